@@ -1,0 +1,105 @@
+/*
+ * shard/base.h: what everything else stands on: status and error, element
+ * types, the random generator, version.
+ *
+ * The error. Makers return a pointer, doers return a shard_status. The first
+ * error of a thread is kept until shard_clear_error(): a maker that is handed
+ * NULL returns NULL and leaves that first error alone, so that a whole step is
+ * written straight down and checked once.
+ */
+#ifndef SHARD_BASE_H
+#define SHARD_BASE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#if defined(__GNUC__)
+#define SHARD_API __attribute__((visibility("default")))
+#define SHARD_PRINTF(text, first) __attribute__((format(printf, text, first)))
+#else
+#define SHARD_API
+#define SHARD_PRINTF(text, first)
+#endif
+
+#define SHARD_VERSION_MAJOR 0
+#define SHARD_VERSION_MINOR 1
+#define SHARD_VERSION_PATCH 0
+
+typedef enum shard_status {
+    SHARD_OK = 0,
+    SHARD_ERROR_ARGUMENT,    /* a value that the function does not take */
+    SHARD_ERROR_SHAPE,       /* shapes, dtypes or placements that do not fit together */
+    SHARD_ERROR_MEMORY,      /* no memory left, or a size that overflows */
+    SHARD_ERROR_UNSUPPORTED, /* legal, but no rule or kernel for it */
+    SHARD_ERROR_UNAVAILABLE, /* a device or transport that is not here; the text says what to install */
+    SHARD_ERROR_IO,          /* the operating system failed a read, write, open, ... */
+    SHARD_ERROR_FORMAT,      /* a file whose content is malformed */
+    SHARD_ERROR_MISMATCH,    /* ranks called different collectives, or with different arguments */
+    SHARD_ERROR_PEER,        /* another rank failed; the text names it and its error */
+    SHARD_ERROR_TIMEOUT,     /* ranks did not come before the deadline; the text names them */
+    SHARD_ERROR_DEVICE,      /* the device's own library failed */
+    SHARD_ERROR_INTERNAL,    /* a defect of this library */
+} shard_status;
+
+/* The word for a status, "ok", "argument", ...; static, never NULL. */
+SHARD_API const char *shard_status_name(shard_status status);
+
+/* This thread's first error since it was last cleared; SHARD_OK if none. */
+SHARD_API shard_status shard_last_status(void);
+
+/* Its text, one line; "" if there is none. Valid until the next call of the
+ * library in this thread. */
+SHARD_API const char *shard_last_error(void);
+
+/* Forgets this thread's error. */
+SHARD_API void shard_clear_error(void);
+
+/* Reports a caller's own error (a module, a loader) as the library reports
+ * its own: kept if it is the first, told to the other ranks at the next
+ * collective. Returns status, so that `return shard_error(...)` works. */
+SHARD_API shard_status shard_error(shard_status status, const char *format, ...) SHARD_PRINTF(2, 3);
+
+/* "0.1.0"; static. */
+SHARD_API const char *shard_version(void);
+
+/* Element types. Names are PyTorch's. */
+typedef enum shard_dtype {
+    SHARD_FLOAT32 = 0, /* the default everywhere */
+    SHARD_FLOAT64,
+    SHARD_BFLOAT16,
+    SHARD_FLOAT16,
+    SHARD_INT64,
+    SHARD_INT32,
+    SHARD_UINT8,
+} shard_dtype;
+#define SHARD_DTYPES 7
+
+/* Bytes of one element: 8, 4, 2 or 1; 0 for a value that is no dtype. */
+SHARD_API size_t shard_dtype_size(shard_dtype dtype);
+
+/* "float32", ...; static; "invalid" for a value that is no dtype. */
+SHARD_API const char *shard_dtype_name(shard_dtype dtype);
+
+/* Whether it is one of the four floating types. */
+SHARD_API bool shard_dtype_is_float(shard_dtype dtype);
+
+/*
+ * The random generator. Counter-based (Philox4x32-10: Salmon, Moraes, Dror,
+ * Shaw, "Parallel random numbers: as easy as 1, 2, 3", SC 2011): a value
+ * depends on the seed, on the draw (each tensor initialised and each dropout
+ * takes the next one) and on the element's index in the whole tensor, never on
+ * the number of ranks. The state is this thread's; as all ranks of a job run
+ * the same program, they draw the same.
+ */
+typedef struct shard_random_state {
+    uint64_t seed;
+    uint64_t next_draw;
+} shard_random_state;
+
+/* Starts draw 0 of the seed, as torch.manual_seed. Without it the seed is 0. */
+SHARD_API void shard_manual_seed(uint64_t seed);
+SHARD_API shard_random_state shard_get_random_state(void);
+SHARD_API void shard_set_random_state(shard_random_state state);
+
+#endif

@@ -1,0 +1,45 @@
+/*
+ * shard/comm.h: groups of ranks that communicate.
+ *
+ * A group is made by a mesh (shard/dist.h). Its rank and size are the group's
+ * own; the world's rank of a member is shard_group_world_rank.
+ *
+ * Before each collective the members compare what they are about to do. A
+ * difference, a failed member or one that does not come within SHARD_TIMEOUT
+ * seconds (600) makes the call fail on every member with the same text.
+ */
+#ifndef SHARD_COMM_H
+#define SHARD_COMM_H
+
+#include <shard/base.h>
+
+typedef struct shard_group shard_group;
+
+typedef enum shard_reduce_op { SHARD_SUM, SHARD_MAX, SHARD_MIN } shard_reduce_op;
+
+/* This process's rank in the group, 0 ... size - 1; 0 and 1 for NULL, which is
+ * the group of this rank alone. */
+SHARD_API int shard_group_rank(const shard_group *group);
+SHARD_API int shard_group_size(const shard_group *group);
+
+/* The world's rank of the group's member. */
+SHARD_API int shard_group_world_rank(const shard_group *group, int member);
+
+/* "self", "shm" or "mpi"; static. */
+SHARD_API const char *shard_group_transport(const shard_group *group);
+
+/* Collective: returns when all members have called it. */
+SHARD_API shard_status shard_barrier(shard_group *group);
+
+/* Collective: whether any member has an error. If so all get the same text,
+ * which names the lowest such rank and its error. */
+SHARD_API shard_status shard_agree(shard_group *group);
+
+/* The part of `size` elements that belongs to `member` of `members`: parts
+ * differ by at most one, the larger ones first. */
+typedef struct shard_range {
+    int64_t start, size;
+} shard_range;
+SHARD_API shard_range shard_split_range(int64_t size, int members, int member);
+
+#endif

@@ -1,0 +1,76 @@
+#include "base/error.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+#define ERROR_TEXT_BYTES 512
+
+static _Thread_local shard_status current_status = SHARD_OK;
+static _Thread_local char current_text[ERROR_TEXT_BYTES];
+
+const char *shard_status_name(shard_status status)
+{
+    static const char *const names[] = {
+        [SHARD_OK] = "ok",
+        [SHARD_ERROR_ARGUMENT] = "argument",
+        [SHARD_ERROR_SHAPE] = "shape",
+        [SHARD_ERROR_MEMORY] = "memory",
+        [SHARD_ERROR_UNSUPPORTED] = "unsupported",
+        [SHARD_ERROR_UNAVAILABLE] = "unavailable",
+        [SHARD_ERROR_IO] = "io",
+        [SHARD_ERROR_FORMAT] = "format",
+        [SHARD_ERROR_MISMATCH] = "mismatch",
+        [SHARD_ERROR_PEER] = "peer",
+        [SHARD_ERROR_TIMEOUT] = "timeout",
+        [SHARD_ERROR_DEVICE] = "device",
+        [SHARD_ERROR_INTERNAL] = "internal",
+    };
+    if ((unsigned)status >= sizeof names / sizeof *names)
+        return "unknown";
+    return names[status];
+}
+
+shard_status shard_last_status(void)
+{
+    return current_status;
+}
+
+const char *shard_last_error(void)
+{
+    return current_text;
+}
+
+void shard_clear_error(void)
+{
+    current_status = SHARD_OK;
+    current_text[0] = '\0';
+}
+
+shard_status shard_error(shard_status status, const char *format, ...)
+{
+    if (current_status != SHARD_OK || status == SHARD_OK)
+        return status;
+    current_status = status;
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(current_text, sizeof current_text, format, arguments);
+    va_end(arguments);
+    return status;
+}
+
+shard_status shard_null_argument(const char *function, const char *argument)
+{
+    if (current_status == SHARD_OK)
+        shard_error(SHARD_ERROR_ARGUMENT, "%s: %s is NULL", function, argument);
+    return current_status;
+}
+
+shard_status shard_replace_error(shard_status status, const char *text)
+{
+    char copy[ERROR_TEXT_BYTES]; /* text may point into current_text */
+    snprintf(copy, sizeof copy, "%s", text);
+    current_status = status;
+    memcpy(current_text, copy, sizeof copy);
+    return status;
+}

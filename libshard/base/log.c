@@ -1,0 +1,40 @@
+#include "base/log.h"
+
+#include "base/env.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+static int log_rank = -1;
+
+void shard_log_set_rank(int rank)
+{
+    log_rank = rank;
+}
+
+static const char *const level_names[] = {"error", "warn", "info", "debug"};
+
+static shard_log_level enabled_level(void)
+{
+    const char *wanted = shard_env_string("SHARD_LOG", "warn");
+    for (int level = SHARD_LOG_ERROR; level <= SHARD_LOG_DEBUG; level++)
+        if (strcmp(wanted, level_names[level]) == 0)
+            return (shard_log_level)level;
+    return SHARD_LOG_WARN;
+}
+
+void shard_log(shard_log_level level, const char *format, ...)
+{
+    if (level > enabled_level())
+        return;
+    /* One write a line, so that lines of several ranks do not mix. */
+    char line[1024];
+    int used = log_rank < 0 ? snprintf(line, sizeof line, "shard %s: ", level_names[level])
+                            : snprintf(line, sizeof line, "shard[%d] %s: ", log_rank, level_names[level]);
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(line + used, sizeof line - (size_t)used, format, arguments);
+    va_end(arguments);
+    fprintf(stderr, "%s\n", line);
+}

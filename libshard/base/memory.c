@@ -1,0 +1,56 @@
+#include "base/memory.h"
+
+#include "base/error.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+void *shard_calloc(size_t count, size_t size)
+{
+    void *memory = calloc(count ? count : 1, size ? size : 1);
+    if (!memory)
+        return shard_fail_null(SHARD_ERROR_MEMORY, "no memory for %zu x %zu bytes", count, size);
+    return memory;
+}
+
+shard_status shard_grow(void *array, int64_t *capacity, int64_t count, size_t size)
+{
+    if (count <= *capacity)
+        return SHARD_OK;
+    int64_t grown = *capacity + *capacity / 2;
+    if (grown < count)
+        grown = count < 8 ? 8 : count;
+    void **slot = array;
+    void *memory = (size_t)grown > SIZE_MAX / size ? NULL : realloc(*slot, (size_t)grown * size);
+    if (!memory)
+        return shard_error(SHARD_ERROR_MEMORY, "no memory for %lld x %zu bytes", (long long)grown, size);
+    *slot = memory;
+    *capacity = grown;
+    return SHARD_OK;
+}
+
+char *shard_strdup(const char *text)
+{
+    return shard_format("%s", text);
+}
+
+char *shard_format(const char *format, ...)
+{
+    va_list arguments, again;
+    va_start(arguments, format);
+    va_copy(again, arguments);
+    int length = vsnprintf(NULL, 0, format, arguments);
+    char *text = length < 0 ? NULL : shard_calloc((size_t)length + 1, 1);
+    if (text)
+        vsnprintf(text, (size_t)length + 1, format, again);
+    va_end(again);
+    va_end(arguments);
+    return text;
+}
+
+bool shard_multiply(int64_t a, int64_t b, int64_t *product)
+{
+    return a >= 0 && b >= 0 && !__builtin_mul_overflow(a, b, product);
+}

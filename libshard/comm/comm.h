@@ -1,0 +1,107 @@
+/*
+ * What a communicator can do: the table that each transport's folder fills,
+ * and the checked collectives that the rest of the library calls.
+ *
+ * Memory is host memory, contiguous. Counts are elements, 64-bit; transports
+ * cut them up as their own interface needs. bfloat16 and float16 are summed in
+ * float32 and rounded once. Results are the same on every member.
+ */
+#ifndef SHARD_COMM_COMM_H
+#define SHARD_COMM_COMM_H
+
+#include <shard/comm.h>
+
+/* What each member tells the others before a collective. */
+#define SHARD_FINGERPRINT_TEXT 200
+typedef struct shard_fingerprint {
+    uint64_t sequence;
+    uint32_t operation;
+    uint32_t dtype;
+    int64_t count;
+    int32_t root; /* root or reduce operation */
+    int32_t status; /* not SHARD_OK: this member has failed, with the text */
+    char text[SHARD_FINGERPRINT_TEXT];
+} shard_fingerprint;
+
+/* The most that exchange carries from each member. */
+#define SHARD_EXCHANGE_BYTES 1024
+
+typedef struct shard_request shard_request;
+
+typedef struct shard_group_ops {
+    const char *name;
+    /* all [size][bytes] = every member's mine; bytes <= SHARD_EXCHANGE_BYTES and the
+     * same everywhere. The one entry that may meet a rank that is gone or late: it
+     * fails with PEER or TIMEOUT and names the world ranks. Nobody waits past the
+     * deadline in any entry. */
+    shard_status (*exchange)(shard_group *, const void *mine, size_t bytes, void *all);
+    shard_status (*all_reduce)(shard_group *, void *data, int64_t count, shard_dtype, shard_reduce_op);
+    /* Starts the same; finished by wait, which frees the request. data may not be
+     * touched in between. Requests are waited for in the order they were started. */
+    shard_request *(*all_reduce_start)(shard_group *, void *data, int64_t count, shard_dtype, shard_reduce_op);
+    shard_status (*wait)(shard_group *, shard_request *);
+    /* all is the members' pieces one after the other; counts [size] elements each.
+     * mine may be the own piece inside all. */
+    shard_status (*all_gather)(shard_group *, const void *mine, void *all, const int64_t *counts, shard_dtype);
+    /* mine = the sum of every member's piece of that rank. mine may be the own piece
+     * inside all, which may be overwritten. */
+    shard_status (*reduce_scatter)(shard_group *, void *all, void *mine, const int64_t *counts, shard_dtype, shard_reduce_op);
+    shard_status (*broadcast)(shard_group *, void *data, int64_t count, shard_dtype, int root);
+    /* The group of the named members of this one (ranks of this group, ascending),
+     * called by exactly those; NULL with the error set. */
+    shard_group *(*subgroup)(shard_group *, const int *members, int size);
+    void (*destroy)(shard_group *);
+} shard_group_ops;
+
+struct shard_group {
+    const shard_group_ops *ops;
+    int rank, size;
+    int *world_ranks; /* [size], owned */
+    uint64_t sequence; /* of the next checked collective */
+    void *state;       /* the transport's own */
+};
+
+/* The world group of this process, by the environment: SHARD_TRANSPORT, else
+ * shardrun's shared memory, else an MPI launcher's, else this rank alone. A
+ * launcher whose ranks cannot find each other (WORLD_SIZE says 4 but nobody
+ * connects them; an mpirun of another MPI) is an error. NULL with the error
+ * set. argc and argv are for MPI_Init and may be NULL. */
+shard_group *shard_world_open(int *argc, char ***argv);
+
+/* Leaves the world: tells the others if this rank has failed. NULL is fine. */
+void shard_world_close(shard_group *world);
+
+/* The transports' makers: shm's segment comes from the environment that
+ * shardrun sets; mpi is a module that is loaded when asked for. */
+shard_group *shard_self_open(void);
+shard_group *shard_shm_open(void);
+shard_group *shard_mpi_open(int *argc, char ***argv);
+
+/* The group of `members` (ranks of parent), for a rank among them. Collective
+ * over those. Destroyed by shard_group_destroy; NULL is fine there. */
+shard_group *shard_group_create(shard_group *parent, const int *members, int size);
+void shard_group_destroy(shard_group *group);
+
+/* The checked collectives. Each takes part even if this thread already has an
+ * error: it then tells the others, and all fail alike. A NULL data pointer with
+ * count > 0 and a set error is that case. A group that is NULL or of one member
+ * costs nothing. */
+shard_status shard_group_all_reduce(shard_group *, void *data, int64_t count, shard_dtype, shard_reduce_op);
+shard_request *shard_group_all_reduce_start(shard_group *, void *data, int64_t count, shard_dtype, shard_reduce_op);
+/* NULL request (a group of one, or a failed start): returns the thread's status. */
+shard_status shard_group_wait(shard_group *, shard_request *);
+shard_status shard_group_all_gather(shard_group *, const void *mine, void *all, const int64_t *counts, shard_dtype);
+shard_status shard_group_reduce_scatter(shard_group *, void *all, void *mine, const int64_t *counts, shard_dtype, shard_reduce_op);
+shard_status shard_group_broadcast(shard_group *, void *data, int64_t count, shard_dtype, int root);
+/* Small values of any kind from each member, for what differs by right (uneven
+ * sizes): all [size][bytes], bytes <= SHARD_EXCHANGE_BYTES - sizeof(shard_fingerprint). */
+shard_status shard_group_exchange(shard_group *, const void *mine, size_t bytes, void *all);
+
+/* For a maker that failed before the collective its peers are entering: tells
+ * them. Returns the thread's error. */
+shard_status shard_group_fail(shard_group *);
+
+/* Seconds until a wait gives up: SHARD_TIMEOUT. */
+double shard_comm_timeout(void);
+
+#endif

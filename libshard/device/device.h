@@ -1,0 +1,242 @@
+/*
+ * What a device can do: the table that each device's folder fills.
+ *
+ * Rules for every entry:
+ * - Arrays are contiguous and row-major; sizes are counts of elements. A count
+ *   of 0 is legal, does nothing but what an empty sum is (zeros), and returns OK.
+ * - Pointers are device memory unless the name ends in _host. Input and output
+ *   overlap only where an entry allows it, and then exactly.
+ * - T is the dtype argument: one of the four floating types unless said
+ *   otherwise. 16-bit types are computed in float32 and rounded once.
+ *   Accumulations are in float32 or better; statistics are double.
+ * - An entry that fails sets the thread's error and returns its status. What
+ *   callers have checked (shapes, ranges of enums) is not checked again.
+ * - Work may be queued: only copy_out and synchronize wait. Results are the
+ *   same in every run for the same shapes and number of threads.
+ */
+#ifndef SHARD_DEVICE_DEVICE_H
+#define SHARD_DEVICE_DEVICE_H
+
+#include <shard/device.h>
+
+#include "base/random.h"
+
+struct shard_device {
+    const struct shard_device_ops *ops;
+    const char *name;
+    void *state; /* the device's own */
+};
+
+typedef enum shard_unary { SHARD_RELU, SHARD_GELU /* exact, by erf */, SHARD_GELU_TANH } shard_unary;
+typedef enum shard_binary { SHARD_ADD, SHARD_MUL } shard_binary;
+
+/* Which part of a whole matrix an array is: element (i, j) of the array's rows
+ * x cols is element (row0 + i) * whole_cols + col0 + j of the whole. */
+typedef struct shard_region {
+    int64_t rows, cols;
+    int64_t row0, col0;
+    int64_t whole_cols;
+} shard_region;
+
+/* c[batch] = op(a)[batch] op(b)[batch] (+ c if accumulate): op(a) is m x k,
+ * op(b) k x n, c m x n. A transposed a is stored k x m. Strides are from one
+ * matrix of the batch to the next, in elements; 0 repeats one. k = 0 gives zeros. */
+typedef struct shard_matmul_shape {
+    int64_t batch, m, n, k;
+    bool transpose_a, transpose_b;
+    bool accumulate;
+    int64_t stride_a, stride_b, stride_c;
+} shard_matmul_shape;
+
+/* Images are [n, h, w, c] (channels last); weights [o, c / groups, kh, kw] as
+ * PyTorch's; outputs [n, oh, ow, o]. */
+typedef struct shard_conv_shape {
+    int64_t n, h, w, c, o;
+    int64_t kh, kw, oh, ow;
+    int64_t stride_h, stride_w, pad_h, pad_w, dilation_h, dilation_w;
+    int64_t groups;
+} shard_conv_shape;
+
+typedef struct shard_pool_shape {
+    int64_t n, h, w, c;
+    int64_t kh, kw, oh, ow;
+    int64_t stride_h, stride_w, pad_h, pad_w;
+    bool count_include_pad; /* average pooling: divide by kh * kw, always */
+} shard_pool_shape;
+
+/*
+ * Cross-entropy, for the columns [col0, col0 + cols) of `classes` in all. With
+ *   w_c = class_weight[c], 1 without;   e = smoothing;   C = classes
+ *   q_c = w_c * ((1 - e) * [c == target] + e / C)         for labels
+ *   q_c = w_c * ((1 - e) * target_probability[c] + e / C) for probabilities
+ * the loss of a row is b * lse - a, where a = sum q_c x_c and b = sum q_c, and
+ * its gradient b * exp(x_c - lse) - q_c. An ignored row has q = 0.
+ */
+typedef struct shard_cross_entropy_shape {
+    int64_t rows, cols;
+    int64_t col0, classes;
+    int64_t ignore_index;
+    double smoothing;
+} shard_cross_entropy_shape;
+
+/* Per row: the maximum m, sum exp(x - m), a, b, and the target's weight w_y
+ * (0 where this part does not own it, where ignored, and for probabilities). */
+enum { SHARD_CE_MAX, SHARD_CE_SUM, SHARD_CE_A, SHARD_CE_B, SHARD_CE_WEIGHT, SHARD_CE_STATS };
+
+typedef struct shard_sgd_options {
+    double lr, momentum, dampening, weight_decay;
+    bool nesterov;
+    bool first; /* the momentum buffer is taken from the gradient, not blended */
+} shard_sgd_options;
+
+typedef struct shard_device_ops {
+    /* ---- memory ---- */
+
+    /* Aligned to 64 bytes, content undefined; bytes > 0. NULL with the error set. */
+    void *(*allocate)(shard_device *, size_t bytes);
+    void (*release)(shard_device *, void *memory, size_t bytes);
+    void (*memory_stats)(const shard_device *, shard_memory_stats *stats);
+    void (*reset_peak)(shard_device *);
+    void (*trim)(shard_device *);
+    shard_status (*synchronize)(shard_device *);
+    shard_status (*copy_in)(shard_device *, void *to, const void *from_host, size_t bytes);
+    shard_status (*copy_out)(shard_device *, void *to_host, const void *from, size_t bytes);
+    /* rows rows of width bytes; pitches are bytes from one row to the next. */
+    shard_status (*copy_rows)(shard_device *, void *to, size_t to_pitch, const void *from, size_t from_pitch, size_t width,
+                              size_t rows);
+    shard_status (*zero)(shard_device *, void *to, size_t bytes);
+
+    /* ---- elements ---- */
+
+    /* Every dtype. */
+    shard_status (*fill)(shard_device *, int64_t n, double value, void *y, shard_dtype);
+    /* From and to every dtype; to an integer truncates towards zero, as PyTorch. */
+    shard_status (*cast)(shard_device *, int64_t n, const void *x, shard_dtype from, void *y, shard_dtype to);
+    /* y = alpha x + beta y; y is not read if beta is 0; x may be y. */
+    shard_status (*axpby)(shard_device *, int64_t n, double alpha, const void *x, double beta, void *y, shard_dtype);
+    /* y may be x. */
+    shard_status (*unary)(shard_device *, shard_unary, int64_t n, const void *x, void *y, shard_dtype);
+    /* dx may be dy. */
+    shard_status (*unary_backward)(shard_device *, shard_unary, int64_t n, const void *x, const void *dy, void *dx, shard_dtype);
+    /* y[i, j] = a[i, j] op b[j]: rows is 1 for two arrays of one shape. y may be a. */
+    shard_status (*binary)(shard_device *, shard_binary, int64_t rows, int64_t cols, const void *a, const void *b, void *y,
+                           shard_dtype);
+    /* y[j] = sum over i of x[i, j], added to y if accumulate. */
+    shard_status (*sum_rows)(shard_device *, int64_t rows, int64_t cols, const void *x, bool accumulate, void *y, shard_dtype);
+    /* y = x with its dimensions in the order axes: y.shape[i] = shape[axes[i]].
+     * Every dtype; ndim <= 8. */
+    shard_status (*permute)(shard_device *, int ndim, const int64_t *shape, const int *axes, const void *x, void *y, shard_dtype);
+
+    /* ---- random ---- */
+
+    shard_status (*random_uniform)(shard_device *, const shard_region *, shard_draw, double low, double high, void *y, shard_dtype);
+    shard_status (*random_normal)(shard_device *, const shard_region *, shard_draw, double mean, double deviation, void *y,
+                                  shard_dtype);
+    /* y = x / (1 - p) where the element's uniform is >= p, else 0. The backward is
+     * the same call on the gradient. y may be x. */
+    shard_status (*dropout)(shard_device *, const shard_region *, shard_draw, double p, const void *x, void *y, shard_dtype);
+
+    /* ---- products ---- */
+
+    shard_status (*matmul)(shard_device *, const shard_matmul_shape *, const void *a, const void *b, void *c, shard_dtype);
+    /* y [rows, out] = x [rows, in] weight^T + bias; weight [out, in], bias [out] or NULL. */
+    shard_status (*linear)(shard_device *, int64_t rows, int64_t in, int64_t out, const void *x, const void *weight,
+                           const void *bias, void *y, shard_dtype);
+    /* bias [o] or NULL. */
+    shard_status (*conv2d)(shard_device *, const shard_conv_shape *, const void *x, const void *weight, const void *bias, void *y,
+                           shard_dtype);
+    shard_status (*conv2d_backward_data)(shard_device *, const shard_conv_shape *, const void *weight, const void *dy, void *dx,
+                                         shard_dtype);
+    /* Overwrites dweight, and dbias if it is not NULL. */
+    shard_status (*conv2d_backward_weight)(shard_device *, const shard_conv_shape *, const void *x, const void *dy, void *dweight,
+                                           void *dbias, shard_dtype);
+
+    /* ---- pooling ---- */
+
+    /* argmax [n, oh, ow, c] is the position h * w_in + w of each maximum (the first
+     * in case of ties, a NaN before all); NULL if no gradient is wanted. */
+    shard_status (*max_pool)(shard_device *, const shard_pool_shape *, const void *x, void *y, int32_t *argmax, shard_dtype);
+    shard_status (*max_pool_backward)(shard_device *, const shard_pool_shape *, const void *dy, const int32_t *argmax, void *dx,
+                                      shard_dtype);
+    shard_status (*avg_pool)(shard_device *, const shard_pool_shape *, const void *x, void *y, shard_dtype);
+    shard_status (*avg_pool_backward)(shard_device *, const shard_pool_shape *, const void *dy, void *dx, shard_dtype);
+
+    /* ---- normalisation; its parameters are float64 for float64, else float32 ---- */
+
+    /* Over each row; mean and rstd [rows]; gamma and beta [cols], both or neither NULL. */
+    shard_status (*layer_norm)(shard_device *, int64_t rows, int64_t cols, const void *x, const void *gamma, const void *beta,
+                               double eps, void *y, double *mean, double *rstd, shard_dtype);
+    /* dgamma, dbeta [cols] are overwritten; both NULL if gamma is. dx NULL if not wanted. */
+    shard_status (*layer_norm_backward)(shard_device *, int64_t rows, int64_t cols, const void *x, const void *gamma,
+                                        const double *mean, const double *rstd, const void *dy, void *dx, void *dgamma,
+                                        void *dbeta, shard_dtype);
+    /* Batch norm over [rows, channels], in two halves each way so that the sums can
+     * be reduced over a group in between. With d = x - shift (shift
+     * [channels], any value near the mean, against cancellation; NULL: 0):
+     * sums [2 * channels] = sum d, then sum d^2. */
+    shard_status (*batch_norm_sums)(shard_device *, int64_t rows, int64_t channels, const void *x, const double *shift, double *sums,
+                                    shard_dtype);
+    /* y = relu?(gamma * (x - mean) * rstd + beta + residual); mean, rstd [channels];
+     * gamma, beta both or neither NULL; residual like x, or NULL. */
+    shard_status (*batch_norm)(shard_device *, int64_t rows, int64_t channels, const void *x, const double *mean,
+                               const double *rstd, const void *gamma, const void *beta, const void *residual, bool relu, void *y,
+                               shard_dtype);
+    /* With dz = dy, or 0 where relu was on and y (its output) is not positive:
+     * sums [2 * channels] = sum dz, then sum dz * (x - mean) * rstd. y NULL: no relu. */
+    shard_status (*batch_norm_backward_sums)(shard_device *, int64_t rows, int64_t channels, const void *x, const void *y,
+                                             const void *dy, const double *mean, const double *rstd, double *sums, shard_dtype);
+    /* dx = gamma * rstd * (dz - sums0 / count - xhat * sums1 / count), where count is
+     * the rows of the whole group (0: mean and rstd were constants, no correction);
+     * dresidual = dz if not NULL. dx NULL if not wanted; dx may be dy. */
+    shard_status (*batch_norm_backward)(shard_device *, int64_t rows, int64_t channels, const void *x, const void *y,
+                                        const void *dy, const double *mean, const double *rstd, const void *gamma,
+                                        const double *sums, double count, void *dx, void *dresidual, shard_dtype);
+
+    /* ---- softmax and loss ---- */
+
+    shard_status (*softmax)(shard_device *, bool log, int64_t rows, int64_t cols, const void *x, void *y, shard_dtype);
+    /* From y, the forward's result. dx may be dy. */
+    shard_status (*softmax_backward)(shard_device *, bool log, int64_t rows, int64_t cols, const void *y, const void *dy, void *dx,
+                                     shard_dtype);
+    /* *bad_host = the first i whose index[i] is neither ignore_index nor in [0, limit),
+     * -1 if there is none. Waits. */
+    shard_status (*check_index)(shard_device *, int64_t n, const int64_t *index, int64_t limit, int64_t ignore_index,
+                                int64_t *bad_host);
+    /* stats [rows, SHARD_CE_STATS], one pass over x [rows, cols]. target [rows] int64
+     * labels, or NULL and probability [rows, cols] of x's dtype. weight [cols] of x's
+     * dtype, this part of it, or NULL. cols may be 0: the maximum is then -inf. */
+    shard_status (*cross_entropy_stats)(shard_device *, const shard_cross_entropy_shape *, const void *x, const int64_t *target,
+                                        const void *probability, const void *weight, double *stats,
+                                        shard_dtype);
+    /* dx = scale_i * (b_i exp(x - lse_i) - q); lse, b, scale [rows]. dx may be x. */
+    shard_status (*cross_entropy_backward)(shard_device *, const shard_cross_entropy_shape *, const void *x, const int64_t *target,
+                                           const void *probability, const void *weight, const double *lse, const double *b,
+                                           const double *scale, void *dx, shard_dtype);
+    /* out[i] = x[i, target - col0] where this part owns the target, else -inf. */
+    shard_status (*pick_target)(shard_device *, const shard_cross_entropy_shape *, const void *x, const int64_t *target, double *out,
+                                shard_dtype);
+    /* ahead[i] = how many of this part's logits come before the target's in the order
+     * of values down, then columns up; logit[i] is the target's. Ignored rows: classes. */
+    shard_status (*count_ahead)(shard_device *, const shard_cross_entropy_shape *, const void *x, const int64_t *target,
+                                const double *logit, int64_t *ahead, shard_dtype);
+
+    /* ---- embedding ---- */
+
+    /* y [n, dim] = weight[index - row0], zeros where row0 <= index < row0 + rows does not hold. */
+    shard_status (*embedding)(shard_device *, int64_t n, int64_t dim, int64_t row0, int64_t rows, const int64_t *index,
+                              const void *weight, void *y, shard_dtype);
+    /* dweight [rows, dim] is overwritten (accumulate: added to); sums in index order. */
+    shard_status (*embedding_backward)(shard_device *, int64_t n, int64_t dim, int64_t row0, int64_t rows, const int64_t *index,
+                                       const void *dy, bool accumulate, void *dweight, shard_dtype);
+
+    /* ---- optimizer steps; each one pass ---- */
+
+    /* As torch.optim.SGD. momentum_buffer [n], or NULL if momentum is 0. */
+    shard_status (*sgd)(shard_device *, int64_t n, const shard_sgd_options *, const void *gradient, void *momentum_buffer,
+                        void *parameter, shard_dtype);
+} shard_device_ops;
+
+/* The CPU, always there. */
+shard_device *shard_cpu(void);
+
+#endif
