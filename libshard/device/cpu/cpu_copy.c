@@ -1,0 +1,64 @@
+/* Copies, on all threads where that pays. */
+#include "device/cpu/cpu.h"
+
+#include <string.h>
+
+/* One thread copies less than this about as fast as several. */
+#define PIECE ((size_t)1 << 20)
+
+static void copy(char *to, const char *from, size_t bytes)
+{
+    int64_t pieces = (int64_t)((bytes + PIECE - 1) / PIECE);
+#pragma omp parallel for schedule(static) if (pieces > 2)
+    for (int64_t i = 0; i < pieces; i++) {
+        size_t start = (size_t)i * PIECE;
+        memcpy(to + start, from + start, bytes - start < PIECE ? bytes - start : PIECE);
+    }
+}
+
+shard_status shard_cpu_copy_in(shard_device *device, void *to, const void *from_host, size_t bytes)
+{
+    (void)device;
+    copy(to, from_host, bytes);
+    return SHARD_OK;
+}
+
+shard_status shard_cpu_copy_out(shard_device *device, void *to_host, const void *from, size_t bytes)
+{
+    (void)device;
+    copy(to_host, from, bytes);
+    return SHARD_OK;
+}
+
+shard_status shard_cpu_copy_rows(shard_device *device, void *to, size_t to_pitch, const void *from, size_t from_pitch,
+                                 size_t width, size_t rows)
+{
+    (void)device;
+    if (width == 0)
+        return SHARD_OK;
+    if (to_pitch == width && from_pitch == width) {
+        copy(to, from, width * rows);
+        return SHARD_OK;
+    }
+    if (width >= 2 * PIECE) {
+        for (size_t i = 0; i < rows; i++)
+            copy((char *)to + i * to_pitch, (const char *)from + i * from_pitch, width);
+        return SHARD_OK;
+    }
+#pragma omp parallel for schedule(static) if (width * rows > 2 * PIECE)
+    for (size_t i = 0; i < rows; i++)
+        memcpy((char *)to + i * to_pitch, (const char *)from + i * from_pitch, width);
+    return SHARD_OK;
+}
+
+shard_status shard_cpu_zero(shard_device *device, void *to, size_t bytes)
+{
+    (void)device;
+    int64_t pieces = (int64_t)((bytes + PIECE - 1) / PIECE);
+#pragma omp parallel for schedule(static) if (pieces > 2)
+    for (int64_t i = 0; i < pieces; i++) {
+        size_t start = (size_t)i * PIECE;
+        memset((char *)to + start, 0, bytes - start < PIECE ? bytes - start : PIECE);
+    }
+    return SHARD_OK;
+}

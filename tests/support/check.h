@@ -1,0 +1,18 @@
+/*
+ * What every test program needs besides Check itself. Each test runs in a
+ * child of its own: the parent must not touch OpenMP or MPI, so that nothing
+ * but the tests' bodies may compute.
+ */
+#ifndef TESTS_SUPPORT_CHECK_H
+#define TESTS_SUPPORT_CHECK_H
+
+#include <check.h>
+
+/* A case of the suite, for tests that take at most a minute each. */
+TCase *test_case(Suite *suite, const char *name);
+
+/* Runs the suite and frees it; what main returns. Running no test at all, as a
+ * mistyped CK_RUN_CASE does, is a failure. */
+int test_run(Suite *suite);
+
+#endif
