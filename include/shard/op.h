@@ -1,0 +1,165 @@
+/*
+ * shard/op.h: operations on tensors, each with its gradient.
+ *
+ * All are makers: the result, or NULL with the error set; a NULL operand gives
+ * NULL and leaves the first error alone. Inputs must be of one floating dtype
+ * and device unless said otherwise. What an operation does with a split operand
+ * is its placement rule, stated for each; "carries" means that the result is
+ * placed as the operand is. A placement without a rule is refused (SHAPE).
+ * Not collective unless said.
+ */
+#ifndef SHARD_OP_H
+#define SHARD_OP_H
+
+#include <shard/autograd.h>
+
+/* ---- shape; all carry, and refuse to touch the split dimension ---- */
+
+/* The same memory as another shape of as many elements; one size may be -1. */
+SHARD_API shard_tensor *shard_reshape(shard_tensor *x, shard_shape shape);
+/* Dimensions [start, end] become one; negative counts from the end. As torch.flatten,
+ * but of [n, h, w, c] images in that order. A view. */
+SHARD_API shard_tensor *shard_flatten(shard_tensor *x, int start, int end);
+/* Rows [start, start + length) of dimension 0; a view. */
+SHARD_API shard_tensor *shard_narrow(shard_tensor *x, int64_t start, int64_t length);
+/* y.shape[i] = x.shape[axes[i]]; a copy. axes has ndim entries. */
+SHARD_API shard_tensor *shard_permute(shard_tensor *x, const int *axes);
+SHARD_API shard_tensor *shard_transpose(shard_tensor *x, int dim0, int dim1);
+
+/* ---- elements; all carry ---- */
+
+/* Any dtype to any; differentiable between floating ones. Carries PARTIAL too. */
+SHARD_API shard_tensor *shard_cast(shard_tensor *x, shard_dtype dtype);
+/* factor * x. Carries PARTIAL too. */
+SHARD_API shard_tensor *shard_scale(shard_tensor *x, double factor);
+SHARD_API shard_tensor *shard_relu(shard_tensor *x);
+/* Exact (by erf), as torch's default; or the tanh approximation. */
+SHARD_API shard_tensor *shard_gelu(shard_tensor *x);
+SHARD_API shard_tensor *shard_gelu_tanh(shard_tensor *x);
+/* b has a's shape or is broadcast over a's leading dimensions: its shape is the
+ * end of a's. Both are placed alike, except that b may be whole where the split
+ * dimension is one it is broadcast over. */
+SHARD_API shard_tensor *shard_add(shard_tensor *a, shard_tensor *b);
+SHARD_API shard_tensor *shard_mul(shard_tensor *a, shard_tensor *b);
+/* Zeroes elements with probability p and scales the rest by 1 / (1 - p); takes
+ * the thread's next draw. An element's fate depends on its index in the whole
+ * tensor, so that a split tensor gets what the whole one would. */
+SHARD_API shard_tensor *shard_dropout(shard_tensor *x, double p);
+/* The sum, and the mean, of all elements: a scalar. A split x gives PARTIAL. */
+SHARD_API shard_tensor *shard_sum(shard_tensor *x);
+SHARD_API shard_tensor *shard_mean(shard_tensor *x);
+
+/* ---- products ---- */
+
+/* [..., m, k] times [..., k, n]; leading dimensions equal, or b without any.
+ * A split leading dimension is carried (both alike, or b whole without it). */
+SHARD_API shard_tensor *shard_matmul(shard_tensor *a, shard_tensor *b);
+/* x [..., in] weight [out, in] (transposed) + bias [out] or NULL: [..., out].
+ * Carries a split leading dimension of x. By the weight's placement:
+ *   whole                  x not split along in;
+ *   split along out        (COLUMN) x not split along in: the result is split along out, bias
+ *                          too; the gradient of x is PARTIAL;
+ *   split along in         (ROW) x split alike along in, bias NULL: the result is PARTIAL. */
+SHARD_API shard_tensor *shard_linear(shard_tensor *x, shard_tensor *weight, shard_tensor *bias);
+
+/* ---- images [n, h, w, c]; carry a split n ---- */
+
+typedef struct shard_conv2d_options {
+    int reserved;
+    int64_t stride, padding; /* both directions; stride 0 is 1 */
+    int64_t stride_h, stride_w, padding_h, padding_w; /* override, where not 0 */
+    int64_t dilation, groups; /* 0 is 1 */
+} shard_conv2d_options;
+/* weight [out, c / groups, kh, kw], bias [out] or NULL: [n, oh, ow, out]. */
+#define shard_conv2d(x, weight, bias, ...) \
+    shard_conv2d_with(x, weight, bias, (shard_conv2d_options){.reserved = 0, __VA_ARGS__})
+SHARD_API shard_tensor *shard_conv2d_with(shard_tensor *x, shard_tensor *weight, shard_tensor *bias,
+                                          shard_conv2d_options options);
+
+typedef struct shard_pool2d_options {
+    int reserved;
+    int64_t stride; /* 0: the kernel's size */
+    int64_t padding; /* at most half the kernel */
+    bool exclude_pad; /* average: divide by the elements that are inside (count_include_pad=False) */
+    bool ceil_mode;
+} shard_pool2d_options;
+#define shard_max_pool2d(x, kernel, ...) shard_max_pool2d_with(x, kernel, (shard_pool2d_options){.reserved = 0, __VA_ARGS__})
+#define shard_avg_pool2d(x, kernel, ...) shard_avg_pool2d_with(x, kernel, (shard_pool2d_options){.reserved = 0, __VA_ARGS__})
+SHARD_API shard_tensor *shard_max_pool2d_with(shard_tensor *x, int64_t kernel, shard_pool2d_options options);
+SHARD_API shard_tensor *shard_avg_pool2d_with(shard_tensor *x, int64_t kernel, shard_pool2d_options options);
+/* The mean over h and w: [n, c]. As adaptive_avg_pool2d(1) and flatten. */
+SHARD_API shard_tensor *shard_global_avg_pool2d(shard_tensor *x);
+
+/* ---- normalisation ---- */
+
+typedef struct shard_batch_norm_options {
+    int reserved;
+    bool training;      /* statistics of this batch, and the running ones are updated */
+    double momentum;    /* of the running statistics; 0 is 0.1 */
+    double epsilon;     /* 0 is 1e-5 */
+    shard_group *group; /* statistics over all its members' batches (sync batch norm); NULL: own */
+    shard_tensor *residual; /* added before relu, like x; NULL: none */
+    bool relu;          /* relu(batch_norm(x) + residual) in one pass */
+} shard_batch_norm_options;
+/* Over all but the last dimension of x [..., c]. weight, bias (both or neither
+ * NULL), running_mean, running_var [c] are float64 for float64, else float32.
+ * As torch.nn.functional.batch_norm (the running variance is the unbiased one)
+ * and SyncBatchNorm. Carries a split leading dimension. Collective over
+ * options.group, forward and backward, when training. */
+#define shard_batch_norm(x, running_mean, running_var, weight, bias, ...)      \
+    shard_batch_norm_with(x, running_mean, running_var, weight, bias,          \
+                          (shard_batch_norm_options){.reserved = 0, __VA_ARGS__})
+SHARD_API shard_tensor *shard_batch_norm_with(shard_tensor *x, shard_tensor *running_mean, shard_tensor *running_var,
+                                              shard_tensor *weight, shard_tensor *bias, shard_batch_norm_options options);
+/* Over the last dimension, which may not be split; weight and bias as above.
+ * epsilon 0 is 1e-5. Carries a split leading dimension. */
+SHARD_API shard_tensor *shard_layer_norm(shard_tensor *x, shard_tensor *weight, shard_tensor *bias, double epsilon);
+
+/* ---- softmax and loss ---- */
+
+/* Over the last dimension, which may not be split. Carry a split leading one. */
+SHARD_API shard_tensor *shard_softmax(shard_tensor *x);
+SHARD_API shard_tensor *shard_log_softmax(shard_tensor *x);
+
+typedef enum shard_reduction { SHARD_REDUCTION_MEAN = 0, SHARD_REDUCTION_SUM, SHARD_REDUCTION_NONE } shard_reduction;
+
+typedef struct shard_cross_entropy_options {
+    int reserved;
+    shard_tensor *weight;      /* [classes] or, with split logits, its own part; NULL: ones */
+    int64_t ignore_index;      /* a label that does not count; 0 is -100 (see use_ignore_index) */
+    bool use_ignore_index;     /* take ignore_index as it is, 0 included */
+    double label_smoothing;    /* in [0, 1] */
+    shard_reduction reduction; /* the mean divides by the sum of the labels' weights */
+} shard_cross_entropy_options;
+/* logits [rows, classes] and labels int64 [rows], or probabilities like the logits.
+ * A scalar, or [rows] for NONE. As torch.nn.functional.cross_entropy.
+ * Logits split along classes (the result of a COLUMN linear) give the sharded
+ * loss: one all-gather of a few numbers a row, the same value on every member;
+ * labels are the same whole ones on every member, probabilities are split like
+ * the logits. A label outside [0, classes) is an error on all members.
+ * Logits split along rows give the mean or sum of the own rows: PARTIAL for SUM,
+ * refused for MEAN. Collective over the logits' group if they are split along classes. */
+#define shard_cross_entropy(logits, target, ...) \
+    shard_cross_entropy_with(logits, target, (shard_cross_entropy_options){.reserved = 0, __VA_ARGS__})
+/* The same; the peer's name for it. */
+#define shard_parallel_cross_entropy shard_cross_entropy
+SHARD_API shard_tensor *shard_cross_entropy_with(shard_tensor *logits, shard_tensor *target,
+                                                 shard_cross_entropy_options options);
+
+/* For each row, how many logits come before the label's (larger, or equal with a
+ * smaller column): int64 [rows]; the label is in the top k if that is < k. A row
+ * whose label is ignore_index gives `classes`. No gradient. Split logits are not
+ * gathered: a few numbers a row are. Collective over the logits' group if split. */
+SHARD_API shard_tensor *shard_label_rank(shard_tensor *logits, shard_tensor *labels, int64_t ignore_index);
+/* How many rows of shard_label_rank's result are < k; -1 with the error set. */
+SHARD_API int64_t shard_count_top_k(shard_tensor *label_rank, int64_t k);
+
+/* ---- embedding ---- */
+
+/* Rows of weight [count, dim] at index int64 [...]: [..., dim]. A weight split along
+ * dim 0 gives PARTIAL (each index is in one part), along dim 1 a result split
+ * along its last dimension. Carries a split index. padding_index: a row that gets
+ * no gradient; -1 for none. An index outside [0, count) is an error. */
+SHARD_API shard_tensor *shard_embedding(shard_tensor *weight, shard_tensor *index, int64_t padding_index);
+
+#endif

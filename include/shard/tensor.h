@@ -1,0 +1,164 @@
+/*
+ * shard/tensor.h: tensors, their placement over ranks, scopes, named lists.
+ *
+ * A tensor is contiguous, row-major, of up to 8 dimensions; images are [n, h, w,
+ * c]. What a maker returns belongs to the innermost open scope of the thread and
+ * goes with it; with no scope open it belongs to the caller, who releases it.
+ * Tensors belong to one thread.
+ */
+#ifndef SHARD_TENSOR_H
+#define SHARD_TENSOR_H
+
+#include <shard/comm.h>
+#include <shard/device.h>
+
+typedef struct shard_tensor shard_tensor;
+
+#define SHARD_MAX_DIMS 8
+
+typedef struct shard_shape {
+    int ndim; /* 0: one element, a scalar */
+    int64_t dim[SHARD_MAX_DIMS];
+} shard_shape;
+
+/* SHARD_SHAPE(2, 3); a scalar is SHARD_SCALAR. */
+#define SHARD_SHAPE(...) \
+    ((shard_shape){.ndim = (int)(sizeof((int64_t[]){__VA_ARGS__}) / sizeof(int64_t)), .dim = {__VA_ARGS__}})
+#define SHARD_SCALAR ((shard_shape){.ndim = 0})
+
+/*
+ * Where a tensor's whole value is:
+ *   REPLICATED  here (other ranks may hold the same, or their own: no claim);
+ *   SPLIT       this rank has part [start, start + own size) of `whole` along
+ *               dim, the group's other members the rest;
+ *   PARTIAL     the whole value is the sum of the members' tensors.
+ * Every operation has a rule that carries it on, and refuses what it has no rule
+ * for. As PyTorch's DTensor: Replicate, Shard, Partial.
+ */
+typedef enum shard_placement_kind { SHARD_REPLICATED = 0, SHARD_SPLIT, SHARD_PARTIAL } shard_placement_kind;
+
+typedef struct shard_placement {
+    shard_placement_kind kind;
+    int dim;
+    shard_group *group;
+    int64_t start, whole;
+} shard_placement;
+
+typedef struct shard_tensor_options {
+    int reserved;
+    shard_dtype dtype;    /* float32 */
+    shard_device *device; /* the CPU */
+    bool requires_grad;   /* a leaf whose gradient shard_backward computes */
+} shard_tensor_options;
+
+/* ---- makers; NULL with the error set. Not collective. ---- */
+
+/* shard_zeros(SHARD_SHAPE(2, 3), .dtype = SHARD_FLOAT64). Content of shard_empty
+ * is undefined. */
+#define shard_empty(shape, ...) shard_empty_with(shape, (shard_tensor_options){.reserved = 0, __VA_ARGS__})
+#define shard_zeros(shape, ...) shard_full_with(shape, 0.0, (shard_tensor_options){.reserved = 0, __VA_ARGS__})
+#define shard_ones(shape, ...) shard_full_with(shape, 1.0, (shard_tensor_options){.reserved = 0, __VA_ARGS__})
+#define shard_full(shape, value, ...) shard_full_with(shape, value, (shard_tensor_options){.reserved = 0, __VA_ARGS__})
+SHARD_API shard_tensor *shard_empty_with(shard_shape shape, shard_tensor_options options);
+SHARD_API shard_tensor *shard_full_with(shard_shape shape, double value, shard_tensor_options options);
+
+/* Copies numel elements of options.dtype from host memory. */
+#define shard_from_host(data, shape, ...) shard_from_host_with(data, shape, (shard_tensor_options){.reserved = 0, __VA_ARGS__})
+SHARD_API shard_tensor *shard_from_host_with(const void *data, shard_shape shape, shard_tensor_options options);
+
+/* Uniform in [low, high) and normal; take the next draw of the thread's
+ * generator. The values are made when they are first needed. */
+#define shard_uniform(shape, low, high, ...) \
+    shard_uniform_with(shape, low, high, (shard_tensor_options){.reserved = 0, __VA_ARGS__})
+#define shard_normal(shape, mean, deviation, ...) \
+    shard_normal_with(shape, mean, deviation, (shard_tensor_options){.reserved = 0, __VA_ARGS__})
+SHARD_API shard_tensor *shard_uniform_with(shard_shape shape, double low, double high, shard_tensor_options options);
+SHARD_API shard_tensor *shard_normal_with(shard_shape shape, double mean, double deviation, shard_tensor_options options);
+
+/* The same memory, without history. */
+SHARD_API shard_tensor *shard_detach(shard_tensor *tensor);
+
+/* Says that this tensor is part [start, start + size(dim)) of `whole` along dim,
+ * the group's other members holding the rest in rank order (not checked). The
+ * same memory; differentiable leaves stay leaves only through the original.
+ * Not collective. dim may be negative. */
+SHARD_API shard_tensor *shard_as_split(shard_tensor *tensor, int dim, shard_group *group, int64_t start, int64_t whole);
+
+/* ---- what it is ---- */
+
+SHARD_API shard_shape shard_tensor_shape(const shard_tensor *tensor);
+/* Its own size along dim (negative: from the end); -1 with the error set. */
+SHARD_API int64_t shard_tensor_size(const shard_tensor *tensor, int dim);
+SHARD_API int64_t shard_numel(const shard_tensor *tensor);
+SHARD_API shard_dtype shard_tensor_dtype(const shard_tensor *tensor);
+SHARD_API shard_device *shard_tensor_device(const shard_tensor *tensor);
+SHARD_API shard_placement shard_tensor_placement(const shard_tensor *tensor);
+/* The shape of the whole tensor that a split one is part of. */
+SHARD_API shard_shape shard_tensor_whole_shape(const shard_tensor *tensor);
+/* Its device memory, [numel]; valid while the tensor lives. NULL for an empty
+ * tensor, or with the error set. What is written there between a forward and its
+ * backward is not noticed (shard_copy_from_host is). */
+SHARD_API void *shard_data(shard_tensor *tensor);
+
+/* ---- to and from host memory; bytes must be numel * dtype size ---- */
+
+SHARD_API shard_status shard_copy_to_host(shard_tensor *tensor, void *data, size_t bytes);
+SHARD_API shard_status shard_copy_from_host(shard_tensor *tensor, const void *data, size_t bytes);
+/* The value of a tensor of one element; NAN with the error set. */
+SHARD_API double shard_item(shard_tensor *tensor);
+
+/* ---- parameters ---- */
+
+SHARD_API bool shard_requires_grad(const shard_tensor *tensor);
+SHARD_API void shard_set_requires_grad(shard_tensor *leaf, bool requires_grad);
+/* The gradient that backward has accumulated in a leaf; NULL if there is none.
+ * Belongs to the leaf. */
+SHARD_API shard_tensor *shard_grad(shard_tensor *leaf);
+/* The group over whose ranks a parameter is replicated; NULL is the world. */
+SHARD_API shard_group *shard_replica_group(const shard_tensor *parameter);
+SHARD_API void shard_set_replica_group(shard_tensor *parameter, shard_group *group);
+
+/* ---- ownership ---- */
+
+/* Lets go of a tensor before its scope ends, or of a kept one. NULL is fine. */
+SHARD_API void shard_release(shard_tensor *tensor);
+/* Takes a tensor out of its scope: the caller releases it. Returns it. */
+SHARD_API shard_tensor *shard_keep(shard_tensor *tensor);
+
+/* SHARD_SCOPE { ... }: what is made inside and not kept is freed at its end, by
+ * whichever way it is left (break, return, goto out). Scopes nest. */
+typedef struct shard_scope {
+    struct shard_scope *outer;
+    shard_tensor *first;
+    int open;
+} shard_scope;
+SHARD_API void shard_scope_open(shard_scope *scope);
+SHARD_API void shard_scope_close(shard_scope *scope);
+
+#define SHARD_SCOPE_NAME_(line) shard_scope_##line
+#define SHARD_SCOPE_NAME(line) SHARD_SCOPE_NAME_(line)
+#define SHARD_SCOPE                                                                                                   \
+    for (shard_scope SHARD_SCOPE_NAME(__LINE__) __attribute__((cleanup(shard_scope_close))) = {.open = -1},           \
+                                                *shard_scope_turn = &SHARD_SCOPE_NAME(__LINE__);                      \
+         shard_scope_turn && (shard_scope_open(shard_scope_turn), true); shard_scope_turn = NULL)
+
+/* ---- named lists: parameters, state dicts ---- */
+
+/* Names in the order they were added, each once, each with a tensor that the
+ * list holds a share of. */
+typedef struct shard_tensors shard_tensors;
+
+SHARD_API shard_tensors *shard_tensors_create(void);
+SHARD_API void shard_tensors_destroy(shard_tensors *list);
+/* Adds name; a name that is there already is an error. A share is taken: the
+ * tensor may be released afterwards. */
+SHARD_API shard_status shard_tensors_add(shard_tensors *list, const char *name, shard_tensor *tensor);
+/* Adds all of `from`, each name behind prefix. */
+SHARD_API shard_status shard_tensors_extend(shard_tensors *list, const char *prefix, const shard_tensors *from);
+SHARD_API int64_t shard_tensors_count(const shard_tensors *list);
+SHARD_API const char *shard_tensors_name(const shard_tensors *list, int64_t index);
+SHARD_API shard_tensor *shard_tensors_at(const shard_tensors *list, int64_t index);
+/* NULL, without an error, if there is none of that name. */
+SHARD_API shard_tensor *shard_tensors_find(const shard_tensors *list, const char *name);
+
+#endif

@@ -1,0 +1,108 @@
+/*
+ * The record of operations, for those who write operations.
+ *
+ * An operation computes its result, then records itself:
+ *
+ *     shard_tensor *y = shard_tensor_like(x);
+ *     if (!y || SHARD_LAUNCH(...) != SHARD_OK)
+ *         return shard_release(y), NULL;
+ *     shard_node *node = shard_record(&relu_type, y, SHARD_INPUTS(x), 0);
+ *     shard_save(node, 0, y);
+ *     return y;
+ *
+ * Gradients carry a placement as values do. A node's dx[i] is placed as its input
+ * was, unless the operation says PARTIAL (the whole gradient is the sum over a
+ * group, as for the input of a COLUMN linear). A PARTIAL gradient is summed
+ * before the next node sees it, unless that node takes it as it is (the gather of
+ * a batch: a reduce-scatter). A gradient that is split along the rows of a batch
+ * stays so through operations on rows, and what it adds to a parameter is that
+ * rank's contribution: shard_tensor.grad_contribution.
+ */
+#ifndef SHARD_AUTOGRAD_AUTOGRAD_H
+#define SHARD_AUTOGRAD_AUTOGRAD_H
+
+#include <shard/autograd.h>
+
+#include "tensor/scope.h"
+#include "tensor/tensor.h"
+
+#define SHARD_NODE_INPUTS 4
+#define SHARD_NODE_SAVED 6
+
+typedef struct shard_node shard_node;
+
+typedef struct shard_node_type {
+    const char *name;
+    /* Sets dx[i], a tensor that it makes or dy itself, for each input i for which shard_wants(node, i). Runs in a scope of its own, with
+     * nothing recorded. */
+    shard_status (*backward)(shard_node *node, shard_tensor *dy, shard_tensor **dx);
+    /* backward takes a dy that is PARTIAL. */
+    bool takes_partial;
+    /* backward places every dx itself (a scatter, a gather). */
+    bool places_gradients;
+} shard_node_type;
+
+/* Where an input's gradient goes, and what it looks like. */
+typedef struct shard_edge {
+    shard_node *node;   /* that made it, */
+    shard_tensor *leaf; /* or the leaf itself; both NULL: no gradient wanted */
+    shard_shape shape;
+    shard_dtype dtype;
+    shard_device *device;
+    shard_placement placement;
+} shard_edge;
+
+struct shard_node {
+    shard_history history; /* first: a tensor's history is its node */
+    const shard_node_type *type;
+    int shares;
+    uint64_t sequence; /* a node comes after those that made its inputs */
+    uint64_t visit;    /* the walk that has seen it */
+    int inputs;
+    shard_edge edge[SHARD_NODE_INPUTS];
+    shard_tensor *saved[SHARD_NODE_SAVED];
+    uint64_t saved_version[SHARD_NODE_SAVED];
+    shard_placement placement; /* of its result */
+    shard_tensor *gradient;    /* with respect to its result, while backward runs */
+    bool spent;                /* backward has freed what it saved */
+    void *context;             /* the operation's own numbers */
+    shard_node *next;          /* among those that are about to be freed */
+};
+
+#define SHARD_INPUTS(...) \
+    (int)(sizeof((shard_tensor *[]){__VA_ARGS__}) / sizeof(shard_tensor *)), (shard_tensor *[]){__VA_ARGS__}
+
+/* Makes y the result of a node of that type with context_bytes of zeroed context
+ * (node->context). NULL without an error if nothing is to be recorded: no-grad
+ * mode, or no input requires a gradient. NULL inputs are allowed (no bias). NULL
+ * with the error set if there is no memory; y then has no history. */
+shard_node *shard_record(const shard_node_type *type, shard_tensor *y, int inputs, shard_tensor *const *input,
+                         size_t context_bytes);
+/* Whether shard_record would record: for what is only computed for the backward. */
+bool shard_will_record(int inputs, shard_tensor *const *input);
+
+/* Keeps a tensor's memory (not its history) for the backward. A NULL node or
+ * tensor is fine. */
+void shard_save(shard_node *node, int slot, shard_tensor *tensor);
+/* In backward: what was saved, NULL if nothing. An error (NULL) if it has been
+ * written to since. */
+shard_tensor *shard_saved(shard_node *node, int slot);
+
+static inline bool shard_wants(const shard_node *node, int input)
+{
+    return node->edge[input].node || node->edge[input].leaf;
+}
+
+/* In backward: a new tensor shaped and placed like input i, to be dx[i]. */
+shard_tensor *shard_make_gradient(shard_node *node, int input);
+
+/* The same where the operation can write straight into a leaf's gradient buffer,
+ * as for a weight too large to have twice: *accumulate says whether to add to what
+ * is there or to overwrite. */
+shard_tensor *shard_gradient_target(shard_node *node, int input, bool *accumulate);
+
+/* Calls function once, when the running backward has walked the whole record,
+ * however many times it was asked for with the same context. */
+shard_status shard_at_backward_end(shard_status (*function)(void *context), void *context);
+
+#endif

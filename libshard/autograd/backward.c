@@ -1,0 +1,356 @@
+/*
+ * The walk back over the record.
+ *
+ * Nodes are visited from the latest to the earliest, so that a node's gradient is
+ * complete when it is visited: every operation that used its result came later.
+ */
+#include "autograd/node.h"
+
+#include <stdlib.h>
+
+typedef struct end_call {
+    shard_status (*function)(void *context);
+    void *context;
+} end_call;
+
+typedef struct walk {
+    shard_node **nodes;
+    int64_t count, capacity;
+    end_call *calls;
+    int64_t call_count, call_capacity;
+} walk;
+
+static _Thread_local walk *current_walk;
+static _Thread_local uint64_t visit_number;
+
+shard_status shard_at_backward_end(shard_status (*function)(void *context), void *context)
+{
+    walk *w = current_walk;
+    if (!w)
+        return shard_error(SHARD_ERROR_INTERNAL, "shard_at_backward_end outside of a backward");
+    for (int64_t i = 0; i < w->call_count; i++)
+        if (w->calls[i].function == function && w->calls[i].context == context)
+            return SHARD_OK;
+    SHARD_TRY(shard_grow(&w->calls, &w->call_capacity, w->call_count + 1, sizeof *w->calls));
+    w->calls[w->call_count++] = (end_call){function, context};
+    return SHARD_OK;
+}
+
+/* ---- collecting ---- */
+
+static shard_status visit(walk *w, shard_node *node)
+{
+    if (node->visit == visit_number)
+        return SHARD_OK;
+    node->visit = visit_number;
+    if (node->spent)
+        return shard_error(SHARD_ERROR_ARGUMENT, "backward: the record of %s was freed by an earlier backward; run the forward again",
+                           node->type->name);
+    SHARD_TRY(shard_grow(&w->nodes, &w->capacity, w->count + 1, sizeof *w->nodes));
+    w->nodes[w->count++] = node;
+    return SHARD_OK;
+}
+
+static int later_first(const void *a, const void *b)
+{
+    const shard_node *x = *(shard_node *const *)a, *y = *(shard_node *const *)b;
+    return (x->sequence < y->sequence) - (x->sequence > y->sequence);
+}
+
+static shard_status collect(walk *w, shard_node *root)
+{
+    visit_number++;
+    SHARD_TRY(visit(w, root));
+    for (int64_t at = 0; at < w->count; at++) {
+        shard_node *node = w->nodes[at];
+        for (int i = 0; i < node->inputs; i++)
+            if (node->edge[i].node)
+                SHARD_TRY(visit(w, node->edge[i].node));
+    }
+    for (int64_t at = 0; at < w->count; at++)
+        for (int i = 0; i < w->nodes[at]->inputs; i++)
+            if (w->nodes[at]->edge[i].leaf)
+                w->nodes[at]->edge[i].leaf->grad_pending++;
+    qsort(w->nodes, (size_t)w->count, sizeof *w->nodes, later_first);
+    return SHARD_OK;
+}
+
+/* ---- adding gradients up ---- */
+
+/* Sums a PARTIAL gradient, which nobody else sees, over its group. */
+static shard_status make_whole(shard_tensor *gradient)
+{
+    if (gradient->placement.kind != SHARD_PARTIAL)
+        return SHARD_OK;
+    shard_group *group = gradient->placement.group;
+    gradient->placement = (shard_placement){0};
+    return shard_group_all_reduce(group, shard_tensor_memory(gradient), shard_numel(gradient), gradient->dtype, SHARD_SUM);
+}
+
+static shard_status add_into(shard_tensor *sum, double alpha, shard_tensor *x, double beta)
+{
+    const void *from = shard_tensor_memory(x);
+    void *to = from ? shard_tensor_memory_to_write(sum) : NULL;
+    if (!to)
+        return shard_last_status();
+    return shard_ops(sum)->axpby(shard_device_of(sum), shard_numel(sum), alpha, from, beta, to, sum->dtype);
+}
+
+/* A tensor that nobody else sees, with x's values: x itself if that is so. Takes
+ * over the caller's share of x. */
+static shard_tensor *make_own(shard_tensor *x)
+{
+    if (!x || (x->shares == 1 && x->storage->shares == 1))
+        return x;
+    shard_tensor *copy = shard_keep(shard_tensor_like(x));
+    if (copy && add_into(copy, 1.0, x, 0.0) != SHARD_OK) {
+        shard_tensor_drop(copy);
+        copy = NULL;
+    }
+    shard_tensor_drop(x);
+    return copy;
+}
+
+/* The group over which a gradient is to be summed once it has reached a
+ * parameter: its rows are a part of the group's batch. */
+static shard_group *rows_group(const shard_tensor *gradient)
+{
+    return gradient->placement.kind == SHARD_SPLIT ? gradient->placement.group : NULL;
+}
+
+/* A gradient that counts in full on each member brings 1 / members to a sum over
+ * them. */
+static double share_of(const shard_group *own, const shard_group *sum)
+{
+    return own == sum ? 1.0 : 1.0 / shard_group_size(sum);
+}
+
+/* sum = sum + x where either may be a contribution to a sum over a group. */
+static shard_status add_contributions(shard_tensor *sum, shard_group **sum_group, shard_tensor *x, shard_group *x_group)
+{
+    shard_group *group = x_group ? x_group : *sum_group;
+    if (x_group && *sum_group && x_group != *sum_group)
+        return shard_error(SHARD_ERROR_UNSUPPORTED, "backward: gradients of batches that are split over different groups meet");
+    double alpha = share_of(x_group, group), beta = share_of(*sum_group, group);
+    *sum_group = group;
+    return add_into(sum, alpha, x, beta);
+}
+
+/* node->gradient += gradient, whose share is taken over. */
+static shard_status add_to_node(shard_node *node, shard_tensor *gradient)
+{
+    if (!node->gradient) {
+        node->gradient = gradient;
+        return SHARD_OK;
+    }
+    shard_tensor *sum = make_own(node->gradient);
+    node->gradient = sum;
+    bool alike = sum && sum->placement.kind == gradient->placement.kind;
+    if (!alike)
+        gradient = make_own(gradient);
+    if (!sum || !gradient)
+        return shard_tensor_drop(gradient), shard_last_status();
+    shard_status status = SHARD_OK;
+    if (!alike && (status = make_whole(sum)) == SHARD_OK)
+        status = make_whole(gradient);
+    if (status == SHARD_OK) {
+        shard_group *group = rows_group(sum);
+        shard_placement placement = group ? sum->placement : gradient->placement;
+        status = add_contributions(sum, &group, gradient, rows_group(gradient));
+        sum->placement = placement;
+    }
+    shard_tensor_drop(gradient);
+    return status;
+}
+
+static bool is_gradient_buffer(const shard_tensor *leaf, const shard_tensor *gradient)
+{
+    return leaf->grad && gradient->storage == leaf->grad->storage && gradient->offset == leaf->grad->offset;
+}
+
+/* leaf->grad += gradient, whose share is taken over. */
+static shard_status add_to_leaf(shard_tensor *leaf, shard_tensor *gradient)
+{
+    shard_status status = SHARD_OK;
+    if (gradient->placement.kind == SHARD_PARTIAL) {
+        gradient = make_own(gradient);
+        status = gradient ? make_whole(gradient) : shard_last_status();
+        if (status != SHARD_OK)
+            return shard_tensor_drop(gradient), status;
+    }
+    shard_group *group = leaf->placement.kind == SHARD_SPLIT ? NULL : rows_group(gradient);
+    if (is_gradient_buffer(leaf, gradient)) {
+        leaf->grad_contribution = group;
+    } else if (!leaf->grad) {
+        leaf->grad = make_own(gradient);
+        leaf->grad_contribution = group;
+        gradient = NULL;
+        if (!leaf->grad)
+            return shard_last_status();
+        leaf->grad->placement = leaf->placement;
+    } else if (!leaf->has_grad) {
+        leaf->grad_contribution = group;
+        status = add_into(leaf->grad, 1.0, gradient, 0.0);
+    } else {
+        status = add_contributions(leaf->grad, &leaf->grad_contribution, gradient, group);
+    }
+    leaf->has_grad |= status == SHARD_OK;
+    shard_tensor_drop(gradient);
+    return status;
+}
+
+shard_tensor *shard_gradient_target(shard_node *node, int input, bool *accumulate)
+{
+    shard_edge *edge = &node->edge[input];
+    shard_tensor *leaf = edge->leaf;
+    *accumulate = false;
+    if (!leaf || !leaf->grad || leaf->grad->dtype != edge->dtype)
+        return shard_make_gradient(node, input);
+    /* Adding to what is there is right only where neither is a contribution. */
+    bool contributes = leaf->placement.kind != SHARD_SPLIT && rows_group(node->gradient);
+    if (leaf->has_grad && (contributes || leaf->grad_contribution))
+        return shard_make_gradient(node, input);
+    *accumulate = leaf->has_grad;
+    shard_tensor *target = shard_detach(leaf->grad);
+    if (target)
+        target->placement = edge->placement;
+    return target;
+}
+
+void shard_zero_grad(shard_tensor *leaf)
+{
+    if (!leaf)
+        return;
+    leaf->has_grad = false;
+    leaf->grad_contribution = NULL;
+}
+
+/* ---- the walk ---- */
+
+/* What the operation left unsaid of where dx is: as its input was, and what came
+ * from rows of a batch still is of those rows. */
+static shard_placement settle_placement(const shard_node *node, const shard_edge *edge, const shard_tensor *dx,
+                                        const shard_placement *dy)
+{
+    if (node->type->places_gradients || dx->placement.kind == SHARD_PARTIAL)
+        return dx->placement;
+    if (edge->placement.kind == SHARD_SPLIT)
+        return edge->placement;
+    return dy->kind == SHARD_SPLIT && dy->dim == 0 ? *dy : (shard_placement){0};
+}
+
+static shard_status deliver(shard_node *node, int input, shard_tensor *dx, const shard_placement *dy)
+{
+    shard_edge *edge = &node->edge[input];
+    if (!shard_shape_equal(&dx->shape, &edge->shape) || dx->dtype != edge->dtype) {
+        shard_error(SHARD_ERROR_INTERNAL, "backward of %s made a %s gradient of shape %s for a %s input of shape %s",
+                    node->type->name, shard_dtype_name(dx->dtype), shard_shape_text(&dx->shape), shard_dtype_name(edge->dtype),
+                    shard_shape_text(&edge->shape));
+        return shard_tensor_drop(dx), shard_last_status();
+    }
+    shard_placement placement = settle_placement(node, edge, dx, dy);
+    if (dx->shares > 1) { /* dy handed on: others see its placement */
+        shard_tensor *own = shard_keep(shard_detach(dx));
+        shard_tensor_drop(dx);
+        if (!own)
+            return shard_last_status();
+        dx = own;
+    }
+    dx->placement = placement;
+    return edge->node ? add_to_node(edge->node, dx) : add_to_leaf(edge->leaf, dx);
+}
+
+/* Runs the node's backward; dx[i] are the caller's shares. */
+static shard_status compute(shard_node *node, shard_tensor **dx)
+{
+    shard_scope scope;
+    shard_scope_open(&scope);
+    shard_status status = node->type->backward(node, node->gradient, dx);
+    for (int i = 0; i < node->inputs; i++) {
+        if (!shard_wants(node, i) || status != SHARD_OK)
+            dx[i] = NULL;
+        else if (!dx[i])
+            status = shard_error(SHARD_ERROR_INTERNAL, "backward of %s made no gradient for input %d", node->type->name, i);
+        else
+            dx[i] = dx[i]->scope == &scope ? shard_keep(dx[i]) : shard_tensor_share(dx[i]);
+    }
+    shard_scope_close(&scope);
+    return status;
+}
+
+static shard_status step_back(shard_node *node)
+{
+    if (!node->type->takes_partial && node->gradient->placement.kind == SHARD_PARTIAL) {
+        node->gradient = make_own(node->gradient);
+        if (!node->gradient)
+            return shard_last_status();
+        SHARD_TRY(make_whole(node->gradient));
+    }
+    shard_tensor *dx[SHARD_NODE_INPUTS] = {NULL};
+    shard_placement dy = node->gradient->placement;
+    shard_status status = compute(node, dx);
+    shard_node_clear(node);
+    node->spent = true;
+    for (int i = 0; i < node->inputs; i++) {
+        shard_tensor *leaf = node->edge[i].leaf;
+        if (dx[i] && status == SHARD_OK)
+            status = deliver(node, i, dx[i], &dy);
+        else
+            shard_tensor_drop(dx[i]);
+        if (leaf && --leaf->grad_pending == 0 && status == SHARD_OK && leaf->grad_ready)
+            leaf->grad_ready(leaf, leaf->grad_ready_context);
+    }
+    return status;
+}
+
+static shard_status run(walk *w, shard_node *root, shard_tensor *gradient)
+{
+    shard_status status = collect(w, root);
+    if (status == SHARD_OK)
+        root->gradient = shard_tensor_share(gradient);
+    for (int64_t at = 0; at < w->count && status == SHARD_OK; at++)
+        if (w->nodes[at]->gradient)
+            status = step_back(w->nodes[at]);
+    for (int64_t i = 0; i < w->call_count && status == SHARD_OK; i++)
+        status = w->calls[i].function(w->calls[i].context);
+    for (int64_t at = 0; at < w->count; at++) /* after an error: leave nothing half done */
+        for (int i = 0; i < w->nodes[at]->inputs; i++)
+            if (w->nodes[at]->edge[i].leaf)
+                w->nodes[at]->edge[i].leaf->grad_pending = 0;
+    return status;
+}
+
+shard_status shard_backward_from(shard_tensor *tensor, shard_tensor *gradient)
+{
+    if (!tensor || !gradient)
+        return shard_null_argument("shard_backward_from", tensor ? "gradient" : "tensor");
+    if (!shard_shape_equal(&tensor->shape, &gradient->shape) || tensor->dtype != gradient->dtype)
+        return shard_error(SHARD_ERROR_SHAPE, "shard_backward_from: a gradient of shape %s for a tensor of shape %s",
+                           shard_shape_text(&gradient->shape), shard_shape_text(&tensor->shape));
+    if (!tensor->history)
+        return shard_error(SHARD_ERROR_ARGUMENT, "backward: the tensor does not depend on anything that requires a gradient");
+    if (current_walk)
+        return shard_error(SHARD_ERROR_ARGUMENT, "backward: called from within a backward");
+    walk w = {0};
+    current_walk = &w;
+    bool enabled = shard_set_grad_enabled(false);
+    shard_status status = run(&w, shard_node_of(tensor), gradient);
+    shard_set_grad_enabled(enabled);
+    current_walk = NULL;
+    free(w.nodes);
+    free(w.calls);
+    return status;
+}
+
+shard_status shard_backward(shard_tensor *loss)
+{
+    if (!loss)
+        return shard_null_argument("shard_backward", "loss");
+    if (shard_numel(loss) != 1)
+        return shard_error(SHARD_ERROR_SHAPE, "shard_backward: the loss has shape %s, not one element",
+                           shard_shape_text(&loss->shape));
+    shard_tensor *one = shard_full(loss->shape, 1.0, .dtype = loss->dtype, .device = shard_device_of(loss));
+    shard_status status = one ? shard_backward_from(loss, one) : shard_last_status();
+    shard_release(one);
+    return status;
+}

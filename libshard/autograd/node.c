@@ -1,0 +1,135 @@
+/* Recording operations. */
+#include "autograd/node.h"
+
+#include <stdlib.h>
+
+static _Thread_local bool disabled;
+static _Thread_local uint64_t next_sequence = 1;
+
+bool shard_set_grad_enabled(bool enabled)
+{
+    bool before = !disabled;
+    disabled = !enabled;
+    return before;
+}
+
+bool shard_grad_enabled(void)
+{
+    return !disabled;
+}
+
+void shard_node_clear(shard_node *node)
+{
+    for (int i = 0; i < SHARD_NODE_SAVED; i++) {
+        shard_tensor_drop(node->saved[i]);
+        node->saved[i] = NULL;
+    }
+    shard_tensor_drop(node->gradient);
+    node->gradient = NULL;
+    free(node->context);
+    node->context = NULL;
+}
+
+/* A record may be thousands of nodes deep: those that go with this one are
+ * listed, not recursed into. */
+static void drop_node(shard_history *history)
+{
+    shard_node *node = (shard_node *)history;
+    if (--node->shares)
+        return;
+    node->next = NULL;
+    for (shard_node *doomed = node; doomed; doomed = node) {
+        node = doomed->next;
+        for (int i = 0; i < doomed->inputs; i++) {
+            shard_tensor_drop(doomed->edge[i].leaf);
+            shard_node *maker = doomed->edge[i].node;
+            if (maker && --maker->shares == 0) {
+                maker->next = node;
+                node = maker;
+            }
+        }
+        shard_node_clear(doomed);
+        free(doomed);
+    }
+}
+
+bool shard_will_record(int inputs, shard_tensor *const *input)
+{
+    if (disabled)
+        return false;
+    for (int i = 0; i < inputs; i++)
+        if (input[i] && input[i]->requires_grad)
+            return true;
+    return false;
+}
+
+static shard_edge make_edge(shard_tensor *input)
+{
+    shard_edge edge = {
+        .shape = input->shape, .dtype = input->dtype, .device = shard_device_of(input), .placement = input->placement};
+    if (!input->requires_grad)
+        return edge;
+    edge.node = shard_node_of(input);
+    if (edge.node)
+        edge.node->shares++;
+    else
+        edge.leaf = shard_tensor_share(input);
+    return edge;
+}
+
+shard_node *shard_record(const shard_node_type *type, shard_tensor *y, int inputs, shard_tensor *const *input,
+                         size_t context_bytes)
+{
+    if (!y || !shard_will_record(inputs, input))
+        return NULL;
+    shard_node *node = shard_calloc(1, sizeof *node);
+    void *context = context_bytes ? shard_calloc(1, context_bytes) : NULL;
+    if (!node || (context_bytes && !context)) {
+        free(node);
+        free(context);
+        return NULL;
+    }
+    *node = (shard_node){.history.drop = drop_node,
+                         .type = type,
+                         .shares = 1,
+                         .sequence = next_sequence++,
+                         .inputs = inputs,
+                         .placement = y->placement,
+                         .context = context};
+    for (int i = 0; i < inputs; i++)
+        if (input[i])
+            node->edge[i] = make_edge(input[i]);
+    y->history = &node->history;
+    y->requires_grad = true;
+    return node;
+}
+
+void shard_save(shard_node *node, int slot, shard_tensor *tensor)
+{
+    if (!node || !tensor)
+        return;
+    /* Not the tensor itself: a result that its own node holds would never go. */
+    shard_tensor *kept = shard_keep(shard_detach(tensor));
+    node->saved[slot] = kept;
+    if (kept)
+        node->saved_version[slot] = kept->storage->version;
+}
+
+shard_tensor *shard_saved(shard_node *node, int slot)
+{
+    shard_tensor *tensor = node->saved[slot];
+    if (tensor && tensor->storage->version != node->saved_version[slot])
+        return shard_fail_null(SHARD_ERROR_ARGUMENT,
+                               "backward of %s: a %s tensor of shape %s that it needs was written to after the forward",
+                               node->type->name, shard_dtype_name(tensor->dtype), shard_shape_text(&tensor->shape));
+    return tensor;
+}
+
+shard_tensor *shard_make_gradient(shard_node *node, int input)
+{
+    const shard_edge *edge = &node->edge[input];
+    shard_tensor *gradient = shard_tensor_make(edge->shape, edge->dtype, edge->device);
+    if (gradient)
+        gradient->placement = edge->placement;
+    return gradient;
+}

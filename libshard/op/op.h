@@ -1,0 +1,44 @@
+/*
+ * What operations share. Each operation is one file: check the operands, forward,
+ * backward, side by side. See autograd/autograd.h for how one is recorded.
+ */
+#ifndef SHARD_OP_OP_H
+#define SHARD_OP_OP_H
+
+#include <shard/op.h>
+
+#include "autograd/autograd.h"
+
+/* Whether all operands are there (else the first error is left alone, or names
+ * the function), on one device and of one floating dtype. */
+bool shard_check_operands(const char *function, int count, shard_tensor *const *operand);
+/* The same for one, of any dtype. */
+bool shard_check_operand(const char *function, shard_tensor *x);
+
+/* An error that says that function has no rule for x as it is placed; false. */
+bool shard_refuse_placement(const char *function, const shard_tensor *x);
+/* Whether x is whole, or split along a dimension in [0, before): what operations
+ * on the rest of the dimensions carry. Else refused. */
+bool shard_check_carried(const char *function, const shard_tensor *x, int before);
+
+/* Calls an entry of x's device: SHARD_RUN(x, relu, n, from, to). */
+#define SHARD_RUN(x, entry, ...) shard_ops(x)->entry(shard_device_of(x), __VA_ARGS__)
+
+/* y after its computation went `status`: y, or NULL after releasing it. */
+shard_tensor *shard_result(shard_tensor *y, shard_status status);
+
+/* The operands' memory, for a call that must not go on without it: false with the
+ * error set if one cannot be made. NULL tensors give NULL and are fine. */
+bool shard_load(int count, shard_tensor *const *tensor, void **memory);
+
+/* Device memory that lives until the end of the enclosing scope: statistics, index
+ * tables. [count] of dtype. */
+shard_tensor *shard_workspace(const shard_tensor *like, int64_t count, shard_dtype dtype);
+
+/* The dtype of a normalisation layer's parameters for values of dtype. */
+static inline shard_dtype shard_norm_dtype(shard_dtype dtype)
+{
+    return dtype == SHARD_FLOAT64 ? SHARD_FLOAT64 : SHARD_FLOAT32;
+}
+
+#endif

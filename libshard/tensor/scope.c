@@ -1,0 +1,65 @@
+/* Scopes: who releases what is made. */
+#include "tensor/scope.h"
+
+static _Thread_local shard_scope *innermost;
+
+void shard_scope_open(shard_scope *scope)
+{
+    *scope = (shard_scope){.outer = innermost, .open = 1};
+    innermost = scope;
+}
+
+/* Also runs for a scope that was never entered (open < 0). */
+void shard_scope_close(shard_scope *scope)
+{
+    if (scope->open != 1)
+        return;
+    scope->open = 0;
+    innermost = scope->outer;
+    while (scope->first)
+        shard_release(scope->first);
+}
+
+void shard_scope_adopt(shard_tensor *tensor)
+{
+    tensor->scope = innermost;
+    if (!innermost)
+        return;
+    tensor->next = innermost->first;
+    if (innermost->first)
+        innermost->first->previous = tensor;
+    innermost->first = tensor;
+}
+
+shard_tensor *shard_keep(shard_tensor *tensor)
+{
+    if (!tensor || !tensor->scope)
+        return tensor;
+    if (tensor->previous)
+        tensor->previous->next = tensor->next;
+    else
+        tensor->scope->first = tensor->next;
+    if (tensor->next)
+        tensor->next->previous = tensor->previous;
+    tensor->next = tensor->previous = NULL;
+    tensor->scope = NULL;
+    return tensor;
+}
+
+shard_tensor *shard_scope_hand_out(shard_tensor *tensor, shard_scope *from)
+{
+    if (!tensor || tensor->scope != from)
+        return tensor;
+    shard_keep(tensor);
+    shard_scope *inner = innermost;
+    innermost = from->outer;
+    shard_scope_adopt(tensor);
+    innermost = inner;
+    return tensor;
+}
+
+void shard_release(shard_tensor *tensor)
+{
+    if (tensor)
+        shard_tensor_drop(shard_keep(tensor));
+}

@@ -1,0 +1,118 @@
+/* Shapes, placements, and how messages show them. */
+#include "tensor/tensor.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+
+int64_t shard_shape_product(const shard_shape *shape, int from, int to)
+{
+    int64_t product = 1;
+    for (int i = from; i < to; i++)
+        product *= shape->dim[i];
+    return product;
+}
+
+bool shard_shape_equal(const shard_shape *a, const shard_shape *b)
+{
+    if (a->ndim != b->ndim)
+        return false;
+    for (int i = 0; i < a->ndim; i++)
+        if (a->dim[i] != b->dim[i])
+            return false;
+    return true;
+}
+
+shard_status shard_shape_check(const shard_shape *shape, shard_dtype dtype, int64_t *numel)
+{
+    if (shape->ndim < 0 || shape->ndim > SHARD_MAX_DIMS)
+        return shard_error(SHARD_ERROR_SHAPE, "a tensor of %d dimensions: 0 to %d are possible", shape->ndim, SHARD_MAX_DIMS);
+    size_t size = shard_dtype_size(dtype);
+    if (!size)
+        return shard_error(SHARD_ERROR_ARGUMENT, "%d is no dtype", (int)dtype);
+    /* The product without its zeros is checked too, so that partial products
+     * (strides, rows) of an empty tensor cannot overflow either. */
+    int64_t bytes = (int64_t)size;
+    bool empty = false;
+    for (int i = 0; i < shape->ndim; i++) {
+        if (shape->dim[i] < 0)
+            return shard_error(SHARD_ERROR_SHAPE, "a tensor of shape %s: a size is negative", shard_shape_text(shape));
+        empty |= shape->dim[i] == 0;
+        if (shape->dim[i] != 0 && !shard_multiply(bytes, shape->dim[i], &bytes))
+            return shard_error(SHARD_ERROR_MEMORY, "a tensor of shape %s: its size overflows", shard_shape_text(shape));
+    }
+    *numel = empty ? 0 : bytes / (int64_t)size;
+    return SHARD_OK;
+}
+
+shard_status shard_resolve_dim(const char *function, const shard_shape *shape, int dim, int *resolved)
+{
+    *resolved = dim < 0 ? dim + shape->ndim : dim;
+    if (*resolved < 0 || *resolved >= shape->ndim)
+        return shard_error(SHARD_ERROR_ARGUMENT, "%s: dimension %d of a tensor of shape %s", function, dim,
+                           shard_shape_text(shape));
+    return SHARD_OK;
+}
+
+/* A message shows a few shapes at most. */
+#define TEXT_BUFFERS 6
+#define TEXT_BYTES 200
+static char *next_text(void)
+{
+    static _Thread_local char buffers[TEXT_BUFFERS][TEXT_BYTES];
+    static _Thread_local unsigned turn;
+    return buffers[turn++ % TEXT_BUFFERS];
+}
+
+const char *shard_shape_text(const shard_shape *shape)
+{
+    char *text = next_text();
+    int used = snprintf(text, TEXT_BYTES, "[");
+    for (int i = 0; i < shape->ndim && i < SHARD_MAX_DIMS; i++)
+        used += snprintf(text + used, (size_t)(TEXT_BYTES - used), "%s%" PRId64, i ? ", " : "", shape->dim[i]);
+    snprintf(text + used, (size_t)(TEXT_BYTES - used), "]");
+    return text;
+}
+
+const char *shard_placement_text(const shard_placement *placement)
+{
+    if (placement->kind == SHARD_REPLICATED)
+        return "whole";
+    if (placement->kind == SHARD_PARTIAL)
+        return "partial";
+    char *text = next_text();
+    snprintf(text, TEXT_BYTES, "split along %d", placement->dim);
+    return text;
+}
+
+bool shard_placement_equal(const shard_placement *a, const shard_placement *b)
+{
+    if (a->kind != b->kind)
+        return false;
+    if (a->kind == SHARD_REPLICATED)
+        return true;
+    if (a->group != b->group)
+        return false;
+    return a->kind == SHARD_PARTIAL || (a->dim == b->dim && a->start == b->start && a->whole == b->whole);
+}
+
+shard_status shard_tensor_region(const shard_tensor *tensor, shard_region *region)
+{
+    const shard_shape *shape = &tensor->shape;
+    const shard_placement *placement = &tensor->placement;
+    int last = shape->ndim ? shape->ndim - 1 : 0;
+    int64_t cols = shape->ndim ? shape->dim[last] : 1;
+    *region = (shard_region){.rows = shard_shape_product(shape, 0, last), .cols = cols, .whole_cols = cols};
+    if (placement->kind != SHARD_SPLIT)
+        return SHARD_OK;
+    if (placement->dim == last) {
+        region->col0 = placement->start;
+        region->whole_cols = placement->whole;
+        return SHARD_OK;
+    }
+    if (placement->dim != 0)
+        return shard_error(SHARD_ERROR_UNSUPPORTED,
+                           "random values for a tensor split along dimension %d of %d: first or last only", placement->dim,
+                           shape->ndim);
+    region->row0 = placement->start * shard_shape_product(shape, 1, last);
+    return SHARD_OK;
+}

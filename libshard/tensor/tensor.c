@@ -1,0 +1,386 @@
+/* Tensors and their memory. */
+#include "tensor/scope.h"
+#include "tensor/tensor.h"
+
+#include "base/dtype.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- storage ---- */
+
+shard_storage *shard_storage_make(shard_device *device, size_t bytes)
+{
+    shard_storage *storage = shard_calloc(1, sizeof *storage);
+    if (storage)
+        *storage = (shard_storage){.shares = 1, .device = device, .bytes = bytes};
+    return storage;
+}
+
+void shard_storage_drop(shard_storage *storage)
+{
+    if (!storage || --storage->shares)
+        return;
+    if (storage->memory)
+        storage->device->ops->release(storage->device, storage->memory, storage->bytes);
+    free(storage);
+}
+
+static size_t byte_count(const shard_tensor *tensor)
+{
+    return (size_t)shard_shape_product(&tensor->shape, 0, tensor->shape.ndim) * shard_dtype_size(tensor->dtype);
+}
+
+static shard_status follow_recipe(shard_tensor *tensor, void *memory)
+{
+    shard_recipe recipe = tensor->recipe;
+    const shard_device_ops *ops = shard_ops(tensor);
+    shard_device *device = shard_device_of(tensor);
+    shard_region region;
+    SHARD_TRY(shard_tensor_region(tensor, &region));
+    switch (recipe.kind) {
+    case SHARD_NO_RECIPE:
+        return SHARD_OK;
+    case SHARD_CONSTANT:
+        return ops->fill(device, region.rows * region.cols, recipe.a, memory, tensor->dtype);
+    case SHARD_UNIFORM:
+        return ops->random_uniform(device, &region, recipe.draw, recipe.a, recipe.b, memory, tensor->dtype);
+    case SHARD_NORMAL:
+        return ops->random_normal(device, &region, recipe.draw, recipe.a, recipe.b, memory, tensor->dtype);
+    }
+    return shard_error(SHARD_ERROR_INTERNAL, "a tensor with the unknown recipe %d", (int)recipe.kind);
+}
+
+void *shard_tensor_memory(shard_tensor *tensor)
+{
+    shard_storage *storage = tensor->storage;
+    if (!storage->memory) {
+        size_t bytes = storage->bytes ? storage->bytes : 1;
+        storage->memory = storage->device->ops->allocate(storage->device, bytes);
+        if (!storage->memory)
+            return NULL;
+        storage->bytes = bytes;
+    }
+    char *memory = (char *)storage->memory + tensor->offset;
+    if (tensor->recipe.kind != SHARD_NO_RECIPE) {
+        if (follow_recipe(tensor, memory) != SHARD_OK)
+            return NULL;
+        tensor->recipe.kind = SHARD_NO_RECIPE;
+    }
+    return memory;
+}
+
+void *shard_tensor_memory_to_write(shard_tensor *tensor)
+{
+    tensor->storage->version++;
+    return shard_tensor_memory(tensor);
+}
+
+/* ---- making ---- */
+
+static shard_tensor *make_on(shard_storage *storage, size_t offset, shard_shape shape, shard_dtype dtype)
+{
+    shard_tensor *tensor = shard_calloc(1, sizeof *tensor);
+    if (!tensor)
+        return NULL;
+    storage->shares++;
+    *tensor = (shard_tensor){.shares = 1, .storage = storage, .offset = offset, .shape = shape, .dtype = dtype};
+    shard_scope_adopt(tensor);
+    return tensor;
+}
+
+shard_tensor *shard_tensor_make(shard_shape shape, shard_dtype dtype, shard_device *device)
+{
+    int64_t numel;
+    if (shard_shape_check(&shape, dtype, &numel) != SHARD_OK)
+        return NULL;
+    shard_storage *storage = shard_storage_make(device ? device : shard_cpu(), (size_t)numel * shard_dtype_size(dtype));
+    if (!storage)
+        return NULL;
+    shard_tensor *tensor = make_on(storage, 0, shape, dtype);
+    shard_storage_drop(storage);
+    return tensor;
+}
+
+shard_tensor *shard_tensor_like(const shard_tensor *x)
+{
+    shard_tensor *tensor = x ? shard_tensor_make(x->shape, x->dtype, shard_device_of(x)) : NULL;
+    if (tensor)
+        tensor->placement = x->placement;
+    return tensor;
+}
+
+shard_tensor *shard_tensor_view(shard_tensor *x, int64_t element, shard_shape shape)
+{
+    if (!x || !shard_tensor_memory(x))
+        return NULL;
+    return make_on(x->storage, x->offset + (size_t)element * shard_dtype_size(x->dtype), shape, x->dtype);
+}
+
+shard_status shard_tensor_move(shard_tensor *tensor, shard_storage *storage, size_t offset)
+{
+    if (!storage->memory) {
+        storage->memory = storage->device->ops->allocate(storage->device, storage->bytes ? storage->bytes : 1);
+        if (!storage->memory)
+            return shard_last_status();
+    }
+    char *memory = (char *)storage->memory + offset;
+    if (tensor->recipe.kind != SHARD_NO_RECIPE) {
+        SHARD_TRY(follow_recipe(tensor, memory));
+        tensor->recipe.kind = SHARD_NO_RECIPE;
+    } else if (tensor->storage->memory) {
+        size_t bytes = byte_count(tensor);
+        SHARD_TRY(storage->device->ops->copy_rows(storage->device, memory, bytes, (char *)tensor->storage->memory + tensor->offset,
+                                                  bytes, bytes, 1));
+    }
+    shard_storage_drop(tensor->storage);
+    storage->shares++;
+    tensor->storage = storage;
+    tensor->offset = offset;
+    return SHARD_OK;
+}
+
+static shard_tensor *make_with_recipe(shard_shape shape, shard_tensor_options options, shard_recipe recipe)
+{
+    shard_tensor *tensor = shard_tensor_make(shape, options.dtype, options.device);
+    if (!tensor)
+        return NULL;
+    tensor->recipe = recipe;
+    shard_set_requires_grad(tensor, options.requires_grad);
+    return tensor;
+}
+
+shard_tensor *shard_empty_with(shard_shape shape, shard_tensor_options options)
+{
+    return make_with_recipe(shape, options, (shard_recipe){0});
+}
+
+shard_tensor *shard_full_with(shard_shape shape, double value, shard_tensor_options options)
+{
+    return make_with_recipe(shape, options, (shard_recipe){.kind = SHARD_CONSTANT, .a = value});
+}
+
+static shard_tensor *make_random(const char *function, shard_recipe_kind kind, shard_shape shape, double a, double b,
+                                 shard_tensor_options options)
+{
+    if (!shard_dtype_is_float(options.dtype))
+        return shard_fail_null(SHARD_ERROR_ARGUMENT, "%s: %s is not a floating dtype", function,
+                               shard_dtype_name(options.dtype));
+    return make_with_recipe(shape, options, (shard_recipe){.kind = kind, .a = a, .b = b, .draw = shard_next_draw()});
+}
+
+shard_tensor *shard_uniform_with(shard_shape shape, double low, double high, shard_tensor_options options)
+{
+    return make_random("shard_uniform", SHARD_UNIFORM, shape, low, high, options);
+}
+
+shard_tensor *shard_normal_with(shard_shape shape, double mean, double deviation, shard_tensor_options options)
+{
+    return make_random("shard_normal", SHARD_NORMAL, shape, mean, deviation, options);
+}
+
+shard_tensor *shard_from_host_with(const void *data, shard_shape shape, shard_tensor_options options)
+{
+    shard_tensor *tensor = shard_empty_with(shape, options);
+    if (tensor && shard_copy_from_host(tensor, data, byte_count(tensor)) != SHARD_OK) {
+        shard_release(tensor);
+        return NULL;
+    }
+    return tensor;
+}
+
+shard_tensor *shard_detach(shard_tensor *tensor)
+{
+    shard_tensor *view = tensor ? shard_tensor_view(tensor, 0, tensor->shape) : NULL;
+    if (view)
+        view->placement = tensor->placement;
+    return view;
+}
+
+shard_tensor *shard_as_split(shard_tensor *tensor, int dim, shard_group *group, int64_t start, int64_t whole)
+{
+    if (!tensor)
+        return NULL;
+    if (shard_resolve_dim("shard_as_split", &tensor->shape, dim, &dim) != SHARD_OK)
+        return NULL;
+    if (tensor->history || tensor->requires_grad)
+        return shard_fail_null(SHARD_ERROR_ARGUMENT, "shard_as_split: the tensor requires a gradient");
+    if (start < 0 || whole < start || tensor->shape.dim[dim] > whole - start)
+        return shard_fail_null(SHARD_ERROR_SHAPE,
+                               "shard_as_split: %" PRId64 " elements from %" PRId64 " on are no part of %" PRId64,
+                               tensor->shape.dim[dim], start, whole);
+    shard_tensor *view = shard_detach(tensor);
+    if (view && shard_group_size(group) > 1)
+        view->placement = (shard_placement){.kind = SHARD_SPLIT, .dim = dim, .group = group, .start = start, .whole = whole};
+    return view;
+}
+
+/* ---- what it is ---- */
+
+shard_shape shard_tensor_shape(const shard_tensor *tensor)
+{
+    return tensor ? tensor->shape : (shard_shape){0};
+}
+
+int64_t shard_tensor_size(const shard_tensor *tensor, int dim)
+{
+    if (!tensor)
+        return shard_null_argument("shard_tensor_size", "tensor"), -1;
+    return shard_resolve_dim("shard_tensor_size", &tensor->shape, dim, &dim) == SHARD_OK ? tensor->shape.dim[dim] : -1;
+}
+
+int64_t shard_numel(const shard_tensor *tensor)
+{
+    return tensor ? shard_shape_product(&tensor->shape, 0, tensor->shape.ndim) : 0;
+}
+
+shard_dtype shard_tensor_dtype(const shard_tensor *tensor)
+{
+    return tensor ? tensor->dtype : SHARD_FLOAT32;
+}
+
+shard_device *shard_tensor_device(const shard_tensor *tensor)
+{
+    return tensor ? shard_device_of(tensor) : NULL;
+}
+
+shard_placement shard_tensor_placement(const shard_tensor *tensor)
+{
+    return tensor ? tensor->placement : (shard_placement){0};
+}
+
+shard_shape shard_tensor_whole_shape(const shard_tensor *tensor)
+{
+    shard_shape shape = shard_tensor_shape(tensor);
+    if (tensor && tensor->placement.kind == SHARD_SPLIT)
+        shape.dim[tensor->placement.dim] = tensor->placement.whole;
+    return shape;
+}
+
+void *shard_data(shard_tensor *tensor)
+{
+    if (!tensor)
+        return NULL;
+    void *memory = shard_tensor_memory(tensor);
+    return shard_numel(tensor) ? memory : NULL;
+}
+
+/* ---- to and from the host ---- */
+
+static shard_status check_bytes(const char *function, const shard_tensor *tensor, const void *data, size_t bytes)
+{
+    if (!tensor)
+        return shard_null_argument(function, "tensor");
+    if (!data && bytes)
+        return shard_null_argument(function, "data");
+    if (bytes != byte_count(tensor))
+        return shard_error(SHARD_ERROR_SHAPE, "%s: %zu bytes for a %s tensor of shape %s, which has %zu", function, bytes,
+                           shard_dtype_name(tensor->dtype), shard_shape_text(&tensor->shape), byte_count(tensor));
+    return SHARD_OK;
+}
+
+shard_status shard_copy_to_host(shard_tensor *tensor, void *data, size_t bytes)
+{
+    SHARD_TRY(check_bytes("shard_copy_to_host", tensor, data, bytes));
+    const void *memory = shard_tensor_memory(tensor);
+    return memory ? shard_ops(tensor)->copy_out(shard_device_of(tensor), data, memory, bytes) : shard_last_status();
+}
+
+shard_status shard_copy_from_host(shard_tensor *tensor, const void *data, size_t bytes)
+{
+    SHARD_TRY(check_bytes("shard_copy_from_host", tensor, data, bytes));
+    tensor->recipe.kind = SHARD_NO_RECIPE;
+    void *memory = shard_tensor_memory_to_write(tensor);
+    return memory ? shard_ops(tensor)->copy_in(shard_device_of(tensor), memory, data, bytes) : shard_last_status();
+}
+
+double shard_item(shard_tensor *tensor)
+{
+    if (!tensor)
+        return shard_null_argument("shard_item", "tensor"), NAN;
+    if (shard_numel(tensor) != 1) {
+        shard_error(SHARD_ERROR_SHAPE, "shard_item: a tensor of shape %s is not one element", shard_shape_text(&tensor->shape));
+        return NAN;
+    }
+    union {
+        float float32;
+        double float64;
+        uint16_t half;
+        int64_t int64;
+        int32_t int32;
+        uint8_t uint8;
+    } value;
+    if (shard_copy_to_host(tensor, &value, shard_dtype_size(tensor->dtype)) != SHARD_OK)
+        return NAN;
+    switch (tensor->dtype) {
+    case SHARD_FLOAT32:
+        return value.float32;
+    case SHARD_FLOAT64:
+        return value.float64;
+    case SHARD_BFLOAT16:
+        return shard_bfloat16_to_float(value.half);
+    case SHARD_FLOAT16:
+        return shard_float16_to_float(value.half);
+    case SHARD_INT64:
+        return (double)value.int64;
+    case SHARD_INT32:
+        return value.int32;
+    case SHARD_UINT8:
+        return value.uint8;
+    }
+    return NAN;
+}
+
+/* ---- parameters and ownership ---- */
+
+bool shard_requires_grad(const shard_tensor *tensor)
+{
+    return tensor && tensor->requires_grad;
+}
+
+void shard_set_requires_grad(shard_tensor *leaf, bool requires_grad)
+{
+    if (!leaf)
+        return;
+    if (leaf->history)
+        shard_error(SHARD_ERROR_ARGUMENT, "shard_set_requires_grad: the tensor is a result, not a leaf");
+    else if (requires_grad && !shard_dtype_is_float(leaf->dtype))
+        shard_error(SHARD_ERROR_ARGUMENT, "shard_set_requires_grad: %s has no gradient", shard_dtype_name(leaf->dtype));
+    else
+        leaf->requires_grad = requires_grad;
+}
+
+shard_tensor *shard_grad(shard_tensor *leaf)
+{
+    return leaf && leaf->has_grad ? leaf->grad : NULL;
+}
+
+shard_group *shard_replica_group(const shard_tensor *parameter)
+{
+    return parameter ? parameter->replicas : NULL;
+}
+
+void shard_set_replica_group(shard_tensor *parameter, shard_group *group)
+{
+    if (parameter)
+        parameter->replicas = group;
+}
+
+shard_tensor *shard_tensor_share(shard_tensor *tensor)
+{
+    tensor->shares++;
+    return tensor;
+}
+
+void shard_tensor_drop(shard_tensor *tensor)
+{
+    if (!tensor || --tensor->shares)
+        return;
+    if (tensor->history)
+        tensor->history->drop(tensor->history);
+    shard_tensor_drop(tensor->grad);
+    shard_storage_drop(tensor->storage);
+    free(tensor);
+}

@@ -1,0 +1,126 @@
+/* The inside of a tensor, for the folders right of this one. */
+#ifndef SHARD_TENSOR_TENSOR_H
+#define SHARD_TENSOR_TENSOR_H
+
+#include <shard/tensor.h>
+
+#include "base/error.h"
+#include "base/memory.h"
+#include "base/random.h"
+#include "comm/comm.h"
+#include "device/device.h"
+
+/* Device memory that one or more tensors are views of. */
+typedef struct shard_storage {
+    int shares;
+    shard_device *device;
+    void *memory; /* NULL until it is needed */
+    size_t bytes;
+    uint64_t version; /* counts writes, so that a value saved for backward is known to be stale */
+} shard_storage;
+
+/* How a tensor's values are to be made once they are needed: initialisation is a
+ * function of the element's index in the whole tensor, so that a layer can be
+ * split before it ever had memory. */
+typedef enum shard_recipe_kind { SHARD_NO_RECIPE = 0, SHARD_CONSTANT, SHARD_UNIFORM, SHARD_NORMAL } shard_recipe_kind;
+typedef struct shard_recipe {
+    shard_recipe_kind kind;
+    double a, b; /* value; low, high; mean, deviation */
+    shard_draw draw;
+} shard_recipe;
+
+/* What made a tensor: the autograd folder's record begins with this. */
+typedef struct shard_history {
+    void (*drop)(struct shard_history *);
+} shard_history;
+
+struct shard_tensor {
+    int shares; /* one of the scope or the caller, the rest of lists, records, views */
+    shard_storage *storage;
+    size_t offset; /* bytes into the storage */
+    shard_shape shape;
+    shard_dtype dtype;
+    shard_placement placement;
+    shard_recipe recipe;
+
+    /* The record of what made it, or (a leaf) its gradient. */
+    shard_history *history;
+    bool requires_grad;
+    bool has_grad; /* grad holds a value (its memory may stay when it does not) */
+    shard_tensor *grad;
+    /* The gradient is this rank's contribution: the whole one is the sum over this
+     * group (its rows of the batch went into it). NULL: it is whole. */
+    shard_group *grad_contribution;
+    int grad_pending; /* uses that backward has yet to come by */
+    void (*grad_ready)(shard_tensor *leaf, void *context); /* when that reaches 0 */
+    void *grad_ready_context;
+
+    shard_group *replicas;
+
+    /* The scope that releases it, if any. */
+    shard_scope *scope;
+    shard_tensor *next, *previous;
+};
+
+/* A tensor of the thread's innermost scope; requires_grad is not set. */
+shard_tensor *shard_tensor_make(shard_shape shape, shard_dtype dtype, shard_device *device);
+/* Same, with x's shape, dtype, device and placement. NULL in, NULL out. */
+shard_tensor *shard_tensor_like(const shard_tensor *x);
+/* A view of x's storage from an element on, as another shape; no history, whole. */
+shard_tensor *shard_tensor_view(shard_tensor *x, int64_t element, shard_shape shape);
+/* Makes a tensor a view of other memory: parameters move into flat buffers so.
+ * Its values are copied (or made there, if they were not made yet). */
+shard_status shard_tensor_move(shard_tensor *tensor, shard_storage *storage, size_t offset);
+
+shard_storage *shard_storage_make(shard_device *device, size_t bytes);
+void shard_storage_drop(shard_storage *storage);
+
+/* Its memory, allocated and filled by its recipe if it was not yet. NULL with
+ * the error set; a pointer that may not be used for a tensor of no elements. */
+void *shard_tensor_memory(shard_tensor *tensor);
+/* The same for writing: values saved for backward become stale. */
+void *shard_tensor_memory_to_write(shard_tensor *tensor);
+
+shard_tensor *shard_tensor_share(shard_tensor *tensor);
+/* Lets go of a share taken by shard_tensor_share; NULL is fine. */
+void shard_tensor_drop(shard_tensor *tensor);
+
+static inline const shard_device_ops *shard_ops(const shard_tensor *tensor)
+{
+    return tensor->storage->device->ops;
+}
+static inline shard_device *shard_device_of(const shard_tensor *tensor)
+{
+    return tensor->storage->device;
+}
+
+/* ---- shapes ---- */
+
+/* Product of dim[from ... to), 1 for none. Never overflows for a tensor's shape. */
+int64_t shard_shape_product(const shard_shape *shape, int from, int to);
+bool shard_shape_equal(const shard_shape *a, const shard_shape *b);
+/* Checks ndim, sizes, and that the elements' bytes can be counted. */
+shard_status shard_shape_check(const shard_shape *shape, shard_dtype dtype, int64_t *numel);
+/* dim counted from the front, or an error that names the function. */
+shard_status shard_resolve_dim(const char *function, const shard_shape *shape, int dim, int *resolved);
+/* "[2, 3]" for messages; one of a few static buffers of the thread. */
+const char *shard_shape_text(const shard_shape *shape);
+/* "whole", "split along 1", "partial"; likewise. */
+const char *shard_placement_text(const shard_placement *placement);
+
+/* ---- placement ---- */
+
+static inline bool shard_is_split(const shard_tensor *x, int dim)
+{
+    return x->placement.kind == SHARD_SPLIT && x->placement.dim == dim;
+}
+static inline bool shard_is_replicated(const shard_tensor *x)
+{
+    return x->placement.kind == SHARD_REPLICATED;
+}
+bool shard_placement_equal(const shard_placement *a, const shard_placement *b);
+/* Which part of the whole the tensor is, as a matrix; an error if it is split
+ * along a dimension that is neither the first nor the last. */
+shard_status shard_tensor_region(const shard_tensor *tensor, shard_region *region);
+
+#endif

@@ -1,0 +1,121 @@
+/* Named lists of tensors, with a hash table over the names. */
+#include "tensor/tensor.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+typedef struct named_tensor {
+    char *name;
+    shard_tensor *tensor;
+} named_tensor;
+
+struct shard_tensors {
+    named_tensor *items;
+    int64_t count, capacity;
+    int64_t *slots; /* item index + 1; a power of two of them, at most half full */
+    int64_t slot_count;
+};
+
+static uint64_t hash_name(const char *name)
+{
+    uint64_t hash = 0xcbf29ce484222325u; /* FNV-1a */
+    for (; *name; name++)
+        hash = (hash ^ (unsigned char)*name) * 0x100000001b3u;
+    return hash;
+}
+
+/* The slot that holds name, or the empty one where it belongs. */
+static int64_t *find_slot(const shard_tensors *list, const char *name)
+{
+    int64_t at = (int64_t)(hash_name(name) & (uint64_t)(list->slot_count - 1));
+    while (list->slots[at] && strcmp(list->items[list->slots[at] - 1].name, name) != 0)
+        at = (at + 1) & (list->slot_count - 1);
+    return &list->slots[at];
+}
+
+shard_tensors *shard_tensors_create(void)
+{
+    return shard_calloc(1, sizeof(shard_tensors));
+}
+
+void shard_tensors_destroy(shard_tensors *list)
+{
+    if (!list)
+        return;
+    for (int64_t i = 0; i < list->count; i++) {
+        free(list->items[i].name);
+        shard_tensor_drop(list->items[i].tensor);
+    }
+    free(list->items);
+    free(list->slots);
+    free(list);
+}
+
+static shard_status grow_slots(shard_tensors *list)
+{
+    if (2 * (list->count + 1) <= list->slot_count)
+        return SHARD_OK;
+    int64_t slot_count = list->slot_count ? 2 * list->slot_count : 32;
+    int64_t *slots = shard_calloc((size_t)slot_count, sizeof *slots);
+    if (!slots)
+        return shard_last_status();
+    free(list->slots);
+    list->slots = slots;
+    list->slot_count = slot_count;
+    for (int64_t i = 0; i < list->count; i++)
+        *find_slot(list, list->items[i].name) = i + 1;
+    return SHARD_OK;
+}
+
+shard_status shard_tensors_add(shard_tensors *list, const char *name, shard_tensor *tensor)
+{
+    if (!list || !name || !tensor)
+        return shard_null_argument("shard_tensors_add", !list ? "list" : !name ? "name" : "tensor");
+    SHARD_TRY(grow_slots(list));
+    int64_t *slot = find_slot(list, name);
+    if (*slot)
+        return shard_error(SHARD_ERROR_ARGUMENT, "two tensors are named \"%s\"", name);
+    SHARD_TRY(shard_grow(&list->items, &list->capacity, list->count + 1, sizeof *list->items));
+    char *copy = shard_strdup(name);
+    if (!copy)
+        return shard_last_status();
+    list->items[list->count++] = (named_tensor){copy, shard_tensor_share(tensor)};
+    *slot = list->count;
+    return SHARD_OK;
+}
+
+shard_status shard_tensors_extend(shard_tensors *list, const char *prefix, const shard_tensors *from)
+{
+    if (!list || !prefix || !from)
+        return shard_null_argument("shard_tensors_extend", !list ? "list" : !prefix ? "prefix" : "from");
+    for (int64_t i = 0; i < from->count; i++) {
+        char *name = shard_format("%s%s", prefix, from->items[i].name);
+        shard_status status = name ? shard_tensors_add(list, name, from->items[i].tensor) : shard_last_status();
+        free(name);
+        SHARD_TRY(status);
+    }
+    return SHARD_OK;
+}
+
+int64_t shard_tensors_count(const shard_tensors *list)
+{
+    return list ? list->count : 0;
+}
+
+const char *shard_tensors_name(const shard_tensors *list, int64_t index)
+{
+    return list && index >= 0 && index < list->count ? list->items[index].name : NULL;
+}
+
+shard_tensor *shard_tensors_at(const shard_tensors *list, int64_t index)
+{
+    return list && index >= 0 && index < list->count ? list->items[index].tensor : NULL;
+}
+
+shard_tensor *shard_tensors_find(const shard_tensors *list, const char *name)
+{
+    if (!list || !name || !list->slot_count)
+        return NULL;
+    int64_t item = *find_slot(list, name);
+    return item ? list->items[item - 1].tensor : NULL;
+}
