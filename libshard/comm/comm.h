@@ -11,33 +11,25 @@
 
 #include <shard/comm.h>
 
-/* What each member tells the others before a collective. */
-#define SHARD_FINGERPRINT_TEXT 200
-typedef struct shard_fingerprint {
-    uint64_t sequence;
-    uint32_t operation;
-    uint32_t dtype;
-    int64_t count;
-    int32_t root; /* root or reduce operation */
-    int32_t status; /* not SHARD_OK: this member has failed, with the text */
-    char text[SHARD_FINGERPRINT_TEXT];
-} shard_fingerprint;
-
 /* The most that exchange carries from each member. */
 #define SHARD_EXCHANGE_BYTES 1024
+
+/* Room for any text that a transport or a joint failure makes. */
+#define SHARD_COMM_TEXT 512
 
 typedef struct shard_request shard_request;
 
 typedef struct shard_group_ops {
     const char *name;
     /* all [size][bytes] = every member's mine; bytes <= SHARD_EXCHANGE_BYTES and the
-     * same everywhere. The one entry that may meet a rank that is gone or late: it
-     * fails with PEER or TIMEOUT and names the world ranks. Nobody waits past the
-     * deadline in any entry. */
+     * same everywhere. The entry that meets a rank that is gone or late: it fails with
+     * PEER or TIMEOUT and names the world ranks, and so does every later one of the
+     * group, on every member. Nobody waits past the deadline in any entry. */
     shard_status (*exchange)(shard_group *, const void *mine, size_t bytes, void *all);
     shard_status (*all_reduce)(shard_group *, void *data, int64_t count, shard_dtype, shard_reduce_op);
     /* Starts the same; finished by wait, which frees the request. data may not be
-     * touched in between. Requests are waited for in the order they were started. */
+     * touched in between. Requests are waited for in the order they were started.
+     * Both NULL where nothing could go on in between: all_reduce is called instead. */
     shard_request *(*all_reduce_start)(shard_group *, void *data, int64_t count, shard_dtype, shard_reduce_op);
     shard_status (*wait)(shard_group *, shard_request *);
     /* all is the members' pieces one after the other; counts [size] elements each.
@@ -50,16 +42,32 @@ typedef struct shard_group_ops {
     /* The group of the named members of this one (ranks of this group, ascending),
      * called by exactly those; NULL with the error set. */
     shard_group *(*subgroup)(shard_group *, const int *members, int size);
+    /* Of the world, before its destroy: this rank leaves with an error that not all
+     * know; whoever waits for it in any group, now or later, fails with that text. */
+    void (*post)(shard_group *, const char *text);
     void (*destroy)(shard_group *);
 } shard_group_ops;
 
+/* Made by shard_group_make, for a transport; freed by shard_group_free. */
 struct shard_group {
     const shard_group_ops *ops;
     int rank, size;
-    int *world_ranks; /* [size], owned */
+    int *world_ranks;  /* [size] */
     uint64_t sequence; /* of the next checked collective */
+    void *peers;       /* [size] what the members told in the last one */
+    const struct shard_call *call; /* the one under way, for texts; NULL between them */
     void *state;       /* the transport's own */
 };
+
+shard_group *shard_group_make(const shard_group_ops *ops, int rank, int size, const int *world_ranks, void *state);
+void shard_group_free(shard_group *group);
+
+/* What this rank is doing in the group: "all_reduce of 10 float32". */
+void shard_group_describe(const shard_group *group, char *text, size_t bytes);
+
+/* "rank 2" or "ranks 1, 2 and 5": world ranks, those of `group` for which
+ * marked[member] is set; adds to text, which is a string already. */
+void shard_group_name_ranks(const shard_group *group, const bool *marked, char *text, size_t bytes);
 
 /* The world group of this process, by the environment: SHARD_TRANSPORT, else
  * shardrun's shared memory, else an MPI launcher's, else this rank alone. A
@@ -76,6 +84,13 @@ void shard_world_close(shard_group *world);
 shard_group *shard_self_open(void);
 shard_group *shard_shm_open(void);
 shard_group *shard_mpi_open(int *argc, char ***argv);
+
+/* A group of this rank alone. */
+shard_group *shard_self_make(int world_rank);
+
+/* Makes a new group ready for checked collectives: the first one, in which all
+ * members meet. NULL, and the group destroyed, if that fails or group is NULL. */
+shard_group *shard_group_start(shard_group *group, const char *what);
 
 /* The group of `members` (ranks of parent), for a rank among them. Collective
  * over those. Destroyed by shard_group_destroy; NULL is fine there. */
@@ -94,12 +109,16 @@ shard_status shard_group_all_gather(shard_group *, const void *mine, void *all, 
 shard_status shard_group_reduce_scatter(shard_group *, void *all, void *mine, const int64_t *counts, shard_dtype, shard_reduce_op);
 shard_status shard_group_broadcast(shard_group *, void *data, int64_t count, shard_dtype, int root);
 /* Small values of any kind from each member, for what differs by right (uneven
- * sizes): all [size][bytes], bytes <= SHARD_EXCHANGE_BYTES - sizeof(shard_fingerprint). */
+ * sizes): all [size][bytes], bytes <= SHARD_EXCHANGE_BYTES. */
 shard_status shard_group_exchange(shard_group *, const void *mine, size_t bytes, void *all);
 
 /* For a maker that failed before the collective its peers are entering: tells
  * them. Returns the thread's error. */
 shard_status shard_group_fail(shard_group *);
+
+/* Whether this thread's error was told to at least `size` ranks by a checked
+ * collective that failed on all of them. */
+bool shard_failure_is_joint(int size);
 
 /* Seconds until a wait gives up: SHARD_TIMEOUT. */
 double shard_comm_timeout(void);

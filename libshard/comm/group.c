@@ -1,0 +1,118 @@
+/* Groups: what they are made of, what they answer, how they come and go. */
+#include "comm/comm.h"
+
+#include "base/error.h"
+#include "base/memory.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+shard_group *shard_group_make(const shard_group_ops *ops, int rank, int size, const int *world_ranks, void *state)
+{
+    shard_group *group = shard_calloc(1, sizeof *group);
+    if (!group)
+        return NULL;
+    *group = (shard_group){.ops = ops, .rank = rank, .size = size, .state = state};
+    group->world_ranks = shard_calloc((size_t)size, sizeof *group->world_ranks);
+    group->peers = shard_calloc((size_t)size, SHARD_COMM_TEXT);
+    if (!group->world_ranks || !group->peers) {
+        shard_group_free(group);
+        return NULL;
+    }
+    memcpy(group->world_ranks, world_ranks, (size_t)size * sizeof *world_ranks);
+    return group;
+}
+
+void shard_group_free(shard_group *group)
+{
+    if (!group)
+        return;
+    free(group->world_ranks);
+    free(group->peers);
+    free(group);
+}
+
+int shard_group_rank(const shard_group *group)
+{
+    return group ? group->rank : 0;
+}
+
+int shard_group_size(const shard_group *group)
+{
+    return group ? group->size : 1;
+}
+
+int shard_group_world_rank(const shard_group *group, int member)
+{
+    return group && member >= 0 && member < group->size ? group->world_ranks[member] : 0;
+}
+
+const char *shard_group_transport(const shard_group *group)
+{
+    return group ? group->ops->name : "self";
+}
+
+shard_range shard_split_range(int64_t size, int members, int member)
+{
+    int64_t part = size / members, larger = size % members;
+    shard_range range;
+    range.start = member * part + (member < larger ? member : larger);
+    range.size = part + (member < larger);
+    return range;
+}
+
+void shard_group_name_ranks(const shard_group *group, const bool *marked, char *text, size_t bytes)
+{
+    int number = 0, named = 0;
+    for (int member = 0; member < group->size; member++)
+        number += marked[member];
+    size_t used = strlen(text);
+    used += (size_t)snprintf(text + used, bytes - used, number == 1 ? "rank" : "ranks");
+    for (int member = 0; member < group->size && used < bytes; member++) {
+        if (!marked[member])
+            continue;
+        const char *before = named == 0 ? " " : named == number - 1 ? " and " : ", ";
+        used += (size_t)snprintf(text + used, bytes - used, "%s%d", before, group->world_ranks[member]);
+        named++;
+    }
+}
+
+static shard_status check_members(const shard_group *parent, const int *members, int size)
+{
+    if (!members)
+        return shard_null_argument("shard_group_create", "members");
+    if (size < 1 || size > parent->size)
+        return shard_error(SHARD_ERROR_ARGUMENT, "shard_group_create: %d members of a group of %d ranks", size, parent->size);
+    bool inside = false;
+    for (int i = 0; i < size; i++) {
+        if (members[i] < 0 || members[i] >= parent->size || (i > 0 && members[i] <= members[i - 1]))
+            return shard_error(SHARD_ERROR_ARGUMENT,
+                               "shard_group_create: members must ascend and be ranks of the parent, which has %d; member %d is %d",
+                               parent->size, i, members[i]);
+        inside |= members[i] == parent->rank;
+    }
+    if (!inside)
+        return shard_error(SHARD_ERROR_ARGUMENT, "shard_group_create: called by rank %d, which is not among the members",
+                           parent->rank);
+    return SHARD_OK;
+}
+
+shard_group *shard_group_create(shard_group *parent, const int *members, int size)
+{
+    if (!parent) {
+        shard_null_argument("shard_group_create", "parent");
+        return NULL;
+    }
+    if (check_members(parent, members, size) != SHARD_OK)
+        return NULL;
+    if (size == 1)
+        return shard_self_make(parent->world_ranks[members[0]]);
+    return shard_group_start(parent->ops->subgroup(parent, members, size), "group_create");
+}
+
+void shard_group_destroy(shard_group *group)
+{
+    if (group)
+        group->ops->destroy(group);
+}
