@@ -1,0 +1,113 @@
+/*
+ * shard/dist.h: the job's ranks, meshes of groups, collectives on tensors with
+ * their adjoints, and data parallel training.
+ */
+#ifndef SHARD_DIST_H
+#define SHARD_DIST_H
+
+#include <shard/autograd.h>
+#include <shard/comm.h>
+
+/* ---- the job ---- */
+
+/* Joins the job's other ranks: those that shardrun, mpirun or srun started, or
+ * none. argc and argv may be NULL. Collective over all ranks. Once a process. */
+SHARD_API shard_status shard_init(int *argc, char ***argv);
+
+/* Leaves the job. Prints the thread's error, if there is one, tells the other
+ * ranks, and returns 0, or 1 if there was one: `return shard_finalize();`. Groups
+ * of this process end with it. */
+SHARD_API int shard_finalize(void);
+
+/* All ranks; NULL before shard_init. Belongs to the library. */
+SHARD_API shard_group *shard_world(void);
+
+/* ---- meshes ---- */
+
+/*
+ * World ranks in a grid of data x model: rank r is member r % model of model group
+ * r / model, and member r / model of data group r % model. A model group holds one
+ * layer split over its members; a data group holds the replicas of one part.
+ */
+typedef struct shard_mesh shard_mesh;
+
+typedef struct shard_mesh_options {
+    int reserved;
+    int model; /* members of a model group; 0 is 1 */
+    int data;  /* members of a data group; 0: the world's size / model */
+} shard_mesh_options;
+
+/* data * model must be the world's size (ARGUMENT). Collective over the world.
+ * Destroyed by shard_mesh_destroy after everything placed on its groups. */
+#define shard_mesh_create(...) shard_mesh_create_with((shard_mesh_options){.reserved = 0, __VA_ARGS__})
+SHARD_API shard_mesh *shard_mesh_create_with(shard_mesh_options options);
+SHARD_API void shard_mesh_destroy(shard_mesh *mesh);
+
+/* This rank's groups. Belong to the mesh. */
+SHARD_API shard_group *shard_mesh_model_group(const shard_mesh *mesh);
+SHARD_API shard_group *shard_mesh_data_group(const shard_mesh *mesh);
+
+/* ---- collectives on tensors, with their adjoints; all collective over group ----
+ *
+ * A group of one member (or NULL) gives the input itself back as a view. */
+
+/* x, unchanged. The gradient that comes back is PARTIAL: the sum over the group.
+ * For the input of an own column-parallel layer. As torchshard's copy. */
+SHARD_API shard_tensor *shard_copy(shard_tensor *x, shard_group *group);
+
+/* The own part of x, which is whole on every member, along dim (negative: from the
+ * end): split, parts as shard_split_range. Adjoint: all-gather. No communication
+ * forward. As torchshard's scatter. */
+SHARD_API shard_tensor *shard_scatter(shard_tensor *x, int dim, shard_group *group);
+
+/* The sum of the members' x: whole. x is PARTIAL over group or unplaced. Adjoint:
+ * the gradient as it is. As torchshard's reduce. */
+SHARD_API shard_tensor *shard_reduce(shard_tensor *x, shard_group *group);
+
+/* The members' x one after the other along dim, which is the first or the last:
+ * whole. Pieces may be uneven. x is split along dim over group, or unplaced and
+ * taken to be. Adjoint: the own part of the gradient; where the gradient is PARTIAL
+ * (it comes from a layer split over the group) a reduce-scatter. Any dtype. As
+ * torchshard's gather. */
+SHARD_API shard_tensor *shard_gather(shard_tensor *x, int dim, shard_group *group);
+
+/* ---- collectives on tensors in place, without gradients; collective over group ---- */
+
+SHARD_API shard_status shard_all_reduce(shard_tensor *x, shard_reduce_op op, shard_group *group);
+SHARD_API shard_status shard_broadcast(shard_tensor *x, int root, shard_group *group);
+
+/* ---- data parallel ---- */
+
+/*
+ * Averages gradients over each parameter's replica group while backward runs.
+ *
+ * Parameters of one dtype and replica group are moved into one flat buffer, their
+ * gradients into another; buckets of the latter are reduced as soon as backward
+ * has filled them. The average is over replicas that saw different batches: where
+ * a batch was gathered within a model group (shard_gather along 0), the members'
+ * contributions to it are summed and the data groups' averaged, so that gradients
+ * equal those of one process on the whole batch. As torch.nn.parallel.
+ * DistributedDataParallel, which needs to be told what to leave out.
+ */
+typedef struct shard_data_parallel shard_data_parallel;
+
+typedef struct shard_data_parallel_options {
+    int reserved;
+    double bucket_mib; /* 0 is 25 */
+    bool no_broadcast; /* do not begin with the values of each replica group's first rank */
+} shard_data_parallel_options;
+
+/* parameters: shares are taken, the list stays the caller's (and may be destroyed).
+ * Collective over the parameters' replica groups. NULL with the error set. Destroy
+ * before the parameters' groups; parameters keep their (flat) memory. */
+#define shard_data_parallel_create(parameters, ...) \
+    shard_data_parallel_create_with(parameters, (shard_data_parallel_options){.reserved = 0, __VA_ARGS__})
+SHARD_API shard_data_parallel *shard_data_parallel_create_with(const shard_tensors *parameters,
+                                                               shard_data_parallel_options options);
+SHARD_API void shard_data_parallel_destroy(shard_data_parallel *data_parallel);
+
+/* While off, backward only accumulates locally (as DDP's no_sync); the next backward
+ * with it on reduces the sum. On at first. */
+SHARD_API void shard_data_parallel_set_sync(shard_data_parallel *data_parallel, bool sync);
+
+#endif

@@ -1,0 +1,165 @@
+/*
+ * shard/nn.h: modules: parameters with names, layers, parallel layers, and the
+ * conversion of a model's linear layers into parallel ones.
+ *
+ * A module is destroyed by its owner, and owns its children. Makers that are given
+ * modules take them over, even when they fail. Names are torchvision's, shapes
+ * PyTorch's, so that state dicts go both ways. Initial values are PyTorch's
+ * distributions; they are made when first needed, and only the own part of a
+ * split parameter ever is.
+ */
+#ifndef SHARD_NN_H
+#define SHARD_NN_H
+
+#include <shard/dist.h>
+#include <shard/op.h>
+
+typedef struct shard_module shard_module;
+
+/* ---- use ---- */
+
+/* The module's result for x, recorded. NULL in, NULL out. Collective where the
+ * module's layers are. */
+SHARD_API shard_tensor *shard_forward(shard_module *module, shard_tensor *x);
+
+SHARD_API void shard_module_destroy(shard_module *module);
+
+/* Training (at first) or evaluation, for the module and all below it: dropout,
+ * batch norm. As nn.Module.train and eval. */
+SHARD_API void shard_module_set_training(shard_module *module, bool training);
+SHARD_API bool shard_module_is_training(const shard_module *module);
+
+/* Parameters, and parameters and buffers, of the module and all below it, by dotted
+ * names ("layer1.0.conv1.weight") in the order they were added. The caller's, to be
+ * destroyed (or handed to an optimizer, which takes it over). */
+SHARD_API shard_tensors *shard_parameters(shard_module *module);
+SHARD_API shard_tensors *shard_state_dict(shard_module *module);
+
+/* ---- layers ---- */
+
+/* y = x W^T + b; weight [out, in], bias [out]. */
+typedef struct shard_nn_linear_options {
+    int reserved;
+    bool no_bias;
+    shard_dtype dtype;
+} shard_nn_linear_options;
+#define shard_nn_linear(in, out, ...) shard_nn_linear_with(in, out, (shard_nn_linear_options){.reserved = 0, __VA_ARGS__})
+SHARD_API shard_module *shard_nn_linear_with(int64_t in, int64_t out, shard_nn_linear_options options);
+
+typedef enum shard_split {
+    SHARD_SPLIT_NONE = 0,
+    SHARD_SPLIT_ROW,    /* W is split along in: torchshard's dim 0 */
+    SHARD_SPLIT_COLUMN, /* W (and bias) along out: torchshard's dim 1 or -1 */
+} shard_split;
+
+/* The same, split over group. ROW takes an input that is split along its last
+ * dimension, or a whole one, of which it takes the own part; its result is whole.
+ * COLUMN takes a whole input; its result is split along the last dimension, so that
+ * COLUMN chains into ROW without communication in between. Parts may be uneven.
+ * Initial values are those of the whole layer. As torchshard.nn.ParallelLinear. */
+#define shard_nn_parallel_linear(in, out, split, group, ...) \
+    shard_nn_parallel_linear_with(in, out, split, group, (shard_nn_linear_options){.reserved = 0, __VA_ARGS__})
+SHARD_API shard_module *shard_nn_parallel_linear_with(int64_t in, int64_t out, shard_split split, shard_group *group,
+                                                      shard_nn_linear_options options);
+
+/* The function of it: splits x for ROW where it is whole, sums ROW's partial
+ * results, then adds bias (NULL: none). Collective over weight's group for ROW. As
+ * torchshard.nn.functional.parallel_linear. */
+SHARD_API shard_tensor *shard_parallel_linear(shard_tensor *x, shard_tensor *weight, shard_tensor *bias);
+
+/* bias is off unless asked for, as before a batch norm. */
+typedef struct shard_nn_conv2d_options {
+    int reserved;
+    int64_t stride, padding, dilation, groups;
+    bool bias;
+    shard_dtype dtype;
+} shard_nn_conv2d_options;
+/* weight [out, in / groups, kernel, kernel]; kaiming normal, fan out, as torchvision's ResNet. */
+#define shard_nn_conv2d(in, out, kernel, ...) \
+    shard_nn_conv2d_with(in, out, kernel, (shard_nn_conv2d_options){.reserved = 0, __VA_ARGS__})
+SHARD_API shard_module *shard_nn_conv2d_with(int64_t in, int64_t out, int64_t kernel, shard_nn_conv2d_options options);
+
+/* weight, bias [channels]; buffers running_mean, running_var, num_batches_tracked. */
+typedef struct shard_nn_batch_norm_options {
+    int reserved;
+    double momentum, epsilon; /* 0: 0.1, 1e-5 */
+    shard_group *group;       /* synchronised over it while training */
+    shard_dtype dtype;
+} shard_nn_batch_norm_options;
+#define shard_nn_batch_norm(channels, ...) \
+    shard_nn_batch_norm_with(channels, (shard_nn_batch_norm_options){.reserved = 0, __VA_ARGS__})
+SHARD_API shard_module *shard_nn_batch_norm_with(int64_t channels, shard_nn_batch_norm_options options);
+/* relu(batch_norm(x) + residual) in one pass; residual NULL: none. For own modules
+ * that have a batch norm as a child. */
+SHARD_API shard_tensor *shard_nn_batch_norm_relu(shard_module *batch_norm, shard_tensor *x, shard_tensor *residual);
+/* Synchronises every batch norm of the module over group from now on, as
+ * SyncBatchNorm.convert_sync_batchnorm. NULL: none any more. */
+SHARD_API void shard_nn_sync_batch_norm(shard_module *module, shard_group *group);
+
+/* weight, bias [size]. */
+SHARD_API shard_module *shard_nn_layer_norm(int64_t size, double epsilon);
+/* weight [count, dim], standard normal. padding_index -1: none. */
+SHARD_API shard_module *shard_nn_embedding(int64_t count, int64_t dim, int64_t padding_index);
+SHARD_API shard_module *shard_nn_relu(void);
+SHARD_API shard_module *shard_nn_gelu(void);
+SHARD_API shard_module *shard_nn_dropout(double p);
+/* All but the first dimension become one. */
+SHARD_API shard_module *shard_nn_flatten(void);
+SHARD_API shard_module *shard_nn_max_pool2d(int64_t kernel, int64_t stride, int64_t padding);
+SHARD_API shard_module *shard_nn_global_avg_pool2d(void);
+
+/* One after the other, named "0", "1", ... */
+#define shard_nn_sequential(...)                                                             \
+    shard_nn_sequential_of((int)(sizeof((shard_module *[]){__VA_ARGS__}) / sizeof(shard_module *)), \
+                           (shard_module *[]){__VA_ARGS__})
+SHARD_API shard_module *shard_nn_sequential_of(int count, shard_module **modules);
+
+/* ---- conversion ---- */
+
+/*
+ * Turns every linear layer of the module, itself included, whose dotted name matches
+ * pattern (fnmatch; NULL: all) into a parallel one over group, in place. A layer that
+ * has its values already keeps those of the group's first rank, whatever the others
+ * had; one that has not (its initial values were never needed) never makes the whole.
+ * *module may be replaced. Sets *converted (NULL is fine) to their number; none that
+ * matches is an error (ARGUMENT). Before data parallel and optimizers are made.
+ * Collective over group. As torchshard.nn.ParallelLinear.convert_parallel_linear.
+ */
+SHARD_API shard_status shard_convert_parallel_linear(shard_module **module, const char *pattern, shard_split split,
+                                                     shard_group *group, int *converted);
+
+/* ---- own modules ---- */
+
+typedef struct shard_module_type {
+    const char *name;
+    /* The result; temporaries of its own are freed when it returns. */
+    shard_tensor *(*forward)(shard_module *module, shard_tensor *x);
+    /* Frees what data points to (not parameters or children); NULL: nothing. */
+    void (*destroy)(shard_module *module);
+} shard_module_type;
+
+/* data is the module's own and is freed by type->destroy, even when this fails.
+ * type must outlive the module. */
+SHARD_API shard_module *shard_module_create(const shard_module_type *type, void *data);
+SHARD_API void *shard_module_data(const shard_module *module);
+SHARD_API const shard_module_type *shard_module_get_type(const shard_module *module);
+
+/* Takes a share of the tensor and sets requires_grad (parameter) or not (buffer). A
+ * NULL tensor is the error that it was. */
+SHARD_API shard_status shard_module_add_parameter(shard_module *module, const char *name, shard_tensor *tensor);
+SHARD_API shard_status shard_module_add_buffer(shard_module *module, const char *name, shard_tensor *tensor);
+/* Takes the child over. */
+SHARD_API shard_status shard_module_add_child(shard_module *module, const char *name, shard_module *child);
+
+/* By name, NULL with an error if there is none: look children up when they are
+ * used, since a conversion may replace them. shard_module_tensor finds parameters
+ * and buffers; one added as absent (a linear without bias) is NULL without an error
+ * by shard_module_optional. */
+SHARD_API shard_module *shard_module_child(const shard_module *module, const char *name);
+SHARD_API shard_tensor *shard_module_tensor(const shard_module *module, const char *name);
+SHARD_API shard_tensor *shard_module_optional(const shard_module *module, const char *name);
+SHARD_API int shard_module_child_count(const shard_module *module);
+SHARD_API shard_module *shard_module_child_at(const shard_module *module, int index);
+SHARD_API const char *shard_module_child_name(const shard_module *module, int index);
+
+#endif

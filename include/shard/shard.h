@@ -1,0 +1,16 @@
+/* shard/shard.h: all of libshard. */
+#ifndef SHARD_SHARD_H
+#define SHARD_SHARD_H
+
+#include <shard/autograd.h>
+#include <shard/base.h>
+#include <shard/checkpoint.h>
+#include <shard/comm.h>
+#include <shard/device.h>
+#include <shard/dist.h>
+#include <shard/nn.h>
+#include <shard/op.h>
+#include <shard/optim.h>
+#include <shard/tensor.h>
+
+#endif
