@@ -51,9 +51,27 @@ static _Thread_local struct {
     int size;
 } joint;
 
-bool shard_failure_is_joint(int size)
+static bool failure_is_joint(int size)
 {
     return joint.size >= size && shard_last_status() != SHARD_OK && strcmp(joint.text, shard_last_error()) == 0;
+}
+
+/* This thread's error as the others shall read it. */
+static void tell_error(const shard_group *group, char *text, size_t bytes)
+{
+    if (failure_is_joint(1))
+        snprintf(text, bytes, "%s", shard_last_error());
+    else
+        snprintf(text, bytes, "rank %d: %.*s", group->world_ranks[group->rank], SHARD_COMM_TEXT - 32, shard_last_error());
+}
+
+void shard_group_post(shard_group *world)
+{
+    if (!world->ops->post || shard_last_status() == SHARD_OK || failure_is_joint(world->size))
+        return;
+    char text[SHARD_COMM_TEXT];
+    tell_error(world, text, sizeof text);
+    world->ops->post(world, text);
 }
 
 static void remember_joint(const char *text, int size)
@@ -118,10 +136,8 @@ static shard_status fail_together(shard_group *group, int first)
 {
     char mine[SHARD_COMM_TEXT] = "";
     shard_status status = shard_last_status();
-    if (shard_failure_is_joint(1))
-        snprintf(mine, sizeof mine, "%s", shard_last_error());
-    else if (status != SHARD_OK)
-        snprintf(mine, sizeof mine, "rank %d: %.*s", group->world_ranks[group->rank], SHARD_COMM_TEXT - 32, shard_last_error());
+    if (status != SHARD_OK)
+        tell_error(group, mine, sizeof mine);
     char(*texts)[SHARD_COMM_TEXT] = exchange_texts(group, mine);
     if (!texts)
         return shard_last_status();
@@ -191,8 +207,11 @@ static shard_status meet(shard_group *group, const shard_call *call, const void 
     };
     if (bytes && mine.status == SHARD_OK)
         memcpy(mine.data, small, bytes);
-    if (group->ops->exchange(group, &mine, sizeof mine, group->peers) != SHARD_OK)
+    if (group->ops->exchange(group, &mine, sizeof mine, group->peers) != SHARD_OK) {
+        if (mine.status == SHARD_OK)
+            remember_joint(shard_last_error(), 1); /* it names its rank already */
         return shard_last_status();
+    }
     const fingerprint *told = group->peers;
     for (int member = 0; member < group->size; member++)
         if (told[member].status != SHARD_OK)

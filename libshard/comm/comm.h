@@ -116,9 +116,9 @@ shard_status shard_group_exchange(shard_group *, const void *mine, size_t bytes,
  * them. Returns the thread's error. */
 shard_status shard_group_fail(shard_group *);
 
-/* Whether this thread's error was told to at least `size` ranks by a checked
- * collective that failed on all of them. */
-bool shard_failure_is_joint(int size);
+/* Before the end of the world: if this thread has an error that not all ranks
+ * know, tells it to those that wait for this one. */
+void shard_group_post(shard_group *world);
 
 /* Seconds until a wait gives up: SHARD_TIMEOUT. */
 double shard_comm_timeout(void);

@@ -21,13 +21,21 @@ static shard_group *open_self(int *argc, char ***argv)
     return shard_self_open();
 }
 
+static shard_group *open_shm(int *argc, char ***argv)
+{
+    (void)argc, (void)argv;
+    return shard_shm_open();
+}
+
 static const struct transport {
     const char *name;
     shard_group *(*open)(int *argc, char ***argv);
-} transports[] = {{"self", open_self}};
+} transports[] = {{"self", open_self}, {"shm", open_shm}};
 
 static const char *launched_transport(void)
 {
+    if (shard_env_string("SHARD_SHM_FD", NULL))
+        return "shm";
     return "self";
 }
 
@@ -78,7 +86,6 @@ void shard_world_close(shard_group *world)
 {
     if (!world)
         return;
-    if (world->ops->post && shard_last_status() != SHARD_OK && !shard_failure_is_joint(world->size))
-        world->ops->post(world, shard_last_error());
+    shard_group_post(world);
     shard_group_destroy(world);
 }

@@ -1,0 +1,73 @@
+/* The launcher's side of the segment. Uses nothing else of the library, so
+ * that a launcher is a small program. */
+#include "comm/shm/segment.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+int shard_segment_create(int world_size, shard_segment **segment)
+{
+    int file = memfd_create("shard", 0);
+    if (file < 0)
+        return -1;
+    void *head = MAP_FAILED;
+    if (ftruncate(file, sizeof **segment) == 0)
+        head = mmap(NULL, sizeof **segment, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+    if (head == MAP_FAILED) {
+        int error = errno;
+        close(file);
+        errno = error;
+        return -1;
+    }
+    *segment = head;
+    (*segment)->world_size = world_size;
+    (*segment)->magic = SHARD_SEGMENT_MAGIC;
+    return file;
+}
+
+int shard_segment_set_environment(int file, int rank, int world_size)
+{
+    const struct {
+        const char *name;
+        int value;
+    } variables[] = {{"SHARD_SHM_FD", file},
+                     {"RANK", rank},
+                     {"LOCAL_RANK", rank},
+                     {"WORLD_SIZE", world_size},
+                     {"LOCAL_WORLD_SIZE", world_size}};
+    for (size_t i = 0; i < sizeof variables / sizeof *variables; i++) {
+        char text[16];
+        snprintf(text, sizeof text, "%d", variables[i].value);
+        if (setenv(variables[i].name, text, 1) != 0)
+            return -1;
+    }
+    return 0;
+}
+
+void shard_segment_close(shard_segment *segment, int file)
+{
+    munmap(segment, sizeof *segment);
+    close(file);
+}
+
+shard_segment *shard_segment_map(int file)
+{
+    struct stat status;
+    if (fstat(file, &status) != 0)
+        return NULL;
+    errno = EPROTO;
+    if (!S_ISREG(status.st_mode) || status.st_size < (off_t)sizeof(shard_segment))
+        return NULL;
+    shard_segment *segment = mmap(NULL, sizeof *segment, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+    if (segment == MAP_FAILED)
+        return NULL;
+    if (segment->magic == SHARD_SEGMENT_MAGIC)
+        return segment;
+    munmap(segment, sizeof *segment);
+    errno = EPROTO;
+    return NULL;
+}

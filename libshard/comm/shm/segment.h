@@ -1,0 +1,65 @@
+/*
+ * The shared memory of one job on one machine: a file without a name (memfd)
+ * that the launcher makes and the ranks inherit, as SHARD_SHM_FD. It begins
+ * with this head; behind it lie the groups' areas, each mapped by its members
+ * alone.
+ *
+ * A rank that has joined holds a record lock on byte `rank` of the file until
+ * its process ends, however it ends: others see by the lock that it lives,
+ * whether or not its parent has reaped it. Byte SHARD_SEGMENT_RANKS is the
+ * lock of `groups`.
+ */
+#ifndef SHARD_COMM_SHM_SEGMENT_H
+#define SHARD_COMM_SHM_SEGMENT_H
+
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#define SHARD_SEGMENT_MAGIC 0x3130647261687320u /* the layout's version is part of it */
+#define SHARD_SEGMENT_RANKS 256
+#define SHARD_SEGMENT_GROUPS 1024
+#define SHARD_SEGMENT_TEXT 512
+
+enum { SHARD_RANK_ABSENT, SHARD_RANK_JOINED, SHARD_RANK_LEFT, SHARD_RANK_FAILED };
+
+typedef struct shard_segment_rank {
+    _Atomic uint32_t state;
+    _Atomic uint32_t ended; /* the launcher has seen the process end */
+    int32_t process;
+    char text[SHARD_SEGMENT_TEXT]; /* of a rank that failed */
+} shard_segment_rank;
+
+/* A group that at least one member is in. */
+typedef struct shard_segment_group {
+    int64_t offset, bytes; /* its area in the file; bytes 0: nobody's */
+    uint64_t birth;        /* ascending, of the groups ever made */
+    int32_t size, left;    /* members, and how many have left again */
+    uint16_t members[SHARD_SEGMENT_RANKS]; /* world ranks, ascending */
+    uint8_t joined[SHARD_SEGMENT_RANKS];
+} shard_segment_group;
+
+typedef struct shard_segment {
+    uint64_t magic;
+    int32_t world_size;
+    uint64_t births;
+    shard_segment_rank ranks[SHARD_SEGMENT_RANKS];
+    shard_segment_group groups[SHARD_SEGMENT_GROUPS];
+} shard_segment;
+
+/* For the launcher: the file, which its children inherit; *segment is its head.
+ * -1 with errno set. */
+int shard_segment_create(int world_size, shard_segment **segment);
+
+/* For a child, before it becomes rank `rank`: tells it so in the environment. 0, or
+ * -1 with errno set. */
+int shard_segment_set_environment(int file, int rank, int world_size);
+
+/* Unmaps and closes. */
+void shard_segment_close(shard_segment *segment, int file);
+
+/* The head of an inherited file; NULL with errno set, EPROTO if it is none of
+ * this version. */
+shard_segment *shard_segment_map(int file);
+
+#endif

@@ -1,0 +1,77 @@
+/*
+ * The transport of ranks on one machine, over the segment that the launcher
+ * made. A group has an area of its own in it: the meeting point, what the
+ * members exchange, and two chunks of memory for each member.
+ *
+ * All hands-over of data go by rounds: everybody writes, all meet, everybody
+ * reads what the others wrote. What is written in a round lies in the half
+ * (round % 2) of the memory, so that the next round may be written while slow
+ * members still read this one. Two meetings lie between two uses of a half.
+ */
+#ifndef SHARD_COMM_SHM_SHM_H
+#define SHARD_COMM_SHM_SHM_H
+
+#include "comm/comm.h"
+#include "comm/shm/segment.h"
+
+#define SHARD_LINE 64
+
+/* One member's place at the meeting point. */
+typedef struct shm_place {
+    _Alignas(SHARD_LINE) _Atomic uint32_t round; /* the last round it has come to */
+} shm_place;
+
+/* The head of an area. */
+typedef struct shm_area {
+    _Alignas(SHARD_LINE) _Atomic uint32_t come; /* members that have come to this round */
+    _Alignas(SHARD_LINE) _Atomic uint32_t round; /* rounds that are complete; a futex */
+    _Atomic uint32_t sleepers;
+    _Alignas(SHARD_LINE) _Atomic uint32_t broken; /* 0; 1 while the text is written; 2 */
+    int32_t status;
+    char text[SHARD_COMM_TEXT];
+    shm_place places[]; /* [size] */
+} shm_area;
+
+/* What a process knows of the world. */
+typedef struct shm_world {
+    shard_segment *segment;
+    int file;
+    int spins, yields; /* before a wait sleeps */
+    int references;    /* groups that use it */
+} shm_world;
+
+/* A group's state. */
+typedef struct shm_group {
+    shm_world *world;
+    shard_segment_group *entry;
+    shm_area *area;
+    int64_t bytes;   /* of the area */
+    char *exchange;  /* [2][size][SHARD_EXCHANGE_BYTES] */
+    char *chunks;    /* [2][size][chunk] */
+    char *results;   /* [2][chunk] */
+    int64_t chunk;   /* bytes of one */
+    uint32_t round;  /* rounds that this rank has come to */
+    bool whole;      /* the world itself, whose end is this rank's leaving */
+} shm_group;
+
+/* Comes to the next round and waits until all members have. PEER or TIMEOUT,
+ * for good, if one does not come. */
+shard_status shm_meet(shard_group *group);
+
+/* How long waits spin and yield, by the number of ranks and cores. */
+void shm_set_patience(shm_world *world);
+
+/* Joins the group of these world ranks, this process's being members[rank]: maps its
+ * area. Each member's n-th group of the same members is the same group. */
+shard_status shm_join(shm_group *state, const int *members, int size, int rank);
+void shm_leave(shm_group *state);
+
+/* The collectives. */
+shard_status shm_exchange(shard_group *group, const void *mine, size_t bytes, void *all);
+shard_status shm_all_reduce(shard_group *group, void *data, int64_t count, shard_dtype dtype, shard_reduce_op op);
+shard_status shm_all_gather(shard_group *group, const void *mine, void *all, const int64_t *counts, shard_dtype dtype);
+shard_status shm_reduce_scatter(shard_group *group, void *all, void *mine, const int64_t *counts, shard_dtype dtype,
+                                shard_reduce_op op);
+shard_status shm_broadcast(shard_group *group, void *data, int64_t count, shard_dtype dtype, int root);
+
+#endif

@@ -1,0 +1,203 @@
+/*
+ * The collectives over a group's area. Each goes in steps, one meeting after
+ * each: in one step a member writes its part of one chunk and reads what the
+ * others wrote of the chunk before, so that writing and reading overlap. Who
+ * leaves the last step may still be read from: the exchange that begins the
+ * next collective is the meeting that it needs.
+ */
+#include "comm/shm/shm.h"
+
+#include "base/error.h"
+#include "comm/reduce.h"
+
+#include <string.h>
+
+/* All-reduces up to this size are computed by each member, which saves a meeting. */
+#define ALONE_BYTES (16 << 10)
+
+static int64_t smaller(int64_t a, int64_t b)
+{
+    return a < b ? a : b;
+}
+
+static int64_t ceil_divide(int64_t a, int64_t b)
+{
+    return (a + b - 1) / b;
+}
+
+/* What the member hands over in the step. */
+static char *chunk_of(const shard_group *group, int64_t step, int member)
+{
+    const shm_group *state = group->state;
+    return state->chunks + ((step & 1) * group->size + member) * state->chunk;
+}
+
+static void copy(void *to, const void *from, int64_t bytes)
+{
+    if (bytes > 0)
+        memcpy(to, from, (size_t)bytes);
+}
+
+shard_status shm_exchange(shard_group *group, const void *mine, size_t bytes, void *all)
+{
+    shm_group *state = group->state;
+    char *half = state->exchange + (state->round & 1) * (size_t)group->size * SHARD_EXCHANGE_BYTES;
+    memcpy(half + (size_t)group->rank * SHARD_EXCHANGE_BYTES, mine, bytes);
+    SHARD_TRY(shm_meet(group));
+    for (int member = 0; member < group->size; member++)
+        memcpy((char *)all + (size_t)member * bytes, half + (size_t)member * SHARD_EXCHANGE_BYTES, bytes);
+    return SHARD_OK;
+}
+
+static shard_status reduce_alone(shard_group *group, void *data, int64_t count, shard_dtype dtype, shard_reduce_op op)
+{
+    const void *parts[group->size];
+    for (int member = 0; member < group->size; member++)
+        parts[member] = chunk_of(group, 0, member);
+    copy(chunk_of(group, 0, group->rank), data, count * (int64_t)shard_dtype_size(dtype));
+    SHARD_TRY(shm_meet(group));
+    shard_reduce(data, parts, group->size, count, dtype, op);
+    return SHARD_OK;
+}
+
+/* A chunk of the data, and this member's slice of it, which it reduces for all. */
+typedef struct slice {
+    char *data;
+    int64_t bytes, low, high;
+} slice;
+
+static slice slice_of(const shard_group *group, void *data, int64_t bytes, int64_t step)
+{
+    const shm_group *state = group->state;
+    slice part = {.data = (char *)data + step * state->chunk, .bytes = smaller(state->chunk, bytes - step * state->chunk)};
+    int64_t each = ceil_divide(ceil_divide(part.bytes, group->size), SHARD_LINE) * SHARD_LINE;
+    part.low = smaller(group->rank * each, part.bytes);
+    part.high = smaller(part.low + each, part.bytes);
+    return part;
+}
+
+static void reduce_slice(shard_group *group, slice part, char *result, int64_t step, shard_dtype dtype, shard_reduce_op op)
+{
+    const void *parts[group->size];
+    for (int member = 0; member < group->size; member++)
+        parts[member] = chunk_of(group, step, member) + part.low;
+    parts[group->rank] = part.data + part.low;
+    shard_reduce(result + part.low, parts, group->size, (part.high - part.low) / (int64_t)shard_dtype_size(dtype), dtype, op);
+    copy(part.data + part.low, result + part.low, part.high - part.low);
+}
+
+shard_status shm_all_reduce(shard_group *group, void *data, int64_t count, shard_dtype dtype, shard_reduce_op op)
+{
+    shm_group *state = group->state;
+    int64_t bytes = count * (int64_t)shard_dtype_size(dtype), steps = ceil_divide(bytes, state->chunk);
+    if (bytes <= ALONE_BYTES)
+        return reduce_alone(group, data, count, dtype, op);
+    for (int64_t step = 0; step < steps + 2; step++) {
+        if (step >= 1 && step <= steps)
+            reduce_slice(group, slice_of(group, data, bytes, step - 1), state->results + ((step - 1) & 1) * state->chunk, step - 1,
+                         dtype, op);
+        if (step < steps) {
+            slice part = slice_of(group, data, bytes, step);
+            char *mine = chunk_of(group, step, group->rank);
+            copy(mine, part.data, part.low);
+            copy(mine + part.high, part.data + part.high, part.bytes - part.high);
+        }
+        if (step >= 2) {
+            slice part = slice_of(group, data, bytes, step - 2);
+            const char *result = state->results + (step & 1) * state->chunk;
+            copy(part.data, result, part.low);
+            copy(part.data + part.high, result + part.high, part.bytes - part.high);
+        }
+        if (step < steps + 1)
+            SHARD_TRY(shm_meet(group));
+    }
+    return SHARD_OK;
+}
+
+static int64_t largest_of(const shard_group *group, const int64_t *counts)
+{
+    int64_t largest = 0;
+    for (int member = 0; member < group->size; member++)
+        largest = counts[member] > largest ? counts[member] : largest;
+    return largest;
+}
+
+/* The bytes of a piece that travel in the step. */
+static int64_t part_of(int64_t piece, int64_t chunk, int64_t step)
+{
+    int64_t rest = piece - step * chunk;
+    return rest < 0 ? 0 : smaller(rest, chunk);
+}
+
+shard_status shm_all_gather(shard_group *group, const void *mine, void *all, const int64_t *counts, shard_dtype dtype)
+{
+    const shm_group *state = group->state;
+    int64_t size = (int64_t)shard_dtype_size(dtype), chunk = state->chunk;
+    int64_t steps = ceil_divide(largest_of(group, counts) * size, chunk);
+    for (int64_t step = 0; step < steps + 1; step++) {
+        if (step < steps)
+            copy(chunk_of(group, step, group->rank), (const char *)mine + step * chunk,
+                 part_of(counts[group->rank] * size, chunk, step));
+        char *piece = all;
+        for (int member = 0; member < group->size && step >= 1; member++) {
+            const char *from = chunk_of(group, step - 1, member);
+            char *to = piece + (step - 1) * chunk;
+            if (member != group->rank)
+                copy(to, from, part_of(counts[member] * size, chunk, step - 1));
+            else if (piece != mine)
+                copy(to, (const char *)mine + (step - 1) * chunk, part_of(counts[member] * size, chunk, step - 1));
+            piece += counts[member] * size;
+        }
+        if (step < steps)
+            SHARD_TRY(shm_meet(group));
+    }
+    return SHARD_OK;
+}
+
+shard_status shm_reduce_scatter(shard_group *group, void *all, void *mine, const int64_t *counts, shard_dtype dtype,
+                                shard_reduce_op op)
+{
+    const shm_group *state = group->state;
+    int64_t size = (int64_t)shard_dtype_size(dtype), chunk = state->chunk / group->size / SHARD_LINE * SHARD_LINE;
+    int64_t steps = ceil_divide(largest_of(group, counts) * size, chunk);
+    const char *own = all;
+    for (int member = 0; member < group->rank; member++)
+        own += counts[member] * size;
+    for (int64_t step = 0; step < steps + 1; step++) {
+        char *out = chunk_of(group, step, group->rank);
+        const char *piece = all;
+        for (int member = 0; member < group->size && step < steps; member++) {
+            if (member != group->rank)
+                copy(out + member * chunk, piece + step * chunk, part_of(counts[member] * size, chunk, step));
+            piece += counts[member] * size;
+        }
+        if (step >= 1) {
+            const void *parts[group->size];
+            for (int member = 0; member < group->size; member++)
+                parts[member] = chunk_of(group, step - 1, member) + group->rank * chunk;
+            parts[group->rank] = own + (step - 1) * chunk;
+            shard_reduce((char *)mine + (step - 1) * chunk, parts, group->size,
+                         part_of(counts[group->rank] * size, chunk, step - 1) / size, dtype, op);
+        }
+        if (step < steps)
+            SHARD_TRY(shm_meet(group));
+    }
+    return SHARD_OK;
+}
+
+/* The root's chunks are as large as all members' together. */
+shard_status shm_broadcast(shard_group *group, void *data, int64_t count, shard_dtype dtype, int root)
+{
+    const shm_group *state = group->state;
+    int64_t bytes = count * (int64_t)shard_dtype_size(dtype), chunk = state->chunk * group->size;
+    int64_t steps = ceil_divide(bytes, chunk);
+    for (int64_t step = 0; step < steps + 1; step++) {
+        if (group->rank == root && step < steps)
+            copy(chunk_of(group, step, 0), (const char *)data + step * chunk, part_of(bytes, chunk, step));
+        if (group->rank != root && step >= 1)
+            copy((char *)data + (step - 1) * chunk, chunk_of(group, step - 1, 0), part_of(bytes, chunk, step - 1));
+        if (step < steps)
+            SHARD_TRY(shm_meet(group));
+    }
+    return SHARD_OK;
+}

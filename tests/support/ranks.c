@@ -1,0 +1,180 @@
+#include "support/ranks.h"
+
+#include "comm/comm.h"
+#include "comm/shm/segment.h"
+
+#include <errno.h>
+#include <fnmatch.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+const int rank_counts[RANK_COUNTS] = {1, 2, 3, 4, 8};
+
+#define MOST_RANKS 32
+
+/* What a rank has to say before it ends badly. */
+typedef struct rank_report {
+    int line;
+    char file[200], text[1500];
+} rank_report;
+
+/* The own report, in a rank; NULL elsewhere. */
+static rank_report *own_report;
+
+/* The tests are linked with --wrap=_ck_assert_failed: a rank is no child that Check
+ * knows, so its failed assertions go to the report, and from there to Check. */
+CK_ATTRIBUTE_NORETURN void __real__ck_assert_failed(const char *file, int line, const char *expression, const char *format, ...);
+CK_ATTRIBUTE_NORETURN void __wrap__ck_assert_failed(const char *file, int line, const char *expression, const char *format, ...);
+
+static void report(const char *file, int line, const char *text)
+{
+    snprintf(own_report->file, sizeof own_report->file, "%s", file);
+    snprintf(own_report->text, sizeof own_report->text, "%s", text);
+    own_report->line = line;
+}
+
+void __wrap__ck_assert_failed(const char *file, int line, const char *expression, const char *format, ...)
+{
+    char text[1400];
+    snprintf(text, sizeof text, "%s", expression);
+    if (format) {
+        va_list arguments;
+        va_start(arguments, format);
+        vsnprintf(text, sizeof text, format, arguments);
+        va_end(arguments);
+    }
+    if (!own_report)
+        __real__ck_assert_failed(file, line, expression, "%s", text);
+    report(file, line, text);
+    _exit(1);
+}
+
+static shard_group *open_world(void)
+{
+    return shard_world_open(NULL, NULL);
+}
+
+shard_group *(*ranks_open)(void) = open_world;
+void (*ranks_close)(shard_group *world) = shard_world_close;
+
+static void be_rank(const ranks_run *run, int rank, int segment)
+{
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    setenv("SHARD_TIMEOUT", run->timeout ? run->timeout : "40", 1);
+    if (shard_segment_set_environment(segment, rank, run->size) != 0)
+        ck_abort_msg("no environment: %s", strerror(errno));
+    shard_group *world = run->bare ? NULL : ranks_open();
+    ck_assert_msg(run->bare || world, "no world: %s", shard_last_error());
+    run->body(world, run->context);
+    ck_assert_msg(shard_last_status() == SHARD_OK, "left an error: %s", shard_last_error());
+    if (world)
+        ranks_close(world);
+    exit(0);
+}
+
+static double now(void)
+{
+    struct timespec time;
+    clock_gettime(CLOCK_MONOTONIC, &time);
+    return (double)time.tv_sec + 1e-9 * (double)time.tv_nsec;
+}
+
+/* Why the rank that ended so has failed, into its report; false if it has not. */
+static bool explain(rank_report *rank, int status)
+{
+    if (WIFSIGNALED(status)) {
+        snprintf(rank->text, sizeof rank->text, "killed by signal %d (%s)", WTERMSIG(status), strsignal(WTERMSIG(status)));
+        return true;
+    }
+    if (WEXITSTATUS(status) != 0 && !rank->text[0])
+        snprintf(rank->text, sizeof rank->text, "ended with exit code %d", WEXITSTATUS(status));
+    return WEXITSTATUS(status) != 0;
+}
+
+/* Waits for the ranks: the first that fails, -1 if none does, or the first that is
+ * left at the deadline. */
+static int wait_for_ranks(const ranks_run *run, pid_t *processes, rank_report *reports, shard_segment *segment)
+{
+    double deadline = now() + (run->deadline > 0 ? run->deadline : 50);
+    for (;;) {
+        int left = 0, hanging = -1;
+        for (int rank = 0; rank < run->size; rank++) {
+            int status;
+            if (processes[rank] == 0)
+                continue;
+            if (waitpid(processes[rank], &status, WNOHANG) == 0) {
+                hanging = left++ == 0 ? rank : hanging;
+                continue;
+            }
+            processes[rank] = 0;
+            atomic_store(&segment->ranks[rank].ended, 1);
+            if (explain(&reports[rank], status) && !(run->may_fail >> rank & 1))
+                return rank;
+        }
+        if (left == 0)
+            return -1;
+        if (now() > deadline) {
+            snprintf(reports[hanging].text, sizeof reports->text, "has not ended at the deadline, and %d other%s neither", left - 1,
+                     left == 2 ? "" : "s");
+            return hanging;
+        }
+        nanosleep(&(struct timespec){0, 1000 * 1000}, NULL);
+    }
+}
+
+static void end_ranks(int size, pid_t *processes)
+{
+    for (int rank = 0; rank < size; rank++)
+        if (processes[rank])
+            kill(processes[rank], SIGKILL);
+    for (int rank = 0; rank < size; rank++)
+        if (processes[rank])
+            waitpid(processes[rank], NULL, 0);
+}
+
+void run_these_ranks(ranks_run run)
+{
+    ck_assert_int_le(run.size, MOST_RANKS);
+    pid_t processes[MOST_RANKS];
+    shard_segment *segment;
+    int file = shard_segment_create(run.size, &segment);
+    ck_assert_msg(file >= 0, "no segment: %s", strerror(errno));
+    size_t bytes = (size_t)run.size * sizeof(rank_report);
+    rank_report *reports = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    ck_assert_msg(reports != MAP_FAILED, "no memory: %s", strerror(errno));
+    fflush(NULL);
+    for (int rank = 0; rank < run.size; rank++) {
+        processes[rank] = fork();
+        ck_assert_msg(processes[rank] >= 0, "no process: %s", strerror(errno));
+        if (processes[rank] == 0) {
+            own_report = &reports[rank];
+            munmap(segment, sizeof *segment);
+            be_rank(&run, rank, file);
+        }
+    }
+    int failed = wait_for_ranks(&run, processes, reports, segment);
+    end_ranks(run.size, processes);
+    shard_segment_close(segment, file);
+    rank_report first = reports[failed < 0 ? 0 : failed];
+    munmap(reports, bytes);
+    if (failed >= 0)
+        __wrap__ck_assert_failed(first.file[0] ? first.file : __FILE__, first.file[0] ? first.line : __LINE__, "Failed",
+                                 "rank %d of %d: %s", failed, run.size, first.text);
+}
+
+void check_error(shard_status status, const char *pattern)
+{
+    const char *text = shard_last_error();
+    ck_assert_msg(shard_last_status() == status, "status is %s instead of %s: %s", shard_status_name(shard_last_status()),
+                  shard_status_name(status), text);
+    ck_assert_msg(fnmatch(pattern, text, 0) == 0, "the error is \"%s\" instead of \"%s\"", text, pattern);
+    shard_clear_error();
+}

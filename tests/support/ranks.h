@@ -1,0 +1,58 @@
+/*
+ * Tests that run as several ranks. run_ranks forks the ranks of a world of its
+ * own over shared memory, as shardrun would start them, and waits for them. A
+ * failed ck_assert, an error that is left, a signal or a hang of a rank fails
+ * the test by name, and the other ranks are ended.
+ *
+ *     static void sums_ranks(shard_group *world, void *context)
+ *     {
+ *         ck_assert_int_eq(shard_barrier(world), SHARD_OK);
+ *     }
+ *
+ *     START_TEST(test_sums)
+ *     {
+ *         run_ranks(rank_counts[_i], sums_ranks);
+ *     }
+ *     END_TEST
+ *
+ *     add_ranks_test(tcase, test_sums);        // for 1, 2, 3, 4 and 8 ranks
+ */
+#ifndef TESTS_SUPPORT_RANKS_H
+#define TESTS_SUPPORT_RANKS_H
+
+#include "support/check.h"
+
+#include <shard/comm.h>
+
+typedef void ranks_body(shard_group *world, void *context);
+
+typedef struct ranks_run {
+    int size;
+    ranks_body *body;
+    void *context;      /* for body; each rank has a copy of what it points to */
+    double deadline;    /* seconds until ranks that are left are a failure; 0: 50 */
+    const char *timeout; /* SHARD_TIMEOUT of the ranks; NULL: "40" */
+    unsigned may_fail;  /* bit r: rank r may end as it likes */
+    bool bare;          /* body opens the world itself and is given NULL */
+} ranks_run;
+
+/* run_ranks(4, body, .context = &x, ...) */
+#define run_ranks(...) run_these_ranks((ranks_run){__VA_ARGS__})
+void run_these_ranks(ranks_run run);
+
+#define RANK_COUNTS 5
+extern const int rank_counts[RANK_COUNTS];
+#define add_ranks_test(tcase, test) tcase_add_loop_test(tcase, test, 0, RANK_COUNTS)
+
+/* How a rank comes to its world and leaves it. */
+extern shard_group *(*ranks_open)(void);
+extern void (*ranks_close)(shard_group *world);
+
+/* Fails with the library's error in the text if the call does not go well. */
+#define check_ok(call) ck_assert_msg((call) == SHARD_OK, "%s: %s", #call, shard_last_error())
+
+/* Fails unless the thread's error is this one; then clears it. The text is compared
+ * as a pattern of fnmatch: "rank 2: *". */
+void check_error(shard_status status, const char *pattern);
+
+#endif

@@ -1,0 +1,176 @@
+/* The harness itself: what a rank does wrong must fail the test, by name. Such
+ * tests run in Check as a suite of their own, whose failures are compared. */
+#include "support/ranks.h"
+
+#include "comm/comm.h"
+
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+static void meets(shard_group *world, void *context)
+{
+    ck_assert_ptr_null(context);
+    check_ok(shard_barrier(world));
+}
+
+START_TEST(good_ranks)
+{
+    run_ranks(rank_counts[_i], meets);
+}
+END_TEST
+
+static void has_context(shard_group *world, void *context)
+{
+    ck_assert_int_eq(*(const int *)context, shard_group_size(world));
+}
+
+START_TEST(good_context)
+{
+    run_ranks(3, has_context, .context = &(int){3});
+}
+END_TEST
+
+static void opens_itself(shard_group *world, void *context)
+{
+    (void)context;
+    ck_assert_ptr_null(world);
+    ck_assert_str_eq(getenv("WORLD_SIZE"), "2");
+    world = shard_world_open(NULL, NULL);
+    ck_assert_ptr_nonnull(world);
+    shard_world_close(world);
+}
+
+START_TEST(good_bare)
+{
+    run_ranks(2, opens_itself, .bare = true);
+}
+END_TEST
+
+static void asserts(shard_group *world, void *context)
+{
+    (void)context;
+    ck_assert_int_ne(shard_group_rank(world), 2);
+    shard_barrier(world);
+    shard_clear_error();
+    for (;;)
+        pause();
+}
+
+START_TEST(bad_assert)
+{
+    run_ranks(4, asserts);
+}
+END_TEST
+
+static void crashes(shard_group *world, void *context)
+{
+    (void)context;
+    if (shard_group_rank(world) == 1)
+        raise(SIGKILL);
+    for (;;)
+        pause();
+}
+
+START_TEST(bad_signal)
+{
+    run_ranks(3, crashes);
+}
+END_TEST
+
+static void hangs(shard_group *world, void *context)
+{
+    (void)context;
+    if (shard_group_rank(world) == 1)
+        for (;;)
+            pause();
+}
+
+START_TEST(bad_hang)
+{
+    run_ranks(2, hangs, .deadline = 0.3);
+}
+END_TEST
+
+static void leaves_an_error(shard_group *world, void *context)
+{
+    (void)context;
+    if (shard_group_rank(world) == 0)
+        shard_error(SHARD_ERROR_SHAPE, "a shape of %d", 7);
+}
+
+START_TEST(bad_error)
+{
+    run_ranks(1, leaves_an_error);
+}
+END_TEST
+
+static void exits(shard_group *world, void *context)
+{
+    (void)context;
+    if (shard_group_rank(world) == 1)
+        exit(5);
+    shard_barrier(world);
+    shard_clear_error();
+}
+
+START_TEST(bad_exit)
+{
+    run_ranks(2, exits);
+}
+END_TEST
+
+START_TEST(bad_elsewhere)
+{
+    ck_assert_msg(_i == 1, "not in a rank: %d", _i);
+}
+END_TEST
+
+static const struct {
+    const char *name;
+    const TTest **test;
+    const char *text;
+} bad[] = {
+    {"assert", &bad_assert, "rank 2 of 4: Assertion 'shard_group_rank(world) != 2' failed: shard_group_rank(world) == 2, 2 == 2"},
+    {"signal", &bad_signal, "rank 1 of 3: killed by signal 9 (Killed)"},
+    {"hang", &bad_hang, "rank 1 of 2: has not ended at the deadline, and 0 others neither"},
+    {"error", &bad_error, "rank 0 of 1: left an error: a shape of 7"},
+    {"exit", &bad_exit, "rank 1 of 2: ended with exit code 5"},
+    {"elsewhere", &bad_elsewhere, "not in a rank: 0"},
+};
+
+/* Runs the tests that must fail; how many did not fail as they must. */
+static int run_bad(void)
+{
+    int wrong = 0;
+    unsetenv("CK_RUN_CASE");
+    unsetenv("CK_RUN_SUITE");
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        Suite *suite = suite_create(bad[i].name);
+        tcase_add_test(test_case(suite, bad[i].name), *bad[i].test);
+        SRunner *runner = srunner_create(suite);
+        srunner_run_all(runner, CK_SILENT);
+        TestResult **failures = srunner_failures(runner);
+        const char *text = srunner_ntests_failed(runner) == 1 ? tr_msg(failures[0]) : "no failure";
+        if (strcmp(text, bad[i].text) != 0) {
+            fprintf(stderr, "%s: \"%s\" instead of \"%s\"\n", bad[i].name, text, bad[i].text);
+            wrong++;
+        }
+        free(failures);
+        srunner_free(runner);
+    }
+    return wrong;
+}
+
+int main(void)
+{
+    Suite *suite = suite_create("ranks");
+    TCase *tcase = test_case(suite, "good");
+    add_ranks_test(tcase, good_ranks);
+    tcase_add_test(tcase, good_context);
+    tcase_add_test(tcase, good_bare);
+    int failed = test_run(suite);
+    return run_bad() || failed;
+}
