@@ -1,0 +1,357 @@
+/*
+ * Pictures from files. libjpeg and libpng report errors by a handler that must
+ * not return: ours keeps the text and jumps back to the decoder's setjmp. All
+ * that changes between setjmp and the jump stands in a structure, so that no
+ * register variable is lost.
+ */
+#include "image.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <setjmp.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <jpeglib.h>
+#include <jerror.h>
+#include <png.h>
+
+/* More pixels than any photograph: PIL refuses at the same size. */
+#define MAX_PIXELS (2 * (int64_t)89478485)
+/* A progressive JPEG of more scans than this is made to waste time. */
+#define MAX_JPEG_SCANS 500
+
+static shard_status damaged(const image_file *file, const char *why)
+{
+    return shard_error(SHARD_ERROR_FORMAT, "%s: %s", file->path, why);
+}
+
+static shard_status reserve(void *memory, size_t *capacity, size_t size)
+{
+    if (size <= *capacity)
+        return SHARD_OK;
+    void **slot = memory;
+    free(*slot); /* the content is about to be replaced */
+    *slot = malloc(size);
+    *capacity = *slot ? size : 0;
+    return *slot ? SHARD_OK : shard_error(SHARD_ERROR_MEMORY, "no memory for a picture of %zu bytes", size);
+}
+
+static shard_status read_open_file(image_file *file, int descriptor)
+{
+    struct stat status;
+    if (fstat(descriptor, &status) != 0)
+        return shard_error(SHARD_ERROR_IO, "%s: %s", file->path, strerror(errno));
+    if (!S_ISREG(status.st_mode))
+        return shard_error(SHARD_ERROR_IO, "%s: not a regular file", file->path);
+    size_t size = (size_t)status.st_size;
+    shard_status reserved = reserve(&file->bytes, &file->capacity, size ? size : 1);
+    if (reserved != SHARD_OK)
+        return reserved;
+    while (file->size < size) {
+        ssize_t count = read(descriptor, file->bytes + file->size, size - file->size);
+        if (count < 0 && errno == EINTR)
+            continue;
+        if (count < 0)
+            return shard_error(SHARD_ERROR_IO, "%s: %s", file->path, strerror(errno));
+        if (count == 0)
+            break; /* the file became shorter: the decoder will say so */
+        file->size += (size_t)count;
+    }
+    return SHARD_OK;
+}
+
+shard_status image_file_read(image_file *file, const char *path)
+{
+    file->size = 0;
+    size_t length = strlen(path) + 1;
+    shard_status status = reserve(&file->path, &file->path_capacity, length);
+    if (status != SHARD_OK)
+        return status;
+    memcpy(file->path, path, length);
+    int descriptor = open(path, O_RDONLY | O_CLOEXEC);
+    if (descriptor < 0)
+        return shard_error(SHARD_ERROR_IO, "%s: %s", path, strerror(errno));
+    status = read_open_file(file, descriptor);
+    close(descriptor);
+    return status;
+}
+
+void image_file_free(image_file *file)
+{
+    free(file->path);
+    free(file->bytes);
+    *file = (image_file){0};
+}
+
+void image_free(image *picture)
+{
+    free(picture->pixels);
+    *picture = (image){0};
+}
+
+static shard_status check_size(const image_file *file, int64_t height, int64_t width)
+{
+    if (height < 1 || width < 1)
+        return damaged(file, "a picture without pixels");
+    if (height > MAX_PIXELS / width)
+        return shard_error(SHARD_ERROR_FORMAT, "%s: %" PRId64 " x %" PRId64 " pixels are too many (at most %" PRId64 ")",
+                           file->path, width, height, MAX_PIXELS);
+    return SHARD_OK;
+}
+
+static shard_status resize_picture(image *picture, int64_t height, int64_t width)
+{
+    picture->height = height;
+    picture->width = width;
+    return reserve(&picture->pixels, &picture->capacity, (size_t)height * (size_t)width * 3);
+}
+
+/* ---- JPEG ---- */
+
+typedef struct jpeg_reader {
+    struct jpeg_error_mgr errors; /* first, as libjpeg hands back a pointer to it */
+    struct jpeg_progress_mgr progress;
+    struct jpeg_decompress_struct jpeg;
+    jmp_buf failed;
+    char text[JMSG_LENGTH_MAX];
+    uint8_t *cmyk; /* [width, 4]: one row */
+} jpeg_reader;
+
+_Noreturn static void jpeg_fail(j_common_ptr common)
+{
+    jpeg_reader *reader = (jpeg_reader *)common->err;
+    common->err->format_message(common, reader->text);
+    longjmp(reader->failed, 1);
+}
+
+static void jpeg_message(j_common_ptr common, int level)
+{
+    int code = common->err->msg_code;
+    bool harmless = code == JWRN_JFIF_MAJOR || code == JWRN_ADOBE_XFORM;
+    if (level < 0 && !harmless)
+        jpeg_fail(common);
+}
+
+static void jpeg_watch_scans(j_common_ptr common)
+{
+    jpeg_reader *reader = (jpeg_reader *)common->err;
+    if (!common->is_decompressor || reader->jpeg.input_scan_number <= MAX_JPEG_SCANS)
+        return;
+    snprintf(reader->text, sizeof reader->text, "more than %d scans", MAX_JPEG_SCANS);
+    longjmp(reader->failed, 1);
+}
+
+/* Called behind setjmp: any of this may jump. */
+static void jpeg_start(jpeg_reader *reader, const image_file *file)
+{
+    jpeg_create_decompress(&reader->jpeg);
+    reader->progress.progress_monitor = jpeg_watch_scans;
+    reader->jpeg.progress = &reader->progress;
+    jpeg_mem_src(&reader->jpeg, file->bytes, (unsigned long)file->size);
+    jpeg_read_header(&reader->jpeg, TRUE);
+}
+
+static void jpeg_prepare(jpeg_reader *reader)
+{
+    reader->jpeg.err = jpeg_std_error(&reader->errors);
+    reader->errors.error_exit = jpeg_fail;
+    reader->errors.emit_message = jpeg_message;
+}
+
+static shard_status jpeg_read_size(const image_file *file, int64_t *height, int64_t *width)
+{
+    jpeg_reader reader = {0};
+    jpeg_prepare(&reader);
+    if (setjmp(reader.failed)) {
+        jpeg_destroy_decompress(&reader.jpeg);
+        return damaged(file, reader.text);
+    }
+    jpeg_start(&reader, file);
+    *height = reader.jpeg.image_height;
+    *width = reader.jpeg.image_width;
+    jpeg_destroy_decompress(&reader.jpeg);
+    return SHARD_OK;
+}
+
+/* Adobe's programs store CMYK inverted. */
+static void cmyk_to_rgb(const uint8_t *cmyk, uint8_t *rgb, int64_t width, bool inverted)
+{
+    unsigned flip = inverted ? 0 : 255;
+    for (int64_t x = 0; x < width; x++, cmyk += 4, rgb += 3)
+        for (int c = 0; c < 3; c++)
+            rgb[c] = (uint8_t)(((cmyk[c] ^ flip) * (cmyk[3] ^ flip) + 127) / 255);
+}
+
+static void jpeg_read_rows(jpeg_reader *reader, image *picture)
+{
+    struct jpeg_decompress_struct *jpeg = &reader->jpeg;
+    while (jpeg->output_scanline < jpeg->output_height) {
+        uint8_t *pixels = picture->pixels + (int64_t)jpeg->output_scanline * picture->width * 3;
+        JSAMPROW row = reader->cmyk ? reader->cmyk : pixels;
+        jpeg_read_scanlines(jpeg, &row, 1);
+        if (reader->cmyk)
+            cmyk_to_rgb(reader->cmyk, pixels, picture->width, jpeg->saw_Adobe_marker);
+    }
+    jpeg_finish_decompress(jpeg);
+}
+
+static shard_status jpeg_decode(const image_file *file, int eighths, image *picture)
+{
+    jpeg_reader reader = {0};
+    jpeg_prepare(&reader);
+    if (setjmp(reader.failed)) {
+        jpeg_destroy_decompress(&reader.jpeg);
+        free(reader.cmyk);
+        return damaged(file, reader.text);
+    }
+    struct jpeg_decompress_struct *jpeg = &reader.jpeg;
+    jpeg_start(&reader, file);
+    shard_status status = check_size(file, jpeg->image_height, jpeg->image_width);
+    if (status == SHARD_OK) {
+        bool cmyk = jpeg->jpeg_color_space == JCS_CMYK || jpeg->jpeg_color_space == JCS_YCCK;
+        jpeg->out_color_space = cmyk ? JCS_CMYK : JCS_RGB;
+        jpeg->scale_num = (unsigned)eighths;
+        jpeg->scale_denom = 8;
+        jpeg_start_decompress(jpeg);
+        status = resize_picture(picture, jpeg->output_height, jpeg->output_width);
+        if (status == SHARD_OK && cmyk && !(reader.cmyk = malloc((size_t)jpeg->output_width * 4)))
+            status = shard_error(SHARD_ERROR_MEMORY, "no memory for a row of %u pixels", jpeg->output_width);
+        if (status == SHARD_OK)
+            jpeg_read_rows(&reader, picture);
+    }
+    jpeg_destroy_decompress(jpeg);
+    free(reader.cmyk);
+    return status;
+}
+
+/* ---- PNG ---- */
+
+#define PNG_SIGNATURE_BYTES 8
+
+typedef struct png_reader {
+    const image_file *file;
+    size_t position;
+    char text[200];
+    png_structp png;
+    png_infop info;
+} png_reader;
+
+_Noreturn static void png_fail(png_structp png, png_const_charp text)
+{
+    png_reader *reader = png_get_error_ptr(png);
+    snprintf(reader->text, sizeof reader->text, "%s", text);
+    png_longjmp(png, 1);
+}
+
+/* libpng warns about what the pixels do not depend on: bad text, profiles, ... */
+static void png_ignore_warning(png_structp png, png_const_charp text)
+{
+    (void)png;
+    (void)text;
+}
+
+static void png_read_bytes(png_structp png, png_bytep into, size_t count)
+{
+    png_reader *reader = png_get_io_ptr(png);
+    if (count > reader->file->size - reader->position)
+        png_error(png, "the file ends too early");
+    memcpy(into, reader->file->bytes + reader->position, count);
+    reader->position += count;
+}
+
+static uint32_t big_endian(const uint8_t *bytes)
+{
+    return (uint32_t)bytes[0] << 24 | (uint32_t)bytes[1] << 16 | (uint32_t)bytes[2] << 8 | bytes[3];
+}
+
+/* The size stands at a fixed place; the rest is checked by the decoder. */
+static shard_status png_read_size(const image_file *file, int64_t *height, int64_t *width)
+{
+    if (file->size < PNG_SIGNATURE_BYTES + 16 || memcmp(file->bytes + 12, "IHDR", 4) != 0)
+        return damaged(file, "a PNG without a header");
+    *width = big_endian(file->bytes + 16);
+    *height = big_endian(file->bytes + 20);
+    return SHARD_OK;
+}
+
+static void png_convert_to_rgb(png_reader *reader)
+{
+    png_set_scale_16(reader->png);
+    png_set_expand(reader->png);
+    png_set_gray_to_rgb(reader->png);
+    png_set_strip_alpha(reader->png);
+}
+
+static shard_status png_decode(const image_file *file, image *picture)
+{
+    png_reader reader = {.file = file};
+    reader.png = png_create_read_struct(PNG_LIBPNG_VER_STRING, &reader, png_fail, png_ignore_warning);
+    if (!reader.png)
+        return shard_error(SHARD_ERROR_MEMORY, "libpng %s cannot start", PNG_LIBPNG_VER_STRING);
+    if (setjmp(png_jmpbuf(reader.png))) {
+        png_destroy_read_struct(&reader.png, &reader.info, NULL);
+        return damaged(file, reader.text);
+    }
+    reader.info = png_create_info_struct(reader.png);
+    if (!reader.info)
+        png_error(reader.png, "no memory");
+    png_set_read_fn(reader.png, &reader, png_read_bytes);
+    png_read_info(reader.png, reader.info);
+    int64_t height = png_get_image_height(reader.png, reader.info);
+    int64_t width = png_get_image_width(reader.png, reader.info);
+    shard_status status = check_size(file, height, width);
+    if (status == SHARD_OK)
+        status = resize_picture(picture, height, width);
+    if (status == SHARD_OK) {
+        png_convert_to_rgb(&reader);
+        int passes = png_set_interlace_handling(reader.png);
+        png_read_update_info(reader.png, reader.info);
+        if (png_get_rowbytes(reader.png, reader.info) != (size_t)width * 3)
+            png_error(reader.png, "a kind of pixel that does not convert to RGB");
+        for (int pass = 0; pass < passes; pass++)
+            for (int64_t y = 0; y < height; y++)
+                png_read_row(reader.png, picture->pixels + y * width * 3, NULL);
+        png_read_end(reader.png, NULL);
+    }
+    png_destroy_read_struct(&reader.png, &reader.info, NULL);
+    return status;
+}
+
+/* ---- either ---- */
+
+static bool is_jpeg(const image_file *file)
+{
+    return file->size >= 3 && memcmp(file->bytes, "\xff\xd8\xff", 3) == 0;
+}
+
+static bool is_png(const image_file *file)
+{
+    return file->size >= PNG_SIGNATURE_BYTES && memcmp(file->bytes, "\x89PNG\r\n\x1a\n", PNG_SIGNATURE_BYTES) == 0;
+}
+
+static shard_status unknown_kind(const image_file *file)
+{
+    return damaged(file, file->size ? "neither JPEG nor PNG by its first bytes" : "an empty file");
+}
+
+shard_status image_read_size(const image_file *file, int64_t *height, int64_t *width)
+{
+    shard_status status = is_jpeg(file)  ? jpeg_read_size(file, height, width)
+                          : is_png(file) ? png_read_size(file, height, width)
+                                         : unknown_kind(file);
+    return status == SHARD_OK ? check_size(file, *height, *width) : status;
+}
+
+shard_status image_decode(const image_file *file, int eighths, image *picture)
+{
+    if (eighths != 1 && eighths != 2 && eighths != 4 && eighths != 8)
+        return shard_error(SHARD_ERROR_ARGUMENT, "image_decode: eighths is %d, not 1, 2, 4 or 8", eighths);
+    return is_jpeg(file)  ? jpeg_decode(file, eighths, picture)
+           : is_png(file) ? png_decode(file, picture)
+                          : unknown_kind(file);
+}

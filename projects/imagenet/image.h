@@ -1,0 +1,41 @@
+/* Pictures from files: JPEG and PNG of any kind to 8-bit RGB. */
+#ifndef IMAGENET_IMAGE_H
+#define IMAGENET_IMAGE_H
+
+#include <shard/base.h>
+
+/* A file's bytes as they are. Start with {0}; reading another file reuses the memory. */
+typedef struct image_file {
+    char *path;
+    uint8_t *bytes;
+    size_t size;
+    size_t path_capacity, capacity;
+} image_file;
+
+/* Reads the whole file. Errors: IO. */
+shard_status image_file_read(image_file *file, const char *path);
+void image_file_free(image_file *file);
+
+/* A decoded picture. Start with {0}; decoding another one reuses the memory. */
+typedef struct image {
+    int64_t height, width;
+    uint8_t *pixels; /* [height, width, 3], red green blue */
+    size_t capacity;
+} image;
+
+void image_free(image *picture);
+
+/* The picture's size as the file's header says it. Errors: FORMAT. */
+shard_status image_read_size(const image_file *file, int64_t *height, int64_t *width);
+
+/*
+ * Decodes the picture. A JPEG comes out at eighths/8 of its size (rounded up;
+ * 1, 2, 4 or 8: the sizes that libjpeg-turbo has fast code for), a PNG always
+ * at its own. Alpha is dropped, 16 bits become 8, CMYK becomes RGB, EXIF's
+ * orientation is not applied: what PIL's convert("RGB") does. Damage, also
+ * where libjpeg would carry on with a warning, is an error.
+ * Errors: FORMAT (the text begins with the path), MEMORY.
+ */
+shard_status image_decode(const image_file *file, int eighths, image *picture);
+
+#endif

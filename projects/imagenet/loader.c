@@ -1,0 +1,398 @@
+/*
+ * Batches made ahead. The steps of an epoch go round a ring of slots; the unit
+ * of work is one sample of one slot, taken in order under the lock and made
+ * without it. Everything that changes while workers run is in `ring` and
+ * touched under its lock only, but for the samples' own memory.
+ */
+#include "loader.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <limits.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define ERROR_BYTES 512
+
+typedef struct slot {
+    loader_batch batch;
+    float *images;
+    int64_t *labels;
+    int64_t start;         /* position in the epoch of its first sample */
+    int64_t taken, made;   /* of batch.size samples */
+    int64_t error_sample;  /* the first of the batch that failed, -1 */
+    shard_status status;   /* of that one */
+    bool fatal;            /* an error that is not an image's */
+    char text[ERROR_BYTES];
+} slot;
+
+/* A thread's own memory for making samples. */
+typedef struct workbench {
+    image_file file;
+    image picture;
+    resampler scratch;
+} workbench;
+
+struct loader {
+    loader_options options;
+    sampler sampling;
+    int64_t steps, sample_floats;
+    pthread_t *threads;
+    int threads_started;
+    workbench own; /* of the caller's thread, when there are no workers */
+    slot *slots;
+    int64_t slot_count;
+    struct {
+        pthread_mutex_t lock;
+        pthread_cond_t work, ready;
+        int64_t epoch;
+        int64_t next_step;    /* to be taken up by workers; its slot may be begun */
+        int64_t oldest_step;  /* in use by the caller, or the next to be */
+        int64_t busy;         /* samples being made now */
+        int64_t bad;          /* in this epoch, of the batches handed out */
+        bool begun;           /* next_step's slot has been set up */
+        bool held;            /* oldest_step is in the caller's hands */
+        bool running, closing;
+        shard_status failed;
+        char text[ERROR_BYTES];
+    } ring;
+};
+
+static slot *slot_of(const loader *loading, int64_t step)
+{
+    return loading->slots + step % loading->slot_count;
+}
+
+/* ---- one sample ---- */
+
+static shard_status make_from_file(const loader *loading, workbench *bench, int64_t epoch, int64_t sample, float *out)
+{
+    const loader_options *options = &loading->options;
+    char path[PATH_MAX];
+    if (!image_folder_path(options->folder, sample, path, sizeof path))
+        return shard_error(SHARD_ERROR_IO, "%s: a path of more than %d bytes", path, PATH_MAX - 1);
+    int64_t height, width;
+    shard_status status = image_file_read(&bench->file, path);
+    if (status == SHARD_OK)
+        status = image_read_size(&bench->file, &height, &width);
+    if (status != SHARD_OK)
+        return status;
+    random_stream random = random_start(options->seed, (uint64_t)epoch, (uint64_t)sample);
+    image_box box = options->training ? training_box(height, width, &options->augment, &random)
+                                      : validation_box(height, width, options->image_size, &options->augment);
+    bool flip = options->training && options->augment.flip && random_uniform(&random) < 0.5;
+    status = image_decode(&bench->file, box_eighths(box, options->image_size), &bench->picture);
+    if (status != SHARD_OK)
+        return status;
+    box = box_in_decoded(box, height, width, &bench->picture);
+    return resample(&bench->picture, box, options->image_size, flip, out, &bench->scratch);
+}
+
+static shard_status make_sample(const loader *loading, workbench *bench, int64_t epoch, int64_t position, float *out,
+                                int64_t *label)
+{
+    const loader_options *options = &loading->options;
+    int64_t sample = sampler_sample(&loading->sampling, epoch, position);
+    if (!options->folder) {
+        *label = synthetic_label(&options->made_up, sample);
+        synthetic_image(&options->made_up, sample, options->image_size, out);
+        return SHARD_OK;
+    }
+    *label = image_folder_label(options->folder, sample);
+    shard_status status = make_from_file(loading, bench, epoch, sample, out);
+    if (status != SHARD_OK) {
+        *label = LOADER_IGNORED;
+        memset(out, 0, (size_t)loading->sample_floats * sizeof *out);
+    }
+    return status;
+}
+
+/* ---- the ring; the lock is held in each of these ---- */
+
+static void begin_slot(loader *loading, int64_t step)
+{
+    slot *into = slot_of(loading, step);
+    shard_range part = sampler_part(&loading->sampling, step, loading->options.ranks, loading->options.rank);
+    int64_t left = loading->sampling.samples - step * loading->sampling.batch;
+    into->start = part.start;
+    into->taken = into->made = 0;
+    into->error_sample = -1;
+    into->status = SHARD_OK;
+    into->fatal = false;
+    into->batch = (loader_batch){
+        .step = step,
+        .size = part.size,
+        .whole_size = left < loading->sampling.batch ? left : loading->sampling.batch,
+        .images = into->images,
+        .labels = into->labels,
+    };
+}
+
+/* Takes the next sample that is to be made; false if there is nothing to do now. */
+static bool take_sample(loader *loading, slot **into, int64_t *sample)
+{
+    while (loading->ring.running && loading->ring.failed == SHARD_OK && loading->ring.next_step < loading->steps &&
+           loading->ring.next_step < loading->ring.oldest_step + loading->slot_count) {
+        slot *candidate = slot_of(loading, loading->ring.next_step);
+        if (!loading->ring.begun)
+            begin_slot(loading, loading->ring.next_step);
+        loading->ring.begun = true;
+        if (candidate->taken < candidate->batch.size) {
+            *into = candidate;
+            *sample = candidate->taken++;
+            loading->ring.busy++;
+            return true;
+        }
+        loading->ring.next_step++;
+        loading->ring.begun = false;
+        pthread_cond_signal(&loading->ring.ready); /* the slot may have been an empty one */
+    }
+    return false;
+}
+
+/* Moves this thread's error into the slot. */
+static void note_error(slot *into, int64_t sample, shard_status status)
+{
+    bool image_at_fault = status == SHARD_ERROR_FORMAT || status == SHARD_ERROR_IO;
+    if (image_at_fault)
+        fprintf(stderr, "damaged image: %s\n", shard_last_error());
+    into->batch.bad += image_at_fault;
+    into->fatal |= !image_at_fault;
+    if (into->error_sample < 0 || sample < into->error_sample) {
+        into->error_sample = sample;
+        into->status = status;
+        snprintf(into->text, sizeof into->text, "%s", shard_last_error());
+    }
+    shard_clear_error();
+}
+
+/* Makes one sample, letting go of the lock meanwhile. */
+static void work_once(loader *loading, workbench *bench, slot *into, int64_t sample)
+{
+    int64_t epoch = loading->ring.epoch;
+    pthread_mutex_unlock(&loading->ring.lock);
+    float *out = into->images + sample * loading->sample_floats;
+    shard_status status = make_sample(loading, bench, epoch, into->start + sample, out, into->labels + sample);
+    pthread_mutex_lock(&loading->ring.lock);
+    if (status != SHARD_OK)
+        note_error(into, sample, status);
+    loading->ring.busy--;
+    if (++into->made == into->batch.size || loading->ring.busy == 0)
+        pthread_cond_signal(&loading->ring.ready);
+}
+
+static bool is_made(const loader *loading, int64_t step)
+{
+    bool begun = step < loading->ring.next_step || (step == loading->ring.next_step && loading->ring.begun);
+    const slot *wanted = slot_of(loading, step);
+    return begun && wanted->made == wanted->batch.size;
+}
+
+static void free_workbench(workbench *bench)
+{
+    image_file_free(&bench->file);
+    image_free(&bench->picture);
+    resampler_free(&bench->scratch);
+}
+
+static void *worker(void *argument)
+{
+    loader *loading = argument;
+    workbench bench = {0};
+    pthread_mutex_lock(&loading->ring.lock);
+    while (!loading->ring.closing) {
+        slot *into;
+        int64_t sample;
+        if (take_sample(loading, &into, &sample))
+            work_once(loading, &bench, into, sample);
+        else
+            pthread_cond_wait(&loading->ring.work, &loading->ring.lock);
+    }
+    pthread_mutex_unlock(&loading->ring.lock);
+    free_workbench(&bench);
+    return NULL;
+}
+
+static void wait_until_made(loader *loading, int64_t step)
+{
+    while (!is_made(loading, step)) {
+        slot *into;
+        int64_t sample;
+        if (loading->threads_started > 0)
+            pthread_cond_wait(&loading->ring.ready, &loading->ring.lock);
+        else if (take_sample(loading, &into, &sample))
+            work_once(loading, &loading->own, into, sample);
+    }
+}
+
+/* ---- what the caller sees ---- */
+
+/* Counts the slot's damaged images; more than may be is the loader's error from now on. */
+static void judge(loader *loading, const slot *made)
+{
+    loading->ring.bad += made->batch.bad;
+    if (made->status == SHARD_OK || (!made->fatal && loading->ring.bad <= loading->options.skip_bad))
+        return;
+    loading->ring.failed = made->status;
+    snprintf(loading->ring.text, sizeof loading->ring.text, "%s", made->text);
+}
+
+shard_status loader_next(loader *loading, const loader_batch **batch)
+{
+    *batch = NULL;
+    if (!loading || shard_last_status() != SHARD_OK)
+        return loading ? shard_last_status() : shard_error(SHARD_ERROR_ARGUMENT, "loader_next: the loader is NULL");
+    pthread_mutex_lock(&loading->ring.lock);
+    if (loading->ring.held) {
+        loading->ring.held = false;
+        loading->ring.oldest_step++;
+        pthread_cond_broadcast(&loading->ring.work);
+    }
+    int64_t step = loading->ring.oldest_step;
+    if (loading->ring.running && loading->ring.failed == SHARD_OK && step < loading->steps) {
+        wait_until_made(loading, step);
+        judge(loading, slot_of(loading, step));
+        if (loading->ring.failed == SHARD_OK) {
+            loading->ring.held = true;
+            *batch = &slot_of(loading, step)->batch;
+        }
+    }
+    shard_status failed = loading->ring.failed;
+    pthread_mutex_unlock(&loading->ring.lock);
+    return failed == SHARD_OK ? SHARD_OK : shard_error(failed, "%s", loading->ring.text);
+}
+
+void loader_start(loader *loading, int64_t epoch, int64_t first_step)
+{
+    if (!loading)
+        return;
+    pthread_mutex_lock(&loading->ring.lock);
+    loading->ring.running = false;
+    while (loading->ring.busy > 0)
+        pthread_cond_wait(&loading->ring.ready, &loading->ring.lock);
+    loading->ring.epoch = epoch;
+    loading->ring.next_step = loading->ring.oldest_step = first_step;
+    loading->ring.begun = loading->ring.held = false;
+    loading->ring.bad = 0;
+    loading->ring.running = true;
+    pthread_cond_broadcast(&loading->ring.work);
+    pthread_mutex_unlock(&loading->ring.lock);
+}
+
+int64_t loader_steps(const loader *loading)
+{
+    return loading->steps;
+}
+
+static shard_status check_options(const loader_options *options, int64_t samples)
+{
+    if (options->batch < 1 || options->image_size < 1 || options->image_size > 65536 || options->workers < 0)
+        return shard_error(SHARD_ERROR_ARGUMENT,
+                           "loader: batch %" PRId64 ", image size %" PRId64 ", %d workers: at least 1, 1 (at most 65536) and 0",
+                           options->batch, options->image_size, options->workers);
+    if (options->ranks < 1 || options->rank < 0 || options->rank >= options->ranks)
+        return shard_error(SHARD_ERROR_ARGUMENT, "loader: rank %d of %d", options->rank, options->ranks);
+    if (samples < 0 || (!options->folder && options->made_up.num_classes < 1))
+        return shard_error(SHARD_ERROR_ARGUMENT, "loader: %" PRId64 " made-up images of %" PRId64 " classes", samples,
+                           options->made_up.num_classes);
+    double shift = options->augment.shift, crop_scale = options->augment.crop_scale;
+    if (!(shift >= 0 && shift < 0.5) || !(crop_scale > 0 && crop_scale <= 1))
+        return shard_error(SHARD_ERROR_ARGUMENT, "loader: crop scale %g is not in (0, 1], or shift %g not in [0, 0.5)", crop_scale,
+                           shift);
+    return SHARD_OK;
+}
+
+static shard_status make_slots(loader *loading)
+{
+    const loader_options *options = &loading->options;
+    int64_t most = shard_split_range(options->batch, options->ranks, options->rank).size, bytes;
+    int64_t ahead = options->workers == 0 ? 0 : options->prefetch < 1 ? 1 : options->prefetch;
+    loading->slots = calloc((size_t)ahead + 1, sizeof *loading->slots);
+    loading->slot_count = loading->slots ? ahead + 1 : 0;
+    bool made = loading->slots && !__builtin_mul_overflow(most, loading->sample_floats * (int64_t)sizeof(float), &bytes);
+    for (int64_t i = 0; i < loading->slot_count && made; i++) {
+        slot *into = loading->slots + i;
+        void *images = NULL;
+        made = posix_memalign(&images, 64, (size_t)bytes + 64) == 0;
+        into->images = images;
+        into->labels = made ? malloc((size_t)most * sizeof *into->labels + 1) : NULL;
+        made = made && into->labels;
+    }
+    return made ? SHARD_OK
+                : shard_error(SHARD_ERROR_MEMORY,
+                              "loader: no memory for %" PRId64 " batches of %" PRId64 " images of %" PRId64 " x %" PRId64
+                              " pixels; take a smaller batch or prefetch fewer",
+                              ahead + 1, most, options->image_size, options->image_size);
+}
+
+/* Signals are the main thread's: workers block them all. */
+static shard_status start_workers(loader *loading)
+{
+    int wanted = loading->options.workers, error = 0;
+    loading->threads = calloc((size_t)wanted + 1, sizeof *loading->threads);
+    if (!loading->threads)
+        return shard_error(SHARD_ERROR_MEMORY, "loader: no memory for %d workers", wanted);
+    sigset_t all, before;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    while (loading->threads_started < wanted && error == 0) {
+        error = pthread_create(loading->threads + loading->threads_started, NULL, worker, loading);
+        loading->threads_started += error == 0;
+    }
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    if (error)
+        return shard_error(SHARD_ERROR_MEMORY, "loader: cannot start worker thread %d of %d: %s", loading->threads_started + 1,
+                           wanted, strerror(error));
+    return SHARD_OK;
+}
+
+loader *loader_open(const loader_options *options)
+{
+    int64_t samples = options->folder ? image_folder_images(options->folder) : options->made_up.samples;
+    if (check_options(options, samples) != SHARD_OK)
+        return NULL;
+    loader *loading = calloc(1, sizeof *loading);
+    if (!loading) {
+        shard_error(SHARD_ERROR_MEMORY, "loader: no memory");
+        return NULL;
+    }
+    loading->options = *options;
+    loading->sampling = (sampler){
+        .samples = samples, .batch = options->batch, .seed = options->seed, .shuffle = options->training};
+    loading->steps = sampler_steps(&loading->sampling);
+    loading->sample_floats = options->image_size * options->image_size * 3;
+    pthread_mutex_init(&loading->ring.lock, NULL);
+    pthread_cond_init(&loading->ring.work, NULL);
+    pthread_cond_init(&loading->ring.ready, NULL);
+    if (make_slots(loading) != SHARD_OK || start_workers(loading) != SHARD_OK) {
+        loader_close(loading);
+        return NULL;
+    }
+    return loading;
+}
+
+void loader_close(loader *loading)
+{
+    if (!loading)
+        return;
+    pthread_mutex_lock(&loading->ring.lock);
+    loading->ring.closing = true;
+    pthread_cond_broadcast(&loading->ring.work);
+    pthread_mutex_unlock(&loading->ring.lock);
+    for (int i = 0; i < loading->threads_started; i++)
+        pthread_join(loading->threads[i], NULL);
+    for (int64_t i = 0; i < loading->slot_count; i++) {
+        free(loading->slots[i].images);
+        free(loading->slots[i].labels);
+    }
+    pthread_mutex_destroy(&loading->ring.lock);
+    pthread_cond_destroy(&loading->ring.work);
+    pthread_cond_destroy(&loading->ring.ready);
+    free_workbench(&loading->own);
+    free(loading->slots);
+    free(loading->threads);
+    free(loading);
+}

@@ -1,0 +1,23 @@
+/*
+ * Made-up images that can be learned: a coarse pattern of the class under
+ * noise of the sample. All is a function of the sample's number, so that it
+ * needs no files and is the same on every rank.
+ */
+#ifndef IMAGENET_SYNTHETIC_H
+#define IMAGENET_SYNTHETIC_H
+
+#include <shard/base.h>
+
+typedef struct synthetic {
+    int64_t samples;
+    int64_t first; /* number of sample 0: another range of numbers is another split (validation) of the same classes */
+    int64_t num_classes;
+} synthetic;
+
+/* In [0, num_classes), spread over all classes. */
+int64_t synthetic_label(const synthetic *source, int64_t sample);
+
+/* float32 [size, size, 3] of mean 0 and deviation about 1, as normalised photographs are. */
+void synthetic_image(const synthetic *source, int64_t sample, int64_t size, float *out);
+
+#endif

@@ -1,0 +1,59 @@
+/*
+ * From a picture to the numbers that a network reads: choose a box, resample
+ * it, flip, normalise. A box is in pixels of the whole picture and need not
+ * be on whole pixels, so that the decoder may first deliver the picture at a
+ * part of its size (image_decode).
+ */
+#ifndef IMAGENET_TRANSFORM_H
+#define IMAGENET_TRANSFORM_H
+
+#include "image.h"
+#include "random.h"
+
+#include <shard/base.h>
+
+typedef struct image_box {
+    double left, top, width, height;
+} image_box;
+
+/* What training does to a picture: one of the two kinds of box, then a flip. */
+typedef struct augmentation {
+    double crop_scale; /* torchvision's RandomResizedCrop: the least part of the area, 0.08 for ImageNet */
+    double shift;      /* if above 0, instead of it: each edge of the whole picture moves in or out by
+                          up to this part of a side. For characters and the like, which a crop would cut. */
+    bool flip;         /* left to right, every second picture; characters are not to be flipped */
+} augmentation;
+
+/* A training box: as torchvision's RandomResizedCrop (aspect ratio 3/4 to 4/3), or shifted edges. */
+image_box training_box(int64_t height, int64_t width, const augmentation *augment, random_stream *random);
+
+/*
+ * The validation box. For crops: as torchvision's Resize(size * 256 / 224) of
+ * the shorter side and CenterCrop(size), in one step. For shifted pictures
+ * (shift above 0): the largest square in the middle.
+ */
+image_box validation_box(int64_t height, int64_t width, int64_t size, const augmentation *augment);
+
+/* The least eighths (for image_decode) at which the box still has size x size pixels; 8 if it has fewer. */
+int box_eighths(image_box box, int64_t size);
+
+/* The box in pixels of `decoded`, which is a picture of height x width at a part of its size. */
+image_box box_in_decoded(image_box box, int64_t height, int64_t width, const image *decoded);
+
+/* Memory for resampling that is reused. Start with {0}. */
+typedef struct resampler {
+    void *memory;
+    size_t capacity;
+} resampler;
+void resampler_free(resampler *scratch);
+
+/*
+ * Resamples the box of the picture to size x size with PIL's antialiased
+ * bilinear filter (where the box is larger than the result, the triangle
+ * widens with it), optionally flips it left to right, and normalises with
+ * ImageNet's mean and standard deviation: out is float32 [size, size, 3].
+ * Outside the picture its border goes on. Errors: ARGUMENT, MEMORY.
+ */
+shard_status resample(const image *picture, image_box box, int64_t size, bool flip, float *out, resampler *scratch);
+
+#endif
