@@ -1,0 +1,74 @@
+/* One run of make-glyphs: what was asked for, what was found, what is drawn. */
+#ifndef GLYPHS_JOB_H
+#define GLYPHS_JOB_H
+
+#include "font.h"
+
+#include <stdatomic.h>
+
+#define MAX_RANGES 64
+#define MAX_WISHES 256
+
+typedef struct range {
+    uint32_t first, last;
+} range;
+
+typedef struct settings {
+    const char *out, *val_font;
+    char *wishes[MAX_WISHES]; /* --fonts, split at commas */
+    int wish_count;
+    range ranges[MAX_RANGES];
+    int range_count;
+    long classes; /* 0: all */
+    long min_fonts, size, variants, threads;
+    bool list, dry_run;
+} settings;
+
+/* A class that may be. */
+typedef struct candidate {
+    uint32_t point;
+    int files;       /* training files that list the code point */
+    uint64_t look;   /* hash of the kept-out font's picture; 0 if it has none */
+    uint8_t *usable; /* [fonts]: a training font with a picture of its own */
+    int usable_files;
+    int copies; /* pictures that another font has bit for bit */
+} candidate;
+
+typedef struct job {
+    const settings *set;
+    font_list fonts;
+    bool *kept_out; /* [fonts] */
+    int val;        /* the font that draws OUT/val */
+    candidate *candidates;
+    long candidate_count;
+    long looked_at; /* of the candidates, up to the end of the present round */
+    candidate **classes;
+    long class_count;
+    int train_folder, val_folder; /* directories */
+    atomic_long next;             /* of the work that threads share */
+    atomic_long images;
+} job;
+
+/* settings.c: ends the program if the command line is wrong. */
+settings parse_arguments(int argc, char **argv);
+
+/* choose.c: sets kept_out and val from the name. */
+void keep_fonts_out(job *all);
+
+/* Which font file has how many characters, and how many characters are in how many files. */
+void print_table(const job *all);
+
+/* Sets classes: the characters that most training files have, sorted by code point. */
+void choose_classes(job *all);
+
+/* draw.c: all pictures of all classes. */
+void draw_classes(job *all);
+
+/* make_glyphs.c: body(job) in each of the threads, job->next starting at first. */
+void run_threads(job *all, void *(*body)(void *), long first);
+void show_progress(const char *what, long done, long whole);
+
+/* Ends the program if there is no memory. */
+void *must(void *memory);
+
+#endif
