@@ -129,7 +129,8 @@ shard_tensor *shard_make_gradient(shard_node *node, int input)
 {
     const shard_edge *edge = &node->edge[input];
     shard_tensor *gradient = shard_tensor_make(edge->shape, edge->dtype, edge->device);
-    if (gradient)
+    /* A part of a sum has the gradient of the sum, which is whole. */
+    if (gradient && edge->placement.kind != SHARD_PARTIAL)
         gradient->placement = edge->placement;
     return gradient;
 }

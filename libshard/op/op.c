@@ -42,6 +42,27 @@ bool shard_check_carried(const char *function, const shard_tensor *x, int before
     return shard_refuse_placement(function, x);
 }
 
+bool shard_check_norm_pair(const char *function, const char *names, const shard_tensor *x, const shard_tensor *first,
+                           const shard_tensor *second)
+{
+    if (!first && !second)
+        return true;
+    shard_dtype dtype = shard_norm_dtype(x->dtype);
+    shard_shape shape = SHARD_SHAPE(x->shape.dim[x->shape.ndim - 1]);
+    const shard_tensor *pair[] = {first, second};
+    for (int i = 0; i < 2; i++) {
+        if (!pair[i] || pair[i]->dtype != dtype || !shard_shape_equal(&pair[i]->shape, &shape) ||
+            shard_device_of(pair[i]) != shard_device_of(x)) {
+            shard_error(SHARD_ERROR_SHAPE, "%s: %s must both be %s of shape %s, on the same device as x, or both NULL", function,
+                        names, shard_dtype_name(dtype), shard_shape_text(&shape));
+            return false;
+        }
+        if (!shard_is_replicated(pair[i]))
+            return shard_refuse_placement(function, pair[i]);
+    }
+    return true;
+}
+
 shard_tensor *shard_result(shard_tensor *y, shard_status status)
 {
     if (status == SHARD_OK)
@@ -63,4 +84,32 @@ bool shard_load(int count, shard_tensor *const *tensor, void **memory)
 shard_tensor *shard_workspace(const shard_tensor *like, int64_t count, shard_dtype dtype)
 {
     return shard_tensor_make(SHARD_SHAPE(count), dtype, shard_device_of(like));
+}
+
+shard_tensor *shard_gradient_over(shard_node *node, int input, shard_tensor *dy)
+{
+    const shard_edge *edge = &node->edge[input];
+    bool own = dy->shares == 1 && dy->storage->shares == 1;
+    if (own && dy->dtype == edge->dtype && shard_shape_equal(&dy->shape, &edge->shape))
+        return dy;
+    return shard_make_gradient(node, input);
+}
+
+shard_tensor *shard_gradient_to_overwrite(shard_node *node, int input)
+{
+    bool accumulate;
+    shard_tensor *target = shard_gradient_target(node, input, &accumulate);
+    return accumulate ? shard_make_gradient(node, input) : target;
+}
+
+void shard_place_sum(shard_tensor *gradient, const shard_tensor *dy)
+{
+    if (gradient && shard_is_replicated(gradient) && dy->placement.kind == SHARD_SPLIT && dy->placement.dim != 0)
+        gradient->placement = (shard_placement){.kind = SHARD_PARTIAL, .group = dy->placement.group};
+}
+
+void shard_place_partial(shard_tensor *gradient, const shard_tensor *dy)
+{
+    if (gradient && dy->placement.kind == SHARD_PARTIAL)
+        gradient->placement = dy->placement;
 }

@@ -21,6 +21,11 @@ bool shard_refuse_placement(const char *function, const shard_tensor *x);
  * on the rest of the dimensions carry. Else refused. */
 bool shard_check_carried(const char *function, const shard_tensor *x, int before);
 
+/* Whether two tensors [size of x's last dimension] of a normalisation of x are both
+ * there or both not, whole, and of the right shape and dtype; else an error. */
+bool shard_check_norm_pair(const char *function, const char *names, const shard_tensor *x, const shard_tensor *first,
+                           const shard_tensor *second);
+
 /* Calls an entry of x's device: SHARD_RUN(x, relu, n, from, to). */
 #define SHARD_RUN(x, entry, ...) shard_ops(x)->entry(shard_device_of(x), __VA_ARGS__)
 
@@ -34,6 +39,18 @@ bool shard_load(int count, shard_tensor *const *tensor, void **memory);
 /* Device memory that lives until the end of the enclosing scope: statistics, index
  * tables. [count] of dtype. */
 shard_tensor *shard_workspace(const shard_tensor *like, int64_t count, shard_dtype dtype);
+
+/* In backward: dy itself, to be overwritten with dx[input], where nobody else sees
+ * it and it looks like that input; else a new tensor as of shard_make_gradient. */
+shard_tensor *shard_gradient_over(shard_node *node, int input, shard_tensor *dy);
+/* shard_gradient_target for what can only overwrite. */
+shard_tensor *shard_gradient_to_overwrite(shard_node *node, int input);
+/* The gradient of a whole operand that all of dy went into. If dy is a part of the
+ * rows (dimension 0) it is a contribution, which the walk knows by itself; if it is
+ * split along another dimension, the gradient is PARTIAL. */
+void shard_place_sum(shard_tensor *gradient, const shard_tensor *dy);
+/* The gradient of a linear operation on elements: PARTIAL if dy is. */
+void shard_place_partial(shard_tensor *gradient, const shard_tensor *dy);
 
 /* The dtype of a normalisation layer's parameters for values of dtype. */
 static inline shard_dtype shard_norm_dtype(shard_dtype dtype)

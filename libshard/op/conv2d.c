@@ -1,0 +1,153 @@
+/* conv2d: images [n, h, w, c]. */
+#include "op/op.h"
+
+#include <inttypes.h>
+
+enum { X, WEIGHT, BIAS };
+
+typedef struct conv_context {
+    shard_conv_shape shape;
+} conv_context;
+
+static shard_status input_gradient(shard_node *node, shard_tensor *dy, shard_tensor **dx)
+{
+    const shard_conv_shape *shape = &((const conv_context *)node->context)->shape;
+    shard_tensor *weight = shard_saved(node, WEIGHT);
+    dx[X] = weight ? shard_make_gradient(node, X) : NULL;
+    void *memory[3];
+    if (!dx[X] || !shard_load(SHARD_INPUTS(weight, dy, dx[X]), memory))
+        return shard_last_status();
+    return SHARD_RUN(dy, conv2d_backward_data, shape, memory[0], memory[1], memory[2], dy->dtype);
+}
+
+static shard_status weight_gradient(shard_node *node, shard_tensor *dy, shard_tensor **dx)
+{
+    const shard_conv_shape *shape = &((const conv_context *)node->context)->shape;
+    shard_tensor *x = shard_saved(node, X);
+    dx[WEIGHT] = x ? shard_gradient_to_overwrite(node, WEIGHT) : NULL;
+    if (dx[WEIGHT] && shard_wants(node, BIAS))
+        dx[BIAS] = shard_gradient_to_overwrite(node, BIAS);
+    void *memory[4];
+    if (!dx[WEIGHT] || (shard_wants(node, BIAS) && !dx[BIAS]) || !shard_load(SHARD_INPUTS(x, dy, dx[WEIGHT], dx[BIAS]), memory))
+        return shard_last_status();
+    return SHARD_RUN(dy, conv2d_backward_weight, shape, memory[0], memory[1], memory[2], memory[3], dy->dtype);
+}
+
+/* Where the weight's is not wanted. */
+static shard_status bias_gradient(shard_node *node, shard_tensor *dy, shard_tensor **dx)
+{
+    bool accumulate;
+    dx[BIAS] = shard_gradient_target(node, BIAS, &accumulate);
+    void *memory[2];
+    if (!dx[BIAS] || !shard_load(SHARD_INPUTS(dy, dx[BIAS]), memory))
+        return shard_last_status();
+    return SHARD_RUN(dy, sum_rows, shard_shape_product(&dy->shape, 0, 3), dy->shape.dim[3], memory[0], accumulate, memory[1],
+                     dy->dtype);
+}
+
+static shard_status conv2d_backward(shard_node *node, shard_tensor *dy, shard_tensor **dx)
+{
+    if (shard_wants(node, WEIGHT))
+        SHARD_TRY(weight_gradient(node, dy, dx));
+    else if (shard_wants(node, BIAS))
+        SHARD_TRY(bias_gradient(node, dy, dx));
+    return shard_wants(node, X) ? input_gradient(node, dy, dx) : SHARD_OK;
+}
+
+static const shard_node_type conv2d_type = {.name = "conv2d", .backward = conv2d_backward};
+
+static bool check_shapes(const char *function, const shard_tensor *x, const shard_tensor *weight, const shard_tensor *bias,
+                         int64_t groups)
+{
+    if (x->shape.ndim != 4 || weight->shape.ndim != 4) {
+        shard_error(SHARD_ERROR_SHAPE,
+                    "%s: x of shape %s and a weight of shape %s; [n, h, w, c] and [out, c / groups, kh, kw] are "
+                    "needed",
+                    function, shard_shape_text(&x->shape), shard_shape_text(&weight->shape));
+        return false;
+    }
+    int64_t in = x->shape.dim[3], out = weight->shape.dim[0];
+    if (groups < 1 || in % groups || out % groups || in / groups != weight->shape.dim[1]) {
+        shard_error(SHARD_ERROR_SHAPE,
+                    "%s: x of shape %s has %" PRId64 " channels, the weight of shape %s takes %" PRId64 " in each of "
+                    "%" PRId64 " groups; both numbers of channels must be multiples of the groups",
+                    function, shard_shape_text(&x->shape), in, shard_shape_text(&weight->shape), weight->shape.dim[1], groups);
+        return false;
+    }
+    if (bias && (bias->shape.ndim != 1 || bias->shape.dim[0] != out)) {
+        shard_error(SHARD_ERROR_SHAPE, "%s: a bias of shape %s for %" PRId64 " output channels", function,
+                    shard_shape_text(&bias->shape), out);
+        return false;
+    }
+    return true;
+}
+
+/* The output's size along one direction; false with the error set. */
+static bool output_size(const char *function, const char *direction, int64_t size, int64_t kernel, int64_t stride,
+                        int64_t padding, int64_t dilation, int64_t *output)
+{
+    if (stride < 1 || stride > INT32_MAX || padding < 0 || padding > INT32_MAX || dilation < 1 || dilation > INT32_MAX) {
+        shard_error(SHARD_ERROR_ARGUMENT, "%s: stride %" PRId64 ", padding %" PRId64 ", dilation %" PRId64 " along the %s",
+                    function, stride, padding, dilation, direction);
+        return false;
+    }
+    int64_t reach;
+    bool fits = kernel > 0 && shard_multiply(kernel - 1, dilation, &reach) && size <= INT64_MAX / 2 && reach < size + 2 * padding;
+    if (!fits) {
+        shard_error(SHARD_ERROR_SHAPE,
+                    "%s: a kernel of %s %" PRId64 " (dilation %" PRId64 ") on images of %s %" PRId64 " (padding "
+                    "%" PRId64 ")",
+                    function, direction, kernel, dilation, direction, size, padding);
+        return false;
+    }
+    *output = (size + 2 * padding - reach - 1) / stride + 1;
+    return true;
+}
+
+static bool resolve(const char *function, const shard_tensor *x, const shard_tensor *weight, const shard_conv2d_options *options,
+                    shard_conv_shape *shape)
+{
+    int64_t stride = options->stride ? options->stride : 1, dilation = options->dilation ? options->dilation : 1;
+    *shape = (shard_conv_shape){
+        .n = x->shape.dim[0],
+        .h = x->shape.dim[1],
+        .w = x->shape.dim[2],
+        .c = x->shape.dim[3],
+        .o = weight->shape.dim[0],
+        .kh = weight->shape.dim[2],
+        .kw = weight->shape.dim[3],
+        .stride_h = options->stride_h ? options->stride_h : stride,
+        .stride_w = options->stride_w ? options->stride_w : stride,
+        .pad_h = options->padding_h ? options->padding_h : options->padding,
+        .pad_w = options->padding_w ? options->padding_w : options->padding,
+        .dilation_h = dilation,
+        .dilation_w = dilation,
+        .groups = options->groups ? options->groups : 1,
+    };
+    return output_size(function, "height", shape->h, shape->kh, shape->stride_h, shape->pad_h, dilation, &shape->oh) &&
+           output_size(function, "width", shape->w, shape->kw, shape->stride_w, shape->pad_w, dilation, &shape->ow);
+}
+
+shard_tensor *shard_conv2d_with(shard_tensor *x, shard_tensor *weight, shard_tensor *bias, shard_conv2d_options options)
+{
+    static const char function[] = "shard_conv2d";
+    shard_conv_shape shape;
+    if (!shard_check_operands(function, bias ? 3 : 2, (shard_tensor *[]){x, weight, bias}) ||
+        !check_shapes(function, x, weight, bias, options.groups ? options.groups : 1) ||
+        !resolve(function, x, weight, &options, &shape) || !shard_check_carried(function, x, 1) ||
+        !shard_check_carried(function, weight, 0) || (bias && !shard_check_carried(function, bias, 0)))
+        return NULL;
+    shard_tensor *y = shard_tensor_make(SHARD_SHAPE(shape.n, shape.oh, shape.ow, shape.o), x->dtype, shard_device_of(x));
+    void *memory[4];
+    if (!y || !shard_load(SHARD_INPUTS(x, weight, bias, y), memory))
+        return shard_result(y, shard_last_status());
+    y->placement = x->placement;
+    y = shard_result(y, SHARD_RUN(x, conv2d, &shape, memory[0], memory[1], memory[2], memory[3], x->dtype));
+    shard_node *node = shard_record(&conv2d_type, y, SHARD_INPUTS(x, weight, bias), sizeof(conv_context));
+    if (node) {
+        ((conv_context *)node->context)->shape = shape;
+        shard_save(node, X, shard_wants(node, WEIGHT) ? x : NULL);
+        shard_save(node, WEIGHT, shard_wants(node, X) ? weight : NULL);
+    }
+    return y;
+}

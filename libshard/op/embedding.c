@@ -1,0 +1,119 @@
+/* embedding: rows of a table. */
+#include "op/op.h"
+
+#include <inttypes.h>
+
+typedef struct embedding_context {
+    int64_t row0;          /* of this part of the weight */
+    int64_t padding_index; /* its own row without a gradient; -1: none */
+} embedding_context;
+
+/* Adds to rows of dweight; the padding row is put aside meanwhile, or is zero. */
+static shard_status embedding_backward(shard_node *node, shard_tensor *dy, shard_tensor **dx)
+{
+    const embedding_context *context = node->context;
+    shard_tensor *index = shard_saved(node, 0);
+    bool accumulate;
+    shard_tensor *dweight = index ? shard_gradient_target(node, 0, &accumulate) : NULL;
+    dx[0] = dweight;
+    if (!dweight)
+        return shard_last_status();
+    int64_t rows = dweight->shape.dim[0], dim = dweight->shape.dim[1];
+    shard_tensor *aside = shard_workspace(dy, dim, dy->dtype);
+    void *memory[4];
+    if (!aside || !shard_load(SHARD_INPUTS(index, dy, dweight, aside), memory))
+        return shard_last_status();
+    shard_place_sum(dweight, dy);
+    size_t row_bytes = (size_t)dim * shard_dtype_size(dy->dtype);
+    bool pads = context->padding_index >= 0;
+    char *padding = pads ? (char *)memory[2] + (size_t)context->padding_index * row_bytes : NULL;
+    if (pads && accumulate)
+        SHARD_TRY(SHARD_RUN(dy, copy_rows, memory[3], row_bytes, padding, row_bytes, row_bytes, 1));
+    else if (pads)
+        SHARD_TRY(SHARD_RUN(dy, zero, memory[3], row_bytes));
+    SHARD_TRY(SHARD_RUN(dy, embedding_backward, shard_numel(index), dim, context->row0, rows, memory[0], memory[1], accumulate,
+                        memory[2], dy->dtype));
+    return pads ? SHARD_RUN(dy, copy_rows, padding, row_bytes, memory[3], row_bytes, row_bytes, 1) : SHARD_OK;
+}
+
+static const shard_node_type embedding_type = {.name = "embedding", .backward = embedding_backward};
+
+static bool check_index(shard_tensor *index, int64_t count)
+{
+    int64_t bad = count ? -1 : 0, value = 0;
+    const int64_t *memory = shard_tensor_memory(index);
+    if (!memory)
+        return false;
+    if (shard_numel(index) == 0)
+        return true;
+    /* No value is exempt: 0 is inside of any table that is not empty. */
+    if (count && SHARD_RUN(index, check_index, shard_numel(index), memory, count, 0, &bad) != SHARD_OK)
+        return false;
+    if (bad < 0)
+        return true;
+    if (SHARD_RUN(index, copy_out, &value, memory + bad, sizeof value) == SHARD_OK)
+        shard_error(SHARD_ERROR_ARGUMENT,
+                    "shard_embedding: index %" PRId64 " (element %" PRId64 " of %s) is outside of [0, %" PRId64 ")", value, bad,
+                    shard_shape_text(&index->shape), count);
+    return false;
+}
+
+static bool check(shard_tensor *weight, shard_tensor *index, int64_t padding_index)
+{
+    static const char function[] = "shard_embedding";
+    if (!shard_check_operands(function, SHARD_INPUTS(weight)) || !shard_check_operand(function, index))
+        return false;
+    if (weight->shape.ndim != 2 || index->dtype != SHARD_INT64 || index->shape.ndim == SHARD_MAX_DIMS ||
+        shard_device_of(index) != shard_device_of(weight)) {
+        shard_error(SHARD_ERROR_SHAPE, "%s: needs a weight [count, dim] and an int64 index on its device, not %s and %s %s",
+                    function, shard_shape_text(&weight->shape), shard_dtype_name(index->dtype), shard_shape_text(&index->shape));
+        return false;
+    }
+    if (index->placement.kind == SHARD_PARTIAL || (!shard_is_replicated(weight) && !shard_is_replicated(index)))
+        return shard_refuse_placement(function, index);
+    if (weight->placement.kind == SHARD_PARTIAL)
+        return shard_refuse_placement(function, weight);
+    int64_t count = shard_tensor_whole_shape(weight).dim[0];
+    if (padding_index < -1 || padding_index >= count) {
+        shard_error(SHARD_ERROR_ARGUMENT, "%s: padding index %" PRId64 " of %" PRId64 " rows; -1 is none", function,
+                    padding_index, count);
+        return false;
+    }
+    return check_index(index, count);
+}
+
+static shard_placement place(const shard_tensor *weight, const shard_tensor *index)
+{
+    shard_placement placement = index->placement;
+    if (shard_is_split(weight, 0))
+        placement = (shard_placement){.kind = SHARD_PARTIAL, .group = weight->placement.group};
+    if (shard_is_split(weight, 1)) {
+        placement = weight->placement;
+        placement.dim = index->shape.ndim;
+    }
+    return placement;
+}
+
+shard_tensor *shard_embedding(shard_tensor *weight, shard_tensor *index, int64_t padding_index)
+{
+    if (!check(weight, index, padding_index))
+        return NULL;
+    int64_t rows = weight->shape.dim[0], dim = weight->shape.dim[1];
+    int64_t row0 = shard_is_split(weight, 0) ? weight->placement.start : 0;
+    shard_shape shape = index->shape;
+    shape.dim[shape.ndim++] = dim;
+    shard_tensor *y = shard_tensor_make(shape, weight->dtype, shard_device_of(weight));
+    void *memory[3];
+    if (!y || !shard_load(SHARD_INPUTS(index, weight, y), memory))
+        return shard_result(y, shard_last_status());
+    y->placement = place(weight, index);
+    y = shard_result(
+        y, SHARD_RUN(weight, embedding, shard_numel(index), dim, row0, rows, memory[0], memory[1], memory[2], weight->dtype));
+    shard_node *node = shard_record(&embedding_type, y, SHARD_INPUTS(weight), sizeof(embedding_context));
+    if (node) {
+        int64_t own = padding_index < 0 ? -1 : padding_index - row0;
+        *(embedding_context *)node->context = (embedding_context){.row0 = row0, .padding_index = own < rows ? own : -1};
+        shard_save(node, 0, index);
+    }
+    return y;
+}

@@ -1,0 +1,153 @@
+/* linear: x weight^T + bias, and what becomes of a split weight. */
+#include "op/op.h"
+
+enum { X, WEIGHT, BIAS };
+
+typedef struct linear_context {
+    int64_t rows, in, out;
+    shard_group *columns; /* the weight is split along out over this group; NULL: it is not */
+} linear_context;
+
+static shard_status input_gradient(shard_node *node, shard_tensor *dy, shard_tensor **dx)
+{
+    const linear_context *context = node->context;
+    shard_tensor *weight = shard_saved(node, WEIGHT);
+    shard_tensor *to = weight ? shard_make_gradient(node, X) : NULL;
+    void *memory[3];
+    dx[X] = to;
+    if (!to || !shard_load(SHARD_INPUTS(dy, weight, to), memory))
+        return shard_last_status();
+    if (context->columns)
+        to->placement = (shard_placement){.kind = SHARD_PARTIAL, .group = context->columns};
+    shard_matmul_shape shape = {.batch = 1, .m = context->rows, .n = context->in, .k = context->out};
+    return SHARD_RUN(dy, matmul, &shape, memory[0], memory[1], memory[2], dy->dtype);
+}
+
+static shard_status weight_gradient(shard_node *node, shard_tensor *dy, shard_tensor **dx)
+{
+    const linear_context *context = node->context;
+    shard_matmul_shape shape = {.batch = 1, .m = context->out, .n = context->in, .k = context->rows, .transpose_a = true};
+    shard_tensor *x = shard_saved(node, X);
+    shard_tensor *to = x ? shard_gradient_target(node, WEIGHT, &shape.accumulate) : NULL;
+    void *memory[3];
+    dx[WEIGHT] = to;
+    if (!to || !shard_load(SHARD_INPUTS(dy, x, to), memory))
+        return shard_last_status();
+    if (!context->columns)
+        shard_place_sum(to, dy);
+    return SHARD_RUN(dy, matmul, &shape, memory[0], memory[1], memory[2], dy->dtype);
+}
+
+static shard_status bias_gradient(shard_node *node, shard_tensor *dy, shard_tensor **dx)
+{
+    const linear_context *context = node->context;
+    bool accumulate;
+    shard_tensor *to = shard_gradient_target(node, BIAS, &accumulate);
+    void *memory[2];
+    dx[BIAS] = to;
+    if (!to || !shard_load(SHARD_INPUTS(dy, to), memory))
+        return shard_last_status();
+    if (!context->columns)
+        shard_place_sum(to, dy);
+    return SHARD_RUN(dy, sum_rows, context->rows, context->out, memory[0], accumulate, memory[1], dy->dtype);
+}
+
+static shard_status linear_backward(shard_node *node, shard_tensor *dy, shard_tensor **dx)
+{
+    if (shard_wants(node, BIAS))
+        SHARD_TRY(bias_gradient(node, dy, dx));
+    if (shard_wants(node, WEIGHT))
+        SHARD_TRY(weight_gradient(node, dy, dx));
+    return shard_wants(node, X) ? input_gradient(node, dy, dx) : SHARD_OK;
+}
+
+static const shard_node_type linear_type = {.name = "linear", .backward = linear_backward};
+
+static bool check_shapes(const char *function, const shard_tensor *x, const shard_tensor *weight, const shard_tensor *bias)
+{
+    if (weight->shape.ndim != 2 || x->shape.ndim < 1 || x->shape.dim[x->shape.ndim - 1] != weight->shape.dim[1]) {
+        shard_error(SHARD_ERROR_SHAPE, "%s: x of shape %s and a weight of shape %s; [..., in] and [out, in] are needed", function,
+                    shard_shape_text(&x->shape), shard_shape_text(&weight->shape));
+        return false;
+    }
+    if (bias && (bias->shape.ndim != 1 || bias->shape.dim[0] != weight->shape.dim[0])) {
+        shard_error(SHARD_ERROR_SHAPE, "%s: a bias of shape %s for a weight of shape %s; [out] is needed", function,
+                    shard_shape_text(&bias->shape), shard_shape_text(&weight->shape));
+        return false;
+    }
+    return true;
+}
+
+static bool same_part(const shard_placement *a, const shard_placement *b)
+{
+    return a->kind == SHARD_SPLIT && b->kind == SHARD_SPLIT && a->group == b->group && a->start == b->start &&
+           a->whole == b->whole;
+}
+
+/* Where the result is; false with the error set if there is no rule. */
+static bool place(const char *function, const shard_tensor *x, const shard_tensor *weight, const shard_tensor *bias,
+                  shard_placement *placement)
+{
+    int last = x->shape.ndim - 1;
+    if (shard_is_replicated(weight)) {
+        *placement = x->placement;
+        return shard_check_carried(function, x, last) && (!bias || shard_check_carried(function, bias, 0));
+    }
+    if (shard_is_split(weight, 0)) {
+        *placement = weight->placement;
+        placement->dim = last;
+        if (bias && !same_part(&bias->placement, &weight->placement)) {
+            shard_error(SHARD_ERROR_UNSUPPORTED, "%s: the weight is split along out, the bias must be in the same way; it is %s",
+                        function, shard_placement_text(&bias->placement));
+            return false;
+        }
+        return shard_check_carried(function, x, 0);
+    }
+    if (!shard_is_split(weight, 1))
+        return shard_refuse_placement(function, weight);
+    *placement = (shard_placement){.kind = SHARD_PARTIAL, .group = weight->placement.group};
+    if (!shard_is_split(x, last) || !same_part(&x->placement, &weight->placement)) {
+        shard_error(SHARD_ERROR_UNSUPPORTED,
+                    "%s: the weight is split along in, x must be in the same way; it has shape %s and is %s", function,
+                    shard_shape_text(&x->shape), shard_placement_text(&x->placement));
+        return false;
+    }
+    if (bias)
+        shard_error(SHARD_ERROR_UNSUPPORTED,
+                    "%s: the weight is split along in, a bias here would be added once for each rank; add "
+                    "it to the sum",
+                    function);
+    return !bias;
+}
+
+shard_tensor *shard_linear(shard_tensor *x, shard_tensor *weight, shard_tensor *bias)
+{
+    static const char function[] = "shard_linear";
+    shard_placement placement;
+    if (!shard_check_operands(function, bias ? 3 : 2, (shard_tensor *[]){x, weight, bias}) ||
+        !check_shapes(function, x, weight, bias) || !place(function, x, weight, bias, &placement))
+        return NULL;
+    int last = x->shape.ndim - 1;
+    linear_context context = {
+        .rows = shard_shape_product(&x->shape, 0, last),
+        .in = weight->shape.dim[1],
+        .out = weight->shape.dim[0],
+        .columns = shard_is_split(weight, 0) ? weight->placement.group : NULL,
+    };
+    shard_shape shape = x->shape;
+    shape.dim[last] = context.out;
+    shard_tensor *y = shard_tensor_make(shape, x->dtype, shard_device_of(x));
+    void *memory[4];
+    if (!y || !shard_load(SHARD_INPUTS(x, weight, bias, y), memory))
+        return shard_result(y, shard_last_status());
+    y->placement = placement;
+    y = shard_result(
+        y, SHARD_RUN(x, linear, context.rows, context.in, context.out, memory[0], memory[1], memory[2], memory[3], x->dtype));
+    shard_node *node = shard_record(&linear_type, y, SHARD_INPUTS(x, weight, bias), sizeof context);
+    if (node) {
+        *(linear_context *)node->context = context;
+        shard_save(node, X, shard_wants(node, WEIGHT) ? x : NULL);
+        shard_save(node, WEIGHT, shard_wants(node, X) ? weight : NULL);
+    }
+    return y;
+}

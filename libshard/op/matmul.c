@@ -1,0 +1,92 @@
+/* matmul: products of matrices, one or a batch. */
+#include "op/op.h"
+
+enum { A, B };
+
+/* The forward's product. If b has no leading dimensions, a is one tall matrix. */
+typedef struct matmul_context {
+    shard_matmul_shape shape;
+} matmul_context;
+
+static shard_status multiply(shard_matmul_shape shape, shard_tensor *a, shard_tensor *b, shard_tensor *c)
+{
+    void *memory[3];
+    if (!a || !b || !c || !shard_load(SHARD_INPUTS(a, b, c), memory))
+        return shard_last_status();
+    shape.stride_a = shape.m * shape.k;
+    shape.stride_b = shape.k * shape.n;
+    shape.stride_c = shape.m * shape.n;
+    return SHARD_RUN(c, matmul, &shape, memory[0], memory[1], memory[2], c->dtype);
+}
+
+static shard_status matmul_backward(shard_node *node, shard_tensor *dy, shard_tensor **dx)
+{
+    const shard_matmul_shape *y = &((const matmul_context *)node->context)->shape;
+    if (shard_wants(node, B)) { /* a^T dy */
+        shard_matmul_shape shape = {.batch = y->batch, .m = y->k, .n = y->n, .k = y->m, .transpose_a = true};
+        shard_tensor *a = shard_saved(node, A);
+        dx[B] = a ? shard_gradient_target(node, B, &shape.accumulate) : NULL;
+        shard_place_sum(dx[B], dy);
+        SHARD_TRY(multiply(shape, a, dy, dx[B]));
+    }
+    if (!shard_wants(node, A))
+        return SHARD_OK;
+    shard_matmul_shape shape = {.batch = y->batch, .m = y->m, .n = y->k, .k = y->n, .transpose_b = true}; /* dy b^T */
+    shard_tensor *b = shard_saved(node, B);
+    dx[A] = b ? shard_gradient_target(node, A, &shape.accumulate) : NULL;
+    return multiply(shape, dy, b, dx[A]);
+}
+
+static const shard_node_type matmul_type = {.name = "matmul", .backward = matmul_backward};
+
+static bool check_shapes(const char *function, const shard_tensor *a, const shard_tensor *b)
+{
+    int na = a->shape.ndim, nb = b->shape.ndim;
+    bool fit = na >= 2 && nb >= 2 && (nb == 2 || na == nb) && a->shape.dim[na - 1] == b->shape.dim[nb - 2];
+    for (int i = 0; fit && i < nb - 2; i++)
+        fit = a->shape.dim[i] == b->shape.dim[i];
+    if (!fit)
+        shard_error(SHARD_ERROR_SHAPE, "%s: shapes %s and %s; [..., m, k] and [..., k, n] or [k, n] are needed", function,
+                    shard_shape_text(&a->shape), shard_shape_text(&b->shape));
+    return fit;
+}
+
+/* a may be split along any dimension but k if b is whole and has no dimension
+ * there, and along a leading one if b is split alike. */
+static bool check_placements(const char *function, const shard_tensor *a, const shard_tensor *b)
+{
+    int lead = b->shape.ndim - 2;
+    if (shard_is_replicated(b) && (lead == 0 || shard_is_replicated(a) || shard_is_split(a, lead)))
+        return shard_check_carried(function, a, a->shape.ndim - 1);
+    if (shard_placement_equal(&a->placement, &b->placement) && shard_check_carried(function, a, lead))
+        return true;
+    return shard_refuse_placement(function, shard_is_replicated(b) ? a : b);
+}
+
+shard_tensor *shard_matmul(shard_tensor *a, shard_tensor *b)
+{
+    static const char function[] = "shard_matmul";
+    if (!shard_check_operands(function, SHARD_INPUTS(a, b)) || !check_shapes(function, a, b) || !check_placements(function, a, b))
+        return NULL;
+    int last = a->shape.ndim - 1;
+    shard_matmul_shape product = {
+        .batch = shard_shape_product(&b->shape, 0, b->shape.ndim - 2),
+        .m = shard_shape_product(&a->shape, b->shape.ndim - 2, last),
+        .n = b->shape.dim[b->shape.ndim - 1],
+        .k = a->shape.dim[last],
+    };
+    shard_shape shape = a->shape;
+    shape.dim[last] = product.n;
+    shard_tensor *y = shard_tensor_make(shape, a->dtype, shard_device_of(a));
+    y = shard_result(y, multiply(product, a, b, y));
+    if (!y)
+        return NULL;
+    y->placement = a->placement;
+    shard_node *node = shard_record(&matmul_type, y, SHARD_INPUTS(a, b), sizeof(matmul_context));
+    if (node) {
+        ((matmul_context *)node->context)->shape = product;
+        shard_save(node, A, shard_wants(node, B) ? a : NULL);
+        shard_save(node, B, shard_wants(node, A) ? b : NULL);
+    }
+    return y;
+}

@@ -1,0 +1,81 @@
+/* sum, mean: of all elements, added up in float64. */
+#include "op/op.h"
+
+typedef struct reduce_context {
+    double factor;
+} reduce_context;
+
+/* Columns that are added up side by side before they are added to each other. */
+#define LANES 1024
+
+/* y = factor * sum of x. The device's sums of columns are in float64: x as a matrix
+ * of LANES columns, and its last, shorter row. The second sums that it makes too
+ * (of squares) are written over or left over. */
+static shard_status add_up(shard_tensor *x, double factor, shard_tensor *y)
+{
+    int64_t n = shard_numel(x), lanes = n < LANES ? n : LANES, rows = lanes ? n / lanes : 0, rest = n - rows * lanes;
+    shard_tensor *sums = shard_workspace(x, 4 * LANES, SHARD_FLOAT64), *sum = shard_workspace(x, 1, SHARD_FLOAT64);
+    void *memory[4];
+    if (!sums || !sum || !y || !shard_load(SHARD_INPUTS(x, sums, sum, y), memory))
+        return shard_last_status();
+    const char *tail = (const char *)memory[0] + (size_t)(rows * lanes) * shard_dtype_size(x->dtype);
+    double *lane = memory[1];
+    SHARD_TRY(SHARD_RUN(x, batch_norm_sums, rows, lanes, memory[0], NULL, lane, x->dtype));
+    SHARD_TRY(SHARD_RUN(x, batch_norm_sums, rest > 0, rest, tail, NULL, lane + lanes, x->dtype));
+    SHARD_TRY(SHARD_RUN(x, sum_rows, lanes + rest, 1, lane, false, memory[2], SHARD_FLOAT64));
+    SHARD_TRY(SHARD_RUN(x, axpby, 1, factor, memory[2], 0.0, memory[2], SHARD_FLOAT64));
+    return SHARD_RUN(x, cast, 1, memory[2], SHARD_FLOAT64, memory[3], y->dtype);
+}
+
+/* Ones times factor * dy. */
+static shard_status reduce_backward(shard_node *node, shard_tensor *dy, shard_tensor **dx)
+{
+    const reduce_context *context = node->context;
+    shard_tensor *value = shard_workspace(dy, 1, dy->dtype);
+    dx[0] = shard_make_gradient(node, 0);
+    void *memory[3];
+    if (!value || !dx[0] || !shard_load(SHARD_INPUTS(dy, value, dx[0]), memory))
+        return shard_last_status();
+    int64_t n = shard_numel(dx[0]);
+    SHARD_TRY(SHARD_RUN(dy, axpby, 1, context->factor, memory[0], 0.0, memory[1], dy->dtype));
+    SHARD_TRY(SHARD_RUN(dy, fill, n, 1.0, memory[2], dy->dtype));
+    return SHARD_RUN(dy, binary, SHARD_MUL, n, 1, memory[2], memory[1], memory[2], dy->dtype);
+}
+
+static const shard_node_type reduce_type = {.name = "sum", .backward = reduce_backward};
+
+static shard_tensor *reduce(shard_tensor *x, double factor)
+{
+    shard_scope scope;
+    shard_scope_open(&scope);
+    shard_tensor *y = shard_tensor_make(SHARD_SCALAR, x->dtype, shard_device_of(x));
+    y = shard_scope_hand_out(shard_result(y, add_up(x, factor, y)), &scope);
+    shard_scope_close(&scope);
+    if (y && x->placement.kind == SHARD_SPLIT)
+        y->placement = (shard_placement){.kind = SHARD_PARTIAL, .group = x->placement.group};
+    shard_node *node = shard_record(&reduce_type, y, SHARD_INPUTS(x), sizeof(reduce_context));
+    if (node)
+        ((reduce_context *)node->context)->factor = factor;
+    return y;
+}
+
+static bool check(const char *function, shard_tensor *x)
+{
+    return shard_check_operands(function, SHARD_INPUTS(x)) && shard_check_carried(function, x, SHARD_MAX_DIMS);
+}
+
+shard_tensor *shard_sum(shard_tensor *x)
+{
+    return check("shard_sum", x) ? reduce(x, 1.0) : NULL;
+}
+
+shard_tensor *shard_mean(shard_tensor *x)
+{
+    if (!check("shard_mean", x))
+        return NULL;
+    double count = 1;
+    shard_shape whole = shard_tensor_whole_shape(x);
+    for (int i = 0; i < whole.ndim; i++)
+        count *= (double)whole.dim[i];
+    return reduce(x, 1.0 / count);
+}

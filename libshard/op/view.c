@@ -1,0 +1,174 @@
+/* reshape, flatten, narrow: other shapes over the same memory. */
+#include "op/op.h"
+
+#include <inttypes.h>
+
+/* ---- reshape ---- */
+
+static shard_status reshape_backward(shard_node *node, shard_tensor *dy, shard_tensor **dx)
+{
+    dx[0] = shard_tensor_view(dy, 0, node->edge[0].shape);
+    shard_place_partial(dx[0], dy);
+    return dx[0] ? SHARD_OK : shard_last_status();
+}
+
+static const shard_node_type reshape_type = {.name = "reshape", .backward = reshape_backward, .takes_partial = true};
+
+/* Puts in the size that is -1; *inferred is its dimension, or -1. */
+static shard_status resolve_shape(const char *function, const shard_tensor *x, shard_shape *shape, int *inferred)
+{
+    shard_shape wanted = *shape;
+    int64_t known, numel = shard_numel(x);
+    *inferred = -1;
+    for (int i = 0; i < shape->ndim && i < SHARD_MAX_DIMS; i++) {
+        if (shape->dim[i] != -1)
+            continue;
+        if (*inferred >= 0)
+            return shard_error(SHARD_ERROR_SHAPE, "%s: two sizes of %s are -1", function, shard_shape_text(&wanted));
+        *inferred = i;
+        shape->dim[i] = 1;
+    }
+    SHARD_TRY(shard_shape_check(shape, x->dtype, &known));
+    if (*inferred >= 0 && known == 0)
+        return shard_error(SHARD_ERROR_SHAPE, "%s: the size -1 in %s could be anything", function, shard_shape_text(&wanted));
+    if (*inferred >= 0 && numel % known == 0)
+        known *= shape->dim[*inferred] = numel / known;
+    if (known != numel)
+        return shard_error(SHARD_ERROR_SHAPE, "%s: a tensor of shape %s, %" PRId64 " elements, cannot be of shape %s", function,
+                           shard_shape_text(&x->shape), numel, shard_shape_text(&wanted));
+    return SHARD_OK;
+}
+
+/* Whether x's split dimension, together with what follows it, is dimension `to` of
+ * shape and what follows that: the part is then a range of `to` as well. */
+static bool place_at(const shard_tensor *x, const shard_shape *shape, int to, shard_placement *placement)
+{
+    int from = x->placement.dim;
+    int64_t after = shard_shape_product(&x->shape, from + 1, x->shape.ndim);
+    int64_t rest = shard_shape_product(shape, to + 1, shape->ndim);
+    int64_t start = x->placement.start, whole = x->placement.whole;
+    if (shard_shape_product(&x->shape, 0, from) != shard_shape_product(shape, 0, to) ||
+        x->shape.dim[from] * after != shape->dim[to] * rest)
+        return false;
+    if (after != rest) {
+        if (rest == 0 || !shard_multiply(start, after, &start) || !shard_multiply(whole, after, &whole) || start % rest ||
+            whole % rest)
+            return false;
+        start /= rest;
+        whole /= rest;
+    } else if (x->shape.dim[from] != shape->dim[to]) {
+        return false;
+    }
+    *placement = (shard_placement){.kind = SHARD_SPLIT, .dim = to, .group = x->placement.group, .start = start, .whole = whole};
+    return true;
+}
+
+/* Sizes of 1 leave several dimensions that the split one could have become: the
+ * inferred one then, or the one that is in the same place, counted from either end. */
+static bool carry_split(const shard_tensor *x, const shard_shape *shape, int inferred, shard_placement *placement)
+{
+    int from = x->placement.dim;
+    if (inferred >= 0 && place_at(x, shape, inferred, placement))
+        return true;
+    const int same_place[] = {from, from + shape->ndim - x->shape.ndim};
+    for (int i = 0; i < 2; i++) {
+        int to = same_place[i];
+        if (to >= 0 && to < shape->ndim && shape->dim[to] == x->shape.dim[from] && place_at(x, shape, to, placement))
+            return true;
+    }
+    int64_t before = shard_shape_product(&x->shape, 0, from);
+    int candidates = 0, only = -1;
+    for (int to = 0; to < shape->ndim; to++) {
+        if (shard_shape_product(shape, 0, to) == before) {
+            candidates++;
+            only = to;
+        }
+    }
+    return candidates == 1 && place_at(x, shape, only, placement);
+}
+
+static shard_tensor *reshape(const char *function, shard_tensor *x, shard_shape shape)
+{
+    int inferred;
+    if (resolve_shape(function, x, &shape, &inferred) != SHARD_OK)
+        return NULL;
+    shard_placement placement = x->placement;
+    if (placement.kind == SHARD_SPLIT && !carry_split(x, &shape, inferred, &placement)) {
+        shard_error(SHARD_ERROR_UNSUPPORTED, "%s: no rule for a tensor of shape %s that is %s as one of shape %s", function,
+                    shard_shape_text(&x->shape), shard_placement_text(&x->placement), shard_shape_text(&shape));
+        return NULL;
+    }
+    shard_tensor *y = shard_tensor_view(x, 0, shape);
+    if (y)
+        y->placement = placement;
+    shard_record(&reshape_type, y, SHARD_INPUTS(x), 0);
+    return y;
+}
+
+shard_tensor *shard_reshape(shard_tensor *x, shard_shape shape)
+{
+    return shard_check_operand("shard_reshape", x) ? reshape("shard_reshape", x, shape) : NULL;
+}
+
+shard_tensor *shard_flatten(shard_tensor *x, int start, int end)
+{
+    if (!shard_check_operand("shard_flatten", x))
+        return NULL;
+    if (x->shape.ndim == 0)
+        return reshape("shard_flatten", x, SHARD_SHAPE(1));
+    if (shard_resolve_dim("shard_flatten", &x->shape, start, &start) != SHARD_OK ||
+        shard_resolve_dim("shard_flatten", &x->shape, end, &end) != SHARD_OK)
+        return NULL;
+    if (start > end)
+        return shard_fail_null(SHARD_ERROR_ARGUMENT, "shard_flatten: dimensions %d to %d of a tensor of shape %s", start, end,
+                               shard_shape_text(&x->shape));
+    shard_shape shape = {.ndim = x->shape.ndim - (end - start)};
+    for (int i = 0; i < shape.ndim; i++)
+        shape.dim[i] = x->shape.dim[i <= start ? i : i + end - start];
+    shape.dim[start] = shard_shape_product(&x->shape, start, end + 1);
+    return reshape("shard_flatten", x, shape);
+}
+
+/* ---- narrow ---- */
+
+typedef struct narrow_context {
+    int64_t start; /* in elements */
+} narrow_context;
+
+static shard_status narrow_backward(shard_node *node, shard_tensor *dy, shard_tensor **dx)
+{
+    const narrow_context *context = node->context;
+    dx[0] = shard_make_gradient(node, 0);
+    void *memory[2];
+    if (!dx[0] || !shard_load(SHARD_INPUTS(dy, dx[0]), memory))
+        return shard_last_status();
+    shard_place_partial(dx[0], dy);
+    size_t size = shard_dtype_size(dy->dtype), before = (size_t)context->start * size, bytes = (size_t)shard_numel(dy) * size;
+    char *to = memory[1];
+    SHARD_TRY(SHARD_RUN(dy, zero, to, before));
+    SHARD_TRY(SHARD_RUN(dy, copy_rows, to + before, bytes, memory[0], bytes, bytes, 1));
+    return SHARD_RUN(dy, zero, to + before + bytes, (size_t)shard_numel(dx[0]) * size - before - bytes);
+}
+
+static const shard_node_type narrow_type = {.name = "narrow", .backward = narrow_backward, .takes_partial = true};
+
+shard_tensor *shard_narrow(shard_tensor *x, int64_t start, int64_t length)
+{
+    if (!shard_check_operand("shard_narrow", x))
+        return NULL;
+    if (x->shape.ndim == 0 || start < 0 || length < 0 || start > x->shape.dim[0] || length > x->shape.dim[0] - start)
+        return shard_fail_null(SHARD_ERROR_SHAPE, "shard_narrow: %" PRId64 " rows from %" PRId64 " on of a tensor of shape %s",
+                               length, start, shard_shape_text(&x->shape));
+    if (shard_is_split(x, 0))
+        return shard_refuse_placement("shard_narrow", x), NULL;
+    shard_shape shape = x->shape;
+    shape.dim[0] = length;
+    int64_t element = start * shard_shape_product(&x->shape, 1, x->shape.ndim);
+    shard_tensor *y = shard_tensor_view(x, element, shape);
+    if (y)
+        y->placement = x->placement;
+    shard_node *node = shard_record(&narrow_type, y, SHARD_INPUTS(x), sizeof(narrow_context));
+    if (node)
+        ((narrow_context *)node->context)->start = element;
+    return y;
+}
