@@ -236,7 +236,7 @@ typedef struct shard_device_ops {
                         void *parameter, shard_dtype);
 } shard_device_ops;
 
-/* The CPU, always there. */
+/* The CPU, always there; NULL with the error set only if SHARD_CPU_ISA asks for what is not. */
 shard_device *shard_cpu(void);
 
 #endif

@@ -1,5 +1,11 @@
-/* The CPU device: its table. */
+/* The CPU device: its table, which are the entries of this folder and the
+ * kernels of the instruction set that is picked. */
 #include "device/cpu/cpu.h"
+
+#include "device/cpu/kernels/kernels.h"
+#include "device/cpu/kernels/pick.h"
+
+#include <pthread.h>
 
 shard_status shard_cpu_synchronize(shard_device *device)
 {
@@ -7,7 +13,7 @@ shard_status shard_cpu_synchronize(shard_device *device)
     return SHARD_OK;
 }
 
-static const shard_device_ops operations = {
+static shard_device_ops operations = {
     .allocate = shard_cpu_allocate,
     .release = shard_cpu_release,
     .memory_stats = shard_cpu_memory_stats,
@@ -22,7 +28,19 @@ static const shard_device_ops operations = {
 
 static shard_device cpu = {.ops = &operations, .name = "cpu"};
 
+static void complete_table(void)
+{
+    const shard_device_ops *kernels = shard_cpu_kernels();
+#define TAKE(entry) operations.entry = kernels->entry;
+    KERNEL_ENTRIES(TAKE)
+#undef TAKE
+}
+
 shard_device *shard_cpu(void)
 {
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    if (!shard_cpu_kernels())
+        return NULL;
+    pthread_once(&once, complete_table);
     return &cpu;
 }

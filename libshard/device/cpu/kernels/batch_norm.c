@@ -1,0 +1,235 @@
+/*
+ * Batch norm over [rows, channels]. Means and deviations are double. So that
+ * float keeps what it can of x - mean, the mean is split in its float value,
+ * subtracted first, and the rest, which goes into the constant term.
+ */
+#ifdef real
+
+COLUMN_BODY(sum_squares)
+{
+    const double *shift = (const double *)context + s.offset;
+    const real *x = in[0];
+    double *sum = sums[0], *squares = sums[1];
+#pragma omp simd
+    for (int64_t i = 0; i < s.count; i++) {
+        double d = (double)x[i] - shift[i];
+        sum[i] += d;
+        squares[i] += d * d;
+    }
+}
+
+/* in: x, dy, y; dy counts where y is positive, or everywhere without y. */
+COLUMN_BODY(sum_gradients)
+{
+    const double *mean = (const double *)context + s.offset;
+    const real *x = in[0], *dy = in[1], *y = in[2];
+    double *sum = sums[0], *products = sums[1];
+    if (y) {
+#pragma omp simd
+        for (int64_t i = 0; i < s.count; i++) {
+            double dz = y[i] > 0 ? (double)dy[i] : 0;
+            sum[i] += dz;
+            products[i] += dz * ((double)x[i] - mean[i]);
+        }
+    } else {
+#pragma omp simd
+        for (int64_t i = 0; i < s.count; i++) {
+            sum[i] += (double)dy[i];
+            products[i] += (double)dy[i] * ((double)x[i] - mean[i]);
+        }
+    }
+}
+
+/* in: x, residual; y = scale * (x - center) + offset + residual. */
+MAP_BODY(normalize)
+{
+    const terms *t = context;
+    const real *center = (const real *)t->center + s.offset, *scale = (const real *)t->scale + s.offset;
+    const real *offset = (const real *)t->offset + s.offset, *x = in[0], *residual = in[1];
+    real *y = out[0];
+    if (residual) {
+#pragma omp simd
+        for (int64_t i = 0; i < s.count; i++)
+            y[i] = scale[i] * (x[i] - center[i]) + offset[i] + residual[i];
+    } else {
+#pragma omp simd
+        for (int64_t i = 0; i < s.count; i++)
+            y[i] = scale[i] * (x[i] - center[i]) + offset[i];
+    }
+    if (t->relu) {
+#pragma omp simd
+        for (int64_t i = 0; i < s.count; i++)
+            y[i] = 0 > y[i] ? 0 : y[i];
+    }
+}
+
+/* in: x, dy, y; out: dx, dresidual. dz is made in a buffer as dx may be dy. */
+MAP_BODY(normalize_backward)
+{
+    const terms *t = context;
+    const real *x = in[0], *dz = in[1], *y = in[2];
+    real buffer[SPAN], *dx = out[0], *dresidual = out[1];
+    if (y) {
+        const real *dy = in[1];
+#pragma omp simd
+        for (int64_t i = 0; i < s.count; i++)
+            buffer[i] = y[i] > 0 ? dy[i] : 0;
+        dz = buffer;
+    }
+    if (dresidual)
+        memcpy(dresidual, dz, (size_t)s.count * sizeof *dz);
+    if (dx) {
+        const real *center = (const real *)t->center + s.offset, *scale = (const real *)t->scale + s.offset;
+        const real *offset = (const real *)t->offset + s.offset, *slope = (const real *)t->slope + s.offset;
+#pragma omp simd
+        for (int64_t i = 0; i < s.count; i++)
+            dx[i] = scale[i] * (dz[i] - offset[i] - (x[i] - center[i]) * slope[i]);
+    }
+}
+
+/* The terms of the forward or, with sums, of the backward. */
+static void R(fill_terms)(int64_t channels, int64_t period, const double *mean, const double *rstd, const real *gamma,
+                          const real *beta, const double *sums, double count, const terms *t)
+{
+    real *center = t->center, *scale = t->scale, *offset = t->offset, *slope = t->slope;
+    for (int64_t i = 0, c = 0; i < period; i++, c = c + 1 == channels ? 0 : c + 1) {
+        double factor = (gamma ? (double)gamma[c] : 1) * rstd[c];
+        center[i] = (real)mean[c];
+        scale[i] = (real)factor;
+        double rest = (double)center[i] - mean[c];
+        if (sums) {
+            double correlation = count > 0 ? rstd[c] * sums[channels + c] / count : 0;
+            offset[i] = (real)((count > 0 ? sums[c] / count : 0) + rest * correlation);
+            slope[i] = (real)correlation;
+        } else {
+            offset[i] = (real)((beta ? (double)beta[c] : 0) + rest * factor);
+        }
+    }
+}
+
+#else
+
+#include "device/cpu/kernels/map.h"
+
+#include <string.h>
+
+/* What is known of each channel, of type `real`, repeated to one period. */
+typedef struct terms {
+    void *center, *scale, *offset, *slope;
+    bool relu;
+} terms;
+
+#define SELF "batch_norm.c"
+#include "device/cpu/kernels/real.h"
+
+enum { TERMS = 4 };
+
+static shard_status allocate_terms(shard_device *device, int64_t period, terms *t)
+{
+    size_t bytes = (size_t)period * sizeof(double);
+    char *memory = device->ops->allocate(device, TERMS * bytes);
+    if (!memory)
+        return shard_last_status();
+    *t = (terms){.center = memory, .scale = memory + bytes, .offset = memory + 2 * bytes, .slope = memory + 3 * bytes};
+    return SHARD_OK;
+}
+
+static void release_terms(shard_device *device, int64_t period, const terms *t)
+{
+    device->ops->release(device, t->center, TERMS * (size_t)period * sizeof(double));
+}
+
+/* values [channels] repeated to the period, or zeros if they are NULL. */
+static double *repeat(shard_device *device, int64_t channels, int64_t period, const double *values)
+{
+    double *repeated = device->ops->allocate(device, (size_t)period * sizeof(double));
+    for (int64_t i = 0; repeated && i < period; i++)
+        repeated[i] = i >= channels ? repeated[i - channels] : values ? values[i] : 0;
+    return repeated;
+}
+
+shard_status KERNEL(batch_norm_sums)(shard_device *device, int64_t rows, int64_t channels, const void *x, const double *shift,
+                                     double *sums, shard_dtype dtype)
+{
+    if (channels == 0)
+        return SHARD_OK;
+    int64_t period = wide_period(channels);
+    double *repeated = repeat(device, channels, period, shift);
+    if (!repeated)
+        return shard_last_status();
+    column_sums job = {.dtype = dtype,
+                       .n = rows * channels,
+                       .columns = channels,
+                       .period = period,
+                       .in = {x},
+                       .context = repeated,
+                       .count = 2};
+    shard_status status = COLUMN_SUMS(device, &job, sum_squares, sums);
+    device->ops->release(device, repeated, (size_t)period * sizeof(double));
+    return status;
+}
+
+shard_status KERNEL(batch_norm_backward_sums)(shard_device *device, int64_t rows, int64_t channels, const void *x, const void *y,
+                                              const void *dy, const double *mean, const double *rstd, double *sums,
+                                              shard_dtype dtype)
+{
+    if (channels == 0)
+        return SHARD_OK;
+    int64_t period = wide_period(channels);
+    double *repeated = repeat(device, channels, period, mean);
+    if (!repeated)
+        return shard_last_status();
+    column_sums job = {.dtype = dtype,
+                       .n = rows * channels,
+                       .columns = channels,
+                       .period = period,
+                       .in = {x, dy, y},
+                       .context = repeated,
+                       .count = 2};
+    shard_status status = COLUMN_SUMS(device, &job, sum_gradients, sums);
+    for (int64_t c = 0; status == SHARD_OK && c < channels; c++)
+        sums[channels + c] *= rstd[c];
+    device->ops->release(device, repeated, (size_t)period * sizeof(double));
+    return status;
+}
+
+shard_status KERNEL(batch_norm)(shard_device *device, int64_t rows, int64_t channels, const void *x, const double *mean,
+                                const double *rstd, const void *gamma, const void *beta, const void *residual, bool relu, void *y,
+                                shard_dtype dtype)
+{
+    map job = {.dtype = dtype, .n = rows * channels, .period = wide_period(channels), .in = {x, residual}, .out = {y}};
+    if (job.n == 0)
+        return SHARD_OK;
+    terms t;
+    if (allocate_terms(device, job.period, &t) != SHARD_OK)
+        return shard_last_status();
+    BY_TYPE(dtype, fill_terms, channels, job.period, mean, rstd, gamma, beta, NULL, 0, &t);
+    t.relu = relu;
+    job.context = &t;
+    MAP(&job, normalize);
+    release_terms(device, job.period, &t);
+    return SHARD_OK;
+}
+
+shard_status KERNEL(batch_norm_backward)(shard_device *device, int64_t rows, int64_t channels, const void *x, const void *y,
+                                         const void *dy, const double *mean, const double *rstd, const void *gamma,
+                                         const double *sums, double count, void *dx, void *dresidual, shard_dtype dtype)
+{
+    map job = {.dtype = dtype,
+               .n = rows * channels,
+               .period = wide_period(channels),
+               .in = {x, dy, y},
+               .out = {dx, dresidual}};
+    if (job.n == 0)
+        return SHARD_OK;
+    terms t;
+    if (allocate_terms(device, job.period, &t) != SHARD_OK)
+        return shard_last_status();
+    BY_TYPE(dtype, fill_terms, channels, job.period, mean, rstd, gamma, NULL, sums, count, &t);
+    job.context = &t;
+    MAP(&job, normalize_backward);
+    release_terms(device, job.period, &t);
+    return SHARD_OK;
+}
+
+#endif

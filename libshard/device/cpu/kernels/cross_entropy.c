@@ -1,0 +1,304 @@
+/*
+ * Cross-entropy over a part of the columns, and what a sharded top-k counts.
+ * A row's q is a constant `spread`, or keep * probability + spread, times the
+ * columns' weights; a label adds `keep` times its weight at the target.
+ */
+#ifdef real
+
+static real R(at)(shard_dtype dtype, const void *x, int64_t i)
+{
+    real buffer[1];
+    return *R(load)(dtype, x, i, 1, buffer);
+}
+
+/* Adds sum q x and sum q, without what a label adds. */
+static void R(add_targets)(const loss *l, int64_t n, const real *x, const real *probability, const real *weight, part *p)
+{
+    double keep = l->keep, spread = l->spread, a = 0, b = 0;
+    if (!probability && !weight) {
+#pragma omp simd reduction(+ : a)
+        for (int64_t i = 0; i < n; i++)
+            a += (double)x[i];
+        a *= spread;
+        b = spread * (double)n;
+    } else {
+#pragma omp simd reduction(+ : a, b)
+        for (int64_t i = 0; i < n; i++) {
+            double q = (probability ? keep * (double)probability[i] + spread : spread) * (weight ? (double)weight[i] : 1);
+            a += q * (double)x[i];
+            b += q;
+        }
+    }
+    p->a += a;
+    p->b += b;
+}
+
+/* Of the row's columns [start, end). */
+static part R(sum_part)(const loss *l, int64_t row, int64_t start, int64_t end)
+{
+    real x_buffer[SPAN], probability_buffer[SPAN], weight_buffer[SPAN];
+    bool targets = (l->probability || l->spread != 0) && !ignored(l, row);
+    part p = {.exponentials = EXP_SUM_NOTHING};
+    for (int64_t count; start < end; start += count) {
+        int64_t from = row * l->shape->cols + start;
+        count = smaller(SPAN, end - start);
+        const real *x = R(load)(l->dtype, l->x, from, count, x_buffer), *probability = NULL, *weight = NULL;
+        KERNEL(R(exp_sum_add))(&p.exponentials, count, x);
+        if (!targets)
+            continue;
+        if (l->probability)
+            probability = R(load)(l->dtype, l->probability, from, count, probability_buffer);
+        if (l->weight)
+            weight = R(load)(l->dtype, l->weight, start, count, weight_buffer);
+        R(add_targets)(l, count, x, probability, weight, &p);
+    }
+    return p;
+}
+
+/* A row's statistics from those of its columns and its label. */
+static void R(finish_row)(const loss *l, int64_t row, part p, double *stats)
+{
+    double weight = 0;
+    int64_t target = own_target(l, row);
+    if (target >= 0) {
+        weight = l->weight ? (double)R(at)(l->dtype, l->weight, target) : 1;
+        p.a += l->keep * weight * (double)R(at)(l->dtype, l->x, row * l->shape->cols + target);
+        p.b += l->keep * weight;
+    }
+    exp_sum_refer(&p.exponentials, p.exponentials.max);
+    stats += row * SHARD_CE_STATS;
+    stats[SHARD_CE_MAX] = p.exponentials.max;
+    stats[SHARD_CE_SUM] = p.exponentials.sum;
+    stats[SHARD_CE_A] = p.a;
+    stats[SHARD_CE_B] = p.b;
+    stats[SHARD_CE_WEIGHT] = weight;
+}
+
+static void R(stats)(const loss *l, double *stats)
+{
+    int64_t rows = l->shape->rows, cols = l->shape->cols, width, pieces = row_pieces(rows, cols, &width);
+    if (pieces == 1) {
+#pragma omp parallel for schedule(static) if (rows * cols >= PARALLEL)
+        for (int64_t row = 0; row < rows; row++)
+            R(finish_row)(l, row, R(sum_part)(l, row, 0, cols), stats);
+        return;
+    }
+    part parts[2 * PIECES];
+#pragma omp parallel for schedule(static)
+    for (int64_t i = 0; i < rows * pieces; i++) {
+        int64_t start = i % pieces * width;
+        parts[i] = R(sum_part)(l, i / pieces, start, smaller(start + width, cols));
+    }
+    for (int64_t row = 0; row < rows; row++) {
+        part total = parts[row * pieces];
+        for (int64_t i = 1; i < pieces; i++) {
+            const part *other = &parts[row * pieces + i];
+            exp_sum_merge(&total.exponentials, other->exponentials);
+            total.a += other->a;
+            total.b += other->b;
+        }
+        R(finish_row)(l, row, total, stats);
+    }
+}
+
+/* in: x, probability. */
+MAP_BODY(gradient)
+{
+    const loss *l = context;
+    int64_t row = s.start / l->shape->cols;
+    real *dx = out[0];
+    if (ignored(l, row)) {
+        memset(dx, 0, (size_t)s.count * sizeof *dx);
+        return;
+    }
+    double scale = l->scale[row], lse = l->lse[row];
+    real factor = (real)(scale * l->b[row]), keep = (real)(scale * l->keep), spread = (real)(scale * l->spread);
+    real high = (real)lse, low = (real)((double)high - lse);
+    const real *x = in[0], *probability = in[1];
+    real constant = probability || l->weight ? 0 : spread;
+#pragma omp simd
+    for (int64_t i = 0; i < s.count; i++)
+        dx[i] = factor * R(exp_parts)(x[i] - high, low) - constant;
+    if (probability || (l->weight && spread != 0)) {
+        real buffer[SPAN];
+        const real *weight = l->weight ? R(load)(l->dtype, l->weight, s.offset, s.count, buffer) : NULL;
+#pragma omp simd
+        for (int64_t i = 0; i < s.count; i++)
+            dx[i] -= (probability ? keep * probability[i] + spread : spread) * (weight ? weight[i] : 1);
+    }
+    int64_t target = own_target(l, row) - s.offset;
+    if (target >= 0 && target < s.count)
+        dx[target] -= keep * (l->weight ? R(at)(l->dtype, l->weight, s.offset + target) : 1);
+}
+
+/* How many of n logits come before the target's: larger, or as large where ties
+ * are. A NaN counts as the largest of all, so that it is not taken for a hit. */
+static int64_t R(count_before)(int64_t n, const real *x, real logit, bool ties)
+{
+    int32_t count = 0;
+    if (logit != logit) {
+        for (int64_t i = 0; i < n; i++)
+            count += ties && x[i] != x[i];
+    } else if (ties) {
+#pragma omp simd reduction(+ : count)
+        for (int64_t i = 0; i < n; i++)
+            count += !(x[i] < logit);
+    } else {
+#pragma omp simd reduction(+ : count)
+        for (int64_t i = 0; i < n; i++)
+            count += !(x[i] <= logit);
+    }
+    return count;
+}
+
+/* Of the row's columns [start, end). */
+static int64_t R(count_part)(const loss *l, int64_t row, int64_t start, int64_t end)
+{
+    real buffer[SPAN], logit = (real)l->logit[row];
+    int64_t total = 0, target = l->target[row] - l->shape->col0;
+    for (int64_t count; start < end; start += count) {
+        count = smaller(SPAN, end - start);
+        const real *x = R(load)(l->dtype, l->x, row * l->shape->cols + start, count, buffer);
+        int64_t before = smaller(larger(target - start, 0), count), after = smaller(larger(target + 1 - start, 0), count);
+        total += R(count_before)(before, x, logit, true) + R(count_before)(count - after, x + after, logit, false);
+    }
+    return total;
+}
+
+static void R(count)(const loss *l, int64_t *ahead)
+{
+    int64_t rows = l->shape->rows, cols = l->shape->cols, width, pieces = row_pieces(rows, cols, &width);
+    for (int64_t row = 0; row < rows; row++)
+        ahead[row] = ignored(l, row) ? l->shape->classes : 0;
+#pragma omp parallel for schedule(static) if (rows * cols >= PARALLEL)
+    for (int64_t i = 0; i < rows * pieces; i++) {
+        int64_t row = i / pieces, start = i % pieces * width;
+        if (ignored(l, row))
+            continue;
+        int64_t count = R(count_part)(l, row, start, smaller(start + width, cols));
+#pragma omp atomic
+        ahead[row] += count;
+    }
+}
+
+static void R(pick)(const loss *l, double *out)
+{
+    for (int64_t row = 0; row < l->shape->rows; row++) {
+        int64_t target = own_target(l, row);
+        out[row] = target >= 0 ? (double)R(at)(l->dtype, l->x, row * l->shape->cols + target) : -INFINITY;
+    }
+}
+
+#else
+
+#include "device/cpu/kernels/exp_sum.h"
+#include "device/cpu/kernels/map.h"
+#include "device/cpu/kernels/vector_math.h"
+
+#include <string.h>
+
+/* What the entries are called with; what one has no use for is 0. */
+typedef struct loss {
+    const shard_cross_entropy_shape *shape;
+    shard_dtype dtype;
+    const void *x;
+    const int64_t *target;
+    const void *probability, *weight;
+    const double *lse, *b, *scale, *logit;
+    double keep, spread;
+} loss;
+
+typedef struct part {
+    exp_sum exponentials;
+    double a, b;
+} part;
+
+enum { PIECES = 64 };
+
+/* Few long rows are cut in pieces of `width` columns, so that there are about
+ * PIECES of them, fewer than twice that, for the threads. Returns a row's. */
+static int64_t row_pieces(int64_t rows, int64_t cols, int64_t *width)
+{
+    int64_t pieces = rows == 0 ? 1 : larger(1, smaller(divide_up(PIECES, rows), cols / (8 * SPAN)));
+    *width = divide_up(divide_up(cols, pieces), SPAN) * SPAN;
+    return pieces;
+}
+
+static bool ignored(const loss *l, int64_t row)
+{
+    return l->target && l->target[row] == l->shape->ignore_index;
+}
+
+/* The target's column in this part, -1 if it has none here. */
+static int64_t own_target(const loss *l, int64_t row)
+{
+    if (!l->target || ignored(l, row))
+        return -1;
+    int64_t column = l->target[row] - l->shape->col0;
+    return column < l->shape->cols ? larger(column, -1) : -1;
+}
+
+static loss loss_of(const shard_cross_entropy_shape *shape, const void *x, const int64_t *target, const void *probability,
+                    const void *weight, shard_dtype dtype)
+{
+    return (loss){.shape = shape,
+                  .dtype = dtype,
+                  .x = x,
+                  .target = target,
+                  .probability = target ? NULL : probability,
+                  .weight = weight,
+                  .keep = 1 - shape->smoothing,
+                  .spread = shape->classes ? shape->smoothing / (double)shape->classes : 0};
+}
+
+#define SELF "cross_entropy.c"
+#include "device/cpu/kernels/real.h"
+
+shard_status KERNEL(cross_entropy_stats)(shard_device *device, const shard_cross_entropy_shape *shape, const void *x,
+                                         const int64_t *target, const void *probability, const void *weight, double *stats,
+                                         shard_dtype dtype)
+{
+    (void)device;
+    loss l = loss_of(shape, x, target, probability, weight, dtype);
+    BY_TYPE(dtype, stats, &l, stats);
+    return SHARD_OK;
+}
+
+shard_status KERNEL(cross_entropy_backward)(shard_device *device, const shard_cross_entropy_shape *shape, const void *x,
+                                            const int64_t *target, const void *probability, const void *weight, const double *lse,
+                                            const double *b, const double *scale, void *dx, shard_dtype dtype)
+{
+    (void)device;
+    loss l = loss_of(shape, x, target, probability, weight, dtype);
+    l.lse = lse;
+    l.b = b;
+    l.scale = scale;
+    map job = {.dtype = dtype,
+               .n = shape->rows * shape->cols,
+               .period = shape->cols,
+               .in = {x, l.probability},
+               .out = {dx},
+               .context = &l};
+    MAP(&job, gradient);
+    return SHARD_OK;
+}
+
+shard_status KERNEL(pick_target)(shard_device *device, const shard_cross_entropy_shape *shape, const void *x,
+                                 const int64_t *target, double *out, shard_dtype dtype)
+{
+    (void)device;
+    loss l = {.shape = shape, .dtype = dtype, .x = x, .target = target};
+    BY_TYPE(dtype, pick, &l, out);
+    return SHARD_OK;
+}
+
+shard_status KERNEL(count_ahead)(shard_device *device, const shard_cross_entropy_shape *shape, const void *x,
+                                 const int64_t *target, const double *logit, int64_t *ahead, shard_dtype dtype)
+{
+    (void)device;
+    loss l = {.shape = shape, .dtype = dtype, .x = x, .target = target, .logit = logit};
+    BY_TYPE(dtype, count, &l, ahead);
+    return SHARD_OK;
+}
+
+#endif

@@ -1,0 +1,51 @@
+#ifdef real
+
+static real R(highest)(int64_t n, const real *x)
+{
+    real max = -INFINITY;
+#pragma omp simd reduction(max : max)
+    for (int64_t i = 0; i < n; i++)
+        max = x[i] > max ? x[i] : max;
+    return max;
+}
+
+static real R(sum_exponentials)(int64_t n, const real *x, real reference, real *highest)
+{
+    real max = -INFINITY, sum = 0;
+#pragma omp simd reduction(max : max) reduction(+ : sum)
+    for (int64_t i = 0; i < n; i++) {
+        max = x[i] > max ? x[i] : max;
+        sum += R(exp)(x[i] - reference);
+    }
+    *highest = max;
+    return sum;
+}
+
+void KERNEL(R(exp_sum_add))(exp_sum *e, int64_t n, const real *x)
+{
+    real max;
+    if (e->reference == -INFINITY)
+        exp_sum_refer(e, (double)R(highest)(n, x));
+    /* Where all are -inf or NaN, their exponentials are 0 or NaN relative to 0 as to anything. */
+    real sum = R(sum_exponentials)(n, x, e->reference == -INFINITY ? 0 : (real)e->reference, &max);
+    if ((double)max > e->reference + LAG) {
+        exp_sum_refer(e, (double)max);
+        sum = R(sum_exponentials)(n, x, max, &max);
+    }
+    e->sum += (double)sum;
+    if ((double)max > e->max)
+        e->max = (double)max;
+}
+
+#else
+
+#include "device/cpu/kernels/exp_sum.h"
+
+#include "device/cpu/kernels/vector_math.h"
+
+#define LAG 40 /* exp(40) * SPAN is far from float's end */
+
+#define SELF "exp_sum.c"
+#include "device/cpu/kernels/real.h"
+
+#endif

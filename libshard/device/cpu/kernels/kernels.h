@@ -1,0 +1,90 @@
+/*
+ * The CPU's kernels: what every file of this folder stands on.
+ *
+ * The folder is compiled once for each instruction set (meson.build), with
+ * KERNEL_SET its name. What files share is called KERNEL(name), and a set is
+ * reached from outside by its table alone; pick.c takes the best one that the
+ * machine can run.
+ *
+ * Invariants:
+ * - Kernels are written once for `real`, which is float or double (real.h), and
+ *   work on spans of at most SPAN elements. 16-bit arrays are converted span by
+ *   span (span.h), so that they are computed in float and rounded once.
+ * - How work is cut into pieces depends on the shapes alone, and the sums of
+ *   pieces are added in order: no result depends on the number of threads.
+ * - No contraction and no other order than the one written, but in loops marked
+ *   `omp simd reduction`, whose lanes are those of the instruction set.
+ */
+#ifndef SHARD_CPU_KERNELS_H
+#define SHARD_CPU_KERNELS_H
+
+#include "device/device.h"
+
+#define KERNEL__(name, set) shard_cpu_##name##_##set
+#define KERNEL_(name, set) KERNEL__(name, set)
+#define KERNEL(name) KERNEL_(name, KERNEL_SET)
+
+/* The entries of the device's table that are kernels. */
+#define KERNEL_ENTRIES(X) \
+    X(fill) \
+    X(cast) \
+    X(axpby) \
+    X(unary) \
+    X(unary_backward) \
+    X(binary) \
+    X(sum_rows) \
+    X(permute) \
+    X(random_uniform) \
+    X(random_normal) \
+    X(dropout) \
+    X(max_pool) \
+    X(max_pool_backward) \
+    X(avg_pool) \
+    X(avg_pool_backward) \
+    X(layer_norm) \
+    X(layer_norm_backward) \
+    X(batch_norm_sums) \
+    X(batch_norm) \
+    X(batch_norm_backward_sums) \
+    X(batch_norm_backward) \
+    X(softmax) \
+    X(softmax_backward) \
+    X(check_index) \
+    X(cross_entropy_stats) \
+    X(cross_entropy_backward) \
+    X(pick_target) \
+    X(count_ahead) \
+    X(embedding) \
+    X(embedding_backward) \
+    X(sgd)
+
+#ifdef KERNEL_SET
+#define DECLARE_KERNEL(entry) __typeof__(*((shard_device_ops *)0)->entry) KERNEL(entry);
+KERNEL_ENTRIES(DECLARE_KERNEL)
+extern const shard_device_ops KERNEL(kernels);
+#endif
+
+enum {
+    SPAN = 1024,        /* a handful of them stay in the first-level cache */
+    PARALLEL = 1 << 15, /* elements from which on several threads pay */
+};
+
+/* Calls name_float or name_double, whichever computes arrays of the dtype. */
+#define BY_TYPE(dtype, name, ...) ((dtype) == SHARD_FLOAT64 ? name##_double(__VA_ARGS__) : name##_float(__VA_ARGS__))
+
+static inline int64_t smaller(int64_t a, int64_t b)
+{
+    return a < b ? a : b;
+}
+
+static inline int64_t larger(int64_t a, int64_t b)
+{
+    return a > b ? a : b;
+}
+
+static inline int64_t divide_up(int64_t a, int64_t b)
+{
+    return (a + b - 1) / b;
+}
+
+#endif

@@ -1,0 +1,133 @@
+#ifdef real
+
+static void R(map_span)(const map *job, R(map_body) *body, span s, const bool *stream)
+{
+    real in_buffer[MAP_INPUTS][SPAN], out_buffer[MAP_OUTPUTS][SPAN];
+    const real *in[MAP_INPUTS];
+    real *out[MAP_OUTPUTS];
+    for (int k = 0; k < MAP_INPUTS; k++)
+        in[k] = job->in[k] ? R(load)(job->dtype, job->in[k], s.start, s.count, in_buffer[k]) : NULL;
+    for (int k = 0; k < MAP_OUTPUTS; k++)
+        out[k] = job->out[k] ? R(place)(job->dtype, stream[k], job->out[k], s.start, out_buffer[k]) : NULL;
+    body(job->context, s, in, out);
+    for (int k = 0; k < MAP_OUTPUTS; k++)
+        if (job->out[k])
+            R(store)(job->dtype, stream[k], job->out[k], s.start, s.count, out[k]);
+}
+
+void KERNEL(R(map))(const map *job, R(map_body) *body)
+{
+    if (job->n == 0)
+        return;
+    int64_t period = job->period ? job->period : job->n;
+    int64_t periods = divide_up(job->n, period), parts = divide_up(period, SPAN);
+    int64_t parts_at_once = job->before ? parts : 1;
+    bool stream[MAP_OUTPUTS];
+    for (int k = 0; k < MAP_OUTPUTS; k++)
+        stream[k] = writes_past_caches(job, k);
+#pragma omp parallel if (job->n >= PARALLEL)
+    {
+#pragma omp for schedule(static) nowait
+        for (int64_t item = 0; item < periods * parts; item += parts_at_once) {
+            int64_t index = item / parts, part = item % parts;
+            if (job->before)
+                job->before(job->context, index);
+            for (int64_t end = part + parts_at_once; part < end; part++) {
+                span s = {.start = index * period + part * SPAN, .offset = part * SPAN};
+                s.count = smaller(SPAN, smaller(period - s.offset, job->n - s.start));
+                if (s.count > 0)
+                    R(map_span)(job, body, s, stream);
+            }
+        }
+        KERNEL(stream_fence)();
+    }
+}
+
+/* Adds what rows [first, end) of the period's columns [offset, offset + width)
+ * give to sums. */
+static void R(sum_tile)(const column_sums *job, R(column_body) *body, int64_t first, int64_t end, int64_t offset, int64_t width,
+                        double *const *sums)
+{
+    real buffer[MAP_INPUTS][COLUMN_SPAN];
+    for (int k = 0; k < job->count; k++)
+        memset(sums[k], 0, (size_t)width * sizeof(double));
+    for (int64_t row = first; row < end; row++) {
+        span s = {.start = row * job->period + offset, .offset = offset};
+        s.count = smaller(width, job->n - s.start);
+        if (s.count <= 0)
+            return;
+        const real *in[MAP_INPUTS];
+        for (int k = 0; k < MAP_INPUTS; k++)
+            in[k] = job->in[k] ? R(load)(job->dtype, job->in[k], s.start, s.count, buffer[k]) : NULL;
+        body(job->context, s, in, sums);
+    }
+}
+
+shard_status KERNEL(R(column_sums))(shard_device *device, const column_sums *job, R(column_body) *body, double *sums)
+{
+    int64_t period = job->period;
+    if (job->n == 0 || period == 0) {
+        memset(sums, 0, (size_t)(job->count * job->columns) * sizeof *sums);
+        return SHARD_OK;
+    }
+    /* Tiles of some rows and COLUMN_SPAN columns; about TILES of them, or more in few rows. */
+    int64_t rows = divide_up(job->n, period), parts = divide_up(period, COLUMN_SPAN);
+    int64_t blocks = smaller(larger(rows / TILE_ROWS, 1), larger(TILES / parts, 1));
+    bool direct = blocks == 1 && period == job->columns;
+    size_t bytes = (size_t)(blocks * job->count * period) * sizeof(double);
+    double *partial = direct ? sums : device->ops->allocate(device, bytes);
+    if (!partial)
+        return shard_last_status();
+#pragma omp parallel for schedule(static) if (job->n >= PARALLEL)
+    for (int64_t tile = 0; tile < blocks * parts; tile++) {
+        int64_t block = tile / parts, offset = tile % parts * COLUMN_SPAN;
+        double *tile_sums[MAP_OUTPUTS];
+        for (int k = 0; k < job->count; k++)
+            tile_sums[k] = partial + (block * job->count + k) * period + offset;
+        R(sum_tile)(job, body, rows * block / blocks, rows * (block + 1) / blocks, offset, smaller(COLUMN_SPAN, period - offset),
+                    tile_sums);
+    }
+    if (!direct) {
+        fold(job, blocks, partial, sums);
+        device->ops->release(device, partial, bytes);
+    }
+    return SHARD_OK;
+}
+
+#else
+
+#include "device/cpu/kernels/map.h"
+
+#include <string.h>
+
+enum {
+    COLUMN_SPAN = SPAN / 2,
+    TILE_ROWS = 64, /* at least, if there are several tiles in a column */
+    TILES = 64,
+};
+
+/* An output that is read as well is in the caches already. */
+static bool writes_past_caches(const map *job, int output)
+{
+    for (int k = 0; k < MAP_INPUTS; k++)
+        if (job->in[k] == job->out[output])
+            return false;
+    return streams(job->n, shard_dtype_size(job->dtype));
+}
+
+/* Adds up the blocks' sums, in order, and the repetitions of a column in the period. */
+static void fold(const column_sums *job, int64_t blocks, const double *partial, double *sums)
+{
+    int64_t columns = job->columns;
+    memset(sums, 0, (size_t)(job->count * columns) * sizeof *sums);
+    for (int64_t block = 0; block < blocks; block++)
+        for (int k = 0; k < job->count; k++)
+            for (int64_t repeat = 0; repeat < job->period; repeat += columns, partial += columns)
+                for (int64_t c = 0; c < columns; c++)
+                    sums[k * columns + c] += partial[c];
+}
+
+#define SELF "map.c"
+#include "device/cpu/kernels/real.h"
+
+#endif

@@ -1,0 +1,49 @@
+#ifdef real
+
+COLUMN_BODY(sum)
+{
+    const real *x = in[0];
+    double *sum = sums[0];
+#pragma omp simd
+    for (int64_t i = 0; i < s.count; i++)
+        sum[i] += (double)x[i];
+}
+
+/* y = sums, or sums + y. */
+MAP_BODY(finish)
+{
+    const double *sum = (const double *)context + s.start;
+    const real *old = in[0];
+    real *y = out[0];
+    for (int64_t i = 0; i < s.count; i++)
+        y[i] = (real)(old ? sum[i] + (double)old[i] : sum[i]);
+}
+
+#else
+
+#include "device/cpu/kernels/map.h"
+
+#define SELF "sum_rows.c"
+#include "device/cpu/kernels/real.h"
+
+shard_status KERNEL(sum_rows)(shard_device *device, int64_t rows, int64_t cols, const void *x, bool accumulate, void *y,
+                              shard_dtype dtype)
+{
+    if (cols == 0)
+        return SHARD_OK;
+    size_t bytes = (size_t)cols * sizeof(double);
+    double *sums = device->ops->allocate(device, bytes);
+    if (!sums)
+        return shard_last_status();
+    column_sums job = {
+        .dtype = dtype, .n = rows * cols, .columns = cols, .period = wide_period(cols), .in = {x}, .count = 1};
+    shard_status status = COLUMN_SUMS(device, &job, sum, sums);
+    if (status == SHARD_OK) {
+        map out = {.dtype = dtype, .n = cols, .in = {accumulate ? y : NULL}, .out = {y}, .context = sums};
+        MAP(&out, finish);
+    }
+    device->ops->release(device, sums, bytes);
+    return status;
+}
+
+#endif

@@ -1,0 +1,148 @@
+#include "support/kernels.h"
+
+#include "base/dtype.h"
+#include "device/cpu/kernels/pick.h"
+
+#include <check.h>
+#include <string.h>
+
+const shard_dtype float_dtypes[4] = {SHARD_FLOAT32, SHARD_FLOAT64, SHARD_BFLOAT16, SHARD_FLOAT16};
+
+shard_device *kernel_device(int i)
+{
+    enum { MOST = 8 };
+    static struct {
+        shard_device device;
+        shard_device_ops ops;
+    } sets[MOST];
+    static int count;
+    for (int set = 0; count == 0 || set > 0; set++) {
+        const char *name;
+        bool runs;
+        const shard_device_ops *kernels = shard_cpu_kernel_set(set, &name, &runs);
+        if (!kernels)
+            break;
+        if (!runs)
+            continue;
+        sets[count].ops = *kernels;
+        sets[count].ops.allocate = shard_cpu()->ops->allocate;
+        sets[count].ops.release = shard_cpu()->ops->release;
+        sets[count].device = (shard_device){.ops = &sets[count].ops, .name = name};
+        count++;
+    }
+    return i < count ? &sets[i].device : NULL;
+}
+
+void *array_new(int64_t n, shard_dtype dtype)
+{
+    void *array = shard_cpu()->ops->allocate(shard_cpu(), (size_t)(n ? n : 1) * shard_dtype_size(dtype));
+    ck_assert_ptr_nonnull(array);
+    return array;
+}
+
+void array_free(void *array, int64_t n, shard_dtype dtype)
+{
+    if (array)
+        shard_cpu()->ops->release(shard_cpu(), array, (size_t)(n ? n : 1) * shard_dtype_size(dtype));
+}
+
+double array_get(const void *array, int64_t i, shard_dtype dtype)
+{
+    switch (dtype) {
+    case SHARD_FLOAT32:
+        return (double)((const float *)array)[i];
+    case SHARD_FLOAT64:
+        return ((const double *)array)[i];
+    case SHARD_BFLOAT16:
+        return (double)shard_bfloat16_to_float(((const uint16_t *)array)[i]);
+    case SHARD_FLOAT16:
+        return (double)shard_float16_to_float(((const uint16_t *)array)[i]);
+    case SHARD_INT64:
+        return (double)((const int64_t *)array)[i];
+    case SHARD_INT32:
+        return ((const int32_t *)array)[i];
+    case SHARD_UINT8:
+        return ((const uint8_t *)array)[i];
+    }
+    return NAN;
+}
+
+void array_put(void *array, int64_t i, shard_dtype dtype, double value)
+{
+    switch (dtype) {
+    case SHARD_FLOAT32:
+        ((float *)array)[i] = (float)value;
+        break;
+    case SHARD_FLOAT64:
+        ((double *)array)[i] = value;
+        break;
+    case SHARD_BFLOAT16:
+        ((uint16_t *)array)[i] = shard_float_to_bfloat16((float)value);
+        break;
+    case SHARD_FLOAT16:
+        ((uint16_t *)array)[i] = shard_float_to_float16((float)value);
+        break;
+    case SHARD_INT64:
+        ((int64_t *)array)[i] = (int64_t)value;
+        break;
+    case SHARD_INT32:
+        ((int32_t *)array)[i] = (int32_t)value;
+        break;
+    case SHARD_UINT8:
+        ((uint8_t *)array)[i] = (uint8_t)value;
+        break;
+    }
+}
+
+double noise(uint64_t seed, int64_t i)
+{
+    uint64_t z = seed * 0x9e3779b97f4a7c15u + (uint64_t)i; /* splitmix64 */
+    z = (z + 0x9e3779b97f4a7c15u) * 0xbf58476d1ce4e5b9u;
+    z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
+    return (double)(int64_t)(z ^ (z >> 31)) * 0x1p-63;
+}
+
+void *array_noise(int64_t n, shard_dtype dtype, uint64_t seed, double low, double high)
+{
+    void *array = array_new(n, dtype);
+    for (int64_t i = 0; i < n; i++)
+        array_put(array, i, dtype, low + (high - low) * (noise(seed, i) + 1) / 2);
+    return array;
+}
+
+double unit(shard_dtype dtype)
+{
+    return dtype == SHARD_FLOAT64 ? 0x1p-53 : dtype == SHARD_FLOAT32 ? 0x1p-24 : dtype == SHARD_BFLOAT16 ? 0x1p-8 : 0x1p-11;
+}
+
+double compute_unit(shard_dtype dtype)
+{
+    return dtype == SHARD_FLOAT64 ? 0x1p-53 : 0x1p-24;
+}
+
+/* Half the distance of two neighbours at this size. */
+static long double half_step(shard_dtype dtype, long double value)
+{
+    long double least = dtype == SHARD_FLOAT16 ? 0x1p-25L : dtype == SHARD_FLOAT64 ? 0x1p-1075L : 0x1p-150L;
+    return fmaxl(fabsl(value) * (long double)unit(dtype), least);
+}
+
+void check_close(shard_dtype dtype, double got, long double want, long double error, const char *what, int64_t i)
+{
+    if (isnan(got) ? isnan(want) : (isinf(got) || isinf(want)) ? got == (double)want
+                                                              : fabsl(got - want) <= error + half_step(dtype, fabsl(want) + error))
+        return;
+    ck_abort_msg("%s, %s: element %lld is %.17g, wanted %.17Lg within %.3Lg", what, shard_dtype_name(dtype), (long long)i, got,
+                 want, error);
+}
+
+void check_same(shard_dtype dtype, int64_t n, const void *a, const void *b, const char *what)
+{
+    size_t size = shard_dtype_size(dtype);
+    for (int64_t i = 0; i < n; i++) {
+        size_t at = (size_t)i * size;
+        double x = array_get(a, i, dtype), y = array_get(b, i, dtype);
+        if (memcmp((const char *)a + at, (const char *)b + at, size) != 0 && !(isnan(x) && isnan(y)))
+            ck_abort_msg("%s, %s: element %lld is %.17g and %.17g", what, shard_dtype_name(dtype), (long long)i, x, y);
+    }
+}

@@ -1,0 +1,45 @@
+/*
+ * For tests of the CPU's kernels: a device for each instruction set that this
+ * machine runs, arrays of any dtype from the pool (which under AddressSanitizer
+ * ends each where it ends), and comparison with what long double loops give.
+ */
+#ifndef TESTS_SUPPORT_KERNELS_H
+#define TESTS_SUPPORT_KERNELS_H
+
+#include "device/device.h"
+
+#include <math.h>
+
+/* The i-th, whose name is the set's; the baseline first, NULL past the last. */
+shard_device *kernel_device(int i);
+
+/* The four floating types. */
+extern const shard_dtype float_dtypes[4];
+
+/* Freed by array_free, or at the end of the test's process. */
+void *array_new(int64_t n, shard_dtype);
+void array_free(void *array, int64_t n, shard_dtype);
+
+/* Element i as a number, and a number, rounded once, as element i. */
+double array_get(const void *array, int64_t i, shard_dtype);
+void array_put(void *array, int64_t i, shard_dtype, double value);
+
+/* Numbers in [-1, 1) that depend on the seed and the index alone. */
+double noise(uint64_t seed, int64_t i);
+
+/* A new array of low + (high - low) * (noise + 1) / 2. */
+void *array_noise(int64_t n, shard_dtype, uint64_t seed, double low, double high);
+
+/* The relative error of one rounding: 2^-53, 2^-24, 2^-8, 2^-11. */
+double unit(shard_dtype);
+/* The same in which the type is computed: float's for 16-bit types. */
+double compute_unit(shard_dtype);
+
+/* Fails unless got is the wanted number rounded to the dtype after an error of
+ * at most `error` (absolute), or both are the same infinity or NaN. */
+void check_close(shard_dtype, double got, long double want, long double error, const char *what, int64_t i);
+
+/* Whether two arrays have the same bytes, NaNs being the same. */
+void check_same(shard_dtype, int64_t n, const void *a, const void *b, const char *what);
+
+#endif
