@@ -78,10 +78,13 @@ SHARD_API shard_tensor *shard_normal_with(shard_shape shape, double mean, double
 /* The same memory, without history. */
 SHARD_API shard_tensor *shard_detach(shard_tensor *tensor);
 
-/* Says that this tensor is part [start, start + size(dim)) of `whole` along dim,
- * the group's other members holding the rest in rank order (not checked). The
- * same memory; differentiable leaves stay leaves only through the original.
- * Not collective. dim may be negative. */
+/* Says that this tensor is part [start, start + size(dim)) of `whole` along dim
+ * (negative: from the end), the group's other members holding the rest in rank
+ * order (not checked). The same memory. A random tensor whose values were not made
+ * yet gets those of that part of the whole tensor, so a split parameter is
+ *     shard_range part = shard_split_range(out, size, rank);
+ *     shard_as_split(shard_uniform(SHARD_SHAPE(part.size, in), low, high), 0, group, part.start, out)
+ * Refused for a tensor that requires a gradient. Not collective. */
 SHARD_API shard_tensor *shard_as_split(shard_tensor *tensor, int dim, shard_group *group, int64_t start, int64_t whole);
 
 /* ---- what it is ---- */
@@ -126,7 +129,8 @@ SHARD_API void shard_release(shard_tensor *tensor);
 SHARD_API shard_tensor *shard_keep(shard_tensor *tensor);
 
 /* SHARD_SCOPE { ... }: what is made inside and not kept is freed at its end, by
- * whichever way it is left (break, return, goto out). Scopes nest. */
+ * whichever way it is left (return, goto, break, which leaves just the scope).
+ * Scopes nest. */
 typedef struct shard_scope {
     struct shard_scope *outer;
     shard_tensor *first;
@@ -135,12 +139,12 @@ typedef struct shard_scope {
 SHARD_API void shard_scope_open(shard_scope *scope);
 SHARD_API void shard_scope_close(shard_scope *scope);
 
-#define SHARD_SCOPE_NAME_(line) shard_scope_##line
-#define SHARD_SCOPE_NAME(line) SHARD_SCOPE_NAME_(line)
-#define SHARD_SCOPE                                                                                                   \
-    for (shard_scope SHARD_SCOPE_NAME(__LINE__) __attribute__((cleanup(shard_scope_close))) = {.open = -1},           \
-                                                *shard_scope_turn = &SHARD_SCOPE_NAME(__LINE__);                      \
-         shard_scope_turn && (shard_scope_open(shard_scope_turn), true); shard_scope_turn = NULL)
+#define SHARD_JOIN_(name, line) name##line
+#define SHARD_JOIN(name, line) SHARD_JOIN_(name, line)
+#define SHARD_SCOPE SHARD_SCOPE_IN(SHARD_JOIN(shard_scope_, __LINE__), SHARD_JOIN(shard_scope_turn_, __LINE__))
+#define SHARD_SCOPE_IN(scope, turn)                                                                                \
+    for (shard_scope scope __attribute__((cleanup(shard_scope_close))) = {.open = -1}, *turn = &scope;             \
+         turn && (shard_scope_open(turn), true); turn = NULL)
 
 /* ---- named lists: parameters, state dicts ---- */
 

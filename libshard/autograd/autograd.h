@@ -101,8 +101,8 @@ shard_tensor *shard_make_gradient(shard_node *node, int input);
  * is there or to overwrite. */
 shard_tensor *shard_gradient_target(shard_node *node, int input, bool *accumulate);
 
-/* Calls function once, when the running backward has walked the whole record,
- * however many times it was asked for with the same context. */
+/* Calls function once, when the running backward has walked the whole record or
+ * failed, however many times it was asked for with the same context. */
 shard_status shard_at_backward_end(shard_status (*function)(void *context), void *context);
 
 #endif

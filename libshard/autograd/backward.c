@@ -311,8 +311,11 @@ static shard_status run(walk *w, shard_node *root, shard_tensor *gradient)
     for (int64_t at = 0; at < w->count && status == SHARD_OK; at++)
         if (w->nodes[at]->gradient)
             status = step_back(w->nodes[at]);
-    for (int64_t i = 0; i < w->call_count && status == SHARD_OK; i++)
-        status = w->calls[i].function(w->calls[i].context);
+    /* After an error too: what was started is waited for, and the other ranks told. */
+    for (int64_t i = 0; i < w->call_count; i++) {
+        shard_status ended = w->calls[i].function(w->calls[i].context);
+        status = status == SHARD_OK ? ended : status;
+    }
     for (int64_t at = 0; at < w->count; at++) /* after an error: leave nothing half done */
         for (int i = 0; i < w->nodes[at]->inputs; i++)
             if (w->nodes[at]->edge[i].leaf)

@@ -310,7 +310,7 @@ static void reduce_told(const shard_group *group, size_t offset, void *out, int6
     const void *parts[group->size];
     for (int member = 0; member < group->size; member++)
         parts[member] = told[member].data + offset;
-    shard_reduce(out, parts, group->size, count, call->dtype, (shard_reduce_op)call->root);
+    shard_reduce_elements(out, parts, group->size, count, call->dtype, (shard_reduce_op)call->root);
 }
 
 /* Meets for a call on data that may travel along: *done if it did. */

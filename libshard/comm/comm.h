@@ -57,6 +57,9 @@ struct shard_group {
     void *peers;       /* [size] what the members told in the last one */
     const struct shard_call *call; /* the one under way, for texts; NULL between them */
     void *state;       /* the transport's own */
+    /* The ranks that hold the same part as this one of what is split over the group;
+     * set by a mesh. NULL: this rank alone. */
+    struct shard_group *replicas;
 };
 
 shard_group *shard_group_make(const shard_group_ops *ops, int rank, int size, const int *world_ranks, void *state);

@@ -65,7 +65,7 @@ static reduction *const reductions[SHARD_DTYPES][3] = {
     [SHARD_UINT8] = ROW(uint8),
 };
 
-void shard_reduce(void *out, const void *const *parts, int number, int64_t count, shard_dtype dtype, shard_reduce_op op)
+void shard_reduce_elements(void *out, const void *const *parts, int number, int64_t count, shard_dtype dtype, shard_reduce_op op)
 {
     reductions[dtype][op](out, parts, number, count);
 }

@@ -211,7 +211,10 @@ shard_tensor *shard_as_split(shard_tensor *tensor, int dim, shard_group *group, 
         return shard_fail_null(SHARD_ERROR_SHAPE,
                                "shard_as_split: %" PRId64 " elements from %" PRId64 " on are no part of %" PRId64,
                                tensor->shape.dim[dim], start, whole);
-    shard_tensor *view = shard_detach(tensor);
+    bool pending = tensor->recipe.kind != SHARD_NO_RECIPE && !tensor->storage->memory;
+    shard_tensor *view = pending ? shard_tensor_like(tensor) : shard_detach(tensor);
+    if (view && pending)
+        view->recipe = tensor->recipe;
     if (view && shard_group_size(group) > 1)
         view->placement = (shard_placement){.kind = SHARD_SPLIT, .dim = dim, .group = group, .start = start, .whole = whole};
     return view;

@@ -20,30 +20,40 @@ const int rank_counts[RANK_COUNTS] = {1, 2, 3, 4, 8};
 
 #define MOST_RANKS 32
 
-/* What a rank has to say before it ends badly. */
+#define TEXT_BYTES 1500
+
+/* What a rank leaves behind: where it was last, and why it failed. */
 typedef struct rank_report {
+    const char *file; /* a constant of the program, which all ranks share */
     int line;
-    char file[200], text[1500];
+    char text[TEXT_BYTES];
 } rank_report;
 
 /* The own report, in a rank; NULL elsewhere. */
 static rank_report *own_report;
 
-/* The tests are linked with --wrap=_ck_assert_failed: a rank is no child that Check
- * knows, so its failed assertions go to the report, and from there to Check. */
+/* The tests are linked with --wrap of these two: a rank is no child that Check knows
+ * and must not write into Check's pipe. Its failed assertions go to the report, and
+ * from there to Check; of the points that it passes, the last one is kept for the
+ * rank that a signal ends. */
+void __real__mark_point(const char *file, int line);
+void __wrap__mark_point(const char *file, int line);
 CK_ATTRIBUTE_NORETURN void __real__ck_assert_failed(const char *file, int line, const char *expression, const char *format, ...);
 CK_ATTRIBUTE_NORETURN void __wrap__ck_assert_failed(const char *file, int line, const char *expression, const char *format, ...);
 
-static void report(const char *file, int line, const char *text)
+void __wrap__mark_point(const char *file, int line)
 {
-    snprintf(own_report->file, sizeof own_report->file, "%s", file);
-    snprintf(own_report->text, sizeof own_report->text, "%s", text);
+    if (!own_report) {
+        __real__mark_point(file, line);
+        return;
+    }
+    own_report->file = file;
     own_report->line = line;
 }
 
 void __wrap__ck_assert_failed(const char *file, int line, const char *expression, const char *format, ...)
 {
-    char text[1400];
+    char text[TEXT_BYTES];
     snprintf(text, sizeof text, "%s", expression);
     if (format) {
         va_list arguments;
@@ -53,7 +63,8 @@ void __wrap__ck_assert_failed(const char *file, int line, const char *expression
     }
     if (!own_report)
         __real__ck_assert_failed(file, line, expression, "%s", text);
-    report(file, line, text);
+    __wrap__mark_point(file, line);
+    memcpy(own_report->text, text, sizeof text);
     _exit(1);
 }
 
@@ -166,7 +177,7 @@ void run_these_ranks(ranks_run run)
     rank_report first = reports[failed < 0 ? 0 : failed];
     munmap(reports, bytes);
     if (failed >= 0)
-        __wrap__ck_assert_failed(first.file[0] ? first.file : __FILE__, first.file[0] ? first.line : __LINE__, "Failed",
+        __wrap__ck_assert_failed(first.file ? first.file : __FILE__, first.file ? first.line : __LINE__, "Failed",
                                  "rank %d of %d: %s", failed, run.size, first.text);
 }
 

@@ -56,7 +56,7 @@ static shard_status reduce_alone(shard_group *group, void *data, int64_t count, 
         parts[member] = chunk_of(group, 0, member);
     copy(chunk_of(group, 0, group->rank), data, count * (int64_t)shard_dtype_size(dtype));
     SHARD_TRY(shm_meet(group));
-    shard_reduce(data, parts, group->size, count, dtype, op);
+    shard_reduce_elements(data, parts, group->size, count, dtype, op);
     return SHARD_OK;
 }
 
@@ -82,7 +82,7 @@ static void reduce_slice(shard_group *group, slice part, char *result, int64_t s
     for (int member = 0; member < group->size; member++)
         parts[member] = chunk_of(group, step, member) + part.low;
     parts[group->rank] = part.data + part.low;
-    shard_reduce(result + part.low, parts, group->size, (part.high - part.low) / (int64_t)shard_dtype_size(dtype), dtype, op);
+    shard_reduce_elements(result + part.low, parts, group->size, (part.high - part.low) / (int64_t)shard_dtype_size(dtype), dtype, op);
     copy(part.data + part.low, result + part.low, part.high - part.low);
 }
 
@@ -176,7 +176,7 @@ shard_status shm_reduce_scatter(shard_group *group, void *all, void *mine, const
             for (int member = 0; member < group->size; member++)
                 parts[member] = chunk_of(group, step - 1, member) + group->rank * chunk;
             parts[group->rank] = own + (step - 1) * chunk;
-            shard_reduce((char *)mine + (step - 1) * chunk, parts, group->size,
+            shard_reduce_elements((char *)mine + (step - 1) * chunk, parts, group->size,
                          part_of(counts[group->rank] * size, chunk, step - 1) / size, dtype, op);
         }
         if (step < steps)

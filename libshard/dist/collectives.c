@@ -1,0 +1,96 @@
+/* copy, reduce, and the collectives in place. */
+#include "dist/dist.h"
+
+shard_tensor *shard_leave(shard_group *group)
+{
+    shard_group_fail(group);
+    return NULL;
+}
+
+/* ---- copy: forward as it is, backward summed over the group ---- */
+
+typedef struct copy_context {
+    shard_group *group;
+} copy_context;
+
+static shard_status copy_backward(shard_node *node, shard_tensor *dy, shard_tensor **dx)
+{
+    const copy_context *context = node->context;
+    dx[0] = dy;
+    if (dy->placement.kind == SHARD_PARTIAL) /* a split layer has said so itself */
+        return SHARD_OK;
+    dx[0] = shard_detach(dy);
+    if (dx[0])
+        dx[0]->placement = (shard_placement){.kind = SHARD_PARTIAL, .group = context->group};
+    return dx[0] ? SHARD_OK : shard_last_status();
+}
+
+static const shard_node_type copy_type = {
+    .name = "copy", .backward = copy_backward, .takes_partial = true, .places_gradients = true};
+
+shard_tensor *shard_copy(shard_tensor *x, shard_group *group)
+{
+    if (!shard_check_operand("shard_copy", x))
+        return NULL;
+    if (!shard_is_replicated(x))
+        return shard_refuse_placement("shard_copy", x), NULL;
+    if (shard_group_size(group) == 1)
+        return shard_reshape(x, x->shape);
+    shard_tensor *y = shard_detach(x);
+    shard_node *node = shard_record(&copy_type, y, SHARD_INPUTS(x), sizeof(copy_context));
+    if (node)
+        ((copy_context *)node->context)->group = group;
+    return y;
+}
+
+/* ---- reduce: forward summed over the group, backward as it is ---- */
+
+static shard_status reduce_backward(shard_node *node, shard_tensor *dy, shard_tensor **dx)
+{
+    (void)node;
+    dx[0] = dy;
+    return SHARD_OK;
+}
+
+static const shard_node_type reduce_type = {.name = "reduce", .backward = reduce_backward};
+
+shard_tensor *shard_reduce(shard_tensor *x, shard_group *group)
+{
+    if (!shard_check_operands("shard_reduce", SHARD_INPUTS(x)))
+        return shard_leave(group);
+    bool ours = x->placement.kind == SHARD_PARTIAL && x->placement.group == group;
+    if (!ours && !shard_is_replicated(x)) {
+        shard_refuse_placement("shard_reduce", x);
+        return shard_leave(group);
+    }
+    if (shard_group_size(group) == 1)
+        return shard_reshape(x, x->shape);
+    shard_tensor *y = shard_tensor_make(x->shape, x->dtype, shard_device_of(x));
+    void *memory[2];
+    if (!y || !shard_load(SHARD_INPUTS(x, y), memory))
+        return shard_leave(group);
+    SHARD_RUN(x, axpby, shard_numel(x), 1.0, memory[0], 0.0, memory[1], x->dtype);
+    y = shard_result(y, shard_group_all_reduce(group, memory[1], shard_numel(y), y->dtype, SHARD_SUM));
+    shard_record(&reduce_type, y, SHARD_INPUTS(x), 0);
+    return y;
+}
+
+/* ---- in place ---- */
+
+shard_status shard_all_reduce(shard_tensor *x, shard_reduce_op op, shard_group *group)
+{
+    if (!x) {
+        shard_null_argument("shard_all_reduce", "x");
+        return shard_group_fail(group);
+    }
+    return shard_group_all_reduce(group, shard_tensor_memory_to_write(x), shard_numel(x), x->dtype, op);
+}
+
+shard_status shard_broadcast(shard_tensor *x, int root, shard_group *group)
+{
+    if (!x) {
+        shard_null_argument("shard_broadcast", "x");
+        return shard_group_fail(group);
+    }
+    return shard_group_broadcast(group, shard_tensor_memory_to_write(x), shard_numel(x), x->dtype, root);
+}

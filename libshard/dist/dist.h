@@ -1,0 +1,31 @@
+/* What the files of this folder share. */
+#ifndef SHARD_DIST_DIST_H
+#define SHARD_DIST_DIST_H
+
+#include <shard/dist.h>
+
+#include "op/op.h"
+
+/* For a maker that cannot go on although the other members will enter the
+ * collective: tells them, and is NULL. */
+shard_tensor *shard_leave(shard_group *group);
+
+/* x's shape as rows x (dim) x width around a dimension. */
+typedef struct shard_cut {
+    int64_t rows, size, width;
+} shard_cut;
+static inline shard_cut shard_cut_along(const shard_shape *shape, int dim)
+{
+    return (shard_cut){.rows = shard_shape_product(shape, 0, dim),
+                       .size = shape->dim[dim],
+                       .width = shard_shape_product(shape, dim + 1, shape->ndim)};
+}
+
+/* Copies [start, start + size) along dim between a tensor and a contiguous part. */
+shard_status shard_copy_part_out(shard_tensor *whole, int dim, shard_range range, void *part);
+shard_status shard_copy_part_in(shard_tensor *whole, int dim, shard_range range, const void *part);
+
+/* The members' parts (ranges[i] along dim) become one tensor of that shape. */
+shard_tensor *shard_gather_parts(shard_tensor *part, shard_shape whole, int dim, const shard_range *ranges, shard_group *group);
+
+#endif

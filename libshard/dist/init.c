@@ -1,0 +1,34 @@
+/* Joining and leaving the job. */
+#include "dist/dist.h"
+
+#include "base/log.h"
+
+#include <stdio.h>
+
+static shard_group *world;
+
+shard_group *shard_world(void)
+{
+    return world;
+}
+
+shard_status shard_init(int *argc, char ***argv)
+{
+    if (world)
+        return shard_error(SHARD_ERROR_ARGUMENT, "shard_init: called twice");
+    world = shard_world_open(argc, argv);
+    if (!world)
+        return shard_last_status();
+    shard_log_set_rank(shard_group_size(world) > 1 ? shard_group_rank(world) : -1);
+    return SHARD_OK;
+}
+
+int shard_finalize(void)
+{
+    int failed = shard_last_status() != SHARD_OK;
+    if (failed)
+        shard_log(SHARD_LOG_ERROR, "%s", shard_last_error());
+    shard_world_close(world);
+    world = NULL;
+    return failed;
+}

@@ -1,0 +1,179 @@
+/* The conversion of linear layers into parallel ones. */
+#include "nn/nn.h"
+
+#include "dist/dist.h"
+
+#include <fnmatch.h>
+#include <stdlib.h>
+
+/* Values go from the first rank to the others in pieces of this many bytes at most. */
+#define PIECE_BYTES ((int64_t)16 << 20)
+
+/* What the first rank says of a tensor: how it is made, if it was not made yet. */
+typedef struct first_word {
+    shard_recipe recipe;
+    int64_t made;
+} first_word;
+
+static shard_status ask_first(shard_tensor *tensor, shard_group *group, first_word *word)
+{
+    first_word mine = {.recipe = tensor->recipe, .made = tensor->recipe.kind == SHARD_NO_RECIPE};
+    first_word *all = shard_calloc((size_t)shard_group_size(group), sizeof *all);
+    if (!all)
+        return shard_group_fail(group);
+    shard_status status = shard_group_exchange(group, &mine, sizeof mine, all);
+    *word = status == SHARD_OK ? all[0] : mine;
+    free(all);
+    return status;
+}
+
+/* part = the own range along dim of the first rank's whole, sent by blocks of rows. */
+static shard_status receive_part(shard_tensor *whole, int dim, shard_range range, shard_tensor *part, shard_group *group)
+{
+    int64_t rows = whole->shape.dim[0], width = shard_shape_product(&whole->shape, 1, whole->shape.ndim);
+    int64_t row_bytes = width * (int64_t)shard_dtype_size(whole->dtype);
+    int64_t block = PIECE_BYTES / (row_bytes ? row_bytes : 1);
+    block = block < 1 ? 1 : block;
+    bool first = shard_group_rank(group) == 0;
+    for (int64_t row = 0; row < rows; row += block) {
+        int64_t count = rows - row < block ? rows - row : block;
+        shard_shape shape = whole->shape;
+        shape.dim[0] = count;
+        shard_tensor *piece = first ? shard_tensor_view(whole, row * width, shape)
+                                    : shard_tensor_make(shape, whole->dtype, shard_device_of(whole));
+        char *to = shard_tensor_memory_to_write(part);
+        if (!piece || !to)
+            return shard_group_fail(group);
+        SHARD_TRY(shard_group_broadcast(group, shard_tensor_memory(piece), count * width, whole->dtype, 0));
+        if (dim == 0) { /* the rows of this block that are ours */
+            int64_t from = row > range.start ? row : range.start;
+            int64_t end = row + count < range.start + range.size ? row + count : range.start + range.size;
+            if (from < end)
+                SHARD_TRY(shard_copy_part_out(piece, 0, (shard_range){from - row, end - from},
+                                              to + (size_t)((from - range.start) * row_bytes)));
+        } else {
+            size_t own_bytes = (size_t)shard_shape_product(&part->shape, 1, part->shape.ndim) * shard_dtype_size(part->dtype);
+            SHARD_TRY(shard_copy_part_out(piece, dim, range, to + (size_t)row * own_bytes));
+        }
+        shard_release(piece);
+    }
+    return SHARD_OK;
+}
+
+/* The own part along dim (-1: all of it) of the first rank's tensor. */
+static shard_tensor *take_part(shard_tensor *whole, int dim, shard_group *group)
+{
+    first_word word = {.made = 0};
+    if (ask_first(whole, group, &word) != SHARD_OK)
+        return NULL;
+    int along = dim < 0 ? 0 : dim;
+    shard_range range = {.start = 0, .size = whole->shape.dim[along]};
+    if (dim >= 0)
+        range = shard_split_range(whole->shape.dim[dim], shard_group_size(group), shard_group_rank(group));
+    shard_shape shape = whole->shape;
+    shape.dim[along] = range.size;
+    shard_tensor *part = shard_tensor_make(shape, whole->dtype, shard_device_of(whole));
+    if (!part)
+        return shard_leave(group);
+    if (dim >= 0 && shard_group_size(group) > 1)
+        part->placement = (shard_placement){
+            .kind = SHARD_SPLIT, .dim = dim, .group = group, .start = range.start, .whole = whole->shape.dim[dim]};
+    if (!word.made)
+        part->recipe = word.recipe;
+    else if (receive_part(whole, along, range, part, group) != SHARD_OK)
+        return NULL;
+    return part;
+}
+
+static shard_module *convert_one(shard_module *old, shard_split split, shard_group *group)
+{
+    shard_linear_data what = *shard_linear_of(old);
+    shard_scope scope;
+    shard_scope_open(&scope);
+    shard_tensor *old_bias = shard_module_optional(old, "bias");
+    int dim = split == SHARD_SPLIT_COLUMN ? 0 : split == SHARD_SPLIT_ROW ? 1 : -1;
+    shard_tensor *weight = take_part(shard_module_tensor(old, "weight"), dim, group);
+    shard_tensor *bias = old_bias && weight ? take_part(old_bias, dim == 0 ? 0 : -1, group) : NULL;
+    shard_module *module = NULL;
+    if (weight && (bias || !old_bias)) {
+        if (dim >= 0 && group)
+            shard_set_replica_group(weight, group->replicas);
+        if (dim == 0 && bias && group)
+            shard_set_replica_group(bias, group->replicas);
+        what.split = split;
+        what.group = split == SHARD_SPLIT_NONE ? NULL : group;
+        module = shard_linear_from(what, weight, bias);
+        shard_module_set_training(module, shard_module_is_training(old));
+        if (module) { /* what was frozen stays so */
+            weight->requires_grad = shard_module_tensor(old, "weight")->requires_grad;
+            if (bias)
+                bias->requires_grad = old_bias->requires_grad;
+        }
+    }
+    shard_scope_close(&scope);
+    return module;
+}
+
+typedef struct conversion {
+    const char *pattern;
+    shard_split split;
+    shard_group *group;
+    int converted;
+} conversion;
+
+static bool is_wanted(const conversion *c, const shard_module *module, const char *name)
+{
+    const shard_linear_data *what = shard_linear_of(module);
+    return what && what->split == SHARD_SPLIT_NONE && (!c->pattern || fnmatch(c->pattern, name, 0) == 0);
+}
+
+static shard_status convert_below(conversion *c, shard_module *module, const char *prefix)
+{
+    for (int i = 0; i < shard_module_child_count(module); i++) {
+        char *name = shard_format("%s%s", prefix, shard_module_child_name(module, i));
+        char *below = name ? shard_format("%s.", name) : NULL;
+        shard_module *child = shard_module_child_at(module, i);
+        shard_status status = below ? SHARD_OK : shard_last_status();
+        if (status == SHARD_OK && is_wanted(c, child, name)) {
+            shard_module *parallel = convert_one(child, c->split, c->group);
+            status = parallel ? SHARD_OK : shard_last_status();
+            if (parallel) {
+                shard_module_replace_child(module, i, parallel);
+                c->converted++;
+            }
+        } else if (status == SHARD_OK) {
+            status = convert_below(c, child, below);
+        }
+        free(name);
+        free(below);
+        SHARD_TRY(status);
+    }
+    return SHARD_OK;
+}
+
+shard_status shard_convert_parallel_linear(shard_module **module, const char *pattern, shard_split split, shard_group *group,
+                                           int *converted)
+{
+    if (!module || !*module) {
+        shard_null_argument("shard_convert_parallel_linear", "module");
+        return shard_group_fail(group);
+    }
+    conversion c = {.pattern = pattern, .split = split, .group = group};
+    if (is_wanted(&c, *module, "")) {
+        shard_module *parallel = convert_one(*module, split, group);
+        if (!parallel)
+            return shard_last_status();
+        shard_module_destroy(*module);
+        *module = parallel;
+        c.converted = 1;
+    }
+    SHARD_TRY(convert_below(&c, *module, ""));
+    if (!c.converted) {
+        shard_error(SHARD_ERROR_ARGUMENT, "shard_convert_parallel_linear: no linear layer's name matches \"%s\"",
+                    pattern ? pattern : "*");
+        return shard_group_fail(group);
+    }
+    if (converted)
+        *converted = c.converted;
+    return SHARD_OK;
+}

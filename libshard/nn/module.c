@@ -1,0 +1,268 @@
+/* Modules: a type, and named parameters, buffers and children. */
+#include "nn/nn.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+typedef struct named_child {
+    char *name;
+    shard_module *module;
+} named_child;
+
+typedef struct named_value {
+    char *name;
+    shard_tensor *tensor;
+    bool is_parameter;
+} named_value;
+
+struct shard_module {
+    const shard_module_type *type;
+    void *data;
+    bool training;
+    named_child *children;
+    int64_t child_count, child_capacity;
+    named_value *values;
+    int64_t value_count, value_capacity;
+};
+
+/* ---- life ---- */
+
+shard_module *shard_module_create(const shard_module_type *type, void *data)
+{
+    shard_module *module = type ? shard_calloc(1, sizeof *module) : NULL;
+    if (module) {
+        *module = (shard_module){.type = type, .data = data, .training = true};
+        return module;
+    }
+    if (!type)
+        shard_null_argument("shard_module_create", "type");
+    /* data is taken over all the same. */
+    shard_module orphan = {.type = type, .data = data};
+    if (type && type->destroy)
+        type->destroy(&orphan);
+    return NULL;
+}
+
+void shard_module_destroy(shard_module *module)
+{
+    if (!module)
+        return;
+    for (int64_t i = 0; i < module->child_count; i++) {
+        shard_module_destroy(module->children[i].module);
+        free(module->children[i].name);
+    }
+    for (int64_t i = 0; i < module->value_count; i++) {
+        shard_tensor_drop(module->values[i].tensor);
+        free(module->values[i].name);
+    }
+    if (module->type->destroy)
+        module->type->destroy(module);
+    free(module->children);
+    free(module->values);
+    free(module);
+}
+
+shard_module *shard_module_checked(shard_module *module, shard_status status)
+{
+    if (status == SHARD_OK)
+        return module;
+    shard_module_destroy(module);
+    return NULL;
+}
+
+void *shard_module_data(const shard_module *module)
+{
+    return module ? module->data : NULL;
+}
+
+const shard_module_type *shard_module_get_type(const shard_module *module)
+{
+    return module ? module->type : NULL;
+}
+
+/* ---- what it has ---- */
+
+static shard_status check_name(const shard_module *module, const char *name)
+{
+    if (!*name || strchr(name, '.'))
+        return shard_error(SHARD_ERROR_ARGUMENT, "%s: \"%s\" is no name: empty, or with a dot", module->type->name, name);
+    for (int64_t i = 0; i < module->child_count; i++)
+        if (strcmp(module->children[i].name, name) == 0)
+            return shard_error(SHARD_ERROR_ARGUMENT, "%s: there is a child \"%s\" already", module->type->name, name);
+    for (int64_t i = 0; i < module->value_count; i++)
+        if (strcmp(module->values[i].name, name) == 0)
+            return shard_error(SHARD_ERROR_ARGUMENT, "%s: there is a tensor \"%s\" already", module->type->name, name);
+    return SHARD_OK;
+}
+
+static shard_status add_value(shard_module *module, const char *name, shard_tensor *tensor, bool is_parameter)
+{
+    if (!module || !name || !tensor)
+        return shard_null_argument(is_parameter ? "shard_module_add_parameter" : "shard_module_add_buffer",
+                                   !module ? "module" : !name ? "name" : "tensor");
+    SHARD_TRY(check_name(module, name));
+    if (tensor->history)
+        return shard_error(SHARD_ERROR_ARGUMENT, "%s: \"%s\" is the result of an operation, not a leaf", module->type->name, name);
+    if (is_parameter && !shard_dtype_is_float(tensor->dtype))
+        return shard_error(SHARD_ERROR_ARGUMENT, "%s: parameter \"%s\" is %s, which has no gradient", module->type->name, name,
+                           shard_dtype_name(tensor->dtype));
+    SHARD_TRY(shard_grow(&module->values, &module->value_capacity, module->value_count + 1, sizeof *module->values));
+    char *copy = shard_strdup(name);
+    if (!copy)
+        return shard_last_status();
+    tensor->requires_grad = is_parameter;
+    module->values[module->value_count++] = (named_value){copy, shard_tensor_share(tensor), is_parameter};
+    return SHARD_OK;
+}
+
+shard_status shard_module_add_parameter(shard_module *module, const char *name, shard_tensor *tensor)
+{
+    return add_value(module, name, tensor, true);
+}
+
+shard_status shard_module_add_buffer(shard_module *module, const char *name, shard_tensor *tensor)
+{
+    return add_value(module, name, tensor, false);
+}
+
+shard_status shard_module_add_child(shard_module *module, const char *name, shard_module *child)
+{
+    shard_status status = SHARD_OK;
+    char *copy = NULL;
+    if (!module || !name || !child)
+        status = shard_null_argument("shard_module_add_child", !module ? "module" : !name ? "name" : "child");
+    if (status == SHARD_OK)
+        status = check_name(module, name);
+    if (status == SHARD_OK)
+        status = shard_grow(&module->children, &module->child_capacity, module->child_count + 1, sizeof *module->children);
+    if (status == SHARD_OK && !(copy = shard_strdup(name)))
+        status = shard_last_status();
+    if (status == SHARD_OK)
+        module->children[module->child_count++] = (named_child){copy, child};
+    else
+        shard_module_destroy(child);
+    return status;
+}
+
+shard_module *shard_module_child(const shard_module *module, const char *name)
+{
+    if (!module || !name)
+        return shard_null_argument("shard_module_child", module ? "name" : "module"), NULL;
+    for (int64_t i = 0; i < module->child_count; i++)
+        if (strcmp(module->children[i].name, name) == 0)
+            return module->children[i].module;
+    return shard_fail_null(SHARD_ERROR_ARGUMENT, "%s has no child \"%s\"", module->type->name, name);
+}
+
+shard_tensor *shard_module_optional(const shard_module *module, const char *name)
+{
+    for (int64_t i = 0; module && name && i < module->value_count; i++)
+        if (strcmp(module->values[i].name, name) == 0)
+            return module->values[i].tensor;
+    return NULL;
+}
+
+shard_tensor *shard_module_tensor(const shard_module *module, const char *name)
+{
+    if (!module || !name)
+        return shard_null_argument("shard_module_tensor", module ? "name" : "module"), NULL;
+    shard_tensor *tensor = shard_module_optional(module, name);
+    return tensor ? tensor : shard_fail_null(SHARD_ERROR_ARGUMENT, "%s has no tensor \"%s\"", module->type->name, name);
+}
+
+int shard_module_child_count(const shard_module *module)
+{
+    return module ? (int)module->child_count : 0;
+}
+
+shard_module *shard_module_child_at(const shard_module *module, int index)
+{
+    return module && index >= 0 && index < module->child_count ? module->children[index].module : NULL;
+}
+
+const char *shard_module_child_name(const shard_module *module, int index)
+{
+    return module && index >= 0 && index < module->child_count ? module->children[index].name : NULL;
+}
+
+void shard_module_replace_child(shard_module *module, int index, shard_module *child)
+{
+    shard_module_destroy(module->children[index].module);
+    module->children[index].module = child;
+}
+
+/* ---- the tree ---- */
+
+void shard_module_each(shard_module *module, void (*function)(shard_module *, void *), void *context)
+{
+    if (!module)
+        return;
+    function(module, context);
+    for (int64_t i = 0; i < module->child_count; i++)
+        shard_module_each(module->children[i].module, function, context);
+}
+
+static void set_training(shard_module *module, void *context)
+{
+    module->training = *(const bool *)context;
+}
+
+void shard_module_set_training(shard_module *module, bool training)
+{
+    shard_module_each(module, set_training, &training);
+}
+
+bool shard_module_is_training(const shard_module *module)
+{
+    return module && module->training;
+}
+
+static shard_status list_values(const shard_module *module, const char *prefix, bool buffers, shard_tensors *list)
+{
+    shard_status status = SHARD_OK;
+    for (int64_t i = 0; i < module->value_count && status == SHARD_OK; i++) {
+        if (!module->values[i].is_parameter && !buffers)
+            continue;
+        char *name = shard_format("%s%s", prefix, module->values[i].name);
+        status = name ? shard_tensors_add(list, name, module->values[i].tensor) : shard_last_status();
+        free(name);
+    }
+    for (int64_t i = 0; i < module->child_count && status == SHARD_OK; i++) {
+        char *below = shard_format("%s%s.", prefix, module->children[i].name);
+        status = below ? list_values(module->children[i].module, below, buffers, list) : shard_last_status();
+        free(below);
+    }
+    return status;
+}
+
+static shard_tensors *list_all(const char *function, const shard_module *module, bool buffers)
+{
+    if (!module)
+        return shard_null_argument(function, "module"), NULL;
+    shard_tensors *list = shard_tensors_create();
+    if (list && list_values(module, "", buffers, list) == SHARD_OK)
+        return list;
+    shard_tensors_destroy(list);
+    return NULL;
+}
+
+shard_tensors *shard_parameters(shard_module *module)
+{
+    return list_all("shard_parameters", module, false);
+}
+
+shard_tensors *shard_state_dict(shard_module *module)
+{
+    return list_all("shard_state_dict", module, true);
+}
+
+shard_tensor *shard_forward(shard_module *module, shard_tensor *x)
+{
+    if (!module || !x)
+        return shard_null_argument("shard_forward", module ? "x" : "module"), NULL;
+    shard_scope scope;
+    shard_scope_open(&scope);
+    shard_tensor *y = shard_scope_hand_out(module->type->forward(module, x), &scope);
+    shard_scope_close(&scope);
+    return y;
+}

@@ -1,0 +1,127 @@
+/* Batch norm and layer norm layers. */
+#include "nn/nn.h"
+
+#include "op/op.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+
+/* ---- batch norm ---- */
+
+static shard_tensor *batch_norm(shard_module *module, shard_tensor *x, shard_tensor *residual, bool relu)
+{
+    const shard_nn_batch_norm_options *options = shard_module_data(module);
+    bool training = shard_module_is_training(module);
+    shard_tensor *batches = shard_module_tensor(module, "num_batches_tracked");
+    if (training && batches) {
+        int64_t *count = shard_data(batches);
+        if (count)
+            ++*count;
+    }
+    return shard_batch_norm(x, shard_module_tensor(module, "running_mean"), shard_module_tensor(module, "running_var"),
+                            shard_module_tensor(module, "weight"), shard_module_tensor(module, "bias"), .training = training,
+                            .momentum = options->momentum, .epsilon = options->epsilon, .group = options->group,
+                            .residual = residual, .relu = relu);
+}
+
+static shard_tensor *batch_norm_forward(shard_module *module, shard_tensor *x)
+{
+    return batch_norm(module, x, NULL, false);
+}
+
+static void batch_norm_destroy(shard_module *module)
+{
+    free(shard_module_data(module));
+}
+
+static const shard_module_type batch_norm_type = {
+    .name = "batch_norm", .forward = batch_norm_forward, .destroy = batch_norm_destroy};
+
+shard_tensor *shard_nn_batch_norm_relu(shard_module *module, shard_tensor *x, shard_tensor *residual)
+{
+    if (!module || !x)
+        return shard_null_argument("shard_nn_batch_norm_relu", module ? "x" : "batch_norm"), NULL;
+    if (shard_module_get_type(module) != &batch_norm_type)
+        return shard_fail_null(SHARD_ERROR_ARGUMENT, "shard_nn_batch_norm_relu: a %s is no batch norm",
+                               shard_module_get_type(module)->name);
+    return batch_norm(module, x, residual, true);
+}
+
+static void synchronise(shard_module *module, void *group)
+{
+    if (shard_module_get_type(module) == &batch_norm_type)
+        ((shard_nn_batch_norm_options *)shard_module_data(module))->group = group;
+}
+
+void shard_nn_sync_batch_norm(shard_module *module, shard_group *group)
+{
+    shard_module_each(module, synchronise, group);
+}
+
+shard_module *shard_nn_batch_norm_with(int64_t channels, shard_nn_batch_norm_options options)
+{
+    if (channels < 1)
+        return shard_fail_null(SHARD_ERROR_ARGUMENT, "shard_nn_batch_norm: %" PRId64 " channels", channels);
+    shard_nn_batch_norm_options *data = shard_calloc(1, sizeof *data);
+    if (!data)
+        return NULL;
+    *data = options;
+    shard_module *module = shard_module_create(&batch_norm_type, data);
+    if (!module)
+        return NULL;
+    shard_dtype dtype = shard_norm_dtype(options.dtype);
+    shard_shape shape = SHARD_SHAPE(channels);
+    shard_scope scope;
+    shard_scope_open(&scope);
+    shard_status status = shard_module_add_parameter(module, "weight", shard_ones(shape, .dtype = dtype));
+    if (status == SHARD_OK)
+        status = shard_module_add_parameter(module, "bias", shard_zeros(shape, .dtype = dtype));
+    if (status == SHARD_OK)
+        status = shard_module_add_buffer(module, "running_mean", shard_zeros(shape, .dtype = dtype));
+    if (status == SHARD_OK)
+        status = shard_module_add_buffer(module, "running_var", shard_ones(shape, .dtype = dtype));
+    if (status == SHARD_OK) /* counted on the host, whatever the device */
+        status = shard_module_add_buffer(module, "num_batches_tracked", shard_zeros(SHARD_SCALAR, .dtype = SHARD_INT64));
+    shard_scope_close(&scope);
+    return shard_module_checked(module, status);
+}
+
+/* ---- layer norm ---- */
+
+typedef struct layer_norm_data {
+    double epsilon;
+} layer_norm_data;
+
+static shard_tensor *layer_norm_forward(shard_module *module, shard_tensor *x)
+{
+    const layer_norm_data *data = shard_module_data(module);
+    return shard_layer_norm(x, shard_module_tensor(module, "weight"), shard_module_tensor(module, "bias"), data->epsilon);
+}
+
+static void layer_norm_destroy(shard_module *module)
+{
+    free(shard_module_data(module));
+}
+
+static const shard_module_type layer_norm_type = {
+    .name = "layer_norm", .forward = layer_norm_forward, .destroy = layer_norm_destroy};
+
+shard_module *shard_nn_layer_norm(int64_t size, double epsilon)
+{
+    if (size < 1)
+        return shard_fail_null(SHARD_ERROR_ARGUMENT, "shard_nn_layer_norm: %" PRId64 " features", size);
+    layer_norm_data *data = shard_calloc(1, sizeof *data);
+    if (!data)
+        return NULL;
+    data->epsilon = epsilon;
+    shard_module *module = shard_module_create(&layer_norm_type, data);
+    if (!module)
+        return NULL;
+    shard_scope scope;
+    shard_scope_open(&scope);
+    shard_status status = shard_module_add_parameter(module, "weight", shard_ones(SHARD_SHAPE(size)));
+    if (status == SHARD_OK)
+        status = shard_module_add_parameter(module, "bias", shard_zeros(SHARD_SHAPE(size)));
+    shard_scope_close(&scope);
+    return shard_module_checked(module, status);
+}

@@ -1,0 +1,22 @@
+/* The parallel linear function: what stands around the own part's product. */
+#include "nn/nn.h"
+
+#include "dist/dist.h"
+
+shard_tensor *shard_parallel_linear(shard_tensor *x, shard_tensor *weight, shard_tensor *bias)
+{
+    if (!weight || weight->placement.kind != SHARD_SPLIT || weight->placement.dim == 0)
+        return shard_linear(x, weight, bias);
+    shard_group *group = weight->placement.group;
+    if (!x)
+        return shard_leave(group);
+    shard_scope scope;
+    shard_scope_open(&scope);
+    shard_tensor *part = shard_is_split(x, x->shape.ndim - 1) ? x : shard_scatter(x, -1, group);
+    shard_tensor *y = shard_reduce(shard_linear(part, weight, NULL), group);
+    if (bias)
+        y = shard_add(y, bias);
+    y = shard_scope_hand_out(y, &scope);
+    shard_scope_close(&scope);
+    return y;
+}

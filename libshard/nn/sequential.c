@@ -1,0 +1,28 @@
+/* One module after the other. */
+#include "nn/nn.h"
+
+#include <stdio.h>
+
+static shard_tensor *sequential_forward(shard_module *module, shard_tensor *x)
+{
+    for (int i = 0; i < shard_module_child_count(module); i++)
+        x = shard_forward(shard_module_child_at(module, i), x);
+    return x;
+}
+
+static const shard_module_type sequential_type = {.name = "sequential", .forward = sequential_forward};
+
+shard_module *shard_nn_sequential_of(int count, shard_module **modules)
+{
+    shard_module *module = shard_module_create(&sequential_type, NULL);
+    shard_status status = module ? SHARD_OK : shard_last_status();
+    for (int i = 0; i < count; i++) {
+        char name[16];
+        snprintf(name, sizeof name, "%d", i);
+        if (status == SHARD_OK)
+            status = shard_module_add_child(module, name, modules[i]);
+        else
+            shard_module_destroy(modules[i]);
+    }
+    return shard_module_checked(module, status);
+}

@@ -1,0 +1,26 @@
+/* Every collective of a group against the values that it must give, for all
+ * transports: called by all members alike. */
+#ifndef TESTS_SUPPORT_COLLECTIVES_H
+#define TESTS_SUPPORT_COLLECTIVES_H
+
+#include <shard/comm.h>
+
+/* Whether sums of floats must be those of adding in rank order, to the bit, or only
+ * close to them. */
+typedef enum sum_order { RANK_ORDER, ANY_ORDER } sum_order;
+
+void check_all_reduce(shard_group *group, sum_order order);
+void check_all_reduce_start(shard_group *group, sum_order order);
+void check_all_gather(shard_group *group);
+void check_reduce_scatter(shard_group *group, sum_order order);
+void check_broadcast(shard_group *group);
+void check_exchange(shard_group *group);
+
+/* Each of the above once with all dtypes and operations, on arrays of this many
+ * elements. */
+void check_sizes(shard_group *group, int64_t count, sum_order order);
+
+/* Every way to write the world as rows times columns: the groups of both, at once. */
+void check_grids(shard_group *world, sum_order order);
+
+#endif

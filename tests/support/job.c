@@ -1,0 +1,122 @@
+#include "support/job.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+static shard_group *open_job(void)
+{
+    check_ok(shard_init(NULL, NULL));
+    return shard_world();
+}
+
+static void close_job(shard_group *world)
+{
+    (void)world;
+    shard_finalize();
+}
+
+void run_job(int size, ranks_body *body, void *context)
+{
+    ranks_open = open_job;
+    ranks_close = close_job;
+    run_ranks(size, body, context);
+}
+
+/* SplitMix64's finaliser over seed and index. */
+static double number_at(uint64_t seed, uint64_t index)
+{
+    uint64_t z = (seed + 1) * 0x9e3779b97f4a7c15u + index * 0xbf58476d1ce4e5b9u;
+    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
+    z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
+    z ^= z >> 31;
+    return (double)(z >> 11) * 0x1p-52 - 1.0;
+}
+
+/* The index in the whole tensor of a part's element. */
+static int64_t whole_index(const shard_tensor *x, int64_t index)
+{
+    shard_shape own = shard_tensor_shape(x), whole = shard_tensor_whole_shape(x);
+    shard_placement placement = shard_tensor_placement(x);
+    int64_t result = 0, stride = 1;
+    for (int d = own.ndim - 1; d >= 0; d--) {
+        int64_t at = index % own.dim[d];
+        index /= own.dim[d];
+        if (placement.kind == SHARD_SPLIT && placement.dim == d)
+            at += placement.start;
+        result += at * stride;
+        stride *= whole.dim[d];
+    }
+    return result;
+}
+
+void fill_made_up(shard_tensor *x, uint64_t seed)
+{
+    ck_assert_msg(x != NULL, "%s", shard_last_error());
+    void *data = shard_data(x);
+    for (int64_t i = 0; i < shard_numel(x); i++) {
+        double value = number_at(seed, (uint64_t)whole_index(x, i));
+        if (shard_tensor_dtype(x) == SHARD_FLOAT64)
+            ((double *)data)[i] = value;
+        else
+            ((float *)data)[i] = (float)value;
+    }
+}
+
+shard_tensor *made_up(shard_shape shape, uint64_t seed, shard_dtype dtype)
+{
+    shard_tensor *x = shard_empty(shape, .dtype = dtype);
+    fill_made_up(x, seed);
+    return x;
+}
+
+shard_tensor *made_up_leaf(shard_shape shape, uint64_t seed, shard_dtype dtype)
+{
+    shard_tensor *x = made_up(shape, seed, dtype);
+    shard_set_requires_grad(x, true);
+    return x;
+}
+
+double *values_of(shard_tensor *x)
+{
+    ck_assert_msg(x != NULL, "a tensor is NULL: %s", shard_last_error());
+    int64_t count = shard_numel(x);
+    double *values = calloc((size_t)count + 1, sizeof *values);
+    SHARD_SCOPE
+    {
+        SHARD_NO_GRAD
+        {
+            shard_tensor *wide = shard_cast(x, SHARD_FLOAT64);
+            check_ok(shard_copy_to_host(wide, values, (size_t)count * sizeof *values));
+        }
+    }
+    return values;
+}
+
+static void check_value(const char *file, int line, const char *name, int64_t index, double got, double wanted, double tolerance)
+{
+    double bound = tolerance * (1.0 + fmax(fabs(got), fabs(wanted)));
+    bool close = fabs(got - wanted) <= bound || (isnan(got) && isnan(wanted));
+    if (!close)
+        ck_abort_msg("%s:%d: %s[%lld] is %.17g, not %.17g (off by %g, allowed %g)", file, line, name, (long long)index, got, wanted,
+                     fabs(got - wanted), bound);
+}
+
+void check_part_at(const char *file, int line, const char *name, shard_tensor *x, const double *whole, double tolerance)
+{
+    double *values = values_of(x);
+    for (int64_t i = 0; i < shard_numel(x); i++)
+        check_value(file, line, name, i, values[i], whole[whole_index(x, i)], tolerance);
+    free(values);
+}
+
+void check_close_at(const char *file, int line, const char *name, shard_tensor *a, shard_tensor *b, double tolerance)
+{
+    double *left = values_of(a), *right = values_of(b);
+    ck_assert_msg(shard_numel(a) == shard_numel(b), "%s:%d: %s has %lld elements, not %lld", file, line, name,
+                  (long long)shard_numel(a), (long long)shard_numel(b));
+    for (int64_t i = 0; i < shard_numel(a); i++)
+        check_value(file, line, name, i, left[i], right[i], tolerance);
+    free(left);
+    free(right);
+}

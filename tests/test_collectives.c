@@ -1,0 +1,208 @@
+/* copy, scatter, reduce, gather: values, and adjoints that a single process would give. */
+#include "support/job.h"
+
+#include <stdlib.h>
+
+/* Rows of member r: uneven, and none for one of them. */
+static int64_t rows_of(int rank)
+{
+    return rank == 1 ? 0 : rank + 1;
+}
+
+static int64_t rows_before(int rank)
+{
+    int64_t rows = 0;
+    for (int i = 0; i < rank; i++)
+        rows += rows_of(i);
+    return rows;
+}
+
+static shard_tensor *own_part(shard_shape shape, int dim, shard_group *group, int64_t start, int64_t whole, uint64_t seed)
+{
+    shard_tensor *part = shard_as_split(shard_empty(shape, .dtype = SHARD_FLOAT64), dim, group, start, whole);
+    fill_made_up(part, seed);
+    shard_set_requires_grad(part, true);
+    return part;
+}
+
+/* sum(gather(x) * w): the gradient of x is its part of w. */
+static void gathers(shard_group *world, int dim, shard_shape shape, int64_t start, int64_t whole_size)
+{
+    shard_tensor *x = own_part(shape, dim, world, start, whole_size, 1);
+    shard_shape whole = shape;
+    whole.dim[dim] = whole_size;
+    shard_tensor *w = made_up(whole, 2, SHARD_FLOAT64), *expected = made_up(whole, 1, SHARD_FLOAT64);
+    shard_tensor *y = shard_gather(x, dim - shape.ndim, world);
+    check_close(y, expected, 0);
+    ck_assert_int_eq(shard_tensor_placement(y).kind, SHARD_REPLICATED);
+    check_ok(shard_backward(shard_sum(shard_mul(y, w))));
+    double *wanted = values_of(w);
+    check_part(shard_grad(x), wanted, 0);
+    free(wanted);
+}
+
+static void gathers_rows(shard_group *world, void *context)
+{
+    (void)context;
+    int rank = shard_group_rank(world), size = shard_group_size(world);
+    SHARD_SCOPE
+    {
+        gathers(world, 0, SHARD_SHAPE(rows_of(rank), 3), rows_before(rank), rows_before(size));
+    }
+}
+
+static void gathers_columns(shard_group *world, void *context)
+{
+    (void)context;
+    int rank = shard_group_rank(world), size = shard_group_size(world);
+    SHARD_SCOPE
+    {
+        gathers(world, 2, SHARD_SHAPE(2, 2, rows_of(rank)), rows_before(rank), rows_before(size));
+    }
+}
+
+static void gathers_labels(shard_group *world, void *context)
+{
+    (void)context;
+    int rank = shard_group_rank(world), size = shard_group_size(world);
+    SHARD_SCOPE
+    {
+        int64_t mine[2] = {rank * 10, rank * 10 + 1};
+        shard_tensor *all = shard_gather(shard_from_host(mine, SHARD_SHAPE(2), .dtype = SHARD_INT64), 0, world);
+        ck_assert_ptr_nonnull(all);
+        const int64_t *values = shard_data(all);
+        for (int i = 0; i < size; i++)
+            ck_assert_int_eq(values[2 * i + 1], i * 10 + 1);
+    }
+}
+
+/* A gathered batch through a layer split over the same group: each member's gradient of
+ * the batch is a part of the sum, and comes back reduce-scattered. */
+static void reduces_and_scatters(shard_group *world, void *context)
+{
+    (void)context;
+    int rank = shard_group_rank(world), size = shard_group_size(world);
+    int64_t rows = rows_before(size), in = 5, out = 2 * size + 1;
+    SHARD_SCOPE
+    {
+        shard_tensor *x = made_up(SHARD_SHAPE(rows, in), 1, SHARD_FLOAT64);
+        shard_set_requires_grad(x, true);
+        shard_tensor *w = made_up_leaf(SHARD_SHAPE(out, in), 2, SHARD_FLOAT64);
+        shard_tensor *g = made_up(SHARD_SHAPE(rows, out), 3, SHARD_FLOAT64);
+        check_ok(shard_backward_from(shard_linear(x, w, NULL), g));
+
+        shard_range part = shard_split_range(out, size, rank);
+        shard_tensor *own_x = own_part(SHARD_SHAPE(rows_of(rank), in), 0, world, rows_before(rank), rows, 1);
+        shard_tensor *own_w = own_part(SHARD_SHAPE(part.size, in), 0, world, part.start, out, 2);
+        shard_tensor *y = shard_linear(shard_gather(own_x, 0, world), own_w, NULL);
+        shard_tensor *own_g = shard_as_split(shard_empty(SHARD_SHAPE(rows, part.size), .dtype = SHARD_FLOAT64), 1, world, part.start,
+                                             out);
+        fill_made_up(own_g, 3);
+        check_ok(shard_backward_from(y, own_g));
+        double *dx = values_of(shard_grad(x)), *dw = values_of(shard_grad(w));
+        check_part(shard_grad(own_x), dx, 1e-14);
+        check_part(shard_grad(own_w), dw, 1e-14);
+        free(dx);
+        free(dw);
+    }
+}
+
+static void scatters(shard_group *world, void *context)
+{
+    (void)context;
+    SHARD_SCOPE
+    {
+        for (int dim = 0; dim < 3; dim++) {
+            shard_shape shape = SHARD_SHAPE(5, 4, 7);
+            shard_tensor *x = made_up_leaf(shape, 4, SHARD_FLOAT64), *w = made_up(shape, 5, SHARD_FLOAT64);
+            shard_tensor *part = shard_scatter(x, dim, world);
+            double *whole = values_of(x), *wanted = values_of(w);
+            check_part(part, whole, 0);
+            shard_tensor *loss = shard_reduce(shard_sum(shard_mul(part, shard_scatter(w, dim, world))), world);
+            check_ok(shard_backward(loss));
+            check_part(shard_grad(x), wanted, 0);
+            free(whole);
+            free(wanted);
+        }
+    }
+}
+
+static void reduces(shard_group *world, void *context)
+{
+    (void)context;
+    int rank = shard_group_rank(world), size = shard_group_size(world);
+    SHARD_SCOPE
+    {
+        shard_tensor *x = shard_full(SHARD_SHAPE(3), rank + 1.0, .requires_grad = true);
+        shard_tensor *y = shard_reduce(x, world);
+        ck_assert_double_eq(((float *)shard_data(y))[1], size * (size + 1) / 2.0);
+        shard_tensor *w = made_up(SHARD_SHAPE(3), 6, SHARD_FLOAT32);
+        check_ok(shard_backward(shard_sum(shard_mul(y, w))));
+        check_close(shard_grad(x), w, 0);
+    }
+}
+
+/* copy forward is nothing; backward it sums what members' own parts made of it. */
+static void copies(shard_group *world, void *context)
+{
+    (void)context;
+    int rank = shard_group_rank(world), size = shard_group_size(world);
+    SHARD_SCOPE
+    {
+        shard_tensor *x = made_up_leaf(SHARD_SHAPE(4), 7, SHARD_FLOAT64);
+        shard_tensor *y = shard_copy(x, world);
+        check_close(y, x, 0);
+        check_ok(shard_backward(shard_sum(shard_scale(y, rank + 1.0))));
+        shard_tensor *wanted = shard_full(SHARD_SHAPE(4), size * (size + 1) / 2.0, .dtype = SHARD_FLOAT64);
+        check_close(shard_grad(x), wanted, 0);
+    }
+}
+
+static void notices_shapes(shard_group *world, void *context)
+{
+    (void)context;
+    int rank = shard_group_rank(world);
+    SHARD_SCOPE
+    {
+        ck_assert_ptr_null(shard_gather(shard_zeros(SHARD_SHAPE(2, rank == 2 ? 4 : 3)), 0, world));
+        check_error(shard_last_status(), "*rank 2 has float32 [[]2, 4] along 0, rank 0 has float32 [[]2, 3] along 0*");
+        ck_assert_ptr_null(shard_gather(rank == 1 ? NULL : shard_zeros(SHARD_SHAPE(2)), 0, world));
+        check_error(shard_last_status(), "*rank 1: shard_gather: *NULL*");
+        ck_assert_ptr_nonnull(shard_gather(shard_zeros(SHARD_SHAPE(2)), 0, world)); /* the group works on */
+    }
+}
+
+#define RANKS_TEST(test, body) \
+    START_TEST(test)           \
+    {                          \
+        run_job(rank_counts[_i], body, NULL); \
+    }                          \
+    END_TEST
+RANKS_TEST(test_gather_rows, gathers_rows)
+RANKS_TEST(test_gather_columns, gathers_columns)
+RANKS_TEST(test_gather_labels, gathers_labels)
+RANKS_TEST(test_reduce_scatter, reduces_and_scatters)
+RANKS_TEST(test_scatter, scatters)
+RANKS_TEST(test_reduce, reduces)
+RANKS_TEST(test_copy, copies)
+
+START_TEST(test_shapes_that_differ)
+{
+    run_job(3, notices_shapes, NULL);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("collectives");
+    TCase *tcase = test_case(suite, "collectives");
+    add_ranks_test(tcase, test_gather_rows);
+    add_ranks_test(tcase, test_gather_columns);
+    add_ranks_test(tcase, test_gather_labels);
+    add_ranks_test(tcase, test_reduce_scatter);
+    add_ranks_test(tcase, test_scatter);
+    add_ranks_test(tcase, test_reduce);
+    add_ranks_test(tcase, test_copy);
+    tcase_add_test(tcase, test_shapes_that_differ);
+    return test_run(suite);
+}

@@ -1,0 +1,220 @@
+/*
+ * Data parallel: gradients equal those of one process on the whole batch, for any mesh
+ * of data x model parallel groups.
+ */
+#include "support/job.h"
+
+#include <stdlib.h>
+
+enum { FEATURES = 6, HIDDEN = 7, CLASSES = 11, ROWS = 24 };
+
+typedef struct run_case {
+    int data, model;
+    shard_split split;
+    double bucket_mib;
+} run_case;
+
+static shard_tensor *the_labels(int64_t start, int64_t rows)
+{
+    int64_t labels[ROWS];
+    for (int64_t i = 0; i < rows; i++)
+        labels[i] = (start + i) * 5 % CLASSES;
+    return shard_from_host(labels, SHARD_SHAPE(rows), .dtype = SHARD_INT64);
+}
+
+static shard_module *make_model(shard_group *group, shard_split split)
+{
+    shard_manual_seed(3);
+    shard_module *model = shard_nn_sequential(
+        shard_nn_linear(FEATURES, HIDDEN, .dtype = SHARD_FLOAT64), shard_nn_gelu(),
+        shard_nn_linear(HIDDEN, HIDDEN, .dtype = SHARD_FLOAT64), shard_nn_relu(),
+        shard_nn_parallel_linear(HIDDEN, CLASSES, split, group, .dtype = SHARD_FLOAT64));
+    ck_assert_msg(model != NULL, "%s", shard_last_error());
+    return model;
+}
+
+/* All layers but the last, then a gather over the model group, then the last. */
+static shard_tensor *loss_of(shard_module *model, shard_tensor *x, shard_tensor *labels, shard_group *group)
+{
+    int last = shard_module_child_count(model) - 1;
+    for (int i = 0; i < last; i++)
+        x = shard_forward(shard_module_child_at(model, i), x);
+    x = shard_forward(shard_module_child_at(model, last), shard_gather(x, 0, group));
+    return shard_parallel_cross_entropy(x, shard_gather(labels, 0, group), .label_smoothing = 0.1);
+}
+
+/* The gradients of one process on the whole batch, by parameter. */
+static shard_tensors *whole_gradients(void)
+{
+    shard_module *model = make_model(NULL, SHARD_SPLIT_NONE);
+    shard_tensors *gradients = shard_tensors_create();
+    SHARD_SCOPE
+    {
+        shard_tensor *x = made_up(SHARD_SHAPE(ROWS, FEATURES), 9, SHARD_FLOAT64);
+        check_ok(shard_backward(loss_of(model, x, the_labels(0, ROWS), NULL)));
+    }
+    shard_tensors *parameters = shard_parameters(model);
+    for (int64_t i = 0; i < shard_tensors_count(parameters); i++)
+        check_ok(shard_tensors_add(gradients, shard_tensors_name(parameters, i), shard_grad(shard_tensors_at(parameters, i))));
+    shard_tensors_destroy(parameters);
+    shard_module_destroy(model);
+    return gradients;
+}
+
+static void check_gradients(const shard_tensors *parameters, const shard_tensors *gradients, double tolerance)
+{
+    for (int64_t i = 0; i < shard_tensors_count(parameters); i++) {
+        shard_tensor *parameter = shard_tensors_at(parameters, i);
+        double *whole = values_of(shard_tensors_at(gradients, i));
+        check_part_at(__FILE__, __LINE__, shard_tensors_name(parameters, i), shard_grad(parameter), whole, tolerance);
+        free(whole);
+    }
+}
+
+static void equals_one_process(shard_group *world, void *context)
+{
+    const run_case *c = context;
+    shard_tensors *gradients = whole_gradients();
+    shard_mesh *mesh = shard_mesh_create(.model = c->model);
+    shard_group *group = shard_mesh_model_group(mesh);
+    shard_module *model = make_model(group, c->split);
+    shard_tensors *parameters = shard_parameters(model);
+    shard_data_parallel *dp = shard_data_parallel_create(parameters, .bucket_mib = c->bucket_mib);
+    ck_assert_msg(dp != NULL, "%s", shard_last_error());
+    shard_range mine = shard_split_range(ROWS, shard_group_size(world), shard_group_rank(world));
+    for (int turn = 0; turn < 2; turn++) { /* buffers and buckets work a second time */
+        SHARD_SCOPE
+        {
+            shard_tensor *all = made_up(SHARD_SHAPE(ROWS, FEATURES), 9, SHARD_FLOAT64);
+            shard_tensor *x = shard_narrow(all, mine.start, mine.size);
+            shard_tensor *loss = loss_of(model, x, the_labels(mine.start, mine.size), group);
+            check_ok(shard_backward(loss));
+            check_gradients(parameters, gradients, 1e-14);
+        }
+        for (int64_t i = 0; i < shard_tensors_count(parameters); i++)
+            shard_zero_grad(shard_tensors_at(parameters, i));
+    }
+    shard_data_parallel_destroy(dp);
+    shard_tensors_destroy(parameters);
+    shard_tensors_destroy(gradients);
+    shard_module_destroy(model);
+    shard_mesh_destroy(mesh);
+}
+
+static run_case cases[] = {
+    {1, 1, SHARD_SPLIT_NONE, 0},     {2, 1, SHARD_SPLIT_NONE, 0},     {4, 1, SHARD_SPLIT_NONE, 1e-6}, {3, 1, SHARD_SPLIT_NONE, 2e-4},
+    {1, 2, SHARD_SPLIT_NONE, 0},     {1, 2, SHARD_SPLIT_COLUMN, 0},   {1, 4, SHARD_SPLIT_COLUMN, 0},  {1, 2, SHARD_SPLIT_ROW, 0},
+    {1, 3, SHARD_SPLIT_ROW, 1e-6},   {2, 2, SHARD_SPLIT_NONE, 0},     {2, 2, SHARD_SPLIT_COLUMN, 0},  {2, 2, SHARD_SPLIT_ROW, 1e-6},
+    {2, 4, SHARD_SPLIT_COLUMN, 0},   {4, 2, SHARD_SPLIT_COLUMN, 1e-6}, {4, 2, SHARD_SPLIT_ROW, 0},
+};
+#define CASES ((int)(sizeof cases / sizeof *cases))
+
+START_TEST(test_gradients)
+{
+    run_job(cases[_i].data * cases[_i].model, equals_one_process, &cases[_i]);
+}
+END_TEST
+
+/* Initial values that differ become the first rank's; what is frozen is left alone, and
+ * a parameter that the backward does not reach counts as zeros. */
+static void begins_alike(shard_group *world, void *context)
+{
+    (void)context;
+    int rank = shard_group_rank(world), size = shard_group_size(world);
+    SHARD_SCOPE
+    {
+        shard_tensor *a = shard_full(SHARD_SHAPE(5), rank + 1.0, .requires_grad = true);
+        shard_tensor *unused = shard_full(SHARD_SHAPE(3), 1.0, .requires_grad = true);
+        shard_tensor *frozen = shard_full(SHARD_SHAPE(2), rank + 7.0);
+        shard_tensors *list = shard_tensors_create();
+        check_ok(shard_tensors_add(list, "a", a));
+        check_ok(shard_tensors_add(list, "unused", unused));
+        check_ok(shard_tensors_add(list, "frozen", frozen));
+        check_ok(shard_tensors_add(list, "a, tied", a));
+        shard_data_parallel *dp = shard_data_parallel_create(list, .bucket_mib = 1e-6);
+        ck_assert_ptr_nonnull(dp);
+        ck_assert_double_eq(((float *)shard_data(a))[4], 1.0);
+        ck_assert_double_eq(((float *)shard_data(frozen))[0], rank + 7.0);
+        check_ok(shard_backward(shard_sum(shard_scale(a, rank))));
+        ck_assert_double_eq_tol(((float *)shard_data(shard_grad(a)))[2], (size - 1) / 2.0, 1e-6);
+        if (size > 1)
+            ck_assert_double_eq(((float *)shard_data(shard_grad(unused)))[1], 0.0);
+        ck_assert_ptr_null(shard_grad(frozen));
+        shard_data_parallel_destroy(dp);
+        shard_tensors_destroy(list);
+    }
+}
+
+START_TEST(test_begins_alike)
+{
+    run_job(rank_counts[_i], begins_alike, NULL);
+}
+END_TEST
+
+/* Two backwards without and one with synchronisation: the average of the sums. */
+static void accumulates(shard_group *world, void *context)
+{
+    (void)context;
+    int rank = shard_group_rank(world), size = shard_group_size(world);
+    SHARD_SCOPE
+    {
+        shard_tensor *a = shard_full(SHARD_SHAPE(5), 1.0, .requires_grad = true);
+        shard_tensors *list = shard_tensors_create();
+        check_ok(shard_tensors_add(list, "a", a));
+        shard_data_parallel *dp = shard_data_parallel_create(list);
+        shard_data_parallel_set_sync(dp, false);
+        check_ok(shard_backward(shard_sum(shard_scale(a, rank))));
+        check_ok(shard_backward(shard_sum(shard_scale(a, 2 * rank))));
+        ck_assert_double_eq_tol(((float *)shard_data(shard_grad(a)))[2], 3 * rank, 1e-6);
+        shard_data_parallel_set_sync(dp, true);
+        check_ok(shard_backward(shard_sum(shard_scale(a, 3 * rank))));
+        ck_assert_double_eq_tol(((float *)shard_data(shard_grad(a)))[2], 6 * (size - 1) / 2.0, 1e-5);
+        shard_data_parallel_destroy(dp);
+        shard_tensors_destroy(list);
+    }
+}
+
+START_TEST(test_accumulates)
+{
+    run_job(rank_counts[_i], accumulates, NULL);
+}
+END_TEST
+
+/* One rank's backward fails: all ranks get the same error, and no parameter moves. */
+static void fails_jointly(shard_group *world, void *context)
+{
+    (void)context;
+    int rank = shard_group_rank(world);
+    SHARD_SCOPE
+    {
+        shard_tensor *a = shard_full(SHARD_SHAPE(5), 1.0, .requires_grad = true);
+        shard_tensors *list = shard_tensors_create();
+        check_ok(shard_tensors_add(list, "a", a));
+        shard_data_parallel *dp = shard_data_parallel_create(list);
+        shard_optimizer *sgd = shard_sgd(list, .lr = 1.0);
+        shard_tensor *loss = shard_sum(rank == 1 ? shard_matmul(a, NULL) : a);
+        shard_backward(loss);
+        shard_step(sgd);
+        check_error(shard_last_status(), "*rank 1: shard_matmul: *NULL*");
+        ck_assert_double_eq(((float *)shard_data(a))[0], 1.0);
+        shard_data_parallel_destroy(dp);
+        shard_optimizer_destroy(sgd);
+    }
+}
+
+START_TEST(test_fails_jointly)
+{
+    run_job(3, fails_jointly, NULL);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("data_parallel");
+    TCase *tcase = test_case(suite, "data_parallel");
+    tcase_add_loop_test(tcase, test_gradients, 0, CASES);
+    add_ranks_test(tcase, test_begins_alike);
+    add_ranks_test(tcase, test_accumulates);
+    tcase_add_test(tcase, test_fails_jointly);
+    return test_run(suite);
+}

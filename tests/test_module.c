@@ -1,0 +1,160 @@
+/* Modules: names, training mode, own modules, what happens on failure. */
+#include "support/job.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static shard_module *small_net(void)
+{
+    shard_module *features = shard_nn_sequential(shard_nn_conv2d(3, 4, 3, .padding = 1), shard_nn_batch_norm(4), shard_nn_relu(),
+                                                 shard_nn_max_pool2d(2, 0, 0));
+    return shard_nn_sequential(features, shard_nn_global_avg_pool2d(), shard_nn_dropout(0.5), shard_nn_linear(4, 5));
+}
+
+START_TEST(test_names)
+{
+    static const char *const parameters[] = {"0.0.weight", "0.1.weight", "0.1.bias", "3.weight", "3.bias"};
+    static const char *const state[] = {"0.0.weight",       "0.1.weight",      "0.1.bias",
+                                        "0.1.running_mean", "0.1.running_var", "0.1.num_batches_tracked",
+                                        "3.weight",         "3.bias"};
+    shard_module *net = small_net();
+    shard_tensors *list = shard_parameters(net), *all = shard_state_dict(net);
+    ck_assert_int_eq(shard_tensors_count(list), 5);
+    ck_assert_int_eq(shard_tensors_count(all), 8);
+    for (int i = 0; i < 5; i++) {
+        ck_assert_str_eq(shard_tensors_name(list, i), parameters[i]);
+        ck_assert(shard_requires_grad(shard_tensors_at(list, i)));
+    }
+    for (int i = 0; i < 8; i++)
+        ck_assert_str_eq(shard_tensors_name(all, i), state[i]);
+    ck_assert(!shard_requires_grad(shard_tensors_find(all, "0.1.running_mean")));
+    ck_assert_int_eq(shard_tensor_shape(shard_tensors_find(all, "0.1.num_batches_tracked")).ndim, 0);
+    ck_assert_ptr_null(shard_tensors_find(all, "3.missing"));
+    ck_assert_int_eq(shard_last_status(), SHARD_OK);
+    shard_tensors_destroy(list);
+    shard_tensors_destroy(all);
+    shard_module_destroy(net);
+}
+END_TEST
+
+START_TEST(test_training_mode)
+{
+    shard_module *net = small_net();
+    SHARD_SCOPE
+    {
+        shard_tensor *x = made_up(SHARD_SHAPE(6, 8, 8, 3), 1, SHARD_FLOAT32);
+        shard_tensor *a = shard_forward(net, x), *b = shard_forward(net, x);
+        double *first = values_of(a), *second = values_of(b);
+        ck_assert(memcmp(first, second, 30 * sizeof *first) != 0); /* dropout draws anew */
+        free(first);
+        free(second);
+        shard_module_set_training(net, false);
+        ck_assert(!shard_module_is_training(shard_module_child_at(shard_module_child_at(net, 0), 1)));
+        check_close(shard_forward(net, x), shard_forward(net, x), 0);
+        shard_tensors *all = shard_state_dict(net);
+        ck_assert_double_eq(shard_item(shard_tensors_find(all, "0.1.num_batches_tracked")), 2);
+        shard_tensors_destroy(all);
+    }
+    shard_module_destroy(net);
+}
+END_TEST
+
+/* Initial values have PyTorch's distributions, and a seed repeats them. */
+START_TEST(test_initial_values)
+{
+    SHARD_SCOPE
+    {
+        shard_manual_seed(4);
+        shard_module *linear = shard_nn_linear(100, 400), *conv = shard_nn_conv2d(16, 32, 3);
+        double *weight = values_of(shard_module_tensor(linear, "weight"));
+        double *kernel = values_of(shard_module_tensor(conv, "weight"));
+        double low = 0, high = 0, sum = 0, squares = 0;
+        for (int i = 0; i < 40000; i++) {
+            low = weight[i] < low ? weight[i] : low;
+            high = weight[i] > high ? weight[i] : high;
+        }
+        ck_assert_double_eq_tol(low, -0.1, 1e-3);
+        ck_assert_double_eq_tol(high, 0.1, 1e-3);
+        for (int i = 0; i < 32 * 16 * 9; i++) {
+            sum += kernel[i];
+            squares += kernel[i] * kernel[i];
+        }
+        ck_assert_double_eq_tol(squares / (32 * 16 * 9), 2.0 / (32 * 9), 0.1 * 2.0 / (32 * 9));
+        ck_assert_double_eq_tol(sum / (32 * 16 * 9), 0.0, 0.005);
+        shard_manual_seed(4);
+        shard_module *again = shard_nn_linear(100, 400);
+        double *same = values_of(shard_module_tensor(again, "weight"));
+        ck_assert_mem_eq(weight, same, 40000 * sizeof *weight);
+        free(weight);
+        free(kernel);
+        free(same);
+        shard_module_destroy(linear);
+        shard_module_destroy(conv);
+        shard_module_destroy(again);
+    }
+}
+END_TEST
+
+static int destroyed;
+
+static shard_tensor *twice(shard_module *module, shard_tensor *x)
+{
+    shard_tensor *temporary = shard_mul(x, shard_module_tensor(module, "factor"));
+    return shard_add(temporary, temporary);
+}
+
+static void count_destroyed(shard_module *module)
+{
+    ck_assert_ptr_nonnull(module);
+    destroyed++;
+}
+
+static const shard_module_type twice_type = {.name = "twice", .forward = twice, .destroy = count_destroyed};
+
+START_TEST(test_own_module)
+{
+    shard_device *cpu = shard_device_open("cpu");
+    int64_t before = shard_get_memory_stats(cpu).current;
+    shard_module *module = shard_module_create(&twice_type, NULL);
+    SHARD_SCOPE
+    {
+        check_ok(shard_module_add_parameter(module, "factor", shard_full(SHARD_SHAPE(3), 5.0)));
+        shard_tensor *y = shard_forward(module, shard_full(SHARD_SHAPE(2, 3), 2.0));
+        ck_assert_double_eq(((float *)shard_data(y))[5], 20.0);
+        ck_assert_int_eq(shard_module_add_parameter(module, "factor", shard_full(SHARD_SHAPE(3), 5.0)), SHARD_ERROR_ARGUMENT);
+        check_error(shard_last_status(), "*tensor \"factor\" already*");
+        ck_assert_int_eq(shard_module_add_child(module, "a.b", shard_nn_relu()), SHARD_ERROR_ARGUMENT);
+        check_error(shard_last_status(), "*\"a.b\" is no name*");
+        ck_assert_ptr_null(shard_module_child(module, "fc"));
+        check_error(shard_last_status(), "*has no child \"fc\"*");
+        ck_assert_int_eq(shard_module_add_parameter(module, "bad", shard_zeros(SHARD_SHAPE(1), .dtype = SHARD_INT64)),
+                         SHARD_ERROR_ARGUMENT);
+        check_error(shard_last_status(), "*int64*no gradient*");
+    }
+    shard_module_destroy(module);
+    ck_assert_int_eq(destroyed, 1);
+    ck_assert_int_eq(shard_get_memory_stats(cpu).current, before);
+}
+END_TEST
+
+/* A maker that fails takes the others down with it, and the first error stands. */
+START_TEST(test_failure)
+{
+    ck_assert_ptr_null(shard_nn_sequential(shard_nn_linear(3, 4), shard_nn_linear(0, 4), shard_nn_dropout(2.0)));
+    check_error(shard_last_status(), "*from 0 to 4 features*");
+    ck_assert_ptr_null(shard_forward(NULL, NULL));
+    check_error(shard_last_status(), "*shard_forward: module is NULL*");
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("module");
+    TCase *tcase = test_case(suite, "module");
+    tcase_add_test(tcase, test_names);
+    tcase_add_test(tcase, test_training_mode);
+    tcase_add_test(tcase, test_initial_values);
+    tcase_add_test(tcase, test_own_module);
+    tcase_add_test(tcase, test_failure);
+    return test_run(suite);
+}

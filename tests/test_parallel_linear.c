@@ -1,0 +1,248 @@
+/* Parallel linear layers and the conversion into them, against the whole layer. */
+#include "support/job.h"
+
+#include <stdlib.h>
+
+typedef struct layer_case {
+    int ranks;
+    shard_split split;
+    int64_t in, out;
+    bool bias;
+} layer_case;
+
+/* Results, and gradients of input and parameters, of a module for made-up x and dy. */
+static void run_both(shard_module *whole, shard_module *parallel, int64_t rows, int64_t in, int64_t out, shard_group *group)
+{
+    SHARD_SCOPE
+    {
+        shard_tensor *x = made_up_leaf(SHARD_SHAPE(2, rows, in), 1, SHARD_FLOAT64);
+        shard_tensor *own_x = made_up_leaf(SHARD_SHAPE(2, rows, in), 1, SHARD_FLOAT64);
+        shard_tensor *w = made_up(SHARD_SHAPE(2, rows, out), 2, SHARD_FLOAT64);
+        shard_tensor *y = shard_forward(whole, x), *own_y = shard_forward(parallel, own_x);
+        double *all = values_of(y);
+        check_part(own_y, all, 1e-14);
+        if (shard_tensor_placement(own_y).kind == SHARD_SPLIT)
+            own_y = shard_gather(own_y, -1, group);
+        check_ok(shard_backward(shard_sum(shard_mul(y, w))));
+        check_ok(shard_backward(shard_sum(shard_mul(own_y, w))));
+        check_close(shard_grad(own_x), shard_grad(x), 1e-13);
+        free(all);
+    }
+    shard_tensors *one = shard_parameters(whole), *other = shard_parameters(parallel);
+    ck_assert_int_eq(shard_tensors_count(one), shard_tensors_count(other));
+    for (int64_t i = 0; i < shard_tensors_count(one); i++) {
+        double *values = values_of(shard_tensors_at(one, i)), *gradient = values_of(shard_grad(shard_tensors_at(one, i)));
+        check_part(shard_tensors_at(other, i), values, 0);
+        check_part(shard_grad(shard_tensors_at(other, i)), gradient, 1e-13);
+        free(values);
+        free(gradient);
+    }
+    shard_tensors_destroy(one);
+    shard_tensors_destroy(other);
+}
+
+static void equals_whole(shard_group *world, void *context)
+{
+    const layer_case *c = context;
+    shard_mesh *mesh = shard_mesh_create(.model = shard_group_size(world));
+    shard_group *group = shard_mesh_model_group(mesh);
+    shard_manual_seed(5);
+    shard_module *whole = shard_nn_linear(c->in, c->out, .no_bias = !c->bias, .dtype = SHARD_FLOAT64);
+    shard_manual_seed(5);
+    shard_module *parallel =
+        shard_nn_parallel_linear(c->in, c->out, c->split, group, .no_bias = !c->bias, .dtype = SHARD_FLOAT64);
+    run_both(whole, parallel, 3, c->in, c->out, group);
+    shard_tensors *parameters = shard_parameters(parallel);
+    for (int64_t i = 0; i < shard_tensors_count(parameters); i++) {
+        shard_tensor *p = shard_tensors_at(parameters, i);
+        bool split = shard_tensor_placement(p).kind == SHARD_SPLIT;
+        ck_assert_ptr_eq(shard_replica_group(p), split ? shard_mesh_data_group(mesh) : shard_replica_group(p));
+    }
+    shard_tensors_destroy(parameters);
+    shard_module_destroy(whole);
+    shard_module_destroy(parallel);
+    shard_mesh_destroy(mesh);
+}
+
+static layer_case layers[] = {
+    {1, SHARD_SPLIT_ROW, 4, 3, true},     {1, SHARD_SPLIT_COLUMN, 4, 3, true},   {2, SHARD_SPLIT_NONE, 4, 3, true},
+    {2, SHARD_SPLIT_ROW, 4, 6, true},     {2, SHARD_SPLIT_COLUMN, 4, 6, true},   {2, SHARD_SPLIT_ROW, 5, 3, false},
+    {2, SHARD_SPLIT_COLUMN, 4, 7, false}, {3, SHARD_SPLIT_ROW, 7, 5, true},      {3, SHARD_SPLIT_COLUMN, 7, 5, true},
+    {4, SHARD_SPLIT_ROW, 9, 10, true},    {4, SHARD_SPLIT_COLUMN, 9, 10, true},  {8, SHARD_SPLIT_ROW, 13, 17, true},
+    {8, SHARD_SPLIT_COLUMN, 13, 17, true}, {4, SHARD_SPLIT_ROW, 3, 2, true},     {4, SHARD_SPLIT_COLUMN, 3, 2, true},
+};
+
+START_TEST(test_layers)
+{
+    run_job(layers[_i].ranks, equals_whole, &layers[_i]);
+}
+END_TEST
+
+/* COLUMN into ROW: the part between them is split, and nothing moves. */
+static void chains(shard_group *world, void *context)
+{
+    (void)context;
+    shard_mesh *mesh = shard_mesh_create(.model = shard_group_size(world));
+    shard_group *group = shard_mesh_model_group(mesh);
+    shard_manual_seed(5);
+    shard_module *whole = shard_nn_sequential(shard_nn_linear(6, 11, .dtype = SHARD_FLOAT64), shard_nn_gelu(),
+                                              shard_nn_linear(11, 4, .dtype = SHARD_FLOAT64));
+    shard_manual_seed(5);
+    shard_module *parallel =
+        shard_nn_sequential(shard_nn_parallel_linear(6, 11, SHARD_SPLIT_COLUMN, group, .dtype = SHARD_FLOAT64), shard_nn_gelu(),
+                            shard_nn_parallel_linear(11, 4, SHARD_SPLIT_ROW, group, .dtype = SHARD_FLOAT64));
+    run_both(whole, parallel, 5, 6, 4, group);
+    SHARD_SCOPE
+    {
+        shard_tensor *between = shard_forward(shard_module_child_at(parallel, 0), made_up(SHARD_SHAPE(2, 6), 1, SHARD_FLOAT64));
+        shard_placement placement = shard_tensor_placement(between);
+        shard_range part = shard_split_range(11, shard_group_size(world), shard_group_rank(world));
+        ck_assert_int_eq(shard_tensor_size(between, 1), part.size);
+        if (shard_group_size(world) > 1) {
+            ck_assert_int_eq(placement.kind, SHARD_SPLIT);
+            ck_assert_int_eq(placement.dim, 1);
+            ck_assert_int_eq(placement.start, part.start);
+            ck_assert_int_eq(placement.whole, 11);
+        }
+    }
+    shard_module_destroy(whole);
+    shard_module_destroy(parallel);
+    shard_mesh_destroy(mesh);
+}
+
+START_TEST(test_chain)
+{
+    run_job(rank_counts[_i], chains, NULL);
+}
+END_TEST
+
+/* ---- conversion ---- */
+
+static shard_module *nested(void)
+{
+    shard_module *inner = shard_nn_sequential(shard_nn_linear(5, 6, .dtype = SHARD_FLOAT64), shard_nn_relu());
+    return shard_nn_sequential(shard_nn_linear(4, 5, .dtype = SHARD_FLOAT64), inner,
+                               shard_nn_linear(6, 9, .dtype = SHARD_FLOAT64));
+}
+
+typedef struct convert_case {
+    shard_split split;
+    bool made; /* the layers have values, other ones on each rank */
+} convert_case;
+
+static void converts(shard_group *world, void *context)
+{
+    const convert_case *c = context;
+    int rank = shard_group_rank(world);
+    shard_mesh *mesh = shard_mesh_create(.model = shard_group_size(world));
+    shard_group *group = shard_mesh_model_group(mesh);
+    shard_manual_seed(11);
+    shard_module *whole = nested();
+    shard_manual_seed(11 + (uint64_t)rank); /* rank 0's count */
+    shard_module *model = nested();
+    if (c->made) {
+        shard_tensors *parameters = shard_parameters(model);
+        for (int64_t i = 0; i < shard_tensors_count(parameters); i++)
+            ck_assert_ptr_nonnull(shard_data(shard_tensors_at(parameters, i)));
+        shard_tensors_destroy(parameters);
+    }
+    int converted = 0;
+    check_ok(shard_convert_parallel_linear(&model, NULL, c->split, group, &converted));
+    ck_assert_int_eq(converted, 3);
+    shard_tensors *expected = shard_parameters(whole), *got = shard_parameters(model);
+    for (int64_t i = 0; i < shard_tensors_count(expected); i++) {
+        double *values = values_of(shard_tensors_at(expected, i));
+        ck_assert_str_eq(shard_tensors_name(got, i), shard_tensors_name(expected, i));
+        check_part(shard_tensors_at(got, i), values, 0);
+        free(values);
+    }
+    SHARD_SCOPE
+    {
+        shard_tensor *x = made_up(SHARD_SHAPE(3, 4), 1, SHARD_FLOAT64);
+        shard_tensor *first = shard_forward(shard_module_child_at(model, 0), x);
+        ck_assert_msg(first != NULL, "%s", shard_last_error());
+    }
+    shard_tensors_destroy(expected);
+    shard_tensors_destroy(got);
+    shard_module_destroy(whole);
+    shard_module_destroy(model);
+    shard_mesh_destroy(mesh);
+}
+
+static convert_case conversions[] = {{SHARD_SPLIT_COLUMN, false}, {SHARD_SPLIT_COLUMN, true}, {SHARD_SPLIT_ROW, false},
+                                     {SHARD_SPLIT_ROW, true},     {SHARD_SPLIT_NONE, true}};
+
+START_TEST(test_conversion)
+{
+    run_job(rank_counts[_i % RANK_COUNTS], converts, &conversions[_i / RANK_COUNTS]);
+}
+END_TEST
+
+static void converts_by_name(shard_group *world, void *context)
+{
+    (void)context;
+    shard_mesh *mesh = shard_mesh_create(.model = shard_group_size(world));
+    shard_group *group = shard_mesh_model_group(mesh);
+    shard_module *model = nested();
+    int converted = 0;
+    check_ok(shard_convert_parallel_linear(&model, "1.*", SHARD_SPLIT_COLUMN, group, &converted));
+    ck_assert_int_eq(converted, 1);
+    shard_tensors *list = shard_parameters(model);
+    ck_assert_int_eq(shard_tensor_placement(shard_tensors_find(list, "0.weight")).kind, SHARD_REPLICATED);
+    ck_assert_int_eq(shard_tensor_placement(shard_tensors_find(list, "1.0.weight")).kind, SHARD_SPLIT);
+    ck_assert_int_eq(shard_tensor_placement(shard_tensors_find(list, "1.0.bias")).kind, SHARD_SPLIT);
+    ck_assert_int_eq(shard_convert_parallel_linear(&model, "fc", SHARD_SPLIT_COLUMN, group, NULL), SHARD_ERROR_ARGUMENT);
+    check_error(shard_last_status(), "*no linear layer's name matches \"fc\"*");
+    shard_module *alone = shard_nn_linear(4, 6); /* the module itself */
+    check_ok(shard_convert_parallel_linear(&alone, NULL, SHARD_SPLIT_ROW, group, &converted));
+    ck_assert_int_eq(converted, 1);
+    ck_assert_int_eq(shard_tensor_placement(shard_module_tensor(alone, "weight")).dim, 1);
+    shard_tensors_destroy(list);
+    shard_module_destroy(alone);
+    shard_module_destroy(model);
+    shard_mesh_destroy(mesh);
+}
+
+START_TEST(test_conversion_by_name)
+{
+    run_job(3, converts_by_name, NULL);
+}
+END_TEST
+
+/* A fresh layer is split before it has memory: the whole never is anywhere. */
+static void never_makes_the_whole(shard_group *world, void *context)
+{
+    (void)context;
+    enum { IN = 64, OUT = 100000 };
+    int size = shard_group_size(world);
+    shard_mesh *mesh = shard_mesh_create(.model = size);
+    shard_device *cpu = shard_device_open("cpu");
+    int64_t before = shard_get_memory_stats(cpu).peak;
+    shard_module *model = shard_nn_sequential(shard_nn_linear(IN, OUT));
+    check_ok(shard_convert_parallel_linear(&model, "0", SHARD_SPLIT_COLUMN, shard_mesh_model_group(mesh), NULL));
+    shard_tensors *list = shard_parameters(model);
+    ck_assert_ptr_nonnull(shard_data(shard_tensors_at(list, 0)));
+    int64_t own = (OUT / size + 1) * (int64_t)IN * 4;
+    ck_assert_int_le(shard_get_memory_stats(cpu).peak - before, own + 4096);
+    shard_tensors_destroy(list);
+    shard_module_destroy(model);
+    shard_mesh_destroy(mesh);
+}
+
+START_TEST(test_never_makes_the_whole)
+{
+    run_job(rank_counts[_i], never_makes_the_whole, NULL);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("parallel_linear");
+    TCase *tcase = test_case(suite, "parallel_linear");
+    tcase_add_loop_test(tcase, test_layers, 0, (int)(sizeof layers / sizeof *layers));
+    add_ranks_test(tcase, test_chain);
+    tcase_add_loop_test(tcase, test_conversion, 0, 5 * RANK_COUNTS);
+    tcase_add_test(tcase, test_conversion_by_name);
+    add_ranks_test(tcase, test_never_makes_the_whole);
+    return test_run(suite);
+}

@@ -1,0 +1,160 @@
+/* SGD against its definition (torch.optim.SGD), its state, and the schedules. */
+#include "support/job.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+enum { SIZE = 7, STEPS = 12 };
+
+/* The definition, for one parameter of two dimensions. */
+static void reference(double *p, const double *scale, shard_sgd_settings s, int steps)
+{
+    double buffer[SIZE] = {0};
+    for (int t = 0; t < steps; t++)
+        for (int i = 0; i < SIZE; i++) {
+            double g = scale[i] * p[i] + s.weight_decay * p[i]; /* of sum scale p^2 / 2 */
+            buffer[i] = t == 0 ? g : s.momentum * buffer[i] + (1 - s.dampening) * g;
+            double d = s.momentum == 0 ? g : s.nesterov ? g + s.momentum * buffer[i] : buffer[i];
+            p[i] -= s.lr * d;
+        }
+}
+
+static void take_step(shard_optimizer *sgd, shard_tensor *p, shard_tensor *scale)
+{
+    SHARD_SCOPE
+    {
+        check_ok(shard_backward(shard_sum(shard_scale(shard_mul(shard_mul(p, p), scale), 0.5))));
+    }
+    check_ok(shard_step(sgd));
+}
+
+static shard_sgd_settings settings[] = {
+    {.lr = 0.1},
+    {.lr = 0.1, .weight_decay = 0.3},
+    {.lr = 0.05, .momentum = 0.9},
+    {.lr = 0.05, .momentum = 0.9, .weight_decay = 0.1, .nesterov = true},
+    {.lr = 0.05, .momentum = 0.8, .dampening = 0.5, .weight_decay = 0.1},
+};
+
+START_TEST(test_definition)
+{
+    SHARD_SCOPE
+    {
+        shard_tensor *p = made_up_leaf(SHARD_SHAPE(SIZE, 1), 1, SHARD_FLOAT64);
+        shard_tensor *scale = made_up(SHARD_SHAPE(SIZE, 1), 2, SHARD_FLOAT64);
+        double *expected = values_of(p), *scales = values_of(scale);
+        reference(expected, scales, settings[_i], STEPS);
+        shard_tensors *list = shard_tensors_create();
+        check_ok(shard_tensors_add(list, "p", p));
+        shard_optimizer *sgd = shard_sgd_with(list, settings[_i]);
+        for (int t = 0; t < STEPS; t++)
+            take_step(sgd, p, scale);
+        check_part(p, expected, 1e-14);
+        ck_assert_ptr_null(shard_grad(p));
+        free(expected);
+        free(scales);
+        shard_optimizer_destroy(sgd);
+    }
+}
+END_TEST
+
+/* Weight decay leaves biases and norms alone, unless told. */
+START_TEST(test_decay_groups)
+{
+    SHARD_SCOPE
+    {
+        for (int all = 0; all < 2; all++) {
+            shard_tensor *weight = shard_full(SHARD_SHAPE(2, 2), 1.0, .requires_grad = true);
+            shard_tensor *bias = shard_full(SHARD_SHAPE(2), 1.0, .requires_grad = true);
+            shard_tensors *list = shard_tensors_create();
+            check_ok(shard_tensors_add(list, "weight", weight));
+            check_ok(shard_tensors_add(list, "bias", bias));
+            shard_optimizer *sgd = shard_sgd(list, .lr = 1.0, .weight_decay = 0.25, .decay_all = all);
+            shard_tensor *zero = shard_scale(shard_sum(shard_add(weight, bias)), 0.0);
+            check_ok(shard_backward(zero));
+            check_ok(shard_step(sgd));
+            ck_assert_double_eq(((float *)shard_data(weight))[3], 0.75);
+            ck_assert_double_eq(((float *)shard_data(bias))[1], all ? 0.75 : 1.0);
+            shard_optimizer_destroy(sgd);
+        }
+    }
+}
+END_TEST
+
+/* State that is copied over continues to the bit. */
+START_TEST(test_state)
+{
+    SHARD_SCOPE
+    {
+        shard_tensor *scale = made_up(SHARD_SHAPE(SIZE, 1), 2, SHARD_FLOAT32), *p[2];
+        shard_optimizer *sgd[2];
+        for (int i = 0; i < 2; i++) {
+            p[i] = made_up_leaf(SHARD_SHAPE(SIZE, 1), 1, SHARD_FLOAT32);
+            shard_tensors *list = shard_tensors_create();
+            check_ok(shard_tensors_add(list, "p", p[i]));
+            sgd[i] = shard_sgd(list, .lr = 0.1, .momentum = 0.9, .dampening = 0.5);
+        }
+        for (int t = 0; t < 3; t++)
+            take_step(sgd[0], p[0], scale);
+        shard_tensors *from = shard_optimizer_state_dict(sgd[0]), *to = shard_optimizer_state_dict(sgd[1]);
+        ck_assert_int_eq(shard_tensors_count(from), 2);
+        ck_assert_ptr_nonnull(shard_tensors_find(from, "p.momentum_buffer"));
+        ck_assert_double_eq(shard_item(shard_tensors_find(from, "step")), 3);
+        check_ok(shard_copy_from_host(shard_tensors_find(to, "step"), shard_data(shard_tensors_find(from, "step")), 8));
+        check_ok(shard_copy_from_host(shard_tensors_find(to, "p.momentum_buffer"),
+                                      shard_data(shard_tensors_find(from, "p.momentum_buffer")), SIZE * 4));
+        check_ok(shard_copy_from_host(p[1], shard_data(p[0]), SIZE * 4));
+        for (int i = 0; i < 2; i++)
+            take_step(sgd[i], p[i], scale);
+        ck_assert_mem_eq(shard_data(p[0]), shard_data(p[1]), SIZE * 4);
+        shard_tensors_destroy(from);
+        shard_tensors_destroy(to);
+        shard_optimizer_destroy(sgd[0]);
+        shard_optimizer_destroy(sgd[1]);
+    }
+}
+END_TEST
+
+START_TEST(test_refuses)
+{
+    ck_assert_ptr_null(shard_sgd(shard_tensors_create(), .lr = -1.0));
+    check_error(shard_last_status(), "*lr -1*negative*");
+    ck_assert_ptr_null(shard_sgd(shard_tensors_create(), .lr = 1.0, .nesterov = true));
+    check_error(shard_last_status(), "*Nesterov*");
+    ck_assert_ptr_null(shard_sgd(NULL, .lr = 1.0));
+    check_error(shard_last_status(), "*parameters is NULL*");
+}
+END_TEST
+
+START_TEST(test_schedules)
+{
+    shard_schedule constant = {.base_lr = 0.5};
+    ck_assert_double_eq(shard_schedule_lr(&constant, 1000), 0.5);
+    shard_schedule step = {.kind = SHARD_SCHEDULE_STEP, .base_lr = 1.0, .step_size = 30};
+    ck_assert_double_eq(shard_schedule_lr(&step, 29), 1.0);
+    ck_assert_double_eq_tol(shard_schedule_lr(&step, 30), 0.1, 1e-15);
+    ck_assert_double_eq_tol(shard_schedule_lr(&step, 60), 0.01, 1e-15);
+    shard_schedule cosine = {
+        .kind = SHARD_SCHEDULE_COSINE, .base_lr = 2.0, .warmup_steps = 4, .total_steps = 104, .final_lr = 0.2};
+    ck_assert_double_eq(shard_schedule_lr(&cosine, 0), 0.5);
+    ck_assert_double_eq(shard_schedule_lr(&cosine, 3), 2.0);
+    ck_assert_double_eq(shard_schedule_lr(&cosine, 4), 2.0);
+    ck_assert_double_eq_tol(shard_schedule_lr(&cosine, 54), 1.1, 1e-12);
+    ck_assert_double_eq(shard_schedule_lr(&cosine, 104), 0.2);
+    ck_assert_double_eq(shard_schedule_lr(&cosine, 100000), 0.2);
+    for (int t = 5; t <= 104; t++)
+        ck_assert(shard_schedule_lr(&cosine, t) < shard_schedule_lr(&cosine, t - 1));
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("sgd");
+    TCase *tcase = test_case(suite, "sgd");
+    tcase_add_loop_test(tcase, test_definition, 0, (int)(sizeof settings / sizeof *settings));
+    tcase_add_test(tcase, test_decay_groups);
+    tcase_add_test(tcase, test_state);
+    tcase_add_test(tcase, test_refuses);
+    tcase_add_test(tcase, test_schedules);
+    return test_run(suite);
+}

@@ -1,0 +1,372 @@
+/*
+ * shardrun: starts the ranks of a job on this machine. Makes the segment over
+ * which they talk, tells each in its environment who it is, passes signals on,
+ * and, when one fails, gives the others a moment to say so and ends them.
+ */
+#include "comm/shm/segment.h"
+
+#include <arpa/inet.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <getopt.h>
+#include <poll.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/signalfd.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+/* Seconds for ranks to end by themselves after one has failed, the same after the user
+ * has asked for it, and from SIGTERM to SIGKILL. */
+#define GRACE_AFTER_FAILURE 2.0
+#define GRACE_AFTER_SIGNAL 30.0
+#define GRACE_AFTER_TERM 3.0
+
+#define EXIT_USAGE 2
+#define EXIT_CANNOT_RUN 126
+#define EXIT_NOT_FOUND 127
+
+static const char usage[] =
+    "usage: shardrun -n N [--tag] [--] PROGRAM [ARGUMENT ...]\n"
+    "\n"
+    "Starts N ranks of PROGRAM on this machine. Each finds RANK, LOCAL_RANK, WORLD_SIZE,\n"
+    "LOCAL_WORLD_SIZE, MASTER_ADDR, MASTER_PORT and OMP_NUM_THREADS (cores / N, unless it is\n"
+    "set) in its environment. SIGINT and SIGTERM are passed on. If a rank fails, the others\n"
+    "are ended, and shardrun exits with its exit code, or 128 + its signal.\n"
+    "\n"
+    "  -n, --ranks N   how many ranks, 1 to 256\n"
+    "      --tag       begin each line of output with its rank\n"
+    "  -h, --help      this text\n";
+
+/* One stream of a rank that is passed on line by line, with --tag. */
+typedef struct stream {
+    int from, to; /* from is -1 where there is none */
+    size_t used;
+    char line[4096];
+} stream;
+
+typedef struct rank {
+    pid_t process; /* 0 when it has ended */
+    stream streams[2];
+} rank;
+
+static struct job {
+    int size, left;
+    bool tag;
+    char **command;
+    rank *ranks;
+    shard_segment *segment;
+    int file;            /* the segment's */
+    int exit_code;       /* of the first rank that failed */
+    bool asked;          /* a signal has been passed on */
+    double end_at;       /* when to send the next signal; 0: not at all */
+    int next_signal;     /* SIGTERM, then SIGKILL */
+} job;
+
+static double now(void)
+{
+    struct timespec time;
+    clock_gettime(CLOCK_MONOTONIC, &time);
+    return (double)time.tv_sec + 1e-9 * (double)time.tv_nsec;
+}
+
+_Noreturn static void fail(const char *what)
+{
+    fprintf(stderr, "shardrun: %s: %s\n", what, strerror(errno));
+    exit(EXIT_FAILURE);
+}
+
+static int count_cores(void)
+{
+    cpu_set_t cores;
+    return sched_getaffinity(0, sizeof cores, &cores) == 0 ? CPU_COUNT(&cores) : 1;
+}
+
+/* A port that nobody listens on now. */
+static int free_port(void)
+{
+    struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    socklen_t length = sizeof address;
+    int socket_file = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    if (socket_file < 0 || bind(socket_file, (struct sockaddr *)&address, length) != 0 ||
+        getsockname(socket_file, (struct sockaddr *)&address, &length) != 0)
+        fail("no free port on 127.0.0.1");
+    close(socket_file);
+    return ntohs(address.sin_port);
+}
+
+static void set_number(const char *name, int value, int overwrite)
+{
+    char text[16];
+    snprintf(text, sizeof text, "%d", value);
+    setenv(name, text, overwrite);
+}
+
+static void set_common_environment(void)
+{
+    int threads = count_cores() / job.size;
+    setenv("MASTER_ADDR", "127.0.0.1", 1);
+    set_number("MASTER_PORT", free_port(), 1);
+    set_number("OMP_NUM_THREADS", threads > 1 ? threads : 1, 0);
+}
+
+static void signal_ranks(int number)
+{
+    for (int i = 0; i < job.size; i++)
+        if (job.ranks[i].process)
+            kill(job.ranks[i].process, number);
+}
+
+_Noreturn static void become_rank(int number, pid_t launcher, const sigset_t *mask)
+{
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    if (getppid() != launcher)
+        _exit(EXIT_FAILURE);
+    for (int i = 0; i < 2; i++)
+        if (job.tag)
+            dup2(job.ranks[number].streams[i].to, STDOUT_FILENO + i);
+    int nothing = number > 0 ? open("/dev/null", O_RDONLY | O_CLOEXEC) : -1;
+    if (nothing >= 0)
+        dup2(nothing, STDIN_FILENO);
+    sigprocmask(SIG_SETMASK, mask, NULL);
+    shard_segment_set_environment(job.file, number, job.size);
+    execvp(job.command[0], job.command);
+    int error = errno;
+    if (number == 0)
+        fprintf(stderr, "shardrun: cannot run %s: %s\n", job.command[0], strerror(error));
+    _exit(error == ENOENT ? EXIT_NOT_FOUND : EXIT_CANNOT_RUN);
+}
+
+/* With --tag, `to` is the pipe's end for the rank until it has been forked, then the
+ * stream that shardrun writes to. */
+static void start_rank(int number, const sigset_t *mask)
+{
+    rank *new = &job.ranks[number];
+    for (int i = 0; i < 2; i++) {
+        int ends[2] = {-1, -1};
+        if (job.tag && pipe2(ends, O_CLOEXEC) != 0)
+            fail("no pipe");
+        new->streams[i].from = ends[0];
+        new->streams[i].to = ends[1];
+    }
+    pid_t launcher = getpid();
+    new->process = fork();
+    if (new->process == 0)
+        become_rank(number, launcher, mask);
+    if (new->process < 0) {
+        int error = errno;
+        new->process = 0;
+        signal_ranks(SIGKILL);
+        errno = error;
+        fail("cannot start a rank");
+    }
+    job.left++;
+    for (int i = 0; i < 2; i++) {
+        if (job.tag)
+            close(new->streams[i].to);
+        new->streams[i].to = STDOUT_FILENO + i;
+    }
+}
+
+/* One write a line, so that lines of several ranks do not mix. */
+static void write_line(int number, stream *s, size_t length)
+{
+    char text[sizeof s->line + 32];
+    int head = snprintf(text, sizeof text, "[%d] ", number);
+    memcpy(text + head, s->line, length);
+    size_t total = (size_t)head + length, done = 0;
+    if (text[total - 1] != '\n')
+        text[total++] = '\n';
+    while (done < total) {
+        ssize_t written = write(s->to, text + done, total - done);
+        if (written < 0 && errno != EINTR)
+            break;
+        done += written > 0 ? (size_t)written : 0;
+    }
+    memmove(s->line, s->line + length, s->used - length);
+    s->used -= length;
+}
+
+static void pass_on(int number, stream *s)
+{
+    ssize_t got = read(s->from, s->line + s->used, sizeof s->line - s->used);
+    if (got < 0 && errno == EINTR)
+        return;
+    s->used += got > 0 ? (size_t)got : 0;
+    for (char *end; (end = memchr(s->line, '\n', s->used)) != NULL;)
+        write_line(number, s, (size_t)(end - s->line) + 1);
+    if (s->used && (got <= 0 || s->used == sizeof s->line))
+        write_line(number, s, s->used);
+    if (got <= 0) {
+        close(s->from);
+        s->from = -1;
+    }
+}
+
+/* What a rank's end means for the job: the first failure decides its exit code. */
+static void report_failure(int number, int status)
+{
+    if (job.exit_code)
+        return;
+    job.exit_code = WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
+    if (!job.asked && WIFSIGNALED(status))
+        fprintf(stderr, "shardrun: rank %d was killed by signal %d (%s)\n", number, WTERMSIG(status), strsignal(WTERMSIG(status)));
+    else if (!job.asked)
+        fprintf(stderr, "shardrun: rank %d ended with exit code %d\n", number, WEXITSTATUS(status));
+    if (job.end_at == 0) {
+        job.next_signal = SIGTERM;
+        job.end_at = now() + (job.asked ? GRACE_AFTER_SIGNAL : GRACE_AFTER_FAILURE);
+    }
+}
+
+/* Ranks that ended together: one that was killed is more likely the cause than those
+ * that then failed, whatever the order in which they are found. */
+static void reap(void)
+{
+    int failed = -1, failed_status = 0;
+    for (int i = 0; i < job.size; i++) {
+        int status;
+        if (!job.ranks[i].process || waitpid(job.ranks[i].process, &status, WNOHANG) <= 0)
+            continue;
+        job.ranks[i].process = 0;
+        job.left--;
+        atomic_store(&job.segment->ranks[i].ended, 1);
+        if (status != 0 && (failed < 0 || (WIFSIGNALED(status) && !WIFSIGNALED(failed_status)))) {
+            failed = i;
+            failed_status = status;
+        }
+    }
+    if (failed >= 0)
+        report_failure(failed, failed_status);
+}
+
+static void take_signal(int signals)
+{
+    struct signalfd_siginfo info;
+    if (read(signals, &info, sizeof info) != sizeof info)
+        return;
+    if (info.ssi_signo == SIGCHLD) {
+        reap();
+        return;
+    }
+    job.asked = true;
+    /* A terminal sends its signals to the ranks too. */
+    if (info.ssi_code != SI_KERNEL)
+        signal_ranks((int)info.ssi_signo);
+}
+
+static void end_ranks_in_time(void)
+{
+    if (job.end_at == 0 || job.left == 0 || now() < job.end_at)
+        return;
+    if (job.next_signal == SIGTERM)
+        fprintf(stderr, "shardrun: ending %d other rank%s\n", job.left, job.left == 1 ? "" : "s");
+    signal_ranks(job.next_signal);
+    job.next_signal = SIGKILL;
+    job.end_at = now() + GRACE_AFTER_TERM;
+}
+
+/* Waits for signals, ranks' output and the time to end ranks. True while there is more
+ * to wait for: ranks, or output of theirs that is left in a pipe. */
+static bool watch(int signals, struct pollfd *files)
+{
+    int number = 0;
+    files[number++] = (struct pollfd){.fd = signals, .events = POLLIN};
+    for (int i = 0; i < 2 * job.size; i++)
+        if (job.ranks[i / 2].streams[i % 2].from >= 0)
+            files[number++] = (struct pollfd){.fd = job.ranks[i / 2].streams[i % 2].from, .events = POLLIN};
+    int wait = job.left == 0 ? 0 : -1;
+    if (job.left > 0 && job.end_at > 0) {
+        double rest = job.end_at - now();
+        wait = rest > 0 ? (int)(rest * 1000) + 1 : 0;
+    }
+    int ready = poll(files, (nfds_t)number, wait);
+    if (ready < 0 && errno != EINTR)
+        fail("poll");
+    number = 1;
+    for (int i = 0; i < 2 * job.size; i++) {
+        stream *s = &job.ranks[i / 2].streams[i % 2];
+        if (s->from >= 0 && files[number++].revents)
+            pass_on(i / 2, s);
+    }
+    if (files[0].revents)
+        take_signal(signals);
+    end_ranks_in_time();
+    return job.left > 0 || ready > 0;
+}
+
+static void parse(int count, char **arguments)
+{
+    static const struct option options[] = {
+        {"ranks", required_argument, NULL, 'n'}, {"tag", no_argument, NULL, 't'}, {"help", no_argument, NULL, 'h'}, {0}};
+    int option;
+    while ((option = getopt_long(count, arguments, "+n:h", options, NULL)) != -1) {
+        char *end = NULL;
+        if (option == 'h') {
+            fputs(usage, stdout);
+            exit(EXIT_SUCCESS);
+        }
+        if (option == 't')
+            job.tag = true;
+        if (option == 'n')
+            job.size = (int)strtol(optarg, &end, 10);
+        if (option == '?' || (option == 'n' && (*end || job.size < 1 || job.size > SHARD_SEGMENT_RANKS))) {
+            if (option == 'n')
+                fprintf(stderr, "shardrun: -n %s: not a number of ranks from 1 to %d\n", optarg, SHARD_SEGMENT_RANKS);
+            exit(EXIT_USAGE);
+        }
+    }
+    job.command = arguments + optind;
+    if (job.size == 0 || !job.command[0]) {
+        fprintf(stderr, "shardrun: %s\n%s", job.size ? "which PROGRAM?" : "how many ranks? (-n N)", usage);
+        exit(EXIT_USAGE);
+    }
+}
+
+/* Ranks that never joined were N unconnected programs. */
+static void warn_of_loners(void)
+{
+    for (int i = 0; i < job.size; i++)
+        if (atomic_load(&job.segment->ranks[i].state) != SHARD_RANK_ABSENT)
+            return;
+    if (job.size > 1 && job.exit_code == 0)
+        fprintf(stderr, "shardrun: none of the %d ranks joined the others: does %s call shard_init?\n", job.size, job.command[0]);
+}
+
+int main(int count, char **arguments)
+{
+    parse(count, arguments);
+    job.file = shard_segment_create(job.size, &job.segment);
+    if (job.file < 0)
+        fail("no shared memory");
+    set_common_environment();
+    job.ranks = calloc((size_t)job.size, sizeof *job.ranks);
+    struct pollfd *files = calloc(2 * (size_t)job.size + 1, sizeof *files);
+    if (!job.ranks || !files)
+        fail("no memory");
+    sigset_t taken, before;
+    sigemptyset(&taken);
+    sigaddset(&taken, SIGCHLD);
+    sigaddset(&taken, SIGINT);
+    sigaddset(&taken, SIGTERM);
+    sigaddset(&taken, SIGHUP);
+    sigprocmask(SIG_BLOCK, &taken, &before);
+    int signals = signalfd(-1, &taken, SFD_CLOEXEC);
+    if (signals < 0)
+        fail("no signalfd");
+    for (int i = 0; i < job.size; i++)
+        start_rank(i, &before);
+    while (watch(signals, files))
+        ;
+    warn_of_loners();
+    free(files);
+    free(job.ranks);
+    shard_segment_close(job.segment, job.file);
+    return job.exit_code;
+}
