@@ -79,6 +79,9 @@ void (*ranks_close)(shard_group *world) = shard_world_close;
 static void be_rank(const ranks_run *run, int rank, int segment)
 {
     prctl(PR_SET_PDEATHSIG, SIGKILL);
+    signal(SIGALRM, SIG_DFL); /* Check's handlers end the whole test */
+    signal(SIGINT, SIG_DFL);
+    signal(SIGTERM, SIG_DFL);
     setenv("SHARD_TIMEOUT", run->timeout ? run->timeout : "40", 1);
     if (shard_segment_set_environment(segment, rank, run->size) != 0)
         ck_abort_msg("no environment: %s", strerror(errno));

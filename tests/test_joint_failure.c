@@ -1,0 +1,377 @@
+/* Ranks that fail together: whatever one rank does wrong, and however it goes,
+ * all get the same text, in time, and after a failure that is forgiven the
+ * group works on. */
+#include "support/collectives.h"
+#include "support/ranks.h"
+
+#include "base/error.h"
+#include "comm/comm.h"
+
+#include <signal.h>
+#include <stdlib.h>
+#include <sys/time.h>
+#include <time.h>
+#include <unistd.h>
+
+static double now(void)
+{
+    struct timespec time;
+    clock_gettime(CLOCK_MONOTONIC, &time);
+    return (double)time.tv_sec + 1e-9 * (double)time.tv_nsec;
+}
+
+/* ---- different calls ---- */
+
+static float data[1000];
+
+static void differ(shard_group *world, int what)
+{
+    int rank = shard_group_rank(world);
+    bool odd = rank == 1;
+    int64_t counts[] = {2, odd ? 4 : 3, odd ? 3 : 4};
+    switch (what) {
+    case 0:
+        shard_group_all_reduce(world, data, odd ? 12 : 10, SHARD_FLOAT32, SHARD_SUM);
+        break;
+    case 1:
+        shard_group_all_reduce(world, data, 100, odd ? SHARD_INT32 : SHARD_FLOAT32, SHARD_SUM);
+        break;
+    case 2:
+        shard_group_all_reduce(world, data, 10, SHARD_FLOAT32, odd ? SHARD_MAX : SHARD_SUM);
+        break;
+    case 3:
+        shard_group_broadcast(world, data, 10, SHARD_FLOAT32, odd ? 2 : 0);
+        break;
+    case 4:
+        shard_group_all_gather(world, data + 500, data, counts, SHARD_FLOAT64);
+        break;
+    case 5:
+        shard_group_reduce_scatter(world, data, data + 500, counts, SHARD_FLOAT64, SHARD_MIN);
+        break;
+    case 6:
+        if (odd)
+            shard_barrier(world);
+        else
+            shard_agree(world);
+        break;
+    case 7:
+        shard_group_exchange(world, data, odd ? 3 : 400, data + 8);
+        break;
+    case 8:
+        shard_group_wait(world, shard_group_all_reduce_start(world, data, 900 + rank / 2, SHARD_FLOAT32, SHARD_SUM));
+        break;
+    default:
+        shard_group_all_reduce(world, data, 10 + rank, SHARD_UINT8, SHARD_SUM);
+    }
+}
+
+static const char *const differences[] = {
+    "rank 1 calls all_reduce of 12 float32 while ranks 0 and 2 call all_reduce of 10 float32",
+    "rank 1 calls all_reduce of 100 int32 while ranks 0 and 2 call all_reduce of 100 float32",
+    "rank 1 calls all_reduce (max) of 10 float32 while ranks 0 and 2 call all_reduce of 10 float32",
+    "rank 1 calls broadcast of 10 float32 from rank 2 while ranks 0 and 2 call broadcast of 10 float32 from rank 0",
+    "rank 1 calls all_gather of 2 + 4 + 3 float64 while ranks 0 and 2 call all_gather of 2 + 3 + 4 float64",
+    "rank 1 calls reduce_scatter (min) of 2 + 4 + 3 float64 while ranks 0 and 2 call reduce_scatter (min) of 2 + 3 + 4 float64",
+    "rank 1 calls barrier while ranks 0 and 2 call agree",
+    "rank 1 calls exchange of 3 bytes while ranks 0 and 2 call exchange of 400 bytes",
+    "rank 2 calls all_reduce of 901 float32 while ranks 0 and 1 call all_reduce of 900 float32",
+    "rank 1 calls all_reduce of 11 uint8 while rank 0 calls all_reduce of 10 uint8",
+};
+#define DIFFERENCES ((int)(sizeof differences / sizeof *differences))
+
+static void mismatches(shard_group *world, void *context)
+{
+    (void)context;
+    for (int what = 0; what < DIFFERENCES; what++) {
+        differ(world, what);
+        check_error(SHARD_ERROR_MISMATCH, differences[what]);
+    }
+    check_sizes(world, 1000, RANK_ORDER);
+}
+
+START_TEST(test_mismatch)
+{
+    run_ranks(3, mismatches);
+}
+END_TEST
+
+/* The collectives of one group in another order, at one rank. */
+static void loses_count(shard_group *world, void *context)
+{
+    (void)context;
+    if (shard_group_rank(world) == 1)
+        world->sequence++;
+    ck_assert_int_eq(shard_barrier(world), SHARD_ERROR_MISMATCH);
+    check_error(SHARD_ERROR_MISMATCH, "rank 1 calls barrier as collective 3 of the group while rank 0 calls barrier as collective 2*");
+}
+
+START_TEST(test_sequence)
+{
+    run_ranks(2, loses_count);
+}
+END_TEST
+
+/* ---- a rank with an error ---- */
+
+#define ERROR_TEXT "rank 2: label 17 out of range \\[0, 10)"
+
+static void check_joint(shard_group *world, shard_status own)
+{
+    check_error(shard_group_rank(world) == 2 ? own : SHARD_ERROR_PEER, ERROR_TEXT);
+}
+
+static void one_fails(shard_group *world, void *context)
+{
+    (void)context;
+    int rank = shard_group_rank(world), size = shard_group_size(world);
+    int64_t counts[8] = {3, 1, 4, 1, 5, 9, 2, 6};
+    for (int what = 0; what < 8; what++) {
+        bool fails = rank == 2;
+        shard_status status = SHARD_OK;
+        float *some = fails ? NULL : data; /* what a failed maker hands on */
+        if (fails)
+            shard_error(SHARD_ERROR_ARGUMENT, "label %d out of range [0, %d)", 17, 10);
+        if (what == 0)
+            status = shard_group_all_reduce(world, some, 500, SHARD_FLOAT32, SHARD_SUM);
+        if (what == 1)
+            status = shard_group_all_gather(world, some, some, counts, SHARD_FLOAT32);
+        if (what == 2)
+            status = shard_group_reduce_scatter(world, some, some, counts, SHARD_INT64, SHARD_MAX);
+        if (what == 3)
+            status = shard_group_broadcast(world, some, 5, SHARD_FLOAT32, 1);
+        if (what == 4)
+            status = shard_group_exchange(world, some, 8, data + 100);
+        if (what == 5)
+            status = shard_group_wait(world, shard_group_all_reduce_start(world, some, 9, SHARD_FLOAT32, SHARD_SUM));
+        if (what == 6)
+            status = shard_agree(world);
+        if (what == 7)
+            status = fails ? shard_group_fail(world) : shard_barrier(world);
+        ck_assert_int_eq(status, fails ? SHARD_ERROR_ARGUMENT : SHARD_ERROR_PEER);
+        /* Not cleared, it is told again, as it is. */
+        ck_assert_int_ne(shard_barrier(world), SHARD_OK);
+        check_joint(world, SHARD_ERROR_ARGUMENT);
+        ck_assert_int_le(size, 8);
+    }
+    check_sizes(world, 1000, RANK_ORDER);
+}
+
+START_TEST(test_one_fails)
+{
+    run_ranks(rank_counts[_i + 2], one_fails);
+}
+END_TEST
+
+static void two_fail(shard_group *world, void *context)
+{
+    (void)context;
+    int rank = shard_group_rank(world);
+    if (rank == 3)
+        shard_error(SHARD_ERROR_MEMORY, "no memory");
+    if (rank == 2)
+        shard_error(SHARD_ERROR_IO, "disk full");
+    ck_assert_int_ne(shard_agree(world), SHARD_OK);
+    check_error(rank == 2 ? SHARD_ERROR_IO : rank == 3 ? SHARD_ERROR_MEMORY : SHARD_ERROR_PEER, "rank 2: disk full");
+    check_ok(shard_agree(world));
+}
+
+START_TEST(test_lowest_first)
+{
+    run_ranks(4, two_fail);
+}
+END_TEST
+
+static void wrong_arguments(shard_group *world, void *context)
+{
+    (void)context;
+    bool odd = shard_group_rank(world) == 1;
+    shard_status own = odd ? SHARD_ERROR_ARGUMENT : SHARD_ERROR_PEER;
+    ck_assert_int_eq(shard_group_broadcast(world, data, 5, SHARD_FLOAT32, odd ? 3 : 0), own);
+    check_error(own, "rank 1: shard_group_broadcast: root 3 of a group of 3");
+    ck_assert_int_eq(shard_group_all_reduce(world, odd ? NULL : data, 500, SHARD_FLOAT32, SHARD_SUM), own);
+    check_error(own, "rank 1: shard_group_all_reduce: data is NULL");
+    ck_assert_int_eq(shard_group_all_reduce(world, data, odd ? -1 : 5, SHARD_FLOAT32, SHARD_SUM), own);
+    check_error(own, "rank 1: shard_group_all_reduce: -1 elements of float32");
+    ck_assert_int_eq(shard_group_all_reduce(world, data, 5, odd ? (shard_dtype)7 : SHARD_FLOAT32, SHARD_SUM), own);
+    check_error(own, "rank 1: shard_group_all_reduce: there is no dtype 7");
+    ck_assert_int_eq(shard_group_all_reduce(world, data, 5, SHARD_FLOAT32, odd ? (shard_reduce_op)3 : SHARD_SUM), own);
+    check_error(own, "rank 1: shard_group_all_reduce: there is no reduce operation 3");
+    ck_assert_int_eq(shard_group_all_gather(world, data, data, odd ? NULL : (int64_t[]){1, 1, 1}, SHARD_FLOAT32), own);
+    check_error(own, "rank 1: shard_group_all_gather: counts is NULL");
+    ck_assert_int_eq(shard_group_exchange(world, data, odd ? SHARD_EXCHANGE_BYTES + 1 : 8, data), own);
+    check_error(own, "rank 1: shard_group_exchange: 1025 bytes; the most is 1024");
+    check_sizes(world, 100, RANK_ORDER);
+}
+
+START_TEST(test_wrong_arguments)
+{
+    run_ranks(3, wrong_arguments);
+}
+END_TEST
+
+/* A failure in one group is told in the next, once more without a prefix of its own;
+ * a maker that is handed NULL on all ranks says nothing new. */
+static void fails_in_a_group(shard_group *world, void *context)
+{
+    (void)context;
+    int rank = shard_group_rank(world);
+    shard_group *half = shard_group_create(world, rank < 2 ? (const int[]){0, 1} : (const int[]){2, 3}, 2);
+    if (rank == 2)
+        shard_error(SHARD_ERROR_ARGUMENT, "label 17 out of range [0, 10)");
+    ck_assert_int_eq(shard_barrier(half) == SHARD_OK, rank < 2);
+    ck_assert_int_ne(shard_barrier(world), SHARD_OK);
+    check_joint(world, SHARD_ERROR_ARGUMENT);
+
+    if (rank == 2)
+        shard_error(SHARD_ERROR_ARGUMENT, "label 17 out of range [0, 10)");
+    shard_group *again = shard_group_create(half, (const int[]){0, 1}, 2);
+    ck_assert_int_eq(again != NULL, rank < 2);
+    shard_group_destroy(again);
+    shard_agree(world);
+    check_joint(world, SHARD_ERROR_ARGUMENT);
+    check_ok(shard_barrier(half));
+    shard_group_destroy(half);
+}
+
+START_TEST(test_fails_in_a_group)
+{
+    run_ranks(4, fails_in_a_group);
+}
+END_TEST
+
+/* ---- a rank that goes ---- */
+
+static void killed(shard_group *world, void *context)
+{
+    (void)context;
+    if (shard_group_rank(world) == 2)
+        raise(SIGKILL);
+    double start = now();
+    ck_assert_int_eq(shard_group_all_reduce(world, data, 1000, SHARD_FLOAT32, SHARD_SUM), SHARD_ERROR_PEER);
+    ck_assert_double_lt(now() - start, 1);
+    check_error(SHARD_ERROR_PEER, "rank 2 died: it did not come to all_reduce of 1000 float32");
+    /* There is no more working together, at once and with the same text. */
+    ck_assert_int_eq(shard_barrier(world), SHARD_ERROR_PEER);
+    check_error(SHARD_ERROR_PEER, "rank 2 died: it did not come to all_reduce of 1000 float32");
+}
+
+START_TEST(test_killed)
+{
+    run_ranks(rank_counts[_i + 2], killed, .may_fail = 1 << 2);
+}
+END_TEST
+
+/* Anywhere inside a large collective. */
+static void killed_inside(shard_group *world, void *context)
+{
+    (void)context;
+    int64_t count = 1000000;
+    float *large = calloc((size_t)count, sizeof *large);
+    struct itimerval soon = {.it_value.tv_usec = 30000};
+    if (shard_group_rank(world) == 1)
+        setitimer(ITIMER_REAL, &soon, NULL);
+    double start = now();
+    while (shard_group_all_reduce(world, large, count, SHARD_FLOAT32, SHARD_SUM) == SHARD_OK)
+        ck_assert_double_lt(now() - start, 20);
+    check_error(SHARD_ERROR_PEER, "rank 1 died: it did not come to all_reduce of 1000000 float32");
+    free(large);
+}
+
+START_TEST(test_killed_inside)
+{
+    run_ranks(4, killed_inside, .may_fail = 1 << 1);
+}
+END_TEST
+
+static void late(shard_group *world, void *context)
+{
+    (void)context;
+    if (shard_group_rank(world) % 2)
+        usleep(1600 * 1000);
+    ck_assert_int_eq(shard_barrier(world), SHARD_ERROR_TIMEOUT);
+    check_error(SHARD_ERROR_TIMEOUT, "ranks 1 and 3 did not come to barrier within 1 s (SHARD_TIMEOUT)");
+    ck_assert_int_eq(shard_barrier(world), SHARD_ERROR_TIMEOUT);
+    check_error(SHARD_ERROR_TIMEOUT, "ranks 1 and 3 did not come to barrier within 1 s (SHARD_TIMEOUT)");
+}
+
+START_TEST(test_deadline)
+{
+    run_ranks(4, late, .timeout = "1");
+}
+END_TEST
+
+static void leaves(shard_group *world, void *context)
+{
+    (void)context;
+    if (shard_group_rank(world) == 1)
+        return;
+    ck_assert_int_eq(shard_group_all_reduce(world, data, 10, SHARD_FLOAT64, SHARD_MAX), SHARD_ERROR_PEER);
+    check_error(SHARD_ERROR_PEER, "rank 1 has left: it did not come to all_reduce (max) of 10 float64");
+}
+
+START_TEST(test_leaves)
+{
+    run_ranks(3, leaves);
+}
+END_TEST
+
+/* The rank that fails does not come to a collective any more, but closes its world:
+ * those that wait for it, in any group, get its text. */
+static void leaves_with_an_error(shard_group *none, void *context)
+{
+    (void)none, (void)context;
+    shard_group *world = shard_world_open(NULL, NULL);
+    int rank = shard_group_rank(world);
+    shard_group *pair = rank == 1 ? NULL : shard_group_create(world, (const int[]){0, 2}, 2);
+    if (rank == 0) {
+        shard_error(SHARD_ERROR_IO, "model.safetensors: no space left on device");
+        shard_world_close(world);
+        exit(1);
+    }
+    ck_assert_int_eq(shard_barrier(rank == 1 ? world : pair), SHARD_ERROR_PEER);
+    check_error(SHARD_ERROR_PEER, "rank 0: model.safetensors: no space left on device");
+    shard_group_destroy(pair);
+    shard_world_close(world);
+}
+
+START_TEST(test_leaves_with_an_error)
+{
+    run_ranks(3, leaves_with_an_error, .bare = true, .may_fail = 1 << 0);
+}
+END_TEST
+
+static void never_joins(shard_group *none, void *context)
+{
+    (void)none, (void)context;
+    if (atoi(getenv("RANK")) == 1)
+        exit(0);
+    ck_assert_ptr_null(shard_world_open(NULL, NULL));
+    check_error(SHARD_ERROR_PEER, "rank 1 ended before it joined the others");
+}
+
+START_TEST(test_never_joins)
+{
+    run_ranks(3, never_joins, .bare = true);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("joint failure");
+    TCase *tcase = test_case(suite, "calls");
+    tcase_add_test(tcase, test_mismatch);
+    tcase_add_test(tcase, test_sequence);
+    tcase = test_case(suite, "errors");
+    tcase_add_loop_test(tcase, test_one_fails, 0, 3);
+    tcase_add_test(tcase, test_lowest_first);
+    tcase_add_test(tcase, test_wrong_arguments);
+    tcase_add_test(tcase, test_fails_in_a_group);
+    tcase = test_case(suite, "going");
+    tcase_add_loop_test(tcase, test_killed, 0, 3);
+    tcase_add_test(tcase, test_killed_inside);
+    tcase_add_test(tcase, test_deadline);
+    tcase_add_test(tcase, test_leaves);
+    tcase_add_test(tcase, test_leaves_with_an_error);
+    tcase_add_test(tcase, test_never_joins);
+    return test_run(suite);
+}
