@@ -24,6 +24,11 @@ static shard_device_ops operations = {
     .copy_out = shard_cpu_copy_out,
     .copy_rows = shard_cpu_copy_rows,
     .zero = shard_cpu_zero,
+    .matmul = shard_cpu_matmul,
+    .linear = shard_cpu_linear,
+    .conv2d = shard_cpu_conv2d,
+    .conv2d_backward_data = shard_cpu_conv2d_backward_data,
+    .conv2d_backward_weight = shard_cpu_conv2d_backward_weight,
 };
 
 static shard_device cpu = {.ops = &operations, .name = "cpu"};

@@ -1,0 +1,317 @@
+/*
+ * Convolutions of channels-last images by oneDNN, which chooses the layout of
+ * the weights: they are small, and reordered in every call.
+ *
+ * The gradient of the images of a convolution with stride 1 is a convolution of
+ * the output's gradient with the flipped and transposed weights. oneDNN does
+ * that one faster than its own backward, except on small images, where the
+ * latter skips the padding.
+ */
+#include "device/cpu/cpu_conv2d.h"
+
+#include "base/error.h"
+#include "base/memory.h"
+#include "device/cpu/cpu.h"
+#include "device/cpu/cpu_primitive.h"
+
+#include <string.h>
+
+/* The smallest image for which TRANSPOSED pays. */
+#define TRANSPOSED_PIXELS 25
+
+/* Workspaces for images in float32 hold about this many elements. */
+#define WIDE_ELEMENTS ((int64_t)16 << 20)
+
+static shard_cpu_key key_of(shard_cpu_conv_kind kind, const shard_conv_shape *shape, bool bias, shard_dtype dtype)
+{
+    shard_cpu_key key = {.word = {SHARD_CPU_CONV2D, (int64_t)kind, (int64_t)dtype, bias}};
+    _Static_assert(sizeof *shape <= sizeof key - 4 * sizeof(int64_t), "the shape fits into the key");
+    memcpy(&key.word[4], shape, sizeof *shape);
+    return key;
+}
+
+static dnnl_status_t plan_images(shard_cpu_plan *plan, int argument, int64_t n, int64_t h, int64_t w, int64_t c,
+                                 dnnl_data_type_t type)
+{
+    return shard_cpu_plan_array(plan, argument, 4, (dnnl_dims_t){n, c, h, w}, (dnnl_dims_t){h * w * c, 1, w * c, c}, type, false);
+}
+
+/* transposed: [c, o] for [o, c], in each group. */
+static dnnl_status_t plan_weight(shard_cpu_plan *plan, int argument, const shard_conv_shape *s, bool transposed,
+                                 dnnl_data_type_t type)
+{
+    int64_t o = s->o / s->groups, c = s->c / s->groups, k = s->kh * s->kw;
+    dnnl_dims_t dims = {s->groups, transposed ? c : o, transposed ? o : c, s->kh, s->kw};
+    dnnl_dims_t strides = {o * c * k, transposed ? k : c * k, transposed ? c * k : k, s->kw, 1};
+    int skip = s->groups == 1;
+    return shard_cpu_plan_array(plan, argument, 5 - skip, dims + skip, strides + skip, type, true);
+}
+
+static dnnl_status_t plan_arrays(shard_cpu_plan *plan, shard_cpu_conv_kind kind, const shard_conv_shape *s, bool bias,
+                                 dnnl_data_type_t type)
+{
+    static const int arguments[][4] = {
+        [SHARD_CPU_CONV_FORWARD] = {DNNL_ARG_SRC, DNNL_ARG_WEIGHTS, DNNL_ARG_DST, DNNL_ARG_BIAS},
+        [SHARD_CPU_CONV_BACKWARD_DATA] = {DNNL_ARG_DIFF_SRC, DNNL_ARG_WEIGHTS, DNNL_ARG_DIFF_DST},
+        [SHARD_CPU_CONV_BACKWARD_WEIGHT] = {DNNL_ARG_SRC, DNNL_ARG_DIFF_WEIGHTS, DNNL_ARG_DIFF_DST, DNNL_ARG_DIFF_BIAS},
+        [SHARD_CPU_CONV_TRANSPOSED] = {DNNL_ARG_DST, DNNL_ARG_WEIGHTS, DNNL_ARG_SRC},
+    };
+    const int *argument = arguments[kind];
+    dnnl_status_t status = plan_images(plan, argument[0], s->n, s->h, s->w, s->c, type);
+    if (status == dnnl_success)
+        status = plan_weight(plan, argument[1], s, kind == SHARD_CPU_CONV_TRANSPOSED, type);
+    if (status == dnnl_success)
+        status = plan_images(plan, argument[2], s->n, s->oh, s->ow, s->o, type);
+    if (status == dnnl_success && bias)
+        status = shard_cpu_plan_array(plan, argument[3], 1, (dnnl_dims_t){s->o}, (dnnl_dims_t){1}, type, false);
+    return status;
+}
+
+static dnnl_status_t plan_convolution(const shard_cpu_key *key, shard_cpu_plan *plan, dnnl_engine_t engine,
+                                      dnnl_primitive_attr_t attributes)
+{
+    shard_cpu_conv_kind kind = (shard_cpu_conv_kind)key->word[1];
+    bool bias = key->word[3] != 0;
+    shard_conv_shape s;
+    memcpy(&s, &key->word[4], sizeof s);
+    dnnl_status_t status = plan_arrays(plan, kind, &s, bias, shard_cpu_dnnl_type((shard_dtype)key->word[2]));
+    if (status != dnnl_success)
+        return status;
+    shard_dnnl_convolution c = {
+        .x = SHARD_DNNL_BORROW(&plan->asked[0]),
+        .weight = SHARD_DNNL_BORROW(&plan->asked[1]),
+        .y = SHARD_DNNL_BORROW(&plan->asked[2]),
+        .bias = bias ? SHARD_DNNL_BORROW(&plan->asked[3]) : NULL,
+        .stride = {s.stride_h, s.stride_w},
+        .dilation = {s.dilation_h - 1, s.dilation_w - 1},
+        .padding = {s.pad_h, s.pad_w},
+    };
+    if (kind == SHARD_CPU_CONV_FORWARD)
+        return shard_dnnl_convolution_forward(&plan->descriptor, engine, &c, attributes);
+    if (kind == SHARD_CPU_CONV_TRANSPOSED) {
+        shard_dnnl_layout_borrowed x = c.x;
+        c.x = c.y;
+        c.y = x;
+        c.padding[0] = s.dilation_h * (s.kh - 1) - s.pad_h;
+        c.padding[1] = s.dilation_w * (s.kw - 1) - s.pad_w;
+        return shard_dnnl_convolution_forward(&plan->descriptor, engine, &c, attributes);
+    }
+    dnnl_primitive_desc_t forward = NULL;
+    status = shard_dnnl_convolution_forward(&forward, engine, &c, attributes);
+    if (status == dnnl_success && kind == SHARD_CPU_CONV_BACKWARD_DATA)
+        status = shard_dnnl_convolution_backward_data(&plan->descriptor, engine, &c, forward, attributes);
+    else if (status == dnnl_success)
+        status = shard_dnnl_convolution_backward_weights(&plan->descriptor, engine, &c, forward, attributes);
+    dnnl_primitive_desc_destroy(forward);
+    return status;
+}
+
+static shard_status run(shard_device *device, const shard_cpu_conv *c, shard_dtype dtype, bool *there)
+{
+    shard_cpu_key key = key_of(c->kind, c->shape, c->bias != NULL, dtype);
+    return shard_cpu_run(device, &key, plan_convolution, (const void *[]){c->x, c->weight, c->y, c->bias}, there);
+}
+
+#define FLIP(TYPE)                                                                                                               \
+    do {                                                                                                                         \
+        const TYPE *source = weight;                                                                                             \
+        TYPE *target = flipped;                                                                                                  \
+        for (int64_t i = 0; i < filters; i++) {                                                                                  \
+            for (int64_t j = 0; j < taps; j++)                                                                                   \
+                target[i * taps + taps - 1 - j] = source[i * taps + j];                                                          \
+        }                                                                                                                        \
+    } while (0)
+
+/* Each filter from its last tap to its first. */
+static void flip(const void *weight, void *flipped, int64_t filters, int64_t taps, shard_dtype dtype)
+{
+    if (shard_dtype_size(dtype) == 4)
+        FLIP(uint32_t);
+    else
+        FLIP(uint16_t);
+}
+
+static bool transposed_pays(const shard_conv_shape *s)
+{
+    return s->stride_h == 1 && s->stride_w == 1 && s->pad_h <= s->dilation_h * (s->kh - 1) &&
+           s->pad_w <= s->dilation_w * (s->kw - 1) && (s->kh * s->kw == 1 || s->oh * s->ow >= TRANSPOSED_PIXELS);
+}
+
+static shard_status backward_data(shard_device *device, const shard_cpu_conv *conv, shard_dtype dtype, bool *there)
+{
+    const shard_conv_shape *s = conv->shape;
+    shard_cpu_conv c = *conv;
+    if (!transposed_pays(s))
+        return run(device, &c, dtype, there);
+    c.kind = SHARD_CPU_CONV_TRANSPOSED;
+    int64_t taps = s->kh * s->kw, filters = s->o * (s->c / s->groups);
+    if (taps == 1)
+        return run(device, &c, dtype, there);
+    size_t bytes = (size_t)(filters * taps) * shard_dtype_size(dtype);
+    c.weight = shard_cpu_allocate(device, bytes);
+    if (!c.weight)
+        return SHARD_ERROR_MEMORY;
+    flip(conv->weight, c.weight, filters, taps, dtype);
+    shard_status status = run(device, &c, dtype, there);
+    shard_cpu_release(device, c.weight, bytes);
+    return status;
+}
+
+/* oneDNN's computation; *there is false where it has none for the dtype. */
+static shard_status compute(shard_device *device, const shard_cpu_conv *c, shard_dtype dtype, bool *there)
+{
+    return c->kind == SHARD_CPU_CONV_BACKWARD_DATA ? backward_data(device, c, dtype, there) : run(device, c, dtype, there);
+}
+
+/* Float32 copies of a 16-bit convolution's arrays, for some of its images. */
+typedef struct wide {
+    float *x, *weight, *bias, *y;
+    float *weight_part, *bias_part; /* of the images at hand */
+    int64_t weights;
+    int64_t images; /* in x and y */
+} wide;
+
+static shard_status allocate_wide(shard_device *device, const shard_cpu_conv *c, wide *w, size_t *bytes, void **memory)
+{
+    const shard_conv_shape *s = c->shape;
+    int64_t x = s->h * s->w * s->c, y = s->oh * s->ow * s->o;
+    int64_t images = WIDE_ELEMENTS / (x + y);
+    w->images = images < 1 ? 1 : images > s->n ? s->n : images;
+    w->weights = s->o * (s->c / s->groups) * s->kh * s->kw;
+    int64_t parts[] = {w->images * x, w->images * y, w->weights, w->weights, s->o, s->o}, total = 0;
+    float **place[] = {&w->x, &w->y, &w->weight, &w->weight_part, &w->bias, &w->bias_part};
+    for (int i = 0; i < 6; i++)
+        total += (parts[i] + 15) / 16 * 16;
+    *bytes = (size_t)total * sizeof(float);
+    float *next = *memory = shard_cpu_allocate(device, *bytes);
+    if (!next)
+        return SHARD_ERROR_MEMORY;
+    for (int i = 0; i < 6; i++) {
+        *place[i] = next;
+        next += (parts[i] + 15) / 16 * 16;
+    }
+    return SHARD_OK;
+}
+
+static void add(int64_t n, const float *x, float *y)
+{
+    for (int64_t i = 0; i < n; i++)
+        y[i] += x[i];
+}
+
+/* The images from `first` on, as many as shape says. */
+static shard_status compute_wide_part(shard_device *device, const shard_cpu_conv *c, const wide *w, int64_t first,
+                                      const shard_conv_shape *shape, shard_dtype dtype)
+{
+    size_t size = shard_dtype_size(dtype);
+    int64_t x = shape->h * shape->w * shape->c, y = shape->oh * shape->ow * shape->o;
+    char *x_part = (char *)c->x + (size_t)(first * x) * size, *y_part = (char *)c->y + (size_t)(first * y) * size;
+    shard_cpu_conv part = {c->kind, shape, w->x, w->weight, c->bias ? w->bias : NULL, w->y};
+    if (c->kind != SHARD_CPU_CONV_BACKWARD_DATA)
+        SHARD_TRY(device->ops->cast(device, shape->n * x, x_part, dtype, w->x, SHARD_FLOAT32));
+    if (c->kind != SHARD_CPU_CONV_FORWARD)
+        SHARD_TRY(device->ops->cast(device, shape->n * y, y_part, dtype, w->y, SHARD_FLOAT32));
+    if (c->kind == SHARD_CPU_CONV_BACKWARD_WEIGHT) {
+        part.weight = w->weight_part;
+        part.bias = c->bias ? w->bias_part : NULL;
+    }
+    SHARD_TRY(compute(device, &part, SHARD_FLOAT32, NULL));
+    if (c->kind == SHARD_CPU_CONV_FORWARD)
+        return device->ops->cast(device, shape->n * y, w->y, SHARD_FLOAT32, y_part, dtype);
+    if (c->kind == SHARD_CPU_CONV_BACKWARD_DATA)
+        return device->ops->cast(device, shape->n * x, w->x, SHARD_FLOAT32, x_part, dtype);
+    add(w->weights, w->weight_part, w->weight);
+    if (c->bias)
+        add(shape->o, w->bias_part, w->bias);
+    return SHARD_OK;
+}
+
+static shard_status compute_wide_parts(shard_device *device, const shard_cpu_conv *c, const wide *w, shard_dtype dtype)
+{
+    int64_t o = c->shape->o;
+    bool backward_weight = c->kind == SHARD_CPU_CONV_BACKWARD_WEIGHT;
+    if (backward_weight) {
+        memset(w->weight, 0, (size_t)w->weights * sizeof(float));
+        memset(w->bias, 0, (size_t)o * sizeof(float));
+    } else {
+        SHARD_TRY(device->ops->cast(device, w->weights, c->weight, dtype, w->weight, SHARD_FLOAT32));
+        if (c->bias)
+            SHARD_TRY(device->ops->cast(device, o, c->bias, dtype, w->bias, SHARD_FLOAT32));
+    }
+    for (int64_t first = 0; first < c->shape->n; first += w->images) {
+        shard_conv_shape shape = *c->shape;
+        shape.n = c->shape->n - first < w->images ? c->shape->n - first : w->images;
+        SHARD_TRY(compute_wide_part(device, c, w, first, &shape, dtype));
+    }
+    if (backward_weight) {
+        SHARD_TRY(device->ops->cast(device, w->weights, w->weight, SHARD_FLOAT32, c->weight, dtype));
+        if (c->bias)
+            SHARD_TRY(device->ops->cast(device, o, w->bias, SHARD_FLOAT32, c->bias, dtype));
+    }
+    return SHARD_OK;
+}
+
+/* A 16-bit type that oneDNN does not compute in: in float32, some images at a time. */
+static shard_status compute_wide(shard_device *device, const shard_cpu_conv *c, shard_dtype dtype)
+{
+    wide w = {0};
+    size_t bytes;
+    void *memory;
+    SHARD_TRY(allocate_wide(device, c, &w, &bytes, &memory));
+    shard_status status = compute_wide_parts(device, c, &w, dtype);
+    shard_cpu_release(device, memory, bytes);
+    return status;
+}
+
+/* Without images or without channels on one side all sums are empty. */
+static shard_status compute_empty(shard_device *device, const shard_cpu_conv *c, shard_dtype dtype)
+{
+    const shard_conv_shape *s = c->shape;
+    int64_t x = s->n * s->h * s->w * s->c, pixels = s->n * s->oh * s->ow;
+    size_t size = shard_dtype_size(dtype);
+    switch (c->kind) {
+    case SHARD_CPU_CONV_FORWARD:
+        SHARD_TRY(shard_cpu_zero(device, c->y, (size_t)(pixels * s->o) * size));
+        return c->bias ? device->ops->binary(device, SHARD_ADD, pixels, s->o, c->y, c->bias, c->y, dtype) : SHARD_OK;
+    case SHARD_CPU_CONV_BACKWARD_WEIGHT:
+        SHARD_TRY(shard_cpu_zero(device, c->weight, (size_t)(s->o * (s->c / s->groups) * s->kh * s->kw) * size));
+        return c->bias ? device->ops->sum_rows(device, pixels, s->o, c->y, false, c->bias, dtype) : SHARD_OK;
+    default:
+        return shard_cpu_zero(device, c->x, (size_t)x * size);
+    }
+}
+
+static shard_status convolve(shard_device *device, shard_cpu_conv_kind kind, const shard_conv_shape *s, const void *x,
+                             const void *weight, const void *bias, const void *y, shard_dtype dtype)
+{
+    /* Which of them are written is told by the kind. */
+    shard_cpu_conv c = {kind, s, (void *)x, (void *)weight, (void *)bias, (void *)y};
+    if (s->n * s->h * s->w * s->c == 0 || s->n * s->oh * s->ow * s->o == 0)
+        return compute_empty(device, &c, dtype);
+    if (dtype == SHARD_FLOAT64)
+        return shard_cpu_conv2d_double(device, &c);
+    if (dtype == SHARD_FLOAT32)
+        return compute(device, &c, dtype, NULL);
+    bool there = false;
+    if (dtype == SHARD_BFLOAT16)
+        SHARD_TRY(compute(device, &c, dtype, &there));
+    return there ? SHARD_OK : compute_wide(device, &c, dtype);
+}
+
+shard_status shard_cpu_conv2d(shard_device *device, const shard_conv_shape *shape, const void *x, const void *weight,
+                              const void *bias, void *y, shard_dtype dtype)
+{
+    return convolve(device, SHARD_CPU_CONV_FORWARD, shape, x, weight, bias, y, dtype);
+}
+
+shard_status shard_cpu_conv2d_backward_data(shard_device *device, const shard_conv_shape *shape, const void *weight,
+                                            const void *dy, void *dx, shard_dtype dtype)
+{
+    return convolve(device, SHARD_CPU_CONV_BACKWARD_DATA, shape, dx, weight, NULL, dy, dtype);
+}
+
+shard_status shard_cpu_conv2d_backward_weight(shard_device *device, const shard_conv_shape *shape, const void *x, const void *dy,
+                                              void *dweight, void *dbias, shard_dtype dtype)
+{
+    return convolve(device, SHARD_CPU_CONV_BACKWARD_WEIGHT, shape, x, dweight, dbias, dy, dtype);
+}

@@ -1,0 +1,20 @@
+/* A product, with what linear adds to it. */
+#ifndef SHARD_DEVICE_CPU_MATMUL_H
+#define SHARD_DEVICE_CPU_MATMUL_H
+
+#include "device/device.h"
+
+typedef struct shard_cpu_product {
+    shard_matmul_shape shape;
+    const void *a, *b;
+    const void *bias; /* [n], added to each row of c, or NULL; never with accumulate */
+    void *c;
+} shard_cpu_product;
+
+/* In float64, by plain loops. */
+shard_status shard_cpu_matmul_double(const shard_cpu_product *);
+
+/* In float32, some part of a 16-bit product at a time. */
+shard_status shard_cpu_matmul_wide(shard_device *, const shard_cpu_product *, shard_dtype);
+
+#endif

@@ -1,0 +1,61 @@
+/* Products in float64, the reference for gradient checks: by blocks of c, each
+ * the sum of products with a panel of b that stays in the cache. */
+#include "device/cpu/cpu_matmul.h"
+
+#include <string.h>
+
+enum { ROWS = 64, COLS = 64, DEPTH = 128 };
+
+static int64_t at_most(int64_t a, int64_t b)
+{
+    return a < b ? a : b;
+}
+
+static void fill_panel(const shard_matmul_shape *s, const double *b, int64_t k0, int64_t depth, int64_t j0, int64_t cols,
+                       double panel[][COLS])
+{
+    for (int64_t k = 0; k < depth; k++) {
+        for (int64_t j = 0; j < COLS; j++) {
+            int64_t index = s->transpose_b ? (j0 + j) * s->k + k0 + k : (k0 + k) * s->n + j0 + j;
+            panel[k][j] = j < cols ? b[index] : 0.0;
+        }
+    }
+}
+
+static void multiply_block(const shard_matmul_shape *s, const double *a, const double *b, const double *bias, double *c,
+                           int64_t i0, int64_t j0)
+{
+    double panel[DEPTH][COLS];
+    int64_t cols = at_most(s->n - j0, COLS), rows = at_most(s->m - i0, ROWS);
+    for (int64_t i = i0; i < i0 + rows && !s->accumulate; i++) {
+        for (int64_t j = j0; j < j0 + cols; j++)
+            c[i * s->n + j] = bias ? bias[j] : 0.0;
+    }
+    for (int64_t k0 = 0; k0 < s->k; k0 += DEPTH) {
+        int64_t depth = at_most(s->k - k0, DEPTH);
+        fill_panel(s, b, k0, depth, j0, cols, panel);
+        for (int64_t i = i0; i < i0 + rows; i++) {
+            double sum[COLS] = {0};
+            for (int64_t k = 0; k < depth; k++) {
+                double value = s->transpose_a ? a[(k0 + k) * s->m + i] : a[i * s->k + k0 + k];
+                for (int j = 0; j < COLS; j++)
+                    sum[j] += value * panel[k][j];
+            }
+            for (int64_t j = 0; j < cols; j++)
+                c[i * s->n + j0 + j] += sum[j];
+        }
+    }
+}
+
+shard_status shard_cpu_matmul_double(const shard_cpu_product *p)
+{
+    const shard_matmul_shape *s = &p->shape;
+    int64_t row_blocks = (s->m + ROWS - 1) / ROWS, col_blocks = (s->n + COLS - 1) / COLS;
+#pragma omp parallel for schedule(static)
+    for (int64_t i = 0; i < s->batch * row_blocks * col_blocks; i++) {
+        int64_t batch = i / (row_blocks * col_blocks);
+        multiply_block(s, (const double *)p->a + batch * s->stride_a, (const double *)p->b + batch * s->stride_b, p->bias,
+                       (double *)p->c + batch * s->stride_c, i / col_blocks % row_blocks * ROWS, i % col_blocks * COLS);
+    }
+    return SHARD_OK;
+}

@@ -1,0 +1,47 @@
+/*
+ * Computations by oneDNN, prepared once per shape and kept: the primitive, and
+ * for each array that oneDNN wants in another layout than the library's the
+ * reorder there or back. Workspaces come from the device's pool.
+ */
+#ifndef SHARD_DEVICE_CPU_PRIMITIVE_H
+#define SHARD_DEVICE_CPU_PRIMITIVE_H
+
+#include "device/cpu/dnnl.h"
+#include "device/device.h"
+
+enum { SHARD_CPU_KEY_WORDS = 20, SHARD_CPU_ARRAYS = 4 };
+
+/* All that a computation depends on: which it is, then what its planner
+ * wants; words that are not used are 0. */
+enum { SHARD_CPU_CONV2D = 1, SHARD_CPU_MATMUL };
+typedef struct shard_cpu_key {
+    int64_t word[SHARD_CPU_KEY_WORDS];
+} shard_cpu_key;
+
+/* A computation and its arrays in the order in which their data are given:
+ * oneDNN's name (DNNL_ARG_...), the library's layout, and the layout asked of
+ * oneDNN, which is the same or leaves it the choice. */
+typedef struct shard_cpu_plan {
+    int count;
+    int argument[SHARD_CPU_ARRAYS];
+    shard_dnnl_layout plain[SHARD_CPU_ARRAYS], asked[SHARD_CPU_ARRAYS];
+    dnnl_primitive_desc_t descriptor;
+} shard_cpu_plan;
+
+dnnl_status_t shard_cpu_plan_array(shard_cpu_plan *, int argument, int ndim, const dnnl_dims_t dims, const dnnl_dims_t strides,
+                                   dnnl_data_type_t, bool any);
+
+/* Fills in a plan for the key. The attributes are the ones to use or to clone. */
+typedef dnnl_status_t shard_cpu_planner(const shard_cpu_key *, shard_cpu_plan *, dnnl_engine_t, dnnl_primitive_attr_t);
+
+/* Runs the key's computation, which is prepared if it is new. *there, if not
+ * NULL, tells whether oneDNN has it; without `there` its lack is an error. */
+shard_status shard_cpu_run(shard_device *, const shard_cpu_key *, shard_cpu_planner *, const void *const *data, bool *there);
+
+/* One of the types that oneDNN computes in: float32 or bfloat16. */
+dnnl_data_type_t shard_cpu_dnnl_type(shard_dtype);
+
+/* Reports a failure of oneDNN. */
+shard_status shard_cpu_dnnl_error(const char *what, dnnl_status_t);
+
+#endif

@@ -1,0 +1,63 @@
+#include "device/cpu/cpu_tile.h"
+
+#include <stddef.h>
+
+#if defined(__x86_64__)
+
+#include <xmmintrin.h>
+
+#ifdef __clang__
+#define UNROLL /* does so unasked, and less if asked */
+#else
+#define UNROLL _Pragma("GCC unroll 8")
+#endif
+
+#define WIDTH 8
+#define TARGET "avx2,fma"
+#include "device/cpu/cpu_tile_body.h"
+#undef WIDTH
+#undef TARGET
+
+#define WIDTH 16
+#define TARGET "avx512f"
+#include "device/cpu/cpu_tile_body.h"
+
+static void transpose(int64_t rows, int64_t cols, const float *from, int64_t from_row, float *to, int64_t to_row)
+{
+    int64_t whole_rows = rows / 4 * 4, whole_cols = cols / 4 * 4;
+    for (int64_t j = 0; j < whole_cols; j += 4) {
+        for (int64_t i = 0; i < whole_rows; i += 4) {
+            const float *source = from + i * from_row + j;
+            float *target = to + j * to_row + i;
+            __m128 a = _mm_loadu_ps(source), b = _mm_loadu_ps(source + from_row);
+            __m128 c = _mm_loadu_ps(source + 2 * from_row), d = _mm_loadu_ps(source + 3 * from_row);
+            _MM_TRANSPOSE4_PS(a, b, c, d);
+            _mm_storeu_ps(target, a);
+            _mm_storeu_ps(target + to_row, b);
+            _mm_storeu_ps(target + 2 * to_row, c);
+            _mm_storeu_ps(target + 3 * to_row, d);
+        }
+    }
+    for (int64_t j = 0; j < cols; j++) {
+        for (int64_t i = j < whole_cols ? whole_rows : 0; i < rows; i++)
+            to[j * to_row + i] = from[i * from_row + j];
+    }
+}
+
+const shard_cpu_tiler *shard_cpu_tiler_get(void)
+{
+    static const shard_cpu_tiler avx2 = {.width = 8, .most_vectors = 2, .multiply = multiply8, .transpose = transpose};
+    static const shard_cpu_tiler avx512 = {.width = 16, .most_vectors = 4, .multiply = multiply16, .transpose = transpose};
+    if (__builtin_cpu_supports("avx512f"))
+        return &avx512;
+    return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") ? &avx2 : NULL;
+}
+
+#else
+
+const shard_cpu_tiler *shard_cpu_tiler_get(void)
+{
+    return NULL;
+}
+
+#endif

@@ -1,0 +1,38 @@
+/*
+ * The innermost loop of products whose operands are used as they lie, without
+ * packing both: a tile of c in registers, a sum of outer products.
+ */
+#ifndef SHARD_DEVICE_CPU_TILE_H
+#define SHARD_DEVICE_CPU_TILE_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+enum { SHARD_CPU_TILE_ROWS = 6, SHARD_CPU_TILE_MOST_COLS = 64 };
+
+/* c[i, j] = sum over k < depth of a[i * a_row + k * a_step] * b[k * b_row + j]
+ * (+ c[i, j] if accumulate), for i < rows <= TILE_ROWS and all columns j of a
+ * tile, of which there are `vectors` times `width`. */
+typedef struct shard_cpu_tile {
+    int64_t depth;
+    const float *a;
+    int64_t a_row, a_step;
+    const float *b;
+    int64_t b_row;
+    float *c;
+    int64_t c_row;
+    bool accumulate;
+} shard_cpu_tile;
+
+typedef struct shard_cpu_tiler {
+    int width;        /* floats of a vector */
+    int most_vectors; /* of a tile */
+    void (*multiply)(const shard_cpu_tile *, int64_t rows, int vectors);
+    /* to[j * to_row + i] = from[i * from_row + j] */
+    void (*transpose)(int64_t rows, int64_t cols, const float *from, int64_t from_row, float *to, int64_t to_row);
+} shard_cpu_tiler;
+
+/* The one for this machine; NULL if there is none. */
+const shard_cpu_tiler *shard_cpu_tiler_get(void);
+
+#endif

@@ -1,0 +1,205 @@
+/* matmul and linear of the CPU against plain loops in double. */
+#include "support/sample.h"
+#include "support/check.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* The sums and the sums of absolute values; c holds what is added to, if accumulate. */
+static void reference(const shard_matmul_shape *s, const double *a, const double *b, double *c, double *magnitude)
+{
+    for (int64_t i = 0; i < s->batch * s->m * s->n; i++) {
+        int64_t batch = i / (s->m * s->n), row = i / s->n % s->m, col = i % s->n;
+        int64_t at = batch * s->stride_c + row * s->n + col;
+        double sum = s->accumulate ? c[at] : 0.0;
+        magnitude[at] = fabs(sum);
+        for (int64_t k = 0; k < s->k; k++) {
+            double x = a[batch * s->stride_a + (s->transpose_a ? k * s->m + row : row * s->k + k)];
+            double y = b[batch * s->stride_b + (s->transpose_b ? col * s->k + k : k * s->n + col)];
+            sum += x * y;
+            magnitude[at] += fabs(x * y);
+        }
+        c[at] = sum;
+    }
+}
+
+static void compare(const shard_matmul_shape *s, shard_dtype dtype)
+{
+    int64_t last = s->batch > 0 ? s->batch - 1 : 0, size_c = last * s->stride_c + s->m * s->n;
+    sample a = sample_random(last * s->stride_a + s->m * s->k, dtype, 1);
+    sample b = sample_random(last * s->stride_b + s->k * s->n, dtype, 2);
+    sample c = s->accumulate ? sample_random(size_c, dtype, 3) : sample_unset(size_c, dtype);
+    double *expected = calloc((size_t)size_c + 1, sizeof *expected), *magnitude = calloc((size_t)size_c + 1, sizeof *magnitude);
+    memcpy(expected, c.value, (size_t)size_c * sizeof *expected);
+    reference(s, a.value, b.value, expected, magnitude);
+    char what[160];
+    snprintf(what, sizeof what, "batch %d, %d x %d x %d, strides %d %d %d%s%s%s", (int)s->batch, (int)s->m, (int)s->n, (int)s->k,
+             (int)s->stride_a, (int)s->stride_b, (int)s->stride_c, s->transpose_a ? ", transpose a" : "",
+             s->transpose_b ? ", transpose b" : "", s->accumulate ? ", accumulate" : "");
+    shard_status status = shard_cpu()->ops->matmul(shard_cpu(), s, a.data, b.data, c.data, dtype);
+    ck_assert_msg(status == SHARD_OK, "%s: %s", what, shard_last_error());
+    if (s->batch > 0)
+        sample_check(&c, expected, magnitude, s->k, what);
+    free(expected);
+    free(magnitude);
+    sample_free(&a);
+    sample_free(&b);
+    sample_free(&c);
+}
+
+/* Both transposes of both, with and without accumulation. */
+static void compare_all(int64_t batch, int64_t m, int64_t n, int64_t k, shard_dtype dtype)
+{
+    for (int flags = 0; flags < 8; flags++) {
+        shard_matmul_shape s = {.batch = batch,
+                                .m = m,
+                                .n = n,
+                                .k = k,
+                                .transpose_a = flags & 1,
+                                .transpose_b = flags & 2,
+                                .accumulate = flags & 4,
+                                .stride_a = m * k,
+                                .stride_b = k * n,
+                                .stride_c = m * n};
+        compare(&s, dtype);
+    }
+}
+
+START_TEST(single_products)
+{
+    static const int64_t sizes[][3] = {{1, 1, 1},      {1, 7, 5},     {5, 1, 9},     {3, 4, 1},     {17, 31, 13},
+                                       {64, 64, 64},   {33, 129, 65}, {100, 3, 200}, {4, 1000, 37}, {2, 3, 1001},
+                                       {130, 70, 300}, {64, 777, 48}, {300, 16, 9}};
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
+        compare_all(1, sizes[i][0], sizes[i][1], sizes[i][2], float_dtypes[_i]);
+}
+END_TEST
+
+START_TEST(batches)
+{
+    compare_all(3, 5, 7, 4, float_dtypes[_i]);
+    compare_all(4, 1, 1, 1, float_dtypes[_i]);
+    compare_all(6, 33, 17, 20, float_dtypes[_i]);
+    compare_all(2, 70, 64, 130, float_dtypes[_i]);
+}
+END_TEST
+
+/* One matrix for the whole batch, and matrices with room between them. */
+START_TEST(strides)
+{
+    for (int flags = 0; flags < 8; flags++) {
+        shard_matmul_shape s = {.batch = 4,
+                                .m = 6,
+                                .n = 9,
+                                .k = 11,
+                                .transpose_a = flags & 1,
+                                .transpose_b = flags & 2,
+                                .accumulate = flags & 4,
+                                .stride_a = 0,
+                                .stride_b = 99,
+                                .stride_c = 54};
+        compare(&s, float_dtypes[_i]);
+        s.stride_a = 66;
+        s.stride_b = 0;
+        compare(&s, float_dtypes[_i]);
+        s.stride_a = 0;
+        compare(&s, float_dtypes[_i]);
+        s.stride_a = 70;
+        s.stride_b = 120;
+        compare(&s, float_dtypes[_i]);
+    }
+}
+END_TEST
+
+START_TEST(empty_sizes)
+{
+    for (int64_t batch = 1; batch < 4; batch += 2) {
+        compare_all(batch, 0, 3, 4, float_dtypes[_i]);
+        compare_all(batch, 3, 0, 4, float_dtypes[_i]);
+        compare_all(batch, 3, 4, 0, float_dtypes[_i]);
+        compare_all(batch, 0, 0, 0, float_dtypes[_i]);
+    }
+    compare_all(0, 3, 4, 5, float_dtypes[_i]);
+}
+END_TEST
+
+/* What lies between two results of a batch is not touched. */
+START_TEST(keeps_the_gaps)
+{
+    shard_matmul_shape s = {.batch = 3, .m = 4, .n = 5, .k = 6, .stride_a = 24, .stride_b = 30, .stride_c = 27};
+    for (int k = 6; k >= 0; k -= 6) {
+        s.k = k;
+        sample a = sample_random(72, float_dtypes[_i], 1), b = sample_random(90, float_dtypes[_i], 2),
+               c = sample_unset(81, float_dtypes[_i]);
+        ck_assert_int_eq(shard_cpu()->ops->matmul(shard_cpu(), &s, a.data, b.data, c.data, float_dtypes[_i]), SHARD_OK);
+        sample_read(&c);
+        for (int i = 0; i < 81; i++)
+            ck_assert_msg(isnan(c.value[i]) == (i % 27 >= 20), "element %d is %g", i, c.value[i]);
+        sample_free(&a);
+        sample_free(&b);
+        sample_free(&c);
+    }
+}
+END_TEST
+
+/* Larger than the blocks in which 16-bit products are widened. */
+START_TEST(large_products)
+{
+    compare_all(1, 3, 100000, 60, float_dtypes[_i]);
+    compare_all(1, 2, 3, 3000000, float_dtypes[_i]);
+}
+END_TEST
+
+static void compare_linear(int64_t rows, int64_t in, int64_t out, bool with_bias, shard_dtype dtype)
+{
+    sample x = sample_random(rows * in, dtype, 4), weight = sample_random(out * in, dtype, 5),
+           bias = sample_random(out, dtype, 6);
+    sample y = sample_unset(rows * out, dtype);
+    double *expected = calloc((size_t)(rows * out) + 1, sizeof *expected);
+    double *magnitude = calloc((size_t)(rows * out) + 1, sizeof *magnitude);
+    for (int64_t i = 0; i < rows * out && with_bias; i++)
+        expected[i] = bias.value[i % out];
+    shard_matmul_shape s = {.batch = 1, .m = rows, .n = out, .k = in, .transpose_b = true, .accumulate = with_bias};
+    reference(&s, x.value, weight.value, expected, magnitude);
+    char what[80];
+    snprintf(what, sizeof what, "linear of %d rows, %d -> %d%s", (int)rows, (int)in, (int)out, with_bias ? ", bias" : "");
+    shard_status status =
+        shard_cpu()->ops->linear(shard_cpu(), rows, in, out, x.data, weight.data, with_bias ? bias.data : NULL, y.data, dtype);
+    ck_assert_msg(status == SHARD_OK, "%s: %s", what, shard_last_error());
+    sample_check(&y, expected, magnitude, in, what);
+    free(expected);
+    free(magnitude);
+    sample_free(&x);
+    sample_free(&weight);
+    sample_free(&bias);
+    sample_free(&y);
+}
+
+START_TEST(linear)
+{
+    static const int64_t sizes[][3] = {{0, 3, 4},      {3, 0, 4},       {3, 4, 0},     {1, 1, 1},
+                                       {5, 7, 3},      {64, 40, 1000},  {1, 64, 333},  {64, 128, 5000},
+                                       {15, 33, 4099}, {200, 20, 3000}, {300, 64, 100}};
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+        compare_linear(sizes[i][0], sizes[i][1], sizes[i][2], false, float_dtypes[_i]);
+        compare_linear(sizes[i][0], sizes[i][1], sizes[i][2], true, float_dtypes[_i]);
+    }
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("matmul");
+    TCase *tcase = test_case(suite, "matmul");
+    int count = (int)(sizeof float_dtypes / sizeof *float_dtypes);
+    tcase_add_loop_test(tcase, single_products, 0, count);
+    tcase_add_loop_test(tcase, batches, 0, count);
+    tcase_add_loop_test(tcase, strides, 0, count);
+    tcase_add_loop_test(tcase, empty_sizes, 0, count);
+    tcase_add_loop_test(tcase, keeps_the_gaps, 0, count);
+    tcase_add_loop_test(tcase, large_products, 0, count);
+    tcase_add_loop_test(tcase, linear, 0, count);
+    return test_run(suite);
+}

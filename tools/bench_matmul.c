@@ -1,0 +1,92 @@
+/*
+ * Times products of the shapes that training meets, through the CPU device's
+ * table:
+ *
+ *     bench_matmul [rows [features [classes [dtype]]]]
+ *
+ * a layer of many classes, its two gradients, and others to compare with:
+ * GFLOP/s, best of some runs.
+ */
+#include "device/device.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+static double now(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+static void check(bool well)
+{
+    if (well)
+        return;
+    fprintf(stderr, "bench_matmul: %s\n", shard_last_error());
+    exit(1);
+}
+
+static void *filled(int64_t elements, shard_dtype dtype)
+{
+    size_t bytes = (size_t)elements * shard_dtype_size(dtype);
+    void *data = shard_cpu()->ops->allocate(shard_cpu(), bytes);
+    check(data);
+    memset(data, 0x3c, bytes); /* a small number in each of the types */
+    return data;
+}
+
+static void bench(const char *what, shard_matmul_shape s, shard_dtype dtype)
+{
+    int64_t size_a = s.batch * s.m * s.k, size_b = s.batch * s.k * s.n, size_c = s.batch * s.m * s.n;
+    s.stride_a = s.m * s.k;
+    s.stride_b = s.k * s.n;
+    s.stride_c = s.m * s.n;
+    void *a = filled(size_a, dtype), *b = filled(size_b, dtype), *c = filled(size_c, dtype);
+    double best = 1e9, start = now();
+    for (int run = 0; run < 20 && (run < 4 || now() - start < 1); run++) {
+        double before = now();
+        check(shard_cpu()->ops->matmul(shard_cpu(), &s, a, b, c, dtype) == SHARD_OK);
+        double seconds = now() - before;
+        if (run > 0 && seconds < best)
+            best = seconds;
+    }
+    printf("%-26s %5d of %7d x %7d x %7d%s%s%s: %7.2f ms, %4.0f GFLOP/s\n", what, (int)s.batch, (int)s.m, (int)s.n, (int)s.k,
+           s.transpose_a ? " a^T" : "", s.transpose_b ? " b^T" : "", s.accumulate ? " +=" : "", 1e3 * best,
+           2e-9 * (double)(size_c * s.k) / best);
+    fflush(stdout);
+    shard_cpu()->ops->release(shard_cpu(), a, (size_t)size_a * shard_dtype_size(dtype));
+    shard_cpu()->ops->release(shard_cpu(), b, (size_t)size_b * shard_dtype_size(dtype));
+    shard_cpu()->ops->release(shard_cpu(), c, (size_t)size_c * shard_dtype_size(dtype));
+}
+
+int main(int argc, char **argv)
+{
+    int64_t rows = argc > 1 ? atoll(argv[1]) : 64, features = argc > 2 ? atoll(argv[2]) : 512;
+    int64_t classes = argc > 3 ? atoll(argv[3]) : 500000;
+    shard_dtype dtype = SHARD_FLOAT32;
+    for (int i = 0; argc > 4 && i < SHARD_DTYPES; i++) {
+        if (strcmp(argv[4], shard_dtype_name((shard_dtype)i)) == 0)
+            dtype = (shard_dtype)i;
+    }
+    if (rows < 1 || features < 1 || classes < 1 || !shard_dtype_is_float(dtype)) {
+        fprintf(stderr, "usage: bench_matmul [rows [features [classes [dtype]]]]\n");
+        return 2;
+    }
+    shard_matmul_shape output = {.batch = 1, .m = rows, .n = classes, .k = features, .transpose_b = true};
+    shard_matmul_shape input_gradient = {.batch = 1, .m = rows, .n = features, .k = classes};
+    shard_matmul_shape weight_gradient = {.batch = 1, .m = classes, .n = features, .k = rows, .transpose_a = true};
+    bench("outputs", output, dtype);
+    bench("gradient of inputs", input_gradient, dtype);
+    bench("gradient of weight", weight_gradient, dtype);
+    weight_gradient.accumulate = true;
+    bench("gradient of weight, added", weight_gradient, dtype);
+    bench("square", (shard_matmul_shape){.batch = 1, .m = 2048, .n = 2048, .k = 2048}, dtype);
+    bench("attention, scores", (shard_matmul_shape){.batch = 256, .m = 196, .n = 196, .k = 64, .transpose_b = true}, dtype);
+    bench("attention, values", (shard_matmul_shape){.batch = 256, .m = 196, .n = 64, .k = 196}, dtype);
+    bench("attention, backwards", (shard_matmul_shape){.batch = 256, .m = 196, .n = 64, .k = 196, .transpose_a = true}, dtype);
+    bench("small", (shard_matmul_shape){.batch = 4096, .m = 16, .n = 16, .k = 16}, dtype);
+    return 0;
+}
