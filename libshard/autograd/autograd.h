@@ -7,7 +7,7 @@
  *     if (!y || SHARD_LAUNCH(...) != SHARD_OK)
  *         return shard_release(y), NULL;
  *     shard_node *node = shard_record(&relu_type, y, SHARD_INPUTS(x), 0);
- *     shard_save(node, 0, y);
+ *     shard_save_for_backward(node, 0, y);
  *     return y;
  *
  * Gradients carry a placement as values do. A node's dx[i] is placed as its input
@@ -83,7 +83,7 @@ bool shard_will_record(int inputs, shard_tensor *const *input);
 
 /* Keeps a tensor's memory (not its history) for the backward. A NULL node or
  * tensor is fine. */
-void shard_save(shard_node *node, int slot, shard_tensor *tensor);
+void shard_save_for_backward(shard_node *node, int slot, shard_tensor *tensor);
 /* In backward: what was saved, NULL if nothing. An error (NULL) if it has been
  * written to since. */
 shard_tensor *shard_saved(shard_node *node, int slot);

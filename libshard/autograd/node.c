@@ -104,7 +104,7 @@ shard_node *shard_record(const shard_node_type *type, shard_tensor *y, int input
     return node;
 }
 
-void shard_save(shard_node *node, int slot, shard_tensor *tensor)
+void shard_save_for_backward(shard_node *node, int slot, shard_tensor *tensor)
 {
     if (!node || !tensor)
         return;

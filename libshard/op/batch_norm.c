@@ -308,11 +308,11 @@ static void record(const batch_norm *b)
         .count = options->training ? b->moments[2 * b->channels] : 0,
         .group = options->group,
     };
-    shard_save(node, SAVED_X, b->x);
-    shard_save(node, SAVED_Y, options->relu ? b->y : NULL);
-    shard_save(node, SAVED_WEIGHT, b->weight);
-    shard_save(node, SAVED_MEAN, b->mean);
-    shard_save(node, SAVED_RSTD, b->rstd);
+    shard_save_for_backward(node, SAVED_X, b->x);
+    shard_save_for_backward(node, SAVED_Y, options->relu ? b->y : NULL);
+    shard_save_for_backward(node, SAVED_WEIGHT, b->weight);
+    shard_save_for_backward(node, SAVED_MEAN, b->mean);
+    shard_save_for_backward(node, SAVED_RSTD, b->rstd);
 }
 
 static shard_tensor *forward(batch_norm *b)

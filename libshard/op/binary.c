@@ -93,8 +93,8 @@ static shard_tensor *binary(const char *function, shard_binary kind, shard_tenso
     y = shard_result(y, apply(kind, a, b, y));
     shard_node *node = shard_record(kind == SHARD_ADD ? &add_type : &mul_type, y, SHARD_INPUTS(a, b), 0);
     if (node && kind == SHARD_MUL) {
-        shard_save(node, 0, shard_wants(node, 1) ? a : NULL);
-        shard_save(node, 1, shard_wants(node, 0) ? b : NULL);
+        shard_save_for_backward(node, 0, shard_wants(node, 1) ? a : NULL);
+        shard_save_for_backward(node, 1, shard_wants(node, 0) ? b : NULL);
     }
     return y;
 }

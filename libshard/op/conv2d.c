@@ -146,8 +146,8 @@ shard_tensor *shard_conv2d_with(shard_tensor *x, shard_tensor *weight, shard_ten
     shard_node *node = shard_record(&conv2d_type, y, SHARD_INPUTS(x, weight, bias), sizeof(conv_context));
     if (node) {
         ((conv_context *)node->context)->shape = shape;
-        shard_save(node, X, shard_wants(node, WEIGHT) ? x : NULL);
-        shard_save(node, WEIGHT, shard_wants(node, X) ? weight : NULL);
+        shard_save_for_backward(node, X, shard_wants(node, WEIGHT) ? x : NULL);
+        shard_save_for_backward(node, WEIGHT, shard_wants(node, X) ? weight : NULL);
     }
     return y;
 }

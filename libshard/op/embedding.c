@@ -113,7 +113,7 @@ shard_tensor *shard_embedding(shard_tensor *weight, shard_tensor *index, int64_t
     if (node) {
         int64_t own = padding_index < 0 ? -1 : padding_index - row0;
         *(embedding_context *)node->context = (embedding_context){.row0 = row0, .padding_index = own < rows ? own : -1};
-        shard_save(node, 0, index);
+        shard_save_for_backward(node, 0, index);
     }
     return y;
 }

@@ -47,10 +47,10 @@ static shard_tensor *layer_norm(shard_tensor *x, shard_tensor *weight, shard_ten
     shard_node *node = shard_record(&layer_norm_type, y, SHARD_INPUTS(x, weight, bias), sizeof context);
     if (node) {
         *(layer_norm_context *)node->context = context;
-        shard_save(node, SAVED_X, x);
-        shard_save(node, SAVED_WEIGHT, weight);
-        shard_save(node, SAVED_MEAN, mean);
-        shard_save(node, SAVED_RSTD, rstd);
+        shard_save_for_backward(node, SAVED_X, x);
+        shard_save_for_backward(node, SAVED_WEIGHT, weight);
+        shard_save_for_backward(node, SAVED_MEAN, mean);
+        shard_save_for_backward(node, SAVED_RSTD, rstd);
     }
     return y;
 }

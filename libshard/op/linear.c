@@ -146,8 +146,8 @@ shard_tensor *shard_linear(shard_tensor *x, shard_tensor *weight, shard_tensor *
     shard_node *node = shard_record(&linear_type, y, SHARD_INPUTS(x, weight, bias), sizeof context);
     if (node) {
         *(linear_context *)node->context = context;
-        shard_save(node, X, shard_wants(node, WEIGHT) ? x : NULL);
-        shard_save(node, WEIGHT, shard_wants(node, X) ? weight : NULL);
+        shard_save_for_backward(node, X, shard_wants(node, WEIGHT) ? x : NULL);
+        shard_save_for_backward(node, WEIGHT, shard_wants(node, X) ? weight : NULL);
     }
     return y;
 }

@@ -85,8 +85,8 @@ shard_tensor *shard_matmul(shard_tensor *a, shard_tensor *b)
     shard_node *node = shard_record(&matmul_type, y, SHARD_INPUTS(a, b), sizeof(matmul_context));
     if (node) {
         ((matmul_context *)node->context)->shape = product;
-        shard_save(node, A, shard_wants(node, B) ? a : NULL);
-        shard_save(node, B, shard_wants(node, A) ? b : NULL);
+        shard_save_for_backward(node, A, shard_wants(node, B) ? a : NULL);
+        shard_save_for_backward(node, B, shard_wants(node, A) ? b : NULL);
     }
     return y;
 }

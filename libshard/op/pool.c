@@ -33,7 +33,7 @@ static shard_status max_pool(shard_tensor *x, shard_tensor *y, const shard_pool_
     shard_node *node = shard_record(&max_pool_type, y, SHARD_INPUTS(x), sizeof(pool_context));
     if (node)
         ((pool_context *)node->context)->shape = *shape;
-    shard_save(node, 0, argmax);
+    shard_save_for_backward(node, 0, argmax);
     return SHARD_OK;
 }
 

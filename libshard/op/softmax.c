@@ -44,7 +44,7 @@ static shard_tensor *softmax(const char *function, bool log, shard_tensor *x)
     shard_node *node = shard_record(&softmax_type, y, SHARD_INPUTS(x), sizeof(softmax_context));
     if (node)
         ((softmax_context *)node->context)->log = log;
-    shard_save(node, 0, y);
+    shard_save_for_backward(node, 0, y);
     return y;
 }
 

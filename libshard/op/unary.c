@@ -31,7 +31,7 @@ static shard_tensor *unary(const char *function, shard_unary kind, shard_tensor 
     if (node) {
         ((unary_context *)node->context)->kind = kind;
         /* relu's gradient is read off its result, which the next operation keeps anyway. */
-        shard_save(node, 0, kind == SHARD_RELU ? y : x);
+        shard_save_for_backward(node, 0, kind == SHARD_RELU ? y : x);
     }
     return y;
 }
