@@ -34,7 +34,7 @@ static inline void shard_restore_grad_enabled(const bool *before)
 }
 #define SHARD_NO_GRAD SHARD_NO_GRAD_IN(SHARD_JOIN(shard_no_grad_, __LINE__), SHARD_JOIN(shard_no_grad_turn_, __LINE__))
 #define SHARD_NO_GRAD_IN(before, turn)                                                                             \
-    for (bool turn = true, before __attribute__((cleanup(shard_restore_grad_enabled))) = shard_set_grad_enabled(false); \
+    for (bool turn = true, before __attribute__((unused, cleanup(shard_restore_grad_enabled))) = shard_set_grad_enabled(false); \
          turn; turn = false)
 
 #endif

@@ -125,20 +125,26 @@ typedef enum shard_reduction { SHARD_REDUCTION_MEAN = 0, SHARD_REDUCTION_SUM, SH
 
 typedef struct shard_cross_entropy_options {
     int reserved;
-    shard_tensor *weight;      /* [classes] or, with split logits, its own part; NULL: ones */
+    shard_tensor *weight;      /* [classes], or split like the logits' classes; NULL: ones */
     int64_t ignore_index;      /* a label that does not count; 0 is -100 (see use_ignore_index) */
     bool use_ignore_index;     /* take ignore_index as it is, 0 included */
     double label_smoothing;    /* in [0, 1] */
     shard_reduction reduction; /* the mean divides by the sum of the labels' weights */
 } shard_cross_entropy_options;
-/* logits [rows, classes] and labels int64 [rows], or probabilities like the logits.
- * A scalar, or [rows] for NONE. As torch.nn.functional.cross_entropy.
+/* logits [rows, classes] and labels int64 [rows], or probabilities like the logits:
+ * a scalar, or [rows] for NONE. Or one row: [classes] and a scalar label. As
+ * torch.nn.functional.cross_entropy; the mean with probabilities divides by rows.
+ * Weight and probabilities are of the logits' dtype and get no gradient.
  * Logits split along classes (the result of a COLUMN linear) give the sharded
  * loss: one all-gather of a few numbers a row, the same value on every member;
  * labels are the same whole ones on every member, probabilities are split like
- * the logits. A label outside [0, classes) is an error on all members.
- * Logits split along rows give the mean or sum of the own rows: PARTIAL for SUM,
- * refused for MEAN. Collective over the logits' group if they are split along classes. */
+ * the logits. A label outside [0, classes), labels or options that differ, or any
+ * other error of one member is an error on all of them.
+ * Logits split along rows, with the own rows' labels, give the own rows' loss:
+ * PARTIAL for SUM, split like them for NONE, refused for MEAN.
+ * The backward needs the logits; it writes the gradient over them if they have been
+ * released by then, else next to them.
+ * Collective over the logits' group if they are split along classes. */
 #define shard_cross_entropy(logits, target, ...) \
     shard_cross_entropy_with(logits, target, (shard_cross_entropy_options){.reserved = 0, __VA_ARGS__})
 /* The same; the peer's name for it. */
@@ -147,11 +153,13 @@ SHARD_API shard_tensor *shard_cross_entropy_with(shard_tensor *logits, shard_ten
                                                  shard_cross_entropy_options options);
 
 /* For each row, how many logits come before the label's (larger, or equal with a
- * smaller column): int64 [rows]; the label is in the top k if that is < k. A row
- * whose label is ignore_index gives `classes`. No gradient. Split logits are not
- * gathered: a few numbers a row are. Collective over the logits' group if split. */
+ * smaller column; NaN is larger than numbers): int64 [rows]; the label is in the
+ * top k if that is < k. A row whose label is ignore_index gives INT64_MAX, which is
+ * in no top k. Carries a split leading dimension. No gradient. Logits split along
+ * classes are not gathered: a few numbers a row are. Collective over the logits'
+ * group if they are split along classes. */
 SHARD_API shard_tensor *shard_label_rank(shard_tensor *logits, shard_tensor *labels, int64_t ignore_index);
-/* How many rows of shard_label_rank's result are < k; -1 with the error set. */
+/* How many rows of shard_label_rank's result, of those here, are < k; -1 with the error set. */
 SHARD_API int64_t shard_count_top_k(shard_tensor *label_rank, int64_t k);
 
 /* ---- embedding ---- */

@@ -1,0 +1,310 @@
+/*
+ * The loss, plain and sharded in one: a member whose logits are some of the
+ * classes computes a few numbers a row (SHARD_CE_STATS), one all-gather shows
+ * them to all, and each joins them in rank order, so that every member has the
+ * same bits. Whole logits are the case of one member. The backward needs the
+ * logits and three numbers a row, and no communication.
+ */
+#include "op/class_rows.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <string.h>
+
+#define DEFAULT_IGNORE_INDEX (-100)
+
+/* What a node keeps. */
+enum { LOGITS, TARGET, WEIGHT, NUMBERS, SAVED };
+
+/* NUMBERS [KINDS, rows], float64. For the backward: the log of the sum of exponentials
+ * and the sum of the target distribution (lse and b of the device's entries), and
+ * the derivative of the result by the row's loss. The loss itself goes last, as only
+ * the forward needs it. */
+enum { LOG_SUM, TARGET_SUM, FACTOR, KEPT, LOSS = KEPT, KINDS };
+
+typedef struct loss_call {
+    shard_class_rows rows;
+    shard_tensor *target;
+    shard_tensor *weight; /* this part of it, or NULL */
+    shard_reduction reduction;
+} loss_call;
+
+/* ---- backward ---- */
+
+/* [rows], float64: the gradient with respect to each row's loss. */
+static shard_tensor *row_gradients(shard_tensor *logits, int64_t rows, const double *factor, shard_tensor *dy)
+{
+    int64_t count = shard_numel(dy);
+    shard_tensor *wide = shard_workspace(logits, count, SHARD_FLOAT64), *result = shard_workspace(logits, rows, SHARD_FLOAT64);
+    void *memory[3];
+    if (!wide || !result || !shard_load(SHARD_INPUTS(dy, wide, result), memory))
+        return NULL;
+    if (SHARD_RUN(dy, cast, count, memory[0], dy->dtype, memory[1], SHARD_FLOAT64) != SHARD_OK)
+        return NULL;
+    bool reduced = dy->shape.ndim == 0; /* one dy for all rows */
+    shard_status status =
+        SHARD_RUN(dy, binary, SHARD_MUL, reduced ? rows : 1, reduced ? 1 : rows, factor, memory[1], memory[2], SHARD_FLOAT64);
+    return status == SHARD_OK ? result : NULL;
+}
+
+/* The gradient takes the place of logits that nobody else holds any more: where
+ * classes are many, they are the largest thing there is. */
+static shard_tensor *gradient_memory(shard_node *node, shard_tensor *logits)
+{
+    return logits->storage->shares > 1 ? shard_make_gradient(node, 0) : shard_detach(logits);
+}
+
+static shard_status loss_backward(shard_node *node, shard_tensor *dy, shard_tensor **dx)
+{
+    const shard_cross_entropy_shape *shape = node->context;
+    shard_tensor *saved[SAVED];
+    void *memory[SAVED];
+    for (int i = 0; i < SAVED; i++) {
+        saved[i] = shard_saved(node, i);
+        if (node->saved[i] && !saved[i])
+            return shard_last_status();
+    }
+    if (!shard_load(SAVED, saved, memory))
+        return shard_last_status();
+    shard_tensor *logits = saved[LOGITS];
+    const double *number = memory[NUMBERS];
+    shard_tensor *scale = row_gradients(logits, shape->rows, number + FACTOR * shape->rows, dy);
+    dx[0] = scale ? gradient_memory(node, logits) : NULL;
+    void *to = dx[0] ? shard_tensor_memory(dx[0]) : NULL;
+    if (!to)
+        return shard_last_status();
+    bool labels = saved[TARGET]->dtype == SHARD_INT64;
+    return SHARD_RUN(logits, cross_entropy_backward, shape, memory[LOGITS], labels ? memory[TARGET] : NULL,
+                     labels ? NULL : memory[TARGET], memory[WEIGHT], number + LOG_SUM * shape->rows,
+                     number + TARGET_SUM * shape->rows, shard_tensor_memory(scale), to, logits->dtype);
+}
+
+static const shard_node_type loss_type = {.name = "shard_cross_entropy", .backward = loss_backward};
+
+/* ---- checks ---- */
+
+static bool check_options(loss_call *call, const shard_cross_entropy_options *options)
+{
+    const char *function = call->rows.function;
+    if (!(options->label_smoothing >= 0.0 && options->label_smoothing <= 1.0)) {
+        shard_error(SHARD_ERROR_ARGUMENT, "%s: label_smoothing %g is outside [0, 1]", function, options->label_smoothing);
+        return false;
+    }
+    if ((unsigned)options->reduction > SHARD_REDUCTION_NONE) {
+        shard_error(SHARD_ERROR_ARGUMENT, "%s: there is no reduction %d", function, (int)options->reduction);
+        return false;
+    }
+    return true;
+}
+
+/* Whether x, a parameter of the loss, is one of numbers; it gets no gradient. */
+static bool check_constant(const loss_call *call, shard_tensor *x, const char *what)
+{
+    if (!shard_check_operands(call->rows.function, SHARD_INPUTS(call->rows.logits, x)))
+        return false;
+    if (!shard_will_record(SHARD_INPUTS(x)))
+        return true;
+    shard_error(SHARD_ERROR_UNSUPPORTED, "%s: %s require a gradient, but get none; shard_detach them", call->rows.function, what);
+    return false;
+}
+
+static bool check_probabilities(const loss_call *call)
+{
+    const shard_tensor *logits = call->rows.logits, *target = call->target;
+    if (!check_constant(call, call->target, "probabilities"))
+        return false;
+    if (!shard_shape_equal(&target->shape, &logits->shape)) {
+        shard_error(SHARD_ERROR_SHAPE, "%s: probabilities of shape %s for logits of shape %s", call->rows.function,
+                    shard_shape_text(&target->shape), shard_shape_text(&logits->shape));
+        return false;
+    }
+    if (call->rows.shape.ignore_index >= 0) {
+        shard_error(SHARD_ERROR_ARGUMENT, "%s: ignore_index %" PRId64 " with probabilities, which have no labels to ignore",
+                    call->rows.function, call->rows.shape.ignore_index);
+        return false;
+    }
+    bool own_rows = !call->rows.group && shard_is_replicated(target);
+    return own_rows || shard_placement_equal(&target->placement, &logits->placement) ||
+           shard_refuse_placement(call->rows.function, target);
+}
+
+/* This part of the class weights. */
+static bool read_weight(loss_call *call, shard_tensor *weight)
+{
+    const shard_cross_entropy_shape *shape = &call->rows.shape;
+    if (!weight)
+        return true;
+    if (!check_constant(call, weight, "class weights"))
+        return false;
+    const shard_placement *placement = &weight->placement;
+    int64_t size = weight->shape.ndim == 1 ? weight->shape.dim[0] : -1;
+    bool whole = shard_is_replicated(weight) && size == shape->classes;
+    bool part = call->rows.group && shard_is_split(weight, 0) && placement->group == call->rows.group &&
+                placement->start == shape->col0 && placement->whole == shape->classes && size == shape->cols;
+    if (!whole && !part) {
+        shard_error(SHARD_ERROR_SHAPE,
+                    "%s: class weights of shape %s that are %s, for classes [%" PRId64 ", %" PRId64 ") of %" PRId64
+                    "; either all of them or this part (shard_as_split) is needed",
+                    call->rows.function, shard_shape_text(&weight->shape), shard_placement_text(placement), shape->col0,
+                    shape->col0 + shape->cols, shape->classes);
+        return false;
+    }
+    call->weight = part ? weight : shard_tensor_view(weight, shape->col0, SHARD_SHAPE(shape->cols));
+    return call->weight != NULL;
+}
+
+/* Rows that are split over a group: each member has the loss of its own. */
+static bool check_row_placement(const loss_call *call)
+{
+    bool rows_are_split = !call->rows.group && !shard_is_replicated(call->rows.logits);
+    if (!rows_are_split || call->reduction != SHARD_REDUCTION_MEAN)
+        return true;
+    shard_error(SHARD_ERROR_UNSUPPORTED, "%s: no mean over rows that are split over a group; take SHARD_REDUCTION_SUM and divide",
+                call->rows.function);
+    return false;
+}
+
+static bool read_arguments(loss_call *call, shard_tensor *logits, const shard_cross_entropy_options *options)
+{
+    int64_t ignored = options->use_ignore_index || options->ignore_index ? options->ignore_index : DEFAULT_IGNORE_INDEX;
+    if (!shard_class_rows_read(&call->rows, logits, call->target, ignored) || !check_options(call, options))
+        return false;
+    call->rows.shape.smoothing = options->label_smoothing;
+    call->reduction = options->reduction;
+    return (call->rows.label || check_probabilities(call)) && read_weight(call, options->weight) && check_row_placement(call);
+}
+
+/* ---- forward ---- */
+
+/* What every member must have alike. */
+static uint64_t option_bits(const loss_call *call)
+{
+    uint64_t smoothing;
+    memcpy(&smoothing, &call->rows.shape.smoothing, sizeof smoothing);
+    return smoothing << 3 | (uint64_t)call->reduction << 1 | (call->weight != NULL);
+}
+
+static shard_tensor *own_stats(loss_call *call)
+{
+    shard_tensor *logits = call->rows.logits;
+    shard_tensor *stats =
+        shard_tensor_make(SHARD_SHAPE(call->rows.shape.rows, SHARD_CE_STATS), SHARD_FLOAT64, shard_device_of(logits));
+    void *memory[4];
+    if (!stats || !shard_load(SHARD_INPUTS(logits, call->target, call->weight, stats), memory))
+        return NULL;
+    bool labels = call->rows.label != NULL;
+    return shard_result(stats, SHARD_RUN(logits, cross_entropy_stats, &call->rows.shape, memory[0], labels ? memory[1] : NULL,
+                                         labels ? NULL : memory[1], memory[2], memory[3], logits->dtype));
+}
+
+/* The row's numbers over all classes. A part without a finite logit has the sum 0;
+ * a NaN anywhere makes the maximum or the sum NaN. */
+static void join_row(const shard_class_rows *rows, int64_t i, double *joined)
+{
+    double largest = -INFINITY;
+    for (int member = 0; member < rows->members; member++) {
+        double maximum = shard_class_row(rows, member, i, SHARD_CE_STATS)[SHARD_CE_MAX];
+        if (maximum > largest || isnan(maximum))
+            largest = maximum;
+    }
+    memset(joined, 0, SHARD_CE_STATS * sizeof *joined);
+    for (int member = 0; member < rows->members; member++) {
+        const double *part = shard_class_row(rows, member, i, SHARD_CE_STATS);
+        if (part[SHARD_CE_SUM] != 0.0)
+            joined[SHARD_CE_SUM] += part[SHARD_CE_SUM] * exp(part[SHARD_CE_MAX] - largest);
+        for (int k = SHARD_CE_A; k < SHARD_CE_STATS; k++)
+            joined[k] += part[k];
+    }
+    joined[SHARD_CE_MAX] = largest;
+}
+
+/* numbers [KINDS, rows], on the host, and the result for a reduction. */
+static double join_rows(const loss_call *call, double *numbers)
+{
+    const shard_class_rows *rows = &call->rows;
+    int64_t count = rows->shape.rows;
+    double sum = 0.0, weights = 0.0;
+    for (int64_t i = 0; i < count; i++) {
+        double row[SHARD_CE_STATS];
+        join_row(rows, i, row);
+        double log_sum = log(row[SHARD_CE_SUM]), b = row[SHARD_CE_B];
+        bool ignored = shard_class_row_ignored(rows, i);
+        /* Not b * lse - a: for logits of a large common size that would cancel. */
+        double loss = ignored ? 0.0 : b * log_sum + (b * row[SHARD_CE_MAX] - row[SHARD_CE_A]);
+        numbers[LOG_SUM * count + i] = row[SHARD_CE_MAX] + log_sum;
+        numbers[TARGET_SUM * count + i] = ignored ? 0.0 : b;
+        numbers[FACTOR * count + i] = ignored ? 0.0 : 1.0;
+        numbers[LOSS * count + i] = loss;
+        sum += loss;
+        weights += rows->label ? row[SHARD_CE_WEIGHT] : 1.0;
+    }
+    if (call->reduction != SHARD_REDUCTION_MEAN)
+        return sum;
+    for (int64_t i = 0; i < count; i++)
+        if (!shard_class_row_ignored(rows, i))
+            numbers[FACTOR * count + i] /= weights;
+    return weights != 0.0 ? sum / weights : NAN; /* as PyTorch, also where smoothing makes the sum positive */
+}
+
+static shard_tensor *make_result(loss_call *call, const double *value)
+{
+    shard_tensor *logits = call->rows.logits;
+    shard_tensor *y;
+    if (call->reduction == SHARD_REDUCTION_NONE) {
+        y = shard_class_rows_make(&call->rows, logits->dtype);
+    } else {
+        y = shard_tensor_make(SHARD_SCALAR, logits->dtype, shard_device_of(logits));
+        if (y && !call->rows.group && !shard_is_replicated(logits))
+            y->placement = (shard_placement){.kind = SHARD_PARTIAL, .group = logits->placement.group};
+    }
+    shard_tensor *wide = y ? shard_from_host(value, y->shape, .dtype = SHARD_FLOAT64, .device = shard_device_of(y)) : NULL;
+    void *memory[2];
+    if (!wide || !shard_load(SHARD_INPUTS(wide, y), memory))
+        return NULL;
+    return shard_result(y, SHARD_RUN(y, cast, shard_numel(y), memory[0], SHARD_FLOAT64, memory[1], y->dtype));
+}
+
+static shard_tensor *record(loss_call *call, shard_tensor *y, const double *numbers)
+{
+    shard_tensor *logits = call->rows.logits;
+    if (!y || !shard_will_record(SHARD_INPUTS(logits)))
+        return y;
+    shard_tensor *kept = shard_from_host(numbers, SHARD_SHAPE(KEPT, call->rows.shape.rows), .dtype = SHARD_FLOAT64,
+                                         .device = shard_device_of(logits));
+    shard_node *node = kept ? shard_record(&loss_type, y, SHARD_INPUTS(logits), sizeof call->rows.shape) : NULL;
+    if (!node)
+        return NULL;
+    *(shard_cross_entropy_shape *)node->context = call->rows.shape;
+    shard_save_for_backward(node, LOGITS, logits);
+    shard_save_for_backward(node, TARGET, call->target);
+    shard_save_for_backward(node, WEIGHT, call->weight);
+    shard_save_for_backward(node, NUMBERS, kept);
+    return y;
+}
+
+static shard_tensor *cross_entropy(shard_tensor *logits, shard_tensor *target, const shard_cross_entropy_options *options)
+{
+    loss_call call = {.rows.function = "shard_cross_entropy", .target = target};
+    shard_tensor *stats = NULL;
+    if (read_arguments(&call, logits, options)) {
+        call.rows.options = option_bits(&call);
+        stats = own_stats(&call);
+    }
+    if (shard_class_rows_gather(&call.rows, stats) != SHARD_OK)
+        return NULL;
+    double *numbers = shard_host_workspace(KINDS * call.rows.shape.rows, SHARD_FLOAT64);
+    if (!numbers)
+        return NULL;
+    double result = join_rows(&call, numbers);
+    bool each = call.reduction == SHARD_REDUCTION_NONE;
+    return record(&call, make_result(&call, each ? numbers + LOSS * call.rows.shape.rows : &result), numbers);
+}
+
+shard_tensor *shard_cross_entropy_with(shard_tensor *logits, shard_tensor *target, shard_cross_entropy_options options)
+{
+    shard_scope scope;
+    shard_scope_open(&scope);
+    shard_tensor *loss = shard_scope_hand_out(cross_entropy(logits, target, &options), &scope);
+    shard_scope_close(&scope);
+    return loss;
+}
