@@ -166,21 +166,26 @@ static void draw_folder(job *all, const char *stamp, const char *description)
 
 int main(int argc, char **argv)
 {
+    static settings set; /* these two live as long as the program */
+    static job all;
     setvbuf(stdout, NULL, _IOLBF, 0);
-    settings set = parse_arguments(argc, argv);
-    job all = {.set = &set};
+    set = parse_arguments(argc, argv);
+    all.set = &set;
     fonts_find(&all.fonts, set.wishes, set.wish_count);
     char *stamp = set.out ? stamp_path(&set) : NULL, *description = describe(&all);
     char *before = stamp ? read_text(stamp) : NULL;
     size_t length = strlen(description);
     if (before && !set.list && !set.dry_run && strncmp(before, description, length) == 0 && before[length]) {
         printf("%s is there already; %s", set.out, before + length);
-        return 0;
+    } else {
+        fonts_open(&all.fonts);
+        keep_fonts_out(&all);
+        print_table(&all);
+        if (!set.list)
+            draw_folder(&all, stamp, description);
     }
-    fonts_open(&all.fonts);
-    keep_fonts_out(&all);
-    print_table(&all);
-    if (!set.list)
-        draw_folder(&all, stamp, description);
+    free(stamp);
+    free(description);
+    free(before);
     return 0;
 }

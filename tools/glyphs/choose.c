@@ -89,7 +89,8 @@ static int compare_candidates(const void *a, const void *b)
 static void find_candidates(job *all)
 {
     const font_list *list = &all->fonts;
-    long capacity = 0;
+    long capacity = 1024;
+    all->candidates = must(calloc((size_t)capacity, sizeof *all->candidates));
     for (uint32_t point = 0; point < CODE_POINTS; point++) {
         if (!is_wanted(all->set, point) || !font_covers(&list->fonts[all->val], point))
             continue;
@@ -102,7 +103,7 @@ static void find_candidates(job *all)
         if (files < all->set->min_fonts)
             continue;
         if (all->candidate_count == capacity) {
-            capacity = capacity * 2 + 1024;
+            capacity *= 2;
             all->candidates = must(reallocarray(all->candidates, (size_t)capacity, sizeof *all->candidates));
         }
         all->candidates[all->candidate_count++] = (candidate){.point = point, .files = files};

@@ -52,7 +52,8 @@ static void find_installed(void)
     const char *const roots[] = {"/usr/share/fonts", "/usr/local/share/fonts", own};
     for (int i = 0; i < 3; i++)
         nftw(roots[i], add_file, 16, FTW_PHYS); /* FTW_PHYS: a link would bring a font twice */
-    qsort(found, (size_t)found_count, sizeof *found, compare_paths);
+    if (found_count > 0)
+        qsort(found, (size_t)found_count, sizeof *found, compare_paths);
 }
 
 static void add_to_list(font_list *list, const font_file *file)
@@ -89,6 +90,8 @@ void fonts_find(font_list *list, char *const *wishes, int wish_count)
                 errx(1, "no installed font has \"%s\" in its name (see --list)", wishes[w]);
         }
     }
+    if (list->file_count == 0)
+        errx(1, "no fonts are installed (Debian and Ubuntu: apt install fonts-wqy-zenhei fonts-arphic-uming ...)");
     qsort(list->files, (size_t)list->file_count, sizeof *list->files, compare_paths);
 }
 
