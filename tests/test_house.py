@@ -1,0 +1,95 @@
+"""Holds the house's rules: a folder of libshard/ calls only what stands left of it, a
+vendor's headers appear only in the folder of its backend, programs use public headers.
+
+Usage: test_house.py SOURCE_ROOT [ARCHIVE...]; the archives hold the library's objects.
+"""
+import pathlib
+import re
+import subprocess
+import sys
+
+ORDER = ["base", "device", "comm", "tensor", "autograd", "op", "dist", "nn", "optim", "amp", "checkpoint"]
+LAST = {"optim", "amp", "checkpoint"}  # these don't call each other
+VENDORS = {  # header: the folder that may include it
+    r"(oneapi/)?dnnl": "libshard/device/cpu",
+    r"omp\.h": "libshard/device/cpu",
+    r"mpi\.h": "libshard/comm/mpi",
+    r"nccl": "libshard/comm/nccl",
+    r"(cuda|cublas|cudnn)": "libshard/device/cuda",
+    r"jansson": "libshard/checkpoint",
+}
+INCLUDE = re.compile(r'^\s*#\s*include\s+([<"])([^>"]+)[>"]', re.MULTILINE)
+
+
+def may_call(caller, callee):
+    if caller == callee:
+        return True
+    if caller in LAST and callee in LAST:
+        return False
+    return ORDER.index(callee) < ORDER.index(caller)
+
+
+def public_folder(header):
+    name = pathlib.PurePath(header).stem
+    return name if name in ORDER else None
+
+
+def check_includes(root):
+    problems = []
+    for path in sorted(root.glob("libshard/**/*.[ch]")) + sorted(root.glob("include/shard/*.h")):
+        relative = path.relative_to(root)
+        folder = relative.parts[1] if relative.parts[0] == "libshard" else public_folder(relative.name)
+        for kind, header in INCLUDE.findall(path.read_text(encoding="utf-8")):
+            for vendor, home in VENDORS.items():
+                if kind == "<" and re.match(vendor, header) and not str(relative).startswith(home):
+                    problems.append(f"{relative}: includes <{header}>, which belongs to {home}")
+            if header.startswith("shard/"):
+                called = public_folder(header)
+            elif kind == '"':
+                called = header.split("/")[0]
+                if called not in ORDER:
+                    problems.append(f'{relative}: includes "{header}"; write it from libshard/ on')
+                    continue
+            else:
+                continue
+            if folder in ORDER and called in ORDER and not may_call(folder, called):
+                problems.append(f"{relative}: {folder} may not call {called} ({header})")
+    for path in sorted(root.glob("projects/**/*.[ch]")):
+        for kind, header in INCLUDE.findall(path.read_text(encoding="utf-8")):
+            if header.split("/")[0] in ORDER:
+                problems.append(f"{path.relative_to(root)}: includes the library's inside ({header})")
+    return problems
+
+
+def symbols(archive):
+    """Folder of the object, whether it defines or needs it, name."""
+    listing = subprocess.run(["nm", "-A", str(archive)], capture_output=True, text=True, check=True).stdout
+    for line in listing.splitlines():
+        place, _, rest = line.rpartition(":")
+        found = re.match(r"\s*[0-9a-f]*\s+([A-Za-z]) (\w+)$", rest)
+        folder = re.split(r"[_.]", pathlib.PurePath(place.split(":")[-1]).name)[0]
+        if found and folder in ORDER:
+            yield folder, found.group(1), found.group(2)
+
+
+def check_calls(archives):
+    entries = [entry for archive in archives for entry in symbols(archive)]
+    home = {name: folder for folder, kind, name in entries if kind in "TDRB"}
+    if not home:
+        return ["no symbols were found: the archives are not what they should be"]
+    problems = set()
+    for folder, kind, name in entries:
+        if kind == "U" and name in home and not may_call(folder, home[name]):
+            problems.add(f"{folder} calls {name}, which is {home[name]}'s")
+    return sorted(problems)
+
+
+def main():
+    root = pathlib.Path(sys.argv[1])
+    problems = check_includes(root) + check_calls(sys.argv[2:])
+    print("\n".join(problems) if problems else "the house is in order")
+    return 1 if problems else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
