@@ -1,0 +1,46 @@
+#!/bin/sh
+# A small outside program builds against what `meson install` leaves, by pkg-config, and
+# runs under the installed launcher. Usage: test_install.sh MESON BUILD_ROOT CC [ARGUMENT...]
+set -eu
+meson=$1 build=$2
+shift 2
+root=$(mktemp -d)
+trap 'rm -rf "$root"' EXIT
+"$meson" install -C "$build" --no-rebuild --quiet --destdir "$root"
+pc=$(find "$root" -name libshard.pc)
+libraries=$(dirname "$(dirname "$pc")")
+export PKG_CONFIG_PATH="${pc%/*}" PKG_CONFIG_SYSROOT_DIR="$root" LD_LIBRARY_PATH="$libraries"
+cat >"$root/program.c" <<'END'
+#include <shard/shard.h>
+#include <stdio.h>
+
+int main(int argc, char **argv)
+{
+    shard_init(&argc, &argv);
+    int rank = shard_group_rank(shard_world()), size = shard_group_size(shard_world());
+    SHARD_SCOPE {
+        shard_tensor *x = shard_full(SHARD_SHAPE(2), rank + 1.0);
+        shard_all_reduce(x, SHARD_SUM, shard_world());
+        printf("%s %d of %d: %g\n", shard_version(), rank, size, ((float *)shard_data(x))[0]);
+    }
+    return shard_finalize();
+}
+END
+# shellcheck disable=SC2046 # words
+"$@" -std=c11 -D_GNU_SOURCE "$root/program.c" -o "$root/program" $(pkg-config --cflags --libs libshard)
+shardrun=$(find "$root" -path '*/bin/shardrun')
+[ "$("$root/program")" = "0.1.0 0 of 1: 1" ]
+"$shardrun" -n 3 "$root/program" | sort >"$root/output"
+printf '0.1.0 0 of 3: 6\n0.1.0 1 of 3: 6\n0.1.0 2 of 3: 6\n' | cmp - "$root/output"
+# Nothing but the public interface is visible.
+library=$(find "$root" -name 'libshard.so' | head -n 1)
+nm -D --defined-only "$library" | awk '{ print $3 }' | grep -v '^shard_' >"$root/strangers" || true
+if [ -s "$root/strangers" ]; then
+    echo "exported, but not ours:"
+    cat "$root/strangers"
+    exit 1
+fi
+if nm -D --defined-only "$library" | grep -q ' shard_tensor_memory$'; then
+    echo "the inside is exported"
+    exit 1
+fi
