@@ -61,7 +61,7 @@ typedef struct shard_pool_shape {
     int64_t n, h, w, c;
     int64_t kh, kw, oh, ow;
     int64_t stride_h, stride_w, pad_h, pad_w;
-    bool count_include_pad; /* average pooling: divide by kh * kw, always */
+    bool count_include_pad; /* average pooling: divide by the window's part of the padded image, not of the image */
 } shard_pool_shape;
 
 /*

@@ -53,7 +53,7 @@ static void R(maximum_backward)(const pool *p, const spot *s)
 static void R(average)(const pool *p, const spot *s)
 {
     real x_buffer[SPAN], buffer[SPAN], *mean = R(place)(p->dtype, false, p->to, s->start, buffer);
-    double sum[SPAN], share = 1 / (double)divisor(p, s->rows, s->cols);
+    double sum[SPAN], share = 1 / (double)divisor(p->shape, s->h, s->w);
     memset(sum, 0, (size_t)s->count * sizeof *sum);
     for (int64_t h = s->rows.first; h < s->rows.end; h++)
         for (int64_t w = s->cols.first; w < s->cols.end; w++) {
@@ -75,8 +75,7 @@ static void R(average_backward)(const pool *p, const spot *s)
     for (int64_t h = s->rows.first; h < s->rows.end; h++)
         for (int64_t w = s->cols.first; w < s->cols.end; w++) {
             const real *dy = R(load_source)(p, s, h, w, dy_buffer);
-            real share = (real)1 / (real)divisor(p, window(h, shape->stride_h, shape->pad_h, shape->kh, shape->h),
-                                                 window(w, shape->stride_w, shape->pad_w, shape->kw, shape->w));
+            real share = (real)1 / (real)divisor(shape, h, w);
 #pragma omp simd
             for (int64_t i = 0; i < s->count; i++)
                 sum[i] += dy[i] * share;
@@ -133,9 +132,19 @@ static range covering(int64_t input, int64_t stride, int64_t pad, int64_t kernel
     return (range){before < 0 ? 0 : before / stride + 1, smaller(last / stride + 1, size)};
 }
 
-static int64_t divisor(const pool *p, range rows, range cols)
+/* How many elements an output's window has that count: only the last one can reach
+ * past the padding. */
+static int64_t extent(int64_t output, int64_t stride, int64_t pad, int64_t kernel, int64_t size, bool include_pad)
 {
-    return p->shape->count_include_pad ? p->shape->kh * p->shape->kw : (rows.end - rows.first) * (cols.end - cols.first);
+    range inside = window(output, stride, pad, kernel, size);
+    int64_t first = output * stride;
+    return include_pad ? smaller(first + kernel, size + 2 * pad) - first : inside.end - inside.first;
+}
+
+static int64_t divisor(const shard_pool_shape *s, int64_t h, int64_t w)
+{
+    return extent(h, s->stride_h, s->pad_h, s->kh, s->h, s->count_include_pad) *
+           extent(w, s->stride_w, s->pad_w, s->kw, s->w, s->count_include_pad);
 }
 
 static void for_spots(const pool *p, void (*body)(const pool *, const spot *))
