@@ -206,6 +206,9 @@ shard_tensor *shard_gradient_target(shard_node *node, int input, bool *accumulat
     *accumulate = false;
     if (!leaf || !leaf->grad || leaf->grad->dtype != edge->dtype)
         return shard_make_gradient(node, input);
+    for (int i = 0; i < node->inputs; i++) /* there is one buffer, but gradients for two operands */
+        if (i != input && node->edge[i].leaf == leaf)
+            return shard_make_gradient(node, input);
     /* Adding to what is there is right only where neither is a contribution. */
     bool contributes = leaf->placement.kind != SHARD_SPLIT && rows_group(node->gradient);
     if (leaf->has_grad && (contributes || leaf->grad_contribution))
