@@ -5,26 +5,17 @@ typedef struct reduce_context {
     double factor;
 } reduce_context;
 
-/* Columns that are added up side by side before they are added to each other. */
-#define LANES 1024
-
-/* y = factor * sum of x. The device's sums of columns are in float64: x as a matrix
- * of LANES columns, and its last, shorter row. The second sums that it makes too
- * (of squares) are written over or left over. */
+/* y = factor * sum of x. The sums of batch norm are what the device adds up in
+ * float64 whatever x is; the second one, of squares, is left over. */
 static shard_status add_up(shard_tensor *x, double factor, shard_tensor *y)
 {
-    int64_t n = shard_numel(x), lanes = n < LANES ? n : LANES, rows = lanes ? n / lanes : 0, rest = n - rows * lanes;
-    shard_tensor *sums = shard_workspace(x, 4 * LANES, SHARD_FLOAT64), *sum = shard_workspace(x, 1, SHARD_FLOAT64);
-    void *memory[4];
-    if (!sums || !sum || !y || !shard_load(SHARD_INPUTS(x, sums, sum, y), memory))
+    shard_tensor *sums = shard_workspace(x, 2, SHARD_FLOAT64);
+    void *memory[3];
+    if (!sums || !y || !shard_load(SHARD_INPUTS(x, sums, y), memory))
         return shard_last_status();
-    const char *tail = (const char *)memory[0] + (size_t)(rows * lanes) * shard_dtype_size(x->dtype);
-    double *lane = memory[1];
-    SHARD_TRY(SHARD_RUN(x, batch_norm_sums, rows, lanes, memory[0], NULL, lane, x->dtype));
-    SHARD_TRY(SHARD_RUN(x, batch_norm_sums, rest > 0, rest, tail, NULL, lane + lanes, x->dtype));
-    SHARD_TRY(SHARD_RUN(x, sum_rows, lanes + rest, 1, lane, false, memory[2], SHARD_FLOAT64));
-    SHARD_TRY(SHARD_RUN(x, axpby, 1, factor, memory[2], 0.0, memory[2], SHARD_FLOAT64));
-    return SHARD_RUN(x, cast, 1, memory[2], SHARD_FLOAT64, memory[3], y->dtype);
+    SHARD_TRY(SHARD_RUN(x, batch_norm_sums, shard_numel(x), 1, memory[0], NULL, memory[1], x->dtype));
+    SHARD_TRY(SHARD_RUN(x, axpby, 1, factor, memory[1], 0.0, memory[1], SHARD_FLOAT64));
+    return SHARD_RUN(x, cast, 1, memory[1], SHARD_FLOAT64, memory[2], y->dtype);
 }
 
 /* Ones times factor * dy. */
