@@ -1,0 +1,506 @@
+/*
+ * What operations do with split and partial operands: the table of their rules. Each
+ * rank has its parts of made-up operands, and gets its part of the result and of the
+ * gradients that one process gets of the whole ones. And what they refuse.
+ */
+#include "support/gradcheck.h"
+#include "support/ranks.h"
+
+#include "tensor/tensor.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* Where an operand or result is: split along a dimension, or one of these. */
+enum { WHOLE = -1, PARTIAL = -2 };
+
+typedef struct rule {
+    const char *name;
+    operation_maker *make;
+    const void *options;
+    int inputs;
+    shard_shape shape[OPERATION_INPUTS]; /* of the whole operands */
+    int at[OPERATION_INPUTS], result;
+} rule;
+
+/* ---- operations ---- */
+
+static shard_tensor *to_rows(shard_tensor *const *x, const void *columns)
+{
+    return shard_reshape(x[0], SHARD_SHAPE(-1, *(const int64_t *)columns));
+}
+
+/* The split dimension becomes two, of which the first is split. */
+static shard_tensor *to_heads(shard_tensor *const *x, const void *size)
+{
+    return shard_reshape(x[0], SHARD_SHAPE(shard_tensor_size(x[0], 0), -1, *(const int64_t *)size));
+}
+
+static shard_tensor *to_itself(shard_tensor *const *x, const void *options)
+{
+    (void)options;
+    return shard_reshape(x[0], shard_tensor_shape(x[0]));
+}
+
+static shard_tensor *flatten(shard_tensor *const *x, const void *options)
+{
+    const int *range = options;
+    return shard_flatten(x[0], range[0], range[1]);
+}
+
+static shard_tensor *narrow(shard_tensor *const *x, const void *options)
+{
+    (void)options;
+    return shard_narrow(x[0], 1, 2);
+}
+
+static shard_tensor *transpose(shard_tensor *const *x, const void *options)
+{
+    const int *dims = options;
+    return shard_transpose(x[0], dims[0], dims[1]);
+}
+
+static shard_tensor *elements(shard_tensor *const *x, const void *options)
+{
+    (void)options;
+    return shard_scale(shard_cast(shard_gelu(shard_relu(x[0])), SHARD_FLOAT64), 3);
+}
+
+static shard_tensor *add(shard_tensor *const *x, const void *options)
+{
+    (void)options;
+    return shard_add(x[0], x[1]);
+}
+
+static shard_tensor *mul(shard_tensor *const *x, const void *options)
+{
+    (void)options;
+    return shard_mul(x[0], x[1]);
+}
+
+static shard_tensor *sum(shard_tensor *const *x, const void *options)
+{
+    (void)options;
+    return shard_sum(x[0]);
+}
+
+static shard_tensor *mean(shard_tensor *const *x, const void *options)
+{
+    (void)options;
+    return shard_mean(x[0]);
+}
+
+static shard_tensor *matmul(shard_tensor *const *x, const void *options)
+{
+    (void)options;
+    return shard_matmul(x[0], x[1]);
+}
+
+static shard_tensor *linear(shard_tensor *const *x, const void *options)
+{
+    (void)options;
+    return shard_linear(x[0], x[1], NULL);
+}
+
+static shard_tensor *biased(shard_tensor *const *x, const void *options)
+{
+    (void)options;
+    return shard_linear(x[0], x[1], x[2]);
+}
+
+/* COLUMN into ROW without anything in between but elements. */
+static shard_tensor *chain(shard_tensor *const *x, const void *options)
+{
+    (void)options;
+    return shard_linear(shard_gelu(shard_linear(x[0], x[1], x[2])), x[3], NULL);
+}
+
+/* Its input's gradient is the sum of two partial ones, behind operations that hand
+ * such on. */
+static shard_tensor *two_columns(shard_tensor *const *x, const void *options)
+{
+    (void)options;
+    shard_tensor *handed_on = shard_flatten(shard_scale(shard_transpose(x[0], 0, 1), 2), 0, 0);
+    shard_tensor *narrowed = shard_cast(shard_narrow(handed_on, 0, 3), SHARD_FLOAT64);
+    return shard_add(shard_linear(narrowed, x[1], NULL), shard_linear(shard_relu(narrowed), x[2], NULL));
+}
+
+static shard_tensor *conv2d(shard_tensor *const *x, const void *options)
+{
+    (void)options;
+    return shard_conv2d(x[0], x[1], x[2], .padding = 1);
+}
+
+static shard_tensor *pools(shard_tensor *const *x, const void *options)
+{
+    (void)options;
+    return shard_global_avg_pool2d(shard_avg_pool2d(shard_max_pool2d(x[0], 2, .stride = 1), 2, .stride = 1));
+}
+
+static shard_tensor *batch_norm(shard_tensor *const *x, const void *options)
+{
+    (void)options;
+    shard_tensor *mean_and_variance = shard_full(SHARD_SHAPE(3), 0.75, .dtype = SHARD_FLOAT64);
+    return shard_batch_norm(x[0], mean_and_variance, mean_and_variance, x[1], x[2]);
+}
+
+static shard_tensor *layer_norm(shard_tensor *const *x, const void *options)
+{
+    (void)options;
+    return shard_layer_norm(x[0], x[1], x[2], 0);
+}
+
+static shard_tensor *softmax(shard_tensor *const *x, const void *options)
+{
+    (void)options;
+    return shard_softmax(shard_log_softmax(x[0]));
+}
+
+static shard_tensor *embedding(shard_tensor *const *x, const void *options)
+{
+    (void)options;
+    static const int64_t index[] = {8, 0, 3, 3, 5, 8};
+    return shard_embedding(x[0], shard_from_host(index, SHARD_SHAPE(2, 3), .dtype = SHARD_INT64), 3);
+}
+
+/* Partial sums, and what takes them. */
+static shard_tensor *of_partial(shard_tensor *const *x, const void *options)
+{
+    (void)options;
+    shard_tensor *y = shard_scale(shard_cast(embedding(x, NULL), SHARD_FLOAT64), 3);
+    y = shard_narrow(shard_transpose(shard_flatten(y, 0, 1), 0, 1), 0, 2);
+    return shard_add(shard_reshape(y, SHARD_SHAPE(3, -1)), shard_reshape(shard_flatten(y, 0, 1), SHARD_SHAPE(3, 4)));
+}
+
+/* ---- rules ---- */
+
+#define ALIKE SHARD_SHAPE(9, 4), SHARD_SHAPE(9, 4)
+static const rule rules[] = {
+    {"reshape to itself", to_itself, NULL, 1, {SHARD_SHAPE(3, 1, 9)}, {2}, 2},
+    {"reshape, rows after rows", to_rows, &(int64_t){4}, 1, {SHARD_SHAPE(9, 2, 4)}, {0}, 0},
+    {"reshape to heads", to_heads, &(int64_t){1}, 1, {SHARD_SHAPE(2, 9)}, {1}, 1},
+    {"flatten behind the split", flatten, (int[]){1, 2}, 1, {SHARD_SHAPE(9, 2, 2)}, {0}, 0},
+    {"flatten before the split", flatten, (int[]){0, 1}, 1, {SHARD_SHAPE(2, 3, 9)}, {2}, 1},
+    {"narrow", narrow, NULL, 1, {SHARD_SHAPE(4, 9)}, {1}, 1},
+    {"transpose", transpose, (int[]){0, 2}, 1, {SHARD_SHAPE(2, 3, 9)}, {2}, 0},
+    {"transpose others", transpose, (int[]){0, 2}, 1, {SHARD_SHAPE(2, 9, 3)}, {1}, 1},
+    {"elements by rows", elements, NULL, 1, {SHARD_SHAPE(9, 4)}, {0}, 0},
+    {"elements by columns", elements, NULL, 1, {SHARD_SHAPE(4, 9)}, {1}, 1},
+    {"add alike", add, NULL, 2, {ALIKE}, {0, 0}, 0},
+    {"add, repeated over rows", add, NULL, 2, {SHARD_SHAPE(9, 4), SHARD_SHAPE(4)}, {0, WHOLE}, 0},
+    {"add, repeated over the middle", add, NULL, 2, {SHARD_SHAPE(2, 9, 4), SHARD_SHAPE(4)}, {1, WHOLE}, 1},
+    {"add, both by columns", add, NULL, 2, {SHARD_SHAPE(4, 9), SHARD_SHAPE(9)}, {1, 0}, 1},
+    {"mul alike", mul, NULL, 2, {ALIKE}, {0, 0}, 0},
+    {"mul by a scalar", mul, NULL, 2, {SHARD_SHAPE(4, 9), SHARD_SCALAR}, {1, WHOLE}, 1},
+    {"mul, repeated over the middle", mul, NULL, 2, {SHARD_SHAPE(2, 9, 4), SHARD_SHAPE(4)}, {1, WHOLE}, 1},
+    {"mul, both by columns", mul, NULL, 2, {SHARD_SHAPE(4, 9), SHARD_SHAPE(9)}, {1, 0}, 1},
+    {"sum", sum, NULL, 1, {SHARD_SHAPE(4, 9)}, {1}, PARTIAL},
+    {"mean", mean, NULL, 1, {SHARD_SHAPE(9, 4)}, {0}, PARTIAL},
+    {"matmul by batch", matmul, NULL, 2, {SHARD_SHAPE(9, 2, 3), SHARD_SHAPE(9, 3, 2)}, {0, 0}, 0},
+    {"matmul by heads", matmul, NULL, 2, {SHARD_SHAPE(2, 9, 2, 3), SHARD_SHAPE(2, 9, 3, 2)}, {1, 1}, 1},
+    {"matmul, one for the batch", matmul, NULL, 2, {SHARD_SHAPE(9, 2, 3), SHARD_SHAPE(3, 2)}, {0, WHOLE}, 0},
+    {"matmul by rows", matmul, NULL, 2, {SHARD_SHAPE(2, 9, 3), SHARD_SHAPE(2, 3, 2)}, {1, WHOLE}, 1},
+    {"matmul by rows, one for the batch", matmul, NULL, 2, {SHARD_SHAPE(2, 9, 3), SHARD_SHAPE(3, 2)}, {1, WHOLE}, 1},
+    {"linear by rows", biased, NULL, 3, {SHARD_SHAPE(9, 4), SHARD_SHAPE(3, 4), SHARD_SHAPE(3)}, {0, WHOLE, WHOLE}, 0},
+    {"linear by the middle", biased, NULL, 3, {SHARD_SHAPE(2, 9, 4), SHARD_SHAPE(3, 4), SHARD_SHAPE(3)}, {1, WHOLE, WHOLE}, 1},
+    {"linear COLUMN", linear, NULL, 2, {SHARD_SHAPE(2, 3, 4), SHARD_SHAPE(9, 4)}, {WHOLE, 0}, 2},
+    {"linear COLUMN, biased", biased, NULL, 3, {SHARD_SHAPE(3, 4), SHARD_SHAPE(9, 4), SHARD_SHAPE(9)}, {WHOLE, 0, 0}, 1},
+    {"linear ROW", linear, NULL, 2, {SHARD_SHAPE(2, 3, 9), SHARD_SHAPE(4, 9)}, {2, 1}, PARTIAL},
+    {"linear COLUMN, then ROW",
+     chain,
+     NULL,
+     4,
+     {SHARD_SHAPE(3, 4), SHARD_SHAPE(9, 4), SHARD_SHAPE(9), SHARD_SHAPE(4, 9)},
+     {WHOLE, 0, 0, 1},
+     PARTIAL},
+    {"linear COLUMN, two of one",
+     two_columns,
+     NULL,
+     3,
+     {SHARD_SHAPE(4, 3), SHARD_SHAPE(9, 4), SHARD_SHAPE(9, 4)},
+     {WHOLE, 0, 0},
+     1},
+    {"conv2d", conv2d, NULL, 3, {SHARD_SHAPE(9, 3, 3, 2), SHARD_SHAPE(2, 2, 3, 3), SHARD_SHAPE(2)}, {0, WHOLE, WHOLE}, 0},
+    {"pooling", pools, NULL, 1, {SHARD_SHAPE(9, 4, 4, 2)}, {0}, 0},
+    {"batch_norm", batch_norm, NULL, 3, {SHARD_SHAPE(9, 2, 3), SHARD_SHAPE(3), SHARD_SHAPE(3)}, {0, WHOLE, WHOLE}, 0},
+    {"batch_norm by the middle",
+     batch_norm,
+     NULL,
+     3,
+     {SHARD_SHAPE(2, 9, 3), SHARD_SHAPE(3), SHARD_SHAPE(3)},
+     {1, WHOLE, WHOLE},
+     1},
+    {"layer_norm", layer_norm, NULL, 3, {SHARD_SHAPE(9, 4), SHARD_SHAPE(4), SHARD_SHAPE(4)}, {0, WHOLE, WHOLE}, 0},
+    {"layer_norm by the middle",
+     layer_norm,
+     NULL,
+     3,
+     {SHARD_SHAPE(2, 9, 4), SHARD_SHAPE(4), SHARD_SHAPE(4)},
+     {1, WHOLE, WHOLE},
+     1},
+    {"softmax", softmax, NULL, 1, {SHARD_SHAPE(2, 9, 4)}, {1}, 1},
+    {"embedding by rows", embedding, NULL, 1, {SHARD_SHAPE(9, 2)}, {0}, PARTIAL},
+    {"embedding by columns", embedding, NULL, 1, {SHARD_SHAPE(9, 11)}, {1}, 2},
+    {"sums of parts", of_partial, NULL, 1, {SHARD_SHAPE(9, 2)}, {0}, PARTIAL},
+};
+
+/* ---- whole and parts ---- */
+
+static int64_t count_of(shard_shape shape)
+{
+    return shard_shape_product(&shape, 0, shape.ndim);
+}
+
+/* Copies the range of dimension dim (or all) out of whole values; freed by free. */
+static double *part_of(const double *whole, shard_shape shape, int dim, shard_range range)
+{
+    double *part = calloc((size_t)count_of(shape) + 1, sizeof *part);
+    ck_assert_ptr_nonnull(part);
+    if (dim < 0)
+        return memcpy(part, whole, (size_t)count_of(shape) * sizeof *part);
+    int64_t before = shard_shape_product(&shape, 0, dim), after = shard_shape_product(&shape, dim + 1, shape.ndim);
+    for (int64_t i = 0; i < before; i++)
+        memcpy(part + i * range.size * after, whole + (i * shape.dim[dim] + range.start) * after,
+               (size_t)(range.size * after) * sizeof *part);
+    return part;
+}
+
+static shard_range even_range(const shard_group *group, shard_shape whole, int dim)
+{
+    if (dim < 0)
+        return (shard_range){0};
+    return shard_split_range(whole.dim[dim], shard_group_size(group), shard_group_rank(group));
+}
+
+/* The range of whole values as a tensor that is placed so. */
+static shard_tensor *place(const double *whole, shard_shape shape, int dim, shard_range range, shard_group *group)
+{
+    double *part = part_of(whole, shape, dim, range);
+    shard_shape own = shape;
+    if (dim >= 0)
+        own.dim[dim] = range.size;
+    shard_tensor *tensor = shard_from_host(part, own, .dtype = SHARD_FLOAT64);
+    free(part);
+    return dim >= 0 ? shard_as_split(tensor, dim, group, range.start, shape.dim[dim]) : tensor;
+}
+
+/* The tensor, summed over `sum`, is this rank's part of the whole values. */
+static void check_part(const char *name, const char *what, shard_tensor *tensor, const double *whole, shard_shape shape, int dim,
+                       shard_range range, shard_group *sum)
+{
+    char text[200];
+    double *values = read_doubles_of(tensor), *expected = part_of(whole, shape, dim, range);
+    check_ok(shard_group_all_reduce(sum, values, shard_numel(tensor), SHARD_FLOAT64, SHARD_SUM));
+    snprintf(text, sizeof text, "%s: %s", name, what);
+    check_doubles(text, values, expected, shard_numel(tensor), 1e-13);
+    free(values);
+    free(expected);
+}
+
+/* ---- the rules hold ---- */
+
+static void make_leaves(const rule *r, shard_group *group, shard_tensor **leaf)
+{
+    for (int i = 0; i < r->inputs; i++) {
+        double *values = calloc((size_t)count_of(r->shape[i]) + 1, sizeof *values);
+        make_up(values, count_of(r->shape[i]), (unsigned)i);
+        int dim = group ? r->at[i] : WHOLE;
+        leaf[i] = place(values, r->shape[i], dim, even_range(group, r->shape[i], dim), group);
+        shard_set_requires_grad(leaf[i], true);
+        free(values);
+    }
+}
+
+static void check_rule(const rule *r, shard_group *world)
+{
+    shard_tensor *whole[OPERATION_INPUTS], *leaf[OPERATION_INPUTS];
+    make_leaves(r, NULL, whole);
+    make_leaves(r, world, leaf);
+    shard_tensor *expected = r->make(whole, r->options), *y = r->make(leaf, r->options);
+    ck_assert_msg(y && expected, "%s: %s", r->name, shard_last_error());
+    shard_shape shape = shard_tensor_shape(expected);
+    shard_placement placement = shard_tensor_placement(y);
+    if (shard_group_size(world) == 1 || r->result == WHOLE)
+        ck_assert_int_eq(placement.kind, SHARD_REPLICATED);
+    else if (r->result == PARTIAL)
+        ck_assert_msg(placement.kind == SHARD_PARTIAL && placement.group == world, "%s: not partial", r->name);
+    else
+        ck_assert_msg(placement.kind == SHARD_SPLIT && placement.dim == r->result && placement.group == world &&
+                          placement.whole == shape.dim[r->result],
+                      "%s: split along %d of %lld", r->name, placement.dim, (long long)placement.whole);
+    shard_range part = {0};
+    if (r->result >= 0)
+        part = (shard_range){placement.kind == SHARD_SPLIT ? placement.start : 0, shard_tensor_size(y, r->result)};
+    double *values = read_doubles_of(expected);
+    check_part(r->name, "result", y, values, shape, r->result, part, r->result == PARTIAL ? world : NULL);
+    double *dy = calloc((size_t)count_of(shape) + 1, sizeof *dy);
+    make_up(dy, count_of(shape), 9);
+    check_ok(shard_backward_from(expected, place(dy, shape, WHOLE, part, NULL)));
+    check_ok(shard_backward_from(y, place(dy, shape, r->result, part, world)));
+    for (int i = 0; i < r->inputs; i++) {
+        double *gradient = read_doubles_of(shard_grad(whole[i]));
+        check_part(r->name, "gradient", shard_grad(leaf[i]), gradient, r->shape[i], r->at[i],
+                   even_range(world, r->shape[i], r->at[i]), leaf[i]->grad_contribution);
+        free(gradient);
+    }
+    free(values);
+    free(dy);
+}
+
+static void check_rules(shard_group *world, void *context)
+{
+    (void)context;
+    for (size_t i = 0; i < sizeof rules / sizeof *rules; i++)
+        SHARD_SCOPE
+    check_rule(&rules[i], world);
+}
+
+START_TEST(parts_make_the_whole)
+{
+    run_ranks(rank_counts[_i], check_rules);
+}
+END_TEST
+
+/* ---- what there is no rule for ---- */
+
+static shard_tensor *to_columns(shard_tensor *const *x, const void *options)
+{
+    (void)options;
+    return shard_reshape(x[0], SHARD_SHAPE(shard_numel(x[0])));
+}
+
+static shard_tensor *to_integers(shard_tensor *const *x, const void *options)
+{
+    (void)options;
+    return shard_cast(x[0], SHARD_INT64);
+}
+
+static shard_tensor *relu(shard_tensor *const *x, const void *options)
+{
+    (void)options;
+    return shard_relu(x[0]);
+}
+
+static shard_tensor *dropout(shard_tensor *const *x, const void *options)
+{
+    (void)options;
+    return shard_dropout(x[0], 0.5);
+}
+
+static shard_tensor *max_pool(shard_tensor *const *x, const void *options)
+{
+    (void)options;
+    return shard_max_pool2d(x[0], 2);
+}
+
+static const rule refused[] = {
+    {"flatten into the split", to_columns, NULL, 1, {SHARD_SHAPE(3, 9)}, {1}},
+    {"narrow the split", narrow, NULL, 1, {SHARD_SHAPE(8, 2)}, {0}},
+    {"partial sums as integers", to_integers, NULL, 1, {SHARD_SHAPE(3)}, {PARTIAL}},
+    {"relu of partial sums", relu, NULL, 1, {SHARD_SHAPE(3)}, {PARTIAL}},
+    {"dropout of partial sums", dropout, NULL, 1, {SHARD_SHAPE(3)}, {PARTIAL}},
+    {"dropout in the middle", dropout, NULL, 1, {SHARD_SHAPE(3, 9, 2)}, {1}},
+    {"sum of partial sums", sum, NULL, 1, {SHARD_SHAPE(3)}, {PARTIAL}},
+    {"add a part to a whole", add, NULL, 2, {SHARD_SHAPE(3, 8), SHARD_SHAPE(3, 4)}, {1, WHOLE}},
+    {"add a whole to a part", add, NULL, 2, {SHARD_SHAPE(3, 4), SHARD_SHAPE(3, 8)}, {WHOLE, 1}},
+    {"add other parts", add, NULL, 2, {SHARD_SHAPE(8, 4), SHARD_SHAPE(4, 8)}, {0, 1}},
+    {"add a bias to partial sums", add, NULL, 2, {SHARD_SHAPE(3, 4), SHARD_SHAPE(4)}, {PARTIAL, WHOLE}},
+    {"multiply partial sums", mul, NULL, 2, {SHARD_SHAPE(3), SHARD_SHAPE(3)}, {PARTIAL, PARTIAL}},
+    {"matmul along k", matmul, NULL, 2, {SHARD_SHAPE(3, 8), SHARD_SHAPE(8, 2)}, {1, 0}},
+    {"matmul by columns", matmul, NULL, 2, {SHARD_SHAPE(3, 4), SHARD_SHAPE(4, 8)}, {WHOLE, 1}},
+    {"matmul by half a batch", matmul, NULL, 2, {SHARD_SHAPE(8, 3, 4), SHARD_SHAPE(4, 4, 2)}, {0, WHOLE}},
+    {"matmul of partial sums", matmul, NULL, 2, {SHARD_SHAPE(3, 4), SHARD_SHAPE(4, 2)}, {PARTIAL, WHOLE}},
+    {"linear, x along in", linear, NULL, 2, {SHARD_SHAPE(3, 8), SHARD_SHAPE(5, 4)}, {1, WHOLE}},
+    {"linear, bias split", biased, NULL, 3, {SHARD_SHAPE(3, 4), SHARD_SHAPE(4, 4), SHARD_SHAPE(8)}, {WHOLE, WHOLE, 0}},
+    {"COLUMN, bias whole", biased, NULL, 3, {SHARD_SHAPE(3, 4), SHARD_SHAPE(8, 4), SHARD_SHAPE(4)}, {WHOLE, 0, WHOLE}},
+    {"COLUMN by rows", linear, NULL, 2, {SHARD_SHAPE(8, 4), SHARD_SHAPE(8, 4)}, {0, 0}},
+    {"ROW, x whole", linear, NULL, 2, {SHARD_SHAPE(3, 4), SHARD_SHAPE(5, 8)}, {WHOLE, 1}},
+    {"ROW, biased", biased, NULL, 3, {SHARD_SHAPE(3, 8), SHARD_SHAPE(5, 8), SHARD_SHAPE(5)}, {1, 1, WHOLE}},
+    {"linear, partial weight", linear, NULL, 2, {SHARD_SHAPE(3, 4), SHARD_SHAPE(5, 4)}, {WHOLE, PARTIAL}},
+    {"conv2d, image parts",
+     conv2d,
+     NULL,
+     3,
+     {SHARD_SHAPE(1, 8, 3, 2), SHARD_SHAPE(2, 2, 3, 3), SHARD_SHAPE(2)},
+     {1, WHOLE, WHOLE}},
+    {"conv2d, weight parts",
+     conv2d,
+     NULL,
+     3,
+     {SHARD_SHAPE(1, 3, 3, 2), SHARD_SHAPE(4, 2, 3, 3), SHARD_SHAPE(2)},
+     {WHOLE, 0, WHOLE}},
+    {"conv2d, bias parts",
+     conv2d,
+     NULL,
+     3,
+     {SHARD_SHAPE(1, 3, 3, 2), SHARD_SHAPE(2, 2, 3, 3), SHARD_SHAPE(4)},
+     {WHOLE, WHOLE, 0}},
+    {"pool, image parts", max_pool, NULL, 1, {SHARD_SHAPE(1, 4, 8, 2)}, {2}},
+    {"batch_norm by channels", batch_norm, NULL, 3, {SHARD_SHAPE(4, 6), SHARD_SHAPE(3), SHARD_SHAPE(3)}, {1, WHOLE, WHOLE}},
+    {"batch_norm, weight split", batch_norm, NULL, 3, {SHARD_SHAPE(4, 3), SHARD_SHAPE(6), SHARD_SHAPE(3)}, {WHOLE, 0, WHOLE}},
+    {"layer_norm by columns", layer_norm, NULL, 3, {SHARD_SHAPE(4, 6), SHARD_SHAPE(3), SHARD_SHAPE(3)}, {1, WHOLE, WHOLE}},
+    {"softmax by columns", softmax, NULL, 1, {SHARD_SHAPE(4, 6)}, {1}},
+    {"softmax of partial sums", softmax, NULL, 1, {SHARD_SHAPE(4, 6)}, {PARTIAL}},
+    {"embedding, partial weight", embedding, NULL, 1, {SHARD_SHAPE(9, 6)}, {PARTIAL}},
+};
+
+static void check_refusals(shard_group *world, void *context)
+{
+    (void)context;
+    for (size_t i = 0; i < sizeof refused / sizeof *refused; i++)
+        SHARD_SCOPE
+        {
+            shard_tensor *leaf[OPERATION_INPUTS];
+            make_leaves(&refused[i], world, leaf);
+            for (int j = 0; j < refused[i].inputs; j++)
+                if (refused[i].at[j] == PARTIAL)
+                    leaf[j]->placement = (shard_placement){.kind = SHARD_PARTIAL, .group = world};
+            ck_assert_msg(!refused[i].make(leaf, refused[i].options), "%s: not refused", refused[i].name);
+            ck_assert_msg(shard_last_status() == SHARD_ERROR_UNSUPPORTED, "%s: %s", refused[i].name, shard_last_error());
+            shard_clear_error();
+        }
+}
+
+START_TEST(refuses_what_has_no_rule)
+{
+    run_ranks(2, check_refusals);
+}
+END_TEST
+
+/* A reshape of parts is refused where sizes of 1 leave open what is split. */
+static void check_reshapes(shard_group *world, void *context)
+{
+    (void)context;
+    int rank = shard_group_rank(world);
+    SHARD_SCOPE
+    {
+        shard_tensor *x = shard_as_split(shard_zeros(SHARD_SHAPE(3, 4)), 1, world, 4 * rank, 8);
+        shard_placement heads = shard_tensor_placement(shard_reshape(x, SHARD_SHAPE(3, -1, 4)));
+        ck_assert(heads.kind == SHARD_SPLIT && heads.dim == 1 && heads.start == rank && heads.whole == 2);
+        shard_placement last = shard_tensor_placement(shard_reshape(x, SHARD_SHAPE(3, 1, 4)));
+        ck_assert(last.kind == SHARD_SPLIT && last.dim == 2 && last.start == 4 * rank && last.whole == 8);
+        check_refused(
+            shard_reshape(x, SHARD_SHAPE(3, 1, 2, 2)), SHARD_ERROR_UNSUPPORTED,
+            "shard_reshape: no rule for a tensor of shape [[]3, 4] that is split along 1 as one of shape [[]3, 1, 2, 2]");
+        /* 5 columns from 3 on are no whole heads of 2. */
+        shard_tensor *uneven = shard_as_split(shard_zeros(SHARD_SHAPE(3, 4)), 1, world, 3, 8);
+        check_refused(shard_reshape(uneven, SHARD_SHAPE(3, -1, 2)), SHARD_ERROR_UNSUPPORTED, "shard_reshape: no rule *");
+    }
+}
+
+START_TEST(reshapes_what_is_clear)
+{
+    run_ranks(2, check_reshapes);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("placement");
+    TCase *tcase = test_case(suite, "placement");
+    add_ranks_test(tcase, parts_make_the_whole);
+    tcase_add_test(tcase, refuses_what_has_no_rule);
+    tcase_add_test(tcase, reshapes_what_is_clear);
+    return test_run(suite);
+}

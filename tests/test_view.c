@@ -1,0 +1,111 @@
+/* reshape, flatten, narrow. */
+#include "support/gradcheck.h"
+
+static shard_tensor *reshape(shard_tensor *const *x, const void *shape)
+{
+    return shard_reshape(x[0], *(const shard_shape *)shape);
+}
+
+static shard_tensor *flatten(shard_tensor *const *x, const void *options)
+{
+    const int *range = options;
+    return shard_flatten(x[0], range[0], range[1]);
+}
+
+static shard_tensor *narrow(shard_tensor *const *x, const void *options)
+{
+    const int64_t *range = options;
+    return shard_narrow(x[0], range[0], range[1]);
+}
+
+/* Rows that overlap, and some that are in none. */
+static shard_tensor *narrow_twice(shard_tensor *const *x, const void *options)
+{
+    (void)options;
+    return shard_add(shard_narrow(x[0], 1, 3), shard_narrow(x[0], 2, 3));
+}
+
+static const operation operations[] = {
+    {"reshape", reshape, &SHARD_SHAPE(4, -1), 1, {SHARD_SHAPE(2, 3, 4)}},
+    {"reshape to a scalar", reshape, &SHARD_SCALAR, 1, {SHARD_SHAPE(1, 1)}},
+    {"reshape from a scalar", reshape, &SHARD_SHAPE(1, -1), 1, {SHARD_SCALAR}},
+    {"reshape of nothing", reshape, &SHARD_SHAPE(7, 0, 5), 1, {SHARD_SHAPE(3, 0)}},
+    {"flatten", flatten, (int[]){1, -1}, 1, {SHARD_SHAPE(2, 3, 2, 2)}},
+    {"flatten the middle", flatten, (int[]){-3, 2}, 1, {SHARD_SHAPE(2, 3, 2, 2)}},
+    {"flatten a scalar", flatten, (int[]){0, -1}, 1, {SHARD_SCALAR}},
+    {"narrow", narrow, (int64_t[]){1, 2}, 1, {SHARD_SHAPE(4, 3)}},
+    {"narrow to all", narrow, (int64_t[]){0, 4}, 1, {SHARD_SHAPE(4, 3)}},
+    {"narrow to nothing", narrow, (int64_t[]){4, 0}, 1, {SHARD_SHAPE(4, 3)}},
+    {"narrow twice", narrow_twice, NULL, 1, {SHARD_SHAPE(6, 2)}},
+};
+
+START_TEST(gradients)
+{
+    check_operation(&operations[_i]);
+}
+END_TEST
+
+START_TEST(shares_memory)
+{
+    SHARD_SCOPE
+    {
+        shard_tensor *x = make_up_tensor(SHARD_SHAPE(3, 4), 0, .dtype = SHARD_INT64);
+        ck_assert_ptr_eq(shard_data(shard_reshape(x, SHARD_SHAPE(12))), shard_data(x));
+        ck_assert_ptr_eq(shard_data(shard_flatten(x, 0, 1)), shard_data(x));
+        shard_tensor *rows = shard_narrow(x, 1, 2);
+        ck_assert_ptr_eq(shard_data(rows), (int64_t *)shard_data(x) + 4);
+        ck_assert_int_eq(shard_tensor_size(rows, 0), 2);
+        ck_assert_int_eq(shard_tensor_size(rows, 1), 4);
+    }
+}
+END_TEST
+
+START_TEST(flattens_to)
+{
+    SHARD_SCOPE
+    {
+        shard_tensor *x = shard_zeros(SHARD_SHAPE(2, 3, 4, 5));
+        shard_shape shape = shard_tensor_shape(shard_flatten(x, 1, 2));
+        ck_assert_int_eq(shape.ndim, 3);
+        ck_assert_int_eq(shape.dim[0], 2);
+        ck_assert_int_eq(shape.dim[1], 12);
+        ck_assert_int_eq(shape.dim[2], 5);
+    }
+}
+END_TEST
+
+START_TEST(refuses)
+{
+    SHARD_SCOPE
+    {
+        shard_tensor *x = shard_zeros(SHARD_SHAPE(3, 4));
+        check_refused(shard_reshape(x, SHARD_SHAPE(5, -1)), SHARD_ERROR_SHAPE,
+                      "shard_reshape: a tensor of shape [[]3, 4], 12 elements, cannot be of shape [[]5, -1]");
+        check_refused(shard_reshape(x, SHARD_SHAPE(3, 5)), SHARD_ERROR_SHAPE, "*cannot be of shape*");
+        check_refused(shard_reshape(x, SHARD_SHAPE(-1, 3, -1)), SHARD_ERROR_SHAPE, "shard_reshape: two sizes of * are -1");
+        check_refused(shard_reshape(x, SHARD_SHAPE(-2, -6)), SHARD_ERROR_SHAPE, "*a size is negative");
+        check_refused(shard_reshape(shard_zeros(SHARD_SHAPE(0, 4)), SHARD_SHAPE(0, -1)), SHARD_ERROR_SHAPE,
+                      "shard_reshape: the size -1 in * could be anything");
+        check_refused(shard_reshape(x, SHARD_SHAPE((int64_t)1 << 40, (int64_t)1 << 40)), SHARD_ERROR_MEMORY, "*overflows");
+        check_refused(shard_flatten(x, 1, 0), SHARD_ERROR_ARGUMENT, "shard_flatten: dimensions 1 to 0 *");
+        check_refused(shard_flatten(x, 0, 2), SHARD_ERROR_ARGUMENT, "shard_flatten: dimension 2 *");
+        check_refused(shard_narrow(x, 2, 2), SHARD_ERROR_SHAPE, "shard_narrow: 2 rows from 2 on of a tensor of shape [[]3, 4]");
+        check_refused(shard_narrow(x, -1, 2), SHARD_ERROR_SHAPE, "shard_narrow: *");
+        check_refused(shard_narrow(x, 1, -1), SHARD_ERROR_SHAPE, "shard_narrow: *");
+        check_refused(shard_narrow(x, INT64_MAX, INT64_MAX), SHARD_ERROR_SHAPE, "shard_narrow: *");
+        check_refused(shard_narrow(shard_zeros(SHARD_SCALAR), 0, 1), SHARD_ERROR_SHAPE, "shard_narrow: *");
+        check_refused(shard_reshape(NULL, SHARD_SHAPE(1)), SHARD_ERROR_ARGUMENT, "shard_reshape: *");
+    }
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("view");
+    TCase *tcase = test_case(suite, "view");
+    tcase_add_loop_test(tcase, gradients, 0, sizeof operations / sizeof *operations);
+    tcase_add_test(tcase, shares_memory);
+    tcase_add_test(tcase, flattens_to);
+    tcase_add_test(tcase, refuses);
+    return test_run(suite);
+}
