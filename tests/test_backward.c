@@ -1,0 +1,374 @@
+/* The record and the walk back over it. */
+#include "support/gradcheck.h"
+#include "support/ranks.h"
+
+#include "autograd/autograd.h"
+
+#include <pthread.h>
+
+static int64_t in_use(void)
+{
+    return shard_get_memory_stats(shard_device_open("cpu")).current;
+}
+
+static shard_tensor *leaf(double value)
+{
+    return shard_full(SHARD_SHAPE(2), value, .dtype = SHARD_FLOAT64, .requires_grad = true);
+}
+
+static shard_tensor *ones(void)
+{
+    return shard_ones(SHARD_SHAPE(2), .dtype = SHARD_FLOAT64);
+}
+
+static void check_gradient(shard_tensor *of, double expected)
+{
+    ck_assert_msg(shard_grad(of) != NULL, "no gradient, where %g was expected", expected);
+    check_tensor("gradient", shard_grad(of), (double[]){expected, expected}, 1e-15);
+}
+
+/* ---- shapes of records ---- */
+
+START_TEST(adds_up_all_paths)
+{
+    SHARD_SCOPE
+    {
+        shard_tensor *x = leaf(3), *y = leaf(5);
+        shard_tensor *square = shard_mul(x, x), *product = shard_mul(square, y);
+        shard_tensor *z = shard_add(shard_add(product, square), shard_scale(shard_mul(product, product), 0.5));
+        check_ok(shard_backward_from(z, ones()));
+        /* z = x^2 y + x^2 + x^4 y^2 / 2 */
+        check_gradient(x, 2 * 3 * 5 + 2 * 3 + 2 * 27 * 25);
+        check_gradient(y, 9 + 81 * 5);
+    }
+    ck_assert_int_eq(in_use(), 0);
+}
+END_TEST
+
+/* A gradient that is handed on to two may be overwritten by neither. */
+START_TEST(keeps_shared_gradients_apart)
+{
+    SHARD_SCOPE
+    {
+        shard_tensor *a = leaf(1), *b = leaf(1), *c = leaf(1), *dy = ones();
+        shard_tensor *sum = shard_add(shard_scale(a, 2), shard_scale(b, 3));
+        shard_tensor *z = shard_add(shard_add(sum, shard_reshape(shard_scale(c, 5), SHARD_SHAPE(2))), a);
+        check_ok(shard_backward_from(z, dy));
+        check_gradient(a, 3);
+        check_gradient(b, 3);
+        check_gradient(c, 5);
+        check_tensor("dy", dy, (double[]){1, 1}, 0);
+        ck_assert_int_eq(shard_backward_from(shard_add(a, b), dy), SHARD_OK);
+        ck_assert_ptr_ne(shard_data(shard_grad(a)), shard_data(shard_grad(b)));
+        ck_assert_ptr_ne(shard_data(shard_grad(a)), shard_data(dy));
+    }
+}
+END_TEST
+
+/* What backward is given is not written to, even where it could be in place. */
+START_TEST(leaves_the_given_gradient_alone)
+{
+    SHARD_SCOPE
+    {
+        shard_tensor *x = leaf(2), *dy = ones();
+        check_ok(shard_backward_from(shard_scale(shard_dropout(shard_scale(x, 3), 0), 4), dy));
+        check_tensor("dy", dy, (double[]){1, 1}, 0);
+        check_ok(shard_backward_from(shard_reshape(shard_scale(x, 3), SHARD_SHAPE(2, 1)), shard_reshape(dy, SHARD_SHAPE(2, 1))));
+        check_tensor("dy", dy, (double[]){1, 1}, 0);
+        check_gradient(x, 15);
+    }
+}
+END_TEST
+
+START_TEST(outlives_what_it_was_made_of)
+{
+    shard_tensor *z = NULL, *x = leaf(3);
+    SHARD_SCOPE
+    {
+        shard_tensor *y = leaf(2), *product = shard_mul(x, y);
+        z = shard_keep(shard_mul(product, product));
+    }
+    check_ok(shard_backward_from(z, ones()));
+    check_gradient(x, 2 * 3 * 4);
+    shard_release(z);
+    shard_release(x);
+    SHARD_SCOPE
+    {
+        shard_tensor *y = leaf(2), *product = shard_mul(y, y);
+        shard_release(y);
+        check_ok(shard_backward_from(shard_scale(product, 2), ones()));
+    }
+}
+END_TEST
+
+static void *deep(void *backward)
+{
+    SHARD_SCOPE
+    {
+        shard_tensor *x = leaf(1), *y = x;
+        for (int i = 0; i < 10000; i++) {
+            shard_tensor *next = shard_add(y, x);
+            if (y != x)
+                shard_release(y);
+            y = next;
+        }
+        if (*(bool *)backward) {
+            check_ok(shard_backward_from(y, ones()));
+            check_gradient(x, 10001);
+        }
+    }
+    return NULL;
+}
+
+/* On a stack that has no room for a frame a node. */
+START_TEST(goes_deep)
+{
+    for (int backward = 0; backward < 2; backward++) {
+        bool option = backward;
+        pthread_t thread;
+        pthread_attr_t attributes;
+        pthread_attr_init(&attributes);
+        ck_assert_int_eq(pthread_attr_setstacksize(&attributes, (size_t)256 << 10), 0);
+        ck_assert_int_eq(pthread_create(&thread, &attributes, deep, &option), 0);
+        pthread_join(thread, NULL);
+        pthread_attr_destroy(&attributes);
+        ck_assert_int_eq(in_use(), 0);
+    }
+}
+END_TEST
+
+/* ---- modes ---- */
+
+START_TEST(records_only_what_needs_it)
+{
+    SHARD_SCOPE
+    {
+        shard_tensor *x = leaf(1), *constant = ones();
+        ck_assert(shard_grad_enabled());
+        SHARD_NO_GRAD
+        {
+            ck_assert(!shard_grad_enabled());
+            SHARD_NO_GRAD
+            ck_assert(!shard_grad_enabled());
+            ck_assert(!shard_grad_enabled());
+            ck_assert(!shard_requires_grad(shard_scale(x, 2)));
+        }
+        ck_assert(shard_grad_enabled());
+        ck_assert(shard_requires_grad(shard_scale(x, 2)));
+        ck_assert(!shard_requires_grad(shard_scale(constant, 2)));
+        ck_assert(!shard_requires_grad(shard_detach(shard_scale(x, 2))));
+        shard_tensor *y = shard_mul(shard_detach(shard_scale(x, 2)), x);
+        check_ok(shard_backward_from(y, ones()));
+        check_gradient(x, 2);
+        ck_assert_ptr_null(shard_grad(constant));
+        ck_assert_ptr_null(shard_grad(y));
+        ck_assert(shard_set_grad_enabled(false));
+        ck_assert(!shard_set_grad_enabled(true));
+    }
+}
+END_TEST
+
+static bool leave_no_grad(void)
+{
+    SHARD_NO_GRAD
+    return shard_grad_enabled();
+    return true;
+}
+
+START_TEST(restores_the_mode)
+{
+    ck_assert(!leave_no_grad());
+    ck_assert(shard_grad_enabled());
+    SHARD_NO_GRAD
+    break;
+    ck_assert(shard_grad_enabled());
+}
+END_TEST
+
+START_TEST(accumulates_and_forgets)
+{
+    SHARD_SCOPE
+    {
+        shard_tensor *x = leaf(1);
+        check_ok(shard_backward_from(shard_scale(x, 2), ones()));
+        const void *memory = shard_data(shard_grad(x));
+        check_ok(shard_backward_from(shard_scale(x, 3), ones()));
+        check_gradient(x, 5);
+        shard_zero_grad(x);
+        ck_assert_ptr_null(shard_grad(x));
+        check_ok(shard_backward_from(shard_scale(x, 7), ones()));
+        check_gradient(x, 7);
+        ck_assert_ptr_eq(shard_data(shard_grad(x)), memory);
+        shard_zero_grad(NULL);
+        shard_set_requires_grad(x, false);
+        ck_assert(!shard_requires_grad(shard_scale(x, 2)));
+    }
+}
+END_TEST
+
+START_TEST(takes_the_gradient_of_a_scalar)
+{
+    SHARD_SCOPE
+    {
+        shard_tensor *x = leaf(3);
+        check_ok(shard_backward(shard_mean(shard_mul(x, x))));
+        check_gradient(x, 3);
+    }
+}
+END_TEST
+
+/* ---- those that wait for gradients ---- */
+
+static void count(shard_tensor *leaf, void *context)
+{
+    (void)leaf;
+    ++*(int *)context;
+}
+
+/* A leaf is ready once, after the last of its uses. */
+START_TEST(says_when_a_leaf_is_ready)
+{
+    int ready = 0;
+    SHARD_SCOPE
+    {
+        shard_tensor *x = leaf(3), *y = leaf(2);
+        x->grad_ready = count;
+        x->grad_ready_context = &ready;
+        for (int turn = 1; turn <= 3; turn++) {
+            check_ok(shard_backward_from(shard_mul(shard_add(shard_mul(x, y), x), x), ones()));
+            ck_assert_int_eq(ready, turn);
+        }
+        check_ok(shard_backward_from(shard_scale(y, 2), ones()));
+        ck_assert_int_eq(ready, 3);
+    }
+}
+END_TEST
+
+static int ends;
+
+static shard_status at_end(void *context)
+{
+    ck_assert_int_eq(*(int *)context, 1);
+    ends++;
+    return SHARD_OK;
+}
+
+static void ask_for_the_end(shard_tensor *leaf, void *context)
+{
+    (void)leaf;
+    check_ok(shard_at_backward_end(at_end, context));
+}
+
+START_TEST(calls_once_at_the_end)
+{
+    int one = 1;
+    SHARD_SCOPE
+    {
+        shard_tensor *x = leaf(3), *y = leaf(2);
+        x->grad_ready = y->grad_ready = ask_for_the_end;
+        x->grad_ready_context = y->grad_ready_context = &one;
+        check_ok(shard_backward_from(shard_mul(x, y), ones()));
+        ck_assert_int_eq(ends, 1);
+    }
+    ck_assert_int_ne(shard_at_backward_end(at_end, &one), SHARD_OK);
+    check_error(SHARD_ERROR_INTERNAL, "shard_at_backward_end outside of a backward");
+}
+END_TEST
+
+static void backward_again(shard_tensor *leaf, void *context)
+{
+    (void)leaf;
+    ck_assert_int_ne(shard_backward_from(context, context), SHARD_OK);
+}
+
+/* ---- errors ---- */
+
+START_TEST(refuses)
+{
+    SHARD_SCOPE
+    {
+        shard_tensor *x = leaf(3), *y = shard_mul(x, x);
+        ck_assert_int_ne(shard_backward(y), SHARD_OK);
+        check_error(SHARD_ERROR_SHAPE, "shard_backward: the loss has shape [[]2], not one element");
+        ck_assert_int_ne(shard_backward_from(y, shard_ones(SHARD_SHAPE(2))), SHARD_OK);
+        check_error(SHARD_ERROR_SHAPE, "shard_backward_from: *");
+        ck_assert_int_ne(shard_backward_from(y, shard_ones(SHARD_SHAPE(3), .dtype = SHARD_FLOAT64)), SHARD_OK);
+        check_error(SHARD_ERROR_SHAPE, "shard_backward_from: a gradient of shape [[]3] for a tensor of shape [[]2]");
+        ck_assert_int_ne(shard_backward_from(ones(), ones()), SHARD_OK);
+        check_error(SHARD_ERROR_ARGUMENT, "backward: the tensor does not depend on anything that requires a gradient");
+        ck_assert_int_ne(shard_backward(NULL), SHARD_OK);
+        check_error(SHARD_ERROR_ARGUMENT, "shard_backward: *loss*");
+        shard_set_requires_grad(y, false);
+        check_error(SHARD_ERROR_ARGUMENT, "shard_set_requires_grad: the tensor is a result, not a leaf");
+        shard_set_requires_grad(shard_zeros(SHARD_SHAPE(2), .dtype = SHARD_INT32), true);
+        check_error(SHARD_ERROR_ARGUMENT, "shard_set_requires_grad: int32 has no gradient");
+        x->grad_ready = backward_again;
+        x->grad_ready_context = y;
+        shard_backward_from(shard_scale(x, 2), ones());
+        check_error(SHARD_ERROR_ARGUMENT, "backward: called from within a backward");
+    }
+}
+END_TEST
+
+/* After a backward that failed half way the next one is whole. */
+START_TEST(recovers_from_an_error)
+{
+    int ready = 0;
+    SHARD_SCOPE
+    {
+        shard_tensor *x = leaf(3), *y = leaf(2);
+        x->grad_ready = count;
+        x->grad_ready_context = &ready;
+        shard_tensor *product = shard_mul(x, y), *z = shard_add(shard_mul(product, product), x);
+        check_ok(shard_copy_from_host(y, (double[]){2, 2}, 2 * sizeof(double)));
+        ck_assert_int_ne(shard_backward_from(z, ones()), SHARD_OK);
+        check_error(SHARD_ERROR_ARGUMENT,
+                    "backward of mul: a float64 tensor of shape [[]2] that it needs was written to after the "
+                    "forward");
+        shard_zero_grad(x);
+        ready = 0;
+        check_ok(shard_backward_from(shard_add(shard_mul(x, y), x), ones()));
+        check_gradient(x, 3);
+        check_gradient(y, 3);
+        ck_assert_int_eq(ready, 1);
+    }
+    ck_assert_int_eq(in_use(), 0);
+}
+END_TEST
+
+START_TEST(walks_a_record_once)
+{
+    SHARD_SCOPE
+    {
+        shard_tensor *x = leaf(3), *shared = shard_mul(x, x), *a = shard_scale(shared, 2), *b = shard_scale(shared, 3);
+        check_ok(shard_backward_from(a, ones()));
+        ck_assert_int_ne(shard_backward_from(b, ones()), SHARD_OK);
+        check_error(SHARD_ERROR_ARGUMENT, "backward: the record of mul was freed by an earlier backward; run the forward again");
+        check_gradient(x, 12);
+    }
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("backward");
+    TCase *records = test_case(suite, "records");
+    tcase_add_test(records, adds_up_all_paths);
+    tcase_add_test(records, keeps_shared_gradients_apart);
+    tcase_add_test(records, leaves_the_given_gradient_alone);
+    tcase_add_test(records, outlives_what_it_was_made_of);
+    tcase_add_test(records, goes_deep);
+    tcase_add_test(records, walks_a_record_once);
+    TCase *modes = test_case(suite, "modes");
+    tcase_add_test(modes, records_only_what_needs_it);
+    tcase_add_test(modes, restores_the_mode);
+    tcase_add_test(modes, accumulates_and_forgets);
+    tcase_add_test(modes, takes_the_gradient_of_a_scalar);
+    TCase *waiting = test_case(suite, "waiting");
+    tcase_add_test(waiting, says_when_a_leaf_is_ready);
+    tcase_add_test(waiting, calls_once_at_the_end);
+    TCase *errors = test_case(suite, "errors");
+    tcase_add_test(errors, refuses);
+    tcase_add_test(errors, recovers_from_an_error);
+    return test_run(suite);
+}

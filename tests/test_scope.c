@@ -1,0 +1,218 @@
+/* Scopes: what is made inside goes at the end, by whichever way it is left. */
+#include "support/check.h"
+
+#include <shard/op.h>
+
+#include <string.h>
+
+static int64_t in_use(void)
+{
+    return shard_get_memory_stats(shard_device_open("cpu")).current;
+}
+
+/* A tensor of 1000 bytes that has its memory. */
+static shard_tensor *kilobyte(void)
+{
+    shard_tensor *tensor = shard_zeros(SHARD_SHAPE(1000), .dtype = SHARD_UINT8);
+    ck_assert_ptr_nonnull(shard_data(tensor));
+    return tensor;
+}
+
+START_TEST(frees_at_its_end)
+{
+    SHARD_SCOPE
+    {
+        kilobyte();
+        kilobyte();
+        ck_assert_int_eq(in_use(), 2000);
+    }
+    ck_assert_int_eq(in_use(), 0);
+}
+END_TEST
+
+START_TEST(nests)
+{
+    SHARD_SCOPE
+    {
+        shard_tensor *outer = kilobyte();
+        SHARD_SCOPE
+        {
+            kilobyte();
+            SHARD_SCOPE
+            kilobyte();
+            ck_assert_int_eq(in_use(), 2000);
+        }
+        ck_assert_int_eq(in_use(), 1000);
+        kilobyte();
+        ck_assert_int_eq(in_use(), 2000);
+        memset(shard_data(outer), 1, 1000);
+    }
+    ck_assert_int_eq(in_use(), 0);
+}
+END_TEST
+
+static int leave_by_return(void)
+{
+    SHARD_SCOPE
+    {
+        kilobyte();
+        SHARD_SCOPE
+        {
+            kilobyte();
+            return 1;
+        }
+    }
+    return 2;
+}
+
+START_TEST(is_left_by_return)
+{
+    ck_assert_int_eq(leave_by_return(), 1);
+    ck_assert_int_eq(in_use(), 0);
+    shard_release(kilobyte()); /* no scope is open */
+    ck_assert_int_eq(in_use(), 0);
+}
+END_TEST
+
+START_TEST(is_left_by_break_and_goto)
+{
+    int turns = 0;
+    for (int i = 0; i < 3; i++) {
+        SHARD_SCOPE
+        {
+            kilobyte();
+            if (i < 2)
+                break; /* leaves the scope, not the loop */
+            kilobyte();
+        }
+        ck_assert_int_eq(in_use(), 0);
+        turns++;
+    }
+    ck_assert_int_eq(turns, 3);
+    SHARD_SCOPE
+    {
+        kilobyte();
+        SHARD_SCOPE
+        {
+            kilobyte();
+            goto out;
+        }
+    }
+out:
+    ck_assert_int_eq(in_use(), 0);
+}
+END_TEST
+
+START_TEST(is_entered_in_a_loop)
+{
+    for (int i = 0; i < 5; i++)
+        SHARD_SCOPE
+        {
+            kilobyte();
+            if (i % 2)
+                continue; /* the next turn of the scope, of which there is none */
+            ck_assert_int_eq(in_use(), 1000);
+        }
+    ck_assert_int_eq(in_use(), 0);
+}
+END_TEST
+
+START_TEST(lets_go_earlier)
+{
+    SHARD_SCOPE
+    {
+        shard_tensor *first = kilobyte(), *second = kilobyte(), *third = kilobyte();
+        shard_release(second);
+        ck_assert_int_eq(in_use(), 2000);
+        shard_release(first);
+        shard_release(third);
+        ck_assert_int_eq(in_use(), 0);
+        shard_release(NULL);
+        kilobyte();
+    }
+    ck_assert_int_eq(in_use(), 0);
+}
+END_TEST
+
+START_TEST(keeps)
+{
+    shard_tensor *kept = NULL;
+    SHARD_SCOPE
+    {
+        kilobyte();
+        SHARD_SCOPE
+        {
+            kilobyte();
+            kept = shard_keep(kilobyte());
+            kilobyte();
+        }
+        ck_assert_int_eq(in_use(), 2000);
+        ck_assert_ptr_eq(shard_keep(kept), kept);
+        ck_assert_ptr_null(shard_keep(NULL));
+    }
+    ck_assert_int_eq(in_use(), 1000);
+    memset(shard_data(kept), 1, 1000);
+    shard_release(kept);
+    ck_assert_int_eq(in_use(), 0);
+}
+END_TEST
+
+/* A view, a record and a list hold their shares. */
+START_TEST(shares)
+{
+    shard_tensors *list = shard_tensors_create();
+    shard_tensor *view = NULL;
+    SHARD_SCOPE
+    {
+        shard_tensor *tensor = kilobyte();
+        view = shard_keep(shard_reshape(tensor, SHARD_SHAPE(10, 100)));
+        ck_assert_int_eq(shard_tensors_add(list, "listed", kilobyte()), SHARD_OK);
+    }
+    ck_assert_int_eq(in_use(), 2000);
+    memset(shard_data(view), 1, 1000);
+    shard_release(view);
+    ck_assert_int_eq(in_use(), 1000);
+    memset(shard_data(shard_tensors_find(list, "listed")), 1, 1000);
+    shard_tensors_destroy(list);
+    ck_assert_int_eq(in_use(), 0);
+}
+END_TEST
+
+/* Operations leave nothing but their result in the scope, or with their caller. */
+START_TEST(holds_results_alone)
+{
+    shard_shape shape = SHARD_SHAPE(2, 4, 4, 8);
+    const int64_t bytes = 2 * 4 * 4 * 8 * 8;
+    shard_tensor *x = shard_full(shape, 0.5, .dtype = SHARD_FLOAT64);
+    shard_data(x);
+    shard_tensor *results[] = {shard_batch_norm(x, NULL, NULL, NULL, NULL, .training = true), shard_layer_norm(x, NULL, NULL, 0),
+                               shard_max_pool2d(x, 1), shard_softmax(x)};
+    ck_assert_int_eq(in_use(), 5 * bytes);
+    for (int i = 0; i < 4; i++)
+        shard_release(results[i]);
+    shard_tensor *sum = shard_sum(x);
+    ck_assert_int_eq(in_use(), bytes + 8);
+    shard_release(sum);
+    ck_assert_ptr_null(shard_batch_norm(x, NULL, NULL, NULL, NULL));
+    ck_assert_ptr_null(shard_max_pool2d(x, 9));
+    ck_assert_int_eq(in_use(), bytes);
+    shard_release(x);
+    ck_assert_int_eq(in_use(), 0);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("scope");
+    TCase *tcase = test_case(suite, "scope");
+    tcase_add_test(tcase, frees_at_its_end);
+    tcase_add_test(tcase, nests);
+    tcase_add_test(tcase, is_left_by_return);
+    tcase_add_test(tcase, is_left_by_break_and_goto);
+    tcase_add_test(tcase, is_entered_in_a_loop);
+    tcase_add_test(tcase, lets_go_earlier);
+    tcase_add_test(tcase, keeps);
+    tcase_add_test(tcase, shares);
+    tcase_add_test(tcase, holds_results_alone);
+    return test_run(suite);
+}
