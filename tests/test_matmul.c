@@ -1,5 +1,7 @@
 /* matmul and linear of the CPU against plain loops in double. */
 #include "support/sample.h"
+#include "device/cpu/cpu.h"
+#include "device/cpu/cpu_tile.h"
 #include "support/check.h"
 
 #include <math.h>
@@ -144,11 +146,10 @@ START_TEST(keeps_the_gaps)
 }
 END_TEST
 
-/* Larger than the blocks in which 16-bit products are widened. */
 START_TEST(large_products)
 {
-    compare_all(1, 3, 100000, 60, float_dtypes[_i]);
-    compare_all(1, 2, 3, 3000000, float_dtypes[_i]);
+    compare_all(1, 3, 20000, 60, float_dtypes[_i]);
+    compare_all(1, 2, 3, 300000, float_dtypes[_i]);
 }
 END_TEST
 
@@ -177,6 +178,18 @@ static void compare_linear(int64_t rows, int64_t in, int64_t out, bool with_bias
     sample_free(&y);
 }
 
+/* Larger than the blocks in which 16-bit products are widened. */
+START_TEST(blocks)
+{
+    shard_cpu_wide_elements = 500;
+    compare_all(1, 3, 700, 21, float_dtypes[_i]);
+    compare_all(1, 900, 2, 10, float_dtypes[_i]);
+    compare_all(2, 2, 3, 1003, float_dtypes[_i]);
+    compare_all(1, 70, 61, 43, float_dtypes[_i]);
+    compare_linear(50, 33, 91, true, float_dtypes[_i]);
+}
+END_TEST
+
 START_TEST(linear)
 {
     static const int64_t sizes[][3] = {{0, 3, 4},      {3, 0, 4},       {3, 4, 0},     {1, 1, 1},
@@ -185,6 +198,78 @@ START_TEST(linear)
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
         compare_linear(sizes[i][0], sizes[i][1], sizes[i][2], false, float_dtypes[_i]);
         compare_linear(sizes[i][0], sizes[i][1], sizes[i][2], true, float_dtypes[_i]);
+    }
+}
+END_TEST
+
+static void check_tile(const shard_cpu_tiler *tiler, int64_t rows, int vectors, int64_t depth, bool accumulate)
+{
+    int64_t cols = vectors * tiler->width, pitch = cols + 3;
+    sample a = sample_random(6 * 40, SHARD_FLOAT32, 1), b = sample_random(40 * pitch, SHARD_FLOAT32, 2);
+    sample c = sample_random(rows * pitch, SHARD_FLOAT32, 3);
+    double *wanted = calloc((size_t)c.count, sizeof *wanted), *magnitude = calloc((size_t)c.count, sizeof *magnitude);
+    for (int64_t i = 0; i < c.count; i++) {
+        bool inside = i % pitch < cols;
+        wanted[i] = accumulate || !inside ? c.value[i] : 0.0;
+        for (int64_t k = 0; k < depth && inside; k++) {
+            double product = a.value[i / pitch * 40 + k] * b.value[k * pitch + i % pitch];
+            wanted[i] += product;
+            magnitude[i] += fabs(product);
+        }
+    }
+    shard_cpu_tile tile = {.depth = depth,
+                           .a = a.data,
+                           .a_row = 40,
+                           .a_step = 1,
+                           .b = b.data,
+                           .b_row = pitch,
+                           .c = c.data,
+                           .c_row = pitch,
+                           .accumulate = accumulate};
+    tiler->multiply(&tile, rows, vectors);
+    char what[80];
+    snprintf(what, sizeof what, "tile of %d x %d floats, depth %d", (int)rows, (int)cols, (int)depth);
+    sample_check(&c, wanted, magnitude, depth, what);
+    free(wanted);
+    free(magnitude);
+    sample_free(&a);
+    sample_free(&b);
+    sample_free(&c);
+}
+
+/* Each instruction set's, not only the one that is used here. */
+START_TEST(tiles)
+{
+    const shard_cpu_tiler *tiler;
+    for (int i = 0; (tiler = shard_cpu_tiler_at(i)); i++) {
+        for (int64_t rows = 1; rows <= SHARD_CPU_TILE_ROWS; rows++) {
+            for (int vectors = 1; vectors <= tiler->most_vectors; vectors++) {
+                check_tile(tiler, rows, vectors, 0, rows & 1);
+                check_tile(tiler, rows, vectors, 37, rows & 1);
+                check_tile(tiler, rows, vectors, 40, !(rows & 1));
+            }
+        }
+        float from[11][14], to[14][11];
+        for (int j = 0; j < 11 * 14; j++)
+            from[j / 14][j % 14] = (float)j;
+        tiler->transpose(11, 14, &from[0][0], 14, &to[0][0], 11);
+        for (int j = 0; j < 11 * 14; j++)
+            ck_assert(to[j % 14][j / 14] == (float)j);
+    }
+}
+END_TEST
+
+/* Few rows by very many: by tiles, if the machine has the instructions. */
+START_TEST(long_products)
+{
+    static const int64_t sizes[][3] = {{1, 4096, 16},   {5, 4999, 33},    {64, 4097, 130},
+                                       {100, 5000, 40}, {130, 4096, 129}, {256, 4100, 17}};
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+        compare_linear(sizes[i][0], sizes[i][2], sizes[i][1], i & 1, float_dtypes[_i]);
+        shard_matmul_shape s = {.batch = 1, .m = sizes[i][1], .n = sizes[i][2], .k = sizes[i][0], .transpose_a = true};
+        compare(&s, float_dtypes[_i]);
+        s.accumulate = true;
+        compare(&s, float_dtypes[_i]);
     }
 }
 END_TEST
@@ -200,6 +285,9 @@ int main(void)
     tcase_add_loop_test(tcase, empty_sizes, 0, count);
     tcase_add_loop_test(tcase, keeps_the_gaps, 0, count);
     tcase_add_loop_test(tcase, large_products, 0, count);
+    tcase_add_loop_test(tcase, blocks, 0, count);
     tcase_add_loop_test(tcase, linear, 0, count);
+    tcase_add_test(tcase, tiles);
+    tcase_add_loop_test(tcase, long_products, 0, count);
     return test_run(suite);
 }

@@ -35,4 +35,7 @@ shard_status shard_cpu_conv2d_backward_data(shard_device *, const shard_conv_sha
 shard_status shard_cpu_conv2d_backward_weight(shard_device *, const shard_conv_shape *, const void *x, const void *dy,
                                               void *dweight, void *dbias, shard_dtype);
 
+/* About how many elements of 16-bit products are widened to float32 at a time;
+ * only tests set it. */
+extern int64_t shard_cpu_wide_elements;
 #endif

@@ -19,9 +19,6 @@
 /* The smallest image for which TRANSPOSED pays. */
 #define TRANSPOSED_PIXELS 25
 
-/* Workspaces for images in float32 hold about this many elements. */
-#define WIDE_ELEMENTS ((int64_t)16 << 20)
-
 static shard_cpu_key key_of(shard_cpu_conv_kind kind, const shard_conv_shape *shape, bool bias, shard_dtype dtype)
 {
     shard_cpu_key key = {.word = {SHARD_CPU_CONV2D, (int64_t)kind, (int64_t)dtype, bias}};
@@ -175,7 +172,7 @@ static shard_status allocate_wide(shard_device *device, const shard_cpu_conv *c,
 {
     const shard_conv_shape *s = c->shape;
     int64_t x = s->h * s->w * s->c, y = s->oh * s->ow * s->o;
-    int64_t images = WIDE_ELEMENTS / (x + y);
+    int64_t images = shard_cpu_wide_elements / (x + y);
     w->images = images < 1 ? 1 : images > s->n ? s->n : images;
     w->weights = s->o * (s->c / s->groups) * s->kh * s->kw;
     int64_t parts[] = {w->images * x, w->images * y, w->weights, w->weights, s->o, s->o}, total = 0;

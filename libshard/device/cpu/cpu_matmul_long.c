@@ -28,7 +28,7 @@ static int64_t round_up(int64_t a, int64_t b)
 
 bool shard_cpu_matmul_is_long(const shard_matmul_shape *s)
 {
-    if (s->batch != 1 || s->transpose_a == s->transpose_b || !shard_cpu_tiler_get())
+    if (s->batch != 1 || s->transpose_a == s->transpose_b || !shard_cpu_tiler_at(0))
         return false;
     if (s->transpose_b)
         return s->m <= FEW && s->n >= LONG && s->k >= 16 && !s->accumulate;
@@ -113,7 +113,7 @@ static void multiply_outputs(const shard_cpu_product *p, const panels *x, int64_
 static shard_status multiply_few_rows(shard_device *device, const shard_cpu_product *p)
 {
     const shard_matmul_shape *s = &p->shape;
-    panels x = {.tiler = shard_cpu_tiler_get(), .cols = s->m, .depth = s->k};
+    panels x = {.tiler = shard_cpu_tiler_at(0), .cols = s->m, .depth = s->k};
     if (make_panels(device, &x, p->a, 1, s->k) != SHARD_OK)
         return SHARD_ERROR_MEMORY;
 #pragma omp parallel for schedule(static)
@@ -157,7 +157,7 @@ static void multiply_panel(const shard_cpu_product *p, const panels *b, const fl
 static shard_status multiply_few_steps(shard_device *device, const shard_cpu_product *p)
 {
     const shard_matmul_shape *s = &p->shape;
-    panels b = {.tiler = shard_cpu_tiler_get(), .cols = s->n, .depth = s->k};
+    panels b = {.tiler = shard_cpu_tiler_at(0), .cols = s->n, .depth = s->k};
     if (make_panels(device, &b, p->b, s->n, 1) != SHARD_OK)
         return SHARD_ERROR_MEMORY;
 #pragma omp parallel for schedule(static)

@@ -9,8 +9,7 @@
 
 #include <string.h>
 
-/* Elements of all workspaces together, about. */
-#define WIDE_ELEMENTS ((int64_t)16 << 20)
+int64_t shard_cpu_wide_elements = (int64_t)16 << 20;
 
 typedef struct blocks {
     int64_t m, n, k;
@@ -39,7 +38,7 @@ static shard_status convert(shard_device *device, int64_t rows, int64_t cols, in
 static blocks choose_blocks(const shard_matmul_shape *s)
 {
     blocks size = {.m = s->m, .n = s->n, .k = s->k};
-    while (size.m * size.k + size.k * size.n + size.m * size.n > WIDE_ELEMENTS) {
+    while (size.m * size.k + size.k * size.n + size.m * size.n > shard_cpu_wide_elements) {
         int64_t *largest = size.m > size.n ? &size.m : &size.n;
         if (size.k > *largest)
             largest = &size.k;

@@ -4,7 +4,7 @@
 
 #if defined(__x86_64__)
 
-#include <xmmintrin.h>
+#include <immintrin.h>
 
 #ifdef __clang__
 #define UNROLL /* does so unasked, and less if asked */
@@ -13,12 +13,18 @@
 #endif
 
 #define WIDTH 8
+#define VECTOR __m256
+#define PREFIX _mm256
 #define TARGET "avx2,fma"
 #include "device/cpu/cpu_tile_body.h"
 #undef WIDTH
+#undef VECTOR
+#undef PREFIX
 #undef TARGET
 
 #define WIDTH 16
+#define VECTOR __m512
+#define PREFIX _mm512
 #define TARGET "avx512f"
 #include "device/cpu/cpu_tile_body.h"
 
@@ -44,19 +50,22 @@ static void transpose(int64_t rows, int64_t cols, const float *from, int64_t fro
     }
 }
 
-const shard_cpu_tiler *shard_cpu_tiler_get(void)
+const shard_cpu_tiler *shard_cpu_tiler_at(int i)
 {
     static const shard_cpu_tiler avx2 = {.width = 8, .most_vectors = 2, .multiply = multiply8, .transpose = transpose};
     static const shard_cpu_tiler avx512 = {.width = 16, .most_vectors = 4, .multiply = multiply16, .transpose = transpose};
-    if (__builtin_cpu_supports("avx512f"))
+    bool has_avx512 = __builtin_cpu_supports("avx512f"),
+         has_avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+    if (has_avx512 && i == 0)
         return &avx512;
-    return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") ? &avx2 : NULL;
+    return has_avx2 && i == has_avx512 ? &avx2 : NULL;
 }
 
 #else
 
-const shard_cpu_tiler *shard_cpu_tiler_get(void)
+const shard_cpu_tiler *shard_cpu_tiler_at(int i)
 {
+    (void)i;
     return NULL;
 }
 

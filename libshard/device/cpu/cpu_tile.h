@@ -32,7 +32,7 @@ typedef struct shard_cpu_tiler {
     void (*transpose)(int64_t rows, int64_t cols, const float *from, int64_t from_row, float *to, int64_t to_row);
 } shard_cpu_tiler;
 
-/* The one for this machine; NULL if there is none. */
-const shard_cpu_tiler *shard_cpu_tiler_get(void);
+/* The i-th of those that this machine runs, the fastest first; NULL past the last. */
+const shard_cpu_tiler *shard_cpu_tiler_at(int i);
 
 #endif

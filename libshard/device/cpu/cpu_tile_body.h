@@ -1,36 +1,36 @@
-/* cpu_tile.c's kernel for vectors of WIDTH floats and the instructions TARGET.
- * Its short loops must be unrolled, so that the sums stay in registers. */
+/* cpu_tile.c's kernel for vectors of WIDTH floats, VECTOR, with the instructions
+ * TARGET, named PREFIX_... Its short loops must be unrolled, so that the sums
+ * stay in registers. */
 #define PASTE_(a, b) a##b
 #define PASTE(a, b) PASTE_(a, b)
 #define NAME(stem) PASTE(stem, WIDTH)
 
-typedef float NAME(vector) __attribute__((vector_size(4 * WIDTH), aligned(4), may_alias));
+#define INTRINSIC(stem) PASTE(PREFIX, stem)
 
 static inline __attribute__((always_inline, target(TARGET))) void NAME(accumulate)(const shard_cpu_tile *t, int rows, int vectors)
 {
-    NAME(vector) sum[SHARD_CPU_TILE_ROWS][SHARD_CPU_TILE_MOST_COLS / WIDTH] = {{{0}}};
-    if (t->accumulate) {
+    VECTOR sum[SHARD_CPU_TILE_ROWS][SHARD_CPU_TILE_MOST_COLS / WIDTH];
+    UNROLL
+    for (int i = 0; i < rows; i++) {
         UNROLL
-        for (int i = 0; i < rows; i++) {
-            UNROLL
-            for (int v = 0; v < vectors; v++)
-                sum[i][v] = *(const NAME(vector) *)(t->c + i * t->c_row + v * WIDTH);
-        }
+        for (int v = 0; v < vectors; v++)
+            sum[i][v] = t->accumulate ? INTRINSIC(_loadu_ps)(t->c + i * t->c_row + v * WIDTH) : INTRINSIC(_setzero_ps)();
     }
     const float *a = t->a, *b = t->b;
     for (int64_t k = 0; k < t->depth; k++, a += t->a_step, b += t->b_row) {
         UNROLL
         for (int i = 0; i < rows; i++) {
+            VECTOR factor = INTRINSIC(_set1_ps)(a[i * t->a_row]);
             UNROLL
             for (int v = 0; v < vectors; v++)
-                sum[i][v] += a[i * t->a_row] * *(const NAME(vector) *)(b + v * WIDTH);
+                sum[i][v] = INTRINSIC(_fmadd_ps)(factor, INTRINSIC(_loadu_ps)(b + v * WIDTH), sum[i][v]);
         }
     }
     UNROLL
     for (int i = 0; i < rows; i++) {
         UNROLL
         for (int v = 0; v < vectors; v++)
-            *(NAME(vector) *)(t->c + i * t->c_row + v * WIDTH) = sum[i][v];
+            INTRINSIC(_storeu_ps)(t->c + i * t->c_row + v * WIDTH, sum[i][v]);
     }
 }
 
@@ -58,6 +58,7 @@ static __attribute__((target(TARGET))) void NAME(multiply)(const shard_cpu_tile 
     }
 }
 
+#undef INTRINSIC
 #undef NAME
 #undef PASTE
 #undef PASTE_
