@@ -129,8 +129,9 @@ static long double half_step(shard_dtype dtype, long double value)
 
 void check_close(shard_dtype dtype, double got, long double want, long double error, const char *what, int64_t i)
 {
-    if (isnan(got) ? isnan(want) : (isinf(got) || isinf(want)) ? got == (double)want
-                                                              : fabsl(got - want) <= error + half_step(dtype, fabsl(want) + error))
+    if (isnan(want)                   ? isnan(got)
+        : (isinf(got) || isinf(want)) ? got == (double)want
+                                      : fabsl(got - want) <= error + half_step(dtype, fabsl(want) + error))
         return;
     ck_abort_msg("%s, %s: element %lld is %.17g, wanted %.17Lg within %.3Lg", what, shard_dtype_name(dtype), (long long)i, got,
                  want, error);

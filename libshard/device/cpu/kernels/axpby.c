@@ -31,11 +31,8 @@ typedef struct scales {
 shard_status KERNEL(axpby)(shard_device *device, int64_t n, double alpha, const void *x, double beta, void *y, shard_dtype dtype)
 {
     (void)device;
-    map job = {.dtype = dtype,
-               .n = n,
-               .in = {x, beta == 0 ? NULL : y},
-               .out = {y},
-               .context = &(scales){.alpha = alpha, .beta = beta}};
+    map job = {
+        .dtype = dtype, .n = n, .in = {x, beta == 0 ? NULL : y}, .out = {y}, .context = &(scales){.alpha = alpha, .beta = beta}};
     MAP(&job, axpby);
     return SHARD_OK;
 }

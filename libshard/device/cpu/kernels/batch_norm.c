@@ -157,13 +157,8 @@ shard_status KERNEL(batch_norm_sums)(shard_device *device, int64_t rows, int64_t
     double *repeated = repeat(device, channels, period, shift);
     if (!repeated)
         return shard_last_status();
-    column_sums job = {.dtype = dtype,
-                       .n = rows * channels,
-                       .columns = channels,
-                       .period = period,
-                       .in = {x},
-                       .context = repeated,
-                       .count = 2};
+    column_sums job = {
+        .dtype = dtype, .n = rows * channels, .columns = channels, .period = period, .in = {x}, .context = repeated, .count = 2};
     shard_status status = COLUMN_SUMS(device, &job, sum_squares, sums);
     device->ops->release(device, repeated, (size_t)period * sizeof(double));
     return status;
@@ -215,11 +210,7 @@ shard_status KERNEL(batch_norm_backward)(shard_device *device, int64_t rows, int
                                          const void *dy, const double *mean, const double *rstd, const void *gamma,
                                          const double *sums, double count, void *dx, void *dresidual, shard_dtype dtype)
 {
-    map job = {.dtype = dtype,
-               .n = rows * channels,
-               .period = wide_period(channels),
-               .in = {x, dy, y},
-               .out = {dx, dresidual}};
+    map job = {.dtype = dtype, .n = rows * channels, .period = wide_period(channels), .in = {x, dy, y}, .out = {dx, dresidual}};
     if (job.n == 0)
         return SHARD_OK;
     terms t;

@@ -12,21 +12,21 @@ static inline int64_t truncate(double x, double low, double high, int64_t lowest
 }
 
 #define TRUNCATE_INT64(x) truncate((double)(x), -0x1p63, 0x1p63, INT64_MIN, INT64_MAX)
-#define TRUNCATE_INT32(x) (int32_t)truncate((double)(x), -0x1p31, 0x1p31, INT32_MIN, INT32_MAX)
+#define TRUNCATE_INT32(x) (int32_t) truncate((double)(x), -0x1p31, 0x1p31, INT32_MIN, INT32_MAX)
 #define TRUNCATE_UINT8(x) (uint8_t) truncate((double)(x), 0, 0x1p8, 0, UINT8_MAX)
 
-#define CAST(from, to, convert)                                     \
-    static void from##_to_##to(int64_t n, const void *in, void *out) \
-    {                                                               \
-        const from *x = in;                                         \
-        to *y = out;                                                \
-        _Pragma("omp simd") for (int64_t i = 0; i < n; i++) y[i] = convert(x[i]); \
+#define CAST(from, to, convert)                                                                                                  \
+    static void from##_to_##to(int64_t n, const void *in, void *out)                                                             \
+    {                                                                                                                            \
+        const from *x = in;                                                                                                      \
+        to *y = out;                                                                                                             \
+        _Pragma("omp simd") for (int64_t i = 0; i < n; i++) y[i] = convert(x[i]);                                                \
     }
-#define CASTS(from, to_int64, to_int32, to_uint8) \
-    CAST(from, float, (float))                    \
-    CAST(from, double, (double))                  \
-    CAST(from, int64_t, to_int64)                 \
-    CAST(from, int32_t, to_int32)                 \
+#define CASTS(from, to_int64, to_int32, to_uint8)                                                                                \
+    CAST(from, float, (float))                                                                                                   \
+    CAST(from, double, (double))                                                                                                 \
+    CAST(from, int64_t, to_int64)                                                                                                \
+    CAST(from, int32_t, to_int32)                                                                                                \
     CAST(from, uint8_t, to_uint8)
 
 CASTS(float, TRUNCATE_INT64, TRUNCATE_INT32, TRUNCATE_UINT8)
@@ -46,7 +46,10 @@ static int kind(shard_dtype dtype)
     return kinds[dtype];
 }
 
-#define FROM(from) {from##_to_float, from##_to_double, from##_to_int64_t, from##_to_int32_t, from##_to_uint8_t}
+#define FROM(from)                                                                                                               \
+    {                                                                                                                            \
+        from##_to_float, from##_to_double, from##_to_int64_t, from##_to_int32_t, from##_to_uint8_t                               \
+    }
 
 static void (*const casts[KINDS][KINDS])(int64_t n, const void *x, void *y) = {FROM(float), FROM(double), FROM(int64_t),
                                                                                FROM(int32_t), FROM(uint8_t)};

@@ -67,13 +67,8 @@ shard_status KERNEL(embedding_backward)(shard_device *device, int64_t n, int64_t
     int64_t *lists = device->ops->allocate(device, bytes);
     if (!lists)
         return shard_last_status();
-    lookup l = {.dtype = dtype,
-                .dim = dim,
-                .accumulate = accumulate,
-                .dy = dy,
-                .dweight = dweight,
-                .first = lists,
-                .next = lists + rows};
+    lookup l = {
+        .dtype = dtype, .dim = dim, .accumulate = accumulate, .dy = dy, .dweight = dweight, .first = lists, .next = lists + rows};
     for (int64_t row = 0; row < rows; row++)
         l.first[row] = -1;
     for (int64_t i = n - 1; i >= 0; i--) {

@@ -130,8 +130,7 @@ shard_status KERNEL(layer_norm)(shard_device *device, int64_t rows, int64_t cols
                                 const void *beta, double eps, void *y, double *mean, double *rstd, shard_dtype dtype)
 {
     (void)device;
-    norm l = {
-        .dtype = dtype, .cols = cols, .eps = eps, .x = x, .gamma = gamma, .beta = beta, .mean = mean, .rstd = rstd};
+    norm l = {.dtype = dtype, .cols = cols, .eps = eps, .x = x, .gamma = gamma, .beta = beta, .mean = mean, .rstd = rstd};
     map job = {.dtype = dtype,
                .n = rows * cols,
                .period = cols,
@@ -190,13 +189,7 @@ shard_status KERNEL(layer_norm_backward)(shard_device *device, int64_t rows, int
                                          const double *mean, const double *rstd, const void *dy, void *dx, void *dgamma,
                                          void *dbeta, shard_dtype dtype)
 {
-    norm l = {.dtype = dtype,
-              .cols = cols,
-              .x = x,
-              .dy = dy,
-              .gamma = gamma,
-              .mean = (double *)mean,
-              .rstd = (double *)rstd};
+    norm l = {.dtype = dtype, .cols = cols, .x = x, .dy = dy, .gamma = gamma, .mean = (double *)mean, .rstd = (double *)rstd};
     shard_status status = gamma ? backward_parameters(device, rows, &l, dgamma, dbeta) : SHARD_OK;
     if (status == SHARD_OK && dx)
         status = backward_data(device, rows, &l, dx);

@@ -1,6 +1,6 @@
 #ifdef real
 
-static void R(map_span)(const map *job, R(map_body) *body, span s, const bool *stream)
+static void R(map_span)(const map *job, R(map_body) * body, span s, const bool *stream)
 {
     real in_buffer[MAP_INPUTS][SPAN], out_buffer[MAP_OUTPUTS][SPAN];
     const real *in[MAP_INPUTS];
@@ -15,7 +15,7 @@ static void R(map_span)(const map *job, R(map_body) *body, span s, const bool *s
             R(store)(job->dtype, stream[k], job->out[k], s.start, s.count, out[k]);
 }
 
-void KERNEL(R(map))(const map *job, R(map_body) *body)
+void KERNEL(R(map))(const map *job, R(map_body) * body)
 {
     if (job->n == 0)
         return;
@@ -45,7 +45,7 @@ void KERNEL(R(map))(const map *job, R(map_body) *body)
 
 /* Adds what rows [first, end) of the period's columns [offset, offset + width)
  * give to sums. */
-static void R(sum_tile)(const column_sums *job, R(column_body) *body, int64_t first, int64_t end, int64_t offset, int64_t width,
+static void R(sum_tile)(const column_sums *job, R(column_body) * body, int64_t first, int64_t end, int64_t offset, int64_t width,
                         double *const *sums)
 {
     real buffer[MAP_INPUTS][COLUMN_SPAN];
@@ -63,7 +63,7 @@ static void R(sum_tile)(const column_sums *job, R(column_body) *body, int64_t fi
     }
 }
 
-shard_status KERNEL(R(column_sums))(shard_device *device, const column_sums *job, R(column_body) *body, double *sums)
+shard_status KERNEL(R(column_sums))(shard_device *device, const column_sums *job, R(column_body) * body, double *sums)
 {
     int64_t period = job->period;
     if (job->n == 0 || period == 0) {
@@ -84,8 +84,8 @@ shard_status KERNEL(R(column_sums))(shard_device *device, const column_sums *job
         double *tile_sums[MAP_OUTPUTS];
         for (int k = 0; k < job->count; k++)
             tile_sums[k] = partial + (block * job->count + k) * period + offset;
-        R(sum_tile)(job, body, rows * block / blocks, rows * (block + 1) / blocks, offset, smaller(COLUMN_SPAN, period - offset),
-                    tile_sums);
+        R(sum_tile)
+        (job, body, rows * block / blocks, rows * (block + 1) / blocks, offset, smaller(COLUMN_SPAN, period - offset), tile_sums);
     }
     if (!direct) {
         fold(job, blocks, partial, sums);

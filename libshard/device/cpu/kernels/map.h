@@ -58,16 +58,14 @@ shard_status KERNEL(column_sums_double)(shard_device *, const column_sums *, col
 
 /* The headings of bodies, with the arguments named as above. */
 #define UNUSED __attribute__((unused))
-#define MAP_BODY(name) \
-    static void R(name)(const void *context UNUSED, span s, const real *const *in UNUSED, real *const *out)
-#define COLUMN_BODY(name) \
-    static void R(name)(const void *context UNUSED, span s, const real *const *in, double *const *sums)
+#define MAP_BODY(name) static void R(name)(const void *context UNUSED, span s, const real *const *in UNUSED, real *const *out)
+#define COLUMN_BODY(name) static void R(name)(const void *context UNUSED, span s, const real *const *in, double *const *sums)
 
 /* Calls the map or column sums with the body's variant for the job's dtype. */
-#define MAP(job, body) \
+#define MAP(job, body)                                                                                                           \
     ((job)->dtype == SHARD_FLOAT64 ? KERNEL(map_double)(job, body##_double) : KERNEL(map_float)(job, body##_float))
-#define COLUMN_SUMS(device, job, body, sums)                                                        \
-    ((job)->dtype == SHARD_FLOAT64 ? KERNEL(column_sums_double)(device, job, body##_double, sums) \
+#define COLUMN_SUMS(device, job, body, sums)                                                                                     \
+    ((job)->dtype == SHARD_FLOAT64 ? KERNEL(column_sums_double)(device, job, body##_double, sums)                                \
                                    : KERNEL(column_sums_float)(device, job, body##_float, sums))
 
 static inline int64_t wide_period(int64_t columns)

@@ -93,17 +93,17 @@ static void copy_runs(layout l, int64_t n, const char *x, char *y, size_t size)
 }
 
 /* y[i * to + j] = x[i + j * from] */
-#define TRANSPOSE(type)                                                                                  \
-    static void transpose_##type(int64_t rows, int64_t cols, const void *in, int64_t from, void *out, int64_t to) \
-    {                                                                                                    \
-        const type *x = in;                                                                              \
-        type *y = out;                                                                                   \
-        for (int64_t start = 0; start < cols; start += TILE) {                                           \
-            int64_t end = smaller(start + TILE, cols);                                                   \
-            for (int64_t i = 0; i < rows; i++)                                                           \
-                for (int64_t j = start; j < end; j++)                                                    \
-                    y[i * to + j] = x[i + j * from];                                                     \
-        }                                                                                                \
+#define TRANSPOSE(type)                                                                                                          \
+    static void transpose_##type(int64_t rows, int64_t cols, const void *in, int64_t from, void *out, int64_t to)                \
+    {                                                                                                                            \
+        const type *x = in;                                                                                                      \
+        type *y = out;                                                                                                           \
+        for (int64_t start = 0; start < cols; start += TILE) {                                                                   \
+            int64_t end = smaller(start + TILE, cols);                                                                           \
+            for (int64_t i = 0; i < rows; i++)                                                                                   \
+                for (int64_t j = start; j < end; j++)                                                                            \
+                    y[i * to + j] = x[i + j * from];                                                                             \
+        }                                                                                                                        \
     }
 TRANSPOSE(uint8_t)
 TRANSPOSE(uint16_t)
@@ -112,8 +112,10 @@ TRANSPOSE(uint64_t)
 
 static void transpose(layout l, int64_t n, const char *x, char *y, size_t size)
 {
-    void (*tile)(int64_t, int64_t, const void *, int64_t, void *, int64_t) =
-        size == 1 ? transpose_uint8_t : size == 2 ? transpose_uint16_t : size == 4 ? transpose_uint32_t : transpose_uint64_t;
+    void (*tile)(int64_t, int64_t, const void *, int64_t, void *, int64_t) = size == 1   ? transpose_uint8_t
+                                                                             : size == 2 ? transpose_uint16_t
+                                                                             : size == 4 ? transpose_uint32_t
+                                                                                         : transpose_uint64_t;
     int last = l.ndim - 1, contiguous = 0;
     while (l.from[contiguous] != 1)
         contiguous++;
@@ -125,8 +127,8 @@ static void transpose(layout l, int64_t n, const char *x, char *y, size_t size)
     for (int64_t item = 0; item < items; item++) {
         int64_t from, to, row = item % tiles * TILE;
         locate(&l, item / tiles, &from, &to);
-        tile(smaller(TILE, rows - row), cols, x + (size_t)(from + row) * size, col_from,
-             y + (size_t)(to + row * row_to) * size, row_to);
+        tile(smaller(TILE, rows - row), cols, x + (size_t)(from + row) * size, col_from, y + (size_t)(to + row * row_to) * size,
+             row_to);
     }
 }
 

@@ -62,7 +62,8 @@ typedef struct drawing {
 /* Fills the buffer and returns where in it the words of the span begin. */
 static const uint32_t *draw_words(const drawing *d, span s, uint32_t *buffer)
 {
-    uint64_t index = d->first + (d->cols ? (uint64_t)(s.start / d->cols) * d->whole_cols + (uint64_t)s.offset : (uint64_t)s.start);
+    uint64_t index =
+        d->first + (d->cols ? (uint64_t)(s.start / d->cols) * d->whole_cols + (uint64_t)s.offset : (uint64_t)s.start);
     uint64_t block = index / 4;
     int64_t skip = (int64_t)(index % 4), blocks = (skip + s.count + 3) / 4;
     shard_draw draw = d->draw;

@@ -35,8 +35,7 @@ shard_status KERNEL(sum_rows)(shard_device *device, int64_t rows, int64_t cols, 
     double *sums = device->ops->allocate(device, bytes);
     if (!sums)
         return shard_last_status();
-    column_sums job = {
-        .dtype = dtype, .n = rows * cols, .columns = cols, .period = wide_period(cols), .in = {x}, .count = 1};
+    column_sums job = {.dtype = dtype, .n = rows * cols, .columns = cols, .period = wide_period(cols), .in = {x}, .count = 1};
     shard_status status = COLUMN_SUMS(device, &job, sum, sums);
     if (status == SHARD_OK) {
         map out = {.dtype = dtype, .n = cols, .in = {accumulate ? y : NULL}, .out = {y}, .context = sums};

@@ -1,0 +1,278 @@
+/* Batch norm's four kernels against long double loops, and the accuracy of the
+ * statistics that ranks add up. */
+#include "support/check.h"
+#include "support/kernels.h"
+
+#include <stdlib.h>
+#ifdef _OPENMP
+#include <omp.h>
+#endif
+
+static const int64_t shapes[][2] = {{0, 3}, {4, 0}, {1, 1}, {50, 1}, {31, 3}, {2000, 64}, {700, 65}, {129, 512}, {40, 1030}};
+enum { SHAPES = sizeof shapes / sizeof *shapes };
+
+static shard_dtype parameter_dtype(shard_dtype dtype)
+{
+    return dtype == SHARD_FLOAT64 ? SHARD_FLOAT64 : SHARD_FLOAT32;
+}
+
+/* One case: inputs, and per channel a mean and a deviation that fit them. */
+typedef struct problem {
+    shard_dtype dtype, parameters;
+    int64_t rows, channels, n;
+    void *x, *y, *dy, *residual, *gamma, *beta;
+    double *mean, *rstd;
+} problem;
+
+static problem problem_new(shard_dtype dtype, const int64_t *shape)
+{
+    problem p = {.dtype = dtype, .parameters = parameter_dtype(dtype), .rows = shape[0], .channels = shape[1]};
+    p.n = p.rows * p.channels;
+    p.x = array_noise(p.n, dtype, 1, -1, 3);
+    p.y = array_noise(p.n, dtype, 2, -1, 1);
+    p.dy = array_noise(p.n, dtype, 3, -1, 1);
+    p.residual = array_noise(p.n, dtype, 4, -1, 1);
+    p.gamma = array_noise(p.channels, p.parameters, 5, 0.5, 2);
+    p.beta = array_noise(p.channels, p.parameters, 6, -1, 1);
+    p.mean = array_noise(p.channels, SHARD_FLOAT64, 7, 0.7, 1.2);
+    p.rstd = array_noise(p.channels, SHARD_FLOAT64, 8, 0.7, 1.2);
+    for (int64_t i = 0; i < p.n; i += 7)
+        array_put(p.y, i, dtype, 0);
+    return p;
+}
+
+static void problem_free(problem *p)
+{
+    array_free(p->x, p->n, p->dtype);
+    array_free(p->y, p->n, p->dtype);
+    array_free(p->dy, p->n, p->dtype);
+    array_free(p->residual, p->n, p->dtype);
+    array_free(p->gamma, p->channels, p->parameters);
+    array_free(p->beta, p->channels, p->parameters);
+    array_free(p->mean, p->channels, SHARD_FLOAT64);
+    array_free(p->rstd, p->channels, SHARD_FLOAT64);
+}
+
+START_TEST(forward_sums)
+{
+    shard_dtype dtype = float_dtypes[_i];
+    shard_device *device;
+    for (int set = 0; (device = kernel_device(set)); set++)
+        for (int s = 0; s < SHAPES; s++)
+            for (int shifted = 0; shifted < 2; shifted++) {
+                problem p = problem_new(dtype, shapes[s]);
+                double *sums = array_new(2 * p.channels, SHARD_FLOAT64);
+                const double *shift = shifted ? p.mean : NULL;
+                ck_assert_int_eq(device->ops->batch_norm_sums(device, p.rows, p.channels, p.x, shift, sums, dtype), SHARD_OK);
+                for (int64_t c = 0; c < p.channels; c++) {
+                    long double sum = 0, squares = 0, size = 0;
+                    for (int64_t i = c; i < p.n; i += p.channels) {
+                        long double d = (long double)array_get(p.x, i, dtype) - (shift ? shift[c] : 0);
+                        sum += d;
+                        squares += d * d;
+                        size += fabsl(d);
+                    }
+                    check_close(SHARD_FLOAT64, sums[c], sum, size * 1e-14L, device->name, c);
+                    check_close(SHARD_FLOAT64, sums[p.channels + c], squares, squares * 1e-14L, device->name, c);
+                }
+                array_free(sums, 2 * p.channels, SHARD_FLOAT64);
+                problem_free(&p);
+            }
+}
+END_TEST
+
+/* Four ranks' sums give the mean and the variance that one rank's give, and
+ * both are right, to 1e-12 for float32. */
+START_TEST(split_statistics)
+{
+    enum { ROWS = 20000, CHANNELS = 64 };
+    shard_device *device;
+    float *x = array_noise(ROWS * CHANNELS, SHARD_FLOAT32, 1, 2, 4);
+    double shift[CHANNELS], whole[2 * CHANNELS], part[2 * CHANNELS];
+    for (int c = 0; c < CHANNELS; c++)
+        shift[c] = 3.01;
+    for (int set = 0; (device = kernel_device(set)); set++) {
+        double added[2 * CHANNELS] = {0};
+        device->ops->batch_norm_sums(device, ROWS, CHANNELS, x, shift, whole, SHARD_FLOAT32);
+        for (int rank = 0; rank < 4; rank++) {
+            device->ops->batch_norm_sums(device, ROWS / 4, CHANNELS, x + rank * (ROWS / 4 * CHANNELS), shift, part,
+                                         SHARD_FLOAT32);
+            for (int c = 0; c < 2 * CHANNELS; c++)
+                added[c] += part[c];
+        }
+        for (int c = 0; c < CHANNELS; c++) {
+            long double mean = 0, variance = 0;
+            for (int64_t i = c; i < ROWS * CHANNELS; i += CHANNELS)
+                mean += (long double)x[i] / ROWS;
+            for (int64_t i = c; i < ROWS * CHANNELS; i += CHANNELS)
+                variance += (x[i] - mean) * (x[i] - mean) / ROWS;
+            const double *both[] = {whole, added};
+            for (int k = 0; k < 2; k++) {
+                double d = both[k][c] / ROWS, v = both[k][CHANNELS + c] / ROWS - d * d;
+                ck_assert_msg(fabsl(shift[c] + d - mean) <= 1e-12L * mean, "%s: mean", device->name);
+                ck_assert_msg(fabsl(v - variance) <= 1e-12L * variance, "%s: variance", device->name);
+            }
+        }
+    }
+}
+END_TEST
+
+START_TEST(forward)
+{
+    shard_dtype dtype = float_dtypes[_i];
+    shard_device *device;
+    for (int set = 0; (device = kernel_device(set)); set++)
+        for (int s = 0; s < SHAPES; s++)
+            for (int form = 0; form < 8; form++) {
+                problem p = problem_new(dtype, shapes[s]);
+                bool affine = form & 1, residual = form & 2, relu = form & 4;
+                void *out = array_new(p.n, dtype);
+                ck_assert_int_eq(device->ops->batch_norm(device, p.rows, p.channels, p.x, p.mean, p.rstd, affine ? p.gamma : NULL,
+                                                         affine ? p.beta : NULL, residual ? p.residual : NULL, relu, out, dtype),
+                                 SHARD_OK);
+                for (int64_t i = 0; i < p.n; i++) {
+                    int64_t c = i % p.channels;
+                    long double want = ((long double)array_get(p.x, i, dtype) - p.mean[c]) * p.rstd[c];
+                    if (affine)
+                        want = want * array_get(p.gamma, c, p.parameters) + array_get(p.beta, c, p.parameters);
+                    if (residual)
+                        want += array_get(p.residual, i, dtype);
+                    if (relu && want < 0)
+                        want = 0;
+                    check_close(dtype, array_get(out, i, dtype), want, 24 * compute_unit(dtype), device->name, i);
+                }
+                array_free(out, p.n, dtype);
+                problem_free(&p);
+            }
+}
+END_TEST
+
+/* dz as the kernels take it. */
+static long double gradient(const problem *p, int64_t i, bool relu)
+{
+    return relu && !(array_get(p->y, i, p->dtype) > 0) ? 0 : array_get(p->dy, i, p->dtype);
+}
+
+static long double normalized(const problem *p, int64_t i)
+{
+    int64_t c = i % p->channels;
+    return ((long double)array_get(p->x, i, p->dtype) - p->mean[c]) * p->rstd[c];
+}
+
+START_TEST(backward_sums)
+{
+    shard_dtype dtype = float_dtypes[_i];
+    shard_device *device;
+    for (int set = 0; (device = kernel_device(set)); set++)
+        for (int s = 0; s < SHAPES; s++)
+            for (int relu = 0; relu < 2; relu++) {
+                problem p = problem_new(dtype, shapes[s]);
+                double *sums = array_new(2 * p.channels, SHARD_FLOAT64);
+                ck_assert_int_eq(device->ops->batch_norm_backward_sums(device, p.rows, p.channels, p.x, relu ? p.y : NULL, p.dy,
+                                                                       p.mean, p.rstd, sums, dtype),
+                                 SHARD_OK);
+                for (int64_t c = 0; c < p.channels; c++) {
+                    long double sum = 0, products = 0;
+                    for (int64_t i = c; i < p.n; i += p.channels) {
+                        sum += gradient(&p, i, relu);
+                        products += gradient(&p, i, relu) * normalized(&p, i);
+                    }
+                    check_close(SHARD_FLOAT64, sums[c], sum, p.rows * 1e-15L, device->name, c);
+                    check_close(SHARD_FLOAT64, sums[p.channels + c], products, p.rows * 4e-15L, device->name, c);
+                }
+                array_free(sums, 2 * p.channels, SHARD_FLOAT64);
+                problem_free(&p);
+            }
+}
+END_TEST
+
+/* Bits of form: gamma, relu, dresidual, dx is dy, constant statistics, no dx. */
+static void check_backward(shard_device *device, shard_dtype dtype, const int64_t *shape, int form)
+{
+    problem p = problem_new(dtype, shape);
+    bool affine = form & 1, relu = form & 2, residual = form & 4, in_place = form & 8, no_dx = form & 32;
+    double count = form & 16 ? 0 : 3 * (double)p.rows, *sums = array_noise(2 * p.channels, SHARD_FLOAT64, 9, -5, 5);
+    void *dx = array_new(p.n, dtype), *dresidual = array_new(p.n, dtype), *out = no_dx ? NULL : dx;
+    if (in_place && out) {
+        device->ops->cast(device, p.n, p.dy, dtype, dx, dtype);
+    }
+    ck_assert_int_eq(device->ops->batch_norm_backward(device, p.rows, p.channels, p.x, relu ? p.y : NULL,
+                                                      in_place && out ? dx : p.dy, p.mean, p.rstd, affine ? p.gamma : NULL, sums,
+                                                      count, out, residual ? dresidual : NULL, dtype),
+                     SHARD_OK);
+    for (int64_t i = 0; i < p.n; i++) {
+        int64_t c = i % p.channels;
+        long double dz = gradient(&p, i, relu), want = dz;
+        if (count > 0)
+            want -= sums[c] / (long double)count + normalized(&p, i) * sums[p.channels + c] / (long double)count;
+        want *= p.rstd[c] * (affine ? (long double)array_get(p.gamma, c, p.parameters) : 1);
+        if (out)
+            check_close(dtype, array_get(dx, i, dtype), want, 40 * compute_unit(dtype), device->name, i);
+        if (residual)
+            check_close(dtype, array_get(dresidual, i, dtype), dz, 0, device->name, i);
+    }
+    array_free(sums, 2 * p.channels, SHARD_FLOAT64);
+    array_free(dx, p.n, dtype);
+    array_free(dresidual, p.n, dtype);
+    problem_free(&p);
+}
+
+START_TEST(backward)
+{
+    static const int forms[] = {0, 1, 2, 3, 4 | 3, 8 | 3, 8 | 4 | 3, 8 | 4, 16 | 3, 32 | 4 | 2};
+    shard_device *device;
+    for (int set = 0; (device = kernel_device(set)); set++)
+        for (int s = 0; s < SHAPES; s++)
+            for (size_t f = 0; f < sizeof forms / sizeof *forms; f++)
+                check_backward(device, float_dtypes[_i], shapes[s], forms[f]);
+}
+END_TEST
+
+/* A mean that is a thousand deviations away costs float nothing but the rounding of x itself. */
+START_TEST(keeps_a_far_mean)
+{
+    enum { N = 1000 };
+    double mean = 1000.123456789, rstd = 1;
+    shard_device *device;
+    float x[N], y[N];
+    for (int i = 0; i < N; i++)
+        x[i] = (float)(mean + noise(1, i));
+    for (int set = 0; (device = kernel_device(set)); set++) {
+        device->ops->batch_norm(device, N, 1, x, &mean, &rstd, NULL, NULL, NULL, false, y, SHARD_FLOAT32);
+        for (int i = 0; i < N; i++)
+            check_close(SHARD_FLOAT32, (double)y[i], (long double)x[i] - mean, 0x1p-24L, device->name, i);
+    }
+}
+END_TEST
+
+START_TEST(repeats_to_the_bit)
+{
+    enum { ROWS = 6007, CHANNELS = 48 };
+    float *x = array_noise(ROWS * CHANNELS, SHARD_FLOAT32, 1, -1, 1);
+    double first[2 * CHANNELS], again[2 * CHANNELS];
+    shard_device *device = kernel_device(0);
+    device->ops->batch_norm_sums(device, ROWS, CHANNELS, x, NULL, first, SHARD_FLOAT32);
+    for (int set = 0; (device = kernel_device(set)); set++)
+        for (int threads = 1; threads <= 5; threads++) {
+#ifdef _OPENMP
+            omp_set_num_threads(threads);
+#endif
+            device->ops->batch_norm_sums(device, ROWS, CHANNELS, x, NULL, again, SHARD_FLOAT32);
+            check_same(SHARD_FLOAT64, 2 * CHANNELS, first, again, device->name);
+        }
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("cpu_batch_norm");
+    TCase *all = test_case(suite, "all");
+    tcase_add_loop_test(all, forward_sums, 0, 4);
+    tcase_add_test(all, split_statistics);
+    tcase_add_loop_test(all, forward, 0, 4);
+    tcase_add_loop_test(all, backward_sums, 0, 4);
+    tcase_add_loop_test(all, backward, 0, 4);
+    tcase_add_test(all, keeps_a_far_mean);
+    tcase_add_test(all, repeats_to_the_bit);
+    return test_run(suite);
+}

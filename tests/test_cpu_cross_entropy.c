@@ -1,0 +1,335 @@
+/*
+ * Cross-entropy over parts of the columns, whole, uneven and empty, against the
+ * definitions in device/device.h in long double; and picking targets and
+ * counting what is ahead of them.
+ */
+#include "support/check.h"
+#include "support/kernels.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { MAX_PARTS = 4 };
+
+/* rows, classes, and where the parts begin and end */
+static const struct {
+    int64_t rows, classes;
+    int parts;
+    int64_t bounds[MAX_PARTS + 1];
+} shapes[] = {
+    {0, 4, 1, {0, 4}},
+    {1, 1, 1, {0, 1}},
+    {5, 10, 3, {0, 3, 3, 10}},
+    {200, 33, 2, {0, 32, 33}},
+    {70, 1030, 4, {0, 1, 500, 1030, 1030}},
+    {2, 18001, 2, {0, 1000, 18001}},
+};
+enum { SHAPES = sizeof shapes / sizeof *shapes };
+enum { WEIGHTED = 1, SMOOTHED = 2, PROBABILITIES = 4, FORMS = 8 };
+
+/* The whole problem; parts are cut out of it. */
+typedef struct problem {
+    shard_dtype dtype;
+    int64_t rows, classes;
+    double smoothing;
+    void *x, *probability, *weight; /* probability and weight NULL where the form has none */
+    int64_t *target;                /* NULL with probabilities */
+} problem;
+
+enum { IGNORE = -100 };
+
+static problem problem_new(shard_dtype dtype, int shape, int form)
+{
+    problem p = {.dtype = dtype, .rows = shapes[shape].rows, .classes = shapes[shape].classes};
+    int64_t n = p.rows * p.classes;
+    p.x = array_noise(n, dtype, 1, -15, 15);
+    p.smoothing = form & SMOOTHED ? 0.1 : 0;
+    if (form & WEIGHTED)
+        p.weight = array_noise(p.classes, dtype, 2, 0.25, 2);
+    if (form & PROBABILITIES) {
+        p.probability = array_noise(n, dtype, 3, 0, 2 / (double)p.classes);
+    } else {
+        p.target = array_new(p.rows, SHARD_INT64);
+        for (int64_t i = 0; i < p.rows; i++)
+            p.target[i] = i % 4 == 1 ? IGNORE : (int64_t)((noise(4, i) + 1) / 2 * (double)p.classes);
+    }
+    return p;
+}
+
+static void problem_free(problem *p)
+{
+    array_free(p->x, p->rows * p->classes, p->dtype);
+    array_free(p->probability, p->rows * p->classes, p->dtype);
+    array_free(p->weight, p->classes, p->dtype);
+    array_free(p->target, p->rows, SHARD_INT64);
+}
+
+/* q of a row and a class, in the whole. */
+static long double share(const problem *p, int64_t row, int64_t c)
+{
+    long double w = p->weight ? array_get(p->weight, c, p->dtype) : 1, e = p->smoothing;
+    if (p->target && p->target[row] == IGNORE)
+        return 0;
+    long double q = p->target ? p->target[row] == c : array_get(p->probability, row * p->classes + c, p->dtype);
+    return w * ((1 - e) * q + e / p->classes);
+}
+
+/* One part of the columns as arrays of its own. */
+typedef struct part {
+    shard_cross_entropy_shape shape;
+    void *x, *probability, *weight;
+} part;
+
+static void *columns(const problem *p, const void *whole, int64_t rows, int64_t first, int64_t cols)
+{
+    if (!whole)
+        return NULL;
+    size_t size = shard_dtype_size(p->dtype);
+    char *cut = array_new(rows * cols, p->dtype);
+    for (int64_t i = 0; i < rows; i++)
+        memcpy(cut + (size_t)(i * cols) * size, (const char *)whole + (size_t)(i * p->classes + first) * size,
+               (size_t)cols * size);
+    return cut;
+}
+
+static part part_new(const problem *p, int64_t first, int64_t end)
+{
+    int64_t cols = end - first;
+    return (part){.shape = {.rows = p->rows,
+                            .cols = cols,
+                            .col0 = first,
+                            .classes = p->classes,
+                            .ignore_index = IGNORE,
+                            .smoothing = p->smoothing},
+                  .x = columns(p, p->x, p->rows, first, cols),
+                  .probability = columns(p, p->probability, p->rows, first, cols),
+                  .weight = columns(p, p->weight, 1, first, cols)};
+}
+
+static void part_free(part *a, shard_dtype dtype)
+{
+    array_free(a->x, a->shape.rows * a->shape.cols, dtype);
+    array_free(a->probability, a->shape.rows * a->shape.cols, dtype);
+    array_free(a->weight, a->shape.cols, dtype);
+}
+
+/* The exponentials are float's; a and b are double sums. */
+static void check_stats(shard_device *device, const problem *p, const part *a, const double *stats)
+{
+    for (int64_t row = 0; row < p->rows; row++) {
+        long double max = -INFINITY, sum = 0, qx = 0, q = 0, size = 0, weight = 0;
+        for (int64_t c = a->shape.col0; c < a->shape.col0 + a->shape.cols; c++)
+            max = fmaxl(max, array_get(p->x, row * p->classes + c, p->dtype));
+        for (int64_t c = a->shape.col0; c < a->shape.col0 + a->shape.cols; c++) {
+            long double x = array_get(p->x, row * p->classes + c, p->dtype), s = share(p, row, c);
+            sum += expl(x - max);
+            qx += s * x;
+            q += s;
+            size += fabsl(s * x);
+            if (p->target && p->target[row] == c)
+                weight = p->weight ? array_get(p->weight, c, p->dtype) : 1;
+        }
+        const double *got = stats + row * SHARD_CE_STATS;
+        long double u = compute_unit(p->dtype);
+        check_close(SHARD_FLOAT64, got[SHARD_CE_MAX], max, 0, "max", row);
+        check_close(SHARD_FLOAT64, got[SHARD_CE_SUM], sum, sum * (p->dtype == SHARD_FLOAT64 ? 128 : 8) * u, device->name, row);
+        check_close(SHARD_FLOAT64, got[SHARD_CE_A], qx, size * 1e-13L, "a", row);
+        check_close(SHARD_FLOAT64, got[SHARD_CE_B], q, q * 1e-13L, "b", row);
+        check_close(SHARD_FLOAT64, got[SHARD_CE_WEIGHT], weight, 0, "weight", row);
+    }
+}
+
+START_TEST(stats)
+{
+    shard_dtype dtype = float_dtypes[_i];
+    shard_device *device;
+    for (int set = 0; (device = kernel_device(set)); set++)
+        for (int s = 0; s < SHAPES; s++)
+            for (int form = 0; form < FORMS; form++) {
+                problem p = problem_new(dtype, s, form);
+                for (int k = 0; k < shapes[s].parts; k++) {
+                    part a = part_new(&p, shapes[s].bounds[k], shapes[s].bounds[k + 1]);
+                    double *out = array_new(p.rows * SHARD_CE_STATS, SHARD_FLOAT64);
+                    ck_assert_int_eq(
+                        device->ops->cross_entropy_stats(device, &a.shape, a.x, p.target, a.probability, a.weight, out, dtype),
+                        SHARD_OK);
+                    check_stats(device, &p, &a, out);
+                    array_free(out, p.rows * SHARD_CE_STATS, SHARD_FLOAT64);
+                    part_free(&a, dtype);
+                }
+                problem_free(&p);
+            }
+}
+END_TEST
+
+/* Row by row: the log-sum-exp over all classes and the sum of q. */
+static void whole_row(const problem *p, int64_t row, double *lse, double *b)
+{
+    long double max = -INFINITY, sum = 0, q = 0;
+    for (int64_t c = 0; c < p->classes; c++)
+        max = fmaxl(max, array_get(p->x, row * p->classes + c, p->dtype));
+    for (int64_t c = 0; c < p->classes; c++) {
+        sum += expl(array_get(p->x, row * p->classes + c, p->dtype) - max);
+        q += share(p, row, c);
+    }
+    *lse = (double)(max + logl(sum));
+    *b = (double)q;
+}
+
+static void check_backward(shard_device *device, const problem *p, const part *a, const double *lse, const double *b,
+                           const double *scale, bool in_place)
+{
+    int64_t n = p->rows * a->shape.cols;
+    void *dx = in_place ? a->x : array_new(n, p->dtype);
+    ck_assert_int_eq(device->ops->cross_entropy_backward(device, &a->shape, a->x, p->target, a->probability, a->weight, lse, b,
+                                                         scale, dx, p->dtype),
+                     SHARD_OK);
+    for (int64_t i = 0; i < n; i++) {
+        int64_t row = i / a->shape.cols, c = a->shape.col0 + i % a->shape.cols;
+        long double x = array_get(p->x, row * p->classes + c, p->dtype), q = share(p, row, c);
+        long double exponential = b[row] * expl(x - lse[row]), want = scale[row] * (exponential - q);
+        /* The difference x - lse is rounded, which exp turns into as many units as it is large. */
+        long double units = (8 + fabsl(x - lse[row])) * exponential + 8 * q;
+        long double error = fabsl(scale[row]) * units * compute_unit(p->dtype) + 0x1p-120L;
+        check_close(p->dtype, array_get(dx, i, p->dtype), want, error, device->name, i);
+    }
+    if (!in_place)
+        array_free(dx, n, p->dtype);
+}
+
+START_TEST(backward)
+{
+    shard_dtype dtype = float_dtypes[_i];
+    shard_device *device;
+    for (int s = 0; s < SHAPES; s++)
+        for (int form = 0; form < FORMS; form++) {
+            problem p = problem_new(dtype, s, form);
+            double *lse = array_new(p.rows, SHARD_FLOAT64), *b = array_new(p.rows, SHARD_FLOAT64);
+            double *scale = array_noise(p.rows, SHARD_FLOAT64, 5, 0.25, 2);
+            for (int64_t row = 0; row < p.rows; row++)
+                whole_row(&p, row, &lse[row], &b[row]);
+            for (int set = 0; (device = kernel_device(set)); set++)
+                for (int k = 0; k < shapes[s].parts; k++) {
+                    part a = part_new(&p, shapes[s].bounds[k], shapes[s].bounds[k + 1]);
+                    check_backward(device, &p, &a, lse, b, scale, false);
+                    check_backward(device, &p, &a, lse, b, scale, true);
+                    part_free(&a, dtype);
+                }
+            array_free(lse, p.rows, SHARD_FLOAT64);
+            array_free(b, p.rows, SHARD_FLOAT64);
+            array_free(scale, p.rows, SHARD_FLOAT64);
+            problem_free(&p);
+        }
+}
+END_TEST
+
+/* The gradient of an ignored row is 0 even where its logits are not numbers. */
+START_TEST(ignores_nan)
+{
+    enum { COLS = 3 };
+    float x[2 * COLS] = {NAN, INFINITY, 1, 1, 2, 3}, dx[2 * COLS];
+    int64_t target[] = {IGNORE, 1};
+    double lse[] = {NAN, 3.4076059644443804}, b[] = {0, 1}, scale[] = {1, 1};
+    shard_cross_entropy_shape shape = {.rows = 2, .cols = COLS, .classes = COLS, .ignore_index = IGNORE};
+    shard_device *device;
+    for (int set = 0; (device = kernel_device(set)); set++) {
+        device->ops->cross_entropy_backward(device, &shape, x, target, NULL, NULL, lse, b, scale, dx, SHARD_FLOAT32);
+        ck_assert(dx[0] == 0 && dx[1] == 0 && dx[2] == 0);
+        ck_assert_double_eq_tol((double)(dx[3] + dx[4] + dx[5]), 0, 1e-6);
+    }
+}
+END_TEST
+
+/* Logits of few values, so that there are many ties, and some NaNs. */
+START_TEST(counts_ahead)
+{
+    shard_dtype dtype = float_dtypes[_i];
+    shard_device *device;
+    for (int s = 0; s < SHAPES; s++) {
+        problem p = problem_new(dtype, s, 0);
+        for (int64_t i = 0; i < p.rows * p.classes; i++)
+            array_put(p.x, i, dtype, fabs(noise(6, i)) < 0.05 ? NAN : round(noise(7, i) * 5));
+        double *logit = array_new(p.rows, SHARD_FLOAT64), *picked = array_new(p.rows, SHARD_FLOAT64);
+        int64_t *ahead = array_new(p.rows, SHARD_INT64), *total = array_new(p.rows, SHARD_INT64);
+        for (int set = 0; (device = kernel_device(set)); set++) {
+            for (int64_t row = 0; row < p.rows; row++) {
+                int64_t target = p.target[row];
+                logit[row] = target == IGNORE ? -INFINITY : array_get(p.x, row * p.classes + target, dtype);
+                total[row] = 0;
+            }
+            for (int k = 0; k < shapes[s].parts; k++) {
+                part a = part_new(&p, shapes[s].bounds[k], shapes[s].bounds[k + 1]);
+                ck_assert_int_eq(device->ops->pick_target(device, &a.shape, a.x, p.target, picked, dtype), SHARD_OK);
+                ck_assert_int_eq(device->ops->count_ahead(device, &a.shape, a.x, p.target, logit, ahead, dtype), SHARD_OK);
+                for (int64_t row = 0; row < p.rows; row++) {
+                    int64_t column = p.target[row] - a.shape.col0;
+                    bool own = p.target[row] != IGNORE && column >= 0 && column < a.shape.cols;
+                    check_close(dtype, picked[row], own ? logit[row] : -INFINITY, 0, "picked", row);
+                    total[row] += ahead[row];
+                    if (p.target[row] == IGNORE)
+                        ck_assert_int_eq(ahead[row], p.classes);
+                }
+                part_free(&a, dtype);
+            }
+            for (int64_t row = 0; row < p.rows; row++) {
+                int64_t want = 0, target = p.target[row];
+                for (int64_t c = 0; target != IGNORE && c < p.classes; c++) {
+                    double x = array_get(p.x, row * p.classes + c, dtype), l = logit[row];
+                    bool tie = isnan(l) ? isnan(x) : x == l;
+                    want += tie ? c < target : isnan(x) || x > l;
+                }
+                if (target != IGNORE)
+                    ck_assert_int_eq(total[row], want);
+            }
+        }
+        array_free(logit, p.rows, SHARD_FLOAT64);
+        array_free(picked, p.rows, SHARD_FLOAT64);
+        array_free(ahead, p.rows, SHARD_INT64);
+        array_free(total, p.rows, SHARD_INT64);
+        problem_free(&p);
+    }
+}
+END_TEST
+
+/* The loss of one row over many classes, from one part and from four, in float32. */
+START_TEST(split_loss)
+{
+    enum { CLASSES = 400003 };
+    shard_device *device;
+    float *x = array_noise(CLASSES, SHARD_FLOAT32, 1, -10, 10);
+    int64_t target = 123456;
+    for (int set = 0; (device = kernel_device(set)); set++) {
+        double loss[2];
+        for (int form = 0; form < 2; form++) {
+            double parts[4][SHARD_CE_STATS], max = -INFINITY, sum = 0, a = 0, b = 0;
+            int count = form ? 4 : 1;
+            for (int k = 0; k < count; k++) {
+                int64_t first = (int64_t)CLASSES * k / count, end = (int64_t)CLASSES * (k + 1) / count;
+                shard_cross_entropy_shape shape = {
+                    .rows = 1, .cols = end - first, .col0 = first, .classes = CLASSES, .ignore_index = IGNORE, .smoothing = 0.1};
+                device->ops->cross_entropy_stats(device, &shape, x + first, &target, NULL, NULL, parts[k], SHARD_FLOAT32);
+                max = fmax(max, parts[k][SHARD_CE_MAX]);
+            }
+            for (int k = 0; k < count; k++) {
+                sum += parts[k][SHARD_CE_SUM] * exp(parts[k][SHARD_CE_MAX] - max);
+                a += parts[k][SHARD_CE_A];
+                b += parts[k][SHARD_CE_B];
+            }
+            loss[form] = b * (max + log(sum)) - a;
+        }
+        ck_assert_double_eq_tol(loss[0], loss[1], 2e-7);
+    }
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("cpu_cross_entropy");
+    TCase *all = test_case(suite, "all");
+    tcase_add_loop_test(all, stats, 0, 4);
+    tcase_add_loop_test(all, backward, 0, 4);
+    tcase_add_test(all, ignores_nan);
+    tcase_add_loop_test(all, counts_ahead, 0, 4);
+    tcase_add_test(all, split_loss);
+    return test_run(suite);
+}

@@ -1,0 +1,78 @@
+/* Embedding: rows of a part of the weight, and the gradient's sums in order. */
+#include "support/check.h"
+#include "support/kernels.h"
+
+/* n, dim, row0, rows */
+static const int64_t shapes[][4] = {{0, 5, 0, 7},   {9, 0, 0, 7},        {9, 5, 3, 0},     {1, 1, 0, 1},
+                                    {40, 7, 2, 11}, {3000, 33, 10, 200}, {50, 2051, 0, 60}};
+enum { SHAPES = sizeof shapes / sizeof *shapes };
+
+static int64_t *indices(int64_t n)
+{
+    int64_t *index = array_new(n, SHARD_INT64);
+    for (int64_t i = 0; i < n; i++)
+        index[i] = (int64_t)(fabs(noise(1, i)) * 30);
+    return index;
+}
+
+START_TEST(forward)
+{
+    shard_dtype dtype = float_dtypes[_i];
+    shard_device *device;
+    for (int set = 0; (device = kernel_device(set)); set++)
+        for (int s = 0; s < SHAPES; s++) {
+            int64_t n = shapes[s][0], dim = shapes[s][1], row0 = shapes[s][2], rows = shapes[s][3], *index = indices(n);
+            void *weight = array_noise(rows * dim, dtype, 2, -1, 1), *y = array_new(n * dim, dtype);
+            ck_assert_int_eq(device->ops->embedding(device, n, dim, row0, rows, index, weight, y, dtype), SHARD_OK);
+            for (int64_t i = 0; i < n * dim; i++) {
+                int64_t row = index[i / dim] - row0;
+                bool here = row >= 0 && row < rows;
+                check_close(dtype, array_get(y, i, dtype), here ? array_get(weight, row * dim + i % dim, dtype) : 0, 0,
+                            device->name, i);
+            }
+            array_free(index, n, SHARD_INT64);
+            array_free(weight, rows * dim, dtype);
+            array_free(y, n * dim, dtype);
+        }
+}
+END_TEST
+
+/* In the order of the index, in float or double, rounded once: the same bits. */
+START_TEST(backward)
+{
+    shard_dtype dtype = float_dtypes[_i];
+    shard_device *device;
+    for (int set = 0; (device = kernel_device(set)); set++)
+        for (int s = 0; s < SHAPES; s++)
+            for (int accumulate = 0; accumulate < 2; accumulate++) {
+                int64_t n = shapes[s][0], dim = shapes[s][1], row0 = shapes[s][2], rows = shapes[s][3], *index = indices(n);
+                void *dy = array_noise(n * dim, dtype, 2, -1, 1), *dweight = array_noise(rows * dim, dtype, 3, -1, 1);
+                void *want = array_noise(rows * dim, dtype, 3, -1, 1);
+                ck_assert_int_eq(
+                    device->ops->embedding_backward(device, n, dim, row0, rows, index, dy, accumulate, dweight, dtype), SHARD_OK);
+                for (int64_t to = 0; to < rows * dim; to++) {
+                    double total = accumulate ? array_get(want, to, dtype) : 0;
+                    for (int64_t i = 0; i < n; i++)
+                        if (index[i] - row0 == to / dim) {
+                            total += array_get(dy, i * dim + to % dim, dtype);
+                            total = dtype == SHARD_FLOAT64 ? total : (double)(float)total;
+                        }
+                    array_put(want, to, dtype, total);
+                }
+                check_same(dtype, rows * dim, dweight, want, device->name);
+                array_free(index, n, SHARD_INT64);
+                array_free(dy, n * dim, dtype);
+                array_free(dweight, rows * dim, dtype);
+                array_free(want, rows * dim, dtype);
+            }
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("cpu_embedding");
+    TCase *all = test_case(suite, "all");
+    tcase_add_loop_test(all, forward, 0, 4);
+    tcase_add_loop_test(all, backward, 0, 4);
+    return test_run(suite);
+}

@@ -1,0 +1,82 @@
+/* The choice of the instruction set: SHARD_CPU_ISA, and that it starts no thread. */
+#include "support/check.h"
+
+#include "device/cpu/kernels/kernels.h"
+#include "device/cpu/kernels/pick.h"
+
+#include <dirent.h>
+#include <stdlib.h>
+#include <string.h>
+
+static int threads(void)
+{
+    int count = 0;
+    DIR *tasks = opendir("/proc/self/task");
+    ck_assert_ptr_nonnull(tasks);
+    for (struct dirent *entry; (entry = readdir(tasks));)
+        count += entry->d_name[0] != '.';
+    closedir(tasks);
+    return count;
+}
+
+START_TEST(takes_the_best)
+{
+    unsetenv("SHARD_CPU_ISA");
+    const shard_device_ops *best = NULL, *kernels;
+    const char *name;
+    bool runs;
+    for (int i = 0; (kernels = shard_cpu_kernel_set(i, &name, &runs)); i++)
+        best = runs ? kernels : best;
+    ck_assert_ptr_nonnull(best);
+    ck_assert_ptr_eq(shard_cpu_kernels(), best);
+    ck_assert_int_eq(threads(), 1);
+}
+END_TEST
+
+START_TEST(takes_the_named)
+{
+    const shard_device_ops *kernels;
+    const char *name;
+    bool runs;
+    kernels = shard_cpu_kernel_set(_i, &name, &runs);
+    if (!kernels)
+        return;
+    setenv("SHARD_CPU_ISA", name, 1);
+    shard_device *cpu = shard_cpu();
+    if (!runs) {
+        ck_assert_ptr_null(cpu);
+        ck_assert_int_eq(shard_last_status(), SHARD_ERROR_UNSUPPORTED);
+        return;
+    }
+    ck_assert_ptr_nonnull(cpu);
+    ck_assert_ptr_eq(shard_cpu_kernels(), kernels);
+#define CHECK(entry)                                                                                                             \
+    ck_assert_ptr_nonnull(kernels->entry);                                                                                       \
+    ck_assert(cpu->ops->entry == kernels->entry);                                                                                \
+    for (int other = 0; other < _i; other++)                                                                                     \
+        ck_assert(shard_cpu_kernel_set(other, &name, &runs)->entry != kernels->entry);
+    KERNEL_ENTRIES(CHECK)
+}
+END_TEST
+
+START_TEST(refuses_the_unknown)
+{
+    setenv("SHARD_CPU_ISA", "v9", 1);
+    for (int i = 0; i < 2; i++) {
+        ck_assert_ptr_null(shard_device_open("cpu"));
+        ck_assert_int_eq(shard_last_status(), SHARD_ERROR_UNSUPPORTED);
+        ck_assert_ptr_nonnull(strstr(shard_last_error(), "SHARD_CPU_ISA is \"v9\""));
+        shard_clear_error();
+    }
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("cpu_pick");
+    TCase *all = test_case(suite, "all");
+    tcase_add_test(all, takes_the_best);
+    tcase_add_loop_test(all, takes_the_named, 0, 3);
+    tcase_add_test(all, refuses_the_unknown);
+    return test_run(suite);
+}

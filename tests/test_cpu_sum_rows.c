@@ -1,0 +1,66 @@
+/* Column sums: any shape, accumulated or not, the same for any number of threads. */
+#include "support/check.h"
+#include "support/kernels.h"
+
+#ifdef _OPENMP
+#include <omp.h>
+#endif
+
+/* Sums are double, so that the result is the sum rounded once. */
+START_TEST(sums)
+{
+    shard_dtype dtype = float_dtypes[_i];
+    static const int64_t shapes[][2] = {{0, 0},     {0, 5},    {5, 0},      {1, 1},     {3, 1},     {1, 600},  {70001, 1},
+                                        {20000, 3}, {700, 65}, {5000, 100}, {300, 512}, {65, 1030}, {2, 40001}};
+    shard_device *device;
+    for (int set = 0; (device = kernel_device(set)); set++)
+        for (size_t s = 0; s < sizeof shapes / sizeof *shapes; s++)
+            for (int accumulate = 0; accumulate < 2; accumulate++) {
+                int64_t rows = shapes[s][0], cols = shapes[s][1];
+                void *x = array_noise(rows * cols, dtype, 1, -1, 1.1), *y = array_noise(cols, dtype, 2, -1, 1.1);
+                void *old = array_noise(cols, dtype, 2, -1, 1.1);
+                ck_assert_int_eq(device->ops->sum_rows(device, rows, cols, x, accumulate, y, dtype), SHARD_OK);
+                for (int64_t j = 0; j < cols; j++) {
+                    long double want = accumulate ? array_get(old, j, dtype) : 0, size = fabsl(want);
+                    for (int64_t i = 0; i < rows; i++) {
+                        want += array_get(x, i * cols + j, dtype);
+                        size += fabs(array_get(x, i * cols + j, dtype));
+                    }
+                    /* Of float's rounding on the way to 16 bits, and of the double sum. */
+                    long double error = fabsl(want) * (dtype == SHARD_BFLOAT16 || dtype == SHARD_FLOAT16 ? 0x1p-24L : 0);
+                    check_close(dtype, array_get(y, j, dtype), want, error + size * 0x1p-50L, device->name, j);
+                }
+                array_free(x, rows * cols, dtype);
+                array_free(y, cols, dtype);
+                array_free(old, cols, dtype);
+            }
+}
+END_TEST
+
+/* Rows are added in the same order by every set and for any number of threads. */
+START_TEST(repeats_to_the_bit)
+{
+    int64_t rows = 30011, cols = 24;
+    void *x = array_noise(rows * cols, SHARD_FLOAT64, 1, -1, 1), *first = array_new(cols, SHARD_FLOAT64);
+    void *again = array_new(cols, SHARD_FLOAT64);
+    shard_device *device = kernel_device(0);
+    device->ops->sum_rows(device, rows, cols, x, false, first, SHARD_FLOAT64);
+    for (int set = 0; (device = kernel_device(set)); set++)
+        for (int threads = 1; threads <= 5; threads++) {
+#ifdef _OPENMP
+            omp_set_num_threads(threads);
+#endif
+            device->ops->sum_rows(device, rows, cols, x, false, again, SHARD_FLOAT64);
+            check_same(SHARD_FLOAT64, cols, first, again, device->name);
+        }
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("cpu_sum_rows");
+    TCase *all = test_case(suite, "all");
+    tcase_add_loop_test(all, sums, 0, 4);
+    tcase_add_test(all, repeats_to_the_bit);
+    return test_run(suite);
+}
