@@ -103,7 +103,7 @@ void shard_group_describe(const shard_group *group, char *text, size_t bytes)
 {
     static const char *const reductions[] = {[SHARD_SUM] = "", [SHARD_MAX] = " (max)", [SHARD_MIN] = " (min)"};
     const shard_call *call = group->call;
-    size_t used = (size_t)snprintf(text, bytes, "%s", call ? call->name : "nothing");
+    size_t used = (size_t)snprintf(text, bytes, "%s", call ? call->name : "group_create");
     if (!call || call->operation < EXCHANGE || call->operation == FAIL)
         return;
     if (call->operation == EXCHANGE) {

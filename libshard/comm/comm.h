@@ -88,6 +88,9 @@ shard_group *shard_self_open(void);
 shard_group *shard_shm_open(void);
 shard_group *shard_mpi_open(int *argc, char ***argv);
 
+/* Whether an MPI's launcher started this process. */
+bool shard_mpi_launched(void);
+
 /* A group of this rank alone. */
 shard_group *shard_self_make(int world_rank);
 

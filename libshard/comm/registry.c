@@ -30,13 +30,13 @@ static shard_group *open_shm(int *argc, char ***argv)
 static const struct transport {
     const char *name;
     shard_group *(*open)(int *argc, char ***argv);
-} transports[] = {{"self", open_self}, {"shm", open_shm}};
+} transports[] = {{"self", open_self}, {"shm", open_shm}, {"mpi", shard_mpi_open}};
 
 static const char *launched_transport(void)
 {
     if (shard_env_string("SHARD_SHM_FD", NULL))
         return "shm";
-    return "self";
+    return shard_mpi_launched() ? "mpi" : "self";
 }
 
 static const struct transport *find_transport(const char *name)

@@ -32,6 +32,16 @@ typedef struct rank_report {
 /* The own report, in a rank; NULL elsewhere. */
 static rank_report *own_report;
 
+/* Whether it goes to standard error too. */
+static bool own_output;
+
+void ranks_report_to_stderr(void)
+{
+    static rank_report report;
+    own_report = &report;
+    own_output = true;
+}
+
 /* The tests are linked with --wrap of these two: a rank is no child that Check knows
  * and must not write into Check's pipe. Its failed assertions go to the report, and
  * from there to Check; of the points that it passes, the last one is kept for the
@@ -65,6 +75,8 @@ void __wrap__ck_assert_failed(const char *file, int line, const char *expression
         __real__ck_assert_failed(file, line, expression, "%s", text);
     __wrap__mark_point(file, line);
     memcpy(own_report->text, text, sizeof text);
+    if (own_output)
+        fprintf(stderr, "%s:%d: %s\n", file, line, text);
     _exit(1);
 }
 

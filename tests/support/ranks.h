@@ -48,6 +48,10 @@ extern const int rank_counts[RANK_COUNTS];
 extern shard_group *(*ranks_open)(void);
 extern void (*ranks_close)(shard_group *world);
 
+/* For a program that is no Check test: failed assertions go to standard error and end
+ * it with exit code 1. */
+void ranks_report_to_stderr(void);
+
 /* Fails with the library's error in the text if the call does not go well. */
 #define check_ok(call) ck_assert_msg((call) == SHARD_OK, "%s: %s", #call, shard_last_error())
 

@@ -1,0 +1,29 @@
+/*
+ * Between the library and its MPI modules. A module is loaded into a process
+ * that has the library already, as a shared object or inside the program; it
+ * links nothing of it, but is handed what it needs.
+ */
+#ifndef SHARD_COMM_MPI_HOST_H
+#define SHARD_COMM_MPI_HOST_H
+
+#include "comm/comm.h"
+
+#define SHARD_MPI_VERSION (SHARD_VERSION_MAJOR << 16 | SHARD_VERSION_MINOR << 8 | SHARD_VERSION_PATCH)
+
+typedef struct shard_mpi_host {
+    int version; /* the library's SHARD_MPI_VERSION; the module's must be the same */
+    shard_status (*error)(shard_status status, const char *format, ...) SHARD_PRINTF(2, 3);
+    void *(*calloc)(size_t count, size_t size);
+    shard_group *(*group_make)(const shard_group_ops *ops, int rank, int size, const int *world_ranks, void *state);
+    void (*group_free)(shard_group *group);
+    void (*group_describe)(const shard_group *group, char *text, size_t bytes);
+    void (*group_name_ranks)(const shard_group *group, const bool *marked, char *text, size_t bytes);
+    double (*timeout)(void);
+} shard_mpi_host;
+
+/* What each module exports: opens the world. NULL with the error set. */
+#define SHARD_MPI_MODULE_OPEN "shard_mpi_module_open"
+typedef shard_group *shard_mpi_module_open_function(const shard_mpi_host *host, int *argc, char ***argv);
+SHARD_API shard_mpi_module_open_function shard_mpi_module_open;
+
+#endif

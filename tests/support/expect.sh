@@ -1,0 +1,31 @@
+# For test scripts: expect NAME CODE PATTERN COMMAND ... runs the command and
+# fails unless its exit code is CODE (a pattern of case: 0, 1, *) and the
+# extended regular expression matches a line of its output. `finish` ends.
+expected=0
+failed=0
+output=$(mktemp)
+trap 'rm -f "$output"' EXIT
+
+expect() {
+    name=$1 code=$2 pattern=$3
+    shift 3
+    expected=$((expected + 1))
+    timeout -k 5 60 "$@" >"$output" 2>&1 </dev/null
+    check_output "$name" "$code" "$pattern" $?
+}
+
+# check_output NAME CODE PATTERN STATUS: the same for a command that has run into $output.
+check_output() {
+    case $4 in
+    $2) grep -qE -- "$3" "$output" && return ;;
+    esac
+    failed=$((failed + 1))
+    echo "$1: exit code $4 instead of $2, or no \"$3\" in:"
+    sed 's/^/    /' "$output"
+}
+
+finish() {
+    echo "$expected checks, $failed failed"
+    [ "$expected" -gt 0 ] && [ "$failed" -eq 0 ]
+    exit
+}

@@ -1,0 +1,82 @@
+#!/bin/sh
+# test_shardrun.sh SHARDRUN RANK_PROGRAM: how shardrun starts ranks and ends them.
+shardrun=$1 program=$2
+. "$(dirname "$0")/support/expect.sh"
+unset OMP_NUM_THREADS
+
+for n in 1 2 3 4 8; do
+    expect "collectives, $n ranks" 0 "rank $((n - 1)) of $n over shm: good" "$shardrun" -n $n "$program" check
+done
+
+expect "environment" 0 "^RANK=1 LOCAL_RANK=1 WORLD_SIZE=2 LOCAL_WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT=[1-9][0-9]+ OMP_NUM_THREADS=" \
+    "$shardrun" -n 2 -- "$program" environment
+threads=$(($(nproc) / 2))
+expect "threads per rank" 0 "OMP_NUM_THREADS=$((threads > 1 ? threads : 1))\$" "$shardrun" -n 2 "$program" environment
+expect "at least one thread" 0 "OMP_NUM_THREADS=1\$" "$shardrun" -n 250 "$program" environment
+expect "threads that are set" 0 "OMP_NUM_THREADS=7\$" env OMP_NUM_THREADS=7 "$shardrun" -n 2 "$program" environment
+expect "no input but at rank 0" 0 "^1: -1\$" "$shardrun" -n 2 "$program" input
+expect "tagged output" 0 "^\[1\] one line\$" "$shardrun" -n 2 --tag "$program" output
+expect "tagged error output, last line" 0 "^\[1\] the end\$" "$shardrun" -n 2 --tag "$program" output 1
+
+expect "an exit code" 4 "^shardrun: rank 1 ended with exit code 4\$" "$shardrun" -n 3 "$program" early 1
+expect "the others of it" 4 "rank 0: error peer: rank 1 ended before it joined" "$shardrun" -n 3 "$program" early 1
+expect "a killed rank" 137 "^shardrun: rank 2 was killed by signal 9 \(Killed\)\$" "$shardrun" -n 4 "$program" kill 2
+expect "the others of it" 137 "rank 0: error peer: rank 2 died: it did not come to barrier" "$shardrun" -n 4 "$program" kill 2
+expect "a joint error" 1 "rank 0: error peer: rank 1: label 17 out of range" "$shardrun" -n 2 "$program" error 1
+expect "an error at home" 1 "rank 0: error peer: rank 1: label 17 out of range" "$shardrun" -n 2 "$program" fail 1
+expect "a rank that leaves" 1 "rank 2: error peer: rank 1 has left: it did not come to barrier" "$shardrun" -n 3 "$program" leave 1
+expect "the deadline" 1 "rank 0: error timeout: rank 1 did not come to barrier within 1 s" \
+    env SHARD_TIMEOUT=1 "$shardrun" -n 3 "$program" late 1
+expect "ranks that do not want to end" 4 "^shardrun: ending 2 other ranks\$" "$shardrun" -n 3 "$program" stubborn 1
+expect "ranks without a world" 0 "none of the 2 ranks joined the others: does .* call shard_init" "$shardrun" -n 2 "$program" lonely
+
+expect "help" 0 "^usage: shardrun -n N" "$shardrun" --help
+expect "no number" 2 "how many ranks" "$shardrun" "$program"
+expect "a wrong number" 2 "-n 0: not a number of ranks from 1 to 256" "$shardrun" -n 0 "$program"
+expect "no program" 2 "which PROGRAM" "$shardrun" -n 2
+expect "an unknown option" 2 "unrecognized option" "$shardrun" --fast -n 2 "$program"
+expect "a program that is not there" 127 "cannot run /nowhere/program: No such file" "$shardrun" -n 2 /nowhere/program
+expect "a program that is none" 126 "cannot run /dev/null: Permission denied" "$shardrun" -n 2 /dev/null
+
+# Signals. Output is read while the job runs.
+wait_for_line() {
+    for _ in $(seq 100); do
+        [ "$(grep -c "$1" "$output")" -ge "$2" ] && return
+        sleep 0.1
+    done
+}
+for signal in INT TERM; do
+    expected=$((expected + 1))
+    # A shell starts background jobs with SIGINT ignored; env resets it.
+    env --default-signal=INT "$shardrun" -n 2 "$program" signal >"$output" 2>&1 &
+    job=$!
+    wait_for_line ready 2
+    kill -$signal $job
+    wait $job
+    code=$?
+    number=$([ $signal = INT ] && echo 2 || echo 15)
+    check_output "SIG$signal is passed on" $number "rank 1 took signal $number" $code
+done
+
+# A shardrun that is killed leaves no ranks behind.
+expected=$((expected + 1))
+"$shardrun" -n 2 "$program" signal >"$output" 2>&1 &
+job=$!
+wait_for_line ready 2
+ranks=$(cat /proc/$job/task/$job/children)
+kill -KILL $job
+wait $job
+code=$?
+sleep 0.5
+for rank in $ranks; do
+    if [ -d /proc/$rank ] && ! grep -q '^State:.Z' /proc/$rank/status; then
+        echo "rank process $rank lives on" >>"$output"
+    fi
+done
+check_output "a killed shardrun" 137 ready $code
+if [ -z "$ranks" ] || grep -q 'lives on' "$output"; then
+    failed=$((failed + 1))
+    echo "a killed shardrun: ranks live on"
+fi
+
+finish
