@@ -28,13 +28,16 @@ SHARD_API shard_status shard_metadata_get_integer(const shard_metadata *metadata
 SHARD_API shard_status shard_metadata_get_number(const shard_metadata *metadata, const char *name, double *value);
 
 /*
- * Writes the tensors into path. Replicated tensors are written by one rank (the load
- * is spread), split ones by the first replica of each part. Goes to a temporary file
- * beside path that is fsynced and renamed over it, then the directory is fsynced: path
- * is the old file or the new one, never between. A failure on one rank (disk full) is
- * the same error on all, and the temporary file is removed. At most 64 MiB of buffers a
- * rank. metadata may be NULL; the first rank's counts. Collective over the world; names,
- * shapes and dtypes must agree over it.
+ * Writes the tensors into path. Of a split tensor the first replica of each part is
+ * written. Replicated tensors are taken to be equal everywhere: small ones are written
+ * by the first rank, large ones in pieces by several. Goes to a temporary file beside
+ * path (path.tmp. and eight digits) that is fsynced and renamed over it, then the
+ * directory is fsynced: path is the old file or the new one, never between. A failure on
+ * one rank (disk full) is the same error on all, and the temporary file is removed; only
+ * a job that is killed as a whole leaves it behind. At most 64 MiB of buffers a rank.
+ * metadata may be NULL; the first rank's counts. Collective over the world; path, names,
+ * shapes and dtypes must agree over it, and all ranks must see the directory (several
+ * hosts: a shared file system). They wait for the slowest disk: see SHARD_TIMEOUT.
  */
 SHARD_API shard_status shard_save(const shard_tensors *tensors, const char *path, const shard_metadata *metadata);
 
@@ -48,8 +51,10 @@ typedef struct shard_load_options {
 } shard_load_options;
 /* Fills the tensors, each rank its own part, from the file. Names that are missing or
  * unexpected, shapes (of the whole) and dtypes that differ are errors that list the
- * first few, and nothing is changed then. Every malformed file is a clear error
- * (FORMAT). Collective over the world. */
+ * first few, and nothing is changed then; after a read that fails midway (IO) the
+ * tensors' values are undefined. Every malformed file is a clear error (FORMAT).
+ * Initial values that were not needed so far are never made. Collective over the
+ * world; ranks may ask for different tensors. */
 #define shard_load(tensors, path, ...) shard_load_with(tensors, path, (shard_load_options){.reserved = 0, __VA_ARGS__})
 SHARD_API shard_status shard_load_with(const shard_tensors *tensors, const char *path, shard_load_options options);
 
@@ -57,8 +62,10 @@ SHARD_API shard_status shard_load_with(const shard_tensors *tensors, const char 
 SHARD_API shard_status shard_save_module(shard_module *module, const char *path);
 SHARD_API shard_status shard_load_module(shard_module *module, const char *path);
 
-/* The metadata and the whole shapes of a file, without its tensors. Not collective.
- * tensors: names with tensors that have no memory yet. NULL with the error set. */
+/* The metadata and the whole shapes of a file, without its tensors: names with tensors
+ * that have no memory yet, and in *metadata (NULL: not wanted) the caller's to destroy.
+ * NULL with the error set; a file with a dtype that there is not here is one
+ * (UNSUPPORTED), though shard_load reads its other tensors. Not collective. */
 SHARD_API shard_tensors *shard_inspect(const char *path, shard_metadata **metadata);
 
 /*
@@ -70,7 +77,7 @@ SHARD_API shard_tensors *shard_inspect(const char *path, shard_metadata **metada
 SHARD_API shard_tensors *shard_collect_state_dict(const shard_tensors *tensors, int root);
 
 /* The reverse: for each name of like its own part of the whole tensor in whole, placed
- * like it. Not collective. As torchshard.relocate_state_dict. */
+ * like it; what is not split is shared, not copied. Not collective. As torchshard.relocate_state_dict. */
 SHARD_API shard_tensors *shard_relocate_state_dict(const shard_tensors *like, const shard_tensors *whole);
 
 #endif

@@ -16,11 +16,16 @@ static void close_job(shard_group *world)
     shard_finalize();
 }
 
-void run_job(int size, ranks_body *body, void *context)
+void run_job_of(ranks_run run)
 {
     ranks_open = open_job;
     ranks_close = close_job;
-    run_ranks(size, body, context);
+    run_these_ranks(run);
+}
+
+void run_job(int size, ranks_body *body, void *context)
+{
+    run_job_of((ranks_run){.size = size, .body = body, .context = context});
 }
 
 /* SplitMix64's finaliser over seed and index. */

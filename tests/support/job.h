@@ -12,6 +12,7 @@
 
 /* run_ranks with shard_init and shard_finalize around the body. */
 void run_job(int size, ranks_body *body, void *context);
+void run_job_of(ranks_run run);
 
 /* A tensor of that shape, of numbers in [-1, 1) that depend on seed and index. */
 shard_tensor *made_up(shard_shape shape, uint64_t seed, shard_dtype dtype);

@@ -1,0 +1,153 @@
+/* State dicts of whole tensors, from lists of split ones and back. */
+#include "checkpoint/part.h"
+#include "checkpoint/safetensors.h"
+
+#include <shard/checkpoint.h>
+
+#include <stdio.h>
+#include <stdlib.h>
+
+/* Where a block of a split tensor goes. */
+typedef struct target {
+    shard_tensor *whole; /* NULL: not wanted on this rank */
+} target;
+
+/* rows pieces from host memory into a tensor's memory: by way of its device's, where
+ * that is not the host's. */
+static shard_status place(shard_tensor *whole, int64_t element, size_t pitch, const char *from, size_t width, size_t rows)
+{
+    const shard_device_ops *ops = shard_ops(whole);
+    shard_device *device = shard_device_of(whole);
+    char *memory = shard_tensor_memory_to_write(whole);
+    if (!memory || width == 0)
+        return shard_last_status();
+    memory += (size_t)element * shard_dtype_size(whole->dtype);
+    if (shard_part_is_host(whole))
+        return ops->copy_rows(device, memory, pitch, from, width, width, rows);
+    if (rows == 1)
+        return ops->copy_in(device, memory, from, width);
+    void *staged = ops->allocate(device, width * rows);
+    if (!staged)
+        return shard_last_status();
+    shard_status status = ops->copy_in(device, staged, from, width * rows);
+    if (status == SHARD_OK)
+        status = ops->copy_rows(device, memory, pitch, staged, width, width, rows);
+    if (status == SHARD_OK)
+        status = ops->synchronize(device);
+    ops->release(device, staged, width * rows);
+    return status;
+}
+
+static shard_status take(void *context, const shard_block *block)
+{
+    shard_tensor *whole = ((target *)context)->whole;
+    const char *from = block->data;
+    for (int member = 0; member < block->members && whole; member++) {
+        size_t size = shard_dtype_size(whole->dtype), width = (size_t)block->count[member] * size;
+        SHARD_TRY(place(whole, block->row * block->pitch + block->first[member], (size_t)block->pitch * size, from, width,
+                        (size_t)block->rows));
+        from += (size_t)block->rows * width;
+    }
+    return SHARD_OK;
+}
+
+static bool is_member(const shard_group *group, int world_rank)
+{
+    for (int member = 0; member < shard_group_size(group); member++)
+        if (shard_group_world_rank(group, member) == world_rank)
+            return true;
+    return false;
+}
+
+/* Adds the whole tensor to the list if it is wanted here. Collective over a split
+ * tensor's group, if one of its members wants it. */
+static shard_status collect(shard_tensors *list, const char *name, shard_tensor *tensor, int root, bool wanted)
+{
+    if (tensor->placement.kind != SHARD_SPLIT)
+        return wanted ? shard_tensors_add(list, name, tensor) : SHARD_OK;
+    if (root >= 0 && !is_member(tensor->placement.group, root))
+        return SHARD_OK;
+    target to = {NULL};
+    if (wanted) {
+        to.whole = shard_tensor_make(shard_tensor_whole_shape(tensor), tensor->dtype, shard_device_of(tensor));
+        if (to.whole)
+            shard_tensors_add(list, name, to.whole);
+    }
+    shard_range *ranges = shard_part_ranges(name, tensor);
+    if (ranges)
+        shard_part_gather(tensor, ranges, take, &to);
+    free(ranges);
+    shard_release(to.whole);
+    return shard_last_status();
+}
+
+shard_tensors *shard_collect_state_dict(const shard_tensors *tensors, int root)
+{
+    shard_group *world = shard_world();
+    shard_tensors *list = shard_tensors_create();
+    char argument[32];
+    snprintf(argument, sizeof argument, "root %d", root);
+    if (root < -1 || root >= shard_group_size(world))
+        shard_error(SHARD_ERROR_ARGUMENT, "shard_collect_state_dict: root %d of %d ranks", root, shard_group_size(world));
+    bool wanted = root == -1 || root == shard_group_rank(world);
+    if (shard_tensors_agree("shard_collect_state_dict", tensors, argument) == SHARD_OK)
+        for (int64_t i = 0; i < shard_tensors_count(tensors); i++)
+            collect(list, shard_tensors_name(tensors, i), shard_tensors_at(tensors, i), root, wanted);
+    if (shard_agree(world) == SHARD_OK)
+        return list;
+    shard_tensors_destroy(list);
+    return NULL;
+}
+
+/* The part of whole that tensor has of its own whole. */
+static shard_tensor *cut(shard_tensor *whole, const shard_tensor *tensor)
+{
+    shard_tensor *own = shard_tensor_make(tensor->shape, whole->dtype, shard_device_of(whole));
+    const char *from = own ? shard_tensor_memory(whole) : NULL;
+    char *to = from ? shard_tensor_memory_to_write(own) : NULL;
+    if (to) {
+        shard_part part = shard_part_of(tensor);
+        size_t size = shard_dtype_size(whole->dtype);
+        own->placement = tensor->placement;
+        if (shard_ops(own)->copy_rows(shard_device_of(own), to, (size_t)part.width * size, from + (size_t)part.start * size,
+                                      (size_t)part.pitch * size, (size_t)part.width * size, (size_t)part.rows) == SHARD_OK)
+            return own;
+    }
+    shard_release(own);
+    return NULL;
+}
+
+static shard_status relocate(shard_tensors *list, const char *name, const shard_tensor *tensor, const shard_tensors *whole)
+{
+    shard_tensor *from = shard_tensors_find(whole, name);
+    if (!from)
+        return shard_error(SHARD_ERROR_ARGUMENT, "shard_relocate_state_dict: there is no %s", shard_quoted(name));
+    SHARD_TRY(shard_part_check("shard_relocate_state_dict", name, tensor));
+    shard_shape shape = shard_tensor_whole_shape(tensor);
+    if (from->placement.kind != SHARD_REPLICATED || !shard_shape_equal(&from->shape, &shape))
+        return shard_error(SHARD_ERROR_SHAPE, "shard_relocate_state_dict: %s is %s %s; a whole one of %s was expected",
+                           shard_quoted(name), shard_placement_text(&from->placement), shard_shape_text(&from->shape),
+                           shard_shape_text(&shape));
+    if (tensor->placement.kind != SHARD_SPLIT)
+        return shard_tensors_add(list, name, from);
+    shard_tensor *own = cut(from, tensor);
+    shard_status status = own ? shard_tensors_add(list, name, own) : shard_last_status();
+    shard_release(own);
+    return status;
+}
+
+shard_tensors *shard_relocate_state_dict(const shard_tensors *like, const shard_tensors *whole)
+{
+    if (!like || !whole) {
+        shard_null_argument("shard_relocate_state_dict", like ? "whole" : "like");
+        return NULL;
+    }
+    shard_tensors *list = shard_tensors_create();
+    shard_status status = list ? SHARD_OK : shard_last_status();
+    for (int64_t i = 0; i < shard_tensors_count(like) && status == SHARD_OK; i++)
+        status = relocate(list, shard_tensors_name(like, i), shard_tensors_at(like, i), whole);
+    if (status == SHARD_OK)
+        return list;
+    shard_tensors_destroy(list);
+    return NULL;
+}

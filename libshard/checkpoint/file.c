@@ -1,0 +1,275 @@
+#include "checkpoint/file.h"
+
+#include "base/memory.h"
+#include "device/device.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+/* A call moves this much at most. */
+#define PIECE ((int64_t)16 << 20)
+#define BOUNCE ((int64_t)4 << 20)
+/* Smaller writes go through the page cache. */
+#define DIRECT_LEAST ((int64_t)256 << 10)
+/* What the memory of direct writes is aligned to: no disk has larger sectors to memory. */
+#define MEMORY_UNIT 512
+
+static int open_file(const char *path, int flags, mode_t mode)
+{
+    return open(path, flags, mode);
+}
+
+static const shard_file_calls system_calls = {
+    .open = open_file,
+    .pread = pread,
+    .pwrite = pwrite,
+    .fallocate = fallocate,
+    .ftruncate = ftruncate,
+    .fsync = fsync,
+    .close = close,
+    .rename = rename,
+    .unlink = unlink,
+};
+
+const shard_file_calls *shard_file_calls_used = &system_calls;
+
+static shard_status fail(const char *doing, const char *path)
+{
+    int error = errno;
+    const char *advice = error == ENOSPC || error == EDQUOT ? "; make room there or save elsewhere" : "";
+    return shard_error(SHARD_ERROR_IO, "cannot %s %s: %s%s", doing, path, strerror(error), advice);
+}
+
+static int open_again(const char *path, int flags)
+{
+    int descriptor;
+    do
+        descriptor = shard_file_calls_used->open(path, flags | O_CLOEXEC, 0666);
+    while (descriptor < 0 && errno == EINTR);
+    return descriptor;
+}
+
+/* Direct writes must share no block of the page cache with others. */
+static int64_t direct_unit(int descriptor)
+{
+    struct stat status;
+    int64_t page = sysconf(_SC_PAGESIZE), block = fstat(descriptor, &status) == 0 ? status.st_blksize : 0;
+    bool usable = block > page && block <= BOUNCE / 4 && (block & (block - 1)) == 0;
+    return usable ? block : page;
+}
+
+static void use(shard_file *file, const char *path, int descriptor, int direct)
+{
+    *file = (shard_file){.path = path, .descriptor = descriptor, .direct = direct, .unit = direct_unit(descriptor)};
+}
+
+shard_status shard_file_open(shard_file *file, const char *path, int64_t *bytes)
+{
+    int descriptor = open_again(path, O_RDONLY | O_NONBLOCK);
+    struct stat status;
+    if (descriptor < 0 || fstat(descriptor, &status) != 0) {
+        fail("open", path);
+        if (descriptor >= 0)
+            shard_file_calls_used->close(descriptor);
+        return shard_last_status();
+    }
+    use(file, path, descriptor, -1);
+    if (!S_ISREG(status.st_mode)) {
+        shard_error(SHARD_ERROR_IO, "cannot read %s: it is not a regular file", path);
+        shard_file_close(file);
+        return shard_last_status();
+    }
+    posix_fadvise(descriptor, 0, 0, POSIX_FADV_SEQUENTIAL);
+    *bytes = status.st_size;
+    return SHARD_OK;
+}
+
+shard_status shard_file_create(shard_file *file, const char *path, bool *exists)
+{
+    int descriptor = open_again(path, O_WRONLY | O_CREAT | O_EXCL);
+    *exists = descriptor < 0 && errno == EEXIST;
+    if (*exists)
+        return SHARD_OK;
+    if (descriptor < 0)
+        return fail("create", path);
+    use(file, path, descriptor, open_again(path, O_WRONLY | O_DIRECT));
+    return SHARD_OK;
+}
+
+shard_status shard_file_join(shard_file *file, const char *path)
+{
+    int descriptor = open_again(path, O_WRONLY);
+    if (descriptor < 0)
+        return shard_error(SHARD_ERROR_IO, "cannot open %s, which the first rank has made: %s%s", path, strerror(errno),
+                           errno == ENOENT ? "; ranks on several hosts need a file system that they share" : "");
+    use(file, path, descriptor, open_again(path, O_WRONLY | O_DIRECT));
+    return SHARD_OK;
+}
+
+shard_status shard_file_allocate(shard_file *file, int64_t bytes)
+{
+    int result;
+    do
+        result = shard_file_calls_used->fallocate(file->descriptor, 0, 0, bytes);
+    while (result != 0 && errno == EINTR);
+    if (result == 0)
+        return SHARD_OK;
+    if (errno != EOPNOTSUPP && errno != ENOSYS)
+        return fail("write", file->path);
+    return shard_file_calls_used->ftruncate(file->descriptor, bytes) == 0 ? SHARD_OK : fail("write", file->path);
+}
+
+shard_status shard_file_read(shard_file *file, void *data, int64_t bytes, int64_t offset)
+{
+    for (int64_t at = 0; at < bytes;) {
+        size_t piece = (size_t)(bytes - at < PIECE ? bytes - at : PIECE);
+        ssize_t done = shard_file_calls_used->pread(file->descriptor, (char *)data + at, piece, offset + at);
+        if (done == 0)
+            return shard_error(SHARD_ERROR_IO, "cannot read %s: it became shorter meanwhile", file->path);
+        if (done < 0 && errno != EINTR)
+            return fail("read", file->path);
+        at += done > 0 ? done : 0;
+    }
+    return SHARD_OK;
+}
+
+static shard_status write_cached(shard_file *file, const char *data, int64_t bytes, int64_t offset)
+{
+    for (int64_t at = 0; at < bytes;) {
+        size_t piece = (size_t)(bytes - at < PIECE ? bytes - at : PIECE);
+        ssize_t done = shard_file_calls_used->pwrite(file->descriptor, data + at, piece, offset + at);
+        if (done == 0)
+            errno = EIO;
+        if (done == 0 || (done < 0 && errno != EINTR))
+            return fail("write", file->path);
+        at += done > 0 ? done : 0;
+    }
+    return SHARD_OK;
+}
+
+/* Writes one piece, aligned in file and memory, and what is left of it after a short
+ * count through the page cache; from then on all, where direct writes turn out not to
+ * work. */
+static shard_status write_direct(shard_file *file, const char *data, int64_t bytes, int64_t offset)
+{
+    ssize_t done = shard_file_calls_used->pwrite(file->direct, data, (size_t)bytes, offset);
+    if (done < 0 && (errno == EINVAL || errno == EOPNOTSUPP)) {
+        shard_file_calls_used->close(file->direct);
+        file->direct = -1;
+    } else if (done < 0 && errno != EINTR) {
+        return fail("write", file->path);
+    }
+    done = done < 0 ? 0 : done;
+    return write_cached(file, data + done, bytes - done, offset + done);
+}
+
+/* Aligned memory of BOUNCE bytes; NULL with the error set. */
+static char *bounce_memory(shard_file *file)
+{
+    if (!file->bounce)
+        file->bounce = shard_cpu()->ops->allocate(shard_cpu(), BOUNCE + MEMORY_UNIT);
+    if (!file->bounce)
+        return NULL;
+    return (char *)file->bounce + (MEMORY_UNIT - (uintptr_t)file->bounce % MEMORY_UNIT) % MEMORY_UNIT;
+}
+
+/* The units of the file that lie wholly in the range go past the page cache. */
+shard_status shard_file_write(shard_file *file, const void *data, int64_t bytes, int64_t offset)
+{
+    const char *from = data;
+    int64_t head = (file->unit - offset % file->unit) % file->unit;
+    if (file->direct < 0 || bytes < DIRECT_LEAST || bytes - head < file->unit)
+        return write_cached(file, from, bytes, offset);
+    int64_t end = head + (bytes - head) / file->unit * file->unit;
+    bool aligned = (uintptr_t)(from + head) % MEMORY_UNIT == 0;
+    char *bounce = aligned ? NULL : bounce_memory(file);
+    if (!aligned && !bounce)
+        return shard_last_status();
+    SHARD_TRY(write_cached(file, from, head, offset));
+    int64_t most = aligned ? PIECE : BOUNCE, at = head;
+    while (at < end && file->direct >= 0) {
+        int64_t piece = end - at < most ? end - at : most;
+        if (!aligned)
+            memcpy(bounce, from + at, (size_t)piece);
+        SHARD_TRY(write_direct(file, aligned ? from + at : bounce, piece, offset + at));
+        at += piece;
+    }
+    return write_cached(file, from + at, bytes - at, offset + at);
+}
+
+/* Never again after a failure: what was to be written may be lost, and a second sync
+ * would not say so. */
+static int sync_descriptor(int descriptor)
+{
+    int result;
+    do
+        result = shard_file_calls_used->fsync(descriptor);
+    while (result != 0 && errno == EINTR);
+    return result;
+}
+
+shard_status shard_file_sync(shard_file *file)
+{
+    return sync_descriptor(file->descriptor) == 0 ? SHARD_OK : fail("sync", file->path);
+}
+
+shard_status shard_file_close(shard_file *file)
+{
+    if (!file->path)
+        return SHARD_OK;
+    const char *path = file->path;
+    file->path = NULL;
+    if (file->bounce)
+        shard_cpu()->ops->release(shard_cpu(), file->bounce, BOUNCE + MEMORY_UNIT);
+    if (file->direct >= 0)
+        shard_file_calls_used->close(file->direct);
+    /* The descriptor is gone even if the call was interrupted. */
+    if (shard_file_calls_used->close(file->descriptor) != 0 && errno != EINTR)
+        return fail("close", path);
+    return SHARD_OK;
+}
+
+shard_status shard_file_check_target(const char *path)
+{
+    struct stat status;
+    if (stat(path, &status) == 0 && !S_ISREG(status.st_mode))
+        return shard_error(SHARD_ERROR_IO, "cannot write %s: it is there already and is not a regular file", path);
+    return SHARD_OK;
+}
+
+static char *directory_of(const char *path)
+{
+    const char *slash = strrchr(path, '/');
+    if (!slash)
+        return shard_strdup(".");
+    return slash == path ? shard_strdup("/") : shard_format("%.*s", (int)(slash - path), path);
+}
+
+shard_status shard_file_replace(const char *temporary, const char *path)
+{
+    char *directory = directory_of(path);
+    if (!directory)
+        return shard_last_status();
+    int descriptor = open_again(directory, O_RDONLY | O_DIRECTORY);
+    if (descriptor < 0) {
+        fail("open directory", directory);
+    } else if (shard_file_calls_used->rename(temporary, path) != 0) {
+        fail("rename a temporary file to", path);
+    } else if (sync_descriptor(descriptor) != 0 && errno != EINVAL) { /* EINVAL: there is nothing to sync */
+        fail("sync directory", directory);
+    }
+    if (descriptor >= 0)
+        shard_file_calls_used->close(descriptor);
+    free(directory);
+    return shard_last_status();
+}
+
+void shard_file_remove(const char *path)
+{
+    shard_file_calls_used->unlink(path);
+}

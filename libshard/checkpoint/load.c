@@ -1,0 +1,345 @@
+/*
+ * Loading. Every rank reads the header by itself and checks its own tensors against
+ * it; only when all ranks have, and have seen the same header, does each read its part
+ * into its tensors.
+ */
+#include "checkpoint/file.h"
+#include "checkpoint/metadata.h"
+#include "checkpoint/part.h"
+#include "checkpoint/safetensors.h"
+
+#include <inttypes.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+typedef struct loading {
+    const shard_tensors *tensors;
+    const char *path;
+    shard_load_options options;
+    shard_file file;
+    shard_safetensors header;
+    int64_t data_start;
+    uint64_t hash; /* of the header */
+    const shard_entry **entries; /* by tensor; NULL: missing, and that is allowed */
+    void *block, *converted;     /* staging */
+} loading;
+
+/* ---- the header ---- */
+
+/* Reads and parses it; *data_start is where the data begins. */
+static shard_status read_header(shard_file *file, int64_t file_bytes, shard_safetensors *header, int64_t *data_start, uint64_t *hash)
+{
+    unsigned char first[8] = {0};
+    int64_t text_bytes;
+    SHARD_TRY(shard_file_read(file, first, file_bytes < 8 ? file_bytes : 8, 0));
+    SHARD_TRY(shard_safetensors_text_bytes(file->path, first, file_bytes, &text_bytes));
+    char *text = shard_calloc((size_t)text_bytes, 1);
+    if (!text)
+        return shard_last_status();
+    *data_start = 8 + text_bytes;
+    shard_status status = shard_file_read(file, text, text_bytes, 8);
+    if (status == SHARD_OK)
+        status = shard_safetensors_parse(header, file->path, text, (size_t)text_bytes, file_bytes - *data_start);
+    *hash = shard_hash_bytes(shard_hash_bytes(SHARD_HASH_START, &file_bytes, sizeof file_bytes), text, text_bytes);
+    free(text);
+    return status;
+}
+
+shard_tensors *shard_inspect(const char *path, shard_metadata **metadata)
+{
+    shard_file file = {0};
+    shard_safetensors header = {0};
+    int64_t bytes, data_start;
+    uint64_t hash;
+    if (!path) {
+        shard_null_argument("shard_inspect", "path");
+        return NULL;
+    }
+    shard_tensors *tensors = NULL;
+    shard_metadata *read = NULL;
+    shard_status status = shard_file_open(&file, path, &bytes);
+    if (status == SHARD_OK)
+        status = read_header(&file, bytes, &header, &data_start, &hash);
+    shard_file_close(&file);
+    if (status == SHARD_OK && metadata)
+        status = (read = shard_metadata_from_json(header.metadata)) ? SHARD_OK : shard_last_status();
+    if (status == SHARD_OK)
+        status = (tensors = shard_tensors_create()) ? SHARD_OK : shard_last_status();
+    for (int64_t i = 0; i < header.count && status == SHARD_OK; i++) {
+        const shard_entry *entry = &header.entries[i];
+        shard_tensor *tensor = NULL;
+        if (entry->refusal)
+            shard_error(SHARD_ERROR_UNSUPPORTED, "%s: %s %s, which tensors here cannot have", path, shard_quoted(entry->name),
+                        entry->refusal);
+        else
+            tensor = shard_empty(entry->shape, .dtype = entry->dtype);
+        status = tensor ? shard_tensors_add(tensors, entry->name, tensor) : shard_last_status();
+        shard_release(tensor);
+    }
+    shard_safetensors_free(&header);
+    if (status != SHARD_OK) {
+        shard_tensors_destroy(tensors);
+        shard_metadata_destroy(read);
+        return NULL;
+    }
+    if (metadata)
+        *metadata = read;
+    return tensors;
+}
+
+/* ---- whether the file fits ---- */
+
+/* What is wrong in one way with several tensors: the first few by name. */
+typedef struct complaint {
+    int64_t count;
+    char text[200];
+} complaint;
+
+static void complain(complaint *c, const char *format, ...) SHARD_PRINTF(2, 3);
+static void complain(complaint *c, const char *format, ...)
+{
+    size_t used = strlen(c->text);
+    if (c->count++ < 3 && used < sizeof c->text - 60) {
+        used += (size_t)snprintf(c->text + used, sizeof c->text - used, used ? ", " : "");
+        va_list arguments;
+        va_start(arguments, format);
+        vsnprintf(c->text + used, sizeof c->text - used, format, arguments);
+        va_end(arguments);
+    }
+}
+
+typedef struct findings {
+    complaint missing, unexpected, refused, shapes, dtypes;
+} findings;
+
+/* The entry for a tensor, if it fits. */
+static const shard_entry *match(const loading *l, const char *name, const shard_tensor *tensor, findings *f)
+{
+    const shard_entry *entry = shard_safetensors_find(&l->header, name);
+    if (!entry) {
+        if (!l->options.allow_missing)
+            complain(&f->missing, "%s", shard_quoted(name));
+        return NULL;
+    }
+    shard_shape shape = shard_tensor_whole_shape(tensor);
+    bool converts = l->options.convert && shard_dtype_is_float(entry->dtype) && shard_dtype_is_float(tensor->dtype);
+    if (entry->refusal)
+        complain(&f->refused, "%s %s", shard_quoted(name), entry->refusal);
+    else if (!shard_shape_equal(&entry->shape, &shape))
+        complain(&f->shapes, "%s is %s there, %s here", shard_quoted(name), shard_shape_text(&entry->shape), shard_shape_text(&shape));
+    else if (entry->dtype != tensor->dtype && !converts)
+        complain(&f->dtypes, "%s is %s there, %s here", shard_quoted(name), shard_dtype_name(entry->dtype),
+                 shard_dtype_name(tensor->dtype));
+    return entry;
+}
+
+static void find_unexpected(const loading *l, findings *f)
+{
+    const char *prefix = l->options.prefix ? l->options.prefix : "";
+    size_t length = strlen(prefix);
+    for (int64_t i = 0; i < l->header.count && !l->options.allow_unexpected; i++) {
+        const char *name = l->header.entries[i].name;
+        if (strncmp(name, prefix, length) == 0 && !shard_tensors_find(l->tensors, name + length))
+            complain(&f->unexpected, "%s", shard_quoted(name));
+    }
+}
+
+static shard_status report(const loading *l, const findings *f)
+{
+    const struct {
+        const complaint *complaint;
+        const char *what;
+    } kinds[] = {
+        {&f->missing, "missing there"},
+        {&f->unexpected, "not expected here"},
+        {&f->shapes, "of another shape"},
+        {&f->dtypes, "of another dtype"},
+        {&f->refused, "that cannot be loaded"},
+    };
+    char text[400] = "";
+    size_t used = 0;
+    for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) {
+        const complaint *c = kinds[i].complaint;
+        if (c->count && used < sizeof text)
+            used += (size_t)snprintf(text + used, sizeof text - used, "%s%" PRId64 " %s (%s%s)", used ? "; " : "", c->count,
+                                     kinds[i].what, c->text, c->count > 3 ? ", ..." : "");
+    }
+    return used ? shard_error(SHARD_ERROR_SHAPE, "%s does not fit: %s", l->path, text) : SHARD_OK;
+}
+
+static shard_status match_all(loading *l)
+{
+    int64_t count = shard_tensors_count(l->tensors);
+    findings f = {0};
+    l->entries = shard_calloc((size_t)count, sizeof *l->entries);
+    if (!l->entries)
+        return shard_last_status();
+    for (int64_t i = 0; i < count; i++) {
+        const shard_tensor *tensor = shard_tensors_at(l->tensors, i);
+        const char *own = shard_tensors_name(l->tensors, i);
+        SHARD_TRY(shard_part_check("shard_load", own, tensor));
+        char *name = shard_format("%s%s", l->options.prefix ? l->options.prefix : "", own);
+        if (!name)
+            return shard_last_status();
+        l->entries[i] = match(l, name, tensor, &f);
+        free(name);
+    }
+    find_unexpected(l, &f);
+    return report(l, &f);
+}
+
+static shard_status prepare(loading *l)
+{
+    int64_t bytes;
+    if (!l->tensors || !l->path)
+        return shard_null_argument("shard_load", l->tensors ? "path" : "tensors");
+    SHARD_TRY(shard_file_open(&l->file, l->path, &bytes));
+    SHARD_TRY(read_header(&l->file, bytes, &l->header, &l->data_start, &l->hash));
+    return match_all(l);
+}
+
+/* Whether all ranks have come this far, with the same file. */
+static shard_status agree(const loading *l)
+{
+    shard_group *world = shard_world();
+    int size = shard_group_size(world);
+    uint64_t *all = shard_calloc((size_t)size, sizeof *all);
+    shard_status status = shard_group_exchange(world, &l->hash, sizeof l->hash, all);
+    for (int rank = 1; rank < size && status == SHARD_OK; rank++)
+        if (all[rank] != all[0])
+            status = shard_error(SHARD_ERROR_MISMATCH, "shard_load: %s is another file on rank %d than on rank 0", l->path, rank);
+    free(all);
+    return status;
+}
+
+/* ---- reading ---- */
+
+/* count values from the staging block to the tensor's memory. */
+static shard_status store(loading *l, const shard_entry *entry, shard_tensor *tensor, char *memory, int64_t count)
+{
+    size_t bytes = (size_t)count * shard_dtype_size(tensor->dtype);
+    const void *values = l->block;
+    if (entry->dtype != tensor->dtype) {
+        if (!l->converted)
+            l->converted = shard_block_take();
+        if (!l->converted)
+            return shard_last_status();
+        SHARD_TRY(shard_cpu()->ops->cast(shard_cpu(), count, l->block, entry->dtype, l->converted, tensor->dtype));
+        values = l->converted;
+    }
+    return shard_ops(tensor)->copy_in(shard_device_of(tensor), memory, values, bytes);
+}
+
+/* One tensor being filled. */
+typedef struct filling {
+    const shard_entry *entry;
+    shard_tensor *tensor;
+    char *memory;
+    int64_t start; /* of its data in the file */
+    int64_t from, to; /* bytes of an element in the file and in memory */
+    bool straight;    /* bytes go from the file into memory as they are */
+} filling;
+
+/* count elements, from element `first` of the whole into the memory from `element` on. */
+static shard_status read_run(loading *l, const filling *f, int64_t first, int64_t element, int64_t count)
+{
+    char *memory = f->memory + element * f->to;
+    if (f->straight)
+        return shard_file_read(&l->file, memory, count * f->from, f->start + first * f->from);
+    int64_t most = SHARD_BLOCK_BYTES / (f->from > f->to ? f->from : f->to);
+    for (int64_t at = 0; at < count; at += most) {
+        int64_t piece = count - at < most ? count - at : most;
+        SHARD_TRY(shard_file_read(&l->file, l->block, piece * f->from, f->start + (first + at) * f->from));
+        SHARD_TRY(store(l, f->entry, f->tensor, memory + at * f->to, piece));
+    }
+    return SHARD_OK;
+}
+
+/* Narrow columns: whole rows are read, and what is not of the part is left out. */
+static shard_status read_columns(loading *l, const filling *f, const shard_part *part)
+{
+    size_t pitch = (size_t)(part->pitch * f->from), width = (size_t)(part->width * f->from);
+    int64_t most = SHARD_BLOCK_BYTES / (part->pitch * (f->from > f->to ? f->from : f->to));
+    for (int64_t row = 0; row < part->rows; row += most) {
+        int64_t rows = part->rows - row < most ? part->rows - row : most;
+        char *memory = f->memory + row * part->width * f->to, *block = l->block;
+        int64_t bytes = (rows - 1) * (int64_t)pitch + (int64_t)width;
+        SHARD_TRY(shard_file_read(&l->file, block, bytes, f->start + (part->start + row * part->pitch) * f->from));
+        if (f->straight) {
+            SHARD_TRY(shard_cpu()->ops->copy_rows(shard_cpu(), memory, width, block, pitch, width, (size_t)rows));
+            continue;
+        }
+        for (int64_t i = 1; i < rows; i++)
+            memmove(block + (size_t)i * width, block + (size_t)i * pitch, width);
+        SHARD_TRY(store(l, f->entry, f->tensor, memory, rows * part->width));
+    }
+    return SHARD_OK;
+}
+
+/* What the tensor was to be filled with at first is not needed any more. */
+static shard_status fill(loading *l, const shard_entry *entry, shard_tensor *tensor)
+{
+    tensor->recipe.kind = SHARD_NO_RECIPE;
+    filling f = {.entry = entry,
+                 .tensor = tensor,
+                 .memory = shard_tensor_memory_to_write(tensor),
+                 .start = l->data_start + entry->begin,
+                 .from = (int64_t)shard_dtype_size(entry->dtype),
+                 .to = (int64_t)shard_dtype_size(tensor->dtype),
+                 .straight = entry->dtype == tensor->dtype && shard_part_is_host(tensor)};
+    shard_part part = shard_part_of(tensor);
+    if (!l->block)
+        l->block = shard_block_take();
+    if (!f.memory || !l->block)
+        return shard_last_status();
+    int64_t widest = part.pitch * (f.from > f.to ? f.from : f.to);
+    if (part.rows > 1 && part.width > 0 && part.width * f.from < SHARD_WIDE_BYTES && widest <= SHARD_BLOCK_BYTES)
+        return read_columns(l, &f, &part);
+    for (int64_t row = 0; row < part.rows && part.width > 0; row++)
+        SHARD_TRY(read_run(l, &f, part.start + row * part.pitch, row * part.width, part.width));
+    return SHARD_OK;
+}
+
+/* Joint over the world when it returns. */
+static shard_status fill_all(loading *l)
+{
+    for (int64_t i = 0; i < shard_tensors_count(l->tensors) && shard_last_status() == SHARD_OK; i++)
+        if (l->entries[i])
+            fill(l, l->entries[i], shard_tensors_at(l->tensors, i));
+    shard_file_close(&l->file);
+    return shard_agree(shard_world());
+}
+
+shard_status shard_load_with(const shard_tensors *tensors, const char *path, shard_load_options options)
+{
+    loading l = {.tensors = tensors, .path = path, .options = options};
+    shard_metadata *metadata = NULL;
+    prepare(&l);
+    if (agree(&l) == SHARD_OK) {
+        if (options.metadata)
+            metadata = shard_metadata_from_json(l.header.metadata);
+        fill_all(&l);
+    }
+    shard_file_close(&l.file);
+    shard_block_give_back(l.block);
+    shard_block_give_back(l.converted);
+    shard_safetensors_free(&l.header);
+    free(l.entries);
+    if (shard_last_status() != SHARD_OK) {
+        shard_metadata_destroy(metadata);
+        return shard_last_status();
+    }
+    if (options.metadata)
+        *options.metadata = metadata;
+    return SHARD_OK;
+}
+
+shard_status shard_load_module(shard_module *module, const char *path)
+{
+    shard_tensors *tensors = shard_state_dict(module);
+    shard_load(tensors, path);
+    shard_tensors_destroy(tensors);
+    return shard_last_status();
+}

@@ -1,0 +1,168 @@
+#include "checkpoint/part.h"
+
+#include "checkpoint/safetensors.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+
+shard_part shard_part_of(const shard_tensor *tensor)
+{
+    const shard_shape *shape = &tensor->shape;
+    int64_t numel = shard_shape_product(shape, 0, shape->ndim);
+    shard_part part = {.rows = 1, .width = numel, .pitch = numel};
+    if (tensor->placement.kind != SHARD_SPLIT)
+        return part;
+    int dim = tensor->placement.dim;
+    int64_t inner = shard_shape_product(shape, dim + 1, shape->ndim);
+    part = (shard_part){.rows = shard_shape_product(shape, 0, dim),
+                        .width = shape->dim[dim] * inner,
+                        .pitch = tensor->placement.whole * inner,
+                        .start = tensor->placement.start * inner};
+    if (part.width == part.pitch)
+        part = (shard_part){.rows = 1, .width = numel, .pitch = numel};
+    return part;
+}
+
+shard_status shard_part_check(const char *function, const char *name, const shard_tensor *tensor)
+{
+    if (tensor->placement.kind == SHARD_PARTIAL)
+        return shard_error(SHARD_ERROR_SHAPE, "%s: %s is partial, one of several that are to be summed: call shard_reduce first",
+                           function, shard_quoted(name));
+    return SHARD_OK;
+}
+
+void *shard_block_take(void)
+{
+    return shard_cpu()->ops->allocate(shard_cpu(), SHARD_BLOCK_BYTES);
+}
+
+void shard_block_give_back(void *block)
+{
+    shard_cpu()->ops->release(shard_cpu(), block, SHARD_BLOCK_BYTES);
+}
+
+bool shard_part_is_host(const shard_tensor *tensor)
+{
+    return shard_device_of(tensor) == shard_cpu();
+}
+
+const void *shard_part_read(shard_tensor *tensor, int64_t element, int64_t count, void *block)
+{
+    size_t size = shard_dtype_size(tensor->dtype);
+    const char *memory = shard_tensor_memory(tensor);
+    if (!memory)
+        return NULL;
+    memory += (size_t)element * size;
+    if (shard_part_is_host(tensor))
+        return memory;
+    return shard_ops(tensor)->copy_out(shard_device_of(tensor), block, memory, (size_t)count * size) == SHARD_OK ? block : NULL;
+}
+
+shard_range *shard_part_ranges(const char *name, const shard_tensor *tensor)
+{
+    const shard_placement *placement = &tensor->placement;
+    int size = shard_group_size(placement->group);
+    shard_range mine = {placement->start, tensor->shape.dim[placement->dim]};
+    shard_range *all = shard_calloc((size_t)size, sizeof *all);
+    if (shard_group_exchange(placement->group, &mine, sizeof mine, all) != SHARD_OK) {
+        free(all);
+        return NULL;
+    }
+    int64_t covered = 0;
+    int member = 0;
+    while (member < size && all[member].start == covered)
+        covered += all[member++].size;
+    if (member == size && covered == placement->whole)
+        return all;
+    member = member < size ? member : size - 1;
+    shard_error(SHARD_ERROR_SHAPE,
+                "%s: its parts do not make up the whole of %" PRId64 ": rank %d has %" PRId64 " from %" PRId64
+                " on, where %" PRId64 " are covered so far",
+                shard_quoted(name), placement->whole, shard_group_world_rank(placement->group, member), all[member].size,
+                all[member].start, covered);
+    free(all);
+    return NULL;
+}
+
+/* A walk over the blocks of a split tensor. */
+typedef struct walk {
+    shard_tensor *tensor;
+    int members;
+    int64_t width, pitch;   /* elements of a row, own and of the whole */
+    int64_t rows, columns;  /* of a block; columns of each member */
+    int64_t *offset, *size; /* [members] where a member's part of a row begins, and its elements */
+    int64_t *count, *first; /* [members] those in the block at hand */
+    int64_t *piece;         /* [members] elements in the block at hand */
+    void *mine, *all;
+} walk;
+
+static shard_status start_walk(walk *w, shard_tensor *tensor, const shard_range *ranges)
+{
+    const shard_placement *placement = &tensor->placement;
+    int64_t inner = shard_shape_product(&tensor->shape, placement->dim + 1, tensor->shape.ndim);
+    int members = shard_group_size(placement->group);
+    *w = (walk){.tensor = tensor, .members = members, .pitch = placement->whole * inner};
+    w->width = tensor->shape.dim[placement->dim] * inner;
+    w->offset = shard_calloc(5 * (size_t)members, sizeof *w->offset);
+    w->all = shard_block_take();
+    w->mine = shard_part_is_host(tensor) ? w->all : shard_block_take();
+    if (!w->offset || !w->all || !w->mine)
+        return shard_last_status();
+    w->size = w->offset + members;
+    w->count = w->size + members;
+    w->first = w->count + members;
+    w->piece = w->first + members;
+    /* Whole rows where they fit; else a row by stretches, as long for each member. */
+    int64_t most = SHARD_BLOCK_BYTES / (int64_t)shard_dtype_size(tensor->dtype);
+    bool fit = w->pitch <= most;
+    w->rows = fit && w->pitch > 0 ? most / w->pitch : 1;
+    w->columns = fit ? most : most / members;
+    for (int member = 0; member < members; member++) {
+        w->offset[member] = ranges[member].start * inner;
+        w->size[member] = ranges[member].size * inner;
+    }
+    return SHARD_OK;
+}
+
+static void end_walk(walk *w)
+{
+    if (w->mine != w->all)
+        shard_block_give_back(w->mine);
+    shard_block_give_back(w->all);
+    free(w->offset);
+}
+
+/* Only what the group knows jointly ends the walk, so that no member waits for others. */
+static shard_status gather_block(walk *w, int64_t row, int64_t rows, int64_t column)
+{
+    shard_group *group = w->tensor->placement.group;
+    for (int member = 0; member < w->members; member++) {
+        int64_t left = w->size[member] - column;
+        w->count[member] = left < 0 ? 0 : left < w->columns ? left : w->columns;
+        w->first[member] = w->offset[member] + column;
+        w->piece[member] = rows * w->count[member];
+    }
+    int64_t mine = w->piece[shard_group_rank(group)];
+    const void *values = mine ? shard_part_read(w->tensor, row * w->width + column, mine, w->mine) : w->mine;
+    return shard_group_all_gather(group, values, w->all, w->piece, w->tensor->dtype);
+}
+
+shard_status shard_part_gather(shard_tensor *tensor, const shard_range *ranges,
+                               shard_status (*take)(void *, const shard_block *), void *context)
+{
+    walk w;
+    start_walk(&w, tensor, ranges);
+    shard_status status = shard_agree(tensor->placement.group);
+    int64_t rows = shard_shape_product(&tensor->shape, 0, tensor->placement.dim), columns = 0;
+    for (int member = 0; member < w.members && status == SHARD_OK; member++)
+        columns = w.size[member] > columns ? w.size[member] : columns;
+    for (int64_t row = 0; row < rows && status == SHARD_OK; row += w.rows)
+        for (int64_t column = 0; column < columns && status == SHARD_OK; column += w.columns) {
+            int64_t number = rows - row < w.rows ? rows - row : w.rows;
+            status = gather_block(&w, row, number, column);
+            if (status == SHARD_OK)
+                take(context, &(shard_block){w.all, row, number, w.pitch, w.count, w.first, w.members});
+        }
+    end_walk(&w);
+    return shard_last_status();
+}

@@ -1,0 +1,72 @@
+/*
+ * Where a rank's part of a tensor lies in the whole, and the members' parts brought
+ * together, a block at a time.
+ */
+#ifndef SHARD_CHECKPOINT_PART_H
+#define SHARD_CHECKPOINT_PART_H
+
+#include "tensor/tensor.h"
+
+/* What is staged at a time. A rank has at most two such buffers and a file's bounce. */
+#define SHARD_BLOCK_BYTES ((int64_t)16 << 20)
+/* Pieces of a split tensor's rows from this on are read and written each by its own. */
+#define SHARD_WIDE_BYTES ((int64_t)256 << 10)
+
+/* `rows` pieces of `width` elements, one after the other in the part's memory; in the
+ * whole tensor the first begins at element `start`, and each `pitch` after the one
+ * before. A part that lies in one piece has one row. */
+typedef struct shard_part {
+    int64_t rows, width, pitch, start;
+} shard_part;
+
+shard_part shard_part_of(const shard_tensor *tensor);
+
+/* Refuses a PARTIAL tensor; function and name are for the text. */
+shard_status shard_part_check(const char *function, const char *name, const shard_tensor *tensor);
+
+/* FNV-1a, going on from hash. */
+#define SHARD_HASH_START 0xcbf29ce484222325u
+static inline uint64_t shard_hash_bytes(uint64_t hash, const void *data, int64_t bytes)
+{
+    for (int64_t i = 0; i < bytes; i++)
+        hash = (hash ^ ((const unsigned char *)data)[i]) * 0x100000001b3u;
+    return hash;
+}
+
+/* Whether all ranks call the function with the same names, dtypes, whole shapes and
+ * placements in the list, and the same argument, which is a text. Collective over the
+ * world. */
+shard_status shard_tensors_agree(const char *function, const shard_tensors *tensors, const char *argument);
+
+/* Host memory for staging, SHARD_BLOCK_BYTES; NULL with the error set. */
+void *shard_block_take(void);
+void shard_block_give_back(void *block);
+
+/* The values of a tensor from an element on, as host memory: its own, or copied into
+ * `block`, which then holds count elements. NULL with the error set. */
+const void *shard_part_read(shard_tensor *tensor, int64_t element, int64_t count, void *block);
+/* Whether a tensor's memory is host memory. */
+bool shard_part_is_host(const shard_tensor *tensor);
+
+/* The ranges of all members of a split tensor's group along the split dimension,
+ * [size]; an error if they do not cover the whole. Collective over the group. Freed
+ * by free(); NULL with the error set. */
+shard_range *shard_part_ranges(const char *name, const shard_tensor *tensor);
+
+/* A block: of each member `count[member]` elements of each of `rows` rows of the whole,
+ * from row `row` and the row's element `first[member]` on. The members' stand one after
+ * the other in data. A row of the whole has `pitch` elements. */
+typedef struct shard_block {
+    const char *data;
+    int64_t row, rows, pitch;
+    const int64_t *count, *first; /* [members] */
+    int members;
+} shard_block;
+
+/* Calls take for block after block of a split tensor, on every member: whole rows where
+ * they fit into a block. Collective over its group; an error of take's on one member
+ * ends it for all. */
+shard_status shard_part_gather(shard_tensor *tensor, const shard_range *ranges,
+                               shard_status (*take)(void *context, const shard_block *block), void *context);
+
+#endif

@@ -1,0 +1,362 @@
+#include "checkpoint/safetensors.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define METADATA "__metadata__"
+#define MALFORMED(path, ...) fail_malformed(path, shard_format(__VA_ARGS__))
+
+static const struct type {
+    const char *name;
+    int bits;
+    int dtype; /* -1: none of ours */
+    const char *refusal;
+} types[] = {
+    {"F32", 32, SHARD_FLOAT32, NULL},
+    {"F64", 64, SHARD_FLOAT64, NULL},
+    {"BF16", 16, SHARD_BFLOAT16, NULL},
+    {"F16", 16, SHARD_FLOAT16, NULL},
+    {"I64", 64, SHARD_INT64, NULL},
+    {"I32", 32, SHARD_INT32, NULL},
+    {"U8", 8, SHARD_UINT8, NULL},
+#define OTHER(name, bits) {name, bits, -1, "has dtype " name}
+    OTHER("BOOL", 8),
+    OTHER("I8", 8),
+    OTHER("I16", 16),
+    OTHER("U16", 16),
+    OTHER("U32", 32),
+    OTHER("U64", 64),
+    OTHER("C64", 64),
+    OTHER("F8_E4M3", 8),
+    OTHER("F8_E5M2", 8),
+    OTHER("F8_E8M0", 8),
+    OTHER("F8_E4M3FNUZ", 8),
+    OTHER("F8_E5M2FNUZ", 8),
+    OTHER("F6_E2M3", 6),
+    OTHER("F6_E3M2", 6),
+    OTHER("F4", 4),
+#undef OTHER
+};
+#define TYPES (sizeof types / sizeof *types)
+
+const char *shard_quoted(const char *name)
+{
+    enum { BUFFERS = 6, SHOWN = 96 };
+    static _Thread_local char buffers[BUFFERS][SHOWN + 8];
+    static _Thread_local unsigned turn;
+    char *text = buffers[turn++ % BUFFERS];
+    size_t length = 0;
+    text[length++] = '"';
+    for (const char *c = name; *c; c++) {
+        if (length > SHOWN && (*c & 0xc0) != 0x80) { /* never within a character */
+            memcpy(text + length, "...", 3);
+            length += 3;
+            break;
+        }
+        text[length++] = (unsigned char)*c < 0x20 || *c == 0x7f ? '?' : *c;
+    }
+    text[length++] = '"';
+    text[length] = '\0';
+    return text;
+}
+
+/* ---- reading ---- */
+
+static shard_status fail_malformed(const char *path, char *what)
+{
+    if (what)
+        shard_error(SHARD_ERROR_FORMAT, "%s is not a well-formed safetensors file: %s", path, what);
+    free(what);
+    return shard_last_status();
+}
+
+shard_status shard_safetensors_text_bytes(const char *path, const unsigned char first[8], int64_t file_bytes, int64_t *text_bytes)
+{
+    if (file_bytes < 8)
+        return MALFORMED(path, "it has %" PRId64 " bytes, fewer than the 8 of the header's length", file_bytes);
+    uint64_t length = 0;
+    for (int i = 7; i >= 0; i--)
+        length = length << 8 | first[i];
+    if (length > (uint64_t)SHARD_SAFETENSORS_HEADER_MOST)
+        return MALFORMED(path, "a header of %" PRIu64 " bytes; the most is %" PRId64, length, SHARD_SAFETENSORS_HEADER_MOST);
+    if ((int64_t)length > file_bytes - 8)
+        return MALFORMED(path, "a header of %" PRIu64 " bytes in a file of %" PRId64 ": it was cut off", length, file_bytes);
+    *text_bytes = (int64_t)length;
+    return SHARD_OK;
+}
+
+static const struct type *find_type(const char *name)
+{
+    for (size_t i = 0; name && i < TYPES; i++)
+        if (strcmp(types[i].name, name) == 0)
+            return &types[i];
+    return NULL;
+}
+
+static shard_status read_size(const char *path, const char *name, const json_t *value, int64_t *size)
+{
+    if (!json_is_integer(value) || json_integer_value(value) < 0)
+        return MALFORMED(path, "%s: sizes and offsets must be integers of 0 or more", shard_quoted(name));
+    *size = (int64_t)json_integer_value(value);
+    return SHARD_OK;
+}
+
+/* *bits = the tensor's, from its dtype and shape. */
+static shard_status read_shape(const char *path, shard_entry *entry, const json_t *shape, int64_t *bits)
+{
+    if (!json_is_array(shape))
+        return MALFORMED(path, "%s has no shape", shard_quoted(entry->name));
+    size_t ndim = json_array_size(shape);
+    if (ndim > SHARD_MAX_DIMS)
+        entry->refusal = "has more than 8 dimensions";
+    else
+        entry->shape.ndim = (int)ndim;
+    for (size_t i = 0; i < ndim; i++) {
+        int64_t size = 0;
+        SHARD_TRY(read_size(path, entry->name, json_array_get(shape, i), &size));
+        if (!shard_multiply(*bits, size, bits))
+            return MALFORMED(path, "%s: its size overflows", shard_quoted(entry->name));
+        if (i < SHARD_MAX_DIMS)
+            entry->shape.dim[i] = size;
+    }
+    return SHARD_OK;
+}
+
+static shard_status read_entry(const char *path, shard_entry *entry, const json_t *object)
+{
+    if (!json_is_object(object))
+        return MALFORMED(path, "%s is not described by an object", shard_quoted(entry->name));
+    const char *type_name = json_string_value(json_object_get(object, "dtype"));
+    const struct type *type = find_type(type_name);
+    if (!type)
+        return MALFORMED(path, "%s has dtype %s, which there is not", shard_quoted(entry->name),
+                         type_name ? shard_quoted(type_name) : "missing or no string");
+    entry->dtype = type->dtype < 0 ? SHARD_UINT8 : (shard_dtype)type->dtype;
+    entry->refusal = type->refusal;
+    int64_t bits = type->bits;
+    SHARD_TRY(read_shape(path, entry, json_object_get(object, "shape"), &bits));
+    const json_t *offsets = json_object_get(object, "data_offsets");
+    if (!json_is_array(offsets) || json_array_size(offsets) != 2)
+        return MALFORMED(path, "%s has no pair of data_offsets", shard_quoted(entry->name));
+    SHARD_TRY(read_size(path, entry->name, json_array_get(offsets, 0), &entry->begin));
+    SHARD_TRY(read_size(path, entry->name, json_array_get(offsets, 1), &entry->end));
+    if (entry->end < entry->begin)
+        return MALFORMED(path, "%s ends at %" PRId64 ", before it begins at %" PRId64, shard_quoted(entry->name), entry->end,
+                         entry->begin);
+    if (bits % 8)
+        return MALFORMED(path, "%s ends within a byte", shard_quoted(entry->name));
+    if (entry->end - entry->begin != bits / 8)
+        return MALFORMED(path, "%s has %" PRId64 " bytes; its dtype and shape make it %" PRId64, shard_quoted(entry->name),
+                         entry->end - entry->begin, bits / 8);
+    return SHARD_OK;
+}
+
+static shard_status read_metadata(shard_safetensors *header, const char *path, json_t *metadata)
+{
+    const char *name;
+    json_t *value;
+    if (!json_is_object(metadata))
+        return MALFORMED(path, METADATA " is not an object");
+    json_object_foreach (metadata, name, value)
+        if (!json_is_string(value))
+            return MALFORMED(path, METADATA ": %s is not a string", shard_quoted(name));
+    header->metadata = metadata;
+    return SHARD_OK;
+}
+
+static shard_status read_entries(shard_safetensors *header, const char *path)
+{
+    const char *name;
+    json_t *value;
+    size_t most = json_object_size(header->root);
+    header->entries = shard_calloc(most, sizeof *header->entries);
+    header->by_name = shard_calloc(most, sizeof *header->by_name);
+    if (!header->entries || !header->by_name)
+        return shard_last_status();
+    json_object_foreach (header->root, name, value) {
+        if (strcmp(name, METADATA) == 0) {
+            SHARD_TRY(read_metadata(header, path, value));
+            continue;
+        }
+        shard_entry *entry = &header->entries[header->count];
+        entry->name = name;
+        SHARD_TRY(read_entry(path, entry, value));
+        header->by_name[header->count] = header->count;
+        header->count++;
+    }
+    return SHARD_OK;
+}
+
+static int compare_offsets(const void *left, const void *right, void *entries)
+{
+    const shard_entry *a = (shard_entry *)entries + *(const int64_t *)left, *b = (shard_entry *)entries + *(const int64_t *)right;
+    if (a->begin != b->begin)
+        return a->begin < b->begin ? -1 : 1;
+    return (a->end > b->end) - (a->end < b->end);
+}
+
+static int compare_names(const void *left, const void *right, void *entries)
+{
+    const shard_entry *a = (shard_entry *)entries + *(const int64_t *)left, *b = (shard_entry *)entries + *(const int64_t *)right;
+    return strcmp(a->name, b->name);
+}
+
+/* The tensors must cover the data exactly, each byte once. */
+static shard_status check_cover(shard_safetensors *header, const char *path, int64_t data_bytes)
+{
+    int64_t covered = 0;
+    qsort_r(header->by_name, (size_t)header->count, sizeof *header->by_name, compare_offsets, header->entries);
+    for (int64_t i = 0; i < header->count; i++) {
+        const shard_entry *entry = &header->entries[header->by_name[i]];
+        if (entry->begin < covered)
+            return MALFORMED(path, "%s overlaps another tensor: it begins at %" PRId64 ", before byte %" PRId64,
+                             shard_quoted(entry->name), entry->begin, covered);
+        if (entry->begin > covered)
+            return MALFORMED(path, "a hole of %" PRId64 " bytes before %s", entry->begin - covered, shard_quoted(entry->name));
+        covered = entry->end;
+        if (covered > data_bytes)
+            return MALFORMED(path, "%s ends at byte %" PRId64 " of the data, which has %" PRId64 ": it was cut off",
+                             shard_quoted(entry->name), covered, data_bytes);
+    }
+    if (covered < data_bytes)
+        return MALFORMED(path, "%" PRId64 " bytes after the last tensor", data_bytes - covered);
+    return SHARD_OK;
+}
+
+shard_status shard_safetensors_parse(shard_safetensors *header, const char *path, const char *text, size_t text_bytes,
+                                     int64_t data_bytes)
+{
+    *header = (shard_safetensors){0};
+    if (text_bytes == 0 || text[0] != '{')
+        return MALFORMED(path, "its header does not begin with {");
+    json_error_t error;
+    header->root = json_loadb(text, text_bytes, JSON_REJECT_DUPLICATES, &error);
+    if (!header->root)
+        return MALFORMED(path, "its header at byte %d: %s", error.position, shard_quoted(error.text));
+    SHARD_TRY(read_entries(header, path));
+    SHARD_TRY(check_cover(header, path, data_bytes));
+    qsort_r(header->by_name, (size_t)header->count, sizeof *header->by_name, compare_names, header->entries);
+    return SHARD_OK;
+}
+
+void shard_safetensors_free(shard_safetensors *header)
+{
+    json_decref(header->root);
+    free(header->entries);
+    free(header->by_name);
+    *header = (shard_safetensors){0};
+}
+
+const shard_entry *shard_safetensors_find(const shard_safetensors *header, const char *name)
+{
+    int64_t low = 0, high = header->count;
+    while (low < high) {
+        int64_t middle = low + (high - low) / 2;
+        const shard_entry *entry = &header->entries[header->by_name[middle]];
+        int order = strcmp(name, entry->name);
+        if (order == 0)
+            return entry;
+        if (order < 0)
+            high = middle;
+        else
+            low = middle + 1;
+    }
+    return NULL;
+}
+
+/* ---- writing ---- */
+
+static int64_t entry_bytes(const shard_entry *entry)
+{
+    return shard_shape_product(&entry->shape, 0, entry->shape.ndim) * (int64_t)shard_dtype_size(entry->dtype);
+}
+
+static int compare_places(const void *left, const void *right, void *entries)
+{
+    int64_t i = *(const int64_t *)left, j = *(const int64_t *)right;
+    const shard_entry *a = (shard_entry *)entries + i, *b = (shard_entry *)entries + j;
+    int64_t a_size = (int64_t)shard_dtype_size(a->dtype), b_size = (int64_t)shard_dtype_size(b->dtype);
+    if (a_size != b_size)
+        return a_size > b_size ? -1 : 1;
+    if (entry_bytes(a) != entry_bytes(b))
+        return entry_bytes(a) > entry_bytes(b) ? -1 : 1;
+    return (i > j) - (i < j);
+}
+
+shard_status shard_safetensors_lay_out(shard_entry *entries, int64_t count, int64_t *data_bytes)
+{
+    int64_t *order = shard_calloc((size_t)count, sizeof *order);
+    if (!order)
+        return shard_last_status();
+    for (int64_t i = 0; i < count; i++)
+        order[i] = i;
+    qsort_r(order, (size_t)count, sizeof *order, compare_places, entries);
+    bool fits = true;
+    *data_bytes = 0;
+    for (int64_t i = 0; i < count && fits; i++) {
+        shard_entry *entry = &entries[order[i]];
+        entry->begin = *data_bytes;
+        fits = !__builtin_add_overflow(*data_bytes, entry_bytes(entry), data_bytes);
+        entry->end = *data_bytes;
+    }
+    free(order);
+    return fits ? SHARD_OK : shard_error(SHARD_ERROR_MEMORY, "the tensors' sizes overflow");
+}
+
+static const char *type_name(shard_dtype dtype)
+{
+    for (size_t i = 0; i < TYPES; i++)
+        if (types[i].dtype == (int)dtype)
+            return types[i].name;
+    return NULL;
+}
+
+static shard_status describe(json_t *root, const shard_entry *entry)
+{
+    json_t *shape = json_array();
+    for (int i = 0; i < entry->shape.ndim; i++)
+        json_array_append_new(shape, json_integer(entry->shape.dim[i]));
+    json_t *object = json_pack("{s:s, s:o, s:[I, I]}", "dtype", type_name(entry->dtype), "shape", shape, "data_offsets",
+                               (json_int_t)entry->begin, (json_int_t)entry->end);
+    if (!object)
+        return shard_error(SHARD_ERROR_MEMORY, "no memory for a checkpoint's header");
+    if (strcmp(entry->name, METADATA) == 0 || json_object_set_new(root, entry->name, object) != 0)
+        return shard_error(SHARD_ERROR_ARGUMENT, "a tensor cannot be saved as %s: names must be UTF-8, and not " METADATA,
+                           shard_quoted(entry->name));
+    return SHARD_OK;
+}
+
+static char *format_text(json_t *root, int64_t *bytes)
+{
+    size_t length = json_dumpb(root, NULL, 0, JSON_COMPACT);
+    if (length == 0 || length > (size_t)SHARD_SAFETENSORS_HEADER_MOST - SHARD_SAFETENSORS_UNIT)
+        return shard_fail_null(SHARD_ERROR_ARGUMENT, "a checkpoint's header of %zu bytes; the most is %" PRId64, length,
+                               SHARD_SAFETENSORS_HEADER_MOST);
+    size_t whole = (8 + length + SHARD_SAFETENSORS_UNIT - 1) / SHARD_SAFETENSORS_UNIT * SHARD_SAFETENSORS_UNIT;
+    char *text = shard_calloc(whole, 1);
+    if (!text)
+        return NULL;
+    memset(text, ' ', whole);
+    for (int i = 0; i < 8; i++)
+        text[i] = (char)((uint64_t)(whole - 8) >> 8 * i & 0xff);
+    json_dumpb(root, text + 8, length, JSON_COMPACT);
+    *bytes = (int64_t)whole;
+    return text;
+}
+
+char *shard_safetensors_format(const shard_entry *entries, int64_t count, json_t *metadata, int64_t *bytes)
+{
+    json_t *root = json_object();
+    if (!root || (metadata && json_object_size(metadata) && json_object_set(root, METADATA, metadata) != 0)) {
+        json_decref(root);
+        return shard_fail_null(SHARD_ERROR_MEMORY, "no memory for a checkpoint's header");
+    }
+    shard_status status = SHARD_OK;
+    for (int64_t i = 0; i < count && status == SHARD_OK; i++)
+        status = describe(root, &entries[i]);
+    char *text = status == SHARD_OK ? format_text(root, bytes) : NULL;
+    json_decref(root);
+    return text;
+}

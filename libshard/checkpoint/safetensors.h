@@ -1,0 +1,62 @@
+/*
+ * The header of a safetensors file: 8 bytes with its length, little-endian, then JSON
+ * that says of each tensor its dtype, shape and where its data begins and ends, then
+ * the data. https://huggingface.co/docs/safetensors
+ */
+#ifndef SHARD_CHECKPOINT_SAFETENSORS_H
+#define SHARD_CHECKPOINT_SAFETENSORS_H
+
+#include "tensor/tensor.h"
+
+#include <jansson.h>
+
+/* A longer header is refused, as the Python package does. */
+#define SHARD_SAFETENSORS_HEADER_MOST ((int64_t)100 * 1000 * 1000)
+
+typedef struct shard_entry {
+    const char *name;
+    shard_dtype dtype;
+    shard_shape shape;
+    int64_t begin, end; /* bytes of the data */
+    /* Why its values cannot be had: "has dtype BOOL"; NULL: they can, and dtype and
+     * shape are set. */
+    const char *refusal;
+} shard_entry;
+
+typedef struct shard_safetensors {
+    json_t *root; /* has the names */
+    json_t *metadata; /* belongs to root; NULL if there is none */
+    shard_entry *entries; /* in the header's order */
+    int64_t count;
+    int64_t *by_name; /* indices of entries */
+} shard_safetensors;
+
+/* The header of a file of which `text` is the JSON and data_bytes the size of what
+ * follows it. Every violation of the format is an error (FORMAT) that begins with
+ * path. Ended by shard_safetensors_free, after a failure too. */
+shard_status shard_safetensors_parse(shard_safetensors *header, const char *path, const char *text, size_t text_bytes,
+                                     int64_t data_bytes);
+void shard_safetensors_free(shard_safetensors *header);
+
+/* The text's length from a file's first 8 bytes, checked against the file's size. */
+shard_status shard_safetensors_text_bytes(const char *path, const unsigned char first[8], int64_t file_bytes, int64_t *text_bytes);
+
+/* NULL if there is none of that name. */
+const shard_entry *shard_safetensors_find(const shard_safetensors *header, const char *name);
+
+/* Sets begin and end of each entry: large dtypes first, so that all values are
+ * aligned, and large tensors first, so that their parts begin on blocks of the disk
+ * where that is possible. */
+shard_status shard_safetensors_lay_out(shard_entry *entries, int64_t count, int64_t *data_bytes);
+
+/* The file's first bytes: length, JSON, and spaces up to a multiple of
+ * SHARD_SAFETENSORS_UNIT. metadata: an object of strings, or NULL. Freed by free();
+ * NULL with the error set. */
+#define SHARD_SAFETENSORS_UNIT 4096
+char *shard_safetensors_format(const shard_entry *entries, int64_t count, json_t *metadata, int64_t *bytes);
+
+/* "name" for messages: cut if it is long, on one line; one of a few static buffers of
+ * the thread. */
+const char *shard_quoted(const char *name);
+
+#endif

@@ -1,0 +1,282 @@
+/*
+ * Saving. Every rank computes the same header from its list, so that each knows where
+ * its part goes; a hash shows that the lists agree. Then each writes its own part:
+ * what lies in one piece straight from its memory, narrow columns after a group has
+ * brought them together into whole rows.
+ *
+ * No rank leaves early: an error is told at the next collective, and only what all
+ * members of a group know ends what they do together.
+ */
+#include "checkpoint/file.h"
+#include "checkpoint/metadata.h"
+#include "checkpoint/part.h"
+#include "checkpoint/safetensors.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+/* A replicated tensor is written in pieces of at least this, by one rank each. */
+#define SHARE ((int64_t)1 << 20)
+
+typedef struct saving {
+    shard_group *world;
+    const shard_tensors *tensors;
+    const char *path;
+    int64_t count;
+    shard_entry *entries; /* [count] */
+    shard_range **ranges; /* [count] of split tensors, NULL for others */
+    int64_t data_bytes;
+    int64_t data_start; /* in the file */
+    char *temporary;
+    shard_file file;
+    int64_t next; /* whose turn it is to write a piece of a replicated tensor */
+} saving;
+
+/* ---- what is to be saved ---- */
+
+/* Collective over the world. */
+static shard_status agree(const saving *s)
+{
+    char *path = s->path ? shard_format("\"%s\"", s->path) : NULL;
+    if (!s->path)
+        shard_null_argument("shard_save", "path");
+    shard_status status = shard_tensors_agree("shard_save", s->tensors, path ? path : "");
+    free(path);
+    return status;
+}
+
+static shard_status plan(saving *s)
+{
+    int64_t count = shard_tensors_count(s->tensors);
+    s->entries = shard_calloc((size_t)count, sizeof *s->entries);
+    s->ranges = shard_calloc((size_t)count, sizeof *s->ranges);
+    if (!s->entries || !s->ranges)
+        return shard_last_status();
+    s->count = count;
+    for (int64_t i = 0; i < count; i++) {
+        const shard_tensor *tensor = shard_tensors_at(s->tensors, i);
+        s->entries[i] = (shard_entry){
+            .name = shard_tensors_name(s->tensors, i), .dtype = tensor->dtype, .shape = shard_tensor_whole_shape(tensor)};
+    }
+    return shard_safetensors_lay_out(s->entries, count, &s->data_bytes);
+}
+
+/* Each group compares the parts of its split tensors. Joint over the world when it
+ * returns. */
+static shard_status agree_on_parts(saving *s)
+{
+    for (int64_t i = 0; i < shard_tensors_count(s->tensors); i++) {
+        const shard_tensor *tensor = shard_tensors_at(s->tensors, i);
+        if (tensor->placement.kind != SHARD_SPLIT)
+            continue;
+        shard_range *ranges = shard_part_ranges(shard_tensors_name(s->tensors, i), tensor);
+        if (i < s->count)
+            s->ranges[i] = ranges;
+        else
+            free(ranges);
+    }
+    return shard_agree(s->world);
+}
+
+/* ---- the temporary file ---- */
+
+/* What rank 0 tells of the file that it has made. */
+typedef struct invitation {
+    int64_t data_start;
+    uint64_t token;
+} invitation;
+
+static shard_status name_temporary(saving *s, uint64_t token)
+{
+    free(s->temporary);
+    s->temporary = shard_format("%s.tmp.%08" PRIx64, s->path, token);
+    return s->temporary ? SHARD_OK : shard_last_status();
+}
+
+static uint64_t draw_token(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_REALTIME, &now);
+    return ((uint64_t)now.tv_nsec ^ (uint64_t)now.tv_sec << 20 ^ (uint64_t)getpid() << 8) & 0xffffffffu;
+}
+
+static shard_status create(saving *s, const shard_metadata *metadata, invitation *told)
+{
+    int64_t header_bytes, bytes;
+    char *header = shard_safetensors_format(s->entries, s->count, shard_metadata_json(metadata), &header_bytes);
+    shard_status status = header ? shard_file_check_target(s->path) : shard_last_status();
+    bool taken = true;
+    for (told->token = draw_token(); status == SHARD_OK && taken; told->token += taken) {
+        status = name_temporary(s, told->token);
+        if (status == SHARD_OK)
+            status = shard_file_create(&s->file, s->temporary, &taken);
+    }
+    if (status == SHARD_OK && __builtin_add_overflow(header_bytes, s->data_bytes, &bytes))
+        status = shard_error(SHARD_ERROR_MEMORY, "shard_save: the tensors' sizes overflow");
+    if (status == SHARD_OK)
+        status = shard_file_allocate(&s->file, bytes);
+    if (status == SHARD_OK)
+        status = shard_file_write(&s->file, header, header_bytes, 0);
+    told->data_start = header_bytes;
+    free(header);
+    return status;
+}
+
+/* Rank 0 makes the file, the others join. Collective over the world. */
+static shard_status open_together(saving *s, const shard_metadata *metadata)
+{
+    invitation told = {0};
+    bool first = shard_group_rank(s->world) == 0;
+    if (first)
+        create(s, metadata, &told);
+    SHARD_TRY(shard_group_broadcast(s->world, &told, sizeof told, SHARD_UINT8, 0));
+    s->data_start = told.data_start;
+    if (!first && name_temporary(s, told.token) == SHARD_OK)
+        shard_file_join(&s->file, s->temporary);
+    return shard_agree(s->world);
+}
+
+/* ---- writing ---- */
+
+/* count elements of the tensor's memory, from `element` on, to where element `to` of
+ * the whole goes. */
+static shard_status write_run(saving *s, int64_t index, int64_t element, int64_t count, int64_t to)
+{
+    shard_tensor *tensor = shard_tensors_at(s->tensors, index);
+    int64_t size = (int64_t)shard_dtype_size(tensor->dtype), start = s->data_start + s->entries[index].begin;
+    bool host = shard_part_is_host(tensor);
+    int64_t most = host ? count : SHARD_BLOCK_BYTES / size;
+    void *block = host ? NULL : shard_block_take();
+    for (int64_t at = 0; at < count && shard_last_status() == SHARD_OK; at += most) {
+        int64_t piece = count - at < most ? count - at : most;
+        const void *values = shard_part_read(tensor, element + at, piece, block);
+        if (values)
+            shard_file_write(&s->file, values, piece * size, start + (to + at) * size);
+    }
+    shard_block_give_back(block);
+    return shard_last_status();
+}
+
+/* Small ones by rank 0, so that what belongs together (a batch norm's statistics) comes
+ * from one rank even where ranks differ; large ones in pieces, each rank in its turn. */
+static shard_status write_replicated(saving *s, int64_t index)
+{
+    int64_t numel = shard_numel(shard_tensors_at(s->tensors, index));
+    int64_t pieces = (s->entries[index].end - s->entries[index].begin) / SHARE;
+    int size = shard_group_size(s->world), rank = shard_group_rank(s->world);
+    if (pieces <= 1)
+        return rank == 0 ? write_run(s, index, 0, numel, 0) : SHARD_OK;
+    pieces = pieces < size ? pieces : size;
+    for (int64_t piece = 0; piece < pieces; piece++) {
+        shard_range range = shard_split_range(numel, (int)pieces, (int)piece);
+        if ((s->next + piece) % size == rank)
+            SHARD_TRY(write_run(s, index, range.start, range.size, range.start));
+    }
+    s->next += pieces;
+    return SHARD_OK;
+}
+
+/* Whole rows that a group brings together. */
+typedef struct row_writer {
+    saving *s;
+    int64_t index;
+    char *lines;
+} row_writer;
+
+/* Each member writes its share of the block's rows. */
+static shard_status write_rows(void *context, const shard_block *block)
+{
+    row_writer *writer = context;
+    const shard_tensor *tensor = shard_tensors_at(writer->s->tensors, writer->index);
+    size_t size = shard_dtype_size(tensor->dtype), pitch = (size_t)block->pitch * size;
+    shard_range mine = shard_split_range(block->rows, block->members, shard_group_rank(tensor->placement.group));
+    const char *from = block->data;
+    for (int member = 0; member < block->members; member++) {
+        size_t width = (size_t)block->count[member] * size;
+        SHARD_TRY(shard_cpu()->ops->copy_rows(shard_cpu(), writer->lines + (size_t)block->first[member] * size, pitch,
+                                              from + (size_t)mine.start * width, width, width, (size_t)mine.size));
+        from += (size_t)block->rows * width;
+    }
+    return shard_file_write(&writer->s->file, writer->lines, mine.size * (int64_t)pitch,
+                            writer->s->data_start + writer->s->entries[writer->index].begin +
+                                (block->row + mine.start) * (int64_t)pitch);
+}
+
+/* Of several groups that hold the parts of one tensor, rank 0's writes it. */
+static shard_status write_split(saving *s, int64_t index)
+{
+    shard_tensor *tensor = shard_tensors_at(s->tensors, index);
+    if (shard_group_world_rank(tensor->placement.group, 0) != 0)
+        return SHARD_OK;
+    shard_part part = shard_part_of(tensor);
+    /* All members must decide alike, whatever the size of their parts. */
+    int64_t rows = shard_shape_product(&tensor->shape, 0, tensor->placement.dim);
+    int64_t pitch = (s->entries[index].end - s->entries[index].begin) / (rows > 0 ? rows : 1);
+    if (rows > 1 && pitch < SHARD_WIDE_BYTES * shard_group_size(tensor->placement.group) && pitch <= SHARD_BLOCK_BYTES) {
+        row_writer writer = {.s = s, .index = index, .lines = shard_block_take()};
+        shard_part_gather(tensor, s->ranges[index], write_rows, &writer);
+        shard_block_give_back(writer.lines);
+        return shard_last_status();
+    }
+    for (int64_t row = 0; row < part.rows && shard_last_status() == SHARD_OK; row++)
+        write_run(s, index, row * part.width, part.width, part.start + row * part.pitch);
+    return shard_last_status();
+}
+
+/* Joint over the world when it returns. */
+static shard_status write_all(saving *s)
+{
+    for (int64_t i = 0; i < s->count; i++) {
+        if (shard_tensors_at(s->tensors, i)->placement.kind == SHARD_SPLIT)
+            write_split(s, i);
+        else
+            write_replicated(s, i);
+    }
+    if (shard_last_status() == SHARD_OK)
+        shard_file_sync(&s->file);
+    shard_file_close(&s->file);
+    return shard_agree(s->world);
+}
+
+static shard_status replace(saving *s)
+{
+    if (shard_group_rank(s->world) == 0)
+        shard_file_replace(s->temporary, s->path);
+    return shard_agree(s->world);
+}
+
+static void forget(saving *s)
+{
+    shard_file_close(&s->file);
+    if (s->temporary && shard_last_status() != SHARD_OK)
+        shard_file_remove(s->temporary);
+    for (int64_t i = 0; i < s->count; i++)
+        free(s->ranges[i]);
+    free(s->ranges);
+    free(s->entries);
+    free(s->temporary);
+}
+
+shard_status shard_save(const shard_tensors *tensors, const char *path, const shard_metadata *metadata)
+{
+    saving s = {.world = shard_world(), .tensors = tensors, .path = path};
+    if (agree(&s) == SHARD_OK) {
+        plan(&s);
+        if (agree_on_parts(&s) == SHARD_OK && open_together(&s, metadata) == SHARD_OK && write_all(&s) == SHARD_OK)
+            replace(&s);
+    }
+    forget(&s);
+    return shard_last_status();
+}
+
+shard_status shard_save_module(shard_module *module, const char *path)
+{
+    shard_tensors *tensors = shard_state_dict(module);
+    shard_save(tensors, path, NULL);
+    shard_tensors_destroy(tensors);
+    return shard_last_status();
+}

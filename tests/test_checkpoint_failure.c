@@ -1,0 +1,494 @@
+/* Saves and loads in which a call of the system fails, is cut short or interrupted, on
+ * one rank: all ranks have the error, the old file is whole, nothing is left behind. */
+#include "support/elements.h"
+#include "support/scratch.h"
+
+#include "checkpoint/file.h"
+#include "tensor/tensor.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+typedef enum call { OPEN, PREAD, PWRITE, FALLOCATE, FTRUNCATE, FSYNC, CLOSE, RENAME, UNLINK, CALLS } call;
+
+/* What happens to the calls of this process. */
+static struct {
+    const shard_file_calls *system;
+    int fail_at; /* the n-th call from 1 on fails; 0: none */
+    int error;
+    bool die;       /* ... or the process does */
+    bool stutter;   /* every second read or write moves little, every other is interrupted */
+    bool no_direct; /* O_DIRECT is refused by open */
+    bool refuses_direct; /* ... or by pwrite */
+    bool no_allocate;
+    int made;       /* calls so far */
+    call failed;    /* which one did */
+    bool harmless;  /* and no error may come of it */
+    bool renamed;
+    int direct;     /* the descriptor of O_DIRECT */
+} fault;
+
+static bool fails(call which, bool harmless)
+{
+    if (++fault.made != fault.fail_at)
+        return false;
+    if (fault.die)
+        raise(SIGKILL);
+    fault.failed = which;
+    fault.harmless = harmless;
+    errno = fault.error;
+    return true;
+}
+
+static int faulty_open(const char *path, int flags, mode_t mode)
+{
+    bool direct = flags & O_DIRECT;
+    if (fails(OPEN, direct))
+        return -1;
+    if (direct && fault.no_direct)
+        return errno = EINVAL, -1;
+    int descriptor = fault.system->open(path, flags, mode);
+    if (direct)
+        fault.direct = descriptor;
+    return descriptor;
+}
+
+/* How much of a read or write is done; -1: interrupted. */
+static ssize_t stuttered(size_t bytes)
+{
+    if (!fault.stutter || bytes < 2)
+        return (ssize_t)bytes;
+    if (fault.made % 3 == 0)
+        return errno = EINTR, -1;
+    return fault.made % 3 == 1 ? (ssize_t)(bytes / 2) : (ssize_t)bytes;
+}
+
+static ssize_t faulty_pread(int descriptor, void *data, size_t bytes, off_t offset)
+{
+    if (fails(PREAD, false))
+        return -1;
+    ssize_t part = stuttered(bytes);
+    return part < 0 ? -1 : fault.system->pread(descriptor, data, (size_t)part, offset);
+}
+
+static ssize_t faulty_pwrite(int descriptor, const void *data, size_t bytes, off_t offset)
+{
+    if (fails(PWRITE, false))
+        return -1;
+    if (fault.refuses_direct && descriptor == fault.direct)
+        return errno = EINVAL, -1;
+    ssize_t part = stuttered(bytes);
+    if (part > 0 && descriptor == fault.direct && (size_t)part < bytes)
+        part = part / 512 * 512;
+    return part < 0 ? -1 : fault.system->pwrite(descriptor, data, (size_t)part, offset);
+}
+
+static int faulty_fallocate(int descriptor, int mode, off_t offset, off_t bytes)
+{
+    if (fails(FALLOCATE, false))
+        return -1;
+    if (fault.no_allocate)
+        return errno = EOPNOTSUPP, -1;
+    return fault.system->fallocate(descriptor, mode, offset, bytes);
+}
+
+static int faulty_ftruncate(int descriptor, off_t bytes)
+{
+    return fails(FTRUNCATE, false) ? -1 : fault.system->ftruncate(descriptor, bytes);
+}
+
+static int faulty_fsync(int descriptor)
+{
+    return fails(FSYNC, false) ? -1 : fault.system->fsync(descriptor);
+}
+
+/* The descriptor is gone in any case; nothing was written through a direct one that its
+ * pwrite has not reported. */
+static int faulty_close(int descriptor)
+{
+    bool direct = descriptor == fault.direct, failed = fails(CLOSE, direct || fault.renamed);
+    if (direct)
+        fault.direct = -1;
+    int result = fault.system->close(descriptor);
+    if (failed)
+        errno = fault.error;
+    return failed ? -1 : result;
+}
+
+static int faulty_rename(const char *from, const char *to)
+{
+    if (fails(RENAME, false))
+        return -1;
+    fault.renamed = true;
+    return fault.system->rename(from, to);
+}
+
+static int faulty_unlink(const char *path)
+{
+    return fails(UNLINK, true) ? -1 : fault.system->unlink(path);
+}
+
+static const shard_file_calls faulty_calls = {
+    .open = faulty_open,
+    .pread = faulty_pread,
+    .pwrite = faulty_pwrite,
+    .fallocate = faulty_fallocate,
+    .ftruncate = faulty_ftruncate,
+    .fsync = faulty_fsync,
+    .close = faulty_close,
+    .rename = faulty_rename,
+    .unlink = faulty_unlink,
+};
+
+static void start_faults(void)
+{
+    if (!fault.system)
+        fault.system = shard_file_calls_used;
+    shard_file_calls_used = &faulty_calls;
+    fault.made = 0;
+    fault.failed = CALLS;
+    fault.harmless = fault.renamed = false;
+    fault.direct = -1;
+}
+
+/* ---- a state ---- */
+
+/* Small and replicated, large and replicated, in rows, in columns. */
+static shard_tensors *make_state(shard_group *world, uint64_t seed)
+{
+    static const struct {
+        const char *name;
+        shard_shape shape;
+        int dim;
+    } members[] = {{"small", {1, {5}}, -1}, {"shared", {2, {750, 701}}, -1}, {"rows", {2, {31, 11}}, 0}, {"columns", {2, {31, 11}}, 1}};
+    shard_tensors *list = shard_tensors_create();
+    for (int i = 0; i < 4; i++)
+        SHARD_SCOPE
+        {
+            shard_tensor *x = make_part(members[i].shape, SHARD_FLOAT32, members[i].dim, world);
+            set_elements(x, seed + (uint64_t)i);
+            check_ok(shard_tensors_add(list, members[i].name, x));
+        }
+    return list;
+}
+
+static void check_state(const shard_tensors *list, uint64_t seed)
+{
+    for (int64_t i = 0; i < shard_tensors_count(list); i++)
+        check_elements(shard_tensors_name(list, i), shard_tensors_at(list, i), seed + (uint64_t)i);
+}
+
+/* What the file has in it: the seed of the state. */
+static void check_content(shard_group *world, const char *path, uint64_t seed)
+{
+    shard_tensors *list = make_state(world, 1000);
+    check_ok(shard_load(list, path));
+    check_state(list, seed);
+    shard_tensors_destroy(list);
+}
+
+/* Whether any rank says so. */
+static bool any(shard_group *world, bool here)
+{
+    int32_t all = here;
+    check_ok(shard_group_all_reduce(world, &all, 1, SHARD_INT32, SHARD_MAX));
+    return all;
+}
+
+typedef struct failure_case {
+    int ranks, rank; /* the one that fails */
+    int error;
+    const char *path;
+} failure_case;
+
+/* Every call of a save by that rank fails once. */
+static void save_fails(shard_group *world, void *context)
+{
+    const failure_case *c = context;
+    bool here = shard_group_rank(world) == c->rank;
+    shard_tensors *before = make_state(world, 100), *list = make_state(world, 200);
+    int errors = 0;
+    fault.error = c->error;
+    for (int at = 1;; at++) {
+        if (at == 1 || any(world, fault.renamed)) {
+            start_faults();
+            check_ok(shard_save(before, c->path, NULL));
+        }
+        start_faults();
+        fault.fail_at = here ? at : 0;
+        shard_status status = shard_save(list, c->path, NULL);
+        char text[200];
+        snprintf(text, sizeof text, "*: %s*", strerror(c->error));
+        fault.fail_at = 0;
+        if (status != SHARD_OK)
+            check_error(status, text);
+        ck_assert_msg(any(world, status != SHARD_OK) == (status != SHARD_OK), "call %d: not all ranks have failed", at);
+        bool fired = any(world, fault.failed != CALLS), harmless = any(world, fault.harmless);
+        ck_assert_msg(fired && !harmless ? status != SHARD_OK : status == SHARD_OK, "call %d (kind %d): status %d", at, (int)fault.failed,
+                      (int)status);
+        /* Only a directory that cannot be synced leaves the new file and an error. */
+        bool replaced = any(world, fault.renamed);
+        ck_assert(replaced || status != SHARD_OK);
+        check_content(world, c->path, replaced ? 200 : 100);
+        ck_assert_int_eq(scratch_count(".tmp"), 0);
+        errors += status != SHARD_OK;
+        if (!fired)
+            break;
+    }
+    ck_assert_int_ge(errors, c->rank == 0 ? 10 : 5);
+    shard_tensors_destroy(before);
+    shard_tensors_destroy(list);
+}
+
+static failure_case failures[] = {{1, 0, EIO, NULL}, {2, 0, ENOSPC, NULL}, {2, 1, ENOSPC, NULL}, {3, 2, EIO, NULL}};
+
+START_TEST(test_save_fails)
+{
+    failures[_i].path = scratch_path("save.safetensors");
+    run_job(failures[_i].ranks, save_fails, &failures[_i]);
+}
+END_TEST
+
+/* Every call of a load by that rank fails once. */
+static void load_fails(shard_group *world, void *context)
+{
+    const failure_case *c = context;
+    bool here = shard_group_rank(world) == c->rank, fired = true;
+    shard_tensors *saved = make_state(world, 100), *list = make_state(world, 200);
+    check_ok(shard_save(saved, c->path, NULL));
+    fault.error = c->error;
+    int errors = 0;
+    for (int at = 1; fired; at++) {
+        start_faults();
+        fault.fail_at = here ? at : 0;
+        shard_status status = shard_load(list, c->path);
+        fault.fail_at = 0;
+        if (status != SHARD_OK)
+            check_error(status, "*cannot * */load.safetensors: *");
+        fired = any(world, fault.failed != CALLS);
+        ck_assert_msg(status != SHARD_OK || !fired, "call %d: no error", at);
+        if (at <= 3) /* open, and the header's two reads */
+            check_state(list, 200);
+        errors += status != SHARD_OK;
+    }
+    check_state(list, 100);
+    ck_assert_int_ge(errors, 7);
+    shard_tensors_destroy(saved);
+    shard_tensors_destroy(list);
+}
+
+START_TEST(test_load_fails)
+{
+    failures[_i].path = scratch_path("load.safetensors");
+    run_job(failures[_i].ranks, load_fails, &failures[_i]);
+}
+END_TEST
+
+/* Short counts and interruptions are no failures, and nothing needs O_DIRECT or fallocate. */
+static void odd_systems(shard_group *world, void *context)
+{
+    const char *path = context;
+    shard_tensors *list = make_state(world, 1);
+    for (int i = 0; i < 16; i++) {
+        start_faults();
+        fault.stutter = i & 1;
+        fault.no_direct = i & 2;
+        fault.refuses_direct = i & 4;
+        fault.no_allocate = i & 8;
+        check_ok(shard_save(list, path, NULL));
+        check_content(world, path, 1);
+    }
+    shard_tensors_destroy(list);
+}
+
+START_TEST(test_odd_systems)
+{
+    run_job(_i, odd_systems, (void *)scratch_path("odd.safetensors"));
+}
+END_TEST
+
+/* A rank that is gone in the middle of it. */
+static void save_without_one(shard_group *world, void *context)
+{
+    const char *path = context;
+    shard_tensors *before = make_state(world, 100), *list = make_state(world, 200);
+    check_ok(shard_save(before, path, NULL));
+    start_faults();
+    fault.die = true;
+    fault.fail_at = shard_group_rank(world) == 1 ? 4 : 0;
+    ck_assert_int_ne(shard_save(list, path, NULL), SHARD_OK);
+    check_error(shard_last_status(), "*rank 1*");
+    ck_assert_int_eq(scratch_count(".tmp"), 0);
+    shard_tensors_destroy(before);
+    shard_tensors_destroy(list);
+}
+
+static void alone(shard_group *world, void *context)
+{
+    shard_tensors *list = make_state(world, 1);
+    check_ok(shard_load(list, context));
+    check_state(list, 100);
+    shard_tensors_destroy(list);
+}
+
+START_TEST(test_killed_rank)
+{
+    char *path = (char *)scratch_path("killed.safetensors");
+    run_job_of((ranks_run){.size = 3, .body = save_without_one, .context = path, .may_fail = 1 << 1});
+    run_job(1, alone, path);
+}
+END_TEST
+
+/* ---- places that cannot be written, lists that differ ---- */
+
+static void places(shard_group *world, void *context)
+{
+    const char *directory = context;
+    shard_tensors *list = make_state(world, 1);
+    char path[700];
+    snprintf(path, sizeof path, "%s/absent/x.safetensors", directory);
+    shard_save(list, path, NULL);
+    check_error(shard_last_status(), "*cannot create */absent/x.safetensors.tmp.*: No such file or directory");
+    shard_save(list, directory, NULL);
+    check_error(shard_last_status(), "*cannot write */.: it is there already and is not a regular file");
+    shard_save(list, "/dev/null", NULL);
+    check_error(shard_last_status(), "*cannot write /dev/null: it is there already and is not a regular file");
+    shard_save(list, "/proc/x.safetensors", NULL);
+    check_error(shard_last_status(), "*cannot create /proc/x.safetensors.tmp.*: *");
+    shard_save(list, NULL, NULL);
+    check_error(shard_last_status(), "*shard_save: path is NULL");
+    shard_save(NULL, "/nowhere", NULL);
+    check_error(shard_last_status(), "*shard_save: tensors is NULL");
+    ck_assert_int_eq(scratch_count(".tmp"), 0);
+    shard_tensors_destroy(list);
+}
+
+START_TEST(test_places)
+{
+    run_job(_i, places, (void *)scratch_path("."));
+}
+END_TEST
+
+static void differing(shard_group *world, void *context)
+{
+    const char *path = context, *other = "other.safetensors";
+    bool odd = shard_group_rank(world) == 1;
+    for (int i = 0; i < 8; i++)
+        SHARD_SCOPE
+        {
+            static const char *const patterns[] = {
+                "*rank 1: shard_save: the ranks do not mean the same: here it is \"b1\" float32 [[]3] whole, on rank 0 \"b\" float32 [[]3] whole",
+                "*rank 1: *here it is \"b\" float32 [[]4] whole, on rank 0 \"b\" float32 [[]3] whole",
+                "*rank 1: *here it is \"b\" float64 [[]3] whole, on rank 0 \"b\" float32 [[]3] whole",
+                "*rank 1: *here it is nothing more, on rank 0 \"b\" float32 [[]3] whole",
+                "*rank 1: *here it is \"other.safetensors\", on rank 0 \"*",
+                "*rank 1: *here it is \"b\" float32 [[]6] split along 0, on rank 0 \"b\" float32 [[]6] whole",
+                "*rank 1: shard_save: \"b\" is partial*",
+                "*\"b\": its parts do not make up the whole of 9: rank 1 has 3 from 4 on, where 3 are covered so far",
+            };
+            shard_tensors *list = shard_tensors_create();
+            shard_tensor *b = shard_full(odd && i == 1 ? SHARD_SHAPE(4) : SHARD_SHAPE(i == 5 && !odd ? 6 : 3), 1,
+                                         .dtype = odd && i == 2 ? SHARD_FLOAT64 : SHARD_FLOAT32);
+            if (odd && i == 5)
+                b = shard_as_split(b, 0, world, 3, 6);
+            if (i == 6 && odd)
+                b->placement = (shard_placement){.kind = SHARD_PARTIAL, .group = world};
+            if (i == 7)
+                b = shard_as_split(b, 0, world, 3 * shard_group_rank(world) + odd, 9);
+            check_ok(shard_tensors_add(list, "a", shard_zeros(SHARD_SHAPE(2))));
+            if (!odd || i != 3)
+                check_ok(shard_tensors_add(list, odd && i == 0 ? "b1" : "b", b));
+            ck_assert_int_ne(shard_save(list, odd && i == 4 ? other : path, NULL), SHARD_OK);
+            check_error(shard_last_status(), patterns[i]);
+            shard_tensors_destroy(list);
+        }
+    ck_assert_int_eq(scratch_count("differing"), 0);
+}
+
+START_TEST(test_differing)
+{
+    run_job(3, differing, (void *)scratch_path("differing.safetensors"));
+}
+END_TEST
+
+/* An error that a rank has already is everybody's, and nothing is written or read. */
+static void earlier_errors(shard_group *world, void *context)
+{
+    const char *path = context;
+    shard_tensors *list = make_state(world, 1), *none = shard_tensors_create();
+    if (shard_group_rank(world) == 0)
+        write_file(path, "\2\0\0\0\0\0\0\0{}", 10);
+    for (int i = 0; i < 3; i++) {
+        if (shard_group_rank(world) == 1)
+            shard_error(SHARD_ERROR_ARGUMENT, "it had gone wrong before");
+        if (i == 0)
+            ck_assert_int_ne(shard_save(list, path, NULL), SHARD_OK);
+        else if (i == 1)
+            ck_assert_int_ne(shard_load(none, path), SHARD_OK);
+        else
+            ck_assert_ptr_null(shard_collect_state_dict(list, -1));
+        check_error(shard_last_status(), "rank 1: it had gone wrong before");
+    }
+    check_ok(shard_load(none, path)); /* still what it was */
+    shard_tensors_destroy(none);
+    shard_tensors_destroy(list);
+}
+
+START_TEST(test_earlier_errors)
+{
+    run_job(3, earlier_errors, (void *)scratch_path("earlier.safetensors"));
+}
+END_TEST
+
+/* Ranks that see different files of one name. */
+static void two_files(shard_group *world, void *context)
+{
+    const char *directory = context;
+    char own[700];
+    shard_tensors *list = make_state(NULL, 1);
+    snprintf(own, sizeof own, "%s/rank%d", directory, shard_group_rank(world));
+    ck_assert_int_eq(mkdir(own, 0700), 0);
+    ck_assert_int_eq(chdir(own), 0);
+    shard_save(list, "x.safetensors", NULL);
+    check_error(shard_last_status(), "rank 1: cannot open x.safetensors.tmp.*, which the first rank has made: No such file*; ranks on "
+                                     "several hosts need a file system that they share");
+    write_file("x.safetensors", shard_group_rank(world) ? "\2\0\0\0\0\0\0\0{}" : "\3\0\0\0\0\0\0\0{} ", shard_group_rank(world) ? 10 : 11);
+    shard_tensors *none = shard_tensors_create();
+    shard_load(none, "x.safetensors");
+    check_error(shard_last_status(), "shard_load: x.safetensors is another file on rank 1 than on rank 0");
+    ck_assert_int_eq(unlink("x.safetensors"), 0);
+    ck_assert_int_eq(chdir("/"), 0);
+    ck_assert_int_eq(rmdir(own), 0);
+    shard_tensors_destroy(none);
+    shard_tensors_destroy(list);
+}
+
+START_TEST(test_two_files)
+{
+    run_job(2, two_files, (void *)scratch_path("."));
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("checkpoint_failure");
+    TCase *tcase = test_case(suite, "checkpoint_failure");
+    tcase_add_loop_test(tcase, test_save_fails, 0, 4);
+    tcase_add_loop_test(tcase, test_load_fails, 0, 4);
+    tcase_add_loop_test(tcase, test_odd_systems, 1, 3);
+    tcase_add_test(tcase, test_killed_rank);
+    tcase_add_loop_test(tcase, test_places, 1, 3);
+    tcase_add_test(tcase, test_differing);
+    tcase_add_test(tcase, test_earlier_errors);
+    tcase_add_test(tcase, test_two_files);
+    scratch_open();
+    int failed = test_run(suite);
+    scratch_close();
+    return failed;
+}

@@ -1,0 +1,111 @@
+/* Strings by name beside the tensors, and numbers as strings. */
+#include "support/ranks.h"
+
+#include <shard/checkpoint.h>
+
+#include <locale.h>
+#include <math.h>
+#include <string.h>
+
+START_TEST(test_strings)
+{
+    shard_metadata *m = shard_metadata_create();
+    ck_assert_ptr_null(shard_metadata_get(m, "arch"));
+    check_ok(shard_metadata_set(m, "arch", "resnet18"));
+    check_ok(shard_metadata_set(m, "größe\n\"", "名前\t\\"));
+    check_ok(shard_metadata_set(m, "arch", "resnet50"));
+    check_ok(shard_metadata_set(m, "", ""));
+    ck_assert_str_eq(shard_metadata_get(m, "arch"), "resnet50");
+    ck_assert_str_eq(shard_metadata_get(m, "größe\n\""), "名前\t\\");
+    ck_assert_str_eq(shard_metadata_get(m, ""), "");
+    shard_metadata_destroy(m);
+    shard_metadata_destroy(NULL);
+    ck_assert_ptr_null(shard_metadata_get(NULL, "arch"));
+}
+END_TEST
+
+static const double numbers[] = {0.0,   -0.0,     0.1,       1.0 / 3,   5e-324, 2.2250738585072014e-308, 1.7976931348623157e308,
+                                 -1e22, 123456.5, 0x1p53 + 1, INFINITY, -INFINITY, NAN};
+
+static void check_numbers(void)
+{
+    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++) {
+        shard_metadata *m = shard_metadata_create();
+        double value = 17;
+        check_ok(shard_metadata_set_number(m, "lr", numbers[i]));
+        ck_assert_ptr_null(strchr(shard_metadata_get(m, "lr"), ','));
+        check_ok(shard_metadata_get_number(m, "lr", &value));
+        ck_assert_msg(memcmp(&value, &numbers[i], sizeof value) == 0, "%a became %a by way of %s", numbers[i], value,
+                      shard_metadata_get(m, "lr"));
+        shard_metadata_destroy(m);
+    }
+}
+
+START_TEST(test_numbers)
+{
+    check_numbers();
+    const char *const locales[] = {"de_DE.UTF-8", "fr_FR.UTF-8", "C.UTF-8"};
+    for (size_t i = 0; i < sizeof locales / sizeof *locales; i++)
+        if (setlocale(LC_ALL, locales[i]))
+            check_numbers();
+}
+END_TEST
+
+START_TEST(test_integers)
+{
+    const int64_t integers[] = {0, -1, INT64_MAX, INT64_MIN};
+    shard_metadata *m = shard_metadata_create();
+    for (size_t i = 0; i < sizeof integers / sizeof *integers; i++) {
+        int64_t value = 17;
+        check_ok(shard_metadata_set_integer(m, "step", integers[i]));
+        check_ok(shard_metadata_get_integer(m, "step", &value));
+        ck_assert_int_eq(value, integers[i]);
+    }
+    double value = 0;
+    check_ok(shard_metadata_set_integer(m, "step", 3));
+    check_ok(shard_metadata_get_number(m, "step", &value));
+    ck_assert_double_eq(value, 3);
+    shard_metadata_destroy(m);
+}
+END_TEST
+
+START_TEST(test_errors)
+{
+    shard_metadata *m = shard_metadata_create();
+    int64_t integer = 17;
+    double number = 17;
+    ck_assert_int_eq(shard_metadata_get_integer(m, "step", &integer), SHARD_ERROR_ARGUMENT);
+    check_error(SHARD_ERROR_ARGUMENT, "shard_metadata_get_integer: there is no metadata \"step\"");
+    const char *const wrong[] = {"", "x", "1.5", "9223372036854775808", "1 2", "0x10", "\"1\"", "[1]"};
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+        check_ok(shard_metadata_set(m, "step", wrong[i]));
+        ck_assert_int_eq(shard_metadata_get_integer(m, "step", &integer), SHARD_ERROR_ARGUMENT);
+        check_error(SHARD_ERROR_ARGUMENT, "shard_metadata_get_integer: metadata \"step\" is *, which is no integer");
+    }
+    check_ok(shard_metadata_set(m, "lr", "1e999"));
+    ck_assert_int_eq(shard_metadata_get_number(m, "lr", &number), SHARD_ERROR_ARGUMENT);
+    check_error(SHARD_ERROR_ARGUMENT, "shard_metadata_get_number: metadata \"lr\" is \"1e999\", which is no number");
+    ck_assert_int_eq(integer, 17);
+    ck_assert_double_eq(number, 17);
+    ck_assert_int_eq(shard_metadata_set(m, "\xff", "x"), SHARD_ERROR_ARGUMENT);
+    check_error(SHARD_ERROR_ARGUMENT, "*must be UTF-8");
+    ck_assert_int_eq(shard_metadata_set(m, "x", "\xff"), SHARD_ERROR_ARGUMENT);
+    check_error(SHARD_ERROR_ARGUMENT, "*must be UTF-8");
+    ck_assert_int_eq(shard_metadata_set(NULL, "x", "y"), SHARD_ERROR_ARGUMENT);
+    check_error(SHARD_ERROR_ARGUMENT, "shard_metadata_set: metadata is NULL");
+    ck_assert_int_eq(shard_metadata_get_number(NULL, "x", &number), SHARD_ERROR_ARGUMENT);
+    check_error(SHARD_ERROR_ARGUMENT, "shard_metadata_get_number: metadata is NULL");
+    shard_metadata_destroy(m);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("metadata");
+    TCase *tcase = test_case(suite, "metadata");
+    tcase_add_test(tcase, test_strings);
+    tcase_add_test(tcase, test_numbers);
+    tcase_add_test(tcase, test_integers);
+    tcase_add_test(tcase, test_errors);
+    return test_run(suite);
+}
