@@ -2,7 +2,7 @@
 #include "support/loss.h"
 
 #include "base/error.h"
-#include "device/device.h"
+#include "tensor/tensor.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -490,6 +490,23 @@ START_TEST(refuses_options)
 }
 END_TEST
 
+START_TEST(refuses_placements)
+{
+    SHARD_SCOPE {
+        shard_tensor *logits = shard_zeros(SHARD_SHAPE(2, 3)), *labels = LABELS(0, 1);
+        logits->placement.kind = SHARD_PARTIAL;
+        refused(shard_cross_entropy(logits, labels), SHARD_ERROR_UNSUPPORTED,
+                "shard_cross_entropy: no rule for a tensor of shape \\[2, 3] that is partial");
+        logits->placement.kind = SHARD_REPLICATED;
+        labels->placement = (shard_placement){.kind = SHARD_SPLIT, .whole = 4};
+        refused(shard_cross_entropy(logits, labels), SHARD_ERROR_UNSUPPORTED, "*of shape \\[2] that is split along 0");
+        shard_tensor *probabilities = shard_zeros(SHARD_SHAPE(2, 3));
+        probabilities->placement = (shard_placement){.kind = SHARD_SPLIT, .dim = 1, .whole = 6};
+        refused(shard_cross_entropy(logits, probabilities), SHARD_ERROR_UNSUPPORTED, "*of shape \\[2, 3] that is split along 1");
+    }
+}
+END_TEST
+
 /* The first error stays, and NULL goes through. */
 START_TEST(leaves_the_first_error_alone)
 {
@@ -523,6 +540,7 @@ int main(void)
     tcase_add_test(errors, refuses_probabilities);
     tcase_add_test(errors, refuses_weights);
     tcase_add_test(errors, refuses_options);
+    tcase_add_test(errors, refuses_placements);
     tcase_add_test(errors, leaves_the_first_error_alone);
     return test_run(suite);
 }

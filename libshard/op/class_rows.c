@@ -37,7 +37,7 @@ static bool check_labels_fit(const shard_class_rows *rows, const shard_tensor *l
                     shard_shape_text(&labels->shape), shard_shape_text(&logits->shape));
         return false;
     }
-    bool alike = !rows->group && shard_placement_equal(&labels->placement, &logits->placement);
+    bool alike = shard_placement_equal(&labels->placement, &logits->placement);
     return shard_is_replicated(labels) || alike || shard_refuse_placement(rows->function, labels);
 }
 

@@ -197,21 +197,19 @@ static shard_tensor *own_stats(loss_call *call)
                                          labels ? NULL : memory[1], memory[2], memory[3], logits->dtype));
 }
 
-/* The row's numbers over all classes. A part without a finite logit has the sum 0;
- * a NaN anywhere makes the maximum or the sum NaN. */
+/* The row's numbers over all classes. A part without a finite logit adds 0 * exp(-inf);
+ * a NaN is in the maximum or the sum, and stays. */
 static void join_row(const shard_class_rows *rows, int64_t i, double *joined)
 {
     double largest = -INFINITY;
     for (int member = 0; member < rows->members; member++) {
         double maximum = shard_class_row(rows, member, i, SHARD_CE_STATS)[SHARD_CE_MAX];
-        if (maximum > largest || isnan(maximum))
-            largest = maximum;
+        largest = maximum > largest ? maximum : largest;
     }
     memset(joined, 0, SHARD_CE_STATS * sizeof *joined);
     for (int member = 0; member < rows->members; member++) {
         const double *part = shard_class_row(rows, member, i, SHARD_CE_STATS);
-        if (part[SHARD_CE_SUM] != 0.0)
-            joined[SHARD_CE_SUM] += part[SHARD_CE_SUM] * exp(part[SHARD_CE_MAX] - largest);
+        joined[SHARD_CE_SUM] += part[SHARD_CE_SUM] * exp(part[SHARD_CE_MAX] - largest);
         for (int k = SHARD_CE_A; k < SHARD_CE_STATS; k++)
             joined[k] += part[k];
     }
@@ -223,26 +221,24 @@ static double join_rows(const loss_call *call, double *numbers)
 {
     const shard_class_rows *rows = &call->rows;
     int64_t count = rows->shape.rows;
+    bool mean = call->reduction == SHARD_REDUCTION_MEAN;
     double sum = 0.0, weights = 0.0;
     for (int64_t i = 0; i < count; i++) {
         double row[SHARD_CE_STATS];
         join_row(rows, i, row);
         double log_sum = log(row[SHARD_CE_SUM]), b = row[SHARD_CE_B];
-        bool ignored = shard_class_row_ignored(rows, i);
-        /* Not b * lse - a: for logits of a large common size that would cancel. */
-        double loss = ignored ? 0.0 : b * log_sum + (b * row[SHARD_CE_MAX] - row[SHARD_CE_A]);
         numbers[LOG_SUM * count + i] = row[SHARD_CE_MAX] + log_sum;
-        numbers[TARGET_SUM * count + i] = ignored ? 0.0 : b;
-        numbers[FACTOR * count + i] = ignored ? 0.0 : 1.0;
-        numbers[LOSS * count + i] = loss;
-        sum += loss;
+        numbers[TARGET_SUM * count + i] = b;
+        /* Not b * lse - a: for logits of a large common size that would cancel. */
+        numbers[LOSS * count + i] =
+            shard_class_row_ignored(rows, i) ? 0.0 : b * log_sum + (b * row[SHARD_CE_MAX] - row[SHARD_CE_A]);
+        sum += numbers[LOSS * count + i];
         weights += rows->label ? row[SHARD_CE_WEIGHT] : 1.0;
     }
-    if (call->reduction != SHARD_REDUCTION_MEAN)
-        return sum;
     for (int64_t i = 0; i < count; i++)
-        if (!shard_class_row_ignored(rows, i))
-            numbers[FACTOR * count + i] /= weights;
+        numbers[FACTOR * count + i] = shard_class_row_ignored(rows, i) ? 0.0 : mean ? 1.0 / weights : 1.0;
+    if (!mean)
+        return sum;
     return weights != 0.0 ? sum / weights : NAN; /* as PyTorch, also where smoothing makes the sum positive */
 }
 

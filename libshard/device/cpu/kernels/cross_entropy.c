@@ -132,8 +132,9 @@ MAP_BODY(gradient)
 }
 
 /* How many of n logits come before the target's: larger, or as large where ties
- * are. A NaN counts as the largest of all, so that it is not taken for a hit. */
-static int64_t R(count_before)(int64_t n, const real *x, real logit, bool ties)
+ * are. A NaN counts as the largest of all, so that it is not taken for a hit. Not
+ * inlined: gcc 12 forgets to vectorise the copies that it makes of the loops. */
+__attribute__((noinline)) static int64_t R(count_before)(int64_t n, const real *x, real logit, bool ties)
 {
     int32_t count = 0;
     if (logit != logit) {
