@@ -40,8 +40,8 @@ static void check_image(const image_folder *folder, int64_t image, const char *n
 
 static void make_training_split(void)
 {
-    static const char *const names[] = {"b/2.png",    "b/10.JPG",   "b/1.jpeg", "b/notes.txt", "b/.hidden.png", "a/z.jpg",
-                                        "B/only.png", "readme.txt", ".git/x.png", "a.b/y.png"};
+    static const char *const names[] = {"b/2.png", "b/10.JPG",   "b/1.jpeg",   "b/notes.txt", "b/.hidden.png",
+                                        "a/z.jpg", "B/only.png", "readme.txt", ".git/x.png",  "a.b/y.png"};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
         write_file(nothing, "%s/train/%s", root, names[i]);
 }

@@ -16,8 +16,9 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#define FONTS "/usr/share/fonts/truetype/dejavu/DejaVuSans.ttf,/usr/share/fonts/truetype/dejavu/DejaVuSans-Bold.ttf," \
-              "/usr/share/fonts/truetype/dejavu/DejaVuSerif.ttf"
+#define FONTS                                                                                                                    \
+    "/usr/share/fonts/truetype/dejavu/DejaVuSans.ttf,/usr/share/fonts/truetype/dejavu/DejaVuSans-Bold.ttf,"                      \
+    "/usr/share/fonts/truetype/dejavu/DejaVuSerif.ttf"
 /* A to Z, and the Greek A, B and E, which look the same. */
 #define LETTERS "--fonts " FONTS " --val-font Serif --range 41-5A,391,392,395"
 

@@ -351,7 +351,5 @@ shard_status image_decode(const image_file *file, int eighths, image *picture)
 {
     if (eighths != 1 && eighths != 2 && eighths != 4 && eighths != 8)
         return shard_error(SHARD_ERROR_ARGUMENT, "image_decode: eighths is %d, not 1, 2, 4 or 8", eighths);
-    return is_jpeg(file)  ? jpeg_decode(file, eighths, picture)
-           : is_png(file) ? png_decode(file, picture)
-                          : unknown_kind(file);
+    return is_jpeg(file) ? jpeg_decode(file, eighths, picture) : is_png(file) ? png_decode(file, picture) : unknown_kind(file);
 }

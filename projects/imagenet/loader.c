@@ -21,11 +21,11 @@ typedef struct slot {
     loader_batch batch;
     float *images;
     int64_t *labels;
-    int64_t start;         /* position in the epoch of its first sample */
-    int64_t taken, made;   /* of batch.size samples */
-    int64_t error_sample;  /* the first of the batch that failed, -1 */
-    shard_status status;   /* of that one */
-    bool fatal;            /* an error that is not an image's */
+    int64_t start;        /* position in the epoch of its first sample */
+    int64_t taken, made;  /* of batch.size samples */
+    int64_t error_sample; /* the first of the batch that failed, -1 */
+    shard_status status;  /* of that one */
+    bool fatal;           /* an error that is not an image's */
     char text[ERROR_BYTES];
 } slot;
 
@@ -49,12 +49,12 @@ struct loader {
         pthread_mutex_t lock;
         pthread_cond_t work, ready;
         int64_t epoch;
-        int64_t next_step;    /* to be taken up by workers; its slot may be begun */
-        int64_t oldest_step;  /* in use by the caller, or the next to be */
-        int64_t busy;         /* samples being made now */
-        int64_t bad;          /* in this epoch, of the batches handed out */
-        bool begun;           /* next_step's slot has been set up */
-        bool held;            /* oldest_step is in the caller's hands */
+        int64_t next_step;   /* to be taken up by workers; its slot may be begun */
+        int64_t oldest_step; /* in use by the caller, or the next to be */
+        int64_t busy;        /* samples being made now */
+        int64_t bad;         /* in this epoch, of the batches handed out */
+        bool begun;          /* next_step's slot has been set up */
+        bool held;           /* oldest_step is in the caller's hands */
         bool running, closing;
         shard_status failed;
         char text[ERROR_BYTES];
@@ -300,8 +300,8 @@ static shard_status check_options(const loader_options *options, int64_t samples
                            options->made_up.num_classes);
     double shift = options->augment.shift, crop_scale = options->augment.crop_scale;
     if (!(shift >= 0 && shift < 0.5) || !(crop_scale > 0 && crop_scale <= 1))
-        return shard_error(SHARD_ERROR_ARGUMENT, "loader: crop scale %g is not in (0, 1], or shift %g not in [0, 0.5)", crop_scale,
-                           shift);
+        return shard_error(SHARD_ERROR_ARGUMENT, "loader: crop scale %g is not in (0, 1], or shift %g not in [0, 0.5)",
+                           crop_scale, shift);
     return SHARD_OK;
 }
 
@@ -360,8 +360,8 @@ loader *loader_open(const loader_options *options)
         return NULL;
     }
     loading->options = *options;
-    loading->sampling = (sampler){
-        .samples = samples, .batch = options->batch, .seed = options->seed, .shuffle = options->training};
+    loading->sampling =
+        (sampler){.samples = samples, .batch = options->batch, .seed = options->seed, .shuffle = options->training};
     loading->steps = sampler_steps(&loading->sampling);
     loading->sample_floats = options->image_size * options->image_size * 3;
     pthread_mutex_init(&loading->ring.lock, NULL);

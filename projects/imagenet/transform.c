@@ -210,7 +210,8 @@ void resampler_free(resampler *scratch)
 
 shard_status resample(const image *picture, image_box box, int64_t size, bool flip, float *out, resampler *scratch)
 {
-    if (size < 1 || size > MAX_SIZE || !(box.width > 0) || !(box.height > 0) || !isfinite(box.left + box.width + box.top + box.height))
+    if (size < 1 || size > MAX_SIZE || !(box.width > 0) || !(box.height > 0) ||
+        !isfinite(box.left + box.width + box.top + box.height))
         return shard_error(SHARD_ERROR_ARGUMENT, "resample: a box of %g x %g at (%g, %g) to %" PRId64 " pixels", box.width,
                            box.height, box.left, box.top, size);
     int64_t most_rows = most_taps(box.height, size, picture->height);

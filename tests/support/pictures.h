@@ -12,10 +12,10 @@ typedef struct bytes {
 } bytes;
 
 typedef struct jpeg_kind {
-    int channels;   /* 1 grey, 3 RGB, 4 CMYK as the samples are stored */
-    bool ycck;      /* of 4 channels: stored as YCCK */
+    int channels; /* 1 grey, 3 RGB, 4 CMYK as the samples are stored */
+    bool ycck;    /* of 4 channels: stored as YCCK */
     bool progressive;
-    bool turned;    /* with an EXIF marker that says it is to be turned */
+    bool turned; /* with an EXIF marker that says it is to be turned */
 } jpeg_kind;
 
 /* samples are [height, width, kind.channels]; quality 100, colours not subsampled. */

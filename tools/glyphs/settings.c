@@ -1,5 +1,6 @@
 /* The command line of make-glyphs. */
 #include "job.h"
+#include "png.h"
 
 #include <err.h>
 #include <errno.h>
@@ -9,24 +10,21 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "png.h"
-
-static const char usage[] =
-    "usage: make-glyphs OUT [option ...]\n"
-    "Draws characters from installed fonts into the image folder OUT.\n"
-    "  --fonts LIST       fonts to use, separated by commas: files, or parts of the names of\n"
-    "                     installed fonts (all of them)\n"
-    "  --val-font NAME    part of the name of the font that is kept out of training and draws\n"
-    "                     OUT/val; needed unless --list\n"
-    "  --classes N        the N characters that most training fonts have (all)\n"
-    "  --min-fonts K      only characters that K training fonts or more draw, each in its own way (2)\n"
-    "  --range A-B,...    only these code points, hexadecimal (all but private ones)\n"
-    "  --size PIXELS      8 to 128 (32)\n"
-    "  --variants K       pictures of each character and training font: the plain one and K - 1\n"
-    "                     slightly turned, slanted, stretched and of other weight (1)\n"
-    "  -j N               threads (one for each processor)\n"
-    "  --list             only prints which font has how many characters\n"
-    "  --dry-run          also chooses the classes, but draws nothing\n";
+static const char usage[] = "usage: make-glyphs OUT [option ...]\n"
+                            "Draws characters from installed fonts into the image folder OUT.\n"
+                            "  --fonts LIST       fonts to use, separated by commas: files, or parts of the names of\n"
+                            "                     installed fonts (all of them)\n"
+                            "  --val-font NAME    part of the name of the font that is kept out of training and draws\n"
+                            "                     OUT/val; needed unless --list\n"
+                            "  --classes N        the N characters that most training fonts have (all)\n"
+                            "  --min-fonts K      only characters that K training fonts or more draw, each in its own way (2)\n"
+                            "  --range A-B,...    only these code points, hexadecimal (all but private ones)\n"
+                            "  --size PIXELS      8 to 128 (32)\n"
+                            "  --variants K       pictures of each character and training font: the plain one and K - 1\n"
+                            "                     slightly turned, slanted, stretched and of other weight (1)\n"
+                            "  -j N               threads (one for each processor)\n"
+                            "  --list             only prints which font has how many characters\n"
+                            "  --dry-run          also chooses the classes, but draws nothing\n";
 
 static long parse_number(const char *name, const char *text, long low, long high)
 {
