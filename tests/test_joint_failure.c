@@ -239,6 +239,35 @@ START_TEST(test_fails_in_a_group)
 }
 END_TEST
 
+/* A rank that fails skips a collective of its half, and comes to one of the world: those
+ * that wait for it in the half do not wait for the deadline. */
+static void skips_a_group(shard_group *world, void *context)
+{
+    (void)context;
+    int rank = shard_group_rank(world);
+    shard_group *half = shard_group_create(world, rank < 2 ? (const int[]){0, 1} : (const int[]){2, 3}, 2);
+    double start = now();
+    if (rank == 3)
+        shard_error(SHARD_ERROR_ARGUMENT, "label 17 out of range [0, 10)");
+    else
+        ck_assert_int_eq(shard_barrier(half), rank < 2 ? SHARD_OK : SHARD_ERROR_PEER);
+    shard_barrier(world);
+    ck_assert_double_lt(now() - start, 2);
+    check_error(rank == 3 ? SHARD_ERROR_ARGUMENT : SHARD_ERROR_PEER, "rank 3: label 17 out of range [[]0, 10)");
+    check_ok(shard_barrier(world)); /* the world works on; the half is broken for good */
+    if (rank == 2) {
+        shard_barrier(half);
+        check_error(SHARD_ERROR_PEER, "rank 3: label 17 out of range [[]0, 10)");
+    }
+    shard_group_destroy(half);
+}
+
+START_TEST(test_skips_a_group)
+{
+    run_ranks(4, skips_a_group);
+}
+END_TEST
+
 /* ---- a rank that goes ---- */
 
 static void killed(shard_group *world, void *context)
@@ -366,6 +395,7 @@ int main(void)
     tcase_add_test(tcase, test_lowest_first);
     tcase_add_test(tcase, test_wrong_arguments);
     tcase_add_test(tcase, test_fails_in_a_group);
+    tcase_add_test(tcase, test_skips_a_group);
     tcase = test_case(suite, "going");
     tcase_add_loop_test(tcase, test_killed, 0, 3);
     tcase_add_test(tcase, test_killed_inside);

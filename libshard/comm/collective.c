@@ -192,6 +192,20 @@ static bool same_call(const fingerprint *a, const fingerprint *b)
     return memcmp(a, b, offsetof(fingerprint, status)) == 0;
 }
 
+/* A rank that has failed may have skipped a collective of one group, and come to one
+ * of another: those that wait in the first are not to wait for the deadline. */
+static void raise_alarm(shard_group *group, bool raised)
+{
+    static _Thread_local bool is_raised;
+    if (!group->ops->alarm || (raised ? shard_last_status() == SHARD_OK : !is_raised))
+        return;
+    char text[SHARD_COMM_TEXT];
+    if (raised)
+        tell_error(group, text, sizeof text);
+    is_raised = raised;
+    group->ops->alarm(group, raised ? text : NULL);
+}
+
 /* Meets the other members; `bytes` of small travel along. OK only if all are
  * about to do the same and none has an error. */
 static shard_status meet(shard_group *group, const shard_call *call, const void *small, size_t bytes)
@@ -207,7 +221,10 @@ static shard_status meet(shard_group *group, const shard_call *call, const void 
     };
     if (bytes && mine.status == SHARD_OK)
         memcpy(mine.data, small, bytes);
-    if (group->ops->exchange(group, &mine, sizeof mine, group->peers) != SHARD_OK) {
+    raise_alarm(group, true);
+    shard_status met = group->ops->exchange(group, &mine, sizeof mine, group->peers);
+    raise_alarm(group, false);
+    if (met != SHARD_OK) {
         if (mine.status == SHARD_OK)
             remember_joint(shard_last_error(), 1); /* it names its rank already */
         return shard_last_status();

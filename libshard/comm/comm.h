@@ -45,6 +45,10 @@ typedef struct shard_group_ops {
     /* Of the world, before its destroy: this rank leaves with an error that not all
      * know; whoever waits for it in any group, now or later, fails with that text. */
     void (*post)(shard_group *, const char *text);
+    /* This rank has failed and is about to wait in this group: whoever waits for it in
+     * another one meanwhile fails with that text. NULL: it waits no more. NULL entry:
+     * nobody can be waiting elsewhere. */
+    void (*alarm)(shard_group *, const char *text);
     void (*destroy)(shard_group *);
 } shard_group_ops;
 

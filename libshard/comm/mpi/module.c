@@ -111,6 +111,12 @@ static void mpi_post(shard_group *world, const char *text)
     mpi.failed = true;
 }
 
+static void mpi_alarm(shard_group *group, const char *text)
+{
+    (void)group;
+    mpi_say_alarm(text);
+}
+
 static void end_mpi(void)
 {
     if (!mpi.failed)
@@ -144,6 +150,7 @@ static const shard_group_ops mpi_ops = {
     .broadcast = mpi_broadcast,
     .subgroup = mpi_subgroup,
     .post = mpi_post,
+    .alarm = mpi_alarm,
     .destroy = mpi_destroy,
 };
 

@@ -15,6 +15,7 @@
 /* What is known of another rank. */
 typedef struct mpi_peer {
     bool left;                  /* it comes to no collective any more */
+    double alarmed;             /* since when it has waited in some group with an error; 0: it does not */
     char said[SHARD_COMM_TEXT]; /* why, if it failed; else "" */
     enum { MPI_PEER_NOT_ASKED, MPI_PEER_ASKED, MPI_PEER_CAME, MPI_PEER_ABSENT } answer; /* whether it came to a wait */
 } mpi_peer;
@@ -49,6 +50,9 @@ shard_status mpi_check(int result, const char *call);
 
 /* Tells all other ranks that this one leaves; text is "" or its error. */
 void mpi_say_farewell(const char *text);
+
+/* Tells all other ranks that this one has failed and waits, or (NULL) waits no more. */
+void mpi_say_alarm(const char *text);
 
 /* Polls until all others have left too or the seconds are over; whether they have. */
 bool mpi_wait_for_farewells(double seconds);

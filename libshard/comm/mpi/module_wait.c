@@ -22,10 +22,13 @@
 #define POLITE_AFTER_SECONDS 0.5
 #define POLITE_MICROSECONDS 100
 
+/* A rank with an error that has waited elsewhere for so long does not just pass by. */
+#define ALARM_SECONDS 0.2
+
 /* How long the members have to answer. */
 #define ANSWER_SECONDS 1.0
 
-enum { TAG_LEFT, TAG_FAILED, TAG_ASK, TAG_CAME, TAG_ABSENT };
+enum { TAG_LEFT, TAG_FAILED, TAG_ALARM, TAG_CALM, TAG_ASK, TAG_CAME, TAG_ABSENT };
 
 /* The names of the waits that this rank came to, the last ones. */
 #define REMEMBERED 1024
@@ -68,6 +71,15 @@ void mpi_say_farewell(const char *text)
         send_news(rank, *text ? TAG_FAILED : TAG_LEFT, said, *text ? sizeof said : 0);
 }
 
+void mpi_say_alarm(const char *text)
+{
+    static char said[SHARD_COMM_TEXT];
+    if (text)
+        snprintf(said, sizeof said, "%s", text);
+    for (int rank = 0; rank < mpi.size; rank++)
+        send_news(rank, text ? TAG_ALARM : TAG_CALM, said, text ? sizeof said : 0);
+}
+
 static void answer(int rank, uint64_t asked)
 {
     static uint64_t answers[REMEMBERED];
@@ -101,6 +113,11 @@ static void read_news(void)
         case TAG_ABSENT:
             if (wait == question)
                 peer->answer = from.MPI_TAG == TAG_CAME ? MPI_PEER_CAME : MPI_PEER_ABSENT;
+            break;
+        case TAG_ALARM:
+        case TAG_CALM:
+            peer->alarmed = from.MPI_TAG == TAG_ALARM ? now() : 0;
+            memcpy(peer->said, text, sizeof text);
             break;
         default:
             peer->left = true;
@@ -149,14 +166,14 @@ static void ask(int rank)
         mpi.peers[rank].answer = MPI_PEER_ASKED;
 }
 
-/* Whether a member has left without coming to this wait. */
+/* Whether a member has left, or has failed and waits elsewhere, without coming to this wait. */
 static shard_status check_members(shard_group *group)
 {
     char text[SHARD_COMM_TEXT], doing[200];
     for (int member = 0; member < group->size; member++) {
         int rank = group->world_ranks[member];
         const mpi_peer *peer = &mpi.peers[rank];
-        if (!peer->left)
+        if (!peer->left && !(peer->alarmed && now() - peer->alarmed > ALARM_SECONDS))
             continue;
         ask(rank);
         if (peer->answer != MPI_PEER_ABSENT)

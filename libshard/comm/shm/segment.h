@@ -27,7 +27,10 @@ typedef struct shard_segment_rank {
     _Atomic uint32_t state;
     _Atomic uint32_t ended; /* the launcher has seen the process end */
     int32_t process;
-    char text[SHARD_SEGMENT_TEXT]; /* of a rank that failed */
+    /* Since when (monotonic nanoseconds) it has waited in some group with an error, for
+     * the others to learn of it; 0: it does not. */
+    _Atomic int64_t alarmed;
+    char text[SHARD_SEGMENT_TEXT]; /* of a rank that is alarmed, or has failed and left */
 } shard_segment_rank;
 
 /* A group that at least one member is in. */

@@ -62,6 +62,14 @@ static void shm_post(shard_group *world, const char *text)
     atomic_store(&entry->state, SHARD_RANK_FAILED);
 }
 
+static void shm_alarm(shard_group *group, const char *text)
+{
+    shard_segment_rank *entry = own_entry(group);
+    if (text)
+        snprintf(entry->text, sizeof entry->text, "%s", text);
+    atomic_store(&entry->alarmed, text ? shm_now() : 0);
+}
+
 /* The world stays mapped until the last of its groups goes; leaving it is told at once. */
 static void shm_destroy(shard_group *group)
 {
@@ -88,6 +96,7 @@ static const shard_group_ops shm_ops = {
     .broadcast = shm_broadcast,
     .subgroup = shm_subgroup,
     .post = shm_post,
+    .alarm = shm_alarm,
     .destroy = shm_destroy,
 };
 

@@ -54,6 +54,9 @@ typedef struct shm_group {
     bool whole;      /* the world itself, whose end is this rank's leaving */
 } shm_group;
 
+/* Nanoseconds of the clock that all ranks share. */
+int64_t shm_now(void);
+
 /* Comes to the next round and waits until all members have. PEER or TIMEOUT,
  * for good, if one does not come. */
 shard_status shm_meet(shard_group *group);

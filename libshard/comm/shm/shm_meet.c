@@ -23,6 +23,9 @@
 
 #define LOOK_AROUND_NANOSECONDS (50 * 1000 * 1000)
 
+/* A rank with an error that has waited elsewhere for so long does not just pass by. */
+#define ALARM_NANOSECONDS (200 * 1000 * 1000)
+
 #if defined(__x86_64__) || defined(__i386__)
 #define SPIN_PAUSE() __builtin_ia32_pause()
 #elif defined(__aarch64__)
@@ -40,11 +43,16 @@ void shm_set_patience(shm_world *world)
     world->yields = crowded ? 20 : 2;
 }
 
-static double now(void)
+int64_t shm_now(void)
 {
     struct timespec time;
     clock_gettime(CLOCK_MONOTONIC, &time);
-    return (double)time.tv_sec + 1e-9 * (double)time.tv_nsec;
+    return (int64_t)time.tv_sec * 1000000000 + time.tv_nsec;
+}
+
+static double now(void)
+{
+    return 1e-9 * (double)shm_now();
 }
 
 static void wake_all(shm_area *area)
@@ -93,7 +101,8 @@ static bool is_gone(const shm_world *world, int rank, const char *doing, char *t
     shard_segment_rank *member = &world->segment->ranks[rank];
     bool ended = atomic_load(&member->ended);
     uint32_t state = atomic_load(&member->state);
-    if (state == SHARD_RANK_FAILED)
+    int64_t alarmed = atomic_load(&member->alarmed);
+    if (state == SHARD_RANK_FAILED || (alarmed && shm_now() - alarmed > ALARM_NANOSECONDS))
         snprintf(text, bytes, "%.*s", SHARD_SEGMENT_TEXT - 1, member->text);
     else if (state == SHARD_RANK_LEFT)
         snprintf(text, bytes, "rank %d has left: it did not come to %s", rank, doing);

@@ -1,0 +1,75 @@
+/*
+ * Images a second of a ResNet, forward and backward, without a step: what PyTorch's
+ * bench_backbone.py beside it measures too. bench_backbone ARCH SIZE BATCH [SECONDS].
+ * Prints "ARCH SIZE BATCH images/s", the median of the steps after two of warm-up.
+ */
+#include "../projects/imagenet/resnet.h"
+
+#include <shard/shard.h>
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <time.h>
+
+#define MOST_STEPS 1000
+
+static double now(void)
+{
+    struct timespec time;
+    clock_gettime(CLOCK_MONOTONIC, &time);
+    return (double)time.tv_sec + 1e-9 * (double)time.tv_nsec;
+}
+
+static int ascending(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+static shard_tensor *make_labels(int64_t batch)
+{
+    int64_t *labels = malloc((size_t)batch * sizeof *labels);
+    for (int64_t i = 0; i < batch; i++)
+        labels[i] = i * 37 % 1000;
+    shard_tensor *tensor = shard_from_host(labels, SHARD_SHAPE(batch), .dtype = SHARD_INT64);
+    free(labels);
+    return tensor;
+}
+
+static double step_seconds(shard_module *model, shard_tensors *parameters, shard_tensor *x, shard_tensor *labels)
+{
+    double start = now();
+    SHARD_SCOPE {
+        shard_backward(shard_cross_entropy(shard_forward(model, x), labels));
+    }
+    for (int64_t i = 0; i < shard_tensors_count(parameters); i++)
+        shard_zero_grad(shard_tensors_at(parameters, i));
+    return now() - start;
+}
+
+int main(int argc, char **argv)
+{
+    if (argc < 4) {
+        fprintf(stderr, "usage: bench_backbone ARCH SIZE BATCH [SECONDS]\n");
+        return 2;
+    }
+    int64_t size = atoll(argv[2]), batch = atoll(argv[3]);
+    double seconds = argc > 4 ? atof(argv[4]) : 20.0;
+    shard_init(NULL, NULL);
+    shard_module *model = resnet_create(argv[1], RESNET_STEM_IMAGENET, 1000);
+    shard_tensors *parameters = shard_parameters(model);
+    SHARD_SCOPE {
+        shard_tensor *x = shard_normal(SHARD_SHAPE(batch, size, size, 3), 0.0, 1.0), *labels = make_labels(batch);
+        double times[MOST_STEPS], start = now();
+        for (int warm_up = 0; warm_up < 2; warm_up++)
+            step_seconds(model, parameters, x, labels);
+        int steps = 0;
+        while (steps < MOST_STEPS && shard_last_status() == SHARD_OK && (steps < 3 || now() - start < seconds))
+            times[steps++] = step_seconds(model, parameters, x, labels);
+        qsort(times, (size_t)steps, sizeof *times, ascending);
+        printf("%s %lld %lld %.2f images/s\n", argv[1], (long long)size, (long long)batch, (double)batch / times[steps / 2]);
+    }
+    shard_tensors_destroy(parameters);
+    shard_module_destroy(model);
+    return shard_finalize();
+}
