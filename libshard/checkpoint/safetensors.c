@@ -315,6 +315,7 @@ static const char *type_name(shard_dtype dtype)
 
 static shard_status describe(json_t *root, const shard_entry *entry)
 {
+    bool reserved = strcmp(entry->name, METADATA) == 0;
     json_t *shape = json_array();
     for (int i = 0; i < entry->shape.ndim; i++)
         json_array_append_new(shape, json_integer(entry->shape.dim[i]));
@@ -322,7 +323,7 @@ static shard_status describe(json_t *root, const shard_entry *entry)
                                (json_int_t)entry->begin, (json_int_t)entry->end);
     if (!object)
         return shard_error(SHARD_ERROR_MEMORY, "no memory for a checkpoint's header");
-    if (strcmp(entry->name, METADATA) == 0 || json_object_set_new(root, entry->name, object) != 0)
+    if (json_object_set_new(root, entry->name, object) != 0 || reserved)
         return shard_error(SHARD_ERROR_ARGUMENT, "a tensor cannot be saved as %s: names must be UTF-8, and not " METADATA,
                            shard_quoted(entry->name));
     return SHARD_OK;
