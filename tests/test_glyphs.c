@@ -149,6 +149,23 @@ START_TEST(test_again)
 }
 END_TEST
 
+/* Of several kept-out fonts the first one named draws the validation pictures. */
+START_TEST(test_keeps_several_out)
+{
+    ck_assert_int_eq(make_glyphs("--fonts " FONTS " --range 41-45 --min-fonts 1 --val-font Serif,Bold"), 0);
+    image_folder *train = split("train", NULL), *val = split("val", train);
+    char path[256];
+    ck_assert_int_eq(image_folder_images(train), 5);
+    ck_assert_int_eq(image_folder_images(val), 5);
+    ck_assert(image_folder_path(train, 0, path, sizeof path));
+    ck_assert_str_eq(strrchr(path, '/'), "/DejaVuSans-0.png");
+    ck_assert(image_folder_path(val, 0, path, sizeof path));
+    ck_assert_str_eq(strrchr(path, '/'), "/DejaVuSerif.png");
+    image_folder_close(val);
+    image_folder_close(train);
+}
+END_TEST
+
 /* A run that was ended half way is done over. */
 START_TEST(test_unfinished)
 {
@@ -202,6 +219,7 @@ int main(void)
     tcase_add_test(tcase, test_draws_letters);
     tcase_add_test(tcase, test_variants_differ);
     tcase_add_test(tcase, test_again);
+    tcase_add_test(tcase, test_keeps_several_out);
     tcase_add_test(tcase, test_unfinished);
     tcase_add_test(tcase, test_refuses);
     return test_run(suite);

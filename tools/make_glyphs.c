@@ -2,8 +2,8 @@
  * make-glyphs: draws Unicode characters from installed fonts into an image
  * folder, OUT/train/<class>/<font>-<variant>.png and OUT/val/<class>/<font>.png.
  * A class is a code point, six hexadecimal digits, so that sorted names are in
- * the order of code points. The fonts whose name has the --val-font pattern in
- * it are kept out of training.
+ * the order of code points. The fonts that --val-font names are kept out of
+ * training.
  *
  * OUT/.make-glyphs says what the folder was drawn from; its last line, "done",
  * is there only if all of it was. So the same command again is at once done,
@@ -67,8 +67,10 @@ static char *describe(const job *all)
     char *text = NULL;
     size_t size;
     FILE *stream = must(open_memstream(&text, &size));
-    fprintf(stream, "make-glyphs 1\nval-font %s\nclasses %ld\nmin-fonts %ld\nsize %ld\nvariants %ld\n", set->val_font,
-            set->classes, set->min_fonts, set->size, set->variants);
+    fprintf(stream, "make-glyphs 1\nclasses %ld\nmin-fonts %ld\nsize %ld\nvariants %ld\n", set->classes, set->min_fonts,
+            set->size, set->variants);
+    for (int i = 0; i < set->val_fonts.count; i++)
+        fprintf(stream, "val-font %s\n", set->val_fonts.names[i]);
     for (int i = 0; i < set->range_count; i++)
         fprintf(stream, "range %X-%X\n", set->ranges[i].first, set->ranges[i].last);
     for (int i = 0; i < all->fonts.file_count; i++)
@@ -171,7 +173,7 @@ int main(int argc, char **argv)
     setvbuf(stdout, NULL, _IOLBF, 0);
     set = parse_arguments(argc, argv);
     all.set = &set;
-    fonts_find(&all.fonts, set.wishes, set.wish_count);
+    fonts_find(&all.fonts, set.wishes.names, set.wishes.count);
     char *stamp = set.out ? stamp_path(&set) : NULL, *description = describe(&all);
     char *before = stamp ? read_text(stamp) : NULL;
     size_t length = strlen(description);

@@ -67,16 +67,21 @@ void print_table(const job *all)
 
 void keep_fonts_out(job *all)
 {
+    const name_list *names = &all->set->val_fonts;
     all->kept_out = must(calloc((size_t)all->fonts.font_count + 1, sizeof *all->kept_out));
     all->val = -1;
-    for (int i = 0; i < all->fonts.font_count && all->set->val_font; i++)
-        if (strcasestr(all->fonts.fonts[i].name, all->set->val_font)) {
-            all->kept_out[i] = true;
-            if (all->val < 0)
-                all->val = i;
-        }
-    if (all->set->val_font && all->val < 0)
-        errx(1, "no font here has \"%s\" in its name (see --list)", all->set->val_font);
+    for (int n = 0; n < names->count; n++) {
+        int first = -1;
+        for (int i = all->fonts.font_count - 1; i >= 0; i--)
+            if (strcasestr(all->fonts.fonts[i].name, names->names[n])) {
+                all->kept_out[i] = true;
+                first = i;
+            }
+        if (first < 0)
+            errx(1, "no font here has \"%s\" in its name (see --list)", names->names[n]);
+        if (n == 0)
+            all->val = first;
+    }
 }
 
 /* Most training files first, then by code point. */

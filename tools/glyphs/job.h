@@ -7,16 +7,22 @@
 #include <stdatomic.h>
 
 #define MAX_RANGES 64
-#define MAX_WISHES 256
+#define MAX_NAMES 256
 
 typedef struct range {
     uint32_t first, last;
 } range;
 
+/* An option's list, split at commas. */
+typedef struct name_list {
+    char *names[MAX_NAMES];
+    int count;
+} name_list;
+
 typedef struct settings {
-    const char *out, *val_font;
-    char *wishes[MAX_WISHES]; /* --fonts, split at commas */
-    int wish_count;
+    const char *out;
+    name_list wishes;    /* --fonts */
+    name_list val_fonts; /* kept out of training; the first one draws OUT/val */
     range ranges[MAX_RANGES];
     int range_count;
     long classes; /* 0: all */
@@ -52,7 +58,7 @@ typedef struct job {
 /* settings.c: ends the program if the command line is wrong. */
 settings parse_arguments(int argc, char **argv);
 
-/* choose.c: sets kept_out and val from the name. */
+/* choose.c: sets kept_out and val from the names. */
 void keep_fonts_out(job *all);
 
 /* Which font file has how many characters, and how many characters are in how many files. */

@@ -14,8 +14,8 @@ static const char usage[] = "usage: make-glyphs OUT [option ...]\n"
                             "Draws characters from installed fonts into the image folder OUT.\n"
                             "  --fonts LIST       fonts to use, separated by commas: files, or parts of the names of\n"
                             "                     installed fonts (all of them)\n"
-                            "  --val-font NAME    part of the name of the font that is kept out of training and draws\n"
-                            "                     OUT/val; needed unless --list\n"
+                            "  --val-font LIST    parts of the names of fonts to keep out of training; the first draws\n"
+                            "                     OUT/val, others are those that were derived from it\n"
                             "  --classes N        the N characters that most training fonts have (all)\n"
                             "  --min-fonts K      only characters that K training fonts or more draw, each in its own way (2)\n"
                             "  --range A-B,...    only these code points, hexadecimal (all but private ones)\n"
@@ -51,12 +51,12 @@ static void parse_ranges(settings *set, char *text)
     }
 }
 
-static void add_wishes(settings *set, char *text)
+static void add_names(name_list *list, const char *option, char *text)
 {
     for (char *part = strtok(text, ","); part; part = strtok(NULL, ",")) {
-        if (set->wish_count == MAX_WISHES)
-            errx(2, "--fonts: more than %d of them", set->wish_count);
-        set->wishes[set->wish_count++] = part;
+        if (list->count == MAX_NAMES)
+            errx(2, "--%s: more than %d of them", option, MAX_NAMES);
+        list->names[list->count++] = part;
     }
 }
 
@@ -64,10 +64,10 @@ static void parse_option(settings *set, int option)
 {
     switch (option) {
     case 'f':
-        add_wishes(set, optarg);
+        add_names(&set->wishes, "fonts", optarg);
         break;
     case 'v':
-        set->val_font = optarg;
+        add_names(&set->val_fonts, "val-font", optarg);
         break;
     case 'c':
         set->classes = parse_number("classes", optarg, 1, CODE_POINTS);
@@ -121,7 +121,7 @@ settings parse_arguments(int argc, char **argv)
         errx(2, "%s: one folder is enough; fonts are named with --fonts", argv[optind]);
     if (!set.out && !set.list && !set.dry_run)
         errx(2, "where to? make-glyphs OUT --val-font NAME (see --help)");
-    if (!set.val_font && !set.list)
+    if (set.val_fonts.count == 0 && !set.list)
         errx(2, "--val-font is needed: a part of the name of the font to keep out of training (see --list)");
     return set;
 }
