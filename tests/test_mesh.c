@@ -29,6 +29,8 @@ static void has_its_groups(shard_group *world, void *context)
         shard_tensor *y = shard_full(SHARD_SHAPE(2), rank);
         check_ok(shard_broadcast(y, c->data - 1, data));
         ck_assert_double_eq(((float *)shard_data(y))[0], rank % c->model + (c->data - 1) * c->model);
+        shard_tensor *part = shard_as_split(x, 0, model, 3 * shard_group_rank(model), 3 * c->model);
+        ck_assert_ptr_eq(shard_replica_group(part), c->model > 1 ? data : NULL);
     }
     shard_mesh_destroy(mesh);
 }

@@ -84,6 +84,7 @@ SHARD_API shard_tensor *shard_detach(shard_tensor *tensor);
  * yet gets those of that part of the whole tensor, so a split parameter is
  *     shard_range part = shard_split_range(out, size, rank);
  *     shard_as_split(shard_uniform(SHARD_SHAPE(part.size, in), low, high), 0, group, part.start, out)
+ * Of a mesh's model group, it is replicated over the data group (shard_replica_group).
  * Refused for a tensor that requires a gradient. Not collective. */
 SHARD_API shard_tensor *shard_as_split(shard_tensor *tensor, int dim, shard_group *group, int64_t start, int64_t whole);
 

@@ -215,8 +215,10 @@ shard_tensor *shard_as_split(shard_tensor *tensor, int dim, shard_group *group, 
     shard_tensor *view = pending ? shard_tensor_like(tensor) : shard_detach(tensor);
     if (view && pending)
         view->recipe = tensor->recipe;
-    if (view && shard_group_size(group) > 1)
+    if (view && shard_group_size(group) > 1) {
         view->placement = (shard_placement){.kind = SHARD_SPLIT, .dim = dim, .group = group, .start = start, .whole = whole};
+        view->replicas = group->replicas;
+    }
     return view;
 }
 
