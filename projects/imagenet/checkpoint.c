@@ -1,0 +1,223 @@
+/*
+ * What a run leaves on disk: one safetensors file with the model by torchvision's
+ * names, the optimizer's state behind "optimizer.", and beside the tensors the
+ * position, the random state and the settings that both stand for.
+ */
+#include "trainer.h"
+
+#include "resnet.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <limits.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#define OPTIMIZER "optimizer."
+
+/* ---- what is kept ---- */
+
+/* The model's tensors and, if there is one, the optimizer's. */
+static shard_tensors *collect_tensors(trainer *run)
+{
+    shard_tensors *all = shard_state_dict(run->model);
+    if (!run->optimizer)
+        return all;
+    shard_tensors *state = shard_optimizer_state_dict(run->optimizer);
+    shard_tensors_extend(all, OPTIMIZER, state);
+    shard_tensors_destroy(state);
+    return all;
+}
+
+static const char *stem_name(const trainer *run)
+{
+    return run->options->stem == RESNET_STEM_SMALL ? "small" : "imagenet";
+}
+
+static shard_metadata *describe(const trainer *run)
+{
+    const options *wanted = run->options;
+    shard_random_state random = shard_get_random_state();
+    shard_metadata *metadata = shard_metadata_create();
+    shard_metadata_set(metadata, "format", "pt");
+    shard_metadata_set(metadata, "arch", wanted->arch);
+    shard_metadata_set(metadata, "stem", stem_name(run));
+    shard_metadata_set_integer(metadata, "num_classes", run->data.num_classes);
+    shard_metadata_set_integer(metadata, "image_size", wanted->image_size);
+    shard_metadata_set_integer(metadata, "batch_size", wanted->batch);
+    shard_metadata_set_integer(metadata, "train_images", run->data.train_images);
+    shard_metadata_set_integer(metadata, "seed", wanted->seed);
+    shard_metadata_set_integer(metadata, "epoch", run->at.epoch);
+    shard_metadata_set_integer(metadata, "epoch_step", run->at.epoch_step);
+    shard_metadata_set_integer(metadata, "step", run->at.step);
+    shard_metadata_set_number(metadata, "best_top1", run->at.best_top1);
+    shard_metadata_set_integer(metadata, "random_seed", (int64_t)random.seed);
+    shard_metadata_set_integer(metadata, "random_draw", (int64_t)random.next_draw);
+    return metadata;
+}
+
+/* ---- saving ---- */
+
+shard_status checkpoint_share_statistics(trainer *run)
+{
+    shard_group *world = shard_world();
+    if (run->options->sync_bn || shard_group_size(world) == 1)
+        return SHARD_OK;
+    shard_tensors *all = shard_state_dict(run->model);
+    shard_status status = shard_last_status();
+    for (int64_t i = 0; i < shard_tensors_count(all) && status == SHARD_OK; i++) {
+        shard_tensor *tensor = shard_tensors_at(all, i);
+        if (!shard_requires_grad(tensor))
+            status = shard_broadcast(tensor, 0, world);
+    }
+    shard_tensors_destroy(all);
+    return status;
+}
+
+shard_status checkpoint_prepare(const trainer *run)
+{
+    const char *output = run->options->output;
+    if (!output || mkdir(output, 0777) == 0 || errno == EEXIST)
+        return SHARD_OK;
+    return shard_error(SHARD_ERROR_IO, "--output %s: %s", output, strerror(errno));
+}
+
+static shard_status save_as(const shard_tensors *tensors, const shard_metadata *metadata, const trainer *run, const char *name)
+{
+    char path[PATH_MAX];
+    if (snprintf(path, sizeof path, "%s/%s", run->options->output, name) >= (int)sizeof path)
+        return shard_error(SHARD_ERROR_IO, "--output: a path of more than %d bytes", PATH_MAX - 1);
+    return shard_save(tensors, path, metadata);
+}
+
+shard_status checkpoint_save(trainer *run, bool best)
+{
+    if (!run->options->output)
+        return SHARD_OK;
+    shard_status status = checkpoint_share_statistics(run);
+    if (status != SHARD_OK)
+        return status;
+    shard_tensors *tensors = collect_tensors(run);
+    shard_metadata *metadata = describe(run);
+    status = shard_last_status();
+    if (status == SHARD_OK)
+        status = save_as(tensors, metadata, run, "checkpoint.safetensors");
+    if (status == SHARD_OK && best)
+        status = save_as(tensors, metadata, run, "best.safetensors");
+    shard_metadata_destroy(metadata);
+    shard_tensors_destroy(tensors);
+    return status;
+}
+
+/* ---- resuming ---- */
+
+static shard_status check_text(const shard_metadata *found, const char *path, const char *name, const char *wanted)
+{
+    const char *value = shard_metadata_get(found, name);
+    if (value && strcmp(value, wanted) == 0)
+        return SHARD_OK;
+    return shard_error(SHARD_ERROR_ARGUMENT, "--resume %s: its %s is %s, not %s", path, name, value ? value : "not known", wanted);
+}
+
+static shard_status check_integer(const shard_metadata *found, const char *path, const char *name, int64_t wanted)
+{
+    char text[32];
+    snprintf(text, sizeof text, "%" PRId64, wanted);
+    return check_text(found, path, name, text);
+}
+
+/* Whether the checkpoint is of this model and, in the middle of an epoch, the epoch goes on with the same images. */
+static shard_status check_settings(const trainer *run, const shard_metadata *found, const char *path)
+{
+    shard_status status = check_text(found, path, "arch", run->options->arch);
+    if (status == SHARD_OK)
+        status = check_text(found, path, "stem", stem_name(run));
+    if (status == SHARD_OK)
+        status = check_integer(found, path, "num_classes", run->data.num_classes);
+    if (status != SHARD_OK || run->options->evaluate)
+        return status;
+    int64_t epoch_step = 0;
+    status = shard_metadata_get_integer(found, "epoch_step", &epoch_step);
+    if (status != SHARD_OK || epoch_step == 0)
+        return status;
+    if ((status = check_integer(found, path, "batch_size", run->options->batch)) != SHARD_OK ||
+        (status = check_integer(found, path, "seed", run->options->seed)) != SHARD_OK)
+        return status;
+    return check_integer(found, path, "train_images", run->data.train_images);
+}
+
+static shard_status read_position(trainer *run, const shard_metadata *found)
+{
+    int64_t random_seed = 0, random_draw = 0;
+    shard_metadata_get_integer(found, "epoch", &run->at.epoch);
+    shard_metadata_get_integer(found, "epoch_step", &run->at.epoch_step);
+    shard_metadata_get_integer(found, "step", &run->at.step);
+    shard_metadata_get_number(found, "best_top1", &run->at.best_top1);
+    shard_metadata_get_integer(found, "random_seed", &random_seed);
+    shard_metadata_get_integer(found, "random_draw", &random_draw);
+    shard_set_random_state((shard_random_state){.seed = (uint64_t)random_seed, .next_draw = (uint64_t)random_draw});
+    return shard_last_status();
+}
+
+shard_status checkpoint_resume(trainer *run, const char *path)
+{
+    shard_metadata *found = NULL;
+    shard_tensors_destroy(shard_inspect(path, &found));
+    shard_status status = found ? check_settings(run, found, path) : shard_last_status();
+    shard_tensors *tensors = status == SHARD_OK ? collect_tensors(run) : NULL;
+    if (tensors)
+        status = shard_load(tensors, path, .allow_unexpected = run->options->evaluate);
+    shard_tensors_destroy(tensors);
+    if (status == SHARD_OK)
+        status = read_position(run, found);
+    shard_metadata_destroy(found);
+    if (status == SHARD_OK)
+        progress_say(&run->progress, "resumed from %s: epoch %" PRId64 ", step %" PRId64, path, run->at.epoch, run->at.step);
+    return status;
+}
+
+/* ---- pretrained ---- */
+
+static bool ends_with(const char *text, const char *end)
+{
+    size_t length = strlen(text), tail = strlen(end);
+    return length >= tail && strcmp(text + length - tail, end) == 0;
+}
+
+/* Older files of torchvision's do not count batches; a final layer of other classes is trained anew. */
+static bool is_wanted(const char *name, const shard_tensors *file, bool same_classes)
+{
+    if (strncmp(name, "fc.", 3) == 0)
+        return same_classes;
+    return !ends_with(name, ".num_batches_tracked") || shard_tensors_find(file, name);
+}
+
+static shard_status load_wanted(trainer *run, const char *path, const shard_tensors *file, bool same_classes)
+{
+    shard_tensors *all = shard_state_dict(run->model), *wanted = shard_tensors_create();
+    for (int64_t i = 0; i < shard_tensors_count(all); i++)
+        if (is_wanted(shard_tensors_name(all, i), file, same_classes))
+            shard_tensors_add(wanted, shard_tensors_name(all, i), shard_tensors_at(all, i));
+    shard_status status = shard_last_status();
+    if (status == SHARD_OK)
+        status = shard_load(wanted, path, .allow_unexpected = true, .convert = true);
+    shard_tensors_destroy(wanted);
+    shard_tensors_destroy(all);
+    return status;
+}
+
+shard_status checkpoint_pretrained(trainer *run, const char *path)
+{
+    shard_tensors *file = shard_inspect(path, NULL);
+    if (!file)
+        return shard_last_status();
+    shard_tensor *final = shard_tensors_find(file, "fc.weight");
+    bool same_classes = final && shard_tensor_size(final, 0) == run->data.num_classes;
+    if (final && !same_classes)
+        progress_say(&run->progress, "%s has %" PRId64 " classes: the final layer begins anew with %" PRId64, path,
+                     shard_tensor_size(final, 0), run->data.num_classes);
+    shard_status status = load_wanted(run, path, file, same_classes);
+    shard_tensors_destroy(file);
+    return status;
+}

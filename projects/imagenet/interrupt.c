@@ -1,0 +1,44 @@
+/*
+ * Launchers pass a Ctrl-C on to ranks that the terminal has told already, so what
+ * comes within half a second of the first signal is taken to be the same one.
+ */
+#include "interrupt.h"
+
+#include <signal.h>
+#include <stddef.h>
+#include <time.h>
+#include <unistd.h>
+
+#define SAME_SECONDS 0.5
+
+static volatile sig_atomic_t first_signal;
+static struct timespec first_time;
+
+static void on_signal(int number)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    if (!first_signal) {
+        first_time = now;
+        first_signal = number;
+        return;
+    }
+    double seconds = (double)(now.tv_sec - first_time.tv_sec) + 1e-9 * (double)(now.tv_nsec - first_time.tv_nsec);
+    if (seconds > SAME_SECONDS)
+        _exit(128 + number);
+}
+
+void interrupt_watch(void)
+{
+    struct sigaction action = {.sa_handler = on_signal, .sa_flags = SA_RESTART};
+    sigemptyset(&action.sa_mask);
+    sigaddset(&action.sa_mask, SIGINT);
+    sigaddset(&action.sa_mask, SIGTERM);
+    sigaction(SIGINT, &action, NULL);
+    sigaction(SIGTERM, &action, NULL);
+}
+
+int interrupt_signal(void)
+{
+    return first_signal;
+}

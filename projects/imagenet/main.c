@@ -1,0 +1,31 @@
+/* Trains a ResNet on an image folder; see README.md, or --help. */
+#include "interrupt.h"
+#include "trainer.h"
+
+static shard_status run_it(const options *wanted)
+{
+    trainer run;
+    shard_status status = trainer_open(&run, wanted);
+    if (status == SHARD_OK && wanted->evaluate) {
+        totals whole;
+        status = evaluate(&run, &whole);
+    } else if (status == SHARD_OK) {
+        status = train(&run);
+    }
+    trainer_close(&run);
+    return status;
+}
+
+int main(int argc, char **argv)
+{
+    options wanted;
+    if (shard_init(&argc, &argv) == SHARD_OK && options_parse(&wanted, argc, argv) == SHARD_OK) {
+        interrupt_watch();
+        if (!wanted.help)
+            run_it(&wanted);
+        else if (shard_group_rank(shard_world()) == 0)
+            options_print_help(stdout);
+    }
+    int code = shard_finalize();
+    return code == 0 && interrupt_signal() ? 128 + interrupt_signal() : code;
+}

@@ -1,0 +1,32 @@
+/*
+ * --metrics FILE: one JSON object a line, for programs to read. Written by rank 0;
+ * what differs between ranks is collected from all.
+ */
+#ifndef IMAGENET_METRICS_H
+#define IMAGENET_METRICS_H
+
+#include <shard/base.h>
+
+typedef struct metrics metrics;
+
+/* What a step or a validation was like, the same on every rank. */
+typedef struct metrics_entry {
+    bool validation;
+    int64_t step, epoch;
+    double loss, top1, top5; /* means over the batch or the data set; in percent */
+    double lr;               /* of a step */
+    int64_t images;          /* that the means are of */
+    double seconds;          /* this rank's */
+} metrics_entry;
+
+/* A NULL path: nothing is written, metrics_write does nothing and is not collective.
+ * append: go on after the lines that are there. NULL with the error set (IO, MEMORY). */
+metrics *metrics_open(const char *path, bool append);
+
+/* Writes a line. Collective over the world. Errors: IO. */
+shard_status metrics_write(metrics *file, const metrics_entry *entry);
+
+/* Errors: IO, for what could not be written. Takes NULL. */
+shard_status metrics_close(metrics *file);
+
+#endif

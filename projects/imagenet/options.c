@@ -1,0 +1,319 @@
+/*
+ * The command line. One table says each option's name, kind, range and help; the
+ * reading, the defaults in the help and the messages come from it.
+ */
+#include "options.h"
+
+#include "resnet.h"
+
+#include <errno.h>
+#include <getopt.h>
+#include <inttypes.h>
+#include <math.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+
+typedef enum kind { HEADING = 0, FLAG, TEXT, WHOLE, NUMBER, CHOICE } kind;
+
+typedef struct choice {
+    const char *name; /* NULL ends the list */
+    int value;
+} choice;
+
+typedef struct entry {
+    kind kind;
+    const char *name, *help; /* of a heading: the heading */
+    const char *argument;    /* its name in the help */
+    const char *also;        /* a second name, as pytorch/examples has it */
+    size_t offset;
+    double least, most;
+    const choice *choices;
+    char letter;
+} entry;
+
+static const choice stems[] = {{"imagenet", RESNET_STEM_IMAGENET}, {"small", RESNET_STEM_SMALL}, {NULL, 0}};
+static const choice splits[] = {{"row", SHARD_SPLIT_ROW}, {"column", SHARD_SPLIT_COLUMN}, {"0", SHARD_SPLIT_ROW},
+                                {"1", SHARD_SPLIT_COLUMN}, {"-1", SHARD_SPLIT_COLUMN}, {NULL, 0}};
+static const choice schedules[] = {{"step", SHARD_SCHEDULE_STEP}, {"cosine", SHARD_SCHEDULE_COSINE},
+                                   {"constant", SHARD_SCHEDULE_CONSTANT}, {NULL, 0}};
+
+#define AT(field) .offset = offsetof(options, field)
+#define MOST_WHOLE 9007199254740992.0 /* 2^53: least and most are doubles */
+
+static const entry table[] = {
+    {HEADING, "Model", NULL},
+    {TEXT, "arch", "resnet18, resnet34, resnet50, resnet101 or resnet152", "ARCH", .letter = 'a', AT(arch)},
+    {CHOICE, "stem", "imagenet: 7x7 with stride 2, and a pooling; small: 3x3, no pooling, for images of 32 to 64 pixels", "STEM",
+     AT(stem), .choices = stems},
+    {WHOLE, "num-classes", "outputs of the final layer; 0: as many as DIR/train has, 1000 for made-up images", "N",
+     AT(num_classes), .most = MOST_WHOLE},
+    {TEXT, "pretrained", "begin with the values of a torchvision state dict or of a checkpoint (.safetensors); the final "
+     "layer is left out if its number of classes is another", "FILE", AT(pretrained)},
+
+    {HEADING, "Images", NULL},
+    {WHOLE, "synthetic", "instead of DIR: N made-up images for training, and a tenth of that for validation", "N", AT(synthetic),
+     .most = 1e15},
+    {WHOLE, "image-size", "pixels of a side that the network sees", "N", AT(image_size), .least = 1, .most = 65536},
+    {NUMBER, "crop-scale", "training crops cover at least this part of the image's area", "X", AT(crop_scale), .least = 0.01,
+     .most = 1},
+    {NUMBER, "shift", "instead of crops: each edge of the image moves by up to this part of a side (for characters and the "
+     "like, which a crop would cut)", "X", AT(shift), .most = 0.49},
+    {FLAG, "no-flip", "do not mirror training images (characters must not be)", AT(no_flip)},
+    {WHOLE, "workers", "threads of each rank that load images", "N", .letter = 'j', AT(workers), .most = 1024},
+    {WHOLE, "skip-bad-images", "let up to N damaged images of an epoch pass; each is told with its path", "N",
+     AT(skip_bad_images), .most = MOST_WHOLE},
+
+    {HEADING, "Model parallel", NULL},
+    {FLAG, "enable-model-parallel", "split the final layer over ranks", AT(enable_model_parallel)},
+    {CHOICE, "model-parallel-dim", "row (or 0): its inputs are split; column (or 1, -1): its outputs", "DIM",
+     AT(model_parallel_dim), .choices = splits},
+    {WHOLE, "model-parallel-size", "ranks that one final layer is split over; 0: all. The rest is data parallel", "N",
+     AT(model_parallel_size), .most = 1e6},
+    {FLAG, "sync-bn", "batch norms see the whole job's batch", AT(sync_bn)},
+
+    {HEADING, "Training", NULL},
+    {WHOLE, "epochs", "passes over the training images", "N", AT(epochs), .least = 1, .most = 1e9},
+    {WHOLE, "steps", "stop after N steps, counted from the first start on; 0: go by --epochs only. The schedule of the "
+     "learning rate always goes by --epochs", "N", AT(steps), .most = MOST_WHOLE},
+    {WHOLE, "batch-size", "images of a step, of all ranks together", "N", .letter = 'b', AT(batch), .least = 1, .most = 1e9},
+    {NUMBER, "lr", "learning rate", "X", "learning-rate", AT(lr), .most = INFINITY},
+    {CHOICE, "lr-schedule", "step: times 0.1 every --lr-step-size epochs; cosine: down to 0 at the end; constant", "KIND",
+     AT(lr_schedule), .choices = schedules},
+    {WHOLE, "lr-step-size", "epochs between the steps of the step schedule", "N", AT(lr_step_size), .least = 1, .most = 1e9},
+    {NUMBER, "warmup-epochs", "the learning rate rises linearly over the first X epochs", "X", AT(warmup_epochs), .most = 1e9},
+    {WHOLE, "warmup-steps", "the same in steps; counts if it is not 0", "N", AT(warmup_steps), .most = MOST_WHOLE},
+    {NUMBER, "momentum", "momentum of SGD", "X", AT(momentum), .most = 0.9999},
+    {FLAG, "nesterov", "Nesterov's momentum", AT(nesterov)},
+    {NUMBER, "wd", "weight decay; not for biases and batch norms", "X", "weight-decay", AT(weight_decay), .most = INFINITY},
+    {NUMBER, "label-smoothing", "part of each label that goes to all classes alike", "X", AT(label_smoothing), .most = 1},
+    {WHOLE, "seed", "of the initial values and of the order and the cropping of images", "N", AT(seed), .most = MOST_WHOLE},
+
+    {HEADING, "Validation and files", NULL},
+    {FLAG, "evaluate", "only validate (the model of --resume or --pretrained)", .letter = 'e', AT(evaluate)},
+    {WHOLE, "val-interval", "epochs between validations; 0: never", "N", AT(val_interval), .most = 1e9},
+    {TEXT, "output", "folder for checkpoint.safetensors (the latest) and best.safetensors; made if it is not there", "DIR",
+     AT(output)},
+    {WHOLE, "save-every", "steps between checkpoints; 0: after each epoch only", "N", AT(save_every), .most = MOST_WHOLE},
+    {TEXT, "resume", "go on from a checkpoint, on any number of ranks", "FILE", AT(resume)},
+    {TEXT, "metrics", "write one JSON object a line for each step and validation", "FILE", AT(metrics)},
+    {WHOLE, "print-freq", "steps between printed lines, where there is no terminal", "N", .letter = 'p', AT(print_freq),
+     .least = 1, .most = MOST_WHOLE},
+    {FLAG, "help", "print this", .letter = 'h', AT(help)},
+};
+#define ENTRIES ((int)(sizeof table / sizeof *table))
+#define ALSO 1000 /* getopt's value of a second name is this plus the entry's */
+
+static const options defaults = {
+    .workers = 4,
+    .image_size = 224,
+    .crop_scale = 0.08,
+    .arch = "resnet50",
+    .model_parallel_dim = SHARD_SPLIT_COLUMN,
+    .epochs = 90,
+    .batch = 256,
+    .lr = 0.1,
+    .momentum = 0.9,
+    .weight_decay = 1e-4,
+    .lr_schedule = SHARD_SCHEDULE_STEP,
+    .lr_step_size = 30,
+    .val_interval = 1,
+    .print_freq = 10,
+};
+
+/* ---- reading ---- */
+
+static const choice *find_choice(const choice *choices, const char *name)
+{
+    while (choices->name && strcmp(choices->name, name) != 0)
+        choices++;
+    return choices->name ? choices : NULL;
+}
+
+static shard_status read_number(const entry *option, const char *text, void *field)
+{
+    char *end;
+    errno = 0;
+    int64_t whole = option->kind == WHOLE ? strtoll(text, &end, 10) : 0;
+    double number = option->kind == WHOLE ? (double)whole : strtod(text, &end);
+    if (end == text || *end || errno || !(number >= option->least && number <= option->most))
+        return shard_error(SHARD_ERROR_ARGUMENT, "--%s: \"%s\" is not a %s from %.15g to %.15g", option->name, text,
+                           option->kind == WHOLE ? "whole number" : "number", option->least, option->most);
+    if (option->kind == WHOLE)
+        *(int64_t *)field = whole;
+    else
+        *(double *)field = number;
+    return SHARD_OK;
+}
+
+static shard_status read_value(const entry *option, const char *text, options *parsed)
+{
+    void *field = (char *)parsed + option->offset;
+    switch (option->kind) {
+    case FLAG:
+        *(bool *)field = true;
+        return SHARD_OK;
+    case TEXT:
+        *(const char **)field = text;
+        return SHARD_OK;
+    case CHOICE: {
+        const choice *chosen = find_choice(option->choices, text);
+        if (!chosen)
+            return shard_error(SHARD_ERROR_ARGUMENT, "--%s: there is no \"%s\"; see --help", option->name, text);
+        *(int *)field = chosen->value;
+        return SHARD_OK;
+    }
+    case WHOLE:
+    case NUMBER:
+        return read_number(option, text, field);
+    case HEADING:
+        break;
+    }
+    return SHARD_OK;
+}
+
+/* The table as getopt_long reads it. */
+static void make_getopt(struct option *names, char *letters)
+{
+    *letters++ = ':';
+    for (int i = 0; i < ENTRIES; i++) {
+        const entry *option = &table[i];
+        if (option->kind == HEADING)
+            continue;
+        int argument = option->kind == FLAG ? no_argument : required_argument;
+        *names++ = (struct option){option->name, argument, NULL, i + 256};
+        if (option->also)
+            *names++ = (struct option){option->also, argument, NULL, i + 256 + ALSO};
+        if (option->letter)
+            *letters++ = option->letter;
+        if (option->letter && argument == required_argument)
+            *letters++ = ':';
+    }
+    *names = (struct option){0};
+    *letters = '\0';
+}
+
+static const entry *find_entry(int code)
+{
+    for (int i = 0; i < ENTRIES; i++)
+        if (code == i + 256 || code == i + 256 + ALSO || (code == table[i].letter && code != 0))
+            return &table[i];
+    return NULL;
+}
+
+static shard_status check(options *parsed)
+{
+    if (!resnet_exists(parsed->arch))
+        return shard_error(SHARD_ERROR_ARGUMENT, "--arch: there is no \"%s\"; there are %s", parsed->arch, resnet_names());
+    if (!parsed->directory == !parsed->synthetic)
+        return shard_error(SHARD_ERROR_ARGUMENT, parsed->directory ? "either DIR or --synthetic N, not both"
+                                                                   : "give a DIR with train/ and val/, or --synthetic N; see --help");
+    if (parsed->model_parallel_size && !parsed->enable_model_parallel)
+        return shard_error(SHARD_ERROR_ARGUMENT, "--model-parallel-size needs --enable-model-parallel");
+    if (parsed->nesterov && parsed->momentum <= 0)
+        return shard_error(SHARD_ERROR_ARGUMENT, "--nesterov needs a --momentum above 0");
+    if (parsed->resume && parsed->pretrained)
+        return shard_error(SHARD_ERROR_ARGUMENT, "either --resume or --pretrained, not both");
+    if (parsed->evaluate && parsed->output)
+        return shard_error(SHARD_ERROR_ARGUMENT, "--evaluate writes no checkpoint: leave --output out");
+    return SHARD_OK;
+}
+
+shard_status options_parse(options *parsed, int argc, char **argv)
+{
+    *parsed = defaults;
+    struct option names[2 * ENTRIES + 1];
+    char letters[2 * ENTRIES + 2];
+    make_getopt(names, letters);
+    opterr = 0;
+    int code;
+    while ((code = getopt_long(argc, argv, letters, names, NULL)) != -1) {
+        if (code == '?')
+            return shard_error(SHARD_ERROR_ARGUMENT, "there is no option \"%s\", or it takes no value; see --help", argv[optind - 1]);
+        if (code == ':')
+            return shard_error(SHARD_ERROR_ARGUMENT, "the option \"%s\" needs a value; see --help", argv[optind - 1]);
+        shard_status status = read_value(find_entry(code), optarg, parsed);
+        if (status != SHARD_OK || parsed->help)
+            return status;
+    }
+    if (optind < argc)
+        parsed->directory = argv[optind++];
+    if (optind < argc)
+        return shard_error(SHARD_ERROR_ARGUMENT, "one DIR only, but there is also \"%s\"", argv[optind]);
+    return check(parsed);
+}
+
+/* ---- help ---- */
+
+#define HELP_COLUMN 28
+#define HELP_WIDTH 100
+
+/* Words from the column on, broken at the width. */
+static void print_wrapped(FILE *file, const char *text, int column)
+{
+    int at = column;
+    while (*text) {
+        int word = (int)strcspn(text, " ");
+        if (at > column && at + word > HELP_WIDTH) {
+            fprintf(file, "\n%*s", column, "");
+            at = column;
+        }
+        fprintf(file, "%.*s ", word, text);
+        at += word + 1;
+        text += word;
+        text += strspn(text, " ");
+    }
+    fputc('\n', file);
+}
+
+static int print_default(char *text, size_t bytes, const entry *option)
+{
+    const void *field = (const char *)&defaults + option->offset;
+    switch (option->kind) {
+    case TEXT:
+        return *(const char *const *)field ? snprintf(text, bytes, " (%s)", *(const char *const *)field) : 0;
+    case WHOLE:
+        return snprintf(text, bytes, " (%" PRId64 ")", *(const int64_t *)field);
+    case NUMBER:
+        return snprintf(text, bytes, " (%g)", *(const double *)field);
+    case CHOICE:
+        for (const choice *chosen = option->choices; chosen->name; chosen++)
+            if (chosen->value == *(const int *)field)
+                return snprintf(text, bytes, " (%s)", chosen->name);
+        return 0;
+    case FLAG:
+    case HEADING:
+        break;
+    }
+    return 0;
+}
+
+void options_print_help(FILE *file)
+{
+    fputs("Usage: imagenet [options] DIR\n"
+          "       shardrun -n 4 imagenet --enable-model-parallel [options] DIR\n\n"
+          "Trains a ResNet on the images in DIR/train/<class>/*.{jpg,png} and validates it on those in\n"
+          "DIR/val, on one rank or on all that shardrun, mpirun or srun start. The final layer can be split\n"
+          "over ranks. The same images meet in the same step on any number of ranks. Defaults are in\n"
+          "parentheses.\n",
+          file);
+    for (int i = 0; i < ENTRIES; i++) {
+        const entry *option = &table[i];
+        if (option->kind == HEADING) {
+            fprintf(file, "\n%s\n", option->name);
+            continue;
+        }
+        char name[64], help[512], letter[4] = "";
+        if (option->letter)
+            snprintf(letter, sizeof letter, "-%c,", option->letter);
+        int width = snprintf(name, sizeof name, "  %-3s --%s %s", letter, option->name, option->argument ? option->argument : "");
+        fprintf(file, "%-*s", HELP_COLUMN, name);
+        if (width >= HELP_COLUMN)
+            fprintf(file, "\n%*s", HELP_COLUMN, "");
+        snprintf(help, sizeof help, "%s", option->help);
+        size_t used = strlen(help);
+        print_default(help + used, sizeof help - used, option);
+        print_wrapped(file, help, HELP_COLUMN);
+    }
+    fputs("\nCtrl-C finishes the step, saves a checkpoint if there is an --output, and ends; a second one ends at once.\n", file);
+}

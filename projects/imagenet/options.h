@@ -1,0 +1,48 @@
+/* What the command line says. */
+#ifndef IMAGENET_OPTIONS_H
+#define IMAGENET_OPTIONS_H
+
+#include <shard/nn.h>
+#include <shard/optim.h>
+#include <stdio.h>
+
+/* Whole numbers are int64_t, choices int, so that one table reads them all. */
+typedef struct options {
+    const char *directory; /* DIR; NULL: made-up images */
+    int64_t synthetic;
+    int64_t workers, image_size, skip_bad_images;
+    double crop_scale, shift;
+    bool no_flip;
+
+    const char *arch;
+    int stem;            /* resnet_stem */
+    int64_t num_classes; /* 0: as many as DIR has, or 1000 */
+    const char *pretrained;
+
+    bool enable_model_parallel, sync_bn;
+    int model_parallel_dim; /* shard_split */
+    int64_t model_parallel_size;
+
+    int64_t epochs, steps, batch;
+    double lr, momentum, weight_decay;
+    bool nesterov;
+    int lr_schedule; /* shard_schedule_kind */
+    int64_t lr_step_size, warmup_steps;
+    double warmup_epochs, label_smoothing;
+    int64_t seed;
+
+    bool evaluate;
+    int64_t val_interval;
+    const char *output, *resume, *metrics;
+    int64_t save_every, print_freq;
+
+    bool help;
+} options;
+
+/* Fills it from the command line; what stands on it is pointed to, not copied. An
+ * unknown option or a value that makes no sense is an error (ARGUMENT). */
+shard_status options_parse(options *parsed, int argc, char **argv);
+
+void options_print_help(FILE *file);
+
+#endif

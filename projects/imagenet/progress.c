@@ -1,0 +1,80 @@
+#include "progress.h"
+
+#include <inttypes.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <sys/ioctl.h>
+#include <time.h>
+#include <unistd.h>
+
+#define BAR_CELLS 16
+#define DRAW_SECONDS 0.1
+#define LINE_BYTES 512
+
+double progress_clock(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
+}
+
+progress progress_start(bool shown, int64_t every)
+{
+    return (progress){.shown = shown, .terminal = isatty(STDOUT_FILENO), .every = every};
+}
+
+static int terminal_width(void)
+{
+    struct winsize size;
+    return ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0 ? size.ws_col : 80;
+}
+
+/* One line, cut to the terminal's width so that it can be drawn over. */
+static void draw_bar(progress *shown, const char *title, int64_t done, int64_t steps, const char *text)
+{
+    char line[LINE_BYTES], bar[BAR_CELLS + 1];
+    int64_t filled = steps > 0 ? done * BAR_CELLS / steps : BAR_CELLS;
+    for (int i = 0; i < BAR_CELLS; i++)
+        bar[i] = i < filled ? '#' : '.';
+    bar[BAR_CELLS] = '\0';
+    snprintf(line, sizeof line, "%s [%s] %" PRId64 "/%" PRId64 "  %s", title, bar, done, steps, text);
+    printf("\r%.*s\033[K", terminal_width() - 1, line);
+    fflush(stdout);
+    shown->open = true;
+}
+
+void progress_step(progress *shown, const char *title, int64_t done, int64_t steps, const char *text)
+{
+    if (!shown->shown)
+        return;
+    double now = progress_clock();
+    bool last = done == steps;
+    if (shown->terminal) {
+        if (last || now - shown->drawn >= DRAW_SECONDS) {
+            draw_bar(shown, title, done, steps, text);
+            shown->drawn = now;
+        }
+        if (last) {
+            putchar('\n');
+            shown->open = false;
+        }
+    } else if (last || done % shown->every == 0 || done == 1) {
+        printf("%s [%" PRId64 "/%" PRId64 "]  %s\n", title, done, steps, text);
+        fflush(stdout);
+    }
+}
+
+void progress_say(progress *shown, const char *format, ...)
+{
+    if (!shown->shown)
+        return;
+    if (shown->open)
+        putchar('\n');
+    shown->open = false;
+    va_list arguments;
+    va_start(arguments, format);
+    vprintf(format, arguments);
+    va_end(arguments);
+    putchar('\n');
+    fflush(stdout);
+}

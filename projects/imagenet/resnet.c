@@ -1,0 +1,199 @@
+/* ResNet: two kinds of block, stages of them, and a stem and a final layer around. */
+#include "resnet.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define STAGES 4
+#define MOST_BLOCKS 36 /* of a stage: resnet152's third */
+
+typedef struct architecture {
+    const char *name;
+    bool bottleneck;
+    int blocks[STAGES];
+} architecture;
+
+static const architecture architectures[] = {
+    {"resnet18", false, {2, 2, 2, 2}}, {"resnet34", false, {3, 4, 6, 3}},  {"resnet50", true, {3, 4, 6, 3}},
+    {"resnet101", true, {3, 4, 23, 3}}, {"resnet152", true, {3, 8, 36, 3}},
+};
+
+typedef struct resnet {
+    resnet_stem stem;
+    shard_group *gather;
+} resnet;
+
+const char *resnet_names(void)
+{
+    return "resnet18, resnet34, resnet50, resnet101, resnet152";
+}
+
+static const architecture *find(const char *name)
+{
+    for (size_t i = 0; i < sizeof architectures / sizeof *architectures; i++)
+        if (strcmp(architectures[i].name, name) == 0)
+            return &architectures[i];
+    return NULL;
+}
+
+bool resnet_exists(const char *arch)
+{
+    return find(arch) != NULL;
+}
+
+/* How much wider a block's result is than its inside. */
+static int64_t expansion(const architecture *arch)
+{
+    return arch->bottleneck ? 4 : 1;
+}
+
+int64_t resnet_features(const char *arch)
+{
+    const architecture *found = find(arch);
+    return found ? 512 * expansion(found) : 0;
+}
+
+/* ---- blocks ---- */
+
+/* Released early: without gradients nothing else holds on to what lies in between. */
+static shard_tensor *convolve_norm_relu(shard_module *module, const char *convolution, const char *norm, shard_tensor *x,
+                                        shard_tensor *residual)
+{
+    shard_tensor *y = shard_forward(shard_module_child(module, convolution), x);
+    shard_tensor *z = shard_nn_batch_norm_relu(shard_module_child(module, norm), y, residual);
+    shard_release(y);
+    return z;
+}
+
+/* x in the shape of the block's result: "downsample", the last child where there is one. */
+static shard_tensor *shortcut(shard_module *block, shard_tensor *x)
+{
+    int last = shard_module_child_count(block) - 1;
+    bool changes = strcmp(shard_module_child_name(block, last), "downsample") == 0;
+    return changes ? shard_forward(shard_module_child_at(block, last), x) : x;
+}
+
+static shard_tensor *basic_forward(shard_module *block, shard_tensor *x)
+{
+    shard_tensor *y = convolve_norm_relu(block, "conv1", "bn1", x, NULL);
+    return convolve_norm_relu(block, "conv2", "bn2", y, shortcut(block, x));
+}
+
+static shard_tensor *bottleneck_forward(shard_module *block, shard_tensor *x)
+{
+    shard_tensor *y = convolve_norm_relu(block, "conv1", "bn1", x, NULL);
+    shard_tensor *z = convolve_norm_relu(block, "conv2", "bn2", y, NULL);
+    shard_release(y);
+    return convolve_norm_relu(block, "conv3", "bn3", z, shortcut(block, x));
+}
+
+static const shard_module_type basic_block = {.name = "basic block", .forward = basic_forward};
+static const shard_module_type bottleneck = {.name = "bottleneck", .forward = bottleneck_forward};
+
+/* The module if all went well while it was put together. */
+static shard_module *checked(shard_module *module)
+{
+    if (shard_last_status() == SHARD_OK)
+        return module;
+    shard_module_destroy(module);
+    return NULL;
+}
+
+static void add_convolution(shard_module *module, const char *convolution, const char *norm, int64_t in, int64_t out,
+                            int64_t kernel, int64_t stride)
+{
+    shard_module_add_child(module, convolution, shard_nn_conv2d(in, out, kernel, .stride = stride, .padding = kernel / 2));
+    shard_module_add_child(module, norm, shard_nn_batch_norm(out));
+}
+
+static shard_module *make_block(const architecture *arch, int64_t in, int64_t width, int64_t stride)
+{
+    int64_t out = width * expansion(arch);
+    shard_module *block = shard_module_create(arch->bottleneck ? &bottleneck : &basic_block, NULL);
+    if (arch->bottleneck) {
+        add_convolution(block, "conv1", "bn1", in, width, 1, 1);
+        add_convolution(block, "conv2", "bn2", width, width, 3, stride);
+        add_convolution(block, "conv3", "bn3", width, out, 1, 1);
+    } else {
+        add_convolution(block, "conv1", "bn1", in, width, 3, stride);
+        add_convolution(block, "conv2", "bn2", width, width, 3, 1);
+    }
+    if (stride != 1 || in != out)
+        shard_module_add_child(block, "downsample",
+                               shard_nn_sequential(shard_nn_conv2d(in, out, 1, .stride = stride), shard_nn_batch_norm(out)));
+    return checked(block);
+}
+
+static shard_module *make_stage(const architecture *arch, int blocks, int64_t in, int64_t width, int64_t stride)
+{
+    shard_module *block[MOST_BLOCKS];
+    for (int i = 0; i < blocks; i++)
+        block[i] = i == 0 ? make_block(arch, in, width, stride) : make_block(arch, width * expansion(arch), width, 1);
+    return shard_nn_sequential_of(blocks, block);
+}
+
+/* ---- the whole ---- */
+
+static shard_tensor *replace(shard_tensor *x, shard_tensor *y)
+{
+    shard_release(x);
+    return y;
+}
+
+static shard_tensor *resnet_forward(shard_module *module, shard_tensor *images)
+{
+    const resnet *own = shard_module_data(module);
+    shard_tensor *x = convolve_norm_relu(module, "conv1", "bn1", images, NULL);
+    if (own->stem == RESNET_STEM_IMAGENET)
+        x = replace(x, shard_max_pool2d(x, 3, .stride = 2, .padding = 1));
+    x = replace(x, shard_forward(shard_module_child(module, "layer1"), x));
+    x = replace(x, shard_forward(shard_module_child(module, "layer2"), x));
+    x = replace(x, shard_forward(shard_module_child(module, "layer3"), x));
+    x = replace(x, shard_forward(shard_module_child(module, "layer4"), x));
+    x = replace(x, shard_global_avg_pool2d(x));
+    x = shard_gather(x, 0, own->gather);
+    return shard_forward(shard_module_child(module, "fc"), x);
+}
+
+static void resnet_destroy(shard_module *module)
+{
+    free(shard_module_data(module));
+}
+
+static const shard_module_type resnet_type = {.name = "resnet", .forward = resnet_forward, .destroy = resnet_destroy};
+
+shard_module *resnet_create(const char *arch, resnet_stem stem, int64_t num_classes)
+{
+    const architecture *found = find(arch);
+    if (!found) {
+        shard_error(SHARD_ERROR_ARGUMENT, "no architecture \"%s\"; there are %s", arch, resnet_names());
+        return NULL;
+    }
+    resnet *own = calloc(1, sizeof *own);
+    if (!own) {
+        shard_error(SHARD_ERROR_MEMORY, "no memory for a %s", arch);
+        return NULL;
+    }
+    own->stem = stem;
+    shard_module *module = shard_module_create(&resnet_type, own);
+    if (stem == RESNET_STEM_IMAGENET)
+        add_convolution(module, "conv1", "bn1", 3, 64, 7, 2);
+    else
+        add_convolution(module, "conv1", "bn1", 3, 64, 3, 1);
+    static const char *const stage[STAGES] = {"layer1", "layer2", "layer3", "layer4"};
+    int64_t in = 64;
+    for (int i = 0; i < STAGES; i++) {
+        int64_t width = (int64_t)64 << i;
+        shard_module_add_child(module, stage[i], make_stage(found, found->blocks[i], in, width, i == 0 ? 1 : 2));
+        in = width * expansion(found);
+    }
+    shard_module_add_child(module, "fc", shard_nn_linear(in, num_classes));
+    return checked(module);
+}
+
+void resnet_gather_features(shard_module *module, shard_group *group)
+{
+    resnet *own = shard_module_data(module);
+    if (own)
+        own->gather = group;
+}

@@ -1,0 +1,139 @@
+/* Training: steps, epochs, and when a run ends. */
+#include "trainer.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+
+/* One step on the whole job's batch, what it came to in *whole. The gradient is that
+ * of the mean over the whole batch: each model group brings the sum over its images,
+ * data parallel averages over the groups, however unevenly images are dealt out. */
+static shard_status step_on(trainer *run, const loader_batch *batch, totals *whole)
+{
+    SHARD_SCOPE {
+        shard_tensor *loss = batch_forward(run, batch, run->options->label_smoothing, whole);
+        if (!loss)
+            return shard_last_status();
+        if (!isfinite(whole->loss))
+            return shard_error(SHARD_ERROR_ARGUMENT,
+                               "the loss of step %" PRId64 " is %g: take a smaller --lr or a longer --warmup-epochs",
+                               run->at.step + 1, whole->loss);
+        double groups = shard_group_size(shard_mesh_data_group(run->mesh));
+        shard_backward(shard_scale(loss, totals_mean(groups, whole)));
+    }
+    shard_optimizer_set_lr(run->optimizer, shard_schedule_lr(&run->schedule, run->at.step));
+    return shard_step(run->optimizer);
+}
+
+/* Steps of the epoch that this run comes to. */
+static int64_t steps_to_come_to(const trainer *run)
+{
+    int64_t all = loader_steps(run->data.train), asked = run->at.epoch_step + run->options->steps - run->at.step;
+    return run->options->steps && asked < all ? asked : all;
+}
+
+static shard_status report(trainer *run, const totals *step, const totals *epoch, double seconds)
+{
+    metrics_entry entry = {
+        .step = run->at.step,
+        .epoch = run->at.epoch,
+        .loss = totals_mean(step->loss, step),
+        .top1 = 100 * totals_mean(step->top1, step),
+        .top5 = 100 * totals_mean(step->top5, step),
+        .lr = shard_optimizer_lr(run->optimizer),
+        .images = (int64_t)step->images,
+        .seconds = seconds,
+    };
+    char title[64], text[192];
+    snprintf(title, sizeof title, "Epoch %" PRId64, run->at.epoch);
+    snprintf(text, sizeof text, "loss %.4f (%.4f)  top1 %.2f  top5 %.2f  %.1f images/s  lr %.3g", entry.loss,
+             totals_mean(epoch->loss, epoch), 100 * totals_mean(epoch->top1, epoch), 100 * totals_mean(epoch->top5, epoch),
+             (double)entry.images / seconds, entry.lr);
+    progress_step(&run->progress, title, run->at.epoch_step, steps_to_come_to(run), text);
+    return metrics_write(run->metrics, &entry);
+}
+
+/* Also what loader_next allows each rank is more than allowed if it is so for the job. */
+static shard_status check_bad(const trainer *run, const totals *epoch)
+{
+    if (epoch->bad <= (double)run->options->skip_bad_images)
+        return SHARD_OK;
+    return shard_error(SHARD_ERROR_FORMAT, "%.0f damaged images, more than --skip-bad-images %" PRId64, epoch->bad,
+                       run->options->skip_bad_images);
+}
+
+static bool all_steps_done(const trainer *run)
+{
+    return run->options->steps > 0 && run->at.step >= run->options->steps;
+}
+
+/* The rest of the epoch, or until --steps or a signal says to stop. */
+static shard_status train_epoch(trainer *run, bool *interrupted)
+{
+    totals epoch = {0};
+    const loader_batch *batch;
+    loader_start(run->data.train, run->at.epoch, run->at.epoch_step);
+    double before = progress_clock();
+    while (!all_steps_done(run) && !*interrupted) {
+        totals step;
+        shard_status status = loader_next(run->data.train, &batch);
+        if (status != SHARD_OK || !batch)
+            return status;
+        if ((status = step_on(run, batch, &step)) != SHARD_OK)
+            return status;
+        run->at.step++;
+        run->at.epoch_step++;
+        totals_add(&epoch, &step);
+        *interrupted = step.interrupted > 0;
+        if ((status = report(run, &step, &epoch, progress_clock() - before)) != SHARD_OK ||
+            (status = check_bad(run, &epoch)) != SHARD_OK)
+            return status;
+        bool last = run->at.epoch_step == loader_steps(run->data.train);
+        if (run->options->save_every && run->at.step % run->options->save_every == 0 && !last &&
+            (status = checkpoint_save(run, false)) != SHARD_OK)
+            return status;
+        before = progress_clock();
+    }
+    return SHARD_OK;
+}
+
+/* Validates if it is time to, and goes on to the next epoch; *interrupted: not done, to be done by the run that resumes. */
+static shard_status end_epoch(trainer *run, bool *interrupted)
+{
+    int64_t interval = run->options->val_interval, next = run->at.epoch + 1;
+    bool best = false;
+    if (interval > 0 && (next % interval == 0 || next == run->options->epochs)) {
+        totals whole;
+        shard_status status = evaluate(run, &whole);
+        if (status != SHARD_OK)
+            return status;
+        *interrupted = whole.interrupted > 0;
+        if (*interrupted)
+            return checkpoint_save(run, false);
+        double top1 = 100 * totals_mean(whole.top1, &whole);
+        best = top1 > run->at.best_top1;
+        if (best)
+            run->at.best_top1 = top1;
+    }
+    run->at.epoch = next;
+    run->at.epoch_step = 0;
+    return checkpoint_save(run, best);
+}
+
+shard_status train(trainer *run)
+{
+    bool interrupted = false;
+    while (run->at.epoch < run->options->epochs && !all_steps_done(run) && !interrupted) {
+        shard_status status = train_epoch(run, &interrupted);
+        if (status != SHARD_OK)
+            return status;
+        bool ended = run->at.epoch_step == loader_steps(run->data.train);
+        status = ended && !interrupted ? end_epoch(run, &interrupted) : checkpoint_save(run, false);
+        if (status != SHARD_OK)
+            return status;
+    }
+    if (interrupted)
+        progress_say(&run->progress, "interrupted after step %" PRId64 "%s", run->at.step,
+                     run->options->output ? "; go on with --resume" : "");
+    return SHARD_OK;
+}

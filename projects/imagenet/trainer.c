@@ -1,0 +1,114 @@
+/* Putting a run together. */
+#include "trainer.h"
+
+#include "resnet.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <string.h>
+
+static int64_t count_parameters(const shard_tensors *parameters)
+{
+    int64_t count = 0;
+    for (int64_t i = 0; i < shard_tensors_count(parameters); i++) {
+        shard_shape whole = shard_tensor_whole_shape(shard_tensors_at(parameters, i));
+        int64_t product = 1;
+        for (int d = 0; d < whole.ndim; d++)
+            product *= whole.dim[d];
+        count += product;
+    }
+    return count;
+}
+
+static shard_status make_model(trainer *run)
+{
+    const options *wanted = run->options;
+    int ranks = shard_group_size(shard_world());
+    int model_size = !wanted->enable_model_parallel ? 1 : wanted->model_parallel_size ? (int)wanted->model_parallel_size : ranks;
+    run->mesh = shard_mesh_create(.model = model_size);
+    shard_manual_seed((uint64_t)wanted->seed);
+    run->model = resnet_create(wanted->arch, (resnet_stem)wanted->stem, run->data.num_classes);
+    if (!run->mesh || !run->model)
+        return shard_last_status();
+    shard_group *model_group = shard_mesh_model_group(run->mesh);
+    resnet_gather_features(run->model, model_group);
+    if (wanted->sync_bn)
+        shard_nn_sync_batch_norm(run->model, shard_world());
+    if (wanted->enable_model_parallel)
+        return shard_convert_parallel_linear(&run->model, "fc", (shard_split)wanted->model_parallel_dim, model_group, NULL);
+    return SHARD_OK;
+}
+
+static shard_status make_optimizer(trainer *run)
+{
+    const options *wanted = run->options;
+    int64_t epoch_steps = loader_steps(run->data.train);
+    run->schedule = (shard_schedule){
+        .kind = (shard_schedule_kind)wanted->lr_schedule,
+        .base_lr = wanted->lr,
+        .warmup_steps = wanted->warmup_steps ? wanted->warmup_steps : llround(wanted->warmup_epochs * (double)epoch_steps),
+        .step_size = wanted->lr_step_size * epoch_steps,
+        .total_steps = wanted->epochs * epoch_steps,
+    };
+    shard_tensors *parameters = shard_parameters(run->model);
+    run->data_parallel = shard_data_parallel_create(parameters);
+    run->optimizer = shard_sgd(parameters, .lr = wanted->lr, .momentum = wanted->momentum, .weight_decay = wanted->weight_decay,
+                               .nesterov = wanted->nesterov);
+    return shard_last_status();
+}
+
+static void introduce(trainer *run)
+{
+    const options *wanted = run->options;
+    shard_tensors *parameters = shard_parameters(run->model);
+    int ranks = shard_group_size(shard_world()), model_size = shard_group_size(shard_mesh_model_group(run->mesh));
+    progress_say(&run->progress, "%s, %" PRId64 " classes, %" PRId64 " parameters", wanted->arch, run->data.num_classes,
+                 count_parameters(parameters));
+    shard_tensors_destroy(parameters);
+    if (ranks > 1)
+        progress_say(&run->progress, "%d ranks (%s): %d data parallel x %d model parallel%s%s", ranks,
+                     shard_group_transport(shard_world()), ranks / model_size, model_size,
+                     model_size == 1                                    ? ""
+                     : wanted->model_parallel_dim == SHARD_SPLIT_COLUMN ? ", the final layer split by column"
+                                                                        : ", the final layer split by row",
+                     wanted->sync_bn ? ", synchronised batch norms" : "");
+    if (run->data.train)
+        progress_say(&run->progress, "%" PRId64 " training images, %" PRId64 " for validation; %" PRId64 " steps an epoch",
+                     run->data.train_images, run->data.val_images, loader_steps(run->data.train));
+    else
+        progress_say(&run->progress, "%" PRId64 " images for validation", run->data.val_images);
+}
+
+shard_status trainer_open(trainer *run, const options *wanted)
+{
+    bool first = shard_group_rank(shard_world()) == 0;
+    *run = (trainer){
+        .options = wanted, .at.best_top1 = -1, .progress = progress_start(first, wanted->print_freq)};
+    shard_status status = dataset_open(&run->data, wanted);
+    if (status == SHARD_OK)
+        status = make_model(run);
+    if (status == SHARD_OK && wanted->pretrained)
+        status = checkpoint_pretrained(run, wanted->pretrained);
+    if (status == SHARD_OK && !wanted->evaluate)
+        status = make_optimizer(run);
+    if (status == SHARD_OK)
+        introduce(run);
+    if (status == SHARD_OK && wanted->resume)
+        status = checkpoint_resume(run, wanted->resume);
+    if (status == SHARD_OK)
+        status = checkpoint_prepare(run);
+    if (status == SHARD_OK && !(run->metrics = metrics_open(wanted->metrics, wanted->resume != NULL)))
+        status = shard_last_status();
+    return status == SHARD_OK ? shard_agree(shard_world()) : status;
+}
+
+void trainer_close(trainer *run)
+{
+    metrics_close(run->metrics);
+    shard_optimizer_destroy(run->optimizer);
+    shard_data_parallel_destroy(run->data_parallel);
+    shard_module_destroy(run->model);
+    shard_mesh_destroy(run->mesh);
+    dataset_close(&run->data);
+    *run = (trainer){0};
+}

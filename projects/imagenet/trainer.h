@@ -1,0 +1,90 @@
+/*
+ * A training run: the model and what trains it, and where it stands. Each file
+ * beside this one does one thing with it.
+ */
+#ifndef IMAGENET_TRAINER_H
+#define IMAGENET_TRAINER_H
+
+#include "dataset.h"
+#include "metrics.h"
+#include "options.h"
+#include "progress.h"
+
+#include <shard/shard.h>
+
+/* Where the run stands; with the tensors and the random state all that a later one
+ * needs to go on as if it had not been interrupted. */
+typedef struct position {
+    int64_t epoch;
+    int64_t epoch_step; /* steps done in it; all of them: what ends an epoch is still to be done */
+    int64_t step;       /* steps done since the first start */
+    double best_top1;   /* in percent; below 0 before the first validation */
+} position;
+
+typedef struct trainer {
+    const options *options;
+    dataset data;
+    shard_mesh *mesh;
+    shard_module *model;
+    shard_data_parallel *data_parallel; /* these three: NULL if only validating */
+    shard_optimizer *optimizer;
+    shard_schedule schedule;
+    position at;
+    progress progress;
+    metrics *metrics;
+} trainer;
+
+/* ---- trainer.c ---- */
+
+/* Makes everything, and loads what --resume or --pretrained name. Collective over the world. */
+shard_status trainer_open(trainer *run, const options *wanted);
+void trainer_close(trainer *run);
+
+/* ---- batch.c ---- */
+
+/* What a batch, or many, came to; sums over the whole job, the same on every rank. */
+typedef struct totals {
+    double loss, top1, top5; /* sums over the images */
+    double images;           /* that count: whose label is not ignored */
+    double bad;              /* that were damaged */
+    double interrupted;      /* ranks that have been told to end */
+} totals;
+
+void totals_add(totals *sum, const totals *more);
+/* sum / images, 0 for none. */
+double totals_mean(double sum, const totals *of);
+
+/* The sum of the losses of the model group's images, recorded, and the totals of the
+ * whole job's batch. NULL with the error set. Collective over the world. */
+shard_tensor *batch_forward(trainer *run, const loader_batch *batch, double label_smoothing, totals *whole);
+
+/* ---- train.c ---- */
+
+/* All epochs from where the run stands. Collective over the world. */
+shard_status train(trainer *run);
+
+/* ---- evaluate.c ---- */
+
+/* The model's totals over the validation set; whole->interrupted if not all of it. Collective over the world. */
+shard_status evaluate(trainer *run, totals *whole);
+
+/* ---- checkpoint.c; all collective over the world ---- */
+
+/* Makes the --output folder if there is none; does nothing without --output. */
+shard_status checkpoint_prepare(const trainer *run);
+
+/* Writes --output's checkpoint.safetensors, and best.safetensors if it is the best so
+ * far; does nothing without --output. */
+shard_status checkpoint_save(trainer *run, bool best);
+
+/* Goes on from a checkpoint; only its model if the run only validates. */
+shard_status checkpoint_resume(trainer *run, const char *path);
+
+/* The model's values from a state dict. */
+shard_status checkpoint_pretrained(trainer *run, const char *path);
+
+/* Batch norms that are not synchronised have each seen their own rank's images: the
+ * first rank's statistics count, as in torch's DistributedDataParallel. */
+shard_status checkpoint_share_statistics(trainer *run);
+
+#endif

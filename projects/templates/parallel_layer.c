@@ -1,0 +1,169 @@
+/*
+ * Template of one's own parallel layer: a linear layer with a learned gain for each
+ * output, y = gain * (x W^T) + bias, on one rank or split over a group.
+ *
+ * To make another layer of it:
+ *   0. name its type;
+ *   1. put what makes a layer of this kind into its data;
+ *   2. add its parameters, each rank its own part: make_part;
+ *   3. write the forward for each split: copy or scatter what comes in, compute with
+ *      the own part, reduce or gather what goes out. What is in between is a matter of
+ *      placement: operations know from a split operand what their result is.
+ *
+ * Nothing is to be done for saving, loading, data parallel and the optimizer: they
+ * read the placement and the replica group of each parameter.
+ *
+ * Run on any number of ranks, the program compares the split layer with the whole one:
+ *     shardrun -n 3 parallel_layer
+ */
+#include <shard/shard.h>
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+/* ---- the layer ---- */
+
+typedef struct gained_linear {
+    shard_split split;
+    shard_group *group;
+} gained_linear;
+
+static shard_tensor *forward(shard_module *module, shard_tensor *x)
+{
+    const gained_linear *own = shard_module_data(module);
+    if (own->split == SHARD_SPLIT_COLUMN) /* each rank has some of the outputs, and reads all of x: */
+        x = shard_copy(x, own->group);    /* its gradient is the sum of what comes back on all ranks */
+    if (own->split == SHARD_SPLIT_ROW && shard_tensor_placement(x).kind != SHARD_SPLIT)
+        x = shard_scatter(x, -1, own->group); /* each rank reads some of x; a column layer's result is split already */
+    shard_tensor *y = shard_linear(x, shard_module_tensor(module, "weight"), NULL);
+    if (own->split == SHARD_SPLIT_ROW) /* each rank has a summand of every output */
+        y = shard_reduce(y, own->group);
+    y = shard_mul(y, shard_module_tensor(module, "gain"));
+    return shard_add(y, shard_module_tensor(module, "bias"));
+}
+
+static void destroy(shard_module *module)
+{
+    free(shard_module_data(module));
+}
+
+static const shard_module_type gained_linear_type = {.name = "gained_linear", .forward = forward, .destroy = destroy};
+
+/*
+ * A parameter of shape `whole`, uniform in [low, high), of which each member of the
+ * group has its part along dim; dim -1: each has all of it. The whole is never made,
+ * and its values do not depend on the number of ranks.
+ */
+static void add_parameter(shard_module *module, const char *name, shard_shape whole, double low, double high, int dim,
+                          shard_group *group)
+{
+    shard_tensor *tensor;
+    if (dim < 0) {
+        tensor = shard_uniform(whole, low, high);
+    } else {
+        shard_range part = shard_split_range(whole.dim[dim], shard_group_size(group), shard_group_rank(group));
+        shard_shape shape = whole;
+        shape.dim[dim] = part.size;
+        shard_tensor *own = shard_uniform(shape, low, high);
+        tensor = shard_as_split(own, dim, group, part.start, whole.dim[dim]);
+        shard_release(own);
+    }
+    shard_module_add_parameter(module, name, tensor);
+    shard_release(tensor);
+}
+
+static shard_module *gained_linear_create(int64_t in, int64_t out, shard_split split, shard_group *group)
+{
+    gained_linear *own = malloc(sizeof *own);
+    if (!own) {
+        shard_error(SHARD_ERROR_MEMORY, "no memory for a layer");
+        return NULL;
+    }
+    *own = (gained_linear){.split = split, .group = group};
+    shard_module *module = shard_module_create(&gained_linear_type, own);
+    double bound = 1 / sqrt((double)in);
+    int out_dim = split == SHARD_SPLIT_COLUMN ? 0 : -1; /* of a tensor [out]; ROW does not split outputs */
+    int weight_dim = split == SHARD_SPLIT_COLUMN ? 0 : split == SHARD_SPLIT_ROW ? 1 : -1;
+    add_parameter(module, "weight", SHARD_SHAPE(out, in), -bound, bound, weight_dim, group);
+    add_parameter(module, "gain", SHARD_SHAPE(out), 0.5, 1.5, out_dim, group);
+    add_parameter(module, "bias", SHARD_SHAPE(out), -bound, bound, out_dim, group);
+    if (shard_last_status() == SHARD_OK)
+        return module;
+    shard_module_destroy(module);
+    return NULL;
+}
+
+/* ---- the same on all ranks as on one? ---- */
+
+enum { ROWS = 5, IN = 7, OUT = 11 }; /* uneven on two ranks and on three */
+
+static double largest_difference(shard_tensor *a, shard_tensor *b)
+{
+    int64_t count = shard_numel(a);
+    if (!a || !b || count != shard_numel(b))
+        return INFINITY;
+    double largest = 0;
+    const float *x = shard_data(a), *y = shard_data(b);
+    for (int64_t i = 0; i < count; i++)
+        largest = fmax(largest, fabs((double)x[i] - (double)y[i]));
+    return largest;
+}
+
+static void check(const char *what, shard_tensor *got, shard_tensor *expected)
+{
+    double difference = largest_difference(got, expected);
+    if (!(difference <= 1e-6))
+        shard_error(SHARD_ERROR_INTERNAL, "%s differs by %g from the whole layer's", what, difference);
+}
+
+/* The whole result; leaves the gradients of the mean of its squares. */
+static shard_tensor *run(shard_module *layer, shard_tensor *x, shard_group *group)
+{
+    shard_tensor *y = shard_forward(layer, x);
+    if (shard_tensor_placement(y).kind == SHARD_SPLIT)
+        y = shard_gather(y, -1, group);
+    shard_backward(shard_mean(shard_mul(y, y)));
+    return y;
+}
+
+static void compare(shard_split split, const char *name, shard_group *group)
+{
+    shard_manual_seed(1);
+    shard_module *whole = gained_linear_create(IN, OUT, SHARD_SPLIT_NONE, NULL);
+    shard_manual_seed(1); /* the same values again */
+    shard_module *parts = gained_linear_create(IN, OUT, split, group);
+    shard_tensors *expected = shard_parameters(whole), *got = shard_parameters(parts);
+    SHARD_SCOPE {
+        shard_tensor *x1 = shard_normal(SHARD_SHAPE(ROWS, IN), 0, 1, .requires_grad = true);
+        shard_tensor *x2 = shard_from_host(shard_data(x1), SHARD_SHAPE(ROWS, IN), .requires_grad = true);
+        shard_tensor *y1 = run(whole, x1, group), *y2 = run(parts, x2, group);
+        check("the result", y2, y1);
+        check("the input's gradient", shard_grad(x2), shard_grad(x1));
+        shard_tensors *gradients = shard_tensors_create();
+        for (int64_t i = 0; i < shard_tensors_count(expected); i++)
+            shard_tensors_add(gradients, shard_tensors_name(expected, i), shard_grad(shard_tensors_at(expected, i)));
+        shard_tensors *own = shard_relocate_state_dict(got, gradients);
+        for (int64_t i = 0; i < shard_tensors_count(own); i++)
+            check(shard_tensors_name(own, i), shard_grad(shard_tensors_at(got, i)), shard_tensors_at(own, i));
+        shard_tensors_destroy(own);
+        shard_tensors_destroy(gradients);
+    }
+    if (shard_agree(group) == SHARD_OK && shard_group_rank(group) == 0)
+        printf("%s: the same on %d rank(s) as on one\n", name, shard_group_size(group));
+    shard_tensors_destroy(got);
+    shard_tensors_destroy(expected);
+    shard_module_destroy(parts);
+    shard_module_destroy(whole);
+}
+
+int main(int argc, char **argv)
+{
+    shard_init(&argc, &argv);
+    shard_mesh *mesh = shard_mesh_create(.model = shard_group_size(shard_world()));
+    shard_group *group = shard_mesh_model_group(mesh);
+    compare(SHARD_SPLIT_COLUMN, "column", group);
+    compare(SHARD_SPLIT_ROW, "row", group);
+    shard_mesh_destroy(mesh);
+    return shard_finalize();
+}

@@ -1,0 +1,430 @@
+/*
+ * projects/imagenet as its users run it: the program is started alone, by shardrun and
+ * by mpirun, and what it writes to --metrics and --output is compared. The parent and
+ * the tests only start programs. SHARDRUN, IMAGENET, MPIRUN_OPENMPI and MPIRUN_MPICH
+ * name them; without an mpirun its test passes over.
+ */
+#include "support/check.h"
+#include "support/pictures.h"
+
+#include <math.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#define MOST_LINES 64
+#define STEPS 20
+
+/* A batch of 12 does not go into 62: the last of an epoch has 2, so that of four ranks
+ * two have none, and of 2 x 2 groups one. */
+#define RUN "-a resnet18 --stem small --image-size 16 --synthetic 62 --num-classes 101 -b 12 --lr 1e-5 -j 1 --seed 7 "
+
+static char folder[64];
+
+/* ---- running ---- */
+
+static int run_command(const char *command)
+{
+    int status = system(command);
+    return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+}
+
+/* Runs `launcher imagenet options`; what it prints is added to folder/log. Its exit code. */
+static int run(const char *launcher, const char *format, ...) __attribute__((format(printf, 2, 3)));
+static int run(const char *launcher, const char *format, ...)
+{
+    char options[1024], command[2048];
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(options, sizeof options, format, arguments);
+    va_end(arguments);
+    snprintf(command, sizeof command, "cd %s && %s %s %s >>log 2>&1", folder, launcher, getenv("IMAGENET"), options);
+    return run_command(command);
+}
+
+static char *text_of(const char *name)
+{
+    char path[128];
+    static char text[1 << 16];
+    snprintf(path, sizeof path, "%s/%s", folder, name);
+    FILE *file = fopen(path, "r");
+    ck_assert_msg(file != NULL, "%s was not written", path);
+    text[fread(text, 1, sizeof text - 1, file)] = '\0';
+    fclose(file);
+    return text;
+}
+
+#define check_runs(...) ck_assert_msg(run(__VA_ARGS__) == 0, "the trainer failed: %s", text_of("log"))
+
+static const char *shardrun(int ranks)
+{
+    static char launcher[512];
+    if (ranks == 1)
+        return "";
+    snprintf(launcher, sizeof launcher, "%s -n %d", getenv("SHARDRUN"), ranks);
+    return launcher;
+}
+
+/* ---- metrics ---- */
+
+typedef struct line {
+    bool validation;
+    int step;
+    double loss, top1, top5, peak_mib;
+    char loss_text[32]; /* to compare to the bit */
+} line;
+
+static double number_in(const char *text, const char *name)
+{
+    const char *at = strstr(text, name);
+    ck_assert_msg(at != NULL, "no %s in the metrics: %s", name, text);
+    return strtod(at + strlen(name), NULL);
+}
+
+/* The lines of a metrics file; their number. */
+static int read_metrics(const char *name, line *lines)
+{
+    char *rest, *text = strtok_r(text_of(name), "\n", &rest);
+    int count = 0;
+    for (; text; text = strtok_r(NULL, "\n", &rest)) {
+        ck_assert_int_lt(count, MOST_LINES);
+        ck_assert_msg(text[0] == '{' && text[strlen(text) - 1] == '}', "no whole object: %s", text);
+        line *into = &lines[count++];
+        *into = (line){
+            .validation = strstr(text, "\"validation\":true") != NULL,
+            .step = (int)number_in(text, "\"step\":"),
+            .loss = number_in(text, "\"loss\":"),
+            .top1 = number_in(text, "\"top1\":"),
+            .top5 = number_in(text, "\"top5\":"),
+            .peak_mib = number_in(text, "\"peak\":"),
+        };
+        snprintf(into->loss_text, sizeof into->loss_text, "%.17g", into->loss);
+        ck_assert_msg(into->validation || number_in(text, "\"lr\":") > 0, "no lr: %s", text);
+        ck_assert_msg(number_in(text, "\"images_per_second\":") > 0 && number_in(text, "\"step_seconds\":") > 0 &&
+                          number_in(text, "\"current\":") > 0 &&
+                          number_in(text, "\"peak\":") >= number_in(text, "\"current\":") && number_in(text, "\"rss_mib\":") > 0,
+                      "a measure is missing: %s", text);
+    }
+    return count;
+}
+
+static void check_metrics_agree(const char *name, const char *other, double tolerance)
+{
+    line a[MOST_LINES], b[MOST_LINES];
+    int count = read_metrics(name, a);
+    ck_assert_int_eq(count, read_metrics(other, b));
+    for (int i = 0; i < count; i++) {
+        ck_assert_int_eq(a[i].step, b[i].step);
+        ck_assert_int_eq(a[i].validation, b[i].validation);
+        ck_assert_msg(fabs(a[i].loss - b[i].loss) <= tolerance, "%s at step %d%s: loss %.9f, not %.9f as %s", name, a[i].step,
+                      a[i].validation ? " (validation)" : "", a[i].loss, b[i].loss, other);
+    }
+}
+
+/* ---- the same on any number of ranks ---- */
+
+typedef struct setting {
+    int ranks, model_ranks;
+    const char *options;
+} setting;
+
+static const setting settings[] = {
+    {2, 1, "--sync-bn"},
+    {3, 1, "--sync-bn"},
+    {4, 4, "--sync-bn --enable-model-parallel --model-parallel-dim column"},
+    {4, 4, "--sync-bn --enable-model-parallel --model-parallel-dim row"},
+    {3, 3, "--sync-bn --enable-model-parallel --model-parallel-dim -1"},
+    {4, 2, "--sync-bn --enable-model-parallel --model-parallel-dim column --model-parallel-size 2"},
+    {4, 2, "--sync-bn --enable-model-parallel --model-parallel-dim 0 --model-parallel-size 2"},
+};
+
+/* The README's formula. */
+static double memory_mib(int ranks, int model_ranks)
+{
+    double backbone = 11168832, head = 101.0 * (512 + 1), own_images = 12.0 / ranks, group_images = 12.0 / ranks * model_ranks;
+    double of_floats = 12 * (backbone + head / model_ranks) + 4 * group_images * 101 / model_ranks;
+    return of_floats / 1048576 + 4.5 / 4 * own_images + 20;
+}
+
+/* The run that others are compared with, once for all tests. */
+static void make_single(void)
+{
+    make_folder(folder);
+    setenv("OMP_NUM_THREADS", "1", 1);
+    setenv("OMPI_ALLOW_RUN_AS_ROOT", "1", 1);
+    setenv("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1", 1);
+    setenv("OMPI_MCA_rmaps_base_oversubscribe", "1", 1);
+    setenv("OMPI_MCA_btl_vader_single_copy_mechanism", "none", 1);
+    if (run("", RUN "--steps %d --metrics single.json --output single", STEPS) != 0)
+        fprintf(stderr, "the single run failed: %s\n", text_of("log"));
+}
+
+static void drop_single(void)
+{
+    remove_folder(folder);
+}
+
+START_TEST(test_any_number_of_ranks)
+{
+    const setting *s = &settings[_i];
+    check_runs(shardrun(s->ranks), RUN "%s --steps %d --metrics ranks.json", s->options, STEPS);
+    check_metrics_agree("ranks.json", "single.json", 1e-5);
+    line lines[MOST_LINES];
+    ck_assert_int_eq(read_metrics("ranks.json", lines), STEPS + 3); /* an epoch has 6 steps */
+    ck_assert_msg(lines[0].loss > 4 && lines[0].loss < 6, "loss %f at first", lines[0].loss);
+    ck_assert_msg(lines[STEPS + 2].loss < lines[0].loss, "nothing was learned: loss %f", lines[STEPS + 2].loss);
+    double formula = memory_mib(s->ranks, s->model_ranks), peak = lines[STEPS + 2].peak_mib;
+    ck_assert_msg(fabs(peak / formula - 1) < 0.1, "a peak of %f MiB, %f by the formula", peak, formula);
+}
+END_TEST
+
+/* Without --sync-bn each rank normalises by its own images: the loss is another, but
+ * validation must not depend on who computes it. */
+START_TEST(test_first_ranks_statistics_count)
+{
+    check_runs(shardrun(2), RUN "--enable-model-parallel --steps 6 --metrics own.json --output own");
+    line trained[MOST_LINES], evaluated[MOST_LINES];
+    ck_assert_int_eq(read_metrics("own.json", trained), 7);
+    ck_assert(trained[6].validation);
+    check_runs("", RUN "-e --resume own/checkpoint.safetensors --metrics evaluated.json");
+    ck_assert_int_eq(read_metrics("evaluated.json", evaluated), 1);
+    ck_assert_msg(fabs(evaluated[0].loss - trained[6].loss) < 1e-5, "%f on one rank, %f on two", evaluated[0].loss,
+                  trained[6].loss);
+    ck_assert_double_eq(evaluated[0].top5, trained[6].top5);
+}
+END_TEST
+
+START_TEST(test_evaluate)
+{
+    line trained[MOST_LINES], evaluated[MOST_LINES];
+    int count = read_metrics("single.json", trained);
+    ck_assert(trained[count - 3].validation); /* after step 18; the best of the three is not known */
+    check_runs("", RUN "-e --resume single/best.safetensors --metrics one.json");
+    check_runs(shardrun(3), RUN "-e --resume single/best.safetensors --enable-model-parallel --metrics three.json");
+    check_metrics_agree("three.json", "one.json", 1e-5);
+    ck_assert_int_eq(read_metrics("one.json", evaluated), 1);
+    double best = -1;
+    for (int i = 0; i < count; i++)
+        best = trained[i].validation ? fmax(best, trained[i].top1) : best;
+    ck_assert_double_eq(evaluated[0].top1, best);
+}
+END_TEST
+
+/* ---- resuming ---- */
+
+static void check_files_equal(const char *one, const char *other)
+{
+    char command[256];
+    snprintf(command, sizeof command, "cmp %s/%s %s/%s >&2", folder, one, folder, other);
+    ck_assert_msg(run_command(command) == 0, "%s and %s differ", one, other);
+}
+
+static const setting resumed[] = {{1, 1, ""}, {2, 2, "--enable-model-parallel --nesterov --label-smoothing 0.1 --lr-schedule cosine"}};
+
+/* In the middle of an epoch, and at its end. */
+START_TEST(test_resume_to_the_bit)
+{
+    const setting *s = &resumed[_i];
+    check_runs(shardrun(s->ranks), RUN "%s --steps 14 --metrics whole.json --output whole", s->options);
+    check_runs(shardrun(s->ranks), RUN "%s --steps 4 --metrics parts.json --output parts", s->options);
+    check_runs(shardrun(s->ranks), RUN "%s --steps 12 --metrics parts.json --output parts --resume parts/checkpoint.safetensors",
+               s->options);
+    check_runs(shardrun(s->ranks), RUN "%s --steps 14 --metrics parts.json --output parts --resume parts/checkpoint.safetensors",
+               s->options);
+    line whole[MOST_LINES], parts[MOST_LINES];
+    int count = read_metrics("whole.json", whole);
+    ck_assert_int_eq(count, 16);
+    ck_assert_int_eq(read_metrics("parts.json", parts), count);
+    for (int i = 0; i < count; i++) {
+        ck_assert_int_eq(whole[i].step, parts[i].step);
+        ck_assert_msg(strcmp(whole[i].loss_text, parts[i].loss_text) == 0, "step %d: loss %s, resumed %s", whole[i].step,
+                      whole[i].loss_text, parts[i].loss_text);
+    }
+    check_files_equal("whole/checkpoint.safetensors", "parts/checkpoint.safetensors");
+    check_files_equal("whole/best.safetensors", "parts/best.safetensors");
+}
+END_TEST
+
+START_TEST(test_resume_on_other_ranks)
+{
+    check_runs(shardrun(2), RUN "--sync-bn --enable-model-parallel --steps 9 --metrics moved.json --output moved");
+    check_runs(shardrun(3), RUN "--sync-bn --enable-model-parallel --model-parallel-dim row --steps %d --metrics moved.json "
+               "--resume moved/checkpoint.safetensors", STEPS);
+    check_metrics_agree("moved.json", "single.json", 1e-5);
+}
+END_TEST
+
+static void check_refused(const char *pattern, const char *options)
+{
+    char command[96];
+    snprintf(command, sizeof command, "rm -f %s/log", folder);
+    run_command(command);
+    ck_assert_int_ne(run("", "%s", options), 0);
+    ck_assert_msg(strstr(text_of("log"), pattern) != NULL, "\"%s\" is not in: %s", pattern, text_of("log"));
+}
+
+START_TEST(test_resume_refuses_another_run)
+{
+    check_refused("arch", RUN "--resume single/checkpoint.safetensors -a resnet34");
+    check_refused("num_classes is 101, not 102", RUN "--resume single/checkpoint.safetensors --num-classes 102");
+    check_refused("batch_size", RUN "--resume single/checkpoint.safetensors -b 11");
+    check_refused("seed", RUN "--resume single/checkpoint.safetensors --seed 8");
+    check_refused("nothing.safetensors", RUN "--resume nothing.safetensors");
+}
+END_TEST
+
+START_TEST(test_pretrained)
+{
+    check_runs("", RUN "-e --pretrained single/best.safetensors --metrics given.json");
+    check_runs("", RUN "-e --resume single/best.safetensors --metrics same.json");
+    line a[MOST_LINES], b[MOST_LINES];
+    ck_assert_int_eq(read_metrics("given.json", a), 1);
+    ck_assert_int_eq(read_metrics("same.json", b), 1);
+    ck_assert_str_eq(a[0].loss_text, b[0].loss_text);
+    check_runs("", RUN "--num-classes 7 --pretrained single/best.safetensors --steps 1");
+    ck_assert_ptr_nonnull(strstr(text_of("log"), "101 classes: the final layer begins anew with 7"));
+}
+END_TEST
+
+/* ---- interrupted ---- */
+
+static void wait_for_lines(const char *name, int lines)
+{
+    char command[256];
+    snprintf(command, sizeof command, "cd %s; for i in $(seq 600); do [ $(cat %s 2>/dev/null | wc -l) -ge %d ] && exit; sleep 0.1; done",
+             folder, name, lines);
+    run_command(command);
+}
+
+START_TEST(test_interrupt_saves)
+{
+    char command[1024];
+    snprintf(command, sizeof command, "cd %s && exec %s %s " RUN "--epochs 1000 --metrics cut.json --output cut >>log 2>&1",
+             folder, shardrun(2), getenv("IMAGENET"));
+    pid_t child = fork();
+    if (child == 0) {
+        execl("/bin/sh", "sh", "-c", command, NULL);
+        _exit(127);
+    }
+    wait_for_lines("cut.json", 3);
+    kill(child, SIGINT);
+    int status;
+    waitpid(child, &status, 0);
+    ck_assert_msg(!WIFEXITED(status) || WEXITSTATUS(status) != 0, "an interrupted run must not exit with 0");
+    ck_assert_msg(strstr(text_of("log"), "interrupted after step") != NULL, "%s", text_of("log"));
+    static line lines[MOST_LINES];
+    int count = read_metrics("cut.json", lines), last = lines[count - 1].step;
+    check_runs(shardrun(2), RUN "--epochs 1000 --steps %d --resume cut/checkpoint.safetensors --metrics cut.json", last + 1);
+    int more = read_metrics("cut.json", lines);
+    ck_assert_int_gt(more, count);
+    ck_assert_int_eq(lines[more - 1].step, last + 1);
+}
+END_TEST
+
+/* ---- image folders ---- */
+
+#define FOLDER_RUN "-a resnet18 --stem small --image-size 16 -b 6 --epochs 1 --lr 0.02 -j 2 images "
+
+static void make_images(void)
+{
+    for (int label = 0; label < 3; label++)
+        for (int i = 0; i < 5; i++) {
+            uint8_t *picture = smooth_picture(20, 24, label * 10 + i);
+            bytes png = png_bytes(picture, 20, 24, (png_kind){.color = 2, .depth = 8});
+            write_file(png, "%s/images/%s/class%d/%d.png", folder, i < 4 ? "train" : "val", label, i);
+            free(png.data);
+            free(picture);
+        }
+}
+
+START_TEST(test_damaged_image)
+{
+    make_images();
+    check_runs(shardrun(2), FOLDER_RUN "--sync-bn --metrics sound.json");
+    line lines[MOST_LINES];
+    ck_assert_int_eq(read_metrics("sound.json", lines), 3);
+
+    bytes damage = {.data = (uint8_t *)"no picture", .size = 10};
+    write_file(damage, "%s/images/train/class1/2.png", folder);
+    check_refused("class1/2.png", FOLDER_RUN);
+    ck_assert_int_ne(run(shardrun(2), FOLDER_RUN), 0);
+    check_runs("", FOLDER_RUN "--skip-bad-images 1 --metrics one.json");
+    check_runs(shardrun(4), FOLDER_RUN "--skip-bad-images 1 --sync-bn --enable-model-parallel --model-parallel-size 2 "
+               "--metrics four.json");
+    check_metrics_agree("four.json", "one.json", 1e-5);
+    ck_assert_int_eq(read_metrics("one.json", lines), 3);
+
+    write_file(damage, "%s/images/train/class0/1.png", folder);
+    check_refused("damaged", FOLDER_RUN "--skip-bad-images 1");
+    ck_assert_int_ne(run(shardrun(2), FOLDER_RUN "--skip-bad-images 1"), 0);
+}
+END_TEST
+
+/* ---- the command line ---- */
+
+START_TEST(test_help_and_refusals)
+{
+    check_runs("", "--help");
+    ck_assert_ptr_nonnull(strstr(text_of("log"), "--model-parallel-dim"));
+    check_refused("there is no \"resnet19\"", "--synthetic 4 -a resnet19");
+    check_refused("DIR", "-a resnet18");
+    check_refused("\"x\" is not a whole number", "--synthetic 4 -b x");
+    check_refused("--nothing", "--synthetic 4 --nothing");
+    check_refused("needs a value", "--synthetic 4 --lr");
+    check_refused("--enable-model-parallel", "--synthetic 4 --model-parallel-size 2");
+    check_refused("2 model parallel", RUN "--enable-model-parallel --model-parallel-size 2");
+    check_refused("nowhere/train", "-a resnet18 nowhere");
+}
+END_TEST
+
+START_TEST(test_loss_that_is_not_finite)
+{
+    check_refused("--lr", RUN "--lr 1e30 --steps 5 --output burnt");
+    char path[128];
+    struct stat status;
+    snprintf(path, sizeof path, "%s/burnt/checkpoint.safetensors", folder);
+    ck_assert_msg(stat(path, &status) != 0, "what diverged was saved");
+}
+END_TEST
+
+/* ---- mpirun ---- */
+
+static const char *const mpiruns[] = {"MPIRUN_OPENMPI", "MPIRUN_MPICH"};
+
+START_TEST(test_mpirun)
+{
+    const char *mpirun = getenv(mpiruns[_i]);
+    if (!mpirun)
+        return;
+    char launcher[512];
+    snprintf(launcher, sizeof launcher, "%s -n 2", mpirun);
+    check_runs(launcher, RUN "--sync-bn --enable-model-parallel --steps %d --metrics mpi.json", STEPS);
+    check_metrics_agree("mpi.json", "single.json", 1e-5);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("imagenet");
+    TCase *tcase = test_case(suite, "imagenet");
+    tcase_set_timeout(tcase, 180);
+    tcase_add_unchecked_fixture(tcase, make_single, drop_single);
+    tcase_add_loop_test(tcase, test_any_number_of_ranks, 0, sizeof settings / sizeof *settings);
+    tcase_add_test(tcase, test_first_ranks_statistics_count);
+    tcase_add_test(tcase, test_evaluate);
+    tcase_add_loop_test(tcase, test_resume_to_the_bit, 0, sizeof resumed / sizeof *resumed);
+    tcase_add_test(tcase, test_resume_on_other_ranks);
+    tcase_add_test(tcase, test_resume_refuses_another_run);
+    tcase_add_test(tcase, test_pretrained);
+    tcase_add_test(tcase, test_interrupt_saves);
+    tcase_add_test(tcase, test_damaged_image);
+    tcase_add_test(tcase, test_help_and_refusals);
+    tcase_add_test(tcase, test_loss_that_is_not_finite);
+    tcase_add_loop_test(tcase, test_mpirun, 0, sizeof mpiruns / sizeof *mpiruns);
+    return test_run(suite);
+}
