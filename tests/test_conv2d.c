@@ -196,6 +196,14 @@ CASES(empty_sizes, {0, 7, 7, 4, 6, 3, 3, 1, 1, 1, 1, 1, 1, 1}, {2, 7, 7, 0, 6, 3
       {2, 7, 7, 4, 0, 3, 3, 1, 1, 1, 1, 1, 1, 1}, {2, 2, 2, 4, 6, 3, 3, 1, 1, 0, 0, 1, 1, 1},
       {2, 0, 5, 4, 6, 1, 3, 1, 1, 1, 1, 1, 1, 1})
 
+/* Those whose gradient of the weights is summed by tiles, if the machine has the
+ * instructions. */
+CASES(tiled_weight_gradients, {5, 12, 12, 64, 64, 3, 3, 1, 1, 1, 1, 1, 1, 1}, {1, 25, 25, 16, 128, 3, 3, 2, 2, 1, 1, 1, 1, 1},
+      {2, 24, 27, 17, 64, 1, 1, 2, 2, 0, 0, 1, 1, 1}, {3, 14, 20, 35, 64, 2, 3, 1, 1, 0, 2, 2, 3, 1},
+      {2, 30, 31, 16, 64, 5, 3, 1, 2, 4, 0, 1, 1, 1}, {2, 40, 40, 3, 64, 7, 7, 2, 2, 3, 3, 1, 1, 1},
+      {3, 9, 13, 4, 64, 3, 5, 1, 1, 1, 0, 2, 1, 1}, {1, 3, 300, 16, 64, 3, 3, 1, 2, 1, 1, 1, 1, 1},
+      {2, 2, 14, 20, 64, 3, 3, 1, 1, 3, 1, 1, 1, 1}, {3, 14, 14, 24, 192, 3, 3, 1, 1, 1, 1, 1, 1, 1})
+
 /* More images than are widened at a time. */
 START_TEST(many_images)
 {
@@ -224,6 +232,7 @@ int main(void)
     tcase_add_loop_test(tcase, odd_shapes, 0, count);
     tcase_add_loop_test(tcase, padding_strides_dilation, 0, count);
     tcase_add_loop_test(tcase, groups, 0, count);
+    tcase_add_loop_test(tcase, tiled_weight_gradients, 0, count);
     tcase_add_loop_test(tcase, empty_sizes, 0, count);
     tcase_add_loop_test(tcase, many_images, 0, count);
     tcase_add_test(tcase, many_shapes);

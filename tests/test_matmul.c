@@ -202,34 +202,38 @@ START_TEST(linear)
 }
 END_TEST
 
-static void check_tile(const shard_cpu_tiler *tiler, int64_t rows, int vectors, int64_t depth, bool accumulate)
+static void check_tile(const shard_cpu_tiler *tiler, int64_t rows, int vectors, int64_t lines, int64_t depth, bool accumulate)
 {
     int64_t cols = vectors * tiler->width, pitch = cols + 3;
-    sample a = sample_random(6 * 40, SHARD_FLOAT32, 1), b = sample_random(40 * pitch, SHARD_FLOAT32, 2);
+    shard_cpu_tile tile = {.lines = lines,
+                           .depth = depth,
+                           .a_row = 120,
+                           .a_line = 40,
+                           .a_step = 1,
+                           .b_line = 41 * pitch,
+                           .b_step = pitch,
+                           .c_row = pitch,
+                           .accumulate = accumulate};
+    sample a = sample_random(6 * 120, SHARD_FLOAT32, 1), b = sample_random(3 * 41 * pitch, SHARD_FLOAT32, 2);
     sample c = sample_random(rows * pitch, SHARD_FLOAT32, 3);
     double *wanted = calloc((size_t)c.count, sizeof *wanted), *magnitude = calloc((size_t)c.count, sizeof *magnitude);
     for (int64_t i = 0; i < c.count; i++) {
         bool inside = i % pitch < cols;
         wanted[i] = accumulate || !inside ? c.value[i] : 0.0;
-        for (int64_t k = 0; k < depth && inside; k++) {
-            double product = a.value[i / pitch * 40 + k] * b.value[k * pitch + i % pitch];
+        for (int64_t k = 0; k < lines * depth && inside; k++) {
+            double left = a.value[i / pitch * tile.a_row + k / depth * tile.a_line + k % depth * tile.a_step];
+            double product = left * b.value[k / depth * tile.b_line + k % depth * tile.b_step + i % pitch];
             wanted[i] += product;
             magnitude[i] += fabs(product);
         }
     }
-    shard_cpu_tile tile = {.depth = depth,
-                           .a = a.data,
-                           .a_row = 40,
-                           .a_step = 1,
-                           .b = b.data,
-                           .b_row = pitch,
-                           .c = c.data,
-                           .c_row = pitch,
-                           .accumulate = accumulate};
+    tile.a = a.data;
+    tile.b = b.data;
+    tile.c = c.data;
     tiler->multiply(&tile, rows, vectors);
     char what[80];
-    snprintf(what, sizeof what, "tile of %d x %d floats, depth %d", (int)rows, (int)cols, (int)depth);
-    sample_check(&c, wanted, magnitude, depth, what);
+    snprintf(what, sizeof what, "tile of %d x %d floats, %d x %d steps", (int)rows, (int)cols, (int)lines, (int)depth);
+    sample_check(&c, wanted, magnitude, lines * depth, what);
     free(wanted);
     free(magnitude);
     sample_free(&a);
@@ -244,9 +248,9 @@ START_TEST(tiles)
     for (int i = 0; (tiler = shard_cpu_tiler_at(i)); i++) {
         for (int64_t rows = 1; rows <= SHARD_CPU_TILE_ROWS; rows++) {
             for (int vectors = 1; vectors <= tiler->most_vectors; vectors++) {
-                check_tile(tiler, rows, vectors, 0, rows & 1);
-                check_tile(tiler, rows, vectors, 37, rows & 1);
-                check_tile(tiler, rows, vectors, 40, !(rows & 1));
+                check_tile(tiler, rows, vectors, 0, 5, rows & 1);
+                check_tile(tiler, rows, vectors, 3, 37, rows & 1);
+                check_tile(tiler, rows, vectors, 1, 40, !(rows & 1));
             }
         }
         float from[11][14], to[14][11];

@@ -19,6 +19,10 @@
 /* The smallest image for which TRANSPOSED pays. */
 #define TRANSPOSED_PIXELS 25
 
+/* The largest image that is worth reordering for a forward convolution, from
+ * channels last to blocks of channels. */
+#define BLOCKED_PIXELS 4
+
 static shard_cpu_key key_of(shard_cpu_conv_kind kind, const shard_conv_shape *shape, bool bias, shard_dtype dtype)
 {
     shard_cpu_key key = {.word = {SHARD_CPU_CONV2D, (int64_t)kind, (int64_t)dtype, bias}};
@@ -28,9 +32,9 @@ static shard_cpu_key key_of(shard_cpu_conv_kind kind, const shard_conv_shape *sh
 }
 
 static dnnl_status_t plan_images(shard_cpu_plan *plan, int argument, int64_t n, int64_t h, int64_t w, int64_t c,
-                                 dnnl_data_type_t type)
+                                 dnnl_data_type_t type, bool any)
 {
-    return shard_cpu_plan_array(plan, argument, 4, (dnnl_dims_t){n, c, h, w}, (dnnl_dims_t){h * w * c, 1, w * c, c}, type, false);
+    return shard_cpu_plan_array(plan, argument, 4, (dnnl_dims_t){n, c, h, w}, (dnnl_dims_t){h * w * c, 1, w * c, c}, type, any);
 }
 
 /* transposed: [c, o] for [o, c], in each group. */
@@ -54,11 +58,12 @@ static dnnl_status_t plan_arrays(shard_cpu_plan *plan, shard_cpu_conv_kind kind,
         [SHARD_CPU_CONV_TRANSPOSED] = {DNNL_ARG_DST, DNNL_ARG_WEIGHTS, DNNL_ARG_SRC},
     };
     const int *argument = arguments[kind];
-    dnnl_status_t status = plan_images(plan, argument[0], s->n, s->h, s->w, s->c, type);
+    bool any = kind == SHARD_CPU_CONV_FORWARD && s->kh * s->kw > 1 && s->oh * s->ow <= BLOCKED_PIXELS;
+    dnnl_status_t status = plan_images(plan, argument[0], s->n, s->h, s->w, s->c, type, any);
     if (status == dnnl_success)
         status = plan_weight(plan, argument[1], s, kind == SHARD_CPU_CONV_TRANSPOSED, type);
     if (status == dnnl_success)
-        status = plan_images(plan, argument[2], s->n, s->oh, s->ow, s->o, type);
+        status = plan_images(plan, argument[2], s->n, s->oh, s->ow, s->o, type, any);
     if (status == dnnl_success && bias)
         status = shard_cpu_plan_array(plan, argument[3], 1, (dnnl_dims_t){s->o}, (dnnl_dims_t){1}, type, false);
     return status;
@@ -154,9 +159,30 @@ static shard_status backward_data(shard_device *device, const shard_cpu_conv *co
     return status;
 }
 
-/* oneDNN's computation; *there is false where it has none for the dtype. */
+/* Of a 1 x 1 kernel at each pixel: a product of matrices. */
+static bool is_product(const shard_conv_shape *s)
+{
+    return s->groups == 1 && s->kh * s->kw == 1 && s->stride_h == 1 && s->stride_w == 1 && s->pad_h == 0 && s->pad_w == 0;
+}
+
+static shard_status backward_weight(shard_device *device, const shard_cpu_conv *c, shard_dtype dtype, bool *there)
+{
+    const shard_conv_shape *s = c->shape;
+    if (dtype == SHARD_FLOAT32 && is_product(s)) {
+        shard_matmul_shape product = {.batch = 1, .m = s->o, .n = s->c, .k = s->n * s->h * s->w, .transpose_a = true};
+        SHARD_TRY(shard_cpu_matmul(device, &product, c->y, c->x, c->weight, dtype));
+        return c->bias ? device->ops->sum_rows(device, product.k, s->o, c->y, false, c->bias, dtype) : SHARD_OK;
+    }
+    if (dtype == SHARD_FLOAT32 && shard_cpu_conv2d_weight_pays(s))
+        return shard_cpu_conv2d_weight(device, c);
+    return run(device, c, dtype, there);
+}
+
+/* *there is false where oneDNN has no such computation. */
 static shard_status compute(shard_device *device, const shard_cpu_conv *c, shard_dtype dtype, bool *there)
 {
+    if (c->kind == SHARD_CPU_CONV_BACKWARD_WEIGHT)
+        return backward_weight(device, c, dtype, there);
     return c->kind == SHARD_CPU_CONV_BACKWARD_DATA ? backward_data(device, c, dtype, there) : run(device, c, dtype, there);
 }
 

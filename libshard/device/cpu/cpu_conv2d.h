@@ -21,4 +21,9 @@ typedef struct shard_cpu_conv {
 /* In float64, by plain loops. */
 shard_status shard_cpu_conv2d_double(shard_device *, const shard_cpu_conv *);
 
+/* The gradient of the weights in float32, by tiles; and whether the shape is one
+ * for which that is faster than oneDNN here. */
+bool shard_cpu_conv2d_weight_pays(const shard_conv_shape *);
+shard_status shard_cpu_conv2d_weight(shard_device *, const shard_cpu_conv *);
+
 #endif

@@ -94,12 +94,13 @@ static void multiply_outputs(const shard_cpu_product *p, const panels *x, int64_
         for (int64_t i = 0; i < count; i += TILE) {
             if (fetch_next)
                 prefetch_rows(weight + (OUTPUTS + i) * s->k + k, at_most(s->n - first_output - OUTPUTS - i, TILE), s->k, depth);
-            shard_cpu_tile tile = {.depth = depth,
+            shard_cpu_tile tile = {.lines = 1,
+                                   .depth = depth,
                                    .a = weight + i * s->k + k,
                                    .a_row = s->k,
                                    .a_step = 1,
                                    .b = x->data + first_row * s->k + k * cols,
-                                   .b_row = cols,
+                                   .b_step = cols,
                                    .c = sums + i * cols,
                                    .c_row = cols,
                                    .accumulate = true};
@@ -133,12 +134,13 @@ static void multiply_panel(const shard_cpu_product *p, const panels *b, const fl
     const shard_matmul_shape *s = &p->shape;
     float *c = (float *)p->c + first * s->n + col;
     int64_t cols = panel_cols(b, col), filled = at_most(s->n - col, cols);
-    shard_cpu_tile tile = {.depth = s->k,
+    shard_cpu_tile tile = {.lines = 1,
+                           .depth = s->k,
                            .a = a,
                            .a_row = 1,
                            .a_step = TILE,
                            .b = b->data + col * s->k,
-                           .b_row = cols,
+                           .b_step = cols,
                            .c = c,
                            .c_row = s->n,
                            .accumulate = s->accumulate};

@@ -16,14 +16,16 @@ static inline __attribute__((always_inline, target(TARGET))) void NAME(accumulat
         for (int v = 0; v < vectors; v++)
             sum[i][v] = t->accumulate ? INTRINSIC(_loadu_ps)(t->c + i * t->c_row + v * WIDTH) : INTRINSIC(_setzero_ps)();
     }
-    const float *a = t->a, *b = t->b;
-    for (int64_t k = 0; k < t->depth; k++, a += t->a_step, b += t->b_row) {
-        UNROLL
-        for (int i = 0; i < rows; i++) {
-            VECTOR factor = INTRINSIC(_set1_ps)(a[i * t->a_row]);
+    for (int64_t l = 0; l < t->lines; l++) {
+        const float *a = t->a + l * t->a_line, *b = t->b + l * t->b_line;
+        for (int64_t k = 0; k < t->depth; k++, a += t->a_step, b += t->b_step) {
             UNROLL
-            for (int v = 0; v < vectors; v++)
-                sum[i][v] = INTRINSIC(_fmadd_ps)(factor, INTRINSIC(_loadu_ps)(b + v * WIDTH), sum[i][v]);
+            for (int i = 0; i < rows; i++) {
+                VECTOR factor = INTRINSIC(_set1_ps)(a[i * t->a_row]);
+                UNROLL
+                for (int v = 0; v < vectors; v++)
+                    sum[i][v] = INTRINSIC(_fmadd_ps)(factor, INTRINSIC(_loadu_ps)(b + v * WIDTH), sum[i][v]);
+            }
         }
     }
     UNROLL
@@ -36,24 +38,28 @@ static inline __attribute__((always_inline, target(TARGET))) void NAME(accumulat
 
 static __attribute__((target(TARGET))) void NAME(multiply)(const shard_cpu_tile *t, int64_t rows, int vectors)
 {
-    if (rows == SHARD_CPU_TILE_ROWS) {
-        if (vectors == 1)
-            NAME(accumulate)(t, SHARD_CPU_TILE_ROWS, 1);
-        else if (vectors == 2)
-            NAME(accumulate)(t, SHARD_CPU_TILE_ROWS, 2);
-        else if (vectors == 3)
-            NAME(accumulate)(t, SHARD_CPU_TILE_ROWS, 3);
-        else
-            NAME(accumulate)(t, SHARD_CPU_TILE_ROWS, 4);
-        return;
-    }
-    for (int64_t i = 0; i < rows; i++) {
-        for (int v = 0; v < vectors; v++) {
-            shard_cpu_tile one = *t;
-            one.a += i * t->a_row;
-            one.b += v * WIDTH;
-            one.c += i * t->c_row + v * WIDTH;
-            NAME(accumulate)(&one, 1, 1);
+    /* Those that are met most; others by single vectors. */
+    if (rows == 6 && vectors == 4)
+        NAME(accumulate)(t, 6, 4);
+    else if (rows == 5 && vectors == 4)
+        NAME(accumulate)(t, 5, 4);
+    else if (rows == 6 && vectors == 3)
+        NAME(accumulate)(t, 6, 3);
+    else if (rows == 6 && vectors == 2)
+        NAME(accumulate)(t, 6, 2);
+    else if (rows == 5 && vectors == 2)
+        NAME(accumulate)(t, 5, 2);
+    else if (rows == 6 && vectors == 1)
+        NAME(accumulate)(t, 6, 1);
+    else {
+        for (int64_t i = 0; i < rows; i++) {
+            for (int v = 0; v < vectors; v++) {
+                shard_cpu_tile one = *t;
+                one.a += i * t->a_row;
+                one.b += v * WIDTH;
+                one.c += i * t->c_row + v * WIDTH;
+                NAME(accumulate)(&one, 1, 1);
+            }
         }
     }
 }
