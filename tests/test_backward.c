@@ -31,8 +31,7 @@ static void check_gradient(shard_tensor *of, double expected)
 
 START_TEST(adds_up_all_paths)
 {
-    SHARD_SCOPE
-    {
+    SHARD_SCOPE {
         shard_tensor *x = leaf(3), *y = leaf(5);
         shard_tensor *square = shard_mul(x, x), *product = shard_mul(square, y);
         shard_tensor *z = shard_add(shard_add(product, square), shard_scale(shard_mul(product, product), 0.5));
@@ -48,8 +47,7 @@ END_TEST
 /* A gradient that is handed on to two may be overwritten by neither. */
 START_TEST(keeps_shared_gradients_apart)
 {
-    SHARD_SCOPE
-    {
+    SHARD_SCOPE {
         shard_tensor *a = leaf(1), *b = leaf(1), *c = leaf(1), *dy = ones();
         shard_tensor *sum = shard_add(shard_scale(a, 2), shard_scale(b, 3));
         shard_tensor *z = shard_add(shard_add(sum, shard_reshape(shard_scale(c, 5), SHARD_SHAPE(2))), a);
@@ -68,8 +66,7 @@ END_TEST
 /* What backward is given is not written to, even where it could be in place. */
 START_TEST(leaves_the_given_gradient_alone)
 {
-    SHARD_SCOPE
-    {
+    SHARD_SCOPE {
         shard_tensor *x = leaf(2), *dy = ones();
         check_ok(shard_backward_from(shard_scale(shard_dropout(shard_scale(x, 3), 0), 4), dy));
         check_tensor("dy", dy, (double[]){1, 1}, 0);
@@ -83,17 +80,17 @@ END_TEST
 START_TEST(outlives_what_it_was_made_of)
 {
     shard_tensor *z = NULL, *x = leaf(3);
-    SHARD_SCOPE
-    {
+    SHARD_SCOPE {
         shard_tensor *y = leaf(2), *product = shard_mul(x, y);
         z = shard_keep(shard_mul(product, product));
     }
-    check_ok(shard_backward_from(z, ones()));
+    SHARD_SCOPE
+        check_ok(shard_backward_from(z, ones()));
     check_gradient(x, 2 * 3 * 4);
     shard_release(z);
     shard_release(x);
-    SHARD_SCOPE
-    {
+    ck_assert_int_eq(in_use(), 0);
+    SHARD_SCOPE {
         shard_tensor *y = leaf(2), *product = shard_mul(y, y);
         shard_release(y);
         check_ok(shard_backward_from(shard_scale(product, 2), ones()));
@@ -103,8 +100,7 @@ END_TEST
 
 static void *deep(void *backward)
 {
-    SHARD_SCOPE
-    {
+    SHARD_SCOPE {
         shard_tensor *x = leaf(1), *y = x;
         for (int i = 0; i < 10000; i++) {
             shard_tensor *next = shard_add(y, x);
@@ -141,15 +137,13 @@ END_TEST
 
 START_TEST(records_only_what_needs_it)
 {
-    SHARD_SCOPE
-    {
+    SHARD_SCOPE {
         shard_tensor *x = leaf(1), *constant = ones();
         ck_assert(shard_grad_enabled());
-        SHARD_NO_GRAD
-        {
+        SHARD_NO_GRAD {
             ck_assert(!shard_grad_enabled());
             SHARD_NO_GRAD
-            ck_assert(!shard_grad_enabled());
+                ck_assert(!shard_grad_enabled());
             ck_assert(!shard_grad_enabled());
             ck_assert(!shard_requires_grad(shard_scale(x, 2)));
         }
@@ -171,7 +165,7 @@ END_TEST
 static bool leave_no_grad(void)
 {
     SHARD_NO_GRAD
-    return shard_grad_enabled();
+        return shard_grad_enabled();
     return true;
 }
 
@@ -180,15 +174,14 @@ START_TEST(restores_the_mode)
     ck_assert(!leave_no_grad());
     ck_assert(shard_grad_enabled());
     SHARD_NO_GRAD
-    break;
+        break;
     ck_assert(shard_grad_enabled());
 }
 END_TEST
 
 START_TEST(accumulates_and_forgets)
 {
-    SHARD_SCOPE
-    {
+    SHARD_SCOPE {
         shard_tensor *x = leaf(1);
         check_ok(shard_backward_from(shard_scale(x, 2), ones()));
         const void *memory = shard_data(shard_grad(x));
@@ -208,8 +201,7 @@ END_TEST
 
 START_TEST(takes_the_gradient_of_a_scalar)
 {
-    SHARD_SCOPE
-    {
+    SHARD_SCOPE {
         shard_tensor *x = leaf(3);
         check_ok(shard_backward(shard_mean(shard_mul(x, x))));
         check_gradient(x, 3);
@@ -229,8 +221,7 @@ static void count(shard_tensor *leaf, void *context)
 START_TEST(says_when_a_leaf_is_ready)
 {
     int ready = 0;
-    SHARD_SCOPE
-    {
+    SHARD_SCOPE {
         shard_tensor *x = leaf(3), *y = leaf(2);
         x->grad_ready = count;
         x->grad_ready_context = &ready;
@@ -262,8 +253,7 @@ static void ask_for_the_end(shard_tensor *leaf, void *context)
 START_TEST(calls_once_at_the_end)
 {
     int one = 1;
-    SHARD_SCOPE
-    {
+    SHARD_SCOPE {
         shard_tensor *x = leaf(3), *y = leaf(2);
         x->grad_ready = y->grad_ready = ask_for_the_end;
         x->grad_ready_context = y->grad_ready_context = &one;
@@ -285,8 +275,7 @@ static void backward_again(shard_tensor *leaf, void *context)
 
 START_TEST(refuses)
 {
-    SHARD_SCOPE
-    {
+    SHARD_SCOPE {
         shard_tensor *x = leaf(3), *y = shard_mul(x, x);
         ck_assert_int_ne(shard_backward(y), SHARD_OK);
         check_error(SHARD_ERROR_SHAPE, "shard_backward: the loss has shape [[]2], not one element");
@@ -314,8 +303,7 @@ END_TEST
 START_TEST(recovers_from_an_error)
 {
     int ready = 0;
-    SHARD_SCOPE
-    {
+    SHARD_SCOPE {
         shard_tensor *x = leaf(3), *y = leaf(2);
         x->grad_ready = count;
         x->grad_ready_context = &ready;
@@ -338,8 +326,7 @@ END_TEST
 
 START_TEST(walks_a_record_once)
 {
-    SHARD_SCOPE
-    {
+    SHARD_SCOPE {
         shard_tensor *x = leaf(3), *shared = shard_mul(x, x), *a = shard_scale(shared, 2), *b = shard_scale(shared, 3);
         check_ok(shard_backward_from(a, ones()));
         ck_assert_int_ne(shard_backward_from(b, ones()), SHARD_OK);

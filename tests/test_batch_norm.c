@@ -79,8 +79,7 @@ END_TEST
 START_TEST(updates_running_statistics)
 {
     static const double values[] = {1, 10, 2, 20, 6, 0};
-    SHARD_SCOPE
-    {
+    SHARD_SCOPE {
         shard_tensor *x = shard_from_host(values, SHARD_SHAPE(3, 2), .dtype = SHARD_FLOAT64);
         shard_tensor *mean = shard_full(SHARD_SHAPE(2), 2, .dtype = SHARD_FLOAT64);
         shard_tensor *variance = shard_ones(SHARD_SHAPE(2), .dtype = SHARD_FLOAT64);
@@ -111,8 +110,7 @@ START_TEST(normalizes_far_from_zero)
         squares += (values[i] - 1e6 - mean) * (values[i] - 1e6 - mean) / 50;
     for (int i = 0; i < 50; i++)
         expected[i] = (values[i] - 1e6 - mean) / sqrt(squares + 1e-5);
-    SHARD_SCOPE
-    {
+    SHARD_SCOPE {
         shard_tensor *x = shard_from_host(values, SHARD_SHAPE(50, 1), .dtype = SHARD_FLOAT64);
         shard_tensor *running_mean = shard_full(SHARD_SHAPE(1), 1e6, .dtype = SHARD_FLOAT64);
         shard_tensor *running_var = shard_ones(SHARD_SHAPE(1), .dtype = SHARD_FLOAT64);
@@ -123,8 +121,7 @@ END_TEST
 
 START_TEST(refuses)
 {
-    SHARD_SCOPE
-    {
+    SHARD_SCOPE {
         shard_tensor *x = shard_ones(SHARD_SHAPE(4, 3)), *c = shard_ones(SHARD_SHAPE(3)), *d = shard_ones(SHARD_SHAPE(2));
         check_refused(shard_batch_norm(shard_ones(SHARD_SHAPE(1, 1, 1, 3)), c, c, NULL, NULL, .training = true),
                       SHARD_ERROR_SHAPE,

@@ -57,8 +57,7 @@ END_TEST
 
 START_TEST(refuses)
 {
-    SHARD_SCOPE
-    {
+    SHARD_SCOPE {
         shard_tensor *a = shard_zeros(SHARD_SHAPE(2, 3));
         check_refused(shard_add(a, shard_zeros(SHARD_SHAPE(2))), SHARD_ERROR_SHAPE,
                       "shard_add: shapes [[]2, 3] and [[]2]; the second must be the end of the first");

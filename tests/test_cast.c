@@ -32,23 +32,22 @@ START_TEST(keeps_the_gradient_dtype)
 {
     static const shard_dtype dtypes[] = {SHARD_FLOAT32, SHARD_FLOAT64, SHARD_BFLOAT16, SHARD_FLOAT16};
     SHARD_SCOPE
-    for (int from = 0; from < 4; from++)
-        for (int to = 0; to < 4; to++) {
-            shard_tensor *x = make_up_tensor(SHARD_SHAPE(4), 1, .dtype = dtypes[from], .requires_grad = true);
-            shard_tensor *y = shard_cast(x, dtypes[to]);
-            ck_assert_int_eq(shard_tensor_dtype(y), dtypes[to]);
-            check_ok(shard_backward_from(y, shard_full(SHARD_SHAPE(4), 0.75, .dtype = dtypes[to])));
-            ck_assert_int_eq(shard_tensor_dtype(shard_grad(x)), dtypes[from]);
-            check_tensor("gradient", shard_grad(x), (double[]){0.75, 0.75, 0.75, 0.75}, 0);
-        }
+        for (int from = 0; from < 4; from++)
+            for (int to = 0; to < 4; to++) {
+                shard_tensor *x = make_up_tensor(SHARD_SHAPE(4), 1, .dtype = dtypes[from], .requires_grad = true);
+                shard_tensor *y = shard_cast(x, dtypes[to]);
+                ck_assert_int_eq(shard_tensor_dtype(y), dtypes[to]);
+                check_ok(shard_backward_from(y, shard_full(SHARD_SHAPE(4), 0.75, .dtype = dtypes[to])));
+                ck_assert_int_eq(shard_tensor_dtype(shard_grad(x)), dtypes[from]);
+                check_tensor("gradient", shard_grad(x), (double[]){0.75, 0.75, 0.75, 0.75}, 0);
+            }
 }
 END_TEST
 
 START_TEST(casts_integers)
 {
     static const double values[] = {-2.9, -0.5, 0, 1.5, 100.99}, towards_zero[] = {-2, 0, 0, 1, 100};
-    SHARD_SCOPE
-    {
+    SHARD_SCOPE {
         shard_tensor *x = shard_from_host(values, SHARD_SHAPE(5), .dtype = SHARD_FLOAT64, .requires_grad = true);
         shard_tensor *y = shard_cast(x, SHARD_INT64);
         ck_assert(!shard_requires_grad(y));
@@ -62,8 +61,7 @@ END_TEST
 /* The same dtype: no copy, but a result of its own. */
 START_TEST(shares_memory)
 {
-    SHARD_SCOPE
-    {
+    SHARD_SCOPE {
         shard_tensor *x = make_up_tensor(SHARD_SHAPE(4), 1, .requires_grad = true), *y = shard_cast(x, SHARD_FLOAT32);
         ck_assert_ptr_ne(x, y);
         ck_assert_ptr_eq(shard_data(x), shard_data(y));
@@ -74,8 +72,7 @@ END_TEST
 
 START_TEST(refuses)
 {
-    SHARD_SCOPE
-    {
+    SHARD_SCOPE {
         check_refused(shard_cast(shard_zeros(SHARD_SHAPE(1)), (shard_dtype)99), SHARD_ERROR_ARGUMENT, "99 is no dtype");
         check_refused(shard_cast(NULL, SHARD_FLOAT32), SHARD_ERROR_ARGUMENT, "shard_cast: *");
     }

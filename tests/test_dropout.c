@@ -27,8 +27,7 @@ END_TEST
 
 START_TEST(drops_a_share)
 {
-    SHARD_SCOPE
-    {
+    SHARD_SCOPE {
         int64_t n = 100000, dropped = 0;
         double *values = read_doubles_of(shard_dropout(shard_ones(SHARD_SHAPE(n)), 0.3));
         for (int64_t i = 0; i < n; i++) {
@@ -44,8 +43,7 @@ END_TEST
 /* Each takes the next draw, and the seed gives the same ones again. */
 START_TEST(draws)
 {
-    SHARD_SCOPE
-    {
+    SHARD_SCOPE {
         shard_tensor *x = shard_ones(SHARD_SHAPE(64));
         shard_manual_seed(3);
         double *first = read_doubles_of(shard_dropout(x, 0.5)), *second = read_doubles_of(shard_dropout(x, 0.5));
@@ -68,8 +66,7 @@ static void drops_alike(shard_group *world, void *context)
 {
     int dim = *(int *)context, size = shard_group_size(world);
     shard_range part = shard_split_range(11, size, shard_group_rank(world));
-    SHARD_SCOPE
-    {
+    SHARD_SCOPE {
         shard_manual_seed(5);
         shard_tensor *whole = shard_dropout(shard_ones(SHARD_SHAPE(11, 3, 11), .dtype = SHARD_FLOAT64), 0.5);
         shard_shape shape = SHARD_SHAPE(11, 3, 11);
@@ -98,8 +95,7 @@ END_TEST
 
 START_TEST(refuses)
 {
-    SHARD_SCOPE
-    {
+    SHARD_SCOPE {
         shard_tensor *x = shard_zeros(SHARD_SHAPE(2, 3));
         check_refused(shard_dropout(x, 1.1), SHARD_ERROR_ARGUMENT, "shard_dropout: the probability 1.1 is not in [[]0, 1]");
         check_refused(shard_dropout(x, -0.1), SHARD_ERROR_ARGUMENT, "shard_dropout: *");

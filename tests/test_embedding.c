@@ -34,8 +34,7 @@ START_TEST(pads)
 {
     static const int64_t at[] = {1, 3, 1, 0};
     static const double once[] = {1, 1, 0, 0, 0, 0, 1, 1}, both[] = {2, 2, 2, 2, 0, 0, 2, 2};
-    SHARD_SCOPE
-    {
+    SHARD_SCOPE {
         shard_tensor *weight = make_up_tensor(SHARD_SHAPE(4, 2), 1, .dtype = SHARD_FLOAT64, .requires_grad = true);
         shard_tensor *index = shard_from_host(at, SHARD_SHAPE(4), .dtype = SHARD_INT64);
         shard_tensor *dy = shard_ones(SHARD_SHAPE(4, 2), .dtype = SHARD_FLOAT64);
@@ -52,8 +51,7 @@ END_TEST
 START_TEST(needs_its_index)
 {
     static const int64_t at[] = {1, 3};
-    SHARD_SCOPE
-    {
+    SHARD_SCOPE {
         shard_tensor *weight = make_up_tensor(SHARD_SHAPE(4, 2), 1, .requires_grad = true);
         shard_tensor *index = shard_from_host(at, SHARD_SHAPE(2), .dtype = SHARD_INT64);
         shard_tensor *y = shard_embedding(weight, index, -1);
@@ -67,8 +65,7 @@ END_TEST
 START_TEST(refuses)
 {
     static const int64_t high[] = {0, 1, 4}, low[] = {0, -1, 2};
-    SHARD_SCOPE
-    {
+    SHARD_SCOPE {
         shard_tensor *weight = shard_zeros(SHARD_SHAPE(4, 2)), *none = shard_zeros(SHARD_SHAPE(0, 2));
         shard_tensor *index = shard_zeros(SHARD_SHAPE(2), .dtype = SHARD_INT64);
         check_refused(shard_embedding(weight, shard_from_host(high, SHARD_SHAPE(3, 1), .dtype = SHARD_INT64), -1),

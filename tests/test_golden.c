@@ -204,8 +204,7 @@ static void compare(int index, shard_dtype dtype, double tolerance)
     golden_case c = read_case(cases[index].name);
     char name[20];
     int operands = 0;
-    SHARD_SCOPE
-    {
+    SHARD_SCOPE {
         shard_tensor *x[OPERATION_INPUTS];
         for (const golden *given; snprintf(name, sizeof name, "x%d", operands), (given = find(&c, name)); operands++) {
             ck_assert_int_lt(operands, OPERATION_INPUTS);

@@ -42,14 +42,13 @@ START_TEST(normalizes_far_from_zero)
     for (int i = 0; i < 64; i++)
         expected[i] = ((double)values[i] - mean) / sqrt(squares + 1e-5);
     SHARD_SCOPE
-    check_tensor("y", shard_layer_norm(shard_from_host(values, SHARD_SHAPE(64)), NULL, NULL, 0), expected, 1e-6);
+        check_tensor("y", shard_layer_norm(shard_from_host(values, SHARD_SHAPE(64)), NULL, NULL, 0), expected, 1e-6);
 }
 END_TEST
 
 START_TEST(refuses)
 {
-    SHARD_SCOPE
-    {
+    SHARD_SCOPE {
         shard_tensor *x = shard_zeros(SHARD_SHAPE(2, 3)), *weight = shard_ones(SHARD_SHAPE(3));
         check_refused(shard_layer_norm(x, weight, NULL, 0), SHARD_ERROR_SHAPE,
                       "shard_layer_norm: weight and bias must both be float32 of shape [[]3], *or both NULL");

@@ -46,8 +46,7 @@ START_TEST(writes_into_the_gradient)
 {
     shard_device *cpu = shard_device_open("cpu");
     const int64_t in = 64, out = 4096, weight_bytes = in * out * 8;
-    SHARD_SCOPE
-    {
+    SHARD_SCOPE {
         shard_tensor *weight = make_up_tensor(SHARD_SHAPE(out, in), 1, .dtype = SHARD_FLOAT64, .requires_grad = true);
         shard_tensor *x = make_up_tensor(SHARD_SHAPE(2, in), 2, .dtype = SHARD_FLOAT64);
         shard_tensor *dy = make_up_tensor(SHARD_SHAPE(2, out), 3, .dtype = SHARD_FLOAT64);
@@ -75,8 +74,7 @@ END_TEST
 
 START_TEST(refuses)
 {
-    SHARD_SCOPE
-    {
+    SHARD_SCOPE {
         shard_tensor *x = shard_zeros(SHARD_SHAPE(2, 3)), *weight = shard_zeros(SHARD_SHAPE(5, 3));
         check_refused(shard_linear(x, shard_zeros(SHARD_SHAPE(3, 5)), NULL), SHARD_ERROR_SHAPE,
                       "shard_linear: x of shape [[]2, 3] and a weight of shape [[]3, 5]; *are needed");

@@ -61,8 +61,7 @@ static void check_size(shard_tensor *y, int64_t h, int64_t w)
 
 START_TEST(sizes)
 {
-    SHARD_SCOPE
-    {
+    SHARD_SCOPE {
         shard_tensor *x = shard_zeros(SHARD_SHAPE(1, 7, 9, 1)), *weight = shard_zeros(SHARD_SHAPE(1, 1, 3, 3));
         check_size(shard_conv2d(x, weight, NULL), 5, 7);
         check_size(shard_conv2d(x, weight, NULL, .stride = 2), 3, 4);
@@ -75,8 +74,7 @@ END_TEST
 
 START_TEST(refuses)
 {
-    SHARD_SCOPE
-    {
+    SHARD_SCOPE {
         shard_tensor *x = shard_zeros(SHARD_SHAPE(1, 4, 5, 6)), *weight = shard_zeros(SHARD_SHAPE(4, 6, 3, 3));
         check_refused(
             shard_conv2d(x, shard_zeros(SHARD_SHAPE(4, 3, 3, 3)), NULL), SHARD_ERROR_SHAPE,

@@ -33,8 +33,7 @@ END_TEST
 
 START_TEST(refuses)
 {
-    SHARD_SCOPE
-    {
+    SHARD_SCOPE {
         shard_tensor *a = shard_zeros(SHARD_SHAPE(2, 3, 4));
         check_refused(shard_matmul(a, shard_zeros(SHARD_SHAPE(3, 4))), SHARD_ERROR_SHAPE,
                       "shard_matmul: shapes [[]2, 3, 4] and [[]3, 4]; *are needed");

@@ -32,8 +32,7 @@ START_TEST(moves_elements)
 {
     static const int64_t values[] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11};
     static const double permuted[] = {0, 6, 2, 8, 4, 10, 1, 7, 3, 9, 5, 11};
-    SHARD_SCOPE
-    {
+    SHARD_SCOPE {
         shard_tensor *x = shard_from_host(values, SHARD_SHAPE(2, 3, 2), .dtype = SHARD_INT64);
         shard_tensor *y = shard_permute(x, (int[]){2, 1, 0});
         check_tensor("permuted", y, permuted, 0);
@@ -45,8 +44,7 @@ END_TEST
 
 START_TEST(refuses)
 {
-    SHARD_SCOPE
-    {
+    SHARD_SCOPE {
         shard_tensor *x = shard_zeros(SHARD_SHAPE(2, 3));
         check_refused(shard_permute(x, (int[]){0, 0}), SHARD_ERROR_ARGUMENT,
                       "shard_permute: dimension 0 of a tensor of shape [[]2, 3] is named twice");

@@ -22,6 +22,7 @@ typedef struct rule {
     int inputs;
     shard_shape shape[OPERATION_INPUTS]; /* of the whole operands */
     int at[OPERATION_INPUTS], result;
+    double tolerance; /* 0: 1e-13 */
 } rule;
 
 /* ---- operations ---- */
@@ -59,6 +60,12 @@ static shard_tensor *transpose(shard_tensor *const *x, const void *options)
 {
     const int *dims = options;
     return shard_transpose(x[0], dims[0], dims[1]);
+}
+
+static shard_tensor *turn(shard_tensor *const *x, const void *options)
+{
+    (void)options;
+    return shard_permute(x[0], (int[]){2, 0, 1});
 }
 
 static shard_tensor *elements(shard_tensor *const *x, const void *options)
@@ -116,14 +123,27 @@ static shard_tensor *chain(shard_tensor *const *x, const void *options)
     return shard_linear(shard_gelu(shard_linear(x[0], x[1], x[2])), x[3], NULL);
 }
 
-/* Its input's gradient is the sum of two partial ones, behind operations that hand
- * such on. */
+/* Operations that hand a partial gradient on. */
+static shard_tensor *hand_on(shard_tensor *x)
+{
+    x = shard_flatten(shard_scale(shard_transpose(x, 0, 1), 2), 0, 0);
+    return shard_cast(shard_cast(shard_narrow(x, 0, 3), SHARD_FLOAT32), SHARD_FLOAT64);
+}
+
+/* The input's gradient is the sum of two partial ones. */
 static shard_tensor *two_columns(shard_tensor *const *x, const void *options)
 {
     (void)options;
-    shard_tensor *handed_on = shard_flatten(shard_scale(shard_transpose(x[0], 0, 1), 2), 0, 0);
-    shard_tensor *narrowed = shard_cast(shard_narrow(handed_on, 0, 3), SHARD_FLOAT64);
-    return shard_add(shard_linear(narrowed, x[1], NULL), shard_linear(shard_relu(narrowed), x[2], NULL));
+    shard_tensor *y = hand_on(x[0]);
+    return shard_add(shard_linear(y, x[1], NULL), shard_linear(y, x[2], NULL));
+}
+
+/* It is the sum of a partial and a whole one. */
+static shard_tensor *two_kinds(shard_tensor *const *x, const void *options)
+{
+    (void)options;
+    shard_tensor *y = hand_on(x[0]);
+    return shard_add(shard_linear(y, x[1], NULL), shard_linear(shard_relu(y), x[2], NULL));
 }
 
 static shard_tensor *conv2d(shard_tensor *const *x, const void *options)
@@ -184,6 +204,7 @@ static const rule rules[] = {
     {"flatten before the split", flatten, (int[]){0, 1}, 1, {SHARD_SHAPE(2, 3, 9)}, {2}, 1},
     {"narrow", narrow, NULL, 1, {SHARD_SHAPE(4, 9)}, {1}, 1},
     {"transpose", transpose, (int[]){0, 2}, 1, {SHARD_SHAPE(2, 3, 9)}, {2}, 0},
+    {"permute", turn, NULL, 1, {SHARD_SHAPE(9, 2, 3)}, {0}, 1},
     {"transpose others", transpose, (int[]){0, 2}, 1, {SHARD_SHAPE(2, 9, 3)}, {1}, 1},
     {"elements by rows", elements, NULL, 1, {SHARD_SHAPE(9, 4)}, {0}, 0},
     {"elements by columns", elements, NULL, 1, {SHARD_SHAPE(4, 9)}, {1}, 1},
@@ -220,7 +241,16 @@ static const rule rules[] = {
      3,
      {SHARD_SHAPE(4, 3), SHARD_SHAPE(9, 4), SHARD_SHAPE(9, 4)},
      {WHOLE, 0, 0},
-     1},
+     1,
+     1e-6},
+    {"linear COLUMN, partial and whole",
+     two_kinds,
+     NULL,
+     3,
+     {SHARD_SHAPE(4, 3), SHARD_SHAPE(9, 4), SHARD_SHAPE(9, 4)},
+     {WHOLE, 0, 0},
+     1,
+     1e-6},
     {"conv2d", conv2d, NULL, 3, {SHARD_SHAPE(9, 3, 3, 2), SHARD_SHAPE(2, 2, 3, 3), SHARD_SHAPE(2)}, {0, WHOLE, WHOLE}, 0},
     {"pooling", pools, NULL, 1, {SHARD_SHAPE(9, 4, 4, 2)}, {0}, 0},
     {"batch_norm", batch_norm, NULL, 3, {SHARD_SHAPE(9, 2, 3), SHARD_SHAPE(3), SHARD_SHAPE(3)}, {0, WHOLE, WHOLE}, 0},
@@ -286,14 +316,14 @@ static shard_tensor *place(const double *whole, shard_shape shape, int dim, shar
 }
 
 /* The tensor, summed over `sum`, is this rank's part of the whole values. */
-static void check_part(const char *name, const char *what, shard_tensor *tensor, const double *whole, shard_shape shape, int dim,
+static void check_part(const rule *r, const char *what, shard_tensor *tensor, const double *whole, shard_shape shape, int dim,
                        shard_range range, shard_group *sum)
 {
     char text[200];
     double *values = read_doubles_of(tensor), *expected = part_of(whole, shape, dim, range);
     check_ok(shard_group_all_reduce(sum, values, shard_numel(tensor), SHARD_FLOAT64, SHARD_SUM));
-    snprintf(text, sizeof text, "%s: %s", name, what);
-    check_doubles(text, values, expected, shard_numel(tensor), 1e-13);
+    snprintf(text, sizeof text, "%s: %s", r->name, what);
+    check_doubles(text, values, expected, shard_numel(tensor), r->tolerance > 0 ? r->tolerance : 1e-13);
     free(values);
     free(expected);
 }
@@ -333,15 +363,15 @@ static void check_rule(const rule *r, shard_group *world)
     if (r->result >= 0)
         part = (shard_range){placement.kind == SHARD_SPLIT ? placement.start : 0, shard_tensor_size(y, r->result)};
     double *values = read_doubles_of(expected);
-    check_part(r->name, "result", y, values, shape, r->result, part, r->result == PARTIAL ? world : NULL);
+    check_part(r, "result", y, values, shape, r->result, part, r->result == PARTIAL ? world : NULL);
     double *dy = calloc((size_t)count_of(shape) + 1, sizeof *dy);
     make_up(dy, count_of(shape), 9);
     check_ok(shard_backward_from(expected, place(dy, shape, WHOLE, part, NULL)));
     check_ok(shard_backward_from(y, place(dy, shape, r->result, part, world)));
     for (int i = 0; i < r->inputs; i++) {
         double *gradient = read_doubles_of(shard_grad(whole[i]));
-        check_part(r->name, "gradient", shard_grad(leaf[i]), gradient, r->shape[i], r->at[i],
-                   even_range(world, r->shape[i], r->at[i]), leaf[i]->grad_contribution);
+        check_part(r, "gradient", shard_grad(leaf[i]), gradient, r->shape[i], r->at[i], even_range(world, r->shape[i], r->at[i]),
+                   leaf[i]->grad_contribution);
         free(gradient);
     }
     free(values);
@@ -353,7 +383,7 @@ static void check_rules(shard_group *world, void *context)
     (void)context;
     for (size_t i = 0; i < sizeof rules / sizeof *rules; i++)
         SHARD_SCOPE
-    check_rule(&rules[i], world);
+            check_rule(&rules[i], world);
 }
 
 START_TEST(parts_make_the_whole)
@@ -449,8 +479,7 @@ static void check_refusals(shard_group *world, void *context)
 {
     (void)context;
     for (size_t i = 0; i < sizeof refused / sizeof *refused; i++)
-        SHARD_SCOPE
-        {
+        SHARD_SCOPE {
             shard_tensor *leaf[OPERATION_INPUTS];
             make_leaves(&refused[i], world, leaf);
             for (int j = 0; j < refused[i].inputs; j++)
@@ -468,13 +497,33 @@ START_TEST(refuses_what_has_no_rule)
 }
 END_TEST
 
+/* Parts of another range. */
+static void check_ranges(shard_group *world, void *context)
+{
+    (void)context;
+    int rank = shard_group_rank(world);
+    SHARD_SCOPE {
+        shard_tensor *weight = shard_as_split(shard_zeros(SHARD_SHAPE(4, 4)), 0, world, 4 * rank, 9);
+        shard_tensor *bias = shard_as_split(shard_zeros(SHARD_SHAPE(4)), 0, world, 4 * rank + 1, 9);
+        check_refused(shard_linear(shard_zeros(SHARD_SHAPE(2, 4)), weight, bias), SHARD_ERROR_UNSUPPORTED,
+                      "shard_linear: the weight is split along out, the bias must be in the same way; it is split along 0");
+        check_refused(shard_add(weight, shard_as_split(shard_zeros(SHARD_SHAPE(4, 4)), 0, world, 4 * rank + 1, 9)),
+                      SHARD_ERROR_UNSUPPORTED, "shard_add: no rule *");
+    }
+}
+
+START_TEST(refuses_other_ranges)
+{
+    run_ranks(2, check_ranges);
+}
+END_TEST
+
 /* A reshape of parts is refused where sizes of 1 leave open what is split. */
 static void check_reshapes(shard_group *world, void *context)
 {
     (void)context;
     int rank = shard_group_rank(world);
-    SHARD_SCOPE
-    {
+    SHARD_SCOPE {
         shard_tensor *x = shard_as_split(shard_zeros(SHARD_SHAPE(3, 4)), 1, world, 4 * rank, 8);
         shard_placement heads = shard_tensor_placement(shard_reshape(x, SHARD_SHAPE(3, -1, 4)));
         ck_assert(heads.kind == SHARD_SPLIT && heads.dim == 1 && heads.start == rank && heads.whole == 2);
@@ -501,6 +550,7 @@ int main(void)
     TCase *tcase = test_case(suite, "placement");
     add_ranks_test(tcase, parts_make_the_whole);
     tcase_add_test(tcase, refuses_what_has_no_rule);
+    tcase_add_test(tcase, refuses_other_ranges);
     tcase_add_test(tcase, reshapes_what_is_clear);
     return test_run(suite);
 }

@@ -62,8 +62,7 @@ END_TEST
 START_TEST(divides_by_the_window)
 {
     static const double values[] = {1, 2, 3, 4, 5, 6};
-    SHARD_SCOPE
-    {
+    SHARD_SCOPE {
         shard_tensor *x = shard_from_host(values, SHARD_SHAPE(1, 1, 6, 1), .dtype = SHARD_FLOAT64);
         shard_tensor *rows =
             shard_reshape(shard_add(shard_zeros(SHARD_SHAPE(3, 6), .dtype = SHARD_FLOAT64), shard_reshape(x, SHARD_SHAPE(6))),
@@ -81,8 +80,7 @@ END_TEST
 START_TEST(takes_the_first_maximum)
 {
     static const double values[] = {1, 3, 3, 2}, gradient[] = {0, 1, 0, 0};
-    SHARD_SCOPE
-    {
+    SHARD_SCOPE {
         shard_tensor *x = shard_from_host(values, SHARD_SHAPE(1, 2, 2, 1), .dtype = SHARD_FLOAT64, .requires_grad = true);
         shard_tensor *y = shard_max_pool2d(x, 2);
         ck_assert_double_eq(shard_item(y), 3);
@@ -97,8 +95,7 @@ END_TEST
 
 START_TEST(refuses)
 {
-    SHARD_SCOPE
-    {
+    SHARD_SCOPE {
         shard_tensor *x = shard_zeros(SHARD_SHAPE(1, 4, 5, 6));
         check_refused(shard_max_pool2d(x, 5), SHARD_ERROR_SHAPE,
                       "shard_max_pool2d: a kernel of 5 on images of 4 x 5 with padding 0");

@@ -22,8 +22,8 @@ END_TEST
 START_TEST(refuses)
 {
     SHARD_SCOPE
-    check_refused(shard_scale(shard_zeros(SHARD_SHAPE(3), .dtype = SHARD_UINT8), 2), SHARD_ERROR_SHAPE,
-                  "shard_scale: operand 0 is uint8*");
+        check_refused(shard_scale(shard_zeros(SHARD_SHAPE(3), .dtype = SHARD_UINT8), 2), SHARD_ERROR_SHAPE,
+                      "shard_scale: operand 0 is uint8*");
 }
 END_TEST
 

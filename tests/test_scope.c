@@ -20,8 +20,7 @@ static shard_tensor *kilobyte(void)
 
 START_TEST(frees_at_its_end)
 {
-    SHARD_SCOPE
-    {
+    SHARD_SCOPE {
         kilobyte();
         kilobyte();
         ck_assert_int_eq(in_use(), 2000);
@@ -32,14 +31,12 @@ END_TEST
 
 START_TEST(nests)
 {
-    SHARD_SCOPE
-    {
+    SHARD_SCOPE {
         shard_tensor *outer = kilobyte();
-        SHARD_SCOPE
-        {
+        SHARD_SCOPE {
             kilobyte();
             SHARD_SCOPE
-            kilobyte();
+                kilobyte();
             ck_assert_int_eq(in_use(), 2000);
         }
         ck_assert_int_eq(in_use(), 1000);
@@ -53,11 +50,9 @@ END_TEST
 
 static int leave_by_return(void)
 {
-    SHARD_SCOPE
-    {
+    SHARD_SCOPE {
         kilobyte();
-        SHARD_SCOPE
-        {
+        SHARD_SCOPE {
             kilobyte();
             return 1;
         }
@@ -78,8 +73,7 @@ START_TEST(is_left_by_break_and_goto)
 {
     int turns = 0;
     for (int i = 0; i < 3; i++) {
-        SHARD_SCOPE
-        {
+        SHARD_SCOPE {
             kilobyte();
             if (i < 2)
                 break; /* leaves the scope, not the loop */
@@ -89,11 +83,9 @@ START_TEST(is_left_by_break_and_goto)
         turns++;
     }
     ck_assert_int_eq(turns, 3);
-    SHARD_SCOPE
-    {
+    SHARD_SCOPE {
         kilobyte();
-        SHARD_SCOPE
-        {
+        SHARD_SCOPE {
             kilobyte();
             goto out;
         }
@@ -106,8 +98,7 @@ END_TEST
 START_TEST(is_entered_in_a_loop)
 {
     for (int i = 0; i < 5; i++)
-        SHARD_SCOPE
-        {
+        SHARD_SCOPE {
             kilobyte();
             if (i % 2)
                 continue; /* the next turn of the scope, of which there is none */
@@ -119,8 +110,7 @@ END_TEST
 
 START_TEST(lets_go_earlier)
 {
-    SHARD_SCOPE
-    {
+    SHARD_SCOPE {
         shard_tensor *first = kilobyte(), *second = kilobyte(), *third = kilobyte();
         shard_release(second);
         ck_assert_int_eq(in_use(), 2000);
@@ -137,11 +127,9 @@ END_TEST
 START_TEST(keeps)
 {
     shard_tensor *kept = NULL;
-    SHARD_SCOPE
-    {
+    SHARD_SCOPE {
         kilobyte();
-        SHARD_SCOPE
-        {
+        SHARD_SCOPE {
             kilobyte();
             kept = shard_keep(kilobyte());
             kilobyte();
@@ -162,8 +150,7 @@ START_TEST(shares)
 {
     shard_tensors *list = shard_tensors_create();
     shard_tensor *view = NULL;
-    SHARD_SCOPE
-    {
+    SHARD_SCOPE {
         shard_tensor *tensor = kilobyte();
         view = shard_keep(shard_reshape(tensor, SHARD_SHAPE(10, 100)));
         ck_assert_int_eq(shard_tensors_add(list, "listed", kilobyte()), SHARD_OK);

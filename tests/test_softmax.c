@@ -36,8 +36,7 @@ START_TEST(does_not_overflow)
 {
     static const double values[] = {1000, 1001, -1000, -INFINITY};
     double e = exp(1), expected[] = {1 / (1 + e), e / (1 + e), 0, 0};
-    SHARD_SCOPE
-    {
+    SHARD_SCOPE {
         shard_tensor *x = shard_from_host(values, SHARD_SHAPE(4), .dtype = SHARD_FLOAT64);
         check_tensor("softmax", shard_softmax(x), expected, 1e-15);
         double *logs = read_doubles_of(shard_log_softmax(x));
@@ -51,8 +50,7 @@ END_TEST
 
 START_TEST(refuses)
 {
-    SHARD_SCOPE
-    {
+    SHARD_SCOPE {
         check_refused(shard_softmax(shard_zeros(SHARD_SCALAR)), SHARD_ERROR_SHAPE,
                       "shard_softmax: a scalar has no last dimension");
         check_refused(shard_log_softmax(NULL), SHARD_ERROR_ARGUMENT, "shard_log_softmax: *");

@@ -45,8 +45,7 @@ START_TEST(values)
         exact[i] = x[i] == -INFINITY ? 0 : x[i] * 0.5 * erfc(-x[i] / sqrt(2));
         tanhs[i] = x[i] == -INFINITY ? 0 : x[i] * 0.5 * (1 + tanh(sqrt(2 / acos(-1)) * (x[i] + 0.044715 * x[i] * x[i] * x[i])));
     }
-    SHARD_SCOPE
-    {
+    SHARD_SCOPE {
         shard_tensor *finite = shard_from_host(x + 1, SHARD_SHAPE(5), .dtype = SHARD_FLOAT64);
         check_tensor("relu", shard_relu(finite), (double[]){0, 0, 0, 0.5, 3}, 0);
         check_tensor("gelu", shard_gelu(finite), exact + 1, 1e-15);
@@ -62,8 +61,7 @@ END_TEST
 
 START_TEST(refuses)
 {
-    SHARD_SCOPE
-    {
+    SHARD_SCOPE {
         check_refused(shard_relu(NULL), SHARD_ERROR_ARGUMENT, "shard_relu: *");
         check_refused(shard_gelu(shard_zeros(SHARD_SHAPE(2), .dtype = SHARD_INT64)), SHARD_ERROR_SHAPE,
                       "shard_gelu: operand 0 is int64*floating*");

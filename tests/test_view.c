@@ -47,8 +47,7 @@ END_TEST
 
 START_TEST(shares_memory)
 {
-    SHARD_SCOPE
-    {
+    SHARD_SCOPE {
         shard_tensor *x = make_up_tensor(SHARD_SHAPE(3, 4), 0, .dtype = SHARD_INT64);
         ck_assert_ptr_eq(shard_data(shard_reshape(x, SHARD_SHAPE(12))), shard_data(x));
         ck_assert_ptr_eq(shard_data(shard_flatten(x, 0, 1)), shard_data(x));
@@ -62,8 +61,7 @@ END_TEST
 
 START_TEST(flattens_to)
 {
-    SHARD_SCOPE
-    {
+    SHARD_SCOPE {
         shard_tensor *x = shard_zeros(SHARD_SHAPE(2, 3, 4, 5));
         shard_shape shape = shard_tensor_shape(shard_flatten(x, 1, 2));
         ck_assert_int_eq(shape.ndim, 3);
@@ -76,8 +74,7 @@ END_TEST
 
 START_TEST(refuses)
 {
-    SHARD_SCOPE
-    {
+    SHARD_SCOPE {
         shard_tensor *x = shard_zeros(SHARD_SHAPE(3, 4));
         check_refused(shard_reshape(x, SHARD_SHAPE(5, -1)), SHARD_ERROR_SHAPE,
                       "shard_reshape: a tensor of shape [[]3, 4], 12 elements, cannot be of shape [[]5, -1]");

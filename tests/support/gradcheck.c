@@ -43,7 +43,7 @@ static shard_tensor *from_doubles(const double *values, shard_shape shape, shard
 {
     shard_tensor *doubles = shard_from_host(values, shape, .dtype = SHARD_FLOAT64), *tensor = NULL;
     SHARD_NO_GRAD
-    tensor = shard_detach(shard_cast(doubles, dtype));
+        tensor = shard_detach(shard_cast(doubles, dtype));
     ck_assert_msg(tensor != NULL, "%s", shard_last_error());
     return tensor;
 }
@@ -69,8 +69,7 @@ shard_tensor *make_up_tensor_with(shard_shape shape, unsigned seed, shard_tensor
 double *read_doubles_of(shard_tensor *tensor)
 {
     double *values = allocate(shard_numel(tensor), sizeof *values);
-    SHARD_SCOPE SHARD_NO_GRAD
-    {
+    SHARD_SCOPE SHARD_NO_GRAD {
         shard_tensor *doubles = shard_cast(shard_detach(tensor), SHARD_FLOAT64);
         check_ok(shard_copy_to_host(doubles, values, (size_t)shard_numel(tensor) * sizeof *values));
     }
@@ -106,13 +105,15 @@ void check_refused(const shard_tensor *made, shard_status status, const char *pa
 typedef enum mode {
     PLAIN,
     THROUGH_RESULTS, /* its inputs are results of operations, not leaves */
+    IN_PLACE,        /* its gradient comes from an operation, so that nobody else has it */
     USED_TWICE,      /* two of it, added */
     TWO_BACKWARDS,   /* added up in the leaves */
     OVER_OLD_GRADIENT,
     MODES
 } mode;
 
-static const char *const mode_names[] = {"plain", "through results", "used twice", "two backwards", "over an old gradient"};
+static const char *const mode_names[] = {"plain",      "through results", "in place",
+                                         "used twice", "two backwards",   "over an old gradient"};
 
 typedef struct outcome {
     double *y, *gradient[OPERATION_INPUTS];
@@ -156,7 +157,11 @@ static void backward(const operation *op, mode how, shard_tensor *const *leaf)
     shard_tensor *x[OPERATION_INPUTS];
     for (int i = 0; i < op->inputs; i++)
         x[i] = how == THROUGH_RESULTS ? shard_scale(leaf[i], 1.0) : leaf[i];
-    shard_tensor *y = make(op, x), *z = how == USED_TWICE ? shard_add(y, make(op, x)) : y;
+    shard_tensor *y = make(op, x), *z = y;
+    if (how == USED_TWICE)
+        z = shard_add(y, make(op, x));
+    else if (how == IN_PLACE)
+        z = shard_scale(y, 1.0);
     ck_assert(shard_requires_grad(y));
     shard_tensor *weights = result_weights(z);
     check_ok(shard_backward_from(z, weights));
@@ -176,12 +181,10 @@ static void make_leaves(const operation *op, double *const *values, shard_dtype 
 static outcome run(const operation *op, double *const *values, shard_dtype dtype, unsigned wants, mode how)
 {
     outcome out = {0};
-    SHARD_SCOPE
-    {
+    SHARD_SCOPE {
         shard_tensor *leaf[OPERATION_INPUTS];
         make_leaves(op, values, dtype, wants, leaf);
-        SHARD_NO_GRAD
-        {
+        SHARD_NO_GRAD {
             shard_tensor *y = make(op, leaf);
             ck_assert(!shard_requires_grad(y));
             out.y = read_doubles_of(y);
@@ -207,8 +210,7 @@ static outcome run(const operation *op, double *const *values, shard_dtype dtype
 static double weighted_result(const operation *op, double *const *values)
 {
     double sum = 0;
-    SHARD_SCOPE SHARD_NO_GRAD
-    {
+    SHARD_SCOPE SHARD_NO_GRAD {
         shard_tensor *leaf[OPERATION_INPUTS];
         make_leaves(op, values, SHARD_FLOAT64, 0, leaf);
         shard_tensor *y = make(op, leaf);
@@ -307,8 +309,8 @@ static void check_dtypes(const operation *op, double *const *values)
         shard_dtype dtype = dtypes[d].dtype;
         double *rounded[OPERATION_INPUTS];
         SHARD_SCOPE
-        for (int i = 0; i < op->inputs; i++)
-            rounded[i] = read_doubles_of(from_doubles(values[i], op->shape[i], dtype));
+            for (int i = 0; i < op->inputs; i++)
+                rounded[i] = read_doubles_of(from_doubles(values[i], op->shape[i], dtype));
         outcome expected = run(op, rounded, SHARD_FLOAT64, all, PLAIN), out = run(op, rounded, dtype, all, PLAIN);
         compare(op, shard_dtype_name(dtype), &out, &expected, 1, (op->rounding > 0 ? op->rounding : 8) * dtypes[d].error);
         free_outcome(&out);
@@ -322,8 +324,7 @@ static void check_stale(const operation *op, double *const *values)
 {
     unsigned all = (1u << op->inputs) - 1;
     for (int i = 0; i < op->inputs; i++)
-        SHARD_SCOPE
-        {
+        SHARD_SCOPE {
             shard_tensor *leaf[OPERATION_INPUTS];
             make_leaves(op, values, SHARD_FLOAT64, all, leaf);
             shard_tensor *y = make(op, leaf);
