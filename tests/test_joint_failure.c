@@ -355,6 +355,7 @@ static void leaves_with_an_error(shard_group *none, void *context)
     if (rank == 0) {
         shard_error(SHARD_ERROR_IO, "model.safetensors: no space left on device");
         shard_world_close(world);
+        shard_group_destroy(pair);
         exit(1);
     }
     ck_assert_int_eq(shard_barrier(rank == 1 ? world : pair), SHARD_ERROR_PEER);

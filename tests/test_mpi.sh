@@ -10,6 +10,7 @@ run=$(command -v mpirun.$kind) || { echo "skipped: no mpirun.$kind"; exit 77; }
 # Several ranks a core, as root too, and no complaint about a container's limits.
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_rmaps_base_oversubscribe=1
 export OMPI_MCA_btl_vader_single_copy_mechanism=none OMPI_MCA_orte_abort_print_stack=0
+export ASAN_OPTIONS=detect_leaks=0 # MPI keeps memory until the end
 other=$([ $kind = openmpi ] && echo mpich || echo openmpi)
 
 for n in 2 4; do
