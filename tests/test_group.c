@@ -52,8 +52,7 @@ END_TEST
 static void many_chunks(shard_group *world, void *context)
 {
     (void)context;
-    check_sizes(world, 70001, RANK_ORDER);
-    check_sizes(world, 300007, RANK_ORDER);
+    check_sizes(world, 200003, RANK_ORDER);
 }
 
 START_TEST(test_many_chunks)

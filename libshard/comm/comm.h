@@ -4,7 +4,8 @@
  *
  * Memory is host memory, contiguous. Counts are elements, 64-bit; transports
  * cut them up as their own interface needs. bfloat16 and float16 are summed in
- * float32 and rounded once. Results are the same on every member.
+ * float32 and rounded once; sums of integers wrap. Results are the same on every
+ * member (of MAX and MIN over MPI only where no value is a NaN).
  */
 #ifndef SHARD_COMM_COMM_H
 #define SHARD_COMM_COMM_H

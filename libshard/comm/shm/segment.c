@@ -3,15 +3,29 @@
 #include "comm/shm/segment.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
-int shard_segment_create(int world_size, shard_segment **segment)
+/* A number that the redirections of shell scripts between launcher and rank leave alone. */
+#define LOWEST_FILE 100
+
+static int create_file(void)
 {
     int file = memfd_create("shard", 0);
+    int higher = file < 0 ? -1 : fcntl(file, F_DUPFD, LOWEST_FILE);
+    if (higher < 0)
+        return file;
+    close(file);
+    return higher;
+}
+
+int shard_segment_create(int world_size, shard_segment **segment)
+{
+    int file = create_file();
     if (file < 0)
         return -1;
     void *head = MAP_FAILED;
