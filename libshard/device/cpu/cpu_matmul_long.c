@@ -6,12 +6,14 @@
 #include <string.h>
 
 enum {
-    LONG = 4096,  /* rows from which a matrix is long */
-    FEW = 256,    /* rows up to which the other has few */
-    OUTPUTS = 96, /* of one block; a multiple of the tile's rows */
-    DEPTH = 128,  /* of one block: a panel of it stays in the first-level cache */
-    AHEAD = 2,    /* tiles that a gradient's rows are fetched before they are needed */
-    LINE = 16,    /* floats of a cache line */
+    LONG = 4096,    /* rows from which a matrix is long */
+    FEW_LEAST = 12, /* rows that the other has: with less, filling up a vector wastes too much */
+    FEW_MOST = 128, /* with more, packing both pays again */
+    BIG = 8 << 20,  /* elements from which a gradient is far larger than the caches */
+    OUTPUTS = 96,   /* of one block; a multiple of the tile's rows */
+    DEPTH = 128,    /* of one block: a panel of it stays in the first-level cache */
+    AHEAD = 1,      /* tiles that a gradient's rows are fetched before they are needed */
+    LINE = 16,      /* floats of a cache line */
     TILE = SHARD_CPU_TILE_ROWS,
     COLS = SHARD_CPU_TILE_MOST_COLS,
 };
@@ -31,8 +33,8 @@ bool shard_cpu_matmul_is_long(const shard_matmul_shape *s)
     if (s->batch != 1 || s->transpose_a == s->transpose_b || !shard_cpu_tiler_at(0))
         return false;
     if (s->transpose_b)
-        return s->m <= FEW && s->n >= LONG && s->k >= 16 && !s->accumulate;
-    return s->k <= FEW && s->m >= LONG && s->n >= 16;
+        return s->m >= FEW_LEAST && s->m <= FEW_MOST && s->n >= LONG && s->k >= LINE && !s->accumulate;
+    return s->k >= FEW_LEAST && s->k <= FEW_MOST && s->m >= LONG && s->n >= LINE && s->m * s->n >= BIG && s->accumulate;
 }
 
 /* A panel is some columns of the short matrix, at most `most` and rounded up to
@@ -143,12 +145,12 @@ static void multiply_panel(const shard_cpu_product *p, const panels *b, const fl
                            .b_step = cols,
                            .c = c,
                            .c_row = s->n,
-                           .accumulate = s->accumulate};
+                           .accumulate = true};
     if (filled < cols) {
         tile.c = buffer;
         tile.c_row = cols;
         memset(buffer, 0, sizeof buffer);
-        for (int64_t i = 0; i < rows && s->accumulate; i++)
+        for (int64_t i = 0; i < rows; i++)
             memcpy(buffer + i * cols, c + i * s->n, (size_t)filled * sizeof *c);
     }
     b->tiler->multiply(&tile, rows, (int)(cols / b->tiler->width));
@@ -164,12 +166,11 @@ static shard_status multiply_few_steps(shard_device *device, const shard_cpu_pro
         return SHARD_ERROR_MEMORY;
 #pragma omp parallel for schedule(static)
     for (int64_t first = 0; first < s->m; first += TILE) {
-        float a[FEW * TILE];
+        float a[FEW_MOST * TILE];
         int64_t rows = at_most(s->m - first, TILE), next = at_most(s->m - first - AHEAD * TILE, TILE);
         for (int64_t k = 0; k < s->k; k++)
             memcpy(a + k * TILE, (const float *)p->a + k * s->m + first, (size_t)rows * sizeof *a);
-        if (s->accumulate)
-            prefetch_rows((const float *)p->c + (first + AHEAD * TILE) * s->n, next, s->n, s->n);
+        prefetch_rows((const float *)p->c + (first + AHEAD * TILE) * s->n, next, s->n, s->n);
         for (int64_t col = 0; col < s->n; col += b.most)
             multiply_panel(p, &b, a, first, rows, col);
     }

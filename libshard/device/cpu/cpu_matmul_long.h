@@ -9,8 +9,8 @@
 #include "device/cpu/cpu_matmul.h"
 
 /* Whether a float32 product is one of these, and this machine has the
- * instructions: m rows by a long transposed b (a layer's outputs), or a long
- * transposed a by few rows of b (its weight's gradient). */
+ * instructions: few rows by a long transposed b (a layer's outputs), or a long
+ * transposed a by few rows of b, added to c (its weight's gradient). */
 bool shard_cpu_matmul_is_long(const shard_matmul_shape *);
 
 shard_status shard_cpu_matmul_long(shard_device *, const shard_cpu_product *);
