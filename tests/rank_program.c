@@ -98,7 +98,7 @@ static void act(shard_group *world, const char *what, bool odd)
     if (strcmp(what, "kill") == 0 && odd)
         raise(SIGKILL);
     if (strcmp(what, "late") == 0 && odd)
-        sleep(3);
+        sleep(5);
     if ((strcmp(what, "error") == 0 || strcmp(what, "fail") == 0) && odd)
         shard_error(SHARD_ERROR_ARGUMENT, "label %d out of range", 17);
     /* The one that fails skips a barrier of two, of which its partner does not wait for long. */

@@ -277,7 +277,7 @@ static void killed(shard_group *world, void *context)
         raise(SIGKILL);
     double start = now();
     ck_assert_int_eq(shard_group_all_reduce(world, data, 1000, SHARD_FLOAT32, SHARD_SUM), SHARD_ERROR_PEER);
-    ck_assert_double_lt(now() - start, 1);
+    ck_assert_double_lt(now() - start, 5);
     check_error(SHARD_ERROR_PEER, "rank 2 died: it did not come to all_reduce of 1000 float32");
     /* There is no more working together, at once and with the same text. */
     ck_assert_int_eq(shard_barrier(world), SHARD_ERROR_PEER);
@@ -316,7 +316,7 @@ static void late(shard_group *world, void *context)
 {
     (void)context;
     if (shard_group_rank(world) % 2)
-        usleep(1600 * 1000);
+        sleep(3);
     ck_assert_int_eq(shard_barrier(world), SHARD_ERROR_TIMEOUT);
     check_error(SHARD_ERROR_TIMEOUT, "ranks 1 and 3 did not come to barrier within 1 s (SHARD_TIMEOUT)");
     ck_assert_int_eq(shard_barrier(world), SHARD_ERROR_TIMEOUT);
