@@ -5,7 +5,7 @@
  * NULL and leaves the first error alone. Inputs must be of one floating dtype
  * and device unless said otherwise. What an operation does with a split operand
  * is its placement rule, stated for each; "carries" means that the result is
- * placed as the operand is. A placement without a rule is refused (SHAPE).
+ * placed as the operand is. A placement without a rule is refused (UNSUPPORTED).
  * Not collective unless said.
  */
 #ifndef SHARD_OP_H
@@ -13,14 +13,18 @@
 
 #include <shard/autograd.h>
 
-/* ---- shape; all carry, and refuse to touch the split dimension ---- */
+/* ---- shape; of any dtype; all carry, PARTIAL too, where what is split stays apart ---- */
 
-/* The same memory as another shape of as many elements; one size may be -1. */
+/* The same memory as another shape of as many elements; one size may be -1. Of a
+ * split tensor, shape is this part's: the split dimension may take in dimensions
+ * behind it, or become several of which the first is split ([rows, -1, 64] of
+ * columns), but not take in one before it. Sizes of 1 may leave open which one is
+ * split: then it is the -1. */
 SHARD_API shard_tensor *shard_reshape(shard_tensor *x, shard_shape shape);
 /* Dimensions [start, end] become one; negative counts from the end. As torch.flatten,
  * but of [n, h, w, c] images in that order. A view. */
 SHARD_API shard_tensor *shard_flatten(shard_tensor *x, int start, int end);
-/* Rows [start, start + length) of dimension 0; a view. */
+/* Rows [start, start + length) of dimension 0, which may not be split; a view. */
 SHARD_API shard_tensor *shard_narrow(shard_tensor *x, int64_t start, int64_t length);
 /* y.shape[i] = x.shape[axes[i]]; a copy. axes has ndim entries. */
 SHARD_API shard_tensor *shard_permute(shard_tensor *x, const int *axes);
@@ -28,7 +32,8 @@ SHARD_API shard_tensor *shard_transpose(shard_tensor *x, int dim0, int dim1);
 
 /* ---- elements; all carry ---- */
 
-/* Any dtype to any; differentiable between floating ones. Carries PARTIAL too. */
+/* Any dtype to any, the same one without a copy; differentiable between floating
+ * ones. Carries PARTIAL too, to a floating dtype. */
 SHARD_API shard_tensor *shard_cast(shard_tensor *x, shard_dtype dtype);
 /* factor * x. Carries PARTIAL too. */
 SHARD_API shard_tensor *shard_scale(shard_tensor *x, double factor);
@@ -38,26 +43,28 @@ SHARD_API shard_tensor *shard_gelu(shard_tensor *x);
 SHARD_API shard_tensor *shard_gelu_tanh(shard_tensor *x);
 /* b has a's shape or is broadcast over a's leading dimensions: its shape is the
  * end of a's. Both are placed alike, except that b may be whole where the split
- * dimension is one it is broadcast over. */
+ * dimension is one it is broadcast over. shard_add adds PARTIAL to PARTIAL. */
 SHARD_API shard_tensor *shard_add(shard_tensor *a, shard_tensor *b);
 SHARD_API shard_tensor *shard_mul(shard_tensor *a, shard_tensor *b);
 /* Zeroes elements with probability p and scales the rest by 1 / (1 - p); takes
  * the thread's next draw. An element's fate depends on its index in the whole
  * tensor, so that a split tensor gets what the whole one would. */
 SHARD_API shard_tensor *shard_dropout(shard_tensor *x, double p);
-/* The sum, and the mean, of all elements: a scalar. A split x gives PARTIAL. */
+/* The sum, and the mean, of all elements: a scalar. A split x gives PARTIAL, part of
+ * the whole tensor's mean. */
 SHARD_API shard_tensor *shard_sum(shard_tensor *x);
 SHARD_API shard_tensor *shard_mean(shard_tensor *x);
 
 /* ---- products ---- */
 
 /* [..., m, k] times [..., k, n]; leading dimensions equal, or b without any.
- * A split leading dimension is carried (both alike, or b whole without it). */
+ * A split leading dimension is carried (both alike, or b whole without it), and a
+ * split m if b is whole. */
 SHARD_API shard_tensor *shard_matmul(shard_tensor *a, shard_tensor *b);
 /* x [..., in] weight [out, in] (transposed) + bias [out] or NULL: [..., out].
  * Carries a split leading dimension of x. By the weight's placement:
  *   whole                  x not split along in;
- *   split along out        (COLUMN) x not split along in: the result is split along out, bias
+ *   split along out        (COLUMN) x whole: the result is split along out, bias
  *                          too; the gradient of x is PARTIAL;
  *   split along in         (ROW) x split alike along in, bias NULL: the result is PARTIAL. */
 SHARD_API shard_tensor *shard_linear(shard_tensor *x, shard_tensor *weight, shard_tensor *bias);

@@ -166,7 +166,7 @@ typedef struct shard_device_ops {
     /* Over each row; mean and rstd [rows]; gamma and beta [cols], both or neither NULL. */
     shard_status (*layer_norm)(shard_device *, int64_t rows, int64_t cols, const void *x, const void *gamma, const void *beta,
                                double eps, void *y, double *mean, double *rstd, shard_dtype);
-    /* dgamma, dbeta [cols] are overwritten; both NULL if gamma is. dx NULL if not wanted. */
+    /* dgamma, dbeta [cols] are overwritten; both NULL if gamma is. dx NULL if not wanted; it may be dy. */
     shard_status (*layer_norm_backward)(shard_device *, int64_t rows, int64_t cols, const void *x, const void *gamma,
                                         const double *mean, const double *rstd, const void *dy, void *dx, void *dgamma,
                                         void *dbeta, shard_dtype);

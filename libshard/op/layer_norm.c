@@ -16,7 +16,7 @@ static shard_status layer_norm_backward(shard_node *node, shard_tensor *dy, shar
     if (!x || !mean || !rstd || (node->saved[SAVED_WEIGHT] && !weight))
         return shard_last_status();
     if (shard_wants(node, X))
-        dx[X] = shard_make_gradient(node, X);
+        dx[X] = shard_gradient_over(node, X, dy);
     for (int i = WEIGHT; i <= BIAS && weight; i++) {
         dx[i] = shard_wants(node, i) ? shard_gradient_to_overwrite(node, i) : shard_workspace(x, context->cols, weight->dtype);
         shard_place_sum(dx[i], dy);

@@ -9,7 +9,7 @@ static shard_status unary_backward(shard_node *node, shard_tensor *dy, shard_ten
 {
     const unary_context *context = node->context;
     shard_tensor *x = shard_saved(node, 0);
-    dx[0] = shard_make_gradient(node, 0);
+    dx[0] = shard_gradient_over(node, 0, dy);
     void *memory[3];
     if (!x || !dx[0] || !shard_load(SHARD_INPUTS(x, dy, dx[0]), memory))
         return shard_last_status();
