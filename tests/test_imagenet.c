@@ -74,7 +74,7 @@ static const char *shardrun(int ranks)
 
 typedef struct line {
     bool validation;
-    int step;
+    int step, images;
     double loss, top1, top5, peak_mib;
     char loss_text[32]; /* to compare to the bit */
 } line;
@@ -98,6 +98,7 @@ static int read_metrics(const char *name, line *lines)
         *into = (line){
             .validation = strstr(text, "\"validation\":true") != NULL,
             .step = (int)number_in(text, "\"step\":"),
+            .images = (int)number_in(text, "\"images\":"),
             .loss = number_in(text, "\"loss\":"),
             .top1 = number_in(text, "\"top1\":"),
             .top5 = number_in(text, "\"top5\":"),
@@ -224,7 +225,8 @@ static void check_files_equal(const char *one, const char *other)
     ck_assert_msg(run_command(command) == 0, "%s and %s differ", one, other);
 }
 
-static const setting resumed[] = {{1, 1, ""}, {2, 2, "--enable-model-parallel --nesterov --label-smoothing 0.1 --lr-schedule cosine"}};
+static const setting resumed[] = {{1, 1, ""},
+                                  {2, 2, "--enable-model-parallel --nesterov --label-smoothing 0.1 --lr-schedule cosine"}};
 
 /* In the middle of an epoch, and at its end. */
 START_TEST(test_resume_to_the_bit)
@@ -253,8 +255,10 @@ END_TEST
 START_TEST(test_resume_on_other_ranks)
 {
     check_runs(shardrun(2), RUN "--sync-bn --enable-model-parallel --steps 9 --metrics moved.json --output moved");
-    check_runs(shardrun(3), RUN "--sync-bn --enable-model-parallel --model-parallel-dim row --steps %d --metrics moved.json "
-               "--resume moved/checkpoint.safetensors", STEPS);
+    check_runs(shardrun(3),
+               RUN "--sync-bn --enable-model-parallel --model-parallel-dim row --steps %d --metrics moved.json "
+                   "--resume moved/checkpoint.safetensors",
+               STEPS);
     check_metrics_agree("moved.json", "single.json", 1e-5);
 }
 END_TEST
@@ -296,8 +300,9 @@ END_TEST
 static void wait_for_lines(const char *name, int lines)
 {
     char command[256];
-    snprintf(command, sizeof command, "cd %s; for i in $(seq 600); do [ $(cat %s 2>/dev/null | wc -l) -ge %d ] && exit; sleep 0.1; done",
-             folder, name, lines);
+    snprintf(command, sizeof command,
+             "cd %s; for i in $(seq 600); do [ $(cat %s 2>/dev/null | wc -l) -ge %d ] && exit; sleep 0.1; done", folder, name,
+             lines);
     run_command(command);
 }
 
@@ -347,7 +352,9 @@ START_TEST(test_damaged_image)
     make_images();
     check_runs(shardrun(2), FOLDER_RUN "--sync-bn --metrics sound.json");
     line lines[MOST_LINES];
-    ck_assert_int_eq(read_metrics("sound.json", lines), 3);
+    ck_assert_int_eq(read_metrics("sound.json", lines), 3); /* two steps and the validation */
+    ck_assert_int_eq(lines[0].images + lines[1].images, 12);
+    ck_assert_int_eq(lines[2].images, 3);
 
     bytes damage = {.data = (uint8_t *)"no picture", .size = 10};
     write_file(damage, "%s/images/train/class1/2.png", folder);
@@ -355,9 +362,10 @@ START_TEST(test_damaged_image)
     ck_assert_int_ne(run(shardrun(2), FOLDER_RUN), 0);
     check_runs("", FOLDER_RUN "--skip-bad-images 1 --metrics one.json");
     check_runs(shardrun(4), FOLDER_RUN "--skip-bad-images 1 --sync-bn --enable-model-parallel --model-parallel-size 2 "
-               "--metrics four.json");
+                                       "--metrics four.json");
     check_metrics_agree("four.json", "one.json", 1e-5);
     ck_assert_int_eq(read_metrics("one.json", lines), 3);
+    ck_assert_int_eq(lines[0].images + lines[1].images, 11);
 
     write_file(damage, "%s/images/train/class0/1.png", folder);
     check_refused("damaged", FOLDER_RUN "--skip-bad-images 1");

@@ -43,15 +43,14 @@ shard_tensor *batch_forward(trainer *run, const loader_batch *batch, double labe
     shard_tensor *own_labels = shard_from_host(batch->labels, SHARD_SHAPE(n), .dtype = SHARD_INT64);
     shard_tensor *labels = shard_gather(own_labels, 0, model_group);
     shard_tensor *logits = shard_forward(run->model, images);
-    shard_tensor *loss = shard_parallel_cross_entropy(logits, labels, .reduction = SHARD_REDUCTION_SUM,
-                                                      .label_smoothing = label_smoothing);
+    shard_tensor *loss =
+        shard_parallel_cross_entropy(logits, labels, .reduction = SHARD_REDUCTION_SUM, .label_smoothing = label_smoothing);
     shard_tensor *ranking = shard_label_rank(logits, labels, LOADER_IGNORED);
     shard_release(logits);
     if (!loss || !ranking)
         return NULL;
 
-    *whole = (totals){
-        .images = (double)count_labels(batch), .bad = (double)batch->bad, .interrupted = interrupt_signal() != 0};
+    *whole = (totals){.images = (double)count_labels(batch), .bad = (double)batch->bad, .interrupted = interrupt_signal() != 0};
     if (shard_group_rank(model_group) == 0) {
         whole->loss = shard_item(loss);
         whole->top1 = (double)shard_count_top_k(ranking, 1);

@@ -117,7 +117,8 @@ static shard_status check_text(const shard_metadata *found, const char *path, co
     const char *value = shard_metadata_get(found, name);
     if (value && strcmp(value, wanted) == 0)
         return SHARD_OK;
-    return shard_error(SHARD_ERROR_ARGUMENT, "--resume %s: its %s is %s, not %s", path, name, value ? value : "not known", wanted);
+    return shard_error(SHARD_ERROR_ARGUMENT, "--resume %s: its %s is %s, not %s", path, name, value ? value : "not known",
+                       wanted);
 }
 
 static shard_status check_integer(const shard_metadata *found, const char *path, const char *name, int64_t wanted)

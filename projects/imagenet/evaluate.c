@@ -37,8 +37,8 @@ static shard_status report(trainer *run, const totals *whole, double seconds)
         .images = (int64_t)whole->images,
         .seconds = seconds,
     };
-    progress_say(&run->progress, " * top1 %.3f  top5 %.3f  loss %.4f  (%" PRId64 " images, %.1f images/s)", entry.top1, entry.top5,
-                 entry.loss, entry.images, (double)entry.images / seconds);
+    progress_say(&run->progress, " * top1 %.3f  top5 %.3f  loss %.4f  (%" PRId64 " images, %.1f images/s)", entry.top1,
+                 entry.top5, entry.loss, entry.images, (double)entry.images / seconds);
     return metrics_write(run->metrics, &entry);
 }
 

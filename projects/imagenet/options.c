@@ -33,10 +33,10 @@ typedef struct entry {
 } entry;
 
 static const choice stems[] = {{"imagenet", RESNET_STEM_IMAGENET}, {"small", RESNET_STEM_SMALL}, {NULL, 0}};
-static const choice splits[] = {{"row", SHARD_SPLIT_ROW}, {"column", SHARD_SPLIT_COLUMN}, {"0", SHARD_SPLIT_ROW},
-                                {"1", SHARD_SPLIT_COLUMN}, {"-1", SHARD_SPLIT_COLUMN}, {NULL, 0}};
-static const choice schedules[] = {{"step", SHARD_SCHEDULE_STEP}, {"cosine", SHARD_SCHEDULE_COSINE},
-                                   {"constant", SHARD_SCHEDULE_CONSTANT}, {NULL, 0}};
+static const choice splits[] = {{"row", SHARD_SPLIT_ROW},  {"column", SHARD_SPLIT_COLUMN}, {"0", SHARD_SPLIT_ROW},
+                                {"1", SHARD_SPLIT_COLUMN}, {"-1", SHARD_SPLIT_COLUMN},     {NULL, 0}};
+static const choice schedules[] = {
+    {"step", SHARD_SCHEDULE_STEP}, {"cosine", SHARD_SCHEDULE_COSINE}, {"constant", SHARD_SCHEDULE_CONSTANT}, {NULL, 0}};
 
 #define AT(field) .offset = offsetof(options, field)
 #define MOST_WHOLE 9007199254740992.0 /* 2^53: least and most are doubles */
@@ -48,8 +48,10 @@ static const entry table[] = {
      AT(stem), .choices = stems},
     {WHOLE, "num-classes", "outputs of the final layer; 0: as many as DIR/train has, 1000 for made-up images", "N",
      AT(num_classes), .most = MOST_WHOLE},
-    {TEXT, "pretrained", "begin with the values of a torchvision state dict or of a checkpoint (.safetensors); the final "
-     "layer is left out if its number of classes is another", "FILE", AT(pretrained)},
+    {TEXT, "pretrained",
+     "begin with the values of a torchvision state dict or of a checkpoint (.safetensors); the final "
+     "layer is left out if its number of classes is another",
+     "FILE", AT(pretrained)},
 
     {HEADING, "Images", NULL},
     {WHOLE, "synthetic", "instead of DIR: N made-up images for training, and a tenth of that for validation", "N", AT(synthetic),
@@ -57,8 +59,10 @@ static const entry table[] = {
     {WHOLE, "image-size", "pixels of a side that the network sees", "N", AT(image_size), .least = 1, .most = 65536},
     {NUMBER, "crop-scale", "training crops cover at least this part of the image's area", "X", AT(crop_scale), .least = 0.01,
      .most = 1},
-    {NUMBER, "shift", "instead of crops: each edge of the image moves by up to this part of a side (for characters and the "
-     "like, which a crop would cut)", "X", AT(shift), .most = 0.49},
+    {NUMBER, "shift",
+     "instead of crops: each edge of the image moves by up to this part of a side (for characters and the "
+     "like, which a crop would cut)",
+     "X", AT(shift), .most = 0.49},
     {FLAG, "no-flip", "do not mirror training images (characters must not be)", AT(no_flip)},
     {WHOLE, "workers", "threads of each rank that load images", "N", .letter = 'j', AT(workers), .most = 1024},
     {WHOLE, "skip-bad-images", "let up to N damaged images of an epoch pass; each is told with its path", "N",
@@ -74,8 +78,10 @@ static const entry table[] = {
 
     {HEADING, "Training", NULL},
     {WHOLE, "epochs", "passes over the training images", "N", AT(epochs), .least = 1, .most = 1e9},
-    {WHOLE, "steps", "stop after N steps, counted from the first start on; 0: go by --epochs only. The schedule of the "
-     "learning rate always goes by --epochs", "N", AT(steps), .most = MOST_WHOLE},
+    {WHOLE, "steps",
+     "stop after N steps, counted from the first start on; 0: go by --epochs only. The schedule of the "
+     "learning rate always goes by --epochs",
+     "N", AT(steps), .most = MOST_WHOLE},
     {WHOLE, "batch-size", "images of a step, of all ranks together", "N", .letter = 'b', AT(batch), .least = 1, .most = 1e9},
     {NUMBER, "lr", "learning rate", "X", "learning-rate", AT(lr), .most = INFINITY},
     {CHOICE, "lr-schedule", "step: times 0.1 every --lr-step-size epochs; cosine: down to 0 at the end; constant", "KIND",
@@ -136,9 +142,14 @@ static shard_status read_number(const entry *option, const char *text, void *fie
     errno = 0;
     int64_t whole = option->kind == WHOLE ? strtoll(text, &end, 10) : 0;
     double number = option->kind == WHOLE ? (double)whole : strtod(text, &end);
-    if (end == text || *end || errno || !(number >= option->least && number <= option->most))
-        return shard_error(SHARD_ERROR_ARGUMENT, "--%s: \"%s\" is not a %s from %.15g to %.15g", option->name, text,
-                           option->kind == WHOLE ? "whole number" : "number", option->least, option->most);
+    const char *what = option->kind == WHOLE ? "whole number" : "number";
+    bool read = end != text && !*end && !errno && number >= option->least && number <= option->most;
+    if (!read && option->most >= 1e9)
+        return shard_error(SHARD_ERROR_ARGUMENT, "--%s: \"%s\" is not a %s of at least %g", option->name, text, what,
+                           option->least);
+    if (!read)
+        return shard_error(SHARD_ERROR_ARGUMENT, "--%s: \"%s\" is not a %s from %g to %g", option->name, text, what,
+                           option->least, option->most);
     if (option->kind == WHOLE)
         *(int64_t *)field = whole;
     else
@@ -206,8 +217,9 @@ static shard_status check(options *parsed)
     if (!resnet_exists(parsed->arch))
         return shard_error(SHARD_ERROR_ARGUMENT, "--arch: there is no \"%s\"; there are %s", parsed->arch, resnet_names());
     if (!parsed->directory == !parsed->synthetic)
-        return shard_error(SHARD_ERROR_ARGUMENT, parsed->directory ? "either DIR or --synthetic N, not both"
-                                                                   : "give a DIR with train/ and val/, or --synthetic N; see --help");
+        return shard_error(SHARD_ERROR_ARGUMENT, parsed->directory
+                                                     ? "either DIR or --synthetic N, not both"
+                                                     : "give a DIR with train/ and val/, or --synthetic N; see --help");
     if (parsed->model_parallel_size && !parsed->enable_model_parallel)
         return shard_error(SHARD_ERROR_ARGUMENT, "--model-parallel-size needs --enable-model-parallel");
     if (parsed->nesterov && parsed->momentum <= 0)
@@ -229,7 +241,8 @@ shard_status options_parse(options *parsed, int argc, char **argv)
     int code;
     while ((code = getopt_long(argc, argv, letters, names, NULL)) != -1) {
         if (code == '?')
-            return shard_error(SHARD_ERROR_ARGUMENT, "there is no option \"%s\", or it takes no value; see --help", argv[optind - 1]);
+            return shard_error(SHARD_ERROR_ARGUMENT, "there is no option \"%s\", or it takes no value; see --help",
+                               argv[optind - 1]);
         if (code == ':')
             return shard_error(SHARD_ERROR_ARGUMENT, "the option \"%s\" needs a value; see --help", argv[optind - 1]);
         shard_status status = read_value(find_entry(code), optarg, parsed);
@@ -245,7 +258,7 @@ shard_status options_parse(options *parsed, int argc, char **argv)
 
 /* ---- help ---- */
 
-#define HELP_COLUMN 28
+#define HELP_COLUMN 32
 #define HELP_WIDTH 100
 
 /* Words from the column on, broken at the width. */
@@ -254,12 +267,11 @@ static void print_wrapped(FILE *file, const char *text, int column)
     int at = column;
     while (*text) {
         int word = (int)strcspn(text, " ");
-        if (at > column && at + word > HELP_WIDTH) {
+        if (at > column && at + 1 + word > HELP_WIDTH) {
             fprintf(file, "\n%*s", column, "");
             at = column;
         }
-        fprintf(file, "%.*s ", word, text);
-        at += word + 1;
+        at += fprintf(file, at > column ? " %.*s" : "%.*s", word, text);
         text += word;
         text += strspn(text, " ");
     }

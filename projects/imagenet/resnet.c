@@ -14,7 +14,7 @@ typedef struct architecture {
 } architecture;
 
 static const architecture architectures[] = {
-    {"resnet18", false, {2, 2, 2, 2}}, {"resnet34", false, {3, 4, 6, 3}},  {"resnet50", true, {3, 4, 6, 3}},
+    {"resnet18", false, {2, 2, 2, 2}},  {"resnet34", false, {3, 4, 6, 3}},  {"resnet50", true, {3, 4, 6, 3}},
     {"resnet101", true, {3, 4, 23, 3}}, {"resnet152", true, {3, 8, 36, 3}},
 };
 
