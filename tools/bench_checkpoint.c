@@ -1,0 +1,152 @@
+/*
+ * bench_checkpoint: seconds and GB/s of saving and loading a split weight, beside those
+ * of dd writing as much to the same directory in the same run, and the memory that each
+ * rank needs on top of the weight:
+ *
+ *     shardrun -n 2 bench_checkpoint DIRECTORY [ROWS COLUMNS [column|row]]
+ *
+ * 1000000 x 512 float32, split by rows (a COLUMN linear layer), if nothing is said. Each
+ * number is the slowest rank's; the lines are repetitions.
+ */
+#include "comm/comm.h"
+
+#include <shard/shard.h>
+
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+enum { REPETITIONS = 3 };
+
+static double now(void)
+{
+    struct timespec time;
+    clock_gettime(CLOCK_MONOTONIC, &time);
+    return (double)time.tv_sec + 1e-9 * (double)time.tv_nsec;
+}
+
+/* MiB of a line of /proc/self/status. */
+static double memory_of(const char *line)
+{
+    char text[200];
+    double found = 0;
+    FILE *file = fopen("/proc/self/status", "r");
+    while (file && fgets(text, sizeof text, file))
+        if (strncmp(text, line, strlen(line)) == 0)
+            found = strtod(text + strlen(line) + 1, NULL) / 1024;
+    if (file)
+        fclose(file);
+    return found;
+}
+
+/* VmHWM starts again from what is resident now. */
+static void reset_peak(void)
+{
+    FILE *file = fopen("/proc/self/clear_refs", "w");
+    if (file) {
+        fputs("5", file);
+        fclose(file);
+    }
+}
+
+static double largest(double value)
+{
+    shard_group_all_reduce(shard_world(), &value, 1, SHARD_FLOAT64, SHARD_MAX);
+    return value;
+}
+
+static double run_dd(const char *directory, int64_t bytes, const char *flags)
+{
+    char command[1000];
+    if (shard_group_rank(shard_world()) != 0)
+        return largest(0);
+    snprintf(command, sizeof command,
+             "dd if=/dev/zero of='%s/bench.dd' bs=16M count=%lldB iflag=count_bytes conv=fsync %s 2>/dev/null", directory,
+             (long long)bytes, flags);
+    double start = now();
+    int result = system(command);
+    double seconds = now() - start;
+    snprintf(command, sizeof command, "%s/bench.dd", directory);
+    unlink(command);
+    return largest(result == 0 ? seconds : 0);
+}
+
+/* What the page cache has of the file is let go. */
+static void forget(const char *path)
+{
+    int file = open(path, O_RDONLY);
+    if (file >= 0) {
+        posix_fadvise(file, 0, 0, POSIX_FADV_DONTNEED);
+        close(file);
+    }
+    shard_barrier(shard_world());
+}
+
+typedef struct measured {
+    double seconds, memory;
+} measured;
+
+static measured measure(shard_status (*run)(shard_module *, const char *), shard_module *module, const char *path)
+{
+    reset_peak();
+    double before = memory_of("VmRSS:");
+    shard_barrier(shard_world());
+    double start = now();
+    run(module, path);
+    double seconds = now() - start;
+    return (measured){largest(seconds), largest(memory_of("VmHWM:") - before)};
+}
+
+static void print(const char *what, measured m, int64_t bytes)
+{
+    if (shard_group_rank(shard_world()) != 0)
+        return;
+    printf("  %-18s %7.2f s %6.2f GB/s", what, m.seconds, (double)bytes / 1e9 / m.seconds);
+    if (m.memory > 0)
+        printf("   %6.1f MiB more", m.memory);
+    printf("\n");
+    fflush(stdout);
+}
+
+static void compare(shard_module *module, const char *directory, int64_t bytes)
+{
+    char path[1000];
+    snprintf(path, sizeof path, "%s/bench.safetensors", directory);
+    for (int i = 0; i < REPETITIONS && shard_last_status() == SHARD_OK; i++) {
+        print("dd", (measured){.seconds = run_dd(directory, bytes, "")}, bytes);
+        print("dd oflag=direct", (measured){.seconds = run_dd(directory, bytes, "oflag=direct")}, bytes);
+        print("save", measure(shard_save_module, module, path), bytes);
+        forget(path);
+        print("load", measure(shard_load_module, module, path), bytes);
+        print("load, in cache", measure(shard_load_module, module, path), bytes);
+        if (shard_group_rank(shard_world()) == 0)
+            unlink(path);
+        shard_barrier(shard_world());
+    }
+}
+
+int main(int argc, char **argv)
+{
+    shard_init(&argc, &argv);
+    if (argc != 2 && argc != 4 && argc != 5) {
+        fprintf(stderr, "usage: bench_checkpoint DIRECTORY [ROWS COLUMNS [column|row]]\n");
+        return 2;
+    }
+    int64_t rows = argc > 2 ? strtoll(argv[2], NULL, 10) : 1000000, columns = argc > 2 ? strtoll(argv[3], NULL, 10) : 512;
+    shard_split split = argc == 5 && strcmp(argv[4], "row") == 0 ? SHARD_SPLIT_ROW : SHARD_SPLIT_COLUMN;
+    shard_mesh *mesh = shard_mesh_create(.model = shard_group_size(shard_world()));
+    shard_module *module = shard_nn_parallel_linear(columns, rows, split, shard_mesh_model_group(mesh), .no_bias = true);
+    shard_tensors *weight = shard_parameters(module);
+    shard_data(shard_tensors_at(weight, 0)); /* made, and its memory touched */
+    if (shard_group_rank(shard_world()) == 0)
+        printf("%lld x %lld float32, split by %s over %d ranks: %.2f GB\n", (long long)rows, (long long)columns,
+               split == SHARD_SPLIT_ROW ? "columns" : "rows", shard_group_size(shard_world()), (double)(rows * columns) * 4e-9);
+    compare(module, argv[1], rows * columns * 4);
+    shard_tensors_destroy(weight);
+    shard_module_destroy(module);
+    shard_mesh_destroy(mesh);
+    return shard_finalize();
+}
