@@ -21,25 +21,18 @@ typedef struct member {
 } member;
 
 static const member small[] = {
-    {"fc.weight", SHARD_FLOAT32, {2, {11, 7}}},
-    {"fc.bias", SHARD_FLOAT32, {1, {11}}},
-    {"deep", SHARD_BFLOAT16, {4, {3, 5, 6, 2}}},
-    {"wide", SHARD_FLOAT64, {2, {2, 9}}},
-    {"half", SHARD_FLOAT16, {1, {13}}},
-    {"bn.num_batches_tracked", SHARD_INT64, {0, {0}}},
-    {"ints", SHARD_INT32, {2, {5, 1}}},
-    {"bytes", SHARD_UINT8, {3, {3, 10, 4}}},
-    {"empty", SHARD_FLOAT32, {2, {0, 4}}},
-    {"nothing", SHARD_INT64, {3, {3, 5, 0}}},
+    {"fc.weight", SHARD_FLOAT32, {2, {11, 7}}},  {"fc.bias", SHARD_FLOAT32, {1, {11}}},
+    {"deep", SHARD_BFLOAT16, {4, {3, 5, 6, 2}}}, {"wide", SHARD_FLOAT64, {2, {2, 9}}},
+    {"half", SHARD_FLOAT16, {1, {13}}},          {"bn.num_batches_tracked", SHARD_INT64, {0, {0}}},
+    {"ints", SHARD_INT32, {2, {5, 1}}},          {"bytes", SHARD_UINT8, {3, {3, 10, 4}}},
+    {"empty", SHARD_FLOAT32, {2, {0, 4}}},       {"nothing", SHARD_INT64, {3, {3, 5, 0}}},
     {"größe/名前", SHARD_FLOAT32, {2, {4, 3}}},
 };
 
 /* More than one block, rows too wide for one, offsets that are not aligned. */
 static const member large[] = {
-    {"rows", SHARD_FLOAT32, {2, {1500, 4100}}},
-    {"wide", SHARD_FLOAT32, {2, {4, 600001}}},
-    {"flat", SHARD_BFLOAT16, {1, {1000003}}},
-    {"deep", SHARD_UINT8, {3, {3, 700001, 3}}},
+    {"rows", SHARD_FLOAT32, {2, {1500, 4100}}}, {"wide", SHARD_FLOAT32, {2, {4, 600001}}},
+    {"flat", SHARD_BFLOAT16, {1, {1000003}}},   {"deep", SHARD_UINT8, {3, {3, 700001, 3}}},
     {"small", SHARD_FLOAT32, {1, {5}}},
 };
 
@@ -130,7 +123,8 @@ static void check_same_file(plan p, const char *reference)
     run_plan(p, save);
     char *wanted = read_file(reference, &wanted_bytes), *got = read_file(p.path, &bytes);
     ck_assert_uint_eq(bytes, wanted_bytes);
-    ck_assert_msg(memcmp(got, wanted, bytes) == 0, "%d x %d ranks, split %s: another file", p.data, p.model, split_names[p.split]);
+    ck_assert_msg(memcmp(got, wanted, bytes) == 0, "%d x %d ranks, split %s: another file", p.data, p.model,
+                  split_names[p.split]);
     ck_assert_int_eq(scratch_count(".tmp"), 0);
     free(wanted);
     free(got);
@@ -193,7 +187,8 @@ static void misfits(shard_group *world, void *context)
         shard_tensor *a = shard_normal(SHARD_SHAPE(2, 3), 5, 0);
         put(list, "a", a);
         shard_load(list, path);
-        check_error(shard_last_status(), "*does not fit: 1 missing there (\"a\"); 3 not expected here (\"m.a\", \"m.b\", \"other\")*");
+        check_error(shard_last_status(),
+                    "*does not fit: 1 missing there (\"a\"); 3 not expected here (\"m.a\", \"m.b\", \"other\")*");
         ck_assert_int_eq(a->recipe.kind, SHARD_NORMAL); /* nothing was done to it */
         shard_load(list, path, .prefix = "m.");
         check_error(shard_last_status(), "*does not fit: 1 not expected here (\"m.b\")*");

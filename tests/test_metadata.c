@@ -24,8 +24,9 @@ START_TEST(test_strings)
 }
 END_TEST
 
-static const double numbers[] = {0.0,   -0.0,     0.1,       1.0 / 3,   5e-324, 2.2250738585072014e-308, 1.7976931348623157e308,
-                                 -1e22, 123456.5, 0x1p53 + 1, INFINITY, -INFINITY, NAN};
+static const double numbers[] = {
+    0.0,      -0.0,       0.1,      1.0 / 3,   5e-324, 2.2250738585072014e-308, 1.7976931348623157e308, -1e22,
+    123456.5, 0x1p53 + 1, INFINITY, -INFINITY, NAN};
 
 static void check_numbers(void)
 {

@@ -123,8 +123,8 @@ END_TEST
 
 START_TEST(test_messages_are_one_line)
 {
-    const char *text = "{\"a\\nb\\u001b[2J" "01234567890123456789012345678901234567890123456789" "01234567890123456789012345678901234567890123456789"
-                       "\":1}";
+    const char *text = "{\"a\\nb\\u001b[2J01234567890123456789012345678901234567890123456789"
+                       "01234567890123456789012345678901234567890123456789\":1}";
     shard_safetensors header;
     ck_assert_int_eq(shard_safetensors_parse(&header, "path", text, strlen(text), 0), SHARD_ERROR_FORMAT);
     ck_assert_ptr_null(strchr(shard_last_error(), '\n'));

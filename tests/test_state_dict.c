@@ -16,11 +16,16 @@ typedef struct member {
 } member;
 
 static const member members[] = {
-    {"whole", SHARD_FLOAT32, {2, {3, 4}}, -1},       {"rows", SHARD_FLOAT32, {2, {11, 5}}, 0},
-    {"columns", SHARD_BFLOAT16, {2, {5, 11}}, 1},    {"middle", SHARD_INT64, {3, {2, 7, 3}}, 1},
-    {"few", SHARD_UINT8, {1, {2}}, 0},               {"none", SHARD_FLOAT64, {2, {4, 0}}, 0},
-    {"long", SHARD_FLOAT32, {2, {1300, 4099}}, 0},   {"wide", SHARD_FLOAT32, {2, {4099, 1300}}, 1},
-    {"broad", SHARD_FLOAT32, {2, {2, 5000001}}, -1}, {"stripes", SHARD_UINT8, {2, {2, 17000001}}, 1},
+    {"whole", SHARD_FLOAT32, {2, {3, 4}}, -1},
+    {"rows", SHARD_FLOAT32, {2, {11, 5}}, 0},
+    {"columns", SHARD_BFLOAT16, {2, {5, 11}}, 1},
+    {"middle", SHARD_INT64, {3, {2, 7, 3}}, 1},
+    {"few", SHARD_UINT8, {1, {2}}, 0},
+    {"none", SHARD_FLOAT64, {2, {4, 0}}, 0},
+    {"long", SHARD_FLOAT32, {2, {1300, 4099}}, 0},
+    {"wide", SHARD_FLOAT32, {2, {4099, 1300}}, 1},
+    {"broad", SHARD_FLOAT32, {2, {2, 5000001}}, -1},
+    {"stripes", SHARD_UINT8, {2, {2, 17000001}}, 1},
 };
 #define MEMBERS ((int)(sizeof members / sizeof *members))
 #define SMALL 6
@@ -86,7 +91,7 @@ static void collects(shard_group *world, void *context)
     shard_mesh_destroy(mesh);
 }
 
-static collect_case cases[] = {{1, 1, SMALL}, {1, 2, SMALL}, {1, 3, SMALL}, {1, 4, SMALL}, {2, 1, SMALL}, {2, 2, SMALL},
+static collect_case cases[] = {{1, 1, SMALL}, {1, 2, SMALL}, {1, 3, SMALL}, {1, 4, SMALL}, {2, 1, SMALL},  {2, 2, SMALL},
                                {3, 2, SMALL}, {1, 8, SMALL}, {2, 4, SMALL}, {4, 2, SMALL}, {1, 2, MEMBERS}};
 
 START_TEST(test_collect)
@@ -129,8 +134,8 @@ enum { FEATURES = 8, OUT = 16 };
 static shard_module *make_model(shard_split split, shard_group *group)
 {
     shard_manual_seed(12357);
-    shard_module *model =
-        shard_nn_sequential(shard_nn_conv2d(FEATURES, FEATURES, 1, .bias = true), shard_nn_flatten(), shard_nn_linear(FEATURES, OUT));
+    shard_module *model = shard_nn_sequential(shard_nn_conv2d(FEATURES, FEATURES, 1, .bias = true), shard_nn_flatten(),
+                                              shard_nn_linear(FEATURES, OUT));
     if (split != SHARD_SPLIT_NONE)
         check_ok(shard_convert_parallel_linear(&model, NULL, split, group, NULL));
     return model;
@@ -179,7 +184,8 @@ static void loads_state_dict(shard_group *world, void *context)
             {
                 shard_tensor *tensor = shard_tensors_at(own, j);
                 ck_assert_int_eq(shard_copy_from_host(tensor, shard_data(shard_tensors_at(parts, j)),
-                                                      (size_t)shard_numel(tensor) * sizeof(float)), SHARD_OK);
+                                                      (size_t)shard_numel(tensor) * sizeof(float)),
+                                 SHARD_OK);
             }
         shard_module *loaded = make_model(splits[i], world);
         check_ok(shard_load_module(loaded, context));

@@ -14,9 +14,9 @@
 /* A call moves this much at most. */
 #define PIECE ((int64_t)16 << 20)
 #define BOUNCE ((int64_t)4 << 20)
-/* Smaller writes go through the page cache. */
+/* Smaller transfers go through the page cache. */
 #define DIRECT_LEAST ((int64_t)256 << 10)
-/* What the memory of direct writes is aligned to: no disk has larger sectors to memory. */
+/* What the memory of direct transfers is aligned to: no disk has larger sectors to memory. */
 #define MEMORY_UNIT 512
 
 static int open_file(const char *path, int flags, mode_t mode)
@@ -78,7 +78,7 @@ shard_status shard_file_open(shard_file *file, const char *path, int64_t *bytes)
             shard_file_calls_used->close(descriptor);
         return shard_last_status();
     }
-    use(file, path, descriptor, -1);
+    use(file, path, descriptor, open_again(path, O_RDONLY | O_DIRECT | O_NONBLOCK));
     if (!S_ISREG(status.st_mode)) {
         shard_error(SHARD_ERROR_IO, "cannot read %s: it is not a regular file", path);
         shard_file_close(file);
@@ -124,48 +124,61 @@ shard_status shard_file_allocate(shard_file *file, int64_t bytes)
     return shard_file_calls_used->ftruncate(file->descriptor, bytes) == 0 ? SHARD_OK : fail("write", file->path);
 }
 
-shard_status shard_file_read(shard_file *file, void *data, int64_t bytes, int64_t offset)
+/* A transfer either way; the memory of a write is only read. */
+typedef enum direction { READ, WRITE } direction;
+
+static ssize_t call_once(direction way, int descriptor, char *data, int64_t bytes, int64_t offset)
 {
-    for (int64_t at = 0; at < bytes;) {
-        size_t piece = (size_t)(bytes - at < PIECE ? bytes - at : PIECE);
-        ssize_t done = shard_file_calls_used->pread(file->descriptor, (char *)data + at, piece, offset + at);
-        if (done == 0)
-            return shard_error(SHARD_ERROR_IO, "cannot read %s: it became shorter meanwhile", file->path);
-        if (done < 0 && errno != EINTR)
-            return fail("read", file->path);
-        at += done > 0 ? done : 0;
-    }
-    return SHARD_OK;
+    return way == READ ? shard_file_calls_used->pread(descriptor, data, (size_t)bytes, offset)
+                       : shard_file_calls_used->pwrite(descriptor, data, (size_t)bytes, offset);
 }
 
-static shard_status write_cached(shard_file *file, const char *data, int64_t bytes, int64_t offset)
+static shard_status move_cached(shard_file *file, direction way, char *data, int64_t bytes, int64_t offset)
 {
     for (int64_t at = 0; at < bytes;) {
-        size_t piece = (size_t)(bytes - at < PIECE ? bytes - at : PIECE);
-        ssize_t done = shard_file_calls_used->pwrite(file->descriptor, data + at, piece, offset + at);
+        ssize_t done = call_once(way, file->descriptor, data + at, bytes - at < PIECE ? bytes - at : PIECE, offset + at);
+        if (done == 0 && way == READ)
+            return shard_error(SHARD_ERROR_IO, "cannot read %s: it became shorter meanwhile", file->path);
         if (done == 0)
             errno = EIO;
         if (done == 0 || (done < 0 && errno != EINTR))
-            return fail("write", file->path);
+            return fail(way == READ ? "read" : "write", file->path);
         at += done > 0 ? done : 0;
     }
     return SHARD_OK;
 }
 
-/* Writes one piece, aligned in file and memory, and what is left of it after a short
- * count through the page cache; from then on all, where direct writes turn out not to
- * work. */
-static shard_status write_direct(shard_file *file, const char *data, int64_t bytes, int64_t offset)
+/* Moves one piece, aligned in file and memory, and what is left of it after a short
+ * count through the page cache; from then on all, where direct transfers turn out not
+ * to work. */
+static shard_status move_direct(shard_file *file, direction way, char *data, int64_t bytes, int64_t offset)
 {
-    ssize_t done = shard_file_calls_used->pwrite(file->direct, data, (size_t)bytes, offset);
+    ssize_t done = call_once(way, file->direct, data, bytes, offset);
     if (done < 0 && (errno == EINVAL || errno == EOPNOTSUPP)) {
         shard_file_calls_used->close(file->direct);
         file->direct = -1;
     } else if (done < 0 && errno != EINTR) {
-        return fail("write", file->path);
+        return fail(way == READ ? "read" : "write", file->path);
     }
     done = done < 0 ? 0 : done;
-    return write_cached(file, data + done, bytes - done, offset + done);
+    return move_cached(file, way, data + done, bytes - done, offset + done);
+}
+
+/* The units of a range that lie wholly in it, as [head, end) of its bytes; none where it
+ * is small, or there are no direct transfers. */
+static void find_units(const shard_file *file, int64_t bytes, int64_t offset, int64_t *head, int64_t *end)
+{
+    int64_t before = (file->unit - offset % file->unit) % file->unit;
+    *head = *end = 0;
+    if (file->direct < 0 || bytes < DIRECT_LEAST || bytes - before < file->unit)
+        return;
+    *head = before;
+    *end = before + (bytes - before) / file->unit * file->unit;
+}
+
+static bool is_aligned(const char *data)
+{
+    return (uintptr_t)data % MEMORY_UNIT == 0;
 }
 
 /* Aligned memory of BOUNCE bytes; NULL with the error set. */
@@ -178,28 +191,47 @@ static char *bounce_memory(shard_file *file)
     return (char *)file->bounce + (MEMORY_UNIT - (uintptr_t)file->bounce % MEMORY_UNIT) % MEMORY_UNIT;
 }
 
-/* The units of the file that lie wholly in the range go past the page cache. */
+shard_status shard_file_read(shard_file *file, void *data, int64_t bytes, int64_t offset)
+{
+    return move_cached(file, READ, data, bytes, offset);
+}
+
+shard_status shard_file_read_alone(shard_file *file, void *data, int64_t bytes, int64_t offset)
+{
+    char *to = data;
+    int64_t head, end;
+    find_units(file, bytes, offset, &head, &end);
+    if (head == end || !is_aligned(to + head))
+        return move_cached(file, READ, to, bytes, offset);
+    SHARD_TRY(move_cached(file, READ, to, head, offset));
+    int64_t at = head;
+    while (at < end && file->direct >= 0) {
+        int64_t piece = end - at < PIECE ? end - at : PIECE;
+        SHARD_TRY(move_direct(file, READ, to + at, piece, offset + at));
+        at += piece;
+    }
+    return move_cached(file, READ, to + at, bytes - at, offset + at);
+}
+
 shard_status shard_file_write(shard_file *file, const void *data, int64_t bytes, int64_t offset)
 {
-    const char *from = data;
-    int64_t head = (file->unit - offset % file->unit) % file->unit;
-    if (file->direct < 0 || bytes < DIRECT_LEAST || bytes - head < file->unit)
-        return write_cached(file, from, bytes, offset);
-    int64_t end = head + (bytes - head) / file->unit * file->unit;
-    bool aligned = (uintptr_t)(from + head) % MEMORY_UNIT == 0;
-    char *bounce = aligned ? NULL : bounce_memory(file);
-    if (!aligned && !bounce)
+    char *from = (char *)(uintptr_t)data;
+    int64_t head, end;
+    find_units(file, bytes, offset, &head, &end);
+    bool aligned = is_aligned(from + head);
+    char *bounce = head == end || aligned ? NULL : bounce_memory(file);
+    if (head < end && !aligned && !bounce)
         return shard_last_status();
-    SHARD_TRY(write_cached(file, from, head, offset));
+    SHARD_TRY(move_cached(file, WRITE, from, head, offset));
     int64_t most = aligned ? PIECE : BOUNCE, at = head;
     while (at < end && file->direct >= 0) {
         int64_t piece = end - at < most ? end - at : most;
         if (!aligned)
             memcpy(bounce, from + at, (size_t)piece);
-        SHARD_TRY(write_direct(file, aligned ? from + at : bounce, piece, offset + at));
+        SHARD_TRY(move_direct(file, WRITE, aligned ? from + at : bounce, piece, offset + at));
         at += piece;
     }
-    return write_cached(file, from + at, bytes - at, offset + at);
+    return move_cached(file, WRITE, from + at, bytes - at, offset + at);
 }
 
 /* Never again after a failure: what was to be written may be lost, and a second sync

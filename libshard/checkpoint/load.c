@@ -21,7 +21,7 @@ typedef struct loading {
     shard_file file;
     shard_safetensors header;
     int64_t data_start;
-    uint64_t hash; /* of the header */
+    uint64_t hash;               /* of the header */
     const shard_entry **entries; /* by tensor; NULL: missing, and that is allowed */
     void *block, *converted;     /* staging */
 } loading;
@@ -29,7 +29,8 @@ typedef struct loading {
 /* ---- the header ---- */
 
 /* Reads and parses it; *data_start is where the data begins. */
-static shard_status read_header(shard_file *file, int64_t file_bytes, shard_safetensors *header, int64_t *data_start, uint64_t *hash)
+static shard_status read_header(shard_file *file, int64_t file_bytes, shard_safetensors *header, int64_t *data_start,
+                                uint64_t *hash)
 {
     unsigned char first[8] = {0};
     int64_t text_bytes;
@@ -128,7 +129,8 @@ static const shard_entry *match(const loading *l, const char *name, const shard_
     if (entry->refusal)
         complain(&f->refused, "%s %s", shard_quoted(name), entry->refusal);
     else if (!shard_shape_equal(&entry->shape, &shape))
-        complain(&f->shapes, "%s is %s there, %s here", shard_quoted(name), shard_shape_text(&entry->shape), shard_shape_text(&shape));
+        complain(&f->shapes, "%s is %s there, %s here", shard_quoted(name), shard_shape_text(&entry->shape),
+                 shard_shape_text(&shape));
     else if (entry->dtype != tensor->dtype && !converts)
         complain(&f->dtypes, "%s is %s there, %s here", shard_quoted(name), shard_dtype_name(entry->dtype),
                  shard_dtype_name(tensor->dtype));
@@ -152,11 +154,8 @@ static shard_status report(const loading *l, const findings *f)
         const complaint *complaint;
         const char *what;
     } kinds[] = {
-        {&f->missing, "missing there"},
-        {&f->unexpected, "not expected here"},
-        {&f->shapes, "of another shape"},
-        {&f->dtypes, "of another dtype"},
-        {&f->refused, "that cannot be loaded"},
+        {&f->missing, "missing there"},   {&f->unexpected, "not expected here"},  {&f->shapes, "of another shape"},
+        {&f->dtypes, "of another dtype"}, {&f->refused, "that cannot be loaded"},
     };
     char text[400] = "";
     size_t used = 0;
@@ -237,9 +236,10 @@ typedef struct filling {
     const shard_entry *entry;
     shard_tensor *tensor;
     char *memory;
-    int64_t start; /* of its data in the file */
+    int64_t start;    /* of its data in the file */
     int64_t from, to; /* bytes of an element in the file and in memory */
     bool straight;    /* bytes go from the file into memory as they are */
+    bool alone;       /* no other rank has this part */
 } filling;
 
 /* count elements, from element `first` of the whole into the memory from `element` on. */
@@ -247,7 +247,8 @@ static shard_status read_run(loading *l, const filling *f, int64_t first, int64_
 {
     char *memory = f->memory + element * f->to;
     if (f->straight)
-        return shard_file_read(&l->file, memory, count * f->from, f->start + first * f->from);
+        return (f->alone ? shard_file_read_alone : shard_file_read)(&l->file, memory, count * f->from,
+                                                                    f->start + first * f->from);
     int64_t most = SHARD_BLOCK_BYTES / (f->from > f->to ? f->from : f->to);
     for (int64_t at = 0; at < count; at += most) {
         int64_t piece = count - at < most ? count - at : most;
@@ -289,6 +290,8 @@ static shard_status fill(loading *l, const shard_entry *entry, shard_tensor *ten
                  .from = (int64_t)shard_dtype_size(entry->dtype),
                  .to = (int64_t)shard_dtype_size(tensor->dtype),
                  .straight = entry->dtype == tensor->dtype && shard_part_is_host(tensor)};
+    f.alone = shard_group_size(tensor->placement.kind == SHARD_SPLIT ? tensor->placement.group : NULL) ==
+              shard_group_size(shard_world());
     shard_part part = shard_part_of(tensor);
     if (!l->block)
         l->block = shard_block_take();

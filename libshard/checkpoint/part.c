@@ -147,8 +147,8 @@ static shard_status gather_block(walk *w, int64_t row, int64_t rows, int64_t col
     return shard_group_all_gather(group, values, w->all, w->piece, w->tensor->dtype);
 }
 
-shard_status shard_part_gather(shard_tensor *tensor, const shard_range *ranges,
-                               shard_status (*take)(void *, const shard_block *), void *context)
+shard_status shard_part_gather(shard_tensor *tensor, const shard_range *ranges, shard_status (*take)(void *, const shard_block *),
+                               void *context)
 {
     walk w;
     start_walk(&w, tensor, ranges);

@@ -21,7 +21,10 @@ static const struct type {
     {"I64", 64, SHARD_INT64, NULL},
     {"I32", 32, SHARD_INT32, NULL},
     {"U8", 8, SHARD_UINT8, NULL},
-#define OTHER(name, bits) {name, bits, -1, "has dtype " name}
+#define OTHER(name, bits)                                                                                                        \
+    {                                                                                                                            \
+        name, bits, -1, "has dtype " name                                                                                        \
+    }
     OTHER("BOOL", 8),
     OTHER("I8", 8),
     OTHER("I16", 16),
@@ -155,34 +158,31 @@ static shard_status read_entry(const char *path, shard_entry *entry, const json_
 
 static shard_status read_metadata(shard_safetensors *header, const char *path, json_t *metadata)
 {
-    const char *name;
-    json_t *value;
     if (!json_is_object(metadata))
         return MALFORMED(path, METADATA " is not an object");
-    json_object_foreach (metadata, name, value)
-        if (!json_is_string(value))
-            return MALFORMED(path, METADATA ": %s is not a string", shard_quoted(name));
+    for (void *at = json_object_iter(metadata); at; at = json_object_iter_next(metadata, at))
+        if (!json_is_string(json_object_iter_value(at)))
+            return MALFORMED(path, METADATA ": %s is not a string", shard_quoted(json_object_iter_key(at)));
     header->metadata = metadata;
     return SHARD_OK;
 }
 
 static shard_status read_entries(shard_safetensors *header, const char *path)
 {
-    const char *name;
-    json_t *value;
     size_t most = json_object_size(header->root);
     header->entries = shard_calloc(most, sizeof *header->entries);
     header->by_name = shard_calloc(most, sizeof *header->by_name);
     if (!header->entries || !header->by_name)
         return shard_last_status();
-    json_object_foreach (header->root, name, value) {
+    for (void *at = json_object_iter(header->root); at; at = json_object_iter_next(header->root, at)) {
+        const char *name = json_object_iter_key(at);
         if (strcmp(name, METADATA) == 0) {
-            SHARD_TRY(read_metadata(header, path, value));
+            SHARD_TRY(read_metadata(header, path, json_object_iter_value(at)));
             continue;
         }
         shard_entry *entry = &header->entries[header->count];
         entry->name = name;
-        SHARD_TRY(read_entry(path, entry, value));
+        SHARD_TRY(read_entry(path, entry, json_object_iter_value(at)));
         header->by_name[header->count] = header->count;
         header->count++;
     }

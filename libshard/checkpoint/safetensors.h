@@ -24,8 +24,8 @@ typedef struct shard_entry {
 } shard_entry;
 
 typedef struct shard_safetensors {
-    json_t *root; /* has the names */
-    json_t *metadata; /* belongs to root; NULL if there is none */
+    json_t *root;         /* has the names */
+    json_t *metadata;     /* belongs to root; NULL if there is none */
     shard_entry *entries; /* in the header's order */
     int64_t count;
     int64_t *by_name; /* indices of entries */
@@ -39,7 +39,8 @@ shard_status shard_safetensors_parse(shard_safetensors *header, const char *path
 void shard_safetensors_free(shard_safetensors *header);
 
 /* The text's length from a file's first 8 bytes, checked against the file's size. */
-shard_status shard_safetensors_text_bytes(const char *path, const unsigned char first[8], int64_t file_bytes, int64_t *text_bytes);
+shard_status shard_safetensors_text_bytes(const char *path, const unsigned char first[8], int64_t file_bytes,
+                                          int64_t *text_bytes);
 
 /* NULL if there is none of that name. */
 const shard_entry *shard_safetensors_find(const shard_safetensors *header, const char *name);
