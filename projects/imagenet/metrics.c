@@ -14,7 +14,7 @@
 
 /* In the order of a row of the table that ranks put together. */
 typedef struct measures {
-    double seconds, current_mib, peak_mib, rss_mib;
+    double parameters, seconds, current_mib, peak_mib, rss_mib;
 } measures;
 #define MEASURES ((int64_t)(sizeof(measures) / sizeof(double)))
 
@@ -22,9 +22,10 @@ struct metrics {
     bool wanted;
     FILE *file; /* on rank 0 */
     char *path;
+    metrics_model model;
 };
 
-metrics *metrics_open(const char *path, bool append)
+metrics *metrics_open(const char *path, bool append, metrics_model model)
 {
     metrics *made = calloc(1, sizeof *made);
     if (!made || (path && !(made->path = strdup(path)))) {
@@ -33,6 +34,7 @@ metrics *metrics_open(const char *path, bool append)
         return NULL;
     }
     made->wanted = path != NULL;
+    made->model = model;
     if (!path || shard_group_rank(shard_world()) != 0)
         return made;
     made->file = fopen(path, append ? "a" : "w");
@@ -55,10 +57,11 @@ static double resident_mib(void)
     return (double)pages * (double)sysconf(_SC_PAGESIZE) / MIB;
 }
 
-static measures measure(double seconds)
+static measures measure(const metrics *to, double seconds)
 {
     shard_memory_stats memory = shard_get_memory_stats(shard_device_open("cpu"));
     return (measures){
+        .parameters = (double)to->model.own_parameters,
         .seconds = seconds,
         .current_mib = (double)memory.current / MIB,
         .peak_mib = (double)memory.peak / MIB,
@@ -77,7 +80,7 @@ static void write_number(FILE *file, const char *name, double value)
 
 static void write_memory(FILE *file, const measures *of)
 {
-    fprintf(file, "\"step_seconds\":%.6f,\"memory_mib\":{\"current\":%.3f,\"peak\":%.3f},\"rss_mib\":%.3f", of->seconds,
+    fprintf(file, "\"parameters\":%.0f,\"step_seconds\":%.6f,\"memory_mib\":{\"current\":%.3f,\"peak\":%.3f},\"rss_mib\":%.3f", of->parameters, of->seconds,
             of->current_mib, of->peak_mib, of->rss_mib);
 }
 
@@ -87,6 +90,7 @@ static void write_ranks(FILE *file, const measures *of, int ranks)
     measures most = {0};
     for (int i = 0; i < ranks; i++)
         most = (measures){
+            .parameters = fmax(most.parameters, of[i].parameters),
             .seconds = fmax(most.seconds, of[i].seconds),
             .current_mib = fmax(most.current_mib, of[i].current_mib),
             .peak_mib = fmax(most.peak_mib, of[i].peak_mib),
@@ -105,7 +109,8 @@ static void write_ranks(FILE *file, const measures *of, int ranks)
 static shard_status write_line(metrics *to, const metrics_entry *entry, const measures *of, int ranks)
 {
     FILE *file = to->file;
-    fprintf(file, "{\"step\":%" PRId64 ",\"epoch\":%" PRId64 ",", entry->step, entry->epoch);
+    fprintf(file, "{\"step\":%" PRId64 ",\"epoch\":%" PRId64 ",\"num_classes\":%" PRId64 ",", entry->step, entry->epoch,
+            to->model.num_classes);
     if (entry->validation)
         fputs("\"validation\":true,", file);
     else
@@ -128,7 +133,7 @@ shard_status metrics_write(metrics *to, const metrics_entry *entry)
         return shard_last_status();
     shard_group *world = shard_world();
     int ranks = shard_group_size(world);
-    measures own = measure(entry->seconds), *all = calloc((size_t)ranks, sizeof *all);
+    measures own = measure(to, entry->seconds), *all = calloc((size_t)ranks, sizeof *all);
     if (!all)
         return shard_error(SHARD_ERROR_MEMORY, "no memory for the metrics of %d ranks", ranks);
     shard_status status = SHARD_OK;

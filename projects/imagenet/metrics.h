@@ -19,9 +19,15 @@ typedef struct metrics_entry {
     double seconds;          /* this rank's */
 } metrics_entry;
 
+/* What stands in every line: of the model, and how many of its numbers this rank holds. */
+typedef struct metrics_model {
+    int64_t num_classes;
+    int64_t own_parameters;
+} metrics_model;
+
 /* A NULL path: nothing is written, metrics_write does nothing and is not collective.
  * append: go on after the lines that are there. NULL with the error set (IO, MEMORY). */
-metrics *metrics_open(const char *path, bool append);
+metrics *metrics_open(const char *path, bool append, metrics_model model);
 
 /* Writes a line. Collective over the world. Errors: IO. */
 shard_status metrics_write(metrics *file, const metrics_entry *entry);

@@ -7,16 +7,21 @@
 #include <math.h>
 #include <string.h>
 
-static int64_t count_parameters(const shard_tensors *parameters)
+/* Of the whole model and of the parts that this rank holds. */
+static int64_t count_parameters(trainer *run, int64_t *own)
 {
+    shard_tensors *parameters = shard_parameters(run->model);
     int64_t count = 0;
+    *own = 0;
     for (int64_t i = 0; i < shard_tensors_count(parameters); i++) {
         shard_shape whole = shard_tensor_whole_shape(shard_tensors_at(parameters, i));
         int64_t product = 1;
         for (int d = 0; d < whole.ndim; d++)
             product *= whole.dim[d];
         count += product;
+        *own += shard_numel(shard_tensors_at(parameters, i));
     }
+    shard_tensors_destroy(parameters);
     return count;
 }
 
@@ -60,11 +65,10 @@ static shard_status make_optimizer(trainer *run)
 static void introduce(trainer *run)
 {
     const options *wanted = run->options;
-    shard_tensors *parameters = shard_parameters(run->model);
+    int64_t own;
     int ranks = shard_group_size(shard_world()), model_size = shard_group_size(shard_mesh_model_group(run->mesh));
     progress_say(&run->progress, "%s, %" PRId64 " classes, %" PRId64 " parameters", wanted->arch, run->data.num_classes,
-                 count_parameters(parameters));
-    shard_tensors_destroy(parameters);
+                 count_parameters(run, &own));
     if (ranks > 1)
         progress_say(&run->progress, "%d ranks (%s): %d data parallel x %d model parallel%s%s", ranks,
                      shard_group_transport(shard_world()), ranks / model_size, model_size,
@@ -96,8 +100,12 @@ shard_status trainer_open(trainer *run, const options *wanted)
         status = checkpoint_resume(run, wanted->resume);
     if (status == SHARD_OK)
         status = checkpoint_prepare(run);
-    if (status == SHARD_OK && !(run->metrics = metrics_open(wanted->metrics, wanted->resume != NULL)))
-        status = shard_last_status();
+    if (status == SHARD_OK) {
+        metrics_model model = {.num_classes = run->data.num_classes};
+        count_parameters(run, &model.own_parameters);
+        run->metrics = metrics_open(wanted->metrics, wanted->resume != NULL && !wanted->evaluate, model);
+        status = run->metrics ? SHARD_OK : shard_last_status();
+    }
     return status == SHARD_OK ? shard_agree(shard_world()) : status;
 }
 
