@@ -80,16 +80,16 @@ def images():
         case(name, lambda *t: F.conv2d(*t, **options), *operands, images=(0, "y"))
 
     conv("conv2d_1x1", (2, 3, 4, 4), (5, 3, 1, 1), 5)
-    conv("conv2d_3x3", (2, 3, 5, 6), (4, 3, 3, 3), 4, padding=1)
-    conv("conv2d_stride", (2, 3, 7, 6), (4, 3, 3, 3), stride=2, padding=1)
-    conv("conv2d_stem", (1, 3, 12, 12), (4, 3, 7, 7), stride=2, padding=3)
+    conv("conv2d_3x3", (2, 2, 4, 5), (3, 2, 3, 3), 3, padding=1)
+    conv("conv2d_stride", (2, 2, 7, 6), (3, 2, 3, 3), stride=2, padding=1)
+    conv("conv2d_stem", (1, 3, 9, 9), (2, 3, 7, 7), stride=2, padding=3)
     conv("conv2d_directions", (1, 2, 7, 8), (3, 2, 2, 3), 3, stride=(2, 3), padding=(1, 2))
-    conv("conv2d_dilation", (1, 2, 8, 7), (3, 2, 3, 3), dilation=2, padding=2)
-    conv("conv2d_groups", (2, 4, 4, 4), (6, 2, 3, 3), 6, groups=2, padding=1)
-    conv("conv2d_depthwise", (2, 4, 5, 5), (4, 1, 3, 3), groups=4, padding=1, stride=2)
+    conv("conv2d_dilation", (1, 2, 6, 7), (3, 2, 3, 3), dilation=2, padding=2)
+    conv("conv2d_groups", (1, 4, 4, 4), (6, 2, 3, 3), 6, groups=2, padding=1)
+    conv("conv2d_depthwise", (1, 4, 5, 5), (4, 1, 3, 3), groups=4, padding=1, stride=2)
 
     def pool(name, function, *arguments, **options):
-        case(name, lambda x: function(x, *arguments, **options), numbers(2, 3, 6, 7), images=(0, "y"))
+        case(name, lambda x: function(x, *arguments, **options), numbers(1, 2, 6, 7), images=(0, "y"))
 
     pool("max_pool", F.max_pool2d, 3, stride=2, padding=1)
     pool("max_pool_ceil", F.max_pool2d, 3, stride=2, ceil_mode=True)
@@ -115,7 +115,7 @@ def norms():
                 y = y + others[-1]
             return F.relu(y) if relu else y
 
-        x = numbers(2, 3, 3, 4)
+        x = numbers(2, 3, 2, 3)
         operands = [x] + ([numbers(3), numbers(3)] if affine else []) + ([numbers(*x.shape)] if residual else [])
         where = (0, "y") + ((len(operands) - 1,) if residual else ())
         case(name, operation, *operands, images=where, state={"running_mean": mean, "running_var": var})
