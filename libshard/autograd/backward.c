@@ -145,7 +145,8 @@ static shard_status add_to_node(shard_node *node, shard_tensor *gradient)
     }
     shard_tensor *sum = make_own(node->gradient);
     node->gradient = sum;
-    bool alike = sum && sum->placement.kind == gradient->placement.kind;
+    bool alike = sum && sum->placement.kind == gradient->placement.kind &&
+                 (sum->placement.kind != SHARD_PARTIAL || sum->placement.group == gradient->placement.group);
     if (!alike)
         gradient = make_own(gradient);
     if (!sum || !gradient)
