@@ -69,13 +69,74 @@ static dnnl_status_t plan_arrays(shard_cpu_plan *plan, shard_cpu_conv_kind kind,
     return status;
 }
 
+static shard_conv_shape shape_of(const shard_cpu_key *key)
+{
+    shard_conv_shape s;
+    memcpy(&s, &key->word[4], sizeof s);
+    return s;
+}
+
+/* Weights as [outputs / block, kh, kw, inputs, block]; those of a transposed
+ * convolution have inputs and outputs exchanged. */
+static void pack_weight(const shard_cpu_key *key, int64_t block, const void *data, void *packed)
+{
+    enum { INPUTS = 16 };
+    shard_conv_shape s = shape_of(key);
+    bool transposed = key->word[1] == SHARD_CPU_CONV_TRANSPOSED;
+    int64_t taps = s.kh * s.kw, outputs = transposed ? s.c : s.o, inputs = transposed ? s.o : s.c;
+    int64_t output_step = transposed ? taps : s.c * taps, input_step = transposed ? s.c * taps : taps;
+    int64_t blocks = (outputs + block - 1) / block, parts = (inputs + INPUTS - 1) / INPUTS;
+#pragma omp parallel for schedule(static)
+    for (int64_t i = 0; i < blocks * parts; i++) {
+        int64_t output = i / parts * block, input = i % parts * INPUTS;
+        int64_t input_end = input + INPUTS < inputs ? input + INPUTS : inputs,
+                filled = outputs - output < block ? outputs - output : block;
+        for (int64_t tap = 0; tap < taps; tap++) {
+            const float *from = (const float *)data + output * output_step + tap;
+            float *to = (float *)packed + (output * taps + tap * block) * inputs;
+            for (int64_t j = input; j < input_end; j++) {
+                for (int64_t o = 0; o < block; o++)
+                    to[j * block + o] = o < filled ? from[j * input_step + o * output_step] : 0.0f;
+            }
+        }
+    }
+}
+
+/* Whether oneDNN wants such blocks. Its own reorder of kernels larger than 1 x 1
+ * into them costs about as much as a twentieth of the convolution. */
+static dnnl_status_t plan_packing(const shard_cpu_key *key, shard_cpu_plan *plan)
+{
+    static const struct {
+        int64_t block;
+        dnnl_format_tag_t tag;
+    } layouts[] = {{16, dnnl_Acdb16a}, {32, dnnl_Acdb32a}, {48, dnnl_Acdb48a}, {64, dnnl_Acdb64a}};
+    shard_conv_shape s = shape_of(key);
+    if (key->word[2] != SHARD_FLOAT32 || s.groups > 1 || s.kh * s.kw == 1)
+        return dnnl_success;
+    bool transposed = key->word[1] == SHARD_CPU_CONV_TRANSPOSED;
+    dnnl_dims_t dims = {transposed ? s.c : s.o, transposed ? s.o : s.c, s.kh, s.kw};
+    shard_dnnl_layout_borrowed wanted = dnnl_primitive_desc_query_md(plan->descriptor, dnnl_query_weights_md, 0);
+    for (size_t i = 0; i < sizeof layouts / sizeof *layouts; i++) {
+        shard_dnnl_layout layout;
+        dnnl_status_t status = shard_dnnl_layout_create_by_tag(&layout, 4, dims, dnnl_f32, layouts[i].tag);
+        if (status != dnnl_success)
+            return status;
+        if (dnnl_memory_desc_equal(SHARD_DNNL_BORROW(&layout), wanted)) {
+            plan->packer = pack_weight;
+            plan->packed = 1;
+            plan->block = layouts[i].block;
+        }
+        shard_dnnl_layout_destroy(&layout);
+    }
+    return dnnl_success;
+}
+
 static dnnl_status_t plan_convolution(const shard_cpu_key *key, shard_cpu_plan *plan, dnnl_engine_t engine,
                                       dnnl_primitive_attr_t attributes)
 {
     shard_cpu_conv_kind kind = (shard_cpu_conv_kind)key->word[1];
     bool bias = key->word[3] != 0;
-    shard_conv_shape s;
-    memcpy(&s, &key->word[4], sizeof s);
+    shard_conv_shape s = shape_of(key);
     dnnl_status_t status = plan_arrays(plan, kind, &s, bias, shard_cpu_dnnl_type((shard_dtype)key->word[2]));
     if (status != dnnl_success)
         return status;
@@ -88,15 +149,16 @@ static dnnl_status_t plan_convolution(const shard_cpu_key *key, shard_cpu_plan *
         .dilation = {s.dilation_h - 1, s.dilation_w - 1},
         .padding = {s.pad_h, s.pad_w},
     };
-    if (kind == SHARD_CPU_CONV_FORWARD)
-        return shard_dnnl_convolution_forward(&plan->descriptor, engine, &c, attributes);
     if (kind == SHARD_CPU_CONV_TRANSPOSED) {
         shard_dnnl_layout_borrowed x = c.x;
         c.x = c.y;
         c.y = x;
         c.padding[0] = s.dilation_h * (s.kh - 1) - s.pad_h;
         c.padding[1] = s.dilation_w * (s.kw - 1) - s.pad_w;
-        return shard_dnnl_convolution_forward(&plan->descriptor, engine, &c, attributes);
+    }
+    if (kind == SHARD_CPU_CONV_FORWARD || kind == SHARD_CPU_CONV_TRANSPOSED) {
+        status = shard_dnnl_convolution_forward(&plan->descriptor, engine, &c, attributes);
+        return status == dnnl_success ? plan_packing(key, plan) : status;
     }
     dnnl_primitive_desc_t forward = NULL;
     status = shard_dnnl_convolution_forward(&forward, engine, &c, attributes);
@@ -114,23 +176,18 @@ static shard_status run(shard_device *device, const shard_cpu_conv *c, shard_dty
     return shard_cpu_run(device, &key, plan_convolution, (const void *[]){c->x, c->weight, c->y, c->bias}, there);
 }
 
-#define FLIP(TYPE)                                                                                                               \
-    do {                                                                                                                         \
-        const TYPE *source = weight;                                                                                             \
-        TYPE *target = flipped;                                                                                                  \
-        for (int64_t i = 0; i < filters; i++) {                                                                                  \
-            for (int64_t j = 0; j < taps; j++)                                                                                   \
-                target[i * taps + taps - 1 - j] = source[i * taps + j];                                                          \
-        }                                                                                                                        \
-    } while (0)
-
 /* Each filter from its last tap to its first. */
-static void flip(const void *weight, void *flipped, int64_t filters, int64_t taps, shard_dtype dtype)
+static void flip(const void *weight, void *flipped, int64_t filters, int64_t taps, size_t size)
 {
-    if (shard_dtype_size(dtype) == 4)
-        FLIP(uint32_t);
-    else
-        FLIP(uint16_t);
+#pragma omp parallel for schedule(static)
+    for (int64_t i = 0; i < filters * taps; i += taps) {
+        for (int64_t j = 0; j < taps; j++) {
+            if (size == sizeof(float))
+                ((float *)flipped)[i + taps - 1 - j] = ((const float *)weight)[i + j];
+            else
+                ((uint16_t *)flipped)[i + taps - 1 - j] = ((const uint16_t *)weight)[i + j];
+        }
+    }
 }
 
 static bool transposed_pays(const shard_conv_shape *s)
@@ -153,7 +210,7 @@ static shard_status backward_data(shard_device *device, const shard_cpu_conv *co
     c.weight = shard_cpu_allocate(device, bytes);
     if (!c.weight)
         return SHARD_ERROR_MEMORY;
-    flip(conv->weight, c.weight, filters, taps, dtype);
+    flip(conv->weight, c.weight, filters, taps, shard_dtype_size(dtype));
     shard_status status = run(device, &c, dtype, there);
     shard_cpu_release(device, c.weight, bytes);
     return status;

@@ -23,9 +23,9 @@ typedef struct primitive {
     shard_cpu_plan plan;
     dnnl_primitive_t main; /* NULL: oneDNN has no such computation */
     struct {
-        dnnl_primitive_desc_t descriptor; /* NULL: oneDNN takes the array as it is */
-        dnnl_primitive_t reorder;
-        size_t bytes;
+        size_t bytes; /* of the array in oneDNN's layout; 0: it is taken as it is */
+        dnnl_primitive_desc_t descriptor;
+        dnnl_primitive_t reorder; /* NULL: packed by the plan's packer */
     } array[SHARD_CPU_ARRAYS];
     size_t scratch_bytes;
 } primitive;
@@ -112,10 +112,12 @@ static dnnl_status_t prepare_reorder(primitive *p, int i)
     shard_dnnl_layout_borrowed used = layout_of(p->plan.descriptor, p->plan.argument[i]);
     if (dnnl_memory_desc_equal(plain, used))
         return dnnl_success;
+    p->array[i].bytes = dnnl_memory_desc_get_size(used);
+    if (p->plan.packer && p->plan.packed == i)
+        return dnnl_success;
     bool output = is_output(p->plan.argument[i]);
     DNNL_TRY(dnnl_reorder_primitive_desc_create(&p->array[i].descriptor, output ? used : plain, cache.engine,
                                                 output ? plain : used, cache.engine, NULL));
-    p->array[i].bytes = dnnl_memory_desc_get_size(used);
     return dnnl_primitive_create(&p->array[i].reorder, p->array[i].descriptor);
 }
 
@@ -224,15 +226,21 @@ static shard_status make_workspaces(shard_device *device, const primitive *p, ex
     if (p->scratch_bytes > 0 && !(e->scratch = shard_cpu_allocate(device, p->scratch_bytes)))
         return SHARD_ERROR_MEMORY;
     for (int i = 0; i < p->plan.count; i++) {
-        if (p->array[i].reorder && !(e->workspace[i] = shard_cpu_allocate(device, p->array[i].bytes)))
+        if (p->array[i].bytes > 0 && !(e->workspace[i] = shard_cpu_allocate(device, p->array[i].bytes)))
             return SHARD_ERROR_MEMORY;
     }
     return SHARD_OK;
 }
 
-static dnnl_status_t reorder(const primitive *p, int i, const execution *e)
+/* An array of another layout, into the workspace or back. */
+static dnnl_status_t reorder(const primitive *p, int i, const void *data, execution *e)
 {
     bool output = is_output(p->plan.argument[i]);
+    if (!p->array[i].reorder) {
+        p->plan.packer(&p->key, p->plan.block, data, e->workspace[i]);
+        return dnnl_success;
+    }
+    DNNL_TRY(make_memory(&e->plain[i], SHARD_DNNL_BORROW(&p->plan.plain[i]), data));
     dnnl_exec_arg_t arguments[] = {{DNNL_ARG_FROM, output ? e->used[i] : e->plain[i]},
                                    {DNNL_ARG_TO, output ? e->plain[i] : e->used[i]}};
     return dnnl_primitive_execute(p->array[i].reorder, cache.stream, 2, arguments);
@@ -250,15 +258,13 @@ static dnnl_status_t execute(const primitive *p, const void *const *data, execut
         int argument = p->plan.argument[i];
         DNNL_TRY(make_memory(&e->used[i], layout_of(p->plan.descriptor, argument), e->workspace[i] ? e->workspace[i] : data[i]));
         arguments[i] = (dnnl_exec_arg_t){argument, e->used[i]};
-        if (e->workspace[i])
-            DNNL_TRY(make_memory(&e->plain[i], SHARD_DNNL_BORROW(&p->plan.plain[i]), data[i]));
         if (e->workspace[i] && !is_output(argument))
-            DNNL_TRY(reorder(p, i, e));
+            DNNL_TRY(reorder(p, i, data[i], e));
     }
     DNNL_TRY(dnnl_primitive_execute(p->main, cache.stream, count, arguments));
     for (int i = 0; i < p->plan.count; i++) {
         if (e->workspace[i] && is_output(p->plan.argument[i]))
-            DNNL_TRY(reorder(p, i, e));
+            DNNL_TRY(reorder(p, i, data[i], e));
     }
     return dnnl_stream_wait(cache.stream);
 }

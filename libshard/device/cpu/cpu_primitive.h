@@ -18,6 +18,10 @@ typedef struct shard_cpu_key {
     int64_t word[SHARD_CPU_KEY_WORDS];
 } shard_cpu_key;
 
+/* Brings an input's data into the layout that oneDNN uses, for a planner that
+ * does it faster than a reorder. */
+typedef void shard_cpu_packer(const shard_cpu_key *, int64_t block, const void *data, void *packed);
+
 /* A computation and its arrays in the order in which their data are given:
  * oneDNN's name (DNNL_ARG_...), the library's layout, and the layout asked of
  * oneDNN, which is the same or leaves it the choice. */
@@ -26,6 +30,9 @@ typedef struct shard_cpu_plan {
     int argument[SHARD_CPU_ARRAYS];
     shard_dnnl_layout plain[SHARD_CPU_ARRAYS], asked[SHARD_CPU_ARRAYS];
     dnnl_primitive_desc_t descriptor;
+    shard_cpu_packer *packer; /* of array `packed`, or NULL */
+    int packed;
+    int64_t block; /* as the packer takes it */
 } shard_cpu_plan;
 
 dnnl_status_t shard_cpu_plan_array(shard_cpu_plan *, int argument, int ndim, const dnnl_dims_t dims, const dnnl_dims_t strides,

@@ -20,16 +20,26 @@ typedef const dnnl_memory_desc_t *shard_dnnl_layout_borrowed;
 #define SHARD_DNNL_BORROW(layout) ((shard_dnnl_layout_borrowed)(layout))
 #endif
 
+static inline dnnl_status_t shard_dnnl_layout_create_by_tag(shard_dnnl_layout *layout, int ndim, const dnnl_dims_t dims,
+                                                            dnnl_data_type_t type, dnnl_format_tag_t tag)
+{
+#if DNNL_VERSION_MAJOR >= 3
+    return dnnl_memory_desc_create_with_tag(layout, ndim, dims, type, tag);
+#else
+    return dnnl_memory_desc_init_by_tag(layout, ndim, dims, type, tag);
+#endif
+}
+
 /* Strides NULL: any, oneDNN chooses. */
 static inline dnnl_status_t shard_dnnl_layout_create(shard_dnnl_layout *layout, int ndim, const dnnl_dims_t dims,
                                                      dnnl_data_type_t type, const dnnl_dim_t *strides)
 {
+    if (!strides)
+        return shard_dnnl_layout_create_by_tag(layout, ndim, dims, type, dnnl_format_tag_any);
 #if DNNL_VERSION_MAJOR >= 3
-    return strides ? dnnl_memory_desc_create_with_strides(layout, ndim, dims, type, strides)
-                   : dnnl_memory_desc_create_with_tag(layout, ndim, dims, type, dnnl_format_tag_any);
+    return dnnl_memory_desc_create_with_strides(layout, ndim, dims, type, strides);
 #else
-    return strides ? dnnl_memory_desc_init_by_strides(layout, ndim, dims, type, strides)
-                   : dnnl_memory_desc_init_by_tag(layout, ndim, dims, type, dnnl_format_tag_any);
+    return dnnl_memory_desc_init_by_strides(layout, ndim, dims, type, strides);
 #endif
 }
 
