@@ -36,7 +36,7 @@ typedef struct shm_area {
 typedef struct shm_world {
     shard_segment *segment;
     int file;
-    int spins, yields; /* before a wait sleeps */
+    int spins;         /* before a wait gives way */
     int references;    /* groups that use it */
 } shm_world;
 
@@ -61,7 +61,7 @@ int64_t shm_now(void);
  * for good, if one does not come. */
 shard_status shm_meet(shard_group *group);
 
-/* How long waits spin and yield, by the number of ranks and cores. */
+/* How long waits spin, by the number of ranks and cores. */
 void shm_set_patience(shm_world *world);
 
 /* Joins the group of these world ranks, this process's being members[rank]: maps its

@@ -21,6 +21,12 @@
 #include <time.h>
 #include <unistd.h>
 
+/* Spinning pays while the others run; as long as they do not, because this rank has their
+ * core, it is lost time: a few microseconds at most. */
+#define SPINS 100
+#define SPINS_CROWDED 5
+#define YIELDS 50
+
 #define LOOK_AROUND_NANOSECONDS (50 * 1000 * 1000)
 
 /* A rank with an error that has waited elsewhere for so long does not just pass by. */
@@ -38,9 +44,7 @@ void shm_set_patience(shm_world *world)
 {
     cpu_set_t cores;
     int number = sched_getaffinity(0, sizeof cores, &cores) == 0 ? CPU_COUNT(&cores) : 1;
-    bool crowded = world->segment->world_size > number;
-    world->spins = crowded ? 20 : 2000;
-    world->yields = crowded ? 20 : 2;
+    world->spins = world->segment->world_size > number ? SPINS_CROWDED : SPINS;
 }
 
 int64_t shm_now(void)
@@ -154,7 +158,7 @@ static shard_status wait_for_round(shard_group *group, uint32_t round)
             return SHARD_OK;
         SPIN_PAUSE();
     }
-    for (int i = 0; i < state->world->yields; i++) {
+    for (int i = 0; i < YIELDS; i++) {
         if (atomic_load_explicit(&area->round, memory_order_acquire) != round)
             return SHARD_OK;
         sched_yield();
