@@ -6,11 +6,18 @@
 
 /* n, h, w, c, kh, kw, oh, ow, strides, pads */
 static const shard_pool_shape shapes[] = {
-    {2, 9, 8, 5, 3, 3, 5, 4, 2, 2, 1, 1, false},  {1, 6, 6, 64, 2, 2, 3, 3, 2, 2, 0, 0, false},
-    {3, 7, 5, 33, 7, 5, 1, 1, 1, 1, 0, 0, false}, {2, 5, 6, 1030, 3, 2, 3, 5, 1, 1, 0, 0, true},
-    {1, 4, 4, 3, 4, 3, 5, 4, 1, 1, 2, 1, true},   {2, 9, 7, 4, 2, 3, 3, 2, 3, 4, 0, 0, false},
-    {0, 9, 9, 4, 3, 3, 4, 4, 2, 2, 0, 0, false},  {2, 20, 21, 50, 3, 3, 10, 11, 2, 2, 1, 1, true},
+    {2, 9, 8, 5, 3, 3, 5, 4, 2, 2, 1, 1, false},
+    {1, 6, 6, 64, 2, 2, 3, 3, 2, 2, 0, 0, false},
+    {3, 7, 5, 33, 7, 5, 1, 1, 1, 1, 0, 0, false},
+    {2, 5, 6, 1030, 3, 2, 3, 5, 1, 1, 0, 0, true},
+    {1, 4, 4, 3, 4, 3, 5, 4, 1, 1, 2, 1, true},
+    {2, 9, 7, 4, 2, 3, 3, 2, 3, 4, 0, 0, false},
+    {0, 9, 9, 4, 3, 3, 4, 4, 2, 2, 0, 0, false},
+    {2, 20, 21, 50, 3, 3, 10, 11, 2, 2, 1, 1, true},
     {2, 3, 3, 0, 3, 3, 1, 1, 1, 1, 0, 0, false},
+    /* Last windows that hang over, as by ceil_mode. */
+    {1, 5, 5, 3, 2, 2, 3, 3, 2, 2, 0, 0, true},
+    {2, 5, 6, 3, 3, 3, 3, 4, 2, 2, 1, 1, true},
 };
 enum { SHAPES = sizeof shapes / sizeof *shapes };
 
@@ -35,13 +42,15 @@ static int64_t window_input(const shard_pool_shape *s, int64_t output, int64_t k
     return ((n * s->h + h) * s->w + w) * s->c + c;
 }
 
+/* What an average divides by: the window's inputs, or all of it that is in the padded image. */
 static int64_t window_size(const shard_pool_shape *s, int64_t output)
 {
-    int64_t count = 0;
+    int64_t count = 0, h = output / s->c / s->ow % s->oh * s->stride_h, w = output / s->c % s->ow * s->stride_w;
     int32_t position;
     for (int64_t k = 0; k < s->kh * s->kw; k++)
-        count += window_input(s, output, k, &position) >= 0;
-    return s->count_include_pad ? s->kh * s->kw : count;
+        count += s->count_include_pad ? h + k / s->kw < s->h + 2 * s->pad_h && w + k % s->kw < s->w + 2 * s->pad_w
+                                      : window_input(s, output, k, &position) >= 0;
+    return count;
 }
 
 /* x has many ties, and NaNs and -infs in some places. */

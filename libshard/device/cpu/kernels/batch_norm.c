@@ -27,7 +27,8 @@ COLUMN_BODY(sum_gradients)
     if (y) {
 #pragma omp simd
         for (int64_t i = 0; i < s.count; i++) {
-            double dz = y[i] > 0 ? (double)dy[i] : 0;
+            real gradient = dy[i];
+            double dz = (double)(y[i] > 0 ? gradient : 0);
             sum[i] += dz;
             products[i] += dz * ((double)x[i] - mean[i]);
         }
@@ -46,20 +47,19 @@ MAP_BODY(normalize)
     const terms *t = context;
     const real *center = (const real *)t->center + s.offset, *scale = (const real *)t->scale + s.offset;
     const real *offset = (const real *)t->offset + s.offset, *x = in[0], *residual = in[1];
-    real *y = out[0];
+    real *y = out[0], lowest = t->relu ? 0 : -INFINITY;
     if (residual) {
 #pragma omp simd
-        for (int64_t i = 0; i < s.count; i++)
-            y[i] = scale[i] * (x[i] - center[i]) + offset[i] + residual[i];
+        for (int64_t i = 0; i < s.count; i++) {
+            real value = scale[i] * (x[i] - center[i]) + offset[i] + residual[i];
+            y[i] = lowest > value ? lowest : value;
+        }
     } else {
 #pragma omp simd
-        for (int64_t i = 0; i < s.count; i++)
-            y[i] = scale[i] * (x[i] - center[i]) + offset[i];
-    }
-    if (t->relu) {
-#pragma omp simd
-        for (int64_t i = 0; i < s.count; i++)
-            y[i] = 0 > y[i] ? 0 : y[i];
+        for (int64_t i = 0; i < s.count; i++) {
+            real value = scale[i] * (x[i] - center[i]) + offset[i];
+            y[i] = lowest > value ? lowest : value;
+        }
     }
 }
 
@@ -72,8 +72,10 @@ MAP_BODY(normalize_backward)
     if (y) {
         const real *dy = in[1];
 #pragma omp simd
-        for (int64_t i = 0; i < s.count; i++)
-            buffer[i] = y[i] > 0 ? dy[i] : 0;
+        for (int64_t i = 0; i < s.count; i++) {
+            real gradient = dy[i];
+            buffer[i] = y[i] > 0 ? gradient : 0;
+        }
         dz = buffer;
     }
     if (dresidual)
@@ -111,6 +113,7 @@ static void R(fill_terms)(int64_t channels, int64_t period, const double *mean, 
 
 #include "device/cpu/kernels/map.h"
 
+#include <math.h>
 #include <string.h>
 
 /* What is known of each channel, of type `real`, repeated to one period. */
@@ -159,7 +162,7 @@ shard_status KERNEL(batch_norm_sums)(shard_device *device, int64_t rows, int64_t
         return shard_last_status();
     column_sums job = {
         .dtype = dtype, .n = rows * channels, .columns = channels, .period = period, .in = {x}, .context = repeated, .count = 2};
-    shard_status status = COLUMN_SUMS(device, &job, sum_squares, sums);
+    shard_status status = SUM_COLUMNS(device, &job, sum_squares, sums);
     device->ops->release(device, repeated, (size_t)period * sizeof(double));
     return status;
 }
@@ -181,7 +184,7 @@ shard_status KERNEL(batch_norm_backward_sums)(shard_device *device, int64_t rows
                        .in = {x, dy, y},
                        .context = repeated,
                        .count = 2};
-    shard_status status = COLUMN_SUMS(device, &job, sum_gradients, sums);
+    shard_status status = SUM_COLUMNS(device, &job, sum_gradients, sums);
     for (int64_t c = 0; status == SHARD_OK && c < channels; c++)
         sums[channels + c] *= rstd[c];
     device->ops->release(device, repeated, (size_t)period * sizeof(double));

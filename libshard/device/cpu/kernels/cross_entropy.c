@@ -141,11 +141,9 @@ __attribute__((noinline)) static int64_t R(count_before)(int64_t n, const real *
         for (int64_t i = 0; i < n; i++)
             count += ties && x[i] != x[i];
     } else if (ties) {
-#pragma omp simd reduction(+ : count)
         for (int64_t i = 0; i < n; i++)
             count += !(x[i] < logit);
     } else {
-#pragma omp simd reduction(+ : count)
         for (int64_t i = 0; i < n; i++)
             count += !(x[i] <= logit);
     }

@@ -12,6 +12,9 @@
  *   span (span.h), so that they are computed in float and rounded once.
  * - How work is cut into pieces depends on the shapes alone, and the sums of
  *   pieces are added in order: no result depends on the number of threads.
+ * - What counts only under a condition is read into a variable before it, or by
+ *   a loop of its own: else there is vector code only with masked loads, which
+ *   wait for the condition.
  * - No contraction and no other order than the one written, but in loops marked
  *   `omp simd reduction`, whose lanes are those of the instruction set.
  */

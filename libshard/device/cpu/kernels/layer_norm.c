@@ -177,7 +177,7 @@ static shard_status backward_parameters(shard_device *device, int64_t rows, cons
                        .in = {l->x, l->dy},
                        .context = l,
                        .count = 2};
-    shard_status status = COLUMN_SUMS(device, &job, sum_parameters, sums);
+    shard_status status = SUM_COLUMNS(device, &job, sum_parameters, sums);
     if (status == SHARD_OK)
         BY_TYPE(l->dtype, store_parameters, l->cols, sums, dgamma, dbeta);
     device->ops->release(device, sums, bytes);

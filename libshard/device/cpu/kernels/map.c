@@ -43,24 +43,27 @@ void KERNEL(R(map))(const map *job, R(map_body) * body)
     }
 }
 
-/* Adds what rows [first, end) of the period's columns [offset, offset + width)
- * give to sums. */
+/* What rows [first, end) of the period's columns [offset, offset + width) give. */
 static void R(sum_tile)(const column_sums *job, R(column_body) * body, int64_t first, int64_t end, int64_t offset, int64_t width,
                         double *const *sums)
 {
     real buffer[MAP_INPUTS][COLUMN_SPAN];
     for (int k = 0; k < job->count; k++)
         memset(sums[k], 0, (size_t)width * sizeof(double));
-    for (int64_t row = first; row < end; row++) {
-        span s = {.start = row * job->period + offset, .offset = offset};
-        s.count = smaller(width, job->n - s.start);
-        if (s.count <= 0)
-            return;
-        const real *in[MAP_INPUTS];
-        for (int k = 0; k < MAP_INPUTS; k++)
-            in[k] = job->in[k] ? R(load)(job->dtype, job->in[k], s.start, s.count, buffer[k]) : NULL;
-        body(job->context, s, in, sums);
-    }
+    for (int64_t row = first; row < end; row++)
+        for (int64_t column = 0; column < width; column += COLUMN_SPAN) {
+            span s = {.start = row * job->period + offset + column, .offset = offset + column};
+            s.count = smaller(smaller(COLUMN_SPAN, width - column), job->n - s.start);
+            if (s.count <= 0)
+                return;
+            const real *in[MAP_INPUTS];
+            double *span_sums[COLUMN_SUMS];
+            for (int k = 0; k < MAP_INPUTS; k++)
+                in[k] = job->in[k] ? R(load)(job->dtype, job->in[k], s.start, s.count, buffer[k]) : NULL;
+            for (int k = 0; k < job->count; k++)
+                span_sums[k] = sums[k] + column;
+            body(job->context, s, in, span_sums);
+        }
 }
 
 shard_status KERNEL(R(column_sums))(shard_device *device, const column_sums *job, R(column_body) * body, double *sums)
@@ -70,8 +73,7 @@ shard_status KERNEL(R(column_sums))(shard_device *device, const column_sums *job
         memset(sums, 0, (size_t)(job->count * job->columns) * sizeof *sums);
         return SHARD_OK;
     }
-    /* Tiles of some rows and COLUMN_SPAN columns; about TILES of them, or more in few rows. */
-    int64_t rows = divide_up(job->n, period), parts = divide_up(period, COLUMN_SPAN);
+    int64_t rows = divide_up(job->n, period), parts = divide_up(period, TILE_COLUMNS);
     int64_t blocks = smaller(larger(rows / TILE_ROWS, 1), larger(TILES / parts, 1));
     bool direct = blocks == 1 && period == job->columns;
     size_t bytes = (size_t)(blocks * job->count * period) * sizeof(double);
@@ -80,12 +82,11 @@ shard_status KERNEL(R(column_sums))(shard_device *device, const column_sums *job
         return shard_last_status();
 #pragma omp parallel for schedule(static) if (job->n >= PARALLEL)
     for (int64_t tile = 0; tile < blocks * parts; tile++) {
-        int64_t block = tile / parts, offset = tile % parts * COLUMN_SPAN;
-        double *tile_sums[MAP_OUTPUTS];
+        int64_t block = tile / parts, offset = tile % parts * TILE_COLUMNS, width = smaller(TILE_COLUMNS, period - offset);
+        double *tile_sums[COLUMN_SUMS];
         for (int k = 0; k < job->count; k++)
             tile_sums[k] = partial + (block * job->count + k) * period + offset;
-        R(sum_tile)
-        (job, body, rows * block / blocks, rows * (block + 1) / blocks, offset, smaller(COLUMN_SPAN, period - offset), tile_sums);
+        R(sum_tile)(job, body, rows * block / blocks, rows * (block + 1) / blocks, offset, width, tile_sums);
     }
     if (!direct) {
         fold(job, blocks, partial, sums);
@@ -100,9 +101,11 @@ shard_status KERNEL(R(column_sums))(shard_device *device, const column_sums *job
 
 #include <string.h>
 
+/* Columns are summed in tiles, about TILES of them where each then has TILE_ROWS rows or more. */
 enum {
     COLUMN_SPAN = SPAN / 2,
-    TILE_ROWS = 64, /* at least, if there are several tiles in a column */
+    TILE_COLUMNS = 8 * COLUMN_SPAN,
+    TILE_ROWS = 64,
     TILES = 64,
 };
 

@@ -14,6 +14,7 @@
 
 #define MAP_INPUTS 3
 #define MAP_OUTPUTS 2
+#define COLUMN_SUMS 2
 
 typedef struct span {
     int64_t start;  /* its first element in the arrays */
@@ -41,7 +42,7 @@ typedef struct column_sums {
     int64_t period; /* a multiple of columns */
     const void *in[MAP_INPUTS];
     const void *context;
-    int count;
+    int count; /* 1 ... COLUMN_SUMS */
 } column_sums;
 
 typedef void map_body_float(const void *context, span s, const float *const *in, float *const *out);
@@ -64,7 +65,7 @@ shard_status KERNEL(column_sums_double)(shard_device *, const column_sums *, col
 /* Calls the map or column sums with the body's variant for the job's dtype. */
 #define MAP(job, body)                                                                                                           \
     ((job)->dtype == SHARD_FLOAT64 ? KERNEL(map_double)(job, body##_double) : KERNEL(map_float)(job, body##_float))
-#define COLUMN_SUMS(device, job, body, sums)                                                                                     \
+#define SUM_COLUMNS(device, job, body, sums)                                                                                     \
     ((job)->dtype == SHARD_FLOAT64 ? KERNEL(column_sums_double)(device, job, body##_double, sums)                                \
                                    : KERNEL(column_sums_float)(device, job, body##_float, sums))
 

@@ -44,8 +44,10 @@ static void R(maximum_backward)(const pool *p, const spot *s)
             const real *dy = R(load_source)(p, s, h, w, dy_buffer);
             const int32_t *arg = p->taken + source_index(p, s, h, w);
 #pragma omp simd
-            for (int64_t i = 0; i < s->count; i++)
-                sum[i] += arg[i] == position ? dy[i] : 0;
+            for (int64_t i = 0; i < s->count; i++) {
+                real gradient = dy[i];
+                sum[i] += arg[i] == position ? gradient : 0;
+            }
         }
     R(store)(p->dtype, false, p->to, s->start, s->count, sum);
 }

@@ -36,7 +36,7 @@ shard_status KERNEL(sum_rows)(shard_device *device, int64_t rows, int64_t cols, 
     if (!sums)
         return shard_last_status();
     column_sums job = {.dtype = dtype, .n = rows * cols, .columns = cols, .period = wide_period(cols), .in = {x}, .count = 1};
-    shard_status status = COLUMN_SUMS(device, &job, sum, sums);
+    shard_status status = SUM_COLUMNS(device, &job, sum, sums);
     if (status == SHARD_OK) {
         map out = {.dtype = dtype, .n = cols, .in = {accumulate ? y : NULL}, .out = {y}, .context = sums};
         MAP(&out, finish);

@@ -26,7 +26,10 @@ MAP_BODY(relu_backward)
     real *dx = out[0];
 #pragma omp simd
     for (int64_t i = 0; i < s.count; i++)
-        dx[i] = x[i] <= 0 ? 0 : dy[i];
+        dx[i] = dy[i];
+#pragma omp simd
+    for (int64_t i = 0; i < s.count; i++)
+        dx[i] = x[i] <= 0 ? 0 : dx[i];
 }
 
 MAP_BODY(gelu)
