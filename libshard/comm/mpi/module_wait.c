@@ -173,7 +173,8 @@ static shard_status check_members(shard_group *group)
     for (int member = 0; member < group->size; member++) {
         int rank = group->world_ranks[member];
         const mpi_peer *peer = &mpi.peers[rank];
-        if (!peer->left && !(peer->alarmed && now() - peer->alarmed > ALARM_SECONDS))
+        bool alarmed = peer->alarmed > 0 && now() - peer->alarmed > ALARM_SECONDS;
+        if (!peer->left && !alarmed)
             continue;
         ask(rank);
         if (peer->answer != MPI_PEER_ABSENT)
