@@ -10,7 +10,7 @@ static shard_status evaluate_batches(trainer *run, totals *whole)
     const loader_batch *batch;
     loader_start(images, 0, 0);
     shard_status status;
-    while ((status = loader_next(images, &batch)) == SHARD_OK && batch && !whole->interrupted) {
+    while ((status = loader_next(images, &batch)) == SHARD_OK && batch && whole->interrupted == 0) {
         totals own;
         SHARD_SCOPE {
             if (!batch_forward(run, batch, 0, &own))
@@ -54,7 +54,7 @@ shard_status evaluate(trainer *run, totals *whole)
         status = evaluate_batches(run, whole);
     }
     shard_module_set_training(run->model, true);
-    if (status != SHARD_OK || whole->interrupted)
+    if (status != SHARD_OK || whole->interrupted > 0)
         return status;
     return report(run, whole, progress_clock() - begun);
 }
