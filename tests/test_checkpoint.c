@@ -294,6 +294,35 @@ START_TEST(test_recipes)
 }
 END_TEST
 
+/* Where ranks differ in what they should have alike, small tensors that belong together
+ * come from one rank. */
+static void statistics(shard_group *world, void *context)
+{
+    const char *path = context;
+    shard_tensors *list = shard_tensors_create();
+    SHARD_SCOPE
+    {
+        shard_tensor *tensors[20];
+        for (int i = 0; i < 20; i++) {
+            char name[20];
+            snprintf(name, sizeof name, "bn%d.running_mean", i);
+            tensors[i] = shard_full(SHARD_SHAPE(64), shard_group_rank(world));
+            put(list, name, tensors[i]);
+        }
+        check_ok(shard_save(list, path, NULL));
+        check_ok(shard_load(list, path));
+        for (int i = 0; i < 20; i++)
+            ck_assert_double_eq(((float *)shard_data(tensors[i]))[63], 0);
+    }
+    shard_tensors_destroy(list);
+}
+
+START_TEST(test_statistics)
+{
+    run_job(3, statistics, (void *)scratch_path("statistics.safetensors"));
+}
+END_TEST
+
 /* A device whose memory the host cannot touch: its addresses are not the host's. */
 #define FAR ((uintptr_t)1 << 62)
 
@@ -447,6 +476,7 @@ int main(void)
     tcase_add_loop_test(tcase, test_misfits, 1, 4);
     tcase_add_loop_test(tcase, test_dtypes, 1, 3);
     tcase_add_test(tcase, test_recipes);
+    tcase_add_test(tcase, test_statistics);
     tcase_add_loop_test(tcase, test_far_device, 1, 4);
     tcase_add_loop_test(tcase, test_modules, 1, 4);
     scratch_open();

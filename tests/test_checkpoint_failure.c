@@ -28,6 +28,7 @@ static struct {
     bool refuses_direct; /* ... or by pwrite */
     bool no_allocate;
     int made;      /* calls so far */
+    int of[CALLS]; /* ... of each kind */
     call failed;   /* which one did */
     bool harmless; /* and no error may come of it */
     bool renamed;
@@ -36,6 +37,7 @@ static struct {
 
 static bool fails(call which, bool harmless)
 {
+    fault.of[which]++;
     if (++fault.made != fault.fail_at)
         return false;
     if (fault.die)
@@ -83,6 +85,8 @@ static ssize_t faulty_pwrite(int descriptor, const void *data, size_t bytes, off
         return -1;
     if (fault.refuses_direct && descriptor == fault.direct)
         return errno = EINVAL, -1;
+    if (descriptor == fault.direct) /* in whole blocks, or the system would refuse it */
+        ck_assert(offset % 4096 == 0 && bytes % 4096 == 0 && (uintptr_t)data % 512 == 0);
     ssize_t part = stuttered(bytes);
     if (part > 0 && descriptor == fault.direct && (size_t)part < bytes)
         part = part / 512 * 512;
@@ -152,6 +156,7 @@ static void start_faults(void)
         fault.system = shard_file_calls_used;
     shard_file_calls_used = &faulty_calls;
     fault.made = 0;
+    memset(fault.of, 0, sizeof fault.of);
     fault.failed = CALLS;
     fault.harmless = fault.renamed = false;
     fault.direct = -1;
@@ -214,7 +219,7 @@ static void save_fails(shard_group *world, void *context)
     const failure_case *c = context;
     bool here = shard_group_rank(world) == c->rank;
     shard_tensors *before = make_state(world, 100), *list = make_state(world, 200);
-    int errors = 0;
+    int errors = 0, syncs = 0;
     fault.error = c->error;
     for (int at = 1;; at++) {
         if (at == 1 || any(world, fault.renamed)) {
@@ -224,6 +229,7 @@ static void save_fails(shard_group *world, void *context)
         start_faults();
         fault.fail_at = here ? at : 0;
         shard_status status = shard_save(list, c->path, NULL);
+        syncs = fault.of[FSYNC];
         char text[200];
         snprintf(text, sizeof text, "*: %s*", strerror(c->error));
         fault.fail_at = 0;
@@ -242,6 +248,9 @@ static void save_fails(shard_group *world, void *context)
         if (!fired)
             break;
     }
+    /* The file by each rank, the directory by the first, before and after its one rename. */
+    bool first = shard_group_rank(world) == 0;
+    ck_assert_int_eq(syncs, first ? 2 : 1);
     ck_assert_int_ge(errors, c->rank == 0 ? 10 : 5);
     shard_tensors_destroy(before);
     shard_tensors_destroy(list);
