@@ -132,7 +132,7 @@ static void check_stats(shard_device *device, const problem *p, const part *a, c
         const double *got = stats + row * SHARD_CE_STATS;
         long double u = compute_unit(p->dtype);
         check_close(SHARD_FLOAT64, got[SHARD_CE_MAX], max, 0, "max", row);
-        check_close(SHARD_FLOAT64, got[SHARD_CE_SUM], sum, sum * (p->dtype == SHARD_FLOAT64 ? 128 : 8) * u, device->name, row);
+        check_close(SHARD_FLOAT64, got[SHARD_CE_SUM], sum, sum * (p->dtype == SHARD_FLOAT64 ? 128 : 16) * u, device->name, row);
         check_close(SHARD_FLOAT64, got[SHARD_CE_A], qx, size * 1e-13L, "a", row);
         check_close(SHARD_FLOAT64, got[SHARD_CE_B], q, q * 1e-13L, "b", row);
         check_close(SHARD_FLOAT64, got[SHARD_CE_WEIGHT], weight, 0, "weight", row);

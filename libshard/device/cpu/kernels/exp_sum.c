@@ -21,7 +21,7 @@ static real R(sum_exponentials)(int64_t n, const real *x, real reference, real *
     return sum;
 }
 
-void KERNEL(R(exp_sum_add))(exp_sum *e, int64_t n, const real *x)
+static void R(add_block)(exp_sum *e, int64_t n, const real *x)
 {
     real max;
     if (e->reference == -INFINITY)
@@ -37,11 +37,20 @@ void KERNEL(R(exp_sum_add))(exp_sum *e, int64_t n, const real *x)
         e->max = (double)max;
 }
 
+void KERNEL(R(exp_sum_add))(exp_sum *e, int64_t n, const real *x)
+{
+    for (int64_t i = 0; i < n; i += BLOCK)
+        R(add_block)(e, n - i < BLOCK ? n - i : BLOCK, x + i);
+}
+
 #else
 
 #include "device/cpu/kernels/exp_sum.h"
 
 #include "device/cpu/kernels/vector_math.h"
+
+/* Summed in x's own precision, in however few lanes; blocks are added up in double. */
+#define BLOCK 512
 
 #define LAG 40 /* exp(40) * SPAN is far from float's end */
 
