@@ -50,7 +50,7 @@ void KERNEL(R(exp_sum_add))(exp_sum *e, int64_t n, const real *x)
 #include "device/cpu/kernels/vector_math.h"
 
 /* Summed in x's own precision, in however few lanes; blocks are added up in double. */
-#define BLOCK 512
+#define BLOCK 256
 
 #define LAG 40 /* exp(40) * SPAN is far from float's end */
 
