@@ -8,7 +8,7 @@
 #include "tensor/tensor.h"
 
 /* What is staged at a time. A rank has at most two such buffers and a file's bounce. */
-#define SHARD_BLOCK_BYTES ((int64_t)16 << 20)
+#define SHARD_BLOCK_BYTES ((int64_t)8 << 20)
 /* Pieces of a split tensor's rows from this on are read and written each by its own. */
 #define SHARD_WIDE_BYTES ((int64_t)256 << 10)
 
