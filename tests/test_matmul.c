@@ -202,27 +202,32 @@ START_TEST(linear)
 }
 END_TEST
 
-static void check_tile(const shard_cpu_tiler *tiler, int64_t rows, int vectors, int64_t lines, int64_t depth, bool accumulate)
+static void check_tile(const shard_cpu_tiler *tiler, int64_t rows, int vectors, const int64_t counts[3], bool accumulate)
 {
-    int64_t cols = vectors * tiler->width, pitch = cols + 3;
-    shard_cpu_tile tile = {.lines = lines,
+    int64_t cols = vectors * tiler->width, pitch = cols + 3, depth = counts[2], lines = counts[1],
+            terms = counts[0] * lines * depth;
+    shard_cpu_tile tile = {.images = counts[0],
+                           .lines = lines,
                            .depth = depth,
-                           .a_row = 120,
+                           .a_row = 240,
+                           .a_image = 120,
                            .a_line = 40,
                            .a_step = 1,
+                           .b_image = 130 * pitch,
                            .b_line = 41 * pitch,
                            .b_step = pitch,
                            .c_row = pitch,
                            .accumulate = accumulate};
-    sample a = sample_random(6 * 120, SHARD_FLOAT32, 1), b = sample_random(3 * 41 * pitch, SHARD_FLOAT32, 2);
+    sample a = sample_random(6 * 240, SHARD_FLOAT32, 1), b = sample_random(2 * 130 * pitch, SHARD_FLOAT32, 2);
     sample c = sample_random(rows * pitch, SHARD_FLOAT32, 3);
     double *wanted = calloc((size_t)c.count, sizeof *wanted), *magnitude = calloc((size_t)c.count, sizeof *magnitude);
     for (int64_t i = 0; i < c.count; i++) {
         bool inside = i % pitch < cols;
         wanted[i] = accumulate || !inside ? c.value[i] : 0.0;
-        for (int64_t k = 0; k < lines * depth && inside; k++) {
-            double left = a.value[i / pitch * tile.a_row + k / depth * tile.a_line + k % depth * tile.a_step];
-            double product = left * b.value[k / depth * tile.b_line + k % depth * tile.b_step + i % pitch];
+        for (int64_t t = 0; t < terms && inside; t++) {
+            int64_t image = t / (lines * depth), line = t / depth % lines, step = t % depth;
+            double left = a.value[i / pitch * tile.a_row + image * tile.a_image + line * tile.a_line + step];
+            double product = left * b.value[image * tile.b_image + line * tile.b_line + step * pitch + i % pitch];
             wanted[i] += product;
             magnitude[i] += fabs(product);
         }
@@ -232,8 +237,8 @@ static void check_tile(const shard_cpu_tiler *tiler, int64_t rows, int vectors, 
     tile.c = c.data;
     tiler->multiply(&tile, rows, vectors);
     char what[80];
-    snprintf(what, sizeof what, "tile of %d x %d floats, %d x %d steps", (int)rows, (int)cols, (int)lines, (int)depth);
-    sample_check(&c, wanted, magnitude, lines * depth, what);
+    snprintf(what, sizeof what, "tile of %d x %d floats, %d terms", (int)rows, (int)cols, (int)terms);
+    sample_check(&c, wanted, magnitude, terms, what);
     free(wanted);
     free(magnitude);
     sample_free(&a);
@@ -248,9 +253,9 @@ START_TEST(tiles)
     for (int i = 0; (tiler = shard_cpu_tiler_at(i)); i++) {
         for (int64_t rows = 1; rows <= SHARD_CPU_TILE_ROWS; rows++) {
             for (int vectors = 1; vectors <= tiler->most_vectors; vectors++) {
-                check_tile(tiler, rows, vectors, 0, 5, rows & 1);
-                check_tile(tiler, rows, vectors, 3, 37, rows & 1);
-                check_tile(tiler, rows, vectors, 1, 40, !(rows & 1));
+                check_tile(tiler, rows, vectors, (const int64_t[]){1, 0, 5}, rows & 1);
+                check_tile(tiler, rows, vectors, (const int64_t[]){2, 3, 37}, rows & 1);
+                check_tile(tiler, rows, vectors, (const int64_t[]){1, 1, 40}, !(rows & 1));
             }
         }
         float from[11][14], to[14][11];

@@ -21,7 +21,6 @@
 enum {
     PIXELS = 128,      /* output pixels at a time, about */
     MOST_PIXELS = 256, /* as many as one row may have */
-    LEAST_PIXELS = 12, /* of a row; on smaller images oneDNN skips more padding */
     WINDOW = 64,       /* floats of a window across all kw that is taken as one tap */
     COLS = SHARD_CPU_TILE_MOST_COLS,
     ROWS = SHARD_CPU_TILE_ROWS,
@@ -56,7 +55,7 @@ static int64_t at_most(int64_t a, int64_t b)
 bool shard_cpu_conv2d_weight_pays(const shard_conv_shape *s)
 {
     const shard_cpu_tiler *tiler = shard_cpu_tiler_at(0);
-    return tiler && tiler->width == 16 && s->groups == 1 && s->o % COLS == 0 && s->ow >= LEAST_PIXELS && s->ow <= MOST_PIXELS &&
+    return tiler && tiler->width == 16 && s->groups == 1 && s->o % COLS == 0 && s->ow <= MOST_PIXELS &&
            (s->c >= 16 || (s->dilation_w == 1 && s->kw * s->c >= 16 && s->kw * s->c <= WINDOW));
 }
 
@@ -69,9 +68,9 @@ static void valid_range(int64_t count, int64_t size, int64_t offset, int64_t str
     *end = at_most(high, at_most(count, *end));
 }
 
-/* One tap and the packed pixels of one image's rows [row, row_end). */
-static void multiply_tap(const walk *w, const float *x, int64_t row, int64_t row_end, int64_t tap, const float *packed,
-                         float *sums)
+/* One tap and the packed pixels of the rows [row, row_end) of some images. */
+static void multiply_tap(const walk *w, const float *x, int64_t images, int64_t row, int64_t row_end, int64_t tap,
+                         const float *packed, float *sums)
 {
     const shard_conv_shape *s = &w->s;
     int64_t offset_h = tap / w->taps_w * s->dilation_h - w->pad_h, offset_w = tap % w->taps_w * s->dilation_w - w->pad_w;
@@ -80,12 +79,15 @@ static void multiply_tap(const walk *w, const float *x, int64_t row, int64_t row
     valid_range(s->ow, w->w, offset_w, s->stride_w, &left, &right);
     if (first >= end || left >= right)
         return;
-    shard_cpu_tile tile = {.lines = end - first,
+    shard_cpu_tile tile = {.images = images,
+                           .lines = end - first,
                            .depth = right - left,
                            .a_row = 1,
+                           .a_image = w->h * w->w * s->c,
                            .a_line = s->stride_h * w->w * s->c,
                            .a_step = s->stride_w * s->c,
                            .b = packed + ((first - row) * s->ow + left) * w->panel,
+                           .b_image = (row_end - row) * s->ow * w->panel,
                            .b_line = s->ow * w->panel,
                            .b_step = w->panel,
                            .c_row = s->o,
@@ -113,11 +115,8 @@ static void multiply_panel(const walk *w, const float *x, int64_t image, int64_t
         for (int64_t p = 0; p < pixels; p++)
             memcpy(target + p * w->panel, dy + p * s->o, (size_t)w->panel * sizeof *dy);
     }
-    for (int64_t tap = 0; tap < s->kh * w->taps_w; tap++) {
-        for (int64_t i = image; i < image_end; i++)
-            multiply_tap(w, x + (i - image) * w->h * w->w * s->c, row, row_end, tap, packed + (i - image) * pixels * w->panel,
-                         sums + o);
-    }
+    for (int64_t tap = 0; tap < s->kh * w->taps_w; tap++)
+        multiply_tap(w, x, image_end - image, row, row_end, tap, packed, sums + o);
 }
 
 static void copy_padded(const walk *w, const float *image, float *padded)
@@ -184,7 +183,7 @@ static walk plan_walk(const shard_cpu_conv *conv)
     w.pad_h = w.padded ? 0 : s->pad_h;
     w.pad_w = w.padded ? 0 : s->pad_w;
     w.rows = PIXELS / s->ow > 1 ? at_most(PIXELS / s->ow, s->oh) : 1;
-    w.images = w.rows == s->oh && !w.padded && PIXELS / (s->oh * s->ow) > 1 ? PIXELS / (s->oh * s->ow) : 1;
+    w.images = w.rows == s->oh && !w.padded ? MOST_PIXELS / (s->oh * s->ow) : 1;
     w.panel = w.tiler->width * w.tiler->most_vectors;
     w.size = s->kh * s->kw * s->c * s->o;
     return w;

@@ -96,7 +96,8 @@ static void multiply_outputs(const shard_cpu_product *p, const panels *x, int64_
         for (int64_t i = 0; i < count; i += TILE) {
             if (fetch_next)
                 prefetch_rows(weight + (OUTPUTS + i) * s->k + k, at_most(s->n - first_output - OUTPUTS - i, TILE), s->k, depth);
-            shard_cpu_tile tile = {.lines = 1,
+            shard_cpu_tile tile = {.images = 1,
+                                   .lines = 1,
                                    .depth = depth,
                                    .a = weight + i * s->k + k,
                                    .a_row = s->k,
@@ -136,7 +137,8 @@ static void multiply_panel(const shard_cpu_product *p, const panels *b, const fl
     const shard_matmul_shape *s = &p->shape;
     float *c = (float *)p->c + first * s->n + col;
     int64_t cols = panel_cols(b, col), filled = at_most(s->n - col, cols);
-    shard_cpu_tile tile = {.lines = 1,
+    shard_cpu_tile tile = {.images = 1,
+                           .lines = 1,
                            .depth = s->k,
                            .a = a,
                            .a_row = 1,

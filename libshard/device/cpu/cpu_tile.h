@@ -10,16 +10,16 @@
 
 enum { SHARD_CPU_TILE_ROWS = 6, SHARD_CPU_TILE_MOST_COLS = 64 };
 
-/* c[i, j] = sum over l < lines, k < depth of
- *     a[i * a_row + l * a_line + k * a_step] * b[l * b_line + k * b_step + j]
+/* c[i, j] = sum over n < images, l < lines, k < depth of
+ *     a[i * a_row + n * a_image + l * a_line + k * a_step] * b[n * b_image + l * b_line + k * b_step + j]
  * (+ c[i, j] if accumulate), for i < rows <= TILE_ROWS and all columns j of a
  * tile, of which there are `vectors` times `width`. */
 typedef struct shard_cpu_tile {
-    int64_t lines, depth;
+    int64_t images, lines, depth;
     const float *a;
-    int64_t a_row, a_line, a_step;
+    int64_t a_row, a_image, a_line, a_step;
     const float *b;
-    int64_t b_line, b_step;
+    int64_t b_image, b_line, b_step;
     float *c;
     int64_t c_row;
     bool accumulate;

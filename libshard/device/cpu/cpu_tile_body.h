@@ -16,15 +16,17 @@ static inline __attribute__((always_inline, target(TARGET))) void NAME(accumulat
         for (int v = 0; v < vectors; v++)
             sum[i][v] = t->accumulate ? INTRINSIC(_loadu_ps)(t->c + i * t->c_row + v * WIDTH) : INTRINSIC(_setzero_ps)();
     }
-    for (int64_t l = 0; l < t->lines; l++) {
-        const float *a = t->a + l * t->a_line, *b = t->b + l * t->b_line;
-        for (int64_t k = 0; k < t->depth; k++, a += t->a_step, b += t->b_step) {
-            UNROLL
-            for (int i = 0; i < rows; i++) {
-                VECTOR factor = INTRINSIC(_set1_ps)(a[i * t->a_row]);
+    for (int64_t n = 0; n < t->images; n++) {
+        for (int64_t l = 0; l < t->lines; l++) {
+            const float *a = t->a + n * t->a_image + l * t->a_line, *b = t->b + n * t->b_image + l * t->b_line;
+            for (int64_t k = 0; k < t->depth; k++, a += t->a_step, b += t->b_step) {
                 UNROLL
-                for (int v = 0; v < vectors; v++)
-                    sum[i][v] = INTRINSIC(_fmadd_ps)(factor, INTRINSIC(_loadu_ps)(b + v * WIDTH), sum[i][v]);
+                for (int i = 0; i < rows; i++) {
+                    VECTOR factor = INTRINSIC(_set1_ps)(a[i * t->a_row]);
+                    UNROLL
+                    for (int v = 0; v < vectors; v++)
+                        sum[i][v] = INTRINSIC(_fmadd_ps)(factor, INTRINSIC(_loadu_ps)(b + v * WIDTH), sum[i][v]);
+                }
             }
         }
     }
