@@ -1,5 +1,5 @@
 /* The three computations of a convolution as one: which array is the result
- * depends on the kind. */
+ * depends on the kind. And the ways to compute them. */
 #ifndef SHARD_DEVICE_CPU_CONV2D_H
 #define SHARD_DEVICE_CPU_CONV2D_H
 
@@ -12,6 +12,7 @@ typedef enum shard_cpu_conv_kind {
     SHARD_CPU_CONV_TRANSPOSED,      /* as BACKWARD_DATA, from flipped weights, by a forward convolution */
 } shard_cpu_conv_kind;
 
+/* No array is empty. */
 typedef struct shard_cpu_conv {
     shard_cpu_conv_kind kind;
     const shard_conv_shape *shape;
@@ -21,8 +22,21 @@ typedef struct shard_cpu_conv {
 /* In float64, by plain loops. */
 shard_status shard_cpu_conv2d_double(shard_device *, const shard_cpu_conv *);
 
-/* The gradient of the weights in float32, by tiles; and whether the shape is one
- * for which that is faster than oneDNN here. */
+/* In float32, the fastest way. */
+shard_status shard_cpu_conv2d_float(shard_device *, const shard_cpu_conv *);
+
+/* In a 16-bit type, by way of float32. */
+shard_status shard_cpu_conv2d_wide(shard_device *, const shard_cpu_conv *, shard_dtype);
+
+/* By oneDNN. *there tells whether it has the computation for the dtype; with NULL
+ * its lack is an error. */
+shard_status shard_cpu_conv2d_dnnl(shard_device *, const shard_cpu_conv *, shard_dtype, bool *there);
+
+/* In float32 as a product of matrices; and whether it can be and is faster so. */
+bool shard_cpu_conv2d_product_pays(const shard_cpu_conv *);
+shard_status shard_cpu_conv2d_product(shard_device *, const shard_cpu_conv *);
+
+/* The gradient of the weights in float32, by tiles; and whether that is faster. */
 bool shard_cpu_conv2d_weight_pays(const shard_conv_shape *);
 shard_status shard_cpu_conv2d_weight(shard_device *, const shard_cpu_conv *);
 
