@@ -192,6 +192,13 @@ CASES(groups, {2, 7, 7, 8, 12, 3, 3, 1, 1, 1, 1, 1, 1, 2}, {1, 9, 8, 32, 64, 3, 
       {2, 9, 9, 16, 16, 3, 3, 1, 1, 1, 1, 1, 1, 16}, {1, 9, 9, 32, 32, 3, 3, 2, 2, 1, 1, 1, 1, 32},
       {1, 8, 11, 5, 5, 3, 3, 1, 1, 1, 1, 1, 1, 5}, {1, 8, 8, 6, 12, 3, 3, 1, 1, 2, 2, 2, 2, 6})
 
+/* Those that are computed by tiles of several images, if the machine has the
+ * instructions. */
+CASES(small_images, {7, 2, 2, 64, 64, 3, 3, 1, 1, 1, 1, 1, 1, 1}, {13, 4, 4, 64, 128, 3, 3, 2, 2, 1, 1, 1, 1, 1},
+      {6, 4, 3, 70, 64, 3, 2, 1, 2, 1, 0, 1, 1, 1}, {8, 8, 8, 64, 70, 3, 3, 2, 2, 1, 1, 1, 1, 1},
+      {9, 5, 4, 128, 64, 3, 3, 3, 1, 2, 1, 1, 2, 1}, {6, 1, 1, 64, 64, 3, 3, 1, 1, 1, 1, 1, 1, 1},
+      {12, 4, 4, 64, 64, 5, 5, 1, 1, 2, 2, 1, 1, 1}, {6, 3, 5, 64, 64, 2, 2, 1, 1, 3, 0, 1, 1, 1})
+
 CASES(empty_sizes, {0, 7, 7, 4, 6, 3, 3, 1, 1, 1, 1, 1, 1, 1}, {2, 7, 7, 0, 6, 3, 3, 1, 1, 1, 1, 1, 1, 1},
       {2, 7, 7, 4, 0, 3, 3, 1, 1, 1, 1, 1, 1, 1}, {2, 2, 2, 4, 6, 3, 3, 1, 1, 0, 0, 1, 1, 1},
       {2, 0, 5, 4, 6, 1, 3, 1, 1, 1, 1, 1, 1, 1})
@@ -233,6 +240,7 @@ int main(void)
     tcase_add_loop_test(tcase, padding_strides_dilation, 0, count);
     tcase_add_loop_test(tcase, groups, 0, count);
     tcase_add_loop_test(tcase, tiled_weight_gradients, 0, count);
+    tcase_add_loop_test(tcase, small_images, 0, count);
     tcase_add_loop_test(tcase, empty_sizes, 0, count);
     tcase_add_loop_test(tcase, many_images, 0, count);
     tcase_add_test(tcase, many_shapes);

@@ -258,13 +258,18 @@ START_TEST(tiles)
                 check_tile(tiler, rows, vectors, (const int64_t[]){1, 1, 40}, !(rows & 1));
             }
         }
-        float from[11][14], to[14][11];
-        for (int j = 0; j < 11 * 14; j++)
-            from[j / 14][j % 14] = (float)j;
-        tiler->transpose(11, 14, &from[0][0], 14, &to[0][0], 11);
-        for (int j = 0; j < 11 * 14; j++)
-            ck_assert(to[j % 14][j / 14] == (float)j);
     }
+}
+END_TEST
+
+START_TEST(transposes)
+{
+    float from[11][14], to[14][11];
+    for (int j = 0; j < 11 * 14; j++)
+        from[j / 14][j % 14] = (float)j;
+    shard_cpu_transpose(11, 14, &from[0][0], 14, &to[0][0], 11);
+    for (int j = 0; j < 11 * 14; j++)
+        ck_assert(to[j % 14][j / 14] == (float)j);
 }
 END_TEST
 
@@ -303,6 +308,7 @@ int main(void)
     tcase_add_loop_test(tcase, blocks, 0, count);
     tcase_add_loop_test(tcase, linear, 0, count);
     tcase_add_test(tcase, tiles);
+    tcase_add_test(tcase, transposes);
     tcase_add_loop_test(tcase, long_outputs, 0, count);
     tcase_add_test(tcase, long_gradients);
     return test_run(suite);

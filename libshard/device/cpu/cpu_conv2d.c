@@ -26,6 +26,8 @@ shard_status shard_cpu_conv2d_float(shard_device *device, const shard_cpu_conv *
 {
     if (shard_cpu_conv2d_product_pays(c))
         return shard_cpu_conv2d_product(device, c);
+    if (shard_cpu_conv2d_small_pays(c))
+        return shard_cpu_conv2d_small(device, c);
     if (c->kind == SHARD_CPU_CONV_BACKWARD_WEIGHT && shard_cpu_conv2d_weight_pays(c->shape))
         return shard_cpu_conv2d_weight(device, c);
     return shard_cpu_conv2d_dnnl(device, c, SHARD_FLOAT32, NULL);

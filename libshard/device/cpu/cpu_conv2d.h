@@ -36,6 +36,16 @@ shard_status shard_cpu_conv2d_dnnl(shard_device *, const shard_cpu_conv *, shard
 bool shard_cpu_conv2d_product_pays(const shard_cpu_conv *);
 shard_status shard_cpu_conv2d_product(shard_device *, const shard_cpu_conv *);
 
+/* Float32 weights as [outputs / block, kh, kw, inputs, block], filled up with
+ * zeros; transposed: their inputs are the outputs. If they can be: block <= 64. */
+bool shard_cpu_conv2d_can_pack(const shard_conv_shape *);
+void shard_cpu_conv2d_pack(const shard_conv_shape *, bool transposed, int64_t block, const float *weight, float *packed);
+
+/* Forward and the gradient of x in float32, by tiles, of very small images; and
+ * whether that is faster. */
+bool shard_cpu_conv2d_small_pays(const shard_cpu_conv *);
+shard_status shard_cpu_conv2d_small(shard_device *, const shard_cpu_conv *);
+
 /* The gradient of the weights in float32, by tiles; and whether that is faster. */
 bool shard_cpu_conv2d_weight_pays(const shard_conv_shape *);
 shard_status shard_cpu_conv2d_weight(shard_device *, const shard_cpu_conv *);

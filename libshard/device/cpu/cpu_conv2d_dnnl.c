@@ -74,33 +74,13 @@ static shard_conv_shape shape_of(const shard_cpu_key *key)
     return s;
 }
 
-/* Weights as [outputs / block, kh, kw, inputs, block]; those of a transposed
- * convolution have inputs and outputs exchanged. */
 static void pack_weight(const shard_cpu_key *key, int64_t block, const void *data, void *packed)
 {
-    enum { INPUTS = 16 };
     shard_conv_shape s = shape_of(key);
-    bool transposed = key->word[1] == SHARD_CPU_CONV_TRANSPOSED;
-    int64_t taps = s.kh * s.kw, outputs = transposed ? s.c : s.o, inputs = transposed ? s.o : s.c;
-    int64_t output_step = transposed ? taps : s.c * taps, input_step = transposed ? s.c * taps : taps;
-    int64_t blocks = (outputs + block - 1) / block, parts = (inputs + INPUTS - 1) / INPUTS;
-#pragma omp parallel for schedule(static)
-    for (int64_t i = 0; i < blocks * parts; i++) {
-        int64_t output = i / parts * block, input = i % parts * INPUTS;
-        int64_t input_end = input + INPUTS < inputs ? input + INPUTS : inputs,
-                filled = outputs - output < block ? outputs - output : block;
-        for (int64_t tap = 0; tap < taps; tap++) {
-            const float *from = (const float *)data + output * output_step + tap;
-            float *to = (float *)packed + (output * taps + tap * block) * inputs;
-            for (int64_t j = input; j < input_end; j++) {
-                for (int64_t o = 0; o < block; o++)
-                    to[j * block + o] = o < filled ? from[j * input_step + o * output_step] : 0.0f;
-            }
-        }
-    }
+    shard_cpu_conv2d_pack(&s, key->word[1] == SHARD_CPU_CONV_TRANSPOSED, block, data, packed);
 }
 
-/* Whether oneDNN wants such blocks. Its own reorder of kernels larger than 1 x 1
+/* Whether oneDNN wants the weights in blocks of outputs. Its own reorder of kernels larger than 1 x 1
  * into them costs about as much as a twentieth of the convolution. */
 static dnnl_status_t plan_packing(const shard_cpu_key *key, shard_cpu_plan *plan)
 {
@@ -109,7 +89,7 @@ static dnnl_status_t plan_packing(const shard_cpu_key *key, shard_cpu_plan *plan
         dnnl_format_tag_t tag;
     } layouts[] = {{16, dnnl_Acdb16a}, {32, dnnl_Acdb32a}, {48, dnnl_Acdb48a}, {64, dnnl_Acdb64a}};
     shard_conv_shape s = shape_of(key);
-    if (key->word[2] != SHARD_FLOAT32 || s.groups > 1 || s.kh * s.kw == 1)
+    if (key->word[2] != SHARD_FLOAT32 || !shard_cpu_conv2d_can_pack(&s) || s.kh * s.kw == 1)
         return dnnl_success;
     bool transposed = key->word[1] == SHARD_CPU_CONV_TRANSPOSED;
     dnnl_dims_t dims = {transposed ? s.c : s.o, transposed ? s.o : s.c, s.kh, s.kw};

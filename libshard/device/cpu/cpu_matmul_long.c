@@ -110,7 +110,7 @@ static void multiply_outputs(const shard_cpu_product *p, const panels *x, int64_
             x->tiler->multiply(&tile, at_most(count - i, TILE), (int)(cols / x->tiler->width));
         }
     }
-    x->tiler->transpose(count, at_most(s->m - first_row, cols), sums, cols, (float *)p->c + first_row * s->n + first_output,
+    shard_cpu_transpose(count, at_most(s->m - first_row, cols), sums, cols, (float *)p->c + first_row * s->n + first_output,
                         s->n);
 }
 

@@ -28,32 +28,10 @@
 #define TARGET "avx512f"
 #include "device/cpu/cpu_tile_body.h"
 
-static void transpose(int64_t rows, int64_t cols, const float *from, int64_t from_row, float *to, int64_t to_row)
-{
-    int64_t whole_rows = rows / 4 * 4, whole_cols = cols / 4 * 4;
-    for (int64_t j = 0; j < whole_cols; j += 4) {
-        for (int64_t i = 0; i < whole_rows; i += 4) {
-            const float *source = from + i * from_row + j;
-            float *target = to + j * to_row + i;
-            __m128 a = _mm_loadu_ps(source), b = _mm_loadu_ps(source + from_row);
-            __m128 c = _mm_loadu_ps(source + 2 * from_row), d = _mm_loadu_ps(source + 3 * from_row);
-            _MM_TRANSPOSE4_PS(a, b, c, d);
-            _mm_storeu_ps(target, a);
-            _mm_storeu_ps(target + to_row, b);
-            _mm_storeu_ps(target + 2 * to_row, c);
-            _mm_storeu_ps(target + 3 * to_row, d);
-        }
-    }
-    for (int64_t j = 0; j < cols; j++) {
-        for (int64_t i = j < whole_cols ? whole_rows : 0; i < rows; i++)
-            to[j * to_row + i] = from[i * from_row + j];
-    }
-}
-
 const shard_cpu_tiler *shard_cpu_tiler_at(int i)
 {
-    static const shard_cpu_tiler avx2 = {.width = 8, .most_vectors = 2, .multiply = multiply8, .transpose = transpose};
-    static const shard_cpu_tiler avx512 = {.width = 16, .most_vectors = 4, .multiply = multiply16, .transpose = transpose};
+    static const shard_cpu_tiler avx2 = {.width = 8, .most_vectors = 2, .multiply = multiply8};
+    static const shard_cpu_tiler avx512 = {.width = 16, .most_vectors = 4, .multiply = multiply16};
     bool has_avx512 = __builtin_cpu_supports("avx512f"),
          has_avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
     if (has_avx512 && i == 0)
@@ -70,3 +48,29 @@ const shard_cpu_tiler *shard_cpu_tiler_at(int i)
 }
 
 #endif
+
+void shard_cpu_transpose(int64_t rows, int64_t cols, const float *from, int64_t from_row, float *to, int64_t to_row)
+{
+    int64_t whole_rows = 0, whole_cols = 0;
+#ifdef __SSE__
+    whole_rows = rows / 4 * 4;
+    whole_cols = cols / 4 * 4;
+    for (int64_t j = 0; j < whole_cols; j += 4) {
+        for (int64_t i = 0; i < whole_rows; i += 4) {
+            const float *source = from + i * from_row + j;
+            float *target = to + j * to_row + i;
+            __m128 a = _mm_loadu_ps(source), b = _mm_loadu_ps(source + from_row);
+            __m128 c = _mm_loadu_ps(source + 2 * from_row), d = _mm_loadu_ps(source + 3 * from_row);
+            _MM_TRANSPOSE4_PS(a, b, c, d);
+            _mm_storeu_ps(target, a);
+            _mm_storeu_ps(target + to_row, b);
+            _mm_storeu_ps(target + 2 * to_row, c);
+            _mm_storeu_ps(target + 3 * to_row, d);
+        }
+    }
+#endif
+    for (int64_t j = 0; j < cols; j++) {
+        for (int64_t i = j < whole_cols ? whole_rows : 0; i < rows; i++)
+            to[j * to_row + i] = from[i * from_row + j];
+    }
+}

@@ -29,11 +29,12 @@ typedef struct shard_cpu_tiler {
     int width;        /* floats of a vector */
     int most_vectors; /* of a tile */
     void (*multiply)(const shard_cpu_tile *, int64_t rows, int vectors);
-    /* to[j * to_row + i] = from[i * from_row + j] */
-    void (*transpose)(int64_t rows, int64_t cols, const float *from, int64_t from_row, float *to, int64_t to_row);
 } shard_cpu_tiler;
 
 /* The i-th of those that this machine runs, the fastest first; NULL past the last. */
 const shard_cpu_tiler *shard_cpu_tiler_at(int i);
+
+/* to[j * to_row + i] = from[i * from_row + j] */
+void shard_cpu_transpose(int64_t rows, int64_t cols, const float *from, int64_t from_row, float *to, int64_t to_row);
 
 #endif

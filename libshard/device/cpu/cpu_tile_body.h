@@ -38,31 +38,40 @@ static inline __attribute__((always_inline, target(TARGET))) void NAME(accumulat
     }
 }
 
+/* As many vectors as tiles of constant size have; returns how many. */
+static __attribute__((target(TARGET))) int NAME(multiply_rows)(const shard_cpu_tile *t, int64_t rows, int vectors)
+{
+#define CASE(ROWS)                                                                                                               \
+    case ROWS:                                                                                                                   \
+        if (vectors >= 4 && WIDTH == 16) {                                                                                       \
+            NAME(accumulate)(t, ROWS, 4);                                                                                        \
+            return 4;                                                                                                            \
+        }                                                                                                                        \
+        if (vectors >= 2) {                                                                                                      \
+            NAME(accumulate)(t, ROWS, 2);                                                                                        \
+            return 2;                                                                                                            \
+        }                                                                                                                        \
+        NAME(accumulate)(t, ROWS, 1);                                                                                            \
+        return 1;
+    switch (rows) {
+        CASE(1)
+        CASE(2)
+        CASE(3)
+        CASE(4)
+        CASE(5)
+        CASE(6)
+    }
+#undef CASE
+    return vectors;
+}
+
 static __attribute__((target(TARGET))) void NAME(multiply)(const shard_cpu_tile *t, int64_t rows, int vectors)
 {
-    /* Those that are met most; others by single vectors. */
-    if (rows == 6 && vectors == 4)
-        NAME(accumulate)(t, 6, 4);
-    else if (rows == 5 && vectors == 4)
-        NAME(accumulate)(t, 5, 4);
-    else if (rows == 6 && vectors == 3)
-        NAME(accumulate)(t, 6, 3);
-    else if (rows == 6 && vectors == 2)
-        NAME(accumulate)(t, 6, 2);
-    else if (rows == 5 && vectors == 2)
-        NAME(accumulate)(t, 5, 2);
-    else if (rows == 6 && vectors == 1)
-        NAME(accumulate)(t, 6, 1);
-    else {
-        for (int64_t i = 0; i < rows; i++) {
-            for (int v = 0; v < vectors; v++) {
-                shard_cpu_tile one = *t;
-                one.a += i * t->a_row;
-                one.b += v * WIDTH;
-                one.c += i * t->c_row + v * WIDTH;
-                NAME(accumulate)(&one, 1, 1);
-            }
-        }
+    for (int v = 0; v < vectors;) {
+        shard_cpu_tile part = *t;
+        part.b += v * WIDTH;
+        part.c += v * WIDTH;
+        v += NAME(multiply_rows)(&part, rows, vectors - v);
     }
 }
 
