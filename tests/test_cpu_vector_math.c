@@ -41,6 +41,9 @@ START_TEST(exponential)
         device->ops->softmax_backward(device, true, 1, 5, low, one, out, SHARD_FLOAT32);
         ck_assert(out[0] == 0 && out[1] == 0 && out[2] == 0 && isnan(out[3]));
     }
+    free(x);
+    free(dy);
+    free(dx);
 }
 END_TEST
 
@@ -65,6 +68,8 @@ START_TEST(normal_distribution)
          * below a power of two, and half a unit comes with it. */
         ck_assert_msg(worst <= 6.0, "%s: %g units", device->name, worst);
     }
+    free(x);
+    free(y);
 }
 END_TEST
 
