@@ -180,6 +180,32 @@ START_TEST(test_accumulates)
 }
 END_TEST
 
+/* Parts of one parameter over the world, of no mesh: each is its rank's own. */
+static void leaves_parts_alone(shard_group *world, void *context)
+{
+    (void)context;
+    int rank = shard_group_rank(world), size = shard_group_size(world);
+    SHARD_SCOPE
+    {
+        shard_tensor *part = shard_as_split(shard_full(SHARD_SHAPE(2), rank + 1.0), 0, world, 2 * rank, 2 * size);
+        shard_set_requires_grad(part, true);
+        shard_tensors *list = shard_tensors_create();
+        check_ok(shard_tensors_add(list, "part", part));
+        shard_data_parallel *dp = shard_data_parallel_create(list);
+        ck_assert_double_eq(((float *)shard_data(part))[1], rank + 1.0);
+        check_ok(shard_backward(shard_reduce(shard_sum(shard_scale(part, rank + 1.0)), world)));
+        ck_assert_double_eq(((float *)shard_data(shard_grad(part)))[1], rank + 1.0);
+        shard_data_parallel_destroy(dp);
+        shard_tensors_destroy(list);
+    }
+}
+
+START_TEST(test_leaves_parts_alone)
+{
+    run_job(rank_counts[_i], leaves_parts_alone, NULL);
+}
+END_TEST
+
 /* One rank's backward fails: all ranks get the same error, and no parameter moves. */
 static void fails_jointly(shard_group *world, void *context)
 {
@@ -215,6 +241,7 @@ int main(void)
     tcase_add_loop_test(tcase, test_gradients, 0, CASES);
     add_ranks_test(tcase, test_begins_alike);
     add_ranks_test(tcase, test_accumulates);
+    add_ranks_test(tcase, test_leaves_parts_alone);
     tcase_add_test(tcase, test_fails_jointly);
     return test_run(suite);
 }

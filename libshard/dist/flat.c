@@ -6,9 +6,12 @@
 
 #define FLAT_ALIGNMENT 64 /* bytes */
 
+/* A part that nobody said who else has is this rank's alone. */
 static shard_group *group_of(const shard_tensor *parameter)
 {
-    return parameter->replicas ? parameter->replicas : shard_world();
+    if (parameter->replicas || parameter->placement.kind == SHARD_SPLIT)
+        return parameter->replicas;
+    return shard_world();
 }
 
 static bool has(const shard_flat *flat, const shard_tensor *parameter)
