@@ -147,10 +147,10 @@ void fonts_open(font_list *list)
 
 font_faces font_faces_open(const font_list *list)
 {
-    font_faces open = {.library = start_freetype(), .count = list->font_count};
+    font_faces open = {.freetype = start_freetype(), .count = list->font_count};
     open.faces = must(calloc((size_t)open.count + 1, sizeof *open.faces));
     for (int i = 0; i < open.count; i++) {
-        open.faces[i] = open_face(open.library, &list->files[list->fonts[i].file], list->fonts[i].face);
+        open.faces[i] = open_face(open.freetype, &list->files[list->fonts[i].file], list->fonts[i].face);
         FT_Select_Charmap(open.faces[i], FT_ENCODING_UNICODE);
     }
     return open;
@@ -158,7 +158,7 @@ font_faces font_faces_open(const font_list *list)
 
 void font_faces_close(font_faces *open)
 {
-    FT_Done_FreeType(open->library); /* and its faces */
+    FT_Done_FreeType(open->freetype); /* and its faces */
     free(open->faces);
 }
 

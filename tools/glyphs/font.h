@@ -51,7 +51,7 @@ static inline bool font_covers(const font *face, uint32_t point)
 
 /* One thread's open faces, in the order of list->fonts. */
 typedef struct font_faces {
-    FT_Library library;
+    FT_Library freetype;
     FT_Face *faces;
     int count;
 } font_faces;
