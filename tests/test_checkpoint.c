@@ -379,6 +379,7 @@ static shard_device *far_device(void)
     static shard_device_ops operations;
     static shard_device device = {.ops = &operations, .name = "far"};
     operations = *shard_cpu()->ops;
+    operations.host_memory = false;
     operations.allocate = far_allocate;
     operations.release = far_release;
     operations.copy_in = far_in;

@@ -12,12 +12,15 @@
 
 typedef struct shard_device shard_device;
 
-/* The device of that name ("cpu"); NULL with the error set (UNAVAILABLE, with
- * why and what to install) if it is not here. Never destroyed by the caller.
- * Not collective. */
+/* The device of that name: "cpu"; "cuda:1", the GPU of that number; "cuda", the
+ * one that is this rank's on its machine (LOCAL_RANK modulo their number). With
+ * NULL, the one that SHARD_DEVICE names, else the CPU: where a tensor goes for
+ * which no device is named. NULL with the error set (UNAVAILABLE, with why and
+ * what to install) if it is not here. Never destroyed by the caller. Not
+ * collective. */
 SHARD_API shard_device *shard_device_open(const char *name);
 
-/* "cpu"; static. */
+/* "cpu", "cuda:0"; static. */
 SHARD_API const char *shard_device_name(const shard_device *device);
 
 /* Bytes of this process's tensors on one device. */

@@ -43,7 +43,7 @@ void shard_block_give_back(void *block)
 
 bool shard_part_is_host(const shard_tensor *tensor)
 {
-    return shard_device_of(tensor) == shard_cpu();
+    return shard_ops(tensor)->host_memory;
 }
 
 const void *shard_part_read(shard_tensor *tensor, int64_t element, int64_t count, void *block)

@@ -11,8 +11,9 @@
  *   Accumulations are in float32 or better; statistics are double.
  * - An entry that fails sets the thread's error and returns its status. What
  *   callers have checked (shapes, ranges of enums) is not checked again.
- * - Work may be queued: only copy_out and synchronize wait. Results are the
- *   same in every run for the same shapes and number of threads.
+ * - Work may be queued, in the order of the calls: only copy_out, check_index and
+ *   synchronize wait. Results are the same in every run for the same shapes and
+ *   number of threads.
  */
 #ifndef SHARD_DEVICE_DEVICE_H
 #define SHARD_DEVICE_DEVICE_H
@@ -90,6 +91,9 @@ typedef struct shard_sgd_options {
 } shard_sgd_options;
 
 typedef struct shard_device_ops {
+    /* The host reads and writes the device's memory as its own, and nothing is queued. */
+    bool host_memory;
+
     /* ---- memory ---- */
 
     /* Aligned to 64 bytes, content undefined; bytes > 0. NULL with the error set. */
@@ -98,7 +102,12 @@ typedef struct shard_device_ops {
     void (*memory_stats)(const shard_device *, shard_memory_stats *stats);
     void (*reset_peak)(shard_device *);
     void (*trim)(shard_device *);
+    /* Host memory that the device reaches too, for staging: pinned. As allocate. */
+    void *(*allocate_host)(shard_device *, size_t bytes);
+    void (*release_host)(shard_device *, void *memory, size_t bytes);
     shard_status (*synchronize)(shard_device *);
+    /* from_host may be overwritten on return, unless it is memory of allocate_host:
+     * that may be after the next call that waits. */
     shard_status (*copy_in)(shard_device *, void *to, const void *from_host, size_t bytes);
     shard_status (*copy_out)(shard_device *, void *to_host, const void *from, size_t bytes);
     /* rows rows of width bytes; pitches are bytes from one row to the next. */
@@ -236,7 +245,14 @@ typedef struct shard_device_ops {
                         void *parameter, shard_dtype);
 } shard_device_ops;
 
-/* The CPU, always there; NULL with the error set only if SHARD_CPU_ISA asks for what is not. */
+/* The devices' makers. The CPU, always there; NULL with the error set only if SHARD_CPU_ISA asks for what is not. */
 shard_device *shard_cpu(void);
+/* CUDA device `ordinal` (-1: the one of this rank on its machine), from a module that
+ * is loaded when asked for; NULL with the error set. */
+shard_device *shard_cuda_open(int ordinal);
+
+/* Where a tensor goes for which no device is named: SHARD_DEVICE, else the CPU.
+ * NULL with the error set. */
+shard_device *shard_default_device(void);
 
 #endif

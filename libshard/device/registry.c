@@ -1,15 +1,38 @@
 /* The devices by name. One of the two places that know which backends exist. */
 #include "device/device.h"
 
+#include "base/env.h"
 #include "base/error.h"
 
+#include <ctype.h>
+#include <stdlib.h>
 #include <string.h>
+
+/* "cuda" is -1, "cuda:1" is 1, all else -2. */
+static int cuda_ordinal(const char *name)
+{
+    if (strcmp(name, "cuda") == 0)
+        return -1;
+    char *end;
+    long ordinal = strncmp(name, "cuda:", 5) == 0 && isdigit((unsigned char)name[5]) ? strtol(name + 5, &end, 10) : -2;
+    return ordinal >= 0 && ordinal < 1024 && *end == '\0' ? (int)ordinal : -2;
+}
 
 shard_device *shard_device_open(const char *name)
 {
-    if (!name || strcmp(name, "cpu") == 0)
+    if (!name)
+        return shard_default_device();
+    if (strcmp(name, "cpu") == 0)
         return shard_cpu();
-    return shard_fail_null(SHARD_ERROR_UNAVAILABLE, "device \"%s\": there is no such device; known: cpu", name);
+    int ordinal = cuda_ordinal(name);
+    if (ordinal >= -1)
+        return shard_cuda_open(ordinal);
+    return shard_fail_null(SHARD_ERROR_UNAVAILABLE, "device \"%s\": there is no such device; known: cpu, cuda, cuda:N", name);
+}
+
+shard_device *shard_default_device(void)
+{
+    return shard_device_open(shard_env_string("SHARD_DEVICE", "cpu"));
 }
 
 const char *shard_device_name(const shard_device *device)

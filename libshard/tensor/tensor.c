@@ -96,7 +96,8 @@ shard_tensor *shard_tensor_make(shard_shape shape, shard_dtype dtype, shard_devi
     int64_t numel;
     if (shard_shape_check(&shape, dtype, &numel) != SHARD_OK)
         return NULL;
-    shard_storage *storage = shard_storage_make(device ? device : shard_cpu(), (size_t)numel * shard_dtype_size(dtype));
+    device = device ? device : shard_default_device();
+    shard_storage *storage = device ? shard_storage_make(device, (size_t)numel * shard_dtype_size(dtype)) : NULL;
     if (!storage)
         return NULL;
     shard_tensor *tensor = make_on(storage, 0, shape, dtype);

@@ -14,8 +14,11 @@ shard_status shard_cpu_synchronize(shard_device *device)
 }
 
 static shard_device_ops operations = {
+    .host_memory = true,
     .allocate = shard_cpu_allocate,
     .release = shard_cpu_release,
+    .allocate_host = shard_cpu_allocate,
+    .release_host = shard_cpu_release,
     .memory_stats = shard_cpu_memory_stats,
     .reset_peak = shard_cpu_reset_peak,
     .trim = shard_cpu_trim,

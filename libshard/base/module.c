@@ -1,0 +1,66 @@
+/* Finds and loads modules. */
+#include "base/module.h"
+
+#include <dlfcn.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+const shard_module_base shard_module_own_base = {
+    .version = SHARD_MODULE_VERSION,
+    .error = shard_error,
+    .null_argument = shard_null_argument,
+    .last_status = shard_last_status,
+    .log = shard_log,
+    .env_string = shard_env_string,
+    .env_integer = shard_env_integer,
+    .calloc = shard_calloc,
+};
+
+/* The folder that holds the code of the library: its own, or the program's. */
+static bool own_folder(char *folder, size_t bytes)
+{
+    Dl_info info;
+    char path[PATH_MAX];
+    if (!dladdr((const void *)&shard_module_own_base, &info) || !info.dli_fname || !realpath(info.dli_fname, path))
+        return false;
+    *strrchr(path, '/') = '\0';
+    return (size_t)snprintf(folder, bytes, "%s", path) < bytes;
+}
+
+/* The module's path in `found`; false if no folder has it. */
+static bool find_module(const char *folders, const char *name, char *found, size_t bytes)
+{
+    while (folders && *folders) {
+        size_t length = strcspn(folders, ":");
+        int used = snprintf(found, bytes, "%.*s/libshard-%s.so", (int)length, folders, name);
+        if (used > 0 && (size_t)used < bytes && access(found, R_OK) == 0)
+            return true;
+        folders += length + (folders[length] == ':');
+    }
+    return false;
+}
+
+void *shard_module_load(const char *name, const char *symbol, const char *missing, const char *install, bool global)
+{
+    char own[PATH_MAX] = ".", path[PATH_MAX];
+    own_folder(own, sizeof own);
+    char *folders = shard_format("%s:%s:%s/libshard", shard_env_string("SHARD_MODULE_PATH", ""), own, own);
+    if (!folders)
+        return NULL;
+    bool found = find_module(folders, name, path, sizeof path);
+    if (!found)
+        shard_error(SHARD_ERROR_UNAVAILABLE, "no libshard-%s.so in %s: %s", name, folders + strspn(folders, ":"), missing);
+    free(folders);
+    if (!found)
+        return NULL;
+    void *module = dlopen(path, RTLD_NOW | (global ? RTLD_GLOBAL : RTLD_LOCAL));
+    if (!module)
+        return shard_fail_null(SHARD_ERROR_UNAVAILABLE, "cannot load libshard-%s.so (%s): %s", name, install, dlerror());
+    void *function = dlsym(module, symbol);
+    if (!function)
+        return shard_fail_null(SHARD_ERROR_UNAVAILABLE, "libshard-%s.so is no module of this library: %s", name, dlerror());
+    return function;
+}

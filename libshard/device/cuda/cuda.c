@@ -1,0 +1,94 @@
+/* The CUDA module: opens devices and hands out their table. */
+#include "device/cuda/cuda.h"
+
+#include "base/env.h"
+#include "base/log.h"
+#include "base/memory.h"
+#include "device/cuda/module.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+#define ENTRY(entry) .entry = shard_cuda_##entry,
+static const shard_device_ops operations = {SHARD_CUDA_ENTRIES(ENTRY)};
+#undef ENTRY
+
+enum { MOST_DEVICES = 64 };
+
+typedef struct opened {
+    shard_device device;
+    shard_cuda cuda;
+    char name[24];
+} opened;
+
+static opened *devices[MOST_DEVICES];
+
+shard_status shard_cuda_check(cudaError_t error, const char *call)
+{
+    if (error == cudaSuccess)
+        return SHARD_OK;
+    cudaGetLastError(); /* errors that the next call would report again */
+    shard_status status = error == cudaErrorMemoryAllocation ? SHARD_ERROR_MEMORY : SHARD_ERROR_DEVICE;
+    return shard_error(status, "cuda: %.*s: %s (%s)", (int)strcspn(call, "("), call, cudaGetErrorString(error),
+                       cudaGetErrorName(error));
+}
+
+/* How many GPUs there are; 0 with the error set where there is none. */
+static int count_devices(void)
+{
+    int count = 0;
+    cudaError_t error = cudaGetDeviceCount(&count);
+    if (error == cudaErrorInsufficientDriver || error == cudaErrorNoDevice || (error == cudaSuccess && count == 0)) {
+        cudaGetLastError();
+        shard_error(SHARD_ERROR_UNAVAILABLE, "cuda: no GPU here (%s)",
+                    error == cudaErrorInsufficientDriver ? "no NVIDIA driver, or one that is older than this build's CUDA"
+                                                         : "the NVIDIA driver sees none");
+        return 0;
+    }
+    return shard_cuda_check(error, "cudaGetDeviceCount") == SHARD_OK ? count : 0;
+}
+
+static shard_status start(opened *device, int ordinal)
+{
+    shard_cuda *cuda = &device->cuda;
+    cuda->ordinal = ordinal;
+    SHARD_CUDA_TRY(cudaSetDevice(ordinal));
+    SHARD_CUDA_TRY(cudaDeviceGetAttribute(&cuda->multiprocessors, cudaDevAttrMultiProcessorCount, ordinal));
+    SHARD_CUDA_TRY(cudaStreamCreateWithFlags(&cuda->stream, cudaStreamNonBlocking));
+    SHARD_CUDA_TRY(cudaDeviceGetDefaultMemPool(&cuda->pool, ordinal));
+    uint64_t keep = UINT64_MAX; /* what was touched stays until trim */
+    SHARD_CUDA_TRY(cudaMemPoolSetAttribute(cuda->pool, cudaMemPoolAttrReleaseThreshold, &keep));
+    snprintf(device->name, sizeof device->name, "cuda:%d", ordinal);
+    device->device = (shard_device){.ops = &operations, .name = device->name, .state = cuda};
+    return SHARD_OK;
+}
+
+shard_device *shard_cuda_module_open(const shard_module_base *base, int ordinal)
+{
+    if (!shard_module_begin(base))
+        return NULL;
+    static int own = -1; /* this rank's, once it is known */
+    if (ordinal < 0 && own >= 0)
+        return &devices[own]->device;
+    int count = count_devices();
+    int64_t local_rank;
+    if (count == 0 || shard_env_integer("LOCAL_RANK", 0, 0, INT32_MAX, &local_rank) != SHARD_OK)
+        return NULL;
+    bool chosen = ordinal < 0;
+    if (chosen)
+        ordinal = (int)(local_rank % count);
+    if (ordinal >= count || ordinal >= MOST_DEVICES)
+        return shard_fail_null(SHARD_ERROR_UNAVAILABLE, "cuda: there is no GPU %d here; GPUs: %d", ordinal, count);
+    if (!devices[ordinal]) {
+        opened *device = shard_calloc(1, sizeof *device);
+        if (!device || start(device, ordinal) != SHARD_OK) {
+            free(device);
+            return NULL;
+        }
+        devices[ordinal] = device;
+        shard_log(SHARD_LOG_INFO, "device %s is open", device->name);
+    }
+    if (chosen)
+        own = ordinal;
+    return &devices[ordinal]->device;
+}

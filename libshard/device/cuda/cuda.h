@@ -1,0 +1,123 @@
+/*
+ * The CUDA device: what every file of this folder stands on.
+ *
+ * Invariants:
+ * - Everything goes to one stream of the device, in the order of the calls; only
+ *   the entries that device.h names wait for it. What happens on other streams
+ *   (collectives) is joined by events.
+ * - Sums are taken in an order that depends on the shapes alone: no float atomics.
+ * - Indices of elements are 64-bit: a batch times a million classes passes 2^31.
+ *
+ * Entries are called shard_cuda_<entry>. Kernels stand in .cu files with their
+ * launchers below them, forward beside backward; what only calls CUDA's libraries
+ * is C.
+ */
+#ifndef SHARD_DEVICE_CUDA_CUDA_H
+#define SHARD_DEVICE_CUDA_CUDA_H
+
+#include <cuda_runtime_api.h>
+
+#include <math.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#include "base/error.h"
+#include "device/device.h"
+
+/* Between the parts of a call's scratch memory, so that each is aligned for any use. */
+#define SHARD_CUDA_ALIGN 256
+
+typedef struct shard_cuda {
+    int ordinal;
+    int multiprocessors;
+    cudaStream_t stream;
+    cudaMemPool_t pool;
+    int64_t current, peak;           /* bytes handed out */
+    struct shard_cuda_blas *blas;    /* cuda_blas.c; made at its first use */
+    struct shard_cuda_dnn *dnn;      /* cuda_dnn.c */
+} shard_cuda;
+
+static inline shard_cuda *shard_cuda_of(const shard_device *device)
+{
+    return (shard_cuda *)device->state;
+}
+
+/* Reports an error of the runtime as the thread's, with the call that gave it;
+ * its status, OK for cudaSuccess. */
+shard_status shard_cuda_check(cudaError_t error, const char *call);
+
+#define SHARD_CUDA(call) shard_cuda_check(call, #call)
+#define SHARD_CUDA_TRY(call) SHARD_TRY(SHARD_CUDA(call))
+
+/* Scratch memory of the device for one call: taken and given back in the stream's
+ * order, so that it may be given back before the work that uses it has run. It
+ * counts as tensors' memory. NULL with the error set; release takes NULL. */
+void *shard_cuda_scratch(shard_device *device, size_t bytes);
+void shard_cuda_scratch_release(shard_device *device, void *memory, size_t bytes);
+
+/* The whole table. */
+#define SHARD_CUDA_ENTRIES(X)                                                                                                    \
+    X(allocate)                                                                                                                  \
+    X(release)                                                                                                                   \
+    X(memory_stats)                                                                                                              \
+    X(reset_peak)                                                                                                                \
+    X(trim)                                                                                                                      \
+    X(allocate_host)                                                                                                             \
+    X(release_host)                                                                                                              \
+    X(synchronize)                                                                                                               \
+    X(copy_in)                                                                                                                   \
+    X(copy_out)                                                                                                                  \
+    X(copy_rows)                                                                                                                 \
+    X(zero)                                                                                                                      \
+    X(fill)                                                                                                                      \
+    X(cast)                                                                                                                      \
+    X(axpby)                                                                                                                     \
+    X(unary)                                                                                                                     \
+    X(unary_backward)                                                                                                            \
+    X(binary)                                                                                                                    \
+    X(sum_rows)                                                                                                                  \
+    X(permute)                                                                                                                   \
+    X(random_uniform)                                                                                                            \
+    X(random_normal)                                                                                                             \
+    X(dropout)                                                                                                                   \
+    X(matmul)                                                                                                                    \
+    X(linear)                                                                                                                    \
+    X(conv2d)                                                                                                                    \
+    X(conv2d_backward_data)                                                                                                      \
+    X(conv2d_backward_weight)                                                                                                    \
+    X(max_pool)                                                                                                                  \
+    X(max_pool_backward)                                                                                                         \
+    X(avg_pool)                                                                                                                  \
+    X(avg_pool_backward)                                                                                                         \
+    X(layer_norm)                                                                                                                \
+    X(layer_norm_backward)                                                                                                       \
+    X(batch_norm_sums)                                                                                                           \
+    X(batch_norm)                                                                                                                \
+    X(batch_norm_backward_sums)                                                                                                  \
+    X(batch_norm_backward)                                                                                                       \
+    X(softmax)                                                                                                                   \
+    X(softmax_backward)                                                                                                          \
+    X(check_index)                                                                                                               \
+    X(cross_entropy_stats)                                                                                                       \
+    X(cross_entropy_backward)                                                                                                    \
+    X(pick_target)                                                                                                               \
+    X(count_ahead)                                                                                                               \
+    X(embedding)                                                                                                                 \
+    X(embedding_backward)                                                                                                        \
+    X(sgd)
+
+#define SHARD_CUDA_DECLARE(entry) __attribute__((weak)) __typeof__(*((shard_device_ops *)0)->entry) shard_cuda_##entry;
+SHARD_CUDA_ENTRIES(SHARD_CUDA_DECLARE)
+#undef SHARD_CUDA_DECLARE
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

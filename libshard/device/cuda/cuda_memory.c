@@ -1,0 +1,127 @@
+/*
+ * The CUDA device's memory: the runtime's own stream-ordered pool, which keeps
+ * what it has (cuda.c sets its release threshold), with our count of what is in
+ * use; pinned memory for staging.
+ *
+ * Memory that is released is handed out again to work that is queued later on the
+ * same stream, so that nothing has to wait.
+ */
+#include "device/cuda/cuda.h"
+
+static void count(shard_cuda *cuda, int64_t bytes)
+{
+    int64_t current = __atomic_add_fetch(&cuda->current, bytes, __ATOMIC_RELAXED);
+    int64_t peak = __atomic_load_n(&cuda->peak, __ATOMIC_RELAXED);
+    while (current > peak && !__atomic_compare_exchange_n(&cuda->peak, &peak, current, true, __ATOMIC_RELAXED, __ATOMIC_RELAXED))
+        ;
+}
+
+void *shard_cuda_allocate(shard_device *device, size_t bytes)
+{
+    shard_cuda *cuda = shard_cuda_of(device);
+    void *memory = NULL;
+    cudaError_t error = cudaMallocFromPoolAsync(&memory, bytes, cuda->pool, cuda->stream);
+    if (error == cudaErrorMemoryAllocation) {
+        cudaGetLastError();
+        return shard_fail_null(SHARD_ERROR_MEMORY, "%s: no memory for %zu bytes; tensors hold %lld", device->name, bytes,
+                               (long long)cuda->current);
+    }
+    if (shard_cuda_check(error, "cudaMallocFromPoolAsync") != SHARD_OK)
+        return NULL;
+    count(cuda, (int64_t)bytes);
+    return memory;
+}
+
+void shard_cuda_release(shard_device *device, void *memory, size_t bytes)
+{
+    shard_cuda *cuda = shard_cuda_of(device);
+    if (!memory)
+        return;
+    SHARD_CUDA(cudaFreeAsync(memory, cuda->stream));
+    count(cuda, -(int64_t)bytes);
+}
+
+void *shard_cuda_scratch(shard_device *device, size_t bytes)
+{
+    return shard_cuda_allocate(device, bytes ? bytes : 1);
+}
+
+void shard_cuda_scratch_release(shard_device *device, void *memory, size_t bytes)
+{
+    shard_cuda_release(device, memory, bytes ? bytes : 1);
+}
+
+void shard_cuda_memory_stats(const shard_device *device, shard_memory_stats *stats)
+{
+    const shard_cuda *cuda = shard_cuda_of(device);
+    uint64_t reserved = 0;
+    SHARD_CUDA(cudaMemPoolGetAttribute(cuda->pool, cudaMemPoolAttrReservedMemCurrent, &reserved));
+    *stats = (shard_memory_stats){.current = __atomic_load_n(&cuda->current, __ATOMIC_RELAXED),
+                                  .peak = __atomic_load_n(&cuda->peak, __ATOMIC_RELAXED),
+                                  .reserved = (int64_t)reserved};
+}
+
+void shard_cuda_reset_peak(shard_device *device)
+{
+    shard_cuda *cuda = shard_cuda_of(device);
+    __atomic_store_n(&cuda->peak, __atomic_load_n(&cuda->current, __ATOMIC_RELAXED), __ATOMIC_RELAXED);
+}
+
+void shard_cuda_trim(shard_device *device)
+{
+    shard_cuda *cuda = shard_cuda_of(device);
+    if (SHARD_CUDA(cudaStreamSynchronize(cuda->stream)) == SHARD_OK)
+        SHARD_CUDA(cudaMemPoolTrimTo(cuda->pool, 0));
+}
+
+void *shard_cuda_allocate_host(shard_device *device, size_t bytes)
+{
+    (void)device;
+    void *memory = NULL;
+    return SHARD_CUDA(cudaHostAlloc(&memory, bytes, cudaHostAllocPortable)) == SHARD_OK ? memory : NULL;
+}
+
+void shard_cuda_release_host(shard_device *device, void *memory, size_t bytes)
+{
+    (void)device, (void)bytes;
+    if (memory)
+        SHARD_CUDA(cudaFreeHost(memory));
+}
+
+shard_status shard_cuda_synchronize(shard_device *device)
+{
+    return SHARD_CUDA(cudaStreamSynchronize(shard_cuda_of(device)->stream));
+}
+
+/* ---- copies ---- */
+
+shard_status shard_cuda_copy_in(shard_device *device, void *to, const void *from_host, size_t bytes)
+{
+    if (bytes == 0)
+        return SHARD_OK;
+    return SHARD_CUDA(cudaMemcpyAsync(to, from_host, bytes, cudaMemcpyHostToDevice, shard_cuda_of(device)->stream));
+}
+
+shard_status shard_cuda_copy_out(shard_device *device, void *to_host, const void *from, size_t bytes)
+{
+    cudaStream_t stream = shard_cuda_of(device)->stream;
+    if (bytes)
+        SHARD_CUDA_TRY(cudaMemcpyAsync(to_host, from, bytes, cudaMemcpyDeviceToHost, stream));
+    return SHARD_CUDA(cudaStreamSynchronize(stream));
+}
+
+shard_status shard_cuda_copy_rows(shard_device *device, void *to, size_t to_pitch, const void *from, size_t from_pitch,
+                                  size_t width, size_t rows)
+{
+    cudaStream_t stream = shard_cuda_of(device)->stream;
+    if (width == 0 || rows == 0)
+        return SHARD_OK;
+    if (rows == 1 || (to_pitch == width && from_pitch == width))
+        return SHARD_CUDA(cudaMemcpyAsync(to, from, width * rows, cudaMemcpyDeviceToDevice, stream));
+    return SHARD_CUDA(cudaMemcpy2DAsync(to, to_pitch, from, from_pitch, width, rows, cudaMemcpyDeviceToDevice, stream));
+}
+
+shard_status shard_cuda_zero(shard_device *device, void *to, size_t bytes)
+{
+    return bytes ? SHARD_CUDA(cudaMemsetAsync(to, 0, bytes, shard_cuda_of(device)->stream)) : SHARD_OK;
+}

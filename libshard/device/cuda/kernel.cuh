@@ -1,0 +1,160 @@
+/*
+ * What kernels share: launching, types, 16-byte packs, sums of a warp and a block.
+ *
+ * Kernels are written once for T, the type in memory, and compute in Real<T>:
+ * double for double, else float, rounded once on the way back. The same text is
+ * compiled by nvcc and, for the tests, by a host compiler against stand-ins for
+ * CUDA's headers (tests/support/cuda_emulation). Therefore: kernels are launched by
+ * launch(), never by <<<>>>; shared memory is of a size known here, never `extern`;
+ * every thread of a block reaches each block-wide sum.
+ */
+#ifndef SHARD_DEVICE_CUDA_KERNEL_CUH
+#define SHARD_DEVICE_CUDA_KERNEL_CUH
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+#include <cuda_runtime.h>
+
+#define SHARD_KERNEL static __host__ __device__ inline
+#include "device/cuda/cuda.h"
+
+namespace shard {
+
+enum { WARP = 32, BLOCK = 256 /* threads, where nothing speaks for another number */ };
+
+/* ---- launching ---- */
+
+/* Launches kernel(args...) on the device's stream. */
+template <class... Parameters, class... Arguments>
+shard_status launch(shard_device *device, void (*kernel)(Parameters...), dim3 grid, dim3 block, Arguments &&...arguments)
+{
+    cudaLaunchConfig_t config = {};
+    config.gridDim = grid;
+    config.blockDim = block;
+    config.stream = shard_cuda_of(device)->stream;
+    return shard_cuda_check(cudaLaunchKernelEx(&config, kernel, Parameters(arguments)...), "kernel");
+}
+
+inline int64_t divide_up(int64_t a, int64_t b)
+{
+    return (a + b - 1) / b;
+}
+
+/* Blocks for a loop over n items, `each` a block, that strides over the grid: as many
+ * as keep the device busy, no more. At least 1. */
+inline unsigned blocks_for(shard_device *device, int64_t n, int64_t each)
+{
+    int64_t most = (int64_t)shard_cuda_of(device)->multiprocessors * 16, blocks = divide_up(n, each);
+    return (unsigned)(blocks < 1 ? 1 : blocks < most ? blocks : most);
+}
+
+/* ---- types ---- */
+
+template <class T> struct RealOf { using type = float; };
+template <> struct RealOf<double> { using type = double; };
+template <class T> using Real = typename RealOf<T>::type;
+
+static __device__ inline float to_real(float x) { return x; }
+static __device__ inline double to_real(double x) { return x; }
+static __device__ inline float to_real(__nv_bfloat16 x) { return __bfloat162float(x); }
+static __device__ inline float to_real(__half x) { return __half2float(x); }
+
+template <class T> struct Rounded;
+template <> struct Rounded<float> { static __device__ inline float from(float x) { return x; } };
+template <> struct Rounded<double> { static __device__ inline double from(double x) { return x; } };
+template <> struct Rounded<__nv_bfloat16> { static __device__ inline __nv_bfloat16 from(float x) { return __float2bfloat16_rn(x); } };
+template <> struct Rounded<__half> { static __device__ inline __half from(float x) { return __float2half_rn(x); } };
+template <class T> static __device__ inline T round_to(Real<T> x) { return Rounded<T>::from(x); }
+
+/* Calls body(T()) for the floating dtype's type: by_float(dtype, [&](auto t) { using T = decltype(t); ... }). */
+template <class Body> shard_status by_float(shard_dtype dtype, Body &&body)
+{
+    switch (dtype) {
+    case SHARD_FLOAT32:
+        return body(float());
+    case SHARD_FLOAT64:
+        return body(double());
+    case SHARD_BFLOAT16:
+        return body(__nv_bfloat16());
+    case SHARD_FLOAT16:
+        return body(__half());
+    default:
+        return shard_error(SHARD_ERROR_INTERNAL, "cuda: dtype %d is not a floating one", (int)dtype);
+    }
+}
+
+/* The same for every dtype. */
+template <class Body> shard_status by_dtype(shard_dtype dtype, Body &&body)
+{
+    switch (dtype) {
+    case SHARD_INT64:
+        return body(int64_t());
+    case SHARD_INT32:
+        return body(int32_t());
+    case SHARD_UINT8:
+        return body(uint8_t());
+    default:
+        return by_float(dtype, body);
+    }
+}
+
+/* ---- 16-byte packs ---- */
+
+template <class T> struct alignas(16) Pack {
+    enum { SIZE = 16 / sizeof(T) };
+    T value[SIZE];
+};
+
+/* A pack from or to memory that is aligned to 16 bytes, in one access. */
+template <class T> static __device__ inline Pack<T> load_pack(const T *from)
+{
+    Pack<T> pack;
+    *(uint4 *)&pack = *(const uint4 *)from;
+    return pack;
+}
+template <class T> static __device__ inline void store_pack(T *to, const Pack<T> &pack)
+{
+    *(uint4 *)to = *(const uint4 *)&pack;
+}
+
+/* Whether all of the pointers (NULL counts) are multiples of 16. */
+template <class... Pointers> bool aligned16(Pointers... pointers)
+{
+    return ((... | (uintptr_t)pointers) & 15) == 0;
+}
+
+/* ---- reductions; every thread gets the result, in the same order each time ---- */
+
+struct Sum {
+    template <class R> static __device__ inline R join(R a, R b) { return a + b; }
+};
+struct Maximum { /* of numbers; a NaN wins */
+    template <class R> static __device__ inline R join(R a, R b) { return a != a || a > b ? a : b; }
+};
+
+/* Every lane of the warp takes part. */
+template <class Join, class R> static __device__ inline R warp_reduce(R value)
+{
+    for (int step = WARP / 2; step > 0; step /= 2)
+        value = Join::join(value, __shfl_xor_sync(0xffffffffu, value, step));
+    return value;
+}
+
+/* Every thread of a one-dimensional block of THREADS takes part; a multiple of WARP. */
+template <int THREADS, class Join, class R> static __device__ inline R block_reduce(R value)
+{
+    __shared__ R warps[THREADS / WARP];
+    value = warp_reduce<Join>(value);
+    __syncthreads(); /* the last call's readers are done */
+    if (threadIdx.x % WARP == 0)
+        warps[threadIdx.x / WARP] = value;
+    __syncthreads();
+    value = warps[0];
+    for (int i = 1; i < THREADS / WARP; i++)
+        value = Join::join(value, warps[i]);
+    return value;
+}
+
+} // namespace shard
+
+#endif
