@@ -48,6 +48,7 @@ static void tear_down(void)
 static loader_options usual(void)
 {
     return (loader_options){
+        .device = shard_device_open("cpu"),
         .folder = folder,
         .batch = 6,
         .seed = 11,

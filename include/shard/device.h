@@ -14,11 +14,15 @@ typedef struct shard_device shard_device;
 
 /* The device of that name: "cpu"; "cuda:1", the GPU of that number; "cuda", the
  * one that is this rank's on its machine (LOCAL_RANK modulo their number). With
- * NULL, the one that SHARD_DEVICE names, else the CPU: where a tensor goes for
- * which no device is named. NULL with the error set (UNAVAILABLE, with why and
+ * NULL, where a tensor goes for which no device is named: the one of
+ * shard_set_default_device, else the one that SHARD_DEVICE names, else the CPU. NULL with the error set (UNAVAILABLE, with why and
  * what to install) if it is not here. Never destroyed by the caller. Not
  * collective. */
 SHARD_API shard_device *shard_device_open(const char *name);
+
+/* Where this thread's tensors go for which no device is named, as
+ * torch.set_default_device. NULL: SHARD_DEVICE decides again. */
+SHARD_API void shard_set_default_device(shard_device *device);
 
 /* "cpu", "cuda:0"; static. */
 SHARD_API const char *shard_device_name(const shard_device *device);
@@ -37,6 +41,16 @@ SHARD_API void shard_reset_peak_memory(shard_device *device);
 
 /* Gives memory that the pool keeps but nobody uses back to the system. */
 SHARD_API void shard_trim_memory(shard_device *device);
+
+/* Host memory that the device copies from without the host waiting: pinned memory,
+ * for batches that are loaded ahead; plain memory for the CPU. Aligned to 64
+ * bytes, content undefined. What shard_copy_from_host or shard_from_host is given
+ * from it may be overwritten after the next call that waits for the device
+ * (shard_item, shard_copy_to_host, shard_synchronize, a loss). NULL with the error
+ * set (MEMORY). Given back with the same number of bytes, by any thread; NULL is
+ * fine there. Not collective. */
+SHARD_API void *shard_allocate_host(shard_device *device, size_t bytes);
+SHARD_API void shard_free_host(shard_device *device, void *memory, size_t bytes);
 
 /* Waits until everything queued on the device is done. */
 SHARD_API shard_status shard_synchronize(shard_device *device);

@@ -47,7 +47,7 @@ typedef struct shard_placement {
 typedef struct shard_tensor_options {
     int reserved;
     shard_dtype dtype;    /* float32 */
-    shard_device *device; /* shard_device_open(NULL): SHARD_DEVICE, else the CPU */
+    shard_device *device; /* shard_device_open(NULL) */
     bool requires_grad;   /* a leaf whose gradient shard_backward computes */
 } shard_tensor_options;
 

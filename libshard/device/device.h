@@ -251,8 +251,7 @@ shard_device *shard_cpu(void);
  * is loaded when asked for; NULL with the error set. */
 shard_device *shard_cuda_open(int ordinal);
 
-/* Where a tensor goes for which no device is named: SHARD_DEVICE, else the CPU.
- * NULL with the error set. */
+/* Where this thread's tensors go for which no device is named. NULL with the error set. */
 shard_device *shard_default_device(void);
 
 #endif

@@ -30,9 +30,16 @@ shard_device *shard_device_open(const char *name)
     return shard_fail_null(SHARD_ERROR_UNAVAILABLE, "device \"%s\": there is no such device; known: cpu, cuda, cuda:N", name);
 }
 
+static _Thread_local shard_device *default_device;
+
 shard_device *shard_default_device(void)
 {
-    return shard_device_open(shard_env_string("SHARD_DEVICE", "cpu"));
+    return default_device ? default_device : shard_device_open(shard_env_string("SHARD_DEVICE", "cpu"));
+}
+
+void shard_set_default_device(shard_device *device)
+{
+    default_device = device;
 }
 
 const char *shard_device_name(const shard_device *device)
@@ -58,6 +65,19 @@ void shard_trim_memory(shard_device *device)
 {
     if (device)
         device->ops->trim(device);
+}
+
+void *shard_allocate_host(shard_device *device, size_t bytes)
+{
+    if (!device)
+        return shard_null_argument("shard_allocate_host", "device"), NULL;
+    return device->ops->allocate_host(device, bytes ? bytes : 1);
+}
+
+void shard_free_host(shard_device *device, void *memory, size_t bytes)
+{
+    if (device && memory)
+        device->ops->release_host(device, memory, bytes ? bytes : 1);
 }
 
 shard_status shard_synchronize(shard_device *device)

@@ -20,7 +20,8 @@ double totals_mean(double sum, const totals *of)
 
 static shard_status sum_over_world(totals *own)
 {
-    shard_tensor *sums = shard_from_host(own, SHARD_SHAPE(sizeof *own / sizeof(double)), .dtype = SHARD_FLOAT64);
+    shard_tensor *sums =
+        shard_from_host(own, SHARD_SHAPE(sizeof *own / sizeof(double)), .dtype = SHARD_FLOAT64, .device = shard_device_open("cpu"));
     shard_status status = shard_all_reduce(sums, SHARD_SUM, shard_world());
     return status == SHARD_OK ? shard_copy_to_host(sums, own, sizeof *own) : status;
 }

@@ -42,6 +42,7 @@ static shard_status open_folders(dataset *data, const options *wanted, bool vali
 static loader *open_loader(const dataset *data, const options *wanted, bool training)
 {
     return loader_open(&(loader_options){
+        .device = shard_device_open(NULL),
         .folder = training ? data->train_folder : data->val_folder,
         .made_up = {.samples = training ? data->train_images : data->val_images,
                     .first = training ? 0 : data->train_images,

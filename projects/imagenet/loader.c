@@ -40,6 +40,7 @@ struct loader {
     loader_options options;
     sampler sampling;
     int64_t steps, sample_floats;
+    int64_t most; /* samples in a slot */
     pthread_t *threads;
     int threads_started;
     workbench own; /* of the caller's thread, when there are no workers */
@@ -315,12 +316,11 @@ static shard_status make_slots(loader *loading)
     bool made = loading->slots && !__builtin_mul_overflow(most, loading->sample_floats * (int64_t)sizeof(float), &bytes);
     for (int64_t i = 0; i < loading->slot_count && made; i++) {
         slot *into = loading->slots + i;
-        void *images = NULL;
-        made = posix_memalign(&images, 64, (size_t)bytes + 64) == 0;
-        into->images = images;
-        into->labels = made ? malloc((size_t)most * sizeof *into->labels + 1) : NULL;
-        made = made && into->labels;
+        into->images = shard_allocate_host(options->device, (size_t)bytes);
+        into->labels = into->images ? shard_allocate_host(options->device, (size_t)most * sizeof *into->labels) : NULL;
+        made = into->labels != NULL;
     }
+    loading->most = most;
     return made ? SHARD_OK
                 : shard_error(SHARD_ERROR_MEMORY,
                               "loader: no memory for %" PRId64 " batches of %" PRId64 " images of %" PRId64 " x %" PRId64
@@ -384,9 +384,11 @@ void loader_close(loader *loading)
     pthread_mutex_unlock(&loading->ring.lock);
     for (int i = 0; i < loading->threads_started; i++)
         pthread_join(loading->threads[i], NULL);
+    shard_device *device = loading->options.device;
     for (int64_t i = 0; i < loading->slot_count; i++) {
-        free(loading->slots[i].images);
-        free(loading->slots[i].labels);
+        slot *of = loading->slots + i;
+        shard_free_host(device, of->images, (size_t)(loading->most * loading->sample_floats) * sizeof *of->images);
+        shard_free_host(device, of->labels, (size_t)loading->most * sizeof *of->labels);
     }
     pthread_mutex_destroy(&loading->ring.lock);
     pthread_cond_destroy(&loading->ring.work);

@@ -11,12 +11,13 @@
 #include "synthetic.h"
 #include "transform.h"
 
-#include <shard/base.h>
+#include <shard/device.h>
 
 /* The label of a slot whose image is damaged: the loss's ignore_index. */
 #define LOADER_IGNORED (-100)
 
 typedef struct loader_options {
+    shard_device *device; /* where batches go: they are made in memory that it copies from directly */
     const image_folder *folder; /* where the images are; stays the caller's. If NULL, they are made up: */
     synthetic made_up;
     int64_t batch; /* of the whole job */

@@ -4,8 +4,10 @@
 
 static shard_status run_it(const options *wanted)
 {
-    trainer run;
-    shard_status status = trainer_open(&run, wanted);
+    trainer run = {0};
+    shard_device *device = wanted->device ? shard_device_open(wanted->device) : NULL;
+    shard_set_default_device(device);
+    shard_status status = shard_last_status() == SHARD_OK ? trainer_open(&run, wanted) : shard_agree(shard_world());
     if (status == SHARD_OK && wanted->evaluate) {
         totals whole;
         status = evaluate(&run, &whole);

@@ -59,7 +59,7 @@ static double resident_mib(void)
 
 static measures measure(const metrics *to, double seconds)
 {
-    shard_memory_stats memory = shard_get_memory_stats(shard_device_open("cpu"));
+    shard_memory_stats memory = shard_get_memory_stats(shard_device_open(NULL));
     return (measures){
         .parameters = (double)to->model.own_parameters,
         .seconds = seconds,
@@ -138,7 +138,7 @@ shard_status metrics_write(metrics *to, const metrics_entry *entry)
         return shard_error(SHARD_ERROR_MEMORY, "no memory for the metrics of %d ranks", ranks);
     shard_status status = SHARD_OK;
     SHARD_SCOPE {
-        shard_tensor *row = shard_from_host(&own, SHARD_SHAPE(1, MEASURES), .dtype = SHARD_FLOAT64);
+        shard_tensor *row = shard_from_host(&own, SHARD_SHAPE(1, MEASURES), .dtype = SHARD_FLOAT64, .device = shard_device_open("cpu"));
         status = shard_copy_to_host(shard_gather(row, 0, world), all, (size_t)ranks * sizeof *all);
     }
     if (status == SHARD_OK && to->file)

@@ -68,7 +68,9 @@ static const entry table[] = {
     {WHOLE, "skip-bad-images", "let up to N damaged images of an epoch pass; each is told with its path", "N",
      AT(skip_bad_images), .most = MOST_WHOLE},
 
-    {HEADING, "Model parallel", NULL},
+    {HEADING, "Ranks", NULL},
+    {TEXT, "device", "cpu; cuda, this rank's GPU of its machine; cuda:N. Without it what SHARD_DEVICE says, else cpu", "DEVICE",
+     AT(device)},
     {FLAG, "enable-model-parallel", "split the final layer over ranks", AT(enable_model_parallel)},
     {CHOICE, "model-parallel-dim", "row (or 0): its inputs are split; column (or 1, -1): its outputs", "DIM",
      AT(model_parallel_dim), .choices = splits},

@@ -19,6 +19,7 @@ typedef struct options {
     int64_t num_classes; /* 0: as many as DIR has, or 1000 */
     const char *pretrained;
 
+    const char *device;
     bool enable_model_parallel, sync_bn;
     int model_parallel_dim; /* shard_split */
     int64_t model_parallel_size;
