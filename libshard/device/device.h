@@ -185,6 +185,19 @@ typedef struct shard_device_ops {
      * sums [2 * channels] = sum d, then sum d^2. */
     shard_status (*batch_norm_sums)(shard_device *, int64_t rows, int64_t channels, const void *x, const double *shift, double *sums,
                                     shard_dtype);
+    /* Makes of such sums, in place, those of x and x^2: what members with other shifts add up. */
+    shard_status (*batch_norm_unshift)(shard_device *, int64_t rows, int64_t channels, const double *shift, double *sums);
+    /* From the sums over `count` rows, about shift as above: mean, rstd = 1 / sqrt(variance
+     * + eps) [channels], the variance being that of the rows. If they are not NULL,
+     * running_mean and running_var [channels] of the parameters' dtype become
+     * (1 - momentum) * what they were + momentum * the mean, or squares / (count - 1).
+     * count 0: mean = shift, variance = 0, and the running ones are left alone. */
+    shard_status (*batch_norm_statistics)(shard_device *, int64_t channels, double count, const double *shift, const double *sums,
+                                          double eps, double momentum, void *running_mean, void *running_var, double *mean,
+                                          double *rstd, shard_dtype);
+    /* mean and rstd from the running statistics. */
+    shard_status (*batch_norm_recall)(shard_device *, int64_t channels, const void *running_mean, const void *running_var,
+                                      double eps, double *mean, double *rstd, shard_dtype);
     /* y = relu?(gamma * (x - mean) * rstd + beta + residual); mean, rstd [channels];
      * gamma, beta both or neither NULL; residual like x, or NULL. */
     shard_status (*batch_norm)(shard_device *, int64_t rows, int64_t channels, const void *x, const double *mean,

@@ -2,16 +2,12 @@
  * batch_norm: over all but the last dimension, over a group's rows too, with relu
  * and the addition before it in the same pass.
  *
- * The sums over rows are the device's; what is done to a number for each channel
- * is done here in float64, after they have been summed over the group. There a
- * member's sums are those of x itself and x^2: the shift that keeps them exact on
- * the device may be another on each member. A member that fails before a
- * collective takes part in it all the same, and so tells the others.
+ * Nothing waits for the device. What members add up are the sums of x itself and
+ * x^2: the shift that keeps a member's own exact may be another on each. How many
+ * rows they have in all they tell each other before that. A member that fails
+ * before a collective takes part in it all the same, and so tells the others.
  */
 #include "op/op.h"
-
-#include <math.h>
-#include <stdlib.h>
 
 enum { X, WEIGHT, BIAS, RESIDUAL };
 enum { SAVED_X, SAVED_Y, SAVED_WEIGHT, SAVED_MEAN, SAVED_RSTD };
@@ -102,133 +98,62 @@ typedef struct batch_norm {
     shard_tensor *x, *running_mean, *running_var, *weight, *bias;
     shard_batch_norm_options options;
     int64_t rows, channels;
+    int64_t count; /* rows of all members */
     shard_tensor *y, *mean, *rstd;
-    /* On the host: [channels] the mean, [channels] the sum of squared differences from
-     * it (or, while they are summed over the group, the sums of x and x^2), and the rows. */
-    double *moments;
 } batch_norm;
 
-/* host [channels] = tensor, whatever its dtype. */
-static shard_status read_doubles(shard_tensor *tensor, double *host)
+/* [channels], float64: the running mean, near which the mean is. */
+static shard_tensor *guess_mean(const batch_norm *b)
 {
-    shard_tensor *doubles = shard_workspace(tensor, shard_numel(tensor), SHARD_FLOAT64);
+    shard_tensor *guess = shard_workspace(b->x, b->channels, SHARD_FLOAT64);
     void *memory[2];
-    if (!doubles || !shard_load(SHARD_INPUTS(tensor, doubles), memory))
-        return shard_last_status();
-    SHARD_TRY(SHARD_RUN(tensor, cast, shard_numel(tensor), memory[0], tensor->dtype, memory[1], SHARD_FLOAT64));
-    return shard_copy_to_host(doubles, host, (size_t)shard_numel(tensor) * sizeof *host);
+    if (!guess || !shard_load(SHARD_INPUTS(b->running_mean, guess), memory))
+        return NULL;
+    return shard_result(guess, SHARD_RUN(guess, cast, b->channels, memory[0], b->running_mean->dtype, memory[1], SHARD_FLOAT64));
 }
 
-static shard_status write_doubles(shard_tensor *tensor, const double *host)
+/* The sums over this member's rows, about *shift, which becomes NULL where members
+ * are to add them up. NULL if that fails. */
+static shard_tensor *own_sums(const batch_norm *b, shard_tensor **shift)
 {
-    int64_t n = shard_numel(tensor);
-    shard_tensor *doubles = shard_workspace(tensor, n, SHARD_FLOAT64);
-    if (!doubles)
-        return shard_last_status();
-    SHARD_TRY(shard_copy_from_host(doubles, host, (size_t)n * sizeof *host));
-    void *to = shard_tensor_memory_to_write(tensor);
-    return to ? SHARD_RUN(tensor, cast, n, shard_tensor_memory(doubles), SHARD_FLOAT64, to, tensor->dtype) : shard_last_status();
+    shard_tensor *sums = shard_workspace(b->x, 2 * b->channels, SHARD_FLOAT64);
+    *shift = b->running_mean ? guess_mean(b) : NULL;
+    void *memory[3];
+    if (!sums || (b->running_mean && !*shift) || !shard_load(SHARD_INPUTS(b->x, *shift, sums), memory))
+        return NULL;
+    if (SHARD_RUN(sums, batch_norm_sums, b->rows, b->channels, memory[0], memory[1], memory[2], b->x->dtype) != SHARD_OK)
+        return NULL;
+    if (*shift && shard_group_size(b->options.group) > 1) {
+        if (SHARD_RUN(sums, batch_norm_unshift, b->rows, b->channels, memory[1], memory[2]) != SHARD_OK)
+            return NULL;
+        *shift = NULL;
+    }
+    return sums;
 }
 
-/* moments of this member's rows; its sums are about the running mean. */
+/* mean and rstd of the group's rows; the running statistics follow them. Collective. */
 static shard_status measure(batch_norm *b)
 {
-    int64_t c = b->channels;
-    double *moments = b->moments, *shift = shard_calloc((size_t)c, sizeof *shift);
-    shard_tensor *sums = shard_workspace(b->x, 2 * c, SHARD_FLOAT64);
-    shard_tensor *about = b->running_mean ? shard_workspace(b->x, c, SHARD_FLOAT64) : NULL;
-    void *memory[3];
-    shard_status status = SHARD_ERROR_MEMORY;
-    if (shift && sums && (about || !b->running_mean)) {
-        status = b->running_mean ? read_doubles(b->running_mean, shift) : SHARD_OK;
-        if (status == SHARD_OK && about)
-            status = shard_copy_from_host(about, shift, (size_t)c * sizeof *shift);
-        if (status == SHARD_OK)
-            status = shard_load(SHARD_INPUTS(b->x, about, sums), memory) ? SHARD_OK : shard_last_status();
-        if (status == SHARD_OK)
-            status = SHARD_RUN(b->x, batch_norm_sums, b->rows, c, memory[0], memory[1], memory[2], b->x->dtype);
-        if (status == SHARD_OK)
-            status = shard_copy_to_host(sums, moments, 2 * (size_t)c * sizeof *moments);
-    }
-    double n = (double)b->rows;
-    moments[2 * c] = n;
-    for (int64_t j = 0; status == SHARD_OK && j < c && b->rows; j++) {
-        double off = moments[j] / n; /* of the mean from the shift */
-        moments[c + j] -= n * off * off;
-        moments[j] = shift[j] + off;
-    }
-    free(shift);
-    return status;
+    const shard_batch_norm_options *options = &b->options;
+    shard_tensor *shift, *sums = own_sums(b, &shift);
+    SHARD_TRY(shard_group_all_reduce(options->group, sums ? shard_tensor_memory(sums) : NULL, 2 * b->channels, SHARD_FLOAT64,
+                                     SHARD_SUM));
+    bool follows = b->running_mean && b->count > 0;
+    void *memory[4], *running_mean = follows ? shard_tensor_memory_to_write(b->running_mean) : NULL;
+    void *running_var = follows ? shard_tensor_memory_to_write(b->running_var) : NULL;
+    if ((follows && (!running_mean || !running_var)) || !shard_load(SHARD_INPUTS(shift, sums, b->mean, b->rstd), memory))
+        return shard_last_status();
+    return SHARD_RUN(b->x, batch_norm_statistics, b->channels, (double)b->count, memory[0], memory[1], options->epsilon,
+                     options->momentum, running_mean, running_var, memory[2], memory[3], b->x->dtype);
 }
 
-/* moments of the group's rows. Collective. */
-static shard_status combine(batch_norm *b)
+static shard_status recall(const batch_norm *b)
 {
-    int64_t c = b->channels;
-    double *mean = b->moments, *squares = mean + c, n = mean[2 * c];
-    if (shard_group_size(b->options.group) == 1)
-        return SHARD_OK;
-    for (int64_t j = 0; j < c; j++) {
-        squares[j] += n * mean[j] * mean[j];
-        mean[j] *= n;
-    }
-    SHARD_TRY(shard_group_all_reduce(b->options.group, b->moments, 2 * c + 1, SHARD_FLOAT64, SHARD_SUM));
-    n = mean[2 * c];
-    for (int64_t j = 0; j < c && n > 0; j++) {
-        mean[j] /= n;
-        squares[j] -= n * mean[j] * mean[j];
-    }
-    return SHARD_OK;
-}
-
-/* running += momentum * (now - running), where the variance now is the unbiased one. */
-static shard_status update_running(batch_norm *b)
-{
-    int64_t c = b->channels;
-    double n = b->moments[2 * c], momentum = b->options.momentum;
-    shard_tensor *const running[] = {b->running_mean, b->running_var};
-    if (!b->running_mean || n == 0)
-        return SHARD_OK;
-    double *values = shard_calloc((size_t)c, sizeof *values);
-    shard_status status = values ? SHARD_OK : SHARD_ERROR_MEMORY;
-    for (int which = 0; which < 2 && status == SHARD_OK; which++) {
-        const double *now = b->moments + which * c;
-        status = read_doubles(running[which], values);
-        for (int64_t j = 0; j < c; j++)
-            values[j] = (1 - momentum) * values[j] + momentum * (which ? fmax(now[j], 0) / (n - 1) : now[j]);
-        if (status == SHARD_OK)
-            status = write_doubles(running[which], values);
-    }
-    free(values);
-    return status;
-}
-
-/* mean and rstd from the moments, which are used up. */
-static shard_status finish(batch_norm *b)
-{
-    int64_t c = b->channels;
-    double *squares = b->moments + c, n = b->moments[2 * c];
-    if (n == 1)
-        return shard_error(SHARD_ERROR_SHAPE,
-                           "shard_batch_norm: expected more than 1 value per channel when training, got x of "
-                           "shape %s",
-                           shard_shape_text(&b->x->shape));
-    SHARD_TRY(update_running(b));
-    for (int64_t j = 0; j < c; j++)
-        squares[j] = 1 / sqrt((n > 0 ? fmax(squares[j], 0) / n : 0) + b->options.epsilon);
-    SHARD_TRY(write_doubles(b->mean, b->moments));
-    return write_doubles(b->rstd, squares);
-}
-
-static shard_status recall(batch_norm *b)
-{
-    int64_t c = b->channels;
-    SHARD_TRY(read_doubles(b->running_mean, b->moments));
-    SHARD_TRY(read_doubles(b->running_var, b->moments + c));
-    for (int64_t j = 0; j < c; j++)
-        b->moments[c + j] = 1 / sqrt(b->moments[c + j] + b->options.epsilon);
-    SHARD_TRY(write_doubles(b->mean, b->moments));
-    return write_doubles(b->rstd, b->moments + c);
+    void *memory[4];
+    if (!shard_load(SHARD_INPUTS(b->running_mean, b->running_var, b->mean, b->rstd), memory))
+        return shard_last_status();
+    return SHARD_RUN(b->x, batch_norm_recall, b->channels, memory[0], memory[1], b->options.epsilon, memory[2], memory[3],
+                     b->x->dtype);
 }
 
 /* ---- forward ---- */
@@ -276,7 +201,7 @@ static bool check(batch_norm *b)
     return true;
 }
 
-/* Everything that can fail on this member alone, before the collective. */
+/* Everything that can fail on this member alone, before the collectives. */
 static bool prepare(batch_norm *b)
 {
     if (!check(b))
@@ -287,10 +212,19 @@ static bool prepare(batch_norm *b)
     b->y = shard_tensor_like(b->x);
     b->mean = shard_workspace(b->x, b->channels, SHARD_FLOAT64);
     b->rstd = shard_workspace(b->x, b->channels, SHARD_FLOAT64);
-    b->moments = shard_calloc(2 * (size_t)b->channels + 1, sizeof *b->moments);
-    if (!b->y || !b->mean || !b->rstd || !b->moments)
-        return false;
-    return !b->options.training || measure(b) == SHARD_OK;
+    return b->y && b->mean && b->rstd;
+}
+
+/* How many rows all members have. Collective. */
+static shard_status count_rows(batch_norm *b)
+{
+    b->count = b->rows;
+    SHARD_TRY(shard_group_all_reduce(b->options.group, &b->count, 1, SHARD_INT64, SHARD_SUM));
+    if (b->count != 1)
+        return SHARD_OK;
+    return shard_error(SHARD_ERROR_SHAPE,
+                       "shard_batch_norm: expected more than 1 value per channel when training, got x of shape %s",
+                       shard_shape_text(&b->x->shape));
 }
 
 static void record(const batch_norm *b)
@@ -305,7 +239,7 @@ static void record(const batch_norm *b)
         .channels = b->channels,
         .training = options->training,
         .relu = options->relu,
-        .count = options->training ? b->moments[2 * b->channels] : 0,
+        .count = options->training ? (double)b->count : 0,
         .group = options->group,
     };
     shard_save_for_backward(node, SAVED_X, b->x);
@@ -323,7 +257,7 @@ static shard_tensor *forward(batch_norm *b)
             shard_group_fail(options->group);
         return NULL;
     }
-    if ((options->training ? combine(b) : SHARD_OK) != SHARD_OK || (options->training ? finish(b) : recall(b)) != SHARD_OK)
+    if (options->training ? count_rows(b) != SHARD_OK || measure(b) != SHARD_OK : recall(b) != SHARD_OK)
         return NULL;
     void *memory[7];
     if (!shard_load(SHARD_INPUTS(b->x, b->mean, b->rstd, b->weight, b->bias, options->residual, b->y), memory) ||
@@ -343,6 +277,5 @@ shard_tensor *shard_batch_norm_with(shard_tensor *x, shard_tensor *running_mean,
     shard_scope_open(&scope);
     shard_tensor *y = shard_scope_hand_out(forward(&b), &scope);
     shard_scope_close(&scope);
-    free(b.moments);
     return y;
 }

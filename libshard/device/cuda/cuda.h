@@ -98,6 +98,9 @@ void shard_cuda_scratch_release(shard_device *device, void *memory, size_t bytes
     X(layer_norm)                                                                                                                \
     X(layer_norm_backward)                                                                                                       \
     X(batch_norm_sums)                                                                                                           \
+    X(batch_norm_unshift)                                                                                                        \
+    X(batch_norm_statistics)                                                                                                     \
+    X(batch_norm_recall)                                                                                                         \
     X(batch_norm)                                                                                                                \
     X(batch_norm_backward_sums)                                                                                                  \
     X(batch_norm_backward)                                                                                                       \

@@ -18,6 +18,36 @@ COLUMN_BODY(sum_squares)
     }
 }
 
+/* running = (1 - momentum) running + momentum now. */
+static void R(follow)(double momentum, double now, real *running)
+{
+    *running = (real)((1 - momentum) * (double)*running + momentum * now);
+}
+
+static void R(statistics)(int64_t channels, double count, const double *shift, const double *sums, double eps, double momentum,
+                          real *running_mean, real *running_var, double *mean, double *rstd)
+{
+    for (int64_t c = 0; c < channels; c++) {
+        double off = count > 0 ? sums[c] / count : 0; /* of the mean from the shift */
+        double squares = count > 0 ? sums[channels + c] - count * off * off : 0;
+        squares = squares < 0 ? 0 : squares;
+        mean[c] = (shift ? shift[c] : 0) + off;
+        rstd[c] = 1 / sqrt((count > 0 ? squares / count : 0) + eps);
+        if (running_mean && count > 0) {
+            R(follow)(momentum, mean[c], &running_mean[c]);
+            R(follow)(momentum, squares / (count - 1), &running_var[c]);
+        }
+    }
+}
+
+static void R(recall)(int64_t channels, const real *running_mean, const real *running_var, double eps, double *mean, double *rstd)
+{
+    for (int64_t c = 0; c < channels; c++) {
+        mean[c] = (double)running_mean[c];
+        rstd[c] = 1 / sqrt((double)running_var[c] + eps);
+    }
+}
+
 /* in: x, dy, y; dy counts where y is positive, or everywhere without y. */
 COLUMN_BODY(sum_gradients)
 {
@@ -165,6 +195,35 @@ shard_status KERNEL(batch_norm_sums)(shard_device *device, int64_t rows, int64_t
     shard_status status = SUM_COLUMNS(device, &job, sum_squares, sums);
     device->ops->release(device, repeated, (size_t)period * sizeof(double));
     return status;
+}
+
+shard_status KERNEL(batch_norm_unshift)(shard_device *device, int64_t rows, int64_t channels, const double *shift, double *sums)
+{
+    (void)device;
+    double n = (double)rows;
+    for (int64_t c = 0; shift && rows && c < channels; c++) {
+        double off = sums[c] / n, mean = shift[c] + off;
+        sums[channels + c] = sums[channels + c] - n * off * off + n * mean * mean;
+        sums[c] = n * mean;
+    }
+    return SHARD_OK;
+}
+
+shard_status KERNEL(batch_norm_statistics)(shard_device *device, int64_t channels, double count, const double *shift,
+                                           const double *sums, double eps, double momentum, void *running_mean, void *running_var,
+                                           double *mean, double *rstd, shard_dtype dtype)
+{
+    (void)device;
+    BY_TYPE(dtype, statistics, channels, count, shift, sums, eps, momentum, running_mean, running_var, mean, rstd);
+    return SHARD_OK;
+}
+
+shard_status KERNEL(batch_norm_recall)(shard_device *device, int64_t channels, const void *running_mean, const void *running_var,
+                                       double eps, double *mean, double *rstd, shard_dtype dtype)
+{
+    (void)device;
+    BY_TYPE(dtype, recall, channels, running_mean, running_var, eps, mean, rstd);
+    return SHARD_OK;
 }
 
 shard_status KERNEL(batch_norm_backward_sums)(shard_device *device, int64_t rows, int64_t channels, const void *x, const void *y,

@@ -47,6 +47,9 @@
     X(layer_norm)                                                                                                                \
     X(layer_norm_backward)                                                                                                       \
     X(batch_norm_sums)                                                                                                           \
+    X(batch_norm_unshift)                                                                                                        \
+    X(batch_norm_statistics)                                                                                                     \
+    X(batch_norm_recall)                                                                                                         \
     X(batch_norm)                                                                                                                \
     X(batch_norm_backward_sums)                                                                                                  \
     X(batch_norm_backward)                                                                                                       \
