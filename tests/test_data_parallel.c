@@ -206,6 +206,35 @@ START_TEST(test_leaves_parts_alone)
 }
 END_TEST
 
+/* A part that has no elements: its buffers are counted and given back like any. */
+static void takes_empty_parts(shard_group *world, void *context)
+{
+    (void)world, (void)context;
+    shard_mesh *mesh = shard_mesh_create(.model = 2);
+    shard_group *model = shard_mesh_model_group(mesh);
+    shard_range part = shard_split_range(1, 2, shard_group_rank(model));
+    int64_t before = shard_get_memory_stats(shard_device_open("cpu")).current;
+    SHARD_SCOPE
+    {
+        shard_tensor *weight = shard_as_split(shard_ones(SHARD_SHAPE(part.size, 3)), 0, model, part.start, 1);
+        shard_set_requires_grad(weight, true);
+        shard_tensors *list = shard_tensors_create();
+        check_ok(shard_tensors_add(list, "weight", weight));
+        shard_data_parallel *dp = shard_data_parallel_create(list);
+        check_ok(shard_backward(shard_reduce(shard_sum(weight), model)));
+        shard_data_parallel_destroy(dp);
+        shard_tensors_destroy(list);
+    }
+    ck_assert_int_eq(shard_get_memory_stats(shard_device_open("cpu")).current, before);
+    shard_mesh_destroy(mesh);
+}
+
+START_TEST(test_takes_empty_parts)
+{
+    run_job(4, takes_empty_parts, NULL);
+}
+END_TEST
+
 /* One rank's backward fails: all ranks get the same error, and no parameter moves. */
 static void fails_jointly(shard_group *world, void *context)
 {
@@ -242,6 +271,7 @@ int main(void)
     add_ranks_test(tcase, test_begins_alike);
     add_ranks_test(tcase, test_accumulates);
     add_ranks_test(tcase, test_leaves_parts_alone);
+    tcase_add_test(tcase, test_takes_empty_parts);
     tcase_add_test(tcase, test_fails_jointly);
     return test_run(suite);
 }

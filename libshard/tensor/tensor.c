@@ -15,8 +15,16 @@ shard_storage *shard_storage_make(shard_device *device, size_t bytes)
 {
     shard_storage *storage = shard_calloc(1, sizeof *storage);
     if (storage)
-        *storage = (shard_storage){.shares = 1, .device = device, .bytes = bytes};
+        *storage = (shard_storage){.shares = 1, .device = device, .bytes = bytes ? bytes : 1};
     return storage;
+}
+
+/* Its memory from an offset on, made if it was not yet. */
+static char *storage_memory(shard_storage *storage, size_t offset)
+{
+    if (!storage->memory)
+        storage->memory = storage->device->ops->allocate(storage->device, storage->bytes);
+    return storage->memory ? (char *)storage->memory + offset : NULL;
 }
 
 void shard_storage_drop(shard_storage *storage)
@@ -55,16 +63,8 @@ static shard_status follow_recipe(shard_tensor *tensor, void *memory)
 
 void *shard_tensor_memory(shard_tensor *tensor)
 {
-    shard_storage *storage = tensor->storage;
-    if (!storage->memory) {
-        size_t bytes = storage->bytes ? storage->bytes : 1;
-        storage->memory = storage->device->ops->allocate(storage->device, bytes);
-        if (!storage->memory)
-            return NULL;
-        storage->bytes = bytes;
-    }
-    char *memory = (char *)storage->memory + tensor->offset;
-    if (tensor->recipe.kind != SHARD_NO_RECIPE) {
+    char *memory = storage_memory(tensor->storage, tensor->offset);
+    if (memory && tensor->recipe.kind != SHARD_NO_RECIPE) {
         if (follow_recipe(tensor, memory) != SHARD_OK)
             return NULL;
         tensor->recipe.kind = SHARD_NO_RECIPE;
@@ -122,12 +122,9 @@ shard_tensor *shard_tensor_view(shard_tensor *x, int64_t element, shard_shape sh
 
 shard_status shard_tensor_move(shard_tensor *tensor, shard_storage *storage, size_t offset)
 {
-    if (!storage->memory) {
-        storage->memory = storage->device->ops->allocate(storage->device, storage->bytes ? storage->bytes : 1);
-        if (!storage->memory)
-            return shard_last_status();
-    }
-    char *memory = (char *)storage->memory + offset;
+    char *memory = storage_memory(storage, offset);
+    if (!memory)
+        return shard_last_status();
     if (tensor->recipe.kind != SHARD_NO_RECIPE) {
         SHARD_TRY(follow_recipe(tensor, memory));
         tensor->recipe.kind = SHARD_NO_RECIPE;

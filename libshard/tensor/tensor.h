@@ -15,7 +15,7 @@ typedef struct shard_storage {
     int shares;
     shard_device *device;
     void *memory; /* NULL until it is needed */
-    size_t bytes;
+    size_t bytes; /* at least 1: an empty tensor has memory too */
     uint64_t version; /* counts writes, so that a value saved for backward is known to be stale */
 } shard_storage;
 
