@@ -99,8 +99,8 @@ START_TEST(test_state)
         shard_tensors *from = shard_optimizer_state_dict(sgd[0]), *to = shard_optimizer_state_dict(sgd[1]);
         ck_assert_int_eq(shard_tensors_count(from), 2);
         ck_assert_ptr_nonnull(shard_tensors_find(from, "p.momentum_buffer"));
-        ck_assert_double_eq(shard_item(shard_tensors_find(from, "step")), 3);
-        check_ok(shard_copy_from_host(shard_tensors_find(to, "step"), shard_data(shard_tensors_find(from, "step")), 8));
+        ck_assert_double_eq(shard_item(shard_tensors_find(from, "p.step")), 3);
+        check_ok(shard_copy_from_host(shard_tensors_find(to, "p.step"), shard_data(shard_tensors_find(from, "p.step")), 8));
         check_ok(shard_copy_from_host(shard_tensors_find(to, "p.momentum_buffer"),
                                       shard_data(shard_tensors_find(from, "p.momentum_buffer")), SIZE * 4));
         check_ok(shard_copy_from_host(p[1], shard_data(p[0]), SIZE * 4));
@@ -111,6 +111,54 @@ START_TEST(test_state)
         shard_tensors_destroy(to);
         shard_optimizer_destroy(sgd[0]);
         shard_optimizer_destroy(sgd[1]);
+    }
+}
+END_TEST
+
+static shard_optimizer *sgd_of_two(shard_tensor *early, shard_tensor *late)
+{
+    shard_tensors *list = shard_tensors_create();
+    check_ok(shard_tensors_add(list, "early", early));
+    check_ok(shard_tensors_add(list, "late", late));
+    return shard_sgd(list, .lr = 0.1, .momentum = 0.9, .dampening = 0.5);
+}
+
+static void copy_values(shard_tensor *from, shard_tensor *to)
+{
+    check_ok(shard_copy_from_host(to, shard_data(from), (size_t)shard_numel(to) * shard_dtype_size(shard_tensor_dtype(to))));
+}
+
+/* `late` gets its first gradient in the second step, which begins its buffer with the
+ * whole gradient: also if its state was listed before, or saved and loaded. */
+START_TEST(test_late_start)
+{
+    SHARD_SCOPE
+    {
+        enum { PLAIN, LISTED, LOADED, WAYS };
+        for (int way = 0; way < WAYS; way++) {
+            shard_tensor *early = shard_full(SHARD_SHAPE(2), 1.0, .requires_grad = true);
+            shard_tensor *late = shard_full(SHARD_SHAPE(2), 1.0, .requires_grad = true);
+            shard_optimizer *sgd = sgd_of_two(early, late);
+            check_ok(shard_backward(shard_sum(early)));
+            check_ok(shard_step(sgd));
+            if (way != PLAIN) {
+                shard_optimizer *other = way == LOADED ? sgd_of_two(early, late) : NULL;
+                shard_tensors *from = shard_optimizer_state_dict(sgd), *to = other ? shard_optimizer_state_dict(other) : NULL;
+                for (int64_t i = 0; i < shard_tensors_count(to); i++)
+                    copy_values(shard_tensors_find(from, shard_tensors_name(to, i)), shard_tensors_at(to, i));
+                shard_tensors_destroy(from);
+                shard_tensors_destroy(to);
+                if (other) {
+                    shard_optimizer_destroy(sgd);
+                    sgd = other;
+                }
+            }
+            check_ok(shard_backward(shard_sum(shard_add(early, late))));
+            check_ok(shard_step(sgd));
+            ck_assert_double_eq_tol(((float *)shard_data(early))[1], 0.9 - 0.1 * (0.9 + 0.5), 1e-6);
+            ck_assert_double_eq_tol(((float *)shard_data(late))[1], 0.9, 1e-6);
+            shard_optimizer_destroy(sgd);
+        }
     }
 }
 END_TEST
@@ -154,6 +202,7 @@ int main(void)
     tcase_add_loop_test(tcase, test_definition, 0, (int)(sizeof settings / sizeof *settings));
     tcase_add_test(tcase, test_decay_groups);
     tcase_add_test(tcase, test_state);
+    tcase_add_test(tcase, test_late_start);
     tcase_add_test(tcase, test_refuses);
     tcase_add_test(tcase, test_schedules);
     return test_run(suite);

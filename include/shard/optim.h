@@ -37,8 +37,9 @@ SHARD_API double shard_optimizer_lr(const shard_optimizer *optimizer);
 SHARD_API void shard_optimizer_set_lr(shard_optimizer *optimizer, double lr);
 
 /* Its state by name ("fc.weight.momentum_buffer"), placed like the parameters, made
- * if it was not yet, so that it can be saved and loaded into. The caller's, to be
- * destroyed. With the number of steps: "step", int64 [1]. */
+ * if it was not yet, so that it can be saved and loaded into, and each parameter's
+ * number of steps ("fc.weight.step", an int64 scalar), as a first step differs from
+ * later ones. The caller's, to be destroyed. */
 SHARD_API shard_tensors *shard_optimizer_state_dict(shard_optimizer *optimizer);
 
 /* ---- schedules: the learning rate of a step, a pure function of it ---- */

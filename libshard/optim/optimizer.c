@@ -19,26 +19,29 @@ shard_optimizer *shard_optimizer_make(const shard_optimizer_ops *ops, shard_tens
     int64_t count = shard_tensors_count(parameters);
     *optimizer = (shard_optimizer){.ops = ops, .parameters = parameters, .count = count, .lr = lr, .settings = settings};
     optimizer->slots = shard_calloc((size_t)count, sizeof *optimizer->slots);
-    optimizer->step = shard_keep(shard_zeros(SHARD_SHAPE(1), .dtype = SHARD_INT64));
-    if (!optimizer->slots || !optimizer->step) {
-        shard_optimizer_destroy(optimizer);
-        return NULL;
+    bool made = optimizer->slots;
+    for (int64_t i = 0; i < count && made; i++) {
+        shard_slot *slot = &optimizer->slots[i];
+        slot->name = shard_tensors_name(parameters, i);
+        slot->parameter = shard_tensors_at(parameters, i);
+        slot->step = shard_keep(shard_zeros(SHARD_SCALAR, .dtype = SHARD_INT64, .device = shard_cpu()));
+        made = slot->step;
     }
-    for (int64_t i = 0; i < count; i++) {
-        optimizer->slots[i].name = shard_tensors_name(parameters, i);
-        optimizer->slots[i].parameter = shard_tensors_at(parameters, i);
-    }
-    return optimizer;
+    if (made)
+        return optimizer;
+    shard_optimizer_destroy(optimizer);
+    return NULL;
 }
 
 void shard_optimizer_destroy(shard_optimizer *optimizer)
 {
     if (!optimizer)
         return;
-    for (int64_t i = 0; optimizer->slots && i < optimizer->count; i++)
+    for (int64_t i = 0; optimizer->slots && i < optimizer->count; i++) {
+        shard_tensor_drop(optimizer->slots[i].step);
         for (int s = 0; s < SHARD_OPTIMIZER_STATES; s++)
             shard_tensor_drop(optimizer->slots[i].state[s]);
-    shard_tensor_drop(optimizer->step);
+    }
     shard_tensors_destroy(optimizer->parameters);
     free(optimizer->slots);
     free(optimizer->settings);
@@ -65,20 +68,15 @@ shard_status shard_step(shard_optimizer *optimizer)
         shard_null_argument("shard_step", "optimizer");
     SHARD_TRY(shard_agree(shard_world()));
     SHARD_TRY(shard_last_status());
-    int64_t *step = shard_tensor_memory_to_write(optimizer->step);
-    if (!step)
-        return shard_last_status();
-    bool loaded = *step > 0;
-    ++*step;
     for (int64_t i = 0; i < optimizer->count; i++) {
         shard_slot *slot = &optimizer->slots[i];
         if (!slot->parameter->has_grad || !slot->parameter->requires_grad)
             continue;
-        slot->started |= loaded && optimizer->ops->states && slot->state[0];
-        SHARD_TRY(make_state(optimizer, slot));
+        int64_t *step = shard_tensor_memory_to_write(slot->step);
+        SHARD_TRY(step ? make_state(optimizer, slot) : shard_last_status());
+        ++*step;
         if (shard_numel(slot->parameter))
             SHARD_TRY(optimizer->ops->step(optimizer, slot, *step));
-        slot->started = true;
         shard_zero_grad(slot->parameter);
     }
     return SHARD_OK;
@@ -101,20 +99,27 @@ void shard_optimizer_set_lr(shard_optimizer *optimizer, double lr)
         optimizer->lr = lr;
 }
 
+static shard_status list_state(shard_tensors *list, const char *parameter, const char *state, shard_tensor *tensor)
+{
+    char *name = shard_format("%s.%s", parameter, state);
+    shard_status status = name ? shard_tensors_add(list, name, tensor) : shard_last_status();
+    free(name);
+    return status;
+}
+
 shard_tensors *shard_optimizer_state_dict(shard_optimizer *optimizer)
 {
     if (!optimizer)
         return shard_null_argument("shard_optimizer_state_dict", "optimizer"), NULL;
     shard_tensors *list = shard_tensors_create();
-    shard_status status = list ? shard_tensors_add(list, "step", optimizer->step) : shard_last_status();
+    shard_status status = list ? SHARD_OK : shard_last_status();
     for (int64_t i = 0; i < optimizer->count && status == SHARD_OK; i++) {
         shard_slot *slot = &optimizer->slots[i];
         status = make_state(optimizer, slot);
-        for (int s = 0; s < optimizer->ops->states && status == SHARD_OK; s++) {
-            char *name = shard_format("%s.%s", slot->name, optimizer->ops->state_name[s]);
-            status = name ? shard_tensors_add(list, name, slot->state[s]) : shard_last_status();
-            free(name);
-        }
+        if (status == SHARD_OK)
+            status = list_state(list, slot->name, "step", slot->step);
+        for (int s = 0; s < optimizer->ops->states && status == SHARD_OK; s++)
+            status = list_state(list, slot->name, optimizer->ops->state_name[s], slot->state[s]);
     }
     if (status == SHARD_OK)
         return list;

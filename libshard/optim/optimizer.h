@@ -11,15 +11,16 @@
 typedef struct shard_slot {
     const char *name;
     shard_tensor *parameter; /* the list's */
-    shard_tensor *state[SHARD_OPTIMIZER_STATES];
-    bool started; /* its state has been stepped before */
+    shard_tensor *step; /* int64, on the host: how many were made of this parameter */
+    shard_tensor *state[SHARD_OPTIMIZER_STATES]; /* NULL until it is needed */
 } shard_slot;
 
 typedef struct shard_optimizer_ops {
     const char *name;
     int states;
     const char *state_name[SHARD_OPTIMIZER_STATES];
-    /* One step of one parameter, whose gradient is there; step counts from 1. */
+    /* One step of one parameter, whose gradient is there; step counts its own from 1, and
+     * in the first one the state holds nothing yet. */
     shard_status (*step)(shard_optimizer *, shard_slot *, int64_t step);
 } shard_optimizer_ops;
 
@@ -28,7 +29,6 @@ struct shard_optimizer {
     shard_tensors *parameters;
     shard_slot *slots;
     int64_t count;
-    shard_tensor *step; /* int64 [1], how many were made */
     double lr;
     void *settings; /* the optimizer's own, freed with it */
 };

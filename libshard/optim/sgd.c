@@ -5,7 +5,6 @@
 
 static shard_status sgd_step(shard_optimizer *optimizer, shard_slot *slot, int64_t step)
 {
-    (void)step;
     const shard_sgd_settings *settings = optimizer->settings;
     shard_tensor *parameter = slot->parameter, *buffer = slot->state[0];
     bool decays = settings->decay_all || parameter->shape.ndim > 1;
@@ -14,7 +13,7 @@ static shard_status sgd_step(shard_optimizer *optimizer, shard_slot *slot, int64
                                  .dampening = settings->dampening,
                                  .weight_decay = decays ? settings->weight_decay : 0.0,
                                  .nesterov = settings->nesterov,
-                                 .first = !slot->started};
+                                 .first = step == 1};
     if (buffer && options.first)
         buffer->recipe.kind = SHARD_NO_RECIPE; /* it is overwritten */
     const void *gradient = shard_tensor_memory(parameter->grad);
