@@ -13,6 +13,7 @@
 #include <shard/shard.h>
 
 #include <fcntl.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -64,14 +65,14 @@ static double run_dd(const char *directory, int64_t bytes, const char *flags)
     if (shard_group_rank(shard_world()) != 0)
         return largest(0);
     snprintf(command, sizeof command,
-             "dd if=/dev/zero of='%s/bench.dd' bs=16M count=%lldB iflag=count_bytes conv=fsync %s 2>/dev/null", directory,
+             "dd if=/dev/zero of='%s/bench.dd' bs=16M count=%lld iflag=count_bytes conv=fsync %s 2>/dev/null", directory,
              (long long)bytes, flags);
     double start = now();
     int result = system(command);
     double seconds = now() - start;
     snprintf(command, sizeof command, "%s/bench.dd", directory);
     unlink(command);
-    return largest(result == 0 ? seconds : 0);
+    return largest(result == 0 ? seconds : INFINITY);
 }
 
 /* What the page cache has of the file is let go. */
@@ -104,7 +105,10 @@ static void print(const char *what, measured m, int64_t bytes)
 {
     if (shard_group_rank(shard_world()) != 0)
         return;
-    printf("  %-18s %7.2f s %6.2f GB/s", what, m.seconds, (double)bytes / 1e9 / m.seconds);
+    if (isinf(m.seconds))
+        printf("  %-18s  failed", what);
+    else
+        printf("  %-18s %7.2f s %6.2f GB/s", what, m.seconds, (double)bytes / 1e9 / m.seconds);
     if (m.memory > 0)
         printf("   %6.1f MiB more", m.memory);
     printf("\n");

@@ -1,8 +1,10 @@
 """Sums up meson's test logs: the tests that each program counts, one for a script.
 
-Prints "N passed, N failed, N skipped"; exits 1 if any failed or none passed.
+Usage: count_tests.py FAILED LOG...; FAILED are added, of what has no log. Prints
+"N passed, N failed, N skipped"; exits 1 if any failed or none passed.
 """
 import json
+import os
 import re
 import sys
 
@@ -27,8 +29,11 @@ def count(result, output):
 
 
 def main():
-    passed = failed = skipped = 0
-    for path in sys.argv[1:]:
+    passed, failed, skipped = 0, int(sys.argv[1]), 0
+    for path in sys.argv[2:]:
+        if not os.path.exists(path):
+            failed += 1  # meson itself failed
+            continue
         with open(path, encoding="utf-8") as log:
             for line in log:
                 test = json.loads(line)

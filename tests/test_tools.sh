@@ -1,0 +1,61 @@
+#!/bin/sh
+# test_tools.sh SOURCE_ROOT BUILD_ROOT: the scripts in tools/, in a small project of its own.
+source=$1 build=$2
+. "$(dirname "$0")/support/expect.sh"
+unset CC SHARD_BUILD
+project=$(mktemp -d)
+trap 'rm -rf "$output" "$project"' EXIT
+mkdir "$project/bin" "$project/tools" "$project/build"
+cd "$project" || exit
+
+# script PATH TEXT: a program.
+script() {
+    printf '#!/bin/sh\n%s\n' "$2" >"$1"
+    chmod +x "$1"
+}
+
+# The wrappers run the programs of one build folder, from wherever they are called.
+expect "shardrun of a folder" 0 "^usage: shardrun -n N" env SHARD_BUILD="$build" "$source/tools/shardrun" --help
+for tool in shardrun make-glyphs; do
+    cp "$source/tools/$tool" tools
+    expect "$tool, not built" 2 "^$tool: .*/build/release/tools/$tool is not there; build it: .*tools/build release" tools/$tool x
+    mkdir -p build/release/tools
+    # shellcheck disable=SC2016 # the program's
+    script build/release/tools/$tool 'echo "$0 took $*"'
+    expect "$tool, built" 0 "/build/release/tools/$tool took x y" tools/$tool x y
+done
+
+# tools/build: options that are given later, packages and compilers that come later.
+cp "$source/tools/build" tools
+[ ! -d "$source/build/meson" ] || ln -s "$source/build/meson" build/meson
+cat >meson.build <<'END'
+project('libshard', 'c', version: '1')
+summary({'options': 'a @0@ b @1@ prefix @2@'.format(get_option('a'), get_option('b'), get_option('prefix'))})
+executable('program', 'program.c')
+END
+printf "option('a', type: 'string', value: '1')\noption('b', type: 'string', value: '1')\n" >meson_options.txt
+echo 'int main(void) { return 0; }' >program.c
+script bin/dpkg-query 'cat packages'
+echo one >packages
+PATH=$project/bin:$PATH
+expect "a folder" 0 "options *: a 1 b 1 prefix /usr/local\$" tools/build x
+expect "an option of a folder that is there" 0 "options *: a 2 b 1" tools/build x -Da=2
+expect "a prefix" 0 "options *: a 2 b 1 prefix /opt\$" tools/build x --prefix=/opt
+expect "what was said stays" 0 "options *: a 2 b 3 prefix /opt\$" tools/build x -Db=3
+expect "nothing new" 1 "^0\$" sh -c 'tools/build x | grep -c configuring'
+echo two >>packages
+expect "another package" 0 "options *: a 2 b 3 prefix /opt\$" tools/build x
+expect "another compiler" 0 "options *: a 2 b 3 prefix /opt\$" env CC='gcc -DOTHER' tools/build x
+expect "which is the one that compiles" 0 "DOTHER" ninja -C build/x -t commands
+expect "an option that there is not" 1 "ERROR: Unknown options: \"c\"" tools/build y -Dc=1
+echo 'int main(void) { return x; }' >program.c
+expect "a build that fails" 1 "error: .*x.* undeclared" tools/build x
+expect "where to look" 1 "its output is in build/x.ninja.log" tools/build x
+
+# tools/check counts what it cannot build.
+cp "$source/tools/check" "$source/tools/count_tests.py" tools
+script tools/setup ''
+expect "a check that does not build" 1 "^0 passed, 1 failed, 0 skipped\$" tools/check --quick
+expect "in the last line" 0 "^0 passed, 1 failed, 0 skipped\$" sh -c 'tools/check --quick | tail -n 1'
+
+finish
