@@ -195,6 +195,12 @@ START_TEST(test_split_range)
             }
             ck_assert_int_eq(next, size);
         }
+    static const int64_t wrong[][3] = {{5, 0, 0}, {5, -2, 0}, {5, 2, 2}, {5, 2, -1}, {-5, 2, 0}};
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+        shard_range range = shard_split_range(wrong[i][0], (int)wrong[i][1], (int)wrong[i][2]);
+        ck_assert(range.start == 0 && range.size == 0);
+        check_error(SHARD_ERROR_ARGUMENT, "shard_split_range: * elements, member * of *");
+    }
 }
 END_TEST
 

@@ -36,7 +36,8 @@ SHARD_API shard_status shard_barrier(shard_group *group);
 SHARD_API shard_status shard_agree(shard_group *group);
 
 /* The part of `size` elements that belongs to `member` of `members`: parts
- * differ by at most one, the larger ones first. */
+ * differ by at most one, the larger ones first. {0, 0} with the error set if there
+ * is no such member. */
 typedef struct shard_range {
     int64_t start, size;
 } shard_range;

@@ -4,6 +4,7 @@
 #include "base/error.h"
 #include "base/memory.h"
 
+#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -55,11 +56,12 @@ const char *shard_group_transport(const shard_group *group)
 
 shard_range shard_split_range(int64_t size, int members, int member)
 {
+    if (size < 0 || member < 0 || member >= members) {
+        shard_error(SHARD_ERROR_ARGUMENT, "shard_split_range: %" PRId64 " elements, member %d of %d", size, member, members);
+        return (shard_range){0, 0};
+    }
     int64_t part = size / members, larger = size % members;
-    shard_range range;
-    range.start = member * part + (member < larger ? member : larger);
-    range.size = part + (member < larger);
-    return range;
+    return (shard_range){.start = member * part + (member < larger ? member : larger), .size = part + (member < larger)};
 }
 
 void shard_group_name_ranks(const shard_group *group, const bool *marked, char *text, size_t bytes)
