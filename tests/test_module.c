@@ -137,6 +137,46 @@ START_TEST(test_own_module)
 }
 END_TEST
 
+/* A result is the caller's, also of a module that hands its input or a parameter on. */
+static shard_tensor *constant(shard_module *module, shard_tensor *x)
+{
+    (void)x;
+    return shard_module_tensor(module, "value");
+}
+
+static const shard_module_type constant_type = {.name = "constant", .forward = constant};
+
+START_TEST(test_passes_on)
+{
+    shard_device *cpu = shard_device_open("cpu");
+    int64_t before = shard_get_memory_stats(cpu).current;
+    shard_module *modules[] = {shard_nn_dropout(0.5), shard_nn_sequential_of(0, NULL),
+                               shard_nn_sequential(shard_nn_dropout(0.5), shard_nn_dropout(0.5)),
+                               shard_module_create(&constant_type, NULL)};
+    shard_tensor *value = shard_full(SHARD_SHAPE(3), 2.0);
+    check_ok(shard_module_add_parameter(modules[3], "value", value));
+    shard_release(value);
+    for (int i = 0; i < 4; i++) {
+        shard_module_set_training(modules[i], false);
+        shard_tensor *leaf = shard_full(SHARD_SHAPE(3), 2.0, .requires_grad = true);
+        shard_tensor *x = shard_scale(leaf, 1.0), *y = shard_forward(modules[i], x);
+        ck_assert_ptr_ne(y, x);
+        shard_release(x);
+        shard_tensor *loss = shard_sum(y);
+        shard_release(y);
+        ck_assert_double_eq(shard_item(loss), 6.0);
+        check_ok(shard_backward(loss));
+        ck_assert(i == 3 || ((float *)shard_data(shard_grad(leaf)))[2] == 1.0f);
+        shard_release(loss);
+        shard_release(leaf);
+    }
+    ck_assert_double_eq(((float *)shard_data(shard_grad(shard_module_tensor(modules[3], "value"))))[2], 1.0);
+    for (int i = 0; i < 4; i++)
+        shard_module_destroy(modules[i]);
+    ck_assert_int_eq(shard_get_memory_stats(cpu).current, before);
+}
+END_TEST
+
 /* A maker that fails takes the others down with it, and the first error stands. */
 START_TEST(test_failure)
 {
@@ -155,6 +195,7 @@ int main(void)
     tcase_add_test(tcase, test_training_mode);
     tcase_add_test(tcase, test_initial_values);
     tcase_add_test(tcase, test_own_module);
+    tcase_add_test(tcase, test_passes_on);
     tcase_add_test(tcase, test_failure);
     return test_run(suite);
 }

@@ -18,8 +18,8 @@ typedef struct shard_module shard_module;
 
 /* ---- use ---- */
 
-/* The module's result for x, recorded. NULL in, NULL out. Collective where the
- * module's layers are. */
+/* The module's result for x, recorded; a view where it is x itself, as dropout's in
+ * evaluation. NULL in, NULL out. Collective where the module's layers are. */
 SHARD_API shard_tensor *shard_forward(shard_module *module, shard_tensor *x);
 
 SHARD_API void shard_module_destroy(shard_module *module);

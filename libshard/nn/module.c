@@ -262,7 +262,10 @@ shard_tensor *shard_forward(shard_module *module, shard_tensor *x)
         return shard_null_argument("shard_forward", module ? "x" : "module"), NULL;
     shard_scope scope;
     shard_scope_open(&scope);
-    shard_tensor *y = shard_scope_hand_out(module->type->forward(module, x), &scope);
+    shard_tensor *y = module->type->forward(module, x);
+    if (y && y->scope != &scope) /* not of its making (x itself, a parameter): the caller gets one of its own */
+        y = shard_reshape(y, y->shape);
+    y = shard_scope_hand_out(y, &scope);
     shard_scope_close(&scope);
     return y;
 }
