@@ -203,7 +203,7 @@ static void check_content(shard_group *world, const char *path, uint64_t seed)
 static bool any(shard_group *world, bool here)
 {
     int32_t all = here;
-    check_ok(shard_group_all_reduce(world, &all, 1, SHARD_INT32, SHARD_MAX));
+    check_ok(shard_group_all_reduce(world, NULL, &all, 1, SHARD_INT32, SHARD_MAX));
     return all;
 }
 

@@ -103,7 +103,7 @@ static void makes_groups(shard_group *world)
     }
     int value = rank == 3 ? 5 : 1;
     if (rank != 2) {
-        check_ok(shard_group_all_reduce(three, &value, 1, SHARD_INT32, SHARD_SUM));
+        check_ok(shard_group_all_reduce(three, NULL, &value, 1, SHARD_INT32, SHARD_SUM));
         ck_assert_int_eq(value, 7);
     }
     shard_group_destroy(inner);

@@ -31,22 +31,22 @@ static void differ(shard_group *world, int what)
     int64_t counts[] = {2, odd ? 4 : 3, odd ? 3 : 4};
     switch (what) {
     case 0:
-        shard_group_all_reduce(world, data, odd ? 12 : 10, SHARD_FLOAT32, SHARD_SUM);
+        shard_group_all_reduce(world, NULL, data, odd ? 12 : 10, SHARD_FLOAT32, SHARD_SUM);
         break;
     case 1:
-        shard_group_all_reduce(world, data, 100, odd ? SHARD_INT32 : SHARD_FLOAT32, SHARD_SUM);
+        shard_group_all_reduce(world, NULL, data, 100, odd ? SHARD_INT32 : SHARD_FLOAT32, SHARD_SUM);
         break;
     case 2:
-        shard_group_all_reduce(world, data, 10, SHARD_FLOAT32, odd ? SHARD_MAX : SHARD_SUM);
+        shard_group_all_reduce(world, NULL, data, 10, SHARD_FLOAT32, odd ? SHARD_MAX : SHARD_SUM);
         break;
     case 3:
-        shard_group_broadcast(world, data, 10, SHARD_FLOAT32, odd ? 2 : 0);
+        shard_group_broadcast(world, NULL, data, 10, SHARD_FLOAT32, odd ? 2 : 0);
         break;
     case 4:
-        shard_group_all_gather(world, data + 500, data, counts, SHARD_FLOAT64);
+        shard_group_all_gather(world, NULL, data + 500, data, counts, SHARD_FLOAT64);
         break;
     case 5:
-        shard_group_reduce_scatter(world, data, data + 500, counts, SHARD_FLOAT64, SHARD_MIN);
+        shard_group_reduce_scatter(world, NULL, data, data + 500, counts, SHARD_FLOAT64, SHARD_MIN);
         break;
     case 6:
         if (odd)
@@ -58,10 +58,10 @@ static void differ(shard_group *world, int what)
         shard_group_exchange(world, data, odd ? 3 : 400, data + 8);
         break;
     case 8:
-        shard_group_wait(world, shard_group_all_reduce_start(world, data, 900 + rank / 2, SHARD_FLOAT32, SHARD_SUM));
+        shard_group_wait(world, NULL, shard_group_all_reduce_start(world, NULL, data, 900 + rank / 2, SHARD_FLOAT32, SHARD_SUM));
         break;
     default:
-        shard_group_all_reduce(world, data, 10 + rank, SHARD_UINT8, SHARD_SUM);
+        shard_group_all_reduce(world, NULL, data, 10 + rank, SHARD_UINT8, SHARD_SUM);
     }
 }
 
@@ -102,7 +102,8 @@ static void loses_count(shard_group *world, void *context)
     if (shard_group_rank(world) == 1)
         world->sequence++;
     ck_assert_int_eq(shard_barrier(world), SHARD_ERROR_MISMATCH);
-    check_error(SHARD_ERROR_MISMATCH, "rank 1 calls barrier as collective 3 of the group while rank 0 calls barrier as collective 2*");
+    check_error(SHARD_ERROR_MISMATCH,
+                "rank 1 calls barrier as collective 3 of the group while rank 0 calls barrier as collective 2*");
 }
 
 START_TEST(test_sequence)
@@ -132,17 +133,17 @@ static void one_fails(shard_group *world, void *context)
         if (fails)
             shard_error(SHARD_ERROR_ARGUMENT, "label %d out of range [0, %d)", 17, 10);
         if (what == 0)
-            status = shard_group_all_reduce(world, some, 500, SHARD_FLOAT32, SHARD_SUM);
+            status = shard_group_all_reduce(world, NULL, some, 500, SHARD_FLOAT32, SHARD_SUM);
         if (what == 1)
-            status = shard_group_all_gather(world, some, some, counts, SHARD_FLOAT32);
+            status = shard_group_all_gather(world, NULL, some, some, counts, SHARD_FLOAT32);
         if (what == 2)
-            status = shard_group_reduce_scatter(world, some, some, counts, SHARD_INT64, SHARD_MAX);
+            status = shard_group_reduce_scatter(world, NULL, some, some, counts, SHARD_INT64, SHARD_MAX);
         if (what == 3)
-            status = shard_group_broadcast(world, some, 5, SHARD_FLOAT32, 1);
+            status = shard_group_broadcast(world, NULL, some, 5, SHARD_FLOAT32, 1);
         if (what == 4)
             status = shard_group_exchange(world, some, 8, data + 100);
         if (what == 5)
-            status = shard_group_wait(world, shard_group_all_reduce_start(world, some, 9, SHARD_FLOAT32, SHARD_SUM));
+            status = shard_group_wait(world, NULL, shard_group_all_reduce_start(world, NULL, some, 9, SHARD_FLOAT32, SHARD_SUM));
         if (what == 6)
             status = shard_agree(world);
         if (what == 7)
@@ -186,17 +187,17 @@ static void wrong_arguments(shard_group *world, void *context)
     (void)context;
     bool odd = shard_group_rank(world) == 1;
     shard_status own = odd ? SHARD_ERROR_ARGUMENT : SHARD_ERROR_PEER;
-    ck_assert_int_eq(shard_group_broadcast(world, data, 5, SHARD_FLOAT32, odd ? 3 : 0), own);
+    ck_assert_int_eq(shard_group_broadcast(world, NULL, data, 5, SHARD_FLOAT32, odd ? 3 : 0), own);
     check_error(own, "rank 1: shard_group_broadcast: root 3 of a group of 3");
-    ck_assert_int_eq(shard_group_all_reduce(world, odd ? NULL : data, 500, SHARD_FLOAT32, SHARD_SUM), own);
+    ck_assert_int_eq(shard_group_all_reduce(world, NULL, odd ? NULL : data, 500, SHARD_FLOAT32, SHARD_SUM), own);
     check_error(own, "rank 1: shard_group_all_reduce: data is NULL");
-    ck_assert_int_eq(shard_group_all_reduce(world, data, odd ? -1 : 5, SHARD_FLOAT32, SHARD_SUM), own);
+    ck_assert_int_eq(shard_group_all_reduce(world, NULL, data, odd ? -1 : 5, SHARD_FLOAT32, SHARD_SUM), own);
     check_error(own, "rank 1: shard_group_all_reduce: -1 elements of float32");
-    ck_assert_int_eq(shard_group_all_reduce(world, data, 5, odd ? (shard_dtype)7 : SHARD_FLOAT32, SHARD_SUM), own);
+    ck_assert_int_eq(shard_group_all_reduce(world, NULL, data, 5, odd ? (shard_dtype)7 : SHARD_FLOAT32, SHARD_SUM), own);
     check_error(own, "rank 1: shard_group_all_reduce: there is no dtype 7");
-    ck_assert_int_eq(shard_group_all_reduce(world, data, 5, SHARD_FLOAT32, odd ? (shard_reduce_op)3 : SHARD_SUM), own);
+    ck_assert_int_eq(shard_group_all_reduce(world, NULL, data, 5, SHARD_FLOAT32, odd ? (shard_reduce_op)3 : SHARD_SUM), own);
     check_error(own, "rank 1: shard_group_all_reduce: there is no reduce operation 3");
-    ck_assert_int_eq(shard_group_all_gather(world, data, data, odd ? NULL : (int64_t[]){1, 1, 1}, SHARD_FLOAT32), own);
+    ck_assert_int_eq(shard_group_all_gather(world, NULL, data, data, odd ? NULL : (int64_t[]){1, 1, 1}, SHARD_FLOAT32), own);
     check_error(own, "rank 1: shard_group_all_gather: counts is NULL");
     ck_assert_int_eq(shard_group_exchange(world, data, odd ? SHARD_EXCHANGE_BYTES + 1 : 8, data), own);
     check_error(own, "rank 1: shard_group_exchange: 1025 bytes; the most is 1024");
@@ -276,7 +277,7 @@ static void killed(shard_group *world, void *context)
     if (shard_group_rank(world) == 2)
         raise(SIGKILL);
     double start = now();
-    ck_assert_int_eq(shard_group_all_reduce(world, data, 1000, SHARD_FLOAT32, SHARD_SUM), SHARD_ERROR_PEER);
+    ck_assert_int_eq(shard_group_all_reduce(world, NULL, data, 1000, SHARD_FLOAT32, SHARD_SUM), SHARD_ERROR_PEER);
     ck_assert_double_lt(now() - start, 5);
     check_error(SHARD_ERROR_PEER, "rank 2 died: it did not come to all_reduce of 1000 float32");
     /* There is no more working together, at once and with the same text. */
@@ -300,7 +301,7 @@ static void killed_inside(shard_group *world, void *context)
     if (shard_group_rank(world) == 1)
         setitimer(ITIMER_REAL, &soon, NULL);
     double start = now();
-    while (shard_group_all_reduce(world, large, count, SHARD_FLOAT32, SHARD_SUM) == SHARD_OK)
+    while (shard_group_all_reduce(world, NULL, large, count, SHARD_FLOAT32, SHARD_SUM) == SHARD_OK)
         ck_assert_double_lt(now() - start, 20);
     check_error(SHARD_ERROR_PEER, "rank 1 died: it did not come to all_reduce of 1000000 float32");
     free(large);
@@ -334,7 +335,7 @@ static void leaves(shard_group *world, void *context)
     (void)context;
     if (shard_group_rank(world) == 1)
         return;
-    ck_assert_int_eq(shard_group_all_reduce(world, data, 10, SHARD_FLOAT64, SHARD_MAX), SHARD_ERROR_PEER);
+    ck_assert_int_eq(shard_group_all_reduce(world, NULL, data, 10, SHARD_FLOAT64, SHARD_MAX), SHARD_ERROR_PEER);
     check_error(SHARD_ERROR_PEER, "rank 1 has left: it did not come to all_reduce (max) of 10 float64");
 }
 

@@ -18,7 +18,7 @@ static void check_same(shard_group *group, const double *values, int64_t count)
     for (int i = 0; i < members; i++)
         counts[i] = count;
     double *all = calloc((size_t)(members * count + 1), sizeof *all);
-    check_ok(shard_group_all_gather(group, values, all, counts, SHARD_FLOAT64));
+    check_ok(shard_group_all_gather(group, NULL, values, all, counts, SHARD_FLOAT64));
     for (int i = 0; i < members; i++)
         ck_assert_msg(memcmp(all + i * count, all, (size_t)count * sizeof *all) == 0, "member %d has other values", i);
     free(all);
@@ -37,7 +37,7 @@ static void check_split(const loss_case *c, shard_group *group, shard_range rang
     for (int64_t i = 0; i < c->rows; i++)
         for (int64_t k = 0; k < range.size; k++)
             check_number(own[i * range.size + k], gradient[i * c->classes + range.start + k], tolerance, loss_case_text(c),
-                        i * c->classes + range.start + k);
+                         i * c->classes + range.start + k);
     check_same(group, split, data.results);
     free(plain);
     free(gradient);
@@ -142,20 +142,17 @@ static void stands_extreme_logits(shard_group *world, void *context)
     const struct {
         double logit[4], loss, gradient[4];
     } cases[] = {
-        {{1e4, -1e4, 0, 1e4}, log(2), {-0.5, 0, 0, 0.5}},
-        {{-1e4, 1e4, 0, 0}, 20000, {-1, 1, 0, 0}},
-        {{7, 7, 7, 7}, log(4), {-0.75, 0.25, 0.25, 0.25}},
-        {{0, -inf, 0, -inf}, log(2), {-0.5, 0, 0.5, 0}},
-        {{-inf, -inf, 0, 0}, inf, {-1, 0, 0.5, 0.5}},
-        {{-inf, -inf, -inf, -inf}, NAN, {NAN, NAN, NAN, NAN}},
-        {{0, 0, NAN, 0}, NAN, {NAN, NAN, NAN, NAN}},
-        {{0, -inf, -inf, NAN}, NAN, {NAN, NAN, NAN, NAN}},
+        {{1e4, -1e4, 0, 1e4}, log(2), {-0.5, 0, 0, 0.5}},  {{-1e4, 1e4, 0, 0}, 20000, {-1, 1, 0, 0}},
+        {{7, 7, 7, 7}, log(4), {-0.75, 0.25, 0.25, 0.25}}, {{0, -inf, 0, -inf}, log(2), {-0.5, 0, 0.5, 0}},
+        {{-inf, -inf, 0, 0}, inf, {-1, 0, 0.5, 0.5}},      {{-inf, -inf, -inf, -inf}, NAN, {NAN, NAN, NAN, NAN}},
+        {{0, 0, NAN, 0}, NAN, {NAN, NAN, NAN, NAN}},       {{0, -inf, -inf, NAN}, NAN, {NAN, NAN, NAN, NAN}},
         {{0, inf, 0, 0}, NAN, {NAN, NAN, NAN, NAN}},
     };
     int64_t label = 0;
     shard_range range = shard_split_range(4, shard_group_size(world), shard_group_rank(world));
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
-        SHARD_SCOPE {
+        SHARD_SCOPE
+        {
             shard_tensor *part = tensor_of(cases[i].logit + range.start, SHARD_SHAPE(1, range.size), SHARD_FLOAT32);
             shard_tensor *logits = shard_as_split(part, 1, world, range.start, 4);
             shard_set_requires_grad(logits, true);
@@ -167,8 +164,7 @@ static void stands_extreme_logits(shard_group *world, void *context)
             check_ok(shard_backward(loss));
             read_values(shard_grad(logits), gradient);
             for (int64_t k = 0; k < range.size; k++)
-                check_number(gradient[k], cases[i].gradient[range.start + k], 1e-6, "gradient",
-                             (int64_t)i * 4 + range.start + k);
+                check_number(gradient[k], cases[i].gradient[range.start + k], 1e-6, "gradient", (int64_t)i * 4 + range.start + k);
         }
 }
 
@@ -190,7 +186,8 @@ static void splits_rows(shard_group *world, void *context)
     double sum, gradient[35], own;
     loss_reference(&c, &data, &sum, gradient);
     shard_range range = shard_split_range(7, size, shard_group_rank(world));
-    SHARD_SCOPE {
+    SHARD_SCOPE
+    {
         shard_tensor *x = tensor_of(data.logits + range.start * 5, SHARD_SHAPE(range.size, 5), SHARD_FLOAT64);
         shard_tensor *logits = shard_as_split(x, 0, world, range.start, 7);
         shard_tensor *weight = tensor_of(data.weight, SHARD_SHAPE(5), c.dtype);
@@ -199,7 +196,7 @@ static void splits_rows(shard_group *world, void *context)
         shard_tensor *loss = shard_cross_entropy(logits, labels, .weight = weight, .reduction = SHARD_REDUCTION_SUM);
         read_values(loss, &own);
         ck_assert_int_eq(shard_tensor_placement(loss).kind, size > 1 ? SHARD_PARTIAL : SHARD_REPLICATED);
-        check_ok(shard_group_all_reduce(world, &own, 1, SHARD_FLOAT64, SHARD_SUM));
+        check_ok(shard_group_all_reduce(world, NULL, &own, 1, SHARD_FLOAT64, SHARD_SUM));
         check_number(own, sum, 1e-13, "sum", 0);
         check_ok(shard_backward(loss));
         double got[35];
@@ -235,7 +232,11 @@ END_TEST
 static void equals_torchshards(shard_group *world, void *context)
 {
     int64_t rows = 13 * 17, classes = 11 * shard_group_size(world);
-    loss_case c = {.rows = rows, .classes = classes, .dtype = SHARD_FLOAT32, .scale = 1000.0, .ignore_index = -100,
+    loss_case c = {.rows = rows,
+                   .classes = classes,
+                   .dtype = SHARD_FLOAT32,
+                   .scale = 1000.0,
+                   .ignore_index = -100,
                    .reduction = *(shard_reduction *)context};
     check_split(&c, world, loss_range(&c, world), 1e-6);
 }
@@ -375,8 +376,7 @@ static const struct {
      "rank 0: " SAYS "class weights of shape \\[333] that are split along 0, for classes \\[0, 334) of 1000*"},
     {gap_between_parts, -1, SHARD_ERROR_MISMATCH, SAYS "rank 1 has the logits from class 335 on where class 334 comes next"},
     {classes_missing, -1, SHARD_ERROR_MISMATCH, SAYS "the members have the logits of 999 classes of 1000"},
-    {whole_probabilities, -1, SHARD_ERROR_UNSUPPORTED,
-     "rank 0: " SAYS "no rule for a tensor of shape \\[4, 334] that is whole"},
+    {whole_probabilities, -1, SHARD_ERROR_UNSUPPORTED, "rank 0: " SAYS "no rule for a tensor of shape \\[4, 334] that is whole"},
     {earlier_error, 2, SHARD_ERROR_IO, "rank 2: the disk is full"},
 };
 #define TROUBLES (sizeof troubles / sizeof *troubles)
@@ -385,7 +385,8 @@ static void fails_together(shard_group *world, void *context)
 {
     int number = *(int *)context;
     int rank = shard_group_rank(world), culprit = troubles[number].culprit;
-    SHARD_SCOPE {
+    SHARD_SCOPE
+    {
         trouble t = {.rank = rank, .world = world, .range = shard_split_range(1000, 3, rank), .target = four_labels(5)};
         t.logits = part_of(&t, 4, t.range);
         troubles[number].make(&t);

@@ -321,7 +321,7 @@ static void check_part(const rule *r, const char *what, shard_tensor *tensor, co
 {
     char text[200];
     double *values = read_doubles_of(tensor), *expected = part_of(whole, shape, dim, range);
-    check_ok(shard_group_all_reduce(sum, values, shard_numel(tensor), SHARD_FLOAT64, SHARD_SUM));
+    check_ok(shard_group_all_reduce(sum, NULL, values, shard_numel(tensor), SHARD_FLOAT64, SHARD_SUM));
     snprintf(text, sizeof text, "%s: %s", r->name, what);
     check_doubles(text, values, expected, shard_numel(tensor), r->tolerance > 0 ? r->tolerance : 1e-13);
     free(values);
@@ -383,7 +383,7 @@ static void check_rules(shard_group *world, void *context)
     (void)context;
     for (size_t i = 0; i < sizeof rules / sizeof *rules; i++)
         SHARD_SCOPE
-            check_rule(&rules[i], world);
+    check_rule(&rules[i], world);
 }
 
 START_TEST(parts_make_the_whole)
@@ -479,7 +479,8 @@ static void check_refusals(shard_group *world, void *context)
 {
     (void)context;
     for (size_t i = 0; i < sizeof refused / sizeof *refused; i++)
-        SHARD_SCOPE {
+        SHARD_SCOPE
+        {
             shard_tensor *leaf[OPERATION_INPUTS];
             make_leaves(&refused[i], world, leaf);
             for (int j = 0; j < refused[i].inputs; j++)
@@ -502,7 +503,8 @@ static void check_ranges(shard_group *world, void *context)
 {
     (void)context;
     int rank = shard_group_rank(world);
-    SHARD_SCOPE {
+    SHARD_SCOPE
+    {
         shard_tensor *weight = shard_as_split(shard_zeros(SHARD_SHAPE(4, 4)), 0, world, 4 * rank, 9);
         shard_tensor *bias = shard_as_split(shard_zeros(SHARD_SHAPE(4)), 0, world, 4 * rank + 1, 9);
         check_refused(shard_linear(shard_zeros(SHARD_SHAPE(2, 4)), weight, bias), SHARD_ERROR_UNSUPPORTED,
@@ -523,7 +525,8 @@ static void check_reshapes(shard_group *world, void *context)
 {
     (void)context;
     int rank = shard_group_rank(world);
-    SHARD_SCOPE {
+    SHARD_SCOPE
+    {
         shard_tensor *x = shard_as_split(shard_zeros(SHARD_SHAPE(3, 4)), 1, world, 4 * rank, 8);
         shard_placement heads = shard_tensor_placement(shard_reshape(x, SHARD_SHAPE(3, -1, 4)));
         ck_assert(heads.kind == SHARD_SPLIT && heads.dim == 1 && heads.start == rank && heads.whole == 2);

@@ -37,7 +37,8 @@ END_TEST
 START_TEST(adds_many)
 {
     int64_t n = (1 << 25) + 3;
-    SHARD_SCOPE {
+    SHARD_SCOPE
+    {
         ck_assert_double_eq(shard_item(shard_sum(shard_full(SHARD_SHAPE(n), 1.0))), (float)n);
         ck_assert_double_eq(shard_item(shard_mean(shard_full(SHARD_SHAPE(n), 3.0, .dtype = SHARD_BFLOAT16))), 3);
         /* The sum is beyond float16, the mean is not. */
@@ -48,7 +49,8 @@ END_TEST
 
 START_TEST(empty)
 {
-    SHARD_SCOPE {
+    SHARD_SCOPE
+    {
         shard_tensor *x = shard_zeros(SHARD_SHAPE(0), .requires_grad = true);
         ck_assert_double_eq(shard_item(shard_sum(x)), 0);
         shard_tensor *y = shard_mean(x);
@@ -68,7 +70,8 @@ static void adds_parts(shard_group *world, void *context)
     double whole = 0;
     for (int i = 0; i < 15; i++)
         whole += values[i];
-    SHARD_SCOPE {
+    SHARD_SCOPE
+    {
         shard_tensor *own = shard_from_host(values + 3 * part.start, SHARD_SHAPE(part.size, 3), .dtype = SHARD_FLOAT64);
         shard_tensor *x = shard_as_split(own, 0, world, part.start, 5);
         shard_set_requires_grad(x, true);
@@ -79,7 +82,7 @@ static void adds_parts(shard_group *world, void *context)
         check_ok(shard_backward(y));
         if (part.size)
             ck_assert_double_eq_tol(*(double *)shard_data(shard_grad(x)), 1.0 / 15, 1e-16);
-        check_ok(shard_group_all_reduce(world, total, 2, SHARD_FLOAT64, SHARD_SUM));
+        check_ok(shard_group_all_reduce(world, NULL, total, 2, SHARD_FLOAT64, SHARD_SUM));
         ck_assert_double_eq_tol(total[0], whole / 15, 1e-14);
         ck_assert_double_eq_tol(total[1], whole, 1e-13);
     }
@@ -94,7 +97,7 @@ END_TEST
 START_TEST(refuses)
 {
     SHARD_SCOPE
-        check_refused(shard_sum(shard_zeros(SHARD_SHAPE(3), .dtype = SHARD_INT64)), SHARD_ERROR_SHAPE, "shard_sum: *");
+    check_refused(shard_sum(shard_zeros(SHARD_SHAPE(3), .dtype = SHARD_INT64)), SHARD_ERROR_SHAPE, "shard_sum: *");
 }
 END_TEST
 

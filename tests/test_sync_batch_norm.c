@@ -49,7 +49,8 @@ static shard_tensor *rows(unsigned seed, shard_range range, bool split, shard_gr
 static outcome run(const norm *how, shard_group *group, shard_range range)
 {
     outcome out;
-    SHARD_SCOPE {
+    SHARD_SCOPE
+    {
         shard_tensor *x = rows(1, range, how->split, group), *residual = how->residual ? rows(2, range, how->split, group) : NULL;
         shard_tensor *weight = make_up_tensor(SHARD_SHAPE(CHANNELS), 3, .dtype = SHARD_FLOAT64, .requires_grad = true);
         shard_tensor *bias = make_up_tensor(SHARD_SHAPE(CHANNELS), 4, .dtype = SHARD_FLOAT64, .requires_grad = true);
@@ -82,8 +83,8 @@ static void equals_one_process(shard_group *world, void *context)
     check_doubles("dx", out.dx, expected.dx + from, count, 1e-12);
     if (how->residual)
         check_doubles("dresidual", out.dresidual, expected.dresidual + from, count, 0);
-    check_ok(shard_group_all_reduce(world, out.dweight, CHANNELS, SHARD_FLOAT64, SHARD_SUM));
-    check_ok(shard_group_all_reduce(world, out.dbias, CHANNELS, SHARD_FLOAT64, SHARD_SUM));
+    check_ok(shard_group_all_reduce(world, NULL, out.dweight, CHANNELS, SHARD_FLOAT64, SHARD_SUM));
+    check_ok(shard_group_all_reduce(world, NULL, out.dbias, CHANNELS, SHARD_FLOAT64, SHARD_SUM));
     check_doubles("dweight", out.dweight, expected.dweight, CHANNELS, 1e-12);
     check_doubles("dbias", out.dbias, expected.dbias, CHANNELS, 1e-12);
     if (how->tracks) {
@@ -111,7 +112,8 @@ static void tolerates_other_running_means(shard_group *world, void *context)
 {
     (void)context;
     shard_range range = rows_of(world);
-    SHARD_SCOPE {
+    SHARD_SCOPE
+    {
         double mean = 10.0 * shard_group_rank(world);
         shard_tensor *x = rows(1, range, false, world), *variance = shard_ones(SHARD_SHAPE(CHANNELS), .dtype = SHARD_FLOAT64);
         shard_tensor *running = shard_full(SHARD_SHAPE(CHANNELS), mean, .dtype = SHARD_FLOAT64);
@@ -135,7 +137,8 @@ static void counts_all_rows(shard_group *world, void *context)
 {
     (void)context;
     int size = shard_group_size(world), rank = shard_group_rank(world);
-    SHARD_SCOPE {
+    SHARD_SCOPE
+    {
         shard_tensor *one = shard_ones(SHARD_SHAPE(1, CHANNELS)), *none = shard_ones(SHARD_SHAPE(0, CHANNELS));
         if (size > 1)
             ck_assert_ptr_nonnull(shard_batch_norm(one, NULL, NULL, NULL, NULL, .training = true, .group = world));
@@ -156,7 +159,8 @@ static void fails_with_the_others(shard_group *world, void *context)
 {
     (void)context;
     bool bad = shard_group_rank(world) == 1;
-    SHARD_SCOPE {
+    SHARD_SCOPE
+    {
         shard_tensor *x = make_up_tensor(SHARD_SHAPE(4, CHANNELS), 1, .requires_grad = true), *c = shard_ones(SHARD_SHAPE(2));
         shard_tensor *missing = bad ? shard_reshape(x, SHARD_SHAPE(5)) : x;
         check_refused(shard_batch_norm(missing, NULL, NULL, NULL, NULL, .training = true, .group = world),

@@ -55,7 +55,7 @@ static void reset_peak(void)
 
 static double largest(double value)
 {
-    shard_group_all_reduce(shard_world(), &value, 1, SHARD_FLOAT64, SHARD_MAX);
+    shard_group_all_reduce(shard_world(), NULL, &value, 1, SHARD_FLOAT64, SHARD_MAX);
     return value;
 }
 

@@ -36,16 +36,16 @@ static void run_once(shard_group *world, int bench, float *data, float *other, i
         shard_barrier(world);
         break;
     case 1:
-        shard_group_all_reduce(world, data, count, SHARD_FLOAT32, SHARD_SUM);
+        shard_group_all_reduce(world, NULL, data, count, SHARD_FLOAT32, SHARD_SUM);
         break;
     case 2:
-        shard_group_all_gather(world, other, data, counts, SHARD_FLOAT32);
+        shard_group_all_gather(world, NULL, other, data, counts, SHARD_FLOAT32);
         break;
     case 3:
-        shard_group_reduce_scatter(world, data, other, counts, SHARD_FLOAT32, SHARD_SUM);
+        shard_group_reduce_scatter(world, NULL, data, other, counts, SHARD_FLOAT32, SHARD_SUM);
         break;
     default:
-        shard_group_broadcast(world, data, count, SHARD_FLOAT32, 0);
+        shard_group_broadcast(world, NULL, data, count, SHARD_FLOAT32, 0);
     }
 }
 
@@ -65,15 +65,15 @@ static void measure(shard_group *world, int bench, int64_t bytes, int repetition
         double taken = now();
         run_once(world, bench, data, other, count, counts);
         taken = now() - taken;
-        shard_group_all_reduce(world, &taken, 1, SHARD_FLOAT64, SHARD_MAX);
+        shard_group_all_reduce(world, NULL, &taken, 1, SHARD_FLOAT64, SHARD_MAX);
         if (i >= 0)
             seconds[i] = taken;
     }
     qsort(seconds, (size_t)repetitions, sizeof *seconds, ascending);
     double median = seconds[repetitions / 2];
     if (world->rank == 0)
-        printf("%-5s %d ranks %-15s %9lld B %10.1f us %8.2f GB/s\n", world->ops->name, world->size, names[bench], (long long)bytes,
-               1e6 * median, bench ? 1e-9 * (double)bytes / median : 0.0);
+        printf("%-5s %d ranks %-15s %9lld B %10.1f us %8.2f GB/s\n", world->ops->name, world->size, names[bench],
+               (long long)bytes, 1e6 * median, bench ? 1e-9 * (double)bytes / median : 0.0);
     free(data);
     free(other);
     free(seconds);

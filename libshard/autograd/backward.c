@@ -44,7 +44,8 @@ static shard_status visit(walk *w, shard_node *node)
         return SHARD_OK;
     node->visit = visit_number;
     if (node->spent)
-        return shard_error(SHARD_ERROR_ARGUMENT, "backward: the record of %s was freed by an earlier backward; run the forward again",
+        return shard_error(SHARD_ERROR_ARGUMENT,
+                           "backward: the record of %s was freed by an earlier backward; run the forward again",
                            node->type->name);
     SHARD_TRY(shard_grow(&w->nodes, &w->capacity, w->count + 1, sizeof *w->nodes));
     w->nodes[w->count++] = node;
@@ -84,7 +85,8 @@ static shard_status make_whole(shard_tensor *gradient)
         return SHARD_OK;
     shard_group *group = gradient->placement.group;
     gradient->placement = (shard_placement){0};
-    return shard_group_all_reduce(group, shard_tensor_memory(gradient), shard_numel(gradient), gradient->dtype, SHARD_SUM);
+    return shard_group_all_reduce(group, shard_device_of(gradient), shard_tensor_memory(gradient), shard_numel(gradient),
+                                  gradient->dtype, SHARD_SUM);
 }
 
 static shard_status add_into(shard_tensor *sum, double alpha, shard_tensor *x, double beta)

@@ -62,7 +62,7 @@ static shard_status find_difference(const char *function, const agreement *mine,
     shard_group *world = shard_world();
     bool first = shard_group_rank(world) == 0;
     char *text = first ? mine->text : shard_calloc((size_t)first_bytes, 1);
-    if (shard_group_broadcast(world, text, first_bytes, SHARD_UINT8, 0) == SHARD_OK && !first)
+    if (shard_group_broadcast(world, NULL, text, first_bytes, SHARD_UINT8, 0) == SHARD_OK && !first)
         report_difference(function, mine, text, first_bytes);
     if (!first)
         free(text);

@@ -144,7 +144,7 @@ static shard_status gather_block(walk *w, int64_t row, int64_t rows, int64_t col
     }
     int64_t mine = w->piece[shard_group_rank(group)];
     const void *values = mine ? shard_part_read(w->tensor, row * w->width + column, mine, w->mine) : w->mine;
-    return shard_group_all_gather(group, values, w->all, w->piece, w->tensor->dtype);
+    return shard_group_all_gather(group, NULL, values, w->all, w->piece, w->tensor->dtype);
 }
 
 shard_status shard_part_gather(shard_tensor *tensor, const shard_range *ranges, shard_status (*take)(void *, const shard_block *),

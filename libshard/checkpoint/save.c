@@ -133,7 +133,7 @@ static shard_status open_together(saving *s, const shard_metadata *metadata)
     bool first = shard_group_rank(s->world) == 0;
     if (first)
         create(s, metadata, &told);
-    SHARD_TRY(shard_group_broadcast(s->world, &told, sizeof told, SHARD_UINT8, 0));
+    SHARD_TRY(shard_group_broadcast(s->world, NULL, &told, sizeof told, SHARD_UINT8, 0));
     s->data_start = told.data_start;
     if (!first && name_temporary(s, told.token) == SHARD_OK)
         shard_file_join(&s->file, s->temporary);

@@ -5,8 +5,11 @@
  * with. Data that fits into the fingerprint travels with it, and then nothing
  * follows. The text of a failure needs more room: only then there is a second
  * exchange.
+ *
+ * Data in a device's memory goes by the group's carrier, on which the members
+ * agree at the first such collective.
  */
-#include "comm/comm.h"
+#include "comm/carrier.h"
 
 #include "base/error.h"
 #include "base/memory.h"
@@ -17,12 +20,14 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum operation { START, BARRIER, AGREE, EXCHANGE, ALL_REDUCE, ALL_GATHER, REDUCE_SCATTER, BROADCAST, FAIL };
+enum operation { START, BARRIER, AGREE, FAIL, EXCHANGE, ALL_REDUCE, ALL_GATHER, REDUCE_SCATTER, BROADCAST };
 
 /* What a member is about to do. */
 typedef struct shard_call {
     const char *name;
     enum operation operation;
+    shard_device *device; /* whose memory the data is in; NULL: the host's */
+    bool chooses;         /* only the carrier yet */
     shard_dtype dtype;
     int root; /* of a broadcast, else the reduce operation */
     int64_t count;
@@ -36,10 +41,13 @@ typedef struct fingerprint {
     uint64_t sequence;
     uint64_t layout; /* hash of counts */
     int64_t count;
-    uint32_t operation, dtype, root;
-    int32_t status; /* not SHARD_OK: this member has failed */
+    uint32_t operation, dtype, root; /* operation with the flags below */
+    int32_t status;                  /* not SHARD_OK: this member has failed */
     unsigned char data[SMALL_BYTES];
 } fingerprint;
+
+#define ON_DEVICE 0x100u
+#define CHOOSES 0x200u
 
 _Static_assert(sizeof(fingerprint) == 256 && sizeof(fingerprint) <= SHARD_COMM_TEXT, "peers has room for either");
 _Static_assert(SHARD_COMM_TEXT <= SHARD_EXCHANGE_BYTES, "a text travels in one exchange");
@@ -104,7 +112,7 @@ void shard_group_describe(const shard_group *group, char *text, size_t bytes)
     static const char *const reductions[] = {[SHARD_SUM] = "", [SHARD_MAX] = " (max)", [SHARD_MIN] = " (min)"};
     const shard_call *call = group->call;
     size_t used = (size_t)snprintf(text, bytes, "%s", call ? call->name : "group_create");
-    if (!call || call->operation < EXCHANGE || call->operation == FAIL)
+    if (!call || call->operation < EXCHANGE)
         return;
     if (call->operation == EXCHANGE) {
         snprintf(text + used, bytes - used, " of %" PRId64 " bytes", call->count);
@@ -120,7 +128,9 @@ void shard_group_describe(const shard_group *group, char *text, size_t bytes)
     if (used < bytes)
         used += (size_t)snprintf(text + used, bytes - used, " %s", shard_dtype_name(call->dtype));
     if (call->operation == BROADCAST && used < bytes)
-        snprintf(text + used, bytes - used, " from rank %d", shard_group_world_rank(group, call->root));
+        used += (size_t)snprintf(text + used, bytes - used, " from rank %d", shard_group_world_rank(group, call->root));
+    if (call->device && used < bytes)
+        snprintf(text + used, bytes - used, " in a device's memory");
 }
 
 /* Exchanges texts; the member's own is in `mine`. NULL if that failed. */
@@ -214,7 +224,7 @@ static shard_status meet(shard_group *group, const shard_call *call, const void 
         .sequence = ++group->sequence,
         .layout = hash_counts(call->counts, group->size),
         .count = call->count,
-        .operation = call->operation,
+        .operation = (uint32_t)call->operation | (call->device ? ON_DEVICE : 0) | (call->chooses ? CHOOSES : 0),
         .dtype = call->dtype,
         .root = (uint32_t)call->root,
         .status = (int32_t)shard_last_status(),
@@ -312,37 +322,116 @@ static int64_t count_before(const int64_t *counts, int member)
     return before;
 }
 
+/* NULL where the host reaches the memory. */
+static shard_device *beyond_host(shard_device *device)
+{
+    return device && !device->ops->host_memory ? device : NULL;
+}
+
 /* The collective of a group of one: a copy at most. */
 static shard_status copy_alone(const void *from, void *to, const shard_call *call)
 {
-    if (shard_last_status() == SHARD_OK && from != to && call->count > 0)
-        memcpy(to, from, (size_t)call->count * shard_dtype_size(call->dtype));
-    return shard_last_status();
+    size_t bytes = (size_t)call->count * shard_dtype_size(call->dtype);
+    if (shard_last_status() != SHARD_OK || from == to || call->count == 0)
+        return shard_last_status();
+    if (call->device)
+        return call->device->ops->copy_rows(call->device, to, bytes, from, bytes, bytes, 1);
+    memcpy(to, from, bytes);
+    return SHARD_OK;
 }
 
-/* Reduces what travelled with the fingerprints, from byte `offset` on. */
-static void reduce_told(const shard_group *group, size_t offset, void *out, int64_t count, const shard_call *call)
+/* ---- small data, which travels with the fingerprints ---- */
+
+/* The own data as the host reads it; room is for what is elsewhere. */
+static const void *read_small(const shard_call *call, const void *data, size_t bytes, unsigned char *room)
+{
+    if (!call->device || bytes == 0)
+        return data;
+    call->device->ops->copy_out(call->device, room, data, bytes);
+    return room;
+}
+
+static shard_status write_small(const shard_call *call, void *data, const void *from, size_t bytes)
+{
+    if (call->device && bytes)
+        return call->device->ops->copy_in(call->device, data, from, bytes);
+    if (bytes)
+        memcpy(data, from, bytes);
+    return SHARD_OK;
+}
+
+/* Reduces what came along, from byte `offset` on. */
+static shard_status reduce_told(const shard_group *group, size_t offset, void *data, int64_t count, const shard_call *call)
 {
     const fingerprint *told = group->peers;
     const void *parts[group->size];
+    unsigned char result[SMALL_BYTES];
     for (int member = 0; member < group->size; member++)
         parts[member] = told[member].data + offset;
-    shard_reduce_elements(out, parts, group->size, count, call->dtype, (shard_reduce_op)call->root);
+    shard_reduce_elements(result, parts, group->size, count, call->dtype, (shard_reduce_op)call->root);
+    return write_small(call, data, result, (size_t)count * shard_dtype_size(call->dtype));
 }
 
-/* Meets for a call on data that may travel along: *done if it did. */
-static shard_status meet_with(shard_group *group, const shard_call *call, const void *data, int64_t count, int64_t largest,
-                              bool *done)
+/* ---- meeting for a call ---- */
+
+/* Before the group's first collective on a device's memory: what will carry it. */
+static shard_status choose_carrier(shard_group *group, const shard_call *call)
+{
+    shard_call choice = *call;
+    choice.chooses = true;
+    shard_carrier_offer offer = {0};
+    if (shard_last_status() == SHARD_OK)
+        offer = shard_carrier_offer_of(call->device);
+    group->call = &choice;
+    SHARD_TRY(meet(group, &choice, &offer, sizeof offer));
+    const fingerprint *told = group->peers;
+    shard_carrier_offer offers[group->size];
+    const shard_carrier_offer *offered[group->size];
+    for (int member = 0; member < group->size; member++) {
+        memcpy(&offers[member], told[member].data, sizeof offer);
+        offered[member] = &offers[member];
+    }
+    return shard_carrier_choose(group, call->device, offered);
+}
+
+_Static_assert(sizeof(shard_carrier_offer) <= SMALL_BYTES, "an offer travels with the fingerprint");
+
+/* Meets for a call on data that may travel along: *done if it did. The group's call
+ * is this one until end_call. */
+static shard_status begin_call(shard_group *group, const shard_call *call, const void *data, int64_t count, int64_t largest,
+                               bool *done)
 {
     size_t size = shard_dtype_size(call->dtype);
-    *done = shard_last_status() == SHARD_OK && largest <= (int64_t)(SMALL_BYTES / size);
-    return meet(group, call, data, *done ? (size_t)count * size : 0);
+    unsigned char room[SMALL_BYTES];
+    *done = false;
+    if (call->device && !group->carrier)
+        SHARD_TRY(choose_carrier(group, call));
+    if (shard_last_status() == SHARD_OK && largest <= (int64_t)(SMALL_BYTES / size))
+        *done = !call->device || !group->carrier->takes_small;
+    size_t bytes = *done ? (size_t)count * size : 0;
+    if (*done)
+        data = read_small(call, data, bytes, room);
+    group->call = call;
+    return meet(group, call, data, bytes);
 }
 
-static shard_call all_reduce_call(const shard_group *group, const void *data, int64_t count, shard_dtype dtype, shard_reduce_op op)
+static shard_status end_call(shard_group *group, shard_status status)
 {
-    shard_call call = {
-        .name = "all_reduce", .operation = ALL_REDUCE, .dtype = dtype, .root = (int)op, .count = count};
+    group->call = NULL;
+    return status;
+}
+
+/* ---- the collectives ---- */
+
+static shard_call all_reduce_call(const shard_group *group, shard_device *device, const void *data, int64_t count,
+                                  shard_dtype dtype, shard_reduce_op op)
+{
+    shard_call call = {.name = "all_reduce",
+                       .operation = ALL_REDUCE,
+                       .device = beyond_host(device),
+                       .dtype = dtype,
+                       .root = (int)op,
+                       .count = count};
     check(group, &call, data, data, true);
     return call;
 }
@@ -350,57 +439,80 @@ static shard_call all_reduce_call(const shard_group *group, const void *data, in
 /* Up to where the transport's own work begins; *done if there is none left. */
 static shard_status begin_all_reduce(shard_group *group, void *data, const shard_call *call, bool *done)
 {
-    shard_status status = meet_with(group, call, data, call->count, call->count, done);
-    if (status == SHARD_OK && *done)
-        reduce_told(group, 0, data, call->count, call);
-    return status;
+    shard_status status = begin_call(group, call, data, call->count, call->count, done);
+    return status == SHARD_OK && *done ? reduce_told(group, 0, data, call->count, call) : status;
 }
 
-shard_status shard_group_all_reduce(shard_group *group, void *data, int64_t count, shard_dtype dtype, shard_reduce_op op)
+shard_status shard_group_all_reduce(shard_group *group, shard_device *device, void *data, int64_t count, shard_dtype dtype,
+                                    shard_reduce_op op)
 {
-    shard_call call = all_reduce_call(group, data, count, dtype, op);
+    shard_call call = all_reduce_call(group, device, data, count, dtype, op);
     if (!group || group->size == 1)
         return shard_last_status();
     bool done;
-    group->call = &call;
     shard_status status = begin_all_reduce(group, data, &call, &done);
     if (status == SHARD_OK && !done)
-        status = group->ops->all_reduce(group, data, count, dtype, op);
-    group->call = NULL;
-    return status;
+        status = call.device ? group->carrier->all_reduce(group, device, data, count, dtype, op)
+                             : group->ops->all_reduce(group, data, count, dtype, op);
+    return end_call(group, status);
 }
 
-shard_request *shard_group_all_reduce_start(shard_group *group, void *data, int64_t count, shard_dtype dtype, shard_reduce_op op)
+shard_request *shard_group_all_reduce_start(shard_group *group, shard_device *device, void *data, int64_t count,
+                                            shard_dtype dtype, shard_reduce_op op)
 {
-    if (!group || group->size == 1 || !group->ops->all_reduce_start) {
-        shard_group_all_reduce(group, data, count, dtype, op);
+    bool alone = !group || group->size == 1;
+    if (alone || (!beyond_host(device) && !group->ops->all_reduce_start)) {
+        shard_group_all_reduce(group, device, data, count, dtype, op);
         return NULL;
     }
-    shard_call call = all_reduce_call(group, data, count, dtype, op);
+    shard_call call = all_reduce_call(group, device, data, count, dtype, op);
     bool done;
     shard_request *request = NULL;
-    group->call = &call;
-    if (begin_all_reduce(group, data, &call, &done) == SHARD_OK && !done)
-        request = group->ops->all_reduce_start(group, data, count, dtype, op);
-    group->call = NULL;
+    if (begin_all_reduce(group, data, &call, &done) == SHARD_OK && !done) {
+        if (!call.device)
+            request = group->ops->all_reduce_start(group, data, count, dtype, op);
+        else if (group->carrier->all_reduce_start)
+            request = group->carrier->all_reduce_start(group, device, data, count, dtype, op);
+        else
+            group->carrier->all_reduce(group, device, data, count, dtype, op);
+    }
+    end_call(group, SHARD_OK);
     return request;
 }
 
-shard_status shard_group_wait(shard_group *group, shard_request *request)
+shard_status shard_group_wait(shard_group *group, shard_device *device, shard_request *request)
 {
     if (!request)
         return shard_last_status();
     shard_call call = {.name = "wait for an all_reduce"};
     group->call = &call;
-    group->ops->wait(group, request);
-    group->call = NULL;
-    return shard_last_status();
+    if (beyond_host(device))
+        group->carrier->wait(group, device, request);
+    else
+        group->ops->wait(group, request);
+    return end_call(group, shard_last_status());
 }
 
-shard_status shard_group_all_gather(shard_group *group, const void *mine, void *all, const int64_t *counts, shard_dtype dtype)
+/* Puts the pieces that came along one after the other. */
+static shard_status gather_told(const shard_group *group, void *all, const shard_call *call)
+{
+    const fingerprint *told = group->peers;
+    char *piece = all;
+    shard_status status = SHARD_OK;
+    for (int member = 0; member < group->size && status == SHARD_OK; member++) {
+        size_t bytes = (size_t)call->counts[member] * shard_dtype_size(call->dtype);
+        status = write_small(call, piece, told[member].data, bytes);
+        piece += bytes;
+    }
+    return status;
+}
+
+shard_status shard_group_all_gather(shard_group *group, shard_device *device, const void *mine, void *all, const int64_t *counts,
+                                    shard_dtype dtype)
 {
     int rank = shard_group_rank(group), size = shard_group_size(group);
-    shard_call call = {.name = "all_gather", .operation = ALL_GATHER, .dtype = dtype, .counts = counts};
+    shard_call call = {
+        .name = "all_gather", .operation = ALL_GATHER, .device = beyond_host(device), .dtype = dtype, .counts = counts};
     if (!counts)
         shard_null_argument("shard_group_all_gather", "counts");
     else
@@ -412,30 +524,25 @@ shard_status shard_group_all_gather(shard_group *group, const void *mine, void *
     for (int i = 0; counts && i < size; i++)
         largest = counts[i] > largest ? counts[i] : largest;
     bool done;
-    group->call = &call;
-    shard_status status = meet_with(group, &call, mine, counts ? counts[rank] : 0, largest, &done);
-    if (status == SHARD_OK && !done)
-        status = group->ops->all_gather(group, mine, all, counts, dtype);
-    group->call = NULL;
-    if (status != SHARD_OK || !done)
-        return status;
-    const fingerprint *told = group->peers;
-    char *piece = all;
-    for (int member = 0; member < size; member++) {
-        size_t bytes = (size_t)counts[member] * shard_dtype_size(dtype);
-        if (bytes)
-            memcpy(piece, told[member].data, bytes);
-        piece += bytes;
-    }
-    return SHARD_OK;
+    shard_status status = begin_call(group, &call, mine, counts ? counts[rank] : 0, largest, &done);
+    if (status == SHARD_OK && done)
+        status = gather_told(group, all, &call);
+    else if (status == SHARD_OK)
+        status = call.device ? group->carrier->all_gather(group, device, mine, all, counts, dtype)
+                             : group->ops->all_gather(group, mine, all, counts, dtype);
+    return end_call(group, status);
 }
 
-shard_status shard_group_reduce_scatter(shard_group *group, void *all, void *mine, const int64_t *counts, shard_dtype dtype,
-                                        shard_reduce_op op)
+shard_status shard_group_reduce_scatter(shard_group *group, shard_device *device, void *all, void *mine, const int64_t *counts,
+                                        shard_dtype dtype, shard_reduce_op op)
 {
     int rank = shard_group_rank(group);
-    shard_call call = {
-        .name = "reduce_scatter", .operation = REDUCE_SCATTER, .dtype = dtype, .root = (int)op, .counts = counts};
+    shard_call call = {.name = "reduce_scatter",
+                       .operation = REDUCE_SCATTER,
+                       .device = beyond_host(device),
+                       .dtype = dtype,
+                       .root = (int)op,
+                       .counts = counts};
     if (!counts)
         shard_null_argument("shard_group_reduce_scatter", "counts");
     else
@@ -444,31 +551,32 @@ shard_status shard_group_reduce_scatter(shard_group *group, void *all, void *min
     if (shard_group_size(group) == 1)
         return copy_alone(all, mine, &call);
     bool done;
-    group->call = &call;
-    shard_status status = meet_with(group, &call, all, call.count, call.count, &done);
-    if (status == SHARD_OK && !done)
-        status = group->ops->reduce_scatter(group, all, mine, counts, dtype, op);
+    shard_status status = begin_call(group, &call, all, call.count, call.count, &done);
     if (status == SHARD_OK && done)
-        reduce_told(group, (size_t)count_before(counts, rank) * shard_dtype_size(dtype), mine, counts[rank], &call);
-    group->call = NULL;
-    return status;
+        status = reduce_told(group, (size_t)count_before(counts, rank) * shard_dtype_size(dtype), mine, counts[rank], &call);
+    else if (status == SHARD_OK)
+        status = call.device ? group->carrier->reduce_scatter(group, device, all, mine, counts, dtype, op)
+                             : group->ops->reduce_scatter(group, all, mine, counts, dtype, op);
+    return end_call(group, status);
 }
 
-shard_status shard_group_broadcast(shard_group *group, void *data, int64_t count, shard_dtype dtype, int root)
+shard_status shard_group_broadcast(shard_group *group, shard_device *device, void *data, int64_t count, shard_dtype dtype,
+                                   int root)
 {
-    shard_call call = {.name = "broadcast", .operation = BROADCAST, .dtype = dtype, .root = root, .count = count};
+    shard_call call = {
+        .name = "broadcast", .operation = BROADCAST, .device = beyond_host(device), .dtype = dtype, .root = root, .count = count};
     check(group, &call, data, data, false);
     if (!group || group->size == 1)
         return shard_last_status();
     bool done;
-    group->call = &call;
-    shard_status status = meet_with(group, &call, data, group->rank == root ? count : 0, count, &done);
-    if (status == SHARD_OK && !done)
-        status = group->ops->broadcast(group, data, count, dtype, root);
-    if (status == SHARD_OK && done && count > 0)
-        memcpy(data, ((const fingerprint *)group->peers)[root].data, (size_t)count * shard_dtype_size(dtype));
-    group->call = NULL;
-    return status;
+    shard_status status = begin_call(group, &call, data, group->rank == root ? count : 0, count, &done);
+    if (status == SHARD_OK && done)
+        status =
+            write_small(&call, data, ((const fingerprint *)group->peers)[root].data, (size_t)count * shard_dtype_size(dtype));
+    else if (status == SHARD_OK)
+        status = call.device ? group->carrier->broadcast(group, device, data, count, dtype, root)
+                             : group->ops->broadcast(group, data, count, dtype, root);
+    return end_call(group, status);
 }
 
 shard_status shard_group_exchange(shard_group *group, const void *mine, size_t bytes, void *all)
@@ -480,11 +588,10 @@ shard_status shard_group_exchange(shard_group *group, const void *mine, size_t b
     if (!group || group->size == 1)
         return copy_alone(mine, all, &call);
     bool done;
-    group->call = &call;
-    shard_status status = meet_with(group, &call, mine, call.count, call.count, &done);
+    shard_status status = begin_call(group, &call, mine, call.count, call.count, &done);
     if (status == SHARD_OK && !done)
         status = group->ops->exchange(group, mine, bytes, all);
-    group->call = NULL;
+    end_call(group, status);
     if (status != SHARD_OK || !done)
         return status;
     const fingerprint *told = group->peers;

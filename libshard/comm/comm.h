@@ -2,7 +2,7 @@
  * What a communicator can do: the table that each transport's folder fills,
  * and the checked collectives that the rest of the library calls.
  *
- * Memory is host memory, contiguous. Counts are elements, 64-bit; transports
+ * Memory is contiguous; transports' is host memory. Counts are elements, 64-bit; transports
  * cut them up as their own interface needs. bfloat16 and float16 are summed in
  * float32 and rounded once; sums of integers wrap. Results are the same on every
  * member (of MAX and MIN over MPI only where no value is a NaN).
@@ -11,6 +11,8 @@
 #define SHARD_COMM_COMM_H
 
 #include <shard/comm.h>
+
+#include "device/device.h"
 
 /* The most that exchange carries from each member. */
 #define SHARD_EXCHANGE_BYTES 1024
@@ -57,11 +59,13 @@ typedef struct shard_group_ops {
 struct shard_group {
     const shard_group_ops *ops;
     int rank, size;
-    int *world_ranks;  /* [size] */
-    uint64_t sequence; /* of the next checked collective */
-    void *peers;       /* [size] what the members told in the last one */
-    const struct shard_call *call; /* the one under way, for texts; NULL between them */
-    void *state;       /* the transport's own */
+    int *world_ranks;                    /* [size] */
+    uint64_t sequence;                   /* of the next checked collective */
+    void *peers;                         /* [size] what the members told in the last one */
+    const struct shard_call *call;       /* the one under way, for texts; NULL between them */
+    void *state;                         /* the transport's own */
+    const struct shard_carrier *carrier; /* of data in a device's memory; NULL: not chosen yet */
+    void *carrier_state;
     /* The ranks that hold the same part as this one of what is split over the group;
      * set by a mesh. NULL: this rank alone. */
     struct shard_group *replicas;
@@ -111,14 +115,19 @@ void shard_group_destroy(shard_group *group);
 /* The checked collectives. Each takes part even if this thread already has an
  * error: it then tells the others, and all fail alike. A NULL data pointer with
  * count > 0 and a set error is that case. A group that is NULL or of one member
- * costs nothing. */
-shard_status shard_group_all_reduce(shard_group *, void *data, int64_t count, shard_dtype, shard_reduce_op);
-shard_request *shard_group_all_reduce_start(shard_group *, void *data, int64_t count, shard_dtype, shard_reduce_op);
+ * costs nothing. The device is the one whose memory the data is in, of one kind on
+ * all members; NULL is the host. Where it is not the host's memory the work is queued
+ * on the device, as its own entries'. */
+shard_status shard_group_all_reduce(shard_group *, shard_device *, void *data, int64_t count, shard_dtype, shard_reduce_op);
+shard_request *shard_group_all_reduce_start(shard_group *, shard_device *, void *data, int64_t count, shard_dtype,
+                                            shard_reduce_op);
 /* NULL request (a group of one, or a failed start): returns the thread's status. */
-shard_status shard_group_wait(shard_group *, shard_request *);
-shard_status shard_group_all_gather(shard_group *, const void *mine, void *all, const int64_t *counts, shard_dtype);
-shard_status shard_group_reduce_scatter(shard_group *, void *all, void *mine, const int64_t *counts, shard_dtype, shard_reduce_op);
-shard_status shard_group_broadcast(shard_group *, void *data, int64_t count, shard_dtype, int root);
+shard_status shard_group_wait(shard_group *, shard_device *, shard_request *);
+shard_status shard_group_all_gather(shard_group *, shard_device *, const void *mine, void *all, const int64_t *counts,
+                                    shard_dtype);
+shard_status shard_group_reduce_scatter(shard_group *, shard_device *, void *all, void *mine, const int64_t *counts, shard_dtype,
+                                        shard_reduce_op);
+shard_status shard_group_broadcast(shard_group *, shard_device *, void *data, int64_t count, shard_dtype, int root);
 /* Small values of any kind from each member, for what differs by right (uneven
  * sizes): all [size][bytes], bytes <= SHARD_EXCHANGE_BYTES. */
 shard_status shard_group_exchange(shard_group *, const void *mine, size_t bytes, void *all);

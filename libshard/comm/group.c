@@ -1,5 +1,5 @@
 /* Groups: what they are made of, what they answer, how they come and go. */
-#include "comm/comm.h"
+#include "comm/carrier.h"
 
 #include "base/error.h"
 #include "base/memory.h"
@@ -89,9 +89,10 @@ static shard_status check_members(const shard_group *parent, const int *members,
     bool inside = false;
     for (int i = 0; i < size; i++) {
         if (members[i] < 0 || members[i] >= parent->size || (i > 0 && members[i] <= members[i - 1]))
-            return shard_error(SHARD_ERROR_ARGUMENT,
-                               "shard_group_create: members must ascend and be ranks of the parent, which has %d; member %d is %d",
-                               parent->size, i, members[i]);
+            return shard_error(
+                SHARD_ERROR_ARGUMENT,
+                "shard_group_create: members must ascend and be ranks of the parent, which has %d; member %d is %d", parent->size,
+                i, members[i]);
         inside |= members[i] == parent->rank;
     }
     if (!inside)
@@ -115,6 +116,9 @@ shard_group *shard_group_create(shard_group *parent, const int *members, int siz
 
 void shard_group_destroy(shard_group *group)
 {
-    if (group)
-        group->ops->destroy(group);
+    if (!group)
+        return;
+    if (group->carrier)
+        group->carrier->leave(group);
+    group->ops->destroy(group);
 }

@@ -70,7 +70,7 @@ shard_tensor *shard_reduce(shard_tensor *x, shard_group *group)
     if (!y || !shard_load(SHARD_INPUTS(x, y), memory))
         return shard_leave(group);
     SHARD_RUN(x, axpby, shard_numel(x), 1.0, memory[0], 0.0, memory[1], x->dtype);
-    y = shard_result(y, shard_group_all_reduce(group, memory[1], shard_numel(y), y->dtype, SHARD_SUM));
+    y = shard_result(y, shard_group_all_reduce(group, shard_device_of(y), memory[1], shard_numel(y), y->dtype, SHARD_SUM));
     shard_record(&reduce_type, y, SHARD_INPUTS(x), 0);
     return y;
 }
@@ -83,7 +83,7 @@ shard_status shard_all_reduce(shard_tensor *x, shard_reduce_op op, shard_group *
         shard_null_argument("shard_all_reduce", "x");
         return shard_group_fail(group);
     }
-    return shard_group_all_reduce(group, shard_tensor_memory_to_write(x), shard_numel(x), x->dtype, op);
+    return shard_group_all_reduce(group, shard_device_of(x), shard_tensor_memory_to_write(x), shard_numel(x), x->dtype, op);
 }
 
 shard_status shard_broadcast(shard_tensor *x, int root, shard_group *group)
@@ -92,5 +92,5 @@ shard_status shard_broadcast(shard_tensor *x, int root, shard_group *group)
         shard_null_argument("shard_broadcast", "x");
         return shard_group_fail(group);
     }
-    return shard_group_broadcast(group, shard_tensor_memory_to_write(x), shard_numel(x), x->dtype, root);
+    return shard_group_broadcast(group, shard_device_of(x), shard_tensor_memory_to_write(x), shard_numel(x), x->dtype, root);
 }

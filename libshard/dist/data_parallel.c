@@ -66,7 +66,7 @@ static void start(bucket *b)
     const shard_flat_parameter *last = &flat->parameters[b->first + b->count - 1];
     int64_t from = flat->parameters[b->first].start, to = last->start + last->size;
     char *memory = (char *)flat->gradients->memory + (size_t)from * shard_dtype_size(flat->dtype);
-    b->request = shard_group_all_reduce_start(flat->group, memory, to - from, flat->dtype, SHARD_SUM);
+    b->request = shard_group_all_reduce_start(flat->group, flat->gradients->device, memory, to - from, flat->dtype, SHARD_SUM);
 }
 
 static void start_full_buckets(shard_data_parallel *dp)
@@ -101,7 +101,8 @@ static shard_status finish(void *context)
     start_full_buckets(dp);
     shard_status status = shard_last_status();
     for (int64_t i = 0; i < dp->bucket_count; i++) {
-        shard_status waited = shard_group_wait(dp->buckets[i].flat->group, dp->buckets[i].request);
+        const shard_flat *flat = dp->buckets[i].flat;
+        shard_status waited = shard_group_wait(flat->group, flat->gradients->device, dp->buckets[i].request);
         dp->buckets[i].request = NULL;
         status = status == SHARD_OK ? waited : status;
     }
@@ -144,7 +145,7 @@ static shard_status share_values(const shard_flat *flats)
 {
     for (const shard_flat *flat = flats; flat; flat = flat->next) {
         flat->values->version++;
-        SHARD_TRY(shard_group_broadcast(flat->group, flat->values->memory, flat->size, flat->dtype, 0));
+        SHARD_TRY(shard_group_broadcast(flat->group, flat->values->device, flat->values->memory, flat->size, flat->dtype, 0));
     }
     return SHARD_OK;
 }

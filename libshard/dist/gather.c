@@ -39,10 +39,10 @@ shard_tensor *shard_gather_parts(shard_tensor *part, shard_shape whole, int dim,
     if (!parts || !shard_load(SHARD_INPUTS(part, parts), memory))
         status = shard_group_fail(group);
     else
-        status = shard_group_all_gather(group, memory[0], memory[1], counts, part->dtype);
+        status = shard_group_all_gather(group, shard_device_of(part), memory[0], memory[1], counts, part->dtype);
     for (int i = 0; i < size && !in_order && status == SHARD_OK; i++)
-        status = shard_copy_part_in(y, dim, ranges[i],
-                                    (char *)memory[1] + (size_t)part_start(counts, i) * shard_dtype_size(y->dtype));
+        status =
+            shard_copy_part_in(y, dim, ranges[i], (char *)memory[1] + (size_t)part_start(counts, i) * shard_dtype_size(y->dtype));
     if (!in_order)
         shard_release(parts);
     free(counts);
@@ -89,7 +89,7 @@ static shard_tensor *own_part_of_sum(shard_tensor *dy, const gather_context *con
         for (int i = 0; i < size && status == SHARD_OK; i++)
             status = shard_copy_part_out(dy, context->dim, context->ranges[i],
                                          (char *)memory[0] + (size_t)part_start(counts, i) * shard_dtype_size(dy->dtype));
-        status = shard_group_reduce_scatter(group, memory[0], memory[1], counts, dy->dtype, SHARD_SUM);
+        status = shard_group_reduce_scatter(group, shard_device_of(dy), memory[0], memory[1], counts, dy->dtype, SHARD_SUM);
     }
     free(counts);
     return shard_result(part, status);

@@ -39,12 +39,13 @@ static shard_status receive_part(shard_tensor *whole, int dim, shard_range range
         int64_t count = rows - row < block ? rows - row : block;
         shard_shape shape = whole->shape;
         shape.dim[0] = count;
-        shard_tensor *piece = first ? shard_tensor_view(whole, row * width, shape)
-                                    : shard_tensor_make(shape, whole->dtype, shard_device_of(whole));
+        shard_tensor *piece =
+            first ? shard_tensor_view(whole, row * width, shape) : shard_tensor_make(shape, whole->dtype, shard_device_of(whole));
         char *to = shard_tensor_memory_to_write(part);
         if (!piece || !to)
             return shard_group_fail(group);
-        SHARD_TRY(shard_group_broadcast(group, shard_tensor_memory(piece), count * width, whole->dtype, 0));
+        SHARD_TRY(
+            shard_group_broadcast(group, shard_device_of(piece), shard_tensor_memory(piece), count * width, whole->dtype, 0));
         if (dim == 0) { /* the rows of this block that are ours */
             int64_t from = row > range.start ? row : range.start;
             int64_t end = row + count < range.start + range.size ? row + count : range.start + range.size;

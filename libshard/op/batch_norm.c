@@ -85,8 +85,8 @@ static shard_status batch_norm_backward(shard_node *node, shard_tensor *dy, shar
     if (status == SHARD_OK)
         status = parameter_gradient(node, WEIGHT, sums, 1, dy, dx);
     if (context->training && shard_wants(node, X))
-        status = shard_group_all_reduce(context->group, sums ? shard_tensor_memory(sums) : NULL, 2 * context->channels,
-                                        SHARD_FLOAT64, SHARD_SUM);
+        status = shard_group_all_reduce(context->group, sums ? shard_device_of(sums) : NULL,
+                                        sums ? shard_tensor_memory(sums) : NULL, 2 * context->channels, SHARD_FLOAT64, SHARD_SUM);
     return status == SHARD_OK ? input_gradients(node, x, y, dy, sums, dx) : status;
 }
 
@@ -136,8 +136,8 @@ static shard_status measure(batch_norm *b)
 {
     const shard_batch_norm_options *options = &b->options;
     shard_tensor *shift, *sums = own_sums(b, &shift);
-    SHARD_TRY(shard_group_all_reduce(options->group, sums ? shard_tensor_memory(sums) : NULL, 2 * b->channels, SHARD_FLOAT64,
-                                     SHARD_SUM));
+    SHARD_TRY(shard_group_all_reduce(options->group, sums ? shard_device_of(sums) : NULL, sums ? shard_tensor_memory(sums) : NULL,
+                                     2 * b->channels, SHARD_FLOAT64, SHARD_SUM));
     bool follows = b->running_mean && b->count > 0;
     void *memory[4], *running_mean = follows ? shard_tensor_memory_to_write(b->running_mean) : NULL;
     void *running_var = follows ? shard_tensor_memory_to_write(b->running_var) : NULL;
@@ -219,7 +219,7 @@ static bool prepare(batch_norm *b)
 static shard_status count_rows(batch_norm *b)
 {
     b->count = b->rows;
-    SHARD_TRY(shard_group_all_reduce(b->options.group, &b->count, 1, SHARD_INT64, SHARD_SUM));
+    SHARD_TRY(shard_group_all_reduce(b->options.group, NULL, &b->count, 1, SHARD_INT64, SHARD_SUM));
     if (b->count != 1)
         return SHARD_OK;
     return shard_error(SHARD_ERROR_SHAPE,

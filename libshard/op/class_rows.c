@@ -190,6 +190,6 @@ shard_status shard_class_rows_gather(shard_class_rows *rows, shard_tensor *own)
     if (rows->members == 1)
         return SHARD_OK;
     const double *mine = memory + shard_group_rank(rows->group) * rows->stride;
-    SHARD_TRY(shard_group_all_gather(rows->group, mine, memory, counts, SHARD_FLOAT64));
+    SHARD_TRY(shard_group_all_gather(rows->group, NULL, mine, memory, counts, SHARD_FLOAT64));
     return check_heads(rows);
 }

@@ -62,7 +62,7 @@ static shard_tensor *label_rank(shard_tensor *logits, shard_tensor *labels, int6
         return NULL;
     int64_t count = rows.shape.rows;
     int64_t *ahead = count_own(&rows, labels, pick_any(&rows));
-    if (rows.members > 1 && shard_group_all_reduce(rows.group, ahead, count, SHARD_INT64, SHARD_SUM) != SHARD_OK)
+    if (rows.members > 1 && shard_group_all_reduce(rows.group, NULL, ahead, count, SHARD_INT64, SHARD_SUM) != SHARD_OK)
         return NULL;
     for (int64_t i = 0; ahead && i < count; i++)
         if (shard_class_row_ignored(&rows, i))

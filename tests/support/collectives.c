@@ -59,11 +59,10 @@ static float half_to_float(uint16_t half, shard_dtype dtype)
     return dtype == SHARD_BFLOAT16 ? shard_bfloat16_to_float(half) : shard_float16_to_float(half);
 }
 
-#define COMBINE(type)                                                                            \
-    do {                                                                                         \
-        type a_ = *(type *)sum, b_ = *(const type *)next;                                        \
-        *(type *)sum = (type)(op == SHARD_SUM ? a_ + b_ : op == SHARD_MAX ? (a_ > b_ ? a_ : b_)  \
-                                                                          : (a_ < b_ ? a_ : b_)); \
+#define COMBINE(type)                                                                                                            \
+    do {                                                                                                                         \
+        type a_ = *(type *)sum, b_ = *(const type *)next;                                                                        \
+        *(type *)sum = (type)(op == SHARD_SUM ? a_ + b_ : op == SHARD_MAX ? (a_ > b_ ? a_ : b_) : (a_ < b_ ? a_ : b_));          \
     } while (0)
 
 /* sum op= next, one element; sum of a 16-bit type is a float. */
@@ -135,7 +134,8 @@ static void check_reduction(const shard_group *group, const void *array, int64_t
         uint64_t right = 0;
         const char *element = (const char *)array + (size_t)i * size;
         expect(group, start + i, dtype, op, &right);
-        bool same = order == RANK_ORDER || op != SHARD_SUM ? memcmp(element, &right, size) == 0 : close_to(element, &right, dtype);
+        bool same =
+            order == RANK_ORDER || op != SHARD_SUM ? memcmp(element, &right, size) == 0 : close_to(element, &right, dtype);
         if (!same)
             ck_abort_msg("element %lld of %lld %s (operation %d over %d ranks) is wrong", (long long)i, (long long)count,
                          shard_dtype_name(dtype), (int)op, shard_group_size(group));
@@ -165,7 +165,7 @@ static void all_reduce_once(shard_group *group, int64_t count, shard_dtype dtype
     int rank = shard_group_world_rank(group, shard_group_rank(group));
     void *data = make_array(count, dtype);
     fill(data, 0, count, rank, dtype);
-    check_ok(shard_group_all_reduce(group, data, count, dtype, op));
+    check_ok(shard_group_all_reduce(group, NULL, data, count, dtype, op));
     check_reduction(group, data, 0, count, dtype, op, order);
     free_array(data, count, dtype);
 }
@@ -193,11 +193,11 @@ void check_all_reduce_start(shard_group *group, sum_order order)
         for (int i = 0; i < REQUESTS; i++) {
             data[i] = make_array(counts[i], dtype);
             fill(data[i], 0, counts[i], rank, dtype);
-            requests[i] = shard_group_all_reduce_start(group, data[i], counts[i], dtype, SHARD_SUM);
+            requests[i] = shard_group_all_reduce_start(group, NULL, data[i], counts[i], dtype, SHARD_SUM);
         }
         check_ok(shard_barrier(group));
         for (int i = 0; i < REQUESTS; i++) {
-            check_ok(shard_group_wait(group, requests[i]));
+            check_ok(shard_group_wait(group, NULL, requests[i]));
             check_reduction(group, data[i], 0, counts[i], dtype, SHARD_SUM, order);
             free_array(data[i], counts[i], dtype);
         }
@@ -235,7 +235,7 @@ static void all_gather_once(shard_group *group, const int64_t *counts, int64_t s
     char *all = make_array(sum, dtype), *right = make_array(sum, dtype), *mine = make_array(counts[rank], dtype);
     char *piece = inside ? all + (size_t)start_of(counts, rank) * element : mine;
     fill(piece, 0, counts[rank], shard_group_world_rank(group, rank), dtype);
-    check_ok(shard_group_all_gather(group, piece, all, counts, dtype));
+    check_ok(shard_group_all_gather(group, NULL, piece, all, counts, dtype));
     for (int member = 0; member < size; member++)
         fill(right + (size_t)start_of(counts, member) * element, 0, counts[member], shard_group_world_rank(group, member), dtype);
     ck_assert_msg(memcmp(all, right, (size_t)sum * element) == 0, "all_gather of %lld %s over %d ranks is wrong", (long long)sum,
@@ -253,7 +253,7 @@ static void reduce_scatter_once(shard_group *group, const int64_t *counts, int64
     char *all = make_array(sum, dtype), *mine = make_array(counts[rank], dtype);
     char *piece = inside ? all + (size_t)start * shard_dtype_size(dtype) : mine;
     fill(all, 0, sum, shard_group_world_rank(group, rank), dtype);
-    check_ok(shard_group_reduce_scatter(group, all, piece, counts, dtype, op));
+    check_ok(shard_group_reduce_scatter(group, NULL, all, piece, counts, dtype, op));
     check_reduction(group, piece, start, counts[rank], dtype, op, order);
     free_array(all, sum, dtype);
     free_array(mine, counts[rank], dtype);
@@ -289,7 +289,7 @@ static void broadcast_once(shard_group *group, int64_t count, shard_dtype dtype,
     fill(right, 0, count, shard_group_world_rank(group, root), dtype);
     if (rank == root)
         memcpy(data, right, (size_t)count * shard_dtype_size(dtype));
-    check_ok(shard_group_broadcast(group, data, count, dtype, root));
+    check_ok(shard_group_broadcast(group, NULL, data, count, dtype, root));
     ck_assert_msg(memcmp(data, right, (size_t)count * shard_dtype_size(dtype)) == 0, "broadcast of %lld %s from rank %d is wrong",
                   (long long)count, shard_dtype_name(dtype), root);
     free_array(data, count, dtype);
