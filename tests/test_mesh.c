@@ -63,6 +63,26 @@ START_TEST(test_sizes_that_do_not_fit)
 }
 END_TEST
 
+/* Each grid alone would do, and its groups would meet those of another one. */
+static void differ(shard_group *world, void *context)
+{
+    (void)context;
+    int rank = shard_group_rank(world);
+    ck_assert_ptr_null(shard_mesh_create(.model = rank == 2 ? 2 : 1));
+    check_error(SHARD_ERROR_MISMATCH, "shard_mesh_create: rank 2 asks for 2 data x 2 model parallel, rank 0 for 4 x 1");
+    ck_assert_ptr_null(shard_mesh_create(.model = rank == 1 ? 3 : 2));
+    check_error(rank == 1 ? SHARD_ERROR_ARGUMENT : SHARD_ERROR_PEER, "rank 1: *1 data x 3 model parallel is not*");
+    shard_mesh *mesh = shard_mesh_create(.model = 2);
+    ck_assert_ptr_nonnull(mesh);
+    shard_mesh_destroy(mesh);
+}
+
+START_TEST(test_grids_that_differ)
+{
+    run_job(4, differ, NULL);
+}
+END_TEST
+
 START_TEST(test_without_init)
 {
     ck_assert_ptr_null(shard_mesh_create(.model = 1));
@@ -76,6 +96,7 @@ int main(void)
     TCase *tcase = test_case(suite, "mesh");
     tcase_add_loop_test(tcase, test_groups, 0, 9);
     tcase_add_test(tcase, test_sizes_that_do_not_fit);
+    tcase_add_test(tcase, test_grids_that_differ);
     tcase_add_test(tcase, test_without_init);
     return test_run(suite);
 }

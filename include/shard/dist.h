@@ -37,7 +37,8 @@ typedef struct shard_mesh_options {
     int data;  /* members of a data group; 0: the world's size / model */
 } shard_mesh_options;
 
-/* data * model must be the world's size (ARGUMENT). Collective over the world.
+/* data * model must be the world's size (ARGUMENT) and the same on all ranks
+ * (MISMATCH). Collective over the world.
  * Destroyed by shard_mesh_destroy after everything placed on its groups. */
 #define shard_mesh_create(...) shard_mesh_create_with((shard_mesh_options){.reserved = 0, __VA_ARGS__})
 SHARD_API shard_mesh *shard_mesh_create_with(shard_mesh_options options);

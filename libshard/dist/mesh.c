@@ -7,37 +7,67 @@ struct shard_mesh {
     shard_group *model, *data;
 };
 
-static shard_group *make_group(int first, int stride, int size)
+/* What a rank asks for. */
+typedef struct grid {
+    int32_t data, model;
+} grid;
+
+static shard_status check_grid(grid wanted, int size)
 {
-    int *members = shard_calloc((size_t)size, sizeof *members);
-    if (!members)
-        return NULL;
+    if (wanted.model < 1 || wanted.data < 1 || (int64_t)wanted.model * wanted.data != size)
+        return shard_error(SHARD_ERROR_ARGUMENT, "shard_mesh_create: %d data x %d model parallel is not the world's size, %d",
+                           wanted.data, wanted.model, size);
+    return SHARD_OK;
+}
+
+/* Groups of different grids would compute with each other. The same answer on every rank. */
+static shard_status compare_grids(const grid *grids, int size)
+{
+    for (int rank = 1; rank < size; rank++)
+        if (grids[rank].model != grids[0].model || grids[rank].data != grids[0].data)
+            return shard_error(SHARD_ERROR_MISMATCH,
+                               "shard_mesh_create: rank %d asks for %d data x %d model parallel, rank 0 for %d x %d", rank,
+                               grids[rank].data, grids[rank].model, grids[0].data, grids[0].model);
+    return SHARD_OK;
+}
+
+static shard_group *make_group(int *members, int first, int stride, int size)
+{
     for (int i = 0; i < size; i++)
         members[i] = first + i * stride;
-    shard_group *group = shard_group_create(shard_world(), members, size);
+    return shard_group_create(shard_world(), members, size);
+}
+
+/* Joint over the world. */
+static shard_status make_groups(shard_mesh *mesh, grid wanted)
+{
+    shard_group *world = shard_world();
+    int size = shard_group_size(world), rank = shard_group_rank(world), model = wanted.model;
+    grid *grids = shard_calloc((size_t)size, sizeof *grids);
+    int *members = shard_calloc((size_t)size, sizeof *members);
+    shard_status status = mesh && grids && members ? check_grid(wanted, size) : shard_last_status();
+    status = status == SHARD_OK ? shard_group_exchange(world, &wanted, sizeof wanted, grids) : shard_group_fail(world);
+    if (status == SHARD_OK)
+        status = compare_grids(grids, size);
+    if (status == SHARD_OK) {
+        mesh->model = make_group(members, rank / model * model, 1, model);
+        mesh->data = make_group(members, rank % model, model, wanted.data);
+        status = shard_agree(world);
+    }
+    free(grids);
     free(members);
-    return group;
+    return status;
 }
 
 shard_mesh *shard_mesh_create_with(shard_mesh_options options)
 {
     if (!shard_world())
         return shard_fail_null(SHARD_ERROR_ARGUMENT, "shard_mesh_create: shard_init was not called, or failed");
-    int size = shard_group_size(shard_world()), rank = shard_group_rank(shard_world());
-    int model = options.model ? options.model : 1;
-    int data = options.data ? options.data : (model > 0 ? size / model : 0);
-    if (model < 1 || data < 1 || (int64_t)model * data != size) {
-        shard_error(SHARD_ERROR_ARGUMENT, "shard_mesh_create: %d data x %d model parallel is not the world's size, %d", data, model,
-                    size);
-        shard_group_fail(shard_world());
-        return NULL;
-    }
+    grid wanted = {.data = options.data, .model = options.model ? options.model : 1};
+    if (wanted.data == 0 && wanted.model > 0)
+        wanted.data = shard_group_size(shard_world()) / wanted.model;
     shard_mesh *mesh = shard_calloc(1, sizeof *mesh);
-    if (!mesh)
-        return NULL;
-    mesh->model = make_group(rank / model * model, 1, model);
-    mesh->data = make_group(rank % model, model, data);
-    if (!mesh->model || !mesh->data) {
+    if (make_groups(mesh, wanted) != SHARD_OK) {
         shard_mesh_destroy(mesh);
         return NULL;
     }
