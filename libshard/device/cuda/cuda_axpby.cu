@@ -1,43 +1,46 @@
 /*
  * y = alpha x + beta y.
  *
- * Invariants: y is not read where beta is 0; x may be y. In packs of 16 bytes where
- * both are aligned, the rest one by one.
+ * Invariants: y is not read where beta is 0; x may be y.
  */
-#include "device/cuda/kernel.cuh"
+#include "device/cuda/map.cuh"
 
 using namespace shard;
 
-template <class T, bool READS> static __device__ inline T blend(Real<T> alpha, T x, Real<T> beta, T y)
-{
-    Real<T> value = alpha * to_real(x);
-    return round_to<T>(READS ? value + beta * to_real(y) : value);
-}
+template <class T, bool READS> struct Axpby {
+    Real<T> alpha, beta;
+    const T *x;
+    T *y;
 
-template <class T, bool READS> static __global__ void axpby(int64_t n, int64_t packs, Real<T> alpha, const T *x, Real<T> beta, T *y)
-{
-    int64_t first = (int64_t)blockIdx.x * BLOCK + threadIdx.x, stride = (int64_t)gridDim.x * BLOCK;
-    for (int64_t i = first; i < packs; i += stride) {
-        Pack<T> from = load_pack(x + i * Pack<T>::SIZE), to = {};
+    template <int N> struct In {
+        Pack<T, N> x, y;
+    };
+    template <int N> __device__ In<N> load(int64_t i) const
+    {
+        In<N> in;
+        in.x = load_pack<T, N>(x + i);
         if (READS)
-            to = load_pack(y + i * Pack<T>::SIZE);
-        for (int k = 0; k < Pack<T>::SIZE; k++)
-            to.value[k] = blend<T, READS>(alpha, from.value[k], beta, to.value[k]);
-        store_pack(y + i * Pack<T>::SIZE, to);
+            in.y = load_pack<T, N>(y + i);
+        return in;
     }
-    for (int64_t i = packs * Pack<T>::SIZE + first; i < n; i += stride)
-        y[i] = blend<T, READS>(alpha, x[i], beta, READS ? y[i] : x[i]);
-}
+    template <int N> __device__ void store(int64_t i, const In<N> &in) const
+    {
+        Pack<T, N> out;
+        for (int k = 0; k < N; k++) {
+            Real<T> value = alpha * to_real(in.x.value[k]);
+            out.value[k] = round_to<T>(READS ? value + beta * to_real(in.y.value[k]) : value);
+        }
+        store_pack(y + i, out);
+    }
+};
 
 shard_status shard_cuda_axpby(shard_device *device, int64_t n, double alpha, const void *x, double beta, void *y, shard_dtype dtype)
 {
-    if (n == 0)
-        return SHARD_OK;
     return by_float(dtype, [&](auto t) {
         using T = decltype(t);
-        int64_t packs = aligned16(x, y) ? n / Pack<T>::SIZE : 0;
-        auto kernel = beta == 0 ? axpby<T, false> : axpby<T, true>;
-        unsigned blocks = blocks_for(device, packs ? packs : n, BLOCK);
-        return launch(device, kernel, blocks, BLOCK, n, packs, (Real<T>)alpha, (const T *)x, (Real<T>)beta, (T *)y);
+        auto run = [&](auto body) { return run_map<Pack<T>::SIZE, 2>(device, n, aligned16(x, y), body); };
+        if (beta == 0)
+            return run(Axpby<T, false>{(Real<T>)alpha, 0, (const T *)x, (T *)y});
+        return run(Axpby<T, true>{(Real<T>)alpha, (Real<T>)beta, (const T *)x, (T *)y});
     });
 }

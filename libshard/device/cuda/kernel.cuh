@@ -98,23 +98,32 @@ template <class Body> shard_status by_dtype(shard_dtype dtype, Body &&body)
     }
 }
 
-/* ---- 16-byte packs ---- */
+/* ---- packs ---- */
 
-template <class T> struct alignas(16) Pack {
-    enum { SIZE = 16 / sizeof(T) };
-    T value[SIZE];
+/* What is moved in one access: N elements of at most 16 bytes in all. */
+template <class T, int N = 16 / sizeof(T)> struct alignas(N * sizeof(T)) Pack {
+    enum { SIZE = N };
+    T value[N];
 };
 
-/* A pack from or to memory that is aligned to 16 bytes, in one access. */
-template <class T> static __device__ inline Pack<T> load_pack(const T *from)
+template <int BYTES> struct WordOf;
+template <> struct WordOf<16> { using type = uint4; };
+template <> struct WordOf<8> { using type = uint64_t; };
+template <> struct WordOf<4> { using type = uint32_t; };
+template <> struct WordOf<2> { using type = uint16_t; };
+template <> struct WordOf<1> { using type = uint8_t; };
+template <int BYTES> using Word = typename WordOf<BYTES>::type;
+
+/* A pack from or to memory that is aligned to its size, in one access. */
+template <class T, int N = 16 / sizeof(T)> static __device__ inline Pack<T, N> load_pack(const T *from)
 {
-    Pack<T> pack;
-    *(uint4 *)&pack = *(const uint4 *)from;
+    Pack<T, N> pack;
+    *(Word<sizeof pack> *)&pack = *(const Word<sizeof pack> *)from;
     return pack;
 }
-template <class T> static __device__ inline void store_pack(T *to, const Pack<T> &pack)
+template <class T, int N> static __device__ inline void store_pack(T *to, const Pack<T, N> &pack)
 {
-    *(uint4 *)to = *(const uint4 *)&pack;
+    *(Word<sizeof pack> *)to = *(const Word<sizeof pack> *)&pack;
 }
 
 /* Whether all of the pointers (NULL counts) are multiples of 16. */

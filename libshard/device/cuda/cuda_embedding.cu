@@ -1,0 +1,274 @@
+/*
+ * Embedding: rows of the weight by their indices, and the gradient's sums.
+ *
+ * Invariants: rows are copied in words as large as they and the pointers allow. The
+ * gradient of a row is summed in the order of the index: the positions of the indices
+ * are sorted by their rows first, by a radix sort that keeps the order of equal ones,
+ * so that each row's positions follow each other, in order. One thread then sums a
+ * pack of columns of one row. Nothing depends on how threads interleave.
+ */
+#include "device/cuda/map.cuh"
+
+using namespace shard;
+
+/* ---- forward ---- */
+
+/* Words of `dim` to a row. */
+template <class W> struct Lookup {
+    int64_t dim, row0, rows;
+    const int64_t *index;
+    const W *weight;
+    W *y;
+
+    template <int N> using In = Pack<W, N>;
+    template <int N> __device__ In<N> load(int64_t i) const
+    {
+        int64_t position = i / dim, row = index[position] - row0;
+        return row >= 0 && row < rows ? load_pack<W, N>(weight + row * dim + (i - position * dim)) : In<N>{};
+    }
+    template <int N> __device__ void store(int64_t i, const In<N> &in) const
+    {
+        store_pack(y + i, in);
+    }
+};
+
+shard_status shard_cuda_embedding(shard_device *device, int64_t n, int64_t dim, int64_t row0, int64_t rows, const int64_t *index,
+                                  const void *weight, void *y, shard_dtype dtype)
+{
+    return by_dtype(dtype, [&](auto t) {
+        int64_t bytes = dim * (int64_t)sizeof t;
+        auto run = [&](auto w) {
+            using W = decltype(w);
+            Lookup<W> body = {bytes / (int64_t)sizeof(W), row0, rows, index, (const W *)weight, (W *)y};
+            return run_map<1, 4>(device, n * body.dim, true, body);
+        };
+        uintptr_t all = (uintptr_t)weight | (uintptr_t)y | (uintptr_t)bytes;
+        return all % 16 == 0  ? run(Word<16>())
+               : all % 8 == 0 ? run(Word<8>())
+               : all % 4 == 0 ? run(Word<4>())
+               : all % 2 == 0 ? run(Word<2>())
+                              : run(Word<1>());
+    });
+}
+
+/* ---- the positions, sorted by row ---- */
+
+enum {
+    DIGIT = 8,        /* bits of a pass */
+    BINS = 1 << DIGIT, /* as many as threads of a block */
+    TILE = 8 * BLOCK, /* positions that a block sorts */
+    WARPS = BLOCK / WARP,
+};
+static_assert((int)BINS == (int)BLOCK, "a thread counts a bin");
+
+typedef struct Sorting {
+    int64_t n, tiles;
+    int64_t row0, rows;
+    const int64_t *index;
+    int64_t *counts; /* [BINS, tiles], then where each tile's part of each bin begins */
+    int64_t *totals; /* [BINS] */
+} Sorting;
+
+/* The row of a position in this part; those that it has not come after all others. */
+static __device__ inline int64_t row_of(const Sorting &s, int64_t position)
+{
+    int64_t row = s.index[position] - s.row0;
+    return row >= 0 && row < s.rows ? row : s.rows;
+}
+
+/* The i-th position so far. */
+static __device__ inline int64_t position_at(const int64_t *order, int64_t i)
+{
+    return order ? order[i] : i;
+}
+
+static __device__ inline int digit_of(const Sorting &s, int64_t position, int shift)
+{
+    return (int)(row_of(s, position) >> shift & (BINS - 1));
+}
+
+static __global__ void count_digits(Sorting s, const int64_t *order, int shift)
+{
+    __shared__ int counts[BINS];
+    counts[threadIdx.x] = 0;
+    __syncthreads();
+    int64_t start = (int64_t)blockIdx.x * TILE, end = start + TILE < s.n ? start + TILE : s.n;
+    for (int64_t i = start + threadIdx.x; i < end; i += BLOCK)
+        atomicAdd(&counts[digit_of(s, position_at(order, i), shift)], 1);
+    __syncthreads();
+    s.counts[threadIdx.x * s.tiles + blockIdx.x] = counts[threadIdx.x];
+}
+
+/* Exclusive prefix sums of the block's values; *total is the sum of all. */
+static __device__ inline int64_t prefix(int64_t value, int64_t *total)
+{
+    __shared__ int64_t sums[BLOCK];
+    sums[threadIdx.x] = value;
+    for (int step = 1; step < BLOCK; step *= 2) {
+        __syncthreads();
+        int64_t other = (int)threadIdx.x >= step ? sums[threadIdx.x - step] : 0;
+        __syncthreads();
+        sums[threadIdx.x] += other;
+    }
+    __syncthreads();
+    int64_t before = sums[threadIdx.x] - value;
+    *total = sums[BLOCK - 1];
+    __syncthreads(); /* read before the next call writes */
+    return before;
+}
+
+/* Each block turns one bin's counts into where they begin in the bin. */
+static __global__ void place_tiles(Sorting s)
+{
+    int64_t *counts = s.counts + blockIdx.x * s.tiles, before = 0, total;
+    for (int64_t start = 0; start < s.tiles; start += BLOCK) {
+        int64_t i = start + threadIdx.x, own = prefix(i < s.tiles ? counts[i] : 0, &total);
+        if (i < s.tiles)
+            counts[i] = before + own;
+        before += total;
+    }
+    if (threadIdx.x == 0)
+        s.totals[blockIdx.x] = before;
+}
+
+/* Lanes whose digit is the caller's. */
+static __device__ inline unsigned lanes_like(int digit)
+{
+    unsigned like = 0xffffffffu;
+    for (int bit = 0; bit <= DIGIT; bit++) {
+        unsigned set = __ballot_sync(0xffffffffu, digit >> bit & 1);
+        like &= digit >> bit & 1 ? set : ~set;
+    }
+    return like;
+}
+
+/* Moves the positions to their bins, in order. */
+static __global__ void move_positions(Sorting s, const int64_t *order, int64_t *sorted, int shift)
+{
+    __shared__ int64_t begins[BINS];
+    __shared__ int warps[WARPS][BINS + 1]; /* each warp's count of a digit; the last: no position */
+    int64_t total, begin = prefix(s.totals[threadIdx.x], &total);
+    begins[threadIdx.x] = begin + s.counts[threadIdx.x * s.tiles + blockIdx.x];
+    int warp = (int)threadIdx.x / WARP, lane = (int)threadIdx.x % WARP;
+    int64_t start = (int64_t)blockIdx.x * TILE, end = start + TILE < s.n ? start + TILE : s.n;
+    for (; start < end; start += BLOCK) {
+        int64_t i = start + threadIdx.x, position = i < end ? position_at(order, i) : 0;
+        int digit = i < end ? digit_of(s, position, shift) : BINS;
+        for (int w = 0; w < WARPS; w++)
+            warps[w][threadIdx.x] = 0;
+        __syncthreads();
+        unsigned like = lanes_like(digit), earlier = like & ((1u << lane) - 1);
+        if (earlier == 0)
+            warps[warp][digit] = __popc(like);
+        __syncthreads();
+        if (i < end) {
+            int64_t to = begins[digit] + __popc(earlier);
+            for (int w = 0; w < warp; w++)
+                to += warps[w][digit];
+            sorted[to] = position;
+        }
+        __syncthreads();
+        for (int w = 0; w < WARPS; w++)
+            begins[threadIdx.x] += warps[w][threadIdx.x];
+    }
+}
+
+/* ---- backward ---- */
+
+enum { AHEAD = 8 /* rows of dy that a thread has under way */ };
+
+/* The positions that follow each other from the i-th on, as long as they are of the row. */
+static __device__ inline int next_positions(const Sorting &s, const int64_t *order, int64_t i, int64_t row, int64_t *positions)
+{
+    int count = 0;
+#pragma unroll
+    for (int a = 0; a < AHEAD; a++) {
+        positions[a] = i + a < s.n ? order[i + a] : -1;
+        count += count == a && positions[a] >= 0 && row_of(s, positions[a]) == row;
+    }
+    return count;
+}
+
+/* Adds to a pack of columns of one row of dweight what dy has for it; nothing unless
+ * the thread's position is the first of its row. */
+template <class T, int N>
+static __global__ void sum_positions(Sorting s, const int64_t *order, int64_t dim, bool accumulate, const T *dy, T *dweight)
+{
+    int64_t thread = (int64_t)blockIdx.x * BLOCK + threadIdx.x, packs = dim / N, i = thread / packs, column = thread % packs * N;
+    if (i >= s.n)
+        return;
+    int64_t row = row_of(s, order[i]), positions[AHEAD];
+    if (row == s.rows || (i > 0 && row_of(s, order[i - 1]) == row))
+        return;
+    T *to = dweight + row * dim + column;
+    Pack<T, N> out;
+    Real<T> sums[N] = {};
+    if (accumulate) {
+        out = load_pack<T, N>(to);
+        for (int k = 0; k < N; k++)
+            sums[k] = to_real(out.value[k]);
+    }
+    for (int count = next_positions(s, order, i, row, positions); count > 0;) {
+        Pack<T, N> in[AHEAD];
+#pragma unroll
+        for (int a = 0; a < AHEAD; a++)
+            if (a < count)
+                in[a] = load_pack<T, N>(dy + positions[a] * dim + column);
+        i += AHEAD; /* found while those are under way */
+        int next = count == AHEAD ? next_positions(s, order, i, row, positions) : 0;
+#pragma unroll
+        for (int a = 0; a < AHEAD; a++)
+            for (int k = 0; a < count && k < N; k++)
+                sums[k] += to_real(in[a].value[k]);
+        count = next;
+    }
+    for (int k = 0; k < N; k++)
+        out.value[k] = round_to<T>(sums[k]);
+    store_pack(to, out);
+}
+
+/* Fills one of the two orders and returns it. */
+static shard_status sort_positions(shard_device *device, const Sorting &s, int64_t *orders[2], const int64_t **sorted)
+{
+    const int64_t *order = NULL;
+    int passes = 0;
+    for (int shift = 0; shift == 0 || s.rows >> shift; shift += DIGIT) {
+        int64_t *to = orders[passes++ % 2];
+        SHARD_TRY(launch(device, count_digits, (unsigned)s.tiles, BLOCK, s, order, shift));
+        SHARD_TRY(launch(device, place_tiles, BINS, BLOCK, s));
+        SHARD_TRY(launch(device, move_positions, (unsigned)s.tiles, BLOCK, s, order, to, shift));
+        order = to;
+    }
+    *sorted = order;
+    return SHARD_OK;
+}
+
+shard_status shard_cuda_embedding_backward(shard_device *device, int64_t n, int64_t dim, int64_t row0, int64_t rows,
+                                           const int64_t *index, const void *dy, bool accumulate, void *dweight, shard_dtype dtype)
+{
+    if (rows == 0 || dim == 0)
+        return SHARD_OK;
+    return by_float(dtype, [&](auto t) {
+        using T = decltype(t);
+        if (!accumulate)
+            SHARD_TRY(shard_cuda_zero(device, dweight, (size_t)(rows * dim) * sizeof(T)));
+        if (n == 0)
+            return SHARD_OK;
+        int64_t tiles = divide_up(n, TILE);
+        size_t bytes = (size_t)(2 * n + BINS * (tiles + 1)) * sizeof(int64_t);
+        int64_t *scratch = (int64_t *)shard_cuda_scratch(device, bytes), *orders[] = {scratch, scratch + n};
+        if (!scratch)
+            return shard_last_status();
+        Sorting s = {n, tiles, row0, rows, index, scratch + 2 * n, scratch + 2 * n + BINS * tiles};
+        const int64_t *order;
+        shard_status status = sort_positions(device, s, orders, &order);
+        const int pack = Pack<T>::SIZE;
+        bool packs = dim % pack == 0 && aligned16(dy, dweight);
+        auto kernel = packs ? sum_positions<T, pack> : sum_positions<T, 1>;
+        if (status == SHARD_OK)
+            status = launch(device, kernel, (unsigned)divide_up(n * (packs ? dim / pack : dim), BLOCK), BLOCK, s, order, dim,
+                            accumulate, (const T *)dy, (T *)dweight);
+        shard_cuda_scratch_release(device, scratch, bytes);
+        return status;
+    });
+}

@@ -1,0 +1,132 @@
+/*
+ * Column sums.
+ *
+ * A block takes `width` packs side by side (its columns) and a slice of the rows, of
+ * which each of its BLOCK / width groups of threads takes every so-manyeth; then the
+ * groups are added up, as a tree. Where there are several slices, their sums are
+ * summed in the same way by a second launch.
+ *
+ * Invariants: sums are double, so that the result is the sum rounded once. The slices
+ * and the order depend on the shape and on x's alignment alone.
+ */
+#include "device/cuda/kernel.cuh"
+
+using namespace shard;
+
+enum {
+    BLOCKS = 2048, /* wanted, where each thread then has enough rows */
+    WIDEST = 32,   /* packs */
+    AHEAD = 8,     /* rows that a thread has under way; half of it where it takes packs of several elements */
+};
+
+template <class T, int N> struct Rows {
+    int64_t rows, cols;
+    int64_t slice; /* rows of one */
+    int width;
+    const T *x;
+
+    /* Adds the column's rows first, first + step, ... up to end. */
+    __device__ void add(int64_t column, int64_t first, int64_t end, int step, double *sums) const
+    {
+        const int ahead = N > 1 ? AHEAD / 2 : AHEAD;
+        int64_t row = first;
+        for (; row + (ahead - 1) * step < end; row += ahead * step) {
+            Pack<T, N> in[ahead];
+#pragma unroll
+            for (int a = 0; a < ahead; a++)
+                in[a] = load_pack<T, N>(x + (row + a * step) * cols + column);
+#pragma unroll
+            for (int a = 0; a < ahead; a++)
+                for (int k = 0; k < N; k++)
+                    sums[k] += (double)to_real(in[a].value[k]);
+        }
+        for (; row < end; row += step) {
+            Pack<T, N> in = load_pack<T, N>(x + row * cols + column);
+            for (int k = 0; k < N; k++)
+                sums[k] += (double)to_real(in.value[k]);
+        }
+    }
+};
+
+/* y [slices, cols], one slice for each blockIdx.y; added to what y holds if accumulate. */
+template <class T, int N, class To> static __global__ void sum_slices(Rows<T, N> r, bool accumulate, To *y)
+{
+    __shared__ double shared[BLOCK * N];
+    int group = (int)threadIdx.x / r.width, groups = BLOCK / r.width, across = r.width * N;
+    int64_t block_column = (int64_t)blockIdx.x * across, column = block_column + (int)threadIdx.x % r.width * N;
+    int64_t start = (int64_t)blockIdx.y * r.slice, end = start + r.slice < r.rows ? start + r.slice : r.rows;
+    double sums[N] = {};
+    if (group < groups && column < r.cols)
+        r.add(column, start + group, end, groups, sums);
+    for (int k = 0; k < N; k++)
+        shared[threadIdx.x * N + k] = sums[k];
+    int half = 1;
+    while (2 * half < groups)
+        half *= 2;
+    for (; half > 0; half /= 2) {
+        __syncthreads();
+        int others = (groups < 2 * half ? groups - half : half) * across;
+        for (int i = (int)threadIdx.x; i < others; i += BLOCK)
+            shared[i] += shared[half * across + i];
+    }
+    __syncthreads();
+    for (int i = (int)threadIdx.x; i < across && block_column + i < r.cols; i += BLOCK) {
+        To *to = y + (int64_t)blockIdx.y * r.cols + block_column + i;
+        *to = round_to<To>((Real<To>)(accumulate ? shared[i] + (double)to_real(*to) : shared[i]));
+    }
+}
+
+struct Cut {
+    int64_t tiles, slices, slice;
+    int width;
+};
+
+static Cut cut(int64_t rows, int64_t packs, int64_t most_slices)
+{
+    Cut c;
+    c.tiles = divide_up(packs, WIDEST);
+    c.width = (int)divide_up(packs, c.tiles);
+    int64_t least = (int64_t)AHEAD * (BLOCK / c.width), slices = divide_up(BLOCKS, c.tiles);
+    slices = slices < rows / least ? slices : rows / least;
+    slices = slices < most_slices ? slices : most_slices;
+    c.slice = divide_up(rows, slices < 1 ? 1 : slices);
+    c.slices = rows ? divide_up(rows, c.slice) : 1;
+    return c;
+}
+
+template <class T, int N, class To>
+static shard_status sum(shard_device *device, const Cut &c, int64_t rows, int64_t cols, const T *x, bool accumulate, To *y)
+{
+    return launch(device, sum_slices<T, N, To>, dim3((unsigned)c.tiles, (unsigned)c.slices), BLOCK,
+                  Rows<T, N>{rows, cols, c.slice, c.width, x}, accumulate, y);
+}
+
+template <class T, int N> static shard_status sum_rows(shard_device *device, int64_t rows, int64_t cols, const T *x, bool accumulate, T *y)
+{
+    Cut c = cut(rows, cols / N, BLOCKS);
+    if (c.slices == 1)
+        return sum<T, N>(device, c, rows, cols, x, accumulate, y);
+    size_t bytes = (size_t)(c.slices * cols) * sizeof(double);
+    double *partial = (double *)shard_cuda_scratch(device, bytes);
+    if (!partial)
+        return shard_last_status();
+    shard_status status = sum<T, N>(device, c, rows, cols, x, false, partial);
+    if (status == SHARD_OK)
+        status = sum<double, 1>(device, cut(c.slices, cols, 1), c.slices, cols, (const double *)partial, accumulate, y);
+    shard_cuda_scratch_release(device, partial, bytes);
+    return status;
+}
+
+shard_status shard_cuda_sum_rows(shard_device *device, int64_t rows, int64_t cols, const void *x, bool accumulate, void *y,
+                                 shard_dtype dtype)
+{
+    if (cols == 0)
+        return SHARD_OK;
+    return by_float(dtype, [&](auto t) {
+        using T = decltype(t);
+        const int pack = Pack<T>::SIZE;
+        if (cols % pack == 0 && aligned16(x))
+            return sum_rows<T, pack>(device, rows, cols, (const T *)x, accumulate, (T *)y);
+        return sum_rows<T, 1>(device, rows, cols, (const T *)x, accumulate, (T *)y);
+    });
+}
