@@ -69,6 +69,16 @@ static void wait_for_signal(void)
     exit(taken);
 }
 
+_Noreturn static void ignore_signals(void)
+{
+    signal(SIGINT, SIG_IGN);
+    signal(SIGTERM, SIG_IGN);
+    puts("ready");
+    fflush(stdout);
+    for (;;)
+        pause();
+}
+
 /* What needs no world. */
 static void act_alone(const char *what, bool odd)
 {
@@ -81,8 +91,7 @@ static void act_alone(const char *what, bool odd)
     else if (strcmp(what, "signal") == 0)
         wait_for_signal();
     else if (strcmp(what, "stubborn") == 0 && !odd)
-        for (signal(SIGTERM, SIG_IGN);;)
-            pause();
+        ignore_signals();
     else if (strcmp(what, "stubborn") == 0)
         usleep(300 * 1000); /* until the others ignore signals */
     if (strcmp(what, "stubborn") == 0 || (strcmp(what, "early") == 0 && odd))

@@ -27,7 +27,7 @@ expect "an error at home" 1 "rank 0: error peer: rank 1: label 17 out of range" 
 expect "a rank that leaves" 1 "rank 2: error peer: rank 1 has left: it did not come to barrier" "$shardrun" -n 3 "$program" leave 1
 expect "the deadline" 1 "rank 0: error timeout: rank 1 did not come to barrier within 1 s" \
     env SHARD_TIMEOUT=1 "$shardrun" -n 3 "$program" late 1
-expect "ranks that do not want to end" 4 "^shardrun: ending 2 other ranks\$" "$shardrun" -n 3 "$program" stubborn 1
+expect "ranks that do not want to end" 4 "^shardrun: ending 2 ranks\$" "$shardrun" -n 3 "$program" stubborn 1
 expect "ranks without a world" 0 "none of the 2 ranks joined the others: does .* call shard_init" "$shardrun" -n 2 "$program" lonely
 
 expect "help" 0 "^usage: shardrun -n N" "$shardrun" --help
@@ -56,6 +56,22 @@ for signal in INT TERM; do
     code=$?
     number=$([ $signal = INT ] && echo 2 || echo 15)
     check_output "SIG$signal is passed on" $number "rank 1 took signal $number" $code
+done
+
+# Ranks that ignore signals end all the same: in time, or with a second signal.
+for timeout in 1 60; do
+    expected=$((expected + 1))
+    SHARD_TIMEOUT=$timeout "$shardrun" -n 2 "$program" stubborn >"$output" 2>&1 &
+    job=$!
+    wait_for_line ready 2
+    kill -TERM $job
+    if [ $timeout = 60 ]; then
+        sleep 1
+        kill -TERM $job
+    fi
+    wait $job
+    code=$?
+    check_output "ranks that ignore signals, a timeout of $timeout s" 137 "^shardrun: ending 2 ranks\$" $code
 done
 
 # A shardrun that is killed leaves no ranks behind.

@@ -22,11 +22,14 @@
 #include <time.h>
 #include <unistd.h>
 
-/* Seconds for ranks to end by themselves after one has failed, the same after the user
- * has asked for it, and from SIGTERM to SIGKILL. */
+/* Seconds for ranks to end by themselves after one has failed, and from SIGTERM to SIGKILL.
+ * After a signal they may have a checkpoint to save, and so have as long as for any other
+ * thing that ranks wait for: SHARD_TIMEOUT. */
 #define GRACE_AFTER_FAILURE 2.0
-#define GRACE_AFTER_SIGNAL 30.0
 #define GRACE_AFTER_TERM 3.0
+
+/* A signal that comes sooner after the first is taken to be the same one, sent to a whole group of processes. */
+#define SAME_SIGNAL 0.5
 
 #define EXIT_USAGE 2
 #define EXIT_CANNOT_RUN 126
@@ -37,8 +40,9 @@ static const char usage[] =
     "\n"
     "Starts N ranks of PROGRAM on this machine. Each finds RANK, LOCAL_RANK, WORLD_SIZE,\n"
     "LOCAL_WORLD_SIZE, MASTER_ADDR, MASTER_PORT and OMP_NUM_THREADS (cores / N, unless it is\n"
-    "set) in its environment. SIGINT and SIGTERM are passed on. If a rank fails, the others\n"
-    "are ended, and shardrun exits with its exit code, or 128 + its signal.\n"
+    "set) in its environment. If a rank fails, the others are ended, and shardrun exits with\n"
+    "its exit code, or 128 + its signal. SIGINT, SIGTERM and SIGHUP are passed on; ranks that\n"
+    "then do not end within SHARD_TIMEOUT seconds (600) are killed, by a second signal at once.\n"
     "\n"
     "  -n, --ranks N   how many ranks, 1 to 256\n"
     "      --tag       begin each line of output with its rank\n"
@@ -62,11 +66,13 @@ static struct job {
     char **command;
     rank *ranks;
     shard_segment *segment;
-    int file;            /* the segment's */
-    int exit_code;       /* of the first rank that failed */
-    bool asked;          /* a signal has been passed on */
-    double end_at;       /* when to send the next signal; 0: not at all */
-    int next_signal;     /* SIGTERM, then SIGKILL */
+    int file;        /* the segment's */
+    int exit_code;   /* of the first rank that failed */
+    double timeout;  /* SHARD_TIMEOUT */
+    double asked_at; /* when a signal was first passed on; 0: never */
+    double end_at;   /* when to send the next signal; 0: not at all */
+    int next_signal; /* SIGTERM, then SIGKILL */
+    bool ending;     /* one has been sent */
 } job;
 
 static double now(void)
@@ -114,6 +120,14 @@ static void set_common_environment(void)
     setenv("MASTER_ADDR", "127.0.0.1", 1);
     set_number("MASTER_PORT", free_port(), 1);
     set_number("OMP_NUM_THREADS", threads > 1 ? threads : 1, 0);
+}
+
+/* What is no number ranks complain about. */
+static double timeout_seconds(void)
+{
+    const char *text = getenv("SHARD_TIMEOUT");
+    double seconds = text ? strtod(text, NULL) : 0;
+    return seconds > 0 ? seconds : 600;
 }
 
 static void signal_ranks(int number)
@@ -209,20 +223,24 @@ static void pass_on(int number, stream *s)
     }
 }
 
+static void end_ranks_after(double seconds)
+{
+    job.next_signal = SIGTERM;
+    job.end_at = now() + seconds;
+}
+
 /* What a rank's end means for the job: the first failure decides its exit code. */
 static void report_failure(int number, int status)
 {
     if (job.exit_code)
         return;
     job.exit_code = WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
-    if (!job.asked && WIFSIGNALED(status))
+    if (!job.asked_at && WIFSIGNALED(status))
         fprintf(stderr, "shardrun: rank %d was killed by signal %d (%s)\n", number, WTERMSIG(status), strsignal(WTERMSIG(status)));
-    else if (!job.asked)
+    else if (!job.asked_at)
         fprintf(stderr, "shardrun: rank %d ended with exit code %d\n", number, WEXITSTATUS(status));
-    if (job.end_at == 0) {
-        job.next_signal = SIGTERM;
-        job.end_at = now() + (job.asked ? GRACE_AFTER_SIGNAL : GRACE_AFTER_FAILURE);
-    }
+    if (job.end_at == 0)
+        end_ranks_after(GRACE_AFTER_FAILURE);
 }
 
 /* Ranks that ended together: one that was killed is more likely the cause than those
@@ -255,7 +273,15 @@ static void take_signal(int signals)
         reap();
         return;
     }
-    job.asked = true;
+    if (job.asked_at && now() > job.asked_at + SAME_SIGNAL) {
+        job.next_signal = SIGKILL;
+        job.end_at = now();
+        return;
+    }
+    if (!job.asked_at)
+        job.asked_at = now();
+    if (job.end_at == 0)
+        end_ranks_after(job.timeout);
     /* A terminal sends its signals to the ranks too. */
     if (info.ssi_code != SI_KERNEL)
         signal_ranks((int)info.ssi_signo);
@@ -265,8 +291,9 @@ static void end_ranks_in_time(void)
 {
     if (job.end_at == 0 || job.left == 0 || now() < job.end_at)
         return;
-    if (job.next_signal == SIGTERM)
-        fprintf(stderr, "shardrun: ending %d other rank%s\n", job.left, job.left == 1 ? "" : "s");
+    if (!job.ending)
+        fprintf(stderr, "shardrun: ending %d rank%s\n", job.left, job.left == 1 ? "" : "s");
+    job.ending = true;
     signal_ranks(job.next_signal);
     job.next_signal = SIGKILL;
     job.end_at = now() + GRACE_AFTER_TERM;
@@ -346,6 +373,7 @@ int main(int count, char **arguments)
     if (job.file < 0)
         fail("no shared memory");
     set_common_environment();
+    job.timeout = timeout_seconds();
     job.ranks = calloc((size_t)job.size, sizeof *job.ranks);
     struct pollfd *files = calloc(2 * (size_t)job.size + 1, sizeof *files);
     if (!job.ranks || !files)
