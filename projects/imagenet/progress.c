@@ -1,8 +1,11 @@
 #include "progress.h"
 
+#include <shard/dist.h>
+
 #include <inttypes.h>
 #include <stdarg.h>
 #include <stdio.h>
+#include <string.h>
 #include <sys/ioctl.h>
 #include <time.h>
 #include <unistd.h>
@@ -18,9 +21,15 @@ double progress_clock(void)
     return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
 }
 
-progress progress_start(bool shown, int64_t every)
+/* An mpirun may give ranks a terminal of its own, wherever it writes what comes out of it. */
+progress progress_start(int64_t every)
 {
-    return (progress){.shown = shown, .terminal = isatty(STDOUT_FILENO), .every = every};
+    shard_group *world = shard_world();
+    return (progress){
+        .shown = shard_group_rank(world) == 0,
+        .terminal = isatty(STDOUT_FILENO) && strcmp(shard_group_transport(world), "mpi") != 0,
+        .every = every,
+    };
 }
 
 static int terminal_width(void)

@@ -6,13 +6,14 @@
 
 typedef struct progress {
     bool shown;    /* this is the rank that prints */
-    bool terminal; /* standard output is one */
+    bool terminal; /* standard output is one of the user's */
     bool open;     /* a bar stands on the current line */
     int64_t every; /* steps between lines */
     double drawn;  /* when the bar was last drawn */
 } progress;
 
-progress progress_start(bool shown, int64_t every);
+/* Lines, if any, come every so many steps. */
+progress progress_start(int64_t every);
 
 /* Step `done` of `steps` of what `title` names is done; text says how it goes. */
 void progress_step(progress *shown, const char *title, int64_t done, int64_t steps, const char *text);

@@ -85,8 +85,7 @@ static void introduce(trainer *run)
 
 shard_status trainer_open(trainer *run, const options *wanted)
 {
-    bool first = shard_group_rank(shard_world()) == 0;
-    *run = (trainer){.options = wanted, .at.best_top1 = -1, .progress = progress_start(first, wanted->print_freq)};
+    *run = (trainer){.options = wanted, .at.best_top1 = -1, .progress = progress_start(wanted->print_freq)};
     shard_status status = dataset_open(&run->data, wanted);
     if (status == SHARD_OK)
         status = make_model(run);
