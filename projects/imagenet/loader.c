@@ -117,7 +117,6 @@ static void begin_slot(loader *loading, int64_t step)
 {
     slot *into = slot_of(loading, step);
     shard_range part = sampler_part(&loading->sampling, step, loading->options.ranks, loading->options.rank);
-    int64_t left = loading->sampling.samples - step * loading->sampling.batch;
     into->start = part.start;
     into->taken = into->made = 0;
     into->error_sample = -1;
@@ -126,7 +125,6 @@ static void begin_slot(loader *loading, int64_t step)
     into->batch = (loader_batch){
         .step = step,
         .size = part.size,
-        .whole_size = left < loading->sampling.batch ? left : loading->sampling.batch,
         .images = into->images,
         .labels = into->labels,
     };

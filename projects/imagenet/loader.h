@@ -34,7 +34,6 @@ typedef struct loader_options {
 typedef struct loader_batch {
     int64_t step;
     int64_t size;          /* samples of this rank, n; 0 is possible in an epoch's last batch */
-    int64_t whole_size;    /* samples of all ranks */
     const float *images;   /* [n, image_size, image_size, 3] */
     const int64_t *labels; /* [n] */
     int64_t bad;           /* of the n, how many are damaged */
