@@ -263,13 +263,21 @@ START_TEST(test_resume_on_other_ranks)
 }
 END_TEST
 
-static void check_refused(const char *pattern, const char *options)
+/* A run that fails, and says so once, on all ranks together. */
+static void check_refused_on(int ranks, const char *pattern, const char *options)
 {
     char command[96];
     snprintf(command, sizeof command, "rm -f %s/log", folder);
     run_command(command);
-    ck_assert_int_ne(run("", "%s", options), 0);
-    ck_assert_msg(strstr(text_of("log"), pattern) != NULL, "\"%s\" is not in: %s", pattern, text_of("log"));
+    ck_assert_int_ne(run(shardrun(ranks), "%s", options), 0);
+    const char *log = text_of("log"), *told = strstr(log, " error: ");
+    ck_assert_msg(told && strstr(told, pattern), "no error with \"%s\" in: %s", pattern, log);
+    ck_assert_msg(!strstr(told + 1, " error: "), "more than one error: %s", log);
+}
+
+static void check_refused(const char *pattern, const char *options)
+{
+    check_refused_on(1, pattern, options);
 }
 
 START_TEST(test_resume_refuses_another_run)
@@ -358,8 +366,8 @@ START_TEST(test_damaged_image)
 
     bytes damage = {.data = (uint8_t *)"no picture", .size = 10};
     write_file(damage, "%s/images/train/class1/2.png", folder);
-    check_refused("class1/2.png", FOLDER_RUN);
-    ck_assert_int_ne(run(shardrun(2), FOLDER_RUN), 0);
+    for (int ranks = 1; ranks <= 2; ranks++)
+        check_refused_on(ranks, "class1/2.png", FOLDER_RUN);
     check_runs("", FOLDER_RUN "--skip-bad-images 1 --metrics one.json");
     check_runs(shardrun(4), FOLDER_RUN "--skip-bad-images 1 --sync-bn --enable-model-parallel --model-parallel-size 2 "
                                        "--metrics four.json");
@@ -368,8 +376,28 @@ START_TEST(test_damaged_image)
     ck_assert_int_eq(lines[0].images + lines[1].images, 11);
 
     write_file(damage, "%s/images/train/class0/1.png", folder);
-    check_refused("damaged", FOLDER_RUN "--skip-bad-images 1");
-    ck_assert_int_ne(run(shardrun(2), FOLDER_RUN "--skip-bad-images 1"), 0);
+    check_refused("class", FOLDER_RUN "--skip-bad-images 1");
+    check_refused_on(2, "class", FOLDER_RUN "--skip-bad-images 1");
+}
+END_TEST
+
+/* With two ranks each has one of the two. */
+START_TEST(test_damaged_validation_image)
+{
+    make_images();
+    bytes damage = {.data = (uint8_t *)"no picture", .size = 10};
+    write_file(damage, "%s/images/val/class0/4.png", folder);
+    write_file(damage, "%s/images/val/class2/4.png", folder);
+    line lines[2][1];
+    for (int ranks = 1; ranks <= 2; ranks++) {
+        check_refused_on(ranks, "class0/4.png", FOLDER_RUN "-e");
+        check_refused_on(ranks, ranks == 1 ? "class0/4.png" : "2 damaged images, more than --skip-bad-images 1",
+                         FOLDER_RUN "-e --skip-bad-images 1");
+        check_runs(shardrun(ranks), FOLDER_RUN "-e --skip-bad-images 2 --metrics one-left.json");
+        ck_assert_int_eq(read_metrics("one-left.json", lines[ranks - 1]), 1);
+        ck_assert_int_eq(lines[ranks - 1]->images, 1);
+    }
+    ck_assert(fabs(lines[0]->loss - lines[1]->loss) <= 1e-5);
 }
 END_TEST
 
@@ -380,6 +408,7 @@ START_TEST(test_help_and_refusals)
     check_runs("", "--help");
     ck_assert_ptr_nonnull(strstr(text_of("log"), "--model-parallel-dim"));
     check_refused("there is no \"resnet19\"", "--synthetic 4 -a resnet19");
+    check_refused_on(3, "there is no \"resnet19\"", "--synthetic 4 -a resnet19");
     check_refused("DIR", "-a resnet18");
     check_refused("\"x\" is not a whole number", "--synthetic 4 -b x");
     check_refused("--nothing", "--synthetic 4 --nothing");
@@ -413,6 +442,7 @@ START_TEST(test_mpirun)
     snprintf(launcher, sizeof launcher, "%s -n 2", mpirun);
     check_runs(launcher, RUN "--sync-bn --enable-model-parallel --steps %d --metrics mpi.json", STEPS);
     check_metrics_agree("mpi.json", "single.json", 1e-5);
+    ck_assert_msg(strchr(text_of("log"), '\033') == NULL, "a progress bar in a file: %s", text_of("log"));
 }
 END_TEST
 
@@ -431,6 +461,7 @@ int main(void)
     tcase_add_test(tcase, test_pretrained);
     tcase_add_test(tcase, test_interrupt_saves);
     tcase_add_test(tcase, test_damaged_image);
+    tcase_add_test(tcase, test_damaged_validation_image);
     tcase_add_test(tcase, test_help_and_refusals);
     tcase_add_test(tcase, test_loss_that_is_not_finite);
     tcase_add_loop_test(tcase, test_mpirun, 0, sizeof mpiruns / sizeof *mpiruns);

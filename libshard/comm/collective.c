@@ -73,6 +73,11 @@ static void tell_error(const shard_group *group, char *text, size_t bytes)
         snprintf(text, bytes, "rank %d: %.*s", group->world_ranks[group->rank], SHARD_COMM_TEXT - 32, shard_last_error());
 }
 
+bool shard_group_failure_is_joint(const shard_group *group)
+{
+    return failure_is_joint(group->size);
+}
+
 void shard_group_post(shard_group *world)
 {
     if (!world->ops->post || shard_last_status() == SHARD_OK || failure_is_joint(world->size))

@@ -140,6 +140,9 @@ shard_status shard_group_fail(shard_group *);
  * know, tells it to those that wait for this one. */
 void shard_group_post(shard_group *world);
 
+/* Whether all members have this thread's error, with the same text. */
+bool shard_group_failure_is_joint(const shard_group *group);
+
 /* Seconds until a wait gives up: SHARD_TIMEOUT. */
 double shard_comm_timeout(void);
 

@@ -3,6 +3,8 @@
 
 #include "interrupt.h"
 
+#include <inttypes.h>
+
 void totals_add(totals *sum, const totals *more)
 {
     sum->loss += more->loss;
@@ -16,6 +18,14 @@ void totals_add(totals *sum, const totals *more)
 double totals_mean(double sum, const totals *of)
 {
     return of->images > 0 ? sum / of->images : 0;
+}
+
+/* loader_next allows each rank as many as are allowed: together they can still be too many. */
+shard_status totals_check_bad(const totals *sum, int64_t allowed)
+{
+    if (sum->bad <= (double)allowed)
+        return SHARD_OK;
+    return shard_error(SHARD_ERROR_FORMAT, "%.0f damaged images, more than --skip-bad-images %" PRId64, sum->bad, allowed);
 }
 
 static shard_status sum_over_world(totals *own)

@@ -17,6 +17,8 @@ static shard_status evaluate_batches(trainer *run, totals *whole)
                 return shard_last_status();
         }
         totals_add(whole, &own);
+        if ((status = totals_check_bad(whole, run->options->skip_bad_images)) != SHARD_OK)
+            return status;
         char text[128];
         snprintf(text, sizeof text, "loss %.4f  top1 %.2f  top5 %.2f", totals_mean(whole->loss, whole),
                  100 * totals_mean(whole->top1, whole), 100 * totals_mean(whole->top5, whole));

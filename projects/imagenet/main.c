@@ -20,13 +20,14 @@ static shard_status run_it(const options *wanted)
 
 int main(int argc, char **argv)
 {
-    options wanted;
-    if (shard_init(&argc, &argv) == SHARD_OK && options_parse(&wanted, argc, argv) == SHARD_OK) {
+    if (shard_init(&argc, &argv) == SHARD_OK) {
+        options wanted;
         interrupt_watch();
-        if (!wanted.help)
+        if (options_parse(&wanted, argc, argv) == SHARD_OK && !wanted.help)
             run_it(&wanted);
-        else if (shard_group_rank(shard_world()) == 0)
+        else if (wanted.help && shard_group_rank(shard_world()) == 0)
             options_print_help(stdout);
+        shard_agree(shard_world()); /* an error of one rank or of all is told once */
     }
     int code = shard_finalize();
     return code == 0 && interrupt_signal() ? 128 + interrupt_signal() : code;

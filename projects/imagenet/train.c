@@ -53,15 +53,6 @@ static shard_status report(trainer *run, const totals *step, const totals *epoch
     return metrics_write(run->metrics, &entry);
 }
 
-/* Also what loader_next allows each rank is more than allowed if it is so for the job. */
-static shard_status check_bad(const trainer *run, const totals *epoch)
-{
-    if (epoch->bad <= (double)run->options->skip_bad_images)
-        return SHARD_OK;
-    return shard_error(SHARD_ERROR_FORMAT, "%.0f damaged images, more than --skip-bad-images %" PRId64, epoch->bad,
-                       run->options->skip_bad_images);
-}
-
 static bool all_steps_done(const trainer *run)
 {
     return run->options->steps > 0 && run->at.step >= run->options->steps;
@@ -86,7 +77,7 @@ static shard_status train_epoch(trainer *run, bool *interrupted)
         totals_add(&epoch, &step);
         *interrupted = step.interrupted > 0;
         if ((status = report(run, &step, &epoch, progress_clock() - before)) != SHARD_OK ||
-            (status = check_bad(run, &epoch)) != SHARD_OK)
+            (status = totals_check_bad(&epoch, run->options->skip_bad_images)) != SHARD_OK)
             return status;
         bool last = run->at.epoch_step == loader_steps(run->data.train);
         if (run->options->save_every && run->at.step % run->options->save_every == 0 && !last &&

@@ -53,6 +53,8 @@ typedef struct totals {
 void totals_add(totals *sum, const totals *more);
 /* sum / images, 0 for none. */
 double totals_mean(double sum, const totals *of);
+/* FORMAT if more images were damaged than --skip-bad-images allows the whole job. */
+shard_status totals_check_bad(const totals *sum, int64_t allowed);
 
 /* The sum of the losses of the model group's images, recorded, and the totals of the
  * whole job's batch. NULL with the error set. Collective over the world. */
