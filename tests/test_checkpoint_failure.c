@@ -388,6 +388,55 @@ START_TEST(test_places)
 }
 END_TEST
 
+/* A link stays, and what it leads to, by other links, is written: also where nothing is yet. */
+static void links(shard_group *world, void *context)
+{
+    const char *directory = context;
+    char link[2][700], far[700], file[720];
+    shard_tensors *list = make_state(world, 1);
+    snprintf(link[0], sizeof link[0], "%s/link0", directory);
+    snprintf(link[1], sizeof link[1], "%s/link1", directory);
+    snprintf(far, sizeof far, "%s/far", directory);
+    snprintf(file, sizeof file, "%s/file", far);
+    if (shard_group_rank(world) == 0) {
+        ck_assert_int_eq(mkdir(far, 0700), 0);
+        ck_assert_int_eq(symlink("link1", link[0]), 0);
+        ck_assert_int_eq(symlink("far/file", link[1]), 0);
+    }
+    check_ok(shard_barrier(world));
+    for (int time = 0; time < 2; time++) {
+        check_ok(shard_save(list, link[0], NULL));
+        for (int i = 0; i < 2; i++) {
+            struct stat status;
+            ck_assert_int_eq(lstat(link[i], &status), 0);
+            ck_assert(S_ISLNK(status.st_mode));
+            check_content(world, link[i], 1);
+        }
+        check_content(world, file, 1);
+    }
+    check_ok(shard_barrier(world));
+    if (shard_group_rank(world) == 0) {
+        ck_assert_int_eq(unlink(file), 0);
+        ck_assert_int_eq(rmdir(far), 0);
+        ck_assert_int_eq(unlink(link[1]), 0);
+        ck_assert_int_eq(symlink("link0", link[1]), 0);
+    }
+    check_ok(shard_barrier(world));
+    shard_save(list, link[0], NULL);
+    check_error(shard_last_status(), "rank 0: cannot write */link0: Too many levels of symbolic links");
+    if (shard_group_rank(world) == 0) {
+        ck_assert_int_eq(unlink(link[0]), 0);
+        ck_assert_int_eq(unlink(link[1]), 0);
+    }
+    shard_tensors_destroy(list);
+}
+
+START_TEST(test_links)
+{
+    run_job(2, links, (void *)scratch_path("."));
+}
+END_TEST
+
 static void differing(shard_group *world, void *context)
 {
     const char *path = context, *other = "other.safetensors";
@@ -499,6 +548,7 @@ int main(void)
     tcase_add_loop_test(tcase, test_odd_systems, 1, 3);
     tcase_add_test(tcase, test_killed_rank);
     tcase_add_loop_test(tcase, test_places, 1, 3);
+    tcase_add_test(tcase, test_links);
     tcase_add_test(tcase, test_differing);
     tcase_add_test(tcase, test_earlier_errors);
     tcase_add_test(tcase, test_two_files);

@@ -32,7 +32,8 @@ SHARD_API shard_status shard_metadata_get_number(const shard_metadata *metadata,
  * written. Replicated tensors are taken to be equal everywhere: small ones are written
  * by the first rank, large ones in pieces by several. Goes to a temporary file beside
  * path (path.tmp. and eight digits) that is fsynced and renamed over it, then the
- * directory is fsynced: path is the old file or the new one, never between. A failure on
+ * directory is fsynced: path is the old file or the new one, never between. A path that
+ * is a symbolic link stays one: all this is done where it leads. A failure on
  * one rank (disk full) is the same error on all, and the temporary file is removed; only
  * a job that is killed as a whole leaves it behind. At most 64 MiB of buffers a rank.
  * metadata may be NULL; the first rank's counts. Collective over the world; path, names,

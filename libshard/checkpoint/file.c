@@ -5,6 +5,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -18,6 +19,8 @@
 #define DIRECT_LEAST ((int64_t)256 << 10)
 /* What the memory of direct transfers is aligned to: no disk has larger sectors to memory. */
 #define MEMORY_UNIT 512
+/* So many links are followed one after the other, as by the system. */
+#define LINKS_MOST 40
 
 static int open_file(const char *path, int flags, mode_t mode)
 {
@@ -266,20 +269,42 @@ shard_status shard_file_close(shard_file *file)
     return SHARD_OK;
 }
 
-shard_status shard_file_check_target(const char *path)
-{
-    struct stat status;
-    if (stat(path, &status) == 0 && !S_ISREG(status.st_mode))
-        return shard_error(SHARD_ERROR_IO, "cannot write %s: it is there already and is not a regular file", path);
-    return SHARD_OK;
-}
-
 static char *directory_of(const char *path)
 {
     const char *slash = strrchr(path, '/');
     if (!slash)
         return shard_strdup(".");
     return slash == path ? shard_strdup("/") : shard_format("%.*s", (int)(slash - path), path);
+}
+
+char *shard_file_follow(const char *path)
+{
+    char *target = shard_strdup(path), link[PATH_MAX];
+    for (int links = 0; target; links++) {
+        ssize_t length = readlink(target, link, sizeof link - 1);
+        if (length < 0) /* no link, or nothing there */
+            return target;
+        if (links == LINKS_MOST) {
+            errno = ELOOP;
+            fail("write", path);
+            break;
+        }
+        link[length] = '\0';
+        char *directory = directory_of(target);
+        free(target);
+        target = !directory ? NULL : link[0] == '/' ? shard_strdup(link) : shard_format("%s/%s", directory, link);
+        free(directory);
+    }
+    free(target);
+    return NULL;
+}
+
+shard_status shard_file_check_target(const char *path)
+{
+    struct stat status;
+    if (stat(path, &status) == 0 && !S_ISREG(status.st_mode))
+        return shard_error(SHARD_ERROR_IO, "cannot write %s: it is there already and is not a regular file", path);
+    return SHARD_OK;
 }
 
 shard_status shard_file_replace(const char *temporary, const char *path)

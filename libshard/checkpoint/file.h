@@ -54,6 +54,9 @@ shard_status shard_file_sync(shard_file *file);
 /* Nothing if it is closed already. */
 shard_status shard_file_close(shard_file *file);
 
+/* Where a file written to path would be: behind the symbolic links that path may be.
+ * Freed by free(); NULL with the error set. */
+char *shard_file_follow(const char *path);
 /* Whether path can be replaced by a file: it is one, or there is nothing. */
 shard_status shard_file_check_target(const char *path);
 /* Renames temporary to path, in one directory, and syncs that. */

@@ -31,7 +31,8 @@ typedef struct saving {
     shard_range **ranges; /* [count] of split tensors, NULL for others */
     int64_t data_bytes;
     int64_t data_start; /* in the file */
-    char *temporary;
+    char *target;       /* path, or what it links to */
+    char *temporary;    /* beside it */
     shard_file file;
     int64_t next; /* whose turn it is to write a piece of a replicated tensor */
 } saving;
@@ -54,7 +55,8 @@ static shard_status plan(saving *s)
     int64_t count = shard_tensors_count(s->tensors);
     s->entries = shard_calloc((size_t)count, sizeof *s->entries);
     s->ranges = shard_calloc((size_t)count, sizeof *s->ranges);
-    if (!s->entries || !s->ranges)
+    s->target = shard_file_follow(s->path);
+    if (!s->entries || !s->ranges || !s->target)
         return shard_last_status();
     s->count = count;
     for (int64_t i = 0; i < count; i++) {
@@ -93,7 +95,7 @@ typedef struct invitation {
 static shard_status name_temporary(saving *s, uint64_t token)
 {
     free(s->temporary);
-    s->temporary = shard_format("%s.tmp.%08" PRIx64, s->path, token);
+    s->temporary = shard_format("%s.tmp.%08" PRIx64, s->target, token);
     return s->temporary ? SHARD_OK : shard_last_status();
 }
 
@@ -108,7 +110,7 @@ static shard_status create(saving *s, const shard_metadata *metadata, invitation
 {
     int64_t header_bytes, bytes;
     char *header = shard_safetensors_format(s->entries, s->count, shard_metadata_json(metadata), &header_bytes);
-    shard_status status = header ? shard_file_check_target(s->path) : shard_last_status();
+    shard_status status = header ? shard_file_check_target(s->target) : shard_last_status();
     bool taken = true;
     for (told->token = draw_token(); status == SHARD_OK && taken; told->token += taken) {
         status = name_temporary(s, told->token);
@@ -245,7 +247,7 @@ static shard_status write_all(saving *s)
 static shard_status replace(saving *s)
 {
     if (shard_group_rank(s->world) == 0)
-        shard_file_replace(s->temporary, s->path);
+        shard_file_replace(s->temporary, s->target);
     return shard_agree(s->world);
 }
 
@@ -258,6 +260,7 @@ static void forget(saving *s)
         free(s->ranges[i]);
     free(s->ranges);
     free(s->entries);
+    free(s->target);
     free(s->temporary);
 }
 
