@@ -1,0 +1,25 @@
+/*
+ * Fibers: stacks of their own between which one thread switches. Each runs the same
+ * function over and over, and is idle whenever that has returned.
+ */
+#ifndef CUDA_EMULATION_FIBER_H
+#define CUDA_EMULATION_FIBER_H
+
+namespace emulation {
+
+struct Fiber;
+
+/* What every fiber runs; before the first resume. */
+void set_fiber_function(void (*function)(Fiber *self));
+
+/* An idle fiber; the one that became idle last, whose stack is in the cache. */
+Fiber *idle_fiber();
+
+/* From outside: runs the fiber until it suspends or its function returns. */
+void resume(Fiber *fiber);
+/* From inside: back to who resumed it. */
+void suspend(Fiber *self);
+
+} // namespace emulation
+
+#endif
