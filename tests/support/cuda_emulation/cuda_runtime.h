@@ -237,6 +237,8 @@ static inline float rsqrtf(float x) { return (float)(1 / sqrt((double)x)); }
 static inline double rsqrt(double x) { return 1 / sqrt(x); }
 #define __expf expf /* the C library has functions of these names */
 #define __logf logf
+static inline float normcdff(float x) { return (float)(0.5 * erfc(-(double)x * 0.70710678118654752440)); }
+static inline double normcdf(double x) { return 0.5 * erfc(-x * 0.70710678118654752440); }
 static inline float __frcp_rn(float x) { return 1 / x; }
 static inline float __fsqrt_rn(float x) { return sqrtf(x); }
 static inline float __fadd_rn(float a, float b) { return a + b; }
