@@ -33,6 +33,10 @@ static struct {
     bool harmless; /* and no error may come of it */
     bool renamed;
     int direct; /* the descriptor of O_DIRECT */
+    /* Before this rank's open number `replace_at` another file takes the path's place, once the mark is there. */
+    int replace_at;
+    const char *replacement, *mark;
+    bool marks; /* this rank makes the mark when it has opened the file */
 } fault;
 
 static bool fails(call which, bool harmless)
@@ -53,11 +57,18 @@ static int faulty_open(const char *path, int flags, mode_t mode)
     bool direct = flags & O_DIRECT;
     if (fails(OPEN, direct))
         return -1;
+    if (fault.of[OPEN] == fault.replace_at) {
+        for (int waited = 0; fault.mark && access(fault.mark, F_OK) != 0 && waited < 20000; waited++)
+            usleep(1000);
+        ck_assert_int_eq(rename(fault.replacement, path), 0);
+    }
     if (direct && fault.no_direct)
         return errno = EINVAL, -1;
     int descriptor = fault.system->open(path, flags, mode);
     if (direct)
         fault.direct = descriptor;
+    if (direct && fault.marks)
+        write_file(fault.mark, "", 0);
     return descriptor;
 }
 
@@ -539,6 +550,40 @@ START_TEST(test_two_files)
 }
 END_TEST
 
+/* A file of the same names and shapes is put in the place of the one that is being opened:
+ * between two ranks' opens (the second rank's first), or between those of one rank. */
+static void replaced(shard_group *world, void *context)
+{
+    const char *path = context;
+    char replacement[700], mark[700];
+    int rank = shard_group_rank(world), size = shard_group_size(world);
+    snprintf(replacement, sizeof replacement, "%s.new", path);
+    snprintf(mark, sizeof mark, "%s.mark", path);
+    shard_tensors *old = make_state(world, 100), *new = make_state(world, 200), *list = make_state(world, 300);
+    check_ok(shard_save(old, path, NULL));
+    check_ok(shard_save(new, replacement, NULL));
+    start_faults();
+    fault.replacement = replacement;
+    fault.mark = size > 1 ? mark : NULL;
+    fault.replace_at = rank == size - 1 ? (size > 1 ? 1 : 2) : 0;
+    fault.marks = size > 1 && rank == 0;
+    ck_assert_int_eq(shard_load(list, path), size == 1 || rank == 0 ? SHARD_ERROR_IO : SHARD_ERROR_PEER);
+    check_error(shard_last_status(), "*cannot read */replaced.safetensors: another one was put in its place meanwhile; load it again");
+    check_state(list, 300);
+    fault.replace_at = 0;
+    fault.marks = false;
+    check_content(world, path, 200);
+    shard_tensors_destroy(old);
+    shard_tensors_destroy(new);
+    shard_tensors_destroy(list);
+}
+
+START_TEST(test_replaced)
+{
+    run_job(_i, replaced, (void *)scratch_path("replaced.safetensors"));
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("checkpoint_failure");
@@ -552,6 +597,7 @@ int main(void)
     tcase_add_test(tcase, test_differing);
     tcase_add_test(tcase, test_earlier_errors);
     tcase_add_test(tcase, test_two_files);
+    tcase_add_loop_test(tcase, test_replaced, 1, 3);
     scratch_open();
     int failed = test_run(suite);
     scratch_close();

@@ -89,6 +89,18 @@ shard_status shard_file_open(shard_file *file, const char *path, int64_t *bytes)
     }
     posix_fadvise(descriptor, 0, 0, POSIX_FADV_SEQUENTIAL);
     *bytes = status.st_size;
+    file->modified = status.st_mtim;
+    return SHARD_OK;
+}
+
+shard_status shard_file_check_unchanged(const shard_file *file)
+{
+    struct stat opened, there;
+    if (fstat(file->descriptor, &opened) != 0 || stat(file->path, &there) != 0)
+        return fail("read", file->path);
+    if (there.st_dev != opened.st_dev || there.st_ino != opened.st_ino || there.st_mtim.tv_sec != file->modified.tv_sec ||
+        there.st_mtim.tv_nsec != file->modified.tv_nsec)
+        return shard_error(SHARD_ERROR_IO, "cannot read %s: another one was put in its place meanwhile; load it again", file->path);
     return SHARD_OK;
 }
 

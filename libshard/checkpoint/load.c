@@ -210,7 +210,10 @@ static shard_status agree(const loading *l)
         if (all[rank] != all[0])
             status = shard_error(SHARD_ERROR_MISMATCH, "shard_load: %s is another file on rank %d than on rank 0", l->path, rank);
     free(all);
-    return status;
+    if (status != SHARD_OK)
+        return status;
+    shard_file_check_unchanged(&l->file); /* two checkpoints of one model may have the same header */
+    return shard_agree(world);
 }
 
 /* ---- reading ---- */
