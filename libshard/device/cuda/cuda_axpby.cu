@@ -34,7 +34,8 @@ template <class T, bool READS> struct Axpby {
     }
 };
 
-shard_status shard_cuda_axpby(shard_device *device, int64_t n, double alpha, const void *x, double beta, void *y, shard_dtype dtype)
+shard_status shard_cuda_axpby(shard_device *device, int64_t n, double alpha, const void *x, double beta, void *y,
+                              shard_dtype dtype)
 {
     return by_float(dtype, [&](auto t) {
         using T = decltype(t);

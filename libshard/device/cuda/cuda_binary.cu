@@ -58,8 +58,8 @@ static shard_status run(shard_device *device, int64_t rows, int64_t cols, const 
     return run_map<pack, 2>(device, n, aligned16(a, y), Binary<T, BINARY, ANY>{cols, a, b, y});
 }
 
-shard_status shard_cuda_binary(shard_device *device, shard_binary binary, int64_t rows, int64_t cols, const void *a, const void *b,
-                               void *y, shard_dtype dtype)
+shard_status shard_cuda_binary(shard_device *device, shard_binary binary, int64_t rows, int64_t cols, const void *a,
+                               const void *b, void *y, shard_dtype dtype)
 {
     return by_float(dtype, [&](auto t) {
         using T = decltype(t);

@@ -54,9 +54,9 @@ shard_status shard_cuda_embedding(shard_device *device, int64_t n, int64_t dim, 
 /* ---- the positions, sorted by row ---- */
 
 enum {
-    DIGIT = 8,        /* bits of a pass */
+    DIGIT = 8,         /* bits of a pass */
     BINS = 1 << DIGIT, /* as many as threads of a block */
-    TILE = 8 * BLOCK, /* positions that a block sorts */
+    TILE = 8 * BLOCK,  /* positions that a block sorts */
     WARPS = BLOCK / WARP,
 };
 static_assert((int)BINS == (int)BLOCK, "a thread counts a bin");
@@ -244,7 +244,8 @@ static shard_status sort_positions(shard_device *device, const Sorting &s, int64
 }
 
 shard_status shard_cuda_embedding_backward(shard_device *device, int64_t n, int64_t dim, int64_t row0, int64_t rows,
-                                           const int64_t *index, const void *dy, bool accumulate, void *dweight, shard_dtype dtype)
+                                           const int64_t *index, const void *dy, bool accumulate, void *dweight,
+                                           shard_dtype dtype)
 {
     if (rows == 0 || dim == 0)
         return SHARD_OK;

@@ -11,7 +11,8 @@ using namespace shard;
 
 enum { PIECE = 4096 /* columns that a warp counts */, WARPS = BLOCK / WARP, AHEAD = 4 };
 
-template <class T> static __global__ void pick_target(shard_cross_entropy_shape shape, const T *x, const int64_t *target, double *out)
+template <class T>
+static __global__ void pick_target(shard_cross_entropy_shape shape, const T *x, const int64_t *target, double *out)
 {
     int64_t stride = (int64_t)gridDim.x * BLOCK;
     for (int64_t row = (int64_t)blockIdx.x * BLOCK + threadIdx.x; row < shape.rows; row += stride) {
@@ -99,7 +100,7 @@ shard_status shard_cuda_count_ahead(shard_device *device, const shard_cross_entr
     int64_t pieces = shape->cols ? divide_up(shape->cols, PIECE) : 1;
     return by_float(dtype, [&](auto t) {
         using T = decltype(t);
-        return launch(device, count_ahead<T>, (unsigned)divide_up(shape->rows * pieces, WARPS), BLOCK, *shape, pieces, (const T *)x,
-                      target, logit, (unsigned long long *)ahead);
+        return launch(device, count_ahead<T>, (unsigned)divide_up(shape->rows * pieces, WARPS), BLOCK, *shape, pieces,
+                      (const T *)x, target, logit, (unsigned long long *)ahead);
     });
 }

@@ -143,8 +143,8 @@ shard_status shard_cuda_random_normal(shard_device *device, const shard_region *
     });
 }
 
-shard_status shard_cuda_dropout(shard_device *device, const shard_region *region, shard_draw draw, double p, const void *x, void *y,
-                                shard_dtype dtype)
+shard_status shard_cuda_dropout(shard_device *device, const shard_region *region, shard_draw draw, double p, const void *x,
+                                void *y, shard_dtype dtype)
 {
     return by_float(dtype, [&](auto t) {
         using T = decltype(t);

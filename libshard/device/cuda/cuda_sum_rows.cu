@@ -101,7 +101,8 @@ static shard_status sum(shard_device *device, const Cut &c, int64_t rows, int64_
                   Rows<T, N>{rows, cols, c.slice, c.width, x}, accumulate, y);
 }
 
-template <class T, int N> static shard_status sum_rows(shard_device *device, int64_t rows, int64_t cols, const T *x, bool accumulate, T *y)
+template <class T, int N>
+static shard_status sum_rows(shard_device *device, int64_t rows, int64_t cols, const T *x, bool accumulate, T *y)
 {
     Cut c = cut(rows, cols / N, BLOCKS);
     if (c.slices == 1)

@@ -99,7 +99,8 @@ template <class T, shard_unary UNARY> struct UnaryBackward {
     }
 };
 
-template <shard_unary UNARY> static shard_status forward(shard_device *device, int64_t n, const void *x, void *y, shard_dtype dtype)
+template <shard_unary UNARY>
+static shard_status forward(shard_device *device, int64_t n, const void *x, void *y, shard_dtype dtype)
 {
     return by_float(dtype, [&](auto t) {
         using T = decltype(t);
@@ -129,8 +130,8 @@ shard_status shard_cuda_unary(shard_device *device, shard_unary unary, int64_t n
     }
 }
 
-shard_status shard_cuda_unary_backward(shard_device *device, shard_unary unary, int64_t n, const void *x, const void *dy, void *dx,
-                                       shard_dtype dtype)
+shard_status shard_cuda_unary_backward(shard_device *device, shard_unary unary, int64_t n, const void *x, const void *dy,
+                                       void *dx, shard_dtype dtype)
 {
     switch (unary) {
     case SHARD_RELU:

@@ -15,7 +15,8 @@
 
 #include "device/cuda/kernel.cuh"
 
-namespace shard {
+namespace shard
+{
 
 template <int PACK, int AHEAD, class Body> static __global__ void map(int64_t n, int64_t packs, Body body)
 {
