@@ -5,6 +5,7 @@
  * - Everything goes to one stream of the device, in the order of the calls; only
  *   the entries that device.h names wait for it. What happens on other streams
  *   (collectives) is joined by events.
+ * - Any thread of the host may call any entry.
  * - Sums are taken in an order that depends on the shapes alone: no float atomics.
  * - Indices of elements are 64-bit: a batch times a million classes passes 2^31.
  *
@@ -43,9 +44,16 @@ typedef struct shard_cuda {
     struct shard_cuda_dnn *dnn;      /* cuda_dnn.c */
 } shard_cuda;
 
+/* The device's own, and makes it the calling thread's current device: each thread of
+ * the host has one, device 0 to begin with, and kernels can be launched on that alone.
+ * Every entry begins with this. If the device cannot be set, the next call says so. */
 static inline shard_cuda *shard_cuda_of(const shard_device *device)
 {
-    return (shard_cuda *)device->state;
+    shard_cuda *cuda = (shard_cuda *)device->state;
+    int now;
+    if (cudaGetDevice(&now) != cudaSuccess || now != cuda->ordinal)
+        cudaSetDevice(cuda->ordinal);
+    return cuda;
 }
 
 /* Reports an error of the runtime as the thread's, with the call that gave it;

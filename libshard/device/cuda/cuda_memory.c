@@ -76,14 +76,15 @@ void shard_cuda_trim(shard_device *device)
 
 void *shard_cuda_allocate_host(shard_device *device, size_t bytes)
 {
-    (void)device;
+    shard_cuda_of(device);
     void *memory = NULL;
     return SHARD_CUDA(cudaHostAlloc(&memory, bytes, cudaHostAllocPortable)) == SHARD_OK ? memory : NULL;
 }
 
 void shard_cuda_release_host(shard_device *device, void *memory, size_t bytes)
 {
-    (void)device, (void)bytes;
+    (void)bytes;
+    shard_cuda_of(device);
     if (memory)
         SHARD_CUDA(cudaFreeHost(memory));
 }
@@ -118,6 +119,12 @@ shard_status shard_cuda_copy_rows(shard_device *device, void *to, size_t to_pitc
         return SHARD_OK;
     if (rows == 1 || (to_pitch == width && from_pitch == width))
         return SHARD_CUDA(cudaMemcpyAsync(to, from, width * rows, cudaMemcpyDeviceToDevice, stream));
+    if (to_pitch > INT32_MAX || from_pitch > INT32_MAX) { /* CUDA's largest pitch */
+        for (size_t i = 0; i < rows; i++)
+            SHARD_CUDA_TRY(cudaMemcpyAsync((char *)to + i * to_pitch, (const char *)from + i * from_pitch, width,
+                                           cudaMemcpyDeviceToDevice, stream));
+        return SHARD_OK;
+    }
     return SHARD_CUDA(cudaMemcpy2DAsync(to, to_pitch, from, from_pitch, width, rows, cudaMemcpyDeviceToDevice, stream));
 }
 
