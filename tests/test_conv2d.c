@@ -1,4 +1,4 @@
-/* The convolutions of the CPU, forward and both backwards, against plain loops in double. */
+/* Convolutions, forward and both backwards, against plain loops in double. */
 #include "support/sample.h"
 #include "device/cpu/cpu.h"
 #include "support/check.h"
@@ -67,9 +67,7 @@ static void check_forward(const shard_conv_shape *s, const sample *x, const samp
     sample result = sample_unset(count, x->dtype);
     for (int64_t i = 0; i < count && bias; i++)
         add(y, i, bias->value[i % s->o]);
-    shard_status status =
-        shard_cpu()->ops->conv2d(shard_cpu(), s, x->data, weight->data, bias ? bias->data : NULL, result.data, x->dtype);
-    ck_assert_msg(status == SHARD_OK, "%s: %s", what, shard_last_error());
+    RUN(tested_device(), conv2d, s, x->data, weight->data, bias ? bias->data : NULL, result.data, x->dtype);
     sample_check(&result, y->value, y->magnitude, y->terms, what);
     sample_free(&result);
 }
@@ -78,8 +76,7 @@ static void check_backward_data(const shard_conv_shape *s, const sample *weight,
                                 const char *what)
 {
     sample result = sample_unset(s->n * s->h * s->w * s->c, dy->dtype);
-    shard_status status = shard_cpu()->ops->conv2d_backward_data(shard_cpu(), s, weight->data, dy->data, result.data, dy->dtype);
-    ck_assert_msg(status == SHARD_OK, "%s: %s", what, shard_last_error());
+    RUN(tested_device(), conv2d_backward_data, s, weight->data, dy->data, result.data, dy->dtype);
     sample_check(&result, dx->value, dx->magnitude, dx->terms, what);
     sample_free(&result);
 }
@@ -89,9 +86,7 @@ static void check_backward_weight(const shard_conv_shape *s, const sample *x, co
 {
     int64_t pixels = s->n * s->oh * s->ow;
     sample result = sample_unset(s->o * (s->c / s->groups) * s->kh * s->kw, x->dtype), dbias = sample_unset(s->o, x->dtype);
-    shard_status status = shard_cpu()->ops->conv2d_backward_weight(shard_cpu(), s, x->data, dy->data, result.data,
-                                                                   with_bias ? dbias.data : NULL, x->dtype);
-    ck_assert_msg(status == SHARD_OK, "%s: %s", what, shard_last_error());
+    RUN(tested_device(), conv2d_backward_weight, s, x->data, dy->data, result.data, with_bias ? dbias.data : NULL, x->dtype);
     sample_check(&result, dweight->value, dweight->magnitude, dweight->terms, what);
     if (with_bias) {
         expectation e = expectation_new(s->o, pixels);

@@ -1,4 +1,4 @@
-/* matmul and linear of the CPU against plain loops in double. */
+/* matmul and linear against plain loops in double. */
 #include "support/sample.h"
 #include "device/cpu/cpu.h"
 #include "device/cpu/cpu_tile.h"
@@ -40,8 +40,7 @@ static void compare(const shard_matmul_shape *s, shard_dtype dtype)
     snprintf(what, sizeof what, "batch %d, %d x %d x %d, strides %d %d %d%s%s%s", (int)s->batch, (int)s->m, (int)s->n, (int)s->k,
              (int)s->stride_a, (int)s->stride_b, (int)s->stride_c, s->transpose_a ? ", transpose a" : "",
              s->transpose_b ? ", transpose b" : "", s->accumulate ? ", accumulate" : "");
-    shard_status status = shard_cpu()->ops->matmul(shard_cpu(), s, a.data, b.data, c.data, dtype);
-    ck_assert_msg(status == SHARD_OK, "%s: %s", what, shard_last_error());
+    RUN(tested_device(), matmul, s, a.data, b.data, c.data, dtype);
     if (s->batch > 0)
         sample_check(&c, expected, magnitude, s->k, what);
     free(expected);
@@ -135,7 +134,7 @@ START_TEST(keeps_the_gaps)
         s.k = k;
         sample a = sample_random(72, float_dtypes[_i], 1), b = sample_random(90, float_dtypes[_i], 2),
                c = sample_unset(81, float_dtypes[_i]);
-        ck_assert_int_eq(shard_cpu()->ops->matmul(shard_cpu(), &s, a.data, b.data, c.data, float_dtypes[_i]), SHARD_OK);
+        RUN(tested_device(), matmul, &s, a.data, b.data, c.data, float_dtypes[_i]);
         sample_read(&c);
         for (int i = 0; i < 81; i++)
             ck_assert_msg(isnan(c.value[i]) == (i % 27 >= 20), "element %d is %g", i, c.value[i]);
@@ -166,9 +165,7 @@ static void compare_linear(int64_t rows, int64_t in, int64_t out, bool with_bias
     reference(&s, x.value, weight.value, expected, magnitude);
     char what[80];
     snprintf(what, sizeof what, "linear of %d rows, %d -> %d%s", (int)rows, (int)in, (int)out, with_bias ? ", bias" : "");
-    shard_status status =
-        shard_cpu()->ops->linear(shard_cpu(), rows, in, out, x.data, weight.data, with_bias ? bias.data : NULL, y.data, dtype);
-    ck_assert_msg(status == SHARD_OK, "%s: %s", what, shard_last_error());
+    RUN(tested_device(), linear, rows, in, out, x.data, weight.data, with_bias ? bias.data : NULL, y.data, dtype);
     sample_check(&y, expected, magnitude, in, what);
     free(expected);
     free(magnitude);

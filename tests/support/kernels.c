@@ -3,10 +3,32 @@
 #include "base/dtype.h"
 #include "device/cpu/kernels/pick.h"
 
-#include <check.h>
 #include <string.h>
 
 const shard_dtype float_dtypes[4] = {SHARD_FLOAT32, SHARD_FLOAT64, SHARD_BFLOAT16, SHARD_FLOAT16};
+
+/* The CPU, or the device that SHARD_DEVICE names, with host memory that it reaches as its memory. */
+shard_device *tested_device(void)
+{
+    static shard_device device;
+    static shard_device_ops ops;
+    if (!device.ops) {
+        shard_device *named = shard_default_device();
+        ck_assert_msg(named != NULL, "%s", shard_last_error());
+        ops = *named->ops;
+        ops.allocate = ops.allocate_host;
+        ops.release = ops.release_host;
+        device = *named;
+        if (!ops.host_memory)
+            device.ops = &ops;
+    }
+    return &device;
+}
+
+bool on_other_device(void)
+{
+    return !tested_device()->ops->host_memory;
+}
 
 shard_device *kernel_device(int i)
 {
@@ -16,6 +38,8 @@ shard_device *kernel_device(int i)
         shard_device_ops ops;
     } sets[MOST];
     static int count;
+    if (on_other_device())
+        return i == 0 ? tested_device() : NULL;
     for (int set = 0; count == 0 || set > 0; set++) {
         const char *name;
         bool runs;
@@ -25,8 +49,9 @@ shard_device *kernel_device(int i)
         if (!runs)
             continue;
         sets[count].ops = *kernels;
-        sets[count].ops.allocate = shard_cpu()->ops->allocate;
-        sets[count].ops.release = shard_cpu()->ops->release;
+        sets[count].ops.allocate = tested_device()->ops->allocate;
+        sets[count].ops.release = tested_device()->ops->release;
+        sets[count].ops.synchronize = tested_device()->ops->synchronize;
         sets[count].device = (shard_device){.ops = &sets[count].ops, .name = name};
         count++;
     }
@@ -35,15 +60,15 @@ shard_device *kernel_device(int i)
 
 void *array_new(int64_t n, shard_dtype dtype)
 {
-    void *array = shard_cpu()->ops->allocate(shard_cpu(), (size_t)(n ? n : 1) * shard_dtype_size(dtype));
-    ck_assert_ptr_nonnull(array);
+    void *array = tested_device()->ops->allocate(tested_device(), (size_t)(n ? n : 1) * shard_dtype_size(dtype));
+    ck_assert_msg(array != NULL, "%s", shard_last_error());
     return array;
 }
 
 void array_free(void *array, int64_t n, shard_dtype dtype)
 {
     if (array)
-        shard_cpu()->ops->release(shard_cpu(), array, (size_t)(n ? n : 1) * shard_dtype_size(dtype));
+        tested_device()->ops->release(tested_device(), array, (size_t)(n ? n : 1) * shard_dtype_size(dtype));
 }
 
 double array_get(const void *array, int64_t i, shard_dtype dtype)

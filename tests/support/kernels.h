@@ -1,17 +1,34 @@
 /*
- * For tests of the CPU's kernels: a device for each instruction set that this
- * machine runs, arrays of any dtype from the pool (which under AddressSanitizer
- * ends each where it ends), and comparison with what long double loops give.
+ * For tests of what a device computes (device/device.h), on the one that SHARD_DEVICE
+ * names: arrays of any dtype in memory that the host reaches too, and comparison with
+ * what long double loops give. The CPU's arrays are from the pool, which under
+ * AddressSanitizer ends each where it ends.
  */
 #ifndef TESTS_SUPPORT_KERNELS_H
 #define TESTS_SUPPORT_KERNELS_H
 
 #include "device/device.h"
 
+#include <check.h>
 #include <math.h>
 
-/* The i-th, whose name is the set's; the baseline first, NULL past the last. */
+/* The CPU, or the device that SHARD_DEVICE names; its allocate and release are those of arrays. */
+shard_device *tested_device(void);
+
+/* Whether SHARD_DEVICE names another device than the CPU; for tests of the CPU's own
+ * ways, which have nothing to do there. */
+bool on_other_device(void);
+
+/* The devices to be tested, NULL past the last: for the CPU one for each instruction
+ * set that this machine runs, whose name is the set's, the baseline first. */
 shard_device *kernel_device(int i);
+
+/* RUN(device, softmax, log, rows, ...): the entry does it, and its results are there. */
+#define RUN(device, entry, ...)                                                                                                  \
+    do {                                                                                                                         \
+        ck_assert_msg((device)->ops->entry(device, __VA_ARGS__) == SHARD_OK, "%s: %s", (device)->name, shard_last_error());      \
+        ck_assert_msg((device)->ops->synchronize(device) == SHARD_OK, "%s: %s", (device)->name, shard_last_error());             \
+    } while (0)
 
 /* The four floating types. */
 extern const shard_dtype float_dtypes[4];

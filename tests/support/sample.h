@@ -1,4 +1,4 @@
-/* Arrays of the CPU device together with their values in double, for tests
+/* Arrays of the tested device together with their values in double, for tests
  * that compare sums of products with what plain loops give. */
 #ifndef TESTS_SUPPORT_SAMPLE_H
 #define TESTS_SUPPORT_SAMPLE_H

@@ -150,9 +150,7 @@ START_TEST(stats)
                 for (int k = 0; k < shapes[s].parts; k++) {
                     part a = part_new(&p, shapes[s].bounds[k], shapes[s].bounds[k + 1]);
                     double *out = array_new(p.rows * SHARD_CE_STATS, SHARD_FLOAT64);
-                    ck_assert_int_eq(
-                        device->ops->cross_entropy_stats(device, &a.shape, a.x, p.target, a.probability, a.weight, out, dtype),
-                        SHARD_OK);
+                    RUN(device, cross_entropy_stats, &a.shape, a.x, p.target, a.probability, a.weight, out, dtype);
                     check_stats(device, &p, &a, out);
                     array_free(out, p.rows * SHARD_CE_STATS, SHARD_FLOAT64);
                     part_free(&a, dtype);
@@ -181,9 +179,7 @@ static void check_backward(shard_device *device, const problem *p, const part *a
 {
     int64_t n = p->rows * a->shape.cols;
     void *dx = in_place ? a->x : array_new(n, p->dtype);
-    ck_assert_int_eq(device->ops->cross_entropy_backward(device, &a->shape, a->x, p->target, a->probability, a->weight, lse, b,
-                                                         scale, dx, p->dtype),
-                     SHARD_OK);
+    RUN(device, cross_entropy_backward, &a->shape, a->x, p->target, a->probability, a->weight, lse, b, scale, dx, p->dtype);
     for (int64_t i = 0; i < n; i++) {
         int64_t row = i / a->shape.cols, c = a->shape.col0 + i % a->shape.cols;
         long double x = array_get(p->x, row * p->classes + c, p->dtype), q = share(p, row, c);
@@ -233,7 +229,7 @@ START_TEST(ignores_nan)
     shard_cross_entropy_shape shape = {.rows = 2, .cols = COLS, .classes = COLS, .ignore_index = IGNORE};
     shard_device *device;
     for (int set = 0; (device = kernel_device(set)); set++) {
-        device->ops->cross_entropy_backward(device, &shape, x, target, NULL, NULL, lse, b, scale, dx, SHARD_FLOAT32);
+        RUN(device, cross_entropy_backward, &shape, x, target, NULL, NULL, lse, b, scale, dx, SHARD_FLOAT32);
         ck_assert(dx[0] == 0 && dx[1] == 0 && dx[2] == 0);
         ck_assert_double_eq_tol((double)(dx[3] + dx[4] + dx[5]), 0, 1e-6);
     }
@@ -259,8 +255,8 @@ START_TEST(counts_ahead)
             }
             for (int k = 0; k < shapes[s].parts; k++) {
                 part a = part_new(&p, shapes[s].bounds[k], shapes[s].bounds[k + 1]);
-                ck_assert_int_eq(device->ops->pick_target(device, &a.shape, a.x, p.target, picked, dtype), SHARD_OK);
-                ck_assert_int_eq(device->ops->count_ahead(device, &a.shape, a.x, p.target, logit, ahead, dtype), SHARD_OK);
+                RUN(device, pick_target, &a.shape, a.x, p.target, picked, dtype);
+                RUN(device, count_ahead, &a.shape, a.x, p.target, logit, ahead, dtype);
                 for (int64_t row = 0; row < p.rows; row++) {
                     int64_t column = p.target[row] - a.shape.col0;
                     bool own = p.target[row] != IGNORE && column >= 0 && column < a.shape.cols;
@@ -307,7 +303,7 @@ START_TEST(split_loss)
                 int64_t first = (int64_t)CLASSES * k / count, end = (int64_t)CLASSES * (k + 1) / count;
                 shard_cross_entropy_shape shape = {
                     .rows = 1, .cols = end - first, .col0 = first, .classes = CLASSES, .ignore_index = IGNORE, .smoothing = 0.1};
-                device->ops->cross_entropy_stats(device, &shape, x + first, &target, NULL, NULL, parts[k], SHARD_FLOAT32);
+                RUN(device, cross_entropy_stats, &shape, x + first, &target, NULL, NULL, parts[k], SHARD_FLOAT32);
                 max = fmax(max, parts[k][SHARD_CE_MAX]);
             }
             for (int k = 0; k < count; k++) {
@@ -324,7 +320,7 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("cpu_cross_entropy");
+    Suite *suite = suite_create("device_cross_entropy");
     TCase *all = test_case(suite, "all");
     tcase_add_loop_test(all, stats, 0, 4);
     tcase_add_loop_test(all, backward, 0, 4);

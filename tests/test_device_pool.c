@@ -74,8 +74,8 @@ START_TEST(max)
             int64_t n = outputs(s);
             void *x = input_with_ties(s, dtype), *y = array_new(n, dtype), *plain = array_new(n, dtype);
             int32_t *argmax = array_new(n, SHARD_INT32);
-            ck_assert_int_eq(device->ops->max_pool(device, s, x, y, argmax, dtype), SHARD_OK);
-            ck_assert_int_eq(device->ops->max_pool(device, s, x, plain, NULL, dtype), SHARD_OK);
+            RUN(device, max_pool, s, x, y, argmax, dtype);
+            RUN(device, max_pool, s, x, plain, NULL, dtype);
             check_same(dtype, n, y, plain, "without argmax");
             for (int64_t i = 0; i < n; i++) {
                 double best = NAN;
@@ -128,8 +128,8 @@ START_TEST(max_backward)
             void *x = input_with_ties(s, dtype), *y = array_new(n, dtype), *dy = array_noise(n, dtype, 4, -1, 1);
             void *dx = array_new(inputs(s), dtype);
             int32_t *argmax = array_new(n, SHARD_INT32);
-            device->ops->max_pool(device, s, x, y, argmax, dtype);
-            ck_assert_int_eq(device->ops->max_pool_backward(device, s, dy, argmax, dx, dtype), SHARD_OK);
+            RUN(device, max_pool, s, x, y, argmax, dtype);
+            RUN(device, max_pool_backward, s, dy, argmax, dx, dtype);
             check_backward(device, s, dtype, dy, argmax, dx);
             array_free(x, inputs(s), dtype);
             array_free(y, n, dtype);
@@ -149,7 +149,7 @@ START_TEST(average)
             const shard_pool_shape *s = &shapes[k];
             int64_t n = outputs(s);
             void *x = array_noise(inputs(s), dtype, 1, -1, 1), *y = array_new(n, dtype), *dy = array_noise(n, dtype, 2, -1, 1);
-            ck_assert_int_eq(device->ops->avg_pool(device, s, x, y, dtype), SHARD_OK);
+            RUN(device, avg_pool, s, x, y, dtype);
             for (int64_t i = 0; i < n; i++) {
                 long double sum = 0;
                 int32_t position;
@@ -161,7 +161,7 @@ START_TEST(average)
                 long double error = dtype == SHARD_FLOAT64 ? 40 * 0x1p-53L : compute_unit(dtype);
                 check_close(dtype, array_get(y, i, dtype), sum / window_size(s, i), error, device->name, i);
             }
-            ck_assert_int_eq(device->ops->avg_pool_backward(device, s, dy, x, dtype), SHARD_OK);
+            RUN(device, avg_pool_backward, s, dy, x, dtype);
             check_backward(device, s, dtype, dy, NULL, x);
             array_free(x, inputs(s), dtype);
             array_free(y, n, dtype);
@@ -172,7 +172,7 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("cpu_pool");
+    Suite *suite = suite_create("device_pool");
     TCase *all = test_case(suite, "all");
     tcase_add_loop_test(all, max, 0, 4);
     tcase_add_loop_test(all, max_backward, 0, 4);

@@ -32,7 +32,7 @@ START_TEST(forward)
         for (int s = 0; s < SHAPES; s++) {
             int64_t rows = shapes[s][0], cols = shapes[s][1], n = rows * cols;
             void *x = array_noise(n, dtype, 1, -20, 20), *y = array_new(n, dtype);
-            ck_assert_int_eq(device->ops->softmax(device, logarithm, rows, cols, x, y, dtype), SHARD_OK);
+            RUN(device, softmax, logarithm, rows, cols, x, y, dtype);
             for (int64_t row = 0; row < rows; row++) {
                 long double max, sum, u = compute_unit(dtype), error = sum_error(dtype);
                 row_sums(x, row, cols, dtype, &max, &sum);
@@ -45,7 +45,7 @@ START_TEST(forward)
                         check_close(dtype, array_get(y, i, dtype), p, p * (error + fabsl(d) * u), device->name, i);
                 }
             }
-            device->ops->softmax(device, logarithm, rows, cols, x, x, dtype);
+            RUN(device, softmax, logarithm, rows, cols, x, x, dtype);
             check_same(dtype, n, x, y, "in place");
             array_free(x, n, dtype);
             array_free(y, n, dtype);
@@ -63,7 +63,7 @@ START_TEST(backward)
             int64_t rows = shapes[s][0], cols = shapes[s][1], n = rows * cols;
             void *y = logarithm ? array_noise(n, dtype, 1, -12, -2) : array_noise(n, dtype, 1, 0, 0.1);
             void *dy = array_noise(n, dtype, 2, -1, 1), *dx = array_new(n, dtype);
-            ck_assert_int_eq(device->ops->softmax_backward(device, logarithm, rows, cols, y, dy, dx, dtype), SHARD_OK);
+            RUN(device, softmax_backward, logarithm, rows, cols, y, dy, dx, dtype);
             for (int64_t row = 0; row < rows; row++) {
                 long double sum = 0, size = 0;
                 for (int64_t i = row * cols; i < (row + 1) * cols; i++) {
@@ -79,7 +79,7 @@ START_TEST(backward)
                     check_close(dtype, array_get(dx, i, dtype), want, error, device->name, i);
                 }
             }
-            device->ops->softmax_backward(device, logarithm, rows, cols, y, dy, dy, dtype);
+            RUN(device, softmax_backward, logarithm, rows, cols, y, dy, dy, dtype);
             check_same(dtype, n, dx, dy, "in place");
             array_free(y, n, dtype);
             array_free(dy, n, dtype);
@@ -105,7 +105,7 @@ START_TEST(extreme_rows)
                           : form == 3 ? -INFINITY
                           : j == 17   ? NAN
                                       : 1);
-            device->ops->softmax(device, false, 1, COLS, x, y, dtype);
+            RUN(device, softmax, false, 1, COLS, x, y, dtype);
             long double max, sum;
             row_sums(x, 0, COLS, dtype, &max, &sum);
             for (int64_t j = 0; j < COLS; j++) {
@@ -119,7 +119,7 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("cpu_softmax");
+    Suite *suite = suite_create("device_softmax");
     TCase *all = test_case(suite, "all");
     tcase_add_loop_test(all, forward, 0, 8);
     tcase_add_loop_test(all, backward, 0, 8);

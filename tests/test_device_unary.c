@@ -65,12 +65,12 @@ START_TEST(forward)
                 shard_dtype dtype = float_dtypes[t];
                 int64_t n = sizes[s];
                 void *x = array_noise(n, dtype, 1, -9, 9), *y = array_new(n, dtype);
-                ck_assert_int_eq(device->ops->unary(device, unary, n, x, y, dtype), SHARD_OK);
+                RUN(device, unary, unary, n, x, y, dtype);
                 for (int64_t i = 0; i < n; i++) {
                     long double in = array_get(x, i, dtype), want = value(unary, in);
                     check_close(dtype, array_get(y, i, dtype), want, forward_error(unary, dtype, in, want), device->name, i);
                 }
-                ck_assert_int_eq(device->ops->unary(device, unary, n, x, x, dtype), SHARD_OK);
+                RUN(device, unary, unary, n, x, x, dtype);
                 check_same(dtype, n, x, y, "in place");
                 array_free(x, n, dtype);
                 array_free(y, n, dtype);
@@ -88,14 +88,14 @@ START_TEST(backward)
                 shard_dtype dtype = float_dtypes[t];
                 int64_t n = sizes[s];
                 void *x = array_noise(n, dtype, 1, -9, 9), *dy = array_noise(n, dtype, 2, -2, 2), *dx = array_new(n, dtype);
-                ck_assert_int_eq(device->ops->unary_backward(device, unary, n, x, dy, dx, dtype), SHARD_OK);
+                RUN(device, unary_backward, unary, n, x, dy, dx, dtype);
                 for (int64_t i = 0; i < n; i++) {
                     long double in = array_get(x, i, dtype), gradient = array_get(dy, i, dtype);
                     /* The two terms cancel near -0.75; each is right to some units. */
                     long double error = unary == SHARD_RELU ? 0 : fabsl(gradient) * 40 * compute_unit(dtype);
                     check_close(dtype, array_get(dx, i, dtype), gradient * slope(unary, in), error, device->name, i);
                 }
-                ck_assert_int_eq(device->ops->unary_backward(device, unary, n, x, dy, dy, dtype), SHARD_OK);
+                RUN(device, unary_backward, unary, n, x, dy, dy, dtype);
                 check_same(dtype, n, dx, dy, "in place");
                 array_free(x, n, dtype);
                 array_free(dy, n, dtype);
@@ -117,11 +117,11 @@ START_TEST(special_values)
                 array_put(x, i, dtype, in[i]);
                 array_put(dy, i, dtype, 1);
             }
-            device->ops->unary(device, unaries[_i], 5, x, y, dtype);
+            RUN(device, unary, unaries[_i], 5, x, y, dtype);
             ck_assert(isnan(array_get(y, 0, dtype)));
             for (int i = 1; i < 5; i++)
                 ck_assert_double_eq(array_get(y, i, dtype), in[i] > 0 ? array_get(x, i, dtype) : 0);
-            device->ops->unary_backward(device, unaries[_i], 5, x, dy, y, dtype);
+            RUN(device, unary_backward, unaries[_i], 5, x, dy, y, dtype);
             ck_assert_double_eq(array_get(y, 2, dtype), 1);
             ck_assert_double_eq(array_get(y, 3, dtype), 0);
             ck_assert_double_eq(array_get(y, 4, dtype), unaries[_i] == SHARD_RELU ? 0 : 0.5);
@@ -131,7 +131,7 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("cpu_unary");
+    Suite *suite = suite_create("device_unary");
     TCase *all = test_case(suite, "all");
     tcase_add_loop_test(all, forward, 0, 3);
     tcase_add_loop_test(all, backward, 0, 3);

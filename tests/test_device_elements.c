@@ -25,15 +25,15 @@ START_TEST(axpby)
                 for (int64_t i = 0; beta == 0 && i < n; i++)
                     array_put(y, i, dtype, NAN);
                 void *old = array_new(n, dtype);
-                device->ops->cast(device, n, y, dtype, old, dtype);
-                ck_assert_int_eq(device->ops->axpby(device, n, alpha, x, beta, y, dtype), SHARD_OK);
+                RUN(device, cast, n, y, dtype, old, dtype);
+                RUN(device, axpby, n, alpha, x, beta, y, dtype);
                 for (int64_t i = 0; i < n; i++) {
                     long double want = (long double)alpha * array_get(x, i, dtype);
                     want += beta == 0 ? 0 : (long double)beta * array_get(old, i, dtype);
                     check_close(dtype, array_get(y, i, dtype), want, few(dtype), device->name, i);
                 }
                 if (beta == 0) {
-                    device->ops->axpby(device, n, alpha, x, 0, x, dtype);
+                    RUN(device, axpby, n, alpha, x, 0, x, dtype);
                     check_same(dtype, n, x, y, "in place");
                 }
                 array_free(x, n, dtype);
@@ -56,7 +56,7 @@ START_TEST(binary)
                 int64_t rows = shapes[s][0], cols = shapes[s][1], n = rows * cols;
                 void *a = array_noise(n, dtype, 1, -2, 2), *b = array_noise(cols, dtype, 2, -2, 2), *y = array_new(n, dtype);
                 shard_binary op = multiply ? SHARD_MUL : SHARD_ADD;
-                ck_assert_int_eq(device->ops->binary(device, op, rows, cols, a, b, y, dtype), SHARD_OK);
+                RUN(device, binary, op, rows, cols, a, b, y, dtype);
                 for (int64_t i = 0; i < n; i++) {
                     long double left = array_get(a, i, dtype), right = array_get(b, i % cols, dtype);
                     long double want = multiply ? left * right : left + right;
@@ -64,7 +64,7 @@ START_TEST(binary)
                     long double error = dtype == SHARD_FLOAT32 || dtype == SHARD_FLOAT64 ? 0 : fabsl(want) * 0x1p-24L;
                     check_close(dtype, array_get(y, i, dtype), want, error, device->name, i);
                 }
-                device->ops->binary(device, op, rows, cols, a, b, a, dtype);
+                RUN(device, binary, op, rows, cols, a, b, a, dtype);
                 check_same(dtype, n, a, y, "in place");
                 array_free(a, n, dtype);
                 array_free(b, cols, dtype);
@@ -107,7 +107,7 @@ START_TEST(sgd)
                     void *buffer = o.momentum == 0 ? NULL : array_noise(n, dtype, 3, -2, 2);
                     for (int64_t i = 0; first && buffer && i < n; i++)
                         array_put(buffer, i, dtype, NAN);
-                    ck_assert_int_eq(device->ops->sgd(device, n, &o, gradient, buffer, parameter, dtype), SHARD_OK);
+                    RUN(device, sgd, n, &o, gradient, buffer, parameter, dtype);
                     for (int64_t i = 0; i < n; i++) {
                         long double p = array_get(old, i, dtype), b = array_get(old_buffer, i, dtype);
                         reference_step(&o, array_get(gradient, i, dtype), &b, &p);
@@ -126,7 +126,7 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("cpu_elements");
+    Suite *suite = suite_create("device_elements");
     TCase *all = test_case(suite, "all");
     tcase_add_loop_test(all, axpby, 0, 4);
     tcase_add_loop_test(all, binary, 0, 4);

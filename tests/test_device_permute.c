@@ -13,7 +13,7 @@ static void check_permute(shard_device *device, int ndim, const int64_t *shape, 
     unsigned char *x = array_new(n, dtype), *y = array_new(n, dtype);
     for (size_t i = 0; i < (size_t)n * size; i++)
         x[i] = (unsigned char)(i * 131 + i / 256 * 17);
-    ck_assert_int_eq(device->ops->permute(device, ndim, shape, axes, x, y, dtype), SHARD_OK);
+    RUN(device, permute, ndim, shape, axes, x, y, dtype);
     int64_t strides[8], stride = 1;
     for (int i = ndim - 1; i >= 0; i--) {
         strides[i] = stride;
@@ -74,7 +74,7 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("cpu_permute");
+    Suite *suite = suite_create("device_permute");
     TCase *all = test_case(suite, "all");
     tcase_add_loop_test(all, every_order, 0, SHARD_DTYPES);
     tcase_add_test(all, eight_dimensions);

@@ -37,9 +37,7 @@ START_TEST(forward)
                 void *x = array_noise(n, dtype, 1, 9, 12), *y = array_new(n, dtype);
                 void *gamma = array_noise(cols, parameters, 2, 0.5, 2), *beta = array_noise(cols, parameters, 3, -1, 1);
                 double *mean = array_new(rows, SHARD_FLOAT64), *rstd = array_new(rows, SHARD_FLOAT64);
-                ck_assert_int_eq(device->ops->layer_norm(device, rows, cols, x, affine ? gamma : NULL, affine ? beta : NULL, eps,
-                                                         y, mean, rstd, dtype),
-                                 SHARD_OK);
+                RUN(device, layer_norm, rows, cols, x, affine ? gamma : NULL, affine ? beta : NULL, eps, y, mean, rstd, dtype);
                 long double m = 0, r = 0;
                 for (int64_t i = 0; i < n; i++) {
                     if (i % cols == 0)
@@ -111,9 +109,8 @@ START_TEST(backward)
                 void *dx = array_new(n, dtype), *dgamma = array_new(p.cols, p.parameters),
                      *dbeta = array_new(p.cols, p.parameters);
                 void *gamma = affine ? p.gamma : NULL;
-                ck_assert_int_eq(device->ops->layer_norm_backward(device, p.rows, p.cols, p.x, gamma, p.mean, p.rstd, p.dy, dx,
-                                                                  affine ? dgamma : NULL, affine ? dbeta : NULL, dtype),
-                                 SHARD_OK);
+                RUN(device, layer_norm_backward, p.rows, p.cols, p.x, gamma, p.mean, p.rstd, p.dy, dx, affine ? dgamma : NULL,
+                    affine ? dbeta : NULL, dtype);
                 check_dx(device, &p, affine, dx);
                 for (int64_t j = 0; affine && j < p.cols; j++) {
                     long double sum = 0, products = 0;
@@ -125,9 +122,8 @@ START_TEST(backward)
                     check_close(p.parameters, array_get(dgamma, j, p.parameters), products, p.rows * 4e-15L, device->name, j);
                 }
                 if (affine)
-                    ck_assert_int_eq(device->ops->layer_norm_backward(device, p.rows, p.cols, p.x, gamma, p.mean, p.rstd, p.dy,
-                                                                      NULL, dgamma, dbeta, dtype),
-                                     SHARD_OK);
+                    RUN(device, layer_norm_backward, p.rows, p.cols, p.x, gamma, p.mean, p.rstd, p.dy, NULL, dgamma, dbeta,
+                        dtype);
                 array_free(p.x, n, dtype);
                 array_free(p.dy, n, dtype);
                 array_free(dx, n, dtype);
@@ -142,7 +138,7 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("cpu_layer_norm");
+    Suite *suite = suite_create("device_layer_norm");
     TCase *all = test_case(suite, "all");
     tcase_add_loop_test(all, forward, 0, 4);
     tcase_add_loop_test(all, backward, 0, 4);

@@ -19,7 +19,7 @@ START_TEST(sums)
                 int64_t rows = shapes[s][0], cols = shapes[s][1];
                 void *x = array_noise(rows * cols, dtype, 1, -1, 1.1), *y = array_noise(cols, dtype, 2, -1, 1.1);
                 void *old = array_noise(cols, dtype, 2, -1, 1.1);
-                ck_assert_int_eq(device->ops->sum_rows(device, rows, cols, x, accumulate, y, dtype), SHARD_OK);
+                RUN(device, sum_rows, rows, cols, x, accumulate, y, dtype);
                 for (int64_t j = 0; j < cols; j++) {
                     long double want = accumulate ? array_get(old, j, dtype) : 0, size = fabsl(want);
                     for (int64_t i = 0; i < rows; i++) {
@@ -44,13 +44,13 @@ START_TEST(repeats_to_the_bit)
     void *x = array_noise(rows * cols, SHARD_FLOAT64, 1, -1, 1), *first = array_new(cols, SHARD_FLOAT64);
     void *again = array_new(cols, SHARD_FLOAT64);
     shard_device *device = kernel_device(0);
-    device->ops->sum_rows(device, rows, cols, x, false, first, SHARD_FLOAT64);
+    RUN(device, sum_rows, rows, cols, x, false, first, SHARD_FLOAT64);
     for (int set = 0; (device = kernel_device(set)); set++)
         for (int threads = 1; threads <= 5; threads++) {
 #ifdef _OPENMP
             omp_set_num_threads(threads);
 #endif
-            device->ops->sum_rows(device, rows, cols, x, false, again, SHARD_FLOAT64);
+            RUN(device, sum_rows, rows, cols, x, false, again, SHARD_FLOAT64);
             check_same(SHARD_FLOAT64, cols, first, again, device->name);
         }
 }
@@ -58,7 +58,7 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("cpu_sum_rows");
+    Suite *suite = suite_create("device_sum_rows");
     TCase *all = test_case(suite, "all");
     tcase_add_loop_test(all, sums, 0, 4);
     tcase_add_test(all, repeats_to_the_bit);

@@ -63,7 +63,7 @@ START_TEST(forward_sums)
                 problem p = problem_new(dtype, shapes[s]);
                 double *sums = array_new(2 * p.channels, SHARD_FLOAT64);
                 const double *shift = shifted ? p.mean : NULL;
-                ck_assert_int_eq(device->ops->batch_norm_sums(device, p.rows, p.channels, p.x, shift, sums, dtype), SHARD_OK);
+                RUN(device, batch_norm_sums, p.rows, p.channels, p.x, shift, sums, dtype);
                 for (int64_t c = 0; c < p.channels; c++) {
                     long double sum = 0, squares = 0, size = 0;
                     for (int64_t i = c; i < p.n; i += p.channels) {
@@ -93,10 +93,9 @@ START_TEST(split_statistics)
         shift[c] = 3.01;
     for (int set = 0; (device = kernel_device(set)); set++) {
         double added[2 * CHANNELS] = {0};
-        device->ops->batch_norm_sums(device, ROWS, CHANNELS, x, shift, whole, SHARD_FLOAT32);
+        RUN(device, batch_norm_sums, ROWS, CHANNELS, x, shift, whole, SHARD_FLOAT32);
         for (int rank = 0; rank < 4; rank++) {
-            device->ops->batch_norm_sums(device, ROWS / 4, CHANNELS, x + rank * (ROWS / 4 * CHANNELS), shift, part,
-                                         SHARD_FLOAT32);
+            RUN(device, batch_norm_sums, ROWS / 4, CHANNELS, x + rank * (ROWS / 4 * CHANNELS), shift, part, SHARD_FLOAT32);
             for (int c = 0; c < 2 * CHANNELS; c++)
                 added[c] += part[c];
         }
@@ -127,9 +126,8 @@ START_TEST(forward)
                 problem p = problem_new(dtype, shapes[s]);
                 bool affine = form & 1, residual = form & 2, relu = form & 4;
                 void *out = array_new(p.n, dtype);
-                ck_assert_int_eq(device->ops->batch_norm(device, p.rows, p.channels, p.x, p.mean, p.rstd, affine ? p.gamma : NULL,
-                                                         affine ? p.beta : NULL, residual ? p.residual : NULL, relu, out, dtype),
-                                 SHARD_OK);
+                RUN(device, batch_norm, p.rows, p.channels, p.x, p.mean, p.rstd, affine ? p.gamma : NULL, affine ? p.beta : NULL,
+                    residual ? p.residual : NULL, relu, out, dtype);
                 for (int64_t i = 0; i < p.n; i++) {
                     int64_t c = i % p.channels;
                     long double want = ((long double)array_get(p.x, i, dtype) - p.mean[c]) * p.rstd[c];
@@ -168,9 +166,8 @@ START_TEST(backward_sums)
             for (int relu = 0; relu < 2; relu++) {
                 problem p = problem_new(dtype, shapes[s]);
                 double *sums = array_new(2 * p.channels, SHARD_FLOAT64);
-                ck_assert_int_eq(device->ops->batch_norm_backward_sums(device, p.rows, p.channels, p.x, relu ? p.y : NULL, p.dy,
-                                                                       p.mean, p.rstd, sums, dtype),
-                                 SHARD_OK);
+                RUN(device, batch_norm_backward_sums, p.rows, p.channels, p.x, relu ? p.y : NULL, p.dy, p.mean, p.rstd, sums,
+                    dtype);
                 for (int64_t c = 0; c < p.channels; c++) {
                     long double sum = 0, products = 0;
                     for (int64_t i = c; i < p.n; i += p.channels) {
@@ -194,12 +191,10 @@ static void check_backward(shard_device *device, shard_dtype dtype, const int64_
     double count = form & 16 ? 0 : 3 * (double)p.rows, *sums = array_noise(2 * p.channels, SHARD_FLOAT64, 9, -5, 5);
     void *dx = array_new(p.n, dtype), *dresidual = array_new(p.n, dtype), *out = no_dx ? NULL : dx;
     if (in_place && out) {
-        device->ops->cast(device, p.n, p.dy, dtype, dx, dtype);
+        RUN(device, cast, p.n, p.dy, dtype, dx, dtype);
     }
-    ck_assert_int_eq(device->ops->batch_norm_backward(device, p.rows, p.channels, p.x, relu ? p.y : NULL,
-                                                      in_place && out ? dx : p.dy, p.mean, p.rstd, affine ? p.gamma : NULL, sums,
-                                                      count, out, residual ? dresidual : NULL, dtype),
-                     SHARD_OK);
+    RUN(device, batch_norm_backward, p.rows, p.channels, p.x, relu ? p.y : NULL, in_place && out ? dx : p.dy, p.mean, p.rstd,
+        affine ? p.gamma : NULL, sums, count, out, residual ? dresidual : NULL, dtype);
     for (int64_t i = 0; i < p.n; i++) {
         int64_t c = i % p.channels;
         long double dz = gradient(&p, i, relu), want = dz;
@@ -238,7 +233,7 @@ START_TEST(keeps_a_far_mean)
     for (int i = 0; i < N; i++)
         x[i] = (float)(mean + noise(1, i));
     for (int set = 0; (device = kernel_device(set)); set++) {
-        device->ops->batch_norm(device, N, 1, x, &mean, &rstd, NULL, NULL, NULL, false, y, SHARD_FLOAT32);
+        RUN(device, batch_norm, N, 1, x, &mean, &rstd, NULL, NULL, NULL, false, y, SHARD_FLOAT32);
         for (int i = 0; i < N; i++)
             check_close(SHARD_FLOAT32, (double)y[i], (long double)x[i] - mean, 0x1p-24L, device->name, i);
     }
@@ -251,13 +246,13 @@ START_TEST(repeats_to_the_bit)
     float *x = array_noise(ROWS * CHANNELS, SHARD_FLOAT32, 1, -1, 1);
     double first[2 * CHANNELS], again[2 * CHANNELS];
     shard_device *device = kernel_device(0);
-    device->ops->batch_norm_sums(device, ROWS, CHANNELS, x, NULL, first, SHARD_FLOAT32);
+    RUN(device, batch_norm_sums, ROWS, CHANNELS, x, NULL, first, SHARD_FLOAT32);
     for (int set = 0; (device = kernel_device(set)); set++)
         for (int threads = 1; threads <= 5; threads++) {
 #ifdef _OPENMP
             omp_set_num_threads(threads);
 #endif
-            device->ops->batch_norm_sums(device, ROWS, CHANNELS, x, NULL, again, SHARD_FLOAT32);
+            RUN(device, batch_norm_sums, ROWS, CHANNELS, x, NULL, again, SHARD_FLOAT32);
             check_same(SHARD_FLOAT64, 2 * CHANNELS, first, again, device->name);
         }
 }
@@ -265,7 +260,7 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("cpu_batch_norm");
+    Suite *suite = suite_create("device_batch_norm");
     TCase *all = test_case(suite, "all");
     tcase_add_loop_test(all, forward_sums, 0, 4);
     tcase_add_test(all, split_statistics);

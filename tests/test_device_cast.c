@@ -24,7 +24,7 @@ START_TEST(keeps_common_values)
                 double value = (double)(i * 7 % 256) - (positive ? 0 : 128);
                 array_put(x, i, from, whole ? value : value / 64);
             }
-            ck_assert_int_eq(device->ops->cast(device, n, x, from, y, to), SHARD_OK);
+            RUN(device, cast, n, x, from, y, to);
             for (int64_t i = 0; i < n; i++)
                 check_close(to, array_get(y, i, to), array_get(x, i, from), 0, device->name, i);
             array_free(x, n, from);
@@ -48,9 +48,9 @@ START_TEST(truncates)
             uint8_t bytes[N];
             for (int i = 0; i < N; i++)
                 array_put(x, i, from, in[i]);
-            device->ops->cast(device, N, x, from, wide, SHARD_INT64);
-            device->ops->cast(device, N, x, from, narrow, SHARD_INT32);
-            device->ops->cast(device, N, x, from, bytes, SHARD_UINT8);
+            RUN(device, cast, N, x, from, wide, SHARD_INT64);
+            RUN(device, cast, N, x, from, narrow, SHARD_INT32);
+            RUN(device, cast, N, x, from, bytes, SHARD_UINT8);
             for (int i = 0; i < N; i++) {
                 int64_t want = as_int64[i];
                 ck_assert_int_eq(wide[i], want);
@@ -68,7 +68,7 @@ START_TEST(rounds_integers_once)
     shard_device *device;
     for (int set = 0; (device = kernel_device(set)); set++) {
         float y[5];
-        device->ops->cast(device, 5, x, SHARD_INT64, y, SHARD_FLOAT32);
+        RUN(device, cast, 5, x, SHARD_INT64, y, SHARD_FLOAT32);
         ck_assert_float_eq(y[0], 0x1p53f);
         ck_assert_float_eq(y[1], 0x1.000002p62f);
         ck_assert_float_eq(y[2], 0x1p63f);
@@ -99,8 +99,8 @@ START_TEST(widens_exactly)
     for (int i = 0; i < 1 << 16; i++)
         x[i] = (uint16_t)i;
     for (int set = 0; (device = kernel_device(set)); set++) {
-        device->ops->cast(device, 1 << 16, x, dtype, y, SHARD_FLOAT32);
-        device->ops->cast(device, 1 << 16, y, SHARD_FLOAT32, back, dtype);
+        RUN(device, cast, 1 << 16, x, dtype, y, SHARD_FLOAT32);
+        RUN(device, cast, 1 << 16, y, SHARD_FLOAT32, back, dtype);
         for (int i = 0; i < 1 << 16; i++) {
             double want = meaning(x[i], dtype);
             if (isnan(want) ? !isnan(y[i]) || !isnan(meaning(back[i], dtype)) : (double)y[i] != want || back[i] != x[i])
@@ -135,7 +135,7 @@ START_TEST(narrows_to_nearest)
         n += PER;
     }
     for (int set = 0; (device = kernel_device(set)); set++) {
-        device->ops->cast(device, n, x, SHARD_FLOAT32, y, dtype);
+        RUN(device, cast, n, x, SHARD_FLOAT32, y, dtype);
         for (int64_t i = 0; i < n; i++)
             if (y[i] != want[i])
                 ck_abort_msg("%s: %a became %04x, wanted %04x", device->name, (double)x[i], y[i], want[i]);
@@ -152,9 +152,9 @@ START_TEST(writes_large_arrays)
     for (int set = 0; (device = kernel_device(set)); set++) {
         float *x = array_new(n, SHARD_FLOAT32);
         double *y = array_new(n + 1, SHARD_FLOAT64);
-        device->ops->fill(device, n, 2.5, x, SHARD_FLOAT32);
+        RUN(device, fill, n, 2.5, x, SHARD_FLOAT32);
         y[0] = -1;
-        device->ops->cast(device, n, x, SHARD_FLOAT32, y + 1, SHARD_FLOAT64);
+        RUN(device, cast, n, x, SHARD_FLOAT32, y + 1, SHARD_FLOAT64);
         ck_assert_double_eq(y[0], -1);
         for (int64_t i = 0; i < n; i++)
             if (y[i + 1] != 2.5)
@@ -176,7 +176,7 @@ START_TEST(fills)
             void *y = array_new(n + 2, dtype);
             array_put(y, 0, dtype, 1);
             array_put(y, n + 1, dtype, 2);
-            ck_assert_int_eq(device->ops->fill(device, n, value, (char *)y + shard_dtype_size(dtype), dtype), SHARD_OK);
+            RUN(device, fill, n, value, (char *)y + shard_dtype_size(dtype), dtype);
             for (int64_t i = 1; i <= n; i++)
                 check_close(dtype, array_get(y, i, dtype), value, 0, device->name, i);
             ck_assert_double_eq(array_get(y, 0, dtype), 1);
@@ -188,7 +188,7 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("cpu_cast");
+    Suite *suite = suite_create("device_cast");
     TCase *all = test_case(suite, "all");
     tcase_add_loop_test(all, keeps_common_values, 0, SHARD_DTYPES * SHARD_DTYPES);
     tcase_add_test(all, truncates);

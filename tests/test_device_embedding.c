@@ -23,7 +23,7 @@ START_TEST(forward)
         for (int s = 0; s < SHAPES; s++) {
             int64_t n = shapes[s][0], dim = shapes[s][1], row0 = shapes[s][2], rows = shapes[s][3], *index = indices(n);
             void *weight = array_noise(rows * dim, dtype, 2, -1, 1), *y = array_new(n * dim, dtype);
-            ck_assert_int_eq(device->ops->embedding(device, n, dim, row0, rows, index, weight, y, dtype), SHARD_OK);
+            RUN(device, embedding, n, dim, row0, rows, index, weight, y, dtype);
             for (int64_t i = 0; i < n * dim; i++) {
                 int64_t row = index[i / dim] - row0;
                 bool here = row >= 0 && row < rows;
@@ -48,8 +48,7 @@ START_TEST(backward)
                 int64_t n = shapes[s][0], dim = shapes[s][1], row0 = shapes[s][2], rows = shapes[s][3], *index = indices(n);
                 void *dy = array_noise(n * dim, dtype, 2, -1, 1), *dweight = array_noise(rows * dim, dtype, 3, -1, 1);
                 void *want = array_noise(rows * dim, dtype, 3, -1, 1);
-                ck_assert_int_eq(
-                    device->ops->embedding_backward(device, n, dim, row0, rows, index, dy, accumulate, dweight, dtype), SHARD_OK);
+                RUN(device, embedding_backward, n, dim, row0, rows, index, dy, accumulate, dweight, dtype);
                 for (int64_t to = 0; to < rows * dim; to++) {
                     double total = accumulate ? array_get(want, to, dtype) : 0;
                     for (int64_t i = 0; i < n; i++)
@@ -70,7 +69,7 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("cpu_embedding");
+    Suite *suite = suite_create("device_embedding");
     TCase *all = test_case(suite, "all");
     tcase_add_loop_test(all, forward, 0, 4);
     tcase_add_loop_test(all, backward, 0, 4);

@@ -12,11 +12,11 @@ START_TEST(finds_the_first)
             int64_t n = sizes[s], bad = 0, *index = array_new(n, SHARD_INT64);
             for (int64_t i = 0; i < n; i++)
                 index[i] = i % 3 == 0 ? -100 : i % 50;
-            ck_assert_int_eq(device->ops->check_index(device, n, index, 50, -100, &bad), SHARD_OK);
+            RUN(device, check_index, n, index, 50, -100, &bad);
             ck_assert_int_eq(bad, -1);
             for (int64_t at = n - 1; at >= 0; at -= n / 17 + 1) { /* from the last on, so that later ones stay bad */
                 index[at] = wrong[at % 4];
-                device->ops->check_index(device, n, index, 50, -100, &bad);
+                RUN(device, check_index, n, index, 50, -100, &bad);
                 ck_assert_int_eq(bad, at);
             }
             array_free(index, n, SHARD_INT64);
@@ -26,7 +26,7 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("cpu_check_index");
+    Suite *suite = suite_create("device_check_index");
     tcase_add_test(test_case(suite, "all"), finds_the_first);
     return test_run(suite);
 }

@@ -28,7 +28,7 @@ START_TEST(uniform)
             void *y = array_new(n, dtype), *want = array_new(n, dtype);
             for (int ranged = 0; ranged < 2; ranged++) {
                 double low = ranged ? -0.75 : 0, high = ranged ? 1.5 : 1;
-                ck_assert_int_eq(device->ops->random_uniform(device, r, draw, low, high, y, dtype), SHARD_OK);
+                RUN(device, random_uniform, r, draw, low, high, y, dtype);
                 for (int64_t i = 0; i < n; i++) {
                     float u = shard_uniform_at(draw, whole_index(r, i));
                     if (dtype == SHARD_FLOAT64)
@@ -55,7 +55,7 @@ START_TEST(normal)
             void *y = array_new(n, dtype), *want = array_new(n, dtype);
             for (int scaled = 0; scaled < 2; scaled++) {
                 double mean = scaled ? 0.5 : 0, deviation = scaled ? 0.01 : 1;
-                ck_assert_int_eq(device->ops->random_normal(device, r, draw, mean, deviation, y, dtype), SHARD_OK);
+                RUN(device, random_normal, r, draw, mean, deviation, y, dtype);
                 for (int64_t i = 0; i < n; i++) {
                     float z = shard_normal_at(draw, whole_index(r, i));
                     if (dtype == SHARD_FLOAT64)
@@ -109,7 +109,7 @@ START_TEST(moments)
     int64_t n = 1 << 20;
     shard_region r = {1, n, 0, 0, n};
     float *y = array_new(n, SHARD_FLOAT32);
-    device->ops->random_normal(device, &r, draw, 0, 1, y, SHARD_FLOAT32);
+    RUN(device, random_normal, &r, draw, 0, 1, y, SHARD_FLOAT32);
     double power[5] = {0};
     for (int64_t i = 0; i < n; i++)
         for (int k = 1; k <= 4; k++)
@@ -134,13 +134,13 @@ START_TEST(dropout)
                 int64_t n = r->rows * r->cols;
                 double p = ps[q];
                 void *x = array_noise(n, dtype, 1, 1, 2), *y = array_new(n, dtype);
-                ck_assert_int_eq(device->ops->dropout(device, r, draw, p, x, y, dtype), SHARD_OK);
+                RUN(device, dropout, r, draw, p, x, y, dtype);
                 for (int64_t i = 0; i < n; i++) {
                     bool kept = (double)shard_uniform_at(draw, whole_index(r, i)) >= p;
                     long double want = kept ? array_get(x, i, dtype) / (1 - (long double)p) : 0;
                     check_close(dtype, array_get(y, i, dtype), want, 8 * compute_unit(dtype), device->name, i);
                 }
-                device->ops->dropout(device, r, draw, p, x, x, dtype);
+                RUN(device, dropout, r, draw, p, x, x, dtype);
                 check_same(dtype, n, x, y, "in place");
                 array_free(x, n, dtype);
                 array_free(y, n, dtype);
@@ -150,7 +150,7 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("cpu_random");
+    Suite *suite = suite_create("device_random");
     TCase *all = test_case(suite, "all");
     tcase_add_loop_test(all, uniform, 0, 4);
     tcase_add_loop_test(all, normal, 0, 4);
