@@ -168,6 +168,8 @@ static void notices_shapes(shard_group *world, void *context)
         check_error(shard_last_status(), "*rank 2 has float32 [[]2, 4] along 0, rank 0 has float32 [[]2, 3] along 0*");
         ck_assert_ptr_null(shard_gather(rank == 1 ? NULL : shard_zeros(SHARD_SHAPE(2)), 0, world));
         check_error(shard_last_status(), "*rank 1: shard_gather: *NULL*");
+        ck_assert_ptr_null(shard_gather(shard_zeros(SHARD_SHAPE(INT64_C(1) << 62, 0), .dtype = SHARD_UINT8), 0, world));
+        check_error(SHARD_ERROR_MEMORY, "shard_gather: the members' sizes along dimension 0 overflow");
         ck_assert_ptr_nonnull(shard_gather(shard_zeros(SHARD_SHAPE(2)), 0, world)); /* the group works on */
     }
 }

@@ -182,6 +182,8 @@ START_TEST(test_failure)
 {
     ck_assert_ptr_null(shard_nn_sequential(shard_nn_linear(3, 4), shard_nn_linear(0, 4), shard_nn_dropout(2.0)));
     check_error(shard_last_status(), "*from 0 to 4 features*");
+    ck_assert_ptr_null(shard_nn_conv2d(1, 1, INT64_C(1) << 32));
+    check_error(SHARD_ERROR_MEMORY, "*[[]1, 1, 4294967296, 4294967296]: its size overflows");
     ck_assert_ptr_null(shard_forward(NULL, NULL));
     check_error(shard_last_status(), "*shard_forward: module is NULL*");
 }

@@ -511,6 +511,8 @@ static void check_ranges(shard_group *world, void *context)
                       "shard_linear: the weight is split along out, the bias must be in the same way; it is split along 0");
         check_refused(shard_add(weight, shard_as_split(shard_zeros(SHARD_SHAPE(4, 4)), 0, world, 4 * rank + 1, 9)),
                       SHARD_ERROR_UNSUPPORTED, "shard_add: no rule *");
+        check_refused(shard_as_split(shard_zeros(SHARD_SHAPE(4, 512)), 0, world, 4 * rank, INT64_C(1) << 60), SHARD_ERROR_MEMORY,
+                      "a tensor of shape [[]1152921504606846976, 512]: its size overflows");
     }
 }
 

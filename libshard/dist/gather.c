@@ -157,6 +157,18 @@ static bool may_gather(shard_tensor *x, int dim, const shard_group *group)
     return ours || shard_is_replicated(x) || shard_refuse_placement("shard_gather", x);
 }
 
+/* Where the members' parts are along dim, and the shape of them all; the same answer on every member. */
+static shard_status add_up(const gather_offer *offers, int size, int dim, shard_range *ranges, shard_shape *whole)
+{
+    whole->dim[dim] = 0;
+    for (int i = 0; i < size; i++) {
+        ranges[i] = (shard_range){.start = whole->dim[dim], .size = offers[i].size[dim]};
+        if (__builtin_add_overflow(whole->dim[dim], ranges[i].size, &whole->dim[dim]))
+            return shard_error(SHARD_ERROR_MEMORY, "shard_gather: the members' sizes along dimension %d overflow", dim);
+    }
+    return SHARD_OK;
+}
+
 static shard_tensor *gather_offered(shard_tensor *x, int dim, const gather_offer *offers, shard_group *group)
 {
     int size = shard_group_size(group);
@@ -165,12 +177,9 @@ static shard_tensor *gather_offered(shard_tensor *x, int dim, const gather_offer
         return shard_leave(group);
     *context = (gather_context){.dim = dim, .group = group};
     shard_shape whole = x->shape;
-    whole.dim[dim] = 0;
-    for (int i = 0; i < size; i++) {
-        context->ranges[i] = (shard_range){.start = whole.dim[dim], .size = offers[i].size[dim]};
-        whole.dim[dim] += offers[i].size[dim];
-    }
-    shard_tensor *y = shard_gather_parts(x, whole, dim, context->ranges, group);
+    shard_tensor *y = NULL;
+    if (add_up(offers, size, dim, context->ranges, &whole) == SHARD_OK)
+        y = shard_gather_parts(x, whole, dim, context->ranges, group);
     shard_node *node = shard_record(&gather_type, y, SHARD_INPUTS(x), 0);
     if (node)
         node->context = context;

@@ -35,11 +35,11 @@ shard_module *shard_nn_conv2d_with(int64_t in, int64_t out, int64_t kernel, shar
         return NULL;
     shard_scope scope;
     shard_scope_open(&scope);
-    int64_t fan_out = out / groups * kernel * kernel, fan_in = in / groups * kernel * kernel;
+    double area = (double)kernel * (double)kernel, fan_out = (double)(out / groups) * area, fan_in = (double)(in / groups) * area;
     shard_shape shape = SHARD_SHAPE(out, in / groups, kernel, kernel);
     shard_status status = shard_module_add_parameter(
-        module, "weight", shard_normal(shape, 0.0, sqrt(2.0 / (double)fan_out), .dtype = options.dtype));
-    double bound = 1.0 / sqrt((double)fan_in);
+        module, "weight", shard_normal(shape, 0.0, sqrt(2.0 / fan_out), .dtype = options.dtype));
+    double bound = 1.0 / sqrt(fan_in);
     if (status == SHARD_OK && options.bias)
         status = shard_module_add_parameter(module, "bias",
                                             shard_uniform(SHARD_SHAPE(out), -bound, bound, .dtype = options.dtype));

@@ -209,6 +209,11 @@ shard_tensor *shard_as_split(shard_tensor *tensor, int dim, shard_group *group, 
         return shard_fail_null(SHARD_ERROR_SHAPE,
                                "shard_as_split: %" PRId64 " elements from %" PRId64 " on are no part of %" PRId64,
                                tensor->shape.dim[dim], start, whole);
+    shard_shape whole_shape = tensor->shape;
+    int64_t numel;
+    whole_shape.dim[dim] = whole;
+    if (shard_shape_check(&whole_shape, tensor->dtype, &numel) != SHARD_OK) /* files and random values count in it */
+        return NULL;
     bool pending = tensor->recipe.kind != SHARD_NO_RECIPE && !tensor->storage->memory;
     shard_tensor *view = pending ? shard_tensor_like(tensor) : shard_detach(tensor);
     if (view && pending)
