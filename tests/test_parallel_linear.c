@@ -209,6 +209,36 @@ START_TEST(test_conversion_by_name)
 }
 END_TEST
 
+/* Ranks that do not convert the same; most had no values yet that would not have fitted. */
+static void converts_others(shard_group *world, void *context)
+{
+    (void)context;
+    bool odd = shard_group_rank(world) == 1;
+    static const char *const texts[] = {
+        "*rank 1 converts weight float32 [[]11, 4] (split along 0) of layer \"0\", rank 0 weight float32 [[]10, 4] (split *",
+        "*rank 1 converts weight float64 [[]10, 4] (split along 0) of layer \"0\", rank 0 weight float32 [[]10, 4] (split *",
+        "*rank 1 converts weight float32 [[]10, 4] (split along 1) of layer \"0\", rank 0 weight float32 [[]10, 4] (split *",
+        "*rank 1 converts weight float32 [[]10, 10] (split along 0) of layer \"1\", rank 0 bias float32 [[]10] (split *",
+        "*rank 1 calls agree while rank 0 calls exchange*",
+    };
+    for (int i = 0; i < 5; i++) {
+        shard_module *model = shard_nn_sequential(
+            shard_nn_linear(4, odd && i == 0 ? 11 : 10, .dtype = odd && i == 1 ? SHARD_FLOAT64 : SHARD_FLOAT32,
+                            .no_bias = odd && i == 3),
+            shard_nn_linear(10, 10));
+        shard_split split = odd && i == 2 ? SHARD_SPLIT_ROW : SHARD_SPLIT_COLUMN;
+        ck_assert_int_ne(shard_convert_parallel_linear(&model, odd && i == 4 ? "0" : NULL, split, world, NULL), SHARD_OK);
+        check_error(SHARD_ERROR_MISMATCH, texts[i]);
+        shard_module_destroy(model);
+    }
+}
+
+START_TEST(test_conversions_that_differ)
+{
+    run_job(2, converts_others, NULL);
+}
+END_TEST
+
 /* A fresh layer is split before it has memory: the whole never is anywhere. */
 static void never_makes_the_whole(shard_group *world, void *context)
 {
@@ -243,6 +273,7 @@ int main(void)
     add_ranks_test(tcase, test_chain);
     tcase_add_loop_test(tcase, test_conversion, 0, 5 * RANK_COUNTS);
     tcase_add_test(tcase, test_conversion_by_name);
+    tcase_add_test(tcase, test_conversions_that_differ);
     add_ranks_test(tcase, test_never_makes_the_whole);
     return test_run(suite);
 }

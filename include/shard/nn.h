@@ -122,7 +122,7 @@ SHARD_API shard_module *shard_nn_sequential_of(int count, shard_module **modules
  * has its values already keeps those of the group's first rank, whatever the others
  * had; one that has not (its initial values were never needed) never makes the whole.
  * *module may be replaced. Sets *converted (NULL is fine) to their number; none that
- * matches is an error (ARGUMENT). Before data parallel and optimizers are made.
+ * matches is an error (ARGUMENT), as are layers that differ between ranks (MISMATCH). Before data parallel and optimizers are made.
  * Collective over group. As torchshard.nn.ParallelLinear.convert_parallel_linear.
  */
 SHARD_API shard_status shard_convert_parallel_linear(shard_module **module, const char *pattern, shard_split split,

@@ -4,25 +4,37 @@
 #include "dist/dist.h"
 
 #include <fnmatch.h>
+#include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 /* Values go from the first rank to the others in pieces of this many bytes at most. */
 #define PIECE_BYTES ((int64_t)16 << 20)
 
-/* What the first rank says of a tensor: how it is made, if it was not made yet. */
-typedef struct first_word {
+/* What a rank says of a tensor that is to be split: which it is, in a text that all must
+ * say alike, and how it is made, if it was not made yet: the first rank's counts. */
+typedef struct word {
+    char what[400];
     shard_recipe recipe;
     int64_t made;
-} first_word;
+} word;
 
-static shard_status ask_first(shard_tensor *tensor, shard_group *group, first_word *word)
+static shard_status ask_first(const char *layer, const char *name, const shard_tensor *tensor, int dim, shard_group *group,
+                              word *first)
 {
-    first_word mine = {.recipe = tensor->recipe, .made = tensor->recipe.kind == SHARD_NO_RECIPE};
-    first_word *all = shard_calloc((size_t)shard_group_size(group), sizeof *all);
+    word mine = {.recipe = tensor->recipe, .made = tensor->recipe.kind == SHARD_NO_RECIPE};
+    shard_placement wanted = {.kind = dim < 0 ? SHARD_REPLICATED : SHARD_SPLIT, .dim = dim};
+    snprintf(mine.what, sizeof mine.what, "%s %s %s (%s) of layer \"%s\"", name, shard_dtype_name(tensor->dtype),
+             shard_shape_text(&tensor->shape), shard_placement_text(&wanted), layer);
+    word *all = shard_calloc((size_t)shard_group_size(group), sizeof *all);
     if (!all)
         return shard_group_fail(group);
     shard_status status = shard_group_exchange(group, &mine, sizeof mine, all);
-    *word = status == SHARD_OK ? all[0] : mine;
+    for (int i = 1; i < shard_group_size(group) && status == SHARD_OK; i++)
+        if (strcmp(all[i].what, all[0].what) != 0)
+            status = shard_error(SHARD_ERROR_MISMATCH, "shard_convert_parallel_linear: rank %d converts %s, rank %d %s",
+                                 shard_group_world_rank(group, i), all[i].what, shard_group_world_rank(group, 0), all[0].what);
+    *first = status == SHARD_OK ? all[0] : mine;
     free(all);
     return status;
 }
@@ -62,10 +74,10 @@ static shard_status receive_part(shard_tensor *whole, int dim, shard_range range
 }
 
 /* The own part along dim (-1: all of it) of the first rank's tensor. */
-static shard_tensor *take_part(shard_tensor *whole, int dim, shard_group *group)
+static shard_tensor *take_part(const char *layer, const char *name, shard_tensor *whole, int dim, shard_group *group)
 {
-    first_word word = {.made = 0};
-    if (ask_first(whole, group, &word) != SHARD_OK)
+    word first = {.made = 0};
+    if (ask_first(layer, name, whole, dim, group, &first) != SHARD_OK)
         return NULL;
     int along = dim < 0 ? 0 : dim;
     shard_range range = {.start = 0, .size = whole->shape.dim[along]};
@@ -79,22 +91,22 @@ static shard_tensor *take_part(shard_tensor *whole, int dim, shard_group *group)
     if (dim >= 0 && shard_group_size(group) > 1)
         part->placement = (shard_placement){
             .kind = SHARD_SPLIT, .dim = dim, .group = group, .start = range.start, .whole = whole->shape.dim[dim]};
-    if (!word.made)
-        part->recipe = word.recipe;
+    if (!first.made)
+        part->recipe = first.recipe;
     else if (receive_part(whole, along, range, part, group) != SHARD_OK)
         return NULL;
     return part;
 }
 
-static shard_module *convert_one(shard_module *old, shard_split split, shard_group *group)
+static shard_module *convert_one(const char *layer, shard_module *old, shard_split split, shard_group *group)
 {
     shard_linear_data what = *shard_linear_of(old);
     shard_scope scope;
     shard_scope_open(&scope);
     shard_tensor *old_bias = shard_module_optional(old, "bias");
     int dim = split == SHARD_SPLIT_COLUMN ? 0 : split == SHARD_SPLIT_ROW ? 1 : -1;
-    shard_tensor *weight = take_part(shard_module_tensor(old, "weight"), dim, group);
-    shard_tensor *bias = old_bias && weight ? take_part(old_bias, dim == 0 ? 0 : -1, group) : NULL;
+    shard_tensor *weight = take_part(layer, "weight", shard_module_tensor(old, "weight"), dim, group);
+    shard_tensor *bias = old_bias && weight ? take_part(layer, "bias", old_bias, dim == 0 ? 0 : -1, group) : NULL;
     shard_module *module = NULL;
     if (weight && (bias || !old_bias)) {
         if (dim >= 0 && group)
@@ -136,7 +148,7 @@ static shard_status convert_below(conversion *c, shard_module *module, const cha
         shard_module *child = shard_module_child_at(module, i);
         shard_status status = below ? SHARD_OK : shard_last_status();
         if (status == SHARD_OK && is_wanted(c, child, name)) {
-            shard_module *parallel = convert_one(child, c->split, c->group);
+            shard_module *parallel = convert_one(name, child, c->split, c->group);
             status = parallel ? SHARD_OK : shard_last_status();
             if (parallel) {
                 shard_module_replace_child(module, i, parallel);
@@ -161,19 +173,17 @@ shard_status shard_convert_parallel_linear(shard_module **module, const char *pa
     }
     conversion c = {.pattern = pattern, .split = split, .group = group};
     if (is_wanted(&c, *module, "")) {
-        shard_module *parallel = convert_one(*module, split, group);
-        if (!parallel)
-            return shard_last_status();
-        shard_module_destroy(*module);
-        *module = parallel;
-        c.converted = 1;
-    }
-    SHARD_TRY(convert_below(&c, *module, ""));
-    if (!c.converted) {
+        shard_module *parallel = convert_one("", *module, split, group);
+        if (parallel) {
+            shard_module_destroy(*module);
+            *module = parallel;
+            c.converted = 1;
+        }
+    } else if (convert_below(&c, *module, "") == SHARD_OK && !c.converted) {
         shard_error(SHARD_ERROR_ARGUMENT, "shard_convert_parallel_linear: no linear layer's name matches \"%s\"",
                     pattern ? pattern : "*");
-        return shard_group_fail(group);
     }
+    SHARD_TRY(shard_agree(group));
     if (converted)
         *converted = c.converted;
     return SHARD_OK;
