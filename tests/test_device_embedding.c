@@ -3,8 +3,8 @@
 #include "support/kernels.h"
 
 /* n, dim, row0, rows */
-static const int64_t shapes[][4] = {{0, 5, 0, 7},   {9, 0, 0, 7},        {9, 5, 3, 0},     {1, 1, 0, 1},
-                                    {40, 7, 2, 11}, {3000, 33, 10, 200}, {50, 2051, 0, 60}};
+static const int64_t shapes[][4] = {{0, 5, 0, 7},        {9, 0, 0, 7},      {9, 5, 3, 0},     {1, 1, 0, 1},  {40, 7, 2, 11},
+                                    {3000, 33, 10, 200}, {50, 2051, 0, 60}, {300, 64, 5, 20}, {20, 4, 0, 30}};
 enum { SHAPES = sizeof shapes / sizeof *shapes };
 
 static int64_t *indices(int64_t n)
@@ -67,11 +67,35 @@ START_TEST(backward)
 }
 END_TEST
 
+/* So many indices and rows that sorting takes several passes over many tiles; a third
+ * of them are one row's, and some are another part's. */
+START_TEST(many)
+{
+    enum { INDICES = 600011, ROWS = 70000, DIM = 3 };
+    int64_t *index = array_new(INDICES, SHARD_INT64);
+    for (int64_t i = 0; i < INDICES; i++)
+        index[i] = i % 3 == 0 ? 69000 : (int64_t)(fabs(noise(1, i)) * (ROWS + 500));
+    float *dy = array_noise(INDICES * DIM, SHARD_FLOAT32, 2, -1, 1), *want = array_new(ROWS * DIM, SHARD_FLOAT32);
+    float *dweight = array_new(ROWS * DIM, SHARD_FLOAT32);
+    for (int64_t i = 0; i < ROWS * DIM; i++)
+        want[i] = 0;
+    for (int64_t i = 0; i < INDICES; i++)
+        for (int64_t j = 0; index[i] >= 100 && index[i] < 100 + ROWS && j < DIM; j++)
+            want[(index[i] - 100) * DIM + j] += dy[i * DIM + j];
+    shard_device *device;
+    for (int set = 0; (device = kernel_device(set)); set++) {
+        RUN(device, embedding_backward, INDICES, DIM, 100, ROWS, index, dy, false, dweight, SHARD_FLOAT32);
+        check_same(SHARD_FLOAT32, ROWS * DIM, dweight, want, device->name);
+    }
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("device_embedding");
     TCase *all = test_case(suite, "all");
     tcase_add_loop_test(all, forward, 0, 4);
     tcase_add_loop_test(all, backward, 0, 4);
+    tcase_add_test(all, many);
     return test_run(suite);
 }

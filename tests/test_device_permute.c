@@ -4,13 +4,16 @@
 
 #include <string.h>
 
-static void check_permute(shard_device *device, int ndim, const int64_t *shape, const int *axes, shard_dtype dtype)
+/* With x and y `offset` elements into their arrays. */
+static void check_permute_at(shard_device *device, int ndim, const int64_t *shape, const int *axes, shard_dtype dtype,
+                             int64_t offset)
 {
     int64_t n = 1;
     for (int i = 0; i < ndim; i++)
         n *= shape[i];
-    size_t size = shard_dtype_size(dtype);
-    unsigned char *x = array_new(n, dtype), *y = array_new(n, dtype);
+    size_t size = shard_dtype_size(dtype), skipped = (size_t)offset * size;
+    unsigned char *x = (unsigned char *)array_new(n + offset, dtype) + skipped;
+    unsigned char *y = (unsigned char *)array_new(n + offset, dtype) + skipped;
     for (size_t i = 0; i < (size_t)n * size; i++)
         x[i] = (unsigned char)(i * 131 + i / 256 * 17);
     RUN(device, permute, ndim, shape, axes, x, y, dtype);
@@ -29,8 +32,13 @@ static void check_permute(shard_device *device, int ndim, const int64_t *shape, 
             ck_abort_msg("%s, %s: element %lld of %lld is not the input's %lld", device->name, shard_dtype_name(dtype),
                          (long long)i, (long long)n, (long long)from);
     }
-    array_free(x, n, dtype);
-    array_free(y, n, dtype);
+    array_free(x - skipped, n + offset, dtype);
+    array_free(y - skipped, n + offset, dtype);
+}
+
+static void check_permute(shard_device *device, int ndim, const int64_t *shape, const int *axes, shard_dtype dtype)
+{
+    check_permute_at(device, ndim, shape, axes, dtype, 0);
 }
 
 /* Calls check_permute with all orders of the axes from `fixed` on. */
@@ -72,11 +80,32 @@ START_TEST(eight_dimensions)
 }
 END_TEST
 
+/* Several tiles each way, with rests; narrow ones; runs of every width; at any address. */
+START_TEST(larger)
+{
+    static const struct {
+        int64_t shape[4];
+        int axes[4];
+    } cases[] = {
+        {{1, 1, 130, 200}, {0, 1, 3, 2}}, {{2, 3, 65, 70}, {0, 3, 1, 2}}, {{1, 1, 3, 9001}, {0, 1, 3, 2}},
+        {{1, 1, 9001, 3}, {0, 1, 3, 2}},  {{5, 1, 2, 300}, {0, 1, 3, 2}}, {{300, 2, 5, 1}, {2, 1, 0, 3}},
+        {{300, 9, 7, 1}, {0, 2, 1, 3}},   {{7, 5, 3, 48}, {1, 0, 2, 3}},  {{40, 50, 2, 25}, {1, 0, 2, 3}},
+        {{900, 70, 1, 1}, {1, 0, 2, 3}},
+    };
+    shard_device *device;
+    for (int set = 0; (device = kernel_device(set)); set++)
+        for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+            for (int64_t offset = 0; offset < 4; offset += 3)
+                check_permute_at(device, 4, cases[i].shape, cases[i].axes, (shard_dtype)_i, offset);
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("device_permute");
     TCase *all = test_case(suite, "all");
     tcase_add_loop_test(all, every_order, 0, SHARD_DTYPES);
     tcase_add_test(all, eight_dimensions);
+    tcase_add_loop_test(all, larger, 0, SHARD_DTYPES);
     return test_run(suite);
 }
