@@ -1,55 +1,126 @@
-"""Whether the safetensors package reads what libshard saves, value for value.
+"""Whether others can read what libshard and the trainer save, value for value.
 
-Usage: check_safetensors.py SHARDRUN CHECKPOINT_PROGRAM. Exits with 77 (skipped) where
-the package, numpy or ml_dtypes (its bfloat16) is missing.
+Usage: check_safetensors.py READER SHARDRUN CHECKPOINT_PROGRAM [IMAGENET]. READER is
+"strict", which is below and follows the format's text, or "package": the safetensors
+package. Exits with 77 (skipped) where the package, numpy or ml_dtypes (its bfloat16) is
+missing.
 """
+import json
+import math
 import pathlib
+import struct
 import subprocess
 import sys
 import tempfile
 
-try:
-    import ml_dtypes
-    import numpy
-    from safetensors import safe_open
-except ImportError as missing:
-    print(f"skipped: {missing}")
-    sys.exit(77)
-
+# Bytes of an element, and how the values i / 2 (floats) or i are packed.
+DTYPES = {
+    "F64": (8, lambda i: struct.pack("<d", i / 2)),
+    "F32": (4, lambda i: struct.pack("<f", i / 2)),
+    "F16": (2, lambda i: struct.pack("<e", i / 2)),
+    "BF16": (2, lambda i: struct.pack("<f", i / 2)[2:]),
+    "I64": (8, lambda i: struct.pack("<q", i)),
+    "I32": (4, lambda i: struct.pack("<i", i)),
+    "U8": (1, lambda i: struct.pack("<B", i)),
+}
 EXPECTED = {
-    "fc.weight": (numpy.float32, (13, 7)),
-    "fc.columns": (numpy.float32, (13, 7)),
-    "fc.bias": (numpy.float64, (13,)),
-    "größe/名前": (numpy.float16, (2, 2)),
-    "brain": (ml_dtypes.bfloat16, (4,)),
-    "bn.num_batches_tracked": (numpy.int64, ()),
-    "ints": (numpy.int32, (3, 1, 2)),
-    "bytes": (numpy.uint8, (5,)),
-    "nothing": (numpy.float32, (0, 4)),
+    "fc.weight": ("F32", [13, 7]),
+    "fc.columns": ("F32", [13, 7]),
+    "fc.bias": ("F64", [13]),
+    "größe/名前": ("F16", [2, 2]),
+    "brain": ("BF16", [4]),
+    "bn.num_batches_tracked": ("I64", []),
+    "ints": ("I32", [3, 1, 2]),
+    "bytes": ("U8", [5]),
+    "nothing": ("F32", [0, 4]),
+}
+TRAINED = {
+    "conv1.weight": ("F32", [64, 3, 3, 3]),
+    "layer1.0.bn1.running_var": ("F32", [64]),
+    "layer4.1.bn2.num_batches_tracked": ("I64", []),
+    "fc.weight": ("F32", [101, 512]),
+    "fc.bias": ("F32", [101]),
+    "optimizer.fc.weight.momentum_buffer": ("F32", [101, 512]),
 }
 
 
-def check(path):
+def unique(pairs):
+    names = [name for name, _ in pairs]
+    assert len(set(names)) == len(names), f"a key stands twice among {names}"
+    return dict(pairs)
+
+
+def read_strict(path):
+    """Metadata, and dtype, shape and bytes of each tensor; anything odd is an assertion."""
+    data = path.read_bytes()
+    (size,) = struct.unpack_from("<Q", data)
+    assert size <= 100_000_000 and 8 + size <= len(data), size
+    assert data[8:9] == b"{"
+    header = json.loads(data[8:8 + size].decode("utf-8"), object_pairs_hook=unique)
+    data = data[8 + size:]
+    metadata = header.pop("__metadata__", {})
+    assert all(isinstance(value, str) for value in metadata.values()), metadata
+    tensors, at = {}, 0
+    for name, entry in sorted(header.items(), key=lambda item: item[1]["data_offsets"]):
+        assert set(entry) == {"dtype", "shape", "data_offsets"}, entry
+        begin, end = entry["data_offsets"]
+        bytes_each = DTYPES[entry["dtype"]][0]
+        assert begin == at and end - begin == math.prod(entry["shape"]) * bytes_each, (name, entry, at)
+        assert (8 + size + begin) % bytes_each == 0, f"{name} is not aligned"
+        tensors[name] = (entry["dtype"], entry["shape"], data[begin:end])
+        at = end
+    assert at == len(data), f"{len(data) - at} bytes after the last tensor"
+    return metadata, tensors
+
+
+def read_by_package(path):
+    from safetensors import safe_open
+    names = {"float64": "F64", "float32": "F32", "float16": "F16", "bfloat16": "BF16", "int64": "I64", "int32": "I32", "uint8": "U8"}
     with safe_open(path, framework="numpy") as file:
-        assert file.metadata() == {"epoch": "3", "größe": '"名前"\n'}, file.metadata()
-        assert set(file.keys()) == set(EXPECTED), file.keys()
-        for name, (dtype, shape) in EXPECTED.items():
-            found = file.get_tensor(name)
-            step = 1 if numpy.issubdtype(dtype, numpy.integer) else 0.5
-            wanted = (numpy.arange(numpy.prod(shape, dtype=int)) * step).astype(dtype).reshape(shape)
-            assert found.dtype == dtype and found.shape == shape, (name, found.dtype, found.shape)
-            assert found.tobytes() == wanted.tobytes(), (name, found)
+        arrays = {name: file.get_tensor(name) for name in file.keys()}
+        return file.metadata(), {name: (names[array.dtype.name], list(array.shape), array.tobytes()) for name, array in arrays.items()}
+
+
+def check_saved(read, path):
+    metadata, tensors = read(path)
+    assert metadata == {"epoch": "3", "größe": '"名前"\n'}, metadata
+    assert set(tensors) == set(EXPECTED), tensors.keys()
+    for name, (dtype, shape) in EXPECTED.items():
+        values = b"".join(DTYPES[dtype][1](i) for i in range(math.prod(shape)))
+        assert tensors[name] == (dtype, shape, values), (name, tensors[name])
+
+
+def check_trained(read, path):
+    metadata, tensors = read(path)
+    assert metadata["step"] == "2" and metadata["arch"] == "resnet18", metadata
+    for name, (dtype, shape) in TRAINED.items():
+        assert tensors[name][:2] == (dtype, shape), (name, tensors[name][:2])
+    weight = struct.unpack("<51712f", tensors["fc.weight"][2])
+    assert all(abs(value) < 1 for value in weight) and len(set(weight)) > 50_000, "no weights of a layer"
 
 
 def main():
-    shardrun, program = sys.argv[1:]
+    reader, shardrun, program, *imagenet = sys.argv[1:]
+    read = read_strict
+    if reader == "package":
+        try:
+            import ml_dtypes, numpy, safetensors  # noqa: F401, E401
+        except ImportError as missing:
+            print(f"skipped: {missing}")
+            sys.exit(77)
+        read = read_by_package
     with tempfile.TemporaryDirectory() as directory:
         path = pathlib.Path(directory) / "saved.safetensors"
         for ranks in (1, 2, 3):
             subprocess.run([shardrun, "-n", str(ranks), program, str(path)], check=True, timeout=60)
-            check(path)
+            check_saved(read, path)
             path.unlink()
-    print("the safetensors package reads the same values")
+        if imagenet:
+            subprocess.run([shardrun, "-n", "2", *imagenet, *"-a resnet18 --stem small --image-size 8 --synthetic 20 --num-classes 101 "
+                            "-b 10 -j 1 --steps 2 --val-interval 0 --enable-model-parallel --output".split(), directory],
+                           check=True, timeout=60, stdout=subprocess.DEVNULL)
+            check_trained(read, pathlib.Path(directory) / "checkpoint.safetensors")
+    print(f"the {reader} reader finds the same values")
 
 
 if __name__ == "__main__":

@@ -197,6 +197,8 @@ START_TEST(test_truncated)
 }
 END_TEST
 
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+
 START_TEST(test_random_damage)
 {
     enum { TRIES = 1500 };
@@ -217,6 +219,8 @@ START_TEST(test_random_damage)
         errors += status != SHARD_OK;
         ck_assert_int_eq(status, shard_last_status());
         shard_clear_error();
+        if (attempt % 8 == 0)
+            ck_assert_int_eq(LLVMFuzzerTestOneInput(file.bytes, size), 0); /* aborts where fuzz_image.c finds fault */
         free(file.bytes);
     }
     ck_assert_int_gt(errors, TRIES / 5);

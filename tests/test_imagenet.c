@@ -1,15 +1,12 @@
 /*
- * projects/imagenet as its users run it: the program is started alone, by shardrun and
- * by mpirun, and what it writes to --metrics and --output is compared. The parent and
- * the tests only start programs. SHARDRUN, IMAGENET, MPIRUN_OPENMPI and MPIRUN_MPICH
- * name them; without an mpirun its test passes over.
+ * projects/imagenet on one rank and on several that shardrun starts: the same numbers
+ * on any number of ranks, checkpoints, signals, image folders, the command line.
  */
-#include "support/check.h"
 #include "support/pictures.h"
+#include "support/trainer.h"
 
 #include <math.h>
 #include <signal.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -17,158 +14,22 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#define MOST_LINES 64
-#define STEPS 20
-
-/* A batch of 12 does not go into 62: the last of an epoch has 2, so that of four ranks
- * two have none, and of 2 x 2 groups one. */
-#define RUN "-a resnet18 --stem small --image-size 16 --synthetic 62 --num-classes 101 -b 12 --lr 1e-5 -j 1 --seed 7 "
-
-static char folder[64];
-
-/* ---- running ---- */
-
-static int run_command(const char *command)
-{
-    int status = system(command);
-    return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
-}
-
-/* Runs `launcher imagenet options`; what it prints is added to folder/log. Its exit code. */
-static int run(const char *launcher, const char *format, ...) __attribute__((format(printf, 2, 3)));
-static int run(const char *launcher, const char *format, ...)
-{
-    char options[1024], command[2048];
-    va_list arguments;
-    va_start(arguments, format);
-    vsnprintf(options, sizeof options, format, arguments);
-    va_end(arguments);
-    snprintf(command, sizeof command, "cd %s && %s %s %s >>log 2>&1", folder, launcher, getenv("IMAGENET"), options);
-    return run_command(command);
-}
-
-static char *text_of(const char *name)
-{
-    char path[128];
-    static char text[1 << 16];
-    snprintf(path, sizeof path, "%s/%s", folder, name);
-    FILE *file = fopen(path, "r");
-    ck_assert_msg(file != NULL, "%s was not written", path);
-    text[fread(text, 1, sizeof text - 1, file)] = '\0';
-    fclose(file);
-    return text;
-}
-
-#define check_runs(...) ck_assert_msg(run(__VA_ARGS__) == 0, "the trainer failed: %s", text_of("log"))
-
-static const char *shardrun(int ranks)
-{
-    static char launcher[512];
-    if (ranks == 1)
-        return "";
-    snprintf(launcher, sizeof launcher, "%s -n %d", getenv("SHARDRUN"), ranks);
-    return launcher;
-}
-
-/* ---- metrics ---- */
-
-typedef struct line {
-    bool validation;
-    int step, images;
-    double loss, top1, top5, peak_mib;
-    char loss_text[32]; /* to compare to the bit */
-} line;
-
-static double number_in(const char *text, const char *name)
-{
-    const char *at = strstr(text, name);
-    ck_assert_msg(at != NULL, "no %s in the metrics: %s", name, text);
-    return strtod(at + strlen(name), NULL);
-}
-
-/* The lines of a metrics file; their number. */
-static int read_metrics(const char *name, line *lines)
-{
-    char *rest, *text = strtok_r(text_of(name), "\n", &rest);
-    int count = 0;
-    for (; text; text = strtok_r(NULL, "\n", &rest)) {
-        ck_assert_int_lt(count, MOST_LINES);
-        ck_assert_msg(text[0] == '{' && text[strlen(text) - 1] == '}', "no whole object: %s", text);
-        line *into = &lines[count++];
-        *into = (line){
-            .validation = strstr(text, "\"validation\":true") != NULL,
-            .step = (int)number_in(text, "\"step\":"),
-            .images = (int)number_in(text, "\"images\":"),
-            .loss = number_in(text, "\"loss\":"),
-            .top1 = number_in(text, "\"top1\":"),
-            .top5 = number_in(text, "\"top5\":"),
-            .peak_mib = number_in(text, "\"peak\":"),
-        };
-        snprintf(into->loss_text, sizeof into->loss_text, "%.17g", into->loss);
-        ck_assert_msg(into->validation || number_in(text, "\"lr\":") > 0, "no lr: %s", text);
-        ck_assert_msg(number_in(text, "\"images_per_second\":") > 0 && number_in(text, "\"step_seconds\":") > 0 &&
-                          number_in(text, "\"current\":") > 0 &&
-                          number_in(text, "\"peak\":") >= number_in(text, "\"current\":") && number_in(text, "\"rss_mib\":") > 0,
-                      "a measure is missing: %s", text);
-    }
-    return count;
-}
-
-static void check_metrics_agree(const char *name, const char *other, double tolerance)
-{
-    line a[MOST_LINES], b[MOST_LINES];
-    int count = read_metrics(name, a);
-    ck_assert_int_eq(count, read_metrics(other, b));
-    for (int i = 0; i < count; i++) {
-        ck_assert_int_eq(a[i].step, b[i].step);
-        ck_assert_int_eq(a[i].validation, b[i].validation);
-        ck_assert_msg(fabs(a[i].loss - b[i].loss) <= tolerance, "%s at step %d%s: loss %.9f, not %.9f as %s", name, a[i].step,
-                      a[i].validation ? " (validation)" : "", a[i].loss, b[i].loss, other);
-    }
-}
-
 /* ---- the same on any number of ranks ---- */
 
 typedef struct setting {
-    int ranks, model_ranks;
+    int ranks;
     const char *options;
 } setting;
 
 static const setting settings[] = {
-    {2, 1, "--sync-bn"},
-    {3, 1, "--sync-bn"},
-    {4, 4, "--sync-bn --enable-model-parallel --model-parallel-dim column"},
-    {4, 4, "--sync-bn --enable-model-parallel --model-parallel-dim row"},
-    {3, 3, "--sync-bn --enable-model-parallel --model-parallel-dim -1"},
-    {4, 2, "--sync-bn --enable-model-parallel --model-parallel-dim column --model-parallel-size 2"},
-    {4, 2, "--sync-bn --enable-model-parallel --model-parallel-dim 0 --model-parallel-size 2"},
+    {2, "--sync-bn"},
+    {3, "--sync-bn"},
+    {4, "--sync-bn --enable-model-parallel --model-parallel-dim column"},
+    {4, "--sync-bn --enable-model-parallel --model-parallel-dim row"},
+    {3, "--sync-bn --enable-model-parallel --model-parallel-dim -1"},
+    {4, "--sync-bn --enable-model-parallel --model-parallel-dim column --model-parallel-size 2"},
+    {4, "--sync-bn --enable-model-parallel --model-parallel-dim 0 --model-parallel-size 2"},
 };
-
-/* The README's formula. */
-static double memory_mib(int ranks, int model_ranks)
-{
-    double backbone = 11168832, head = 101.0 * (512 + 1), own_images = 12.0 / ranks, group_images = 12.0 / ranks * model_ranks;
-    double of_floats = 12 * (backbone + head / model_ranks) + 4 * group_images * 101 / model_ranks;
-    return of_floats / 1048576 + 4.5 / 4 * own_images + 20;
-}
-
-/* The run that others are compared with, once for all tests. */
-static void make_single(void)
-{
-    make_folder(folder);
-    setenv("OMP_NUM_THREADS", "1", 1);
-    setenv("OMPI_ALLOW_RUN_AS_ROOT", "1", 1);
-    setenv("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1", 1);
-    setenv("OMPI_MCA_rmaps_base_oversubscribe", "1", 1);
-    setenv("OMPI_MCA_btl_vader_single_copy_mechanism", "none", 1);
-    if (run("", RUN "--steps %d --metrics single.json --output single", STEPS) != 0)
-        fprintf(stderr, "the single run failed: %s\n", text_of("log"));
-}
-
-static void drop_single(void)
-{
-    remove_folder(folder);
-}
 
 START_TEST(test_any_number_of_ranks)
 {
@@ -179,8 +40,6 @@ START_TEST(test_any_number_of_ranks)
     ck_assert_int_eq(read_metrics("ranks.json", lines), STEPS + 3); /* an epoch has 6 steps */
     ck_assert_msg(lines[0].loss > 4 && lines[0].loss < 6, "loss %f at first", lines[0].loss);
     ck_assert_msg(lines[STEPS + 2].loss < lines[0].loss, "nothing was learned: loss %f", lines[STEPS + 2].loss);
-    double formula = memory_mib(s->ranks, s->model_ranks), peak = lines[STEPS + 2].peak_mib;
-    ck_assert_msg(fabs(peak / formula - 1) < 0.1, "a peak of %f MiB, %f by the formula", peak, formula);
 }
 END_TEST
 
@@ -200,19 +59,76 @@ START_TEST(test_first_ranks_statistics_count)
 }
 END_TEST
 
-START_TEST(test_evaluate)
+/* ---- memory ---- */
+
+/* A head so large that it and the logits cannot hide behind the backbone. */
+static const struct {
+    int ranks;
+    bool row;
+    const char *options;
+} memories[] = {{1, false, ""}, {2, false, "--model-parallel-dim column"}, {2, true, "--model-parallel-dim row"}};
+
+/* The README's formula for a batch of 120 images of 8 x 8 and 50,000 classes. */
+static double memory_mib(int ranks, bool row)
 {
-    line trained[MOST_LINES], evaluated[MOST_LINES];
-    int count = read_metrics("single.json", trained);
-    ck_assert(trained[count - 3].validation); /* after step 18; the best of the three is not known */
-    check_runs("", RUN "-e --resume single/best.safetensors --metrics one.json");
-    check_runs(shardrun(3), RUN "-e --resume single/best.safetensors --enable-model-parallel --metrics three.json");
-    check_metrics_agree("three.json", "one.json", 1e-5);
-    ck_assert_int_eq(read_metrics("one.json", evaluated), 1);
-    double best = -1;
-    for (int i = 0; i < count; i++)
-        best = trained[i].validation ? fmax(best, trained[i].top1) : best;
-    ck_assert_double_eq(evaluated[0].top1, best);
+    double backbone = 11168832, classes = 50000, head = classes * (512 + 1), images = 120;
+    double logits = row ? 12 * images * classes : 4 * images * classes / ranks;
+    return (12 * (backbone + head / ranks) + logits) / 1048576 + 4.5 / 16 * images / ranks + 20;
+}
+
+START_TEST(test_memory)
+{
+    int ranks = memories[_i].ranks;
+    check_runs(shardrun(ranks),
+               "-a resnet18 --stem small --image-size 8 --synthetic 240 --num-classes 50000 -b 120 --lr 1e-5 -j 1 --steps 2 "
+               "--val-interval 0 --metrics memory.json %s %s",
+               ranks > 1 ? "--enable-model-parallel" : "", memories[_i].options);
+    line lines[MOST_LINES];
+    ck_assert_int_eq(read_metrics("memory.json", lines), 2);
+    double formula = memory_mib(ranks, memories[_i].row), peak = lines[1].peak_mib;
+    ck_assert_msg(fabs(peak / formula - 1) < 0.1, "a peak of %f MiB, %f by the formula", peak, formula);
+}
+END_TEST
+
+/* ---- what is learned ---- */
+
+#define LEARN "-a resnet18 --stem small --image-size 8 --synthetic 200 --num-classes 20 -b 20 -j 1 --seed 7 "
+
+static const setting learned[] = {
+    {2, "--sync-bn --enable-model-parallel --model-parallel-dim column"},
+    {3, "--sync-bn --enable-model-parallel --model-parallel-dim row"},
+    {4, "--sync-bn --enable-model-parallel --model-parallel-dim column --model-parallel-size 2"},
+};
+
+/* The best checkpoint stays when a later epoch is worse: here one with far too large an lr. */
+static void spoil_learned(double best)
+{
+    line lines[MOST_LINES];
+    check_runs("", LEARN "--epochs 4 --lr 0.1 --metrics spoilt.json --output learned --resume learned/checkpoint.safetensors");
+    ck_assert_int_eq(read_metrics("spoilt.json", lines), 11);
+    ck_assert_msg(lines[10].top1 < best / 2, "top1 %g after an epoch that should have spoilt it, %g before", lines[10].top1, best);
+    check_runs("", LEARN "-e --resume learned/best.safetensors --metrics spoilt.json");
+    ck_assert_int_eq(read_metrics("spoilt.json", lines), 1);
+    ck_assert_double_eq(lines[0].top1, best);
+}
+
+/* A run that learns has the same accuracy on any number of ranks. */
+START_TEST(test_learns)
+{
+    line lines[MOST_LINES];
+    check_runs("", LEARN "--epochs 3 --lr 0.003 --metrics learned.json --output learned");
+    ck_assert_int_eq(read_metrics("learned.json", lines), 33);
+    double top1 = lines[32].top1, top5 = lines[32].top5;
+    ck_assert_msg(lines[32].validation && top1 > 50 && top5 > top1, "top1 %g, top5 %g of 20 classes", top1, top5);
+    check_runs("", LEARN "--epochs 4 --lr 1e-6 --metrics further.json --resume learned/checkpoint.safetensors");
+    for (size_t i = 0; i < sizeof learned / sizeof *learned; i++) {
+        char name[32];
+        snprintf(name, sizeof name, "further-%zu.json", i);
+        check_runs(shardrun(learned[i].ranks), LEARN "%s --epochs 4 --lr 1e-6 --metrics %s --resume learned/checkpoint.safetensors",
+                   learned[i].options, name);
+        check_metrics_agree(name, "further.json", 1e-5);
+    }
+    spoil_learned(top1);
 }
 END_TEST
 
@@ -221,12 +137,12 @@ END_TEST
 static void check_files_equal(const char *one, const char *other)
 {
     char command[256];
-    snprintf(command, sizeof command, "cmp %s/%s %s/%s >&2", folder, one, folder, other);
+    snprintf(command, sizeof command, "cmp %s/%s %s/%s >&2", run_folder, one, run_folder, other);
     ck_assert_msg(run_command(command) == 0, "%s and %s differ", one, other);
 }
 
-static const setting resumed[] = {{1, 1, ""},
-                                  {2, 2, "--enable-model-parallel --nesterov --label-smoothing 0.1 --lr-schedule cosine"}};
+static const setting resumed[] = {{1, ""},
+                                  {2, "--enable-model-parallel --nesterov --label-smoothing 0.1 --lr-schedule cosine"}};
 
 /* In the middle of an epoch, and at its end. */
 START_TEST(test_resume_to_the_bit)
@@ -267,7 +183,7 @@ END_TEST
 static void check_refused_on(int ranks, const char *pattern, const char *options)
 {
     char command[96];
-    snprintf(command, sizeof command, "rm -f %s/log", folder);
+    snprintf(command, sizeof command, "rm -f %s/log", run_folder);
     run_command(command);
     ck_assert_int_ne(run(shardrun(ranks), "%s", options), 0);
     const char *log = text_of("log"), *told = strstr(log, " error: ");
@@ -309,7 +225,7 @@ static void wait_for_lines(const char *name, int lines)
 {
     char command[256];
     snprintf(command, sizeof command,
-             "cd %s; for i in $(seq 600); do [ $(cat %s 2>/dev/null | wc -l) -ge %d ] && exit; sleep 0.1; done", folder, name,
+             "cd %s; for i in $(seq 600); do [ $(cat %s 2>/dev/null | wc -l) -ge %d ] && exit; sleep 0.1; done", run_folder, name,
              lines);
     run_command(command);
 }
@@ -318,7 +234,7 @@ START_TEST(test_interrupt_saves)
 {
     char command[1024];
     snprintf(command, sizeof command, "cd %s && exec %s %s " RUN "--epochs 1000 --metrics cut.json --output cut >>log 2>&1",
-             folder, shardrun(2), getenv("IMAGENET"));
+             run_folder, shardrun(2), getenv("IMAGENET"));
     pid_t child = fork();
     if (child == 0) {
         execl("/bin/sh", "sh", "-c", command, NULL);
@@ -349,7 +265,7 @@ static void make_images(void)
         for (int i = 0; i < 5; i++) {
             uint8_t *picture = smooth_picture(20, 24, label * 10 + i);
             bytes png = png_bytes(picture, 20, 24, (png_kind){.color = 2, .depth = 8});
-            write_file(png, "%s/images/%s/class%d/%d.png", folder, i < 4 ? "train" : "val", label, i);
+            write_file(png, "%s/images/%s/class%d/%d.png", run_folder, i < 4 ? "train" : "val", label, i);
             free(png.data);
             free(picture);
         }
@@ -365,7 +281,7 @@ START_TEST(test_damaged_image)
     ck_assert_int_eq(lines[2].images, 3);
 
     bytes damage = {.data = (uint8_t *)"no picture", .size = 10};
-    write_file(damage, "%s/images/train/class1/2.png", folder);
+    write_file(damage, "%s/images/train/class1/2.png", run_folder);
     for (int ranks = 1; ranks <= 2; ranks++)
         check_refused_on(ranks, "class1/2.png", FOLDER_RUN);
     check_runs("", FOLDER_RUN "--skip-bad-images 1 --metrics one.json");
@@ -375,7 +291,7 @@ START_TEST(test_damaged_image)
     ck_assert_int_eq(read_metrics("one.json", lines), 3);
     ck_assert_int_eq(lines[0].images + lines[1].images, 11);
 
-    write_file(damage, "%s/images/train/class0/1.png", folder);
+    write_file(damage, "%s/images/train/class0/1.png", run_folder);
     check_refused("class", FOLDER_RUN "--skip-bad-images 1");
     check_refused_on(2, "class", FOLDER_RUN "--skip-bad-images 1");
 }
@@ -386,8 +302,8 @@ START_TEST(test_damaged_validation_image)
 {
     make_images();
     bytes damage = {.data = (uint8_t *)"no picture", .size = 10};
-    write_file(damage, "%s/images/val/class0/4.png", folder);
-    write_file(damage, "%s/images/val/class2/4.png", folder);
+    write_file(damage, "%s/images/val/class0/4.png", run_folder);
+    write_file(damage, "%s/images/val/class2/4.png", run_folder);
     line lines[2][1];
     for (int ranks = 1; ranks <= 2; ranks++) {
         check_refused_on(ranks, "class0/4.png", FOLDER_RUN "-e");
@@ -424,25 +340,8 @@ START_TEST(test_loss_that_is_not_finite)
     check_refused("--lr", RUN "--lr 1e30 --steps 5 --output burnt");
     char path[128];
     struct stat status;
-    snprintf(path, sizeof path, "%s/burnt/checkpoint.safetensors", folder);
+    snprintf(path, sizeof path, "%s/burnt/checkpoint.safetensors", run_folder);
     ck_assert_msg(stat(path, &status) != 0, "what diverged was saved");
-}
-END_TEST
-
-/* ---- mpirun ---- */
-
-static const char *const mpiruns[] = {"MPIRUN_OPENMPI", "MPIRUN_MPICH"};
-
-START_TEST(test_mpirun)
-{
-    const char *mpirun = getenv(mpiruns[_i]);
-    if (!mpirun)
-        return;
-    char launcher[512];
-    snprintf(launcher, sizeof launcher, "%s -n 2", mpirun);
-    check_runs(launcher, RUN "--sync-bn --enable-model-parallel --steps %d --metrics mpi.json", STEPS);
-    check_metrics_agree("mpi.json", "single.json", 1e-5);
-    ck_assert_msg(strchr(text_of("log"), '\033') == NULL, "a progress bar in a file: %s", text_of("log"));
 }
 END_TEST
 
@@ -454,7 +353,8 @@ int main(void)
     tcase_add_unchecked_fixture(tcase, make_single, drop_single);
     tcase_add_loop_test(tcase, test_any_number_of_ranks, 0, sizeof settings / sizeof *settings);
     tcase_add_test(tcase, test_first_ranks_statistics_count);
-    tcase_add_test(tcase, test_evaluate);
+    tcase_add_loop_test(tcase, test_memory, 0, sizeof memories / sizeof *memories);
+    tcase_add_test(tcase, test_learns);
     tcase_add_loop_test(tcase, test_resume_to_the_bit, 0, sizeof resumed / sizeof *resumed);
     tcase_add_test(tcase, test_resume_on_other_ranks);
     tcase_add_test(tcase, test_resume_refuses_another_run);
@@ -464,6 +364,5 @@ int main(void)
     tcase_add_test(tcase, test_damaged_validation_image);
     tcase_add_test(tcase, test_help_and_refusals);
     tcase_add_test(tcase, test_loss_that_is_not_finite);
-    tcase_add_loop_test(tcase, test_mpirun, 0, sizeof mpiruns / sizeof *mpiruns);
     return test_run(suite);
 }

@@ -1,39 +1,34 @@
 #!/bin/sh
-# test_mpi.sh KIND RANK_PROGRAM: the mpi transport under the mpirun of one MPI,
+# test_mpi.sh KIND PROBE RANK_PROGRAM: the mpi transport under the mpirun of one MPI,
 # openmpi or mpich. Exit code 77, which is "skipped", where it is missing.
-kind=$1 program=$2
+kind=$1 program=$3
 . "$(dirname "$0")/support/expect.sh"
-
-[ -f "$SHARD_MODULE_PATH/libshard-mpi-$kind.so" ] || { echo "skipped: built without $kind"; exit 77; }
-run=$(command -v mpirun.$kind) || { echo "skipped: no mpirun.$kind"; exit 77; }
-
-# Several ranks a core, as root too, and no complaint about a container's limits.
-export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_rmaps_base_oversubscribe=1
-export OMPI_MCA_btl_vader_single_copy_mechanism=none OMPI_MCA_orte_abort_print_stack=0
+. "$(dirname "$0")/support/mpirun.sh"
+find_mpirun "$kind" "$2"
 export ASAN_OPTIONS=detect_leaks=0 # MPI keeps memory until the end
-other=$([ $kind = openmpi ] && echo mpich || echo openmpi)
+other=$([ "$kind" = openmpi ] && echo mpich || echo openmpi)
 
 for n in 2 4; do
-    expect "collectives, $n ranks" 0 "rank $((n - 1)) of $n over mpi: good" $run -n $n "$program" check
+    expect "collectives, $n ranks" 0 "rank $((n - 1)) of $n over mpi: good" "$run" -n $n "$program" check
 done
 for n in 3 8; do
-    expect "collectives, $n ranks" 0 "rank $((n - 1)) of $n over mpi: good" $run -n $n "$program" brief
+    expect "collectives, $n ranks" 0 "rank $((n - 1)) of $n over mpi: good" "$run" -n $n "$program" brief
 done
-expect "collectives in small calls" 0 "rank 2 of 3 over mpi: good" env SHARD_MPI_COUNT=100 $run -n 3 "$program" brief
-expect "one rank" 0 "rank 0 of 1 over mpi: good" $run -n 1 "$program" check
+expect "collectives in small calls" 0 "rank 2 of 3 over mpi: good" env SHARD_MPI_COUNT=100 "$run" -n 3 "$program" brief
+expect "one rank" 0 "rank 0 of 1 over mpi: good" "$run" -n 1 "$program" check
 
-expect "a joint error" "[1-9]*" "rank 0: error peer: rank 1: label 17 out of range" $run -n 3 "$program" error 1
-expect "an error at home" "[1-9]*" "rank 0: error peer: rank 1: label 17 out of range" $run -n 3 "$program" fail 1
-expect "an error that skips a group" "[1-9]*" "rank 2: error peer: rank 3: label 17 out of range" timeout 20 $run -n 4 "$program" skip 3
-expect "a rank that leaves" "[1-9]*" "rank 2: error peer: rank 1 has left: it did not come to barrier" $run -n 3 "$program" leave 1
-expect "a killed rank" "[1-9]*" "[Kk]illed|KILLED|signal 9" $run -n 3 "$program" kill 1
+expect "a joint error" "[1-9]*" "rank 0: error peer: rank 1: label 17 out of range" "$run" -n 3 "$program" error 1
+expect "an error at home" "[1-9]*" "rank 0: error peer: rank 1: label 17 out of range" "$run" -n 3 "$program" fail 1
+expect "an error that skips a group" "[1-9]*" "rank 2: error peer: rank 3: label 17 out of range" timeout 20 "$run" -n 4 "$program" skip 3
+expect "a rank that leaves" "[1-9]*" "rank 2: error peer: rank 1 has left: it did not come to barrier" "$run" -n 3 "$program" leave 1
+expect "a killed rank" "[1-9]*" "[Kk]illed|KILLED|signal 9" "$run" -n 3 "$program" kill 1
 expect "the deadline" "[1-9]*" "rank 0: error timeout: rank 1 did not come to barrier within 1 s" \
-    env SHARD_TIMEOUT=1 $run -n 3 "$program" late 1
+    env SHARD_TIMEOUT=1 "$run" -n 3 "$program" late 1
 
 expect "the wrong MPI" "[1-9]*" "error unavailable: (OMPI_COMM_WORLD|PMI)_SIZE says that 2 ranks were started, but nothing connects them" \
-    env SHARD_MPI=$other $run -n 2 "$program" check
+    env SHARD_MPI="$other" "$run" -n 2 "$program" check
 expect "no module" "[1-9]*" "error unavailable: no libshard-mpi-$kind.so in /nowhere" \
-    env SHARD_MODULE_PATH=/nowhere $run -n 2 "$program" check
+    env SHARD_MODULE_PATH=/nowhere "$run" -n 2 "$program" check
 expect "no launcher" 1 "mpi: no MPI launcher" env SHARD_TRANSPORT=mpi "$program" check
 
 finish

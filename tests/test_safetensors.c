@@ -6,6 +6,7 @@
 
 #include <shard/checkpoint.h>
 
+#include <dirent.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -118,6 +119,30 @@ START_TEST(test_deep_nesting)
     check_error(SHARD_ERROR_FORMAT, "*header at byte *depth*");
     shard_safetensors_free(&header);
     free(text);
+}
+END_TEST
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+
+/* What fuzzing found worth keeping; fuzz_safetensors.c aborts where it does not hold. */
+START_TEST(test_corpus)
+{
+    DIR *folder = opendir(TEST_CORPUS "/safetensors");
+    ck_assert_ptr_nonnull(folder);
+    int files = 0;
+    for (struct dirent *entry; (entry = readdir(folder)) != NULL;) {
+        char path[512];
+        if (entry->d_name[0] == '.')
+            continue;
+        snprintf(path, sizeof path, TEST_CORPUS "/safetensors/%s", entry->d_name);
+        size_t bytes;
+        uint8_t *data = read_file(path, &bytes);
+        ck_assert_int_eq(LLVMFuzzerTestOneInput(data, bytes), 0);
+        free(data);
+        files++;
+    }
+    closedir(folder);
+    ck_assert_int_ge(files, 14);
 }
 END_TEST
 
@@ -349,6 +374,7 @@ int main(void)
     tcase_add_loop_test(tcase, test_malformed_text, 0, TEXTS);
     tcase_add_test(tcase, test_malformed_length);
     tcase_add_test(tcase, test_deep_nesting);
+    tcase_add_test(tcase, test_corpus);
     tcase_add_test(tcase, test_messages_are_one_line);
     tcase_add_test(tcase, test_well_formed);
     tcase_add_test(tcase, test_other_dtypes);

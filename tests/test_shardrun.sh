@@ -55,7 +55,7 @@ for signal in INT TERM; do
     wait $job
     code=$?
     number=$([ $signal = INT ] && echo 2 || echo 15)
-    check_output "SIG$signal is passed on" $number "rank 1 took signal $number" $code
+    check_output "SIG$signal is passed on" "$number" "rank 1 took signal $number" $code
 done
 
 # Ranks that ignore signals end all the same: in time, or with a second signal.
@@ -85,7 +85,7 @@ wait $job
 code=$?
 lives() { [ -d "/proc/$1" ] && ! grep -q '^State:.[ZX]' "/proc/$1/status" 2>/dev/null; }
 for rank in $ranks; do
-    for wait in 1 2 3 4 5 6 7 8 9 10; do # a loaded machine takes a while
+    for _ in 1 2 3 4 5 6 7 8 9 10; do # a loaded machine takes a while
         ! lives "$rank" || sleep 0.5
     done
     ! lives "$rank" || echo "rank process $rank lives on" >>"$output"

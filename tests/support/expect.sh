@@ -1,3 +1,4 @@
+# shellcheck shell=sh
 # For test scripts: expect NAME CODE PATTERN COMMAND ... runs the command and
 # fails unless its exit code is CODE (a pattern of case: 0, 1, *) and the
 # extended regular expression matches a line of its output. `finish` ends.
@@ -16,6 +17,7 @@ expect() {
 
 # check_output NAME CODE PATTERN STATUS: the same for a command that has run into $output.
 check_output() {
+    # shellcheck disable=SC2254 # a pattern
     case $4 in
     $2) grep -qE -- "$3" "$output" && return ;;
     esac

@@ -1,0 +1,57 @@
+/*
+ * projects/imagenet as its users run it: the program is started alone or by a launcher,
+ * and what it writes to --metrics and --output is compared. The tests only start programs:
+ * SHARDRUN and IMAGENET name them.
+ */
+#ifndef TEST_TRAINER_H
+#define TEST_TRAINER_H
+
+#include "support/check.h"
+
+#include <stdbool.h>
+
+/* Where the runs of a test program happen; what they print is added to "log" in it. */
+extern char run_folder[64];
+
+#define STEPS 20
+
+/* A batch of 12 does not go into 62: the last of an epoch has 2, so that of four ranks
+ * two have none, and of 2 x 2 groups one. */
+#define RUN "-a resnet18 --stem small --image-size 16 --synthetic 62 --num-classes 101 -b 12 --lr 1e-5 -j 1 --seed 7 "
+
+/* For a test case that lasts: the folder, and in it single.json and single/, the metrics and
+ * checkpoints of STEPS steps of RUN on one rank. */
+void make_single(void);
+void drop_single(void);
+
+int run_command(const char *command);
+
+/* Runs `launcher imagenet options`. Its exit code. */
+int run(const char *launcher, const char *format, ...) __attribute__((format(printf, 2, 3)));
+
+/* `shardrun -n ranks`; of one rank none. */
+const char *shardrun(int ranks);
+
+/* What stands in a file of the folder. */
+char *text_of(const char *name);
+
+#define check_runs(...) ck_assert_msg(run(__VA_ARGS__) == 0, "the trainer failed: %s", text_of("log"))
+
+/* ---- metrics ---- */
+
+#define MOST_LINES 64
+
+typedef struct line {
+    bool validation;
+    int step, images;
+    double loss, top1, top5, peak_mib;
+    char loss_text[32]; /* to compare to the bit */
+} line;
+
+/* The lines of a metrics file; their number. */
+int read_metrics(const char *name, line *lines);
+
+/* The same steps with the same top-1 and top-5, the losses to the tolerance. */
+void check_metrics_agree(const char *name, const char *other, double tolerance);
+
+#endif
