@@ -88,7 +88,8 @@ START_TEST(split_statistics)
     enum { ROWS = 20000, CHANNELS = 64 };
     shard_device *device;
     float *x = array_noise(ROWS * CHANNELS, SHARD_FLOAT32, 1, 2, 4);
-    double shift[CHANNELS], whole[2 * CHANNELS], part[2 * CHANNELS];
+    double *shift = array_new(CHANNELS, SHARD_FLOAT64);
+    double *whole = array_new(2 * CHANNELS, SHARD_FLOAT64), *part = array_new(2 * CHANNELS, SHARD_FLOAT64);
     for (int c = 0; c < CHANNELS; c++)
         shift[c] = 3.01;
     for (int set = 0; (device = kernel_device(set)); set++) {
@@ -227,15 +228,15 @@ END_TEST
 START_TEST(keeps_a_far_mean)
 {
     enum { N = 1000 };
-    double mean = 1000.123456789, rstd = 1;
+    double *mean = array_of(1, SHARD_FLOAT64, &(double){1000.123456789}), *rstd = array_of(1, SHARD_FLOAT64, &(double){1});
     shard_device *device;
-    float x[N], y[N];
+    float *x = array_new(N, SHARD_FLOAT32), *y = array_new(N, SHARD_FLOAT32);
     for (int i = 0; i < N; i++)
-        x[i] = (float)(mean + noise(1, i));
+        x[i] = (float)(*mean + noise(1, i));
     for (int set = 0; (device = kernel_device(set)); set++) {
-        RUN(device, batch_norm, N, 1, x, &mean, &rstd, NULL, NULL, NULL, false, y, SHARD_FLOAT32);
+        RUN(device, batch_norm, N, 1, x, mean, rstd, NULL, NULL, NULL, false, y, SHARD_FLOAT32);
         for (int i = 0; i < N; i++)
-            check_close(SHARD_FLOAT32, (double)y[i], (long double)x[i] - mean, 0x1p-24L, device->name, i);
+            check_close(SHARD_FLOAT32, (double)y[i], (long double)x[i] - *mean, 0x1p-24L, device->name, i);
     }
 }
 END_TEST
@@ -244,7 +245,7 @@ START_TEST(repeats_to_the_bit)
 {
     enum { ROWS = 6007, CHANNELS = 48 };
     float *x = array_noise(ROWS * CHANNELS, SHARD_FLOAT32, 1, -1, 1);
-    double first[2 * CHANNELS], again[2 * CHANNELS];
+    double *first = array_new(2 * CHANNELS, SHARD_FLOAT64), *again = array_new(2 * CHANNELS, SHARD_FLOAT64);
     shard_device *device = kernel_device(0);
     RUN(device, batch_norm_sums, ROWS, CHANNELS, x, NULL, first, SHARD_FLOAT32);
     for (int set = 0; (device = kernel_device(set)); set++)

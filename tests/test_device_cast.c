@@ -42,10 +42,10 @@ START_TEST(truncates)
     for (int set = 0; (device = kernel_device(set)); set++)
         for (int t = 0; t < 2; t++) {
             shard_dtype from = t ? SHARD_FLOAT64 : SHARD_FLOAT32;
-            double x[N];
-            int64_t wide[N];
-            int32_t narrow[N];
-            uint8_t bytes[N];
+            void *x = array_new(N, from);
+            int64_t *wide = array_new(N, SHARD_INT64);
+            int32_t *narrow = array_new(N, SHARD_INT32);
+            uint8_t *bytes = array_new(N, SHARD_UINT8);
             for (int i = 0; i < N; i++)
                 array_put(x, i, from, in[i]);
             RUN(device, cast, N, x, from, wide, SHARD_INT64);
@@ -57,6 +57,10 @@ START_TEST(truncates)
                 ck_assert_int_eq(narrow[i], want > INT32_MAX ? INT32_MAX : want < INT32_MIN ? INT32_MIN : want);
                 ck_assert_int_eq(bytes[i], want > UINT8_MAX ? UINT8_MAX : want < 0 ? 0 : want);
             }
+            array_free(x, N, from);
+            array_free(wide, N, SHARD_INT64);
+            array_free(narrow, N, SHARD_INT32);
+            array_free(bytes, N, SHARD_UINT8);
         }
 }
 END_TEST
@@ -64,16 +68,19 @@ END_TEST
 /* From an integer straight to float32, which double in between would round twice. */
 START_TEST(rounds_integers_once)
 {
-    static const int64_t x[] = {(int64_t)1 << 53, ((int64_t)1 << 62) + ((int64_t)1 << 38) + 1, INT64_MAX, INT64_MIN, 16777217};
+    static const int64_t in[] = {(int64_t)1 << 53, ((int64_t)1 << 62) + ((int64_t)1 << 38) + 1, INT64_MAX, INT64_MIN, 16777217};
     shard_device *device;
     for (int set = 0; (device = kernel_device(set)); set++) {
-        float y[5];
+        int64_t *x = array_of(5, SHARD_INT64, in);
+        float *y = array_new(5, SHARD_FLOAT32);
         RUN(device, cast, 5, x, SHARD_INT64, y, SHARD_FLOAT32);
         ck_assert_float_eq(y[0], 0x1p53f);
         ck_assert_float_eq(y[1], 0x1.000002p62f);
         ck_assert_float_eq(y[2], 0x1p63f);
         ck_assert_float_eq(y[3], -0x1p63f);
         ck_assert_float_eq(y[4], 16777216.0f);
+        array_free(x, 5, SHARD_INT64);
+        array_free(y, 5, SHARD_FLOAT32);
     }
 }
 END_TEST
@@ -94,8 +101,8 @@ START_TEST(widens_exactly)
 {
     shard_dtype dtype = float_dtypes[2 + _i];
     shard_device *device;
-    static uint16_t x[1 << 16], back[1 << 16];
-    static float y[1 << 16];
+    uint16_t *x = array_new(1 << 16, dtype), *back = array_new(1 << 16, dtype);
+    float *y = array_new(1 << 16, SHARD_FLOAT32);
     for (int i = 0; i < 1 << 16; i++)
         x[i] = (uint16_t)i;
     for (int set = 0; (device = kernel_device(set)); set++) {
@@ -117,8 +124,9 @@ START_TEST(narrows_to_nearest)
     uint16_t infinity = dtype == SHARD_BFLOAT16 ? 0x7f80 : 0x7c00;
     shard_device *device;
     enum { PER = 5 };
-    static float x[PER << 15];
-    static uint16_t y[PER << 15], want[PER << 15];
+    float *x = array_new(PER << 15, SHARD_FLOAT32);
+    uint16_t *y = array_new(PER << 15, dtype);
+    static uint16_t want[PER << 15];
     int64_t n = 0;
     for (int bits = 0; bits < infinity; bits++) {
         double low = meaning((uint16_t)bits, dtype), high = meaning((uint16_t)(bits + 1), dtype);

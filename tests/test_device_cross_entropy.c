@@ -223,9 +223,11 @@ END_TEST
 START_TEST(ignores_nan)
 {
     enum { COLS = 3 };
-    float x[2 * COLS] = {NAN, INFINITY, 1, 1, 2, 3}, dx[2 * COLS];
-    int64_t target[] = {IGNORE, 1};
-    double lse[] = {NAN, 3.4076059644443804}, b[] = {0, 1}, scale[] = {1, 1};
+    float *x = array_of(2 * COLS, SHARD_FLOAT32, (const float[]){NAN, INFINITY, 1, 1, 2, 3});
+    float *dx = array_new(2 * COLS, SHARD_FLOAT32);
+    int64_t *target = array_of(2, SHARD_INT64, (const int64_t[]){IGNORE, 1});
+    double *lse = array_of(2, SHARD_FLOAT64, (const double[]){NAN, 3.4076059644443804});
+    double *b = array_of(2, SHARD_FLOAT64, (const double[]){0, 1}), *scale = array_of(2, SHARD_FLOAT64, (const double[]){1, 1});
     shard_cross_entropy_shape shape = {.rows = 2, .cols = COLS, .classes = COLS, .ignore_index = IGNORE};
     shard_device *device;
     for (int set = 0; (device = kernel_device(set)); set++) {
@@ -293,17 +295,18 @@ START_TEST(split_loss)
     enum { CLASSES = 400003 };
     shard_device *device;
     float *x = array_noise(CLASSES, SHARD_FLOAT32, 1, -10, 10);
-    int64_t target = 123456;
+    int64_t *target = array_of(1, SHARD_INT64, &(int64_t){123456});
+    double(*parts)[SHARD_CE_STATS] = array_new(4 * SHARD_CE_STATS, SHARD_FLOAT64);
     for (int set = 0; (device = kernel_device(set)); set++) {
         double loss[2];
         for (int form = 0; form < 2; form++) {
-            double parts[4][SHARD_CE_STATS], max = -INFINITY, sum = 0, a = 0, b = 0;
+            double max = -INFINITY, sum = 0, a = 0, b = 0;
             int count = form ? 4 : 1;
             for (int k = 0; k < count; k++) {
                 int64_t first = (int64_t)CLASSES * k / count, end = (int64_t)CLASSES * (k + 1) / count;
                 shard_cross_entropy_shape shape = {
                     .rows = 1, .cols = end - first, .col0 = first, .classes = CLASSES, .ignore_index = IGNORE, .smoothing = 0.1};
-                RUN(device, cross_entropy_stats, &shape, x + first, &target, NULL, NULL, parts[k], SHARD_FLOAT32);
+                RUN(device, cross_entropy_stats, &shape, x + first, target, NULL, NULL, parts[k], SHARD_FLOAT32);
                 max = fmax(max, parts[k][SHARD_CE_MAX]);
             }
             for (int k = 0; k < count; k++) {

@@ -71,6 +71,13 @@ void array_free(void *array, int64_t n, shard_dtype dtype)
         tested_device()->ops->release(tested_device(), array, (size_t)(n ? n : 1) * shard_dtype_size(dtype));
 }
 
+void *array_of(int64_t n, shard_dtype dtype, const void *elements)
+{
+    void *array = array_new(n, dtype);
+    memcpy(array, elements, (size_t)n * shard_dtype_size(dtype));
+    return array;
+}
+
 double array_get(const void *array, int64_t i, shard_dtype dtype)
 {
     switch (dtype) {

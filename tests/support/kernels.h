@@ -37,6 +37,9 @@ extern const shard_dtype float_dtypes[4];
 void *array_new(int64_t n, shard_dtype);
 void array_free(void *array, int64_t n, shard_dtype);
 
+/* A new array with these elements, which are of the array's type. */
+void *array_of(int64_t n, shard_dtype, const void *elements);
+
 /* Element i as a number, and a number, rounded once, as element i. */
 double array_get(const void *array, int64_t i, shard_dtype);
 void array_put(void *array, int64_t i, shard_dtype, double value);

@@ -47,7 +47,7 @@ namespace emulation {
 /* A kernel with its arguments, taken at the launch. */
 struct Kernel {
     const void *function = nullptr;
-    std::vector<const void *> pointers; /* those of its arguments that are */
+    std::vector<const void *> words; /* of its arguments: pointers, or what in a struct may be one */
     virtual void run_thread() const = 0;
     virtual ~Kernel() = default;
 };
@@ -64,7 +64,12 @@ template <class... Parameters> struct KernelCall final : Kernel {
     template <class T> void note(const T &argument)
     {
         if constexpr (std::is_pointer_v<T>)
-            pointers.push_back((const void *)argument);
+            words.push_back((const void *)argument);
+        else if constexpr (std::is_class_v<T> && alignof(T) % sizeof(void *) == 0) {
+            size_t count = words.size();
+            words.resize(count + sizeof argument / sizeof(void *));
+            memcpy((void *)(words.data() + count), (const void *)&argument, sizeof argument);
+        }
     }
     void run_thread() const override { std::apply(kernel, arguments); }
 };

@@ -83,7 +83,8 @@ struct OpenMemory {
     OpenMemory();
     ~OpenMemory();
 };
-/* In queued work: the ends of all allocations are untouched; a kernel's pointer may be its argument. */
+/* In queued work: the ends of all allocations are untouched; a word of a kernel's arguments, if it
+ * is a pointer, is to memory that the device reaches. */
 void check_guards();
 void check_pointer(const void *pointer);
 /* Gives memory beyond the pools' thresholds back, as a wait does. */

@@ -277,8 +277,8 @@ static void run_block()
 static void run_kernel(const Kernel &kernel, dim3 grid, dim3 size)
 {
     set_running("kernel", kernel.function);
-    for (const void *pointer : kernel.pointers)
-        check_pointer(pointer);
+    for (const void *word : kernel.words)
+        check_pointer(word);
     unsigned threads = size.x * size.y * size.z;
     set_fiber_function(run_threads);
     block.kernel = &kernel;

@@ -34,7 +34,7 @@
 
 using namespace emulation;
 
-enum { ALIGN = 256, GUARD = 256, FRESH = 0xff /* NaN in every type */ };
+enum { ALIGN = 256, GUARD = 256, HUGE = 2 << 20, FRESH = 0xff /* NaN in every type */ };
 enum Kind { FREE, USED, FREED /* in a stream's order */ };
 
 struct Block {
@@ -95,10 +95,12 @@ static Arena &arena_of(int device)
         arena = std::make_unique<Arena>();
         arena->pool.device = device;
         arena->limit = memory_limit();
-        arena->extent = arena->limit * 2 + (1u << 20); /* twice, for memory in pieces */
-        arena->base = (char *)mmap(nullptr, arena->extent, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-        if (arena->base == MAP_FAILED)
+        arena->extent = arena->limit / HUGE * HUGE * 2 + HUGE; /* twice, for memory in pieces */
+        char *memory = (char *)mmap(nullptr, arena->extent + HUGE, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+        if (memory == MAP_FAILED)
             die("no addresses for %zu bytes of device memory", arena->extent);
+        arena->base = (char *)(((uintptr_t)memory + HUGE - 1) / HUGE * HUGE);
+        madvise(arena->base, arena->extent, MADV_HUGEPAGE); /* large pages are opened and closed fast */
     }
     return *arena;
 }
@@ -111,23 +113,30 @@ static Arena *find_arena(const void *memory)
     return nullptr;
 }
 
-static void protect(int protection)
+static void protect(const Arena &arena, int protection)
+{
+    size_t used = (arena.high + HUGE - 1) / HUGE * HUGE;
+    if (used && mprotect(arena.base, used, protection) != 0)
+        die("mprotect of device memory failed");
+}
+
+static void protect_all(int protection)
 {
     for (auto &arena : arenas)
-        if (arena && arena->high && mprotect(arena->base, arena->high, protection) != 0)
-            die("mprotect of device memory failed");
+        if (arena)
+            protect(*arena, protection);
 }
 
 OpenMemory::OpenMemory()
 {
     if (opened++ == 0)
-        protect(PROT_READ | PROT_WRITE);
+        protect_all(PROT_READ | PROT_WRITE);
 }
 
 OpenMemory::~OpenMemory()
 {
     if (--opened == 0)
-        protect(PROT_NONE);
+        protect_all(PROT_NONE);
 }
 
 /* The entry of a map by address that holds the address, its end included. */
@@ -224,8 +233,8 @@ static char *take(Arena &arena, size_t bytes, const std::shared_ptr<Stream> &str
             return nullptr;
         block = arena.blocks.emplace(arena.base + arena.high, Block{size, 0, FREE, false, {}}).first;
         arena.high += size;
-        if (opened && mprotect(block->first, size, PROT_READ | PROT_WRITE) != 0)
-            die("mprotect of device memory failed");
+        if (opened)
+            protect(arena, PROT_READ | PROT_WRITE);
     } else if (arena.plain + arena.pool.used + size > arena.limit)
         return nullptr;
     if (block->second.kind == FREED)
@@ -350,11 +359,10 @@ void check_range(const void *memory, size_t bytes)
             (const char *)memory - life->first, life->second);
 }
 
-/* It may also be NULL, or the end of an array: what a kernel does not follow. */
+/* A number, the end of an array: what a kernel does not follow is right. Any other is
+ * taken for a pointer if there is memory. */
 void check_pointer(const void *pointer)
 {
-    if (!pointer)
-        return;
     if (Arena *arena = find_arena(pointer)) {
         auto life = find_holder(arena->alive, pointer);
         if (life == arena->alive.end() || (const char *)pointer > life->first + life->second)
@@ -362,7 +370,11 @@ void check_pointer(const void *pointer)
         return;
     }
     auto range = find_holder(pinned, pointer);
-    if (range == pinned.end() || (const char *)pointer > range->first + range->second.size)
+    if (range != pinned.end() && (const char *)pointer <= range->first + range->second.size)
+        return;
+    unsigned char resident;
+    void *page = (void *)((uintptr_t)pointer & ~(uintptr_t)4095);
+    if ((uintptr_t)pointer >= 1 << 20 && (uintptr_t)pointer < (uintptr_t)1 << 47 && mincore(page, 1, &resident) == 0)
         die("%s takes a pointer %p to memory that is the host's alone", running().c_str(), pointer);
 }
 
