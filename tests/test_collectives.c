@@ -174,6 +174,22 @@ static void notices_shapes(shard_group *world, void *context)
     }
 }
 
+/* Nothing is left behind where there is no memory, also without a scope (the sanitizers look). */
+static void lacks_memory(shard_group *world, void *context)
+{
+    (void)context;
+    shard_tensor *x = shard_zeros(SHARD_SHAPE(INT64_C(1) << 45));
+    ck_assert_ptr_null(shard_reduce(x, world));
+    check_error(SHARD_ERROR_MEMORY, "rank 0: *no memory for 140737488355328 bytes*");
+    shard_release(x);
+}
+
+START_TEST(test_lacks_memory)
+{
+    run_job(2, lacks_memory, NULL);
+}
+END_TEST
+
 #define RANKS_TEST(test, body) \
     START_TEST(test)           \
     {                          \
@@ -206,5 +222,6 @@ int main(void)
     add_ranks_test(tcase, test_reduce);
     add_ranks_test(tcase, test_copy);
     tcase_add_test(tcase, test_shapes_that_differ);
+    tcase_add_test(tcase, test_lacks_memory);
     return test_run(suite);
 }

@@ -68,7 +68,7 @@ shard_tensor *shard_reduce(shard_tensor *x, shard_group *group)
     shard_tensor *y = shard_tensor_make(x->shape, x->dtype, shard_device_of(x));
     void *memory[2];
     if (!y || !shard_load(SHARD_INPUTS(x, y), memory))
-        return shard_leave(group);
+        return shard_result(y, shard_group_fail(group));
     SHARD_RUN(x, axpby, shard_numel(x), 1.0, memory[0], 0.0, memory[1], x->dtype);
     y = shard_result(y, shard_group_all_reduce(group, shard_device_of(y), memory[1], shard_numel(y), y->dtype, SHARD_SUM));
     shard_record(&reduce_type, y, SHARD_INPUTS(x), 0);
