@@ -153,8 +153,8 @@ SHARD_API shard_status shard_module_add_child(shard_module *module, const char *
 
 /* By name, NULL with an error if there is none: look children up when they are
  * used, since a conversion may replace them. shard_module_tensor finds parameters
- * and buffers; one added as absent (a linear without bias) is NULL without an error
- * by shard_module_optional. */
+ * and buffers, shard_module_optional those that a module may be without (a bias): NULL,
+ * without an error, if none of that name was added. */
 SHARD_API shard_module *shard_module_child(const shard_module *module, const char *name);
 SHARD_API shard_tensor *shard_module_tensor(const shard_module *module, const char *name);
 SHARD_API shard_tensor *shard_module_optional(const shard_module *module, const char *name);

@@ -118,7 +118,8 @@ SHARD_API void shard_set_requires_grad(shard_tensor *leaf, bool requires_grad);
 /* The gradient that backward has accumulated in a leaf; NULL if there is none.
  * Belongs to the leaf. */
 SHARD_API shard_tensor *shard_grad(shard_tensor *leaf);
-/* The group over whose ranks a parameter is replicated; NULL is the world. */
+/* The group over whose ranks a parameter is replicated. NULL is the world, or, for a
+ * parameter that is split, this rank alone: no one else is known to have its part. */
 SHARD_API shard_group *shard_replica_group(const shard_tensor *parameter);
 SHARD_API void shard_set_replica_group(shard_tensor *parameter, shard_group *group);
 

@@ -4,7 +4,7 @@
  * An operation computes its result, then records itself:
  *
  *     shard_tensor *y = shard_tensor_like(x);
- *     if (!y || SHARD_LAUNCH(...) != SHARD_OK)
+ *     if (!y || SHARD_RUN(x, ...) != SHARD_OK)
  *         return shard_release(y), NULL;
  *     shard_node *node = shard_record(&relu_type, y, SHARD_INPUTS(x), 0);
  *     shard_save_for_backward(node, 0, y);

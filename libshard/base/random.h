@@ -42,7 +42,8 @@ SHARD_KERNEL shard_philox shard_philox_block(shard_draw draw, uint64_t block)
     return words;
 }
 
-/* In [0, 1), 24 bits, for element `index` of the whole tensor. */
+/* In [0, 1), 24 bits, for element `index` of the whole tensor. The definition, one element
+ * at a time, to which tests hold the kernels, that make whole blocks. */
 SHARD_KERNEL float shard_uniform_at(shard_draw draw, uint64_t index)
 {
     shard_philox words = shard_philox_block(draw, index >> 2);
@@ -94,7 +95,7 @@ SHARD_KERNEL void shard_normal_pair(uint32_t first, uint32_t second, float pair[
     pair[1] = radius * (quarter & 2 ? -y : y);
 }
 
-/* Standard normal, for element `index` of the whole tensor. */
+/* Standard normal, for element `index` of the whole tensor; a definition for tests too. */
 SHARD_KERNEL float shard_normal_at(shard_draw draw, uint64_t index)
 {
     shard_philox words = shard_philox_block(draw, index >> 2);
