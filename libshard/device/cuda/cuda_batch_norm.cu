@@ -1,0 +1,377 @@
+/*
+ * Batch norm over [rows, channels]. Sums, means and deviations are double. So that
+ * float keeps what it can of x - mean, the mean is split in its float value,
+ * subtracted first, and the rest, which goes into the constant term.
+ */
+#include "device/cuda/columns.cuh"
+
+using namespace shard;
+
+/* Calls body(T(), N): N channels in one access where all arrays (NULL counts) and each row are aligned, else one. */
+template <class Body, class... Pointers>
+static shard_status by_channels(shard_dtype dtype, int64_t channels, Body &&body, Pointers... pointers)
+{
+    return by_float(dtype, [&](auto t) {
+        using T = decltype(t);
+        if (channels % Pack<T>::SIZE == 0 && aligned16(pointers...))
+            return body(t, std::integral_constant<int, Pack<T>::SIZE>());
+        return body(t, std::integral_constant<int, 1>());
+    });
+}
+
+/* ---- sums ---- */
+
+/* Of d and d^2, d = x - shift. */
+template <class T, int N> struct BatchNormSums {
+    enum { AHEAD = 4 };
+    struct Terms {
+        double shift[N];
+    };
+    struct Item {
+        Pack<T, N> x;
+    };
+    const T *x;
+    const double *shift;
+    int64_t channels;
+    double *sums;
+
+    __device__ Terms terms(int64_t channel) const
+    {
+        Terms t;
+        for (int k = 0; k < N; k++)
+            t.shift[k] = shift ? shift[channel + k] : 0;
+        return t;
+    }
+    __device__ Item load(int64_t row, int64_t channel) const
+    {
+        return Item{load_pack<T, N>(x + row * channels + channel)};
+    }
+    __device__ void take(const Item &item, const Terms &t, int64_t, int64_t, double (&sum)[SUMS][N]) const
+    {
+        for (int k = 0; k < N; k++) {
+            double d = (double)to_real(item.x.value[k]) - t.shift[k];
+            sum[0][k] += d;
+            sum[1][k] = fma(d, d, sum[1][k]);
+        }
+    }
+    __device__ void store(int64_t channel, const double *sum) const
+    {
+        sums[channel] = sum[0];
+        sums[channels + channel] = sum[1];
+    }
+};
+
+shard_status shard_cuda_batch_norm_sums(shard_device *device, int64_t rows, int64_t channels, const void *x, const double *shift,
+                                        double *sums, shard_dtype dtype)
+{
+    if (channels == 0)
+        return SHARD_OK;
+    return by_channels(
+        dtype, channels,
+        [&](auto t, auto n) {
+            using T = decltype(t);
+            return run_sums<n()>(device, BatchNormSums<T, n()>{(const T *)x, shift, channels, sums}, rows, channels);
+        },
+        x);
+}
+
+/* x, dy and y of some channels of a row; dy counts where y is positive, or everywhere without y. */
+template <class T, int N> struct BatchNormItem {
+    Pack<T, N> x, dy, y;
+    __device__ BatchNormItem()
+    {
+    }
+    __device__ BatchNormItem(const T *x_, const T *dy_, const T *y_, int64_t at)
+        : x(load_pack<T, N>(x_ + at)), dy(load_pack<T, N>(dy_ + at))
+    {
+        if (y_)
+            y = load_pack<T, N>(y_ + at);
+    }
+    __device__ Real<T> gradient(bool relu, int k) const
+    {
+        return relu && !(to_real(y.value[k]) > 0) ? 0 : to_real(dy.value[k]);
+    }
+};
+
+/* Of dz and dz (x - mean) rstd. */
+template <class T, int N> struct BatchNormGradientSums {
+    enum { AHEAD = 2 };
+    using Item = BatchNormItem<T, N>;
+    struct Terms {
+        double mean[N];
+    };
+    const T *x, *y, *dy;
+    const double *mean, *rstd;
+    int64_t channels;
+    double *sums;
+
+    __device__ Terms terms(int64_t channel) const
+    {
+        Terms t;
+        for (int k = 0; k < N; k++)
+            t.mean[k] = mean[channel + k];
+        return t;
+    }
+    __device__ Item load(int64_t row, int64_t channel) const
+    {
+        return Item(x, dy, y, row * channels + channel);
+    }
+    __device__ void take(const Item &item, const Terms &t, int64_t, int64_t, double (&sum)[SUMS][N]) const
+    {
+        for (int k = 0; k < N; k++) {
+            double dz = (double)item.gradient(y != NULL, k);
+            sum[0][k] += dz;
+            sum[1][k] = fma(dz, (double)to_real(item.x.value[k]) - t.mean[k], sum[1][k]);
+        }
+    }
+    __device__ void store(int64_t channel, const double *sum) const
+    {
+        sums[channel] = sum[0];
+        sums[channels + channel] = sum[1] * rstd[channel];
+    }
+};
+
+shard_status shard_cuda_batch_norm_backward_sums(shard_device *device, int64_t rows, int64_t channels, const void *x,
+                                                 const void *y, const void *dy, const double *mean, const double *rstd,
+                                                 double *sums, shard_dtype dtype)
+{
+    if (channels == 0)
+        return SHARD_OK;
+    return by_channels(
+        dtype, channels,
+        [&](auto t, auto n) {
+            using T = decltype(t);
+            return run_sums<n()>(
+                device, BatchNormGradientSums<T, n()>{(const T *)x, (const T *)y, (const T *)dy, mean, rstd, channels, sums},
+                rows, channels);
+        },
+        x, y, dy);
+}
+
+/* ---- from sums to statistics, a thread for each channel ---- */
+
+static __device__ inline int64_t own_channel()
+{
+    return (int64_t)blockIdx.x * BLOCK + threadIdx.x;
+}
+
+static __global__ void unshift(double rows, int64_t channels, const double *shift, double *sums)
+{
+    int64_t c = own_channel();
+    if (c >= channels)
+        return;
+    double off = sums[c] / rows, mean = shift[c] + off;
+    sums[channels + c] = sums[channels + c] - rows * off * off + rows * mean * mean;
+    sums[c] = rows * mean;
+}
+
+shard_status shard_cuda_batch_norm_unshift(shard_device *device, int64_t rows, int64_t channels, const double *shift,
+                                           double *sums)
+{
+    if (rows == 0 || channels == 0 || !shift)
+        return SHARD_OK;
+    return launch(device, unshift, (unsigned)divide_up(channels, BLOCK), BLOCK, (double)rows, channels, shift, sums);
+}
+
+/* running = (1 - momentum) running + momentum now. */
+template <class R> static __device__ inline void follow(double momentum, double now, R *running)
+{
+    *running = (R)((1 - momentum) * (double)*running + momentum * now);
+}
+
+template <class R>
+static __global__ void statistics(int64_t channels, double count, const double *shift, const double *sums, double eps,
+                                  double momentum, R *running_mean, R *running_var, double *mean, double *rstd)
+{
+    int64_t c = own_channel();
+    if (c >= channels)
+        return;
+    double off = count > 0 ? sums[c] / count : 0; /* of the mean from the shift */
+    double squares = count > 0 ? sums[channels + c] - count * off * off : 0;
+    squares = squares < 0 ? 0 : squares;
+    double now = (shift ? shift[c] : 0) + off;
+    mean[c] = now;
+    rstd[c] = 1 / sqrt((count > 0 ? squares / count : 0) + eps);
+    if (running_mean && count > 0) {
+        follow(momentum, now, &running_mean[c]);
+        follow(momentum, squares / (count - 1), &running_var[c]);
+    }
+}
+
+shard_status shard_cuda_batch_norm_statistics(shard_device *device, int64_t channels, double count, const double *shift,
+                                              const double *sums, double eps, double momentum, void *running_mean,
+                                              void *running_var, double *mean, double *rstd, shard_dtype dtype)
+{
+    if (channels == 0)
+        return SHARD_OK;
+    return by_float(dtype, [&](auto t) {
+        using R = Real<decltype(t)>;
+        return launch(device, statistics<R>, (unsigned)divide_up(channels, BLOCK), BLOCK, channels, count, shift, sums, eps,
+                      momentum, (R *)running_mean, (R *)running_var, mean, rstd);
+    });
+}
+
+template <class R>
+static __global__ void recall(int64_t channels, const R *running_mean, const R *running_var, double eps, double *mean,
+                              double *rstd)
+{
+    int64_t c = own_channel();
+    if (c >= channels)
+        return;
+    mean[c] = (double)running_mean[c];
+    rstd[c] = 1 / sqrt((double)running_var[c] + eps);
+}
+
+shard_status shard_cuda_batch_norm_recall(shard_device *device, int64_t channels, const void *running_mean,
+                                          const void *running_var, double eps, double *mean, double *rstd, shard_dtype dtype)
+{
+    if (channels == 0)
+        return SHARD_OK;
+    return by_float(dtype, [&](auto t) {
+        using R = Real<decltype(t)>;
+        return launch(device, recall<R>, (unsigned)divide_up(channels, BLOCK), BLOCK, channels, (const R *)running_mean,
+                      (const R *)running_var, eps, mean, rstd);
+    });
+}
+
+/* ---- forward ---- */
+
+/* y = scale * (x - center) + offset + residual. */
+template <class T, int N> struct BatchNormForward {
+    enum { AHEAD = 4 };
+    using R = Real<T>;
+    struct Terms {
+        R center[N], scale[N], offset[N];
+    };
+    struct Item {
+        Pack<T, N> x, residual;
+    };
+    const T *x, *residual;
+    const double *mean, *rstd;
+    const R *gamma, *beta;
+    int64_t channels;
+    bool relu;
+    T *y;
+
+    __device__ Terms terms(int64_t channel) const
+    {
+        Terms t;
+        for (int k = 0; k < N; k++) {
+            int64_t c = channel + k;
+            double factor = (gamma ? (double)gamma[c] : 1) * rstd[c];
+            t.center[k] = (R)mean[c];
+            t.scale[k] = (R)factor;
+            t.offset[k] = (R)((beta ? (double)beta[c] : 0) + ((double)t.center[k] - mean[c]) * factor);
+        }
+        return t;
+    }
+    __device__ Item load(int64_t row, int64_t channel) const
+    {
+        Item item = {};
+        item.x = load_pack<T, N>(x + row * channels + channel);
+        if (residual)
+            item.residual = load_pack<T, N>(residual + row * channels + channel);
+        return item;
+    }
+    __device__ void take(const Item &item, const Terms &t, int64_t row, int64_t channel) const
+    {
+        Pack<T, N> out;
+        R lowest = relu ? (R)0 : (R)-INFINITY;
+        for (int k = 0; k < N; k++) {
+            R value = t.scale[k] * (to_real(item.x.value[k]) - t.center[k]) + t.offset[k];
+            if (residual)
+                value += to_real(item.residual.value[k]);
+            out.value[k] = round_to<T>(lowest > value ? lowest : value);
+        }
+        store_pack(y + row * channels + channel, out);
+    }
+};
+
+shard_status shard_cuda_batch_norm(shard_device *device, int64_t rows, int64_t channels, const void *x, const double *mean,
+                                   const double *rstd, const void *gamma, const void *beta, const void *residual, bool relu,
+                                   void *y, shard_dtype dtype)
+{
+    if (rows == 0 || channels == 0)
+        return SHARD_OK;
+    return by_channels(
+        dtype, channels,
+        [&](auto t, auto n) {
+            using T = decltype(t);
+            using R = Real<T>;
+            return run_map<n()>(device,
+                                BatchNormForward<T, n()>{(const T *)x, (const T *)residual, mean, rstd, (const R *)gamma,
+                                                         (const R *)beta, channels, relu, (T *)y},
+                                rows, channels);
+        },
+        x, residual, y);
+}
+
+/* ---- backward ---- */
+
+/* dx = scale * (dz - offset - (x - center) * slope), dresidual = dz. */
+template <class T, int N> struct BatchNormBackward {
+    enum { AHEAD = 2 };
+    using R = Real<T>;
+    using Item = BatchNormItem<T, N>;
+    struct Terms {
+        R center[N], scale[N], offset[N], slope[N];
+    };
+    const T *x, *y, *dy;
+    const double *mean, *rstd;
+    const R *gamma;
+    const double *sums;
+    double count;
+    int64_t channels;
+    T *dx, *dresidual;
+
+    __device__ Terms terms(int64_t channel) const
+    {
+        Terms t;
+        for (int k = 0; k < N; k++) {
+            int64_t c = channel + k;
+            double correlation = count > 0 ? rstd[c] * sums[channels + c] / count : 0;
+            t.center[k] = (R)mean[c];
+            t.scale[k] = (R)((gamma ? (double)gamma[c] : 1) * rstd[c]);
+            t.offset[k] = (R)((count > 0 ? sums[c] / count : 0) + ((double)t.center[k] - mean[c]) * correlation);
+            t.slope[k] = (R)correlation;
+        }
+        return t;
+    }
+    __device__ Item load(int64_t row, int64_t channel) const
+    {
+        return Item(x, dy, y, row * channels + channel);
+    }
+    __device__ void take(const Item &item, const Terms &t, int64_t row, int64_t channel) const
+    {
+        Pack<T, N> out, dz;
+        for (int k = 0; k < N; k++) {
+            R gradient = item.gradient(y != NULL, k);
+            dz.value[k] = round_to<T>(gradient);
+            out.value[k] =
+                round_to<T>(t.scale[k] * (gradient - t.offset[k] - (to_real(item.x.value[k]) - t.center[k]) * t.slope[k]));
+        }
+        if (dresidual)
+            store_pack(dresidual + row * channels + channel, dz);
+        if (dx)
+            store_pack(dx + row * channels + channel, out);
+    }
+};
+
+shard_status shard_cuda_batch_norm_backward(shard_device *device, int64_t rows, int64_t channels, const void *x, const void *y,
+                                            const void *dy, const double *mean, const double *rstd, const void *gamma,
+                                            const double *sums, double count, void *dx, void *dresidual, shard_dtype dtype)
+{
+    if (rows == 0 || channels == 0)
+        return SHARD_OK;
+    return by_channels(
+        dtype, channels,
+        [&](auto t, auto n) {
+            using T = decltype(t);
+            using R = Real<T>;
+            return run_map<n()>(device,
+                                BatchNormBackward<T, n()>{(const T *)x, (const T *)y, (const T *)dy, mean, rstd, (const R *)gamma,
+                                                          sums, count, channels, (T *)dx, (T *)dresidual},
+                                rows, channels);
+        },
+        x, y, dy, dx, dresidual);
+}

@@ -1,0 +1,298 @@
+/*
+ * Cross-entropy over a part of the columns: one pass over the logits for the
+ * statistics, one for the gradient, which may take their place.
+ *
+ * A row's q is a constant `spread`, or keep * probability + spread, times the columns'
+ * weights; a label adds `keep` times its weight at the target. The statistics of
+ * pieces of a row are joined by a second kernel, in an order that depends on the
+ * shape alone, which adds what the label does.
+ */
+#include "device/cuda/exp_sum.cuh"
+
+using namespace shard;
+
+/* What the columns of a row have in q: nothing, the same, or each its own. */
+enum { NO_TARGETS, SAME_TARGETS, OWN_TARGETS };
+
+template <class T> struct Loss {
+    const T *x, *probability, *weight;
+    const int64_t *target;
+    int64_t col0, ignore_index;
+    double keep, spread;
+    bool packed;
+
+    __device__ bool ignores(int64_t row) const
+    {
+        return target && target[row] == ignore_index;
+    }
+    /* The column of the target's logit in this part, -1 if it has none here. */
+    __device__ int64_t own_target(int64_t row, int64_t cols) const
+    {
+        if (!target || ignores(row))
+            return -1;
+        int64_t column = target[row] - col0;
+        return column >= 0 && column < cols ? column : -1;
+    }
+    __device__ Real<T> weight_of(int64_t column) const
+    {
+        return weight ? to_real(weight[column]) : 1;
+    }
+};
+
+/* ---- statistics ---- */
+
+/* Of a piece: the exponentials are relative to its maximum. */
+struct LossPart {
+    double max, sum, a, b;
+};
+
+/* Adds q x and q of N elements from a column on. */
+template <class T, int N>
+static __device__ inline void add_targets(const Loss<T> &l, const Real<T> *x, const T *probability, int64_t column, double *a,
+                                          double *b)
+{
+#pragma unroll
+    for (int j = 0; j < N; j++) {
+        double q = probability ? l.keep * (double)to_real(probability[j]) + l.spread : l.spread;
+        q *= (double)l.weight_of(column + j);
+        *a += q * (double)x[j];
+        *b += q;
+    }
+}
+
+template <class T, int LANES, int TARGETS> static __global__ void sum_parts(Loss<T> l, Rows shape, LossPart *parts)
+{
+    using R = Real<T>;
+    Team<LANES> team;
+    for (int64_t index = team.index; index < shape.rows * shape.pieces; index += team.step) {
+        int64_t row = index / shape.pieces, start = index % shape.pieces * shape.width;
+        int64_t count = shape.cols - start < shape.width ? shape.cols - start : shape.width, from = row * shape.cols + start;
+        const T *x = l.x + from, *probability = l.probability ? l.probability + from : NULL;
+        ExpSum<R> e;
+        double a = 0, b = 0;
+        walk(
+            Cut<T>(x, count, l.packed), team.lane, LANES,
+            [&](auto &first) {
+                enum { COUNT = sizeof first / sizeof *first, SIZE = Pack<T>::SIZE };
+                R value[COUNT * SIZE];
+                load_batch<T, COUNT>(x, first, value);
+                e.add(value);
+#pragma unroll
+                for (int k = 0; k < (TARGETS == OWN_TARGETS ? COUNT : 0); k++) {
+                    Pack<T> pack = {};
+                    if (probability)
+                        pack = load_pack(probability + first[k]);
+                    add_targets<T, SIZE>(l, value + k * SIZE, probability ? pack.value : NULL, start + first[k], &a, &b);
+                }
+#pragma unroll
+                for (int k = 0; k < (TARGETS == SAME_TARGETS ? COUNT * SIZE : 0); k++)
+                    a += (double)value[k];
+            },
+            [&](int64_t i) {
+                R value[1] = {to_real(x[i])};
+                e.add(value);
+                if (TARGETS == OWN_TARGETS)
+                    add_targets<T, 1>(l, value, probability ? probability + i : NULL, start + i, &a, &b);
+                if (TARGETS == SAME_TARGETS)
+                    a += (double)value[0];
+            });
+        R max = team_reduce<LANES, Maximum>(e.max);
+        double sum = team_reduce<LANES, Sum>(e.relative_to(max));
+        if (TARGETS != NO_TARGETS)
+            a = team_reduce<LANES, Sum>(a);
+        if (TARGETS == OWN_TARGETS)
+            b = team_reduce<LANES, Sum>(b);
+        if (TARGETS == SAME_TARGETS) {
+            a *= l.spread;
+            b = l.spread * (double)count;
+        }
+        if (team.lane == 0)
+            parts[index] = LossPart{(double)max, sum, a, b};
+    }
+}
+
+/* The sum of a piece relative to the row's maximum. */
+static __device__ inline double rescaled(const LossPart &part, double max)
+{
+    return part.max == max ? part.sum : part.sum * exp(part.max - max);
+}
+
+/* A warp joins the pieces of a row. */
+template <class T> static __global__ void join_parts(Loss<T> l, Rows shape, const LossPart *parts, double *stats)
+{
+    Team<WARP> team;
+    for (int64_t row = team.index; row < shape.rows; row += team.step) {
+        const LossPart *piece = parts + row * shape.pieces;
+        double max = -INFINITY, sum = 0, a = 0, b = 0;
+        for (int64_t i = team.lane; i < shape.pieces; i += WARP)
+            max = fmax(max, piece[i].max);
+        max = warp_reduce<Maximum>(max);
+        for (int64_t i = team.lane; i < shape.pieces; i += WARP) {
+            sum += rescaled(piece[i], max);
+            a += piece[i].a;
+            b += piece[i].b;
+        }
+        sum = warp_reduce<Sum>(sum);
+        a = warp_reduce<Sum>(a);
+        b = warp_reduce<Sum>(b);
+        if (team.lane != 0)
+            continue;
+        bool ignored = l.ignores(row);
+        int64_t target = l.own_target(row, shape.cols);
+        double weight = target >= 0 ? (double)l.weight_of(target) : 0;
+        double *out = stats + row * SHARD_CE_STATS;
+        out[SHARD_CE_MAX] = max;
+        out[SHARD_CE_SUM] = sum;
+        out[SHARD_CE_A] = ignored ? 0 : a + (target >= 0 ? l.keep * weight * (double)to_real(l.x[row * shape.cols + target]) : 0);
+        out[SHARD_CE_B] = ignored ? 0 : b + l.keep * weight;
+        out[SHARD_CE_WEIGHT] = weight;
+    }
+}
+
+template <class T>
+static Loss<T> loss_of(const shard_cross_entropy_shape *shape, const void *x, const int64_t *target, const void *probability,
+                       const void *weight, const void *also)
+{
+    Loss<T> l = {};
+    l.x = (const T *)x;
+    l.probability = target ? NULL : (const T *)probability;
+    l.weight = (const T *)weight;
+    l.target = target;
+    l.col0 = shape->col0;
+    l.ignore_index = shape->ignore_index;
+    l.keep = 1 - shape->smoothing;
+    l.spread = shape->classes ? shape->smoothing / (double)shape->classes : 0;
+    l.packed = aligned_alike(l.x, l.probability) && aligned_alike(l.x, also);
+    return l;
+}
+
+/* Kernel<T, LANES, TARGETS> for these rows and this q, called by `call`. */
+#define BY_TARGETS(kernel, T, short, l, call)                                                                                    \
+    ((l).probability || ((l).spread != 0 && (l).weight)                                                                          \
+         ? ((short) ? call(kernel<T, WARP, OWN_TARGETS>) : call(kernel<T, BLOCK, OWN_TARGETS>))                                  \
+     : (l).spread != 0 ? ((short) ? call(kernel<T, WARP, SAME_TARGETS>) : call(kernel<T, BLOCK, SAME_TARGETS>))                  \
+                       : ((short) ? call(kernel<T, WARP, NO_TARGETS>) : call(kernel<T, BLOCK, NO_TARGETS>)))
+
+shard_status shard_cuda_cross_entropy_stats(shard_device *device, const shard_cross_entropy_shape *shape, const void *x,
+                                            const int64_t *target, const void *probability, const void *weight, double *stats,
+                                            shard_dtype dtype)
+{
+    if (shape->rows == 0)
+        return SHARD_OK;
+    Rows cut = cut_rows(device, shape->rows, shape->cols);
+    int64_t teams = cut.rows * cut.pieces;
+    size_t bytes = (size_t)teams * sizeof(LossPart);
+    LossPart *parts = (LossPart *)shard_cuda_scratch(device, bytes);
+    if (!parts)
+        return shard_last_status();
+    shard_status status = by_float(dtype, [&](auto t) {
+        using T = decltype(t);
+        Loss<T> l = loss_of<T>(shape, x, target, probability, weight, NULL);
+        bool few = short_rows(cut.cols, sizeof(T));
+        auto run = [&](auto kernel) {
+            return launch(device, kernel, team_blocks(teams, few ? WARP : BLOCK), BLOCK, l, cut, parts);
+        };
+        SHARD_TRY(BY_TARGETS(sum_parts, T, few, l, run));
+        return launch(device, join_parts<T>, team_blocks(cut.rows, WARP), BLOCK, l, cut, parts, stats);
+    });
+    shard_cuda_scratch_release(device, parts, bytes);
+    return status;
+}
+
+/* ---- gradient ---- */
+
+/* What a row's elements share: dx = factor * exp(x - center) - constant, and less at the target. */
+template <class R> struct RowGradient {
+    R factor, center, keep, spread;
+    int64_t target;
+};
+
+template <class T>
+static __device__ inline RowGradient<Real<T>> row_gradient(const Loss<T> &l, int64_t row, int64_t cols, double lse, double b,
+                                                           double scale)
+{
+    using R = Real<T>;
+    RowGradient<R> g;
+    g.center = (R)lse;
+    g.factor = (R)(scale * b * exp((double)g.center - lse));
+    g.keep = (R)(scale * l.keep);
+    g.spread = (R)(scale * l.spread);
+    g.target = l.own_target(row, cols);
+    return g;
+}
+
+template <class T, int TARGETS>
+static __device__ inline Real<T> gradient(const Loss<T> &l, const RowGradient<Real<T>> &g, Real<T> x, const T *probability,
+                                          int64_t column)
+{
+    Real<T> dx = g.factor * exp(x - g.center);
+    if (TARGETS == SAME_TARGETS)
+        dx -= g.spread;
+    if (TARGETS == OWN_TARGETS)
+        dx -= (probability ? g.keep * to_real(*probability) + g.spread : g.spread) * l.weight_of(column);
+    return dx;
+}
+
+template <class T, int LANES, int TARGETS>
+static __global__ void backward(Loss<T> l, Rows shape, const double *lse, const double *b, const double *scale, T *dx)
+{
+    using R = Real<T>;
+    Team<LANES> team;
+    for (int64_t index = team.index; index < shape.rows * shape.pieces; index += team.step) {
+        int64_t row = index / shape.pieces, start = index % shape.pieces * shape.width;
+        int64_t count = shape.cols - start < shape.width ? shape.cols - start : shape.width, from = row * shape.cols + start;
+        const T *x = l.x + from, *probability = l.probability ? l.probability + from : NULL;
+        T *out = dx + from;
+        bool ignored = l.ignores(row);
+        RowGradient<R> g = row_gradient(l, row, shape.cols, lse[row], b[row], scale[row]);
+        int64_t target = g.target - start;
+        walk(
+            Cut<T>(x, count, l.packed), team.lane, LANES,
+            [&](auto &first) {
+                enum { COUNT = sizeof first / sizeof *first, SIZE = Pack<T>::SIZE };
+                R value[COUNT * SIZE];
+                load_batch<T, COUNT>(x, first, value);
+#pragma unroll
+                for (int k = 0; k < COUNT; k++) {
+                    Pack<T> pack = {};
+                    if (TARGETS == OWN_TARGETS && probability)
+                        pack = load_pack(probability + first[k]);
+#pragma unroll
+                    for (int j = 0; j < SIZE; j++) {
+                        R *v = &value[k * SIZE + j];
+                        *v = gradient<T, TARGETS>(l, g, *v, probability ? &pack.value[j] : NULL, start + first[k] + j);
+                        *v = ignored ? 0 : *v;
+                    }
+                    if (target >= first[k] && target < first[k] + SIZE && g.target >= 0)
+#pragma unroll
+                        for (int j = 0; j < SIZE; j++)
+                            value[k * SIZE + j] -= target == first[k] + j ? g.keep * l.weight_of(g.target) : 0;
+                }
+                store_batch<T, COUNT>(out, first, value);
+            },
+            [&](int64_t i) {
+                R value = gradient<T, TARGETS>(l, g, to_real(x[i]), probability ? probability + i : NULL, start + i);
+                if (g.target >= 0 && target == i)
+                    value -= g.keep * l.weight_of(g.target);
+                out[i] = round_to<T>(ignored ? 0 : value);
+            });
+    }
+}
+
+shard_status shard_cuda_cross_entropy_backward(shard_device *device, const shard_cross_entropy_shape *shape, const void *x,
+                                               const int64_t *target, const void *probability, const void *weight,
+                                               const double *lse, const double *b, const double *scale, void *dx,
+                                               shard_dtype dtype)
+{
+    if (shape->rows == 0 || shape->cols == 0)
+        return SHARD_OK;
+    Rows cut = cut_rows(device, shape->rows, shape->cols);
+    return by_float(dtype, [&](auto t) {
+        using T = decltype(t);
+        Loss<T> l = loss_of<T>(shape, x, target, probability, weight, dx);
+        bool few = short_rows(cut.cols, sizeof(T));
+        unsigned blocks = team_blocks(cut.rows * cut.pieces, few ? WARP : BLOCK);
+        auto run = [&](auto kernel) { return launch(device, kernel, blocks, BLOCK, l, cut, lse, b, scale, (T *)dx); };
+        return BY_TARGETS(backward, T, few, l, run);
+    });
+}
