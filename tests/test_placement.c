@@ -371,7 +371,7 @@ static void check_rule(const rule *r, shard_group *world)
     for (int i = 0; i < r->inputs; i++) {
         double *gradient = read_doubles_of(shard_grad(whole[i]));
         check_part(r, "gradient", shard_grad(leaf[i]), gradient, r->shape[i], r->at[i], even_range(world, r->shape[i], r->at[i]),
-                   leaf[i]->grad_contribution);
+                   shard_grad(leaf[i])->contribution.count ? world : NULL);
         free(gradient);
     }
     free(values);

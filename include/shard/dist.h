@@ -48,12 +48,28 @@ SHARD_API void shard_mesh_destroy(shard_mesh *mesh);
 SHARD_API shard_group *shard_mesh_model_group(const shard_mesh *mesh);
 SHARD_API shard_group *shard_mesh_data_group(const shard_mesh *mesh);
 
-/* ---- collectives on tensors, with their adjoints; all collective over group ----
+/*
+ * ---- collectives on tensors, with their adjoints; all collective over group ----
  *
- * A group of one member (or NULL) gives the input itself back as a view. */
+ * A group of one member (or NULL) gives the input itself back as a view.
+ *
+ * What is gathered or summed is one and the same on every member from there on, and so
+ * is the loss. What members compute before it from rows, columns or summands of their
+ * own makes of a leaf's gradient a contribution: the gradient of that one loss is the
+ * sum over the group, of nested gathers over each of their groups. shard_data_parallel
+ * takes that sum; without it, shard_all_reduce(shard_grad(leaf), SHARD_SUM, group) does.
+ * A leaf that is used both before and after brings the latter's gradient in equal
+ * shares. The gradient of a leaf that is split over the group is its own part's and
+ * needs no sum.
+ *
+ * Groups that are gathered or summed over in one step have the same members or this
+ * rank alone in common, as a mesh's have; a gradient that would be of others is
+ * refused (UNSUPPORTED).
+ */
 
-/* x, unchanged. The gradient that comes back is PARTIAL: the sum over the group.
- * For the input of an own column-parallel layer. As torchshard's copy. */
+/* x, unchanged. The gradient that comes back is PARTIAL: the sum over the group of
+ * what the members' uses of it bring. For the input of an own column-parallel layer.
+ * As torchshard's copy. */
 SHARD_API shard_tensor *shard_copy(shard_tensor *x, shard_group *group);
 
 /* The own part of x, which is whole on every member, along dim (negative: from the
@@ -61,8 +77,8 @@ SHARD_API shard_tensor *shard_copy(shard_tensor *x, shard_group *group);
  * forward. As torchshard's scatter. */
 SHARD_API shard_tensor *shard_scatter(shard_tensor *x, int dim, shard_group *group);
 
-/* The sum of the members' x: whole. x is PARTIAL over group or unplaced. Adjoint:
- * the gradient as it is. As torchshard's reduce. */
+/* The sum of the members' x: whole. x is PARTIAL over group or unplaced, the own
+ * summand then. Adjoint: the gradient as it is. As torchshard's reduce. */
 SHARD_API shard_tensor *shard_reduce(shard_tensor *x, shard_group *group);
 
 /* The members' x one after the other along dim, which is the first or the last:
@@ -74,6 +90,8 @@ SHARD_API shard_tensor *shard_gather(shard_tensor *x, int dim, shard_group *grou
 
 /* ---- collectives on tensors in place, without gradients; collective over group ---- */
 
+/* Of a leaf's gradient, the SUM makes contributions over group, or over groups whose
+ * members are all in it, whole. */
 SHARD_API shard_status shard_all_reduce(shard_tensor *x, shard_reduce_op op, shard_group *group);
 SHARD_API shard_status shard_broadcast(shard_tensor *x, int root, shard_group *group);
 
@@ -85,10 +103,11 @@ SHARD_API shard_status shard_broadcast(shard_tensor *x, int root, shard_group *g
  * Parameters of one dtype and replica group are moved into one flat buffer, their
  * gradients into another; buckets of the latter are reduced as soon as backward
  * has filled them. The average is over replicas that saw different batches: where
- * a batch was gathered within a model group (shard_gather along 0), the members'
- * contributions to it are summed and the data groups' averaged, so that gradients
- * equal those of one process on the whole batch. As torch.nn.parallel.
- * DistributedDataParallel, which needs to be told what to leave out.
+ * rows were gathered, or losses summed, over a group (shard_gather, shard_reduce),
+ * the members' contributions are summed and what was not gathered is averaged, so that
+ * gradients equal those of one process on the whole batch. A parameter's replica group
+ * has all members of such a group or no other than this rank, else UNSUPPORTED. As
+ * torch.nn.parallel.DistributedDataParallel, which needs to be told what to leave out.
  */
 typedef struct shard_data_parallel shard_data_parallel;
 

@@ -115,8 +115,9 @@ SHARD_API double shard_item(shard_tensor *tensor);
 
 SHARD_API bool shard_requires_grad(const shard_tensor *tensor);
 SHARD_API void shard_set_requires_grad(shard_tensor *leaf, bool requires_grad);
-/* The gradient that backward has accumulated in a leaf; NULL if there is none.
- * Belongs to the leaf. */
+/* The gradient that backward has accumulated in a leaf; NULL if there is none. Placed
+ * as the leaf; below a gather or a sum over a group it is this rank's contribution, to
+ * be summed (shard/dist.h). Belongs to the leaf. */
 SHARD_API shard_tensor *shard_grad(shard_tensor *leaf);
 /* The group over whose ranks a parameter is replicated. NULL is the world, or, for a
  * parameter that is split, this rank alone: no one else is known to have its part. */

@@ -14,17 +14,16 @@
  * was, unless the operation says PARTIAL (the whole gradient is the sum over a
  * group, as for the input of a COLUMN linear). A PARTIAL gradient is summed
  * before the next node sees it, unless that node takes it as it is (the gather of
- * a batch: a reduce-scatter). A gradient that is split along the rows of a batch
- * stays so through operations on rows, and what it adds to a parameter is that
- * rank's contribution: shard_tensor.grad_contribution.
+ * a batch: a reduce-scatter). Beside its placement a gradient has the groups of
+ * which it is this rank's contribution: autograd/contribution.h.
  */
 #ifndef SHARD_AUTOGRAD_AUTOGRAD_H
 #define SHARD_AUTOGRAD_AUTOGRAD_H
 
 #include <shard/autograd.h>
 
+#include "autograd/contribution.h"
 #include "tensor/scope.h"
-#include "tensor/tensor.h"
 
 #define SHARD_NODE_INPUTS 4
 #define SHARD_NODE_SAVED 6
@@ -36,10 +35,14 @@ typedef struct shard_node_type {
     /* Sets dx[i], a tensor that it makes or dy itself, for each input i for which shard_wants(node, i). Runs in a scope of its own, with
      * nothing recorded. */
     shard_status (*backward)(shard_node *node, shard_tensor *dy, shard_tensor **dx);
-    /* backward takes a dy that is PARTIAL. */
+    /* backward takes a dy that is PARTIAL; that of a node with a group, over this
+     * group, or over one that crosses it where the input is unplaced. */
     bool takes_partial;
-    /* backward places every dx itself (a scatter, a gather). */
+    /* backward places every dx itself, and one that is whole is no contribution
+     * though dy is split (a scatter). */
     bool places_gradients;
+    /* backward sums dy over the node's group: all that comes is a summand (a copy). */
+    bool sums_gradient;
 } shard_node_type;
 
 /* Where an input's gradient goes, and what it looks like. */
@@ -63,6 +66,7 @@ struct shard_node {
     shard_tensor *saved[SHARD_NODE_SAVED];
     uint64_t saved_version[SHARD_NODE_SAVED];
     shard_placement placement; /* of its result */
+    shard_group *group;        /* over which the operation has made the result the same on every member, or NULL */
     shard_tensor *gradient;    /* with respect to its result, while backward runs */
     bool spent;                /* backward has freed what it saved */
     void *context;             /* the operation's own numbers */

@@ -109,32 +109,22 @@ static shard_tensor *make_own(shard_tensor *x)
         shard_tensor_drop(copy);
         copy = NULL;
     }
+    if (copy)
+        copy->contribution = x->contribution;
     shard_tensor_drop(x);
     return copy;
 }
 
-/* The group over which a gradient is to be summed once it has reached a
- * parameter: its rows are a part of the group's batch. */
-static shard_group *rows_group(const shard_tensor *gradient)
+/* sum = sum + x, where each brings to a sum over the other one's groups 1 / members of
+ * what counts in full on each member. */
+static shard_status add_contributions(shard_tensor *sum, shard_tensor *x)
 {
-    return gradient->placement.kind == SHARD_SPLIT ? gradient->placement.group : NULL;
-}
-
-/* A gradient that counts in full on each member brings 1 / members to a sum over
- * them. */
-static double share_of(const shard_group *own, const shard_group *sum)
-{
-    return own == sum ? 1.0 : 1.0 / shard_group_size(sum);
-}
-
-/* sum = sum + x where either may be a contribution to a sum over a group. */
-static shard_status add_contributions(shard_tensor *sum, shard_group **sum_group, shard_tensor *x, shard_group *x_group)
-{
-    shard_group *group = x_group ? x_group : *sum_group;
-    if (x_group && *sum_group && x_group != *sum_group)
-        return shard_error(SHARD_ERROR_UNSUPPORTED, "backward: gradients of batches that are split over different groups meet");
-    double alpha = share_of(x_group, group), beta = share_of(*sum_group, group);
-    *sum_group = group;
+    shard_contribution both = sum->contribution;
+    SHARD_TRY(shard_contribution_join(&both, &x->contribution));
+    double members = (double)shard_contribution_members(&both, NULL);
+    double alpha = (double)shard_contribution_members(&x->contribution, NULL) / members;
+    double beta = (double)shard_contribution_members(&sum->contribution, NULL) / members;
+    sum->contribution = both;
     return add_into(sum, alpha, x, beta);
 }
 
@@ -156,12 +146,8 @@ static shard_status add_to_node(shard_node *node, shard_tensor *gradient)
     shard_status status = SHARD_OK;
     if (!alike && (status = make_whole(sum)) == SHARD_OK)
         status = make_whole(gradient);
-    if (status == SHARD_OK) {
-        shard_group *group = rows_group(sum);
-        shard_placement placement = group ? sum->placement : gradient->placement;
-        status = add_contributions(sum, &group, gradient, rows_group(gradient));
-        sum->placement = placement;
-    }
+    if (status == SHARD_OK)
+        status = add_contributions(sum, gradient);
     shard_tensor_drop(gradient);
     return status;
 }
@@ -181,21 +167,17 @@ static shard_status add_to_leaf(shard_tensor *leaf, shard_tensor *gradient)
         if (status != SHARD_OK)
             return shard_tensor_drop(gradient), status;
     }
-    shard_group *group = leaf->placement.kind == SHARD_SPLIT ? NULL : rows_group(gradient);
-    if (is_gradient_buffer(leaf, gradient)) {
-        leaf->grad_contribution = group;
-    } else if (!leaf->grad) {
+    if (!leaf->grad) {
         leaf->grad = make_own(gradient);
-        leaf->grad_contribution = group;
         gradient = NULL;
         if (!leaf->grad)
             return shard_last_status();
         leaf->grad->placement = leaf->placement;
-    } else if (!leaf->has_grad) {
-        leaf->grad_contribution = group;
-        status = add_into(leaf->grad, 1.0, gradient, 0.0);
+    } else if (!leaf->has_grad || is_gradient_buffer(leaf, gradient)) {
+        leaf->grad->contribution = gradient->contribution;
+        status = is_gradient_buffer(leaf, gradient) ? SHARD_OK : add_into(leaf->grad, 1.0, gradient, 0.0);
     } else {
-        status = add_contributions(leaf->grad, &leaf->grad_contribution, gradient, group);
+        status = add_contributions(leaf->grad, gradient);
     }
     leaf->has_grad |= status == SHARD_OK;
     shard_tensor_drop(gradient);
@@ -212,9 +194,9 @@ shard_tensor *shard_gradient_target(shard_node *node, int input, bool *accumulat
     for (int i = 0; i < node->inputs; i++) /* there is one buffer, but gradients for two operands */
         if (i != input && node->edge[i].leaf == leaf)
             return shard_make_gradient(node, input);
-    /* Adding to what is there is right only where neither is a contribution. */
-    bool contributes = leaf->placement.kind != SHARD_SPLIT && rows_group(node->gradient);
-    if (leaf->has_grad && (contributes || leaf->grad_contribution))
+    /* Adding to what is there is right only where both contribute to the same. */
+    bool sums_parts = leaf->placement.kind != SHARD_SPLIT && node->gradient->placement.kind == SHARD_SPLIT;
+    if (leaf->has_grad && (sums_parts || !shard_contribution_equal(&leaf->grad->contribution, &node->gradient->contribution)))
         return shard_make_gradient(node, input);
     *accumulate = leaf->has_grad;
     shard_tensor *target = shard_detach(leaf->grad);
@@ -228,24 +210,46 @@ void shard_zero_grad(shard_tensor *leaf)
     if (!leaf)
         return;
     leaf->has_grad = false;
-    leaf->grad_contribution = NULL;
+    if (leaf->grad)
+        leaf->grad->contribution = (shard_contribution){0};
 }
 
 /* ---- the walk ---- */
 
-/* What the operation left unsaid of where dx is: as its input was, and what came
- * from rows of a batch still is of those rows. */
-static shard_placement settle_placement(const shard_node *node, const shard_edge *edge, const shard_tensor *dx,
-                                        const shard_placement *dy)
+/* Where a gradient is and what it contributes to. */
+typedef struct standing {
+    shard_placement placement;
+    shard_contribution contribution;
+} standing;
+
+/* What the operation left unsaid of dx: it is placed as its input was, and contributes
+ * to what dy contributes to; what all of a split dy went into, over its group too. */
+static shard_status settle(const shard_node *node, const shard_edge *edge, const shard_tensor *dx, const standing *dy,
+                           standing *settled)
 {
-    if (node->type->places_gradients || dx->placement.kind == SHARD_PARTIAL)
-        return dx->placement;
-    if (edge->placement.kind == SHARD_SPLIT)
-        return edge->placement;
-    return dy->kind == SHARD_SPLIT && dy->dim == 0 ? *dy : (shard_placement){0};
+    *settled = (standing){dx->placement, dy->contribution};
+    SHARD_TRY(shard_contribution_join(&settled->contribution, &dx->contribution));
+    if (!node->type->places_gradients && dx->placement.kind != SHARD_PARTIAL) {
+        settled->placement = edge->placement.kind == SHARD_SPLIT ? edge->placement : (shard_placement){0};
+        if (dy->placement.kind == SHARD_SPLIT && settled->placement.kind != SHARD_SPLIT)
+            SHARD_TRY(shard_contribution_add(&settled->contribution, dy->placement.group));
+    }
+    const shard_node *next = edge->node;
+    if (next && next->type->sums_gradient) {
+        if (settled->placement.kind == SHARD_PARTIAL && shard_group_same(settled->placement.group, next->group))
+            settled->placement = (shard_placement){0};
+        SHARD_TRY(shard_contribution_check(node->type->name, &settled->contribution, next->group));
+        shard_contribution_remove(&settled->contribution, next->group);
+    }
+    shard_group *over = settled->placement.group;
+    if (over && shard_contribution_has(&settled->contribution, over))
+        return shard_error(SHARD_ERROR_UNSUPPORTED,
+                           "backward of %s: a gradient that is %s over %d ranks is of rows or summands of the same ranks",
+                           node->type->name, shard_placement_text(&settled->placement), shard_group_size(over));
+    return over ? shard_contribution_check(node->type->name, &settled->contribution, over) : SHARD_OK;
 }
 
-static shard_status deliver(shard_node *node, int input, shard_tensor *dx, const shard_placement *dy)
+static shard_status deliver(shard_node *node, int input, shard_tensor *dx, const standing *dy)
 {
     shard_edge *edge = &node->edge[input];
     if (!shard_shape_equal(&dx->shape, &edge->shape) || dx->dtype != edge->dtype) {
@@ -254,7 +258,9 @@ static shard_status deliver(shard_node *node, int input, shard_tensor *dx, const
                     shard_shape_text(&edge->shape));
         return shard_tensor_drop(dx), shard_last_status();
     }
-    shard_placement placement = settle_placement(node, edge, dx, dy);
+    standing settled;
+    if (settle(node, edge, dx, dy, &settled) != SHARD_OK)
+        return shard_tensor_drop(dx), shard_last_status();
     if (dx->shares > 1) { /* dy handed on: others see its placement */
         shard_tensor *own = shard_keep(shard_detach(dx));
         shard_tensor_drop(dx);
@@ -262,7 +268,8 @@ static shard_status deliver(shard_node *node, int input, shard_tensor *dx, const
             return shard_last_status();
         dx = own;
     }
-    dx->placement = placement;
+    dx->placement = settled.placement;
+    dx->contribution = settled.contribution;
     return edge->node ? add_to_node(edge->node, dx) : add_to_leaf(edge->leaf, dx);
 }
 
@@ -284,16 +291,46 @@ static shard_status compute(shard_node *node, shard_tensor **dx)
     return status;
 }
 
-static shard_status step_back(shard_node *node)
+/* node->gradient is the only one to see what is done to it. */
+static shard_status own_gradient(shard_node *node)
 {
-    if (!node->type->takes_partial && node->gradient->placement.kind == SHARD_PARTIAL) {
-        node->gradient = make_own(node->gradient);
-        if (!node->gradient)
-            return shard_last_status();
+    node->gradient = make_own(node->gradient);
+    return node->gradient ? SHARD_OK : shard_last_status();
+}
+
+/* Of a gradient that is PARTIAL. */
+static bool takes(const shard_node *node)
+{
+    const shard_group *over = node->gradient->placement.group;
+    if (!node->type->takes_partial || !node->group || shard_group_same(node->group, over))
+        return node->type->takes_partial;
+    return shard_group_common(node->group, over) == 1 && node->edge[0].placement.kind == SHARD_REPLICATED;
+}
+
+/* Makes node->gradient what the node's backward takes. */
+static shard_status prepare_gradient(shard_node *node)
+{
+    bool contributes = node->group && shard_contribution_has(&node->gradient->contribution, node->group);
+    bool partial = node->gradient->placement.kind == SHARD_PARTIAL;
+    if (partial && (contributes || !takes(node))) {
+        SHARD_TRY(own_gradient(node));
         SHARD_TRY(make_whole(node->gradient));
     }
+    if (node->group)
+        SHARD_TRY(shard_contribution_check(node->type->name, &node->gradient->contribution, node->group));
+    if (!contributes)
+        return SHARD_OK;
+    SHARD_TRY(own_gradient(node));
+    shard_contribution_remove(&node->gradient->contribution, node->group);
+    node->gradient->placement = (shard_placement){.kind = SHARD_PARTIAL, .group = node->group};
+    return takes(node) ? SHARD_OK : make_whole(node->gradient);
+}
+
+static shard_status step_back(shard_node *node)
+{
+    SHARD_TRY(prepare_gradient(node));
     shard_tensor *dx[SHARD_NODE_INPUTS] = {NULL};
-    shard_placement dy = node->gradient->placement;
+    standing dy = {node->gradient->placement, node->gradient->contribution};
     shard_status status = compute(node, dx);
     shard_node_clear(node);
     node->spent = true;
@@ -309,11 +346,29 @@ static shard_status step_back(shard_node *node)
     return status;
 }
 
+/* Gives the root its gradient: one that is unplaced is the own part's. */
+static shard_status begin(shard_node *root, shard_tensor *gradient)
+{
+    const shard_placement *placement = &root->placement;
+    bool unplaced = shard_is_replicated(gradient);
+    if (!unplaced && !shard_placement_equal(&gradient->placement, placement) &&
+        !(gradient->placement.kind == SHARD_PARTIAL && placement->kind == SHARD_REPLICATED))
+        return shard_error(SHARD_ERROR_UNSUPPORTED, "shard_backward_from: a gradient that is %s for a tensor that is %s",
+                           shard_placement_text(&gradient->placement), shard_placement_text(placement));
+    root->gradient = shard_keep(shard_detach(gradient));
+    if (!root->gradient)
+        return shard_last_status();
+    root->gradient->contribution = gradient->contribution;
+    if (unplaced && placement->kind == SHARD_SPLIT)
+        root->gradient->placement = *placement;
+    return SHARD_OK;
+}
+
 static shard_status run(walk *w, shard_node *root, shard_tensor *gradient)
 {
     shard_status status = collect(w, root);
     if (status == SHARD_OK)
-        root->gradient = shard_tensor_share(gradient);
+        status = begin(root, gradient);
     for (int64_t at = 0; at < w->count && status == SHARD_OK; at++)
         if (w->nodes[at]->gradient)
             status = step_back(w->nodes[at]);

@@ -74,6 +74,11 @@ struct shard_group {
 shard_group *shard_group_make(const shard_group_ops *ops, int rank, int size, const int *world_ranks, void *state);
 void shard_group_free(shard_group *group);
 
+/* How many ranks are members of both; this rank alone for NULL. */
+int shard_group_common(const shard_group *a, const shard_group *b);
+/* Whether they have the same members. */
+bool shard_group_same(const shard_group *a, const shard_group *b);
+
 /* What this rank is doing in the group: "all_reduce of 10 float32". */
 void shard_group_describe(const shard_group *group, char *text, size_t bytes);
 

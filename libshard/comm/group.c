@@ -54,6 +54,26 @@ const char *shard_group_transport(const shard_group *group)
     return group ? group->ops->name : "self";
 }
 
+int shard_group_common(const shard_group *a, const shard_group *b)
+{
+    if (!a || !b)
+        return 1;
+    int common = 0;
+    for (int i = 0, j = 0; i < a->size && j < b->size;) { /* both ascend */
+        int x = a->world_ranks[i], y = b->world_ranks[j];
+        common += x == y;
+        i += x <= y;
+        j += y <= x;
+    }
+    return common;
+}
+
+bool shard_group_same(const shard_group *a, const shard_group *b)
+{
+    int size = shard_group_size(a);
+    return a == b || (size == shard_group_size(b) && shard_group_common(a, b) == size);
+}
+
 shard_range shard_split_range(int64_t size, int members, int member)
 {
     if (size < 0 || member < 0 || member >= members) {

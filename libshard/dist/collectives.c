@@ -9,24 +9,15 @@ shard_tensor *shard_leave(shard_group *group)
 
 /* ---- copy: forward as it is, backward summed over the group ---- */
 
-typedef struct copy_context {
-    shard_group *group;
-} copy_context;
-
 static shard_status copy_backward(shard_node *node, shard_tensor *dy, shard_tensor **dx)
 {
-    const copy_context *context = node->context;
-    dx[0] = dy;
-    if (dy->placement.kind == SHARD_PARTIAL) /* a split layer has said so itself */
-        return SHARD_OK;
     dx[0] = shard_detach(dy);
     if (dx[0])
-        dx[0]->placement = (shard_placement){.kind = SHARD_PARTIAL, .group = context->group};
+        dx[0]->placement = (shard_placement){.kind = SHARD_PARTIAL, .group = node->group};
     return dx[0] ? SHARD_OK : shard_last_status();
 }
 
-static const shard_node_type copy_type = {
-    .name = "copy", .backward = copy_backward, .takes_partial = true, .places_gradients = true};
+static const shard_node_type copy_type = {.name = "copy", .backward = copy_backward, .sums_gradient = true};
 
 shard_tensor *shard_copy(shard_tensor *x, shard_group *group)
 {
@@ -37,19 +28,21 @@ shard_tensor *shard_copy(shard_tensor *x, shard_group *group)
     if (shard_group_size(group) == 1)
         return shard_reshape(x, x->shape);
     shard_tensor *y = shard_detach(x);
-    shard_node *node = shard_record(&copy_type, y, SHARD_INPUTS(x), sizeof(copy_context));
+    shard_node *node = shard_record(&copy_type, y, SHARD_INPUTS(x), 0);
     if (node)
-        ((copy_context *)node->context)->group = group;
+        node->group = group;
     return y;
 }
 
-/* ---- reduce: forward summed over the group, backward as it is ---- */
+/* ---- reduce: forward summed over the group, backward as it is: the own summand's ---- */
 
 static shard_status reduce_backward(shard_node *node, shard_tensor *dy, shard_tensor **dx)
 {
-    (void)node;
     dx[0] = dy;
-    return SHARD_OK;
+    if (node->edge[0].placement.kind == SHARD_PARTIAL)
+        return SHARD_OK;
+    dx[0] = shard_detach(dy);
+    return dx[0] ? shard_contribution_add(&dx[0]->contribution, node->group) : shard_last_status();
 }
 
 static const shard_node_type reduce_type = {.name = "reduce", .backward = reduce_backward};
@@ -71,7 +64,9 @@ shard_tensor *shard_reduce(shard_tensor *x, shard_group *group)
         return shard_result(y, shard_group_fail(group));
     SHARD_RUN(x, axpby, shard_numel(x), 1.0, memory[0], 0.0, memory[1], x->dtype);
     y = shard_result(y, shard_group_all_reduce(group, shard_device_of(y), memory[1], shard_numel(y), y->dtype, SHARD_SUM));
-    shard_record(&reduce_type, y, SHARD_INPUTS(x), 0);
+    shard_node *node = shard_record(&reduce_type, y, SHARD_INPUTS(x), 0);
+    if (node)
+        node->group = group;
     return y;
 }
 
@@ -83,7 +78,10 @@ shard_status shard_all_reduce(shard_tensor *x, shard_reduce_op op, shard_group *
         shard_null_argument("shard_all_reduce", "x");
         return shard_group_fail(group);
     }
-    return shard_group_all_reduce(group, shard_device_of(x), shard_tensor_memory_to_write(x), shard_numel(x), x->dtype, op);
+    SHARD_TRY(shard_group_all_reduce(group, shard_device_of(x), shard_tensor_memory_to_write(x), shard_numel(x), x->dtype, op));
+    if (op == SHARD_SUM)
+        shard_contribution_remove(&x->contribution, group);
+    return SHARD_OK;
 }
 
 shard_status shard_broadcast(shard_tensor *x, int root, shard_group *group)

@@ -37,11 +37,20 @@ struct shard_data_parallel {
 /* ---- one backward ---- */
 
 /* What a gradient is multiplied by so that a sum over the replicas is the average
- * over different batches: contributions to one batch count in full. */
-static double scale_of(const shard_tensor *parameter, const shard_flat *flat)
+ * over different batches: contributions to one batch count in full. Groups of ranks
+ * that have no replica of it stay. */
+static shard_status plan_sum(shard_tensor *parameter, const shard_flat *flat, double *scale)
 {
-    int one_batch = parameter->grad_contribution ? shard_group_size(parameter->grad_contribution) : 1;
-    return (double)one_batch / shard_group_size(flat->group);
+    shard_contribution *contribution = &parameter->grad->contribution;
+    int64_t one_batch = shard_contribution_members(contribution, flat->group);
+    *scale = (double)one_batch / shard_group_size(flat->group);
+    shard_contribution_remove(contribution, flat->group);
+    if (shard_contribution_members(contribution, flat->group) == 1)
+        return SHARD_OK;
+    return shard_error(SHARD_ERROR_UNSUPPORTED,
+                       "data parallel: the gradient of a parameter of shape %s is to be summed over ranks of which some, but not "
+                       "all, are among the %d that have replicas of it (shard_set_replica_group)",
+                       shard_shape_text(&parameter->shape), shard_group_size(flat->group));
 }
 
 static shard_status scale_gradient(shard_tensor *parameter, const shard_flat *flat)
@@ -49,12 +58,12 @@ static shard_status scale_gradient(shard_tensor *parameter, const shard_flat *fl
     void *memory = shard_tensor_memory_to_write(parameter->grad);
     if (!memory)
         return shard_last_status();
-    double scale = parameter->has_grad ? scale_of(parameter, flat) : 0.0;
-    parameter->grad_contribution = NULL;
     if (!parameter->has_grad) { /* backward did not come by: others' may still count */
         parameter->has_grad = true;
         return SHARD_RUN(parameter, zero, memory, (size_t)shard_numel(parameter) * shard_dtype_size(parameter->dtype));
     }
+    double scale;
+    SHARD_TRY(plan_sum(parameter, flat, &scale));
     if (scale == 1.0)
         return SHARD_OK;
     return SHARD_RUN(parameter, axpby, shard_numel(parameter), scale, memory, 0.0, memory, parameter->dtype);

@@ -1,6 +1,7 @@
 /*
  * gather: the members' parts one after the other forward; backward the own part,
- * of the members' sum where the gradient is PARTIAL.
+ * of the members' sum where the gradient is PARTIAL over the group. The own part of
+ * one that is PARTIAL over a group of other ranks is PARTIAL still.
  */
 #include "dist/dist.h"
 
@@ -98,22 +99,18 @@ static shard_tensor *own_part_of_sum(shard_tensor *dy, const gather_context *con
 static shard_status gather_backward(shard_node *node, shard_tensor *dy, shard_tensor **dx)
 {
     const gather_context *context = node->context;
-    const shard_placement *placement = &dy->placement;
-    if (placement->kind == SHARD_PARTIAL && placement->group != context->group)
-        return shard_error(SHARD_ERROR_UNSUPPORTED, "backward of gather: the gradient is to be summed over another group");
-    dx[0] = placement->kind == SHARD_PARTIAL ? own_part_of_sum(dy, context) : own_part(dy, context);
+    bool sums = dy->placement.kind == SHARD_PARTIAL && shard_group_same(dy->placement.group, context->group);
+    dx[0] = sums ? own_part_of_sum(dy, context) : own_part(dy, context);
     if (!dx[0])
         return shard_last_status();
-    dx[0]->placement = (shard_placement){.kind = SHARD_SPLIT,
-                                         .dim = context->dim,
-                                         .group = context->group,
-                                         .start = context->ranges[shard_group_rank(context->group)].start,
-                                         .whole = dy->shape.dim[context->dim]};
-    return SHARD_OK;
+    if (node->edge[0].placement.kind == SHARD_SPLIT)
+        return SHARD_OK;
+    if (!sums)
+        shard_place_partial(dx[0], dy);
+    return shard_contribution_add(&dx[0]->contribution, context->group);
 }
 
-static const shard_node_type gather_type = {
-    .name = "gather", .backward = gather_backward, .takes_partial = true, .places_gradients = true};
+static const shard_node_type gather_type = {.name = "gather", .backward = gather_backward, .takes_partial = true};
 
 /* ---- forward ---- */
 
@@ -181,10 +178,12 @@ static shard_tensor *gather_offered(shard_tensor *x, int dim, const gather_offer
     if (add_up(offers, size, dim, context->ranges, &whole) == SHARD_OK)
         y = shard_gather_parts(x, whole, dim, context->ranges, group);
     shard_node *node = shard_record(&gather_type, y, SHARD_INPUTS(x), 0);
-    if (node)
-        node->context = context;
-    else
+    if (!node) {
         free(context);
+        return y;
+    }
+    node->context = context;
+    node->group = group;
     return y;
 }
 

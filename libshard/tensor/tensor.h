@@ -29,6 +29,14 @@ typedef struct shard_recipe {
     shard_draw draw;
 } shard_recipe;
 
+/* Groups over which a gradient is to be summed: autograd/contribution.h. Those of a mesh
+ * are two; each has one member in common with each other one. */
+#define SHARD_CONTRIBUTION_GROUPS 4
+typedef struct shard_contribution {
+    int count;
+    shard_group *group[SHARD_CONTRIBUTION_GROUPS];
+} shard_contribution;
+
 /* What made a tensor: the autograd folder's record begins with this. */
 typedef struct shard_history {
     void (*drop)(struct shard_history *);
@@ -48,12 +56,11 @@ struct shard_tensor {
     bool requires_grad;
     bool has_grad; /* grad holds a value (its memory may stay when it does not) */
     shard_tensor *grad;
-    /* The gradient is this rank's contribution: the whole one is the sum over this
-     * group (its rows of the batch went into it). NULL: it is whole. */
-    shard_group *grad_contribution;
     int grad_pending; /* uses that backward has yet to come by */
     void (*grad_ready)(shard_tensor *leaf, void *context); /* when that reaches 0 */
     void *grad_ready_context;
+
+    shard_contribution contribution; /* of a gradient; empty: it counts in full on each rank */
 
     shard_group *replicas;
 
