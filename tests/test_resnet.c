@@ -53,7 +53,7 @@ static void check_entry(const shard_tensors *state, char *line)
 START_TEST(test_names_and_shapes)
 {
     const char *arch = archs[_i];
-    shard_module *model = resnet_create(arch, RESNET_STEM_IMAGENET, 1000);
+    shard_module *model = resnet_create(arch, RESNET_STEM_IMAGENET, 1000, SHARD_FLOAT32);
     shard_tensors *state = shard_state_dict(model);
     check_no_error();
     FILE *file = open_golden("resnet_names.txt");
@@ -75,7 +75,7 @@ END_TEST
 
 START_TEST(test_small_stem)
 {
-    shard_module *model = resnet_create("resnet18", RESNET_STEM_SMALL, CLASSES);
+    shard_module *model = resnet_create("resnet18", RESNET_STEM_SMALL, CLASSES, SHARD_FLOAT32);
     SHARD_SCOPE {
         shard_tensor *y = shard_forward(model, shard_normal(SHARD_SHAPE(2, 32, 32, 3), 0, 1));
         check_no_error();
@@ -90,7 +90,7 @@ END_TEST
 
 START_TEST(test_no_images)
 {
-    shard_module *model = resnet_create("resnet18", RESNET_STEM_IMAGENET, CLASSES);
+    shard_module *model = resnet_create("resnet18", RESNET_STEM_IMAGENET, CLASSES, SHARD_FLOAT32);
     SHARD_SCOPE {
         shard_tensor *y = shard_forward(model, shard_normal(SHARD_SHAPE(0, SIDE, SIDE, 3), 0, 1));
         check_no_error();
@@ -108,7 +108,7 @@ END_TEST
 
 START_TEST(test_unknown_architecture)
 {
-    ck_assert_ptr_null(resnet_create("resnet19", RESNET_STEM_IMAGENET, CLASSES));
+    ck_assert_ptr_null(resnet_create("resnet19", RESNET_STEM_IMAGENET, CLASSES, SHARD_FLOAT32));
     ck_assert_int_eq(shard_last_status(), SHARD_ERROR_ARGUMENT);
     ck_assert_ptr_nonnull(strstr(shard_last_error(), "resnet152"));
     shard_clear_error();
@@ -226,7 +226,7 @@ static const char *const valued_archs[] = {"resnet18", "resnet50"};
 START_TEST(test_values)
 {
     const char *arch = valued_archs[_i];
-    shard_module *model = resnet_create(arch, RESNET_STEM_IMAGENET, CLASSES);
+    shard_module *model = resnet_create(arch, RESNET_STEM_IMAGENET, CLASSES, SHARD_FLOAT32);
     shard_tensors *state = shard_state_dict(model);
     check_no_error();
     fill_all(arch, state);

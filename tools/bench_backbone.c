@@ -56,7 +56,7 @@ int main(int argc, char **argv)
     int64_t size = atoll(argv[2]), batch = atoll(argv[3]);
     double seconds = argc > 4 ? atof(argv[4]) : 20.0;
     shard_init(NULL, NULL);
-    shard_module *model = resnet_create(argv[1], RESNET_STEM_IMAGENET, 1000);
+    shard_module *model = resnet_create(argv[1], RESNET_STEM_IMAGENET, 1000, SHARD_FLOAT32);
     shard_tensors *parameters = shard_parameters(model);
     SHARD_SCOPE {
         shard_tensor *x = shard_normal(SHARD_SHAPE(batch, size, size, 3), 0.0, 1.0), *labels = make_labels(batch);

@@ -35,6 +35,7 @@ typedef struct entry {
 static const choice stems[] = {{"imagenet", RESNET_STEM_IMAGENET}, {"small", RESNET_STEM_SMALL}, {NULL, 0}};
 static const choice splits[] = {{"row", SHARD_SPLIT_ROW},  {"column", SHARD_SPLIT_COLUMN}, {"0", SHARD_SPLIT_ROW},
                                 {"1", SHARD_SPLIT_COLUMN}, {"-1", SHARD_SPLIT_COLUMN},     {NULL, 0}};
+static const choice dtypes[] = {{"float32", SHARD_FLOAT32}, {"float64", SHARD_FLOAT64}, {NULL, 0}};
 static const choice schedules[] = {
     {"step", SHARD_SCHEDULE_STEP}, {"cosine", SHARD_SCHEDULE_COSINE}, {"constant", SHARD_SCHEDULE_CONSTANT}, {NULL, 0}};
 
@@ -68,9 +69,10 @@ static const entry table[] = {
     {WHOLE, "skip-bad-images", "let up to N damaged images of an epoch pass; each is told with its path", "N",
      AT(skip_bad_images), .most = MOST_WHOLE},
 
-    {HEADING, "Ranks", NULL},
+    {HEADING, "Computing", NULL},
     {TEXT, "device", "cpu; cuda, this rank's GPU of its machine; cuda:N. Without it what SHARD_DEVICE says, else cpu", "DEVICE",
      AT(device)},
+    {CHOICE, "dtype", "of weights and values: float32, or float64 to compare runs closely", "DTYPE", AT(dtype), .choices = dtypes},
     {FLAG, "enable-model-parallel", "split the final layer over ranks", AT(enable_model_parallel)},
     {CHOICE, "model-parallel-dim", "row (or 0): its inputs are split; column (or 1, -1): its outputs", "DIM",
      AT(model_parallel_dim), .choices = splits},

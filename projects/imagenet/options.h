@@ -20,6 +20,7 @@ typedef struct options {
     const char *pretrained;
 
     const char *device;
+    int dtype; /* shard_dtype */
     bool enable_model_parallel, sync_bn;
     int model_parallel_dim; /* shard_split */
     int64_t model_parallel_size;

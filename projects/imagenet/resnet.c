@@ -100,35 +100,39 @@ static shard_module *checked(shard_module *module)
 }
 
 static void add_convolution(shard_module *module, const char *convolution, const char *norm, int64_t in, int64_t out,
-                            int64_t kernel, int64_t stride)
+                            int64_t kernel, int64_t stride, shard_dtype dtype)
 {
-    shard_module_add_child(module, convolution, shard_nn_conv2d(in, out, kernel, .stride = stride, .padding = kernel / 2));
-    shard_module_add_child(module, norm, shard_nn_batch_norm(out));
+    shard_module_add_child(module, convolution,
+                           shard_nn_conv2d(in, out, kernel, .stride = stride, .padding = kernel / 2, .dtype = dtype));
+    shard_module_add_child(module, norm, shard_nn_batch_norm(out, .dtype = dtype));
 }
 
-static shard_module *make_block(const architecture *arch, int64_t in, int64_t width, int64_t stride)
+static shard_module *make_block(const architecture *arch, int64_t in, int64_t width, int64_t stride, shard_dtype dtype)
 {
     int64_t out = width * expansion(arch);
     shard_module *block = shard_module_create(arch->bottleneck ? &bottleneck : &basic_block, NULL);
     if (arch->bottleneck) {
-        add_convolution(block, "conv1", "bn1", in, width, 1, 1);
-        add_convolution(block, "conv2", "bn2", width, width, 3, stride);
-        add_convolution(block, "conv3", "bn3", width, out, 1, 1);
+        add_convolution(block, "conv1", "bn1", in, width, 1, 1, dtype);
+        add_convolution(block, "conv2", "bn2", width, width, 3, stride, dtype);
+        add_convolution(block, "conv3", "bn3", width, out, 1, 1, dtype);
     } else {
-        add_convolution(block, "conv1", "bn1", in, width, 3, stride);
-        add_convolution(block, "conv2", "bn2", width, width, 3, 1);
+        add_convolution(block, "conv1", "bn1", in, width, 3, stride, dtype);
+        add_convolution(block, "conv2", "bn2", width, width, 3, 1, dtype);
     }
     if (stride != 1 || in != out)
-        shard_module_add_child(block, "downsample",
-                               shard_nn_sequential(shard_nn_conv2d(in, out, 1, .stride = stride), shard_nn_batch_norm(out)));
+        shard_module_add_child(
+            block, "downsample",
+            shard_nn_sequential(shard_nn_conv2d(in, out, 1, .stride = stride, .dtype = dtype), shard_nn_batch_norm(out, .dtype = dtype)));
     return checked(block);
 }
 
-static shard_module *make_stage(const architecture *arch, int blocks, int64_t in, int64_t width, int64_t stride)
+static shard_module *make_stage(const architecture *arch, int blocks, int64_t in, int64_t width, int64_t stride,
+                                shard_dtype dtype)
 {
     shard_module *block[MOST_BLOCKS];
     for (int i = 0; i < blocks; i++)
-        block[i] = i == 0 ? make_block(arch, in, width, stride) : make_block(arch, width * expansion(arch), width, 1);
+        block[i] =
+            i == 0 ? make_block(arch, in, width, stride, dtype) : make_block(arch, width * expansion(arch), width, 1, dtype);
     return shard_nn_sequential_of(blocks, block);
 }
 
@@ -162,7 +166,7 @@ static void resnet_destroy(shard_module *module)
 
 static const shard_module_type resnet_type = {.name = "resnet", .forward = resnet_forward, .destroy = resnet_destroy};
 
-shard_module *resnet_create(const char *arch, resnet_stem stem, int64_t num_classes)
+shard_module *resnet_create(const char *arch, resnet_stem stem, int64_t num_classes, shard_dtype dtype)
 {
     const architecture *found = find(arch);
     if (!found) {
@@ -177,17 +181,17 @@ shard_module *resnet_create(const char *arch, resnet_stem stem, int64_t num_clas
     own->stem = stem;
     shard_module *module = shard_module_create(&resnet_type, own);
     if (stem == RESNET_STEM_IMAGENET)
-        add_convolution(module, "conv1", "bn1", 3, 64, 7, 2);
+        add_convolution(module, "conv1", "bn1", 3, 64, 7, 2, dtype);
     else
-        add_convolution(module, "conv1", "bn1", 3, 64, 3, 1);
+        add_convolution(module, "conv1", "bn1", 3, 64, 3, 1, dtype);
     static const char *const stage[STAGES] = {"layer1", "layer2", "layer3", "layer4"};
     int64_t in = 64;
     for (int i = 0; i < STAGES; i++) {
         int64_t width = (int64_t)64 << i;
-        shard_module_add_child(module, stage[i], make_stage(found, found->blocks[i], in, width, i == 0 ? 1 : 2));
+        shard_module_add_child(module, stage[i], make_stage(found, found->blocks[i], in, width, i == 0 ? 1 : 2, dtype));
         in = width * expansion(found);
     }
-    shard_module_add_child(module, "fc", shard_nn_linear(in, num_classes));
+    shard_module_add_child(module, "fc", shard_nn_linear(in, num_classes, .dtype = dtype));
     return checked(module);
 }
 

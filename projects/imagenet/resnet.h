@@ -21,9 +21,9 @@ typedef enum resnet_stem {
     RESNET_STEM_SMALL,        /* 3x3, no pooling: for images of 32 to 64 pixels */
 } resnet_stem;
 
-/* A model for images [n, h, w, 3]; its result is [n, num_classes]. NULL with the
- * error set. */
-shard_module *resnet_create(const char *arch, resnet_stem stem, int64_t num_classes);
+/* A model for images [n, h, w, 3] of dtype; its result is [n, num_classes]. Batch
+ * norms of a 16-bit model keep their parameters in float32. NULL with the error set. */
+shard_module *resnet_create(const char *arch, resnet_stem stem, int64_t num_classes, shard_dtype dtype);
 
 /*
  * From now on each rank computes the backbone on its own images, and what the final

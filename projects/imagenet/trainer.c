@@ -32,7 +32,7 @@ static shard_status make_model(trainer *run)
     int model_size = !wanted->enable_model_parallel ? 1 : wanted->model_parallel_size ? (int)wanted->model_parallel_size : ranks;
     run->mesh = shard_mesh_create(.model = model_size);
     shard_manual_seed((uint64_t)wanted->seed);
-    run->model = resnet_create(wanted->arch, (resnet_stem)wanted->stem, run->data.num_classes);
+    run->model = resnet_create(wanted->arch, (resnet_stem)wanted->stem, run->data.num_classes, (shard_dtype)wanted->dtype);
     if (!run->mesh || !run->model)
         return shard_last_status();
     shard_group *model_group = shard_mesh_model_group(run->mesh);
