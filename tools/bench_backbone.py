@@ -64,4 +64,5 @@ def main():
     print(f"{arch} {size} {batch} {batch / statistics.median(times[2:]):.2f} images/s (PyTorch {torch.__version__})")
 
 
-main()
+if __name__ == "__main__":
+    main()

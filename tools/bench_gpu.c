@@ -1,0 +1,286 @@
+/*
+ * bench_gpu [--small]: the GPU's kernels and steps that this library exists for, each
+ * with its floor: the bytes it must move over the copy bandwidth, and the operations
+ * it must do over the rate of a large product, both measured in the same run. Times
+ * are medians by CUDA's events. Prints one JSON object a line; bench_gpu.py beside it
+ * measures the same with PyTorch, and gpu_report.py puts both into a table.
+ */
+#include "../projects/imagenet/resnet.h"
+
+#include "device/cuda/cuda.h"
+
+#include <shard/shard.h>
+
+#include <stdio.h>
+#include <stdlib.h>
+
+enum { WARM_UP = 3, REPETITIONS = 15 };
+
+static struct {
+    shard_device *device;
+    cudaEvent_t begin, end;
+    bool small;                           /* shapes that an emulated device can do */
+    double copy_rate;                     /* bytes read and written a second */
+    double product_rate[2][SHARD_DTYPES]; /* operations a second: exact, with TF32 */
+} m;
+
+static void check(bool good, const char *what)
+{
+    if (good && shard_last_status() == SHARD_OK)
+        return;
+    fprintf(stderr, "bench_gpu: %s: %s\n", what, shard_last_error());
+    exit(1);
+}
+
+static int ascending(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+/* Median milliseconds of run(context). */
+static double measure(void (*run)(void *context), void *context)
+{
+    double times[REPETITIONS];
+    cudaStream_t stream = shard_cuda_of(m.device)->stream;
+    for (int i = -WARM_UP; i < REPETITIONS; i++) {
+        float milliseconds;
+        check(cudaEventRecord(m.begin, stream) == cudaSuccess, "cudaEventRecord");
+        run(context);
+        check(cudaEventRecord(m.end, stream) == cudaSuccess, "cudaEventRecord");
+        check(cudaEventSynchronize(m.end) == cudaSuccess, "cudaEventSynchronize");
+        check(cudaEventElapsedTime(&milliseconds, m.begin, m.end) == cudaSuccess, "cudaEventElapsedTime");
+        if (i >= 0)
+            times[i] = (double)milliseconds;
+    }
+    qsort(times, REPETITIONS, sizeof *times, ascending);
+    return times[REPETITIONS / 2];
+}
+
+static void print_line(const char *name, double milliseconds, double floor)
+{
+    printf("{\"name\":\"%s\",\"ms\":%.6g,\"floor_ms\":%.6g}\n", name, milliseconds, floor);
+    fflush(stdout);
+}
+
+static double floor_of(double bytes, double operations, bool tf32, shard_dtype dtype)
+{
+    double moved = bytes / m.copy_rate, done = operations > 0 ? operations / m.product_rate[tf32][dtype] : 0;
+    return 1e3 * (moved + done);
+}
+
+/* ---- the machine's limits ---- */
+
+typedef struct copying {
+    void *to, *from;
+    size_t bytes;
+} copying;
+
+static void run_copy(void *context)
+{
+    const copying *c = context;
+    m.device->ops->copy_rows(m.device, c->to, c->bytes, c->from, c->bytes, c->bytes, 1);
+}
+
+static void measure_copy(void)
+{
+    SHARD_SCOPE
+    {
+        int64_t elements = m.small ? 1 << 16 : 1 << 29;
+        shard_tensor *from = shard_normal(SHARD_SHAPE(elements), 0.0, 1.0), *to = shard_zeros(SHARD_SHAPE(elements));
+        copying c = {shard_data(to), shard_data(from), (size_t)elements * sizeof(float)};
+        double milliseconds = measure(run_copy, &c);
+        m.copy_rate = 2.0 * (double)c.bytes / (1e-3 * milliseconds);
+        printf("{\"name\":\"copy\",\"ms\":%.6g,\"gb_per_s\":%.6g}\n", milliseconds, m.copy_rate / 1e9);
+    }
+}
+
+typedef struct multiplying {
+    shard_tensor *a, *b;
+} multiplying;
+
+static void run_product(void *context)
+{
+    const multiplying *p = context;
+    shard_release(shard_matmul(p->a, p->b));
+}
+
+static const char *kind_name(bool tf32, shard_dtype dtype)
+{
+    return tf32 ? "tf32" : shard_dtype_name(dtype);
+}
+
+static void measure_product(bool tf32, shard_dtype dtype)
+{
+    shard_set_allow_tf32(tf32);
+    SHARD_SCOPE
+    {
+        int64_t n = m.small ? 64 : 8192;
+        multiplying p = {shard_normal(SHARD_SHAPE(n, n), 0.0, 1.0, .dtype = dtype),
+                         shard_normal(SHARD_SHAPE(n, n), 0.0, 1.0, .dtype = dtype)};
+        double milliseconds = measure(run_product, &p), operations = 2.0 * (double)n * (double)n * (double)n;
+        m.product_rate[tf32][dtype] = operations / (1e-3 * milliseconds);
+        printf("{\"name\":\"product %s\",\"ms\":%.6g,\"tflop_per_s\":%.6g}\n", kind_name(tf32, dtype), milliseconds,
+               m.product_rate[tf32][dtype] / 1e12);
+    }
+    shard_set_allow_tf32(false);
+}
+
+/* ---- the head ---- */
+
+typedef struct head {
+    shard_tensor *x, *weight, *labels; /* [rows, features], [classes, features], [rows] */
+    shard_tensor *logits;
+} head;
+
+static shard_tensor *make_labels(int64_t rows, int64_t classes)
+{
+    int64_t *labels = malloc((size_t)rows * sizeof *labels);
+    for (int64_t i = 0; i < rows; i++)
+        labels[i] = i * 7919 % classes;
+    shard_tensor *tensor = shard_from_host(labels, SHARD_SHAPE(rows), .dtype = SHARD_INT64);
+    shard_synchronize(m.device);
+    free(labels);
+    return tensor;
+}
+
+static void run_head(void *context)
+{
+    const head *h = context;
+    SHARD_SCOPE
+    {
+        shard_backward(shard_cross_entropy(shard_linear(h->x, h->weight, NULL), h->labels));
+        shard_zero_grad(h->x);
+        shard_zero_grad(h->weight);
+    }
+}
+
+static void run_loss(void *context)
+{
+    const head *h = context;
+    SHARD_SCOPE
+    {
+        shard_backward(shard_cross_entropy(h->logits, h->labels));
+        shard_zero_grad(h->logits);
+    }
+}
+
+static void bench_head(int64_t classes, bool tf32, shard_dtype dtype)
+{
+    int64_t rows = m.small ? 8 : 2048, features = m.small ? 16 : 2048;
+    classes = m.small ? classes / 1000 : classes;
+    double logits_bytes = (double)rows * (double)classes * (double)shard_dtype_size(dtype);
+    char name[96];
+    shard_set_allow_tf32(tf32);
+    SHARD_SCOPE
+    {
+        head h = {.x = shard_normal(SHARD_SHAPE(rows, features), 0.0, 1.0, .dtype = dtype, .requires_grad = true),
+                  .weight = shard_normal(SHARD_SHAPE(classes, features), 0.0, 0.02, .dtype = dtype, .requires_grad = true),
+                  .labels = make_labels(rows, classes)};
+        snprintf(name, sizeof name, "linear + cross-entropy %lldk %s", (long long)classes / 1000, kind_name(tf32, dtype));
+        double operations = 6.0 * (double)rows * (double)features * (double)classes;
+        print_line(name, measure(run_head, &h), floor_of(3 * logits_bytes, operations, tf32, dtype));
+    }
+    if (!tf32)
+        SHARD_SCOPE
+        {
+            head h = {.logits = shard_normal(SHARD_SHAPE(rows, classes), 0.0, 3.0, .dtype = dtype, .requires_grad = true),
+                      .labels = make_labels(rows, classes)};
+            snprintf(name, sizeof name, "cross-entropy %lldk %s", (long long)classes / 1000, kind_name(tf32, dtype));
+            print_line(name, measure(run_loss, &h), floor_of(3 * logits_bytes, 0, tf32, dtype));
+        }
+    shard_trim_memory(m.device);
+    shard_set_allow_tf32(false);
+}
+
+/* ---- the optimizer ---- */
+
+typedef struct stepping {
+    int64_t n;
+    void *gradient, *momentum, *parameter;
+} stepping;
+
+static void run_sgd(void *context)
+{
+    const stepping *s = context;
+    shard_sgd_options options = {.lr = 1e-6, .momentum = 0.9, .weight_decay = 1e-4};
+    m.device->ops->sgd(m.device, s->n, &options, s->gradient, s->momentum, s->parameter, SHARD_FLOAT32);
+}
+
+static void bench_sgd(void)
+{
+    SHARD_SCOPE
+    {
+        int64_t n = m.small ? 1 << 16 : 1 << 28;
+        shard_tensor *gradient = shard_normal(SHARD_SHAPE(n), 0.0, 1.0), *momentum = shard_zeros(SHARD_SHAPE(n));
+        shard_tensor *parameter = shard_normal(SHARD_SHAPE(n), 0.0, 1.0);
+        stepping s = {n, shard_data(gradient), shard_data(momentum), shard_data(parameter)};
+        print_line("sgd step float32", measure(run_sgd, &s), floor_of(5.0 * (double)n * sizeof(float), 0, false, SHARD_FLOAT32));
+    }
+}
+
+/* ---- ResNet-50 ---- */
+
+typedef struct training {
+    shard_module *model;
+    shard_optimizer *sgd;
+    shard_tensor *images, *labels;
+} training;
+
+static void run_training(void *context)
+{
+    const training *t = context;
+    SHARD_SCOPE
+    {
+        shard_backward(shard_cross_entropy(shard_forward(t->model, t->images), t->labels));
+    }
+    shard_step(t->sgd);
+    shard_optimizer_zero_grad(t->sgd);
+}
+
+static void bench_resnet(bool tf32, shard_dtype dtype)
+{
+    int64_t batch = m.small ? 2 : 256, side = m.small ? 32 : 224;
+    char name[96];
+    shard_set_allow_tf32(tf32);
+    SHARD_SCOPE
+    {
+        shard_module *model = resnet_create(m.small ? "resnet18" : "resnet50", RESNET_STEM_IMAGENET, 1000, dtype);
+        training t = {.model = model,
+                      .sgd = shard_sgd(shard_parameters(model), .lr = 1e-3, .momentum = 0.9, .weight_decay = 1e-4),
+                      .images = shard_normal(SHARD_SHAPE(batch, side, side, 3), 0.0, 1.0, .dtype = dtype),
+                      .labels = make_labels(batch, 1000)};
+        /* 4.09 GMAC an image forward (torchvision's count), twice that backward. */
+        double operations = m.small ? 0 : 3 * 2 * 4.09e9 * (double)batch;
+        snprintf(name, sizeof name, "resnet50 step %s", kind_name(tf32, dtype));
+        print_line(name, measure(run_training, &t), floor_of(0, operations, tf32, dtype));
+        shard_optimizer_destroy(t.sgd);
+        shard_module_destroy(model);
+    }
+    shard_trim_memory(m.device);
+    shard_set_allow_tf32(false);
+}
+
+int main(int argc, char **argv)
+{
+    m.small = argc > 1 && strcmp(argv[1], "--small") == 0;
+    shard_init(NULL, NULL);
+    m.device = shard_device_open("cuda");
+    check(m.device != NULL, "device");
+    shard_set_default_device(m.device);
+    check(cudaEventCreate(&m.begin) == cudaSuccess && cudaEventCreate(&m.end) == cudaSuccess, "cudaEventCreate");
+    static const struct {
+        bool tf32;
+        shard_dtype dtype;
+    } kinds[] = {{false, SHARD_FLOAT32}, {true, SHARD_FLOAT32}, {false, SHARD_BFLOAT16}};
+    measure_copy();
+    for (int i = 0; i < 3; i++)
+        measure_product(kinds[i].tf32, kinds[i].dtype);
+    for (int64_t classes = 125000; classes <= 250000; classes *= 2)
+        for (int i = 0; i < 3; i++)
+            bench_head(classes, kinds[i].tf32, kinds[i].dtype);
+    bench_sgd();
+    for (int i = 1; i < 3; i++)
+        bench_resnet(kinds[i].tf32, kinds[i].dtype);
+    return shard_finalize();
+}
