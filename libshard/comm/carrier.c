@@ -1,17 +1,64 @@
-/* Which carrier a group takes, said in the log where it is not the quickest. */
+/* Which carrier a group takes. What keeps it from the quickest is said in the log. */
 #include "comm/carrier.h"
 
+#include "base/env.h"
+#include "base/error.h"
 #include "base/log.h"
+#include "base/memory.h"
+#include "comm/nccl/host.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
+
+/* ---- what a member offers ---- */
+
+static uint64_t hash_text(uint64_t hash, const char *text)
+{
+    for (; *text; text++)
+        hash = (hash ^ (unsigned char)*text) * 0x100000001b3u;
+    return hash;
+}
+
+/* Of the machine's name, and of its boot: names may be the same. */
+static uint64_t hash_machine(void)
+{
+    char text[256] = "";
+    gethostname(text, sizeof text - 1);
+    uint64_t hash = hash_text(0xcbf29ce484222325u, text);
+    FILE *boot = fopen("/proc/sys/kernel/random/boot_id", "r");
+    if (boot && fgets(text, sizeof text, boot))
+        hash = hash_text(hash, text);
+    if (boot)
+        fclose(boot);
+    return hash;
+}
+
+/* Makes the thread's error the reason why the device is not reached. */
+static void refuse_by_error(shard_carrier_offer *offer)
+{
+    snprintf(offer->refusal, sizeof offer->refusal, "%.*s", (int)sizeof offer->refusal - 1, shard_last_error());
+    shard_clear_error();
+}
 
 shard_carrier_offer shard_carrier_offer_of(shard_device *device)
 {
-    shard_carrier_offer offer = {0};
-    snprintf(offer.refusal, sizeof offer.refusal, "no transport of this build reaches the memory of %s", device->name);
+    shard_carrier_offer offer = {.host = hash_machine()};
+    int64_t wanted;
+    if (shard_env_integer("SHARD_NCCL", 1, 0, 1, &wanted) != SHARD_OK)
+        return offer;
+    if (!wanted) {
+        snprintf(offer.refusal, sizeof offer.refusal, "SHARD_NCCL is 0");
+        return offer;
+    }
+    const shard_nccl_module *nccl = shard_nccl_load();
+    if (!nccl || nccl->find_place(device, offer.device, sizeof offer.device) != SHARD_OK)
+        refuse_by_error(&offer);
     return offer;
 }
+
+/* ---- what all of them make of it ---- */
 
 /* Why the members' devices cannot reach each other: "" if they can. */
 static void find_refusal(const shard_group *group, const shard_carrier_offer *const *offers, char *text, size_t bytes)
@@ -26,12 +73,69 @@ static void find_refusal(const shard_group *group, const shard_carrier_offer *co
     }
 }
 
+/* The first member names the communicator, and all enter it. */
+static shard_status connect(shard_group *group, shard_device *device)
+{
+    const shard_nccl_module *nccl = shard_nccl_load();
+    unsigned char id[SHARD_NCCL_ID_BYTES] = {0}, *ids = shard_calloc((size_t)group->size, sizeof id);
+    if (group->rank == 0)
+        nccl->make_id(id);
+    shard_status status = shard_group_exchange(group, id, sizeof id, ids);
+    if (status == SHARD_OK) {
+        nccl->connect(group, device, ids);
+        status = shard_agree(group);
+        if (status != SHARD_OK)
+            nccl->carrier.leave(group);
+    }
+    free(ids);
+    return status;
+}
+
+static void log_members(const shard_group *group, const char *how)
+{
+    char text[SHARD_COMM_TEXT] = "";
+    bool members[group->size];
+    for (int member = 0; member < group->size; member++)
+        members[member] = true;
+    shard_group_name_ranks(group, members, text, sizeof text);
+    if (group->rank == 0)
+        shard_log(SHARD_LOG_INFO, "collectives of %s in GPU memory go through %s", text, how);
+}
+
+static void take_nccl(shard_group *group)
+{
+    const shard_nccl_module *nccl = shard_nccl_load();
+    char text[64];
+    snprintf(text, sizeof text, "NCCL %s", nccl->version);
+    group->carrier = &nccl->carrier;
+    log_members(group, text);
+}
+
 shard_status shard_carrier_choose(shard_group *group, shard_device *device, const shard_carrier_offer *const *offers)
 {
-    char refusal[SHARD_COMM_TEXT];
+    char refusal[256], text[320];
     find_refusal(group, offers, refusal, sizeof refusal);
-    (void)device;
-    group->carrier = &shard_staged_carrier;
-    shard_log(SHARD_LOG_INFO, "collectives of %d ranks go through host memory: %s", group->size, refusal);
+    if (refusal[0]) {
+        snprintf(text, sizeof text, "host memory: %s", refusal);
+        group->carrier = &shard_staged_carrier;
+        log_members(group, text);
+        return SHARD_OK;
+    }
+    SHARD_TRY(connect(group, device));
+    take_nccl(group);
     return SHARD_OK;
+}
+
+shard_status shard_carrier_split(shard_group *parent, shard_group *group, int color)
+{
+    if (!parent->carrier || parent->carrier == &shard_staged_carrier)
+        return SHARD_OK;
+    const shard_nccl_module *nccl = shard_nccl_load();
+    nccl->split(parent, group, color);
+    shard_status status = shard_agree(parent);
+    if (status == SHARD_OK && group)
+        take_nccl(group);
+    else if (group)
+        nccl->carrier.leave(group);
+    return status;
 }

@@ -40,6 +40,10 @@ typedef struct shard_carrier_offer {
 
 shard_carrier_offer shard_carrier_offer_of(shard_device *device);
 
+/* Gives groups that a parent was just split into their carrier, if the parent's can be
+ * split too; all in one color are `group` (NULL: of this rank alone). Collective over the parent. */
+shard_status shard_carrier_split(shard_group *parent, shard_group *group, int color);
+
 /* Sets group->carrier by what all members [size] offer; the same on every member.
  * Collective. */
 shard_status shard_carrier_choose(shard_group *group, shard_device *device, const shard_carrier_offer *const *offers);

@@ -379,6 +379,12 @@ static shard_status reduce_told(const shard_group *group, size_t offset, void *d
 
 /* ---- meeting for a call ---- */
 
+static shard_status end_call(shard_group *group, shard_status status)
+{
+    group->call = NULL;
+    return status;
+}
+
 /* Before the group's first collective on a device's memory: what will carry it. */
 static shard_status choose_carrier(shard_group *group, const shard_call *call)
 {
@@ -401,6 +407,12 @@ static shard_status choose_carrier(shard_group *group, const shard_call *call)
 
 _Static_assert(sizeof(shard_carrier_offer) <= SMALL_BYTES, "an offer travels with the fingerprint");
 
+shard_status shard_group_choose_carrier(shard_group *group, shard_device *device)
+{
+    shard_call call = {.name = "group_split", .operation = START, .device = beyond_host(device)};
+    return group->carrier ? SHARD_OK : end_call(group, choose_carrier(group, &call));
+}
+
 /* Meets for a call on data that may travel along: *done if it did. The group's call
  * is this one until end_call. */
 static shard_status begin_call(shard_group *group, const shard_call *call, const void *data, int64_t count, int64_t largest,
@@ -418,12 +430,6 @@ static shard_status begin_call(shard_group *group, const shard_call *call, const
         data = read_small(call, data, bytes, room);
     group->call = call;
     return meet(group, call, data, bytes);
-}
-
-static shard_status end_call(shard_group *group, shard_status status)
-{
-    group->call = NULL;
-    return status;
 }
 
 /* ---- the collectives ---- */

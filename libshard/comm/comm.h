@@ -52,6 +52,10 @@ typedef struct shard_group_ops {
      * another one meanwhile fails with that text. NULL: it waits no more. NULL entry:
      * nobody can be waiting elsewhere. */
     void (*alarm)(shard_group *, const char *text);
+    /* Without waiting: PEER, with its text, if it is known that a member died, failed, or
+     * waits elsewhere with an error, and so will not finish what it is `doing`. NULL entry:
+     * that is never known. */
+    shard_status (*look)(shard_group *, const char *doing);
     void (*destroy)(shard_group *);
 } shard_group_ops;
 
@@ -116,6 +120,13 @@ shard_group *shard_group_start(shard_group *group, const char *what);
  * over those. Destroyed by shard_group_destroy; NULL is fine there. */
 shard_group *shard_group_create(shard_group *parent, const int *members, int size);
 void shard_group_destroy(shard_group *group);
+
+/* The parent's members fall into groups of one color each, in the parent's order: this
+ * rank's. Collective over the parent, whose carrier makes those of its groups all at once. */
+shard_group *shard_group_split(shard_group *parent, int color);
+
+/* Agrees on the group's carrier now, for data on a device like this one. Collective. */
+shard_status shard_group_choose_carrier(shard_group *group, shard_device *device);
 
 /* The checked collectives. Each takes part even if this thread already has an
  * error: it then tells the others, and all fail alike. A NULL data pointer with

@@ -134,6 +134,58 @@ shard_group *shard_group_create(shard_group *parent, const int *members, int siz
     return shard_group_start(parent->ops->subgroup(parent, members, size), "group_create");
 }
 
+/* What a member says before a split. */
+typedef struct split_word {
+    int32_t color;
+    int32_t reaches; /* it has a device whose memory the host does not reach */
+} split_word;
+
+/* The group of those that said this rank's color. */
+static shard_group *create_of_color(shard_group *parent, const split_word *words)
+{
+    int *members = shard_calloc((size_t)parent->size, sizeof *members), size = 0;
+    if (!members) {
+        shard_group_fail(parent);
+        return NULL;
+    }
+    for (int member = 0; member < parent->size; member++)
+        if (words[member].color == words[parent->rank].color)
+            members[size++] = member;
+    shard_group *group = shard_group_create(parent, members, size);
+    free(members);
+    return group;
+}
+
+shard_group *shard_group_split(shard_group *parent, int color)
+{
+    if (!parent) {
+        shard_null_argument("shard_group_split", "parent");
+        return NULL;
+    }
+    if (parent->size == 1)
+        return shard_self_make(parent->world_ranks[0]);
+    shard_device *device = shard_accelerator();
+    split_word mine = {.color = color, .reaches = device != NULL}, *words = shard_calloc((size_t)parent->size, sizeof *words);
+    shard_group *group = NULL;
+    bool all_reach = true;
+    shard_status status = shard_group_exchange(parent, &mine, sizeof mine, words);
+    if (status == SHARD_OK) {
+        for (int member = 0; member < parent->size; member++)
+            all_reach &= words[member].reaches != 0;
+        group = create_of_color(parent, words);
+        status = shard_agree(parent);
+    }
+    free(words);
+    if (status == SHARD_OK && all_reach)
+        status = shard_group_choose_carrier(parent, device);
+    if (status == SHARD_OK && all_reach)
+        status = shard_carrier_split(parent, group->size > 1 ? group : NULL, color);
+    if (status == SHARD_OK)
+        return group;
+    shard_group_destroy(group);
+    return NULL;
+}
+
 void shard_group_destroy(shard_group *group)
 {
     if (!group)

@@ -264,6 +264,11 @@ shard_device *shard_cpu(void);
  * is loaded when asked for; NULL with the error set. */
 shard_device *shard_cuda_open(int ordinal);
 
+/* This rank's device whose memory the host does not reach, for what communicates: the
+ * default one, else one that was opened before. NULL if there is none, or with the
+ * error set. */
+shard_device *shard_accelerator(void);
+
 /* Where this thread's tensors go for which no device is named. NULL with the error set. */
 shard_device *shard_default_device(void);
 

@@ -8,6 +8,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* The device beyond the host's memory that was opened last. */
+static shard_device *_Atomic opened;
+
 /* "cuda" is -1, "cuda:1" is 1, all else -2. */
 static int cuda_ordinal(const char *name)
 {
@@ -25,8 +28,12 @@ shard_device *shard_device_open(const char *name)
     if (strcmp(name, "cpu") == 0)
         return shard_cpu();
     int ordinal = cuda_ordinal(name);
-    if (ordinal >= -1)
-        return shard_cuda_open(ordinal);
+    if (ordinal >= -1) {
+        shard_device *device = shard_cuda_open(ordinal);
+        if (device)
+            opened = device;
+        return device;
+    }
     return shard_fail_null(SHARD_ERROR_UNAVAILABLE, "device \"%s\": there is no such device; known: cpu, cuda, cuda:N", name);
 }
 
@@ -40,6 +47,12 @@ shard_device *shard_default_device(void)
 void shard_set_default_device(shard_device *device)
 {
     default_device = device;
+}
+
+shard_device *shard_accelerator(void)
+{
+    shard_device *device = shard_default_device();
+    return device && !device->ops->host_memory ? device : opened;
 }
 
 const char *shard_device_name(const shard_device *device)

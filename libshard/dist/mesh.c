@@ -31,31 +31,22 @@ static shard_status compare_grids(const grid *grids, int size)
     return SHARD_OK;
 }
 
-static shard_group *make_group(int *members, int first, int stride, int size)
-{
-    for (int i = 0; i < size; i++)
-        members[i] = first + i * stride;
-    return shard_group_create(shard_world(), members, size);
-}
-
 /* Joint over the world. */
 static shard_status make_groups(shard_mesh *mesh, grid wanted)
 {
     shard_group *world = shard_world();
     int size = shard_group_size(world), rank = shard_group_rank(world), model = wanted.model;
     grid *grids = shard_calloc((size_t)size, sizeof *grids);
-    int *members = shard_calloc((size_t)size, sizeof *members);
-    shard_status status = mesh && grids && members ? check_grid(wanted, size) : shard_last_status();
+    shard_status status = mesh && grids ? check_grid(wanted, size) : shard_last_status();
     status = status == SHARD_OK ? shard_group_exchange(world, &wanted, sizeof wanted, grids) : shard_group_fail(world);
     if (status == SHARD_OK)
         status = compare_grids(grids, size);
     if (status == SHARD_OK) {
-        mesh->model = make_group(members, rank / model * model, 1, model);
-        mesh->data = make_group(members, rank % model, model, wanted.data);
-        status = shard_agree(world);
+        mesh->model = shard_group_split(world, rank / model);
+        mesh->data = mesh->model ? shard_group_split(world, rank % model) : NULL;
+        status = shard_last_status();
     }
     free(grids);
-    free(members);
     return status;
 }
 

@@ -97,6 +97,7 @@ static const shard_group_ops shm_ops = {
     .subgroup = shm_subgroup,
     .post = shm_post,
     .alarm = shm_alarm,
+    .look = shm_look,
     .destroy = shm_destroy,
 };
 

@@ -61,6 +61,9 @@ int64_t shm_now(void);
  * for good, if one does not come. */
 shard_status shm_meet(shard_group *group);
 
+/* PEER if a member is known to be gone, other than by leaving in peace. */
+shard_status shm_look(shard_group *group, const char *doing);
+
 /* How long waits spin, by the number of ranks and cores. */
 void shm_set_patience(shm_world *world);
 

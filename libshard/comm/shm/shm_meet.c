@@ -149,6 +149,20 @@ static shard_status look_around(shard_group *group, uint32_t round, bool late)
     return break_group(state->area, status, text);
 }
 
+shard_status shm_look(shard_group *group, const char *doing)
+{
+    const shm_world *world = ((shm_group *)group->state)->world;
+    char text[SHARD_COMM_TEXT];
+    for (int member = 0; member < group->size; member++) {
+        int rank = group->world_ranks[member];
+        if (member == group->rank || atomic_load(&world->segment->ranks[rank].state) == SHARD_RANK_LEFT)
+            continue;
+        if (is_gone(world, rank, doing, text, sizeof text))
+            return shard_error(SHARD_ERROR_PEER, "%s", text);
+    }
+    return SHARD_OK;
+}
+
 static shard_status wait_for_round(shard_group *group, uint32_t round)
 {
     shm_group *state = group->state;

@@ -23,16 +23,6 @@ typedef struct opened {
 
 static opened *devices[MOST_DEVICES];
 
-shard_status shard_cuda_check(cudaError_t error, const char *call)
-{
-    if (error == cudaSuccess)
-        return SHARD_OK;
-    cudaGetLastError(); /* errors that the next call would report again */
-    shard_status status = error == cudaErrorMemoryAllocation ? SHARD_ERROR_MEMORY : SHARD_ERROR_DEVICE;
-    return shard_error(status, "cuda: %.*s: %s (%s)", (int)strcspn(call, "("), call, cudaGetErrorString(error),
-                       cudaGetErrorName(error));
-}
-
 /* How many GPUs there are; 0 with the error set where there is none. */
 static int count_devices(void)
 {

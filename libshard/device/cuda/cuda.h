@@ -40,6 +40,9 @@ typedef struct shard_cuda {
     cudaStream_t stream;
     cudaMemPool_t pool;
     int64_t current, peak;           /* bytes handed out */
+    /* Asked while the host waits for the stream, if set: an error ends the wait. The
+     * first time of a wait it `begins`. For what the stream waits for in turn. */
+    shard_status (*watch)(bool begins);
     struct shard_cuda_blas *blas;    /* cuda_blas.c; made at its first use */
     struct shard_cuda_dnn *dnn;      /* cuda_dnn.c */
 } shard_cuda;
@@ -62,6 +65,10 @@ shard_status shard_cuda_check(cudaError_t error, const char *call);
 
 #define SHARD_CUDA(call) shard_cuda_check(call, #call)
 #define SHARD_CUDA_TRY(call) SHARD_TRY(SHARD_CUDA(call))
+
+/* Waits until all that is on the stream is done. What waits for it calls this, not the
+ * runtime: work of other ranks that it waits for may never come. */
+shard_status shard_cuda_wait(shard_device *device);
 
 /* Scratch memory of the device for one call: taken and given back in the stream's
  * order, so that it may be given back before the work that uses it has run. It

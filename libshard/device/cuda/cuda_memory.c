@@ -8,6 +8,8 @@
  */
 #include "device/cuda/cuda.h"
 
+#include <sched.h>
+
 static void count(shard_cuda *cuda, int64_t bytes)
 {
     int64_t current = __atomic_add_fetch(&cuda->current, bytes, __ATOMIC_RELAXED);
@@ -70,7 +72,7 @@ void shard_cuda_reset_peak(shard_device *device)
 void shard_cuda_trim(shard_device *device)
 {
     shard_cuda *cuda = shard_cuda_of(device);
-    if (SHARD_CUDA(cudaStreamSynchronize(cuda->stream)) == SHARD_OK)
+    if (shard_cuda_wait(device) == SHARD_OK)
         SHARD_CUDA(cudaMemPoolTrimTo(cuda->pool, 0));
 }
 
@@ -89,9 +91,22 @@ void shard_cuda_release_host(shard_device *device, void *memory, size_t bytes)
         SHARD_CUDA(cudaFreeHost(memory));
 }
 
+shard_status shard_cuda_wait(shard_device *device)
+{
+    shard_cuda *cuda = shard_cuda_of(device);
+    if (!cuda->watch)
+        return SHARD_CUDA(cudaStreamSynchronize(cuda->stream));
+    cudaError_t error;
+    for (bool begins = true; (error = cudaStreamQuery(cuda->stream)) == cudaErrorNotReady; begins = false) {
+        SHARD_TRY(cuda->watch(begins));
+        sched_yield();
+    }
+    return shard_cuda_check(error, "cudaStreamQuery");
+}
+
 shard_status shard_cuda_synchronize(shard_device *device)
 {
-    return SHARD_CUDA(cudaStreamSynchronize(shard_cuda_of(device)->stream));
+    return shard_cuda_wait(device);
 }
 
 /* ---- copies ---- */
@@ -105,10 +120,12 @@ shard_status shard_cuda_copy_in(shard_device *device, void *to, const void *from
 
 shard_status shard_cuda_copy_out(shard_device *device, void *to_host, const void *from, size_t bytes)
 {
-    cudaStream_t stream = shard_cuda_of(device)->stream;
+    shard_cuda *cuda = shard_cuda_of(device);
+    if (cuda->watch) /* a copy to memory that is not pinned waits by itself, unwatched */
+        SHARD_TRY(shard_cuda_wait(device));
     if (bytes)
-        SHARD_CUDA_TRY(cudaMemcpyAsync(to_host, from, bytes, cudaMemcpyDeviceToHost, stream));
-    return SHARD_CUDA(cudaStreamSynchronize(stream));
+        SHARD_CUDA_TRY(cudaMemcpyAsync(to_host, from, bytes, cudaMemcpyDeviceToHost, cuda->stream));
+    return SHARD_CUDA(cudaStreamSynchronize(cuda->stream));
 }
 
 shard_status shard_cuda_copy_rows(shard_device *device, void *to, size_t to_pitch, const void *from, size_t from_pitch,

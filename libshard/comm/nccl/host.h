@@ -1,0 +1,40 @@
+/* Between the library and its NCCL module. */
+#ifndef SHARD_COMM_NCCL_HOST_H
+#define SHARD_COMM_NCCL_HOST_H
+
+#include "base/module.h"
+#include "comm/carrier.h"
+
+#define SHARD_NCCL_ID_BYTES 128
+
+typedef struct shard_nccl_host {
+    shard_module_base base;
+    double (*timeout)(void);
+    void (*group_describe)(const shard_group *group, char *text, size_t bytes);
+    void (*group_name_ranks)(const shard_group *group, const bool *marked, char *text, size_t bytes);
+} shard_nccl_host;
+
+/* What the module does. Groups get the carrier, and leave it by carrier.leave. */
+typedef struct shard_nccl_module {
+    shard_carrier carrier;
+    char version[16];
+    /* Where the device is in its machine, as a string. */
+    shard_status (*find_place)(shard_device *device, char *place, size_t bytes);
+    /* The name of a communicator to be, by one of its ranks. */
+    shard_status (*make_id)(void *id);
+    /* The group's communicator. Collective. */
+    shard_status (*connect)(shard_group *group, shard_device *device, const void *id);
+    /* Those of groups of the parent's members, which has one; `group` is this rank's,
+     * NULL if it needs none. Collective over the parent; groups differ by color >= 0. */
+    shard_status (*split)(shard_group *parent, shard_group *group, int color);
+} shard_nccl_module;
+
+/* What the module exports: its table, or NULL with the error set. */
+#define SHARD_NCCL_MODULE_OPEN "shard_nccl_module_open"
+typedef const shard_nccl_module *shard_nccl_module_open_function(const shard_nccl_host *host);
+SHARD_API shard_nccl_module_open_function shard_nccl_module_open;
+
+/* In the library: loads it; NULL with the error set. */
+const shard_nccl_module *shard_nccl_load(void);
+
+#endif

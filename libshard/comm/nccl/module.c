@@ -1,0 +1,191 @@
+/* Communicators: making, splitting, leaving; the stream that they share. */
+#include "comm/nccl/module.h"
+
+#include <sched.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+nccl_state nccl;
+
+/* Seconds for the others to leave a communicator too, before it is given up. */
+#define LEAVE_SECONDS 10.0
+
+/* ---- the stream ---- */
+
+static shard_status open_stream(shard_device *device)
+{
+    shard_cuda *cuda = shard_cuda_of(device);
+    SHARD_CUDA_TRY(cudaSetDevice(cuda->ordinal));
+    if (nccl.device == device)
+        return SHARD_OK;
+    if (nccl.device)
+        return shard_error(SHARD_ERROR_UNSUPPORTED, "nccl: collectives on %s after some on %s; a rank has one GPU", device->name,
+                           nccl.device->name);
+    int least, greatest; /* before computing, so that it waits for the others' least */
+    SHARD_CUDA_TRY(cudaDeviceGetStreamPriorityRange(&least, &greatest));
+    SHARD_CUDA_TRY(cudaStreamCreateWithPriority(&nccl.stream, cudaStreamNonBlocking, greatest));
+    SHARD_CUDA_TRY(cudaEventCreateWithFlags(&nccl.ready, cudaEventDisableTiming));
+    for (int i = 0; i < NCCL_FLIGHTS; i++)
+        SHARD_CUDA_TRY(cudaEventCreateWithFlags(&nccl.flights[i].done, cudaEventDisableTiming));
+    nccl.side = *device;
+    nccl.side_state = *cuda;
+    nccl.side_state.stream = nccl.stream;
+    nccl.side.state = &nccl.side_state;
+    nccl.device = device;
+    cuda->watch = nccl_watch;
+    return SHARD_OK;
+}
+
+shard_status nccl_begin(shard_group *group)
+{
+    if (nccl.broken != SHARD_OK)
+        return shard_error(nccl.broken, "%s", nccl.text);
+    SHARD_CUDA_TRY(cudaSetDevice(shard_cuda_of(nccl.device)->ordinal));
+    for (bool begins = true; nccl.started - nccl.done == NCCL_FLIGHTS; begins = false) {
+        SHARD_TRY(nccl_watch(begins));
+        sched_yield();
+    }
+    struct shard_request *flight = &nccl.flights[nccl.started % NCCL_FLIGHTS];
+    flight->group = group;
+    nccl.host.group_describe(group, flight->doing, sizeof flight->doing);
+    SHARD_CUDA_TRY(cudaEventRecord(nccl.ready, shard_cuda_of(nccl.device)->stream));
+    return SHARD_CUDA(cudaStreamWaitEvent(nccl.stream, nccl.ready, 0));
+}
+
+shard_request *nccl_end(void)
+{
+    struct shard_request *flight = &nccl.flights[nccl.started % NCCL_FLIGHTS];
+    if (SHARD_CUDA(cudaEventRecord(flight->done, nccl.stream)) != SHARD_OK)
+        return NULL;
+    nccl.started++;
+    return flight;
+}
+
+/* ---- communicators ---- */
+
+static void forget(nccl_group *state)
+{
+    nccl_group **at = &nccl.groups;
+    while (*at && *at != state)
+        at = &(*at)->next;
+    if (*at)
+        *at = state->next;
+    state->group->carrier_state = NULL;
+    state->group->carrier = NULL;
+    free(state);
+}
+
+/* Leaves in peace, if the others do too: polled, as they may have reasons not to. */
+static bool finalize(ncclComm_t comm)
+{
+    ncclResult_t result = ncclCommFinalize(comm);
+    double limit = nccl_now() + LEAVE_SECONDS;
+    while (result == ncclInProgress && nccl_now() < limit) {
+        sched_yield();
+        if (ncclCommGetAsyncError(comm, &result) != ncclSuccess)
+            return false;
+    }
+    return result == ncclSuccess;
+}
+
+static void leave(shard_group *group)
+{
+    nccl_group *state = nccl_of(group);
+    if (!state)
+        return;
+    bool begins = true;
+    for (uint64_t last = nccl.started; shard_last_status() == SHARD_OK && nccl.done < last; begins = false) {
+        nccl_watch(begins);
+        sched_yield();
+    }
+    if (state->comm && shard_last_status() == SHARD_OK && finalize(state->comm))
+        ncclCommDestroy(state->comm);
+    else if (state->comm)
+        ncclCommAbort(state->comm);
+    forget(state);
+}
+
+static nccl_group *join(shard_group *group)
+{
+    nccl_group *state = shard_calloc(1, sizeof *state);
+    if (!state)
+        return NULL;
+    *state = (nccl_group){.group = group, .next = nccl.groups};
+    group->carrier_state = nccl.groups = state;
+    return state;
+}
+
+static shard_status connect(shard_group *group, shard_device *device, const void *id)
+{
+    ncclUniqueId name;
+    memcpy(&name, id, sizeof name);
+    SHARD_TRY(open_stream(device));
+    if (nccl.broken != SHARD_OK)
+        return shard_error(nccl.broken, "%s", nccl.text);
+    nccl_group *state = join(group);
+    if (!state)
+        return shard_last_status();
+    ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+    config.blocking = 0;
+    NCCL_TRY(state, ncclCommInitRankConfig(&state->comm, group->size, name, group->rank, &config));
+    return SHARD_OK;
+}
+
+static shard_status split(shard_group *parent, shard_group *group, int color)
+{
+    nccl_group *from = nccl_of(parent), *state = group ? join(group) : NULL;
+    if (group && !state)
+        return shard_last_status();
+    ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+    config.blocking = 0;
+    ncclComm_t comm = NULL;
+    NCCL_TRY(from, ncclCommSplit(from->comm, state ? color : NCCL_SPLIT_NOCOLOR, parent->rank, &comm, &config));
+    if (!state)
+        return SHARD_OK;
+    state->comm = comm;
+    return nccl_settle(state, ncclInProgress, "ncclCommSplit");
+}
+
+/* ---- the module ---- */
+
+static shard_status find_place(shard_device *device, char *place, size_t bytes)
+{
+    return SHARD_CUDA(cudaDeviceGetPCIBusId(place, (int)bytes, shard_cuda_of(device)->ordinal));
+}
+
+static shard_status make_id(void *id)
+{
+    ncclUniqueId made;
+    ncclResult_t result = ncclGetUniqueId(&made);
+    if (result != ncclSuccess)
+        return shard_error(SHARD_ERROR_UNAVAILABLE, "nccl: ncclGetUniqueId: %s", ncclGetLastError(NULL));
+    memcpy(id, &made, sizeof made);
+    return SHARD_OK;
+}
+
+const shard_nccl_module *shard_nccl_module_open(const shard_nccl_host *host)
+{
+    static shard_nccl_module module = {
+        .carrier = {.name = "nccl",
+                    .takes_small = true,
+                    .all_reduce = nccl_all_reduce,
+                    .all_reduce_start = nccl_all_reduce_start,
+                    .wait = nccl_wait,
+                    .all_gather = nccl_all_gather,
+                    .reduce_scatter = nccl_reduce_scatter,
+                    .broadcast = nccl_broadcast,
+                    .leave = leave},
+        .find_place = find_place,
+        .make_id = make_id,
+        .connect = connect,
+        .split = split,
+    };
+    nccl.host = *host;
+    int version = 0;
+    if (!shard_module_begin(&nccl.host.base))
+        return NULL;
+    if (ncclGetVersion(&version) != ncclSuccess)
+        return shard_fail_null(SHARD_ERROR_UNAVAILABLE, "nccl: libnccl.so.2 does not answer");
+    snprintf(module.version, sizeof module.version, "%d.%d.%d", version / 10000, version / 100 % 100, version % 100);
+    return &module;
+}

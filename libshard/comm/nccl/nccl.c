@@ -1,0 +1,24 @@
+/* In the library: loads the NCCL module, which is built where CUDA and NCCL were found. */
+#include "comm/nccl/host.h"
+
+#include <string.h>
+
+const shard_nccl_module *shard_nccl_load(void)
+{
+    static const shard_nccl_module *loaded;
+    if (loaded)
+        return loaded;
+    const shard_nccl_host host = {
+        .base = shard_module_own_base,
+        .timeout = shard_comm_timeout,
+        .group_describe = shard_group_describe,
+        .group_name_ranks = shard_group_name_ranks,
+    };
+    void *symbol = shard_module_load("nccl", SHARD_NCCL_MODULE_OPEN, "this libshard was built without NCCL",
+                                     "it needs libnccl.so.2 where it was when libshard was built", false);
+    if (!symbol)
+        return NULL;
+    shard_nccl_module_open_function *open;
+    memcpy(&open, &symbol, sizeof open);
+    return loaded = open(&host);
+}
