@@ -160,12 +160,52 @@ static void free_array(void *array, int64_t count, shard_dtype dtype)
     free(array);
 }
 
+/* ---- where the data is: on SHARD_DEVICE ---- */
+
+/* NULL: in the host's memory. */
+static shard_device *data_device(void)
+{
+    shard_device *device = shard_default_device();
+    ck_assert_ptr_nonnull(device);
+    return device->ops->host_memory ? NULL : device;
+}
+
+static size_t bytes_of(int64_t count, shard_dtype dtype)
+{
+    return (size_t)count * shard_dtype_size(dtype) + 64;
+}
+
+/* The array where a collective is to find it, its guard behind it. */
+static void *move_there(void *array, int64_t count, shard_dtype dtype)
+{
+    shard_device *device = data_device();
+    if (!device)
+        return array;
+    void *there = device->ops->allocate(device, bytes_of(count, dtype));
+    ck_assert_ptr_nonnull(there);
+    check_ok(device->ops->copy_in(device, there, array, bytes_of(count, dtype)));
+    return there;
+}
+
+static void move_back(void *array, void *there, int64_t count, shard_dtype dtype)
+{
+    shard_device *device = data_device();
+    if (!device)
+        return;
+    check_ok(device->ops->copy_out(device, array, there, bytes_of(count, dtype)));
+    device->ops->release(device, there, bytes_of(count, dtype));
+}
+
+/* ---- the collectives ---- */
+
 static void all_reduce_once(shard_group *group, int64_t count, shard_dtype dtype, shard_reduce_op op, sum_order order)
 {
     int rank = shard_group_world_rank(group, shard_group_rank(group));
     void *data = make_array(count, dtype);
     fill(data, 0, count, rank, dtype);
-    check_ok(shard_group_all_reduce(group, NULL, data, count, dtype, op));
+    void *there = move_there(data, count, dtype);
+    check_ok(shard_group_all_reduce(group, data_device(), there, count, dtype, op));
+    move_back(data, there, count, dtype);
     check_reduction(group, data, 0, count, dtype, op, order);
     free_array(data, count, dtype);
 }
@@ -187,17 +227,19 @@ void check_all_reduce_start(shard_group *group, sum_order order)
     enum { REQUESTS = 4 };
     static const int64_t counts[REQUESTS] = {3, 5000, 0, 70001};
     for (shard_dtype dtype = 0; dtype < SHARD_DTYPES; dtype++) {
-        void *data[REQUESTS];
+        void *data[REQUESTS], *there[REQUESTS];
         shard_request *requests[REQUESTS];
         int rank = shard_group_world_rank(group, shard_group_rank(group));
         for (int i = 0; i < REQUESTS; i++) {
             data[i] = make_array(counts[i], dtype);
             fill(data[i], 0, counts[i], rank, dtype);
-            requests[i] = shard_group_all_reduce_start(group, NULL, data[i], counts[i], dtype, SHARD_SUM);
+            there[i] = move_there(data[i], counts[i], dtype);
+            requests[i] = shard_group_all_reduce_start(group, data_device(), there[i], counts[i], dtype, SHARD_SUM);
         }
         check_ok(shard_barrier(group));
         for (int i = 0; i < REQUESTS; i++) {
-            check_ok(shard_group_wait(group, NULL, requests[i]));
+            check_ok(shard_group_wait(group, data_device(), requests[i]));
+            move_back(data[i], there[i], counts[i], dtype);
             check_reduction(group, data[i], 0, counts[i], dtype, SHARD_SUM, order);
             free_array(data[i], counts[i], dtype);
         }
@@ -233,9 +275,12 @@ static void all_gather_once(shard_group *group, const int64_t *counts, int64_t s
     int rank = shard_group_rank(group), size = shard_group_size(group);
     size_t element = shard_dtype_size(dtype);
     char *all = make_array(sum, dtype), *right = make_array(sum, dtype), *mine = make_array(counts[rank], dtype);
-    char *piece = inside ? all + (size_t)start_of(counts, rank) * element : mine;
-    fill(piece, 0, counts[rank], shard_group_world_rank(group, rank), dtype);
-    check_ok(shard_group_all_gather(group, NULL, piece, all, counts, dtype));
+    size_t own = (size_t)start_of(counts, rank) * element;
+    fill(inside ? all + own : mine, 0, counts[rank], shard_group_world_rank(group, rank), dtype);
+    char *all_there = move_there(all, sum, dtype), *mine_there = move_there(mine, counts[rank], dtype);
+    check_ok(shard_group_all_gather(group, data_device(), inside ? all_there + own : mine_there, all_there, counts, dtype));
+    move_back(all, all_there, sum, dtype);
+    move_back(mine, mine_there, counts[rank], dtype);
     for (int member = 0; member < size; member++)
         fill(right + (size_t)start_of(counts, member) * element, 0, counts[member], shard_group_world_rank(group, member), dtype);
     ck_assert_msg(memcmp(all, right, (size_t)sum * element) == 0, "all_gather of %lld %s over %d ranks is wrong", (long long)sum,
@@ -251,10 +296,14 @@ static void reduce_scatter_once(shard_group *group, const int64_t *counts, int64
     int rank = shard_group_rank(group);
     int64_t start = start_of(counts, rank);
     char *all = make_array(sum, dtype), *mine = make_array(counts[rank], dtype);
-    char *piece = inside ? all + (size_t)start * shard_dtype_size(dtype) : mine;
+    size_t own = (size_t)start * shard_dtype_size(dtype);
     fill(all, 0, sum, shard_group_world_rank(group, rank), dtype);
-    check_ok(shard_group_reduce_scatter(group, NULL, all, piece, counts, dtype, op));
-    check_reduction(group, piece, start, counts[rank], dtype, op, order);
+    char *all_there = move_there(all, sum, dtype), *mine_there = move_there(mine, counts[rank], dtype);
+    check_ok(
+        shard_group_reduce_scatter(group, data_device(), all_there, inside ? all_there + own : mine_there, counts, dtype, op));
+    move_back(all, all_there, sum, dtype);
+    move_back(mine, mine_there, counts[rank], dtype);
+    check_reduction(group, inside ? all + own : mine, start, counts[rank], dtype, op, order);
     free_array(all, sum, dtype);
     free_array(mine, counts[rank], dtype);
 }
@@ -289,7 +338,9 @@ static void broadcast_once(shard_group *group, int64_t count, shard_dtype dtype,
     fill(right, 0, count, shard_group_world_rank(group, root), dtype);
     if (rank == root)
         memcpy(data, right, (size_t)count * shard_dtype_size(dtype));
-    check_ok(shard_group_broadcast(group, NULL, data, count, dtype, root));
+    void *there = move_there(data, count, dtype);
+    check_ok(shard_group_broadcast(group, data_device(), there, count, dtype, root));
+    move_back(data, there, count, dtype);
     ck_assert_msg(memcmp(data, right, (size_t)count * shard_dtype_size(dtype)) == 0, "broadcast of %lld %s from rank %d is wrong",
                   (long long)count, shard_dtype_name(dtype), root);
     free_array(data, count, dtype);

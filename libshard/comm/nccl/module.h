@@ -25,7 +25,7 @@
 #include "device/cuda/cuda.h"
 
 #pragma GCC diagnostic push
-#pragma GCC diagnostic ignored "-Wstrict-prototypes"
+#pragma GCC diagnostic ignored "-Wstrict-prototypes" /* of nccl.h */
 #include <nccl.h>
 #pragma GCC diagnostic pop
 
