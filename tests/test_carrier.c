@@ -1,0 +1,347 @@
+/*
+ * What carries collectives of data in GPU memory, on emulated GPUs: which way a group
+ * takes and what the log says of it, communicators of meshes, ranks that die or hang
+ * in the middle, and the order of streams.
+ */
+#include "support/collectives.h"
+#include "support/job.h"
+
+#include "comm/carrier.h"
+#include "device/cuda/cuda.h"
+
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+/* Before the ranks are forked, which then find so many GPUs. */
+static void set_gpus(const char *number, const char *nccl)
+{
+    setenv("SHARD_DEVICE", "cuda", 1);
+    setenv("SHARD_CUDA_EMULATION_DEVICES", number, 1);
+    setenv("SHARD_NCCL", nccl, 1);
+    setenv("SHARD_LOG", "info", 1);
+}
+
+static shard_device *gpu(void)
+{
+    shard_device *device = shard_default_device();
+    ck_assert_msg(device && !device->ops->host_memory, "no GPU: %s", shard_last_error());
+    return device;
+}
+
+/* count float32 of that value in the GPU's memory; stays there until the rank ends. */
+static float *make_filled(int64_t count, double value)
+{
+    float *data = gpu()->ops->allocate(gpu(), (size_t)count * sizeof *data);
+    ck_assert_ptr_nonnull(data);
+    check_ok(gpu()->ops->fill(gpu(), count, value, data, SHARD_FLOAT32));
+    return data;
+}
+
+static void check_filled(const float *data, int64_t count, float value)
+{
+    float *host = malloc((size_t)count * sizeof *host);
+    ck_assert_ptr_nonnull(host);
+    check_ok(gpu()->ops->copy_out(gpu(), host, data, (size_t)count * sizeof *host));
+    for (int64_t i = 0; i < count; i++)
+        ck_assert_msg(host[i] == value, "element %lld is %g instead of %g", (long long)i, (double)host[i], (double)value);
+    free(host);
+}
+
+static void check_sum_of_ranks(shard_group *group)
+{
+    float *data = make_filled(1000, shard_group_rank(group) + 1), sum = 0;
+    for (int member = 0; member < shard_group_size(group); member++)
+        sum += (float)member + 1;
+    check_ok(shard_group_all_reduce(group, gpu(), data, 1000, SHARD_FLOAT32, SHARD_SUM));
+    check_filled(data, 1000, sum);
+}
+
+/* ---- which way ---- */
+
+/* Of rank 0, where the log is a pattern of fnmatch. */
+static void expect_log(shard_group *world, void *context)
+{
+    FILE *log = tmpfile();
+    int kept = dup(STDERR_FILENO);
+    ck_assert(log && kept >= 0 && dup2(fileno(log), STDERR_FILENO) >= 0);
+    check_sum_of_ranks(world);
+    dup2(kept, STDERR_FILENO);
+    char text[2000] = "";
+    rewind(log);
+    text[fread(text, 1, sizeof text - 1, log)] = '\0';
+    fclose(log);
+    if (shard_group_rank(world) == 0)
+        ck_assert_msg(strstr(text, context) != NULL, "the log is \"%s\" instead of \"... %s ...\"", text, (char *)context);
+    else
+        ck_assert_msg(strstr(text, "collectives") == NULL, "rank 0 tells it alone, not \"%s\"", text);
+}
+
+START_TEST(test_takes_nccl)
+{
+    set_gpus("3", "1");
+    run_job(3, expect_log, "info: collectives of ranks 0, 1 and 2 in GPU memory go through NCCL 2.");
+}
+END_TEST
+
+START_TEST(test_shares_a_gpu)
+{
+    set_gpus("2", "1");
+    run_job(3, expect_log,
+            "info: collectives of ranks 0, 1 and 2 in GPU memory go through host memory: ranks 0 and 2 share a GPU");
+}
+END_TEST
+
+START_TEST(test_is_forbidden)
+{
+    set_gpus("3", "0");
+    run_job(3, expect_log, "go through host memory: rank 0: SHARD_NCCL is 0");
+}
+END_TEST
+
+static void is_forbidden_on_one(shard_group *world, void *context)
+{
+    if (shard_group_rank(world) == 1)
+        setenv("SHARD_NCCL", "0", 1);
+    expect_log(world, context);
+}
+
+START_TEST(test_is_forbidden_on_one)
+{
+    set_gpus("3", "1");
+    run_job(3, is_forbidden_on_one, "go through host memory: rank 1: SHARD_NCCL is 0");
+}
+END_TEST
+
+/* ---- meshes ---- */
+
+static const char *carrier_of(const shard_group *group)
+{
+    return group->carrier ? group->carrier->name : "none yet";
+}
+
+static void splits(shard_group *world, void *context)
+{
+    int model = *(int *)context;
+    shard_mesh *mesh = shard_mesh_create(.model = model);
+    ck_assert_msg(mesh != NULL, "%s", shard_last_error());
+    shard_group *groups[] = {shard_mesh_model_group(mesh), shard_mesh_data_group(mesh)};
+    for (int i = 0; i < 2; i++) {
+        if (shard_group_size(groups[i]) > 1)
+            ck_assert_str_eq(carrier_of(groups[i]), "nccl");
+        check_sum_of_ranks(groups[i]);
+        check_sizes(groups[i], 1001, ANY_ORDER);
+    }
+    check_sum_of_ranks(world);
+    shard_mesh_destroy(mesh);
+}
+
+START_TEST(test_split)
+{
+    static const struct {
+        int ranks, model;
+    } grids[] = {{1, 1}, {2, 1}, {2, 2}, {4, 2}, {6, 2}, {6, 3}};
+    set_gpus("8", "1");
+    run_job(grids[_i].ranks, splits, (void *)(uintptr_t)&grids[_i].model);
+}
+END_TEST
+
+/* Four ranks on two GPUs: those of a model group have different ones, those of a data
+ * group and of the world do not. */
+static void splits_mixed(shard_group *world, void *context)
+{
+    (void)context;
+    shard_mesh *mesh = shard_mesh_create(.model = 2);
+    ck_assert_msg(mesh != NULL, "%s", shard_last_error());
+    shard_group *model = shard_mesh_model_group(mesh), *data = shard_mesh_data_group(mesh);
+    for (int i = 0; i < 2; i++) {
+        check_sum_of_ranks(model);
+        check_sum_of_ranks(data);
+        check_sum_of_ranks(world);
+    }
+    ck_assert_str_eq(carrier_of(model), "nccl");
+    ck_assert_str_eq(carrier_of(data), "host memory");
+    ck_assert_str_eq(carrier_of(world), "host memory");
+    shard_mesh_destroy(mesh);
+}
+
+START_TEST(test_split_mixed)
+{
+    set_gpus("2", "1");
+    run_job(4, splits_mixed, NULL);
+}
+END_TEST
+
+/* ---- sums of 16-bit types ---- */
+
+/* 256 + 1 + 1 + ... in bfloat16 stays 256 where every sum is rounded. */
+static void sums_wide(shard_group *world, void *context)
+{
+    enum { COUNT = 3001 };
+    shard_device *device = gpu();
+    int64_t counts[8];
+    int size = shard_group_size(world), rank = shard_group_rank(world);
+    uint16_t *data = device->ops->allocate(device, COUNT * sizeof *data), *mine = data + COUNT / 2, host[COUNT];
+    for (int i = 0; i < 2; i++) {
+        check_ok(device->ops->fill(device, COUNT, rank == 0 ? 256 : 1, data, SHARD_BFLOAT16));
+        for (int member = 0; member < size; member++)
+            counts[member] = member == 1 ? COUNT / 2 : 0;
+        if (i == 0)
+            check_ok(shard_group_all_reduce(world, device, data, COUNT, SHARD_BFLOAT16, SHARD_SUM));
+        else
+            check_ok(shard_group_reduce_scatter(world, device, data, mine, counts, SHARD_BFLOAT16, SHARD_SUM));
+        check_ok(device->ops->copy_out(device, host, data, sizeof host));
+        if (i == 0 || rank == 1)
+            ck_assert_int_eq(host[i == 0 ? COUNT - 1 : COUNT / 2], 0x4382); /* 260 */
+    }
+    ck_assert_str_eq(carrier_of(world), context);
+}
+
+START_TEST(test_sums_wide)
+{
+    set_gpus(_i ? "5" : "1", "1");
+    run_job(5, sums_wide, _i ? "nccl" : "host memory");
+}
+END_TEST
+
+/* ---- members that are lost ---- */
+
+static void die(void *unused)
+{
+    (void)unused;
+    kill(getpid(), SIGKILL);
+}
+
+/* On rank 1's GPU comes `task` before its part of the sum. */
+static void lose(shard_group *world, cudaHostFn_t task)
+{
+    check_sum_of_ranks(world);
+    float *data = make_filled(1000, 1);
+    if (shard_group_rank(world) == 1)
+        ck_assert_int_eq(cudaLaunchHostFunc(shard_cuda_of(gpu())->stream, task, NULL), cudaSuccess);
+    check_ok(shard_group_all_reduce(world, gpu(), data, 1000, SHARD_FLOAT32, SHARD_SUM));
+    shard_synchronize(gpu());
+}
+
+static void loses_one(shard_group *world, void *context)
+{
+    (void)context;
+    lose(world, die);
+    check_error(SHARD_ERROR_PEER, "rank 1 died: it did not come to all_reduce of 1000 float32 in a device's memory");
+    float *data = make_filled(10, 1); /* the GPU goes on, its collectives do not */
+    check_filled(data, 10, 1);
+    ck_assert_int_ne(shard_group_all_reduce(world, gpu(), data, 10, SHARD_FLOAT32, SHARD_SUM), SHARD_OK);
+    shard_clear_error();
+}
+
+START_TEST(test_member_dies)
+{
+    set_gpus("3", "1");
+    run_job_of((ranks_run){.size = 3, .body = loses_one, .may_fail = 1 << 1, .deadline = 30});
+}
+END_TEST
+
+static void sleep_long(void *unused)
+{
+    (void)unused;
+    nanosleep(&(struct timespec){.tv_sec = 4}, NULL);
+}
+
+static void waits_in_vain(shard_group *world, void *context)
+{
+    (void)context;
+    struct timespec start, end;
+    clock_gettime(CLOCK_MONOTONIC, &start);
+    lose(world, sleep_long);
+    clock_gettime(CLOCK_MONOTONIC, &end);
+    if (shard_group_rank(world) == 1) {
+        shard_clear_error();
+        return;
+    }
+    check_error(SHARD_ERROR_TIMEOUT, "nccl: all_reduce of 1000 float32 in a device's memory, of ranks 0, 1 and 2, was not done "
+                                     "within 1 s (SHARD_TIMEOUT)");
+    ck_assert_int_lt(end.tv_sec - start.tv_sec, 4);
+}
+
+START_TEST(test_member_hangs)
+{
+    set_gpus("3", "1");
+    run_job_of((ranks_run){.size = 3, .body = waits_in_vain, .timeout = "1", .may_fail = 1 << 1, .deadline = 30});
+}
+END_TEST
+
+/* ---- streams ---- */
+
+/* What is computed before a collective goes into it, what comes after it gets its result,
+ * and what happens in between touches neither. */
+static void overlaps(shard_group *world, void *context)
+{
+    (void)context;
+    const shard_device_ops *ops = gpu()->ops;
+    enum { COUNT = 5000, ROUNDS = 100 };
+    int size = shard_group_size(world);
+    float *data = make_filled(COUNT, 1), *other = make_filled(COUNT, 7), expected = 1;
+    for (int i = 0; i < ROUNDS; i++) {
+        check_ok(ops->axpby(gpu(), COUNT, 1.0 / size, data, 0, data, SHARD_FLOAT32));
+        shard_request *request = shard_group_all_reduce_start(world, gpu(), data, COUNT, SHARD_FLOAT32, SHARD_SUM);
+        check_ok(ops->axpby(gpu(), COUNT, 1, other, 0, other, SHARD_FLOAT32));
+        check_ok(shard_group_wait(world, gpu(), request));
+        check_ok(ops->axpby(gpu(), COUNT, 2, data, 0, data, SHARD_FLOAT32));
+        expected *= 2;
+        if (i % 20 == 19) {
+            check_filled(data, COUNT, expected);
+            check_ok(ops->fill(gpu(), COUNT, 1, data, SHARD_FLOAT32));
+            expected = 1;
+        }
+    }
+    check_filled(other, COUNT, 7);
+}
+
+START_TEST(test_overlap)
+{
+    set_gpus(_i ? "4" : "1", "1");
+    run_job(_i ? 4 : 2, overlaps, NULL);
+}
+END_TEST
+
+/* The host's and a device's memory in one collective: nobody can know which way. */
+static void disagrees(shard_group *world, void *context)
+{
+    (void)context;
+    float host[1000] = {0}, *data = make_filled(1000, 1);
+    bool odd = shard_group_rank(world) == 1;
+    for (int i = 0; i < 2; i++) { /* before and after the way is chosen */
+        shard_group_all_reduce(world, odd ? NULL : gpu(), odd ? host : data, 1000, SHARD_FLOAT32, SHARD_SUM);
+        check_error(SHARD_ERROR_MISMATCH, "rank 1 calls all_reduce of 1000 float32 while ranks 0 and 2 call all_reduce of 1000 "
+                                          "float32 in a device's memory");
+        check_sum_of_ranks(world);
+    }
+}
+
+START_TEST(test_disagrees)
+{
+    set_gpus("3", _i ? "1" : "0");
+    run_job(3, disagrees, NULL);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("carrier");
+    TCase *tcase = test_case(suite, "carrier");
+    tcase_add_test(tcase, test_takes_nccl);
+    tcase_add_test(tcase, test_shares_a_gpu);
+    tcase_add_test(tcase, test_is_forbidden);
+    tcase_add_test(tcase, test_is_forbidden_on_one);
+    tcase_add_loop_test(tcase, test_split, 0, 6);
+    tcase_add_test(tcase, test_split_mixed);
+    tcase_add_loop_test(tcase, test_sums_wide, 0, 2);
+    tcase_add_test(tcase, test_member_dies);
+    tcase_add_test(tcase, test_member_hangs);
+    tcase_add_loop_test(tcase, test_overlap, 0, 2);
+    tcase_add_loop_test(tcase, test_disagrees, 0, 2);
+    return test_run(suite);
+}
