@@ -81,7 +81,8 @@ shard_module *shard_nn_batch_norm_with(int64_t channels, shard_nn_batch_norm_opt
     if (status == SHARD_OK)
         status = shard_module_add_buffer(module, "running_var", shard_ones(shape, .dtype = dtype));
     if (status == SHARD_OK) /* counted on the host, whatever the device */
-        status = shard_module_add_buffer(module, "num_batches_tracked", shard_zeros(SHARD_SCALAR, .dtype = SHARD_INT64));
+        status = shard_module_add_buffer(module, "num_batches_tracked",
+                                         shard_zeros(SHARD_SCALAR, .dtype = SHARD_INT64, .device = shard_cpu()));
     shard_scope_close(&scope);
     return shard_module_checked(module, status);
 }
