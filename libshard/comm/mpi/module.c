@@ -151,6 +151,7 @@ static const shard_group_ops mpi_ops = {
     .subgroup = mpi_subgroup,
     .post = mpi_post,
     .alarm = mpi_alarm,
+    .look = mpi_look,
     .destroy = mpi_destroy,
 };
 

@@ -64,6 +64,9 @@ bool mpi_wait_for_farewells(double seconds);
             return mpi_try_;                                \
     } while (0)
 
+/* PEER if a member is known to have failed. */
+shard_status mpi_look(shard_group *group, const char *doing);
+
 /* The collectives. */
 shard_status mpi_exchange(shard_group *group, const void *mine, size_t bytes, void *all);
 shard_status mpi_all_reduce(shard_group *group, void *data, int64_t count, shard_dtype dtype, shard_reduce_op op);

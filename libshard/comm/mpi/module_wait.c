@@ -158,6 +158,24 @@ static shard_status give_up(shard_group *group, shard_status status, const char 
     return mpi.host->error(status, "%s", text);
 }
 
+/* It has failed and waits, and not just in passing. */
+static bool is_alarmed(const mpi_peer *peer)
+{
+    return peer->alarmed > 0 && now() - peer->alarmed > ALARM_SECONDS;
+}
+
+shard_status mpi_look(shard_group *group, const char *doing)
+{
+    (void)doing;
+    read_news();
+    for (int member = 0; member < group->size; member++) {
+        const mpi_peer *peer = &mpi.peers[group->world_ranks[member]];
+        if (peer->said[0] && (peer->left || is_alarmed(peer)))
+            return mpi.host->error(SHARD_ERROR_PEER, "%s", peer->said);
+    }
+    return SHARD_OK;
+}
+
 static void ask(int rank)
 {
     if (mpi.peers[rank].answer == MPI_PEER_NOT_ASKED)
@@ -173,8 +191,7 @@ static shard_status check_members(shard_group *group)
     for (int member = 0; member < group->size; member++) {
         int rank = group->world_ranks[member];
         const mpi_peer *peer = &mpi.peers[rank];
-        bool alarmed = peer->alarmed > 0 && now() - peer->alarmed > ALARM_SECONDS;
-        if (!peer->left && !alarmed)
+        if (!peer->left && !is_alarmed(peer))
             continue;
         ask(rank);
         if (peer->answer != MPI_PEER_ABSENT)
