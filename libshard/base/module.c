@@ -13,6 +13,7 @@ const shard_module_base shard_module_own_base = {
     .error = shard_error,
     .null_argument = shard_null_argument,
     .last_status = shard_last_status,
+    .last_error = shard_last_error,
     .log = shard_log,
     .env_string = shard_env_string,
     .env_integer = shard_env_integer,

@@ -38,6 +38,11 @@ shard_status shard_last_status(void)
     return library->last_status();
 }
 
+const char *shard_last_error(void)
+{
+    return library->last_error();
+}
+
 void shard_log(shard_log_level level, const char *format, ...)
 {
     char text[1024];
