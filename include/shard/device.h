@@ -27,6 +27,13 @@ SHARD_API void shard_set_default_device(shard_device *device);
 /* "cpu", "cuda:0"; static. */
 SHARD_API const char *shard_device_name(const shard_device *device);
 
+/* Whether products and convolutions of float32 may take their operands with 10 bits
+ * of mantissa (TF32), many times as fast on GPUs that have it, as torch's
+ * backends.cuda.matmul.allow_tf32 and backends.cudnn.allow_tf32. Not at first,
+ * unless SHARD_TF32=1 is set when the GPU is opened. The CPU takes no notice. */
+SHARD_API void shard_set_allow_tf32(shard_device *device, bool allow);
+SHARD_API bool shard_allow_tf32(const shard_device *device);
+
 /* Bytes of this process's tensors on one device. */
 typedef struct shard_memory_stats {
     int64_t current;  /* in use by tensors and workspaces now */

@@ -25,7 +25,8 @@
 struct shard_device {
     const struct shard_device_ops *ops;
     const char *name;
-    void *state; /* the device's own */
+    void *state;     /* the device's own */
+    bool allow_tf32; /* as shard_set_allow_tf32 says; read by products and convolutions of float32 */
 };
 
 typedef enum shard_unary { SHARD_RELU, SHARD_GELU /* exact, by erf */, SHARD_GELU_TANH } shard_unary;

@@ -60,6 +60,17 @@ const char *shard_device_name(const shard_device *device)
     return device ? device->name : "none";
 }
 
+void shard_set_allow_tf32(shard_device *device, bool allow)
+{
+    if (device)
+        device->allow_tf32 = allow;
+}
+
+bool shard_allow_tf32(const shard_device *device)
+{
+    return device && device->allow_tf32;
+}
+
 shard_memory_stats shard_get_memory_stats(const shard_device *device)
 {
     shard_memory_stats stats = {0};

@@ -41,7 +41,9 @@ static int count_devices(void)
 static shard_status start(opened *device, int ordinal)
 {
     shard_cuda *cuda = &device->cuda;
+    int64_t allow_tf32;
     cuda->ordinal = ordinal;
+    SHARD_TRY(shard_env_integer("SHARD_TF32", 0, 0, 1, &allow_tf32));
     SHARD_CUDA_TRY(cudaSetDevice(ordinal));
     SHARD_CUDA_TRY(cudaDeviceGetAttribute(&cuda->multiprocessors, cudaDevAttrMultiProcessorCount, ordinal));
     SHARD_CUDA_TRY(cudaStreamCreateWithFlags(&cuda->stream, cudaStreamNonBlocking));
@@ -49,7 +51,7 @@ static shard_status start(opened *device, int ordinal)
     uint64_t keep = UINT64_MAX; /* what was touched stays until trim */
     SHARD_CUDA_TRY(cudaMemPoolSetAttribute(cuda->pool, cudaMemPoolAttrReleaseThreshold, &keep));
     snprintf(device->name, sizeof device->name, "cuda:%d", ordinal);
-    device->device = (shard_device){.ops = &operations, .name = device->name, .state = cuda};
+    device->device = (shard_device){.ops = &operations, .name = device->name, .state = cuda, .allow_tf32 = allow_tf32 == 1};
     return SHARD_OK;
 }
 
