@@ -1,0 +1,531 @@
+/*
+ * Stand-in for cuDNN's graph API: one convolution a graph.
+ *
+ * A descriptor keeps its attributes as they are set, and what it refers to; which it
+ * has, of what type and how many, is a table. cuDNN's rules are checked when it is
+ * finalized or executed. Of the engines (below), some do what notes warn of, so that
+ * a choice that ignores the notes is seen in the results.
+ */
+#include "cudnn.h"
+
+#include "convolution.h"
+#include "emulation.h"
+#include "products.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include <map>
+#include <memory>
+#include <vector>
+
+using namespace emulation;
+
+struct cudnnContext {
+    cudaStream_t stream;
+};
+
+namespace {
+
+struct Descriptor;
+using Reference = std::shared_ptr<Descriptor>;
+
+struct Descriptor {
+    cudnnBackendDescriptorType_t type;
+    bool final = false;
+    std::map<int, std::vector<int64_t>> numbers; /* also enums and pointers */
+    std::map<int, float> factors;
+    std::map<int, Reference> parts;
+    int engine = -1; /* of an engine, a configuration, a plan */
+};
+
+/* An attribute: whose, which, of what type, least and greatest number of elements. */
+struct Rule {
+    int owner, name, type;
+    int64_t least, most;
+};
+
+const Rule rules[] = {
+    {CUDNN_BACKEND_TENSOR_DESCRIPTOR, CUDNN_ATTR_TENSOR_UNIQUE_ID, CUDNN_TYPE_INT64, 1, 1},
+    {CUDNN_BACKEND_TENSOR_DESCRIPTOR, CUDNN_ATTR_TENSOR_DATA_TYPE, CUDNN_TYPE_DATA_TYPE, 1, 1},
+    {CUDNN_BACKEND_TENSOR_DESCRIPTOR, CUDNN_ATTR_TENSOR_BYTE_ALIGNMENT, CUDNN_TYPE_INT64, 1, 1},
+    {CUDNN_BACKEND_TENSOR_DESCRIPTOR, CUDNN_ATTR_TENSOR_DIMENSIONS, CUDNN_TYPE_INT64, 4, 4},
+    {CUDNN_BACKEND_TENSOR_DESCRIPTOR, CUDNN_ATTR_TENSOR_STRIDES, CUDNN_TYPE_INT64, 4, 4},
+    {CUDNN_BACKEND_CONVOLUTION_DESCRIPTOR, CUDNN_ATTR_CONVOLUTION_COMP_TYPE, CUDNN_TYPE_DATA_TYPE, 1, 1},
+    {CUDNN_BACKEND_CONVOLUTION_DESCRIPTOR, CUDNN_ATTR_CONVOLUTION_CONV_MODE, CUDNN_TYPE_CONVOLUTION_MODE, 1, 1},
+    {CUDNN_BACKEND_CONVOLUTION_DESCRIPTOR, CUDNN_ATTR_CONVOLUTION_SPATIAL_DIMS, CUDNN_TYPE_INT64, 1, 1},
+    {CUDNN_BACKEND_CONVOLUTION_DESCRIPTOR, CUDNN_ATTR_CONVOLUTION_DILATIONS, CUDNN_TYPE_INT64, 2, 2},
+    {CUDNN_BACKEND_CONVOLUTION_DESCRIPTOR, CUDNN_ATTR_CONVOLUTION_FILTER_STRIDES, CUDNN_TYPE_INT64, 2, 2},
+    {CUDNN_BACKEND_CONVOLUTION_DESCRIPTOR, CUDNN_ATTR_CONVOLUTION_PRE_PADDINGS, CUDNN_TYPE_INT64, 2, 2},
+    {CUDNN_BACKEND_CONVOLUTION_DESCRIPTOR, CUDNN_ATTR_CONVOLUTION_POST_PADDINGS, CUDNN_TYPE_INT64, 2, 2},
+    {CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR, CUDNN_ATTR_OPERATIONGRAPH_HANDLE, CUDNN_TYPE_HANDLE, 1, 1},
+    {CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR, CUDNN_ATTR_OPERATIONGRAPH_OPS, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, 1},
+    {CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR, CUDNN_ATTR_ENGINEHEUR_MODE, CUDNN_TYPE_HEUR_MODE, 1, 1},
+    {CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR, CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, 1},
+    {CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR, CUDNN_ATTR_EXECUTION_PLAN_HANDLE, CUDNN_TYPE_HANDLE, 1, 1},
+    {CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR, CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, 1},
+    {CUDNN_BACKEND_VARIANT_PACK_DESCRIPTOR, CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS, CUDNN_TYPE_INT64, 1, 64},
+    {CUDNN_BACKEND_VARIANT_PACK_DESCRIPTOR, CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS, CUDNN_TYPE_VOID_PTR, 1, 64},
+    {CUDNN_BACKEND_VARIANT_PACK_DESCRIPTOR, CUDNN_ATTR_VARIANT_PACK_WORKSPACE, CUDNN_TYPE_VOID_PTR, 1, 1},
+};
+
+/* The operations' attributes are numbered alike: alpha, beta, windows, then three images. */
+struct Operation {
+    cudnnBackendDescriptorType_t type;
+    Convolution::Kind kind;
+    int first; /* alpha's number */
+    int weight, x, y;
+};
+const Operation operations[] = {
+    {CUDNN_BACKEND_OPERATION_CONVOLUTION_FORWARD_DESCRIPTOR, Convolution::FORWARD, CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_ALPHA,
+     CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_W, CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_X,
+     CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_Y},
+    {CUDNN_BACKEND_OPERATION_CONVOLUTION_BACKWARD_DATA_DESCRIPTOR, Convolution::BACKWARD_DATA,
+     CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_ALPHA, CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_W,
+     CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_DX, CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_DY},
+    {CUDNN_BACKEND_OPERATION_CONVOLUTION_BACKWARD_FILTER_DESCRIPTOR, Convolution::BACKWARD_WEIGHT,
+     CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_ALPHA, CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_DW,
+     CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_X, CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_DY},
+};
+
+const Operation *operation_of(int type)
+{
+    for (const Operation &operation : operations)
+        if (operation.type == type)
+            return &operation;
+    return nullptr;
+}
+
+/* false if the descriptor has no such attribute. */
+bool find_rule(int owner, int name, Rule *found)
+{
+    for (const Rule &rule : rules)
+        if (rule.owner == owner && rule.name == name) {
+            *found = rule;
+            return true;
+        }
+    const Operation *operation = operation_of(owner);
+    if (!operation || name < operation->first || name > operation->first + 5)
+        return false;
+    *found = {owner, name, name < operation->first + 2 ? CUDNN_TYPE_FLOAT : CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, 1};
+    return true;
+}
+
+size_t element_size(int type)
+{
+    return type == CUDNN_TYPE_INT64 || type == CUDNN_TYPE_HANDLE || type == CUDNN_TYPE_VOID_PTR ? 8 : 4;
+}
+
+Descriptor *descriptor_of(cudnnBackendDescriptor_t handle)
+{
+    return ((Reference *)handle)->get();
+}
+
+thread_local char last_error[200];
+
+cudnnStatus_t refuse(cudnnStatus_t status, const char *why)
+{
+    snprintf(last_error, sizeof last_error, "%s", why);
+    return status;
+}
+
+/* ---- what finalizing finds wrong ---- */
+
+cudnnStatus_t check_complete(const Descriptor &d)
+{
+    for (const Rule &rule : rules)
+        if (rule.owner == d.type && !d.numbers.count(rule.name) && !d.parts.count(rule.name))
+            return refuse(CUDNN_STATUS_BAD_PARAM, "an attribute is missing");
+    const Operation *operation = operation_of(d.type);
+    for (int i = 0; operation && i < 6; i++)
+        if (!d.parts.count(operation->first + i) && !d.factors.count(operation->first + i))
+            return refuse(CUDNN_STATUS_BAD_PARAM, "an operation's attribute is missing");
+    return CUDNN_STATUS_SUCCESS;
+}
+
+cudnnStatus_t check_tensor(Descriptor &d)
+{
+    int64_t alignment = d.numbers[CUDNN_ATTR_TENSOR_BYTE_ALIGNMENT][0];
+    if (alignment < 1 || (alignment & (alignment - 1)) != 0)
+        return refuse(CUDNN_STATUS_BAD_PARAM, "an alignment is no power of two");
+    for (int i = 0; i < 4; i++)
+        if (d.numbers[CUDNN_ATTR_TENSOR_DIMENSIONS][(size_t)i] < 1 || d.numbers[CUDNN_ATTR_TENSOR_STRIDES][(size_t)i] < 1)
+            return refuse(CUDNN_STATUS_BAD_PARAM, "a size or stride is below 1");
+    return CUDNN_STATUS_SUCCESS;
+}
+
+cudnnStatus_t check_windows(Descriptor &d)
+{
+    if (d.numbers[CUDNN_ATTR_CONVOLUTION_SPATIAL_DIMS][0] != 2)
+        return refuse(CUDNN_STATUS_BAD_PARAM, "the paddings are not as many as the dimensions");
+    for (size_t i = 0; i < 2; i++)
+        if (d.numbers[CUDNN_ATTR_CONVOLUTION_DILATIONS][i] < 1 || d.numbers[CUDNN_ATTR_CONVOLUTION_FILTER_STRIDES][i] < 1 ||
+            d.numbers[CUDNN_ATTR_CONVOLUTION_PRE_PADDINGS][i] < 0 || d.numbers[CUDNN_ATTR_CONVOLUTION_POST_PADDINGS][i] < 0)
+            return refuse(CUDNN_STATUS_BAD_PARAM, "a stride or dilation is below 1, or a padding below 0");
+    return CUDNN_STATUS_SUCCESS;
+}
+
+Images images_of(Descriptor &tensor)
+{
+    Images images = {};
+    for (size_t i = 0; i < 4; i++) {
+        images.size[i] = tensor.numbers[CUDNN_ATTR_TENSOR_DIMENSIONS][i];
+        images.stride[i] = tensor.numbers[CUDNN_ATTR_TENSOR_STRIDES][i];
+    }
+    return images;
+}
+
+cudnnStatus_t check_operation(Descriptor &d)
+{
+    const Operation &o = *operation_of(d.type);
+    Descriptor &w = *d.parts[o.first + 2];
+    const int tensors[] = {o.weight, o.x, o.y};
+    if (w.type != CUDNN_BACKEND_CONVOLUTION_DESCRIPTOR)
+        return refuse(CUDNN_STATUS_BAD_PARAM_DESCRIPTOR_TYPE, "no convolution descriptor");
+    int64_t type = -1;
+    for (int name : tensors) {
+        if (d.parts[name]->type != CUDNN_BACKEND_TENSOR_DESCRIPTOR)
+            return refuse(CUDNN_STATUS_BAD_PARAM_DESCRIPTOR_TYPE, "no tensor descriptor");
+        int64_t own = d.parts[name]->numbers[CUDNN_ATTR_TENSOR_DATA_TYPE][0];
+        if (type >= 0 && own != type)
+            return refuse(CUDNN_STATUS_NOT_SUPPORTED_DATA_TYPE, "tensors of several types");
+        type = own;
+    }
+    Images x = images_of(*d.parts[o.x]), weight = images_of(*d.parts[o.weight]), y = images_of(*d.parts[o.y]);
+    if (x.size[0] != y.size[0] || weight.size[0] != y.size[1] || x.size[1] % weight.size[1] != 0 ||
+        y.size[1] % (x.size[1] / weight.size[1]) != 0)
+        return refuse(CUDNN_STATUS_BAD_PARAM_SHAPE_MISMATCH, "numbers of images or channels that do not go together");
+    for (size_t i = 0; i < 2; i++) {
+        int64_t window = (weight.size[2 + i] - 1) * w.numbers[CUDNN_ATTR_CONVOLUTION_DILATIONS][i] + 1;
+        int64_t room = x.size[2 + i] + w.numbers[CUDNN_ATTR_CONVOLUTION_PRE_PADDINGS][i] +
+                       w.numbers[CUDNN_ATTR_CONVOLUTION_POST_PADDINGS][i] - window;
+        if (room < 0 || y.size[2 + i] != room / w.numbers[CUDNN_ATTR_CONVOLUTION_FILTER_STRIDES][i] + 1)
+            return refuse(CUDNN_STATUS_BAD_PARAM_SHAPE_MISMATCH, "the result's size is not what the windows give");
+    }
+    return CUDNN_STATUS_SUCCESS;
+}
+
+/* ---- engines ---- */
+
+struct Engine {
+    std::vector<cudnnBackendNumericalNote_t> notes;
+    bool heuristic;  /* named by mode A; the others by the fallback */
+    bool narrow;     /* takes 16-bit types */
+    bool wide;       /* takes float32 */
+    bool forward;    /* takes the forward computation */
+    int64_t aligned; /* bytes that all arrays must be aligned to */
+};
+
+enum { COARSE, NOISY, FAST, PLAIN };
+const Engine engines[] = {
+    {{CUDNN_NUMERICAL_NOTE_TENSOR_CORE, CUDNN_NUMERICAL_NOTE_REDUCED_PRECISION_REDUCTION}, true, true, false, true, 16},
+    {{CUDNN_NUMERICAL_NOTE_TENSOR_CORE, CUDNN_NUMERICAL_NOTE_NONDETERMINISTIC}, true, true, true, false, 16},
+    {{CUDNN_NUMERICAL_NOTE_TENSOR_CORE}, true, true, true, true, 16},
+    {{}, false, false, true, true, 4},
+};
+
+Descriptor &operation_in(Descriptor &graph)
+{
+    return *graph.parts[CUDNN_ATTR_OPERATIONGRAPH_OPS];
+}
+
+bool takes(const Engine &engine, Descriptor &operation)
+{
+    const Operation &o = *operation_of(operation.type);
+    Descriptor &windows = *operation.parts[o.first + 2], &x = *operation.parts[o.x], &weight = *operation.parts[o.weight];
+    int64_t type = x.numbers[CUDNN_ATTR_TENSOR_DATA_TYPE][0];
+    bool narrow = type == CUDNN_DATA_HALF || type == CUDNN_DATA_BFLOAT16;
+    if (type == CUDNN_DATA_DOUBLE || !(narrow ? engine.narrow : engine.wide) || (o.kind == Convolution::FORWARD && !engine.forward))
+        return false;
+    if (windows.numbers[CUDNN_ATTR_CONVOLUTION_COMP_TYPE][0] != CUDNN_DATA_FLOAT ||
+        windows.numbers[CUDNN_ATTR_CONVOLUTION_CONV_MODE][0] != CUDNN_CROSS_CORRELATION)
+        return false;
+    int64_t of_groups = images_of(weight).size[1], channels = images_of(x).size[1];
+    bool dilated = windows.numbers[CUDNN_ATTR_CONVOLUTION_DILATIONS] != std::vector<int64_t>{1, 1};
+    if (dilated && of_groups != channels)
+        return false;
+    for (int name : {o.x, o.weight, o.y}) {
+        Images images = images_of(*operation.parts[name]);
+        if (operation.parts[name]->numbers[CUDNN_ATTR_TENSOR_BYTE_ALIGNMENT][0] < engine.aligned || images.stride[1] != 1)
+            return false; /* channels last, of the weights too */
+    }
+    return true;
+}
+
+std::vector<int> engines_for(Descriptor &heuristic)
+{
+    Descriptor &operation = operation_in(*heuristic.parts[CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH]);
+    bool fallback = heuristic.numbers[CUDNN_ATTR_ENGINEHEUR_MODE][0] == CUDNN_HEUR_MODE_FALLBACK;
+    std::vector<int> found;
+    for (int i = COARSE; i <= PLAIN; i++)
+        if (engines[i].heuristic != fallback && takes(engines[i], operation))
+            found.push_back(i);
+    return found;
+}
+
+int64_t workspace_of(Descriptor &plan)
+{
+    Descriptor &graph = *plan.parts[CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG]->parts[CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH];
+    return operation_of(operation_in(graph).type)->kind == Convolution::FORWARD ? 0 : 4096;
+}
+
+/* ---- running ---- */
+
+Convolution convolution_of(Descriptor &operation, int engine)
+{
+    const Operation &o = *operation_of(operation.type);
+    Descriptor &windows = *operation.parts[o.first + 2];
+    Convolution c = {};
+    c.kind = o.kind;
+    int64_t type = operation.parts[o.x]->numbers[CUDNN_ATTR_TENSOR_DATA_TYPE][0];
+    c.type = type == CUDNN_DATA_HALF ? CUDA_R_16F : type == CUDNN_DATA_BFLOAT16 ? CUDA_R_16BF : CUDA_R_32F;
+    c.x = images_of(*operation.parts[o.x]);
+    c.weight = images_of(*operation.parts[o.weight]);
+    c.y = images_of(*operation.parts[o.y]);
+    for (size_t i = 0; i < 2; i++) {
+        c.stride[i] = windows.numbers[CUDNN_ATTR_CONVOLUTION_FILTER_STRIDES][i];
+        c.pad[i] = windows.numbers[CUDNN_ATTR_CONVOLUTION_PRE_PADDINGS][i];
+        c.dilation[i] = windows.numbers[CUDNN_ATTR_CONVOLUTION_DILATIONS][i];
+    }
+    c.alpha = operation.factors[o.first];
+    c.beta = operation.factors[o.first + 1];
+    static int runs;
+    c.tf32 = engine != PLAIN && c.type == CUDA_R_32F;
+    c.coarse = engine == COARSE;
+    c.noise = engine == NOISY ? (float)(++runs % 7) * 0.01f : 0;
+    return c;
+}
+
+/* The pointer of the tensor in the pack; NULL with the error set. */
+void *data_of(Descriptor &pack, Descriptor &tensor, cudnnStatus_t *status)
+{
+    const std::vector<int64_t> &names = pack.numbers[CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS];
+    for (size_t i = 0; i < names.size(); i++)
+        if (names[i] == tensor.numbers[CUDNN_ATTR_TENSOR_UNIQUE_ID][0]) {
+            void *data = (void *)pack.numbers[CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS][i];
+            if (!data)
+                *status = refuse(CUDNN_STATUS_BAD_PARAM_NULL_POINTER, "a tensor without data");
+            else if ((uintptr_t)data % (uintptr_t)tensor.numbers[CUDNN_ATTR_TENSOR_BYTE_ALIGNMENT][0] != 0)
+                *status = refuse(CUDNN_STATUS_BAD_PARAM_MISALIGNED_POINTER, "data that is not aligned as was said");
+            return data;
+        }
+    *status = refuse(CUDNN_STATUS_BAD_PARAM, "a tensor that the pack does not name");
+    return nullptr;
+}
+
+} // namespace
+
+/* ---- the calls ---- */
+
+const char *cudnnGetErrorString(cudnnStatus_t status)
+{
+    switch (CUDNN_STATUS_CATEGORY(status)) {
+    case 0:
+        return "CUDNN_STATUS_SUCCESS";
+    case CUDNN_STATUS_BAD_PARAM:
+        return "CUDNN_STATUS_BAD_PARAM";
+    case CUDNN_STATUS_NOT_SUPPORTED:
+        return "CUDNN_STATUS_NOT_SUPPORTED";
+    case CUDNN_STATUS_EXECUTION_FAILED:
+        return "CUDNN_STATUS_EXECUTION_FAILED";
+    }
+    return status == CUDNN_STATUS_NOT_INITIALIZED ? "CUDNN_STATUS_NOT_INITIALIZED" : "CUDNN_STATUS_INTERNAL_ERROR";
+}
+
+void cudnnGetLastErrorString(char *message, size_t max_size)
+{
+    snprintf(message, max_size, "%s", last_error);
+    last_error[0] = '\0';
+}
+
+cudnnStatus_t cudnnCreate(cudnnHandle_t *handle)
+{
+    int device;
+    if (!handle)
+        return refuse(CUDNN_STATUS_BAD_PARAM_NULL_POINTER, "cudnnCreate without a handle");
+    if (cudaGetDevice(&device) != cudaSuccess)
+        return CUDNN_STATUS_NOT_INITIALIZED;
+    *handle = new cudnnContext{};
+    return CUDNN_STATUS_SUCCESS;
+}
+
+cudnnStatus_t cudnnDestroy(cudnnHandle_t handle)
+{
+    delete handle;
+    return CUDNN_STATUS_SUCCESS;
+}
+
+cudnnStatus_t cudnnSetStream(cudnnHandle_t handle, cudaStream_t streamId)
+{
+    if (!handle)
+        return refuse(CUDNN_STATUS_BAD_PARAM_NULL_POINTER, "cudnnSetStream without a handle");
+    handle->stream = streamId;
+    return CUDNN_STATUS_SUCCESS;
+}
+
+cudnnStatus_t cudnnBackendCreateDescriptor(cudnnBackendDescriptorType_t descriptorType, cudnnBackendDescriptor_t *descriptor)
+{
+    if (!descriptor)
+        return refuse(CUDNN_STATUS_BAD_PARAM_NULL_POINTER, "no place for a descriptor");
+    auto made = std::make_shared<Descriptor>();
+    made->type = descriptorType;
+    *descriptor = new Reference(made);
+    return CUDNN_STATUS_SUCCESS;
+}
+
+cudnnStatus_t cudnnBackendDestroyDescriptor(cudnnBackendDescriptor_t descriptor)
+{
+    delete (Reference *)descriptor;
+    return CUDNN_STATUS_SUCCESS;
+}
+
+cudnnStatus_t cudnnBackendSetAttribute(cudnnBackendDescriptor_t descriptor, cudnnBackendAttributeName_t attributeName,
+                                       cudnnBackendAttributeType_t attributeType, int64_t elementCount, const void *arrayOfElements)
+{
+    if (!descriptor || !arrayOfElements)
+        return refuse(CUDNN_STATUS_BAD_PARAM_NULL_POINTER, "an attribute without a descriptor or a value");
+    Descriptor &d = *descriptor_of(descriptor);
+    Rule rule;
+    if (d.final)
+        return refuse(CUDNN_STATUS_BAD_PARAM, "a finalized descriptor is set");
+    if (!find_rule(d.type, attributeName, &rule))
+        return refuse(CUDNN_STATUS_BAD_PARAM, "the descriptor has no such attribute");
+    if (rule.type != attributeType)
+        return refuse(CUDNN_STATUS_BAD_PARAM_ATTRIBUTE_TYPE, "the attribute is of another type");
+    if (elementCount < rule.least || elementCount > rule.most)
+        return refuse(CUDNN_STATUS_BAD_PARAM_OUT_OF_BOUND, "the attribute has another number of elements");
+    if (attributeType == CUDNN_TYPE_BACKEND_DESCRIPTOR) {
+        cudnnBackendDescriptor_t part = *(cudnnBackendDescriptor_t *)arrayOfElements;
+        if (!part)
+            return refuse(CUDNN_STATUS_BAD_PARAM_NULL_POINTER, "a descriptor that is NULL");
+        if (!descriptor_of(part)->final)
+            return refuse(CUDNN_STATUS_BAD_PARAM_NOT_FINALIZED, "a descriptor that is not finalized is used");
+        d.parts[attributeName] = *(Reference *)part;
+    } else if (attributeType == CUDNN_TYPE_FLOAT) {
+        d.factors[attributeName] = *(const float *)arrayOfElements;
+    } else {
+        std::vector<int64_t> values;
+        for (int64_t i = 0; i < elementCount; i++)
+            values.push_back(element_size(attributeType) == 8 ? ((const int64_t *)arrayOfElements)[i] : ((const int *)arrayOfElements)[i]);
+        if (attributeType == CUDNN_TYPE_HANDLE && values[0] == 0)
+            return refuse(CUDNN_STATUS_BAD_PARAM_NULL_POINTER, "a handle that is NULL");
+        d.numbers[attributeName] = values;
+    }
+    return CUDNN_STATUS_SUCCESS;
+}
+
+cudnnStatus_t cudnnBackendFinalize(cudnnBackendDescriptor_t descriptor)
+{
+    if (!descriptor)
+        return refuse(CUDNN_STATUS_BAD_PARAM_NULL_POINTER, "a descriptor that is NULL");
+    Descriptor &d = *descriptor_of(descriptor);
+    cudnnStatus_t status = check_complete(d);
+    if (status == CUDNN_STATUS_SUCCESS)
+        switch (d.type) {
+        case CUDNN_BACKEND_TENSOR_DESCRIPTOR:
+            status = check_tensor(d);
+            break;
+        case CUDNN_BACKEND_CONVOLUTION_DESCRIPTOR:
+            status = check_windows(d);
+            break;
+        case CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR:
+            if (engines_for(d).empty())
+                status = refuse(CUDNN_STATUS_NOT_SUPPORTED_SHAPE, "no engine computes this");
+            break;
+        case CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR:
+            d.engine = d.parts[CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG]->engine;
+            break;
+        case CUDNN_BACKEND_VARIANT_PACK_DESCRIPTOR:
+            if (d.numbers[CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS].size() != d.numbers[CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS].size())
+                status = refuse(CUDNN_STATUS_BAD_PARAM, "names and pointers differ in number");
+            break;
+        default:
+            if (operation_of(d.type))
+                status = check_operation(d);
+        }
+    d.final = status == CUDNN_STATUS_SUCCESS;
+    return status;
+}
+
+cudnnStatus_t cudnnBackendGetAttribute(cudnnBackendDescriptor_t const descriptor, cudnnBackendAttributeName_t attributeName,
+                                       cudnnBackendAttributeType_t attributeType, int64_t requestedElementCount,
+                                       int64_t *elementCount, void *arrayOfElements)
+{
+    if (!descriptor || !elementCount || !arrayOfElements)
+        return refuse(CUDNN_STATUS_BAD_PARAM_NULL_POINTER, "an attribute is asked for without a place for it");
+    Descriptor &d = *descriptor_of(descriptor);
+    if (!d.final)
+        return refuse(CUDNN_STATUS_BAD_PARAM_NOT_FINALIZED, "a descriptor that is not finalized is asked");
+    if (attributeName == CUDNN_ATTR_ENGINEHEUR_RESULTS && attributeType == CUDNN_TYPE_BACKEND_DESCRIPTOR &&
+        d.type == CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR) {
+        std::vector<int> found = engines_for(d);
+        *elementCount = (int64_t)found.size();
+        for (int64_t i = 0; i < *elementCount && i < requestedElementCount; i++) {
+            Descriptor &result = *descriptor_of(((cudnnBackendDescriptor_t *)arrayOfElements)[i]);
+            if (result.type != CUDNN_BACKEND_ENGINECFG_DESCRIPTOR)
+                return refuse(CUDNN_STATUS_BAD_PARAM_DESCRIPTOR_TYPE, "results are engine configurations");
+            result.engine = found[(size_t)i];
+            result.parts[CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH] = d.parts[CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH];
+            result.final = true;
+        }
+        return CUDNN_STATUS_SUCCESS;
+    }
+    if (attributeName == CUDNN_ATTR_ENGINECFG_ENGINE && attributeType == CUDNN_TYPE_BACKEND_DESCRIPTOR &&
+        d.type == CUDNN_BACKEND_ENGINECFG_DESCRIPTOR && requestedElementCount == 1) {
+        Descriptor &engine = *descriptor_of(*(cudnnBackendDescriptor_t *)arrayOfElements);
+        if (engine.type != CUDNN_BACKEND_ENGINE_DESCRIPTOR)
+            return refuse(CUDNN_STATUS_BAD_PARAM_DESCRIPTOR_TYPE, "an engine is asked for");
+        engine.engine = d.engine;
+        engine.final = true;
+        *elementCount = 1;
+        return CUDNN_STATUS_SUCCESS;
+    }
+    if (attributeName == CUDNN_ATTR_ENGINE_NUMERICAL_NOTE && attributeType == CUDNN_TYPE_NUMERICAL_NOTE &&
+        d.type == CUDNN_BACKEND_ENGINE_DESCRIPTOR) {
+        const auto &notes = engines[d.engine].notes;
+        *elementCount = (int64_t)notes.size();
+        for (int64_t i = 0; i < *elementCount && i < requestedElementCount; i++)
+            ((cudnnBackendNumericalNote_t *)arrayOfElements)[i] = notes[(size_t)i];
+        return CUDNN_STATUS_SUCCESS;
+    }
+    if (attributeName == CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE && attributeType == CUDNN_TYPE_INT64 &&
+        d.type == CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR && requestedElementCount == 1) {
+        *(int64_t *)arrayOfElements = workspace_of(d);
+        *elementCount = 1;
+        return CUDNN_STATUS_SUCCESS;
+    }
+    return refuse(CUDNN_STATUS_BAD_PARAM, "the descriptor has no such attribute to tell");
+}
+
+cudnnStatus_t cudnnBackendExecute(cudnnHandle_t handle, cudnnBackendDescriptor_t executionPlan, cudnnBackendDescriptor_t variantPack)
+{
+    if (!handle || !executionPlan || !variantPack)
+        return refuse(CUDNN_STATUS_BAD_PARAM_NULL_POINTER, "a handle, plan or pack that is NULL");
+    Descriptor &plan = *descriptor_of(executionPlan), &pack = *descriptor_of(variantPack);
+    if (plan.type != CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR || pack.type != CUDNN_BACKEND_VARIANT_PACK_DESCRIPTOR)
+        return refuse(CUDNN_STATUS_BAD_PARAM_DESCRIPTOR_TYPE, "no plan or no pack");
+    if (!plan.final || !pack.final)
+        return refuse(CUDNN_STATUS_BAD_PARAM_NOT_FINALIZED, "a plan or pack that is not finalized");
+    void *workspace = (void *)pack.numbers[CUDNN_ATTR_VARIANT_PACK_WORKSPACE][0];
+    size_t workspace_bytes = (size_t)workspace_of(plan);
+    if (workspace_bytes > 0 && !workspace)
+        return refuse(CUDNN_STATUS_BAD_PARAM_NULL_POINTER, "the plan needs workspace");
+    Descriptor &operation =
+        operation_in(*plan.parts[CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG]->parts[CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH]);
+    const Operation &o = *operation_of(operation.type);
+    Convolution c = convolution_of(operation, plan.engine);
+    cudnnStatus_t status = CUDNN_STATUS_SUCCESS;
+    c.x.data = data_of(pack, *operation.parts[o.x], &status);
+    c.weight.data = data_of(pack, *operation.parts[o.weight], &status);
+    c.y.data = data_of(pack, *operation.parts[o.y], &status);
+    if (status != CUDNN_STATUS_SUCCESS)
+        return status;
+    cudaError_t error = enqueue(handle->stream, "cudnnBackendExecute", [=] {
+        check_range(workspace, workspace_bytes);
+        check_range(c.x.data, span(c.x, c.type));
+        check_range(c.weight.data, span(c.weight, c.type));
+        check_range(c.y.data, span(c.y, c.type));
+        convolve(c);
+    });
+    return error == cudaSuccess ? CUDNN_STATUS_SUCCESS : CUDNN_STATUS_EXECUTION_FAILED;
+}
