@@ -215,6 +215,50 @@ START_TEST(many_images)
 }
 END_TEST
 
+/* Elements that are aligned to nothing but their size. */
+START_TEST(unaligned)
+{
+    sample_offset = 1;
+    compare_case((const int[]){2, 7, 6, 8, 16, 3, 3, 1, 1, 1, 1, 1, 1, 1}, float_dtypes[_i]);
+    compare_case((const int[]){2, 6, 6, 8, 16, 1, 1, 2, 2, 0, 0, 1, 1, 1}, float_dtypes[_i]);
+    compare_case((const int[]){2, 6, 6, 9, 15, 1, 1, 1, 1, 0, 0, 1, 1, 1}, float_dtypes[_i]);
+}
+END_TEST
+
+/* More windows than are laid out at a time. */
+START_TEST(many_windows)
+{
+    compare_case((const int[]){3, 60, 60, 100, 2, 3, 3, 1, 1, 1, 1, 1, 1, 1}, SHARD_FLOAT64);
+    compare_case((const int[]){5, 40, 40, 100, 4, 3, 3, 1, 1, 1, 1, 1, 1, 2}, SHARD_FLOAT64);
+}
+END_TEST
+
+/* Of float32 that TF32 rounds to 1; inside, where no window hangs over. */
+START_TEST(tf32)
+{
+    enum { SIDE = 8, CHANNELS = 64, COUNT = SIDE * SIDE * CHANNELS, WEIGHTS = CHANNELS * CHANNELS * 9 };
+    const double a_bit_more = 1 + 0x1p-12;
+    shard_device *device = tested_device();
+    shard_conv_shape s = {1, SIDE, SIDE, CHANNELS, CHANNELS, 3, 3, SIDE, SIDE, 1, 1, 1, 1, 1, 1, 1};
+    sample x = sample_unset(COUNT, SHARD_FLOAT32), weight = sample_unset(WEIGHTS, SHARD_FLOAT32), y = sample_unset(COUNT, SHARD_FLOAT32);
+    for (int i = 0; i < WEIGHTS; i++) {
+        array_put(weight.data, i, SHARD_FLOAT32, a_bit_more);
+        if (i < COUNT)
+            array_put(x.data, i, SHARD_FLOAT32, a_bit_more);
+    }
+    for (int allow = 1; allow >= 0; allow--) {
+        double each = allow && on_other_device() ? 1 : a_bit_more;
+        shard_set_allow_tf32(device, allow);
+        RUN(device, conv2d, &s, x.data, weight.data, NULL, y.data, SHARD_FLOAT32);
+        sample_read(&y);
+        ck_assert_double_eq_tol(y.value[(SIDE + 1) * CHANNELS], 9 * CHANNELS * each * each, 1e-3);
+    }
+    sample_free(&x);
+    sample_free(&weight);
+    sample_free(&y);
+}
+END_TEST
+
 /* More shapes than are kept prepared; the first ones must then be made anew. */
 START_TEST(many_shapes)
 {
@@ -238,6 +282,9 @@ int main(void)
     tcase_add_loop_test(tcase, small_images, 0, count);
     tcase_add_loop_test(tcase, empty_sizes, 0, count);
     tcase_add_loop_test(tcase, many_images, 0, count);
+    tcase_add_loop_test(tcase, unaligned, 0, count);
+    tcase_add_test(tcase, many_windows);
+    tcase_add_test(tcase, tf32);
     tcase_add_test(tcase, many_shapes);
     return test_run(suite);
 }

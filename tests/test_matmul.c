@@ -259,6 +259,53 @@ START_TEST(tiles)
 }
 END_TEST
 
+/* Elements that are aligned to nothing but their size. */
+START_TEST(unaligned)
+{
+    sample_offset = 1;
+    compare_all(3, 5, 7, 4, float_dtypes[_i]);
+    compare_linear(33, 40, 24, true, float_dtypes[_i]);
+    sample_offset = 0;
+    compare_linear(33, 40, 24, true, float_dtypes[_i]);
+}
+END_TEST
+
+/* One shape again after another, and more shapes than are kept prepared. */
+START_TEST(many_shapes)
+{
+    for (int round = 0; round < 2; round++)
+        for (int64_t out = 1; out < 1100; out += round ? 100 : 1)
+            compare_linear(2, 3, out, true, SHARD_FLOAT32);
+}
+END_TEST
+
+/* Of float32 that TF32 rounds to 1; the bias is added as it is. */
+START_TEST(tf32)
+{
+    enum { SIDE = 256, COUNT = SIDE * SIDE };
+    const double a_bit_more = 1 + 0x1p-12;
+    shard_device *device = tested_device();
+    shard_matmul_shape s = {.batch = 1, .m = SIDE, .n = SIDE, .k = SIDE};
+    sample a = sample_unset(COUNT, SHARD_FLOAT32), c = sample_unset(COUNT, SHARD_FLOAT32);
+    for (int i = 0; i < COUNT; i++)
+        array_put(a.data, i, SHARD_FLOAT32, a_bit_more);
+    ck_assert(!shard_allow_tf32(device));
+    for (int allow = 1; allow >= 0; allow--) {
+        double each = allow && on_other_device() ? 1 : a_bit_more;
+        shard_set_allow_tf32(device, allow);
+        ck_assert(shard_allow_tf32(device) == allow);
+        RUN(device, matmul, &s, a.data, a.data, c.data, SHARD_FLOAT32);
+        sample_read(&c);
+        ck_assert_double_eq_tol(c.value[SIDE + 1], SIDE * each * each, 1e-4);
+        RUN(device, linear, SIDE, SIDE, SIDE, a.data, a.data, a.data, c.data, SHARD_FLOAT32);
+        sample_read(&c);
+        ck_assert_double_eq_tol(c.value[SIDE + 1], SIDE * each * each + a_bit_more, 1e-4);
+    }
+    sample_free(&a);
+    sample_free(&c);
+}
+END_TEST
+
 START_TEST(transposes)
 {
     float from[11][14], to[14][11];
@@ -304,6 +351,9 @@ int main(void)
     tcase_add_loop_test(tcase, large_products, 0, count);
     tcase_add_loop_test(tcase, blocks, 0, count);
     tcase_add_loop_test(tcase, linear, 0, count);
+    tcase_add_loop_test(tcase, unaligned, 0, count);
+    tcase_add_test(tcase, many_shapes);
+    tcase_add_test(tcase, tf32);
     tcase_add_test(tcase, tiles);
     tcase_add_test(tcase, transposes);
     tcase_add_loop_test(tcase, long_outputs, 0, count);

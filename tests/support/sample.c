@@ -5,23 +5,28 @@
 #include <stdlib.h>
 #include <string.h>
 
-static sample sample_of(void *data, int64_t count, shard_dtype dtype)
+int64_t sample_offset;
+
+static sample sample_new(int64_t count, shard_dtype dtype)
 {
-    sample s = {.count = count, .dtype = dtype, .data = data, .value = calloc((size_t)count + 1, sizeof(double))};
+    sample s = {.count = count, .dtype = dtype, .value = calloc((size_t)count + 1, sizeof(double)), .offset = sample_offset};
     ck_assert_ptr_nonnull(s.value);
+    s.data = (char *)array_new(count + s.offset, dtype) + (size_t)s.offset * shard_dtype_size(dtype);
     return s;
 }
 
 sample sample_random(int64_t count, shard_dtype dtype, uint64_t seed)
 {
-    sample s = sample_of(array_noise(count, dtype, seed, -1, 1), count, dtype);
+    sample s = sample_new(count, dtype);
+    for (int64_t i = 0; i < count; i++)
+        array_put(s.data, i, dtype, noise(seed, i));
     sample_read(&s);
     return s;
 }
 
 sample sample_unset(int64_t count, shard_dtype dtype)
 {
-    sample s = sample_of(array_new(count, dtype), count, dtype);
+    sample s = sample_new(count, dtype);
     if (count > 0)
         memset(s.data, 0xff, (size_t)count * shard_dtype_size(dtype));
     return s;
@@ -35,7 +40,7 @@ void sample_read(sample *s)
 
 void sample_free(sample *s)
 {
-    array_free(s->data, s->count, s->dtype);
+    array_free((char *)s->data - (size_t)s->offset * shard_dtype_size(s->dtype), s->count + s->offset, s->dtype);
     free(s->value);
 }
 

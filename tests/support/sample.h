@@ -10,7 +10,11 @@ typedef struct sample {
     shard_dtype dtype;
     void *data;
     double *value;
+    int64_t offset; /* elements before the data */
 } sample;
+
+/* The offset of samples that are made from now on; at first 0, which is aligned. */
+extern int64_t sample_offset;
 
 /* In [-1, 1), others for each seed. */
 sample sample_random(int64_t count, shard_dtype, uint64_t seed);

@@ -1,0 +1,259 @@
+#include "device/cuda/cuda_blas.h"
+
+#include "base/memory.h"
+#include "device/cuda/cuda_cache.h"
+
+#include <cublasLt.h>
+#include <cublas_v2.h>
+#include <pthread.h>
+#include <stdlib.h>
+
+/* For each multiprocessor: 32 MiB on a Hopper, as NVIDIA recommends. */
+enum { WORKSPACE_EACH = 256 << 10 };
+
+struct shard_cuda_blas {
+    cublasHandle_t handle;
+    cublasLtHandle_t light;
+    void *workspace;
+    size_t workspace_bytes;
+    shard_cuda_cache biased; /* of plans */
+};
+
+/* A product with a bias. */
+typedef struct plan {
+    bool there;
+    cublasLtMatmulDesc_t operation;
+    cublasLtMatrixLayout_t weight, x, y;
+    cublasLtMatmulAlgo_t algorithm;
+} plan;
+
+/* The handles and the plans are used by one thread at a time. */
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+
+static shard_status check(cublasStatus_t status, const char *call)
+{
+    if (status == CUBLAS_STATUS_SUCCESS)
+        return SHARD_OK;
+    return shard_error(status == CUBLAS_STATUS_ALLOC_FAILED ? SHARD_ERROR_MEMORY : SHARD_ERROR_DEVICE, "cuda: %.*s: %s (%s)",
+                       (int)strcspn(call, "("), call, cublasGetStatusString(status), cublasGetStatusName(status));
+}
+
+#define BLAS_TRY(call) SHARD_TRY(check(call, #call))
+
+static void destroy_plan(void *value)
+{
+    plan *p = value;
+    cublasLtMatmulDescDestroy(p->operation);
+    cublasLtMatrixLayoutDestroy(p->weight);
+    cublasLtMatrixLayoutDestroy(p->x);
+    cublasLtMatrixLayoutDestroy(p->y);
+    free(p);
+}
+
+static shard_status start(shard_cuda *cuda, struct shard_cuda_blas *blas)
+{
+    BLAS_TRY(cublasCreate(&blas->handle));
+    BLAS_TRY(cublasLtCreate(&blas->light));
+    BLAS_TRY(cublasSetStream(blas->handle, cuda->stream));
+    blas->workspace_bytes = (size_t)cuda->multiprocessors * WORKSPACE_EACH;
+    SHARD_CUDA_TRY(cudaMallocFromPoolAsync(&blas->workspace, blas->workspace_bytes, cuda->pool, cuda->stream));
+    BLAS_TRY(cublasSetWorkspace(blas->handle, blas->workspace, blas->workspace_bytes));
+    BLAS_TRY(
+        cublasSetMathMode(blas->handle, (cublasMath_t)(CUBLAS_DEFAULT_MATH | CUBLAS_MATH_DISALLOW_REDUCED_PRECISION_REDUCTION)));
+    blas->biased.destroy = destroy_plan;
+    return SHARD_OK;
+}
+
+/* With the lock held: the device's handles, made now if this is their first use. */
+static shard_status open_blas(shard_device *device, struct shard_cuda_blas **blas)
+{
+    shard_cuda *cuda = shard_cuda_of(device);
+    if (!cuda->blas) {
+        struct shard_cuda_blas *made = shard_calloc(1, sizeof *made);
+        if (!made)
+            return SHARD_ERROR_MEMORY;
+        shard_status status = start(cuda, made);
+        if (status != SHARD_OK) {
+            if (made->workspace)
+                cudaFreeAsync(made->workspace, cuda->stream);
+            if (made->light)
+                cublasLtDestroy(made->light);
+            if (made->handle)
+                cublasDestroy(made->handle);
+            free(made);
+            return status;
+        }
+        cuda->blas = made;
+    }
+    *blas = cuda->blas;
+    return SHARD_OK;
+}
+
+static cudaDataType_t type_of(shard_dtype dtype)
+{
+    switch (dtype) {
+    case SHARD_FLOAT64:
+        return CUDA_R_64F;
+    case SHARD_BFLOAT16:
+        return CUDA_R_16BF;
+    case SHARD_FLOAT16:
+        return CUDA_R_16F;
+    default:
+        return CUDA_R_32F;
+    }
+}
+
+static cublasComputeType_t compute_type_of(const shard_device *device, shard_dtype dtype)
+{
+    if (dtype == SHARD_FLOAT64)
+        return CUBLAS_COMPUTE_64F;
+    return dtype == SHARD_FLOAT32 && device->allow_tf32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F;
+}
+
+/* A factor in the type in which the product is computed. */
+typedef union factor {
+    float f;
+    double d;
+} factor;
+
+static factor factor_of(double value, shard_dtype dtype)
+{
+    return dtype == SHARD_FLOAT64 ? (factor){.d = value} : (factor){.f = (float)value};
+}
+
+/* cuBLAS reads matrices by columns, which makes ours transposed ones: it computes
+ * c^T = op(b)^T op(a)^T, where what is stored as we say is stored so for it too. */
+static shard_status multiply(shard_device *device, const shard_cuda_product *p, shard_dtype dtype)
+{
+    struct shard_cuda_blas *blas;
+    SHARD_TRY(open_blas(device, &blas));
+    cudaDataType_t type = type_of(dtype);
+    factor one = factor_of(1, dtype), beta = factor_of(p->accumulate ? 1 : 0, dtype);
+    BLAS_TRY(cublasGemmStridedBatchedEx_64(blas->handle, p->transpose_b ? CUBLAS_OP_T : CUBLAS_OP_N,
+                                           p->transpose_a ? CUBLAS_OP_T : CUBLAS_OP_N, p->n, p->m, p->k, &one, p->b, type,
+                                           p->ld_b, p->stride_b, p->a, type, p->ld_a, p->stride_a, &beta, p->c, type, p->ld_c,
+                                           p->stride_c, p->batch, compute_type_of(device, dtype), CUBLAS_GEMM_DEFAULT));
+    return SHARD_OK;
+}
+
+shard_status shard_cuda_multiply(shard_device *device, const shard_cuda_product *product, shard_dtype dtype)
+{
+    pthread_mutex_lock(&lock);
+    shard_status status = multiply(device, product, dtype);
+    pthread_mutex_unlock(&lock);
+    return status;
+}
+
+/* ---- products with a bias ---- */
+
+typedef struct biased {
+    int64_t rows, in, out;
+    const void *x, *weight, *bias;
+    void *y;
+    shard_dtype dtype;
+} biased;
+
+static shard_status describe(const shard_device *device, const biased *p, plan *made)
+{
+    cudaDataType_t type = type_of(p->dtype);
+    cublasOperation_t transposed = CUBLAS_OP_T;
+    cublasLtEpilogue_t epilogue = CUBLASLT_EPILOGUE_BIAS;
+    uint64_t rows = (uint64_t)p->rows, in = (uint64_t)p->in, out = (uint64_t)p->out;
+    BLAS_TRY(cublasLtMatmulDescCreate(&made->operation, compute_type_of(device, p->dtype),
+                                      p->dtype == SHARD_FLOAT64 ? CUDA_R_64F : CUDA_R_32F));
+    BLAS_TRY(cublasLtMatmulDescSetAttribute(made->operation, CUBLASLT_MATMUL_DESC_TRANSA, &transposed, sizeof transposed));
+    BLAS_TRY(cublasLtMatmulDescSetAttribute(made->operation, CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue, sizeof epilogue));
+    /* its alignment is what algorithms are chosen by */
+    BLAS_TRY(cublasLtMatmulDescSetAttribute(made->operation, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &p->bias, sizeof p->bias));
+    BLAS_TRY(cublasLtMatrixLayoutCreate(&made->weight, type, in, out, p->in));
+    BLAS_TRY(cublasLtMatrixLayoutCreate(&made->x, type, in, rows, p->in));
+    BLAS_TRY(cublasLtMatrixLayoutCreate(&made->y, type, out, rows, p->out));
+    return SHARD_OK;
+}
+
+static shard_status prefer(const biased *p, size_t most, cublasLtMatmulPreference_t preference)
+{
+    uint32_t schemes = CUBLASLT_REDUCTION_SCHEME_NONE | CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
+    uint32_t weight = (uint32_t)shard_cuda_alignment(p->weight, 256), x = (uint32_t)shard_cuda_alignment(p->x, 256),
+             y = (uint32_t)shard_cuda_alignment(p->y, 256);
+    BLAS_TRY(cublasLtMatmulPreferenceSetAttribute(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &most, sizeof most));
+    BLAS_TRY(
+        cublasLtMatmulPreferenceSetAttribute(preference, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, &schemes, sizeof schemes));
+    BLAS_TRY(
+        cublasLtMatmulPreferenceSetAttribute(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, &weight, sizeof weight));
+    BLAS_TRY(cublasLtMatmulPreferenceSetAttribute(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, &x, sizeof x));
+    BLAS_TRY(cublasLtMatmulPreferenceSetAttribute(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, &y, sizeof y));
+    BLAS_TRY(cublasLtMatmulPreferenceSetAttribute(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, &y, sizeof y));
+    return SHARD_OK;
+}
+
+static shard_status choose(struct shard_cuda_blas *blas, const biased *p, plan *made)
+{
+    cublasLtMatmulPreference_t preference = NULL;
+    BLAS_TRY(cublasLtMatmulPreferenceCreate(&preference));
+    shard_status status = prefer(p, blas->workspace_bytes, preference);
+    cublasLtMatmulHeuristicResult_t best;
+    int count = 0;
+    if (status == SHARD_OK) {
+        cublasStatus_t asked = cublasLtMatmulAlgoGetHeuristic(blas->light, made->operation, made->weight, made->x, made->y,
+                                                              made->y, preference, 1, &best, &count);
+        if (asked != CUBLAS_STATUS_NOT_SUPPORTED)
+            status = check(asked, "cublasLtMatmulAlgoGetHeuristic");
+        made->there = asked == CUBLAS_STATUS_SUCCESS && count == 1 && best.state == CUBLAS_STATUS_SUCCESS;
+        if (made->there)
+            made->algorithm = best.algo;
+    }
+    cublasLtMatmulPreferenceDestroy(preference);
+    return status;
+}
+
+static shard_status find_plan(shard_device *device, struct shard_cuda_blas *blas, const biased *p, plan **found)
+{
+    shard_cuda_key key = {{p->dtype, device->allow_tf32, p->rows, p->in, p->out, shard_cuda_alignment(p->x, 256),
+                           shard_cuda_alignment(p->weight, 256), shard_cuda_alignment(p->y, 256),
+                           shard_cuda_alignment(p->bias, 256)}};
+    void **kept = shard_cuda_cache_find(&blas->biased, &key);
+    if (!*kept) {
+        plan *made = shard_calloc(1, sizeof *made);
+        if (!made)
+            return SHARD_ERROR_MEMORY;
+        shard_status status = describe(device, p, made);
+        if (status == SHARD_OK)
+            status = choose(blas, p, made);
+        if (status != SHARD_OK) {
+            destroy_plan(made);
+            return status;
+        }
+        *kept = made;
+    }
+    *found = *kept;
+    return SHARD_OK;
+}
+
+/* y^T = weight x^T + bias, in cuBLAS's order of the elements. */
+static shard_status multiply_biased(shard_device *device, const biased *p, bool *there)
+{
+    struct shard_cuda_blas *blas;
+    plan *made;
+    SHARD_TRY(open_blas(device, &blas));
+    SHARD_TRY(find_plan(device, blas, p, &made));
+    *there = made->there;
+    if (!made->there)
+        return SHARD_OK;
+    factor one = factor_of(1, p->dtype), zero = factor_of(0, p->dtype);
+    BLAS_TRY(cublasLtMatmulDescSetAttribute(made->operation, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &p->bias, sizeof p->bias));
+    BLAS_TRY(cublasLtMatmul(blas->light, made->operation, &one, p->weight, made->weight, p->x, made->x, &zero, p->y, made->y,
+                            p->y, made->y, &made->algorithm, blas->workspace, blas->workspace_bytes,
+                            shard_cuda_of(device)->stream));
+    return SHARD_OK;
+}
+
+shard_status shard_cuda_multiply_biased(shard_device *device, int64_t rows, int64_t in, int64_t out, const void *x,
+                                        const void *weight, const void *bias, void *y, shard_dtype dtype, bool *there)
+{
+    biased p = {rows, in, out, x, weight, bias, y, dtype};
+    pthread_mutex_lock(&lock);
+    shard_status status = multiply_biased(device, &p, there);
+    pthread_mutex_unlock(&lock);
+    return status;
+}

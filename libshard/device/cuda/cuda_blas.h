@@ -1,0 +1,42 @@
+/*
+ * Products of matrices by cuBLAS and cuBLASLt on the device's stream.
+ *
+ * Invariants: sums are in float32, of float64 in float64, also where partial sums
+ * are joined; float32 is rounded to TF32 only if the device allows it. One
+ * workspace, ours, for all calls, so that the same shapes give the same bits.
+ */
+#ifndef SHARD_DEVICE_CUDA_BLAS_H
+#define SHARD_DEVICE_CUDA_BLAS_H
+
+#include "device/cuda/cuda.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* c = op(a) op(b) (+ c if accumulate), as shard_matmul_shape says, of matrices whose
+ * rows are ld elements apart. No size is 0. */
+typedef struct shard_cuda_product {
+    int64_t batch, m, n, k;
+    bool transpose_a, transpose_b, accumulate;
+    int64_t ld_a, ld_b, ld_c;
+    int64_t stride_a, stride_b, stride_c;
+    const void *a, *b;
+    void *c;
+} shard_cuda_product;
+
+shard_status shard_cuda_multiply(shard_device *device, const shard_cuda_product *product, shard_dtype dtype);
+
+/* y [rows, out] = x weight^T + bias in one kernel; *there tells whether cuBLASLt has
+ * one. No size is 0. */
+shard_status shard_cuda_multiply_biased(shard_device *device, int64_t rows, int64_t in, int64_t out, const void *x,
+                                        const void *weight, const void *bias, void *y, shard_dtype dtype, bool *there);
+
+/* Every row of y [rows, cols] = row [cols]; cuda_spread.cu. */
+shard_status shard_cuda_spread(shard_device *device, int64_t rows, int64_t cols, const void *row, void *y, shard_dtype dtype);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

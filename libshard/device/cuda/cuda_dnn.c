@@ -1,0 +1,358 @@
+#include "device/cuda/cuda_dnn.h"
+
+#include "base/memory.h"
+#include "device/cuda/cuda_cache.h"
+
+#include <cudnn.h>
+#include <pthread.h>
+#include <stdlib.h>
+
+enum { X = 1, WEIGHT, Y };         /* the tensors' names in a graph */
+enum { MOST_CONFIGURATIONS = 16 }; /* asked of a heuristic */
+enum { MOST_DESCRIPTORS = 16 };    /* of one graph */
+enum { ALIGNMENT = 16 };           /* that engines can make use of */
+#define MOST_WORKSPACE ((int64_t)2 << 30)
+
+struct shard_cuda_dnn {
+    cudnnHandle_t handle;
+    shard_cuda_cache plans;
+};
+
+/* A convolution that is ready to run; without one that cuDNN has not. */
+typedef struct plan {
+    cudnnBackendDescriptor_t execution;
+    int64_t workspace;
+} plan;
+
+/* The handle and the plans are used by one thread at a time. */
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+
+static shard_status check(cudnnStatus_t status, const char *call)
+{
+    if (status == CUDNN_STATUS_SUCCESS)
+        return SHARD_OK;
+    char text[512] = "";
+    cudnnGetLastErrorString(text, sizeof text);
+    text[strcspn(text, "\n")] = '\0';
+    return shard_error(SHARD_ERROR_DEVICE, "cuda: %.*s: %s%s%s", (int)strcspn(call, "("), call, cudnnGetErrorString(status),
+                       *text ? ": " : "", text);
+}
+
+#define DNN_TRY(call) SHARD_TRY(check(call, #call))
+
+static void destroy_plan(void *value)
+{
+    plan *p = value;
+    if (p->execution)
+        cudnnBackendDestroyDescriptor(p->execution);
+    free(p);
+}
+
+/* With the lock held: the device's handle, made now if this is its first use. */
+static shard_status open_dnn(shard_device *device, struct shard_cuda_dnn **dnn)
+{
+    shard_cuda *cuda = shard_cuda_of(device);
+    if (!cuda->dnn) {
+        struct shard_cuda_dnn *made = shard_calloc(1, sizeof *made);
+        if (!made)
+            return SHARD_ERROR_MEMORY;
+        shard_status status = check(cudnnCreate(&made->handle), "cudnnCreate");
+        if (status == SHARD_OK)
+            status = check(cudnnSetStream(made->handle, cuda->stream), "cudnnSetStream");
+        if (status != SHARD_OK) {
+            if (made->handle)
+                cudnnDestroy(made->handle);
+            free(made);
+            return status;
+        }
+        made->plans.destroy = destroy_plan;
+        cuda->dnn = made;
+    }
+    *dnn = cuda->dnn;
+    return SHARD_OK;
+}
+
+/* ---- descriptors ---- */
+
+/* Descriptors as they are made, one after the other; the first failure stays. */
+typedef struct graph {
+    cudnnStatus_t status;
+    int count;
+    cudnnBackendDescriptor_t made[MOST_DESCRIPTORS];
+} graph;
+
+static cudnnBackendDescriptor_t begin(graph *g, cudnnBackendDescriptorType_t type)
+{
+    cudnnBackendDescriptor_t descriptor = NULL;
+    if (g->status == CUDNN_STATUS_SUCCESS)
+        g->status = cudnnBackendCreateDescriptor(type, &descriptor);
+    if (g->status == CUDNN_STATUS_SUCCESS)
+        g->made[g->count++] = descriptor;
+    return descriptor;
+}
+
+static void set(graph *g, cudnnBackendDescriptor_t descriptor, cudnnBackendAttributeName_t name, cudnnBackendAttributeType_t type,
+                int64_t count, const void *values)
+{
+    if (g->status == CUDNN_STATUS_SUCCESS)
+        g->status = cudnnBackendSetAttribute(descriptor, name, type, count, values);
+}
+
+static void finish(graph *g, cudnnBackendDescriptor_t descriptor)
+{
+    if (g->status == CUDNN_STATUS_SUCCESS)
+        g->status = cudnnBackendFinalize(descriptor);
+}
+
+static void destroy_graph(graph *g)
+{
+    for (int i = 0; i < g->count; i++)
+        cudnnBackendDestroyDescriptor(g->made[i]);
+}
+
+static cudnnDataType_t type_of(shard_dtype dtype)
+{
+    return dtype == SHARD_BFLOAT16 ? CUDNN_DATA_BFLOAT16 : dtype == SHARD_FLOAT16 ? CUDNN_DATA_HALF : CUDNN_DATA_FLOAT;
+}
+
+/* Images [n, h, w, c], named in cuDNN's order n, c, h, w; weights are o images. */
+static cudnnBackendDescriptor_t describe_images(graph *g, int64_t name, int64_t n, int64_t h, int64_t w, int64_t c,
+                                                shard_dtype dtype, int64_t alignment)
+{
+    cudnnDataType_t type = type_of(dtype);
+    cudnnBackendDescriptor_t images = begin(g, CUDNN_BACKEND_TENSOR_DESCRIPTOR);
+    set(g, images, CUDNN_ATTR_TENSOR_UNIQUE_ID, CUDNN_TYPE_INT64, 1, &name);
+    set(g, images, CUDNN_ATTR_TENSOR_DATA_TYPE, CUDNN_TYPE_DATA_TYPE, 1, &type);
+    set(g, images, CUDNN_ATTR_TENSOR_BYTE_ALIGNMENT, CUDNN_TYPE_INT64, 1, &alignment);
+    set(g, images, CUDNN_ATTR_TENSOR_DIMENSIONS, CUDNN_TYPE_INT64, 4, (const int64_t[]){n, c, h, w});
+    set(g, images, CUDNN_ATTR_TENSOR_STRIDES, CUDNN_TYPE_INT64, 4, (const int64_t[]){h * w * c, 1, w * c, c});
+    finish(g, images);
+    return images;
+}
+
+static cudnnBackendDescriptor_t describe_windows(graph *g, const shard_conv_shape *s)
+{
+    cudnnDataType_t type = CUDNN_DATA_FLOAT;
+    cudnnConvolutionMode_t mode = CUDNN_CROSS_CORRELATION;
+    int64_t dimensions = 2, pads[] = {s->pad_h, s->pad_w}, strides[] = {s->stride_h, s->stride_w},
+            dilations[] = {s->dilation_h, s->dilation_w};
+    cudnnBackendDescriptor_t windows = begin(g, CUDNN_BACKEND_CONVOLUTION_DESCRIPTOR);
+    set(g, windows, CUDNN_ATTR_CONVOLUTION_COMP_TYPE, CUDNN_TYPE_DATA_TYPE, 1, &type);
+    set(g, windows, CUDNN_ATTR_CONVOLUTION_CONV_MODE, CUDNN_TYPE_CONVOLUTION_MODE, 1, &mode);
+    set(g, windows, CUDNN_ATTR_CONVOLUTION_SPATIAL_DIMS, CUDNN_TYPE_INT64, 1, &dimensions);
+    set(g, windows, CUDNN_ATTR_CONVOLUTION_PRE_PADDINGS, CUDNN_TYPE_INT64, 2, pads);
+    set(g, windows, CUDNN_ATTR_CONVOLUTION_POST_PADDINGS, CUDNN_TYPE_INT64, 2, pads);
+    set(g, windows, CUDNN_ATTR_CONVOLUTION_FILTER_STRIDES, CUDNN_TYPE_INT64, 2, strides);
+    set(g, windows, CUDNN_ATTR_CONVOLUTION_DILATIONS, CUDNN_TYPE_INT64, 2, dilations);
+    finish(g, windows);
+    return windows;
+}
+
+/* What the three operations call the same things. */
+static const struct {
+    cudnnBackendDescriptorType_t type;
+    cudnnBackendAttributeName_t windows, x, weight, y, alpha, beta;
+} operations[] = {
+    [SHARD_CUDA_CONV_FORWARD] = {CUDNN_BACKEND_OPERATION_CONVOLUTION_FORWARD_DESCRIPTOR,
+                                 CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_CONV_DESC, CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_X,
+                                 CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_W, CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_Y,
+                                 CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_ALPHA, CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_BETA},
+    [SHARD_CUDA_CONV_BACKWARD_DATA] = {CUDNN_BACKEND_OPERATION_CONVOLUTION_BACKWARD_DATA_DESCRIPTOR,
+                                       CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_CONV_DESC,
+                                       CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_DX, CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_W,
+                                       CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_DY,
+                                       CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_ALPHA,
+                                       CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_BETA},
+    [SHARD_CUDA_CONV_BACKWARD_WEIGHT] = {CUDNN_BACKEND_OPERATION_CONVOLUTION_BACKWARD_FILTER_DESCRIPTOR,
+                                         CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_CONV_DESC,
+                                         CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_X,
+                                         CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_DW,
+                                         CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_DY,
+                                         CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_ALPHA,
+                                         CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_BETA},
+};
+
+/* The groups are told by the channels of the images and of the weights. */
+static cudnnBackendDescriptor_t describe(graph *g, cudnnHandle_t handle, const shard_cuda_conv *c)
+{
+    const shard_conv_shape *s = c->shape;
+    cudnnBackendDescriptor_t x = describe_images(g, X, s->n, s->h, s->w, s->c, c->dtype, shard_cuda_alignment(c->x, ALIGNMENT));
+    cudnnBackendDescriptor_t weight =
+        describe_images(g, WEIGHT, s->o, s->kh, s->kw, s->c / s->groups, c->dtype, shard_cuda_alignment(c->weight, ALIGNMENT));
+    cudnnBackendDescriptor_t y = describe_images(g, Y, s->n, s->oh, s->ow, s->o, c->dtype, shard_cuda_alignment(c->y, ALIGNMENT));
+    cudnnBackendDescriptor_t windows = describe_windows(g, s), operation = begin(g, operations[c->kind].type);
+    float alpha = 1, beta = c->accumulate ? 1 : 0;
+    set(g, operation, operations[c->kind].windows, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &windows);
+    set(g, operation, operations[c->kind].x, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &x);
+    set(g, operation, operations[c->kind].weight, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &weight);
+    set(g, operation, operations[c->kind].y, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &y);
+    set(g, operation, operations[c->kind].alpha, CUDNN_TYPE_FLOAT, 1, &alpha);
+    set(g, operation, operations[c->kind].beta, CUDNN_TYPE_FLOAT, 1, &beta);
+    finish(g, operation);
+    cudnnBackendDescriptor_t whole = begin(g, CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR);
+    set(g, whole, CUDNN_ATTR_OPERATIONGRAPH_HANDLE, CUDNN_TYPE_HANDLE, 1, &handle);
+    set(g, whole, CUDNN_ATTR_OPERATIONGRAPH_OPS, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &operation);
+    finish(g, whole);
+    return whole;
+}
+
+/* ---- choosing an engine ---- */
+
+/* Whether an engine of these properties computes what is promised. Winograd's and
+ * Fourier's ways lose digits of float32. */
+static bool is_welcome(const cudnnBackendNumericalNote_t *notes, int64_t count, shard_dtype dtype, bool allow_tf32)
+{
+    for (int64_t i = 0; i < count; i++) {
+        switch (notes[i]) {
+        case CUDNN_NUMERICAL_NOTE_STRICT_NAN_PROP:
+            break;
+        case CUDNN_NUMERICAL_NOTE_TENSOR_CORE:
+            if (dtype == SHARD_FLOAT32 && !allow_tf32)
+                return false;
+            break;
+        default:
+            return false;
+        }
+    }
+    return true;
+}
+
+static bool engine_is_welcome(cudnnBackendDescriptor_t configuration, shard_dtype dtype, bool allow_tf32)
+{
+    cudnnBackendNumericalNote_t notes[CUDNN_NUMERICAL_NOTE_TYPE_COUNT];
+    cudnnBackendDescriptor_t engine = NULL;
+    int64_t count = 0;
+    cudnnStatus_t status = cudnnBackendCreateDescriptor(CUDNN_BACKEND_ENGINE_DESCRIPTOR, &engine);
+    if (status != CUDNN_STATUS_SUCCESS)
+        return false;
+    status =
+        cudnnBackendGetAttribute(configuration, CUDNN_ATTR_ENGINECFG_ENGINE, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &count, &engine);
+    if (status == CUDNN_STATUS_SUCCESS)
+        status = cudnnBackendGetAttribute(engine, CUDNN_ATTR_ENGINE_NUMERICAL_NOTE, CUDNN_TYPE_NUMERICAL_NOTE,
+                                          CUDNN_NUMERICAL_NOTE_TYPE_COUNT, &count, notes);
+    cudnnBackendDestroyDescriptor(engine);
+    return status == CUDNN_STATUS_SUCCESS && is_welcome(notes, count, dtype, allow_tf32);
+}
+
+/* The plan of this configuration; NULL if there is none or it needs too much memory. */
+static cudnnBackendDescriptor_t make_execution(cudnnHandle_t handle, cudnnBackendDescriptor_t configuration, int64_t *workspace)
+{
+    int64_t count = 0;
+    graph g = {0};
+    cudnnBackendDescriptor_t execution = begin(&g, CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR);
+    set(&g, execution, CUDNN_ATTR_EXECUTION_PLAN_HANDLE, CUDNN_TYPE_HANDLE, 1, &handle);
+    set(&g, execution, CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &configuration);
+    finish(&g, execution);
+    if (g.status == CUDNN_STATUS_SUCCESS)
+        g.status =
+            cudnnBackendGetAttribute(execution, CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE, CUDNN_TYPE_INT64, 1, &count, workspace);
+    if (g.status == CUDNN_STATUS_SUCCESS && *workspace <= MOST_WORKSPACE)
+        return execution;
+    destroy_graph(&g);
+    return NULL;
+}
+
+/* The first welcome one of the configurations that a heuristic names. */
+static void choose(plan *p, cudnnHandle_t handle, cudnnBackendDescriptor_t whole, cudnnBackendHeurMode_t mode, shard_dtype dtype,
+                   bool allow_tf32)
+{
+    graph asked = {0}, answer = {0};
+    int64_t count = 0;
+    cudnnBackendDescriptor_t heuristic = begin(&asked, CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR);
+    set(&asked, heuristic, CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &whole);
+    set(&asked, heuristic, CUDNN_ATTR_ENGINEHEUR_MODE, CUDNN_TYPE_HEUR_MODE, 1, &mode);
+    finish(&asked, heuristic);
+    for (int i = 0; i < MOST_CONFIGURATIONS; i++)
+        begin(&answer, CUDNN_BACKEND_ENGINECFG_DESCRIPTOR);
+    if (asked.status == CUDNN_STATUS_SUCCESS && answer.status == CUDNN_STATUS_SUCCESS &&
+        cudnnBackendGetAttribute(heuristic, CUDNN_ATTR_ENGINEHEUR_RESULTS, CUDNN_TYPE_BACKEND_DESCRIPTOR, MOST_CONFIGURATIONS,
+                                 &count, answer.made) != CUDNN_STATUS_SUCCESS)
+        count = 0;
+    for (int i = 0; i < count && i < MOST_CONFIGURATIONS && !p->execution; i++)
+        if (engine_is_welcome(answer.made[i], dtype, allow_tf32))
+            p->execution = make_execution(handle, answer.made[i], &p->workspace);
+    destroy_graph(&answer);
+    destroy_graph(&asked);
+}
+
+static shard_cuda_key key_of(const shard_cuda_conv *c, bool allow_tf32)
+{
+    const shard_conv_shape *s = c->shape;
+    int64_t alignments = shard_cuda_alignment(c->x, ALIGNMENT) | shard_cuda_alignment(c->weight, ALIGNMENT) << 8 |
+                         shard_cuda_alignment(c->y, ALIGNMENT) << 16;
+    return (shard_cuda_key){{(int64_t)c->kind << 8 | (int64_t)c->dtype << 2 | c->accumulate << 1 | allow_tf32, alignments, s->n,
+                             s->h, s->w, s->c, s->o, s->kh, s->kw, s->oh, s->ow, s->stride_h, s->stride_w, s->pad_h, s->pad_w,
+                             s->dilation_h, s->dilation_w, s->groups}};
+}
+
+static shard_status find_plan(shard_device *device, struct shard_cuda_dnn *dnn, const shard_cuda_conv *c, plan **found)
+{
+    bool allow_tf32 = c->dtype == SHARD_FLOAT32 && device->allow_tf32;
+    shard_cuda_key key = key_of(c, allow_tf32);
+    void **kept = shard_cuda_cache_find(&dnn->plans, &key);
+    if (!*kept) {
+        plan *made = shard_calloc(1, sizeof *made);
+        if (!made)
+            return SHARD_ERROR_MEMORY;
+        graph g = {0};
+        cudnnBackendDescriptor_t whole = describe(&g, dnn->handle, c);
+        if (g.status == CUDNN_STATUS_SUCCESS)
+            choose(made, dnn->handle, whole, CUDNN_HEUR_MODE_A, c->dtype, allow_tf32);
+        if (g.status == CUDNN_STATUS_SUCCESS && !made->execution)
+            choose(made, dnn->handle, whole, CUDNN_HEUR_MODE_FALLBACK, c->dtype, allow_tf32);
+        destroy_graph(&g);
+        if (g.status != CUDNN_STATUS_SUCCESS && CUDNN_STATUS_CATEGORY(g.status) != CUDNN_STATUS_NOT_SUPPORTED) {
+            free(made);
+            return check(g.status, "cudnnBackendFinalize");
+        }
+        *kept = made;
+    }
+    *found = *kept;
+    return SHARD_OK;
+}
+
+/* ---- running ---- */
+
+static cudnnStatus_t execute(cudnnHandle_t handle, const plan *p, const shard_cuda_conv *c, void *workspace)
+{
+    graph g = {0};
+    cudnnBackendDescriptor_t pack = begin(&g, CUDNN_BACKEND_VARIANT_PACK_DESCRIPTOR);
+    set(&g, pack, CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS, CUDNN_TYPE_INT64, 3, (const int64_t[]){X, WEIGHT, Y});
+    set(&g, pack, CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS, CUDNN_TYPE_VOID_PTR, 3, (void *const[]){c->x, c->weight, c->y});
+    set(&g, pack, CUDNN_ATTR_VARIANT_PACK_WORKSPACE, CUDNN_TYPE_VOID_PTR, 1, &workspace);
+    finish(&g, pack);
+    if (g.status == CUDNN_STATUS_SUCCESS)
+        g.status = cudnnBackendExecute(handle, p->execution, pack);
+    destroy_graph(&g);
+    return g.status;
+}
+
+static shard_status convolve(shard_device *device, const shard_cuda_conv *c, bool *there)
+{
+    struct shard_cuda_dnn *dnn;
+    plan *p;
+    SHARD_TRY(open_dnn(device, &dnn));
+    SHARD_TRY(find_plan(device, dnn, c, &p));
+    *there = p->execution != NULL;
+    if (!*there)
+        return SHARD_OK;
+    void *workspace = shard_cuda_scratch(device, (size_t)p->workspace);
+    if (!workspace)
+        return SHARD_ERROR_MEMORY;
+    cudnnStatus_t status = execute(dnn->handle, p, c, workspace);
+    shard_cuda_scratch_release(device, workspace, (size_t)p->workspace);
+    if (CUDNN_STATUS_CATEGORY(status) != CUDNN_STATUS_NOT_SUPPORTED)
+        return check(status, "cudnnBackendExecute");
+    cudnnBackendDestroyDescriptor(p->execution); /* what its engine noticed only now */
+    p->execution = NULL;
+    *there = false;
+    return SHARD_OK;
+}
+
+shard_status shard_cuda_dnn_convolve(shard_device *device, const shard_cuda_conv *c, bool *there)
+{
+    pthread_mutex_lock(&lock);
+    shard_status status = convolve(device, c, there);
+    pthread_mutex_unlock(&lock);
+    return status;
+}
