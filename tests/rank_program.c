@@ -7,6 +7,9 @@
 #include "support/ranks.h"
 
 #include "comm/comm.h"
+#include "device/device.h"
+
+#include <shard/dist.h>
 
 #include <signal.h>
 #include <stdio.h>
@@ -129,6 +132,11 @@ int main(int count, char **arguments)
     const char *what = count > 1 ? arguments[1] : "check";
     const char *number = getenv("RANK");
     int odd = count > 2 ? atoi(arguments[2]) : -1;
+    if (strcmp(what, "threads") == 0) {
+        shard_init(&count, &arguments);
+        printf("%d threads\n", shard_cpu_threads());
+        return shard_finalize();
+    }
     ranks_report_to_stderr();
     rank = number ? atoi(number) : -1;
     if (strstr("environment output input signal stubborn early lonely", what))

@@ -17,6 +17,12 @@ done
 expect "collectives in small calls" 0 "rank 2 of 3 over mpi: good" env SHARD_MPI_COUNT=100 "$run" -n 3 "$program" brief
 expect "one rank" 0 "rank 0 of 1 over mpi: good" "$run" -n 1 "$program" check
 
+unset OMP_NUM_THREADS # nproc heeds it, too
+cores=$(nproc)
+expect "a share of the cores" 0 "^$((cores > 2 ? cores / 2 : 1)) threads\$" \
+    env OMPI_MCA_hwloc_base_binding_policy=none "$run" -n 2 "$program" threads
+expect "threads that are set" 0 "^7 threads\$" env OMP_NUM_THREADS=7 "$run" -n 2 "$program" threads
+
 expect "a joint error" "[1-9]*" "rank 0: error peer: rank 1: label 17 out of range" "$run" -n 3 "$program" error 1
 expect "an error at home" "[1-9]*" "rank 0: error peer: rank 1: label 17 out of range" "$run" -n 3 "$program" fail 1
 expect "an error that skips a group" "[1-9]*" "rank 2: error peer: rank 3: label 17 out of range" timeout 20 "$run" -n 4 "$program" skip 3

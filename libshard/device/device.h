@@ -261,6 +261,9 @@ typedef struct shard_device_ops {
 
 /* The devices' makers. The CPU, always there; NULL with the error set only if SHARD_CPU_ISA asks for what is not. */
 shard_device *shard_cpu(void);
+/* How many threads the CPU computes with for the calling thread. */
+int shard_cpu_threads(void);
+void shard_cpu_set_threads(int threads);
 /* CUDA device `ordinal` (-1: the one of this rank on its machine), from a module that
  * is loaded when asked for; NULL with the error set. */
 shard_device *shard_cuda_open(int ordinal);

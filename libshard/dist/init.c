@@ -2,6 +2,7 @@
 #include "dist/dist.h"
 
 #include "base/log.h"
+#include "dist/threads.h"
 
 #include <stdio.h>
 
@@ -20,7 +21,7 @@ shard_status shard_init(int *argc, char ***argv)
     if (!world)
         return shard_last_status();
     shard_log_set_rank(shard_group_size(world) > 1 ? shard_group_rank(world) : -1);
-    return SHARD_OK;
+    return shard_share_cores(world);
 }
 
 int shard_finalize(void)

@@ -59,12 +59,21 @@ static bool is_output(int argument)
            argument == DNNL_ARG_DIFF_BIAS;
 }
 
-static int thread_count(void)
+int shard_cpu_threads(void)
 {
 #ifdef _OPENMP
     return omp_get_max_threads();
 #else
-    return 0;
+    return 1;
+#endif
+}
+
+void shard_cpu_set_threads(int threads)
+{
+#ifdef _OPENMP
+    omp_set_num_threads(threads);
+#else
+    (void)threads;
 #endif
 }
 
@@ -182,7 +191,7 @@ static primitive *find(const shard_cpu_key *key, int threads)
 /* With the lock held: the key's primitive, with one user more. */
 static primitive *obtain(const shard_cpu_key *key, shard_cpu_planner *planner)
 {
-    int threads = thread_count();
+    int threads = shard_cpu_threads();
     primitive *p = find(key, threads);
     if (!p) {
         p = shard_calloc(1, sizeof *p);

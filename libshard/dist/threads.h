@@ -1,0 +1,22 @@
+/* How many threads a rank computes with on the CPU. */
+#ifndef SHARD_DIST_THREADS_H
+#define SHARD_DIST_THREADS_H
+
+#include <shard/comm.h>
+
+#include <sched.h>
+
+/* Where a rank runs. */
+typedef struct shard_seat {
+    uint64_t host;
+    cpu_set_t cores; /* that it may run on */
+} shard_seat;
+
+/* This rank's even share, rounded down, of the cores that it may run on; at least 1. */
+int shard_fair_threads(const shard_seat *seats, int ranks, int rank);
+
+/* shardrun says OMP_NUM_THREADS, an mpirun often nothing: then each rank would take all cores,
+ * which all of its machine share. Collective over the world. */
+shard_status shard_share_cores(shard_group *world);
+
+#endif

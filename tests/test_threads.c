@@ -1,0 +1,57 @@
+/* How ranks share the cores that they may run on. */
+#include "support/check.h"
+
+#include "dist/threads.h"
+
+static shard_seat seat(uint64_t host, int first, int count)
+{
+    shard_seat made = {.host = host};
+    for (int i = 0; i < count; i++)
+        CPU_SET((size_t)(first + i), &made.cores);
+    return made;
+}
+
+static void check_threads(const shard_seat *seats, int ranks, const int *threads)
+{
+    for (int rank = 0; rank < ranks; rank++)
+        ck_assert_int_eq(shard_fair_threads(seats, ranks, rank), threads[rank]);
+}
+
+START_TEST(test_not_bound)
+{
+    shard_seat seats[] = {seat(1, 0, 9), seat(1, 0, 9), seat(1, 0, 9), seat(2, 0, 5), seat(2, 0, 5)};
+    check_threads(seats, 5, (const int[]){3, 3, 3, 2, 2}); /* 2 machines */
+}
+END_TEST
+
+START_TEST(test_bound)
+{
+    shard_seat seats[] = {seat(1, 0, 4), seat(1, 4, 4), seat(1, 1023, 1)};
+    check_threads(seats, 3, (const int[]){4, 4, 1});
+}
+END_TEST
+
+START_TEST(test_overlapping)
+{
+    shard_seat seats[] = {seat(1, 0, 8), seat(1, 4, 4), seat(1, 4, 2)};
+    check_threads(seats, 3, (const int[]){5, 1, 1}); /* 4 + 2/3 + 1, 2/3 + 1, 2/3 */
+}
+END_TEST
+
+START_TEST(test_more_ranks_than_cores)
+{
+    shard_seat seats[] = {seat(1, 0, 2), seat(1, 0, 2), seat(1, 0, 2), seat(1, 0, 0)};
+    check_threads(seats, 4, (const int[]){1, 1, 1, 1});
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("threads");
+    TCase *tcase = test_case(suite, "threads");
+    tcase_add_test(tcase, test_not_bound);
+    tcase_add_test(tcase, test_bound);
+    tcase_add_test(tcase, test_overlapping);
+    tcase_add_test(tcase, test_more_ranks_than_cores);
+    return test_run(suite);
+}
