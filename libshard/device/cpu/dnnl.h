@@ -1,5 +1,5 @@
 /*
- * oneDNN 2.6 and 3.x under one name: what differs between them and is used
+ * oneDNN 2.x (2.2 on) and 3.x under one name: what differs between them and is used
  * here. In 2.x memory descriptors are structures and a primitive's descriptor
  * is made in two steps; in 3.x descriptors are owned handles.
  */
