@@ -11,17 +11,27 @@
 
 using namespace emulation;
 
-namespace {
+namespace
+{
 
 /* Rows of an array. */
 struct Rows {
     char *memory;
     size_t pitch, width, rows;
 
-    size_t extent() const { return rows == 0 || width == 0 ? 0 : (rows - 1) * pitch + width; }
+    size_t extent() const
+    {
+        return rows == 0 || width == 0 ? 0 : (rows - 1) * pitch + width;
+    }
     /* Whether the device reaches it: device memory or pinned. */
-    bool reached() const { return is_device_memory(memory) || is_pinned_memory(memory); }
-    bool sound() const { return !reached() || is_allocated(memory, extent()); }
+    bool reached() const
+    {
+        return is_device_memory(memory) || is_pinned_memory(memory);
+    }
+    bool sound() const
+    {
+        return !reached() || is_allocated(memory, extent());
+    }
     void check() const
     {
         if (reached())
@@ -47,9 +57,8 @@ static cudaError_t check_kind(const Rows &to, const Rows &from, enum cudaMemcpyK
         return cudaErrorInvalidMemcpyDirection;
     bool to_device = kind == cudaMemcpyHostToDevice || kind == cudaMemcpyDeviceToDevice;
     bool from_device = kind == cudaMemcpyDeviceToHost || kind == cudaMemcpyDeviceToDevice;
-    bool wrong = kind != cudaMemcpyDefault &&
-                 ((to_device ? !to.reached() : is_device_memory(to.memory)) ||
-                  (from_device ? !from.reached() : is_device_memory(from.memory)));
+    bool wrong = kind != cudaMemcpyDefault && ((to_device ? !to.reached() : is_device_memory(to.memory)) ||
+                                               (from_device ? !from.reached() : is_device_memory(from.memory)));
     return wrong || !to.sound() || !from.sound() ? cudaErrorInvalidValue : cudaSuccess;
 }
 
@@ -112,7 +121,8 @@ cudaError_t cudaMemcpyPeerAsync(void *dst, int dstDevice, const void *src, int s
     int to = -1, from = -1;
     if (count && (!is_device_memory(dst, &to) || !is_device_memory(src, &from) || to != dstDevice || from != srcDevice))
         return run_call([] { return cudaErrorInvalidValue; });
-    return copy("cudaMemcpyPeerAsync", rows(dst, count, count, 1), rows(src, count, count, 1), cudaMemcpyDeviceToDevice, stream, false);
+    return copy("cudaMemcpyPeerAsync", rows(dst, count, count, 1), rows(src, count, count, 1), cudaMemcpyDeviceToDevice, stream,
+                false);
 }
 
 cudaError_t cudaMemcpy2D(void *dst, size_t dpitch, const void *src, size_t spitch, size_t width, size_t height,

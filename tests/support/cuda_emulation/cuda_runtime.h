@@ -42,7 +42,8 @@ static const int warpSize = 32;
 
 /* ---- launching ---- */
 
-namespace emulation {
+namespace emulation
+{
 
 /* A kernel with its arguments, taken at the launch. */
 struct Kernel {
@@ -71,7 +72,10 @@ template <class... Parameters> struct KernelCall final : Kernel {
             memcpy((void *)(words.data() + count), (const void *)&argument, sizeof argument);
         }
     }
-    void run_thread() const override { std::apply(kernel, arguments); }
+    void run_thread() const override
+    {
+        std::apply(kernel, arguments);
+    }
 };
 
 cudaError_t launch(const cudaLaunchConfig_t *config, std::shared_ptr<const Kernel> kernel);
@@ -98,8 +102,8 @@ template <class T> T shuffle(unsigned mask, T value, int source)
 template <class... Parameters, class... Arguments>
 cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t *config, void (*kernel)(Parameters...), Arguments &&...arguments)
 {
-    return emulation::launch(
-        config, std::make_shared<emulation::KernelCall<Parameters...>>(kernel, Parameters(std::forward<Arguments>(arguments))...));
+    return emulation::launch(config, std::make_shared<emulation::KernelCall<Parameters...>>(
+                                         kernel, Parameters(std::forward<Arguments>(arguments))...));
 }
 
 template <class Function>
@@ -111,17 +115,47 @@ cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessor(int *numBlocks, Functi
 
 /* ---- threads together ---- */
 
-static inline void __syncthreads() { emulation::sync_threads(emulation::VOTE_COUNT, false); }
-static inline int __syncthreads_count(int predicate) { return emulation::sync_threads(emulation::VOTE_COUNT, predicate != 0); }
-static inline int __syncthreads_and(int predicate) { return emulation::sync_threads(emulation::VOTE_AND, predicate != 0); }
-static inline int __syncthreads_or(int predicate) { return emulation::sync_threads(emulation::VOTE_OR, predicate != 0); }
-static inline void __syncwarp(unsigned mask = 0xffffffffu) { emulation::ballot(mask, false); }
-static inline unsigned __ballot_sync(unsigned mask, int predicate) { return emulation::ballot(mask, predicate != 0); }
-static inline int __any_sync(unsigned mask, int predicate) { return emulation::ballot(mask, predicate != 0) != 0; }
-static inline int __all_sync(unsigned mask, int predicate) { return emulation::ballot(mask, predicate == 0) == 0; }
-static inline void __threadfence() {}
-static inline void __threadfence_block() {}
-static inline void __threadfence_system() {}
+static inline void __syncthreads()
+{
+    emulation::sync_threads(emulation::VOTE_COUNT, false);
+}
+static inline int __syncthreads_count(int predicate)
+{
+    return emulation::sync_threads(emulation::VOTE_COUNT, predicate != 0);
+}
+static inline int __syncthreads_and(int predicate)
+{
+    return emulation::sync_threads(emulation::VOTE_AND, predicate != 0);
+}
+static inline int __syncthreads_or(int predicate)
+{
+    return emulation::sync_threads(emulation::VOTE_OR, predicate != 0);
+}
+static inline void __syncwarp(unsigned mask = 0xffffffffu)
+{
+    emulation::ballot(mask, false);
+}
+static inline unsigned __ballot_sync(unsigned mask, int predicate)
+{
+    return emulation::ballot(mask, predicate != 0);
+}
+static inline int __any_sync(unsigned mask, int predicate)
+{
+    return emulation::ballot(mask, predicate != 0) != 0;
+}
+static inline int __all_sync(unsigned mask, int predicate)
+{
+    return emulation::ballot(mask, predicate == 0) == 0;
+}
+static inline void __threadfence()
+{
+}
+static inline void __threadfence_block()
+{
+}
+static inline void __threadfence_system()
+{
+}
 
 template <class T> static inline T __shfl_sync(unsigned mask, T value, int source, int width = 32)
 {
@@ -162,7 +196,7 @@ EMULATION_ATOMIC(atomicSub, old - value)
 EMULATION_ATOMIC(atomicExch, ((void)old, value))
 EMULATION_ATOMIC(atomicMin, old < value ? old : value)
 EMULATION_ATOMIC(atomicMax, old > value ? old : value)
-EMULATION_ATOMIC(atomicAnd, old & value)
+EMULATION_ATOMIC(atomicAnd, old &value)
 EMULATION_ATOMIC(atomicOr, old | value)
 EMULATION_ATOMIC(atomicXor, old ^ value)
 EMULATION_ATOMIC(atomicInc, old >= value ? 0 : old + 1)
@@ -174,19 +208,46 @@ template <class T, class U, class V> static inline T atomicCAS(T *at, U compare,
 
 /* ---- memory ---- */
 
-template <class T> static inline T __ldg(const T *at) { return *at; }
-template <class T> static inline T __ldcs(const T *at) { return *at; }
-template <class T> static inline T __ldcg(const T *at) { return *at; }
-template <class T> static inline void __stcs(T *at, T value) { *at = value; }
-template <class T> static inline void __stcg(T *at, T value) { *at = value; }
+template <class T> static inline T __ldg(const T *at)
+{
+    return *at;
+}
+template <class T> static inline T __ldcs(const T *at)
+{
+    return *at;
+}
+template <class T> static inline T __ldcg(const T *at)
+{
+    return *at;
+}
+template <class T> static inline void __stcs(T *at, T value)
+{
+    *at = value;
+}
+template <class T> static inline void __stcg(T *at, T value)
+{
+    *at = value;
+}
 
 /* ---- numbers ---- */
 
 #define EMULATION_MAKE(type, base)                                                                                               \
-    static inline base##1 make_##base##1(type x) { return {x}; }                                                                 \
-    static inline base##2 make_##base##2(type x, type y) { return {x, y}; }                                                      \
-    static inline base##3 make_##base##3(type x, type y, type z) { return {x, y, z}; }                                           \
-    static inline base##4 make_##base##4(type x, type y, type z, type w) { return {x, y, z, w}; }
+    static inline base##1 make_##base##1(type x)                                                                                 \
+    {                                                                                                                            \
+        return {x};                                                                                                              \
+    }                                                                                                                            \
+    static inline base##2 make_##base##2(type x, type y)                                                                         \
+    {                                                                                                                            \
+        return {x, y};                                                                                                           \
+    }                                                                                                                            \
+    static inline base##3 make_##base##3(type x, type y, type z)                                                                 \
+    {                                                                                                                            \
+        return {x, y, z};                                                                                                        \
+    }                                                                                                                            \
+    static inline base##4 make_##base##4(type x, type y, type z, type w)                                                         \
+    {                                                                                                                            \
+        return {x, y, z, w};                                                                                                     \
+    }
 EMULATION_MAKE(int, int)
 EMULATION_MAKE(unsigned int, uint)
 EMULATION_MAKE(float, float)
@@ -202,19 +263,58 @@ template <class To, class From> static inline To emulation_bits(From from)
     memcpy(&to, &from, sizeof to);
     return to;
 }
-static inline int __float_as_int(float x) { return emulation_bits<int>(x); }
-static inline unsigned __float_as_uint(float x) { return emulation_bits<unsigned>(x); }
-static inline float __int_as_float(int x) { return emulation_bits<float>(x); }
-static inline float __uint_as_float(unsigned x) { return emulation_bits<float>(x); }
-static inline long long __double_as_longlong(double x) { return emulation_bits<long long>(x); }
-static inline double __longlong_as_double(long long x) { return emulation_bits<double>(x); }
-static inline int __popc(unsigned x) { return __builtin_popcount(x); }
-static inline int __popcll(unsigned long long x) { return __builtin_popcountll(x); }
-static inline int __clz(int x) { return x ? __builtin_clz((unsigned)x) : 32; }
-static inline int __clzll(long long x) { return x ? __builtin_clzll((unsigned long long)x) : 64; }
-static inline int __ffs(int x) { return __builtin_ffs(x); }
-static inline int __ffsll(long long x) { return __builtin_ffsll(x); }
-static inline unsigned __umulhi(unsigned a, unsigned b) { return (unsigned)((uint64_t)a * b >> 32); }
+static inline int __float_as_int(float x)
+{
+    return emulation_bits<int>(x);
+}
+static inline unsigned __float_as_uint(float x)
+{
+    return emulation_bits<unsigned>(x);
+}
+static inline float __int_as_float(int x)
+{
+    return emulation_bits<float>(x);
+}
+static inline float __uint_as_float(unsigned x)
+{
+    return emulation_bits<float>(x);
+}
+static inline long long __double_as_longlong(double x)
+{
+    return emulation_bits<long long>(x);
+}
+static inline double __longlong_as_double(long long x)
+{
+    return emulation_bits<double>(x);
+}
+static inline int __popc(unsigned x)
+{
+    return __builtin_popcount(x);
+}
+static inline int __popcll(unsigned long long x)
+{
+    return __builtin_popcountll(x);
+}
+static inline int __clz(int x)
+{
+    return x ? __builtin_clz((unsigned)x) : 32;
+}
+static inline int __clzll(long long x)
+{
+    return x ? __builtin_clzll((unsigned long long)x) : 64;
+}
+static inline int __ffs(int x)
+{
+    return __builtin_ffs(x);
+}
+static inline int __ffsll(long long x)
+{
+    return __builtin_ffsll(x);
+}
+static inline unsigned __umulhi(unsigned a, unsigned b)
+{
+    return (unsigned)((uint64_t)a * b >> 32);
+}
 static inline unsigned long long __umul64hi(unsigned long long a, unsigned long long b)
 {
     return (unsigned long long)((unsigned __int128)a * b >> 64);
@@ -238,21 +338,63 @@ static inline std::common_type_t<A, B> max(A a, B b)
     else
         return (T)a > (T)b ? (T)a : (T)b;
 }
-static inline float rsqrtf(float x) { return (float)(1 / sqrt((double)x)); }
-static inline double rsqrt(double x) { return 1 / sqrt(x); }
+static inline float rsqrtf(float x)
+{
+    return (float)(1 / sqrt((double)x));
+}
+static inline double rsqrt(double x)
+{
+    return 1 / sqrt(x);
+}
 #define __expf expf /* the C library has functions of these names */
 #define __logf logf
-static inline float normcdff(float x) { return (float)(0.5 * erfc(-(double)x * 0.70710678118654752440)); }
-static inline double normcdf(double x) { return 0.5 * erfc(-x * 0.70710678118654752440); }
-static inline float __frcp_rn(float x) { return 1 / x; }
-static inline float __fsqrt_rn(float x) { return sqrtf(x); }
-static inline float __fadd_rn(float a, float b) { return a + b; }
-static inline float __fsub_rn(float a, float b) { return a - b; }
-static inline float __fmul_rn(float a, float b) { return a * b; }
-static inline float __fdiv_rn(float a, float b) { return a / b; }
-static inline float __fmaf_rn(float a, float b, float c) { return fmaf(a, b, c); }
-static inline double __dadd_rn(double a, double b) { return a + b; }
-static inline double __dmul_rn(double a, double b) { return a * b; }
-static inline double __fma_rn(double a, double b, double c) { return fma(a, b, c); }
+static inline float normcdff(float x)
+{
+    return (float)(0.5 * erfc(-(double)x * 0.70710678118654752440));
+}
+static inline double normcdf(double x)
+{
+    return 0.5 * erfc(-x * 0.70710678118654752440);
+}
+static inline float __frcp_rn(float x)
+{
+    return 1 / x;
+}
+static inline float __fsqrt_rn(float x)
+{
+    return sqrtf(x);
+}
+static inline float __fadd_rn(float a, float b)
+{
+    return a + b;
+}
+static inline float __fsub_rn(float a, float b)
+{
+    return a - b;
+}
+static inline float __fmul_rn(float a, float b)
+{
+    return a * b;
+}
+static inline float __fdiv_rn(float a, float b)
+{
+    return a / b;
+}
+static inline float __fmaf_rn(float a, float b, float c)
+{
+    return fmaf(a, b, c);
+}
+static inline double __dadd_rn(double a, double b)
+{
+    return a + b;
+}
+static inline double __dmul_rn(double a, double b)
+{
+    return a * b;
+}
+static inline double __fma_rn(double a, double b, double c)
+{
+    return fma(a, b, c);
+}
 
 #endif

@@ -8,7 +8,8 @@
 #include <string.h>
 #include <unistd.h>
 
-namespace emulation {
+namespace emulation
+{
 
 static thread_local cudaError_t last_error = cudaSuccess;
 static thread_local int chosen_device;

@@ -30,7 +30,8 @@
 #include <mutex>
 #include <string>
 
-namespace emulation {
+namespace emulation
+{
 
 /* ---- for the stand-ins of CUDA's libraries ---- */
 

@@ -33,7 +33,8 @@ __asm__(".text\n"
 #include <ucontext.h>
 #endif
 
-namespace emulation {
+namespace emulation
+{
 
 #ifdef WITH_ASAN
 enum { STACK = 512 << 10 };
@@ -48,7 +49,7 @@ struct Context {
 #else
     ucontext_t context;
 #endif
-    void *fake_stack;    /* AddressSanitizer's */
+    void *fake_stack; /* AddressSanitizer's */
     const void *bottom;
     size_t size;
 };
@@ -93,7 +94,8 @@ static void enter()
 static Fiber *new_fiber()
 {
     static int made;
-    char *memory = (char *)mmap(nullptr, PAGE + STACK, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    char *memory =
+        (char *)mmap(nullptr, PAGE + STACK, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (memory == MAP_FAILED || mprotect(memory, PAGE, PROT_NONE) != 0)
         die("no memory for the stacks of a block's threads");
     Fiber *fiber = new Fiber();

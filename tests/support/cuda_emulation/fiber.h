@@ -5,7 +5,8 @@
 #ifndef CUDA_EMULATION_FIBER_H
 #define CUDA_EMULATION_FIBER_H
 
-namespace emulation {
+namespace emulation
+{
 
 struct Fiber;
 

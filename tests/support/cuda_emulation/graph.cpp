@@ -19,7 +19,8 @@ struct CUgraphExec_st {
     std::vector<Work> work;
 };
 
-namespace emulation {
+namespace emulation
+{
 
 static auto &captures = *new std::vector<std::shared_ptr<Capture>>;
 static auto &graphs = *new std::map<cudaGraph_t, std::unique_ptr<CUgraph_st>>;
@@ -114,7 +115,7 @@ cudaError_t cudaStreamIsCapturing(cudaStream_t handle, enum cudaStreamCaptureSta
         auto stream = find_stream(handle);
         if (!stream)
             return cudaErrorInvalidResourceHandle;
-        *pCaptureStatus = !stream->capture            ? cudaStreamCaptureStatusNone
+        *pCaptureStatus = !stream->capture           ? cudaStreamCaptureStatusNone
                           : stream->capture->invalid ? cudaStreamCaptureStatusInvalidated
                                                      : cudaStreamCaptureStatusActive;
         return cudaSuccess;

@@ -19,7 +19,8 @@
 uint3 threadIdx, blockIdx;
 dim3 blockDim, gridDim;
 
-namespace emulation {
+namespace emulation
+{
 
 /* ---- orders ---- */
 
@@ -41,7 +42,10 @@ struct Order {
         } else if (kind != "forward")
             die("SHARD_CUDA_EMULATION_ORDER is forward, reverse or shuffled, not %s", kind.c_str());
     }
-    uint64_t operator[](uint64_t i) const { return (uint64_t)(((unsigned __int128)i * stride + start) % n); }
+    uint64_t operator[](uint64_t i) const
+    {
+        return (uint64_t)(((unsigned __int128)i * stride + start) % n);
+    }
 };
 
 /* ---- the block that runs ---- */
@@ -60,7 +64,7 @@ struct Thread {
 static struct Block {
     const Kernel *kernel;
     std::vector<Thread> threads;
-    std::vector<unsigned> ready; /* threads that can go on, from `next` on */
+    std::vector<unsigned> ready;           /* threads that can go on, from `next` on */
     std::vector<unsigned> everyone, lanes; /* numbers of all threads, and of a warp's lanes, in their order */
     size_t next;
     unsigned current;
@@ -234,12 +238,14 @@ static void run_threads(Fiber *self)
 
 [[noreturn]] static void report_deadlock()
 {
-    static const char *const doing[] = {"", "at __syncthreads", "in a shuffle of its warp", "in a vote or __syncwarp of its warp", ""};
+    static const char *const doing[] = {"", "at __syncthreads", "in a shuffle of its warp", "in a vote or __syncwarp of its warp",
+                                        ""};
     std::string text;
     int told = 0;
     for (unsigned number = 0; number < block.threads.size() && told < 4; number++) {
         const Thread &thread = block.threads[number];
-        bool differs = number == 0 || thread.state != block.threads[number - 1].state || thread.mask != block.threads[number - 1].mask;
+        bool differs =
+            number == 0 || thread.state != block.threads[number - 1].state || thread.mask != block.threads[number - 1].mask;
         if (thread.state == ENDED || !differs)
             continue;
         text += "; " + where(number) + " and on: " + doing[thread.state];

@@ -50,17 +50,18 @@ struct CUmemPoolHandle_st {
     uint64_t threshold = 0, used = 0, most_used = 0, most_reserved = 0;
 };
 
-namespace emulation {
+namespace emulation
+{
 
 struct Arena {
     CUmemPoolHandle_st pool;
     char *base;
-    size_t limit, extent;            /* bytes there may be; bytes of addresses */
-    size_t high = 0;                 /* addresses below base + high have been used */
-    size_t plain = 0, kept = 0;      /* bytes outside the pool; bytes that nobody uses but the pool keeps */
-    std::map<char *, Block> blocks;  /* all below base + high */
-    std::list<char *> freed;         /* those that are FREED */
-    std::map<char *, size_t> alive;  /* payloads */
+    size_t limit, extent;           /* bytes there may be; bytes of addresses */
+    size_t high = 0;                /* addresses below base + high have been used */
+    size_t plain = 0, kept = 0;     /* bytes outside the pool; bytes that nobody uses but the pool keeps */
+    std::map<char *, Block> blocks; /* all below base + high */
+    std::list<char *> freed;        /* those that are FREED */
+    std::map<char *, size_t> alive; /* payloads */
 };
 
 struct Pinned {

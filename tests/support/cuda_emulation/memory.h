@@ -4,7 +4,8 @@
 
 #include "emulation.h"
 
-namespace emulation {
+namespace emulation
+{
 
 /* Whether [memory, memory + bytes) lies in one allocation, of the device or pinned, as the calls so far leave it. */
 bool is_allocated(const void *memory, size_t bytes);

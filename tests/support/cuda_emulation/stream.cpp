@@ -30,7 +30,8 @@ struct CUevent_st {
     size_t captured = 0;
 };
 
-namespace emulation {
+namespace emulation
+{
 
 static auto &streams = *new std::map<cudaStream_t, std::shared_ptr<Stream>>;
 static auto &defaults = *new std::map<int, std::shared_ptr<Stream>>;
@@ -385,10 +386,12 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t handle)
         if (!stream)
             return cudaErrorInvalidResourceHandle;
         auto time = std::make_shared<Clock::time_point>();
-        cudaError_t error = put(stream, {"cudaEventRecord", [=] {
+        cudaError_t error = put(stream, {"cudaEventRecord",
+                                         [=] {
                                              *time = Clock::now();
                                              return true;
-                                         }, {}});
+                                         },
+                                         {}});
         if (error != cudaSuccess)
             return error;
         event->capture = stream->capture;

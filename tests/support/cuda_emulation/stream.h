@@ -7,7 +7,8 @@
 #include <deque>
 #include <vector>
 
-namespace emulation {
+namespace emulation
+{
 
 /* Queued: something to do until it returns true, or a place that must be passed. */
 struct Work {
