@@ -1,6 +1,7 @@
 /* Saving and loading: the same bytes in the file whatever the ranks and splits, and the
  * same bits in memory again. */
 #include "support/elements.h"
+#include "support/host.h"
 #include "support/scratch.h"
 
 #include "device/device.h"
@@ -193,16 +194,16 @@ static void misfits(shard_group *world, void *context)
         shard_load(list, path, .prefix = "m.");
         check_error(shard_last_status(), "*does not fit: 1 not expected here (\"m.b\")*");
         check_ok(shard_load(list, path, .allow_missing = true, .allow_unexpected = true));
-        ck_assert_double_eq(((float *)shard_data(a))[5], 5);
+        ck_assert_double_eq(value_at(a, 5), 5);
         check_ok(shard_load(list, path, .prefix = "m.", .allow_unexpected = true));
-        ck_assert_double_eq(((float *)shard_data(a))[5], 1);
+        ck_assert_double_eq(value_at(a, 5), 1);
 
         shard_tensor *b = shard_full(odd ? SHARD_SHAPE(2, 2) : SHARD_SHAPE(4), 7); /* one rank's alone */
         put(list, "b", b);
         check_ok(shard_copy_from_host(a, (const float[]){0, 0, 0, 0, 0, -1}, 24));
         shard_load(list, path, .prefix = "m.");
         check_error(shard_last_status(), "*1 of another shape (\"m.b\" is [[]4] there, [[]2, 2] here)");
-        ck_assert_double_eq(((float *)shard_data(a))[5], -1);
+        ck_assert_double_eq(value_at(a, 5), -1);
         shard_load(saved, "/nowhere/at/all");
         check_error(shard_last_status(), "*cannot open /nowhere/at/all: No such file or directory");
     }
@@ -282,7 +283,7 @@ static void recipes(shard_group *world, void *context)
         check_ok(shard_load(list, path));
         ck_assert_uint_gt(drawn->storage->version, version);
         for (int64_t i = 0; i < shard_numel(drawn); i++)
-            ck_assert_double_eq(((float *)shard_data(drawn))[i], 6);
+            ck_assert_double_eq(value_at(drawn, i), 6);
     }
     shard_tensors_destroy(saved);
     shard_tensors_destroy(list);
@@ -312,7 +313,7 @@ static void statistics(shard_group *world, void *context)
         check_ok(shard_save(list, path, NULL));
         check_ok(shard_load(list, path));
         for (int i = 0; i < 20; i++)
-            ck_assert_double_eq(((float *)shard_data(tensors[i]))[63], 0);
+            ck_assert_double_eq(value_at(tensors[i], 63), 0);
     }
     shard_tensors_destroy(list);
 }

@@ -357,9 +357,9 @@ START_TEST(puts_the_gradient_over_released_logits)
             shard_tensor *loss = shard_cross_entropy(logits, labels_of(rows, labels));
             if (released)
                 shard_release(logits);
-            shard_reset_peak_memory(shard_cpu());
+            shard_reset_peak_memory(shard_device_open(NULL));
             check_ok(shard_backward(loss));
-            peak[released] = shard_get_memory_stats(shard_cpu()).peak;
+            peak[released] = shard_get_memory_stats(shard_device_open(NULL)).peak;
             read_values(shard_grad(x), gradient + released * rows * classes);
         }
     ck_assert_mem_eq(gradient, gradient + rows * classes, (size_t)(rows * classes) * sizeof *gradient);
@@ -373,7 +373,7 @@ END_TEST
 /* With no scope open, too. */
 START_TEST(leaves_nothing_behind)
 {
-    int64_t before = shard_get_memory_stats(shard_cpu()).current;
+    int64_t before = shard_get_memory_stats(shard_device_open(NULL)).current;
     shard_tensor *logits = shard_zeros(SHARD_SHAPE(8, 100), .requires_grad = true), *weight = shard_ones(SHARD_SHAPE(100));
     shard_tensor *labels = shard_zeros(SHARD_SHAPE(8), .dtype = SHARD_INT64);
     shard_tensor *wrong = shard_full(SHARD_SHAPE(8), 100, .dtype = SHARD_INT64);
@@ -391,7 +391,7 @@ START_TEST(leaves_nothing_behind)
     shard_release(weight);
     shard_release(labels);
     shard_release(wrong);
-    ck_assert_int_eq(shard_get_memory_stats(shard_cpu()).current, before);
+    ck_assert_int_eq(shard_get_memory_stats(shard_device_open(NULL)).current, before);
 }
 END_TEST
 

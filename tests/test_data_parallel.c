@@ -2,6 +2,7 @@
  * Data parallel: gradients equal those of one process on the whole batch, for any mesh
  * of data x model parallel groups.
  */
+#include "support/host.h"
 #include "support/job.h"
 
 #include <stdlib.h>
@@ -133,12 +134,12 @@ static void begins_alike(shard_group *world, void *context)
         check_ok(shard_tensors_add(list, "a, tied", a));
         shard_data_parallel *dp = shard_data_parallel_create(list, .bucket_mib = 1e-6);
         ck_assert_ptr_nonnull(dp);
-        ck_assert_double_eq(((float *)shard_data(a))[4], 1.0);
-        ck_assert_double_eq(((float *)shard_data(frozen))[0], rank + 7.0);
+        ck_assert_double_eq(value_at(a, 4), 1.0);
+        ck_assert_double_eq(value_at(frozen, 0), rank + 7.0);
         check_ok(shard_backward(shard_sum(shard_scale(a, rank))));
-        ck_assert_double_eq_tol(((float *)shard_data(shard_grad(a)))[2], (size - 1) / 2.0, 1e-6);
+        ck_assert_double_eq_tol(value_at(shard_grad(a), 2), (size - 1) / 2.0, 1e-6);
         if (size > 1)
-            ck_assert_double_eq(((float *)shard_data(shard_grad(unused)))[1], 0.0);
+            ck_assert_double_eq(value_at(shard_grad(unused), 1), 0.0);
         ck_assert_ptr_null(shard_grad(frozen));
         shard_data_parallel_destroy(dp);
         shard_tensors_destroy(list);
@@ -165,10 +166,10 @@ static void accumulates(shard_group *world, void *context)
         shard_data_parallel_set_sync(dp, false);
         check_ok(shard_backward(shard_sum(shard_scale(a, rank))));
         check_ok(shard_backward(shard_sum(shard_scale(a, 2 * rank))));
-        ck_assert_double_eq_tol(((float *)shard_data(shard_grad(a)))[2], 3 * rank, 1e-6);
+        ck_assert_double_eq_tol(value_at(shard_grad(a), 2), 3 * rank, 1e-6);
         shard_data_parallel_set_sync(dp, true);
         check_ok(shard_backward(shard_sum(shard_scale(a, 3 * rank))));
-        ck_assert_double_eq_tol(((float *)shard_data(shard_grad(a)))[2], 6 * (size - 1) / 2.0, 1e-5);
+        ck_assert_double_eq_tol(value_at(shard_grad(a), 2), 6 * (size - 1) / 2.0, 1e-5);
         shard_data_parallel_destroy(dp);
         shard_tensors_destroy(list);
     }
@@ -192,9 +193,9 @@ static void leaves_parts_alone(shard_group *world, void *context)
         shard_tensors *list = shard_tensors_create();
         check_ok(shard_tensors_add(list, "part", part));
         shard_data_parallel *dp = shard_data_parallel_create(list);
-        ck_assert_double_eq(((float *)shard_data(part))[1], rank + 1.0);
+        ck_assert_double_eq(value_at(part, 1), rank + 1.0);
         check_ok(shard_backward(shard_reduce(shard_sum(shard_scale(part, rank + 1.0)), world)));
-        ck_assert_double_eq(((float *)shard_data(shard_grad(part)))[1], rank + 1.0);
+        ck_assert_double_eq(value_at(shard_grad(part), 1), rank + 1.0);
         shard_data_parallel_destroy(dp);
         shard_tensors_destroy(list);
     }
@@ -213,7 +214,7 @@ static void takes_empty_parts(shard_group *world, void *context)
     shard_mesh *mesh = shard_mesh_create(.model = 2);
     shard_group *model = shard_mesh_model_group(mesh);
     shard_range part = shard_split_range(1, 2, shard_group_rank(model));
-    int64_t before = shard_get_memory_stats(shard_device_open("cpu")).current;
+    int64_t before = shard_get_memory_stats(shard_device_open(NULL)).current;
     SHARD_SCOPE
     {
         shard_tensor *weight = shard_as_split(shard_ones(SHARD_SHAPE(part.size, 3)), 0, model, part.start, 1);
@@ -225,7 +226,7 @@ static void takes_empty_parts(shard_group *world, void *context)
         shard_data_parallel_destroy(dp);
         shard_tensors_destroy(list);
     }
-    ck_assert_int_eq(shard_get_memory_stats(shard_device_open("cpu")).current, before);
+    ck_assert_int_eq(shard_get_memory_stats(shard_device_open(NULL)).current, before);
     shard_mesh_destroy(mesh);
 }
 
@@ -251,7 +252,7 @@ static void fails_jointly(shard_group *world, void *context)
         shard_backward(loss);
         shard_step(sgd);
         check_error(shard_last_status(), "*rank 1: shard_matmul: *NULL*");
-        ck_assert_double_eq(((float *)shard_data(a))[0], 1.0);
+        ck_assert_double_eq(value_at(a, 0), 1.0);
         shard_data_parallel_destroy(dp);
         shard_optimizer_destroy(sgd);
     }

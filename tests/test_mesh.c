@@ -1,4 +1,5 @@
 /* Meshes: who is in which group, by the group's own rank and size. */
+#include "support/host.h"
 #include "support/job.h"
 
 typedef struct mesh_case {
@@ -25,10 +26,10 @@ static void has_its_groups(shard_group *world, void *context)
         shard_tensor *x = shard_full(SHARD_SHAPE(3), rank);
         check_ok(shard_all_reduce(x, SHARD_SUM, model));
         int first = rank / c->model * c->model, last = first + c->model - 1;
-        ck_assert_double_eq(((float *)shard_data(x))[2], (first + last) * c->model / 2.0);
+        ck_assert_double_eq(value_at(x, 2), (first + last) * c->model / 2.0);
         shard_tensor *y = shard_full(SHARD_SHAPE(2), rank);
         check_ok(shard_broadcast(y, c->data - 1, data));
-        ck_assert_double_eq(((float *)shard_data(y))[0], rank % c->model + (c->data - 1) * c->model);
+        ck_assert_double_eq(value_at(y, 0), rank % c->model + (c->data - 1) * c->model);
         shard_tensor *part = shard_as_split(x, 0, model, 3 * shard_group_rank(model), 3 * c->model);
         ck_assert_ptr_eq(shard_replica_group(part), c->model > 1 ? data : NULL);
     }

@@ -1,4 +1,5 @@
 /* Modules: names, training mode, own modules, what happens on failure. */
+#include "support/host.h"
 #include "support/job.h"
 
 #include <stdlib.h>
@@ -113,14 +114,14 @@ static const shard_module_type twice_type = {.name = "twice", .forward = twice, 
 
 START_TEST(test_own_module)
 {
-    shard_device *cpu = shard_device_open("cpu");
-    int64_t before = shard_get_memory_stats(cpu).current;
+    shard_device *device = shard_device_open(NULL);
+    int64_t before = shard_get_memory_stats(device).current;
     shard_module *module = shard_module_create(&twice_type, NULL);
     SHARD_SCOPE
     {
         check_ok(shard_module_add_parameter(module, "factor", shard_full(SHARD_SHAPE(3), 5.0)));
         shard_tensor *y = shard_forward(module, shard_full(SHARD_SHAPE(2, 3), 2.0));
-        ck_assert_double_eq(((float *)shard_data(y))[5], 20.0);
+        ck_assert_double_eq(value_at(y, 5), 20.0);
         ck_assert_int_eq(shard_module_add_parameter(module, "factor", shard_full(SHARD_SHAPE(3), 5.0)), SHARD_ERROR_ARGUMENT);
         check_error(shard_last_status(), "*tensor \"factor\" already*");
         ck_assert_int_eq(shard_module_add_child(module, "a.b", shard_nn_relu()), SHARD_ERROR_ARGUMENT);
@@ -133,7 +134,7 @@ START_TEST(test_own_module)
     }
     shard_module_destroy(module);
     ck_assert_int_eq(destroyed, 1);
-    ck_assert_int_eq(shard_get_memory_stats(cpu).current, before);
+    ck_assert_int_eq(shard_get_memory_stats(device).current, before);
 }
 END_TEST
 
@@ -148,8 +149,8 @@ static const shard_module_type constant_type = {.name = "constant", .forward = c
 
 START_TEST(test_passes_on)
 {
-    shard_device *cpu = shard_device_open("cpu");
-    int64_t before = shard_get_memory_stats(cpu).current;
+    shard_device *device = shard_device_open(NULL);
+    int64_t before = shard_get_memory_stats(device).current;
     shard_module *modules[] = {shard_nn_dropout(0.5), shard_nn_sequential_of(0, NULL),
                                shard_nn_sequential(shard_nn_dropout(0.5), shard_nn_dropout(0.5)),
                                shard_module_create(&constant_type, NULL)};
@@ -166,14 +167,14 @@ START_TEST(test_passes_on)
         shard_release(y);
         ck_assert_double_eq(shard_item(loss), 6.0);
         check_ok(shard_backward(loss));
-        ck_assert(i == 3 || ((float *)shard_data(shard_grad(leaf)))[2] == 1.0f);
+        ck_assert(i == 3 || value_at(shard_grad(leaf), 2) == 1.0f);
         shard_release(loss);
         shard_release(leaf);
     }
-    ck_assert_double_eq(((float *)shard_data(shard_grad(shard_module_tensor(modules[3], "value"))))[2], 1.0);
+    ck_assert_double_eq(value_at(shard_grad(shard_module_tensor(modules[3], "value")), 2), 1.0);
     for (int i = 0; i < 4; i++)
         shard_module_destroy(modules[i]);
-    ck_assert_int_eq(shard_get_memory_stats(cpu).current, before);
+    ck_assert_int_eq(shard_get_memory_stats(device).current, before);
 }
 END_TEST
 

@@ -1,5 +1,6 @@
 /* Collecting whole state dicts from split ones and cutting them up again; with
  * TorchShard's serialization tests done over. */
+#include "support/host.h"
 #include "support/elements.h"
 #include "support/scratch.h"
 
@@ -181,12 +182,7 @@ static void loads_state_dict(shard_group *world, void *context)
         ck_assert_msg(parts != NULL, "%s", shard_last_error());
         for (int64_t j = 0; j < shard_tensors_count(own); j++)
             SHARD_NO_GRAD
-            {
-                shard_tensor *tensor = shard_tensors_at(own, j);
-                ck_assert_int_eq(shard_copy_from_host(tensor, shard_data(shard_tensors_at(parts, j)),
-                                                      (size_t)shard_numel(tensor) * sizeof(float)),
-                                 SHARD_OK);
-            }
+                copy_elements(shard_tensors_at(parts, j), shard_tensors_at(own, j));
         shard_module *loaded = make_model(splits[i], world);
         check_ok(shard_load_module(loaded, context));
         shard_tensors *other = shard_state_dict(loaded);

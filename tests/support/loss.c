@@ -2,6 +2,7 @@
 
 #include "base/dtype.h"
 #include "base/random.h"
+#include "support/host.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -34,8 +35,10 @@ shard_tensor *tensor_of(const double *values, shard_shape shape, shard_dtype dty
 {
     shard_tensor *tensor = shard_empty(shape, .dtype = dtype);
     ck_assert_msg(tensor, "%s", shard_last_error());
-    void *data = shard_data(tensor);
-    for (int64_t i = 0, count = shard_numel(tensor); i < count; i++) {
+    int64_t count = shard_numel(tensor);
+    void *data = malloc((size_t)count * sizeof(double) + 1);
+    ck_assert_ptr_nonnull(data);
+    for (int64_t i = 0; i < count; i++) {
         if (dtype == SHARD_FLOAT64)
             ((double *)data)[i] = values[i];
         else if (dtype == SHARD_FLOAT32)
@@ -45,13 +48,14 @@ shard_tensor *tensor_of(const double *values, shard_shape shape, shard_dtype dty
         else
             ((uint16_t *)data)[i] = shard_float_to_float16((float)values[i]);
     }
+    ck_assert_int_eq(shard_copy_from_host(tensor, data, (size_t)count * shard_dtype_size(dtype)), SHARD_OK);
+    free(data);
     return tensor;
 }
 
 void read_values(shard_tensor *tensor, double *values)
 {
-    ck_assert_msg(tensor, "%s", shard_last_error());
-    const void *data = shard_data(tensor);
+    void *data = host_copy(tensor);
     shard_dtype dtype = shard_tensor_dtype(tensor);
     for (int64_t i = 0, count = shard_numel(tensor); i < count; i++) {
         if (dtype == SHARD_FLOAT64)
@@ -63,6 +67,7 @@ void read_values(shard_tensor *tensor, double *values)
         else
             values[i] = shard_float16_to_float(((const uint16_t *)data)[i]);
     }
+    free(data);
 }
 
 void check_number(double value, double expected, double tolerance, const char *what, int64_t index)

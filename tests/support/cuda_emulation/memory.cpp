@@ -11,9 +11,11 @@
 
 #include <list>
 #include <map>
+#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <unistd.h>
 #include <vector>
 
 #ifdef __SANITIZE_ADDRESS__
@@ -87,31 +89,47 @@ static size_t memory_limit()
     return (size_t)bytes << (unit ? 10 * (unit - units + 1) : 0);
 }
 
-static Arena &arena_of(int device)
-{
-    if (arenas.empty())
-        arenas.resize((size_t)device_count());
-    auto &arena = arenas[(size_t)device];
-    if (!arena) {
-        arena = std::make_unique<Arena>();
-        arena->pool.device = device;
-        arena->limit = memory_limit();
-        arena->extent = arena->limit / HUGE * HUGE * 2 + HUGE; /* twice, for memory in pieces */
-        char *memory = (char *)mmap(nullptr, arena->extent + HUGE, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-        if (memory == MAP_FAILED)
-            die("no addresses for %zu bytes of device memory", arena->extent);
-        arena->base = (char *)(((uintptr_t)memory + HUGE - 1) / HUGE * HUGE);
-        madvise(arena->base, arena->extent, MADV_HUGEPAGE); /* large pages are opened and closed fast */
-    }
-    return *arena;
-}
-
 static Arena *find_arena(const void *memory)
 {
     for (auto &arena : arenas)
         if (arena && (const char *)memory >= arena->base && (const char *)memory < arena->base + arena->extent)
             return arena.get();
     return nullptr;
+}
+
+/* Says why, where the host touches device memory; the access then ends the process. */
+static void explain_fault(int signal, siginfo_t *info, void *)
+{
+    static const char text[] = "cuda emulation: the host touches device memory\n";
+    if (find_arena(info->si_addr) && write(STDERR_FILENO, text, sizeof text - 1) < 0)
+        abort();
+    ::signal(signal, SIG_DFL);
+}
+
+static Arena &arena_of(int device)
+{
+    if (arenas.empty()) {
+        arenas.resize((size_t)device_count());
+        struct sigaction before, explain = {};
+        explain.sa_sigaction = explain_fault;
+        explain.sa_flags = SA_SIGINFO;
+        if (sigaction(SIGSEGV, nullptr, &before) == 0 && before.sa_handler == SIG_DFL)
+            sigaction(SIGSEGV, &explain, nullptr);
+    }
+    auto &arena = arenas[(size_t)device];
+    if (!arena) {
+        arena = std::make_unique<Arena>();
+        arena->pool.device = device;
+        arena->limit = memory_limit();
+        arena->extent = arena->limit / HUGE * HUGE * 2 + HUGE; /* twice, for memory in pieces */
+        const size_t step = (size_t)4 << 30;
+        char *memory = (char *)mmap(nullptr, arena->extent + 2 * step, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+        if (memory == MAP_FAILED)
+            die("no addresses for %zu bytes of device memory", arena->extent);
+        arena->base = (char *)(((uintptr_t)memory / step + 1) * step + step / 2); /* small numbers are not its lower halves */
+        madvise(arena->base, arena->extent, MADV_HUGEPAGE); /* large pages are opened and closed fast */
+    }
+    return *arena;
 }
 
 static void protect(const Arena &arena, int protection)
@@ -361,11 +379,13 @@ void check_range(const void *memory, size_t bytes)
 }
 
 /* A number, the end of an array: what a kernel does not follow is right. Any other is
- * taken for a pointer if there is memory. */
+ * taken for a pointer if there is memory. (In the gap of a struct may be half a pointer.) */
 void check_pointer(const void *pointer)
 {
     if (Arena *arena = find_arena(pointer)) {
         auto life = find_holder(arena->alive, pointer);
+        if ((const char *)pointer >= arena->base + arena->high)
+            return;
         if (life == arena->alive.end() || (const char *)pointer > life->first + life->second)
             die("%s takes device memory at %p that is not allocated at this point of its stream", running().c_str(), pointer);
         return;
