@@ -57,7 +57,7 @@ namespace emulation
 
 struct Arena {
     CUmemPoolHandle_st pool;
-    char *base;
+    char *reserved, *base;          /* where the reserved addresses begin, and those that are used */
     size_t limit, extent;           /* bytes there may be; bytes of addresses */
     size_t high = 0;                /* addresses below base + high have been used */
     size_t plain = 0, kept = 0;     /* bytes outside the pool; bytes that nobody uses but the pool keeps */
@@ -92,7 +92,7 @@ static size_t memory_limit()
 static Arena *find_arena(const void *memory)
 {
     for (auto &arena : arenas)
-        if (arena && (const char *)memory >= arena->base && (const char *)memory < arena->base + arena->extent)
+        if (arena && (const char *)memory >= arena->reserved && (const char *)memory < arena->base + arena->extent)
             return arena.get();
     return nullptr;
 }
@@ -123,11 +123,13 @@ static Arena &arena_of(int device)
         arena->limit = memory_limit();
         arena->extent = arena->limit / HUGE * HUGE * 2 + HUGE; /* twice, for memory in pieces */
         const size_t step = (size_t)4 << 30;
-        char *memory = (char *)mmap(nullptr, arena->extent + 2 * step, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-        if (memory == MAP_FAILED)
+        arena->reserved =
+            (char *)mmap(nullptr, arena->extent + 2 * step, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+        if (arena->reserved == MAP_FAILED)
             die("no addresses for %zu bytes of device memory", arena->extent);
-        arena->base = (char *)(((uintptr_t)memory / step + 1) * step + step / 2); /* small numbers are not its lower halves */
-        madvise(arena->base, arena->extent, MADV_HUGEPAGE); /* large pages are opened and closed fast */
+        arena->base =
+            (char *)(((uintptr_t)arena->reserved / step + 1) * step + step / 2); /* small numbers are not its lower halves */
+        madvise(arena->base, arena->extent, MADV_HUGEPAGE);                      /* large pages are opened and closed fast */
     }
     return *arena;
 }
@@ -379,12 +381,13 @@ void check_range(const void *memory, size_t bytes)
 }
 
 /* A number, the end of an array: what a kernel does not follow is right. Any other is
- * taken for a pointer if there is memory. (In the gap of a struct may be half a pointer.) */
+ * taken for a pointer if there is memory; but for small numbers in the lower half: the gap
+ * behind one in a struct may hold half an old pointer. */
 void check_pointer(const void *pointer)
 {
     if (Arena *arena = find_arena(pointer)) {
         auto life = find_holder(arena->alive, pointer);
-        if ((const char *)pointer >= arena->base + arena->high)
+        if ((const char *)pointer < arena->base || (const char *)pointer >= arena->base + arena->high)
             return;
         if (life == arena->alive.end() || (const char *)pointer > life->first + life->second)
             die("%s takes device memory at %p that is not allocated at this point of its stream", running().c_str(), pointer);
@@ -395,7 +398,7 @@ void check_pointer(const void *pointer)
         return;
     unsigned char resident;
     void *page = (void *)((uintptr_t)pointer & ~(uintptr_t)4095);
-    if ((uintptr_t)pointer >= 1 << 20 && (uintptr_t)pointer < (uintptr_t)1 << 47 && mincore(page, 1, &resident) == 0)
+    if ((uint32_t)(uintptr_t)pointer >= 1 << 20 && (uintptr_t)pointer < (uintptr_t)1 << 47 && mincore(page, 1, &resident) == 0)
         die("%s takes a pointer %p to memory that is the host's alone", running().c_str(), pointer);
 }
 
