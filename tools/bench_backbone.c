@@ -3,28 +3,16 @@
  * bench_backbone.py beside it measures too. bench_backbone ARCH SIZE BATCH [SECONDS].
  * Prints "ARCH SIZE BATCH images/s", the median of the steps after two of warm-up.
  */
+#include "clock.h"
+
 #include "../projects/imagenet/resnet.h"
 
 #include <shard/shard.h>
 
 #include <stdio.h>
 #include <stdlib.h>
-#include <time.h>
 
 #define MOST_STEPS 1000
-
-static double now(void)
-{
-    struct timespec time;
-    clock_gettime(CLOCK_MONOTONIC, &time);
-    return (double)time.tv_sec + 1e-9 * (double)time.tv_nsec;
-}
-
-static int ascending(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
 
 static shard_tensor *make_labels(int64_t batch)
 {
@@ -66,8 +54,7 @@ int main(int argc, char **argv)
         int steps = 0;
         while (steps < MOST_STEPS && shard_last_status() == SHARD_OK && (steps < 3 || now() - start < seconds))
             times[steps++] = step_seconds(model, parameters, x, labels);
-        qsort(times, (size_t)steps, sizeof *times, ascending);
-        printf("%s %lld %lld %.2f images/s\n", argv[1], (long long)size, (long long)batch, (double)batch / times[steps / 2]);
+        printf("%s %lld %lld %.2f images/s\n", argv[1], (long long)size, (long long)batch, (double)batch / median_of(times, steps));
     }
     shard_tensors_destroy(parameters);
     shard_module_destroy(model);

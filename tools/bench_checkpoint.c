@@ -8,6 +8,8 @@
  * 1000000 x 512 float32, split by rows (a COLUMN linear layer), if nothing is said. Each
  * number is the slowest rank's; the lines are repetitions.
  */
+#include "clock.h"
+
 #include "comm/comm.h"
 
 #include <shard/shard.h>
@@ -17,17 +19,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 
 enum { REPETITIONS = 3 };
-
-static double now(void)
-{
-    struct timespec time;
-    clock_gettime(CLOCK_MONOTONIC, &time);
-    return (double)time.tv_sec + 1e-9 * (double)time.tv_nsec;
-}
 
 /* MiB of a line of /proc/self/status. */
 static double memory_of(const char *line)

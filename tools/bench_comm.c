@@ -4,6 +4,8 @@
  * Each number is the median over repetitions of the slowest rank's time. GB/s
  * count the whole array (all_reduce's data, all_gather's and reduce_scatter's all).
  */
+#include "clock.h"
+
 #include "comm/comm.h"
 
 #include <shard/base.h>
@@ -11,23 +13,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 static const char *const names[] = {"barrier", "all_reduce", "all_gather", "reduce_scatter", "broadcast"};
 enum { BENCHES = sizeof names / sizeof *names };
-
-static double now(void)
-{
-    struct timespec time;
-    clock_gettime(CLOCK_MONOTONIC, &time);
-    return (double)time.tv_sec + 1e-9 * (double)time.tv_nsec;
-}
-
-static int ascending(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
 
 static void run_once(shard_group *world, int bench, float *data, float *other, int64_t count, const int64_t *counts)
 {
@@ -69,8 +57,7 @@ static void measure(shard_group *world, int bench, int64_t bytes, int repetition
         if (i >= 0)
             seconds[i] = taken;
     }
-    qsort(seconds, (size_t)repetitions, sizeof *seconds, ascending);
-    double median = seconds[repetitions / 2];
+    double median = median_of(seconds, repetitions);
     if (world->rank == 0)
         printf("%-5s %d ranks %-15s %9lld B %10.1f us %8.2f GB/s\n", world->ops->name, world->size, names[bench],
                (long long)bytes, 1e6 * median, bench ? 1e-9 * (double)bytes / median : 0.0);

@@ -7,13 +7,14 @@
  * A line per distinct convolution with GFLOP/s, best of some runs, and at the
  * end the time of all and the images a second if there were nothing else.
  */
+#include "clock.h"
+
 #include "base/error.h"
 #include "device/device.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 enum { FORWARD, BACKWARD_DATA, BACKWARD_WEIGHT, KINDS };
 
@@ -26,13 +27,6 @@ typedef struct network {
     layer layers[64];
     int count;
 } network;
-
-static double now(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
 
 static void add_layer(network *net, int64_t n, int64_t size, int64_t c, int64_t o, int64_t kernel, int64_t stride)
 {

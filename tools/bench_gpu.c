@@ -5,6 +5,8 @@
  * are medians by CUDA's events. Prints one JSON object a line; bench_gpu.py beside it
  * measures the same with PyTorch, and gpu_report.py puts both into a table.
  */
+#include "clock.h"
+
 #include "../projects/imagenet/resnet.h"
 
 #include "device/cuda/cuda.h"
@@ -32,12 +34,6 @@ static void check(bool good, const char *what)
     exit(1);
 }
 
-static int ascending(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
 /* Median milliseconds of run(context). */
 static double measure(void (*run)(void *context), void *context)
 {
@@ -53,8 +49,7 @@ static double measure(void (*run)(void *context), void *context)
         if (i >= 0)
             times[i] = (double)milliseconds;
     }
-    qsort(times, REPETITIONS, sizeof *times, ascending);
-    return times[REPETITIONS / 2];
+    return median_of(times, REPETITIONS);
 }
 
 static void print_line(const char *name, double milliseconds, double floor)

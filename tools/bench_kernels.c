@@ -5,12 +5,13 @@
  * must read or write, each once; times are the best of some repetitions in turn.
  * SHARD_CPU_ISA names another instruction set, OMP_NUM_THREADS the threads.
  */
+#include "clock.h"
+
 #include "device/device.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 enum {
     MILLION = 1 << 20,
@@ -198,13 +199,6 @@ static const struct {
     {"sgd momentum", sgd_step, 5, UPDATE},
 };
 enum { BENCHES = sizeof benches / sizeof *benches };
-
-static double now(void)
-{
-    struct timespec time;
-    clock_gettime(CLOCK_MONOTONIC, &time);
-    return (double)time.tv_sec + 1e-9 * (double)time.tv_nsec;
-}
 
 static void *allocate(size_t bytes)
 {

@@ -7,19 +7,13 @@
  * a layer of many classes, its two gradients, and others to compare with:
  * GFLOP/s, best of some runs.
  */
+#include "clock.h"
+
 #include "device/device.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
-
-static double now(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
 
 static void check(bool well)
 {

@@ -9,6 +9,8 @@
  * is there only if all of it was. So the same command again is at once done,
  * and another one redraws only a folder that is make-glyphs's own.
  */
+#include "clock.h"
+
 #include "glyphs/job.h"
 
 #include <err.h>
@@ -21,7 +23,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <time.h>
 #include <unistd.h>
 
 void *must(void *memory)
@@ -143,16 +144,9 @@ static void make_folder(job *all, const char *stamp, const char *description)
     all->val_folder = make_split(all->set, "val");
 }
 
-static double seconds(void)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
-}
-
 static void draw_folder(job *all, const char *stamp, const char *description)
 {
-    double start = seconds();
+    double start = now();
     choose_classes(all);
     if (all->set->dry_run)
         return;
@@ -163,7 +157,7 @@ static void draw_folder(job *all, const char *stamp, const char *description)
              all->class_count, all->images - all->class_count, all->class_count, all->set->size, all->set->size);
     write_text(stamp, description, done);
     printf("%s %s", all->set->out, done);
-    printf("%.1f s\n", seconds() - start);
+    printf("%.1f s\n", now() - start);
 }
 
 int main(int argc, char **argv)

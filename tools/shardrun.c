@@ -3,6 +3,8 @@
  * which they talk, tells each in its environment who it is, passes signals on,
  * and, when one fails, gives the others a moment to say so and ends them.
  */
+#include "clock.h"
+
 #include "comm/shm/segment.h"
 
 #include <arpa/inet.h>
@@ -19,7 +21,6 @@
 #include <sys/signalfd.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
-#include <time.h>
 #include <unistd.h>
 
 /* Seconds for ranks to end by themselves after one has failed, and from SIGTERM to SIGKILL.
@@ -74,13 +75,6 @@ static struct job {
     int next_signal; /* SIGTERM, then SIGKILL */
     bool ending;     /* one has been sent */
 } job;
-
-static double now(void)
-{
-    struct timespec time;
-    clock_gettime(CLOCK_MONOTONIC, &time);
-    return (double)time.tv_sec + 1e-9 * (double)time.tv_nsec;
-}
 
 _Noreturn static void fail(const char *what)
 {
