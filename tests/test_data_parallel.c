@@ -6,6 +6,7 @@
 #include "support/job.h"
 
 #include <stdlib.h>
+#include <time.h>
 
 enum { FEATURES = 6, HIDDEN = 7, CLASSES = 11, ROWS = 24 };
 
@@ -264,6 +265,37 @@ START_TEST(test_fails_jointly)
 }
 END_TEST
 
+/* One rank has failed before the loss, and nothing tells it the group of the logits that it
+ * has not: those that wait for it there do not wait for the deadline. */
+static void fails_before_the_loss(shard_group *world, void *context)
+{
+    (void)context;
+    int rank = shard_group_rank(world);
+    shard_mesh *mesh = shard_mesh_create(.model = 2);
+    shard_module *model = make_model(shard_mesh_model_group(mesh), SHARD_SPLIT_COLUMN);
+    shard_optimizer *sgd = shard_sgd(shard_parameters(model), .lr = 1.0);
+    struct timespec start, end;
+    clock_gettime(CLOCK_MONOTONIC, &start);
+    SHARD_SCOPE
+    {
+        shard_tensor *x = made_up(SHARD_SHAPE(3, FEATURES + (rank == 1)), 1, SHARD_FLOAT64);
+        shard_backward(shard_cross_entropy(shard_forward(model, x), the_labels(0, 3)));
+        shard_step(sgd);
+    }
+    clock_gettime(CLOCK_MONOTONIC, &end);
+    check_error(shard_last_status(), "rank 1: shard_linear: *");
+    ck_assert_int_lt(end.tv_sec - start.tv_sec, 5);
+    shard_optimizer_destroy(sgd);
+    shard_module_destroy(model);
+    shard_mesh_destroy(mesh);
+}
+
+START_TEST(test_fails_before_the_loss)
+{
+    run_job(4, fails_before_the_loss, NULL);
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("data_parallel");
@@ -274,5 +306,6 @@ int main(void)
     add_ranks_test(tcase, test_leaves_parts_alone);
     tcase_add_test(tcase, test_takes_empty_parts);
     tcase_add_test(tcase, test_fails_jointly);
+    tcase_add_test(tcase, test_fails_before_the_loss);
     return test_run(suite);
 }

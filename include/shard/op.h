@@ -7,6 +7,15 @@
  * is its placement rule, stated for each; "carries" means that the result is
  * placed as the operand is. A placement without a rule is refused (UNSUPPORTED).
  * Not collective unless said.
+ *
+ * A member that has failed takes part in a collective operation all the same, as far as
+ * an operand or option tells its group, and all members fail with its text at once. Where
+ * nothing does (a loss of NULL logits and whole labels; shard_forward and shard_backward
+ * of NULL), it skips what the others have entered: they wait until it comes to its next
+ * collective, of whatever group (shard_step, shard_agree), and fail with its text 0.2
+ * seconds later; only if it comes to none do they wait for SHARD_TIMEOUT. The group that
+ * they waited in cannot be used again. A loop without a collective that all ranks come
+ * to, as an evaluation may be, does well to call shard_agree(shard_world()) each time.
  */
 #ifndef SHARD_OP_H
 #define SHARD_OP_H
@@ -146,7 +155,7 @@ typedef struct shard_cross_entropy_options {
  * loss: one all-gather of a few numbers a row, the same value on every member;
  * labels are the same whole ones on every member, probabilities are split like
  * the logits. A label outside [0, classes), labels or options that differ, or any
- * other error of one member is an error on all of them.
+ * other error of one member is an error on all of them (see above for NULL logits).
  * Logits split along rows, with the own rows' labels, give the own rows' loss:
  * PARTIAL for SUM, split like them for NONE, refused for MEAN.
  * The backward needs the logits; it writes the gradient over them if they have been
