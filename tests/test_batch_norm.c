@@ -5,7 +5,7 @@
 
 typedef struct norm {
     bool training, plain /* no weight and bias */, residual, relu, tracks;
-    double epsilon;
+    double eps;
 } norm;
 
 /* x, then weight and bias, then the residual. */
@@ -21,7 +21,7 @@ static shard_tensor *batch_norm(shard_tensor *const *x, const void *options)
     }
     int next = how->plain ? 1 : 3;
     return shard_batch_norm(x[0], mean, variance, how->plain ? NULL : x[1], how->plain ? NULL : x[2], .training = how->training,
-                            .epsilon = how->epsilon, .residual = how->residual ? x[next] : NULL, .relu = how->relu);
+                            .eps = how->eps, .residual = how->residual ? x[next] : NULL, .relu = how->relu);
 }
 
 #define NORM(...)                                                                                                                \
@@ -45,7 +45,7 @@ static const operation operations[] = {
      {AFFINE, IMAGES},
      3,
      6},
-    {"training, epsilon", batch_norm, NORM(.training = true, .epsilon = 0.5), 3, {AFFINE}, 3, 6},
+    {"training, eps", batch_norm, NORM(.training = true, .eps = 0.5), 3, {AFFINE}, 3, 6},
     {"training, rows", batch_norm, NORM(.training = true), 3, {SHARD_SHAPE(5, 3), SHARD_SHAPE(3), SHARD_SHAPE(3)}, 3, 6},
     {"training, no rows",
      batch_norm,
@@ -90,7 +90,7 @@ START_TEST(updates_running_statistics)
         shard_batch_norm(x, mean, variance, NULL, NULL, .training = true, .momentum = 1);
         check_tensor("mean", mean, (double[]){3, 10}, 1e-15);
         check_tensor("variance", variance, (double[]){7, 100}, 1e-15);
-        y = shard_batch_norm(x, mean, variance, NULL, NULL, .epsilon = 2);
+        y = shard_batch_norm(x, mean, variance, NULL, NULL, .eps = 2);
         check_tensor("variance", variance, (double[]){7, 100}, 1e-15);
         double d = sqrt(102);
         check_tensor("y", y, (double[]){-2.0 / 3, 0, -1.0 / 3, 10 / d, 1, -10 / d}, 1e-15);
@@ -137,7 +137,7 @@ START_TEST(refuses)
         check_refused(shard_batch_norm(x, c, c, c, c, .residual = shard_cast(x, SHARD_FLOAT16)), SHARD_ERROR_SHAPE,
                       "shard_batch_norm: operand 1 is float16*");
         check_refused(shard_batch_norm(x, c, c, c, c, .momentum = 1.5), SHARD_ERROR_ARGUMENT, "shard_batch_norm: momentum 1.5*");
-        check_refused(shard_batch_norm(x, c, c, c, c, .epsilon = -1), SHARD_ERROR_ARGUMENT, "shard_batch_norm: *epsilon -1");
+        check_refused(shard_batch_norm(x, c, c, c, c, .eps = -1), SHARD_ERROR_ARGUMENT, "shard_batch_norm: *eps -1");
         check_refused(shard_batch_norm(shard_ones(SHARD_SCALAR), c, c, c, c), SHARD_ERROR_SHAPE, "shard_batch_norm: a scalar *");
     }
 }

@@ -433,7 +433,7 @@ END_TEST
 
 static shard_module *make_model(shard_split how, shard_group *group)
 {
-    return shard_nn_sequential(shard_nn_conv2d(3, 4, 3, .bias = true), shard_nn_batch_norm(4), shard_nn_relu(),
+    return shard_nn_sequential(shard_nn_conv2d(3, 4, 3), shard_nn_batch_norm(4), shard_nn_relu(),
                                shard_nn_parallel_linear(4, 7, how, group));
 }
 

@@ -5,13 +5,13 @@
 typedef struct lookup {
     shard_shape shape;
     int64_t index[6];
-    int64_t padding_index;
+    int64_t padding_idx;
 } lookup;
 
 static shard_tensor *embedding(shard_tensor *const *x, const void *options)
 {
     const lookup *at = options;
-    return shard_embedding(x[0], shard_from_host(at->index, at->shape, .dtype = SHARD_INT64), at->padding_index);
+    return shard_embedding(x[0], shard_from_host(at->index, at->shape, .dtype = SHARD_INT64), at->padding_idx);
 }
 
 static const operation operations[] = {
@@ -74,8 +74,8 @@ START_TEST(refuses)
                       SHARD_ERROR_ARGUMENT, "shard_embedding: index -1 (element 1 of [[]3]) is outside of [[]0, 4)");
         check_refused(shard_embedding(none, index, -1), SHARD_ERROR_ARGUMENT,
                       "shard_embedding: index 0 (element 0 of [[]2]) is outside of [[]0, 0)");
-        check_refused(shard_embedding(weight, index, 4), SHARD_ERROR_ARGUMENT, "shard_embedding: padding index 4 of 4 rows*");
-        check_refused(shard_embedding(weight, index, -2), SHARD_ERROR_ARGUMENT, "shard_embedding: padding index -2 *");
+        check_refused(shard_embedding(weight, index, 4), SHARD_ERROR_ARGUMENT, "shard_embedding: padding_idx 4 of 4 rows*");
+        check_refused(shard_embedding(weight, index, -2), SHARD_ERROR_ARGUMENT, "shard_embedding: padding_idx -2 *");
         check_refused(shard_embedding(weight, shard_zeros(SHARD_SHAPE(2)), -1), SHARD_ERROR_SHAPE,
                       "shard_embedding: needs * int64 index *");
         check_refused(shard_embedding(shard_zeros(SHARD_SHAPE(4)), index, -1), SHARD_ERROR_SHAPE, "shard_embedding: needs *");

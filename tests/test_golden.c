@@ -88,10 +88,10 @@ static shard_tensor *running_mean, *running_var;
         return call;                                                                                                             \
     }
 
-static shard_tensor *lookup(shard_tensor *weight, int64_t padding_index)
+static shard_tensor *lookup(shard_tensor *weight, int64_t padding_idx)
 {
     static const int64_t index[] = {4, 0, 2, 2, 4, 1};
-    return shard_embedding(weight, shard_from_host(index, SHARD_SHAPE(2, 3), .dtype = SHARD_INT64), padding_index);
+    return shard_embedding(weight, shard_from_host(index, SHARD_SHAPE(2, 3), .dtype = SHARD_INT64), padding_idx);
 }
 
 OPERATION(relu, shard_relu(x[0]))
@@ -132,7 +132,7 @@ OPERATION(layer_norm_affine, shard_layer_norm(x[0], x[1], x[2], 0.01))
 #define BATCH_NORM(name, weight, bias, ...)                                                                                      \
     OPERATION(name, shard_batch_norm(x[0], running_mean, running_var, weight, bias, __VA_ARGS__))
 BATCH_NORM(batch_norm, x[1], x[2], .training = true)
-BATCH_NORM(batch_norm_plain, NULL, NULL, .training = true, .momentum = 0.3, .epsilon = 0.01)
+BATCH_NORM(batch_norm_plain, NULL, NULL, .training = true, .momentum = 0.3, .eps = 0.01)
 BATCH_NORM(batch_norm_relu, x[1], x[2], .training = true, .relu = true)
 BATCH_NORM(batch_norm_residual_relu, x[1], x[2], .training = true, .residual = x[3], .relu = true)
 BATCH_NORM(batch_norm_eval, x[1], x[2], .training = false)

@@ -3,20 +3,20 @@
 
 #include <math.h>
 
-static shard_tensor *layer_norm(shard_tensor *const *x, const void *epsilon)
+static shard_tensor *layer_norm(shard_tensor *const *x, const void *eps)
 {
-    return shard_layer_norm(x[0], NULL, NULL, *(const double *)epsilon);
+    return shard_layer_norm(x[0], NULL, NULL, *(const double *)eps);
 }
 
-static shard_tensor *affine(shard_tensor *const *x, const void *epsilon)
+static shard_tensor *affine(shard_tensor *const *x, const void *eps)
 {
-    return shard_layer_norm(x[0], x[1], x[2], *(const double *)epsilon);
+    return shard_layer_norm(x[0], x[1], x[2], *(const double *)eps);
 }
 
 static const operation operations[] = {
     {"plain", layer_norm, &(double){0}, 1, {SHARD_SHAPE(3, 6)}, .needs = 1},
     {"affine", affine, &(double){0}, 3, {SHARD_SHAPE(3, 6), SHARD_SHAPE(6), SHARD_SHAPE(6)}, .needs = 3, .parameters = 6},
-    {"epsilon", affine, &(double){0.5}, 3, {SHARD_SHAPE(2, 3, 6), SHARD_SHAPE(6), SHARD_SHAPE(6)}, .needs = 3, .parameters = 6},
+    {"eps", affine, &(double){0.5}, 3, {SHARD_SHAPE(2, 3, 6), SHARD_SHAPE(6), SHARD_SHAPE(6)}, .needs = 3, .parameters = 6},
     {"a vector", affine, &(double){0}, 3, {SHARD_SHAPE(6), SHARD_SHAPE(6), SHARD_SHAPE(6)}, .needs = 3, .parameters = 6},
     {"no rows", affine, &(double){0}, 3, {SHARD_SHAPE(0, 6), SHARD_SHAPE(6), SHARD_SHAPE(6)}, .needs = 3, .parameters = 6},
     {"no columns", affine, &(double){0}, 3, {SHARD_SHAPE(3, 0), SHARD_SHAPE(0), SHARD_SHAPE(0)}, .needs = 3, .parameters = 6},
@@ -56,7 +56,7 @@ START_TEST(refuses)
                       "shard_layer_norm: weight *");
         check_refused(shard_layer_norm(shard_cast(x, SHARD_FLOAT64), weight, weight, 0), SHARD_ERROR_SHAPE,
                       "shard_layer_norm: weight and bias must both be float64 *");
-        check_refused(shard_layer_norm(x, weight, weight, -1), SHARD_ERROR_ARGUMENT, "shard_layer_norm: epsilon is -1");
+        check_refused(shard_layer_norm(x, weight, weight, -1), SHARD_ERROR_ARGUMENT, "shard_layer_norm: eps is -1");
         check_refused(shard_layer_norm(shard_zeros(SHARD_SCALAR), NULL, NULL, 0), SHARD_ERROR_SHAPE,
                       "shard_layer_norm: a scalar *");
     }

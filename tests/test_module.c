@@ -7,8 +7,8 @@
 
 static shard_module *small_net(void)
 {
-    shard_module *features = shard_nn_sequential(shard_nn_conv2d(3, 4, 3, .padding = 1), shard_nn_batch_norm(4), shard_nn_relu(),
-                                                 shard_nn_max_pool2d(2, 0, 0));
+    shard_module *features = shard_nn_sequential(shard_nn_conv2d(3, 4, 3, .padding = 1, .no_bias = true), shard_nn_batch_norm(4),
+                                                 shard_nn_relu(), shard_nn_max_pool2d(2, 0, 0));
     return shard_nn_sequential(features, shard_nn_global_avg_pool2d(), shard_nn_dropout(0.5), shard_nn_linear(4, 5));
 }
 
@@ -67,6 +67,7 @@ START_TEST(test_initial_values)
     {
         shard_manual_seed(4);
         shard_module *linear = shard_nn_linear(100, 400), *conv = shard_nn_conv2d(16, 32, 3);
+        ck_assert_ptr_nonnull(shard_module_tensor(conv, "bias"));
         double *weight = values_of(shard_module_tensor(linear, "weight"));
         double *kernel = values_of(shard_module_tensor(conv, "weight"));
         double low = 0, high = 0, sum = 0, squares = 0;

@@ -135,7 +135,7 @@ enum { FEATURES = 8, OUT = 16 };
 static shard_module *make_model(shard_split split, shard_group *group)
 {
     shard_manual_seed(12357);
-    shard_module *model = shard_nn_sequential(shard_nn_conv2d(FEATURES, FEATURES, 1, .bias = true), shard_nn_flatten(),
+    shard_module *model = shard_nn_sequential(shard_nn_conv2d(FEATURES, FEATURES, 1), shard_nn_flatten(),
                                               shard_nn_linear(FEATURES, OUT));
     if (split != SHARD_SPLIT_NONE)
         check_ok(shard_convert_parallel_linear(&model, NULL, split, group, NULL));

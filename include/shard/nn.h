@@ -67,14 +67,14 @@ SHARD_API shard_module *shard_nn_parallel_linear_with(int64_t in, int64_t out, s
  * torchshard.nn.functional.parallel_linear. */
 SHARD_API shard_tensor *shard_parallel_linear(shard_tensor *x, shard_tensor *weight, shard_tensor *bias);
 
-/* bias is off unless asked for, as before a batch norm. */
 typedef struct shard_nn_conv2d_options {
     int reserved;
     int64_t stride, padding, dilation, groups;
-    bool bias;
+    bool no_bias; /* as before a batch norm */
     shard_dtype dtype;
 } shard_nn_conv2d_options;
-/* weight [out, in / groups, kernel, kernel]; kaiming normal, fan out, as torchvision's ResNet. */
+/* weight [out, in / groups, kernel, kernel]; kaiming normal, fan out, as torchvision's ResNet.
+ * bias [out], as PyTorch's. */
 #define shard_nn_conv2d(in, out, kernel, ...) \
     shard_nn_conv2d_with(in, out, kernel, (shard_nn_conv2d_options){.reserved = 0, __VA_ARGS__})
 SHARD_API shard_module *shard_nn_conv2d_with(int64_t in, int64_t out, int64_t kernel, shard_nn_conv2d_options options);
@@ -82,8 +82,8 @@ SHARD_API shard_module *shard_nn_conv2d_with(int64_t in, int64_t out, int64_t ke
 /* weight, bias [channels]; buffers running_mean, running_var, num_batches_tracked. */
 typedef struct shard_nn_batch_norm_options {
     int reserved;
-    double momentum, epsilon; /* 0: 0.1, 1e-5 */
-    shard_group *group;       /* synchronised over it while training */
+    double momentum, eps; /* 0: 0.1, 1e-5 */
+    shard_group *group;   /* synchronised over it while training */
     shard_dtype dtype;
 } shard_nn_batch_norm_options;
 #define shard_nn_batch_norm(channels, ...) \
@@ -97,9 +97,9 @@ SHARD_API shard_tensor *shard_nn_batch_norm_relu(shard_module *batch_norm, shard
 SHARD_API void shard_nn_sync_batch_norm(shard_module *module, shard_group *group);
 
 /* weight, bias [size]. */
-SHARD_API shard_module *shard_nn_layer_norm(int64_t size, double epsilon);
-/* weight [count, dim], standard normal. padding_index -1: none. */
-SHARD_API shard_module *shard_nn_embedding(int64_t count, int64_t dim, int64_t padding_index);
+SHARD_API shard_module *shard_nn_layer_norm(int64_t size, double eps);
+/* weight [count, dim], standard normal. padding_idx -1: none. */
+SHARD_API shard_module *shard_nn_embedding(int64_t count, int64_t dim, int64_t padding_idx);
 SHARD_API shard_module *shard_nn_relu(void);
 SHARD_API shard_module *shard_nn_gelu(void);
 SHARD_API shard_module *shard_nn_dropout(double p);

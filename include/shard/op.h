@@ -96,7 +96,7 @@ typedef struct shard_pool2d_options {
     int reserved;
     int64_t stride; /* 0: the kernel's size */
     int64_t padding; /* at most half the kernel */
-    bool exclude_pad; /* average: divide by the elements that are inside (count_include_pad=False) */
+    bool exclude_pad; /* average: divide by the elements that are inside (count_include_pad=False, not the default) */
     bool ceil_mode;
 } shard_pool2d_options;
 #define shard_max_pool2d(x, kernel, ...) shard_max_pool2d_with(x, kernel, (shard_pool2d_options){.reserved = 0, __VA_ARGS__})
@@ -112,7 +112,7 @@ typedef struct shard_batch_norm_options {
     int reserved;
     bool training;      /* statistics of this batch, and the running ones are updated */
     double momentum;    /* of the running statistics; 0 is 0.1 */
-    double epsilon;     /* 0 is 1e-5 */
+    double eps;         /* 0 is 1e-5 */
     shard_group *group; /* statistics over all its members' batches (sync batch norm); NULL: own */
     shard_tensor *residual; /* added before relu, like x; NULL: none */
     bool relu;          /* relu(batch_norm(x) + residual) in one pass */
@@ -128,8 +128,8 @@ typedef struct shard_batch_norm_options {
 SHARD_API shard_tensor *shard_batch_norm_with(shard_tensor *x, shard_tensor *running_mean, shard_tensor *running_var,
                                               shard_tensor *weight, shard_tensor *bias, shard_batch_norm_options options);
 /* Over the last dimension, which may not be split; weight and bias as above.
- * epsilon 0 is 1e-5. Carries a split leading dimension. */
-SHARD_API shard_tensor *shard_layer_norm(shard_tensor *x, shard_tensor *weight, shard_tensor *bias, double epsilon);
+ * eps 0 is 1e-5. Carries a split leading dimension. */
+SHARD_API shard_tensor *shard_layer_norm(shard_tensor *x, shard_tensor *weight, shard_tensor *bias, double eps);
 
 /* ---- softmax and loss ---- */
 
@@ -182,8 +182,8 @@ SHARD_API int64_t shard_count_top_k(shard_tensor *label_rank, int64_t k);
 
 /* Rows of weight [count, dim] at index int64 [...]: [..., dim]. A weight split along
  * dim 0 gives PARTIAL (each index is in one part), along dim 1 a result split
- * along its last dimension. Carries a split index. padding_index: a row that gets
+ * along its last dimension. Carries a split index. padding_idx: a row that gets
  * no gradient; -1 for none. An index outside [0, count) is an error. */
-SHARD_API shard_tensor *shard_embedding(shard_tensor *weight, shard_tensor *index, int64_t padding_index);
+SHARD_API shard_tensor *shard_embedding(shard_tensor *weight, shard_tensor *index, int64_t padding_idx);
 
 #endif

@@ -70,10 +70,10 @@ SHARD_API shard_tensor *shard_from_host_with(const void *data, shard_shape shape
  * generator. The values are made when they are first needed. */
 #define shard_uniform(shape, low, high, ...) \
     shard_uniform_with(shape, low, high, (shard_tensor_options){.reserved = 0, __VA_ARGS__})
-#define shard_normal(shape, mean, deviation, ...) \
-    shard_normal_with(shape, mean, deviation, (shard_tensor_options){.reserved = 0, __VA_ARGS__})
+#define shard_normal(shape, mean, std, ...) \
+    shard_normal_with(shape, mean, std, (shard_tensor_options){.reserved = 0, __VA_ARGS__})
 SHARD_API shard_tensor *shard_uniform_with(shard_shape shape, double low, double high, shard_tensor_options options);
-SHARD_API shard_tensor *shard_normal_with(shard_shape shape, double mean, double deviation, shard_tensor_options options);
+SHARD_API shard_tensor *shard_normal_with(shard_shape shape, double mean, double std, shard_tensor_options options);
 
 /* The same memory, without history. */
 SHARD_API shard_tensor *shard_detach(shard_tensor *tensor);

@@ -40,7 +40,7 @@ shard_module *shard_nn_conv2d_with(int64_t in, int64_t out, int64_t kernel, shar
     shard_status status = shard_module_add_parameter(
         module, "weight", shard_normal(shape, 0.0, sqrt(2.0 / fan_out), .dtype = options.dtype));
     double bound = 1.0 / sqrt(fan_in);
-    if (status == SHARD_OK && options.bias)
+    if (status == SHARD_OK && !options.no_bias)
         status = shard_module_add_parameter(module, "bias",
                                             shard_uniform(SHARD_SHAPE(out), -bound, bound, .dtype = options.dtype));
     shard_scope_close(&scope);

@@ -111,13 +111,13 @@ shard_module *shard_nn_max_pool2d(int64_t kernel, int64_t stride, int64_t paddin
 /* ---- embedding ---- */
 
 typedef struct embedding_data {
-    int64_t padding_index;
+    int64_t padding_idx;
 } embedding_data;
 
 static shard_tensor *embedding_forward(shard_module *module, shard_tensor *index)
 {
     const embedding_data *data = shard_module_data(module);
-    return shard_embedding(shard_module_tensor(module, "weight"), index, data->padding_index);
+    return shard_embedding(shard_module_tensor(module, "weight"), index, data->padding_idx);
 }
 
 static const shard_module_type embedding_type = {.name = "embedding", .forward = embedding_forward, .destroy = free_data};
@@ -132,22 +132,22 @@ static shard_status clear_row(shard_tensor *weight, int64_t row)
     return shard_ops(weight)->zero(shard_device_of(weight), memory + (size_t)row * bytes, bytes);
 }
 
-shard_module *shard_nn_embedding(int64_t count, int64_t dim, int64_t padding_index)
+shard_module *shard_nn_embedding(int64_t count, int64_t dim, int64_t padding_idx)
 {
-    if (count < 1 || dim < 1 || padding_index < -1 || padding_index >= count)
-        return shard_fail_null(SHARD_ERROR_ARGUMENT, "shard_nn_embedding: %" PRId64 " rows of %" PRId64 ", padding index %" PRId64,
-                               count, dim, padding_index);
+    if (count < 1 || dim < 1 || padding_idx < -1 || padding_idx >= count)
+        return shard_fail_null(SHARD_ERROR_ARGUMENT, "shard_nn_embedding: %" PRId64 " rows of %" PRId64 ", padding_idx %" PRId64,
+                               count, dim, padding_idx);
     embedding_data *data = shard_calloc(1, sizeof *data);
     if (!data)
         return NULL;
-    data->padding_index = padding_index;
+    data->padding_idx = padding_idx;
     shard_module *module = shard_module_create(&embedding_type, data);
     if (!module)
         return NULL;
     shard_scope scope;
     shard_scope_open(&scope);
     shard_tensor *weight = shard_normal(SHARD_SHAPE(count, dim), 0.0, 1.0);
-    shard_status status = weight && padding_index >= 0 ? clear_row(weight, padding_index) : SHARD_OK;
+    shard_status status = weight && padding_idx >= 0 ? clear_row(weight, padding_idx) : SHARD_OK;
     if (status == SHARD_OK)
         status = shard_module_add_parameter(module, "weight", weight);
     shard_scope_close(&scope);

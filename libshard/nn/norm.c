@@ -20,7 +20,7 @@ static shard_tensor *batch_norm(shard_module *module, shard_tensor *x, shard_ten
     }
     return shard_batch_norm(x, shard_module_tensor(module, "running_mean"), shard_module_tensor(module, "running_var"),
                             shard_module_tensor(module, "weight"), shard_module_tensor(module, "bias"), .training = training,
-                            .momentum = options->momentum, .epsilon = options->epsilon, .group = options->group,
+                            .momentum = options->momentum, .eps = options->eps, .group = options->group,
                             .residual = residual, .relu = relu);
 }
 
@@ -90,13 +90,13 @@ shard_module *shard_nn_batch_norm_with(int64_t channels, shard_nn_batch_norm_opt
 /* ---- layer norm ---- */
 
 typedef struct layer_norm_data {
-    double epsilon;
+    double eps;
 } layer_norm_data;
 
 static shard_tensor *layer_norm_forward(shard_module *module, shard_tensor *x)
 {
     const layer_norm_data *data = shard_module_data(module);
-    return shard_layer_norm(x, shard_module_tensor(module, "weight"), shard_module_tensor(module, "bias"), data->epsilon);
+    return shard_layer_norm(x, shard_module_tensor(module, "weight"), shard_module_tensor(module, "bias"), data->eps);
 }
 
 static void layer_norm_destroy(shard_module *module)
@@ -107,14 +107,14 @@ static void layer_norm_destroy(shard_module *module)
 static const shard_module_type layer_norm_type = {
     .name = "layer_norm", .forward = layer_norm_forward, .destroy = layer_norm_destroy};
 
-shard_module *shard_nn_layer_norm(int64_t size, double epsilon)
+shard_module *shard_nn_layer_norm(int64_t size, double eps)
 {
     if (size < 1)
         return shard_fail_null(SHARD_ERROR_ARGUMENT, "shard_nn_layer_norm: %" PRId64 " features", size);
     layer_norm_data *data = shard_calloc(1, sizeof *data);
     if (!data)
         return NULL;
-    data->epsilon = epsilon;
+    data->eps = eps;
     shard_module *module = shard_module_create(&layer_norm_type, data);
     if (!module)
         return NULL;

@@ -143,7 +143,7 @@ static shard_status measure(batch_norm *b)
     void *running_var = follows ? shard_tensor_memory_to_write(b->running_var) : NULL;
     if ((follows && (!running_mean || !running_var)) || !shard_load(SHARD_INPUTS(shift, sums, b->mean, b->rstd), memory))
         return shard_last_status();
-    return SHARD_RUN(b->x, batch_norm_statistics, b->channels, (double)b->count, memory[0], memory[1], options->epsilon,
+    return SHARD_RUN(b->x, batch_norm_statistics, b->channels, (double)b->count, memory[0], memory[1], options->eps,
                      options->momentum, running_mean, running_var, memory[2], memory[3], b->x->dtype);
 }
 
@@ -152,7 +152,7 @@ static shard_status recall(const batch_norm *b)
     void *memory[4];
     if (!shard_load(SHARD_INPUTS(b->running_mean, b->running_var, b->mean, b->rstd), memory))
         return shard_last_status();
-    return SHARD_RUN(b->x, batch_norm_recall, b->channels, memory[0], memory[1], b->options.epsilon, memory[2], memory[3],
+    return SHARD_RUN(b->x, batch_norm_recall, b->channels, memory[0], memory[1], b->options.eps, memory[2], memory[3],
                      b->x->dtype);
 }
 
@@ -193,9 +193,9 @@ static bool check(batch_norm *b)
         return false;
     }
     options->momentum = options->momentum == 0 ? 0.1 : options->momentum;
-    options->epsilon = options->epsilon == 0 ? 1e-5 : options->epsilon;
-    if (!(options->momentum >= 0 && options->momentum <= 1) || !(options->epsilon > 0)) {
-        shard_error(SHARD_ERROR_ARGUMENT, "%s: momentum %g, epsilon %g", function, options->momentum, options->epsilon);
+    options->eps = options->eps == 0 ? 1e-5 : options->eps;
+    if (!(options->momentum >= 0 && options->momentum <= 1) || !(options->eps > 0)) {
+        shard_error(SHARD_ERROR_ARGUMENT, "%s: momentum %g, eps %g", function, options->momentum, options->eps);
         return false;
     }
     return true;

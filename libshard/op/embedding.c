@@ -5,7 +5,7 @@
 
 typedef struct embedding_context {
     int64_t row0;          /* of this part of the weight */
-    int64_t padding_index; /* its own row without a gradient; -1: none */
+    int64_t padding_idx; /* its own row without a gradient; -1: none */
 } embedding_context;
 
 /* Adds to rows of dweight; the padding row is put aside meanwhile, or is zero. */
@@ -25,8 +25,8 @@ static shard_status embedding_backward(shard_node *node, shard_tensor *dy, shard
         return shard_last_status();
     shard_place_sum(dweight, dy);
     size_t row_bytes = (size_t)dim * shard_dtype_size(dy->dtype);
-    bool pads = context->padding_index >= 0;
-    char *padding = pads ? (char *)memory[2] + (size_t)context->padding_index * row_bytes : NULL;
+    bool pads = context->padding_idx >= 0;
+    char *padding = pads ? (char *)memory[2] + (size_t)context->padding_idx * row_bytes : NULL;
     if (pads && accumulate)
         SHARD_TRY(SHARD_RUN(dy, copy_rows, memory[3], row_bytes, padding, row_bytes, row_bytes, 1));
     else if (pads)
@@ -58,7 +58,7 @@ static bool check_index(shard_tensor *index, int64_t count)
     return false;
 }
 
-static bool check(shard_tensor *weight, shard_tensor *index, int64_t padding_index)
+static bool check(shard_tensor *weight, shard_tensor *index, int64_t padding_idx)
 {
     static const char function[] = "shard_embedding";
     if (!shard_check_operands(function, SHARD_INPUTS(weight)) || !shard_check_operand(function, index))
@@ -74,9 +74,9 @@ static bool check(shard_tensor *weight, shard_tensor *index, int64_t padding_ind
     if (weight->placement.kind == SHARD_PARTIAL)
         return shard_refuse_placement(function, weight);
     int64_t count = shard_tensor_whole_shape(weight).dim[0];
-    if (padding_index < -1 || padding_index >= count) {
-        shard_error(SHARD_ERROR_ARGUMENT, "%s: padding index %" PRId64 " of %" PRId64 " rows; -1 is none", function,
-                    padding_index, count);
+    if (padding_idx < -1 || padding_idx >= count) {
+        shard_error(SHARD_ERROR_ARGUMENT, "%s: padding_idx %" PRId64 " of %" PRId64 " rows; -1 is none", function,
+                    padding_idx, count);
         return false;
     }
     return check_index(index, count);
@@ -94,9 +94,9 @@ static shard_placement place(const shard_tensor *weight, const shard_tensor *ind
     return placement;
 }
 
-shard_tensor *shard_embedding(shard_tensor *weight, shard_tensor *index, int64_t padding_index)
+shard_tensor *shard_embedding(shard_tensor *weight, shard_tensor *index, int64_t padding_idx)
 {
-    if (!check(weight, index, padding_index))
+    if (!check(weight, index, padding_idx))
         return NULL;
     int64_t rows = weight->shape.dim[0], dim = weight->shape.dim[1];
     int64_t row0 = shard_is_split(weight, 0) ? weight->placement.start : 0;
@@ -111,8 +111,8 @@ shard_tensor *shard_embedding(shard_tensor *weight, shard_tensor *index, int64_t
         y, SHARD_RUN(weight, embedding, shard_numel(index), dim, row0, rows, memory[0], memory[1], memory[2], weight->dtype));
     shard_node *node = shard_record(&embedding_type, y, SHARD_INPUTS(weight), sizeof(embedding_context));
     if (node) {
-        int64_t own = padding_index < 0 ? -1 : padding_index - row0;
-        *(embedding_context *)node->context = (embedding_context){.row0 = row0, .padding_index = own < rows ? own : -1};
+        int64_t own = padding_idx < 0 ? -1 : padding_idx - row0;
+        *(embedding_context *)node->context = (embedding_context){.row0 = row0, .padding_idx = own < rows ? own : -1};
         shard_save_for_backward(node, 0, index);
     }
     return y;

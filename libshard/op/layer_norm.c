@@ -32,7 +32,7 @@ static shard_status layer_norm_backward(shard_node *node, shard_tensor *dy, shar
 
 static const shard_node_type layer_norm_type = {.name = "layer_norm", .backward = layer_norm_backward};
 
-static shard_tensor *layer_norm(shard_tensor *x, shard_tensor *weight, shard_tensor *bias, double epsilon)
+static shard_tensor *layer_norm(shard_tensor *x, shard_tensor *weight, shard_tensor *bias, double eps)
 {
     int last = x->shape.ndim - 1;
     layer_norm_context context = {.rows = shard_shape_product(&x->shape, 0, last), .cols = x->shape.dim[last]};
@@ -41,7 +41,7 @@ static shard_tensor *layer_norm(shard_tensor *x, shard_tensor *weight, shard_ten
     void *memory[6];
     if (!y || !mean || !rstd || !shard_load(SHARD_INPUTS(x, weight, bias, y, mean, rstd), memory))
         return NULL;
-    if (SHARD_RUN(x, layer_norm, context.rows, context.cols, memory[0], memory[1], memory[2], epsilon, memory[3], memory[4],
+    if (SHARD_RUN(x, layer_norm, context.rows, context.cols, memory[0], memory[1], memory[2], eps, memory[3], memory[4],
                   memory[5], x->dtype) != SHARD_OK)
         return NULL;
     shard_node *node = shard_record(&layer_norm_type, y, SHARD_INPUTS(x, weight, bias), sizeof context);
@@ -55,7 +55,7 @@ static shard_tensor *layer_norm(shard_tensor *x, shard_tensor *weight, shard_ten
     return y;
 }
 
-shard_tensor *shard_layer_norm(shard_tensor *x, shard_tensor *weight, shard_tensor *bias, double epsilon)
+shard_tensor *shard_layer_norm(shard_tensor *x, shard_tensor *weight, shard_tensor *bias, double eps)
 {
     static const char function[] = "shard_layer_norm";
     if (!shard_check_operands(function, SHARD_INPUTS(x)))
@@ -65,11 +65,11 @@ shard_tensor *shard_layer_norm(shard_tensor *x, shard_tensor *weight, shard_tens
     if (!shard_check_carried(function, x, x->shape.ndim - 1) ||
         !shard_check_norm_pair(function, "weight and bias", x, weight, bias))
         return NULL;
-    if (!(epsilon >= 0))
-        return shard_fail_null(SHARD_ERROR_ARGUMENT, "%s: epsilon is %g", function, epsilon);
+    if (!(eps >= 0))
+        return shard_fail_null(SHARD_ERROR_ARGUMENT, "%s: eps is %g", function, eps);
     shard_scope scope;
     shard_scope_open(&scope);
-    shard_tensor *y = shard_scope_hand_out(layer_norm(x, weight, bias, epsilon == 0 ? 1e-5 : epsilon), &scope);
+    shard_tensor *y = shard_scope_hand_out(layer_norm(x, weight, bias, eps == 0 ? 1e-5 : eps), &scope);
     shard_scope_close(&scope);
     return y;
 }

@@ -174,9 +174,9 @@ shard_tensor *shard_uniform_with(shard_shape shape, double low, double high, sha
     return make_random("shard_uniform", SHARD_UNIFORM, shape, low, high, options);
 }
 
-shard_tensor *shard_normal_with(shard_shape shape, double mean, double deviation, shard_tensor_options options)
+shard_tensor *shard_normal_with(shard_shape shape, double mean, double std, shard_tensor_options options)
 {
-    return make_random("shard_normal", SHARD_NORMAL, shape, mean, deviation, options);
+    return make_random("shard_normal", SHARD_NORMAL, shape, mean, std, options);
 }
 
 shard_tensor *shard_from_host_with(const void *data, shard_shape shape, shard_tensor_options options)

@@ -25,7 +25,7 @@ typedef struct shard_storage {
 typedef enum shard_recipe_kind { SHARD_NO_RECIPE = 0, SHARD_CONSTANT, SHARD_UNIFORM, SHARD_NORMAL } shard_recipe_kind;
 typedef struct shard_recipe {
     shard_recipe_kind kind;
-    double a, b; /* value; low, high; mean, deviation */
+    double a, b; /* value; low, high; mean, std */
     shard_draw draw;
 } shard_recipe;
 

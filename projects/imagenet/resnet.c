@@ -103,7 +103,8 @@ static void add_convolution(shard_module *module, const char *convolution, const
                             int64_t kernel, int64_t stride, shard_dtype dtype)
 {
     shard_module_add_child(module, convolution,
-                           shard_nn_conv2d(in, out, kernel, .stride = stride, .padding = kernel / 2, .dtype = dtype));
+                           shard_nn_conv2d(in, out, kernel, .stride = stride, .padding = kernel / 2, .no_bias = true,
+                                           .dtype = dtype));
     shard_module_add_child(module, norm, shard_nn_batch_norm(out, .dtype = dtype));
 }
 
@@ -122,7 +123,7 @@ static shard_module *make_block(const architecture *arch, int64_t in, int64_t wi
     if (stride != 1 || in != out)
         shard_module_add_child(
             block, "downsample",
-            shard_nn_sequential(shard_nn_conv2d(in, out, 1, .stride = stride, .dtype = dtype), shard_nn_batch_norm(out, .dtype = dtype)));
+            shard_nn_sequential(shard_nn_conv2d(in, out, 1, .stride = stride, .no_bias = true, .dtype = dtype), shard_nn_batch_norm(out, .dtype = dtype)));
     return checked(block);
 }
 
