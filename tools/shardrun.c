@@ -229,9 +229,9 @@ static void report_failure(int number, int status)
     if (job.exit_code)
         return;
     job.exit_code = WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
-    if (!job.asked_at && WIFSIGNALED(status))
+    if (job.asked_at == 0 && WIFSIGNALED(status))
         fprintf(stderr, "shardrun: rank %d was killed by signal %d (%s)\n", number, WTERMSIG(status), strsignal(WTERMSIG(status)));
-    else if (!job.asked_at)
+    else if (job.asked_at == 0)
         fprintf(stderr, "shardrun: rank %d ended with exit code %d\n", number, WEXITSTATUS(status));
     if (job.end_at == 0)
         end_ranks_after(GRACE_AFTER_FAILURE);
@@ -267,12 +267,12 @@ static void take_signal(int signals)
         reap();
         return;
     }
-    if (job.asked_at && now() > job.asked_at + SAME_SIGNAL) {
+    if (job.asked_at > 0 && now() > job.asked_at + SAME_SIGNAL) {
         job.next_signal = SIGKILL;
         job.end_at = now();
         return;
     }
-    if (!job.asked_at)
+    if (job.asked_at == 0)
         job.asked_at = now();
     if (job.end_at == 0)
         end_ranks_after(job.timeout);
