@@ -123,7 +123,8 @@ static shard_module *make_block(const architecture *arch, int64_t in, int64_t wi
     if (stride != 1 || in != out)
         shard_module_add_child(
             block, "downsample",
-            shard_nn_sequential(shard_nn_conv2d(in, out, 1, .stride = stride, .no_bias = true, .dtype = dtype), shard_nn_batch_norm(out, .dtype = dtype)));
+            shard_nn_sequential(shard_nn_conv2d(in, out, 1, .stride = stride, .no_bias = true, .dtype = dtype),
+                                shard_nn_batch_norm(out, .dtype = dtype)));
     return checked(block);
 }
 
