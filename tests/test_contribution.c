@@ -266,6 +266,12 @@ static shard_tensor *gathers_twice(shard_module *layers, shard_tensor *x, shard_
     return gathered_loss(layers, OUT, x, labels, at->data, at->data);
 }
 
+static shard_tensor *gathers_twice_split(shard_module *layers, shard_tensor *x, shard_tensor *labels, const place *at)
+{
+    x = shard_gelu(layer(layers, IN, x));
+    return gathered_loss(layers, SPLIT_OUT, x, labels, at->data, at->data);
+}
+
 static shard_tensor *gathers_whole(shard_module *layers, shard_tensor *x, shard_tensor *labels, const place *at)
 {
     return gathered_loss(layers, OUT, block(layers, layer(layers, IN, x)), labels, at->model, at->data);
@@ -310,6 +316,7 @@ static const step steps[] = {
     {"two of one copy", two_of_one_copy, BY_DATA},
     {"copied over data", copies_over_data, BY_DATA},
     {"gathered twice", gathers_twice, BY_DATA},
+    {"gathered twice, a split head", gathers_twice_split, BY_DATA},
     {"whole rows gathered", gathers_whole, BY_DATA},
 };
 #define STEPS ((int)(sizeof steps / sizeof *steps))
@@ -589,6 +596,7 @@ static void begins_anywhere(shard_group *world, void *context)
         shard_tensor *x = shard_as_split(shard_narrow(all, rows.start, rows.size), 0, world, rows.start, ROWS);
         shard_tensor *own_dy = shard_narrow(dy, rows.start, rows.size);
         check_ok(shard_backward_from(shard_linear(x, own_w, NULL), own_dy));
+        ck_assert_int_eq(shard_grad(own_w)->contribution.count, 1);
         check_ok(shard_all_reduce(shard_grad(own_w), SHARD_SUM, world));
         check_close(shard_grad(own_w), shard_grad(w), 1e-12);
         ck_assert_int_eq(shard_grad(own_w)->contribution.count, 0);
@@ -618,6 +626,13 @@ static void goes_on(shard_group *world, void *context)
         check_ok(shard_backward_from(y, shard_grad(middle)));
         ck_assert_int_eq(shard_grad(w)->contribution.count, 1);
         ck_assert_ptr_eq(shard_grad(w)->contribution.group[0], world);
+        shard_zero_grad(w);
+        ck_assert_int_eq(w->grad->contribution.count, 0);
+        /* Two leaves of one gradient. */
+        shard_tensor *a = made_up_leaf(SHARD_SHAPE(2), 3, SHARD_FLOAT64), *b = made_up_leaf(SHARD_SHAPE(2), 4, SHARD_FLOAT64);
+        check_ok(shard_backward(own_loss(shard_add(a, b), world)));
+        ck_assert_int_eq(shard_grad(a)->contribution.count, 1);
+        ck_assert_int_eq(shard_grad(b)->contribution.count, 1);
     }
 }
 
