@@ -1,5 +1,5 @@
-/* Batch norm's four kernels against long double loops, and the accuracy of the
- * statistics that ranks add up. */
+/* Batch norm's kernels against long double loops, and the accuracy of the statistics
+ * that ranks add up. */
 #include "support/check.h"
 #include "support/kernels.h"
 
@@ -8,7 +8,8 @@
 #include <omp.h>
 #endif
 
-static const int64_t shapes[][2] = {{0, 3}, {4, 0}, {1, 1}, {50, 1}, {31, 3}, {2000, 64}, {700, 65}, {129, 512}, {40, 1030}};
+static const int64_t shapes[][2] = {{0, 3}, {4, 0}, {1, 1}, {50, 1}, {31, 3}, {2000, 64}, {700, 65},
+                                    {129, 512}, {40, 1030}, {5, 4096}, {9001, 1}};
 enum { SHAPES = sizeof shapes / sizeof *shapes };
 
 static shard_dtype parameter_dtype(shard_dtype dtype)
@@ -113,6 +114,76 @@ START_TEST(split_statistics)
                 ck_assert_msg(fabsl(v - variance) <= 1e-12L * variance, "%s: variance", device->name);
             }
         }
+    }
+}
+END_TEST
+
+/* Running statistics from `count` rows with these moments. */
+static void check_running(shard_dtype parameters, const void *before, const void *now, int64_t c, long double momentum,
+                          long double value)
+{
+    long double want = (1 - momentum) * array_get(before, c, parameters) + momentum * value;
+    check_close(parameters, array_get(now, c, parameters), want, fabsl(want) * 1e-12L, "running", c);
+}
+
+/* Bits of form: a shift, running statistics, a group's sums (about 0). */
+static void check_statistics(shard_device *device, shard_dtype dtype, int form)
+{
+    enum { ROWS = 301, CHANNELS = 300 };
+    bool shifted = form & 1, runs = form & 2, group = form & 4;
+    shard_dtype parameters = parameter_dtype(dtype);
+    void *x = array_noise(ROWS * CHANNELS, dtype, 1, 1, 3);
+    double *shift = shifted ? array_noise(CHANNELS, SHARD_FLOAT64, 2, 1.9, 2.1) : NULL;
+    double *sums = array_new(2 * CHANNELS, SHARD_FLOAT64), *mean = array_new(CHANNELS, SHARD_FLOAT64);
+    double *rstd = array_new(CHANNELS, SHARD_FLOAT64);
+    void *before[] = {array_noise(CHANNELS, parameters, 3, -1, 1), array_noise(CHANNELS, parameters, 4, 1, 2)};
+    void *running[] = {array_noise(CHANNELS, parameters, 3, -1, 1), array_noise(CHANNELS, parameters, 4, 1, 2)};
+    RUN(device, batch_norm_sums, ROWS, CHANNELS, x, shift, sums, dtype);
+    if (group)
+        RUN(device, batch_norm_unshift, ROWS, CHANNELS, shift, sums);
+    RUN(device, batch_norm_statistics, CHANNELS, ROWS, group ? NULL : shift, sums, 1e-3, 0.3, runs ? running[0] : NULL,
+        runs ? running[1] : NULL, mean, rstd, dtype);
+    for (int64_t c = 0; c < CHANNELS; c++) {
+        long double m = 0, squares = 0;
+        for (int64_t i = c; i < ROWS * CHANNELS; i += CHANNELS)
+            m += (long double)array_get(x, i, dtype) / ROWS;
+        for (int64_t i = c; i < ROWS * CHANNELS; i += CHANNELS)
+            squares += (array_get(x, i, dtype) - m) * (array_get(x, i, dtype) - m);
+        check_close(SHARD_FLOAT64, mean[c], m, 1e-13L, "mean", c);
+        check_close(SHARD_FLOAT64, rstd[c], 1 / sqrtl(squares / ROWS + 1e-3L), 1e-12L, "rstd", c);
+        check_running(parameters, before[0], running[0], c, runs ? 0.3L : 0, m);
+        check_running(parameters, before[1], running[1], c, runs ? 0.3L : 0, squares / (ROWS - 1));
+    }
+    RUN(device, batch_norm_recall, CHANNELS, running[0], running[1], 1e-3, mean, rstd, dtype);
+    for (int64_t c = 0; c < CHANNELS; c++) {
+        check_close(SHARD_FLOAT64, mean[c], array_get(running[0], c, parameters), 0, "mean", c);
+        check_close(SHARD_FLOAT64, rstd[c], 1 / sqrtl(array_get(running[1], c, parameters) + 1e-3L), 1e-15L, "rstd", c);
+    }
+}
+
+START_TEST(statistics)
+{
+    shard_device *device;
+    for (int set = 0; (device = kernel_device(set)); set++)
+        for (int form = 0; form < 8; form++)
+            check_statistics(device, float_dtypes[_i], form);
+}
+END_TEST
+
+/* No rows: nothing to follow, and a variance of 0. A constant whose sums' rounding makes
+ * the variance negative: 0 too. */
+START_TEST(statistics_without_variance)
+{
+    shard_device *device;
+    double *sums = array_of(2, SHARD_FLOAT64, (double[]){0, 0}), *shift = array_of(1, SHARD_FLOAT64, &(double){0.5});
+    double *mean = array_new(1, SHARD_FLOAT64), *rstd = array_new(1, SHARD_FLOAT64);
+    float *running = array_of(2, SHARD_FLOAT32, (float[]){3, 4});
+    for (int set = 0; (device = kernel_device(set)); set++) {
+        RUN(device, batch_norm_statistics, 1, 0, shift, sums, 0.25, 0.1, running, running + 1, mean, rstd, SHARD_FLOAT32);
+        ck_assert(mean[0] == 0.5 && rstd[0] == 2 && running[0] == 3 && running[1] == 4);
+        double *constant = array_of(2, SHARD_FLOAT64, (double[]){30, 299.99});
+        RUN(device, batch_norm_statistics, 1, 3, NULL, constant, 0.25, 0.1, NULL, NULL, mean, rstd, SHARD_FLOAT32);
+        ck_assert(mean[0] == 10 && rstd[0] == 2);
     }
 }
 END_TEST
@@ -265,6 +336,8 @@ int main(void)
     TCase *all = test_case(suite, "all");
     tcase_add_loop_test(all, forward_sums, 0, 4);
     tcase_add_test(all, split_statistics);
+    tcase_add_loop_test(all, statistics, 0, 4);
+    tcase_add_test(all, statistics_without_variance);
     tcase_add_loop_test(all, forward, 0, 4);
     tcase_add_loop_test(all, backward_sums, 0, 4);
     tcase_add_loop_test(all, backward, 0, 4);

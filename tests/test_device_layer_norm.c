@@ -4,7 +4,7 @@
 
 #include <stdlib.h>
 
-static const int64_t shapes[][2] = {{0, 5}, {5, 0}, {1, 1}, {3, 7}, {200, 64}, {65, 513}, {9, 5000}, {1, 2049}};
+static const int64_t shapes[][2] = {{0, 5}, {5, 0}, {1, 1}, {3, 7}, {200, 64}, {65, 513}, {9, 5000}, {1, 2049}, {2, 20001}};
 enum { SHAPES = sizeof shapes / sizeof *shapes };
 static const double eps = 1e-5;
 

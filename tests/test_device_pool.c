@@ -14,6 +14,7 @@ static const shard_pool_shape shapes[] = {
     {2, 9, 7, 4, 2, 3, 3, 2, 3, 4, 0, 0, false},
     {0, 9, 9, 4, 3, 3, 4, 4, 2, 2, 0, 0, false},
     {2, 20, 21, 50, 3, 3, 10, 11, 2, 2, 1, 1, true},
+    {1, 3, 40, 64, 3, 3, 3, 40, 1, 1, 1, 1, false},
     {2, 3, 3, 0, 3, 3, 1, 1, 1, 1, 0, 0, false},
     /* Last windows that hang over, as by ceil_mode. */
     {1, 5, 5, 3, 2, 2, 3, 3, 2, 2, 0, 0, true},
