@@ -8,8 +8,8 @@
 #include <omp.h>
 #endif
 
-static const int64_t shapes[][2] = {{0, 3}, {4, 0}, {1, 1}, {50, 1}, {31, 3}, {2000, 64}, {700, 65},
-                                    {129, 512}, {40, 1030}, {5, 4096}, {9001, 1}};
+static const int64_t shapes[][2] = {{0, 3},    {4, 0},     {1, 1},     {50, 1},   {31, 3},  {2000, 64},
+                                    {700, 65}, {129, 512}, {40, 1030}, {5, 4096}, {9001, 1}};
 enum { SHAPES = sizeof shapes / sizeof *shapes };
 
 static shard_dtype parameter_dtype(shard_dtype dtype)

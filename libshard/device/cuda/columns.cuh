@@ -17,8 +17,7 @@ namespace shard {
 /* tiles: blocks beside each other; slices: below each other. */
 struct Columns {
     int64_t rows, cols;
-    int64_t tiles, slices;
-    int width;
+    int64_t tiles, slices, width;
 };
 
 /* A thread goes down at least `least` rows, if there are so many. */
@@ -28,7 +27,7 @@ inline Columns cut_columns(shard_device *device, int64_t rows, int64_t cols, int
     c.rows = rows;
     c.cols = cols;
     c.tiles = divide_up(cols / pack, BLOCK);
-    c.width = (int)divide_up(cols / pack, c.tiles);
+    c.width = divide_up(cols / pack, c.tiles);
     int64_t wanted = divide_up((int64_t)shard_cuda_of(device)->multiprocessors * 8, c.tiles);
     int64_t most = divide_up(rows, (int64_t)least * (BLOCK / c.width));
     c.slices = wanted < most ? wanted : most < 1 ? 1 : most;
@@ -39,9 +38,9 @@ template <int N> struct Place {
     int group, groups;
     int64_t column; /* the first of N */
     bool here;      /* else this thread has none */
-    __device__ Place(const Columns &c) : group((int)threadIdx.x / c.width), groups(BLOCK / c.width)
+    __device__ Place(const Columns &c) : group((int)(threadIdx.x / c.width)), groups((int)(BLOCK / c.width))
     {
-        column = ((int64_t)blockIdx.x * c.width + (int)threadIdx.x % c.width) * N;
+        column = (blockIdx.x * c.width + threadIdx.x % c.width) * N;
         here = group < groups && column < c.cols;
     }
 };
@@ -107,7 +106,7 @@ template <class Form, int N> static __global__ void sum_columns(Form form, Colum
     Place<N> place(c);
     double sums[SUMS][N] = {};
     go_down<N>(form, c, place, sums);
-    int across = c.width * N;
+    int across = (int)c.width * N;
     int64_t first = (int64_t)blockIdx.x * across;
 #pragma unroll
     for (int which = 0; which < SUMS; which++) {

@@ -250,7 +250,7 @@ template <class T, int N> struct BatchNormForward {
     const double *mean, *rstd;
     const R *gamma, *beta;
     int64_t channels;
-    bool relu;
+    int64_t relu;
     T *y;
 
     __device__ Terms terms(int64_t channel) const

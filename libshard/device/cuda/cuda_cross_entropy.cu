@@ -19,7 +19,7 @@ template <class T> struct Loss {
     const int64_t *target;
     int64_t col0, ignore_index;
     double keep, spread;
-    bool packed;
+    int64_t packed;
 
     __device__ bool ignores(int64_t row) const
     {

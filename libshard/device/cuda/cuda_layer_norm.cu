@@ -61,7 +61,7 @@ template <class T> struct LayerNorm {
     double eps;
     T *y;
     double *mean, *rstd;
-    bool packed;
+    int64_t packed;
 
     template <int LANES> __device__ Part measure(int64_t row, int64_t start, int64_t count, int lane) const
     {
@@ -152,7 +152,7 @@ template <class T> struct LayerNormBackward {
     const double *mean, *rstd;
     int64_t cols;
     T *dx;
-    bool packed;
+    int64_t packed;
 
     template <int LANES> __device__ Part measure(int64_t row, int64_t start, int64_t count, int lane) const
     {

@@ -9,6 +9,18 @@
 
 using namespace shard;
 
+/* Of shard_pool_shape; all of it is defined, as the emulation wants of what kernels take. */
+struct Pool {
+    int64_t n, h, w, c;
+    int64_t kh, kw, oh, ow;
+    int64_t stride_h, stride_w, pad_h, pad_w;
+    Pool(const shard_pool_shape *s)
+        : n(s->n), h(s->h), w(s->w), c(s->c), kh(s->kh), kw(s->kw), oh(s->oh), ow(s->ow), stride_h(s->stride_h),
+          stride_w(s->stride_w), pad_h(s->pad_h), pad_w(s->pad_w)
+    {
+    }
+};
+
 /* Positions first ... end - 1. */
 struct Range {
     int64_t first, end;
@@ -35,7 +47,7 @@ static __device__ inline Range covering(int64_t input, int64_t stride, int64_t p
 
 /* Calls body(n, h, w, channel) for all pixels [h, w] of all images and each N of their channels. */
 template <int N, class Body>
-static __device__ inline void for_pixels(const shard_pool_shape &s, int64_t h, int64_t w, Body &&body)
+static __device__ inline void for_pixels(const Pool &s, int64_t h, int64_t w, Body &&body)
 {
     int64_t slots = s.c / N;
     for (int64_t row = blockIdx.x; row < s.n * h; row += gridDim.x) {
@@ -63,7 +75,7 @@ template <int N> static __device__ inline void store_positions(int32_t *to, cons
     }
 }
 
-template <class T, int N> static __global__ void max_pool(shard_pool_shape s, const T *x, T *y, int32_t *argmax)
+template <class T, int N> static __global__ void max_pool(Pool s, const T *x, T *y, int32_t *argmax)
 {
     for_pixels<N>(s, s.oh, s.ow, [&](int64_t image, int64_t oh, int64_t ow, int64_t channel) {
         Range rows = window(oh, s.stride_h, s.pad_h, s.kh, s.h), cols = window(ow, s.stride_w, s.pad_w, s.kw, s.w);
@@ -103,7 +115,7 @@ template <int N> static __device__ inline void load_positions(const int32_t *fro
     }
 }
 
-template <class T, int N> static __global__ void max_pool_backward(shard_pool_shape s, const T *dy, const int32_t *argmax, T *dx)
+template <class T, int N> static __global__ void max_pool_backward(Pool s, const T *dy, const int32_t *argmax, T *dx)
 {
     for_pixels<N>(s, s.h, s.w, [&](int64_t image, int64_t h, int64_t w, int64_t channel) {
         Range rows = covering(h, s.stride_h, s.pad_h, s.kh, s.oh), cols = covering(w, s.stride_w, s.pad_w, s.kw, s.ow);
@@ -139,7 +151,7 @@ shard_status shard_cuda_max_pool(shard_device *device, const shard_pool_shape *s
         using T = decltype(t);
         const int pack = Pack<T>::SIZE;
         bool packed = shape->c % pack == 0 && aligned16(x, y, argmax);
-        return launch(device, packed ? max_pool<T, pack> : max_pool<T, 1>, blocks_of(shape->n * shape->oh), BLOCK, *shape,
+        return launch(device, packed ? max_pool<T, pack> : max_pool<T, 1>, blocks_of(shape->n * shape->oh), BLOCK, Pool(shape),
                       (const T *)x, (T *)y, argmax);
     });
 }
@@ -154,6 +166,6 @@ shard_status shard_cuda_max_pool_backward(shard_device *device, const shard_pool
         const int pack = Pack<T>::SIZE;
         bool packed = shape->c % pack == 0 && aligned16(dy, argmax, dx);
         return launch(device, packed ? max_pool_backward<T, pack> : max_pool_backward<T, 1>, blocks_of(shape->n * shape->h),
-                      BLOCK, *shape, (const T *)dy, argmax, (T *)dx);
+                      BLOCK, Pool(shape), (const T *)dy, argmax, (T *)dx);
     });
 }

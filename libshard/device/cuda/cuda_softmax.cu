@@ -15,7 +15,7 @@ template <class T, bool LOG> struct Softmax {
     const T *x;
     T *y;
     int64_t cols;
-    bool packed;
+    int64_t packed;
 
     template <int LANES> __device__ Part measure(int64_t row, int64_t start, int64_t count, int lane) const
     {
@@ -96,7 +96,7 @@ template <class T, bool LOG> struct SoftmaxBackward {
     const T *y, *dy;
     T *dx;
     int64_t cols;
-    bool packed;
+    int64_t packed;
 
     template <int LANES> __device__ Part measure(int64_t row, int64_t start, int64_t count, int lane) const
     {

@@ -3,6 +3,9 @@
  * team: a warp where rows are short, else a block. A team reads it in packs of 16
  * bytes where they are aligned, several in flight for each thread, and what stands
  * before and after them one by one: rows begin at any multiple of the element's size.
+ *
+ * Flags of what kernels take are 64-bit, so that nothing in between is undefined, which
+ * the emulation would take for a pointer.
  */
 #ifndef SHARD_DEVICE_CUDA_ROWS_CUH
 #define SHARD_DEVICE_CUDA_ROWS_CUH
