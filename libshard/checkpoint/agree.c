@@ -1,5 +1,6 @@
 /* Whether all ranks mean the same: a hash shows it; only where it differs is rank 0's
  * list sent to the others, so that the text names the first difference. */
+#include "base/hash.h"
 #include "checkpoint/part.h"
 #include "checkpoint/safetensors.h"
 

@@ -3,6 +3,7 @@
  * it; only when all ranks have, and have seen the same header, does each read its part
  * into its tensors.
  */
+#include "base/hash.h"
 #include "checkpoint/file.h"
 #include "checkpoint/metadata.h"
 #include "checkpoint/part.h"

@@ -24,15 +24,6 @@ shard_part shard_part_of(const shard_tensor *tensor);
 /* Refuses a PARTIAL tensor; function and name are for the text. */
 shard_status shard_part_check(const char *function, const char *name, const shard_tensor *tensor);
 
-/* FNV-1a, going on from hash. */
-#define SHARD_HASH_START 0xcbf29ce484222325u
-static inline uint64_t shard_hash_bytes(uint64_t hash, const void *data, int64_t bytes)
-{
-    for (int64_t i = 0; i < bytes; i++)
-        hash = (hash ^ ((const unsigned char *)data)[i]) * 0x100000001b3u;
-    return hash;
-}
-
 /* Whether all ranks call the function with the same names, dtypes, whole shapes and
  * placements in the list, and the same argument, which is a text. Collective over the
  * world. */

@@ -3,6 +3,7 @@
 
 #include "base/env.h"
 #include "base/error.h"
+#include "base/hash.h"
 #include "base/log.h"
 #include "base/memory.h"
 #include "comm/nccl/host.h"
@@ -14,22 +15,15 @@
 
 /* ---- what a member offers ---- */
 
-static uint64_t hash_text(uint64_t hash, const char *text)
-{
-    for (; *text; text++)
-        hash = (hash ^ (unsigned char)*text) * 0x100000001b3u;
-    return hash;
-}
-
 /* Of the machine's name, and of its boot: names may be the same. */
 static uint64_t hash_machine(void)
 {
     char text[256] = "";
     gethostname(text, sizeof text - 1);
-    uint64_t hash = hash_text(0xcbf29ce484222325u, text);
+    uint64_t hash = shard_hash_text(SHARD_HASH_START, text);
     FILE *boot = fopen("/proc/sys/kernel/random/boot_id", "r");
     if (boot && fgets(text, sizeof text, boot))
-        hash = hash_text(hash, text);
+        hash = shard_hash_text(hash, text);
     if (boot)
         fclose(boot);
     return hash;

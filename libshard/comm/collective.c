@@ -12,6 +12,7 @@
 #include "comm/carrier.h"
 
 #include "base/error.h"
+#include "base/hash.h"
 #include "base/memory.h"
 #include "comm/reduce.h"
 
@@ -91,14 +92,6 @@ static void remember_joint(const char *text, int size)
 {
     snprintf(joint.text, sizeof joint.text, "%s", text);
     joint.size = size;
-}
-
-static uint64_t hash_counts(const int64_t *counts, int size)
-{
-    uint64_t hash = 0xcbf29ce484222325u; /* FNV-1a, a whole word at a time */
-    for (int i = 0; counts && i < size; i++)
-        hash = (hash ^ (uint64_t)counts[i]) * 0x100000001b3u;
-    return hash;
 }
 
 static size_t describe_counts(const shard_group *group, const shard_call *call, char *text, size_t bytes)
@@ -227,7 +220,7 @@ static shard_status meet(shard_group *group, const shard_call *call, const void 
 {
     fingerprint mine = {
         .sequence = ++group->sequence,
-        .layout = hash_counts(call->counts, group->size),
+        .layout = shard_hash_words(SHARD_HASH_START, call->counts, call->counts ? group->size : 0),
         .count = call->count,
         .operation = (uint32_t)call->operation | (call->device ? ON_DEVICE : 0) | (call->chooses ? CHOOSES : 0),
         .dtype = call->dtype,

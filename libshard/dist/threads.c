@@ -2,6 +2,7 @@
 
 #include "base/env.h"
 #include "base/error.h"
+#include "base/hash.h"
 #include "base/log.h"
 #include "base/memory.h"
 #include "comm/comm.h"
@@ -28,9 +29,7 @@ static shard_seat own_seat(void)
 {
     char name[256] = "";
     gethostname(name, sizeof name - 1);
-    shard_seat seat = {.host = 0xcbf29ce484222325u}; /* FNV-1a */
-    for (const char *at = name; *at; at++)
-        seat.host = (seat.host ^ (unsigned char)*at) * 0x100000001b3u;
+    shard_seat seat = {.host = shard_hash_text(SHARD_HASH_START, name)};
     sched_getaffinity(0, sizeof seat.cores, &seat.cores);
     return seat;
 }

@@ -1,6 +1,8 @@
 /* Rows of logits with their labels: checks, and what the members tell each other. */
 #include "op/class_rows.h"
 
+#include "base/hash.h"
+
 #include <inttypes.h>
 #include <string.h>
 
@@ -112,20 +114,12 @@ shard_tensor *shard_class_rows_make(const shard_class_rows *rows, shard_dtype dt
 
 /* ---- what the members tell each other ---- */
 
-static uint64_t hash_words(const int64_t *word, int64_t count)
-{
-    uint64_t hash = 0xcbf29ce484222325u; /* FNV-1a, a whole word at a time */
-    for (int64_t i = 0; i < count; i++)
-        hash = (hash ^ (uint64_t)word[i]) * 0x100000001b3u;
-    return hash;
-}
-
 static part_head own_head(const shard_class_rows *rows)
 {
     const shard_cross_entropy_shape *shape = &rows->shape;
     const int64_t options[] = {(int64_t)rows->options, shape->ignore_index, shape->classes, rows->label != NULL};
-    return (part_head){.labels = rows->label ? hash_words(rows->label, shape->rows) : 0,
-                       .options = hash_words(options, sizeof options / sizeof *options),
+    return (part_head){.labels = rows->label ? shard_hash_words(SHARD_HASH_START, rows->label, shape->rows) : 0,
+                       .options = shard_hash_words(SHARD_HASH_START, options, sizeof options / sizeof *options),
                        .start = shape->col0,
                        .size = shape->cols};
 }

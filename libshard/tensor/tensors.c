@@ -1,6 +1,8 @@
 /* Named lists of tensors, with a hash table over the names. */
 #include "tensor/tensor.h"
 
+#include "base/hash.h"
+
 #include <stdlib.h>
 #include <string.h>
 
@@ -16,18 +18,10 @@ struct shard_tensors {
     int64_t slot_count;
 };
 
-static uint64_t hash_name(const char *name)
-{
-    uint64_t hash = 0xcbf29ce484222325u; /* FNV-1a */
-    for (; *name; name++)
-        hash = (hash ^ (unsigned char)*name) * 0x100000001b3u;
-    return hash;
-}
-
 /* The slot that holds name, or the empty one where it belongs. */
 static int64_t *find_slot(const shard_tensors *list, const char *name)
 {
-    int64_t at = (int64_t)(hash_name(name) & (uint64_t)(list->slot_count - 1));
+    int64_t at = (int64_t)(shard_hash_text(SHARD_HASH_START, name) & (uint64_t)(list->slot_count - 1));
     while (list->slots[at] && strcmp(list->items[list->slots[at] - 1].name, name) != 0)
         at = (at + 1) & (list->slot_count - 1);
     return &list->slots[at];

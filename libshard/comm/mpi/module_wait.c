@@ -7,6 +7,8 @@
  */
 #include "comm/mpi/module.h"
 
+#include "base/hash.h"
+
 #include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -143,9 +145,9 @@ bool mpi_wait_for_farewells(double seconds)
 /* The same on all members of a group for the same checked collective; never 0. */
 static uint64_t name_of_wait(const shard_group *group)
 {
-    uint64_t hash = 0xcbf29ce484222325u ^ group->sequence;
+    uint64_t hash = shard_hash_word(SHARD_HASH_START, group->sequence);
     for (int member = 0; member < group->size; member++)
-        hash = (hash ^ (uint64_t)group->world_ranks[member]) * 0x100000001b3u;
+        hash = shard_hash_word(hash, (uint64_t)group->world_ranks[member]);
     return hash | 1;
 }
 
