@@ -3,7 +3,6 @@
 
 #include <inttypes.h>
 #include <math.h>
-#include <stdlib.h>
 
 static shard_tensor *conv2d_forward(shard_module *module, shard_tensor *x)
 {
@@ -12,12 +11,7 @@ static shard_tensor *conv2d_forward(shard_module *module, shard_tensor *x)
                         .padding = options->padding, .dilation = options->dilation, .groups = options->groups);
 }
 
-static void conv2d_destroy(shard_module *module)
-{
-    free(shard_module_data(module));
-}
-
-static const shard_module_type conv2d_type = {.name = "conv2d", .forward = conv2d_forward, .destroy = conv2d_destroy};
+static const shard_module_type conv2d_type = {.name = "conv2d", .forward = conv2d_forward, .destroy = shard_module_free};
 
 shard_module *shard_nn_conv2d_with(int64_t in, int64_t out, int64_t kernel, shard_nn_conv2d_options options)
 {

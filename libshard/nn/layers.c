@@ -2,12 +2,6 @@
 #include "nn/nn.h"
 
 #include <inttypes.h>
-#include <stdlib.h>
-
-static void free_data(shard_module *module)
-{
-    free(shard_module_data(module));
-}
 
 /* ---- without settings ---- */
 
@@ -72,7 +66,7 @@ static shard_tensor *dropout_forward(shard_module *module, shard_tensor *x)
     return shard_module_is_training(module) ? shard_dropout(x, data->p) : x;
 }
 
-static const shard_module_type dropout_type = {.name = "dropout", .forward = dropout_forward, .destroy = free_data};
+static const shard_module_type dropout_type = {.name = "dropout", .forward = dropout_forward, .destroy = shard_module_free};
 
 shard_module *shard_nn_dropout(double p)
 {
@@ -97,7 +91,8 @@ static shard_tensor *max_pool2d_forward(shard_module *module, shard_tensor *x)
     return shard_max_pool2d(x, data->kernel, .stride = data->stride, .padding = data->padding);
 }
 
-static const shard_module_type max_pool2d_type = {.name = "max_pool2d", .forward = max_pool2d_forward, .destroy = free_data};
+static const shard_module_type max_pool2d_type = {
+    .name = "max_pool2d", .forward = max_pool2d_forward, .destroy = shard_module_free};
 
 shard_module *shard_nn_max_pool2d(int64_t kernel, int64_t stride, int64_t padding)
 {
@@ -120,7 +115,7 @@ static shard_tensor *embedding_forward(shard_module *module, shard_tensor *index
     return shard_embedding(shard_module_tensor(module, "weight"), index, data->padding_idx);
 }
 
-static const shard_module_type embedding_type = {.name = "embedding", .forward = embedding_forward, .destroy = free_data};
+static const shard_module_type embedding_type = {.name = "embedding", .forward = embedding_forward, .destroy = shard_module_free};
 
 /* PyTorch's padding row begins as zeros. */
 static shard_status clear_row(shard_tensor *weight, int64_t row)

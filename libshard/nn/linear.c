@@ -4,19 +4,13 @@
 
 #include <inttypes.h>
 #include <math.h>
-#include <stdlib.h>
 
 static shard_tensor *linear_forward(shard_module *module, shard_tensor *x)
 {
     return shard_parallel_linear(x, shard_module_tensor(module, "weight"), shard_module_optional(module, "bias"));
 }
 
-static void linear_destroy(shard_module *module)
-{
-    free(shard_module_data(module));
-}
-
-static const shard_module_type linear_type = {.name = "linear", .forward = linear_forward, .destroy = linear_destroy};
+static const shard_module_type linear_type = {.name = "linear", .forward = linear_forward, .destroy = shard_module_free};
 
 shard_linear_data *shard_linear_of(const shard_module *module)
 {

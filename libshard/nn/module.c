@@ -70,6 +70,11 @@ shard_module *shard_module_checked(shard_module *module, shard_status status)
     return NULL;
 }
 
+void shard_module_free(shard_module *module)
+{
+    free(module->data);
+}
+
 void *shard_module_data(const shard_module *module)
 {
     return module ? module->data : NULL;

@@ -26,6 +26,9 @@ void shard_module_replace_child(shard_module *module, int index, shard_module *c
 /* Calls function for the module and all below it, each before its children. */
 void shard_module_each(shard_module *module, void (*function)(shard_module *, void *), void *context);
 
+/* destroy of the types whose data is one allocation. */
+void shard_module_free(shard_module *module);
+
 /* The module with what was added to it, or NULL after destroying it if that failed. */
 shard_module *shard_module_checked(shard_module *module, shard_status status);
 

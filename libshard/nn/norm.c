@@ -4,7 +4,6 @@
 #include "op/op.h"
 
 #include <inttypes.h>
-#include <stdlib.h>
 
 /* ---- batch norm ---- */
 
@@ -29,13 +28,8 @@ static shard_tensor *batch_norm_forward(shard_module *module, shard_tensor *x)
     return batch_norm(module, x, NULL, false);
 }
 
-static void batch_norm_destroy(shard_module *module)
-{
-    free(shard_module_data(module));
-}
-
 static const shard_module_type batch_norm_type = {
-    .name = "batch_norm", .forward = batch_norm_forward, .destroy = batch_norm_destroy};
+    .name = "batch_norm", .forward = batch_norm_forward, .destroy = shard_module_free};
 
 shard_tensor *shard_nn_batch_norm_relu(shard_module *module, shard_tensor *x, shard_tensor *residual)
 {
@@ -99,13 +93,8 @@ static shard_tensor *layer_norm_forward(shard_module *module, shard_tensor *x)
     return shard_layer_norm(x, shard_module_tensor(module, "weight"), shard_module_tensor(module, "bias"), data->eps);
 }
 
-static void layer_norm_destroy(shard_module *module)
-{
-    free(shard_module_data(module));
-}
-
 static const shard_module_type layer_norm_type = {
-    .name = "layer_norm", .forward = layer_norm_forward, .destroy = layer_norm_destroy};
+    .name = "layer_norm", .forward = layer_norm_forward, .destroy = shard_module_free};
 
 shard_module *shard_nn_layer_norm(int64_t size, double eps)
 {
