@@ -451,8 +451,9 @@ static void sums_own_parts(shard_group *world, void *context)
         shard_tensor *w = made_up_leaf(SHARD_SHAPE(FEATURES, FEATURES), 2, SHARD_FLOAT64);
         check_ok(shard_backward(shard_mean(shard_gelu(shard_linear(x, w, NULL)))));
         shard_tensor *part = shard_narrow(shard_detach(w), columns.start, columns.size);
-        shard_tensor *own =
-            shard_from_host(shard_data(part), shard_tensor_shape(part), .dtype = SHARD_FLOAT64, .requires_grad = true);
+        double *values = values_of(part);
+        shard_tensor *own = shard_from_host(values, shard_tensor_shape(part), .dtype = SHARD_FLOAT64, .requires_grad = true);
+        free(values);
         shard_set_replica_group(own, at.data);
         shard_tensors *list = shard_tensors_create();
         check_ok(shard_tensors_add(list, "own", own));
@@ -499,6 +500,7 @@ static shard_status count_reduce_scatter(shard_group *group, void *all, void *mi
  * by a reduce-scatter over the group that splits the head. */
 static void sums_once(shard_group *world, void *context)
 {
+    shard_set_default_device(shard_device_open("cpu")); /* where the groups' own collectives can be counted */
     shard_mesh *mesh = shard_mesh_create(.model = 2);
     shard_group *groups[] = {shard_mesh_model_group(mesh), shard_mesh_data_group(mesh)};
     int first = *(const int *)context;
