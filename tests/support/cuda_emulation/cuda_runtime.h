@@ -66,11 +66,15 @@ template <class... Parameters> struct KernelCall final : Kernel {
     {
         if constexpr (std::is_pointer_v<T>)
             words.push_back((const void *)argument);
+#if defined(__has_builtin) && __has_builtin(__builtin_clear_padding) /* where gaps hold nothing by chance */
         else if constexpr (std::is_class_v<T> && alignof(T) % sizeof(void *) == 0) {
+            T copy = argument;
+            __builtin_clear_padding(&copy);
             size_t count = words.size();
-            words.resize(count + sizeof argument / sizeof(void *));
-            memcpy((void *)(words.data() + count), (const void *)&argument, sizeof argument);
+            words.resize(count + sizeof copy / sizeof(void *));
+            memcpy((void *)(words.data() + count), (const void *)&copy, sizeof copy);
         }
+#endif
     }
     void run_thread() const override
     {

@@ -381,8 +381,7 @@ void check_range(const void *memory, size_t bytes)
 }
 
 /* A number, the end of an array: what a kernel does not follow is right. Any other is
- * taken for a pointer if there is memory; but for small numbers in the lower half: the gap
- * behind one in a struct may hold half an old pointer. */
+ * taken for a pointer if there is memory; a word of two numbers, one of them small, is not. */
 void check_pointer(const void *pointer)
 {
     if (Arena *arena = find_arena(pointer)) {
