@@ -15,6 +15,16 @@ template <class T> struct SumOf { using type = float; };
 template <> struct SumOf<float> { using type = double; };
 template <> struct SumOf<double> { using type = double; };
 
+/* What kernels take of a shard_pool_shape; without gaps. */
+struct Shape {
+    int64_t h, w, c, kh, kw, oh, ow, stride_h, stride_w, pad_h, pad_w, include_pad;
+    explicit Shape(const shard_pool_shape &s)
+        : h(s.h), w(s.w), c(s.c), kh(s.kh), kw(s.kw), oh(s.oh), ow(s.ow), stride_h(s.stride_h), stride_w(s.stride_w), pad_h(s.pad_h),
+          pad_w(s.pad_w), include_pad(s.count_include_pad)
+    {
+    }
+};
+
 struct Range {
     int64_t first, end;
 };
@@ -41,10 +51,10 @@ static __device__ inline int64_t extent(int64_t output, int64_t stride, int64_t 
     return include_pad ? (end < padded ? end : padded) - first : inside.end - inside.first;
 }
 
-static __device__ inline int64_t divisor(const shard_pool_shape &s, int64_t h, int64_t w)
+static __device__ inline int64_t divisor(const Shape &s, int64_t h, int64_t w)
 {
-    return extent(h, s.stride_h, s.pad_h, s.kh, s.h, s.count_include_pad) *
-           extent(w, s.stride_w, s.pad_w, s.kw, s.w, s.count_include_pad);
+    return extent(h, s.stride_h, s.pad_h, s.kh, s.h, s.include_pad) *
+           extent(w, s.stride_w, s.pad_w, s.kw, s.w, s.include_pad);
 }
 
 /* N neighbours, by one access where they are a pack. */
@@ -78,7 +88,7 @@ struct Spot {
     }
 };
 
-template <class T, int N> static __global__ void average(shard_pool_shape s, int64_t count, const T *x, T *y)
+template <class T, int N> static __global__ void average(Shape s, int64_t count, const T *x, T *y)
 {
     using Sum = typename SumOf<T>::type;
     for (int64_t i = (int64_t)blockIdx.x * BLOCK + threadIdx.x; i < count; i += (int64_t)gridDim.x * BLOCK) {
@@ -101,7 +111,7 @@ template <class T, int N> static __global__ void average(shard_pool_shape s, int
     }
 }
 
-template <class T, int N> static __global__ void average_backward(shard_pool_shape s, int64_t count, const T *dy, T *dx)
+template <class T, int N> static __global__ void average_backward(Shape s, int64_t count, const T *dy, T *dx)
 {
     using Sum = typename SumOf<T>::type;
     for (int64_t i = (int64_t)blockIdx.x * BLOCK + threadIdx.x; i < count; i += (int64_t)gridDim.x * BLOCK) {
@@ -133,7 +143,7 @@ static shard_status run(shard_device *device, bool backward, const shard_pool_sh
     if (count == 0)
         return SHARD_OK;
     auto kernel = backward ? packs ? average_backward<T, PACK> : average_backward<T, 1> : packs ? average<T, PACK> : average<T, 1>;
-    return launch(device, kernel, blocks_for(device, count, BLOCK), BLOCK, *s, count, (const T *)from, (T *)to);
+    return launch(device, kernel, blocks_for(device, count, BLOCK), BLOCK, Shape(*s), count, (const T *)from, (T *)to);
 }
 
 shard_status shard_cuda_avg_pool(shard_device *device, const shard_pool_shape *s, const void *x, void *y, shard_dtype dtype)

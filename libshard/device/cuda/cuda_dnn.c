@@ -1,5 +1,6 @@
 #include "device/cuda/cuda_dnn.h"
 
+#include "base/log.h"
 #include "base/memory.h"
 #include "device/cuda/cuda_cache.h"
 
@@ -285,6 +286,18 @@ static shard_cuda_key key_of(const shard_cuda_conv *c, bool allow_tf32)
                              s->dilation_h, s->dilation_w, s->groups}};
 }
 
+static void log_refused(const shard_cuda_conv *c)
+{
+    static const char *const kinds[] = {"forward", "backward of the data", "backward of the weights"};
+    const shard_conv_shape *s = c->shape;
+    shard_log(
+        SHARD_LOG_INFO,
+        "cuda: cuDNN refuses a convolution (%s, %s, %lld channels to %lld in %lld groups, kernel %lld x %lld): it is computed "
+        "as products of windows, which is slower",
+        kinds[c->kind], shard_dtype_name(c->dtype), (long long)s->c, (long long)s->o, (long long)s->groups, (long long)s->kh,
+        (long long)s->kw);
+}
+
 static shard_status find_plan(shard_device *device, struct shard_cuda_dnn *dnn, const shard_cuda_conv *c, plan **found)
 {
     bool allow_tf32 = c->dtype == SHARD_FLOAT32 && device->allow_tf32;
@@ -305,6 +318,8 @@ static shard_status find_plan(shard_device *device, struct shard_cuda_dnn *dnn, 
             free(made);
             return check(g.status, "cudnnBackendFinalize");
         }
+        if (!made->execution)
+            log_refused(c);
         *kept = made;
     }
     *found = *kept;
