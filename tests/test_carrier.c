@@ -207,6 +207,21 @@ START_TEST(test_sums_wide)
 }
 END_TEST
 
+/* More than there is pinned memory: by several pieces. */
+static void goes_by_pieces(shard_group *world, void *context)
+{
+    (void)context;
+    check_sizes(world, 1100003, ANY_ORDER);
+    ck_assert_str_eq(carrier_of(world), "host memory");
+}
+
+START_TEST(test_pieces)
+{
+    set_gpus("1", "1");
+    run_job(2, goes_by_pieces, NULL);
+}
+END_TEST
+
 /* ---- members that are lost ---- */
 
 static void die(void *unused)
@@ -341,6 +356,7 @@ int main(void)
     tcase_add_loop_test(tcase, test_split, 0, 6);
     tcase_add_test(tcase, test_split_mixed);
     tcase_add_loop_test(tcase, test_sums_wide, 0, 2);
+    tcase_add_test(tcase, test_pieces);
     tcase_add_test(tcase, test_member_dies);
     tcase_add_test(tcase, test_member_hangs);
     tcase_add_loop_test(tcase, test_overlap, 0, 3);
