@@ -8,6 +8,13 @@
  * - Any thread of the host may call any entry.
  * - Sums are taken in an order that depends on the shapes alone: no float atomics.
  * - Indices of elements are 64-bit: a batch times a million classes passes 2^31.
+ * - A sequence of entries can be captured in a graph, from the device's stream and, if
+ *   other threads call CUDA meanwhile, in thread-local mode: all but those that wait,
+ *   copy_in from memory that is not pinned, trim, allocate_host and release_host.
+ *   What is allocated in a capture is released in it, what was before is not; what
+ *   CUDA's libraries make at their first use (handles, plans) has been made, as a step
+ *   that was run once before sees to. A replay takes the memory's content at that time,
+ *   but the other arguments (sizes, learning rates, draws) as they were.
  *
  * Entries are called shard_cuda_<entry>. Kernels stand in .cu files with their
  * launchers below them, forward beside backward; what only calls CUDA's libraries

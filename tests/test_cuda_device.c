@@ -1,0 +1,196 @@
+/*
+ * What is CUDA's own about its device: that a sequence of entries can be captured in a
+ * graph and replayed, what capture refuses, and calls from any thread of the host.
+ */
+#include "support/check.h"
+
+#include "device/cuda/cuda.h"
+
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+enum { ROWS = 4000, COLS = 8, SIZE = ROWS * COLS, ROUNDS = 3 };
+
+static shard_device *open_device(const char *name)
+{
+    shard_device *device = shard_device_open(name);
+    ck_assert_msg(device != NULL, "%s", shard_last_error());
+    return device;
+}
+
+static void check_done(shard_status status)
+{
+    ck_assert_msg(status == SHARD_OK, "%s", shard_last_error());
+}
+
+static float *array_of(shard_device *device, int64_t n, double value)
+{
+    float *array = device->ops->allocate(device, (size_t)n * sizeof *array);
+    ck_assert_msg(array != NULL, "%s", shard_last_error());
+    check_done(device->ops->fill(device, n, value, array, SHARD_FLOAT32));
+    return array;
+}
+
+static void check_values(shard_device *device, int64_t n, const float *array, const float *want, const char *what)
+{
+    float *values = malloc((size_t)n * sizeof *values);
+    check_done(device->ops->copy_out(device, values, array, (size_t)n * sizeof *values));
+    for (int64_t i = 0; i < n; i++)
+        if (values[i] != want[i])
+            ck_abort_msg("%s: element %lld is %.9g, wanted %.9g", what, (long long)i, (double)values[i], (double)want[i]);
+    free(values);
+}
+
+/* ---- graphs ---- */
+
+typedef struct state {
+    float *x, *scale, *y, *gradient, *buffer, *parameter;
+} state;
+
+static state state_of(shard_device *device)
+{
+    return (state){.x = array_of(device, SIZE, 0),
+                   .scale = array_of(device, COLS, -1.5),
+                   .y = array_of(device, SIZE, 0),
+                   .gradient = array_of(device, COLS, 0),
+                   .buffer = array_of(device, COLS, 0.25),
+                   .parameter = array_of(device, COLS, 1)};
+}
+
+/* Something like a training step; the column sums take scratch memory. */
+static void step(shard_device *device, const state *s)
+{
+    const shard_device_ops *ops = device->ops;
+    shard_sgd_options options = {.lr = 0.1, .momentum = 0.9, .weight_decay = 0.01};
+    check_done(ops->axpby(device, SIZE, 0.5, s->x, 0, s->y, SHARD_FLOAT32));
+    check_done(ops->unary(device, SHARD_RELU, SIZE, s->y, s->y, SHARD_FLOAT32));
+    check_done(ops->binary(device, SHARD_MUL, ROWS, COLS, s->y, s->scale, s->y, SHARD_FLOAT32));
+    check_done(ops->sum_rows(device, ROWS, COLS, s->y, false, s->gradient, SHARD_FLOAT32));
+    check_done(ops->sgd(device, COLS, &options, s->gradient, s->buffer, s->parameter, SHARD_FLOAT32));
+}
+
+START_TEST(graph_replays)
+{
+    shard_device *device = open_device("cuda");
+    cudaStream_t stream = shard_cuda_of(device)->stream;
+    state captured = state_of(device), direct = state_of(device);
+    cudaGraph_t graph;
+    cudaGraphExec_t executable;
+    ck_assert_int_eq(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal), cudaSuccess);
+    step(device, &captured);
+    ck_assert_int_eq(cudaStreamEndCapture(stream, &graph), cudaSuccess);
+    ck_assert_int_eq(cudaGraphInstantiate(&executable, graph, 0), cudaSuccess);
+    for (int round = 0; round < ROUNDS; round++) {
+        static float x[SIZE];
+        float parameter[COLS], buffer[COLS], gradient[COLS];
+        for (int i = 0; i < SIZE; i++)
+            x[i] = (float)((i * 37 + round * 11) % 101 - 40) / 16;
+        check_done(device->ops->copy_in(device, direct.x, x, sizeof x));
+        step(device, &direct);
+        check_done(device->ops->copy_out(device, parameter, direct.parameter, sizeof parameter));
+        check_done(device->ops->copy_out(device, buffer, direct.buffer, sizeof buffer));
+        check_done(device->ops->copy_out(device, gradient, direct.gradient, sizeof gradient));
+        ck_assert_float_ne(gradient[0], 0);
+
+        check_done(device->ops->copy_in(device, captured.x, x, sizeof x));
+        ck_assert_int_eq(cudaGraphLaunch(executable, stream), cudaSuccess);
+        check_values(device, COLS, captured.gradient, gradient, "gradient");
+        check_values(device, COLS, captured.buffer, buffer, "momentum buffer");
+        check_values(device, COLS, captured.parameter, parameter, "parameter");
+    }
+    ck_assert_int_eq(cudaGraphExecDestroy(executable), cudaSuccess);
+    ck_assert_int_eq(cudaGraphDestroy(graph), cudaSuccess);
+}
+END_TEST
+
+/* Entries that wait say so, and the device can be used once the capture has ended. */
+START_TEST(capture_refuses_waiting)
+{
+    shard_device *device = open_device("cuda");
+    cudaStream_t stream = shard_cuda_of(device)->stream;
+    float *y = array_of(device, 5, 1), value;
+    int64_t *index = device->ops->allocate(device, sizeof *index), bad;
+    check_done(device->ops->zero(device, index, sizeof *index));
+    for (int which = 0; which < 3; which++) {
+        cudaGraph_t graph = NULL;
+        ck_assert_int_eq(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal), cudaSuccess);
+        check_done(device->ops->fill(device, 5, 2, y, SHARD_FLOAT32));
+        shard_status status = which == 0   ? device->ops->copy_out(device, &value, y, sizeof value)
+                              : which == 1 ? device->ops->check_index(device, 1, index, 1, -1, &bad)
+                                           : device->ops->synchronize(device);
+        ck_assert_int_eq(status, SHARD_ERROR_DEVICE);
+        shard_clear_error();
+        ck_assert_int_ne(cudaStreamEndCapture(stream, &graph), cudaSuccess);
+        cudaGetLastError();
+        check_values(device, 5, y, (float[]){1, 1, 1, 1, 1}, "what was not captured");
+    }
+}
+END_TEST
+
+/* ---- threads ---- */
+
+typedef struct job {
+    shard_device *device;
+    float sum;
+    shard_status status;
+} job;
+
+/* Column sums of ones, on a device that another thread has opened. */
+static void *sum_ones(void *argument)
+{
+    job *j = argument;
+    shard_device *device = j->device;
+    const shard_device_ops *ops = device->ops;
+    float *staged = ops->allocate_host(device, sizeof *staged);
+    float *x = ops->allocate(device, SIZE * sizeof *x), *y = ops->allocate(device, sizeof *y);
+    j->status = SHARD_ERROR_MEMORY;
+    if (!staged || !x || !y)
+        return NULL;
+    j->status = ops->fill(device, SIZE, 1, x, SHARD_FLOAT32);
+    if (j->status == SHARD_OK)
+        j->status = ops->sum_rows(device, SIZE, 1, x, false, y, SHARD_FLOAT32);
+    if (j->status == SHARD_OK)
+        j->status = ops->copy_out(device, staged, y, sizeof *y);
+    j->sum = *staged;
+    ops->release(device, x, SIZE * sizeof *x);
+    ops->release(device, y, sizeof *y);
+    ops->release_host(device, staged, sizeof *staged);
+    return NULL;
+}
+
+/* On the last GPU, which is not the one that a thread begins with if there are several. */
+START_TEST(any_thread)
+{
+    setenv("SHARD_CUDA_EMULATION_DEVICES", "2", 1);
+    shard_device *first = open_device("cuda:0");
+    int count = 0;
+    ck_assert_int_eq(cudaGetDeviceCount(&count), cudaSuccess);
+    char name[32];
+    snprintf(name, sizeof name, "cuda:%d", count - 1);
+    job jobs[] = {{.device = open_device(name)}, {.device = first}};
+    for (int k = 0; k < 2; k++) {
+        pthread_t thread;
+        ck_assert_int_eq(pthread_create(&thread, NULL, sum_ones, &jobs[k]), 0);
+        ck_assert_int_eq(pthread_join(thread, NULL), 0);
+        ck_assert_int_eq(jobs[k].status, SHARD_OK);
+        ck_assert_float_eq(jobs[k].sum, SIZE);
+    }
+    for (int k = 0; k < 4; k++) { /* one thread, by turns */
+        jobs[k % 2].sum = 0;
+        sum_ones(&jobs[k % 2]);
+        ck_assert_msg(jobs[k % 2].status == SHARD_OK, "%s", shard_last_error());
+        ck_assert_float_eq(jobs[k % 2].sum, SIZE);
+    }
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("cuda_device");
+    TCase *all = test_case(suite, "all");
+    tcase_add_test(all, graph_replays);
+    tcase_add_test(all, capture_refuses_waiting);
+    tcase_add_test(all, any_thread);
+    return test_run(suite);
+}
