@@ -69,7 +69,7 @@ template <class T, int N, class To> static __global__ void sum_slices(Rows<T, N>
         for (int i = (int)threadIdx.x; i < others; i += BLOCK)
             shared[i] += shared[half * across + i];
     }
-    __syncthreads();
+    /* Each thread takes what it has just added up itself. */
     for (int i = (int)threadIdx.x; i < across && block_column + i < r.cols; i += BLOCK) {
         To *to = y + (int64_t)blockIdx.y * r.cols + block_column + i;
         *to = round_to<To>((Real<To>)(accumulate ? shared[i] + (double)to_real(*to) : shared[i]));

@@ -114,15 +114,24 @@ template <> struct WordOf<2> { using type = uint16_t; };
 template <> struct WordOf<1> { using type = uint8_t; };
 template <int BYTES> using Word = typename WordOf<BYTES>::type;
 
+/* A GPU stops a kernel whose address is not a multiple of what it accesses there. */
+#ifdef __CUDACC__
+#define SHARD_CHECK_ALIGNED(pointer, bytes)
+#else
+#define SHARD_CHECK_ALIGNED(pointer, bytes) assert((uintptr_t)(pointer) % (bytes) == 0)
+#endif
+
 /* A pack from or to memory that is aligned to its size, in one access. */
 template <class T, int N = 16 / sizeof(T)> static __device__ inline Pack<T, N> load_pack(const T *from)
 {
     Pack<T, N> pack;
+    SHARD_CHECK_ALIGNED(from, sizeof pack);
     *(Word<sizeof pack> *)&pack = *(const Word<sizeof pack> *)from;
     return pack;
 }
 template <class T, int N> static __device__ inline void store_pack(T *to, const Pack<T, N> &pack)
 {
+    SHARD_CHECK_ALIGNED(to, sizeof pack);
     *(Word<sizeof pack> *)to = *(const Word<sizeof pack> *)&pack;
 }
 

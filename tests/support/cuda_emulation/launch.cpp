@@ -10,6 +10,7 @@
 #include "emulation.h"
 #include "fiber.h"
 
+#include <algorithm>
 #include <cxxabi.h>
 #include <dlfcn.h>
 #include <numeric>
@@ -169,6 +170,7 @@ static void try_exchange(unsigned warp, unsigned mask, State state)
                 thread.source);
         ballots |= (unsigned)(thread.value & 1) << lane;
     }
+    size_t waiting = block.ready.size();
     for (unsigned lane : block.lanes) {
         if (!(mask >> lane & 1) || !there(lane))
             continue;
@@ -176,6 +178,10 @@ static void try_exchange(unsigned warp, unsigned mask, State state)
         thread.result = state == AT_SHUFFLE ? block.threads[first + (unsigned)thread.source].value : ballots;
         make_ready(first + lane);
     }
+    /* In reverse order a warp runs ahead of those that have not begun. */
+    static const bool ahead = setting("ORDER", "forward") == "reverse";
+    if (ahead)
+        std::rotate(block.ready.begin() + (ptrdiff_t)block.next, block.ready.begin() + (ptrdiff_t)waiting, block.ready.end());
 }
 
 static uint64_t exchange(State state, unsigned mask, uint64_t value, int source)
