@@ -16,7 +16,7 @@ enum { SHARD_PERMUTE_MOST = 8 };
 /* The output's dimensions, outermost first, and what one step in each is in the
  * input and in the output, in elements. */
 typedef struct shard_layout {
-    int ndim;
+    int64_t ndim;
     int64_t size[SHARD_PERMUTE_MOST], from[SHARD_PERMUTE_MOST], to[SHARD_PERMUTE_MOST];
 } shard_layout;
 
@@ -32,7 +32,7 @@ static inline shard_layout shard_layout_merged(int ndim, const int64_t *shape, c
         int64_t size = shape[axes[i]], from = strides[axes[i]];
         if (size == 1)
             continue;
-        int last = l.ndim - 1;
+        int64_t last = l.ndim - 1;
         if (last >= 0 && l.from[last] == from * size) {
             l.size[last] *= size;
             l.from[last] = from;
@@ -42,7 +42,7 @@ static inline shard_layout shard_layout_merged(int ndim, const int64_t *shape, c
         }
     }
     stride = 1;
-    for (int i = l.ndim - 1; i >= 0; i--) {
+    for (int64_t i = l.ndim - 1; i >= 0; i--) {
         l.to[i] = stride;
         stride *= l.size[i];
     }
@@ -50,7 +50,7 @@ static inline shard_layout shard_layout_merged(int ndim, const int64_t *shape, c
 }
 
 /* Takes dimension i out. */
-static inline void shard_layout_take_out(shard_layout *l, int i)
+static inline void shard_layout_take_out(shard_layout *l, int64_t i)
 {
     l->ndim--;
     for (; i < l->ndim; i++) {
@@ -72,7 +72,7 @@ static inline int64_t shard_layout_count(const shard_layout *l)
 SHARD_KERNEL void shard_layout_locate(const shard_layout *l, int64_t index, int64_t *from, int64_t *to)
 {
     *from = *to = 0;
-    for (int i = l->ndim - 1; i >= 0; i--) {
+    for (int64_t i = l->ndim - 1; i >= 0; i--) {
         int64_t outer = i > 0 ? index / l->size[i] : 0, position = index - outer * l->size[i];
         index = outer;
         *from += position * l->from[i];

@@ -129,7 +129,7 @@ static int side_log(int64_t n, int most)
 
 template <class W> static shard_status run_transpose(shard_device *device, shard_layout l, const void *x, void *y)
 {
-    int last = l.ndim - 1, contiguous = 0;
+    int64_t last = l.ndim - 1, contiguous = 0;
     while (l.from[contiguous] != 1)
         contiguous++;
     Transpose t = {.rows = l.size[contiguous], .cols = l.size[last], .from = l.from[last], .to = l.to[contiguous]};

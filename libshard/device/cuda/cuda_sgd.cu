@@ -10,7 +10,7 @@ enum Momentum { NONE, FIRST /* the buffer is not read */, BLENDED };
 
 template <class T, Momentum MOMENTUM> struct Step {
     Real<T> lr, momentum, blend, decay;
-    bool nesterov;
+    int64_t nesterov; /* or not: no bytes between the members are left undefined */
     const T *gradient;
     T *buffer, *parameter;
 

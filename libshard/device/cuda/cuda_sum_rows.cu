@@ -22,7 +22,7 @@ enum {
 template <class T, int N> struct Rows {
     int64_t rows, cols;
     int64_t slice; /* rows of one */
-    int width;
+    int width, groups;
     const T *x;
 
     /* Adds the column's rows first, first + step, ... up to end. */
@@ -52,20 +52,20 @@ template <class T, int N> struct Rows {
 template <class T, int N, class To> static __global__ void sum_slices(Rows<T, N> r, bool accumulate, To *y)
 {
     __shared__ double shared[BLOCK * N];
-    int group = (int)threadIdx.x / r.width, groups = BLOCK / r.width, across = r.width * N;
+    int group = (int)threadIdx.x / r.width, across = r.width * N;
     int64_t block_column = (int64_t)blockIdx.x * across, column = block_column + (int)threadIdx.x % r.width * N;
     int64_t start = (int64_t)blockIdx.y * r.slice, end = start + r.slice < r.rows ? start + r.slice : r.rows;
     double sums[N] = {};
-    if (group < groups && column < r.cols)
-        r.add(column, start + group, end, groups, sums);
+    if (group < r.groups && column < r.cols)
+        r.add(column, start + group, end, r.groups, sums);
     for (int k = 0; k < N; k++)
         shared[threadIdx.x * N + k] = sums[k];
     int half = 1;
-    while (2 * half < groups)
+    while (2 * half < r.groups)
         half *= 2;
     for (; half > 0; half /= 2) {
         __syncthreads();
-        int others = (groups < 2 * half ? groups - half : half) * across;
+        int others = (r.groups < 2 * half ? r.groups - half : half) * across;
         for (int i = (int)threadIdx.x; i < others; i += BLOCK)
             shared[i] += shared[half * across + i];
     }
@@ -98,7 +98,7 @@ template <class T, int N, class To>
 static shard_status sum(shard_device *device, const Cut &c, int64_t rows, int64_t cols, const T *x, bool accumulate, To *y)
 {
     return launch(device, sum_slices<T, N, To>, dim3((unsigned)c.tiles, (unsigned)c.slices), BLOCK,
-                  Rows<T, N>{rows, cols, c.slice, c.width, x}, accumulate, y);
+                  Rows<T, N>{rows, cols, c.slice, c.width, BLOCK / c.width, x}, accumulate, y);
 }
 
 template <class T, int N>

@@ -50,7 +50,7 @@ static void transpose(shard_layout l, int64_t n, const char *x, char *y, size_t 
                                                                              : size == 2 ? transpose_uint16_t
                                                                              : size == 4 ? transpose_uint32_t
                                                                                          : transpose_uint64_t;
-    int last = l.ndim - 1, contiguous = 0;
+    int64_t last = l.ndim - 1, contiguous = 0;
     while (l.from[contiguous] != 1)
         contiguous++;
     int64_t rows = l.size[contiguous], row_to = l.to[contiguous], cols = l.size[last], col_from = l.from[last];
