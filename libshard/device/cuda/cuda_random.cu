@@ -96,7 +96,7 @@ template <class T> struct Normal {
 template <class T> struct Dropout {
     Drawing d;
     int64_t limit;
-    Real<T> scale;
+    double scale;
     const T *x;
     T *y;
 
@@ -110,7 +110,7 @@ template <class T> struct Dropout {
         Pack<T, N> out;
         over_words<N>(d, i, [&](int k, const shard_philox &block, unsigned which) {
             bool keep = word(block, which) >> 8 >= (uint32_t)limit;
-            out.value[k] = round_to<T>(keep ? to_real(in.value[k]) * scale : 0);
+            out.value[k] = round_to<T>(keep ? to_real(in.value[k]) * (Real<T>)scale : 0);
         });
         store_pack(y + i, out);
     }
@@ -148,7 +148,7 @@ shard_status shard_cuda_dropout(shard_device *device, const shard_region *region
 {
     return by_float(dtype, [&](auto t) {
         using T = decltype(t);
-        Dropout<T> body = {drawing_of(region, draw), (int64_t)ceil(p * 0x1p24), (Real<T>)(1 / (1 - p)), (const T *)x, (T *)y};
+        Dropout<T> body = {drawing_of(region, draw), (int64_t)ceil(p * 0x1p24), 1 / (1 - p), (const T *)x, (T *)y};
         return run_map<Pack<T>::SIZE, 2>(device, region->rows * region->cols, aligned16(x, y), body);
     });
 }
