@@ -69,7 +69,7 @@ static shard_tensors *make_list(const plan *p, shard_group *group, bool filled)
             if (filled)
                 set_elements(x, (uint64_t)i);
             else
-                memset(shard_tensor_memory(x), 0, (size_t)shard_numel(x) * shard_dtype_size(p->members[i].dtype));
+                copy_elements(shard_zeros(shard_tensor_shape(x), .dtype = p->members[i].dtype), x);
             check_ok(shard_tensors_add(list, p->members[i].name, x));
         }
     return list;
