@@ -78,5 +78,5 @@ int main(void)
     tcase_add_test(all, takes_the_best);
     tcase_add_loop_test(all, takes_the_named, 0, 3);
     tcase_add_test(all, refuses_the_unknown);
-    return test_run(suite);
+    return test_run_on_cpu(suite);
 }

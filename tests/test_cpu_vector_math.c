@@ -79,5 +79,5 @@ int main(void)
     TCase *all = test_case(suite, "all");
     tcase_add_test(all, exponential);
     tcase_add_test(all, normal_distribution);
-    return test_run(suite);
+    return test_run_on_cpu(suite);
 }

@@ -326,5 +326,5 @@ int main(void)
     TCase *copying = test_case(suite, "copies");
     tcase_add_test(copying, copies);
     tcase_add_test(copying, copies_rows);
-    return test_run(suite);
+    return test_run_on_cpu(suite);
 }

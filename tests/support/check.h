@@ -15,4 +15,8 @@ TCase *test_case(Suite *suite, const char *name);
  * mistyped CK_RUN_CASE does, is a failure. */
 int test_run(Suite *suite);
 
+/* The same for a suite of the CPU's own ways: skipped, and said so, where SHARD_DEVICE
+ * names another device. */
+int test_run_on_cpu(Suite *suite);
+
 #endif
