@@ -10,9 +10,10 @@
 
 static int compute(shard_device *cuda)
 {
+    const float values[] = {1, 2};
     float sum[2] = {0};
     SHARD_SCOPE {
-        shard_tensor *x = shard_from_host((float[]){1, 2}, SHARD_SHAPE(2), .device = cuda);
+        shard_tensor *x = shard_from_host(values, SHARD_SHAPE(2), .device = cuda);
         shard_copy_to_host(shard_add(x, x), sum, sizeof sum);
     }
     bool right = sum[0] == 2 && sum[1] == 4;

@@ -107,7 +107,7 @@ static const char *kind_name(bool tf32, shard_dtype dtype)
 
 static void measure_product(bool tf32, shard_dtype dtype)
 {
-    shard_set_allow_tf32(tf32);
+    shard_set_allow_tf32(m.device, tf32);
     SHARD_SCOPE
     {
         int64_t n = m.small ? 64 : 8192;
@@ -118,7 +118,7 @@ static void measure_product(bool tf32, shard_dtype dtype)
         printf("{\"name\":\"product %s\",\"ms\":%.6g,\"tflop_per_s\":%.6g}\n", kind_name(tf32, dtype), milliseconds,
                m.product_rate[tf32][dtype] / 1e12);
     }
-    shard_set_allow_tf32(false);
+    shard_set_allow_tf32(m.device, false);
 }
 
 /* ---- the head ---- */
@@ -166,7 +166,7 @@ static void bench_head(int64_t classes, bool tf32, shard_dtype dtype)
     classes = m.small ? classes / 1000 : classes;
     double logits_bytes = (double)rows * (double)classes * (double)shard_dtype_size(dtype);
     char name[96];
-    shard_set_allow_tf32(tf32);
+    shard_set_allow_tf32(m.device, tf32);
     SHARD_SCOPE
     {
         head h = {.x = shard_normal(SHARD_SHAPE(rows, features), 0.0, 1.0, .dtype = dtype, .requires_grad = true),
@@ -185,7 +185,7 @@ static void bench_head(int64_t classes, bool tf32, shard_dtype dtype)
             print_line(name, measure(run_loss, &h), floor_of(3 * logits_bytes, 0, tf32, dtype));
         }
     shard_trim_memory(m.device);
-    shard_set_allow_tf32(false);
+    shard_set_allow_tf32(m.device, false);
 }
 
 /* ---- the optimizer ---- */
@@ -237,7 +237,7 @@ static void bench_resnet(bool tf32, shard_dtype dtype)
 {
     int64_t batch = m.small ? 2 : 256, side = m.small ? 32 : 224;
     char name[96];
-    shard_set_allow_tf32(tf32);
+    shard_set_allow_tf32(m.device, tf32);
     SHARD_SCOPE
     {
         shard_module *model = resnet_create(m.small ? "resnet18" : "resnet50", RESNET_STEM_IMAGENET, 1000, dtype);
@@ -253,7 +253,7 @@ static void bench_resnet(bool tf32, shard_dtype dtype)
         shard_module_destroy(model);
     }
     shard_trim_memory(m.device);
-    shard_set_allow_tf32(false);
+    shard_set_allow_tf32(m.device, false);
 }
 
 int main(int argc, char **argv)

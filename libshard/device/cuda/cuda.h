@@ -137,7 +137,7 @@ void shard_cuda_scratch_release(shard_device *device, void *memory, size_t bytes
     X(embedding_backward)                                                                                                        \
     X(sgd)
 
-#define SHARD_CUDA_DECLARE(entry) __attribute__((weak)) __typeof__(*((shard_device_ops *)0)->entry) shard_cuda_##entry;
+#define SHARD_CUDA_DECLARE(entry) __typeof__(*((shard_device_ops *)0)->entry) shard_cuda_##entry;
 SHARD_CUDA_ENTRIES(SHARD_CUDA_DECLARE)
 #undef SHARD_CUDA_DECLARE
 
