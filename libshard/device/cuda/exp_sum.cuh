@@ -4,8 +4,8 @@
  * Exponentials are taken relative to a reference near the maximum so far: a thread's
  * own follows it only when it is behind by more than LAG, so that the sum is seldom
  * rescaled. Batches are summed in their own precision, and added up in double. In
- * float, exp(x - r) is exp2(LOG2_E x - r') with one rounding in the argument; that
- * LOG2_E is rounded too cancels where the sum is taken relative to the maximum.
+ * float, exp(x - r) is exp2(LOG2_E (x - r)): the difference comes first, or logits of a
+ * large common size would lose it.
  */
 #ifndef SHARD_DEVICE_CUDA_EXP_SUM_CUH
 #define SHARD_DEVICE_CUDA_EXP_SUM_CUH
@@ -17,30 +17,13 @@ namespace shard {
 #define SHARD_LOG2_E 1.44269504f
 #define SHARD_LAG 4
 
-static __device__ inline float exp_reference(float x)
-{
-    return x * SHARD_LOG2_E;
-}
-static __device__ inline double exp_reference(double x)
-{
-    return x;
-}
 static __device__ inline float exp_relative(float x, float reference)
 {
-    return exp2f(fmaf(x, SHARD_LOG2_E, -reference));
+    return exp2f((x - reference) * SHARD_LOG2_E);
 }
 static __device__ inline double exp_relative(double x, double reference)
 {
     return exp(x - reference);
-}
-/* exp(reference - x). */
-static __device__ inline float exp_rescale(float reference, float x)
-{
-    return exp2f(fmaf(-x, SHARD_LOG2_E, reference));
-}
-static __device__ inline double exp_rescale(double reference, double x)
-{
-    return exp(reference - x);
 }
 
 /* Of nothing: -inf and 0. NaNs are in the sum, not in the maximum. */
@@ -66,15 +49,15 @@ template <class R> struct ExpSum {
     __device__ inline void follow(R highest)
     {
         if (sum != 0)
-            sum *= (double)exp_rescale(reference, highest);
-        reference = exp_reference(highest);
+            sum *= (double)exp_relative(reference, highest);
+        reference = highest;
         limit = highest + SHARD_LAG;
     }
 
     /* The sum relative to a larger maximum. */
     __device__ inline double relative_to(R larger) const
     {
-        return sum != 0 ? sum * (double)exp_rescale(reference, larger) : sum;
+        return sum != 0 ? sum * (double)exp_relative(reference, larger) : sum;
     }
 };
 
