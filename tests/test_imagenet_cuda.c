@@ -1,0 +1,71 @@
+/* projects/imagenet with --device cuda: the losses of the CPU, whether ranks have a GPU each
+ * (of an emulated device) or share one; a checkpoint goes from one device to the other. */
+#include "support/trainer.h"
+#include "support/pictures.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* Uneven on two ranks. */
+#define SHORT "-a resnet18 --stem small --image-size 8 --synthetic 22 --num-classes 101 -b 11 --lr 1e-5 -j 2 --seed 7 --epochs 1 "
+
+static void make_runs(void)
+{
+    make_folder(run_folder);
+    setenv("OMP_NUM_THREADS", "1", 1);
+    setenv("SHARD_LOG", "info", 1);
+    if (run("", SHORT "--device cpu --metrics cpu.json --output cpu") != 0)
+        fprintf(stderr, "the run on the CPU failed: %s\n", text_of("log"));
+}
+
+static const struct {
+    int ranks;
+    const char *gpus, *options, *said;
+} settings[] = {
+    {1, "1", "", "device cuda:0 is open"},
+    {2, "1", "--sync-bn --enable-model-parallel", "go through host memory: ranks 0 and 1 share a GPU"},
+    {2, "2", "--sync-bn --enable-model-parallel --model-parallel-dim row", "go through NCCL"},
+    {4, "4", "--sync-bn --enable-model-parallel --model-parallel-size 2", "go through NCCL"},
+};
+
+START_TEST(test_same_losses)
+{
+    setenv("SHARD_CUDA_EMULATION_DEVICES", settings[_i].gpus, 1);
+    check_runs(shardrun(settings[_i].ranks), SHORT "--device cuda %s --metrics cuda.json", settings[_i].options);
+    check_metrics_agree("cuda.json", "cpu.json", 1e-5);
+    ck_assert_msg(strstr(text_of("log"), settings[_i].said) != NULL, "nothing says \"%s\": %s", settings[_i].said,
+                  text_of("log"));
+}
+END_TEST
+
+START_TEST(test_checkpoints)
+{
+    check_runs("", SHORT "-e --device cpu --resume cpu/checkpoint.safetensors --metrics cpu_evaluated.json");
+    check_runs("", SHORT "-e --device cuda --resume cpu/checkpoint.safetensors --metrics cuda_evaluated.json");
+    check_metrics_agree("cuda_evaluated.json", "cpu_evaluated.json", 1e-5);
+    check_runs(shardrun(2), SHORT "--device cuda --sync-bn --enable-model-parallel --val-interval 0 --output cuda");
+    check_runs("", SHORT "-e --device cpu --resume cuda/checkpoint.safetensors --metrics cuda_evaluated.json");
+    check_metrics_agree("cuda_evaluated.json", "cpu_evaluated.json", 1e-4);
+}
+END_TEST
+
+START_TEST(test_no_gpu)
+{
+    setenv("SHARD_CUDA_EMULATION_DEVICES", "-1", 1);
+    ck_assert_int_eq(run("", SHORT "--device cuda"), 1);
+    ck_assert_msg(strstr(text_of("log"), "cuda: no GPU here") != NULL, "no GPU, but: %s", text_of("log"));
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("imagenet on cuda");
+    TCase *tcase = test_case(suite, "cuda");
+    tcase_set_timeout(tcase, 180);
+    tcase_add_unchecked_fixture(tcase, make_runs, drop_single);
+    tcase_add_loop_test(tcase, test_same_losses, 0, sizeof settings / sizeof *settings);
+    tcase_add_test(tcase, test_checkpoints);
+    tcase_add_test(tcase, test_no_gpu);
+    return test_run(suite);
+}
