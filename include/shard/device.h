@@ -13,7 +13,8 @@
 typedef struct shard_device shard_device;
 
 /* The device of that name: "cpu"; "cuda:1", the GPU of that number; "cuda", the
- * one that is this rank's on its machine (LOCAL_RANK modulo their number). With
+ * one that is this rank's on its machine (its number there, as the launcher says it,
+ * modulo the number of GPUs). With
  * NULL, where a tensor goes for which no device is named: the one of
  * shard_set_default_device, else the one that SHARD_DEVICE names, else the CPU. NULL with the error set (UNAVAILABLE, with why and
  * what to install) if it is not here. Never destroyed by the caller. Not

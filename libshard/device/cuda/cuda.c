@@ -55,6 +55,17 @@ static shard_status start(opened *device, int ordinal)
     return SHARD_OK;
 }
 
+/* This rank's number on its machine, as shardrun, Open MPI, MPICH or srun say it. */
+static shard_status read_local_rank(int64_t *rank)
+{
+    static const char *const variables[] = {"LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "SLURM_LOCALID"};
+    *rank = 0;
+    for (size_t i = 0; i < sizeof variables / sizeof *variables; i++)
+        if (shard_env_string(variables[i], NULL))
+            return shard_env_integer(variables[i], 0, 0, INT32_MAX, rank);
+    return SHARD_OK;
+}
+
 shard_device *shard_cuda_module_open(const shard_module_base *base, int ordinal)
 {
     if (!shard_module_begin(base))
@@ -64,7 +75,7 @@ shard_device *shard_cuda_module_open(const shard_module_base *base, int ordinal)
         return &devices[own]->device;
     int count = count_devices();
     int64_t local_rank;
-    if (count == 0 || shard_env_integer("LOCAL_RANK", 0, 0, INT32_MAX, &local_rank) != SHARD_OK)
+    if (count == 0 || read_local_rank(&local_rank) != SHARD_OK)
         return NULL;
     bool chosen = ordinal < 0;
     if (chosen)

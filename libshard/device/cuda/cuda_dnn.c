@@ -291,7 +291,7 @@ static void log_refused(const shard_cuda_conv *c)
     static const char *const kinds[] = {"forward", "backward of the data", "backward of the weights"};
     const shard_conv_shape *s = c->shape;
     shard_log(
-        SHARD_LOG_INFO,
+        SHARD_LOG_WARN,
         "cuda: cuDNN refuses a convolution (%s, %s, %lld channels to %lld in %lld groups, kernel %lld x %lld): it is computed "
         "as products of windows, which is slower",
         kinds[c->kind], shard_dtype_name(c->dtype), (long long)s->c, (long long)s->o, (long long)s->groups, (long long)s->kh,

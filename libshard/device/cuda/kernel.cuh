@@ -132,7 +132,8 @@ template <class T, int N = 16 / sizeof(T)> static __device__ inline Pack<T, N> l
 template <class T, int N> static __device__ inline void store_pack(T *to, const Pack<T, N> &pack)
 {
     SHARD_CHECK_ALIGNED(to, sizeof pack);
-    *(Word<sizeof pack> *)to = *(const Word<sizeof pack> *)&pack;
+    /* A plain assignment may be cut up into stores of its elements. */
+    __stcg((Word<sizeof pack> *)to, *(const Word<sizeof pack> *)&pack);
 }
 
 /* Whether all of the pointers (NULL counts) are multiples of 16. */

@@ -1,12 +1,21 @@
 #ifdef real
 
+/* clang begins a reduction to the maximum at the lowest finite number. */
+static real R(settle)(int64_t n, const real *x, real max)
+{
+    for (int64_t i = 0; i < n && max <= LOWEST; i++)
+        if (x[i] == max)
+            return max;
+    return max <= LOWEST ? -INFINITY : max;
+}
+
 static real R(highest)(int64_t n, const real *x)
 {
     real max = -INFINITY;
 #pragma omp simd reduction(max : max)
     for (int64_t i = 0; i < n; i++)
         max = x[i] > max ? x[i] : max;
-    return max;
+    return R(settle)(n, x, max);
 }
 
 static real R(sum_exponentials)(int64_t n, const real *x, real reference, real *highest)
@@ -17,7 +26,7 @@ static real R(sum_exponentials)(int64_t n, const real *x, real reference, real *
         max = x[i] > max ? x[i] : max;
         sum += R(exp)(x[i] - reference);
     }
-    *highest = max;
+    *highest = R(settle)(n, x, max);
     return sum;
 }
 
@@ -49,9 +58,12 @@ void KERNEL(R(exp_sum_add))(exp_sum *e, int64_t n, const real *x)
 
 #include "device/cpu/kernels/vector_math.h"
 
+#include <float.h>
+
 /* Summed in x's own precision, in however few lanes; blocks are added up in double. */
 #define BLOCK 256
 
+#define LOWEST (sizeof(real) == sizeof(float) ? (real)-FLT_MAX : (real)-DBL_MAX)
 #define LAG 40 /* exp(40) * SPAN is far from float's end */
 
 #define SELF "exp_sum.c"
