@@ -105,13 +105,16 @@ static void leave(shard_group *group)
     forget(state);
 }
 
+/* Last in the list, so that a parent is aborted before what its split is making. */
 static nccl_group *join(shard_group *group)
 {
-    nccl_group *state = shard_calloc(1, sizeof *state);
+    nccl_group **at = &nccl.groups, *state = shard_calloc(1, sizeof *state);
     if (!state)
         return NULL;
-    *state = (nccl_group){.group = group, .next = nccl.groups};
-    group->carrier_state = nccl.groups = state;
+    while (*at)
+        at = &(*at)->next;
+    state->group = group;
+    group->carrier_state = *at = state;
     return state;
 }
 
@@ -133,17 +136,19 @@ static shard_status connect(shard_group *group, shard_device *device, const void
 
 static shard_status split(shard_group *parent, shard_group *group, int color)
 {
+    static ncclComm_t none;
+    if (nccl.broken != SHARD_OK)
+        return shard_error(nccl.broken, "%s", nccl.text);
     nccl_group *from = nccl_of(parent), *state = group ? join(group) : NULL;
     if (group && !state)
         return shard_last_status();
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
     config.blocking = 0;
-    ncclComm_t comm = NULL;
-    NCCL_TRY(from, ncclCommSplit(from->comm, state ? color : NCCL_SPLIT_NOCOLOR, parent->rank, &comm, &config));
-    if (!state)
-        return SHARD_OK;
-    state->comm = comm;
-    return nccl_settle(state, ncclInProgress, "ncclCommSplit");
+    ncclResult_t result = ncclCommSplit(from->comm, state ? color : NCCL_SPLIT_NOCOLOR, parent->rank,
+                                        state ? &state->comm : &none, &config);
+    /* Success is that a thread of NCCL's has begun: it writes the handle at its end. */
+    SHARD_TRY(nccl_settle(from, result == ncclSuccess ? ncclInProgress : result, "ncclCommSplit"));
+    return state ? nccl_settle(state, ncclInProgress, "ncclCommSplit") : SHARD_OK;
 }
 
 /* ---- the module ---- */

@@ -34,7 +34,7 @@ _Static_assert(SHARD_NCCL_ID_BYTES == NCCL_UNIQUE_ID_BYTES, "the id travels whol
 /* A group's state. */
 typedef struct nccl_group {
     shard_group *group;
-    ncclComm_t comm;
+    ncclComm_t comm;         /* NULL: a split's that is not done, or aborted */
     struct nccl_group *next; /* of all groups that have a communicator */
 } nccl_group;
 
@@ -69,7 +69,7 @@ extern nccl_state nccl;
 /* Seconds of a clock that only goes forward. */
 double nccl_now(void);
 
-/* Polls a call of the group until it is done. */
+/* Polls a call of the group, or the split that makes its communicator, until it is done. */
 shard_status nccl_settle(nccl_group *state, ncclResult_t result, const char *call);
 #define NCCL_TRY(state, call) SHARD_TRY(nccl_settle(state, call, #call))
 

@@ -62,7 +62,10 @@ shard_status nccl_settle(nccl_group *state, ncclResult_t result, const char *cal
         if (look_around(state->group, doing, since) != SHARD_OK)
             return give_up();
         sched_yield();
-        ncclResult_t asked = ncclCommGetAsyncError(state->comm, &result);
+        ncclComm_t comm = __atomic_load_n(&state->comm, __ATOMIC_ACQUIRE);
+        if (!comm)
+            continue;
+        ncclResult_t asked = ncclCommGetAsyncError(comm, &result);
         result = asked == ncclSuccess ? result : asked;
     }
     if (result == ncclSuccess)

@@ -505,7 +505,7 @@ ncclResult_t ncclCommSplit(ncclComm_t comm, int color, int key, ncclComm_t *newc
     auto words = std::make_shared<std::map<int, SplitWord>>();
     auto made = std::make_shared<ncclComm_t>();
     bool sent = false, blocking = config ? config->blocking != 0 : comm->blocking;
-    return begin(comm, [=]() mutable -> ncclResult_t {
+    result = begin(comm, [=]() mutable -> ncclResult_t {
         if (*made)
             return go_on(*made) == ncclInProgress ? ncclInProgress : (*newcomm = *made)->state;
         if (!sent) {
@@ -537,6 +537,7 @@ ncclResult_t ncclCommSplit(ncclComm_t comm, int color, int key, ncclComm_t *newc
         (*made)->state = ncclInProgress;
         return ncclInProgress;
     });
+    return result == ncclInProgress ? ncclSuccess : result; /* unlike the others, as NCCL has it */
 }
 
 ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t *asyncError)
