@@ -53,6 +53,13 @@ def text_of(path, otherwise):
     return path.read_text(encoding="utf-8").rstrip() if path.exists() else otherwise
 
 
+def built_with(results):
+    """Of the configuration's output: the libraries that were found."""
+    wanted = ("cuda ", "nccl ", "oneDNN")
+    lines = [line.strip() for line in text_of(results / "summary.txt", "").splitlines()]
+    return [f"- built with {re.sub(' *: *', ': ', line, count=1)}" for line in lines if line.startswith(wanted)]
+
+
 def tests(results):
     found = []
     for count in sorted(results.glob("count-*.txt")):
@@ -66,7 +73,7 @@ def tests(results):
 def report(results):
     seconds = [f"{path.stem.removeprefix('seconds-')} {text_of(path, '')} s" for path in sorted(results.glob("seconds-*.txt"))]
     date = datetime.date.today().isoformat()
-    parts = [f"# On a GPU, {date}", "", *versions(), "- time: " + ", ".join(seconds), "", "## Tests", "", *tests(results), "",
+    parts = [f"# On a GPU, {date}", "", *versions(), *built_with(results), "- time: " + ", ".join(seconds), "", "## Tests", "", *tests(results), "",
              "## compute-sanitizer", "", "```", text_of(results / "sanitize.txt", "Not run."), "```", "", "## Benchmarks", "",
              "`tools/bench_gpu`; medians by CUDA's events. The floor is the bytes to be moved over the copy bandwidth and the "
              "operations over the rate of a large product. The ratio is PyTorch's time over ours.", "", *bench_table(results), ""]
