@@ -149,6 +149,28 @@ START_TEST(test_split)
 }
 END_TEST
 
+/* NCCL splits a communicator only when nothing of it is on a stream. */
+static void splits_busy(shard_group *world, void *context)
+{
+    (void)context;
+    float *data = make_filled(1000, 1);
+    for (int i = 0; i < 3; i++) {
+        check_ok(shard_group_all_reduce(world, gpu(), data, 1000, SHARD_FLOAT32, SHARD_MAX));
+        shard_group *half = shard_group_split(world, shard_group_rank(world) % 2);
+        ck_assert_msg(half != NULL, "%s", shard_last_error());
+        check_sum_of_ranks(half);
+        shard_group_destroy(half);
+    }
+    check_filled(data, 1000, 1);
+}
+
+START_TEST(test_split_busy)
+{
+    set_gpus("4", "1");
+    run_job(4, splits_busy, NULL);
+}
+END_TEST
+
 /* Four ranks on two GPUs: those of a model group have different ones, those of a data
  * group and of the world do not. */
 static void splits_mixed(shard_group *world, void *context)
@@ -354,6 +376,7 @@ int main(void)
     tcase_add_test(tcase, test_is_forbidden);
     tcase_add_test(tcase, test_is_forbidden_on_one);
     tcase_add_loop_test(tcase, test_split, 0, 6);
+    tcase_add_test(tcase, test_split_busy);
     tcase_add_test(tcase, test_split_mixed);
     tcase_add_loop_test(tcase, test_sums_wide, 0, 2);
     tcase_add_test(tcase, test_pieces);

@@ -61,6 +61,16 @@ shard_request *nccl_end(void)
     return flight;
 }
 
+/* Waits until nothing is on it. */
+static shard_status drain(void)
+{
+    for (bool begins = true; nccl.done < nccl.started; begins = false) {
+        SHARD_TRY(nccl_watch(begins));
+        sched_yield();
+    }
+    return SHARD_OK;
+}
+
 /* ---- communicators ---- */
 
 static void forget(nccl_group *state)
@@ -93,11 +103,8 @@ static void leave(shard_group *group)
     nccl_group *state = nccl_of(group);
     if (!state)
         return;
-    bool begins = true;
-    for (uint64_t last = nccl.started; shard_last_status() == SHARD_OK && nccl.done < last; begins = false) {
-        nccl_watch(begins);
-        sched_yield();
-    }
+    if (shard_last_status() == SHARD_OK)
+        drain();
     if (state->comm && shard_last_status() == SHARD_OK && finalize(state->comm))
         ncclCommDestroy(state->comm);
     else if (state->comm)
@@ -139,6 +146,7 @@ static shard_status split(shard_group *parent, shard_group *group, int color)
     static ncclComm_t none;
     if (nccl.broken != SHARD_OK)
         return shard_error(nccl.broken, "%s", nccl.text);
+    SHARD_TRY(drain()); /* a split beside a collective of the parent may wait for good */
     nccl_group *from = nccl_of(parent), *state = group ? join(group) : NULL;
     if (group && !state)
         return shard_last_status();

@@ -4,7 +4,7 @@
  * until then it is not on its stream and no other call may be made; collectives of a
  * group of calls go together; a member that does not come makes the others wait until
  * they abort. What NCCL leaves undefined ends the process: buffers that overlap other
- * than in place, members that call different things.
+ * than in place, members that call different things, a split beside other work.
  *
  * A call on the stream first sends this rank's part, then waits for the others'. 16-bit
  * types are rounded after every addition, as NCCL does.
@@ -501,6 +501,8 @@ ncclResult_t ncclCommSplit(ncclComm_t comm, int color, int key, ncclComm_t *newc
         return fail(ncclInvalidArgument, "ncclCommSplit: color %d", color);
     *newcomm = nullptr;
     auto shared = comm->shared;
+    if (shared->queued > 0)
+        die("ncclCommSplit: the communicator has work on a stream");
     uint64_t number = shared->collectives++;
     auto words = std::make_shared<std::map<int, SplitWord>>();
     auto made = std::make_shared<ncclComm_t>();
