@@ -9,6 +9,7 @@
 #include "comm/carrier.h"
 #include "device/cuda/cuda.h"
 
+#include <nccl.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -310,6 +311,52 @@ START_TEST(test_member_hangs)
 }
 END_TEST
 
+/* A communicator of the test's own, blocking. */
+static ncclComm_t connect_directly(shard_group *world)
+{
+    ncclUniqueId id = {{0}}, ids[8];
+    ncclComm_t comm = NULL;
+    if (shard_group_rank(world) == 0)
+        ck_assert_int_eq(ncclGetUniqueId(&id), ncclSuccess);
+    check_ok(shard_group_exchange(world, &id, sizeof id, ids));
+    ck_assert_int_eq(ncclCommInitRankConfig(&comm, shard_group_size(world), ids[0], shard_group_rank(world), NULL), ncclSuccess);
+    return comm;
+}
+
+/* A group that is left with an error while its collective waits for what came before on
+ * the GPU, rank 1's part of a broadcast: the GPU and the other groups go on. */
+static void leaves_in_flight(shard_group *world, void *context)
+{
+    (void)context;
+    cudaStream_t stream = shard_cuda_of(gpu())->stream;
+    ncclComm_t comm = connect_directly(world);
+    shard_group *group = shard_group_split(world, 0);
+    ck_assert_msg(group != NULL, "%s", shard_last_error());
+    float *data = make_filled(1000, 1), *before = make_filled(1000, shard_group_rank(world));
+    bool late = shard_group_rank(world) == 1;
+    if (!late)
+        ck_assert_int_eq(ncclBroadcast(before, before, 1000, ncclFloat32, 1, comm, stream), ncclSuccess);
+    check_ok(shard_group_all_reduce(group, gpu(), data, 1000, SHARD_FLOAT32, SHARD_MAX));
+    if (late) {
+        nanosleep(&(struct timespec){.tv_nsec = 200000000}, NULL);
+        ck_assert_int_eq(ncclBroadcast(before, before, 1000, ncclFloat32, 1, comm, stream), ncclSuccess);
+    }
+    shard_error(SHARD_ERROR_IO, "something else");
+    shard_group_destroy(group);
+    shard_clear_error();
+    check_ok(shard_synchronize(gpu()));
+    check_filled(before, 1000, 1);
+    check_sum_of_ranks(world);
+    ck_assert_int_eq(ncclCommDestroy(comm), ncclSuccess);
+}
+
+START_TEST(test_leaves_in_flight)
+{
+    set_gpus("3", "1");
+    run_job(3, leaves_in_flight, NULL);
+}
+END_TEST
+
 /* ---- streams ---- */
 
 /* What is computed before a collective goes into it, what comes after it gets its result,
@@ -382,6 +429,7 @@ int main(void)
     tcase_add_test(tcase, test_pieces);
     tcase_add_test(tcase, test_member_dies);
     tcase_add_test(tcase, test_member_hangs);
+    tcase_add_test(tcase, test_leaves_in_flight);
     tcase_add_loop_test(tcase, test_overlap, 0, 3);
     tcase_add_loop_test(tcase, test_disagrees, 0, 2);
     return test_run(suite);

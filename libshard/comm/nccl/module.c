@@ -80,6 +80,9 @@ static void forget(nccl_group *state)
         at = &(*at)->next;
     if (*at)
         *at = state->next;
+    for (int i = 0; i < NCCL_FLIGHTS; i++)
+        if (nccl.flights[i].group == state->group)
+            nccl.flights[i].group = NULL;
     state->group->carrier_state = NULL;
     state->group->carrier = NULL;
     free(state);

@@ -41,7 +41,7 @@ typedef struct nccl_group {
 /* A collective that is on the stream. */
 struct shard_request {
     cudaEvent_t done;
-    shard_group *group;
+    shard_group *group; /* NULL: it was left with an error, and its communicator aborted */
     char doing[200];
 };
 

@@ -90,6 +90,8 @@ shard_status nccl_watch(bool begins)
     if (nccl.done == nccl.started)
         return SHARD_OK;
     const struct shard_request *flight = &nccl.flights[nccl.done % NCCL_FLIGHTS];
+    if (!flight->group)
+        return SHARD_OK; /* the abort ends it */
     nccl_group *state = nccl_of(flight->group);
     ncclResult_t result = ncclSuccess;
     if (ncclCommGetAsyncError(state->comm, &result) != ncclSuccess || (result != ncclSuccess && result != ncclInProgress))
