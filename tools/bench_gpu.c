@@ -38,8 +38,9 @@ static void check(bool good, const char *what)
 static double measure(void (*run)(void *context), void *context)
 {
     double times[REPETITIONS];
+    int repetitions = m.small ? 1 : REPETITIONS, warm_up = m.small ? 0 : WARM_UP;
     cudaStream_t stream = shard_cuda_of(m.device)->stream;
-    for (int i = -WARM_UP; i < REPETITIONS; i++) {
+    for (int i = -warm_up; i < repetitions; i++) {
         float milliseconds;
         check(cudaEventRecord(m.begin, stream) == cudaSuccess, "cudaEventRecord");
         run(context);
@@ -49,7 +50,7 @@ static double measure(void (*run)(void *context), void *context)
         if (i >= 0)
             times[i] = (double)milliseconds;
     }
-    return median_of(times, REPETITIONS);
+    return median_of(times, repetitions);
 }
 
 static void print_line(const char *name, double milliseconds, double floor)
