@@ -106,7 +106,10 @@ SHARD_API shard_shape shard_tensor_whole_shape(const shard_tensor *tensor);
  * there between a forward and its backward is not noticed (shard_copy_from_host is). */
 SHARD_API void *shard_data(shard_tensor *tensor);
 
-/* ---- to and from host memory; bytes must be numel * dtype size ---- */
+/* ---- to and from host memory; bytes must be numel * dtype size ----
+ * What is copied from may be overwritten on return; memory that is pinned (of
+ * shard_allocate_host, cudaMallocHost and the like) after the next call that waits
+ * for the device. */
 
 SHARD_API shard_status shard_copy_to_host(shard_tensor *tensor, void *data, size_t bytes);
 SHARD_API shard_status shard_copy_from_host(shard_tensor *tensor, const void *data, size_t bytes);
