@@ -1,0 +1,215 @@
+/*
+ * The NCCL module on one GPU: a communicator of this rank alone, which groups of one never
+ * make, so that a machine with a single GPU runs every call of it. Each collective gives
+ * what it was given. Skipped where the module or a GPU is missing.
+ */
+#include "support/check.h"
+
+#include "comm/nccl/host.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+/* 16-bit sums are taken 64 MiB at a time. */
+enum { SMALL = 1001, LARGE = (32 << 20) + 1001 };
+
+static void check_done(shard_status status)
+{
+    ck_assert_msg(status == SHARD_OK, "%s", shard_last_error());
+}
+
+static shard_device *gpu(void)
+{
+    shard_device *device = shard_device_open("cuda");
+    ck_assert_msg(device != NULL, "%s", shard_last_error());
+    return device;
+}
+
+static const shard_nccl_module *module(void)
+{
+    const shard_nccl_module *nccl = shard_nccl_load();
+    ck_assert_msg(nccl != NULL, "%s", shard_last_error());
+    return nccl;
+}
+
+static shard_group *group_of_one(void)
+{
+    shard_group *group = shard_self_make(0);
+    ck_assert_ptr_nonnull(group);
+    group->carrier = &module()->carrier;
+    return group;
+}
+
+static shard_group *connected(void)
+{
+    unsigned char id[SHARD_NCCL_ID_BYTES];
+    shard_group *group = group_of_one();
+    check_done(module()->make_id(id));
+    check_done(module()->connect(group, gpu(), id));
+    return group;
+}
+
+/* ---- data ---- */
+
+/* Bytes that are finite positive numbers in every dtype. */
+static unsigned char *make_bytes(size_t bytes)
+{
+    unsigned char *made = malloc(bytes + 1);
+    ck_assert_ptr_nonnull(made);
+    for (size_t i = 0; i < bytes; i++)
+        made[i] = (unsigned char)(1 + i * 7 % 100);
+    return made;
+}
+
+/* In the GPU's memory, of those or of zeros; its own until the test ends. */
+static void *make_array(const unsigned char *from, size_t bytes)
+{
+    void *array = gpu()->ops->allocate(gpu(), bytes + 1);
+    ck_assert_msg(array != NULL, "%s", shard_last_error());
+    check_done(from ? gpu()->ops->copy_in(gpu(), array, from, bytes) : gpu()->ops->zero(gpu(), array, bytes));
+    return array;
+}
+
+static void check_array(const void *array, const unsigned char *want, size_t bytes, const char *what)
+{
+    unsigned char *got = malloc(bytes + 1);
+    ck_assert_ptr_nonnull(got);
+    check_done(gpu()->ops->copy_out(gpu(), got, array, bytes));
+    size_t i = 0;
+    while (i < bytes && got[i] == want[i])
+        i++;
+    ck_assert_msg(i == bytes, "%s: byte %zu of %zu differs", what, i, bytes);
+    free(got);
+}
+
+/* ---- tests ---- */
+
+static void check_collectives(shard_group *group, int64_t count, shard_dtype dtype)
+{
+    const shard_carrier *carrier = group->carrier;
+    size_t bytes = (size_t)count * shard_dtype_size(dtype);
+    unsigned char *data = make_bytes(bytes);
+    void *array = make_array(data, bytes), *other = make_array(NULL, bytes);
+    for (shard_reduce_op op = SHARD_SUM; op <= SHARD_MIN; op++) {
+        check_done(carrier->all_reduce(group, gpu(), array, count, dtype, op));
+        check_array(array, data, bytes, "all_reduce");
+        shard_request *request = carrier->all_reduce_start(group, gpu(), array, count, dtype, op);
+        ck_assert_msg(request != NULL, "%s", shard_last_error());
+        check_done(carrier->wait(group, gpu(), request));
+        check_array(array, data, bytes, "all_reduce_start");
+        check_done(carrier->reduce_scatter(group, gpu(), array, array, &count, dtype, op));
+        check_array(array, data, bytes, "reduce_scatter in place");
+        check_done(gpu()->ops->zero(gpu(), other, bytes));
+        check_done(carrier->reduce_scatter(group, gpu(), array, other, &count, dtype, op));
+        check_array(other, data, bytes, "reduce_scatter");
+    }
+    check_done(carrier->all_gather(group, gpu(), array, array, &count, dtype));
+    check_array(array, data, bytes, "all_gather in place");
+    check_done(gpu()->ops->zero(gpu(), other, bytes));
+    check_done(carrier->all_gather(group, gpu(), array, other, &count, dtype));
+    check_array(other, data, bytes, "all_gather");
+    check_done(carrier->broadcast(group, gpu(), array, count, dtype, 0));
+    check_array(array, data, bytes, "broadcast");
+    gpu()->ops->release(gpu(), array, bytes + 1);
+    gpu()->ops->release(gpu(), other, bytes + 1);
+    free(data);
+}
+
+START_TEST(runs_collectives)
+{
+    shard_dtype dtype = (shard_dtype)_i;
+    shard_group *group = connected();
+    check_collectives(group, SMALL, dtype);
+    check_collectives(group, 1, dtype);
+    check_collectives(group, 0, dtype);
+    shard_group_destroy(group);
+    check_done(shard_last_status());
+}
+END_TEST
+
+START_TEST(sums_in_pieces)
+{
+    shard_group *group = connected();
+    size_t bytes = LARGE * sizeof(uint16_t);
+    unsigned char *data = make_bytes(bytes);
+    void *array = make_array(data, bytes);
+    check_done(group->carrier->all_reduce(group, gpu(), array, LARGE, SHARD_BFLOAT16, SHARD_SUM));
+    check_array(array, data, bytes, "all_reduce");
+    shard_group_destroy(group);
+    check_done(shard_last_status());
+}
+END_TEST
+
+START_TEST(splits)
+{
+    shard_group *group = connected(), *part = group_of_one(), *other = group_of_one();
+    check_done(module()->split(group, part, 5));
+    check_collectives(part, SMALL, SHARD_FLOAT32);
+    check_done(module()->split(group, NULL, 0)); /* this rank needs none */
+    check_done(module()->split(part, other, 0));
+    shard_group_destroy(part);
+    check_collectives(group, SMALL, SHARD_FLOAT32);
+    check_collectives(other, SMALL, SHARD_BFLOAT16);
+    shard_group_destroy(other);
+    shard_group_destroy(group);
+    check_done(shard_last_status());
+}
+END_TEST
+
+/* A group that is left with an error in the middle of a collective: the GPU goes on, and
+ * so does what connects later. */
+START_TEST(aborts)
+{
+    size_t bytes = SMALL * sizeof(float);
+    unsigned char *data = make_bytes(bytes);
+    void *array = make_array(data, bytes);
+    for (int i = 0; i < 2; i++) {
+        shard_group *group = connected();
+        check_done(group->carrier->all_reduce(group, gpu(), array, SMALL, SHARD_FLOAT32, SHARD_MAX));
+        shard_error(SHARD_ERROR_IO, "something else");
+        shard_group_destroy(group);
+        ck_assert_str_eq(shard_last_error(), "something else");
+        shard_clear_error();
+        check_done(gpu()->ops->synchronize(gpu()));
+    }
+    shard_group *group = connected();
+    check_collectives(group, SMALL, SHARD_FLOAT32);
+    shard_group_destroy(group);
+    check_done(shard_last_status());
+    free(data);
+}
+END_TEST
+
+/* ---- where there is nothing to run it on ---- */
+
+/* In a process of its own, as CUDA does not live on in the tests' otherwise. */
+static bool is_missing(void)
+{
+    fflush(NULL);
+    pid_t child = fork();
+    if (child == 0) {
+        bool here = shard_device_open("cuda") && shard_nccl_load();
+        if (!here)
+            printf("skipped: %s\n", shard_last_error());
+        fflush(NULL);
+        _exit(!here && shard_last_status() == SHARD_ERROR_UNAVAILABLE);
+    }
+    int status;
+    return child > 0 && waitpid(child, &status, 0) == child && WIFEXITED(status) && WEXITSTATUS(status) == 1;
+}
+
+int main(void)
+{
+    enum { SKIPPED = 77 }; /* as Meson takes it */
+    if (is_missing())
+        return SKIPPED;
+    Suite *suite = suite_create("nccl_alone");
+    TCase *all = test_case(suite, "all");
+    tcase_add_loop_test(all, runs_collectives, 0, SHARD_DTYPES);
+    tcase_add_test(all, sums_in_pieces);
+    tcase_add_test(all, splits);
+    tcase_add_test(all, aborts);
+    return test_run(suite);
+}
