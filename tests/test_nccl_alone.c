@@ -158,6 +158,24 @@ START_TEST(splits)
 }
 END_TEST
 
+/* What the module takes for the sums of 16-bit types counts as the GPU's memory in use. */
+START_TEST(counts_memory)
+{
+    shard_group *group = connected();
+    size_t bytes = SMALL * sizeof(uint16_t);
+    void *array = make_array(NULL, bytes);
+    shard_memory_stats before, after;
+    gpu()->ops->reset_peak(gpu());
+    gpu()->ops->memory_stats(gpu(), &before);
+    check_done(group->carrier->all_reduce(group, gpu(), array, SMALL, SHARD_FLOAT16, SHARD_SUM));
+    gpu()->ops->memory_stats(gpu(), &after);
+    ck_assert_int_eq(after.current, before.current);
+    ck_assert_int_ge(after.peak, before.current + (int64_t)bytes);
+    shard_group_destroy(group);
+    check_done(shard_last_status());
+}
+END_TEST
+
 /* A group that is left with an error in the middle of a collective: the GPU goes on, and
  * so does what connects later. */
 START_TEST(aborts)
@@ -209,6 +227,7 @@ int main(void)
     TCase *all = test_case(suite, "all");
     tcase_add_loop_test(all, runs_collectives, 0, SHARD_DTYPES);
     tcase_add_test(all, sums_in_pieces);
+    tcase_add_test(all, counts_memory);
     tcase_add_test(all, splits);
     tcase_add_test(all, aborts);
     return test_run(suite);

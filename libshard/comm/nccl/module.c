@@ -155,8 +155,8 @@ static shard_status split(shard_group *parent, shard_group *group, int color)
         return shard_last_status();
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
     config.blocking = 0;
-    ncclResult_t result = ncclCommSplit(from->comm, state ? color : NCCL_SPLIT_NOCOLOR, parent->rank,
-                                        state ? &state->comm : &none, &config);
+    ncclResult_t result =
+        ncclCommSplit(from->comm, state ? color : NCCL_SPLIT_NOCOLOR, parent->rank, state ? &state->comm : &none, &config);
     /* Success is that a thread of NCCL's has begun: it writes the handle at its end. */
     SHARD_TRY(nccl_settle(from, result == ncclSuccess ? ncclInProgress : result, "ncclCommSplit"));
     return state ? nccl_settle(state, ncclInProgress, "ncclCommSplit") : SHARD_OK;

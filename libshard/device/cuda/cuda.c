@@ -18,6 +18,7 @@ enum { MOST_DEVICES = 64 };
 typedef struct opened {
     shard_device device;
     shard_cuda cuda;
+    shard_cuda_count count;
     char name[24];
 } opened;
 
@@ -43,6 +44,7 @@ static shard_status start(opened *device, int ordinal)
     shard_cuda *cuda = &device->cuda;
     int64_t allow_tf32;
     cuda->ordinal = ordinal;
+    cuda->count = &device->count;
     SHARD_TRY(shard_env_integer("SHARD_TF32", 0, 0, 1, &allow_tf32));
     SHARD_CUDA_TRY(cudaSetDevice(ordinal));
     SHARD_CUDA_TRY(cudaDeviceGetAttribute(&cuda->multiprocessors, cudaDevAttrMultiProcessorCount, ordinal));

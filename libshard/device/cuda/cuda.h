@@ -41,12 +41,17 @@ extern "C" {
 /* Between the parts of a call's scratch memory, so that each is aligned for any use. */
 #define SHARD_CUDA_ALIGN 256
 
+/* Bytes handed out. */
+typedef struct shard_cuda_count {
+    int64_t current, peak;
+} shard_cuda_count;
+
 typedef struct shard_cuda {
     int ordinal;
     int multiprocessors;
     cudaStream_t stream;
     cudaMemPool_t pool;
-    int64_t current, peak;           /* bytes handed out */
+    shard_cuda_count *count;         /* also of who sees the device from another stream */
     /* Asked while the host waits for the stream, if set: an error ends the wait. The
      * first time of a wait it `begins`. For what the stream waits for in turn. */
     shard_status (*watch)(bool begins);

@@ -10,11 +10,11 @@
 
 #include <sched.h>
 
-static void count(shard_cuda *cuda, int64_t bytes)
+static void add(shard_cuda_count *count, int64_t bytes)
 {
-    int64_t current = __atomic_add_fetch(&cuda->current, bytes, __ATOMIC_RELAXED);
-    int64_t peak = __atomic_load_n(&cuda->peak, __ATOMIC_RELAXED);
-    while (current > peak && !__atomic_compare_exchange_n(&cuda->peak, &peak, current, true, __ATOMIC_RELAXED, __ATOMIC_RELAXED))
+    int64_t current = __atomic_add_fetch(&count->current, bytes, __ATOMIC_RELAXED);
+    int64_t peak = __atomic_load_n(&count->peak, __ATOMIC_RELAXED);
+    while (current > peak && !__atomic_compare_exchange_n(&count->peak, &peak, current, true, __ATOMIC_RELAXED, __ATOMIC_RELAXED))
         ;
 }
 
@@ -26,11 +26,11 @@ void *shard_cuda_allocate(shard_device *device, size_t bytes)
     if (error == cudaErrorMemoryAllocation) {
         cudaGetLastError();
         return shard_fail_null(SHARD_ERROR_MEMORY, "%s: no memory for %zu bytes; tensors hold %lld", device->name, bytes,
-                               (long long)cuda->current);
+                               (long long)cuda->count->current);
     }
     if (shard_cuda_check(error, "cudaMallocFromPoolAsync") != SHARD_OK)
         return NULL;
-    count(cuda, (int64_t)bytes);
+    add(cuda->count, (int64_t)bytes);
     return memory;
 }
 
@@ -40,7 +40,7 @@ void shard_cuda_release(shard_device *device, void *memory, size_t bytes)
     if (!memory)
         return;
     SHARD_CUDA(cudaFreeAsync(memory, cuda->stream));
-    count(cuda, -(int64_t)bytes);
+    add(cuda->count, -(int64_t)bytes);
 }
 
 void *shard_cuda_scratch(shard_device *device, size_t bytes)
@@ -58,15 +58,15 @@ void shard_cuda_memory_stats(const shard_device *device, shard_memory_stats *sta
     const shard_cuda *cuda = shard_cuda_of(device);
     uint64_t reserved = 0;
     SHARD_CUDA(cudaMemPoolGetAttribute(cuda->pool, cudaMemPoolAttrReservedMemCurrent, &reserved));
-    *stats = (shard_memory_stats){.current = __atomic_load_n(&cuda->current, __ATOMIC_RELAXED),
-                                  .peak = __atomic_load_n(&cuda->peak, __ATOMIC_RELAXED),
+    *stats = (shard_memory_stats){.current = __atomic_load_n(&cuda->count->current, __ATOMIC_RELAXED),
+                                  .peak = __atomic_load_n(&cuda->count->peak, __ATOMIC_RELAXED),
                                   .reserved = (int64_t)reserved};
 }
 
 void shard_cuda_reset_peak(shard_device *device)
 {
     shard_cuda *cuda = shard_cuda_of(device);
-    __atomic_store_n(&cuda->peak, __atomic_load_n(&cuda->current, __ATOMIC_RELAXED), __ATOMIC_RELAXED);
+    __atomic_store_n(&cuda->count->peak, __atomic_load_n(&cuda->count->current, __ATOMIC_RELAXED), __ATOMIC_RELAXED);
 }
 
 void shard_cuda_trim(shard_device *device)
