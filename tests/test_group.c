@@ -189,6 +189,26 @@ START_TEST(test_alone)
 }
 END_TEST
 
+/* Of one rank, which all hear of; the group can be split afterwards. */
+static void splits_badly(shard_group *world, void *context)
+{
+    (void)context;
+    bool bad = shard_group_rank(world) == shard_group_size(world) - 1, alone = shard_group_size(world) == 1;
+    ck_assert_ptr_null(shard_group_split(world, bad ? -1 : 0));
+    check_error(bad ? SHARD_ERROR_ARGUMENT : SHARD_ERROR_PEER, alone
+                                                                   ? "shard_group_split: color -1; colors are 0 or more"
+                                                                   : "rank 2: shard_group_split: color -1; colors are 0 or more");
+    shard_group *group = shard_group_split(world, 0);
+    ck_assert_int_eq(shard_group_size(group), shard_group_size(world));
+    shard_group_destroy(group);
+}
+
+START_TEST(test_bad_color)
+{
+    run_ranks(_i ? 3 : 1, splits_badly);
+}
+END_TEST
+
 START_TEST(test_split_range)
 {
     for (int64_t size = 0; size < 40; size++)
@@ -264,6 +284,7 @@ int main(void)
     tcase_add_loop_test(tcase, test_grids, 0, 4);
     tcase_add_test(tcase, test_many_groups);
     tcase_add_test(tcase, test_bad_members);
+    tcase_add_loop_test(tcase, test_bad_color, 0, 2);
     tcase = test_case(suite, "world");
     tcase_add_test(tcase, test_alone);
     tcase_add_test(tcase, test_split_range);

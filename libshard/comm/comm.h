@@ -121,7 +121,7 @@ shard_group *shard_group_start(shard_group *group, const char *what);
 shard_group *shard_group_create(shard_group *parent, const int *members, int size);
 void shard_group_destroy(shard_group *group);
 
-/* The parent's members fall into groups of one color each, in the parent's order: this
+/* The parent's members fall into groups of one color >= 0 each, in the parent's order: this
  * rank's. Collective over the parent, whose carrier makes those of its groups all at once. */
 shard_group *shard_group_split(shard_group *parent, int color);
 

@@ -162,8 +162,10 @@ shard_group *shard_group_split(shard_group *parent, int color)
         shard_null_argument("shard_group_split", "parent");
         return NULL;
     }
+    if (color < 0)
+        shard_error(SHARD_ERROR_ARGUMENT, "shard_group_split: color %d; colors are 0 or more", color);
     if (parent->size == 1)
-        return shard_self_make(parent->world_ranks[0]);
+        return color < 0 ? NULL : shard_self_make(parent->world_ranks[0]);
     shard_device *device = shard_accelerator();
     split_word mine = {.color = color, .reaches = device != NULL}, *words = shard_calloc((size_t)parent->size, sizeof *words);
     shard_group *group = NULL;

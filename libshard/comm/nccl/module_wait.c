@@ -94,7 +94,9 @@ shard_status nccl_watch(bool begins)
         return SHARD_OK; /* the abort ends it */
     nccl_group *state = nccl_of(flight->group);
     ncclResult_t result = ncclSuccess;
-    if (ncclCommGetAsyncError(state->comm, &result) != ncclSuccess || (result != ncclSuccess && result != ncclInProgress))
+    ncclResult_t asked = ncclCommGetAsyncError(state->comm, &result);
+    result = asked == ncclSuccess ? result : asked;
+    if (result != ncclSuccess && result != ncclInProgress)
         return nccl_settle(state, result, "an earlier collective");
     return look_around(flight->group, flight->doing, nccl.hope_since) == SHARD_OK ? SHARD_OK : give_up();
 }
