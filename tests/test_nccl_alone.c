@@ -7,6 +7,7 @@
 
 #include "comm/nccl/host.h"
 
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/wait.h>
@@ -176,6 +177,35 @@ START_TEST(counts_memory)
 }
 END_TEST
 
+static void *wait_often(void *status)
+{
+    shard_device *device = gpu();
+    for (int i = 0; i < 5000 && *(shard_status *)status == SHARD_OK; i++)
+        *(shard_status *)status = device->ops->synchronize(device);
+    return NULL;
+}
+
+/* Other threads wait for the GPU while this one runs collectives. */
+START_TEST(any_thread)
+{
+    enum { THREADS = 3 };
+    pthread_t threads[THREADS];
+    shard_status status[THREADS] = {SHARD_OK};
+    shard_group *group = connected();
+    void *array = make_array(NULL, SMALL * sizeof(float));
+    for (int i = 0; i < THREADS; i++)
+        ck_assert_int_eq(pthread_create(&threads[i], NULL, wait_often, &status[i]), 0);
+    for (int i = 0; i < 2000; i++)
+        check_done(group->carrier->all_reduce(group, gpu(), array, SMALL, SHARD_FLOAT32, SHARD_SUM));
+    for (int i = 0; i < THREADS; i++) {
+        ck_assert_int_eq(pthread_join(threads[i], NULL), 0);
+        ck_assert_int_eq(status[i], SHARD_OK);
+    }
+    shard_group_destroy(group);
+    check_done(shard_last_status());
+}
+END_TEST
+
 /* A group that is left with an error in the middle of a collective: the GPU goes on, and
  * so does what connects later. */
 START_TEST(aborts)
@@ -229,6 +259,7 @@ int main(void)
     tcase_add_test(all, sums_in_pieces);
     tcase_add_test(all, counts_memory);
     tcase_add_test(all, splits);
+    tcase_add_test(all, any_thread);
     tcase_add_test(all, aborts);
     return test_run(suite);
 }

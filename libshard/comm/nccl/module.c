@@ -5,12 +5,21 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-nccl_state nccl;
+nccl_state nccl = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
 /* Seconds for the others to leave a communicator too, before it is given up. */
 #define LEAVE_SECONDS 10.0
 
 /* ---- the stream ---- */
+
+/* For whoever waits for the device. */
+static shard_status watch(bool begins)
+{
+    pthread_mutex_lock(&nccl.lock);
+    shard_status status = nccl_watch(begins);
+    pthread_mutex_unlock(&nccl.lock);
+    return status;
+}
 
 static shard_status open_stream(shard_device *device)
 {
@@ -32,12 +41,13 @@ static shard_status open_stream(shard_device *device)
     nccl.side_state.stream = nccl.stream;
     nccl.side.state = &nccl.side_state;
     nccl.device = device;
-    cuda->watch = nccl_watch;
+    cuda->watch = watch;
     return SHARD_OK;
 }
 
 shard_status nccl_begin(shard_group *group)
 {
+    pthread_mutex_lock(&nccl.lock);
     if (nccl.broken != SHARD_OK)
         return shard_error(nccl.broken, "%s", nccl.text);
     SHARD_CUDA_TRY(cudaSetDevice(shard_cuda_of(nccl.device)->ordinal));
@@ -52,13 +62,14 @@ shard_status nccl_begin(shard_group *group)
     return SHARD_CUDA(cudaStreamWaitEvent(nccl.stream, nccl.ready, 0));
 }
 
-shard_request *nccl_end(void)
+shard_request *nccl_end(shard_status status)
 {
     struct shard_request *flight = &nccl.flights[nccl.started % NCCL_FLIGHTS];
-    if (SHARD_CUDA(cudaEventRecord(flight->done, nccl.stream)) != SHARD_OK)
-        return NULL;
-    nccl.started++;
-    return flight;
+    if (status == SHARD_OK)
+        status = SHARD_CUDA(cudaEventRecord(flight->done, nccl.stream));
+    nccl.started += status == SHARD_OK;
+    pthread_mutex_unlock(&nccl.lock);
+    return status == SHARD_OK ? flight : NULL;
 }
 
 /* Waits until nothing is on it. */
@@ -106,6 +117,7 @@ static void leave(shard_group *group)
     nccl_group *state = nccl_of(group);
     if (!state)
         return;
+    pthread_mutex_lock(&nccl.lock);
     if (shard_last_status() == SHARD_OK)
         drain();
     if (state->comm && shard_last_status() == SHARD_OK && finalize(state->comm))
@@ -113,6 +125,7 @@ static void leave(shard_group *group)
     else if (state->comm)
         ncclCommAbort(state->comm);
     forget(state);
+    pthread_mutex_unlock(&nccl.lock);
 }
 
 /* Last in the list, so that a parent is aborted before what its split is making. */
@@ -128,7 +141,7 @@ static nccl_group *join(shard_group *group)
     return state;
 }
 
-static shard_status connect(shard_group *group, shard_device *device, const void *id)
+static shard_status connect_locked(shard_group *group, shard_device *device, const void *id)
 {
     ncclUniqueId name;
     memcpy(&name, id, sizeof name);
@@ -144,7 +157,7 @@ static shard_status connect(shard_group *group, shard_device *device, const void
     return SHARD_OK;
 }
 
-static shard_status split(shard_group *parent, shard_group *group, int color)
+static shard_status split_locked(shard_group *parent, shard_group *group, int color)
 {
     static ncclComm_t none;
     if (nccl.broken != SHARD_OK)
@@ -160,6 +173,22 @@ static shard_status split(shard_group *parent, shard_group *group, int color)
     /* Success is that a thread of NCCL's has begun: it writes the handle at its end. */
     SHARD_TRY(nccl_settle(from, result == ncclSuccess ? ncclInProgress : result, "ncclCommSplit"));
     return state ? nccl_settle(state, ncclInProgress, "ncclCommSplit") : SHARD_OK;
+}
+
+static shard_status connect(shard_group *group, shard_device *device, const void *id)
+{
+    pthread_mutex_lock(&nccl.lock);
+    shard_status status = connect_locked(group, device, id);
+    pthread_mutex_unlock(&nccl.lock);
+    return status;
+}
+
+static shard_status split(shard_group *parent, shard_group *group, int color)
+{
+    pthread_mutex_lock(&nccl.lock);
+    shard_status status = split_locked(parent, group, color);
+    pthread_mutex_unlock(&nccl.lock);
+    return status;
 }
 
 /* ---- the module ---- */

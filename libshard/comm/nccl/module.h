@@ -24,6 +24,8 @@
 #include "comm/nccl/host.h"
 #include "device/cuda/cuda.h"
 
+#include <pthread.h>
+
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wstrict-prototypes" /* of nccl.h */
 #include <nccl.h>
@@ -50,6 +52,8 @@ struct shard_request {
 
 /* A process has one GPU, and so one of these. */
 typedef struct nccl_state {
+    /* Of the thread that calls NCCL or reads what follows: any may wait for the device. */
+    pthread_mutex_t lock;
     shard_nccl_host host;
     nccl_group *groups;
     shard_device *device;
@@ -73,12 +77,12 @@ double nccl_now(void);
 shard_status nccl_settle(nccl_group *state, ncclResult_t result, const char *call);
 #define NCCL_TRY(state, call) SHARD_TRY(nccl_settle(state, call, #call))
 
-/* Makes the stream ready for a collective of the group. */
+/* Makes the stream ready for a collective of the group; the thread has the lock until nccl_end. */
 shard_status nccl_begin(shard_group *group);
-/* Notes that it is on the stream; NULL with the error set. */
-shard_request *nccl_end(void);
+/* Notes that it is on the stream, if all went well; NULL with the error set. */
+shard_request *nccl_end(shard_status status);
 
-/* Whether what is on the stream may still come to its end; forgets what has. */
+/* Whether what is on the stream may still come to its end; forgets what has. With the lock. */
 shard_status nccl_watch(bool begins);
 
 static inline nccl_group *nccl_of(const shard_group *group)

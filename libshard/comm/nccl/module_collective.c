@@ -170,14 +170,17 @@ static shard_status sum_all(shard_group *group, char *data, int64_t count, shard
 shard_status nccl_wait(shard_group *group, shard_device *device, shard_request *request)
 {
     (void)group;
-    if (nccl.broken != SHARD_OK)
-        return shard_error(nccl.broken, "%s", nccl.text);
-    return SHARD_CUDA(cudaStreamWaitEvent(shard_cuda_of(device)->stream, request->done, 0));
+    pthread_mutex_lock(&nccl.lock);
+    shard_status status = nccl.broken != SHARD_OK
+                              ? shard_error(nccl.broken, "%s", nccl.text)
+                              : SHARD_CUDA(cudaStreamWaitEvent(shard_cuda_of(device)->stream, request->done, 0));
+    pthread_mutex_unlock(&nccl.lock);
+    return status;
 }
 
 static shard_status finish(shard_group *group, shard_device *device, shard_status status)
 {
-    shard_request *request = status == SHARD_OK ? nccl_end() : NULL;
+    shard_request *request = nccl_end(status);
     return request ? nccl_wait(group, device, request) : shard_last_status();
 }
 
@@ -193,7 +196,7 @@ shard_request *nccl_all_reduce_start(shard_group *group, shard_device *device, v
         status = nccl_settle(state,
                              ncclAllReduce(data, data, (size_t)count, type_of(dtype), operation_of(op), state->comm, nccl.stream),
                              "ncclAllReduce");
-    return status == SHARD_OK ? nccl_end() : NULL;
+    return nccl_end(status);
 }
 
 shard_status nccl_all_reduce(shard_group *group, shard_device *device, void *data, int64_t count, shard_dtype dtype,
