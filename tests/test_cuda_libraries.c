@@ -1,4 +1,4 @@
-/* What stands in for cuBLAS, cuBLASLt and cuDNN in the emulation: that it computes by
+/* What stands in for cuBLAS, cuBLASLt, cuDNN and NCCL in the emulation: that it computes by
  * their conventions and refuses what they refuse, so that a wrong call is noticed. */
 #include "support/kernels.h"
 #include "support/check.h"
@@ -6,11 +6,13 @@
 #include <cublasLt.h>
 #include <cublas_v2.h>
 #include <cudnn.h>
+#include <nccl.h>
 
 #include <signal.h>
 #include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 static double *values_on_host(const float *device, int count)
 {
@@ -46,8 +48,18 @@ typedef struct gemm {
     cublasComputeType_t compute;
 } gemm;
 
-static const gemm usual = {.m = 5, .n = 4, .k = 3, .ld_a = 7, .ld_b = 6, .ld_c = 8, .stride_a = 60, .stride_b = 50, .stride_c = 40,
-                           .batch = 2, .type = CUDA_R_32F, .compute = CUBLAS_COMPUTE_32F};
+static const gemm usual = {.m = 5,
+                           .n = 4,
+                           .k = 3,
+                           .ld_a = 7,
+                           .ld_b = 6,
+                           .ld_c = 8,
+                           .stride_a = 60,
+                           .stride_b = 50,
+                           .stride_c = 40,
+                           .batch = 2,
+                           .type = CUDA_R_32F,
+                           .compute = CUBLAS_COMPUTE_32F};
 
 static cublasStatus_t call(cublasHandle_t handle, const gemm *g, const float *a, const float *b, float beta, float *c)
 {
@@ -177,8 +189,8 @@ static cublasStatus_t choose(biased *p, cudaDataType type, const float *bias, si
 static cublasStatus_t run(const biased *p, const float *a, const float *b, float *d, void *workspace, size_t bytes)
 {
     float one = 1, zero = 0;
-    return cublasLtMatmul(p->handle, p->operation, &one, a, p->a, b, p->b, &zero, d, p->d, d, p->d, &p->best.algo, workspace, bytes,
-                          NULL);
+    return cublasLtMatmul(p->handle, p->operation, &one, a, p->a, b, p->b, &zero, d, p->d, d, p->d, &p->best.algo, workspace,
+                          bytes, NULL);
 }
 
 START_TEST(adds_a_bias)
@@ -224,8 +236,8 @@ END_TEST
 
 /* ---- cuDNN ---- */
 
-static cudnnStatus_t set(cudnnBackendDescriptor_t d, cudnnBackendAttributeName_t name, cudnnBackendAttributeType_t type, int64_t count,
-                         const void *values)
+static cudnnStatus_t set(cudnnBackendDescriptor_t d, cudnnBackendAttributeName_t name, cudnnBackendAttributeType_t type,
+                         int64_t count, const void *values)
 {
     return cudnnBackendSetAttribute(d, name, type, count, values);
 }
@@ -289,7 +301,8 @@ static cudnnStatus_t operation(cudnnDataType_t type, int64_t c, int64_t of_group
 /* Whether a heuristic of the mode names an engine for the operation. */
 static cudnnStatus_t ask(cudnnHandle_t handle, cudnnBackendDescriptor_t operation, cudnnBackendHeurMode_t mode)
 {
-    cudnnBackendDescriptor_t graph = begin(CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR), heuristic = begin(CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR);
+    cudnnBackendDescriptor_t graph = begin(CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR),
+                             heuristic = begin(CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR);
     set(graph, CUDNN_ATTR_OPERATIONGRAPH_HANDLE, CUDNN_TYPE_HANDLE, 1, &handle);
     set(graph, CUDNN_ATTR_OPERATIONGRAPH_OPS, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &operation);
     ck_assert_int_eq(cudnnBackendFinalize(graph), CUDNN_STATUS_SUCCESS);
@@ -331,6 +344,129 @@ START_TEST(refuses_descriptors)
 }
 END_TEST
 
+/* ---- NCCL ---- */
+
+/* Enters as one of `size`, the others forked before; each on the GPU of its rank times `step`. */
+static ncclResult_t enter(int size, int step, int blocking, ncclComm_t *comm, int *rank)
+{
+    ncclUniqueId id;
+    ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+    int ends[2];
+    config.blocking = blocking;
+    ck_assert_int_eq(pipe(ends), 0);
+    *rank = 0;
+    if (size > 1 && fork() == 0) {
+        alarm(20); /* for a rank whose peer has died */
+        *rank = 1;
+        ck_assert_int_eq(read(ends[0], &id, sizeof id), sizeof id);
+    }
+    setenv("SHARD_CUDA_EMULATION_DEVICES", "2", 1);
+    ck_assert_int_eq(cudaSetDevice(*rank * step), cudaSuccess);
+    if (*rank == 0) {
+        ck_assert_int_eq(ncclGetUniqueId(&id), ncclSuccess);
+        ck_assert_int_eq(write(ends[1], &id, sizeof id), sizeof id);
+    }
+    return ncclCommInitRankConfig(comm, size, id, *rank, &config);
+}
+
+/* Communicator of this process alone, ready. */
+static ncclComm_t alone(int blocking)
+{
+    ncclComm_t comm = NULL;
+    int rank;
+    ncclResult_t result = enter(1, 1, blocking, &comm, &rank);
+    while (result == ncclInProgress)
+        ck_assert_int_eq(ncclCommGetAsyncError(comm, &result), ncclSuccess);
+    ck_assert_int_eq(result, ncclSuccess);
+    return comm;
+}
+
+static ncclResult_t sum(const float *from, float *to, size_t count, ncclComm_t comm, cudaStream_t stream)
+{
+    return ncclAllReduce(from, to, count, ncclFloat32, ncclSum, comm, stream);
+}
+
+START_TEST(refuses_calls_in_progress)
+{
+    ncclComm_t comm = alone(0), part;
+    float *data = floats(10, 1, NULL);
+    ck_assert_int_eq(sum(data, data, 10, comm, NULL), ncclInProgress);
+    ck_assert_int_eq(sum(data, data, 10, comm, NULL), ncclInvalidUsage);
+    ck_assert_int_eq(ncclCommSplit(comm, 0, 0, &part, NULL), ncclInvalidUsage);
+    ck_assert_int_eq(ncclCommFinalize(comm), ncclInvalidUsage);
+    ncclResult_t result = ncclInProgress;
+    while (result == ncclInProgress)
+        ck_assert_int_eq(ncclCommGetAsyncError(comm, &result), ncclSuccess);
+    ck_assert_int_eq(sum(data, data, 10, comm, NULL), ncclInProgress);
+}
+END_TEST
+
+START_TEST(refuses_two_streams)
+{
+    ncclComm_t comm = alone(1);
+    float *data = floats(10, 1, NULL);
+    cudaStream_t other;
+    ck_assert_int_eq(cudaStreamCreateWithFlags(&other, cudaStreamNonBlocking), cudaSuccess);
+    for (int i = 0; i < 2; i++) {
+        ck_assert_int_eq(ncclGroupStart(), ncclSuccess);
+        ck_assert_int_eq(sum(data, data, 5, comm, NULL), ncclSuccess);
+        ck_assert_int_eq(sum(data + 5, data + 5, 5, comm, i ? other : NULL), ncclSuccess);
+        ck_assert_int_eq(ncclGroupEnd(), i ? ncclInvalidUsage : ncclSuccess);
+    }
+}
+END_TEST
+
+START_TEST(stumbles_over_overlap)
+{
+    ncclComm_t comm = alone(1);
+    float *data = floats(11, 1, NULL);
+    ck_assert_int_eq(sum(data, data, 10, comm, NULL), ncclSuccess);
+    ck_assert_int_eq(cudaDeviceSynchronize(), cudaSuccess); /* in place it goes */
+    ck_assert_int_eq(sum(data, data + 1, 10, comm, NULL), ncclSuccess);
+    cudaDeviceSynchronize();
+}
+END_TEST
+
+START_TEST(stumbles_over_a_split_beside_work)
+{
+    ncclComm_t comm = alone(1), part;
+    float *data = floats(10, 1, NULL);
+    ck_assert_int_eq(sum(data, data, 10, comm, NULL), ncclSuccess);
+    ncclCommSplit(comm, 0, 0, &part, NULL);
+}
+END_TEST
+
+/* Ends a rank that enter forked: what is tested is the other. */
+static void end_peer(int rank)
+{
+    if (rank == 1)
+        _exit(0);
+}
+
+START_TEST(refuses_one_gpu_for_two)
+{
+    ncclComm_t comm = NULL;
+    int rank;
+    ncclResult_t result = enter(2, !_i, 1, &comm, &rank);
+    end_peer(rank);
+    ck_assert_int_eq(result, _i ? ncclInvalidUsage : ncclSuccess);
+}
+END_TEST
+
+START_TEST(stumbles_over_mismatch)
+{
+    ncclComm_t comm = NULL;
+    int rank;
+    ck_assert_int_eq(enter(2, 1, 1, &comm, &rank), ncclSuccess);
+    float *data = floats(10, 1, NULL);
+    for (size_t count = 5; count < 7; count++) { /* the same at first, then 6 and 7 */
+        ck_assert_int_eq(sum(data, data, count + (count == 6 && rank == 1), comm, NULL), ncclSuccess);
+        cudaDeviceSynchronize();
+    }
+    end_peer(rank);
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("cuda_libraries");
@@ -342,5 +478,11 @@ int main(void)
     tcase_add_test(tcase, refuses_algorithms);
     tcase_add_test(tcase, refuses_convolutions);
     tcase_add_test(tcase, refuses_descriptors);
+    tcase_add_test(tcase, refuses_calls_in_progress);
+    tcase_add_test(tcase, refuses_two_streams);
+    tcase_add_test_raise_signal(tcase, stumbles_over_overlap, SIGABRT);
+    tcase_add_test_raise_signal(tcase, stumbles_over_a_split_beside_work, SIGABRT);
+    tcase_add_loop_test(tcase, refuses_one_gpu_for_two, 0, 2);
+    tcase_add_test_raise_signal(tcase, stumbles_over_mismatch, SIGABRT);
     return test_run(suite);
 }
