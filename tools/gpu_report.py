@@ -56,7 +56,8 @@ def text_of(path, otherwise):
 def built_with(results):
     """Of the configuration's output: the libraries that were found."""
     wanted = ("cuda ", "nccl ", "oneDNN")
-    lines = [line.strip() for line in text_of(results / "summary.txt", "").splitlines()]
+    summary = text_of(results / "summary.txt", "").partition("User defined options")[0]
+    lines = [line.strip() for line in summary.splitlines()]
     return [f"- built with {re.sub(' *: *', ': ', line, count=1)}" for line in lines if line.startswith(wanted)]
 
 
