@@ -234,7 +234,7 @@ static shard_status find_plan(shard_device *device, struct shard_cuda_blas *blas
 static shard_status multiply_biased(shard_device *device, const biased *p, bool *there)
 {
     struct shard_cuda_blas *blas;
-    plan *made;
+    plan *made = NULL;
     SHARD_TRY(open_blas(device, &blas));
     SHARD_TRY(find_plan(device, blas, p, &made));
     *there = made->there;

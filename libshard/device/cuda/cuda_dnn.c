@@ -344,7 +344,7 @@ static cudnnStatus_t execute(cudnnHandle_t handle, const plan *p, const shard_cu
 
 static shard_status convolve(shard_device *device, const shard_cuda_conv *c, bool *there)
 {
-    struct shard_cuda_dnn *dnn;
+    struct shard_cuda_dnn *dnn = NULL;
     plan *p;
     SHARD_TRY(open_dnn(device, &dnn));
     SHARD_TRY(find_plan(device, dnn, c, &p));
