@@ -14,15 +14,15 @@ typedef struct shard_device shard_device;
 
 /* The device of that name: "cpu"; "cuda:1", the GPU of that number; "cuda", the
  * one that is this rank's on its machine (its number there, as the launcher says it,
- * modulo the number of GPUs). With
- * NULL, where a tensor goes for which no device is named: the one of
- * shard_set_default_device, else the one that SHARD_DEVICE names, else the CPU. NULL with the error set (UNAVAILABLE, with why and
- * what to install) if it is not here. Never destroyed by the caller. Not
- * collective. */
+ * modulo the number of GPUs). With NULL, where a tensor goes for which no device is
+ * named: the one of shard_set_default_device, else the one that SHARD_DEVICE names,
+ * else the CPU. NULL with the error set (UNAVAILABLE, with why and what to install)
+ * if it is not here. Never destroyed by the caller. Not collective. */
 SHARD_API shard_device *shard_device_open(const char *name);
 
 /* Where this thread's tensors go for which no device is named, as
- * torch.set_default_device. NULL: SHARD_DEVICE decides again. */
+ * torch.set_default_device. NULL: SHARD_DEVICE decides again. Stays the library's.
+ * Cannot fail. Not collective. */
 SHARD_API void shard_set_default_device(shard_device *device);
 
 /* "cpu", "cuda:0"; static. */
@@ -31,7 +31,8 @@ SHARD_API const char *shard_device_name(const shard_device *device);
 /* Whether products and convolutions of float32 may take their operands with 10 bits
  * of mantissa (TF32), many times as fast on GPUs that have it, as torch's
  * backends.cuda.matmul.allow_tf32 and backends.cudnn.allow_tf32. Not at first,
- * unless SHARD_TF32=1 is set when the GPU is opened. The CPU takes no notice. */
+ * unless SHARD_TF32=1 is set when the GPU is opened. The CPU takes no notice.
+ * Cannot fail; of NULL false. Not collective: ranks that differ compute differently. */
 SHARD_API void shard_set_allow_tf32(shard_device *device, bool allow);
 SHARD_API bool shard_allow_tf32(const shard_device *device);
 
@@ -60,7 +61,9 @@ SHARD_API void shard_trim_memory(shard_device *device);
 SHARD_API void *shard_allocate_host(shard_device *device, size_t bytes);
 SHARD_API void shard_free_host(shard_device *device, void *memory, size_t bytes);
 
-/* Waits until everything queued on the device is done. */
+/* Waits until everything queued on the device is done. Errors: DEVICE, for what went
+ * wrong in it; PEER or TIMEOUT, for a rank that a queued collective waits for. Not
+ * collective. */
 SHARD_API shard_status shard_synchronize(shard_device *device);
 
 #endif
