@@ -16,13 +16,32 @@ typedef struct shard_sgd_settings {
     bool decay_all; /* weight decay on biases and norms (tensors of one dimension) too, as torch.optim.SGD */
 } shard_sgd_settings;
 
-/* parameters: taken over, as shard_parameters makes it. As torch.optim.SGD, but that
+/* parameters: taken over, as shard_parameters makes it; one that is there under two names
+ * counts once, under the first. As torch.optim.SGD, but that
  * weight decay leaves tensors of fewer than two dimensions alone unless decay_all.
  * NULL with the error set. Not collective. */
 #define shard_sgd(parameters, ...) shard_sgd_with(parameters, (shard_sgd_settings){.reserved = 0, __VA_ARGS__})
 SHARD_API shard_optimizer *shard_sgd_with(shard_tensors *parameters, shard_sgd_settings settings);
 
 SHARD_API void shard_optimizer_destroy(shard_optimizer *optimizer);
+
+/* What a group of parameters has otherwise than the optimizer. */
+typedef struct shard_param_group_options {
+    int reserved;
+    double lr_scale;     /* its learning rate is this times the optimizer's, so that a schedule moves all; 0 is 1 */
+    double weight_decay; /* 0: the optimizer's */
+    bool no_weight_decay;
+    bool decay_all; /* on tensors of one dimension too */
+} shard_param_group_options;
+
+/* Adds parameters, taken over even when this fails: as shard_parameters makes them, of
+ * names that the optimizer has not. One that it has already is an error (ARGUMENT), and
+ * nothing is added then. Under shard_zero, which shares these out too, collective over
+ * their replica groups; else not. As torch.optim.Optimizer.add_param_group. */
+#define shard_optimizer_add_param_group(optimizer, parameters, ...) \
+    shard_optimizer_add_param_group_with(optimizer, parameters, (shard_param_group_options){.reserved = 0, __VA_ARGS__})
+SHARD_API shard_status shard_optimizer_add_param_group_with(shard_optimizer *optimizer, shard_tensors *parameters,
+                                                            shard_param_group_options options);
 
 /* Updates every parameter that has a gradient, and forgets the gradients. Does nothing
  * and returns the thread's error if there is one: a failed backward never moves a

@@ -4,8 +4,6 @@
 
 #include <stdlib.h>
 
-#define FLAT_ALIGNMENT 64 /* bytes */
-
 /* A part that nobody said who else has is this rank's alone. */
 static shard_group *group_of(const shard_tensor *parameter)
 {
@@ -43,7 +41,7 @@ static shard_flat *find_or_add(shard_flat **list, const shard_tensor *parameter,
 
 static void append(shard_flat *flat, shard_tensor *parameter)
 {
-    int64_t step = FLAT_ALIGNMENT / (int64_t)shard_dtype_size(flat->dtype);
+    int64_t step = SHARD_FLAT_ALIGNMENT / (int64_t)shard_dtype_size(flat->dtype);
     int64_t size = shard_numel(parameter);
     flat->parameters[flat->count++] =
         (shard_flat_parameter){.tensor = shard_tensor_share(parameter), .start = flat->size, .size = size};

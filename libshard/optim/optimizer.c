@@ -1,12 +1,47 @@
-/* What all optimizers share: parameters, their state, the joint step. */
+/* What all optimizers share: parameters, their groups, their state. */
 #include "optim/optimizer.h"
-
-#include <shard/autograd.h>
-#include <shard/dist.h>
 
 #include <stdlib.h>
 
-shard_optimizer *shard_optimizer_make(const shard_optimizer_ops *ops, shard_tensors *parameters, double lr, void *settings)
+static bool has(const shard_optimizer *optimizer, const shard_tensor *parameter)
+{
+    for (int64_t i = 0; i < optimizer->count; i++)
+        if (optimizer->slots[i].parameter == parameter)
+            return true;
+    return false;
+}
+
+/* A slot for each parameter of the list from index `first` on; one that is there under
+ * two names has the first. */
+static shard_status add_slots(shard_optimizer *optimizer, int64_t first)
+{
+    int64_t count = shard_tensors_count(optimizer->parameters);
+    SHARD_TRY(shard_grow(&optimizer->slots, &optimizer->capacity, count, sizeof *optimizer->slots));
+    for (int64_t i = first; i < count; i++) {
+        shard_tensor *parameter = shard_tensors_at(optimizer->parameters, i);
+        if (has(optimizer, parameter))
+            continue;
+        shard_tensor *step = shard_keep(shard_zeros(SHARD_SCALAR, .dtype = SHARD_INT64, .device = shard_cpu()));
+        if (!step)
+            return shard_last_status();
+        optimizer->slots[optimizer->count++] = (shard_slot){.name = shard_tensors_name(optimizer->parameters, i),
+                                                            .parameter = parameter,
+                                                            .group = optimizer->group_count - 1,
+                                                            .step = step,
+                                                            .piece.tensor = shard_tensor_share(parameter)};
+    }
+    return SHARD_OK;
+}
+
+static shard_status add_group(shard_optimizer *optimizer, shard_param_group_options options)
+{
+    SHARD_TRY(shard_grow(&optimizer->groups, &optimizer->group_capacity, optimizer->group_count + 1, sizeof *optimizer->groups));
+    optimizer->groups[optimizer->group_count++] = options;
+    return SHARD_OK;
+}
+
+shard_optimizer *shard_optimizer_make(const shard_optimizer_ops *ops, shard_tensors *parameters,
+                                      shard_optimizer_defaults defaults, void *settings)
 {
     shard_optimizer *optimizer = parameters ? shard_calloc(1, sizeof *optimizer) : NULL;
     if (!optimizer) {
@@ -16,87 +51,142 @@ shard_optimizer *shard_optimizer_make(const shard_optimizer_ops *ops, shard_tens
         free(settings);
         return NULL;
     }
-    int64_t count = shard_tensors_count(parameters);
-    *optimizer = (shard_optimizer){.ops = ops, .parameters = parameters, .count = count, .lr = lr, .settings = settings};
-    optimizer->slots = shard_calloc((size_t)count, sizeof *optimizer->slots);
-    bool made = optimizer->slots;
-    for (int64_t i = 0; i < count && made; i++) {
-        shard_slot *slot = &optimizer->slots[i];
-        slot->name = shard_tensors_name(parameters, i);
-        slot->parameter = shard_tensors_at(parameters, i);
-        slot->step = shard_keep(shard_zeros(SHARD_SCALAR, .dtype = SHARD_INT64, .device = shard_cpu()));
-        made = slot->step;
-    }
-    if (made)
+    *optimizer = (shard_optimizer){.ops = ops, .parameters = parameters, .defaults = defaults, .settings = settings};
+    if (add_group(optimizer, (shard_param_group_options){0}) == SHARD_OK && add_slots(optimizer, 0) == SHARD_OK)
         return optimizer;
     shard_optimizer_destroy(optimizer);
     return NULL;
+}
+
+static shard_status check_group(const shard_optimizer *optimizer, const shard_tensors *parameters,
+                                const shard_param_group_options *options)
+{
+    if (!(options->lr_scale >= 0) || !(options->weight_decay >= 0))
+        return shard_error(SHARD_ERROR_ARGUMENT,
+                           "shard_optimizer_add_param_group: lr_scale %g, weight decay %g: none may be negative",
+                           options->lr_scale, options->weight_decay);
+    for (int64_t i = 0; i < shard_tensors_count(parameters); i++) {
+        const char *name = shard_tensors_name(parameters, i);
+        if (has(optimizer, shard_tensors_at(parameters, i)) || shard_tensors_find(optimizer->parameters, name))
+            return shard_error(SHARD_ERROR_ARGUMENT,
+                               "shard_optimizer_add_param_group: \"%s\" is in another group of the optimizer already", name);
+    }
+    return SHARD_OK;
+}
+
+shard_status shard_optimizer_add_param_group_with(shard_optimizer *optimizer, shard_tensors *parameters,
+                                                  shard_param_group_options options)
+{
+    shard_status status = optimizer && parameters
+                              ? check_group(optimizer, parameters, &options)
+                              : shard_null_argument("shard_optimizer_add_param_group", optimizer ? "parameters" : "optimizer");
+    int64_t first = optimizer ? shard_tensors_count(optimizer->parameters) : 0;
+    if (status == SHARD_OK)
+        status = add_group(optimizer, options);
+    if (status == SHARD_OK)
+        status = shard_tensors_extend(optimizer->parameters, "", parameters);
+    if (status == SHARD_OK)
+        status = add_slots(optimizer, first);
+    shard_tensors_destroy(parameters);
+    return status;
 }
 
 void shard_optimizer_destroy(shard_optimizer *optimizer)
 {
     if (!optimizer)
         return;
-    for (int64_t i = 0; optimizer->slots && i < optimizer->count; i++) {
+    for (int64_t i = 0; i < optimizer->count; i++) {
+        shard_piece *piece = &optimizer->slots[i].piece;
         shard_tensor_drop(optimizer->slots[i].step);
+        shard_tensor_drop(piece->tensor);
         for (int s = 0; s < SHARD_OPTIMIZER_STATES; s++)
-            shard_tensor_drop(optimizer->slots[i].state[s]);
+            shard_tensor_drop(piece->state[s]);
     }
     shard_tensors_destroy(optimizer->parameters);
     free(optimizer->slots);
+    free(optimizer->groups);
     free(optimizer->settings);
     free(optimizer);
 }
 
-static shard_status make_state(shard_optimizer *optimizer, shard_slot *slot)
-{
-    for (int s = 0; s < optimizer->ops->states; s++) {
-        if (slot->state[s])
-            continue;
-        slot->state[s] = shard_keep(shard_tensor_like(slot->parameter));
-        if (!slot->state[s])
-            return shard_last_status();
-        slot->state[s]->replicas = slot->parameter->replicas;
-        slot->state[s]->recipe = (shard_recipe){.kind = SHARD_CONSTANT};
-    }
-    return SHARD_OK;
-}
-
-shard_status shard_step(shard_optimizer *optimizer)
-{
-    if (!optimizer)
-        shard_null_argument("shard_step", "optimizer");
-    SHARD_TRY(shard_agree(shard_world()));
-    SHARD_TRY(shard_last_status());
-    for (int64_t i = 0; i < optimizer->count; i++) {
-        shard_slot *slot = &optimizer->slots[i];
-        if (!slot->parameter->has_grad || !slot->parameter->requires_grad)
-            continue;
-        int64_t *step = shard_tensor_memory_to_write(slot->step);
-        SHARD_TRY(step ? make_state(optimizer, slot) : shard_last_status());
-        ++*step;
-        if (shard_numel(slot->parameter))
-            SHARD_TRY(optimizer->ops->step(optimizer, slot, *step));
-        shard_zero_grad(slot->parameter);
-    }
-    return SHARD_OK;
-}
-
-void shard_optimizer_zero_grad(shard_optimizer *optimizer)
-{
-    for (int64_t i = 0; optimizer && i < optimizer->count; i++)
-        shard_zero_grad(optimizer->slots[i].parameter);
-}
-
 double shard_optimizer_lr(const shard_optimizer *optimizer)
 {
-    return optimizer ? optimizer->lr : 0.0;
+    return optimizer ? optimizer->defaults.lr : 0.0;
 }
 
 void shard_optimizer_set_lr(shard_optimizer *optimizer, double lr)
 {
     if (optimizer)
-        optimizer->lr = lr;
+        optimizer->defaults.lr = lr;
+}
+
+/* ---- state ---- */
+
+static size_t bytes_of(const shard_tensor *tensor)
+{
+    return (size_t)shard_numel(tensor) * shard_dtype_size(tensor->dtype);
+}
+
+static int by_place(const void *a, const void *b)
+{
+    const shard_tensor *x = (*(shard_slot *const *)a)->piece.tensor, *y = (*(shard_slot *const *)b)->piece.tensor;
+    if (x->storage != y->storage)
+        return (uintptr_t)x->storage < (uintptr_t)y->storage ? -1 : 1;
+    return (x->offset > y->offset) - (x->offset < y->offset);
+}
+
+/* Whether `next` begins where x ends, but for a gap. */
+static bool follows(const shard_tensor *x, const shard_tensor *next)
+{
+    size_t end = x->offset + bytes_of(x);
+    return x->storage == next->storage && x->dtype == next->dtype && next->offset >= end &&
+           next->offset - end < SHARD_FLAT_ALIGNMENT;
+}
+
+static shard_status make_one(shard_piece *piece, int s, shard_storage *storage, size_t offset)
+{
+    shard_tensor *state = shard_keep(shard_tensor_like(piece->tensor));
+    if (!state)
+        return shard_last_status();
+    piece->state[s] = state;
+    state->replicas = piece->tensor->replicas;
+    return shard_tensor_move(state, storage, offset);
+}
+
+/* Pieces that lie one after the other have states that do, too. */
+static shard_status make_states_together(const shard_optimizer *optimizer, shard_slot **slots, int64_t count)
+{
+    const shard_tensor *first = slots[0]->piece.tensor, *last = slots[count - 1]->piece.tensor;
+    size_t bytes = last->offset + bytes_of(last) - first->offset;
+    for (int s = 0; s < optimizer->ops->states; s++) {
+        shard_storage *storage = shard_storage_make(shard_device_of(first), bytes);
+        shard_status status = storage ? shard_storage_zero(storage) : shard_last_status();
+        for (int64_t i = 0; i < count && status == SHARD_OK; i++)
+            status = make_one(&slots[i]->piece, s, storage, slots[i]->piece.tensor->offset - first->offset);
+        shard_storage_drop(storage);
+        SHARD_TRY(status);
+    }
+    return SHARD_OK;
+}
+
+shard_status shard_optimizer_make_state(shard_optimizer *optimizer, bool all)
+{
+    shard_slot **slots = shard_calloc((size_t)optimizer->count, sizeof *slots);
+    shard_status status = slots ? SHARD_OK : shard_last_status();
+    int64_t count = 0, together;
+    for (int64_t i = 0; i < optimizer->count && slots && optimizer->ops->states; i++)
+        if (!optimizer->slots[i].piece.state[0] && (all || shard_slot_has_gradient(&optimizer->slots[i])))
+            slots[count++] = &optimizer->slots[i];
+    if (count)
+        qsort(slots, (size_t)count, sizeof *slots, by_place);
+    for (int64_t i = 0; i < count && status == SHARD_OK; i += together) {
+        together = 1;
+        while (i + together < count && follows(slots[i + together - 1]->piece.tensor, slots[i + together]->piece.tensor))
+            together++;
+        status = make_states_together(optimizer, slots + i, together);
+    }
+    free(slots);
+    return status;
 }
 
 static shard_status list_state(shard_tensors *list, const char *parameter, const char *state, shard_tensor *tensor)
@@ -112,14 +202,12 @@ shard_tensors *shard_optimizer_state_dict(shard_optimizer *optimizer)
     if (!optimizer)
         return shard_null_argument("shard_optimizer_state_dict", "optimizer"), NULL;
     shard_tensors *list = shard_tensors_create();
-    shard_status status = list ? SHARD_OK : shard_last_status();
+    shard_status status = list ? shard_optimizer_make_state(optimizer, true) : shard_last_status();
     for (int64_t i = 0; i < optimizer->count && status == SHARD_OK; i++) {
-        shard_slot *slot = &optimizer->slots[i];
-        status = make_state(optimizer, slot);
-        if (status == SHARD_OK)
-            status = list_state(list, slot->name, "step", slot->step);
+        const shard_slot *slot = &optimizer->slots[i];
+        status = list_state(list, slot->name, "step", slot->step);
         for (int s = 0; s < optimizer->ops->states && status == SHARD_OK; s++)
-            status = list_state(list, slot->name, optimizer->ops->state_name[s], slot->state[s]);
+            status = list_state(list, slot->name, optimizer->ops->state_name[s], slot->piece.state[s]);
     }
     if (status == SHARD_OK)
         return list;

@@ -1,4 +1,11 @@
-/* What every optimizer is made of: a table of functions over one parameter. */
+/*
+ * What every optimizer is made of: a table of functions over pieces.
+ *
+ * A piece is what this rank updates of one parameter: all of it, or, where ranks share
+ * the work, a range of its elements. Whatever goes over parameters, gradients or state
+ * (steps, clipping, scaling, averages) goes over pieces, and so does not ask who has
+ * the rest.
+ */
 #ifndef SHARD_OPTIM_OPTIMIZER_H
 #define SHARD_OPTIM_OPTIMIZER_H
 
@@ -6,34 +13,66 @@
 
 #include "tensor/tensor.h"
 
-#define SHARD_OPTIMIZER_STATES 2 /* tensors of state a parameter, at most */
+#define SHARD_OPTIMIZER_STATES 3 /* tensors of state a parameter, at most */
+
+typedef struct shard_piece {
+    shard_tensor *tensor; /* a leaf with its gradient: the parameter itself, or a range of its elements, row-major */
+    int64_t start;        /* of the range, in this rank's parameter */
+    shard_tensor *state[SHARD_OPTIMIZER_STATES]; /* of as many elements; NULL until it is needed */
+} shard_piece;
 
 typedef struct shard_slot {
     const char *name;
     shard_tensor *parameter; /* the list's */
+    int64_t group;
     shard_tensor *step; /* int64, on the host: how many were made of this parameter */
-    shard_tensor *state[SHARD_OPTIMIZER_STATES]; /* NULL until it is needed */
+    shard_piece piece;
 } shard_slot;
+
+/* What one call updates: one piece, or several that lie one after the other in memory,
+ * of the same settings and number of steps. Between them are gaps of less than 64 bytes,
+ * zeros in all of these: an update of zeros by zeros must leave zeros. */
+typedef struct shard_update {
+    shard_device *device;
+    shard_dtype dtype;
+    int64_t size; /* elements */
+    double lr, weight_decay;
+    int64_t step; /* 1, 2, ...; in the first one the state is zeros */
+    void *gradient, *value, *state[SHARD_OPTIMIZER_STATES];
+} shard_update;
 
 typedef struct shard_optimizer_ops {
     const char *name;
     int states;
     const char *state_name[SHARD_OPTIMIZER_STATES];
-    /* One step of one parameter, whose gradient is there; step counts its own from 1, and
-     * in the first one the state holds nothing yet. */
-    shard_status (*step)(shard_optimizer *, shard_slot *, int64_t step);
+    shard_status (*step)(const shard_optimizer *, const shard_update *);
 } shard_optimizer_ops;
+
+/* What all optimizers have, and groups of parameters may change. */
+typedef struct shard_optimizer_defaults {
+    double lr, weight_decay;
+    bool decay_all; /* also tensors of one dimension */
+} shard_optimizer_defaults;
 
 struct shard_optimizer {
     const shard_optimizer_ops *ops;
     shard_tensors *parameters;
-    shard_slot *slots;
-    int64_t count;
-    double lr;
+    shard_slot *slots; /* each parameter once */
+    int64_t count, capacity;
+    shard_optimizer_defaults defaults;
+    shard_param_group_options *groups; /* the first one changes nothing */
+    int64_t group_count, group_capacity;
     void *settings; /* the optimizer's own, freed with it */
 };
 
 /* Takes parameters and settings over, even when it fails. */
-shard_optimizer *shard_optimizer_make(const shard_optimizer_ops *ops, shard_tensors *parameters, double lr, void *settings);
+shard_optimizer *shard_optimizer_make(const shard_optimizer_ops *ops, shard_tensors *parameters,
+                                      shard_optimizer_defaults defaults, void *settings);
+
+/* Whether there is a gradient to step by. */
+bool shard_slot_has_gradient(const shard_slot *slot);
+
+/* Makes the state that is missing, zeros, of the slots that have a gradient, or of all. */
+shard_status shard_optimizer_make_state(shard_optimizer *optimizer, bool all);
 
 #endif

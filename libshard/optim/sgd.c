@@ -3,26 +3,17 @@
 
 #include <stdlib.h>
 
-static shard_status sgd_step(shard_optimizer *optimizer, shard_slot *slot, int64_t step)
+static shard_status sgd_step(const shard_optimizer *optimizer, const shard_update *update)
 {
     const shard_sgd_settings *settings = optimizer->settings;
-    shard_tensor *parameter = slot->parameter, *buffer = slot->state[0];
-    bool decays = settings->decay_all || parameter->shape.ndim > 1;
-    shard_sgd_options options = {.lr = optimizer->lr,
+    shard_sgd_options options = {.lr = update->lr,
                                  .momentum = settings->momentum,
                                  .dampening = settings->dampening,
-                                 .weight_decay = decays ? settings->weight_decay : 0.0,
+                                 .weight_decay = update->weight_decay,
                                  .nesterov = settings->nesterov,
-                                 .first = step == 1};
-    if (buffer && options.first)
-        buffer->recipe.kind = SHARD_NO_RECIPE; /* it is overwritten */
-    const void *gradient = shard_tensor_memory(parameter->grad);
-    void *momentum = buffer && gradient ? shard_tensor_memory_to_write(buffer) : NULL;
-    void *value = gradient && (momentum || !buffer) ? shard_tensor_memory_to_write(parameter) : NULL;
-    if (!value)
-        return shard_last_status();
-    return shard_ops(parameter)->sgd(shard_device_of(parameter), shard_numel(parameter), &options, gradient, momentum, value,
-                                     parameter->dtype);
+                                 .first = update->step == 1};
+    return update->device->ops->sgd(update->device, update->size, &options, update->gradient, update->state[0], update->value,
+                                    update->dtype);
 }
 
 static const shard_optimizer_ops plain = {.name = "shard_sgd", .step = sgd_step};
@@ -44,5 +35,6 @@ shard_optimizer *shard_sgd_with(shard_tensors *parameters, shard_sgd_settings se
         return NULL;
     }
     *copy = settings;
-    return shard_optimizer_make(settings.momentum > 0 ? &with_momentum : &plain, parameters, settings.lr, copy);
+    shard_optimizer_defaults defaults = {settings.lr, settings.weight_decay, settings.decay_all};
+    return shard_optimizer_make(settings.momentum > 0 ? &with_momentum : &plain, parameters, defaults, copy);
 }

@@ -36,6 +36,13 @@ void shard_storage_drop(shard_storage *storage)
     free(storage);
 }
 
+shard_status shard_storage_zero(shard_storage *storage)
+{
+    char *memory = storage_memory(storage, 0);
+    storage->version++;
+    return memory ? storage->device->ops->zero(storage->device, memory, storage->bytes) : shard_last_status();
+}
+
 static size_t byte_count(const shard_tensor *tensor)
 {
     return (size_t)shard_shape_product(&tensor->shape, 0, tensor->shape.ndim) * shard_dtype_size(tensor->dtype);

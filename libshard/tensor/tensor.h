@@ -79,8 +79,13 @@ shard_tensor *shard_tensor_view(shard_tensor *x, int64_t element, shard_shape sh
  * Its values are copied (or made there, if they were not made yet). */
 shard_status shard_tensor_move(shard_tensor *tensor, shard_storage *storage, size_t offset);
 
+/* Parameters that share memory begin on multiples of these bytes, with zeros between. */
+#define SHARD_FLAT_ALIGNMENT 64
+
 shard_storage *shard_storage_make(shard_device *device, size_t bytes);
 void shard_storage_drop(shard_storage *storage);
+/* Makes all of it zeros, allocated if it was not. */
+shard_status shard_storage_zero(shard_storage *storage);
 
 /* Its memory, allocated and filled by its recipe if it was not yet. NULL with
  * the error set; a pointer that may not be used for a tensor of no elements. */

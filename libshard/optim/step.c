@@ -1,0 +1,131 @@
+/* The joint step: pieces that lie one after the other in one call. */
+#include "optim/optimizer.h"
+
+#include <shard/autograd.h>
+#include <shard/dist.h>
+
+#include <stdlib.h>
+
+bool shard_slot_has_gradient(const shard_slot *slot)
+{
+    return slot->parameter->requires_grad && slot->piece.tensor->has_grad;
+}
+
+/* An update, and the storages that its memory is in: what is next to each other in
+ * different ones is not one piece of memory. */
+typedef struct stretch {
+    shard_update update;
+    const shard_storage *gradient, *value, *state[SHARD_OPTIMIZER_STATES];
+} stretch;
+
+static void choose_settings(const shard_optimizer *optimizer, const shard_slot *slot, shard_update *update)
+{
+    const shard_param_group_options *group = &optimizer->groups[slot->group];
+    const shard_optimizer_defaults *defaults = &optimizer->defaults;
+    bool decays = slot->parameter->shape.ndim > 1 || defaults->decay_all || group->decay_all;
+    update->lr = defaults->lr * (group->lr_scale > 0 ? group->lr_scale : 1.0);
+    if (decays && !group->no_weight_decay)
+        update->weight_decay = group->weight_decay > 0 ? group->weight_decay : defaults->weight_decay;
+}
+
+static shard_status begin(const shard_optimizer *optimizer, const shard_slot *slot, int64_t step, stretch *s)
+{
+    const shard_piece *piece = &slot->piece;
+    shard_tensor *tensor = piece->tensor;
+    shard_update *update = &s->update;
+    *s = (stretch){.gradient = tensor->grad->storage, .value = tensor->storage};
+    *update =
+        (shard_update){.device = shard_device_of(tensor), .dtype = tensor->dtype, .size = shard_numel(tensor), .step = step};
+    choose_settings(optimizer, slot, update);
+    update->gradient = shard_tensor_memory(tensor->grad);
+    update->value = update->gradient ? shard_tensor_memory_to_write(tensor) : NULL;
+    for (int i = 0; i < optimizer->ops->states && update->value; i++) {
+        s->state[i] = piece->state[i]->storage;
+        update->state[i] = shard_tensor_memory_to_write(piece->state[i]);
+    }
+    return shard_last_status();
+}
+
+static int by_address(const void *a, const void *b)
+{
+    uintptr_t x = (uintptr_t)((const stretch *)a)->update.value, y = (uintptr_t)((const stretch *)b)->update.value;
+    return (x > y) - (x < y);
+}
+
+/* Whether `next` goes on where `s` ends, in all memory alike. */
+static bool goes_on(const shard_optimizer *optimizer, const stretch *s, const stretch *next)
+{
+    const shard_update *a = &s->update, *b = &next->update;
+    int64_t size = (int64_t)shard_dtype_size(a->dtype), distance = (char *)b->value - (char *)a->value;
+    int64_t gap = distance - a->size * size;
+    bool alike = a->dtype == b->dtype && a->lr == b->lr && a->weight_decay == b->weight_decay && a->step == b->step;
+    if (!alike || s->value != next->value || s->gradient != next->gradient || gap < 0 || gap >= SHARD_FLAT_ALIGNMENT ||
+        (char *)b->gradient - (char *)a->gradient != distance)
+        return false;
+    for (int i = 0; i < optimizer->ops->states; i++)
+        if (s->state[i] != next->state[i] || (char *)b->state[i] - (char *)a->state[i] != distance)
+            return false;
+    return true;
+}
+
+static shard_status step_stretches(const shard_optimizer *optimizer, stretch *all, int64_t count)
+{
+    if (count)
+        qsort(all, (size_t)count, sizeof *all, by_address);
+    for (int64_t i = 0; i < count; i++) {
+        shard_update *update = &all[i].update;
+        if (i + 1 < count && goes_on(optimizer, &all[i], &all[i + 1])) {
+            shard_update *next = &all[i + 1].update;
+            int64_t distance = ((char *)next->value - (char *)update->value) / (int64_t)shard_dtype_size(update->dtype);
+            int64_t size = distance + next->size;
+            *next = *update;
+            next->size = size;
+            continue;
+        }
+        SHARD_TRY(optimizer->ops->step(optimizer, update));
+    }
+    return SHARD_OK;
+}
+
+/* Counts the step of every slot that has a gradient; *count of them have elements. */
+static shard_status collect(shard_optimizer *optimizer, stretch *all, int64_t *count)
+{
+    SHARD_TRY(shard_optimizer_make_state(optimizer, false));
+    for (int64_t i = 0; i < optimizer->count; i++) {
+        shard_slot *slot = &optimizer->slots[i];
+        if (!shard_slot_has_gradient(slot))
+            continue;
+        int64_t *step = shard_tensor_memory_to_write(slot->step);
+        if (!step)
+            return shard_last_status();
+        ++*step;
+        if (shard_numel(slot->piece.tensor))
+            SHARD_TRY(begin(optimizer, slot, *step, &all[(*count)++]));
+    }
+    return SHARD_OK;
+}
+
+shard_status shard_step(shard_optimizer *optimizer)
+{
+    if (!optimizer)
+        shard_null_argument("shard_step", "optimizer");
+    SHARD_TRY(shard_agree(shard_world()));
+    SHARD_TRY(shard_last_status());
+    int64_t count = 0;
+    stretch *all = shard_calloc((size_t)optimizer->count, sizeof *all);
+    shard_status status = all ? collect(optimizer, all, &count) : shard_last_status();
+    if (status == SHARD_OK)
+        status = step_stretches(optimizer, all, count);
+    free(all);
+    if (status == SHARD_OK)
+        shard_optimizer_zero_grad(optimizer);
+    return status;
+}
+
+void shard_optimizer_zero_grad(shard_optimizer *optimizer)
+{
+    for (int64_t i = 0; optimizer && i < optimizer->count; i++) {
+        shard_zero_grad(optimizer->slots[i].parameter);
+        shard_zero_grad(optimizer->slots[i].piece.tensor);
+    }
+}

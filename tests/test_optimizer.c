@@ -1,0 +1,182 @@
+/* What all optimizers share: groups of parameters, and neighbours that are stepped in one call. */
+#include "support/host.h"
+#include "support/job.h"
+
+#include "optim/optimizer.h"
+
+#include <stdlib.h>
+
+static shard_tensors *list_of(const char *name, shard_tensor *tensor)
+{
+    shard_tensors *list = shard_tensors_create();
+    check_ok(shard_tensors_add(list, name, tensor));
+    return list;
+}
+
+static shard_tensor *leaf(double value, shard_shape shape)
+{
+    return shard_full(shape, value, .requires_grad = true);
+}
+
+/* Learning rate and weight decay of each group; a schedule moves all. */
+START_TEST(test_groups)
+{
+    SHARD_SCOPE
+    {
+        shard_tensor *first = leaf(1, SHARD_SHAPE(2, 2)), *slow = leaf(1, SHARD_SHAPE(2, 2)), *bias = leaf(1, SHARD_SHAPE(2)),
+                     *free_of_decay = leaf(1, SHARD_SHAPE(2, 1));
+        shard_optimizer *sgd = shard_sgd(list_of("first", first), .lr = 1.0, .weight_decay = 0.25);
+        check_ok(shard_optimizer_add_param_group(sgd, list_of("slow", slow), .lr_scale = 0.5, .weight_decay = 0.125));
+        check_ok(shard_optimizer_add_param_group(sgd, list_of("bias", bias), .decay_all = true));
+        check_ok(shard_optimizer_add_param_group(sgd, list_of("free", free_of_decay), .no_weight_decay = true));
+        for (int step = 0; step < 2; step++) {
+            shard_tensor *sum = shard_add(shard_sum(first), shard_sum(slow));
+            check_ok(shard_backward(shard_add(sum, shard_add(shard_sum(bias), shard_sum(free_of_decay)))));
+            check_ok(shard_step(sgd));
+            shard_optimizer_set_lr(sgd, 0.5);
+        }
+        double after = 1 - 1.25; /* of the first step, then half the rate */
+        ck_assert_double_eq_tol(value_at(first, 3), after - 0.5 * (1 + 0.25 * after), 1e-6);
+        after = 1 - 0.5 * 1.125;
+        ck_assert_double_eq_tol(value_at(slow, 3), after - 0.25 * (1 + 0.125 * after), 1e-6);
+        after = 1 - 1.25;
+        ck_assert_double_eq_tol(value_at(bias, 1), after - 0.5 * (1 + 0.25 * after), 1e-6);
+        ck_assert_double_eq_tol(value_at(free_of_decay, 1), 1 - 1 - 0.5, 1e-6);
+        shard_optimizer_destroy(sgd);
+    }
+}
+END_TEST
+
+START_TEST(test_refuses_groups)
+{
+    SHARD_SCOPE
+    {
+        shard_tensor *a = leaf(1, SHARD_SHAPE(2)), *b = leaf(1, SHARD_SHAPE(2));
+        shard_optimizer *sgd = shard_sgd(list_of("a", a), .lr = 1.0);
+        shard_optimizer_add_param_group(sgd, list_of("other name", a));
+        check_error(shard_last_status(), "*\"other name\" is in another group of the optimizer already");
+        shard_optimizer_add_param_group(sgd, list_of("a", b));
+        check_error(shard_last_status(), "*\"a\" is in another group*");
+        shard_optimizer_add_param_group(sgd, list_of("b", b), .lr_scale = -1);
+        check_error(shard_last_status(), "*lr_scale -1*negative*");
+        shard_optimizer_add_param_group(sgd, NULL);
+        check_error(shard_last_status(), "*parameters is NULL*");
+        shard_optimizer_add_param_group(NULL, list_of("b", b));
+        check_error(shard_last_status(), "*optimizer is NULL*");
+        shard_tensors *state = shard_optimizer_state_dict(sgd);
+        ck_assert_int_eq(shard_tensors_count(state), 1);
+        shard_tensors_destroy(state);
+        shard_optimizer_destroy(sgd);
+    }
+}
+END_TEST
+
+/* One parameter under two names is stepped once, and has one state. */
+START_TEST(test_tied)
+{
+    SHARD_SCOPE
+    {
+        shard_tensor *a = leaf(1, SHARD_SHAPE(2));
+        shard_tensors *list = list_of("a", a);
+        check_ok(shard_tensors_add(list, "tied", a));
+        shard_optimizer *sgd = shard_sgd(list, .lr = 0.25, .momentum = 0.5);
+        check_ok(shard_backward(shard_sum(a)));
+        check_ok(shard_step(sgd));
+        ck_assert_double_eq(value_at(a, 1), 0.75);
+        shard_tensors *state = shard_optimizer_state_dict(sgd);
+        ck_assert_int_eq(shard_tensors_count(state), 2);
+        shard_tensors_destroy(state);
+        shard_optimizer_destroy(sgd);
+    }
+}
+END_TEST
+
+/* ---- neighbours ---- */
+
+enum { PARAMETERS = 6 };
+static const int64_t sizes[PARAMETERS] = {7, 0, 16, 1, 33, 100};
+
+static const shard_optimizer_ops *counted;
+static int calls;
+
+static shard_status count_step(const shard_optimizer *optimizer, const shard_update *update)
+{
+    calls++;
+    return counted->step(optimizer, update);
+}
+
+/* Two optimizers of the same parameters: in flat buffers, or each in its own memory. */
+static shard_optimizer *make(shard_tensor **parameter, shard_data_parallel **dp)
+{
+    static const char *const names[PARAMETERS] = {"a", "b", "c", "d", "e", "f"};
+    shard_tensors *list = shard_tensors_create();
+    for (int i = 0; i < PARAMETERS; i++) {
+        parameter[i] = made_up_leaf(SHARD_SHAPE(sizes[i]), (uint64_t)i + 1, SHARD_FLOAT32);
+        check_ok(shard_tensors_add(list, names[i], parameter[i]));
+    }
+    if (dp)
+        *dp = shard_data_parallel_create(list);
+    return shard_sgd(list, .lr = 0.125, .momentum = 0.9, .weight_decay = 0.01, .decay_all = true);
+}
+
+static void step_once(shard_optimizer *sgd, shard_tensor **parameter, int frozen)
+{
+    shard_tensor *loss = shard_zeros(SHARD_SCALAR);
+    for (int i = 0; i < PARAMETERS; i++) {
+        shard_set_requires_grad(parameter[i], i != frozen);
+        loss = shard_add(loss, shard_sum(shard_mul(parameter[i], parameter[i])));
+    }
+    check_ok(shard_backward(loss));
+    check_ok(shard_step(sgd));
+}
+
+static void steps_neighbours_together(shard_group *world, void *context)
+{
+    (void)world, (void)context;
+    SHARD_SCOPE
+    {
+        shard_tensor *alone[PARAMETERS], *flat[PARAMETERS];
+        shard_data_parallel *dp;
+        shard_optimizer *sgd[2] = {make(alone, NULL), make(flat, &dp)};
+        shard_optimizer_ops spy = *sgd[1]->ops;
+        counted = sgd[1]->ops;
+        spy.step = count_step;
+        sgd[1]->ops = &spy;
+        /* All in one; then what is around a frozen one; then that one, which has made fewer steps. */
+        const int frozen[] = {-1, -1, 2, -1}, expected[] = {1, 1, 2, 3};
+        for (int step = 0; step < 4; step++) {
+            calls = 0;
+            step_once(sgd[0], alone, frozen[step]);
+            step_once(sgd[1], flat, frozen[step]);
+            ck_assert_int_eq(calls, expected[step]);
+        }
+        for (int i = 0; i < PARAMETERS; i++) {
+            void *x = host_copy(alone[i]), *y = host_copy(flat[i]);
+            ck_assert_mem_eq(x, y, (size_t)sizes[i] * 4);
+            free(x);
+            free(y);
+        }
+        sgd[1]->ops = counted;
+        shard_data_parallel_destroy(dp);
+        shard_optimizer_destroy(sgd[0]);
+        shard_optimizer_destroy(sgd[1]);
+    }
+}
+
+START_TEST(test_neighbours)
+{
+    run_job(2, steps_neighbours_together, NULL);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("optimizer");
+    TCase *tcase = test_case(suite, "groups");
+    tcase_add_test(tcase, test_groups);
+    tcase_add_test(tcase, test_refuses_groups);
+    tcase_add_test(tcase, test_tied);
+    tcase = test_case(suite, "neighbours");
+    tcase_add_test(tcase, test_neighbours);
+    return test_run(suite);
+}
