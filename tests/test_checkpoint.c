@@ -386,6 +386,7 @@ static shard_device *far_device(void)
     operations.copy_in = far_in;
     operations.copy_out = far_out;
     operations.copy_rows = far_rows;
+    device.memory = shard_cpu()->memory;
     return &device;
 }
 

@@ -10,6 +10,8 @@
 
 #include <shard/base.h>
 
+#include <stdio.h>
+
 typedef struct shard_device shard_device;
 
 /* The device of that name: "cpu"; "cuda:1", the GPU of that number; "cuda", the
@@ -45,7 +47,31 @@ typedef struct shard_memory_stats {
 
 SHARD_API shard_memory_stats shard_get_memory_stats(const shard_device *device);
 
-/* Sets peak to current, as torch.cuda.reset_peak_memory_stats. */
+/* What memory is for. */
+typedef enum shard_memory_kind {
+    SHARD_MEMORY_PARAMETERS = 0, /* parameters and buffers of modules, leaves that require a gradient */
+    SHARD_MEMORY_GRADIENTS,      /* of leaves */
+    SHARD_MEMORY_OPTIMIZER_STATE,
+    SHARD_MEMORY_ACTIVATIONS, /* every other tensor: inputs, results, what backward needs of them */
+    SHARD_MEMORY_BUCKETS,     /* parameters and gradients on their way between ranks */
+    SHARD_MEMORY_WORKSPACE,   /* of one operation while it runs */
+    SHARD_MEMORY_KINDS
+} shard_memory_kind;
+
+/* "parameters", "optimizer state"; static. NULL for a number that is no kind. */
+SHARD_API const char *shard_memory_kind_name(shard_memory_kind kind);
+
+/* The same of one kind; the kinds' current are in all that of shard_get_memory_stats,
+ * their peaks were at different times. reserved is 0: the pool keeps no kinds apart.
+ * Memory that several tensors are views of has one kind. Not collective. */
+SHARD_API shard_memory_stats shard_get_memory_by_kind(const shard_device *device, shard_memory_kind kind);
+
+/* Prints a table of this process's memory on the device, by kind and in all, now and
+ * at its peak, in MiB; as torch.cuda.memory_summary. Errors: IO if the file takes no
+ * more. Not collective. */
+SHARD_API shard_status shard_memory_report(const shard_device *device, FILE *file);
+
+/* Sets all peaks to current, as torch.cuda.reset_peak_memory_stats. */
 SHARD_API void shard_reset_peak_memory(shard_device *device);
 
 /* Gives memory that the pool keeps but nobody uses back to the system. */

@@ -172,6 +172,7 @@ static shard_status add_to_leaf(shard_tensor *leaf, shard_tensor *gradient)
         gradient = NULL;
         if (!leaf->grad)
             return shard_last_status();
+        shard_storage_become(leaf->grad->storage, SHARD_MEMORY_GRADIENTS);
         leaf->grad->placement = leaf->placement;
     } else if (!leaf->has_grad || is_gradient_buffer(leaf, gradient)) {
         leaf->grad->contribution = gradient->contribution;

@@ -111,8 +111,10 @@ void shard_save_for_backward(shard_node *node, int slot, shard_tensor *tensor)
     /* Not the tensor itself: a result that its own node holds would never go. */
     shard_tensor *kept = shard_keep(shard_detach(tensor));
     node->saved[slot] = kept;
-    if (kept)
-        node->saved_version[slot] = kept->storage->version;
+    if (!kept)
+        return;
+    node->saved_version[slot] = kept->storage->version;
+    shard_storage_become(kept->storage, SHARD_MEMORY_ACTIVATIONS); /* no workspace any more: it lasts */
 }
 
 shard_tensor *shard_saved(shard_node *node, int slot)

@@ -26,7 +26,7 @@ static shard_status place(shard_tensor *whole, int64_t element, size_t pitch, co
         return ops->copy_rows(device, memory, pitch, from, width, width, rows);
     if (rows == 1)
         return ops->copy_in(device, memory, from, width);
-    void *staged = ops->allocate(device, width * rows);
+    void *staged = shard_device_allocate(device, SHARD_MEMORY_WORKSPACE, width * rows);
     if (!staged)
         return shard_last_status();
     shard_status status = ops->copy_in(device, staged, from, width * rows);
@@ -34,7 +34,7 @@ static shard_status place(shard_tensor *whole, int64_t element, size_t pitch, co
         status = ops->copy_rows(device, memory, pitch, staged, width, width, rows);
     if (status == SHARD_OK)
         status = ops->synchronize(device);
-    ops->release(device, staged, width * rows);
+    shard_device_release(device, SHARD_MEMORY_WORKSPACE, staged, width * rows);
     return status;
 }
 

@@ -200,7 +200,7 @@ static bool is_aligned(const char *data)
 static char *bounce_memory(shard_file *file)
 {
     if (!file->bounce)
-        file->bounce = shard_cpu()->ops->allocate(shard_cpu(), BOUNCE + MEMORY_UNIT);
+        file->bounce = shard_device_allocate(shard_cpu(), SHARD_MEMORY_WORKSPACE, BOUNCE + MEMORY_UNIT);
     if (!file->bounce)
         return NULL;
     return (char *)file->bounce + (MEMORY_UNIT - (uintptr_t)file->bounce % MEMORY_UNIT) % MEMORY_UNIT;
@@ -271,8 +271,7 @@ shard_status shard_file_close(shard_file *file)
         return SHARD_OK;
     const char *path = file->path;
     file->path = NULL;
-    if (file->bounce)
-        shard_cpu()->ops->release(shard_cpu(), file->bounce, BOUNCE + MEMORY_UNIT);
+    shard_device_release(shard_cpu(), SHARD_MEMORY_WORKSPACE, file->bounce, BOUNCE + MEMORY_UNIT);
     if (file->direct >= 0)
         shard_file_calls_used->close(file->direct);
     /* The descriptor is gone even if the call was interrupted. */

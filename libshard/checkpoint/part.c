@@ -33,12 +33,12 @@ shard_status shard_part_check(const char *function, const char *name, const shar
 
 void *shard_block_take(void)
 {
-    return shard_cpu()->ops->allocate(shard_cpu(), SHARD_BLOCK_BYTES);
+    return shard_device_allocate(shard_cpu(), SHARD_MEMORY_WORKSPACE, SHARD_BLOCK_BYTES);
 }
 
 void shard_block_give_back(void *block)
 {
-    shard_cpu()->ops->release(shard_cpu(), block, SHARD_BLOCK_BYTES);
+    shard_device_release(shard_cpu(), SHARD_MEMORY_WORKSPACE, block, SHARD_BLOCK_BYTES);
 }
 
 bool shard_part_is_host(const shard_tensor *tensor)

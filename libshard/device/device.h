@@ -22,10 +22,16 @@
 
 #include "base/random.h"
 
+/* Bytes in use, and the most that were; changed by any thread. */
+typedef struct shard_memory_count {
+    int64_t current, peak;
+} shard_memory_count;
+
 struct shard_device {
     const struct shard_device_ops *ops;
     const char *name;
-    void *state;     /* the device's own */
+    void *state;                /* the device's own */
+    shard_memory_count *memory; /* [SHARD_MEMORY_KINDS] */
     bool allow_tf32; /* as shard_set_allow_tf32 says; read by products and convolutions of float32 */
 };
 
@@ -97,7 +103,8 @@ typedef struct shard_device_ops {
 
     /* ---- memory ---- */
 
-    /* Aligned to 64 bytes, content undefined; bytes > 0. NULL with the error set. */
+    /* Aligned to 64 bytes, content undefined; bytes > 0. NULL with the error set. Called
+     * through shard_device_allocate, which counts by kind. */
     void *(*allocate)(shard_device *, size_t bytes);
     void (*release)(shard_device *, void *memory, size_t bytes);
     void (*memory_stats)(const shard_device *, shard_memory_stats *stats);
@@ -258,6 +265,36 @@ typedef struct shard_device_ops {
     shard_status (*sgd)(shard_device *, int64_t n, const shard_sgd_options *, const void *gradient, void *momentum_buffer,
                         void *parameter, shard_dtype);
 } shard_device_ops;
+
+static inline void shard_memory_count_add(shard_memory_count *count, int64_t bytes)
+{
+    int64_t current = __atomic_add_fetch(&count->current, bytes, __ATOMIC_RELAXED);
+    int64_t peak = __atomic_load_n(&count->peak, __ATOMIC_RELAXED);
+    while (current > peak && !__atomic_compare_exchange_n(&count->peak, &peak, current, true, __ATOMIC_RELAXED, __ATOMIC_RELAXED))
+        ;
+}
+
+static inline void shard_memory_count_reset_peak(shard_memory_count *count)
+{
+    __atomic_store_n(&count->peak, __atomic_load_n(&count->current, __ATOMIC_RELAXED), __ATOMIC_RELAXED);
+}
+
+/* The device's allocate and release, counted as memory of that kind. */
+static inline void *shard_device_allocate(shard_device *device, shard_memory_kind kind, size_t bytes)
+{
+    void *memory = device->ops->allocate(device, bytes);
+    if (memory)
+        shard_memory_count_add(&device->memory[kind], (int64_t)bytes);
+    return memory;
+}
+
+static inline void shard_device_release(shard_device *device, shard_memory_kind kind, void *memory, size_t bytes)
+{
+    if (!memory)
+        return;
+    device->ops->release(device, memory, bytes);
+    shard_memory_count_add(&device->memory[kind], -(int64_t)bytes);
+}
 
 /* The devices' makers. The CPU, always there; NULL with the error set only if SHARD_CPU_ISA asks for what is not. */
 shard_device *shard_cpu(void);

@@ -81,8 +81,11 @@ shard_memory_stats shard_get_memory_stats(const shard_device *device)
 
 void shard_reset_peak_memory(shard_device *device)
 {
-    if (device)
-        device->ops->reset_peak(device);
+    if (!device)
+        return;
+    device->ops->reset_peak(device);
+    for (int kind = 0; kind < SHARD_MEMORY_KINDS; kind++)
+        shard_memory_count_reset_peak(&device->memory[kind]);
 }
 
 void shard_trim_memory(shard_device *device)

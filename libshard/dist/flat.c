@@ -74,6 +74,8 @@ static shard_status build(shard_flat *flat)
     flat->gradients = shard_storage_make(device, (size_t)flat->size * element);
     if (!flat->values || !flat->gradients)
         return shard_last_status();
+    shard_storage_set_kind(flat->values, SHARD_MEMORY_PARAMETERS);
+    shard_storage_set_kind(flat->gradients, SHARD_MEMORY_GRADIENTS);
     for (int64_t i = 0; i < flat->count; i++) {
         shard_tensor *parameter = flat->parameters[i].tensor;
         size_t offset = (size_t)flat->parameters[i].start * element;

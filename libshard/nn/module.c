@@ -116,6 +116,7 @@ static shard_status add_value(shard_module *module, const char *name, shard_tens
     if (!copy)
         return shard_last_status();
     tensor->requires_grad = is_parameter;
+    shard_storage_become(tensor->storage, SHARD_MEMORY_PARAMETERS);
     module->values[module->value_count++] = (named_value){copy, shard_tensor_share(tensor), is_parameter};
     return SHARD_OK;
 }

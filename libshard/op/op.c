@@ -83,7 +83,10 @@ bool shard_load(int count, shard_tensor *const *tensor, void **memory)
 
 shard_tensor *shard_workspace(const shard_tensor *like, int64_t count, shard_dtype dtype)
 {
-    return shard_tensor_make(SHARD_SHAPE(count), dtype, shard_device_of(like));
+    shard_tensor *workspace = shard_tensor_make(SHARD_SHAPE(count), dtype, shard_device_of(like));
+    if (workspace)
+        shard_storage_set_kind(workspace->storage, SHARD_MEMORY_WORKSPACE);
+    return workspace;
 }
 
 shard_tensor *shard_gradient_over(shard_node *node, int input, shard_tensor *dy)

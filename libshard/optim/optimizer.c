@@ -24,6 +24,7 @@ static shard_status add_slots(shard_optimizer *optimizer, int64_t first)
         shard_tensor *step = shard_keep(shard_zeros(SHARD_SCALAR, .dtype = SHARD_INT64, .device = shard_cpu()));
         if (!step)
             return shard_last_status();
+        shard_storage_set_kind(step->storage, SHARD_MEMORY_OPTIMIZER_STATE);
         optimizer->slots[optimizer->count++] = (shard_slot){.name = shard_tensors_name(optimizer->parameters, i),
                                                             .parameter = parameter,
                                                             .group = optimizer->group_count - 1,
@@ -160,6 +161,8 @@ static shard_status make_states_together(const shard_optimizer *optimizer, shard
     size_t bytes = last->offset + bytes_of(last) - first->offset;
     for (int s = 0; s < optimizer->ops->states; s++) {
         shard_storage *storage = shard_storage_make(shard_device_of(first), bytes);
+        if (storage)
+            shard_storage_set_kind(storage, SHARD_MEMORY_OPTIMIZER_STATE);
         shard_status status = storage ? shard_storage_zero(storage) : shard_last_status();
         for (int64_t i = 0; i < count && status == SHARD_OK; i++)
             status = make_one(&slots[i]->piece, s, storage, slots[i]->piece.tensor->offset - first->offset);

@@ -15,15 +15,31 @@ shard_storage *shard_storage_make(shard_device *device, size_t bytes)
 {
     shard_storage *storage = shard_calloc(1, sizeof *storage);
     if (storage)
-        *storage = (shard_storage){.shares = 1, .device = device, .bytes = bytes ? bytes : 1};
+        *storage = (shard_storage){.shares = 1, .device = device, .bytes = bytes ? bytes : 1, .kind = SHARD_MEMORY_ACTIVATIONS};
     return storage;
+}
+
+void shard_storage_set_kind(shard_storage *storage, shard_memory_kind kind)
+{
+    shard_memory_count *memory = storage->device->memory;
+    if (storage->memory && kind != storage->kind) {
+        shard_memory_count_add(&memory[storage->kind], -(int64_t)storage->bytes);
+        shard_memory_count_add(&memory[kind], (int64_t)storage->bytes);
+    }
+    storage->kind = kind;
+}
+
+void shard_storage_become(shard_storage *storage, shard_memory_kind kind)
+{
+    if (storage->kind == SHARD_MEMORY_ACTIVATIONS || storage->kind == SHARD_MEMORY_WORKSPACE)
+        shard_storage_set_kind(storage, kind);
 }
 
 /* Its memory from an offset on, made if it was not yet. */
 static char *storage_memory(shard_storage *storage, size_t offset)
 {
     if (!storage->memory)
-        storage->memory = storage->device->ops->allocate(storage->device, storage->bytes);
+        storage->memory = shard_device_allocate(storage->device, storage->kind, storage->bytes);
     return storage->memory ? (char *)storage->memory + offset : NULL;
 }
 
@@ -31,8 +47,7 @@ void shard_storage_drop(shard_storage *storage)
 {
     if (!storage || --storage->shares)
         return;
-    if (storage->memory)
-        storage->device->ops->release(storage->device, storage->memory, storage->bytes);
+    shard_device_release(storage->device, storage->kind, storage->memory, storage->bytes);
     free(storage);
 }
 
@@ -365,6 +380,8 @@ void shard_set_requires_grad(shard_tensor *leaf, bool requires_grad)
         shard_error(SHARD_ERROR_ARGUMENT, "shard_set_requires_grad: %s has no gradient", shard_dtype_name(leaf->dtype));
     else
         leaf->requires_grad = requires_grad;
+    if (leaf->requires_grad)
+        shard_storage_become(leaf->storage, SHARD_MEMORY_PARAMETERS);
 }
 
 shard_tensor *shard_grad(shard_tensor *leaf)

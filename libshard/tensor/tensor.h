@@ -16,6 +16,7 @@ typedef struct shard_storage {
     shard_device *device;
     void *memory; /* NULL until it is needed */
     size_t bytes; /* at least 1: an empty tensor has memory too */
+    shard_memory_kind kind; /* ACTIVATIONS, unless shard_storage_set_kind says otherwise */
     uint64_t version; /* counts writes, so that a value saved for backward is known to be stale */
 } shard_storage;
 
@@ -83,6 +84,10 @@ shard_status shard_tensor_move(shard_tensor *tensor, shard_storage *storage, siz
 #define SHARD_FLAT_ALIGNMENT 64
 
 shard_storage *shard_storage_make(shard_device *device, size_t bytes);
+/* What it counts as from now on. */
+void shard_storage_set_kind(shard_storage *storage, shard_memory_kind kind);
+/* The same, of memory that nothing more is known of than that tensors hold it. */
+void shard_storage_become(shard_storage *storage, shard_memory_kind kind);
 void shard_storage_drop(shard_storage *storage);
 /* Makes all of it zeros, allocated if it was not. */
 shard_status shard_storage_zero(shard_storage *storage);

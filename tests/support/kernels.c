@@ -52,7 +52,7 @@ shard_device *kernel_device(int i)
         sets[count].ops.allocate = tested_device()->ops->allocate;
         sets[count].ops.release = tested_device()->ops->release;
         sets[count].ops.synchronize = tested_device()->ops->synchronize;
-        sets[count].device = (shard_device){.ops = &sets[count].ops, .name = name};
+        sets[count].device = (shard_device){.ops = &sets[count].ops, .name = name, .memory = tested_device()->memory};
         count++;
     }
     return i < count ? &sets[i].device : NULL;

@@ -138,7 +138,7 @@ static shard_status sum_pieces(shard_group *group, const void *all, void *mine, 
     size_t bytes = (size_t)(most * element) * (size_t)group->size;
     if (bytes == 0)
         return SHARD_OK;
-    char *pieces = ops->allocate(&nccl.side, bytes);
+    char *pieces = shard_device_allocate(&nccl.side, SHARD_MEMORY_BUCKETS, bytes);
     shard_status status = pieces ? SHARD_OK : shard_last_status();
     for (int64_t at = 0; at < longest && status == SHARD_OK; at += most) {
         int64_t own = cut(counts[group->rank], at, most);
@@ -146,7 +146,7 @@ static shard_status sum_pieces(shard_group *group, const void *all, void *mine, 
         if (status == SHARD_OK)
             status = ops->sum_rows(&nccl.side, group->size, own, pieces, false, (char *)mine + at * element, dtype);
     }
-    ops->release(&nccl.side, pieces, bytes);
+    shard_device_release(&nccl.side, SHARD_MEMORY_BUCKETS, pieces, bytes);
     return status;
 }
 

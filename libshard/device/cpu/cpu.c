@@ -17,8 +17,8 @@ static shard_device_ops operations = {
     .host_memory = true,
     .allocate = shard_cpu_allocate,
     .release = shard_cpu_release,
-    .allocate_host = shard_cpu_allocate,
-    .release_host = shard_cpu_release,
+    .allocate_host = shard_cpu_scratch,
+    .release_host = shard_cpu_scratch_release,
     .memory_stats = shard_cpu_memory_stats,
     .reset_peak = shard_cpu_reset_peak,
     .trim = shard_cpu_trim,
@@ -34,7 +34,8 @@ static shard_device_ops operations = {
     .conv2d_backward_weight = shard_cpu_conv2d_backward_weight,
 };
 
-static shard_device cpu = {.ops = &operations, .name = "cpu"};
+static shard_memory_count memory[SHARD_MEMORY_KINDS];
+static shard_device cpu = {.ops = &operations, .name = "cpu", .memory = memory};
 
 static void complete_table(void)
 {

@@ -13,6 +13,9 @@
 
 void *shard_cpu_allocate(shard_device *, size_t bytes);
 void shard_cpu_release(shard_device *, void *memory, size_t bytes);
+/* The same as workspace: what one call needs for itself, and memory that is not a tensor's. */
+void *shard_cpu_scratch(shard_device *, size_t bytes);
+void shard_cpu_scratch_release(shard_device *, void *memory, size_t bytes);
 void shard_cpu_memory_stats(const shard_device *, shard_memory_stats *stats);
 void shard_cpu_reset_peak(shard_device *);
 void shard_cpu_trim(shard_device *);

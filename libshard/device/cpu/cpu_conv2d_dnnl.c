@@ -185,11 +185,11 @@ shard_status shard_cpu_conv2d_dnnl(shard_device *device, const shard_cpu_conv *c
     if (taps == 1)
         return run(device, &c, dtype, there);
     size_t bytes = (size_t)(filters * taps) * shard_dtype_size(dtype);
-    c.weight = shard_cpu_allocate(device, bytes);
+    c.weight = shard_cpu_scratch(device, bytes);
     if (!c.weight)
         return SHARD_ERROR_MEMORY;
     flip(conv->weight, c.weight, filters, taps, shard_dtype_size(dtype));
     shard_status status = run(device, &c, dtype, there);
-    shard_cpu_release(device, c.weight, bytes);
+    shard_cpu_scratch_release(device, c.weight, bytes);
     return status;
 }

@@ -125,7 +125,7 @@ shard_status shard_cpu_conv2d_double(shard_device *device, const shard_cpu_conv 
     l.y_in = l.y = conv->y;
     l.bias = conv->bias;
     size_t bytes = (size_t)(s->o * l.c * l.taps) * sizeof(double);
-    if (bytes > 0 && !(l.weight = shard_cpu_allocate(device, bytes)))
+    if (bytes > 0 && !(l.weight = shard_cpu_scratch(device, bytes)))
         return SHARD_ERROR_MEMORY;
     switch (conv->kind) {
     case SHARD_CPU_CONV_FORWARD:
@@ -146,6 +146,6 @@ shard_status shard_cpu_conv2d_double(shard_device *device, const shard_cpu_conv 
         arrange(&l, conv->weight, l.weight, true, true);
         break;
     }
-    shard_cpu_release(device, l.weight, bytes);
+    shard_cpu_scratch_release(device, l.weight, bytes);
     return SHARD_OK;
 }

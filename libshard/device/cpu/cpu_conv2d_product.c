@@ -80,7 +80,7 @@ shard_status shard_cpu_conv2d_product(shard_device *device, const shard_cpu_conv
     if (!is_strided(s))
         return multiply(device, c, c->x);
     size_t bytes = (size_t)(s->n * s->oh * s->ow * s->c) * sizeof(float);
-    float *rows = shard_cpu_allocate(device, bytes);
+    float *rows = shard_cpu_scratch(device, bytes);
     if (!rows)
         return SHARD_ERROR_MEMORY;
     if (c->kind != SHARD_CPU_CONV_BACKWARD_DATA)
@@ -88,6 +88,6 @@ shard_status shard_cpu_conv2d_product(shard_device *device, const shard_cpu_conv
     shard_status status = multiply(device, c, rows);
     if (status == SHARD_OK && c->kind == SHARD_CPU_CONV_BACKWARD_DATA)
         scatter(s, rows, c->x);
-    shard_cpu_release(device, rows, bytes);
+    shard_cpu_scratch_release(device, rows, bytes);
     return status;
 }

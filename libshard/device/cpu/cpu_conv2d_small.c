@@ -103,7 +103,7 @@ shard_status shard_cpu_conv2d_small(shard_device *device, const shard_cpu_conv *
     const shard_cpu_tiler *tiler = shard_cpu_tiler_at(0);
     sides d = sides_of(c);
     size_t bytes = (size_t)(d.s->o * d.s->c * d.s->kh * d.s->kw) * sizeof(float);
-    float *weight = shard_cpu_allocate(device, bytes);
+    float *weight = shard_cpu_scratch(device, bytes);
     if (!weight)
         return SHARD_ERROR_MEMORY;
     shard_cpu_conv2d_pack(d.s, d.backward, BLOCK, c->weight, weight);
@@ -112,6 +112,6 @@ shard_status shard_cpu_conv2d_small(shard_device *device, const shard_cpu_conv *
 #pragma omp parallel for schedule(static)
     for (int64_t i = 0; i < d.to.c / BLOCK * pixels; i++)
         convolve_pixel(&d, tiler, i % pixels, i / pixels);
-    shard_cpu_release(device, weight, bytes);
+    shard_cpu_scratch_release(device, weight, bytes);
     return SHARD_OK;
 }

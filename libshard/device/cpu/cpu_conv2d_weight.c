@@ -205,7 +205,7 @@ shard_status shard_cpu_conv2d_weight(shard_device *device, const shard_cpu_conv 
     int64_t by_panels = greatest_common_divisor(threads, panels), by_images = at_most(threads / by_panels, w.s.n);
     int64_t padded = w.padded ? w.h * w.w * w.s.c : 0;
     size_t bytes = (size_t)(by_images * w.size + by_panels * by_images * padded) * sizeof(float);
-    float *memory = shard_cpu_allocate(device, bytes);
+    float *memory = shard_cpu_scratch(device, bytes);
     if (!memory)
         return SHARD_ERROR_MEMORY;
 #pragma omp parallel for schedule(static)
@@ -220,7 +220,7 @@ shard_status shard_cpu_conv2d_weight(shard_device *device, const shard_cpu_conv 
         multiply_part(&w, &p);
     }
     finish(&w, memory, by_images, conv->weight);
-    shard_cpu_release(device, memory, bytes);
+    shard_cpu_scratch_release(device, memory, bytes);
     if (!conv->bias)
         return SHARD_OK;
     return device->ops->sum_rows(device, w.s.n * w.s.oh * w.s.ow, w.s.o, conv->y, false, conv->bias, SHARD_FLOAT32);

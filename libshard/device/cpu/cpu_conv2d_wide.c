@@ -27,7 +27,7 @@ static shard_status allocate_wide(shard_device *device, const shard_cpu_conv *c,
     for (int i = 0; i < 6; i++)
         total += (parts[i] + 15) / 16 * 16;
     *bytes = (size_t)total * sizeof(float);
-    float *next = *memory = shard_cpu_allocate(device, *bytes);
+    float *next = *memory = shard_cpu_scratch(device, *bytes);
     if (!next)
         return SHARD_ERROR_MEMORY;
     for (int i = 0; i < 6; i++) {
@@ -102,6 +102,6 @@ shard_status shard_cpu_conv2d_wide(shard_device *device, const shard_cpu_conv *c
     void *memory;
     SHARD_TRY(allocate_wide(device, c, &w, &bytes, &memory));
     shard_status status = compute_wide_parts(device, c, &w, dtype);
-    shard_cpu_release(device, memory, bytes);
+    shard_cpu_scratch_release(device, memory, bytes);
     return status;
 }

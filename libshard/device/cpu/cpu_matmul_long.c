@@ -57,7 +57,7 @@ static shard_status make_panels(shard_device *device, panels *p, const float *so
 {
     p->most = p->tiler->width * p->tiler->most_vectors;
     p->bytes = (size_t)(round_up(p->cols, p->tiler->width) * p->depth) * sizeof(float);
-    p->data = shard_cpu_allocate(device, p->bytes);
+    p->data = shard_cpu_scratch(device, p->bytes);
     if (!p->data)
         return SHARD_ERROR_MEMORY;
     for (int64_t first = 0; first < p->cols; first += p->most) {
@@ -125,7 +125,7 @@ static shard_status multiply_few_rows(shard_device *device, const shard_cpu_prod
         for (int64_t row = 0; row < s->m; row += x.most)
             multiply_outputs(p, &x, output, at_most(s->n - output, OUTPUTS), row, row == 0);
     }
-    shard_cpu_release(device, x.data, x.bytes);
+    shard_cpu_scratch_release(device, x.data, x.bytes);
     return SHARD_OK;
 }
 
@@ -176,7 +176,7 @@ static shard_status multiply_few_steps(shard_device *device, const shard_cpu_pro
         for (int64_t col = 0; col < s->n; col += b.most)
             multiply_panel(p, &b, a, first, rows, col);
     }
-    shard_cpu_release(device, b.data, b.bytes);
+    shard_cpu_scratch_release(device, b.data, b.bytes);
     return SHARD_OK;
 }
 

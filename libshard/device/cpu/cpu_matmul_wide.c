@@ -109,13 +109,13 @@ shard_status shard_cpu_matmul_wide(shard_device *device, const shard_cpu_product
 {
     blocks size = choose_blocks(&p->shape);
     size_t bytes = (size_t)(size.m * size.k + size.k * size.n + size.m * size.n) * sizeof(float);
-    float *memory = shard_cpu_allocate(device, bytes);
+    float *memory = shard_cpu_scratch(device, bytes);
     if (!memory)
         return SHARD_ERROR_MEMORY;
     size.a = memory;
     size.b = size.a + size.m * size.k;
     size.c = size.b + size.k * size.n;
     shard_status status = multiply_all(device, p, &size, dtype);
-    shard_cpu_release(device, memory, bytes);
+    shard_cpu_scratch_release(device, memory, bytes);
     return status;
 }

@@ -282,6 +282,16 @@ void shard_cpu_release(shard_device *device, void *memory, size_t bytes)
     unlock_pool();
 }
 
+void *shard_cpu_scratch(shard_device *device, size_t bytes)
+{
+    return shard_device_allocate(device, SHARD_MEMORY_WORKSPACE, bytes);
+}
+
+void shard_cpu_scratch_release(shard_device *device, void *memory, size_t bytes)
+{
+    shard_device_release(device, SHARD_MEMORY_WORKSPACE, memory, bytes);
+}
+
 void shard_cpu_memory_stats(const shard_device *device, shard_memory_stats *stats)
 {
     (void)device;

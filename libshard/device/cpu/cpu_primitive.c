@@ -232,10 +232,10 @@ static dnnl_status_t make_memory(dnnl_memory_t *memory, shard_dnnl_layout_borrow
 
 static shard_status make_workspaces(shard_device *device, const primitive *p, execution *e)
 {
-    if (p->scratch_bytes > 0 && !(e->scratch = shard_cpu_allocate(device, p->scratch_bytes)))
+    if (p->scratch_bytes > 0 && !(e->scratch = shard_cpu_scratch(device, p->scratch_bytes)))
         return SHARD_ERROR_MEMORY;
     for (int i = 0; i < p->plan.count; i++) {
-        if (p->array[i].bytes > 0 && !(e->workspace[i] = shard_cpu_allocate(device, p->array[i].bytes)))
+        if (p->array[i].bytes > 0 && !(e->workspace[i] = shard_cpu_scratch(device, p->array[i].bytes)))
             return SHARD_ERROR_MEMORY;
     }
     return SHARD_OK;
@@ -283,10 +283,10 @@ static void end_execution(shard_device *device, const primitive *p, execution *e
     for (int i = 0; i < p->plan.count; i++) {
         dnnl_memory_destroy(e->plain[i]);
         dnnl_memory_destroy(e->used[i]);
-        shard_cpu_release(device, e->workspace[i], p->array[i].bytes);
+        shard_cpu_scratch_release(device, e->workspace[i], p->array[i].bytes);
     }
     dnnl_memory_destroy(e->scratch_memory);
-    shard_cpu_release(device, e->scratch, p->scratch_bytes);
+    shard_cpu_scratch_release(device, e->scratch, p->scratch_bytes);
 }
 
 shard_status shard_cpu_run(shard_device *device, const shard_cpu_key *key, shard_cpu_planner *planner, const void *const *data,

@@ -18,7 +18,7 @@ enum { MOST_DEVICES = 64 };
 typedef struct opened {
     shard_device device;
     shard_cuda cuda;
-    shard_cuda_count count;
+    shard_memory_count count, memory[SHARD_MEMORY_KINDS];
     char name[24];
 } opened;
 
@@ -53,7 +53,11 @@ static shard_status start(opened *device, int ordinal)
     uint64_t keep = UINT64_MAX; /* what was touched stays until trim */
     SHARD_CUDA_TRY(cudaMemPoolSetAttribute(cuda->pool, cudaMemPoolAttrReleaseThreshold, &keep));
     snprintf(device->name, sizeof device->name, "cuda:%d", ordinal);
-    device->device = (shard_device){.ops = &operations, .name = device->name, .state = cuda, .allow_tf32 = allow_tf32 == 1};
+    device->device = (shard_device){.ops = &operations,
+                                    .name = device->name,
+                                    .state = cuda,
+                                    .memory = device->memory,
+                                    .allow_tf32 = allow_tf32 == 1};
     return SHARD_OK;
 }
 

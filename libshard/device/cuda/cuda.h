@@ -41,17 +41,12 @@ extern "C" {
 /* Between the parts of a call's scratch memory, so that each is aligned for any use. */
 #define SHARD_CUDA_ALIGN 256
 
-/* Bytes handed out. */
-typedef struct shard_cuda_count {
-    int64_t current, peak;
-} shard_cuda_count;
-
 typedef struct shard_cuda {
     int ordinal;
     int multiprocessors;
     cudaStream_t stream;
     cudaMemPool_t pool;
-    shard_cuda_count *count;         /* also of who sees the device from another stream */
+    shard_memory_count *count;       /* of all; also of who sees the device from another stream */
     /* Asked while the host waits for the stream, if set: an error ends the wait. The
      * first time of a wait it `begins`. For what the stream waits for in turn. */
     shard_status (*watch)(bool begins);
@@ -84,7 +79,7 @@ shard_status shard_cuda_wait(shard_device *device);
 
 /* Scratch memory of the device for one call: taken and given back in the stream's
  * order, so that it may be given back before the work that uses it has run. It
- * counts as tensors' memory. NULL with the error set; release takes NULL. */
+ * counts as workspace. NULL with the error set; release takes NULL. */
 void *shard_cuda_scratch(shard_device *device, size_t bytes);
 void shard_cuda_scratch_release(shard_device *device, void *memory, size_t bytes);
 

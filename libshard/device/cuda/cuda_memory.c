@@ -10,14 +10,6 @@
 
 #include <sched.h>
 
-static void add(shard_cuda_count *count, int64_t bytes)
-{
-    int64_t current = __atomic_add_fetch(&count->current, bytes, __ATOMIC_RELAXED);
-    int64_t peak = __atomic_load_n(&count->peak, __ATOMIC_RELAXED);
-    while (current > peak && !__atomic_compare_exchange_n(&count->peak, &peak, current, true, __ATOMIC_RELAXED, __ATOMIC_RELAXED))
-        ;
-}
-
 void *shard_cuda_allocate(shard_device *device, size_t bytes)
 {
     shard_cuda *cuda = shard_cuda_of(device);
@@ -30,7 +22,7 @@ void *shard_cuda_allocate(shard_device *device, size_t bytes)
     }
     if (shard_cuda_check(error, "cudaMallocFromPoolAsync") != SHARD_OK)
         return NULL;
-    add(cuda->count, (int64_t)bytes);
+    shard_memory_count_add(cuda->count, (int64_t)bytes);
     return memory;
 }
 
@@ -40,17 +32,17 @@ void shard_cuda_release(shard_device *device, void *memory, size_t bytes)
     if (!memory)
         return;
     SHARD_CUDA(cudaFreeAsync(memory, cuda->stream));
-    add(cuda->count, -(int64_t)bytes);
+    shard_memory_count_add(cuda->count, -(int64_t)bytes);
 }
 
 void *shard_cuda_scratch(shard_device *device, size_t bytes)
 {
-    return shard_cuda_allocate(device, bytes ? bytes : 1);
+    return shard_device_allocate(device, SHARD_MEMORY_WORKSPACE, bytes ? bytes : 1);
 }
 
 void shard_cuda_scratch_release(shard_device *device, void *memory, size_t bytes)
 {
-    shard_cuda_release(device, memory, bytes ? bytes : 1);
+    shard_device_release(device, SHARD_MEMORY_WORKSPACE, memory, bytes ? bytes : 1);
 }
 
 void shard_cuda_memory_stats(const shard_device *device, shard_memory_stats *stats)
@@ -65,8 +57,7 @@ void shard_cuda_memory_stats(const shard_device *device, shard_memory_stats *sta
 
 void shard_cuda_reset_peak(shard_device *device)
 {
-    shard_cuda *cuda = shard_cuda_of(device);
-    __atomic_store_n(&cuda->count->peak, __atomic_load_n(&cuda->count->current, __ATOMIC_RELAXED), __ATOMIC_RELAXED);
+    shard_memory_count_reset_peak(shard_cuda_of(device)->count);
 }
 
 void shard_cuda_trim(shard_device *device)

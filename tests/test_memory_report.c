@@ -1,0 +1,228 @@
+/*
+ * Memory by kind: each kind to the byte through a step of training, the kinds' sum
+ * always the whole, peaks, and the printed table. On whichever device tensors go to.
+ */
+#include "support/job.h"
+
+#include "tensor/tensor.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { FEATURES = 100, CLASSES = 300, ROWS = 7 };
+enum { PARAMETERS = 4 * (CLASSES * FEATURES + CLASSES), BUFFERS = 4 * 2 * FEATURES };
+
+static shard_memory_stats of(shard_memory_kind kind)
+{
+    return shard_get_memory_by_kind(shard_device_open(NULL), kind);
+}
+
+/* Tensors on the host as seen from a GPU count there: steps, batch norm's number of batches. */
+static bool on_host(void)
+{
+    return shard_device_open(NULL) == shard_device_open("cpu");
+}
+
+#define check_sum() check_sum_at(__LINE__)
+static void check_sum_at(int line)
+{
+    shard_device *both[] = {shard_device_open("cpu"), shard_device_open(NULL)};
+    for (int i = 0; i < 2; i++) {
+        int64_t sum = 0;
+        for (int kind = 0; kind < SHARD_MEMORY_KINDS; kind++) {
+            shard_memory_stats stats = shard_get_memory_by_kind(both[i], (shard_memory_kind)kind);
+            ck_assert_int_ge(stats.current, 0);
+            ck_assert_int_ge(stats.peak, stats.current);
+            ck_assert_int_eq(stats.reserved, 0);
+            sum += stats.current;
+        }
+        int64_t whole = shard_get_memory_stats(both[i]).current;
+        ck_assert_msg(sum == whole, "line %d: the kinds are %lld bytes in all, the device says %lld", line, (long long)sum,
+                      (long long)whole);
+    }
+}
+
+static shard_module *make_model(void)
+{
+    shard_manual_seed(1);
+    shard_module *model = shard_nn_sequential(shard_nn_layer_norm(FEATURES, 1e-5), shard_nn_linear(FEATURES, CLASSES));
+    ck_assert_msg(model != NULL, "%s", shard_last_error());
+    return model;
+}
+
+/* What backward leaves in the leaves of one forward. */
+static void backward_once(shard_module *model)
+{
+    SHARD_SCOPE
+    {
+        shard_tensor *x = made_up(SHARD_SHAPE(ROWS, FEATURES), 5, SHARD_FLOAT32);
+        shard_tensor *logits = shard_forward(model, x);
+        int64_t labels[ROWS] = {1, 2, 3, 4, 5, 6, 299};
+        shard_tensor *target = shard_from_host(labels, SHARD_SHAPE(ROWS), .dtype = SHARD_INT64);
+        shard_tensor *loss = shard_parallel_cross_entropy(logits, target);
+        check_ok(shard_last_status());
+        ck_assert_int_ge(of(SHARD_MEMORY_ACTIVATIONS).current, 4 * (ROWS * FEATURES + ROWS * CLASSES));
+        ck_assert_int_eq(of(SHARD_MEMORY_PARAMETERS).current, PARAMETERS + BUFFERS);
+        check_sum();
+        check_ok(shard_backward(loss));
+        check_sum();
+    }
+}
+
+static void follows_a_step(shard_group *world, void *context)
+{
+    (void)world, (void)context;
+    shard_memory_stats before[SHARD_MEMORY_KINDS];
+    for (int kind = 0; kind < SHARD_MEMORY_KINDS; kind++)
+        before[kind] = of((shard_memory_kind)kind);
+    shard_module *model = make_model();
+    ck_assert_int_eq(of(SHARD_MEMORY_PARAMETERS).current, 0); /* initial values that nobody needed yet */
+    shard_optimizer *sgd = shard_sgd(shard_parameters(model), .lr = 0.1, .momentum = 0.9);
+    backward_once(model);
+    ck_assert_int_eq(of(SHARD_MEMORY_PARAMETERS).current, PARAMETERS + BUFFERS);
+    ck_assert_int_eq(of(SHARD_MEMORY_GRADIENTS).current, PARAMETERS + BUFFERS);
+    ck_assert_int_eq(of(SHARD_MEMORY_ACTIVATIONS).current, before[SHARD_MEMORY_ACTIVATIONS].current);
+    ck_assert_int_eq(of(SHARD_MEMORY_WORKSPACE).current, before[SHARD_MEMORY_WORKSPACE].current);
+    ck_assert_int_gt(of(SHARD_MEMORY_WORKSPACE).peak, 0);
+    check_ok(shard_step(sgd));
+    ck_assert_int_eq(of(SHARD_MEMORY_OPTIMIZER_STATE).current, PARAMETERS + BUFFERS + (on_host() ? 4 * 8 : 0));
+    check_sum();
+
+    shard_reset_peak_memory(shard_device_open(NULL));
+    for (int kind = 0; kind < SHARD_MEMORY_KINDS; kind++)
+        ck_assert_int_eq(of((shard_memory_kind)kind).peak, of((shard_memory_kind)kind).current);
+    shard_optimizer_destroy(sgd);
+    shard_module_destroy(model);
+    check_sum();
+    for (int kind = 0; kind < SHARD_MEMORY_KINDS; kind++)
+        ck_assert_int_eq(of((shard_memory_kind)kind).current, before[kind].current);
+    ck_assert_int_eq(of(SHARD_MEMORY_GRADIENTS).peak, PARAMETERS + BUFFERS); /* before they went */
+}
+
+START_TEST(test_step)
+{
+    run_job(1, follows_a_step, NULL);
+}
+END_TEST
+
+/* In flat buffers, too, parameters are parameters and gradients gradients. */
+static void follows_data_parallel(shard_group *world, void *context)
+{
+    (void)world, (void)context;
+    shard_module *model = make_model();
+    shard_tensors *parameters = shard_parameters(model);
+    shard_data_parallel *dp = shard_data_parallel_create(parameters);
+    ck_assert_msg(dp != NULL, "%s", shard_last_error());
+    int64_t gap = 0;
+    for (int64_t i = 0; i < shard_tensors_count(parameters); i++)
+        gap += (64 - 4 * shard_numel(shard_tensors_at(parameters, i)) % 64) % 64;
+    ck_assert_int_eq(of(SHARD_MEMORY_PARAMETERS).current, PARAMETERS + BUFFERS + gap);
+    for (int turn = 0; turn < 2; turn++) {
+        SHARD_SCOPE
+        {
+            shard_tensor *x = made_up(SHARD_SHAPE(ROWS, FEATURES), 5, SHARD_FLOAT32);
+            check_ok(shard_backward(shard_sum(shard_forward(model, x))));
+        }
+        ck_assert_int_eq(of(SHARD_MEMORY_PARAMETERS).current, PARAMETERS + BUFFERS + gap);
+        ck_assert_int_eq(of(SHARD_MEMORY_GRADIENTS).current, PARAMETERS + BUFFERS + gap);
+        check_sum();
+    }
+    shard_data_parallel_destroy(dp);
+    shard_tensors_destroy(parameters);
+    shard_module_destroy(model);
+    ck_assert_int_eq(of(SHARD_MEMORY_PARAMETERS).current, 0);
+    ck_assert_int_eq(of(SHARD_MEMORY_GRADIENTS).current, 0);
+}
+
+START_TEST(test_data_parallel)
+{
+    run_job(2, follows_data_parallel, NULL);
+}
+END_TEST
+
+/* Workspace that is saved for backward lasts, and is an activation then. */
+static void tells_apart(shard_group *world, void *context)
+{
+    (void)world, (void)context;
+    SHARD_SCOPE
+    {
+        shard_tensor *x = made_up_leaf(SHARD_SHAPE(1, 8, 8, 4), 3, SHARD_FLOAT32);
+        ck_assert_int_eq(of(SHARD_MEMORY_PARAMETERS).current, 4 * 8 * 8 * 4); /* a leaf */
+        SHARD_NO_GRAD
+        shard_max_pool2d(x, 2);
+        shard_tensor *y = shard_max_pool2d(x, 2);
+        check_ok(shard_last_status());
+        int64_t size = 4 * 4 * 4;
+        ck_assert_int_eq(shard_numel(y), size);
+        ck_assert_int_eq(of(SHARD_MEMORY_WORKSPACE).current, 0);
+        ck_assert_int_eq(of(SHARD_MEMORY_ACTIVATIONS).current, 2 * 4 * size + 4 * size); /* two results, where the maxima were */
+        shard_storage_set_kind(y->storage, SHARD_MEMORY_BUCKETS);
+        ck_assert_int_eq(of(SHARD_MEMORY_BUCKETS).current, 4 * size);
+        ck_assert_int_eq(of(SHARD_MEMORY_ACTIVATIONS).current, 4 * size + 4 * size);
+        shard_storage_become(y->storage, SHARD_MEMORY_GRADIENTS); /* it is known already */
+        ck_assert_int_eq(of(SHARD_MEMORY_BUCKETS).current, 4 * size);
+        check_sum();
+    }
+    ck_assert_int_eq(of(SHARD_MEMORY_BUCKETS).current, 0);
+    ck_assert_int_eq(of(SHARD_MEMORY_BUCKETS).peak, 4 * 4 * 4 * 4);
+    check_sum();
+}
+
+START_TEST(test_kinds)
+{
+    run_job(1, tells_apart, NULL);
+}
+END_TEST
+
+static void prints(shard_group *world, void *context)
+{
+    (void)world, (void)context;
+    shard_device *device = shard_device_open(NULL);
+    shard_tensor *leaf = shard_zeros(SHARD_SHAPE(1024, 1024), .requires_grad = true);
+    ck_assert_ptr_nonnull(shard_data(leaf));
+    shard_tensor *other = shard_zeros(SHARD_SHAPE(1024, 512));
+    ck_assert_ptr_nonnull(shard_data(other));
+    shard_release(other);
+    char *text = NULL;
+    size_t bytes = 0;
+    FILE *file = open_memstream(&text, &bytes);
+    check_ok(shard_memory_report(device, file));
+    fclose(file);
+    char title[64];
+    snprintf(title, sizeof title, "memory of %s, MiB\n", shard_device_name(device));
+    ck_assert_msg(strstr(text, title) == text, "%s", text);
+    const char *rows[] = {"  parameters               4.0         4.0\n", "  gradients                0.0         0.0\n",
+                          "  optimizer state          0.0         0.0\n", "  activations              0.0         2.0\n",
+                          "  buckets                  0.0         0.0\n", "  workspace                0.0         0.0\n",
+                          "  in all                   4.0         6.0\n"};
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
+        ck_assert_msg(strstr(text, rows[i]) != NULL, "no \"%s\" in\n%s", rows[i], text);
+    free(text);
+    shard_release(leaf);
+    FILE *full = fopen("/dev/full", "w");
+    ck_assert_ptr_nonnull(full);
+    check_error(shard_memory_report(device, full), "shard_memory_report: the file takes no more");
+    fclose(full);
+    check_error(shard_memory_report(NULL, stdout), "shard_memory_report: device is NULL");
+    check_error(shard_memory_report(device, NULL), "shard_memory_report: file is NULL");
+    ck_assert_str_eq(shard_memory_kind_name(SHARD_MEMORY_OPTIMIZER_STATE), "optimizer state");
+    ck_assert_ptr_null(shard_memory_kind_name(SHARD_MEMORY_KINDS));
+    ck_assert_int_eq(shard_get_memory_by_kind(NULL, SHARD_MEMORY_BUCKETS).current, 0);
+}
+
+START_TEST(test_table)
+{
+    run_job(1, prints, NULL);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("memory_report");
+    TCase *tcase = test_case(suite, "memory_report");
+    tcase_add_test(tcase, test_step);
+    tcase_add_test(tcase, test_data_parallel);
+    tcase_add_test(tcase, test_kinds);
+    tcase_add_test(tcase, test_table);
+    return test_run(suite);
+}
