@@ -39,6 +39,9 @@ template <class T> struct Loss {
     }
 };
 
+/* Packs of the logits that a thread has under way; as many again of what the columns have. */
+template <int TARGETS> constexpr int packs_ahead = TARGETS == OWN_TARGETS ? PACKS / 2 : PACKS;
+
 /* ---- statistics ---- */
 
 /* Of a piece: the exponentials are relative to its maximum. */
@@ -46,18 +49,13 @@ struct LossPart {
     double max, sum, a, b;
 };
 
-/* Adds q x and q of N elements from a column on. */
-template <class T, int N>
-static __device__ inline void add_targets(const Loss<T> &l, const Real<T> *x, const T *probability, int64_t column, double *a,
-                                          double *b)
+/* Adds q x and q of a column's element; without probabilities they are 0. */
+template <class T>
+static __device__ inline void add_target(const Loss<T> &l, Real<T> x, T probability, int64_t column, double *a, double *b)
 {
-#pragma unroll
-    for (int j = 0; j < N; j++) {
-        double q = probability ? l.keep * (double)to_real(probability[j]) + l.spread : l.spread;
-        q *= (double)l.weight_of(column + j);
-        *a += q * (double)x[j];
-        *b += q;
-    }
+    double q = (l.keep * (double)to_real(probability) + l.spread) * (double)l.weight_of(column);
+    *a += q * (double)x;
+    *b += q;
 }
 
 template <class T, int LANES, int TARGETS> static __global__ void sum_parts(Loss<T> l, Rows shape, LossPart *parts)
@@ -70,7 +68,7 @@ template <class T, int LANES, int TARGETS> static __global__ void sum_parts(Loss
         const T *x = l.x + from, *probability = l.probability ? l.probability + from : NULL;
         ExpSum<R> e;
         double a = 0, b = 0;
-        walk(
+        walk<packs_ahead<TARGETS>>(
             Cut<T>(x, count, l.packed), team.lane, LANES,
             [&](auto &first) {
                 enum { COUNT = sizeof first / sizeof *first, SIZE = Pack<T>::SIZE };
@@ -82,7 +80,9 @@ template <class T, int LANES, int TARGETS> static __global__ void sum_parts(Loss
                     Pack<T> pack = {};
                     if (probability)
                         pack = load_pack(probability + first[k]);
-                    add_targets<T, SIZE>(l, value + k * SIZE, probability ? pack.value : NULL, start + first[k], &a, &b);
+#pragma unroll
+                    for (int j = 0; j < SIZE; j++)
+                        add_target(l, value[k * SIZE + j], pack.value[j], start + first[k] + j, &a, &b);
                 }
 #pragma unroll
                 for (int k = 0; k < (TARGETS == SAME_TARGETS ? COUNT * SIZE : 0); k++)
@@ -92,7 +92,7 @@ template <class T, int LANES, int TARGETS> static __global__ void sum_parts(Loss
                 R value[1] = {to_real(x[i])};
                 e.add(value);
                 if (TARGETS == OWN_TARGETS)
-                    add_targets<T, 1>(l, value, probability ? probability + i : NULL, start + i, &a, &b);
+                    add_target(l, value[0], probability ? probability[i] : T(0), start + i, &a, &b);
                 if (TARGETS == SAME_TARGETS)
                     a += (double)value[0];
             });
@@ -221,15 +221,15 @@ static __device__ inline RowGradient<Real<T>> row_gradient(const Loss<T> &l, int
     return g;
 }
 
+/* Without probabilities they are 0. */
 template <class T, int TARGETS>
-static __device__ inline Real<T> gradient(const Loss<T> &l, const RowGradient<Real<T>> &g, Real<T> x, const T *probability,
-                                          int64_t column)
+static __device__ inline Real<T> gradient(const Loss<T> &l, const RowGradient<Real<T>> &g, Real<T> x, T probability, int64_t column)
 {
     Real<T> dx = g.factor * exp(x - g.center);
     if (TARGETS == SAME_TARGETS)
         dx -= g.spread;
     if (TARGETS == OWN_TARGETS)
-        dx -= (probability ? g.keep * to_real(*probability) + g.spread : g.spread) * l.weight_of(column);
+        dx -= (g.keep * to_real(probability) + g.spread) * l.weight_of(column);
     return dx;
 }
 
@@ -246,7 +246,8 @@ static __global__ void backward(Loss<T> l, Rows shape, const double *lse, const 
         bool ignored = l.ignores(row);
         RowGradient<R> g = row_gradient(l, row, shape.cols, lse[row], b[row], scale[row]);
         int64_t target = g.target - start;
-        walk(
+        bool own = TARGETS == OWN_TARGETS && probability;
+        walk<packs_ahead<TARGETS>>(
             Cut<T>(x, count, l.packed), team.lane, LANES,
             [&](auto &first) {
                 enum { COUNT = sizeof first / sizeof *first, SIZE = Pack<T>::SIZE };
@@ -255,12 +256,12 @@ static __global__ void backward(Loss<T> l, Rows shape, const double *lse, const 
 #pragma unroll
                 for (int k = 0; k < COUNT; k++) {
                     Pack<T> pack = {};
-                    if (TARGETS == OWN_TARGETS && probability)
+                    if (own)
                         pack = load_pack(probability + first[k]);
 #pragma unroll
                     for (int j = 0; j < SIZE; j++) {
                         R *v = &value[k * SIZE + j];
-                        *v = gradient<T, TARGETS>(l, g, *v, probability ? &pack.value[j] : NULL, start + first[k] + j);
+                        *v = gradient<T, TARGETS>(l, g, *v, pack.value[j], start + first[k] + j);
                         *v = ignored ? 0 : *v;
                     }
                     if (target >= first[k] && target < first[k] + SIZE && g.target >= 0)
@@ -271,7 +272,7 @@ static __global__ void backward(Loss<T> l, Rows shape, const double *lse, const 
                 store_batch<T, COUNT>(out, first, value);
             },
             [&](int64_t i) {
-                R value = gradient<T, TARGETS>(l, g, to_real(x[i]), probability ? probability + i : NULL, start + i);
+                R value = gradient<T, TARGETS>(l, g, to_real(x[i]), own ? probability[i] : T(0), start + i);
                 if (g.target >= 0 && target == i)
                     value -= g.keep * l.weight_of(g.target);
                 out[i] = round_to<T>(ignored ? 0 : value);
