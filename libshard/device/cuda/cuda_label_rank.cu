@@ -33,16 +33,36 @@ shard_status shard_cuda_pick_target(shard_device *device, const shard_cross_entr
     });
 }
 
-/* Whether x comes before the target's logit; `left` is whether its column does. */
-template <class R> static __device__ inline bool before(R x, R logit, bool left)
+/* How many of a warp's elements, from 0 to end, are before(i, value): up to the first
+ * whole pack one by one, then packs, then the rest. */
+template <class T, class Before> static __device__ inline int count(const T *values, int end, int lane, const Before &before)
 {
-    if (logit != logit)
-        return left && x != x;
-    return left ? !(x < logit) : !(x <= logit);
+    const int size = Pack<T>::SIZE;
+    int sum = 0, whole = (int)((16 - ((uintptr_t)values & 15)) % 16 / sizeof(T));
+    for (int i = lane; i < whole && i < end; i += WARP)
+        sum += before(i, to_real(values[i]));
+    int i = whole + lane * size;
+    for (; i + (AHEAD - 1) * WARP * size + size <= end; i += AHEAD * WARP * size) {
+        Pack<T> in[AHEAD];
+#pragma unroll
+        for (int a = 0; a < AHEAD; a++)
+            in[a] = load_pack(values + i + a * WARP * size);
+#pragma unroll
+        for (int a = 0; a < AHEAD; a++)
+            for (int k = 0; k < size; k++)
+                sum += before(i + a * WARP * size + k, to_real(in[a].value[k]));
+    }
+    for (; i + size <= end; i += WARP * size) {
+        Pack<T> in = load_pack(values + i);
+        for (int k = 0; k < size; k++)
+            sum += before(i + k, to_real(in.value[k]));
+    }
+    for (; i < end; i++) /* of at most one lane */
+        sum += before(i, to_real(values[i]));
+    return warp_reduce<Sum>(sum);
 }
 
-/* Each warp takes a piece of a row: up to the first whole pack one by one, then packs,
- * then the rest. */
+/* Each warp takes a piece of a row. Columns count from its first, so that 32 bits are enough. */
 template <class T>
 static __global__ void count_ahead(shard_cross_entropy_shape shape, int64_t pieces, const T *x, const int64_t *target,
                                    const double *logit, unsigned long long *ahead)
@@ -56,39 +76,16 @@ static __global__ void count_ahead(shard_cross_entropy_shape shape, int64_t piec
             ahead[row] = (unsigned long long)shape.classes;
         return;
     }
-    const int size = Pack<T>::SIZE;
-    int64_t column = target[row] - shape.col0, start = item % pieces * PIECE;
-    int64_t end = start + PIECE < shape.cols ? start + PIECE : shape.cols;
-    const T *values = x + row * shape.cols;
-    Real<T> own = (Real<T>)logit[row];
-    int count = 0;
-    auto add = [&](int64_t i, T value) { count += i != column && before(to_real(value), own, i < column); };
-
-    int64_t whole = start + (int64_t)((16 - ((uintptr_t)(values + start) & 15)) % 16 / sizeof(T));
-    for (int64_t i = start + lane; i < whole && i < end; i += WARP)
-        add(i, values[i]);
-    int64_t i = whole + lane * size;
-    for (; i + (AHEAD - 1) * WARP * size + size <= end; i += AHEAD * WARP * size) {
-        Pack<T> in[AHEAD];
-#pragma unroll
-        for (int a = 0; a < AHEAD; a++)
-            in[a] = load_pack(values + i + a * WARP * size);
-#pragma unroll
-        for (int a = 0; a < AHEAD; a++)
-            for (int k = 0; k < size; k++)
-                add(i + a * WARP * size + k, in[a].value[k]);
-    }
-    for (; i + size <= end; i += WARP * size) {
-        Pack<T> in = load_pack(values + i);
-        for (int k = 0; k < size; k++)
-            add(i + k, in.value[k]);
-    }
-    for (; i < end; i++) /* of at most one lane */
-        add(i, values[i]);
-
-    count = warp_reduce<Sum>(count);
+    using R = Real<T>;
+    int64_t start = item % pieces * PIECE, column = target[row] - shape.col0 - start;
+    int left = column < 0 ? 0 : column < PIECE ? (int)column : PIECE; /* of the target's: those that come first in a tie */
+    int end = shape.cols - start < PIECE ? (int)(shape.cols - start) : PIECE;
+    const T *values = x + row * shape.cols + start;
+    R own = (R)logit[row];
+    int sum = own == own ? count(values, end, lane, [=](int i, R value) { return !(value <= own) || (value == own && i < left); })
+                         : count(values, end, lane, [=](int i, R value) { return value != value && i < left; });
     if (lane == 0)
-        atomicAdd(ahead + row, (unsigned long long)count);
+        atomicAdd(ahead + row, (unsigned long long)sum);
 }
 
 shard_status shard_cuda_count_ahead(shard_device *device, const shard_cross_entropy_shape *shape, const void *x,
