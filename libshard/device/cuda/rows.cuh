@@ -72,23 +72,27 @@ template <class T> struct Cut {
     }
 };
 
+/* Calls batch(first) for COUNT packs at a time as long as there are so many, then for half as many. */
+template <int COUNT, class T, class Batch>
+static __device__ inline void walk_packs(const Cut<T> &cut, int64_t i, int64_t lanes, Batch &batch)
+{
+    for (; i + (COUNT - 1) * lanes < cut.packs; i += COUNT * lanes) {
+        int64_t first[COUNT];
+        for (int k = 0; k < COUNT; k++)
+            first[k] = cut.pack(i + k * lanes);
+        batch(first);
+    }
+    if constexpr (COUNT > 1)
+        walk_packs<COUNT / 2>(cut, i, lanes, batch);
+}
+
 /* What thread `lane` of `lanes` has of the elements: calls batch(first) for packs of elements
- * from first[0], first[1] ... on, AHEAD of them or one, then single(i) for single elements. */
+ * from first[0], first[1] ... on, at most AHEAD of them, then single(i) for single elements. */
 template <int AHEAD = PACKS, class T, class Batch, class Single>
 static __device__ inline void walk(const Cut<T> &cut, int lane, int lanes, Batch &&batch, Single &&single)
 {
-    int64_t i = lane;
-    for (; i + (AHEAD - 1) * (int64_t)lanes < cut.packs; i += AHEAD * (int64_t)lanes) {
-        int64_t first[AHEAD];
-        for (int k = 0; k < AHEAD; k++)
-            first[k] = cut.pack(i + k * (int64_t)lanes);
-        batch(first);
-    }
-    for (; i < cut.packs; i += lanes) {
-        int64_t first[1] = {cut.pack(i)};
-        batch(first);
-    }
-    for (i = lane; i < cut.singles(); i += lanes)
+    walk_packs<AHEAD>(cut, lane, lanes, batch);
+    for (int64_t i = lane; i < cut.singles(); i += lanes)
         single(cut.single(i));
 }
 
