@@ -43,11 +43,22 @@ static char *storage_memory(shard_storage *storage, size_t offset)
     return storage->memory ? (char *)storage->memory + offset : NULL;
 }
 
+void *shard_storage_memory(shard_storage *storage)
+{
+    return storage_memory(storage, 0);
+}
+
+void shard_storage_release(shard_storage *storage)
+{
+    shard_device_release(storage->device, storage->kind, storage->memory, storage->bytes);
+    storage->memory = NULL;
+}
+
 void shard_storage_drop(shard_storage *storage)
 {
     if (!storage || --storage->shares)
         return;
-    shard_device_release(storage->device, storage->kind, storage->memory, storage->bytes);
+    shard_storage_release(storage);
     free(storage);
 }
 
@@ -111,6 +122,11 @@ static shard_tensor *make_on(shard_storage *storage, size_t offset, shard_shape 
     *tensor = (shard_tensor){.shares = 1, .storage = storage, .offset = offset, .shape = shape, .dtype = dtype};
     shard_scope_adopt(tensor);
     return tensor;
+}
+
+shard_tensor *shard_tensor_on(shard_storage *storage, size_t offset, shard_shape shape, shard_dtype dtype)
+{
+    return shard_keep(make_on(storage, offset, shape, dtype));
 }
 
 shard_tensor *shard_tensor_make(shard_shape shape, shard_dtype dtype, shard_device *device)

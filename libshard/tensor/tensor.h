@@ -74,9 +74,11 @@ struct shard_tensor {
 shard_tensor *shard_tensor_make(shard_shape shape, shard_dtype dtype, shard_device *device);
 /* Same, with x's shape, dtype, device and placement. NULL in, NULL out. */
 shard_tensor *shard_tensor_like(const shard_tensor *x);
+/* A tensor of nobody's scope on other memory, which is not touched; the caller's share. */
+shard_tensor *shard_tensor_on(shard_storage *storage, size_t offset, shard_shape shape, shard_dtype dtype);
 /* A view of x's storage from an element on, as another shape; no history, whole. */
 shard_tensor *shard_tensor_view(shard_tensor *x, int64_t element, shard_shape shape);
-/* Makes a tensor a view of other memory: parameters move into flat buffers so.
+/* Makes a tensor a view of other memory: parameters move into buckets so.
  * Its values are copied (or made there, if they were not made yet). */
 shard_status shard_tensor_move(shard_tensor *tensor, shard_storage *storage, size_t offset);
 
@@ -91,6 +93,10 @@ void shard_storage_become(shard_storage *storage, shard_memory_kind kind);
 void shard_storage_drop(shard_storage *storage);
 /* Makes all of it zeros, allocated if it was not. */
 shard_status shard_storage_zero(shard_storage *storage);
+/* Its memory, allocated if it was not; NULL with the error set. */
+void *shard_storage_memory(shard_storage *storage);
+/* Gives the memory back until it is needed again; its content is lost. */
+void shard_storage_release(shard_storage *storage);
 
 /* Its memory, allocated and filled by its recipe if it was not yet. NULL with
  * the error set; a pointer that may not be used for a tensor of no elements. */

@@ -1,0 +1,84 @@
+/*
+ * Buckets: parameters of one dtype and one replica group in one piece of memory, their
+ * gradients in another, in about the order in which backward fills them: the reverse of
+ * that in which the parameters were added. A parameter is a view of its bucket.
+ *
+ * A bucket may be dealt out: each member of its group updates one range of it, its part.
+ */
+#ifndef SHARD_DIST_BUCKET_H
+#define SHARD_DIST_BUCKET_H
+
+#include "tensor/tensor.h"
+
+/* What ranks share out among them, as ZeRO's stages: https://arxiv.org/abs/1910.02054 */
+typedef enum shard_dealing {
+    SHARD_DEAL_NOTHING = 0, /* each updates everything */
+    SHARD_DEAL_UPDATES,     /* each updates its part */
+    SHARD_DEAL_GRADIENTS,   /* and keeps the gradient of its part alone, */
+    SHARD_DEAL_VALUES,      /* and the values of its part */
+} shard_dealing;
+
+typedef struct shard_bucket_options {
+    shard_dealing dealing;
+    bool whole_parameters; /* parts begin and end with parameters; else all are as long */
+    bool broadcast;        /* the values become those of each group's first member */
+    size_t bytes;          /* a bucket is full from this on */
+} shard_bucket_options;
+
+typedef struct shard_bucket_member {
+    struct shard_bucket *bucket;
+    shard_tensor *parameter; /* a share */
+    uint64_t module;         /* a hash: which one it belongs to */
+    int64_t index;           /* in the order in which parameters were added */
+    int owner;               /* whose part it is in, with whole_parameters */
+    int64_t start, size;     /* elements of the bucket */
+    /* Of a bucket that is dealt out: what of the parameter is this rank's to update, a
+     * leaf with its gradient, and at which element that begins. */
+    shard_tensor *part;
+    int64_t part_start;
+    bool ready; /* its gradient is complete */
+} shard_bucket_member;
+
+typedef struct shard_bucket {
+    shard_group *group; /* of more than one member */
+    shard_device *device;
+    shard_dtype dtype;
+    shard_bucket_member *members;
+    int64_t count, capacity;
+    int64_t size;                              /* elements; those between parameters are zeros */
+    int64_t *parts;                            /* [members of group] elements of each one's part; NULL: not dealt out */
+    int64_t own_start, own;                    /* this rank's */
+    shard_storage *values, *gradients;         /* of all elements */
+    shard_storage *own_values, *own_gradients; /* of the own part, where only that is kept; else NULL */
+    /* While backward runs: */
+    struct shard_reducer *reducer;
+    int64_t waiting; /* members that are not ready */
+    shard_request *request;
+} shard_bucket;
+
+typedef struct shard_buckets {
+    shard_bucket **all; /* in the order in which backward fills them */
+    int64_t count, capacity;
+} shard_buckets;
+
+/* Bytes of `mib` MiB; 0 is 25. */
+size_t shard_bucket_bytes(double mib);
+
+/* The group over which a parameter is replicated; NULL is this rank alone. */
+shard_group *shard_parameter_group(const shard_tensor *parameter);
+
+/* A member that has no bucket yet. */
+shard_bucket_member shard_bucket_candidate(shard_tensor *parameter, const char *name, int64_t index);
+
+/* Moves the candidates' parameters into new buckets, which are added. Collective over the
+ * parameters' groups. */
+shard_status shard_buckets_add(shard_buckets *buckets, shard_bucket_member *candidates, int64_t count,
+                               const shard_bucket_options *options);
+
+/* Zeros between the parameters in memory of all elements, which is reduced along. */
+shard_status shard_bucket_zero_gaps(const shard_bucket *bucket, void *memory);
+
+/* The parameters keep their memory. */
+void shard_bucket_destroy(shard_bucket *bucket);
+
+#endif

@@ -1,0 +1,37 @@
+/*
+ * Reducers: gradients averaged over replica groups while backward runs, for data
+ * parallel training and for ZeRO, which are one reducer or several of different dealing.
+ * A parameter belongs to one. As the Reducer inside of torch's DistributedDataParallel.
+ */
+#ifndef SHARD_DIST_REDUCER_H
+#define SHARD_DIST_REDUCER_H
+
+#include "dist/bucket.h"
+
+typedef struct shard_reducer shard_reducer;
+
+/* Reduces the gradients of the parameters that require one and are not this rank's
+ * alone. Those that another reducer has that deals out less are taken over from it;
+ * others that another one has are left to it. Collective over the parameters' replica
+ * groups. NULL with the error set. */
+shard_reducer *shard_reducer_create(const shard_tensors *parameters, shard_bucket_options options);
+/* Parameters keep their memory. NULL is fine. */
+void shard_reducer_destroy(shard_reducer *reducer);
+
+/* More of them; the same. */
+shard_status shard_reducer_add(shard_reducer *reducer, const shard_tensors *parameters);
+
+/* While off, backward only accumulates locally where whole gradients are kept; where parts
+ * are, it goes on. Counts for the reducers too that have parameters of this one's list. */
+void shard_reducer_set_sync(shard_reducer *reducer, bool sync);
+
+/* Its buckets, in an order that is the same on all ranks. */
+const shard_buckets *shard_reducer_buckets(const shard_reducer *reducer);
+/* Where a parameter is in them, NULL if it is not. */
+const shard_bucket_member *shard_reducer_find(const shard_reducer *reducer, const shard_tensor *parameter);
+
+/* Calls function for each bucket in turn when the reduction of its gradients, and of
+ * those before it, is done. */
+void shard_reducer_on_reduced(shard_reducer *reducer, void (*function)(shard_bucket *, void *context), void *context);
+
+#endif
