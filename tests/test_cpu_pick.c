@@ -55,7 +55,7 @@ START_TEST(takes_the_named)
     ck_assert(cpu->ops->entry == kernels->entry);                                                                                \
     for (int other = 0; other < _i; other++)                                                                                     \
         ck_assert(shard_cpu_kernel_set(other, &name, &runs)->entry != kernels->entry);
-    KERNEL_ENTRIES(CHECK)
+    SHARD_DEVICE_KERNEL_ENTRIES(CHECK)
 }
 END_TEST
 

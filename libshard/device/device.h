@@ -266,6 +266,74 @@ typedef struct shard_device_ops {
                         void *parameter, shard_dtype);
 } shard_device_ops;
 
+/*
+ * The table's functions by name, so that what is the same for each (declarations, tables,
+ * checks) is written once: X(name). An entry stands here and above, and its function
+ * shard_cuda_<name> in cuda/, shard_cpu_<name> in cpu/ or, for kernels, KERNEL(name) in
+ * cpu/kernels/.
+ */
+#define SHARD_DEVICE_MEMORY_ENTRIES(X)                                                                                           \
+    X(allocate)                                                                                                                  \
+    X(release)                                                                                                                   \
+    X(memory_stats)                                                                                                              \
+    X(reset_peak)                                                                                                                \
+    X(trim)                                                                                                                      \
+    X(allocate_host)                                                                                                             \
+    X(release_host)                                                                                                              \
+    X(synchronize)                                                                                                               \
+    X(copy_in)                                                                                                                   \
+    X(copy_out)                                                                                                                  \
+    X(copy_rows)                                                                                                                 \
+    X(zero)
+
+#define SHARD_DEVICE_PRODUCT_ENTRIES(X)                                                                                          \
+    X(matmul)                                                                                                                    \
+    X(linear)                                                                                                                    \
+    X(conv2d)                                                                                                                    \
+    X(conv2d_backward_data)                                                                                                      \
+    X(conv2d_backward_weight)
+
+#define SHARD_DEVICE_KERNEL_ENTRIES(X)                                                                                           \
+    X(fill)                                                                                                                      \
+    X(cast)                                                                                                                      \
+    X(axpby)                                                                                                                     \
+    X(unary)                                                                                                                     \
+    X(unary_backward)                                                                                                            \
+    X(binary)                                                                                                                    \
+    X(sum_rows)                                                                                                                  \
+    X(permute)                                                                                                                   \
+    X(random_uniform)                                                                                                            \
+    X(random_normal)                                                                                                             \
+    X(dropout)                                                                                                                   \
+    X(max_pool)                                                                                                                  \
+    X(max_pool_backward)                                                                                                         \
+    X(avg_pool)                                                                                                                  \
+    X(avg_pool_backward)                                                                                                         \
+    X(layer_norm)                                                                                                                \
+    X(layer_norm_backward)                                                                                                       \
+    X(batch_norm_sums)                                                                                                           \
+    X(batch_norm_unshift)                                                                                                        \
+    X(batch_norm_statistics)                                                                                                     \
+    X(batch_norm_recall)                                                                                                         \
+    X(batch_norm)                                                                                                                \
+    X(batch_norm_backward_sums)                                                                                                  \
+    X(batch_norm_backward)                                                                                                       \
+    X(softmax)                                                                                                                   \
+    X(softmax_backward)                                                                                                          \
+    X(check_index)                                                                                                               \
+    X(cross_entropy_stats)                                                                                                       \
+    X(cross_entropy_backward)                                                                                                    \
+    X(pick_target)                                                                                                               \
+    X(count_ahead)                                                                                                               \
+    X(embedding)                                                                                                                 \
+    X(embedding_backward)                                                                                                        \
+    X(sgd)
+
+#define SHARD_DEVICE_ENTRIES(X)                                                                                                  \
+    SHARD_DEVICE_MEMORY_ENTRIES(X)                                                                                               \
+    SHARD_DEVICE_PRODUCT_ENTRIES(X)                                                                                              \
+    SHARD_DEVICE_KERNEL_ENTRIES(X)
+
 static inline void shard_memory_count_add(shard_memory_count *count, int64_t bytes)
 {
     int64_t current = __atomic_add_fetch(&count->current, bytes, __ATOMIC_RELAXED);

@@ -13,26 +13,16 @@ shard_status shard_cpu_synchronize(shard_device *device)
     return SHARD_OK;
 }
 
-static shard_device_ops operations = {
-    .host_memory = true,
-    .allocate = shard_cpu_allocate,
-    .release = shard_cpu_release,
-    .allocate_host = shard_cpu_scratch,
-    .release_host = shard_cpu_scratch_release,
-    .memory_stats = shard_cpu_memory_stats,
-    .reset_peak = shard_cpu_reset_peak,
-    .trim = shard_cpu_trim,
-    .synchronize = shard_cpu_synchronize,
-    .copy_in = shard_cpu_copy_in,
-    .copy_out = shard_cpu_copy_out,
-    .copy_rows = shard_cpu_copy_rows,
-    .zero = shard_cpu_zero,
-    .matmul = shard_cpu_matmul,
-    .linear = shard_cpu_linear,
-    .conv2d = shard_cpu_conv2d,
-    .conv2d_backward_data = shard_cpu_conv2d_backward_data,
-    .conv2d_backward_weight = shard_cpu_conv2d_backward_weight,
-};
+#define ENTRY(entry) .entry = shard_cpu_##entry,
+static shard_device_ops operations = {.host_memory = true,
+                                      SHARD_DEVICE_MEMORY_ENTRIES(ENTRY) SHARD_DEVICE_PRODUCT_ENTRIES(ENTRY)};
+#undef ENTRY
+
+#define COUNT(entry) +1
+_Static_assert(sizeof(shard_device_ops) ==
+                   offsetof(shard_device_ops, allocate) + (0 SHARD_DEVICE_ENTRIES(COUNT)) * sizeof(void (*)(void)),
+               "SHARD_DEVICE_ENTRIES names each function of the table once");
+#undef COUNT
 
 static shard_memory_count memory[SHARD_MEMORY_KINDS];
 static shard_device cpu = {.ops = &operations, .name = "cpu", .memory = memory};
@@ -41,7 +31,7 @@ static void complete_table(void)
 {
     const shard_device_ops *kernels = shard_cpu_kernels();
 #define TAKE(entry) operations.entry = kernels->entry;
-    KERNEL_ENTRIES(TAKE)
+    SHARD_DEVICE_KERNEL_ENTRIES(TAKE)
 #undef TAKE
 }
 

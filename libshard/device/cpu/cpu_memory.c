@@ -292,6 +292,16 @@ void shard_cpu_scratch_release(shard_device *device, void *memory, size_t bytes)
     shard_device_release(device, SHARD_MEMORY_WORKSPACE, memory, bytes);
 }
 
+void *shard_cpu_allocate_host(shard_device *device, size_t bytes)
+{
+    return shard_cpu_scratch(device, bytes);
+}
+
+void shard_cpu_release_host(shard_device *device, void *memory, size_t bytes)
+{
+    shard_cpu_scratch_release(device, memory, bytes);
+}
+
 void shard_cpu_memory_stats(const shard_device *device, shard_memory_stats *stats)
 {
     (void)device;

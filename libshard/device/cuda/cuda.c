@@ -10,7 +10,7 @@
 #include <stdlib.h>
 
 #define ENTRY(entry) .entry = shard_cuda_##entry,
-static const shard_device_ops operations = {SHARD_CUDA_ENTRIES(ENTRY)};
+static const shard_device_ops operations = {SHARD_DEVICE_ENTRIES(ENTRY)};
 #undef ENTRY
 
 enum { MOST_DEVICES = 64 };

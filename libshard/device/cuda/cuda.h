@@ -83,62 +83,8 @@ shard_status shard_cuda_wait(shard_device *device);
 void *shard_cuda_scratch(shard_device *device, size_t bytes);
 void shard_cuda_scratch_release(shard_device *device, void *memory, size_t bytes);
 
-/* The whole table. */
-#define SHARD_CUDA_ENTRIES(X)                                                                                                    \
-    X(allocate)                                                                                                                  \
-    X(release)                                                                                                                   \
-    X(memory_stats)                                                                                                              \
-    X(reset_peak)                                                                                                                \
-    X(trim)                                                                                                                      \
-    X(allocate_host)                                                                                                             \
-    X(release_host)                                                                                                              \
-    X(synchronize)                                                                                                               \
-    X(copy_in)                                                                                                                   \
-    X(copy_out)                                                                                                                  \
-    X(copy_rows)                                                                                                                 \
-    X(zero)                                                                                                                      \
-    X(fill)                                                                                                                      \
-    X(cast)                                                                                                                      \
-    X(axpby)                                                                                                                     \
-    X(unary)                                                                                                                     \
-    X(unary_backward)                                                                                                            \
-    X(binary)                                                                                                                    \
-    X(sum_rows)                                                                                                                  \
-    X(permute)                                                                                                                   \
-    X(random_uniform)                                                                                                            \
-    X(random_normal)                                                                                                             \
-    X(dropout)                                                                                                                   \
-    X(matmul)                                                                                                                    \
-    X(linear)                                                                                                                    \
-    X(conv2d)                                                                                                                    \
-    X(conv2d_backward_data)                                                                                                      \
-    X(conv2d_backward_weight)                                                                                                    \
-    X(max_pool)                                                                                                                  \
-    X(max_pool_backward)                                                                                                         \
-    X(avg_pool)                                                                                                                  \
-    X(avg_pool_backward)                                                                                                         \
-    X(layer_norm)                                                                                                                \
-    X(layer_norm_backward)                                                                                                       \
-    X(batch_norm_sums)                                                                                                           \
-    X(batch_norm_unshift)                                                                                                        \
-    X(batch_norm_statistics)                                                                                                     \
-    X(batch_norm_recall)                                                                                                         \
-    X(batch_norm)                                                                                                                \
-    X(batch_norm_backward_sums)                                                                                                  \
-    X(batch_norm_backward)                                                                                                       \
-    X(softmax)                                                                                                                   \
-    X(softmax_backward)                                                                                                          \
-    X(check_index)                                                                                                               \
-    X(cross_entropy_stats)                                                                                                       \
-    X(cross_entropy_backward)                                                                                                    \
-    X(pick_target)                                                                                                               \
-    X(count_ahead)                                                                                                               \
-    X(embedding)                                                                                                                 \
-    X(embedding_backward)                                                                                                        \
-    X(sgd)
-
 #define SHARD_CUDA_DECLARE(entry) __typeof__(*((shard_device_ops *)0)->entry) shard_cuda_##entry;
-SHARD_CUDA_ENTRIES(SHARD_CUDA_DECLARE)
+SHARD_DEVICE_ENTRIES(SHARD_CUDA_DECLARE)
 #undef SHARD_CUDA_DECLARE
 
 #ifdef __cplusplus

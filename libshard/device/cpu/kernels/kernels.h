@@ -27,46 +27,9 @@
 #define KERNEL_(name, set) KERNEL__(name, set)
 #define KERNEL(name) KERNEL_(name, KERNEL_SET)
 
-/* The entries of the device's table that are kernels. */
-#define KERNEL_ENTRIES(X)                                                                                                        \
-    X(fill)                                                                                                                      \
-    X(cast)                                                                                                                      \
-    X(axpby)                                                                                                                     \
-    X(unary)                                                                                                                     \
-    X(unary_backward)                                                                                                            \
-    X(binary)                                                                                                                    \
-    X(sum_rows)                                                                                                                  \
-    X(permute)                                                                                                                   \
-    X(random_uniform)                                                                                                            \
-    X(random_normal)                                                                                                             \
-    X(dropout)                                                                                                                   \
-    X(max_pool)                                                                                                                  \
-    X(max_pool_backward)                                                                                                         \
-    X(avg_pool)                                                                                                                  \
-    X(avg_pool_backward)                                                                                                         \
-    X(layer_norm)                                                                                                                \
-    X(layer_norm_backward)                                                                                                       \
-    X(batch_norm_sums)                                                                                                           \
-    X(batch_norm_unshift)                                                                                                        \
-    X(batch_norm_statistics)                                                                                                     \
-    X(batch_norm_recall)                                                                                                         \
-    X(batch_norm)                                                                                                                \
-    X(batch_norm_backward_sums)                                                                                                  \
-    X(batch_norm_backward)                                                                                                       \
-    X(softmax)                                                                                                                   \
-    X(softmax_backward)                                                                                                          \
-    X(check_index)                                                                                                               \
-    X(cross_entropy_stats)                                                                                                       \
-    X(cross_entropy_backward)                                                                                                    \
-    X(pick_target)                                                                                                               \
-    X(count_ahead)                                                                                                               \
-    X(embedding)                                                                                                                 \
-    X(embedding_backward)                                                                                                        \
-    X(sgd)
-
 #ifdef KERNEL_SET
 #define DECLARE_KERNEL(entry) __typeof__(*((shard_device_ops *)0)->entry) KERNEL(entry);
-KERNEL_ENTRIES(DECLARE_KERNEL)
+SHARD_DEVICE_KERNEL_ENTRIES(DECLARE_KERNEL)
 extern const shard_device_ops KERNEL(kernels);
 #endif
 

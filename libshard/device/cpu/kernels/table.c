@@ -3,4 +3,4 @@
 
 #define ENTRY(entry) .entry = KERNEL(entry),
 
-const shard_device_ops KERNEL(kernels) = {KERNEL_ENTRIES(ENTRY)};
+const shard_device_ops KERNEL(kernels) = {SHARD_DEVICE_KERNEL_ENTRIES(ENTRY)};
