@@ -95,6 +95,68 @@ SHARD_API shard_tensor *shard_gather(shard_tensor *x, int dim, shard_group *grou
 SHARD_API shard_status shard_all_reduce(shard_tensor *x, shard_reduce_op op, shard_group *group);
 SHARD_API shard_status shard_broadcast(shard_tensor *x, int root, shard_group *group);
 
+/* ---- which samples a rank trains on ---- */
+
+/*
+ * Deals an epoch's samples out to ranks, batch by batch. An epoch is the data set in an
+ * order that depends on the seed and the epoch only; step s of the whole job takes
+ * positions s * batch on, dealt out in order to `group`'s members, as evenly as it goes.
+ * So the same samples meet in the same step on any number of ranks, and any step can be
+ * asked for at once: nothing is stored, and what a run has to keep to go on later, on
+ * as many ranks as it likes, is two numbers, epoch and step.
+ *
+ * With shard_mesh_data_group the ranks of one model group see the same samples and model
+ * groups disjoint ones; with the world each rank sees its own. As PyTorch's
+ * DistributedSampler, and the DistributedGroupSampler that TorchShard names.
+ */
+typedef struct shard_group_sampler shard_group_sampler;
+
+/* What becomes of an epoch's end that is not the same number of samples for each member. */
+typedef enum shard_tail {
+    SHARD_TAIL_EXACT = 0, /* every sample once: the last parts differ by one, some may be empty */
+    SHARD_TAIL_PAD,       /* samples from the epoch's beginning once more, as DistributedSampler */
+    SHARD_TAIL_DROP,      /* at most members - 1 samples are left out, as its drop_last */
+} shard_tail;
+
+typedef struct shard_group_sampler_options {
+    int reserved;
+    int64_t batch;      /* of a step, of all members together; 0: one sample each */
+    shard_group *group; /* whose members see different samples; NULL: */
+    int members, member; /* as DistributedSampler's num_replicas and rank; members 0 is 1 */
+    bool shuffle;        /* else in order */
+    uint64_t seed;
+    shard_tail tail;
+} shard_group_sampler_options;
+
+/* Of a data set of `samples`, at the beginning of epoch 0. Errors: ARGUMENT, as for a
+ * batch that PAD and DROP cannot deal out evenly. Not collective; the ranks' numbers must
+ * agree. */
+#define shard_group_sampler_create(samples, ...) \
+    shard_group_sampler_create_with(samples, (shard_group_sampler_options){.reserved = 0, __VA_ARGS__})
+SHARD_API shard_group_sampler *shard_group_sampler_create_with(int64_t samples, shard_group_sampler_options options);
+SHARD_API void shard_group_sampler_destroy(shard_group_sampler *sampler);
+
+/* Steps of an epoch: the same on all ranks. Of NULL 0. */
+SHARD_API int64_t shard_group_sampler_steps(const shard_group_sampler *sampler);
+/* The most samples of this rank in a step: room for shard_group_sampler_next. Of NULL 0. */
+SHARD_API int64_t shard_group_sampler_most(const shard_group_sampler *sampler);
+
+/* Writes this rank's samples of the step that comes into samples, [shard_group_sampler_most],
+ * their number into *count, and goes on; false, and *count 0, after the epoch's last step. */
+SHARD_API bool shard_group_sampler_next(shard_group_sampler *sampler, int64_t *samples, int64_t *count);
+
+/* Goes to the beginning of an epoch. As DistributedSampler.set_epoch. */
+SHARD_API void shard_group_sampler_set_epoch(shard_group_sampler *sampler, int64_t epoch);
+/* Where it stands, and going there, in the middle of an epoch too: the step that comes. */
+SHARD_API int64_t shard_group_sampler_epoch(const shard_group_sampler *sampler);
+SHARD_API int64_t shard_group_sampler_step(const shard_group_sampler *sampler);
+SHARD_API void shard_group_sampler_seek(shard_group_sampler *sampler, int64_t epoch, int64_t step);
+
+/* For loaders that work ahead, from any thread: the positions in the epoch that are this
+ * rank's in a step (0 <= step < steps), and the sample at a position of an epoch. */
+SHARD_API shard_range shard_group_sampler_part(const shard_group_sampler *sampler, int64_t step);
+SHARD_API int64_t shard_group_sampler_at(const shard_group_sampler *sampler, int64_t epoch, int64_t position);
+
 /* ---- data parallel ---- */
 
 /*

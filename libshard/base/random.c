@@ -21,3 +21,34 @@ shard_draw shard_next_draw(void)
 {
     return (shard_draw){.seed = state.seed, .number = state.next_draw++};
 }
+
+/*
+ * A permutation without a table: a Feistel network on the least even number of bits that
+ * holds all positions, walked until it comes back among them (Black, Rogaway, "Ciphers
+ * with arbitrary finite domains", CT-RSA 2002): at most 4 walks on average.
+ */
+
+enum { ROUNDS = 8 };
+
+static uint64_t permute_bits(shard_draw draw, int half_bits, uint64_t value)
+{
+    uint64_t mask = ((uint64_t)1 << half_bits) - 1, left = value >> half_bits, right = value & mask;
+    for (uint64_t round = 0; round < ROUNDS; round++) {
+        uint64_t next = left ^ (shard_philox_block(draw, round << 32 | right).word[0] & mask);
+        left = right;
+        right = next;
+    }
+    return left << half_bits | right;
+}
+
+uint64_t shard_shuffled_at(shard_draw draw, uint64_t count, uint64_t position)
+{
+    int half_bits = 1;
+    while (half_bits < 32 && (uint64_t)1 << (2 * half_bits) < count)
+        half_bits++;
+    uint64_t value = position;
+    do
+        value = permute_bits(draw, half_bits, value);
+    while (value >= count);
+    return value;
+}

@@ -104,4 +104,8 @@ SHARD_KERNEL float shard_normal_at(shard_draw draw, uint64_t index)
     return pair[index & 1];
 }
 
+/* What comes at `position` of a random order of 0 ... count - 1, the one that the draw
+ * gives; position < count. No table: any one can be asked for at once. */
+uint64_t shard_shuffled_at(shard_draw draw, uint64_t count, uint64_t position);
+
 #endif

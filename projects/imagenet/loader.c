@@ -38,7 +38,7 @@ typedef struct workbench {
 
 struct loader {
     loader_options options;
-    sampler sampling;
+    shard_group_sampler *sampling;
     int64_t steps, sample_floats;
     int64_t most; /* samples in a slot */
     pthread_t *threads;
@@ -96,7 +96,7 @@ static shard_status make_sample(const loader *loading, workbench *bench, int64_t
                                 int64_t *label)
 {
     const loader_options *options = &loading->options;
-    int64_t sample = sampler_sample(&loading->sampling, epoch, position);
+    int64_t sample = shard_group_sampler_at(loading->sampling, epoch, position);
     if (!options->folder) {
         *label = synthetic_label(&options->made_up, sample);
         synthetic_image(&options->made_up, sample, options->image_size, out);
@@ -116,7 +116,7 @@ static shard_status make_sample(const loader *loading, workbench *bench, int64_t
 static void begin_slot(loader *loading, int64_t step)
 {
     slot *into = slot_of(loading, step);
-    shard_range part = sampler_part(&loading->sampling, step, loading->options.ranks, loading->options.rank);
+    shard_range part = shard_group_sampler_part(loading->sampling, step);
     into->start = part.start;
     into->taken = into->made = 0;
     into->error_sample = -1;
@@ -307,7 +307,7 @@ static shard_status check_options(const loader_options *options, int64_t samples
 static shard_status make_slots(loader *loading)
 {
     const loader_options *options = &loading->options;
-    int64_t most = shard_split_range(options->batch, options->ranks, options->rank).size, bytes;
+    int64_t most = shard_group_sampler_most(loading->sampling), bytes;
     int64_t ahead = options->workers == 0 ? 0 : options->prefetch < 1 ? 1 : options->prefetch;
     loading->slots = calloc((size_t)ahead + 1, sizeof *loading->slots);
     loading->slot_count = loading->slots ? ahead + 1 : 0;
@@ -358,14 +358,14 @@ loader *loader_open(const loader_options *options)
         return NULL;
     }
     loading->options = *options;
-    loading->sampling =
-        (sampler){.samples = samples, .batch = options->batch, .seed = options->seed, .shuffle = options->training};
-    loading->steps = sampler_steps(&loading->sampling);
+    loading->sampling = shard_group_sampler_create(samples, .batch = options->batch, .members = options->ranks,
+                                                   .member = options->rank, .seed = options->seed, .shuffle = options->training);
+    loading->steps = shard_group_sampler_steps(loading->sampling);
     loading->sample_floats = options->image_size * options->image_size * 3;
     pthread_mutex_init(&loading->ring.lock, NULL);
     pthread_cond_init(&loading->ring.work, NULL);
     pthread_cond_init(&loading->ring.ready, NULL);
-    if (make_slots(loading) != SHARD_OK || start_workers(loading) != SHARD_OK) {
+    if (!loading->sampling || make_slots(loading) != SHARD_OK || start_workers(loading) != SHARD_OK) {
         loader_close(loading);
         return NULL;
     }
@@ -392,6 +392,7 @@ void loader_close(loader *loading)
     pthread_cond_destroy(&loading->ring.work);
     pthread_cond_destroy(&loading->ring.ready);
     free_workbench(&loading->own);
+    shard_group_sampler_destroy(loading->sampling);
     free(loading->slots);
     free(loading->threads);
     free(loading);

@@ -7,11 +7,10 @@
 #define IMAGENET_LOADER_H
 
 #include "folder.h"
-#include "sampler.h"
 #include "synthetic.h"
 #include "transform.h"
 
-#include <shard/device.h>
+#include <shard/dist.h>
 
 /* The label of a slot whose image is damaged: the loss's ignore_index. */
 #define LOADER_IGNORED (-100)
@@ -25,7 +24,7 @@ typedef struct loader_options {
     bool training; /* shuffled and augmented; else in order and centred */
     augmentation augment;
     int64_t image_size;
-    int rank, ranks;
+    int rank, ranks;  /* among which batches are dealt out; ranks that are to have the same have the same number */
     int workers;      /* threads; with 0 loader_next makes the images itself */
     int prefetch;     /* batches that workers make ahead of the one in use; at least 1 is taken */
     int64_t skip_bad; /* damaged images that may be left out in an epoch; see loader_next */
