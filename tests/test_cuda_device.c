@@ -66,7 +66,7 @@ static void step(shard_device *device, const state *s)
     check_done(ops->axpby(device, SIZE, 0.5, s->x, 0, s->y, SHARD_FLOAT32));
     check_done(ops->unary(device, SHARD_RELU, SIZE, s->y, s->y, SHARD_FLOAT32));
     check_done(ops->binary(device, SHARD_MUL, ROWS, COLS, s->y, s->scale, s->y, SHARD_FLOAT32));
-    check_done(ops->sum_rows(device, ROWS, COLS, s->y, false, s->gradient, SHARD_FLOAT32));
+    check_done(ops->sum_rows(device, ROWS, COLS, s->y, SHARD_FLOAT32, false, s->gradient, SHARD_FLOAT32));
     check_done(ops->sgd(device, COLS, &options, s->gradient, s->buffer, s->parameter, SHARD_FLOAT32));
 }
 
@@ -149,7 +149,7 @@ static void *sum_ones(void *argument)
         return NULL;
     j->status = ops->fill(device, SIZE, 1, x, SHARD_FLOAT32);
     if (j->status == SHARD_OK)
-        j->status = ops->sum_rows(device, SIZE, 1, x, false, y, SHARD_FLOAT32);
+        j->status = ops->sum_rows(device, SIZE, 1, x, SHARD_FLOAT32, false, y, SHARD_FLOAT32);
     if (j->status == SHARD_OK)
         j->status = ops->copy_out(device, staged, y, sizeof *y);
     j->sum = *staged;

@@ -32,14 +32,15 @@ static void compare(const shard_matmul_shape *s, shard_dtype dtype)
     int64_t last = s->batch > 0 ? s->batch - 1 : 0, size_c = last * s->stride_c + s->m * s->n;
     sample a = sample_random(last * s->stride_a + s->m * s->k, dtype, 1);
     sample b = sample_random(last * s->stride_b + s->k * s->n, dtype, 2);
-    sample c = s->accumulate ? sample_random(size_c, dtype, 3) : sample_unset(size_c, dtype);
+    shard_dtype to = s->wide_c ? SHARD_FLOAT32 : dtype;
+    sample c = s->accumulate ? sample_random(size_c, to, 3) : sample_unset(size_c, to);
     double *expected = calloc((size_t)size_c + 1, sizeof *expected), *magnitude = calloc((size_t)size_c + 1, sizeof *magnitude);
     memcpy(expected, c.value, (size_t)size_c * sizeof *expected);
     reference(s, a.value, b.value, expected, magnitude);
     char what[160];
-    snprintf(what, sizeof what, "batch %d, %d x %d x %d, strides %d %d %d%s%s%s", (int)s->batch, (int)s->m, (int)s->n, (int)s->k,
+    snprintf(what, sizeof what, "batch %d, %d x %d x %d, strides %d %d %d%s%s%s%s", (int)s->batch, (int)s->m, (int)s->n, (int)s->k,
              (int)s->stride_a, (int)s->stride_b, (int)s->stride_c, s->transpose_a ? ", transpose a" : "",
-             s->transpose_b ? ", transpose b" : "", s->accumulate ? ", accumulate" : "");
+             s->transpose_b ? ", transpose b" : "", s->accumulate ? ", accumulate" : "", s->wide_c ? ", wide" : "");
     RUN(tested_device(), matmul, s, a.data, b.data, c.data, dtype);
     if (s->batch > 0)
         sample_check(&c, expected, magnitude, s->k, what);
@@ -50,10 +51,10 @@ static void compare(const shard_matmul_shape *s, shard_dtype dtype)
     sample_free(&c);
 }
 
-/* Both transposes of both, with and without accumulation. */
+/* Both transposes of both, with and without accumulation, and of 16 bits into float32. */
 static void compare_all(int64_t batch, int64_t m, int64_t n, int64_t k, shard_dtype dtype)
 {
-    for (int flags = 0; flags < 8; flags++) {
+    for (int flags = 0; flags < (shard_dtype_size(dtype) == 2 ? 16 : 8); flags++) {
         shard_matmul_shape s = {.batch = batch,
                                 .m = m,
                                 .n = n,
@@ -61,6 +62,7 @@ static void compare_all(int64_t batch, int64_t m, int64_t n, int64_t k, shard_dt
                                 .transpose_a = flags & 1,
                                 .transpose_b = flags & 2,
                                 .accumulate = flags & 4,
+                                .wide_c = flags & 8,
                                 .stride_a = m * k,
                                 .stride_b = k * n,
                                 .stride_c = m * n};
@@ -90,7 +92,7 @@ END_TEST
 /* One matrix for the whole batch, and matrices with room between them. */
 START_TEST(strides)
 {
-    for (int flags = 0; flags < 8; flags++) {
+    for (int flags = 0; flags < (shard_dtype_size(float_dtypes[_i]) == 2 ? 16 : 8); flags++) {
         shard_matmul_shape s = {.batch = 4,
                                 .m = 6,
                                 .n = 9,
@@ -98,6 +100,7 @@ START_TEST(strides)
                                 .transpose_a = flags & 1,
                                 .transpose_b = flags & 2,
                                 .accumulate = flags & 4,
+                                .wide_c = flags & 8,
                                 .stride_a = 0,
                                 .stride_b = 99,
                                 .stride_c = 54};

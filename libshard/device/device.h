@@ -48,11 +48,13 @@ typedef struct shard_region {
 
 /* c[batch] = op(a)[batch] op(b)[batch] (+ c if accumulate): op(a) is m x k,
  * op(b) k x n, c m x n. A transposed a is stored k x m. Strides are from one
- * matrix of the batch to the next, in elements; 0 repeats one. k = 0 gives zeros. */
+ * matrix of the batch to the next, in elements; 0 repeats one. k = 0 gives zeros.
+ * wide_c: c is float32 and not rounded, though a and b are of 16 bits. */
 typedef struct shard_matmul_shape {
     int64_t batch, m, n, k;
     bool transpose_a, transpose_b;
     bool accumulate;
+    bool wide_c;
     int64_t stride_a, stride_b, stride_c;
 } shard_matmul_shape;
 
@@ -138,8 +140,10 @@ typedef struct shard_device_ops {
     /* y[i, j] = a[i, j] op b[j]: rows is 1 for two arrays of one shape. y may be a. */
     shard_status (*binary)(shard_device *, shard_binary, int64_t rows, int64_t cols, const void *a, const void *b, void *y,
                            shard_dtype);
-    /* y[j] = sum over i of x[i, j], added to y if accumulate. */
-    shard_status (*sum_rows)(shard_device *, int64_t rows, int64_t cols, const void *x, bool accumulate, void *y, shard_dtype);
+    /* y[j] = sum over i of x[i, j], added to y if accumulate. `to` is `from`, or float32
+     * where that is a 16-bit type. */
+    shard_status (*sum_rows)(shard_device *, int64_t rows, int64_t cols, const void *x, shard_dtype from, bool accumulate,
+                             void *y, shard_dtype to);
     /* y = x with its dimensions in the order axes: y.shape[i] = shape[axes[i]].
      * Every dtype; ndim <= 8. */
     shard_status (*permute)(shard_device *, int ndim, const int64_t *shape, const int *axes, const void *x, void *y, shard_dtype);

@@ -21,7 +21,7 @@ static shard_tensor *sum_over_rows(shard_node *node, shard_tensor *x)
         return NULL;
     shard_place_sum(sum, x);
     int64_t rows = shard_shape_product(&x->shape, 0, x->shape.ndim - sum->shape.ndim);
-    shard_status status = SHARD_RUN(x, sum_rows, rows, shard_numel(sum), memory[0], accumulate, memory[1], x->dtype);
+    shard_status status = SHARD_RUN(x, sum_rows, rows, shard_numel(sum), memory[0], x->dtype, accumulate, memory[1], sum->dtype);
     return status == SHARD_OK ? sum : NULL;
 }
 

@@ -49,7 +49,7 @@ static shard_status bias_gradient(shard_node *node, shard_tensor *dy, shard_tens
         return shard_last_status();
     if (!context->columns)
         shard_place_sum(to, dy);
-    return SHARD_RUN(dy, sum_rows, context->rows, context->out, memory[0], accumulate, memory[1], dy->dtype);
+    return SHARD_RUN(dy, sum_rows, context->rows, context->out, memory[0], dy->dtype, accumulate, memory[1], to->dtype);
 }
 
 static shard_status linear_backward(shard_node *node, shard_tensor *dy, shard_tensor **dx)

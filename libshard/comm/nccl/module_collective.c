@@ -144,7 +144,7 @@ static shard_status sum_pieces(shard_group *group, const void *all, void *mine, 
         int64_t own = cut(counts[group->rank], at, most);
         status = exchange_pieces(group, all, pieces, counts, at, most, dtype);
         if (status == SHARD_OK)
-            status = ops->sum_rows(&nccl.side, group->size, own, pieces, false, (char *)mine + at * element, dtype);
+            status = ops->sum_rows(&nccl.side, group->size, own, pieces, dtype, false, (char *)mine + at * element, dtype);
     }
     shard_device_release(&nccl.side, SHARD_MEMORY_BUCKETS, pieces, bytes);
     return status;

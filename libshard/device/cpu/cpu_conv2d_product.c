@@ -71,7 +71,7 @@ static shard_status multiply(shard_device *device, const shard_cpu_conv *c, floa
     shard_status status = shard_cpu_matmul(device, &dweight, c->y, x, c->weight, SHARD_FLOAT32);
     if (status != SHARD_OK || !c->bias)
         return status;
-    return device->ops->sum_rows(device, pixels, s->o, c->y, false, c->bias, SHARD_FLOAT32);
+    return device->ops->sum_rows(device, pixels, s->o, c->y, SHARD_FLOAT32, false, c->bias, SHARD_FLOAT32);
 }
 
 shard_status shard_cpu_conv2d_product(shard_device *device, const shard_cpu_conv *c)

@@ -6,14 +6,14 @@
 #include "device/cpu/cpu.h"
 #include "device/cpu/cpu_primitive.h"
 
-enum { TRANSPOSE_A = 1, TRANSPOSE_B = 2, ACCUMULATE = 4, BIAS = 8 };
+enum { TRANSPOSE_A = 1, TRANSPOSE_B = 2, ACCUMULATE = 4, BIAS = 8, WIDE_C = 16 };
 enum { WORD_DTYPE = 1, WORD_FLAGS, WORD_BATCH, WORD_M, WORD_N, WORD_K, WORD_STRIDE_A, WORD_STRIDE_B, WORD_STRIDE_C };
 
 static shard_cpu_key key_of(const shard_cpu_product *p, shard_dtype dtype)
 {
     const shard_matmul_shape *s = &p->shape;
     int64_t flags = (s->transpose_a ? TRANSPOSE_A : 0) | (s->transpose_b ? TRANSPOSE_B : 0) | (s->accumulate ? ACCUMULATE : 0) |
-                    (p->bias ? BIAS : 0);
+                    (p->bias ? BIAS : 0) | (s->wide_c ? WIDE_C : 0);
     return (shard_cpu_key){
         .word = {SHARD_CPU_MATMUL, (int64_t)dtype, flags, s->batch, s->m, s->n, s->k, s->stride_a, s->stride_b, s->stride_c}};
 }
@@ -37,7 +37,8 @@ static dnnl_status_t plan_arrays(const int64_t *word, shard_cpu_plan *plan)
     if (status == dnnl_success)
         status = plan_matrices(plan, DNNL_ARG_WEIGHTS, batch, k, n, word[WORD_FLAGS] & TRANSPOSE_B, word[WORD_STRIDE_B], type);
     if (status == dnnl_success)
-        status = plan_matrices(plan, DNNL_ARG_DST, batch, m, n, false, word[WORD_STRIDE_C], type);
+        status = plan_matrices(plan, DNNL_ARG_DST, batch, m, n, false, word[WORD_STRIDE_C],
+                               word[WORD_FLAGS] & WIDE_C ? dnnl_f32 : type);
     if (status == dnnl_success && word[WORD_FLAGS] & BIAS)
         status = shard_cpu_plan_array(plan, DNNL_ARG_BIAS, 2, (dnnl_dims_t){1, n}, (dnnl_dims_t){n, 1}, type, false);
     return status;
@@ -93,7 +94,7 @@ static shard_status multiply_empty(shard_device *device, const shard_cpu_product
     const shard_matmul_shape *s = &p->shape;
     if (s->accumulate)
         return SHARD_OK;
-    size_t size = shard_dtype_size(dtype);
+    size_t size = shard_dtype_size(shard_cpu_result_type(p, dtype));
     for (int64_t i = 0; i < s->batch; i++)
         SHARD_TRY(shard_cpu_zero(device, (char *)p->c + (size_t)(i * s->stride_c) * size, (size_t)(s->m * s->n) * size));
     return p->bias ? device->ops->binary(device, SHARD_ADD, s->m, s->n, p->c, p->bias, p->c, dtype) : SHARD_OK;
@@ -107,7 +108,7 @@ static shard_status multiply_repeated(shard_device *device, const shard_cpu_prod
     shard_cpu_product one = *p;
     one.shape.batch = 1;
     for (int64_t i = 0; i < p->shape.batch; i++) {
-        one.c = (char *)p->c + (size_t)(i * p->shape.stride_c) * shard_dtype_size(dtype);
+        one.c = (char *)p->c + (size_t)(i * p->shape.stride_c) * shard_dtype_size(shard_cpu_result_type(p, dtype));
         SHARD_TRY(multiply(device, &one, dtype));
     }
     return SHARD_OK;

@@ -11,6 +11,12 @@ typedef struct shard_cpu_product {
     void *c;
 } shard_cpu_product;
 
+/* The type of c, of a product of that dtype. */
+static inline shard_dtype shard_cpu_result_type(const shard_cpu_product *p, shard_dtype dtype)
+{
+    return p->shape.wide_c ? SHARD_FLOAT32 : dtype;
+}
+
 /* In float64, by plain loops. */
 shard_status shard_cpu_matmul_double(const shard_cpu_product *);
 

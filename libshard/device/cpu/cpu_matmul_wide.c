@@ -57,12 +57,13 @@ static shard_status multiply_block(shard_device *device, const shard_cpu_product
                                    shard_dtype dtype)
 {
     const shard_matmul_shape *s = &p->shape;
+    shard_dtype c_dtype = shard_cpu_result_type(p, dtype);
     size_t bytes = shard_dtype_size(dtype);
     const char *a = p->a, *b = p->b;
-    char *c = (char *)p->c + (size_t)(i0 * s->n + j0) * bytes;
+    char *c = (char *)p->c + (size_t)(i0 * s->n + j0) * shard_dtype_size(c_dtype);
     int64_t m = at_most(s->m - i0, size->m), n = at_most(s->n - j0, size->n);
     if (s->accumulate) {
-        SHARD_TRY(convert(device, m, n, s->n, c, size->c, false, dtype));
+        SHARD_TRY(convert(device, m, n, s->n, c, size->c, false, c_dtype));
     } else if (p->bias) {
         SHARD_TRY(convert(device, 1, n, n, (const char *)p->bias + (size_t)j0 * bytes, size->c, false, dtype));
         for (int64_t i = 1; i < m; i++)
@@ -85,7 +86,7 @@ static shard_status multiply_block(shard_device *device, const shard_cpu_product
         if (status != dnnl_success)
             return shard_cpu_dnnl_error("sgemm", status);
     }
-    return convert(device, m, n, s->n, c, size->c, true, dtype);
+    return convert(device, m, n, s->n, c, size->c, true, c_dtype);
 }
 
 static shard_status multiply_all(shard_device *device, const shard_cpu_product *p, const blocks *size, shard_dtype dtype)
@@ -96,7 +97,7 @@ static shard_status multiply_all(shard_device *device, const shard_cpu_product *
         shard_cpu_product one = *p;
         one.a = (const char *)p->a + (size_t)(batch * s->stride_a) * bytes;
         one.b = (const char *)p->b + (size_t)(batch * s->stride_b) * bytes;
-        one.c = (char *)p->c + (size_t)(batch * s->stride_c) * bytes;
+        one.c = (char *)p->c + (size_t)(batch * s->stride_c) * shard_dtype_size(shard_cpu_result_type(p, dtype));
         for (int64_t i = 0; i < s->m; i += size->m) {
             for (int64_t j = 0; j < s->n; j += size->n)
                 SHARD_TRY(multiply_block(device, &one, size, i, j, dtype));

@@ -127,11 +127,11 @@ static shard_status multiply(shard_device *device, const shard_cuda_product *p, 
 {
     struct shard_cuda_blas *blas;
     SHARD_TRY(open_blas(device, &blas));
-    cudaDataType_t type = type_of(dtype);
+    cudaDataType_t type = type_of(dtype), c_type = p->wide_c ? CUDA_R_32F : type;
     factor one = factor_of(1, dtype), beta = factor_of(p->accumulate ? 1 : 0, dtype);
     BLAS_TRY(cublasGemmStridedBatchedEx_64(blas->handle, p->transpose_b ? CUBLAS_OP_T : CUBLAS_OP_N,
                                            p->transpose_a ? CUBLAS_OP_T : CUBLAS_OP_N, p->n, p->m, p->k, &one, p->b, type,
-                                           p->ld_b, p->stride_b, p->a, type, p->ld_a, p->stride_a, &beta, p->c, type, p->ld_c,
+                                           p->ld_b, p->stride_b, p->a, type, p->ld_a, p->stride_a, &beta, p->c, c_type, p->ld_c,
                                            p->stride_c, p->batch, compute_type_of(device, dtype), CUBLAS_GEMM_DEFAULT));
     return SHARD_OK;
 }

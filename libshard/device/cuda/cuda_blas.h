@@ -18,7 +18,7 @@ extern "C" {
  * rows are ld elements apart. No size is 0. */
 typedef struct shard_cuda_product {
     int64_t batch, m, n, k;
-    bool transpose_a, transpose_b, accumulate;
+    bool transpose_a, transpose_b, accumulate, wide_c;
     int64_t ld_a, ld_b, ld_c;
     int64_t stride_a, stride_b, stride_c;
     const void *a, *b;

@@ -152,5 +152,5 @@ shard_status shard_cuda_conv2d_backward_weight(shard_device *device, const shard
 {
     shard_cuda_conv c = {SHARD_CUDA_CONV_BACKWARD_WEIGHT, shape, dtype, false, (void *)x, dweight, (void *)dy};
     SHARD_TRY(convolve(device, &c));
-    return dbias ? shard_cuda_sum_rows(device, shape->n * shape->oh * shape->ow, shape->o, dy, false, dbias, dtype) : SHARD_OK;
+    return dbias ? shard_cuda_sum_rows(device, shape->n * shape->oh * shape->ow, shape->o, dy, dtype, false, dbias, dtype) : SHARD_OK;
 }

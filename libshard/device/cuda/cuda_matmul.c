@@ -4,7 +4,7 @@
 /* All sums are empty. */
 static shard_status multiply_empty(shard_device *device, const shard_matmul_shape *s, void *c, shard_dtype dtype)
 {
-    size_t size = shard_dtype_size(dtype);
+    size_t size = shard_dtype_size(s->wide_c ? SHARD_FLOAT32 : dtype);
     if (s->accumulate)
         return SHARD_OK;
     if (s->stride_c == s->m * s->n)
@@ -28,6 +28,7 @@ shard_status shard_cuda_matmul(shard_device *device, const shard_matmul_shape *s
                             .transpose_a = s->transpose_a,
                             .transpose_b = s->transpose_b,
                             .accumulate = s->accumulate,
+                            .wide_c = s->wide_c,
                             .ld_a = s->transpose_a ? s->m : s->k,
                             .ld_b = s->transpose_b ? s->k : s->n,
                             .ld_c = s->n,

@@ -101,8 +101,8 @@ static shard_status sum(shard_device *device, const Cut &c, int64_t rows, int64_
                   Rows<T, N>{rows, cols, c.slice, c.width, BLOCK / c.width, x}, accumulate, y);
 }
 
-template <class T, int N>
-static shard_status sum_rows(shard_device *device, int64_t rows, int64_t cols, const T *x, bool accumulate, T *y)
+template <class T, int N, class To>
+static shard_status sum_rows(shard_device *device, int64_t rows, int64_t cols, const T *x, bool accumulate, To *y)
 {
     Cut c = cut(rows, cols / N, BLOCKS);
     if (c.slices == 1)
@@ -118,16 +118,24 @@ static shard_status sum_rows(shard_device *device, int64_t rows, int64_t cols, c
     return status;
 }
 
-shard_status shard_cuda_sum_rows(shard_device *device, int64_t rows, int64_t cols, const void *x, bool accumulate, void *y,
-                                 shard_dtype dtype)
+template <class T, class To>
+static shard_status sum_to(shard_device *device, int64_t rows, int64_t cols, const T *x, bool accumulate, To *y)
+{
+    const int pack = Pack<T>::SIZE;
+    if (cols % pack == 0 && aligned16(x))
+        return sum_rows<T, pack>(device, rows, cols, x, accumulate, y);
+    return sum_rows<T, 1>(device, rows, cols, x, accumulate, y);
+}
+
+shard_status shard_cuda_sum_rows(shard_device *device, int64_t rows, int64_t cols, const void *x, shard_dtype from,
+                                 bool accumulate, void *y, shard_dtype to)
 {
     if (cols == 0)
         return SHARD_OK;
-    return by_float(dtype, [&](auto t) {
+    return by_float(from, [&](auto t) {
         using T = decltype(t);
-        const int pack = Pack<T>::SIZE;
-        if (cols % pack == 0 && aligned16(x))
-            return sum_rows<T, pack>(device, rows, cols, (const T *)x, accumulate, (T *)y);
-        return sum_rows<T, 1>(device, rows, cols, (const T *)x, accumulate, (T *)y);
+        if (to == from)
+            return sum_to(device, rows, cols, (const T *)x, accumulate, (T *)y);
+        return sum_to(device, rows, cols, (const T *)x, accumulate, (Real<T> *)y);
     });
 }

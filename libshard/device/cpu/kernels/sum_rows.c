@@ -26,8 +26,8 @@ MAP_BODY(finish)
 #define SELF "sum_rows.c"
 #include "device/cpu/kernels/real.h"
 
-shard_status KERNEL(sum_rows)(shard_device *device, int64_t rows, int64_t cols, const void *x, bool accumulate, void *y,
-                              shard_dtype dtype)
+shard_status KERNEL(sum_rows)(shard_device *device, int64_t rows, int64_t cols, const void *x, shard_dtype from,
+                              bool accumulate, void *y, shard_dtype to)
 {
     if (cols == 0)
         return SHARD_OK;
@@ -35,10 +35,10 @@ shard_status KERNEL(sum_rows)(shard_device *device, int64_t rows, int64_t cols, 
     double *sums = device->ops->allocate(device, bytes);
     if (!sums)
         return shard_last_status();
-    column_sums job = {.dtype = dtype, .n = rows * cols, .columns = cols, .period = wide_period(cols), .in = {x}, .count = 1};
+    column_sums job = {.dtype = from, .n = rows * cols, .columns = cols, .period = wide_period(cols), .in = {x}, .count = 1};
     shard_status status = SUM_COLUMNS(device, &job, sum, sums);
     if (status == SHARD_OK) {
-        map out = {.dtype = dtype, .n = cols, .in = {accumulate ? y : NULL}, .out = {y}, .context = sums};
+        map out = {.dtype = to, .n = cols, .in = {accumulate ? y : NULL}, .out = {y}, .context = sums};
         MAP(&out, finish);
     }
     device->ops->release(device, sums, bytes);
