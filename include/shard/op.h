@@ -3,7 +3,7 @@
  *
  * All are makers: the result, or NULL with the error set; a NULL operand gives
  * NULL and leaves the first error alone. Inputs must be of one floating dtype
- * and device unless said otherwise. What an operation does with a split operand
+ * (but for autocast, below) and device unless said otherwise. What an operation does with a split operand
  * is its placement rule, stated for each; "carries" means that the result is
  * placed as the operand is. A placement without a rule is refused (UNSUPPORTED).
  * Not collective unless said.
@@ -21,6 +21,49 @@
 #define SHARD_OP_H
 
 #include <shard/autograd.h>
+
+/* ---- mixed precision ---- */
+
+/*
+ * SHARD_AUTOCAST(SHARD_BFLOAT16) { loss = ...; }: forward in 16 bits where that is
+ * sound, as torch.autocast; the backward, inside or behind, runs in the types that the
+ * forward has recorded. Parameters stay float32, and so do their gradients. What runs
+ * in which type:
+ *   16 bits       shard_linear, shard_matmul, shard_conv2d: float32 and 16-bit operands
+ *                 are cast, a leaf's values (a weight's) once until it is written to or the
+ *                 mode is off again. Sums are in float32 and rounded once to the result;
+ *                 the gradient of a float32 operand is float32, not rounded on the way
+ *                 (of shard_conv2d: rounded once to 16 bits).
+ *   float32       shard_softmax, shard_log_softmax, shard_layer_norm, shard_sum: 16-bit
+ *                 operands are cast.
+ *   the loss      shard_cross_entropy takes 16-bit logits as they are, which saves their
+ *                 float32 copy; its sums and its result are of float32 or better, the
+ *                 gradient of the logits is of 16 bits. Class weights or probabilities of
+ *                 another type: all are cast to the widest.
+ *   the widest    shard_add, shard_mul, the residual of shard_batch_norm: of two
+ *                 floating types the wider one (float32 of the two of 16 bits).
+ *   what comes    all else: relu, gelu, batch norm (its parameters and statistics are
+ *                 float32 anyway), pooling, dropout, embedding, shape, collectives.
+ * float64 stays float64 everywhere. Needs shard_grad_scaler with SHARD_FLOAT16, whose
+ * range is small. SHARD_FLOAT32 switches it off inside another. Of this thread.
+ */
+#define SHARD_AUTOCAST(dtype) \
+    SHARD_AUTOCAST_IN(dtype, SHARD_JOIN(shard_autocast_, __LINE__), SHARD_JOIN(shard_autocast_turn_, __LINE__))
+#define SHARD_AUTOCAST_IN(dtype, before, turn)                                                                            \
+    for (bool turn = true; turn; turn = false)                                                                           \
+        for (shard_dtype before __attribute__((unused, cleanup(shard_restore_autocast))) = shard_set_autocast(dtype); turn; \
+             turn = false)
+
+/* SHARD_BFLOAT16, SHARD_FLOAT16, or SHARD_FLOAT32, at first: off. Returns what it was
+ * before. Another dtype is an error (ARGUMENT), and changes nothing. Not collective,
+ * but ranks that share a layer or a loss must agree. */
+SHARD_API shard_dtype shard_set_autocast(shard_dtype dtype);
+SHARD_API shard_dtype shard_autocast_dtype(void);
+
+static inline void shard_restore_autocast(const shard_dtype *before)
+{
+    shard_set_autocast(*before);
+}
 
 /* ---- shape; of any dtype; all carry, PARTIAL too, where what is split stays apart ---- */
 

@@ -7,6 +7,7 @@
  * rows they have in all they tell each other before that. A member that fails
  * before a collective takes part in it all the same, and so tells the others.
  */
+#include "op/autocast.h"
 #include "op/op.h"
 
 enum { X, WEIGHT, BIAS, RESIDUAL };
@@ -275,6 +276,10 @@ shard_tensor *shard_batch_norm_with(shard_tensor *x, shard_tensor *running_mean,
         .x = x, .running_mean = running_mean, .running_var = running_var, .weight = weight, .bias = bias, .options = options};
     shard_scope scope;
     shard_scope_open(&scope);
+    shard_tensor *same[] = {x, options.residual};
+    shard_autocast_promote(2, same);
+    b.x = same[0];
+    b.options.residual = same[1];
     shard_tensor *y = shard_scope_hand_out(forward(&b), &scope);
     shard_scope_close(&scope);
     return y;

@@ -1,4 +1,5 @@
 /* add, mul: two tensors, the second repeated over the first's leading dimensions. */
+#include "op/autocast.h"
 #include "op/op.h"
 
 /* A second operand of cols elements goes with each of the first's rows. */
@@ -84,7 +85,7 @@ static bool check_placements(const char *function, shard_binary kind, const shar
     return false;
 }
 
-static shard_tensor *binary(const char *function, shard_binary kind, shard_tensor *a, shard_tensor *b)
+static shard_tensor *forward(const char *function, shard_binary kind, shard_tensor *a, shard_tensor *b)
 {
     if (!shard_check_operands(function, SHARD_INPUTS(a, b)) || !check_shapes(function, a, b) ||
         !check_placements(function, kind, a, b))
@@ -96,6 +97,17 @@ static shard_tensor *binary(const char *function, shard_binary kind, shard_tenso
         shard_save_for_backward(node, 0, shard_wants(node, 1) ? a : NULL);
         shard_save_for_backward(node, 1, shard_wants(node, 0) ? b : NULL);
     }
+    return y;
+}
+
+static shard_tensor *binary(const char *function, shard_binary kind, shard_tensor *a, shard_tensor *b)
+{
+    shard_scope scope;
+    shard_scope_open(&scope);
+    shard_tensor *x[] = {a, b};
+    shard_autocast_promote(2, x);
+    shard_tensor *y = shard_scope_hand_out(forward(function, kind, x[0], x[1]), &scope);
+    shard_scope_close(&scope);
     return y;
 }
 

@@ -1,4 +1,5 @@
 /* conv2d: images [n, h, w, c]. */
+#include "op/autocast.h"
 #include "op/op.h"
 
 #include <inttypes.h>
@@ -13,24 +14,29 @@ static shard_status input_gradient(shard_node *node, shard_tensor *dy, shard_ten
 {
     const shard_conv_shape *shape = &((const conv_context *)node->context)->shape;
     shard_tensor *weight = shard_saved(node, WEIGHT);
-    dx[X] = weight ? shard_make_gradient(node, X) : NULL;
+    shard_tensor *to = weight ? shard_gradient_of_type(node, X, dy->dtype) : NULL;
     void *memory[3];
-    if (!dx[X] || !shard_load(SHARD_INPUTS(weight, dy, dx[X]), memory))
+    if (!to || !shard_load(SHARD_INPUTS(weight, dy, to), memory))
         return shard_last_status();
-    return SHARD_RUN(dy, conv2d_backward_data, shape, memory[0], memory[1], memory[2], dy->dtype);
+    SHARD_TRY(SHARD_RUN(dy, conv2d_backward_data, shape, memory[0], memory[1], memory[2], dy->dtype));
+    dx[X] = shard_gradient_as_input(node, X, to);
+    return dx[X] ? SHARD_OK : shard_last_status();
 }
 
 static shard_status weight_gradient(shard_node *node, shard_tensor *dy, shard_tensor **dx)
 {
     const shard_conv_shape *shape = &((const conv_context *)node->context)->shape;
     shard_tensor *x = shard_saved(node, X);
-    dx[WEIGHT] = x ? shard_gradient_to_overwrite(node, WEIGHT) : NULL;
-    if (dx[WEIGHT] && shard_wants(node, BIAS))
-        dx[BIAS] = shard_gradient_to_overwrite(node, BIAS);
+    bool with_bias = shard_wants(node, BIAS);
+    shard_tensor *to = x ? shard_gradient_of_type(node, WEIGHT, dy->dtype) : NULL;
+    shard_tensor *to_bias = to && with_bias ? shard_gradient_of_type(node, BIAS, dy->dtype) : NULL;
     void *memory[4];
-    if (!dx[WEIGHT] || (shard_wants(node, BIAS) && !dx[BIAS]) || !shard_load(SHARD_INPUTS(x, dy, dx[WEIGHT], dx[BIAS]), memory))
+    if (!to || (with_bias && !to_bias) || !shard_load(SHARD_INPUTS(x, dy, to, to_bias), memory))
         return shard_last_status();
-    return SHARD_RUN(dy, conv2d_backward_weight, shape, memory[0], memory[1], memory[2], memory[3], dy->dtype);
+    SHARD_TRY(SHARD_RUN(dy, conv2d_backward_weight, shape, memory[0], memory[1], memory[2], memory[3], dy->dtype));
+    dx[WEIGHT] = shard_gradient_as_input(node, WEIGHT, to);
+    dx[BIAS] = shard_gradient_as_input(node, BIAS, to_bias);
+    return dx[WEIGHT] && (dx[BIAS] || !with_bias) ? SHARD_OK : shard_last_status();
 }
 
 /* Where the weight's is not wanted. */
@@ -128,13 +134,16 @@ static bool resolve(const char *function, const shard_tensor *x, const shard_ten
            output_size(function, "width", shape->w, shape->kw, shape->stride_w, shape->pad_w, dilation, &shape->ow);
 }
 
-shard_tensor *shard_conv2d_with(shard_tensor *x, shard_tensor *weight, shard_tensor *bias, shard_conv2d_options options)
+static shard_tensor *conv2d(shard_tensor **input, int inputs, const shard_conv2d_options *options)
 {
     static const char function[] = "shard_conv2d";
+    shard_tensor *operand[BIAS + 1] = {NULL};
+    shard_autocast_product(inputs, input, operand);
+    shard_tensor *x = operand[X], *weight = operand[WEIGHT], *bias = operand[BIAS];
     shard_conv_shape shape;
-    if (!shard_check_operands(function, bias ? 3 : 2, (shard_tensor *[]){x, weight, bias}) ||
-        !check_shapes(function, x, weight, bias, options.groups ? options.groups : 1) ||
-        !resolve(function, x, weight, &options, &shape) || !shard_check_carried(function, x, 1) ||
+    if (!shard_check_operands(function, inputs, operand) ||
+        !check_shapes(function, x, weight, bias, options->groups ? options->groups : 1) ||
+        !resolve(function, x, weight, options, &shape) || !shard_check_carried(function, x, 1) ||
         !shard_check_carried(function, weight, 0) || (bias && !shard_check_carried(function, bias, 0)))
         return NULL;
     shard_tensor *y = shard_tensor_make(SHARD_SHAPE(shape.n, shape.oh, shape.ow, shape.o), x->dtype, shard_device_of(x));
@@ -143,11 +152,20 @@ shard_tensor *shard_conv2d_with(shard_tensor *x, shard_tensor *weight, shard_ten
         return shard_result(y, shard_last_status());
     y->placement = x->placement;
     y = shard_result(y, SHARD_RUN(x, conv2d, &shape, memory[0], memory[1], memory[2], memory[3], x->dtype));
-    shard_node *node = shard_record(&conv2d_type, y, SHARD_INPUTS(x, weight, bias), sizeof(conv_context));
+    shard_node *node = shard_record(&conv2d_type, y, inputs, input, sizeof(conv_context));
     if (node) {
         ((conv_context *)node->context)->shape = shape;
         shard_save_for_backward(node, X, shard_wants(node, WEIGHT) ? x : NULL);
         shard_save_for_backward(node, WEIGHT, shard_wants(node, X) ? weight : NULL);
     }
+    return y;
+}
+
+shard_tensor *shard_conv2d_with(shard_tensor *x, shard_tensor *weight, shard_tensor *bias, shard_conv2d_options options)
+{
+    shard_scope scope;
+    shard_scope_open(&scope);
+    shard_tensor *y = shard_scope_hand_out(conv2d((shard_tensor *[]){x, weight, bias}, bias ? 3 : 2, &options), &scope);
+    shard_scope_close(&scope);
     return y;
 }

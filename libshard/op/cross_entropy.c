@@ -5,6 +5,7 @@
  * same bits. Whole logits are the case of one member. The backward needs the
  * logits and three numbers a row, and no communication.
  */
+#include "op/autocast.h"
 #include "op/class_rows.h"
 
 #include <inttypes.h>
@@ -245,11 +246,12 @@ static double join_rows(const loss_call *call, double *numbers)
 static shard_tensor *make_result(loss_call *call, const double *value)
 {
     shard_tensor *logits = call->rows.logits;
+    shard_dtype dtype = shard_autocast_wide_type(logits->dtype);
     shard_tensor *y;
     if (call->reduction == SHARD_REDUCTION_NONE) {
-        y = shard_class_rows_make(&call->rows, logits->dtype);
+        y = shard_class_rows_make(&call->rows, dtype);
     } else {
-        y = shard_tensor_make(SHARD_SCALAR, logits->dtype, shard_device_of(logits));
+        y = shard_tensor_make(SHARD_SCALAR, dtype, shard_device_of(logits));
         if (y && !call->rows.group && !shard_is_replicated(logits))
             y->placement = (shard_placement){.kind = SHARD_PARTIAL, .group = logits->placement.group};
     }
@@ -300,7 +302,10 @@ shard_tensor *shard_cross_entropy_with(shard_tensor *logits, shard_tensor *targe
 {
     shard_scope scope;
     shard_scope_open(&scope);
-    shard_tensor *loss = shard_scope_hand_out(cross_entropy(logits, target, &options), &scope);
+    shard_tensor *same[] = {logits, target, options.weight};
+    shard_autocast_promote(3, same);
+    options.weight = same[2];
+    shard_tensor *loss = shard_scope_hand_out(cross_entropy(same[0], same[1], &options), &scope);
     shard_scope_close(&scope);
     return loss;
 }

@@ -1,4 +1,5 @@
 /* layer_norm: over the last dimension. */
+#include "op/autocast.h"
 #include "op/op.h"
 
 enum { X, WEIGHT, BIAS };
@@ -32,7 +33,7 @@ static shard_status layer_norm_backward(shard_node *node, shard_tensor *dy, shar
 
 static const shard_node_type layer_norm_type = {.name = "layer_norm", .backward = layer_norm_backward};
 
-static shard_tensor *layer_norm(shard_tensor *x, shard_tensor *weight, shard_tensor *bias, double eps)
+static shard_tensor *forward(shard_tensor *x, shard_tensor *weight, shard_tensor *bias, double eps)
 {
     int last = x->shape.ndim - 1;
     layer_norm_context context = {.rows = shard_shape_product(&x->shape, 0, last), .cols = x->shape.dim[last]};
@@ -55,7 +56,7 @@ static shard_tensor *layer_norm(shard_tensor *x, shard_tensor *weight, shard_ten
     return y;
 }
 
-shard_tensor *shard_layer_norm(shard_tensor *x, shard_tensor *weight, shard_tensor *bias, double eps)
+static shard_tensor *layer_norm(shard_tensor *x, shard_tensor *weight, shard_tensor *bias, double eps)
 {
     static const char function[] = "shard_layer_norm";
     if (!shard_check_operands(function, SHARD_INPUTS(x)))
@@ -67,9 +68,14 @@ shard_tensor *shard_layer_norm(shard_tensor *x, shard_tensor *weight, shard_tens
         return NULL;
     if (!(eps >= 0))
         return shard_fail_null(SHARD_ERROR_ARGUMENT, "%s: eps is %g", function, eps);
+    return forward(x, weight, bias, eps == 0 ? 1e-5 : eps);
+}
+
+shard_tensor *shard_layer_norm(shard_tensor *x, shard_tensor *weight, shard_tensor *bias, double eps)
+{
     shard_scope scope;
     shard_scope_open(&scope);
-    shard_tensor *y = shard_scope_hand_out(layer_norm(x, weight, bias, eps == 0 ? 1e-5 : eps), &scope);
+    shard_tensor *y = shard_scope_hand_out(layer_norm(shard_autocast_wide(x), weight, bias, eps), &scope);
     shard_scope_close(&scope);
     return y;
 }

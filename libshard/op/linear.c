@@ -1,4 +1,5 @@
 /* linear: x weight^T + bias, and what becomes of a split weight. */
+#include "op/autocast.h"
 #include "op/op.h"
 
 enum { X, WEIGHT, BIAS };
@@ -19,7 +20,8 @@ static shard_status input_gradient(shard_node *node, shard_tensor *dy, shard_ten
         return shard_last_status();
     if (context->columns)
         to->placement = (shard_placement){.kind = SHARD_PARTIAL, .group = context->columns};
-    shard_matmul_shape shape = {.batch = 1, .m = context->rows, .n = context->in, .k = context->out};
+    shard_matmul_shape shape = {
+        .batch = 1, .m = context->rows, .n = context->in, .k = context->out, .wide_c = to->dtype != dy->dtype};
     return SHARD_RUN(dy, matmul, &shape, memory[0], memory[1], memory[2], dy->dtype);
 }
 
@@ -33,6 +35,7 @@ static shard_status weight_gradient(shard_node *node, shard_tensor *dy, shard_te
     dx[WEIGHT] = to;
     if (!to || !shard_load(SHARD_INPUTS(dy, x, to), memory))
         return shard_last_status();
+    shape.wide_c = to->dtype != dy->dtype;
     if (!context->columns)
         shard_place_sum(to, dy);
     return SHARD_RUN(dy, matmul, &shape, memory[0], memory[1], memory[2], dy->dtype);
@@ -120,12 +123,14 @@ static bool place(const char *function, const shard_tensor *x, const shard_tenso
     return !bias;
 }
 
-shard_tensor *shard_linear(shard_tensor *x, shard_tensor *weight, shard_tensor *bias)
+static shard_tensor *linear(shard_tensor **input, int inputs)
 {
     static const char function[] = "shard_linear";
+    shard_tensor *operand[BIAS + 1] = {NULL};
+    shard_autocast_product(inputs, input, operand);
+    shard_tensor *x = operand[X], *weight = operand[WEIGHT], *bias = operand[BIAS];
     shard_placement placement;
-    if (!shard_check_operands(function, bias ? 3 : 2, (shard_tensor *[]){x, weight, bias}) ||
-        !check_shapes(function, x, weight, bias) || !place(function, x, weight, bias, &placement))
+    if (!shard_check_operands(function, inputs, operand) || !check_shapes(function, x, weight, bias) || !place(function, x, weight, bias, &placement))
         return NULL;
     int last = x->shape.ndim - 1;
     linear_context context = {
@@ -143,11 +148,20 @@ shard_tensor *shard_linear(shard_tensor *x, shard_tensor *weight, shard_tensor *
     y->placement = placement;
     y = shard_result(
         y, SHARD_RUN(x, linear, context.rows, context.in, context.out, memory[0], memory[1], memory[2], memory[3], x->dtype));
-    shard_node *node = shard_record(&linear_type, y, SHARD_INPUTS(x, weight, bias), sizeof context);
+    shard_node *node = shard_record(&linear_type, y, inputs, input, sizeof context);
     if (node) {
         *(linear_context *)node->context = context;
         shard_save_for_backward(node, X, shard_wants(node, WEIGHT) ? x : NULL);
         shard_save_for_backward(node, WEIGHT, shard_wants(node, X) ? weight : NULL);
     }
+    return y;
+}
+
+shard_tensor *shard_linear(shard_tensor *x, shard_tensor *weight, shard_tensor *bias)
+{
+    shard_scope scope;
+    shard_scope_open(&scope);
+    shard_tensor *y = shard_scope_hand_out(linear((shard_tensor *[]){x, weight, bias}, bias ? 3 : 2), &scope);
+    shard_scope_close(&scope);
     return y;
 }

@@ -1,4 +1,5 @@
 /* matmul: products of matrices, one or a batch. */
+#include "op/autocast.h"
 #include "op/op.h"
 
 enum { A, B };
@@ -16,7 +17,8 @@ static shard_status multiply(shard_matmul_shape shape, shard_tensor *a, shard_te
     shape.stride_a = shape.m * shape.k;
     shape.stride_b = shape.k * shape.n;
     shape.stride_c = shape.m * shape.n;
-    return SHARD_RUN(c, matmul, &shape, memory[0], memory[1], memory[2], c->dtype);
+    shape.wide_c = c->dtype != a->dtype;
+    return SHARD_RUN(c, matmul, &shape, memory[0], memory[1], memory[2], a->dtype);
 }
 
 static shard_status matmul_backward(shard_node *node, shard_tensor *dy, shard_tensor **dx)
@@ -63,10 +65,13 @@ static bool check_placements(const char *function, const shard_tensor *a, const 
     return shard_refuse_placement(function, shard_is_replicated(b) ? a : b);
 }
 
-shard_tensor *shard_matmul(shard_tensor *a, shard_tensor *b)
+static shard_tensor *matmul(shard_tensor **input)
 {
     static const char function[] = "shard_matmul";
-    if (!shard_check_operands(function, SHARD_INPUTS(a, b)) || !check_shapes(function, a, b) || !check_placements(function, a, b))
+    shard_tensor *operand[B + 1];
+    shard_autocast_product(B + 1, input, operand);
+    shard_tensor *a = operand[A], *b = operand[B];
+    if (!shard_check_operands(function, B + 1, operand) || !check_shapes(function, a, b) || !check_placements(function, a, b))
         return NULL;
     int last = a->shape.ndim - 1;
     shard_matmul_shape product = {
@@ -82,11 +87,20 @@ shard_tensor *shard_matmul(shard_tensor *a, shard_tensor *b)
     if (!y)
         return NULL;
     y->placement = a->placement;
-    shard_node *node = shard_record(&matmul_type, y, SHARD_INPUTS(a, b), sizeof(matmul_context));
+    shard_node *node = shard_record(&matmul_type, y, B + 1, input, sizeof(matmul_context));
     if (node) {
         ((matmul_context *)node->context)->shape = product;
         shard_save_for_backward(node, A, shard_wants(node, B) ? a : NULL);
         shard_save_for_backward(node, B, shard_wants(node, A) ? b : NULL);
     }
+    return y;
+}
+
+shard_tensor *shard_matmul(shard_tensor *a, shard_tensor *b)
+{
+    shard_scope scope;
+    shard_scope_open(&scope);
+    shard_tensor *y = shard_scope_hand_out(matmul((shard_tensor *[]){a, b}), &scope);
+    shard_scope_close(&scope);
     return y;
 }

@@ -105,6 +105,26 @@ shard_tensor *shard_gradient_to_overwrite(shard_node *node, int input)
     return accumulate ? shard_make_gradient(node, input) : target;
 }
 
+shard_tensor *shard_gradient_of_type(shard_node *node, int input, shard_dtype dtype)
+{
+    const shard_edge *edge = &node->edge[input];
+    if (edge->dtype == dtype)
+        return shard_gradient_to_overwrite(node, input);
+    return shard_tensor_make(edge->shape, dtype, edge->device);
+}
+
+shard_tensor *shard_gradient_as_input(shard_node *node, int input, shard_tensor *computed)
+{
+    if (!computed || computed->dtype == node->edge[input].dtype)
+        return computed;
+    shard_tensor *gradient = shard_gradient_to_overwrite(node, input);
+    void *memory[2];
+    if (!gradient || !shard_load(SHARD_INPUTS(computed, gradient), memory))
+        return NULL;
+    return shard_result(gradient, SHARD_RUN(computed, cast, shard_numel(computed), memory[0], computed->dtype, memory[1],
+                                            gradient->dtype));
+}
+
 void shard_place_sum(shard_tensor *gradient, const shard_tensor *dy)
 {
     if (gradient && shard_is_replicated(gradient) && dy->placement.kind == SHARD_SPLIT && dy->placement.dim != 0)

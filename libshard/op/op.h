@@ -45,6 +45,10 @@ shard_tensor *shard_workspace(const shard_tensor *like, int64_t count, shard_dty
 shard_tensor *shard_gradient_over(shard_node *node, int input, shard_tensor *dy);
 /* shard_gradient_target for what can only overwrite. */
 shard_tensor *shard_gradient_to_overwrite(shard_node *node, int input);
+/* The same for what computes in dtype though the input may be of another: where to
+ * compute, and what then is dx[input]. NULL for NULL. */
+shard_tensor *shard_gradient_of_type(shard_node *node, int input, shard_dtype dtype);
+shard_tensor *shard_gradient_as_input(shard_node *node, int input, shard_tensor *computed);
 /* The gradient of a whole operand that all of dy went into. If dy is a part of the
  * rows (dimension 0) it is a contribution, which the walk knows by itself; if it is
  * split along another dimension, the gradient is PARTIAL. */

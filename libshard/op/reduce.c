@@ -1,4 +1,5 @@
 /* sum, mean: of all elements, added up in float64. */
+#include "op/autocast.h"
 #include "op/op.h"
 
 typedef struct reduce_context {
@@ -57,7 +58,12 @@ static bool check(const char *function, shard_tensor *x)
 
 shard_tensor *shard_sum(shard_tensor *x)
 {
-    return check("shard_sum", x) ? reduce(x, 1.0) : NULL;
+    if (!check("shard_sum", x))
+        return NULL;
+    shard_tensor *wide = shard_autocast_wide(x), *y = wide ? reduce(wide, 1.0) : NULL;
+    if (wide != x)
+        shard_release(wide);
+    return y;
 }
 
 shard_tensor *shard_mean(shard_tensor *x)

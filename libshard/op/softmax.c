@@ -1,4 +1,5 @@
 /* softmax, log_softmax: over the last dimension. */
+#include "op/autocast.h"
 #include "op/op.h"
 
 typedef struct softmax_context {
@@ -28,7 +29,7 @@ static shard_status softmax_backward(shard_node *node, shard_tensor *dy, shard_t
 
 static const shard_node_type softmax_type = {.name = "softmax", .backward = softmax_backward};
 
-static shard_tensor *softmax(const char *function, bool log, shard_tensor *x)
+static shard_tensor *forward(const char *function, bool log, shard_tensor *x)
 {
     if (!shard_check_operands(function, SHARD_INPUTS(x)))
         return NULL;
@@ -45,6 +46,15 @@ static shard_tensor *softmax(const char *function, bool log, shard_tensor *x)
     if (node)
         ((softmax_context *)node->context)->log = log;
     shard_save_for_backward(node, 0, y);
+    return y;
+}
+
+static shard_tensor *softmax(const char *function, bool log, shard_tensor *x)
+{
+    shard_scope scope;
+    shard_scope_open(&scope);
+    shard_tensor *y = shard_scope_hand_out(forward(function, log, shard_autocast_wide(x)), &scope);
+    shard_scope_close(&scope);
     return y;
 }
 

@@ -1,0 +1,596 @@
+/* Autocast on one rank: which types come out, what is rounded and what is not, and the
+ * copies of the weights. */
+#include "support/gradcheck.h"
+#include "support/host.h"
+#include "support/kernels.h"
+#include "support/ranks.h"
+
+#include "device/cpu/cpu.h"
+#include "op/autocast.h"
+
+#include <shard/shard.h>
+
+#include <stdlib.h>
+#include <string.h>
+
+static const shard_dtype modes[] = {SHARD_BFLOAT16, SHARD_FLOAT16};
+
+/* ---- one operation ---- */
+
+/* Types: of 16 bits as the mode is and as it is not, float32, float64. */
+enum { N, O, F, D };
+
+static shard_dtype type_of(int which, shard_dtype mode)
+{
+    switch (which) {
+    case N:
+        return mode;
+    case O:
+        return mode == SHARD_BFLOAT16 ? SHARD_FLOAT16 : SHARD_BFLOAT16;
+    default:
+        return which == F ? SHARD_FLOAT32 : SHARD_FLOAT64;
+    }
+}
+
+typedef shard_tensor *maker(shard_tensor *const *x);
+
+typedef struct cast_case {
+    const char *name;
+    maker *make;
+    int inputs;
+    shard_shape shape[3];
+    int from[3], to;
+    bool rounds; /* a float32 input's gradient is rounded to 16 bits once */
+} cast_case;
+
+static shard_tensor *linear(shard_tensor *const *x)
+{
+    return shard_linear(x[0], x[1], x[2]);
+}
+
+static shard_tensor *matmul(shard_tensor *const *x)
+{
+    return shard_matmul(x[0], x[1]);
+}
+
+static shard_tensor *conv2d(shard_tensor *const *x)
+{
+    return shard_conv2d(x[0], x[1], x[2], .padding = 1);
+}
+
+static shard_tensor *softmax(shard_tensor *const *x)
+{
+    return shard_softmax(x[0]);
+}
+
+static shard_tensor *log_softmax(shard_tensor *const *x)
+{
+    return shard_log_softmax(x[0]);
+}
+
+static shard_tensor *layer_norm(shard_tensor *const *x)
+{
+    return shard_layer_norm(x[0], x[1], x[2], 0);
+}
+
+static shard_tensor *sum(shard_tensor *const *x)
+{
+    return shard_sum(x[0]);
+}
+
+static shard_tensor *mean(shard_tensor *const *x)
+{
+    return shard_mean(x[0]);
+}
+
+static shard_tensor *add(shard_tensor *const *x)
+{
+    return shard_add(x[0], x[1]);
+}
+
+static shard_tensor *mul(shard_tensor *const *x)
+{
+    return shard_mul(x[0], x[1]);
+}
+
+static shard_tensor *batch_norm(shard_tensor *const *x)
+{
+    return shard_batch_norm(x[0], NULL, NULL, x[1], x[2], .training = true);
+}
+
+static shard_tensor *with_residual(shard_tensor *const *x)
+{
+    return shard_batch_norm(x[0], NULL, NULL, NULL, NULL, .training = true, .residual = x[1]);
+}
+
+static shard_tensor *relu(shard_tensor *const *x)
+{
+    return shard_relu(x[0]);
+}
+
+static shard_tensor *gelu(shard_tensor *const *x)
+{
+    return shard_gelu(x[0]);
+}
+
+static shard_tensor *dropout(shard_tensor *const *x)
+{
+    shard_manual_seed(5);
+    return shard_dropout(x[0], 0.5);
+}
+
+static shard_tensor *max_pool(shard_tensor *const *x)
+{
+    return shard_max_pool2d(x[0], 2);
+}
+
+static shard_tensor *avg_pool(shard_tensor *const *x)
+{
+    return shard_avg_pool2d(x[0], 2);
+}
+
+static shard_tensor *global_avg_pool(shard_tensor *const *x)
+{
+    return shard_global_avg_pool2d(x[0]);
+}
+
+static shard_tensor *flatten(shard_tensor *const *x)
+{
+    return shard_flatten(shard_narrow(shard_transpose(x[0], 0, 1), 1, 2), 1, -1);
+}
+
+static shard_tensor *embedding(shard_tensor *const *x)
+{
+    static const int64_t rows[] = {3, 0, 3};
+    return shard_embedding(x[0], shard_from_host(rows, SHARD_SHAPE(3), .dtype = SHARD_INT64), -1);
+}
+
+static shard_tensor *some_labels(void)
+{
+    static const int64_t labels[] = {4, 0, 2, 4, 1, 3};
+    return shard_from_host(labels, SHARD_SHAPE(6), .dtype = SHARD_INT64);
+}
+
+static shard_tensor *cross_entropy(shard_tensor *const *x)
+{
+    return shard_cross_entropy(x[0], some_labels(), .label_smoothing = 0.25);
+}
+
+static shard_tensor *each_loss(shard_tensor *const *x)
+{
+    return shard_cross_entropy(x[0], some_labels(), .reduction = SHARD_REDUCTION_NONE);
+}
+
+static shard_tensor *weighted(shard_tensor *const *x)
+{
+    shard_tensor *weight = shard_cast(shard_full(SHARD_SHAPE(5), 0.3), shard_tensor_dtype(x[1]));
+    return shard_cross_entropy(x[0], some_labels(), .weight = shard_detach(weight));
+}
+
+static shard_tensor *soft_labels(shard_tensor *const *x)
+{
+    return shard_cross_entropy(x[0], shard_detach(x[1]), .reduction = SHARD_REDUCTION_SUM);
+}
+
+#define MATRIX SHARD_SHAPE(6, 5)
+#define IMAGES SHARD_SHAPE(2, 4, 4, 3)
+
+static const cast_case cases[] = {
+    {"linear", linear, 3, {SHARD_SHAPE(6, 5), SHARD_SHAPE(4, 5), SHARD_SHAPE(4)}, {F, F, F}, N},
+    {"linear of 16 bits", linear, 3, {SHARD_SHAPE(6, 5), SHARD_SHAPE(4, 5), SHARD_SHAPE(4)}, {N, F, F}, N},
+    {"linear of other 16 bits", linear, 3, {SHARD_SHAPE(6, 5), SHARD_SHAPE(4, 5), SHARD_SHAPE(4)}, {O, F, N}, N},
+    {"linear of float64", linear, 3, {SHARD_SHAPE(6, 5), SHARD_SHAPE(4, 5), SHARD_SHAPE(4)}, {D, D, D}, D},
+    {"matmul", matmul, 2, {SHARD_SHAPE(6, 5), SHARD_SHAPE(5, 3)}, {F, F}, N},
+    {"matmul of both", matmul, 2, {SHARD_SHAPE(2, 6, 5), SHARD_SHAPE(2, 5, 3)}, {F, N}, N},
+    {"matmul of float64", matmul, 2, {SHARD_SHAPE(6, 5), SHARD_SHAPE(5, 3)}, {D, D}, D},
+    {"conv2d", conv2d, 3, {IMAGES, SHARD_SHAPE(4, 3, 3, 3), SHARD_SHAPE(4)}, {F, F, F}, N, .rounds = true},
+    {"conv2d of 16 bits", conv2d, 3, {IMAGES, SHARD_SHAPE(4, 3, 3, 3), SHARD_SHAPE(4)}, {N, F, F}, N, .rounds = true},
+    {"softmax", softmax, 1, {MATRIX}, {N}, F},
+    {"log_softmax", log_softmax, 1, {MATRIX}, {N}, F},
+    {"layer_norm", layer_norm, 3, {MATRIX, SHARD_SHAPE(5), SHARD_SHAPE(5)}, {N, F, F}, F},
+    {"sum", sum, 1, {MATRIX}, {N}, F},
+    {"mean", mean, 1, {MATRIX}, {N}, N},
+    {"cross_entropy", cross_entropy, 1, {MATRIX}, {N}, F},
+    {"cross_entropy of float32", cross_entropy, 1, {MATRIX}, {F}, F},
+    {"cross_entropy of float64", cross_entropy, 1, {MATRIX}, {D}, D},
+    {"each row's loss", each_loss, 1, {MATRIX}, {N}, F},
+    {"class weights", weighted, 2, {MATRIX, SHARD_SHAPE(1)}, {N, F}, F},
+    {"probabilities", soft_labels, 2, {MATRIX, MATRIX}, {N, F}, F},
+    {"probabilities of 16 bits", soft_labels, 2, {MATRIX, MATRIX}, {F, N}, F},
+    {"add", add, 2, {MATRIX, MATRIX}, {N, N}, N},
+    {"add of two types", add, 2, {MATRIX, SHARD_SHAPE(5)}, {N, F}, F},
+    {"add of both 16 bits", add, 2, {MATRIX, MATRIX}, {N, O}, F},
+    {"add of float64", add, 2, {MATRIX, MATRIX}, {N, D}, D},
+    {"mul of two types", mul, 2, {MATRIX, SHARD_SHAPE(5)}, {F, N}, F},
+    {"batch_norm", batch_norm, 3, {IMAGES, SHARD_SHAPE(3), SHARD_SHAPE(3)}, {N, F, F}, N},
+    {"residual of two types", with_residual, 2, {IMAGES, IMAGES}, {N, F}, F},
+    {"relu", relu, 1, {MATRIX}, {N}, N},
+    {"gelu", gelu, 1, {MATRIX}, {N}, N},
+    {"dropout", dropout, 1, {MATRIX}, {N}, N},
+    {"max_pool2d", max_pool, 1, {IMAGES}, {N}, N},
+    {"avg_pool2d", avg_pool, 1, {IMAGES}, {N}, N},
+    {"global_avg_pool2d", global_avg_pool, 1, {IMAGES}, {N}, N},
+    {"shapes", flatten, 1, {IMAGES}, {N}, N},
+    {"embedding", embedding, 1, {MATRIX}, {F}, F},
+};
+
+/* Sixteenths, which no type here rounds: a cast alone changes nothing. */
+static shard_tensor *sixteenths(shard_shape shape, unsigned seed, shard_dtype dtype)
+{
+    shard_tensor *x = make_up_tensor(shape, seed, .dtype = SHARD_FLOAT64);
+    double *values = read_doubles_of(x);
+    for (int64_t i = 0; i < shard_numel(x); i++)
+        values[i] = (double)(int)(16 * values[i]) / 16;
+    x = shard_detach(shard_cast(shard_from_host(values, shape, .dtype = SHARD_FLOAT64), dtype));
+    free(values);
+    return x;
+}
+
+/* A gradient with elements of its own for y. */
+static void go_back(shard_tensor *y)
+{
+    shard_tensor *w = sixteenths(shard_tensor_shape(y), 99, shard_tensor_dtype(y) == SHARD_FLOAT64 ? SHARD_FLOAT64 : SHARD_FLOAT32);
+    check_ok(shard_backward(shard_sum(shard_mul(y, w))));
+}
+
+static void compare(const cast_case *c, shard_dtype mode)
+{
+    shard_tensor *x[3] = {NULL}, *exact[3] = {NULL}, *y = NULL;
+    for (int i = 0; i < c->inputs; i++) {
+        x[i] = sixteenths(c->shape[i], (unsigned)i + 1, type_of(c->from[i], mode));
+        exact[i] = sixteenths(c->shape[i], (unsigned)i + 1, SHARD_FLOAT64);
+        shard_set_requires_grad(x[i], true);
+        shard_set_requires_grad(exact[i], true);
+    }
+    SHARD_AUTOCAST(mode) {
+        y = c->make(x);
+        ck_assert_msg(y != NULL, "%s: %s", c->name, shard_last_error());
+        ck_assert_msg(shard_tensor_dtype(y) == type_of(c->to, mode), "%s gives %s, not %s", c->name,
+                      shard_dtype_name(shard_tensor_dtype(y)), shard_dtype_name(type_of(c->to, mode)));
+        go_back(y);
+    }
+    shard_tensor *wanted = c->make(exact);
+    go_back(wanted);
+    double *values = read_doubles_of(wanted), rounding = unit(mode), float32 = 1e-5;
+    check_tensor(c->name, y, values, c->to == N ? 1.01 * rounding : float32);
+    free(values);
+    for (int i = 0; i < c->inputs; i++) {
+        ck_assert_msg((shard_grad(x[i]) != NULL) == (shard_grad(exact[i]) != NULL), "%s: gradient of input %d", c->name, i);
+        if (!shard_grad(x[i]))
+            continue;
+        ck_assert_int_eq(shard_tensor_dtype(shard_grad(x[i])), shard_tensor_dtype(x[i]));
+        values = read_doubles_of(shard_grad(exact[i]));
+        bool narrow = c->from[i] == N || c->from[i] == O;
+        /* on the way to a 16-bit input: of dy, of the gradient, of the other type */
+        check_tensor(c->name, shard_grad(x[i]), values, narrow ? 3 * 0x1p-8 : c->rounds ? 1.01 * rounding : float32);
+        free(values);
+    }
+}
+
+START_TEST(types_and_values)
+{
+    for (int m = 0; m < 2; m++)
+        SHARD_SCOPE
+            compare(&cases[_i], modes[m]);
+    ck_assert_int_eq(shard_last_status(), SHARD_OK);
+}
+END_TEST
+
+/* ---- the mode ---- */
+
+static shard_dtype leaves_early(void)
+{
+    SHARD_AUTOCAST(SHARD_FLOAT16)
+        return shard_autocast_dtype();
+    return SHARD_FLOAT64;
+}
+
+START_TEST(nests)
+{
+    ck_assert_int_eq(shard_autocast_dtype(), SHARD_FLOAT32);
+    int turns = 0;
+    SHARD_AUTOCAST(SHARD_BFLOAT16) {
+        ck_assert_int_eq(shard_autocast_dtype(), SHARD_BFLOAT16);
+        ck_assert_int_eq(leaves_early(), SHARD_FLOAT16);
+        ck_assert_int_eq(shard_autocast_dtype(), SHARD_BFLOAT16);
+        SHARD_AUTOCAST(SHARD_FLOAT32) {
+            ck_assert_int_eq(shard_autocast_dtype(), SHARD_FLOAT32);
+            turns++;
+        }
+        for (int i = 0; i < 2; i++)
+            SHARD_AUTOCAST(SHARD_FLOAT16)
+                break; /* leaves just the scope */
+        ck_assert_int_eq(shard_autocast_dtype(), SHARD_BFLOAT16);
+        turns++;
+    }
+    ck_assert_int_eq(turns, 2);
+    ck_assert_int_eq(shard_autocast_dtype(), SHARD_FLOAT32);
+    ck_assert_int_eq(shard_set_autocast(SHARD_FLOAT64), SHARD_FLOAT32);
+    check_error(SHARD_ERROR_ARGUMENT, "shard_set_autocast: float64; *");
+    ck_assert_int_eq(shard_autocast_dtype(), SHARD_FLOAT32);
+}
+END_TEST
+
+/* Off, operands of two types are refused as ever, and a product keeps its type. */
+START_TEST(needs_one_type_when_off)
+{
+    SHARD_SCOPE {
+        shard_tensor *x = shard_ones(MATRIX), *y = shard_ones(MATRIX, .dtype = SHARD_BFLOAT16);
+        check_refused(shard_add(x, y), SHARD_ERROR_SHAPE, "shard_add: operand 1 is bfloat16, *");
+        ck_assert_int_eq(shard_tensor_dtype(shard_linear(x, shard_ones(MATRIX), NULL)), SHARD_FLOAT32);
+        ck_assert_int_eq(shard_tensor_dtype(shard_softmax(y)), SHARD_BFLOAT16);
+    }
+}
+END_TEST
+
+/* A failed operand is the error that it was. */
+START_TEST(passes_failure_on)
+{
+    SHARD_SCOPE SHARD_AUTOCAST(SHARD_BFLOAT16) {
+        shard_tensor *x = shard_ones(MATRIX);
+        check_refused(shard_linear(NULL, x, NULL), SHARD_ERROR_ARGUMENT, "shard_linear: *");
+        check_refused(shard_matmul(x, NULL), SHARD_ERROR_ARGUMENT, "shard_matmul: *");
+        check_refused(shard_conv2d(x, NULL, NULL), SHARD_ERROR_ARGUMENT, "shard_conv2d: *");
+        check_refused(shard_softmax(NULL), SHARD_ERROR_ARGUMENT, "shard_softmax: *");
+        check_refused(shard_add(NULL, x), SHARD_ERROR_ARGUMENT, "shard_add: *");
+        check_refused(shard_layer_norm(NULL, NULL, NULL, 0), SHARD_ERROR_ARGUMENT, "shard_layer_norm: *");
+        shard_tensor *integers = shard_zeros(MATRIX, .dtype = SHARD_INT64);
+        check_refused(shard_linear(x, integers, NULL), SHARD_ERROR_SHAPE, "shard_linear: operand 1 is int64, *");
+        check_refused(shard_add(x, integers), SHARD_ERROR_SHAPE, "shard_add: operand 1 is int64, *");
+    }
+}
+END_TEST
+
+/* ---- the copies of leaves ---- */
+
+static shard_tensor *operand_of(shard_tensor *x)
+{
+    shard_tensor *input[] = {x}, *operand[1];
+    shard_autocast_product(1, input, operand);
+    ck_assert_ptr_eq(input[0], x);
+    ck_assert_msg(operand[0] != NULL, "%s", shard_last_error());
+    return operand[0];
+}
+
+START_TEST(copies_are_kept)
+{
+    SHARD_SCOPE {
+        shard_tensor *weight = shard_full(MATRIX, 1.5, .requires_grad = true), *other = shard_ones(MATRIX, .requires_grad = true);
+        shard_tensor *frozen = shard_ones(MATRIX);
+        int64_t before = shard_get_memory_stats(shard_tensor_device(weight)).current;
+        SHARD_AUTOCAST(SHARD_BFLOAT16) SHARD_SCOPE {
+            shard_tensor *copy = operand_of(weight), *values = shard_detach(copy);
+            ck_assert_int_eq(shard_tensor_dtype(copy), SHARD_BFLOAT16);
+            ck_assert_ptr_ne(operand_of(other), copy);
+            ck_assert_ptr_eq(operand_of(weight), copy);
+            ck_assert_ptr_ne(operand_of(frozen), operand_of(frozen)); /* data */
+            double twos[30];
+            for (int i = 0; i < 30; i++)
+                twos[i] = 2;
+            float *numbers = host_copy(weight);
+            for (int i = 0; i < 30; i++)
+                numbers[i] = (float)twos[i];
+            check_ok(shard_copy_from_host(weight, numbers, 30 * sizeof *numbers));
+            free(numbers);
+            check_tensor("the new copy", operand_of(weight), twos, 0);
+            ck_assert_double_eq(value_at(values, 0), 1.5);
+            SHARD_AUTOCAST(SHARD_FLOAT16) {
+                ck_assert_int_eq(shard_tensor_dtype(operand_of(weight)), SHARD_FLOAT16);
+                check_tensor("the other type's copy", operand_of(weight), twos, 0);
+            }
+            ck_assert_int_eq(shard_tensor_dtype(operand_of(weight)), SHARD_BFLOAT16);
+        }
+        ck_assert_int_eq(shard_get_memory_stats(shard_tensor_device(weight)).current, before + 3 * 30 * 4); /* the values, made now */
+        ck_assert_ptr_eq(operand_of(weight), weight);
+    }
+}
+END_TEST
+
+/* A step between two forwards of one scope. */
+START_TEST(follows_a_step)
+{
+    shard_module *layer = shard_nn_linear(1, 1, .no_bias = true);
+    shard_optimizer *sgd = shard_sgd(shard_parameters(layer), .lr = 0.5);
+    SHARD_SCOPE SHARD_AUTOCAST(SHARD_BFLOAT16) {
+        shard_tensor *x = shard_ones(SHARD_SHAPE(1, 1)), *weight = shard_module_tensor(layer, "weight");
+        float first = 1;
+        check_ok(shard_copy_from_host(weight, &first, sizeof first));
+        for (int i = 0; i < 3; i++) {
+            shard_tensor *y = shard_forward(layer, x);
+            ck_assert_double_eq(shard_item(y), 1 - 0.5 * i);
+            check_ok(shard_backward(shard_sum(y)));
+            check_ok(shard_step(sgd));
+        }
+    }
+    shard_optimizer_destroy(sgd);
+    shard_module_destroy(layer);
+}
+END_TEST
+
+/* ---- gradients of float32 leaves ---- */
+
+/* 1 + 1024 / 1024: in 16 bits it would stay 1. */
+START_TEST(accumulates_in_float32)
+{
+    SHARD_SCOPE {
+        shard_tensor *weight = shard_ones(SHARD_SHAPE(1, 1), .requires_grad = true);
+        shard_tensor *bias = shard_ones(SHARD_SHAPE(1), .requires_grad = true);
+        for (int i = 0; i <= 1024; i++)
+            SHARD_SCOPE {
+                shard_tensor *y = NULL, *dy = shard_full(SHARD_SHAPE(1, 1), i == 0 ? 1.0 : 0x1p-10, .dtype = modes[_i]);
+                SHARD_AUTOCAST(modes[_i])
+                    y = shard_linear(shard_ones(SHARD_SHAPE(1, 1)), weight, bias);
+                check_ok(shard_backward_from(y, dy));
+            }
+        ck_assert_double_eq(shard_item(shard_grad(weight)), 2);
+        ck_assert_double_eq(shard_item(shard_grad(bias)), 2);
+    }
+}
+END_TEST
+
+/* Used twice in one forward: both uses share the copy, and their gradients add up in
+ * float32; freed records of one do not harm the other. */
+START_TEST(shares_a_weight)
+{
+    SHARD_SCOPE {
+        shard_tensor *weight = shard_ones(SHARD_SHAPE(1, 1), .requires_grad = true);
+        SHARD_AUTOCAST(SHARD_BFLOAT16) {
+            shard_tensor *a = shard_linear(shard_full(SHARD_SHAPE(1, 1), 256.0), weight, NULL);
+            shard_tensor *b = shard_linear(shard_ones(SHARD_SHAPE(1, 1)), weight, NULL);
+            check_ok(shard_backward(shard_sum(shard_add(a, b))));
+            ck_assert_double_eq(shard_item(shard_grad(weight)), 257); /* which bfloat16 has not */
+            check_ok(shard_backward(shard_sum(shard_linear(shard_ones(SHARD_SHAPE(1, 1)), weight, NULL))));
+            ck_assert_double_eq(shard_item(shard_grad(weight)), 258);
+        }
+    }
+}
+END_TEST
+
+/* ---- a small network ---- */
+
+static shard_tensor *network(shard_tensor *const *p, shard_tensor *images, shard_tensor *labels, bool training)
+{
+    shard_tensor *x = shard_conv2d(images, p[0], NULL, .padding = 1);
+    shard_tensor *mean = shard_zeros(SHARD_SHAPE(8)), *var = shard_ones(SHARD_SHAPE(8));
+    x = shard_batch_norm(x, mean, var, p[1], p[2], .training = training, .relu = true);
+    x = shard_avg_pool2d(x, 2);
+    shard_tensor *y = shard_conv2d(x, p[3], NULL, .padding = 1);
+    y = shard_batch_norm(y, mean, var, NULL, NULL, .training = training, .relu = true, .residual = x);
+    shard_tensor *logits = shard_linear(shard_global_avg_pool2d(y), p[4], p[5]);
+    return labels ? shard_cross_entropy(logits, labels) : logits;
+}
+
+enum { PARAMETERS = 6 };
+
+static void make_network(shard_tensor **p)
+{
+    static const shard_shape shapes[PARAMETERS] = {SHARD_SHAPE(8, 3, 3, 3), SHARD_SHAPE(8), SHARD_SHAPE(8),
+                                                   SHARD_SHAPE(8, 8, 3, 3), SHARD_SHAPE(5, 8), SHARD_SHAPE(5)};
+    for (int i = 0; i < PARAMETERS; i++)
+        p[i] = make_up_tensor(shapes[i], (unsigned)i + 11, .requires_grad = true);
+}
+
+/* |x - expected| / |expected|: where rounding turns a maximum or a relu over, single
+ * elements are far off. */
+static double distance(shard_tensor *x, shard_tensor *expected)
+{
+    double *a = read_doubles_of(x), *b = read_doubles_of(expected), off = 0, size = 0;
+    for (int64_t i = 0; i < shard_numel(expected); i++) {
+        off += (a[i] - b[i]) * (a[i] - b[i]);
+        size += b[i] * b[i];
+    }
+    free(a);
+    free(b);
+    return sqrt(off / size);
+}
+
+START_TEST(trains_a_network)
+{
+    SHARD_SCOPE {
+        shard_tensor *p[PARAMETERS], *q[PARAMETERS], *loss = NULL, *labels = some_labels();
+        shard_tensor *images = make_up_tensor(SHARD_SHAPE(6, 8, 8, 3), 7);
+        make_network(p);
+        make_network(q);
+        SHARD_AUTOCAST(modes[_i])
+            loss = network(p, images, labels, true);
+        check_ok(shard_backward(loss)); /* behind the scope */
+        shard_tensor *wanted = network(q, images, labels, true);
+        check_ok(shard_backward(wanted));
+        ck_assert_double_eq_tol(shard_item(loss), shard_item(wanted), 8 * unit(modes[_i]) * shard_item(wanted));
+        for (int i = 0; i < PARAMETERS; i++) {
+            ck_assert_int_eq(shard_tensor_dtype(shard_grad(p[i])), SHARD_FLOAT32);
+            double off = distance(shard_grad(p[i]), shard_grad(q[i]));
+            ck_assert_msg(off > 0 && off <= 16 * unit(modes[_i]), "gradient %d is off by %g of its size", i, off);
+        }
+    }
+}
+END_TEST
+
+START_TEST(evaluates)
+{
+    SHARD_SCOPE SHARD_NO_GRAD {
+        shard_tensor *p[PARAMETERS], *logits = NULL, *rank = NULL, *labels = some_labels();
+        shard_tensor *images = make_up_tensor(SHARD_SHAPE(6, 8, 8, 3), 7);
+        make_network(p);
+        SHARD_AUTOCAST(modes[_i]) {
+            logits = network(p, images, NULL, false);
+            rank = shard_label_rank(logits, labels, -100);
+        }
+        ck_assert_int_eq(shard_tensor_dtype(logits), modes[_i]);
+        double *value = read_doubles_of(logits);
+        static const int64_t label[] = {4, 0, 2, 4, 1, 3};
+        int64_t *got = host_copy(rank);
+        for (int i = 0; i < 6; i++) {
+            int64_t before = 0;
+            for (int k = 0; k < 5; k++)
+                before += value[5 * i + k] > value[5 * i + label[i]] || (value[5 * i + k] == value[5 * i + label[i]] && k < label[i]);
+            ck_assert_int_eq(got[i], before);
+        }
+        free(value);
+        free(got);
+        value = read_doubles_of(network(p, images, NULL, false));
+        check_tensor("logits", logits, value, 8 * unit(modes[_i]));
+        free(value);
+    }
+}
+END_TEST
+
+/* ---- memory ---- */
+
+enum { ROWS = 32, CLASSES = 40000 };
+
+/* The most that a layer's step took on top of the layer and its gradient. */
+static int64_t peak_of_step(shard_dtype mode, bool keeps_logits)
+{
+    shard_cpu_wide_elements = 1 << 14; /* where the processor has no 16-bit products */
+    shard_device *device = shard_device_open(NULL);
+    int64_t peak = 0;
+    SHARD_SCOPE {
+        shard_tensor *weight = shard_full(SHARD_SHAPE(CLASSES, 1), 0.5, .requires_grad = true);
+        shard_tensor *x = shard_ones(SHARD_SHAPE(ROWS, 1)), *labels = shard_zeros(SHARD_SHAPE(ROWS), .dtype = SHARD_INT64);
+        for (int step = 0; step < 2; step++) { /* the first makes what stays */
+            shard_zero_grad(weight);
+            shard_reset_peak_memory(device);
+            int64_t before = shard_get_memory_stats(device).current;
+            SHARD_SCOPE SHARD_AUTOCAST(mode) {
+                shard_tensor *logits = shard_linear(x, weight, NULL), *loss = shard_cross_entropy(logits, labels);
+                if (!keeps_logits)
+                    shard_release(logits);
+                check_ok(shard_backward(loss));
+            }
+            peak = shard_get_memory_stats(device).peak - before;
+        }
+    }
+    return peak;
+}
+
+/* Logits and their gradient, and nothing else of that size: half of float32's. */
+START_TEST(halves_the_memory)
+{
+    for (int keeps = 0; keeps < 2; keeps++) {
+        double elements = (1.0 + keeps) * ROWS * CLASSES;
+        double wide = (double)peak_of_step(SHARD_FLOAT32, keeps), narrow = (double)peak_of_step(modes[_i], keeps);
+        ck_assert_msg(wide >= 4 * elements && wide <= 4.4 * elements, "float32 takes %g bytes an element", wide / elements);
+        ck_assert_msg(narrow >= 2 * elements && narrow <= 2.4 * elements, "%s takes %g bytes an element",
+                      shard_dtype_name(modes[_i]), narrow / elements);
+    }
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("autocast");
+    TCase *tcase = test_case(suite, "autocast");
+    tcase_add_loop_test(tcase, types_and_values, 0, sizeof cases / sizeof *cases);
+    tcase_add_test(tcase, nests);
+    tcase_add_test(tcase, needs_one_type_when_off);
+    tcase_add_test(tcase, passes_failure_on);
+    tcase_add_test(tcase, copies_are_kept);
+    tcase_add_test(tcase, follows_a_step);
+    tcase_add_loop_test(tcase, accumulates_in_float32, 0, 2);
+    tcase_add_test(tcase, shares_a_weight);
+    tcase_add_loop_test(tcase, trains_a_network, 0, 2);
+    tcase_add_loop_test(tcase, evaluates, 0, 2);
+    tcase_add_loop_test(tcase, halves_the_memory, 0, 2);
+    return test_run(suite);
+}
