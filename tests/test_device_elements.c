@@ -1,4 +1,4 @@
-/* axpby, binary and sgd: what each element's few operations give. */
+/* axpby and binary: what each element's few operations give. */
 #include "support/check.h"
 #include "support/kernels.h"
 
@@ -73,63 +73,11 @@ START_TEST(binary)
 }
 END_TEST
 
-/* torch.optim.SGD, step by step. */
-static void reference_step(const shard_sgd_options *o, long double gradient, long double *buffer, long double *parameter)
-{
-    long double g = gradient + (long double)o->weight_decay * *parameter;
-    if (o->momentum != 0) {
-        *buffer = o->first ? g : (long double)o->momentum * *buffer + (1 - (long double)o->dampening) * g;
-        g = o->nesterov ? g + (long double)o->momentum * *buffer : *buffer;
-    }
-    *parameter -= (long double)o->lr * g;
-}
-
-START_TEST(sgd)
-{
-    shard_dtype dtype = float_dtypes[_i];
-    static const shard_sgd_options options[] = {
-        {.lr = 0.1},
-        {.lr = 0.1, .weight_decay = 0.01},
-        {.lr = 0.1, .momentum = 0.9, .weight_decay = 0.01},
-        {.lr = 0.1, .momentum = 0.9, .dampening = 0.2},
-        {.lr = 0.1, .momentum = 0.9, .weight_decay = 0.01, .nesterov = true},
-    };
-    shard_device *device;
-    for (int set = 0; (device = kernel_device(set)); set++)
-        for (int s = 0; s < SIZES; s++)
-            for (int k = 0; k < 5; k++)
-                for (int first = 0; first < 2; first++) {
-                    int64_t n = sizes[s];
-                    shard_sgd_options o = options[k];
-                    o.first = first;
-                    void *gradient = array_noise(n, dtype, 1, -2, 2), *parameter = array_noise(n, dtype, 2, -2, 2);
-                    void *old = array_noise(n, dtype, 2, -2, 2), *old_buffer = array_noise(n, dtype, 3, -2, 2);
-                    void *buffer = o.momentum == 0 ? NULL : array_noise(n, dtype, 3, -2, 2);
-                    for (int64_t i = 0; first && buffer && i < n; i++)
-                        array_put(buffer, i, dtype, NAN);
-                    RUN(device, sgd, n, &o, gradient, buffer, parameter, dtype);
-                    for (int64_t i = 0; i < n; i++) {
-                        long double p = array_get(old, i, dtype), b = array_get(old_buffer, i, dtype);
-                        reference_step(&o, array_get(gradient, i, dtype), &b, &p);
-                        check_close(dtype, array_get(parameter, i, dtype), p, few(dtype), device->name, i);
-                        if (buffer)
-                            check_close(dtype, array_get(buffer, i, dtype), b, few(dtype), device->name, i);
-                    }
-                    array_free(gradient, n, dtype);
-                    array_free(parameter, n, dtype);
-                    array_free(old, n, dtype);
-                    array_free(old_buffer, n, dtype);
-                    array_free(buffer, n, dtype);
-                }
-}
-END_TEST
-
 int main(void)
 {
     Suite *suite = suite_create("device_elements");
     TCase *all = test_case(suite, "all");
     tcase_add_loop_test(all, axpby, 0, 4);
     tcase_add_loop_test(all, binary, 0, 4);
-    tcase_add_loop_test(all, sgd, 0, 4);
     return test_run(suite);
 }

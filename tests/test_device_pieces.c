@@ -22,7 +22,7 @@ typedef struct piece {
     shard_dtype dtype;
     int64_t start, count;
     const void *a, *b;
-    void *y, *z;
+    void *y, *z, *w;
 } piece;
 
 static shard_region region(const piece *p)
@@ -67,6 +67,15 @@ static shard_status run_sgd(const piece *p)
     shard_sgd_options options = {.lr = 0.1, .momentum = 0.9, .weight_decay = 0.01, .nesterov = true};
     return p->device->ops->sgd(p->device, p->count, &options, p->a, p->z, p->y, p->dtype);
 }
+static shard_status run_adam(const piece *p)
+{
+    shard_adam_options options = {.lr = 0.1, .beta1 = 0.9, .beta2 = 0.99, .eps = 1e-3, .weight_decay = 0.01, .step = 2};
+    return p->device->ops->adam(p->device, p->count, &options, p->a, p->y, p->z, NULL, p->w, p->dtype);
+}
+static shard_status run_clip_value(const piece *p)
+{
+    return p->device->ops->clip_value(p->device, p->count, 0.7, NULL, p->y, p->dtype);
+}
 static shard_status run_uniform(const piece *p)
 {
     shard_region r = region(p);
@@ -98,6 +107,8 @@ static const struct {
     {"unary_backward", run_unary_backward, SAME},
     {"binary", run_binary, SAME},
     {"sgd", run_sgd, SAME},
+    {"adam", run_adam, SAME},
+    {"clip_value", run_clip_value, SAME},
     {"random_uniform", run_uniform, SAME},
     {"random_normal", run_normal, SAME},
     {"dropout", run_dropout, SAME},
@@ -114,28 +125,32 @@ START_TEST(pieces_make_the_whole)
     shard_device *device;
     for (int set = 0; (device = kernel_device(set)); set++) {
         char *a = array_noise(N, dtype, 1, 0, 9), *b = array_noise(N, dtype, 2, -2, 2);
-        char *y[2], *z[2];
+        char *y[2], *z[2], *w[2];
         for (int k = 0; k < 2; k++) {
             y[k] = array_noise(N, dtype, 3, -2, 2);
             z[k] = array_noise(N, z_dtype, 4, 0, 2);
+            w[k] = array_noise(N, dtype, 5, -2, 2);
         }
-        piece whole = {device, dtype, 0, N, a, b, y[0], z[0]};
+        piece whole = {device, dtype, 0, N, a, b, y[0], z[0], w[0]};
         ck_assert_int_eq(entries[entry].run(&whole), SHARD_OK);
         int64_t start = 0, count;
         for (int k = 0; start < N; start += count) {
             count = pieces[k++] < N - start ? pieces[k - 1] : N - start;
             size_t at = (size_t)start * size;
-            piece p = {device, dtype, start, count, a + at, b + at, y[1] + at, z[1] + (size_t)start * z_size};
+            piece p = {device, dtype, start, count, a + at, b + at, y[1] + at, z[1] + (size_t)start * z_size,
+                       w[1] + at};
             ck_assert_int_eq(entries[entry].run(&p), SHARD_OK);
         }
         ck_assert_int_eq(device->ops->synchronize(device), SHARD_OK);
         check_same(dtype, N, y[0], y[1], entries[entry].name);
         check_same(z_dtype, N, z[0], z[1], entries[entry].name);
+        check_same(dtype, N, w[0], w[1], entries[entry].name);
         array_free(a, N, dtype);
         array_free(b, N, dtype);
         for (int k = 0; k < 2; k++) {
             array_free(y[k], N, dtype);
             array_free(z[k], N, z_dtype);
+            array_free(w[k], N, dtype);
         }
     }
 }

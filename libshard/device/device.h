@@ -93,11 +93,28 @@ typedef struct shard_cross_entropy_shape {
  * (0 where this part does not own it, where ignored, and for probabilities). */
 enum { SHARD_CE_MAX, SHARD_CE_SUM, SHARD_CE_A, SHARD_CE_B, SHARD_CE_WEIGHT, SHARD_CE_STATS };
 
+/* What a step multiplies by without the host knowing it: float64 scalars in device memory, NULL for 1. */
 typedef struct shard_sgd_options {
     double lr, momentum, dampening, weight_decay;
     bool nesterov;
-    bool first; /* the momentum buffer is taken from the gradient, not blended */
+    bool first;                /* the momentum buffer is taken from the gradient, not blended */
+    const double *grad_scale;  /* of the gradient, before weight decay is added */
+    const double *trust_ratio; /* of their sum (LARS) */
 } shard_sgd_options;
+
+typedef struct shard_adam_options {
+    double lr, beta1, beta2, eps, weight_decay;
+    bool decoupled;           /* AdamW's weight decay: of the parameter, not added to the gradient */
+    int64_t step;             /* counted from 1; in the first the states are not read, but taken to be zeros */
+    const double *grad_scale; /* as shard_sgd_options */
+} shard_adam_options;
+
+/* A layer's trust ratio: trust_coefficient * w / (grad_scale * g + weight_decay * w + eps), where w and g are
+ * the 2-norms of its weight and its gradient; 1 where either is 0. */
+typedef struct shard_trust_options {
+    double trust_coefficient, weight_decay, eps;
+    const double *grad_scale; /* as shard_sgd_options */
+} shard_trust_options;
 
 typedef struct shard_device_ops {
     /* The host reads and writes the device's memory as its own, and nothing is queued. */
@@ -263,11 +280,33 @@ typedef struct shard_device_ops {
     shard_status (*embedding_backward)(shard_device *, int64_t n, int64_t dim, int64_t row0, int64_t rows, const int64_t *index,
                                        const void *dy, bool accumulate, void *dweight, shard_dtype);
 
+    /* ---- norms and clipping ---- */
+
+    /* *sum = the sum of |x|^power; of power INFINITY the largest |x|, a NaN before all.
+     * In double: of float32 and 16-bit types a sum of squares is finite exactly if all
+     * elements are. power > 0. */
+    shard_status (*power_sum)(shard_device *, int64_t n, double power, const void *x, double *sum, shard_dtype);
+    /* *norm = *scale * (*sum)^(1 / power), or *scale * *sum of power INFINITY; *scale is
+     * multiplied by min(1, max_norm / (*norm + 1e-6)). As torch.nn.utils.clip_grad_norm_. */
+    shard_status (*clip_scale)(shard_device *, double power, double max_norm, const double *sum, double *norm, double *scale);
+    /* x = x into [-bound, bound], where *scale (NULL: 1) times the result is meant: into
+     * [-bound / *scale, bound / *scale]. NaN stays. */
+    shard_status (*clip_value)(shard_device *, int64_t n, double bound, const double *scale, void *x, shard_dtype);
+
     /* ---- optimizer steps; each one pass ---- */
 
     /* As torch.optim.SGD. momentum_buffer [n], or NULL if momentum is 0. */
     shard_status (*sgd)(shard_device *, int64_t n, const shard_sgd_options *, const void *gradient, void *momentum_buffer,
                         void *parameter, shard_dtype);
+    /* As torch.optim.Adam and AdamW. max_exp_avg_sq NULL: not amsgrad. */
+    shard_status (*adam)(shard_device *, int64_t n, const shard_adam_options *, const void *gradient, void *exp_avg,
+                         void *exp_avg_sq, void *max_exp_avg_sq, void *parameter, shard_dtype);
+    /* LAMB's first half: the moments, and in the gradient's place what AdamW would take
+     * lr times from the parameter. (The second half is sgd, with the trust ratio.) */
+    shard_status (*lamb_update)(shard_device *, int64_t n, const shard_adam_options *, void *gradient, void *exp_avg,
+                                void *exp_avg_sq, const void *parameter, shard_dtype);
+    /* ratio[i] from the sums of squares [layers][2] of each layer's weight and gradient. */
+    shard_status (*trust_ratio)(shard_device *, int64_t layers, const shard_trust_options *, const double *squares, double *ratio);
 } shard_device_ops;
 
 /*
@@ -331,7 +370,13 @@ typedef struct shard_device_ops {
     X(count_ahead)                                                                                                               \
     X(embedding)                                                                                                                 \
     X(embedding_backward)                                                                                                        \
-    X(sgd)
+    X(power_sum)                                                                                                                 \
+    X(clip_scale)                                                                                                                \
+    X(clip_value)                                                                                                                \
+    X(sgd)                                                                                                                       \
+    X(adam)                                                                                                                      \
+    X(lamb_update)                                                                                                               \
+    X(trust_ratio)
 
 #define SHARD_DEVICE_ENTRIES(X)                                                                                                  \
     SHARD_DEVICE_MEMORY_ENTRIES(X)                                                                                               \

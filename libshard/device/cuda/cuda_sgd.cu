@@ -11,6 +11,7 @@ enum Momentum { NONE, FIRST /* the buffer is not read */, BLENDED };
 template <class T, Momentum MOMENTUM> struct Step {
     Real<T> lr, momentum, blend, decay;
     int64_t nesterov; /* or not: no bytes between the members are left undefined */
+    const double *grad_scale, *trust_ratio;
     const T *gradient;
     T *buffer, *parameter;
 
@@ -29,8 +30,10 @@ template <class T, Momentum MOMENTUM> struct Step {
     template <int N> __device__ void store(int64_t i, const In<N> &in) const
     {
         Pack<T, N> new_parameter, new_buffer;
+        Real<T> scale = scalar<Real<T>>(grad_scale), trust = scalar<Real<T>>(trust_ratio);
         for (int k = 0; k < N; k++) {
-            Real<T> old = to_real(in.parameter.value[k]), direction = to_real(in.gradient.value[k]) + decay * old;
+            Real<T> old = to_real(in.parameter.value[k]);
+            Real<T> direction = trust * (scale * to_real(in.gradient.value[k]) + decay * old);
             if (MOMENTUM != NONE) {
                 Real<T> sum = direction;
                 if (MOMENTUM == BLENDED)
@@ -57,6 +60,8 @@ shard_status shard_cuda_sgd(shard_device *device, int64_t n, const shard_sgd_opt
                                    (Real<T>)(1 - options->dampening),
                                    (Real<T>)options->weight_decay,
                                    options->nesterov,
+                                   options->grad_scale,
+                                   options->trust_ratio,
                                    (const T *)gradient,
                                    (T *)momentum_buffer,
                                    (T *)parameter};

@@ -18,6 +18,12 @@
 namespace shard
 {
 
+/* A factor that is one float64 in the device's memory, or 1. */
+template <class R> static __device__ inline R scalar(const double *factor)
+{
+    return factor ? (R)__ldg(factor) : 1;
+}
+
 template <int PACK, int AHEAD, class Body> static __global__ void map(int64_t n, int64_t packs, Body body)
 {
     int64_t first = (int64_t)blockIdx.x * BLOCK + threadIdx.x, stride = (int64_t)gridDim.x * BLOCK;

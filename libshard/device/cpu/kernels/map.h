@@ -12,8 +12,8 @@
 
 #include "device/cpu/kernels/span.h"
 
-#define MAP_INPUTS 3
-#define MAP_OUTPUTS 2
+#define MAP_INPUTS 5
+#define MAP_OUTPUTS 4
 #define COLUMN_SUMS 2
 
 typedef struct span {
@@ -68,6 +68,16 @@ shard_status KERNEL(column_sums_double)(shard_device *, const column_sums *, col
 #define SUM_COLUMNS(device, job, body, sums)                                                                                     \
     ((job)->dtype == SHARD_FLOAT64 ? KERNEL(column_sums_double)(device, job, body##_double, sums)                                \
                                    : KERNEL(column_sums_float)(device, job, body##_float, sums))
+
+/* A factor that is one float64 in the device's memory, or 1. */
+static inline float scalar_float(const double *factor)
+{
+    return factor ? (float)*factor : 1;
+}
+static inline double scalar_double(const double *factor)
+{
+    return factor ? *factor : 1;
+}
 
 static inline int64_t wide_period(int64_t columns)
 {

@@ -7,27 +7,28 @@ MAP_BODY(step)
     const shard_sgd_options *options = context;
     real lr = (real)options->lr, decay = (real)options->weight_decay, momentum = (real)options->momentum;
     real blend = (real)(1 - options->dampening);
+    real scale = R(scalar)(options->grad_scale), trust = R(scalar)(options->trust_ratio);
     bool nesterov = options->nesterov;
     const real *gradient = in[0], *old = in[1], *old_buffer = in[2];
     real *parameter = out[0], *buffer = out[1];
     if (!buffer) {
 #pragma omp simd
         for (int64_t i = 0; i < s.count; i++)
-            parameter[i] = old[i] - lr * (gradient[i] + decay * old[i]);
+            parameter[i] = old[i] - lr * (trust * (scale * gradient[i] + decay * old[i]));
         return;
     }
     if (old_buffer) {
 #pragma omp simd
         for (int64_t i = 0; i < s.count; i++)
-            buffer[i] = momentum * old_buffer[i] + blend * (gradient[i] + decay * old[i]);
+            buffer[i] = momentum * old_buffer[i] + blend * (trust * (scale * gradient[i] + decay * old[i]));
     } else {
 #pragma omp simd
         for (int64_t i = 0; i < s.count; i++)
-            buffer[i] = gradient[i] + decay * old[i];
+            buffer[i] = trust * (scale * gradient[i] + decay * old[i]);
     }
 #pragma omp simd
     for (int64_t i = 0; i < s.count; i++) {
-        real direction = nesterov ? gradient[i] + decay * old[i] + momentum * buffer[i] : buffer[i];
+        real direction = nesterov ? trust * (scale * gradient[i] + decay * old[i]) + momentum * buffer[i] : buffer[i];
         parameter[i] = old[i] - lr * direction;
     }
 }

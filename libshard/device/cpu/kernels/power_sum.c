@@ -1,0 +1,77 @@
+#ifdef real
+
+/* What one span adds. */
+static double R(span_power)(int64_t n, const real *x, double power)
+{
+    double sum = 0;
+    if (power == 2) {
+#pragma omp simd reduction(+ : sum)
+        for (int64_t i = 0; i < n; i++)
+            sum += (double)x[i] * (double)x[i];
+    } else if (power == 1) {
+#pragma omp simd reduction(+ : sum)
+        for (int64_t i = 0; i < n; i++)
+            sum += fabs((double)x[i]);
+    } else {
+        for (int64_t i = 0; i < n; i++)
+            sum += pow(fabs((double)x[i]), power);
+    }
+    return sum;
+}
+
+static double R(span_highest)(int64_t n, const real *x)
+{
+    real highest = 0, nan = 0;
+#pragma omp simd reduction(max : highest) reduction(+ : nan)
+    for (int64_t i = 0; i < n; i++) {
+        real value = x[i] < 0 ? -x[i] : x[i];
+        highest = value > highest ? value : highest;
+        nan += x[i] != x[i] ? 1 : 0;
+    }
+    return nan > 0 ? NAN : (double)highest;
+}
+
+static double R(piece)(shard_dtype dtype, const void *x, int64_t start, int64_t end, double power)
+{
+    real buffer[SPAN];
+    double sum = 0;
+    for (int64_t from = start; from < end; from += SPAN) {
+        int64_t n = smaller(SPAN, end - from);
+        const real *values = R(load)(dtype, x, from, n, buffer);
+        sum = power == INFINITY ? larger_of(sum, R(span_highest)(n, values)) : sum + R(span_power)(n, values, power);
+    }
+    return sum;
+}
+
+#else
+
+#include "device/cpu/kernels/span.h"
+
+#include <math.h>
+
+enum { PIECES = 256 /* at most, whose sums are added up in order */ };
+
+/* A NaN wins. */
+static double larger_of(double a, double b)
+{
+    return a != a || a > b ? a : b;
+}
+
+#define SELF "power_sum.c"
+#include "device/cpu/kernels/real.h"
+
+shard_status KERNEL(power_sum)(shard_device *device, int64_t n, double power, const void *x, double *sum, shard_dtype dtype)
+{
+    (void)device;
+    double sums[PIECES];
+    int64_t spans = divide_up(n, SPAN), pieces = smaller(spans, PIECES);
+#pragma omp parallel for schedule(static) if (n >= PARALLEL)
+    for (int64_t i = 0; i < pieces; i++)
+        sums[i] = BY_TYPE(dtype, piece, dtype, x, spans * i / pieces * SPAN, smaller(spans * (i + 1) / pieces * SPAN, n), power);
+    *sum = 0;
+    for (int64_t i = 0; i < pieces; i++)
+        *sum = power == INFINITY ? larger_of(*sum, sums[i]) : *sum + sums[i];
+    return SHARD_OK;
+}
+
+#endif
