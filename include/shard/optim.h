@@ -4,7 +4,7 @@
 #ifndef SHARD_OPTIM_H
 #define SHARD_OPTIM_H
 
-#include <shard/tensor.h>
+#include <shard/dist.h>
 
 typedef struct shard_optimizer shard_optimizer;
 
@@ -60,6 +60,56 @@ SHARD_API void shard_optimizer_set_lr(shard_optimizer *optimizer, double lr);
  * number of steps ("fc.weight.step", an int64 scalar), as a first step differs from
  * later ones. The caller's, to be destroyed. */
 SHARD_API shard_tensors *shard_optimizer_state_dict(shard_optimizer *optimizer);
+
+/* ---- ZeRO: an optimizer's work and memory shared out among replicas ---- */
+
+typedef enum shard_zero_partition {
+    SHARD_ZERO_EVEN = 0, /* each rank has as many elements of each bucket, exactly 1/N with padding */
+    SHARD_ZERO_WHOLE,    /* parameters stay whole: the largest first, each to the rank that has least, the lowest of several */
+} shard_zero_partition;
+
+typedef struct shard_zero_options {
+    int reserved;
+    int stage;          /* 1, 2 or 3; 0 is 1 */
+    shard_group *group; /* NULL: each parameter's replica group */
+    shard_zero_partition partition;
+    bool overlap;      /* step each bucket in backward, as soon as its gradient is there */
+    double bucket_mib; /* 0 is 25 */
+} shard_zero_options;
+
+/*
+ * Shares the optimizer's parameters out over the ranks that have replicas of them, in
+ * place, and returns it. Of N ranks each updates 1/N of every bucket of parameters:
+ *
+ *   stage 1  and keeps the optimizer's state of that part alone;
+ *   stage 2  and its gradient: that of a bucket has memory only while backward fills it,
+ *            is summed into the parts and gone. Several backwards add up in the parts,
+ *            also with shard_data_parallel_set_sync off. shard_grad is NULL for such a
+ *            parameter; what goes over gradients takes the optimizer;
+ *   stage 3  and its values: a bucket is gathered when one of its parameters is needed,
+ *            forward or backward, and gone once module and backward are done with it.
+ *
+ * Values begin as those of the first replica; gradients are averaged as shard_data_parallel
+ * does, which is not needed beside this, and leaves these parameters to it if it is there.
+ * The result is that of the optimizer alone, to the bit where sums are (SHARD_FLOAT32 over
+ * shared memory, without accumulation). Parameters that nobody else has, as those split
+ * over all ranks, and frozen ones stay whole. `group` must contain each parameter's
+ * replicas, so that the world will do; a part of them is refused (UNSUPPORTED).
+ *
+ * With overlap, shard_step has nothing left to do but to agree, and what it says of a
+ * failed backward is not so: buckets that were complete have been stepped. Gradients
+ * cannot be clipped or unscaled in between. Rates are those that are set when backward runs.
+ *
+ * As torch.distributed.optim.ZeroRedundancyOptimizer, whose partition is WHOLE, whose
+ * parameters_as_bucket_view is always on here, and whose overlap_with_ddp skips the first
+ * steps; and stages 2 and 3 of https://arxiv.org/abs/1910.02054.
+ *
+ * NULL with the error set; the optimizer is the caller's then to destroy, no more.
+ * Collective over the world, as is every use of a parameter in stage 3. The optimizer is
+ * destroyed before the groups.
+ */
+#define shard_zero(optimizer, ...) shard_zero_with(optimizer, (shard_zero_options){.reserved = 0, __VA_ARGS__})
+SHARD_API shard_optimizer *shard_zero_with(shard_optimizer *optimizer, shard_zero_options options);
 
 /* ---- schedules: the learning rate of a step, a pure function of it ---- */
 

@@ -1,5 +1,6 @@
 /* What all optimizers share: parameters, their groups, their state. */
 #include "optim/optimizer.h"
+#include "optim/zero.h"
 
 #include <stdlib.h>
 
@@ -89,6 +90,11 @@ shard_status shard_optimizer_add_param_group_with(shard_optimizer *optimizer, sh
     if (status == SHARD_OK)
         status = add_slots(optimizer, first);
     shard_tensors_destroy(parameters);
+    if (optimizer && optimizer->zero) {
+        if (status == SHARD_OK)
+            shard_zero_take(optimizer);
+        return shard_agree(shard_world());
+    }
     return status;
 }
 
@@ -96,6 +102,7 @@ void shard_optimizer_destroy(shard_optimizer *optimizer)
 {
     if (!optimizer)
         return;
+    shard_zero_destroy(optimizer->zero);
     for (int64_t i = 0; i < optimizer->count; i++) {
         shard_piece *piece = &optimizer->slots[i].piece;
         shard_tensor_drop(optimizer->slots[i].step);

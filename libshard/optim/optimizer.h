@@ -62,7 +62,8 @@ struct shard_optimizer {
     shard_optimizer_defaults defaults;
     shard_param_group_options *groups; /* the first one changes nothing */
     int64_t group_count, group_capacity;
-    void *settings; /* the optimizer's own, freed with it */
+    void *settings;          /* the optimizer's own, freed with it */
+    struct shard_zero *zero; /* who has shared the pieces out; NULL: each is whole */
 };
 
 /* Takes parameters and settings over, even when it fails. */
@@ -71,6 +72,10 @@ shard_optimizer *shard_optimizer_make(const shard_optimizer_ops *ops, shard_tens
 
 /* Whether there is a gradient to step by. */
 bool shard_slot_has_gradient(const shard_slot *slot);
+
+/* Steps the wanted slots (wanted NULL: all) that have a gradient, which stays. */
+shard_status shard_optimizer_step_where(shard_optimizer *optimizer, bool (*wanted)(const shard_slot *, const void *context),
+                                        const void *context);
 
 /* Makes the state that is missing, zeros, of the slots that have a gradient, or of all. */
 shard_status shard_optimizer_make_state(shard_optimizer *optimizer, bool all);

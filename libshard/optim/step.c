@@ -1,5 +1,6 @@
 /* The joint step: pieces that lie one after the other in one call. */
 #include "optim/optimizer.h"
+#include "optim/zero.h"
 
 #include <shard/autograd.h>
 #include <shard/dist.h>
@@ -87,22 +88,25 @@ static shard_status step_stretches(const shard_optimizer *optimizer, stretch *al
     return SHARD_OK;
 }
 
-/* Counts the step of every slot that has a gradient; *count of them have elements. */
-static shard_status collect(shard_optimizer *optimizer, stretch *all, int64_t *count)
+shard_status shard_optimizer_step_where(shard_optimizer *optimizer, bool (*wanted)(const shard_slot *, const void *),
+                                        const void *context)
 {
-    SHARD_TRY(shard_optimizer_make_state(optimizer, false));
-    for (int64_t i = 0; i < optimizer->count; i++) {
+    int64_t count = 0;
+    stretch *all = shard_calloc((size_t)optimizer->count, sizeof *all);
+    shard_status status = all ? shard_optimizer_make_state(optimizer, false) : shard_last_status();
+    for (int64_t i = 0; i < optimizer->count && status == SHARD_OK; i++) {
         shard_slot *slot = &optimizer->slots[i];
-        if (!shard_slot_has_gradient(slot))
+        if (!shard_slot_has_gradient(slot) || (wanted && !wanted(slot, context)))
             continue;
         int64_t *step = shard_tensor_memory_to_write(slot->step);
-        if (!step)
-            return shard_last_status();
-        ++*step;
-        if (shard_numel(slot->piece.tensor))
-            SHARD_TRY(begin(optimizer, slot, *step, &all[(*count)++]));
+        status = step ? SHARD_OK : shard_last_status();
+        if (step && ++*step && shard_numel(slot->piece.tensor))
+            status = begin(optimizer, slot, *step, &all[count++]);
     }
-    return SHARD_OK;
+    if (status == SHARD_OK)
+        status = step_stretches(optimizer, all, count);
+    free(all);
+    return status;
 }
 
 shard_status shard_step(shard_optimizer *optimizer)
@@ -111,12 +115,9 @@ shard_status shard_step(shard_optimizer *optimizer)
         shard_null_argument("shard_step", "optimizer");
     SHARD_TRY(shard_agree(shard_world()));
     SHARD_TRY(shard_last_status());
-    int64_t count = 0;
-    stretch *all = shard_calloc((size_t)optimizer->count, sizeof *all);
-    shard_status status = all ? collect(optimizer, all, &count) : shard_last_status();
-    if (status == SHARD_OK)
-        status = step_stretches(optimizer, all, count);
-    free(all);
+    shard_status status = shard_optimizer_step_where(optimizer, NULL, NULL);
+    if (optimizer->zero)
+        status = shard_zero_publish(optimizer);
     if (status == SHARD_OK)
         shard_optimizer_zero_grad(optimizer);
     return status;

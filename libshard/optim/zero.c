@@ -1,0 +1,192 @@
+/*
+ * ZeRO: a reducer that deals out what the optimizer works on. Each slot's piece becomes
+ * the part of the parameter that is this rank's; the optimizer does not see more of it.
+ */
+#include "optim/zero.h"
+
+#include "dist/reducer.h"
+
+#include <shard/dist.h>
+
+#include <stdlib.h>
+
+struct shard_zero {
+    shard_zero_options options;
+    shard_reducer *reducer;
+};
+
+/* ---- sharing out ---- */
+
+static shard_status check_group(const shard_slot *slot, shard_group *group)
+{
+    shard_group *replicas = shard_parameter_group(slot->parameter);
+    if (!group || !replicas || shard_group_common(group, replicas) == shard_group_size(replicas))
+        return SHARD_OK;
+    return shard_error(
+        SHARD_ERROR_UNSUPPORTED,
+        "shard_zero: \"%s\" is replicated on %d ranks, of which %d are in the group of %d: what is shared out over "
+        "fewer than all replicas would have to be averaged over the others besides",
+        slot->name, shard_group_size(replicas), shard_group_common(group, replicas), shard_group_size(group));
+}
+
+/* The range of a whole state that the new piece has of it. */
+static shard_status keep_part(const shard_optimizer *optimizer, shard_piece *piece, const shard_piece *whole)
+{
+    shard_device *device = shard_device_of(piece->tensor);
+    size_t element = shard_dtype_size(piece->tensor->dtype), bytes = (size_t)shard_numel(piece->tensor) * element;
+    for (int s = 0; s < optimizer->ops->states && bytes; s++) {
+        const char *from = shard_tensor_memory(whole->state[s]);
+        char *to = from ? shard_tensor_memory_to_write(piece->state[s]) : NULL;
+        if (!to)
+            return shard_last_status();
+        SHARD_TRY(device->ops->copy_rows(device, to, bytes, from + (size_t)piece->start * element, bytes, bytes, 1));
+    }
+    return SHARD_OK;
+}
+
+static void drop_piece(shard_piece *piece)
+{
+    shard_tensor_drop(piece->tensor);
+    for (int s = 0; s < SHARD_OPTIMIZER_STATES; s++)
+        shard_tensor_drop(piece->state[s]);
+}
+
+/* Pieces that are dealt out by now become their parts; state that there is goes along. */
+static shard_status take_parts(shard_optimizer *optimizer, shard_piece *whole)
+{
+    for (int64_t i = 0; i < optimizer->count; i++) {
+        shard_slot *slot = &optimizer->slots[i];
+        const shard_bucket_member *member = shard_reducer_find(optimizer->zero->reducer, slot->parameter);
+        if (!member || slot->piece.tensor == member->part)
+            continue;
+        whole[i] = slot->piece;
+        slot->piece = (shard_piece){.tensor = shard_tensor_share(member->part), .start = member->part_start};
+    }
+    bool any = false;
+    for (int64_t i = 0; i < optimizer->count; i++)
+        any |= whole[i].state[0] != NULL;
+    if (any)
+        SHARD_TRY(shard_optimizer_make_state(optimizer, true));
+    for (int64_t i = 0; i < optimizer->count; i++)
+        if (whole[i].state[0])
+            SHARD_TRY(keep_part(optimizer, &optimizer->slots[i].piece, &whole[i]));
+    return SHARD_OK;
+}
+
+shard_status shard_zero_take(shard_optimizer *optimizer)
+{
+    struct shard_zero *zero = optimizer->zero;
+    for (int64_t i = 0; i < optimizer->count; i++)
+        SHARD_TRY(check_group(&optimizer->slots[i], zero->options.group));
+    shard_piece *whole = shard_calloc((size_t)optimizer->count, sizeof *whole);
+    shard_status status = whole ? shard_reducer_add(zero->reducer, optimizer->parameters) : shard_last_status();
+    if (status == SHARD_OK)
+        status = take_parts(optimizer, whole);
+    for (int64_t i = 0; i < optimizer->count && whole; i++)
+        drop_piece(&whole[i]);
+    free(whole);
+    return status;
+}
+
+/* ---- a step ---- */
+
+static bool has_gradient(const shard_bucket *bucket)
+{
+    for (int64_t i = 0; i < bucket->count; i++)
+        if (bucket->members[i].part->has_grad)
+            return true;
+    return false;
+}
+
+static shard_status gather_values(shard_bucket *bucket)
+{
+    char *all = shard_storage_memory(bucket->values);
+    bucket->values->version++;
+    return shard_group_all_gather(bucket->group, bucket->device,
+                                  all ? all + (size_t)bucket->own_start * shard_dtype_size(bucket->dtype) : NULL, all,
+                                  bucket->parts, bucket->dtype);
+}
+
+shard_status shard_zero_publish(shard_optimizer *optimizer)
+{
+    const shard_buckets *buckets = shard_reducer_buckets(optimizer->zero->reducer);
+    for (int64_t i = 0; i < buckets->count; i++)
+        if (has_gradient(buckets->all[i]))
+            gather_values(buckets->all[i]);
+    return shard_last_status();
+}
+
+static bool is_in(const shard_slot *slot, const void *bucket)
+{
+    const shard_bucket_member *members = ((const shard_bucket *)bucket)->members;
+    for (int64_t i = 0; i < ((const shard_bucket *)bucket)->count; i++)
+        if (members[i].part == slot->piece.tensor)
+            return true;
+    return false;
+}
+
+/* While backward goes on with the buckets before it. */
+static void step_bucket(shard_bucket *bucket, void *context)
+{
+    shard_optimizer_step_where(context, is_in, bucket);
+    gather_values(bucket);
+    for (int64_t i = 0; i < bucket->count; i++) {
+        shard_zero_grad(bucket->members[i].parameter);
+        shard_zero_grad(bucket->members[i].part);
+    }
+}
+
+/* ---- making ---- */
+
+static shard_status check(const shard_optimizer *optimizer, const shard_zero_options *options)
+{
+    if (!optimizer)
+        return shard_null_argument("shard_zero", "optimizer");
+    if (options->stage < 0 || options->stage > 3)
+        return shard_error(SHARD_ERROR_ARGUMENT, "shard_zero: there is no stage %d; there are 1, 2 and 3", options->stage);
+    if (options->partition != SHARD_ZERO_EVEN && options->partition != SHARD_ZERO_WHOLE)
+        return shard_error(SHARD_ERROR_ARGUMENT, "shard_zero: there is no partition %d", (int)options->partition);
+    if (optimizer->zero)
+        return shard_error(SHARD_ERROR_ARGUMENT, "shard_zero: the optimizer is shared out already");
+    return SHARD_OK;
+}
+
+static struct shard_zero *make(const shard_zero_options *options)
+{
+    struct shard_zero *zero = shard_calloc(1, sizeof *zero);
+    shard_tensors *none = shard_tensors_create();
+    if (zero && none) {
+        zero->options = *options;
+        zero->reducer =
+            shard_reducer_create(none, (shard_bucket_options){.dealing = (shard_dealing)options->stage,
+                                                              .whole_parameters = options->partition == SHARD_ZERO_WHOLE,
+                                                              .broadcast = true,
+                                                              .bytes = shard_bucket_bytes(options->bucket_mib)});
+    }
+    shard_tensors_destroy(none);
+    if (zero && zero->reducer)
+        return zero;
+    shard_zero_destroy(zero);
+    return NULL;
+}
+
+shard_optimizer *shard_zero_with(shard_optimizer *optimizer, shard_zero_options options)
+{
+    options.stage = options.stage ? options.stage : 1;
+    if (check(optimizer, &options) == SHARD_OK) {
+        optimizer->zero = make(&options);
+        if (optimizer->zero)
+            shard_zero_take(optimizer);
+        if (optimizer->zero && options.overlap)
+            shard_reducer_on_reduced(optimizer->zero->reducer, step_bucket, optimizer);
+    }
+    return shard_agree(shard_world()) == SHARD_OK ? optimizer : NULL;
+}
+
+void shard_zero_destroy(struct shard_zero *zero)
+{
+    if (!zero)
+        return;
+    shard_reducer_destroy(zero->reducer);
+    free(zero);
+}

@@ -1,0 +1,65 @@
+#include "support/zero.h"
+
+#include "support/host.h"
+
+#include <stdlib.h>
+
+static const struct {
+    const char *name;
+    shard_shape shape;
+} sort[SORTS_PARAMETERS] = {
+    {"first.weight", {2, {7, 5}}}, {"first.bias", {1, {5}}},     {"empty", {2, {0, 3}}},
+    {"large", {2, {37, 11}}},      {"unused", {1, {3}}},         {"frozen", {1, {4}}},
+    {"double", {1, {19}}},         {"last.weight", {2, {3, 3}}}, {"last.bias", {1, {1}}},
+};
+
+sorts make_sorts(shard_group *world)
+{
+    sorts s;
+    for (int i = 0; i < SORTS_PARAMETERS; i++)
+        s.parameter[i] = made_up_leaf(sort[i].shape, (uint64_t)i + 1, i == SORTS_DOUBLE ? SHARD_FLOAT64 : SHARD_FLOAT32);
+    fill_made_up(s.parameter[0], (uint64_t)shard_group_rank(world) + 20);
+    shard_set_requires_grad(s.parameter[SORTS_FROZEN], false);
+    return s;
+}
+
+shard_tensors *list_sorts(const sorts *s)
+{
+    shard_tensors *list = shard_tensors_create();
+    for (int i = 0; i < SORTS_PARAMETERS; i++)
+        check_ok(shard_tensors_add(list, sort[i].name, s->parameter[i]));
+    check_ok(shard_tensors_add(list, "tied.weight", s->parameter[0]));
+    return list;
+}
+
+void back_sorts(const sorts *s, shard_group *world, int turn)
+{
+    SHARD_SCOPE
+    {
+        shard_tensor *loss = shard_zeros(SHARD_SCALAR);
+        for (int i = 0; i < SORTS_PARAMETERS; i++) {
+            shard_tensor *p = s->parameter[i];
+            if (i == SORTS_UNUSED)
+                continue;
+            uint64_t seed = (uint64_t)(100 * turn + shard_group_rank(world) * 10 + i);
+            shard_tensor *x = made_up(shard_tensor_shape(p), seed, shard_tensor_dtype(p));
+            shard_tensor *sum = shard_sum(shard_mul(shard_add(p, x), shard_add(p, x)));
+            loss = shard_add(loss, shard_cast(sum, SHARD_FLOAT32));
+            if (i == 0) /* tied: used again, later */
+                loss = shard_add(loss, shard_sum(shard_mul(p, x)));
+        }
+        check_ok(shard_backward(loss));
+    }
+}
+
+void check_sorts_equal_at(int line, const sorts *a, const sorts *b, double tolerance)
+{
+    for (int i = 0; i < SORTS_PARAMETERS; i++) {
+        double *x = values_of(a->parameter[i]), *y = values_of(b->parameter[i]);
+        for (int64_t j = 0; j < shard_numel(a->parameter[i]); j++)
+            ck_assert_msg(tolerance > 0 ? x[j] - y[j] <= tolerance && y[j] - x[j] <= tolerance : x[j] == y[j],
+                          "line %d: %s [%lld] is %.17g and %.17g", line, sort[i].name, (long long)j, x[j], y[j]);
+        free(x);
+        free(y);
+    }
+}

@@ -1,0 +1,31 @@
+/*
+ * Two trainings side by side: parameters of all sorts under shard_data_parallel and an
+ * optimizer, and equal ones under shard_zero. What comes out must be the same bits.
+ */
+#ifndef TESTS_SUPPORT_ZERO_H
+#define TESTS_SUPPORT_ZERO_H
+
+#include "support/job.h"
+
+/* Sizes that are no multiples of 64 bytes, an empty one, one of the loss twice and one
+ * not at all, a frozen one, two dtypes, a name of two. */
+enum { SORTS_PARAMETERS = 9, SORTS_UNUSED = 4, SORTS_FROZEN = 5, SORTS_DOUBLE = 6 };
+
+typedef struct sorts {
+    shard_tensor *parameter[SORTS_PARAMETERS];
+} sorts;
+
+/* The leaves, in the innermost scope: the same on each rank, but that the first of them
+ * begins with other values. */
+sorts make_sorts(shard_group *world);
+/* A list of them, the caller's. */
+shard_tensors *list_sorts(const sorts *s);
+
+/* A backward of a loss that differs from rank to rank and from turn to turn. */
+void back_sorts(const sorts *s, shard_group *world, int turn);
+
+/* Fails unless the values are the same bits, or close. */
+#define check_sorts_equal(a, b, tolerance) check_sorts_equal_at(__LINE__, a, b, tolerance)
+void check_sorts_equal_at(int line, const sorts *a, const sorts *b, double tolerance);
+
+#endif
