@@ -4,7 +4,7 @@
  * is `width` threads wide and has BLOCK / width groups of threads that take turns; blocks
  * beside each other cover the columns, blocks below each other (slices) take turns again.
  *
- * A Form says what is read of an element's row (load), what is known of the columns (terms)
+ * A Form says what is read of an element's row (load), what is known of a column (term)
  * and what is done with both (take).
  */
 #ifndef SHARD_DEVICE_CUDA_COLUMNS_CUH
@@ -13,6 +13,11 @@
 #include "device/cuda/kernel.cuh"
 
 namespace shard {
+
+enum {
+    WIDEST = 32,     /* threads: 512 bytes of a row in packs, and few columns whose sums a block hands on */
+    BLOCKS_EACH = 6, /* of a multiprocessor: whole rounds whether it holds 2, 3 or 6 at once */
+};
 
 /* tiles: blocks beside each other; slices: below each other. */
 struct Columns {
@@ -26,9 +31,9 @@ inline Columns cut_columns(shard_device *device, int64_t rows, int64_t cols, int
     Columns c;
     c.rows = rows;
     c.cols = cols;
-    c.tiles = divide_up(cols / pack, BLOCK);
+    c.tiles = divide_up(cols / pack, WIDEST);
     c.width = divide_up(cols / pack, c.tiles);
-    int64_t wanted = divide_up((int64_t)shard_cuda_of(device)->multiprocessors * 8, c.tiles);
+    int64_t wanted = divide_up((int64_t)shard_cuda_of(device)->multiprocessors * BLOCKS_EACH, c.tiles);
     int64_t most = divide_up(rows, (int64_t)least * (BLOCK / c.width));
     c.slices = wanted < most ? wanted : most < 1 ? 1 : most;
     return c;
@@ -38,22 +43,41 @@ template <int N> struct Place {
     int group, groups;
     int64_t column; /* the first of N */
     bool here;      /* else this thread has none */
-    __device__ Place(const Columns &c) : group((int)(threadIdx.x / c.width)), groups((int)(BLOCK / c.width))
+    __device__ Place(const Columns &c)
     {
-        column = (blockIdx.x * c.width + threadIdx.x % c.width) * N;
+        int width = (int)c.width;
+        group = (int)threadIdx.x / width;
+        groups = BLOCK / width;
+        column = (blockIdx.x * c.width + (int)threadIdx.x % width) * N;
         here = group < groups && column < c.cols;
     }
 };
+
+/* The terms of the thread's columns. Each is made by one thread of the block; all take part. */
+template <int N, class Form>
+static __device__ inline void share_terms(const Form &form, const Columns &c, typename Form::Term (&terms)[N])
+{
+    __shared__ typename Form::Term shared[N][WIDEST]; /* of a thread's columns one below the other */
+    int width = (int)c.width;
+    int64_t first = (int64_t)blockIdx.x * width * N;
+    for (int i = (int)threadIdx.x; i < width * N && first + i < c.cols; i += BLOCK)
+        shared[i % N][i / N] = form.term(first + i);
+    __syncthreads();
+#pragma unroll
+    for (int k = 0; k < N; k++)
+        terms[k] = shared[k][(int)threadIdx.x % width];
+}
 
 /* Calls form.take(item, terms, row, column, ...) for the rows of this thread. */
 template <int N, class Form, class... Rest>
 static __device__ inline void go_down(const Form &form, const Columns &c, const Place<N> &place, Rest &...rest)
 {
+    typename Form::Term terms[N];
+    share_terms<N>(form, c, terms);
     if (!place.here)
         return;
     const int ahead = Form::AHEAD;
     int64_t row = (int64_t)blockIdx.y * place.groups + place.group, step = (int64_t)gridDim.y * place.groups;
-    auto terms = form.terms(place.column);
     for (; row + (ahead - 1) * step < c.rows; row += ahead * step) {
         typename Form::Item item[ahead];
 #pragma unroll
@@ -143,7 +167,7 @@ template <class Form> static __global__ void join_columns(Form form, Columns c, 
 
 template <int N, class Form> shard_status run_sums(shard_device *device, const Form &form, int64_t rows, int64_t cols)
 {
-    Columns c = cut_columns(device, rows, cols, N, 32);
+    Columns c = cut_columns(device, rows, cols, N, 16);
     size_t bytes = (size_t)(c.slices * SUMS * cols) * sizeof(double);
     double *partial = (double *)shard_cuda_scratch(device, bytes);
     if (!partial)

@@ -24,8 +24,8 @@ static shard_status by_channels(shard_dtype dtype, int64_t channels, Body &&body
 /* Of d and d^2, d = x - shift. */
 template <class T, int N> struct BatchNormSums {
     enum { AHEAD = 4 };
-    struct Terms {
-        double shift[N];
+    struct Term {
+        double shift;
     };
     struct Item {
         Pack<T, N> x;
@@ -35,21 +35,18 @@ template <class T, int N> struct BatchNormSums {
     int64_t channels;
     double *sums;
 
-    __device__ Terms terms(int64_t channel) const
+    __device__ Term term(int64_t channel) const
     {
-        Terms t;
-        for (int k = 0; k < N; k++)
-            t.shift[k] = shift ? shift[channel + k] : 0;
-        return t;
+        return Term{shift ? shift[channel] : 0};
     }
     __device__ Item load(int64_t row, int64_t channel) const
     {
         return Item{load_pack<T, N>(x + row * channels + channel)};
     }
-    __device__ void take(const Item &item, const Terms &t, int64_t, int64_t, double (&sum)[SUMS][N]) const
+    __device__ void take(const Item &item, const Term (&t)[N], int64_t, int64_t, double (&sum)[SUMS][N]) const
     {
         for (int k = 0; k < N; k++) {
-            double d = (double)to_real(item.x.value[k]) - t.shift[k];
+            double d = (double)to_real(item.x.value[k]) - t[k].shift;
             sum[0][k] += d;
             sum[1][k] = fma(d, d, sum[1][k]);
         }
@@ -97,31 +94,28 @@ template <class T, int N> struct BatchNormItem {
 template <class T, int N> struct BatchNormGradientSums {
     enum { AHEAD = 2 };
     using Item = BatchNormItem<T, N>;
-    struct Terms {
-        double mean[N];
+    struct Term {
+        double mean;
     };
     const T *x, *y, *dy;
     const double *mean, *rstd;
     int64_t channels;
     double *sums;
 
-    __device__ Terms terms(int64_t channel) const
+    __device__ Term term(int64_t channel) const
     {
-        Terms t;
-        for (int k = 0; k < N; k++)
-            t.mean[k] = mean[channel + k];
-        return t;
+        return Term{mean[channel]};
     }
     __device__ Item load(int64_t row, int64_t channel) const
     {
         return Item(x, dy, y, row * channels + channel);
     }
-    __device__ void take(const Item &item, const Terms &t, int64_t, int64_t, double (&sum)[SUMS][N]) const
+    __device__ void take(const Item &item, const Term (&t)[N], int64_t, int64_t, double (&sum)[SUMS][N]) const
     {
         for (int k = 0; k < N; k++) {
             double dz = (double)item.gradient(y != NULL, k);
             sum[0][k] += dz;
-            sum[1][k] = fma(dz, (double)to_real(item.x.value[k]) - t.mean[k], sum[1][k]);
+            sum[1][k] = fma(dz, (double)to_real(item.x.value[k]) - t[k].mean, sum[1][k]);
         }
     }
     __device__ void store(int64_t channel, const double *sum) const
@@ -240,8 +234,8 @@ shard_status shard_cuda_batch_norm_recall(shard_device *device, int64_t channels
 template <class T, int N> struct BatchNormForward {
     enum { AHEAD = 4 };
     using R = Real<T>;
-    struct Terms {
-        R center[N], scale[N], offset[N];
+    struct Term {
+        R center, scale, offset;
     };
     struct Item {
         Pack<T, N> x, residual;
@@ -253,16 +247,13 @@ template <class T, int N> struct BatchNormForward {
     int64_t relu;
     T *y;
 
-    __device__ Terms terms(int64_t channel) const
+    __device__ Term term(int64_t c) const
     {
-        Terms t;
-        for (int k = 0; k < N; k++) {
-            int64_t c = channel + k;
-            double factor = (gamma ? (double)gamma[c] : 1) * rstd[c];
-            t.center[k] = (R)mean[c];
-            t.scale[k] = (R)factor;
-            t.offset[k] = (R)((beta ? (double)beta[c] : 0) + ((double)t.center[k] - mean[c]) * factor);
-        }
+        double factor = (gamma ? (double)gamma[c] : 1) * rstd[c];
+        Term t;
+        t.center = (R)mean[c];
+        t.scale = (R)factor;
+        t.offset = (R)((beta ? (double)beta[c] : 0) + ((double)t.center - mean[c]) * factor);
         return t;
     }
     __device__ Item load(int64_t row, int64_t channel) const
@@ -273,12 +264,12 @@ template <class T, int N> struct BatchNormForward {
             item.residual = load_pack<T, N>(residual + row * channels + channel);
         return item;
     }
-    __device__ void take(const Item &item, const Terms &t, int64_t row, int64_t channel) const
+    __device__ void take(const Item &item, const Term (&t)[N], int64_t row, int64_t channel) const
     {
         Pack<T, N> out;
         R lowest = relu ? (R)0 : (R)-INFINITY;
         for (int k = 0; k < N; k++) {
-            R value = t.scale[k] * (to_real(item.x.value[k]) - t.center[k]) + t.offset[k];
+            R value = t[k].scale * (to_real(item.x.value[k]) - t[k].center) + t[k].offset;
             if (residual)
                 value += to_real(item.residual.value[k]);
             out.value[k] = round_to<T>(lowest > value ? lowest : value);
@@ -313,8 +304,8 @@ template <class T, int N> struct BatchNormBackward {
     enum { AHEAD = 2 };
     using R = Real<T>;
     using Item = BatchNormItem<T, N>;
-    struct Terms {
-        R center[N], scale[N], offset[N], slope[N];
+    struct Term {
+        R center, scale, offset, slope;
     };
     const T *x, *y, *dy;
     const double *mean, *rstd;
@@ -324,31 +315,28 @@ template <class T, int N> struct BatchNormBackward {
     int64_t channels;
     T *dx, *dresidual;
 
-    __device__ Terms terms(int64_t channel) const
+    __device__ Term term(int64_t c) const
     {
-        Terms t;
-        for (int k = 0; k < N; k++) {
-            int64_t c = channel + k;
-            double correlation = count > 0 ? rstd[c] * sums[channels + c] / count : 0;
-            t.center[k] = (R)mean[c];
-            t.scale[k] = (R)((gamma ? (double)gamma[c] : 1) * rstd[c]);
-            t.offset[k] = (R)((count > 0 ? sums[c] / count : 0) + ((double)t.center[k] - mean[c]) * correlation);
-            t.slope[k] = (R)correlation;
-        }
+        double correlation = count > 0 ? rstd[c] * sums[channels + c] / count : 0;
+        Term t;
+        t.center = (R)mean[c];
+        t.scale = (R)((gamma ? (double)gamma[c] : 1) * rstd[c]);
+        t.offset = (R)((count > 0 ? sums[c] / count : 0) + ((double)t.center - mean[c]) * correlation);
+        t.slope = (R)correlation;
         return t;
     }
     __device__ Item load(int64_t row, int64_t channel) const
     {
         return Item(x, dy, y, row * channels + channel);
     }
-    __device__ void take(const Item &item, const Terms &t, int64_t row, int64_t channel) const
+    __device__ void take(const Item &item, const Term (&t)[N], int64_t row, int64_t channel) const
     {
         Pack<T, N> out, dz;
         for (int k = 0; k < N; k++) {
             R gradient = item.gradient(y != NULL, k);
             dz.value[k] = round_to<T>(gradient);
             out.value[k] =
-                round_to<T>(t.scale[k] * (gradient - t.offset[k] - (to_real(item.x.value[k]) - t.center[k]) * t.slope[k]));
+                round_to<T>(t[k].scale * (gradient - t[k].offset - (to_real(item.x.value[k]) - t[k].center) * t[k].slope));
         }
         if (dresidual)
             store_pack(dresidual + row * channels + channel, dz);

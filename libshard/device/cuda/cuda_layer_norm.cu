@@ -223,7 +223,7 @@ template <class T> struct LayerNormBackward {
 template <class T, int N> struct LayerNormParameters {
     enum { AHEAD = 2 };
     using R = Real<T>;
-    struct Terms {
+    struct Term {
     };
     struct Item {
         Pack<T, N> x, dy;
@@ -234,16 +234,16 @@ template <class T, int N> struct LayerNormParameters {
     int64_t cols;
     R *dgamma, *dbeta;
 
-    __device__ Terms terms(int64_t) const
+    __device__ Term term(int64_t) const
     {
-        return Terms();
+        return Term();
     }
     __device__ Item load(int64_t row, int64_t column) const
     {
         int64_t at = row * cols + column;
         return Item{load_pack<T, N>(x + at), load_pack<T, N>(dy + at), mean[row], rstd[row]};
     }
-    __device__ void take(const Item &item, const Terms &, int64_t, int64_t, double (&sum)[SUMS][N]) const
+    __device__ void take(const Item &item, const Term (&)[N], int64_t, int64_t, double (&sum)[SUMS][N]) const
     {
         for (int k = 0; k < N; k++) {
             double dz = (double)to_real(item.dy.value[k]);
