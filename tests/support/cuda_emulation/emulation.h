@@ -7,7 +7,7 @@
  * - Streams queue their work, which runs when something waits for it; streams that
  *   no event joins run in the order opposite to that of the calls (stream.cpp).
  * - Device memory cannot be touched by the host, is NaN when fresh, and is checked
- *   for writes beyond its ends (memory.cpp).
+ *   for writes beyond its ends (arena.cpp, memory.cpp).
  * - Threads of a block run one by one, each as far as it can (launch.cpp).
  * A breach that CUDA reports is reported alike; one that it leaves undefined ends
  * the process with a message.

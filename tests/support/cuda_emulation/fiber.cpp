@@ -74,7 +74,9 @@ static void switch_to(Context *from, Context *to)
     swapcontext(&from->context, &to->context);
 #endif
 #ifdef WITH_ASAN
-    __sanitizer_finish_switch_fiber(from->fake_stack, nullptr, nullptr);
+    /* A fiber may go on in another thread than the one that it began in. */
+    bool in_fiber = from != &outside;
+    __sanitizer_finish_switch_fiber(from->fake_stack, in_fiber ? &outside.bottom : nullptr, in_fiber ? &outside.size : nullptr);
 #endif
 }
 

@@ -1,0 +1,227 @@
+#include "arena.h"
+
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+enum { HUGE = 2 << 20 };
+
+namespace emulation
+{
+
+std::vector<std::unique_ptr<Arena>> &arenas = *new std::vector<std::unique_ptr<Arena>>;
+static int opened;
+
+/* ---- arenas ---- */
+
+static size_t memory_limit()
+{
+    static const std::string text = setting("MEMORY", "64G");
+    char *end;
+    unsigned long long bytes = strtoull(text.c_str(), &end, 10);
+    const char *units = "KMG", *unit = *end ? strchr(units, *end) : nullptr;
+    if (end == text.c_str() || (*end && !unit))
+        die("SHARD_CUDA_EMULATION_MEMORY is a number of bytes, or with K, M or G, not %s", text.c_str());
+    return (size_t)bytes << (unit ? 10 * (unit - units + 1) : 0);
+}
+
+Arena *find_arena(const void *memory)
+{
+    for (auto &arena : arenas)
+        if (arena && (const char *)memory >= arena->reserved && (const char *)memory < arena->base + arena->extent)
+            return arena.get();
+    return nullptr;
+}
+
+/* Says why, where the host touches device memory; the access then ends the process. */
+static void explain_fault(int signal, siginfo_t *info, void *)
+{
+    static const char text[] = "cuda emulation: the host touches device memory\n";
+    if (find_arena(info->si_addr) && write(STDERR_FILENO, text, sizeof text - 1) < 0)
+        abort();
+    ::signal(signal, SIG_DFL);
+}
+
+Arena &arena_of(int device)
+{
+    if (arenas.empty()) {
+        arenas.resize((size_t)device_count());
+        struct sigaction before, explain = {};
+        explain.sa_sigaction = explain_fault;
+        explain.sa_flags = SA_SIGINFO;
+        if (sigaction(SIGSEGV, nullptr, &before) == 0 && before.sa_handler == SIG_DFL)
+            sigaction(SIGSEGV, &explain, nullptr);
+    }
+    auto &arena = arenas[(size_t)device];
+    if (!arena) {
+        arena = std::make_unique<Arena>();
+        arena->pool.device = device;
+        arena->limit = memory_limit();
+        arena->extent = arena->limit / HUGE * HUGE * 2 + HUGE; /* twice, for memory in pieces */
+        const size_t step = (size_t)4 << 30;
+        arena->reserved =
+            (char *)mmap(nullptr, arena->extent + 2 * step, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+        if (arena->reserved == MAP_FAILED)
+            die("no addresses for %zu bytes of device memory", arena->extent);
+        arena->base =
+            (char *)(((uintptr_t)arena->reserved / step + 1) * step + step / 2); /* small numbers are not its lower halves */
+        madvise(arena->base, arena->extent, MADV_HUGEPAGE);                      /* large pages are opened and closed fast */
+    }
+    return *arena;
+}
+
+static void protect(const Arena &arena, int protection)
+{
+    size_t used = (arena.high + HUGE - 1) / HUGE * HUGE;
+    if (used && mprotect(arena.base, used, protection) != 0)
+        die("mprotect of device memory failed");
+}
+
+static void protect_all(int protection)
+{
+    for (auto &arena : arenas)
+        if (arena)
+            protect(*arena, protection);
+}
+
+OpenMemory::OpenMemory()
+{
+    if (opened++ == 0)
+        protect_all(PROT_READ | PROT_WRITE);
+}
+
+OpenMemory::~OpenMemory()
+{
+    if (--opened == 0)
+        protect_all(PROT_NONE);
+}
+
+/* ---- handing out ---- */
+
+uint64_t reserved(const Arena &arena)
+{
+    return arena.pool.used + arena.kept;
+}
+
+/* Frees a block for everybody, joined to its neighbours. */
+static void make_free(Arena &arena, std::map<char *, Block>::iterator block)
+{
+    block->second.kind = FREE;
+    auto next = std::next(block);
+    if (next != arena.blocks.end() && next->second.kind == FREE) {
+        block->second.size += next->second.size;
+        arena.blocks.erase(next);
+    }
+    if (block != arena.blocks.begin()) {
+        auto before = std::prev(block);
+        if (before->second.kind == FREE) {
+            before->second.size += block->second.size;
+            arena.blocks.erase(block);
+        }
+    }
+}
+
+/* Blocks whose stream has got to their end are free for all. */
+static void sweep(Arena &arena)
+{
+    arena.freed.remove_if([&](char *memory) {
+        auto block = arena.blocks.find(memory);
+        if (!block->second.freed.passed())
+            return false;
+        block->second.freed = Place();
+        make_free(arena, block);
+        return true;
+    });
+}
+
+void trim(Arena &arena, size_t keep)
+{
+    sweep(arena);
+    if (reserved(arena) <= keep)
+        return;
+    arena.kept = 0;
+    for (auto &[memory, block] : arena.blocks) {
+        if (block.kind == FREE)
+            madvise(memory, block.size, MADV_DONTNEED);
+        else if (block.kind == FREED)
+            arena.kept += block.size;
+    }
+}
+
+void keep_to_thresholds()
+{
+    for (auto &arena : arenas)
+        if (arena && reserved(*arena) > arena->pool.threshold)
+            trim(*arena, arena->pool.threshold);
+}
+
+static std::map<char *, Block>::iterator best_fit(Arena &arena, size_t size, const std::shared_ptr<Stream> &stream)
+{
+    auto best = arena.blocks.end();
+    for (auto block = arena.blocks.begin(); block != arena.blocks.end(); ++block) {
+        const Block &b = block->second;
+        bool reusable = b.kind == FREE || (b.kind == FREED && stream && b.freed.stream == stream && b.size < 2 * size);
+        if (reusable && b.size >= size && (best == arena.blocks.end() || b.size < best->second.size))
+            best = block;
+    }
+    return best;
+}
+
+char *take(Arena &arena, size_t bytes, const std::shared_ptr<Stream> &stream)
+{
+    size_t size = (bytes + ALIGN - 1) / ALIGN * ALIGN + GUARD;
+    if (bytes > arena.limit || size > arena.limit)
+        return nullptr;
+    sweep(arena);
+    auto block = best_fit(arena, size, stream);
+    bool fresh = block == arena.blocks.end();
+    if (fresh) {
+        if (arena.plain + reserved(arena) + size > arena.limit)
+            trim(arena, 0);
+        if (arena.plain + reserved(arena) + size > arena.limit || arena.high + size > arena.extent)
+            return nullptr;
+        block = arena.blocks.emplace(arena.base + arena.high, Block{size, 0, FREE, false, {}}).first;
+        arena.high += size;
+        if (opened)
+            protect(arena, PROT_READ | PROT_WRITE);
+    } else if (arena.plain + arena.pool.used + size > arena.limit)
+        return nullptr;
+    if (block->second.kind == FREED)
+        arena.freed.remove(block->first);
+    else if (block->second.size > size) {
+        arena.blocks.emplace(block->first + size, Block{block->second.size - size, 0, FREE, false, {}});
+        block->second.size = size;
+    }
+    if (!fresh)
+        arena.kept -= arena.kept < block->second.size ? arena.kept : block->second.size;
+    block->second = Block{block->second.size, bytes, USED, stream != nullptr, {}};
+    (stream ? arena.pool.used : arena.plain) += block->second.size;
+    if (arena.pool.used > arena.pool.most_used)
+        arena.pool.most_used = arena.pool.used;
+    if (reserved(arena) > arena.pool.most_reserved)
+        arena.pool.most_reserved = reserved(arena);
+    return block->first;
+}
+
+void give_back(Arena &arena, char *memory, Place freed)
+{
+    auto block = arena.blocks.find(memory);
+    size_t size = block->second.size;
+    (block->second.pooled ? arena.pool.used : arena.plain) -= size;
+    if (block->second.pooled)
+        arena.kept += size;
+    block->second.kind = FREED;
+    block->second.freed = freed;
+    arena.freed.push_back(memory);
+    sweep(arena);
+}
+
+std::map<char *, Block>::iterator find_used(Arena &arena, const void *memory)
+{
+    auto block = arena.blocks.find((char *)memory);
+    return block != arena.blocks.end() && block->second.kind == USED ? block : arena.blocks.end();
+}
+
+} // namespace emulation
