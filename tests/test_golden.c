@@ -1,80 +1,10 @@
 /* Operations against PyTorch's results and gradients: golden/operations.txt, which
  * golden/make_operations.py wrote. */
+#include "support/golden.h"
 #include "support/gradcheck.h"
 #include "support/ranks.h"
 
-#include <inttypes.h>
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-/* ---- the file ---- */
-
-enum { MOST_TENSORS = 16 };
-
-typedef struct golden {
-    char name[20];
-    shard_shape shape;
-    double *values;
-} golden;
-
-typedef struct golden_case {
-    golden tensors[MOST_TENSORS];
-    int count;
-} golden_case;
-
-static void read_tensor(FILE *file, golden *tensor)
-{
-    int64_t count = 1;
-    ck_assert_int_eq(fscanf(file, "%d", &tensor->shape.ndim), 1);
-    ck_assert(tensor->shape.ndim >= 0 && tensor->shape.ndim <= SHARD_MAX_DIMS);
-    for (int i = 0; i < tensor->shape.ndim; i++) {
-        ck_assert_int_eq(fscanf(file, "%" SCNd64, &tensor->shape.dim[i]), 1);
-        count *= tensor->shape.dim[i];
-    }
-    ck_assert(count > 0 && count < 100000);
-    tensor->values = calloc((size_t)count, sizeof *tensor->values);
-    ck_assert_ptr_nonnull(tensor->values);
-    for (int64_t i = 0; i < count; i++)
-        ck_assert_int_eq(fscanf(file, "%lf", &tensor->values[i]), 1);
-}
-
-static golden_case read_case(const char *name)
-{
-    char word[64], found[64] = "";
-    golden_case c = {0};
-    FILE *file = fopen(TEST_GOLDEN "/operations.txt", "r");
-    ck_assert_ptr_nonnull(file);
-    char *line = NULL;
-    size_t capacity = 0;
-    while (strcmp(found, name) != 0 && getline(&line, &capacity, file) > 0)
-        if (sscanf(line, "case %63s", found) != 1)
-            found[0] = '\0';
-    free(line);
-    ck_assert_msg(strcmp(found, name) == 0, "there is no case %s", name);
-    while (fscanf(file, "%63s", word) == 1 && strcmp(word, "case") != 0 && strcmp(word, "end") != 0) {
-        ck_assert_int_lt(c.count, MOST_TENSORS);
-        golden *tensor = &c.tensors[c.count++];
-        snprintf(tensor->name, sizeof tensor->name, "%.19s", word);
-        read_tensor(file, tensor);
-    }
-    fclose(file);
-    return c;
-}
-
-static const golden *find(const golden_case *c, const char *name)
-{
-    for (int i = 0; i < c->count; i++)
-        if (strcmp(c->tensors[i].name, name) == 0)
-            return &c->tensors[i];
-    return NULL;
-}
-
-static shard_tensor *tensor_of(const golden *tensor, shard_dtype dtype)
-{
-    shard_tensor *doubles = shard_from_host(tensor->values, tensor->shape, .dtype = SHARD_FLOAT64);
-    return shard_detach(shard_cast(doubles, dtype));
-}
 
 /* ---- the operations ---- */
 
@@ -188,46 +118,34 @@ static const struct {
 
 /* ---- the comparison ---- */
 
-static void check_golden(const golden_case *c, const char *name, shard_tensor *tensor, double tolerance)
-{
-    const golden *expected = find(c, name);
-    ck_assert_msg(tensor != NULL, "%s: %s", name, shard_last_error());
-    shard_shape shape = shard_tensor_shape(tensor);
-    ck_assert_int_eq(shape.ndim, expected->shape.ndim);
-    for (int i = 0; i < shape.ndim; i++)
-        ck_assert_int_eq(shape.dim[i], expected->shape.dim[i]);
-    check_tensor(name, tensor, expected->values, tolerance);
-}
-
 static void compare(int index, shard_dtype dtype, double tolerance)
 {
-    golden_case c = read_case(cases[index].name);
+    golden_case c = golden_read(TEST_GOLDEN "/operations.txt", cases[index].name);
     char name[20];
     int operands = 0;
     SHARD_SCOPE {
         shard_tensor *x[OPERATION_INPUTS];
-        for (const golden *given; snprintf(name, sizeof name, "x%d", operands), (given = find(&c, name)); operands++) {
+        for (const golden *given; snprintf(name, sizeof name, "x%d", operands), (given = golden_find(&c, name)); operands++) {
             ck_assert_int_lt(operands, OPERATION_INPUTS);
-            x[operands] = tensor_of(given, dtype);
+            x[operands] = golden_tensor(given, dtype);
             shard_set_requires_grad(x[operands], true);
         }
         running_mean = shard_full(SHARD_SHAPE(3), 0.25, .dtype = dtype);
         running_var = shard_full(SHARD_SHAPE(3), 1.5, .dtype = dtype);
         shard_tensor *y = cases[index].make(x, NULL);
         check_golden(&c, "y", y, tolerance);
-        check_ok(shard_backward_from(y, tensor_of(find(&c, "dy"), dtype)));
+        check_ok(shard_backward_from(y, golden_tensor(golden_find(&c, "dy"), dtype)));
         for (int i = 0; i < operands; i++) {
             snprintf(name, sizeof name, "d%d", i);
             check_golden(&c, name, shard_grad(x[i]), tolerance);
         }
-        if (find(&c, "running_mean")) {
+        if (golden_find(&c, "running_mean")) {
             check_golden(&c, "running_mean", running_mean, tolerance);
             check_golden(&c, "running_var", running_var, tolerance);
         }
     }
     ck_assert_int_gt(operands, 0);
-    for (int i = 0; i < c.count; i++)
-        free(c.tensors[i].values);
+    golden_free(&c);
 }
 
 START_TEST(float64)

@@ -23,6 +23,25 @@ typedef struct shard_sgd_settings {
 #define shard_sgd(parameters, ...) shard_sgd_with(parameters, (shard_sgd_settings){.reserved = 0, __VA_ARGS__})
 SHARD_API shard_optimizer *shard_sgd_with(shard_tensors *parameters, shard_sgd_settings settings);
 
+/* Adam and AdamW; 0 stands for PyTorch's default of what cannot well be 0. */
+typedef struct shard_adam_settings {
+    int reserved;
+    double lr;
+    double beta1, beta2, eps; /* 0: 0.9, 0.999, 1e-8 */
+    double weight_decay;      /* Adam: added to the gradient. AdamW: of the parameter itself; 0 is 0, not torch's 0.01 */
+    bool amsgrad;
+    bool decay_all; /* as shard_sgd */
+} shard_adam_settings;
+
+/* parameters: as shard_sgd. State: exp_avg, exp_avg_sq and, with amsgrad, max_exp_avg_sq.
+ * As torch.optim.Adam (Kingma, Ba 2015; amsgrad: Reddi, Kale, Kumar 2018) and
+ * torch.optim.AdamW (Loshchilov, Hutter 2019), but for the parameters that decay. NULL with the
+ * error set. Not collective. */
+#define shard_adam(parameters, ...) shard_adam_with(parameters, (shard_adam_settings){.reserved = 0, __VA_ARGS__})
+#define shard_adamw(parameters, ...) shard_adamw_with(parameters, (shard_adam_settings){.reserved = 0, __VA_ARGS__})
+SHARD_API shard_optimizer *shard_adam_with(shard_tensors *parameters, shard_adam_settings settings);
+SHARD_API shard_optimizer *shard_adamw_with(shard_tensors *parameters, shard_adam_settings settings);
+
 SHARD_API void shard_optimizer_destroy(shard_optimizer *optimizer);
 
 /* What a group of parameters has otherwise than the optimizer. */

@@ -110,6 +110,7 @@ void shard_optimizer_destroy(shard_optimizer *optimizer)
         for (int s = 0; s < SHARD_OPTIMIZER_STATES; s++)
             shard_tensor_drop(piece->state[s]);
     }
+    shard_tensor_drop(optimizer->grad_scale);
     shard_tensors_destroy(optimizer->parameters);
     free(optimizer->slots);
     free(optimizer->groups);

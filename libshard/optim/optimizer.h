@@ -39,6 +39,7 @@ typedef struct shard_update {
     double lr, weight_decay;
     int64_t step; /* 1, 2, ...; in the first one the state is zeros */
     void *gradient, *value, *state[SHARD_OPTIMIZER_STATES];
+    const double *grad_scale; /* of the gradient, in device memory; NULL: 1 */
 } shard_update;
 
 typedef struct shard_optimizer_ops {
@@ -62,13 +63,20 @@ struct shard_optimizer {
     shard_optimizer_defaults defaults;
     shard_param_group_options *groups; /* the first one changes nothing */
     int64_t group_count, group_capacity;
-    void *settings;          /* the optimizer's own, freed with it */
-    struct shard_zero *zero; /* who has shared the pieces out; NULL: each is whole */
+    shard_tensor *grad_scale; /* NULL until it is needed */
+    bool scaled;              /* else it holds nothing, and 1 is meant */
+    void *settings;           /* the optimizer's own, freed with it */
+    struct shard_zero *zero;  /* who has shared the pieces out; NULL: each is whole */
 };
 
 /* Takes parameters and settings over, even when it fails. */
 shard_optimizer *shard_optimizer_make(const shard_optimizer_ops *ops, shard_tensors *parameters,
                                       shard_optimizer_defaults defaults, void *settings);
+
+/* A float64 in device memory by which the next step multiplies the gradients: 1, or what
+ * others have made of it since the last. Clipping and loss scaling multiply it, and the
+ * gradients stay as they are. NULL with the error set. */
+double *shard_optimizer_grad_scale(shard_optimizer *optimizer);
 
 /* Whether there is a gradient to step by. */
 bool shard_slot_has_gradient(const shard_slot *slot);

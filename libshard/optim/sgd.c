@@ -11,7 +11,8 @@ static shard_status sgd_step(const shard_optimizer *optimizer, const shard_updat
                                  .dampening = settings->dampening,
                                  .weight_decay = update->weight_decay,
                                  .nesterov = settings->nesterov,
-                                 .first = update->step == 1};
+                                 .first = update->step == 1,
+                                 .grad_scale = update->grad_scale};
     return update->device->ops->sgd(update->device, update->size, &options, update->gradient, update->state[0], update->value,
                                     update->dtype);
 }

@@ -12,6 +12,24 @@ bool shard_slot_has_gradient(const shard_slot *slot)
     return slot->parameter->requires_grad && slot->piece.tensor->has_grad;
 }
 
+double *shard_optimizer_grad_scale(shard_optimizer *optimizer)
+{
+    shard_device *device = optimizer->count ? shard_device_of(optimizer->slots[0].piece.tensor) : shard_cpu();
+    for (int64_t i = 1; i < optimizer->count; i++)
+        if (shard_device_of(optimizer->slots[i].piece.tensor) != device)
+            return shard_fail_null(SHARD_ERROR_UNSUPPORTED,
+                                   "%s: the gradients of \"%s\" and \"%s\" are on two devices, %s and %s: they cannot be scaled "
+                                   "together",
+                                   optimizer->ops->name, optimizer->slots[0].name, optimizer->slots[i].name, device->name,
+                                   shard_device_of(optimizer->slots[i].piece.tensor)->name);
+    if (!optimizer->grad_scale)
+        optimizer->grad_scale = shard_keep(shard_empty(SHARD_SCALAR, .dtype = SHARD_FLOAT64, .device = device));
+    double *scale = optimizer->grad_scale ? shard_tensor_memory_to_write(optimizer->grad_scale) : NULL;
+    if (scale && !optimizer->scaled)
+        optimizer->scaled = device->ops->fill(device, 1, 1.0, scale, SHARD_FLOAT64) == SHARD_OK;
+    return optimizer->scaled ? scale : NULL;
+}
+
 /* An update, and the storages that its memory is in: what is next to each other in
  * different ones is not one piece of memory. */
 typedef struct stretch {
@@ -37,6 +55,8 @@ static shard_status begin(const shard_optimizer *optimizer, const shard_slot *sl
     *s = (stretch){.gradient = tensor->grad->storage, .value = tensor->storage};
     *update =
         (shard_update){.device = shard_device_of(tensor), .dtype = tensor->dtype, .size = shard_numel(tensor), .step = step};
+    if (optimizer->scaled)
+        update->grad_scale = shard_tensor_memory(optimizer->grad_scale);
     choose_settings(optimizer, slot, update);
     update->gradient = shard_tensor_memory(tensor->grad);
     update->value = update->gradient ? shard_tensor_memory_to_write(tensor) : NULL;
@@ -129,4 +149,6 @@ void shard_optimizer_zero_grad(shard_optimizer *optimizer)
         shard_zero_grad(optimizer->slots[i].parameter);
         shard_zero_grad(optimizer->slots[i].piece.tensor);
     }
+    if (optimizer)
+        optimizer->scaled = false;
 }

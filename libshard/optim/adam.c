@@ -1,0 +1,72 @@
+/* Adam and AdamW, as torch.optim's. */
+#include "optim/optimizer.h"
+
+#include <stdlib.h>
+
+static shard_status take_step(const shard_optimizer *optimizer, const shard_update *update, bool decoupled)
+{
+    const shard_adam_settings *settings = optimizer->settings;
+    shard_adam_options options = {.lr = update->lr,
+                                  .beta1 = settings->beta1,
+                                  .beta2 = settings->beta2,
+                                  .eps = settings->eps,
+                                  .weight_decay = update->weight_decay,
+                                  .decoupled = decoupled,
+                                  .step = update->step,
+                                  .grad_scale = update->grad_scale};
+    return update->device->ops->adam(update->device, update->size, &options, update->gradient, update->state[0],
+                                     update->state[1], update->state[2], update->value, update->dtype);
+}
+
+static shard_status adam_step(const shard_optimizer *optimizer, const shard_update *update)
+{
+    return take_step(optimizer, update, false);
+}
+
+static shard_status adamw_step(const shard_optimizer *optimizer, const shard_update *update)
+{
+    return take_step(optimizer, update, true);
+}
+
+#define STATES {"exp_avg", "exp_avg_sq", "max_exp_avg_sq"}
+static const shard_optimizer_ops adam[] = {
+    {.name = "shard_adam", .states = 2, .state_name = STATES, .step = adam_step},
+    {.name = "shard_adam", .states = 3, .state_name = STATES, .step = adam_step},
+};
+static const shard_optimizer_ops adamw[] = {
+    {.name = "shard_adamw", .states = 2, .state_name = STATES, .step = adamw_step},
+    {.name = "shard_adamw", .states = 3, .state_name = STATES, .step = adamw_step},
+};
+
+/* ops: without and with amsgrad. */
+static shard_optimizer *make(const shard_optimizer_ops *ops, shard_tensors *parameters, shard_adam_settings settings)
+{
+    settings.beta1 = settings.beta1 == 0 ? 0.9 : settings.beta1;
+    settings.beta2 = settings.beta2 == 0 ? 0.999 : settings.beta2;
+    settings.eps = settings.eps == 0 ? 1e-8 : settings.eps;
+    bool sound = settings.lr >= 0 && settings.weight_decay >= 0 && settings.eps > 0 && settings.beta1 > 0 && settings.beta1 < 1 &&
+                 settings.beta2 > 0 && settings.beta2 < 1;
+    shard_adam_settings *copy = sound ? shard_calloc(1, sizeof *copy) : NULL;
+    if (!copy) {
+        shard_tensors_destroy(parameters);
+        if (!sound)
+            return shard_fail_null(SHARD_ERROR_ARGUMENT,
+                                   "%s: lr %g, beta1 %g, beta2 %g, eps %g, weight decay %g: none may be negative, and a beta "
+                                   "is less than 1",
+                                   ops->name, settings.lr, settings.beta1, settings.beta2, settings.eps, settings.weight_decay);
+        return NULL;
+    }
+    *copy = settings;
+    shard_optimizer_defaults defaults = {settings.lr, settings.weight_decay, settings.decay_all};
+    return shard_optimizer_make(&ops[settings.amsgrad], parameters, defaults, copy);
+}
+
+shard_optimizer *shard_adam_with(shard_tensors *parameters, shard_adam_settings settings)
+{
+    return make(adam, parameters, settings);
+}
+
+shard_optimizer *shard_adamw_with(shard_tensors *parameters, shard_adam_settings settings)
+{
+    return make(adamw, parameters, settings);
+}
