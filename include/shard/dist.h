@@ -173,13 +173,28 @@ SHARD_API int64_t shard_group_sampler_at(const shard_group_sampler *sampler, int
  */
 typedef struct shard_data_parallel shard_data_parallel;
 
+/* What becomes of buffers (a batch norm's running statistics) after each backward that
+ * synchronises. */
+typedef enum shard_buffer_mode {
+    SHARD_BUFFERS_BROADCAST = 0, /* the first replica's count, as DistributedDataParallel's broadcast_buffers */
+    SHARD_BUFFERS_AVERAGE,       /* the replicas' mean; of integers, the first replica's */
+    SHARD_BUFFERS_LEAVE,         /* each rank keeps its own */
+} shard_buffer_mode;
+
 typedef struct shard_data_parallel_options {
     int reserved;
     double bucket_mib; /* 0 is 25 */
     bool no_broadcast; /* do not begin with the values of each replica group's first rank */
+    bool no_check;     /* do not compare the replicas; see below */
+    const shard_tensors *buffers; /* moved into flat memory, too; those that require a gradient are left out,
+                                     so that shard_state_dict's list will do. The caller's; NULL: none */
+    shard_buffer_mode buffer_mode;
 } shard_data_parallel_options;
 
 /* parameters: shares are taken, the list stays the caller's (and may be destroyed).
+ * Replicas are compared, names, shapes and dtypes now, values in the first backward that
+ * synchronises: where they differ, an error of all (MISMATCH there, PEER elsewhere) with the
+ * rank and the parameter.
  * Collective over the parameters' replica groups. NULL with the error set. Destroy
  * before the parameters' groups; parameters keep their (flat) memory. */
 #define shard_data_parallel_create(parameters, ...) \

@@ -341,7 +341,11 @@ static shard_status step_back(shard_node *node)
             status = deliver(node, i, dx[i], &dy);
         else
             shard_tensor_drop(dx[i]);
-        if (leaf && --leaf->grad_pending == 0 && status == SHARD_OK && leaf->grad_ready)
+        if (!leaf || --leaf->grad_pending > 0 || status != SHARD_OK)
+            continue;
+        if (leaf->grad_watch)
+            leaf->grad_watch(leaf, leaf->grad_watch_context);
+        if (leaf->grad_ready)
             leaf->grad_ready(leaf, leaf->grad_ready_context);
     }
     return status;

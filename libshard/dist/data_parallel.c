@@ -1,10 +1,12 @@
-/* Data parallel: a reducer that deals nothing out. */
+/* Data parallel: a reducer that deals nothing out, and a look at the replicas. */
 #include "dist/dist.h"
 #include "dist/reducer.h"
+#include "dist/replicas.h"
 
 #include <stdlib.h>
 
 struct shard_data_parallel {
+    shard_replicas *replicas;
     shard_reducer *reducer;
 };
 
@@ -14,6 +16,8 @@ shard_data_parallel *shard_data_parallel_create_with(const shard_tensors *parame
     if (!parameters)
         shard_null_argument("shard_data_parallel_create", "parameters");
     if (dp)
+        dp->replicas = shard_replicas_create(parameters, &options);
+    if (dp && dp->replicas)
         dp->reducer = shard_reducer_create(parameters, (shard_bucket_options){.broadcast = !options.no_broadcast,
                                                                               .bytes = shard_bucket_bytes(options.bucket_mib)});
     if (dp && dp->reducer)
@@ -28,11 +32,14 @@ void shard_data_parallel_destroy(shard_data_parallel *dp)
     if (!dp)
         return;
     shard_reducer_destroy(dp->reducer);
+    shard_replicas_destroy(dp->replicas);
     free(dp);
 }
 
 void shard_data_parallel_set_sync(shard_data_parallel *dp, bool sync)
 {
-    if (dp)
-        shard_reducer_set_sync(dp->reducer, sync);
+    if (!dp)
+        return;
+    shard_replicas_set_sync(dp->replicas, sync);
+    shard_reducer_set_sync(dp->reducer, sync);
 }

@@ -58,7 +58,10 @@ struct shard_tensor {
     bool has_grad; /* grad holds a value (its memory may stay when it does not) */
     shard_tensor *grad;
     int grad_pending; /* uses that backward has yet to come by */
-    void (*grad_ready)(shard_tensor *leaf, void *context); /* when that reaches 0 */
+    /* When that reaches 0: for who looks on, then for who does something with the gradient. */
+    void (*grad_watch)(shard_tensor *leaf, void *context);
+    void *grad_watch_context;
+    void (*grad_ready)(shard_tensor *leaf, void *context);
     void *grad_ready_context;
 
     shard_contribution contribution; /* of a gradient; empty: it counts in full on each rank */

@@ -1,0 +1,19 @@
+/* Replicas: what data parallel training keeps alike on all ranks beside the gradients. A
+ * check that the parameters are, and buffers that are made so after each backward. */
+#ifndef SHARD_DIST_REPLICAS_H
+#define SHARD_DIST_REPLICAS_H
+
+#include <shard/dist.h>
+
+typedef struct shard_replicas shard_replicas;
+
+/* An error of all where the parameters' names, shapes or dtypes differ. Collective over
+ * the parameters' and buffers' groups, for a rank that has failed over the world's. NULL
+ * with the error set. */
+shard_replicas *shard_replicas_create(const shard_tensors *parameters, const shard_data_parallel_options *options);
+void shard_replicas_destroy(shard_replicas *replicas);
+
+/* Nothing is checked or exchanged while off. */
+void shard_replicas_set_sync(shard_replicas *replicas, bool sync);
+
+#endif

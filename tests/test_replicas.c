@@ -1,0 +1,258 @@
+/*
+ * What data parallel training keeps alike beside the gradients: replicas that differ are
+ * told with rank and parameter, buffers become the first replica's or the mean.
+ */
+#include "support/host.h"
+#include "support/job.h"
+
+#include <stdlib.h>
+
+/* ---- replicas that differ ---- */
+
+typedef enum difference { NAME, SHAPE, DTYPE, COUNT } difference;
+
+static const struct {
+    difference what;
+    const char *text;
+} differences[] = {
+    {NAME, "rank 2: data parallel: the replicas differ: here it is \"c\" float32 [[]4, 3] whole, on rank 0 \"b\" float32 [[]4, 3] whole"},
+    {SHAPE, "rank 2: data parallel: the replicas differ: here it is \"b\" float32 [[]3, 4] whole, on rank 0 \"b\" float32 [[]4, 3] whole"},
+    {DTYPE, "rank 2: data parallel: the replicas differ: here it is \"b\" float64 *, on rank 0 \"b\" float32 *"},
+    {COUNT, "rank 2: data parallel: the replicas differ: here it is nothing more, on rank 0 \"b\" float32 *"},
+};
+
+static void tells_what_differs(shard_group *world, void *context)
+{
+    int which = *(const int *)context;
+    bool other = shard_group_rank(world) == 2;
+    difference what = differences[which].what;
+    SHARD_SCOPE
+    {
+        shard_tensors *list = shard_tensors_create();
+        shard_tensor *b = shard_ones(other && what == SHAPE ? SHARD_SHAPE(3, 4) : SHARD_SHAPE(4, 3), .requires_grad = true,
+                                     .dtype = other && what == DTYPE ? SHARD_FLOAT64 : SHARD_FLOAT32);
+        check_ok(shard_tensors_add(list, "a", shard_ones(SHARD_SHAPE(5), .requires_grad = true)));
+        if (!(other && what == COUNT))
+            check_ok(shard_tensors_add(list, other && what == NAME ? "c" : "b", b));
+        ck_assert_ptr_null(shard_data_parallel_create(list));
+        check_error(shard_last_status(), differences[which].text);
+        shard_tensors_destroy(list);
+    }
+}
+
+START_TEST(test_differences)
+{
+    run_job(3, tells_what_differs, &_i);
+}
+END_TEST
+
+typedef struct values_case {
+    bool no_broadcast, no_check, signs, differs;
+} values_case;
+
+static const values_case values_cases[] = {
+    {.differs = false},
+    {.no_broadcast = true, .differs = true},
+    {.no_broadcast = true, .signs = true, .differs = true},
+    {.no_broadcast = true, .no_check = true},
+};
+
+/* On rank 1, one element of many is another (or two have another sign); without the
+ * beginning's broadcast the first backward that synchronises tells so, nothing having moved. */
+static void tells_values(shard_group *world, void *context)
+{
+    const values_case *c = context;
+    enum { SIZE = 300001 };
+    SHARD_SCOPE
+    {
+        float *values = calloc(SIZE, sizeof *values);
+        for (int i = 0; i < SIZE; i++)
+            values[i] = 1.0f;
+        if (shard_group_rank(world) == 1 && c->signs)
+            values[1001] = values[1003] = -1.0f;
+        else if (shard_group_rank(world) == 1)
+            values[SIZE - 1] = 1.0000001f;
+        shard_tensor *a = shard_ones(SHARD_SHAPE(3), .requires_grad = true);
+        shard_tensor *b = shard_from_host(values, SHARD_SHAPE(SIZE), .requires_grad = true);
+        free(values);
+        shard_tensors *list = shard_tensors_create();
+        check_ok(shard_tensors_add(list, "a", a));
+        check_ok(shard_tensors_add(list, "b", b));
+        shard_data_parallel *dp = shard_data_parallel_create(list, .no_broadcast = c->no_broadcast, .no_check = c->no_check);
+        ck_assert_msg(dp != NULL, "%s", shard_last_error());
+        shard_optimizer *sgd = shard_sgd(list, .lr = 1.0);
+        shard_data_parallel_set_sync(dp, false);
+        check_ok(shard_backward(shard_sum(b)));
+        shard_data_parallel_set_sync(dp, true);
+        shard_status status = shard_backward(shard_add(shard_sum(b), shard_sum(a)));
+        if (c->differs) {
+            shard_step(sgd);
+            ck_assert_double_eq(value_at(b, 0), 1.0);
+            check_error(shard_last_status(), "rank 1: data parallel: the replicas differ: here it is \"b\" float32 [[]300001] whole "
+                                             "with values of hash *, on rank 0 \"b\" *");
+            ck_assert_int_eq(status, shard_group_rank(world) == 1 ? SHARD_ERROR_MISMATCH : SHARD_ERROR_PEER);
+        } else {
+            check_ok(status);
+            check_ok(shard_step(sgd));
+            ck_assert_double_eq(value_at(b, 0), -1.0);
+        }
+        shard_data_parallel_destroy(dp);
+        shard_optimizer_destroy(sgd);
+    }
+}
+
+START_TEST(test_values)
+{
+    values_case c = values_cases[_i];
+    run_job(3, tells_values, &c);
+}
+END_TEST
+
+/* Once is enough; and it compares what is replicated, no more: parts of a layer differ. */
+static void compares_replicas(shard_group *world, void *context)
+{
+    (void)context;
+    int rank = shard_group_rank(world);
+    shard_mesh *mesh = shard_mesh_create(.model = 2);
+    shard_group *model = shard_mesh_model_group(mesh);
+    for (int differs = 0; differs < 2; differs++)
+        SHARD_SCOPE
+        {
+            int member = shard_group_rank(model);
+            shard_tensor *part = shard_as_split(shard_full(SHARD_SHAPE(2), member + (differs && rank == 3 ? 0.5 : 0)), 0, model,
+                                                2 * member, 4);
+            shard_set_requires_grad(part, true);
+            shard_tensors *list = shard_tensors_create();
+            check_ok(shard_tensors_add(list, "bias", shard_ones(SHARD_SHAPE(3), .requires_grad = true)));
+            check_ok(shard_tensors_add(list, "part", part));
+            shard_data_parallel *dp = shard_data_parallel_create(list, .no_broadcast = true);
+            shard_backward(shard_reduce(shard_sum(part), model));
+            if (differs) {
+                shard_agree(world);
+                check_error(shard_last_status(),
+                            "rank 3: data parallel: the replicas differ: here it is \"part\" float32 [[]4] split*, on rank 1 *");
+            } else {
+                check_ok(shard_last_status());
+                float again[] = {(float)rank, 0};
+                check_ok(shard_copy_from_host(part, again, sizeof again));
+                check_ok(shard_backward(shard_reduce(shard_sum(part), model)));
+            }
+            shard_data_parallel_destroy(dp);
+            shard_tensors_destroy(list);
+        }
+    shard_mesh_destroy(mesh);
+}
+
+START_TEST(test_groups)
+{
+    run_job(4, compares_replicas, NULL);
+}
+END_TEST
+
+/* ---- buffers ---- */
+
+static void check_all(shard_tensor *x, double value)
+{
+    for (int64_t i = 0; i < shard_numel(x); i++)
+        ck_assert_double_eq_tol(value_at(x, i), value, 1e-6);
+}
+
+static void keeps_buffers(shard_group *world, void *context)
+{
+    shard_buffer_mode mode = *(const shard_buffer_mode *)context;
+    int rank = shard_group_rank(world), size = shard_group_size(world);
+    SHARD_SCOPE
+    {
+        shard_tensor *weight = shard_ones(SHARD_SHAPE(3), .requires_grad = true);
+        shard_tensor *mean = shard_full(SHARD_SHAPE(5), rank + 1.0), *wide = shard_full(SHARD_SHAPE(7), rank + 1.0, .dtype = SHARD_FLOAT64);
+        shard_tensor *steps = shard_full(SHARD_SCALAR, rank + 1.0, .dtype = SHARD_INT64), *other = shard_full(SHARD_SHAPE(2), rank);
+        shard_tensors *parameters = shard_tensors_create(), *state = shard_tensors_create();
+        check_ok(shard_tensors_add(parameters, "weight", weight));
+        check_ok(shard_tensors_add(state, "weight", weight));
+        check_ok(shard_tensors_add(state, "mean", mean));
+        check_ok(shard_tensors_add(state, "empty", shard_zeros(SHARD_SHAPE(0))));
+        check_ok(shard_tensors_add(state, "wide", wide));
+        check_ok(shard_tensors_add(state, "steps", steps));
+        check_ok(shard_tensors_add(state, "mean, tied", mean));
+        shard_data_parallel *dp = shard_data_parallel_create(parameters, .buffers = state, .buffer_mode = mode);
+        ck_assert_msg(dp != NULL, "%s", shard_last_error());
+        shard_tensors_destroy(state);
+        bool left = mode == SHARD_BUFFERS_LEAVE;
+        check_all(mean, left ? rank + 1 : 1); /* begin alike */
+        for (int turn = 0; turn < 2; turn++) {
+            float values[5] = {(float)rank, (float)rank, (float)rank, (float)rank, (float)rank};
+            int64_t counted = 10 + rank;
+            check_ok(shard_copy_from_host(mean, values, sizeof values));
+            check_ok(shard_copy_from_host(steps, &counted, sizeof counted));
+            shard_data_parallel_set_sync(dp, turn == 1);
+            check_ok(shard_backward(shard_sum(weight)));
+            bool own = left || turn == 0;
+            double average = (size - 1) / 2.0;
+            check_all(mean, own ? rank : mode == SHARD_BUFFERS_AVERAGE ? average : 0);
+            check_all(wide, left ? rank + 1 : 1);
+            ck_assert_int_eq((int64_t)value_at(steps, 0), own ? 10 + rank : 10);
+            check_all(other, rank);
+        }
+        shard_data_parallel_destroy(dp);
+        check_all(mean, left ? rank : mode == SHARD_BUFFERS_AVERAGE ? (size - 1) / 2.0 : 0); /* it keeps its memory */
+        shard_tensors_destroy(parameters);
+    }
+}
+
+START_TEST(test_buffers)
+{
+    for (shard_buffer_mode mode = SHARD_BUFFERS_BROADCAST; mode <= SHARD_BUFFERS_LEAVE; mode++)
+        run_job(rank_counts[_i], keeps_buffers, &mode);
+}
+END_TEST
+
+/* A batch norm's, by its module's own names; what is evaluated is the same everywhere. */
+static void keeps_statistics(shard_group *world, void *context)
+{
+    (void)context;
+    shard_manual_seed(1);
+    shard_module *model = shard_nn_sequential(shard_nn_batch_norm(4), shard_nn_global_avg_pool2d());
+    shard_tensors *parameters = shard_parameters(model), *state = shard_state_dict(model);
+    shard_data_parallel *dp = shard_data_parallel_create(parameters, .buffers = state);
+    ck_assert_msg(dp != NULL, "%s", shard_last_error());
+    double first = 0;
+    for (int turn = 0; turn < 3; turn++)
+        SHARD_SCOPE
+        {
+            shard_tensor *x = made_up(SHARD_SHAPE(3, 2, 2, 4), (uint64_t)(10 * turn + shard_group_rank(world)), SHARD_FLOAT32);
+            check_ok(shard_backward(shard_sum(shard_forward(model, x))));
+        }
+    shard_module_set_training(model, false);
+    SHARD_SCOPE
+    SHARD_NO_GRAD
+    {
+        shard_tensor *y = shard_forward(model, made_up(SHARD_SHAPE(1, 2, 2, 4), 5, SHARD_FLOAT32));
+        shard_tensor *all = shard_gather(y, 0, world);
+        first = value_at(all, 0);
+        for (int r = 1; r < shard_group_size(world); r++)
+            ck_assert_double_eq(value_at(all, 4 * r), first);
+    }
+    ck_assert_double_eq(value_at(shard_tensors_find(state, "0.num_batches_tracked"), 0), 3);
+    shard_data_parallel_destroy(dp);
+    shard_tensors_destroy(parameters);
+    shard_tensors_destroy(state);
+    shard_module_destroy(model);
+}
+
+START_TEST(test_statistics)
+{
+    run_job(rank_counts[_i], keeps_statistics, NULL);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("replicas");
+    TCase *tcase = test_case(suite, "replicas");
+    tcase_add_loop_test(tcase, test_differences, 0, (int)(sizeof differences / sizeof *differences));
+    tcase_add_loop_test(tcase, test_values, 0, (int)(sizeof values_cases / sizeof *values_cases));
+    tcase_add_test(tcase, test_groups);
+    add_ranks_test(tcase, test_buffers);
+    add_ranks_test(tcase, test_statistics);
+    return test_run(suite);
+}
