@@ -42,6 +42,44 @@ typedef struct shard_adam_settings {
 SHARD_API shard_optimizer *shard_adam_with(shard_tensors *parameters, shard_adam_settings settings);
 SHARD_API shard_optimizer *shard_adamw_with(shard_tensors *parameters, shard_adam_settings settings);
 
+/*
+ * LARS and LAMB, for large batches: each layer's step is as long as its weight, by
+ * norms of the whole layer, over whichever ranks it is split or shared out. They cost one
+ * all-reduce of two numbers a layer. The lists of parameters have the same layers in the
+ * same order on all ranks. Biases and norms (tensors of one dimension) are neither adapted
+ * nor do they decay, unless told.
+ */
+typedef struct shard_lars_settings {
+    int reserved;
+    double lr;
+    double momentum, dampening, weight_decay;
+    double trust_coefficient; /* 0: 0.001 */
+    double eps;
+    bool nesterov;
+    bool decay_all, adapt_all;
+} shard_lars_settings;
+
+/* SGD in which gradient and weight decay together are multiplied by trust_coefficient
+ * |w| / (|g| + weight_decay |w| + eps), where neither norm is 0. State: momentum_buffer. You,
+ * Gitman, Ginsburg 2017 (https://arxiv.org/abs/1708.03888); the learning rate stands outside
+ * of the momentum, as torch.optim.SGD's. NULL with the error set. Not collective. */
+#define shard_lars(parameters, ...) shard_lars_with(parameters, (shard_lars_settings){.reserved = 0, __VA_ARGS__})
+SHARD_API shard_optimizer *shard_lars_with(shard_tensors *parameters, shard_lars_settings settings);
+
+typedef struct shard_lamb_settings {
+    int reserved;
+    double lr;
+    double beta1, beta2, eps; /* 0: 0.9, 0.999, 1e-6 */
+    double weight_decay;
+    bool decay_all, adapt_all;
+} shard_lamb_settings;
+
+/* AdamW whose update u, weight decay included, is multiplied by |w| / |u|, where neither is
+ * 0. State: exp_avg, exp_avg_sq. You et al. 2020 (https://arxiv.org/abs/1904.00962), with
+ * bias correction. NULL with the error set. Not collective. */
+#define shard_lamb(parameters, ...) shard_lamb_with(parameters, (shard_lamb_settings){.reserved = 0, __VA_ARGS__})
+SHARD_API shard_optimizer *shard_lamb_with(shard_tensors *parameters, shard_lamb_settings settings);
+
 SHARD_API void shard_optimizer_destroy(shard_optimizer *optimizer);
 
 /* What a group of parameters has otherwise than the optimizer. */
@@ -67,6 +105,32 @@ SHARD_API shard_status shard_optimizer_add_param_group_with(shard_optimizer *opt
  * parameter. Joint over the world: if a rank has failed, none steps. Collective over
  * the world. */
 SHARD_API shard_status shard_step(shard_optimizer *optimizer);
+
+/* ---- clipping: between backward and step ---- */
+
+typedef struct shard_clip_options {
+    int reserved;
+    double norm_type; /* 0: 2; INFINITY: the largest element */
+    bool error_if_nonfinite;
+} shard_clip_options;
+
+/*
+ * Scales the optimizer's gradients down to max_norm if the norm of all of them together
+ * is larger, each element counted once wherever it is: replicated, split, shared out by
+ * shard_zero. The gradients themselves stay as they are: the factor, min(1, max_norm /
+ * (norm + 1e-6)), is multiplied into the next step (and clipping) and forgotten with the gradients.
+ * *norm (NULL: not wanted) is what the norm was; without it the host waits for no GPU. A
+ * norm that is infinite or NaN makes gradients 0 or NaN, or is an error (ARGUMENT) on
+ * every rank, after which they are to be forgotten. As torch.nn.utils.clip_grad_norm_.
+ * Collective over the world.
+ */
+#define shard_clip_grad_norm(optimizer, max_norm, norm, ...)     shard_clip_grad_norm_with(optimizer, max_norm, norm, (shard_clip_options){.reserved = 0, __VA_ARGS__})
+SHARD_API shard_status shard_clip_grad_norm_with(shard_optimizer *optimizer, double max_norm, double *norm,
+                                                 shard_clip_options options);
+
+/* Each element of the gradients into [-value, value]. As torch.nn.utils.clip_grad_value_.
+ * Not collective. */
+SHARD_API shard_status shard_clip_grad_value(shard_optimizer *optimizer, double value);
 
 /* Forgets the gradients without a step. */
 SHARD_API void shard_optimizer_zero_grad(shard_optimizer *optimizer);
@@ -117,7 +181,7 @@ typedef struct shard_zero_options {
  *
  * With overlap, shard_step has nothing left to do but to agree, and what it says of a
  * failed backward is not so: buckets that were complete have been stepped. Gradients
- * cannot be clipped or unscaled in between. Rates are those that are set when backward runs.
+ * cannot be clipped or unscaled in between, and LARS and LAMB refuse it. Rates are those that are set when backward runs.
  *
  * As torch.distributed.optim.ZeroRedundancyOptimizer, whose partition is WHOLE, whose
  * parameters_as_bucket_view is always on here, and whose overlap_with_ddp skips the first

@@ -39,7 +39,7 @@ typedef struct shard_update {
     double lr, weight_decay;
     int64_t step; /* 1, 2, ...; in the first one the state is zeros */
     void *gradient, *value, *state[SHARD_OPTIMIZER_STATES];
-    const double *grad_scale; /* of the gradient, in device memory; NULL: 1 */
+    const double *grad_scale, *trust_ratio; /* factors in device memory, as shard_sgd_options; NULL: 1 */
 } shard_update;
 
 typedef struct shard_optimizer_ops {
@@ -47,12 +47,17 @@ typedef struct shard_optimizer_ops {
     int states;
     const char *state_name[SHARD_OPTIMIZER_STATES];
     shard_status (*step)(const shard_optimizer *, const shard_update *);
+    /* NULL, or for steps whose size depends on norms of the layer, wherever its parts are
+     * (LARS, LAMB). Called before: leaves in the gradient's place what its norm is taken of,
+     * and says how the trust ratio is made of the norms. The step is then of one piece. */
+    shard_status (*prepare)(const shard_optimizer *, const shard_update *, shard_trust_options *);
 } shard_optimizer_ops;
 
 /* What all optimizers have, and groups of parameters may change. */
 typedef struct shard_optimizer_defaults {
     double lr, weight_decay;
     bool decay_all; /* also tensors of one dimension */
+    bool adapt_all; /* the same for trust ratios */
 } shard_optimizer_defaults;
 
 struct shard_optimizer {
@@ -80,6 +85,10 @@ double *shard_optimizer_grad_scale(shard_optimizer *optimizer);
 
 /* Whether there is a gradient to step by. */
 bool shard_slot_has_gradient(const shard_slot *slot);
+
+/* Whether this rank's piece counts in a sum over the world in which each element is to
+ * count once: of those that have the same piece the first one's does. */
+bool shard_slot_counts(const shard_slot *slot);
 
 /* Steps the wanted slots (wanted NULL: all) that have a gradient, which stays. */
 shard_status shard_optimizer_step_where(shard_optimizer *optimizer, bool (*wanted)(const shard_slot *, const void *context),

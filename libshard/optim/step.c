@@ -2,6 +2,8 @@
 #include "optim/optimizer.h"
 #include "optim/zero.h"
 
+#include "dist/bucket.h"
+
 #include <shard/autograd.h>
 #include <shard/dist.h>
 
@@ -12,16 +14,38 @@ bool shard_slot_has_gradient(const shard_slot *slot)
     return slot->parameter->requires_grad && slot->piece.tensor->has_grad;
 }
 
-double *shard_optimizer_grad_scale(shard_optimizer *optimizer)
+bool shard_slot_counts(const shard_slot *slot)
+{
+    bool is_part = slot->piece.tensor != slot->parameter; /* nobody else has it */
+    return is_part || shard_group_rank(shard_parameter_group(slot->parameter)) == 0;
+}
+
+/* That all parameters are on; NULL with the error set if there are several. */
+static shard_device *one_device(const shard_optimizer *optimizer)
 {
     shard_device *device = optimizer->count ? shard_device_of(optimizer->slots[0].piece.tensor) : shard_cpu();
-    for (int64_t i = 1; i < optimizer->count; i++)
-        if (shard_device_of(optimizer->slots[i].piece.tensor) != device)
+    for (int64_t i = 1; i < optimizer->count; i++) {
+        const shard_device *other = shard_device_of(optimizer->slots[i].piece.tensor);
+        if (other != device)
             return shard_fail_null(SHARD_ERROR_UNSUPPORTED,
-                                   "%s: the gradients of \"%s\" and \"%s\" are on two devices, %s and %s: they cannot be scaled "
-                                   "together",
-                                   optimizer->ops->name, optimizer->slots[0].name, optimizer->slots[i].name, device->name,
-                                   shard_device_of(optimizer->slots[i].piece.tensor)->name);
+                                   "%s: parameters are on two devices, \"%s\" on %s and \"%s\" on %s: norms and factors are of "
+                                   "one",
+                                   optimizer->ops->name, optimizer->slots[0].name, device->name, optimizer->slots[i].name,
+                                   other->name);
+    }
+    return device;
+}
+
+double *shard_optimizer_grad_scale(shard_optimizer *optimizer)
+{
+    shard_device *device = one_device(optimizer);
+    if (!device)
+        return NULL;
+    if (shard_zero_overlaps(optimizer))
+        return shard_fail_null(SHARD_ERROR_UNSUPPORTED,
+                               "%s: shard_zero steps it during backward (overlap), when gradients are not all there to be clipped "
+                               "or scaled together",
+                               optimizer->ops->name);
     if (!optimizer->grad_scale)
         optimizer->grad_scale = shard_keep(shard_empty(SHARD_SCALAR, .dtype = SHARD_FLOAT64, .device = device));
     double *scale = optimizer->grad_scale ? shard_tensor_memory_to_write(optimizer->grad_scale) : NULL;
@@ -34,6 +58,7 @@ double *shard_optimizer_grad_scale(shard_optimizer *optimizer)
  * different ones is not one piece of memory. */
 typedef struct stretch {
     shard_update update;
+    const shard_slot *slot; /* of the first piece */
     const shard_storage *gradient, *value, *state[SHARD_OPTIMIZER_STATES];
 } stretch;
 
@@ -52,7 +77,7 @@ static shard_status begin(const shard_optimizer *optimizer, const shard_slot *sl
     const shard_piece *piece = &slot->piece;
     shard_tensor *tensor = piece->tensor;
     shard_update *update = &s->update;
-    *s = (stretch){.gradient = tensor->grad->storage, .value = tensor->storage};
+    *s = (stretch){.slot = slot, .gradient = tensor->grad->storage, .value = tensor->storage};
     *update =
         (shard_update){.device = shard_device_of(tensor), .dtype = tensor->dtype, .size = shard_numel(tensor), .step = step};
     if (optimizer->scaled)
@@ -108,6 +133,79 @@ static shard_status step_stretches(const shard_optimizer *optimizer, stretch *al
     return SHARD_OK;
 }
 
+/* ---- by layers ---- */
+
+static bool adapts(const shard_optimizer *optimizer, const stretch *s)
+{
+    return s->slot->parameter->shape.ndim > 1 || optimizer->defaults.adapt_all;
+}
+
+/* squares[layer][2]: what this rank adds to those of values and gradients. */
+static shard_status measure(const shard_optimizer *optimizer, const stretch *all, int64_t count, shard_trust_options *trust,
+                            double *squares)
+{
+    for (int64_t i = 0; i < count; i++) {
+        const shard_update *update = &all[i].update;
+        const shard_device_ops *ops = update->device->ops;
+        double *sum = squares + 2 * (all[i].slot - optimizer->slots);
+        SHARD_TRY(optimizer->ops->prepare(optimizer, update, &trust[i]));
+        if (!adapts(optimizer, &all[i])) /* asks for no ratio; one in between is the least trouble */
+            trust[i] = i ? trust[i - 1] : trust[i];
+        else if (shard_slot_counts(all[i].slot)) {
+            SHARD_TRY(ops->power_sum(update->device, update->size, 2.0, update->value, sum, update->dtype));
+            SHARD_TRY(ops->power_sum(update->device, update->size, 2.0, update->gradient, sum + 1, update->dtype));
+        }
+    }
+    return SHARD_OK;
+}
+
+static bool same_trust(const shard_trust_options *a, const shard_trust_options *b)
+{
+    return a->trust_coefficient == b->trust_coefficient && a->weight_decay == b->weight_decay && a->eps == b->eps &&
+           a->grad_scale == b->grad_scale;
+}
+
+static shard_status step_measured(const shard_optimizer *optimizer, stretch *all, int64_t count, const shard_trust_options *trust,
+                                  const double *squares, double *ratio)
+{
+    for (int64_t i = 0, end; i < count; i = end) {
+        shard_device *device = all[i].update.device;
+        int64_t first = all[i].slot - optimizer->slots;
+        for (end = i + 1; end < count && same_trust(&trust[i], &trust[end]);)
+            end++;
+        int64_t layers = all[end - 1].slot - optimizer->slots + 1 - first;
+        SHARD_TRY(device->ops->trust_ratio(device, layers, &trust[i], squares + 2 * first, ratio + first));
+    }
+    for (int64_t i = 0; i < count; i++) {
+        if (adapts(optimizer, &all[i]))
+            all[i].update.trust_ratio = ratio + (all[i].slot - optimizer->slots);
+        SHARD_TRY(optimizer->ops->step(optimizer, &all[i].update));
+    }
+    return SHARD_OK;
+}
+
+/* The sums of squares of all layers over the world in one all-reduce, which every rank
+ * enters, also with an error. The same slots are the same layers on all ranks. */
+static shard_status step_layers(const shard_optimizer *optimizer, stretch *all, int64_t count)
+{
+    shard_device *device = one_device(optimizer);
+    int64_t layers = optimizer->count;
+    size_t bytes = (size_t)(3 * layers) * sizeof(double);
+    shard_trust_options *trust = shard_calloc((size_t)count, sizeof *trust);
+    double *squares = device && trust && bytes ? shard_device_allocate(device, SHARD_MEMORY_WORKSPACE, bytes) : NULL;
+    shard_status status = shard_last_status();
+    if (squares && status == SHARD_OK)
+        status = device->ops->zero(device, squares, bytes);
+    if (squares && status == SHARD_OK)
+        status = measure(optimizer, all, count, trust, squares);
+    status = shard_group_all_reduce(shard_world(), device, squares, 2 * layers, SHARD_FLOAT64, SHARD_SUM);
+    if (squares && status == SHARD_OK)
+        status = step_measured(optimizer, all, count, trust, squares, squares + 2 * layers);
+    shard_device_release(device, SHARD_MEMORY_WORKSPACE, squares, bytes);
+    free(trust);
+    return status;
+}
+
 shard_status shard_optimizer_step_where(shard_optimizer *optimizer, bool (*wanted)(const shard_slot *, const void *),
                                         const void *context)
 {
@@ -123,7 +221,9 @@ shard_status shard_optimizer_step_where(shard_optimizer *optimizer, bool (*wante
         if (step && ++*step && shard_numel(slot->piece.tensor))
             status = begin(optimizer, slot, *step, &all[count++]);
     }
-    if (status == SHARD_OK)
+    if (optimizer->ops->prepare)
+        status = step_layers(optimizer, all, count);
+    else if (status == SHARD_OK)
         status = step_stretches(optimizer, all, count);
     free(all);
     return status;

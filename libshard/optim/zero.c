@@ -148,6 +148,9 @@ static shard_status check(const shard_optimizer *optimizer, const shard_zero_opt
         return shard_error(SHARD_ERROR_ARGUMENT, "shard_zero: there is no partition %d", (int)options->partition);
     if (optimizer->zero)
         return shard_error(SHARD_ERROR_ARGUMENT, "shard_zero: the optimizer is shared out already");
+    if (options->overlap && optimizer->ops->prepare)
+        return shard_error(SHARD_ERROR_UNSUPPORTED, "shard_zero: %s takes norms of whole layers first, and cannot overlap backward",
+                           optimizer->ops->name);
     return SHARD_OK;
 }
 
@@ -181,6 +184,11 @@ shard_optimizer *shard_zero_with(shard_optimizer *optimizer, shard_zero_options 
             shard_reducer_on_reduced(optimizer->zero->reducer, step_bucket, optimizer);
     }
     return shard_agree(shard_world()) == SHARD_OK ? optimizer : NULL;
+}
+
+bool shard_zero_overlaps(const shard_optimizer *optimizer)
+{
+    return optimizer->zero && optimizer->zero->options.overlap;
 }
 
 void shard_zero_destroy(struct shard_zero *zero)

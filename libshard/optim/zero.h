@@ -12,6 +12,9 @@ shard_status shard_zero_take(shard_optimizer *optimizer);
  * parts. Collective over the parameters' replica groups. */
 shard_status shard_zero_publish(shard_optimizer *optimizer);
 
+/* Whether steps are made during backward. */
+bool shard_zero_overlaps(const shard_optimizer *optimizer);
+
 void shard_zero_destroy(struct shard_zero *zero);
 
 #endif

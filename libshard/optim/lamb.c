@@ -1,0 +1,51 @@
+/* LAMB: AdamW's update first, then SGD's step by it with a trust ratio. */
+#include "optim/optimizer.h"
+
+#include <stdlib.h>
+
+static shard_status prepare(const shard_optimizer *optimizer, const shard_update *update, shard_trust_options *trust)
+{
+    const shard_lamb_settings *settings = optimizer->settings;
+    shard_adam_options options = {.beta1 = settings->beta1,
+                                  .beta2 = settings->beta2,
+                                  .eps = settings->eps,
+                                  .weight_decay = update->weight_decay,
+                                  .step = update->step,
+                                  .grad_scale = update->grad_scale};
+    *trust = (shard_trust_options){.trust_coefficient = 1};
+    return update->device->ops->lamb_update(update->device, update->size, &options, update->gradient, update->state[0],
+                                            update->state[1], update->value, update->dtype);
+}
+
+static shard_status step(const shard_optimizer *optimizer, const shard_update *update)
+{
+    (void)optimizer;
+    shard_sgd_options options = {.lr = update->lr, .trust_ratio = update->trust_ratio};
+    return update->device->ops->sgd(update->device, update->size, &options, update->gradient, NULL, update->value, update->dtype);
+}
+
+static const shard_optimizer_ops lamb = {
+    .name = "shard_lamb", .states = 2, .state_name = {"exp_avg", "exp_avg_sq"}, .step = step, .prepare = prepare};
+
+shard_optimizer *shard_lamb_with(shard_tensors *parameters, shard_lamb_settings settings)
+{
+    settings.beta1 = settings.beta1 == 0 ? 0.9 : settings.beta1;
+    settings.beta2 = settings.beta2 == 0 ? 0.999 : settings.beta2;
+    settings.eps = settings.eps == 0 ? 1e-6 : settings.eps;
+    bool sound = settings.lr >= 0 && settings.weight_decay >= 0 && settings.eps > 0 && settings.beta1 > 0 && settings.beta1 < 1 &&
+                 settings.beta2 > 0 && settings.beta2 < 1;
+    shard_lamb_settings *copy = sound ? shard_calloc(1, sizeof *copy) : NULL;
+    if (!copy) {
+        shard_tensors_destroy(parameters);
+        if (!sound)
+            return shard_fail_null(SHARD_ERROR_ARGUMENT,
+                                   "shard_lamb: lr %g, beta1 %g, beta2 %g, eps %g, weight decay %g: none may be negative, and a "
+                                   "beta is less than 1",
+                                   settings.lr, settings.beta1, settings.beta2, settings.eps, settings.weight_decay);
+        return NULL;
+    }
+    *copy = settings;
+    shard_optimizer_defaults defaults = {
+        .lr = settings.lr, .weight_decay = settings.weight_decay, .decay_all = settings.decay_all, .adapt_all = settings.adapt_all};
+    return shard_optimizer_make(&lamb, parameters, defaults, copy);
+}

@@ -1,0 +1,59 @@
+/* LARS: SGD's step with a trust ratio. */
+#include "optim/optimizer.h"
+
+#include <stdlib.h>
+
+static shard_status prepare(const shard_optimizer *optimizer, const shard_update *update, shard_trust_options *trust)
+{
+    const shard_lars_settings *settings = optimizer->settings;
+    *trust = (shard_trust_options){.trust_coefficient = settings->trust_coefficient,
+                                   .weight_decay = update->weight_decay,
+                                   .eps = settings->eps,
+                                   .grad_scale = update->grad_scale};
+    return SHARD_OK;
+}
+
+static shard_status step(const shard_optimizer *optimizer, const shard_update *update)
+{
+    const shard_lars_settings *settings = optimizer->settings;
+    shard_sgd_options options = {.lr = update->lr,
+                                 .momentum = settings->momentum,
+                                 .dampening = settings->dampening,
+                                 .weight_decay = update->weight_decay,
+                                 .nesterov = settings->nesterov,
+                                 .first = update->step == 1,
+                                 .grad_scale = update->grad_scale,
+                                 .trust_ratio = update->trust_ratio};
+    return update->device->ops->sgd(update->device, update->size, &options, update->gradient, update->state[0], update->value,
+                                    update->dtype);
+}
+
+static const shard_optimizer_ops plain = {.name = "shard_lars", .step = step, .prepare = prepare};
+static const shard_optimizer_ops with_momentum = {
+    .name = "shard_lars", .states = 1, .state_name = {"momentum_buffer"}, .step = step, .prepare = prepare};
+
+static shard_status check(const shard_lars_settings *s)
+{
+    if (!(s->lr >= 0 && s->momentum >= 0 && s->weight_decay >= 0 && s->trust_coefficient >= 0 && s->eps >= 0))
+        return shard_error(
+            SHARD_ERROR_ARGUMENT,
+            "shard_lars: lr %g, momentum %g, weight decay %g, trust coefficient %g, eps %g: none may be negative", s->lr,
+            s->momentum, s->weight_decay, s->trust_coefficient, s->eps);
+    if (s->nesterov && !(s->momentum > 0 && s->dampening == 0))
+        return shard_error(SHARD_ERROR_ARGUMENT, "shard_lars: Nesterov momentum needs a momentum, and no dampening");
+    return SHARD_OK;
+}
+
+shard_optimizer *shard_lars_with(shard_tensors *parameters, shard_lars_settings settings)
+{
+    settings.trust_coefficient = settings.trust_coefficient == 0 ? 0.001 : settings.trust_coefficient;
+    shard_lars_settings *copy = check(&settings) == SHARD_OK ? shard_calloc(1, sizeof *copy) : NULL;
+    if (!copy) {
+        shard_tensors_destroy(parameters);
+        return NULL;
+    }
+    *copy = settings;
+    shard_optimizer_defaults defaults = {
+        .lr = settings.lr, .weight_decay = settings.weight_decay, .decay_all = settings.decay_all, .adapt_all = settings.adapt_all};
+    return shard_optimizer_make(settings.momentum > 0 ? &with_momentum : &plain, parameters, defaults, copy);
+}

@@ -1,0 +1,219 @@
+/* Clipping of gradients that are replicated, split and shared out: as one process that has
+ * them whole. */
+#include "support/host.h"
+#include "support/layers.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+static const layers_case cases[] = {
+    {1, 1, PLAIN, {0}},
+    {1, 2, PLAIN, {0}},
+    {2, 1, PLAIN, {0}},
+    {1, 3, PLAIN, {0}},
+    {2, 2, DATA_PARALLEL, {0}},
+    {4, 1, DATA_PARALLEL, {0}},
+    {2, 1, ZERO, {.stage = 1}},
+    {2, 2, ZERO, {.stage = 1, .bucket_mib = 1e-6}},
+    {2, 2, ZERO, {.stage = 1, .partition = SHARD_ZERO_WHOLE}},
+    {4, 1, ZERO, {.stage = 2}},
+    {3, 1, ZERO, {.stage = 2, .bucket_mib = 3e-4}},
+    {2, 2, ZERO, {.stage = 2, .partition = SHARD_ZERO_WHOLE, .bucket_mib = 1e-6}},
+};
+enum { CASES = sizeof cases / sizeof *cases };
+
+static double norm_of(double power, int turn)
+{
+    double sum = 0;
+    for (int i = 0; i < LAYERS; i++) {
+        double *gradient = layer_gradient(i, turn, SHARD_FLOAT32);
+        for (int64_t j = 0; j < layer_size(i); j++)
+            sum = isinf(power) ? fmax(sum, fabs(gradient[j])) : sum + pow(fabs(gradient[j]), power);
+        free(gradient);
+    }
+    return isinf(power) ? sum : pow(sum, 1 / power);
+}
+
+static double clamped(double x, double bound)
+{
+    return fmin(fmax(x, -bound), bound);
+}
+
+/* Fails unless each parameter has moved by its gradient, scaled by factor, in bounds. */
+static void check_moved(const layers *l, int turn, double factor, double bound, double **values)
+{
+    for (int i = 0; i < LAYERS; i++) {
+        double *gradient = layer_gradient(i, turn, SHARD_FLOAT32);
+        for (int64_t j = 0; j < layer_size(i); j++)
+            values[i][j] -= clamped(factor * gradient[j], bound);
+        check_part(l->parameter[i], values[i], 1e-6);
+        free(gradient);
+    }
+}
+
+static void check_close_to(double got, double wanted)
+{
+    ck_assert_msg(fabs(got - wanted) <= 1e-6 * wanted, "a norm of %.17g, not %.17g", got, wanted);
+}
+
+/* By norm, by each kind of it, twice, not at all, and by value before and behind. */
+static void clip_all(const layers *l, shard_optimizer *sgd)
+{
+    double *values[LAYERS], norm;
+    for (int i = 0; i < LAYERS; i++)
+        values[i] = layer_values(i, SHARD_FLOAT32);
+    static const double powers[] = {2, 1, 3, INFINITY};
+    for (int turn = 0; turn < 4; turn++) {
+        double expected = norm_of(powers[turn], turn);
+        back_layers(l, turn);
+        check_ok(shard_clip_grad_norm(sgd, 0.4 * expected, &norm, .norm_type = powers[turn]));
+        check_close_to(norm, expected);
+        check_ok(shard_step(sgd));
+        check_moved(l, turn, 0.4, INFINITY, values);
+    }
+    back_layers(l, 4);
+    double expected = norm_of(2, 4);
+    check_ok(shard_clip_grad_norm(sgd, 0.5 * expected, NULL));
+    check_ok(shard_clip_grad_norm(sgd, 0.25 * expected, &norm));
+    check_close_to(norm, 0.5 * expected);
+    check_ok(shard_clip_grad_norm(sgd, expected, &norm));
+    check_close_to(norm, 0.25 * expected);
+    check_ok(shard_clip_grad_value(sgd, 0.125)); /* of what is scaled by then */
+    check_ok(shard_step(sgd));
+    check_moved(l, 4, 0.25, 0.125, values);
+    back_layers(l, 5); /* nothing is left of it */
+    check_ok(shard_step(sgd));
+    check_moved(l, 5, 1, INFINITY, values);
+    for (int i = 0; i < LAYERS; i++)
+        free(values[i]);
+}
+
+static void clips_as_one_process(shard_group *world, void *context)
+{
+    (void)world;
+    const layers_case *at = context;
+    SHARD_SCOPE
+    {
+        layers l = make_layers(at, SHARD_FLOAT32);
+        shard_optimizer *sgd = shard_sgd(list_layers(&l), .lr = 1.0);
+        shard_data_parallel *dp = share_layers(&l, at, sgd);
+        clip_all(&l, sgd);
+        shard_optimizer_destroy(sgd);
+        shard_data_parallel_destroy(dp);
+        free_layers(&l);
+    }
+}
+
+START_TEST(test_clip)
+{
+    layers_case at = cases[_i];
+    run_job(at.data * at.model, clips_as_one_process, &at);
+}
+END_TEST
+
+/* An infinite or NaN gradient on one rank is seen on all. */
+static void not_finite(shard_group *world, void *context)
+{
+    (void)context;
+    SHARD_SCOPE
+    {
+        for (int turn = 0; turn < 4; turn++) {
+            bool nan = turn % 2, error = turn / 2;
+            int size = shard_group_size(world), rank = shard_group_rank(world);
+            double bad = rank == size - 1 ? (nan ? NAN : INFINITY) : 1.0, norm;
+            shard_tensor *p = shard_as_split(shard_ones(SHARD_SHAPE(2)), 0, world, 2 * rank, 2 * size);
+            shard_set_requires_grad(p, true);
+            shard_tensors *list = shard_tensors_create();
+            check_ok(shard_tensors_add(list, "p", p));
+            shard_optimizer *sgd = shard_sgd(list, .lr = 1.0);
+            check_ok(shard_backward(shard_scale(shard_sum(p), bad)));
+            shard_status status = shard_clip_grad_norm(sgd, 1.0, &norm, .error_if_nonfinite = error);
+            ck_assert(nan ? isnan(norm) : isinf(norm));
+            if (error)
+                check_error(status, "shard_clip_grad_norm: *norm*");
+            else
+                check_ok(status);
+            if (!error) {
+                check_ok(shard_step(sgd));
+                double value = value_at(p, 0);
+                ck_assert(nan || rank == size - 1 ? isnan(value) : value == 1.0); /* 0 * inf */
+            }
+            shard_optimizer_destroy(sgd);
+        }
+    }
+}
+
+START_TEST(test_not_finite)
+{
+    run_job(rank_counts[_i], not_finite, NULL);
+}
+END_TEST
+
+/* A rank that cannot go on takes the others with it. */
+static void one_fails(shard_group *world, void *context)
+{
+    (void)context;
+    bool fails = shard_group_rank(world) == 1;
+    shard_optimizer *sgd = shard_sgd(shard_tensors_create(), .lr = 1.0);
+    double norm;
+    shard_status status = shard_clip_grad_norm(fails ? NULL : sgd, 1.0, &norm);
+    check_error(status, "*rank 1*shard_clip_grad_norm: optimizer is NULL*");
+    check_ok(shard_clip_grad_norm(sgd, 1.0, &norm));
+    ck_assert_double_eq(norm, 0.0);
+    shard_optimizer_destroy(sgd);
+}
+
+START_TEST(test_one_fails)
+{
+    run_job(3, one_fails, NULL);
+}
+END_TEST
+
+START_TEST(test_refuses)
+{
+    shard_optimizer *sgd = shard_sgd(shard_tensors_create(), .lr = 1.0);
+    check_error(shard_clip_grad_norm(sgd, -1.0, NULL), "shard_clip_grad_norm: max_norm -1*negative*");
+    check_error(shard_clip_grad_norm(sgd, 1.0, NULL, .norm_type = -2.0), "shard_clip_grad_norm: *norm_type -2*negative*");
+    check_error(shard_clip_grad_value(sgd, NAN), "shard_clip_grad_value: *nan*");
+    check_error(shard_clip_grad_value(NULL, 1.0), "*optimizer is NULL*");
+    shard_optimizer_destroy(sgd);
+}
+END_TEST
+
+/* Under overlap there is nothing left to clip. */
+static void overlaps(shard_group *world, void *context)
+{
+    (void)world;
+    (void)context;
+    SHARD_SCOPE
+    {
+        layers_case at = {2, 1, ZERO, {.stage = 1, .overlap = true}};
+        layers l = make_layers(&at, SHARD_FLOAT32);
+        shard_optimizer *sgd = shard_sgd(list_layers(&l), .lr = 1.0), *lamb = shard_lamb(list_layers(&l), .lr = 1.0);
+        share_layers(&l, &at, sgd);
+        check_error(shard_clip_grad_norm(sgd, 1.0, NULL), "*shard_sgd: shard_zero steps it during backward (overlap)*");
+        ck_assert_ptr_null(shard_zero(lamb, .overlap = true));
+        check_error(shard_last_status(), "*shard_lamb takes norms of whole layers first*");
+        shard_optimizer_destroy(sgd);
+        shard_optimizer_destroy(lamb);
+        free_layers(&l);
+    }
+}
+
+START_TEST(test_overlap)
+{
+    run_job(2, overlaps, NULL);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("clip");
+    TCase *tcase = test_case(suite, "clip");
+    tcase_add_loop_test(tcase, test_clip, 0, CASES);
+    add_ranks_test(tcase, test_not_finite);
+    tcase_add_test(tcase, test_one_fails);
+    tcase_add_test(tcase, test_refuses);
+    tcase_add_test(tcase, test_overlap);
+    return test_run(suite);
+}
