@@ -128,7 +128,8 @@ START_TEST(test_grad_scale)
                 if (t == 1) {
                     double *factor = shard_optimizer_grad_scale(optimizer[1]);
                     ck_assert_ptr_nonnull(factor);
-                    check_ok(shard_ops(p[kind][1])->axpby(shard_device_of(p[kind][1]), 1, 0.25, factor, 0.0, factor, SHARD_FLOAT64));
+                    check_ok(
+                        shard_ops(p[kind][1])->axpby(shard_device_of(p[kind][1]), 1, 0.25, factor, 0.0, factor, SHARD_FLOAT64));
                 }
                 for (int i = 0; i < 2; i++)
                     check_ok(shard_step(optimizer[i]));

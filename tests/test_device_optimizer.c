@@ -332,8 +332,7 @@ START_TEST(trust_ratio)
     for (int set = 0; (device = kernel_device(set)); set++)
         for (int scaled = 0; scaled < 2; scaled++) {
             double scale = scaled ? 0.3 : 1;
-            shard_trust_options o = {
-                .trust_coefficient = 0.02, .weight_decay = 0.1, .eps = 1e-3, .grad_scale = factor_of(scale)};
+            shard_trust_options o = {.trust_coefficient = 0.02, .weight_decay = 0.1, .eps = 1e-3, .grad_scale = factor_of(scale)};
             for (int i = 0; i < LAYERS; i++) {
                 squares[2 * i] = i % 5 == 1 ? 0 : 4 + noise(1, i);
                 squares[2 * i + 1] = i % 7 == 1 ? 0 : 2 + noise(2, i);

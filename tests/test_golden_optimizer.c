@@ -34,12 +34,31 @@ static shard_optimizer *adamw_amsgrad(shard_tensors *p)
     return shard_adamw(p, .lr = 0.1, .beta1 = 0.8, .beta2 = 0.6, .weight_decay = 0.3, .amsgrad = true, .decay_all = true);
 }
 
+static shard_optimizer *sgd(shard_tensors *p)
+{
+    return shard_sgd(p, .lr = 0.1, .momentum = 0.9, .weight_decay = 0.05, .decay_all = true);
+}
+static shard_optimizer *adam_large_eps(shard_tensors *p)
+{
+    return shard_adam(p, .lr = 0.1, .eps = 0.1);
+}
+
 static const struct {
     const char *name;
     shard_optimizer *(*make)(shard_tensors *);
+    double max_norm, norm_type, value; /* 0: not clipped by it */
 } cases[] = {
-    {"sgd", sgd_nesterov}, {"adam", adam},   {"adam_decay", adam_decay}, {"adam_amsgrad", adam_amsgrad},
-    {"adamw", adamw},      {"adamw_amsgrad", adamw_amsgrad},
+    {.name = "sgd", .make = sgd_nesterov},
+    {.name = "adam", .make = adam},
+    {.name = "adam_decay", .make = adam_decay},
+    {.name = "adam_amsgrad", .make = adam_amsgrad},
+    {.name = "adamw", .make = adamw},
+    {.name = "adamw_amsgrad", .make = adamw_amsgrad},
+    {.name = "clip_norm", .make = sgd, .max_norm = 3.7},
+    {.name = "clip_norm_inf", .make = sgd, .max_norm = 1.25, .norm_type = INFINITY},
+    {.name = "clip_norm_3", .make = sgd, .max_norm = 1.5, .norm_type = 3},
+    {.name = "clip_value", .make = sgd, .value = 0.75},
+    {.name = "clip_norm_adam", .make = adam_large_eps, .max_norm = 0.5},
 };
 enum { CASES = sizeof cases / sizeof *cases };
 
@@ -57,6 +76,19 @@ static shard_tensor *leaf_of(const golden_case *start, const char *name, shard_d
     return leaf;
 }
 
+static void clip(int index, const golden_case *expected, int step, shard_optimizer *optimizer, double tolerance)
+{
+    char name[20];
+    double norm;
+    if (cases[index].value > 0)
+        check_ok(shard_clip_grad_value(optimizer, cases[index].value));
+    if (cases[index].max_norm == 0)
+        return;
+    check_ok(shard_clip_grad_norm(optimizer, cases[index].max_norm, &norm, .norm_type = cases[index].norm_type));
+    snprintf(name, sizeof name, "norm%d", step);
+    ck_assert_double_eq_tol(norm, golden_find(expected, name)->values[0], tolerance);
+}
+
 static void compare(int index, shard_dtype dtype, double tolerance)
 {
     golden_case start = golden_read(TEST_GOLDEN "/optimizers.txt", "start");
@@ -72,6 +104,7 @@ static void compare(int index, shard_dtype dtype, double tolerance)
             char name[2][20];
             check_ok(shard_backward_from(shard_scale(weight, 1.0), numbered(&start, "weight_gradient", step, dtype)));
             check_ok(shard_backward_from(shard_scale(bias, 1.0), numbered(&start, "bias_gradient", step, dtype)));
+            clip(index, &expected, step, optimizer, tolerance);
             check_ok(shard_step(optimizer));
             snprintf(name[0], sizeof *name, "weight%d", step);
             snprintf(name[1], sizeof *name, "bias%d", step);

@@ -193,6 +193,36 @@ START_TEST(test_schedules)
 }
 END_TEST
 
+START_TEST(test_milestones)
+{
+    shard_schedule s = {
+        .kind = SHARD_SCHEDULE_MULTI_STEP, .base_lr = 2.0, .warmup_steps = 5, .milestones = {30, 60, 80}, .gamma = 0.5};
+    static const double expected[][2] = {{0, 0.4},  {5, 2},    {29, 2},    {30, 1},     {59, 1},
+                                         {60, 0.5}, {79, 0.5}, {80, 0.25}, {1000, 0.25}};
+    for (size_t i = 0; i < sizeof expected / sizeof *expected; i++)
+        ck_assert_double_eq_tol(shard_schedule_lr(&s, (int64_t)expected[i][0]), expected[i][1], 1e-15);
+    for (int i = 0; i < SHARD_SCHEDULE_MILESTONES; i++)
+        s.milestones[i] = 10 + i;
+    ck_assert_double_eq(shard_schedule_lr(&s, 100), 2.0 / (1 << SHARD_SCHEDULE_MILESTONES));
+}
+END_TEST
+
+START_TEST(test_polynomial)
+{
+    shard_schedule linear = {
+        .kind = SHARD_SCHEDULE_POLYNOMIAL, .base_lr = 1.0, .warmup_steps = 10, .total_steps = 110, .final_lr = 0.5};
+    ck_assert_double_eq(shard_schedule_lr(&linear, 4), 0.5);
+    ck_assert_double_eq(shard_schedule_lr(&linear, 10), 1.0);
+    ck_assert_double_eq_tol(shard_schedule_lr(&linear, 35), 0.875, 1e-15);
+    ck_assert_double_eq(shard_schedule_lr(&linear, 110), 0.5);
+    ck_assert_double_eq(shard_schedule_lr(&linear, 10000), 0.5);
+    shard_schedule square = {.kind = SHARD_SCHEDULE_POLYNOMIAL, .base_lr = 3.0, .total_steps = 4, .power = 2.0};
+    static const double expected[] = {3, 3 * 0.5625, 0.75, 0.1875, 0, 0};
+    for (int t = 0; t < 6; t++)
+        ck_assert_double_eq_tol(shard_schedule_lr(&square, t), expected[t], 1e-15);
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("sgd");
@@ -203,5 +233,7 @@ int main(void)
     tcase_add_test(tcase, test_late_start);
     tcase_add_test(tcase, test_refuses);
     tcase_add_test(tcase, test_schedules);
+    tcase_add_test(tcase, test_milestones);
+    tcase_add_test(tcase, test_polynomial);
     return test_run(suite);
 }

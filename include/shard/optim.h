@@ -194,9 +194,52 @@ typedef struct shard_zero_options {
 #define shard_zero(optimizer, ...) shard_zero_with(optimizer, (shard_zero_options){.reserved = 0, __VA_ARGS__})
 SHARD_API shard_optimizer *shard_zero_with(shard_optimizer *optimizer, shard_zero_options options);
 
+/* ---- exponential moving averages of the parameters ---- */
+
+/*
+ * Averages of an optimizer's parameters: after the n-th update
+ *     average = decay * average + (1 - decay) * parameter
+ * and after the first one the parameters themselves. They stand where the optimizer's state
+ * does, so that under shard_zero each rank keeps those of its part alone. Buffers (batch
+ * norm) have none. As torch.optim.swa_utils.AveragedModel with get_ema_multi_avg_fn.
+ */
+typedef struct shard_ema shard_ema;
+
+typedef struct shard_ema_options {
+    int reserved;
+    double decay; /* 0: 0.999 */
+    bool warmup;  /* at most (1 + n) / (10 + n) after n updates, so that the beginning is soon forgotten */
+} shard_ema_options;
+
+/* Made after shard_zero and destroyed before the optimizer. NULL with the error set. Not
+ * collective. */
+#define shard_ema_create(optimizer, ...) shard_ema_create_with(optimizer, (shard_ema_options){.reserved = 0, __VA_ARGS__})
+SHARD_API shard_ema *shard_ema_create_with(shard_optimizer *optimizer, shard_ema_options options);
+SHARD_API void shard_ema_destroy(shard_ema *ema);
+
+/* After a step: takes the parameters as they are into the averages. Not collective. */
+SHARD_API shard_status shard_ema_update(shard_ema *ema);
+
+/* Exchanges parameters and averages: swap, evaluate or save, swap back. In between neither
+ * step nor update. Collective over the world. */
+SHARD_API shard_status shard_ema_swap(shard_ema *ema);
+
+/* The averages under the parameters' names, placed like these, made if they were not yet, so
+ * that they can be saved and loaded into, and "n_averaged", the number of updates (an int64
+ * scalar). The caller's, to be destroyed. NULL with the error set. Not collective. */
+SHARD_API shard_tensors *shard_ema_state_dict(shard_ema *ema);
+
 /* ---- schedules: the learning rate of a step, a pure function of it ---- */
 
-typedef enum shard_schedule_kind { SHARD_SCHEDULE_CONSTANT = 0, SHARD_SCHEDULE_STEP, SHARD_SCHEDULE_COSINE } shard_schedule_kind;
+typedef enum shard_schedule_kind {
+    SHARD_SCHEDULE_CONSTANT = 0,
+    SHARD_SCHEDULE_STEP,
+    SHARD_SCHEDULE_COSINE,
+    SHARD_SCHEDULE_MULTI_STEP,
+    SHARD_SCHEDULE_POLYNOMIAL,
+} shard_schedule_kind;
+
+#define SHARD_SCHEDULE_MILESTONES 16
 
 typedef struct shard_schedule {
     shard_schedule_kind kind;
@@ -206,6 +249,11 @@ typedef struct shard_schedule {
     double gamma;         /* 0 is 0.1 */
     int64_t total_steps;  /* COSINE: down to final_lr at total_steps, as CosineAnnealingLR */
     double final_lr;
+    /* MULTI_STEP: times gamma at each of these steps, as MultiStepLR; ends with the first that is 0. */
+    int64_t milestones[SHARD_SCHEDULE_MILESTONES];
+    /* POLYNOMIAL: final_lr and what base_lr is more, times (1 - progress)^power, from the end of
+     * the warmup to total_steps, as PolynomialLR; 0 is 1: linear. */
+    double power;
 } shard_schedule;
 
 /* For step 0, 1, ... */

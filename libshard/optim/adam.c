@@ -14,8 +14,8 @@ static shard_status take_step(const shard_optimizer *optimizer, const shard_upda
                                   .decoupled = decoupled,
                                   .step = update->step,
                                   .grad_scale = update->grad_scale};
-    return update->device->ops->adam(update->device, update->size, &options, update->gradient, update->state[0],
-                                     update->state[1], update->state[2], update->value, update->dtype);
+    return update->device->ops->adam(update->device, update->size, &options, update->gradient, update->state[0], update->state[1],
+                                     update->state[2], update->value, update->dtype);
 }
 
 static shard_status adam_step(const shard_optimizer *optimizer, const shard_update *update)
@@ -28,7 +28,10 @@ static shard_status adamw_step(const shard_optimizer *optimizer, const shard_upd
     return take_step(optimizer, update, true);
 }
 
-#define STATES {"exp_avg", "exp_avg_sq", "max_exp_avg_sq"}
+#define STATES                                                                                                                   \
+    {                                                                                                                            \
+        "exp_avg", "exp_avg_sq", "max_exp_avg_sq"                                                                                \
+    }
 static const shard_optimizer_ops adam[] = {
     {.name = "shard_adam", .states = 2, .state_name = STATES, .step = adam_step},
     {.name = "shard_adam", .states = 3, .state_name = STATES, .step = adam_step},

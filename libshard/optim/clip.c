@@ -59,8 +59,8 @@ shard_status shard_clip_grad_norm_with(shard_optimizer *optimizer, double max_no
         *norm = norm_here;
     shard_device_release(device, SHARD_MEMORY_WORKSPACE, memory, bytes);
     if (status == SHARD_OK && options.error_if_nonfinite && !isfinite(norm_here))
-        return shard_error(SHARD_ERROR_ARGUMENT, "shard_clip_grad_norm: the norm of all gradients is %g: it cannot be scaled down",
-                           norm_here);
+        return shard_error(SHARD_ERROR_ARGUMENT,
+                           "shard_clip_grad_norm: the norm of all gradients is %g: it cannot be scaled down", norm_here);
     return status;
 }
 

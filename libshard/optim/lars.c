@@ -35,10 +35,9 @@ static const shard_optimizer_ops with_momentum = {
 static shard_status check(const shard_lars_settings *s)
 {
     if (!(s->lr >= 0 && s->momentum >= 0 && s->weight_decay >= 0 && s->trust_coefficient >= 0 && s->eps >= 0))
-        return shard_error(
-            SHARD_ERROR_ARGUMENT,
-            "shard_lars: lr %g, momentum %g, weight decay %g, trust coefficient %g, eps %g: none may be negative", s->lr,
-            s->momentum, s->weight_decay, s->trust_coefficient, s->eps);
+        return shard_error(SHARD_ERROR_ARGUMENT,
+                           "shard_lars: lr %g, momentum %g, weight decay %g, trust coefficient %g, eps %g: none may be negative",
+                           s->lr, s->momentum, s->weight_decay, s->trust_coefficient, s->eps);
     if (s->nesterov && !(s->momentum > 0 && s->dampening == 0))
         return shard_error(SHARD_ERROR_ARGUMENT, "shard_lars: Nesterov momentum needs a momentum, and no dampening");
     return SHARD_OK;
@@ -53,7 +52,9 @@ shard_optimizer *shard_lars_with(shard_tensors *parameters, shard_lars_settings 
         return NULL;
     }
     *copy = settings;
-    shard_optimizer_defaults defaults = {
-        .lr = settings.lr, .weight_decay = settings.weight_decay, .decay_all = settings.decay_all, .adapt_all = settings.adapt_all};
+    shard_optimizer_defaults defaults = {.lr = settings.lr,
+                                         .weight_decay = settings.weight_decay,
+                                         .decay_all = settings.decay_all,
+                                         .adapt_all = settings.adapt_all};
     return shard_optimizer_make(settings.momentum > 0 ? &with_momentum : &plain, parameters, defaults, copy);
 }

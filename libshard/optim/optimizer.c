@@ -152,14 +152,16 @@ static bool follows(const shard_tensor *x, const shard_tensor *next)
            next->offset - end < SHARD_FLAT_ALIGNMENT;
 }
 
-static shard_status make_one(shard_piece *piece, int s, shard_storage *storage, size_t offset)
+shard_tensor *shard_piece_like(const shard_piece *piece, shard_storage *storage, size_t offset)
 {
-    shard_tensor *state = shard_keep(shard_tensor_like(piece->tensor));
-    if (!state)
-        return shard_last_status();
-    piece->state[s] = state;
-    state->replicas = piece->tensor->replicas;
-    return shard_tensor_move(state, storage, offset);
+    shard_tensor *like = shard_keep(shard_tensor_like(piece->tensor));
+    if (!like)
+        return NULL;
+    like->replicas = piece->tensor->replicas;
+    if (shard_tensor_move(like, storage, offset) == SHARD_OK)
+        return like;
+    shard_tensor_drop(like);
+    return NULL;
 }
 
 /* Pieces that lie one after the other have states that do, too. */
@@ -172,8 +174,11 @@ static shard_status make_states_together(const shard_optimizer *optimizer, shard
         if (storage)
             shard_storage_set_kind(storage, SHARD_MEMORY_OPTIMIZER_STATE);
         shard_status status = storage ? shard_storage_zero(storage) : shard_last_status();
-        for (int64_t i = 0; i < count && status == SHARD_OK; i++)
-            status = make_one(&slots[i]->piece, s, storage, slots[i]->piece.tensor->offset - first->offset);
+        for (int64_t i = 0; i < count && status == SHARD_OK; i++) {
+            shard_piece *piece = &slots[i]->piece;
+            piece->state[s] = shard_piece_like(piece, storage, piece->tensor->offset - first->offset);
+            status = shard_last_status();
+        }
         shard_storage_drop(storage);
         SHARD_TRY(status);
     }

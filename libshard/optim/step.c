@@ -42,10 +42,11 @@ double *shard_optimizer_grad_scale(shard_optimizer *optimizer)
     if (!device)
         return NULL;
     if (shard_zero_overlaps(optimizer))
-        return shard_fail_null(SHARD_ERROR_UNSUPPORTED,
-                               "%s: shard_zero steps it during backward (overlap), when gradients are not all there to be clipped "
-                               "or scaled together",
-                               optimizer->ops->name);
+        return shard_fail_null(
+            SHARD_ERROR_UNSUPPORTED,
+            "%s: shard_zero steps it during backward (overlap), when gradients are not all there to be clipped "
+            "or scaled together",
+            optimizer->ops->name);
     if (!optimizer->grad_scale)
         optimizer->grad_scale = shard_keep(shard_empty(SHARD_SCALAR, .dtype = SHARD_FLOAT64, .device = device));
     double *scale = optimizer->grad_scale ? shard_tensor_memory_to_write(optimizer->grad_scale) : NULL;
@@ -237,7 +238,7 @@ shard_status shard_step(shard_optimizer *optimizer)
     SHARD_TRY(shard_last_status());
     shard_status status = shard_optimizer_step_where(optimizer, NULL, NULL);
     if (optimizer->zero)
-        status = shard_zero_publish(optimizer);
+        status = shard_zero_publish(optimizer, false);
     if (status == SHARD_OK)
         shard_optimizer_zero_grad(optimizer);
     return status;

@@ -107,11 +107,11 @@ static shard_status gather_values(shard_bucket *bucket)
                                   bucket->parts, bucket->dtype);
 }
 
-shard_status shard_zero_publish(shard_optimizer *optimizer)
+shard_status shard_zero_publish(shard_optimizer *optimizer, bool all)
 {
     const shard_buckets *buckets = shard_reducer_buckets(optimizer->zero->reducer);
     for (int64_t i = 0; i < buckets->count; i++)
-        if (has_gradient(buckets->all[i]))
+        if (all || has_gradient(buckets->all[i]))
             gather_values(buckets->all[i]);
     return shard_last_status();
 }

@@ -9,8 +9,8 @@
 shard_status shard_zero_take(shard_optimizer *optimizer);
 
 /* After a step, and in place of the thread's error, if it has one: all get each other's
- * parts. Collective over the parameters' replica groups. */
-shard_status shard_zero_publish(shard_optimizer *optimizer);
+ * parts of what had a gradient, or of all. Collective over the parameters' replica groups. */
+shard_status shard_zero_publish(shard_optimizer *optimizer, bool all);
 
 /* Whether steps are made during backward. */
 bool shard_zero_overlaps(const shard_optimizer *optimizer);

@@ -11,8 +11,8 @@ static const struct {
     shard_shape shape;
     int split; /* the dimension */
 } layer[LAYERS] = {
-    {"first.weight", {2, {11, 5}}, 0},   {"first.bias", {1, {11}}, 0},    {"second.weight", {2, {4, 9}}, 1},
-    {"second.bias", {1, {4}}, WHOLE},    {"third.weight", {2, {7, 3}}, WHOLE}, {"empty", {2, {0, 3}}, WHOLE},
+    {"first.weight", {2, {11, 5}}, 0}, {"first.bias", {1, {11}}, 0},         {"second.weight", {2, {4, 9}}, 1},
+    {"second.bias", {1, {4}}, WHOLE},  {"third.weight", {2, {7, 3}}, WHOLE}, {"empty", {2, {0, 3}}, WHOLE},
     {"unused", {2, {3, 2}}, WHOLE},
 };
 

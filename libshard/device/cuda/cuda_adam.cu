@@ -89,7 +89,8 @@ shard_status shard_cuda_adam(shard_device *device, int64_t n, const shard_adam_o
             body.exp_avg = (T *)exp_avg;
             body.exp_avg_sq = (T *)exp_avg_sq;
             body.max_exp_avg_sq = (T *)max_exp_avg_sq;
-            return run_map<Pack<T>::SIZE, 2>(device, n, aligned16(gradient, exp_avg, exp_avg_sq, max_exp_avg_sq, parameter), body);
+            return run_map<Pack<T>::SIZE, 2>(device, n, aligned16(gradient, exp_avg, exp_avg_sq, max_exp_avg_sq, parameter),
+                                             body);
         };
         return max_exp_avg_sq ? run(Adam<T, true>()) : run(Adam<T, false>());
     });

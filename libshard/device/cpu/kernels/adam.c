@@ -87,8 +87,8 @@ shard_status KERNEL(adam)(shard_device *device, int64_t n, const shard_adam_opti
     return SHARD_OK;
 }
 
-shard_status KERNEL(lamb_update)(shard_device *device, int64_t n, const shard_adam_options *options, void *gradient, void *exp_avg,
-                                 void *exp_avg_sq, const void *parameter, shard_dtype dtype)
+shard_status KERNEL(lamb_update)(shard_device *device, int64_t n, const shard_adam_options *options, void *gradient,
+                                 void *exp_avg, void *exp_avg_sq, const void *parameter, shard_dtype dtype)
 {
     (void)device;
     bool first = options->step == 1;

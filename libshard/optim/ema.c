@@ -1,0 +1,186 @@
+/* Exponential moving averages of parameters, on the optimizer's pieces. */
+#include "optim/optimizer.h"
+#include "optim/zero.h"
+
+#include <shard/dist.h>
+
+#include <stdlib.h>
+
+typedef struct average {
+    const shard_tensor *of; /* the piece's tensor */
+    shard_tensor *value;
+    bool begun; /* else it has no value yet */
+} average;
+
+struct shard_ema {
+    shard_optimizer *optimizer;
+    shard_ema_options options;
+    average *averages; /* of the optimizer's slots, those that have been seen */
+    int64_t count, capacity;
+    shard_tensor *updates; /* int64, on the host */
+    bool swapped;
+};
+
+shard_ema *shard_ema_create_with(shard_optimizer *optimizer, shard_ema_options options)
+{
+    options.decay = options.decay == 0 ? 0.999 : options.decay;
+    if (!optimizer)
+        return shard_null_argument("shard_ema_create", "optimizer"), NULL;
+    if (!(options.decay > 0 && options.decay < 1))
+        return shard_fail_null(SHARD_ERROR_ARGUMENT, "shard_ema_create: decay %g is not between 0 and 1", options.decay);
+    shard_ema *ema = shard_calloc(1, sizeof *ema);
+    if (!ema)
+        return NULL;
+    *ema = (shard_ema){.optimizer = optimizer, .options = options};
+    ema->updates = shard_keep(shard_zeros(SHARD_SCALAR, .dtype = SHARD_INT64, .device = shard_cpu()));
+    if (ema->updates)
+        return ema;
+    shard_ema_destroy(ema);
+    return NULL;
+}
+
+void shard_ema_destroy(shard_ema *ema)
+{
+    if (!ema)
+        return;
+    for (int64_t i = 0; i < ema->count; i++)
+        shard_tensor_drop(ema->averages[i].value);
+    shard_tensor_drop(ema->updates);
+    free(ema->averages);
+    free(ema);
+}
+
+/* The average of slot i, made if it was not yet; NULL with the error set. */
+static average *average_of(shard_ema *ema, int64_t i)
+{
+    const shard_slot *slot = &ema->optimizer->slots[i];
+    const shard_piece *piece = &slot->piece;
+    if (shard_grow(&ema->averages, &ema->capacity, i + 1, sizeof *ema->averages) != SHARD_OK)
+        return NULL;
+    while (ema->count <= i)
+        ema->averages[ema->count++] = (average){0};
+    average *a = &ema->averages[i];
+    if (!a->value) {
+        size_t bytes = (size_t)shard_numel(piece->tensor) * shard_dtype_size(piece->tensor->dtype);
+        shard_storage *storage = shard_storage_make(shard_device_of(piece->tensor), bytes ? bytes : 1);
+        if (storage)
+            shard_storage_set_kind(storage, SHARD_MEMORY_OPTIMIZER_STATE);
+        *a = (average){.of = piece->tensor, .value = storage ? shard_piece_like(piece, storage, 0) : NULL};
+        shard_storage_drop(storage);
+    } else if (a->of != piece->tensor)
+        return shard_fail_null(SHARD_ERROR_ARGUMENT,
+                               "shard_ema: \"%s\" was shared out after its average was begun: call shard_zero first", slot->name);
+    return a->value ? a : NULL;
+}
+
+/* to = from, or a blend of both where decay is not 0. */
+static shard_status blend(shard_tensor *from, shard_tensor *to, double decay)
+{
+    void *target = shard_tensor_memory_to_write(to);
+    const void *source = target ? shard_tensor_memory(from) : NULL;
+    if (!source)
+        return shard_last_status();
+    return shard_ops(to)->axpby(shard_device_of(to), shard_numel(to), 1.0 - decay, source, decay, target, to->dtype);
+}
+
+static shard_status refuse_swapped(const shard_ema *ema, const char *function)
+{
+    if (!ema)
+        return shard_null_argument(function, "ema");
+    if (ema->swapped)
+        return shard_error(SHARD_ERROR_ARGUMENT, "%s: the averages are in the parameters' place: shard_ema_swap them back first",
+                           function);
+    return shard_last_status();
+}
+
+shard_status shard_ema_update(shard_ema *ema)
+{
+    SHARD_TRY(refuse_swapped(ema, "shard_ema_update"));
+    int64_t *updates = shard_tensor_memory_to_write(ema->updates);
+    if (!updates)
+        return shard_last_status();
+    double decay = ema->options.decay, early = (1.0 + (double)*updates) / (10.0 + (double)*updates);
+    if (ema->options.warmup && early < decay)
+        decay = early;
+    for (int64_t i = 0; i < ema->optimizer->count; i++) {
+        average *a = average_of(ema, i);
+        if (!a)
+            return shard_last_status();
+        SHARD_TRY(blend(ema->optimizer->slots[i].piece.tensor, a->value, a->begun && *updates ? decay : 0.0));
+        a->begun = true;
+    }
+    ++*updates;
+    return SHARD_OK;
+}
+
+/* ---- in the parameters' place ---- */
+
+static shard_status exchange(shard_tensor *a, shard_tensor *b)
+{
+    shard_device *device = shard_device_of(a);
+    size_t bytes = (size_t)shard_numel(a) * shard_dtype_size(a->dtype);
+    char *x = bytes ? shard_tensor_memory_to_write(a) : NULL, *y = x ? shard_tensor_memory_to_write(b) : NULL;
+    void *kept = y ? shard_device_allocate(device, SHARD_MEMORY_WORKSPACE, bytes) : NULL;
+    if (!kept)
+        return shard_last_status();
+    shard_status status = device->ops->copy_rows(device, kept, bytes, x, bytes, bytes, 1);
+    if (status == SHARD_OK)
+        status = device->ops->copy_rows(device, x, bytes, y, bytes, bytes, 1);
+    if (status == SHARD_OK)
+        status = device->ops->copy_rows(device, y, bytes, kept, bytes, bytes, 1);
+    shard_device_release(device, SHARD_MEMORY_WORKSPACE, kept, bytes);
+    return status;
+}
+
+/* Averages that are not begun begin with the values of now. */
+static shard_status begin_all(shard_ema *ema)
+{
+    for (int64_t i = 0; i < ema->optimizer->count; i++) {
+        average *a = average_of(ema, i);
+        if (!a)
+            return shard_last_status();
+        if (!a->begun)
+            SHARD_TRY(blend(ema->optimizer->slots[i].piece.tensor, a->value, 0.0));
+        a->begun = true;
+    }
+    return SHARD_OK;
+}
+
+static shard_status exchange_all(shard_ema *ema)
+{
+    SHARD_TRY(shard_last_status());
+    SHARD_TRY(begin_all(ema));
+    for (int64_t i = 0; i < ema->optimizer->count; i++)
+        SHARD_TRY(exchange(ema->optimizer->slots[i].piece.tensor, ema->averages[i].value));
+    return SHARD_OK;
+}
+
+shard_status shard_ema_swap(shard_ema *ema)
+{
+    if (!ema)
+        shard_null_argument("shard_ema_swap", "ema");
+    SHARD_TRY(shard_agree(shard_world()));
+    shard_status status = exchange_all(ema);
+    if (ema->optimizer->zero)
+        status = shard_zero_publish(ema->optimizer, true);
+    if (status == SHARD_OK)
+        ema->swapped = !ema->swapped;
+    return status;
+}
+
+shard_tensors *shard_ema_state_dict(shard_ema *ema)
+{
+    shard_status status = refuse_swapped(ema, "shard_ema_state_dict");
+    if (status == SHARD_OK)
+        status = begin_all(ema);
+    shard_tensors *list = status == SHARD_OK ? shard_tensors_create() : NULL;
+    if (!list)
+        return NULL;
+    status = shard_tensors_add(list, "n_averaged", ema->updates);
+    for (int64_t i = 0; i < ema->optimizer->count && status == SHARD_OK; i++)
+        status = shard_tensors_add(list, ema->optimizer->slots[i].name, ema->averages[i].value);
+    if (status == SHARD_OK)
+        return list;
+    shard_tensors_destroy(list);
+    return NULL;
+}

@@ -1,0 +1,240 @@
+/* Averages of parameters: their definition, in the parameters' place, saved and loaded, and
+ * on ranks that share the parameters out. */
+#include "support/host.h"
+#include "support/layers.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+enum { SIZE = 7, UPDATES = 12 };
+
+static shard_optimizer *sgd_of(shard_tensor *p)
+{
+    shard_tensors *list = shard_tensors_create();
+    check_ok(shard_tensors_add(list, "p", p));
+    return shard_sgd(list, .lr = 1.0);
+}
+
+static void move(shard_optimizer *sgd, shard_tensor *p, int turn)
+{
+    SHARD_SCOPE
+    {
+        shard_tensor *g = made_up(shard_tensor_shape(p), (uint64_t)turn + 2, shard_tensor_dtype(p));
+        check_ok(shard_backward(shard_sum(shard_mul(p, g))));
+    }
+    check_ok(shard_step(sgd));
+}
+
+START_TEST(test_definition)
+{
+    bool warmup = _i;
+    double average[SIZE] = {0};
+    SHARD_SCOPE
+    {
+        shard_tensor *p = made_up_leaf(SHARD_SHAPE(SIZE), 1, SHARD_FLOAT64);
+        shard_optimizer *sgd = sgd_of(p);
+        shard_ema *ema = shard_ema_create(sgd, .decay = 0.6, .warmup = warmup);
+        for (int n = 0; n < UPDATES; n++) {
+            move(sgd, p, n);
+            check_ok(shard_ema_update(ema));
+            double *now = values_of(p), decay = warmup ? fmin(0.6, (1.0 + n) / (10.0 + n)) : 0.6;
+            for (int i = 0; i < SIZE; i++)
+                average[i] = n == 0 ? now[i] : decay * average[i] + (1 - decay) * now[i];
+            check_ok(shard_ema_swap(ema));
+            check_part(p, average, 1e-14);
+            check_ok(shard_ema_swap(ema));
+            check_part(p, now, 0.0);
+            free(now);
+        }
+        shard_ema_destroy(ema);
+        shard_optimizer_destroy(sgd);
+    }
+}
+END_TEST
+
+/* The default decay, and what is added later, whose average begins with its first value. */
+START_TEST(test_later)
+{
+    SHARD_SCOPE
+    {
+        shard_tensor *p = shard_ones(SHARD_SHAPE(1), .requires_grad = true, .dtype = SHARD_FLOAT64);
+        shard_tensor *late = shard_full(SHARD_SHAPE(1), 5.0, .requires_grad = true, .dtype = SHARD_FLOAT64);
+        shard_optimizer *sgd = sgd_of(p);
+        shard_ema *ema = shard_ema_create(sgd);
+        check_ok(shard_ema_update(ema));
+        shard_tensors *list = shard_tensors_create();
+        check_ok(shard_tensors_add(list, "late", late));
+        check_ok(shard_optimizer_add_param_group(sgd, list));
+        check_ok(shard_backward(shard_sum(shard_add(p, late))));
+        check_ok(shard_step(sgd));
+        check_ok(shard_ema_update(ema));
+        check_ok(shard_ema_swap(ema));
+        ck_assert_double_eq_tol(value_at(p, 0), 0.999, 1e-15);
+        ck_assert_double_eq(value_at(late, 0), 4.0);
+        shard_ema_destroy(ema);
+        shard_optimizer_destroy(sgd);
+    }
+}
+END_TEST
+
+/* Averages that are copied over continue to the bit; before the first update they are the
+ * parameters. */
+START_TEST(test_state)
+{
+    SHARD_SCOPE
+    {
+        shard_tensor *p[2];
+        shard_optimizer *sgd[2];
+        shard_ema *ema[2];
+        for (int i = 0; i < 2; i++) {
+            p[i] = made_up_leaf(SHARD_SHAPE(SIZE), 1, SHARD_FLOAT32);
+            sgd[i] = sgd_of(p[i]);
+            ema[i] = shard_ema_create(sgd[i], .decay = 0.9);
+        }
+        for (int n = 0; n < 3; n++) {
+            move(sgd[0], p[0], n);
+            check_ok(shard_ema_update(ema[0]));
+        }
+        shard_tensors *from = shard_ema_state_dict(ema[0]), *to = shard_ema_state_dict(ema[1]);
+        ck_assert_int_eq(shard_tensors_count(to), 2);
+        check_close(shard_tensors_find(to, "p"), p[1], 0.0);
+        ck_assert_double_eq(shard_item(shard_tensors_find(from, "n_averaged")), 3);
+        for (int64_t i = 0; i < 2; i++)
+            copy_elements(shard_tensors_find(from, shard_tensors_name(to, i)), shard_tensors_at(to, i));
+        copy_elements(p[0], p[1]);
+        for (int i = 0; i < 2; i++) {
+            move(sgd[i], p[i], 3);
+            check_ok(shard_ema_update(ema[i]));
+        }
+        check_close(shard_tensors_find(from, "p"), shard_tensors_find(to, "p"), 0.0);
+        shard_tensors_destroy(from);
+        shard_tensors_destroy(to);
+        for (int i = 0; i < 2; i++) {
+            shard_ema_destroy(ema[i]);
+            shard_optimizer_destroy(sgd[i]);
+        }
+    }
+}
+END_TEST
+
+static const layers_case cases[] = {
+    {1, 2, PLAIN, {0}},
+    {2, 2, DATA_PARALLEL, {0}},
+    {2, 1, ZERO, {.stage = 1}},
+    {3, 1, ZERO, {.stage = 1, .bucket_mib = 1e-6, .overlap = true}},
+    {2, 2, ZERO, {.stage = 2, .partition = SHARD_ZERO_WHOLE}},
+};
+enum { CASES = sizeof cases / sizeof *cases };
+
+static void check_all(const layers *l, double **expected)
+{
+    for (int i = 0; i < LAYERS; i++)
+        check_part(l->parameter[i], expected[i], 1e-13);
+}
+
+static void averages_as_one_process(shard_group *world, void *context)
+{
+    const layers_case *at = context;
+    (void)world;
+    SHARD_SCOPE
+    {
+        layers l = make_layers(at, SHARD_FLOAT64);
+        shard_optimizer *sgd = shard_sgd(list_layers(&l), .lr = 0.5);
+        shard_data_parallel *dp = share_layers(&l, at, sgd);
+        shard_ema *ema = shard_ema_create(sgd, .decay = 0.75);
+        double *value[LAYERS], *average[LAYERS];
+        for (int i = 0; i < LAYERS; i++) {
+            value[i] = layer_values(i, SHARD_FLOAT64);
+            average[i] = calloc((size_t)layer_size(i) + 1, sizeof(double));
+        }
+        for (int n = 0; n < 3; n++) {
+            back_layers(&l, n);
+            check_ok(shard_step(sgd));
+            check_ok(shard_ema_update(ema));
+            for (int i = 0; i < LAYERS; i++) {
+                double *gradient = layer_gradient(i, n, SHARD_FLOAT64);
+                for (int64_t j = 0; j < layer_size(i); j++) {
+                    value[i][j] -= 0.5 * gradient[j];
+                    average[i][j] = n == 0 ? value[i][j] : 0.75 * average[i][j] + 0.25 * value[i][j];
+                }
+                free(gradient);
+            }
+            check_ok(shard_ema_swap(ema));
+            check_all(&l, average);
+            check_ok(shard_ema_swap(ema));
+            check_all(&l, value);
+        }
+        for (int i = 0; i < LAYERS; i++) {
+            free(value[i]);
+            free(average[i]);
+        }
+        shard_ema_destroy(ema);
+        shard_optimizer_destroy(sgd);
+        shard_data_parallel_destroy(dp);
+        free_layers(&l);
+    }
+}
+
+START_TEST(test_ranks)
+{
+    layers_case at = cases[_i];
+    run_job(at.data * at.model, averages_as_one_process, &at);
+}
+END_TEST
+
+START_TEST(test_refuses)
+{
+    SHARD_SCOPE
+    {
+        shard_tensor *p = shard_ones(SHARD_SHAPE(1), .requires_grad = true);
+        shard_optimizer *sgd = sgd_of(p);
+        ck_assert_ptr_null(shard_ema_create(NULL));
+        check_error(shard_last_status(), "shard_ema_create: optimizer is NULL");
+        ck_assert_ptr_null(shard_ema_create(sgd, .decay = 1.0));
+        check_error(shard_last_status(), "shard_ema_create: decay 1 *");
+        shard_ema *ema = shard_ema_create(sgd);
+        check_ok(shard_ema_swap(ema));
+        check_error(shard_ema_update(ema), "shard_ema_update: *shard_ema_swap them back first");
+        ck_assert_ptr_null(shard_ema_state_dict(ema));
+        check_error(shard_last_status(), "shard_ema_state_dict: *shard_ema_swap them back first");
+        shard_ema_destroy(ema);
+        shard_ema_destroy(NULL);
+        shard_optimizer_destroy(sgd);
+    }
+}
+END_TEST
+
+static void shared_out_later(shard_group *world, void *context)
+{
+    (void)world;
+    (void)context;
+    SHARD_SCOPE
+    {
+        shard_optimizer *sgd = sgd_of(made_up_leaf(SHARD_SHAPE(40), 1, SHARD_FLOAT32));
+        shard_ema *ema = shard_ema_create(sgd);
+        check_ok(shard_ema_update(ema));
+        ck_assert_ptr_nonnull(shard_zero(sgd));
+        check_error(shard_ema_update(ema), "shard_ema: \"p\" was shared out *shard_zero first");
+        shard_ema_destroy(ema);
+        shard_optimizer_destroy(sgd);
+    }
+}
+
+START_TEST(test_shared_out_later)
+{
+    run_job(2, shared_out_later, NULL);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("ema");
+    TCase *tcase = test_case(suite, "ema");
+    tcase_add_loop_test(tcase, test_definition, 0, 2);
+    tcase_add_test(tcase, test_later);
+    tcase_add_test(tcase, test_state);
+    tcase_add_loop_test(tcase, test_ranks, 0, CASES);
+    tcase_add_test(tcase, test_refuses);
+    tcase_add_test(tcase, test_shared_out_later);
+    return test_run(suite);
+}
