@@ -193,7 +193,8 @@ static void bench_head(int64_t classes, bool tf32, shard_dtype dtype)
 
 typedef struct stepping {
     int64_t n;
-    void *gradient, *momentum, *parameter;
+    void *gradient, *momentum, *square, *parameter;
+    double *sum;
 } stepping;
 
 static void run_sgd(void *context)
@@ -203,15 +204,33 @@ static void run_sgd(void *context)
     m.device->ops->sgd(m.device, s->n, &options, s->gradient, s->momentum, s->parameter, SHARD_FLOAT32);
 }
 
-static void bench_sgd(void)
+static void run_adamw(void *context)
+{
+    const stepping *s = context;
+    shard_adam_options options = {
+        .lr = 1e-6, .beta1 = 0.9, .beta2 = 0.999, .eps = 1e-8, .weight_decay = 1e-2, .decoupled = true, .step = 2};
+    m.device->ops->adam(m.device, s->n, &options, s->gradient, s->momentum, s->square, NULL, s->parameter, SHARD_FLOAT32);
+}
+
+static void run_norm(void *context)
+{
+    const stepping *s = context;
+    m.device->ops->power_sum(m.device, s->n, 2.0, s->gradient, s->sum, SHARD_FLOAT32);
+}
+
+static void bench_steps(void)
 {
     SHARD_SCOPE
     {
         int64_t n = m.small ? 1 << 16 : 1 << 28;
         shard_tensor *gradient = shard_normal(SHARD_SHAPE(n), 0.0, 1.0), *momentum = shard_zeros(SHARD_SHAPE(n));
         shard_tensor *parameter = shard_normal(SHARD_SHAPE(n), 0.0, 1.0);
-        stepping s = {n, shard_data(gradient), shard_data(momentum), shard_data(parameter)};
-        print_line("sgd step float32", measure(run_sgd, &s), floor_of(5.0 * (double)n * sizeof(float), 0, false, SHARD_FLOAT32));
+        shard_tensor *square = shard_zeros(SHARD_SHAPE(n)), *sum = shard_zeros(SHARD_SCALAR, .dtype = SHARD_FLOAT64);
+        stepping s = {n, shard_data(gradient), shard_data(momentum), shard_data(square), shard_data(parameter), shard_data(sum)};
+        double array = (double)n * sizeof(float);
+        print_line("sgd step float32", measure(run_sgd, &s), floor_of(5.0 * array, 0, false, SHARD_FLOAT32));
+        print_line("adamw step float32", measure(run_adamw, &s), floor_of(7.0 * array, 0, false, SHARD_FLOAT32));
+        print_line("gradient norm float32", measure(run_norm, &s), floor_of(array, 0, false, SHARD_FLOAT32));
     }
 }
 
@@ -275,7 +294,7 @@ int main(int argc, char **argv)
     for (int64_t classes = 125000; classes <= 250000; classes *= 2)
         for (int i = 0; i < 3; i++)
             bench_head(classes, kinds[i].tf32, kinds[i].dtype);
-    bench_sgd();
+    bench_steps();
     for (int i = 1; i < 3; i++)
         bench_resnet(kinds[i].tf32, kinds[i].dtype);
     return shard_finalize();

@@ -61,11 +61,14 @@ def heads(classes):
     allow_tf32(False)
 
 
-def sgd():
+def steps():
     parameter = nn.Parameter(torch.randn(1 << 28, device="cuda"))
     parameter.grad = torch.randn(1 << 28, device="cuda")
     optimizer = torch.optim.SGD([parameter], lr=1e-6, momentum=0.9, weight_decay=1e-4, fused=True)
     report("sgd step float32", optimizer.step)
+    optimizer = torch.optim.AdamW([parameter], lr=1e-6, weight_decay=1e-2, fused=True)
+    report("adamw step float32", optimizer.step)
+    report("gradient norm float32", lambda: torch.linalg.vector_norm(parameter.grad))
 
 
 def resnet50(kind):
@@ -94,7 +97,7 @@ def main():
     print(json.dumps({"name": "PyTorch", "version": torch.__version__}))
     for classes in (125000, 250000):
         heads(classes)
-    sgd()
+    steps()
     torch.cuda.empty_cache()
     for kind in ("tf32", "bfloat16"):
         resnet50(kind)

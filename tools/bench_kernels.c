@@ -55,6 +55,8 @@ static const shard_pool_shape whole_pool = {
 static const shard_region region = {1, N, 0, 0, N};
 static const shard_draw draw = {1, 2};
 static const shard_sgd_options sgd = {.lr = 1e-6, .momentum = 0.9, .weight_decay = 1e-4};
+static const shard_adam_options adam = {
+    .lr = 1e-6, .beta1 = 0.9, .beta2 = 0.999, .eps = 1e-8, .weight_decay = 1e-2, .decoupled = true, .step = 2};
 
 /* ---- what the machine does ---- */
 
@@ -148,6 +150,8 @@ BENCH(count_ahead, CALL(count_ahead, &loss, m.a, m.index, m.mean, m.index + LONG
 BENCH(embedding, CALL(embedding, N / LONG, LONG, 0, N / LONG, m.index, m.a, m.b, m.dtype))
 BENCH(embedding_backward, CALL(embedding_backward, N / LONG, LONG, 0, N / LONG, m.index, m.a, false, m.b, m.dtype))
 BENCH(sgd_step, CALL(sgd, N, &sgd, m.a, m.b, m.c, m.dtype))
+BENCH(adamw_step, CALL(adam, N, &adam, m.a, m.b, m.d, NULL, m.c, m.dtype))
+BENCH(power_sum, CALL(power_sum, N, 2, m.a, m.sums, m.dtype))
 
 enum { READ, WRITE, COPY, UPDATE, PLAIN };
 
@@ -197,6 +201,8 @@ static const struct {
     {"embedding [*, 1024]", embedding, 2, COPY},
     {"embedding_backward", embedding_backward, 2, COPY},
     {"sgd momentum", sgd_step, 5, UPDATE},
+    {"adamw", adamw_step, 7, UPDATE},
+    {"power_sum of squares", power_sum, 1, READ},
 };
 enum { BENCHES = sizeof benches / sizeof *benches };
 

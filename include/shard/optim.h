@@ -124,7 +124,8 @@ typedef struct shard_clip_options {
  * every rank, after which they are to be forgotten. As torch.nn.utils.clip_grad_norm_.
  * Collective over the world.
  */
-#define shard_clip_grad_norm(optimizer, max_norm, norm, ...)     shard_clip_grad_norm_with(optimizer, max_norm, norm, (shard_clip_options){.reserved = 0, __VA_ARGS__})
+#define shard_clip_grad_norm(optimizer, max_norm, norm, ...) \
+    shard_clip_grad_norm_with(optimizer, max_norm, norm, (shard_clip_options){.reserved = 0, __VA_ARGS__})
 SHARD_API shard_status shard_clip_grad_norm_with(shard_optimizer *optimizer, double max_norm, double *norm,
                                                  shard_clip_options options);
 

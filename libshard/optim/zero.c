@@ -149,7 +149,8 @@ static shard_status check(const shard_optimizer *optimizer, const shard_zero_opt
     if (optimizer->zero)
         return shard_error(SHARD_ERROR_ARGUMENT, "shard_zero: the optimizer is shared out already");
     if (options->overlap && optimizer->ops->prepare)
-        return shard_error(SHARD_ERROR_UNSUPPORTED, "shard_zero: %s takes norms of whole layers first, and cannot overlap backward",
+        return shard_error(SHARD_ERROR_UNSUPPORTED,
+                           "shard_zero: %s takes norms of whole layers first: it cannot step during backward (overlap)",
                            optimizer->ops->name);
     return SHARD_OK;
 }
