@@ -195,6 +195,7 @@ static const cast_case cases[] = {
     {"cross_entropy of float64", cross_entropy, 1, {MATRIX}, {D}, D},
     {"each row's loss", each_loss, 1, {MATRIX}, {N}, F},
     {"class weights", weighted, 2, {MATRIX, SHARD_SHAPE(1)}, {N, F}, F},
+    {"class weights of 16 bits", weighted, 2, {MATRIX, SHARD_SHAPE(1)}, {F, N}, F},
     {"probabilities", soft_labels, 2, {MATRIX, MATRIX}, {N, F}, F},
     {"probabilities of 16 bits", soft_labels, 2, {MATRIX, MATRIX}, {F, N}, F},
     {"add", add, 2, {MATRIX, MATRIX}, {N, N}, N},
@@ -204,6 +205,7 @@ static const cast_case cases[] = {
     {"mul of two types", mul, 2, {MATRIX, SHARD_SHAPE(5)}, {F, N}, F},
     {"batch_norm", batch_norm, 3, {IMAGES, SHARD_SHAPE(3), SHARD_SHAPE(3)}, {N, F, F}, N},
     {"residual of two types", with_residual, 2, {IMAGES, IMAGES}, {N, F}, F},
+    {"residual of 16 bits", with_residual, 2, {IMAGES, IMAGES}, {F, N}, F},
     {"relu", relu, 1, {MATRIX}, {N}, N},
     {"gelu", gelu, 1, {MATRIX}, {N}, N},
     {"dropout", dropout, 1, {MATRIX}, {N}, N},
@@ -229,7 +231,8 @@ static shard_tensor *sixteenths(shard_shape shape, unsigned seed, shard_dtype dt
 /* A gradient with elements of its own for y. */
 static void go_back(shard_tensor *y)
 {
-    shard_tensor *w = sixteenths(shard_tensor_shape(y), 99, shard_tensor_dtype(y) == SHARD_FLOAT64 ? SHARD_FLOAT64 : SHARD_FLOAT32);
+    shard_tensor *w =
+        sixteenths(shard_tensor_shape(y), 99, shard_tensor_dtype(y) == SHARD_FLOAT64 ? SHARD_FLOAT64 : SHARD_FLOAT32);
     check_ok(shard_backward(shard_sum(shard_mul(y, w))));
 }
 
@@ -242,7 +245,8 @@ static void compare(const cast_case *c, shard_dtype mode)
         shard_set_requires_grad(x[i], true);
         shard_set_requires_grad(exact[i], true);
     }
-    SHARD_AUTOCAST(mode) {
+    SHARD_AUTOCAST(mode)
+    {
         y = c->make(x);
         ck_assert_msg(y != NULL, "%s: %s", c->name, shard_last_error());
         ck_assert_msg(shard_tensor_dtype(y) == type_of(c->to, mode), "%s gives %s, not %s", c->name,
@@ -289,11 +293,13 @@ START_TEST(nests)
 {
     ck_assert_int_eq(shard_autocast_dtype(), SHARD_FLOAT32);
     int turns = 0;
-    SHARD_AUTOCAST(SHARD_BFLOAT16) {
+    SHARD_AUTOCAST(SHARD_BFLOAT16)
+    {
         ck_assert_int_eq(shard_autocast_dtype(), SHARD_BFLOAT16);
         ck_assert_int_eq(leaves_early(), SHARD_FLOAT16);
         ck_assert_int_eq(shard_autocast_dtype(), SHARD_BFLOAT16);
-        SHARD_AUTOCAST(SHARD_FLOAT32) {
+        SHARD_AUTOCAST(SHARD_FLOAT32)
+        {
             ck_assert_int_eq(shard_autocast_dtype(), SHARD_FLOAT32);
             turns++;
         }
@@ -314,7 +320,8 @@ END_TEST
 /* Off, operands of two types are refused as ever, and a product keeps its type. */
 START_TEST(needs_one_type_when_off)
 {
-    SHARD_SCOPE {
+    SHARD_SCOPE
+    {
         shard_tensor *x = shard_ones(MATRIX), *y = shard_ones(MATRIX, .dtype = SHARD_BFLOAT16);
         check_refused(shard_add(x, y), SHARD_ERROR_SHAPE, "shard_add: operand 1 is bfloat16, *");
         ck_assert_int_eq(shard_tensor_dtype(shard_linear(x, shard_ones(MATRIX), NULL)), SHARD_FLOAT32);
@@ -326,7 +333,8 @@ END_TEST
 /* A failed operand is the error that it was. */
 START_TEST(passes_failure_on)
 {
-    SHARD_SCOPE SHARD_AUTOCAST(SHARD_BFLOAT16) {
+    SHARD_SCOPE SHARD_AUTOCAST(SHARD_BFLOAT16)
+    {
         shard_tensor *x = shard_ones(MATRIX);
         check_refused(shard_linear(NULL, x, NULL), SHARD_ERROR_ARGUMENT, "shard_linear: *");
         check_refused(shard_matmul(x, NULL), SHARD_ERROR_ARGUMENT, "shard_matmul: *");
@@ -354,11 +362,13 @@ static shard_tensor *operand_of(shard_tensor *x)
 
 START_TEST(copies_are_kept)
 {
-    SHARD_SCOPE {
+    SHARD_SCOPE
+    {
         shard_tensor *weight = shard_full(MATRIX, 1.5, .requires_grad = true), *other = shard_ones(MATRIX, .requires_grad = true);
         shard_tensor *frozen = shard_ones(MATRIX);
         int64_t before = shard_get_memory_stats(shard_tensor_device(weight)).current;
-        SHARD_AUTOCAST(SHARD_BFLOAT16) SHARD_SCOPE {
+        SHARD_AUTOCAST(SHARD_BFLOAT16) SHARD_SCOPE
+        {
             shard_tensor *copy = operand_of(weight), *values = shard_detach(copy);
             ck_assert_int_eq(shard_tensor_dtype(copy), SHARD_BFLOAT16);
             ck_assert_ptr_ne(operand_of(other), copy);
@@ -374,13 +384,15 @@ START_TEST(copies_are_kept)
             free(numbers);
             check_tensor("the new copy", operand_of(weight), twos, 0);
             ck_assert_double_eq(value_at(values, 0), 1.5);
-            SHARD_AUTOCAST(SHARD_FLOAT16) {
+            SHARD_AUTOCAST(SHARD_FLOAT16)
+            {
                 ck_assert_int_eq(shard_tensor_dtype(operand_of(weight)), SHARD_FLOAT16);
                 check_tensor("the other type's copy", operand_of(weight), twos, 0);
             }
             ck_assert_int_eq(shard_tensor_dtype(operand_of(weight)), SHARD_BFLOAT16);
         }
-        ck_assert_int_eq(shard_get_memory_stats(shard_tensor_device(weight)).current, before + 3 * 30 * 4); /* the values, made now */
+        ck_assert_int_eq(shard_get_memory_stats(shard_tensor_device(weight)).current,
+                         before + 3 * 30 * 4); /* the values, made now */
         ck_assert_ptr_eq(operand_of(weight), weight);
     }
 }
@@ -391,7 +403,8 @@ START_TEST(follows_a_step)
 {
     shard_module *layer = shard_nn_linear(1, 1, .no_bias = true);
     shard_optimizer *sgd = shard_sgd(shard_parameters(layer), .lr = 0.5);
-    SHARD_SCOPE SHARD_AUTOCAST(SHARD_BFLOAT16) {
+    SHARD_SCOPE SHARD_AUTOCAST(SHARD_BFLOAT16)
+    {
         shard_tensor *x = shard_ones(SHARD_SHAPE(1, 1)), *weight = shard_module_tensor(layer, "weight");
         float first = 1;
         check_ok(shard_copy_from_host(weight, &first, sizeof first));
@@ -412,11 +425,13 @@ END_TEST
 /* 1 + 1024 / 1024: in 16 bits it would stay 1. */
 START_TEST(accumulates_in_float32)
 {
-    SHARD_SCOPE {
+    SHARD_SCOPE
+    {
         shard_tensor *weight = shard_ones(SHARD_SHAPE(1, 1), .requires_grad = true);
         shard_tensor *bias = shard_ones(SHARD_SHAPE(1), .requires_grad = true);
         for (int i = 0; i <= 1024; i++)
-            SHARD_SCOPE {
+            SHARD_SCOPE
+            {
                 shard_tensor *y = NULL, *dy = shard_full(SHARD_SHAPE(1, 1), i == 0 ? 1.0 : 0x1p-10, .dtype = modes[_i]);
                 SHARD_AUTOCAST(modes[_i])
                     y = shard_linear(shard_ones(SHARD_SHAPE(1, 1)), weight, bias);
@@ -432,9 +447,11 @@ END_TEST
  * float32; freed records of one do not harm the other. */
 START_TEST(shares_a_weight)
 {
-    SHARD_SCOPE {
+    SHARD_SCOPE
+    {
         shard_tensor *weight = shard_ones(SHARD_SHAPE(1, 1), .requires_grad = true);
-        SHARD_AUTOCAST(SHARD_BFLOAT16) {
+        SHARD_AUTOCAST(SHARD_BFLOAT16)
+        {
             shard_tensor *a = shard_linear(shard_full(SHARD_SHAPE(1, 1), 256.0), weight, NULL);
             shard_tensor *b = shard_linear(shard_ones(SHARD_SHAPE(1, 1)), weight, NULL);
             check_ok(shard_backward(shard_sum(shard_add(a, b))));
@@ -464,7 +481,7 @@ enum { PARAMETERS = 6 };
 
 static void make_network(shard_tensor **p)
 {
-    static const shard_shape shapes[PARAMETERS] = {SHARD_SHAPE(8, 3, 3, 3), SHARD_SHAPE(8), SHARD_SHAPE(8),
+    static const shard_shape shapes[PARAMETERS] = {SHARD_SHAPE(8, 3, 3, 3), SHARD_SHAPE(8),    SHARD_SHAPE(8),
                                                    SHARD_SHAPE(8, 8, 3, 3), SHARD_SHAPE(5, 8), SHARD_SHAPE(5)};
     for (int i = 0; i < PARAMETERS; i++)
         p[i] = make_up_tensor(shapes[i], (unsigned)i + 11, .requires_grad = true);
@@ -486,7 +503,8 @@ static double distance(shard_tensor *x, shard_tensor *expected)
 
 START_TEST(trains_a_network)
 {
-    SHARD_SCOPE {
+    SHARD_SCOPE
+    {
         shard_tensor *p[PARAMETERS], *q[PARAMETERS], *loss = NULL, *labels = some_labels();
         shard_tensor *images = make_up_tensor(SHARD_SHAPE(6, 8, 8, 3), 7);
         make_network(p);
@@ -508,11 +526,13 @@ END_TEST
 
 START_TEST(evaluates)
 {
-    SHARD_SCOPE SHARD_NO_GRAD {
+    SHARD_SCOPE SHARD_NO_GRAD
+    {
         shard_tensor *p[PARAMETERS], *logits = NULL, *rank = NULL, *labels = some_labels();
         shard_tensor *images = make_up_tensor(SHARD_SHAPE(6, 8, 8, 3), 7);
         make_network(p);
-        SHARD_AUTOCAST(modes[_i]) {
+        SHARD_AUTOCAST(modes[_i])
+        {
             logits = network(p, images, NULL, false);
             rank = shard_label_rank(logits, labels, -100);
         }
@@ -523,7 +543,8 @@ START_TEST(evaluates)
         for (int i = 0; i < 6; i++) {
             int64_t before = 0;
             for (int k = 0; k < 5; k++)
-                before += value[5 * i + k] > value[5 * i + label[i]] || (value[5 * i + k] == value[5 * i + label[i]] && k < label[i]);
+                before +=
+                    value[5 * i + k] > value[5 * i + label[i]] || (value[5 * i + k] == value[5 * i + label[i]] && k < label[i]);
             ck_assert_int_eq(got[i], before);
         }
         free(value);
@@ -545,14 +566,16 @@ static int64_t peak_of_step(shard_dtype mode, bool keeps_logits)
     shard_cpu_wide_elements = 1 << 14; /* where the processor has no 16-bit products */
     shard_device *device = shard_device_open(NULL);
     int64_t peak = 0;
-    SHARD_SCOPE {
+    SHARD_SCOPE
+    {
         shard_tensor *weight = shard_full(SHARD_SHAPE(CLASSES, 1), 0.5, .requires_grad = true);
         shard_tensor *x = shard_ones(SHARD_SHAPE(ROWS, 1)), *labels = shard_zeros(SHARD_SHAPE(ROWS), .dtype = SHARD_INT64);
         for (int step = 0; step < 2; step++) { /* the first makes what stays */
             shard_zero_grad(weight);
             shard_reset_peak_memory(device);
             int64_t before = shard_get_memory_stats(device).current;
-            SHARD_SCOPE SHARD_AUTOCAST(mode) {
+            SHARD_SCOPE SHARD_AUTOCAST(mode)
+            {
                 shard_tensor *logits = shard_linear(x, weight, NULL), *loss = shard_cross_entropy(logits, labels);
                 if (!keeps_logits)
                     shard_release(logits);

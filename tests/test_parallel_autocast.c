@@ -44,12 +44,14 @@ static void check_layer(shard_group *group, shard_split split, shard_dtype mode,
     shard_module *whole = shard_nn_linear(IN, OUT);
     shard_manual_seed(5);
     shard_module *parallel = shard_nn_parallel_linear(IN, OUT, split, group);
-    SHARD_SCOPE {
+    SHARD_SCOPE
+    {
         shard_tensor *x = made_up_leaf(SHARD_SHAPE(ROWS, IN), 1, SHARD_FLOAT32);
         shard_tensor *own_x = made_up_leaf(SHARD_SHAPE(ROWS, IN), 1, SHARD_FLOAT32);
         shard_tensor *y = NULL, *own_y = NULL, *loss = NULL, *own_loss = NULL;
         bool classifies = split == SHARD_SPLIT_COLUMN;
-        SHARD_AUTOCAST(mode) {
+        SHARD_AUTOCAST(mode)
+        {
             loss = run(whole, through_relu ? shard_relu(shard_cast(x, mode)) : x, &y, classifies);
             own_loss = run(parallel, through_relu ? shard_relu(shard_cast(own_x, mode)) : own_x, &own_y, classifies);
         }
@@ -99,7 +101,8 @@ static void rounds_once(shard_group *world, void *context)
 {
     (void)context;
     int rank = shard_group_rank(world), size = shard_group_size(world);
-    SHARD_SCOPE {
+    SHARD_SCOPE
+    {
         shard_tensor *x = shard_full(SHARD_SHAPE(3), rank == 0 ? 1.0 : 0x1p-8, .dtype = SHARD_BFLOAT16, .requires_grad = true);
         shard_tensor *y = shard_reduce(x, world);
         double exact = 1 + (size - 1) * 0x1p-8, step = 0x1p-7, *values = values_of(y);
@@ -145,7 +148,8 @@ static shard_tensor *loss_of(shard_module *model, shard_tensor *x, shard_tensor 
 static void accumulate(shard_module *model, shard_data_parallel *dp, shard_range rows, shard_group *group, shard_dtype mode)
 {
     for (int part = 0; part < 2; part++)
-        SHARD_SCOPE {
+        SHARD_SCOPE
+        {
             shard_tensor *all = made_up(SHARD_SHAPE(2 * ROWS, IN), 9, SHARD_FLOAT32), *loss = NULL;
             SHARD_AUTOCAST(mode)
                 loss = shard_scale(loss_of(model, shard_narrow(all, part * ROWS + rows.start, rows.size),
@@ -187,7 +191,10 @@ static void equals_one_process(shard_group *world, void *context)
     }
 }
 
-static mesh_case meshes[] = {{2, 1, SHARD_SPLIT_NONE}, {4, 1, SHARD_SPLIT_NONE}, {2, 2, SHARD_SPLIT_COLUMN}, {2, 2, SHARD_SPLIT_ROW},
+static mesh_case meshes[] = {{2, 1, SHARD_SPLIT_NONE},
+                             {4, 1, SHARD_SPLIT_NONE},
+                             {2, 2, SHARD_SPLIT_COLUMN},
+                             {2, 2, SHARD_SPLIT_ROW},
                              {1, 3, SHARD_SPLIT_COLUMN}};
 
 START_TEST(data_parallel)

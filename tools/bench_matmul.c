@@ -38,7 +38,8 @@ static void bench(const char *what, shard_matmul_shape s, shard_dtype dtype)
     s.stride_a = s.m * s.k;
     s.stride_b = s.k * s.n;
     s.stride_c = s.m * s.n;
-    void *a = filled(size_a, dtype), *b = filled(size_b, dtype), *c = filled(size_c, dtype);
+    shard_dtype c_dtype = s.wide_c ? SHARD_FLOAT32 : dtype;
+    void *a = filled(size_a, dtype), *b = filled(size_b, dtype), *c = filled(size_c, c_dtype);
     double best = 1e9, start = now();
     for (int run = 0; run < 20 && (run < 4 || now() - start < 1); run++) {
         double before = now();
@@ -47,13 +48,13 @@ static void bench(const char *what, shard_matmul_shape s, shard_dtype dtype)
         if (run > 0 && seconds < best)
             best = seconds;
     }
-    printf("%-26s %5d of %7d x %7d x %7d%s%s%s: %7.2f ms, %4.0f GFLOP/s\n", what, (int)s.batch, (int)s.m, (int)s.n, (int)s.k,
-           s.transpose_a ? " a^T" : "", s.transpose_b ? " b^T" : "", s.accumulate ? " +=" : "", 1e3 * best,
-           2e-9 * (double)(size_c * s.k) / best);
+    printf("%-26s %5d of %7d x %7d x %7d%s%s%s%s: %7.2f ms, %4.0f GFLOP/s\n", what, (int)s.batch, (int)s.m, (int)s.n,
+           (int)s.k, s.transpose_a ? " a^T" : "", s.transpose_b ? " b^T" : "", s.accumulate ? " +=" : "",
+           s.wide_c ? " float32" : "", 1e3 * best, 2e-9 * (double)(size_c * s.k) / best);
     fflush(stdout);
     shard_cpu()->ops->release(shard_cpu(), a, (size_t)size_a * shard_dtype_size(dtype));
     shard_cpu()->ops->release(shard_cpu(), b, (size_t)size_b * shard_dtype_size(dtype));
-    shard_cpu()->ops->release(shard_cpu(), c, (size_t)size_c * shard_dtype_size(dtype));
+    shard_cpu()->ops->release(shard_cpu(), c, (size_t)size_c * shard_dtype_size(c_dtype));
 }
 
 int main(int argc, char **argv)
@@ -77,6 +78,9 @@ int main(int argc, char **argv)
     bench("gradient of weight", weight_gradient, dtype);
     weight_gradient.accumulate = true;
     bench("gradient of weight, added", weight_gradient, dtype);
+    weight_gradient.wide_c = shard_dtype_size(dtype) == 2;
+    if (weight_gradient.wide_c) /* as under autocast */
+        bench("gradient of weight, added", weight_gradient, dtype);
     bench("square", (shard_matmul_shape){.batch = 1, .m = 2048, .n = 2048, .k = 2048}, dtype);
     bench("attention, scores", (shard_matmul_shape){.batch = 256, .m = 196, .n = 196, .k = 64, .transpose_b = true}, dtype);
     bench("attention, values", (shard_matmul_shape){.batch = 256, .m = 196, .n = 64, .k = 196}, dtype);

@@ -2,6 +2,7 @@
 #ifndef SHARD_SHARD_H
 #define SHARD_SHARD_H
 
+#include <shard/amp.h>
 #include <shard/autograd.h>
 #include <shard/base.h>
 #include <shard/checkpoint.h>

@@ -130,7 +130,8 @@ static shard_tensor *linear(shard_tensor **input, int inputs)
     shard_autocast_product(inputs, input, operand);
     shard_tensor *x = operand[X], *weight = operand[WEIGHT], *bias = operand[BIAS];
     shard_placement placement;
-    if (!shard_check_operands(function, inputs, operand) || !check_shapes(function, x, weight, bias) || !place(function, x, weight, bias, &placement))
+    if (!shard_check_operands(function, inputs, operand) || !check_shapes(function, x, weight, bias) ||
+        !place(function, x, weight, bias, &placement))
         return NULL;
     int last = x->shape.ndim - 1;
     linear_context context = {

@@ -121,8 +121,8 @@ shard_tensor *shard_gradient_as_input(shard_node *node, int input, shard_tensor 
     void *memory[2];
     if (!gradient || !shard_load(SHARD_INPUTS(computed, gradient), memory))
         return NULL;
-    return shard_result(gradient, SHARD_RUN(computed, cast, shard_numel(computed), memory[0], computed->dtype, memory[1],
-                                            gradient->dtype));
+    return shard_result(gradient,
+                        SHARD_RUN(computed, cast, shard_numel(computed), memory[0], computed->dtype, memory[1], gradient->dtype));
 }
 
 void shard_place_sum(shard_tensor *gradient, const shard_tensor *dy)

@@ -26,8 +26,8 @@ MAP_BODY(finish)
 #define SELF "sum_rows.c"
 #include "device/cpu/kernels/real.h"
 
-shard_status KERNEL(sum_rows)(shard_device *device, int64_t rows, int64_t cols, const void *x, shard_dtype from,
-                              bool accumulate, void *y, shard_dtype to)
+shard_status KERNEL(sum_rows)(shard_device *device, int64_t rows, int64_t cols, const void *x, shard_dtype from, bool accumulate,
+                              void *y, shard_dtype to)
 {
     if (cols == 0)
         return SHARD_OK;

@@ -1,0 +1,76 @@
+/*
+ * shard/amp.h: training in mixed precision. What runs in which type: SHARD_AUTOCAST in
+ * shard/op.h. Here the gradient scaler, which float16 needs: its gradients are small
+ * enough to vanish, so the loss is made larger and the gradients smaller again.
+ *
+ *     SHARD_SCOPE {
+ *         shard_tensor *loss;
+ *         SHARD_AUTOCAST(SHARD_FLOAT16)
+ *             loss = shard_cross_entropy(shard_forward(model, x), labels);
+ *         shard_backward(shard_grad_scaler_scale(scaler, loss));
+ *     }
+ *     shard_grad_scaler_unscale(scaler, optimizer);   (only to clip gradients after it)
+ *     shard_grad_scaler_step(scaler, optimizer);
+ *     shard_grad_scaler_update(scaler);
+ */
+#ifndef SHARD_AMP_H
+#define SHARD_AMP_H
+
+#include <shard/op.h>
+#include <shard/optim.h>
+
+/*
+ * Finds the factor by which the loss may be scaled, as torch.amp.GradScaler: a step whose
+ * gradients are not all finite is left out and the factor made smaller; after
+ * growth_interval steps without one it is made larger. A layer that is split overflows on
+ * one rank alone: whether a step is left out is agreed over the world, so that factors,
+ * steps and their numbers are the same on all ranks.
+ *
+ * NULL is one that does nothing, as torch's with enabled=False: shard_grad_scaler_step is
+ * shard_step then.
+ */
+typedef struct shard_grad_scaler shard_grad_scaler;
+
+typedef struct shard_grad_scaler_options {
+    int reserved;
+    double init_scale;       /* 0 is 65536 */
+    double growth_factor;    /* > 1; 0 is 2 */
+    double backoff_factor;   /* in (0, 1); 0 is 0.5 */
+    int64_t growth_interval; /* steps; 0 is 2000 */
+} shard_grad_scaler_options;
+
+/* The same on all ranks. NULL with the error set. Not collective. */
+#define shard_grad_scaler_create(...) shard_grad_scaler_create_with((shard_grad_scaler_options){.reserved = 0, __VA_ARGS__})
+SHARD_API shard_grad_scaler *shard_grad_scaler_create_with(shard_grad_scaler_options options);
+SHARD_API void shard_grad_scaler_destroy(shard_grad_scaler *scaler);
+
+/* The factor times the loss, whose gradients are to be taken; in float32, if it is of 16
+ * bits. Not collective, unlike those below. */
+SHARD_API shard_tensor *shard_grad_scaler_scale(shard_grad_scaler *scaler, shard_tensor *loss);
+
+/* Has the next step, and clipping before it, take the gradients divided by the factor,
+ * for who wants to clip between; else shard_grad_scaler_step does it. The gradients
+ * themselves stay as they are, so that those of float16 parameters do not vanish. Once
+ * between two updates, after all backwards of the step. Errors: ARGUMENT, out of this
+ * order; UNSUPPORTED, shard_zero's overlap, whose steps are made by then. Collective
+ * over the world. */
+SHARD_API shard_status shard_grad_scaler_unscale(shard_grad_scaler *scaler, shard_optimizer *optimizer);
+
+/* shard_step, unless a gradient is not finite on some rank: then the gradients are
+ * forgotten and the optimizer is left as it was. Once between two updates. Errors as
+ * above. Collective over the world. */
+SHARD_API shard_status shard_grad_scaler_step(shard_grad_scaler *scaler, shard_optimizer *optimizer);
+
+/* After the steps of all optimizers: the factor of the next ones. ARGUMENT if there was
+ * none. Not collective: all ranks know what was found. */
+SHARD_API shard_status shard_grad_scaler_update(shard_grad_scaler *scaler);
+
+/* 1 of NULL. */
+SHARD_API double shard_grad_scaler_get_scale(const shard_grad_scaler *scaler);
+
+/* "scale" (float32) and "growth_tracker" (int64, steps since the factor was changed), on
+ * the CPU: what is loaded into them is what the scaler goes on with. The caller's, to be
+ * destroyed. NULL with the error set. */
+SHARD_API shard_tensors *shard_grad_scaler_state_dict(shard_grad_scaler *scaler);
+
+#endif

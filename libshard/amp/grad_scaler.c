@@ -1,0 +1,229 @@
+/*
+ * The gradient scaler, over pieces: each rank looks once at the gradients that it steps
+ * by; what they are multiplied by is left to the step.
+ *
+ * As torch/amp/grad_scaler.py, and its kernels _amp_foreach_non_finite_check_and_unscale_
+ * and _amp_update_scale_.
+ */
+#include <shard/amp.h>
+
+#include "optim/optimizer.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+/* Where an optimizer is between two updates. */
+typedef enum stage { READY, UNSCALED, STEPPED } stage;
+
+typedef struct record {
+    const shard_optimizer *optimizer;
+    stage stage;
+    bool found; /* a gradient that is not finite, on whichever rank */
+} record;
+
+struct shard_grad_scaler {
+    shard_grad_scaler_options options;
+    shard_tensor *scale;   /* float32, on the host */
+    shard_tensor *tracker; /* int64, on the host: steps without overflow since the scale was changed */
+    record *records;
+    int64_t count, capacity;
+};
+
+/* ---- making ---- */
+
+static bool are_sound(const shard_grad_scaler_options *o)
+{
+    bool sound = o->init_scale > 0 && isfinite((float)o->init_scale) && o->growth_factor > 1 && isfinite(o->growth_factor) &&
+                 o->backoff_factor > 0 && o->backoff_factor < 1 && o->growth_interval > 0;
+    if (!sound)
+        shard_error(SHARD_ERROR_ARGUMENT,
+                    "shard_grad_scaler: init_scale %g, growth_factor %g, backoff_factor %g, growth_interval %lld; a finite "
+                    "positive number, one above 1, one between 0 and 1, and a positive number are needed",
+                    o->init_scale, o->growth_factor, o->backoff_factor, (long long)o->growth_interval);
+    return sound;
+}
+
+shard_grad_scaler *shard_grad_scaler_create_with(shard_grad_scaler_options options)
+{
+    options.init_scale = options.init_scale != 0 ? options.init_scale : 65536;
+    options.growth_factor = options.growth_factor != 0 ? options.growth_factor : 2;
+    options.backoff_factor = options.backoff_factor != 0 ? options.backoff_factor : 0.5;
+    options.growth_interval = options.growth_interval != 0 ? options.growth_interval : 2000;
+    shard_grad_scaler *scaler = are_sound(&options) ? shard_calloc(1, sizeof *scaler) : NULL;
+    if (!scaler)
+        return NULL;
+    scaler->options = options;
+    scaler->scale = shard_keep(shard_full(SHARD_SCALAR, options.init_scale, .device = shard_cpu()));
+    scaler->tracker = shard_keep(shard_zeros(SHARD_SCALAR, .dtype = SHARD_INT64, .device = shard_cpu()));
+    if (scaler->scale && scaler->tracker && shard_tensor_memory(scaler->scale) && shard_tensor_memory(scaler->tracker))
+        return scaler;
+    shard_grad_scaler_destroy(scaler);
+    return NULL;
+}
+
+void shard_grad_scaler_destroy(shard_grad_scaler *scaler)
+{
+    if (!scaler)
+        return;
+    shard_tensor_drop(scaler->scale);
+    shard_tensor_drop(scaler->tracker);
+    free(scaler->records);
+    free(scaler);
+}
+
+/* Its memory was made with it. */
+double shard_grad_scaler_get_scale(const shard_grad_scaler *scaler)
+{
+    return scaler ? (double)*(float *)shard_tensor_memory(scaler->scale) : 1.0;
+}
+
+shard_tensors *shard_grad_scaler_state_dict(shard_grad_scaler *scaler)
+{
+    if (!scaler)
+        return shard_null_argument("shard_grad_scaler_state_dict", "scaler"), NULL;
+    shard_tensors *list = shard_tensors_create();
+    if (list && shard_tensors_add(list, "scale", scaler->scale) == SHARD_OK &&
+        shard_tensors_add(list, "growth_tracker", scaler->tracker) == SHARD_OK)
+        return list;
+    shard_tensors_destroy(list);
+    return NULL;
+}
+
+shard_tensor *shard_grad_scaler_scale(shard_grad_scaler *scaler, shard_tensor *loss)
+{
+    if (!scaler || !loss)
+        return loss;
+    bool narrow = shard_dtype_size(loss->dtype) == 2;
+    return shard_scale(narrow ? shard_cast(loss, SHARD_FLOAT32) : loss, shard_grad_scaler_get_scale(scaler));
+}
+
+/* ---- gradients ---- */
+
+/* The sum of squares of this rank's pieces, which is finite if all elements are. */
+static shard_tensor *sum_squares(const shard_optimizer *optimizer, shard_device *device)
+{
+    int64_t count = optimizer->count;
+    shard_tensor *sums = shard_zeros(SHARD_SHAPE(count), .dtype = SHARD_FLOAT64, .device = device);
+    shard_tensor *total = shard_empty(SHARD_SCALAR, .dtype = SHARD_FLOAT64, .device = device);
+    double *sum = sums ? shard_tensor_memory(sums) : NULL, *all = sum && total ? shard_tensor_memory(total) : NULL;
+    for (int64_t i = 0; i < count && all; i++) {
+        shard_tensor *tensor = optimizer->slots[i].piece.tensor;
+        if (!shard_slot_has_gradient(&optimizer->slots[i]))
+            continue;
+        const void *gradient = shard_tensor_memory(tensor->grad);
+        if (!gradient || device->ops->power_sum(device, shard_numel(tensor), 2.0, gradient, sum + i, tensor->dtype) != SHARD_OK)
+            return NULL;
+    }
+    return all && device->ops->power_sum(device, count, 1.0, sum, all, SHARD_FLOAT64) == SHARD_OK ? total : NULL;
+}
+
+/* Multiplies what the step multiplies the gradients by; the gradients stay as they are. */
+static shard_status unscale_own(shard_optimizer *optimizer, double factor, bool *found)
+{
+    double *scale = shard_optimizer_grad_scale(optimizer);
+    if (!scale)
+        return shard_last_status();
+    shard_device *device = shard_device_of(optimizer->grad_scale);
+    SHARD_TRY(device->ops->axpby(device, 1, factor, scale, 0.0, scale, SHARD_FLOAT64));
+    shard_tensor *squares = sum_squares(optimizer, device);
+    *found = squares && !isfinite(shard_item(squares));
+    return shard_last_status();
+}
+
+/* ---- steps ---- */
+
+/* NULL with the error set. */
+static record *record_of(shard_grad_scaler *scaler, const shard_optimizer *optimizer)
+{
+    for (int64_t i = 0; i < scaler->count; i++)
+        if (scaler->records[i].optimizer == optimizer)
+            return &scaler->records[i];
+    if (shard_grow(&scaler->records, &scaler->capacity, scaler->count + 1, sizeof *scaler->records) != SHARD_OK)
+        return NULL;
+    scaler->records[scaler->count] = (record){.optimizer = optimizer};
+    return &scaler->records[scaler->count++];
+}
+
+/* All ranks know of a gradient that is not finite, or none goes on. Collective over the world. */
+static shard_status unscale(record *r, shard_grad_scaler *scaler, shard_optimizer *optimizer)
+{
+    shard_group *world = shard_world();
+    shard_scope scope;
+    shard_scope_open(&scope);
+    bool found = false;
+    shard_status status = shard_last_status();
+    if (status == SHARD_OK)
+        status = unscale_own(optimizer, 1.0 / shard_grad_scaler_get_scale(scaler), &found);
+    shard_scope_close(&scope);
+    if (status != SHARD_OK)
+        return shard_group_fail(world);
+    int64_t somewhere = found;
+    SHARD_TRY(shard_group_all_reduce(world, NULL, &somewhere, 1, SHARD_INT64, SHARD_MAX));
+    r->found = somewhere != 0;
+    r->stage = UNSCALED;
+    return SHARD_OK;
+}
+
+/* The optimizer's record, if it is still at that stage. */
+static record *expect(shard_grad_scaler *scaler, const shard_optimizer *optimizer, const char *function, stage latest)
+{
+    if (!optimizer)
+        return shard_null_argument(function, "optimizer"), NULL;
+    record *r = record_of(scaler, optimizer);
+    if (!r || r->stage <= latest)
+        return r;
+    shard_error(SHARD_ERROR_ARGUMENT, "%s: this optimizer's gradients were %s since the last shard_grad_scaler_update", function,
+                r->stage == STEPPED ? "stepped by" : "unscaled");
+    return NULL;
+}
+
+shard_status shard_grad_scaler_unscale(shard_grad_scaler *scaler, shard_optimizer *optimizer)
+{
+    if (!scaler)
+        return shard_last_status();
+    record *r = expect(scaler, optimizer, "shard_grad_scaler_unscale", READY);
+    return r ? unscale(r, scaler, optimizer) : shard_group_fail(shard_world());
+}
+
+shard_status shard_grad_scaler_step(shard_grad_scaler *scaler, shard_optimizer *optimizer)
+{
+    if (!scaler)
+        return shard_step(optimizer);
+    record *r = expect(scaler, optimizer, "shard_grad_scaler_step", UNSCALED);
+    if (!r)
+        return shard_group_fail(shard_world());
+    if (r->stage == READY)
+        SHARD_TRY(unscale(r, scaler, optimizer));
+    r->stage = STEPPED;
+    if (!r->found)
+        return shard_step(optimizer);
+    SHARD_TRY(shard_agree(shard_world()));
+    shard_optimizer_zero_grad(optimizer);
+    return SHARD_OK;
+}
+
+/* A factor that would not be finite is not taken. */
+shard_status shard_grad_scaler_update(shard_grad_scaler *scaler)
+{
+    SHARD_TRY(shard_last_status());
+    if (!scaler)
+        return SHARD_OK;
+    if (!scaler->count)
+        return shard_error(SHARD_ERROR_ARGUMENT, "shard_grad_scaler_update: no gradients were looked at since the last one; "
+                                                 "shard_grad_scaler_step goes before it");
+    bool found = false;
+    for (int64_t i = 0; i < scaler->count; i++)
+        found |= scaler->records[i].found;
+    scaler->count = 0;
+    float *scale = shard_tensor_memory_to_write(scaler->scale);
+    int64_t *tracker = shard_tensor_memory_to_write(scaler->tracker);
+    *tracker = found ? 0 : *tracker + 1;
+    if (found)
+        *scale = (float)((double)*scale * scaler->options.backoff_factor);
+    if (*tracker < scaler->options.growth_interval)
+        return SHARD_OK;
+    *tracker = 0;
+    float grown = (float)((double)*scale * scaler->options.growth_factor);
+    *scale = isfinite(grown) ? grown : *scale;
+    return SHARD_OK;
+}

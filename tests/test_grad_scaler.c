@@ -1,0 +1,552 @@
+/* The gradient scaler: PyTorch's rules, the same on all ranks, under shard_zero too. */
+#include "support/host.h"
+#include "support/job.h"
+#include "support/scratch.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+/* ---- one rank ---- */
+
+/* A parameter w and a step whose gradient is x: loss = sum(x w). */
+typedef struct single {
+    shard_tensor *w;
+    shard_optimizer *sgd;
+} single;
+
+static single make_single(int64_t size, double momentum)
+{
+    single s = {.w = shard_ones(SHARD_SHAPE(size), .requires_grad = true)};
+    shard_tensors *list = shard_tensors_create();
+    check_ok(shard_tensors_add(list, "w", s.w));
+    s.sgd = shard_sgd(list, .lr = 0.25, .momentum = momentum);
+    ck_assert_msg(s.sgd != NULL, "%s", shard_last_error());
+    return s;
+}
+
+static void back(shard_grad_scaler *scaler, const single *s, double x)
+{
+    SHARD_SCOPE
+        check_ok(shard_backward(shard_grad_scaler_scale(scaler, shard_sum(shard_scale(s->w, x)))));
+}
+
+/* What PyTorch keeps, by its rules. */
+typedef struct trace {
+    float scale, w;
+    int64_t tracker;
+} trace;
+
+enum { INTERVAL = 3 };
+
+static void follow(trace *t, double x)
+{
+    float scaled = (float)x * t->scale;
+    if (isfinite(scaled)) {
+        t->w -= 0.25f * (float)x;
+        if (++t->tracker == INTERVAL) {
+            float grown = t->scale * 4;
+            t->scale = isfinite(grown) ? grown : t->scale;
+            t->tracker = 0;
+        }
+    } else {
+        t->scale *= 0.5f;
+        t->tracker = 0;
+    }
+}
+
+/* 2^10 times the scale is beyond float32 where that is 2^118 or more. */
+static const double gradients[] = {1, 1024,     1024, 2, 3,         4, 1024, 5, NAN, 1,  1,     1,  1,  1,  1, 1024, 1024, 1024,
+                                   7, INFINITY, 1,    1, -INFINITY, 1, 1,    1, 1,   -1, -1024, -1, -2, -3, 0, 0,    0};
+enum { TRACE = sizeof gradients / sizeof *gradients };
+
+static void check_trace(const shard_grad_scaler *scaler, const single *s, const trace *t, int step)
+{
+    ck_assert_msg(shard_grad_scaler_get_scale(scaler) == t->scale, "step %d: the scale is %g, not %g", step,
+                  shard_grad_scaler_get_scale(scaler), (double)t->scale);
+    ck_assert_msg(value_at(s->w, 0) == t->w && value_at(s->w, 2) == t->w, "step %d: w is %g, not %g", step, value_at(s->w, 0),
+                  (double)t->w);
+}
+
+static shard_grad_scaler *make_scaler(void)
+{
+    return shard_grad_scaler_create(.init_scale = 0x1p120, .growth_factor = 4, .growth_interval = INTERVAL);
+}
+
+START_TEST(follows_the_rules)
+{
+    shard_grad_scaler *scaler = make_scaler();
+    single s = make_single(3, 0);
+    trace t = {0x1p120f, 1, 0};
+    int skipped = 0, grown = 0;
+    for (int i = 0; i < TRACE; i++) {
+        float before = t.scale;
+        back(scaler, &s, gradients[i]);
+        if (i % 2) /* by itself or in the step */
+            check_ok(shard_grad_scaler_unscale(scaler, s.sgd));
+        check_ok(shard_grad_scaler_step(scaler, s.sgd));
+        ck_assert_ptr_null(shard_grad(s.w)); /* in either case the next backward begins anew */
+        check_ok(shard_grad_scaler_update(scaler));
+        follow(&t, gradients[i]);
+        check_trace(scaler, &s, &t, i);
+        skipped += t.scale < before;
+        grown += t.scale > before;
+    }
+    ck_assert(skipped > 3 && grown > 3);
+    shard_grad_scaler_destroy(scaler);
+    shard_optimizer_destroy(s.sgd);
+    shard_release(s.w);
+}
+END_TEST
+
+/* A factor that would be infinite is not taken; the count begins anew. */
+START_TEST(stops_growing)
+{
+    shard_grad_scaler *scaler = shard_grad_scaler_create(.init_scale = 0x1p126, .growth_interval = 2);
+    single s = make_single(1, 0);
+    for (int i = 0; i < 6; i++) {
+        back(scaler, &s, 0x1p-10);
+        check_ok(shard_grad_scaler_step(scaler, s.sgd));
+        check_ok(shard_grad_scaler_update(scaler));
+        ck_assert_double_eq(shard_grad_scaler_get_scale(scaler), i < 1 ? 0x1p126 : 0x1p127);
+    }
+    shard_grad_scaler_destroy(scaler);
+    shard_optimizer_destroy(s.sgd);
+    shard_release(s.w);
+}
+END_TEST
+
+START_TEST(defaults)
+{
+    shard_grad_scaler *scaler = shard_grad_scaler_create();
+    single s = make_single(1, 0);
+    shard_tensors *state = shard_grad_scaler_state_dict(scaler);
+    int64_t steps = 1998;
+    check_ok(shard_copy_from_host(shard_tensors_find(state, "growth_tracker"), &steps, sizeof steps));
+    shard_tensors_destroy(state);
+    for (int64_t i = steps + 1; i <= 2002; i++) {
+        back(scaler, &s, i == 2002 ? NAN : 0);
+        check_ok(shard_grad_scaler_step(scaler, s.sgd));
+        check_ok(shard_grad_scaler_update(scaler));
+        ck_assert_double_eq(shard_grad_scaler_get_scale(scaler), i == 2000 || i == 2001 ? 131072 : 65536);
+    }
+    shard_grad_scaler_destroy(scaler);
+    shard_optimizer_destroy(s.sgd);
+    shard_release(s.w);
+}
+END_TEST
+
+/* A step that is left out leaves state and number of steps alone. */
+START_TEST(leaves_the_optimizer_alone)
+{
+    shard_grad_scaler *scaler = shard_grad_scaler_create();
+    single s = make_single(2, 0.5);
+    shard_tensors *state = shard_optimizer_state_dict(s.sgd);
+    static const double x[] = {NAN, 1, NAN, 1};
+    static const double momentum[] = {0, 1, 1, 1.5}, steps[] = {0, 1, 1, 2};
+    for (int i = 0; i < 4; i++) {
+        back(scaler, &s, x[i]);
+        check_ok(shard_grad_scaler_step(scaler, s.sgd));
+        check_ok(shard_grad_scaler_update(scaler));
+        ck_assert_double_eq(value_at(shard_tensors_find(state, "w.momentum_buffer"), 1), momentum[i]);
+        ck_assert_double_eq(value_at(shard_tensors_find(state, "w.step"), 0), steps[i]);
+    }
+    shard_tensors_destroy(state);
+    shard_grad_scaler_destroy(scaler);
+    shard_optimizer_destroy(s.sgd);
+    shard_release(s.w);
+}
+END_TEST
+
+/* As torch: only the optimizer that overflowed is left out, and the factor goes down. */
+START_TEST(looks_at_each_optimizer)
+{
+    shard_grad_scaler *scaler = shard_grad_scaler_create();
+    single a = make_single(1, 0), b = make_single(1, 0);
+    back(scaler, &a, 1);
+    back(scaler, &b, NAN);
+    check_ok(shard_grad_scaler_step(scaler, b.sgd)); /* the later one does not make up for it */
+    check_ok(shard_grad_scaler_step(scaler, a.sgd));
+    check_ok(shard_grad_scaler_update(scaler));
+    ck_assert_double_eq(value_at(a.w, 0), 0.75);
+    ck_assert_double_eq(value_at(b.w, 0), 1);
+    ck_assert_double_eq(shard_grad_scaler_get_scale(scaler), 32768);
+    shard_grad_scaler_destroy(scaler);
+    shard_optimizer_destroy(a.sgd);
+    shard_optimizer_destroy(b.sgd);
+    shard_release(a.w);
+    shard_release(b.w);
+}
+END_TEST
+
+/* Clipping between unscale and step is of the loss's own gradients. */
+START_TEST(unscales_before_clipping)
+{
+    shard_grad_scaler *scaler = shard_grad_scaler_create();
+    single s = make_single(1, 0);
+    for (int step = 0; step < 2; step++) {
+        double norm;
+        back(scaler, &s, 3);
+        back(scaler, &s, 1); /* accumulated */
+        check_ok(shard_grad_scaler_unscale(scaler, s.sgd));
+        check_ok(shard_clip_grad_norm(s.sgd, 2, &norm));
+        ck_assert_double_eq(norm, 4);
+        check_ok(shard_grad_scaler_step(scaler, s.sgd));
+        check_ok(shard_grad_scaler_update(scaler));
+        ck_assert_double_eq_tol(value_at(s.w, 0), 0.5 - 0.5 * step, 1e-6);
+    }
+    shard_grad_scaler_destroy(scaler);
+    shard_optimizer_destroy(s.sgd);
+    shard_release(s.w);
+}
+END_TEST
+
+START_TEST(refuses)
+{
+    shard_grad_scaler *scaler = shard_grad_scaler_create();
+    single s = make_single(1, 0);
+    ck_assert_int_eq(shard_grad_scaler_update(scaler), SHARD_ERROR_ARGUMENT);
+    check_error(SHARD_ERROR_ARGUMENT, "shard_grad_scaler_update: no gradients were looked at*");
+    back(scaler, &s, 1);
+    check_ok(shard_grad_scaler_unscale(scaler, s.sgd));
+    ck_assert_int_ne(shard_grad_scaler_unscale(scaler, s.sgd), SHARD_OK);
+    check_error(SHARD_ERROR_ARGUMENT, "shard_grad_scaler_unscale: *were unscaled since*");
+    check_ok(shard_grad_scaler_step(scaler, s.sgd));
+    ck_assert_int_ne(shard_grad_scaler_step(scaler, s.sgd), SHARD_OK);
+    check_error(SHARD_ERROR_ARGUMENT, "shard_grad_scaler_step: *were stepped by since*");
+    ck_assert_int_ne(shard_grad_scaler_unscale(scaler, s.sgd), SHARD_OK);
+    check_error(SHARD_ERROR_ARGUMENT, "shard_grad_scaler_unscale: *were stepped by since*");
+    ck_assert_int_ne(shard_grad_scaler_step(scaler, NULL), SHARD_OK);
+    check_error(SHARD_ERROR_ARGUMENT, "shard_grad_scaler_step: optimizer is NULL*");
+    check_ok(shard_grad_scaler_update(scaler));
+    static const shard_grad_scaler_options unsound[] = {{.init_scale = -1},      {.init_scale = 1e39},
+                                                        {.growth_factor = 1},    {.backoff_factor = 1.5},
+                                                        {.backoff_factor = NAN}, {.growth_interval = -3}};
+    for (size_t i = 0; i < sizeof unsound / sizeof *unsound; i++) {
+        ck_assert_ptr_null(shard_grad_scaler_create_with(unsound[i]));
+        check_error(SHARD_ERROR_ARGUMENT, "shard_grad_scaler: init_scale *");
+    }
+    shard_grad_scaler_destroy(scaler);
+    shard_optimizer_destroy(s.sgd);
+    shard_release(s.w);
+}
+END_TEST
+
+/* A gradient that float16 has only as long as it is scaled, and a loss that it has not. */
+START_TEST(keeps_small_gradients)
+{
+    shard_grad_scaler *scaler = shard_grad_scaler_create(.init_scale = 0x1p14);
+    SHARD_SCOPE
+    {
+        shard_tensor *w = shard_ones(SHARD_SHAPE(8), .dtype = SHARD_FLOAT16, .requires_grad = true);
+        shard_tensors *list = shard_tensors_create();
+        check_ok(shard_tensors_add(list, "half", w));
+        shard_optimizer *sgd = shard_sgd(list, .lr = 0x1p20);
+        shard_tensor *loss = shard_sum(shard_mul(w, shard_full(SHARD_SHAPE(8), 1.0, .dtype = SHARD_FLOAT16)));
+        loss = shard_grad_scaler_scale(scaler, loss);
+        ck_assert_int_eq(shard_tensor_dtype(loss), SHARD_FLOAT32);
+        ck_assert_double_eq(shard_item(loss), 8 * 0x1p14);
+        check_ok(shard_backward(shard_scale(loss, 0x1p-26)));
+        check_ok(shard_grad_scaler_step(scaler, sgd));
+        ck_assert_double_eq(value_at(w, 0), 1 - 0x1p-6);
+        shard_optimizer_destroy(sgd);
+    }
+    shard_grad_scaler_destroy(scaler);
+}
+END_TEST
+
+START_TEST(null_is_off)
+{
+    single s = make_single(1, 0);
+    back(NULL, &s, 2);
+    check_ok(shard_grad_scaler_unscale(NULL, s.sgd));
+    check_ok(shard_grad_scaler_step(NULL, s.sgd));
+    check_ok(shard_grad_scaler_update(NULL));
+    ck_assert_double_eq(value_at(s.w, 0), 0.5);
+    ck_assert_double_eq(shard_grad_scaler_get_scale(NULL), 1);
+    shard_optimizer_destroy(s.sgd);
+    shard_release(s.w);
+}
+END_TEST
+
+/* Saved in the middle of the trace and loaded into another one. */
+START_TEST(resumes)
+{
+    scratch_open();
+    const char *path = scratch_path("scaler.safetensors");
+    shard_grad_scaler *scaler = make_scaler();
+    single s = make_single(3, 0);
+    trace t = {0x1p120f, 1, 0};
+    for (int i = 0; i < TRACE; i++) {
+        if (i % 4 == 0) {
+            shard_tensors *state = shard_grad_scaler_state_dict(scaler);
+            check_ok(shard_save(state, path, NULL));
+            shard_tensors_destroy(state);
+            shard_grad_scaler_destroy(scaler);
+            scaler = make_scaler();
+            state = shard_grad_scaler_state_dict(scaler);
+            check_ok(shard_load(state, path));
+            shard_tensors_destroy(state);
+        }
+        back(scaler, &s, gradients[i]);
+        check_ok(shard_grad_scaler_step(scaler, s.sgd));
+        check_ok(shard_grad_scaler_update(scaler));
+        follow(&t, gradients[i]);
+        check_trace(scaler, &s, &t, i);
+    }
+    scratch_close();
+    shard_grad_scaler_destroy(scaler);
+    shard_optimizer_destroy(s.sgd);
+    shard_release(s.w);
+}
+END_TEST
+
+/* ---- with autocast ---- */
+
+/* The loss after some steps; *skipped counts those that were left out. */
+static double train(shard_dtype mode, shard_grad_scaler *scaler, int *skipped)
+{
+    shard_manual_seed(7);
+    shard_module *model = shard_nn_sequential(shard_nn_linear(8, 16), shard_nn_gelu(), shard_nn_linear(16, 3));
+    shard_optimizer *sgd = shard_sgd(shard_parameters(model), .lr = 0.5, .momentum = 0.5);
+    double value = 0;
+    *skipped = 0;
+    for (int done = 0; done < 20;) {
+        double scale = shard_grad_scaler_get_scale(scaler);
+        SHARD_SCOPE
+        {
+            int64_t labels[12];
+            for (int i = 0; i < 12; i++)
+                labels[i] = i * i % 3;
+            shard_tensor *x = made_up(SHARD_SHAPE(12, 8), 2, SHARD_FLOAT32), *loss = NULL;
+            shard_tensor *y = shard_from_host(labels, SHARD_SHAPE(12), .dtype = SHARD_INT64);
+            SHARD_AUTOCAST(mode)
+                loss = shard_cross_entropy(shard_forward(model, x), y);
+            value = shard_item(loss);
+            check_ok(shard_backward(shard_grad_scaler_scale(scaler, loss)));
+        }
+        check_ok(shard_grad_scaler_step(scaler, sgd));
+        check_ok(shard_grad_scaler_update(scaler));
+        bool left_out = shard_grad_scaler_get_scale(scaler) < scale;
+        *skipped += left_out;
+        done += !left_out;
+    }
+    shard_optimizer_destroy(sgd);
+    shard_module_destroy(model);
+    return value;
+}
+
+/* float16's gradients overflow until the factor is small enough; then as float32's. */
+START_TEST(trains_in_float16)
+{
+    shard_grad_scaler *scaler = shard_grad_scaler_create(.init_scale = 0x1p26);
+    int skipped, none;
+    double loss = train(SHARD_FLOAT16, scaler, &skipped), wanted = train(SHARD_FLOAT32, NULL, &none);
+    ck_assert_int_gt(skipped, 3);
+    ck_assert_int_eq(none, 0);
+    ck_assert_double_eq_tol(loss, wanted, 4e-3 * wanted);
+    shard_grad_scaler_destroy(scaler);
+}
+END_TEST
+
+/* ---- ranks ---- */
+
+/* A part of the layer overflows on one rank alone, on another one each step; in the first
+ * and the last on none. */
+static void agree_on_a_skip(shard_group *world, void *context)
+{
+    (void)context;
+    int rank = shard_group_rank(world), size = shard_group_size(world);
+    shard_mesh *mesh = shard_mesh_create(.model = size);
+    shard_module *layer = shard_nn_parallel_linear(5, 9, SHARD_SPLIT_COLUMN, shard_mesh_model_group(mesh), .no_bias = true);
+    shard_optimizer *sgd = shard_sgd(shard_parameters(layer), .lr = 0.5, .momentum = 0.9);
+    shard_tensors *state = shard_optimizer_state_dict(sgd);
+    shard_tensor *weight = shard_module_tensor(layer, "weight");
+    shard_grad_scaler *scaler = shard_grad_scaler_create(.init_scale = 1024);
+    for (int step = 0; step <= size + 1; step++) {
+        bool overflows = step > 0 && step <= size;
+        double *before = values_of(weight), *momentum = values_of(shard_tensors_find(state, "weight.momentum_buffer"));
+        SHARD_SCOPE
+        {
+            shard_tensor *y = shard_forward(layer, shard_ones(SHARD_SHAPE(2, 5)));
+            double dy = overflows && rank == step - 1 ? NAN : shard_grad_scaler_get_scale(scaler);
+            check_ok(shard_backward_from(y, shard_full(shard_tensor_shape(y), dy)));
+        }
+        check_ok(shard_grad_scaler_step(scaler, sgd));
+        check_ok(shard_grad_scaler_update(scaler));
+        ck_assert_double_eq(shard_grad_scaler_get_scale(scaler), ldexp(1024, -(step <= size ? step : size)));
+        ck_assert_double_eq(value_at(shard_tensors_find(state, "weight.step"), 0), step <= size ? 1 : 2);
+        for (int64_t i = 0; i < shard_numel(weight); i++) {
+            double moves = overflows ? 0 : 0.5 * (2 + 0.9 * momentum[i]);
+            ck_assert_double_eq_tol(value_at(weight, i), before[i] - moves, 1e-6);
+        }
+        free(before);
+        free(momentum);
+    }
+    shard_grad_scaler_destroy(scaler);
+    shard_tensors_destroy(state);
+    shard_optimizer_destroy(sgd);
+    shard_module_destroy(layer);
+    shard_mesh_destroy(mesh);
+}
+
+START_TEST(ranks_agree)
+{
+    run_job(rank_counts[_i], agree_on_a_skip, NULL);
+}
+END_TEST
+
+/* One that has failed is known to all, whoever is asked first. */
+static void fail_together(shard_group *world, void *context)
+{
+    (void)context;
+    shard_grad_scaler *scaler = shard_grad_scaler_create();
+    single s = make_single(1, 0);
+    for (int way = 0; way < 2; way++) {
+        back(scaler, &s, 1);
+        if (shard_group_rank(world) == 1)
+            ck_assert_ptr_null(shard_uniform(SHARD_SHAPE(1), 0, 1, .dtype = SHARD_INT64));
+        shard_status status = way ? shard_grad_scaler_step(scaler, s.sgd) : shard_grad_scaler_unscale(scaler, s.sgd);
+        ck_assert_int_ne(status, SHARD_OK);
+        check_error(shard_group_rank(world) == 1 ? SHARD_ERROR_ARGUMENT : SHARD_ERROR_PEER,
+                    "*shard_uniform: int64 is not a floating dtype*");
+        shard_optimizer_zero_grad(s.sgd);
+    }
+    ck_assert_double_eq(value_at(s.w, 0), 1);
+    shard_grad_scaler_destroy(scaler);
+    shard_optimizer_destroy(s.sgd);
+    shard_release(s.w);
+}
+
+START_TEST(ranks_fail_together)
+{
+    run_job(3, fail_together, NULL);
+}
+END_TEST
+
+/* ---- under shard_zero ---- */
+
+enum { LEAVES = 5 };
+
+typedef struct model {
+    shard_tensor *w[LEAVES];
+    shard_optimizer *sgd;
+    shard_grad_scaler *scaler;
+} model;
+
+static shard_tensors *list_leaves(const model *m)
+{
+    shard_tensors *list = shard_tensors_create();
+    for (int i = 0; i < LEAVES; i++)
+        check_ok(shard_tensors_add(list, (const char[]){(char)('a' + i), 0}, m->w[i]));
+    return list;
+}
+
+static model make_model(void)
+{
+    model m;
+    for (int i = 0; i < LEAVES; i++)
+        m.w[i] = made_up_leaf(SHARD_SHAPE(3 + 7 * i), (uint64_t)i, SHARD_FLOAT32);
+    m.sgd = shard_sgd(list_leaves(&m), .lr = 0.25, .momentum = 0.5);
+    m.scaler = shard_grad_scaler_create(.init_scale = 1024, .growth_interval = 2);
+    return m;
+}
+
+/* In two of three steps the last rank's gradient of one leaf, of which other ranks have
+ * the part, overflows. */
+static void step_model(model *m, shard_group *world, int step)
+{
+    int rank = shard_group_rank(world), last = shard_group_size(world) - 1;
+    SHARD_SCOPE
+    {
+        shard_tensor *loss = shard_zeros(SHARD_SCALAR);
+        for (int i = 0; i < LEAVES; i++) {
+            bool overflows = step % 3 != 0 && i == step % LEAVES && rank == last;
+            shard_tensor *x = made_up(shard_tensor_shape(m->w[i]), (uint64_t)(10 * step + rank + 50), SHARD_FLOAT32);
+            loss = shard_add(loss, shard_sum(shard_mul(shard_mul(m->w[i], x), shard_scale(m->w[i], overflows ? INFINITY : 1))));
+        }
+        check_ok(shard_backward(shard_grad_scaler_scale(m->scaler, loss)));
+    }
+    check_ok(shard_grad_scaler_step(m->scaler, m->sgd));
+    check_ok(shard_grad_scaler_update(m->scaler));
+}
+
+static shard_zero_options ways[] = {{.stage = 1}, {.stage = 2, .bucket_mib = 1e-5}, {.stage = 2, .partition = SHARD_ZERO_WHOLE}};
+
+static void equals_whole(shard_group *world, void *context)
+{
+    SHARD_SCOPE
+    {
+        model a = make_model(), b = make_model();
+        shard_tensors *list = list_leaves(&a);
+        shard_data_parallel *dp = shard_data_parallel_create(list);
+        shard_tensors_destroy(list);
+        ck_assert_msg(dp && shard_zero_with(b.sgd, *(shard_zero_options *)context), "%s", shard_last_error());
+        int changed = 0;
+        for (int step = 0; step < 9; step++) {
+            double *before = values_of(a.w[0]);
+            step_model(&a, world, step);
+            step_model(&b, world, step);
+            changed += value_at(a.w[0], 0) != before[0];
+            free(before);
+            ck_assert_double_eq(shard_grad_scaler_get_scale(b.scaler), shard_grad_scaler_get_scale(a.scaler));
+            for (int i = 0; i < LEAVES; i++)
+                check_close(b.w[i], a.w[i], 1e-6);
+        }
+        ck_assert_int_eq(changed, 3);
+        shard_optimizer_destroy(a.sgd);
+        shard_optimizer_destroy(b.sgd);
+        shard_grad_scaler_destroy(a.scaler);
+        shard_grad_scaler_destroy(b.scaler);
+        shard_data_parallel_destroy(dp);
+    }
+}
+
+START_TEST(works_under_zero)
+{
+    for (size_t i = 0; i < sizeof ways / sizeof *ways; i++)
+        run_job(_i, equals_whole, &ways[i]);
+}
+END_TEST
+
+static void refuse_overlap(shard_group *world, void *context)
+{
+    (void)context;
+    SHARD_SCOPE
+    {
+        model m = make_model();
+        check_ok(shard_zero(m.sgd, .stage = 1, .overlap = true) ? SHARD_OK : shard_last_status());
+        ck_assert_int_ne(shard_grad_scaler_unscale(m.scaler, m.sgd), SHARD_OK);
+        check_error(SHARD_ERROR_UNSUPPORTED, "*shard_zero steps it during backward (overlap)*");
+        shard_optimizer_destroy(m.sgd);
+        shard_grad_scaler_destroy(m.scaler);
+    }
+    (void)world;
+}
+
+START_TEST(refuses_overlap)
+{
+    run_job(2, refuse_overlap, NULL);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("grad_scaler");
+    TCase *tcase = test_case(suite, "grad_scaler");
+    tcase_add_test(tcase, follows_the_rules);
+    tcase_add_test(tcase, stops_growing);
+    tcase_add_test(tcase, defaults);
+    tcase_add_test(tcase, leaves_the_optimizer_alone);
+    tcase_add_test(tcase, looks_at_each_optimizer);
+    tcase_add_test(tcase, unscales_before_clipping);
+    tcase_add_test(tcase, refuses);
+    tcase_add_test(tcase, keeps_small_gradients);
+    tcase_add_test(tcase, null_is_off);
+    tcase_add_test(tcase, resumes);
+    tcase_add_test(tcase, trains_in_float16);
+    add_ranks_test(tcase, ranks_agree);
+    tcase_add_test(tcase, ranks_fail_together);
+    tcase_add_loop_test(tcase, works_under_zero, 2, 5);
+    tcase_add_test(tcase, refuses_overlap);
+    return test_run(suite);
+}
