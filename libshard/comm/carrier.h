@@ -12,17 +12,21 @@
 /* The collectives as in shard_group_ops, called after the members have met, for more
  * than one member. Counts may be 0. Work may be queued: the data is what it was when
  * everything queued on the device before is done, and the result is there for
- * everything that is queued later (after wait, for all_reduce_start). */
+ * everything that is queued later (after wait, for those that are started). */
 typedef struct shard_carrier {
     const char *name;
     bool takes_small; /* also what would fit into the fingerprint: reading it there would wait */
     shard_status (*all_reduce)(shard_group *, shard_device *, void *data, int64_t count, shard_dtype, shard_reduce_op);
-    /* NULL where nothing could go on in between. */
+    /* This one and the other two that start are NULL where nothing could go on in between. */
     shard_request *(*all_reduce_start)(shard_group *, shard_device *, void *data, int64_t count, shard_dtype, shard_reduce_op);
     shard_status (*wait)(shard_group *, shard_device *, shard_request *);
     shard_status (*all_gather)(shard_group *, shard_device *, const void *mine, void *all, const int64_t *counts, shard_dtype);
     shard_status (*reduce_scatter)(shard_group *, shard_device *, void *all, void *mine, const int64_t *counts, shard_dtype,
                                    shard_reduce_op);
+    shard_request *(*all_gather_start)(shard_group *, shard_device *, const void *mine, void *all, const int64_t *counts,
+                                       shard_dtype);
+    shard_request *(*reduce_scatter_start)(shard_group *, shard_device *, void *all, void *mine, const int64_t *counts,
+                                           shard_dtype, shard_reduce_op);
     shard_status (*broadcast)(shard_group *, shard_device *, void *data, int64_t count, shard_dtype, int root);
     /* Frees group->carrier_state. */
     void (*leave)(shard_group *);

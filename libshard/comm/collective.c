@@ -488,7 +488,7 @@ shard_status shard_group_wait(shard_group *group, shard_device *device, shard_re
 {
     if (!request)
         return shard_last_status();
-    shard_call call = {.name = "wait for an all_reduce"};
+    shard_call call = {.name = "wait for a collective"};
     group->call = &call;
     if (beyond_host(device))
         group->carrier->wait(group, device, request);
@@ -511,8 +511,9 @@ static shard_status gather_told(const shard_group *group, void *all, const shard
     return status;
 }
 
-shard_status shard_group_all_gather(shard_group *group, shard_device *device, const void *mine, void *all, const int64_t *counts,
-                                    shard_dtype dtype)
+/* *request is set if it was only started; request NULL: it is not to be. */
+static shard_status all_gather(shard_group *group, shard_device *device, const void *mine, void *all, const int64_t *counts,
+                               shard_dtype dtype, shard_request **request)
 {
     int rank = shard_group_rank(group), size = shard_group_size(group);
     shard_call call = {
@@ -531,14 +532,30 @@ shard_status shard_group_all_gather(shard_group *group, shard_device *device, co
     shard_status status = begin_call(group, &call, mine, counts ? counts[rank] : 0, largest, &done);
     if (status == SHARD_OK && done)
         status = gather_told(group, all, &call);
+    else if (status == SHARD_OK && request && call.device && group->carrier->all_gather_start)
+        *request = group->carrier->all_gather_start(group, device, mine, all, counts, dtype);
     else if (status == SHARD_OK)
         status = call.device ? group->carrier->all_gather(group, device, mine, all, counts, dtype)
                              : group->ops->all_gather(group, mine, all, counts, dtype);
     return end_call(group, status);
 }
 
-shard_status shard_group_reduce_scatter(shard_group *group, shard_device *device, void *all, void *mine, const int64_t *counts,
-                                        shard_dtype dtype, shard_reduce_op op)
+shard_status shard_group_all_gather(shard_group *group, shard_device *device, const void *mine, void *all, const int64_t *counts,
+                                    shard_dtype dtype)
+{
+    return all_gather(group, device, mine, all, counts, dtype, NULL);
+}
+
+shard_request *shard_group_all_gather_start(shard_group *group, shard_device *device, const void *mine, void *all,
+                                            const int64_t *counts, shard_dtype dtype)
+{
+    shard_request *request = NULL;
+    all_gather(group, device, mine, all, counts, dtype, &request);
+    return request;
+}
+
+static shard_status reduce_scatter(shard_group *group, shard_device *device, void *all, void *mine, const int64_t *counts,
+                                   shard_dtype dtype, shard_reduce_op op, shard_request **request)
 {
     int rank = shard_group_rank(group);
     shard_call call = {.name = "reduce_scatter",
@@ -558,10 +575,26 @@ shard_status shard_group_reduce_scatter(shard_group *group, shard_device *device
     shard_status status = begin_call(group, &call, all, call.count, call.count, &done);
     if (status == SHARD_OK && done)
         status = reduce_told(group, (size_t)count_before(counts, rank) * shard_dtype_size(dtype), mine, counts[rank], &call);
+    else if (status == SHARD_OK && request && call.device && group->carrier->reduce_scatter_start)
+        *request = group->carrier->reduce_scatter_start(group, device, all, mine, counts, dtype, op);
     else if (status == SHARD_OK)
         status = call.device ? group->carrier->reduce_scatter(group, device, all, mine, counts, dtype, op)
                              : group->ops->reduce_scatter(group, all, mine, counts, dtype, op);
     return end_call(group, status);
+}
+
+shard_status shard_group_reduce_scatter(shard_group *group, shard_device *device, void *all, void *mine, const int64_t *counts,
+                                        shard_dtype dtype, shard_reduce_op op)
+{
+    return reduce_scatter(group, device, all, mine, counts, dtype, op, NULL);
+}
+
+shard_request *shard_group_reduce_scatter_start(shard_group *group, shard_device *device, void *all, void *mine,
+                                                const int64_t *counts, shard_dtype dtype, shard_reduce_op op)
+{
+    shard_request *request = NULL;
+    reduce_scatter(group, device, all, mine, counts, dtype, op, &request);
+    return request;
 }
 
 shard_status shard_group_broadcast(shard_group *group, shard_device *device, void *data, int64_t count, shard_dtype dtype,

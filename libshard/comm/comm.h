@@ -137,6 +137,11 @@ shard_status shard_group_choose_carrier(shard_group *group, shard_device *device
 shard_status shard_group_all_reduce(shard_group *, shard_device *, void *data, int64_t count, shard_dtype, shard_reduce_op);
 shard_request *shard_group_all_reduce_start(shard_group *, shard_device *, void *data, int64_t count, shard_dtype,
                                             shard_reduce_op);
+/* The same of the other two. Where nothing could go on in between they are done on return. */
+shard_request *shard_group_all_gather_start(shard_group *, shard_device *, const void *mine, void *all, const int64_t *counts,
+                                            shard_dtype);
+shard_request *shard_group_reduce_scatter_start(shard_group *, shard_device *, void *all, void *mine, const int64_t *counts,
+                                                shard_dtype, shard_reduce_op);
 /* NULL request (a group of one, or a failed start): returns the thread's status. */
 shard_status shard_group_wait(shard_group *, shard_device *, shard_request *);
 shard_status shard_group_all_gather(shard_group *, shard_device *, const void *mine, void *all, const int64_t *counts,

@@ -218,6 +218,8 @@ const shard_nccl_module *shard_nccl_module_open(const shard_nccl_host *host)
                     .wait = nccl_wait,
                     .all_gather = nccl_all_gather,
                     .reduce_scatter = nccl_reduce_scatter,
+                    .all_gather_start = nccl_all_gather_start,
+                    .reduce_scatter_start = nccl_reduce_scatter_start,
                     .broadcast = nccl_broadcast,
                     .leave = leave},
         .find_place = find_place,

@@ -100,6 +100,10 @@ shard_status nccl_all_gather(shard_group *group, shard_device *device, const voi
                              shard_dtype dtype);
 shard_status nccl_reduce_scatter(shard_group *group, shard_device *device, void *all, void *mine, const int64_t *counts,
                                  shard_dtype dtype, shard_reduce_op op);
+shard_request *nccl_all_gather_start(shard_group *group, shard_device *device, const void *mine, void *all,
+                                     const int64_t *counts, shard_dtype dtype);
+shard_request *nccl_reduce_scatter_start(shard_group *group, shard_device *device, void *all, void *mine, const int64_t *counts,
+                                         shard_dtype dtype, shard_reduce_op op);
 shard_status nccl_broadcast(shard_group *group, shard_device *device, void *data, int64_t count, shard_dtype dtype, int root);
 
 #endif

@@ -178,9 +178,8 @@ shard_status nccl_wait(shard_group *group, shard_device *device, shard_request *
     return status;
 }
 
-static shard_status finish(shard_group *group, shard_device *device, shard_status status)
+static shard_status finish(shard_group *group, shard_device *device, shard_request *request)
 {
-    shard_request *request = nccl_end(status);
     return request ? nccl_wait(group, device, request) : shard_last_status();
 }
 
@@ -202,25 +201,38 @@ shard_request *nccl_all_reduce_start(shard_group *group, shard_device *device, v
 shard_status nccl_all_reduce(shard_group *group, shard_device *device, void *data, int64_t count, shard_dtype dtype,
                              shard_reduce_op op)
 {
-    shard_request *request = nccl_all_reduce_start(group, device, data, count, dtype, op);
-    return request ? nccl_wait(group, device, request) : shard_last_status();
+    return finish(group, device, nccl_all_reduce_start(group, device, data, count, dtype, op));
+}
+
+shard_request *nccl_all_gather_start(shard_group *group, shard_device *device, const void *mine, void *all, const int64_t *counts,
+                                     shard_dtype dtype)
+{
+    (void)device;
+    shard_status status = nccl_begin(group);
+    return nccl_end(status == SHARD_OK ? gather(group, mine, all, counts, dtype) : status);
 }
 
 shard_status nccl_all_gather(shard_group *group, shard_device *device, const void *mine, void *all, const int64_t *counts,
                              shard_dtype dtype)
 {
+    return finish(group, device, nccl_all_gather_start(group, device, mine, all, counts, dtype));
+}
+
+shard_request *nccl_reduce_scatter_start(shard_group *group, shard_device *device, void *all, void *mine, const int64_t *counts,
+                                         shard_dtype dtype, shard_reduce_op op)
+{
+    (void)device;
     shard_status status = nccl_begin(group);
-    return finish(group, device, status == SHARD_OK ? gather(group, mine, all, counts, dtype) : status);
+    if (status == SHARD_OK)
+        status = summed_here(dtype, op) ? sum_pieces(group, all, mine, counts, dtype)
+                                        : reduce_pieces(group, all, mine, counts, dtype, op);
+    return nccl_end(status);
 }
 
 shard_status nccl_reduce_scatter(shard_group *group, shard_device *device, void *all, void *mine, const int64_t *counts,
                                  shard_dtype dtype, shard_reduce_op op)
 {
-    shard_status status = nccl_begin(group);
-    if (status == SHARD_OK)
-        status = summed_here(dtype, op) ? sum_pieces(group, all, mine, counts, dtype)
-                                        : reduce_pieces(group, all, mine, counts, dtype, op);
-    return finish(group, device, status);
+    return finish(group, device, nccl_reduce_scatter_start(group, device, all, mine, counts, dtype, op));
 }
 
 shard_status nccl_broadcast(shard_group *group, shard_device *device, void *data, int64_t count, shard_dtype dtype, int root)
@@ -230,5 +242,5 @@ shard_status nccl_broadcast(shard_group *group, shard_device *device, void *data
     if (status == SHARD_OK)
         status = nccl_settle(state, ncclBroadcast(data, data, (size_t)count, type_of(dtype), root, state->comm, nccl.stream),
                              "ncclBroadcast");
-    return finish(group, device, status);
+    return finish(group, device, nccl_end(status));
 }
