@@ -61,7 +61,7 @@ static bool is_member(const shard_group *group, int world_rank)
 
 /* Adds the whole tensor to the list if it is wanted here. Collective over a split
  * tensor's group, if one of its members wants it. */
-static shard_status collect(shard_tensors *list, const char *name, shard_tensor *tensor, int root, bool wanted)
+static shard_status collect_whole(shard_tensors *list, const char *name, shard_tensor *tensor, int root, bool wanted)
 {
     if (tensor->placement.kind != SHARD_SPLIT)
         return wanted ? shard_tensors_add(list, name, tensor) : SHARD_OK;
@@ -81,18 +81,51 @@ static shard_status collect(shard_tensors *list, const char *name, shard_tensor 
     return shard_last_status();
 }
 
+/* What a slice is of; a new tensor. Collective over the slice's group. */
+static shard_tensor *gather_slices(const char *name, shard_tensor *tensor)
+{
+    const shard_slice *slice = tensor->slice;
+    int size = shard_group_size(slice->group);
+    int64_t counts[size];
+    shard_tensor *all = shard_tensor_make(slice->shape, tensor->dtype, shard_device_of(tensor));
+    shard_range *ranges = shard_slice_ranges(name, tensor);
+    for (int member = 0; member < size; member++)
+        counts[member] = ranges ? ranges[member].size : 0;
+    free(ranges);
+    if (all)
+        all->placement = slice->placement;
+    const void *mine = shard_tensor_memory(tensor);
+    void *memory = all ? shard_tensor_memory_to_write(all) : NULL;
+    if (shard_group_all_gather(slice->group, shard_device_of(tensor), mine, memory, counts, tensor->dtype) == SHARD_OK)
+        return all;
+    shard_release(all);
+    return NULL;
+}
+
+static shard_status collect(shard_tensors *list, const char *name, shard_tensor *tensor, int root, bool wanted)
+{
+    if (!tensor->slice)
+        return collect_whole(list, name, tensor, root, wanted);
+    shard_tensor *all = gather_slices(name, tensor);
+    shard_status status = all ? collect_whole(list, name, all, root, wanted) : shard_last_status();
+    shard_release(all);
+    return status;
+}
+
 shard_tensors *shard_collect_state_dict(const shard_tensors *tensors, int root)
 {
     shard_group *world = shard_world();
+    shard_tensors *kept = shard_tensors_kept(tensors);
     shard_tensors *list = shard_tensors_create();
     char argument[32];
     snprintf(argument, sizeof argument, "root %d", root);
     if (root < -1 || root >= shard_group_size(world))
         shard_error(SHARD_ERROR_ARGUMENT, "shard_collect_state_dict: root %d of %d ranks", root, shard_group_size(world));
     bool wanted = root == -1 || root == shard_group_rank(world);
-    if (shard_tensors_agree("shard_collect_state_dict", tensors, argument) == SHARD_OK)
-        for (int64_t i = 0; i < shard_tensors_count(tensors); i++)
-            collect(list, shard_tensors_name(tensors, i), shard_tensors_at(tensors, i), root, wanted);
+    if (shard_tensors_agree("shard_collect_state_dict", kept, argument) == SHARD_OK)
+        for (int64_t i = 0; i < shard_tensors_count(kept); i++)
+            collect(list, shard_tensors_name(kept, i), shard_tensors_at(kept, i), root, wanted);
+    shard_tensors_destroy(kept);
     if (shard_agree(world) == SHARD_OK)
         return list;
     shard_tensors_destroy(list);
@@ -105,20 +138,29 @@ static shard_tensor *cut(shard_tensor *whole, const shard_tensor *tensor)
     shard_tensor *own = shard_tensor_make(tensor->shape, whole->dtype, shard_device_of(whole));
     const char *from = own ? shard_tensor_memory(whole) : NULL;
     char *to = from ? shard_tensor_memory_to_write(own) : NULL;
-    if (to) {
-        shard_part part = shard_part_of(tensor);
-        size_t size = shard_dtype_size(whole->dtype);
-        own->placement = tensor->placement;
-        if (shard_ops(own)->copy_rows(shard_device_of(own), to, (size_t)part.width * size, from + (size_t)part.start * size,
-                                      (size_t)part.pitch * size, (size_t)part.width * size, (size_t)part.rows) == SHARD_OK)
-            return own;
+    shard_status status = to ? SHARD_OK : shard_last_status();
+    shard_part parts[SHARD_PARTS];
+    int count = shard_parts_of(tensor, parts);
+    for (int i = 0; i < count && status == SHARD_OK; i++) {
+        const shard_part *part = &parts[i];
+        size_t size = shard_dtype_size(whole->dtype), width = (size_t)part->width * size;
+        status =
+            shard_ops(own)->copy_rows(shard_device_of(own), to + (size_t)part->element * size, width,
+                                      from + (size_t)part->start * size, (size_t)part->pitch * size, width, (size_t)part->rows);
     }
+    if (status == SHARD_OK)
+        own->placement = tensor->placement;
+    if (status == SHARD_OK && tensor->slice)
+        status = shard_tensor_set_slice(own, tensor->slice);
+    if (status == SHARD_OK)
+        return own;
     shard_release(own);
     return NULL;
 }
 
 static shard_status relocate(shard_tensors *list, const char *name, const shard_tensor *tensor, const shard_tensors *whole)
 {
+    tensor = tensor->kept ? tensor->kept : tensor;
     shard_tensor *from = shard_tensors_find(whole, name);
     if (!from)
         return shard_error(SHARD_ERROR_ARGUMENT, "shard_relocate_state_dict: there is no %s", shard_quoted(name));
@@ -128,7 +170,7 @@ static shard_status relocate(shard_tensors *list, const char *name, const shard_
         return shard_error(SHARD_ERROR_SHAPE, "shard_relocate_state_dict: %s is %s %s; a whole one of %s was expected",
                            shard_quoted(name), shard_placement_text(&from->placement), shard_shape_text(&from->shape),
                            shard_shape_text(&shape));
-    if (tensor->placement.kind != SHARD_SPLIT)
+    if (tensor->placement.kind != SHARD_SPLIT && !tensor->slice)
         return shard_tensors_add(list, name, from);
     shard_tensor *own = cut(from, tensor);
     shard_status status = own ? shard_tensors_add(list, name, own) : shard_last_status();

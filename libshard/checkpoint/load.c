@@ -269,7 +269,7 @@ static shard_status read_columns(loading *l, const filling *f, const shard_part 
     int64_t most = SHARD_BLOCK_BYTES / (part->pitch * (f->from > f->to ? f->from : f->to));
     for (int64_t row = 0; row < part->rows; row += most) {
         int64_t rows = part->rows - row < most ? part->rows - row : most;
-        char *memory = f->memory + row * part->width * f->to, *block = l->block;
+        char *memory = f->memory + (part->element + row * part->width) * f->to, *block = l->block;
         int64_t bytes = (rows - 1) * (int64_t)pitch + (int64_t)width;
         SHARD_TRY(shard_file_read(&l->file, block, bytes, f->start + (part->start + row * part->pitch) * f->from));
         if (f->straight) {
@@ -283,6 +283,24 @@ static shard_status read_columns(loading *l, const filling *f, const shard_part 
     return SHARD_OK;
 }
 
+static shard_status read_part(loading *l, const filling *f, const shard_part *part)
+{
+    int64_t widest = part->pitch * (f->from > f->to ? f->from : f->to);
+    if (part->rows > 1 && part->width > 0 && part->width * f->from < SHARD_WIDE_BYTES && widest <= SHARD_BLOCK_BYTES)
+        return read_columns(l, f, part);
+    for (int64_t row = 0; row < part->rows && part->width > 0; row++)
+        SHARD_TRY(read_run(l, f, part->start + row * part->pitch, part->element + row * part->width, part->width));
+    return SHARD_OK;
+}
+
+/* How many ranks have a part of the tensor of their own. */
+static int64_t holders(const shard_tensor *tensor)
+{
+    const shard_placement *placement = shard_part_placement(tensor);
+    int64_t split = placement->kind == SHARD_SPLIT ? shard_group_size(placement->group) : 1;
+    return tensor->slice ? split * shard_group_size(tensor->slice->group) : split;
+}
+
 /* What the tensor was to be filled with at first is not needed any more. */
 static shard_status fill(loading *l, const shard_entry *entry, shard_tensor *tensor)
 {
@@ -294,18 +312,15 @@ static shard_status fill(loading *l, const shard_entry *entry, shard_tensor *ten
                  .from = (int64_t)shard_dtype_size(entry->dtype),
                  .to = (int64_t)shard_dtype_size(tensor->dtype),
                  .straight = entry->dtype == tensor->dtype && shard_part_is_host(tensor)};
-    f.alone = shard_group_size(tensor->placement.kind == SHARD_SPLIT ? tensor->placement.group : NULL) ==
-              shard_group_size(shard_world());
-    shard_part part = shard_part_of(tensor);
+    f.alone = holders(tensor) == shard_group_size(shard_world());
     if (!l->block)
         l->block = shard_block_take();
     if (!f.memory || !l->block)
         return shard_last_status();
-    int64_t widest = part.pitch * (f.from > f.to ? f.from : f.to);
-    if (part.rows > 1 && part.width > 0 && part.width * f.from < SHARD_WIDE_BYTES && widest <= SHARD_BLOCK_BYTES)
-        return read_columns(l, &f, &part);
-    for (int64_t row = 0; row < part.rows && part.width > 0; row++)
-        SHARD_TRY(read_run(l, &f, part.start + row * part.pitch, row * part.width, part.width));
+    shard_part parts[SHARD_PARTS];
+    int count = shard_parts_of(tensor, parts);
+    for (int i = 0; i < count; i++)
+        SHARD_TRY(read_part(l, &f, &parts[i]));
     return SHARD_OK;
 }
 
@@ -319,9 +334,22 @@ static shard_status fill_all(loading *l)
     return shard_agree(shard_world());
 }
 
+/* What was gathered of values that were loaded is old. */
+static void forget_gathered(const shard_tensors *tensors)
+{
+    for (int64_t i = 0; i < shard_tensors_count(tensors); i++) {
+        const shard_tensor *tensor = shard_tensors_at(tensors, i);
+        if (!tensor->kept)
+            continue;
+        tensor->storage->version++;
+        shard_storage_release(tensor->storage);
+    }
+}
+
 shard_status shard_load_with(const shard_tensors *tensors, const char *path, shard_load_options options)
 {
-    loading l = {.tensors = tensors, .path = path, .options = options};
+    shard_tensors *kept = shard_tensors_kept(tensors);
+    loading l = {.tensors = kept, .path = path, .options = options};
     shard_metadata *metadata = NULL;
     prepare(&l);
     if (agree(&l) == SHARD_OK) {
@@ -334,6 +362,8 @@ shard_status shard_load_with(const shard_tensors *tensors, const char *path, sha
     shard_block_give_back(l.converted);
     shard_safetensors_free(&l.header);
     free(l.entries);
+    shard_tensors_destroy(kept);
+    forget_gathered(tensors);
     if (shard_last_status() != SHARD_OK) {
         shard_metadata_destroy(metadata);
         return shard_last_status();

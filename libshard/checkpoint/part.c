@@ -5,22 +5,50 @@
 #include <inttypes.h>
 #include <stdlib.h>
 
-shard_part shard_part_of(const shard_tensor *tensor)
+/* Of a tensor of that shape and placement. */
+static shard_part part_of(const shard_shape *shape, const shard_placement *placement)
 {
-    const shard_shape *shape = &tensor->shape;
     int64_t numel = shard_shape_product(shape, 0, shape->ndim);
     shard_part part = {.rows = 1, .width = numel, .pitch = numel};
-    if (tensor->placement.kind != SHARD_SPLIT)
+    if (placement->kind != SHARD_SPLIT)
         return part;
-    int dim = tensor->placement.dim;
-    int64_t inner = shard_shape_product(shape, dim + 1, shape->ndim);
-    part = (shard_part){.rows = shard_shape_product(shape, 0, dim),
-                        .width = shape->dim[dim] * inner,
-                        .pitch = tensor->placement.whole * inner,
-                        .start = tensor->placement.start * inner};
+    int64_t inner = shard_shape_product(shape, placement->dim + 1, shape->ndim);
+    part = (shard_part){.rows = shard_shape_product(shape, 0, placement->dim),
+                        .width = shape->dim[placement->dim] * inner,
+                        .pitch = placement->whole * inner,
+                        .start = placement->start * inner};
     if (part.width == part.pitch)
         part = (shard_part){.rows = 1, .width = numel, .pitch = numel};
     return part;
+}
+
+int shard_parts_of(const shard_tensor *tensor, shard_part parts[SHARD_PARTS])
+{
+    const shard_slice *slice = tensor->slice;
+    parts[0] = part_of(slice ? &slice->shape : &tensor->shape, shard_part_placement(tensor));
+    if (!slice)
+        return 1;
+    shard_part of = parts[0];
+    int64_t at = slice->start, left = shard_numel(tensor);
+    int count = 0;
+    while (left > 0 || count == 0) {
+        int64_t row = of.width > 0 ? at / of.width : 0, column = at - row * of.width;
+        bool rows = column == 0 && left >= of.width && of.width > 0;
+        int64_t rest = of.width - column, width = rows ? of.width : left < rest ? left : rest;
+        parts[count] = (shard_part){.rows = rows ? left / of.width : 1,
+                                    .width = width,
+                                    .pitch = of.pitch,
+                                    .start = of.start + row * of.pitch + column,
+                                    .element = shard_numel(tensor) - left};
+        at += parts[count].rows * width;
+        left -= parts[count++].rows * width;
+    }
+    return count;
+}
+
+const shard_placement *shard_part_placement(const shard_tensor *tensor)
+{
+    return tensor->slice ? &tensor->slice->placement : &tensor->placement;
 }
 
 shard_status shard_part_check(const char *function, const char *name, const shard_tensor *tensor)
@@ -29,6 +57,19 @@ shard_status shard_part_check(const char *function, const char *name, const shar
         return shard_error(SHARD_ERROR_SHAPE, "%s: %s is partial, one of several that are to be summed: call shard_reduce first",
                            function, shard_quoted(name));
     return SHARD_OK;
+}
+
+shard_tensors *shard_tensors_kept(const shard_tensors *tensors)
+{
+    shard_tensors *list = tensors ? shard_tensors_create() : NULL;
+    for (int64_t i = 0; i < shard_tensors_count(tensors) && list; i++) {
+        shard_tensor *tensor = shard_tensors_at(tensors, i);
+        if (shard_tensors_add(list, shard_tensors_name(tensors, i), tensor->kept ? tensor->kept : tensor) != SHARD_OK) {
+            shard_tensors_destroy(list);
+            return NULL;
+        }
+    }
+    return list;
 }
 
 void *shard_block_take(void)
@@ -82,6 +123,27 @@ shard_range *shard_part_ranges(const char *name, const shard_tensor *tensor)
                 all[member].start, covered);
     free(all);
     return NULL;
+}
+
+shard_range *shard_slice_ranges(const char *name, const shard_tensor *tensor)
+{
+    const shard_slice *slice = tensor->slice;
+    int size = shard_group_size(slice->group);
+    shard_range mine = {slice->start, shard_numel(tensor)};
+    shard_range *all = shard_calloc((size_t)size, sizeof *all);
+    if (shard_group_exchange(slice->group, &mine, sizeof mine, all) != SHARD_OK) {
+        free(all);
+        return NULL;
+    }
+    int64_t covered = 0;
+    int member = 0;
+    for (; member < size && (all[member].size == 0 || all[member].start == covered); member++)
+        covered += all[member].size;
+    if (member == size && covered == shard_shape_product(&slice->shape, 0, slice->shape.ndim))
+        return all;
+    free(all);
+    return shard_fail_null(SHARD_ERROR_SHAPE, "%s: its slices do not make up the whole: %" PRId64 " of %" PRId64 " elements",
+                           shard_quoted(name), covered, shard_shape_product(&slice->shape, 0, slice->shape.ndim));
 }
 
 /* A walk over the blocks of a split tensor. */

@@ -17,12 +17,23 @@
  * before. A part that lies in one piece has one row. */
 typedef struct shard_part {
     int64_t rows, width, pitch, start;
+    int64_t element; /* of the part's memory, where the first row is */
 } shard_part;
 
-shard_part shard_part_of(const shard_tensor *tensor);
+/* All of it, which for a slice may take three: the end of a row, rows, the beginning of
+ * one. How many. */
+#define SHARD_PARTS 3
+int shard_parts_of(const shard_tensor *tensor, shard_part parts[SHARD_PARTS]);
+
+/* The placement in the whole: of a slice, that of the tensor it is of. */
+const shard_placement *shard_part_placement(const shard_tensor *tensor);
 
 /* Refuses a PARTIAL tensor; function and name are for the text. */
 shard_status shard_part_check(const char *function, const char *name, const shard_tensor *tensor);
+
+/* The same list with what this rank keeps of each tensor in its place: a slice, where its
+ * values are gathered when they are needed. NULL for NULL, or with the error set. */
+shard_tensors *shard_tensors_kept(const shard_tensors *tensors);
 
 /* Whether all ranks call the function with the same names, dtypes, whole shapes and
  * placements in the list, and the same argument, which is a text. Collective over the
@@ -43,6 +54,11 @@ bool shard_part_is_host(const shard_tensor *tensor);
  * [size]; an error if they do not cover the whole. Collective over the group. Freed
  * by free(); NULL with the error set. */
 shard_range *shard_part_ranges(const char *name, const shard_tensor *tensor);
+
+/* The ranges of all members of a slice's group, [size], in their order; an error if they do
+ * not make up the tensor that it is of. Collective over the group. Freed by free(); NULL
+ * with the error set. */
+shard_range *shard_slice_ranges(const char *name, const shard_tensor *tensor);
 
 /* A block: of each member `count[member]` elements of each of `rows` rows of the whole,
  * from row `row` and the row's element `first[member]` on. The members' stand one after

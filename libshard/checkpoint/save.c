@@ -29,6 +29,7 @@ typedef struct saving {
     int64_t count;
     shard_entry *entries; /* [count] */
     shard_range **ranges; /* [count] of split tensors, NULL for others */
+    bool *written;        /* [count] of slices: whether this one's is */
     int64_t data_bytes;
     int64_t data_start; /* in the file */
     char *target;       /* path, or what it links to */
@@ -55,8 +56,9 @@ static shard_status plan(saving *s)
     int64_t count = shard_tensors_count(s->tensors);
     s->entries = shard_calloc((size_t)count, sizeof *s->entries);
     s->ranges = shard_calloc((size_t)count, sizeof *s->ranges);
+    s->written = shard_calloc((size_t)count, sizeof *s->written);
     s->target = shard_file_follow(s->path);
-    if (!s->entries || !s->ranges || !s->target)
+    if (!s->entries || !s->ranges || !s->written || !s->target)
         return shard_last_status();
     s->count = count;
     for (int64_t i = 0; i < count; i++) {
@@ -67,19 +69,41 @@ static shard_status plan(saving *s)
     return shard_safetensors_lay_out(s->entries, count, &s->data_bytes);
 }
 
-/* Each group compares the parts of its split tensors. Joint over the world when it
- * returns. */
+/* Whether rank 0's group holds the tensor's split parts: of several that do, it writes. */
+static bool is_first(const shard_placement *placement)
+{
+    return placement->kind != SHARD_SPLIT || shard_group_world_rank(placement->group, 0) == 0;
+}
+
+/* The slices of a part are written where the part itself would be by their first holder. */
+static bool agree_on_slices(const char *name, const shard_tensor *tensor)
+{
+    shard_group *group = tensor->slice->group;
+    bool mine = is_first(&tensor->slice->placement), all[shard_group_size(group)];
+    if (tensor->slice->placement.kind != SHARD_SPLIT)
+        mine = shard_group_world_rank(group, 0) == 0;
+    free(shard_slice_ranges(name, tensor));
+    return shard_group_exchange(group, &mine, sizeof mine, all) == SHARD_OK && all[0];
+}
+
+/* Each group compares the parts of its tensors. Joint over the world when it returns. */
 static shard_status agree_on_parts(saving *s)
 {
     for (int64_t i = 0; i < shard_tensors_count(s->tensors); i++) {
         const shard_tensor *tensor = shard_tensors_at(s->tensors, i);
-        if (tensor->placement.kind != SHARD_SPLIT)
-            continue;
-        shard_range *ranges = shard_part_ranges(shard_tensors_name(s->tensors, i), tensor);
-        if (i < s->count)
+        const char *name = shard_tensors_name(s->tensors, i);
+        shard_range *ranges = NULL;
+        bool written = false;
+        if (tensor->slice)
+            written = agree_on_slices(name, tensor);
+        else if (tensor->placement.kind == SHARD_SPLIT)
+            ranges = shard_part_ranges(name, tensor);
+        if (i < s->count) {
             s->ranges[i] = ranges;
-        else
+            s->written[i] = written;
+        } else {
             free(ranges);
+        }
     }
     return shard_agree(s->world);
 }
@@ -208,13 +232,20 @@ static shard_status write_rows(void *context, const shard_block *block)
                                 (block->row + mine.start) * (int64_t)pitch);
 }
 
-/* Of several groups that hold the parts of one tensor, rank 0's writes it. */
+static shard_status write_part(saving *s, int64_t index, const shard_part *part)
+{
+    for (int64_t row = 0; row < part->rows && shard_last_status() == SHARD_OK; row++)
+        write_run(s, index, part->element + row * part->width, part->width, part->start + row * part->pitch);
+    return shard_last_status();
+}
+
 static shard_status write_split(saving *s, int64_t index)
 {
     shard_tensor *tensor = shard_tensors_at(s->tensors, index);
-    if (shard_group_world_rank(tensor->placement.group, 0) != 0)
+    if (!is_first(&tensor->placement))
         return SHARD_OK;
-    shard_part part = shard_part_of(tensor);
+    shard_part parts[SHARD_PARTS];
+    shard_parts_of(tensor, parts);
     /* All members must decide alike, whatever the size of their parts. */
     int64_t rows = shard_shape_product(&tensor->shape, 0, tensor->placement.dim);
     int64_t pitch = (s->entries[index].end - s->entries[index].begin) / (rows > 0 ? rows : 1);
@@ -224,8 +255,15 @@ static shard_status write_split(saving *s, int64_t index)
         shard_block_give_back(writer.lines);
         return shard_last_status();
     }
-    for (int64_t row = 0; row < part.rows && shard_last_status() == SHARD_OK; row++)
-        write_run(s, index, row * part.width, part.width, part.start + row * part.pitch);
+    return write_part(s, index, parts);
+}
+
+static shard_status write_slice(saving *s, int64_t index)
+{
+    shard_part parts[SHARD_PARTS];
+    int count = shard_parts_of(shard_tensors_at(s->tensors, index), parts);
+    for (int i = 0; i < count && s->written[index] && shard_last_status() == SHARD_OK; i++)
+        write_part(s, index, &parts[i]);
     return shard_last_status();
 }
 
@@ -233,7 +271,10 @@ static shard_status write_split(saving *s, int64_t index)
 static shard_status write_all(saving *s)
 {
     for (int64_t i = 0; i < s->count; i++) {
-        if (shard_tensors_at(s->tensors, i)->placement.kind == SHARD_SPLIT)
+        const shard_tensor *tensor = shard_tensors_at(s->tensors, i);
+        if (tensor->slice)
+            write_slice(s, i);
+        else if (tensor->placement.kind == SHARD_SPLIT)
             write_split(s, i);
         else
             write_replicated(s, i);
@@ -259,6 +300,7 @@ static void forget(saving *s)
     for (int64_t i = 0; i < s->count; i++)
         free(s->ranges[i]);
     free(s->ranges);
+    free(s->written);
     free(s->entries);
     free(s->target);
     free(s->temporary);
@@ -266,13 +308,15 @@ static void forget(saving *s)
 
 shard_status shard_save(const shard_tensors *tensors, const char *path, const shard_metadata *metadata)
 {
-    saving s = {.world = shard_world(), .tensors = tensors, .path = path};
+    shard_tensors *kept = shard_tensors_kept(tensors);
+    saving s = {.world = shard_world(), .tensors = kept, .path = path};
     if (agree(&s) == SHARD_OK) {
         plan(&s);
         if (agree_on_parts(&s) == SHARD_OK && open_together(&s, metadata) == SHARD_OK && write_all(&s) == SHARD_OK)
             replace(&s);
     }
     forget(&s);
+    shard_tensors_destroy(kept);
     return shard_last_status();
 }
 

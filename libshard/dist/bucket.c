@@ -1,4 +1,5 @@
 #include "dist/bucket.h"
+#include "dist/gathered.h"
 
 #include "base/hash.h"
 
@@ -203,8 +204,12 @@ shard_status shard_bucket_zero_gaps(const shard_bucket *bucket, void *memory)
 static shard_status move_values(shard_bucket *bucket, bool broadcast)
 {
     shard_status status = SHARD_OK;
-    for (int64_t i = 0; i < bucket->count && status == SHARD_OK; i++)
-        status = shard_tensor_move(bucket->members[i].parameter, bucket->values, bytes_of(bucket, bucket->members[i].start));
+    for (int64_t i = 0; i < bucket->count && status == SHARD_OK; i++) {
+        shard_tensor *parameter = bucket->members[i].parameter;
+        status = shard_tensor_move(parameter, bucket->values, bytes_of(bucket, bucket->members[i].start));
+        shard_tensor_drop(parameter->kept);
+        parameter->kept = NULL;
+    }
     if (status == SHARD_OK)
         status = shard_bucket_zero_gaps(bucket, bucket->values->memory);
     if (!broadcast)
@@ -251,7 +256,13 @@ static shard_status make_part(shard_bucket *bucket, shard_bucket_member *member)
     if (!member->part)
         return shard_last_status();
     member->part->requires_grad = true;
+    SHARD_TRY(shard_tensor_set_slice(member->part, &(shard_slice){.group = bucket->group,
+                                                                  .start = member->part_start,
+                                                                  .shape = member->parameter->shape,
+                                                                  .placement = member->parameter->placement}));
     member->part->grad = shard_tensor_on(gradients, bucket->own_gradients ? at_own : at, shape, bucket->dtype);
+    if (bucket->own_values)
+        member->parameter->kept = shard_tensor_share(member->part);
     return member->part->grad ? SHARD_OK : shard_last_status();
 }
 
@@ -282,6 +293,8 @@ static shard_status build(shard_bucket *bucket, const shard_bucket_options *opti
     if (!bucket->values)
         return shard_last_status();
     SHARD_TRY(move_values(bucket, options->broadcast));
+    if (options->dealing >= SHARD_DEAL_VALUES)
+        SHARD_TRY(shard_gathered_begin(bucket));
     SHARD_TRY(make_gradients(bucket, options));
     SHARD_TRY(place_gradients(bucket));
     for (int64_t i = 0; i < bucket->count && bucket->parts; i++)

@@ -53,6 +53,7 @@ typedef struct shard_bucket {
     /* While backward runs: */
     struct shard_reducer *reducer;
     int64_t waiting; /* members that are not ready */
+    bool adds;       /* the own part has a gradient already, to which this one is added */
     shard_request *request;
 } shard_bucket;
 

@@ -65,35 +65,43 @@ static bool accumulates(const shard_bucket *bucket)
     return false;
 }
 
-/* Sums into the own part; after an error the others are told. */
-static shard_status reduce_to_part(shard_bucket *bucket)
+/* Where the own part is in memory of all elements. */
+static char *own_of(const shard_bucket *bucket, char *all)
 {
-    char *all = shard_storage_memory(bucket->gradients), *part = shard_storage_memory(bucket->own_gradients);
-    if (all && part)
-        shard_bucket_zero_gaps(bucket, all);
-    bool adds = accumulates(bucket);
-    char *own = all ? all + (size_t)bucket->own_start * shard_dtype_size(bucket->dtype) : NULL;
-    SHARD_TRY(shard_group_reduce_scatter(bucket->group, bucket->device, all, adds ? own : part, bucket->parts, bucket->dtype,
-                                         SHARD_SUM));
-    if (!adds)
-        return SHARD_OK;
-    return bucket->device->ops->axpby(bucket->device, bucket->own, 1.0, own, 1.0, part, bucket->dtype);
+    return all ? all + (size_t)bucket->own_start * shard_dtype_size(bucket->dtype) : NULL;
 }
 
+/* After an error the others are told. */
 static void start(shard_bucket *bucket)
 {
-    if (bucket->own_gradients)
-        reduce_to_part(bucket);
-    else
-        bucket->request = shard_group_all_reduce_start(bucket->group, bucket->device, shard_storage_memory(bucket->gradients),
-                                                       bucket->size, bucket->dtype, SHARD_SUM);
+    char *all = shard_storage_memory(bucket->gradients);
+    if (!bucket->own_gradients) {
+        bucket->request =
+            shard_group_all_reduce_start(bucket->group, bucket->device, all, bucket->size, bucket->dtype, SHARD_SUM);
+        return;
+    }
+    char *part = shard_storage_memory(bucket->own_gradients);
+    if (all && part)
+        shard_bucket_zero_gaps(bucket, all);
+    bucket->adds = accumulates(bucket);
+    bucket->request = shard_group_reduce_scatter_start(
+        bucket->group, bucket->device, all, bucket->adds ? own_of(bucket, all) : part, bucket->parts, bucket->dtype, SHARD_SUM);
+}
+
+static shard_status wait(shard_bucket *bucket)
+{
+    SHARD_TRY(shard_group_wait(bucket->group, bucket->device, bucket->request));
+    if (!bucket->own_gradients || !bucket->adds)
+        return SHARD_OK;
+    return bucket->device->ops->axpby(bucket->device, bucket->own, 1.0, own_of(bucket, bucket->gradients->memory), 1.0,
+                                      bucket->own_gradients->memory, bucket->dtype);
 }
 
 /* Waits for what was started. */
 static shard_status end(shard_bucket *bucket)
 {
     shard_reducer *reducer = bucket->reducer;
-    shard_status status = shard_group_wait(bucket->group, bucket->device, bucket->request);
+    shard_status status = wait(bucket);
     bucket->request = NULL;
     for (int64_t i = 0; i < bucket->count && bucket->parts; i++) {
         shard_bucket_member *member = &bucket->members[i];
@@ -103,6 +111,8 @@ static shard_status end(shard_bucket *bucket)
     }
     if (bucket->own_gradients)
         shard_storage_release(bucket->gradients);
+    if (bucket->own_values)
+        shard_storage_release(bucket->values);
     if (status == SHARD_OK && reducer->reduced && !reducer->local)
         reducer->reduced(bucket, reducer->reduced_context);
     return shard_last_status();

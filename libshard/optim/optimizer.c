@@ -158,7 +158,8 @@ shard_tensor *shard_piece_like(const shard_piece *piece, shard_storage *storage,
     if (!like)
         return NULL;
     like->replicas = piece->tensor->replicas;
-    if (shard_tensor_move(like, storage, offset) == SHARD_OK)
+    bool marked = !piece->tensor->slice || shard_tensor_set_slice(like, piece->tensor->slice) == SHARD_OK;
+    if (marked && shard_tensor_move(like, storage, offset) == SHARD_OK)
         return like;
     shard_tensor_drop(like);
     return NULL;

@@ -98,10 +98,15 @@ static bool has_gradient(const shard_bucket *bucket)
     return false;
 }
 
-static shard_status gather_values(shard_bucket *bucket)
+/* Parts that are all that is kept stay where they are; the next use gathers them. */
+static shard_status publish(shard_bucket *bucket)
 {
-    char *all = shard_storage_memory(bucket->values);
     bucket->values->version++;
+    if (bucket->own_values) {
+        shard_storage_release(bucket->values);
+        return shard_last_status();
+    }
+    char *all = shard_storage_memory(bucket->values);
     return shard_group_all_gather(bucket->group, bucket->device,
                                   all ? all + (size_t)bucket->own_start * shard_dtype_size(bucket->dtype) : NULL, all,
                                   bucket->parts, bucket->dtype);
@@ -112,7 +117,7 @@ shard_status shard_zero_publish(shard_optimizer *optimizer, bool all)
     const shard_buckets *buckets = shard_reducer_buckets(optimizer->zero->reducer);
     for (int64_t i = 0; i < buckets->count; i++)
         if (all || has_gradient(buckets->all[i]))
-            gather_values(buckets->all[i]);
+            publish(buckets->all[i]);
     return shard_last_status();
 }
 
@@ -129,7 +134,7 @@ static bool is_in(const shard_slot *slot, const void *bucket)
 static void step_bucket(shard_bucket *bucket, void *context)
 {
     shard_optimizer_step_where(context, is_in, bucket);
-    gather_values(bucket);
+    publish(bucket);
     for (int64_t i = 0; i < bucket->count; i++) {
         shard_zero_grad(bucket->members[i].parameter);
         shard_zero_grad(bucket->members[i].part);

@@ -38,8 +38,14 @@ void shard_storage_become(shard_storage *storage, shard_memory_kind kind)
 /* Its memory from an offset on, made if it was not yet. */
 static char *storage_memory(shard_storage *storage, size_t offset)
 {
-    if (!storage->memory)
+    bool missing = !storage->memory;
+    if (missing)
         storage->memory = shard_device_allocate(storage->device, storage->kind, storage->bytes);
+    if (storage->filler) {
+        storage->filler->rests = false;
+        if (missing && storage->filler->fill(storage->filler, storage) != SHARD_OK)
+            shard_storage_release(storage);
+    }
     return storage->memory ? (char *)storage->memory + offset : NULL;
 }
 
@@ -59,6 +65,8 @@ void shard_storage_drop(shard_storage *storage)
     if (!storage || --storage->shares)
         return;
     shard_storage_release(storage);
+    if (storage->filler)
+        storage->filler->drop(storage->filler);
     free(storage);
 }
 
@@ -107,6 +115,11 @@ void *shard_tensor_memory(shard_tensor *tensor)
 
 void *shard_tensor_memory_to_write(shard_tensor *tensor)
 {
+    if (tensor->storage->filler)
+        return shard_fail_null(SHARD_ERROR_UNSUPPORTED,
+                               "a tensor of shape %s that is kept in parts on several ranks (shard_zero, stage 3) is to be "
+                               "written to: shard_load and optimizers do",
+                               shard_shape_text(&tensor->shape));
     tensor->storage->version++;
     return shard_tensor_memory(tensor);
 }
@@ -127,6 +140,14 @@ static shard_tensor *make_on(shard_storage *storage, size_t offset, shard_shape 
 shard_tensor *shard_tensor_on(shard_storage *storage, size_t offset, shard_shape shape, shard_dtype dtype)
 {
     return shard_keep(make_on(storage, offset, shape, dtype));
+}
+
+shard_status shard_tensor_set_slice(shard_tensor *tensor, const shard_slice *slice)
+{
+    if (!tensor->slice && !(tensor->slice = shard_calloc(1, sizeof *slice)))
+        return shard_last_status();
+    *tensor->slice = *slice;
+    return SHARD_OK;
 }
 
 shard_tensor *shard_tensor_make(shard_shape shape, shard_dtype dtype, shard_device *device)
@@ -166,10 +187,12 @@ shard_status shard_tensor_move(shard_tensor *tensor, shard_storage *storage, siz
     if (tensor->recipe.kind != SHARD_NO_RECIPE) {
         SHARD_TRY(follow_recipe(tensor, memory));
         tensor->recipe.kind = SHARD_NO_RECIPE;
-    } else if (tensor->storage->memory) {
+    } else if (tensor->storage->memory || tensor->storage->filler) {
+        if (!storage_memory(tensor->storage, 0))
+            return shard_last_status();
         size_t bytes = byte_count(tensor);
-        SHARD_TRY(storage->device->ops->copy_rows(storage->device, memory, bytes, (char *)tensor->storage->memory + tensor->offset,
-                                                  bytes, bytes, 1));
+        SHARD_TRY(storage->device->ops->copy_rows(storage->device, memory, bytes,
+                                                  (char *)tensor->storage->memory + tensor->offset, bytes, bytes, 1));
     }
     shard_storage_drop(tensor->storage);
     storage->shares++;
@@ -202,8 +225,7 @@ static shard_tensor *make_random(const char *function, shard_recipe_kind kind, s
                                  shard_tensor_options options)
 {
     if (!shard_dtype_is_float(options.dtype))
-        return shard_fail_null(SHARD_ERROR_ARGUMENT, "%s: %s is not a floating dtype", function,
-                               shard_dtype_name(options.dtype));
+        return shard_fail_null(SHARD_ERROR_ARGUMENT, "%s: %s is not a floating dtype", function, shard_dtype_name(options.dtype));
     return make_with_recipe(shape, options, (shard_recipe){.kind = kind, .a = a, .b = b, .draw = shard_next_draw()});
 }
 
@@ -299,9 +321,11 @@ shard_placement shard_tensor_placement(const shard_tensor *tensor)
 
 shard_shape shard_tensor_whole_shape(const shard_tensor *tensor)
 {
-    shard_shape shape = shard_tensor_shape(tensor);
-    if (tensor && tensor->placement.kind == SHARD_SPLIT)
-        shape.dim[tensor->placement.dim] = tensor->placement.whole;
+    bool sliced = tensor && tensor->slice;
+    shard_shape shape = sliced ? tensor->slice->shape : shard_tensor_shape(tensor);
+    shard_placement placement = sliced ? tensor->slice->placement : shard_tensor_placement(tensor);
+    if (placement.kind == SHARD_SPLIT)
+        shape.dim[placement.dim] = placement.whole;
     return shape;
 }
 
@@ -430,5 +454,7 @@ void shard_tensor_drop(shard_tensor *tensor)
         tensor->history->drop(tensor->history);
     shard_tensor_drop(tensor->grad);
     shard_storage_drop(tensor->storage);
+    shard_tensor_drop(tensor->kept);
+    free(tensor->slice);
     free(tensor);
 }

@@ -10,15 +10,29 @@
 #include "comm/comm.h"
 #include "device/device.h"
 
+typedef struct shard_storage shard_storage;
+
+/* Fills memory that comes and goes: it is made and filled when it is needed, and may be
+ * given back (shard_storage_release) while it rests, as nobody has a pointer into it then.
+ * Such memory is not written to. */
+typedef struct shard_filler {
+    bool rests;
+    /* storage->memory is new, or NULL with the error set; collective where values of other
+     * ranks are needed. */
+    shard_status (*fill)(struct shard_filler *, shard_storage *);
+    void (*drop)(struct shard_filler *);
+} shard_filler;
+
 /* Device memory that one or more tensors are views of. */
-typedef struct shard_storage {
+struct shard_storage {
     int shares;
     shard_device *device;
-    void *memory; /* NULL until it is needed */
-    size_t bytes; /* at least 1: an empty tensor has memory too */
+    void *memory;           /* NULL until it is needed */
+    size_t bytes;           /* at least 1: an empty tensor has memory too */
     shard_memory_kind kind; /* ACTIVATIONS, unless shard_storage_set_kind says otherwise */
-    uint64_t version; /* counts writes, so that a value saved for backward is known to be stale */
-} shard_storage;
+    uint64_t version;       /* counts writes, so that a value saved for backward is known to be stale */
+    shard_filler *filler;   /* NULL: what is in the memory is nowhere else */
+};
 
 /* How a tensor's values are to be made once they are needed: initialisation is a
  * function of the element's index in the whole tensor, so that a layer can be
@@ -37,6 +51,16 @@ typedef struct shard_contribution {
     int count;
     shard_group *group[SHARD_CONTRIBUTION_GROUPS];
 } shard_contribution;
+
+/* What a tensor is of another one, whose elements the members of a group have shared out:
+ * those from `start` on, counted row-major. The members' ranges follow each other; they
+ * may be empty. */
+typedef struct shard_slice {
+    shard_group *group;
+    int64_t start;
+    shard_shape shape; /* of the other one, which may itself be a part of a whole: */
+    shard_placement placement;
+} shard_slice;
 
 /* What made a tensor: the autograd folder's record begins with this. */
 typedef struct shard_history {
@@ -67,6 +91,8 @@ struct shard_tensor {
     shard_contribution contribution; /* of a gradient; empty: it counts in full on each rank */
 
     shard_group *replicas;
+    shard_slice *slice; /* NULL: it is no range of another tensor */
+    shard_tensor *kept; /* of a tensor with a filler, the slice that this rank keeps; a share */
 
     /* The scope that releases it, if any. */
     shard_scope *scope;
@@ -79,6 +105,8 @@ shard_tensor *shard_tensor_make(shard_shape shape, shard_dtype dtype, shard_devi
 shard_tensor *shard_tensor_like(const shard_tensor *x);
 /* A tensor of nobody's scope on other memory, which is not touched; the caller's share. */
 shard_tensor *shard_tensor_on(shard_storage *storage, size_t offset, shard_shape shape, shard_dtype dtype);
+/* Says that it is a range of another tensor. */
+shard_status shard_tensor_set_slice(shard_tensor *tensor, const shard_slice *slice);
 /* A view of x's storage from an element on, as another shape; no history, whole. */
 shard_tensor *shard_tensor_view(shard_tensor *x, int64_t element, shard_shape shape);
 /* Makes a tensor a view of other memory: parameters move into buckets so.
@@ -104,7 +132,8 @@ void shard_storage_release(shard_storage *storage);
 /* Its memory, allocated and filled by its recipe if it was not yet. NULL with
  * the error set; a pointer that may not be used for a tensor of no elements. */
 void *shard_tensor_memory(shard_tensor *tensor);
-/* The same for writing: values saved for backward become stale. */
+/* The same for writing: values saved for backward become stale. UNSUPPORTED where there is
+ * a filler. */
 void *shard_tensor_memory_to_write(shard_tensor *tensor);
 
 shard_tensor *shard_tensor_share(shard_tensor *tensor);

@@ -63,3 +63,32 @@ void check_sorts_equal_at(int line, const sorts *a, const sorts *b, double toler
         free(y);
     }
 }
+
+enum { FEATURES = 6, HIDDEN = 9, CLASSES = 11, ROWS = 3 };
+
+shard_module *make_split_model(shard_split split, shard_group *group)
+{
+    shard_manual_seed(3);
+    shard_module *model = shard_nn_sequential(
+        shard_nn_sequential(shard_nn_linear(FEATURES, HIDDEN), shard_nn_gelu(), shard_nn_layer_norm(HIDDEN, 1e-5)),
+        shard_nn_linear(HIDDEN, HIDDEN), shard_nn_relu(), shard_nn_parallel_linear(HIDDEN, CLASSES, split, group));
+    ck_assert_msg(model != NULL, "%s", shard_last_error());
+    return model;
+}
+
+void back_split_model(shard_module *model, shard_group *world, shard_group *group, int turn)
+{
+    int64_t labels[ROWS];
+    int last = shard_module_child_count(model) - 1, rank = shard_group_rank(world);
+    for (int i = 0; i < ROWS; i++)
+        labels[i] = (rank * ROWS + i + turn) * 5 % CLASSES;
+    SHARD_SCOPE
+    {
+        shard_tensor *x = made_up(SHARD_SHAPE(ROWS, FEATURES), (uint64_t)(100 * turn + rank), SHARD_FLOAT32);
+        shard_tensor *target = shard_from_host(labels, SHARD_SHAPE(ROWS), .dtype = SHARD_INT64);
+        for (int i = 0; i < last; i++)
+            x = shard_forward(shard_module_child_at(model, i), x);
+        x = shard_forward(shard_module_child_at(model, last), shard_gather(x, 0, group));
+        check_ok(shard_backward(shard_parallel_cross_entropy(x, shard_gather(target, 0, group))));
+    }
+}

@@ -28,4 +28,9 @@ void back_sorts(const sorts *s, shard_group *world, int turn);
 #define check_sorts_equal(a, b, tolerance) check_sorts_equal_at(__LINE__, a, b, tolerance)
 void check_sorts_equal_at(int line, const sorts *a, const sorts *b, double tolerance);
 
+/* A model of layers, the last of them split over group, and a backward of its loss: each
+ * rank has rows of its own, which are gathered over group before the last. */
+shard_module *make_split_model(shard_split split, shard_group *group);
+void back_split_model(shard_module *model, shard_group *world, shard_group *group, int turn);
+
 #endif

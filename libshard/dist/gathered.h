@@ -1,0 +1,10 @@
+/* Values that are kept in parts: a bucket's, gathered when one of its parameters is needed. */
+#ifndef SHARD_DIST_GATHERED_H
+#define SHARD_DIST_GATHERED_H
+
+#include "dist/bucket.h"
+
+/* From now on each rank keeps its own part of the bucket's values alone. */
+shard_status shard_gathered_begin(shard_bucket *bucket);
+
+#endif

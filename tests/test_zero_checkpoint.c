@@ -1,0 +1,240 @@
+/* Checkpoints of what is shared out: one file, whatever the stage, partition and ranks. */
+#include "support/host.h"
+#include "support/scratch.h"
+#include "support/zero.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static shard_optimizer *sgd_of(shard_tensors *parameters, shard_zero_options options)
+{
+    shard_optimizer *sgd = shard_sgd(parameters, .lr = 0.02, .momentum = 0.9, .dampening = 0.25);
+    if (options.stage && !shard_zero_with(sgd, options))
+        ck_abort_msg("%s", shard_last_error());
+    return sgd;
+}
+
+/* Parameters and the optimizer's state. */
+static shard_tensors *all_of(shard_tensors *parameters, shard_optimizer *sgd)
+{
+    shard_tensors *list = shard_tensors_create(), *state = shard_optimizer_state_dict(sgd);
+    check_ok(shard_tensors_extend(list, "model.", parameters));
+    check_ok(shard_tensors_extend(list, "optimizer.", state));
+    shard_tensors_destroy(state);
+    shard_tensors_destroy(parameters);
+    return list;
+}
+
+static void check_files_equal(const char *a, const char *b)
+{
+    size_t bytes[2];
+    void *content[2] = {read_file(a, &bytes[0]), read_file(b, &bytes[1])};
+    ck_assert_uint_eq(bytes[0], bytes[1]);
+    for (size_t i = 0; i < bytes[0]; i++)
+        ck_assert_msg(((char *)content[0])[i] == ((char *)content[1])[i], "%s and %s differ from byte %zu on; %.4000s", a, b, i,
+                      (char *)content[0] + 8);
+    free(content[0]);
+    free(content[1]);
+}
+
+/* ---- parameters of all sorts ---- */
+
+typedef struct job_case {
+    int ranks;
+    shard_zero_options options;
+} job_case;
+
+static job_case writers[] = {
+    {3, {0}},
+    {2, {.stage = 1}},
+    {4, {.stage = 2, .bucket_mib = 1e-6}},
+    {3, {.stage = 3, .partition = SHARD_ZERO_WHOLE}},
+    {3, {.stage = 3, .bucket_mib = 3e-4}},
+};
+static job_case readers[] = {
+    {1, {0}},
+    {3, {.stage = 1, .partition = SHARD_ZERO_WHOLE, .bucket_mib = 3e-4}},
+    {4, {.stage = 3}},
+    {2, {.stage = 2}},
+};
+#define WRITERS ((int)(sizeof writers / sizeof *writers))
+#define READERS ((int)(sizeof readers / sizeof *readers))
+
+/* Values that do not depend on ranks: made up, or trained by gradients that all have alike. */
+static void train(const sorts *s, shard_optimizer *sgd, int from, int to)
+{
+    for (int step = from; step < to; step++) {
+        back_sorts(s, NULL, step);
+        check_ok(shard_step(sgd));
+    }
+}
+
+static void write_sorts(shard_group *world, void *context)
+{
+    const job_case *c = context;
+    SHARD_SCOPE
+    {
+        sorts s = make_sorts(NULL);
+        shard_tensors *parameters = list_sorts(&s);
+        shard_data_parallel *dp = shard_data_parallel_create(parameters);
+        shard_tensors_destroy(parameters);
+        shard_optimizer *sgd = sgd_of(list_sorts(&s), c->options);
+        train(&s, sgd, 0, 3);
+        shard_tensors *all = all_of(list_sorts(&s), sgd);
+        check_ok(shard_save(all, scratch_path("sorts.safetensors"), NULL));
+        /* The whole of each on rank 1, if there is one, makes the same file. */
+        int root = shard_group_size(world) > 1 ? 1 : 0;
+        shard_tensors *whole = shard_collect_state_dict(all, -1), *one = shard_collect_state_dict(all, root);
+        ck_assert_ptr_nonnull(whole);
+        ck_assert_int_eq(shard_tensors_count(one), shard_group_rank(world) == root ? shard_tensors_count(all) : 0);
+        check_ok(shard_save(whole, scratch_path("whole.safetensors"), NULL));
+        check_files_equal(scratch_path("sorts.safetensors"), scratch_path("whole.safetensors"));
+        shard_tensors_destroy(all);
+        shard_tensors_destroy(whole);
+        shard_tensors_destroy(one);
+        shard_optimizer_destroy(sgd);
+        shard_data_parallel_destroy(dp);
+    }
+}
+
+/* Goes on from the file as if it had never stopped. */
+static void read_sorts(shard_group *world, void *context)
+{
+    const job_case *c = context;
+    (void)world;
+    SHARD_SCOPE
+    {
+        sorts a = make_sorts(NULL), b = make_sorts(NULL);
+        shard_tensors *parameters = list_sorts(&b);
+        for (int i = 0; i < SORTS_PARAMETERS; i++)
+            fill_made_up(b.parameter[i], 77);
+        shard_optimizer *through = sgd_of(list_sorts(&a), (shard_zero_options){0}), *resumed = sgd_of(list_sorts(&b), c->options);
+        value_at(b.parameter[0], 0); /* what was gathered is to be forgotten */
+        shard_data_parallel *dp = shard_data_parallel_create(parameters);
+        parameters = all_of(parameters, resumed);
+        check_ok(shard_load(parameters, scratch_path("sorts.safetensors")));
+        train(&a, through, 0, 5);
+        train(&b, resumed, 3, 5);
+        check_sorts_equal(&a, &b, 1e-6);
+        shard_tensors_destroy(parameters);
+        shard_data_parallel_destroy(dp);
+        shard_optimizer_destroy(through);
+        shard_optimizer_destroy(resumed);
+    }
+}
+
+/* Every writer makes the same file, to rounding where numbers of ranks differ: what one
+ * rank makes is what all must go on with. */
+START_TEST(test_sorts)
+{
+    run_job(writers[_i].ranks, write_sorts, &writers[_i]);
+    for (int i = 0; i < READERS; i++)
+        run_job(readers[i].ranks, read_sorts, &readers[i]);
+}
+END_TEST
+
+/* ---- split parameters ---- */
+
+typedef struct split_case {
+    int data, model;
+    shard_split split;
+    shard_zero_options options;
+} split_case;
+
+static split_case split_writers[] = {
+    {2, 2, SHARD_SPLIT_COLUMN, {.stage = 1}},
+    {2, 2, SHARD_SPLIT_ROW, {.stage = 2}},
+    {3, 2, SHARD_SPLIT_ROW, {.stage = 3}},
+    {2, 3, SHARD_SPLIT_COLUMN, {.stage = 3, .partition = SHARD_ZERO_WHOLE}},
+};
+static split_case split_readers[] = {
+    {1, 1, SHARD_SPLIT_NONE, {0}},
+    {2, 2, SHARD_SPLIT_ROW, {.stage = 3}},
+    {1, 2, SHARD_SPLIT_COLUMN, {.stage = 1}},
+    {3, 1, SHARD_SPLIT_NONE, {.stage = 2, .bucket_mib = 1e-4}},
+};
+#define SPLIT_WRITERS ((int)(sizeof split_writers / sizeof *split_writers))
+#define SPLIT_READERS ((int)(sizeof split_readers / sizeof *split_readers))
+
+/* Gives the state, whose values are of no interest, those of their index in the whole. */
+static void make_up_state(shard_module *model, shard_optimizer *sgd)
+{
+    shard_tensors *whole = all_of(shard_parameters(model), sgd), *collected = shard_collect_state_dict(whole, -1);
+    for (int64_t i = 0; i < shard_tensors_count(collected); i++)
+        if (shard_tensor_dtype(shard_tensors_at(collected, i)) == SHARD_FLOAT32) {
+            shard_tensor *fresh = made_up(shard_tensor_shape(shard_tensors_at(collected, i)), (uint64_t)i + 1, SHARD_FLOAT32);
+            copy_elements(fresh, shard_tensors_at(collected, i));
+        }
+    check_ok(shard_save(collected, scratch_path("made_up.safetensors"), NULL));
+    check_ok(shard_load(whole, scratch_path("made_up.safetensors")));
+    shard_tensors_destroy(collected);
+    shard_tensors_destroy(whole);
+}
+
+static void write_split(shard_group *world, void *context)
+{
+    const split_case *c = context;
+    (void)world;
+    shard_mesh *mesh = shard_mesh_create(.model = c->model);
+    shard_module *model = make_split_model(c->split, shard_mesh_model_group(mesh));
+    shard_optimizer *sgd = sgd_of(shard_parameters(model), c->options);
+    SHARD_SCOPE
+    {
+        make_up_state(model, sgd);
+        shard_tensors *all = all_of(shard_parameters(model), sgd);
+        check_ok(shard_save(all, scratch_path("split.safetensors"), NULL));
+        check_files_equal(scratch_path("split.safetensors"), scratch_path("made_up.safetensors"));
+        shard_tensors_destroy(all);
+    }
+    shard_optimizer_destroy(sgd);
+    shard_module_destroy(model);
+    shard_mesh_destroy(mesh);
+}
+
+static void read_split(shard_group *world, void *context)
+{
+    const split_case *c = context;
+    (void)world;
+    shard_mesh *mesh = shard_mesh_create(.model = c->model);
+    shard_module *model = make_split_model(c->split, shard_mesh_model_group(mesh));
+    shard_optimizer *sgd = sgd_of(shard_parameters(model), c->options);
+    SHARD_SCOPE
+    {
+        shard_tensors *all = all_of(shard_parameters(model), sgd);
+        check_ok(shard_load(all, scratch_path("split.safetensors")));
+        check_ok(shard_save(all, scratch_path("again.safetensors"), NULL));
+        check_files_equal(scratch_path("again.safetensors"), scratch_path("made_up.safetensors"));
+        /* A part of a whole list is what is loaded. */
+        shard_tensors *whole = shard_collect_state_dict(all, -1), *own = shard_relocate_state_dict(all, whole);
+        ck_assert_ptr_nonnull(own);
+        check_ok(shard_save(own, scratch_path("again.safetensors"), NULL));
+        check_files_equal(scratch_path("again.safetensors"), scratch_path("made_up.safetensors"));
+        shard_tensors_destroy(whole);
+        shard_tensors_destroy(own);
+        shard_tensors_destroy(all);
+    }
+    shard_optimizer_destroy(sgd);
+    shard_module_destroy(model);
+    shard_mesh_destroy(mesh);
+}
+
+START_TEST(test_split)
+{
+    run_job(split_writers[_i].data * split_writers[_i].model, write_split, &split_writers[_i]);
+    for (int i = 0; i < SPLIT_READERS; i++)
+        run_job(split_readers[i].data * split_readers[i].model, read_split, &split_readers[i]);
+}
+END_TEST
+
+int main(void)
+{
+    scratch_open();
+    Suite *suite = suite_create("zero checkpoint");
+    TCase *tcase = test_case(suite, "checkpoint");
+    tcase_add_loop_test(tcase, test_sorts, 0, WRITERS);
+    tcase_add_loop_test(tcase, test_split, 0, SPLIT_WRITERS);
+    int failed = test_run(suite);
+    scratch_close();
+    return failed;
+}

@@ -1,0 +1,96 @@
+/*
+ * What shard_zero saves: a rank's memory, in torch's tutorial's model (20 linear layers of
+ * one size), is the bytes that its stage needs, and at most 5% more.
+ */
+#include "support/job.h"
+
+enum { LAYERS = 20, WIDTH = 96 };
+
+static const double layer_bytes = 4.0 * (WIDTH * WIDTH + WIDTH), all_bytes = LAYERS * 4.0 * (WIDTH * WIDTH + WIDTH);
+
+static shard_module *make_model(void)
+{
+    shard_module *layers[LAYERS];
+    for (int i = 0; i < LAYERS; i++)
+        layers[i] = shard_nn_linear(WIDTH, WIDTH);
+    return shard_nn_sequential_of(LAYERS, layers);
+}
+
+static double now(void)
+{
+    return (double)shard_get_memory_stats(shard_device_open(NULL)).current;
+}
+
+static double peak_of(shard_memory_kind kind)
+{
+    return (double)shard_get_memory_by_kind(shard_device_open(NULL), kind).peak;
+}
+
+static void back(shard_module *model, shard_group *world, int turn)
+{
+    SHARD_SCOPE
+    {
+        shard_tensor *x = made_up(SHARD_SHAPE(2, WIDTH), (uint64_t)(10 * turn + shard_group_rank(world)), SHARD_FLOAT32);
+        check_ok(shard_backward(shard_mean(shard_forward(model, x))));
+    }
+}
+
+#define check_bytes(bytes, needed)                                                                                               \
+    do {                                                                                                                         \
+        ck_assert_double_le(bytes, 1.05 * (needed));                                                                             \
+        ck_assert_double_ge(bytes, 0.97 * (needed));                                                                             \
+    } while (0)
+
+/* Parameters, gradients and one state, of which each stage shares one more out. */
+static void needs_its_share(shard_group *world, void *context)
+{
+    int stage = *(int *)context;
+    double ranks = shard_group_size(world), before = now();
+    double values = stage == 3 ? all_bytes / ranks : all_bytes, gradients = stage >= 2 ? all_bytes / ranks : all_bytes;
+    double state = stage >= 1 ? all_bytes / ranks : all_bytes;
+    shard_module *model = make_model();
+    shard_optimizer *sgd = shard_sgd(shard_parameters(model), .lr = 0.01, .momentum = 0.9);
+    shard_data_parallel *dp = NULL;
+    if (stage) {
+        ck_assert_ptr_nonnull(shard_zero(sgd, .stage = stage, .bucket_mib = layer_bytes / 1048576));
+        check_bytes(now() - before, values + (stage == 1 ? gradients : 0));
+    } else {
+        shard_tensors *list = shard_parameters(model);
+        dp = shard_data_parallel_create(list);
+        shard_tensors_destroy(list);
+    }
+    shard_reset_peak_memory(shard_device_open(NULL));
+    for (int step = 0; step < 3; step++) {
+        for (int turn = 0; turn < 2; turn++) { /* what micro-batches add up in is no more */
+            back(model, world, turn);
+            check_bytes(now() - before, values + gradients + (step ? state : 0));
+        }
+        check_ok(shard_step(sgd));
+        check_bytes(now() - before, values + gradients + state);
+    }
+    /* On their way: a gradient that is being filled and one before it; values as well. */
+    double most = stage == 3 ? 4 : stage == 2 ? 2 : 0;
+    ck_assert_double_le(peak_of(SHARD_MEMORY_BUCKETS), 1.05 * most * layer_bytes);
+    ck_assert_double_ge(peak_of(SHARD_MEMORY_BUCKETS), most > 0 ? layer_bytes : 0);
+    check_bytes(peak_of(SHARD_MEMORY_OPTIMIZER_STATE), state);
+    shard_optimizer_destroy(sgd);
+    shard_data_parallel_destroy(dp);
+    shard_module_destroy(model);
+    ck_assert_double_eq(now(), before);
+}
+
+START_TEST(test_share)
+{
+    static const int ranks[] = {2, 4, 8};
+    int stage = _i % 4;
+    run_job(ranks[_i / 4], needs_its_share, &stage);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("zero memory");
+    TCase *tcase = test_case(suite, "memory");
+    tcase_add_loop_test(tcase, test_share, 0, 12);
+    return test_run(suite);
+}
