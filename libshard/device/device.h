@@ -180,7 +180,7 @@ typedef struct shard_device_ops {
     /* y [rows, out] = x [rows, in] weight^T + bias; weight [out, in], bias [out] or NULL. */
     shard_status (*linear)(shard_device *, int64_t rows, int64_t in, int64_t out, const void *x, const void *weight,
                            const void *bias, void *y, shard_dtype);
-    /* bias [o] or NULL. */
+    /* bias [o] or NULL; of a 16-bit type the sums may be rounded before it is added, too. */
     shard_status (*conv2d)(shard_device *, const shard_conv_shape *, const void *x, const void *weight, const void *bias, void *y,
                            shard_dtype);
     shard_status (*conv2d_backward_data)(shard_device *, const shard_conv_shape *, const void *weight, const void *dy, void *dx,

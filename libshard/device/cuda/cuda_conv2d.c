@@ -115,7 +115,20 @@ static shard_status convolve_widened(shard_device *device, const shard_cuda_conv
     return status;
 }
 
-static shard_status convolve(shard_device *device, const shard_cuda_conv *c)
+/* For what cuDNN has only without adding to what is there: a bias comes last. */
+static shard_status convolve_then_add(shard_device *device, const shard_cuda_conv *c, const void *bias, bool *there)
+{
+    const shard_conv_shape *s = c->shape;
+    shard_cuda_conv alone = *c;
+    alone.accumulate = false;
+    SHARD_TRY(convolve_turned(device, &alone, there));
+    if (!*there)
+        return SHARD_OK;
+    return shard_cuda_binary(device, SHARD_ADD, s->n * s->oh * s->ow, s->o, c->y, bias, c->y, c->dtype);
+}
+
+/* With a bias, it is in y already, and c accumulates. */
+static shard_status convolve(shard_device *device, const shard_cuda_conv *c, const void *bias)
 {
     if (x_count(c->shape) == 0 || y_count(c->shape) == 0)
         return compute_empty(device, c);
@@ -124,33 +137,35 @@ static shard_status convolve(shard_device *device, const shard_cuda_conv *c)
     bool there = false;
     if (c->dtype != SHARD_FLOAT64) /* which cuDNN has not in channels-last */
         SHARD_TRY(convolve_turned(device, c, &there));
+    if (!there && bias && c->dtype != SHARD_FLOAT64)
+        SHARD_TRY(convolve_then_add(device, c, bias, &there));
     if (there)
         return SHARD_OK;
     return c->dtype == SHARD_FLOAT32 || c->dtype == SHARD_FLOAT64 ? shard_cuda_conv2d_columns(device, c)
                                                                   : convolve_widened(device, c);
 }
 
-/* With a bias the sums begin with it, so that they are rounded once. */
+/* With a bias the sums begin with it, so that they are rounded once, where cuDNN can do that. */
 shard_status shard_cuda_conv2d(shard_device *device, const shard_conv_shape *shape, const void *x, const void *weight,
                                const void *bias, void *y, shard_dtype dtype)
 {
     if (bias)
         SHARD_TRY(shard_cuda_spread(device, shape->n * shape->oh * shape->ow, shape->o, bias, y, dtype));
     shard_cuda_conv c = {SHARD_CUDA_CONV_FORWARD, shape, dtype, bias != NULL, (void *)x, (void *)weight, y};
-    return convolve(device, &c);
+    return convolve(device, &c, bias);
 }
 
 shard_status shard_cuda_conv2d_backward_data(shard_device *device, const shard_conv_shape *shape, const void *weight,
                                              const void *dy, void *dx, shard_dtype dtype)
 {
     shard_cuda_conv c = {SHARD_CUDA_CONV_BACKWARD_DATA, shape, dtype, false, dx, (void *)weight, (void *)dy};
-    return convolve(device, &c);
+    return convolve(device, &c, NULL);
 }
 
 shard_status shard_cuda_conv2d_backward_weight(shard_device *device, const shard_conv_shape *shape, const void *x, const void *dy,
                                                void *dweight, void *dbias, shard_dtype dtype)
 {
     shard_cuda_conv c = {SHARD_CUDA_CONV_BACKWARD_WEIGHT, shape, dtype, false, (void *)x, dweight, (void *)dy};
-    SHARD_TRY(convolve(device, &c));
+    SHARD_TRY(convolve(device, &c, NULL));
     return dbias ? shard_cuda_sum_rows(device, shape->n * shape->oh * shape->ow, shape->o, dy, dtype, false, dbias, dtype) : SHARD_OK;
 }

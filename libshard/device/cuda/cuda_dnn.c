@@ -8,10 +8,9 @@
 #include <pthread.h>
 #include <stdlib.h>
 
-enum { X = 1, WEIGHT, Y };         /* the tensors' names in a graph */
-enum { MOST_CONFIGURATIONS = 16 }; /* asked of a heuristic */
-enum { MOST_DESCRIPTORS = 16 };    /* of one graph */
-enum { ALIGNMENT = 16 };           /* that engines can make use of */
+enum { X = 1, WEIGHT, Y };      /* the tensors' names in a graph */
+enum { MOST_DESCRIPTORS = 16 }; /* of one graph */
+enum { ALIGNMENT = 16 };        /* that engines can make use of */
 #define MOST_WORKSPACE ((int64_t)2 << 30)
 
 struct shard_cuda_dnn {
@@ -19,10 +18,14 @@ struct shard_cuda_dnn {
     shard_cuda_cache plans;
 };
 
-/* A convolution that is ready to run; without one that cuDNN has not. */
+/* A convolution's welcome engines, best first, and what runs the one before `next`; those
+ * before that one have refused. */
 typedef struct plan {
+    cudnnBackendDescriptor_t *configurations; /* kept as long as what is made of them */
+    int64_t count, next;
     cudnnBackendDescriptor_t execution;
     int64_t workspace;
+    bool refused; /* by all engines */
 } plan;
 
 /* The handle and the plans are used by one thread at a time. */
@@ -41,11 +44,27 @@ static shard_status check(cudnnStatus_t status, const char *call)
 
 #define DNN_TRY(call) SHARD_TRY(check(call, #call))
 
+static void destroy_execution(plan *p)
+{
+    if (p->execution)
+        cudnnBackendDestroyDescriptor(p->execution);
+    p->execution = NULL;
+}
+
+/* Those from `first` on. */
+static void destroy_configurations(plan *p, int64_t first)
+{
+    for (int64_t i = first; i < p->count; i++)
+        cudnnBackendDestroyDescriptor(p->configurations[i]);
+    p->count = first;
+}
+
 static void destroy_plan(void *value)
 {
     plan *p = value;
-    if (p->execution)
-        cudnnBackendDestroyDescriptor(p->execution);
+    destroy_execution(p);
+    destroy_configurations(p, 0);
+    free(p->configurations);
     free(p);
 }
 
@@ -253,27 +272,57 @@ static cudnnBackendDescriptor_t make_execution(cudnnHandle_t handle, cudnnBacken
     return NULL;
 }
 
-/* The first welcome one of the configurations that a heuristic names. */
-static void choose(plan *p, cudnnHandle_t handle, cudnnBackendDescriptor_t whole, cudnnBackendHeurMode_t mode, shard_dtype dtype,
-                   bool allow_tf32)
+/* A heuristic, and how many configurations it names; none if it has not got such a graph. */
+typedef struct advice {
+    graph asked;
+    cudnnBackendDescriptor_t heuristic;
+    int64_t named;
+} advice;
+
+static advice ask(cudnnBackendDescriptor_t whole, cudnnBackendHeurMode_t mode)
 {
-    graph asked = {0}, answer = {0};
-    int64_t count = 0;
-    cudnnBackendDescriptor_t heuristic = begin(&asked, CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR);
-    set(&asked, heuristic, CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &whole);
-    set(&asked, heuristic, CUDNN_ATTR_ENGINEHEUR_MODE, CUDNN_TYPE_HEUR_MODE, 1, &mode);
-    finish(&asked, heuristic);
-    for (int i = 0; i < MOST_CONFIGURATIONS; i++)
-        begin(&answer, CUDNN_BACKEND_ENGINECFG_DESCRIPTOR);
-    if (asked.status == CUDNN_STATUS_SUCCESS && answer.status == CUDNN_STATUS_SUCCESS &&
-        cudnnBackendGetAttribute(heuristic, CUDNN_ATTR_ENGINEHEUR_RESULTS, CUDNN_TYPE_BACKEND_DESCRIPTOR, MOST_CONFIGURATIONS,
-                                 &count, answer.made) != CUDNN_STATUS_SUCCESS)
-        count = 0;
-    for (int i = 0; i < count && i < MOST_CONFIGURATIONS && !p->execution; i++)
-        if (engine_is_welcome(answer.made[i], dtype, allow_tf32))
-            p->execution = make_execution(handle, answer.made[i], &p->workspace);
-    destroy_graph(&answer);
-    destroy_graph(&asked);
+    advice a = {0};
+    a.heuristic = begin(&a.asked, CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR);
+    set(&a.asked, a.heuristic, CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &whole);
+    set(&a.asked, a.heuristic, CUDNN_ATTR_ENGINEHEUR_MODE, CUDNN_TYPE_HEUR_MODE, 1, &mode);
+    finish(&a.asked, a.heuristic);
+    if (a.asked.status != CUDNN_STATUS_SUCCESS ||
+        cudnnBackendGetAttribute(a.heuristic, CUDNN_ATTR_ENGINEHEUR_RESULTS, CUDNN_TYPE_BACKEND_DESCRIPTOR, 0, &a.named, NULL) !=
+            CUDNN_STATUS_SUCCESS)
+        a.named = 0;
+    return a;
+}
+
+/* Adds the welcome ones of what the heuristic names; there is room for all. */
+static void take_advice(plan *p, const advice *a, shard_dtype dtype, bool allow_tf32)
+{
+    cudnnBackendDescriptor_t *all = p->configurations + p->count;
+    int64_t made = 0, filled = 0;
+    while (made < a->named &&
+           cudnnBackendCreateDescriptor(CUDNN_BACKEND_ENGINECFG_DESCRIPTOR, &all[made]) == CUDNN_STATUS_SUCCESS)
+        made++;
+    if (made > 0 && cudnnBackendGetAttribute(a->heuristic, CUDNN_ATTR_ENGINEHEUR_RESULTS, CUDNN_TYPE_BACKEND_DESCRIPTOR, made,
+                                             &filled, all) != CUDNN_STATUS_SUCCESS)
+        filled = 0;
+    for (int64_t i = 0; i < made; i++) {
+        if (i < filled && engine_is_welcome(all[i], dtype, allow_tf32))
+            p->configurations[p->count++] = all[i];
+        else
+            cudnnBackendDestroyDescriptor(all[i]);
+    }
+}
+
+static shard_status add_configurations(plan *p, cudnnBackendDescriptor_t whole, shard_dtype dtype, bool allow_tf32)
+{
+    advice best = ask(whole, CUDNN_HEUR_MODE_A), others = ask(whole, CUDNN_HEUR_MODE_FALLBACK);
+    p->configurations = shard_calloc((size_t)(best.named + others.named + 1), sizeof *p->configurations);
+    if (p->configurations) {
+        take_advice(p, &best, dtype, allow_tf32);
+        take_advice(p, &others, dtype, allow_tf32);
+    }
+    destroy_graph(&best.asked);
+    destroy_graph(&others.asked);
+    return p->configurations ? SHARD_OK : SHARD_ERROR_MEMORY;
 }
 
 static shard_cuda_key key_of(const shard_cuda_conv *c, bool allow_tf32)
@@ -298,32 +347,47 @@ static void log_refused(const shard_cuda_conv *c)
         (long long)s->kw);
 }
 
+/* Without engines if cuDNN has not got such a graph. NULL with the error set. */
+static plan *make_plan(cudnnHandle_t handle, const shard_cuda_conv *c, bool allow_tf32)
+{
+    plan *p = shard_calloc(1, sizeof *p);
+    if (!p)
+        return NULL;
+    graph g = {0};
+    cudnnBackendDescriptor_t whole = describe(&g, handle, c);
+    cudnnStatus_t category = CUDNN_STATUS_CATEGORY(g.status);
+    shard_status status = SHARD_OK;
+    if (g.status == CUDNN_STATUS_SUCCESS)
+        status = add_configurations(p, whole, c->dtype, allow_tf32);
+    else if (category != CUDNN_STATUS_NOT_SUPPORTED && !(c->accumulate && category == CUDNN_STATUS_BAD_PARAM))
+        status = check(g.status, "cudnnBackendFinalize");
+    destroy_graph(&g);
+    if (status == SHARD_OK)
+        return p;
+    destroy_plan(p);
+    return NULL;
+}
+
 static shard_status find_plan(shard_device *device, struct shard_cuda_dnn *dnn, const shard_cuda_conv *c, plan **found)
 {
     bool allow_tf32 = c->dtype == SHARD_FLOAT32 && device->allow_tf32;
     shard_cuda_key key = key_of(c, allow_tf32);
     void **kept = shard_cuda_cache_find(&dnn->plans, &key);
-    if (!*kept) {
-        plan *made = shard_calloc(1, sizeof *made);
-        if (!made)
-            return SHARD_ERROR_MEMORY;
-        graph g = {0};
-        cudnnBackendDescriptor_t whole = describe(&g, dnn->handle, c);
-        if (g.status == CUDNN_STATUS_SUCCESS)
-            choose(made, dnn->handle, whole, CUDNN_HEUR_MODE_A, c->dtype, allow_tf32);
-        if (g.status == CUDNN_STATUS_SUCCESS && !made->execution)
-            choose(made, dnn->handle, whole, CUDNN_HEUR_MODE_FALLBACK, c->dtype, allow_tf32);
-        destroy_graph(&g);
-        if (g.status != CUDNN_STATUS_SUCCESS && CUDNN_STATUS_CATEGORY(g.status) != CUDNN_STATUS_NOT_SUPPORTED) {
-            free(made);
-            return check(g.status, "cudnnBackendFinalize");
-        }
-        if (!made->execution)
-            log_refused(c);
-        *kept = made;
-    }
+    if (!*kept)
+        *kept = make_plan(dnn->handle, c, allow_tf32);
     *found = *kept;
-    return SHARD_OK;
+    return *kept ? SHARD_OK : shard_last_status();
+}
+
+/* Whether there is an engine that can be run, the next one if there was none so far. */
+static bool find_execution(cudnnHandle_t handle, plan *p, const shard_cuda_conv *c)
+{
+    while (!p->execution && p->next < p->count)
+        p->execution = make_execution(handle, p->configurations[p->next++], &p->workspace);
+    if (!p->execution && !p->refused && !c->accumulate) /* which is tried without as well */
+        log_refused(c);
+    p->refused = !p->execution;
+    return p->execution != NULL;
 }
 
 /* ---- running ---- */
@@ -348,19 +412,18 @@ static shard_status convolve(shard_device *device, const shard_cuda_conv *c, boo
     plan *p;
     SHARD_TRY(open_dnn(device, &dnn));
     SHARD_TRY(find_plan(device, dnn, c, &p));
-    *there = p->execution != NULL;
-    if (!*there)
-        return SHARD_OK;
-    void *workspace = shard_cuda_scratch(device, (size_t)p->workspace);
-    if (!workspace)
-        return SHARD_ERROR_MEMORY;
-    cudnnStatus_t status = execute(dnn->handle, p, c, workspace);
-    shard_cuda_scratch_release(device, workspace, (size_t)p->workspace);
-    if (CUDNN_STATUS_CATEGORY(status) != CUDNN_STATUS_NOT_SUPPORTED)
-        return check(status, "cudnnBackendExecute");
-    cudnnBackendDestroyDescriptor(p->execution); /* what its engine noticed only now */
-    p->execution = NULL;
-    *there = false;
+    while ((*there = find_execution(dnn->handle, p, c))) {
+        void *workspace = shard_cuda_scratch(device, (size_t)p->workspace);
+        if (!workspace)
+            return SHARD_ERROR_MEMORY;
+        cudnnStatus_t status = execute(dnn->handle, p, c, workspace);
+        shard_cuda_scratch_release(device, workspace, (size_t)p->workspace);
+        if (CUDNN_STATUS_CATEGORY(status) != CUDNN_STATUS_NOT_SUPPORTED) {
+            destroy_configurations(p, p->next);
+            return check(status, "cudnnBackendExecute");
+        }
+        destroy_execution(p); /* what its engine noticed only now */
+    }
     return SHARD_OK;
 }
 

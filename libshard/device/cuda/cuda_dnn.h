@@ -1,9 +1,10 @@
 /*
  * Convolutions by cuDNN's graph API on the device's stream, in channels-last.
  *
- * Invariants: only engines that give the same bits in every run, sum in float32
- * and take float32 as it is, unless the device allows TF32; which one is told by
- * cuDNN's heuristics alone, never by measuring.
+ * Invariants: only engines whose notes say that they give the same bits in every
+ * run, sum in float32 and take float32 as it is, unless the device allows TF32. Of
+ * those that cuDNN's heuristics name, in their order, the first one that does not
+ * refuse, be it when its plan is made or when it is run; never by measuring.
  */
 #ifndef SHARD_DEVICE_CUDA_DNN_H
 #define SHARD_DEVICE_CUDA_DNN_H

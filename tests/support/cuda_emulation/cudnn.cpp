@@ -37,6 +37,7 @@ struct Descriptor {
     std::map<int, float> factors;
     std::map<int, Reference> parts;
     int engine = -1; /* of an engine, a configuration, a plan */
+    bool destroyed = false;
 };
 
 /* An attribute: whose, which, of what type, least and greatest number of elements. */
@@ -191,6 +192,8 @@ cudnnStatus_t check_operation(Descriptor &d)
             return refuse(CUDNN_STATUS_NOT_SUPPORTED_DATA_TYPE, "tensors of several types");
         type = own;
     }
+    if (d.factors[o.first + 1] != 0 && w.numbers[CUDNN_ATTR_CONVOLUTION_DILATIONS] != std::vector<int64_t>{1, 1})
+        return refuse(CUDNN_STATUS_BAD_PARAM, "dilated windows whose results are added to what is there");
     Images x = images_of(*d.parts[o.x]), weight = images_of(*d.parts[o.weight]), y = images_of(*d.parts[o.y]);
     if (x.size[0] != y.size[0] || weight.size[0] != y.size[1] || x.size[1] % weight.size[1] != 0 ||
         y.size[1] % (x.size[1] / weight.size[1]) != 0)
@@ -214,14 +217,19 @@ struct Engine {
     bool wide;       /* takes float32 */
     bool forward;    /* takes the forward computation */
     int64_t aligned; /* bytes that all arrays must be aligned to */
+    int64_t named;   /* so often by the heuristic */
 };
 
-enum { COARSE, NOISY, FAST, PLAIN };
+/* ODD and STRANGE refuse when their plan is finalized, LATE when it is executed. */
+enum { COARSE, NOISY, ODD, STRANGE, LATE, FAST, PLAIN };
 const Engine engines[] = {
-    {{CUDNN_NUMERICAL_NOTE_TENSOR_CORE, CUDNN_NUMERICAL_NOTE_REDUCED_PRECISION_REDUCTION}, true, true, false, true, 16},
-    {{CUDNN_NUMERICAL_NOTE_TENSOR_CORE, CUDNN_NUMERICAL_NOTE_NONDETERMINISTIC}, true, true, true, false, 16},
-    {{CUDNN_NUMERICAL_NOTE_TENSOR_CORE}, true, true, true, true, 16},
-    {{}, false, false, true, true, 4},
+    {{CUDNN_NUMERICAL_NOTE_TENSOR_CORE, CUDNN_NUMERICAL_NOTE_REDUCED_PRECISION_REDUCTION}, true, true, false, true, 16, 1},
+    {{CUDNN_NUMERICAL_NOTE_TENSOR_CORE, CUDNN_NUMERICAL_NOTE_NONDETERMINISTIC}, true, true, true, false, 16, 1},
+    {{CUDNN_NUMERICAL_NOTE_STRICT_NAN_PROP}, true, true, true, true, 4, 15},
+    {{}, true, true, true, true, 4, 15},
+    {{}, true, true, true, true, 4, 2},
+    {{CUDNN_NUMERICAL_NOTE_TENSOR_CORE}, true, true, true, true, 16, 1},
+    {{}, false, false, true, true, 4, 1},
 };
 
 Descriptor &operation_in(Descriptor &graph)
@@ -241,6 +249,8 @@ bool takes(const Engine &engine, Descriptor &operation)
         windows.numbers[CUDNN_ATTR_CONVOLUTION_CONV_MODE][0] != CUDNN_CROSS_CORRELATION)
         return false;
     int64_t of_groups = images_of(weight).size[1], channels = images_of(x).size[1];
+    if (of_groups != channels && operation.factors[o.first + 1] != 0)
+        return false; /* none adds to what is there in groups */
     bool dilated = windows.numbers[CUDNN_ATTR_CONVOLUTION_DILATIONS] != std::vector<int64_t>{1, 1};
     if (dilated && of_groups != channels)
         return false;
@@ -259,7 +269,7 @@ std::vector<int> engines_for(Descriptor &heuristic)
     std::vector<int> found;
     for (int i = COARSE; i <= PLAIN; i++)
         if (engines[i].heuristic != fallback && takes(engines[i], operation))
-            found.push_back(i);
+            found.insert(found.end(), (size_t)engines[i].named, i);
     return found;
 }
 
@@ -375,6 +385,8 @@ cudnnStatus_t cudnnBackendCreateDescriptor(cudnnBackendDescriptorType_t descript
 
 cudnnStatus_t cudnnBackendDestroyDescriptor(cudnnBackendDescriptor_t descriptor)
 {
+    if (descriptor)
+        descriptor_of(descriptor)->destroyed = true;
     delete (Reference *)descriptor;
     return CUDNN_STATUS_SUCCESS;
 }
@@ -434,6 +446,10 @@ cudnnStatus_t cudnnBackendFinalize(cudnnBackendDescriptor_t descriptor)
             break;
         case CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR:
             d.engine = d.parts[CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG]->engine;
+            if (d.engine == ODD)
+                status = refuse(CUDNN_STATUS_NOT_SUPPORTED, "an engine that makes no plan");
+            else if (d.engine == STRANGE)
+                status = refuse(CUDNN_STATUS_BAD_PARAM, "an engine that takes what is asked for wrong");
             break;
         case CUDNN_BACKEND_VARIANT_PACK_DESCRIPTOR:
             if (d.numbers[CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS].size() != d.numbers[CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS].size())
@@ -451,7 +467,7 @@ cudnnStatus_t cudnnBackendGetAttribute(cudnnBackendDescriptor_t const descriptor
                                        cudnnBackendAttributeType_t attributeType, int64_t requestedElementCount,
                                        int64_t *elementCount, void *arrayOfElements)
 {
-    if (!descriptor || !elementCount || !arrayOfElements)
+    if (!descriptor || !elementCount || (!arrayOfElements && requestedElementCount > 0))
         return refuse(CUDNN_STATUS_BAD_PARAM_NULL_POINTER, "an attribute is asked for without a place for it");
     Descriptor &d = *descriptor_of(descriptor);
     if (!d.final)
@@ -506,6 +522,10 @@ cudnnStatus_t cudnnBackendExecute(cudnnHandle_t handle, cudnnBackendDescriptor_t
         return refuse(CUDNN_STATUS_BAD_PARAM_DESCRIPTOR_TYPE, "no plan or no pack");
     if (!plan.final || !pack.final)
         return refuse(CUDNN_STATUS_BAD_PARAM_NOT_FINALIZED, "a plan or pack that is not finalized");
+    if (plan.parts[CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG]->destroyed) /* whether cuDNN minds, it does not say */
+        return refuse(CUDNN_STATUS_BAD_PARAM, "the plan's configuration has been destroyed");
+    if (plan.engine == LATE)
+        return refuse(CUDNN_STATUS_NOT_SUPPORTED, "an engine that refuses when it is run");
     void *workspace = (void *)pack.numbers[CUDNN_ATTR_VARIANT_PACK_WORKSPACE][0];
     size_t workspace_bytes = (size_t)workspace_of(plan);
     if (workspace_bytes > 0 && !workspace)
