@@ -161,6 +161,31 @@ START_TEST(test_zeros)
 }
 END_TEST
 
+/* Each layer's ratio is of its own group's weight decay, and its own norms. */
+START_TEST(test_groups)
+{
+    enum { PARAMETERS = 4 };
+    static const double decay[PARAMETERS] = {0.5, 0.25, 0.5, 0.25};
+    SHARD_SCOPE
+    {
+        shard_tensor *p[PARAMETERS];
+        shard_optimizer *optimizer = shard_lars(shard_tensors_create(), .lr = 1.0, .trust_coefficient = 1.0);
+        for (int i = 0; i < PARAMETERS; i++) {
+            char name[] = {(char)('a' + i), '\0'};
+            p[i] = shard_full(SHARD_SHAPE(1, 1), i + 1.0, .requires_grad = true, .dtype = SHARD_FLOAT64);
+            shard_tensors *list = shard_tensors_create();
+            check_ok(shard_tensors_add(list, name, p[i]));
+            check_ok(shard_optimizer_add_param_group(optimizer, list, .weight_decay = decay[i]));
+            check_ok(shard_backward(shard_scale(p[i], 3.0)));
+        }
+        check_ok(shard_step(optimizer));
+        for (int i = 0; i < PARAMETERS; i++) /* one element: the gradient's norm and weight decay's add up, and cancel */
+            ck_assert_double_eq_tol(value_at(p[i], 0), 0.0, 1e-15);
+        shard_optimizer_destroy(optimizer);
+    }
+}
+END_TEST
+
 /* State that is copied over continues to the bit. */
 START_TEST(test_state)
 {
@@ -241,6 +266,7 @@ int main(void)
     TCase *tcase = test_case(suite, "large_batch");
     tcase_add_loop_test(tcase, test_trains, 0, 4 * CASES);
     tcase_add_loop_test(tcase, test_zeros, 0, 2);
+    tcase_add_test(tcase, test_groups);
     tcase_add_loop_test(tcase, test_state, 0, 2);
     tcase_add_test(tcase, test_one_fails);
     tcase_add_test(tcase, test_refuses);
