@@ -91,9 +91,15 @@ START_TEST(test_state)
             sgd[i] = sgd_of(p[i]);
             ema[i] = shard_ema_create(sgd[i], .decay = 0.9);
         }
+        shard_tensors_destroy(shard_ema_state_dict(ema[0])); /* that it was asked for changes nothing */
         for (int n = 0; n < 3; n++) {
             move(sgd[0], p[0], n);
             check_ok(shard_ema_update(ema[0]));
+            if (n == 0) {
+                shard_tensors *first = shard_ema_state_dict(ema[0]);
+                check_close(shard_tensors_find(first, "p"), p[0], 0.0);
+                shard_tensors_destroy(first);
+            }
         }
         shard_tensors *from = shard_ema_state_dict(ema[0]), *to = shard_ema_state_dict(ema[1]);
         ck_assert_int_eq(shard_tensors_count(to), 2);

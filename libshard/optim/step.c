@@ -150,7 +150,7 @@ static shard_status measure(const shard_optimizer *optimizer, const stretch *all
         const shard_device_ops *ops = update->device->ops;
         double *sum = squares + 2 * (all[i].slot - optimizer->slots);
         SHARD_TRY(optimizer->ops->prepare(optimizer, update, &trust[i]));
-        if (!adapts(optimizer, &all[i])) /* asks for no ratio; one in between is the least trouble */
+        if (!adapts(optimizer, &all[i])) /* without norms its ratio is 1; as the one before, it needs no call of its own */
             trust[i] = i ? trust[i - 1] : trust[i];
         else if (shard_slot_counts(all[i].slot)) {
             SHARD_TRY(ops->power_sum(update->device, update->size, 2.0, update->value, sum, update->dtype));
@@ -178,8 +178,7 @@ static shard_status step_measured(const shard_optimizer *optimizer, stretch *all
         SHARD_TRY(device->ops->trust_ratio(device, layers, &trust[i], squares + 2 * first, ratio + first));
     }
     for (int64_t i = 0; i < count; i++) {
-        if (adapts(optimizer, &all[i]))
-            all[i].update.trust_ratio = ratio + (all[i].slot - optimizer->slots);
+        all[i].update.trust_ratio = ratio + (all[i].slot - optimizer->slots);
         SHARD_TRY(optimizer->ops->step(optimizer, &all[i].update));
     }
     return SHARD_OK;
