@@ -54,7 +54,13 @@ CK_ATTRIBUTE_NORETURN void __wrap__ck_assert_failed(const char *file, int line, 
 void __wrap__mark_point(const char *file, int line)
 {
     if (!own_report) {
-        __real__mark_point(file, line);
+        /* Each is a message to the parent: of one that a loop passes again and again, one is enough. */
+        static const char *last_file;
+        static int last_line;
+        if (file != last_file || line != last_line)
+            __real__mark_point(file, line);
+        last_file = file;
+        last_line = line;
         return;
     }
     own_report->file = file;
