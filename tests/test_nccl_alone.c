@@ -138,6 +138,7 @@ START_TEST(sums_in_pieces)
     void *array = make_array(data, bytes);
     check_done(group->carrier->all_reduce(group, gpu(), array, LARGE, SHARD_BFLOAT16, SHARD_SUM));
     check_array(array, data, bytes, "all_reduce");
+    free(data);
     shard_group_destroy(group);
     check_done(shard_last_status());
 }
