@@ -3,6 +3,7 @@
 
 #include "base/error.h"
 #include "device/cpu/cpu.h"
+#include "device/cpu/cpu_primitive.h"
 
 /* Without images or without channels on one side all sums are empty. */
 static shard_status compute_empty(shard_device *device, const shard_cpu_conv *c, shard_dtype dtype)
@@ -45,7 +46,7 @@ static shard_status convolve(shard_device *device, shard_cpu_conv_kind kind, con
     if (dtype == SHARD_FLOAT32)
         return shard_cpu_conv2d_float(device, &c);
     bool there = false;
-    if (dtype == SHARD_BFLOAT16)
+    if (shard_cpu_multiplies(dtype))
         SHARD_TRY(shard_cpu_conv2d_dnnl(device, &c, dtype, &there));
     return there ? SHARD_OK : shard_cpu_conv2d_wide(device, &c, dtype);
 }

@@ -1,4 +1,4 @@
-/* Convolutions of a 16-bit type that oneDNN does not compute in: in float32,
+/* Convolutions of a 16-bit type that the processor does not multiply: in float32,
  * some images at a time. */
 #include "device/cpu/cpu_conv2d.h"
 

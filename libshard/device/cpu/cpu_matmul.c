@@ -128,7 +128,7 @@ static shard_status multiply(shard_device *device, const shard_cpu_product *p, s
     if (dtype == SHARD_FLOAT32)
         return multiply_float(device, p);
     bool there = false;
-    if (dtype == SHARD_BFLOAT16)
+    if (shard_cpu_multiplies(dtype))
         SHARD_TRY(run(device, p, dtype, &there));
     return there ? SHARD_OK : shard_cpu_matmul_wide(device, p, dtype);
 }

@@ -1,4 +1,4 @@
-/* Products of 16-bit types that oneDNN does not compute in: blocks of a and b
+/* Products of 16-bit types that the processor does not multiply: blocks of a and b
  * are widened, c is summed in float32 and rounded once. */
 #include "device/cpu/cpu_matmul.h"
 

@@ -53,6 +53,12 @@ dnnl_data_type_t shard_cpu_dnnl_type(shard_dtype dtype)
     return dtype == SHARD_BFLOAT16 ? dnnl_bf16 : dnnl_f32;
 }
 
+bool shard_cpu_multiplies(shard_dtype dtype)
+{
+    unsigned isa = (unsigned)dnnl_get_effective_cpu_isa(), needed = (unsigned)dnnl_cpu_isa_avx512_core_bf16;
+    return dtype == SHARD_BFLOAT16 && (isa & needed) == needed;
+}
+
 static bool is_output(int argument)
 {
     return argument == DNNL_ARG_DST || argument == DNNL_ARG_DIFF_SRC || argument == DNNL_ARG_DIFF_WEIGHTS ||

@@ -48,6 +48,11 @@ shard_status shard_cpu_run(shard_device *, const shard_cpu_key *, shard_cpu_plan
 /* One of the types that oneDNN computes in: float32 or bfloat16. */
 dnnl_data_type_t shard_cpu_dnnl_type(shard_dtype);
 
+/* Whether the processor multiplies numbers of that 16-bit type, twice as fast as float32.
+ * Without its instructions oneDNN may take bfloat16 all the same, by several others for
+ * each: three times as slow as float32. */
+bool shard_cpu_multiplies(shard_dtype);
+
 /* Reports a failure of oneDNN. */
 shard_status shard_cpu_dnnl_error(const char *what, dnnl_status_t);
 
