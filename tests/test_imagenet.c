@@ -21,15 +21,17 @@ typedef struct setting {
     const char *options;
 } setting;
 
+/* The first ones are run in every check. */
 static const setting settings[] = {
-    {2, "--sync-bn"},
     {3, "--sync-bn"},
+    {3, "--sync-bn --enable-model-parallel --model-parallel-dim -1"},
+    {4, "--sync-bn --enable-model-parallel --model-parallel-dim 0 --model-parallel-size 2"},
+    {2, "--sync-bn"},
     {4, "--sync-bn --enable-model-parallel --model-parallel-dim column"},
     {4, "--sync-bn --enable-model-parallel --model-parallel-dim row"},
-    {3, "--sync-bn --enable-model-parallel --model-parallel-dim -1"},
     {4, "--sync-bn --enable-model-parallel --model-parallel-dim column --model-parallel-size 2"},
-    {4, "--sync-bn --enable-model-parallel --model-parallel-dim 0 --model-parallel-size 2"},
 };
+enum { FIRST = 3, SETTINGS = sizeof settings / sizeof *settings };
 
 /* At a rate that learns. In float32 rounding makes the sign of a few relu inputs differ,
  * and the runs part within some steps; in float64 only what is computed otherwise shows.
@@ -368,13 +370,23 @@ START_TEST(test_loss_that_is_not_finite)
 }
 END_TEST
 
-int main(void)
+static TCase *trainer_case(Suite *suite, const char *name)
 {
-    Suite *suite = suite_create("imagenet");
-    TCase *tcase = test_case(suite, "imagenet");
+    TCase *tcase = test_case(suite, name);
     tcase_set_timeout(tcase, 180);
     tcase_add_unchecked_fixture(tcase, make_single, drop_single);
-    tcase_add_loop_test(tcase, test_any_number_of_ranks, 0, sizeof settings / sizeof *settings);
+    return tcase;
+}
+
+/* test_imagenet [CASE]: one test case, or both. */
+int main(int argc, char **argv)
+{
+    if (argc > 1)
+        setenv("CK_RUN_CASE", argv[1], 1);
+    Suite *suite = suite_create("imagenet");
+    tcase_add_loop_test(trainer_case(suite, "more"), test_any_number_of_ranks, FIRST, SETTINGS);
+    TCase *tcase = trainer_case(suite, "usual");
+    tcase_add_loop_test(tcase, test_any_number_of_ranks, 0, FIRST);
     tcase_add_test(tcase, test_exactly_the_same);
     tcase_add_test(tcase, test_first_ranks_statistics_count);
     tcase_add_loop_test(tcase, test_memory, 0, sizeof memories / sizeof *memories);

@@ -19,15 +19,17 @@ static void make_runs(void)
         fprintf(stderr, "the run on the CPU failed: %s\n", text_of("log"));
 }
 
+/* The first ones are run in every check. */
 static const struct {
     int ranks;
     const char *gpus, *options, *said;
 } settings[] = {
     {1, "1", "", "device cuda:0 is open"},
-    {2, "1", "--sync-bn --enable-model-parallel", "go through host memory: ranks 0 and 1 share a GPU"},
     {2, "2", "--sync-bn --enable-model-parallel --model-parallel-dim row", "go through NCCL"},
+    {2, "1", "--sync-bn --enable-model-parallel", "go through host memory: ranks 0 and 1 share a GPU"},
     {4, "4", "--sync-bn --enable-model-parallel --model-parallel-size 2", "go through NCCL"},
 };
+enum { FIRST = 2, SETTINGS = sizeof settings / sizeof *settings };
 
 START_TEST(test_same_losses)
 {
@@ -58,13 +60,23 @@ START_TEST(test_no_gpu)
 }
 END_TEST
 
-int main(void)
+static TCase *trainer_case(Suite *suite, const char *name)
 {
-    Suite *suite = suite_create("imagenet on cuda");
-    TCase *tcase = test_case(suite, "cuda");
+    TCase *tcase = test_case(suite, name);
     tcase_set_timeout(tcase, 180);
     tcase_add_unchecked_fixture(tcase, make_runs, drop_single);
-    tcase_add_loop_test(tcase, test_same_losses, 0, sizeof settings / sizeof *settings);
+    return tcase;
+}
+
+/* test_imagenet_cuda [CASE]: one test case, or both. */
+int main(int argc, char **argv)
+{
+    if (argc > 1)
+        setenv("CK_RUN_CASE", argv[1], 1);
+    Suite *suite = suite_create("imagenet on cuda");
+    tcase_add_loop_test(trainer_case(suite, "more"), test_same_losses, FIRST, SETTINGS);
+    TCase *tcase = trainer_case(suite, "usual");
+    tcase_add_loop_test(tcase, test_same_losses, 0, FIRST);
     tcase_add_test(tcase, test_checkpoints);
     tcase_add_test(tcase, test_no_gpu);
     return test_run(suite);
