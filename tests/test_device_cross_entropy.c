@@ -39,6 +39,14 @@ typedef struct problem {
 
 enum { IGNORE = -100 };
 
+/* The last ones are none that anything may be read by. */
+static const int64_t ignored_labels[] = {IGNORE, INT64_MIN, -1, INT64_MAX, INT64_MAX - 1};
+
+static bool is_ignored(const problem *p, int64_t row)
+{
+    return p->target && (p->target[row] < 0 || p->target[row] >= p->classes);
+}
+
 static problem problem_new(shard_dtype dtype, int shape, int form)
 {
     problem p = {.dtype = dtype, .rows = shapes[shape].rows, .classes = shapes[shape].classes};
@@ -52,7 +60,9 @@ static problem problem_new(shard_dtype dtype, int shape, int form)
     } else {
         p.target = array_new(p.rows, SHARD_INT64);
         for (int64_t i = 0; i < p.rows; i++)
-            p.target[i] = i % 4 == 1 ? IGNORE : (int64_t)((noise(4, i) + 1) / 2 * (double)p.classes);
+            p.target[i] = i % 4 == 1   ? ignored_labels[i / 4 % 5]
+                          : i % 4 == 3 ? p.classes - 1
+                                       : (int64_t)((noise(4, i) + 1) / 2 * (double)p.classes);
     }
     return p;
 }
@@ -69,7 +79,7 @@ static void problem_free(problem *p)
 static long double share(const problem *p, int64_t row, int64_t c)
 {
     long double w = p->weight ? array_get(p->weight, c, p->dtype) : 1, e = p->smoothing;
-    if (p->target && p->target[row] == IGNORE)
+    if (is_ignored(p, row))
         return 0;
     long double q = p->target ? p->target[row] == c : array_get(p->probability, row * p->classes + c, p->dtype);
     return w * ((1 - e) * q + e / p->classes);
@@ -253,31 +263,31 @@ START_TEST(counts_ahead)
         for (int set = 0; (device = kernel_device(set)); set++) {
             for (int64_t row = 0; row < p.rows; row++) {
                 int64_t target = p.target[row];
-                logit[row] = target == IGNORE ? -INFINITY : array_get(p.x, row * p.classes + target, dtype);
+                logit[row] = is_ignored(&p, row) ? 0 : array_get(p.x, row * p.classes + target, dtype);
                 total[row] = 0;
             }
             for (int k = 0; k < shapes[s].parts; k++) {
                 part a = part_new(&p, shapes[s].bounds[k], shapes[s].bounds[k + 1]);
                 RUN(device, pick_target, &a.shape, a.x, p.target, picked, dtype);
-                RUN(device, count_ahead, &a.shape, a.x, p.target, logit, ahead, dtype);
+                RUN(device, count_ahead, &a.shape, a.x, p.target, logit, 1000 + k, ahead, dtype);
                 for (int64_t row = 0; row < p.rows; row++) {
-                    int64_t column = p.target[row] - a.shape.col0;
-                    bool own = p.target[row] != IGNORE && column >= 0 && column < a.shape.cols;
-                    check_close(dtype, picked[row], own ? logit[row] : -INFINITY, 0, "picked", row);
+                    int64_t column = is_ignored(&p, row) ? -1 : p.target[row] - a.shape.col0;
+                    bool own = column >= 0 && column < a.shape.cols;
+                    check_close(dtype, picked[row], own ? logit[row] : 0, 0, "picked", row);
                     total[row] += ahead[row];
-                    if (p.target[row] == IGNORE)
-                        ck_assert_int_eq(ahead[row], p.classes);
+                    if (is_ignored(&p, row))
+                        ck_assert_int_eq(ahead[row], 1000 + k);
                 }
                 part_free(&a, dtype);
             }
             for (int64_t row = 0; row < p.rows; row++) {
                 int64_t want = 0, target = p.target[row];
-                for (int64_t c = 0; target != IGNORE && c < p.classes; c++) {
+                for (int64_t c = 0; !is_ignored(&p, row) && c < p.classes; c++) {
                     double x = array_get(p.x, row * p.classes + c, dtype), l = logit[row];
                     bool tie = isnan(l) ? isnan(x) : x == l;
                     want += tie ? c < target : isnan(x) || x > l;
                 }
-                if (target != IGNORE)
+                if (!is_ignored(&p, row))
                     ck_assert_int_eq(total[row], want);
             }
         }
@@ -322,6 +332,108 @@ START_TEST(split_loss)
 }
 END_TEST
 
+/* ---- the members' parts joined ---- */
+
+enum { JOIN_MEMBERS = 3, GAP = 3 /* doubles between parts */ };
+
+/* Made-up statistics of parts, one of which has no columns. */
+static double *make_parts(int64_t rows, bool soft)
+{
+    int64_t stride = rows * SHARD_CE_STATS + GAP;
+    double *parts = array_new(JOIN_MEMBERS * stride, SHARD_FLOAT64);
+    for (int64_t i = 0; i < JOIN_MEMBERS * stride; i++)
+        parts[i] = NAN; /* in the gaps */
+    for (int64_t member = 0; member < JOIN_MEMBERS; member++)
+        for (int64_t row = 0; row < rows; row++) {
+            double *one = parts + member * stride + row * SHARD_CE_STATS;
+            bool none = member == 1;
+            one[SHARD_CE_MAX] = none ? -INFINITY : 20 * noise(11, row * JOIN_MEMBERS + member);
+            one[SHARD_CE_SUM] = none ? 0 : 1.5 + noise(12, row * JOIN_MEMBERS + member);
+            one[SHARD_CE_A] = none ? 0 : noise(13, row * JOIN_MEMBERS + member);
+            one[SHARD_CE_B] = none ? 0 : 1 + noise(14, row * JOIN_MEMBERS + member);
+            one[SHARD_CE_WEIGHT] = soft || member != row % 3 ? 0 : 0.5 + fabs(noise(15, row));
+        }
+    return parts;
+}
+
+static void check_join(shard_device *device, int64_t rows, bool mean, const double *parts, const int64_t *target)
+{
+    int64_t stride = rows * SHARD_CE_STATS + GAP, count = SHARD_CE_NUMBERS * rows;
+    double *numbers = array_new(count, SHARD_FLOAT64), *result = array_new(1, SHARD_FLOAT64);
+    shard_cross_entropy_shape shape = {.rows = rows, .classes = 10, .ignore_index = 4};
+    RUN(device, cross_entropy_join, &shape, mean, JOIN_MEMBERS, stride, parts, target, numbers, result);
+    long double sum = 0, size = 0, weights = 0;
+    for (int64_t row = 0; row < rows; row++) {
+        long double exponentials = 0, a = 0, b = 0;
+        bool ignored = target && (target[row] == 4 || target[row] < 0 || target[row] >= 10);
+        for (int64_t member = 0; member < JOIN_MEMBERS; member++) {
+            const double *one = parts + member * stride + row * SHARD_CE_STATS;
+            exponentials += one[SHARD_CE_SUM] * expl(one[SHARD_CE_MAX]);
+            a += one[SHARD_CE_A];
+            b += one[SHARD_CE_B];
+            weights += target ? one[SHARD_CE_WEIGHT] : 0;
+        }
+        weights += target ? 0 : 1;
+        long double lse = logl(exponentials), loss = ignored ? 0 : b * lse - a;
+        check_close(SHARD_FLOAT64, numbers[SHARD_CE_LSE * rows + row], lse, 1e-14L, "lse", row);
+        check_close(SHARD_FLOAT64, numbers[SHARD_CE_TARGETS * rows + row], b, 1e-15L, "b", row);
+        check_close(SHARD_FLOAT64, numbers[SHARD_CE_LOSS * rows + row], loss, 1e-13L, "loss", row);
+        sum += loss;
+        size += fabsl(loss) + 1;
+    }
+    for (int64_t row = 0; row < rows; row++) {
+        bool ignored = target && (target[row] == 4 || target[row] < 0 || target[row] >= 10);
+        long double factor = ignored ? 0 : mean ? 1 / weights : 1;
+        check_close(SHARD_FLOAT64, numbers[SHARD_CE_FACTOR * rows + row], factor, factor * 1e-13L, "factor", row);
+    }
+    check_close(SHARD_FLOAT64, *result, mean ? sum / weights : sum, size * 1e-14L / (mean && rows ? weights : 1), "result", 0);
+    array_free(numbers, count, SHARD_FLOAT64);
+    array_free(result, 1, SHARD_FLOAT64);
+}
+
+START_TEST(joins)
+{
+    static const int64_t sizes[] = {0, 1, 5, 300, 9001};
+    shard_device *device;
+    for (int set = 0; (device = kernel_device(set)); set++)
+        for (int s = 0; s < 5; s++)
+            for (int form = 0; form < 4; form++) {
+                bool soft = form & 1, mean = form & 2;
+                int64_t rows = sizes[s], *target = array_new(rows, SHARD_INT64);
+                double *parts = make_parts(rows, soft);
+                for (int64_t i = 0; i < rows; i++)
+                    target[i] = i % 6 == 5 ? (int64_t[]){4, -1, 10, INT64_MIN}[i / 6 % 4] : i % 3;
+                check_join(device, rows, mean, parts, soft ? NULL : target);
+                array_free(target, rows, SHARD_INT64);
+                array_free(parts, JOIN_MEMBERS * (rows * SHARD_CE_STATS + GAP), SHARD_FLOAT64);
+            }
+}
+END_TEST
+
+/* Logits that are no numbers, and rows that are all ignored. */
+START_TEST(joins_extremes)
+{
+    const double rows[4][SHARD_CE_STATS] = {{0, NAN, 0, 1, 1}, {NAN, 2, 0, 1, 1}, {-INFINITY, 0, 0, 1, 1}, {INFINITY, NAN, 0, 0, 0}};
+    double *parts = array_of(20, SHARD_FLOAT64, rows), *numbers = array_new(4 * SHARD_CE_NUMBERS, SHARD_FLOAT64);
+    double *result = array_new(1, SHARD_FLOAT64);
+    int64_t *target = array_of(4, SHARD_INT64, (const int64_t[]){0, 0, 0, 4});
+    shard_cross_entropy_shape shape = {.rows = 4, .classes = 10, .ignore_index = 4};
+    shard_device *device;
+    for (int set = 0; (device = kernel_device(set)); set++) {
+        RUN(device, cross_entropy_join, &shape, false, 1, 20, parts, target, numbers, result);
+        for (int row = 0; row < 3; row++)
+            ck_assert(isnan(numbers[SHARD_CE_LOSS * 4 + row]));
+        ck_assert(numbers[SHARD_CE_LOSS * 4 + 3] == 0 && isnan(*result));
+        shape.rows = 1;
+        RUN(device, cross_entropy_join, &shape, true, 1, 5, parts + 15, target + 3, numbers, result);
+        ck_assert(numbers[SHARD_CE_FACTOR] == 0 && numbers[SHARD_CE_LOSS] == 0 && isnan(*result));
+        RUN(device, cross_entropy_join, &shape, false, 1, 5, parts + 15, target + 3, numbers, result);
+        ck_assert(*result == 0);
+        shape.rows = 4;
+    }
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("device_cross_entropy");
@@ -331,5 +443,7 @@ int main(void)
     tcase_add_test(all, ignores_nan);
     tcase_add_loop_test(all, counts_ahead, 0, 4);
     tcase_add_test(all, split_loss);
+    tcase_add_test(all, joins);
+    tcase_add_test(all, joins_extremes);
     return test_run(suite);
 }

@@ -2,6 +2,8 @@
 #include "support/gradcheck.h"
 #include "support/ranks.h"
 
+#include "device/device.h"
+
 typedef struct lookup {
     shard_shape shape;
     int64_t index[6];
@@ -62,18 +64,30 @@ START_TEST(needs_its_index)
 }
 END_TEST
 
+/* Where the device queues, the error is that of the next call that waits for it. */
+static void check_outside(shard_tensor *y, const char *pattern)
+{
+    shard_device *device = shard_device_open(NULL);
+    if (!device->ops->host_memory) {
+        ck_assert_msg(y && shard_last_status() == SHARD_OK, "%s", shard_last_error());
+        ck_assert_int_eq(shard_synchronize(device), SHARD_ERROR_ARGUMENT);
+        y = NULL;
+    }
+    check_refused(y, SHARD_ERROR_ARGUMENT, pattern);
+}
+
 START_TEST(refuses)
 {
     static const int64_t high[] = {0, 1, 4}, low[] = {0, -1, 2};
     SHARD_SCOPE {
         shard_tensor *weight = shard_zeros(SHARD_SHAPE(4, 2)), *none = shard_zeros(SHARD_SHAPE(0, 2));
         shard_tensor *index = shard_zeros(SHARD_SHAPE(2), .dtype = SHARD_INT64);
-        check_refused(shard_embedding(weight, shard_from_host(high, SHARD_SHAPE(3, 1), .dtype = SHARD_INT64), -1),
-                      SHARD_ERROR_ARGUMENT, "shard_embedding: index 4 (element 2 of [[]3, 1]) is outside of [[]0, 4)");
-        check_refused(shard_embedding(weight, shard_from_host(low, SHARD_SHAPE(3), .dtype = SHARD_INT64), -1),
-                      SHARD_ERROR_ARGUMENT, "shard_embedding: index -1 (element 1 of [[]3]) is outside of [[]0, 4)");
+        check_outside(shard_embedding(weight, shard_from_host(high, SHARD_SHAPE(3, 1), .dtype = SHARD_INT64), -1),
+                      "shard_embedding: index 4 (element 2) is outside of [[]0, 4)");
+        check_outside(shard_embedding(weight, shard_from_host(low, SHARD_SHAPE(3), .dtype = SHARD_INT64), -1),
+                      "shard_embedding: index -1 (element 1) is outside of [[]0, 4)");
         check_refused(shard_embedding(none, index, -1), SHARD_ERROR_ARGUMENT,
-                      "shard_embedding: index 0 (element 0 of [[]2]) is outside of [[]0, 0)");
+                      "shard_embedding: an index of shape [[]2] into a weight without rows");
         check_refused(shard_embedding(weight, index, 4), SHARD_ERROR_ARGUMENT, "shard_embedding: padding_idx 4 of 4 rows*");
         check_refused(shard_embedding(weight, index, -2), SHARD_ERROR_ARGUMENT, "shard_embedding: padding_idx -2 *");
         check_refused(shard_embedding(weight, shard_zeros(SHARD_SHAPE(2)), -1), SHARD_ERROR_SHAPE,

@@ -146,7 +146,7 @@ BENCH(softmax_backward, CALL(softmax_backward, false, N / LONG, LONG, m.a, m.c, 
 BENCH(cross_entropy_stats, CALL(cross_entropy_stats, &loss, m.a, m.index, NULL, NULL, m.stats, m.dtype))
 BENCH(cross_entropy_stats_smooth, CALL(cross_entropy_stats, &smooth, m.a, m.index, NULL, NULL, m.stats, m.dtype))
 BENCH(cross_entropy_backward, CALL(cross_entropy_backward, &loss, m.b, m.index, NULL, NULL, m.mean, m.rstd, m.rstd, m.b, m.dtype))
-BENCH(count_ahead, CALL(count_ahead, &loss, m.a, m.index, m.mean, m.index + LONG, m.dtype))
+BENCH(count_ahead, CALL(count_ahead, &loss, m.a, m.index, m.mean, 0, m.index + LONG, m.dtype))
 BENCH(embedding, CALL(embedding, N / LONG, LONG, 0, N / LONG, m.index, m.a, m.b, m.dtype))
 BENCH(embedding_backward, CALL(embedding_backward, N / LONG, LONG, 0, N / LONG, m.index, m.a, false, m.b, m.dtype))
 BENCH(sgd_step, CALL(sgd, N, &sgd, m.a, m.b, m.c, m.dtype))

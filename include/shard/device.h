@@ -80,16 +80,29 @@ SHARD_API void shard_trim_memory(shard_device *device);
 /* Host memory that the device copies from without the host waiting: pinned memory,
  * for batches that are loaded ahead; plain memory for the CPU. Aligned to 64
  * bytes, content undefined. What shard_copy_from_host or shard_from_host is given
- * from it may be overwritten after the next call that waits for the device
- * (shard_item, shard_copy_to_host, shard_synchronize, a loss). NULL with the error
- * set (MEMORY). Given back with the same number of bytes, by any thread; NULL is
+ * from it may be overwritten after a later shard_item, shard_copy_to_host or
+ * shard_synchronize of that device, or after the shard_event_synchronize of an event that
+ * was recorded later; after nothing else, as a loss or a step waits for no GPU. NULL with
+ * the error set (MEMORY). Given back with the same number of bytes, by any thread; NULL is
  * fine there. Not collective. */
 SHARD_API void *shard_allocate_host(shard_device *device, size_t bytes);
 SHARD_API void shard_free_host(shard_device *device, void *memory, size_t bytes);
 
 /* Waits until everything queued on the device is done. Errors: DEVICE, for what went
- * wrong in it; PEER or TIMEOUT, for a rank that a queued collective waits for. Not
- * collective. */
+ * wrong in it; PEER or TIMEOUT, for a rank that a queued collective waits for; what a
+ * queued operation found wrong in its data (op.h: labels, indices). Not collective. */
 SHARD_API shard_status shard_synchronize(shard_device *device);
+
+/* A mark in what is queued on a device, to wait for that much of it and no more: as
+ * torch.cuda.Event. NULL with the error set. Destroyed by the caller; NULL is fine there.
+ * None of these is collective. */
+typedef struct shard_event shard_event;
+SHARD_API shard_event *shard_event_create(shard_device *device);
+SHARD_API void shard_event_destroy(shard_event *event);
+/* Sets the mark (anew) behind what was queued so far, by any thread. DEVICE. */
+SHARD_API shard_status shard_event_record(shard_event *event);
+/* Waits until what was queued before the mark is done; an event that was never recorded
+ * has nothing to wait for. Errors as of shard_synchronize. */
+SHARD_API shard_status shard_event_synchronize(shard_event *event);
 
 #endif

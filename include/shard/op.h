@@ -16,6 +16,14 @@
  * seconds later; only if it comes to none do they wait for SHARD_TIMEOUT. The group that
  * they waited in cannot be used again. A loop without a collective that all ranks come
  * to, as an evaluation may be, does well to call shard_agree(shard_world()) each time.
+ *
+ * No operation waits for a GPU. What only the GPU sees, that a label or an index is out of
+ * range or that members have other labels, is the operation's error on the CPU. On a GPU it
+ * is that of the thread's next call that waits for it (shard_item, shard_copy_to_host,
+ * shard_synchronize, shard_event_synchronize; saving; a collective that goes through host
+ * memory), with the same status and text, the first one only. Until then the row counts as
+ * an ignored one, and an index gives zeros: no value that was computed with it reaches the
+ * host without the error, but parameters may be stepped with it.
  */
 #ifndef SHARD_OP_H
 #define SHARD_OP_H
@@ -198,7 +206,9 @@ typedef struct shard_cross_entropy_options {
  * loss: one all-gather of a few numbers a row, the same value on every member;
  * labels are the same whole ones on every member, probabilities are split like
  * the logits. A label outside [0, classes), labels or options that differ, or any
- * other error of one member is an error on all of them (see above for NULL logits).
+ * other error of one member is an error on all of them (see above for NULL logits; and for
+ * when it comes: on GPUs with a wrong label of one member that member names it, the others
+ * that its labels differ).
  * Logits split along rows, with the own rows' labels, give the own rows' loss:
  * PARTIAL for SUM, split like them for NONE, refused for MEAN.
  * The backward needs the logits; it writes the gradient over them if they have been

@@ -6,6 +6,10 @@
 #include <stdint.h>
 #include <string.h>
 
+#ifndef SHARD_KERNEL
+#define SHARD_KERNEL static inline
+#endif
+
 #define SHARD_HASH_START 0xcbf29ce484222325u
 
 /* A byte, as FNV-1a is defined, or a whole word at once. */
@@ -31,6 +35,16 @@ static inline uint64_t shard_hash_bytes(uint64_t hash, const void *data, int64_t
 static inline uint64_t shard_hash_text(uint64_t hash, const char *text)
 {
     return shard_hash_bytes(hash, text, (int64_t)strlen(text));
+}
+
+/* Of one element of an array, by splitmix64: their sum is a hash of the array that can be
+ * taken in any order. */
+SHARD_KERNEL uint64_t shard_hash_element(int64_t i, int64_t value)
+{
+    uint64_t z = (uint64_t)value ^ ((uint64_t)i + 1) * 0x9e3779b97f4a7c15u;
+    z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9u;
+    z = (z ^ z >> 27) * 0x94d049bb133111ebu;
+    return z ^ z >> 31;
 }
 
 #endif

@@ -11,9 +11,12 @@
  *   Accumulations are in float32 or better; statistics are double.
  * - An entry that fails sets the thread's error and returns its status. What
  *   callers have checked (shapes, ranges of enums) is not checked again.
- * - Work may be queued, in the order of the calls: only copy_out, check_index and
- *   synchronize wait. Results are the same in every run for the same shapes and
- *   number of threads.
+ * - Work may be queued, in the order of the calls: only copy_out, synchronize and
+ *   event_synchronize wait, and trim. Results are the same in every run for the same
+ *   shapes and number of threads.
+ * - What an entry finds wrong in its data (shard_fault) is its error at once where the
+ *   memory is the host's. A device that queues keeps the first one it finds until the
+ *   next of those that wait, which then reports it as the error of its thread.
  */
 #ifndef SHARD_DEVICE_DEVICE_H
 #define SHARD_DEVICE_DEVICE_H
@@ -89,9 +92,33 @@ typedef struct shard_cross_entropy_shape {
     double smoothing;
 } shard_cross_entropy_shape;
 
+/* A row with such a label counts as ignored, as do those of labels that are no classes,
+ * until check_index's fault is reported. */
+SHARD_KERNEL bool shard_label_ignored(const shard_cross_entropy_shape *shape, int64_t label)
+{
+    return label == shape->ignore_index || label < 0 || label >= shape->classes;
+}
+
 /* Per row: the maximum m, sum exp(x - m), a, b, and the target's weight w_y
  * (0 where this part does not own it, where ignored, and for probabilities). */
 enum { SHARD_CE_MAX, SHARD_CE_SUM, SHARD_CE_A, SHARD_CE_B, SHARD_CE_WEIGHT, SHARD_CE_STATS };
+
+/* What the parts' statistics come to, arrays of [rows] one after the other: lse, b, the
+ * derivative of the result by the row's loss, the row's loss. */
+enum { SHARD_CE_LSE, SHARD_CE_TARGETS, SHARD_CE_FACTOR, SHARD_CE_LOSS, SHARD_CE_NUMBERS };
+
+/* What is told of data that is not as it should be: the format takes three int64_t.
+ * Both are there as long as the process. */
+typedef struct shard_fault {
+    shard_status status;
+    const char *format;
+} shard_fault;
+
+/* What a member tells the others of its labels. */
+typedef struct shard_label_digest {
+    uint64_t hash;
+    int64_t rank; /* its name in texts */
+} shard_label_digest;
 
 /* What a step multiplies by without the host knowing it: float64 scalars in device memory, NULL for 1. */
 typedef struct shard_sgd_options {
@@ -133,8 +160,14 @@ typedef struct shard_device_ops {
     void *(*allocate_host)(shard_device *, size_t bytes);
     void (*release_host)(shard_device *, void *memory, size_t bytes);
     shard_status (*synchronize)(shard_device *);
+    /* Marks of what has been queued: record sets one, synchronize waits for the last that
+     * was set, if any was. create gives NULL with the error set; destroy takes NULL. */
+    void *(*event_create)(shard_device *);
+    void (*event_destroy)(shard_device *, void *event);
+    shard_status (*event_record)(shard_device *, void *event);
+    shard_status (*event_synchronize)(shard_device *, void *event);
     /* from_host may be overwritten on return, unless it is memory of allocate_host:
-     * that may be after the next call that waits. */
+     * that may be after a later entry that waits (for this one). */
     shard_status (*copy_in)(shard_device *, void *to, const void *from_host, size_t bytes);
     shard_status (*copy_out)(shard_device *, void *to_host, const void *from, size_t bytes);
     /* rows rows of width bytes; pitches are bytes from one row to the next. */
@@ -249,27 +282,38 @@ typedef struct shard_device_ops {
     /* From y, the forward's result. dx may be dy. */
     shard_status (*softmax_backward)(shard_device *, bool log, int64_t rows, int64_t cols, const void *y, const void *dy, void *dx,
                                      shard_dtype);
-    /* *bad_host = the first i whose index[i] is neither ignore_index nor in [0, limit),
-     * -1 if there is none. Waits. */
+    /* The fault, of (index[i], i, limit), if an index is neither ignore_index nor in [0,
+     * limit), for the first such i. hash is NULL, or becomes one of all n of them. */
     shard_status (*check_index)(shard_device *, int64_t n, const int64_t *index, int64_t limit, int64_t ignore_index,
-                                int64_t *bad_host);
+                                const shard_fault *, uint64_t *hash);
+    /* The fault, of (that one's rank, the first's rank, 0), if a member's hash is not the first
+     * member's. The members' digests begin `stride` bytes, a multiple of 8, from each other. */
+    shard_status (*compare_digests)(shard_device *, int64_t members, size_t stride, const shard_label_digest *,
+                                    const shard_fault *);
     /* stats [rows, SHARD_CE_STATS], one pass over x [rows, cols]. target [rows] int64
      * labels, or NULL and probability [rows, cols] of x's dtype. weight [cols] of x's
      * dtype, this part of it, or NULL. cols may be 0: the maximum is then -inf. */
     shard_status (*cross_entropy_stats)(shard_device *, const shard_cross_entropy_shape *, const void *x, const int64_t *target,
                                         const void *probability, const void *weight, double *stats,
                                         shard_dtype);
+    /* What the members' statistics of their parts come to: numbers [SHARD_CE_NUMBERS, rows],
+     * and *result = the sum of the rows' losses, or (mean) that divided by the sum of their
+     * weights, which are 1 with probabilities. 0 / 0 is NaN. In double; the members' parts are added up in
+     * their order, and begin `stride` doubles from each other. target as for the statistics. */
+    shard_status (*cross_entropy_join)(shard_device *, const shard_cross_entropy_shape *, bool mean, int64_t members,
+                                       int64_t stride, const double *stats, const int64_t *target, double *numbers,
+                                       double *result);
     /* dx = scale_i * (b_i exp(x - lse_i) - q); lse, b, scale [rows]. dx may be x. */
     shard_status (*cross_entropy_backward)(shard_device *, const shard_cross_entropy_shape *, const void *x, const int64_t *target,
                                            const void *probability, const void *weight, const double *lse, const double *b,
                                            const double *scale, void *dx, shard_dtype);
-    /* out[i] = x[i, target - col0] where this part owns the target, else -inf. */
+    /* out[i] = x[i, target - col0] where this part owns the target, else 0: the parts' sum is the target's. */
     shard_status (*pick_target)(shard_device *, const shard_cross_entropy_shape *, const void *x, const int64_t *target, double *out,
                                 shard_dtype);
     /* ahead[i] = how many of this part's logits come before the target's in the order
-     * of values down, then columns up; logit[i] is the target's. Ignored rows: classes. */
+     * of values down, then columns up; logit[i] is the target's. `ignored` for ignored rows. */
     shard_status (*count_ahead)(shard_device *, const shard_cross_entropy_shape *, const void *x, const int64_t *target,
-                                const double *logit, int64_t *ahead, shard_dtype);
+                                const double *logit, int64_t ignored, int64_t *ahead, shard_dtype);
 
     /* ---- embedding ---- */
 
@@ -324,6 +368,10 @@ typedef struct shard_device_ops {
     X(allocate_host)                                                                                                             \
     X(release_host)                                                                                                              \
     X(synchronize)                                                                                                               \
+    X(event_create)                                                                                                              \
+    X(event_destroy)                                                                                                             \
+    X(event_record)                                                                                                              \
+    X(event_synchronize)                                                                                                         \
     X(copy_in)                                                                                                                   \
     X(copy_out)                                                                                                                  \
     X(copy_rows)                                                                                                                 \
@@ -364,7 +412,9 @@ typedef struct shard_device_ops {
     X(softmax)                                                                                                                   \
     X(softmax_backward)                                                                                                          \
     X(check_index)                                                                                                               \
+    X(compare_digests)                                                                                                           \
     X(cross_entropy_stats)                                                                                                       \
+    X(cross_entropy_join)                                                                                                        \
     X(cross_entropy_backward)                                                                                                    \
     X(pick_target)                                                                                                               \
     X(count_ahead)                                                                                                               \

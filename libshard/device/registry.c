@@ -3,6 +3,7 @@
 
 #include "base/env.h"
 #include "base/error.h"
+#include "base/memory.h"
 
 #include <ctype.h>
 #include <stdlib.h>
@@ -110,4 +111,44 @@ void shard_free_host(shard_device *device, void *memory, size_t bytes)
 shard_status shard_synchronize(shard_device *device)
 {
     return device ? device->ops->synchronize(device) : shard_null_argument("shard_synchronize", "device");
+}
+
+struct shard_event {
+    shard_device *device;
+    void *mark; /* the device's */
+};
+
+shard_event *shard_event_create(shard_device *device)
+{
+    if (!device)
+        return shard_null_argument("shard_event_create", "device"), NULL;
+    void *mark = device->ops->event_create(device);
+    shard_event *event = mark ? shard_calloc(1, sizeof *event) : NULL;
+    if (event)
+        *event = (shard_event){.device = device, .mark = mark};
+    else if (mark)
+        device->ops->event_destroy(device, mark);
+    return event;
+}
+
+void shard_event_destroy(shard_event *event)
+{
+    if (!event)
+        return;
+    event->device->ops->event_destroy(event->device, event->mark);
+    free(event);
+}
+
+shard_status shard_event_record(shard_event *event)
+{
+    if (!event)
+        return shard_null_argument("shard_event_record", "event");
+    return event->device->ops->event_record(event->device, event->mark);
+}
+
+shard_status shard_event_synchronize(shard_event *event)
+{
+    if (!event)
+        return shard_null_argument("shard_event_synchronize", "event");
+    return event->device->ops->event_synchronize(event->device, event->mark);
 }

@@ -4,23 +4,16 @@
 #include "base/hash.h"
 
 #include <inttypes.h>
-#include <string.h>
 
-/* Goes before a member's numbers, so that parts which do not belong together are
- * an error instead of a wrong value. */
+/* What a member tells of its call. */
 typedef struct part_head {
-    uint64_t labels, options;
+    uint64_t options;
     int64_t start, size;
 } part_head;
-#define HEAD_DOUBLES ((int64_t)(sizeof(part_head) / sizeof(double)))
 
-_Static_assert(sizeof(part_head) % sizeof(double) == 0, "the numbers follow the head");
-
-void *shard_host_workspace(int64_t count, shard_dtype dtype)
-{
-    shard_tensor *memory = shard_tensor_make(SHARD_SHAPE(count), dtype, shard_cpu());
-    return memory ? shard_tensor_memory(memory) : NULL;
-}
+/* Goes behind a member's numbers. */
+#define DIGEST_DOUBLES ((int64_t)(sizeof(shard_label_digest) / sizeof(double)))
+_Static_assert(sizeof(shard_label_digest) % sizeof(double) == 0, "a part is a number of doubles");
 
 static bool splits_classes(const shard_tensor *x)
 {
@@ -73,21 +66,8 @@ static bool read_labels(shard_class_rows *rows, shard_tensor *labels)
                     shard_dtype_name(labels->dtype));
         return false;
     }
-    if (!check_labels_fit(rows, labels))
-        return false;
-    int64_t count = rows->shape.rows;
-    int64_t *label = shard_host_workspace(count, SHARD_INT64);
-    if (!label || shard_copy_to_host(labels, label, (size_t)count * sizeof *label) != SHARD_OK)
-        return false;
-    for (int64_t i = 0; i < count; i++) {
-        if (label[i] == rows->shape.ignore_index || (label[i] >= 0 && label[i] < rows->shape.classes))
-            continue;
-        shard_error(SHARD_ERROR_ARGUMENT, "%s: label %" PRId64 " at row %" PRId64 " is outside [0, %" PRId64 ")", rows->function,
-                    label[i], i, rows->shape.classes);
-        return false;
-    }
-    rows->label = label;
-    return true;
+    rows->labels = labels;
+    return check_labels_fit(rows, labels);
 }
 
 bool shard_class_rows_read(shard_class_rows *rows, shard_tensor *logits, shard_tensor *target, int64_t ignore_index)
@@ -117,38 +97,29 @@ shard_tensor *shard_class_rows_make(const shard_class_rows *rows, shard_dtype dt
 static part_head own_head(const shard_class_rows *rows)
 {
     const shard_cross_entropy_shape *shape = &rows->shape;
-    const int64_t options[] = {(int64_t)rows->options, shape->ignore_index, shape->classes, rows->label != NULL};
-    return (part_head){.labels = rows->label ? shard_hash_words(SHARD_HASH_START, rows->label, shape->rows) : 0,
-                       .options = shard_hash_words(SHARD_HASH_START, options, sizeof options / sizeof *options),
+    const int64_t options[] = {(int64_t)rows->options, shape->ignore_index, shape->classes, rows->labels != NULL};
+    return (part_head){.options = shard_hash_words(SHARD_HASH_START, options, sizeof options / sizeof *options),
                        .start = shape->col0,
                        .size = shape->cols};
 }
 
 /* All members see the same heads, so that all come to the same error. */
-static shard_status check_heads(const shard_class_rows *rows)
+static shard_status check_heads(const shard_class_rows *rows, const part_head *head)
 {
-    part_head first = {0}, head;
     int64_t next = 0;
     for (int member = 0; member < rows->members; member++) {
-        memcpy(&head, rows->part + member * rows->stride - HEAD_DOUBLES, sizeof head);
-        if (member == 0)
-            first = head;
         int rank = shard_group_world_rank(rows->group, member), rank0 = shard_group_world_rank(rows->group, 0);
-        if (head.options != first.options)
+        if (head[member].options != head[0].options)
             return shard_error(
                 SHARD_ERROR_MISMATCH,
                 "%s: rank %d has other options or another number of classes than rank %d; they must be the same on "
                 "every member",
                 rows->function, rank, rank0);
-        if (head.labels != first.labels)
-            return shard_error(SHARD_ERROR_MISMATCH,
-                               "%s: rank %d has other labels than rank %d; labels must be the same whole ones on every member",
-                               rows->function, rank, rank0);
-        if (head.start != next)
+        if (head[member].start != next)
             return shard_error(SHARD_ERROR_MISMATCH,
                                "%s: rank %d has the logits from class %" PRId64 " on where class %" PRId64 " comes next",
-                               rows->function, rank, head.start, next);
-        next += head.size;
+                               rows->function, rank, head[member].start, next);
+        next += head[member].size;
     }
     if (next != rows->shape.classes)
         return shard_error(SHARD_ERROR_MISMATCH, "%s: the members have the logits of %" PRId64 " classes of %" PRId64,
@@ -156,34 +127,46 @@ static shard_status check_heads(const shard_class_rows *rows)
     return SHARD_OK;
 }
 
-/* Room for all, with the own part filled in; NULL with the error set. */
-static double *make_parts(shard_class_rows *rows, shard_tensor *own, int64_t *counts)
+static shard_label_digest *digest_of(const shard_class_rows *rows, double *part)
 {
-    int64_t numbers = shard_numel(own);
-    rows->stride = HEAD_DOUBLES + numbers;
-    double *memory = shard_host_workspace(rows->stride * rows->members, SHARD_FLOAT64);
-    if (!memory)
-        return NULL;
-    rows->part = memory + HEAD_DOUBLES;
-    int member = shard_group_rank(rows->group);
-    double *mine = rows->part + member * rows->stride;
-    part_head head = own_head(rows);
-    memcpy(mine - HEAD_DOUBLES, &head, sizeof head);
-    for (int i = 0; i < rows->members; i++)
-        counts[i] = rows->stride;
-    return shard_copy_to_host(own, mine, (size_t)numbers * sizeof *mine) == SHARD_OK ? memory : NULL;
+    return (shard_label_digest *)(part + rows->stride - DIGEST_DOUBLES);
 }
 
-shard_status shard_class_rows_gather(shard_class_rows *rows, shard_tensor *own)
+bool shard_class_rows_open(shard_class_rows *rows, int64_t width)
 {
     rows->members = shard_group_size(rows->group);
-    int64_t *counts = own ? shard_host_workspace(rows->members, SHARD_INT64) : NULL;
-    double *memory = counts ? make_parts(rows, own, counts) : NULL;
-    if (!memory)
+    rows->stride = rows->shape.rows * width + DIGEST_DOUBLES;
+    shard_tensor *parts = shard_workspace(rows->logits, rows->stride * rows->members, SHARD_FLOAT64);
+    void *memory[2];
+    if (!parts || !shard_load(SHARD_INPUTS(parts, rows->labels), memory))
+        return false;
+    rows->part = memory[0];
+    rows->own = rows->part + shard_group_rank(rows->group) * rows->stride;
+    if (!rows->labels)
+        return true;
+    shard_label_digest *digest = digest_of(rows, rows->own);
+    double rank = shard_group_world_rank(rows->group, shard_group_rank(rows->group));
+    return SHARD_RUN(parts, check_index, rows->shape.rows, memory[1], rows->shape.classes, rows->shape.ignore_index,
+                     &rows->faults->label, &digest->hash) == SHARD_OK &&
+           SHARD_RUN(parts, fill, 1, rank, &digest->rank, SHARD_INT64) == SHARD_OK;
+}
+
+shard_status shard_class_rows_gather(shard_class_rows *rows, bool ready)
+{
+    if (!ready)
         return shard_group_fail(rows->group);
     if (rows->members == 1)
         return SHARD_OK;
-    const double *mine = memory + shard_group_rank(rows->group) * rows->stride;
-    SHARD_TRY(shard_group_all_gather(rows->group, NULL, mine, memory, counts, SHARD_FLOAT64));
-    return check_heads(rows);
+    part_head head = own_head(rows), heads[rows->members];
+    int64_t counts[rows->members];
+    for (int i = 0; i < rows->members; i++)
+        counts[i] = rows->stride;
+    SHARD_TRY(shard_group_exchange(rows->group, &head, sizeof head, heads));
+    SHARD_TRY(check_heads(rows, heads));
+    shard_device *device = shard_device_of(rows->logits);
+    SHARD_TRY(shard_group_all_gather(rows->group, device, rows->own, rows->part, counts, SHARD_FLOAT64));
+    if (!rows->labels)
+        return SHARD_OK;
+    return SHARD_RUN(rows->logits, compare_digests, rows->members, (size_t)rows->stride * sizeof(double),
+                     digest_of(rows, rows->part), &rows->faults->difference);
 }

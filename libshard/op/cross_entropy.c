@@ -9,19 +9,14 @@
 #include "op/class_rows.h"
 
 #include <inttypes.h>
-#include <math.h>
 #include <string.h>
 
 #define DEFAULT_IGNORE_INDEX (-100)
 
 /* What a node keeps. */
-enum { LOGITS, TARGET, WEIGHT, NUMBERS, SAVED };
+enum { LOGITS, TARGET, WEIGHT, NUMBERS /* [SHARD_CE_NUMBERS, rows] and the result */, SAVED };
 
-/* NUMBERS [KINDS, rows], float64. For the backward: the log of the sum of exponentials
- * and the sum of the target distribution (lse and b of the device's entries), and
- * the derivative of the result by the row's loss. The loss itself goes last, as only
- * the forward needs it. */
-enum { LOG_SUM, TARGET_SUM, FACTOR, KEPT, LOSS = KEPT, KINDS };
+static const shard_class_faults faults = SHARD_CLASS_FAULTS("shard_cross_entropy");
 
 typedef struct loss_call {
     shard_class_rows rows;
@@ -69,15 +64,15 @@ static shard_status loss_backward(shard_node *node, shard_tensor *dy, shard_tens
         return shard_last_status();
     shard_tensor *logits = saved[LOGITS];
     const double *number = memory[NUMBERS];
-    shard_tensor *scale = row_gradients(logits, shape->rows, number + FACTOR * shape->rows, dy);
+    shard_tensor *scale = row_gradients(logits, shape->rows, number + SHARD_CE_FACTOR * shape->rows, dy);
     dx[0] = scale ? gradient_memory(node, logits) : NULL;
     void *to = dx[0] ? shard_tensor_memory(dx[0]) : NULL;
     if (!to)
         return shard_last_status();
     bool labels = saved[TARGET]->dtype == SHARD_INT64;
     return SHARD_RUN(logits, cross_entropy_backward, shape, memory[LOGITS], labels ? memory[TARGET] : NULL,
-                     labels ? NULL : memory[TARGET], memory[WEIGHT], number + LOG_SUM * shape->rows,
-                     number + TARGET_SUM * shape->rows, shard_tensor_memory(scale), to, logits->dtype);
+                     labels ? NULL : memory[TARGET], memory[WEIGHT], number + SHARD_CE_LSE * shape->rows,
+                     number + SHARD_CE_TARGETS * shape->rows, shard_tensor_memory(scale), to, logits->dtype);
 }
 
 static const shard_node_type loss_type = {.name = "shard_cross_entropy", .backward = loss_backward};
@@ -172,7 +167,7 @@ static bool read_arguments(loss_call *call, shard_tensor *logits, const shard_cr
         return false;
     call->rows.shape.smoothing = options->label_smoothing;
     call->reduction = options->reduction;
-    return (call->rows.label || check_probabilities(call)) && read_weight(call, options->weight) && check_row_placement(call);
+    return (call->rows.labels || check_probabilities(call)) && read_weight(call, options->weight) && check_row_placement(call);
 }
 
 /* ---- forward ---- */
@@ -185,65 +180,32 @@ static uint64_t option_bits(const loss_call *call)
     return smoothing << 3 | (uint64_t)call->reduction << 1 | (call->weight != NULL);
 }
 
-static shard_tensor *own_stats(loss_call *call)
+static bool measure_own(loss_call *call)
 {
-    shard_tensor *logits = call->rows.logits;
-    shard_tensor *stats =
-        shard_tensor_make(SHARD_SHAPE(call->rows.shape.rows, SHARD_CE_STATS), SHARD_FLOAT64, shard_device_of(logits));
+    shard_class_rows *rows = &call->rows;
     void *memory[4];
-    if (!stats || !shard_load(SHARD_INPUTS(logits, call->target, call->weight, stats), memory))
-        return NULL;
-    bool labels = call->rows.label != NULL;
-    return shard_result(stats, SHARD_RUN(logits, cross_entropy_stats, &call->rows.shape, memory[0], labels ? memory[1] : NULL,
-                                         labels ? NULL : memory[1], memory[2], memory[3], logits->dtype));
+    if (!shard_class_rows_open(rows, SHARD_CE_STATS) ||
+        !shard_load(SHARD_INPUTS(rows->logits, rows->labels, rows->labels ? NULL : call->target, call->weight), memory))
+        return false;
+    return SHARD_RUN(rows->logits, cross_entropy_stats, &rows->shape, memory[0], memory[1], memory[2], memory[3], rows->own,
+                     rows->logits->dtype) == SHARD_OK;
 }
 
-/* The row's numbers over all classes. A part without a finite logit adds 0 * exp(-inf);
- * a NaN is in the maximum or the sum, and stays. */
-static void join_row(const shard_class_rows *rows, int64_t i, double *joined)
-{
-    double largest = -INFINITY;
-    for (int member = 0; member < rows->members; member++) {
-        double maximum = shard_class_row(rows, member, i, SHARD_CE_STATS)[SHARD_CE_MAX];
-        largest = maximum > largest ? maximum : largest;
-    }
-    memset(joined, 0, SHARD_CE_STATS * sizeof *joined);
-    for (int member = 0; member < rows->members; member++) {
-        const double *part = shard_class_row(rows, member, i, SHARD_CE_STATS);
-        joined[SHARD_CE_SUM] += part[SHARD_CE_SUM] * exp(part[SHARD_CE_MAX] - largest);
-        for (int k = SHARD_CE_A; k < SHARD_CE_STATS; k++)
-            joined[k] += part[k];
-    }
-    joined[SHARD_CE_MAX] = largest;
-}
-
-/* numbers [KINDS, rows], on the host, and the result for a reduction. */
-static double join_rows(const loss_call *call, double *numbers)
+/* NUMBERS. */
+static shard_tensor *join(const loss_call *call)
 {
     const shard_class_rows *rows = &call->rows;
-    int64_t count = rows->shape.rows;
-    bool mean = call->reduction == SHARD_REDUCTION_MEAN;
-    double sum = 0.0, weights = 0.0;
-    for (int64_t i = 0; i < count; i++) {
-        double row[SHARD_CE_STATS];
-        join_row(rows, i, row);
-        double log_sum = log(row[SHARD_CE_SUM]), b = row[SHARD_CE_B];
-        numbers[LOG_SUM * count + i] = row[SHARD_CE_MAX] + log_sum;
-        numbers[TARGET_SUM * count + i] = b;
-        /* Not b * lse - a: for logits of a large common size that would cancel. */
-        numbers[LOSS * count + i] =
-            shard_class_row_ignored(rows, i) ? 0.0 : b * log_sum + (b * row[SHARD_CE_MAX] - row[SHARD_CE_A]);
-        sum += numbers[LOSS * count + i];
-        weights += rows->label ? row[SHARD_CE_WEIGHT] : 1.0;
-    }
-    for (int64_t i = 0; i < count; i++)
-        numbers[FACTOR * count + i] = shard_class_row_ignored(rows, i) ? 0.0 : mean ? 1.0 / weights : 1.0;
-    if (!mean)
-        return sum;
-    return weights != 0.0 ? sum / weights : NAN; /* as PyTorch, also where smoothing makes the sum positive */
+    int64_t count = SHARD_CE_NUMBERS * rows->shape.rows;
+    shard_tensor *numbers = shard_workspace(rows->logits, count + 1, SHARD_FLOAT64);
+    void *memory[2];
+    if (!numbers || !shard_load(SHARD_INPUTS(numbers, rows->labels), memory))
+        return NULL;
+    double *number = memory[0];
+    return shard_result(numbers, SHARD_RUN(numbers, cross_entropy_join, &rows->shape, call->reduction == SHARD_REDUCTION_MEAN,
+                                           rows->members, rows->stride, rows->part, memory[1], number, number + count));
 }
 
-static shard_tensor *make_result(loss_call *call, const double *value)
+static shard_tensor *make_result(const loss_call *call, shard_tensor *numbers)
 {
     shard_tensor *logits = call->rows.logits;
     shard_dtype dtype = shard_autocast_wide_type(logits->dtype);
@@ -255,47 +217,42 @@ static shard_tensor *make_result(loss_call *call, const double *value)
         if (y && !call->rows.group && !shard_is_replicated(logits))
             y->placement = (shard_placement){.kind = SHARD_PARTIAL, .group = logits->placement.group};
     }
-    shard_tensor *wide = y ? shard_from_host(value, y->shape, .dtype = SHARD_FLOAT64, .device = shard_device_of(y)) : NULL;
     void *memory[2];
-    if (!wide || !shard_load(SHARD_INPUTS(wide, y), memory))
+    if (!y || !numbers || !shard_load(SHARD_INPUTS(numbers, y), memory))
         return NULL;
-    return shard_result(y, SHARD_RUN(y, cast, shard_numel(y), memory[0], SHARD_FLOAT64, memory[1], y->dtype));
+    bool each = call->reduction == SHARD_REDUCTION_NONE;
+    const double *from = (double *)memory[0] + (each ? SHARD_CE_LOSS : SHARD_CE_NUMBERS) * call->rows.shape.rows;
+    return shard_result(y, SHARD_RUN(y, cast, shard_numel(y), from, SHARD_FLOAT64, memory[1], y->dtype));
 }
 
-static shard_tensor *record(loss_call *call, shard_tensor *y, const double *numbers)
+static shard_tensor *record(const loss_call *call, shard_tensor *y, shard_tensor *numbers)
 {
     shard_tensor *logits = call->rows.logits;
     if (!y || !shard_will_record(SHARD_INPUTS(logits)))
         return y;
-    shard_tensor *kept = shard_from_host(numbers, SHARD_SHAPE(KEPT, call->rows.shape.rows), .dtype = SHARD_FLOAT64,
-                                         .device = shard_device_of(logits));
-    shard_node *node = kept ? shard_record(&loss_type, y, SHARD_INPUTS(logits), sizeof call->rows.shape) : NULL;
+    shard_node *node = shard_record(&loss_type, y, SHARD_INPUTS(logits), sizeof call->rows.shape);
     if (!node)
         return NULL;
     *(shard_cross_entropy_shape *)node->context = call->rows.shape;
     shard_save_for_backward(node, LOGITS, logits);
     shard_save_for_backward(node, TARGET, call->target);
     shard_save_for_backward(node, WEIGHT, call->weight);
-    shard_save_for_backward(node, NUMBERS, kept);
+    shard_save_for_backward(node, NUMBERS, numbers);
     return y;
 }
 
 static shard_tensor *cross_entropy(shard_tensor *logits, shard_tensor *target, const shard_cross_entropy_options *options)
 {
-    loss_call call = {.rows.function = "shard_cross_entropy", .target = target};
-    shard_tensor *stats = NULL;
-    if (read_arguments(&call, logits, options)) {
+    loss_call call = {.rows = {.function = "shard_cross_entropy", .faults = &faults}, .target = target};
+    bool ready = read_arguments(&call, logits, options);
+    if (ready) {
         call.rows.options = option_bits(&call);
-        stats = own_stats(&call);
+        ready = measure_own(&call);
     }
-    if (shard_class_rows_gather(&call.rows, stats) != SHARD_OK)
+    if (shard_class_rows_gather(&call.rows, ready) != SHARD_OK)
         return NULL;
-    double *numbers = shard_host_workspace(KINDS * call.rows.shape.rows, SHARD_FLOAT64);
-    if (!numbers)
-        return NULL;
-    double result = join_rows(&call, numbers);
-    bool each = call.reduction == SHARD_REDUCTION_NONE;
-    return record(&call, make_result(&call, each ? numbers + LOSS * call.rows.shape.rows : &result), numbers);
+    shard_tensor *numbers = join(&call);
+    return record(&call, make_result(&call, numbers), numbers);
 }
 
 shard_tensor *shard_cross_entropy_with(shard_tensor *logits, shard_tensor *target, shard_cross_entropy_options options)

@@ -40,22 +40,16 @@ static const shard_node_type embedding_type = {.name = "embedding", .backward = 
 
 static bool check_index(shard_tensor *index, int64_t count)
 {
-    int64_t bad = count ? -1 : 0, value = 0;
+    static const shard_fault outside = {SHARD_ERROR_ARGUMENT, "shard_embedding: index %" PRId64 " (element %" PRId64
+                                                              ") is outside of [0, %" PRId64 ")"};
     const int64_t *memory = shard_tensor_memory(index);
-    if (!memory)
+    if (count == 0 && shard_numel(index) > 0) {
+        shard_error(SHARD_ERROR_ARGUMENT, "shard_embedding: an index of shape %s into a weight without rows",
+                    shard_shape_text(&index->shape));
         return false;
-    if (shard_numel(index) == 0)
-        return true;
-    /* No value is exempt: 0 is inside of any table that is not empty. */
-    if (count && SHARD_RUN(index, check_index, shard_numel(index), memory, count, 0, &bad) != SHARD_OK)
-        return false;
-    if (bad < 0)
-        return true;
-    if (SHARD_RUN(index, copy_out, &value, memory + bad, sizeof value) == SHARD_OK)
-        shard_error(SHARD_ERROR_ARGUMENT,
-                    "shard_embedding: index %" PRId64 " (element %" PRId64 " of %s) is outside of [0, %" PRId64 ")", value, bad,
-                    shard_shape_text(&index->shape), count);
-    return false;
+    }
+    /* No value is exempt: 0 is inside. */
+    return memory && SHARD_RUN(index, check_index, shard_numel(index), memory, count, 0, &outside, NULL) == SHARD_OK;
 }
 
 static bool check(shard_tensor *weight, shard_tensor *index, int64_t padding_idx)

@@ -53,6 +53,7 @@ shard_tensor *batch_forward(trainer *run, const loader_batch *batch, double labe
     shard_tensor *images =
         shard_cast(shard_from_host(batch->images, SHARD_SHAPE(n, side, side, 3)), (shard_dtype)run->options->dtype);
     shard_tensor *own_labels = shard_from_host(batch->labels, SHARD_SHAPE(n), .dtype = SHARD_INT64);
+    shard_event_record(batch->copied);
     shard_tensor *labels = shard_gather(own_labels, 0, model_group);
     shard_tensor *logits = shard_forward(run->model, images);
     shard_tensor *loss =

@@ -46,6 +46,7 @@ struct loader {
     workbench own; /* of the caller's thread, when there are no workers */
     slot *slots;
     int64_t slot_count;
+    shard_event *copied; /* of the batch in the caller's hands */
     struct {
         pthread_mutex_t lock;
         pthread_cond_t work, ready;
@@ -127,6 +128,7 @@ static void begin_slot(loader *loading, int64_t step)
         .size = part.size,
         .images = into->images,
         .labels = into->labels,
+        .copied = loading->copied,
     };
 }
 
@@ -244,6 +246,9 @@ shard_status loader_next(loader *loading, const loader_batch **batch)
     *batch = NULL;
     if (!loading || shard_last_status() != SHARD_OK)
         return loading ? shard_last_status() : shard_error(SHARD_ERROR_ARGUMENT, "loader_next: the loader is NULL");
+    shard_status status = shard_event_synchronize(loading->copied); /* before workers write there */
+    if (status != SHARD_OK)
+        return status;
     pthread_mutex_lock(&loading->ring.lock);
     if (loading->ring.held) {
         loading->ring.held = false;
@@ -268,6 +273,7 @@ void loader_start(loader *loading, int64_t epoch, int64_t first_step)
 {
     if (!loading)
         return;
+    shard_event_synchronize(loading->copied);
     pthread_mutex_lock(&loading->ring.lock);
     loading->ring.running = false;
     while (loading->ring.busy > 0)
@@ -365,7 +371,8 @@ loader *loader_open(const loader_options *options)
     pthread_mutex_init(&loading->ring.lock, NULL);
     pthread_cond_init(&loading->ring.work, NULL);
     pthread_cond_init(&loading->ring.ready, NULL);
-    if (!loading->sampling || make_slots(loading) != SHARD_OK || start_workers(loading) != SHARD_OK) {
+    loading->copied = shard_event_create(options->device);
+    if (!loading->sampling || !loading->copied || make_slots(loading) != SHARD_OK || start_workers(loading) != SHARD_OK) {
         loader_close(loading);
         return NULL;
     }
@@ -383,6 +390,9 @@ void loader_close(loader *loading)
     for (int i = 0; i < loading->threads_started; i++)
         pthread_join(loading->threads[i], NULL);
     shard_device *device = loading->options.device;
+    if (loading->copied)
+        shard_event_synchronize(loading->copied);
+    shard_event_destroy(loading->copied);
     for (int64_t i = 0; i < loading->slot_count; i++) {
         slot *of = loading->slots + i;
         shard_free_host(device, of->images, (size_t)(loading->most * loading->sample_floats) * sizeof *of->images);

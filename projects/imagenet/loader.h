@@ -36,6 +36,7 @@ typedef struct loader_batch {
     const float *images;   /* [n, image_size, image_size, 3] */
     const int64_t *labels; /* [n] */
     int64_t bad;           /* of the n, how many are damaged */
+    shard_event *copied;   /* to be recorded where copies of images and labels have been queued */
 } loader_batch;
 
 typedef struct loader loader;
@@ -55,7 +56,8 @@ void loader_start(loader *loading, int64_t epoch, int64_t first_step);
 
 /*
  * The next batch, or NULL in *batch after the epoch's last. It stays valid
- * until the next call for this loader.
+ * until the next call for this loader, which waits until the device has what was copied
+ * from it before `copied` was recorded.
  *
  * An image that can't be read or decoded is told on standard error with its
  * path. While the epoch has had no more than skip_bad of them on this rank,

@@ -13,6 +13,29 @@ shard_status shard_cpu_synchronize(shard_device *device)
     return SHARD_OK;
 }
 
+/* Nothing is queued, and so no event has anything to know. */
+void *shard_cpu_event_create(shard_device *device)
+{
+    return device;
+}
+
+void shard_cpu_event_destroy(shard_device *device, void *event)
+{
+    (void)device, (void)event;
+}
+
+shard_status shard_cpu_event_record(shard_device *device, void *event)
+{
+    (void)device, (void)event;
+    return SHARD_OK;
+}
+
+shard_status shard_cpu_event_synchronize(shard_device *device, void *event)
+{
+    (void)device, (void)event;
+    return SHARD_OK;
+}
+
 #define ENTRY(entry) .entry = shard_cpu_##entry,
 static shard_device_ops operations = {.host_memory = true,
                                       SHARD_DEVICE_MEMORY_ENTRIES(ENTRY) SHARD_DEVICE_PRODUCT_ENTRIES(ENTRY)};

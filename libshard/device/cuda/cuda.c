@@ -49,6 +49,8 @@ static shard_status start(opened *device, int ordinal)
     SHARD_CUDA_TRY(cudaSetDevice(ordinal));
     SHARD_CUDA_TRY(cudaDeviceGetAttribute(&cuda->multiprocessors, cudaDevAttrMultiProcessorCount, ordinal));
     SHARD_CUDA_TRY(cudaStreamCreateWithFlags(&cuda->stream, cudaStreamNonBlocking));
+    SHARD_CUDA_TRY(cudaHostAlloc((void **)&cuda->fault, sizeof *cuda->fault, cudaHostAllocMapped | cudaHostAllocPortable));
+    *cuda->fault = (shard_cuda_fault){0};
     SHARD_CUDA_TRY(cudaDeviceGetDefaultMemPool(&cuda->pool, ordinal));
     uint64_t keep = UINT64_MAX; /* what was touched stays until trim */
     SHARD_CUDA_TRY(cudaMemPoolSetAttribute(cuda->pool, cudaMemPoolAttrReleaseThreshold, &keep));

@@ -10,11 +10,15 @@
  * - Indices of elements are 64-bit: a batch times a million classes passes 2^31.
  * - A sequence of entries can be captured in a graph, from the device's stream and, if
  *   other threads call CUDA meanwhile, in thread-local mode: all but those that wait,
- *   copy_in from memory that is not pinned, trim, allocate_host and release_host.
+ *   copy_in from memory that is not pinned, trim, allocate_host, release_host and the
+ *   events'. So a whole training step can: forward, loss, backward, the optimizer's step.
  *   What is allocated in a capture is released in it, what was before is not; what
  *   CUDA's libraries make at their first use (handles, plans) has been made, as a step
  *   that was run once before sees to. A replay takes the memory's content at that time,
  *   but the other arguments (sizes, learning rates, draws) as they were.
+ * - Kernels that find something wrong in their data note it in the device's record, the
+ *   first one; shard_cuda_report makes it the error of the thread that waits next. A
+ *   kernel that comes after one that found it must stand such data.
  *
  * Entries are called shard_cuda_<entry>. Kernels stand in .cu files with their
  * launchers below them, forward beside backward; what only calls CUDA's libraries
@@ -41,12 +45,19 @@ extern "C" {
 /* Between the parts of a call's scratch memory, so that each is aligned for any use. */
 #define SHARD_CUDA_ALIGN 256
 
+/* The first thing that kernels found wrong and nobody has been told of. */
+typedef struct shard_cuda_fault {
+    uint64_t what;     /* shard_cuda_fault_word of what it is; 0: nothing */
+    int64_t detail[3]; /* for its format */
+} shard_cuda_fault;
+
 typedef struct shard_cuda {
     int ordinal;
     int multiprocessors;
     cudaStream_t stream;
     cudaMemPool_t pool;
     shard_memory_count *count;       /* of all; also of who sees the device from another stream */
+    shard_cuda_fault *fault;         /* in pinned memory, which kernels write and the host reads */
     /* Asked while the host waits for the stream, if set: an error ends the wait. The
      * first time of a wait it `begins`. For what the stream waits for in turn. */
     shard_status (*watch)(bool begins);
@@ -72,6 +83,16 @@ shard_status shard_cuda_check(cudaError_t error, const char *call);
 
 #define SHARD_CUDA(call) shard_cuda_check(call, #call)
 #define SHARD_CUDA_TRY(call) SHARD_TRY(SHARD_CUDA(call))
+
+/* What kernels carry of a fault: its address, turned so that nobody takes it for an argument
+ * that they could read. */
+static inline uint64_t shard_cuda_fault_word(const shard_fault *fault)
+{
+    return ~(uint64_t)(uintptr_t)fault;
+}
+
+/* The device's fault, if it has one, as the thread's error; it is told then. For after a wait. */
+shard_status shard_cuda_report(shard_device *device);
 
 /* Waits until all that is on the stream is done. What waits for it calls this, not the
  * runtime: work of other ranks that it waits for may never come. */

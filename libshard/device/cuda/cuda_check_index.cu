@@ -1,40 +1,111 @@
 /*
- * The first index that is out of range. Each thread takes the least of its own, the
- * grid the least of all by an atomic minimum, which no order changes.
+ * Indices that are out of range, and whether members have the same ones.
+ *
+ * Blocks note what they find of their part of the array, and one block makes it up: the
+ * first bad index of all is the least, the hash a sum of whole numbers, which no order
+ * changes. What is wrong goes to the device's record of its first fault.
  */
 #include "device/cuda/kernel.cuh"
 
+#include "base/hash.h"
+
 using namespace shard;
 
-typedef unsigned long long Position;
+struct Least {
+    template <class R> static __device__ inline R join(R a, R b) { return a < b ? a : b; }
+};
 
-static __global__ void check_index(int64_t n, const int64_t *index, int64_t limit, int64_t ignore_index, Position *first)
+/* The first of all faults is kept: kernels of the stream come one by one. */
+static __device__ inline void note_fault(shard_cuda_fault *fault, uint64_t what, int64_t a, int64_t b, int64_t c)
 {
-    int64_t stride = (int64_t)gridDim.x * BLOCK;
-    for (int64_t i = (int64_t)blockIdx.x * BLOCK + threadIdx.x; i < n; i += stride)
-        if (index[i] != ignore_index && (index[i] < 0 || index[i] >= limit)) {
-            atomicMin(first, (Position)i);
-            return; /* those that follow are not the first */
-        }
+    if (fault->what)
+        return;
+    fault->detail[0] = a;
+    fault->detail[1] = b;
+    fault->detail[2] = c;
+    __threadfence_system();
+    fault->what = what;
+}
+
+/* ---- indices ---- */
+
+typedef unsigned long long Hash;
+
+/* What a block finds: the first bad position, n for none. */
+struct Finding {
+    int64_t first;
+    Hash hash;
+};
+
+static __global__ void look(int64_t n, const int64_t *index, int64_t limit, int64_t ignore_index, Finding *findings)
+{
+    int64_t first = n, stride = (int64_t)gridDim.x * BLOCK;
+    Hash hash = 0;
+    for (int64_t i = (int64_t)blockIdx.x * BLOCK + threadIdx.x; i < n; i += stride) {
+        int64_t value = index[i];
+        if (value != ignore_index && (value < 0 || value >= limit) && first == n)
+            first = i;
+        hash += shard_hash_element(i, value);
+    }
+    first = block_reduce<BLOCK, Least>(first);
+    hash = block_reduce<BLOCK, Sum>(hash);
+    if (threadIdx.x == 0)
+        findings[blockIdx.x] = Finding{first, hash};
+}
+
+static __global__ void tell(int64_t n, const int64_t *index, int64_t limit, int64_t blocks, const Finding *findings,
+                            uint64_t what, shard_cuda_fault *fault, uint64_t *hash)
+{
+    int64_t first = n;
+    Hash sum = 0;
+    for (int64_t i = threadIdx.x; i < blocks; i += BLOCK) {
+        first = Least::join(first, findings[i].first);
+        sum += findings[i].hash;
+    }
+    first = block_reduce<BLOCK, Least>(first);
+    sum = block_reduce<BLOCK, Sum>(sum);
+    if (threadIdx.x != 0)
+        return;
+    if (hash)
+        *hash = sum;
+    if (first < n)
+        note_fault(fault, what, index[first], first, limit);
 }
 
 shard_status shard_cuda_check_index(shard_device *device, int64_t n, const int64_t *index, int64_t limit, int64_t ignore_index,
-                                    int64_t *bad_host)
+                                    const shard_fault *fault, uint64_t *hash)
 {
-    *bad_host = -1;
     if (n == 0)
-        return SHARD_OK;
-    Position *first = (Position *)shard_cuda_scratch(device, sizeof *first), found;
-    if (!first)
+        return hash ? shard_cuda_zero(device, hash, sizeof *hash) : SHARD_OK;
+    unsigned blocks = blocks_for(device, n, 4 * BLOCK);
+    Finding *findings = (Finding *)shard_cuda_scratch(device, blocks * sizeof *findings);
+    if (!findings)
         return shard_last_status();
-    /* All bits set: the largest of all, and -1 where nothing is found. */
-    shard_status status = SHARD_CUDA(cudaMemsetAsync(first, 0xff, sizeof *first, shard_cuda_of(device)->stream));
+    shard_status status = launch(device, look, blocks, BLOCK, n, index, limit, ignore_index, findings);
     if (status == SHARD_OK)
-        status = launch(device, check_index, blocks_for(device, n, BLOCK), BLOCK, n, index, limit, ignore_index, first);
-    if (status == SHARD_OK)
-        status = shard_cuda_copy_out(device, &found, first, sizeof found);
-    shard_cuda_scratch_release(device, first, sizeof *first);
-    if (status == SHARD_OK)
-        *bad_host = (int64_t)found;
+        status = launch(device, tell, 1, BLOCK, n, index, limit, (int64_t)blocks, findings, shard_cuda_fault_word(fault),
+                        shard_cuda_of(device)->fault, hash);
+    shard_cuda_scratch_release(device, findings, blocks * sizeof *findings);
     return status;
+}
+
+/* ---- members ---- */
+
+static __global__ void compare(int64_t members, int64_t stride, const shard_label_digest *digest, uint64_t what,
+                               shard_cuda_fault *fault)
+{
+    for (int64_t member = 1; member < members; member++) {
+        const shard_label_digest *other = (const shard_label_digest *)((const char *)digest + member * stride);
+        if (other->hash != digest->hash) {
+            note_fault(fault, what, other->rank, digest->rank, 0);
+            return;
+        }
+    }
+}
+
+shard_status shard_cuda_compare_digests(shard_device *device, int64_t members, size_t stride, const shard_label_digest *digest,
+                                        const shard_fault *fault)
+{
+    return launch(device, compare, 1, 1, members, (int64_t)stride, digest, shard_cuda_fault_word(fault),
+                  shard_cuda_of(device)->fault);
 }

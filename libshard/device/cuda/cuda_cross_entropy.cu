@@ -5,7 +5,8 @@
  * A row's q is a constant `spread`, or keep * probability + spread, times the columns'
  * weights; a label adds `keep` times its weight at the target. The statistics of
  * pieces of a row are joined by a second kernel, in an order that depends on the
- * shape alone, which adds what the label does.
+ * shape alone, which adds what the label does. Those of the members' parts are joined
+ * alike, in the order of the members.
  */
 #include "device/cuda/exp_sum.cuh"
 
@@ -17,20 +18,20 @@ enum { NO_TARGETS, SAME_TARGETS, OWN_TARGETS };
 template <class T> struct Loss {
     const T *x, *probability, *weight;
     const int64_t *target;
-    int64_t col0, ignore_index;
+    shard_cross_entropy_shape shape;
     double keep, spread;
     int64_t packed;
 
     __device__ bool ignores(int64_t row) const
     {
-        return target && target[row] == ignore_index;
+        return target && shard_label_ignored(&shape, target[row]);
     }
     /* The column of the target's logit in this part, -1 if it has none here. */
     __device__ int64_t own_target(int64_t row, int64_t cols) const
     {
         if (!target || ignores(row))
             return -1;
-        int64_t column = target[row] - col0;
+        int64_t column = target[row] - shape.col0;
         return column >= 0 && column < cols ? column : -1;
     }
     __device__ Real<T> weight_of(int64_t column) const
@@ -158,8 +159,7 @@ static Loss<T> loss_of(const shard_cross_entropy_shape *shape, const void *x, co
     l.probability = target ? NULL : (const T *)probability;
     l.weight = (const T *)weight;
     l.target = target;
-    l.col0 = shape->col0;
-    l.ignore_index = shape->ignore_index;
+    l.shape = *shape;
     l.keep = 1 - shape->smoothing;
     l.spread = shape->classes ? shape->smoothing / (double)shape->classes : 0;
     l.packed = aligned_alike(l.x, l.probability) && aligned_alike(l.x, also);
@@ -197,6 +197,64 @@ shard_status shard_cuda_cross_entropy_stats(shard_device *device, const shard_cr
     });
     shard_cuda_scratch_release(device, parts, bytes);
     return status;
+}
+
+/* ---- all parts of the rows ---- */
+
+/* A row's log-sum-exp, b, loss and its weight in the mean. A part without a finite logit adds
+ * 0 * exp(-inf); a NaN is in the maximum or the sum, and stays. */
+static __global__ void join_members(shard_cross_entropy_shape shape, int64_t members, int64_t stride, const double *stats,
+                                    const int64_t *target, double *numbers)
+{
+    int64_t step = (int64_t)gridDim.x * BLOCK;
+    for (int64_t row = (int64_t)blockIdx.x * BLOCK + threadIdx.x; row < shape.rows; row += step) {
+        double largest = -INFINITY, sum = 0, a = 0, b = 0, weight = 0;
+        for (int64_t member = 0; member < members; member++) {
+            double max = stats[member * stride + row * SHARD_CE_STATS + SHARD_CE_MAX];
+            largest = max > largest ? max : largest;
+        }
+        for (int64_t member = 0; member < members; member++) {
+            const double *part = stats + member * stride + row * SHARD_CE_STATS;
+            sum += part[SHARD_CE_SUM] * exp(part[SHARD_CE_MAX] - largest);
+            a += part[SHARD_CE_A];
+            b += part[SHARD_CE_B];
+            weight += part[SHARD_CE_WEIGHT];
+        }
+        double log_sum = log(sum);
+        bool ignored = target && shard_label_ignored(&shape, target[row]);
+        numbers[SHARD_CE_LSE * shape.rows + row] = largest + log_sum;
+        numbers[SHARD_CE_TARGETS * shape.rows + row] = b;
+        numbers[SHARD_CE_FACTOR * shape.rows + row] = target ? weight : 1;
+        /* Not b * lse - a: for logits of a large common size that would cancel. */
+        numbers[SHARD_CE_LOSS * shape.rows + row] = ignored ? 0 : b * log_sum + (b * largest - a);
+    }
+}
+
+/* One block sums the rows, and turns their weights into their factors. */
+static __global__ void sum_losses(shard_cross_entropy_shape shape, int64_t mean, const int64_t *target, double *numbers,
+                                  double *result)
+{
+    double *factor = numbers + SHARD_CE_FACTOR * shape.rows, sum = 0, weights = 0;
+    for (int64_t row = threadIdx.x; row < shape.rows; row += BLOCK) {
+        sum += numbers[SHARD_CE_LOSS * shape.rows + row];
+        weights += factor[row];
+    }
+    sum = block_reduce<BLOCK, Sum>(sum);
+    weights = block_reduce<BLOCK, Sum>(weights);
+    for (int64_t row = threadIdx.x; row < shape.rows; row += BLOCK)
+        factor[row] = target && shard_label_ignored(&shape, target[row]) ? 0 : mean ? 1 / weights : 1;
+    if (threadIdx.x == 0)
+        *result = !mean ? sum : weights != 0 ? sum / weights : NAN;
+}
+
+shard_status shard_cuda_cross_entropy_join(shard_device *device, const shard_cross_entropy_shape *shape, bool mean,
+                                           int64_t members, int64_t stride, const double *stats, const int64_t *target,
+                                           double *numbers, double *result)
+{
+    if (shape->rows > 0)
+        SHARD_TRY(launch(device, join_members, blocks_for(device, shape->rows, BLOCK), BLOCK, *shape, members, stride, stats,
+                         target, numbers));
+    return launch(device, sum_losses, 1, BLOCK, *shape, (int64_t)mean, target, numbers, result);
 }
 
 /* ---- gradient ---- */

@@ -23,8 +23,9 @@ template <class W> struct Lookup {
     template <int N> using In = Pack<W, N>;
     template <int N> __device__ In<N> load(int64_t i) const
     {
-        int64_t position = i / dim, row = index[position] - row0;
-        return row >= 0 && row < rows ? load_pack<W, N>(weight + row * dim + (i - position * dim)) : In<N>{};
+        int64_t position = i / dim, from = index[position];
+        bool own = from >= row0 && from - row0 < rows;
+        return own ? load_pack<W, N>(weight + (from - row0) * dim + (i - position * dim)) : In<N>{};
     }
     template <int N> __device__ void store(int64_t i, const In<N> &in) const
     {
@@ -72,8 +73,8 @@ typedef struct Sorting {
 /* The row of a position in this part; those that it has not come after all others. */
 static __device__ inline int64_t row_of(const Sorting &s, int64_t position)
 {
-    int64_t row = s.index[position] - s.row0;
-    return row >= 0 && row < s.rows ? row : s.rows;
+    int64_t index = s.index[position];
+    return index >= s.row0 && index - s.row0 < s.rows ? index - s.row0 : s.rows;
 }
 
 /* The i-th position so far. */

@@ -16,9 +16,9 @@ static __global__ void pick_target(shard_cross_entropy_shape shape, const T *x, 
 {
     int64_t stride = (int64_t)gridDim.x * BLOCK;
     for (int64_t row = (int64_t)blockIdx.x * BLOCK + threadIdx.x; row < shape.rows; row += stride) {
-        int64_t column = target[row] - shape.col0;
-        bool own = target[row] != shape.ignore_index && column >= 0 && column < shape.cols;
-        out[row] = own ? (double)to_real(x[row * shape.cols + column]) : -INFINITY;
+        int64_t column = shard_label_ignored(&shape, target[row]) ? -1 : target[row] - shape.col0;
+        bool own = column >= 0 && column < shape.cols;
+        out[row] = own ? (double)to_real(x[row * shape.cols + column]) : 0;
     }
 }
 
@@ -65,15 +65,15 @@ template <class T, class Before> static __device__ inline int count(const T *val
 /* Each warp takes a piece of a row. Columns count from its first, so that 32 bits are enough. */
 template <class T>
 static __global__ void count_ahead(shard_cross_entropy_shape shape, int64_t pieces, const T *x, const int64_t *target,
-                                   const double *logit, unsigned long long *ahead)
+                                   const double *logit, int64_t ignored, unsigned long long *ahead)
 {
     int64_t item = (int64_t)blockIdx.x * WARPS + threadIdx.x / WARP, row = item / pieces;
     int lane = threadIdx.x % WARP;
     if (row >= shape.rows)
         return;
-    if (target[row] == shape.ignore_index) {
+    if (shard_label_ignored(&shape, target[row])) {
         if (lane == 0 && item % pieces == 0)
-            ahead[row] = (unsigned long long)shape.classes;
+            ahead[row] = (unsigned long long)ignored;
         return;
     }
     using R = Real<T>;
@@ -89,7 +89,8 @@ static __global__ void count_ahead(shard_cross_entropy_shape shape, int64_t piec
 }
 
 shard_status shard_cuda_count_ahead(shard_device *device, const shard_cross_entropy_shape *shape, const void *x,
-                                    const int64_t *target, const double *logit, int64_t *ahead, shard_dtype dtype)
+                                    const int64_t *target, const double *logit, int64_t ignored, int64_t *ahead,
+                                    shard_dtype dtype)
 {
     if (shape->rows == 0)
         return SHARD_OK;
@@ -98,6 +99,6 @@ shard_status shard_cuda_count_ahead(shard_device *device, const shard_cross_entr
     return by_float(dtype, [&](auto t) {
         using T = decltype(t);
         return launch(device, count_ahead<T>, (unsigned)divide_up(shape->rows * pieces, WARPS), BLOCK, *shape, pieces,
-                      (const T *)x, target, logit, (unsigned long long *)ahead);
+                      (const T *)x, target, logit, ignored, (unsigned long long *)ahead);
     });
 }

@@ -82,22 +82,67 @@ void shard_cuda_release_host(shard_device *device, void *memory, size_t bytes)
         SHARD_CUDA(cudaFreeHost(memory));
 }
 
-shard_status shard_cuda_wait(shard_device *device)
+/* ---- waiting ---- */
+
+shard_status shard_cuda_report(shard_device *device)
 {
-    shard_cuda *cuda = shard_cuda_of(device);
-    if (!cuda->watch)
-        return SHARD_CUDA(cudaStreamSynchronize(cuda->stream));
+    shard_cuda_fault *found = shard_cuda_of(device)->fault;
+    shard_cuda_fault told = *found;
+    if (!told.what || !__atomic_compare_exchange_n(&found->what, &told.what, 0, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE))
+        return SHARD_OK;
+    const shard_fault *fault = (const shard_fault *)(uintptr_t)~told.what;
+    return shard_error(fault->status, fault->format, told.detail[0], told.detail[1], told.detail[2]);
+}
+
+/* Asks until it is done. */
+static shard_status poll(const shard_cuda *cuda, cudaEvent_t event)
+{
     cudaError_t error;
-    for (bool begins = true; (error = cudaStreamQuery(cuda->stream)) == cudaErrorNotReady; begins = false) {
+    for (bool begins = true;; begins = false) {
+        error = event ? cudaEventQuery(event) : cudaStreamQuery(cuda->stream);
+        if (error != cudaErrorNotReady)
+            return shard_cuda_check(error, event ? "cudaEventQuery" : "cudaStreamQuery");
         SHARD_TRY(cuda->watch(begins));
         sched_yield();
     }
-    return shard_cuda_check(error, "cudaStreamQuery");
+}
+
+shard_status shard_cuda_wait(shard_device *device)
+{
+    const shard_cuda *cuda = shard_cuda_of(device);
+    SHARD_TRY(cuda->watch ? poll(cuda, NULL) : SHARD_CUDA(cudaStreamSynchronize(cuda->stream)));
+    return shard_cuda_report(device);
 }
 
 shard_status shard_cuda_synchronize(shard_device *device)
 {
     return shard_cuda_wait(device);
+}
+
+void *shard_cuda_event_create(shard_device *device)
+{
+    shard_cuda_of(device);
+    cudaEvent_t event;
+    return SHARD_CUDA(cudaEventCreateWithFlags(&event, cudaEventDisableTiming)) == SHARD_OK ? event : NULL;
+}
+
+void shard_cuda_event_destroy(shard_device *device, void *event)
+{
+    shard_cuda_of(device);
+    if (event)
+        SHARD_CUDA(cudaEventDestroy(event));
+}
+
+shard_status shard_cuda_event_record(shard_device *device, void *event)
+{
+    return SHARD_CUDA(cudaEventRecord(event, shard_cuda_of(device)->stream));
+}
+
+shard_status shard_cuda_event_synchronize(shard_device *device, void *event)
+{
+    const shard_cuda *cuda = shard_cuda_of(device);
+    SHARD_TRY(cuda->watch ? poll(cuda, event) : SHARD_CUDA(cudaEventSynchronize(event)));
+    return shard_cuda_report(device);
 }
 
 /* ---- copies ---- */
@@ -116,7 +161,8 @@ shard_status shard_cuda_copy_out(shard_device *device, void *to_host, const void
         SHARD_TRY(shard_cuda_wait(device));
     if (bytes)
         SHARD_CUDA_TRY(cudaMemcpyAsync(to_host, from, bytes, cudaMemcpyDeviceToHost, cuda->stream));
-    return SHARD_CUDA(cudaStreamSynchronize(cuda->stream));
+    SHARD_CUDA_TRY(cudaStreamSynchronize(cuda->stream));
+    return shard_cuda_report(device);
 }
 
 shard_status shard_cuda_copy_rows(shard_device *device, void *to, size_t to_pitch, const void *from, size_t from_pitch,

@@ -1,11 +1,15 @@
 #include "device/cpu/kernels/kernels.h"
 
+#include "base/error.h"
+#include "base/hash.h"
+
 shard_status KERNEL(check_index)(shard_device *device, int64_t n, const int64_t *index, int64_t limit, int64_t ignore_index,
-                                 int64_t *bad_host)
+                                 const shard_fault *fault, uint64_t *hash)
 {
     (void)device;
     int64_t first = n;
-#pragma omp parallel for schedule(static) reduction(min : first) if (n >= PARALLEL)
+    uint64_t sum = 0;
+#pragma omp parallel for schedule(static) reduction(min : first) reduction(+ : sum) if (n >= PARALLEL)
     for (int64_t start = 0; start < n; start += SPAN) {
         int64_t end = smaller(start + SPAN, n), bad = 0;
 #pragma omp simd reduction(+ : bad)
@@ -14,7 +18,22 @@ shard_status KERNEL(check_index)(shard_device *device, int64_t n, const int64_t 
         for (int64_t i = start; bad && i < smaller(end, first); i++)
             if (index[i] != ignore_index && (index[i] < 0 || index[i] >= limit))
                 first = i;
+        for (int64_t i = start; hash && i < end; i++)
+            sum += shard_hash_element(i, index[i]);
     }
-    *bad_host = first < n ? first : -1;
+    if (hash)
+        *hash = sum;
+    return first < n ? shard_error(fault->status, fault->format, index[first], first, limit) : SHARD_OK;
+}
+
+shard_status KERNEL(compare_digests)(shard_device *device, int64_t members, size_t stride, const shard_label_digest *digest,
+                                     const shard_fault *fault)
+{
+    (void)device;
+    for (int64_t member = 1; member < members; member++) {
+        const shard_label_digest *other = (const void *)((const char *)digest + (size_t)member * stride);
+        if (other->hash != digest->hash)
+            return shard_error(fault->status, fault->format, other->rank, digest->rank, (int64_t)0);
+    }
     return SHARD_OK;
 }

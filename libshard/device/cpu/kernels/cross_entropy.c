@@ -168,7 +168,7 @@ static void R(count)(const loss *l, int64_t *ahead)
 {
     int64_t rows = l->shape->rows, cols = l->shape->cols, width, pieces = row_pieces(rows, cols, &width);
     for (int64_t row = 0; row < rows; row++)
-        ahead[row] = ignored(l, row) ? l->shape->classes : 0;
+        ahead[row] = ignored(l, row) ? l->of_ignored : 0;
 #pragma omp parallel for schedule(static) if (rows * cols >= PARALLEL)
     for (int64_t i = 0; i < rows * pieces; i++) {
         int64_t row = i / pieces, start = i % pieces * width;
@@ -184,7 +184,7 @@ static void R(pick)(const loss *l, double *out)
 {
     for (int64_t row = 0; row < l->shape->rows; row++) {
         int64_t target = own_target(l, row);
-        out[row] = target >= 0 ? (double)R(at)(l->dtype, l->x, row * l->shape->cols + target) : -INFINITY;
+        out[row] = target >= 0 ? (double)R(at)(l->dtype, l->x, row * l->shape->cols + target) : 0;
     }
 }
 
@@ -205,6 +205,7 @@ typedef struct loss {
     const void *probability, *weight;
     const double *lse, *b, *scale, *logit;
     double keep, spread;
+    int64_t of_ignored; /* what count_ahead says of them */
 } loss;
 
 typedef struct part {
@@ -225,7 +226,7 @@ static int64_t row_pieces(int64_t rows, int64_t cols, int64_t *width)
 
 static bool ignored(const loss *l, int64_t row)
 {
-    return l->target && l->target[row] == l->shape->ignore_index;
+    return l->target && shard_label_ignored(l->shape, l->target[row]);
 }
 
 /* The target's column in this part, -1 if it has none here. */
@@ -263,6 +264,50 @@ shard_status KERNEL(cross_entropy_stats)(shard_device *device, const shard_cross
     return SHARD_OK;
 }
 
+/* A row's statistics over all parts. One without a finite logit adds 0 * exp(-inf); a
+ * NaN is in the maximum or the sum, and stays. */
+static void join_row(int64_t members, int64_t stride, const double *stats, double *joined)
+{
+    double largest = -INFINITY;
+    for (int64_t member = 0; member < members; member++) {
+        double maximum = stats[member * stride + SHARD_CE_MAX];
+        largest = maximum > largest ? maximum : largest;
+    }
+    memset(joined, 0, SHARD_CE_STATS * sizeof *joined);
+    for (int64_t member = 0; member < members; member++) {
+        const double *more = stats + member * stride;
+        joined[SHARD_CE_SUM] += more[SHARD_CE_SUM] * exp(more[SHARD_CE_MAX] - largest);
+        for (int k = SHARD_CE_A; k < SHARD_CE_STATS; k++)
+            joined[k] += more[k];
+    }
+    joined[SHARD_CE_MAX] = largest;
+}
+
+shard_status KERNEL(cross_entropy_join)(shard_device *device, const shard_cross_entropy_shape *shape, bool mean, int64_t members,
+                                        int64_t stride, const double *stats, const int64_t *target, double *numbers,
+                                        double *result)
+{
+    (void)device;
+    int64_t rows = shape->rows;
+    loss l = {.shape = shape, .target = target};
+    double *lse = numbers, *b = lse + rows, *factor = b + rows, *losses = factor + rows, sum = 0, weights = 0;
+    for (int64_t i = 0; i < rows; i++) {
+        double row[SHARD_CE_STATS];
+        join_row(members, stride, stats + i * SHARD_CE_STATS, row);
+        double log_sum = log(row[SHARD_CE_SUM]);
+        lse[i] = row[SHARD_CE_MAX] + log_sum;
+        b[i] = row[SHARD_CE_B];
+        /* Not b * lse - a: for logits of a large common size that would cancel. */
+        losses[i] = ignored(&l, i) ? 0 : b[i] * log_sum + (b[i] * row[SHARD_CE_MAX] - row[SHARD_CE_A]);
+        sum += losses[i];
+        weights += target ? row[SHARD_CE_WEIGHT] : 1;
+    }
+    for (int64_t i = 0; i < rows; i++)
+        factor[i] = ignored(&l, i) ? 0 : mean ? 1 / weights : 1;
+    *result = !mean ? sum : weights != 0 ? sum / weights : NAN; /* as PyTorch, also where smoothing makes the sum positive */
+    return SHARD_OK;
+}
+
 shard_status KERNEL(cross_entropy_backward)(shard_device *device, const shard_cross_entropy_shape *shape, const void *x,
                                             const int64_t *target, const void *probability, const void *weight, const double *lse,
                                             const double *b, const double *scale, void *dx, shard_dtype dtype)
@@ -292,10 +337,11 @@ shard_status KERNEL(pick_target)(shard_device *device, const shard_cross_entropy
 }
 
 shard_status KERNEL(count_ahead)(shard_device *device, const shard_cross_entropy_shape *shape, const void *x,
-                                 const int64_t *target, const double *logit, int64_t *ahead, shard_dtype dtype)
+                                 const int64_t *target, const double *logit, int64_t of_ignored, int64_t *ahead,
+                                 shard_dtype dtype)
 {
     (void)device;
-    loss l = {.shape = shape, .dtype = dtype, .x = x, .target = target, .logit = logit};
+    loss l = {.shape = shape, .dtype = dtype, .x = x, .target = target, .logit = logit, .of_ignored = of_ignored};
     BY_TYPE(dtype, count, &l, ahead);
     return SHARD_OK;
 }
