@@ -204,6 +204,69 @@ START_TEST(data_parallel)
 }
 END_TEST
 
+/* ---- under shard_zero ---- */
+
+enum { LAYERS = 6, SIDE = 64 };
+
+static shard_module *make_layers(void)
+{
+    shard_module *layer[LAYERS];
+    shard_manual_seed(4);
+    for (int i = 0; i < LAYERS; i++)
+        layer[i] = shard_nn_linear(SIDE, SIDE, .no_bias = i % 2);
+    return shard_nn_sequential_of(LAYERS, layer);
+}
+
+/* A step; returns what the forward has left in memory. */
+static int64_t step_layers(shard_module *model, shard_optimizer *sgd, int rank)
+{
+    int64_t kept = 0;
+    SHARD_SCOPE SHARD_AUTOCAST(SHARD_BFLOAT16)
+    {
+        shard_tensor *x = made_up(SHARD_SHAPE(2, SIDE), (uint64_t)rank, SHARD_FLOAT32);
+        int64_t before = shard_get_memory_stats(shard_tensor_device(x)).current;
+        shard_tensor *y = shard_forward(model, x);
+        kept = shard_get_memory_stats(shard_tensor_device(x)).current - before;
+        check_ok(shard_backward(shard_sum(shard_mul(y, y))));
+        check_ok(shard_step(sgd)); /* copies of old values are of no use in the next one */
+        check_ok(shard_backward(shard_sum(shard_forward(model, x))));
+        check_ok(shard_step(sgd));
+    }
+    return kept;
+}
+
+/* Stage 3 keeps no 16-bit copies of what it gives back, and comes to the same. */
+static void shares_values_out(shard_group *world, void *context)
+{
+    (void)context;
+    shard_module *one = make_layers(), *other = make_layers();
+    shard_tensors *a = shard_parameters(one), *b = shard_parameters(other);
+    shard_data_parallel *dp = shard_data_parallel_create(a);
+    shard_optimizer *alone = shard_sgd(shard_parameters(one), .lr = 0.01), *shared = shard_sgd(shard_parameters(other), .lr = 0.01);
+    ck_assert_msg(dp && shard_zero(shared, .stage = 3, .bucket_mib = 1e-6), "%s", shard_last_error());
+    for (int step = 0; step < 3; step++) {
+        int64_t layer = SIDE * SIDE * 4, whole = step_layers(one, alone, shard_group_rank(world)),
+                kept = step_layers(other, shared, shard_group_rank(world));
+        ck_assert_msg(kept <= whole - LAYERS * layer / 2 + layer + 1024, "the forward leaves %lld bytes, and %lld without shard_zero", (long long)kept,
+                      (long long)whole);
+        for (int64_t i = 0; i < shard_tensors_count(a); i++)
+            check_close(shard_tensors_at(b, i), shard_tensors_at(a, i), 1e-6);
+    }
+    shard_tensors_destroy(a);
+    shard_tensors_destroy(b);
+    shard_optimizer_destroy(alone);
+    shard_optimizer_destroy(shared);
+    shard_data_parallel_destroy(dp);
+    shard_module_destroy(one);
+    shard_module_destroy(other);
+}
+
+START_TEST(values_shared_out)
+{
+    run_job(_i, shares_values_out, NULL);
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("parallel_autocast");
@@ -211,5 +274,6 @@ int main(void)
     tcase_add_loop_test(tcase, split_layers, 1, 5);
     add_ranks_test(tcase, sums_round_once);
     tcase_add_loop_test(tcase, data_parallel, 0, sizeof meshes / sizeof *meshes);
+    tcase_add_loop_test(tcase, values_shared_out, 2, 4);
     return test_run(suite);
 }

@@ -61,12 +61,17 @@ static bool is_narrow(shard_dtype dtype)
 
 /* ---- products ---- */
 
-static shard_tensor *narrow_values(shard_tensor *x)
+static shard_tensor *cast_values(shard_tensor *x, shard_dtype dtype)
 {
     bool recording = shard_set_grad_enabled(false);
-    shard_tensor *values = shard_cast(x, autocast.dtype);
+    shard_tensor *values = shard_cast(x, dtype);
     shard_set_grad_enabled(recording);
     return values;
+}
+
+static bool is_kept(const shard_tensor *x)
+{
+    return x->requires_grad && !x->history && !x->storage->filler;
 }
 
 /* The leaf's place among the copies, a new one if it has none. */
@@ -91,7 +96,7 @@ static shard_tensor *copy_of_leaf(shard_tensor *leaf)
                    c->version == leaf->storage->version;
     if (!current) {
         shard_tensor_drop(c->values);
-        c->values = shard_keep(narrow_values(leaf));
+        c->values = shard_keep(cast_values(leaf, autocast.dtype));
         c->storage = leaf->storage;
         c->offset = leaf->offset;
         c->version = leaf->storage->version;
@@ -107,8 +112,19 @@ void shard_autocast_product(int count, shard_tensor **input, shard_tensor **oper
             input[i] = x = x->dtype == autocast.dtype ? x : shard_cast(x, autocast.dtype);
         operand[i] = x;
         if (x && is_on() && x->dtype == SHARD_FLOAT32)
-            operand[i] = x->requires_grad && !x->history ? copy_of_leaf(x) : narrow_values(x);
+            operand[i] = is_kept(x) ? copy_of_leaf(x) : cast_values(x, autocast.dtype);
     }
+}
+
+void shard_save_operand(shard_node *node, int slot, shard_tensor *input, shard_tensor *operand)
+{
+    shard_save_for_backward(node, slot, input && input->storage->filler ? input : operand);
+}
+
+shard_tensor *shard_saved_operand(shard_node *node, int slot, shard_dtype dtype)
+{
+    shard_tensor *saved = shard_saved(node, slot);
+    return saved && saved->dtype != dtype ? cast_values(saved, dtype) : saved;
 }
 
 /* ---- the rest ---- */

@@ -11,11 +11,19 @@
 
 #include <shard/op.h>
 
+#include "autograd/autograd.h"
+
 /* A product's inputs as it is to record them, and the operands that it computes
  * with; both are the inputs that came while autocast is off. NULL for NULL, and with
  * the error set where one cannot be made. They belong to the scope, or to the copies of
  * leaves that are kept while autocast is on. */
 void shard_autocast_product(int count, shard_tensor **input, shard_tensor **operand);
+
+/* Keeps an operand for the product's backward: its input, to be cast again, where that
+ * one's memory comes and goes, as copies would stay. */
+void shard_save_operand(shard_node *node, int slot, shard_tensor *input, shard_tensor *operand);
+/* In backward: what was saved, in the product's type. NULL with the error set. */
+shard_tensor *shard_saved_operand(shard_node *node, int slot, shard_dtype dtype);
 
 /* While autocast is on, float32 for a type of 16 bits: for what needs its range. And
  * x in that type. */

@@ -13,7 +13,7 @@ typedef struct conv_context {
 static shard_status input_gradient(shard_node *node, shard_tensor *dy, shard_tensor **dx)
 {
     const shard_conv_shape *shape = &((const conv_context *)node->context)->shape;
-    shard_tensor *weight = shard_saved(node, WEIGHT);
+    shard_tensor *weight = shard_saved_operand(node, WEIGHT, dy->dtype);
     shard_tensor *to = weight ? shard_gradient_of_type(node, X, dy->dtype) : NULL;
     void *memory[3];
     if (!to || !shard_load(SHARD_INPUTS(weight, dy, to), memory))
@@ -26,7 +26,7 @@ static shard_status input_gradient(shard_node *node, shard_tensor *dy, shard_ten
 static shard_status weight_gradient(shard_node *node, shard_tensor *dy, shard_tensor **dx)
 {
     const shard_conv_shape *shape = &((const conv_context *)node->context)->shape;
-    shard_tensor *x = shard_saved(node, X);
+    shard_tensor *x = shard_saved_operand(node, X, dy->dtype);
     bool with_bias = shard_wants(node, BIAS);
     shard_tensor *to = x ? shard_gradient_of_type(node, WEIGHT, dy->dtype) : NULL;
     shard_tensor *to_bias = to && with_bias ? shard_gradient_of_type(node, BIAS, dy->dtype) : NULL;
@@ -155,8 +155,10 @@ static shard_tensor *conv2d(shard_tensor **input, int inputs, const shard_conv2d
     shard_node *node = shard_record(&conv2d_type, y, inputs, input, sizeof(conv_context));
     if (node) {
         ((conv_context *)node->context)->shape = shape;
-        shard_save_for_backward(node, X, shard_wants(node, WEIGHT) ? x : NULL);
-        shard_save_for_backward(node, WEIGHT, shard_wants(node, X) ? weight : NULL);
+        if (shard_wants(node, WEIGHT))
+            shard_save_operand(node, X, input[X], x);
+        if (shard_wants(node, X))
+            shard_save_operand(node, WEIGHT, input[WEIGHT], weight);
     }
     return y;
 }

@@ -12,7 +12,7 @@ typedef struct linear_context {
 static shard_status input_gradient(shard_node *node, shard_tensor *dy, shard_tensor **dx)
 {
     const linear_context *context = node->context;
-    shard_tensor *weight = shard_saved(node, WEIGHT);
+    shard_tensor *weight = shard_saved_operand(node, WEIGHT, dy->dtype);
     shard_tensor *to = weight ? shard_make_gradient(node, X) : NULL;
     void *memory[3];
     dx[X] = to;
@@ -29,7 +29,7 @@ static shard_status weight_gradient(shard_node *node, shard_tensor *dy, shard_te
 {
     const linear_context *context = node->context;
     shard_matmul_shape shape = {.batch = 1, .m = context->out, .n = context->in, .k = context->rows, .transpose_a = true};
-    shard_tensor *x = shard_saved(node, X);
+    shard_tensor *x = shard_saved_operand(node, X, dy->dtype);
     shard_tensor *to = x ? shard_gradient_target(node, WEIGHT, &shape.accumulate) : NULL;
     void *memory[3];
     dx[WEIGHT] = to;
@@ -152,8 +152,10 @@ static shard_tensor *linear(shard_tensor **input, int inputs)
     shard_node *node = shard_record(&linear_type, y, inputs, input, sizeof context);
     if (node) {
         *(linear_context *)node->context = context;
-        shard_save_for_backward(node, X, shard_wants(node, WEIGHT) ? x : NULL);
-        shard_save_for_backward(node, WEIGHT, shard_wants(node, X) ? weight : NULL);
+        if (shard_wants(node, WEIGHT))
+            shard_save_operand(node, X, input[X], x);
+        if (shard_wants(node, X))
+            shard_save_operand(node, WEIGHT, input[WEIGHT], weight);
     }
     return y;
 }

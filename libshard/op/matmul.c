@@ -26,7 +26,7 @@ static shard_status matmul_backward(shard_node *node, shard_tensor *dy, shard_te
     const shard_matmul_shape *y = &((const matmul_context *)node->context)->shape;
     if (shard_wants(node, B)) { /* a^T dy */
         shard_matmul_shape shape = {.batch = y->batch, .m = y->k, .n = y->n, .k = y->m, .transpose_a = true};
-        shard_tensor *a = shard_saved(node, A);
+        shard_tensor *a = shard_saved_operand(node, A, dy->dtype);
         dx[B] = a ? shard_gradient_target(node, B, &shape.accumulate) : NULL;
         shard_place_sum(dx[B], dy);
         SHARD_TRY(multiply(shape, a, dy, dx[B]));
@@ -34,7 +34,7 @@ static shard_status matmul_backward(shard_node *node, shard_tensor *dy, shard_te
     if (!shard_wants(node, A))
         return SHARD_OK;
     shard_matmul_shape shape = {.batch = y->batch, .m = y->m, .n = y->k, .k = y->n, .transpose_b = true}; /* dy b^T */
-    shard_tensor *b = shard_saved(node, B);
+    shard_tensor *b = shard_saved_operand(node, B, dy->dtype);
     dx[A] = b ? shard_gradient_target(node, A, &shape.accumulate) : NULL;
     return multiply(shape, dy, b, dx[A]);
 }
@@ -90,8 +90,10 @@ static shard_tensor *matmul(shard_tensor **input)
     shard_node *node = shard_record(&matmul_type, y, B + 1, input, sizeof(matmul_context));
     if (node) {
         ((matmul_context *)node->context)->shape = product;
-        shard_save_for_backward(node, A, shard_wants(node, B) ? a : NULL);
-        shard_save_for_backward(node, B, shard_wants(node, A) ? b : NULL);
+        if (shard_wants(node, B))
+            shard_save_operand(node, A, input[A], a);
+        if (shard_wants(node, A))
+            shard_save_operand(node, B, input[B], b);
     }
     return y;
 }
