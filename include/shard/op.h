@@ -52,8 +52,12 @@
  *                 floating types the wider one (float32 of the two of 16 bits).
  *   what comes    all else: relu, gelu, batch norm (its parameters and statistics are
  *                 float32 anyway), pooling, dropout, embedding, shape, collectives.
- * float64 stays float64 everywhere. Needs shard_grad_scaler with SHARD_FLOAT16, whose
- * range is small. SHARD_FLOAT32 switches it off inside another. Of this thread.
+ * float64 stays float64 everywhere. Over ranks: a member's part of a ROW layer's result,
+ * of the gradient of a COLUMN layer's input, of anything of 16 bits that is summed over a
+ * group, is rounded to 16 bits, and the sum once more (NCCL may round it on its way, too).
+ * Gradients of float32 parameters are summed in float32.
+ * SHARD_FLOAT16, whose range is small, needs a shard_grad_scaler. SHARD_FLOAT32 switches
+ * it off inside another. Of this thread.
  */
 #define SHARD_AUTOCAST(dtype) \
     SHARD_AUTOCAST_IN(dtype, SHARD_JOIN(shard_autocast_, __LINE__), SHARD_JOIN(shard_autocast_turn_, __LINE__))
