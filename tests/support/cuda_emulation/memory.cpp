@@ -23,9 +23,11 @@
 #include <sanitizer/asan_interface.h>
 #define POISON(memory, bytes) ASAN_POISON_MEMORY_REGION(memory, bytes)
 #define UNPOISON(memory, bytes) ASAN_UNPOISON_MEMORY_REGION(memory, bytes)
+#define LOWEST ((uintptr_t)1 << 44) /* below is its shadow: addresses that a flag beside a number looks like */
 #else
 #define POISON(memory, bytes) ((void)(memory), (void)(bytes))
 #define UNPOISON(memory, bytes) ((void)(memory), (void)(bytes))
+#define LOWEST ((uintptr_t)0)
 #endif
 
 using namespace emulation;
@@ -146,7 +148,8 @@ void check_pointer(const void *pointer)
         return;
     unsigned char resident;
     void *page = (void *)((uintptr_t)pointer & ~(uintptr_t)4095);
-    if ((uint32_t)(uintptr_t)pointer >= 1 << 20 && (uintptr_t)pointer < (uintptr_t)1 << 47 && mincore(page, 1, &resident) == 0)
+    if ((uint32_t)(uintptr_t)pointer >= 1 << 20 && (uintptr_t)pointer >= LOWEST && (uintptr_t)pointer < (uintptr_t)1 << 47 &&
+        mincore(page, 1, &resident) == 0)
         die("%s takes a pointer %p to memory that is the host's alone", running().c_str(), pointer);
 }
 
