@@ -55,6 +55,7 @@ typedef struct shard_bucket {
     int64_t waiting; /* members that are not ready */
     bool adds;       /* the own part has a gradient already, to which this one is added */
     shard_request *request;
+    shard_request *publishing; /* the values' gather, after a step */
 } shard_bucket;
 
 typedef struct shard_buckets {

@@ -4,6 +4,9 @@
  * their module's forward on, and go when others come: so the next module finds them
  * still there if it is in the same bucket. Backward gives them back by itself, once their
  * gradients are complete.
+ *
+ * Where a gather can be under way while others compute, the one that came next in the
+ * pass before is started as soon as one is needed.
  */
 #include "dist/gathered.h"
 
@@ -18,48 +21,111 @@ typedef struct gathered {
     shard_dtype dtype;
     int64_t *parts; /* [members of group] */
     shard_storage *own;
+    bool arriving; /* was started, and nobody has needed it yet */
+    shard_request *request;
     struct gathered *next; /* of those that have memory */
 } gathered;
 
-static _Thread_local gathered *present;
+/* The order in which they were needed. */
+typedef struct pass {
+    gathered **order;
+    int64_t count, capacity;
+} pass;
 
-static void forget(const gathered *g)
+static _Thread_local gathered *present;
+static _Thread_local pass this_pass, last_pass;
+static _Thread_local int64_t expected; /* where last_pass is now */
+
+void shard_gathered_end_pass(void)
+{
+    pass over = this_pass;
+    this_pass = last_pass;
+    this_pass.count = 0;
+    last_pass = over;
+    expected = 0;
+}
+
+/* Notes that g is needed now; what comes after it, if that is known, or NULL. */
+static gathered *note(gathered *g)
+{
+    if (shard_grow(&this_pass.order, &this_pass.capacity, this_pass.count + 1, sizeof *this_pass.order) != SHARD_OK)
+        return NULL;
+    this_pass.order[this_pass.count++] = g;
+    for (int64_t at = expected; at < last_pass.count; at++)
+        if (last_pass.order[at] == g) {
+            expected = at + 1;
+            return expected < last_pass.count ? last_pass.order[expected] : NULL;
+        }
+    return NULL;
+}
+
+static void forget_in(pass *p, const gathered *g)
+{
+    for (int64_t i = 0; i < p->count; i++)
+        if (p->order[i] == g)
+            p->order[i] = NULL;
+}
+
+static void remove_present(const gathered *g)
 {
     gathered **at = &present;
     while (*at && *at != g)
         at = &(*at)->next;
     if (*at)
-        *at = g->next;
+        *at = (*at)->next;
 }
 
 /* Of those that rest. */
 static void release_others(const gathered *g)
 {
-    for (gathered **at = &present; *at;) {
-        gathered *other = *at;
-        if (other != g && other->filler.rests) {
-            *at = other->next;
+    for (gathered *other = present, *next; other; other = next) {
+        next = other->next;
+        if (other != g && other->filler.rests)
             shard_storage_release(other->storage);
-        } else {
-            at = &other->next;
-        }
     }
 }
 
-static shard_status fill(shard_filler *filler, shard_storage *storage)
+static shard_status start(shard_filler *filler)
 {
     gathered *g = (gathered *)filler;
-    forget(g);
-    release_others(g);
     g->next = present;
     present = g;
-    return shard_group_all_gather(g->group, g->device, g->own->memory, storage->memory, g->parts, g->dtype);
+    g->arriving = true;
+    g->request = shard_group_all_gather_start(g->group, g->device, g->own->memory, g->storage->memory, g->parts, g->dtype);
+    return shard_last_status();
+}
+
+static shard_status settle(shard_filler *filler)
+{
+    gathered *g = (gathered *)filler;
+    if (!g->arriving)
+        return SHARD_OK;
+    shard_request *request = g->request;
+    g->arriving = false;
+    g->request = NULL;
+    SHARD_TRY(shard_group_wait(g->group, g->device, request));
+    release_others(g);
+    gathered *next = note(g);
+    if (next && request && !next->storage->memory && shard_storage_begin(next->storage))
+        next->filler.rests = true;
+    return shard_last_status();
+}
+
+static void leave(shard_filler *filler)
+{
+    gathered *g = (gathered *)filler;
+    remove_present(g);
+    if (g->request)
+        shard_group_wait(g->group, g->device, g->request);
+    g->request = NULL;
+    g->arriving = false;
 }
 
 static void drop(shard_filler *filler)
 {
     gathered *g = (gathered *)filler;
-    forget(g);
+    forget_in(&this_pass, g);
+    forget_in(&last_pass, g);
     shard_storage_drop(g->own);
     free(g->parts);
     free(g);
@@ -91,7 +157,7 @@ shard_status shard_gathered_begin(shard_bucket *bucket)
     shard_status status = copy_own(bucket);
     memcpy(parts, bucket->parts, (size_t)ranks * sizeof *parts);
     bucket->own_values->shares++;
-    *g = (gathered){.filler = {.fill = fill, .drop = drop},
+    *g = (gathered){.filler = {.start = start, .settle = settle, .leave = leave, .drop = drop},
                     .storage = bucket->values,
                     .group = bucket->group,
                     .device = bucket->device,

@@ -5,6 +5,7 @@
  */
 #include "dist/reducer.h"
 #include "dist/dist.h"
+#include "dist/gathered.h"
 
 #include <stdlib.h>
 
@@ -71,9 +72,11 @@ static char *own_of(const shard_bucket *bucket, char *all)
     return all ? all + (size_t)bucket->own_start * shard_dtype_size(bucket->dtype) : NULL;
 }
 
-/* After an error the others are told. */
+/* After an error the others are told. What only backward needed of the bucket goes. */
 static void start(shard_bucket *bucket)
 {
+    if (bucket->own_values)
+        shard_storage_release(bucket->values);
     char *all = shard_storage_memory(bucket->gradients);
     if (!bucket->own_gradients) {
         bucket->request =
@@ -111,8 +114,6 @@ static shard_status end(shard_bucket *bucket)
     }
     if (bucket->own_gradients)
         shard_storage_release(bucket->gradients);
-    if (bucket->own_values)
-        shard_storage_release(bucket->values);
     if (status == SHARD_OK && reducer->reduced && !reducer->local)
         reducer->reduced(bucket, reducer->reduced_context);
     return shard_last_status();
@@ -163,6 +164,8 @@ static shard_status finish(void *context)
     while (reducer->ended < buckets->count)
         end(buckets->all[reducer->ended++]);
     rearm(reducer);
+    if (reducer->options.dealing == SHARD_DEAL_VALUES)
+        shard_gathered_end_pass();
     return shard_last_status();
 }
 

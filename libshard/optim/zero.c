@@ -98,18 +98,19 @@ static bool has_gradient(const shard_bucket *bucket)
     return false;
 }
 
-/* Parts that are all that is kept stay where they are; the next use gathers them. */
-static shard_status publish(shard_bucket *bucket)
+/* Starts to give all ranks each other's part. Parts that are all that is kept stay where
+ * they are; the next use gathers them. */
+static void publish(shard_bucket *bucket)
 {
     bucket->values->version++;
     if (bucket->own_values) {
         shard_storage_release(bucket->values);
-        return shard_last_status();
+        return;
     }
     char *all = shard_storage_memory(bucket->values);
-    return shard_group_all_gather(bucket->group, bucket->device,
-                                  all ? all + (size_t)bucket->own_start * shard_dtype_size(bucket->dtype) : NULL, all,
-                                  bucket->parts, bucket->dtype);
+    bucket->publishing = shard_group_all_gather_start(
+        bucket->group, bucket->device, all ? all + (size_t)bucket->own_start * shard_dtype_size(bucket->dtype) : NULL, all,
+        bucket->parts, bucket->dtype);
 }
 
 shard_status shard_zero_publish(shard_optimizer *optimizer, bool all)
@@ -118,6 +119,11 @@ shard_status shard_zero_publish(shard_optimizer *optimizer, bool all)
     for (int64_t i = 0; i < buckets->count; i++)
         if (all || has_gradient(buckets->all[i]))
             publish(buckets->all[i]);
+    for (int64_t i = 0; i < buckets->count; i++) {
+        shard_bucket *bucket = buckets->all[i];
+        shard_group_wait(bucket->group, bucket->device, bucket->publishing);
+        bucket->publishing = NULL;
+    }
     return shard_last_status();
 }
 

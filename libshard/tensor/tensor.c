@@ -35,18 +35,30 @@ void shard_storage_become(shard_storage *storage, shard_memory_kind kind)
         shard_storage_set_kind(storage, kind);
 }
 
+bool shard_storage_begin(shard_storage *storage)
+{
+    storage->memory = shard_device_allocate(storage->device, storage->kind, storage->bytes);
+    if (storage->filler && storage->filler->start(storage->filler) != SHARD_OK) {
+        storage->filler->leave(storage->filler);
+        shard_storage_release(storage);
+    }
+    return storage->memory;
+}
+
 /* Its memory from an offset on, made if it was not yet. */
 static char *storage_memory(shard_storage *storage, size_t offset)
 {
-    bool missing = !storage->memory;
-    if (missing)
-        storage->memory = shard_device_allocate(storage->device, storage->kind, storage->bytes);
-    if (storage->filler) {
-        storage->filler->rests = false;
-        if (missing && storage->filler->fill(storage->filler, storage) != SHARD_OK)
+    shard_filler *filler = storage->filler;
+    if (!storage->memory && !shard_storage_begin(storage))
+        return NULL;
+    if (filler) {
+        filler->rests = false;
+        if (filler->settle(filler) != SHARD_OK) {
             shard_storage_release(storage);
+            return NULL;
+        }
     }
-    return storage->memory ? (char *)storage->memory + offset : NULL;
+    return (char *)storage->memory + offset;
 }
 
 void *shard_storage_memory(shard_storage *storage)
@@ -56,6 +68,8 @@ void *shard_storage_memory(shard_storage *storage)
 
 void shard_storage_release(shard_storage *storage)
 {
+    if (storage->memory && storage->filler)
+        storage->filler->leave(storage->filler);
     shard_device_release(storage->device, storage->kind, storage->memory, storage->bytes);
     storage->memory = NULL;
 }

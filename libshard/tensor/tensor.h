@@ -17,9 +17,13 @@ typedef struct shard_storage shard_storage;
  * Such memory is not written to. */
 typedef struct shard_filler {
     bool rests;
-    /* storage->memory is new, or NULL with the error set; collective where values of other
+    /* Begins to fill new memory, NULL with the error set; collective where values of other
      * ranks are needed. */
-    shard_status (*fill)(struct shard_filler *, shard_storage *);
+    shard_status (*start)(struct shard_filler *);
+    /* It is needed now: waits for what was started. */
+    shard_status (*settle)(struct shard_filler *);
+    /* It is given back. */
+    void (*leave)(struct shard_filler *);
     void (*drop)(struct shard_filler *);
 } shard_filler;
 
@@ -126,6 +130,8 @@ void shard_storage_drop(shard_storage *storage);
 shard_status shard_storage_zero(shard_storage *storage);
 /* Its memory, allocated if it was not; NULL with the error set. */
 void *shard_storage_memory(shard_storage *storage);
+/* Its memory ahead of need: allocated, and beginning to be filled. Whether it is. */
+bool shard_storage_begin(shard_storage *storage);
 /* Gives the memory back until it is needed again; its content is lost. */
 void shard_storage_release(shard_storage *storage);
 
