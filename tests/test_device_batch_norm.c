@@ -238,8 +238,9 @@ START_TEST(backward_sums)
             for (int relu = 0; relu < 2; relu++) {
                 problem p = problem_new(dtype, shapes[s]);
                 double *sums = array_new(2 * p.channels, SHARD_FLOAT64);
+                void *dgamma = array_new(p.channels, p.parameters), *dbeta = array_new(p.channels, p.parameters);
                 RUN(device, batch_norm_backward_sums, p.rows, p.channels, p.x, relu ? p.y : NULL, p.dy, p.mean, p.rstd, sums,
-                    dtype);
+                    relu ? NULL : dgamma, dbeta, dtype);
                 for (int64_t c = 0; c < p.channels; c++) {
                     long double sum = 0, products = 0;
                     for (int64_t i = c; i < p.n; i += p.channels) {
@@ -248,7 +249,12 @@ START_TEST(backward_sums)
                     }
                     check_close(SHARD_FLOAT64, sums[c], sum, p.rows * 1e-15L, device->name, c);
                     check_close(SHARD_FLOAT64, sums[p.channels + c], products, p.rows * 4e-15L, device->name, c);
+                    check_close(p.parameters, array_get(dbeta, c, p.parameters), sums[c], 0, "dbeta", c);
+                    if (!relu)
+                        check_close(p.parameters, array_get(dgamma, c, p.parameters), sums[p.channels + c], 0, "dgamma", c);
                 }
+                array_free(dgamma, p.channels, p.parameters);
+                array_free(dbeta, p.channels, p.parameters);
                 array_free(sums, 2 * p.channels, SHARD_FLOAT64);
                 problem_free(&p);
             }

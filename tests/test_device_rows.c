@@ -271,7 +271,8 @@ static void batch_norm_backward(shard_device *device, int64_t rows, int64_t cols
 {
     double *mean = numbers(CHANNELS, 2), *rstd = numbers(CHANNELS, 0.8), *sums = numbers(2 * CHANNELS, 1);
     int64_t n = rows * cols / CHANNELS;
-    RUN(device, batch_norm_backward_sums, n, CHANNELS, a->array[0], a->array[1], a->array[2], mean, rstd, sums, a->dtype);
+    RUN(device, batch_norm_backward_sums, n, CHANNELS, a->array[0], a->array[1], a->array[2], mean, rstd, sums, NULL, NULL,
+        a->dtype);
     RUN(device, batch_norm_backward, n, CHANNELS, a->array[0], a->array[1], a->array[2], mean, rstd, NULL, sums, (double)n,
         a->array[3], a->array[4], a->dtype);
     RUN(device, axpby, n * CHANNELS, 1, a->array[3], 1, a->array[4], a->dtype);

@@ -138,7 +138,7 @@ BENCH(batch_norm, CALL(batch_norm, N / CHANNELS, CHANNELS, m.a, m.mean, m.rstd, 
 BENCH(batch_norm_residual,
       CALL(batch_norm, N / CHANNELS, CHANNELS, m.a, m.mean, m.rstd, m.gamma, m.beta, m.c, true, m.b, m.dtype))
 BENCH(batch_norm_backward_sums,
-      CALL(batch_norm_backward_sums, N / CHANNELS, CHANNELS, m.a, m.b, m.c, m.mean, m.rstd, m.sums, m.dtype))
+      CALL(batch_norm_backward_sums, N / CHANNELS, CHANNELS, m.a, m.b, m.c, m.mean, m.rstd, m.sums, NULL, NULL, m.dtype))
 BENCH(batch_norm_backward, CALL(batch_norm_backward, N / CHANNELS, CHANNELS, m.a, m.b, m.c, m.mean, m.rstd, m.gamma, m.sums,
                                 N / CHANNELS, m.c, NULL, m.dtype))
 BENCH(softmax, CALL(softmax, false, N / LONG, LONG, m.a, m.b, m.dtype))

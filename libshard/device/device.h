@@ -266,9 +266,11 @@ typedef struct shard_device_ops {
                                const double *rstd, const void *gamma, const void *beta, const void *residual, bool relu, void *y,
                                shard_dtype);
     /* With dz = dy, or 0 where relu was on and y (its output) is not positive:
-     * sums [2 * channels] = sum dz, then sum dz * (x - mean) * rstd. y NULL: no relu. */
+     * sums [2 * channels] = sum dz, then sum dz * (x - mean) * rstd. y NULL: no relu.
+     * dbeta and dgamma [channels], where they are not NULL, are the same two. */
     shard_status (*batch_norm_backward_sums)(shard_device *, int64_t rows, int64_t channels, const void *x, const void *y,
-                                             const void *dy, const double *mean, const double *rstd, double *sums, shard_dtype);
+                                             const void *dy, const double *mean, const double *rstd, double *sums, void *dgamma,
+                                             void *dbeta, shard_dtype);
     /* dx = gamma * rstd * (dz - sums0 / count - xhat * sums1 / count), where count is
      * the rows of the whole group (0: mean and rstd were constants, no correction);
      * dresidual = dz if not NULL. dx NULL if not wanted; dx may be dy. */

@@ -22,34 +22,33 @@ typedef struct batch_norm_context {
 
 /* ---- backward ---- */
 
-/* This member's sums; NULL if that fails. */
-static shard_tensor *gradient_sums(const batch_norm_context *context, shard_tensor *x, shard_tensor *y, shard_tensor *dy,
-                                   shard_tensor *mean, shard_tensor *rstd)
-{
-    if (!x || !mean || !rstd || (context->relu && !y))
-        return NULL;
-    shard_tensor *sums = shard_workspace(x, 2 * context->channels, SHARD_FLOAT64);
-    void *memory[6];
-    if (!sums || !shard_load(SHARD_INPUTS(x, y, dy, mean, rstd, sums), memory))
-        return NULL;
-    shard_status status = SHARD_RUN(x, batch_norm_backward_sums, context->rows, context->channels, memory[0], memory[1],
-                                    memory[2], memory[3], memory[4], memory[5], x->dtype);
-    return status == SHARD_OK ? sums : NULL;
-}
-
-static shard_status parameter_gradient(shard_node *node, int input, shard_tensor *sums, int which, const shard_tensor *dy,
-                                       shard_tensor **dx)
+/* A parameter's gradient, to be written with the sums. */
+static shard_status parameter_gradient(shard_node *node, int input, const shard_tensor *dy, shard_tensor **dx)
 {
     if (!shard_wants(node, input))
         return SHARD_OK;
-    int64_t channels = ((const batch_norm_context *)node->context)->channels;
     dx[input] = shard_gradient_to_overwrite(node, input);
-    void *memory[2];
-    if (!dx[input] || !shard_load(SHARD_INPUTS(sums, dx[input]), memory))
+    if (!dx[input])
         return shard_last_status();
     shard_place_sum(dx[input], dy);
-    const double *sum = memory[0];
-    return SHARD_RUN(sums, cast, channels, sum + which * channels, SHARD_FLOAT64, memory[1], dx[input]->dtype);
+    return SHARD_OK;
+}
+
+/* This member's sums, which are its parameters' gradients; NULL if that fails. */
+static shard_tensor *gradient_sums(shard_node *node, shard_tensor *x, shard_tensor *y, shard_tensor *dy, shard_tensor **dx)
+{
+    const batch_norm_context *context = node->context;
+    shard_tensor *mean = shard_saved(node, SAVED_MEAN), *rstd = shard_saved(node, SAVED_RSTD);
+    if (!x || !mean || !rstd || (context->relu && !y) || parameter_gradient(node, WEIGHT, dy, dx) != SHARD_OK ||
+        parameter_gradient(node, BIAS, dy, dx) != SHARD_OK)
+        return NULL;
+    shard_tensor *sums = shard_workspace(x, 2 * context->channels, SHARD_FLOAT64);
+    void *memory[8];
+    if (!sums || !shard_load(SHARD_INPUTS(x, y, dy, mean, rstd, sums, dx[WEIGHT], dx[BIAS]), memory))
+        return NULL;
+    shard_status status = SHARD_RUN(x, batch_norm_backward_sums, context->rows, context->channels, memory[0], memory[1],
+                                    memory[2], memory[3], memory[4], memory[5], memory[6], memory[7], x->dtype);
+    return status == SHARD_OK ? sums : NULL;
 }
 
 static shard_status input_gradients(shard_node *node, shard_tensor *x, shard_tensor *y, shard_tensor *dy, shard_tensor *sums,
@@ -81,10 +80,8 @@ static shard_status batch_norm_backward(shard_node *node, shard_tensor *dy, shar
 {
     const batch_norm_context *context = node->context;
     shard_tensor *x = shard_saved(node, SAVED_X), *y = shard_saved(node, SAVED_Y);
-    shard_tensor *sums = gradient_sums(context, x, y, dy, shard_saved(node, SAVED_MEAN), shard_saved(node, SAVED_RSTD));
-    shard_status status = sums ? parameter_gradient(node, BIAS, sums, 0, dy, dx) : shard_last_status();
-    if (status == SHARD_OK)
-        status = parameter_gradient(node, WEIGHT, sums, 1, dy, dx);
+    shard_tensor *sums = gradient_sums(node, x, y, dy, dx);
+    shard_status status = sums ? SHARD_OK : shard_last_status();
     if (context->training && shard_wants(node, X))
         status = shard_group_all_reduce(context->group, sums ? shard_device_of(sums) : NULL,
                                         sums ? shard_tensor_memory(sums) : NULL, 2 * context->channels, SHARD_FLOAT64, SHARD_SUM);

@@ -101,6 +101,7 @@ template <class T, int N> struct BatchNormGradientSums {
     const double *mean, *rstd;
     int64_t channels;
     double *sums;
+    Real<T> *dgamma, *dbeta;
 
     __device__ Term term(int64_t channel) const
     {
@@ -120,14 +121,19 @@ template <class T, int N> struct BatchNormGradientSums {
     }
     __device__ void store(int64_t channel, const double *sum) const
     {
+        double product = sum[1] * rstd[channel];
         sums[channel] = sum[0];
-        sums[channels + channel] = sum[1] * rstd[channel];
+        sums[channels + channel] = product;
+        if (dbeta)
+            dbeta[channel] = (Real<T>)sum[0];
+        if (dgamma)
+            dgamma[channel] = (Real<T>)product;
     }
 };
 
 shard_status shard_cuda_batch_norm_backward_sums(shard_device *device, int64_t rows, int64_t channels, const void *x,
                                                  const void *y, const void *dy, const double *mean, const double *rstd,
-                                                 double *sums, shard_dtype dtype)
+                                                 double *sums, void *dgamma, void *dbeta, shard_dtype dtype)
 {
     if (channels == 0)
         return SHARD_OK;
@@ -135,9 +141,11 @@ shard_status shard_cuda_batch_norm_backward_sums(shard_device *device, int64_t r
         dtype, channels,
         [&](auto t, auto n) {
             using T = decltype(t);
-            return run_sums<n()>(
-                device, BatchNormGradientSums<T, n()>{(const T *)x, (const T *)y, (const T *)dy, mean, rstd, channels, sums},
-                rows, channels);
+            using R = Real<T>;
+            return run_sums<n()>(device,
+                                 BatchNormGradientSums<T, n()>{(const T *)x, (const T *)y, (const T *)dy, mean, rstd, channels,
+                                                               sums, (R *)dgamma, (R *)dbeta},
+                                 rows, channels);
         },
         x, y, dy);
 }

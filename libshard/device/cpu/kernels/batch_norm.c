@@ -40,6 +40,17 @@ static void R(statistics)(int64_t channels, double count, const double *shift, c
     }
 }
 
+/* The parameters' gradients, those that are wanted. */
+static void R(hand_on)(int64_t channels, const double *sums, real *dgamma, real *dbeta)
+{
+    for (int64_t c = 0; c < channels; c++) {
+        if (dbeta)
+            dbeta[c] = (real)sums[c];
+        if (dgamma)
+            dgamma[c] = (real)sums[channels + c];
+    }
+}
+
 static void R(recall)(int64_t channels, const real *running_mean, const real *running_var, double eps, double *mean, double *rstd)
 {
     for (int64_t c = 0; c < channels; c++) {
@@ -227,8 +238,8 @@ shard_status KERNEL(batch_norm_recall)(shard_device *device, int64_t channels, c
 }
 
 shard_status KERNEL(batch_norm_backward_sums)(shard_device *device, int64_t rows, int64_t channels, const void *x, const void *y,
-                                              const void *dy, const double *mean, const double *rstd, double *sums,
-                                              shard_dtype dtype)
+                                              const void *dy, const double *mean, const double *rstd, double *sums, void *dgamma,
+                                              void *dbeta, shard_dtype dtype)
 {
     if (channels == 0)
         return SHARD_OK;
@@ -246,6 +257,8 @@ shard_status KERNEL(batch_norm_backward_sums)(shard_device *device, int64_t rows
     shard_status status = SUM_COLUMNS(device, &job, sum_gradients, sums);
     for (int64_t c = 0; status == SHARD_OK && c < channels; c++)
         sums[channels + c] *= rstd[c];
+    if (status == SHARD_OK)
+        BY_TYPE(dtype, hand_on, channels, sums, dgamma, dbeta);
     device->ops->release(device, repeated, (size_t)period * sizeof(double));
     return status;
 }
