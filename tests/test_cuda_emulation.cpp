@@ -213,6 +213,10 @@ static void commit(Breach breach)
 
 START_TEST(breach_ends_the_process)
 {
+#if !defined(__has_builtin) || !__has_builtin(__builtin_clear_padding)
+    if (_i == USE_HOST_MEMORY_IN_STRUCT) /* found where this is, in gcc */
+        return;
+#endif
     pid_t child = fork();
     if (child == 0) {
         if (!freopen("/dev/null", "w", stderr))

@@ -66,7 +66,7 @@ template <class... Parameters> struct KernelCall final : Kernel {
     {
         if constexpr (std::is_pointer_v<T>)
             words.push_back((const void *)argument);
-#if defined(__has_builtin) && __has_builtin(__builtin_clear_padding) /* where gaps hold nothing by chance */
+#if defined(__has_builtin) && __has_builtin(__builtin_clear_padding) /* where gaps hold nothing by chance: not in clang 14 */
         else if constexpr (std::is_class_v<T> && alignof(T) % sizeof(void *) == 0) {
             T copy = argument;
             __builtin_clear_padding(&copy);
