@@ -30,6 +30,14 @@
 #include <mutex>
 #include <string>
 
+#ifdef __SANITIZE_ADDRESS__
+#define WITH_ASAN 1
+#elif defined(__has_feature)
+#if __has_feature(address_sanitizer)
+#define WITH_ASAN 1
+#endif
+#endif
+
 namespace emulation
 {
 

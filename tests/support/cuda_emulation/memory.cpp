@@ -12,13 +12,6 @@
 #include <string.h>
 #include <sys/mman.h>
 
-#ifdef __SANITIZE_ADDRESS__
-#define WITH_ASAN 1
-#elif defined(__has_feature)
-#if __has_feature(address_sanitizer)
-#define WITH_ASAN 1
-#endif
-#endif
 #ifdef WITH_ASAN
 #include <sanitizer/asan_interface.h>
 #define POISON(memory, bytes) ASAN_POISON_MEMORY_REGION(memory, bytes)
@@ -27,7 +20,7 @@
 #else
 #define POISON(memory, bytes) ((void)(memory), (void)(bytes))
 #define UNPOISON(memory, bytes) ((void)(memory), (void)(bytes))
-#define LOWEST ((uintptr_t)0)
+#define LOWEST ((uintptr_t)1 << 20)
 #endif
 
 using namespace emulation;
