@@ -29,7 +29,7 @@ SHARD_API shard_status shard_metadata_get_number(const shard_metadata *metadata,
 
 /*
  * Writes the tensors into path. Of a split tensor the first replica of each part is
- * written. Replicated tensors are taken to be equal everywhere: small ones are written
+ * written; what shard_zero has shared out, each rank's own part. Replicated tensors are taken to be equal everywhere: small ones are written
  * by the first rank, large ones in pieces by several. Goes to a temporary file beside
  * path (path.tmp. and eight digits) that is fsynced and renamed over it, then the
  * directory is fsynced: path is the old file or the new one, never between. A path that

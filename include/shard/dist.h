@@ -162,13 +162,16 @@ SHARD_API int64_t shard_group_sampler_at(const shard_group_sampler *sampler, int
 /*
  * Averages gradients over each parameter's replica group while backward runs.
  *
- * Parameters of one dtype and replica group are moved into one flat buffer, their
- * gradients into another; buckets of the latter are reduced as soon as backward
- * has filled them. The average is over replicas that saw different batches: where
- * rows were gathered, or losses summed, over a group (shard_gather, shard_reduce),
- * the members' contributions are summed and what was not gathered is averaged, so that
- * gradients equal those of one process on the whole batch. A parameter's replica group
- * has all members of such a group or no other than this rank, else UNSUPPORTED. As
+ * Parameters of one dtype and replica group are moved into buckets, flat buffers of about
+ * bucket_mib that end where a module does, their gradients into others, which are reduced
+ * as soon as backward has filled them. Parameters that shard_zero shares out, now or
+ * later, are left to it, as are those of an earlier shard_data_parallel.
+ *
+ * The average is over replicas that saw different batches: where rows were gathered, or
+ * losses summed, over a group (shard_gather, shard_reduce), the members' contributions are
+ * summed and what was not gathered is averaged, so that gradients equal those of one
+ * process on the whole batch. A parameter's replica group has all members of such a group
+ * or no other than this rank, else UNSUPPORTED. As
  * torch.nn.parallel.DistributedDataParallel, which needs to be told what to leave out.
  */
 typedef struct shard_data_parallel shard_data_parallel;

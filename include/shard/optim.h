@@ -142,7 +142,10 @@ SHARD_API void shard_optimizer_set_lr(shard_optimizer *optimizer, double lr);
 /* Its state by name ("fc.weight.momentum_buffer"), placed like the parameters, made
  * if it was not yet, so that it can be saved and loaded into, and each parameter's
  * number of steps ("fc.weight.step", an int64 scalar), as a first step differs from
- * later ones. The caller's, to be destroyed. */
+ * later ones. Under shard_zero a state has the elements that are this rank's, in one
+ * dimension; shard_save puts them together in the file, shard_load takes them from it,
+ * and shard_collect_state_dict makes whole ones. NULL with the error set. The caller's,
+ * to be destroyed. Not collective. */
 SHARD_API shard_tensors *shard_optimizer_state_dict(shard_optimizer *optimizer);
 
 /* ---- ZeRO: an optimizer's work and memory shared out among replicas ---- */
@@ -163,34 +166,43 @@ typedef struct shard_zero_options {
 
 /*
  * Shares the optimizer's parameters out over the ranks that have replicas of them, in
- * place, and returns it. Of N ranks each updates 1/N of every bucket of parameters:
+ * place, and returns it. They move into buckets, flat buffers of about bucket_mib that end
+ * where a module does, and of N ranks each updates its part of every bucket, 1/N:
  *
  *   stage 1  and keeps the optimizer's state of that part alone;
  *   stage 2  and its gradient: that of a bucket has memory only while backward fills it,
- *            is summed into the parts and gone. Several backwards add up in the parts,
- *            also with shard_data_parallel_set_sync off. shard_grad is NULL for such a
- *            parameter; what goes over gradients takes the optimizer;
- *   stage 3  and its values: a bucket is gathered when one of its parameters is needed,
- *            forward or backward, and gone once module and backward are done with it.
+ *            then is summed into the parts. Several backwards add up in the parts, so that
+ *            the saving stays, also with shard_data_parallel_set_sync off. shard_grad is
+ *            NULL after backward; what goes over gradients takes the optimizer;
+ *   stage 3  and its values: a bucket is gathered when one of its parameters is needed, in
+ *            forward or backward, and gone once its modules, or backward, are done with it.
+ *            Where gathers run beside the computation (GPUs over NCCL), the next one is
+ *            started ahead. shard_save, shard_load and shard_collect_state_dict take
+ *            the parts; other reading gathers, other writing is refused (UNSUPPORTED).
  *
- * Values begin as those of the first replica; gradients are averaged as shard_data_parallel
- * does, which is not needed beside this, and leaves these parameters to it if it is there.
- * The result is that of the optimizer alone, to the bit where sums are (SHARD_FLOAT32 over
- * shared memory, without accumulation). Parameters that nobody else has, as those split
- * over all ranks, and frozen ones stay whole. `group` must contain each parameter's
- * replicas, so that the world will do; a part of them is refused (UNSUPPORTED).
+ * Values begin as those of the first replica. Gradients are averaged as shard_data_parallel
+ * does: it is not needed beside this, and where it is there, earlier or later, leaves these
+ * parameters to it, but for shard_data_parallel_set_sync. The result is that of the same
+ * optimizer alone: to the bit in float32 over shared memory, where ranks are summed in
+ * order, if no backwards are accumulated and no norms taken. Parameters that no other rank
+ * has, and frozen ones, stay whole. `group` must contain each parameter's replicas, so that
+ * the world will do for any: what is split over a model group is shared out over its
+ * replicas alone. A part of them is refused (UNSUPPORTED).
  *
- * With overlap, shard_step has nothing left to do but to agree, and what it says of a
- * failed backward is not so: buckets that were complete have been stepped. Gradients
- * cannot be clipped or unscaled in between, and LARS and LAMB refuse it. Rates are those that are set when backward runs.
+ * With overlap, backward steps a bucket as soon as its gradient is there, at the rates that
+ * are set then, and goes on while its values are gathered; shard_step waits for these.
+ * After a backward that fails midway some buckets have been stepped. Gradients cannot be
+ * clipped or unscaled in between, and LARS and LAMB refuse it (UNSUPPORTED).
  *
- * As torch.distributed.optim.ZeroRedundancyOptimizer, whose partition is WHOLE, whose
- * parameters_as_bucket_view is always on here, and whose overlap_with_ddp skips the first
- * steps; and stages 2 and 3 of https://arxiv.org/abs/1910.02054.
+ * As torch.distributed.optim.ZeroRedundancyOptimizer, with these differences: its partition
+ * is WHOLE; parameters_as_bucket_view is always on; overlap_with_ddp steps from the
+ * first backward on; consolidate_state_dict is shard_collect_state_dict, and not needed to
+ * save. Stages 2 and 3: https://arxiv.org/abs/1910.02054.
  *
- * NULL with the error set; the optimizer is the caller's then to destroy, no more.
- * Collective over the world, as is every use of a parameter in stage 3. The optimizer is
- * destroyed before the groups.
+ * State that the optimizer has goes along. NULL with the error set; the optimizer is then
+ * only to be destroyed. Collective over the world; in stage 3 every use of a parameter is
+ * collective over its replicas. The optimizer is destroyed before the groups; parameters
+ * may live on.
  */
 #define shard_zero(optimizer, ...) shard_zero_with(optimizer, (shard_zero_options){.reserved = 0, __VA_ARGS__})
 SHARD_API shard_optimizer *shard_zero_with(shard_optimizer *optimizer, shard_zero_options options);

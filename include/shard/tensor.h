@@ -99,11 +99,12 @@ SHARD_API shard_device *shard_tensor_device(const shard_tensor *tensor);
 SHARD_API shard_placement shard_tensor_placement(const shard_tensor *tensor);
 /* The shape of the whole tensor that a split one is part of. */
 SHARD_API shard_shape shard_tensor_whole_shape(const shard_tensor *tensor);
-/* Its device's memory, [numel]; valid while the tensor lives. NULL for an empty
- * tensor, or with the error set. Only the CPU's is for the host to read and write: of a
- * GPU's it is the address, for what is queued on that GPU's stream, and
- * shard_copy_to_host and shard_copy_from_host reach what is there. What is written
- * there between a forward and its backward is not noticed (shard_copy_from_host is). */
+/* Its device's memory, [numel]; valid while the tensor lives (of a parameter in stage 3 of
+ * shard_zero, until another one is needed). NULL for an empty tensor, or with the error
+ * set. Only the CPU's is for the host to read and write: of a GPU's it is the address, for
+ * what is queued on that GPU's stream, and shard_copy_to_host and shard_copy_from_host
+ * reach what is there. What is written there between a forward and its backward is not
+ * noticed (shard_copy_from_host is). */
 SHARD_API void *shard_data(shard_tensor *tensor);
 
 /* ---- to and from host memory; bytes must be numel * dtype size ----
