@@ -208,7 +208,7 @@ static int64_t part_of(const shard_optimizer *optimizer, const char *name)
     return -1;
 }
 
-/* Whole parameters: 407, 35, 19, 9, 5, 3, 1 and 0 elements, in this order to whoever has
+/* Whole parameters: 407, 35, 19, 13, 9, 5, 3, 1 and 0 elements, in this order to whoever has
  * least, as torch's sorted-greedy deals them. */
 static void deals_as_torch(shard_group *world, void *context)
 {
@@ -222,9 +222,10 @@ static void deals_as_torch(shard_group *world, void *context)
         ck_assert_int_eq(part_of(sgd, "first.weight"), rank == 1 ? 35 : 0);
         ck_assert_int_eq(part_of(sgd, "double"), rank == 2 ? 19 : 0);
         ck_assert_int_eq(part_of(sgd, "last.weight"), rank == 2 ? 9 : 0);
-        ck_assert_int_eq(part_of(sgd, "first.bias"), rank == 2 ? 5 : 0);
-        ck_assert_int_eq(part_of(sgd, "unused"), rank == 2 ? 3 : 0);
-        ck_assert_int_eq(part_of(sgd, "last.bias"), rank == 1 ? 1 : 0);
+        ck_assert_int_eq(part_of(sgd, "half"), rank == 2 ? 13 : 0);
+        ck_assert_int_eq(part_of(sgd, "first.bias"), rank == 1 ? 5 : 0);
+        ck_assert_int_eq(part_of(sgd, "unused"), rank == 1 ? 3 : 0);
+        ck_assert_int_eq(part_of(sgd, "last.bias"), rank == 2 ? 1 : 0);
         ck_assert_int_eq(part_of(sgd, "frozen"), 4);
         shard_optimizer_destroy(sgd);
     }

@@ -107,7 +107,7 @@ static void read_sorts(shard_group *world, void *context)
     {
         sorts a = make_sorts(NULL), b = make_sorts(NULL);
         shard_tensors *parameters = list_sorts(&b);
-        for (int i = 0; i < SORTS_PARAMETERS; i++)
+        for (int i = 0; i < SORTS_HALF; i++)
             fill_made_up(b.parameter[i], 77);
         shard_optimizer *through = sgd_of(list_sorts(&a), (shard_zero_options){0}), *resumed = sgd_of(list_sorts(&b), c->options);
         value_at(b.parameter[0], 0); /* what was gathered is to be forgotten */

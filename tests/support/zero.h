@@ -8,8 +8,8 @@
 #include "support/job.h"
 
 /* Sizes that are no multiples of 64 bytes, an empty one, one of the loss twice and one
- * not at all, a frozen one, two dtypes, a name of two. */
-enum { SORTS_PARAMETERS = 9, SORTS_UNUSED = 4, SORTS_FROZEN = 5, SORTS_DOUBLE = 6 };
+ * not at all, a frozen one, three dtypes, a name of two. */
+enum { SORTS_PARAMETERS = 10, SORTS_UNUSED = 4, SORTS_FROZEN = 5, SORTS_DOUBLE = 6, SORTS_HALF = 9 };
 
 typedef struct sorts {
     shard_tensor *parameter[SORTS_PARAMETERS];
@@ -24,7 +24,8 @@ shard_tensors *list_sorts(const sorts *s);
 /* A backward of a loss that differs from rank to rank and from turn to turn. */
 void back_sorts(const sorts *s, shard_group *world, int turn);
 
-/* Fails unless the values are the same bits, or close. */
+/* Fails unless the values are the same bits, or (tolerance > 0) close; of bfloat16 to its
+ * rounding then. */
 #define check_sorts_equal(a, b, tolerance) check_sorts_equal_at(__LINE__, a, b, tolerance)
 void check_sorts_equal_at(int line, const sorts *a, const sorts *b, double tolerance);
 
