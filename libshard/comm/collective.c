@@ -577,6 +577,8 @@ static shard_status reduce_scatter(shard_group *group, shard_device *device, voi
         status = reduce_told(group, (size_t)count_before(counts, rank) * shard_dtype_size(dtype), mine, counts[rank], &call);
     else if (status == SHARD_OK && request && call.device && group->carrier->reduce_scatter_start)
         *request = group->carrier->reduce_scatter_start(group, device, all, mine, counts, dtype, op);
+    else if (status == SHARD_OK && request && !call.device && group->ops->reduce_scatter_start)
+        *request = group->ops->reduce_scatter_start(group, all, mine, counts, dtype, op);
     else if (status == SHARD_OK)
         status = call.device ? group->carrier->reduce_scatter(group, device, all, mine, counts, dtype, op)
                              : group->ops->reduce_scatter(group, all, mine, counts, dtype, op);

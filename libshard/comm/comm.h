@@ -41,6 +41,10 @@ typedef struct shard_group_ops {
     /* mine = the sum of every member's piece of that rank. mine may be the own piece
      * inside all, which may be overwritten. */
     shard_status (*reduce_scatter)(shard_group *, void *all, void *mine, const int64_t *counts, shard_dtype, shard_reduce_op);
+    /* Starts the same, as all_reduce_start; NULL without an error where it was done at once.
+     * NULL entry: reduce_scatter is called instead. */
+    shard_request *(*reduce_scatter_start)(shard_group *, void *all, void *mine, const int64_t *counts, shard_dtype,
+                                           shard_reduce_op);
     shard_status (*broadcast)(shard_group *, void *data, int64_t count, shard_dtype, int root);
     /* The group of the named members of this one (ranks of this group, ascending),
      * called by exactly those; NULL with the error set. */

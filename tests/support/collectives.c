@@ -270,6 +270,13 @@ static int64_t start_of(const int64_t *counts, int member)
     return start;
 }
 
+/* Every other gather and reduce-scatter is started and waited for. */
+static bool next_is_started(void)
+{
+    static bool started;
+    return started = !started;
+}
+
 static void all_gather_once(shard_group *group, const int64_t *counts, int64_t sum, shard_dtype dtype, bool inside)
 {
     int rank = shard_group_rank(group), size = shard_group_size(group);
@@ -278,7 +285,13 @@ static void all_gather_once(shard_group *group, const int64_t *counts, int64_t s
     size_t own = (size_t)start_of(counts, rank) * element;
     fill(inside ? all + own : mine, 0, counts[rank], shard_group_world_rank(group, rank), dtype);
     char *all_there = move_there(all, sum, dtype), *mine_there = move_there(mine, counts[rank], dtype);
-    check_ok(shard_group_all_gather(group, data_device(), inside ? all_there + own : mine_there, all_there, counts, dtype));
+    const void *from = inside ? all_there + own : mine_there;
+    if (next_is_started()) {
+        shard_request *request = shard_group_all_gather_start(group, data_device(), from, all_there, counts, dtype);
+        check_ok(shard_group_wait(group, data_device(), request));
+    } else {
+        check_ok(shard_group_all_gather(group, data_device(), from, all_there, counts, dtype));
+    }
     move_back(all, all_there, sum, dtype);
     move_back(mine, mine_there, counts[rank], dtype);
     for (int member = 0; member < size; member++)
@@ -299,8 +312,13 @@ static void reduce_scatter_once(shard_group *group, const int64_t *counts, int64
     size_t own = (size_t)start * shard_dtype_size(dtype);
     fill(all, 0, sum, shard_group_world_rank(group, rank), dtype);
     char *all_there = move_there(all, sum, dtype), *mine_there = move_there(mine, counts[rank], dtype);
-    check_ok(
-        shard_group_reduce_scatter(group, data_device(), all_there, inside ? all_there + own : mine_there, counts, dtype, op));
+    void *to = inside ? all_there + own : mine_there;
+    if (next_is_started()) {
+        shard_request *request = shard_group_reduce_scatter_start(group, data_device(), all_there, to, counts, dtype, op);
+        check_ok(shard_group_wait(group, data_device(), request));
+    } else {
+        check_ok(shard_group_reduce_scatter(group, data_device(), all_there, to, counts, dtype, op));
+    }
     move_back(all, all_there, sum, dtype);
     move_back(mine, mine_there, counts[rank], dtype);
     check_reduction(group, inside ? all + own : mine, start, counts[rank], dtype, op, order);

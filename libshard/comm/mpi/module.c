@@ -147,6 +147,7 @@ static const shard_group_ops mpi_ops = {
     .wait = mpi_wait,
     .all_gather = mpi_all_gather,
     .reduce_scatter = mpi_reduce_scatter,
+    .reduce_scatter_start = mpi_reduce_scatter_start,
     .broadcast = mpi_broadcast,
     .subgroup = mpi_subgroup,
     .post = mpi_post,

@@ -75,6 +75,8 @@ shard_status mpi_wait(shard_group *group, shard_request *request);
 shard_status mpi_all_gather(shard_group *group, const void *mine, void *all, const int64_t *counts, shard_dtype dtype);
 shard_status mpi_reduce_scatter(shard_group *group, void *all, void *mine, const int64_t *counts, shard_dtype dtype,
                                 shard_reduce_op op);
+shard_request *mpi_reduce_scatter_start(shard_group *group, void *all, void *mine, const int64_t *counts, shard_dtype dtype,
+                                        shard_reduce_op op);
 shard_status mpi_broadcast(shard_group *group, void *data, int64_t count, shard_dtype dtype, int root);
 
 #endif

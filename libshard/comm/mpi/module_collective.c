@@ -15,6 +15,7 @@
 #define NARROW_CHUNK (4 << 20)
 
 struct shard_request {
+    int *counts; /* that a call reads until it is done, or NULL */
     int number;
     MPI_Request calls[];
 };
@@ -168,8 +169,10 @@ shard_request *mpi_all_reduce_start(shard_group *group, void *data, int64_t coun
 shard_status mpi_wait(shard_group *group, shard_request *request)
 {
     shard_status status = mpi_finish(group, request->calls, request->number);
-    if (status == SHARD_OK)
+    if (status == SHARD_OK) {
+        free(request->counts);
         free(request);
+    }
     return status;
 }
 
@@ -314,4 +317,24 @@ shard_status mpi_reduce_scatter(shard_group *group, void *all, void *mine, const
         free(out);
     }
     return SHARD_OK;
+}
+
+shard_request *mpi_reduce_scatter_start(shard_group *group, void *all, void *mine, const int64_t *counts, shard_dtype dtype,
+                                        shard_reduce_op op)
+{
+    int64_t total;
+    int *numbers = kinds[dtype].narrow ? NULL : int_counts(group, counts, &total);
+    if (!numbers || mine == piece_of(all, counts, group->rank, kinds[dtype].size)) {
+        free(numbers);
+        mpi_reduce_scatter(group, all, mine, counts, dtype, op);
+        return NULL;
+    }
+    shard_request *request = mpi.host->calloc(1, sizeof *request + sizeof *request->calls);
+    if (!request) {
+        free(numbers);
+        return NULL;
+    }
+    *request = (shard_request){.counts = numbers, .number = 1};
+    int result = MPI_Ireduce_scatter(all, mine, numbers, type_of(dtype), op_of(op), comm_of(group), &request->calls[0]);
+    return mpi_check(result, "MPI_Ireduce_scatter") == SHARD_OK ? request : NULL;
 }
