@@ -14,6 +14,13 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+static void check_files_equal(const char *one, const char *other)
+{
+    char command[256];
+    snprintf(command, sizeof command, "cmp %s/%s %s/%s >&2", run_folder, one, run_folder, other);
+    ck_assert_msg(run_command(command) == 0, "%s and %s differ", one, other);
+}
+
 /* ---- the same on any number of ranks ---- */
 
 typedef struct setting {
@@ -26,12 +33,14 @@ static const setting settings[] = {
     {3, "--sync-bn"},
     {3, "--sync-bn --enable-model-parallel --model-parallel-dim -1"},
     {4, "--sync-bn --enable-model-parallel --model-parallel-dim 0 --model-parallel-size 2"},
+    {4, "--sync-bn --enable-model-parallel --model-parallel-dim row --model-parallel-size 2 --same-batch-in-group"},
     {2, "--sync-bn"},
     {4, "--sync-bn --enable-model-parallel --model-parallel-dim column"},
     {4, "--sync-bn --enable-model-parallel --model-parallel-dim row"},
     {4, "--sync-bn --enable-model-parallel --model-parallel-dim column --model-parallel-size 2"},
+    {3, "--sync-bn --enable-model-parallel --model-parallel-dim column --same-batch-in-group"},
 };
-enum { FIRST = 3, SETTINGS = sizeof settings / sizeof *settings };
+enum { FIRST = 4, SETTINGS = sizeof settings / sizeof *settings };
 
 /* At a rate that learns. In float32 rounding makes the sign of a few relu inputs differ,
  * and the runs part within some steps; in float64 only what is computed otherwise shows.
@@ -59,11 +68,92 @@ START_TEST(test_any_number_of_ranks)
 {
     const setting *s = &settings[_i];
     check_runs(shardrun(s->ranks), RUN "%s --steps %d --metrics ranks.json", s->options, STEPS);
-    check_metrics_agree("ranks.json", "single.json", 1e-5);
+    check_metrics_agree("ranks.json", "single.json", ROUNDING);
     line lines[MOST_LINES];
     ck_assert_int_eq(read_metrics("ranks.json", lines), STEPS + 3); /* an epoch has 6 steps */
     ck_assert_msg(lines[0].loss > 4 && lines[0].loss < 6, "loss %f at first", lines[0].loss);
     ck_assert_msg(lines[STEPS + 2].loss < lines[0].loss, "nothing was learned: loss %f", lines[STEPS + 2].loss);
+}
+END_TEST
+
+/* A step in parts, fewer in an epoch's last: the same parts on any number of ranks, and gone
+ * on with on another. */
+#define PARTS EXACT "-b 12 --accumulate 2 "
+
+START_TEST(test_accumulates)
+{
+    static const setting parts[] = {{2, ""}, {4, "--enable-model-parallel --model-parallel-size 2 --same-batch-in-group"}};
+    check_runs("", PARTS "--steps 8 --metrics accumulated.json");
+    line lines[MOST_LINES], whole[MOST_LINES];
+    ck_assert_int_eq(read_metrics("accumulated.json", lines), 8);
+    check_runs("", EXACT "-b 12 --steps 1 --metrics whole.json");
+    ck_assert_int_eq(read_metrics("whole.json", whole), 1);
+    for (int i = 0; i < 8; i++)
+        ck_assert_int_eq(lines[i].images, i % 3 == 2 ? 10 : 12);
+    ck_assert_msg(fabs(lines[0].loss - whole[0].loss) > 1e-6, "batch norms saw no parts");
+    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
+        check_runs(shardrun(parts[i].ranks), PARTS "--sync-bn %s --steps 5 --metrics parts.json --output parts", parts[i].options);
+        check_runs("", PARTS "--steps 8 --metrics parts.json --resume parts/checkpoint.safetensors");
+        check_metrics_agree("parts.json", "accumulated.json", 1e-7);
+    }
+}
+END_TEST
+
+/* Optimizers, clipping and ZeRO's stages on several ranks as on one, and gone on with on one. */
+static const struct {
+    int ranks;
+    const char *common, *options;
+} mixed[] = {
+    {4, "--optimizer adamw --accumulate 2", "--enable-zero-optim 2 --enable-model-parallel --model-parallel-size 2"},
+    {2, "--optimizer lamb --clip-grad 2", "--enable-model-parallel --enable-zero-optim 3 --same-batch-in-group"},
+    {3, "--clip-grad 0.5", "--enable-zero-optim"},
+    {4, "--optimizer adam --clip-grad 1", "--enable-model-parallel --model-parallel-dim row --enable-zero-optim=3"},
+    {3, "--optimizer lars", "--enable-zero-optim 2"},
+};
+enum { FIRST_MIXED = 2, MIXED = sizeof mixed / sizeof *mixed };
+
+START_TEST(test_mixes)
+{
+    const char *common = mixed[_i].common;
+    check_runs("", EXACT "-b 12 --lr 0.001 %s --steps 7 --metrics mixed-one.json", common);
+    check_runs(shardrun(mixed[_i].ranks), EXACT "-b 12 --lr 0.001 --sync-bn %s %s --steps 4 --metrics mixed.json --output mixed",
+               common, mixed[_i].options);
+    check_runs("", EXACT "-b 12 --lr 0.001 %s --steps 7 --metrics mixed.json --resume mixed/checkpoint.safetensors", common);
+    check_metrics_agree("mixed.json", "mixed-one.json", 1e-7);
+}
+END_TEST
+
+static const setting half[] = {
+    {3, "--enable-amp-mode fp16 --enable-model-parallel --model-parallel-dim row --clip-grad 100"},
+    {2, "--enable-amp-mode bf16 --enable-zero-optim 1"},
+    {4, "--enable-model-parallel --model-parallel-size 2 --enable-zero-optim 3 --enable-amp-mode"},
+};
+enum { FIRST_HALF = 1, HALF = sizeof half / sizeof *half };
+
+/* In 16 bits: near the float32 run, and gone on with to the bit. */
+START_TEST(test_half)
+{
+    const setting *s = &half[_i];
+    line whole[MOST_LINES], single[MOST_LINES];
+    check_runs(shardrun(s->ranks), RUN "--sync-bn --val-interval 0 %s --steps 8 --metrics half.json --output half", s->options);
+    ck_assert_int_eq(read_metrics("half.json", whole), 8);
+    read_metrics("single.json", single);
+    for (int i = 0; i < 5; i++)
+        ck_assert_msg(fabs(whole[i].loss / single[i].loss - 1) < 0.02, "step %d: loss %f, %f in float32", i + 1, whole[i].loss,
+                      single[i].loss);
+    ck_assert_msg(fabs(whole[0].loss - single[0].loss) > 1e-5, "nothing was computed in 16 bits");
+    check_runs(shardrun(s->ranks), RUN "--sync-bn --val-interval 0 %s --steps 5 --output part", s->options);
+    check_runs(shardrun(s->ranks),
+               RUN "--sync-bn --val-interval 0 %s --steps 8 --output part --resume part/checkpoint.safetensors", s->options);
+    check_files_equal("half/checkpoint.safetensors", "part/checkpoint.safetensors");
+}
+END_TEST
+
+START_TEST(test_memory_report)
+{
+    check_runs(shardrun(2), RUN "--enable-model-parallel --steps 2 --val-interval 0 --memory-report");
+    const char *log = text_of("log");
+    ck_assert_msg(strstr(log, ": memory of cpu, MiB\n") && strstr(log, "\n  optimizer state "), "no report in %s", log);
 }
 END_TEST
 
@@ -160,13 +250,6 @@ END_TEST
 
 /* ---- resuming ---- */
 
-static void check_files_equal(const char *one, const char *other)
-{
-    char command[256];
-    snprintf(command, sizeof command, "cmp %s/%s %s/%s >&2", run_folder, one, run_folder, other);
-    ck_assert_msg(run_command(command) == 0, "%s and %s differ", one, other);
-}
-
 static const setting resumed[] = {{1, ""}, {2, "--enable-model-parallel --nesterov --label-smoothing 0.1 --lr-schedule cosine"}};
 
 /* In the middle of an epoch, and at its end. */
@@ -200,7 +283,7 @@ START_TEST(test_resume_on_other_ranks)
                RUN "--sync-bn --enable-model-parallel --model-parallel-dim row --steps %d --metrics moved.json "
                    "--resume moved/checkpoint.safetensors",
                STEPS);
-    check_metrics_agree("moved.json", "single.json", 1e-5);
+    check_metrics_agree("moved.json", "single.json", ROUNDING);
 }
 END_TEST
 
@@ -309,8 +392,8 @@ START_TEST(test_damaged_image)
     write_file(damage, "%s/images/train/class1/2.png", run_folder);
     for (int ranks = 1; ranks <= 2; ranks++)
         check_refused_on(ranks, "class1/2.png", FOLDER_RUN);
-    check_runs("", FOLDER_RUN "--skip-bad-images 1 --metrics one.json");
-    check_runs(shardrun(4), FOLDER_RUN "--skip-bad-images 1 --sync-bn --enable-model-parallel --model-parallel-size 2 "
+    check_runs("", FOLDER_RUN "--skip-bad-images 1 --dtype float64 --metrics one.json");
+    check_runs(shardrun(4), FOLDER_RUN "--skip-bad-images 1 --dtype float64 --sync-bn --enable-model-parallel --model-parallel-size 2 "
                                        "--metrics four.json");
     check_metrics_agree("four.json", "one.json", 1e-7);
     ck_assert_int_eq(read_metrics("one.json", lines), 3);
@@ -355,6 +438,12 @@ START_TEST(test_help_and_refusals)
     check_refused("--nothing", "--synthetic 4 --nothing");
     check_refused("needs a value", "--synthetic 4 --lr");
     check_refused("--enable-model-parallel", "--synthetic 4 --model-parallel-size 2");
+    check_refused("--same-batch-in-group", "--synthetic 4 --same-batch-in-group");
+    check_refused("not that many equal parts", "--synthetic 4 -b 10 --accumulate 3");
+    check_refused("there is no \"fp8\"", "--synthetic 4 --enable-amp-mode=fp8");
+    check_refused("--dtype float32", "--synthetic 4 --enable-amp-mode fp16 --dtype float64");
+    check_refused("either DIR", "--synthetic 4 --enable-zero-optim 4"); /* a folder of that name */
+    check_refused("optimizer is sgd, not lamb", RUN "--resume single/checkpoint.safetensors --optimizer lamb");
     check_refused("2 model parallel", RUN "--enable-model-parallel --model-parallel-size 2");
     check_refused("nowhere/train", "-a resnet18 nowhere");
 }
@@ -384,9 +473,15 @@ int main(int argc, char **argv)
     if (argc > 1)
         setenv("CK_RUN_CASE", argv[1], 1);
     Suite *suite = suite_create("imagenet");
-    tcase_add_loop_test(trainer_case(suite, "more"), test_any_number_of_ranks, FIRST, SETTINGS);
-    TCase *tcase = trainer_case(suite, "usual");
+    TCase *more = trainer_case(suite, "more"), *tcase = trainer_case(suite, "usual");
+    tcase_add_loop_test(more, test_any_number_of_ranks, FIRST, SETTINGS);
+    tcase_add_loop_test(more, test_mixes, FIRST_MIXED, MIXED);
+    tcase_add_loop_test(more, test_half, FIRST_HALF, HALF);
     tcase_add_loop_test(tcase, test_any_number_of_ranks, 0, FIRST);
+    tcase_add_test(tcase, test_accumulates);
+    tcase_add_loop_test(tcase, test_mixes, 0, FIRST_MIXED);
+    tcase_add_loop_test(tcase, test_half, 0, FIRST_HALF);
+    tcase_add_test(tcase, test_memory_report);
     tcase_add_test(tcase, test_exactly_the_same);
     tcase_add_test(tcase, test_first_ranks_statistics_count);
     tcase_add_loop_test(tcase, test_memory, 0, sizeof memories / sizeof *memories);

@@ -17,7 +17,7 @@ START_TEST(test_mpirun)
     char launcher[512];
     snprintf(launcher, sizeof launcher, "%s -n %d", getenv("MPIRUN"), settings[_i].ranks);
     check_runs(launcher, RUN "--sync-bn --enable-model-parallel %s --steps %d --metrics mpi.json", settings[_i].options, STEPS);
-    check_metrics_agree("mpi.json", "single.json", 1e-5);
+    check_metrics_agree("mpi.json", "single.json", ROUNDING);
     ck_assert_msg(strstr(text_of("log"), "ranks (mpi)") != NULL, "these ranks did not meet over MPI: %s", text_of("log"));
     ck_assert_msg(strchr(text_of("log"), '\033') == NULL, "a progress bar in a file: %s", text_of("log"));
 }

@@ -44,8 +44,8 @@ static int64_t count_labels(const loader_batch *batch)
     return count;
 }
 
-/* The images of a model group meet in front of its final layer, so that each member
- * computes the same loss; the group's first member reports it. */
+/* The images of a model group meet in front of its final layer, unless its members have
+ * the same ones, so that each member computes the same loss; the first one reports it. */
 shard_tensor *batch_forward(trainer *run, const loader_batch *batch, double label_smoothing, totals *whole)
 {
     shard_group *model_group = shard_mesh_model_group(run->mesh);
@@ -54,16 +54,22 @@ shard_tensor *batch_forward(trainer *run, const loader_batch *batch, double labe
         shard_cast(shard_from_host(batch->images, SHARD_SHAPE(n, side, side, 3)), (shard_dtype)run->options->dtype);
     shard_tensor *own_labels = shard_from_host(batch->labels, SHARD_SHAPE(n), .dtype = SHARD_INT64);
     shard_event_record(batch->copied);
-    shard_tensor *labels = shard_gather(own_labels, 0, model_group);
-    shard_tensor *logits = shard_forward(run->model, images);
-    shard_tensor *loss =
-        shard_parallel_cross_entropy(logits, labels, .reduction = SHARD_REDUCTION_SUM, .label_smoothing = label_smoothing);
+    shard_tensor *labels = shard_gather(own_labels, 0, run->gathered);
+    shard_tensor *logits = NULL, *loss = NULL;
+    SHARD_AUTOCAST((shard_dtype)run->options->amp) {
+        logits = shard_forward(run->model, images);
+        loss = shard_parallel_cross_entropy(logits, labels, .reduction = SHARD_REDUCTION_SUM, .label_smoothing = label_smoothing);
+    }
     shard_tensor *ranking = shard_label_rank(logits, labels, LOADER_IGNORED);
     shard_release(logits);
     if (!loss || !ranking)
         return NULL;
 
-    *whole = (totals){.images = (double)count_labels(batch), .bad = (double)batch->bad, .interrupted = interrupt_signal() != 0};
+    *whole = (totals){.interrupted = interrupt_signal() != 0};
+    if (run->gathered || shard_group_rank(model_group) == 0) {
+        whole->images = (double)count_labels(batch);
+        whole->bad = (double)batch->bad;
+    }
     if (shard_group_rank(model_group) == 0) {
         whole->loss = shard_item(loss);
         whole->top1 = (double)shard_count_top_k(ranking, 1);

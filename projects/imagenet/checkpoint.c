@@ -15,18 +15,25 @@
 #include <sys/stat.h>
 
 #define OPTIMIZER "optimizer."
+#define SCALER "scaler."
 
 /* ---- what is kept ---- */
 
-/* The model's tensors and, if there is one, the optimizer's. */
-static shard_tensors *collect_tensors(trainer *run)
+/* Adds the state and lets go of the list. */
+static void add_state(shard_tensors *all, const char *prefix, shard_tensors *state)
+{
+    shard_tensors_extend(all, prefix, state);
+    shard_tensors_destroy(state);
+}
+
+/* The model's tensors, and the optimizer's and the gradient scaler's if there are any. */
+static shard_tensors *collect_tensors(trainer *run, bool scaler)
 {
     shard_tensors *all = shard_state_dict(run->model);
-    if (!run->optimizer)
-        return all;
-    shard_tensors *state = shard_optimizer_state_dict(run->optimizer);
-    shard_tensors_extend(all, OPTIMIZER, state);
-    shard_tensors_destroy(state);
+    if (run->optimizer)
+        add_state(all, OPTIMIZER, shard_optimizer_state_dict(run->optimizer));
+    if (run->scaler && scaler)
+        add_state(all, SCALER, shard_grad_scaler_state_dict(run->scaler));
     return all;
 }
 
@@ -43,9 +50,11 @@ static shard_metadata *describe(const trainer *run)
     shard_metadata_set(metadata, "format", "pt");
     shard_metadata_set(metadata, "arch", wanted->arch);
     shard_metadata_set(metadata, "stem", stem_name(run));
+    shard_metadata_set(metadata, "optimizer", options_optimizer_name(wanted));
     shard_metadata_set_integer(metadata, "num_classes", run->data.num_classes);
     shard_metadata_set_integer(metadata, "image_size", wanted->image_size);
     shard_metadata_set_integer(metadata, "batch_size", wanted->batch);
+    shard_metadata_set_integer(metadata, "accumulate", wanted->accumulate);
     shard_metadata_set_integer(metadata, "train_images", run->data.train_images);
     shard_metadata_set_integer(metadata, "seed", wanted->seed);
     shard_metadata_set_integer(metadata, "epoch", run->at.epoch);
@@ -58,22 +67,6 @@ static shard_metadata *describe(const trainer *run)
 }
 
 /* ---- saving ---- */
-
-shard_status checkpoint_share_statistics(trainer *run)
-{
-    shard_group *world = shard_world();
-    if (run->options->sync_bn || shard_group_size(world) == 1)
-        return SHARD_OK;
-    shard_tensors *all = shard_state_dict(run->model);
-    shard_status status = shard_last_status();
-    for (int64_t i = 0; i < shard_tensors_count(all) && status == SHARD_OK; i++) {
-        shard_tensor *tensor = shard_tensors_at(all, i);
-        if (!shard_requires_grad(tensor))
-            status = shard_broadcast(tensor, 0, world);
-    }
-    shard_tensors_destroy(all);
-    return status;
-}
 
 shard_status checkpoint_prepare(const trainer *run)
 {
@@ -95,12 +88,9 @@ shard_status checkpoint_save(trainer *run, bool best)
 {
     if (!run->options->output)
         return SHARD_OK;
-    shard_status status = checkpoint_share_statistics(run);
-    if (status != SHARD_OK)
-        return status;
-    shard_tensors *tensors = collect_tensors(run);
+    shard_tensors *tensors = collect_tensors(run, true);
     shard_metadata *metadata = describe(run);
-    status = shard_last_status();
+    shard_status status = shard_last_status();
     if (status == SHARD_OK)
         status = save_as(tensors, metadata, run, "checkpoint.safetensors");
     if (status == SHARD_OK && best)
@@ -136,6 +126,8 @@ static shard_status check_settings(const trainer *run, const shard_metadata *fou
         status = check_text(found, path, "stem", stem_name(run));
     if (status == SHARD_OK)
         status = check_integer(found, path, "num_classes", run->data.num_classes);
+    if (status == SHARD_OK && !run->options->evaluate)
+        status = check_text(found, path, "optimizer", options_optimizer_name(run->options));
     if (status != SHARD_OK || run->options->evaluate)
         return status;
     int64_t epoch_step = 0;
@@ -143,6 +135,7 @@ static shard_status check_settings(const trainer *run, const shard_metadata *fou
     if (status != SHARD_OK || epoch_step == 0)
         return status;
     if ((status = check_integer(found, path, "batch_size", run->options->batch)) != SHARD_OK ||
+        (status = check_integer(found, path, "accumulate", run->options->accumulate)) != SHARD_OK ||
         (status = check_integer(found, path, "seed", run->options->seed)) != SHARD_OK)
         return status;
     return check_integer(found, path, "train_images", run->data.train_images);
@@ -164,12 +157,14 @@ static shard_status read_position(trainer *run, const shard_metadata *found)
 shard_status checkpoint_resume(trainer *run, const char *path)
 {
     shard_metadata *found = NULL;
-    shard_tensors_destroy(shard_inspect(path, &found));
+    shard_tensors *file = shard_inspect(path, &found);
     shard_status status = found ? check_settings(run, found, path) : shard_last_status();
-    shard_tensors *tensors = status == SHARD_OK ? collect_tensors(run) : NULL;
+    bool scaler = shard_tensors_find(file, SCALER "scale") != NULL; /* one that is new begins anew */
+    shard_tensors *tensors = status == SHARD_OK ? collect_tensors(run, scaler) : NULL;
     if (tensors)
-        status = shard_load(tensors, path, .allow_unexpected = run->options->evaluate);
+        status = shard_load(tensors, path, .allow_unexpected = run->options->evaluate || (scaler && !run->scaler));
     shard_tensors_destroy(tensors);
+    shard_tensors_destroy(file);
     if (status == SHARD_OK)
         status = read_position(run, found);
     shard_metadata_destroy(found);

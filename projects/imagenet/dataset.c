@@ -1,7 +1,5 @@
 #include "dataset.h"
 
-#include <shard/dist.h>
-
 #include <inttypes.h>
 #include <limits.h>
 #include <stdio.h>
@@ -39,7 +37,7 @@ static shard_status open_folders(dataset *data, const options *wanted, bool vali
     return SHARD_OK;
 }
 
-static loader *open_loader(const dataset *data, const options *wanted, bool training)
+static loader *open_loader(const dataset *data, const options *wanted, const shard_group *group, bool training)
 {
     return loader_open(&(loader_options){
         .device = shard_device_open(NULL),
@@ -47,20 +45,20 @@ static loader *open_loader(const dataset *data, const options *wanted, bool trai
         .made_up = {.samples = training ? data->train_images : data->val_images,
                     .first = training ? 0 : data->train_images,
                     .num_classes = data->num_classes},
-        .batch = wanted->batch,
+        .batch = wanted->batch / wanted->accumulate,
         .seed = (uint64_t)wanted->seed,
         .training = training,
         .augment = {.crop_scale = wanted->crop_scale, .shift = wanted->shift, .flip = !wanted->no_flip},
         .image_size = wanted->image_size,
-        .rank = shard_group_rank(shard_world()),
-        .ranks = shard_group_size(shard_world()),
+        .rank = shard_group_rank(group),
+        .ranks = shard_group_size(group),
         .workers = (int)wanted->workers,
         .prefetch = PREFETCH,
         .skip_bad = wanted->skip_bad_images,
     });
 }
 
-shard_status dataset_open(dataset *data, const options *wanted)
+shard_status dataset_open(dataset *data, const options *wanted, const shard_group *group)
 {
     *data = (dataset){0};
     bool validate = wanted->evaluate || wanted->val_interval > 0;
@@ -73,9 +71,9 @@ shard_status dataset_open(dataset *data, const options *wanted)
         data->train_images = wanted->synthetic;
         data->val_images = (wanted->synthetic + 9) / 10;
     }
-    if (!wanted->evaluate && !(data->train = open_loader(data, wanted, true)))
+    if (!wanted->evaluate && !(data->train = open_loader(data, wanted, group, true)))
         return shard_last_status();
-    if (validate && !(data->val = open_loader(data, wanted, false)))
+    if (validate && !(data->val = open_loader(data, wanted, group, false)))
         return shard_last_status();
     return SHARD_OK;
 }

@@ -12,10 +12,11 @@ typedef struct dataset {
     int64_t num_classes;
 } dataset;
 
-/* This rank's part of what the options ask for. The classes of validation are
- * those of training. Errors as of image_folder_open and loader_open; fewer
- * --num-classes than there are is one, too. Not collective. */
-shard_status dataset_open(dataset *data, const options *wanted);
+/* This rank's part of what the options ask for: batches are dealt out to the group's
+ * members. The classes of validation are those of training. Errors as of
+ * image_folder_open and loader_open; fewer --num-classes than there are is one, too.
+ * Not collective. */
+shard_status dataset_open(dataset *data, const options *wanted, const shard_group *group);
 void dataset_close(dataset *data);
 
 #endif

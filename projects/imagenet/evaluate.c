@@ -48,9 +48,7 @@ shard_status evaluate(trainer *run, totals *whole)
 {
     *whole = (totals){0};
     double begun = progress_clock();
-    shard_status status = checkpoint_share_statistics(run);
-    if (status != SHARD_OK)
-        return status;
+    shard_status status = SHARD_OK;
     shard_module_set_training(run->model, false);
     SHARD_NO_GRAD {
         status = evaluate_batches(run, whole);

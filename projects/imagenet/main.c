@@ -14,6 +14,8 @@ static shard_status run_it(const options *wanted)
     } else if (status == SHARD_OK) {
         status = train(&run);
     }
+    if (status == SHARD_OK && wanted->memory_report)
+        status = metrics_print_memory();
     trainer_close(&run);
     return status;
 }

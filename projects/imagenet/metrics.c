@@ -147,6 +147,25 @@ shard_status metrics_write(metrics *to, const metrics_entry *entry)
     return status;
 }
 
+shard_status metrics_print_memory(void)
+{
+    shard_group *world = shard_world();
+    shard_device *device = shard_device_open(NULL);
+    int rank = shard_group_rank(world), most = 0;
+    int64_t peak = shard_get_memory_stats(device).peak;
+    SHARD_SCOPE {
+        shard_tensor *own = shard_from_host(&peak, SHARD_SHAPE(1), .dtype = SHARD_INT64, .device = shard_device_open("cpu"));
+        shard_tensor *all = shard_gather(own, 0, world);
+        for (int i = 1; i < shard_group_size(world) && all; i++)
+            if (((int64_t *)shard_data(all))[i] > ((int64_t *)shard_data(all))[most])
+                most = i;
+    }
+    if (shard_last_status() != SHARD_OK || rank != most)
+        return shard_last_status();
+    printf("rank %d: ", rank);
+    return shard_memory_report(device, stdout);
+}
+
 shard_status metrics_close(metrics *to)
 {
     if (!to)

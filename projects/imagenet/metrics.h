@@ -32,6 +32,10 @@ metrics *metrics_open(const char *path, bool append, metrics_model model);
 /* Writes a line. Collective over the world. Errors: IO. */
 shard_status metrics_write(metrics *file, const metrics_entry *entry);
 
+/* Prints what memory was used for on the rank that had most at its peak. Collective over
+ * the world. Errors: IO. */
+shard_status metrics_print_memory(void);
+
 /* Errors: IO, for what could not be written. Takes NULL. */
 shard_status metrics_close(metrics *file);
 

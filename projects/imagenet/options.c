@@ -29,6 +29,7 @@ typedef struct entry {
     size_t offset;
     double least, most;
     const choice *choices;
+    const char *alone; /* what it means without an argument; NULL: it needs one */
     char letter;
 } entry;
 
@@ -36,6 +37,10 @@ static const choice stems[] = {{"imagenet", RESNET_STEM_IMAGENET}, {"small", RES
 static const choice splits[] = {{"row", SHARD_SPLIT_ROW},  {"column", SHARD_SPLIT_COLUMN}, {"0", SHARD_SPLIT_ROW},
                                 {"1", SHARD_SPLIT_COLUMN}, {"-1", SHARD_SPLIT_COLUMN},     {NULL, 0}};
 static const choice dtypes[] = {{"float32", SHARD_FLOAT32}, {"float64", SHARD_FLOAT64}, {NULL, 0}};
+static const choice amps[] = {{"none", SHARD_FLOAT32}, {"bf16", SHARD_BFLOAT16}, {"fp16", SHARD_FLOAT16}, {NULL, 0}};
+static const choice stages[] = {{"none", 0}, {"1", 1}, {"2", 2}, {"3", 3}, {NULL, 0}};
+static const choice optimizers[] = {{"sgd", OPTIMIZER_SGD},   {"adam", OPTIMIZER_ADAM}, {"adamw", OPTIMIZER_ADAMW},
+                                    {"lars", OPTIMIZER_LARS}, {"lamb", OPTIMIZER_LAMB}, {NULL, 0}};
 static const choice schedules[] = {
     {"step", SHARD_SCHEDULE_STEP}, {"cosine", SHARD_SCHEDULE_COSINE}, {"constant", SHARD_SCHEDULE_CONSTANT}, {NULL, 0}};
 
@@ -73,11 +78,19 @@ static const entry table[] = {
     {TEXT, "device", "cpu; cuda, this rank's GPU of its machine; cuda:N. Without it what SHARD_DEVICE says, else cpu", "DEVICE",
      AT(device)},
     {CHOICE, "dtype", "of weights and values: float32, or float64 to compare runs closely", "DTYPE", AT(dtype), .choices = dtypes},
+    {CHOICE, "enable-amp-mode",
+     "mixed precision: products and convolutions in bfloat16, or in float16 with a scaled loss; weights stay float32",
+     "[bf16|fp16]", AT(amp), .choices = amps, .alone = "bf16"},
+    {CHOICE, "enable-zero-optim",
+     "ZeRO: ranks with the same parameters share out among them the optimizer's state (1), gradients too (2), values too (3)",
+     "[1|2|3]", AT(zero), .choices = stages, .alone = "1"},
     {FLAG, "enable-model-parallel", "split the final layer over ranks", AT(enable_model_parallel)},
     {CHOICE, "model-parallel-dim", "row (or 0): its inputs are split; column (or 1, -1): its outputs", "DIM",
      AT(model_parallel_dim), .choices = splits},
     {WHOLE, "model-parallel-size", "ranks that one final layer is split over; 0: all. The rest is data parallel", "N",
      AT(model_parallel_size), .most = 1e6},
+    {FLAG, "same-batch-in-group",
+     "the ranks of a model parallel group have the same images, and gather no features", AT(same_batch_in_group)},
     {FLAG, "sync-bn", "batch norms see the whole job's batch", AT(sync_bn)},
 
     {HEADING, "Training", NULL},
@@ -87,13 +100,17 @@ static const entry table[] = {
      "learning rate always goes by --epochs",
      "N", AT(steps), .most = MOST_WHOLE},
     {WHOLE, "batch-size", "images of a step, of all ranks together", "N", .letter = 'b', AT(batch), .least = 1, .most = 1e9},
+    {WHOLE, "accumulate", "a step's batch goes through the model in N parts, for less memory; batch norms see a part", "N",
+     AT(accumulate), .least = 1, .most = 1e9},
+    {CHOICE, "optimizer", "sgd, adam, adamw, lars or lamb", "KIND", AT(optimizer), .choices = optimizers},
+    {NUMBER, "clip-grad", "scale gradients down so that their norm is at most X; 0: do not", "X", AT(clip_grad), .most = INFINITY},
     {NUMBER, "lr", "learning rate", "X", "learning-rate", AT(lr), .most = INFINITY},
     {CHOICE, "lr-schedule", "step: times 0.1 every --lr-step-size epochs; cosine: down to 0 at the end; constant", "KIND",
      AT(lr_schedule), .choices = schedules},
     {WHOLE, "lr-step-size", "epochs between the steps of the step schedule", "N", AT(lr_step_size), .least = 1, .most = 1e9},
     {NUMBER, "warmup-epochs", "the learning rate rises linearly over the first X epochs", "X", AT(warmup_epochs), .most = 1e9},
     {WHOLE, "warmup-steps", "the same in steps; counts if it is not 0", "N", AT(warmup_steps), .most = MOST_WHOLE},
-    {NUMBER, "momentum", "momentum of SGD", "X", AT(momentum), .most = 0.9999},
+    {NUMBER, "momentum", "momentum of SGD and LARS", "X", AT(momentum), .most = 0.9999},
     {FLAG, "nesterov", "Nesterov's momentum", AT(nesterov)},
     {NUMBER, "wd", "weight decay; not for biases and batch norms", "X", "weight-decay", AT(weight_decay), .most = INFINITY},
     {NUMBER, "label-smoothing", "part of each label that goes to all classes alike", "X", AT(label_smoothing), .most = 1},
@@ -107,6 +124,7 @@ static const entry table[] = {
     {WHOLE, "save-every", "steps between checkpoints; 0: after each epoch only", "N", AT(save_every), .most = MOST_WHOLE},
     {TEXT, "resume", "go on from a checkpoint, on any number of ranks", "FILE", AT(resume)},
     {TEXT, "metrics", "write one JSON object a line for each step and validation", "FILE", AT(metrics)},
+    {FLAG, "memory-report", "print what the library's memory is used for at the end: the most of any rank", AT(memory_report)},
     {WHOLE, "print-freq", "steps between printed lines, where there is no terminal", "N", .letter = 'p', AT(print_freq),
      .least = 1, .most = MOST_WHOLE},
     {FLAG, "help", "print this", .letter = 'h', AT(help)},
@@ -122,6 +140,7 @@ static const options defaults = {
     .model_parallel_dim = SHARD_SPLIT_COLUMN,
     .epochs = 90,
     .batch = 256,
+    .accumulate = 1,
     .lr = 0.1,
     .momentum = 0.9,
     .weight_decay = 1e-4,
@@ -195,7 +214,7 @@ static void make_getopt(struct option *names, char *letters)
         const entry *option = &table[i];
         if (option->kind == HEADING)
             continue;
-        int argument = option->kind == FLAG ? no_argument : required_argument;
+        int argument = option->kind == FLAG ? no_argument : option->alone ? optional_argument : required_argument;
         *names++ = (struct option){option->name, argument, NULL, i + 256};
         if (option->also)
             *names++ = (struct option){option->also, argument, NULL, i + 256 + ALSO};
@@ -226,6 +245,13 @@ static shard_status check(options *parsed)
                                                      : "give a DIR with train/ and val/, or --synthetic N; see --help");
     if (parsed->model_parallel_size && !parsed->enable_model_parallel)
         return shard_error(SHARD_ERROR_ARGUMENT, "--model-parallel-size needs --enable-model-parallel");
+    if (parsed->amp != SHARD_FLOAT32 && parsed->dtype != SHARD_FLOAT32)
+        return shard_error(SHARD_ERROR_ARGUMENT, "--enable-amp-mode is for --dtype float32");
+    if (parsed->same_batch_in_group && !parsed->enable_model_parallel)
+        return shard_error(SHARD_ERROR_ARGUMENT, "--same-batch-in-group needs --enable-model-parallel");
+    if (parsed->batch % parsed->accumulate != 0)
+        return shard_error(SHARD_ERROR_ARGUMENT, "--accumulate %" PRId64 ": a batch of %" PRId64 " is not that many equal parts",
+                           parsed->accumulate, parsed->batch);
     if (parsed->nesterov && parsed->momentum <= 0)
         return shard_error(SHARD_ERROR_ARGUMENT, "--nesterov needs a --momentum above 0");
     if (parsed->resume && parsed->pretrained)
@@ -249,7 +275,10 @@ shard_status options_parse(options *parsed, int argc, char **argv)
                                argv[optind - 1]);
         if (code == ':')
             return shard_error(SHARD_ERROR_ARGUMENT, "the option \"%s\" needs a value; see --help", argv[optind - 1]);
-        shard_status status = read_value(find_entry(code), optarg, parsed);
+        const entry *option = find_entry(code);
+        if (option->alone && !optarg) /* an argument that stands apart is one only if it can be */
+            optarg = optind < argc && find_choice(option->choices, argv[optind]) ? argv[optind++] : (char *)(uintptr_t)option->alone;
+        shard_status status = read_value(option, optarg, parsed);
         if (status != SHARD_OK || parsed->help)
             return status;
     }
@@ -258,6 +287,14 @@ shard_status options_parse(options *parsed, int argc, char **argv)
     if (optind < argc)
         return shard_error(SHARD_ERROR_ARGUMENT, "one DIR only, but there is also \"%s\"", argv[optind]);
     return check(parsed);
+}
+
+const char *options_optimizer_name(const options *parsed)
+{
+    const choice *chosen = optimizers;
+    while (chosen->value != parsed->optimizer)
+        chosen++;
+    return chosen->name;
 }
 
 /* ---- help ---- */

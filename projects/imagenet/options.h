@@ -6,6 +6,8 @@
 #include <shard/optim.h>
 #include <stdio.h>
 
+typedef enum optimizer_kind { OPTIMIZER_SGD = 0, OPTIMIZER_ADAM, OPTIMIZER_ADAMW, OPTIMIZER_LARS, OPTIMIZER_LAMB } optimizer_kind;
+
 /* Whole numbers are int64_t, choices int, so that one table reads them all. */
 typedef struct options {
     const char *directory; /* DIR; NULL: made-up images */
@@ -21,12 +23,15 @@ typedef struct options {
 
     const char *device;
     int dtype; /* shard_dtype */
-    bool enable_model_parallel, sync_bn;
+    int amp;   /* shard_dtype; float32: not mixed */
+    int zero;  /* stage; 0: none */
+    bool enable_model_parallel, sync_bn, same_batch_in_group;
     int model_parallel_dim; /* shard_split */
     int64_t model_parallel_size;
 
-    int64_t epochs, steps, batch;
-    double lr, momentum, weight_decay;
+    int64_t epochs, steps, batch, accumulate;
+    int optimizer; /* optimizer_kind */
+    double lr, momentum, weight_decay, clip_grad;
     bool nesterov;
     int lr_schedule; /* shard_schedule_kind */
     int64_t lr_step_size, warmup_steps;
@@ -37,6 +42,7 @@ typedef struct options {
     int64_t val_interval;
     const char *output, *resume, *metrics;
     int64_t save_every, print_freq;
+    bool memory_report;
 
     bool help;
 } options;
@@ -46,5 +52,8 @@ typedef struct options {
 shard_status options_parse(options *parsed, int argc, char **argv);
 
 void options_print_help(FILE *file);
+
+/* "sgd", ...; static. */
+const char *options_optimizer_name(const options *parsed);
 
 #endif

@@ -5,30 +5,68 @@
 #include <math.h>
 #include <stdio.h>
 
-/* One step on the whole job's batch, what it came to in *whole. The gradient is that
- * of the mean over the whole batch: each model group brings the sum over its images,
- * data parallel averages over the groups, however unevenly images are dealt out. */
-static shard_status step_on(trainer *run, const loader_batch *batch, totals *whole)
+int64_t train_steps(const trainer *run)
+{
+    int64_t parts = loader_steps(run->data.train), accumulate = run->options->accumulate;
+    return parts / accumulate + (parts % accumulate != 0);
+}
+
+/* Images of the step's batch, whether damaged or not. */
+static double step_images(const trainer *run)
+{
+    int64_t batch = run->options->batch, left = run->data.train_images - run->at.epoch_step * batch;
+    return (double)(left < batch ? left : batch);
+}
+
+/* One part of a step's batch. The gradients add up to that of the mean over the whole
+ * batch: each model group brings the sum over its images, data parallel averages over the
+ * groups, however unevenly images are dealt out. Where a batch has several parts, damaged
+ * images of the later ones are not known yet and count in the mean. */
+static shard_status go_back(trainer *run, const loader_batch *batch, totals *part)
 {
     SHARD_SCOPE {
-        shard_tensor *loss = batch_forward(run, batch, run->options->label_smoothing, whole);
+        shard_tensor *loss = batch_forward(run, batch, run->options->label_smoothing, part);
         if (!loss)
             return shard_last_status();
-        if (!isfinite(whole->loss))
+        if (!isfinite(part->loss) && !run->scaler) /* it leaves such a step out */
             return shard_error(SHARD_ERROR_ARGUMENT,
                                "the loss of step %" PRId64 " is %g: take a smaller --lr or a longer --warmup-epochs",
-                               run->at.step + 1, whole->loss);
+                               run->at.step + 1, part->loss);
         double groups = shard_group_size(shard_mesh_data_group(run->mesh));
-        shard_backward(shard_scale(loss, totals_mean(groups, whole)));
+        double scale = run->options->accumulate == 1 ? totals_mean(groups, part) : groups / step_images(run);
+        shard_backward(shard_grad_scaler_scale(run->scaler, shard_scale(loss, scale)));
     }
-    shard_optimizer_set_lr(run->optimizer, shard_schedule_lr(&run->schedule, run->at.step));
-    return shard_step(run->optimizer);
+    return shard_last_status();
+}
+
+/* One step on the whole job's batch, what it came to in *whole. */
+static shard_status step_once(trainer *run, totals *whole)
+{
+    int64_t parts = run->options->accumulate, left = loader_steps(run->data.train) - run->at.epoch_step * parts;
+    parts = left < parts ? left : parts;
+    *whole = (totals){0};
+    shard_optimizer_set_lr(run->optimizer, shard_schedule_lr(&run->schedule, run->at.step)); /* backward may step already */
+    for (int64_t i = 0; i < parts; i++) {
+        const loader_batch *batch;
+        totals part;
+        shard_data_parallel_set_sync(run->data_parallel, i + 1 == parts);
+        shard_status status = loader_next(run->data.train, &batch);
+        if (status != SHARD_OK || (status = go_back(run, batch, &part)) != SHARD_OK)
+            return status;
+        totals_add(whole, &part);
+    }
+    if (run->options->clip_grad > 0) {
+        shard_grad_scaler_unscale(run->scaler, run->optimizer);
+        shard_clip_grad_norm(run->optimizer, run->options->clip_grad, NULL);
+    }
+    shard_grad_scaler_step(run->scaler, run->optimizer);
+    return shard_grad_scaler_update(run->scaler);
 }
 
 /* Steps of the epoch that this run comes to. */
 static int64_t steps_to_come_to(const trainer *run)
 {
-    int64_t all = loader_steps(run->data.train), asked = run->at.epoch_step + run->options->steps - run->at.step;
+    int64_t all = train_steps(run), asked = run->at.epoch_step + run->options->steps - run->at.step;
     return run->options->steps && asked < all ? asked : all;
 }
 
@@ -62,15 +100,12 @@ static bool all_steps_done(const trainer *run)
 static shard_status train_epoch(trainer *run, bool *interrupted)
 {
     totals epoch = {0};
-    const loader_batch *batch;
-    loader_start(run->data.train, run->at.epoch, run->at.epoch_step);
+    loader_start(run->data.train, run->at.epoch, run->at.epoch_step * run->options->accumulate);
     double before = progress_clock();
-    while (!all_steps_done(run) && !*interrupted) {
+    while (!all_steps_done(run) && !*interrupted && run->at.epoch_step < train_steps(run)) {
         totals step;
-        shard_status status = loader_next(run->data.train, &batch);
-        if (status != SHARD_OK || !batch)
-            return status;
-        if ((status = step_on(run, batch, &step)) != SHARD_OK)
+        shard_status status = step_once(run, &step);
+        if (status != SHARD_OK)
             return status;
         run->at.step++;
         run->at.epoch_step++;
@@ -79,7 +114,7 @@ static shard_status train_epoch(trainer *run, bool *interrupted)
         if ((status = report(run, &step, &epoch, progress_clock() - before)) != SHARD_OK ||
             (status = totals_check_bad(&epoch, run->options->skip_bad_images)) != SHARD_OK)
             return status;
-        bool last = run->at.epoch_step == loader_steps(run->data.train);
+        bool last = run->at.epoch_step == train_steps(run);
         if (run->options->save_every && run->at.step % run->options->save_every == 0 && !last &&
             (status = checkpoint_save(run, false)) != SHARD_OK)
             return status;
@@ -118,7 +153,7 @@ shard_status train(trainer *run)
         shard_status status = train_epoch(run, &interrupted);
         if (status != SHARD_OK)
             return status;
-        bool ended = run->at.epoch_step == loader_steps(run->data.train);
+        bool ended = run->at.epoch_step == train_steps(run);
         status = ended && !interrupted ? end_epoch(run, &interrupted) : checkpoint_save(run, false);
         if (status != SHARD_OK)
             return status;

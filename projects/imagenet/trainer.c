@@ -25,29 +25,57 @@ static int64_t count_parameters(trainer *run, int64_t *own)
     return count;
 }
 
-static shard_status make_model(trainer *run)
+static shard_status make_mesh(trainer *run)
 {
     const options *wanted = run->options;
     int ranks = shard_group_size(shard_world());
     int model_size = !wanted->enable_model_parallel ? 1 : wanted->model_parallel_size ? (int)wanted->model_parallel_size : ranks;
     run->mesh = shard_mesh_create(.model = model_size);
+    if (!run->mesh)
+        return shard_last_status();
+    run->dealt = wanted->same_batch_in_group ? shard_mesh_data_group(run->mesh) : shard_world();
+    run->gathered = wanted->same_batch_in_group ? NULL : shard_mesh_model_group(run->mesh);
+    return SHARD_OK;
+}
+
+static shard_status make_model(trainer *run)
+{
+    const options *wanted = run->options;
     shard_manual_seed((uint64_t)wanted->seed);
     run->model = resnet_create(wanted->arch, (resnet_stem)wanted->stem, run->data.num_classes, (shard_dtype)wanted->dtype);
-    if (!run->mesh || !run->model)
+    if (!run->model)
         return shard_last_status();
     shard_group *model_group = shard_mesh_model_group(run->mesh);
-    resnet_gather_features(run->model, model_group);
+    resnet_gather_features(run->model, run->gathered);
     if (wanted->sync_bn)
-        shard_nn_sync_batch_norm(run->model, shard_world());
+        shard_nn_sync_batch_norm(run->model, run->dealt);
     if (wanted->enable_model_parallel)
         return shard_convert_parallel_linear(&run->model, "fc", (shard_split)wanted->model_parallel_dim, model_group, NULL);
     return SHARD_OK;
 }
 
+static shard_optimizer *choose_optimizer(const options *wanted, shard_tensors *parameters)
+{
+    double lr = wanted->lr, decay = wanted->weight_decay;
+    switch ((optimizer_kind)wanted->optimizer) {
+    case OPTIMIZER_SGD:
+        return shard_sgd(parameters, .lr = lr, .momentum = wanted->momentum, .weight_decay = decay, .nesterov = wanted->nesterov);
+    case OPTIMIZER_ADAM:
+        return shard_adam(parameters, .lr = lr, .weight_decay = decay);
+    case OPTIMIZER_ADAMW:
+        return shard_adamw(parameters, .lr = lr, .weight_decay = decay);
+    case OPTIMIZER_LARS:
+        return shard_lars(parameters, .lr = lr, .momentum = wanted->momentum, .weight_decay = decay, .nesterov = wanted->nesterov);
+    case OPTIMIZER_LAMB:
+        return shard_lamb(parameters, .lr = lr, .weight_decay = decay);
+    }
+    return NULL;
+}
+
 static shard_status make_optimizer(trainer *run)
 {
     const options *wanted = run->options;
-    int64_t epoch_steps = loader_steps(run->data.train);
+    int64_t epoch_steps = train_steps(run);
     run->schedule = (shard_schedule){
         .kind = (shard_schedule_kind)wanted->lr_schedule,
         .base_lr = wanted->lr,
@@ -55,10 +83,20 @@ static shard_status make_optimizer(trainer *run)
         .step_size = wanted->lr_step_size * epoch_steps,
         .total_steps = wanted->epochs * epoch_steps,
     };
-    shard_tensors *parameters = shard_parameters(run->model);
-    run->data_parallel = shard_data_parallel_create(parameters);
-    run->optimizer = shard_sgd(parameters, .lr = wanted->lr, .momentum = wanted->momentum, .weight_decay = wanted->weight_decay,
-                               .nesterov = wanted->nesterov);
+    run->optimizer = choose_optimizer(wanted, shard_parameters(run->model));
+    /* Stepped in backward, unless all gradients have to be there first. */
+    bool overlap = !wanted->clip_grad && wanted->amp != SHARD_FLOAT16 && wanted->optimizer < OPTIMIZER_LARS;
+    if (wanted->zero)
+        run->optimizer = shard_zero(run->optimizer, .stage = wanted->zero, .overlap = overlap);
+    /* Then, so that no rank ever has gradients that it will not keep. A batch norm that is not
+     * synchronised sees its own rank's images. */
+    shard_tensors *parameters = shard_parameters(run->model), *state = shard_state_dict(run->model);
+    run->data_parallel = shard_data_parallel_create(
+        parameters, .buffers = state, .buffer_mode = wanted->sync_bn ? SHARD_BUFFERS_LEAVE : SHARD_BUFFERS_BROADCAST);
+    shard_tensors_destroy(parameters);
+    shard_tensors_destroy(state);
+    if (wanted->amp == SHARD_FLOAT16)
+        run->scaler = shard_grad_scaler_create();
     return shard_last_status();
 }
 
@@ -78,7 +116,7 @@ static void introduce(trainer *run)
                      wanted->sync_bn ? ", synchronised batch norms" : "");
     if (run->data.train)
         progress_say(&run->progress, "%" PRId64 " training images, %" PRId64 " for validation; %" PRId64 " steps an epoch",
-                     run->data.train_images, run->data.val_images, loader_steps(run->data.train));
+                     run->data.train_images, run->data.val_images, train_steps(run));
     else
         progress_say(&run->progress, "%" PRId64 " images for validation", run->data.val_images);
 }
@@ -86,7 +124,9 @@ static void introduce(trainer *run)
 shard_status trainer_open(trainer *run, const options *wanted)
 {
     *run = (trainer){.options = wanted, .at.best_top1 = -1, .progress = progress_start(wanted->print_freq)};
-    shard_status status = dataset_open(&run->data, wanted);
+    shard_status status = make_mesh(run);
+    if (status == SHARD_OK)
+        status = dataset_open(&run->data, wanted, run->dealt);
     if (status == SHARD_OK)
         status = make_model(run);
     if (status == SHARD_OK && wanted->pretrained)
@@ -111,6 +151,7 @@ shard_status trainer_open(trainer *run, const options *wanted)
 void trainer_close(trainer *run)
 {
     metrics_close(run->metrics);
+    shard_grad_scaler_destroy(run->scaler);
     shard_optimizer_destroy(run->optimizer);
     shard_data_parallel_destroy(run->data_parallel);
     shard_module_destroy(run->model);

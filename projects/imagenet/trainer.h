@@ -25,9 +25,12 @@ typedef struct trainer {
     const options *options;
     dataset data;
     shard_mesh *mesh;
+    shard_group *dealt;    /* batches are dealt out to its members */
+    shard_group *gathered; /* whose members' features meet in front of the final layer; NULL: they have the same images */
     shard_module *model;
-    shard_data_parallel *data_parallel; /* these three: NULL if only validating */
+    shard_data_parallel *data_parallel; /* these: NULL if only validating */
     shard_optimizer *optimizer;
+    shard_grad_scaler *scaler; /* NULL: not in float16 */
     shard_schedule schedule;
     position at;
     progress progress;
@@ -57,13 +60,16 @@ double totals_mean(double sum, const totals *of);
 shard_status totals_check_bad(const totals *sum, int64_t allowed);
 
 /* The sum of the losses of the model group's images, recorded, and the totals of the
- * whole job's batch. NULL with the error set. Collective over the world. */
+ * whole job's images. NULL with the error set. Collective over the world. */
 shard_tensor *batch_forward(trainer *run, const loader_batch *batch, double label_smoothing, totals *whole);
 
 /* ---- train.c ---- */
 
 /* All epochs from where the run stands. Collective over the world. */
 shard_status train(trainer *run);
+
+/* Of an epoch. */
+int64_t train_steps(const trainer *run);
 
 /* ---- evaluate.c ---- */
 
@@ -84,9 +90,5 @@ shard_status checkpoint_resume(trainer *run, const char *path);
 
 /* The model's values from a state dict. */
 shard_status checkpoint_pretrained(trainer *run, const char *path);
-
-/* Batch norms that are not synchronised have each seen their own rank's images: the
- * first rank's statistics count, as in torch's DistributedDataParallel. */
-shard_status checkpoint_share_statistics(trainer *run);
 
 #endif

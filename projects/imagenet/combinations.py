@@ -1,0 +1,177 @@
+#!/usr/bin/env python3
+"""Measures how the ways of sharing a training run out combine, on 4 ranks: data parallel and
+split final layers x precision x ZeRO. Writes the table into README.md beside this file, and
+the memory over the number of classes as a bar chart, memory.svg.
+
+    tools/build release && projects/imagenet/combinations.py          # all, some 10 minutes
+    projects/imagenet/combinations.py --only table --build build/gcc  # one of the two
+"""
+import argparse
+import json
+import math
+import os
+import subprocess
+import sys
+import tempfile
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+ROOT = os.path.dirname(os.path.dirname(HERE))
+RANKS = 4
+STEPS = 20
+
+LAYOUTS = {
+    'DDP': '',
+    'row': '--enable-model-parallel --model-parallel-dim row',
+    'column': '--enable-model-parallel --model-parallel-dim column',
+    '2 × 2': '--enable-model-parallel --model-parallel-dim column --model-parallel-size 2',
+}
+PRECISIONS = {'float32': '', 'AMP': '--enable-amp-mode bf16'}
+STAGES = {'none': '', '1': '--enable-zero-optim 1', '2': '--enable-zero-optim 2', '3': '--enable-zero-optim 3'}
+
+# The loss of a cell may differ from the single process's of its precision by this much, of the loss.
+BOUNDS = {'float32': 2e-5, 'AMP': 2e-2}
+
+RUN = '-a resnet18 --stem small --image-size 8 --val-interval 0 -j 1 --seed 7 --sync-bn'
+TABLE = RUN + f' --synthetic 320 --num-classes 10000 -b 16 --lr 1e-4 --steps {STEPS}'
+CHART = RUN + ' --synthetic 32 -b 16 --lr 1e-4 --steps 2 --num-classes {}'
+
+CLASSES = [1000, 10000, 100000, 1000000]
+HEAD = 512 + 1 # numbers of a class
+SERIES = [  # name, layout, precision, stage, colour
+    ('DDP', 'DDP', 'float32', 'none', '#4c566a'),
+    ('DDP, ZeRO 3', 'DDP', 'float32', '3', '#8f9bb3'),
+    ('row', 'row', 'float32', 'none', '#b5651d'),
+    ('2 × 2', '2 × 2', 'float32', 'none', '#5b8e3e'),
+    ('column', 'column', 'float32', 'none', '#2f6db5'),
+    ('column, AMP, ZeRO 3', 'column', 'AMP', '3', '#8fb8e8'),
+]
+
+
+def run(build, ranks, options):
+    """The last step's line of the metrics."""
+    with tempfile.TemporaryDirectory() as folder:
+        metrics = os.path.join(folder, 'metrics.json')
+        launcher = [os.path.join(build, 'tools/shardrun'), '-n', str(ranks)] if ranks > 1 else []
+        command = launcher + [os.path.join(build, 'projects/imagenet/imagenet')] + options.split() + ['--metrics', metrics]
+        threads = max(1, (os.cpu_count() or 1) // ranks)
+        done = subprocess.run(command, env={**os.environ, 'OMP_NUM_THREADS': str(threads)}, capture_output=True, text=True)
+        if done.returncode != 0:
+            sys.exit(f'{" ".join(command)}: {done.stderr.strip()}')
+        with open(metrics) as file:
+            return json.loads(file.read().splitlines()[-1])
+
+
+def cell(layout, precision, stage):
+    return f'{LAYOUTS[layout]} {PRECISIONS[precision]} {STAGES[stage]}'
+
+
+def measure_table(build):
+    rows, worst = [], {}
+    single = {precision: run(build, 1, f'{TABLE} {option}') for precision, option in PRECISIONS.items()}
+    for precision, line in single.items():
+        rows.append(('1 rank', precision, '', line['loss'], 0.0, line['memory_mib']['peak']))
+    for layout in LAYOUTS:
+        for precision in PRECISIONS:
+            for stage in STAGES:
+                line = run(build, RANKS, f'{TABLE} {cell(layout, precision, stage)}')
+                difference = line['loss'] - single[precision]['loss']
+                rows.append((layout, precision, stage, line['loss'], difference, line['memory_mib']['peak']))
+                worst[precision] = max(worst.get(precision, 0), abs(difference) / line['loss'])
+                print(f'{layout:8}{precision:9}ZeRO {stage:6}loss {line["loss"]:.6f}  {difference:+.1e}'
+                      f'{line["memory_mib"]["peak"]:10.1f} MiB', flush=True)
+    late = [f'{precision}: {worst[precision]:.1e} of the loss, more than {bound:.0e}'
+            for precision, bound in BOUNDS.items() if worst[precision] > bound]
+    if late:
+        sys.exit('losses differ from the single process: ' + '; '.join(late))
+    return rows, worst
+
+
+def write_table(rows, worst):
+    text = [f'Made by `combinations.py` on {RANKS} ranks: `{TABLE}`. Memory is the library\'s at its peak, of the rank that',
+            'has most; the difference is to one process of the same precision, at most '
+            + ', '.join(f'{worst[p]:.0e} ({p}; allowed {BOUNDS[p]:.0e})' for p in PRECISIONS) + ' of the loss.', '',
+            f'| layer | precision | ZeRO | loss after {STEPS} steps | difference | MiB a rank |', '|---|---|---|---:|---:|---:|']
+    for layout, precision, stage, loss, difference, mib in rows:
+        shown = f'{difference:+.1e}' if stage else ''
+        text.append(f'| {layout} | {precision} | {stage} | {loss:.6f} | {shown} | {mib:.1f} |')
+    path = os.path.join(HERE, 'README.md')
+    with open(path) as file:
+        readme = file.read()
+    begin, end = '<!-- made by combinations.py -->\n', '<!-- end -->\n'
+    at, to = readme.index(begin) + len(begin), readme.index(end)
+    with open(path, 'w') as file:
+        file.write(readme[:at] + '\n'.join(text) + '\n' + readme[to:])
+
+
+def available_mib():
+    with open('/proc/meminfo') as file:
+        return next(int(line.split()[1]) for line in file if line.startswith('MemAvailable')) / 1024
+
+
+def measure_chart(build):
+    """None where the machine has not the memory: a head of data parallel ranks, three times over."""
+    values = []
+    for classes in CLASSES:
+        row = []
+        for name, layout, precision, stage, _ in SERIES:
+            whole = {'DDP': RANKS, '2 × 2': 2}.get(layout, 1) * 12 * HEAD * classes / 2**20
+            fits = 1.3 * whole < available_mib()
+            options = f'{CHART.format(classes)} {cell(layout, precision, stage)}'
+            row.append(run(build, RANKS, options)['memory_mib']['peak'] if fits else None)
+            print(f'{classes:9} classes  {name:22}' + (f'{row[-1]:10.1f} MiB' if fits else '   does not fit'), flush=True)
+        values.append(row)
+    return values
+
+
+def write_chart(values):
+    width, height, left, top, bottom = 860, 420, 70, 50, 60
+    low, high = 10.0, 10 ** math.ceil(math.log10(max(mib for row in values for mib in row if mib)))
+    inside = height - top - bottom
+
+    def y(mib):
+        return top + inside * (1 - math.log(max(mib, low) / low) / math.log(high / low))
+
+    out = [f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" font-family="sans-serif" font-size="12">',
+           f'<rect width="{width}" height="{height}" fill="white"/>',
+           f'<text x="{left}" y="18" font-size="14">Memory of a rank at its peak, ResNet-18 on {RANKS} ranks, by classes</text>']
+    for i, (name, *_, colour) in enumerate(SERIES):
+        x = left + i * 125
+        out.append(f'<rect x="{x}" y="28" width="10" height="10" fill="{colour}"/><text x="{x + 14}" y="37">{name}</text>')
+    mark = low
+    while mark <= high:
+        label = f'{mark / 1024:.0f} GiB' if mark >= 1024 else f'{mark:.0f} MiB'
+        out.append(f'<line x1="{left}" x2="{width - 10}" y1="{y(mark):.1f}" y2="{y(mark):.1f}" stroke="#ddd"/>'
+                   f'<text x="{left - 6}" y="{y(mark) + 4:.1f}" text-anchor="end">{label}</text>')
+        mark *= 10
+    group = (width - left - 10) / len(CLASSES)
+    bar = group * 0.86 / len(SERIES)
+    for g, classes in enumerate(CLASSES):
+        start = left + g * group + group * 0.07
+        for i, mib in enumerate(values[g]):
+            if mib is None:
+                out.append(f'<text x="{start + (i + 0.5) * bar:.1f}" y="{top + inside - 4}" font-size="9" text-anchor="middle">–</text>')
+                continue
+            x, at = start + i * bar, y(mib)
+            out.append(f'<rect x="{x:.1f}" y="{at:.1f}" width="{bar - 2:.1f}" height="{top + inside - at:.1f}" fill="{SERIES[i][4]}">'
+                       f'<title>{SERIES[i][0]}, {classes:,} classes: {mib:.0f} MiB</title></rect>'
+                       f'<text x="{x + bar / 2 - 1:.1f}" y="{at - 3:.1f}" font-size="9" text-anchor="middle">{mib:.0f}</text>')
+        out.append(f'<text x="{start + group * 0.43:.1f}" y="{height - bottom + 18}" text-anchor="middle">{classes:,}</text>')
+    out.append(f'<text x="{(left + width) / 2:.0f}" y="{height - 16}" text-anchor="middle">classes; MiB above each bar, – where the four ranks do not fit into the measuring machine</text></svg>')
+    with open(os.path.join(HERE, 'memory.svg'), 'w') as file:
+        file.write('\n'.join(out) + '\n')
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument('--build', default=os.path.join(ROOT, 'build/release'))
+    parser.add_argument('--only', choices=['table', 'chart'])
+    wanted = parser.parse_args()
+    build = os.path.abspath(wanted.build)
+    if wanted.only != 'chart':
+        write_table(*measure_table(build))
+    if wanted.only != 'table':
+        write_chart(measure_chart(build))
+
+
+if __name__ == '__main__':
+    main()
