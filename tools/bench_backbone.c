@@ -1,7 +1,8 @@
 /*
  * Images a second of a ResNet, forward and backward, without a step: what PyTorch's
- * bench_backbone.py beside it measures too. bench_backbone ARCH SIZE BATCH [SECONDS].
- * Prints "ARCH SIZE BATCH images/s", the median of the steps after two of warm-up.
+ * bench_backbone.py beside it measures too. bench_backbone ARCH SIZE BATCH [SECONDS
+ * [bfloat16 | float16]], the latter with autocast. Prints "ARCH SIZE BATCH images/s", the
+ * median of the steps after two of warm-up.
  */
 #include "clock.h"
 
@@ -11,6 +12,7 @@
 
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #define MOST_STEPS 1000
 
@@ -24,11 +26,15 @@ static shard_tensor *make_labels(int64_t batch)
     return tensor;
 }
 
-static double step_seconds(shard_module *model, shard_tensors *parameters, shard_tensor *x, shard_tensor *labels)
+static double step_seconds(shard_module *model, shard_tensors *parameters, shard_tensor *x, shard_tensor *labels,
+                           shard_dtype mode)
 {
     double start = now();
     SHARD_SCOPE {
-        shard_backward(shard_cross_entropy(shard_forward(model, x), labels));
+        shard_tensor *loss = NULL;
+        SHARD_AUTOCAST(mode)
+            loss = shard_cross_entropy(shard_forward(model, x), labels);
+        shard_backward(loss);
     }
     for (int64_t i = 0; i < shard_tensors_count(parameters); i++)
         shard_zero_grad(shard_tensors_at(parameters, i));
@@ -38,11 +44,12 @@ static double step_seconds(shard_module *model, shard_tensors *parameters, shard
 int main(int argc, char **argv)
 {
     if (argc < 4) {
-        fprintf(stderr, "usage: bench_backbone ARCH SIZE BATCH [SECONDS]\n");
+        fprintf(stderr, "usage: bench_backbone ARCH SIZE BATCH [SECONDS [bfloat16 | float16]]\n");
         return 2;
     }
     int64_t size = atoll(argv[2]), batch = atoll(argv[3]);
     double seconds = argc > 4 ? atof(argv[4]) : 20.0;
+    shard_dtype mode = argc < 6 ? SHARD_FLOAT32 : strcmp(argv[5], "float16") == 0 ? SHARD_FLOAT16 : SHARD_BFLOAT16;
     shard_init(NULL, NULL);
     shard_module *model = resnet_create(argv[1], RESNET_STEM_IMAGENET, 1000, SHARD_FLOAT32);
     shard_tensors *parameters = shard_parameters(model);
@@ -50,10 +57,10 @@ int main(int argc, char **argv)
         shard_tensor *x = shard_normal(SHARD_SHAPE(batch, size, size, 3), 0.0, 1.0), *labels = make_labels(batch);
         double times[MOST_STEPS], start = now();
         for (int warm_up = 0; warm_up < 2; warm_up++)
-            step_seconds(model, parameters, x, labels);
+            step_seconds(model, parameters, x, labels, mode);
         int steps = 0;
         while (steps < MOST_STEPS && shard_last_status() == SHARD_OK && (steps < 3 || now() - start < seconds))
-            times[steps++] = step_seconds(model, parameters, x, labels);
+            times[steps++] = step_seconds(model, parameters, x, labels, mode);
         printf("%s %lld %lld %.2f images/s\n", argv[1], (long long)size, (long long)batch, (double)batch / median_of(times, steps));
     }
     shard_tensors_destroy(parameters);
