@@ -152,6 +152,28 @@ START_TEST(narrows_to_nearest)
 }
 END_TEST
 
+/* Also those whose bits are all rounded away, or round up to an infinity's. */
+START_TEST(keeps_not_a_number)
+{
+    static const uint32_t bits[] = {0x7f800001, 0xff800001, 0x7f808000, 0x7fffffff, 0xffffffff, 0x7fc00000};
+    enum { N = 100, KINDS = sizeof bits / sizeof *bits };
+    shard_dtype dtype = float_dtypes[2 + _i];
+    shard_device *device;
+    for (int set = 0; (device = kernel_device(set)); set++) {
+        float *x = array_new(N, SHARD_FLOAT32);
+        void *y = array_new(N, dtype);
+        for (int i = 0; i < N; i++)
+            memcpy(x + i, &bits[i % KINDS], sizeof *x);
+        RUN(device, cast, N, x, SHARD_FLOAT32, y, dtype);
+        for (int i = 0; i < N; i++)
+            ck_assert_msg(isnan(array_get(y, i, dtype)), "%s: %08x became %g", device->name, bits[i % KINDS],
+                          array_get(y, i, dtype));
+        array_free(x, N, SHARD_FLOAT32);
+        array_free(y, N, dtype);
+    }
+}
+END_TEST
+
 /* Large enough to go past the caches, from an odd element on. */
 START_TEST(writes_large_arrays)
 {
@@ -203,6 +225,7 @@ int main(void)
     tcase_add_test(all, rounds_integers_once);
     tcase_add_loop_test(all, widens_exactly, 0, 2);
     tcase_add_loop_test(all, narrows_to_nearest, 0, 2);
+    tcase_add_loop_test(all, keeps_not_a_number, 0, 2);
     tcase_add_test(all, writes_large_arrays);
     tcase_add_loop_test(all, fills, 0, SHARD_DTYPES);
     return test_run(suite);
