@@ -19,6 +19,8 @@ static const layers_case cases[] = {
     {4, 1, ZERO, {.stage = 2}},
     {3, 1, ZERO, {.stage = 2, .bucket_mib = 3e-4}},
     {2, 2, ZERO, {.stage = 2, .partition = SHARD_ZERO_WHOLE, .bucket_mib = 1e-6}},
+    {2, 1, ZERO, {.stage = 3}},
+    {2, 2, ZERO, {.stage = 3, .bucket_mib = 1e-6}},
 };
 enum { CASES = sizeof cases / sizeof *cases };
 

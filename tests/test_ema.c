@@ -129,6 +129,7 @@ static const layers_case cases[] = {
     {2, 1, ZERO, {.stage = 1}},
     {3, 1, ZERO, {.stage = 1, .bucket_mib = 1e-6, .overlap = true}},
     {2, 2, ZERO, {.stage = 2, .partition = SHARD_ZERO_WHOLE}},
+    {2, 2, ZERO, {.stage = 3}},
 };
 enum { CASES = sizeof cases / sizeof *cases };
 
@@ -136,6 +137,22 @@ static void check_all(const layers *l, double **expected)
 {
     for (int i = 0; i < LAYERS; i++)
         check_part(l->parameter[i], expected[i], 1e-13);
+}
+
+/* What is saved is whole averages under the parameters' names. */
+static void check_collected(const layers *l, shard_ema *ema, double **expected)
+{
+    shard_tensors *state = shard_ema_state_dict(ema), *whole = shard_collect_state_dict(state, -1), *list = list_layers(l);
+    ck_assert_int_eq(shard_tensors_count(whole), LAYERS + 1);
+    for (int i = 0; i < LAYERS; i++) {
+        shard_tensor *average = shard_tensors_find(whole, shard_tensors_name(list, i));
+        ck_assert_int_eq(shard_numel(average), layer_size(i));
+        check_part(average, expected[i], 1e-13);
+    }
+    ck_assert_double_eq(shard_item(shard_tensors_find(whole, "n_averaged")), 3);
+    shard_tensors_destroy(state);
+    shard_tensors_destroy(whole);
+    shard_tensors_destroy(list);
 }
 
 static void averages_as_one_process(shard_group *world, void *context)
@@ -170,6 +187,7 @@ static void averages_as_one_process(shard_group *world, void *context)
             check_ok(shard_ema_swap(ema));
             check_all(&l, value);
         }
+        check_collected(&l, ema, average);
         for (int i = 0; i < LAYERS; i++) {
             free(value[i]);
             free(average[i]);

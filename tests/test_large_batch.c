@@ -18,6 +18,7 @@ static const layers_case cases[] = {
     {3, 1, ZERO, {.stage = 1, .partition = SHARD_ZERO_WHOLE}},
     {2, 2, ZERO, {.stage = 2}},
     {4, 1, ZERO, {.stage = 2, .partition = SHARD_ZERO_WHOLE, .bucket_mib = 1e-6}},
+    {2, 2, ZERO, {.stage = 3}},
 };
 enum { CASES = sizeof cases / sizeof *cases };
 

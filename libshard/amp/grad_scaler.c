@@ -99,24 +99,6 @@ shard_tensor *shard_grad_scaler_scale(shard_grad_scaler *scaler, shard_tensor *l
 
 /* ---- gradients ---- */
 
-/* The sum of squares of this rank's pieces, which is finite if all elements are. */
-static shard_tensor *sum_squares(const shard_optimizer *optimizer, shard_device *device)
-{
-    int64_t count = optimizer->count;
-    shard_tensor *sums = shard_zeros(SHARD_SHAPE(count), .dtype = SHARD_FLOAT64, .device = device);
-    shard_tensor *total = shard_empty(SHARD_SCALAR, .dtype = SHARD_FLOAT64, .device = device);
-    double *sum = sums ? shard_tensor_memory(sums) : NULL, *all = sum && total ? shard_tensor_memory(total) : NULL;
-    for (int64_t i = 0; i < count && all; i++) {
-        shard_tensor *tensor = optimizer->slots[i].piece.tensor;
-        if (!shard_slot_has_gradient(&optimizer->slots[i]))
-            continue;
-        const void *gradient = shard_tensor_memory(tensor->grad);
-        if (!gradient || device->ops->power_sum(device, shard_numel(tensor), 2.0, gradient, sum + i, tensor->dtype) != SHARD_OK)
-            return NULL;
-    }
-    return all && device->ops->power_sum(device, count, 1.0, sum, all, SHARD_FLOAT64) == SHARD_OK ? total : NULL;
-}
-
 /* Multiplies what the step multiplies the gradients by; the gradients stay as they are. */
 static shard_status unscale_own(shard_optimizer *optimizer, double factor, bool *found)
 {
@@ -125,8 +107,11 @@ static shard_status unscale_own(shard_optimizer *optimizer, double factor, bool 
         return shard_last_status();
     shard_device *device = shard_device_of(optimizer->grad_scale);
     SHARD_TRY(device->ops->axpby(device, 1, factor, scale, 0.0, scale, SHARD_FLOAT64));
-    shard_tensor *squares = sum_squares(optimizer, device);
-    *found = squares && !isfinite(shard_item(squares));
+    /* The sum of squares is finite if all elements are. */
+    shard_tensor *squares = shard_empty(SHARD_SCALAR, .dtype = SHARD_FLOAT64, .device = device);
+    double *sum = squares ? shard_tensor_memory(squares) : NULL;
+    if (sum && shard_optimizer_power_sum(optimizer, device, 2.0, false, sum) == SHARD_OK)
+        *found = !isfinite(shard_item(squares));
     return shard_last_status();
 }
 

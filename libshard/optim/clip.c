@@ -4,39 +4,84 @@
 #include <shard/dist.h>
 
 #include <math.h>
+#include <stdlib.h>
 
-static bool clips(const shard_slot *slot)
+/* Gradients that lie one after the other, but for gaps of zeros. */
+typedef struct stretch {
+    const shard_storage *storage;
+    shard_dtype dtype;
+    char *memory;
+    int64_t size;
+} stretch;
+
+static int by_address(const void *a, const void *b)
 {
-    return shard_slot_has_gradient(slot) && shard_numel(slot->piece.tensor) > 0;
+    uintptr_t x = (uintptr_t)((const stretch *)a)->memory, y = (uintptr_t)((const stretch *)b)->memory;
+    return (x > y) - (x < y);
 }
 
-/* sums [slots + 1]: what this rank's pieces add, then all of that together. */
-static shard_status sum_pieces(const shard_optimizer *optimizer, shard_device *device, double power, double *sums)
+/* Adds next to s if it goes on where s ends. Parameters begin at multiples of the alignment:
+ * in a gap of less there is none. */
+static bool join(stretch *s, const stretch *next)
 {
-    SHARD_TRY(device->ops->zero(device, sums, (size_t)optimizer->count * sizeof *sums));
-    for (int64_t i = 0; i < optimizer->count; i++) {
+    int64_t size = (int64_t)shard_dtype_size(s->dtype), gap = next->memory - (s->memory + s->size * size);
+    if (s->storage != next->storage || s->dtype != next->dtype || gap < 0 || gap >= SHARD_FLAT_ALIGNMENT)
+        return false;
+    s->size += gap / size + next->size;
+    return true;
+}
+
+/* The stretches of this rank's gradients, or of those that count; [slots], *count of them. NULL with the error set. */
+static stretch *list_gradients(const shard_optimizer *optimizer, bool counted, int64_t *count)
+{
+    int64_t pieces = 0;
+    stretch *all = shard_calloc((size_t)optimizer->count, sizeof *all);
+    *count = 0;
+    for (int64_t i = 0; i < optimizer->count && all; i++) {
         const shard_slot *slot = &optimizer->slots[i];
-        if (!clips(slot) || !shard_slot_counts(slot))
+        if (!shard_slot_has_gradient(slot) || !shard_numel(slot->piece.tensor) || (counted && !shard_slot_counts(slot)))
             continue;
         shard_tensor *gradient = slot->piece.tensor->grad;
-        void *memory = shard_tensor_memory(gradient);
-        if (!memory)
-            return shard_last_status();
-        SHARD_TRY(device->ops->power_sum(device, shard_numel(gradient), power, memory, sums + i, gradient->dtype));
+        char *memory = shard_tensor_memory_to_write(gradient);
+        if (!memory) {
+            free(all);
+            return NULL;
+        }
+        all[pieces++] = (stretch){gradient->storage, gradient->dtype, memory, shard_numel(gradient)};
     }
-    return device->ops->power_sum(device, optimizer->count, power == INFINITY ? INFINITY : 1.0, sums, sums + optimizer->count,
-                                  SHARD_FLOAT64);
+    if (pieces)
+        qsort(all, (size_t)pieces, sizeof *all, by_address);
+    for (int64_t i = 0; i < pieces; i++)
+        if (!*count || !join(&all[*count - 1], &all[i]))
+            all[(*count)++] = all[i];
+    return all;
 }
 
-/* memory [slots + 2]: the pieces' sums, their sum, the norm. Entered by all ranks. */
-static shard_status clip(shard_optimizer *optimizer, shard_device *device, double power, double max_norm, double *scale,
+shard_status shard_optimizer_power_sum(const shard_optimizer *optimizer, shard_device *device, double power, bool counted,
+                                       double *sum)
+{
+    int64_t count;
+    stretch *all = list_gradients(optimizer, counted, &count);
+    size_t bytes = (size_t)(all && count ? count : 1) * sizeof *sum;
+    double *sums = all ? shard_device_allocate(device, SHARD_MEMORY_WORKSPACE, bytes) : NULL;
+    shard_status status = sums ? SHARD_OK : shard_last_status();
+    for (int64_t i = 0; i < count && status == SHARD_OK; i++)
+        status = device->ops->power_sum(device, all[i].size, power, all[i].memory, sums + i, all[i].dtype);
+    if (status == SHARD_OK)
+        status = device->ops->power_sum(device, count, power == INFINITY ? INFINITY : 1.0, sums, sum, SHARD_FLOAT64);
+    shard_device_release(device, SHARD_MEMORY_WORKSPACE, sums, bytes);
+    free(all);
+    return status;
+}
+
+/* memory [2]: the sum and the norm. Entered by all ranks. */
+static shard_status clip(const shard_optimizer *optimizer, shard_device *device, double power, double max_norm, double *scale,
                          double *memory)
 {
-    double *sum = memory ? memory + optimizer->count : NULL;
     if (memory)
-        sum_pieces(optimizer, device, power, memory);
-    SHARD_TRY(shard_group_all_reduce(shard_world(), device, sum, 1, SHARD_FLOAT64, power == INFINITY ? SHARD_MAX : SHARD_SUM));
-    return device->ops->clip_scale(device, power, max_norm, sum, sum + 1, scale);
+        shard_optimizer_power_sum(optimizer, device, power, true, memory);
+    SHARD_TRY(shard_group_all_reduce(shard_world(), device, memory, 1, SHARD_FLOAT64, power == INFINITY ? SHARD_MAX : SHARD_SUM));
+    return device->ops->clip_scale(device, power, max_norm, memory, memory + 1, scale);
 }
 
 shard_status shard_clip_grad_norm_with(shard_optimizer *optimizer, double max_norm, double *norm, shard_clip_options options)
@@ -50,11 +95,11 @@ shard_status shard_clip_grad_norm_with(shard_optimizer *optimizer, double max_no
     if (!scale)
         return shard_group_fail(shard_world());
     shard_device *device = shard_device_of(optimizer->grad_scale);
-    size_t bytes = (size_t)(optimizer->count + 2) * sizeof(double);
+    size_t bytes = 2 * sizeof(double);
     double *memory = shard_device_allocate(device, SHARD_MEMORY_WORKSPACE, bytes), norm_here = 0.0;
     shard_status status = clip(optimizer, device, options.norm_type == 0 ? 2.0 : options.norm_type, max_norm, scale, memory);
     if (status == SHARD_OK && (norm || options.error_if_nonfinite))
-        status = device->ops->copy_out(device, &norm_here, memory + optimizer->count + 1, sizeof norm_here);
+        status = device->ops->copy_out(device, &norm_here, memory + 1, sizeof norm_here);
     if (norm)
         *norm = norm_here;
     shard_device_release(device, SHARD_MEMORY_WORKSPACE, memory, bytes);
@@ -72,15 +117,13 @@ shard_status shard_clip_grad_value(shard_optimizer *optimizer, double value)
         return shard_error(SHARD_ERROR_ARGUMENT, "shard_clip_grad_value: the value is %g: it may not be negative", value);
     SHARD_TRY(shard_last_status());
     const double *scale = optimizer->scaled ? shard_optimizer_grad_scale(optimizer) : NULL;
-    for (int64_t i = 0; i < optimizer->count; i++) {
-        if (!clips(&optimizer->slots[i]))
-            continue;
-        shard_tensor *gradient = optimizer->slots[i].piece.tensor->grad;
-        void *memory = shard_tensor_memory_to_write(gradient);
-        if (!memory)
-            return shard_last_status();
-        SHARD_TRY(shard_ops(gradient)->clip_value(shard_device_of(gradient), shard_numel(gradient), value, scale, memory,
-                                                  gradient->dtype));
+    int64_t count;
+    stretch *all = list_gradients(optimizer, false, &count);
+    shard_status status = shard_last_status();
+    for (int64_t i = 0; i < count && status == SHARD_OK; i++) {
+        shard_device *device = all[i].storage->device;
+        status = device->ops->clip_value(device, all[i].size, value, scale, all[i].memory, all[i].dtype);
     }
-    return SHARD_OK;
+    free(all);
+    return status;
 }

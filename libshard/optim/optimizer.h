@@ -83,6 +83,11 @@ shard_optimizer *shard_optimizer_make(const shard_optimizer_ops *ops, shard_tens
  * gradients stay as they are. NULL with the error set. */
 double *shard_optimizer_grad_scale(shard_optimizer *optimizer);
 
+/* *sum (device memory) = the sum of |x|^power over the gradients of this rank's pieces, or of
+ * those that count (shard_slot_counts); the largest |x| of power INFINITY. They are on `device`. */
+shard_status shard_optimizer_power_sum(const shard_optimizer *optimizer, shard_device *device, double power, bool counted,
+                                       double *sum);
+
 /* Whether there is a gradient to step by. */
 bool shard_slot_has_gradient(const shard_slot *slot);
 
