@@ -429,16 +429,23 @@ START_TEST(accumulates_in_float32)
     {
         shard_tensor *weight = shard_ones(SHARD_SHAPE(1, 1), .requires_grad = true);
         shard_tensor *bias = shard_ones(SHARD_SHAPE(1), .requires_grad = true);
+        shard_tensor *filter = shard_ones(SHARD_SHAPE(1, 1, 1, 1), .requires_grad = true);
         for (int i = 0; i <= 1024; i++)
             SHARD_SCOPE
             {
-                shard_tensor *y = NULL, *dy = shard_full(SHARD_SHAPE(1, 1), i == 0 ? 1.0 : 0x1p-10, .dtype = modes[_i]);
+                shard_tensor *dy = shard_full(SHARD_SHAPE(1, 1), i == 0 ? 1.0 : 0x1p-10, .dtype = modes[_i]);
+                shard_tensor *y = NULL, *pixel = NULL;
                 SHARD_AUTOCAST(modes[_i])
+                {
                     y = shard_linear(shard_ones(SHARD_SHAPE(1, 1)), weight, bias);
+                    pixel = shard_conv2d(shard_ones(SHARD_SHAPE(1, 1, 1, 1)), filter, NULL);
+                }
                 check_ok(shard_backward_from(y, dy));
+                check_ok(shard_backward_from(pixel, shard_reshape(dy, SHARD_SHAPE(1, 1, 1, 1))));
             }
         ck_assert_double_eq(shard_item(shard_grad(weight)), 2);
         ck_assert_double_eq(shard_item(shard_grad(bias)), 2);
+        ck_assert_double_eq(shard_item(shard_grad(filter)), 2);
     }
 }
 END_TEST
