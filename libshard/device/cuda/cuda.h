@@ -15,7 +15,7 @@
  *   What is allocated in a capture is released in it, what was before is not; what
  *   CUDA's libraries make at their first use (handles, plans) has been made, as a step
  *   that was run once before sees to. A replay takes the memory's content at that time,
- *   but the other arguments (sizes, learning rates, draws) as they were.
+ *   but the other arguments (sizes, learning rates, numbers of steps, draws) as they were.
  * - Kernels that find something wrong in their data note it in the device's record, the
  *   first one; shard_cuda_report makes it the error of the thread that waits next. A
  *   kernel that comes after one that found it must stand such data.
