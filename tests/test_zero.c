@@ -237,19 +237,31 @@ START_TEST(test_whole)
 }
 END_TEST
 
+static void check_aligned(shard_tensor *tensor)
+{
+    ck_assert_uint_eq((uintptr_t)shard_tensor_memory(tensor) % 64, 0);
+}
+
 /* Ranges: each parameter's are one after the other over the ranks, and begin on 64 bytes
  * of their bucket, of which each rank has as much. */
 static void deals_evenly(shard_group *world, void *context)
 {
-    (void)context;
     int size = shard_group_size(world);
     SHARD_SCOPE
     {
         sorts s = make_sorts(world);
-        shard_optimizer *sgd = zero_sgd_of(list_sorts(&s), (shard_zero_options){.stage = 1});
+        shard_optimizer *sgd = zero_sgd_of(list_sorts(&s), (shard_zero_options){.stage = *(int *)context});
         int64_t own = 0;
+        back_sorts(&s, world, 0);
+        check_ok(shard_step(sgd));
         for (int64_t i = 0; i < sgd->count; i++) {
             const shard_slot *slot = &sgd->slots[i];
+            if (slot->parameter->requires_grad) {
+                check_aligned(slot->parameter);
+                check_aligned(slot->piece.tensor);
+                check_aligned(slot->piece.tensor->grad);
+                check_aligned(slot->piece.state[0]);
+            }
             shard_range mine = {slot->piece.start, shard_numel(slot->piece.tensor)}, all[size];
             check_ok(shard_group_exchange(world, &mine, sizeof mine, all));
             int64_t covered = 0;
@@ -271,7 +283,8 @@ static void deals_evenly(shard_group *world, void *context)
 
 START_TEST(test_even)
 {
-    run_job(rank_counts[_i + 1], deals_evenly, NULL);
+    int stage = _i % 3 + 1;
+    run_job(rank_counts[_i + 1], deals_evenly, &stage);
 }
 END_TEST
 
@@ -549,6 +562,26 @@ START_TEST(test_fails_jointly)
 }
 END_TEST
 
+/* One rank asks for what there is not: none shares out. */
+static void fails_to_share(shard_group *world, void *context)
+{
+    (void)context;
+    SHARD_SCOPE
+    {
+        sorts s = make_sorts(world);
+        shard_optimizer *sgd = sgd_of(list_sorts(&s));
+        ck_assert_ptr_null(shard_zero(sgd, .stage = shard_group_rank(world) == 1 ? 5 : 2));
+        check_error(shard_last_status(), "rank 1: shard_zero: there is no stage 5; *");
+        shard_optimizer_destroy(sgd);
+    }
+}
+
+START_TEST(test_fails_to_share)
+{
+    run_job(3, fails_to_share, NULL);
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("zero");
@@ -568,6 +601,7 @@ int main(void)
     add_ranks_test(tcase, test_reads_values);
     tcase_add_test(tcase, test_gathers_ahead);
     tcase = test_case(suite, "failures");
+    tcase_add_test(tcase, test_fails_to_share);
     tcase_add_loop_test(tcase, test_fails_jointly, 0, (int)(sizeof failures / sizeof *failures));
     return test_run(suite);
 }

@@ -94,7 +94,7 @@ typedef struct shard_param_group_options {
 /* Adds parameters, taken over even when this fails: as shard_parameters makes them, of
  * names that the optimizer has not. One that it has already is an error (ARGUMENT), and
  * nothing is added then. Under shard_zero, which shares these out too, collective over
- * their replica groups; else not. As torch.optim.Optimizer.add_param_group. */
+ * the world; else not. As torch.optim.Optimizer.add_param_group. */
 #define shard_optimizer_add_param_group(optimizer, parameters, ...) \
     shard_optimizer_add_param_group_with(optimizer, parameters, (shard_param_group_options){.reserved = 0, __VA_ARGS__})
 SHARD_API shard_status shard_optimizer_add_param_group_with(shard_optimizer *optimizer, shard_tensors *parameters,
