@@ -2,7 +2,6 @@
 #include "support/host.h"
 #include "support/zero.h"
 
-#include "comm/carrier.h"
 #include "optim/optimizer.h"
 
 #include <math.h>
@@ -112,21 +111,6 @@ static mesh_case mesh_cases[] = {
 };
 #define MESH_CASES ((int)(sizeof mesh_cases / sizeof *mesh_cases))
 
-static void check_models_equal(shard_module *a, shard_module *b, double most)
-{
-    shard_tensors *x = shard_parameters(a), *y = shard_parameters(b);
-    for (int64_t i = 0; i < shard_tensors_count(x); i++) {
-        double *values = values_of(shard_tensors_at(x, i)), *others = values_of(shard_tensors_at(y, i));
-        for (int64_t j = 0; j < shard_numel(shard_tensors_at(x, i)); j++)
-            ck_assert_msg(fabs(values[j] - others[j]) <= most, "%s [%lld] is %.17g and %.17g", shard_tensors_name(x, i),
-                          (long long)j, values[j], others[j]);
-        free(values);
-        free(others);
-    }
-    shard_tensors_destroy(x);
-    shard_tensors_destroy(y);
-}
-
 /* A parameter that is split is shared out over its replicas alone, whether no group is
  * named or the world. */
 static void equals_on_a_mesh(shard_group *world, void *context)
@@ -198,96 +182,6 @@ START_TEST(test_refuses)
 }
 END_TEST
 
-/* ---- who has what ---- */
-
-static int64_t part_of(const shard_optimizer *optimizer, const char *name)
-{
-    for (int64_t i = 0; i < optimizer->count; i++)
-        if (strcmp(optimizer->slots[i].name, name) == 0)
-            return shard_numel(optimizer->slots[i].piece.tensor);
-    return -1;
-}
-
-/* Whole parameters: 407, 35, 19, 13, 9, 5, 3, 1 and 0 elements, in this order to whoever has
- * least, as torch's sorted-greedy deals them. */
-static void deals_as_torch(shard_group *world, void *context)
-{
-    (void)context;
-    int rank = shard_group_rank(world);
-    SHARD_SCOPE
-    {
-        sorts s = make_sorts(world);
-        shard_optimizer *sgd = zero_sgd_of(list_sorts(&s), (shard_zero_options){.partition = SHARD_ZERO_WHOLE});
-        ck_assert_int_eq(part_of(sgd, "large"), rank == 0 ? 407 : 0);
-        ck_assert_int_eq(part_of(sgd, "first.weight"), rank == 1 ? 35 : 0);
-        ck_assert_int_eq(part_of(sgd, "double"), rank == 2 ? 19 : 0);
-        ck_assert_int_eq(part_of(sgd, "last.weight"), rank == 2 ? 9 : 0);
-        ck_assert_int_eq(part_of(sgd, "half"), rank == 2 ? 13 : 0);
-        ck_assert_int_eq(part_of(sgd, "first.bias"), rank == 1 ? 5 : 0);
-        ck_assert_int_eq(part_of(sgd, "unused"), rank == 1 ? 3 : 0);
-        ck_assert_int_eq(part_of(sgd, "last.bias"), rank == 2 ? 1 : 0);
-        ck_assert_int_eq(part_of(sgd, "frozen"), 4);
-        shard_optimizer_destroy(sgd);
-    }
-}
-
-START_TEST(test_whole)
-{
-    run_job(3, deals_as_torch, NULL);
-}
-END_TEST
-
-static void check_aligned(shard_tensor *tensor)
-{
-    ck_assert_uint_eq((uintptr_t)shard_tensor_memory(tensor) % 64, 0);
-}
-
-/* Ranges: each parameter's are one after the other over the ranks, and begin on 64 bytes
- * of their bucket, of which each rank has as much. */
-static void deals_evenly(shard_group *world, void *context)
-{
-    int size = shard_group_size(world);
-    SHARD_SCOPE
-    {
-        sorts s = make_sorts(world);
-        shard_optimizer *sgd = zero_sgd_of(list_sorts(&s), (shard_zero_options){.stage = *(int *)context});
-        int64_t own = 0;
-        back_sorts(&s, world, 0);
-        check_ok(shard_step(sgd));
-        for (int64_t i = 0; i < sgd->count; i++) {
-            const shard_slot *slot = &sgd->slots[i];
-            if (slot->parameter->requires_grad) {
-                check_aligned(slot->parameter);
-                check_aligned(slot->piece.tensor);
-                check_aligned(slot->piece.tensor->grad);
-                check_aligned(slot->piece.state[0]);
-            }
-            shard_range mine = {slot->piece.start, shard_numel(slot->piece.tensor)}, all[size];
-            check_ok(shard_group_exchange(world, &mine, sizeof mine, all));
-            int64_t covered = 0;
-            for (int rank = 0; rank < size && slot->parameter->requires_grad; rank++) {
-                ck_assert(all[rank].size == 0 || all[rank].start == covered);
-                covered += all[rank].size;
-            }
-            ck_assert(!slot->parameter->requires_grad || covered == shard_numel(slot->parameter));
-            if (slot->parameter->requires_grad && slot->parameter->dtype == SHARD_FLOAT32)
-                own += mine.size;
-        }
-        /* 35, 5, 0, 407, 3, 9 and 1 elements on multiples of 16 */
-        int64_t each = (48 + 16 + 416 + 16 + 16 + 16 + 16 * size - 1) / (16 * size) * 16;
-        ck_assert_int_le(own, each);
-        ck_assert_int_ge(own, each - 5 * 16 - 16 * size);
-        shard_optimizer_destroy(sgd);
-    }
-}
-
-START_TEST(test_even)
-{
-    int stage = _i % 3 + 1;
-    run_job(rank_counts[_i + 1], deals_evenly, &stage);
-}
-END_TEST
-
 /* ---- with data parallel ---- */
 
 /* Data parallel leaves parameters to it, whichever was first, and turns its averaging off
@@ -295,8 +189,10 @@ END_TEST
 typedef struct accumulation {
     int stage;
     bool first; /* data parallel is */
+    bool overlap;
 } accumulation;
-static accumulation accumulations[] = {{1, true}, {1, false}, {2, true}, {2, false}, {3, true}, {3, false}};
+static accumulation accumulations[] = {{1, true},       {1, false, true}, {2, true},       {2, false},
+                                       {2, true, true}, {3, true},        {3, false, true}};
 
 static void accumulates(shard_group *world, void *context)
 {
@@ -305,7 +201,8 @@ static void accumulates(shard_group *world, void *context)
     {
         sorts a = make_sorts(world), b = make_sorts(world);
         shard_data_parallel *dp[2] = {average(list_sorts(&a)), c->first ? average(list_sorts(&b)) : NULL};
-        shard_optimizer *sgd[2] = {sgd_of(list_sorts(&a)), zero_sgd_of(list_sorts(&b), (shard_zero_options){.stage = c->stage})};
+        shard_optimizer *sgd[2] = {sgd_of(list_sorts(&a)),
+                                   zero_sgd_of(list_sorts(&b), (shard_zero_options){.stage = c->stage, .overlap = c->overlap})};
         if (!c->first)
             dp[1] = average(list_sorts(&b));
         for (int step = 0; step < 3; step++) {
@@ -368,6 +265,14 @@ END_TEST
 
 /* ---- later ---- */
 
+static int64_t part_of(const shard_optimizer *optimizer, const char *name)
+{
+    for (int64_t i = 0; i < optimizer->count; i++)
+        if (strcmp(optimizer->slots[i].name, name) == 0)
+            return shard_numel(optimizer->slots[i].piece.tensor);
+    return -1;
+}
+
 /* Shared out after some steps, with state, and with a group that comes later still. */
 static void begins_late(shard_group *world, void *context)
 {
@@ -412,114 +317,6 @@ START_TEST(test_late)
 {
     int stage = _i + 1;
     run_job(3, begins_late, &stage);
-}
-END_TEST
-
-/* ---- stage 3's values ---- */
-
-/* Evaluation, and a second use in one module after another, find the values; writing to
- * what is kept in parts is refused. */
-static void reads_values(shard_group *world, void *context)
-{
-    (void)context;
-    shard_module *a = make_split_model(SHARD_SPLIT_NONE, NULL), *b = make_split_model(SHARD_SPLIT_NONE, NULL);
-    shard_optimizer *sgd = zero_sgd_of(shard_parameters(b), (shard_zero_options){.stage = 3, .bucket_mib = 1e-4});
-    SHARD_SCOPE
-    {
-        SHARD_NO_GRAD
-        {
-            shard_tensor *x = made_up(SHARD_SHAPE(4, 6), 5, SHARD_FLOAT32);
-            for (int turn = 0; turn < 2; turn++)
-                check_close(shard_forward(a, x), shard_forward(b, x), 0);
-        }
-        shard_tensors *list = shard_parameters(b);
-        shard_tensor *weight = shard_tensors_at(list, 0);
-        ck_assert_ptr_null(shard_grad(weight));
-        float values[54] = {0};
-        ck_assert_int_eq(shard_numel(weight), 54);
-        if (shard_group_size(world) > 1) {
-            shard_copy_from_host(weight, values, sizeof values);
-            check_error(shard_last_status(), "*kept in parts*shard_load*");
-        }
-        shard_tensors_destroy(list);
-    }
-    check_models_equal(a, b, 0);
-    shard_optimizer_destroy(sgd);
-    shard_module_destroy(a);
-    shard_module_destroy(b);
-}
-
-START_TEST(test_reads_values)
-{
-    run_job(rank_counts[_i], reads_values, NULL);
-}
-END_TEST
-
-/* A carrier that could do something in between: what it was asked for, in letters. */
-static const shard_carrier *real;
-static char asked[200];
-
-static void note(char letter)
-{
-    asked[strlen(asked)] = letter;
-}
-
-static shard_request *start(shard_group *group, shard_device *device, const void *mine, void *all, const int64_t *counts,
-                            shard_dtype dtype)
-{
-    note('s');
-    real->all_gather(group, device, mine, all, counts, dtype);
-    return (shard_request *)asked;
-}
-
-static shard_status await(shard_group *group, shard_device *device, shard_request *request)
-{
-    (void)group, (void)device;
-    ck_assert_ptr_eq(request, (shard_request *)asked);
-    note('w');
-    return SHARD_OK;
-}
-
-/* From the second pass on each gather is started when the one before it is needed. The last
- * layer's values are still there when backward begins, and the first one's it does not need. */
-static void gathers_ahead(shard_group *world, void *context)
-{
-    (void)context;
-    if (shard_device_open(NULL)->ops->host_memory)
-        return;
-    shard_module *layers[5];
-    for (int i = 0; i < 5; i++)
-        layers[i] = shard_nn_linear(20, 20);
-    shard_module *model = shard_nn_sequential_of(5, layers);
-    shard_optimizer *sgd = zero_sgd_of(shard_parameters(model), (shard_zero_options){.stage = 3, .bucket_mib = 1e-3});
-    shard_carrier carrier = *(real = world->carrier);
-    carrier.all_gather_start = start;
-    carrier.wait = await;
-    carrier.reduce_scatter_start = NULL;
-    world->carrier = &carrier;
-    for (int pass = 0; pass < 3; pass++) {
-        memset(asked, 0, sizeof asked);
-        SHARD_SCOPE
-        {
-            shard_tensor *x = made_up(SHARD_SHAPE(2, 20), 5, SHARD_FLOAT32);
-            for (int i = 0; i < 5; i++) {
-                note('|');
-                x = shard_forward(layers[i], x);
-            }
-            note('|');
-            check_ok(shard_backward(shard_sum(x)));
-        }
-        ck_assert_str_eq(asked, pass == 0 ? "|sw|sw|sw|sw|sw|swswsw" : "|sws|ws|ws|ws|ws|wswsw");
-        check_ok(shard_step(sgd));
-    }
-    world->carrier = real;
-    shard_optimizer_destroy(sgd);
-    shard_module_destroy(model);
-}
-
-START_TEST(test_gathers_ahead)
-{
-    run_job(2, gathers_ahead, NULL);
 }
 END_TEST
 
@@ -588,18 +385,13 @@ int main(void)
     TCase *tcase = test_case(suite, "equal");
     tcase_add_loop_test(tcase, test_equals, 0, takes_long() ? CASES : RANK_COUNTS * CASES);
     tcase_add_loop_test(tcase, test_meshes, 0, MESH_CASES);
-    tcase = test_case(suite, "shares");
+    tcase = test_case(suite, "refuses");
     tcase_add_test(tcase, test_refuses);
     tcase_add_test(tcase, test_refuses_a_group);
-    tcase_add_test(tcase, test_whole);
-    tcase_add_loop_test(tcase, test_even, 0, RANK_COUNTS - 1);
     tcase = test_case(suite, "beside");
     tcase_add_loop_test(tcase, test_accumulates, 0, (int)(sizeof accumulations / sizeof *accumulations));
     tcase_add_test(tcase, test_shares);
     tcase_add_loop_test(tcase, test_late, 0, 3);
-    tcase = test_case(suite, "values");
-    add_ranks_test(tcase, test_reads_values);
-    tcase_add_test(tcase, test_gathers_ahead);
     tcase = test_case(suite, "failures");
     tcase_add_test(tcase, test_fails_to_share);
     tcase_add_loop_test(tcase, test_fails_jointly, 0, (int)(sizeof failures / sizeof *failures));

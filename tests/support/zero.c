@@ -2,6 +2,7 @@
 
 #include "support/host.h"
 
+#include <math.h>
 #include <stdlib.h>
 
 static const struct {
@@ -112,4 +113,19 @@ void back_split_model(shard_module *model, shard_group *world, shard_group *grou
         x = shard_forward(shard_module_child_at(model, last), shard_gather(x, 0, group));
         check_ok(shard_backward(shard_parallel_cross_entropy(x, shard_gather(target, 0, group))));
     }
+}
+
+void check_models_equal(shard_module *a, shard_module *b, double most)
+{
+    shard_tensors *x = shard_parameters(a), *y = shard_parameters(b);
+    for (int64_t i = 0; i < shard_tensors_count(x); i++) {
+        double *values = values_of(shard_tensors_at(x, i)), *others = values_of(shard_tensors_at(y, i));
+        for (int64_t j = 0; j < shard_numel(shard_tensors_at(x, i)); j++)
+            ck_assert_msg(fabs(values[j] - others[j]) <= most, "%s [%lld] is %.17g and %.17g", shard_tensors_name(x, i),
+                          (long long)j, values[j], others[j]);
+        free(values);
+        free(others);
+    }
+    shard_tensors_destroy(x);
+    shard_tensors_destroy(y);
 }

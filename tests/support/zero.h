@@ -34,4 +34,7 @@ void check_sorts_equal_at(int line, const sorts *a, const sorts *b, double toler
 shard_module *make_split_model(shard_split split, shard_group *group);
 void back_split_model(shard_module *model, shard_group *world, shard_group *group, int turn);
 
+/* Fails if a parameter of one differs by more from that of the other. */
+void check_models_equal(shard_module *a, shard_module *b, double most);
+
 #endif
