@@ -88,10 +88,12 @@ static void release_others(const gathered *g)
 static shard_status start(shard_filler *filler)
 {
     gathered *g = (gathered *)filler;
+    release_others(g);
     g->next = present;
     present = g;
     g->arriving = true;
-    g->request = shard_group_all_gather_start(g->group, g->device, g->own->memory, g->storage->memory, g->parts, g->dtype);
+    void *all = shard_storage_allocate(g->storage);
+    g->request = shard_group_all_gather_start(g->group, g->device, g->own->memory, all, g->parts, g->dtype);
     return shard_last_status();
 }
 

@@ -125,9 +125,11 @@ static void start_full_buckets(shard_reducer *reducer)
 {
     const shard_buckets *buckets = &reducer->buckets;
     bool follows = reducer->reduced || reducer->options.dealing >= SHARD_DEAL_GRADIENTS;
-    for (; reducer->started < buckets->count && buckets->all[reducer->started]->waiting == 0; reducer->started++) {
-        start(buckets->all[reducer->started]);
-        while (follows && reducer->ended < reducer->started)
+    while (reducer->started < buckets->count && buckets->all[reducer->started]->waiting == 0) {
+        shard_bucket *bucket = buckets->all[reducer->started++];
+        start(bucket);
+        int64_t under_way = bucket->request ? 1 : 0;
+        while (follows && reducer->ended < reducer->started - under_way)
             end(buckets->all[reducer->ended++]);
     }
 }

@@ -35,10 +35,16 @@ void shard_storage_become(shard_storage *storage, shard_memory_kind kind)
         shard_storage_set_kind(storage, kind);
 }
 
+void *shard_storage_allocate(shard_storage *storage)
+{
+    return storage->memory = shard_device_allocate(storage->device, storage->kind, storage->bytes);
+}
+
 bool shard_storage_begin(shard_storage *storage)
 {
-    storage->memory = shard_device_allocate(storage->device, storage->kind, storage->bytes);
-    if (storage->filler && storage->filler->start(storage->filler) != SHARD_OK) {
+    if (!storage->filler)
+        return shard_storage_allocate(storage);
+    if (storage->filler->start(storage->filler) != SHARD_OK) {
         storage->filler->leave(storage->filler);
         shard_storage_release(storage);
     }

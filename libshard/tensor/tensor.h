@@ -17,8 +17,8 @@ typedef struct shard_storage shard_storage;
  * Such memory is not written to. */
 typedef struct shard_filler {
     bool rests;
-    /* Begins to fill new memory, NULL with the error set; collective where values of other
-     * ranks are needed. */
+    /* Makes the memory (shard_storage_allocate) and begins to fill it; collective where values
+     * of other ranks are needed, also after an error. */
     shard_status (*start)(struct shard_filler *);
     /* It is needed now: waits for what was started. */
     shard_status (*settle)(struct shard_filler *);
@@ -130,6 +130,8 @@ void shard_storage_drop(shard_storage *storage);
 shard_status shard_storage_zero(shard_storage *storage);
 /* Its memory, allocated if it was not; NULL with the error set. */
 void *shard_storage_memory(shard_storage *storage);
+/* Memory with undefined content, counted by its kind; NULL with the error set. */
+void *shard_storage_allocate(shard_storage *storage);
 /* Its memory ahead of need: allocated, and beginning to be filled. Whether it is. */
 bool shard_storage_begin(shard_storage *storage);
 /* Gives the memory back until it is needed again; its content is lost. */
