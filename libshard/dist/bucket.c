@@ -50,40 +50,39 @@ static int largest_first(const void *a, const void *b)
     return (x->index > y->index) - (x->index < y->index);
 }
 
+/* What each rank of a group has so far: of earlier buckets, and of the first `count` sorted. */
+static void add_loads(const shard_buckets *buckets, shard_bucket_member *const *sorted, int64_t count, const shard_group *group,
+                      int64_t *load)
+{
+    for (int64_t b = 0; b < buckets->count; b++)
+        for (int64_t i = 0; i < buckets->all[b]->count && buckets->all[b]->group == group; i++)
+            load[buckets->all[b]->members[i].owner] += buckets->all[b]->members[i].size;
+    for (int64_t i = 0; i < count; i++)
+        if (shard_parameter_group(sorted[i]->parameter) == group)
+            load[sorted[i]->owner] += sorted[i]->size;
+}
+
 /* Each to the rank of its group that has the least so far, the lowest of several; large
- * ones first. What the groups' ranks have in earlier buckets counts. */
+ * ones first. */
 static shard_status choose_owners(const shard_buckets *buckets, shard_bucket_member *candidates, int64_t count)
 {
-    int size = shard_group_size(shard_world());
     shard_bucket_member **sorted = shard_calloc((size_t)count, sizeof *sorted);
-    int64_t *load = shard_calloc((size_t)size, sizeof *load);
-    for (int64_t i = 0; i < count && sorted; i++)
+    if (!sorted)
+        return shard_last_status();
+    for (int64_t i = 0; i < count; i++)
         sorted[i] = &candidates[i];
-    if (count && sorted)
+    if (count)
         qsort(sorted, (size_t)count, sizeof *sorted, largest_first);
-    for (int64_t first = 0; first < count && sorted && load; first++) {
-        shard_group *group = sorted[first] ? shard_parameter_group(sorted[first]->parameter) : NULL;
-        if (!group)
-            continue;
-        memset(load, 0, (size_t)size * sizeof *load);
-        for (int64_t b = 0; b < buckets->count; b++)
-            for (int64_t i = 0; i < buckets->all[b]->count && buckets->all[b]->group == group; i++)
-                load[buckets->all[b]->members[i].owner] += buckets->all[b]->members[i].size;
-        for (int64_t i = first; i < count; i++) {
-            if (!sorted[i] || shard_parameter_group(sorted[i]->parameter) != group)
-                continue;
-            int least = 0;
-            for (int member = 1; member < shard_group_size(group); member++)
-                least = load[member] < load[least] ? member : least;
-            load[least] += sorted[i]->size;
-            sorted[i]->owner = least;
-            sorted[i] = NULL; /* has one */
-        }
+    for (int64_t i = 0; i < count; i++) {
+        shard_group *group = shard_parameter_group(sorted[i]->parameter);
+        int64_t load[shard_group_size(group)];
+        memset(load, 0, sizeof load);
+        add_loads(buckets, sorted, i, group, load);
+        for (int member = 1; member < shard_group_size(group); member++)
+            sorted[i]->owner = load[member] < load[sorted[i]->owner] ? member : sorted[i]->owner;
     }
-    shard_status status = sorted && load ? SHARD_OK : shard_last_status();
     free(sorted);
-    free(load);
-    return status;
+    return SHARD_OK;
 }
 
 /* Full ones end where a module does, unless that is far. */
