@@ -85,14 +85,15 @@ static shard_status make_optimizer(trainer *run)
     };
     run->optimizer = choose_optimizer(wanted, shard_parameters(run->model));
     /* Stepped in backward, unless all gradients have to be there first. */
-    bool overlap = !wanted->clip_grad && wanted->amp != SHARD_FLOAT16 && wanted->optimizer < OPTIMIZER_LARS;
+    bool overlap = wanted->clip_grad == 0 && wanted->amp != SHARD_FLOAT16 && wanted->optimizer < OPTIMIZER_LARS;
     if (wanted->zero)
-        run->optimizer = shard_zero(run->optimizer, .stage = wanted->zero, .overlap = overlap);
+        run->optimizer = shard_zero(run->optimizer, .stage = wanted->zero, .overlap = overlap, .bucket_mib = wanted->bucket_mib);
     /* Then, so that no rank ever has gradients that it will not keep. A batch norm that is not
      * synchronised sees its own rank's images. */
     shard_tensors *parameters = shard_parameters(run->model), *state = shard_state_dict(run->model);
-    run->data_parallel = shard_data_parallel_create(
-        parameters, .buffers = state, .buffer_mode = wanted->sync_bn ? SHARD_BUFFERS_LEAVE : SHARD_BUFFERS_BROADCAST);
+    run->data_parallel =
+        shard_data_parallel_create(parameters, .bucket_mib = wanted->bucket_mib, .buffers = state,
+                                   .buffer_mode = wanted->sync_bn ? SHARD_BUFFERS_LEAVE : SHARD_BUFFERS_BROADCAST);
     shard_tensors_destroy(parameters);
     shard_tensors_destroy(state);
     if (wanted->amp == SHARD_FLOAT16)
