@@ -4,7 +4,7 @@
 
 #include "optim/optimizer.h"
 
-#include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -88,6 +88,72 @@ START_TEST(test_equals)
 {
     int ranks = rank_counts[takes_long() ? (_i + _i / RANK_COUNTS) % RANK_COUNTS : _i / CASES];
     run_job(ranks, equals_the_optimizer, &cases[_i % CASES]);
+}
+END_TEST
+
+/* ---- any parameters, any options ---- */
+
+static uint64_t state;
+static int64_t draw(int64_t below)
+{
+    state = state * 6364136223846793005u + 1442695040888963407u;
+    return (int64_t)(state >> 33) % below;
+}
+
+enum { MOST = 12 };
+
+static void back_all(shard_tensor **parameters, int64_t count, uint64_t seed)
+{
+    SHARD_SCOPE
+    {
+        shard_tensor *loss = shard_zeros(SHARD_SCALAR);
+        for (int64_t i = 0; i < count; i++) {
+            shard_tensor *x = made_up(shard_tensor_shape(parameters[i]), seed + (uint64_t)i, SHARD_FLOAT32);
+            shard_tensor *sum = shard_add(parameters[i], x);
+            loss = shard_add(loss, shard_sum(shard_mul(sum, sum)));
+        }
+        check_ok(shard_backward(loss));
+    }
+}
+
+static void equals_whatever_it_is(shard_group *world, void *context)
+{
+    state = *(uint64_t *)context;
+    shard_zero_options options = {.stage = 1 + (int)draw(3), .partition = (shard_zero_partition)draw(2), .overlap = draw(2)};
+    options.bucket_mib = (double)(1 + draw(1500)) / 1048576;
+    int64_t count = 1 + draw(MOST);
+    SHARD_SCOPE
+    {
+        shard_tensor *p[2][MOST];
+        shard_tensors *list[2] = {shard_tensors_create(), shard_tensors_create()};
+        for (int64_t i = 0; i < count; i++) {
+            int64_t size = draw(4) ? draw(200) : draw(3);
+            char name[20];
+            snprintf(name, sizeof name, "%c.%d", (char)('a' + draw(2) * i), (int)i);
+            for (int j = 0; j < 2; j++) {
+                p[j][i] = made_up_leaf(SHARD_SHAPE(size), (uint64_t)i, SHARD_FLOAT32);
+                check_ok(shard_tensors_add(list[j], name, p[j][i]));
+            }
+        }
+        shard_data_parallel *dp = shard_data_parallel_create(list[0]);
+        shard_optimizer *sgd[2] = {sgd_of(list[0]), zero_sgd_of(list[1], options)};
+        for (int step = 0; step < 3; step++)
+            for (int j = 0; j < 2; j++) {
+                back_all(p[j], count, (uint64_t)(1000 * step + 100 * shard_group_rank(world)));
+                check_ok(shard_step(sgd[j]));
+            }
+        for (int64_t i = 0; i < count; i++)
+            check_close(p[0][i], p[1][i], tolerance(world));
+        shard_data_parallel_destroy(dp);
+        for (int j = 0; j < 2; j++)
+            shard_optimizer_destroy(sgd[j]);
+    }
+}
+
+START_TEST(test_whatever)
+{
+    uint64_t seed = (uint64_t)_i * 977 + 5;
+    run_job(2 + _i % 4, equals_whatever_it_is, &seed);
 }
 END_TEST
 
@@ -384,6 +450,7 @@ int main(void)
     Suite *suite = suite_create("zero");
     TCase *tcase = test_case(suite, "equal");
     tcase_add_loop_test(tcase, test_equals, 0, takes_long() ? CASES : RANK_COUNTS * CASES);
+    tcase_add_loop_test(tcase, test_whatever, 0, 16);
     tcase_add_loop_test(tcase, test_meshes, 0, MESH_CASES);
     tcase = test_case(suite, "refuses");
     tcase_add_test(tcase, test_refuses);

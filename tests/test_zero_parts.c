@@ -289,6 +289,34 @@ START_TEST(test_gathers_ahead)
 }
 END_TEST
 
+/* With overlap values have moved when backward is over, from the first step on; else when
+ * the step is. */
+static void steps_in_backward(shard_group *world, void *context)
+{
+    (void)world;
+    int stage = *(int *)context % 3 + 1;
+    bool overlap = *(int *)context / 3;
+    SHARD_SCOPE
+    {
+        shard_tensor *p = shard_full(SHARD_SHAPE(50), 1.0, .requires_grad = true);
+        shard_tensors *list = shard_tensors_create();
+        check_ok(shard_tensors_add(list, "p", p));
+        shard_optimizer *sgd = zero_sgd_of(list, (shard_zero_options){.stage = stage, .overlap = overlap});
+        check_ok(shard_backward(shard_sum(p)));
+        ck_assert(overlap == (value_at(p, 0) != 1.0));
+        double moved = value_at(p, 49);
+        check_ok(shard_step(sgd));
+        ck_assert(overlap == (value_at(p, 49) == moved));
+        shard_optimizer_destroy(sgd);
+    }
+}
+
+START_TEST(test_steps_in_backward)
+{
+    run_job(2, steps_in_backward, &_i);
+}
+END_TEST
+
 /* A step makes values that backward would need of a forward before it stale. */
 static void notices_stale_values(shard_group *world, void *context)
 {
@@ -326,6 +354,7 @@ int main(void)
     tcase = test_case(suite, "values");
     add_ranks_test(tcase, test_reads_values);
     tcase_add_test(tcase, test_gathers_ahead);
+    tcase_add_loop_test(tcase, test_steps_in_backward, 0, 6);
     tcase_add_loop_test(tcase, test_stale_values, 0, 3);
     return test_run(suite);
 }
