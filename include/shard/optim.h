@@ -190,9 +190,10 @@ typedef struct shard_zero_options {
  * replicas alone. A part of them is refused (UNSUPPORTED).
  *
  * With overlap, backward steps a bucket as soon as its gradient is there, at the rates that
- * are set then, and goes on while its values are gathered; shard_step waits for these.
- * After a backward that fails midway some buckets have been stepped. Gradients cannot be
- * clipped or unscaled in between, and LARS and LAMB refuse it (UNSUPPORTED).
+ * are set then, and goes on while its values are gathered; shard_step has nothing left to do
+ * but to agree. After a backward that fails midway some buckets have been stepped.
+ * Gradients cannot be clipped or unscaled in between, and LARS and LAMB refuse it
+ * (UNSUPPORTED).
  *
  * As torch.distributed.optim.ZeroRedundancyOptimizer, with these differences: its partition
  * is WHOLE; parameters_as_bucket_view is always on; overlap_with_ddp steps from the

@@ -154,6 +154,16 @@ static shard_status make_ready(shard_bucket_member *member)
     return scale_gradient(member->parameter, member->bucket);
 }
 
+shard_status shard_reducer_await_values(shard_reducer *reducer)
+{
+    for (int64_t i = 0; i < reducer->buckets.count; i++) {
+        shard_bucket *bucket = reducer->buckets.all[i];
+        shard_group_wait(bucket->group, bucket->device, bucket->publishing);
+        bucket->publishing = NULL;
+    }
+    return shard_last_status();
+}
+
 static shard_status finish(void *context)
 {
     shard_reducer *reducer = context;
@@ -165,6 +175,7 @@ static shard_status finish(void *context)
     }
     while (reducer->ended < buckets->count)
         end(buckets->all[reducer->ended++]);
+    shard_reducer_await_values(reducer);
     rearm(reducer);
     if (reducer->options.dealing == SHARD_DEAL_VALUES)
         shard_gathered_end_pass();

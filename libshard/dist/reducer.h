@@ -30,6 +30,10 @@ const shard_buckets *shard_reducer_buckets(const shard_reducer *reducer);
 /* Where a parameter is in them, NULL if it is not. */
 const shard_bucket_member *shard_reducer_find(const shard_reducer *reducer, const shard_tensor *parameter);
 
+/* Waits for the gathers of values that were started (shard_bucket.publishing); backward does
+ * at its end. */
+shard_status shard_reducer_await_values(shard_reducer *reducer);
+
 /* Calls function for each bucket in turn when the reduction of its gradients, and of
  * those before it, is done. */
 void shard_reducer_on_reduced(shard_reducer *reducer, void (*function)(shard_bucket *, void *context), void *context);

@@ -119,12 +119,7 @@ shard_status shard_zero_publish(shard_optimizer *optimizer, bool all)
     for (int64_t i = 0; i < buckets->count; i++)
         if (all || has_gradient(buckets->all[i]))
             publish(buckets->all[i]);
-    for (int64_t i = 0; i < buckets->count; i++) {
-        shard_bucket *bucket = buckets->all[i];
-        shard_group_wait(bucket->group, bucket->device, bucket->publishing);
-        bucket->publishing = NULL;
-    }
-    return shard_last_status();
+    return shard_reducer_await_values(optimizer->zero->reducer);
 }
 
 static bool is_in(const shard_slot *slot, const void *bucket)
