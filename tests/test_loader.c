@@ -123,6 +123,70 @@ START_TEST(test_any_workers)
 }
 END_TEST
 
+/* A batch on the device, for which nobody waits. */
+typedef struct copied {
+    shard_tensor *images, *labels;
+    int64_t size;
+} copied;
+
+static copied copy_batch(shard_device *device, const loader_batch *batch)
+{
+    copied copy = {.images = shard_from_host(batch->images, SHARD_SHAPE(batch->size, FLOATS), .device = device),
+                   .labels = shard_from_host(batch->labels, SHARD_SHAPE(batch->size), .dtype = SHARD_INT64, .device = device),
+                   .size = batch->size};
+    check_ok(shard_event_record(batch->copied));
+    return copy;
+}
+
+static int64_t check_copy(copied copy, const epoch *wanted, int64_t first)
+{
+    epoch *got = calloc(1, sizeof *got);
+    check_ok(shard_copy_to_host(copy.images, got->images, (size_t)copy.size * sizeof *got->images));
+    check_ok(shard_copy_to_host(copy.labels, got->labels, (size_t)copy.size * sizeof *got->labels));
+    ck_assert_mem_eq(got->images, wanted->images[first], (size_t)copy.size * sizeof *got->images);
+    ck_assert_mem_eq(got->labels, wanted->labels + first, (size_t)copy.size * sizeof *got->labels);
+    free(got);
+    return first + copy.size;
+}
+
+/* The slots are fewer than the steps, and the device copies when it likes: each slot is filled anew, or
+ * freed, only when what was in it has been copied. */
+START_TEST(test_waits_for_copies)
+{
+    enum { STEPS = 8 };
+    loader_options options = usual();
+    options.batch = 3;
+    options.prefetch = 1;
+    epoch *dropped = collect_with(options, 9, 0), *wanted = collect_with(options, 2, 0);
+    ck_assert_int_eq(wanted->steps, STEPS);
+    options.workers = _i;
+    options.device = shard_device_open(NULL);
+    loader *loading = loader_open(&options);
+    ck_assert_msg(loading != NULL, "%s", shard_last_error());
+    SHARD_SCOPE {
+        const loader_batch *batch;
+        copied copies[STEPS];
+        loader_start(loading, 9, 0);
+        check_ok(loader_next(loading, &batch));
+        copied first = copy_batch(options.device, batch);
+        loader_start(loading, 2, 0);
+        usleep(20000); /* for workers to make what comes */
+        for (int step = 0; step < STEPS; step++) {
+            check_ok(loader_next(loading, &batch));
+            ck_assert_ptr_nonnull(batch);
+            copies[step] = copy_batch(options.device, batch);
+        }
+        loader_close(loading);
+        check_copy(first, dropped, 0);
+        int64_t position = 0;
+        for (int step = 0; step < STEPS; step++)
+            position = check_copy(copies[step], wanted, position);
+        ck_assert_int_eq(position, IMAGES);
+    }
+    free(dropped), free(wanted);
+}
+END_TEST
+
 START_TEST(test_any_ranks)
 {
     loader_options options = usual();
@@ -411,6 +475,7 @@ int main(void)
     TCase *tcase = test_case(suite, "loader");
     tcase_add_checked_fixture(tcase, set_up, tear_down);
     tcase_add_test(tcase, test_any_workers);
+    tcase_add_loop_test(tcase, test_waits_for_copies, 0, 3);
     tcase_add_test(tcase, test_any_ranks);
     tcase_add_test(tcase, test_resumes_at_any_step);
     tcase_add_test(tcase, test_augments);
