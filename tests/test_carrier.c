@@ -245,6 +245,104 @@ START_TEST(test_pieces)
 }
 END_TEST
 
+/* ---- what a GPU has found wrong ---- */
+
+/* A loss on whole logits, on rank 1 with a label that is no class. The GPU is done with it, but the library
+ * has not waited for it. */
+static void label_badly(shard_group *world)
+{
+    int64_t labels[] = {0, 1, shard_group_rank(world) == 1 ? 9 : 3};
+    shard_tensor *logits = shard_zeros(SHARD_SHAPE(3, 4));
+    ck_assert(shard_cross_entropy(logits, shard_from_host(labels, SHARD_SHAPE(3), .dtype = SHARD_INT64)) != NULL);
+    ck_assert_int_eq(cudaStreamSynchronize(shard_cuda_of(gpu())->stream), cudaSuccess);
+    check_ok(shard_last_status());
+}
+
+/* As those do that go on after an error. */
+static void go_on(shard_group *world)
+{
+    shard_synchronize(gpu());
+    shard_clear_error();
+    shard_range range = shard_split_range(4, shard_group_size(world), shard_group_rank(world));
+    shard_tensor *logits = shard_as_split(shard_zeros(SHARD_SHAPE(3, range.size)), 1, world, range.start, 4);
+    int64_t labels[] = {0, 1, 3};
+    for (int i = 0; i < 2; i++) {
+        double loss = shard_item(shard_cross_entropy(logits, shard_from_host(labels, SHARD_SHAPE(3), .dtype = SHARD_INT64)));
+        ck_assert_msg(loss > 1.38 && loss < 1.39, "a loss of %g: %s", loss, shard_last_error());
+    }
+    check_ok(shard_agree(world));
+}
+
+/* Whole logits on each rank, none of which reads its loss: all hear of rank 1's labels by the next
+ * collective that all come to. */
+static void tells_of_labels(shard_group *world, void *context)
+{
+    (void)context;
+    bool odd = shard_group_rank(world) == 1;
+    float *data = make_filled(1000, 1), host[1000] = {0};
+    check_sum_of_ranks(world);
+    for (int which = 0; which < 4; which++) {
+        SHARD_SCOPE {
+            label_badly(world);
+            shard_status status = which == 0   ? shard_group_all_reduce(world, gpu(), data, 1000, SHARD_FLOAT32, SHARD_MAX)
+                                  : which == 1 ? shard_group_all_reduce(world, gpu(), data, 3, SHARD_FLOAT32, SHARD_MAX)
+                                  : which == 2 ? shard_group_broadcast(world, NULL, host, 1000, SHARD_FLOAT32, 0)
+                                               : shard_agree(world);
+            ck_assert_int_eq(status, odd ? SHARD_ERROR_ARGUMENT : SHARD_ERROR_PEER);
+            check_error(status, "rank 1: shard_cross_entropy: label 9 at row 2 is outside \\[0, 4)");
+            go_on(world);
+        }
+    }
+}
+
+START_TEST(test_tells_of_labels)
+{
+    set_gpus("3", _i ? "1" : "0");
+    run_job(3, tells_of_labels, NULL);
+}
+END_TEST
+
+/* Before the first collective on a GPU's memory. */
+static void tells_at_once(shard_group *world, void *context)
+{
+    (void)context;
+    float *data = make_filled(1000, 1);
+    label_badly(world);
+    shard_group_all_reduce(world, gpu(), data, 1000, SHARD_FLOAT32, SHARD_MAX);
+    check_error(shard_group_rank(world) == 1 ? SHARD_ERROR_ARGUMENT : SHARD_ERROR_PEER, "rank 1: shard_cross_entropy: label 9*");
+    check_sum_of_ranks(world);
+}
+
+START_TEST(test_tells_at_once)
+{
+    set_gpus("2", "1");
+    run_job(2, tells_at_once, NULL);
+}
+END_TEST
+
+/* Both GPUs find that labels differ, one rank waits: once all have waited and cleared, none has it any more. */
+static void goes_on(shard_group *world, void *context)
+{
+    (void)context;
+    int rank = shard_group_rank(world);
+    SHARD_SCOPE {
+        shard_tensor *logits = shard_as_split(shard_zeros(SHARD_SHAPE(3, 2)), 1, world, 2 * rank, 4);
+        int64_t labels[] = {0, 1 + rank, 3};
+        shard_tensor *loss = shard_cross_entropy(logits, shard_from_host(labels, SHARD_SHAPE(3), .dtype = SHARD_INT64));
+        if (rank == 0)
+            shard_item(loss);
+        ck_assert_int_ne(shard_agree(world), SHARD_OK);
+        go_on(world);
+    }
+}
+
+START_TEST(test_goes_on)
+{
+    set_gpus("2", "1");
+    run_job(2, goes_on, NULL);
+}
+END_TEST
+
 /* ---- members that are lost ---- */
 
 static void die(void *unused)
@@ -427,6 +525,9 @@ int main(void)
     tcase_add_test(tcase, test_split_mixed);
     tcase_add_loop_test(tcase, test_sums_wide, 0, 2);
     tcase_add_test(tcase, test_pieces);
+    tcase_add_loop_test(tcase, test_tells_of_labels, 0, 2);
+    tcase_add_test(tcase, test_tells_at_once);
+    tcase_add_test(tcase, test_goes_on);
     tcase_add_test(tcase, test_member_dies);
     tcase_add_test(tcase, test_member_hangs);
     tcase_add_test(tcase, test_leaves_in_flight);

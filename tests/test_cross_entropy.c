@@ -434,11 +434,11 @@ START_TEST(refuses_labels)
     SHARD_SCOPE {
         shard_tensor *logits = shard_zeros(SHARD_SHAPE(4, 1000));
         refused_by_labels(shard_cross_entropy(logits, LABELS(0, 1, 999, 1000)),
-                "shard_cross_entropy: label 1000 at row 3 is outside \\[0, 1000)");
+                          "shard_cross_entropy: label 1000 at row 3 is outside \\[0, 1000)");
         refused_by_labels(shard_cross_entropy(logits, LABELS(0, -1, 5, 1000)),
-                "shard_cross_entropy: label -1 at row 1 is outside \\[0, 1000)");
+                          "shard_cross_entropy: label -1 at row 1 is outside \\[0, 1000)");
         refused_by_labels(shard_cross_entropy(logits, LABELS(0, -100, 5, 6), .use_ignore_index = true),
-                "*label -100 at row 1 is outside*");
+                          "*label -100 at row 1 is outside*");
         refused(shard_cross_entropy(logits, LABELS(0, 1, 2)), SHARD_ERROR_SHAPE,
                 "shard_cross_entropy: labels of shape \\[3] for logits of shape \\[4, 1000]");
         refused(shard_cross_entropy(logits, shard_zeros(SHARD_SHAPE(4), .dtype = SHARD_INT32)), SHARD_ERROR_SHAPE,

@@ -1,6 +1,7 @@
 /*
  * What is CUDA's own about its device: that a sequence of entries, and a whole training
- * step, can be captured in a graph and replayed, what capture refuses, and calls from any thread of the host.
+ * step, can be captured in a graph and replayed, what capture refuses, calls from any
+ * thread of the host, and what becomes of the device's record of what it found wrong.
  */
 #include "support/check.h"
 
@@ -9,8 +10,11 @@
 #include <shard/shard.h>
 
 #include <pthread.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
 enum { ROWS = 4000, COLS = 8, SIZE = ROWS * COLS, ROUNDS = 3 };
 
@@ -326,6 +330,97 @@ START_TEST(any_thread)
 }
 END_TEST
 
+/* ---- faults ---- */
+
+/* A label of the last loss, for which nothing waits, is the job's error all the same. */
+START_TEST(finalize_waits)
+{
+    ck_assert_int_eq(shard_init(NULL, NULL), SHARD_OK);
+    shard_set_default_device(open_device("cuda"));
+    const int64_t labels[] = {0, 7};
+    SHARD_SCOPE {
+        shard_cross_entropy(shard_zeros(SHARD_SHAPE(2, 5)), shard_from_host(labels, SHARD_SHAPE(2), .dtype = SHARD_INT64));
+    }
+    shard_set_default_device(NULL);
+    check_done(shard_last_status());
+    ck_assert_int_eq(shard_finalize(), 1);
+    ck_assert_str_eq(shard_last_error(), "shard_cross_entropy: label 7 at row 1 is outside [0, 5)");
+}
+END_TEST
+
+/* Memory that nobody uses goes, whatever the wait for it has told. */
+START_TEST(trims_after_a_fault)
+{
+    enum { BYTES = 64 << 20 };
+    static const shard_fault fault = {SHARD_ERROR_ARGUMENT, "index %lld at %lld of %lld"};
+    shard_device *device = open_device("cuda");
+    int64_t index[] = {3}, *there = device->ops->allocate(device, sizeof index);
+    device->ops->release(device, device->ops->allocate(device, BYTES), BYTES);
+    check_done(device->ops->copy_in(device, there, index, sizeof index));
+    check_done(device->ops->check_index(device, 1, there, 3, -1, &fault, NULL));
+    ck_assert_int_ge(shard_get_memory_stats(device).reserved, BYTES);
+    shard_trim_memory(device);
+    ck_assert_int_lt(shard_get_memory_stats(device).reserved, BYTES);
+    ck_assert_str_eq(shard_last_error(), "index 3 at 0 of 3");
+    shard_clear_error();
+}
+END_TEST
+
+/* A record whose last words cannot be read at first: who reads it is stopped there, and
+ * meanwhile another thread asks, and a kernel finds something else. */
+static struct {
+    shard_device *device;
+    char *pages;
+    size_t page;
+    shard_cuda_fault *record;
+    bool told_meanwhile;
+} reading;
+
+/* As a kernel does. */
+static void note(int64_t number)
+{
+    static const shard_fault fault = {SHARD_ERROR_ARGUMENT, "note %lld, %lld, %lld"};
+    if (reading.record->what)
+        return;
+    for (int i = 0; i < 3; i++)
+        reading.record->detail[i] = number;
+    reading.record->what = shard_cuda_fault_word(&fault);
+}
+
+static void happen_meanwhile(int signal)
+{
+    (void)signal;
+    mprotect(reading.pages + reading.page, reading.page, PROT_READ | PROT_WRITE);
+    reading.told_meanwhile = reading.device->ops->report(reading.device) != SHARD_OK;
+    shard_clear_error();
+    note(2);
+}
+
+/* What the device has found is told once, as it was found, whoever asks at the same time. */
+START_TEST(tells_each_once)
+{
+    shard_device *device = reading.device = open_device("cuda");
+    shard_cuda *cuda = shard_cuda_of(device);
+    shard_cuda_fault *own = cuda->fault;
+    reading.page = (size_t)sysconf(_SC_PAGESIZE);
+    reading.pages = mmap(NULL, 2 * reading.page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    ck_assert_ptr_ne(reading.pages, MAP_FAILED);
+    cuda->fault = reading.record = (shard_cuda_fault *)(void *)(reading.pages + reading.page - sizeof *own / 2);
+    note(1);
+    ck_assert_int_eq(mprotect(reading.pages + reading.page, reading.page, PROT_NONE), 0);
+    struct sigaction before, meanwhile = {.sa_handler = happen_meanwhile};
+    ck_assert_int_eq(sigaction(SIGSEGV, &meanwhile, &before), 0);
+    shard_status status = device->ops->report(device);
+    ck_assert_int_eq(sigaction(SIGSEGV, &before, NULL), 0);
+    ck_assert_int_eq(status, SHARD_ERROR_ARGUMENT);
+    ck_assert_str_eq(shard_last_error(), "note 1, 1, 1");
+    ck_assert(!reading.told_meanwhile);
+    shard_clear_error();
+    check_done(device->ops->report(device));
+    cuda->fault = own;
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("cuda_device");
@@ -334,5 +429,8 @@ int main(void)
     tcase_add_test(all, training_step_replays);
     tcase_add_test(all, capture_refuses_waiting);
     tcase_add_test(all, any_thread);
+    tcase_add_test(all, finalize_waits);
+    tcase_add_test(all, trims_after_a_fault);
+    tcase_add_test(all, tells_each_once);
     return test_run(suite);
 }

@@ -74,7 +74,8 @@ SHARD_API shard_status shard_memory_report(const shard_device *device, FILE *fil
 /* Sets all peaks to current, as torch.cuda.reset_peak_memory_stats. */
 SHARD_API void shard_reset_peak_memory(shard_device *device);
 
-/* Gives memory that the pool keeps but nobody uses back to the system. */
+/* Gives memory that the pool keeps but nobody uses back to the system. Waits for the
+ * device, and leaves the thread's error as shard_synchronize does. */
 SHARD_API void shard_trim_memory(shard_device *device);
 
 /* Host memory that the device copies from without the host waiting: pinned memory,

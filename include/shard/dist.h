@@ -14,9 +14,10 @@
  * none. argc and argv may be NULL. Collective over all ranks. Once a process. */
 SHARD_API shard_status shard_init(int *argc, char ***argv);
 
-/* Leaves the job. Prints the thread's error, if there is one (rank 0 alone what all ranks
- * have together), tells the other ranks, and returns 0, or 1 if there was one:
- * `return shard_finalize();`. Groups of this process end with it. */
+/* Leaves the job. Waits for the GPU, if one was opened, as what it finds wrong counts (op.h).
+ * Prints the thread's error, if there is one (rank 0 alone what all ranks have together),
+ * tells the other ranks, and returns 0, or 1 if there was one: `return shard_finalize();`.
+ * Groups of this process end with it. */
 SHARD_API int shard_finalize(void);
 
 /* All ranks; NULL before shard_init. Belongs to the library. */

@@ -19,11 +19,16 @@
  *
  * No operation waits for a GPU. What only the GPU sees, that a label or an index is out of
  * range or that members have other labels, is the operation's error on the CPU. On a GPU it
- * is that of the thread's next call that waits for it (shard_item, shard_copy_to_host,
- * shard_synchronize, shard_event_synchronize; saving; a collective that goes through host
- * memory), with the same status and text, the first one only. Until then the row counts as
- * an ignored one, and an index gives zeros: no value that was computed with it reaches the
- * host without the error, but parameters may be stepped with it.
+ * is, with the same status and text, that of the next call, of any thread, that waits for
+ * that GPU: shard_item, shard_copy_to_host, shard_synchronize, shard_event_synchronize,
+ * shard_trim_memory; saving; a collective that goes through host memory; shard_finalize. Or
+ * of the next collective of several ranks, whatever of, that begins when the GPU has found
+ * it: these look without waiting, so that all ranks fail together, some collectives late.
+ * Until then the row counts as an ignored one, and an index gives zeros: this rank reads
+ * nothing that was computed with it without the error; parameters may be stepped with it,
+ * and another rank may have read its part of a sum.
+ * The first one only is kept. Who goes on after an error calls shard_synchronize on every
+ * rank, then shard_clear_error, and drops what was computed before.
  */
 #ifndef SHARD_OP_H
 #define SHARD_OP_H
@@ -207,8 +212,8 @@ typedef struct shard_cross_entropy_options {
  * torch.nn.functional.cross_entropy; the mean with probabilities divides by rows.
  * Weight and probabilities are of the logits' dtype and get no gradient.
  * Logits split along classes (the result of a COLUMN linear) give the sharded
- * loss: one all-gather of a few numbers a row, the same value on every member;
- * labels are the same whole ones on every member, probabilities are split like
+ * loss: an exchange of some bytes and an all-gather of a few numbers a row, the same value
+ * on every member; labels are the same whole ones on every member, probabilities are split like
  * the logits. A label outside [0, classes), labels or options that differ, or any
  * other error of one member is an error on all of them (see above for NULL logits; and for
  * when it comes: on GPUs with a wrong label of one member that member names it, the others

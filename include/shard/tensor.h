@@ -109,8 +109,8 @@ SHARD_API void *shard_data(shard_tensor *tensor);
 
 /* ---- to and from host memory; bytes must be numel * dtype size ----
  * What is copied from may be overwritten on return; memory that is pinned (of
- * shard_allocate_host, cudaMallocHost and the like) after the next call that waits
- * for the device. */
+ * shard_allocate_host, cudaMallocHost and the like) when the device has it: see
+ * shard_allocate_host. */
 
 SHARD_API shard_status shard_copy_to_host(shard_tensor *tensor, void *data, size_t bytes);
 SHARD_API shard_status shard_copy_from_host(shard_tensor *tensor, const void *data, size_t bytes);

@@ -4,7 +4,7 @@
  * alike whether the transport's collective follows, or which text all fail
  * with. Data that fits into the fingerprint travels with it, and then nothing
  * follows. The text of a failure needs more room: only then there is a second
- * exchange.
+ * exchange. A fault that this rank's device has found by then counts as a failure.
  *
  * Data in a device's memory goes by the group's carrier, on which the members
  * agree at the first such collective.
@@ -214,10 +214,19 @@ static void raise_alarm(shard_group *group, bool raised)
     group->ops->alarm(group, raised ? text : NULL);
 }
 
+/* What a device has found by now is told with this call, as a rank may never wait for its device. */
+static void look_for_fault(const shard_call *call)
+{
+    shard_device *device = call->device ? call->device : shard_opened_accelerator();
+    if (device)
+        device->ops->report(device);
+}
+
 /* Meets the other members; `bytes` of small travel along. OK only if all are
  * about to do the same and none has an error. */
 static shard_status meet(shard_group *group, const shard_call *call, const void *small, size_t bytes)
 {
+    look_for_fault(call);
     fingerprint mine = {
         .sequence = ++group->sequence,
         .layout = shard_hash_words(SHARD_HASH_START, call->counts, call->counts ? group->size : 0),

@@ -16,7 +16,7 @@
  *   shapes and number of threads.
  * - What an entry finds wrong in its data (shard_fault) is its error at once where the
  *   memory is the host's. A device that queues keeps the first one it finds until the
- *   next of those that wait, which then reports it as the error of its thread.
+ *   next of those that wait, by any thread, or report, which then has it as its error.
  */
 #ifndef SHARD_DEVICE_DEVICE_H
 #define SHARD_DEVICE_DEVICE_H
@@ -166,6 +166,9 @@ typedef struct shard_device_ops {
     void (*event_destroy)(shard_device *, void *event);
     shard_status (*event_record)(shard_device *, void *event);
     shard_status (*event_synchronize)(shard_device *, void *event);
+    /* The fault that is kept, as of an entry that waits, but without waiting: what the
+     * device has found by now. */
+    shard_status (*report)(shard_device *);
     /* from_host may be overwritten on return, unless it is memory of allocate_host:
      * that may be after a later entry that waits (for this one). */
     shard_status (*copy_in)(shard_device *, void *to, const void *from_host, size_t bytes);
@@ -374,6 +377,7 @@ typedef struct shard_device_ops {
     X(event_destroy)                                                                                                             \
     X(event_record)                                                                                                              \
     X(event_synchronize)                                                                                                         \
+    X(report)                                                                                                                    \
     X(copy_in)                                                                                                                   \
     X(copy_out)                                                                                                                  \
     X(copy_rows)                                                                                                                 \
@@ -478,6 +482,10 @@ shard_device *shard_cuda_open(int ordinal);
  * default one, else one that was opened before. NULL if there is none, or with the
  * error set. */
 shard_device *shard_accelerator(void);
+
+/* The device that was opened last of those whose memory the host does not reach; NULL if
+ * none was. Opens none. */
+shard_device *shard_opened_accelerator(void);
 
 /* Where this thread's tensors go for which no device is named. NULL with the error set. */
 shard_device *shard_default_device(void);

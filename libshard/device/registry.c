@@ -56,6 +56,11 @@ shard_device *shard_accelerator(void)
     return device && !device->ops->host_memory ? device : opened;
 }
 
+shard_device *shard_opened_accelerator(void)
+{
+    return opened;
+}
+
 const char *shard_device_name(const shard_device *device)
 {
     return device ? device->name : "none";

@@ -26,6 +26,9 @@ shard_status shard_init(int *argc, char ***argv)
 
 int shard_finalize(void)
 {
+    shard_device *device = shard_opened_accelerator();
+    if (device && shard_last_status() == SHARD_OK)
+        device->ops->synchronize(device); /* while the groups are there, which watch the wait */
     int failed = shard_last_status() != SHARD_OK;
     bool told = failed && shard_group_rank(world) > 0 && shard_group_failure_is_joint(world); /* by rank 0 */
     if (failed && !told)

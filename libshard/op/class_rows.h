@@ -1,9 +1,9 @@
 /*
  * Rows of logits with their labels, the classes whole or split over a group: what
  * the loss and the rank of the label have in common. The members compute a few
- * numbers a row of their own part, and one all-gather shows them to all. Nothing of it
+ * numbers a row of their own part, and an all-gather shows them to all. Nothing of it
  * waits for a device that queues: what the host knows (options, which classes a member
- * has) is compared by the host, labels on the device.
+ * has) is exchanged before it and compared by the host, labels on the device.
  */
 #ifndef SHARD_OP_CLASS_ROWS_H
 #define SHARD_OP_CLASS_ROWS_H

@@ -1,6 +1,6 @@
 /*
  * The loss, plain and sharded in one: a member whose logits are some of the
- * classes computes a few numbers a row (SHARD_CE_STATS), one all-gather shows
+ * classes computes a few numbers a row (SHARD_CE_STATS), an all-gather shows
  * them to all, and each joins them in rank order, so that every member has the
  * same bits. Whole logits are the case of one member. The backward needs the
  * logits and three numbers a row, and no communication.

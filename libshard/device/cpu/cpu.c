@@ -36,6 +36,12 @@ shard_status shard_cpu_event_synchronize(shard_device *device, void *event)
     return SHARD_OK;
 }
 
+shard_status shard_cpu_report(shard_device *device)
+{
+    (void)device;
+    return SHARD_OK;
+}
+
 #define ENTRY(entry) .entry = shard_cpu_##entry,
 static shard_device_ops operations = {.host_memory = true,
                                       SHARD_DEVICE_MEMORY_ENTRIES(ENTRY) SHARD_DEVICE_PRODUCT_ENTRIES(ENTRY)};

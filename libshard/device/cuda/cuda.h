@@ -11,13 +11,14 @@
  * - A sequence of entries can be captured in a graph, from the device's stream and, if
  *   other threads call CUDA meanwhile, in thread-local mode: all but those that wait,
  *   copy_in from memory that is not pinned, trim, allocate_host, release_host and the
- *   events'. So a whole training step can: forward, loss, backward, the optimizer's step.
- *   What is allocated in a capture is released in it, what was before is not; what
- *   CUDA's libraries make at their first use (handles, plans) has been made, as a step
- *   that was run once before sees to. A replay takes the memory's content at that time,
- *   but the other arguments (sizes, learning rates, numbers of steps, draws) as they were.
+ *   events'. So a whole training step of one rank can: forward, loss, backward, the
+ *   optimizer's step; collectives, before each of which hosts meet, are no entries. What
+ *   is allocated in a capture is released in it, what was before is not; what CUDA's
+ *   libraries make at their first use (handles, plans) has been made, as a step that was
+ *   run once before sees to. A replay takes the memory's content at that time, but the
+ *   other arguments (sizes, learning rates, numbers of steps, draws) as they were.
  * - Kernels that find something wrong in their data note it in the device's record, the
- *   first one; shard_cuda_report makes it the error of the thread that waits next. A
+ *   first one; report makes it the error of the thread that waits or asks next. A
  *   kernel that comes after one that found it must stand such data.
  *
  * Entries are called shard_cuda_<entry>. Kernels stand in .cu files with their
@@ -47,7 +48,7 @@ extern "C" {
 
 /* The first thing that kernels found wrong and nobody has been told of. */
 typedef struct shard_cuda_fault {
-    uint64_t what;     /* shard_cuda_fault_word of what it is; 0: nothing */
+    uint64_t what;     /* shard_cuda_fault_word of what it is; 0: nothing; 1: a thread is reading it */
     int64_t detail[3]; /* for its format */
 } shard_cuda_fault;
 
@@ -90,9 +91,6 @@ static inline uint64_t shard_cuda_fault_word(const shard_fault *fault)
 {
     return ~(uint64_t)(uintptr_t)fault;
 }
-
-/* The device's fault, if it has one, as the thread's error; it is told then. For after a wait. */
-shard_status shard_cuda_report(shard_device *device);
 
 /* Waits until all that is on the stream is done. What waits for it calls this, not the
  * runtime: work of other ranks that it waits for may never come. */

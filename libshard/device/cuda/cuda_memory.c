@@ -63,8 +63,8 @@ void shard_cuda_reset_peak(shard_device *device)
 void shard_cuda_trim(shard_device *device)
 {
     shard_cuda *cuda = shard_cuda_of(device);
-    if (shard_cuda_wait(device) == SHARD_OK)
-        SHARD_CUDA(cudaMemPoolTrimTo(cuda->pool, 0));
+    shard_cuda_wait(device); /* whatever that comes to: only what nobody uses goes */
+    SHARD_CUDA(cudaMemPoolTrimTo(cuda->pool, 0));
 }
 
 void *shard_cuda_allocate_host(shard_device *device, size_t bytes)
@@ -84,14 +84,20 @@ void shard_cuda_release_host(shard_device *device, void *memory, size_t bytes)
 
 /* ---- waiting ---- */
 
+/* Kernels may run meanwhile, and other threads ask: the record is this thread's until it is empty. */
 shard_status shard_cuda_report(shard_device *device)
 {
+    const uint64_t being_read = 1; /* no fault's word */
     shard_cuda_fault *found = shard_cuda_of(device)->fault;
-    shard_cuda_fault told = *found;
-    if (!told.what || !__atomic_compare_exchange_n(&found->what, &told.what, 0, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE))
+    uint64_t what = __atomic_load_n(&found->what, __ATOMIC_ACQUIRE);
+    if (what == 0 || what == being_read ||
+        !__atomic_compare_exchange_n(&found->what, &what, being_read, false, __ATOMIC_ACQ_REL, __ATOMIC_RELAXED))
         return SHARD_OK;
-    const shard_fault *fault = (const shard_fault *)(uintptr_t)~told.what;
-    return shard_error(fault->status, fault->format, told.detail[0], told.detail[1], told.detail[2]);
+    int64_t detail[3];
+    memcpy(detail, found->detail, sizeof detail);
+    __atomic_store_n(&found->what, 0, __ATOMIC_RELEASE);
+    const shard_fault *fault = (const shard_fault *)(uintptr_t)~what;
+    return shard_error(fault->status, fault->format, detail[0], detail[1], detail[2]);
 }
 
 /* Asks until it is done. */
