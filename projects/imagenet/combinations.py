@@ -128,7 +128,7 @@ def measure_chart(build):
 
 
 def write_chart(values):
-    width, height, left, top, bottom = 860, 420, 70, 50, 60
+    width, height, left, top, bottom = 870, 420, 80, 50, 60
     low, high = 10.0, 10 ** math.ceil(math.log10(max(mib for row in values for mib in row if mib)))
     inside = height - top - bottom
 
@@ -143,7 +143,7 @@ def write_chart(values):
         out.append(f'<rect x="{x}" y="28" width="10" height="10" fill="{colour}"/><text x="{x + 14}" y="37">{name}</text>')
     mark = low
     while mark <= high:
-        label = f'{mark / 1024:.0f} GiB' if mark >= 1024 else f'{mark:.0f} MiB'
+        label = f'{mark:,.0f} MiB'
         out.append(f'<line x1="{left}" x2="{width - 10}" y1="{y(mark):.1f}" y2="{y(mark):.1f}" stroke="#ddd"/>'
                    f'<text x="{left - 6}" y="{y(mark) + 4:.1f}" text-anchor="end">{label}</text>')
         mark *= 10
