@@ -187,7 +187,8 @@ typedef struct shard_zero_options {
  * order, if no backwards are accumulated and no norms taken. Parameters that no other rank
  * has, and frozen ones, stay whole. `group` must contain each parameter's replicas, so that
  * the world will do for any: what is split over a model group is shared out over its
- * replicas alone. A part of them is refused (UNSUPPORTED).
+ * replicas alone. A part of them is refused (UNSUPPORTED), and so is (ARGUMENT) a parameter
+ * that is shared out with another optimizer.
  *
  * With overlap, backward steps a bucket as soon as its gradient is there, at the rates that
  * are set then, and goes on while its values are gathered; shard_step has nothing left to do

@@ -305,6 +305,11 @@ static shard_status choose(shard_reducer *reducer, const shard_tensors *paramete
         if (!parameter->requires_grad || !shard_parameter_group(parameter) || listed(candidates, *count, parameter))
             continue;
         shard_reducer *other = reducer_of(parameter);
+        if (other && other != reducer && other->options.dealing && reducer->options.dealing)
+            return shard_error(SHARD_ERROR_ARGUMENT,
+                               "shard_zero: \"%s\" is shared out with another optimizer already: each parameter can be with one "
+                               "alone",
+                               shard_tensors_name(parameters, i));
         if (other && other->options.dealing >= reducer->options.dealing) {
             SHARD_TRY(other == reducer ? SHARD_OK : remember(reducer, other));
             continue;
@@ -361,6 +366,7 @@ void shard_reducer_destroy(shard_reducer *reducer)
 {
     if (!reducer)
         return;
+    shard_reducer_set_sync(reducer, true); /* of those that stay */
     for (int64_t i = 0; i < reducer->buckets.count; i++) {
         shard_bucket *bucket = reducer->buckets.all[i];
         for (int64_t j = 0; j < bucket->count; j++)

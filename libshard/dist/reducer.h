@@ -11,8 +11,8 @@
 typedef struct shard_reducer shard_reducer;
 
 /* Reduces the gradients of the parameters that require one and are not this rank's
- * alone. Those that another reducer has that deals out less are taken over from it;
- * others that another one has are left to it. Collective over the parameters' replica
+ * alone. One that deals out takes over those of one that does not, which leaves them to
+ * it; what two would deal out is an error (ARGUMENT). Collective over the parameters' replica
  * groups. NULL with the error set. */
 shard_reducer *shard_reducer_create(const shard_tensors *parameters, shard_bucket_options options);
 /* Parameters keep their memory. NULL is fine. */

@@ -189,10 +189,14 @@ static shard_status end_backward(void *context)
 /* The first parameter whose gradient is complete: nothing has been reduced or updated yet. */
 static void watch(shard_tensor *parameter, void *context)
 {
-    (void)parameter;
     shard_replicas *replicas = context;
     if (replicas->local)
         return;
+    if (!parameter->grad_ready)
+        shard_error(SHARD_ERROR_ARGUMENT,
+                    "data parallel: the optimizer or data parallel that averaged the gradient of a parameter of shape %s is gone: "
+                    "make this one anew",
+                    shard_shape_text(&parameter->shape));
     if (!replicas->checked) {
         replicas->checked = true;
         check(replicas->parameters, true);

@@ -1,0 +1,158 @@
+/* What would train on without an error, and not as one process does: shard_zero and what is beside
+ * it refuse it. */
+#include "support/host.h"
+#include "support/job.h"
+
+#include "optim/optimizer.h"
+
+#include <string.h>
+
+enum { SIZE = 50 };
+
+static shard_tensor *leaf(void)
+{
+    return shard_ones(SHARD_SHAPE(SIZE), .requires_grad = true);
+}
+
+static shard_tensors *list_of(shard_tensor *p, shard_tensor *q)
+{
+    shard_tensors *list = shard_tensors_create();
+    check_ok(shard_tensors_add(list, "p", p));
+    if (q)
+        check_ok(shard_tensors_add(list, "q", q));
+    return list;
+}
+
+static shard_data_parallel *average(shard_tensors *parameters)
+{
+    shard_data_parallel *dp = shard_data_parallel_create(parameters);
+    ck_assert_msg(dp != NULL, "%s", shard_last_error());
+    shard_tensors_destroy(parameters);
+    return dp;
+}
+
+static shard_optimizer *zero_of(shard_tensors *parameters, int stage)
+{
+    shard_optimizer *sgd = shard_sgd(parameters, .lr = 1.0), *shared = shard_zero(sgd, .stage = stage);
+    ck_assert_msg(shared && shared == sgd, "%s", shard_last_error());
+    return shared;
+}
+
+/* A gradient of rank + 1 for each element. */
+static shard_status back(shard_tensor *p, shard_tensor *q)
+{
+    double factor = shard_group_rank(shard_world()) + 1;
+    shard_tensor *loss = shard_scale(shard_sum(p), factor);
+    return shard_backward(q ? shard_add(loss, shard_scale(shard_sum(q), factor)) : loss);
+}
+
+/* Fails unless p has moved `steps` times by the average. */
+static void check_averaged(shard_tensor *p, int steps)
+{
+    double mean = (shard_group_size(shard_world()) + 1) / 2.0;
+    ck_assert_double_eq(value_at(p, 0), 1 - steps * mean);
+    ck_assert_double_eq(value_at(p, SIZE - 1), 1 - steps * mean);
+}
+
+/* Data parallel has left its parameters to an optimizer that is gone: nobody averages. */
+static void notices_who_is_gone(shard_group *world, void *context)
+{
+    (void)world;
+    SHARD_SCOPE
+    {
+        shard_tensor *p = leaf();
+        shard_data_parallel *dp = average(list_of(p, NULL));
+        shard_optimizer *first = zero_of(list_of(p, NULL), *(int *)context);
+        check_ok(back(p, NULL));
+        check_ok(shard_step(first));
+        shard_optimizer_destroy(first);
+        shard_optimizer *second = shard_sgd(list_of(p, NULL), .lr = 1.0);
+        back(p, NULL);
+        shard_step(second);
+        check_error(shard_last_status(), "*data parallel: the optimizer *shape [[]50] is gone: make this one anew*");
+        check_averaged(p, 1);
+        shard_optimizer_zero_grad(second);
+        shard_data_parallel_destroy(dp);
+        dp = average(list_of(p, NULL));
+        check_ok(back(p, NULL));
+        check_ok(shard_step(second));
+        check_averaged(p, 2);
+        shard_optimizer_destroy(second);
+        shard_data_parallel_destroy(dp);
+    }
+}
+
+START_TEST(test_gone)
+{
+    int stage = _i + 1;
+    run_job(2, notices_who_is_gone, &stage);
+}
+END_TEST
+
+/* Data parallel goes while its averaging is off: that of what it had left to shard_zero is on
+ * again. */
+static void averages_again(shard_group *world, void *context)
+{
+    (void)world;
+    SHARD_SCOPE
+    {
+        shard_tensor *p = leaf();
+        shard_data_parallel *dp = average(list_of(p, NULL));
+        shard_optimizer *sgd = zero_of(list_of(p, NULL), *(int *)context);
+        shard_data_parallel_set_sync(dp, false);
+        shard_data_parallel_destroy(dp);
+        check_ok(back(p, NULL));
+        check_ok(shard_step(sgd));
+        check_averaged(p, 1);
+        shard_optimizer_destroy(sgd);
+    }
+}
+
+START_TEST(test_again)
+{
+    int stage = _i + 1;
+    run_job(2, averages_again, &stage);
+}
+END_TEST
+
+/* One parameter with two optimizers of any stages: the second one is refused, at once or as a
+ * group of parameters, and the first goes on. */
+static void shares_once(shard_group *world, void *context)
+{
+    (void)world;
+    int stage[] = {1 + *(int *)context % 3, 1 + *(int *)context / 3};
+    SHARD_SCOPE
+    {
+        shard_tensor *p = leaf(), *q = leaf();
+        shard_optimizer *first = zero_of(list_of(p, q), stage[0]);
+        shard_optimizer *second = shard_sgd(list_of(q, NULL), .lr = 1.0), *third = zero_of(shard_tensors_create(), stage[1]);
+        ck_assert_ptr_null(shard_zero(second, .stage = stage[1]));
+        check_error(shard_last_status(), "*shard_zero: \"p\" is shared out with another optimizer already*");
+        check_error(shard_optimizer_add_param_group(third, list_of(p, NULL)), "*shard_zero: \"p\" is shared out with another*");
+        shard_optimizer_destroy(second);
+        shard_optimizer_destroy(third);
+        for (int step = 1; step <= 2; step++) {
+            check_ok(back(p, q));
+            check_ok(shard_step(first));
+            check_averaged(p, step);
+            check_averaged(q, step);
+        }
+        shard_optimizer_destroy(first);
+    }
+}
+
+START_TEST(test_once)
+{
+    run_job(2, shares_once, &_i);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("zero refuses");
+    TCase *tcase = test_case(suite, "refuses");
+    tcase_add_loop_test(tcase, test_gone, 0, 2);
+    tcase_add_loop_test(tcase, test_again, 0, 3);
+    tcase_add_loop_test(tcase, test_once, 0, 9);
+    return test_run(suite);
+}
