@@ -99,10 +99,90 @@ START_TEST(test_share)
 }
 END_TEST
 
+/* ---- modules that use what is their children's ---- */
+
+enum { BLOCKS = 6, CHANNELS = 16 };
+
+static const double block_bytes = 4.0 * (9 * CHANNELS * CHANNELS + 2 * CHANNELS);
+
+/* As a ResNet's: the batch norm is used without its shard_forward. */
+static shard_tensor *fused_forward(shard_module *block, shard_tensor *x)
+{
+    shard_tensor *y = shard_forward(shard_module_child(block, "conv"), x);
+    return shard_nn_batch_norm_relu(shard_module_child(block, "norm"), y, NULL);
+}
+
+/* Neither child's shard_forward is used. */
+static shard_tensor *reading_forward(shard_module *block, shard_tensor *x)
+{
+    const shard_module *norm = shard_module_child(block, "norm");
+    shard_tensor *y = shard_conv2d(x, shard_module_tensor(shard_module_child(block, "conv"), "weight"), NULL, .padding = 1);
+    return shard_batch_norm(y, shard_module_tensor(norm, "running_mean"), shard_module_tensor(norm, "running_var"),
+                            shard_module_tensor(norm, "weight"), shard_module_tensor(norm, "bias"), .training = true,
+                            .momentum = 0.1, .eps = 1e-5);
+}
+
+static const shard_module_type block_types[] = {{.name = "fused block", .forward = fused_forward},
+                                                {.name = "reading block", .forward = reading_forward}};
+
+static shard_module *make_blocks(const shard_module_type *type)
+{
+    shard_module *blocks[BLOCKS];
+    for (int i = 0; i < BLOCKS; i++) {
+        blocks[i] = shard_module_create(type, NULL);
+        check_ok(shard_module_add_child(blocks[i], "conv",
+                                        shard_nn_conv2d(CHANNELS, CHANNELS, 3, .padding = 1, .no_bias = true)));
+        check_ok(shard_module_add_child(blocks[i], "norm", shard_nn_batch_norm(CHANNELS)));
+    }
+    return shard_nn_sequential_of(BLOCKS, blocks);
+}
+
+static void check_buckets(double most)
+{
+    shard_memory_stats memory = shard_get_memory_by_kind(shard_device_open(NULL), SHARD_MEMORY_BUCKETS);
+    ck_assert_double_le((double)memory.current, 1.05 * most);
+    ck_assert_double_le((double)memory.peak, 1.05 * most);
+    ck_assert_double_ge((double)memory.peak, block_bytes);
+}
+
+/* Of the blocks' values one is whole at a time, where gathers go on beside the next one, too. */
+static void lets_blocks_go(shard_group *world, void *context)
+{
+    double most = (beside(world) ? 2 : 1) * block_bytes;
+    shard_module *model = make_blocks(context);
+    shard_optimizer *sgd = shard_sgd(shard_parameters(model), .lr = 0.01);
+    ck_assert_ptr_nonnull(shard_zero(sgd, .stage = 3, .bucket_mib = block_bytes / 1048576));
+    for (int step = 0; step < 3; step++) {
+        SHARD_SCOPE
+        {
+            shard_tensor *x = made_up(SHARD_SHAPE(2, 4, 4, CHANNELS), (uint64_t)step, SHARD_FLOAT32);
+            shard_reset_peak_memory(shard_device_open(NULL));
+            SHARD_NO_GRAD
+            ck_assert_msg(shard_forward(model, x) != NULL, "%s", shard_last_error());
+            check_buckets(most);
+            shard_reset_peak_memory(shard_device_open(NULL));
+            shard_tensor *y = shard_forward(model, x);
+            check_buckets(most);
+            check_ok(shard_backward(shard_mean(y)));
+            check_buckets(2 * most); /* gradients, too */
+        }
+        check_ok(shard_step(sgd));
+    }
+    shard_optimizer_destroy(sgd);
+    shard_module_destroy(model);
+}
+
+START_TEST(test_blocks)
+{
+    run_job(2, lets_blocks_go, (void *)&block_types[_i]);
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("zero memory");
     TCase *tcase = test_case(suite, "memory");
     tcase_add_loop_test(tcase, test_share, 0, 12);
+    tcase_add_loop_test(tcase, test_blocks, 0, 2);
     return test_run(suite);
 }

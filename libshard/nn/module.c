@@ -262,12 +262,17 @@ shard_tensors *shard_state_dict(shard_module *module)
     return list_all("shard_state_dict", module, true);
 }
 
-/* Values that are elsewhere too may go. */
-static void rest(const shard_module *module)
+static void rest(shard_module *module, void *context)
 {
+    (void)context;
     for (int64_t i = 0; i < module->value_count; i++)
         if (module->values[i].tensor->storage->filler)
             module->values[i].tensor->storage->filler->rests = true;
+}
+
+void shard_module_rest(shard_module *module)
+{
+    shard_module_each(module, rest, NULL);
 }
 
 shard_tensor *shard_forward(shard_module *module, shard_tensor *x)
@@ -281,6 +286,6 @@ shard_tensor *shard_forward(shard_module *module, shard_tensor *x)
         y = shard_reshape(y, y->shape);
     y = shard_scope_hand_out(y, &scope);
     shard_scope_close(&scope);
-    rest(module);
+    shard_module_rest(module);
     return y;
 }

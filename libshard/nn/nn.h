@@ -26,6 +26,10 @@ void shard_module_replace_child(shard_module *module, int index, shard_module *c
 /* Calls function for the module and all below it, each before its children. */
 void shard_module_each(shard_module *module, void (*function)(shard_module *, void *), void *context);
 
+/* Nobody has pointers to the values of the module and of all below it any more: those that
+ * are elsewhere too may go. shard_forward does it at its end. */
+void shard_module_rest(shard_module *module);
+
 /* destroy of the types whose data is one allocation. */
 void shard_module_free(shard_module *module);
 

@@ -38,7 +38,9 @@ shard_tensor *shard_nn_batch_norm_relu(shard_module *module, shard_tensor *x, sh
     if (shard_module_get_type(module) != &batch_norm_type)
         return shard_fail_null(SHARD_ERROR_ARGUMENT, "shard_nn_batch_norm_relu: a %s is no batch norm",
                                shard_module_get_type(module)->name);
-    return batch_norm(module, x, residual, true);
+    shard_tensor *y = batch_norm(module, x, residual, true);
+    shard_module_rest(module);
+    return y;
 }
 
 static void synchronise(shard_module *module, void *group)
