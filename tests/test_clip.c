@@ -194,6 +194,7 @@ static void overlaps(shard_group *world, void *context)
         shard_optimizer *sgd = shard_sgd(list_layers(&l), .lr = 1.0), *lamb = shard_lamb(list_layers(&l), .lr = 1.0);
         share_layers(&l, &at, sgd);
         check_error(shard_clip_grad_norm(sgd, 1.0, NULL), "*shard_sgd: shard_zero steps it during backward (overlap)*");
+        check_error(shard_clip_grad_value(sgd, 1.0), "shard_sgd: shard_zero steps it during backward (overlap)*");
         ck_assert_ptr_null(shard_zero(lamb, .overlap = true));
         check_error(shard_last_status(), "*shard_lamb takes norms of whole layers first*");
         shard_optimizer_destroy(sgd);

@@ -116,6 +116,7 @@ shard_status shard_clip_grad_value(shard_optimizer *optimizer, double value)
     if (!(value >= 0))
         return shard_error(SHARD_ERROR_ARGUMENT, "shard_clip_grad_value: the value is %g: it may not be negative", value);
     SHARD_TRY(shard_last_status());
+    SHARD_TRY(shard_optimizer_refuse_overlap(optimizer));
     const double *scale = optimizer->scaled ? shard_optimizer_grad_scale(optimizer) : NULL;
     int64_t count;
     stretch *all = list_gradients(optimizer, false, &count);

@@ -36,17 +36,21 @@ static shard_device *one_device(const shard_optimizer *optimizer)
     return device;
 }
 
+shard_status shard_optimizer_refuse_overlap(const shard_optimizer *optimizer)
+{
+    if (!shard_zero_overlaps(optimizer))
+        return SHARD_OK;
+    return shard_error(SHARD_ERROR_UNSUPPORTED,
+                       "%s: shard_zero steps it during backward (overlap), when gradients are not all there to be clipped or "
+                       "scaled together",
+                       optimizer->ops->name);
+}
+
 double *shard_optimizer_grad_scale(shard_optimizer *optimizer)
 {
     shard_device *device = one_device(optimizer);
-    if (!device)
+    if (!device || shard_optimizer_refuse_overlap(optimizer) != SHARD_OK)
         return NULL;
-    if (shard_zero_overlaps(optimizer))
-        return shard_fail_null(
-            SHARD_ERROR_UNSUPPORTED,
-            "%s: shard_zero steps it during backward (overlap), when gradients are not all there to be clipped "
-            "or scaled together",
-            optimizer->ops->name);
     if (!optimizer->grad_scale)
         optimizer->grad_scale = shard_keep(shard_empty(SHARD_SCALAR, .dtype = SHARD_FLOAT64, .device = device));
     double *scale = optimizer->grad_scale ? shard_tensor_memory_to_write(optimizer->grad_scale) : NULL;
