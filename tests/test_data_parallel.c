@@ -5,6 +5,9 @@
 #include "support/host.h"
 #include "support/job.h"
 
+#include "comm/comm.h"
+#include "tensor/tensor.h"
+
 #include <stdlib.h>
 #include <time.h>
 
@@ -237,6 +240,43 @@ START_TEST(test_takes_empty_parts)
 }
 END_TEST
 
+/* Parts of which one rank's fill a bucket and the other's do not: all cut theirs alike. */
+static void cuts_alike(shard_group *world, void *context)
+{
+    (void)context;
+    enum { WHOLE = 5, WIDTH = 20, SHARE = WHOLE * WIDTH / 2 };
+    shard_mesh *mesh = shard_mesh_create(.model = 2);
+    shard_group *model = shard_mesh_model_group(mesh);
+    shard_range part = shard_split_range(WHOLE, 2, shard_group_rank(model));
+    SHARD_SCOPE
+    {
+        for (int more = 0; more < 2; more++) {
+            shard_tensor *weight[2];
+            shard_tensors *list = shard_tensors_create();
+            for (int i = 0; i < 2; i++) {
+                weight[i] = shard_as_split(shard_ones(SHARD_SHAPE(part.size, WIDTH)), 0, model, part.start, WHOLE);
+                shard_set_requires_grad(weight[i], true);
+                check_ok(shard_tensors_add(list, i ? "b.weight" : "a.weight", weight[i]));
+            }
+            double mib = (double)(SHARE * sizeof(float) + (size_t)more) / 1048576;
+            shard_data_parallel *dp = shard_data_parallel_create(list, .bucket_mib = mib);
+            bool together = weight[0]->storage == weight[1]->storage, all[4];
+            check_ok(shard_group_exchange(world, &together, sizeof together, all));
+            for (int i = 0; i < 4; i++)
+                ck_assert(all[i] == (more == 1));
+            shard_data_parallel_destroy(dp);
+            shard_tensors_destroy(list);
+        }
+    }
+    shard_mesh_destroy(mesh);
+}
+
+START_TEST(test_cuts_alike)
+{
+    run_job(4, cuts_alike, NULL);
+}
+END_TEST
+
 /* One rank's backward fails: all ranks get the same error, and no parameter moves. */
 static void fails_jointly(shard_group *world, void *context)
 {
@@ -305,6 +345,7 @@ int main(void)
     add_ranks_test(tcase, test_accumulates);
     add_ranks_test(tcase, test_leaves_parts_alone);
     tcase_add_test(tcase, test_takes_empty_parts);
+    tcase_add_test(tcase, test_cuts_alike);
     tcase_add_test(tcase, test_fails_jointly);
     tcase_add_test(tcase, test_fails_before_the_loss);
     return test_run(suite);
