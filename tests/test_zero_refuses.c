@@ -147,6 +147,41 @@ START_TEST(test_once)
 }
 END_TEST
 
+/* A parameter that was frozen is whole on all ranks, and its gradient each one's own. */
+static void notices_what_was_frozen(shard_group *world, void *context)
+{
+    (void)world;
+    SHARD_SCOPE
+    {
+        shard_tensor *p = leaf(), *q = leaf();
+        shard_set_requires_grad(q, false);
+        shard_optimizer *sgd = zero_of(list_of(p, q), *(int *)context);
+        check_ok(back(p, q));
+        check_ok(shard_step(sgd));
+        shard_set_requires_grad(q, true);
+        check_ok(back(p, q));
+        shard_step(sgd);
+        check_error(shard_last_status(), "*shard_step: \"q\" has a gradient that nobody averages: it was frozen*");
+        shard_optimizer_zero_grad(sgd);
+        check_averaged(p, 1);
+        check_averaged(q, 0);
+        shard_data_parallel *dp = average(list_of(q, NULL)); /* who does */
+        check_ok(back(p, q));
+        check_ok(shard_step(sgd));
+        check_averaged(p, 2);
+        check_averaged(q, 1);
+        shard_data_parallel_destroy(dp);
+        shard_optimizer_destroy(sgd);
+    }
+}
+
+START_TEST(test_frozen)
+{
+    int stage = _i + 1;
+    run_job(2, notices_what_was_frozen, &stage);
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("zero refuses");
@@ -154,5 +189,6 @@ int main(void)
     tcase_add_loop_test(tcase, test_gone, 0, 2);
     tcase_add_loop_test(tcase, test_again, 0, 3);
     tcase_add_loop_test(tcase, test_once, 0, 9);
+    tcase_add_loop_test(tcase, test_frozen, 0, 3);
     return test_run(suite);
 }

@@ -167,7 +167,8 @@ SHARD_API int64_t shard_group_sampler_at(const shard_group_sampler *sampler, int
  * bucket_mib that end where a module does, their gradients into others, which are reduced
  * as soon as backward has filled them. Parameters that shard_zero shares out, now or
  * later, are left to it, as are those of an earlier shard_data_parallel: once that is gone,
- * backward is an error (ARGUMENT) until this is made anew.
+ * backward is an error (ARGUMENT) until this is made anew. Parameters that are frozen now
+ * are left alone, also when they require a gradient later.
  *
  * The average is over replicas that saw different batches: where rows were gathered, or
  * losses summed, over a group (shard_gather, shard_reduce), the members' contributions are

@@ -185,7 +185,8 @@ typedef struct shard_zero_options {
  * parameters to it, but for shard_data_parallel_set_sync. The result is that of the same
  * optimizer alone: to the bit in float32 over shared memory, where ranks are summed in
  * order, if no backwards are accumulated and no norms taken. Parameters that no other rank
- * has, and frozen ones, stay whole. `group` must contain each parameter's replicas, so that
+ * has, and frozen ones, stay whole: what is frozen now and has a gradient later is an error of
+ * shard_step (ARGUMENT), as nobody averages it. `group` must contain each parameter's replicas, so that
  * the world will do for any: what is split over a model group is shared out over its
  * replicas alone. A part of them is refused (UNSUPPORTED), and so is (ARGUMENT) a parameter
  * that is shared out with another optimizer.

@@ -233,9 +233,25 @@ shard_status shard_optimizer_step_where(shard_optimizer *optimizer, bool (*wante
     return status;
 }
 
+/* A gradient of one rank alone where all have the parameter: of one that shard_zero found frozen. */
+static shard_status check_averaged(const shard_optimizer *optimizer)
+{
+    for (int64_t i = 0; i < optimizer->count && optimizer->zero; i++) {
+        const shard_slot *slot = &optimizer->slots[i];
+        if (shard_slot_has_gradient(slot) && shard_parameter_group(slot->parameter) && !slot->parameter->grad_ready)
+            return shard_error(SHARD_ERROR_ARGUMENT,
+                               "shard_step: \"%s\" has a gradient that nobody averages: it was frozen when shard_zero shared the "
+                               "optimizer out; let it require a gradient before, or add it by shard_optimizer_add_param_group then",
+                               slot->name);
+    }
+    return SHARD_OK;
+}
+
 shard_status shard_step(shard_optimizer *optimizer)
 {
-    if (!optimizer)
+    if (optimizer)
+        check_averaged(optimizer);
+    else
         shard_null_argument("shard_step", "optimizer");
     SHARD_TRY(shard_agree(shard_world()));
     SHARD_TRY(shard_last_status());
