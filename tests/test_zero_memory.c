@@ -130,8 +130,8 @@ static shard_module *make_blocks(const shard_module_type *type)
     shard_module *blocks[BLOCKS];
     for (int i = 0; i < BLOCKS; i++) {
         blocks[i] = shard_module_create(type, NULL);
-        check_ok(shard_module_add_child(blocks[i], "conv",
-                                        shard_nn_conv2d(CHANNELS, CHANNELS, 3, .padding = 1, .no_bias = true)));
+        check_ok(
+            shard_module_add_child(blocks[i], "conv", shard_nn_conv2d(CHANNELS, CHANNELS, 3, .padding = 1, .no_bias = true)));
         check_ok(shard_module_add_child(blocks[i], "norm", shard_nn_batch_norm(CHANNELS)));
     }
     return shard_nn_sequential_of(BLOCKS, blocks);

@@ -5,8 +5,8 @@
  * still there if it is in the same bucket. Backward gives them back by itself, once their
  * gradients are complete.
  *
- * Where a gather can be under way while others compute, the one that came next in the
- * pass before is started as soon as one is needed.
+ * Where a gather can be under way while others compute, the one that came next the last
+ * time is started as soon as one is needed.
  */
 #include "dist/gathered.h"
 
@@ -26,44 +26,64 @@ typedef struct gathered {
     struct gathered *next; /* of those that have memory */
 } gathered;
 
-/* The order in which they were needed. */
-typedef struct pass {
-    gathered **order;
-    int64_t count, capacity;
-} pass;
+/* What came next the last time that `at` was needed after `before`: in forward and in
+ * backward the same one stands between others. */
+typedef struct follower {
+    const gathered *before, *at;
+    gathered *next;
+} follower;
 
 static _Thread_local gathered *present;
-static _Thread_local pass this_pass, last_pass;
-static _Thread_local int64_t expected; /* where last_pass is now */
+static _Thread_local struct {
+    follower *all;
+    int64_t count, capacity;
+} followers;
+static _Thread_local const gathered *before, *latest; /* the last two that were needed */
+
+static follower *find_follower(void)
+{
+    for (int64_t i = 0; i < followers.count; i++)
+        if (followers.all[i].before == before && followers.all[i].at == latest)
+            return &followers.all[i];
+    return NULL;
+}
 
 void shard_gathered_end_pass(void)
 {
-    pass over = this_pass;
-    this_pass = last_pass;
-    this_pass.count = 0;
-    last_pass = over;
-    expected = 0;
+    follower *last = find_follower();
+    if (last)
+        last->next = NULL;
+    before = latest = NULL;
 }
 
 /* Notes that g is needed now; what comes after it, if that is known, or NULL. */
 static gathered *note(gathered *g)
 {
-    if (shard_grow(&this_pass.order, &this_pass.capacity, this_pass.count + 1, sizeof *this_pass.order) != SHARD_OK)
-        return NULL;
-    this_pass.order[this_pass.count++] = g;
-    for (int64_t at = expected; at < last_pass.count; at++)
-        if (last_pass.order[at] == g) {
-            expected = at + 1;
-            return expected < last_pass.count ? last_pass.order[expected] : NULL;
-        }
-    return NULL;
+    follower *known = find_follower();
+    if (known) {
+        known->next = g;
+    } else {
+        if (shard_grow(&followers.all, &followers.capacity, followers.count + 1, sizeof *followers.all) != SHARD_OK)
+            return NULL;
+        followers.all[followers.count++] = (follower){before, latest, g};
+    }
+    before = latest;
+    latest = g;
+    known = find_follower();
+    return known ? known->next : NULL;
 }
 
-static void forget_in(pass *p, const gathered *g)
+static void forget(const gathered *g)
 {
-    for (int64_t i = 0; i < p->count; i++)
-        if (p->order[i] == g)
-            p->order[i] = NULL;
+    int64_t left = 0;
+    for (int64_t i = 0; i < followers.count; i++) {
+        const follower *f = &followers.all[i];
+        if (f->before != g && f->at != g && f->next != g)
+            followers.all[left++] = *f;
+    }
+    followers.count = left;
+    if (before == g || latest == g)
+        before = latest = NULL;
 }
 
 static void remove_present(const gathered *g)
@@ -126,8 +146,7 @@ static void leave(shard_filler *filler)
 static void drop(shard_filler *filler)
 {
     gathered *g = (gathered *)filler;
-    forget_in(&this_pass, g);
-    forget_in(&last_pass, g);
+    forget(g);
     shard_storage_drop(g->own);
     free(g->parts);
     free(g);

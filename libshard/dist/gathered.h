@@ -7,7 +7,7 @@
 /* From now on each rank keeps its own part of the bucket's values alone. */
 shard_status shard_gathered_begin(shard_bucket *bucket);
 
-/* A pass is over; the next one is expected to need the same in the same order. */
+/* A backward is over: what is needed next, after a step, is not to be gathered before it. */
 void shard_gathered_end_pass(void);
 
 #endif
