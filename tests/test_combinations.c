@@ -16,10 +16,10 @@ typedef struct mesh_case {
 } mesh_case;
 
 static mesh_case meshes[] = {
-    {1, 1, SHARD_SPLIT_NONE},   {2, 1, SHARD_SPLIT_NONE}, {3, 1, SHARD_SPLIT_NONE},   {4, 1, SHARD_SPLIT_NONE},
-    {8, 1, SHARD_SPLIT_NONE},   {1, 2, SHARD_SPLIT_ROW},  {1, 3, SHARD_SPLIT_ROW},    {1, 4, SHARD_SPLIT_ROW},
+    {1, 1, SHARD_SPLIT_NONE},   {2, 1, SHARD_SPLIT_NONE},   {3, 1, SHARD_SPLIT_NONE},   {4, 1, SHARD_SPLIT_NONE},
+    {8, 1, SHARD_SPLIT_NONE},   {1, 2, SHARD_SPLIT_ROW},    {1, 3, SHARD_SPLIT_ROW},    {1, 4, SHARD_SPLIT_ROW},
     {1, 8, SHARD_SPLIT_ROW},    {1, 2, SHARD_SPLIT_COLUMN}, {1, 3, SHARD_SPLIT_COLUMN}, {1, 4, SHARD_SPLIT_COLUMN},
-    {1, 8, SHARD_SPLIT_COLUMN}, {2, 2, SHARD_SPLIT_ROW},  {2, 2, SHARD_SPLIT_COLUMN}, {4, 2, SHARD_SPLIT_ROW},
+    {1, 8, SHARD_SPLIT_COLUMN}, {2, 2, SHARD_SPLIT_ROW},    {2, 2, SHARD_SPLIT_COLUMN}, {4, 2, SHARD_SPLIT_ROW},
     {2, 4, SHARD_SPLIT_COLUMN},
 };
 
@@ -32,9 +32,8 @@ typedef struct outcome {
 static shard_module *make_model(shard_group *group, shard_split split)
 {
     shard_manual_seed(3);
-    shard_module *model = shard_nn_sequential(shard_nn_linear(FEATURES, HIDDEN), shard_nn_gelu(),
-                                              shard_nn_linear(HIDDEN, HIDDEN), shard_nn_relu(),
-                                              shard_nn_parallel_linear(HIDDEN, CLASSES, split, group));
+    shard_module *model = shard_nn_sequential(shard_nn_linear(FEATURES, HIDDEN), shard_nn_gelu(), shard_nn_linear(HIDDEN, HIDDEN),
+                                              shard_nn_relu(), shard_nn_parallel_linear(HIDDEN, CLASSES, split, group));
     ck_assert_msg(model != NULL, "%s", shard_last_error());
     return model;
 }
@@ -45,7 +44,8 @@ static shard_tensor *loss_of(shard_module *model, shard_range mine, shard_group 
     int64_t labels[ROWS];
     for (int64_t i = 0; i < ROWS; i++)
         labels[i] = (i + step) * 5 % CLASSES;
-    shard_tensor *x = shard_narrow(made_up(SHARD_SHAPE(ROWS, FEATURES), (uint64_t)(20 + step), SHARD_FLOAT32), mine.start, mine.size);
+    shard_tensor *x =
+        shard_narrow(made_up(SHARD_SHAPE(ROWS, FEATURES), (uint64_t)(20 + step), SHARD_FLOAT32), mine.start, mine.size);
     shard_tensor *target = shard_from_host(labels + mine.start, SHARD_SHAPE(mine.size), .dtype = SHARD_INT64);
     int last = shard_module_child_count(model) - 1;
     for (int i = 0; i < last; i++)
@@ -77,7 +77,8 @@ static outcome train(const mesh_case *c, shard_dtype dtype, int stage)
         SHARD_SCOPE
         {
             shard_tensor *loss = NULL;
-            SHARD_AUTOCAST(dtype) {
+            SHARD_AUTOCAST(dtype)
+            {
                 loss = loss_of(model, mine, group, step);
             }
             check_ok(shard_backward(loss));
@@ -96,8 +97,9 @@ static outcome train(const mesh_case *c, shard_dtype dtype, int stage)
     ck_assert_msg(whole != NULL, "%s", shard_last_error());
     for (int64_t i = 0; i < shard_tensors_count(whole); i++)
         SHARD_NO_GRAD
-        SHARD_SCOPE
-        check_ok(shard_tensors_add(out.parameters, shard_tensors_name(whole, i), shard_cast(shard_tensors_at(whole, i), SHARD_FLOAT64)));
+    SHARD_SCOPE
+    check_ok(
+        shard_tensors_add(out.parameters, shard_tensors_name(whole, i), shard_cast(shard_tensors_at(whole, i), SHARD_FLOAT64)));
     shard_tensors_destroy(whole);
     shard_optimizer_destroy(sgd);
     shard_data_parallel_destroy(dp);

@@ -101,8 +101,8 @@ START_TEST(test_even_tails)
             if (tail == SHARD_TAIL_PAD && all < sizes[_i])
                 all += members;
             for (int r = 0; r < members; r++) {
-                shard_group_sampler *sampler = make(sizes[_i], .batch = 6 * members, .members = members, .member = r, .tail = tail,
-                                                    .seed = 4, .shuffle = true);
+                shard_group_sampler *sampler = make(sizes[_i], .batch = 6 * members, .members = members, .member = r,
+                                                    .tail = tail, .seed = 4, .shuffle = true);
                 ck_assert_int_eq(shard_group_sampler_steps(sampler), (all + 6 * members - 1) / (6 * members));
                 for (step = 0; shard_group_sampler_next(sampler, samples, &count); step++) {
                     int64_t left = all - step * 6 * members, each = left < 6 * members ? left / members : 6;
@@ -171,7 +171,8 @@ static void deals_out(shard_group *world, void *context)
         int64_t all[8 * COUNT];
         SHARD_SCOPE
         {
-            shard_tensor *row = shard_from_host(mine, SHARD_SHAPE(1, COUNT), .dtype = SHARD_INT64, .device = shard_device_open("cpu"));
+            shard_tensor *row =
+                shard_from_host(mine, SHARD_SHAPE(1, COUNT), .dtype = SHARD_INT64, .device = shard_device_open("cpu"));
             check_ok(shard_copy_to_host(shard_gather(row, 0, world), all, (size_t)(size * COUNT) * sizeof *all));
         }
         for (int i = 0; i < COUNT; i++) {

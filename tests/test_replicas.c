@@ -15,8 +15,10 @@ static const struct {
     difference what;
     const char *text;
 } differences[] = {
-    {NAME, "rank 2: data parallel: the replicas differ: here it is \"c\" float32 [[]4, 3] whole, on rank 0 \"b\" float32 [[]4, 3] whole"},
-    {SHAPE, "rank 2: data parallel: the replicas differ: here it is \"b\" float32 [[]3, 4] whole, on rank 0 \"b\" float32 [[]4, 3] whole"},
+    {NAME, "rank 2: data parallel: the replicas differ: here it is \"c\" float32 [[]4, 3] whole, on rank 0 \"b\" float32 [[]4, "
+           "3] whole"},
+    {SHAPE, "rank 2: data parallel: the replicas differ: here it is \"b\" float32 [[]3, 4] whole, on rank 0 \"b\" float32 [[]4, "
+            "3] whole"},
     {DTYPE, "rank 2: data parallel: the replicas differ: here it is \"b\" float64 *, on rank 0 \"b\" float32 *"},
     {COUNT, "rank 2: data parallel: the replicas differ: here it is nothing more, on rank 0 \"b\" float32 *"},
 };
@@ -88,8 +90,9 @@ static void tells_values(shard_group *world, void *context)
         if (c->differs) {
             shard_step(sgd);
             ck_assert_double_eq(value_at(b, 0), 1.0);
-            check_error(shard_last_status(), "rank 1: data parallel: the replicas differ: here it is \"b\" float32 [[]300001] whole "
-                                             "with values of hash *, on rank 0 \"b\" *");
+            check_error(shard_last_status(),
+                        "rank 1: data parallel: the replicas differ: here it is \"b\" float32 [[]300001] whole "
+                        "with values of hash *, on rank 0 \"b\" *");
             ck_assert_int_eq(status, shard_group_rank(world) == 1 ? SHARD_ERROR_MISMATCH : SHARD_ERROR_PEER);
         } else {
             check_ok(status);
@@ -119,8 +122,8 @@ static void compares_replicas(shard_group *world, void *context)
         SHARD_SCOPE
         {
             int member = shard_group_rank(model);
-            shard_tensor *part = shard_as_split(shard_full(SHARD_SHAPE(2), member + (differs && rank == 3 ? 0.5 : 0)), 0, model,
-                                                2 * member, 4);
+            shard_tensor *part =
+                shard_as_split(shard_full(SHARD_SHAPE(2), member + (differs && rank == 3 ? 0.5 : 0)), 0, model, 2 * member, 4);
             shard_set_requires_grad(part, true);
             shard_tensors *list = shard_tensors_create();
             check_ok(shard_tensors_add(list, "bias", shard_ones(SHARD_SHAPE(3), .requires_grad = true)));
@@ -164,8 +167,10 @@ static void keeps_buffers(shard_group *world, void *context)
     SHARD_SCOPE
     {
         shard_tensor *weight = shard_ones(SHARD_SHAPE(3), .requires_grad = true);
-        shard_tensor *mean = shard_full(SHARD_SHAPE(5), rank + 1.0), *wide = shard_full(SHARD_SHAPE(7), rank + 1.0, .dtype = SHARD_FLOAT64);
-        shard_tensor *steps = shard_full(SHARD_SCALAR, rank + 1.0, .dtype = SHARD_INT64), *other = shard_full(SHARD_SHAPE(2), rank);
+        shard_tensor *mean = shard_full(SHARD_SHAPE(5), rank + 1.0),
+                     *wide = shard_full(SHARD_SHAPE(7), rank + 1.0, .dtype = SHARD_FLOAT64);
+        shard_tensor *steps = shard_full(SHARD_SCALAR, rank + 1.0, .dtype = SHARD_INT64),
+                     *other = shard_full(SHARD_SHAPE(2), rank);
         shard_tensors *parameters = shard_tensors_create(), *state = shard_tensors_create();
         check_ok(shard_tensors_add(parameters, "weight", weight));
         check_ok(shard_tensors_add(state, "weight", weight));

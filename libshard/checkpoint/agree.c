@@ -16,8 +16,9 @@ static shard_status describe(shard_agreement *a, const char *function, const sha
         const char *name = shard_tensors_name(tensors, i);
         shard_shape shape = shard_tensor_whole_shape(tensor);
         SHARD_TRY(shard_part_check(function, name, tensor));
-        SHARD_TRY(shard_agreement_add(a, shard_format("\"%s\" %s %s %s", name, shard_dtype_name(tensor->dtype), shard_shape_text(&shape),
-                                           shard_placement_text(shard_part_placement(tensor)))));
+        SHARD_TRY(
+            shard_agreement_add(a, shard_format("\"%s\" %s %s %s", name, shard_dtype_name(tensor->dtype),
+                                                shard_shape_text(&shape), shard_placement_text(shard_part_placement(tensor)))));
     }
     return SHARD_OK;
 }

@@ -33,8 +33,7 @@ static void report_difference(const shard_agreement *mine, const char *first, in
         at += (int64_t)strlen(first + at) + 1;
     if (at < mine->bytes || at < first_bytes)
         shard_error(SHARD_ERROR_MISMATCH, "%s: here it is %.150s, on rank %d %.150s", what,
-                    at < mine->bytes ? mine->text + at : "nothing more", rank,
-                    at < first_bytes ? first + at : "nothing more");
+                    at < mine->bytes ? mine->text + at : "nothing more", rank, at < first_bytes ? first + at : "nothing more");
 }
 
 static shard_status find_difference(const shard_agreement *mine, int64_t first_bytes, shard_group *group, const char *what)

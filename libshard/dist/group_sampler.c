@@ -26,7 +26,8 @@ static shard_status check(int64_t samples, const shard_group_sampler_options *o)
                            samples, o->batch, o->member, o->members);
     if (o->tail != SHARD_TAIL_EXACT && o->batch % o->members != 0)
         return shard_error(SHARD_ERROR_ARGUMENT,
-                           "shard_group_sampler: a batch of %" PRId64 " is not the same number of samples for each of %d members, "
+                           "shard_group_sampler: a batch of %" PRId64
+                           " is not the same number of samples for each of %d members, "
                            "as SHARD_TAIL_PAD and SHARD_TAIL_DROP need",
                            o->batch, o->members);
     return SHARD_OK;

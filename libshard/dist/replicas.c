@@ -193,10 +193,11 @@ static void watch(shard_tensor *parameter, void *context)
     if (replicas->local)
         return;
     if (!parameter->grad_ready)
-        shard_error(SHARD_ERROR_ARGUMENT,
-                    "data parallel: the optimizer or data parallel that averaged the gradient of a parameter of shape %s is gone: "
-                    "make this one anew",
-                    shard_shape_text(&parameter->shape));
+        shard_error(
+            SHARD_ERROR_ARGUMENT,
+            "data parallel: the optimizer or data parallel that averaged the gradient of a parameter of shape %s is gone: "
+            "make this one anew",
+            shard_shape_text(&parameter->shape));
     if (!replicas->checked) {
         replicas->checked = true;
         check(replicas->parameters, true);
@@ -233,8 +234,8 @@ shard_replicas *shard_replicas_create(const shard_tensors *parameters, const sha
     shard_replicas *replicas = shard_calloc(1, sizeof *replicas);
     if (!replicas)
         return NULL;
-    *replicas = (shard_replicas){
-        .parameters = shard_tensors_create(), .mode = options->buffer_mode, .checked = options->no_check};
+    *replicas =
+        (shard_replicas){.parameters = shard_tensors_create(), .mode = options->buffer_mode, .checked = options->no_check};
     if (replicas->parameters && build(replicas, parameters, options) == SHARD_OK)
         return replicas;
     shard_replicas_destroy(replicas);

@@ -24,7 +24,8 @@ static double step_images(const trainer *run)
  * images of the later ones are not known yet and count in the mean. */
 static shard_status go_back(trainer *run, const loader_batch *batch, totals *part)
 {
-    SHARD_SCOPE {
+    SHARD_SCOPE
+    {
         shard_tensor *loss = batch_forward(run, batch, run->options->label_smoothing, part);
         if (!loss)
             return shard_last_status();

@@ -65,7 +65,8 @@ static shard_optimizer *choose_optimizer(const options *wanted, shard_tensors *p
     case OPTIMIZER_ADAMW:
         return shard_adamw(parameters, .lr = lr, .weight_decay = decay);
     case OPTIMIZER_LARS:
-        return shard_lars(parameters, .lr = lr, .momentum = wanted->momentum, .weight_decay = decay, .nesterov = wanted->nesterov);
+        return shard_lars(parameters, .lr = lr, .momentum = wanted->momentum, .weight_decay = decay,
+                          .nesterov = wanted->nesterov);
     case OPTIMIZER_LAMB:
         return shard_lamb(parameters, .lr = lr, .weight_decay = decay);
     }

@@ -36,7 +36,8 @@ typedef struct figures {
 static int64_t most_of(int64_t value)
 {
     int64_t most = 0;
-    SHARD_SCOPE {
+    SHARD_SCOPE
+    {
         shard_tensor *x = shard_from_host(&value, SHARD_SHAPE(1), .dtype = SHARD_INT64, .device = shard_device_open("cpu"));
         shard_all_reduce(x, SHARD_MAX, shard_world());
         shard_copy_to_host(x, &most, sizeof most);
@@ -58,12 +59,14 @@ static shard_status sum_parameters(shard_module *model, double *sum)
     *sum = 0;
     SHARD_NO_GRAD
     for (int64_t i = 0; i < shard_tensors_count(parameters); i++)
-        SHARD_SCOPE {
+        SHARD_SCOPE
+        {
             *sum += shard_item(shard_sum(shard_cast(shard_tensors_at(parameters, i), SHARD_FLOAT64)));
         }
     shard_tensors_destroy(parameters);
     double bounds[2] = {*sum, -*sum};
-    SHARD_SCOPE {
+    SHARD_SCOPE
+    {
         shard_tensor *x = shard_from_host(bounds, SHARD_SHAPE(2), .dtype = SHARD_FLOAT64, .device = shard_device_open("cpu"));
         shard_all_reduce(x, SHARD_MAX, shard_world());
         shard_copy_to_host(x, bounds, sizeof bounds);
@@ -89,13 +92,15 @@ static shard_module *make_model(const settings *wanted)
 static shard_tensor *own_rows(const settings *wanted)
 {
     int64_t size = shard_group_size(shard_world()), rank = shard_group_rank(shard_world());
-    return shard_narrow(shard_normal(SHARD_SHAPE(size * wanted->batch, wanted->width), 0, 1), rank * wanted->batch, wanted->batch);
+    return shard_narrow(shard_normal(SHARD_SHAPE(size * wanted->batch, wanted->width), 0, 1), rank * wanted->batch,
+                        wanted->batch);
 }
 
 /* The mean squared error of this rank's rows. */
 static shard_status go_back(shard_module *model, const settings *wanted)
 {
-    SHARD_SCOPE {
+    SHARD_SCOPE
+    {
         shard_tensor *x = own_rows(wanted), *target = own_rows(wanted);
         shard_tensor *error = shard_add(shard_forward(model, x), shard_scale(target, -1));
         shard_backward(shard_mean(shard_mul(error, error)));
@@ -190,14 +195,13 @@ static shard_status run_all(const settings *wanted)
 
 static shard_status parse(settings *wanted, int argc, char **argv)
 {
-    static const struct option names[] = {
-        {"layers", required_argument, NULL, 'l'}, {"width", required_argument, NULL, 'w'},
-        {"batch", required_argument, NULL, 'b'},  {"steps", required_argument, NULL, 's'},
-        {"stage", required_argument, NULL, 'z'},  {"bucket-mib", required_argument, NULL, 'm'},
-        {"memory-report", no_argument, NULL, 'r'}, {NULL, 0, NULL, 0}};
+    static const struct option names[] = {{"layers", required_argument, NULL, 'l'},  {"width", required_argument, NULL, 'w'},
+                                          {"batch", required_argument, NULL, 'b'},   {"steps", required_argument, NULL, 's'},
+                                          {"stage", required_argument, NULL, 'z'},   {"bucket-mib", required_argument, NULL, 'm'},
+                                          {"memory-report", no_argument, NULL, 'r'}, {NULL, 0, NULL, 0}};
     *wanted = (settings){.layers = 20, .width = 2000, .batch = 20, .steps = 1, .stage = -1};
-    int64_t *field[256] = {['l'] = &wanted->layers, ['w'] = &wanted->width, ['b'] = &wanted->batch,
-                           ['s'] = &wanted->steps,  ['z'] = &wanted->stage};
+    int64_t *field[256] = {
+        ['l'] = &wanted->layers, ['w'] = &wanted->width, ['b'] = &wanted->batch, ['s'] = &wanted->steps, ['z'] = &wanted->stage};
     opterr = 0;
     for (int code; (code = getopt_long(argc, argv, "", names, NULL)) != -1;) {
         if (code == 'r')
