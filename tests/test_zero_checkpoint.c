@@ -7,18 +7,31 @@
 #include <stdlib.h>
 #include <string.h>
 
-static shard_optimizer *sgd_of(shard_tensors *parameters, shard_zero_options options)
+static shard_optimizer *shared_out(shard_optimizer *optimizer, shard_zero_options options)
 {
-    shard_optimizer *sgd = shard_sgd(parameters, .lr = 0.02, .momentum = 0.9, .dampening = 0.25);
-    if (options.stage && !shard_zero_with(sgd, options))
+    if (options.stage && !shard_zero_with(optimizer, options))
         ck_abort_msg("%s", shard_last_error());
-    return sgd;
+    return optimizer;
 }
 
-/* Parameters and the optimizer's state. */
-static shard_tensors *all_of(shard_tensors *parameters, shard_optimizer *sgd)
+static shard_optimizer *sgd_of(shard_tensors *parameters, shard_zero_options options)
 {
-    shard_tensors *list = shard_tensors_create(), *state = shard_optimizer_state_dict(sgd);
+    return shared_out(shard_sgd(parameters, .lr = 0.02, .momentum = 0.9, .dampening = 0.25), options);
+}
+
+/* Its step counters count, as the first averages are corrected by them. */
+static shard_optimizer *adam_of(shard_tensors *parameters, shard_zero_options options)
+{
+    return shared_out(shard_adam(parameters, .lr = 0.02), options);
+}
+
+typedef shard_optimizer *optimizer_maker(shard_tensors *, shard_zero_options);
+static optimizer_maker *const makers[] = {sgd_of, adam_of};
+
+/* Parameters and the optimizer's state. */
+static shard_tensors *all_of(shard_tensors *parameters, shard_optimizer *optimizer)
+{
+    shard_tensors *list = shard_tensors_create(), *state = shard_optimizer_state_dict(optimizer);
     check_ok(shard_tensors_extend(list, "model.", parameters));
     check_ok(shard_tensors_extend(list, "optimizer.", state));
     shard_tensors_destroy(state);
@@ -43,16 +56,17 @@ static void check_files_equal(const char *a, const char *b)
 typedef struct job_case {
     int ranks;
     shard_zero_options options;
+    optimizer_maker *make;
 } job_case;
 
-static job_case writers[] = {
+static const job_case writers[] = {
     {3, {0}},
     {2, {.stage = 1}},
     {4, {.stage = 2, .bucket_mib = 1e-6}},
     {3, {.stage = 3, .partition = SHARD_ZERO_WHOLE}},
     {3, {.stage = 3, .bucket_mib = 3e-4}},
 };
-static job_case readers[] = {
+static const job_case readers[] = {
     {1, {0}},
     {3, {.stage = 1, .partition = SHARD_ZERO_WHOLE, .bucket_mib = 3e-4}},
     {4, {.stage = 3}},
@@ -62,11 +76,11 @@ static job_case readers[] = {
 #define READERS ((int)(sizeof readers / sizeof *readers))
 
 /* Values that do not depend on ranks: made up, or trained by gradients that all have alike. */
-static void train(const sorts *s, shard_optimizer *sgd, int from, int to)
+static void train(const sorts *s, shard_optimizer *optimizer, int from, int to)
 {
     for (int step = from; step < to; step++) {
         back_sorts(s, NULL, step);
-        check_ok(shard_step(sgd));
+        check_ok(shard_step(optimizer));
     }
 }
 
@@ -79,9 +93,9 @@ static void write_sorts(shard_group *world, void *context)
         shard_tensors *parameters = list_sorts(&s);
         shard_data_parallel *dp = shard_data_parallel_create(parameters);
         shard_tensors_destroy(parameters);
-        shard_optimizer *sgd = sgd_of(list_sorts(&s), c->options);
-        train(&s, sgd, 0, 3);
-        shard_tensors *all = all_of(list_sorts(&s), sgd);
+        shard_optimizer *optimizer = c->make(list_sorts(&s), c->options);
+        train(&s, optimizer, 0, 3);
+        shard_tensors *all = all_of(list_sorts(&s), optimizer);
         check_ok(shard_save(all, scratch_path("sorts.safetensors"), NULL));
         /* The whole of each on rank 1, if there is one, makes the same file. */
         int root = shard_group_size(world) > 1 ? 1 : 0;
@@ -93,7 +107,7 @@ static void write_sorts(shard_group *world, void *context)
         shard_tensors_destroy(all);
         shard_tensors_destroy(whole);
         shard_tensors_destroy(one);
-        shard_optimizer_destroy(sgd);
+        shard_optimizer_destroy(optimizer);
         shard_data_parallel_destroy(dp);
     }
 }
@@ -109,7 +123,8 @@ static void read_sorts(shard_group *world, void *context)
         shard_tensors *parameters = list_sorts(&b);
         for (int i = 0; i < SORTS_HALF; i++)
             fill_made_up(b.parameter[i], 77);
-        shard_optimizer *through = sgd_of(list_sorts(&a), (shard_zero_options){0}), *resumed = sgd_of(list_sorts(&b), c->options);
+        shard_optimizer *through = c->make(list_sorts(&a), (shard_zero_options){0}),
+                        *resumed = c->make(list_sorts(&b), c->options);
         value_at(b.parameter[0], 0); /* what was gathered is to be forgotten */
         shard_data_parallel *dp = shard_data_parallel_create(parameters);
         parameters = all_of(parameters, resumed);
@@ -128,9 +143,14 @@ static void read_sorts(shard_group *world, void *context)
  * rank makes is what all must go on with. */
 START_TEST(test_sorts)
 {
-    run_job(writers[_i].ranks, write_sorts, &writers[_i]);
-    for (int i = 0; i < READERS; i++)
-        run_job(readers[i].ranks, read_sorts, &readers[i]);
+    job_case writer = writers[_i % WRITERS];
+    writer.make = makers[_i / WRITERS];
+    run_job(writer.ranks, write_sorts, &writer);
+    for (int i = 0; i < READERS; i++) {
+        job_case reader = readers[i];
+        reader.make = writer.make;
+        run_job(reader.ranks, read_sorts, &reader);
+    }
 }
 END_TEST
 
@@ -232,7 +252,7 @@ int main(void)
     scratch_open();
     Suite *suite = suite_create("zero checkpoint");
     TCase *tcase = test_case(suite, "checkpoint");
-    tcase_add_loop_test(tcase, test_sorts, 0, WRITERS);
+    tcase_add_loop_test(tcase, test_sorts, 0, 2 * WRITERS);
     tcase_add_loop_test(tcase, test_split, 0, SPLIT_WRITERS);
     int failed = test_run(suite);
     scratch_close();
