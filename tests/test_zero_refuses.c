@@ -3,6 +3,7 @@
 #include "support/host.h"
 #include "support/job.h"
 
+#include "comm/comm.h"
 #include "optim/optimizer.h"
 
 #include <string.h>
@@ -182,6 +183,45 @@ START_TEST(test_frozen)
 }
 END_TEST
 
+/* A broadcast that fails from the second one on. */
+static const shard_group_ops *real;
+static int broadcasts;
+
+static shard_status broadcast(shard_group *group, void *data, int64_t count, shard_dtype dtype, int root)
+{
+    if (broadcasts++)
+        return shard_error(SHARD_ERROR_PEER, "the second broadcast");
+    return real->broadcast(group, data, count, dtype, root);
+}
+
+/* What data parallel keeps of a bucket cannot be put into one again: it is nobody's then. */
+static void fails_to_leave(shard_group *world, void *context)
+{
+    (void)context;
+    SHARD_SCOPE
+    {
+        shard_tensor *p = shard_ones(SHARD_SHAPE(5000), .requires_grad = true);
+        shard_tensor *q = shard_ones(SHARD_SHAPE(5000), .requires_grad = true);
+        shard_data_parallel *dp = average(list_of(p, q));
+        shard_optimizer *sgd = shard_sgd(list_of(p, NULL), .lr = 1.0);
+        shard_group_ops failing = *(real = world->ops);
+        failing.broadcast = broadcast;
+        world->ops = &failing;
+        ck_assert_ptr_null(shard_zero(sgd));
+        check_error(shard_last_status(), "*the second broadcast*");
+        world->ops = real;
+        shard_optimizer_destroy(sgd);
+        shard_data_parallel_destroy(dp);
+        ck_assert_ptr_null(q->grad_ready);
+    }
+}
+
+START_TEST(test_fails_to_leave)
+{
+    run_job(2, fails_to_leave, NULL);
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("zero refuses");
@@ -190,5 +230,6 @@ int main(void)
     tcase_add_loop_test(tcase, test_again, 0, 3);
     tcase_add_loop_test(tcase, test_once, 0, 9);
     tcase_add_loop_test(tcase, test_frozen, 0, 3);
+    tcase_add_test(tcase, test_fails_to_leave);
     return test_run(suite);
 }

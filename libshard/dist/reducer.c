@@ -244,11 +244,13 @@ static int64_t dissolve(shard_reducer *reducer, shard_bucket *bucket, shard_buck
     int64_t count = 0;
     for (int64_t i = 0; i < bucket->count; i++) {
         const shard_bucket_member *member = &bucket->members[i];
-        if (reducer_of(member->parameter) == reducer)
-            left[count++] = (shard_bucket_member){.parameter = shard_tensor_share(member->parameter),
-                                                  .module = member->module,
-                                                  .index = member->index,
-                                                  .size = member->size};
+        if (reducer_of(member->parameter) != reducer)
+            continue;
+        member->parameter->grad_ready = NULL; /* nobody's, until it is in a bucket again */
+        left[count++] = (shard_bucket_member){.parameter = shard_tensor_share(member->parameter),
+                                              .module = member->module,
+                                              .index = member->index,
+                                              .size = member->size};
     }
     shard_bucket_destroy(bucket);
     return count;
