@@ -15,10 +15,16 @@ static shard_tensor *leaf(void)
     return shard_ones(SHARD_SHAPE(SIZE), .requires_grad = true);
 }
 
-static shard_tensors *list_of(shard_tensor *p, shard_tensor *q)
+static shard_tensors *list_of_one(const char *name, shard_tensor *tensor)
 {
     shard_tensors *list = shard_tensors_create();
-    check_ok(shard_tensors_add(list, "p", p));
+    check_ok(shard_tensors_add(list, name, tensor));
+    return list;
+}
+
+static shard_tensors *list_of(shard_tensor *p, shard_tensor *q)
+{
+    shard_tensors *list = list_of_one("p", p);
     if (q)
         check_ok(shard_tensors_add(list, "q", q));
     return list;
@@ -183,6 +189,73 @@ START_TEST(test_frozen)
 }
 END_TEST
 
+/* A gradient that is there would be lost, if only on one rank. After a step there is none. */
+static void comes_after_backward(shard_group *world, void *context)
+{
+    (void)world;
+    int stage = *(int *)context % 3 + 1;
+    bool first = *(int *)context / 3;
+    SHARD_SCOPE
+    {
+        shard_tensor *p = leaf(), *q = leaf();
+        shard_optimizer *sgd = first ? shard_sgd(list_of(p, NULL), .lr = 1.0) : zero_of(shard_tensors_create(), stage);
+        if (shard_group_rank(world) == 1)
+            check_ok(back(p, q));
+        if (first)
+            ck_assert_ptr_null(shard_zero(sgd, .stage = stage));
+        else
+            shard_optimizer_add_param_group(sgd, list_of(p, NULL));
+        check_error(shard_last_status(), "rank 1: shard_zero: \"p\" has a gradient already*before backward or after shard_step");
+        shard_optimizer_destroy(sgd);
+        shard_zero_grad(p);
+        shard_zero_grad(q);
+        shard_data_parallel *dp = average(list_of(q, NULL));
+        sgd = zero_of(list_of(p, NULL), stage);
+        check_ok(back(p, q));
+        check_ok(shard_optimizer_add_param_group(sgd, shard_tensors_create())); /* a gradient that is in a bucket stays */
+        check_ok(shard_step(sgd));
+        check_averaged(p, 1);
+        shard_zero_grad(q);
+        check_ok(shard_optimizer_add_param_group(sgd, list_of_one("q", q)));
+        check_ok(back(p, q));
+        check_ok(shard_step(sgd));
+        check_averaged(p, 2);
+        check_averaged(q, 1);
+        shard_optimizer_destroy(sgd);
+        shard_data_parallel_destroy(dp);
+    }
+}
+
+START_TEST(test_after_backward)
+{
+    run_job(2, comes_after_backward, &_i);
+}
+END_TEST
+
+/* Lists in another order on one rank, of as many bytes. */
+static void compares_lists(shard_group *world, void *context)
+{
+    (void)context;
+    SHARD_SCOPE
+    {
+        shard_tensor *p = leaf(), *q = leaf();
+        shard_tensors *list = shard_tensors_create();
+        bool other = shard_group_rank(world) == 2;
+        check_ok(shard_tensors_add(list, other ? "q" : "p", other ? q : p));
+        check_ok(shard_tensors_add(list, other ? "p" : "q", other ? p : q));
+        shard_optimizer *sgd = shard_sgd(list, .lr = 1.0);
+        ck_assert_ptr_null(shard_zero(sgd));
+        check_error(shard_last_status(), "*rank 2: shard_zero: the replicas differ: here it is \"q\" float32 *on rank 0 \"p\"*");
+        shard_optimizer_destroy(sgd);
+    }
+}
+
+START_TEST(test_compares)
+{
+    run_job(3, compares_lists, NULL);
+}
+END_TEST
+
 /* A broadcast that fails from the second one on. */
 static const shard_group_ops *real;
 static int broadcasts;
@@ -230,6 +303,8 @@ int main(void)
     tcase_add_loop_test(tcase, test_again, 0, 3);
     tcase_add_loop_test(tcase, test_once, 0, 9);
     tcase_add_loop_test(tcase, test_frozen, 0, 3);
+    tcase_add_loop_test(tcase, test_after_backward, 0, 6);
+    tcase_add_test(tcase, test_compares);
     tcase_add_test(tcase, test_fails_to_leave);
     return test_run(suite);
 }

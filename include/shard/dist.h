@@ -168,7 +168,11 @@ SHARD_API int64_t shard_group_sampler_at(const shard_group_sampler *sampler, int
  * as soon as backward has filled them. Parameters that shard_zero shares out, now or
  * later, are left to it, as are those of an earlier shard_data_parallel: once that is gone,
  * backward is an error (ARGUMENT) until this is made anew. Parameters that are frozen now
- * are left alone, also when they require a gradient later.
+ * are left alone, also when they require a gradient later. One that no rank's backward
+ * reaches has a gradient of zeros after it, so that momentum and weight decay move it, as they
+ * do not in one process: freeze what the loss leaves out. Of each shard_data_parallel, and of
+ * each optimizer under shard_zero, every rank's backward reaches some parameter, and of several
+ * of these in the same order; else an error (MISMATCH).
  *
  * The average is over replicas that saw different batches: where rows were gathered, or
  * losses summed, over a group (shard_gather, shard_reduce), the members' contributions are

@@ -28,6 +28,8 @@ struct shard_replicas {
     bool local;   /* sync is off */
 };
 
+static const char differ[] = "data parallel: the replicas differ";
+
 /* ---- parameters ---- */
 
 /* What is to be the same of a parameter: its values too, if their hash is known. */
@@ -77,8 +79,14 @@ static shard_status hash_values(shard_tensor *parameter, uint64_t *hash)
     return status;
 }
 
+/* Who else has its gradient; NULL: nobody. */
+static shard_group *group_of(const shard_tensor *parameter)
+{
+    return parameter->requires_grad ? shard_parameter_group(parameter) : NULL;
+}
+
 /* Compares those that are replicated over one group. */
-static shard_status check_group(const shard_tensors *parameters, shard_group *group, bool values)
+static shard_status compare_over(const shard_tensors *parameters, shard_group *group, bool values, const char *what)
 {
     shard_agreement mine = {0};
     shard_status status = shard_last_status();
@@ -86,25 +94,25 @@ static shard_status check_group(const shard_tensors *parameters, shard_group *gr
         shard_tensor *parameter = shard_tensors_at(parameters, i);
         uint64_t hash = 0;
         bool here = values && parameter->storage->memory; /* elsewhere: nobody has it whole */
-        if (shard_parameter_group(parameter) != group)
+        if (group_of(parameter) != group)
             continue;
         if (here)
             status = hash_values(parameter, &hash);
         if (status == SHARD_OK)
             status = shard_agreement_add(&mine, describe(parameters, i, here ? &hash : NULL));
     }
-    return shard_agreement_check(&mine, group, "data parallel: the replicas differ");
+    return shard_agreement_check(&mine, group, what);
 }
 
-static shard_status check(const shard_tensors *parameters, bool values)
+shard_status shard_replicas_compare(const shard_tensors *parameters, bool values, const char *what)
 {
     for (int64_t i = 0; i < shard_tensors_count(parameters); i++) {
-        shard_group *group = shard_parameter_group(shard_tensors_at(parameters, i));
-        bool done = false;
+        shard_group *group = group_of(shard_tensors_at(parameters, i));
+        bool done = !group;
         for (int64_t j = 0; j < i; j++)
-            done |= shard_parameter_group(shard_tensors_at(parameters, j)) == group;
+            done |= group_of(shard_tensors_at(parameters, j)) == group;
         if (!done)
-            SHARD_TRY(check_group(parameters, group, values));
+            SHARD_TRY(compare_over(parameters, group, values, what));
     }
     return SHARD_OK;
 }
@@ -193,14 +201,13 @@ static void watch(shard_tensor *parameter, void *context)
     if (replicas->local)
         return;
     if (!parameter->grad_ready)
-        shard_error(
-            SHARD_ERROR_ARGUMENT,
-            "data parallel: the optimizer or data parallel that averaged the gradient of a parameter of shape %s is gone: "
-            "make this one anew",
-            shard_shape_text(&parameter->shape));
+        shard_error(SHARD_ERROR_ARGUMENT,
+                    "data parallel: the optimizer or data parallel that averaged the gradient of a parameter of shape %s is "
+                    "gone: make this one anew",
+                    shard_shape_text(&parameter->shape));
     if (!replicas->checked) {
         replicas->checked = true;
-        check(replicas->parameters, true);
+        shard_replicas_compare(replicas->parameters, true, differ);
     }
     if (replicas->buffer_count)
         shard_at_backward_end(end_backward, replicas);
@@ -212,11 +219,11 @@ static shard_status build(shard_replicas *replicas, const shard_tensors *paramet
 {
     for (int64_t i = 0; i < shard_tensors_count(parameters); i++) {
         shard_tensor *parameter = shard_tensors_at(parameters, i);
-        if (parameter->requires_grad && shard_parameter_group(parameter))
+        if (group_of(parameter))
             SHARD_TRY(shard_tensors_add(replicas->parameters, shard_tensors_name(parameters, i), parameter));
     }
     if (!options->no_check)
-        SHARD_TRY(check(replicas->parameters, false));
+        SHARD_TRY(shard_replicas_compare(parameters, false, differ));
     if (options->buffers && replicas->mode != SHARD_BUFFERS_LEAVE)
         SHARD_TRY(place_buffers(replicas, options->buffers));
     if (!options->no_broadcast)

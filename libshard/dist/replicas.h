@@ -13,6 +13,11 @@ typedef struct shard_replicas shard_replicas;
 shard_replicas *shard_replicas_create(const shard_tensors *parameters, const shard_data_parallel_options *options);
 void shard_replicas_destroy(shard_replicas *replicas);
 
+/* Compares the parameters that require a gradient: names, shapes and dtypes in their order, and
+ * values. An error of all where they differ, as in "rank 2: `what`: here it is ...". Collective
+ * over their replica groups, also for a rank that has failed. */
+shard_status shard_replicas_compare(const shard_tensors *parameters, bool values, const char *what);
+
 /* Nothing is checked or exchanged while off. */
 void shard_replicas_set_sync(shard_replicas *replicas, bool sync);
 

@@ -240,8 +240,9 @@ static shard_status check_averaged(const shard_optimizer *optimizer)
         const shard_slot *slot = &optimizer->slots[i];
         if (shard_slot_has_gradient(slot) && shard_parameter_group(slot->parameter) && !slot->parameter->grad_ready)
             return shard_error(SHARD_ERROR_ARGUMENT,
-                               "shard_step: \"%s\" has a gradient that nobody averages: it was frozen when shard_zero shared the "
-                               "optimizer out; let it require a gradient before, or add it by shard_optimizer_add_param_group then",
+                               "shard_step: \"%s\" has a gradient that nobody averages: it was frozen when shard_zero shared "
+                               "the optimizer out; let it require a gradient before, or add it by "
+                               "shard_optimizer_add_param_group then",
                                slot->name);
     }
     return SHARD_OK;

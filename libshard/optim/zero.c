@@ -5,6 +5,7 @@
 #include "optim/zero.h"
 
 #include "dist/reducer.h"
+#include "dist/replicas.h"
 
 #include <shard/dist.h>
 
@@ -17,9 +18,14 @@ struct shard_zero {
 
 /* ---- sharing out ---- */
 
-static shard_status check_group(const shard_slot *slot, shard_group *group)
+static shard_status check_slot(const struct shard_zero *zero, const shard_slot *slot)
 {
-    shard_group *replicas = shard_parameter_group(slot->parameter);
+    shard_group *replicas = shard_parameter_group(slot->parameter), *group = zero->options.group;
+    if (replicas && shard_slot_has_gradient(slot) && !shard_reducer_find(zero->reducer, slot->parameter))
+        return shard_error(SHARD_ERROR_ARGUMENT,
+                           "shard_zero: \"%s\" has a gradient already, which would be lost: share it out before backward or "
+                           "after shard_step",
+                           slot->name);
     if (!group || !replicas || shard_group_common(group, replicas) == shard_group_size(replicas))
         return SHARD_OK;
     return shard_error(
@@ -76,8 +82,10 @@ static shard_status take_parts(shard_optimizer *optimizer, shard_piece *whole)
 shard_status shard_zero_take(shard_optimizer *optimizer)
 {
     struct shard_zero *zero = optimizer->zero;
-    for (int64_t i = 0; i < optimizer->count; i++)
-        SHARD_TRY(check_group(&optimizer->slots[i], zero->options.group));
+    for (int64_t i = 0; i < optimizer->count && shard_last_status() == SHARD_OK; i++)
+        check_slot(zero, &optimizer->slots[i]);
+    shard_replicas_compare(optimizer->parameters, false, "shard_zero: the replicas differ");
+    SHARD_TRY(shard_last_status());
     shard_piece *whole = shard_calloc((size_t)optimizer->count, sizeof *whole);
     shard_status status = whole ? shard_reducer_add(zero->reducer, optimizer->parameters) : shard_last_status();
     if (status == SHARD_OK)
