@@ -119,8 +119,8 @@ static void not_finite(shard_group *world, void *context)
     (void)context;
     SHARD_SCOPE
     {
-        for (int turn = 0; turn < 4; turn++) {
-            bool nan = turn % 2, error = turn / 2;
+        for (int turn = 0; turn < 8; turn++) {
+            bool nan = turn % 2, error = turn / 2 % 2;
             int size = shard_group_size(world), rank = shard_group_rank(world);
             double bad = rank == size - 1 ? (nan ? NAN : INFINITY) : 1.0, norm;
             shard_tensor *p = shard_as_split(shard_ones(SHARD_SHAPE(2)), 0, world, 2 * rank, 2 * size);
@@ -129,7 +129,8 @@ static void not_finite(shard_group *world, void *context)
             check_ok(shard_tensors_add(list, "p", p));
             shard_optimizer *sgd = shard_sgd(list, .lr = 1.0);
             check_ok(shard_backward(shard_scale(shard_sum(p), bad)));
-            shard_status status = shard_clip_grad_norm(sgd, 1.0, &norm, .error_if_nonfinite = error);
+            shard_status status =
+                shard_clip_grad_norm(sgd, 1.0, &norm, .norm_type = turn / 4 ? INFINITY : 2.0, .error_if_nonfinite = error);
             ck_assert(nan ? isnan(norm) : isinf(norm));
             if (error)
                 check_error(status, "shard_clip_grad_norm: *norm*");

@@ -15,6 +15,7 @@
 
 typedef struct shard_group shard_group;
 
+/* The largest and the smallest of values of which one is NaN are undefined. */
 typedef enum shard_reduce_op { SHARD_SUM, SHARD_MAX, SHARD_MIN } shard_reduce_op;
 
 /* This process's rank in the group, 0 ... size - 1; 0 and 1 for NULL, which is

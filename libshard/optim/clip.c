@@ -74,13 +74,18 @@ shard_status shard_optimizer_power_sum(const shard_optimizer *optimizer, shard_d
     return status;
 }
 
-/* memory [2]: the sum and the norm. Entered by all ranks. */
+/* memory [2 + ranks]: the sum, the norm, and the ranks' sums. Entered by all ranks. Maxima have
+ * a place each: SHARD_MAX may lose a NaN. */
 static shard_status clip(const shard_optimizer *optimizer, shard_device *device, double power, double max_norm, double *scale,
                          double *memory)
 {
-    if (memory)
-        shard_optimizer_power_sum(optimizer, device, power, true, memory);
-    SHARD_TRY(shard_group_all_reduce(shard_world(), device, memory, 1, SHARD_FLOAT64, power == INFINITY ? SHARD_MAX : SHARD_SUM));
+    bool maximum = power == INFINITY;
+    int64_t places = maximum ? shard_group_size(shard_world()) : 1;
+    double *sums = memory ? memory + 2 : NULL;
+    if (sums && device->ops->zero(device, sums, (size_t)places * sizeof *sums) == SHARD_OK)
+        shard_optimizer_power_sum(optimizer, device, power, true, sums + (maximum ? shard_group_rank(shard_world()) : 0));
+    SHARD_TRY(shard_group_all_reduce(shard_world(), device, sums, places, SHARD_FLOAT64, SHARD_SUM));
+    SHARD_TRY(device->ops->power_sum(device, places, maximum ? INFINITY : 1.0, sums, memory, SHARD_FLOAT64));
     return device->ops->clip_scale(device, power, max_norm, memory, memory + 1, scale);
 }
 
@@ -95,7 +100,7 @@ shard_status shard_clip_grad_norm_with(shard_optimizer *optimizer, double max_no
     if (!scale)
         return shard_group_fail(shard_world());
     shard_device *device = shard_device_of(optimizer->grad_scale);
-    size_t bytes = 2 * sizeof(double);
+    size_t bytes = (2 + (size_t)shard_group_size(shard_world())) * sizeof(double);
     double *memory = shard_device_allocate(device, SHARD_MEMORY_WORKSPACE, bytes), norm_here = 0.0;
     shard_status status = clip(optimizer, device, options.norm_type == 0 ? 2.0 : options.norm_type, max_norm, scale, memory);
     if (status == SHARD_OK && (norm || options.error_if_nonfinite))
