@@ -152,6 +152,84 @@ START_TEST(test_groups)
 }
 END_TEST
 
+/* ---- frozen parameters ---- */
+
+/* Their values count as the others' do; and which ones they are. */
+static void tells_of_frozen(shard_group *world, void *context)
+{
+    bool which = *(const int *)context, last = shard_group_rank(world) == 2;
+    SHARD_SCOPE
+    {
+        shard_tensor *a = shard_ones(SHARD_SHAPE(3), .requires_grad = true);
+        shard_tensor *b = shard_full(SHARD_SHAPE(4), last && !which ? 2.0 : 1.0, .requires_grad = which && !last);
+        shard_tensors *list = shard_tensors_create();
+        check_ok(shard_tensors_add(list, "a", a));
+        check_ok(shard_tensors_add(list, "b", b));
+        shard_data_parallel *dp = shard_data_parallel_create(list, .no_broadcast = true);
+        ck_assert(which == !dp);
+        if (dp)
+            shard_backward(shard_sum(a));
+        check_error(shard_last_status(),
+                    which ? "rank 2: data parallel: the replicas differ: here it is \"b\" float32 [[]4] whole frozen, on rank 0 "
+                            "\"b\" float32 [[]4] whole"
+                          : "rank 2: data parallel: the replicas differ: here it is \"b\" float32 [[]4] whole frozen with values "
+                            "of hash *, on rank 0 *");
+        shard_data_parallel_destroy(dp);
+        shard_tensors_destroy(list);
+    }
+}
+
+START_TEST(test_frozen_differ)
+{
+    run_job(3, tells_of_frozen, &_i);
+}
+END_TEST
+
+/* Among the buffers too, they begin alike and are left where they are then: one backward
+ * leaves what the next one needs. Later they may train, without being averaged. */
+static void leaves_frozen(shard_group *world, void *context)
+{
+    shard_buffer_mode mode = *(const shard_buffer_mode *)context;
+    int rank = shard_group_rank(world);
+    shard_module *model = shard_nn_sequential(shard_nn_linear(3, 4), shard_nn_linear(4, 2));
+    shard_tensors *parameters = shard_parameters(model), *state = shard_state_dict(model);
+    shard_tensor *frozen = shard_tensors_find(parameters, "1.weight");
+    ck_assert_ptr_nonnull(frozen);
+    float values[8];
+    for (int i = 0; i < 8; i++)
+        values[i] = (float)(0.1 + rank); /* a third of three times which is another one */
+    check_ok(shard_copy_from_host(frozen, values, sizeof values));
+    shard_set_requires_grad(frozen, false);
+    shard_set_requires_grad(shard_tensors_find(parameters, "1.bias"), false);
+    const void *memory = shard_data(frozen);
+    shard_data_parallel *dp = shard_data_parallel_create(parameters, .buffers = state, .buffer_mode = mode);
+    ck_assert_msg(dp != NULL, "%s", shard_last_error());
+    ck_assert_ptr_eq(shard_data(frozen), memory);
+    SHARD_SCOPE
+    {
+        shard_tensor *first = shard_sum(shard_forward(model, made_up(SHARD_SHAPE(5, 3), 1, SHARD_FLOAT32)));
+        shard_tensor *second = shard_sum(shard_forward(model, made_up(SHARD_SHAPE(5, 3), 2, SHARD_FLOAT32)));
+        check_ok(shard_backward(first));
+        ck_assert_double_eq(value_at(frozen, 7), (double)0.1f);
+        ck_assert_ptr_null(shard_grad(frozen));
+        check_ok(shard_backward(second));
+        shard_set_requires_grad(frozen, true);
+        check_ok(shard_backward(shard_sum(shard_scale(frozen, rank))));
+        ck_assert_double_eq(value_at(shard_grad(frozen), 3), rank);
+    }
+    shard_data_parallel_destroy(dp);
+    shard_tensors_destroy(parameters);
+    shard_tensors_destroy(state);
+    shard_module_destroy(model);
+}
+
+START_TEST(test_frozen_stay)
+{
+    for (shard_buffer_mode mode = SHARD_BUFFERS_BROADCAST; mode <= SHARD_BUFFERS_LEAVE; mode++)
+        run_job(3, leaves_frozen, &mode);
+}
+END_TEST
+
 /* ---- buffers ---- */
 
 static void check_all(shard_tensor *x, double value)
@@ -257,6 +335,8 @@ int main(void)
     tcase_add_loop_test(tcase, test_differences, 0, (int)(sizeof differences / sizeof *differences));
     tcase_add_loop_test(tcase, test_values, 0, (int)(sizeof values_cases / sizeof *values_cases));
     tcase_add_test(tcase, test_groups);
+    tcase_add_loop_test(tcase, test_frozen_differ, 0, 2);
+    tcase_add_test(tcase, test_frozen_stay);
     add_ranks_test(tcase, test_buffers);
     add_ranks_test(tcase, test_statistics);
     return test_run(suite);

@@ -168,7 +168,8 @@ SHARD_API int64_t shard_group_sampler_at(const shard_group_sampler *sampler, int
  * as soon as backward has filled them. Parameters that shard_zero shares out, now or
  * later, are left to it, as are those of an earlier shard_data_parallel: once that is gone,
  * backward is an error (ARGUMENT) until this is made anew. Parameters that are frozen now
- * are left alone, also when they require a gradient later. One that no rank's backward
+ * begin alike and are compared as the others are; else they are left alone, also when they
+ * require a gradient later. One that requires a gradient now and that no rank's backward
  * reaches has a gradient of zeros after it, so that momentum and weight decay move it, as they
  * do not in one process: freeze what the loss leaves out. Of each shard_data_parallel, and of
  * each optimizer under shard_zero, every rank's backward reaches some parameter, and of several
@@ -196,13 +197,14 @@ typedef struct shard_data_parallel_options {
     double bucket_mib; /* 0 is 25 */
     bool no_broadcast; /* do not begin with the values of each replica group's first rank */
     bool no_check;     /* do not compare the replicas; see below */
-    const shard_tensors *buffers; /* moved into flat memory, too; those that require a gradient are left out,
-                                     so that shard_state_dict's list will do. The caller's; NULL: none */
+    const shard_tensors *buffers; /* moved into flat memory, too; parameters (frozen ones, and all that require a
+                                     gradient) are left out, so that shard_state_dict's list will do. The
+                                     caller's; NULL: none */
     shard_buffer_mode buffer_mode;
 } shard_data_parallel_options;
 
 /* parameters: shares are taken, the list stays the caller's (and may be destroyed).
- * Replicas are compared, names, shapes and dtypes now, values in the first backward that
+ * Replicas are compared, names, shapes, dtypes and what is frozen now, values in the first backward that
  * synchronises: where they differ, an error of all (MISMATCH there, PEER elsewhere) with the
  * rank and the parameter.
  * Collective over the parameters' replica groups. NULL with the error set. Destroy

@@ -20,7 +20,7 @@ typedef struct buffers {
 } buffers;
 
 struct shard_replicas {
-    shard_tensors *parameters; /* that have replicas */
+    shard_tensors *parameters; /* that have replicas, frozen ones too */
     shard_buffer_mode mode;
     buffers *buffers;
     int64_t buffer_count;
@@ -40,8 +40,9 @@ static char *describe(const shard_tensors *parameters, int64_t index, const uint
     char values[40] = "";
     if (hash)
         snprintf(values, sizeof values, " with values of hash %016" PRIx64, *hash);
-    return shard_format("\"%s\" %s %s %s%s", shard_tensors_name(parameters, index), shard_dtype_name(parameter->dtype),
-                        shard_shape_text(&shape), shard_placement_text(&parameter->placement), values);
+    return shard_format("\"%s\" %s %s %s%s%s", shard_tensors_name(parameters, index), shard_dtype_name(parameter->dtype),
+                        shard_shape_text(&shape), shard_placement_text(&parameter->placement),
+                        parameter->requires_grad ? "" : " frozen", values);
 }
 
 static uint64_t hash_block(uint64_t hash, const void *data, size_t bytes)
@@ -79,12 +80,6 @@ static shard_status hash_values(shard_tensor *parameter, uint64_t *hash)
     return status;
 }
 
-/* Who else has its gradient; NULL: nobody. */
-static shard_group *group_of(const shard_tensor *parameter)
-{
-    return parameter->requires_grad ? shard_parameter_group(parameter) : NULL;
-}
-
 /* Compares those that are replicated over one group. */
 static shard_status compare_over(const shard_tensors *parameters, shard_group *group, bool values, const char *what)
 {
@@ -93,8 +88,8 @@ static shard_status compare_over(const shard_tensors *parameters, shard_group *g
     for (int64_t i = 0; i < shard_tensors_count(parameters) && status == SHARD_OK; i++) {
         shard_tensor *parameter = shard_tensors_at(parameters, i);
         uint64_t hash = 0;
-        bool here = values && parameter->storage->memory; /* elsewhere: nobody has it whole */
-        if (group_of(parameter) != group)
+        bool here = values && !parameter->storage->filler; /* else nobody has it whole */
+        if (shard_parameter_group(parameter) != group)
             continue;
         if (here)
             status = hash_values(parameter, &hash);
@@ -107,12 +102,23 @@ static shard_status compare_over(const shard_tensors *parameters, shard_group *g
 shard_status shard_replicas_compare(const shard_tensors *parameters, bool values, const char *what)
 {
     for (int64_t i = 0; i < shard_tensors_count(parameters); i++) {
-        shard_group *group = group_of(shard_tensors_at(parameters, i));
+        shard_group *group = shard_parameter_group(shard_tensors_at(parameters, i));
         bool done = !group;
         for (int64_t j = 0; j < i; j++)
-            done |= group_of(shard_tensors_at(parameters, j)) == group;
+            done |= shard_parameter_group(shard_tensors_at(parameters, j)) == group;
         if (!done)
             SHARD_TRY(compare_over(parameters, group, values, what));
+    }
+    return SHARD_OK;
+}
+
+/* What does not train is sent once: it stays as it is. */
+static shard_status broadcast_frozen(const shard_tensors *parameters)
+{
+    for (int64_t i = 0; i < shard_tensors_count(parameters); i++) {
+        shard_tensor *parameter = shard_tensors_at(parameters, i);
+        if (!parameter->requires_grad && !parameter->storage->filler)
+            SHARD_TRY(shard_broadcast(parameter, 0, shard_parameter_group(parameter)));
     }
     return SHARD_OK;
 }
@@ -132,8 +138,11 @@ static buffers *find_or_add(shard_replicas *replicas, const shard_tensor *tensor
     return &replicas->buffers[replicas->buffer_count++];
 }
 
-static bool is_buffer(const shard_tensor *tensor)
+static bool is_buffer(const shard_replicas *replicas, const shard_tensor *tensor)
 {
+    for (int64_t i = 0; i < shard_tensors_count(replicas->parameters); i++)
+        if (shard_tensors_at(replicas->parameters, i) == tensor)
+            return false;
     return !tensor->requires_grad && shard_parameter_group(tensor) && shard_numel(tensor) > 0;
 }
 
@@ -144,7 +153,7 @@ static shard_status place_buffers(shard_replicas *replicas, const shard_tensors 
     shard_status status = start && replicas->buffers ? SHARD_OK : shard_last_status();
     for (int64_t i = 0; i < count && status == SHARD_OK; i++) {
         const shard_tensor *tensor = shard_tensors_at(list, i);
-        if (!is_buffer(tensor))
+        if (!is_buffer(replicas, tensor))
             continue;
         buffers *b = find_or_add(replicas, tensor);
         int64_t unit = SHARD_FLAT_ALIGNMENT / (int64_t)shard_dtype_size(b->dtype);
@@ -160,7 +169,7 @@ static shard_status place_buffers(shard_replicas *replicas, const shard_tensors 
     }
     for (int64_t i = 0; i < count && status == SHARD_OK; i++) {
         shard_tensor *tensor = shard_tensors_at(list, i);
-        if (!is_buffer(tensor))
+        if (!is_buffer(replicas, tensor))
             continue;
         const buffers *b = find_or_add(replicas, tensor);
         status = shard_tensor_move(tensor, b->storage, (size_t)start[i] * shard_dtype_size(b->dtype));
@@ -219,17 +228,21 @@ static shard_status build(shard_replicas *replicas, const shard_tensors *paramet
 {
     for (int64_t i = 0; i < shard_tensors_count(parameters); i++) {
         shard_tensor *parameter = shard_tensors_at(parameters, i);
-        if (group_of(parameter))
+        if (shard_parameter_group(parameter))
             SHARD_TRY(shard_tensors_add(replicas->parameters, shard_tensors_name(parameters, i), parameter));
     }
     if (!options->no_check)
         SHARD_TRY(shard_replicas_compare(parameters, false, differ));
     if (options->buffers && replicas->mode != SHARD_BUFFERS_LEAVE)
         SHARD_TRY(place_buffers(replicas, options->buffers));
-    if (!options->no_broadcast)
+    if (!options->no_broadcast) {
         SHARD_TRY(sync_buffers(replicas, SHARD_BUFFERS_BROADCAST));
+        SHARD_TRY(broadcast_frozen(replicas->parameters));
+    }
     for (int64_t i = 0; i < shard_tensors_count(replicas->parameters); i++) {
         shard_tensor *parameter = shard_tensors_at(replicas->parameters, i);
+        if (!parameter->requires_grad)
+            continue;
         parameter->grad_watch = watch;
         parameter->grad_watch_context = replicas;
     }
