@@ -181,19 +181,20 @@ typedef struct shard_zero_options {
  *            started ahead. shard_save, shard_load and shard_collect_state_dict take
  *            the parts; other reading gathers, other writing is refused (UNSUPPORTED).
  *
- * Names, shapes, dtypes and order of the parameters are compared: replicas that differ are an
- * error of all (MISMATCH there, PEER elsewhere). Values begin as those of the first replica;
- * buffers (batch norm) are left alone. Gradients are averaged as shard_data_parallel does; what
- * it says of parameters that backward does not reach holds here. It is not needed beside this,
- * and where it is there, earlier or later, leaves these parameters to it, but for
- * shard_data_parallel_set_sync. The result is that of the same optimizer alone: to the bit in
- * float32 over shared memory, where ranks are summed in order, if no backwards are accumulated
- * and no norms taken. Parameters that no other rank has, and frozen ones, stay whole: what is
- * frozen now and has a gradient later is an error of shard_step (ARGUMENT), as nobody averages
- * it. `group` must contain each parameter's replicas, so that the world will do for any: what
- * is split over a model group is shared out over its replicas alone. A part of them is refused
- * (UNSUPPORTED), and so is (ARGUMENT) a parameter that is shared out with another optimizer or
- * has a gradient already: shared out is before backward, or after shard_step.
+ * Names, shapes, dtypes, order of the parameters and what is frozen are compared: replicas
+ * that differ are an error of all (MISMATCH there, PEER elsewhere). Values that train begin as
+ * those of the first replica; buffers (batch norm) are left alone. Gradients are averaged as
+ * shard_data_parallel does; what it says of parameters that backward does not reach holds
+ * here. It is not needed beside this, and where it is there, earlier or later, leaves these
+ * parameters to it, but for shard_data_parallel_set_sync. The result is that of the same
+ * optimizer alone: to the bit in float32 over shared memory, where ranks are summed in order,
+ * if no backwards are accumulated and no norms taken. Parameters that no other rank has, and
+ * frozen ones, stay whole: what is frozen now and has a gradient later is an error of
+ * shard_step (ARGUMENT), as nobody averages it. `group` must contain each parameter's
+ * replicas, so that the world will do for any: what is split over a model group is shared out
+ * over its replicas alone. A part of them is refused (UNSUPPORTED), and so is (ARGUMENT) a
+ * parameter that is shared out with another optimizer or has a gradient already: shared out is
+ * before backward, or after shard_step.
  *
  * With overlap, backward steps a bucket as soon as its gradient is there, at the rates that
  * are set then, and goes on while its values are gathered; shard_step has nothing left to do
