@@ -398,6 +398,63 @@ START_TEST(copies_are_kept)
 }
 END_TEST
 
+/* Leaves that come and go while the mode is on take nothing with them. */
+START_TEST(copies_go_with_their_leaves)
+{
+    shard_device *device = shard_device_open(NULL);
+    SHARD_SCOPE SHARD_AUTOCAST(SHARD_BFLOAT16)
+    {
+        shard_tensor *weight = shard_full(MATRIX, 1.5, .requires_grad = true), *copy = operand_of(weight);
+        int64_t before = 0;
+        for (int i = 0; i < 4; i++) {
+            SHARD_SCOPE
+                operand_of(shard_ones(SHARD_SHAPE(1000), .requires_grad = true));
+            int64_t now = shard_get_memory_stats(device).current;
+            before = i == 0 ? now : before;
+            ck_assert_int_eq(now, before);
+        }
+        ck_assert_ptr_eq(operand_of(weight), copy);
+    }
+}
+END_TEST
+
+/* Two moves, after which the leaf may be where its copy was made, in memory of that version. */
+START_TEST(copies_follow_moves)
+{
+    enum { MANY = 32 };
+    shard_storage *storage[MANY], *between = shard_storage_make(shard_device_open(NULL), 30 * sizeof(float));
+    SHARD_SCOPE SHARD_AUTOCAST(SHARD_BFLOAT16)
+    {
+        shard_tensor *weight = shard_full(MATRIX, 1.5, .requires_grad = true);
+        check_ok(shard_tensor_move(weight, shard_storage_make(shard_tensor_device(weight), 30 * sizeof(float)), 0));
+        shard_storage_drop(weight->storage); /* its maker's share */
+        ck_assert_double_eq(value_at(operand_of(weight), 7), 1.5);
+        uintptr_t address = (uintptr_t)weight->storage;
+        uint64_t version = weight->storage->version;
+        for (int i = 0; i < MANY; i++)
+            storage[i] = shard_storage_make(shard_tensor_device(weight), 30 * sizeof(float));
+        for (int i = 0; i < MANY; i++) /* then the allocator gives again what it gets last */
+            shard_storage_drop(storage[i]);
+        check_ok(shard_tensor_move(weight, between, 0));
+        shard_storage *pick = NULL;
+        for (int i = 0; i < MANY; i++) {
+            storage[i] = shard_storage_make(shard_tensor_device(weight), 30 * sizeof(float));
+            pick = !pick || (uintptr_t)storage[i] == address ? storage[i] : pick;
+        }
+        float twos[30];
+        for (int i = 0; i < 30; i++)
+            twos[i] = 2;
+        check_ok(shard_copy_from_host(weight, twos, sizeof twos));
+        check_ok(shard_tensor_move(weight, pick, 0));
+        weight->storage->version = version;
+        ck_assert_double_eq(value_at(operand_of(weight), 7), 2);
+        for (int i = 0; i < MANY; i++)
+            shard_storage_drop(storage[i]);
+    }
+    shard_storage_drop(between);
+}
+END_TEST
+
 /* A step between two forwards of one scope. */
 START_TEST(follows_a_step)
 {
@@ -616,6 +673,8 @@ int main(void)
     tcase_add_test(tcase, needs_one_type_when_off);
     tcase_add_test(tcase, passes_failure_on);
     tcase_add_test(tcase, copies_are_kept);
+    tcase_add_test(tcase, copies_go_with_their_leaves);
+    tcase_add_test(tcase, copies_follow_moves);
     tcase_add_test(tcase, follows_a_step);
     tcase_add_loop_test(tcase, accumulates_in_float32, 0, 2);
     tcase_add_test(tcase, shares_a_weight);

@@ -103,8 +103,8 @@ SHARD_API shard_shape shard_tensor_whole_shape(const shard_tensor *tensor);
  * shard_zero, until another one is needed). NULL for an empty tensor, or with the error
  * set. Only the CPU's is for the host to read and write: of a GPU's it is the address, for
  * what is queued on that GPU's stream, and shard_copy_to_host and shard_copy_from_host
- * reach what is there. What is written there between a forward and its backward is not
- * noticed (shard_copy_from_host is). */
+ * reach what is there. What is written there between a forward and its backward, or to a
+ * leaf of which SHARD_AUTOCAST has a copy, is not noticed (shard_copy_from_host is). */
 SHARD_API void *shard_data(shard_tensor *tensor);
 
 /* ---- to and from host memory; bytes must be numel * dtype size ----

@@ -7,8 +7,8 @@
 
 /* A leaf's values in 16 bits, good for as long as it is the same memory of the same version. */
 typedef struct copy {
-    shard_tensor *leaf, *values; /* own shares */
-    const shard_storage *storage;
+    shard_tensor *leaf, *values; /* own shares; of the storage too: no other one gets its address */
+    shard_storage *storage;
     size_t offset;
     uint64_t version;
 } copy;
@@ -19,12 +19,17 @@ static _Thread_local struct {
     int64_t count, capacity;
 } autocast;
 
+static void drop_copy(const copy *c)
+{
+    shard_tensor_drop(c->leaf);
+    shard_tensor_drop(c->values);
+    shard_storage_drop(c->storage);
+}
+
 static void drop_copies(void)
 {
-    for (int64_t i = 0; i < autocast.count; i++) {
-        shard_tensor_drop(autocast.copies[i].leaf);
-        shard_tensor_drop(autocast.copies[i].values);
-    }
+    for (int64_t i = 0; i < autocast.count; i++)
+        drop_copy(&autocast.copies[i]);
     free(autocast.copies);
     autocast.copies = NULL;
     autocast.count = autocast.capacity = 0;
@@ -74,12 +79,27 @@ static bool is_kept(const shard_tensor *x)
     return x->requires_grad && !x->history && !x->storage->filler;
 }
 
+/* Of leaves that nobody else has any more, or that have moved. */
+static void drop_useless_copies(void)
+{
+    int64_t kept = 0;
+    for (int64_t i = 0; i < autocast.count; i++) {
+        const copy *c = &autocast.copies[i];
+        if (c->leaf->shares == 1 || c->storage != c->leaf->storage)
+            drop_copy(c);
+        else
+            autocast.copies[kept++] = *c;
+    }
+    autocast.count = kept;
+}
+
 /* The leaf's place among the copies, a new one if it has none. */
 static copy *find_copy(shard_tensor *leaf)
 {
     for (int64_t i = 0; i < autocast.count; i++)
         if (autocast.copies[i].leaf == leaf)
             return &autocast.copies[i];
+    drop_useless_copies();
     if (shard_grow(&autocast.copies, &autocast.capacity, autocast.count + 1, sizeof *autocast.copies) != SHARD_OK)
         return NULL;
     copy *c = &autocast.copies[autocast.count++];
@@ -97,7 +117,9 @@ static shard_tensor *copy_of_leaf(shard_tensor *leaf)
     if (!current) {
         shard_tensor_drop(c->values);
         c->values = shard_keep(cast_values(leaf, autocast.dtype));
+        shard_storage_drop(c->storage);
         c->storage = leaf->storage;
+        c->storage->shares++;
         c->offset = leaf->offset;
         c->version = leaf->storage->version;
     }
