@@ -3,6 +3,9 @@
 #include "support/scratch.h"
 #include "support/zero.h"
 
+#include "checkpoint/file.h"
+
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -247,6 +250,59 @@ START_TEST(test_split)
 }
 END_TEST
 
+/* ---- narrow columns ---- */
+
+static const shard_file_calls *system_calls;
+static int64_t write_calls;
+static bool disk_full;
+
+static ssize_t counted_pwrite(int descriptor, const void *data, size_t bytes, off_t offset)
+{
+    write_calls++;
+    if (disk_full)
+        return errno = ENOSPC, -1;
+    return system_calls->pwrite(descriptor, data, bytes, offset);
+}
+
+/* Rows of 44 bytes, in more than one block, are not written each by itself, or half by half;
+ * and who cannot write ends it for all. */
+static void write_narrow(shard_group *world, void *context)
+{
+    const split_case *c = context;
+    shard_mesh *mesh = shard_mesh_create(.model = c->model);
+    shard_module *layer = shard_nn_parallel_linear(11, 200000, c->split, shard_mesh_model_group(mesh));
+    shard_optimizer *sgd = sgd_of(shard_parameters(layer), c->options);
+    shard_file_calls counted = *(system_calls = shard_file_calls_used);
+    counted.pwrite = counted_pwrite;
+    SHARD_SCOPE
+    {
+        make_up_state(layer, sgd);
+        shard_tensors *all = all_of(shard_parameters(layer), sgd);
+        shard_file_calls_used = &counted;
+        check_ok(shard_save(all, scratch_path("narrow.safetensors"), NULL));
+        shard_file_calls_used = system_calls;
+        ck_assert_int_le(write_calls, 60);
+        check_files_equal(scratch_path("narrow.safetensors"), scratch_path("made_up.safetensors"));
+        shard_file_calls_used = &counted;
+        disk_full = shard_group_rank(world) == 2;
+        ck_assert_int_eq(shard_save(all, scratch_path("narrow.safetensors"), NULL),
+                         disk_full ? SHARD_ERROR_IO : SHARD_ERROR_PEER);
+        shard_clear_error();
+        shard_file_calls_used = system_calls;
+        shard_tensors_destroy(all);
+    }
+    shard_optimizer_destroy(sgd);
+    shard_module_destroy(layer);
+    shard_mesh_destroy(mesh);
+}
+
+START_TEST(test_narrow)
+{
+    split_case c = {2, 2, SHARD_SPLIT_ROW, {.stage = _i ? 3 : 1, .bucket_mib = 1}};
+    run_job(4, write_narrow, &c);
+}
+END_TEST
+
 int main(void)
 {
     scratch_open();
@@ -254,6 +310,7 @@ int main(void)
     TCase *tcase = test_case(suite, "checkpoint");
     tcase_add_loop_test(tcase, test_sorts, 0, 2 * WRITERS);
     tcase_add_loop_test(tcase, test_split, 0, SPLIT_WRITERS);
+    tcase_add_loop_test(tcase, test_narrow, 0, 2);
     int failed = test_run(suite);
     scratch_close();
     return failed;

@@ -75,7 +75,7 @@ static shard_status collect_whole(shard_tensors *list, const char *name, shard_t
     }
     shard_range *ranges = shard_part_ranges(name, tensor);
     if (ranges)
-        shard_part_gather(tensor, ranges, take, &to);
+        shard_part_gather(tensor, ranges, NULL, take, &to);
     free(ranges);
     shard_release(to.whole);
     return shard_last_status();

@@ -25,7 +25,7 @@ static shard_part part_of(const shard_shape *shape, const shard_placement *place
 int shard_parts_of(const shard_tensor *tensor, shard_part parts[SHARD_PARTS])
 {
     const shard_slice *slice = tensor->slice;
-    parts[0] = part_of(slice ? &slice->shape : &tensor->shape, shard_part_placement(tensor));
+    parts[0] = part_of(shard_part_shape(tensor), shard_part_placement(tensor));
     if (!slice)
         return 1;
     shard_part of = parts[0];
@@ -49,6 +49,11 @@ int shard_parts_of(const shard_tensor *tensor, shard_part parts[SHARD_PARTS])
 const shard_placement *shard_part_placement(const shard_tensor *tensor)
 {
     return tensor->slice ? &tensor->slice->placement : &tensor->placement;
+}
+
+const shard_shape *shard_part_shape(const shard_tensor *tensor)
+{
+    return tensor->slice ? &tensor->slice->shape : &tensor->shape;
 }
 
 shard_status shard_part_check(const char *function, const char *name, const shard_tensor *tensor)
@@ -101,9 +106,9 @@ const void *shard_part_read(shard_tensor *tensor, int64_t element, int64_t count
 
 shard_range *shard_part_ranges(const char *name, const shard_tensor *tensor)
 {
-    const shard_placement *placement = &tensor->placement;
+    const shard_placement *placement = shard_part_placement(tensor);
     int size = shard_group_size(placement->group);
-    shard_range mine = {placement->start, tensor->shape.dim[placement->dim]};
+    shard_range mine = {placement->start, shard_part_shape(tensor)->dim[placement->dim]};
     shard_range *all = shard_calloc((size_t)size, sizeof *all);
     if (shard_group_exchange(placement->group, &mine, sizeof mine, all) != SHARD_OK) {
         free(all);
@@ -149,6 +154,8 @@ shard_range *shard_slice_ranges(const char *name, const shard_tensor *tensor)
 /* A walk over the blocks of a split tensor. */
 typedef struct walk {
     shard_tensor *tensor;
+    const shard_placement *placement;
+    const shard_range *slices; /* NULL: the tensor is no slice */
     int members;
     int64_t width, pitch;   /* elements of a row, own and of the whole */
     int64_t rows, columns;  /* of a block; columns of each member */
@@ -158,16 +165,18 @@ typedef struct walk {
     void *mine, *all;
 } walk;
 
-static shard_status start_walk(walk *w, shard_tensor *tensor, const shard_range *ranges)
+static shard_status start_walk(walk *w, shard_tensor *tensor, const shard_range *ranges, const shard_range *slices)
 {
-    const shard_placement *placement = &tensor->placement;
-    int64_t inner = shard_shape_product(&tensor->shape, placement->dim + 1, tensor->shape.ndim);
+    const shard_placement *placement = shard_part_placement(tensor);
+    const shard_shape *shape = shard_part_shape(tensor);
+    int64_t inner = shard_shape_product(shape, placement->dim + 1, shape->ndim);
     int members = shard_group_size(placement->group);
-    *w = (walk){.tensor = tensor, .members = members, .pitch = placement->whole * inner};
-    w->width = tensor->shape.dim[placement->dim] * inner;
+    *w =
+        (walk){.tensor = tensor, .placement = placement, .slices = slices, .members = members, .pitch = placement->whole * inner};
+    w->width = shape->dim[placement->dim] * inner;
     w->offset = shard_calloc(5 * (size_t)members, sizeof *w->offset);
     w->all = shard_block_take();
-    w->mine = shard_part_is_host(tensor) ? w->all : shard_block_take();
+    w->mine = shard_part_is_host(tensor) && !slices ? w->all : shard_block_take();
     if (!w->offset || !w->all || !w->mine)
         return shard_last_status();
     w->size = w->offset + members;
@@ -194,10 +203,37 @@ static void end_walk(walk *w)
     free(w->offset);
 }
 
+/* count elements of the part from one on, of which each member of the slice's group has some. */
+static const void *gather_slices(walk *w, int64_t from, int64_t count)
+{
+    shard_group *group = w->tensor->slice->group;
+    int size = shard_group_size(group), rank = shard_group_rank(group);
+    int64_t counts[size], before = 0, first = 0;
+    for (int member = 0; member < size; member++) {
+        const shard_range *slice = &w->slices[member];
+        int64_t start = slice->start > from ? slice->start : from, end = slice->start + slice->size;
+        end = end < from + count ? end : from + count;
+        counts[member] = end > start ? end - start : 0;
+        before += member < rank ? counts[member] : 0;
+        first = member == rank ? start - slice->start : first;
+    }
+    char *place = (char *)w->mine + (size_t)before * shard_dtype_size(w->tensor->dtype);
+    const void *values = counts[rank] ? shard_part_read(w->tensor, first, counts[rank], place) : place;
+    shard_group_all_gather(group, NULL, values, w->mine, counts, w->tensor->dtype);
+    return w->mine;
+}
+
+static const void *read_part(walk *w, int64_t from, int64_t count)
+{
+    if (w->slices)
+        return gather_slices(w, from, count);
+    return count ? shard_part_read(w->tensor, from, count, w->mine) : w->mine;
+}
+
 /* Only what the group knows jointly ends the walk, so that no member waits for others. */
 static shard_status gather_block(walk *w, int64_t row, int64_t rows, int64_t column)
 {
-    shard_group *group = w->tensor->placement.group;
+    shard_group *group = w->placement->group;
     for (int member = 0; member < w->members; member++) {
         int64_t left = w->size[member] - column;
         w->count[member] = left < 0 ? 0 : left < w->columns ? left : w->columns;
@@ -205,25 +241,31 @@ static shard_status gather_block(walk *w, int64_t row, int64_t rows, int64_t col
         w->piece[member] = rows * w->count[member];
     }
     int64_t mine = w->piece[shard_group_rank(group)];
-    const void *values = mine ? shard_part_read(w->tensor, row * w->width + column, mine, w->mine) : w->mine;
+    const void *values = read_part(w, row * w->width + column, mine);
     return shard_group_all_gather(group, NULL, values, w->all, w->piece, w->tensor->dtype);
 }
 
-shard_status shard_part_gather(shard_tensor *tensor, const shard_range *ranges, shard_status (*take)(void *, const shard_block *),
-                               void *context)
+/* Of a slice no error ends it, as a group knows nothing of what other groups do; all go on
+ * in step, and the error spreads. */
+shard_status shard_part_gather(shard_tensor *tensor, const shard_range *ranges, const shard_range *slices,
+                               shard_status (*take)(void *, const shard_block *), void *context)
 {
     walk w;
-    start_walk(&w, tensor, ranges);
-    shard_status status = shard_agree(tensor->placement.group);
-    int64_t rows = shard_shape_product(&tensor->shape, 0, tensor->placement.dim), columns = 0;
-    for (int member = 0; member < w.members && status == SHARD_OK; member++)
+    start_walk(&w, tensor, ranges, slices);
+    if (slices)
+        shard_agree(tensor->slice->group);
+    shard_status status = shard_agree(w.placement->group);
+    bool begun = status == SHARD_OK;
+    int64_t rows = shard_shape_product(shard_part_shape(tensor), 0, w.placement->dim), columns = 0;
+    for (int member = 0; member < w.members && begun; member++)
         columns = w.size[member] > columns ? w.size[member] : columns;
-    for (int64_t row = 0; row < rows && status == SHARD_OK; row += w.rows)
-        for (int64_t column = 0; column < columns && status == SHARD_OK; column += w.columns) {
+    for (int64_t row = 0; row < rows && begun; row += w.rows)
+        for (int64_t column = 0; column < columns && begun; column += w.columns) {
             int64_t number = rows - row < w.rows ? rows - row : w.rows;
             status = gather_block(&w, row, number, column);
             if (status == SHARD_OK)
                 take(context, &(shard_block){w.all, row, number, w.pitch, w.count, w.first, w.members});
+            begun = status == SHARD_OK || slices;
         }
     end_walk(&w);
     return shard_last_status();

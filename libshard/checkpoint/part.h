@@ -25,8 +25,10 @@ typedef struct shard_part {
 #define SHARD_PARTS 3
 int shard_parts_of(const shard_tensor *tensor, shard_part parts[SHARD_PARTS]);
 
-/* The placement in the whole: of a slice, that of the tensor it is of. */
+/* The placement in the whole, and the shape of the part: of a slice, those of the tensor it
+ * is of. */
 const shard_placement *shard_part_placement(const shard_tensor *tensor);
+const shard_shape *shard_part_shape(const shard_tensor *tensor);
 
 /* Refuses a PARTIAL tensor; function and name are for the text. */
 shard_status shard_part_check(const char *function, const char *name, const shard_tensor *tensor);
@@ -50,8 +52,8 @@ const void *shard_part_read(shard_tensor *tensor, int64_t element, int64_t count
 /* Whether a tensor's memory is host memory. */
 bool shard_part_is_host(const shard_tensor *tensor);
 
-/* The ranges of all members of a split tensor's group along the split dimension,
- * [size]; an error if they do not cover the whole. Collective over the group. Freed
+/* The ranges of all members of the group of a split tensor, or of a slice of one, along the
+ * split dimension, [size]; an error if they do not cover the whole. Collective over the group. Freed
  * by free(); NULL with the error set. */
 shard_range *shard_part_ranges(const char *name, const shard_tensor *tensor);
 
@@ -71,9 +73,10 @@ typedef struct shard_block {
 } shard_block;
 
 /* Calls take for block after block of a split tensor, on every member: whole rows where
- * they fit into a block. Collective over its group; an error of take's on one member
- * ends it for all. */
-shard_status shard_part_gather(shard_tensor *tensor, const shard_range *ranges,
+ * they fit into a block. Of a slice, whose group's members have those ranges (slices, else
+ * NULL), the part is brought together first. Collective over its group, of a slice over both;
+ * an error of take's on one member ends it for all. */
+shard_status shard_part_gather(shard_tensor *tensor, const shard_range *ranges, const shard_range *slices,
                                shard_status (*take)(void *context, const shard_block *block), void *context);
 
 #endif

@@ -28,7 +28,8 @@ typedef struct saving {
     const char *path;
     int64_t count;
     shard_entry *entries; /* [count] */
-    shard_range **ranges; /* [count] of split tensors, NULL for others */
+    shard_range **ranges; /* [count] of split tensors and slices of them, NULL for others */
+    shard_range **slices; /* [count] of slices, likewise */
     bool *written;        /* [count] of slices: whether this one's is */
     int64_t data_bytes;
     int64_t data_start; /* in the file */
@@ -56,9 +57,10 @@ static shard_status plan(saving *s)
     int64_t count = shard_tensors_count(s->tensors);
     s->entries = shard_calloc((size_t)count, sizeof *s->entries);
     s->ranges = shard_calloc((size_t)count, sizeof *s->ranges);
+    s->slices = shard_calloc((size_t)count, sizeof *s->slices);
     s->written = shard_calloc((size_t)count, sizeof *s->written);
     s->target = shard_file_follow(s->path);
-    if (!s->entries || !s->ranges || !s->written || !s->target)
+    if (!s->entries || !s->ranges || !s->slices || !s->written || !s->target)
         return shard_last_status();
     s->count = count;
     for (int64_t i = 0; i < count; i++) {
@@ -76,13 +78,12 @@ static bool is_first(const shard_placement *placement)
 }
 
 /* The slices of a part are written where the part itself would be by their first holder. */
-static bool agree_on_slices(const char *name, const shard_tensor *tensor)
+static bool agree_on_slices(const shard_tensor *tensor)
 {
     shard_group *group = tensor->slice->group;
     bool mine = is_first(&tensor->slice->placement), all[shard_group_size(group)];
     if (tensor->slice->placement.kind != SHARD_SPLIT)
         mine = shard_group_world_rank(group, 0) == 0;
-    free(shard_slice_ranges(name, tensor));
     return shard_group_exchange(group, &mine, sizeof mine, all) == SHARD_OK && all[0];
 }
 
@@ -92,16 +93,15 @@ static shard_status agree_on_parts(saving *s)
     for (int64_t i = 0; i < shard_tensors_count(s->tensors); i++) {
         const shard_tensor *tensor = shard_tensors_at(s->tensors, i);
         const char *name = shard_tensors_name(s->tensors, i);
-        shard_range *ranges = NULL;
-        bool written = false;
-        if (tensor->slice)
-            written = agree_on_slices(name, tensor);
-        else if (tensor->placement.kind == SHARD_SPLIT)
-            ranges = shard_part_ranges(name, tensor);
+        shard_range *slices = tensor->slice ? shard_slice_ranges(name, tensor) : NULL;
+        bool written = tensor->slice && agree_on_slices(tensor);
+        shard_range *ranges = shard_part_placement(tensor)->kind == SHARD_SPLIT ? shard_part_ranges(name, tensor) : NULL;
         if (i < s->count) {
-            s->ranges[i] = ranges;
+            s->slices[i] = slices;
             s->written[i] = written;
+            s->ranges[i] = ranges;
         } else {
+            free(slices);
             free(ranges);
         }
     }
@@ -213,13 +213,25 @@ typedef struct row_writer {
     char *lines;
 } row_writer;
 
-/* Each member writes its share of the block's rows. */
+/* This rank's share of a block's rows: of a slice's all ranks have them that have any part. */
+static shard_range rows_of(const saving *s, int64_t index, int64_t rows)
+{
+    const shard_tensor *tensor = shard_tensors_at(s->tensors, index);
+    shard_group *group = shard_part_placement(tensor)->group;
+    int writers = shard_group_size(group), rank = shard_group_rank(group);
+    if (!tensor->slice)
+        return shard_split_range(rows, writers, rank);
+    rank += shard_group_rank(tensor->slice->group) * writers;
+    writers *= shard_group_size(tensor->slice->group);
+    return s->written[index] ? shard_split_range(rows, writers, rank) : (shard_range){0, 0};
+}
+
 static shard_status write_rows(void *context, const shard_block *block)
 {
     row_writer *writer = context;
     const shard_tensor *tensor = shard_tensors_at(writer->s->tensors, writer->index);
     size_t size = shard_dtype_size(tensor->dtype), pitch = (size_t)block->pitch * size;
-    shard_range mine = shard_split_range(block->rows, block->members, shard_group_rank(tensor->placement.group));
+    shard_range mine = rows_of(writer->s, writer->index, block->rows);
     const char *from = block->data;
     for (int member = 0; member < block->members; member++) {
         size_t width = (size_t)block->count[member] * size;
@@ -230,6 +242,27 @@ static shard_status write_rows(void *context, const shard_block *block)
     return shard_file_write(&writer->s->file, writer->lines, mine.size * (int64_t)pitch,
                             writer->s->data_start + writer->s->entries[writer->index].begin +
                                 (block->row + mine.start) * (int64_t)pitch);
+}
+
+/* Whether a part is of columns so narrow that groups bring whole rows together. All members
+ * must decide alike, whatever the size of their parts. */
+static bool is_narrow(const saving *s, int64_t index)
+{
+    const shard_tensor *tensor = shard_tensors_at(s->tensors, index);
+    const shard_placement *placement = shard_part_placement(tensor);
+    if (placement->kind != SHARD_SPLIT)
+        return false;
+    int64_t rows = shard_shape_product(shard_part_shape(tensor), 0, placement->dim);
+    int64_t pitch = (s->entries[index].end - s->entries[index].begin) / (rows > 0 ? rows : 1);
+    return rows > 1 && pitch < SHARD_WIDE_BYTES * shard_group_size(placement->group) && pitch <= SHARD_BLOCK_BYTES;
+}
+
+static shard_status write_narrow(saving *s, int64_t index)
+{
+    row_writer writer = {.s = s, .index = index, .lines = shard_block_take()};
+    shard_part_gather(shard_tensors_at(s->tensors, index), s->ranges[index], s->slices[index], write_rows, &writer);
+    shard_block_give_back(writer.lines);
+    return shard_last_status();
 }
 
 static shard_status write_part(saving *s, int64_t index, const shard_part *part)
@@ -244,22 +277,17 @@ static shard_status write_split(saving *s, int64_t index)
     shard_tensor *tensor = shard_tensors_at(s->tensors, index);
     if (!is_first(&tensor->placement))
         return SHARD_OK;
+    if (is_narrow(s, index))
+        return write_narrow(s, index);
     shard_part parts[SHARD_PARTS];
     shard_parts_of(tensor, parts);
-    /* All members must decide alike, whatever the size of their parts. */
-    int64_t rows = shard_shape_product(&tensor->shape, 0, tensor->placement.dim);
-    int64_t pitch = (s->entries[index].end - s->entries[index].begin) / (rows > 0 ? rows : 1);
-    if (rows > 1 && pitch < SHARD_WIDE_BYTES * shard_group_size(tensor->placement.group) && pitch <= SHARD_BLOCK_BYTES) {
-        row_writer writer = {.s = s, .index = index, .lines = shard_block_take()};
-        shard_part_gather(tensor, s->ranges[index], write_rows, &writer);
-        shard_block_give_back(writer.lines);
-        return shard_last_status();
-    }
     return write_part(s, index, parts);
 }
 
 static shard_status write_slice(saving *s, int64_t index)
 {
+    if (is_narrow(s, index))
+        return write_narrow(s, index);
     shard_part parts[SHARD_PARTS];
     int count = shard_parts_of(shard_tensors_at(s->tensors, index), parts);
     for (int i = 0; i < count && s->written[index] && shard_last_status() == SHARD_OK; i++)
@@ -297,9 +325,12 @@ static void forget(saving *s)
     shard_file_close(&s->file);
     if (s->temporary && shard_last_status() != SHARD_OK)
         shard_file_remove(s->temporary);
-    for (int64_t i = 0; i < s->count; i++)
+    for (int64_t i = 0; i < s->count; i++) {
         free(s->ranges[i]);
+        free(s->slices[i]);
+    }
     free(s->ranges);
+    free(s->slices);
     free(s->written);
     free(s->entries);
     free(s->target);
