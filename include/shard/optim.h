@@ -174,12 +174,14 @@ typedef struct shard_zero_options {
  *   stage 2  and its gradient: that of a bucket has memory only while backward fills it,
  *            then is summed into the parts. Several backwards add up in the parts, so that
  *            the saving stays, also with shard_data_parallel_set_sync off. shard_grad is
- *            NULL after backward; what goes over gradients takes the optimizer;
+ *            NULL after backward; what goes over gradients takes the optimizer, and
+ *            shard_optimizer_zero_grad forgets them, shard_zero_grad of a parameter does not;
  *   stage 3  and its values: a bucket is gathered when one of its parameters is needed, in
  *            forward or backward, and gone once its modules, or backward, are done with it.
  *            Where gathers run beside the computation (GPUs over NCCL), the next one is
  *            started ahead. shard_save, shard_load and shard_collect_state_dict take
- *            the parts; other reading gathers, other writing is refused (UNSUPPORTED).
+ *            the parts; other reading gathers what then stays until its module has been
+ *            used; other writing is refused (UNSUPPORTED).
  *
  * Names, shapes, dtypes, order of the parameters and what is frozen are compared: replicas
  * that differ are an error of all (MISMATCH there, PEER elsewhere). Values that train begin as
@@ -197,8 +199,10 @@ typedef struct shard_zero_options {
  * before backward, or after shard_step.
  *
  * With overlap, backward steps a bucket as soon as its gradient is there, at the rates that
- * are set then, and goes on while its values are gathered; shard_step has nothing left to do
- * but to agree. After a backward that fails midway some buckets have been stepped.
+ * are set then, and goes on while its values are gathered; shard_step steps what is left, the
+ * parameters that are not shared out, and agrees. Every backward steps, unless a
+ * shard_data_parallel beside this has its sync off: so gradients are accumulated with one
+ * alone. After a backward that fails midway some buckets have been stepped.
  * Gradients cannot be clipped or unscaled in between, and LARS and LAMB refuse it
  * (UNSUPPORTED).
  *
