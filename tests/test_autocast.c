@@ -7,6 +7,7 @@
 
 #include "device/cpu/cpu.h"
 #include "op/autocast.h"
+#include "op/op.h"
 
 #include <shard/shard.h>
 
@@ -479,6 +480,26 @@ END_TEST
 
 /* ---- gradients of float32 leaves ---- */
 
+/* A bias that is added after the product, of a single row too. */
+START_TEST(adds_a_bias)
+{
+    for (int ndim = 1; ndim < 3; ndim++)
+        SHARD_SCOPE
+        {
+            shard_shape shape = ndim == 1 ? SHARD_SHAPE(5) : SHARD_SHAPE(257, 5);
+            shard_tensor *y = shard_zeros(shape, .dtype = modes[_i], .requires_grad = true);
+            shard_tensor *bias = shard_full(SHARD_SHAPE(5), 1.5, .requires_grad = true), *sum = NULL;
+            SHARD_AUTOCAST(modes[_i])
+                sum = shard_add_bias(y, bias);
+            ck_assert_int_eq(shard_tensor_dtype(sum), modes[_i]);
+            ck_assert_double_eq(value_at(sum, 4), 1.5);
+            check_ok(shard_backward(shard_sum(shard_cast(sum, SHARD_FLOAT32))));
+            ck_assert_int_eq(shard_tensor_dtype(shard_grad(bias)), SHARD_FLOAT32);
+            ck_assert_double_eq(value_at(shard_grad(bias), 4), ndim == 1 ? 1 : 257); /* bfloat16 has 256 and 258 */
+        }
+}
+END_TEST
+
 /* 1 + 1024 / 1024: in 16 bits it would stay 1. */
 START_TEST(accumulates_in_float32)
 {
@@ -676,6 +697,7 @@ int main(void)
     tcase_add_test(tcase, copies_go_with_their_leaves);
     tcase_add_test(tcase, copies_follow_moves);
     tcase_add_test(tcase, follows_a_step);
+    tcase_add_loop_test(tcase, adds_a_bias, 0, 2);
     tcase_add_loop_test(tcase, accumulates_in_float32, 0, 2);
     tcase_add_test(tcase, shares_a_weight);
     tcase_add_loop_test(tcase, trains_a_network, 0, 2);

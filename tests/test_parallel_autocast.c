@@ -65,7 +65,9 @@ static void check_layer(shard_group *group, shard_split split, shard_dtype mode,
         for (int64_t i = 0; i < shard_tensors_count(one); i++) {
             ck_assert_int_eq(shard_tensor_dtype(shard_grad(shard_tensors_at(other, i))), SHARD_FLOAT32);
             values = values_of(shard_grad(shard_tensors_at(one, i)));
-            check_part(shard_grad(shard_tensors_at(other, i)), values, rounding);
+            /* The same 16-bit gradient of y is summed in float32 to the bias', as in one layer. */
+            bool sums_alike = split == SHARD_SPLIT_ROW && shard_tensors_find(other, "bias") == shard_tensors_at(other, i);
+            check_part(shard_grad(shard_tensors_at(other, i)), values, sums_alike ? 1e-6 : rounding);
             free(values);
         }
         shard_tensors_destroy(one);

@@ -2,6 +2,7 @@
 #include "nn/nn.h"
 
 #include "dist/dist.h"
+#include "op/op.h"
 
 shard_tensor *shard_parallel_linear(shard_tensor *x, shard_tensor *weight, shard_tensor *bias)
 {
@@ -14,10 +15,8 @@ shard_tensor *shard_parallel_linear(shard_tensor *x, shard_tensor *weight, shard
     shard_scope_open(&scope);
     shard_tensor *part = shard_is_split(x, x->shape.ndim - 1) ? x : shard_scatter(x, -1, group);
     shard_tensor *y = shard_reduce(shard_linear(part, weight, NULL), group);
-    if (bias && y && shard_autocast_dtype() == y->dtype) /* as a whole layer's, which shard_linear casts */
-        bias = shard_cast(bias, y->dtype);
     if (bias)
-        y = shard_add(y, bias);
+        y = shard_add_bias(y, bias);
     y = shard_scope_hand_out(y, &scope);
     shard_scope_close(&scope);
     return y;

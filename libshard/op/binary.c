@@ -34,8 +34,8 @@ static bool is_repeated(const shard_node *node)
 static shard_status add_backward(shard_node *node, shard_tensor *dy, shard_tensor **dx)
 {
     dx[0] = dy;
-    if (shard_wants(node, 1))
-        dx[1] = is_repeated(node) ? sum_over_rows(node, dy) : dy;
+    if (shard_wants(node, 1)) /* a sum takes 16 bits to float32 on its way */
+        dx[1] = is_repeated(node) || node->edge[1].dtype != dy->dtype ? sum_over_rows(node, dy) : dy;
     return !shard_wants(node, 1) || dx[1] ? SHARD_OK : shard_last_status();
 }
 
@@ -85,17 +85,18 @@ static bool check_placements(const char *function, shard_binary kind, const shar
     return false;
 }
 
-static shard_tensor *forward(const char *function, shard_binary kind, shard_tensor *a, shard_tensor *b)
+/* Of a and operand, which stands for b. */
+static shard_tensor *forward(const char *function, shard_binary kind, shard_tensor *a, shard_tensor *b, shard_tensor *operand)
 {
-    if (!shard_check_operands(function, SHARD_INPUTS(a, b)) || !check_shapes(function, a, b) ||
-        !check_placements(function, kind, a, b))
+    if (!shard_check_operands(function, SHARD_INPUTS(a, operand)) || !check_shapes(function, a, operand) ||
+        !check_placements(function, kind, a, operand))
         return NULL;
     shard_tensor *y = shard_tensor_like(a);
-    y = shard_result(y, apply(kind, a, b, y));
+    y = shard_result(y, apply(kind, a, operand, y));
     shard_node *node = shard_record(kind == SHARD_ADD ? &add_type : &mul_type, y, SHARD_INPUTS(a, b), 0);
     if (node && kind == SHARD_MUL) {
         shard_save_for_backward(node, 0, shard_wants(node, 1) ? a : NULL);
-        shard_save_for_backward(node, 1, shard_wants(node, 0) ? b : NULL);
+        shard_save_for_backward(node, 1, shard_wants(node, 0) ? operand : NULL);
     }
     return y;
 }
@@ -106,7 +107,7 @@ static shard_tensor *binary(const char *function, shard_binary kind, shard_tenso
     shard_scope_open(&scope);
     shard_tensor *x[] = {a, b};
     shard_autocast_promote(2, x);
-    shard_tensor *y = shard_scope_hand_out(forward(function, kind, x[0], x[1]), &scope);
+    shard_tensor *y = shard_scope_hand_out(forward(function, kind, x[0], x[1], x[1]), &scope);
     shard_scope_close(&scope);
     return y;
 }
@@ -114,6 +115,17 @@ static shard_tensor *binary(const char *function, shard_binary kind, shard_tenso
 shard_tensor *shard_add(shard_tensor *a, shard_tensor *b)
 {
     return binary("shard_add", SHARD_ADD, a, b);
+}
+
+shard_tensor *shard_add_bias(shard_tensor *y, shard_tensor *bias)
+{
+    shard_scope scope;
+    shard_scope_open(&scope);
+    shard_tensor *operand;
+    shard_autocast_product(1, &bias, &operand);
+    y = shard_scope_hand_out(forward("shard_linear", SHARD_ADD, y, bias, operand), &scope);
+    shard_scope_close(&scope);
+    return y;
 }
 
 shard_tensor *shard_mul(shard_tensor *a, shard_tensor *b)

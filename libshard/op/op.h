@@ -49,6 +49,10 @@ shard_tensor *shard_gradient_to_overwrite(shard_node *node, int input);
  * compute, and what then is dx[input]. NULL for NULL. */
 shard_tensor *shard_gradient_of_type(shard_node *node, int input, shard_dtype dtype);
 shard_tensor *shard_gradient_as_input(shard_node *node, int input, shard_tensor *computed);
+/* A product's result y and its bias, where the product itself cannot add it: in y's type, the
+ * bias' gradient in its own. */
+shard_tensor *shard_add_bias(shard_tensor *y, shard_tensor *bias);
+
 /* The gradient of a whole operand that all of dy went into. If dy is a part of the
  * rows (dimension 0) it is a contribution, which the walk knows by itself; if it is
  * split along another dimension, the gradient is PARTIAL. */
