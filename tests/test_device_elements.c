@@ -14,11 +14,12 @@ static long double few(shard_dtype dtype)
 START_TEST(axpby)
 {
     shard_dtype dtype = float_dtypes[_i];
-    static const double scales[][2] = {{1, 1}, {0.3, 0}, {-1.25, 0.7}, {0, 1}};
+    static const double scales[][2] = {{1, 1}, {0.3, 0}, {-1.25, 0.7}, {0, 1}, {0.25, 0.75}, {1e-4, 1 - 1e-4}};
+    enum { SCALES = sizeof scales / sizeof *scales };
     shard_device *device;
     for (int set = 0; (device = kernel_device(set)); set++)
         for (int s = 0; s < SIZES; s++)
-            for (int k = 0; k < 4; k++) {
+            for (int k = 0; k < SCALES; k++) {
                 int64_t n = sizes[s];
                 double alpha = scales[k][0], beta = scales[k][1];
                 void *x = array_noise(n, dtype, 1, -2, 2), *y = array_noise(n, dtype, 2, -2, 2);

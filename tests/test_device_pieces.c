@@ -46,6 +46,10 @@ static shard_status run_axpby(const piece *p)
 {
     return p->device->ops->axpby(p->device, p->count, 0.3, p->a, -1.5, p->y, p->dtype);
 }
+static shard_status run_lerp(const piece *p)
+{
+    return p->device->ops->axpby(p->device, p->count, 0.3, p->a, 1 - 0.3, p->y, p->dtype);
+}
 static shard_status run_scale(const piece *p)
 {
     return p->device->ops->axpby(p->device, p->count, 0.3, p->a, 0, p->y, p->dtype);
@@ -102,6 +106,7 @@ static const struct {
     {"cast to float64", run_cast_up, SHARD_FLOAT64},
     {"cast to uint8", run_cast_down, SHARD_UINT8},
     {"axpby", run_axpby, SAME},
+    {"axpby, alpha + beta 1", run_lerp, SAME},
     {"axpby, beta 0", run_scale, SAME},
     {"unary", run_unary, SAME},
     {"unary_backward", run_unary_backward, SAME},
@@ -137,8 +142,7 @@ START_TEST(pieces_make_the_whole)
         for (int k = 0; start < N; start += count) {
             count = pieces[k++] < N - start ? pieces[k - 1] : N - start;
             size_t at = (size_t)start * size;
-            piece p = {device, dtype, start, count, a + at, b + at, y[1] + at, z[1] + (size_t)start * z_size,
-                       w[1] + at};
+            piece p = {device, dtype, start, count, a + at, b + at, y[1] + at, z[1] + (size_t)start * z_size, w[1] + at};
             ck_assert_int_eq(entries[entry].run(&p), SHARD_OK);
         }
         ck_assert_int_eq(device->ops->synchronize(device), SHARD_OK);

@@ -77,6 +77,42 @@ START_TEST(test_later)
 }
 END_TEST
 
+/* In float32, too, the average is of the weight: near the definition in double where the
+ * weight moves about, and the weight itself where it stays. */
+START_TEST(test_float32)
+{
+    const double decay = 0.9999;
+    double average[SIZE];
+    SHARD_SCOPE
+    {
+        shard_tensor *p = made_up_leaf(SHARD_SHAPE(SIZE), 1, SHARD_FLOAT32);
+        shard_tensor *stays = made_up_leaf(SHARD_SHAPE(SIZE), 2, SHARD_FLOAT32);
+        double *mean = values_of(p), *same = values_of(stays);
+        shard_tensors *list = shard_tensors_create();
+        check_ok(shard_tensors_add(list, "p", p));
+        check_ok(shard_tensors_add(list, "stays", stays));
+        shard_optimizer *sgd = shard_sgd(list, .lr = 1.0);
+        shard_ema *ema = shard_ema_create(sgd, .decay = decay);
+        for (int n = 0; n < 2000; n++) {
+            float now[SIZE];
+            for (int i = 0; i < SIZE; i++) {
+                now[i] = (float)(mean[i] * (1 + 0.01 * sin(13 * n + i)));
+                average[i] = n == 0 ? now[i] : decay * average[i] + (1 - decay) * now[i];
+            }
+            check_ok(shard_copy_from_host(p, now, sizeof now));
+            check_ok(shard_ema_update(ema));
+        }
+        check_ok(shard_ema_swap(ema));
+        check_part(p, average, 2e-6);
+        check_part(stays, same, 0.0);
+        free(mean);
+        free(same);
+        shard_ema_destroy(ema);
+        shard_optimizer_destroy(sgd);
+    }
+}
+END_TEST
+
 /* Averages that are copied over continue to the bit; before the first update they are the
  * parameters. */
 START_TEST(test_state)
@@ -256,6 +292,7 @@ int main(void)
     TCase *tcase = test_case(suite, "ema");
     tcase_add_loop_test(tcase, test_definition, 0, 2);
     tcase_add_test(tcase, test_later);
+    tcase_add_test(tcase, test_float32);
     tcase_add_test(tcase, test_state);
     tcase_add_loop_test(tcase, test_ranks, 0, CASES);
     tcase_add_test(tcase, test_refuses);

@@ -184,7 +184,8 @@ typedef struct shard_device_ops {
     shard_status (*fill)(shard_device *, int64_t n, double value, void *y, shard_dtype);
     /* From and to every dtype; to an integer truncates towards zero, as PyTorch. */
     shard_status (*cast)(shard_device *, int64_t n, const void *x, shard_dtype from, void *y, shard_dtype to);
-    /* y = alpha x + beta y; y is not read if beta is 0; x may be y. */
+    /* y = alpha x + beta y; y is not read if beta is 0; x may be y. Where alpha + beta is 1, y + alpha (x - y),
+     * as torch.lerp: factors that are rounded one by one no longer add up to 1, and averages drift away. */
     shard_status (*axpby)(shard_device *, int64_t n, double alpha, const void *x, double beta, void *y, shard_dtype);
     /* y may be x. */
     shard_status (*unary)(shard_device *, shard_unary, int64_t n, const void *x, void *y, shard_dtype);

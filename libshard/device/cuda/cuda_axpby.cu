@@ -1,5 +1,5 @@
 /*
- * y = alpha x + beta y.
+ * y = alpha x + beta y, as y + alpha (x - y) where alpha + beta is 1.
  *
  * Invariants: y is not read where beta is 0; x may be y.
  */
@@ -7,7 +7,9 @@
 
 using namespace shard;
 
-template <class T, bool READS> struct Axpby {
+enum Form { SCALED, BLENDED, SUMMED };
+
+template <class T, Form FORM> struct Axpby {
     Real<T> alpha, beta;
     const T *x;
     T *y;
@@ -19,7 +21,7 @@ template <class T, bool READS> struct Axpby {
     {
         In<N> in;
         in.x = load_pack<T, N>(x + i);
-        if (READS)
+        if (FORM != SCALED)
             in.y = load_pack<T, N>(y + i);
         return in;
     }
@@ -27,8 +29,10 @@ template <class T, bool READS> struct Axpby {
     {
         Pack<T, N> out;
         for (int k = 0; k < N; k++) {
-            Real<T> value = alpha * to_real(in.x.value[k]);
-            out.value[k] = round_to<T>(READS ? value + beta * to_real(in.y.value[k]) : value);
+            Real<T> from = to_real(in.x.value[k]), old = FORM == SCALED ? 0 : to_real(in.y.value[k]);
+            out.value[k] = round_to<T>(FORM == SCALED    ? alpha * from
+                                       : FORM == BLENDED ? old + alpha * (from - old)
+                                                         : alpha * from + beta * old);
         }
         store_pack(y + i, out);
     }
@@ -41,7 +45,9 @@ shard_status shard_cuda_axpby(shard_device *device, int64_t n, double alpha, con
         using T = decltype(t);
         auto run = [&](auto body) { return run_map<Pack<T>::SIZE, 2>(device, n, aligned16(x, y), body); };
         if (beta == 0)
-            return run(Axpby<T, false>{(Real<T>)alpha, 0, (const T *)x, (T *)y});
-        return run(Axpby<T, true>{(Real<T>)alpha, (Real<T>)beta, (const T *)x, (T *)y});
+            return run(Axpby<T, SCALED>{(Real<T>)alpha, 0, (const T *)x, (T *)y});
+        if (alpha + beta == 1)
+            return run(Axpby<T, BLENDED>{(Real<T>)alpha, 0, (const T *)x, (T *)y});
+        return run(Axpby<T, SUMMED>{(Real<T>)alpha, (Real<T>)beta, (const T *)x, (T *)y});
     });
 }

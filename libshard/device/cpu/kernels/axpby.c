@@ -6,14 +6,18 @@ MAP_BODY(axpby)
     real alpha = (real)by->alpha, beta = (real)by->beta;
     const real *x = in[0], *old = in[1];
     real *y = out[0];
-    if (old) {
-#pragma omp simd
-        for (int64_t i = 0; i < s.count; i++)
-            y[i] = alpha * x[i] + beta * old[i];
-    } else {
+    if (!old) {
 #pragma omp simd
         for (int64_t i = 0; i < s.count; i++)
             y[i] = alpha * x[i];
+    } else if (by->alpha + by->beta == 1) {
+#pragma omp simd
+        for (int64_t i = 0; i < s.count; i++)
+            y[i] = old[i] + alpha * (x[i] - old[i]);
+    } else {
+#pragma omp simd
+        for (int64_t i = 0; i < s.count; i++)
+            y[i] = alpha * x[i] + beta * old[i];
     }
 }
 
