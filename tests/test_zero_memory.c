@@ -148,10 +148,10 @@ static void check_buckets(double most)
 /* Of the blocks' values one is whole at a time, where gathers go on beside the next one, too. */
 static void lets_blocks_go(shard_group *world, void *context)
 {
-    double most = (beside(world) ? 2 : 1) * block_bytes;
     shard_module *model = make_blocks(context);
     shard_optimizer *sgd = shard_sgd(shard_parameters(model), .lr = 0.01);
     ck_assert_ptr_nonnull(shard_zero(sgd, .stage = 3, .bucket_mib = block_bytes / 1048576));
+    double most = (beside(world) ? 2 : 1) * block_bytes;
     for (int step = 0; step < 3; step++) {
         SHARD_SCOPE
         {
