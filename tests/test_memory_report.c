@@ -1,6 +1,7 @@
 /*
  * Memory by kind: each kind to the byte through a step of training, the kinds' sum
- * always the whole, peaks, and the printed table. On whichever device tensors go to.
+ * always the whole, their peaks' no less, what kernels take while they run, and the
+ * printed table. On whichever device tensors go to.
  */
 #include "support/job.h"
 
@@ -28,17 +29,20 @@ static void check_sum_at(int line)
 {
     shard_device *both[] = {shard_device_open("cpu"), shard_device_open(NULL)};
     for (int i = 0; i < 2; i++) {
-        int64_t sum = 0;
+        int64_t sum = 0, peaks = 0;
         for (int kind = 0; kind < SHARD_MEMORY_KINDS; kind++) {
             shard_memory_stats stats = shard_get_memory_by_kind(both[i], (shard_memory_kind)kind);
             ck_assert_int_ge(stats.current, 0);
             ck_assert_int_ge(stats.peak, stats.current);
             ck_assert_int_eq(stats.reserved, 0);
             sum += stats.current;
+            peaks += stats.peak;
         }
-        int64_t whole = shard_get_memory_stats(both[i]).current;
-        ck_assert_msg(sum == whole, "line %d: the kinds are %lld bytes in all, the device says %lld", line, (long long)sum,
-                      (long long)whole);
+        shard_memory_stats whole = shard_get_memory_stats(both[i]);
+        ck_assert_msg(sum == whole.current, "line %d: the kinds are %lld bytes in all, the device says %lld", line,
+                      (long long)sum, (long long)whole.current);
+        ck_assert_msg(peaks >= whole.peak, "line %d: the kinds' peaks are %lld bytes in all, the device's is %lld", line,
+                      (long long)peaks, (long long)whole.peak);
     }
 }
 
@@ -174,6 +178,70 @@ START_TEST(test_kinds)
 }
 END_TEST
 
+enum { WIDE_ROWS = 8, WIDE = 5000, KERNELS = 9 };
+
+/* Kernel i, between memory that is there already; what it computes does not matter. m: x, y [WIDE_ROWS, WIDE], gamma,
+ * beta [WIDE]; statistics [4][WIDE]. */
+static shard_status run_kernel(int i, shard_device *d, void *m[4], double *s, const int64_t *index)
+{
+    const shard_device_ops *ops = d->ops;
+    int64_t rows = WIDE_ROWS, cols = WIDE;
+    double *mean = s, *rstd = s + WIDE, *sums = s + 2 * WIDE;
+    shard_dtype type = SHARD_FLOAT32;
+    switch (i) {
+    case 0:
+        return ops->sum_rows(d, rows, cols, m[0], type, false, m[2], type);
+    case 1:
+        return ops->binary(d, SHARD_ADD, rows, cols, m[0], m[2], m[1], type);
+    case 2:
+        return ops->softmax(d, true, rows, cols, m[0], m[1], type);
+    case 3:
+        return ops->softmax_backward(d, true, rows, cols, m[0], m[1], m[1], type);
+    case 4:
+        return ops->layer_norm_backward(d, rows, cols, m[0], m[2], mean, rstd, m[1], m[1], m[2], m[3], type);
+    case 5:
+        return ops->batch_norm_sums(d, rows, cols, m[0], NULL, sums, type);
+    case 6:
+        return ops->batch_norm(d, rows, cols, m[0], mean, rstd, m[2], m[3], NULL, false, m[1], type);
+    case 7:
+        return ops->batch_norm_backward_sums(d, rows, cols, m[0], NULL, m[1], mean, rstd, sums, NULL, NULL, type);
+    default:
+        return ops->embedding_backward(d, rows, cols / rows, 0, rows, index, m[0], false, m[1], type);
+    }
+}
+
+/* What a kernel takes while it runs is workspace, all of it. */
+static void kernels_take(shard_group *world, void *context)
+{
+    (void)world, (void)context;
+    shard_device *device = shard_device_open(NULL);
+    SHARD_SCOPE
+    {
+        int64_t labels[WIDE_ROWS] = {1, 3, 1};
+        void *memory[4];
+        for (int i = 0; i < 4; i++)
+            memory[i] = shard_tensor_memory_to_write(made_up(SHARD_SHAPE(i < 2 ? WIDE_ROWS : 1, WIDE), 5, SHARD_FLOAT32));
+        double *statistics = shard_tensor_memory_to_write(shard_ones(SHARD_SHAPE(4, WIDE), .dtype = SHARD_FLOAT64));
+        const int64_t *index = shard_tensor_memory(shard_from_host(labels, SHARD_SHAPE(WIDE_ROWS), .dtype = SHARD_INT64));
+        for (int i = 0; i < KERNELS; i++) {
+            shard_reset_peak_memory(device);
+            check_ok(run_kernel(i, device, memory, statistics, index));
+            shard_memory_stats whole = shard_get_memory_stats(device), workspace = of(SHARD_MEMORY_WORKSPACE);
+            int64_t taken = whole.peak - whole.current, counted = workspace.peak - workspace.current;
+            ck_assert_msg(taken == counted, "kernel %d takes %lld bytes, of which %lld are workspace", i, (long long)taken,
+                          (long long)counted);
+            ck_assert(taken > 0 || !on_host());
+        }
+        check_ok(device->ops->synchronize(device));
+    }
+}
+
+START_TEST(test_kernels)
+{
+    run_job(1, kernels_take, NULL);
+}
+END_TEST
+
 static void prints(shard_group *world, void *context)
 {
     (void)world, (void)context;
@@ -223,6 +291,7 @@ int main(void)
     tcase_add_test(tcase, test_step);
     tcase_add_test(tcase, test_data_parallel);
     tcase_add_test(tcase, test_kinds);
+    tcase_add_test(tcase, test_kernels);
     tcase_add_test(tcase, test_table);
     return test_run(suite);
 }

@@ -171,7 +171,7 @@ enum { TERMS = 4 };
 static shard_status allocate_terms(shard_device *device, int64_t period, terms *t)
 {
     size_t bytes = (size_t)period * sizeof(double);
-    char *memory = device->ops->allocate(device, TERMS * bytes);
+    char *memory = shard_device_allocate(device, SHARD_MEMORY_WORKSPACE, TERMS * bytes);
     if (!memory)
         return shard_last_status();
     *t = (terms){.center = memory, .scale = memory + bytes, .offset = memory + 2 * bytes, .slope = memory + 3 * bytes};
@@ -180,13 +180,13 @@ static shard_status allocate_terms(shard_device *device, int64_t period, terms *
 
 static void release_terms(shard_device *device, int64_t period, const terms *t)
 {
-    device->ops->release(device, t->center, TERMS * (size_t)period * sizeof(double));
+    shard_device_release(device, SHARD_MEMORY_WORKSPACE, t->center, TERMS * (size_t)period * sizeof(double));
 }
 
 /* values [channels] repeated to the period, or zeros if they are NULL. */
 static double *repeat(shard_device *device, int64_t channels, int64_t period, const double *values)
 {
-    double *repeated = device->ops->allocate(device, (size_t)period * sizeof(double));
+    double *repeated = shard_device_allocate(device, SHARD_MEMORY_WORKSPACE, (size_t)period * sizeof(double));
     for (int64_t i = 0; repeated && i < period; i++)
         repeated[i] = i >= channels ? repeated[i - channels] : values ? values[i] : 0;
     return repeated;
@@ -204,7 +204,7 @@ shard_status KERNEL(batch_norm_sums)(shard_device *device, int64_t rows, int64_t
     column_sums job = {
         .dtype = dtype, .n = rows * channels, .columns = channels, .period = period, .in = {x}, .context = repeated, .count = 2};
     shard_status status = SUM_COLUMNS(device, &job, sum_squares, sums);
-    device->ops->release(device, repeated, (size_t)period * sizeof(double));
+    shard_device_release(device, SHARD_MEMORY_WORKSPACE, repeated, (size_t)period * sizeof(double));
     return status;
 }
 
@@ -259,7 +259,7 @@ shard_status KERNEL(batch_norm_backward_sums)(shard_device *device, int64_t rows
         sums[channels + c] *= rstd[c];
     if (status == SHARD_OK)
         BY_TYPE(dtype, hand_on, channels, sums, dgamma, dbeta);
-    device->ops->release(device, repeated, (size_t)period * sizeof(double));
+    shard_device_release(device, SHARD_MEMORY_WORKSPACE, repeated, (size_t)period * sizeof(double));
     return status;
 }
 

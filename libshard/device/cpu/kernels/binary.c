@@ -61,13 +61,13 @@ shard_status KERNEL(binary)(shard_device *device, shard_binary binary, int64_t r
         return SHARD_OK;
     job.period = wide_period(cols);
     size_t bytes = (size_t)job.period * sizeof(double);
-    void *repeated = device->ops->allocate(device, bytes);
+    void *repeated = shard_device_allocate(device, SHARD_MEMORY_WORKSPACE, bytes);
     if (!repeated)
         return shard_last_status();
     BY_TYPE(dtype, repeat, dtype, cols, b, job.period, repeated);
     job.context = repeated;
     run(binary, &job);
-    device->ops->release(device, repeated, bytes);
+    shard_device_release(device, SHARD_MEMORY_WORKSPACE, repeated, bytes);
     return SHARD_OK;
 }
 

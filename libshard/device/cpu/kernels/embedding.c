@@ -64,7 +64,7 @@ shard_status KERNEL(embedding_backward)(shard_device *device, int64_t n, int64_t
     if (rows == 0 || dim == 0)
         return SHARD_OK;
     size_t bytes = (size_t)(rows + n) * sizeof(int64_t);
-    int64_t *lists = device->ops->allocate(device, bytes);
+    int64_t *lists = shard_device_allocate(device, SHARD_MEMORY_WORKSPACE, bytes);
     if (!lists)
         return shard_last_status();
     lookup l = {
@@ -81,7 +81,7 @@ shard_status KERNEL(embedding_backward)(shard_device *device, int64_t n, int64_t
     for (int64_t row = 0; row < rows; row++)
         if (l.first[row] >= 0 || !accumulate)
             BY_TYPE(dtype, sum_row, &l, row);
-    device->ops->release(device, lists, bytes);
+    shard_device_release(device, SHARD_MEMORY_WORKSPACE, lists, bytes);
     return SHARD_OK;
 }
 

@@ -154,11 +154,11 @@ static shard_status backward_data(shard_device *device, int64_t rows, norm *l, v
     if (job.n == 0)
         return SHARD_OK;
     size_t bytes = 2 * (size_t)rows * sizeof(double);
-    l->sums = device->ops->allocate(device, bytes);
+    l->sums = shard_device_allocate(device, SHARD_MEMORY_WORKSPACE, bytes);
     if (!l->sums)
         return shard_last_status();
     MAP(&job, normalize_backward);
-    device->ops->release(device, l->sums, bytes);
+    shard_device_release(device, SHARD_MEMORY_WORKSPACE, l->sums, bytes);
     return SHARD_OK;
 }
 
@@ -167,7 +167,7 @@ static shard_status backward_parameters(shard_device *device, int64_t rows, cons
     if (l->cols == 0)
         return SHARD_OK;
     size_t bytes = 2 * (size_t)l->cols * sizeof(double);
-    double *sums = device->ops->allocate(device, bytes);
+    double *sums = shard_device_allocate(device, SHARD_MEMORY_WORKSPACE, bytes);
     if (!sums)
         return shard_last_status();
     column_sums job = {.dtype = l->dtype,
@@ -180,7 +180,7 @@ static shard_status backward_parameters(shard_device *device, int64_t rows, cons
     shard_status status = SUM_COLUMNS(device, &job, sum_parameters, sums);
     if (status == SHARD_OK)
         BY_TYPE(l->dtype, store_parameters, l->cols, sums, dgamma, dbeta);
-    device->ops->release(device, sums, bytes);
+    shard_device_release(device, SHARD_MEMORY_WORKSPACE, sums, bytes);
     return status;
 }
 

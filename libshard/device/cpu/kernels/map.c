@@ -77,7 +77,7 @@ shard_status KERNEL(R(column_sums))(shard_device *device, const column_sums *job
     int64_t blocks = smaller(larger(rows / TILE_ROWS, 1), larger(TILES / parts, 1));
     bool direct = blocks == 1 && period == job->columns;
     size_t bytes = (size_t)(blocks * job->count * period) * sizeof(double);
-    double *partial = direct ? sums : device->ops->allocate(device, bytes);
+    double *partial = direct ? sums : shard_device_allocate(device, SHARD_MEMORY_WORKSPACE, bytes);
     if (!partial)
         return shard_last_status();
 #pragma omp parallel for schedule(static) if (job->n >= PARALLEL)
@@ -90,7 +90,7 @@ shard_status KERNEL(R(column_sums))(shard_device *device, const column_sums *job
     }
     if (!direct) {
         fold(job, blocks, partial, sums);
-        device->ops->release(device, partial, bytes);
+        shard_device_release(device, SHARD_MEMORY_WORKSPACE, partial, bytes);
     }
     return SHARD_OK;
 }

@@ -106,11 +106,11 @@ shard_status KERNEL(softmax)(shard_device *device, bool log, int64_t count, int6
     if (job.n == 0)
         return SHARD_OK;
     size_t bytes = 2 * (size_t)count * sizeof(double);
-    r.stats = device->ops->allocate(device, bytes);
+    r.stats = shard_device_allocate(device, SHARD_MEMORY_WORKSPACE, bytes);
     if (!r.stats)
         return shard_last_status();
     MAP(&job, softmax);
-    device->ops->release(device, r.stats, bytes);
+    shard_device_release(device, SHARD_MEMORY_WORKSPACE, r.stats, bytes);
     return SHARD_OK;
 }
 
@@ -128,11 +128,11 @@ shard_status KERNEL(softmax_backward)(shard_device *device, bool log, int64_t co
     if (job.n == 0)
         return SHARD_OK;
     size_t bytes = (size_t)count * sizeof(double);
-    r.stats = device->ops->allocate(device, bytes);
+    r.stats = shard_device_allocate(device, SHARD_MEMORY_WORKSPACE, bytes);
     if (!r.stats)
         return shard_last_status();
     MAP(&job, softmax_backward);
-    device->ops->release(device, r.stats, bytes);
+    shard_device_release(device, SHARD_MEMORY_WORKSPACE, r.stats, bytes);
     return SHARD_OK;
 }
 

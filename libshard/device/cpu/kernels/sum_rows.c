@@ -32,7 +32,7 @@ shard_status KERNEL(sum_rows)(shard_device *device, int64_t rows, int64_t cols, 
     if (cols == 0)
         return SHARD_OK;
     size_t bytes = (size_t)cols * sizeof(double);
-    double *sums = device->ops->allocate(device, bytes);
+    double *sums = shard_device_allocate(device, SHARD_MEMORY_WORKSPACE, bytes);
     if (!sums)
         return shard_last_status();
     column_sums job = {.dtype = from, .n = rows * cols, .columns = cols, .period = wide_period(cols), .in = {x}, .count = 1};
@@ -41,7 +41,7 @@ shard_status KERNEL(sum_rows)(shard_device *device, int64_t rows, int64_t cols, 
         map out = {.dtype = to, .n = cols, .in = {accumulate ? y : NULL}, .out = {y}, .context = sums};
         MAP(&out, finish);
     }
-    device->ops->release(device, sums, bytes);
+    shard_device_release(device, SHARD_MEMORY_WORKSPACE, sums, bytes);
     return status;
 }
 
