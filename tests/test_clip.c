@@ -152,6 +152,35 @@ START_TEST(test_not_finite)
 }
 END_TEST
 
+/* A rank whose optimizer has no parameters takes part on the device that others have theirs on. */
+static void one_has_none(shard_group *world, void *context)
+{
+    (void)context;
+    int size = shard_group_size(world), rank = shard_group_rank(world);
+    SHARD_SCOPE
+    {
+        shard_tensors *list = shard_tensors_create();
+        if (rank > 0) {
+            shard_tensor *p = shard_as_split(shard_ones(SHARD_SHAPE(2)), 0, world, 2 * (rank - 1), 2 * (size - 1));
+            shard_set_requires_grad(p, true);
+            check_ok(shard_tensors_add(list, "p", p));
+            check_ok(shard_backward(shard_sum(p)));
+        }
+        shard_optimizer *sgd = shard_sgd(list, .lr = 1.0);
+        double norm;
+        check_ok(shard_clip_grad_norm(sgd, 1.0, &norm));
+        ck_assert_double_eq_tol(norm, 2.0, 1e-12);
+        check_ok(shard_step(sgd));
+        shard_optimizer_destroy(sgd);
+    }
+}
+
+START_TEST(test_one_has_none)
+{
+    run_job(3, one_has_none, NULL);
+}
+END_TEST
+
 /* A rank that cannot go on takes the others with it. */
 static void one_fails(shard_group *world, void *context)
 {
@@ -216,6 +245,7 @@ int main(void)
     TCase *tcase = test_case(suite, "clip");
     tcase_add_loop_test(tcase, test_clip, 0, CASES);
     add_ranks_test(tcase, test_not_finite);
+    tcase_add_test(tcase, test_one_has_none);
     tcase_add_test(tcase, test_one_fails);
     tcase_add_test(tcase, test_refuses);
     tcase_add_test(tcase, test_overlap);

@@ -284,6 +284,21 @@ START_TEST(test_table)
 }
 END_TEST
 
+/* Batches that are loaded ahead are inputs; of a GPU's nothing counts, as they are not on it. */
+START_TEST(test_loaded_ahead)
+{
+    shard_device *device = shard_device_open(NULL);
+    int64_t inputs = of(SHARD_MEMORY_ACTIVATIONS).current, all = shard_get_memory_stats(device).current;
+    void *batch = shard_allocate_host(device, 1000);
+    ck_assert_ptr_nonnull(batch);
+    ck_assert_int_eq(of(SHARD_MEMORY_ACTIVATIONS).current - inputs, on_host() ? 1000 : 0);
+    check_sum();
+    shard_free_host(device, batch, 1000);
+    ck_assert_int_eq(of(SHARD_MEMORY_ACTIVATIONS).current, inputs);
+    ck_assert_int_eq(shard_get_memory_stats(device).current, all);
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("memory_report");
@@ -293,5 +308,6 @@ int main(void)
     tcase_add_test(tcase, test_kinds);
     tcase_add_test(tcase, test_kernels);
     tcase_add_test(tcase, test_table);
+    tcase_add_test(tcase, test_loaded_ahead);
     return test_run(suite);
 }

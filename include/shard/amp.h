@@ -50,8 +50,9 @@ SHARD_API shard_tensor *shard_grad_scaler_scale(shard_grad_scaler *scaler, shard
 
 /* Has the next step, and clipping before it, take the gradients divided by the factor,
  * for who wants to clip between; else shard_grad_scaler_step does it. The gradients
- * themselves stay as they are, so that those of float16 parameters do not vanish. Once
- * between two updates, after all backwards of the step. Errors: ARGUMENT, out of this
+ * themselves stay as they are, so that those of float16 parameters do not vanish; that
+ * step and shard_optimizer_zero_grad forget the division, shard_zero_grad of the parameters
+ * does not. Once between two updates, after all backwards of the step. Errors: ARGUMENT, out of this
  * order; UNSUPPORTED, shard_zero's overlap, whose steps are made by then. Collective
  * over the world. */
 SHARD_API shard_status shard_grad_scaler_unscale(shard_grad_scaler *scaler, shard_optimizer *optimizer);

@@ -52,7 +52,8 @@ typedef enum shard_memory_kind {
     SHARD_MEMORY_PARAMETERS = 0, /* parameters and buffers of modules, leaves that require a gradient */
     SHARD_MEMORY_GRADIENTS,      /* of leaves */
     SHARD_MEMORY_OPTIMIZER_STATE,
-    SHARD_MEMORY_ACTIVATIONS, /* every other tensor: inputs, results, what backward needs of them */
+    SHARD_MEMORY_ACTIVATIONS, /* every other tensor: inputs, results, what backward needs of them; shard_allocate_host's
+                                 of the CPU, while a GPU's, which is not on it, is not counted */
     SHARD_MEMORY_BUCKETS,     /* parameters and gradients on their way between ranks */
     SHARD_MEMORY_WORKSPACE,   /* of one operation while it runs */
     SHARD_MEMORY_KINDS

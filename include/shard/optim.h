@@ -118,11 +118,13 @@ typedef struct shard_clip_options {
  * Scales the optimizer's gradients down to max_norm if the norm of all of them together
  * is larger, each element counted once wherever it is: replicated, split, shared out by
  * shard_zero. The gradients themselves stay as they are: the factor, min(1, max_norm /
- * (norm + 1e-6)), is multiplied into the next step (and clipping) and forgotten with the gradients.
- * *norm (NULL: not wanted) is what the norm was; without it the host waits for no GPU. A
- * norm that is infinite or NaN makes gradients 0 or NaN, or is an error (ARGUMENT) on
- * every rank, after which they are to be forgotten. As torch.nn.utils.clip_grad_norm_.
- * Collective over the world.
+ * (norm + 1e-6)), is multiplied into the next step (and clipping). That step and
+ * shard_optimizer_zero_grad forget it; shard_zero_grad of the parameters does not.
+ * *norm (NULL: not wanted) is what the norm was; without it and error_if_nonfinite the host
+ * waits for no GPU, unless the ranks' sums go through host memory. A norm that is infinite
+ * or NaN makes gradients 0 or NaN, or is an error (ARGUMENT) on every rank, after which
+ * shard_optimizer_zero_grad is to forget them and the factor. As
+ * torch.nn.utils.clip_grad_norm_. Collective over the world.
  */
 #define shard_clip_grad_norm(optimizer, max_norm, norm, ...) \
     shard_clip_grad_norm_with(optimizer, max_norm, norm, (shard_clip_options){.reserved = 0, __VA_ARGS__})

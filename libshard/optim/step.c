@@ -20,10 +20,11 @@ bool shard_slot_counts(const shard_slot *slot)
     return is_part || shard_group_rank(shard_parameter_group(slot->parameter)) == 0;
 }
 
-/* That all parameters are on; NULL with the error set if there are several. */
+/* That all parameters are on, and without any what those of other ranks are on; NULL with the
+ * error set if there are several. */
 static shard_device *one_device(const shard_optimizer *optimizer)
 {
-    shard_device *device = optimizer->count ? shard_device_of(optimizer->slots[0].piece.tensor) : shard_cpu();
+    shard_device *device = optimizer->count ? shard_device_of(optimizer->slots[0].piece.tensor) : shard_default_device();
     for (int64_t i = 1; i < optimizer->count; i++) {
         const shard_device *other = shard_device_of(optimizer->slots[i].piece.tensor);
         if (other != device)

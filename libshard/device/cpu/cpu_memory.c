@@ -292,14 +292,15 @@ void shard_cpu_scratch_release(shard_device *device, void *memory, size_t bytes)
     shard_device_release(device, SHARD_MEMORY_WORKSPACE, memory, bytes);
 }
 
+/* Inputs: for the CPU they are where they are needed already. */
 void *shard_cpu_allocate_host(shard_device *device, size_t bytes)
 {
-    return shard_cpu_scratch(device, bytes);
+    return shard_device_allocate(device, SHARD_MEMORY_ACTIVATIONS, bytes);
 }
 
 void shard_cpu_release_host(shard_device *device, void *memory, size_t bytes)
 {
-    shard_cpu_scratch_release(device, memory, bytes);
+    shard_device_release(device, SHARD_MEMORY_ACTIVATIONS, memory, bytes);
 }
 
 void shard_cpu_memory_stats(const shard_device *device, shard_memory_stats *stats)
