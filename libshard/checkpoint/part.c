@@ -245,8 +245,8 @@ static shard_status gather_block(walk *w, int64_t row, int64_t rows, int64_t col
     return shard_group_all_gather(group, NULL, values, w->all, w->piece, w->tensor->dtype);
 }
 
-/* Of a slice no error ends it, as a group knows nothing of what other groups do; all go on
- * in step, and the error spreads. */
+/* Of a slice, what fails on a member until a block begins is told to all of both groups in that
+ * block: to the slice's group, whose members then tell the others of their parts' groups. */
 shard_status shard_part_gather(shard_tensor *tensor, const shard_range *ranges, const shard_range *slices,
                                shard_status (*take)(void *, const shard_block *), void *context)
 {
@@ -255,17 +255,15 @@ shard_status shard_part_gather(shard_tensor *tensor, const shard_range *ranges, 
     if (slices)
         shard_agree(tensor->slice->group);
     shard_status status = shard_agree(w.placement->group);
-    bool begun = status == SHARD_OK;
     int64_t rows = shard_shape_product(shard_part_shape(tensor), 0, w.placement->dim), columns = 0;
-    for (int member = 0; member < w.members && begun; member++)
+    for (int member = 0; member < w.members && status == SHARD_OK; member++)
         columns = w.size[member] > columns ? w.size[member] : columns;
-    for (int64_t row = 0; row < rows && begun; row += w.rows)
-        for (int64_t column = 0; column < columns && begun; column += w.columns) {
+    for (int64_t row = 0; row < rows && status == SHARD_OK; row += w.rows)
+        for (int64_t column = 0; column < columns && status == SHARD_OK; column += w.columns) {
             int64_t number = rows - row < w.rows ? rows - row : w.rows;
             status = gather_block(&w, row, number, column);
             if (status == SHARD_OK)
                 take(context, &(shard_block){w.all, row, number, w.pitch, w.count, w.first, w.members});
-            begun = status == SHARD_OK || slices;
         }
     end_walk(&w);
     return shard_last_status();
