@@ -105,9 +105,9 @@ def measure_table(build, options, ranks):
 
 def write_table(rows, worst):
     text = [f'On {RANKS} ranks, the library\'s memory at its peak of the rank that has most. The difference is to one process of the same',
-            'precision: the most of any step, as a part of what training takes off the loss (untrained less trained): '
-            + ', '.join(f'{worst[p]:.0e} in {p} (allowed: {BOUNDS[p]:.0e})' for p in PRECISIONS) + ' at most. With',
-            'and without ZeRO all losses are equal to the bit.',
+            'precision: the most of any step, as a part of what training takes off the loss (untrained less trained);',
+            ', '.join(f'{worst[p]:.0e} in {p} (allowed: {BOUNDS[p]:.0e})' for p in PRECISIONS) + ' at most. '
+            'With and without ZeRO all losses', 'are equal to the bit.',
             f'Made by `combinations.py` with `{TABLE}`.', '',
             f'| layer | precision | ZeRO | loss after {STEPS} steps | difference | MiB a rank |', '|---|---|---|---:|---:|---:|']
     for layout, precision, stage, loss, difference, mib in rows:
