@@ -63,9 +63,10 @@ def run(build, ranks, options):
         metrics = os.path.join(folder, 'metrics.json')
         launcher = [os.path.join(build, 'tools/shardrun'), '-n', str(ranks)] if ranks > 1 else []
         command = launcher + [os.path.join(build, 'projects/imagenet/imagenet')] + options.split() + ['--metrics', metrics]
-        done = subprocess.run(command, env={**os.environ, 'OMP_NUM_THREADS': '1'}, capture_output=True, text=True)
+        done = subprocess.run(command, env={**os.environ, 'OMP_NUM_THREADS': '1'}, stdout=subprocess.PIPE,
+                              stderr=subprocess.STDOUT, text=True)
         if done.returncode != 0:
-            sys.exit(f'{" ".join(command)}: {done.stderr.strip()}')
+            sys.exit(f'{" ".join(command)} ended with {done.returncode}: {done.stdout[-2000:].strip()}')
         with open(metrics) as file:
             return [json.loads(line) for line in file]
 
