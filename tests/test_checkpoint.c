@@ -305,7 +305,7 @@ static void statistics(shard_group *world, void *context)
     {
         shard_tensor *tensors[20];
         for (int i = 0; i < 20; i++) {
-            char name[20];
+            char name[40];
             snprintf(name, sizeof name, "bn%d.running_mean", i);
             tensors[i] = shard_full(SHARD_SHAPE(64), shard_group_rank(world));
             put(list, name, tensors[i]);
