@@ -303,6 +303,9 @@ START_TEST(late_refusals)
         ck_assert_int_gt(peak[0], 0);
         ck_assert_int_eq(peak[0], peak[3]);
     }
+    sample_free(&x);
+    sample_free(&weight);
+    sample_free(&y);
 }
 END_TEST
 
