@@ -12,6 +12,7 @@
 #include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <unistd.h>
 
 static double *values_on_host(const float *device, int count)
@@ -346,6 +347,13 @@ END_TEST
 
 /* ---- NCCL ---- */
 
+/* What a rank has sent goes with it: one that stumbles first waits for the other one to stumble too. */
+static void linger(int signal)
+{
+    (void)signal;
+    pause();
+}
+
 /* Enters as one of `size`, the others forked before; each on the GPU of its rank times `step`. */
 static ncclResult_t enter(int size, int step, int blocking, ncclComm_t *comm, int *rank)
 {
@@ -356,6 +364,8 @@ static ncclResult_t enter(int size, int step, int blocking, ncclComm_t *comm, in
     ck_assert_int_eq(pipe(ends), 0);
     *rank = 0;
     if (size > 1 && fork() == 0) {
+        prctl(PR_SET_PDEATHSIG, SIGKILL);
+        signal(SIGABRT, linger);
         alarm(20); /* for a rank whose peer has died */
         *rank = 1;
         ck_assert_int_eq(read(ends[0], &id, sizeof id), sizeof id);
