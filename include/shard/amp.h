@@ -39,22 +39,23 @@ typedef struct shard_grad_scaler_options {
     int64_t growth_interval; /* steps; 0 is 2000 */
 } shard_grad_scaler_options;
 
-/* The same on all ranks. NULL with the error set. Not collective. */
+/* Options are to be the same on all ranks. The caller's, to be destroyed. NULL with the error
+ * set (ARGUMENT, a factor outside of its range). Not collective. */
 #define shard_grad_scaler_create(...) shard_grad_scaler_create_with((shard_grad_scaler_options){.reserved = 0, __VA_ARGS__})
 SHARD_API shard_grad_scaler *shard_grad_scaler_create_with(shard_grad_scaler_options options);
 SHARD_API void shard_grad_scaler_destroy(shard_grad_scaler *scaler);
 
 /* The factor times the loss, whose gradients are to be taken; in float32, if it is of 16
- * bits. Not collective, unlike those below. */
+ * bits. NULL with the error set; NULL gives NULL. Not collective. */
 SHARD_API shard_tensor *shard_grad_scaler_scale(shard_grad_scaler *scaler, shard_tensor *loss);
 
 /* Has the next step, and clipping before it, take the gradients divided by the factor,
  * for who wants to clip between; else shard_grad_scaler_step does it. The gradients
  * themselves stay as they are, so that those of float16 parameters do not vanish; that
  * step and shard_optimizer_zero_grad forget the division, shard_zero_grad of the parameters
- * does not. Once between two updates, after all backwards of the step. Errors: ARGUMENT, out of this
- * order; UNSUPPORTED, shard_zero's overlap, whose steps are made by then. Collective
- * over the world. */
+ * does not. Once between two updates, after all backwards of the step. Errors: ARGUMENT, out
+ * of this order; UNSUPPORTED, shard_zero's overlap, whose steps are made by then.
+ * Collective over the world. */
 SHARD_API shard_status shard_grad_scaler_unscale(shard_grad_scaler *scaler, shard_optimizer *optimizer);
 
 /* shard_step, unless a gradient is not finite on some rank: then the gradients are
@@ -66,12 +67,12 @@ SHARD_API shard_status shard_grad_scaler_step(shard_grad_scaler *scaler, shard_o
  * none. Not collective: all ranks know what was found. */
 SHARD_API shard_status shard_grad_scaler_update(shard_grad_scaler *scaler);
 
-/* 1 of NULL. */
+/* The factor now; 1 of NULL. Cannot fail. Not collective. */
 SHARD_API double shard_grad_scaler_get_scale(const shard_grad_scaler *scaler);
 
 /* "scale" (float32) and "growth_tracker" (int64, steps since the factor was changed), on
  * the CPU: what is loaded into them is what the scaler goes on with. The caller's, to be
- * destroyed. NULL with the error set. */
+ * destroyed. NULL with the error set. Not collective. */
 SHARD_API shard_tensors *shard_grad_scaler_state_dict(shard_grad_scaler *scaler);
 
 #endif

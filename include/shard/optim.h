@@ -80,6 +80,7 @@ typedef struct shard_lamb_settings {
 #define shard_lamb(parameters, ...) shard_lamb_with(parameters, (shard_lamb_settings){.reserved = 0, __VA_ARGS__})
 SHARD_API shard_optimizer *shard_lamb_with(shard_tensors *parameters, shard_lamb_settings settings);
 
+/* The parameters stay, in the memory where they are. NULL is fine. Not collective. */
 SHARD_API void shard_optimizer_destroy(shard_optimizer *optimizer);
 
 /* What a group of parameters has otherwise than the optimizer. */
@@ -135,9 +136,11 @@ SHARD_API shard_status shard_clip_grad_norm_with(shard_optimizer *optimizer, dou
  * Not collective. */
 SHARD_API shard_status shard_clip_grad_value(shard_optimizer *optimizer, double value);
 
-/* Forgets the gradients without a step. */
+/* Forgets the gradients without a step. NULL is fine. Not collective. */
 SHARD_API void shard_optimizer_zero_grad(shard_optimizer *optimizer);
 
+/* The learning rate of the groups without an lr_scale; 0 of NULL. Not collective, but the
+ * rate is to be the same on all ranks. */
 SHARD_API double shard_optimizer_lr(const shard_optimizer *optimizer);
 SHARD_API void shard_optimizer_set_lr(shard_optimizer *optimizer, double lr);
 
