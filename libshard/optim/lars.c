@@ -16,16 +16,7 @@ static shard_status prepare(const shard_optimizer *optimizer, const shard_update
 static shard_status step(const shard_optimizer *optimizer, const shard_update *update)
 {
     const shard_lars_settings *settings = optimizer->settings;
-    shard_sgd_options options = {.lr = update->lr,
-                                 .momentum = settings->momentum,
-                                 .dampening = settings->dampening,
-                                 .weight_decay = update->weight_decay,
-                                 .nesterov = settings->nesterov,
-                                 .first = update->step == 1,
-                                 .grad_scale = update->grad_scale,
-                                 .trust_ratio = update->trust_ratio};
-    return update->device->ops->sgd(update->device, update->size, &options, update->gradient, update->state[0], update->value,
-                                    update->dtype);
+    return shard_sgd_step(update, settings->momentum, settings->dampening, settings->nesterov);
 }
 
 static const shard_optimizer_ops plain = {.name = "shard_lars", .step = step, .prepare = prepare};

@@ -78,6 +78,9 @@ struct shard_optimizer {
 shard_optimizer *shard_optimizer_make(const shard_optimizer_ops *ops, shard_tensors *parameters,
                                       shard_optimizer_defaults defaults, void *settings);
 
+/* The step of SGD, and of LARS by the update's trust ratio. */
+shard_status shard_sgd_step(const shard_update *update, double momentum, double dampening, bool nesterov);
+
 /* UNSUPPORTED where steps are made during backward, so that there is never a gradient of all
  * parameters at a time. */
 shard_status shard_optimizer_refuse_overlap(const shard_optimizer *optimizer);

@@ -3,23 +3,29 @@
 
 #include <stdlib.h>
 
-static shard_status sgd_step(const shard_optimizer *optimizer, const shard_update *update)
+shard_status shard_sgd_step(const shard_update *update, double momentum, double dampening, bool nesterov)
 {
-    const shard_sgd_settings *settings = optimizer->settings;
     shard_sgd_options options = {.lr = update->lr,
-                                 .momentum = settings->momentum,
-                                 .dampening = settings->dampening,
+                                 .momentum = momentum,
+                                 .dampening = dampening,
                                  .weight_decay = update->weight_decay,
-                                 .nesterov = settings->nesterov,
+                                 .nesterov = nesterov,
                                  .first = update->step == 1,
-                                 .grad_scale = update->grad_scale};
+                                 .grad_scale = update->grad_scale,
+                                 .trust_ratio = update->trust_ratio};
     return update->device->ops->sgd(update->device, update->size, &options, update->gradient, update->state[0], update->value,
                                     update->dtype);
 }
 
-static const shard_optimizer_ops plain = {.name = "shard_sgd", .step = sgd_step};
+static shard_status step(const shard_optimizer *optimizer, const shard_update *update)
+{
+    const shard_sgd_settings *settings = optimizer->settings;
+    return shard_sgd_step(update, settings->momentum, settings->dampening, settings->nesterov);
+}
+
+static const shard_optimizer_ops plain = {.name = "shard_sgd", .step = step};
 static const shard_optimizer_ops with_momentum = {
-    .name = "shard_sgd", .states = 1, .state_name = {"momentum_buffer"}, .step = sgd_step};
+    .name = "shard_sgd", .states = 1, .state_name = {"momentum_buffer"}, .step = step};
 
 shard_optimizer *shard_sgd_with(shard_tensors *parameters, shard_sgd_settings settings)
 {
