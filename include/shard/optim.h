@@ -1,5 +1,20 @@
 /*
  * shard/optim.h: optimizers and learning rate schedules.
+ *
+ * The order in which a run makes its things; each may be left out, and what is made later is
+ * destroyed earlier (lists that are the caller's at any time):
+ *
+ *     shard_init, the mesh       groups outlive everything that is placed on them
+ *     the module                 split, converted, frozen and synchronised as it is to be trained
+ *     the optimizer              and its shard_optimizer_add_param_group
+ *     shard_zero                 returns that optimizer; it is destroyed once
+ *     shard_data_parallel        with shard_zero for buffers and for accumulation alone
+ *     shard_ema, the scaler
+ *     state dicts                of all of these, now that memory lies where it stays
+ *     shard_load                 then the sampler's seek and the random state
+ *
+ * A step: the rate, forward and backward, clip, step, average. projects/templates/training.c
+ * has all of it.
  */
 #ifndef SHARD_OPTIM_H
 #define SHARD_OPTIM_H
