@@ -4,6 +4,7 @@
 
 #include "optim/optimizer.h"
 
+#include <math.h>
 #include <stdlib.h>
 
 static shard_tensors *list_of(const char *name, shard_tensor *tensor)
@@ -33,7 +34,7 @@ START_TEST(test_groups)
             shard_tensor *sum = shard_add(shard_sum(first), shard_sum(slow));
             check_ok(shard_backward(shard_add(sum, shard_add(shard_sum(bias), shard_sum(free_of_decay)))));
             check_ok(shard_step(sgd));
-            shard_optimizer_set_lr(sgd, 0.5);
+            check_ok(shard_optimizer_set_lr(sgd, 0.5));
         }
         double after = 1 - 1.25; /* of the first step, then half the rate */
         ck_assert_double_eq_tol(value_at(first, 3), after - 0.5 * (1 + 0.25 * after), 1e-6);
@@ -66,6 +67,47 @@ START_TEST(test_refuses_groups)
         shard_tensors *state = shard_optimizer_state_dict(sgd);
         ck_assert_int_eq(shard_tensors_count(state), 1);
         shard_tensors_destroy(state);
+        shard_optimizer_destroy(sgd);
+    }
+}
+END_TEST
+
+/* Without a learning rate that of torch.optim; and what is none. */
+START_TEST(test_learning_rate)
+{
+    SHARD_SCOPE
+    {
+        for (int kind = 0; kind < 5; kind++) {
+            shard_tensors *list = list_of("a", leaf(1, SHARD_SHAPE(2, 2)));
+            shard_optimizer *optimizer = kind == 0   ? shard_sgd(list)
+                                         : kind == 1 ? shard_adam(list)
+                                         : kind == 2 ? shard_adamw(list)
+                                         : kind == 3 ? shard_lars(list)
+                                                     : shard_lamb(list);
+            ck_assert_double_eq(shard_optimizer_lr(optimizer), 1e-3);
+            shard_optimizer_destroy(optimizer);
+        }
+        shard_tensor *a = leaf(1, SHARD_SHAPE(2, 2));
+        shard_optimizer *sgd = shard_sgd(list_of("a", a));
+        check_ok(shard_backward(shard_sum(a)));
+        check_ok(shard_step(sgd));
+        ck_assert_double_eq_tol(value_at(a, 3), 1 - 1e-3, 1e-7);
+        static const double wrong[] = {NAN, INFINITY, -0.5};
+        static const char *const text[] = {"*rate is *nan:*", "*rate is inf:*", "*rate is -0.5:*"};
+        for (int i = 0; i < 3; i++) {
+            ck_assert_int_eq(shard_optimizer_set_lr(sgd, wrong[i]), SHARD_ERROR_ARGUMENT);
+            check_error(SHARD_ERROR_ARGUMENT, text[i]);
+            ck_assert_double_eq(shard_optimizer_lr(sgd), 1e-3);
+        }
+        check_ok(shard_optimizer_set_lr(sgd, 0)); /* the beginning of a warmup */
+        ck_assert_double_eq(shard_optimizer_lr(sgd), 0);
+        check_ok(shard_backward(shard_sum(a)));
+        check_ok(shard_step(sgd));
+        ck_assert_double_eq_tol(value_at(a, 3), 1 - 1e-3, 1e-7);
+        ck_assert_int_eq(shard_optimizer_set_lr(NULL, 1), SHARD_ERROR_ARGUMENT);
+        check_error(SHARD_ERROR_ARGUMENT, "shard_optimizer_set_lr: optimizer is NULL*");
+        ck_assert_ptr_null(shard_sgd(list_of("b", a), .lr = INFINITY));
+        check_error(SHARD_ERROR_ARGUMENT, "shard_sgd: the learning rate is inf:*");
         shard_optimizer_destroy(sgd);
     }
 }
@@ -175,6 +217,7 @@ int main(void)
     TCase *tcase = test_case(suite, "groups");
     tcase_add_test(tcase, test_groups);
     tcase_add_test(tcase, test_refuses_groups);
+    tcase_add_test(tcase, test_learning_rate);
     tcase_add_test(tcase, test_tied);
     tcase = test_case(suite, "neighbours");
     tcase_add_test(tcase, test_neighbours);

@@ -25,7 +25,7 @@ typedef struct shard_optimizer shard_optimizer;
 
 typedef struct shard_sgd_settings {
     int reserved;
-    double lr;
+    double lr; /* 0: 1e-3, as torch.optim; a rate of 0 is set by shard_optimizer_set_lr */
     double momentum, dampening, weight_decay;
     bool nesterov;
     bool decay_all; /* weight decay on biases and norms (tensors of one dimension) too, as torch.optim.SGD */
@@ -41,7 +41,7 @@ SHARD_API shard_optimizer *shard_sgd_with(shard_tensors *parameters, shard_sgd_s
 /* Adam and AdamW; 0 stands for PyTorch's default of what cannot well be 0. */
 typedef struct shard_adam_settings {
     int reserved;
-    double lr;
+    double lr;                /* 0: 1e-3 */
     double beta1, beta2, eps; /* 0: 0.9, 0.999, 1e-8 */
     double weight_decay;      /* Adam: added to the gradient. AdamW: of the parameter itself; 0 is 0, not torch's 0.01 */
     bool amsgrad;
@@ -66,7 +66,7 @@ SHARD_API shard_optimizer *shard_adamw_with(shard_tensors *parameters, shard_ada
  */
 typedef struct shard_lars_settings {
     int reserved;
-    double lr;
+    double lr; /* 0: 1e-3 */
     double momentum, dampening, weight_decay;
     double trust_coefficient; /* 0: 0.001 */
     double eps;
@@ -83,7 +83,7 @@ SHARD_API shard_optimizer *shard_lars_with(shard_tensors *parameters, shard_lars
 
 typedef struct shard_lamb_settings {
     int reserved;
-    double lr;
+    double lr;                /* 0: 1e-3 */
     double beta1, beta2, eps; /* 0: 0.9, 0.999, 1e-6 */
     double weight_decay;
     bool decay_all, adapt_all;
@@ -154,10 +154,11 @@ SHARD_API shard_status shard_clip_grad_value(shard_optimizer *optimizer, double 
 /* Forgets the gradients without a step. NULL is fine. Not collective. */
 SHARD_API void shard_optimizer_zero_grad(shard_optimizer *optimizer);
 
-/* The learning rate of the groups without an lr_scale; 0 of NULL. Not collective, but the
- * rate is to be the same on all ranks. */
+/* The learning rate of the groups without an lr_scale; 0 of NULL. One that is negative,
+ * infinite or NaN is an error (ARGUMENT), and 0 is 0. Not collective, but the rate is to be the
+ * same on all ranks. */
 SHARD_API double shard_optimizer_lr(const shard_optimizer *optimizer);
-SHARD_API void shard_optimizer_set_lr(shard_optimizer *optimizer, double lr);
+SHARD_API shard_status shard_optimizer_set_lr(shard_optimizer *optimizer, double lr);
 
 /* Its state by name ("fc.weight.momentum_buffer"), placed like the parameters, made
  * if it was not yet, so that it can be saved and loaded into, and each parameter's

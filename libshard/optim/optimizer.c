@@ -2,6 +2,7 @@
 #include "optim/optimizer.h"
 #include "optim/zero.h"
 
+#include <math.h>
 #include <stdlib.h>
 
 static bool has(const shard_optimizer *optimizer, const shard_tensor *parameter)
@@ -42,6 +43,14 @@ static shard_status add_group(shard_optimizer *optimizer, shard_param_group_opti
     return SHARD_OK;
 }
 
+static shard_status check_lr(const char *function, double lr)
+{
+    if (lr >= 0 && isfinite(lr))
+        return SHARD_OK;
+    return shard_error(SHARD_ERROR_ARGUMENT, "%s: the learning rate is %g: a finite number, not negative, is needed", function,
+                       lr);
+}
+
 shard_optimizer *shard_optimizer_make(const shard_optimizer_ops *ops, shard_tensors *parameters,
                                       shard_optimizer_defaults defaults, void *settings)
 {
@@ -53,8 +62,10 @@ shard_optimizer *shard_optimizer_make(const shard_optimizer_ops *ops, shard_tens
         free(settings);
         return NULL;
     }
+    defaults.lr = defaults.lr == 0 ? 1e-3 : defaults.lr;
     *optimizer = (shard_optimizer){.ops = ops, .parameters = parameters, .defaults = defaults, .settings = settings};
-    if (add_group(optimizer, (shard_param_group_options){0}) == SHARD_OK && add_slots(optimizer, 0) == SHARD_OK)
+    if (check_lr(ops->name, defaults.lr) == SHARD_OK && add_group(optimizer, (shard_param_group_options){0}) == SHARD_OK &&
+        add_slots(optimizer, 0) == SHARD_OK)
         return optimizer;
     shard_optimizer_destroy(optimizer);
     return NULL;
@@ -123,10 +134,13 @@ double shard_optimizer_lr(const shard_optimizer *optimizer)
     return optimizer ? optimizer->defaults.lr : 0.0;
 }
 
-void shard_optimizer_set_lr(shard_optimizer *optimizer, double lr)
+shard_status shard_optimizer_set_lr(shard_optimizer *optimizer, double lr)
 {
-    if (optimizer)
-        optimizer->defaults.lr = lr;
+    if (!optimizer)
+        return shard_null_argument("shard_optimizer_set_lr", "optimizer");
+    SHARD_TRY(check_lr("shard_optimizer_set_lr", lr));
+    optimizer->defaults.lr = lr;
+    return SHARD_OK;
 }
 
 /* ---- state ---- */
