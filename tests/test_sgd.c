@@ -193,6 +193,39 @@ START_TEST(test_schedules)
 }
 END_TEST
 
+START_TEST(test_refuses_schedules)
+{
+    static const struct {
+        shard_schedule schedule;
+        int64_t step;
+        const char *error;
+    } wrong[] = {
+        {{.kind = SHARD_SCHEDULE_COSINE, .base_lr = 1.0, .warmup_steps = 3},
+         0,
+         "*SHARD_SCHEDULE_COSINE needs total_steps, not 0"},
+        {{.kind = SHARD_SCHEDULE_POLYNOMIAL, .base_lr = 1.0, .total_steps = -2}, 0, "*POLYNOMIAL needs total_steps, not -2"},
+        {{.kind = SHARD_SCHEDULE_STEP, .base_lr = 1.0}, 0, "*SHARD_SCHEDULE_STEP needs a step_size, not 0"},
+        {{.kind = (shard_schedule_kind)17, .base_lr = 1.0}, 0, "*there is no kind 17"},
+        {{.base_lr = -1.0}, 0, "*base_lr -1,*"},
+        {{.base_lr = NAN}, 0, "*base_lr nan,*"},
+        {{.base_lr = INFINITY}, 0, "*base_lr inf,*"},
+        {{.base_lr = 1.0, .final_lr = -0.5}, 0, "*final_lr -0.5,*"},
+        {{.kind = SHARD_SCHEDULE_MULTI_STEP, .base_lr = 1.0, .gamma = -2}, 0, "*gamma -2,*"},
+        {{.base_lr = 1.0, .power = -3}, 0, "*power -3,*"},
+        {{.base_lr = 1.0, .warmup_steps = -4}, 0, "*warmup_steps -4,*"},
+        {{.base_lr = 1.0}, -5, "*step -5:*"},
+    };
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+        ck_assert(isnan(shard_schedule_lr(&wrong[i].schedule, wrong[i].step)));
+        check_error(SHARD_ERROR_ARGUMENT, wrong[i].error);
+    }
+    ck_assert(isnan(shard_schedule_lr(NULL, 0)));
+    check_error(SHARD_ERROR_ARGUMENT, "*schedule is NULL*");
+    shard_schedule short_one = {.kind = SHARD_SCHEDULE_COSINE, .base_lr = 1.0, .warmup_steps = 8, .total_steps = 4};
+    ck_assert_double_eq(shard_schedule_lr(&short_one, 3), 0.5); /* a run that ends in its warmup */
+}
+END_TEST
+
 START_TEST(test_milestones)
 {
     shard_schedule s = {
@@ -233,6 +266,7 @@ int main(void)
     tcase_add_test(tcase, test_late_start);
     tcase_add_test(tcase, test_refuses);
     tcase_add_test(tcase, test_schedules);
+    tcase_add_test(tcase, test_refuses_schedules);
     tcase_add_test(tcase, test_milestones);
     tcase_add_test(tcase, test_polynomial);
     return test_run(suite);

@@ -291,9 +291,9 @@ typedef struct shard_schedule {
     shard_schedule_kind kind;
     double base_lr;
     int64_t warmup_steps; /* from base_lr / warmup_steps up to base_lr, linearly */
-    int64_t step_size;    /* STEP: times gamma every step_size steps after the start, as StepLR */
+    int64_t step_size;    /* STEP needs it: times gamma every step_size steps after the start, as StepLR */
     double gamma;         /* 0 is 0.1 */
-    int64_t total_steps;  /* COSINE: down to final_lr at total_steps, as CosineAnnealingLR */
+    int64_t total_steps;  /* COSINE and POLYNOMIAL need it. COSINE: down to final_lr there, as CosineAnnealingLR */
     double final_lr;
     /* MULTI_STEP: times gamma at each of these steps, as MultiStepLR; ends with the first that is 0. */
     int64_t milestones[SHARD_SCHEDULE_MILESTONES];
@@ -302,7 +302,8 @@ typedef struct shard_schedule {
     double power;
 } shard_schedule;
 
-/* For step 0, 1, ... */
+/* For step 0, 1, ... NaN with the error set (ARGUMENT) where an option is out of its range or
+ * one that the kind needs is missing. Not collective. */
 SHARD_API double shard_schedule_lr(const shard_schedule *schedule, int64_t step);
 
 #endif

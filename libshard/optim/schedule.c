@@ -1,6 +1,8 @@
 /* Learning rate schedules: pure functions of the step, so that resuming needs no state. */
 #include <shard/optim.h>
 
+#include "base/error.h"
+
 #include <math.h>
 
 /* How much of what leads from base_lr to final_lr is done, after the warmup. */
@@ -14,18 +16,41 @@ static double progress(const shard_schedule *schedule, int64_t step)
 static int64_t drops(const shard_schedule *schedule, int64_t step)
 {
     if (schedule->kind == SHARD_SCHEDULE_STEP)
-        return schedule->step_size > 0 ? step / schedule->step_size : 0;
+        return step / schedule->step_size;
     int64_t count = 0;
     for (int i = 0; i < SHARD_SCHEDULE_MILESTONES && schedule->milestones[i] > 0; i++)
         count += step >= schedule->milestones[i];
     return count;
 }
 
+static shard_status check(const shard_schedule *s, int64_t step)
+{
+    if (!s)
+        return shard_null_argument("shard_schedule_lr", "schedule");
+    bool sound = s->base_lr >= 0 && s->final_lr >= 0 && s->gamma >= 0 && s->power >= 0 &&
+                 isfinite(s->base_lr + s->final_lr + s->gamma + s->power) && s->warmup_steps >= 0 && step >= 0;
+    if (!sound)
+        return shard_error(SHARD_ERROR_ARGUMENT,
+                           "shard_schedule_lr: base_lr %g, final_lr %g, gamma %g, power %g, warmup_steps %lld, step %lld: none "
+                           "may be negative, infinite or NaN",
+                           s->base_lr, s->final_lr, s->gamma, s->power, (long long)s->warmup_steps, (long long)step);
+    if ((unsigned)s->kind > SHARD_SCHEDULE_POLYNOMIAL)
+        return shard_error(SHARD_ERROR_ARGUMENT, "shard_schedule_lr: there is no kind %d", (int)s->kind);
+    if (s->kind == SHARD_SCHEDULE_STEP && s->step_size <= 0)
+        return shard_error(SHARD_ERROR_ARGUMENT, "shard_schedule_lr: SHARD_SCHEDULE_STEP needs a step_size, not %lld",
+                           (long long)s->step_size);
+    if ((s->kind == SHARD_SCHEDULE_COSINE || s->kind == SHARD_SCHEDULE_POLYNOMIAL) && s->total_steps <= 0)
+        return shard_error(SHARD_ERROR_ARGUMENT, "shard_schedule_lr: %s needs total_steps, not %lld",
+                           s->kind == SHARD_SCHEDULE_COSINE ? "SHARD_SCHEDULE_COSINE" : "SHARD_SCHEDULE_POLYNOMIAL",
+                           (long long)s->total_steps);
+    return SHARD_OK;
+}
+
 double shard_schedule_lr(const shard_schedule *schedule, int64_t step)
 {
     const double pi = 3.14159265358979323846;
-    if (!schedule)
-        return 0.0;
+    if (check(schedule, step) != SHARD_OK)
+        return NAN;
     if (step < schedule->warmup_steps)
         return schedule->base_lr * (double)(step + 1) / (double)schedule->warmup_steps;
     double left = 0.0; /* of base_lr - final_lr */
