@@ -200,6 +200,73 @@ START_TEST(unscales_before_clipping)
 }
 END_TEST
 
+/* What was unscaled and then forgotten: the next gradients are looked at anew, and the factor
+ * goes down for what was found in the old ones. */
+START_TEST(forgets_what_was_unscaled)
+{
+    for (int way = 0; way < 2; way++) {
+        shard_grad_scaler *scaler = shard_grad_scaler_create();
+        single s = make_single(1, 0);
+        double norm;
+        back(scaler, &s, NAN);
+        check_ok(shard_grad_scaler_unscale(scaler, s.sgd));
+        ck_assert_int_ne(shard_clip_grad_norm(s.sgd, 1, &norm, .error_if_nonfinite = true), SHARD_OK);
+        check_error(SHARD_ERROR_ARGUMENT, "shard_clip_grad_norm: *");
+        shard_optimizer_zero_grad(s.sgd);
+        back(scaler, &s, 2);
+        if (way == 1)
+            check_ok(shard_grad_scaler_unscale(scaler, s.sgd));
+        check_ok(shard_grad_scaler_step(scaler, s.sgd));
+        ck_assert_double_eq(value_at(s.w, 0), 0.5);
+        check_ok(shard_grad_scaler_update(scaler));
+        ck_assert_double_eq(shard_grad_scaler_get_scale(scaler), 32768);
+        shard_grad_scaler_destroy(scaler);
+        shard_optimizer_destroy(s.sgd);
+        shard_release(s.w);
+    }
+}
+END_TEST
+
+/* An update between unscaling and stepping does not have the gradients divided twice. */
+START_TEST(unscales_once)
+{
+    shard_grad_scaler *scaler = shard_grad_scaler_create(.growth_interval = 1);
+    single s = make_single(1, 0);
+    back(scaler, &s, 2);
+    check_ok(shard_grad_scaler_unscale(scaler, s.sgd));
+    check_ok(shard_grad_scaler_update(scaler));
+    ck_assert_double_eq(shard_grad_scaler_get_scale(scaler), 131072);
+    check_ok(shard_grad_scaler_step(scaler, s.sgd));
+    ck_assert_double_eq(value_at(s.w, 0), 0.5);
+    shard_grad_scaler_destroy(scaler);
+    shard_optimizer_destroy(s.sgd);
+    shard_release(s.w);
+}
+END_TEST
+
+START_TEST(takes_a_factor)
+{
+    shard_grad_scaler *scaler = shard_grad_scaler_create();
+    single s = make_single(1, 0);
+    check_ok(shard_grad_scaler_set_scale(scaler, 8));
+    ck_assert_double_eq(shard_grad_scaler_get_scale(scaler), 8);
+    back(scaler, &s, 2);
+    ck_assert_double_eq(value_at(shard_grad(s.w), 0), 16);
+    check_ok(shard_grad_scaler_step(scaler, s.sgd));
+    check_ok(shard_grad_scaler_update(scaler));
+    ck_assert_double_eq(value_at(s.w, 0), 0.5);
+    static const double unsound[] = {0, -1, NAN, INFINITY, 1e39, 1e-60};
+    for (size_t i = 0; i < sizeof unsound / sizeof *unsound; i++) {
+        ck_assert_int_ne(shard_grad_scaler_set_scale(scaler, unsound[i]), SHARD_OK);
+        check_error(SHARD_ERROR_ARGUMENT, "shard_grad_scaler_set_scale: *");
+    }
+    ck_assert_double_eq(shard_grad_scaler_get_scale(scaler), 8);
+    shard_grad_scaler_destroy(scaler);
+    shard_optimizer_destroy(s.sgd);
+    shard_release(s.w);
+}
+END_TEST
+
 START_TEST(refuses)
 {
     shard_grad_scaler *scaler = shard_grad_scaler_create();
@@ -395,27 +462,82 @@ START_TEST(ranks_agree)
 }
 END_TEST
 
-/* One that has failed is known to all, whoever is asked first. */
+/* An error of this rank alone. */
+static void stumble(void)
+{
+    ck_assert_ptr_null(shard_uniform(SHARD_SHAPE(1), 0, 1, .dtype = SHARD_INT64));
+}
+
+static void check_known(int rank)
+{
+    check_error(shard_group_rank(shard_world()) == rank ? SHARD_ERROR_ARGUMENT : SHARD_ERROR_PEER,
+                "*shard_uniform: int64 is not a floating dtype*");
+}
+
+/* One that has failed is known to all, whoever is asked first; then the same gradients are
+ * stepped by, and w is the same on all. */
 static void fail_together(shard_group *world, void *context)
 {
     (void)context;
+    bool stumbles = shard_group_rank(world) == 1;
     shard_grad_scaler *scaler = shard_grad_scaler_create();
     single s = make_single(1, 0);
-    for (int way = 0; way < 2; way++) {
+    for (int way = 0; way < 3; way++) {
         back(scaler, &s, 1);
-        if (shard_group_rank(world) == 1)
-            ck_assert_ptr_null(shard_uniform(SHARD_SHAPE(1), 0, 1, .dtype = SHARD_INT64));
-        shard_status status = way ? shard_grad_scaler_step(scaler, s.sgd) : shard_grad_scaler_unscale(scaler, s.sgd);
-        ck_assert_int_ne(status, SHARD_OK);
-        check_error(shard_group_rank(world) == 1 ? SHARD_ERROR_ARGUMENT : SHARD_ERROR_PEER,
-                    "*shard_uniform: int64 is not a floating dtype*");
-        shard_optimizer_zero_grad(s.sgd);
+        if (way == 2)
+            check_ok(shard_grad_scaler_unscale(scaler, s.sgd));
+        if (stumbles)
+            stumble();
+        ck_assert_int_ne(way ? shard_grad_scaler_step(scaler, s.sgd) : shard_grad_scaler_unscale(scaler, s.sgd), SHARD_OK);
+        check_known(1);
+        ck_assert_double_eq(value_at(s.w, 0), 1 - 0.25 * way);
+        check_ok(shard_grad_scaler_step(scaler, s.sgd));
+        ck_assert_double_eq(value_at(s.w, 0), 1 - 0.25 * (way + 1));
+        check_ok(shard_grad_scaler_update(scaler));
     }
-    ck_assert_double_eq(value_at(s.w, 0), 1);
     shard_grad_scaler_destroy(scaler);
     shard_optimizer_destroy(s.sgd);
     shard_release(s.w);
 }
+
+/* One that has an error of its own when it updates has the factor of all afterwards, with which
+ * all go on; so they do after a failed step without an update. */
+static void update_alike(shard_group *world, void *context)
+{
+    (void)context;
+    bool stumbles = shard_group_rank(world) == 1;
+    shard_grad_scaler *scaler = shard_grad_scaler_create(.growth_interval = 1);
+    single s = make_single(1, 0);
+    for (int step = 0; step < 3; step++) {
+        back(scaler, &s, step == 1 ? NAN : 1);
+        check_ok(shard_grad_scaler_step(scaler, s.sgd));
+        if (stumbles)
+            stumble();
+        ck_assert_int_eq(shard_grad_scaler_update(scaler), stumbles ? SHARD_ERROR_ARGUMENT : SHARD_OK);
+        shard_clear_error();
+        ck_assert_double_eq(shard_grad_scaler_get_scale(scaler), step == 1 ? 65536 : 131072);
+        ck_assert_double_eq(value_at(s.w, 0), step == 2 ? 0.5 : 0.75);
+    }
+    back(scaler, &s, 1);
+    check_ok(shard_grad_scaler_unscale(scaler, s.sgd));
+    if (stumbles)
+        stumble();
+    ck_assert_int_ne(shard_grad_scaler_step(scaler, s.sgd), SHARD_OK);
+    check_known(1);
+    shard_optimizer_zero_grad(s.sgd);
+    back(scaler, &s, 1);
+    check_ok(shard_grad_scaler_step(scaler, s.sgd));
+    ck_assert_double_eq(value_at(s.w, 0), 0.25);
+    shard_grad_scaler_destroy(scaler);
+    shard_optimizer_destroy(s.sgd);
+    shard_release(s.w);
+}
+
+START_TEST(ranks_update_alike)
+{
+    run_job(2, update_alike, NULL);
+}
+END_TEST
 
 START_TEST(ranks_fail_together)
 {
@@ -540,6 +662,9 @@ int main(void)
     tcase_add_test(tcase, leaves_the_optimizer_alone);
     tcase_add_test(tcase, looks_at_each_optimizer);
     tcase_add_test(tcase, unscales_before_clipping);
+    tcase_add_test(tcase, forgets_what_was_unscaled);
+    tcase_add_test(tcase, unscales_once);
+    tcase_add_test(tcase, takes_a_factor);
     tcase_add_test(tcase, refuses);
     tcase_add_test(tcase, keeps_small_gradients);
     tcase_add_test(tcase, null_is_off);
@@ -547,6 +672,7 @@ int main(void)
     tcase_add_test(tcase, trains_in_float16);
     add_ranks_test(tcase, ranks_agree);
     tcase_add_test(tcase, ranks_fail_together);
+    tcase_add_test(tcase, ranks_update_alike);
     tcase_add_loop_test(tcase, works_under_zero, 2, 5);
     tcase_add_test(tcase, refuses_overlap);
     return test_run(suite);

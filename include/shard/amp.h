@@ -53,26 +53,34 @@ SHARD_API shard_tensor *shard_grad_scaler_scale(shard_grad_scaler *scaler, shard
  * for who wants to clip between; else shard_grad_scaler_step does it. The gradients
  * themselves stay as they are, so that those of float16 parameters do not vanish; that
  * step and shard_optimizer_zero_grad forget the division, shard_zero_grad of the parameters
- * does not. Once between two updates, after all backwards of the step. Errors: ARGUMENT, out
- * of this order; UNSUPPORTED, shard_zero's overlap, whose steps are made by then.
+ * does not. After all backwards of the step, and once, unless shard_optimizer_zero_grad
+ * has forgotten the gradients since (torch would step by the next ones as they are). Errors:
+ * ARGUMENT, out of this order; UNSUPPORTED, shard_zero's overlap, whose steps are made by then.
  * Collective over the world. */
 SHARD_API shard_status shard_grad_scaler_unscale(shard_grad_scaler *scaler, shard_optimizer *optimizer);
 
 /* shard_step, unless a gradient is not finite on some rank: then the gradients are
- * forgotten and the optimizer is left as it was. Once between two updates. Errors as
- * above. Collective over the world. */
+ * forgotten and the optimizer is left as it was. Once between two updates; after an error
+ * that all ranks have it may be tried again, with these gradients, or after
+ * shard_optimizer_zero_grad with others. Errors as above. Collective over the world. */
 SHARD_API shard_status shard_grad_scaler_step(shard_grad_scaler *scaler, shard_optimizer *optimizer);
 
-/* After the steps of all optimizers: the factor of the next ones. ARGUMENT if there was
- * none. Not collective: all ranks know what was found. */
+/* After the steps of all optimizers: the factor of the next ones. It is made, and the steps
+ * are over, also where the thread has an error, of which the others may not know yet; then
+ * returns that. ARGUMENT if no gradients were looked at. Not collective: all ranks know what
+ * was found. */
 SHARD_API shard_status shard_grad_scaler_update(shard_grad_scaler *scaler);
+
+/* The factor from now on, on all ranks the same: a finite number above 0, else ARGUMENT. Between
+ * update and the next loss; as torch's update(new_scale). NULL is fine. Not collective. */
+SHARD_API shard_status shard_grad_scaler_set_scale(shard_grad_scaler *scaler, double scale);
 
 /* The factor now; 1 of NULL. Cannot fail. Not collective. */
 SHARD_API double shard_grad_scaler_get_scale(const shard_grad_scaler *scaler);
 
 /* "scale" (float32) and "growth_tracker" (int64, steps since the factor was changed), on
- * the CPU: what is loaded into them is what the scaler goes on with. The caller's, to be
- * destroyed. NULL with the error set. Not collective. */
+ * the CPU: what is loaded into them is what the scaler goes on with. Growth and back-off are
+ * its options', not saved as torch's are. The caller's, to be destroyed. NULL with the error set. Not collective. */
 SHARD_API shard_tensors *shard_grad_scaler_state_dict(shard_grad_scaler *scaler);
 
 #endif

@@ -12,13 +12,13 @@
 #include <math.h>
 #include <stdlib.h>
 
-/* Where an optimizer is between two updates. */
+/* What became of an optimizer's gradients. */
 typedef enum stage { READY, UNSCALED, STEPPED } stage;
 
 typedef struct record {
     const shard_optimizer *optimizer;
     stage stage;
-    bool found; /* a gradient that is not finite, on whichever rank */
+    bool found; /* when they were unscaled, one that is not finite, on whichever rank */
 } record;
 
 struct shard_grad_scaler {
@@ -27,13 +27,19 @@ struct shard_grad_scaler {
     shard_tensor *tracker; /* int64, on the host: steps without overflow since the scale was changed */
     record *records;
     int64_t count, capacity;
+    bool looked, found; /* since the last update, at any gradients; and what was found in any. The same on all ranks */
 };
 
 /* ---- making ---- */
 
+static bool is_scale(double scale)
+{
+    return scale > 0 && (float)scale > 0 && isfinite((float)scale);
+}
+
 static bool are_sound(const shard_grad_scaler_options *o)
 {
-    bool sound = o->init_scale > 0 && isfinite((float)o->init_scale) && o->growth_factor > 1 && isfinite(o->growth_factor) &&
+    bool sound = is_scale(o->init_scale) && o->growth_factor > 1 && isfinite(o->growth_factor) &&
                  o->backoff_factor > 0 && o->backoff_factor < 1 && o->growth_interval > 0;
     if (!sound)
         shard_error(SHARD_ERROR_ARGUMENT,
@@ -77,6 +83,16 @@ double shard_grad_scaler_get_scale(const shard_grad_scaler *scaler)
     return scaler ? (double)*(float *)shard_tensor_memory(scaler->scale) : 1.0;
 }
 
+shard_status shard_grad_scaler_set_scale(shard_grad_scaler *scaler, double scale)
+{
+    if (!is_scale(scale))
+        return shard_error(SHARD_ERROR_ARGUMENT, "shard_grad_scaler_set_scale: %g; a finite positive number of float32 is needed",
+                           scale);
+    if (scaler)
+        *(float *)shard_tensor_memory_to_write(scaler->scale) = (float)scale;
+    return SHARD_OK;
+}
+
 shard_tensors *shard_grad_scaler_state_dict(shard_grad_scaler *scaler)
 {
     if (!scaler)
@@ -99,20 +115,27 @@ shard_tensor *shard_grad_scaler_scale(shard_grad_scaler *scaler, shard_tensor *l
 
 /* ---- gradients ---- */
 
-/* Multiplies what the step multiplies the gradients by; the gradients stay as they are. */
-static shard_status unscale_own(shard_optimizer *optimizer, double factor, bool *found)
+/* Whether all of this rank's gradients are finite: the sum of their squares is then. */
+static shard_status look(shard_optimizer *optimizer, bool *found)
 {
-    double *scale = shard_optimizer_grad_scale(optimizer);
-    if (!scale)
+    if (!shard_optimizer_grad_scale(optimizer))
         return shard_last_status();
     shard_device *device = shard_device_of(optimizer->grad_scale);
-    SHARD_TRY(device->ops->axpby(device, 1, factor, scale, 0.0, scale, SHARD_FLOAT64));
-    /* The sum of squares is finite if all elements are. */
     shard_tensor *squares = shard_empty(SHARD_SCALAR, .dtype = SHARD_FLOAT64, .device = device);
     double *sum = squares ? shard_tensor_memory(squares) : NULL;
     if (sum && shard_optimizer_power_sum(optimizer, device, 2.0, false, sum) == SHARD_OK)
         *found = !isfinite(shard_item(squares));
     return shard_last_status();
+}
+
+/* Multiplies what the step multiplies the gradients by; the gradients stay as they are. */
+static shard_status multiply(shard_optimizer *optimizer, double factor)
+{
+    double *scale = shard_optimizer_grad_scale(optimizer);
+    if (!scale)
+        return shard_last_status();
+    shard_device *device = shard_device_of(optimizer->grad_scale);
+    return device->ops->axpby(device, 1, factor, scale, 0.0, scale, SHARD_FLOAT64);
 }
 
 /* ---- steps ---- */
@@ -129,7 +152,8 @@ static record *record_of(shard_grad_scaler *scaler, const shard_optimizer *optim
     return &scaler->records[scaler->count++];
 }
 
-/* All ranks know of a gradient that is not finite, or none goes on. Collective over the world. */
+/* All ranks know of a gradient that is not finite and unscale, or none does: after an error
+ * the step can be tried again. Collective over the world. */
 static shard_status unscale(record *r, shard_grad_scaler *scaler, shard_optimizer *optimizer)
 {
     shard_group *world = shard_world();
@@ -138,23 +162,29 @@ static shard_status unscale(record *r, shard_grad_scaler *scaler, shard_optimize
     bool found = false;
     shard_status status = shard_last_status();
     if (status == SHARD_OK)
-        status = unscale_own(optimizer, 1.0 / shard_grad_scaler_get_scale(scaler), &found);
+        status = look(optimizer, &found);
     shard_scope_close(&scope);
     if (status != SHARD_OK)
         return shard_group_fail(world);
     int64_t somewhere = found;
     SHARD_TRY(shard_group_all_reduce(world, NULL, &somewhere, 1, SHARD_INT64, SHARD_MAX));
     r->found = somewhere != 0;
+    scaler->looked = true;
+    scaler->found |= r->found;
+    SHARD_TRY(multiply(optimizer, 1.0 / shard_grad_scaler_get_scale(scaler)));
     r->stage = UNSCALED;
     return SHARD_OK;
 }
 
-/* The optimizer's record, if it is still at that stage. */
+/* The optimizer's record, if it is still at that stage. Gradients that were unscaled and then
+ * forgotten, and their factor with them, make room for others. */
 static record *expect(shard_grad_scaler *scaler, const shard_optimizer *optimizer, const char *function, stage latest)
 {
     if (!optimizer)
         return shard_null_argument(function, "optimizer"), NULL;
     record *r = record_of(scaler, optimizer);
+    if (r && r->stage == UNSCALED && !optimizer->scaled)
+        r->stage = READY;
     if (!r || r->stage <= latest)
         return r;
     shard_error(SHARD_ERROR_ARGUMENT, "%s: this optimizer's gradients were %s since the last shard_grad_scaler_update", function,
@@ -179,36 +209,47 @@ shard_status shard_grad_scaler_step(shard_grad_scaler *scaler, shard_optimizer *
         return shard_group_fail(shard_world());
     if (r->stage == READY)
         SHARD_TRY(unscale(r, scaler, optimizer));
+    SHARD_TRY(r->found ? shard_agree(shard_world()) : shard_step(optimizer));
+    if (r->found)
+        shard_optimizer_zero_grad(optimizer);
     r->stage = STEPPED;
-    if (!r->found)
-        return shard_step(optimizer);
-    SHARD_TRY(shard_agree(shard_world()));
-    shard_optimizer_zero_grad(optimizer);
     return SHARD_OK;
 }
 
-/* A factor that would not be finite is not taken. */
-shard_status shard_grad_scaler_update(shard_grad_scaler *scaler)
+/* Of those that are unscaled and not stepped by, the record stays: their factor does, too. */
+static void forget_steps(shard_grad_scaler *scaler)
 {
-    SHARD_TRY(shard_last_status());
-    if (!scaler)
-        return SHARD_OK;
-    if (!scaler->count)
-        return shard_error(SHARD_ERROR_ARGUMENT, "shard_grad_scaler_update: no gradients were looked at since the last one; "
-                                                 "shard_grad_scaler_step goes before it");
-    bool found = false;
+    int64_t kept = 0;
     for (int64_t i = 0; i < scaler->count; i++)
-        found |= scaler->records[i].found;
-    scaler->count = 0;
+        if (scaler->records[i].stage == UNSCALED)
+            scaler->records[kept++] = scaler->records[i];
+    scaler->count = kept;
+}
+
+/* A factor that would not be finite is not taken. */
+static void settle(shard_grad_scaler *scaler)
+{
     float *scale = shard_tensor_memory_to_write(scaler->scale);
     int64_t *tracker = shard_tensor_memory_to_write(scaler->tracker);
-    *tracker = found ? 0 : *tracker + 1;
-    if (found)
+    *tracker = scaler->found ? 0 : *tracker + 1;
+    if (scaler->found)
         *scale = (float)((double)*scale * scaler->options.backoff_factor);
+    scaler->looked = scaler->found = false;
     if (*tracker < scaler->options.growth_interval)
-        return SHARD_OK;
+        return;
     *tracker = 0;
     float grown = (float)((double)*scale * scaler->options.growth_factor);
     *scale = isfinite(grown) ? grown : *scale;
-    return SHARD_OK;
+}
+
+shard_status shard_grad_scaler_update(shard_grad_scaler *scaler)
+{
+    if (scaler && !scaler->looked)
+        shard_error(SHARD_ERROR_ARGUMENT, "shard_grad_scaler_update: no gradients were looked at since the last one; "
+                                          "shard_grad_scaler_step goes before it");
+    if (scaler && scaler->looked)
+        settle(scaler);
+    if (scaler)
+        forget_steps(scaler);
+    return shard_last_status();
 }
