@@ -10,6 +10,7 @@
 
 #include <shard/shard.h>
 
+#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -398,22 +399,64 @@ START_TEST(copies_are_kept)
 }
 END_TEST
 
-/* Leaves that come and go while the mode is on take nothing with them. */
+/* Leaves that come and go while the mode is on take their copies with them, and none of a
+ * module is left; so does a leaf that moves. */
 START_TEST(copies_go_with_their_leaves)
 {
     shard_device *device = shard_device_open(NULL);
     SHARD_SCOPE SHARD_AUTOCAST(SHARD_BFLOAT16)
     {
         shard_tensor *weight = shard_full(MATRIX, 1.5, .requires_grad = true), *copy = operand_of(weight);
-        int64_t before = 0;
+        int64_t before = shard_get_memory_stats(device).current;
         for (int i = 0; i < 4; i++) {
             SHARD_SCOPE
                 operand_of(shard_ones(SHARD_SHAPE(1000), .requires_grad = true));
-            int64_t now = shard_get_memory_stats(device).current;
-            before = i == 0 ? now : before;
-            ck_assert_int_eq(now, before);
+            ck_assert_int_eq(shard_get_memory_stats(device).current, before);
         }
+        shard_module *module = shard_nn_sequential(shard_nn_linear(30, 40), shard_nn_linear(40, 50));
+        SHARD_SCOPE
+            check_ok(shard_backward(shard_sum(shard_forward(module, shard_ones(SHARD_SHAPE(2, 30))))));
+        shard_module_destroy(module);
+        ck_assert_int_eq(shard_get_memory_stats(device).current, before);
         ck_assert_ptr_eq(operand_of(weight), copy);
+        shard_storage *elsewhere = shard_storage_make(device, 30 * sizeof(float));
+        check_ok(shard_tensor_move(weight, elsewhere, 0));
+        shard_storage_drop(elsewhere);
+        ck_assert_int_eq(shard_get_memory_stats(device).current, before - 30 * 2);
+    }
+}
+END_TEST
+
+static void *use_in_thread(void *weight)
+{
+    shard_set_autocast(SHARD_BFLOAT16);
+    SHARD_SCOPE
+        ck_assert_int_eq(shard_tensor_dtype(operand_of(weight)), SHARD_BFLOAT16);
+    return NULL;
+}
+
+/* A thread that ends with the mode on leaves no copy, and not with one that another has used since. */
+START_TEST(copies_go_with_their_thread)
+{
+    shard_device *device = shard_device_open(NULL);
+    SHARD_SCOPE
+    {
+        shard_tensor *weight = shard_full(MATRIX, 1.5, .requires_grad = true);
+        ck_assert_double_eq(value_at(weight, 0), 1.5);
+        int64_t before = shard_get_memory_stats(device).current;
+        pthread_t thread;
+        ck_assert_int_eq(pthread_create(&thread, NULL, use_in_thread, weight), 0);
+        pthread_join(thread, NULL);
+        ck_assert_int_eq(shard_get_memory_stats(device).current, before);
+        SHARD_AUTOCAST(SHARD_BFLOAT16)
+        {
+            operand_of(weight);
+            ck_assert_int_eq(pthread_create(&thread, NULL, use_in_thread, weight), 0); /* takes it over */
+            pthread_join(thread, NULL);
+            ck_assert_int_eq(shard_get_memory_stats(device).current, before);
+            ck_assert_double_eq(value_at(operand_of(weight), 29), 1.5);
+        }
+        ck_assert_int_eq(shard_get_memory_stats(device).current, before);
     }
 }
 END_TEST
@@ -557,6 +600,7 @@ int main(void)
     tcase_add_test(tcase, passes_failure_on);
     tcase_add_test(tcase, copies_are_kept);
     tcase_add_test(tcase, copies_go_with_their_leaves);
+    tcase_add_test(tcase, copies_go_with_their_thread);
     tcase_add_test(tcase, copies_follow_moves);
     tcase_add_test(tcase, follows_a_step);
     tcase_add_loop_test(tcase, adds_a_bias, 0, 2);

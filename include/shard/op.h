@@ -43,8 +43,9 @@
  * forward has recorded. Parameters stay float32, and so do their gradients. What runs
  * in which type:
  *   16 bits       shard_linear, shard_matmul, shard_conv2d: float32 and 16-bit operands
- *                 are cast, a leaf's values (a weight's) once until it is written to, moved
- *                 or destroyed, or the mode is off again. Sums are in float32 and rounded
+ *                 are cast, a leaf's values (a weight's) once until it is written to. That
+ *                 copy stays until the leaf moves (into a bucket) or is destroyed, the mode
+ *                 is off again, or the thread ends. Sums are in float32 and rounded
  *                 once to the result; the gradient of a float32 operand is float32, not
  *                 rounded on the way (of shard_conv2d: rounded once to 16 bits).
  *   float32       shard_softmax, shard_log_softmax, shard_layer_norm, shard_sum: 16-bit

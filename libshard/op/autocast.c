@@ -3,36 +3,76 @@
 
 #include "op/op.h"
 
+#include <pthread.h>
 #include <stdlib.h>
 
-/* A leaf's values in 16 bits, good for as long as it is the same memory of the same version. */
+/* A leaf's values in 16 bits, good for as long as its memory is of that version. It belongs to
+ * the leaf, which drops it when it moves or goes; the values also go when the mode ends in the
+ * thread that used them last, or that thread does. */
 typedef struct copy {
-    shard_tensor *leaf, *values; /* own shares; of the storage too: no other one gets its address */
-    shard_storage *storage;
-    size_t offset;
+    shard_derived derived; /* first: the leaf's is this */
+    shard_tensor *values;  /* NULL: none now */
     uint64_t version;
+    struct copy *next, **link; /* among the thread's that have values */
 } copy;
 
 static _Thread_local struct {
     shard_dtype dtype; /* float32: off */
     copy *copies;
-    int64_t count, capacity;
 } autocast;
 
-static void drop_copy(const copy *c)
+/* Of all lists: a leaf may go from thread to thread, its copy behind it. */
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static pthread_key_t at_thread_end;
+
+static void unlink_copy(copy *c)
 {
-    shard_tensor_drop(c->leaf);
-    shard_tensor_drop(c->values);
-    shard_storage_drop(c->storage);
+    *c->link = c->next;
+    if (c->next)
+        c->next->link = c->link;
 }
 
-static void drop_copies(void)
+static void forget_values(copy *c)
 {
-    for (int64_t i = 0; i < autocast.count; i++)
-        drop_copy(&autocast.copies[i]);
-    free(autocast.copies);
-    autocast.copies = NULL;
-    autocast.count = autocast.capacity = 0;
+    if (!c->values)
+        return;
+    unlink_copy(c);
+    shard_tensor_drop(c->values);
+    c->values = NULL;
+}
+
+static void drop_copy(shard_derived *derived)
+{
+    pthread_mutex_lock(&lock);
+    forget_values((copy *)derived);
+    pthread_mutex_unlock(&lock);
+    free(derived);
+}
+
+static void forget_all_values(void *unused)
+{
+    (void)unused;
+    pthread_mutex_lock(&lock);
+    while (autocast.copies)
+        forget_values(autocast.copies);
+    pthread_mutex_unlock(&lock);
+}
+
+static void make_key(void)
+{
+    pthread_key_create(&at_thread_end, forget_all_values);
+}
+
+static void link_copy(copy *c)
+{
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    pthread_once(&once, make_key);
+    pthread_setspecific(at_thread_end, &autocast); /* any value but NULL */
+    c->link = &autocast.copies;
+    c->next = autocast.copies;
+    if (c->next)
+        c->next->link = &c->next;
+    autocast.copies = c;
 }
 
 shard_dtype shard_set_autocast(shard_dtype dtype)
@@ -45,7 +85,7 @@ shard_dtype shard_set_autocast(shard_dtype dtype)
     }
     autocast.dtype = dtype;
     if (dtype == SHARD_FLOAT32)
-        drop_copies();
+        forget_all_values(NULL);
     return before;
 }
 
@@ -79,51 +119,47 @@ static bool is_kept(const shard_tensor *x)
     return x->requires_grad && !x->history && !x->storage->filler;
 }
 
-/* Of leaves that nobody else has any more, or that have moved. */
-static void drop_useless_copies(void)
-{
-    int64_t kept = 0;
-    for (int64_t i = 0; i < autocast.count; i++) {
-        const copy *c = &autocast.copies[i];
-        if (c->leaf->shares == 1 || c->storage != c->leaf->storage)
-            drop_copy(c);
-        else
-            autocast.copies[kept++] = *c;
-    }
-    autocast.count = kept;
-}
-
-/* The leaf's place among the copies, a new one if it has none. */
+/* The leaf's, a new one if it has none. */
 static copy *find_copy(shard_tensor *leaf)
 {
-    for (int64_t i = 0; i < autocast.count; i++)
-        if (autocast.copies[i].leaf == leaf)
-            return &autocast.copies[i];
-    drop_useless_copies();
-    if (shard_grow(&autocast.copies, &autocast.capacity, autocast.count + 1, sizeof *autocast.copies) != SHARD_OK)
-        return NULL;
-    copy *c = &autocast.copies[autocast.count++];
-    *c = (copy){.leaf = shard_tensor_share(leaf)};
-    return c;
+    if (!leaf->derived) {
+        copy *c = shard_calloc(1, sizeof *c);
+        if (!c)
+            return NULL;
+        c->derived.drop = drop_copy;
+        leaf->derived = &c->derived;
+    }
+    return (copy *)leaf->derived;
+}
+
+/* Its values, to be this thread's from now on, if they are those of the leaf. */
+static shard_tensor *current_values(copy *c, const shard_tensor *leaf)
+{
+    pthread_mutex_lock(&lock);
+    if (c->values && c->values->dtype == autocast.dtype && c->version == leaf->storage->version) {
+        unlink_copy(c);
+        link_copy(c);
+    } else {
+        forget_values(c);
+    }
+    pthread_mutex_unlock(&lock);
+    return c->values;
 }
 
 static shard_tensor *copy_of_leaf(shard_tensor *leaf)
 {
     copy *c = find_copy(leaf);
-    if (!c)
+    if (!c || current_values(c, leaf))
+        return c ? c->values : NULL;
+    shard_tensor *values = shard_keep(cast_values(leaf, autocast.dtype));
+    if (!values)
         return NULL;
-    bool current = c->values && c->values->dtype == autocast.dtype && c->storage == leaf->storage && c->offset == leaf->offset &&
-                   c->version == leaf->storage->version;
-    if (!current) {
-        shard_tensor_drop(c->values);
-        c->values = shard_keep(cast_values(leaf, autocast.dtype));
-        shard_storage_drop(c->storage);
-        c->storage = leaf->storage;
-        c->storage->shares++;
-        c->offset = leaf->offset;
-        c->version = leaf->storage->version;
-    }
-    return c->values;
+    c->version = leaf->storage->version;
+    pthread_mutex_lock(&lock);
+    c->values = values;
+    link_copy(c);
+    pthread_mutex_unlock(&lock);
+    return values;
 }
 
 void shard_autocast_product(int count, shard_tensor **input, shard_tensor **operand)

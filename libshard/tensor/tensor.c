@@ -199,6 +199,13 @@ shard_tensor *shard_tensor_view(shard_tensor *x, int64_t element, shard_shape sh
     return make_on(x->storage, x->offset + (size_t)element * shard_dtype_size(x->dtype), shape, x->dtype);
 }
 
+static void drop_derived(shard_tensor *tensor)
+{
+    if (tensor->derived)
+        tensor->derived->drop(tensor->derived);
+    tensor->derived = NULL;
+}
+
 shard_status shard_tensor_move(shard_tensor *tensor, shard_storage *storage, size_t offset)
 {
     char *memory = storage_memory(storage, offset);
@@ -214,6 +221,7 @@ shard_status shard_tensor_move(shard_tensor *tensor, shard_storage *storage, siz
         SHARD_TRY(storage->device->ops->copy_rows(storage->device, memory, bytes,
                                                   (char *)tensor->storage->memory + tensor->offset, bytes, bytes, 1));
     }
+    drop_derived(tensor);
     shard_storage_drop(tensor->storage);
     storage->shares++;
     tensor->storage = storage;
@@ -472,6 +480,7 @@ void shard_tensor_drop(shard_tensor *tensor)
         return;
     if (tensor->history)
         tensor->history->drop(tensor->history);
+    drop_derived(tensor);
     shard_tensor_drop(tensor->grad);
     shard_storage_drop(tensor->storage);
     shard_tensor_drop(tensor->kept);

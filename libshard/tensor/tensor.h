@@ -71,6 +71,11 @@ typedef struct shard_history {
     void (*drop)(struct shard_history *);
 } shard_history;
 
+/* What was made of a tensor's values where they are: let go when they move, or the tensor goes. */
+typedef struct shard_derived {
+    void (*drop)(struct shard_derived *);
+} shard_derived;
+
 struct shard_tensor {
     int shares; /* one of the scope or the caller, the rest of lists, records, views */
     shard_storage *storage;
@@ -97,6 +102,7 @@ struct shard_tensor {
     shard_group *replicas;
     shard_slice *slice; /* NULL: it is no range of another tensor */
     shard_tensor *kept; /* of a tensor with a filler, the slice that this rank keeps; a share */
+    shard_derived *derived;
 
     /* The scope that releases it, if any. */
     shard_scope *scope;
