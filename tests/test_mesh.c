@@ -48,7 +48,9 @@ static void refuses(shard_group *world, void *context)
     (void)world;
     (void)context;
     ck_assert_ptr_null(shard_mesh_create(.model = 2));
-    check_error(shard_last_status(), "*1 data x 2 model parallel is not the world's size, 3*");
+    check_error(shard_last_status(), "*shard_mesh_create: model parallel groups of 2 do not divide the 3 ranks");
+    ck_assert_ptr_null(shard_mesh_create(.model = 4));
+    check_error(shard_last_status(), "*groups of 4 do not divide the 3 ranks");
     ck_assert_ptr_null(shard_mesh_create(.model = -1));
     check_error(shard_last_status(), "*model parallel is not the world's size*");
     ck_assert_ptr_null(shard_mesh_create(.model = 3, .data = 2));
@@ -72,7 +74,7 @@ static void differ(shard_group *world, void *context)
     ck_assert_ptr_null(shard_mesh_create(.model = rank == 2 ? 2 : 1));
     check_error(SHARD_ERROR_MISMATCH, "shard_mesh_create: rank 2 asks for 2 data x 2 model parallel, rank 0 for 4 x 1");
     ck_assert_ptr_null(shard_mesh_create(.model = rank == 1 ? 3 : 2));
-    check_error(rank == 1 ? SHARD_ERROR_ARGUMENT : SHARD_ERROR_PEER, "rank 1: *1 data x 3 model parallel is not*");
+    check_error(rank == 1 ? SHARD_ERROR_ARGUMENT : SHARD_ERROR_PEER, "rank 1: *groups of 3 do not divide the 4 ranks*");
     shard_mesh *mesh = shard_mesh_create(.model = 2);
     ck_assert_ptr_nonnull(mesh);
     shard_mesh_destroy(mesh);

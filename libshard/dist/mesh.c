@@ -12,8 +12,11 @@ typedef struct grid {
     int32_t data, model;
 } grid;
 
-static shard_status check_grid(grid wanted, int size)
+static shard_status check_grid(grid wanted, int asked_data, int size)
 {
+    if (asked_data == 0 && wanted.model > 0 && size % wanted.model != 0)
+        return shard_error(SHARD_ERROR_ARGUMENT, "shard_mesh_create: model parallel groups of %d do not divide the %d ranks",
+                           wanted.model, size);
     if (wanted.model < 1 || wanted.data < 1 || (int64_t)wanted.model * wanted.data != size)
         return shard_error(SHARD_ERROR_ARGUMENT, "shard_mesh_create: %d data x %d model parallel is not the world's size, %d",
                            wanted.data, wanted.model, size);
@@ -32,12 +35,12 @@ static shard_status compare_grids(const grid *grids, int size)
 }
 
 /* Joint over the world. */
-static shard_status make_groups(shard_mesh *mesh, grid wanted)
+static shard_status make_groups(shard_mesh *mesh, grid wanted, int asked_data)
 {
     shard_group *world = shard_world();
     int size = shard_group_size(world), rank = shard_group_rank(world), model = wanted.model;
     grid *grids = shard_calloc((size_t)size, sizeof *grids);
-    shard_status status = mesh && grids ? check_grid(wanted, size) : shard_last_status();
+    shard_status status = mesh && grids ? check_grid(wanted, asked_data, size) : shard_last_status();
     status = status == SHARD_OK ? shard_group_exchange(world, &wanted, sizeof wanted, grids) : shard_group_fail(world);
     if (status == SHARD_OK)
         status = compare_grids(grids, size);
@@ -58,7 +61,7 @@ shard_mesh *shard_mesh_create_with(shard_mesh_options options)
     if (wanted.data == 0 && wanted.model > 0)
         wanted.data = shard_group_size(shard_world()) / wanted.model;
     shard_mesh *mesh = shard_calloc(1, sizeof *mesh);
-    if (make_groups(mesh, wanted) != SHARD_OK) {
+    if (make_groups(mesh, wanted, options.data) != SHARD_OK) {
         shard_mesh_destroy(mesh);
         return NULL;
     }
