@@ -278,6 +278,26 @@ static void prints(shard_group *world, void *context)
     ck_assert_int_eq(shard_get_memory_by_kind(NULL, SHARD_MEMORY_BUCKETS).current, 0);
 }
 
+/* One table a rank is told from another's by its title. */
+static void prints_its_rank(shard_group *world, void *context)
+{
+    (void)context;
+    char *text = NULL, title[64];
+    size_t bytes = 0;
+    FILE *file = open_memstream(&text, &bytes);
+    check_ok(shard_memory_report(shard_device_open("cpu"), file));
+    fclose(file);
+    snprintf(title, sizeof title, "rank %d: memory of cpu, MiB\n", shard_group_rank(world));
+    ck_assert_msg(strstr(text, title) == text, "%s", text);
+    free(text);
+}
+
+START_TEST(test_ranks)
+{
+    run_job(3, prints_its_rank, NULL);
+}
+END_TEST
+
 START_TEST(test_table)
 {
     run_job(1, prints, NULL);
@@ -308,6 +328,7 @@ int main(void)
     tcase_add_test(tcase, test_kinds);
     tcase_add_test(tcase, test_kernels);
     tcase_add_test(tcase, test_table);
+    tcase_add_test(tcase, test_ranks);
     tcase_add_test(tcase, test_loaded_ahead);
     return test_run(suite);
 }

@@ -68,8 +68,8 @@ SHARD_API const char *shard_memory_kind_name(shard_memory_kind kind);
 SHARD_API shard_memory_stats shard_get_memory_by_kind(const shard_device *device, shard_memory_kind kind);
 
 /* Prints a table of this process's memory on the device, by kind and in all, now and
- * at its peak, in MiB; as torch.cuda.memory_summary. Errors: IO if the file takes no
- * more. Not collective. */
+ * at its peak, in MiB, with its rank in the title if there are several; as
+ * torch.cuda.memory_summary. Errors: IO if the file takes no more. Not collective. */
 SHARD_API shard_status shard_memory_report(const shard_device *device, FILE *file);
 
 /* Sets all peaks to current, as torch.cuda.reset_peak_memory_stats. */

@@ -13,6 +13,11 @@ void shard_log_set_rank(int rank)
     log_rank = rank;
 }
 
+int shard_log_rank(void)
+{
+    return log_rank;
+}
+
 static const char *const level_names[] = {"error", "warn", "info", "debug"};
 
 static shard_log_level enabled_level(void)

@@ -11,5 +11,6 @@ void shard_log(shard_log_level level, const char *format, ...) SHARD_PRINTF(2, 3
 
 /* The rank that lines are marked with; -1 (no mark) until it is known. */
 void shard_log_set_rank(int rank);
+int shard_log_rank(void);
 
 #endif

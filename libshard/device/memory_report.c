@@ -2,6 +2,7 @@
 #include "device/device.h"
 
 #include "base/error.h"
+#include "base/log.h"
 
 static const char *const names[SHARD_MEMORY_KINDS] = {
     [SHARD_MEMORY_PARAMETERS] = "parameters",
@@ -41,6 +42,8 @@ shard_status shard_memory_report(const shard_device *device, FILE *file)
     if (!device || !file)
         return shard_null_argument("shard_memory_report", device ? "file" : "device");
     shard_memory_stats all = shard_get_memory_stats(device);
+    if (shard_log_rank() >= 0)
+        fprintf(file, "rank %d: ", shard_log_rank());
     fprintf(file, "memory of %s, MiB\n  %-16s%12s%12s\n", device->name, "", "now", "peak");
     for (int kind = 0; kind < SHARD_MEMORY_KINDS; kind++) {
         shard_memory_stats stats = shard_get_memory_by_kind(device, (shard_memory_kind)kind);

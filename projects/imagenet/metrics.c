@@ -162,7 +162,6 @@ shard_status metrics_print_memory(void)
     }
     if (shard_last_status() != SHARD_OK || rank != most)
         return shard_last_status();
-    printf("rank %d: ", rank);
     return shard_memory_report(device, stdout);
 }
 
