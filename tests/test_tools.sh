@@ -19,7 +19,9 @@ expect "shardrun of a folder" 0 "^usage: shardrun -n N" env SHARD_BUILD="$build"
 for tool in shardrun make-glyphs; do
     cp "$source/tools/$tool" tools
     expect "$tool, not built" 2 "^$tool: .*/build/release/tools/$tool is not there; build it: .*tools/build release" tools/$tool x
-    mkdir -p build/release/tools
+    mkdir -p build/other/tools build/release/tools
+    script build/other/tools/$tool 'echo'
+    expect "$tool, built elsewhere" 2 "tools/build release, or take one that is there: SHARD_BUILD=.*/build/other\$" tools/$tool x
     # shellcheck disable=SC2016 # the program's
     script build/release/tools/$tool 'echo "$0 took $*"'
     expect "$tool, built" 0 "/build/release/tools/$tool took x y" tools/$tool x y
