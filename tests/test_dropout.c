@@ -47,7 +47,7 @@ START_TEST(draws)
         shard_tensor *x = shard_ones(SHARD_SHAPE(64));
         shard_manual_seed(3);
         double *first = read_doubles_of(shard_dropout(x, 0.5)), *second = read_doubles_of(shard_dropout(x, 0.5));
-        ck_assert_uint_eq(shard_get_random_state().next_draw, 2);
+        ck_assert_int_eq(shard_get_random_state().next_draw, 2);
         shard_manual_seed(3);
         check_tensor("first", shard_dropout(x, 0.5), first, 0);
         check_tensor("second", shard_dropout(x, 0.5), second, 0);

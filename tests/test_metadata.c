@@ -70,6 +70,28 @@ START_TEST(test_integers)
 }
 END_TEST
 
+/* A run's random state is two of them, whatever its seed. */
+START_TEST(test_random_state)
+{
+    shard_manual_seed(UINT64_MAX - 4);
+    shard_release(shard_uniform(SHARD_SHAPE(1), 0.0, 1.0));
+    shard_random_state random = shard_get_random_state(), found;
+    shard_metadata *m = shard_metadata_create();
+    check_ok(shard_metadata_set_integer(m, "seed", random.seed));
+    check_ok(shard_metadata_set_integer(m, "draw", random.next_draw));
+    shard_tensor *expected = shard_uniform(SHARD_SHAPE(1), 0.0, 1.0);
+    shard_manual_seed(0);
+    check_ok(shard_metadata_get_integer(m, "seed", &found.seed));
+    check_ok(shard_metadata_get_integer(m, "draw", &found.next_draw));
+    shard_set_random_state(found);
+    shard_tensor *got = shard_uniform(SHARD_SHAPE(1), 0.0, 1.0);
+    ck_assert_double_eq(shard_item(got), shard_item(expected));
+    shard_release(got);
+    shard_release(expected);
+    shard_metadata_destroy(m);
+}
+END_TEST
+
 START_TEST(test_errors)
 {
     shard_metadata *m = shard_metadata_create();
@@ -107,6 +129,7 @@ int main(void)
     tcase_add_test(tcase, test_strings);
     tcase_add_test(tcase, test_numbers);
     tcase_add_test(tcase, test_integers);
+    tcase_add_test(tcase, test_random_state);
     tcase_add_test(tcase, test_errors);
     return test_run(suite);
 }

@@ -93,8 +93,8 @@ SHARD_API bool shard_dtype_is_float(shard_dtype dtype);
  * the same program, they draw the same.
  */
 typedef struct shard_random_state {
-    uint64_t seed;
-    uint64_t next_draw;
+    int64_t seed; /* of one above INT64_MAX the same bits, so that both are metadata's integers (shard/checkpoint.h) */
+    int64_t next_draw;
 } shard_random_state;
 
 /* Starts draw 0 of the seed, as torch.manual_seed. Without it the seed is 0. */

@@ -4,7 +4,7 @@ static _Thread_local shard_random_state state;
 
 void shard_manual_seed(uint64_t seed)
 {
-    state = (shard_random_state){.seed = seed};
+    state = (shard_random_state){.seed = (int64_t)seed};
 }
 
 shard_random_state shard_get_random_state(void)
@@ -19,7 +19,7 @@ void shard_set_random_state(shard_random_state wanted)
 
 shard_draw shard_next_draw(void)
 {
-    return (shard_draw){.seed = state.seed, .number = state.next_draw++};
+    return (shard_draw){.seed = (uint64_t)state.seed, .number = (uint64_t)state.next_draw++};
 }
 
 /*

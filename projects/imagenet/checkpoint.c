@@ -61,8 +61,8 @@ static shard_metadata *describe(const trainer *run)
     shard_metadata_set_integer(metadata, "epoch_step", run->at.epoch_step);
     shard_metadata_set_integer(metadata, "step", run->at.step);
     shard_metadata_set_number(metadata, "best_top1", run->at.best_top1);
-    shard_metadata_set_integer(metadata, "random_seed", (int64_t)random.seed);
-    shard_metadata_set_integer(metadata, "random_draw", (int64_t)random.next_draw);
+    shard_metadata_set_integer(metadata, "random_seed", random.seed);
+    shard_metadata_set_integer(metadata, "random_draw", random.next_draw);
     return metadata;
 }
 
@@ -143,14 +143,14 @@ static shard_status check_settings(const trainer *run, const shard_metadata *fou
 
 static shard_status read_position(trainer *run, const shard_metadata *found)
 {
-    int64_t random_seed = 0, random_draw = 0;
+    shard_random_state random = {0};
     shard_metadata_get_integer(found, "epoch", &run->at.epoch);
     shard_metadata_get_integer(found, "epoch_step", &run->at.epoch_step);
     shard_metadata_get_integer(found, "step", &run->at.step);
     shard_metadata_get_number(found, "best_top1", &run->at.best_top1);
-    shard_metadata_get_integer(found, "random_seed", &random_seed);
-    shard_metadata_get_integer(found, "random_draw", &random_draw);
-    shard_set_random_state((shard_random_state){.seed = (uint64_t)random_seed, .next_draw = (uint64_t)random_draw});
+    shard_metadata_get_integer(found, "random_seed", &random.seed);
+    shard_metadata_get_integer(found, "random_draw", &random.next_draw);
+    shard_set_random_state(random);
     return shard_last_status();
 }
 
