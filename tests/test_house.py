@@ -1,5 +1,6 @@
 """Holds the house's rules: a folder of libshard/ calls only what stands left of it, a
-vendor's headers appear only in the folder of its backend, programs use public headers.
+vendor's headers appear only in the folder of its backend, programs use public headers, and
+the program in standard C calls every macro of these.
 
 Usage: test_house.py SOURCE_ROOT [ARCHIVE...]; the archives hold the library's objects.
 """
@@ -61,6 +62,15 @@ def check_includes(root):
     return problems
 
 
+def check_strict_program(root):
+    program = (root / "tests/strict_program.c").read_text(encoding="utf-8")
+    macros = {name for path in root.glob("include/shard/*.h")
+              for name in re.findall(r"#define (shard_\w+)\([^)]*\.\.\.\)", path.read_text(encoding="utf-8"))}
+    if not macros:
+        return ["include/shard: no macro with options was found"]
+    return [f"tests/strict_program.c: does not call {name}" for name in sorted(macros) if not re.search(rf"\b{name}\(", program)]
+
+
 def symbols(archive):
     """Folder of the object, whether it defines or needs it, name."""
     listing = subprocess.run(["nm", "-A", str(archive)], capture_output=True, text=True, check=True).stdout
@@ -86,7 +96,7 @@ def check_calls(archives):
 
 def main():
     root = pathlib.Path(sys.argv[1])
-    problems = check_includes(root) + check_calls(sys.argv[2:])
+    problems = check_includes(root) + check_strict_program(root) + check_calls(sys.argv[2:])
     print("\n".join(problems) if problems else "the house is in order")
     return 1 if problems else 0
 

@@ -22,6 +22,16 @@
 #define SHARD_PRINTF(text, first)
 #endif
 
+/*
+ * Options are a struct's members by name, behind a maker's other arguments, in any order, and
+ * 0 where they are left out: shard_zeros(shape, .dtype = SHARD_INT64). The macros that take
+ * them hand the last of the other arguments and the options to the function of their name and
+ * _with, whose prototype stands below each. In standard C `...` may not be empty, so that last
+ * argument is in it, too.
+ */
+#define SHARD_WITH(type, ...) SHARD_WITH_(type, __VA_ARGS__, )
+#define SHARD_WITH_(type, last, ...) last, (type){.reserved = 0, __VA_ARGS__}
+
 #define SHARD_VERSION_MAJOR 0
 #define SHARD_VERSION_MINOR 1
 #define SHARD_VERSION_PATCH 0

@@ -57,7 +57,7 @@ typedef struct shard_load_options {
  * (IO), never read half and half. Every malformed file is a clear error (FORMAT).
  * Initial values that were not needed so far are never made. Collective over the
  * world; ranks may ask for different tensors. */
-#define shard_load(tensors, path, ...) shard_load_with(tensors, path, (shard_load_options){.reserved = 0, __VA_ARGS__})
+#define shard_load(tensors, ...) shard_load_with(tensors, SHARD_WITH(shard_load_options, __VA_ARGS__))
 SHARD_API shard_status shard_load_with(const shard_tensors *tensors, const char *path, shard_load_options options);
 
 /* The same for a module's state dict. */

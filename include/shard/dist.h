@@ -132,8 +132,8 @@ typedef struct shard_group_sampler_options {
 /* Of a data set of `samples`, at the beginning of epoch 0. Errors: ARGUMENT, as for a
  * batch that PAD and DROP cannot deal out evenly. Not collective; the ranks' numbers must
  * agree. */
-#define shard_group_sampler_create(samples, ...) \
-    shard_group_sampler_create_with(samples, (shard_group_sampler_options){.reserved = 0, __VA_ARGS__})
+#define shard_group_sampler_create(...) \
+    shard_group_sampler_create_with(SHARD_WITH(shard_group_sampler_options, __VA_ARGS__))
 SHARD_API shard_group_sampler *shard_group_sampler_create_with(int64_t samples, shard_group_sampler_options options);
 SHARD_API void shard_group_sampler_destroy(shard_group_sampler *sampler);
 
@@ -209,8 +209,8 @@ typedef struct shard_data_parallel_options {
  * rank and the parameter.
  * Collective over the parameters' replica groups. NULL with the error set. Destroy
  * before the parameters' groups; parameters keep their (flat) memory. */
-#define shard_data_parallel_create(parameters, ...) \
-    shard_data_parallel_create_with(parameters, (shard_data_parallel_options){.reserved = 0, __VA_ARGS__})
+#define shard_data_parallel_create(...) \
+    shard_data_parallel_create_with(SHARD_WITH(shard_data_parallel_options, __VA_ARGS__))
 SHARD_API shard_data_parallel *shard_data_parallel_create_with(const shard_tensors *parameters,
                                                                shard_data_parallel_options options);
 SHARD_API void shard_data_parallel_destroy(shard_data_parallel *data_parallel);

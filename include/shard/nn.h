@@ -43,7 +43,7 @@ typedef struct shard_nn_linear_options {
     bool no_bias;
     shard_dtype dtype;
 } shard_nn_linear_options;
-#define shard_nn_linear(in, out, ...) shard_nn_linear_with(in, out, (shard_nn_linear_options){.reserved = 0, __VA_ARGS__})
+#define shard_nn_linear(in, ...) shard_nn_linear_with(in, SHARD_WITH(shard_nn_linear_options, __VA_ARGS__))
 SHARD_API shard_module *shard_nn_linear_with(int64_t in, int64_t out, shard_nn_linear_options options);
 
 typedef enum shard_split {
@@ -57,8 +57,8 @@ typedef enum shard_split {
  * COLUMN takes a whole input; its result is split along the last dimension, so that
  * COLUMN chains into ROW without communication in between. Parts may be uneven.
  * Initial values are those of the whole layer. As torchshard.nn.ParallelLinear. */
-#define shard_nn_parallel_linear(in, out, split, group, ...) \
-    shard_nn_parallel_linear_with(in, out, split, group, (shard_nn_linear_options){.reserved = 0, __VA_ARGS__})
+#define shard_nn_parallel_linear(in, out, split, ...) \
+    shard_nn_parallel_linear_with(in, out, split, SHARD_WITH(shard_nn_linear_options, __VA_ARGS__))
 SHARD_API shard_module *shard_nn_parallel_linear_with(int64_t in, int64_t out, shard_split split, shard_group *group,
                                                       shard_nn_linear_options options);
 
@@ -75,8 +75,7 @@ typedef struct shard_nn_conv2d_options {
 } shard_nn_conv2d_options;
 /* weight [out, in / groups, kernel, kernel]; kaiming normal, fan out, as torchvision's ResNet.
  * bias [out], as PyTorch's. */
-#define shard_nn_conv2d(in, out, kernel, ...) \
-    shard_nn_conv2d_with(in, out, kernel, (shard_nn_conv2d_options){.reserved = 0, __VA_ARGS__})
+#define shard_nn_conv2d(in, out, ...) shard_nn_conv2d_with(in, out, SHARD_WITH(shard_nn_conv2d_options, __VA_ARGS__))
 SHARD_API shard_module *shard_nn_conv2d_with(int64_t in, int64_t out, int64_t kernel, shard_nn_conv2d_options options);
 
 /* weight, bias [channels]; buffers running_mean, running_var, num_batches_tracked. */
@@ -86,8 +85,7 @@ typedef struct shard_nn_batch_norm_options {
     shard_group *group;   /* synchronised over it while training */
     shard_dtype dtype;
 } shard_nn_batch_norm_options;
-#define shard_nn_batch_norm(channels, ...) \
-    shard_nn_batch_norm_with(channels, (shard_nn_batch_norm_options){.reserved = 0, __VA_ARGS__})
+#define shard_nn_batch_norm(...) shard_nn_batch_norm_with(SHARD_WITH(shard_nn_batch_norm_options, __VA_ARGS__))
 SHARD_API shard_module *shard_nn_batch_norm_with(int64_t channels, shard_nn_batch_norm_options options);
 /* relu(batch_norm(x) + residual) in one pass; residual NULL: none. For own modules
  * that have a batch norm as a child. */

@@ -148,8 +148,7 @@ typedef struct shard_conv2d_options {
     int64_t dilation, groups; /* 0 is 1 */
 } shard_conv2d_options;
 /* weight [out, c / groups, kh, kw], bias [out] or NULL: [n, oh, ow, out]. */
-#define shard_conv2d(x, weight, bias, ...) \
-    shard_conv2d_with(x, weight, bias, (shard_conv2d_options){.reserved = 0, __VA_ARGS__})
+#define shard_conv2d(x, weight, ...) shard_conv2d_with(x, weight, SHARD_WITH(shard_conv2d_options, __VA_ARGS__))
 SHARD_API shard_tensor *shard_conv2d_with(shard_tensor *x, shard_tensor *weight, shard_tensor *bias,
                                           shard_conv2d_options options);
 
@@ -160,8 +159,8 @@ typedef struct shard_pool2d_options {
     bool exclude_pad; /* average: divide by the elements that are inside (count_include_pad=False, not the default) */
     bool ceil_mode;
 } shard_pool2d_options;
-#define shard_max_pool2d(x, kernel, ...) shard_max_pool2d_with(x, kernel, (shard_pool2d_options){.reserved = 0, __VA_ARGS__})
-#define shard_avg_pool2d(x, kernel, ...) shard_avg_pool2d_with(x, kernel, (shard_pool2d_options){.reserved = 0, __VA_ARGS__})
+#define shard_max_pool2d(x, ...) shard_max_pool2d_with(x, SHARD_WITH(shard_pool2d_options, __VA_ARGS__))
+#define shard_avg_pool2d(x, ...) shard_avg_pool2d_with(x, SHARD_WITH(shard_pool2d_options, __VA_ARGS__))
 SHARD_API shard_tensor *shard_max_pool2d_with(shard_tensor *x, int64_t kernel, shard_pool2d_options options);
 SHARD_API shard_tensor *shard_avg_pool2d_with(shard_tensor *x, int64_t kernel, shard_pool2d_options options);
 /* The mean over h and w: [n, c]. As adaptive_avg_pool2d(1) and flatten. */
@@ -183,9 +182,8 @@ typedef struct shard_batch_norm_options {
  * As torch.nn.functional.batch_norm (the running variance is the unbiased one)
  * and SyncBatchNorm. Carries a split leading dimension. Collective over
  * options.group, forward and backward, when training. */
-#define shard_batch_norm(x, running_mean, running_var, weight, bias, ...)      \
-    shard_batch_norm_with(x, running_mean, running_var, weight, bias,          \
-                          (shard_batch_norm_options){.reserved = 0, __VA_ARGS__})
+#define shard_batch_norm(x, running_mean, running_var, weight, ...) \
+    shard_batch_norm_with(x, running_mean, running_var, weight, SHARD_WITH(shard_batch_norm_options, __VA_ARGS__))
 SHARD_API shard_tensor *shard_batch_norm_with(shard_tensor *x, shard_tensor *running_mean, shard_tensor *running_var,
                                               shard_tensor *weight, shard_tensor *bias, shard_batch_norm_options options);
 /* Over the last dimension, which may not be split; weight and bias as above.
@@ -224,8 +222,8 @@ typedef struct shard_cross_entropy_options {
  * The backward needs the logits; it writes the gradient over them if they have been
  * released by then, else next to them.
  * Collective over the logits' group if they are split along classes. */
-#define shard_cross_entropy(logits, target, ...) \
-    shard_cross_entropy_with(logits, target, (shard_cross_entropy_options){.reserved = 0, __VA_ARGS__})
+#define shard_cross_entropy(logits, ...) \
+    shard_cross_entropy_with(logits, SHARD_WITH(shard_cross_entropy_options, __VA_ARGS__))
 /* The same; the peer's name for it. */
 #define shard_parallel_cross_entropy shard_cross_entropy
 SHARD_API shard_tensor *shard_cross_entropy_with(shard_tensor *logits, shard_tensor *target,

@@ -35,7 +35,7 @@ typedef struct shard_sgd_settings {
  * counts once, under the first. As torch.optim.SGD, but that
  * weight decay leaves tensors of fewer than two dimensions alone unless decay_all.
  * NULL with the error set. Not collective. */
-#define shard_sgd(parameters, ...) shard_sgd_with(parameters, (shard_sgd_settings){.reserved = 0, __VA_ARGS__})
+#define shard_sgd(...) shard_sgd_with(SHARD_WITH(shard_sgd_settings, __VA_ARGS__))
 SHARD_API shard_optimizer *shard_sgd_with(shard_tensors *parameters, shard_sgd_settings settings);
 
 /* Adam and AdamW; 0 stands for PyTorch's default of what cannot well be 0. */
@@ -52,8 +52,8 @@ typedef struct shard_adam_settings {
  * As torch.optim.Adam (Kingma, Ba 2015; amsgrad: Reddi, Kale, Kumar 2018) and
  * torch.optim.AdamW (Loshchilov, Hutter 2019), but for the parameters that decay. NULL with the
  * error set. Not collective. */
-#define shard_adam(parameters, ...) shard_adam_with(parameters, (shard_adam_settings){.reserved = 0, __VA_ARGS__})
-#define shard_adamw(parameters, ...) shard_adamw_with(parameters, (shard_adam_settings){.reserved = 0, __VA_ARGS__})
+#define shard_adam(...) shard_adam_with(SHARD_WITH(shard_adam_settings, __VA_ARGS__))
+#define shard_adamw(...) shard_adamw_with(SHARD_WITH(shard_adam_settings, __VA_ARGS__))
 SHARD_API shard_optimizer *shard_adam_with(shard_tensors *parameters, shard_adam_settings settings);
 SHARD_API shard_optimizer *shard_adamw_with(shard_tensors *parameters, shard_adam_settings settings);
 
@@ -78,7 +78,7 @@ typedef struct shard_lars_settings {
  * |w| / (|g| + weight_decay |w| + eps), where neither norm is 0. State: momentum_buffer. You,
  * Gitman, Ginsburg 2017 (https://arxiv.org/abs/1708.03888); the learning rate stands outside
  * of the momentum, as torch.optim.SGD's. NULL with the error set. Not collective. */
-#define shard_lars(parameters, ...) shard_lars_with(parameters, (shard_lars_settings){.reserved = 0, __VA_ARGS__})
+#define shard_lars(...) shard_lars_with(SHARD_WITH(shard_lars_settings, __VA_ARGS__))
 SHARD_API shard_optimizer *shard_lars_with(shard_tensors *parameters, shard_lars_settings settings);
 
 typedef struct shard_lamb_settings {
@@ -92,7 +92,7 @@ typedef struct shard_lamb_settings {
 /* AdamW whose update u, weight decay included, is multiplied by |w| / |u|, where neither is
  * 0. State: exp_avg, exp_avg_sq. You et al. 2020 (https://arxiv.org/abs/1904.00962), with
  * bias correction. NULL with the error set. Not collective. */
-#define shard_lamb(parameters, ...) shard_lamb_with(parameters, (shard_lamb_settings){.reserved = 0, __VA_ARGS__})
+#define shard_lamb(...) shard_lamb_with(SHARD_WITH(shard_lamb_settings, __VA_ARGS__))
 SHARD_API shard_optimizer *shard_lamb_with(shard_tensors *parameters, shard_lamb_settings settings);
 
 /* The parameters stay, in the memory where they are. NULL is fine. Not collective. */
@@ -111,8 +111,8 @@ typedef struct shard_param_group_options {
  * names that the optimizer has not. One that it has already is an error (ARGUMENT), and
  * nothing is added then. Under shard_zero, which shares these out too, collective over
  * the world; else not. As torch.optim.Optimizer.add_param_group. */
-#define shard_optimizer_add_param_group(optimizer, parameters, ...) \
-    shard_optimizer_add_param_group_with(optimizer, parameters, (shard_param_group_options){.reserved = 0, __VA_ARGS__})
+#define shard_optimizer_add_param_group(optimizer, ...) \
+    shard_optimizer_add_param_group_with(optimizer, SHARD_WITH(shard_param_group_options, __VA_ARGS__))
 SHARD_API shard_status shard_optimizer_add_param_group_with(shard_optimizer *optimizer, shard_tensors *parameters,
                                                             shard_param_group_options options);
 
@@ -142,8 +142,8 @@ typedef struct shard_clip_options {
  * shard_optimizer_zero_grad is to forget them and the factor. As
  * torch.nn.utils.clip_grad_norm_. Collective over the world.
  */
-#define shard_clip_grad_norm(optimizer, max_norm, norm, ...) \
-    shard_clip_grad_norm_with(optimizer, max_norm, norm, (shard_clip_options){.reserved = 0, __VA_ARGS__})
+#define shard_clip_grad_norm(optimizer, max_norm, ...) \
+    shard_clip_grad_norm_with(optimizer, max_norm, SHARD_WITH(shard_clip_options, __VA_ARGS__))
 SHARD_API shard_status shard_clip_grad_norm_with(shard_optimizer *optimizer, double max_norm, double *norm,
                                                  shard_clip_options options);
 
@@ -237,7 +237,7 @@ typedef struct shard_zero_options {
  * collective over its replicas. The optimizer is destroyed before the groups; parameters
  * may live on.
  */
-#define shard_zero(optimizer, ...) shard_zero_with(optimizer, (shard_zero_options){.reserved = 0, __VA_ARGS__})
+#define shard_zero(...) shard_zero_with(SHARD_WITH(shard_zero_options, __VA_ARGS__))
 SHARD_API shard_optimizer *shard_zero_with(shard_optimizer *optimizer, shard_zero_options options);
 
 /* ---- exponential moving averages of the parameters ---- */
@@ -259,7 +259,7 @@ typedef struct shard_ema_options {
 
 /* Made after shard_zero and destroyed before the optimizer. NULL with the error set. Not
  * collective. */
-#define shard_ema_create(optimizer, ...) shard_ema_create_with(optimizer, (shard_ema_options){.reserved = 0, __VA_ARGS__})
+#define shard_ema_create(...) shard_ema_create_with(SHARD_WITH(shard_ema_options, __VA_ARGS__))
 SHARD_API shard_ema *shard_ema_create_with(shard_optimizer *optimizer, shard_ema_options options);
 SHARD_API void shard_ema_destroy(shard_ema *ema);
 

@@ -55,23 +55,22 @@ typedef struct shard_tensor_options {
 
 /* shard_zeros(SHARD_SHAPE(2, 3), .dtype = SHARD_FLOAT64). Content of shard_empty
  * is undefined. */
-#define shard_empty(shape, ...) shard_empty_with(shape, (shard_tensor_options){.reserved = 0, __VA_ARGS__})
-#define shard_zeros(shape, ...) shard_full_with(shape, 0.0, (shard_tensor_options){.reserved = 0, __VA_ARGS__})
-#define shard_ones(shape, ...) shard_full_with(shape, 1.0, (shard_tensor_options){.reserved = 0, __VA_ARGS__})
-#define shard_full(shape, value, ...) shard_full_with(shape, value, (shard_tensor_options){.reserved = 0, __VA_ARGS__})
+#define shard_empty(...) shard_empty_with(SHARD_WITH(shard_tensor_options, __VA_ARGS__))
+#define shard_zeros(...) SHARD_FILLED(0.0, __VA_ARGS__, )
+#define shard_ones(...) SHARD_FILLED(1.0, __VA_ARGS__, )
+#define SHARD_FILLED(value, shape, ...) shard_full_with(shape, value, (shard_tensor_options){.reserved = 0, __VA_ARGS__})
+#define shard_full(shape, ...) shard_full_with(shape, SHARD_WITH(shard_tensor_options, __VA_ARGS__))
 SHARD_API shard_tensor *shard_empty_with(shard_shape shape, shard_tensor_options options);
 SHARD_API shard_tensor *shard_full_with(shard_shape shape, double value, shard_tensor_options options);
 
 /* Copies numel elements of options.dtype from host memory. */
-#define shard_from_host(data, shape, ...) shard_from_host_with(data, shape, (shard_tensor_options){.reserved = 0, __VA_ARGS__})
+#define shard_from_host(data, ...) shard_from_host_with(data, SHARD_WITH(shard_tensor_options, __VA_ARGS__))
 SHARD_API shard_tensor *shard_from_host_with(const void *data, shard_shape shape, shard_tensor_options options);
 
 /* Uniform in [low, high) and normal; take the next draw of the thread's
  * generator. The values are made when they are first needed. */
-#define shard_uniform(shape, low, high, ...) \
-    shard_uniform_with(shape, low, high, (shard_tensor_options){.reserved = 0, __VA_ARGS__})
-#define shard_normal(shape, mean, std, ...) \
-    shard_normal_with(shape, mean, std, (shard_tensor_options){.reserved = 0, __VA_ARGS__})
+#define shard_uniform(shape, low, ...) shard_uniform_with(shape, low, SHARD_WITH(shard_tensor_options, __VA_ARGS__))
+#define shard_normal(shape, mean, ...) shard_normal_with(shape, mean, SHARD_WITH(shard_tensor_options, __VA_ARGS__))
 SHARD_API shard_tensor *shard_uniform_with(shard_shape shape, double low, double high, shard_tensor_options options);
 SHARD_API shard_tensor *shard_normal_with(shard_shape shape, double mean, double std, shard_tensor_options options);
 

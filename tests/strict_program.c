@@ -1,0 +1,102 @@
+/*
+ * A program in standard C: compiled with -std=c11 -pedantic-errors and every usual warning as
+ * an error. Calls each macro that takes options with none of them (test_house.py holds that
+ * it is each), and some with one.
+ */
+#include <shard/shard.h>
+
+#include <math.h>
+#include <stdio.h>
+
+static int failed;
+
+static void check(int good, const char *what)
+{
+    if (good && shard_last_status() == SHARD_OK)
+        return;
+    failed = 1;
+    fprintf(stderr, "%s: %s\n", what, shard_last_error());
+    shard_clear_error();
+}
+
+static void makes_tensors(void)
+{
+    float data[2] = {1, 2};
+    SHARD_SCOPE
+    {
+        check(shard_item(shard_zeros(SHARD_SCALAR)) == 0, "shard_zeros");
+        check(shard_item(shard_ones(SHARD_SHAPE(1))) == 1, "shard_ones");
+        check(shard_item(shard_full(SHARD_SCALAR, 3.0)) == 3, "shard_full");
+        check(shard_tensor_dtype(shard_full(SHARD_SCALAR, 3.0, .dtype = SHARD_INT64)) == SHARD_INT64, "an option");
+        check(shard_requires_grad(shard_ones(SHARD_SCALAR, .dtype = SHARD_FLOAT64, .requires_grad = true)), "two options");
+        check(shard_numel(shard_empty(SHARD_SHAPE(2, 3))) == 6, "shard_empty");
+        check(shard_item(shard_sum(shard_from_host(data, SHARD_SHAPE(2)))) == 3, "shard_from_host");
+        check(shard_item(shard_uniform(SHARD_SCALAR, 2.0, 3.0)) >= 2, "shard_uniform");
+        check(isfinite(shard_item(shard_normal(SHARD_SCALAR, 0.0, 1.0))), "shard_normal");
+    }
+}
+
+static void computes(void)
+{
+    int64_t labels[2] = {0, 3};
+    SHARD_SCOPE
+    {
+        shard_tensor *x = shard_ones(SHARD_SHAPE(2, 4, 4, 1)), *weight = shard_ones(SHARD_SHAPE(4, 1, 3, 3));
+        shard_tensor *zeros = shard_zeros(SHARD_SHAPE(4)), *ones = shard_ones(SHARD_SHAPE(4));
+        x = shard_batch_norm(shard_conv2d(x, weight, NULL), zeros, ones, ones, zeros);
+        x = shard_avg_pool2d(shard_max_pool2d(x, 1), 2);
+        shard_tensor *target = shard_from_host(labels, SHARD_SHAPE(2), .dtype = SHARD_INT64);
+        shard_tensor *loss = shard_cross_entropy(shard_reshape(x, SHARD_SHAPE(2, 4)), target);
+        check(fabs(shard_item(loss) - log(4.0)) < 1e-6, "operations");
+        SHARD_AUTOCAST(SHARD_BFLOAT16)
+        SHARD_NO_GRAD
+        check(shard_parallel_cross_entropy(shard_reshape(x, SHARD_SHAPE(2, 4)), target) != NULL, "modes");
+    }
+}
+
+static void optimizes(shard_module *model)
+{
+    shard_optimizer_destroy(shard_adam(shard_parameters(model)));
+    shard_optimizer_destroy(shard_adamw(shard_parameters(model)));
+    shard_optimizer_destroy(shard_lars(shard_parameters(model)));
+    shard_optimizer_destroy(shard_lamb(shard_parameters(model)));
+    shard_optimizer *optimizer = shard_zero(shard_sgd(shard_parameters(model)));
+    check(shard_optimizer_add_param_group(optimizer, shard_tensors_create()) == SHARD_OK, "shard_optimizer_add_param_group");
+    check(shard_clip_grad_norm(optimizer, 1.0, NULL) == SHARD_OK, "shard_clip_grad_norm");
+    shard_ema *ema = shard_ema_create(optimizer);
+    check(ema != NULL, "shard_ema_create");
+    shard_ema_destroy(ema);
+    shard_optimizer_destroy(optimizer);
+}
+
+static void trains(void)
+{
+    shard_mesh *mesh = shard_mesh_create();
+    shard_group *group = shard_mesh_model_group(mesh);
+    shard_module *model = shard_nn_sequential(shard_nn_conv2d(1, 2, 3), shard_nn_batch_norm(2), shard_nn_linear(2, 3),
+                                              shard_nn_parallel_linear(3, 4, SHARD_SPLIT_COLUMN, group));
+    shard_tensors *state = shard_state_dict(model);
+    shard_data_parallel *data_parallel = shard_data_parallel_create(state);
+    shard_group_sampler *sampler = shard_group_sampler_create(10);
+    shard_grad_scaler *scaler = shard_grad_scaler_create();
+    check(model && data_parallel && scaler && shard_group_sampler_steps(sampler) == 10, "what is trained with");
+    optimizes(model);
+    shard_status status = shard_load(state, "/nowhere/model.safetensors");
+    shard_clear_error();
+    check(status == SHARD_ERROR_IO, "shard_load");
+    shard_grad_scaler_destroy(scaler);
+    shard_group_sampler_destroy(sampler);
+    shard_data_parallel_destroy(data_parallel);
+    shard_tensors_destroy(state);
+    shard_module_destroy(model);
+    shard_mesh_destroy(mesh);
+}
+
+int main(int argc, char **argv)
+{
+    shard_init(&argc, &argv);
+    makes_tensors();
+    computes();
+    trains();
+    return shard_finalize() || failed;
+}
