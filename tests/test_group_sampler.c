@@ -57,10 +57,12 @@ START_TEST(test_same_for_any_ranks)
     for (int n = 0; n < 5; n++) {
         shard_group_sampler *sampler[8];
         for (int r = 0; r < ranks[n]; r++) {
-            sampler[r] = make(sizes[_i], .batch = 13, .members = ranks[n], .member = r, .seed = 3, .shuffle = true);
+            sampler[r] = make(sizes[_i], .batch = 13, .members = ranks[n], .member = r, .seed = 3, .shuffle = true,
+                              .tail = SHARD_TAIL_EXACT);
+            ck_assert_int_eq(shard_group_sampler_dealt(sampler[r]), 0);
             ck_assert_int_eq(shard_group_sampler_steps(sampler[r]), (sizes[_i] + 12) / 13);
             ck_assert_int_eq(shard_group_sampler_most(sampler[r]), 13 / ranks[n] + (r < 13 % ranks[n]));
-            shard_group_sampler_set_epoch(sampler[r], 2);
+            check_ok(shard_group_sampler_set_epoch(sampler[r], 2));
         }
         int64_t position = 0;
         for (int64_t step = 0; step < (sizes[_i] + 12) / 13; step++) {
@@ -77,6 +79,8 @@ START_TEST(test_same_for_any_ranks)
             int64_t left = sizes[_i] - start;
             ck_assert_int_eq(position - start, left < 13 ? left : 13);
             ck_assert_int_le(largest - smallest, 1);
+            for (int r = 0; r < ranks[n]; r++)
+                ck_assert_int_eq(shard_group_sampler_dealt(sampler[r]), position - start);
         }
         ck_assert_int_eq(position, sizes[_i]);
         for (int r = 0; r < ranks[n]; r++) {
@@ -96,7 +100,8 @@ START_TEST(test_even_tails)
     int64_t *whole = epoch_of(4, 0, sizes[_i]), samples[6], count;
     for (int n = 0; n < 5; n++) {
         int members = ranks[n];
-        for (shard_tail tail = SHARD_TAIL_PAD; tail <= SHARD_TAIL_DROP; tail++) {
+        for (int drop = 0; drop < 2; drop++) {
+            shard_tail tail = drop ? SHARD_TAIL_DROP : SHARD_TAIL_PAD;
             int64_t all = sizes[_i] / members * members, step = 0, seen[8] = {0};
             if (tail == SHARD_TAIL_PAD && all < sizes[_i])
                 all += members;
@@ -107,6 +112,7 @@ START_TEST(test_even_tails)
                 for (step = 0; shard_group_sampler_next(sampler, samples, &count); step++) {
                     int64_t left = all - step * 6 * members, each = left < 6 * members ? left / members : 6;
                     ck_assert_int_eq(count, each);
+                    ck_assert_int_eq(shard_group_sampler_dealt(sampler), each * members);
                     for (int64_t i = 0; i < count; i++)
                         ck_assert_int_eq(samples[i], whole[(step * 6 * members + r * each + i) % sizes[_i]]);
                     seen[r] += count;
@@ -128,7 +134,7 @@ START_TEST(test_resumes)
     int64_t *whole = epoch_of(9, 5, COUNT), samples[BATCH], count, position = 4 * BATCH;
     shard_metadata *metadata = shard_metadata_create();
     shard_group_sampler *first = make(COUNT, .batch = BATCH, .members = 2, .member = 1, .seed = 9, .shuffle = true);
-    shard_group_sampler_set_epoch(first, 5);
+    check_ok(shard_group_sampler_set_epoch(first, 5));
     for (int step = 0; step < 4; step++)
         ck_assert(shard_group_sampler_next(first, samples, &count));
     check_ok(shard_metadata_set_integer(metadata, "epoch", shard_group_sampler_epoch(first)));
@@ -138,13 +144,13 @@ START_TEST(test_resumes)
     check_ok(shard_metadata_get_integer(metadata, "epoch", &epoch));
     check_ok(shard_metadata_get_integer(metadata, "epoch_step", &step));
     shard_group_sampler *later = make(COUNT, .batch = BATCH, .seed = 9, .shuffle = true);
-    shard_group_sampler_seek(later, epoch, step);
+    check_ok(shard_group_sampler_seek(later, epoch, step));
     while (shard_group_sampler_next(later, samples, &count)) {
         ck_assert_mem_eq(samples, whole + position, (size_t)count * sizeof *samples);
         position += count;
     }
     ck_assert_int_eq(position, COUNT);
-    shard_group_sampler_set_epoch(later, 5); /* from its beginning */
+    check_ok(shard_group_sampler_set_epoch(later, 5)); /* from its beginning */
     ck_assert(shard_group_sampler_next(later, samples, &count));
     ck_assert_mem_eq(samples, whole, BATCH * sizeof *samples);
     shard_group_sampler_destroy(later);
@@ -162,7 +168,8 @@ static void deals_out(shard_group *world, void *context)
     shard_mesh *mesh = shard_mesh_create(.model = model);
     for (int own = 0; own < 2; own++) {
         shard_group *group = own ? world : shard_mesh_data_group(mesh);
-        shard_group_sampler *sampler = make(COUNT, .batch = BATCH, .group = group, .seed = 1, .shuffle = true);
+        shard_group_sampler *sampler = make(COUNT, .batch = BATCH, .group = group, .seed = 1, .shuffle = true,
+                                            .tail = SHARD_TAIL_EXACT);
         int64_t mine[COUNT + 1] = {0}, samples[BATCH], count, step = 0; /* 1 + the step in which a sample came */
         while (step++, shard_group_sampler_next(sampler, samples, &count))
             for (int64_t i = 0; i < count; i++)
@@ -283,14 +290,31 @@ START_TEST(test_refuses)
     check_error(shard_last_status(), "*member 2 of 2*");
     ck_assert_ptr_null(shard_group_sampler_create(1, .members = 2, .member = -1));
     check_error(shard_last_status(), "*member -1 of 2*");
-    ck_assert_ptr_null(shard_group_sampler_create(10, .batch = 3, .members = 2, .tail = SHARD_TAIL_PAD));
-    check_error(shard_last_status(), "*a batch of 3 is not the same number*of 2 members*");
+    ck_assert_ptr_null(shard_group_sampler_create(10, .batch = 3, .members = 2));
+    check_error(shard_last_status(), "*a batch of 3 is not the same number*of 2 members*SHARD_TAIL_EXACT");
     ck_assert_ptr_null(shard_group_sampler_create(10, .batch = 3, .members = 2, .tail = SHARD_TAIL_DROP));
     check_error(shard_last_status(), "*a batch of 3*");
     int64_t count = 7;
     ck_assert(!shard_group_sampler_next(NULL, NULL, &count));
     ck_assert_int_eq(count, 0);
     ck_assert_int_eq(shard_group_sampler_steps(NULL), 0);
+    ck_assert_int_eq(shard_group_sampler_dealt(NULL), 0);
+}
+END_TEST
+
+/* An epoch's end is the last place to go to; what is refused leaves it where it was. */
+START_TEST(test_goes_nowhere_else)
+{
+    shard_group_sampler *sampler = make(25, .batch = 10);
+    check_ok(shard_group_sampler_seek(sampler, 7, 3));
+    check_error(shard_group_sampler_set_epoch(sampler, -3), "shard_group_sampler: epoch -3, step 0*");
+    static const int64_t steps[] = {-5, 4, INT64_MAX};
+    for (size_t i = 0; i < sizeof steps / sizeof *steps; i++)
+        check_error(shard_group_sampler_seek(sampler, 1, steps[i]), "*epoch 1, step *25 samples in batches of 10 has 3 steps");
+    ck_assert_int_eq(shard_group_sampler_epoch(sampler), 7);
+    ck_assert_int_eq(shard_group_sampler_step(sampler), 3);
+    shard_group_sampler_destroy(sampler);
+    check_error(shard_group_sampler_seek(NULL, 0, 0), "shard_group_sampler: sampler is NULL");
 }
 END_TEST
 
@@ -308,5 +332,6 @@ int main(void)
     tcase_add_test(tcase, test_in_order);
     tcase_add_test(tcase, test_large);
     tcase_add_test(tcase, test_refuses);
+    tcase_add_test(tcase, test_goes_nowhere_else);
     return test_run(suite);
 }

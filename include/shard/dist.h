@@ -112,11 +112,21 @@ SHARD_API shard_status shard_broadcast(shard_tensor *x, int root, shard_group *g
  */
 typedef struct shard_group_sampler shard_group_sampler;
 
-/* What becomes of an epoch's end that is not the same number of samples for each member. */
+/*
+ * What becomes of a step that is not the same number of samples for each member: an epoch's
+ * last one or, with EXACT, a batch that the members do not divide. Data parallel averages over
+ * groups, so that the plain mean loss is right where all have equally many samples, as with
+ * PAD and DROP. With EXACT each group brings the sum over its samples, divided by how many a
+ * group has on average, so that each sample counts the same:
+ *     loss = shard_cross_entropy(logits, labels, .reduction = SHARD_REDUCTION_SUM);
+ *     loss = shard_scale(loss, (double)shard_group_size(data_group) / (double)shard_group_sampler_dealt(sampler));
+ * where data_group is shard_mesh_data_group, or the world if there is no mesh. A group without
+ * a sample has a loss of 0 then; its mean would be NaN.
+ */
 typedef enum shard_tail {
-    SHARD_TAIL_EXACT = 0, /* every sample once: the last parts differ by one, some may be empty */
-    SHARD_TAIL_PAD,       /* samples from the epoch's beginning once more, as DistributedSampler */
-    SHARD_TAIL_DROP,      /* at most members - 1 samples are left out, as its drop_last */
+    SHARD_TAIL_PAD = 0, /* samples from the epoch's beginning once more, as DistributedSampler */
+    SHARD_TAIL_EXACT,   /* every sample once: parts differ by one, some may be empty */
+    SHARD_TAIL_DROP,    /* at most members - 1 samples are left out, as its drop_last */
 } shard_tail;
 
 typedef struct shard_group_sampler_options {
@@ -146,12 +156,18 @@ SHARD_API int64_t shard_group_sampler_most(const shard_group_sampler *sampler);
  * their number into *count, and goes on; false, and *count 0, after the epoch's last step. */
 SHARD_API bool shard_group_sampler_next(shard_group_sampler *sampler, int64_t *samples, int64_t *count);
 
-/* Goes to the beginning of an epoch. As DistributedSampler.set_epoch. */
-SHARD_API void shard_group_sampler_set_epoch(shard_group_sampler *sampler, int64_t epoch);
-/* Where it stands, and going there, in the middle of an epoch too: the step that comes. */
+/* Samples of the step that was dealt out last, the one before that which comes, of all members
+ * together: what PAD repeats counts again. At an epoch's beginning, and of NULL, 0. */
+SHARD_API int64_t shard_group_sampler_dealt(const shard_group_sampler *sampler);
+
+/* Goes to the beginning of an epoch, from 0 on (ARGUMENT). As DistributedSampler.set_epoch. */
+SHARD_API shard_status shard_group_sampler_set_epoch(shard_group_sampler *sampler, int64_t epoch);
+/* Where it stands, and going there, in the middle of an epoch too: the step that comes, up to
+ * shard_group_sampler_steps, the epoch's end. Errors: ARGUMENT, no such epoch or step (of
+ * another data set or batch); it stays where it was then. */
 SHARD_API int64_t shard_group_sampler_epoch(const shard_group_sampler *sampler);
 SHARD_API int64_t shard_group_sampler_step(const shard_group_sampler *sampler);
-SHARD_API void shard_group_sampler_seek(shard_group_sampler *sampler, int64_t epoch, int64_t step);
+SHARD_API shard_status shard_group_sampler_seek(shard_group_sampler *sampler, int64_t epoch, int64_t step);
 
 /* For loaders that work ahead, from any thread: the positions in the epoch that are this
  * rank's in a step (0 <= step < steps), and the sample at a position of an epoch. */
@@ -178,7 +194,8 @@ SHARD_API int64_t shard_group_sampler_at(const shard_group_sampler *sampler, int
  * The average is over replicas that saw different batches: where rows were gathered, or
  * losses summed, over a group (shard_gather, shard_reduce), the members' contributions are
  * summed and what was not gathered is averaged, so that gradients equal those of one
- * process on the whole batch. A parameter's replica group has all members of such a group
+ * process on the whole batch, where the averaged losses are means of equally many samples
+ * (of others: shard_tail). A parameter's replica group has all members of such a group
  * or no other than this rank, else UNSUPPORTED. As
  * torch.nn.parallel.DistributedDataParallel, which needs to be told what to leave out.
  */

@@ -28,7 +28,7 @@ static shard_status check(int64_t samples, const shard_group_sampler_options *o)
         return shard_error(SHARD_ERROR_ARGUMENT,
                            "shard_group_sampler: a batch of %" PRId64
                            " is not the same number of samples for each of %d members, "
-                           "as SHARD_TAIL_PAD and SHARD_TAIL_DROP need",
+                           "as SHARD_TAIL_PAD and SHARD_TAIL_DROP need: take a multiple, or SHARD_TAIL_EXACT",
                            o->batch, o->members);
     return SHARD_OK;
 }
@@ -76,12 +76,22 @@ int64_t shard_group_sampler_most(const shard_group_sampler *sampler)
     return sampler ? shard_split_range(sampler->batch, sampler->members, sampler->member).size : 0;
 }
 
+static int64_t samples_of_step(const shard_group_sampler *sampler, int64_t step)
+{
+    int64_t left = sampler->positions - step * sampler->batch;
+    return left < sampler->batch ? left : sampler->batch;
+}
+
 shard_range shard_group_sampler_part(const shard_group_sampler *sampler, int64_t step)
 {
-    int64_t start = step * sampler->batch, left = sampler->positions - start;
-    shard_range part = shard_split_range(left < sampler->batch ? left : sampler->batch, sampler->members, sampler->member);
-    part.start += start;
+    shard_range part = shard_split_range(samples_of_step(sampler, step), sampler->members, sampler->member);
+    part.start += step * sampler->batch;
     return part;
+}
+
+int64_t shard_group_sampler_dealt(const shard_group_sampler *sampler)
+{
+    return sampler && sampler->step > 0 ? samples_of_step(sampler, sampler->step - 1) : 0;
 }
 
 int64_t shard_group_sampler_at(const shard_group_sampler *sampler, int64_t epoch, int64_t position)
@@ -103,9 +113,9 @@ bool shard_group_sampler_next(shard_group_sampler *sampler, int64_t *samples, in
     return true;
 }
 
-void shard_group_sampler_set_epoch(shard_group_sampler *sampler, int64_t epoch)
+shard_status shard_group_sampler_set_epoch(shard_group_sampler *sampler, int64_t epoch)
 {
-    shard_group_sampler_seek(sampler, epoch, 0);
+    return shard_group_sampler_seek(sampler, epoch, 0);
 }
 
 int64_t shard_group_sampler_epoch(const shard_group_sampler *sampler)
@@ -118,10 +128,16 @@ int64_t shard_group_sampler_step(const shard_group_sampler *sampler)
     return sampler ? sampler->step : 0;
 }
 
-void shard_group_sampler_seek(shard_group_sampler *sampler, int64_t epoch, int64_t step)
+shard_status shard_group_sampler_seek(shard_group_sampler *sampler, int64_t epoch, int64_t step)
 {
     if (!sampler)
-        return;
+        return shard_null_argument("shard_group_sampler", "sampler");
+    if (epoch < 0 || step < 0 || step > shard_group_sampler_steps(sampler))
+        return shard_error(SHARD_ERROR_ARGUMENT,
+                           "shard_group_sampler: epoch %" PRId64 ", step %" PRId64 ": both count from 0, and an epoch of %" PRId64
+                           " samples in batches of %" PRId64 " has %" PRId64 " steps",
+                           epoch, step, sampler->samples, sampler->batch, shard_group_sampler_steps(sampler));
     sampler->epoch = epoch;
     sampler->step = step;
+    return SHARD_OK;
 }

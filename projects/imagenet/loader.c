@@ -365,7 +365,8 @@ loader *loader_open(const loader_options *options)
     }
     loading->options = *options;
     loading->sampling = shard_group_sampler_create(samples, .batch = options->batch, .members = options->ranks,
-                                                   .member = options->rank, .seed = options->seed, .shuffle = options->training);
+                                                   .member = options->rank, .seed = options->seed, .shuffle = options->training,
+                                                   .tail = SHARD_TAIL_EXACT);
     loading->steps = shard_group_sampler_steps(loading->sampling);
     loading->sample_floats = options->image_size * options->image_size * 3;
     pthread_mutex_init(&loading->ring.lock, NULL);
