@@ -85,9 +85,12 @@ START_TEST(follows_the_rules)
             check_ok(shard_grad_scaler_unscale(scaler, s.sgd));
         check_ok(shard_grad_scaler_step(scaler, s.sgd));
         ck_assert_ptr_null(shard_grad(s.w)); /* in either case the next backward begins anew */
+        bool left_out = shard_optimizer_skipped(s.sgd);
         check_ok(shard_grad_scaler_update(scaler));
         follow(&t, gradients[i]);
         check_trace(scaler, &s, &t, i);
+        ck_assert_int_eq(left_out, t.scale < before);
+        ck_assert_int_eq(shard_optimizer_skipped(s.sgd), left_out);
         skipped += t.scale < before;
         grown += t.scale > before;
     }
@@ -169,6 +172,11 @@ START_TEST(looks_at_each_optimizer)
     check_ok(shard_grad_scaler_update(scaler));
     ck_assert_double_eq(value_at(a.w, 0), 0.75);
     ck_assert_double_eq(value_at(b.w, 0), 1);
+    ck_assert(!shard_optimizer_skipped(a.sgd));
+    ck_assert(shard_optimizer_skipped(b.sgd));
+    back(NULL, &b, 1);
+    check_ok(shard_grad_scaler_step(NULL, b.sgd)); /* the last one alone counts */
+    ck_assert(!shard_optimizer_skipped(b.sgd));
     ck_assert_double_eq(shard_grad_scaler_get_scale(scaler), 32768);
     shard_grad_scaler_destroy(scaler);
     shard_optimizer_destroy(a.sgd);
@@ -330,6 +338,10 @@ START_TEST(null_is_off)
     check_ok(shard_grad_scaler_update(NULL));
     ck_assert_double_eq(value_at(s.w, 0), 0.5);
     ck_assert_double_eq(shard_grad_scaler_get_scale(NULL), 1);
+    back(NULL, &s, NAN); /* stepped by, as nobody looks */
+    check_ok(shard_grad_scaler_step(NULL, s.sgd));
+    ck_assert(!shard_optimizer_skipped(s.sgd));
+    ck_assert(!shard_optimizer_skipped(NULL));
     shard_optimizer_destroy(s.sgd);
     shard_release(s.w);
 }
@@ -393,9 +405,9 @@ static double train(shard_dtype mode, shard_grad_scaler *scaler, int *skipped)
         }
         check_ok(shard_grad_scaler_step(scaler, sgd));
         check_ok(shard_grad_scaler_update(scaler));
-        bool left_out = shard_grad_scaler_get_scale(scaler) < scale;
-        *skipped += left_out;
-        done += !left_out;
+        ck_assert_int_eq(shard_optimizer_skipped(sgd), shard_grad_scaler_get_scale(scaler) < scale);
+        *skipped += shard_optimizer_skipped(sgd);
+        done += !shard_optimizer_skipped(sgd);
     }
     shard_optimizer_destroy(sgd);
     shard_module_destroy(model);
@@ -439,6 +451,7 @@ static void agree_on_a_skip(shard_group *world, void *context)
             check_ok(shard_backward_from(y, shard_full(shard_tensor_shape(y), dy)));
         }
         check_ok(shard_grad_scaler_step(scaler, sgd));
+        ck_assert_int_eq(shard_optimizer_skipped(sgd), overflows); /* on every rank */
         check_ok(shard_grad_scaler_update(scaler));
         ck_assert_double_eq(shard_grad_scaler_get_scale(scaler), ldexp(1024, -(step <= size ? step : size)));
         ck_assert_double_eq(value_at(shard_tensors_find(state, "weight.step"), 0), step <= size ? 1 : 2);

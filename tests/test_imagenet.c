@@ -156,6 +156,18 @@ START_TEST(test_half)
 }
 END_TEST
 
+/* A step that goes far too far, and none is finite after it: its lines say which were left out. */
+START_TEST(test_left_out)
+{
+    check_runs("", HALF_RUN "--enable-amp-mode fp16 --lr 1e30 --print-freq 1 --steps 3");
+    const char *log = text_of("log");
+    int left_out = 0;
+    for (const char *at = log; (at = strstr(at, "  left out: gradients not finite\n")); at++)
+        left_out++;
+    ck_assert_msg(left_out > 0 && left_out < 3, "%d of 3 steps say it: %s", left_out, log);
+}
+END_TEST
+
 START_TEST(test_memory_report)
 {
     check_runs(shardrun(2), RUN "--enable-model-parallel --steps 2 --val-interval 0 --memory-report");
@@ -488,6 +500,7 @@ int main(int argc, char **argv)
     tcase_add_test(tcase, test_accumulates);
     tcase_add_loop_test(tcase, test_mixes, 0, FIRST_MIXED);
     tcase_add_loop_test(tcase, test_half, 0, FIRST_HALF);
+    tcase_add_test(tcase, test_left_out);
     tcase_add_test(tcase, test_memory_report);
     tcase_add_test(tcase, test_exactly_the_same);
     tcase_add_test(tcase, test_first_ranks_statistics_count);

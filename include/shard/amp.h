@@ -12,6 +12,10 @@
  *     shard_grad_scaler_unscale(scaler, optimizer);   (only to clip gradients after it)
  *     shard_grad_scaler_step(scaler, optimizer);
  *     shard_grad_scaler_update(scaler);
+ *     if (!shard_optimizer_skipped(optimizer)) {
+ *         shard_ema_update(ema);
+ *         shard_optimizer_set_lr(optimizer, shard_schedule_lr(&schedule, ++steps));
+ *     }
  */
 #ifndef SHARD_AMP_H
 #define SHARD_AMP_H
@@ -60,9 +64,9 @@ SHARD_API shard_tensor *shard_grad_scaler_scale(shard_grad_scaler *scaler, shard
 SHARD_API shard_status shard_grad_scaler_unscale(shard_grad_scaler *scaler, shard_optimizer *optimizer);
 
 /* shard_step, unless a gradient is not finite on some rank: then the gradients are
- * forgotten and the optimizer is left as it was. Once between two updates; after an error
- * that all ranks have it may be tried again, with these gradients, or after
- * shard_optimizer_zero_grad with others. Errors as above. Collective over the world. */
+ * forgotten and the optimizer is left as it was (shard_optimizer_skipped). Once between two
+ * updates; after an error that all ranks have it may be tried again, with these gradients, or
+ * after shard_optimizer_zero_grad with others. Errors as above. Collective over the world. */
 SHARD_API shard_status shard_grad_scaler_step(shard_grad_scaler *scaler, shard_optimizer *optimizer);
 
 /* After the steps of all optimizers: the factor of the next ones. It is made, and the steps

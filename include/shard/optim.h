@@ -122,6 +122,12 @@ SHARD_API shard_status shard_optimizer_add_param_group_with(shard_optimizer *opt
  * the world. */
 SHARD_API shard_status shard_step(shard_optimizer *optimizer);
 
+/* Whether the optimizer's last step was left out by shard_grad_scaler_step, as a gradient was not
+ * finite: then schedule and averages do not go on either. False after shard_step, before the first
+ * step, and of NULL. The same on all ranks, before and after shard_grad_scaler_update. Not
+ * collective. */
+SHARD_API bool shard_optimizer_skipped(const shard_optimizer *optimizer);
+
 /* ---- clipping: between backward and step ---- */
 
 typedef struct shard_clip_options {
@@ -263,7 +269,8 @@ typedef struct shard_ema_options {
 SHARD_API shard_ema *shard_ema_create_with(shard_optimizer *optimizer, shard_ema_options options);
 SHARD_API void shard_ema_destroy(shard_ema *ema);
 
-/* After a step: takes the parameters as they are into the averages. Not collective. */
+/* After a step, unless shard_optimizer_skipped it: takes the parameters as they are into the
+ * averages. Not collective. */
 SHARD_API shard_status shard_ema_update(shard_ema *ema);
 
 /* Exchanges parameters and averages: swap, evaluate or save, swap back. In between neither

@@ -115,7 +115,8 @@ shard_tensor *shard_grad_scaler_scale(shard_grad_scaler *scaler, shard_tensor *l
 
 /* ---- gradients ---- */
 
-/* Whether all of this rank's gradients are finite: the sum of their squares is then. */
+/* Whether all of this rank's gradients are finite, or torch's found_inf is to be set: the sum of
+ * their squares is finite then. */
 static shard_status look(shard_optimizer *optimizer, bool *found)
 {
     if (!shard_optimizer_grad_scale(optimizer))
@@ -212,6 +213,7 @@ shard_status shard_grad_scaler_step(shard_grad_scaler *scaler, shard_optimizer *
     SHARD_TRY(r->found ? shard_agree(shard_world()) : shard_step(optimizer));
     if (r->found)
         shard_optimizer_zero_grad(optimizer);
+    optimizer->skipped = r->found;
     r->stage = STEPPED;
     return SHARD_OK;
 }

@@ -143,6 +143,11 @@ shard_status shard_optimizer_set_lr(shard_optimizer *optimizer, double lr)
     return SHARD_OK;
 }
 
+bool shard_optimizer_skipped(const shard_optimizer *optimizer)
+{
+    return optimizer && optimizer->skipped;
+}
+
 /* ---- state ---- */
 
 static size_t bytes_of(const shard_tensor *tensor)

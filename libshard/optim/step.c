@@ -251,9 +251,10 @@ static shard_status check_averaged(const shard_optimizer *optimizer)
 
 shard_status shard_step(shard_optimizer *optimizer)
 {
-    if (optimizer)
+    if (optimizer) {
+        optimizer->skipped = false;
         check_averaged(optimizer);
-    else
+    } else
         shard_null_argument("shard_step", "optimizer");
     SHARD_TRY(shard_agree(shard_world()));
     SHARD_TRY(shard_last_status());

@@ -46,7 +46,8 @@ static shard_status step_once(trainer *run, totals *whole)
     int64_t parts = run->options->accumulate, left = loader_steps(run->data.train) - run->at.epoch_step * parts;
     parts = left < parts ? left : parts;
     *whole = (totals){0};
-    shard_optimizer_set_lr(run->optimizer, shard_schedule_lr(&run->schedule, run->at.step)); /* backward may step already */
+    /* Now, as backward may step already. The schedule ends with the epochs, whatever the scaler leaves out. */
+    shard_optimizer_set_lr(run->optimizer, shard_schedule_lr(&run->schedule, run->at.step));
     for (int64_t i = 0; i < parts; i++) {
         const loader_batch *batch;
         totals part;
@@ -85,9 +86,10 @@ static shard_status report(trainer *run, const totals *step, const totals *epoch
     };
     char title[64], text[192];
     snprintf(title, sizeof title, "Epoch %" PRId64, run->at.epoch);
-    snprintf(text, sizeof text, "loss %.4f (%.4f)  top1 %.2f  top5 %.2f  %.1f images/s  lr %.3g", entry.loss,
+    snprintf(text, sizeof text, "loss %.4f (%.4f)  top1 %.2f  top5 %.2f  %.1f images/s  lr %.3g%s", entry.loss,
              totals_mean(epoch->loss, epoch), 100 * totals_mean(epoch->top1, epoch), 100 * totals_mean(epoch->top5, epoch),
-             (double)entry.images / seconds, entry.lr);
+             (double)entry.images / seconds, entry.lr,
+             shard_optimizer_skipped(run->optimizer) ? "  left out: gradients not finite" : "");
     progress_step(&run->progress, title, run->at.epoch_step, steps_to_come_to(run), text);
     return metrics_write(run->metrics, &entry);
 }
