@@ -1,8 +1,7 @@
-/* SGD against its definition (torch.optim.SGD), its state, and the schedules. */
+/* SGD against its definition (torch.optim.SGD), and its state. */
 #include "support/host.h"
 #include "support/job.h"
 
-#include <math.h>
 #include <stdlib.h>
 
 enum { SIZE = 7, STEPS = 12 };
@@ -172,90 +171,6 @@ START_TEST(test_refuses)
 }
 END_TEST
 
-START_TEST(test_schedules)
-{
-    shard_schedule constant = {.base_lr = 0.5};
-    ck_assert_double_eq(shard_schedule_lr(&constant, 1000), 0.5);
-    shard_schedule step = {.kind = SHARD_SCHEDULE_STEP, .base_lr = 1.0, .step_size = 30};
-    ck_assert_double_eq(shard_schedule_lr(&step, 29), 1.0);
-    ck_assert_double_eq_tol(shard_schedule_lr(&step, 30), 0.1, 1e-15);
-    ck_assert_double_eq_tol(shard_schedule_lr(&step, 60), 0.01, 1e-15);
-    shard_schedule cosine = {
-        .kind = SHARD_SCHEDULE_COSINE, .base_lr = 2.0, .warmup_steps = 4, .total_steps = 104, .final_lr = 0.2};
-    ck_assert_double_eq(shard_schedule_lr(&cosine, 0), 0.5);
-    ck_assert_double_eq(shard_schedule_lr(&cosine, 3), 2.0);
-    ck_assert_double_eq(shard_schedule_lr(&cosine, 4), 2.0);
-    ck_assert_double_eq_tol(shard_schedule_lr(&cosine, 54), 1.1, 1e-12);
-    ck_assert_double_eq(shard_schedule_lr(&cosine, 104), 0.2);
-    ck_assert_double_eq(shard_schedule_lr(&cosine, 100000), 0.2);
-    for (int t = 5; t <= 104; t++)
-        ck_assert(shard_schedule_lr(&cosine, t) < shard_schedule_lr(&cosine, t - 1));
-}
-END_TEST
-
-START_TEST(test_refuses_schedules)
-{
-    static const struct {
-        shard_schedule schedule;
-        int64_t step;
-        const char *error;
-    } wrong[] = {
-        {{.kind = SHARD_SCHEDULE_COSINE, .base_lr = 1.0, .warmup_steps = 3},
-         0,
-         "*SHARD_SCHEDULE_COSINE needs total_steps, not 0"},
-        {{.kind = SHARD_SCHEDULE_POLYNOMIAL, .base_lr = 1.0, .total_steps = -2}, 0, "*POLYNOMIAL needs total_steps, not -2"},
-        {{.kind = SHARD_SCHEDULE_STEP, .base_lr = 1.0}, 0, "*SHARD_SCHEDULE_STEP needs a step_size, not 0"},
-        {{.kind = (shard_schedule_kind)17, .base_lr = 1.0}, 0, "*there is no kind 17"},
-        {{.base_lr = -1.0}, 0, "*base_lr -1,*"},
-        {{.base_lr = NAN}, 0, "*base_lr nan,*"},
-        {{.base_lr = INFINITY}, 0, "*base_lr inf,*"},
-        {{.base_lr = 1.0, .final_lr = -0.5}, 0, "*final_lr -0.5,*"},
-        {{.kind = SHARD_SCHEDULE_MULTI_STEP, .base_lr = 1.0, .gamma = -2}, 0, "*gamma -2,*"},
-        {{.base_lr = 1.0, .power = -3}, 0, "*power -3,*"},
-        {{.base_lr = 1.0, .warmup_steps = -4}, 0, "*warmup_steps -4,*"},
-        {{.base_lr = 1.0}, -5, "*step -5:*"},
-    };
-    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
-        ck_assert(isnan(shard_schedule_lr(&wrong[i].schedule, wrong[i].step)));
-        check_error(SHARD_ERROR_ARGUMENT, wrong[i].error);
-    }
-    ck_assert(isnan(shard_schedule_lr(NULL, 0)));
-    check_error(SHARD_ERROR_ARGUMENT, "*schedule is NULL*");
-    shard_schedule short_one = {.kind = SHARD_SCHEDULE_COSINE, .base_lr = 1.0, .warmup_steps = 8, .total_steps = 4};
-    ck_assert_double_eq(shard_schedule_lr(&short_one, 3), 0.5); /* a run that ends in its warmup */
-}
-END_TEST
-
-START_TEST(test_milestones)
-{
-    shard_schedule s = {
-        .kind = SHARD_SCHEDULE_MULTI_STEP, .base_lr = 2.0, .warmup_steps = 5, .milestones = {30, 60, 80}, .gamma = 0.5};
-    static const double expected[][2] = {{0, 0.4},  {5, 2},    {29, 2},    {30, 1},     {59, 1},
-                                         {60, 0.5}, {79, 0.5}, {80, 0.25}, {1000, 0.25}};
-    for (size_t i = 0; i < sizeof expected / sizeof *expected; i++)
-        ck_assert_double_eq_tol(shard_schedule_lr(&s, (int64_t)expected[i][0]), expected[i][1], 1e-15);
-    for (int i = 0; i < SHARD_SCHEDULE_MILESTONES; i++)
-        s.milestones[i] = 10 + i;
-    ck_assert_double_eq(shard_schedule_lr(&s, 100), 2.0 / (1 << SHARD_SCHEDULE_MILESTONES));
-}
-END_TEST
-
-START_TEST(test_polynomial)
-{
-    shard_schedule linear = {
-        .kind = SHARD_SCHEDULE_POLYNOMIAL, .base_lr = 1.0, .warmup_steps = 10, .total_steps = 110, .final_lr = 0.5};
-    ck_assert_double_eq(shard_schedule_lr(&linear, 4), 0.5);
-    ck_assert_double_eq(shard_schedule_lr(&linear, 10), 1.0);
-    ck_assert_double_eq_tol(shard_schedule_lr(&linear, 35), 0.875, 1e-15);
-    ck_assert_double_eq(shard_schedule_lr(&linear, 110), 0.5);
-    ck_assert_double_eq(shard_schedule_lr(&linear, 10000), 0.5);
-    shard_schedule square = {.kind = SHARD_SCHEDULE_POLYNOMIAL, .base_lr = 3.0, .total_steps = 4, .power = 2.0};
-    static const double expected[] = {3, 3 * 0.5625, 0.75, 0.1875, 0, 0};
-    for (int t = 0; t < 6; t++)
-        ck_assert_double_eq_tol(shard_schedule_lr(&square, t), expected[t], 1e-15);
-}
-END_TEST
-
 int main(void)
 {
     Suite *suite = suite_create("sgd");
@@ -265,9 +180,5 @@ int main(void)
     tcase_add_test(tcase, test_state);
     tcase_add_test(tcase, test_late_start);
     tcase_add_test(tcase, test_refuses);
-    tcase_add_test(tcase, test_schedules);
-    tcase_add_test(tcase, test_refuses_schedules);
-    tcase_add_test(tcase, test_milestones);
-    tcase_add_test(tcase, test_polynomial);
     return test_run(suite);
 }

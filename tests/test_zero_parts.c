@@ -60,6 +60,30 @@ START_TEST(test_whole)
 }
 END_TEST
 
+/* Of equal sizes the first listed first, as torch's stable sort has it. */
+static void deals_equal_sizes(shard_group *world, void *context)
+{
+    (void)context;
+    static const char *const names[] = {"d", "c", "b", "a", "e"};
+    static const int64_t sizes[] = {4, 9, 9, 9, 4}, owners[] = {0, 0, 1, 2, 1};
+    SHARD_SCOPE
+    {
+        shard_tensors *list = shard_tensors_create();
+        for (int i = 0; i < 5; i++)
+            check_ok(shard_tensors_add(list, names[i], shard_ones(SHARD_SHAPE(sizes[i]), .requires_grad = true)));
+        shard_optimizer *sgd = zero_sgd_of(list, (shard_zero_options){.partition = SHARD_ZERO_WHOLE});
+        for (int i = 0; i < 5; i++)
+            ck_assert_int_eq(part_of(sgd, names[i]), owners[i] == shard_group_rank(world) ? sizes[i] : 0);
+        shard_optimizer_destroy(sgd);
+    }
+}
+
+START_TEST(test_whole_of_equal_sizes)
+{
+    run_job(3, deals_equal_sizes, NULL);
+}
+END_TEST
+
 static void check_aligned(shard_tensor *tensor)
 {
     ck_assert_uint_eq((uintptr_t)shard_tensor_memory(tensor) % 64, 0);
@@ -391,6 +415,7 @@ int main(void)
     Suite *suite = suite_create("zero parts");
     TCase *tcase = test_case(suite, "parts");
     tcase_add_test(tcase, test_whole);
+    tcase_add_test(tcase, test_whole_of_equal_sizes);
     tcase_add_loop_test(tcase, test_even, 0, RANK_COUNTS - 1);
     tcase_add_test(tcase, test_gaps);
     tcase_add_test(tcase, test_modules);
