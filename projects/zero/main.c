@@ -1,30 +1,39 @@
 /*
  * PyTorch's tutorial of ZeroRedundancyOptimizer, done over: a stack of linear layers, data
- * parallel, one step of Adam; what memory a rank has at four places, without ZeRO and with
- * its stages 1, 2 and 3. The parameters' sum afterwards has to be the same on all ranks and
- * for all stages, or the program fails.
+ * parallel, steps of Adam; what memory a rank has at the tutorial's places and in the last
+ * step, without ZeRO and with its stages 1, 2 and 3. The parameters' sum afterwards has to be
+ * the same on all ranks and for all stages, or the program fails.
  *     shardrun -n 2 zero
  * https://pytorch.org/tutorials/recipes/zero_redundancy_optimizer.html
  */
 #include <shard/shard.h>
 
+#include <errno.h>
 #include <getopt.h>
 #include <inttypes.h>
 #include <math.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 
+enum { STAGES = 4, ALL_STAGES = -1 };
+
 typedef struct settings {
     int64_t layers, width, batch, steps; /* batch: of each rank */
-    int64_t stage;                       /* -1: all */
+    int64_t stage;
     double bucket_mib;
-    bool memory_report;
+    bool memory_report, help;
 } settings;
 
-enum { STAGES = 4, PLACES = 4 };
-static const char *const places[PLACES] = {"after the model", "after data parallel", "before step()", "after step()"};
+/* A bucket of each layer: what is in flight is whole buckets. */
+static const settings defaults = {.layers = 20, .width = 2000, .batch = 20, .steps = 2, .stage = ALL_STAGES, .bucket_mib = 1};
 
-/* Of one stage: bytes at each place, now and at the peak so far, the most of any rank. */
+typedef enum place { MODEL = 0, DATA_PARALLEL, BEFORE_STEP, AFTER_STEP, AFTER_LAST, PLACES } place;
+static const char *const places[PLACES] = {"after the model", "after data parallel", "before step()", "after step()",
+                                           "after the last"};
+
+/* Of one stage: bytes at each place, the most of any rank: now, and at the peak so far; after
+ * the last step, at the peak within it. */
 typedef struct figures {
     int64_t now[PLACES], peak[PLACES];
     double sum;
@@ -45,11 +54,11 @@ static int64_t most_of(int64_t value)
     return most;
 }
 
-static void measure(figures *of, int place)
+static void measure(figures *of, place at)
 {
     shard_memory_stats memory = shard_get_memory_stats(shard_device_open(NULL));
-    of->now[place] = most_of(memory.current);
-    of->peak[place] = most_of(memory.peak);
+    of->now[at] = most_of(memory.current);
+    of->peak[at] = most_of(memory.peak);
 }
 
 /* The sum of all parameters, in float64; an error if the ranks' differ in one bit. */
@@ -114,7 +123,7 @@ static shard_status run(const settings *wanted, int stage, figures *out)
     shard_manual_seed(0);
     shard_reset_peak_memory(device);
     shard_module *model = make_model(wanted);
-    measure(out, 0);
+    measure(out, MODEL);
     shard_optimizer *adam = shard_adam(shard_parameters(model), .lr = 0.01);
     shard_tensors *parameters = shard_parameters(model);
     shard_data_parallel *data_parallel = NULL;
@@ -123,12 +132,15 @@ static shard_status run(const settings *wanted, int stage, figures *out)
     else
         data_parallel = shard_data_parallel_create(parameters, .bucket_mib = wanted->bucket_mib);
     shard_tensors_destroy(parameters);
-    measure(out, 1);
+    measure(out, DATA_PARALLEL);
     for (int64_t i = 0; i < wanted->steps; i++) {
+        if (i > 0)
+            shard_reset_peak_memory(device);
         go_back(model, wanted);
-        measure(out, 2);
+        if (i == 0)
+            measure(out, BEFORE_STEP);
         shard_step(adam);
-        measure(out, 3);
+        measure(out, i > 0 ? AFTER_LAST : AFTER_STEP);
     }
     if (wanted->memory_report && shard_group_rank(shard_world()) == 0)
         shard_memory_report(device, stdout);
@@ -144,24 +156,36 @@ static shard_status run(const settings *wanted, int stage, figures *out)
 
 static const char *const stage_names[STAGES] = {"without", "stage 1", "stage 2", "stage 3"};
 
+/* Bytes of parameters, gradients and Adam's two averages, of which ZeRO shares out the last, the last two, all. */
+static double needed(const settings *wanted, int stage)
+{
+    double parameters = 4.0 * (double)wanted->layers * (double)(wanted->width * wanted->width + wanted->width);
+    double shared[STAGES] = {0, 2, 3, 4};
+    return parameters * (4 - shared[stage] + shared[stage] / shard_group_size(shard_world()));
+}
+
 static void print_table(const settings *wanted, const figures *of, const bool *was_run)
 {
     printf("%d ranks, %" PRId64 " x Linear(%" PRId64 ", %" PRId64 "), batch %" PRId64 " each, %" PRId64
-           " step(s) of Adam; MB of a rank, now and at the peak\n%-22s",
+           " step(s) of Adam; MB of a rank, now and at the peak\n%-20s",
            shard_group_size(shard_world()), wanted->layers, wanted->width, wanted->width, wanted->batch, wanted->steps, "");
     for (int stage = 0; stage < STAGES; stage++)
         if (was_run[stage])
-            printf("%20s", stage_names[stage]);
-    for (int place = 0; place < PLACES; place++) {
-        printf("\n%-22s", places[place]);
+            printf("%22s", stage_names[stage]);
+    for (int at = 0; at < (wanted->steps > 1 ? PLACES : AFTER_LAST); at++) {
+        printf("\n%-20s", places[at]);
         for (int stage = 0; stage < STAGES; stage++)
             if (was_run[stage])
-                printf("%10.1f%10.1f", (double)of[stage].now[place] / 1e6, (double)of[stage].peak[place] / 1e6);
+                printf("%11.3f%11.3f", (double)of[stage].now[at] / 1e6, (double)of[stage].peak[at] / 1e6);
     }
-    printf("\n%-22s", "parameters' sum");
+    printf("\n%-20s", "needed");
     for (int stage = 0; stage < STAGES; stage++)
         if (was_run[stage])
-            printf("%20.6f", of[stage].sum);
+            printf("%11.3f%11s", needed(wanted, stage) / 1e6, "");
+    printf("\n%-20s", "parameters' sum");
+    for (int stage = 0; stage < STAGES; stage++)
+        if (was_run[stage])
+            printf("%22.6f", of[stage].sum);
     printf("\n");
 }
 
@@ -193,39 +217,81 @@ static shard_status run_all(const settings *wanted)
 
 /* ---- the command line ---- */
 
+static const char *const usage = "usage: zero [--layers 20] [--width 2000] [--batch 20] [--steps 2] [--stage 0|1|2|3] "
+                                 "[--bucket-mib 1] [--memory-report] [--help]";
+
+/* The options that have a value: an int64_t of settings, or a double. */
+static const struct number {
+    const char *name;
+    double least, most;
+    size_t offset;
+    bool whole;
+} numbers[] = {
+    {"layers", 1, 10000, offsetof(settings, layers), true},
+    {"width", 1, 1000000, offsetof(settings, width), true},
+    {"batch", 1, 1000000, offsetof(settings, batch), true},
+    {"steps", 1, 1000000, offsetof(settings, steps), true},
+    {"stage", 0, STAGES - 1, offsetof(settings, stage), true},
+    {"bucket-mib", 0.001, 1000000, offsetof(settings, bucket_mib), false},
+};
+enum { NUMBERS = sizeof numbers / sizeof *numbers, MEMORY_REPORT = NUMBERS, HELP };
+
+static shard_status read_number(const struct number *option, const char *text, settings *wanted)
+{
+    char *end, *field = (char *)wanted + option->offset;
+    errno = 0;
+    int64_t whole = option->whole ? strtoll(text, &end, 10) : 0;
+    double number = option->whole ? (double)whole : strtod(text, &end);
+    if (end == text || *end || errno || !(number >= option->least && number <= option->most))
+        return shard_error(SHARD_ERROR_ARGUMENT, "--%s: \"%s\" is not a %s from %g to %g", option->name, text,
+                           option->whole ? "whole number" : "number", option->least, option->most);
+    if (option->whole)
+        *(int64_t *)field = whole;
+    else
+        *(double *)field = number;
+    return SHARD_OK;
+}
+
 static shard_status parse(settings *wanted, int argc, char **argv)
 {
-    static const struct option names[] = {{"layers", required_argument, NULL, 'l'},  {"width", required_argument, NULL, 'w'},
-                                          {"batch", required_argument, NULL, 'b'},   {"steps", required_argument, NULL, 's'},
-                                          {"stage", required_argument, NULL, 'z'},   {"bucket-mib", required_argument, NULL, 'm'},
-                                          {"memory-report", no_argument, NULL, 'r'}, {NULL, 0, NULL, 0}};
-    *wanted = (settings){.layers = 20, .width = 2000, .batch = 20, .steps = 1, .stage = -1};
-    int64_t *field[256] = {
-        ['l'] = &wanted->layers, ['w'] = &wanted->width, ['b'] = &wanted->batch, ['s'] = &wanted->steps, ['z'] = &wanted->stage};
+    struct option names[HELP + 2] = {{NULL, 0, NULL, 0}};
+    for (int i = 0; i < NUMBERS; i++)
+        names[i] = (struct option){numbers[i].name, required_argument, NULL, i};
+    names[MEMORY_REPORT] = (struct option){"memory-report", no_argument, NULL, MEMORY_REPORT};
+    names[HELP] = (struct option){"help", no_argument, NULL, HELP};
+    *wanted = defaults;
     opterr = 0;
-    for (int code; (code = getopt_long(argc, argv, "", names, NULL)) != -1;) {
-        if (code == 'r')
+    while (optind < argc) {
+        const char *word = argv[optind];
+        int code = getopt_long(argc, argv, "+:h", names, NULL); /* ends at a word that is no option */
+        if (code == 'h' || code == HELP)
+            wanted->help = true;
+        else if (code == MEMORY_REPORT)
             wanted->memory_report = true;
-        else if (code == 'm')
-            wanted->bucket_mib = atof(optarg);
-        else if (code < 256 && field[code])
-            *field[code] = atoll(optarg);
-        else
-            optind = argc + 1; /* say what there is */
+        else if (code == ':')
+            return shard_error(SHARD_ERROR_ARGUMENT, "the option \"%s\" needs a value; %s", word, usage);
+        else if (code < 0 || code >= NUMBERS)
+            return shard_error(SHARD_ERROR_ARGUMENT, "there is no option \"%s\", or it takes no value; %s", word, usage);
+        else if (read_number(&numbers[code], optarg, wanted) != SHARD_OK)
+            return shard_last_status();
+        if (wanted->help)
+            break;
     }
-    bool sound = wanted->layers > 0 && wanted->layers < 10000 && wanted->width > 0 && wanted->batch > 0 && wanted->steps > 0 &&
-                 wanted->stage < STAGES;
-    if (optind == argc && sound)
-        return SHARD_OK;
-    return shard_error(SHARD_ERROR_ARGUMENT,
-                       "usage: zero [--layers 20] [--width 2000] [--batch 20] [--steps 1] [--stage 0|1|2|3] [--bucket-mib X] "
-                       "[--memory-report]");
+    return SHARD_OK;
 }
 
 int main(int argc, char **argv)
 {
     settings wanted;
-    if (shard_init(&argc, &argv) == SHARD_OK && parse(&wanted, argc, argv) == SHARD_OK)
-        run_all(&wanted);
-    return shard_finalize();
+    bool sound = true;
+    if (shard_init(&argc, &argv) == SHARD_OK) {
+        sound = parse(&wanted, argc, argv) == SHARD_OK;
+        if (sound && !wanted.help)
+            run_all(&wanted);
+        else if (sound && shard_group_rank(shard_world()) == 0)
+            puts(usage);
+        shard_agree(shard_world()); /* all ranks' error is told once */
+    }
+    int code = shard_finalize();
+    return sound ? code : 2;
 }
