@@ -455,15 +455,20 @@ START_TEST(test_help_and_refusals)
     check_refused("DIR", "-a resnet18");
     check_refused("\"x\" is not a whole number", "--synthetic 4 -b x");
     check_refused("--nothing", "--synthetic 4 --nothing");
+    check_refused("there is no option \"-x\"", "--synthetic 4 -xe");
     check_refused("needs a value", "--synthetic 4 --lr");
     check_refused("--enable-model-parallel", "--synthetic 4 --model-parallel-size 2");
     check_refused("--same-batch-in-group", "--synthetic 4 --same-batch-in-group");
     check_refused("not that many equal parts", "--synthetic 4 -b 10 --accumulate 3");
     check_refused("there is no \"fp8\"", "--synthetic 4 --enable-amp-mode=fp8");
     check_refused("--dtype float32", "--synthetic 4 --enable-amp-mode fp16 --dtype float64");
-    check_refused("either DIR", "--synthetic 4 --enable-zero-optim 4"); /* a folder of that name */
+    check_refused("--enable-zero-optim: there is no \"4\"", "--synthetic 4 --enable-zero-optim 4");
+    check_refused("--enable-zero-optim: there is no \"4\"", "--enable-zero-optim 4 single");
+    check_refused("--enable-amp-mode: there is no \"fp8\"", "--enable-amp-mode fp8");
+    check_refused("single/train", "--enable-amp-mode single"); /* a folder */
+    check_refused("either DIR", "--synthetic 4 --enable-zero-optim single");
     check_refused("optimizer is sgd, not lamb", RUN "--resume single/checkpoint.safetensors --optimizer lamb");
-    check_refused("2 model parallel", RUN "--enable-model-parallel --model-parallel-size 2");
+    check_refused("groups of 2 do not divide the 1 ranks", RUN "--enable-model-parallel --model-parallel-size 2");
     check_refused("nowhere/train", "-a resnet18 nowhere");
 }
 END_TEST

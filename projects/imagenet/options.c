@@ -13,6 +13,7 @@
 #include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 typedef enum kind { HEADING = 0, FLAG, TEXT, WHOLE, NUMBER, CHOICE } kind;
 
@@ -238,6 +239,19 @@ static const entry *find_entry(int code)
     return NULL;
 }
 
+/* An argument that stands apart from an option that can do without is one if it can be; else it is DIR. */
+static shard_status read_alone(const entry *option, int argc, char **argv, options *parsed)
+{
+    const char *next = optind < argc && argv[optind][0] != '-' ? argv[optind] : NULL;
+    struct stat status;
+    if (next && find_choice(option->choices, next))
+        return read_value(option, argv[optind++], parsed);
+    if (next && (stat(next, &status) != 0 || !S_ISDIR(status.st_mode)))
+        return shard_error(SHARD_ERROR_ARGUMENT, "--%s: there is no \"%s\", nor a folder of that name; see --help", option->name,
+                           next);
+    return read_value(option, option->alone, parsed);
+}
+
 static shard_status check(options *parsed)
 {
     if (!resnet_exists(parsed->arch))
@@ -273,15 +287,16 @@ shard_status options_parse(options *parsed, int argc, char **argv)
     opterr = 0;
     int code;
     while ((code = getopt_long(argc, argv, letters, names, NULL)) != -1) {
+        if (code == '?' && optopt > 0 && optopt < 256) /* a letter, of several in a word */
+            return shard_error(SHARD_ERROR_ARGUMENT, "there is no option \"-%c\"; see --help", optopt);
         if (code == '?')
             return shard_error(SHARD_ERROR_ARGUMENT, "there is no option \"%s\", or it takes no value; see --help",
                                argv[optind - 1]);
         if (code == ':')
             return shard_error(SHARD_ERROR_ARGUMENT, "the option \"%s\" needs a value; see --help", argv[optind - 1]);
         const entry *option = find_entry(code);
-        if (option->alone && !optarg) /* an argument that stands apart is one only if it can be */
-            optarg = optind < argc && find_choice(option->choices, argv[optind]) ? argv[optind++] : (char *)(uintptr_t)option->alone;
-        shard_status status = read_value(option, optarg, parsed);
+        shard_status status =
+            option->alone && !optarg ? read_alone(option, argc, argv, parsed) : read_value(option, optarg, parsed);
         if (status != SHARD_OK || parsed->help)
             return status;
     }
