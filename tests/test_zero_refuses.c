@@ -6,6 +6,7 @@
 #include "comm/comm.h"
 #include "optim/optimizer.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 enum { SIZE = 50 };
@@ -232,6 +233,48 @@ START_TEST(test_after_backward)
 }
 END_TEST
 
+/* A state dict that is there, if only on one rank, would be filled in vain. */
+static void finds_state_dicts(shard_group *world, void *context)
+{
+    int stage = *(int *)context;
+    int size = shard_group_size(world);
+    SHARD_SCOPE
+    {
+        for (int lists = 0; lists < 2; lists++) {
+            shard_tensor *p = leaf();
+            shard_optimizer *sgd = shard_sgd(list_of(p, NULL), .lr = 1.0, .momentum = 0.5);
+            shard_tensors *state = shard_optimizer_state_dict(sgd);
+            fill_made_up(shard_tensors_find(state, "p.momentum_buffer"), 3);
+            double *momentum = values_of(shard_tensors_find(state, "p.momentum_buffer"));
+            if (!lists || shard_group_rank(world) != size - 1) {
+                shard_tensors_destroy(state);
+                state = NULL;
+            }
+            if (lists && size > 1) {
+                ck_assert_ptr_null(shard_zero(sgd, .stage = stage));
+                check_error(shard_last_status(), "*rank 1: shard_zero: the state of \"p\" is in a state dict*before*destroy*");
+            } else {
+                ck_assert_ptr_eq(shard_zero(sgd, .stage = stage), sgd);
+                shard_tensors *mine = shard_optimizer_state_dict(sgd), *whole = shard_collect_state_dict(mine, -1);
+                check_part(shard_tensors_find(whole, "p.momentum_buffer"), momentum, 0); /* it has gone along */
+                shard_tensors_destroy(mine);
+                shard_tensors_destroy(whole);
+            }
+            shard_tensors_destroy(state);
+            shard_optimizer_destroy(sgd);
+            free(momentum);
+        }
+    }
+}
+
+START_TEST(test_state_dicts)
+{
+    int stage = _i + 1;
+    run_job(1, finds_state_dicts, &stage);
+    run_job(2, finds_state_dicts, &stage);
+}
+END_TEST
+
 /* Lists in another order on one rank, of as many bytes. */
 static void compares_lists(shard_group *world, void *context)
 {
@@ -304,6 +347,7 @@ int main(void)
     tcase_add_loop_test(tcase, test_once, 0, 9);
     tcase_add_loop_test(tcase, test_frozen, 0, 3);
     tcase_add_loop_test(tcase, test_after_backward, 0, 6);
+    tcase_add_loop_test(tcase, test_state_dicts, 0, 3);
     tcase_add_test(tcase, test_compares);
     tcase_add_test(tcase, test_fails_to_leave);
     return test_run(suite);

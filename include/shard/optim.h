@@ -171,8 +171,9 @@ SHARD_API shard_status shard_optimizer_set_lr(shard_optimizer *optimizer, double
  * number of steps ("fc.weight.step", an int64 scalar), as a first step differs from
  * later ones. Under shard_zero a state has the elements that are this rank's, in one
  * dimension; shard_save puts them together in the file, shard_load takes them from it,
- * and shard_collect_state_dict makes whole ones. NULL with the error set. The caller's,
- * to be destroyed. Not collective. */
+ * and shard_collect_state_dict makes whole ones. So it is made after shard_zero, and
+ * after shard_optimizer_add_param_group, whose parameters it has not otherwise. NULL with the error
+ * set. The caller's, to be destroyed. Not collective. */
 SHARD_API shard_tensors *shard_optimizer_state_dict(shard_optimizer *optimizer);
 
 /* ---- ZeRO: an optimizer's work and memory shared out among replicas ---- */
@@ -222,8 +223,8 @@ typedef struct shard_zero_options {
  * shard_step (ARGUMENT), as nobody averages it. `group` must contain each parameter's
  * replicas, so that the world will do for any: what is split over a model group is shared out
  * over its replicas alone. A part of them is refused (UNSUPPORTED), and so is (ARGUMENT) a
- * parameter that is shared out with another optimizer or has a gradient already: shared out is
- * before backward, or after shard_step.
+ * parameter that is shared out with another optimizer, has a gradient already, or state in a
+ * state dict: shared out is before backward, or after shard_step, and before state dicts are made.
  *
  * With overlap, backward steps a bucket as soon as its gradient is there, at the rates that
  * are set then, and goes on while its values are gathered; shard_step steps what is left, the

@@ -18,10 +18,25 @@ struct shard_zero {
 
 /* ---- sharing out ---- */
 
+/* Whether others have its state: a state dict, which would go on with what is nobody's then. */
+static bool is_listed(const shard_slot *slot)
+{
+    for (int s = 0; s < SHARD_OPTIMIZER_STATES; s++)
+        if (slot->piece.state[s] && slot->piece.state[s]->shares > 1)
+            return true;
+    return false;
+}
+
 static shard_status check_slot(const struct shard_zero *zero, const shard_slot *slot)
 {
     shard_group *replicas = shard_parameter_group(slot->parameter), *group = zero->options.group;
-    if (replicas && shard_slot_has_gradient(slot) && !shard_reducer_find(zero->reducer, slot->parameter))
+    bool is_new = replicas && slot->parameter->requires_grad && !shard_reducer_find(zero->reducer, slot->parameter);
+    if (is_new && is_listed(slot))
+        return shard_error(SHARD_ERROR_ARGUMENT,
+                           "shard_zero: the state of \"%s\" is in a state dict, which would be of it no more: call shard_zero "
+                           "before shard_optimizer_state_dict, or destroy that first",
+                           slot->name);
+    if (is_new && shard_slot_has_gradient(slot))
         return shard_error(SHARD_ERROR_ARGUMENT,
                            "shard_zero: \"%s\" has a gradient already, which would be lost: share it out before backward or "
                            "after shard_step",
@@ -31,7 +46,8 @@ static shard_status check_slot(const struct shard_zero *zero, const shard_slot *
     return shard_error(
         SHARD_ERROR_UNSUPPORTED,
         "shard_zero: \"%s\" is replicated on %d ranks, of which %d are in the group of %d: what is shared out over "
-        "fewer than all replicas would have to be averaged over the others besides",
+        "fewer than all replicas would have to be averaged over the others besides; leave .group NULL: each parameter's own "
+        "replicas",
         slot->name, shard_group_size(replicas), shard_group_common(group, replicas), shard_group_size(group));
 }
 
