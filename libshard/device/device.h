@@ -269,7 +269,7 @@ typedef struct shard_device_ops {
     shard_status (*batch_norm)(shard_device *, int64_t rows, int64_t channels, const void *x, const double *mean,
                                const double *rstd, const void *gamma, const void *beta, const void *residual, bool relu, void *y,
                                shard_dtype);
-    /* With dz = dy, or 0 where relu was on and y (its output) is not positive:
+    /* With dz = dy, or 0 where relu was on and y (its output) is 0 or less (dy where it is NaN):
      * sums [2 * channels] = sum dz, then sum dz * (x - mean) * rstd. y NULL: no relu.
      * dbeta and dgamma [channels], where they are not NULL, are the same two. */
     shard_status (*batch_norm_backward_sums)(shard_device *, int64_t rows, int64_t channels, const void *x, const void *y,

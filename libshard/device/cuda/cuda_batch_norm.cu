@@ -72,7 +72,7 @@ shard_status shard_cuda_batch_norm_sums(shard_device *device, int64_t rows, int6
         x);
 }
 
-/* x, dy and y of some channels of a row; dy counts where y is positive, or everywhere without y. */
+/* x, dy and y of some channels of a row; dy counts but where y is 0 or less; everywhere without y. */
 template <class T, int N> struct BatchNormItem {
     Pack<T, N> x, dy, y;
     __device__ BatchNormItem()
@@ -86,7 +86,7 @@ template <class T, int N> struct BatchNormItem {
     }
     __device__ Real<T> gradient(bool relu, int k) const
     {
-        return relu && !(to_real(y.value[k]) > 0) ? 0 : to_real(dy.value[k]);
+        return relu && to_real(y.value[k]) <= 0 ? 0 : to_real(dy.value[k]);
     }
 };
 

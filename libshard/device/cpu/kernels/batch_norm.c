@@ -59,7 +59,7 @@ static void R(recall)(int64_t channels, const real *running_mean, const real *ru
     }
 }
 
-/* in: x, dy, y; dy counts where y is positive, or everywhere without y. */
+/* in: x, dy, y; dy counts but where y is 0 or less, so that a NaN goes on; everywhere without y. */
 COLUMN_BODY(sum_gradients)
 {
     const double *mean = (const double *)context + s.offset;
@@ -69,7 +69,7 @@ COLUMN_BODY(sum_gradients)
 #pragma omp simd
         for (int64_t i = 0; i < s.count; i++) {
             real gradient = dy[i];
-            double dz = (double)(y[i] > 0 ? gradient : 0);
+            double dz = (double)(y[i] <= 0 ? 0 : gradient);
             sum[i] += dz;
             products[i] += dz * ((double)x[i] - mean[i]);
         }
@@ -115,7 +115,7 @@ MAP_BODY(normalize_backward)
 #pragma omp simd
         for (int64_t i = 0; i < s.count; i++) {
             real gradient = dy[i];
-            buffer[i] = y[i] > 0 ? gradient : 0;
+            buffer[i] = y[i] <= 0 ? 0 : gradient;
         }
         dz = buffer;
     }
