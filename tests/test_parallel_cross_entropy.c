@@ -310,6 +310,13 @@ static void fewer_rows(trouble *t)
     }
 }
 
+static void other_type(trouble *t)
+{
+    if (t->rank == 1)
+        t->logits = shard_as_split(shard_zeros(SHARD_SHAPE(4, t->range.size), .dtype = SHARD_BFLOAT16), 1, t->world,
+                                   t->range.start, 1000);
+}
+
 static void other_smoothing(trouble *t)
 {
     t->options.label_smoothing = t->rank == 1 ? 0.1 : 0.2;
@@ -369,6 +376,7 @@ static const struct {
     {no_logits_but_probabilities, 0, SHARD_ERROR_ARGUMENT, "rank 0: " SAYS "an operand is NULL"},
     {probabilities_on_one, -1, SHARD_ERROR_MISMATCH, SAYS "rank 1 has other options*than rank 0*"},
     {fewer_rows, -1, SHARD_ERROR_MISMATCH, "rank 1 calls all_gather of * while ranks 0 and 2 call all_gather of *"},
+    {other_type, -1, SHARD_ERROR_MISMATCH, SAYS "rank 1 has logits of bfloat16, rank 0 of float32; *"},
     {other_smoothing, -1, SHARD_ERROR_MISMATCH, SAYS "rank 1 has other options*than rank 0*"},
     {other_reduction, -1, SHARD_ERROR_MISMATCH, SAYS "rank 1 has other options*than rank 0*"},
     {weight_on_one, -1, SHARD_ERROR_MISMATCH, SAYS "rank 1 has other options*than rank 0*"},

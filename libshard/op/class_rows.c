@@ -9,6 +9,7 @@
 typedef struct part_head {
     uint64_t options;
     int64_t start, size;
+    shard_dtype dtype;
 } part_head;
 
 /* Goes behind a member's numbers. */
@@ -100,7 +101,8 @@ static part_head own_head(const shard_class_rows *rows)
     const int64_t options[] = {(int64_t)rows->options, shape->ignore_index, shape->classes, rows->labels != NULL};
     return (part_head){.options = shard_hash_words(SHARD_HASH_START, options, sizeof options / sizeof *options),
                        .start = shape->col0,
-                       .size = shape->cols};
+                       .size = shape->cols,
+                       .dtype = rows->logits->dtype};
 }
 
 /* All members see the same heads, so that all come to the same error. */
@@ -115,6 +117,12 @@ static shard_status check_heads(const shard_class_rows *rows, const part_head *h
                 "%s: rank %d has other options or another number of classes than rank %d; they must be the same on "
                 "every member",
                 rows->function, rank, rank0);
+        if (head[member].dtype != head[0].dtype)
+            return shard_error(SHARD_ERROR_MISMATCH,
+                               "%s: rank %d has logits of %s, rank %d of %s; they must be of one type, autocast on or off, on "
+                               "every member",
+                               rows->function, rank, shard_dtype_name(head[member].dtype), rank0,
+                               shard_dtype_name(head[0].dtype));
         if (head[member].start != next)
             return shard_error(SHARD_ERROR_MISMATCH,
                                "%s: rank %d has the logits from class %" PRId64 " on where class %" PRId64 " comes next",
