@@ -242,6 +242,78 @@ START_TEST(test_ranks)
 }
 END_TEST
 
+/* Without a second copy of what is large; and what is no multiple of the room goes whole. */
+START_TEST(test_takes_little_room)
+{
+    enum { LARGE = (5 << 20) + 3 };
+    shard_device *device = shard_device_open(NULL);
+    SHARD_SCOPE
+    {
+        shard_tensor *p = shard_ones(SHARD_SHAPE(LARGE), .requires_grad = true);
+        shard_optimizer *sgd = sgd_of(p);
+        shard_ema *ema = shard_ema_create(sgd);
+        check_ok(shard_ema_update(ema));
+        float *numbers = host_copy(p);
+        numbers[0] = numbers[(4 << 20) / 4] = numbers[LARGE - 1] = 2;
+        check_ok(shard_copy_from_host(p, numbers, LARGE * sizeof *numbers));
+        shard_reset_peak_memory(device);
+        check_ok(shard_ema_swap(ema));
+        shard_memory_stats stats = shard_get_memory_stats(device);
+        ck_assert_int_le(stats.peak - stats.current, 4 << 20);
+        float *swapped = host_copy(p);
+        check_ok(shard_ema_swap(ema));
+        float *back = host_copy(p);
+        int ones = 0, same = 0;
+        for (int i = 0; i < LARGE; i++) {
+            ones += swapped[i] == 1;
+            same += back[i] == numbers[i];
+        }
+        ck_assert_int_eq(ones, LARGE);
+        ck_assert_int_eq(same, LARGE);
+        free(numbers);
+        free(swapped);
+        free(back);
+        shard_ema_destroy(ema);
+        shard_optimizer_destroy(sgd);
+    }
+}
+END_TEST
+
+/* A rank that has no memory for one of its averages: no rank has swapped, and all know it. */
+static void swap_together(shard_group *world, void *context)
+{
+    (void)context;
+    bool fails = shard_group_rank(world) == 1;
+    SHARD_SCOPE
+    {
+        shard_tensor *p = shard_ones(SHARD_SHAPE(3), .requires_grad = true);
+        shard_optimizer *sgd = sgd_of(p);
+        shard_ema *ema = shard_ema_create(sgd);
+        check_ok(shard_ema_update(ema));
+        move(sgd, p, 1);
+        double *now = values_of(p);
+        if (fails) {
+            shard_tensors *list = shard_tensors_create();
+            check_ok(shard_tensors_add(list, "huge", shard_empty(SHARD_SHAPE(INT64_C(1) << 52), .requires_grad = true)));
+            check_ok(shard_optimizer_add_param_group(sgd, list));
+        }
+        ck_assert_int_ne(shard_ema_swap(ema), SHARD_OK);
+        check_error(fails ? SHARD_ERROR_MEMORY : SHARD_ERROR_PEER, "rank 1: *");
+        check_part(p, now, 0);
+        if (!fails) /* refused, were the averages in the parameters' place */
+            check_ok(shard_ema_update(ema));
+        free(now);
+        shard_ema_destroy(ema);
+        shard_optimizer_destroy(sgd);
+    }
+}
+
+START_TEST(test_swaps_together)
+{
+    run_job(2, swap_together, NULL);
+}
+END_TEST
+
 START_TEST(test_refuses)
 {
     SHARD_SCOPE
@@ -295,6 +367,8 @@ int main(void)
     tcase_add_test(tcase, test_float32);
     tcase_add_test(tcase, test_state);
     tcase_add_loop_test(tcase, test_ranks, 0, CASES);
+    tcase_add_test(tcase, test_takes_little_room);
+    tcase_add_test(tcase, test_swaps_together);
     tcase_add_test(tcase, test_refuses);
     tcase_add_test(tcase, test_shared_out_later);
     return test_run(suite);

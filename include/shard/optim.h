@@ -275,7 +275,8 @@ SHARD_API void shard_ema_destroy(shard_ema *ema);
 SHARD_API shard_status shard_ema_update(shard_ema *ema);
 
 /* Exchanges parameters and averages: swap, evaluate or save, swap back. In between neither
- * step nor update. Collective over the world. */
+ * step nor update. Takes 4 MiB of workspace. Where a rank fails, all do and each has its
+ * parameters as they were. Collective over the world. */
 SHARD_API shard_status shard_ema_swap(shard_ema *ema);
 
 /* The averages under the parameters' names, placed like these, made if they were not yet, so

@@ -6,6 +6,8 @@
 
 #include <stdlib.h>
 
+enum { ROOM = 4 << 20 }; /* bytes */
+
 typedef struct average {
     const shard_tensor *of; /* the piece's tensor */
     shard_tensor *value;
@@ -115,20 +117,23 @@ shard_status shard_ema_update(shard_ema *ema)
 
 /* ---- in the parameters' place ---- */
 
+/* By way of a room that is small beside the tensors. */
 static shard_status exchange(shard_tensor *a, shard_tensor *b)
 {
     shard_device *device = shard_device_of(a);
-    size_t bytes = (size_t)shard_numel(a) * shard_dtype_size(a->dtype);
+    size_t bytes = (size_t)shard_numel(a) * shard_dtype_size(a->dtype), most = bytes < ROOM ? bytes : ROOM;
     char *x = bytes ? shard_tensor_memory_to_write(a) : NULL, *y = x ? shard_tensor_memory_to_write(b) : NULL;
-    void *kept = y ? shard_device_allocate(device, SHARD_MEMORY_WORKSPACE, bytes) : NULL;
-    if (!kept)
-        return shard_last_status();
-    shard_status status = device->ops->copy_rows(device, kept, bytes, x, bytes, bytes, 1);
-    if (status == SHARD_OK)
-        status = device->ops->copy_rows(device, x, bytes, y, bytes, bytes, 1);
-    if (status == SHARD_OK)
-        status = device->ops->copy_rows(device, y, bytes, kept, bytes, bytes, 1);
-    shard_device_release(device, SHARD_MEMORY_WORKSPACE, kept, bytes);
+    void *room = y ? shard_device_allocate(device, SHARD_MEMORY_WORKSPACE, most) : NULL;
+    shard_status status = room || bytes == 0 ? SHARD_OK : shard_last_status();
+    for (size_t at = 0, some; at < bytes && status == SHARD_OK; at += some) {
+        some = bytes - at < most ? bytes - at : most;
+        status = device->ops->copy_rows(device, room, some, x + at, some, some, 1);
+        if (status == SHARD_OK)
+            status = device->ops->copy_rows(device, x + at, some, y + at, some, some, 1);
+        if (status == SHARD_OK)
+            status = device->ops->copy_rows(device, y + at, some, room, some, some, 1);
+    }
+    shard_device_release(device, SHARD_MEMORY_WORKSPACE, room, most);
     return status;
 }
 
@@ -146,26 +151,32 @@ static shard_status begin_all(shard_ema *ema)
     return SHARD_OK;
 }
 
-static shard_status exchange_all(shard_ema *ema)
+/* The first `count` ones; how many of them it has been. */
+static int64_t exchange_first(shard_ema *ema, int64_t count)
 {
-    SHARD_TRY(shard_last_status());
-    SHARD_TRY(begin_all(ema));
-    for (int64_t i = 0; i < ema->optimizer->count; i++)
-        SHARD_TRY(exchange(ema->optimizer->slots[i].piece.tensor, ema->averages[i].value));
-    return SHARD_OK;
+    for (int64_t i = 0; i < count; i++)
+        if (exchange(ema->optimizer->slots[i].piece.tensor, ema->averages[i].value) != SHARD_OK)
+            return i;
+    return count;
 }
 
+/* All of a rank's on every rank, or none. */
 shard_status shard_ema_swap(shard_ema *ema)
 {
     if (!ema)
         shard_null_argument("shard_ema_swap", "ema");
-    SHARD_TRY(shard_agree(shard_world()));
-    shard_status status = exchange_all(ema);
+    int64_t done = 0;
+    if (shard_last_status() == SHARD_OK && begin_all(ema) == SHARD_OK)
+        done = exchange_first(ema, ema->optimizer->count);
+    shard_status status = shard_agree(shard_world());
+    if (status != SHARD_OK) {
+        exchange_first(ema, done);
+        return status;
+    }
     if (ema->optimizer->zero)
-        status = shard_zero_publish(ema->optimizer, true);
-    if (status == SHARD_OK)
-        ema->swapped = !ema->swapped;
-    return status;
+        SHARD_TRY(shard_zero_publish(ema->optimizer, true));
+    ema->swapped = !ema->swapped;
+    return SHARD_OK;
 }
 
 shard_tensors *shard_ema_state_dict(shard_ema *ema)
