@@ -211,6 +211,12 @@ typedef struct shard_zero_options {
  *            the parts; other reading gathers what then stays until its module has been
  *            used; other writing is refused (UNSUPPORTED).
  *
+ * A matrix of more than 8192 rows that is larger than a bucket, as the last layer of many
+ * classes, passes by in blocks of 4096 rows, or of as many times that as a bucket holds: where
+ * shard_linear uses it, once in a forward, neither its gradient (stage 2) nor its values
+ * (stage 3) are ever there as a whole. Used otherwise, and of other shapes, what is larger
+ * than a bucket is a bucket alone.
+ *
  * Names, shapes, dtypes, order of the parameters and what is frozen are compared: replicas
  * that differ are an error of all (MISMATCH there, PEER elsewhere). Values that train begin as
  * those of the first replica; buffers (batch norm) are left alone. Gradients are averaged as

@@ -105,6 +105,14 @@ shard_tensor *shard_make_gradient(shard_node *node, int input);
  * is there or to overwrite. */
 shard_tensor *shard_gradient_target(shard_node *node, int input, bool *accumulate);
 
+/* What the gradient of input i will be a contribution to, of a dx that is placed as this
+ * one: for who must know it before. */
+shard_status shard_gradient_contribution(const shard_node *node, int input, const shard_tensor *dx,
+                                         shard_contribution *contribution);
+/* The leaf's gradient buffer without its memory, to be dx[i] where somebody else has
+ * taken the gradient already (shard_rows). */
+shard_tensor *shard_gradient_taken(shard_node *node, int input);
+
 /* Calls function once, when the running backward has walked the whole record or
  * failed, however many times it was asked for with the same context. */
 shard_status shard_at_backward_end(shard_status (*function)(void *context), void *context);

@@ -206,6 +206,18 @@ shard_tensor *shard_gradient_target(shard_node *node, int input, bool *accumulat
     return target;
 }
 
+shard_tensor *shard_gradient_taken(shard_node *node, int input)
+{
+    const shard_edge *edge = &node->edge[input];
+    const shard_tensor *buffer = edge->leaf->grad;
+    shard_tensor *gradient = shard_tensor_on(buffer->storage, buffer->offset, edge->shape, edge->dtype);
+    if (!gradient)
+        return NULL;
+    gradient->placement = edge->placement;
+    shard_scope_adopt(gradient);
+    return gradient;
+}
+
 void shard_zero_grad(shard_tensor *leaf)
 {
     if (!leaf)
@@ -248,6 +260,15 @@ static shard_status settle(const shard_node *node, const shard_edge *edge, const
                            "backward of %s: a gradient that is %s over %d ranks is of rows or summands of the same ranks",
                            node->type->name, shard_placement_text(&settled->placement), shard_group_size(over));
     return over ? shard_contribution_check(node->type->name, &settled->contribution, over) : SHARD_OK;
+}
+
+shard_status shard_gradient_contribution(const shard_node *node, int input, const shard_tensor *dx,
+                                         shard_contribution *contribution)
+{
+    standing dy = {node->gradient->placement, node->gradient->contribution}, settled;
+    SHARD_TRY(settle(node, &node->edge[input], dx, &dy, &settled));
+    *contribution = settled.contribution;
+    return SHARD_OK;
 }
 
 static shard_status deliver(shard_node *node, int input, shard_tensor *dx, const standing *dy)

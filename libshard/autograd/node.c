@@ -109,10 +109,13 @@ void shard_save_for_backward(shard_node *node, int slot, shard_tensor *tensor)
     if (!node || !tensor)
         return;
     /* Not the tensor itself: a result that its own node holds would never go. */
-    shard_tensor *kept = shard_keep(shard_detach(tensor));
+    shard_tensor *kept = tensor->storage->filler /* whose memory may go again, and need not come for this */
+                             ? shard_tensor_on(tensor->storage, tensor->offset, tensor->shape, tensor->dtype)
+                             : shard_keep(shard_detach(tensor));
     node->saved[slot] = kept;
     if (!kept)
         return;
+    kept->placement = tensor->placement;
     node->saved_version[slot] = kept->storage->version;
     shard_storage_become(kept->storage, SHARD_MEMORY_ACTIVATIONS); /* no workspace any more: it lasts */
 }

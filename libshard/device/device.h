@@ -61,6 +61,16 @@ typedef struct shard_matmul_shape {
     int64_t stride_a, stride_b, stride_c;
 } shard_matmul_shape;
 
+/* A matrix's rows may pass by in blocks of multiples of these (tensor/tensor.h, shard_rows);
+ * the last block is longer, not shorter. On the CPU sums over that many products and more
+ * are of such blocks, too, so that float32 comes out the same. */
+enum { SHARD_ROW_BLOCK = 4096 };
+
+static inline int64_t shard_rows_in_block(int64_t block, int64_t first, int64_t rows)
+{
+    return rows - first < 2 * block ? rows - first : block;
+}
+
 /* Images are [n, h, w, c] (channels last); weights [o, c / groups, kh, kw] as
  * PyTorch's; outputs [n, oh, ow, o]. */
 typedef struct shard_conv_shape {

@@ -1,5 +1,6 @@
 #include "dist/bucket.h"
 #include "dist/gathered.h"
+#include "dist/row_blocks.h"
 
 #include "base/hash.h"
 
@@ -106,16 +107,24 @@ static bool is_full(const shard_bucket *bucket, const shard_bucket_member *next,
     return size >= (ends ? bytes : 2 * bytes);
 }
 
-static shard_bucket *find_or_add(shard_buckets *buckets, int64_t from, const shard_bucket_member *candidate, size_t bytes)
+/* Whether it gets a bucket of its own, through which its rows pass in blocks. */
+static bool goes_alone(const shard_bucket_member *member, const shard_bucket_options *options)
+{
+    return options->dealing >= SHARD_DEAL_GRADIENTS && shard_row_blocks_suit(member->parameter, options->bytes);
+}
+
+static shard_bucket *find_or_add(shard_buckets *buckets, int64_t from, const shard_bucket_member *candidate,
+                                 const shard_bucket_options *options)
 {
     shard_group *group = shard_parameter_group(candidate->parameter);
     shard_device *device = shard_device_of(candidate->parameter);
     shard_dtype dtype = candidate->parameter->dtype;
-    for (int64_t i = buckets->count - 1; i >= from; i--) {
+    for (int64_t i = buckets->count - 1; i >= from && !goes_alone(candidate, options); i--) {
         shard_bucket *bucket = buckets->all[i];
-        if (bucket->group != group || bucket->device != device || bucket->dtype != dtype)
+        if (bucket->group != group || bucket->device != device || bucket->dtype != dtype ||
+            goes_alone(&bucket->members[0], options))
             continue;
-        if (!is_full(bucket, candidate, bytes))
+        if (!is_full(bucket, candidate, options->bytes))
             return bucket;
         break;
     }
@@ -136,11 +145,12 @@ static int by_last_member(const void *a, const void *b)
 }
 
 /* From the last candidate to the first. A bucket is complete when its last member is. */
-static shard_status cut(shard_buckets *buckets, shard_bucket_member *candidates, int64_t count, size_t bytes)
+static shard_status cut(shard_buckets *buckets, shard_bucket_member *candidates, int64_t count,
+                        const shard_bucket_options *options)
 {
     int64_t from = buckets->count;
     for (int64_t i = count - 1; i >= 0; i--) {
-        shard_bucket *bucket = find_or_add(buckets, from, &candidates[i], bytes);
+        shard_bucket *bucket = find_or_add(buckets, from, &candidates[i], options);
         if (!bucket)
             return shard_last_status();
         SHARD_TRY(shard_grow(&bucket->members, &bucket->capacity, bucket->count + 1, sizeof *bucket->members));
@@ -307,6 +317,8 @@ static shard_status build(shard_bucket *bucket, const shard_bucket_options *opti
         SHARD_TRY(shard_gathered_begin(bucket));
     SHARD_TRY(make_gradients(bucket, options));
     SHARD_TRY(place_gradients(bucket));
+    if (goes_alone(&bucket->members[0], options) && !(bucket->row_blocks = shard_row_blocks_create(bucket, options->bytes)))
+        return shard_last_status();
     for (int64_t i = 0; i < bucket->count && bucket->parts; i++)
         SHARD_TRY(make_part(bucket, &bucket->members[i]));
     return SHARD_OK;
@@ -318,7 +330,7 @@ shard_status shard_buckets_add(shard_buckets *buckets, shard_bucket_member *cand
     int64_t from = buckets->count;
     if (options->dealing && options->whole_parameters)
         SHARD_TRY(choose_owners(buckets, candidates, count));
-    SHARD_TRY(cut(buckets, candidates, count, options->bytes));
+    SHARD_TRY(cut(buckets, candidates, count, options));
     shard_status status = SHARD_OK;
     for (int64_t i = from; i < buckets->count && status == SHARD_OK; i++) {
         status = lay_out(buckets->all[i], options);
@@ -332,6 +344,7 @@ void shard_bucket_destroy(shard_bucket *bucket)
 {
     if (!bucket)
         return;
+    shard_row_blocks_destroy(bucket->row_blocks);
     for (int64_t i = 0; i < bucket->count; i++) {
         shard_tensor_drop(bucket->members[i].parameter);
         shard_tensor_drop(bucket->members[i].part);

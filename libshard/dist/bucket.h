@@ -4,6 +4,12 @@
  * that in which the parameters were added. A parameter is a view of its bucket.
  *
  * A bucket may be dealt out: each member of its group updates one range of it, its part.
+ *
+ * A reducer makes buckets and destroys them (reducer.h), their parameters live on. Memory of
+ * all of a bucket's gradients (dealing GRADIENTS) is made by the first one that backward
+ * writes there and given back when the sum is in the parts; of all its values (VALUES), when
+ * one is needed, and given back when others come (gathered.h), by backward, or after a step.
+ * A weight too large for that never has either (row_blocks.h).
  */
 #ifndef SHARD_DIST_BUCKET_H
 #define SHARD_DIST_BUCKET_H
@@ -36,7 +42,8 @@ typedef struct shard_bucket_member {
      * leaf with its gradient, and at which element that begins. */
     shard_tensor *part;
     int64_t part_start;
-    bool ready; /* its gradient is complete */
+    bool ready;  /* its gradient is complete, */
+    bool scaled; /* and is what it adds to the sum */
 } shard_bucket_member;
 
 typedef struct shard_bucket {
@@ -50,6 +57,7 @@ typedef struct shard_bucket {
     int64_t own_start, own;                    /* this rank's */
     shard_storage *values, *gradients;         /* of all elements */
     shard_storage *own_values, *own_gradients; /* of the own part, where only that is kept; else NULL */
+    struct shard_row_blocks *row_blocks;       /* of a weight alone that is too large for a bucket; else NULL */
     /* While backward runs: */
     struct shard_reducer *reducer;
     int64_t waiting; /* members that are not ready */

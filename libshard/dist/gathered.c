@@ -105,6 +105,11 @@ static void release_others(const gathered *g)
     }
 }
 
+void shard_gathered_release_resting(void)
+{
+    release_others(NULL);
+}
+
 static shard_status start(shard_filler *filler)
 {
     gathered *g = (gathered *)filler;

@@ -7,6 +7,9 @@
 /* From now on each rank keeps its own part of the bucket's values alone. */
 shard_status shard_gathered_begin(shard_bucket *bucket);
 
+/* Gives back what rests. */
+void shard_gathered_release_resting(void);
+
 /* A backward is over: what is needed next, after a step, is not to be gathered before it. */
 void shard_gathered_end_pass(void);
 

@@ -6,6 +6,7 @@
 #include "dist/reducer.h"
 #include "dist/dist.h"
 #include "dist/gathered.h"
+#include "dist/row_blocks.h"
 
 #include <stdlib.h>
 
@@ -16,6 +17,7 @@ struct shard_reducer {
     int64_t next_index;            /* of the next parameter that is added */
     int64_t started, ended;        /* buckets whose reduction was, in this backward */
     bool local;                    /* sync is off */
+    bool walking;                  /* a backward has come by */
     struct shard_reducer **others; /* shares: that have parameters of this one's list */
     int64_t other_count, other_capacity;
     void (*reduced)(shard_bucket *, void *);
@@ -27,9 +29,9 @@ struct shard_reducer {
 /* What a gradient is multiplied by so that a sum over the replicas is the average
  * over different batches: contributions to one batch count in full. Groups of ranks
  * that have no replica of it stay. */
-static shard_status plan_sum(shard_tensor *parameter, const shard_bucket *bucket, double *scale)
+static shard_status plan_sum(const shard_tensor *parameter, shard_contribution *contribution, const shard_bucket *bucket,
+                             double *scale)
 {
-    shard_contribution *contribution = &parameter->grad->contribution;
     int64_t one_batch = shard_contribution_members(contribution, bucket->group);
     *scale = (double)one_batch / shard_group_size(bucket->group);
     shard_contribution_remove(contribution, bucket->group);
@@ -41,8 +43,13 @@ static shard_status plan_sum(shard_tensor *parameter, const shard_bucket *bucket
                        shard_shape_text(&parameter->shape), shard_group_size(bucket->group));
 }
 
-static shard_status scale_gradient(shard_tensor *parameter, const shard_bucket *bucket)
+static shard_status scale_gradient(shard_bucket_member *member)
 {
+    shard_tensor *parameter = member->parameter;
+    const shard_bucket *bucket = member->bucket;
+    member->scaled = true;
+    if (bucket->row_blocks && shard_row_blocks_passed(bucket->row_blocks))
+        return SHARD_OK;
     void *memory = shard_tensor_memory_to_write(parameter->grad);
     if (!memory)
         return shard_last_status();
@@ -51,7 +58,7 @@ static shard_status scale_gradient(shard_tensor *parameter, const shard_bucket *
         return SHARD_RUN(parameter, zero, memory, (size_t)shard_numel(parameter) * shard_dtype_size(parameter->dtype));
     }
     double scale;
-    SHARD_TRY(plan_sum(parameter, bucket, &scale));
+    SHARD_TRY(plan_sum(parameter, &parameter->grad->contribution, bucket, &scale));
     if (scale == 1.0)
         return SHARD_OK;
     return SHARD_RUN(parameter, axpby, shard_numel(parameter), scale, memory, 0.0, memory, parameter->dtype);
@@ -72,11 +79,30 @@ static char *own_of(const shard_bucket *bucket, char *all)
     return all ? all + (size_t)bucket->own_start * shard_dtype_size(bucket->dtype) : NULL;
 }
 
+/* What has not passed by in blocks of rows does now, from the whole. */
+static void start_rows(shard_bucket *bucket)
+{
+    if (shard_row_blocks_passed(bucket->row_blocks))
+        return;
+    char *all = shard_storage_memory(bucket->gradients);
+    if (all)
+        shard_bucket_zero_gaps(bucket, all);
+    bucket->adds = accumulates(bucket);
+    shard_row_blocks_take_whole(bucket->row_blocks, all);
+}
+
 /* After an error the others are told. What only backward needed of the bucket goes. */
 static void start(shard_bucket *bucket)
 {
     if (bucket->own_values)
         shard_storage_release(bucket->values);
+    for (int64_t i = 0; i < bucket->count; i++)
+        if (!bucket->members[i].scaled)
+            scale_gradient(&bucket->members[i]);
+    if (bucket->row_blocks) {
+        start_rows(bucket);
+        return;
+    }
     char *all = shard_storage_memory(bucket->gradients);
     if (!bucket->own_gradients) {
         bucket->request =
@@ -94,7 +120,7 @@ static void start(shard_bucket *bucket)
 static shard_status wait(shard_bucket *bucket)
 {
     SHARD_TRY(shard_group_wait(bucket->group, bucket->device, bucket->request));
-    if (!bucket->own_gradients || !bucket->adds)
+    if (!bucket->own_gradients || bucket->row_blocks || !bucket->adds)
         return SHARD_OK;
     return bucket->device->ops->axpby(bucket->device, bucket->own, 1.0, own_of(bucket, bucket->gradients->memory), 1.0,
                                       bucket->own_gradients->memory, bucket->dtype);
@@ -137,21 +163,22 @@ static void start_full_buckets(shard_reducer *reducer)
 static void rearm(shard_reducer *reducer)
 {
     reducer->started = reducer->ended = 0;
+    reducer->walking = false;
     for (int64_t i = 0; i < reducer->buckets.count; i++) {
         shard_bucket *bucket = reducer->buckets.all[i];
         bucket->waiting = bucket->count;
         for (int64_t j = 0; j < bucket->count; j++)
-            bucket->members[j].ready = false;
+            bucket->members[j].ready = bucket->members[j].scaled = false;
+        if (bucket->row_blocks)
+            shard_row_blocks_rearm(bucket->row_blocks);
     }
 }
 
-static shard_status make_ready(shard_bucket_member *member)
+static void make_ready(shard_bucket_member *member)
 {
-    if (member->ready)
-        return SHARD_OK;
+    if (!member->ready)
+        member->bucket->waiting--;
     member->ready = true;
-    member->bucket->waiting--;
-    return scale_gradient(member->parameter, member->bucket);
 }
 
 shard_status shard_reducer_await_values(shard_reducer *reducer)
@@ -182,6 +209,23 @@ static shard_status finish(void *context)
     return shard_last_status();
 }
 
+/* Before the first gradient of a backward, which has counted by then where it will come by:
+ * those that it will not reach are not waited for. */
+static shard_status begin_walk(shard_reducer *reducer)
+{
+    if (reducer->walking)
+        return SHARD_OK;
+    SHARD_TRY(shard_at_backward_end(finish, reducer));
+    reducer->walking = true;
+    for (int64_t i = 0; i < reducer->buckets.count; i++) {
+        const shard_bucket *bucket = reducer->buckets.all[i];
+        for (int64_t j = 0; j < bucket->count; j++)
+            if (bucket->members[j].parameter->grad_pending == 0)
+                make_ready(&bucket->members[j]);
+    }
+    return SHARD_OK;
+}
+
 static void gradient_ready(shard_tensor *parameter, void *context)
 {
     (void)parameter;
@@ -189,8 +233,23 @@ static void gradient_ready(shard_tensor *parameter, void *context)
     shard_reducer *reducer = member->bucket->reducer;
     if (reducer->local && !member->bucket->own_gradients)
         return;
-    if (shard_at_backward_end(finish, reducer) == SHARD_OK && make_ready(member) == SHARD_OK)
-        start_full_buckets(reducer);
+    if (begin_walk(reducer) != SHARD_OK || scale_gradient(member) != SHARD_OK)
+        return;
+    make_ready(member);
+    start_full_buckets(reducer);
+}
+
+bool shard_reducer_begin_rows(shard_bucket *bucket, const shard_contribution *contribution, double *scale)
+{
+    shard_reducer *reducer = bucket->reducer;
+    const shard_tensor *parameter = bucket->members[0].parameter;
+    shard_contribution of_rows = *contribution;
+    if (parameter->has_grad || parameter->grad_pending != 1 || begin_walk(reducer) != SHARD_OK)
+        return false;
+    start_full_buckets(reducer);
+    bool is_next = reducer->started < reducer->buckets.count && reducer->buckets.all[reducer->started] == bucket;
+    bucket->adds = accumulates(bucket);
+    return is_next && plan_sum(parameter, &of_rows, bucket, scale) == SHARD_OK;
 }
 
 /* ---- whose parameter it is ---- */

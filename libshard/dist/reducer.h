@@ -25,6 +25,10 @@ shard_status shard_reducer_add(shard_reducer *reducer, const shard_tensors *para
  * are, it goes on. Counts for the reducers too that have parameters of this one's list. */
 void shard_reducer_set_sync(shard_reducer *reducer, bool sync);
 
+/* Whether the gradient of a bucket's only member, of that contribution, may be reduced block
+ * by block now, as all that comes before it was; *scale: what it is multiplied by. */
+bool shard_reducer_begin_rows(shard_bucket *bucket, const shard_contribution *contribution, double *scale);
+
 /* Its buckets, in an order that is the same on all ranks. */
 const shard_buckets *shard_reducer_buckets(const shard_reducer *reducer);
 /* Where a parameter is in them, NULL if it is not. */

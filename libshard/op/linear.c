@@ -1,5 +1,6 @@
 /* linear: x weight^T + bias, and what becomes of a split weight. */
 #include "op/autocast.h"
+#include "op/linear_rows.h"
 #include "op/op.h"
 
 enum { X, WEIGHT, BIAS };
@@ -12,17 +13,39 @@ typedef struct linear_context {
 static shard_status input_gradient(shard_node *node, shard_tensor *dy, shard_tensor **dx)
 {
     const linear_context *context = node->context;
-    shard_tensor *weight = shard_saved_operand(node, WEIGHT, dy->dtype);
+    shard_tensor *leaf = node->edge[WEIGHT].leaf;
+    bool pass_by = shard_values_pass_by(leaf) && shard_saved(node, WEIGHT);
+    shard_tensor *weight = pass_by ? leaf : shard_saved_operand(node, WEIGHT, dy->dtype);
     shard_tensor *to = weight ? shard_make_gradient(node, X) : NULL;
     void *memory[3];
     dx[X] = to;
+    if (to && context->columns)
+        to->placement = (shard_placement){.kind = SHARD_PARTIAL, .group = context->columns};
+    if (pass_by)
+        return shard_linear_rows_input_gradient(dy, weight, to);
     if (!to || !shard_load(SHARD_INPUTS(dy, weight, to), memory))
         return shard_last_status();
-    if (context->columns)
-        to->placement = (shard_placement){.kind = SHARD_PARTIAL, .group = context->columns};
     shard_matmul_shape shape = {
         .batch = 1, .m = context->rows, .n = context->in, .k = context->out, .wide_c = to->dtype != dy->dtype};
     return SHARD_RUN(dy, matmul, &shape, memory[0], memory[1], memory[2], dy->dtype);
+}
+
+/* Whether it is taken in blocks of rows; then dx is without memory. */
+static bool weight_gradient_taken(shard_node *node, shard_tensor *dy, shard_tensor *x, shard_tensor **dx)
+{
+    const linear_context *context = node->context;
+    shard_tensor *leaf = node->edge[WEIGHT].leaf, *to = NULL;
+    shard_contribution contribution;
+    if (!x || !leaf || !leaf->rows || !(to = shard_gradient_taken(node, WEIGHT)))
+        return false;
+    if (!context->columns)
+        shard_place_sum(to, dy);
+    if (to->placement.kind == SHARD_PARTIAL ||
+        shard_gradient_contribution(node, WEIGHT, to, &contribution) != SHARD_OK ||
+        !leaf->rows->gradient_begin(leaf->rows, &contribution))
+        return false;
+    dx[WEIGHT] = to;
+    return true;
 }
 
 static shard_status weight_gradient(shard_node *node, shard_tensor *dy, shard_tensor **dx)
@@ -30,6 +53,8 @@ static shard_status weight_gradient(shard_node *node, shard_tensor *dy, shard_te
     const linear_context *context = node->context;
     shard_matmul_shape shape = {.batch = 1, .m = context->out, .n = context->in, .k = context->rows, .transpose_a = true};
     shard_tensor *x = shard_saved_operand(node, X, dy->dtype);
+    if (weight_gradient_taken(node, dy, x, dx))
+        return shard_linear_rows_weight_gradient(dy, node->edge[WEIGHT].leaf, x);
     shard_tensor *to = x ? shard_gradient_target(node, WEIGHT, &shape.accumulate) : NULL;
     void *memory[3];
     dx[WEIGHT] = to;
@@ -123,11 +148,39 @@ static bool place(const char *function, const shard_tensor *x, const shard_tenso
     return !bias;
 }
 
+/* A weight whose values pass by is among the operands by its looks alone. */
+static void choose_operands(int inputs, shard_tensor **input, shard_tensor **operand)
+{
+    shard_tensor *weight = input[WEIGHT];
+    bool pass_by = shard_values_pass_by(weight);
+    if (pass_by)
+        input[WEIGHT] = NULL;
+    shard_autocast_product(inputs, input, operand);
+    if (!pass_by)
+        return;
+    input[WEIGHT] = operand[WEIGHT] = weight;
+    if (shard_autocast_dtype() != SHARD_FLOAT32 && weight->dtype == SHARD_FLOAT32)
+        operand[WEIGHT] = shard_tensor_make(weight->shape, shard_autocast_dtype(), shard_device_of(weight));
+    if (operand[WEIGHT])
+        operand[WEIGHT]->placement = weight->placement;
+}
+
+static shard_status compute(const linear_context *context, shard_tensor *x, shard_tensor *weight, shard_tensor *bias,
+                            shard_tensor *y)
+{
+    void *memory[4];
+    if (shard_values_pass_by(weight))
+        return shard_linear_rows(x, weight, bias, y);
+    if (!y || !shard_load(SHARD_INPUTS(x, weight, bias, y), memory))
+        return shard_last_status();
+    return SHARD_RUN(x, linear, context->rows, context->in, context->out, memory[0], memory[1], memory[2], memory[3], x->dtype);
+}
+
 static shard_tensor *linear(shard_tensor **input, int inputs)
 {
     static const char function[] = "shard_linear";
     shard_tensor *operand[BIAS + 1] = {NULL};
-    shard_autocast_product(inputs, input, operand);
+    choose_operands(inputs, input, operand);
     shard_tensor *x = operand[X], *weight = operand[WEIGHT], *bias = operand[BIAS];
     shard_placement placement;
     if (!shard_check_operands(function, inputs, operand) || !check_shapes(function, x, weight, bias) ||
@@ -143,12 +196,9 @@ static shard_tensor *linear(shard_tensor **input, int inputs)
     shard_shape shape = x->shape;
     shape.dim[last] = context.out;
     shard_tensor *y = shard_tensor_make(shape, x->dtype, shard_device_of(x));
-    void *memory[4];
-    if (!y || !shard_load(SHARD_INPUTS(x, weight, bias, y), memory))
-        return shard_result(y, shard_last_status());
-    y->placement = placement;
-    y = shard_result(
-        y, SHARD_RUN(x, linear, context.rows, context.in, context.out, memory[0], memory[1], memory[2], memory[3], x->dtype));
+    if (y)
+        y->placement = placement;
+    y = shard_result(y, compute(&context, x, shard_values_pass_by(input[WEIGHT]) ? input[WEIGHT] : weight, bias, y));
     shard_node *node = shard_record(&linear_type, y, inputs, input, sizeof context);
     if (node) {
         *(linear_context *)node->context = context;

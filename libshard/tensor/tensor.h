@@ -27,6 +27,31 @@ typedef struct shard_filler {
     void (*drop)(struct shard_filler *);
 } shard_filler;
 
+/* Groups over which a gradient is to be summed: autograd/contribution.h. Those of a mesh
+ * are two; each has one member in common with each other one. */
+#define SHARD_CONTRIBUTION_GROUPS 4
+typedef struct shard_contribution {
+    int count;
+    shard_group *group[SHARD_CONTRIBUTION_GROUPS];
+} shard_contribution;
+
+/* The rows of a weight too large to have them, or their gradient, all at a time: they pass
+ * by in blocks (shard_rows_in_block), from the first to the last. What is called for a block
+ * is collective, and entered for each, also after an error. */
+typedef struct shard_rows {
+    int64_t block; /* rows of one; a multiple of SHARD_ROW_BLOCK */
+    /* The values of a block, until those of the next one are asked for; NULL with the error
+     * set. NULL entry: the values are all there. */
+    const void *(*values)(struct shard_rows *, int64_t first, int64_t count);
+    void (*values_end)(struct shard_rows *);
+    /* Whether a gradient, of this contribution, may pass by now; else it is made as any. */
+    bool (*gradient_begin)(struct shard_rows *, const shard_contribution *);
+    /* Memory for that of a block, in the weight's type; then it is taken from there. */
+    void *(*gradient)(struct shard_rows *, int64_t first, int64_t count);
+    shard_status (*gradient_take)(struct shard_rows *, int64_t first, int64_t count);
+    shard_status (*gradient_end)(struct shard_rows *);
+} shard_rows;
+
 /* Device memory that one or more tensors are views of. */
 struct shard_storage {
     int shares;
@@ -47,14 +72,6 @@ typedef struct shard_recipe {
     double a, b; /* value; low, high; mean, std */
     shard_draw draw;
 } shard_recipe;
-
-/* Groups over which a gradient is to be summed: autograd/contribution.h. Those of a mesh
- * are two; each has one member in common with each other one. */
-#define SHARD_CONTRIBUTION_GROUPS 4
-typedef struct shard_contribution {
-    int count;
-    shard_group *group[SHARD_CONTRIBUTION_GROUPS];
-} shard_contribution;
 
 /* What a tensor is of another one, whose elements the members of a group have shared out:
  * those from `start` on, counted row-major. The members' ranges follow each other; they
@@ -103,6 +120,7 @@ struct shard_tensor {
     shard_slice *slice; /* NULL: it is no range of another tensor */
     shard_tensor *kept; /* of a tensor with a filler, the slice that this rank keeps; a share */
     shard_derived *derived;
+    shard_rows *rows;   /* of a weight whose rows pass by in blocks; whoever set it takes it away */
 
     /* The scope that releases it, if any. */
     shard_scope *scope;

@@ -82,9 +82,15 @@ static shard_status multiply_float(shard_device *device, const shard_cpu_product
         return shard_cpu_matmul_long(device, p);
     if (s->batch > 1 || p->bias)
         return run(device, p, SHARD_FLOAT32, NULL);
-    dnnl_status_t status =
-        dnnl_sgemm(s->transpose_a ? 'T' : 'N', s->transpose_b ? 'T' : 'N', s->m, s->n, s->k, 1.0f, p->a,
-                   s->transpose_a ? s->m : s->k, p->b, s->transpose_b ? s->k : s->n, s->accumulate ? 1.0f : 0.0f, p->c, s->n);
+    const float *a = p->a, *b = p->b;
+    dnnl_status_t status = dnnl_success;
+    for (int64_t first = 0, k; first < s->k && status == dnnl_success; first += k) {
+        k = shard_rows_in_block(SHARD_ROW_BLOCK, first, s->k);
+        status = dnnl_sgemm(s->transpose_a ? 'T' : 'N', s->transpose_b ? 'T' : 'N', s->m, s->n, k, 1.0f,
+                            a + first * (s->transpose_a ? s->m : 1), s->transpose_a ? s->m : s->k,
+                            b + first * (s->transpose_b ? 1 : s->n), s->transpose_b ? s->k : s->n,
+                            s->accumulate || first > 0 ? 1.0f : 0.0f, p->c, s->n);
+    }
     return status == dnnl_success ? SHARD_OK : shard_cpu_dnnl_error("sgemm", status);
 }
 

@@ -1,0 +1,149 @@
+#include "op/linear_rows.h"
+
+/* One product of a block of the weight's rows. A matrix has x's rows, and out columns, of
+ * which a block is a range: it is copied to or from one where it is dense. */
+typedef struct blocks {
+    shard_device *device;
+    shard_rows *of;
+    shard_dtype dtype;         /* computed in */
+    shard_dtype kept;          /* the weight's */
+    int64_t rows, in, out;     /* of x and the weight */
+    shard_tensor *dense, *cast; /* of the largest block: a range of columns, and the weight's rows in dtype */
+    int64_t first, count;      /* the block */
+} blocks;
+
+/* Without memory for what is not needed: one block needs no dense copy. An error is the thread's. */
+static blocks begin(const shard_tensor *wide, const shard_tensor *weight, int64_t rows)
+{
+    blocks b = {.device = shard_device_of(wide),
+                .of = weight->rows,
+                .dtype = wide->dtype,
+                .kept = weight->dtype,
+                .rows = rows,
+                .in = weight->shape.dim[1],
+                .out = weight->shape.dim[0]};
+    int64_t largest = b.out < 2 * b.of->block ? b.out : 2 * b.of->block - 1;
+    if (largest < b.out)
+        b.dense = shard_workspace(wide, rows * largest, b.dtype);
+    if (b.dtype != b.kept)
+        b.cast = shard_workspace(wide, largest * b.in, b.dtype);
+    return b;
+}
+
+static bool next(blocks *b)
+{
+    b->first += b->count;
+    b->count = shard_rows_in_block(b->of->block, b->first, b->out);
+    return b->first < b->out;
+}
+
+/* The block's values in the type computed in; NULL with the error set. Entered after one, too. */
+static const void *values_of(const blocks *b)
+{
+    const void *values = b->of->values(b->of, b->first, b->count);
+    if (!values || b->dtype == b->kept)
+        return values;
+    void *cast = b->cast ? shard_tensor_memory(b->cast) : NULL;
+    bool done = cast && b->device->ops->cast(b->device, b->count * b->in, values, b->kept, cast, b->dtype) == SHARD_OK;
+    return done ? cast : NULL;
+}
+
+/* The block's columns of a matrix where they are dense, without their values; NULL with the
+ * error set. */
+static void *columns_of(const blocks *b, void *matrix)
+{
+    if (b->count == b->out)
+        return matrix;
+    return b->dense ? shard_tensor_memory(b->dense) : NULL;
+}
+
+static shard_status copy_columns(const blocks *b, void *matrix, void *columns, bool out)
+{
+    size_t element = shard_dtype_size(b->dtype), pitch = (size_t)b->out * element, width = (size_t)b->count * element;
+    char *at = (char *)matrix + (size_t)b->first * element;
+    if (columns == matrix)
+        return SHARD_OK;
+    return out ? b->device->ops->copy_rows(b->device, columns, width, at, pitch, width, (size_t)b->rows)
+               : b->device->ops->copy_rows(b->device, at, pitch, columns, width, width, (size_t)b->rows);
+}
+
+static shard_status forward_block(const blocks *b, const void *x, const char *bias, void *y)
+{
+    const void *values = values_of(b);
+    void *columns = values ? columns_of(b, y) : NULL;
+    SHARD_TRY(shard_last_status());
+    SHARD_TRY(b->device->ops->linear(b->device, b->rows, b->in, b->count, x, values,
+                                     bias ? bias + (size_t)b->first * shard_dtype_size(b->dtype) : NULL, columns, b->dtype));
+    return copy_columns(b, y, columns, false);
+}
+
+shard_status shard_linear_rows(shard_tensor *x, shard_tensor *weight, shard_tensor *bias, shard_tensor *y)
+{
+    blocks b = begin(x, weight, shard_shape_product(&x->shape, 0, x->shape.ndim - 1));
+    void *memory[3] = {NULL};
+    shard_load(SHARD_INPUTS(x, bias, y), memory);
+    while (next(&b))
+        forward_block(&b, memory[0], memory[1], memory[2]);
+    b.of->values_end(b.of);
+    shard_release(b.dense);
+    shard_release(b.cast);
+    return shard_last_status();
+}
+
+/* sum += the block's columns of dy times the block's values. */
+static shard_status input_block(const blocks *b, void *dy, void *sum, shard_dtype sum_type)
+{
+    const void *values = values_of(b);
+    void *columns = values ? columns_of(b, dy) : NULL;
+    SHARD_TRY(shard_last_status());
+    SHARD_TRY(copy_columns(b, dy, columns, true));
+    shard_matmul_shape shape = {.batch = 1,
+                                .m = b->rows,
+                                .n = b->in,
+                                .k = b->count,
+                                .accumulate = b->first > 0,
+                                .wide_c = sum_type != b->dtype};
+    return b->device->ops->matmul(b->device, &shape, columns, values, sum, b->dtype);
+}
+
+shard_status shard_linear_rows_input_gradient(shard_tensor *dy, shard_tensor *weight, shard_tensor *to)
+{
+    blocks b = begin(dy, weight, shard_shape_product(&dy->shape, 0, dy->shape.ndim - 1));
+    /* What is added up block by block is rounded once. */
+    bool narrow = to && shard_dtype_size(to->dtype) == 2;
+    shard_tensor *sum = narrow ? shard_workspace(to, shard_numel(to), SHARD_FLOAT32) : to;
+    void *memory[3] = {NULL};
+    if (sum)
+        shard_load(SHARD_INPUTS(dy, sum, to), memory);
+    while (next(&b))
+        input_block(&b, memory[0], memory[1], narrow || !to ? SHARD_FLOAT32 : to->dtype);
+    b.of->values_end(b.of);
+    shard_release(b.dense);
+    shard_release(b.cast);
+    SHARD_TRY(shard_last_status());
+    return narrow ? SHARD_RUN(to, cast, shard_numel(to), memory[1], SHARD_FLOAT32, memory[2], to->dtype) : SHARD_OK;
+}
+
+static shard_status weight_block(const blocks *b, void *dy, const void *x, void *gradient)
+{
+    void *columns = gradient ? columns_of(b, dy) : NULL;
+    SHARD_TRY(shard_last_status());
+    SHARD_TRY(copy_columns(b, dy, columns, true));
+    shard_matmul_shape shape = {
+        .batch = 1, .m = b->count, .n = b->in, .k = b->rows, .transpose_a = true, .wide_c = b->kept != b->dtype};
+    return b->device->ops->matmul(b->device, &shape, columns, x, gradient, b->dtype);
+}
+
+shard_status shard_linear_rows_weight_gradient(shard_tensor *dy, shard_tensor *weight, shard_tensor *x)
+{
+    blocks b = begin(dy, weight, shard_shape_product(&dy->shape, 0, dy->shape.ndim - 1));
+    void *memory[2] = {NULL};
+    shard_load(SHARD_INPUTS(dy, x), memory);
+    while (next(&b)) {
+        weight_block(&b, memory[0], memory[1], b.of->gradient(b.of, b.first, b.count));
+        b.of->gradient_take(b.of, b.first, b.count);
+    }
+    shard_release(b.dense);
+    shard_release(b.cast);
+    return b.of->gradient_end(b.of);
+}
