@@ -38,7 +38,8 @@ expect "an unknown option" 2 "unrecognized option" "$shardrun" --fast -n 2 "$pro
 expect "a program that is not there" 127 "cannot run /nowhere/program: No such file" "$shardrun" -n 2 /nowhere/program
 expect "a program that is none" 126 "cannot run /dev/null: Permission denied" "$shardrun" -n 2 /dev/null
 
-# Signals. Output is read while the job runs.
+# Signals. Output is read while the job runs: not what one before has left, which a job
+# that has yet to start has not cleared.
 wait_for_line() {
     for _ in $(seq 100); do
         [ "$(grep -c "$1" "$output")" -ge "$2" ] && return
@@ -47,6 +48,7 @@ wait_for_line() {
 }
 for signal in INT TERM; do
     expected=$((expected + 1))
+    : >"$output"
     # A shell starts background jobs with SIGINT ignored; env resets it.
     env --default-signal=INT "$shardrun" -n 2 "$program" signal >"$output" 2>&1 &
     job=$!
@@ -61,6 +63,7 @@ done
 # Ranks that ignore signals end all the same: in time, or with a second signal.
 for timeout in 1 60; do
     expected=$((expected + 1))
+    : >"$output"
     SHARD_TIMEOUT=$timeout "$shardrun" -n 2 "$program" stubborn >"$output" 2>&1 &
     job=$!
     wait_for_line ready 2
@@ -76,6 +79,7 @@ done
 
 # A shardrun that is killed leaves no ranks behind.
 expected=$((expected + 1))
+: >"$output"
 "$shardrun" -n 2 "$program" signal >"$output" 2>&1 &
 job=$!
 wait_for_line ready 2
