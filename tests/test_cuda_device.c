@@ -68,12 +68,19 @@ static state state_of(shard_device *device)
 static void step(shard_device *device, const state *s)
 {
     const shard_device_ops *ops = device->ops;
-    shard_sgd_options options = {.lr = 0.1, .momentum = 0.9, .weight_decay = 0.01};
+    shard_sgd_options options = {.momentum = 0.9};
+    shard_update update = {.size = COLS,
+                           .lr = 0.1,
+                           .weight_decay = 0.01,
+                           .step = 2,
+                           .gradient = s->gradient,
+                           .value = s->parameter,
+                           .state = {s->buffer}};
     check_done(ops->axpby(device, SIZE, 0.5, s->x, 0, s->y, SHARD_FLOAT32));
     check_done(ops->unary(device, SHARD_RELU, SIZE, s->y, s->y, SHARD_FLOAT32));
     check_done(ops->binary(device, SHARD_MUL, ROWS, COLS, s->y, s->scale, s->y, SHARD_FLOAT32));
     check_done(ops->sum_rows(device, ROWS, COLS, s->y, SHARD_FLOAT32, false, s->gradient, SHARD_FLOAT32));
-    check_done(ops->sgd(device, COLS, &options, s->gradient, s->buffer, s->parameter, SHARD_FLOAT32));
+    check_done(ops->sgd(device, 1, &update, &options, SHARD_FLOAT32));
 }
 
 START_TEST(graph_replays)
@@ -107,6 +114,45 @@ START_TEST(graph_replays)
     }
     ck_assert_int_eq(cudaGraphExecDestroy(executable), cudaSuccess);
     ck_assert_int_eq(cudaGraphDestroy(graph), cudaSuccess);
+}
+END_TEST
+
+/* As many parameters as a ResNet-50 has, none next to another, in a dozen launches at most. */
+START_TEST(few_launches)
+{
+    enum { PARAMETERS = 161, EACH = 40, APART = 64 };
+    shard_device *device = open_device("cuda");
+    cudaStream_t stream = shard_cuda_of(device)->stream;
+    const shard_device_ops *ops = device->ops;
+    float *memory = array_of(device, 4 * PARAMETERS * APART, 0.5), *at = memory;
+    double *sums = (double *)array_of(device, 4 * PARAMETERS, 0);
+    shard_update updates[PARAMETERS] = {0};
+    shard_square_sum arrays[2 * PARAMETERS];
+    for (int i = 0; i < PARAMETERS; i++, at += 4 * APART) {
+        updates[i] = (shard_update){
+            .size = EACH, .lr = 0.1, .step = 1, .gradient = at, .value = at + APART, .state = {at + 2 * APART, at + 3 * APART}};
+        arrays[2 * i] = (shard_square_sum){EACH, updates[i].value, sums + 2 * i};
+        arrays[2 * i + 1] = (shard_square_sum){EACH, updates[i].gradient, sums + 2 * i + 1};
+    }
+    shard_sgd_options sgd = {.momentum = 0.9};
+    shard_adam_options adam = {.beta1 = 0.9, .beta2 = 0.99, .eps = 1e-3};
+    static const struct {
+        const char *name;
+        size_t launches;
+    } most[] = {{"sgd", 4}, {"adam", 5}, {"lamb_update", 5}, {"square_sums", 6 + 6 /* its scratch memory */}};
+    for (int entry = 0; entry < 4; entry++) {
+        cudaGraph_t graph;
+        size_t launches = 0;
+        ck_assert_int_eq(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal), cudaSuccess);
+        check_done(entry == 0   ? ops->sgd(device, PARAMETERS, updates, &sgd, SHARD_FLOAT32)
+                   : entry == 1 ? ops->adam(device, PARAMETERS, updates, &adam, SHARD_FLOAT32)
+                   : entry == 2 ? ops->lamb_update(device, PARAMETERS, updates, &adam, SHARD_FLOAT32)
+                                : ops->square_sums(device, 2 * PARAMETERS, arrays, SHARD_FLOAT32));
+        ck_assert_int_eq(cudaStreamEndCapture(stream, &graph), cudaSuccess);
+        ck_assert_int_eq(cudaGraphGetNodes(graph, NULL, &launches), cudaSuccess);
+        ck_assert_int_eq(cudaGraphDestroy(graph), cudaSuccess);
+        ck_assert_msg(launches > 0 && launches <= most[entry].launches, "%s: %zu launches", most[entry].name, launches);
+    }
 }
 END_TEST
 
@@ -426,6 +472,7 @@ int main(void)
     Suite *suite = suite_create("cuda_device");
     TCase *all = test_case(suite, "all");
     tcase_add_test(all, graph_replays);
+    tcase_add_test(all, few_launches);
     tcase_add_test(all, training_step_replays);
     tcase_add_test(all, capture_refuses_waiting);
     tcase_add_test(all, any_thread);

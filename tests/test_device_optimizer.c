@@ -173,31 +173,39 @@ END_TEST
 /* ---- SGD ---- */
 
 /* torch.optim.SGD, step by step. */
-static void reference_step(const shard_sgd_options *o, double scale, double trust, long double gradient, long double *buffer,
-                           long double *parameter)
+static void reference_step(const shard_update *u, const shard_sgd_options *o, double scale, double trust, long double gradient,
+                           long double *buffer, long double *parameter)
 {
-    long double g = trust * (scale * gradient + (long double)o->weight_decay * *parameter);
+    long double g = trust * (scale * gradient + (long double)u->weight_decay * *parameter);
     if (o->momentum != 0) {
-        *buffer = o->first ? g : (long double)o->momentum * *buffer + (1 - (long double)o->dampening) * g;
+        *buffer = u->step == 1 ? g : (long double)o->momentum * *buffer + (1 - (long double)o->dampening) * g;
         g = o->nesterov ? g + (long double)o->momentum * *buffer : *buffer;
     }
-    *parameter -= (long double)o->lr * g;
+    *parameter -= (long double)u->lr * g;
 }
 
-static void check_sgd(shard_device *device, shard_dtype dtype, int64_t n, shard_sgd_options o, double scale, double trust)
+static void check_sgd(shard_device *device, shard_dtype dtype, int64_t n, int64_t step, double decay, shard_sgd_options o,
+                      double scale, double trust)
 {
-    int64_t offset = o.first; /* aligned and not */
+    int64_t offset = step == 1; /* aligned and not */
     operand gradient = operand_of(n, offset, dtype, 1, -2, 2), parameter = operand_of(n, offset, dtype, 2, -2, 2);
     operand old = operand_of(n, offset, dtype, 2, -2, 2), old_buffer = operand_of(n, offset, dtype, 3, -2, 2);
     operand buffer = operand_of(n, offset, dtype, 3, -2, 2);
-    o.grad_scale = factor_of(scale);
-    o.trust_ratio = factor_of(trust);
-    for (int64_t i = 0; o.first && i < n; i++)
+    shard_update u = {.size = n,
+                      .lr = 0.1,
+                      .weight_decay = decay,
+                      .step = step,
+                      .grad_scale = factor_of(scale),
+                      .trust_ratio = factor_of(trust),
+                      .gradient = at(gradient),
+                      .value = at(parameter),
+                      .state = {o.momentum == 0 ? NULL : at(buffer)}};
+    for (int64_t i = 0; step == 1 && i < n; i++)
         put(buffer, i, NAN);
-    RUN(device, sgd, n, &o, at(gradient), o.momentum == 0 ? NULL : at(buffer), at(parameter), dtype);
+    RUN(device, sgd, 1, &u, &o, dtype);
     for (int64_t i = 0; i < n; i++) {
         long double p = get(old, i), b = get(old_buffer, i);
-        reference_step(&o, scale, trust, get(gradient, i), &b, &p);
+        reference_step(&u, &o, scale, trust, get(gradient, i), &b, &p);
         check_close(dtype, get(parameter, i), p, few(dtype), device->name, i);
         if (o.momentum != 0)
             check_close(dtype, get(buffer, i), b, few(dtype), device->name, i);
@@ -210,22 +218,17 @@ static void check_sgd(shard_device *device, shard_dtype dtype, int64_t n, shard_
 START_TEST(sgd)
 {
     static const shard_sgd_options options[] = {
-        {.lr = 0.1},
-        {.lr = 0.1, .weight_decay = 0.01},
-        {.lr = 0.1, .momentum = 0.9, .weight_decay = 0.01},
-        {.lr = 0.1, .momentum = 0.9, .dampening = 0.2},
-        {.lr = 0.1, .momentum = 0.9, .weight_decay = 0.01, .nesterov = true},
+        {0}, {0}, {.momentum = 0.9}, {.momentum = 0.9, .dampening = 0.2}, {.momentum = 0.9, .nesterov = true},
     };
+    static const double decays[] = {0, 0.01, 0.01, 0, 0.01};
     static const double factors[][2] = {{1, 1}, {0.3, 1}, {1, 0.7}, {0.3, 0.7}}; /* grad_scale, trust_ratio */
     shard_device *device;
     for (int set = 0; (device = kernel_device(set)); set++)
         for (int s = 0; s < SIZES; s++)
             for (int k = 0; k < 5; k++)
-                for (int first = 0; first < 2; first++) {
-                    shard_sgd_options o = options[k];
-                    o.first = first;
+                for (int64_t step = 1; step < 3; step++) {
                     const double *factor = factors[(s + k) % 4];
-                    check_sgd(device, float_dtypes[_i], sizes[s], o, factor[0], factor[1]);
+                    check_sgd(device, float_dtypes[_i], sizes[s], step, decays[k], options[k], factor[0], factor[1]);
                 }
 }
 END_TEST
@@ -249,9 +252,9 @@ enum { ADAM, ADAMW, AMSGRAD, LAMB, KINDS };
 
 static void check_adam(shard_device *device, shard_dtype dtype, int64_t n, int kind, int64_t step, double scale, int64_t offset)
 {
-    shard_adam_options o = {.lr = 0.1, .beta1 = 0.8, .beta2 = 0.95, .eps = 0.01, .weight_decay = 0.03, .step = step};
-    o.decoupled = kind == ADAMW || kind == LAMB;
-    o.grad_scale = factor_of(scale);
+    shard_adam_options o = {
+        .beta1 = 0.8, .beta2 = 0.95, .eps = 0.01, .decoupled = kind == ADAMW || kind == LAMB, .amsgrad = kind == AMSGRAD};
+    shard_update u = {.size = n, .lr = 0.1, .weight_decay = 0.03, .step = step, .grad_scale = factor_of(scale)};
     const long double correction[] = {1 - powl(o.beta1, (long double)step), 1 - powl(o.beta2, (long double)step)};
     bool amsgrad = kind == AMSGRAD, first = step == 1;
     operand x[5], old[5]; /* gradient, parameter, the averages */
@@ -261,29 +264,33 @@ static void check_adam(shard_device *device, shard_dtype dtype, int64_t n, int k
         for (int64_t i = 0; first && k > 1 && i < n; i++)
             put(x[k], i, NAN);
     }
+    u.gradient = at(x[0]);
+    u.value = at(x[1]);
+    for (int k = 0; k < (amsgrad ? 3 : 2); k++)
+        u.state[k] = at(x[2 + k]);
     if (kind == LAMB)
-        RUN(device, lamb_update, n, &o, at(x[0]), at(x[2]), at(x[3]), at(x[1]), dtype);
+        RUN(device, lamb_update, 1, &u, &o, dtype);
     else
-        RUN(device, adam, n, &o, at(x[0]), at(x[2]), at(x[3]), amsgrad ? at(x[4]) : NULL, at(x[1]), dtype);
+        RUN(device, adam, 1, &u, &o, dtype);
     for (int64_t i = 0; i < n; i++) {
         moments m = {get(old[2], i), get(old[3], i), get(old[4], i)};
         if (first)
             m = (moments){0};
         long double p = get(old[1], i), g = scale * (long double)get(old[0], i);
-        long double taken = direction(&o, correction, amsgrad, g + (o.decoupled ? 0 : o.weight_decay * p), &m);
-        taken += o.decoupled ? o.weight_decay * p : 0;
+        long double taken = direction(&o, correction, amsgrad, g + (o.decoupled ? 0 : u.weight_decay * p), &m);
+        taken += o.decoupled ? u.weight_decay * p : 0;
         /* Relative to the direction's size, which in the first step can be 1 for the smallest gradient. */
         long double error = 8 * few(dtype);
         if (kind == LAMB)
             check_close(dtype, get(x[0], i), taken, error, "update", i);
         else
-            check_close(dtype, get(x[1], i), p - o.lr * taken, error, "parameter", i);
+            check_close(dtype, get(x[1], i), p - u.lr * taken, error, "parameter", i);
         check_close(dtype, get(x[2], i), m.average, few(dtype), "exp_avg", i);
         check_close(dtype, get(x[3], i), m.square, few(dtype), "exp_avg_sq", i);
         if (amsgrad)
             check_close(dtype, get(x[4], i), m.highest, few(dtype), "max_exp_avg_sq", i);
     }
-    array_free((void *)o.grad_scale, 1, SHARD_FLOAT64);
+    array_free((void *)u.grad_scale, 1, SHARD_FLOAT64);
     for (int k = 0; k < 5; k++) {
         done(x[k]);
         done(old[k]);
@@ -313,10 +320,18 @@ START_TEST(zeros_stay)
             void *x[5];
             for (int k = 0; k < 5; k++)
                 x[k] = array_noise(N, dtype, 1, 0, 0);
-            shard_adam_options a = {.lr = 1, .beta1 = 0.9, .beta2 = 0.9, .eps = 1e-8, .weight_decay = 0.1, .step = step};
-            RUN(device, adam, N, &a, x[0], x[1], x[2], x[3], x[4], dtype);
-            shard_sgd_options o = {.lr = 1, .momentum = 0.9, .weight_decay = 0.1, .first = step == 1};
-            RUN(device, sgd, N, &o, x[0], x[1], x[4], dtype);
+            shard_update u = {.size = N,
+                              .lr = 1,
+                              .weight_decay = 0.1,
+                              .step = step,
+                              .gradient = x[0],
+                              .value = x[1],
+                              .state = {x[2], x[3], x[4]}};
+            shard_adam_options a = {.beta1 = 0.9, .beta2 = 0.9, .eps = 1e-8, .amsgrad = true};
+            RUN(device, adam, 1, &u, &a, dtype);
+            RUN(device, lamb_update, 1, &u, &a, dtype);
+            shard_sgd_options o = {.momentum = 0.9};
+            RUN(device, sgd, 1, &u, &o, dtype);
             for (int k = 0; k < 5; k++)
                 for (int64_t i = 0; i < N; i++)
                     ck_assert_double_eq(array_get(x[k], i, dtype), 0);

@@ -68,13 +68,22 @@ static shard_status run_binary(const piece *p)
 }
 static shard_status run_sgd(const piece *p)
 {
-    shard_sgd_options options = {.lr = 0.1, .momentum = 0.9, .weight_decay = 0.01, .nesterov = true};
-    return p->device->ops->sgd(p->device, p->count, &options, p->a, p->z, p->y, p->dtype);
+    shard_update update = {
+        .size = p->count, .lr = 0.1, .weight_decay = 0.01, .step = 2, .gradient = (void *)p->a, .value = p->y, .state = {p->z}};
+    shard_sgd_options options = {.momentum = 0.9, .nesterov = true};
+    return p->device->ops->sgd(p->device, 1, &update, &options, p->dtype);
 }
 static shard_status run_adam(const piece *p)
 {
-    shard_adam_options options = {.lr = 0.1, .beta1 = 0.9, .beta2 = 0.99, .eps = 1e-3, .weight_decay = 0.01, .step = 2};
-    return p->device->ops->adam(p->device, p->count, &options, p->a, p->y, p->z, NULL, p->w, p->dtype);
+    shard_update update = {.size = p->count,
+                           .lr = 0.1,
+                           .weight_decay = 0.01,
+                           .step = 2,
+                           .gradient = (void *)p->a,
+                           .value = p->w,
+                           .state = {p->y, p->z}};
+    shard_adam_options options = {.beta1 = 0.9, .beta2 = 0.99, .eps = 1e-3};
+    return p->device->ops->adam(p->device, 1, &update, &options, p->dtype);
 }
 static shard_status run_clip_value(const piece *p)
 {

@@ -191,31 +191,62 @@ static void bench_head(int64_t classes, bool tf32, shard_dtype dtype)
 
 /* ---- the optimizer ---- */
 
+/* One piece, or a list of those that a model has. */
 typedef struct stepping {
-    int64_t n;
-    void *gradient, *momentum, *square, *parameter;
+    int64_t count;
+    const shard_update *updates;
     double *sum;
 } stepping;
 
 static void run_sgd(void *context)
 {
     const stepping *s = context;
-    shard_sgd_options options = {.lr = 1e-6, .momentum = 0.9, .weight_decay = 1e-4};
-    m.device->ops->sgd(m.device, s->n, &options, s->gradient, s->momentum, s->parameter, SHARD_FLOAT32);
+    shard_sgd_options options = {.momentum = 0.9};
+    m.device->ops->sgd(m.device, s->count, s->updates, &options, SHARD_FLOAT32);
 }
 
 static void run_adamw(void *context)
 {
     const stepping *s = context;
-    shard_adam_options options = {
-        .lr = 1e-6, .beta1 = 0.9, .beta2 = 0.999, .eps = 1e-8, .weight_decay = 1e-2, .decoupled = true, .step = 2};
-    m.device->ops->adam(m.device, s->n, &options, s->gradient, s->momentum, s->square, NULL, s->parameter, SHARD_FLOAT32);
+    shard_adam_options options = {.beta1 = 0.9, .beta2 = 0.999, .eps = 1e-8, .decoupled = true};
+    m.device->ops->adam(m.device, s->count, s->updates, &options, SHARD_FLOAT32);
 }
 
 static void run_norm(void *context)
 {
     const stepping *s = context;
-    m.device->ops->power_sum(m.device, s->n, 2.0, s->gradient, s->sum, SHARD_FLOAT32);
+    m.device->ops->power_sum(m.device, s->updates->size, 2.0, s->updates->gradient, s->sum, SHARD_FLOAT32);
+}
+
+/* ResNet-50's parameters one by one, and as one piece: what a list costs. The whole's memory has room for it. */
+static void bench_list(const shard_update *whole)
+{
+    enum { APART = 64, ROOM = 256 };
+    shard_update pieces[ROOM], one = *whole;
+    shard_module *model = resnet_create("resnet50", RESNET_STEM_IMAGENET, 1000, SHARD_FLOAT32);
+    shard_tensors *parameters = shard_parameters(model);
+    int64_t count = shard_tensors_count(parameters), total = 0, end = 0;
+    char name[96];
+    check(count <= ROOM, "ResNet-50's parameters");
+    for (int64_t i = 0; i < count; i++) {
+        int64_t size = shard_numel(shard_tensors_at(parameters, i)) / (m.small ? 1000 : 1);
+        pieces[i] = *whole;
+        pieces[i].size = size;
+        pieces[i].gradient = (float *)whole->gradient + end;
+        pieces[i].value = (float *)whole->value + end;
+        pieces[i].state[0] = (float *)whole->state[0] + end;
+        total += size;
+        end += (size + APART) / APART * APART;
+    }
+    check(end <= whole->size, "ResNet-50's size");
+    one.size = total;
+    stepping list = {count, pieces, NULL}, single = {1, &one, NULL};
+    double floor = floor_of(5.0 * (double)total * sizeof(float), 0, false, SHARD_FLOAT32);
+    snprintf(name, sizeof name, "sgd step resnet50, %lld pieces", (long long)count);
+    print_line(name, measure(run_sgd, &list), floor);
+    print_line("sgd step resnet50, one piece", measure(run_sgd, &single), floor);
+    shard_tensors_destroy(parameters);
+    shard_module_destroy(model);
 }
 
 static void bench_steps(void)
@@ -226,11 +257,19 @@ static void bench_steps(void)
         shard_tensor *gradient = shard_normal(SHARD_SHAPE(n), 0.0, 1.0), *momentum = shard_zeros(SHARD_SHAPE(n));
         shard_tensor *parameter = shard_normal(SHARD_SHAPE(n), 0.0, 1.0);
         shard_tensor *square = shard_zeros(SHARD_SHAPE(n)), *sum = shard_zeros(SHARD_SCALAR, .dtype = SHARD_FLOAT64);
-        stepping s = {n, shard_data(gradient), shard_data(momentum), shard_data(square), shard_data(parameter), shard_data(sum)};
+        shard_update update = {.size = n,
+                               .lr = 1e-6,
+                               .weight_decay = 1e-4,
+                               .step = 2,
+                               .gradient = shard_data(gradient),
+                               .value = shard_data(parameter),
+                               .state = {shard_data(momentum), shard_data(square)}};
+        stepping s = {1, &update, shard_data(sum)};
         double array = (double)n * sizeof(float);
         print_line("sgd step float32", measure(run_sgd, &s), floor_of(5.0 * array, 0, false, SHARD_FLOAT32));
         print_line("adamw step float32", measure(run_adamw, &s), floor_of(7.0 * array, 0, false, SHARD_FLOAT32));
         print_line("gradient norm float32", measure(run_norm, &s), floor_of(array, 0, false, SHARD_FLOAT32));
+        bench_list(&update);
     }
 }
 

@@ -69,6 +69,11 @@ def steps():
     optimizer = torch.optim.AdamW([parameter], lr=1e-6, weight_decay=1e-2, fused=True)
     report("adamw step float32", optimizer.step)
     report("gradient norm float32", lambda: torch.linalg.vector_norm(parameter.grad))
+    pieces = list(bench_backbone.resnet("resnet50").cuda().parameters())
+    for piece in pieces:
+        piece.grad = torch.randn_like(piece)
+    optimizer = torch.optim.SGD(pieces, lr=1e-6, momentum=0.9, weight_decay=1e-4, fused=True)
+    report(f"sgd step resnet50, {len(pieces)} pieces", optimizer.step)
 
 
 def resnet50(kind):

@@ -54,9 +54,8 @@ static const shard_pool_shape whole_pool = {
     .n = N / (7 * 7 * 512), .h = 7, .w = 7, .c = 512, .kh = 7, .kw = 7, .oh = 1, .ow = 1, .stride_h = 1, .stride_w = 1};
 static const shard_region region = {1, N, 0, 0, N};
 static const shard_draw draw = {1, 2};
-static const shard_sgd_options sgd = {.lr = 1e-6, .momentum = 0.9, .weight_decay = 1e-4};
-static const shard_adam_options adam = {
-    .lr = 1e-6, .beta1 = 0.9, .beta2 = 0.999, .eps = 1e-8, .weight_decay = 1e-2, .decoupled = true, .step = 2};
+static const shard_sgd_options sgd = {.momentum = 0.9};
+static const shard_adam_options adam = {.beta1 = 0.9, .beta2 = 0.999, .eps = 1e-8, .decoupled = true};
 
 /* ---- what the machine does ---- */
 
@@ -149,8 +148,13 @@ BENCH(cross_entropy_backward, CALL(cross_entropy_backward, &loss, m.b, m.index, 
 BENCH(count_ahead, CALL(count_ahead, &loss, m.a, m.index, m.mean, 0, m.index + LONG, m.dtype))
 BENCH(embedding, CALL(embedding, N / LONG, LONG, 0, N / LONG, m.index, m.a, m.b, m.dtype))
 BENCH(embedding_backward, CALL(embedding_backward, N / LONG, LONG, 0, N / LONG, m.index, m.a, false, m.b, m.dtype))
-BENCH(sgd_step, CALL(sgd, N, &sgd, m.a, m.b, m.c, m.dtype))
-BENCH(adamw_step, CALL(adam, N, &adam, m.a, m.b, m.d, NULL, m.c, m.dtype))
+#define STEPPED                                                                                                                  \
+    &(shard_update)                                                                                                              \
+    {                                                                                                                            \
+        .size = N, .lr = 1e-6, .weight_decay = 1e-4, .step = 2, .gradient = m.a, .value = m.c, .state = { m.b, m.d }             \
+    }
+BENCH(sgd_step, CALL(sgd, 1, STEPPED, &sgd, m.dtype))
+BENCH(adamw_step, CALL(adam, 1, STEPPED, &adam, m.dtype))
 BENCH(power_sum, CALL(power_sum, N, 2, m.a, m.sums, m.dtype))
 
 enum { READ, WRITE, COPY, UPDATE, PLAIN };

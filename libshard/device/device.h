@@ -130,27 +130,43 @@ typedef struct shard_label_digest {
     int64_t rank; /* its name in texts */
 } shard_label_digest;
 
-/* What a step multiplies by without the host knowing it: float64 scalars in device memory, NULL for 1. */
+#define SHARD_OPTIMIZER_STATES 3 /* tensors of state a parameter, at most */
+
+/* What a step of an optimizer takes of one parameter, or of any piece of memory with settings
+ * of its own. Factors are float64 scalars in device memory, which the host need not know. */
+typedef struct shard_update {
+    int64_t size; /* elements of each array */
+    double lr, weight_decay;
+    int64_t step;              /* 1, 2, ...; in the first one the states are not read */
+    const double *grad_scale;  /* of the gradient, before weight decay is added; NULL: 1 */
+    const double *trust_ratio; /* of their sum (SGD's step alone takes it, for LARS and LAMB); NULL: 1 */
+    void *gradient, *value;
+    void *state[SHARD_OPTIMIZER_STATES]; /* as the optimizer has them, the rest not looked at */
+} shard_update;
+
 typedef struct shard_sgd_options {
-    double lr, momentum, dampening, weight_decay;
+    double momentum, dampening; /* momentum 0: there is no state */
     bool nesterov;
-    bool first;                /* the momentum buffer is taken from the gradient, not blended */
-    const double *grad_scale;  /* of the gradient, before weight decay is added */
-    const double *trust_ratio; /* of their sum (LARS) */
 } shard_sgd_options;
 
 typedef struct shard_adam_options {
-    double lr, beta1, beta2, eps, weight_decay;
-    bool decoupled;           /* AdamW's weight decay: of the parameter, not added to the gradient */
-    int64_t step;             /* counted from 1; in the first the states are not read, but taken to be zeros */
-    const double *grad_scale; /* as shard_sgd_options */
+    double beta1, beta2, eps;
+    bool decoupled; /* AdamW's weight decay: of the parameter, not added to the gradient */
+    bool amsgrad;
 } shard_adam_options;
+
+/* An array, and where the sum of the squares of its elements goes (in device memory). */
+typedef struct shard_square_sum {
+    int64_t size;
+    const void *x;
+    double *sum;
+} shard_square_sum;
 
 /* A layer's trust ratio: trust_coefficient * w / (grad_scale * g + weight_decay * w + eps), where w and g are
  * the 2-norms of its weight and its gradient; 1 where either is 0. */
 typedef struct shard_trust_options {
     double trust_coefficient, weight_decay, eps;
-    const double *grad_scale; /* as shard_sgd_options */
+    const double *grad_scale; /* as shard_update */
 } shard_trust_options;
 
 typedef struct shard_device_ops {
@@ -353,18 +369,23 @@ typedef struct shard_device_ops {
      * [-bound / *scale, bound / *scale]. NaN stays. */
     shard_status (*clip_value)(shard_device *, int64_t n, double bound, const double *scale, void *x, shard_dtype);
 
+    /* Of each of `count` arrays, in few launches; as power_sum of power 2, in an order that depends on the array's
+     * size alone. */
+    shard_status (*square_sums)(shard_device *, int64_t count, const shard_square_sum *, shard_dtype);
+
     /* ---- optimizer steps; each one pass ---- */
 
-    /* As torch.optim.SGD. momentum_buffer [n], or NULL if momentum is 0. */
-    shard_status (*sgd)(shard_device *, int64_t n, const shard_sgd_options *, const void *gradient, void *momentum_buffer,
-                        void *parameter, shard_dtype);
-    /* As torch.optim.Adam and AdamW. max_exp_avg_sq NULL: not amsgrad. */
-    shard_status (*adam)(shard_device *, int64_t n, const shard_adam_options *, const void *gradient, void *exp_avg,
-                         void *exp_avg_sq, void *max_exp_avg_sq, void *parameter, shard_dtype);
-    /* LAMB's first half: the moments, and in the gradient's place what AdamW would take
-     * lr times from the parameter. (The second half is sgd, with the trust ratio.) */
-    shard_status (*lamb_update)(shard_device *, int64_t n, const shard_adam_options *, void *gradient, void *exp_avg,
-                                void *exp_avg_sq, const void *parameter, shard_dtype);
+    /* Of `count` updates, which share no memory but factors, in few launches. What becomes of an element depends
+     * neither on what else is in the list nor on how a parameter is cut into updates. */
+
+    /* As torch.optim.SGD. state: momentum_buffer, of which the first step reads nothing. */
+    shard_status (*sgd)(shard_device *, int64_t count, const shard_update *, const shard_sgd_options *, shard_dtype);
+    /* As torch.optim.Adam and AdamW. state: exp_avg, exp_avg_sq, of amsgrad max_exp_avg_sq; zeros before the first step. */
+    shard_status (*adam)(shard_device *, int64_t count, const shard_update *, const shard_adam_options *, shard_dtype);
+    /* LAMB's first half: Adam's moments, and in the gradient's place what AdamW would take
+     * lr times from the value. Of the options it takes the betas and eps. (The second half is
+     * sgd, with the trust ratio.) */
+    shard_status (*lamb_update)(shard_device *, int64_t count, const shard_update *, const shard_adam_options *, shard_dtype);
     /* ratio[i] from the sums of squares [layers][2] of each layer's weight and gradient. */
     shard_status (*trust_ratio)(shard_device *, int64_t layers, const shard_trust_options *, const double *squares, double *ratio);
 } shard_device_ops;
@@ -438,6 +459,7 @@ typedef struct shard_device_ops {
     X(embedding)                                                                                                                 \
     X(embedding_backward)                                                                                                        \
     X(power_sum)                                                                                                                 \
+    X(square_sums)                                                                                                               \
     X(clip_scale)                                                                                                                \
     X(clip_value)                                                                                                                \
     X(sgd)                                                                                                                       \

@@ -3,29 +3,28 @@
 
 #include <stdlib.h>
 
-static shard_status take_step(const shard_optimizer *optimizer, const shard_update *update, bool decoupled)
+static shard_status take_step(const shard_optimizer *optimizer, shard_device *device, int64_t count, const shard_update *updates,
+                              shard_dtype dtype, bool decoupled)
 {
     const shard_adam_settings *settings = optimizer->settings;
-    shard_adam_options options = {.lr = update->lr,
-                                  .beta1 = settings->beta1,
+    shard_adam_options options = {.beta1 = settings->beta1,
                                   .beta2 = settings->beta2,
                                   .eps = settings->eps,
-                                  .weight_decay = update->weight_decay,
                                   .decoupled = decoupled,
-                                  .step = update->step,
-                                  .grad_scale = update->grad_scale};
-    return update->device->ops->adam(update->device, update->size, &options, update->gradient, update->state[0], update->state[1],
-                                     update->state[2], update->value, update->dtype);
+                                  .amsgrad = settings->amsgrad};
+    return device->ops->adam(device, count, updates, &options, dtype);
 }
 
-static shard_status adam_step(const shard_optimizer *optimizer, const shard_update *update)
+static shard_status adam_step(const shard_optimizer *optimizer, shard_device *device, int64_t count, const shard_update *updates,
+                              shard_dtype dtype)
 {
-    return take_step(optimizer, update, false);
+    return take_step(optimizer, device, count, updates, dtype, false);
 }
 
-static shard_status adamw_step(const shard_optimizer *optimizer, const shard_update *update)
+static shard_status adamw_step(const shard_optimizer *optimizer, shard_device *device, int64_t count, const shard_update *updates,
+                               shard_dtype dtype)
 {
-    return take_step(optimizer, update, true);
+    return take_step(optimizer, device, count, updates, dtype, true);
 }
 
 #define STATES                                                                                                                   \

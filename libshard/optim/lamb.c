@@ -3,29 +3,29 @@
 
 #include <stdlib.h>
 
-static shard_status prepare(const shard_optimizer *optimizer, const shard_update *update, shard_trust_options *trust)
+static shard_status prepare(const shard_optimizer *optimizer, shard_device *device, int64_t count, const shard_update *updates,
+                            shard_dtype dtype)
 {
     const shard_lamb_settings *settings = optimizer->settings;
-    shard_adam_options options = {.beta1 = settings->beta1,
-                                  .beta2 = settings->beta2,
-                                  .eps = settings->eps,
-                                  .weight_decay = update->weight_decay,
-                                  .step = update->step,
-                                  .grad_scale = update->grad_scale};
-    *trust = (shard_trust_options){.trust_coefficient = 1};
-    return update->device->ops->lamb_update(update->device, update->size, &options, update->gradient, update->state[0],
-                                            update->state[1], update->value, update->dtype);
+    shard_adam_options options = {.beta1 = settings->beta1, .beta2 = settings->beta2, .eps = settings->eps};
+    return device->ops->lamb_update(device, count, updates, &options, dtype);
 }
 
-static shard_status step(const shard_optimizer *optimizer, const shard_update *update)
+static shard_trust_options trust(const shard_optimizer *optimizer, const shard_update *update)
+{
+    (void)optimizer, (void)update;
+    return (shard_trust_options){.trust_coefficient = 1};
+}
+
+static shard_status step(const shard_optimizer *optimizer, shard_device *device, int64_t count, const shard_update *updates,
+                         shard_dtype dtype)
 {
     (void)optimizer;
-    shard_sgd_options options = {.lr = update->lr, .trust_ratio = update->trust_ratio};
-    return update->device->ops->sgd(update->device, update->size, &options, update->gradient, NULL, update->value, update->dtype);
+    return device->ops->sgd(device, count, updates, &(shard_sgd_options){0}, dtype);
 }
 
 static const shard_optimizer_ops lamb = {
-    .name = "shard_lamb", .states = 2, .state_name = {"exp_avg", "exp_avg_sq"}, .step = step, .prepare = prepare};
+    .name = "shard_lamb", .states = 2, .state_name = {"exp_avg", "exp_avg_sq"}, .step = step, .trust = trust, .prepare = prepare};
 
 shard_optimizer *shard_lamb_with(shard_tensors *parameters, shard_lamb_settings settings)
 {

@@ -3,25 +3,26 @@
 
 #include <stdlib.h>
 
-static shard_status prepare(const shard_optimizer *optimizer, const shard_update *update, shard_trust_options *trust)
+static shard_trust_options trust(const shard_optimizer *optimizer, const shard_update *update)
 {
     const shard_lars_settings *settings = optimizer->settings;
-    *trust = (shard_trust_options){.trust_coefficient = settings->trust_coefficient,
-                                   .weight_decay = update->weight_decay,
-                                   .eps = settings->eps,
-                                   .grad_scale = update->grad_scale};
-    return SHARD_OK;
+    return (shard_trust_options){.trust_coefficient = settings->trust_coefficient,
+                                 .weight_decay = update->weight_decay,
+                                 .eps = settings->eps,
+                                 .grad_scale = update->grad_scale};
 }
 
-static shard_status step(const shard_optimizer *optimizer, const shard_update *update)
+static shard_status step(const shard_optimizer *optimizer, shard_device *device, int64_t count, const shard_update *updates,
+                         shard_dtype dtype)
 {
     const shard_lars_settings *settings = optimizer->settings;
-    return shard_sgd_step(update, settings->momentum, settings->dampening, settings->nesterov);
+    shard_sgd_options options = {settings->momentum, settings->dampening, settings->nesterov};
+    return device->ops->sgd(device, count, updates, &options, dtype);
 }
 
-static const shard_optimizer_ops plain = {.name = "shard_lars", .step = step, .prepare = prepare};
+static const shard_optimizer_ops plain = {.name = "shard_lars", .step = step, .trust = trust};
 static const shard_optimizer_ops with_momentum = {
-    .name = "shard_lars", .states = 1, .state_name = {"momentum_buffer"}, .step = step, .prepare = prepare};
+    .name = "shard_lars", .states = 1, .state_name = {"momentum_buffer"}, .step = step, .trust = trust};
 
 static shard_status check(const shard_lars_settings *s)
 {

@@ -13,8 +13,6 @@
 
 #include "tensor/tensor.h"
 
-#define SHARD_OPTIMIZER_STATES 3 /* tensors of state a parameter, at most */
-
 typedef struct shard_piece {
     shard_tensor *tensor; /* a leaf with its gradient: the parameter itself, or a range of its elements, row-major */
     int64_t start;        /* of the range, in this rank's parameter */
@@ -29,28 +27,23 @@ typedef struct shard_slot {
     shard_piece piece;
 } shard_slot;
 
-/* What one call updates: one piece, or several that lie one after the other in memory,
- * of the same settings and number of steps. Between them are gaps of less than 64 bytes,
- * zeros in all of these: an update of zeros by zeros must leave zeros. */
-typedef struct shard_update {
-    shard_device *device;
-    shard_dtype dtype;
-    int64_t size; /* elements */
-    double lr, weight_decay;
-    int64_t step; /* 1, 2, ...; in the first one the state is zeros */
-    void *gradient, *value, *state[SHARD_OPTIMIZER_STATES];
-    const double *grad_scale, *trust_ratio; /* factors in device memory, as shard_sgd_options; NULL: 1 */
-} shard_update;
+/* Does a list of updates of one dtype: of pieces, or of several in one that lie one after the
+ * other in memory and have the same settings and number of steps. Between those are gaps of less
+ * than 64 bytes, zeros in all arrays: an update of zeros by zeros must leave zeros. */
+typedef shard_status shard_optimizer_step(const shard_optimizer *, shard_device *, int64_t count, const shard_update *updates,
+                                          shard_dtype);
 
 typedef struct shard_optimizer_ops {
     const char *name;
     int states;
     const char *state_name[SHARD_OPTIMIZER_STATES];
-    shard_status (*step)(const shard_optimizer *, const shard_update *);
+    shard_optimizer_step *step;
     /* NULL, or for steps whose size depends on norms of the layer, wherever its parts are
-     * (LARS, LAMB). Called before: leaves in the gradient's place what its norm is taken of,
-     * and says how the trust ratio is made of the norms. The step is then of one piece. */
-    shard_status (*prepare)(const shard_optimizer *, const shard_update *, shard_trust_options *);
+     * (LARS, LAMB): how the trust ratio, which the updates then have, is made of the norms. */
+    shard_trust_options (*trust)(const shard_optimizer *, const shard_update *);
+    /* NULL, or called before: leaves in the gradients' places what the norms are taken of and the
+     * step takes, without weight decay and a scale of its own. */
+    shard_optimizer_step *prepare;
 } shard_optimizer_ops;
 
 /* What all optimizers have, and groups of parameters may change. */
@@ -78,9 +71,6 @@ struct shard_optimizer {
 /* Takes parameters and settings over, even when it fails. */
 shard_optimizer *shard_optimizer_make(const shard_optimizer_ops *ops, shard_tensors *parameters,
                                       shard_optimizer_defaults defaults, void *settings);
-
-/* The step of SGD, and of LARS by the update's trust ratio. */
-shard_status shard_sgd_step(const shard_update *update, double momentum, double dampening, bool nesterov);
 
 /* UNSUPPORTED where steps are made during backward, so that there is never a gradient of all
  * parameters at a time. */

@@ -3,24 +3,12 @@
 
 #include <stdlib.h>
 
-shard_status shard_sgd_step(const shard_update *update, double momentum, double dampening, bool nesterov)
-{
-    shard_sgd_options options = {.lr = update->lr,
-                                 .momentum = momentum,
-                                 .dampening = dampening,
-                                 .weight_decay = update->weight_decay,
-                                 .nesterov = nesterov,
-                                 .first = update->step == 1,
-                                 .grad_scale = update->grad_scale,
-                                 .trust_ratio = update->trust_ratio};
-    return update->device->ops->sgd(update->device, update->size, &options, update->gradient, update->state[0], update->value,
-                                    update->dtype);
-}
-
-static shard_status step(const shard_optimizer *optimizer, const shard_update *update)
+static shard_status step(const shard_optimizer *optimizer, shard_device *device, int64_t count, const shard_update *updates,
+                         shard_dtype dtype)
 {
     const shard_sgd_settings *settings = optimizer->settings;
-    return shard_sgd_step(update, settings->momentum, settings->dampening, settings->nesterov);
+    shard_sgd_options options = {settings->momentum, settings->dampening, settings->nesterov};
+    return device->ops->sgd(device, count, updates, &options, dtype);
 }
 
 static const shard_optimizer_ops plain = {.name = "shard_sgd", .step = step};

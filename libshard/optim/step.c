@@ -1,4 +1,4 @@
-/* The joint step: pieces that lie one after the other in one call. */
+/* The joint step: all pieces in a list, those that lie one after the other joined. */
 #include "optim/optimizer.h"
 #include "optim/zero.h"
 
@@ -60,11 +60,12 @@ double *shard_optimizer_grad_scale(shard_optimizer *optimizer)
     return optimizer->scaled ? scale : NULL;
 }
 
-/* An update, and the storages that its memory is in: what is next to each other in
+/* An update of one piece, and the storages that its memory is in: what is next to each other in
  * different ones is not one piece of memory. */
 typedef struct stretch {
     shard_update update;
-    const shard_slot *slot; /* of the first piece */
+    const shard_slot *slot;
+    shard_dtype dtype;
     const shard_storage *gradient, *value, *state[SHARD_OPTIMIZER_STATES];
 } stretch;
 
@@ -83,9 +84,8 @@ static shard_status begin(const shard_optimizer *optimizer, const shard_slot *sl
     const shard_piece *piece = &slot->piece;
     shard_tensor *tensor = piece->tensor;
     shard_update *update = &s->update;
-    *s = (stretch){.slot = slot, .gradient = tensor->grad->storage, .value = tensor->storage};
-    *update =
-        (shard_update){.device = shard_device_of(tensor), .dtype = tensor->dtype, .size = shard_numel(tensor), .step = step};
+    *s = (stretch){.slot = slot, .dtype = tensor->dtype, .gradient = tensor->grad->storage, .value = tensor->storage};
+    *update = (shard_update){.size = shard_numel(tensor), .step = step};
     if (optimizer->scaled)
         update->grad_scale = shard_tensor_memory(optimizer->grad_scale);
     choose_settings(optimizer, slot, update);
@@ -98,19 +98,42 @@ static shard_status begin(const shard_optimizer *optimizer, const shard_slot *sl
     return shard_last_status();
 }
 
-static int by_address(const void *a, const void *b)
+static int compare(uintptr_t a, uintptr_t b)
 {
-    uintptr_t x = (uintptr_t)((const stretch *)a)->update.value, y = (uintptr_t)((const stretch *)b)->update.value;
-    return (x > y) - (x < y);
+    return (a > b) - (a < b);
 }
 
-/* Whether `next` goes on where `s` ends, in all memory alike. */
+/* Lists first: one of each device and dtype. */
+static int by_list_and_address(const void *a, const void *b)
+{
+    const stretch *x = a, *y = b;
+    int device = compare((uintptr_t)x->value->device, (uintptr_t)y->value->device), dtype = compare(x->dtype, y->dtype);
+    return device ? device : dtype ? dtype : compare((uintptr_t)x->update.value, (uintptr_t)y->update.value);
+}
+
+static int by_slot(const void *a, const void *b)
+{
+    return compare((uintptr_t)((const stretch *)a)->slot, (uintptr_t)((const stretch *)b)->slot);
+}
+
+static void sort(stretch *all, int64_t count, int (*order)(const void *, const void *))
+{
+    if (count)
+        qsort(all, (size_t)count, sizeof *all, order);
+}
+
+static bool same_list(const stretch *a, const stretch *b)
+{
+    return a->value->device == b->value->device && a->dtype == b->dtype;
+}
+
+/* Whether `next`, of the same list, goes on where `s` ends, in all memory alike. */
 static bool goes_on(const shard_optimizer *optimizer, const stretch *s, const stretch *next)
 {
     const shard_update *a = &s->update, *b = &next->update;
-    int64_t size = (int64_t)shard_dtype_size(a->dtype), distance = (char *)b->value - (char *)a->value;
+    int64_t size = (int64_t)shard_dtype_size(s->dtype), distance = (char *)b->value - (char *)a->value;
     int64_t gap = distance - a->size * size;
-    bool alike = a->dtype == b->dtype && a->lr == b->lr && a->weight_decay == b->weight_decay && a->step == b->step;
+    bool alike = a->lr == b->lr && a->weight_decay == b->weight_decay && a->step == b->step && a->trust_ratio == b->trust_ratio;
     if (!alike || s->value != next->value || s->gradient != next->gradient || gap < 0 || gap >= SHARD_FLAT_ALIGNMENT ||
         (char *)b->gradient - (char *)a->gradient != distance)
         return false;
@@ -120,23 +143,36 @@ static bool goes_on(const shard_optimizer *optimizer, const stretch *s, const st
     return true;
 }
 
-static shard_status step_stretches(const shard_optimizer *optimizer, stretch *all, int64_t count)
+/* Makes [*joined] updates of those of all[0 ... count - 1] that are of the first one's list, which
+ * come first; how many they were. */
+static int64_t join(const shard_optimizer *optimizer, const stretch *all, int64_t count, shard_update *updates, int64_t *joined)
 {
-    if (count)
-        qsort(all, (size_t)count, sizeof *all, by_address);
-    for (int64_t i = 0; i < count; i++) {
-        shard_update *update = &all[i].update;
-        if (i + 1 < count && goes_on(optimizer, &all[i], &all[i + 1])) {
-            shard_update *next = &all[i + 1].update;
-            int64_t distance = ((char *)next->value - (char *)update->value) / (int64_t)shard_dtype_size(update->dtype);
-            int64_t size = distance + next->size;
-            *next = *update;
-            next->size = size;
-            continue;
-        }
-        SHARD_TRY(optimizer->ops->step(optimizer, update));
+    int64_t end = 0;
+    for (*joined = 0; end < count && same_list(&all[0], &all[end]); end++) {
+        const shard_update *next = &all[end].update;
+        if (end && goes_on(optimizer, &all[end - 1], &all[end])) {
+            shard_update *whole = &updates[*joined - 1];
+            int64_t distance = (char *)next->value - (char *)whole->value;
+            whole->size = distance / (int64_t)shard_dtype_size(all[end].dtype) + next->size;
+        } else
+            updates[(*joined)++] = *next;
     }
-    return SHARD_OK;
+    return end;
+}
+
+/* Calls step or prepare for each list. */
+static shard_status call_by_lists(const shard_optimizer *optimizer, shard_optimizer_step *call, stretch *all, int64_t count)
+{
+    shard_update *updates = shard_calloc((size_t)count, sizeof *updates);
+    shard_status status = updates ? SHARD_OK : shard_last_status();
+    sort(all, count, by_list_and_address);
+    for (int64_t i = 0, joined; i < count && status == SHARD_OK;) {
+        const stretch *first = &all[i];
+        i += join(optimizer, first, count - i, updates, &joined);
+        status = call(optimizer, first->value->device, joined, updates, first->dtype);
+    }
+    free(updates);
+    return status;
 }
 
 /* ---- by layers ---- */
@@ -146,45 +182,67 @@ static bool adapts(const shard_optimizer *optimizer, const stretch *s)
     return s->slot->parameter->shape.ndim > 1 || optimizer->defaults.adapt_all;
 }
 
-/* squares[layer][2]: what this rank adds to those of values and gradients. */
-static shard_status measure(const shard_optimizer *optimizer, const stretch *all, int64_t count, shard_trust_options *trust,
-                            double *squares)
+/* squares[layer][2]: what this rank adds to those of values and gradients, in calls by dtype. */
+static shard_status measure(const shard_optimizer *optimizer, shard_device *device, stretch *all, int64_t count, double *squares)
 {
-    for (int64_t i = 0; i < count; i++) {
-        const shard_update *update = &all[i].update;
-        const shard_device_ops *ops = update->device->ops;
-        double *sum = squares + 2 * (all[i].slot - optimizer->slots);
-        SHARD_TRY(optimizer->ops->prepare(optimizer, update, &trust[i]));
-        if (!adapts(optimizer, &all[i])) /* without norms its ratio is 1; as the one before, it needs no call of its own */
-            trust[i] = i ? trust[i - 1] : trust[i];
-        else if (shard_slot_counts(all[i].slot)) {
-            SHARD_TRY(ops->power_sum(update->device, update->size, 2.0, update->value, sum, update->dtype));
-            SHARD_TRY(ops->power_sum(update->device, update->size, 2.0, update->gradient, sum + 1, update->dtype));
+    shard_square_sum *arrays = shard_calloc((size_t)count, 2 * sizeof *arrays);
+    shard_status status = arrays ? SHARD_OK : shard_last_status();
+    sort(all, count, by_list_and_address);
+    for (int64_t i = 0, listed, first; i < count && status == SHARD_OK;) {
+        for (first = i, listed = 0; i < count && same_list(&all[first], &all[i]); i++) {
+            const shard_update *update = &all[i].update;
+            double *sum = squares + 2 * (all[i].slot - optimizer->slots);
+            if (!adapts(optimizer, &all[i]) || !shard_slot_counts(all[i].slot))
+                continue;
+            arrays[listed++] = (shard_square_sum){update->size, update->value, sum};
+            arrays[listed++] = (shard_square_sum){update->size, update->gradient, sum + 1};
         }
+        status = device->ops->square_sums(device, listed, arrays, all[first].dtype);
+    }
+    free(arrays);
+    return status;
+}
+
+static bool same_trust(shard_trust_options a, shard_trust_options b)
+{
+    return a.trust_coefficient == b.trust_coefficient && a.weight_decay == b.weight_decay && a.eps == b.eps &&
+           a.grad_scale == b.grad_scale;
+}
+
+/* The ratios of layers that adapt, which their updates then have: a call for neighbours, and
+ * for what is between them, that find them alike. */
+static shard_status find_ratios(const shard_optimizer *optimizer, shard_device *device, stretch *all, int64_t count,
+                                const double *squares, double *ratio)
+{
+    sort(all, count, by_slot);
+    for (int64_t i = 0, end; i < count; i = end) {
+        end = i + 1;
+        if (!adapts(optimizer, &all[i]))
+            continue;
+        int64_t first = all[i].slot - optimizer->slots, last = first;
+        shard_trust_options trust = optimizer->ops->trust(optimizer, &all[i].update);
+        for (end = i; end < count; end++) {
+            if (!adapts(optimizer, &all[end]))
+                continue;
+            if (end > i && !same_trust(trust, optimizer->ops->trust(optimizer, &all[end].update)))
+                break;
+            last = all[end].slot - optimizer->slots;
+            all[end].update.trust_ratio = ratio + last;
+        }
+        SHARD_TRY(device->ops->trust_ratio(device, last + 1 - first, &trust, squares + 2 * first, ratio + first));
     }
     return SHARD_OK;
 }
 
-static bool same_trust(const shard_trust_options *a, const shard_trust_options *b)
+/* What is left in the gradients' places has weight decay and the gradients' scale in it. */
+static shard_status prepare(const shard_optimizer *optimizer, stretch *all, int64_t count)
 {
-    return a->trust_coefficient == b->trust_coefficient && a->weight_decay == b->weight_decay && a->eps == b->eps &&
-           a->grad_scale == b->grad_scale;
-}
-
-static shard_status step_measured(const shard_optimizer *optimizer, stretch *all, int64_t count, const shard_trust_options *trust,
-                                  const double *squares, double *ratio)
-{
-    for (int64_t i = 0, end; i < count; i = end) {
-        shard_device *device = all[i].update.device;
-        int64_t first = all[i].slot - optimizer->slots;
-        for (end = i + 1; end < count && same_trust(&trust[i], &trust[end]);)
-            end++;
-        int64_t layers = all[end - 1].slot - optimizer->slots + 1 - first;
-        SHARD_TRY(device->ops->trust_ratio(device, layers, &trust[i], squares + 2 * first, ratio + first));
-    }
+    if (!optimizer->ops->prepare)
+        return SHARD_OK;
+    SHARD_TRY(call_by_lists(optimizer, optimizer->ops->prepare, all, count));
     for (int64_t i = 0; i < count; i++) {
-        all[i].update.trust_ratio = ratio + (all[i].slot - optimizer->slots);
-        SHARD_TRY(optimizer->ops->step(optimizer, &all[i].update));
+        all[i].update.weight_decay = 0;
+        all[i].update.grad_scale = NULL;
     }
     return SHARD_OK;
 }
@@ -196,18 +254,21 @@ static shard_status step_layers(const shard_optimizer *optimizer, stretch *all, 
     shard_device *device = one_device(optimizer);
     int64_t layers = optimizer->count;
     size_t bytes = (size_t)(3 * layers) * sizeof(double);
-    shard_trust_options *trust = shard_calloc((size_t)count, sizeof *trust);
-    double *squares = device && trust && bytes ? shard_device_allocate(device, SHARD_MEMORY_WORKSPACE, bytes) : NULL;
+    double *squares = device && bytes ? shard_device_allocate(device, SHARD_MEMORY_WORKSPACE, bytes) : NULL;
+    double *ratio = squares ? squares + 2 * layers : NULL;
     shard_status status = shard_last_status();
     if (squares && status == SHARD_OK)
         status = device->ops->zero(device, squares, bytes);
     if (squares && status == SHARD_OK)
-        status = measure(optimizer, all, count, trust, squares);
+        status = prepare(optimizer, all, count);
+    if (squares && status == SHARD_OK)
+        measure(optimizer, device, all, count, squares);
     status = shard_group_all_reduce(shard_world(), device, squares, 2 * layers, SHARD_FLOAT64, SHARD_SUM);
     if (squares && status == SHARD_OK)
-        status = step_measured(optimizer, all, count, trust, squares, squares + 2 * layers);
+        status = find_ratios(optimizer, device, all, count, squares, ratio);
+    if (squares && status == SHARD_OK)
+        status = call_by_lists(optimizer, optimizer->ops->step, all, count);
     shard_device_release(device, SHARD_MEMORY_WORKSPACE, squares, bytes);
-    free(trust);
     return status;
 }
 
@@ -226,10 +287,10 @@ shard_status shard_optimizer_step_where(shard_optimizer *optimizer, bool (*wante
         if (step && ++*step && shard_numel(slot->piece.tensor))
             status = begin(optimizer, slot, *step, &all[count++]);
     }
-    if (optimizer->ops->prepare)
+    if (optimizer->ops->trust)
         status = step_layers(optimizer, all, count);
     else if (status == SHARD_OK)
-        status = step_stretches(optimizer, all, count);
+        status = call_by_lists(optimizer, optimizer->ops->step, all, count);
     free(all);
     return status;
 }

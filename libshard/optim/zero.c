@@ -178,7 +178,7 @@ static shard_status check(const shard_optimizer *optimizer, const shard_zero_opt
         return shard_error(SHARD_ERROR_ARGUMENT, "shard_zero: there is no partition %d", (int)options->partition);
     if (optimizer->zero)
         return shard_error(SHARD_ERROR_ARGUMENT, "shard_zero: the optimizer is shared out already");
-    if (options->overlap && optimizer->ops->prepare)
+    if (options->overlap && optimizer->ops->trust)
         return shard_error(SHARD_ERROR_UNSUPPORTED,
                            "shard_zero: %s takes norms of whole layers first: it cannot step during backward (overlap)",
                            optimizer->ops->name);

@@ -15,8 +15,8 @@ template <class T, bool AMSGRAD> struct Adam {
     Word<sizeof(R)> first; /* the states are not read; a word: no bytes between the members are left undefined */
     const double *grad_scale;
     const T *gradient, *parameter;
-    T *exp_avg, *exp_avg_sq, *max_exp_avg_sq;
-    T *result; /* may be gradient or parameter */
+    T *exp_avg, *exp_avg_sq, *max_exp_avg_sq; /* the last one NULL if not AMSGRAD */
+    T *result;                                /* may be gradient or parameter */
 
     template <int N> struct In {
         Pack<T, N> gradient, parameter, average, square, highest;
@@ -57,56 +57,72 @@ template <class T, bool AMSGRAD> struct Adam {
     }
 };
 
-/* What Adam and LAMB have in common; rate is that of exp_avg without its correction. */
-template <class Body> static void set(Body *body, const shard_adam_options *o, double decay, double keep, double rate)
+/* rate: that of exp_avg without its correction. */
+template <class Body, class T>
+static Body body_of(const shard_update *u, const shard_adam_options *o, double decay, double keep, double rate, T *result)
 {
     using R = typename Body::R;
-    double step = (double)o->step;
-    body->beta1 = (R)o->beta1;
-    body->blend1 = (R)(1 - o->beta1);
-    body->beta2 = (R)o->beta2;
-    body->blend2 = (R)(1 - o->beta2);
-    body->eps = (R)o->eps;
-    body->decay = (R)decay;
-    body->root_correction = (R)(1 / sqrt(1 - pow(o->beta2, step)));
-    body->keep = (R)keep;
-    body->rate = (R)(rate / (1 - pow(o->beta1, step)));
-    body->first = o->step == 1;
-    body->grad_scale = o->grad_scale;
+    double step = (double)u->step;
+    Body body = {};
+    body.beta1 = (R)o->beta1;
+    body.blend1 = (R)(1 - o->beta1);
+    body.beta2 = (R)o->beta2;
+    body.blend2 = (R)(1 - o->beta2);
+    body.eps = (R)o->eps;
+    body.decay = (R)decay;
+    body.root_correction = (R)(1 / sqrt(1 - pow(o->beta2, step)));
+    body.keep = (R)keep;
+    body.rate = (R)(rate / (1 - pow(o->beta1, step)));
+    body.first = u->step == 1;
+    body.grad_scale = u->grad_scale;
+    body.gradient = (const T *)u->gradient;
+    body.parameter = (const T *)u->value;
+    body.exp_avg = (T *)u->state[0];
+    body.exp_avg_sq = (T *)u->state[1];
+    body.max_exp_avg_sq = o->amsgrad ? (T *)u->state[2] : NULL;
+    body.result = result;
+    return body;
 }
 
-shard_status shard_cuda_adam(shard_device *device, int64_t n, const shard_adam_options *options, const void *gradient,
-                             void *exp_avg, void *exp_avg_sq, void *max_exp_avg_sq, void *parameter, shard_dtype dtype)
+template <class Body> static bool aligned(const Body &body)
 {
-    double decay = options->decoupled ? 0 : options->weight_decay;
-    double keep = options->decoupled ? 1 - options->lr * options->weight_decay : 1;
-    return by_float(dtype, [&](auto t) {
-        using T = decltype(t);
-        auto run = [&](auto body) {
-            set(&body, options, decay, keep, -options->lr);
-            body.gradient = (const T *)gradient;
-            body.parameter = body.result = (T *)parameter;
-            body.exp_avg = (T *)exp_avg;
-            body.exp_avg_sq = (T *)exp_avg_sq;
-            body.max_exp_avg_sq = (T *)max_exp_avg_sq;
-            return run_map<Pack<T>::SIZE, 2>(device, n, aligned16(gradient, exp_avg, exp_avg_sq, max_exp_avg_sq, parameter),
-                                             body);
-        };
-        return max_exp_avg_sq ? run(Adam<T, true>()) : run(Adam<T, false>());
+    return aligned16(body.gradient, body.parameter, body.exp_avg, body.exp_avg_sq, body.max_exp_avg_sq);
+}
+
+template <class T, bool AMSGRAD>
+static shard_status run_adam(shard_device *device, int64_t count, const shard_update *updates, const shard_adam_options *o)
+{
+    return run_maps<Pack<T>::SIZE, 2>(device, count, [&](int64_t i, int64_t *n, bool *is_aligned) {
+        const shard_update *u = &updates[i];
+        double decay = o->decoupled ? 0 : u->weight_decay, keep = o->decoupled ? 1 - u->lr * u->weight_decay : 1;
+        auto body = body_of<Adam<T, AMSGRAD>>(u, o, decay, keep, -u->lr, (T *)u->value);
+        *n = u->size;
+        *is_aligned = aligned(body);
+        return body;
     });
 }
 
-shard_status shard_cuda_lamb_update(shard_device *device, int64_t n, const shard_adam_options *options, void *gradient,
-                                    void *exp_avg, void *exp_avg_sq, const void *parameter, shard_dtype dtype)
+shard_status shard_cuda_adam(shard_device *device, int64_t count, const shard_update *updates, const shard_adam_options *options,
+                             shard_dtype dtype)
 {
     return by_float(dtype, [&](auto t) {
         using T = decltype(t);
-        Adam<T, false> body = {};
-        set(&body, options, 0, options->weight_decay, 1);
-        body.gradient = body.result = (T *)gradient;
-        body.parameter = (const T *)parameter;
-        body.exp_avg = (T *)exp_avg;
-        body.exp_avg_sq = (T *)exp_avg_sq;
-        return run_map<Pack<T>::SIZE, 2>(device, n, aligned16(gradient, exp_avg, exp_avg_sq, parameter), body);
+        return options->amsgrad ? run_adam<T, true>(device, count, updates, options)
+                                : run_adam<T, false>(device, count, updates, options);
+    });
+}
+
+shard_status shard_cuda_lamb_update(shard_device *device, int64_t count, const shard_update *updates,
+                                    const shard_adam_options *options, shard_dtype dtype)
+{
+    return by_float(dtype, [&](auto t) {
+        using T = decltype(t);
+        return run_maps<Pack<T>::SIZE, 2>(device, count, [&](int64_t i, int64_t *n, bool *is_aligned) {
+            const shard_update *u = &updates[i];
+            auto body = body_of<Adam<T, false>>(u, options, 0, u->weight_decay, 1, (T *)u->gradient);
+            *n = u->size;
+            *is_aligned = aligned(body);
+            return body;
+        });
     });
 }

@@ -40,11 +40,17 @@ inline int64_t divide_up(int64_t a, int64_t b)
     return (a + b - 1) / b;
 }
 
+/* Blocks that keep the device busy. */
+inline int64_t most_blocks(shard_device *device)
+{
+    return (int64_t)shard_cuda_of(device)->multiprocessors * 16;
+}
+
 /* Blocks for a loop over n items, `each` a block, that strides over the grid: as many
  * as keep the device busy, no more. At least 1. */
 inline unsigned blocks_for(shard_device *device, int64_t n, int64_t each)
 {
-    int64_t most = (int64_t)shard_cuda_of(device)->multiprocessors * 16, blocks = divide_up(n, each);
+    int64_t most = most_blocks(device), blocks = divide_up(n, each);
     return (unsigned)(blocks < 1 ? 1 : blocks < most ? blocks : most);
 }
 

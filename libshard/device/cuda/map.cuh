@@ -13,7 +13,7 @@
 #ifndef SHARD_DEVICE_CUDA_MAP_CUH
 #define SHARD_DEVICE_CUDA_MAP_CUH
 
-#include "device/cuda/kernel.cuh"
+#include "device/cuda/list.cuh"
 
 namespace shard
 {
@@ -24,9 +24,10 @@ template <class R> static __device__ inline R scalar(const double *factor)
     return factor ? (R)__ldg(factor) : 1;
 }
 
-template <int PACK, int AHEAD, class Body> static __global__ void map(int64_t n, int64_t packs, Body body)
+/* What a thread does that is the `first` of `stride`. */
+template <int PACK, int AHEAD, class Body>
+static __device__ inline void map_elements(int64_t first, int64_t stride, int64_t n, int64_t packs, const Body &body)
 {
-    int64_t first = (int64_t)blockIdx.x * BLOCK + threadIdx.x, stride = (int64_t)gridDim.x * BLOCK;
     for (int64_t i = first; i < packs; i += AHEAD * stride) {
         typename Body::template In<PACK> in[AHEAD];
 #pragma unroll
@@ -42,6 +43,11 @@ template <int PACK, int AHEAD, class Body> static __global__ void map(int64_t n,
         body.template store<1>(i, body.template load<1>(i));
 }
 
+template <int PACK, int AHEAD, class Body> static __global__ void map(int64_t n, int64_t packs, Body body)
+{
+    map_elements<PACK, AHEAD>((int64_t)blockIdx.x * BLOCK + threadIdx.x, (int64_t)gridDim.x * BLOCK, n, packs, body);
+}
+
 /* Runs the body on n elements, in packs of PACK where all its arrays are aligned for
  * them, AHEAD of which a thread has under way. */
 template <int PACK, int AHEAD, class Body> shard_status run_map(shard_device *device, int64_t n, bool aligned, const Body &body)
@@ -50,6 +56,36 @@ template <int PACK, int AHEAD, class Body> shard_status run_map(shard_device *de
         return SHARD_OK;
     int64_t packs = aligned ? n / PACK : 0;
     return launch(device, map<PACK, AHEAD, Body>, blocks_for(device, packs ? packs : n, BLOCK), BLOCK, n, packs, body);
+}
+
+/* ---- lists ---- */
+
+template <class Body> struct Mapped {
+    int64_t n, packs;
+    Body body;
+};
+
+template <int PACK, int AHEAD, class Body> static __global__ void map_list(const __grid_constant__ List<Mapped<Body>> list)
+{
+    Part part = list.part();
+    Mapped<Body> item = list.item[part.item];
+    map_elements<PACK, AHEAD>((int64_t)part.block * BLOCK + threadIdx.x, (int64_t)part.blocks * BLOCK, item.n, item.packs,
+                              item.body);
+}
+
+/* Runs `count` bodies as run_map does one, in few launches: body_of(i, &n, &aligned) is the i-th. */
+template <int PACK, int AHEAD, class BodyOf> shard_status run_maps(shard_device *device, int64_t count, BodyOf &&body_of)
+{
+    using Body = decltype(body_of((int64_t)0, (int64_t *)0, (bool *)0));
+    auto item_of = [&](int64_t i, Mapped<Body> *item) {
+        bool aligned;
+        item->body = body_of(i, &item->n, &aligned);
+        item->packs = aligned ? item->n / PACK : 0;
+        return divide_up(item->packs ? item->packs : item->n, BLOCK);
+    };
+    return by_lists<Mapped<Body>>(count, most_blocks(device), item_of, [&](const List<Mapped<Body>> &list, int, unsigned blocks) {
+        return launch(device, map_list<PACK, AHEAD, Body>, blocks, BLOCK, list);
+    });
 }
 
 } // namespace shard

@@ -128,6 +128,16 @@ cudaError_t cudaThreadExchangeStreamCaptureMode(enum cudaStreamCaptureMode *mode
     return cudaSuccess;
 }
 
+cudaError_t cudaGraphGetNodes(cudaGraph_t graph, cudaGraphNode_t *nodes, size_t *numNodes)
+{
+    return run_call([=] {
+        if (!graphs.count(graph) || nodes)
+            return cudaErrorInvalidValue;
+        *numNodes = graph->work.size();
+        return cudaSuccess;
+    });
+}
+
 cudaError_t cudaGraphInstantiate(cudaGraphExec_t *pGraphExec, cudaGraph_t graph, unsigned long long flags)
 {
     return run_call([=] {

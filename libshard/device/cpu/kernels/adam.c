@@ -59,49 +59,59 @@ static inline double root_double(double x)
 #define SELF "adam.c"
 #include "device/cpu/kernels/real.h"
 
-static adam_numbers numbers_of(const shard_adam_options *o)
+static void run(const adam_numbers *numbers, const shard_update *u, void *highest, void *result, shard_dtype dtype)
 {
-    double step = (double)o->step;
+    bool first = u->step == 1;
+    map job = {.dtype = dtype,
+               .n = u->size,
+               .in = {u->gradient, u->value, first ? NULL : u->state[0], first ? NULL : u->state[1], first ? NULL : highest},
+               .out = {result, u->state[0], u->state[1], highest},
+               .context = numbers};
+    MAP(&job, step);
+}
+
+/* Without what Adam and LAMB take differently. */
+static adam_numbers numbers_of(const shard_adam_options *o, const shard_update *u)
+{
     return (adam_numbers){.beta1 = o->beta1,
                           .beta2 = o->beta2,
                           .eps = o->eps,
-                          .decay = o->decoupled ? 0 : o->weight_decay,
-                          .root_correction = 1 / sqrt(1 - pow(o->beta2, step)),
-                          .keep = o->decoupled ? 1 - o->lr * o->weight_decay : 1,
-                          .rate = -o->lr / (1 - pow(o->beta1, step)),
-                          .grad_scale = o->grad_scale};
+                          .root_correction = 1 / sqrt(1 - pow(o->beta2, (double)u->step)),
+                          .grad_scale = u->grad_scale};
 }
 
-shard_status KERNEL(adam)(shard_device *device, int64_t n, const shard_adam_options *options, const void *gradient, void *exp_avg,
-                          void *exp_avg_sq, void *max_exp_avg_sq, void *parameter, shard_dtype dtype)
+static void adam_step(const void *options, const shard_update *u, shard_dtype dtype)
+{
+    const shard_adam_options *o = options;
+    adam_numbers numbers = numbers_of(o, u);
+    numbers.decay = o->decoupled ? 0 : u->weight_decay;
+    numbers.keep = o->decoupled ? 1 - u->lr * u->weight_decay : 1;
+    numbers.rate = -u->lr / (1 - pow(o->beta1, (double)u->step));
+    run(&numbers, u, o->amsgrad ? u->state[2] : NULL, u->value, dtype);
+}
+
+static void lamb_step(const void *options, const shard_update *u, shard_dtype dtype)
+{
+    const shard_adam_options *o = options;
+    adam_numbers numbers = numbers_of(o, u);
+    numbers.keep = u->weight_decay;
+    numbers.rate = 1 / (1 - pow(o->beta1, (double)u->step));
+    run(&numbers, u, NULL, u->gradient, dtype);
+}
+
+shard_status KERNEL(adam)(shard_device *device, int64_t count, const shard_update *updates, const shard_adam_options *options,
+                          shard_dtype dtype)
 {
     (void)device;
-    bool first = options->step == 1;
-    adam_numbers numbers = numbers_of(options);
-    map job = {.dtype = dtype,
-               .n = n,
-               .in = {gradient, parameter, first ? NULL : exp_avg, first ? NULL : exp_avg_sq, first ? NULL : max_exp_avg_sq},
-               .out = {parameter, exp_avg, exp_avg_sq, max_exp_avg_sq},
-               .context = &numbers};
-    MAP(&job, step);
+    KERNEL(each_update)(count, updates, options, dtype, adam_step);
     return SHARD_OK;
 }
 
-shard_status KERNEL(lamb_update)(shard_device *device, int64_t n, const shard_adam_options *options, void *gradient,
-                                 void *exp_avg, void *exp_avg_sq, const void *parameter, shard_dtype dtype)
+shard_status KERNEL(lamb_update)(shard_device *device, int64_t count, const shard_update *updates,
+                                 const shard_adam_options *options, shard_dtype dtype)
 {
     (void)device;
-    bool first = options->step == 1;
-    adam_numbers numbers = numbers_of(options);
-    numbers.decay = 0;
-    numbers.keep = options->weight_decay;
-    numbers.rate = 1 / (1 - pow(options->beta1, (double)options->step));
-    map job = {.dtype = dtype,
-               .n = n,
-               .in = {gradient, parameter, first ? NULL : exp_avg, first ? NULL : exp_avg_sq},
-               .out = {gradient, exp_avg, exp_avg_sq},
-               .context = &numbers};
-    MAP(&job, step);
+    KERNEL(each_update)(count, updates, options, dtype, lamb_step);
     return SHARD_OK;
 }
 

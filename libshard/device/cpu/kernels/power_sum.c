@@ -74,4 +74,11 @@ shard_status KERNEL(power_sum)(shard_device *device, int64_t n, double power, co
     return SHARD_OK;
 }
 
+shard_status KERNEL(square_sums)(shard_device *device, int64_t count, const shard_square_sum *arrays, shard_dtype dtype)
+{
+    for (int64_t i = 0; i < count; i++)
+        KERNEL(power_sum)(device, arrays[i].size, 2.0, arrays[i].x, arrays[i].sum, dtype);
+    return SHARD_OK;
+}
+
 #endif

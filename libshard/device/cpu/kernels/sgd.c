@@ -4,10 +4,12 @@
  * parameter, momentum buffer (NULL: no momentum). */
 MAP_BODY(step)
 {
-    const shard_sgd_options *options = context;
-    real lr = (real)options->lr, decay = (real)options->weight_decay, momentum = (real)options->momentum;
+    const sgd_step *job = context;
+    const shard_sgd_options *options = job->options;
+    const shard_update *update = job->update;
+    real lr = (real)update->lr, decay = (real)update->weight_decay, momentum = (real)options->momentum;
     real blend = (real)(1 - options->dampening);
-    real scale = R(scalar)(options->grad_scale), trust = R(scalar)(options->trust_ratio);
+    real scale = R(scalar)(update->grad_scale), trust = R(scalar)(update->trust_ratio);
     bool nesterov = options->nesterov;
     const real *gradient = in[0], *old = in[1], *old_buffer = in[2];
     real *parameter = out[0], *buffer = out[1];
@@ -37,19 +39,31 @@ MAP_BODY(step)
 
 #include "device/cpu/kernels/map.h"
 
+typedef struct sgd_step {
+    const shard_update *update;
+    const shard_sgd_options *options;
+} sgd_step;
+
 #define SELF "sgd.c"
 #include "device/cpu/kernels/real.h"
 
-shard_status KERNEL(sgd)(shard_device *device, int64_t n, const shard_sgd_options *options, const void *gradient,
-                         void *momentum_buffer, void *parameter, shard_dtype dtype)
+static void take_step(const void *options, const shard_update *u, shard_dtype dtype)
+{
+    sgd_step context = {u, options};
+    void *buffer = context.options->momentum == 0 ? NULL : u->state[0];
+    map job = {.dtype = dtype,
+               .n = u->size,
+               .in = {u->gradient, u->value, u->step == 1 ? NULL : buffer},
+               .out = {u->value, buffer},
+               .context = &context};
+    MAP(&job, step);
+}
+
+shard_status KERNEL(sgd)(shard_device *device, int64_t count, const shard_update *updates, const shard_sgd_options *options,
+                         shard_dtype dtype)
 {
     (void)device;
-    map job = {.dtype = dtype,
-               .n = n,
-               .in = {gradient, parameter, options->first ? NULL : momentum_buffer},
-               .out = {parameter, momentum_buffer},
-               .context = options};
-    MAP(&job, step);
+    KERNEL(each_update)(count, updates, options, dtype, take_step);
     return SHARD_OK;
 }
 

@@ -1,0 +1,175 @@
+/*
+ * The entries that take lists: what they make of an item in a long list is, to the bit, what
+ * they make of it alone. So how a list is cut into launches and dealt to blocks is right where
+ * single items are (tests/test_device_optimizer.c).
+ */
+#include "support/check.h"
+#include "support/kernels.h"
+
+#include <string.h>
+
+enum { ITEMS = 300, ARRAYS = 5 /* gradient, value, states */, APART = 3 };
+
+/* None, one, some of a span, of a block and of a grid. */
+static int64_t size_of(int64_t i)
+{
+    static const int64_t sizes[] = {1, 31, 0, 1025, 8, 257, 0, 64, 100};
+    return i % 60 == 17 || i == ITEMS - 1 ? 33001 : sizes[i % 9];
+}
+
+/* Items lie one after the other, so that few are aligned; every eighth is. */
+static int64_t start_of(int64_t i)
+{
+    int64_t start = 0;
+    for (int64_t k = 0; k < i; k++) {
+        start += size_of(k) + APART;
+        start = k % 8 ? start : (start + 7) / 8 * 8;
+    }
+    return start;
+}
+
+typedef struct lists {
+    shard_dtype dtype;
+    int64_t n;
+    void *array[ARRAYS];
+    shard_update updates[ITEMS];
+} lists;
+
+static lists *lists_new(shard_dtype dtype, const double *factors)
+{
+    static lists all[2];
+    static int next;
+    lists *l = &all[next++ % 2];
+    *l = (lists){.dtype = dtype, .n = start_of(ITEMS)};
+    for (int k = 0; k < ARRAYS; k++)
+        l->array[k] = array_noise(l->n, dtype, (uint64_t)k, k < 3 ? -2 : 0.25, 2);
+    for (int64_t i = 0; i < ITEMS; i++) {
+        size_t at = (size_t)start_of(i) * shard_dtype_size(dtype);
+        shard_update *u = &l->updates[i];
+        *u = (shard_update){.size = size_of(i),
+                            .lr = 0.1 + 0.01 * (double)(i % 5),
+                            .weight_decay = i % 3 == 0 ? 0 : 0.02 * (double)(i % 4),
+                            .step = 1 + i % 4,
+                            .grad_scale = i % 2 ? &factors[i % 3] : NULL,
+                            .trust_ratio = i % 5 ? NULL : &factors[i % 4],
+                            .gradient = (char *)l->array[0] + at,
+                            .value = (char *)l->array[1] + at};
+        for (int k = 2; k < ARRAYS; k++)
+            u->state[k - 2] = (char *)l->array[k] + at;
+    }
+    return l;
+}
+
+static shard_status run_sgd(shard_device *device, int64_t count, const shard_update *updates, shard_dtype dtype)
+{
+    shard_sgd_options options = {0};
+    return device->ops->sgd(device, count, updates, &options, dtype);
+}
+static shard_status run_momentum(shard_device *device, int64_t count, const shard_update *updates, shard_dtype dtype)
+{
+    shard_sgd_options options = {.momentum = 0.9, .dampening = 0.125};
+    return device->ops->sgd(device, count, updates, &options, dtype);
+}
+static shard_status run_adam(shard_device *device, int64_t count, const shard_update *updates, shard_dtype dtype)
+{
+    shard_adam_options options = {.beta1 = 0.9, .beta2 = 0.99, .eps = 1e-3};
+    return device->ops->adam(device, count, updates, &options, dtype);
+}
+static shard_status run_amsgrad(shard_device *device, int64_t count, const shard_update *updates, shard_dtype dtype)
+{
+    shard_adam_options options = {.beta1 = 0.9, .beta2 = 0.99, .eps = 1e-3, .decoupled = true, .amsgrad = true};
+    return device->ops->adam(device, count, updates, &options, dtype);
+}
+static shard_status run_lamb(shard_device *device, int64_t count, const shard_update *updates, shard_dtype dtype)
+{
+    shard_adam_options options = {.beta1 = 0.9, .beta2 = 0.99, .eps = 1e-3};
+    return device->ops->lamb_update(device, count, updates, &options, dtype);
+}
+
+static const struct {
+    const char *name;
+    shard_status (*run)(shard_device *, int64_t count, const shard_update *, shard_dtype);
+} steps[] = {
+    {"sgd", run_sgd}, {"momentum", run_momentum}, {"adam", run_adam}, {"adamw, amsgrad", run_amsgrad}, {"lamb", run_lamb},
+};
+enum { STEPS = sizeof steps / sizeof *steps };
+
+START_TEST(a_list_is_its_items)
+{
+    shard_dtype dtype = float_dtypes[_i / STEPS];
+    int kind = _i % STEPS;
+    double *factors = array_of(4, SHARD_FLOAT64, (double[]){0.5, 1.25, 0.75, 2});
+    shard_device *device;
+    for (int set = 0; (device = kernel_device(set)); set++) {
+        lists *whole = lists_new(dtype, factors), *single = lists_new(dtype, factors);
+        void *before = array_noise(whole->n, dtype, kind == STEPS - 1 ? 0 : 1, -2, 2); /* of what the step changes */
+        ck_assert_int_eq(steps[kind].run(device, 0, NULL, dtype), SHARD_OK);
+        ck_assert_int_eq(steps[kind].run(device, ITEMS, whole->updates, dtype), SHARD_OK);
+        for (int64_t i = 0; i < ITEMS; i++)
+            ck_assert_int_eq(steps[kind].run(device, 1, &single->updates[i], dtype), SHARD_OK);
+        ck_assert_int_eq(device->ops->synchronize(device), SHARD_OK);
+        for (int64_t i = 0; i < ITEMS && (dtype == SHARD_FLOAT32 || dtype == SHARD_FLOAT64); i++) /* neither leaves an item out */
+            for (int64_t k = start_of(i), end = k + size_of(i); k < end; k += 500)
+                ck_assert_msg(array_get(whole->array[kind != STEPS - 1], k, dtype) != array_get(before, k, dtype),
+                              "%s: %s: item %d, element %d", device->name, steps[kind].name, (int)i, (int)k);
+        for (int k = 0; k < ARRAYS; k++) {
+            check_same(dtype, whole->n, whole->array[k], single->array[k], steps[kind].name);
+            array_free(whole->array[k], whole->n, dtype);
+            array_free(single->array[k], single->n, dtype);
+        }
+        array_free(before, single->n, dtype);
+    }
+}
+END_TEST
+
+/* One list with each array twice, the second time not aligned, which changes no order. */
+START_TEST(square_sums)
+{
+    enum { LARGE = 2500003 /* more than blocks of an array have at a time */, SHIFT = 1 };
+    shard_dtype dtype = float_dtypes[_i];
+    int64_t n = start_of(ITEMS), large = dtype == SHARD_FLOAT64 ? LARGE : 70001, all = n + large;
+    char *x = array_noise(all, dtype, 1, -3, 3), *shifted = array_new(all + SHIFT, dtype);
+    double *sums = array_new(2 * ITEMS + 2, SHARD_FLOAT64), *alone = array_new(1, SHARD_FLOAT64);
+    shard_square_sum arrays[2 * ITEMS + 2];
+    size_t size = shard_dtype_size(dtype);
+    memcpy(shifted + SHIFT * size, x, (size_t)all * size);
+    for (int i = 0; i <= ITEMS; i++) {
+        size_t at = (size_t)start_of(i) * size;
+        int64_t count = i < ITEMS ? size_of(i) : large;
+        arrays[2 * i] = (shard_square_sum){count, x + at, sums + 2 * i};
+        arrays[2 * i + 1] = (shard_square_sum){count, shifted + SHIFT * size + at, sums + 2 * i + 1};
+    }
+    shard_device *device;
+    for (int set = 0; (device = kernel_device(set)); set++) {
+        for (int i = 0; i < 2 * ITEMS + 2; i++)
+            sums[i] = NAN;
+        RUN(device, square_sums, 0, NULL, dtype);
+        RUN(device, square_sums, 2 * ITEMS + 2, arrays, dtype);
+        for (int i = 0; i <= ITEMS; i++) {
+            long double want = 0;
+            for (int64_t k = start_of(i), end = k + arrays[2 * i].size; k < end; k++) {
+                long double value = array_get(x, k, dtype);
+                want += value * value;
+            }
+            check_close(SHARD_FLOAT64, sums[2 * i], want, 1e-13L * want, device->name, i);
+            ck_assert_double_eq(sums[2 * i], sums[2 * i + 1]);
+            if (i % 10 && i < ITEMS - 1)
+                continue;
+            shard_square_sum one = arrays[2 * i];
+            one.sum = alone;
+            *alone = NAN;
+            RUN(device, square_sums, 1, &one, dtype);
+            ck_assert_double_eq(*alone, sums[2 * i]);
+        }
+    }
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("device_lists");
+    TCase *all = test_case(suite, "all");
+    tcase_add_loop_test(all, a_list_is_its_items, 0, 4 * STEPS);
+    tcase_add_loop_test(all, square_sums, 0, 4);
+    return test_run(suite);
+}
