@@ -1,4 +1,4 @@
-/* projects/imagenet under the mpirun that MPIRUN names: the losses of the single process. */
+/* projects/imagenet under the mpirun that MPIRUN names: the losses of the single process, and of ranks over shared memory. */
 #include "support/trainer.h"
 
 #include <stdio.h>
@@ -23,6 +23,22 @@ START_TEST(test_mpirun)
 }
 END_TEST
 
+/* ZeRO, 16 bits with an agreed scale, and clipping: what two ranks over shared memory come to. */
+static const char *const shared[] = {"--enable-zero-optim 3 --enable-amp-mode bf16", "--enable-zero-optim 2 --enable-amp-mode fp16"};
+
+START_TEST(test_shares)
+{
+    const char *launchers[] = {shardrun(2), getenv("MPIRUN")}, *names[] = {"shm.json", "mpi.json"};
+    for (int i = 0; i < 2; i++) {
+        char launcher[512];
+        snprintf(launcher, sizeof launcher, "%s%s", launchers[i], i ? " -n 2" : "");
+        check_runs(launcher, RUN "--sync-bn %s --clip-grad 0.5 --val-interval 0 --steps 5 --metrics %s", shared[_i], names[i]);
+    }
+    ck_assert_msg(strstr(text_of("log"), "ranks (mpi)") != NULL, "these ranks did not meet over MPI: %s", text_of("log"));
+    check_metrics_agree("mpi.json", "shm.json", 1e-6);
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("imagenet under mpirun");
@@ -30,5 +46,6 @@ int main(void)
     tcase_set_timeout(tcase, 180);
     tcase_add_unchecked_fixture(tcase, make_single, drop_single);
     tcase_add_loop_test(tcase, test_mpirun, 0, sizeof settings / sizeof *settings);
+    tcase_add_loop_test(tcase, test_shares, 0, sizeof shared / sizeof *shared);
     return test_run(suite);
 }
