@@ -21,6 +21,13 @@ static void check_files_equal(const char *one, const char *other)
     ck_assert_msg(run_command(command) == 0, "%s and %s differ", one, other);
 }
 
+static void drop_log(void)
+{
+    char command[96];
+    snprintf(command, sizeof command, "rm -f %s/log", run_folder);
+    run_command(command);
+}
+
 /* ---- the same on any number of ranks ---- */
 
 typedef struct setting {
@@ -28,17 +35,26 @@ typedef struct setting {
     const char *options;
 } setting;
 
-/* The first ones are run in every check. */
-static const setting settings[] = {
-    {3, "--sync-bn"},
-    {3, "--sync-bn --enable-model-parallel --model-parallel-dim -1"},
-    {4, "--sync-bn --enable-model-parallel --model-parallel-dim 0 --model-parallel-size 2"},
-    {4, "--sync-bn --enable-model-parallel --model-parallel-dim row --model-parallel-size 2 --same-batch-in-group"},
-    {2, "--sync-bn"},
-    {4, "--sync-bn --enable-model-parallel --model-parallel-dim column"},
-    {4, "--sync-bn --enable-model-parallel --model-parallel-dim row"},
-    {4, "--sync-bn --enable-model-parallel --model-parallel-dim column --model-parallel-size 2"},
-    {3, "--sync-bn --enable-model-parallel --model-parallel-dim column --same-batch-in-group"},
+/* And what the trainer says of the mesh, and how many of a batch of 12 images go through each
+ * rank's model. The first ones are run in every check. */
+static const struct {
+    int ranks;
+    const char *options, *mesh;
+    int images;
+} settings[] = {
+    {3, "", "3 data parallel x 1 model parallel, sync", 4},
+    {3, "--enable-model-parallel --model-parallel-dim -1", "1 data parallel x 3 model parallel, the final layer split by column", 4},
+    {4, "--enable-model-parallel --model-parallel-dim 0 --model-parallel-size 2",
+     "2 data parallel x 2 model parallel, the final layer split by row", 3},
+    {4, "--enable-model-parallel --model-parallel-dim row --model-parallel-size 2 --same-batch-in-group",
+     "2 data parallel x 2 model parallel, the final layer split by row", 6},
+    {2, "", "2 data parallel x 1 model parallel, sync", 6},
+    {4, "--enable-model-parallel --model-parallel-dim column", "1 data parallel x 4 model parallel, the final layer split by column", 3},
+    {4, "--enable-model-parallel --model-parallel-dim row", "1 data parallel x 4 model parallel, the final layer split by row", 3},
+    {4, "--enable-model-parallel --model-parallel-dim column --model-parallel-size 2",
+     "2 data parallel x 2 model parallel, the final layer split by column", 3},
+    {3, "--enable-model-parallel --model-parallel-dim column --same-batch-in-group",
+     "1 data parallel x 3 model parallel, the final layer split by column", 12},
 };
 enum { FIRST = 4, SETTINGS = sizeof settings / sizeof *settings };
 
@@ -66,13 +82,18 @@ END_TEST
 
 START_TEST(test_any_number_of_ranks)
 {
-    const setting *s = &settings[_i];
-    check_runs(shardrun(s->ranks), RUN "%s --steps %d --metrics ranks.json", s->options, STEPS);
+    int ranks = settings[_i].ranks;
+    drop_log();
+    check_runs(shardrun(ranks), RUN "--sync-bn %s --steps %d --metrics ranks.json", settings[_i].options, STEPS);
     check_metrics_agree("ranks.json", "single.json", ROUNDING);
     line lines[MOST_LINES];
     ck_assert_int_eq(read_metrics("ranks.json", lines), STEPS + 3); /* an epoch has 6 steps */
     ck_assert_msg(lines[0].loss > 4 && lines[0].loss < 6, "loss %f at first", lines[0].loss);
     ck_assert_msg(lines[STEPS + 2].loss < lines[0].loss, "nothing was learned: loss %f", lines[STEPS + 2].loss);
+    ck_assert_msg(strstr(text_of("log"), settings[_i].mesh) != NULL, "no \"%s\" in: %s", settings[_i].mesh, text_of("log"));
+    ck_assert_int_eq(lines[0].ranks, ranks);
+    for (int rank = 0; rank < ranks; rank++)
+        ck_assert_int_eq(lines[0].rank_images[rank], settings[_i].images);
 }
 END_TEST
 
@@ -223,6 +244,28 @@ START_TEST(test_memory)
 }
 END_TEST
 
+/* Each stage of ZeRO takes its 4 bytes a parameter away, but for a rank's part and, where gradients
+ * and values come and go, the buckets in flight. */
+START_TEST(test_zero_takes_memory_away)
+{
+    const int ranks = 3;
+    const double shared = 4.0 * 11174475 * (ranks - 1) / ranks / 1048576, buckets[] = {0, 0, 10, 10};
+    double before = 0;
+    for (int stage = 0; stage <= 3; stage++) {
+        char option[32] = "";
+        if (stage)
+            snprintf(option, sizeof option, "--enable-zero-optim %d", stage);
+        check_runs(shardrun(ranks), EXACT "--dtype float32 --bucket-mib 1 --steps 2 --metrics stage.json %s", option);
+        line lines[MOST_LINES];
+        ck_assert_int_eq(read_metrics("stage.json", lines), 2);
+        double peak = lines[1].peak_mib, fell = before - peak;
+        ck_assert_msg(stage == 0 || (fell > shared - buckets[stage] - 4 && fell < shared + 4),
+                      "stage %d takes %f MiB off the peak of the one before, %f expected", stage, fell, shared);
+        before = peak;
+    }
+}
+END_TEST
+
 /* ---- what is learned ---- */
 
 #define LEARN "-a resnet18 --stem small --image-size 8 --synthetic 200 --num-classes 20 -b 20 -j 1 --seed 7 "
@@ -309,9 +352,7 @@ END_TEST
 /* A run that fails, and says so once, on all ranks together. */
 static void check_refused_on(int ranks, const char *pattern, const char *options)
 {
-    char command[96];
-    snprintf(command, sizeof command, "rm -f %s/log", run_folder);
-    run_command(command);
+    drop_log();
     ck_assert_int_ne(run(shardrun(ranks), "%s", options), 0);
     const char *log = text_of("log"), *told = strstr(log, " error: ");
     ck_assert_msg(told && strstr(told, pattern), "no error with \"%s\" in: %s", pattern, log);
@@ -510,6 +551,7 @@ int main(int argc, char **argv)
     tcase_add_test(tcase, test_exactly_the_same);
     tcase_add_test(tcase, test_first_ranks_statistics_count);
     tcase_add_loop_test(tcase, test_memory, 0, sizeof memories / sizeof *memories);
+    tcase_add_test(tcase, test_zero_takes_memory_away);
     tcase_add_test(tcase, test_learns);
     tcase_add_loop_test(tcase, test_resume_to_the_bit, 0, sizeof resumed / sizeof *resumed);
     tcase_add_test(tcase, test_resume_on_other_ranks);

@@ -50,6 +50,7 @@ shard_tensor *batch_forward(trainer *run, const loader_batch *batch, double labe
 {
     shard_group *model_group = shard_mesh_model_group(run->mesh);
     int64_t n = batch->size, side = run->options->image_size;
+    run->own_images += n;
     shard_tensor *images =
         shard_cast(shard_from_host(batch->images, SHARD_SHAPE(n, side, side, 3)), (shard_dtype)run->options->dtype);
     shard_tensor *own_labels = shard_from_host(batch->labels, SHARD_SHAPE(n), .dtype = SHARD_INT64);

@@ -14,7 +14,7 @@
 
 /* In the order of a row of the table that ranks put together. */
 typedef struct measures {
-    double parameters, seconds, current_mib, peak_mib, rss_mib;
+    double images, parameters, seconds, current_mib, peak_mib, rss_mib;
 } measures;
 #define MEASURES ((int64_t)(sizeof(measures) / sizeof(double)))
 
@@ -57,12 +57,13 @@ static double resident_mib(void)
     return (double)pages * (double)sysconf(_SC_PAGESIZE) / MIB;
 }
 
-static measures measure(const metrics *to, double seconds)
+static measures measure(const metrics *to, const metrics_entry *entry)
 {
     shard_memory_stats memory = shard_get_memory_stats(shard_device_open(NULL));
     return (measures){
+        .images = (double)entry->own_images,
         .parameters = (double)to->model.own_parameters,
-        .seconds = seconds,
+        .seconds = entry->seconds,
         .current_mib = (double)memory.current / MIB,
         .peak_mib = (double)memory.peak / MIB,
         .rss_mib = resident_mib(),
@@ -99,7 +100,7 @@ static void write_ranks(FILE *file, const measures *of, int ranks)
     write_memory(file, &most);
     fputs(",\"ranks\":[", file);
     for (int i = 0; i < ranks; i++) {
-        fprintf(file, "%s{\"rank\":%d,", i ? "," : "", i);
+        fprintf(file, "%s{\"rank\":%d,\"images\":%.0f,", i ? "," : "", i, of[i].images);
         write_memory(file, &of[i]);
         fputc('}', file);
     }
@@ -133,7 +134,7 @@ shard_status metrics_write(metrics *to, const metrics_entry *entry)
         return shard_last_status();
     shard_group *world = shard_world();
     int ranks = shard_group_size(world);
-    measures own = measure(to, entry->seconds), *all = calloc((size_t)ranks, sizeof *all);
+    measures own = measure(to, entry), *all = calloc((size_t)ranks, sizeof *all);
     if (!all)
         return shard_error(SHARD_ERROR_MEMORY, "no memory for the metrics of %d ranks", ranks);
     shard_status status = SHARD_OK;

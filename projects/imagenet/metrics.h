@@ -9,13 +9,14 @@
 
 typedef struct metrics metrics;
 
-/* What a step or a validation was like, the same on every rank. */
+/* What a step or a validation was like; the first lines are the same on every rank. */
 typedef struct metrics_entry {
     bool validation;
     int64_t step, epoch;
     double loss, top1, top5; /* means over the batch or the data set; in percent */
     double lr;               /* of a step */
     int64_t images;          /* that the means are of */
+    int64_t own_images;      /* this rank's: that went through its model */
     double seconds;          /* this rank's */
 } metrics_entry;
 

@@ -46,6 +46,7 @@ static shard_status step_once(trainer *run, totals *whole)
     int64_t parts = run->options->accumulate, left = loader_steps(run->data.train) - run->at.epoch_step * parts;
     parts = left < parts ? left : parts;
     *whole = (totals){0};
+    run->own_images = 0;
     /* Now, as backward may step already. The schedule ends with the epochs, whatever the scaler leaves out. */
     shard_optimizer_set_lr(run->optimizer, shard_schedule_lr(&run->schedule, run->at.step));
     for (int64_t i = 0; i < parts; i++) {
@@ -82,6 +83,7 @@ static shard_status report(trainer *run, const totals *step, const totals *epoch
         .top5 = 100 * totals_mean(step->top5, step),
         .lr = shard_optimizer_lr(run->optimizer),
         .images = (int64_t)step->images,
+        .own_images = run->own_images,
         .seconds = seconds,
     };
     char title[64], text[192];

@@ -33,6 +33,7 @@ typedef struct trainer {
     shard_grad_scaler *scaler; /* NULL: not in float16 */
     shard_schedule schedule;
     position at;
+    int64_t own_images; /* that went through this rank's model in the step or the validation */
     progress progress;
     metrics *metrics;
 } trainer;

@@ -73,6 +73,14 @@ static double number_in(const char *text, const char *name)
     return strtod(at + strlen(name), NULL);
 }
 
+static void read_ranks(const char *text, line *into)
+{
+    for (const char *at = strstr(text, "\"ranks\":["); at && (at = strstr(at, "{\"rank\":")); at++) {
+        ck_assert_int_lt(into->ranks, MOST_RANKS);
+        into->rank_images[into->ranks++] = (int)number_in(at, "\"images\":");
+    }
+}
+
 int read_metrics(const char *name, line *lines)
 {
     char *rest, *text = strtok_r(text_of(name), "\n", &rest);
@@ -90,6 +98,7 @@ int read_metrics(const char *name, line *lines)
             .top5 = number_in(text, "\"top5\":"),
             .peak_mib = number_in(text, "\"peak\":"),
         };
+        read_ranks(text, into);
         snprintf(into->loss_text, sizeof into->loss_text, "%.17g", into->loss);
         ck_assert_msg(into->validation || number_in(text, "\"lr\":") > 0, "no lr: %s", text);
         ck_assert_msg(number_in(text, "\"images_per_second\":") > 0 && number_in(text, "\"step_seconds\":") > 0 &&
@@ -114,4 +123,3 @@ void check_metrics_agree(const char *name, const char *other, double tolerance)
                       name, a[i].step, a[i].validation ? " (validation)" : "", a[i].top1, a[i].top5, b[i].top1, b[i].top5, other);
     }
 }
-

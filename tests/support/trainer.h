@@ -43,10 +43,12 @@ char *text_of(const char *name);
 /* ---- metrics ---- */
 
 #define MOST_LINES 64
+#define MOST_RANKS 8
 
 typedef struct line {
     bool validation;
-    int step, images;
+    int step, images, ranks;
+    int rank_images[MOST_RANKS]; /* that went through each rank's model */
     double loss, top1, top5, peak_mib;
     char loss_text[32]; /* to compare to the bit */
 } line;
