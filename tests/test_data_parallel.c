@@ -277,6 +277,48 @@ START_TEST(test_cuts_alike)
 }
 END_TEST
 
+/* Two losses, each with an optimizer of its own, whose forwards are both run before the first
+ * step: parameters are one beside the other, and each one's writes are its own. */
+static void steps_one_of_two(shard_group *world, void *context)
+{
+    (void)world, (void)context;
+    SHARD_SCOPE
+    {
+        shard_tensor *p[2];
+        shard_optimizer *sgd[2];
+        shard_tensors *both = shard_tensors_create();
+        for (int i = 0; i < 2; i++) {
+            p[i] = shard_full(SHARD_SHAPE(5), i + 1.0, .requires_grad = true);
+            shard_tensors *list = shard_tensors_create();
+            check_ok(shard_tensors_add(list, "p", p[i]));
+            check_ok(shard_tensors_add(both, i ? "q" : "p", p[i]));
+            sgd[i] = shard_sgd(list, .lr = 0.25);
+        }
+        shard_data_parallel *dp = shard_data_parallel_create(both);
+        ck_assert_ptr_eq(p[0]->storage, p[1]->storage);
+        shard_tensor *loss[2], *stale = shard_sum(shard_mul(shard_detach(p[1]), p[0]));
+        for (int i = 0; i < 2; i++)
+            loss[i] = shard_sum(shard_mul(p[i], p[i]));
+        for (int i = 0; i < 2; i++) {
+            check_ok(shard_backward(loss[i]));
+            check_ok(shard_step(sgd[i]));
+            ck_assert_double_eq(value_at(p[i], 3), (i + 1.0) / 2);
+        }
+        shard_backward(stale); /* a view's writes are those of what it is of */
+        check_error(shard_last_status(), "*backward of mul: *was written to after the forward*");
+        shard_data_parallel_destroy(dp);
+        shard_tensors_destroy(both);
+        for (int i = 0; i < 2; i++)
+            shard_optimizer_destroy(sgd[i]);
+    }
+}
+
+START_TEST(test_two_losses)
+{
+    run_job(1 + _i, steps_one_of_two, NULL);
+}
+END_TEST
+
 /* One rank's backward fails: all ranks get the same error, and no parameter moves. */
 static void fails_jointly(shard_group *world, void *context)
 {
@@ -346,6 +388,7 @@ int main(void)
     add_ranks_test(tcase, test_leaves_parts_alone);
     tcase_add_test(tcase, test_takes_empty_parts);
     tcase_add_test(tcase, test_cuts_alike);
+    tcase_add_loop_test(tcase, test_two_losses, 1, 3);
     tcase_add_test(tcase, test_fails_jointly);
     tcase_add_test(tcase, test_fails_before_the_loss);
     return test_run(suite);

@@ -110,20 +110,20 @@ void shard_save_for_backward(shard_node *node, int slot, shard_tensor *tensor)
         return;
     /* Not the tensor itself: a result that its own node holds would never go. */
     shard_tensor *kept = tensor->storage->filler /* whose memory may go again, and need not come for this */
-                             ? shard_tensor_on(tensor->storage, tensor->offset, tensor->shape, tensor->dtype)
+                             ? shard_tensor_beside(tensor)
                              : shard_keep(shard_detach(tensor));
     node->saved[slot] = kept;
     if (!kept)
         return;
     kept->placement = tensor->placement;
-    node->saved_version[slot] = kept->storage->version;
+    node->saved_version[slot] = shard_tensor_version(kept);
     shard_storage_become(kept->storage, SHARD_MEMORY_ACTIVATIONS); /* no workspace any more: it lasts */
 }
 
 shard_tensor *shard_saved(shard_node *node, int slot)
 {
     shard_tensor *tensor = node->saved[slot];
-    if (tensor && tensor->storage->version != node->saved_version[slot])
+    if (tensor && shard_tensor_version(tensor) != node->saved_version[slot])
         return shard_fail_null(SHARD_ERROR_ARGUMENT,
                                "backward of %s: a %s tensor of shape %s that it needs was written to after the forward",
                                node->type->name, shard_dtype_name(tensor->dtype), shard_shape_text(&tensor->shape));

@@ -338,10 +338,10 @@ static shard_status fill_all(loading *l)
 static void forget_gathered(const shard_tensors *tensors)
 {
     for (int64_t i = 0; i < shard_tensors_count(tensors); i++) {
-        const shard_tensor *tensor = shard_tensors_at(tensors, i);
+        shard_tensor *tensor = shard_tensors_at(tensors, i);
         if (!tensor->kept)
             continue;
-        tensor->storage->version++;
+        shard_tensor_count_write(tensor);
         shard_storage_release(tensor->storage);
     }
 }

@@ -136,7 +136,7 @@ static copy *find_copy(shard_tensor *leaf)
 static shard_tensor *current_values(copy *c, const shard_tensor *leaf)
 {
     pthread_mutex_lock(&lock);
-    if (c->values && c->values->dtype == autocast.dtype && c->version == leaf->storage->version) {
+    if (c->values && c->values->dtype == autocast.dtype && c->version == shard_tensor_version(leaf)) {
         unlink_copy(c);
         link_copy(c);
     } else {
@@ -154,7 +154,7 @@ static shard_tensor *copy_of_leaf(shard_tensor *leaf)
     shard_tensor *values = shard_keep(cast_values(leaf, autocast.dtype));
     if (!values)
         return NULL;
-    c->version = leaf->storage->version;
+    c->version = shard_tensor_version(leaf);
     pthread_mutex_lock(&lock);
     c->values = values;
     link_copy(c);

@@ -140,7 +140,7 @@ void *shard_tensor_memory_to_write(shard_tensor *tensor)
                                "a tensor of shape %s that is kept in parts on several ranks (shard_zero, stage 3) is to be "
                                "written to: shard_load and optimizers do",
                                shard_shape_text(&tensor->shape));
-    tensor->storage->version++;
+    shard_tensor_count_write(tensor);
     return shard_tensor_memory(tensor);
 }
 
@@ -160,6 +160,20 @@ static shard_tensor *make_on(shard_storage *storage, size_t offset, shard_shape 
 shard_tensor *shard_tensor_on(shard_storage *storage, size_t offset, shard_shape shape, shard_dtype dtype)
 {
     return shard_keep(make_on(storage, offset, shape, dtype));
+}
+
+static shard_tensor *share_writes(shard_tensor *view, const shard_tensor *x)
+{
+    if (view && x->writes) {
+        view->writes = x->writes;
+        view->writes->shares++;
+    }
+    return view;
+}
+
+shard_tensor *shard_tensor_beside(const shard_tensor *x)
+{
+    return share_writes(shard_tensor_on(x->storage, x->offset, x->shape, x->dtype), x);
 }
 
 shard_status shard_tensor_set_slice(shard_tensor *tensor, const shard_slice *slice)
@@ -196,7 +210,8 @@ shard_tensor *shard_tensor_view(shard_tensor *x, int64_t element, shard_shape sh
 {
     if (!x || !shard_tensor_memory(x))
         return NULL;
-    return make_on(x->storage, x->offset + (size_t)element * shard_dtype_size(x->dtype), shape, x->dtype);
+    shard_tensor *view = make_on(x->storage, x->offset + (size_t)element * shard_dtype_size(x->dtype), shape, x->dtype);
+    return share_writes(view, x);
 }
 
 static void drop_derived(shard_tensor *tensor)
@@ -206,7 +221,13 @@ static void drop_derived(shard_tensor *tensor)
     tensor->derived = NULL;
 }
 
-shard_status shard_tensor_move(shard_tensor *tensor, shard_storage *storage, size_t offset)
+static void drop_writes(shard_writes *writes)
+{
+    if (writes && --writes->shares == 0)
+        free(writes);
+}
+
+static shard_status move_values(shard_tensor *tensor, shard_storage *storage, size_t offset)
 {
     char *memory = storage_memory(storage, offset);
     if (!memory)
@@ -221,6 +242,18 @@ shard_status shard_tensor_move(shard_tensor *tensor, shard_storage *storage, siz
         SHARD_TRY(storage->device->ops->copy_rows(storage->device, memory, bytes,
                                                   (char *)tensor->storage->memory + tensor->offset, bytes, bytes, 1));
     }
+    return SHARD_OK;
+}
+
+shard_status shard_tensor_move(shard_tensor *tensor, shard_storage *storage, size_t offset)
+{
+    SHARD_TRY(move_values(tensor, storage, offset));
+    shard_writes *writes = shard_calloc(1, sizeof *writes);
+    if (!writes)
+        return shard_last_status();
+    *writes = (shard_writes){.shares = 1};
+    drop_writes(tensor->writes);
+    tensor->writes = writes;
     drop_derived(tensor);
     shard_storage_drop(tensor->storage);
     storage->shares++;
@@ -483,6 +516,7 @@ void shard_tensor_drop(shard_tensor *tensor)
     drop_derived(tensor);
     shard_tensor_drop(tensor->grad);
     shard_storage_drop(tensor->storage);
+    drop_writes(tensor->writes);
     shard_tensor_drop(tensor->kept);
     free(tensor->slice);
     free(tensor);

@@ -59,9 +59,15 @@ struct shard_storage {
     void *memory;           /* NULL until it is needed */
     size_t bytes;           /* at least 1: an empty tensor has memory too */
     shard_memory_kind kind; /* ACTIVATIONS, unless shard_storage_set_kind says otherwise */
-    uint64_t version;       /* counts writes, so that a value saved for backward is known to be stale */
+    uint64_t version;       /* counts writes to all of it; see shard_tensor_version */
     shard_filler *filler;   /* NULL: what is in the memory is nowhere else */
 };
+
+/* Counts the writes to a tensor that was moved into memory where others are, and to its views. */
+typedef struct shard_writes {
+    int shares;
+    uint64_t count;
+} shard_writes;
 
 /* How a tensor's values are to be made once they are needed: initialisation is a
  * function of the element's index in the whole tensor, so that a layer can be
@@ -96,7 +102,8 @@ typedef struct shard_derived {
 struct shard_tensor {
     int shares; /* one of the scope or the caller, the rest of lists, records, views */
     shard_storage *storage;
-    size_t offset; /* bytes into the storage */
+    size_t offset;        /* bytes into the storage */
+    shard_writes *writes; /* a share; NULL: all writes count as the storage's */
     shard_shape shape;
     shard_dtype dtype;
     shard_placement placement;
@@ -133,12 +140,15 @@ shard_tensor *shard_tensor_make(shard_shape shape, shard_dtype dtype, shard_devi
 shard_tensor *shard_tensor_like(const shard_tensor *x);
 /* A tensor of nobody's scope on other memory, which is not touched; the caller's share. */
 shard_tensor *shard_tensor_on(shard_storage *storage, size_t offset, shard_shape shape, shard_dtype dtype);
+/* The same where x is, in its shape; writes to one count for both. */
+shard_tensor *shard_tensor_beside(const shard_tensor *x);
 /* Says that it is a range of another tensor. */
 shard_status shard_tensor_set_slice(shard_tensor *tensor, const shard_slice *slice);
 /* A view of x's storage from an element on, as another shape; no history, whole. */
 shard_tensor *shard_tensor_view(shard_tensor *x, int64_t element, shard_shape shape);
 /* Makes a tensor a view of other memory: parameters move into buckets so.
- * Its values are copied (or made there, if they were not made yet). */
+ * Its values are copied (or made there, if they were not made yet), and its
+ * writes are its own, not those of what is beside it. */
 shard_status shard_tensor_move(shard_tensor *tensor, shard_storage *storage, size_t offset);
 
 /* Parameters that share memory begin on multiples of these bytes, with zeros between. */
@@ -167,6 +177,17 @@ void *shard_tensor_memory(shard_tensor *tensor);
 /* The same for writing: values saved for backward become stale. UNSUPPORTED where there is
  * a filler. */
 void *shard_tensor_memory_to_write(shard_tensor *tensor);
+
+/* Grows with each write to the tensor: a value saved for backward is stale if it has. */
+static inline uint64_t shard_tensor_version(const shard_tensor *tensor)
+{
+    return tensor->storage->version + (tensor->writes ? tensor->writes->count : 0);
+}
+/* Counts one. */
+static inline void shard_tensor_count_write(shard_tensor *tensor)
+{
+    ++*(tensor->writes ? &tensor->writes->count : &tensor->storage->version);
+}
 
 shard_tensor *shard_tensor_share(shard_tensor *tensor);
 /* Lets go of a share taken by shard_tensor_share; NULL is fine. */
