@@ -5,7 +5,9 @@
 #include "comm/carrier.h"
 #include "optim/optimizer.h"
 
+#include <malloc.h>
 #include <math.h>
+#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -245,6 +247,56 @@ START_TEST(test_reads_values)
 }
 END_TEST
 
+typedef struct doomed {
+    shard_module *model;
+    shard_optimizer *sgd;
+} doomed;
+
+static void *destroy(void *context)
+{
+    const doomed *d = context;
+    shard_optimizer_destroy(d->sgd);
+    shard_module_destroy(d->model);
+    return NULL;
+}
+
+static doomed evaluate_one(void)
+{
+    doomed d = {.model = make_split_model(SHARD_SPLIT_NONE, NULL)};
+    d.sgd = zero_sgd_of(shard_parameters(d.model), (shard_zero_options){.stage = 3, .bucket_mib = 1e-4});
+    SHARD_SCOPE
+    {
+        SHARD_NO_GRAD
+        ck_assert_msg(shard_forward(d.model, made_up(SHARD_SHAPE(4, 6), 5, SHARD_FLOAT32)) != NULL, "%s", shard_last_error());
+    }
+    return d;
+}
+
+/* Models that were used here are destroyed by another thread, as finalizers do, and what is used
+ * next finds nothing of them. */
+static void outlives_finalizers(shard_group *world, void *context)
+{
+    (void)world, (void)context;
+    mallopt(M_PERTURB, 0xa5); /* what is freed shows */
+    int64_t before = shard_get_memory_stats(shard_device_open(NULL)).current;
+    doomed first = evaluate_one();
+    for (int turn = 0; turn < 3; turn++) {
+        pthread_t thread;
+        ck_assert_int_eq(pthread_create(&thread, NULL, destroy, &first), 0);
+        ck_assert_int_eq(pthread_join(thread, NULL), 0);
+        ck_assert_int_eq(shard_get_memory_stats(shard_device_open(NULL)).current, before);
+        first = evaluate_one();
+    }
+    destroy(&first);
+    ck_assert_int_eq(shard_get_memory_stats(shard_device_open(NULL)).current, before);
+}
+
+START_TEST(test_finalizers)
+{
+    run_job(2, outlives_finalizers, NULL);
+}
+END_TEST
+
 /* A carrier that could do something in between: what it was asked for, in letters. */
 static const shard_carrier *real;
 static char asked[200];
@@ -421,6 +473,7 @@ int main(void)
     tcase_add_test(tcase, test_modules);
     tcase = test_case(suite, "values");
     add_ranks_test(tcase, test_reads_values);
+    tcase_add_test(tcase, test_finalizers);
     tcase_add_loop_test(tcase, test_gathers_ahead, 0, 2);
     tcase_add_loop_test(tcase, test_steps_in_backward, 0, 6);
     tcase_add_loop_test(tcase, test_stale_values, 0, 3);

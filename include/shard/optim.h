@@ -248,7 +248,8 @@ typedef struct shard_zero_options {
  * State that the optimizer has goes along. NULL with the error set; the optimizer is then
  * only to be destroyed. Collective over the world; in stage 3 every use of a parameter is
  * collective over its replicas. The optimizer is destroyed before the groups; parameters
- * may live on.
+ * may live on. In stage 3 any thread may destroy a model that no other thread uses, at the
+ * same place between the collectives on all ranks.
  */
 #define shard_zero(...) shard_zero_with(SHARD_WITH(shard_zero_options, __VA_ARGS__))
 SHARD_API shard_optimizer *shard_zero_with(shard_optimizer *optimizer, shard_zero_options options);

@@ -7,9 +7,14 @@
  *
  * Where a gather can be under way while others compute, the one that came next the last
  * time is started as soon as one is needed.
+ *
+ * One thread at a time uses values. But any may destroy a model that nobody uses any more,
+ * as a language's finalizer does, while others are used: what the buckets know of each other
+ * is under a lock.
  */
 #include "dist/gathered.h"
 
+#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -33,12 +38,13 @@ typedef struct follower {
     gathered *next;
 } follower;
 
-static _Thread_local gathered *present;
-static _Thread_local struct {
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* of all that follows */
+static gathered *present;
+static struct {
     follower *all;
     int64_t count, capacity;
 } followers;
-static _Thread_local const gathered *before, *latest; /* the last two that were needed */
+static const gathered *before, *latest; /* the last two that were needed */
 
 static follower *find_follower(void)
 {
@@ -50,10 +56,12 @@ static follower *find_follower(void)
 
 void shard_gathered_end_pass(void)
 {
+    pthread_mutex_lock(&lock);
     follower *last = find_follower();
     if (last)
         last->next = NULL;
     before = latest = NULL;
+    pthread_mutex_unlock(&lock);
 }
 
 /* Notes that g is needed now; what comes after it, if that is known, or NULL. */
@@ -95,24 +103,35 @@ static void remove_present(const gathered *g)
         *at = (*at)->next;
 }
 
+static void let_go(gathered *g)
+{
+    remove_present(g);
+    if (g->request)
+        shard_group_wait(g->group, g->device, g->request);
+    g->request = NULL;
+    g->arriving = false;
+    shard_storage_give_back(g->storage);
+}
+
 /* Of those that rest. */
 static void release_others(const gathered *g)
 {
     for (gathered *other = present, *next; other; other = next) {
         next = other->next;
         if (other != g && other->filler.rests)
-            shard_storage_release(other->storage);
+            let_go(other);
     }
 }
 
 void shard_gathered_release_resting(void)
 {
+    pthread_mutex_lock(&lock);
     release_others(NULL);
+    pthread_mutex_unlock(&lock);
 }
 
-static shard_status start(shard_filler *filler)
+static shard_status begin(gathered *g)
 {
-    gathered *g = (gathered *)filler;
     release_others(g);
     g->next = present;
     present = g;
@@ -120,6 +139,27 @@ static shard_status start(shard_filler *filler)
     void *all = shard_storage_allocate(g->storage);
     g->request = shard_group_all_gather_start(g->group, g->device, g->own->memory, all, g->parts, g->dtype);
     return shard_last_status();
+}
+
+static shard_status start(shard_filler *filler)
+{
+    pthread_mutex_lock(&lock);
+    shard_status status = begin((gathered *)filler);
+    pthread_mutex_unlock(&lock);
+    return status;
+}
+
+/* What follows g begins to arrive, if others can compute meanwhile; it rests until it is needed. */
+static void look_ahead(gathered *g, bool goes_on)
+{
+    release_others(g);
+    gathered *next = note(g);
+    if (!next || !goes_on || next->storage->memory)
+        return;
+    if (begin(next) == SHARD_OK)
+        next->filler.rests = true;
+    else
+        let_go(next);
 }
 
 static shard_status settle(shard_filler *filler)
@@ -131,27 +171,25 @@ static shard_status settle(shard_filler *filler)
     g->arriving = false;
     g->request = NULL;
     SHARD_TRY(shard_group_wait(g->group, g->device, request));
-    release_others(g);
-    gathered *next = note(g);
-    if (next && request && !next->storage->memory && shard_storage_begin(next->storage))
-        next->filler.rests = true;
+    pthread_mutex_lock(&lock);
+    look_ahead(g, request != NULL);
+    pthread_mutex_unlock(&lock);
     return shard_last_status();
 }
 
-static void leave(shard_filler *filler)
+static void release(shard_filler *filler)
 {
-    gathered *g = (gathered *)filler;
-    remove_present(g);
-    if (g->request)
-        shard_group_wait(g->group, g->device, g->request);
-    g->request = NULL;
-    g->arriving = false;
+    pthread_mutex_lock(&lock);
+    let_go((gathered *)filler);
+    pthread_mutex_unlock(&lock);
 }
 
 static void drop(shard_filler *filler)
 {
     gathered *g = (gathered *)filler;
+    pthread_mutex_lock(&lock);
     forget(g);
+    pthread_mutex_unlock(&lock);
     shard_storage_drop(g->own);
     free(g->parts);
     free(g);
@@ -183,7 +221,7 @@ shard_status shard_gathered_begin(shard_bucket *bucket)
     shard_status status = copy_own(bucket);
     memcpy(parts, bucket->parts, (size_t)ranks * sizeof *parts);
     bucket->own_values->shares++;
-    *g = (gathered){.filler = {.start = start, .settle = settle, .leave = leave, .drop = drop},
+    *g = (gathered){.filler = {.start = start, .settle = settle, .release = release, .drop = drop},
                     .storage = bucket->values,
                     .group = bucket->group,
                     .device = bucket->device,

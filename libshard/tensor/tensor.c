@@ -44,10 +44,8 @@ bool shard_storage_begin(shard_storage *storage)
 {
     if (!storage->filler)
         return shard_storage_allocate(storage);
-    if (storage->filler->start(storage->filler) != SHARD_OK) {
-        storage->filler->leave(storage->filler);
-        shard_storage_release(storage);
-    }
+    if (storage->filler->start(storage->filler) != SHARD_OK)
+        storage->filler->release(storage->filler);
     return storage->memory;
 }
 
@@ -74,8 +72,14 @@ void *shard_storage_memory(shard_storage *storage)
 
 void shard_storage_release(shard_storage *storage)
 {
-    if (storage->memory && storage->filler)
-        storage->filler->leave(storage->filler);
+    if (storage->filler)
+        storage->filler->release(storage->filler);
+    else
+        shard_storage_give_back(storage);
+}
+
+void shard_storage_give_back(shard_storage *storage)
+{
     shard_device_release(storage->device, storage->kind, storage->memory, storage->bytes);
     storage->memory = NULL;
 }

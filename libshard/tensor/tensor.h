@@ -22,9 +22,9 @@ typedef struct shard_filler {
     shard_status (*start)(struct shard_filler *);
     /* It is needed now: waits for what was started. */
     shard_status (*settle)(struct shard_filler *);
-    /* It is given back. */
-    void (*leave)(struct shard_filler *);
-    void (*drop)(struct shard_filler *);
+    /* Gives it back (shard_storage_give_back) if it is there, and ends what was started. Any thread. */
+    void (*release)(struct shard_filler *);
+    void (*drop)(struct shard_filler *); /* any thread */
 } shard_filler;
 
 /* Groups over which a gradient is to be summed: autograd/contribution.h. Those of a mesh
@@ -170,6 +170,8 @@ void *shard_storage_allocate(shard_storage *storage);
 bool shard_storage_begin(shard_storage *storage);
 /* Gives the memory back until it is needed again; its content is lost. */
 void shard_storage_release(shard_storage *storage);
+/* The same for a filler, of what it fills. */
+void shard_storage_give_back(shard_storage *storage);
 
 /* Its memory, allocated and filled by its recipe if it was not yet. NULL with
  * the error set; a pointer that may not be used for a tensor of no elements. */
