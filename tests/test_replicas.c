@@ -5,6 +5,8 @@
 #include "support/host.h"
 #include "support/job.h"
 
+#include "tensor/tensor.h"
+
 #include <stdlib.h>
 
 /* ---- replicas that differ ---- */
@@ -328,6 +330,55 @@ START_TEST(test_statistics)
 }
 END_TEST
 
+/* ---- several over one parameter ---- */
+
+/* Buffers of the first one stay alike beside a second one, and after it; and what the first is to
+ * compare is compared. */
+static void looks_on_beside_another(shard_group *world, void *context)
+{
+    (void)context;
+    int rank = shard_group_rank(world);
+    SHARD_SCOPE
+    {
+        shard_tensor *p = shard_full(SHARD_SHAPE(5), 1.0, .requires_grad = true);
+        shard_tensor *q = shard_full(SHARD_SHAPE(5), 1.0, .requires_grad = true), *buffer = shard_ones(SHARD_SHAPE(3));
+        shard_tensors *first = shard_tensors_create(), *both = shard_tensors_create(), *buffers = shard_tensors_create();
+        check_ok(shard_tensors_add(first, "p", p));
+        check_ok(shard_tensors_add(both, "p", p));
+        check_ok(shard_tensors_add(both, "q", q));
+        check_ok(shard_tensors_add(buffers, "buffer", buffer));
+        shard_data_parallel *dp = shard_data_parallel_create(first, .buffers = buffers);
+        shard_data_parallel *other = shard_data_parallel_create(both, .no_check = true);
+        float values[3] = {(float)rank + 1, 2, 3};
+        for (int turn = 0; turn < 2; turn++) {
+            check_ok(shard_copy_from_host(buffer, values, sizeof values));
+            check_ok(shard_backward(shard_add(shard_sum(p), turn ? shard_sum(p) : shard_sum(q))));
+            ck_assert_double_eq(value_at(buffer, 0), 1);
+            if (turn == 0)
+                shard_data_parallel_destroy(other);
+        }
+        shard_data_parallel_destroy(dp);
+        dp = shard_data_parallel_create(first);
+        other = shard_data_parallel_create(first, .no_check = true);
+        float differ[5] = {1, 1, 1, 1, rank == 1 ? 2 : 1};
+        check_ok(shard_copy_from_host(p, differ, sizeof differ));
+        shard_backward(shard_sum(p));
+        check_error(shard_last_status(), "rank 1: data parallel: the replicas differ: here it is \"p\" *");
+        shard_data_parallel_destroy(dp); /* in any order */
+        shard_data_parallel_destroy(other);
+        ck_assert_ptr_null(p->grad_watches);
+        shard_tensors_destroy(first);
+        shard_tensors_destroy(both);
+        shard_tensors_destroy(buffers);
+    }
+}
+
+START_TEST(test_beside)
+{
+    run_job(2, looks_on_beside_another, NULL);
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("replicas");
@@ -337,6 +388,7 @@ int main(void)
     tcase_add_test(tcase, test_groups);
     tcase_add_loop_test(tcase, test_frozen_differ, 0, 2);
     tcase_add_test(tcase, test_frozen_stay);
+    tcase_add_test(tcase, test_beside);
     add_ranks_test(tcase, test_buffers);
     add_ranks_test(tcase, test_statistics);
     return test_run(suite);

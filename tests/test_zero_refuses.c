@@ -299,6 +299,46 @@ START_TEST(test_compares)
 }
 END_TEST
 
+/* What is frozen begins as the first replica's, also in a group that comes later; and the first
+ * backward compares all that is whole on every rank, before anything has moved. */
+static void begins_alike(shard_group *world, void *context)
+{
+    int stage = *(int *)context % 3 + 1, rank = shard_group_rank(world);
+    bool later = *(int *)context / 3;
+    SHARD_SCOPE
+    {
+        shard_tensor *p = leaf(), *frozen = shard_full(SHARD_SHAPE(SIZE), rank + 2.0);
+        shard_optimizer *sgd = zero_of(list_of(p, later ? NULL : frozen), stage);
+        if (later)
+            check_ok(shard_optimizer_add_param_group(sgd, list_of_one("frozen", frozen)));
+        ck_assert_double_eq(value_at(frozen, SIZE - 1), 2);
+        check_ok(back(p, NULL));
+        check_ok(shard_step(sgd));
+        check_averaged(p, 1);
+        shard_optimizer_destroy(sgd);
+
+        p = leaf();
+        sgd = zero_of(list_of(p, frozen), stage);
+        float values[SIZE] = {0};
+        if (rank == 1)
+            check_ok(shard_copy_from_host(stage < 3 ? p : frozen, values, sizeof values));
+        back(p, NULL);
+        shard_step(sgd);
+        check_error(shard_last_status(), stage < 3 ? "rank 1: shard_zero: the replicas differ: here it is \"p\" * with values of *"
+                                                   : "rank 1: shard_zero: the replicas differ: here it is \"q\" *frozen with *");
+        shard_optimizer_zero_grad(sgd);
+        if (stage < 3 && rank == 0)
+            check_averaged(p, 0);
+        shard_optimizer_destroy(sgd);
+    }
+}
+
+START_TEST(test_begins_alike)
+{
+    run_job(2, begins_alike, &_i);
+}
+END_TEST
+
 /* A broadcast that fails from the second one on. */
 static const shard_group_ops *real;
 static int broadcasts;
@@ -349,6 +389,7 @@ int main(void)
     tcase_add_loop_test(tcase, test_after_backward, 0, 6);
     tcase_add_loop_test(tcase, test_state_dicts, 0, 3);
     tcase_add_test(tcase, test_compares);
+    tcase_add_loop_test(tcase, test_begins_alike, 0, 6);
     tcase_add_test(tcase, test_fails_to_leave);
     return test_run(suite);
 }

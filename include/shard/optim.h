@@ -218,8 +218,9 @@ typedef struct shard_zero_options {
  * than a bucket is a bucket alone.
  *
  * Names, shapes, dtypes, order of the parameters and what is frozen are compared: replicas
- * that differ are an error of all (MISMATCH there, PEER elsewhere). Values that train begin as
- * those of the first replica; buffers (batch norm) are left alone. Gradients are averaged as
+ * that differ are an error of all (MISMATCH there, PEER elsewhere). Values begin as those of the
+ * first replica, frozen ones too, and are compared in the next backward, if ranks have them
+ * whole; buffers (batch norm) are left alone. Gradients are averaged as
  * shard_data_parallel does; what it says of parameters that backward does not reach holds
  * here. It is not needed beside this, and where it is there, earlier or later, leaves these
  * parameters to it, but for shard_data_parallel_set_sync. The result is that of the same

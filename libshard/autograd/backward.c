@@ -364,8 +364,8 @@ static shard_status step_back(shard_node *node)
             shard_tensor_drop(dx[i]);
         if (!leaf || --leaf->grad_pending > 0 || status != SHARD_OK)
             continue;
-        if (leaf->grad_watch)
-            leaf->grad_watch(leaf, leaf->grad_watch_context);
+        for (const shard_watch *watch = leaf->grad_watches; watch; watch = watch->next)
+            watch->function(leaf, watch->context);
         if (leaf->grad_ready)
             leaf->grad_ready(leaf, leaf->grad_ready_context);
     }

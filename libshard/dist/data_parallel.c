@@ -16,7 +16,7 @@ shard_data_parallel *shard_data_parallel_create_with(const shard_tensors *parame
     if (!parameters)
         shard_null_argument("shard_data_parallel_create", "parameters");
     if (dp)
-        dp->replicas = shard_replicas_create(parameters, &options);
+        dp->replicas = shard_replicas_create(parameters, &options, "data parallel: the replicas differ");
     if (dp && dp->replicas)
         dp->reducer = shard_reducer_create(parameters, (shard_bucket_options){.broadcast = !options.no_broadcast,
                                                                               .bytes = shard_bucket_bytes(options.bucket_mib)});

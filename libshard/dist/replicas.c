@@ -20,15 +20,15 @@ typedef struct buffers {
 } buffers;
 
 struct shard_replicas {
+    const char *differ;        /* what an error begins with */
     shard_tensors *parameters; /* that have replicas, frozen ones too */
+    shard_watch *watches;      /* [parameters] */
     shard_buffer_mode mode;
     buffers *buffers;
     int64_t buffer_count;
     bool checked; /* nothing is to be checked any more */
     bool local;   /* sync is off */
 };
-
-static const char differ[] = "data parallel: the replicas differ";
 
 /* ---- parameters ---- */
 
@@ -80,7 +80,8 @@ static shard_status hash_values(shard_tensor *parameter, uint64_t *hash)
     return status;
 }
 
-/* Compares those that are replicated over one group. */
+/* Compares those that are replicated over one group: names, shapes, dtypes and what is frozen, in
+ * their order, and values. */
 static shard_status compare_over(const shard_tensors *parameters, shard_group *group, bool values, const char *what)
 {
     shard_agreement mine = {0};
@@ -99,7 +100,7 @@ static shard_status compare_over(const shard_tensors *parameters, shard_group *g
     return shard_agreement_check(&mine, group, what);
 }
 
-shard_status shard_replicas_compare(const shard_tensors *parameters, bool values, const char *what)
+static shard_status compare_all(const shard_tensors *parameters, bool values, const char *what)
 {
     for (int64_t i = 0; i < shard_tensors_count(parameters); i++) {
         shard_group *group = shard_parameter_group(shard_tensors_at(parameters, i));
@@ -216,13 +217,39 @@ static void watch(shard_tensor *parameter, void *context)
                     shard_shape_text(&parameter->shape));
     if (!replicas->checked) {
         replicas->checked = true;
-        shard_replicas_compare(replicas->parameters, true, differ);
+        compare_all(replicas->parameters, true, replicas->differ);
     }
     if (replicas->buffer_count)
         shard_at_backward_end(end_backward, replicas);
 }
 
 /* ---- life ---- */
+
+/* Where this one's watch is in the parameter's list, or is to be. */
+static shard_watch **find_watch(const shard_replicas *replicas, shard_tensor *parameter)
+{
+    shard_watch **at = &parameter->grad_watches;
+    while (*at && (*at)->context != replicas)
+        at = &(*at)->next;
+    return at;
+}
+
+static shard_status watch_all(shard_replicas *replicas)
+{
+    int64_t count = shard_tensors_count(replicas->parameters);
+    replicas->watches = shard_calloc((size_t)count, sizeof *replicas->watches);
+    if (!replicas->watches)
+        return shard_last_status();
+    for (int64_t i = 0; i < count; i++) {
+        shard_tensor *parameter = shard_tensors_at(replicas->parameters, i);
+        shard_watch **at = find_watch(replicas, parameter);
+        if (!parameter->requires_grad || *at)
+            continue;
+        replicas->watches[i] = (shard_watch){.function = watch, .context = replicas};
+        *at = &replicas->watches[i];
+    }
+    return SHARD_OK;
+}
 
 static shard_status build(shard_replicas *replicas, const shard_tensors *parameters, const shard_data_parallel_options *options)
 {
@@ -232,30 +259,26 @@ static shard_status build(shard_replicas *replicas, const shard_tensors *paramet
             SHARD_TRY(shard_tensors_add(replicas->parameters, shard_tensors_name(parameters, i), parameter));
     }
     if (!options->no_check)
-        SHARD_TRY(shard_replicas_compare(parameters, false, differ));
+        SHARD_TRY(compare_all(parameters, false, replicas->differ));
     if (options->buffers && replicas->mode != SHARD_BUFFERS_LEAVE)
         SHARD_TRY(place_buffers(replicas, options->buffers));
     if (!options->no_broadcast) {
         SHARD_TRY(sync_buffers(replicas, SHARD_BUFFERS_BROADCAST));
         SHARD_TRY(broadcast_frozen(replicas->parameters));
     }
-    for (int64_t i = 0; i < shard_tensors_count(replicas->parameters); i++) {
-        shard_tensor *parameter = shard_tensors_at(replicas->parameters, i);
-        if (!parameter->requires_grad)
-            continue;
-        parameter->grad_watch = watch;
-        parameter->grad_watch_context = replicas;
-    }
-    return SHARD_OK;
+    return watch_all(replicas);
 }
 
-shard_replicas *shard_replicas_create(const shard_tensors *parameters, const shard_data_parallel_options *options)
+shard_replicas *shard_replicas_create(const shard_tensors *parameters, const shard_data_parallel_options *options,
+                                      const char *differ)
 {
     shard_replicas *replicas = shard_calloc(1, sizeof *replicas);
     if (!replicas)
         return NULL;
-    *replicas =
-        (shard_replicas){.parameters = shard_tensors_create(), .mode = options->buffer_mode, .checked = options->no_check};
+    *replicas = (shard_replicas){.differ = differ,
+                                 .parameters = shard_tensors_create(),
+                                 .mode = options->buffer_mode,
+                                 .checked = options->no_check};
     if (replicas->parameters && build(replicas, parameters, options) == SHARD_OK)
         return replicas;
     shard_replicas_destroy(replicas);
@@ -268,12 +291,14 @@ void shard_replicas_destroy(shard_replicas *replicas)
         return;
     for (int64_t i = 0; i < shard_tensors_count(replicas->parameters); i++) {
         shard_tensor *parameter = shard_tensors_at(replicas->parameters, i);
-        if (parameter->grad_watch_context == replicas)
-            parameter->grad_watch = NULL;
+        shard_watch **at = find_watch(replicas, parameter);
+        if (*at)
+            *at = (*at)->next;
     }
     for (int64_t i = 0; i < replicas->buffer_count; i++)
         shard_storage_drop(replicas->buffers[i].storage);
     shard_tensors_destroy(replicas->parameters);
+    free(replicas->watches);
     free(replicas->buffers);
     free(replicas);
 }

@@ -1,4 +1,4 @@
-/* Replicas: what data parallel training keeps alike on all ranks beside the gradients. A
+/* Replicas: what data parallel training and ZeRO keep alike on all ranks beside the gradients. A
  * check that the parameters are, and buffers that are made so after each backward. */
 #ifndef SHARD_DIST_REPLICAS_H
 #define SHARD_DIST_REPLICAS_H
@@ -7,16 +7,14 @@
 
 typedef struct shard_replicas shard_replicas;
 
-/* An error of all where the parameters' names, shapes, dtypes or what is frozen differ.
+/* What is frozen becomes the first replica's. An error of all where the parameters' names,
+ * shapes, dtypes or what is frozen differ, and in the first backward that synchronises where
+ * their values do: "rank 2: `differ`: here it is ...". Several may look on the same parameters.
  * Collective over the parameters' and buffers' groups, for a rank that has failed over the
  * world's. NULL with the error set. */
-shard_replicas *shard_replicas_create(const shard_tensors *parameters, const shard_data_parallel_options *options);
+shard_replicas *shard_replicas_create(const shard_tensors *parameters, const shard_data_parallel_options *options,
+                                      const char *differ);
 void shard_replicas_destroy(shard_replicas *replicas);
-
-/* Compares the parameters: names, shapes, dtypes and what is frozen, in their order, and
- * values. An error of all where they differ, as in "rank 2: `what`: here it is ...".
- * Collective over their replica groups, also for a rank that has failed. */
-shard_status shard_replicas_compare(const shard_tensors *parameters, bool values, const char *what);
 
 /* Nothing is checked or exchanged while off. */
 void shard_replicas_set_sync(shard_replicas *replicas, bool sync);

@@ -14,6 +14,7 @@
 struct shard_zero {
     shard_zero_options options;
     shard_reducer *reducer;
+    shard_replicas *replicas;
 };
 
 /* ---- sharing out ---- */
@@ -100,15 +101,20 @@ shard_status shard_zero_take(shard_optimizer *optimizer)
     struct shard_zero *zero = optimizer->zero;
     for (int64_t i = 0; i < optimizer->count && shard_last_status() == SHARD_OK; i++)
         check_slot(zero, &optimizer->slots[i]);
-    shard_replicas_compare(optimizer->parameters, false, "shard_zero: the replicas differ");
-    SHARD_TRY(shard_last_status());
+    shard_replicas *replicas = shard_replicas_create(optimizer->parameters, &(shard_data_parallel_options){0},
+                                                     "shard_zero: the replicas differ");
     shard_piece *whole = shard_calloc((size_t)optimizer->count, sizeof *whole);
-    shard_status status = whole ? shard_reducer_add(zero->reducer, optimizer->parameters) : shard_last_status();
+    shard_status status = shard_last_status();
+    if (status == SHARD_OK)
+        status = shard_reducer_add(zero->reducer, optimizer->parameters);
     if (status == SHARD_OK)
         status = take_parts(optimizer, whole);
     for (int64_t i = 0; i < optimizer->count && whole; i++)
         drop_piece(&whole[i]);
     free(whole);
+    shard_replicas_destroy(status == SHARD_OK ? zero->replicas : replicas);
+    if (status == SHARD_OK)
+        zero->replicas = replicas;
     return status;
 }
 
@@ -226,6 +232,7 @@ void shard_zero_destroy(struct shard_zero *zero)
 {
     if (!zero)
         return;
+    shard_replicas_destroy(zero->replicas);
     shard_reducer_destroy(zero->reducer);
     free(zero);
 }

@@ -99,6 +99,13 @@ typedef struct shard_derived {
     void (*drop)(struct shard_derived *);
 } shard_derived;
 
+/* One who looks on when a leaf's gradient is complete: its owner's, in the leaf's list. */
+typedef struct shard_watch {
+    void (*function)(shard_tensor *leaf, void *context);
+    void *context;
+    struct shard_watch *next; /* who came later */
+} shard_watch;
+
 struct shard_tensor {
     int shares; /* one of the scope or the caller, the rest of lists, records, views */
     shard_storage *storage;
@@ -115,9 +122,8 @@ struct shard_tensor {
     bool has_grad; /* grad holds a value (its memory may stay when it does not) */
     shard_tensor *grad;
     int grad_pending; /* uses that backward has yet to come by */
-    /* When that reaches 0: for who looks on, then for who does something with the gradient. */
-    void (*grad_watch)(shard_tensor *leaf, void *context);
-    void *grad_watch_context;
+    /* When that reaches 0: for those who look on, then for who does something with the gradient. */
+    shard_watch *grad_watches;
     void (*grad_ready)(shard_tensor *leaf, void *context);
     void *grad_ready_context;
 
