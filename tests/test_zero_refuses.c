@@ -137,6 +137,8 @@ static void shares_once(shard_group *world, void *context)
         ck_assert_ptr_null(shard_zero(second, .stage = stage[1]));
         check_error(shard_last_status(), "*shard_zero: \"p\" is shared out with another optimizer already*");
         check_error(shard_optimizer_add_param_group(third, list_of(p, NULL)), "*shard_zero: \"p\" is shared out with another*");
+        ck_assert_int_eq(third->count, 0);
+        ck_assert_int_eq(third->group_count, 1);
         shard_optimizer_destroy(second);
         shard_optimizer_destroy(third);
         for (int step = 1; step <= 2; step++) {
@@ -207,8 +209,18 @@ static void comes_after_backward(shard_group *world, void *context)
         else
             shard_optimizer_add_param_group(sgd, list_of(p, NULL));
         check_error(shard_last_status(), "rank 1: shard_zero: \"p\" has a gradient already*before backward or after shard_step");
-        shard_optimizer_destroy(sgd);
         shard_zero_grad(p);
+        if (!first) { /* nothing of it was added: it can be added now */
+            check_ok(shard_optimizer_add_param_group(sgd, list_of(p, NULL)));
+            check_ok(back(p, NULL));
+            check_ok(shard_step(sgd));
+            check_averaged(p, 1);
+            check_ok(shard_optimizer_add_param_group(sgd, shard_tensors_create()));
+            shard_optimizer_destroy(sgd);
+            p = leaf();
+        } else {
+            shard_optimizer_destroy(sgd);
+        }
         shard_zero_grad(q);
         shard_data_parallel *dp = average(list_of(q, NULL));
         sgd = zero_of(list_of(p, NULL), stage);

@@ -108,9 +108,11 @@ typedef struct shard_param_group_options {
 } shard_param_group_options;
 
 /* Adds parameters, taken over even when this fails: as shard_parameters makes them, of
- * names that the optimizer has not. One that it has already is an error (ARGUMENT), and
- * nothing is added then. Under shard_zero, which shares these out too, collective over
- * the world; else not. As torch.optim.Optimizer.add_param_group. */
+ * names that the optimizer has not. One that it has already is an error (ARGUMENT). Under
+ * shard_zero, which shares these out too, and what has come to require a gradient since (an
+ * empty list will do), collective over the world; else not. What is refused is not added; of
+ * an optimizer under shard_zero for which another thing fails (memory, a rank that is gone)
+ * only shard_optimizer_destroy is left. As torch.optim.Optimizer.add_param_group. */
 #define shard_optimizer_add_param_group(optimizer, ...) \
     shard_optimizer_add_param_group_with(optimizer, SHARD_WITH(shard_param_group_options, __VA_ARGS__))
 SHARD_API shard_status shard_optimizer_add_param_group_with(shard_optimizer *optimizer, shard_tensors *parameters,

@@ -87,13 +87,34 @@ static shard_status check_group(const shard_optimizer *optimizer, const shard_te
     return SHARD_OK;
 }
 
+static void drop_slot(shard_slot *slot)
+{
+    shard_tensor_drop(slot->step);
+    shard_tensor_drop(slot->piece.tensor);
+    for (int s = 0; s < SHARD_OPTIMIZER_STATES; s++)
+        shard_tensor_drop(slot->piece.state[s]);
+}
+
+/* What comes behind these many groups, slots and parameters. */
+static void remove_behind(shard_optimizer *optimizer, int64_t groups, int64_t slots, int64_t parameters)
+{
+    while (optimizer->count > slots)
+        drop_slot(&optimizer->slots[--optimizer->count]);
+    optimizer->group_count = groups;
+    shard_tensors_truncate(optimizer->parameters, parameters);
+}
+
 shard_status shard_optimizer_add_param_group_with(shard_optimizer *optimizer, shard_tensors *parameters,
                                                   shard_param_group_options options)
 {
     shard_status status = optimizer && parameters
                               ? check_group(optimizer, parameters, &options)
                               : shard_null_argument("shard_optimizer_add_param_group", optimizer ? "parameters" : "optimizer");
-    int64_t first = optimizer ? shard_tensors_count(optimizer->parameters) : 0;
+    if (status != SHARD_OK && !(optimizer && optimizer->zero)) {
+        shard_tensors_destroy(parameters);
+        return status;
+    }
+    int64_t groups = optimizer->group_count, slots = optimizer->count, first = shard_tensors_count(optimizer->parameters);
     if (status == SHARD_OK)
         status = add_group(optimizer, options);
     if (status == SHARD_OK)
@@ -101,11 +122,13 @@ shard_status shard_optimizer_add_param_group_with(shard_optimizer *optimizer, sh
     if (status == SHARD_OK)
         status = add_slots(optimizer, first);
     shard_tensors_destroy(parameters);
-    if (optimizer && optimizer->zero) {
+    if (optimizer->zero) {
         if (status == SHARD_OK)
             shard_zero_take(optimizer);
-        return shard_agree(shard_world());
+        status = shard_agree(shard_world());
     }
+    if (status != SHARD_OK)
+        remove_behind(optimizer, groups, slots, first);
     return status;
 }
 
@@ -114,13 +137,7 @@ void shard_optimizer_destroy(shard_optimizer *optimizer)
     if (!optimizer)
         return;
     shard_zero_destroy(optimizer->zero);
-    for (int64_t i = 0; i < optimizer->count; i++) {
-        shard_piece *piece = &optimizer->slots[i].piece;
-        shard_tensor_drop(optimizer->slots[i].step);
-        shard_tensor_drop(piece->tensor);
-        for (int s = 0; s < SHARD_OPTIMIZER_STATES; s++)
-            shard_tensor_drop(piece->state[s]);
-    }
+    remove_behind(optimizer, 0, 0, 0);
     shard_tensor_drop(optimizer->grad_scale);
     shard_tensors_destroy(optimizer->parameters);
     free(optimizer->slots);

@@ -201,6 +201,9 @@ shard_tensor *shard_tensor_share(shard_tensor *tensor);
 /* Lets go of a share taken by shard_tensor_share; NULL is fine. */
 void shard_tensor_drop(shard_tensor *tensor);
 
+/* Forgets what a list has from index `count` on. */
+void shard_tensors_truncate(shard_tensors *list, int64_t count);
+
 static inline const shard_device_ops *shard_ops(const shard_tensor *tensor)
 {
     return tensor->storage->device->ops;

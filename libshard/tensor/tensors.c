@@ -45,6 +45,12 @@ void shard_tensors_destroy(shard_tensors *list)
     free(list);
 }
 
+static void fill_slots(shard_tensors *list)
+{
+    for (int64_t i = 0; i < list->count; i++)
+        *find_slot(list, list->items[i].name) = i + 1;
+}
+
 static shard_status grow_slots(shard_tensors *list)
 {
     if (2 * (list->count + 1) <= list->slot_count)
@@ -56,8 +62,7 @@ static shard_status grow_slots(shard_tensors *list)
     free(list->slots);
     list->slots = slots;
     list->slot_count = slot_count;
-    for (int64_t i = 0; i < list->count; i++)
-        *find_slot(list, list->items[i].name) = i + 1;
+    fill_slots(list);
     return SHARD_OK;
 }
 
@@ -76,6 +81,19 @@ shard_status shard_tensors_add(shard_tensors *list, const char *name, shard_tens
     list->items[list->count++] = (named_tensor){copy, shard_tensor_share(tensor)};
     *slot = list->count;
     return SHARD_OK;
+}
+
+void shard_tensors_truncate(shard_tensors *list, int64_t count)
+{
+    if (list->count <= count)
+        return;
+    while (list->count > count) {
+        const named_tensor *last = &list->items[--list->count];
+        free(last->name);
+        shard_tensor_drop(last->tensor);
+    }
+    memset(list->slots, 0, (size_t)list->slot_count * sizeof *list->slots);
+    fill_slots(list);
 }
 
 shard_status shard_tensors_extend(shard_tensors *list, const char *prefix, const shard_tensors *from)
