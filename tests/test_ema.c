@@ -314,6 +314,49 @@ START_TEST(test_swaps_together)
 }
 END_TEST
 
+/* What is frozen stands for its average, which takes no memory, until it trains; one that it has
+ * already stays. */
+START_TEST(test_frozen)
+{
+    SHARD_SCOPE
+    {
+        shard_tensor *p = shard_ones(SHARD_SHAPE(1), .requires_grad = true, .dtype = SHARD_FLOAT64);
+        shard_tensor *frozen = shard_full(SHARD_SHAPE(1000), 5.0, .dtype = SHARD_FLOAT64);
+        shard_tensors *list = shard_tensors_create();
+        check_ok(shard_tensors_add(list, "p", p));
+        check_ok(shard_tensors_add(list, "frozen", frozen));
+        shard_optimizer *sgd = shard_sgd(list, .lr = 1.0);
+        shard_ema *ema = shard_ema_create(sgd, .decay = 0.5);
+        int64_t before = shard_get_memory_by_kind(shard_device_open(NULL), SHARD_MEMORY_OPTIMIZER_STATE).current;
+        for (int n = 0; n < 2; n++) {
+            move(sgd, p, n);
+            check_ok(shard_ema_update(ema));
+            check_ok(shard_ema_swap(ema));
+            ck_assert_double_eq(value_at(frozen, 999), 5);
+            check_ok(shard_ema_swap(ema));
+            shard_tensors_destroy(shard_ema_state_dict(ema));
+        }
+        ck_assert_int_lt(shard_get_memory_by_kind(shard_device_open(NULL), SHARD_MEMORY_OPTIMIZER_STATE).current - before, 1000);
+        shard_set_requires_grad(frozen, true);
+        double average = 0, value = 5;
+        for (int n = 0; n < 3; n++) {
+            shard_set_requires_grad(frozen, n < 2); /* its average goes on when it is frozen again */
+            check_ok(shard_backward(shard_add(shard_sum(p), shard_sum(frozen))));
+            check_ok(shard_step(sgd));
+            check_ok(shard_ema_update(ema));
+            value -= n < 2;
+            average = n == 0 ? value : (average + value) / 2;
+            check_ok(shard_ema_swap(ema));
+            ck_assert_double_eq(value_at(frozen, 999), average);
+            check_ok(shard_ema_swap(ema));
+            ck_assert_double_eq(value_at(frozen, 0), value);
+        }
+        shard_ema_destroy(ema);
+        shard_optimizer_destroy(sgd);
+    }
+}
+END_TEST
+
 START_TEST(test_refuses)
 {
     SHARD_SCOPE
@@ -369,6 +412,7 @@ int main(void)
     tcase_add_loop_test(tcase, test_ranks, 0, CASES);
     tcase_add_test(tcase, test_takes_little_room);
     tcase_add_test(tcase, test_swaps_together);
+    tcase_add_test(tcase, test_frozen);
     tcase_add_test(tcase, test_refuses);
     tcase_add_test(tcase, test_shared_out_later);
     return test_run(suite);

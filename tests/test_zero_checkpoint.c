@@ -303,6 +303,97 @@ START_TEST(test_narrow)
 }
 END_TEST
 
+/* ---- frozen parameters ---- */
+
+static int64_t state_bytes(void)
+{
+    return shard_get_memory_by_kind(shard_device_open(NULL), SHARD_MEMORY_OPTIMIZER_STATE).current;
+}
+
+enum { FROZEN = 5000 };
+
+static shard_optimizer *adam_of_two(shard_tensor **p, bool frozen, int stage)
+{
+    shard_tensors *list = shard_tensors_create();
+    for (int i = 0; i < 2; i++) {
+        p[i] = made_up(SHARD_SHAPE(i ? FROZEN : 40), 1, SHARD_FLOAT32);
+        shard_set_requires_grad(p[i], i == 0 || !frozen);
+        check_ok(shard_tensors_add(list, i ? "q" : "p", p[i]));
+    }
+    return adam_of(list, (shard_zero_options){.stage = stage});
+}
+
+static shard_status load_state(shard_optimizer *optimizer, const char *name, bool allow_missing)
+{
+    shard_tensors *state = shard_optimizer_state_dict(optimizer);
+    shard_status status = shard_load(state, scratch_path(name), .allow_missing = allow_missing);
+    shard_tensors_destroy(state);
+    return status;
+}
+
+static void save_state(shard_optimizer *optimizer, const char *name)
+{
+    shard_tensors *state = shard_optimizer_state_dict(optimizer);
+    check_ok(shard_save(state, scratch_path(name), NULL));
+    shard_tensors_destroy(state);
+}
+
+static int64_t count_names(const char *name)
+{
+    shard_tensors *there = shard_inspect(scratch_path(name), NULL);
+    int64_t count = shard_tensors_count(there);
+    shard_tensors_destroy(there);
+    return count;
+}
+
+/* What never trained has no state, in memory and in files; a file with it is loaded, and one
+ * without it where that is not needed. */
+static void has_no_state(shard_group *world, void *context)
+{
+    int stage = *(int *)context;
+    (void)world;
+    SHARD_SCOPE
+    {
+        shard_tensor *p[2], *all[2], *later[2];
+        int64_t before = state_bytes();
+        shard_optimizer *adam = adam_of_two(p, true, stage), *whole = adam_of_two(all, false, stage);
+        check_ok(shard_backward(shard_sum(shard_mul(p[0], p[0]))));
+        check_ok(shard_step(adam));
+        int64_t stepped = state_bytes();
+        ck_assert_int_lt(stepped - before, FROZEN);
+        save_state(adam, "frozen.safetensors");
+        check_ok(load_state(adam, "frozen.safetensors", false));
+        ck_assert_int_eq(state_bytes(), stepped);
+        ck_assert_int_eq(count_names("frozen.safetensors"), 3);
+
+        check_ok(shard_backward(shard_add(shard_sum(shard_mul(all[0], all[0])), shard_sum(all[1]))));
+        check_ok(shard_step(whole));
+        save_state(whole, "all.safetensors");
+        ck_assert_int_eq(count_names("all.safetensors"), 6);
+        shard_optimizer *resumed = adam_of_two(later, true, stage);
+        check_ok(load_state(resumed, "all.safetensors", false)); /* it may train again */
+        shard_tensors *state = shard_optimizer_state_dict(resumed);
+        ck_assert_double_eq(value_at(shard_tensors_find(state, "q.exp_avg"), FROZEN - 1), (double)0.1f);
+        ck_assert_double_eq(shard_item(shard_tensors_find(state, "q.step")), 1);
+        shard_tensors_destroy(state);
+        save_state(resumed, "again.safetensors");
+        ck_assert_int_eq(count_names("again.safetensors"), 6);
+
+        check_error(load_state(whole, "frozen.safetensors", false), "*3 missing there (\"q.step\", *");
+        check_ok(load_state(whole, "frozen.safetensors", true));
+        shard_optimizer_destroy(adam);
+        shard_optimizer_destroy(whole);
+        shard_optimizer_destroy(resumed);
+        ck_assert_int_eq(state_bytes(), before);
+    }
+}
+
+START_TEST(test_frozen)
+{
+    run_job(2, has_no_state, &_i);
+}
+END_TEST
+
 int main(void)
 {
     scratch_open();
@@ -311,6 +402,7 @@ int main(void)
     tcase_add_loop_test(tcase, test_sorts, 0, 2 * WRITERS);
     tcase_add_loop_test(tcase, test_split, 0, SPLIT_WRITERS);
     tcase_add_loop_test(tcase, test_narrow, 0, 2);
+    tcase_add_loop_test(tcase, test_frozen, 0, 4);
     int failed = test_run(suite);
     scratch_close();
     return failed;

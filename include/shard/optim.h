@@ -171,11 +171,14 @@ SHARD_API shard_status shard_optimizer_set_lr(shard_optimizer *optimizer, double
 /* Its state by name ("fc.weight.momentum_buffer"), placed like the parameters, made
  * if it was not yet, so that it can be saved and loaded into, and each parameter's
  * number of steps ("fc.weight.step", an int64 scalar), as a first step differs from
- * later ones. Under shard_zero a state has the elements that are this rank's, in one
- * dimension; shard_save puts them together in the file, shard_load takes them from it,
- * and shard_collect_state_dict makes whole ones. So it is made after shard_zero, and
- * after shard_optimizer_add_param_group, whose parameters it has not otherwise. NULL with the error
- * set. The caller's, to be destroyed. Not collective. */
+ * later ones. What is frozen and was never stepped is in the list, but neither in memory nor
+ * in a file, and shard_load does without it; where it trains and was frozen when the file was
+ * written, its names are missing there (allow_missing: it begins with zeros). Under shard_zero
+ * a state has the elements that are this rank's, in one dimension; shard_save puts them
+ * together in the file, shard_load takes them from it, and shard_collect_state_dict makes
+ * whole ones. So it is made after shard_zero, and after shard_optimizer_add_param_group, whose
+ * parameters it has not otherwise. NULL with the error set. The caller's, to be destroyed.
+ * Not collective. */
 SHARD_API shard_tensors *shard_optimizer_state_dict(shard_optimizer *optimizer);
 
 /* ---- ZeRO: an optimizer's work and memory shared out among replicas ---- */
@@ -264,7 +267,9 @@ SHARD_API shard_optimizer *shard_zero_with(shard_optimizer *optimizer, shard_zer
  *     average = decay * average + (1 - decay) * parameter
  * and after the first one the parameters themselves. They stand where the optimizer's state
  * does, so that under shard_zero each rank keeps those of its part alone. Buffers (batch
- * norm) have none. As torch.optim.swa_utils.AveragedModel with get_ema_multi_avg_fn.
+ * norm) have none. What is frozen stands for its own average; that begins with the first
+ * update after it has come to train. As torch.optim.swa_utils.AveragedModel with
+ * get_ema_multi_avg_fn.
  */
 typedef struct shard_ema shard_ema;
 
@@ -291,7 +296,8 @@ SHARD_API shard_status shard_ema_swap(shard_ema *ema);
 
 /* The averages under the parameters' names, placed like these, made if they were not yet, so
  * that they can be saved and loaded into, and "n_averaged", the number of updates (an int64
- * scalar). The caller's, to be destroyed. NULL with the error set. Not collective. */
+ * scalar). Of what is frozen and has none as shard_optimizer_state_dict says. The caller's,
+ * to be destroyed. NULL with the error set. Not collective. */
 SHARD_API shard_tensors *shard_ema_state_dict(shard_ema *ema);
 
 /* ---- schedules: the learning rate of a step, a pure function of it ---- */

@@ -115,7 +115,7 @@ static shard_status collect(shard_tensors *list, const char *name, shard_tensor 
 shard_tensors *shard_collect_state_dict(const shard_tensors *tensors, int root)
 {
     shard_group *world = shard_world();
-    shard_tensors *kept = shard_tensors_kept(tensors);
+    shard_tensors *kept = shard_tensors_kept(tensors, true);
     shard_tensors *list = shard_tensors_create();
     char argument[32];
     snprintf(argument, sizeof argument, "root %d", root);

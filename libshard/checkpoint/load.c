@@ -121,7 +121,7 @@ static const shard_entry *match(const loading *l, const char *name, const shard_
 {
     const shard_entry *entry = shard_safetensors_find(&l->header, name);
     if (!entry) {
-        if (!l->options.allow_missing)
+        if (!l->options.allow_missing && !shard_tensor_is_idle(tensor))
             complain(&f->missing, "%s", shard_quoted(name));
         return NULL;
     }
@@ -348,7 +348,7 @@ static void forget_gathered(const shard_tensors *tensors)
 
 shard_status shard_load_with(const shard_tensors *tensors, const char *path, shard_load_options options)
 {
-    shard_tensors *kept = shard_tensors_kept(tensors);
+    shard_tensors *kept = shard_tensors_kept(tensors, true);
     loading l = {.tensors = kept, .path = path, .options = options};
     shard_metadata *metadata = NULL;
     prepare(&l);

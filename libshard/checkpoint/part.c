@@ -64,11 +64,13 @@ shard_status shard_part_check(const char *function, const char *name, const shar
     return SHARD_OK;
 }
 
-shard_tensors *shard_tensors_kept(const shard_tensors *tensors)
+shard_tensors *shard_tensors_kept(const shard_tensors *tensors, bool idle)
 {
     shard_tensors *list = tensors ? shard_tensors_create() : NULL;
     for (int64_t i = 0; i < shard_tensors_count(tensors) && list; i++) {
         shard_tensor *tensor = shard_tensors_at(tensors, i);
+        if (shard_tensor_is_idle(tensor) && !idle)
+            continue;
         if (shard_tensors_add(list, shard_tensors_name(tensors, i), tensor->kept ? tensor->kept : tensor) != SHARD_OK) {
             shard_tensors_destroy(list);
             return NULL;

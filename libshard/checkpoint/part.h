@@ -34,8 +34,9 @@ const shard_shape *shard_part_shape(const shard_tensor *tensor);
 shard_status shard_part_check(const char *function, const char *name, const shard_tensor *tensor);
 
 /* The same list with what this rank keeps of each tensor in its place: a slice, where its
- * values are gathered when they are needed. NULL for NULL, or with the error set. */
-shard_tensors *shard_tensors_kept(const shard_tensors *tensors);
+ * values are gathered when they are needed; those that are idle among them, or not. NULL for
+ * NULL, or with the error set. */
+shard_tensors *shard_tensors_kept(const shard_tensors *tensors, bool idle);
 
 /* Whether all ranks call the function with the same names, dtypes, whole shapes and
  * placements in the list, and the same argument, which is a text. Collective over the

@@ -339,7 +339,7 @@ static void forget(saving *s)
 
 shard_status shard_save(const shard_tensors *tensors, const char *path, const shard_metadata *metadata)
 {
-    shard_tensors *kept = shard_tensors_kept(tensors);
+    shard_tensors *kept = shard_tensors_kept(tensors, false);
     saving s = {.world = shard_world(), .tensors = kept, .path = path};
     if (agree(&s) == SHARD_OK) {
         plan(&s);

@@ -10,8 +10,7 @@ enum { ROOM = 4 << 20 }; /* bytes */
 
 typedef struct average {
     const shard_tensor *of; /* the piece's tensor */
-    shard_tensor *value;
-    bool begun; /* else it has no value yet */
+    shard_tensor *value;    /* idle: the parameter is frozen, and stands for it */
 } average;
 
 struct shard_ema {
@@ -52,27 +51,30 @@ void shard_ema_destroy(shard_ema *ema)
     free(ema);
 }
 
+/* Else it has no value yet. */
+static bool is_begun(const average *a)
+{
+    return shard_tensor_version(a->value) > 0;
+}
+
 /* The average of slot i, made if it was not yet; NULL with the error set. */
 static average *average_of(shard_ema *ema, int64_t i)
 {
     const shard_slot *slot = &ema->optimizer->slots[i];
-    const shard_piece *piece = &slot->piece;
     if (shard_grow(&ema->averages, &ema->capacity, i + 1, sizeof *ema->averages) != SHARD_OK)
         return NULL;
     while (ema->count <= i)
         ema->averages[ema->count++] = (average){0};
     average *a = &ema->averages[i];
-    if (!a->value) {
-        size_t bytes = (size_t)shard_numel(piece->tensor) * shard_dtype_size(piece->tensor->dtype);
-        shard_storage *storage = shard_storage_make(shard_device_of(piece->tensor), bytes ? bytes : 1);
-        if (storage)
-            shard_storage_set_kind(storage, SHARD_MEMORY_OPTIMIZER_STATE);
-        *a = (average){.of = piece->tensor, .value = storage ? shard_piece_like(piece, storage, 0) : NULL};
-        shard_storage_drop(storage);
-    } else if (a->of != piece->tensor)
+    if (!a->value)
+        *a = (average){.of = slot->piece.tensor, .value = shard_piece_like(&slot->piece, NULL, 0)};
+    else if (a->of != slot->piece.tensor)
         return shard_fail_null(SHARD_ERROR_ARGUMENT,
                                "shard_ema: \"%s\" was shared out after its average was begun: call shard_zero first", slot->name);
-    return a->value ? a : NULL;
+    if (!a->value)
+        return NULL;
+    a->value->optional = !slot->parameter->requires_grad;
+    return a;
 }
 
 /* to = from, or a blend of both where decay is not 0. */
@@ -108,8 +110,8 @@ shard_status shard_ema_update(shard_ema *ema)
         average *a = average_of(ema, i);
         if (!a)
             return shard_last_status();
-        SHARD_TRY(blend(ema->optimizer->slots[i].piece.tensor, a->value, a->begun && *updates ? decay : 0.0));
-        a->begun = true;
+        if (!shard_tensor_is_idle(a->value))
+            SHARD_TRY(blend(ema->optimizer->slots[i].piece.tensor, a->value, is_begun(a) && *updates ? decay : 0.0));
     }
     ++*updates;
     return SHARD_OK;
@@ -144,9 +146,8 @@ static shard_status begin_all(shard_ema *ema)
         average *a = average_of(ema, i);
         if (!a)
             return shard_last_status();
-        if (!a->begun)
+        if (!shard_tensor_is_idle(a->value) && !is_begun(a))
             SHARD_TRY(blend(ema->optimizer->slots[i].piece.tensor, a->value, 0.0));
-        a->begun = true;
     }
     return SHARD_OK;
 }
@@ -154,9 +155,11 @@ static shard_status begin_all(shard_ema *ema)
 /* The first `count` ones; how many of them it has been. */
 static int64_t exchange_first(shard_ema *ema, int64_t count)
 {
-    for (int64_t i = 0; i < count; i++)
-        if (exchange(ema->optimizer->slots[i].piece.tensor, ema->averages[i].value) != SHARD_OK)
+    for (int64_t i = 0; i < count; i++) {
+        shard_tensor *value = ema->averages[i].value;
+        if (!shard_tensor_is_idle(value) && exchange(ema->optimizer->slots[i].piece.tensor, value) != SHARD_OK)
             return i;
+    }
     return count;
 }
 

@@ -194,8 +194,13 @@ shard_tensor *shard_piece_like(const shard_piece *piece, shard_storage *storage,
     if (!like)
         return NULL;
     like->replicas = piece->tensor->replicas;
+    like->optional = !storage;
+    if (!storage) {
+        like->recipe = (shard_recipe){.kind = SHARD_CONSTANT};
+        shard_storage_set_kind(like->storage, SHARD_MEMORY_OPTIMIZER_STATE);
+    }
     bool marked = !piece->tensor->slice || shard_tensor_set_slice(like, piece->tensor->slice) == SHARD_OK;
-    if (marked && shard_tensor_move(like, storage, offset) == SHARD_OK)
+    if (marked && (!storage || shard_tensor_move(like, storage, offset) == SHARD_OK))
         return like;
     shard_tensor_drop(like);
     return NULL;
@@ -222,14 +227,28 @@ static shard_status make_states_together(const shard_optimizer *optimizer, shard
     return SHARD_OK;
 }
 
+static shard_status foresee_states(const shard_optimizer *optimizer, shard_piece *piece)
+{
+    for (int s = 0; s < optimizer->ops->states; s++)
+        if (!(piece->state[s] = shard_piece_like(piece, NULL, 0)))
+            return shard_last_status();
+    return SHARD_OK;
+}
+
 shard_status shard_optimizer_make_state(shard_optimizer *optimizer, bool all)
 {
     shard_slot **slots = shard_calloc((size_t)optimizer->count, sizeof *slots);
     shard_status status = slots ? SHARD_OK : shard_last_status();
     int64_t count = 0, together;
-    for (int64_t i = 0; i < optimizer->count && slots && optimizer->ops->states; i++)
-        if (!optimizer->slots[i].piece.state[0] && (all || shard_slot_has_gradient(&optimizer->slots[i])))
-            slots[count++] = &optimizer->slots[i];
+    for (int64_t i = 0; i < optimizer->count && slots && optimizer->ops->states && status == SHARD_OK; i++) {
+        shard_slot *slot = &optimizer->slots[i];
+        if (slot->piece.state[0])
+            continue;
+        if (all && !slot->parameter->requires_grad)
+            status = foresee_states(optimizer, &slot->piece);
+        else if (all || shard_slot_has_gradient(slot))
+            slots[count++] = slot;
+    }
     if (count)
         qsort(slots, (size_t)count, sizeof *slots, by_place);
     for (int64_t i = 0; i < count && status == SHARD_OK; i += together) {
@@ -258,9 +277,12 @@ shard_tensors *shard_optimizer_state_dict(shard_optimizer *optimizer)
     shard_status status = list ? shard_optimizer_make_state(optimizer, true) : shard_last_status();
     for (int64_t i = 0; i < optimizer->count && status == SHARD_OK; i++) {
         const shard_slot *slot = &optimizer->slots[i];
+        slot->step->optional = !slot->parameter->requires_grad;
         status = list_state(list, slot->name, "step", slot->step);
-        for (int s = 0; s < optimizer->ops->states && status == SHARD_OK; s++)
+        for (int s = 0; s < optimizer->ops->states && status == SHARD_OK; s++) {
+            slot->piece.state[s]->optional = slot->step->optional;
             status = list_state(list, slot->name, optimizer->ops->state_name[s], slot->piece.state[s]);
+        }
     }
     if (status == SHARD_OK)
         return list;

@@ -97,11 +97,13 @@ bool shard_slot_counts(const shard_slot *slot);
 shard_status shard_optimizer_step_where(shard_optimizer *optimizer, bool (*wanted)(const shard_slot *, const void *context),
                                         const void *context);
 
-/* A tensor in that memory for the piece's elements, which is saved and loaded as what it is
- * of the parameter. The caller's share; NULL with the error set. */
+/* A tensor for the piece's elements, which is saved and loaded as what it is of the parameter, in
+ * that memory; storage NULL: one of zeros, which has memory once it is needed, and no file has it
+ * before. The caller's share; NULL with the error set. */
 shard_tensor *shard_piece_like(const shard_piece *piece, shard_storage *storage, size_t offset);
 
-/* Makes the state that is missing, zeros, of the slots that have a gradient, or of all. */
+/* Makes the state that is missing, zeros, of the slots that have a gradient, or of all; that of
+ * frozen ones has no memory yet. */
 shard_status shard_optimizer_make_state(shard_optimizer *optimizer, bool all);
 
 #endif

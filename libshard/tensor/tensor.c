@@ -144,8 +144,10 @@ void *shard_tensor_memory_to_write(shard_tensor *tensor)
                                "a tensor of shape %s that is kept in parts on several ranks (shard_zero, stage 3) is to be "
                                "written to: shard_load and optimizers do",
                                shard_shape_text(&tensor->shape));
-    shard_tensor_count_write(tensor);
-    return shard_tensor_memory(tensor);
+    void *memory = shard_tensor_memory(tensor);
+    if (memory)
+        shard_tensor_count_write(tensor);
+    return memory;
 }
 
 /* ---- making ---- */

@@ -132,6 +132,7 @@ struct shard_tensor {
     shard_group *replicas;
     shard_slice *slice; /* NULL: it is no range of another tensor */
     shard_tensor *kept; /* of a tensor with a filler, the slice that this rank keeps; a share */
+    bool optional;      /* zeros until it is written to: until then no file has it, and none need have it */
     shard_derived *derived;
     shard_rows *rows;   /* of a weight whose rows pass by in blocks; whoever set it takes it away */
 
@@ -211,6 +212,11 @@ static inline const shard_device_ops *shard_ops(const shard_tensor *tensor)
 static inline shard_device *shard_device_of(const shard_tensor *tensor)
 {
     return tensor->storage->device;
+}
+/* Optional, and still not written to. */
+static inline bool shard_tensor_is_idle(const shard_tensor *tensor)
+{
+    return tensor->optional && shard_tensor_version(tensor) == 0;
 }
 
 /* ---- shapes ---- */
