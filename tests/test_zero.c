@@ -220,7 +220,8 @@ static void refuses_a_part_of_the_replicas(shard_group *world, void *context)
         check_ok(shard_tensors_add(list, "weight", shard_ones(SHARD_SHAPE(3), .requires_grad = true)));
         shard_optimizer *sgd = sgd_of(list);
         ck_assert_ptr_null(shard_zero(sgd, .group = shard_mesh_model_group(mesh)));
-        check_error(shard_last_status(), "*shard_zero: \"weight\" is replicated on 4 ranks, of which 2 are in the group of 2*leave .group NULL: each parameter's own replicas");
+        check_error(shard_last_status(), "*shard_zero: \"weight\" is replicated on 4 ranks, of which 2 are in the group of "
+                                         "2*leave .group NULL: each parameter's own replicas");
         shard_optimizer_destroy(sgd);
     }
     shard_mesh_destroy(mesh);

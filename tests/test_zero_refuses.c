@@ -351,6 +351,115 @@ START_TEST(test_begins_alike)
 }
 END_TEST
 
+/* ---- settings of the last rank that differ ---- */
+
+typedef struct case_of_settings {
+    int optimizer; /* 0: SGD; 1: Adam; 2: AdamW; 3: LARS; 4: LAMB */
+    shard_sgd_settings sgd;
+    shard_adam_settings adam;
+    shard_lars_settings lars;
+    shard_lamb_settings lamb;
+    shard_zero_options zero;
+    shard_param_group_options group;
+    double lr;
+    const char *error; /* from "here it is" on */
+} case_of_settings;
+
+static shard_optimizer *optimizer_of(const case_of_settings *c, shard_tensors *list)
+{
+    return c->optimizer == 0   ? shard_sgd_with(list, c->sgd)
+           : c->optimizer == 1 ? shard_adam_with(list, c->adam)
+           : c->optimizer == 2 ? shard_adamw_with(list, c->adam)
+           : c->optimizer == 3 ? shard_lars_with(list, c->lars)
+                               : shard_lamb_with(list, c->lamb);
+}
+
+static const case_of_settings different[] = {
+    {.zero.stage = 2, .error = "stage 2, on rank 0 stage 1"},
+    {.zero.partition = SHARD_ZERO_WHOLE, .error = "partition SHARD_ZERO_WHOLE, on rank 0 partition SHARD_ZERO_EVEN"},
+    {.zero.bucket_mib = 0.5, .error = "bucket_mib 0.5, on rank 0 bucket_mib 25"},
+    {.zero.overlap = true, .error = "overlap true, on rank 0 overlap false"},
+    {.sgd.lr = 0.1, .error = "lr 0.1, on rank 0 lr 0.001"},
+    {.lr = 0.25, .error = "lr 0.25, on rank 0 lr 0.001"},
+    {.sgd.weight_decay = 0.5, .error = "weight_decay 0.5, *on rank 0 weight_decay 0,*"},
+    {.sgd.decay_all = true, .error = "*decay_all true, *on rank 0 *decay_all false,*"},
+    {.sgd.momentum = 0.9, .error = "momentum 0.9,*on rank 0 momentum 0,*"},
+    {.sgd.dampening = 0.5, .error = "*dampening 0.5,*on rank 0 *dampening 0,*"},
+    {.group.lr_scale = 2, .error = "param group 1: lr_scale 2,*on rank 0 param group 1: lr_scale 0,*"},
+    {.group.weight_decay = 2, .error = "param group 1:* weight_decay 2,*on rank 0 *weight_decay 0,*"},
+    {.group.no_weight_decay = true, .error = "* no_weight_decay true,*on rank 0 * no_weight_decay false,*"},
+    {.group.decay_all = true, .error = "* decay_all true, on rank 0 * decay_all false"},
+    {.optimizer = 1, .error = "shard_adam, on rank 0 shard_sgd"},
+};
+/* Of the same optimizer, then. */
+static const case_of_settings others[] = {
+    {.optimizer = 1, .adam.beta1 = 0.5, .error = "beta1 0.5,*on rank 0 beta1 0.9,*"},
+    {.optimizer = 1, .adam.beta2 = 0.5, .error = "* beta2 0.5,*on rank 0 *beta2 0.999,*"},
+    {.optimizer = 2, .adam.eps = 0.5, .error = "* eps 0.5,*on rank 0 *eps 1e-08,*"},
+    {.optimizer = 2, .adam.amsgrad = true, .error = "* amsgrad true,*on rank 0 *amsgrad false"},
+    {.optimizer = 3, .lars.momentum = 0.5, .error = "momentum 0.5,*on rank 0 momentum 0,*"},
+    {.optimizer = 3, .lars.dampening = 0.5, .error = "* dampening 0.5,*on rank 0 *dampening 0,*"},
+    {.optimizer = 3, .lars.trust_coefficient = 0.5, .error = "* trust_coefficient 0.5,*on rank 0 *trust_coefficient 0.001,*"},
+    {.optimizer = 3, .lars.eps = 0.5, .error = "* eps 0.5,*on rank 0 *eps 0,*"},
+    {.optimizer = 3, .lars.adapt_all = true, .error = "* adapt_all true, on rank 0 *adapt_all false"},
+    {.optimizer = 4, .lamb.beta1 = 0.5, .error = "beta1 0.5,*on rank 0 beta1 0.9,*"},
+    {.optimizer = 4, .lamb.beta2 = 0.5, .error = "* beta2 0.5,*on rank 0 *beta2 0.999,*"},
+    {.optimizer = 4, .lamb.eps = 0.5, .error = "* eps 0.5,*on rank 0 *eps 1e-06"},
+};
+
+/* Of the first rank's case on all others. */
+static void refuse_case(shard_group *world, const case_of_settings *c, bool same_optimizer)
+{
+    case_of_settings usual = {.optimizer = same_optimizer ? c->optimizer : 0};
+    bool last = shard_group_rank(world) == shard_group_size(world) - 1;
+    const case_of_settings *mine = last ? c : &usual;
+    char *pattern = shard_format("*rank 2: shard_zero: the ranks' settings differ: here it is %s", c->error);
+    SHARD_SCOPE
+    {
+        shard_tensor *p = leaf(), *q = leaf();
+        shard_optimizer *optimizer = optimizer_of(mine, list_of_one("p", p));
+        check_ok(shard_optimizer_add_param_group_with(optimizer, list_of_one("q", q), mine->group));
+        if (mine->lr > 0)
+            check_ok(shard_optimizer_set_lr(optimizer, mine->lr));
+        ck_assert_ptr_null(shard_zero_with(optimizer, mine->zero));
+        ck_assert_int_eq(shard_last_status(), last ? SHARD_ERROR_MISMATCH : SHARD_ERROR_PEER);
+        check_error(shard_last_status(), pattern);
+        shard_optimizer_destroy(optimizer);
+    }
+    free(pattern);
+}
+
+static void compares_settings(shard_group *world, void *context)
+{
+    (void)context;
+    for (size_t i = 0; i < sizeof different / sizeof *different; i++)
+        refuse_case(world, &different[i], false);
+    for (size_t i = 0; i < sizeof others / sizeof *others; i++)
+        refuse_case(world, &others[i], true);
+    SHARD_SCOPE
+    {
+        shard_tensor *p = leaf(), *q = leaf();
+        bool last = shard_group_rank(world) == 2;
+        shard_optimizer *sgd = zero_of(list_of(p, NULL), 2);
+        shard_optimizer_add_param_group(sgd, list_of_one("q", q), .lr_scale = last ? 0.5 : 1); /* later, too */
+        check_error(shard_last_status(), "*rank 2: shard_zero: the ranks' settings differ: *lr_scale 0.5,* lr_scale 1,*");
+        shard_optimizer_destroy(sgd);
+        sgd = shard_sgd(list_of(p, NULL));
+        ck_assert_ptr_null(shard_zero(sgd, .stage = last ? 4 : 1));
+        check_error(shard_last_status(), "*shard_zero: there is no stage 4*");
+        shard_optimizer_destroy(sgd);
+        sgd = shard_sgd(list_of(p, NULL));
+        ck_assert_msg(shard_zero(sgd, .bucket_mib = last ? 0 : 25) == sgd, "%s", shard_last_error()); /* the same */
+        shard_optimizer_destroy(sgd);
+    }
+}
+
+START_TEST(test_settings)
+{
+    run_job(3, compares_settings, NULL);
+}
+END_TEST
+
 /* A broadcast that fails from the second one on. */
 static const shard_group_ops *real;
 static int broadcasts;
@@ -402,6 +511,7 @@ int main(void)
     tcase_add_loop_test(tcase, test_state_dicts, 0, 3);
     tcase_add_test(tcase, test_compares);
     tcase_add_loop_test(tcase, test_begins_alike, 0, 6);
+    tcase_add_test(tcase, test_settings);
     tcase_add_test(tcase, test_fails_to_leave);
     return test_run(suite);
 }

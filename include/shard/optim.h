@@ -222,13 +222,15 @@ typedef struct shard_zero_options {
  * (stage 3) are ever there as a whole. Used otherwise, and of other shapes, what is larger
  * than a bucket is a bucket alone.
  *
- * Names, shapes, dtypes, order of the parameters and what is frozen are compared: replicas
- * that differ are an error of all (MISMATCH there, PEER elsewhere). Values begin as those of the
- * first replica, frozen ones too, and are compared in the next backward, if ranks have them
- * whole; buffers (batch norm) are left alone. Gradients are averaged as
- * shard_data_parallel does; what it says of parameters that backward does not reach holds
- * here. It is not needed beside this, and where it is there, earlier or later, leaves these
- * parameters to it, but for shard_data_parallel_set_sync. The result is that of the same
+ * Names, shapes, dtypes, order of the parameters and what is frozen are compared, and over the
+ * world stage, partition, bucket_mib and overlap, the optimizer's kind, its settings and what
+ * groups of parameters have otherwise: ranks that differ are an error of all (MISMATCH there,
+ * PEER elsewhere). Values begin as those of the first replica, frozen ones too, and are compared
+ * in the next backward, if ranks have them whole; buffers (batch norm) are left alone. Gradients
+ * are averaged as shard_data_parallel does; what it says of parameters that backward does not
+ * reach holds here. Beside this it is wanted for those buffers and for
+ * shard_data_parallel_set_sync, to accumulate; made earlier or later, it leaves these parameters
+ * to this. The result is that of the same
  * optimizer alone: to the bit in float32 over shared memory, where ranks are summed in order,
  * if no backwards are accumulated and no norms taken. Parameters that no other rank has, and
  * frozen ones, stay whole: what is frozen now and has a gradient later is an error of

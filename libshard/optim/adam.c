@@ -27,17 +27,24 @@ static shard_status adamw_step(const shard_optimizer *optimizer, shard_device *d
     return take_step(optimizer, device, count, updates, dtype, true);
 }
 
+static char *describe(const void *settings)
+{
+    const shard_adam_settings *s = settings;
+    return shard_format("beta1 %.15g, beta2 %.15g, eps %.15g, amsgrad %s", s->beta1, s->beta2, s->eps,
+                        s->amsgrad ? "true" : "false");
+}
+
 #define STATES                                                                                                                   \
     {                                                                                                                            \
         "exp_avg", "exp_avg_sq", "max_exp_avg_sq"                                                                                \
     }
 static const shard_optimizer_ops adam[] = {
-    {.name = "shard_adam", .states = 2, .state_name = STATES, .step = adam_step},
-    {.name = "shard_adam", .states = 3, .state_name = STATES, .step = adam_step},
+    {.name = "shard_adam", .states = 2, .state_name = STATES, .describe = describe, .step = adam_step},
+    {.name = "shard_adam", .states = 3, .state_name = STATES, .describe = describe, .step = adam_step},
 };
 static const shard_optimizer_ops adamw[] = {
-    {.name = "shard_adamw", .states = 2, .state_name = STATES, .step = adamw_step},
-    {.name = "shard_adamw", .states = 3, .state_name = STATES, .step = adamw_step},
+    {.name = "shard_adamw", .states = 2, .state_name = STATES, .describe = describe, .step = adamw_step},
+    {.name = "shard_adamw", .states = 3, .state_name = STATES, .describe = describe, .step = adamw_step},
 };
 
 /* ops: without and with amsgrad. */

@@ -24,8 +24,19 @@ static shard_status step(const shard_optimizer *optimizer, shard_device *device,
     return device->ops->sgd(device, count, updates, &(shard_sgd_options){0}, dtype);
 }
 
-static const shard_optimizer_ops lamb = {
-    .name = "shard_lamb", .states = 2, .state_name = {"exp_avg", "exp_avg_sq"}, .step = step, .trust = trust, .prepare = prepare};
+static char *describe(const void *settings)
+{
+    const shard_lamb_settings *s = settings;
+    return shard_format("beta1 %.15g, beta2 %.15g, eps %.15g", s->beta1, s->beta2, s->eps);
+}
+
+static const shard_optimizer_ops lamb = {.name = "shard_lamb",
+                                         .states = 2,
+                                         .state_name = {"exp_avg", "exp_avg_sq"},
+                                         .describe = describe,
+                                         .step = step,
+                                         .trust = trust,
+                                         .prepare = prepare};
 
 shard_optimizer *shard_lamb_with(shard_tensors *parameters, shard_lamb_settings settings)
 {

@@ -20,9 +20,16 @@ static shard_status step(const shard_optimizer *optimizer, shard_device *device,
     return device->ops->sgd(device, count, updates, &options, dtype);
 }
 
-static const shard_optimizer_ops plain = {.name = "shard_lars", .step = step, .trust = trust};
+static char *describe(const void *settings)
+{
+    const shard_lars_settings *s = settings;
+    return shard_format("momentum %.15g, dampening %.15g, trust_coefficient %.15g, eps %.15g, nesterov %s", s->momentum,
+                        s->dampening, s->trust_coefficient, s->eps, s->nesterov ? "true" : "false");
+}
+
+static const shard_optimizer_ops plain = {.name = "shard_lars", .describe = describe, .step = step, .trust = trust};
 static const shard_optimizer_ops with_momentum = {
-    .name = "shard_lars", .states = 1, .state_name = {"momentum_buffer"}, .step = step, .trust = trust};
+    .name = "shard_lars", .states = 1, .state_name = {"momentum_buffer"}, .describe = describe, .step = step, .trust = trust};
 
 static shard_status check(const shard_lars_settings *s)
 {

@@ -123,8 +123,7 @@ shard_status shard_optimizer_add_param_group_with(shard_optimizer *optimizer, sh
         status = add_slots(optimizer, first);
     shard_tensors_destroy(parameters);
     if (optimizer->zero) {
-        if (status == SHARD_OK)
-            shard_zero_take(optimizer);
+        shard_zero_take(optimizer);
         status = shard_agree(shard_world());
     }
     if (status != SHARD_OK)

@@ -37,6 +37,9 @@ typedef struct shard_optimizer_ops {
     const char *name;
     int states;
     const char *state_name[SHARD_OPTIMIZER_STATES];
+    /* Its own settings in one line, which is of malloc, so that ranks can compare them; NULL with
+     * the error set. */
+    char *(*describe)(const void *settings);
     shard_optimizer_step *step;
     /* NULL, or for steps whose size depends on norms of the layer, wherever its parts are
      * (LARS, LAMB): how the trust ratio, which the updates then have, is made of the norms. */

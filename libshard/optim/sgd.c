@@ -11,9 +11,16 @@ static shard_status step(const shard_optimizer *optimizer, shard_device *device,
     return device->ops->sgd(device, count, updates, &options, dtype);
 }
 
-static const shard_optimizer_ops plain = {.name = "shard_sgd", .step = step};
+static char *describe(const void *settings)
+{
+    const shard_sgd_settings *s = settings;
+    return shard_format("momentum %.15g, dampening %.15g, nesterov %s", s->momentum, s->dampening,
+                        s->nesterov ? "true" : "false");
+}
+
+static const shard_optimizer_ops plain = {.name = "shard_sgd", .describe = describe, .step = step};
 static const shard_optimizer_ops with_momentum = {
-    .name = "shard_sgd", .states = 1, .state_name = {"momentum_buffer"}, .step = step};
+    .name = "shard_sgd", .states = 1, .state_name = {"momentum_buffer"}, .describe = describe, .step = step};
 
 shard_optimizer *shard_sgd_with(shard_tensors *parameters, shard_sgd_settings settings)
 {

@@ -4,6 +4,7 @@
  */
 #include "optim/zero.h"
 
+#include "dist/agree.h"
 #include "dist/reducer.h"
 #include "dist/replicas.h"
 
@@ -16,6 +17,45 @@ struct shard_zero {
     shard_reducer *reducer;
     shard_replicas *replicas;
 };
+
+/* ---- what is to be the same ---- */
+
+static const char *word(bool flag)
+{
+    return flag ? "true" : "false";
+}
+
+static void describe(const shard_optimizer *optimizer, shard_agreement *mine)
+{
+    const shard_zero_options *options = &optimizer->zero->options;
+    const shard_optimizer_defaults *defaults = &optimizer->defaults;
+    shard_agreement_add(mine, shard_format("stage %d", options->stage));
+    shard_agreement_add(mine, shard_format("partition %s", options->partition ? "SHARD_ZERO_WHOLE" : "SHARD_ZERO_EVEN"));
+    shard_agreement_add(mine, shard_format("bucket_mib %.9g", (double)shard_bucket_bytes(options->bucket_mib) / 1048576.0));
+    shard_agreement_add(mine, shard_format("overlap %s", word(options->overlap)));
+    shard_agreement_add(mine, shard_format("%s", optimizer->ops->name));
+    shard_agreement_add(mine, shard_format("lr %.15g", defaults->lr));
+    shard_agreement_add(mine, shard_format("weight_decay %.15g, decay_all %s, adapt_all %s", defaults->weight_decay,
+                                           word(defaults->decay_all), word(defaults->adapt_all)));
+    shard_agreement_add(mine, optimizer->ops->describe(optimizer->settings));
+    for (int64_t i = 1; i < optimizer->group_count; i++) {
+        const shard_param_group_options *group = &optimizer->groups[i];
+        shard_agreement_add(mine,
+                            shard_format("param group %lld: lr_scale %.15g, weight_decay %.15g, no_weight_decay %s, decay_all %s",
+                                         (long long)i, group->lr_scale, group->weight_decay, word(group->no_weight_decay),
+                                         word(group->decay_all)));
+    }
+}
+
+/* Each part is stepped by its owner's rule alone, and dealt out by everybody's. Collective over the
+ * world, also for a rank that has failed. */
+static shard_status compare_settings(const shard_optimizer *optimizer)
+{
+    shard_agreement mine = {0};
+    if (shard_last_status() == SHARD_OK)
+        describe(optimizer, &mine);
+    return shard_agreement_check(&mine, shard_world(), "shard_zero: the ranks' settings differ");
+}
 
 /* ---- sharing out ---- */
 
@@ -98,6 +138,7 @@ static shard_status take_parts(shard_optimizer *optimizer, shard_piece *whole)
 
 shard_status shard_zero_take(shard_optimizer *optimizer)
 {
+    SHARD_TRY(compare_settings(optimizer));
     struct shard_zero *zero = optimizer->zero;
     for (int64_t i = 0; i < optimizer->count && shard_last_status() == SHARD_OK; i++)
         check_slot(zero, &optimizer->slots[i]);
@@ -213,13 +254,10 @@ static struct shard_zero *make(const shard_zero_options *options)
 shard_optimizer *shard_zero_with(shard_optimizer *optimizer, shard_zero_options options)
 {
     options.stage = options.stage ? options.stage : 1;
-    if (check(optimizer, &options) == SHARD_OK) {
+    if (check(optimizer, &options) == SHARD_OK)
         optimizer->zero = make(&options);
-        if (optimizer->zero)
-            shard_zero_take(optimizer);
-        if (optimizer->zero && options.overlap)
-            shard_reducer_on_reduced(optimizer->zero->reducer, step_bucket, optimizer);
-    }
+    if (shard_zero_take(optimizer) == SHARD_OK && options.overlap)
+        shard_reducer_on_reduced(optimizer->zero->reducer, step_bucket, optimizer);
     return shard_agree(shard_world()) == SHARD_OK ? optimizer : NULL;
 }
 

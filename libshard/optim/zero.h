@@ -4,8 +4,8 @@
 
 #include "optim/optimizer.h"
 
-/* Shares out what the optimizer has had added since. Collective over the parameters'
- * replica groups. */
+/* Shares out what the optimizer has had added since, if all ranks mean the same. Collective over
+ * the world, also for a rank that has failed. */
 shard_status shard_zero_take(shard_optimizer *optimizer);
 
 /* After a step, and in place of the thread's error, if it has one: all get each other's
