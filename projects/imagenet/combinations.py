@@ -1,14 +1,15 @@
 #!/usr/bin/env python3
 """Measures how the ways of sharing a training run out combine, on 4 ranks: data parallel and
 split final layers x precision x ZeRO. Writes the table into README.md beside this file, and
-the memory over the number of classes as a bar chart, memory.svg.
+the memory over the number of classes as bar charts, memory.svg.
 
-    tools/build release && projects/imagenet/combinations.py          # all, some 10 minutes
+    tools/build release && projects/imagenet/combinations.py          # all, some 30 minutes
     projects/imagenet/combinations.py --only table --build build/gcc  # one of the two
-    projects/imagenet/combinations.py --check 3 --build build/gcc     # the losses alone, of small runs on 3 ranks
+    projects/imagenet/combinations.py --only chart --keep cells.json  # goes on where it was interrupted
+    projects/imagenet/combinations.py --check 3 --build build/gcc     # small runs on 3 ranks, writes nothing
 
-It fails, and writes no table, where losses are not the single process's within BOUNDS, or a
-stage's not to the bit those without ZeRO.
+It fails, and writes no table, where losses are not the single process's within BOUNDS, a
+stage's not to the bit those without ZeRO, or a stage has hardly less memory than the one before.
 """
 import argparse
 import itertools
@@ -38,6 +39,8 @@ STAGES = {'none': '', '1': '--enable-zero-optim 1', '2': '--enable-zero-optim 2'
 # part of what that one's training takes off its loss, which must be LEAST or more.
 BOUNDS = {'float32': 1e-3, 'AMP': 2e-2}
 LEAST = 1
+# In each cell ranks have the same backbone to share out: a stage has less memory than the one before by this part at least.
+FALLS = 0.05
 
 # All steps have the same images, so that what training does to the loss is seen at once.
 RUN = '-a resnet18 --stem small --image-size 16 --val-interval 0 -j 1 --seed 7 --sync-bn --bucket-mib 4'
@@ -47,14 +50,7 @@ CHART = RUN + f' --synthetic 32 -b {BATCH} --lr 1e-5 --steps 2 --num-classes {{}
 
 CLASSES = [1000, 10000, 100000, 1000000]
 HEAD = 512 + 1 # numbers of a class
-SERIES = [  # name, layout, precision, stage, colour
-    ('DDP', 'DDP', 'float32', 'none', '#4c566a'),
-    ('DDP, ZeRO 3', 'DDP', 'float32', '3', '#8f9bb3'),
-    ('row', 'row', 'float32', 'none', '#b5651d'),
-    ('2 × 2', '2 × 2', 'float32', 'none', '#5b8e3e'),
-    ('column', 'column', 'float32', 'none', '#2f6db5'),
-    ('column, ZeRO 3', 'column', 'float32', '3', '#8fb8e8'),
-]
+COLOURS = {'none': '#3b4252', '1': '#2f6db5', '2': '#5b8e3e', '3': '#d08a2e'}
 
 
 def run(build, ranks, options):
@@ -89,18 +85,23 @@ def measure_table(build, options, ranks):
                 continue
             lines = run(build, ranks, f'{options} {cell(layout, precision, stage)}')
             losses = [line['loss'] for line in lines]
-            whole = losses if stage == 'none' else whole
+            mib = lines[-1]['memory_mib']['peak']
+            if stage == 'none':
+                whole = losses
+            elif not mib < (1 - FALLS) * before:
+                wrong.append(f'{layout}, {precision}: {mib:.1f} MiB with ZeRO {stage}, {before:.1f} with the stage before')
+            before = mib
             differences = [abs(loss - alone['loss']) / moved for loss, alone in zip(losses, single, strict=True)]
             difference = math.nan if any(map(math.isnan, differences)) else max(differences)
-            rows.append((layout, precision, stage, losses[-1], difference, lines[-1]['memory_mib']['peak']))
+            rows.append((layout, precision, stage, losses[-1], difference, mib))
             worst[precision] = max(worst[precision], difference)
             if not difference <= BOUNDS[precision]:
-                wrong.append(f'{layout}, {precision}, ZeRO {stage}: {difference:.1e}, more than {BOUNDS[precision]:.0e}')
+                wrong.append(f'{layout}, {precision}, ZeRO {stage}: the loss is off by {difference:.1e}, more than {BOUNDS[precision]:.0e}')
             if losses != whole:
-                wrong.append(f'{layout}, {precision}: ZeRO {stage} ends with {losses[-1]}, without {whole[-1]}')
+                wrong.append(f'{layout}, {precision}: with ZeRO {stage} the loss ends with {losses[-1]}, without {whole[-1]}')
             print(f'{layout:8}{precision:9}ZeRO {stage:6}loss {rows[-1][3]:.6f}  {difference:.1e}{rows[-1][5]:10.1f} MiB', flush=True)
     if wrong:
-        sys.exit('losses are not those of one process: ' + '; '.join(wrong))
+        sys.exit('; '.join(wrong))
     return rows, worst
 
 
@@ -125,64 +126,106 @@ def write_table(rows, worst):
 
 def available_mib():
     with open('/proc/meminfo') as file:
-        return next(int(line.split()[1]) for line in file if line.startswith('MemAvailable')) / 1024
+        return 0.9 * next(int(line.split()[1]) for line in file if line.startswith('MemAvailable')) / 1024
 
 
-def measure_chart(build):
-    """None where the machine has not the memory for all ranks' heads, three times over. A data
-    parallel rank has what one process has with the rank's images, which is run instead then."""
-    values = []
-    for classes in CLASSES:
-        row = []
-        for name, layout, precision, stage, _ in SERIES:
-            heads = {'DDP': RANKS, '2 × 2': 2}.get(layout, 1)
-            ranks, options = RANKS, f'{CHART.format(classes)} {cell(layout, precision, stage)}'
-            head = 1.3 * 12 * HEAD * classes / 2**20
-            if heads * head > available_mib() and layout == 'DDP' and stage == 'none':
-                ranks, heads, options = 1, 1, options + f' -b {BATCH // RANKS}'
-            fits = heads * head < available_mib()
-            row.append(run(build, ranks, options)[-1]['memory_mib']['peak'] if fits else None)
-            print(f'{classes:9} classes  {name:22}' + (f'{row[-1]:10.1f} MiB' if fits else '   does not fit'), flush=True)
-        values.append(row)
-    return values
+def needed_mib(layout, precision, stage, classes):
+    """Of all ranks together: their parts of the head, by the README, and what else there is."""
+    parts = {'DDP': 1, '2 × 2': 2}.get(layout, RANKS)
+    copies = RANKS // parts
+    per_number = {'none': 12, '1': 8 + 4 / copies, '2': 4 + 8 / copies, '3': 12 / copies}[stage]
+    per_number += 2 if precision == 'AMP' and stage != '3' else 0
+    logits = 12 * BATCH * classes
+    return RANKS * (250 + (per_number * HEAD * classes / parts + logits) / 2**20)
 
 
-def write_chart(values):
-    width, height, left, top, bottom = 870, 420, 80, 50, 60
-    low, high = 10.0, 10 ** math.ceil(math.log10(max(mib for row in values for mib in row if mib)))
-    inside = height - top - bottom
+def measure_chart(build, classes, keep):
+    """The peak of each cell, by its name, in MiB; None where the machine has not the memory. A data
+    parallel rank has what one process has with the rank's images, which stands in where four do not fit."""
+    cells = {}
+    if keep and os.path.exists(keep):
+        with open(keep) as file:
+            cells = json.load(file)
+    for count, precision, layout, stage in itertools.product(classes, PRECISIONS, LAYOUTS, STAGES):
+        name = f'{count} {precision} {layout} {stage}'
+        if name in cells:
+            continue
+        ranks, options = RANKS, f'{CHART.format(count)} {cell(layout, precision, stage)}'
+        needed = needed_mib(layout, precision, stage, count)
+        if needed > available_mib() and layout == 'DDP' and stage == 'none':
+            ranks, needed, options = 1, needed / RANKS, options + f' -b {BATCH // RANKS}'
+        fits = needed < available_mib()
+        mib = run(build, ranks, options)[-1]['memory_mib']['peak'] if fits else None
+        cells[name] = {'mib': mib, 'ranks': ranks}
+        print(f'{name:36}' + (f'{mib:10.1f} MiB, {ranks} rank(s)' if fits else 'does not fit'), flush=True)
+        if keep:
+            with open(keep, 'w') as file:
+                json.dump(cells, file, indent=1)
+    return cells
 
-    def y(mib):
-        return top + inside * (1 - math.log(max(mib, low) / low) / math.log(high / low))
 
-    out = [f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" font-family="sans-serif" font-size="12">',
-           f'<rect width="{width}" height="{height}" fill="white"/>',
-           f'<text x="{left}" y="18" font-size="14">Memory of a rank at its peak, ResNet-18 on {RANKS} ranks, by classes</text>']
-    for i, (name, *_, colour) in enumerate(SERIES):
-        x = left + i * 125
-        out.append(f'<rect x="{x}" y="28" width="10" height="10" fill="{colour}"/><text x="{x + 14}" y="37">{name}</text>')
-    mark = low
-    while mark <= high:
-        label = f'{mark:,.0f} MiB'
-        out.append(f'<line x1="{left}" x2="{width - 10}" y1="{y(mark):.1f}" y2="{y(mark):.1f}" stroke="#ddd"/>'
-                   f'<text x="{left - 6}" y="{y(mark) + 4:.1f}" text-anchor="end">{label}</text>')
+# Of the chart: a panel's place and inside, in points; bars of a group, and from group to group.
+LEFT, TOP, WIDE, HIGH, ACROSS, DOWN = 52, 110, 400, 150, 440, 216
+BAR, GROUP = 22, 98
+LOW, TOP_MIB = 10, 30000
+
+
+def height(mib):
+    return HIGH * math.log(max(mib, LOW) / LOW) / math.log(TOP_MIB / LOW)
+
+
+def draw_bar(x, base, cell_of, stage, title):
+    """The number stands on the bar, which is hatched where one process stood in for the ranks."""
+    mib, alone, middle = cell_of['mib'], cell_of['ranks'] == 1, x + BAR / 2
+    if mib is None:
+        return [f'<text x="{middle}" y="{base - 4}" text-anchor="middle">–<title>{title}: does not fit</title></text>']
+    high = height(mib)
+    shape = f'x="{x}" y="{base - high:.1f}" width="{BAR - 2}" height="{high:.1f}"'
+    out = [f'<rect {shape} fill="{COLOURS[stage]}"><title>{title}: {mib:.0f} MiB</title></rect>']
+    if alone:
+        out.append(f'<rect {shape} fill="url(#alone)"/>')
+    out.append(f'<text transform="translate({middle + 2} {base - high - 4:.1f}) rotate(-60)" font-size="10">{mib:,.0f}{"*" if alone else ""}</text>')
+    return out
+
+
+def draw_panel(cells, classes, layout, precision, left, top):
+    base = top + HIGH
+    out = [f'<text x="{left}" y="{top - 14}" font-size="13" font-weight="bold">{layout}, {precision}</text>']
+    mark = LOW
+    while mark <= TOP_MIB:
+        y = base - height(mark)
+        out.append(f'<line x1="{left}" x2="{left + WIDE}" y1="{y:.1f}" y2="{y:.1f}" stroke="#ddd"/>'
+                   f'<text x="{left - 5}" y="{y + 4:.1f}" text-anchor="end" font-size="10">{mark:,}</text>')
         mark *= 10
-    group = (width - left - 10) / len(CLASSES)
-    bar = group * 0.86 / len(SERIES)
-    for g, classes in enumerate(CLASSES):
-        start = left + g * group + group * 0.07
-        for i, mib in enumerate(values[g]):
-            if mib is None:
-                out.append(f'<text x="{start + (i + 0.5) * bar:.1f}" y="{top + inside - 4}" font-size="9" text-anchor="middle">–</text>')
-                continue
-            x, at = start + i * bar, y(mib)
-            out.append(f'<rect x="{x:.1f}" y="{at:.1f}" width="{bar - 2:.1f}" height="{top + inside - at:.1f}" fill="{SERIES[i][4]}">'
-                       f'<title>{SERIES[i][0]}, {classes:,} classes: {mib:.0f} MiB</title></rect>'
-                       f'<text x="{x + bar / 2 - 1:.1f}" y="{at - 3:.1f}" font-size="9" text-anchor="middle">{mib:.0f}</text>')
-        out.append(f'<text x="{start + group * 0.43:.1f}" y="{height - bottom + 18}" text-anchor="middle">{classes:,}</text>')
-    out.append(f'<text x="{(left + width) / 2:.0f}" y="{height - 16}" text-anchor="middle">classes; MiB above each bar, – where the four ranks do not fit into the measuring machine</text></svg>')
-    with open(os.path.join(HERE, 'memory.svg'), 'w') as file:
-        file.write('\n'.join(out) + '\n')
+    for g, count in enumerate(classes):
+        start = left + 6 + g * GROUP
+        for i, stage in enumerate(STAGES):
+            title = f'{layout}, {precision}, ZeRO {stage}, {count:,} classes'
+            out += draw_bar(start + i * BAR, base, cells[f'{count} {precision} {layout} {stage}'], stage, title)
+        out.append(f'<text x="{start + 2 * BAR}" y="{base + 16}" text-anchor="middle">{count:,}</text>')
+    return out
+
+
+def write_chart(cells, classes, path):
+    """A panel for each layout and precision, all in one scale."""
+    width, high = LEFT + len(PRECISIONS) * ACROSS, TOP + len(LAYOUTS) * DOWN
+    out = [f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {high}" width="{width}" height="{high}" '
+           'font-family="sans-serif" font-size="11">',
+           '<defs><pattern id="alone" width="5" height="5" patternUnits="userSpaceOnUse" patternTransform="rotate(45)">'
+           '<rect width="2" height="5" fill="white"/></pattern></defs>',
+           f'<rect width="{width}" height="{high}" fill="white"/>',
+           f'<text x="{LEFT}" y="20" font-size="15">Memory of a rank at its peak in MiB, by the number of classes: ResNet-18, {BATCH} images on {RANKS} ranks</text>']
+    for i, stage in enumerate(STAGES):
+        out.append(f'<rect x="{LEFT + i * 80}" y="30" width="10" height="10" fill="{COLOURS[stage]}"/>'
+                   f'<text x="{LEFT + i * 80 + 14}" y="39">{"no ZeRO" if stage == "none" else "ZeRO " + stage}</text>')
+    notes = {'* and hatched: one process with the images of a rank, where four did not fit': any(c['ranks'] == 1 for c in cells.values()),
+             '– does not fit into the measuring machine': any(c['mib'] is None for c in cells.values())}
+    out.append(f'<text x="{LEFT}" y="60">{"; ".join(note for note, there in notes.items() if there)}</text>')
+    for down, layout in enumerate(LAYOUTS):
+        for across, precision in enumerate(PRECISIONS):
+            out += draw_panel(cells, classes, layout, precision, LEFT + across * ACROSS, TOP + down * DOWN)
+    with open(path, 'w') as file:
+        file.write('\n'.join(out + ['</svg>']) + '\n')
 
 
 def main():
@@ -190,6 +233,9 @@ def main():
     parser.add_argument('--build', default=os.path.join(ROOT, 'build/release'))
     parser.add_argument('--only', choices=['table', 'chart'])
     parser.add_argument('--check', type=int, metavar='RANKS')
+    parser.add_argument('--keep', metavar='FILE', help='of the chart: what is measured is kept in it and not measured again')
+    parser.add_argument('--classes', type=int, nargs='+', default=CLASSES, help='of the chart')
+    parser.add_argument('--chart', metavar='FILE', default=os.path.join(HERE, 'memory.svg'))
     wanted = parser.parse_args()
     build = os.path.abspath(wanted.build)
     if wanted.check:
@@ -198,7 +244,7 @@ def main():
     if wanted.only != 'chart':
         write_table(*measure_table(build, TABLE, RANKS))
     if wanted.only != 'table':
-        write_chart(measure_chart(build))
+        write_chart(measure_chart(build, wanted.classes, wanted.keep), wanted.classes, wanted.chart)
 
 
 if __name__ == '__main__':
