@@ -652,7 +652,9 @@ static void refuse_overlap(shard_group *world, void *context)
         model m = make_model();
         check_ok(shard_zero(m.sgd, .stage = 1, .overlap = true) ? SHARD_OK : shard_last_status());
         ck_assert_int_ne(shard_grad_scaler_unscale(m.scaler, m.sgd), SHARD_OK);
-        check_error(SHARD_ERROR_UNSUPPORTED, "*shard_zero steps it during backward (overlap)*");
+        check_error(SHARD_ERROR_UNSUPPORTED, "*shard_grad_scaler_unscale: shard_zero steps this optimizer *leave .overlap off");
+        ck_assert_int_ne(shard_grad_scaler_step(m.scaler, m.sgd), SHARD_OK);
+        check_error(SHARD_ERROR_UNSUPPORTED, "*shard_grad_scaler_step: shard_zero steps this optimizer *leave .overlap off");
         shard_optimizer_destroy(m.sgd);
         shard_grad_scaler_destroy(m.scaler);
     }

@@ -31,9 +31,11 @@ typedef struct shard_sgd_settings {
     bool decay_all; /* weight decay on biases and norms (tensors of one dimension) too, as torch.optim.SGD */
 } shard_sgd_settings;
 
-/* parameters: taken over, as shard_parameters makes it; one that is there under two names
- * counts once, under the first. As torch.optim.SGD, but that
- * weight decay leaves tensors of fewer than two dimensions alone unless decay_all.
+/* parameters: taken over even when this fails, as shard_parameters makes it: do not destroy the
+ * list; it may be read until the optimizer goes. shard_data_parallel_create takes one that stays
+ * the caller's. A parameter that is there under two names counts once, under the first. As
+ * torch.optim.SGD, but that weight decay leaves tensors of fewer than two dimensions alone
+ * unless decay_all.
  * NULL with the error set. Not collective. */
 #define shard_sgd(...) shard_sgd_with(SHARD_WITH(shard_sgd_settings, __VA_ARGS__))
 SHARD_API shard_optimizer *shard_sgd_with(shard_tensors *parameters, shard_sgd_settings settings);

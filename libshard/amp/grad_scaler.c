@@ -183,6 +183,8 @@ static record *expect(shard_grad_scaler *scaler, const shard_optimizer *optimize
 {
     if (!optimizer)
         return shard_null_argument(function, "optimizer"), NULL;
+    if (shard_optimizer_refuse_overlap(optimizer, function) != SHARD_OK)
+        return NULL;
     record *r = record_of(scaler, optimizer);
     if (r && r->stage == UNSCALED && !optimizer->scaled)
         r->stage = READY;

@@ -96,6 +96,8 @@ shard_status shard_clip_grad_norm_with(shard_optimizer *optimizer, double max_no
     else if (!(max_norm >= 0) || !(options.norm_type >= 0))
         shard_error(SHARD_ERROR_ARGUMENT, "shard_clip_grad_norm: max_norm %g, norm_type %g: neither may be negative", max_norm,
                     options.norm_type);
+    else
+        shard_optimizer_refuse_overlap(optimizer, "shard_clip_grad_norm");
     double *scale = optimizer && shard_last_status() == SHARD_OK ? shard_optimizer_grad_scale(optimizer) : NULL;
     if (!scale)
         return shard_group_fail(shard_world());
@@ -121,7 +123,7 @@ shard_status shard_clip_grad_value(shard_optimizer *optimizer, double value)
     if (!(value >= 0))
         return shard_error(SHARD_ERROR_ARGUMENT, "shard_clip_grad_value: the value is %g: it may not be negative", value);
     SHARD_TRY(shard_last_status());
-    SHARD_TRY(shard_optimizer_refuse_overlap(optimizer));
+    SHARD_TRY(shard_optimizer_refuse_overlap(optimizer, "shard_clip_grad_value"));
     const double *scale = optimizer->scaled ? shard_optimizer_grad_scale(optimizer) : NULL;
     int64_t count;
     stretch *all = list_gradients(optimizer, false, &count);

@@ -75,9 +75,9 @@ struct shard_optimizer {
 shard_optimizer *shard_optimizer_make(const shard_optimizer_ops *ops, shard_tensors *parameters,
                                       shard_optimizer_defaults defaults, void *settings);
 
-/* UNSUPPORTED where steps are made during backward, so that there is never a gradient of all
- * parameters at a time. */
-shard_status shard_optimizer_refuse_overlap(const shard_optimizer *optimizer);
+/* UNSUPPORTED in that public function where steps are made during backward, so that there is never
+ * a gradient of all parameters at a time. */
+shard_status shard_optimizer_refuse_overlap(const shard_optimizer *optimizer, const char *function);
 
 /* A float64 in device memory by which the next step multiplies the gradients: 1, or what
  * others have made of it since the last. Clipping and loss scaling multiply it, and the

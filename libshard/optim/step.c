@@ -37,20 +37,20 @@ static shard_device *one_device(const shard_optimizer *optimizer)
     return device;
 }
 
-shard_status shard_optimizer_refuse_overlap(const shard_optimizer *optimizer)
+shard_status shard_optimizer_refuse_overlap(const shard_optimizer *optimizer, const char *function)
 {
     if (!shard_zero_overlaps(optimizer))
         return SHARD_OK;
     return shard_error(SHARD_ERROR_UNSUPPORTED,
-                       "%s: shard_zero steps it during backward (overlap), when gradients are not all there to be clipped or "
-                       "scaled together",
-                       optimizer->ops->name);
+                       "%s: shard_zero steps this optimizer during backward (overlap), when gradients are not all there to be "
+                       "clipped or scaled together: leave .overlap off",
+                       function);
 }
 
 double *shard_optimizer_grad_scale(shard_optimizer *optimizer)
 {
     shard_device *device = one_device(optimizer);
-    if (!device || shard_optimizer_refuse_overlap(optimizer) != SHARD_OK)
+    if (!device)
         return NULL;
     if (!optimizer->grad_scale)
         optimizer->grad_scale = shard_keep(shard_empty(SHARD_SCALAR, .dtype = SHARD_FLOAT64, .device = device));
