@@ -204,7 +204,7 @@ static shard_tensor *use_weight(shard_tensor *weight, use how, int turn)
 
 static void falls_back(shard_group *world, void *context)
 {
-    use how = *(int *)context % USES;
+    use how = (use)(*(int *)context % USES);
     int stage = 2 + *(int *)context / USES;
     shard_tensor *p[2][2];
     shard_optimizer *optimizer[2];
