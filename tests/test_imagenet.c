@@ -177,12 +177,23 @@ START_TEST(test_half)
 }
 END_TEST
 
-/* A step that goes far too far, and none is finite after it: its lines say which were left out. */
+/* A step that goes far too far, and none is finite after it: its lines and its metrics say which were
+ * left out, for which the factor is halved. */
 START_TEST(test_left_out)
 {
-    check_runs("", HALF_RUN "--enable-amp-mode fp16 --lr 1e30 --print-freq 1 --steps 3");
-    const char *log = text_of("log");
+    line lines[MOST_LINES];
+    check_runs("", HALF_RUN "--enable-amp-mode fp16 --lr 1e30 --print-freq 1 --steps 3 --metrics left.json");
     int left_out = 0;
+    double scale = 65536;
+    ck_assert_int_eq(read_metrics("left.json", lines), 3);
+    for (int i = 0; i < 3; i++) {
+        scale = lines[i].left_out ? scale / 2 : scale;
+        ck_assert_msg(lines[i].grad_scale == scale, "step %d: the factor is %g, not %g", i + 1, lines[i].grad_scale, scale);
+        left_out += lines[i].left_out;
+    }
+    ck_assert_msg(scale == ldexp(65536, -left_out) && left_out > 0 && left_out < 3, "%d steps left out", left_out);
+    left_out = 0;
+    const char *log = text_of("log");
     for (const char *at = log; (at = strstr(at, "  left out: gradients not finite\n")); at++)
         left_out++;
     ck_assert_msg(left_out > 0 && left_out < 3, "%d of 3 steps say it: %s", left_out, log);

@@ -112,10 +112,13 @@ static shard_status write_line(metrics *to, const metrics_entry *entry, const me
     FILE *file = to->file;
     fprintf(file, "{\"step\":%" PRId64 ",\"epoch\":%" PRId64 ",\"num_classes\":%" PRId64 ",", entry->step, entry->epoch,
             to->model.num_classes);
-    if (entry->validation)
+    if (entry->validation) {
         fputs("\"validation\":true,", file);
-    else
+    } else {
         write_number(file, "lr", entry->lr);
+        write_number(file, "grad_scale", entry->grad_scale);
+        fprintf(file, "\"left_out\":%s,", entry->left_out ? "true" : "false");
+    }
     write_number(file, "loss", entry->loss);
     write_number(file, "top1", entry->top1);
     write_number(file, "top5", entry->top5);

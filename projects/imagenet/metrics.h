@@ -15,6 +15,8 @@ typedef struct metrics_entry {
     int64_t step, epoch;
     double loss, top1, top5; /* means over the batch or the data set; in percent */
     double lr;               /* of a step */
+    double grad_scale;       /* of a step: the gradient scaler's factor after it */
+    bool left_out;           /* of a step: gradients were not finite, and it was not made */
     int64_t images;          /* that the means are of */
     int64_t own_images;      /* this rank's: that went through its model */
     double seconds;          /* this rank's */

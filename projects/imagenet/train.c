@@ -82,6 +82,8 @@ static shard_status report(trainer *run, const totals *step, const totals *epoch
         .top1 = 100 * totals_mean(step->top1, step),
         .top5 = 100 * totals_mean(step->top5, step),
         .lr = shard_optimizer_lr(run->optimizer),
+        .grad_scale = shard_grad_scaler_get_scale(run->scaler),
+        .left_out = shard_optimizer_skipped(run->optimizer),
         .images = (int64_t)step->images,
         .own_images = run->own_images,
         .seconds = seconds,
@@ -91,7 +93,7 @@ static shard_status report(trainer *run, const totals *step, const totals *epoch
     snprintf(text, sizeof text, "loss %.4f (%.4f)  top1 %.2f  top5 %.2f  %.1f images/s  lr %.3g%s", entry.loss,
              totals_mean(epoch->loss, epoch), 100 * totals_mean(epoch->top1, epoch), 100 * totals_mean(epoch->top5, epoch),
              (double)entry.images / seconds, entry.lr,
-             shard_optimizer_skipped(run->optimizer) ? "  left out: gradients not finite" : "");
+             entry.left_out ? "  left out: gradients not finite" : "");
     progress_step(&run->progress, title, run->at.epoch_step, steps_to_come_to(run), text);
     return metrics_write(run->metrics, &entry);
 }

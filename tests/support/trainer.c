@@ -99,6 +99,9 @@ int read_metrics(const char *name, line *lines)
             .peak_mib = number_in(text, "\"peak\":"),
         };
         read_ranks(text, into);
+        if (!into->validation)
+            into->grad_scale = number_in(text, "\"grad_scale\":");
+        into->left_out = strstr(text, "\"left_out\":true") != NULL;
         snprintf(into->loss_text, sizeof into->loss_text, "%.17g", into->loss);
         ck_assert_msg(into->validation || number_in(text, "\"lr\":") > 0, "no lr: %s", text);
         ck_assert_msg(number_in(text, "\"images_per_second\":") > 0 && number_in(text, "\"step_seconds\":") > 0 &&

@@ -46,10 +46,10 @@ char *text_of(const char *name);
 #define MOST_RANKS 8
 
 typedef struct line {
-    bool validation;
+    bool validation, left_out;
     int step, images, ranks;
     int rank_images[MOST_RANKS]; /* that went through each rank's model */
-    double loss, top1, top5, peak_mib;
+    double loss, top1, top5, peak_mib, grad_scale;
     char loss_text[32]; /* to compare to the bit */
 } line;
 
