@@ -60,7 +60,7 @@
  *                 float32 anyway), pooling, dropout, embedding, shape, collectives.
  * float64 stays float64 everywhere. Over ranks: a member's part of a ROW layer's result,
  * of the gradient of a COLUMN layer's input, of anything of 16 bits that is summed over a
- * group, is rounded to 16 bits, and the sum once more (NCCL may round it on its way, too).
+ * group, is rounded to 16 bits, and the sum, which is in float32, once more.
  * Gradients of float32 parameters are summed in float32.
  * SHARD_FLOAT16, whose range is small, needs a shard_grad_scaler. SHARD_FLOAT32 switches
  * it off inside another. Of this thread.
