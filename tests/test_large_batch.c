@@ -162,6 +162,49 @@ START_TEST(test_zeros)
 }
 END_TEST
 
+/* The settings that are 0, by the formulas: the trust coefficient is 0.001; the betas are 0.9 and 0.999, and eps is
+ * 1e-6, as large as a part of the gradient. */
+START_TEST(test_defaults)
+{
+    enum { SIZE = 3 };
+    static const double g[3][SIZE] = {{1, 1e-6, -1e-7}, {2, 1e-6, 3e-6}, {-0.5, 0, 1e-6}};
+    SHARD_SCOPE
+    {
+        double w[2][SIZE], average[SIZE] = {0}, square[SIZE] = {0};
+        shard_tensor *p[2];
+        shard_optimizer *optimizer[2];
+        for (int k = 0; k < 2; k++) {
+            p[k] = made_up_leaf(SHARD_SHAPE(SIZE, 1), 1, SHARD_FLOAT64);
+            for (int i = 0; i < SIZE; i++)
+                w[k][i] = value_at(p[k], i);
+            shard_tensors *list = shard_tensors_create();
+            check_ok(shard_tensors_add(list, "p", p[k]));
+            optimizer[k] = k ? shard_lamb(list, .lr = 0.5) : shard_lars(list, .lr = 0.5);
+        }
+        for (int step = 1; step <= 3; step++) {
+            double update[SIZE], rate[2];
+            for (int i = 0; i < SIZE; i++) {
+                average[i] = 0.9 * average[i] + 0.1 * g[step - 1][i];
+                square[i] = 0.999 * square[i] + 0.001 * g[step - 1][i] * g[step - 1][i];
+                update[i] = average[i] / (1 - pow(0.9, step)) / (sqrt(square[i] / (1 - pow(0.999, step))) + 1e-6);
+            }
+            rate[0] = 0.5 * 0.001 * norm_of(w[0], SIZE) / norm_of(g[step - 1], SIZE);
+            rate[1] = 0.5 * norm_of(w[1], SIZE) / norm_of(update, SIZE);
+            for (int k = 0; k < 2; k++) {
+                shard_tensor *gradient = shard_from_host(g[step - 1], SHARD_SHAPE(SIZE, 1), .dtype = SHARD_FLOAT64);
+                check_ok(shard_backward(shard_sum(shard_mul(p[k], gradient))));
+                check_ok(shard_step(optimizer[k]));
+                for (int i = 0; i < SIZE; i++)
+                    w[k][i] -= rate[k] * (k ? update : g[step - 1])[i];
+                check_part(p[k], w[k], 1e-13);
+            }
+        }
+        for (int k = 0; k < 2; k++)
+            shard_optimizer_destroy(optimizer[k]);
+    }
+}
+END_TEST
+
 /* Each layer's ratio is of its own group's weight decay, and its own norms. */
 START_TEST(test_groups)
 {
@@ -267,6 +310,7 @@ int main(void)
     TCase *tcase = test_case(suite, "large_batch");
     tcase_add_loop_test(tcase, test_trains, 0, 4 * CASES);
     tcase_add_loop_test(tcase, test_zeros, 0, 2);
+    tcase_add_test(tcase, test_defaults);
     tcase_add_test(tcase, test_groups);
     tcase_add_loop_test(tcase, test_state, 0, 2);
     tcase_add_test(tcase, test_one_fails);

@@ -331,6 +331,39 @@ START_TEST(without_instructions)
 }
 END_TEST
 
+static bool processor_has(const char *flag)
+{
+    char line[8192];
+    bool found = false;
+    FILE *file = fopen("/proc/cpuinfo", "r");
+    while (file && !found && fgets(line, sizeof line, file))
+        found = strncmp(line, "flags", 5) == 0 && strstr(line, flag);
+    if (file)
+        fclose(file);
+    return found;
+}
+
+/* Where the processor multiplies bfloat16 numbers it is had to: no float32 copies of the operands are made. */
+START_TEST(with_instructions)
+{
+    enum { SIDE = 256 };
+    unsetenv("DNNL_MAX_CPU_ISA");
+    unsetenv("ONEDNN_MAX_CPU_ISA");
+    if (!processor_has(" avx512_bf16"))
+        return;
+    ck_assert(shard_cpu_multiplies(SHARD_BFLOAT16));
+    shard_device *cpu = shard_cpu();
+    shard_matmul_shape s = {.batch = 1, .m = SIDE, .n = SIDE, .k = SIDE};
+    uint16_t *from = calloc(SIDE * SIDE, sizeof *from), *to = calloc(SIDE * SIDE, sizeof *to);
+    shard_reset_peak_memory(cpu);
+    RUN(cpu, matmul, &s, from, from, to, SHARD_BFLOAT16);
+    shard_memory_stats stats = shard_get_memory_stats(cpu);
+    ck_assert_int_lt(stats.peak - stats.current, SIDE * SIDE * 4);
+    free(from);
+    free(to);
+}
+END_TEST
+
 /* Few rows by very many: by tiles, if the machine has the instructions. */
 START_TEST(long_outputs)
 {
@@ -368,6 +401,7 @@ int main(void)
     tcase_add_loop_test(tcase, unaligned, 0, count);
     tcase_add_test(tcase, many_shapes);
     tcase_add_test(tcase, without_instructions);
+    tcase_add_test(tcase, with_instructions);
     tcase_add_test(tcase, tf32);
     tcase_add_test(tcase, tiles);
     tcase_add_test(tcase, transposes);

@@ -1,5 +1,6 @@
 /* Every optimizer shared out equals itself alone, with gradients clipped by their norm or
  * not: to the bit where no norm is taken, whose sums are in another order. */
+#include "support/host.h"
 #include "support/zero.h"
 
 #include <math.h>
@@ -131,11 +132,56 @@ START_TEST(test_mesh)
 }
 END_TEST
 
+/* Parameters next to each other in a bucket whose groups have rates of their own. */
+static void steps_by_groups(shard_group *world, void *context)
+{
+    (void)world;
+    (void)context;
+    enum { GROUPS = 3, SIZE = 48 };
+    static const double rate[GROUPS] = {1, 0.25, 3};
+    for (int way = 0; way <= 4; way++) /* shard_data_parallel, three stages, whole parameters */
+        SHARD_SCOPE
+        {
+            shard_tensors *all = shard_tensors_create();
+            shard_optimizer *optimizer = shard_sgd(shard_tensors_create(), .lr = 0.5, .momentum = 0.5);
+            shard_tensor *p[GROUPS];
+            for (int i = 0; i < GROUPS; i++) {
+                const char name[] = {(char)('a' + i), '\0'};
+                p[i] = shard_ones(SHARD_SHAPE(SIZE), .requires_grad = true);
+                shard_tensors *list = shard_tensors_create();
+                check_ok(shard_tensors_add(all, name, p[i]));
+                check_ok(shard_tensors_add(list, name, p[i]));
+                check_ok(shard_optimizer_add_param_group(optimizer, list, .lr_scale = rate[i]));
+            }
+            shard_data_parallel *dp = way == 0 ? shard_data_parallel_create(all) : NULL;
+            shard_zero_options options = {.stage = way % 4, .partition = way == 4 ? SHARD_ZERO_WHOLE : SHARD_ZERO_EVEN};
+            check_ok(way == 0 || shard_zero_with(optimizer, options) ? SHARD_OK : shard_last_status());
+            for (int step = 0; step < 2; step++) {
+                SHARD_SCOPE
+                    check_ok(shard_backward(shard_add(shard_sum(p[0]), shard_add(shard_sum(p[1]), shard_sum(p[2])))));
+                check_ok(shard_step(optimizer));
+                for (int i = 0; i < GROUPS; i++)
+                    for (int at = 0; at < SIZE; at += SIZE - 1)
+                        ck_assert_double_eq(value_at(p[i], at), 1 - 0.5 * rate[i] * (step ? 2.5 : 1));
+            }
+            shard_optimizer_destroy(optimizer);
+            shard_data_parallel_destroy(dp);
+            shard_tensors_destroy(all);
+        }
+}
+
+START_TEST(test_groups)
+{
+    run_job(2, steps_by_groups, NULL);
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("zero optimizers");
     TCase *tcase = test_case(suite, "optimizers");
     tcase_add_loop_test(tcase, test_alone, 0, 3 * KINDS);
     tcase_add_loop_test(tcase, test_mesh, 0, 3 * KINDS);
+    tcase_add_test(tcase, test_groups);
     return test_run(suite);
 }
