@@ -142,6 +142,30 @@ START_TEST(test_grad_scale)
 }
 END_TEST
 
+/* Betas of 0, which are -1: each step is of its own gradient alone, to that one's sign. LAMB's is as
+ * long as the weight. */
+START_TEST(test_without_averages)
+{
+    static const double scale[] = {1, -3, 0.5};
+    shard_adam_settings settings = {.lr = 0.125, .beta1 = -1, .beta2 = -1};
+    for (int kind = 0; kind < 3; kind++)
+        SHARD_SCOPE
+        {
+            shard_tensor *p = shard_full(SHARD_SHAPE(1, 1), 2.0, .requires_grad = true, .dtype = SHARD_FLOAT64);
+            shard_optimizer *optimizer =
+                kind == 2 ? shard_lamb(list_of(p, NULL), .lr = 0.125, .beta1 = -1, .beta2 = -1)
+                          : (kind ? shard_adamw_with : shard_adam_with)(list_of(p, NULL), settings);
+            double value = 2;
+            for (int step = 0; step < 3; step++) {
+                take_step(optimizer, p, shard_full(SHARD_SHAPE(1, 1), scale[step], .dtype = SHARD_FLOAT64));
+                value -= copysign(0.125 * (kind == 2 ? value : 1), scale[step]);
+                ck_assert_double_eq_tol(value_at(p, 0), value, 1e-6);
+            }
+            shard_optimizer_destroy(optimizer);
+        }
+}
+END_TEST
+
 START_TEST(test_refuses)
 {
     ck_assert_ptr_null(shard_adam(shard_tensors_create(), .lr = -1.0));
@@ -163,6 +187,7 @@ int main(void)
     tcase_add_loop_test(tcase, test_state, 0, 2);
     tcase_add_test(tcase, test_groups);
     tcase_add_test(tcase, test_grad_scale);
+    tcase_add_test(tcase, test_without_averages);
     tcase_add_test(tcase, test_refuses);
     return test_run(suite);
 }

@@ -2,6 +2,7 @@
  * shard/amp.h: training in mixed precision. What runs in which type: SHARD_AUTOCAST in
  * shard/op.h. Here the gradient scaler, which float16 needs: its gradients are small
  * enough to vanish, so the loss is made larger and the gradients smaller again.
+ * Parameters stay float32, the master weights; what becomes of 16-bit ones: shard/optim.h.
  *
  *     SHARD_SCOPE {
  *         shard_tensor *loss;

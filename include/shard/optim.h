@@ -21,6 +21,17 @@
 
 #include <shard/dist.h>
 
+/*
+ * In the settings below 0 is often not 0: a field that is left out has the value that stands
+ * beside it. Where 0 itself makes sense a negative number stands for it: .beta1 = -1 is Adam
+ * without a momentum, .lr_scale = -1 a group that stays as it is.
+ *
+ * A parameter's state is of its type, as torch's. Parameters stay float32: these are the master
+ * weights, of which SHARD_AUTOCAST makes the 16-bit copies. One of 16 bits has sums of 16 bits:
+ * of float16, exp_avg_sq vanishes where gradients are below 0.005 (and a step is then as long as
+ * eps lets it); of bfloat16, steps of less than 2^-9 of a weight are lost, an average with decay
+ * 0.999 does not move, and exp_avg_sq hardly.
+ */
 typedef struct shard_optimizer shard_optimizer;
 
 typedef struct shard_sgd_settings {
@@ -40,11 +51,11 @@ typedef struct shard_sgd_settings {
 #define shard_sgd(...) shard_sgd_with(SHARD_WITH(shard_sgd_settings, __VA_ARGS__))
 SHARD_API shard_optimizer *shard_sgd_with(shard_tensors *parameters, shard_sgd_settings settings);
 
-/* Adam and AdamW; 0 stands for PyTorch's default of what cannot well be 0. */
+/* Adam and AdamW. */
 typedef struct shard_adam_settings {
     int reserved;
     double lr;                /* 0: 1e-3 */
-    double beta1, beta2, eps; /* 0: 0.9, 0.999, 1e-8 */
+    double beta1, beta2, eps; /* 0: 0.9, 0.999, 1e-8; a beta of 0 is -1 */
     double weight_decay;      /* Adam: added to the gradient. AdamW: of the parameter itself; 0 is 0, not torch's 0.01 */
     bool amsgrad;
     bool decay_all; /* as shard_sgd */
@@ -86,7 +97,7 @@ SHARD_API shard_optimizer *shard_lars_with(shard_tensors *parameters, shard_lars
 typedef struct shard_lamb_settings {
     int reserved;
     double lr;                /* 0: 1e-3 */
-    double beta1, beta2, eps; /* 0: 0.9, 0.999, 1e-6 */
+    double beta1, beta2, eps; /* 0: 0.9, 0.999, 1e-6; a beta of 0 is -1 */
     double weight_decay;
     bool decay_all, adapt_all;
 } shard_lamb_settings;
@@ -103,7 +114,7 @@ SHARD_API void shard_optimizer_destroy(shard_optimizer *optimizer);
 /* What a group of parameters has otherwise than the optimizer. */
 typedef struct shard_param_group_options {
     int reserved;
-    double lr_scale;     /* its learning rate is this times the optimizer's, so that a schedule moves all; 0 is 1 */
+    double lr_scale;     /* its learning rate is this times the optimizer's, so that a schedule moves all; 0 is 1, -1 is 0 */
     double weight_decay; /* 0: the optimizer's */
     bool no_weight_decay;
     bool decay_all; /* on tensors of one dimension too */

@@ -40,18 +40,18 @@ static const shard_optimizer_ops lamb = {.name = "shard_lamb",
 
 shard_optimizer *shard_lamb_with(shard_tensors *parameters, shard_lamb_settings settings)
 {
-    settings.beta1 = settings.beta1 == 0 ? 0.9 : settings.beta1;
-    settings.beta2 = settings.beta2 == 0 ? 0.999 : settings.beta2;
+    settings.beta1 = shard_setting(settings.beta1, 0.9);
+    settings.beta2 = shard_setting(settings.beta2, 0.999);
     settings.eps = settings.eps == 0 ? 1e-6 : settings.eps;
-    bool sound = settings.lr >= 0 && settings.weight_decay >= 0 && settings.eps > 0 && settings.beta1 > 0 && settings.beta1 < 1 &&
-                 settings.beta2 > 0 && settings.beta2 < 1;
+    bool sound = settings.lr >= 0 && settings.weight_decay >= 0 && settings.eps > 0 && settings.beta1 >= 0 &&
+                 settings.beta1 < 1 && settings.beta2 >= 0 && settings.beta2 < 1;
     shard_lamb_settings *copy = sound ? shard_calloc(1, sizeof *copy) : NULL;
     if (!copy) {
         shard_tensors_destroy(parameters);
         if (!sound)
             return shard_fail_null(SHARD_ERROR_ARGUMENT,
-                                   "shard_lamb: lr %g, beta1 %g, beta2 %g, eps %g, weight decay %g: none may be negative, and a "
-                                   "beta is less than 1",
+                                   "shard_lamb: lr %g, beta1 %g, beta2 %g, eps %g, weight decay %g: a beta is less than 1 (a "
+                                   "negative one is 0), and none of the others may be negative",
                                    settings.lr, settings.beta1, settings.beta2, settings.eps, settings.weight_decay);
         return NULL;
     }

@@ -74,9 +74,10 @@ shard_optimizer *shard_optimizer_make(const shard_optimizer_ops *ops, shard_tens
 static shard_status check_group(const shard_optimizer *optimizer, const shard_tensors *parameters,
                                 const shard_param_group_options *options)
 {
-    if (!(options->lr_scale >= 0) || !(options->weight_decay >= 0))
+    if (!isfinite(options->lr_scale) || !(options->weight_decay >= 0))
         return shard_error(SHARD_ERROR_ARGUMENT,
-                           "shard_optimizer_add_param_group: lr_scale %g, weight decay %g: none may be negative",
+                           "shard_optimizer_add_param_group: lr_scale %g, weight decay %g: a finite factor (a negative one is "
+                           "0) and a decay that is not negative are needed",
                            options->lr_scale, options->weight_decay);
     for (int64_t i = 0; i < shard_tensors_count(parameters); i++) {
         const char *name = shard_tensors_name(parameters, i);

@@ -71,6 +71,12 @@ struct shard_optimizer {
     struct shard_zero *zero;  /* who has shared the pieces out; NULL: each is whole */
 };
 
+/* A setting's value: 0 stands for what it is by itself, a negative number for 0. */
+static inline double shard_setting(double value, double standard)
+{
+    return value == 0 ? standard : value < 0 ? 0 : value;
+}
+
 /* Takes parameters and settings over, even when it fails. */
 shard_optimizer *shard_optimizer_make(const shard_optimizer_ops *ops, shard_tensors *parameters,
                                       shard_optimizer_defaults defaults, void *settings);
