@@ -2,6 +2,7 @@
  * Weights larger than a bucket, under shard_zero: their rows pass by in blocks, with the
  * same result as without, and memory for one block at a time.
  */
+#include "support/host.h"
 #include "support/zero.h"
 
 #include "comm/comm.h"
@@ -11,7 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { FEATURES = 5, IN = 16, CLASSES = 20011, ROWS = 14 };
+enum { FEATURES = 5, IN = 17, CLASSES = 20011, ROWS = 14 };
 
 typedef struct rows_case {
     int data, model;
@@ -108,6 +109,11 @@ static void equals_the_optimizer(shard_group *world, void *context)
         check_ok(shard_step(shared));
         /* What micro-batches add up to is averaged once here, and each of them there. */
         check_models_equal(a, b, c->adds ? fmax(bound(c, world), 1e-6) : bound(c, world));
+    }
+    SHARD_SCOPE SHARD_NO_GRAD
+    {
+        shard_tensor *x = made_up(SHARD_SHAPE(ROWS, FEATURES), 5, SHARD_FLOAT32);
+        check_close(shard_forward(a, x), shard_forward(b, x), fmax(10 * bound(c, world), 1e-6));
     }
     shard_optimizer_destroy(alone);
     shard_optimizer_destroy(shared);
@@ -215,8 +221,9 @@ static void falls_back(shard_group *world, void *context)
             shard_tensors *list = shard_tensors_create();
             p[i][0] = made_up_leaf(SHARD_SHAPE(CLASSES, IN), 1, SHARD_FLOAT32);
             p[i][1] = made_up_leaf(SHARD_SHAPE(IN), 2, SHARD_FLOAT32);
-            check_ok(shard_tensors_add(list, "weight", p[i][0]));
-            check_ok(shard_tensors_add(list, "other", p[i][1]));
+            bool first = how != NOT_ON_ALL; /* then its turn is after the other's */
+            check_ok(shard_tensors_add(list, first ? "weight" : "other", p[i][first ? 0 : 1]));
+            check_ok(shard_tensors_add(list, first ? "other" : "weight", p[i][first ? 1 : 0]));
             if (i == 0)
                 dp = shard_data_parallel_create(list);
             optimizer[i] = shard_sgd(list, .lr = 0.1, .momentum = 0.9);
@@ -247,6 +254,106 @@ static void falls_back(shard_group *world, void *context)
 START_TEST(test_falls_back)
 {
     run_job(3, falls_back, &(int){_i});
+}
+END_TEST
+
+/* Between other layers; and frozen in the end. */
+static void stands_in_the_middle(shard_group *world, void *context)
+{
+    int stage = *(int *)context;
+    shard_module *model[2];
+    shard_optimizer *optimizer[2];
+    shard_data_parallel *dp = NULL;
+    for (int i = 0; i < 2; i++) {
+        shard_manual_seed(5);
+        model[i] = shard_nn_sequential(shard_nn_linear(IN, IN), shard_nn_linear(IN, CLASSES), shard_nn_relu(),
+                                       shard_nn_linear(CLASSES, 3), shard_nn_linear(3, 3));
+        optimizer[i] = shard_sgd(shard_parameters(model[i]), .lr = 0.1);
+    }
+    shard_tensors *list = shard_parameters(model[0]);
+    dp = shard_data_parallel_create(list);
+    shard_tensors_destroy(list);
+    ck_assert_ptr_nonnull(shard_zero(optimizer[1], .stage = stage, .bucket_mib = 0.1));
+    for (int step = 0; step < 3; step++)
+        for (int i = 0; i < 2; i++) {
+            shard_set_requires_grad(shard_module_tensor(shard_module_child_at(model[i], 1), "weight"), step < 2);
+            SHARD_SCOPE
+            {
+                shard_tensor *x = made_up(SHARD_SHAPE(ROWS, IN), (uint64_t)(10 * step + shard_group_rank(world)), SHARD_FLOAT32);
+                check_ok(shard_backward(shard_mean(shard_forward(model[i], x))));
+            }
+            check_ok(shard_step(optimizer[i]));
+        }
+    check_models_equal(model[0], model[1], is_exact(world) ? 0 : 1e-6);
+    for (int i = 0; i < 2; i++) {
+        shard_optimizer_destroy(optimizer[i]);
+        shard_module_destroy(model[i]);
+    }
+    shard_data_parallel_destroy(dp);
+}
+
+START_TEST(test_middle)
+{
+    run_job(3, stands_in_the_middle, &(int){2 + _i});
+}
+END_TEST
+
+/* A 16-bit weight of another type than autocast's is cast as a whole, as any. */
+static void is_of_16_bits(shard_group *world, void *context)
+{
+    (void)world;
+    shard_dtype autocast = *(shard_dtype *)context;
+    SHARD_SCOPE
+    {
+        shard_tensor *weight = shard_full(SHARD_SHAPE(CLASSES, IN), 0.25, .dtype = SHARD_BFLOAT16, .requires_grad = true);
+        shard_tensors *list = shard_tensors_create();
+        check_ok(shard_tensors_add(list, "weight", weight));
+        shard_optimizer *sgd = shard_zero(shard_sgd(list, .lr = 0.5), .stage = 3, .bucket_mib = 0.1);
+        ck_assert_ptr_nonnull(weight->rows);
+        SHARD_AUTOCAST(autocast)
+        {
+            shard_tensor *y = shard_linear(shard_ones(SHARD_SHAPE(1, IN)), weight, NULL);
+            ck_assert_msg(y != NULL, "%s", shard_last_error());
+            ck_assert_int_eq(shard_tensor_dtype(y), autocast);
+            ck_assert_double_eq(value_at(y, CLASSES - 1), 0.25 * IN);
+            check_ok(shard_backward(shard_sum(y)));
+        }
+        check_ok(shard_step(sgd));
+        ck_assert_double_eq(value_at(weight, 7), 0.25 - 0.5);
+        shard_optimizer_destroy(sgd);
+    }
+}
+
+START_TEST(test_16_bits)
+{
+    run_job(2, is_of_16_bits, &(shard_dtype){_i ? SHARD_FLOAT16 : SHARD_BFLOAT16});
+}
+END_TEST
+
+/* What is updated during backward keeps the values that it still needs, though it is not reached. */
+static void is_frozen_under_overlap(shard_group *world, void *context)
+{
+    shard_module *model = shard_nn_sequential(shard_nn_linear(3, 3), shard_nn_linear(3, 3), shard_nn_linear(3, 3));
+    shard_optimizer *sgd =
+        shard_zero(shard_sgd(shard_parameters(model), .lr = 0.1), .stage = *(int *)context, .bucket_mib = 1e-6, .overlap = true);
+    ck_assert_ptr_nonnull(sgd);
+    for (int step = 0; step < 2; step++) {
+        shard_set_requires_grad(shard_module_tensor(shard_module_child_at(model, 1), "weight"), step == 0);
+        shard_set_requires_grad(shard_module_tensor(shard_module_child_at(model, 1), "bias"), step == 0);
+        SHARD_SCOPE
+        {
+            shard_tensor *x = made_up(SHARD_SHAPE(2, 3), (uint64_t)shard_group_rank(world), SHARD_FLOAT32);
+            check_ok(shard_backward(shard_sum(shard_forward(model, x))));
+        }
+        check_ok(shard_step(sgd));
+    }
+    shard_optimizer_destroy(sgd);
+    shard_module_destroy(model);
+}
+
+START_TEST(test_frozen_under_overlap)
+{
+    run_job(2, is_frozen_under_overlap, &(int){1 + _i});
 }
 END_TEST
 
@@ -325,6 +432,9 @@ int main(void)
     tcase_add_loop_test(tcase, test_equals, 0, CASES);
     tcase_add_loop_test(tcase, test_memory, 0, 2);
     tcase_add_loop_test(tcase, test_falls_back, 0, 2 * USES - 1); /* in stage 3 who does not use it misses its gather */
+    tcase_add_loop_test(tcase, test_middle, 0, 2);
+    tcase_add_loop_test(tcase, test_16_bits, 0, 2);
+    tcase_add_loop_test(tcase, test_frozen_under_overlap, 0, 3);
     tcase_add_loop_test(tcase, test_fails_jointly, 0, 2 * FAILURES);
     return test_run(suite);
 }

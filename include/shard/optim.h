@@ -230,10 +230,11 @@ typedef struct shard_zero_options {
  *            used; other writing is refused (UNSUPPORTED).
  *
  * A matrix of more than 8192 rows that is larger than a bucket, as the last layer of many
- * classes, passes by in blocks of 4096 rows, or of as many times that as a bucket holds: where
- * shard_linear uses it, once in a forward, neither its gradient (stage 2) nor its values
- * (stage 3) are ever there as a whole. Used otherwise, and of other shapes, what is larger
- * than a bucket is a bucket alone.
+ * classes, passes by in blocks of 4096 rows, or of as many times that as a bucket holds (the
+ * last one is up to twice as long): where shard_linear uses it, once in a forward, and it
+ * requires a gradient, neither its gradient (stage 2) nor its values (stage 3) are there as a
+ * whole. Of a weight that is split this is said of its part. Used otherwise, and of other
+ * shapes, what is larger than a bucket is a bucket alone.
  *
  * Names, shapes, dtypes, order of the parameters and what is frozen are compared, and over the
  * world stage, partition, bucket_mib and overlap, the optimizer's kind, its settings and what

@@ -113,6 +113,10 @@ shard_status shard_gradient_contribution(const shard_node *node, int input, cons
  * taken the gradient already (shard_rows). */
 shard_tensor *shard_gradient_taken(shard_node *node, int input);
 
+/* Calls those who look on at a leaf's gradient: when it is complete, and before who takes it
+ * earlier does. */
+void shard_call_watches(shard_tensor *leaf);
+
 /* Calls function once, when the running backward has walked the whole record or
  * failed, however many times it was asked for with the same context. */
 shard_status shard_at_backward_end(shard_status (*function)(void *context), void *context);

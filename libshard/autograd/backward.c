@@ -348,6 +348,12 @@ static shard_status prepare_gradient(shard_node *node)
     return takes(node) ? SHARD_OK : make_whole(node->gradient);
 }
 
+void shard_call_watches(shard_tensor *leaf)
+{
+    for (const shard_watch *watch = leaf->grad_watches; watch; watch = watch->next)
+        watch->function(leaf, watch->context);
+}
+
 static shard_status step_back(shard_node *node)
 {
     SHARD_TRY(prepare_gradient(node));
@@ -364,8 +370,7 @@ static shard_status step_back(shard_node *node)
             shard_tensor_drop(dx[i]);
         if (!leaf || --leaf->grad_pending > 0 || status != SHARD_OK)
             continue;
-        for (const shard_watch *watch = leaf->grad_watches; watch; watch = watch->next)
-            watch->function(leaf, watch->context);
+        shard_call_watches(leaf);
         if (leaf->grad_ready)
             leaf->grad_ready(leaf, leaf->grad_ready_context);
     }

@@ -41,6 +41,15 @@ static int64_t unit_of(shard_dtype dtype)
     return SHARD_FLAT_ALIGNMENT / (int64_t)shard_dtype_size(dtype);
 }
 
+int64_t shard_share_of(const shard_tensor *parameter)
+{
+    if (parameter->placement.kind != SHARD_SPLIT)
+        return shard_numel(parameter);
+    shard_shape whole = shard_tensor_whole_shape(parameter);
+    int members = shard_group_size(parameter->placement.group);
+    return round_up(shard_shape_product(&whole, 0, whole.ndim), members) / members;
+}
+
 /* ---- which parameters go together ---- */
 
 static int largest_first(const void *a, const void *b)
@@ -86,23 +95,13 @@ static shard_status choose_owners(const shard_buckets *buckets, shard_bucket_mem
     return SHARD_OK;
 }
 
-/* Elements of each part of a parameter if all were as long. */
-static int64_t share_of(const shard_tensor *parameter)
-{
-    if (parameter->placement.kind != SHARD_SPLIT)
-        return shard_numel(parameter);
-    shard_shape whole = shard_tensor_whole_shape(parameter);
-    int members = shard_group_size(parameter->placement.group);
-    return round_up(shard_shape_product(&whole, 0, whole.ndim), members) / members;
-}
-
 /* Full ones end where a module does, unless that is far. The same on all ranks that have one
  * of the parts, so that these start their reductions in one order. */
 static bool is_full(const shard_bucket *bucket, const shard_bucket_member *next, size_t bytes)
 {
     size_t size = 0;
     for (int64_t i = 0; i < bucket->count; i++)
-        size += (size_t)share_of(bucket->members[i].parameter) * shard_dtype_size(bucket->dtype);
+        size += (size_t)shard_share_of(bucket->members[i].parameter) * shard_dtype_size(bucket->dtype);
     bool ends = bucket->members[bucket->count - 1].module != next->module;
     return size >= (ends ? bytes : 2 * bytes);
 }

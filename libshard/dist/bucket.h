@@ -9,7 +9,7 @@
  * all of a bucket's gradients (dealing GRADIENTS) is made by the first one that backward
  * writes there and given back when the sum is in the parts; of all its values (VALUES), when
  * one is needed, and given back when others come (gathered.h), by backward, or after a step.
- * A weight too large for that never has either (row_blocks.h).
+ * A weight too large for that has either in blocks of its rows, where it can (row_blocks.h).
  */
 #ifndef SHARD_DIST_BUCKET_H
 #define SHARD_DIST_BUCKET_H
@@ -76,6 +76,9 @@ size_t shard_bucket_bytes(double mib);
 
 /* The group over which a parameter is replicated; NULL is this rank alone. */
 shard_group *shard_parameter_group(const shard_tensor *parameter);
+
+/* Elements of each part of a parameter if all were as long: the same on all ranks. */
+int64_t shard_share_of(const shard_tensor *parameter);
 
 /* A member that has no bucket yet. */
 shard_bucket_member shard_bucket_candidate(shard_tensor *parameter, const char *name, int64_t index);

@@ -114,11 +114,11 @@ static void let_go(gathered *g)
 }
 
 /* Of those that rest. */
-static void release_others(const gathered *g)
+static void release_others(const gathered *g, bool arriving)
 {
     for (gathered *other = present, *next; other; other = next) {
         next = other->next;
-        if (other != g && other->filler.rests)
+        if (other != g && other->filler.rests && (arriving || !other->arriving))
             let_go(other);
     }
 }
@@ -126,13 +126,13 @@ static void release_others(const gathered *g)
 void shard_gathered_release_resting(void)
 {
     pthread_mutex_lock(&lock);
-    release_others(NULL);
+    release_others(NULL, false);
     pthread_mutex_unlock(&lock);
 }
 
 static shard_status begin(gathered *g)
 {
-    release_others(g);
+    release_others(g, true);
     g->next = present;
     present = g;
     g->arriving = true;
@@ -152,7 +152,7 @@ static shard_status start(shard_filler *filler)
 /* What follows g begins to arrive, if others can compute meanwhile; it rests until it is needed. */
 static void look_ahead(gathered *g, bool goes_on)
 {
-    release_others(g);
+    release_others(g, true);
     gathered *next = note(g);
     if (!next || !goes_on || next->storage->memory)
         return;

@@ -7,7 +7,7 @@
 /* From now on each rank keeps its own part of the bucket's values alone. */
 shard_status shard_gathered_begin(shard_bucket *bucket);
 
-/* Gives back what rests. */
+/* Gives back what rests and is not on its way for what comes next. */
 void shard_gathered_release_resting(void);
 
 /* A backward is over: what is needed next, after a step, is not to be gathered before it. */

@@ -210,14 +210,15 @@ static shard_status finish(void *context)
 }
 
 /* Before the first gradient of a backward, which has counted by then where it will come by:
- * those that it will not reach are not waited for. */
+ * those that it will not reach are not waited for, unless they are updated then, as it may
+ * need their values. */
 static shard_status begin_walk(shard_reducer *reducer)
 {
     if (reducer->walking)
         return SHARD_OK;
     SHARD_TRY(shard_at_backward_end(finish, reducer));
     reducer->walking = true;
-    for (int64_t i = 0; i < reducer->buckets.count; i++) {
+    for (int64_t i = 0; i < reducer->buckets.count && !reducer->reduced; i++) {
         const shard_bucket *bucket = reducer->buckets.all[i];
         for (int64_t j = 0; j < bucket->count; j++)
             if (bucket->members[j].parameter->grad_pending == 0)
@@ -242,9 +243,12 @@ static void gradient_ready(shard_tensor *parameter, void *context)
 bool shard_reducer_begin_rows(shard_bucket *bucket, const shard_contribution *contribution, double *scale)
 {
     shard_reducer *reducer = bucket->reducer;
-    const shard_tensor *parameter = bucket->members[0].parameter;
+    shard_tensor *parameter = bucket->members[0].parameter;
     shard_contribution of_rows = *contribution;
-    if (parameter->has_grad || parameter->grad_pending != 1 || begin_walk(reducer) != SHARD_OK)
+    if (parameter->has_grad || parameter->grad_pending != 1)
+        return false;
+    shard_call_watches(parameter);
+    if (begin_walk(reducer) != SHARD_OK)
         return false;
     start_full_buckets(reducer);
     bool is_next = reducer->started < reducer->buckets.count && reducer->buckets.all[reducer->started] == bucket;

@@ -39,22 +39,14 @@ static const shard_tensor *weight_of(const shard_row_blocks *blocks)
     return blocks->bucket->members[0].parameter;
 }
 
-/* Rows if all members' parts had as many. */
-static int64_t rows_of_share(const shard_tensor *parameter)
-{
-    if (!shard_is_split(parameter, 0))
-        return parameter->shape.dim[0];
-    int64_t members = shard_group_size(parameter->placement.group);
-    return (parameter->placement.whole + members - 1) / members;
-}
-
 bool shard_row_blocks_suit(const shard_tensor *parameter, size_t bytes)
 {
-    if (parameter->shape.ndim != 2 || width_of(parameter) == 0)
+    int members = shard_is_split(parameter, 0) || shard_is_split(parameter, 1) ? shard_group_size(parameter->placement.group) : 1;
+    shard_shape whole = shard_tensor_whole_shape(parameter);
+    if (whole.ndim != 2 || whole.dim[1] < members) /* no part is without columns */
         return false;
-    size_t row = (size_t)width_of(parameter) * shard_dtype_size(parameter->dtype);
-    int64_t rows = rows_of_share(parameter);
-    return rows > 2 * SHARD_ROW_BLOCK && (size_t)rows * row > bytes;
+    int64_t rows = shard_is_split(parameter, 0) ? whole.dim[0] / members : whole.dim[0];
+    return rows > 2 * SHARD_ROW_BLOCK && (size_t)shard_share_of(parameter) * shard_dtype_size(parameter->dtype) > bytes;
 }
 
 /* ---- ranges ---- */

@@ -14,7 +14,8 @@ static shard_status input_gradient(shard_node *node, shard_tensor *dy, shard_ten
 {
     const linear_context *context = node->context;
     shard_tensor *leaf = node->edge[WEIGHT].leaf;
-    bool pass_by = shard_values_pass_by(leaf) && shard_saved(node, WEIGHT);
+    const shard_tensor *saved = shard_values_pass_by(leaf) ? shard_saved(node, WEIGHT) : NULL;
+    bool pass_by = saved && saved->storage == leaf->storage; /* else it was shared out since */
     shard_tensor *weight = pass_by ? leaf : shard_saved_operand(node, WEIGHT, dy->dtype);
     shard_tensor *to = weight ? shard_make_gradient(node, X) : NULL;
     void *memory[3];
@@ -148,19 +149,27 @@ static bool place(const char *function, const shard_tensor *x, const shard_tenso
     return !bias;
 }
 
+/* Not those of another 16-bit type than autocast's: it records a cast of these. */
+static bool passes_by(const shard_tensor *weight, shard_dtype autocast)
+{
+    return shard_values_pass_by(weight) &&
+           (autocast == SHARD_FLOAT32 || weight->dtype == autocast || shard_dtype_size(weight->dtype) != 2);
+}
+
 /* A weight whose values pass by is among the operands by its looks alone. */
 static void choose_operands(int inputs, shard_tensor **input, shard_tensor **operand)
 {
     shard_tensor *weight = input[WEIGHT];
-    bool pass_by = shard_values_pass_by(weight);
-    if (pass_by)
+    shard_dtype autocast = shard_autocast_dtype();
+    bool looks = passes_by(weight, autocast);
+    if (looks)
         input[WEIGHT] = NULL;
     shard_autocast_product(inputs, input, operand);
-    if (!pass_by)
+    if (!looks)
         return;
     input[WEIGHT] = operand[WEIGHT] = weight;
-    if (shard_autocast_dtype() != SHARD_FLOAT32 && weight->dtype == SHARD_FLOAT32)
-        operand[WEIGHT] = shard_tensor_make(weight->shape, shard_autocast_dtype(), shard_device_of(weight));
+    if (autocast != SHARD_FLOAT32 && weight->dtype == SHARD_FLOAT32)
+        operand[WEIGHT] = shard_tensor_make(weight->shape, autocast, shard_device_of(weight));
     if (operand[WEIGHT])
         operand[WEIGHT]->placement = weight->placement;
 }
