@@ -386,6 +386,38 @@ START_TEST(test_never_joins)
 }
 END_TEST
 
+/* One rank comes to the step's end alone, having failed; the others have as many collectives
+ * before that. All learn of it in their next one, enter no more, and are together again. */
+static void meets_again(shard_group *world, void *context)
+{
+    (void)context;
+    int rank = shard_group_rank(world), size = shard_group_size(world);
+    for (int step = 0; step < 4; step++) {
+        if (step % 2 == 0 && rank == 1)
+            shard_error(SHARD_ERROR_ARGUMENT, "step %d", step);
+        double sum[40] = {rank + step};
+        for (int i = 0; i < step + 2 && shard_last_status() != SHARD_ERROR_ARGUMENT; i++) {
+            sum[0] = rank + step;
+            shard_group_all_reduce(world, NULL, sum, 40, SHARD_FLOAT64, SHARD_SUM);
+        }
+        shard_status status = shard_agree(world);
+        if (step % 2 == 0) {
+            char expected[] = {'r', 'a', 'n', 'k', ' ', '1', ':', ' ', 's', 't', 'e', 'p', ' ', (char)('0' + step), 0};
+            ck_assert_int_eq(status, rank == 1 ? SHARD_ERROR_ARGUMENT : SHARD_ERROR_PEER);
+            check_error(status, expected);
+        } else {
+            check_ok(status);
+            ck_assert_double_eq(sum[0], size * (size - 1) / 2 + size * step);
+        }
+    }
+}
+
+START_TEST(test_meets_again)
+{
+    run_ranks(rank_counts[_i], meets_again);
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("joint failure");
@@ -398,6 +430,7 @@ int main(void)
     tcase_add_test(tcase, test_wrong_arguments);
     tcase_add_test(tcase, test_fails_in_a_group);
     tcase_add_test(tcase, test_skips_a_group);
+    tcase_add_loop_test(tcase, test_meets_again, 1, RANK_COUNTS);
     tcase = test_case(suite, "going");
     tcase_add_loop_test(tcase, test_killed, 0, 3);
     tcase_add_test(tcase, test_killed_inside);

@@ -426,6 +426,45 @@ START_TEST(test_fails_jointly)
 }
 END_TEST
 
+/* A step that one rank has failed in before its loss is forgiven: the next ones are as if it had
+ * not been. Stage 0 is data parallel. */
+static void goes_on(shard_group *world, void *context)
+{
+    int stage = *(int *)context, rank = shard_group_rank(world);
+    SHARD_SCOPE
+    {
+        sorts s[2] = {make_sorts(world), make_sorts(world)};
+        shard_data_parallel *dp[2] = {average(list_sorts(&s[0])), stage ? NULL : average(list_sorts(&s[1]))};
+        shard_optimizer *sgd[2] = {sgd_of(list_sorts(&s[0])), sgd_of(list_sorts(&s[1]))};
+        if (stage)
+            ck_assert_ptr_nonnull(shard_zero(sgd[1], .stage = stage, .bucket_mib = 1e-6));
+        for (int step = 0; step < 4; step++) {
+            for (int i = 0; i < 2; i++) {
+                if (i == 1 && step > 0) { /* a failed step first */
+                    shard_tensor *loss = shard_sum(shard_cast(s[1].parameter[SORTS_DOUBLE], SHARD_FLOAT32));
+                    shard_backward(rank == 1 ? shard_matmul(loss, NULL) : loss);
+                    shard_step(sgd[1]);
+                    check_error(shard_last_status(), "rank 1: shard_matmul: *NULL*");
+                    shard_optimizer_zero_grad(sgd[1]);
+                }
+                back_sorts(&s[i], world, step);
+                check_ok(shard_step(sgd[i]));
+            }
+            check_sorts_equal(&s[0], &s[1], tolerance(world));
+        }
+        for (int i = 0; i < 2; i++) {
+            shard_optimizer_destroy(sgd[i]);
+            shard_data_parallel_destroy(dp[i]);
+        }
+    }
+}
+
+START_TEST(test_goes_on)
+{
+    run_job(3, goes_on, &_i);
+}
+END_TEST
+
 /* One rank asks for what there is not: none shares out. */
 static void fails_to_share(shard_group *world, void *context)
 {
@@ -462,6 +501,7 @@ int main(void)
     tcase_add_loop_test(tcase, test_late, 0, 3);
     tcase = test_case(suite, "failures");
     tcase_add_test(tcase, test_fails_to_share);
+    tcase_add_loop_test(tcase, test_goes_on, 0, 4);
     tcase_add_loop_test(tcase, test_fails_jointly, 0, (int)(sizeof failures / sizeof *failures));
     return test_run(suite);
 }

@@ -62,7 +62,8 @@ SHARD_API shard_status shard_last_status(void);
  * library in this thread. */
 SHARD_API const char *shard_last_error(void);
 
-/* Forgets this thread's error. */
+/* Forgets this thread's error. One that all ranks have (op.h) is to be forgotten by all of them,
+ * before the next collective. */
 SHARD_API void shard_clear_error(void);
 
 /* Reports a caller's own error (a module, a loader) as the library reports

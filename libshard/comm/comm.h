@@ -171,4 +171,7 @@ bool shard_group_failure_is_joint(const shard_group *group);
 /* Seconds until a wait gives up: SHARD_TIMEOUT. */
 double shard_comm_timeout(void);
 
+/* Ranks of the world; INT_MAX while there is none. */
+int shard_comm_world_size(void);
+
 #endif

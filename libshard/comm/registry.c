@@ -5,14 +5,21 @@
 #include "base/error.h"
 #include "base/log.h"
 
+#include <limits.h>
 #include <stdlib.h>
 #include <string.h>
 
 static double timeout_seconds = 600;
+static int world_size = INT_MAX;
 
 double shard_comm_timeout(void)
 {
     return timeout_seconds;
+}
+
+int shard_comm_world_size(void)
+{
+    return world_size;
 }
 
 static shard_group *open_self(int *argc, char ***argv)
@@ -79,7 +86,9 @@ shard_group *shard_world_open(int *argc, char ***argv)
         return NULL;
     }
     shard_log_set_rank(world->rank);
-    return shard_group_start(world, "world_open");
+    world = shard_group_start(world, "world_open");
+    world_size = world ? world->size : INT_MAX;
+    return world;
 }
 
 void shard_world_close(shard_group *world)
@@ -88,4 +97,5 @@ void shard_world_close(shard_group *world)
         return;
     shard_group_post(world);
     shard_group_destroy(world);
+    world_size = INT_MAX;
 }

@@ -130,6 +130,16 @@ void shard_gathered_release_resting(void)
     pthread_mutex_unlock(&lock);
 }
 
+void shard_gathered_forget(void)
+{
+    pthread_mutex_lock(&lock);
+    while (present)
+        let_go(present);
+    followers.count = 0;
+    before = latest = NULL;
+    pthread_mutex_unlock(&lock);
+}
+
 static shard_status begin(gathered *g)
 {
     release_others(g, true);

@@ -3,6 +3,7 @@
 #include "optim/zero.h"
 
 #include "dist/bucket.h"
+#include "dist/gathered.h"
 
 #include <shard/autograd.h>
 #include <shard/dist.h>
@@ -317,8 +318,11 @@ shard_status shard_step(shard_optimizer *optimizer)
         check_averaged(optimizer);
     } else
         shard_null_argument("shard_step", "optimizer");
-    SHARD_TRY(shard_agree(shard_world()));
-    SHARD_TRY(shard_last_status());
+    shard_agree(shard_world());
+    if (shard_last_status() != SHARD_OK) {
+        shard_gathered_forget();
+        return shard_last_status();
+    }
     shard_status status = shard_optimizer_step_where(optimizer, NULL, NULL);
     if (optimizer->zero)
         status = shard_zero_publish(optimizer, false);
