@@ -165,16 +165,26 @@ static void notices_what_was_frozen(shard_group *world, void *context)
     {
         shard_tensor *p = leaf(), *q = leaf();
         shard_set_requires_grad(q, false);
-        shard_optimizer *sgd = zero_of(list_of(p, q), *(int *)context);
+        shard_optimizer *sgd = zero_of(list_of(p, q), (*(int *)context - 1) % 3 + 1);
         check_ok(back(p, q));
         check_ok(shard_step(sgd));
         shard_set_requires_grad(q, true);
         check_ok(back(p, q));
         shard_step(sgd);
-        check_error(shard_last_status(), "*shard_step: \"q\" has a gradient that nobody averages: it was frozen*");
+        check_error(shard_last_status(), "*shard_step: \"q\" has a gradient that nobody averages: it was frozen*or call "
+                                         "shard_optimizer_add_param_group with an empty list before the backward");
         shard_optimizer_zero_grad(sgd);
         check_averaged(p, 1);
         check_averaged(q, 0);
+        if (*(int *)context > 3) { /* as it says */
+            check_ok(shard_optimizer_add_param_group(sgd, shard_tensors_create()));
+            check_ok(back(p, q));
+            check_ok(shard_step(sgd));
+            check_averaged(p, 2);
+            check_averaged(q, 1);
+            shard_optimizer_destroy(sgd);
+            return;
+        }
         shard_data_parallel *dp = average(list_of(q, NULL)); /* who does */
         check_ok(back(p, q));
         check_ok(shard_step(sgd));
@@ -189,6 +199,81 @@ START_TEST(test_frozen)
 {
     int stage = _i + 1;
     run_job(2, notices_what_was_frozen, &stage);
+}
+END_TEST
+
+/* shard_zero_grad of a parameter forgets a gradient that shard_grad has shown, in stage 1 too; the
+ * parts of stages 2 and 3 are the optimizer's. */
+static void forgets_gradients(shard_group *world, void *context)
+{
+    (void)world;
+    int stage = *(int *)context;
+    SHARD_SCOPE
+    {
+        shard_tensor *p = leaf();
+        shard_data_parallel *dp = average(list_of(p, NULL));
+        shard_optimizer *sgd = stage ? zero_of(list_of(p, NULL), stage) : shard_sgd(list_of(p, NULL), .lr = 1.0);
+        for (int turn = 0; turn < 2; turn++) {
+            check_ok(back(p, NULL));
+            ck_assert((stage > 1) == !shard_grad(p));
+            shard_zero_grad(p);
+            double norm;
+            check_ok(shard_clip_grad_norm(sgd, 1e9, &norm));
+            ck_assert((stage > 1) == (norm > 0));
+            if (stage < 2 && turn == 0)
+                check_ok(shard_step(sgd));
+            else if (stage > 1)
+                shard_optimizer_zero_grad(sgd);
+        }
+        check_ok(back(p, NULL));
+        check_ok(shard_step(sgd));
+        check_averaged(p, 1);
+        shard_optimizer_destroy(sgd);
+        shard_data_parallel_destroy(dp);
+    }
+}
+
+START_TEST(test_forgets)
+{
+    run_job(2, forgets_gradients, &_i);
+}
+END_TEST
+
+/* A step by what each rank has accumulated for itself: where that would be lost, or in part, it is
+ * refused; parts that were summed each time are stepped by. */
+static void steps_by_local_gradients(shard_group *world, void *context)
+{
+    (void)world;
+    int stage = *(int *)context % 3 + 1;
+    bool averaged_before = *(int *)context / 3;
+    SHARD_SCOPE
+    {
+        shard_tensor *p = leaf();
+        shard_optimizer *sgd = zero_of(list_of(p, NULL), stage);
+        shard_data_parallel *dp = average(list_of(p, NULL));
+        if (averaged_before)
+            check_ok(back(p, NULL));
+        shard_data_parallel_set_sync(dp, false);
+        check_ok(back(p, NULL));
+        shard_step(sgd);
+        if (stage == 1) {
+            check_error(shard_last_status(), "*shard_step: \"p\" has a gradient of a backward with *_set_sync off*");
+            check_averaged(p, 0);
+            shard_optimizer_zero_grad(sgd);
+            check_ok(back(p, NULL));
+            shard_data_parallel_set_sync(dp, true);
+            check_ok(back(p, NULL));
+            check_ok(shard_step(sgd));
+        }
+        check_averaged(p, stage == 1 || averaged_before ? 2 : 1);
+        shard_optimizer_destroy(sgd);
+        shard_data_parallel_destroy(dp);
+    }
+}
+
+START_TEST(test_local)
+{
+    run_job(2, steps_by_local_gradients, &_i);
 }
 END_TEST
 
@@ -506,7 +591,9 @@ int main(void)
     tcase_add_loop_test(tcase, test_gone, 0, 2);
     tcase_add_loop_test(tcase, test_again, 0, 3);
     tcase_add_loop_test(tcase, test_once, 0, 9);
-    tcase_add_loop_test(tcase, test_frozen, 0, 3);
+    tcase_add_loop_test(tcase, test_frozen, 0, 6);
+    tcase_add_loop_test(tcase, test_forgets, 0, 4);
+    tcase_add_loop_test(tcase, test_local, 0, 6);
     tcase_add_loop_test(tcase, test_after_backward, 0, 6);
     tcase_add_loop_test(tcase, test_state_dicts, 0, 3);
     tcase_add_test(tcase, test_compares);

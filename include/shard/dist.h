@@ -233,7 +233,9 @@ SHARD_API shard_data_parallel *shard_data_parallel_create_with(const shard_tenso
 SHARD_API void shard_data_parallel_destroy(shard_data_parallel *data_parallel);
 
 /* While off, backward only accumulates locally (as DDP's no_sync); the next backward
- * with it on reduces the sum. On at first. */
+ * with it on reduces the sum. A step before that moves each replica by its own gradient, so
+ * that they differ from then on, as under no_sync; where shard_zero shares out, stage 1 refuses
+ * it (ARGUMENT), and stages 2 and 3 have averaged each backward. On at first. */
 SHARD_API void shard_data_parallel_set_sync(shard_data_parallel *data_parallel, bool sync);
 
 #endif

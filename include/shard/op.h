@@ -14,9 +14,10 @@
  * of NULL), it skips what the others have entered: they wait until it comes to its next
  * collective, of whatever group (shard_step, shard_agree), and fail with its text 0.2
  * seconds later; only if it comes to none do they wait for SHARD_TIMEOUT. The group that
- * they waited in cannot be used again, unless it is the one that the member came to (the
- * world's, as in the backward of shard_data_parallel and in shard_step). A loop without a collective that all ranks come
- * to, as an evaluation may be, does well to call shard_agree(shard_world()) each time.
+ * they waited in cannot be used again, unless it is the one that the member came to: the
+ * world's, as in shard_data_parallel's backward and in shard_step. A loop without a
+ * collective that all ranks come to, as an evaluation may be, does well to call
+ * shard_agree(shard_world()) each time.
  *
  * No operation waits for a GPU. What only the GPU sees, that a label or an index is out of
  * range or that members have other labels, is the operation's error on the CPU. On a GPU it
@@ -28,11 +29,13 @@
  * Until then the row counts as an ignored one, and an index gives zeros: this rank reads
  * nothing that was computed with it without the error; parameters may be stepped with it,
  * and another rank may have read its part of a sum.
- * The first one only is kept. Who goes on after an error lets shard_step fail by it, calls
- * shard_synchronize on every rank, then shard_clear_error, and drops what was computed before. An error that all ranks
- * have been told (shard_last_error then is the same text) is told no more: collectives return
- * it at once. So ranks that cleared it are together again, wherever in the step they learned
- * of it; one that has not, on which the others have, is waited for.
+ * The first one only is kept.
+ *
+ * Who goes on after an error lets shard_step fail by it, calls shard_synchronize on every
+ * rank, then shard_clear_error, and drops what was computed before. An error that all ranks
+ * have been told, by shard_step or shard_agree(shard_world()), is told no more: collectives
+ * return it at once. So ranks that have cleared it are together again, wherever in the step
+ * they learned of it; for one that has not, those that have wait.
  */
 #ifndef SHARD_OP_H
 #define SHARD_OP_H

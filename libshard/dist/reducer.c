@@ -232,8 +232,11 @@ static void gradient_ready(shard_tensor *parameter, void *context)
     (void)parameter;
     shard_bucket_member *member = context;
     shard_reducer *reducer = member->bucket->reducer;
-    if (reducer->local && !member->bucket->own_gradients)
+    if (reducer->local && !member->bucket->own_gradients) {
+        if (member->part)
+            member->part->has_grad = false; /* it is of a sum to which this rank alone has added */
         return;
+    }
     if (begin_walk(reducer) != SHARD_OK || scale_gradient(member) != SHARD_OK)
         return;
     make_ready(member);

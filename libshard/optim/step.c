@@ -10,9 +10,17 @@
 
 #include <stdlib.h>
 
+/* Whether the piece's gradient is a range of the parameter's, which is forgotten with that. */
+static bool is_range_of_whole(const shard_slot *slot)
+{
+    const shard_tensor *part = slot->piece.tensor->grad, *whole = slot->parameter->grad;
+    return part && whole && part->storage == whole->storage;
+}
+
 bool shard_slot_has_gradient(const shard_slot *slot)
 {
-    return slot->parameter->requires_grad && slot->piece.tensor->has_grad;
+    bool forgotten = is_range_of_whole(slot) && !slot->parameter->has_grad;
+    return slot->parameter->requires_grad && slot->piece.tensor->has_grad && !forgotten;
 }
 
 bool shard_slot_counts(const shard_slot *slot)
@@ -296,16 +304,22 @@ shard_status shard_optimizer_step_where(shard_optimizer *optimizer, bool (*wante
     return status;
 }
 
-/* A gradient of one rank alone where all have the parameter: of one that shard_zero found frozen. */
+/* A gradient of one rank alone where all have the parameter: of one that shard_zero found frozen,
+ * or of which shard_zero has none that was summed since it was added to. */
 static shard_status check_averaged(const shard_optimizer *optimizer)
 {
     for (int64_t i = 0; i < optimizer->count && optimizer->zero; i++) {
         const shard_slot *slot = &optimizer->slots[i];
+        if (is_range_of_whole(slot) && slot->parameter->has_grad && !slot->piece.tensor->has_grad)
+            return shard_error(SHARD_ERROR_ARGUMENT,
+                               "shard_step: \"%s\" has a gradient of a backward with shard_data_parallel_set_sync off, which "
+                               "nobody has averaged: it is to be on in the last backward before a step",
+                               slot->name);
         if (shard_slot_has_gradient(slot) && shard_parameter_group(slot->parameter) && !slot->parameter->grad_ready)
             return shard_error(SHARD_ERROR_ARGUMENT,
                                "shard_step: \"%s\" has a gradient that nobody averages: it was frozen when shard_zero shared "
-                               "the optimizer out; let it require a gradient before, or add it by "
-                               "shard_optimizer_add_param_group then",
+                               "the optimizer out; let it require a gradient before, or call "
+                               "shard_optimizer_add_param_group with an empty list before the backward",
                                slot->name);
     }
     return SHARD_OK;
