@@ -9,19 +9,21 @@
 #include <string.h>
 #include <time.h>
 
-/* Of one case of each stage on one number of ranks; fewer of the others. */
+/* Of each partition in each stage on one number of ranks; fewer of the others. */
 enum { STEPS = 50, FEW_STEPS = 3, LONG_RANKS = 3 };
 
-/* 1e-6 MiB is a bucket for each module; 3e-4 one for a few, with which many steps are made. */
+/* A bucket for each module, with which few steps are made. 3e-4 is one for a few. */
+#define SMALLEST 1e-6
+
 static shard_zero_options cases[] = {
     {.stage = 1},
-    {.stage = 1, .bucket_mib = 1e-6, .overlap = true},
+    {.stage = 1, .bucket_mib = SMALLEST, .overlap = true},
     {.stage = 1, .bucket_mib = 3e-4, .partition = SHARD_ZERO_WHOLE},
     {.stage = 2},
-    {.stage = 2, .bucket_mib = 1e-6},
+    {.stage = 2, .bucket_mib = SMALLEST},
     {.stage = 2, .bucket_mib = 3e-4, .partition = SHARD_ZERO_WHOLE, .overlap = true},
     {.stage = 3},
-    {.stage = 3, .bucket_mib = 1e-6, .overlap = true},
+    {.stage = 3, .bucket_mib = SMALLEST, .overlap = true},
     {.stage = 3, .bucket_mib = 3e-4, .partition = SHARD_ZERO_WHOLE},
 };
 #define CASES ((int)(sizeof cases / sizeof *cases))
@@ -62,7 +64,7 @@ static bool takes_long(void)
 static void equals_the_optimizer(shard_group *world, void *context)
 {
     shard_zero_options options = *(shard_zero_options *)context;
-    int steps = shard_group_size(world) == LONG_RANKS && options.bucket_mib > 1e-5 && !takes_long() ? STEPS : FEW_STEPS;
+    int steps = shard_group_size(world) == LONG_RANKS && options.bucket_mib != SMALLEST && !takes_long() ? STEPS : FEW_STEPS;
     SHARD_SCOPE
     {
         sorts a = make_sorts(world), b = make_sorts(world);
