@@ -136,14 +136,23 @@ static shard_bucket *find_or_add(shard_buckets *buckets, int64_t from, const sha
     return buckets->all[buckets->count++] = bucket;
 }
 
-static int by_last_member(const void *a, const void *b)
+static int by_turn(const void *a, const void *b)
 {
     const shard_bucket *x = *(shard_bucket *const *)a, *y = *(shard_bucket *const *)b;
-    int64_t i = x->members[x->count - 1].index, j = y->members[y->count - 1].index;
-    return (i < j) - (i > j);
+    return (x->turn < y->turn) - (x->turn > y->turn);
 }
 
-/* From the last candidate to the first. A bucket is complete when its last member is. */
+/* A bucket is complete when its last member is; but a weight that passes by in blocks does so while its
+ * layer's backward runs, before the bias behind it is. */
+static int64_t turn_of(const shard_bucket_member *member, const shard_bucket_member *next, const shard_bucket_options *options)
+{
+    if (!goes_alone(member, options))
+        return 2 * member->index;
+    bool bias = next && next->parameter->shape.ndim == 1 && next->parameter->shape.dim[0] == member->parameter->shape.dim[0];
+    return 2 * (bias ? next->index : member->index) + 1;
+}
+
+/* From the last candidate to the first. */
 static shard_status cut(shard_buckets *buckets, shard_bucket_member *candidates, int64_t count,
                         const shard_bucket_options *options)
 {
@@ -156,9 +165,10 @@ static shard_status cut(shard_buckets *buckets, shard_bucket_member *candidates,
         shard_bucket_member *member = &bucket->members[bucket->count++];
         *member = candidates[i];
         shard_tensor_share(member->parameter);
+        bucket->turn = turn_of(member, i + 1 < count ? &candidates[i + 1] : NULL, options);
     }
     if (buckets->count > from)
-        qsort(buckets->all + from, (size_t)(buckets->count - from), sizeof *buckets->all, by_last_member);
+        qsort(buckets->all + from, (size_t)(buckets->count - from), sizeof *buckets->all, by_turn);
     return SHARD_OK;
 }
 

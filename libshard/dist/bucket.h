@@ -52,6 +52,7 @@ typedef struct shard_bucket {
     shard_dtype dtype;
     shard_bucket_member *members;
     int64_t count, capacity;
+    int64_t turn;                              /* the higher, the earlier in backward; no two are alike */
     int64_t size;                              /* elements; those between parameters are zeros */
     int64_t *parts;                            /* [members of group] elements of each one's part; NULL: not dealt out */
     int64_t own_start, own;                    /* this rank's */
