@@ -321,13 +321,17 @@ static shard_status build(shard_bucket *bucket, const shard_bucket_options *opti
     bucket->values = make_storage(bucket, bucket->size, SHARD_MEMORY_PARAMETERS);
     if (!bucket->values)
         return shard_last_status();
-    SHARD_TRY(move_values(bucket, options->broadcast));
-    if (options->dealing >= SHARD_DEAL_VALUES)
+    bool dealt = options->dealing >= SHARD_DEAL_VALUES, alone = goes_alone(&bucket->members[0], options);
+    if (!dealt || !alone)
+        SHARD_TRY(move_values(bucket, options->broadcast));
+    if (dealt)
         SHARD_TRY(shard_gathered_begin(bucket));
+    if (alone && !(bucket->row_blocks = shard_row_blocks_create(bucket, options->bytes)))
+        return shard_last_status();
+    if (dealt && alone)
+        SHARD_TRY(shard_row_blocks_move_values(bucket->row_blocks, options->broadcast));
     SHARD_TRY(make_gradients(bucket, options));
     SHARD_TRY(place_gradients(bucket));
-    if (goes_alone(&bucket->members[0], options) && !(bucket->row_blocks = shard_row_blocks_create(bucket, options->bytes)))
-        return shard_last_status();
     for (int64_t i = 0; i < bucket->count && bucket->parts; i++)
         SHARD_TRY(make_part(bucket, &bucket->members[i]));
     return SHARD_OK;

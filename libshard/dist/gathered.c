@@ -205,13 +205,13 @@ static void drop(shard_filler *filler)
     free(g);
 }
 
-/* The own part's values, in memory of their own. */
+/* The own part's values, in memory of their own: those of the bucket, if it has any. */
 static shard_status copy_own(const shard_bucket *bucket)
 {
     size_t element = shard_dtype_size(bucket->dtype), bytes = (size_t)bucket->own * element;
     char *own = shard_storage_memory(bucket->own_values);
     const char *from = (char *)bucket->values->memory + (size_t)bucket->own_start * element;
-    if (!own || bytes == 0)
+    if (!own || bytes == 0 || !bucket->values->memory)
         return shard_last_status();
     return bucket->device->ops->copy_rows(bucket->device, own, bytes, from, bytes, bytes, 1);
 }

@@ -164,6 +164,42 @@ static void values_end(shard_rows *rows)
     release(&blocks->values[1]);
 }
 
+/* Makes a block as all are to have it, and keeps the own part of it. */
+static shard_status move_block(shard_row_blocks *blocks, int64_t first, int64_t count, bool broadcast)
+{
+    const shard_bucket *bucket = blocks->bucket;
+    const shard_device_ops *ops = bucket->device->ops;
+    shard_tensor *weight = bucket->members[0].parameter;
+    block *b = &blocks->values[0];
+    int64_t size = count * width_of(weight);
+    set_range(blocks, b, first, count);
+    char *all = allocate(blocks, b);
+    if (all && shard_tensor_copy_rows(weight, first, count, all) == SHARD_OK && b->size > size)
+        ops->zero(bucket->device, all + bytes_of(blocks, size), bytes_of(blocks, b->size - size));
+    if (broadcast)
+        shard_group_broadcast(bucket->group, bucket->device, all, b->size, bucket->dtype, 0);
+    SHARD_TRY(shard_last_status());
+    size_t bytes = bytes_of(blocks, own_size(blocks, b));
+    char *own = part_memory(blocks, bucket->own_values, b);
+    const char *from = all + bytes_of(blocks, larger(bucket->own_start - b->start, 0));
+    return bytes ? ops->copy_rows(bucket->device, own, bytes, from, bytes, bytes, 1) : SHARD_OK;
+}
+
+shard_status shard_row_blocks_move_values(shard_row_blocks *blocks, bool broadcast)
+{
+    shard_tensor *weight = blocks->bucket->members[0].parameter;
+    int64_t rows = weight->shape.dim[0];
+    for (int64_t first = 0, count; first < rows; first += count) {
+        count = shard_rows_in_block(blocks->rows.block, first, rows);
+        move_block(blocks, first, count, broadcast);
+    }
+    values_end(&blocks->rows);
+    shard_tensor_drop(weight->kept);
+    weight->kept = NULL;
+    SHARD_TRY(shard_last_status());
+    return shard_tensor_put(weight, blocks->bucket->values, 0);
+}
+
 /* ---- gradients ---- */
 
 /* Waits for a block that is under way; adds its sum to what the own part has. */

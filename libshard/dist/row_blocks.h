@@ -15,6 +15,10 @@ bool shard_row_blocks_suit(const shard_tensor *parameter, size_t bytes);
 shard_row_blocks *shard_row_blocks_create(shard_bucket *bucket, size_t bytes);
 void shard_row_blocks_destroy(shard_row_blocks *blocks);
 
+/* Moves the weight into a bucket whose values are kept in parts; those of the first member to
+ * all, with broadcast. Collective over the bucket's group. */
+shard_status shard_row_blocks_move_values(shard_row_blocks *blocks, bool broadcast);
+
 /* Whether the whole gradient has passed by in this backward. */
 bool shard_row_blocks_passed(const shard_row_blocks *blocks);
 /* What of it has not, from memory of all of the bucket's elements (NULL after an error). */

@@ -106,24 +106,44 @@ static size_t byte_count(const shard_tensor *tensor)
     return (size_t)shard_shape_product(&tensor->shape, 0, tensor->shape.ndim) * shard_dtype_size(tensor->dtype);
 }
 
-static shard_status follow_recipe(shard_tensor *tensor, void *memory)
+static shard_status follow_recipe_in(const shard_tensor *tensor, const shard_region *region, void *memory)
 {
     shard_recipe recipe = tensor->recipe;
     const shard_device_ops *ops = shard_ops(tensor);
     shard_device *device = shard_device_of(tensor);
-    shard_region region;
-    SHARD_TRY(shard_tensor_region(tensor, &region));
     switch (recipe.kind) {
     case SHARD_NO_RECIPE:
         return SHARD_OK;
     case SHARD_CONSTANT:
-        return ops->fill(device, region.rows * region.cols, recipe.a, memory, tensor->dtype);
+        return ops->fill(device, region->rows * region->cols, recipe.a, memory, tensor->dtype);
     case SHARD_UNIFORM:
-        return ops->random_uniform(device, &region, recipe.draw, recipe.a, recipe.b, memory, tensor->dtype);
+        return ops->random_uniform(device, region, recipe.draw, recipe.a, recipe.b, memory, tensor->dtype);
     case SHARD_NORMAL:
-        return ops->random_normal(device, &region, recipe.draw, recipe.a, recipe.b, memory, tensor->dtype);
+        return ops->random_normal(device, region, recipe.draw, recipe.a, recipe.b, memory, tensor->dtype);
     }
     return shard_error(SHARD_ERROR_INTERNAL, "a tensor with the unknown recipe %d", (int)recipe.kind);
+}
+
+static shard_status follow_recipe(shard_tensor *tensor, void *memory)
+{
+    shard_region region;
+    SHARD_TRY(shard_tensor_region(tensor, &region));
+    return follow_recipe_in(tensor, &region, memory);
+}
+
+shard_status shard_tensor_copy_rows(shard_tensor *matrix, int64_t first, int64_t count, void *to)
+{
+    size_t row = (size_t)matrix->shape.dim[1] * shard_dtype_size(matrix->dtype), bytes = (size_t)count * row;
+    if (matrix->recipe.kind != SHARD_NO_RECIPE) {
+        shard_region region;
+        SHARD_TRY(shard_tensor_region(matrix, &region));
+        region.row0 += first;
+        region.rows = count;
+        return follow_recipe_in(matrix, &region, to);
+    }
+    const char *from = shard_tensor_memory(matrix);
+    return from ? shard_ops(matrix)->copy_rows(shard_device_of(matrix), to, bytes, from + (size_t)first * row, bytes, bytes, 1)
+                : shard_last_status();
 }
 
 void *shard_tensor_memory(shard_tensor *tensor)
@@ -240,7 +260,6 @@ static shard_status move_values(shard_tensor *tensor, shard_storage *storage, si
         return shard_last_status();
     if (tensor->recipe.kind != SHARD_NO_RECIPE) {
         SHARD_TRY(follow_recipe(tensor, memory));
-        tensor->recipe.kind = SHARD_NO_RECIPE;
     } else if (tensor->storage->memory || tensor->storage->filler) {
         if (!storage_memory(tensor->storage, 0))
             return shard_last_status();
@@ -254,6 +273,11 @@ static shard_status move_values(shard_tensor *tensor, shard_storage *storage, si
 shard_status shard_tensor_move(shard_tensor *tensor, shard_storage *storage, size_t offset)
 {
     SHARD_TRY(move_values(tensor, storage, offset));
+    return shard_tensor_put(tensor, storage, offset);
+}
+
+shard_status shard_tensor_put(shard_tensor *tensor, shard_storage *storage, size_t offset)
+{
     shard_writes *writes = shard_calloc(1, sizeof *writes);
     if (!writes)
         return shard_last_status();
@@ -265,6 +289,7 @@ shard_status shard_tensor_move(shard_tensor *tensor, shard_storage *storage, siz
     storage->shares++;
     tensor->storage = storage;
     tensor->offset = offset;
+    tensor->recipe.kind = SHARD_NO_RECIPE;
     return SHARD_OK;
 }
 

@@ -157,6 +157,11 @@ shard_tensor *shard_tensor_view(shard_tensor *x, int64_t element, shard_shape sh
  * Its values are copied (or made there, if they were not made yet), and its
  * writes are its own, not those of what is beside it. */
 shard_status shard_tensor_move(shard_tensor *tensor, shard_storage *storage, size_t offset);
+/* The same where its values are already, or come from. */
+shard_status shard_tensor_put(shard_tensor *tensor, shard_storage *storage, size_t offset);
+/* A matrix's rows [first, first + count), made if they were not, as they are in it: in other
+ * memory of its device, and without memory for all. */
+shard_status shard_tensor_copy_rows(shard_tensor *matrix, int64_t first, int64_t count, void *to);
 
 /* Parameters that share memory begin on multiples of these bytes, with zeros between. */
 #define SHARD_FLAT_ALIGNMENT 64
