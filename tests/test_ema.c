@@ -3,6 +3,8 @@
 #include "support/host.h"
 #include "support/layers.h"
 
+#include "tensor/tensor.h"
+
 #include <math.h>
 #include <stdlib.h>
 
@@ -357,6 +359,52 @@ START_TEST(test_frozen)
 }
 END_TEST
 
+/* What is frozen after it was shared out has no average, collected and relocated neither. */
+static void collects_nothing(shard_group *world, void *context)
+{
+    (void)world;
+    (void)context;
+    SHARD_SCOPE
+    {
+        shard_tensor *p = shard_ones(SHARD_SHAPE(3), .requires_grad = true);
+        shard_tensor *frozen = shard_full(SHARD_SHAPE(7, 3), 5.0, .requires_grad = true);
+        shard_tensors *list = shard_tensors_create();
+        check_ok(shard_tensors_add(list, "p", p));
+        check_ok(shard_tensors_add(list, "frozen", frozen));
+        shard_optimizer *sgd = shard_zero(shard_sgd(list, .lr = 1.0, .momentum = 0.9));
+        shard_set_requires_grad(frozen, false);
+        shard_ema *ema = shard_ema_create(sgd, .decay = 0.5);
+        move(sgd, p, 0);
+        check_ok(shard_ema_update(ema));
+        shard_tensors *parts = shard_ema_state_dict(ema), *state = shard_optimizer_state_dict(sgd);
+        const char *names[] = {"frozen", "frozen.momentum_buffer"};
+        for (int i = 0; i < 2; i++) {
+            shard_tensors *whole = shard_collect_state_dict(i ? state : parts, -1);
+            shard_tensors *again = shard_relocate_state_dict(i ? state : parts, whole);
+            ck_assert_msg(whole && again, "%s", shard_last_error());
+            const shard_tensor *all = shard_tensors_find(whole, names[i]), *part = shard_tensors_find(again, names[i]);
+            ck_assert_msg(all && part, "%s", names[i]);
+            ck_assert_int_eq(shard_numel(all), 21);
+            ck_assert(shard_tensor_is_idle(all));
+            ck_assert(shard_tensor_is_idle(part));
+            ck_assert_int_eq(shard_numel(part), shard_numel(shard_tensors_find(i ? state : parts, names[i])));
+            ck_assert_ptr_nonnull(part->slice);
+            shard_tensors_destroy(whole);
+            shard_tensors_destroy(again);
+        }
+        shard_tensors_destroy(parts);
+        shard_tensors_destroy(state);
+        shard_ema_destroy(ema);
+        shard_optimizer_destroy(sgd);
+    }
+}
+
+START_TEST(test_collects_nothing)
+{
+    run_job(2, collects_nothing, NULL);
+}
+END_TEST
+
 START_TEST(test_refuses)
 {
     SHARD_SCOPE
@@ -413,6 +461,7 @@ int main(void)
     tcase_add_test(tcase, test_takes_little_room);
     tcase_add_test(tcase, test_swaps_together);
     tcase_add_test(tcase, test_frozen);
+    tcase_add_test(tcase, test_collects_nothing);
     tcase_add_test(tcase, test_refuses);
     tcase_add_test(tcase, test_shared_out_later);
     return test_run(suite);

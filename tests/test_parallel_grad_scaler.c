@@ -244,6 +244,45 @@ START_TEST(refuses_overlap)
 }
 END_TEST
 
+/* A rank that fails in the middle of a stage 3 forward leaves nothing gathered that others have not. */
+static void goes_on_after_an_error(shard_group *world, void *context)
+{
+    (void)context;
+    shard_module *layers[3];
+    for (int i = 0; i < 3; i++)
+        layers[i] = shard_nn_linear(4, 4);
+    shard_module *net = shard_nn_sequential_of(3, layers);
+    shard_optimizer *sgd = shard_zero(shard_sgd(shard_parameters(net), .lr = 0.01), .stage = 3, .bucket_mib = 1e-6);
+    shard_grad_scaler *scaler = shard_grad_scaler_create();
+    ck_assert_msg(sgd && scaler, "%s", shard_last_error());
+    for (int turn = 0; turn < 6; turn++) {
+        SHARD_SCOPE
+        {
+            shard_tensor *x = made_up(SHARD_SHAPE(2, 4), (uint64_t)turn, SHARD_FLOAT32);
+            for (int i = 0; i < 3; i++) {
+                if (turn == 1 && i == 1 && shard_group_rank(world) == 1)
+                    x = shard_matmul(x, NULL);
+                x = shard_forward(layers[i], x);
+            }
+            shard_backward(shard_grad_scaler_scale(scaler, shard_sum(x)));
+        }
+        shard_grad_scaler_step(scaler, sgd);
+        if (turn == 1)
+            check_error(shard_last_status(), "rank 1: shard_matmul: *NULL*");
+        else
+            check_ok(shard_grad_scaler_update(scaler));
+    }
+    shard_grad_scaler_destroy(scaler);
+    shard_optimizer_destroy(sgd);
+    shard_module_destroy(net);
+}
+
+START_TEST(goes_on)
+{
+    run_job(2, goes_on_after_an_error, NULL);
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("parallel_grad_scaler");
@@ -253,5 +292,6 @@ int main(void)
     tcase_add_test(tcase, ranks_update_alike);
     tcase_add_loop_test(tcase, works_under_zero, 2, 5);
     tcase_add_test(tcase, refuses_overlap);
+    tcase_add_test(tcase, goes_on);
     return test_run(suite);
 }

@@ -7,6 +7,7 @@
  */
 #include <shard/amp.h>
 
+#include "dist/gathered.h"
 #include "optim/optimizer.h"
 
 #include <math.h>
@@ -203,10 +204,8 @@ shard_status shard_grad_scaler_unscale(shard_grad_scaler *scaler, shard_optimize
     return r ? unscale(r, scaler, optimizer) : shard_group_fail(shard_world());
 }
 
-shard_status shard_grad_scaler_step(shard_grad_scaler *scaler, shard_optimizer *optimizer)
+static shard_status step(shard_grad_scaler *scaler, shard_optimizer *optimizer)
 {
-    if (!scaler)
-        return shard_step(optimizer);
     record *r = expect(scaler, optimizer, "shard_grad_scaler_step", UNSCALED);
     if (!r)
         return shard_group_fail(shard_world());
@@ -218,6 +217,16 @@ shard_status shard_grad_scaler_step(shard_grad_scaler *scaler, shard_optimizer *
     optimizer->skipped = r->found;
     r->stage = STEPPED;
     return SHARD_OK;
+}
+
+shard_status shard_grad_scaler_step(shard_grad_scaler *scaler, shard_optimizer *optimizer)
+{
+    if (!scaler)
+        return shard_step(optimizer);
+    shard_status status = step(scaler, optimizer);
+    if (status != SHARD_OK) /* as shard_step, which may not have been called */
+        shard_gathered_forget();
+    return status;
 }
 
 /* Of those that are unscaled and not stepped by, the record stays: their factor does, too. */

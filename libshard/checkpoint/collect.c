@@ -102,8 +102,27 @@ static shard_tensor *gather_slices(const char *name, shard_tensor *tensor)
     return NULL;
 }
 
+/* Adds what is as idle: of a whole, or like the part that a tensor is of it. */
+static shard_status add_idle(shard_tensors *list, const char *name, shard_shape shape, const shard_tensor *idle,
+                             const shard_tensor *part)
+{
+    shard_tensor *zeros = shard_zeros(shape, .dtype = idle->dtype, .device = shard_device_of(idle));
+    if (!zeros)
+        return shard_last_status();
+    zeros->optional = true;
+    if (part)
+        zeros->placement = part->placement;
+    shard_status status = part && part->slice ? shard_tensor_set_slice(zeros, part->slice) : SHARD_OK;
+    if (status == SHARD_OK)
+        status = shard_tensors_add(list, name, zeros);
+    shard_release(zeros);
+    return status;
+}
+
 static shard_status collect(shard_tensors *list, const char *name, shard_tensor *tensor, int root, bool wanted)
 {
+    if (shard_tensor_is_idle(tensor)) /* the same on all ranks */
+        return wanted ? add_idle(list, name, shard_tensor_whole_shape(tensor), tensor, NULL) : SHARD_OK;
     if (!tensor->slice)
         return collect_whole(list, name, tensor, root, wanted);
     shard_tensor *all = gather_slices(name, tensor);
@@ -172,6 +191,8 @@ static shard_status relocate(shard_tensors *list, const char *name, const shard_
                            shard_shape_text(&shape));
     if (tensor->placement.kind != SHARD_SPLIT && !tensor->slice)
         return shard_tensors_add(list, name, from);
+    if (shard_tensor_is_idle(from))
+        return add_idle(list, name, tensor->shape, from, tensor);
     shard_tensor *own = cut(from, tensor);
     shard_status status = own ? shard_tensors_add(list, name, own) : shard_last_status();
     shard_release(own);

@@ -197,7 +197,8 @@ static void release(shard_filler *filler)
 static void drop(shard_filler *filler)
 {
     gathered *g = (gathered *)filler;
-    pthread_mutex_lock(&lock);
+    pthread_mutex_lock(&lock); /* once: in between it might be foreseen, and begun anew */
+    let_go(g);
     forget(g);
     pthread_mutex_unlock(&lock);
     shard_storage_drop(g->own);

@@ -88,9 +88,10 @@ void shard_storage_drop(shard_storage *storage)
 {
     if (!storage || --storage->shares)
         return;
-    shard_storage_release(storage);
     if (storage->filler)
         storage->filler->drop(storage->filler);
+    else
+        shard_storage_give_back(storage);
     free(storage);
 }
 

@@ -24,7 +24,7 @@ typedef struct shard_filler {
     shard_status (*settle)(struct shard_filler *);
     /* Gives it back (shard_storage_give_back) if it is there, and ends what was started. Any thread. */
     void (*release)(struct shard_filler *);
-    void (*drop)(struct shard_filler *); /* any thread */
+    void (*drop)(struct shard_filler *); /* the same, and for good */
 } shard_filler;
 
 /* Groups over which a gradient is to be summed: autograd/contribution.h. Those of a mesh
