@@ -467,6 +467,51 @@ START_TEST(test_goes_on)
 }
 END_TEST
 
+/* A rank without memory for its state: none steps, and all can try again. */
+static shard_device_ops poor;
+
+static void *allocates_nothing(shard_device *device, size_t bytes)
+{
+    return shard_fail_null(SHARD_ERROR_MEMORY, "%s: %zu bytes that are not there", device->name, bytes);
+}
+
+static void steps_together(shard_group *world, void *context)
+{
+    bool shared = *(int *)context;
+    SHARD_SCOPE
+    {
+        shard_tensor *a = shard_full(SHARD_SHAPE(50), 1.0, .requires_grad = true);
+        shard_tensors *list = shard_tensors_create();
+        check_ok(shard_tensors_add(list, "a", a));
+        shard_data_parallel *dp = shared ? NULL : shard_data_parallel_create(list);
+        shard_optimizer *adam = shard_adam(list, .lr = 0.25);
+        adam = shared ? shard_zero(adam) : adam;
+        check_ok(shard_backward(shard_sum(a)));
+        shard_device *device = shard_device_open(NULL);
+        const shard_device_ops *rich = device->ops;
+        poor = *rich;
+        poor.allocate = allocates_nothing;
+        if (shard_group_rank(world) == 1)
+            device->ops = &poor;
+        shard_step(adam);
+        device->ops = rich;
+        check_error(shard_last_status(), "rank 1: *not there*");
+        ck_assert_double_eq(value_at(a, 0), 1);
+        ck_assert_double_eq(value_at(a, 49), 1);
+        check_ok(shard_step(adam));
+        ck_assert_double_eq_tol(value_at(a, 0), 0.75, 1e-6);
+        ck_assert_double_eq_tol(value_at(a, 49), 0.75, 1e-6);
+        shard_optimizer_destroy(adam);
+        shard_data_parallel_destroy(dp);
+    }
+}
+
+START_TEST(test_steps_together)
+{
+    run_job(2, steps_together, &(int){_i});
+}
+END_TEST
+
 /* One rank asks for what there is not: none shares out. */
 static void fails_to_share(shard_group *world, void *context)
 {
@@ -504,6 +549,7 @@ int main(void)
     tcase = test_case(suite, "failures");
     tcase_add_test(tcase, test_fails_to_share);
     tcase_add_loop_test(tcase, test_goes_on, 0, 4);
+    tcase_add_loop_test(tcase, test_steps_together, 0, 2);
     tcase_add_loop_test(tcase, test_fails_jointly, 0, (int)(sizeof failures / sizeof *failures));
     return test_run(suite);
 }

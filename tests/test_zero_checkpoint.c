@@ -394,6 +394,39 @@ START_TEST(test_frozen)
 }
 END_TEST
 
+/* One state dict, made while a parameter is frozen that is stepped later, by ranks that have nothing of it, too. */
+static void is_unfrozen_later(shard_group *world, void *context)
+{
+    (void)world;
+    int stage = 1 + *(int *)context;
+    SHARD_SCOPE
+    {
+        shard_tensor *p = made_up_leaf(SHARD_SHAPE(40), 1, SHARD_FLOAT32), *q = made_up_leaf(SHARD_SHAPE(3), 2, SHARD_FLOAT32);
+        shard_tensors *list = shard_tensors_create();
+        check_ok(shard_tensors_add(list, "p", p));
+        check_ok(shard_tensors_add(list, "q", q));
+        shard_optimizer *adam = shard_zero(shard_adam(list), .stage = stage);
+        shard_set_requires_grad(q, false);
+        shard_tensors *state = shard_optimizer_state_dict(adam);
+        check_ok(shard_save(state, scratch_path("frozen.safetensors"), NULL));
+        shard_set_requires_grad(q, true);
+        check_ok(shard_backward(shard_add(shard_sum(p), shard_sum(q))));
+        check_ok(shard_step(adam));
+        check_ok(shard_save(state, scratch_path("unfrozen.safetensors"), NULL));
+        shard_set_requires_grad(q, false);
+        shard_tensors_destroy(shard_optimizer_state_dict(adam));
+        check_ok(shard_save(state, scratch_path("frozen_again.safetensors"), NULL));
+        shard_tensors_destroy(state);
+        shard_optimizer_destroy(adam);
+    }
+}
+
+START_TEST(test_unfrozen)
+{
+    run_job(2, is_unfrozen_later, &(int){_i});
+}
+END_TEST
+
 int main(void)
 {
     scratch_open();
@@ -403,6 +436,7 @@ int main(void)
     tcase_add_loop_test(tcase, test_split, 0, SPLIT_WRITERS);
     tcase_add_loop_test(tcase, test_narrow, 0, 2);
     tcase_add_loop_test(tcase, test_frozen, 0, 4);
+    tcase_add_loop_test(tcase, test_unfrozen, 0, 3);
     int failed = test_run(suite);
     scratch_close();
     return failed;

@@ -176,10 +176,8 @@ shard_status shard_ema_swap(shard_ema *ema)
         exchange_first(ema, done);
         return status;
     }
-    if (ema->optimizer->zero)
-        SHARD_TRY(shard_zero_publish(ema->optimizer, true));
     ema->swapped = !ema->swapped;
-    return SHARD_OK;
+    return ema->optimizer->zero ? shard_zero_publish(ema->optimizer, true) : SHARD_OK;
 }
 
 shard_tensors *shard_ema_state_dict(shard_ema *ema)

@@ -280,8 +280,7 @@ shard_tensors *shard_optimizer_state_dict(shard_optimizer *optimizer)
         slot->step->optional = !slot->parameter->requires_grad;
         status = list_state(list, slot->name, "step", slot->step);
         for (int s = 0; s < optimizer->ops->states && status == SHARD_OK; s++) {
-            /* Not by its own writes: ranks whose part is empty make none. */
-            slot->piece.state[s]->optional = shard_tensor_is_idle(slot->step);
+            slot->piece.state[s]->optional = slot->step->optional;
             status = list_state(list, slot->name, optimizer->ops->state_name[s], slot->piece.state[s]);
         }
     }

@@ -295,6 +295,8 @@ shard_status shard_optimizer_step_where(shard_optimizer *optimizer, bool (*wante
         status = step ? SHARD_OK : shard_last_status();
         if (step && ++*step && shard_numel(slot->piece.tensor))
             status = begin(optimizer, slot, *step, &all[count++]);
+        for (int s = 0; s < optimizer->ops->states && shard_numel(slot->piece.tensor) == 0; s++)
+            shard_tensor_count_write(slot->piece.state[s]); /* as on the ranks that have something of it */
     }
     if (optimizer->ops->trust)
         status = step_layers(optimizer, all, count);
@@ -329,7 +331,8 @@ shard_status shard_step(shard_optimizer *optimizer)
 {
     if (optimizer) {
         optimizer->skipped = false;
-        check_averaged(optimizer);
+        if (check_averaged(optimizer) == SHARD_OK && shard_last_status() == SHARD_OK)
+            shard_optimizer_make_state(optimizer, false); /* before it is agreed that all can step */
     } else
         shard_null_argument("shard_step", "optimizer");
     shard_agree(shard_world());

@@ -142,6 +142,7 @@ shard_status shard_zero_take(shard_optimizer *optimizer)
     struct shard_zero *zero = optimizer->zero;
     for (int64_t i = 0; i < optimizer->count && shard_last_status() == SHARD_OK; i++)
         check_slot(zero, &optimizer->slots[i]);
+    SHARD_TRY(shard_agree(shard_world()));
     shard_replicas *replicas = shard_replicas_create(optimizer->parameters, &(shard_data_parallel_options){0},
                                                      "shard_zero: the replicas differ");
     shard_piece *whole = shard_calloc((size_t)optimizer->count, sizeof *whole);
