@@ -1,10 +1,6 @@
 /*
- * The checked collectives. Before each, the members exchange a fingerprint of
- * what they are about to do: all see the same fingerprints, so all decide
- * alike whether the transport's collective follows, or which text all fail
- * with. Data that fits into the fingerprint travels with it, and then nothing
- * follows. The text of a failure needs more room: only then there is a second
- * exchange. A fault that this rank's device has found by then counts as a failure.
+ * The checked collectives: the members meet (meet.h), then the transport's follows. Data
+ * that fits into the fingerprint travels with it, and then nothing follows.
  *
  * Data in a device's memory goes by the group's carrier, on which the members
  * agree at the first such collective.
@@ -12,289 +8,12 @@
 #include "comm/carrier.h"
 
 #include "base/error.h"
-#include "base/hash.h"
 #include "base/memory.h"
+#include "comm/meet.h"
 #include "comm/reduce.h"
 
 #include <inttypes.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
-
-enum operation { START, BARRIER, AGREE, FAIL, EXCHANGE, ALL_REDUCE, ALL_GATHER, REDUCE_SCATTER, BROADCAST };
-
-/* What a member is about to do. */
-typedef struct shard_call {
-    const char *name;
-    enum operation operation;
-    shard_device *device; /* whose memory the data is in; NULL: the host's */
-    bool chooses;         /* only the carrier yet */
-    shard_dtype dtype;
-    int root; /* of a broadcast, else the reduce operation */
-    int64_t count;
-    const int64_t *counts; /* of the pieces, if there are any */
-} shard_call;
-
-#define SMALL_BYTES 216
-
-/* What the others are told of it: compared up to `status`. */
-typedef struct fingerprint {
-    uint64_t sequence;
-    uint64_t layout; /* hash of counts */
-    int64_t count;
-    uint32_t operation, dtype, root; /* operation with the flags below */
-    int32_t status;                  /* not SHARD_OK: this member has failed */
-    unsigned char data[SMALL_BYTES];
-} fingerprint;
-
-#define ON_DEVICE 0x100u
-#define CHOOSES 0x200u
-
-_Static_assert(sizeof(fingerprint) == 256 && sizeof(fingerprint) <= SHARD_COMM_TEXT, "peers has room for either");
-_Static_assert(SHARD_COMM_TEXT <= SHARD_EXCHANGE_BYTES, "a text travels in one exchange");
-
-/* The last failure that the members of a group told each other, so that it is
- * not told again as this rank's own. */
-static _Thread_local struct {
-    char text[SHARD_COMM_TEXT];
-    int size;
-} joint;
-
-static bool failure_is_joint(int size)
-{
-    return joint.size >= size && shard_last_status() != SHARD_OK && strcmp(joint.text, shard_last_error()) == 0;
-}
-
-/* This thread's error as the others shall read it. */
-static void tell_error(const shard_group *group, char *text, size_t bytes)
-{
-    if (failure_is_joint(1))
-        snprintf(text, bytes, "%s", shard_last_error());
-    else
-        snprintf(text, bytes, "rank %d: %.*s", group->world_ranks[group->rank], SHARD_COMM_TEXT - 32, shard_last_error());
-}
-
-bool shard_group_failure_is_joint(const shard_group *group)
-{
-    return failure_is_joint(group->size);
-}
-
-void shard_group_post(shard_group *world)
-{
-    if (!world->ops->post || shard_last_status() == SHARD_OK || failure_is_joint(world->size))
-        return;
-    char text[SHARD_COMM_TEXT];
-    tell_error(world, text, sizeof text);
-    world->ops->post(world, text);
-}
-
-static void remember_joint(const char *text, int size)
-{
-    snprintf(joint.text, sizeof joint.text, "%s", text);
-    joint.size = size;
-}
-
-static size_t describe_counts(const shard_group *group, const shard_call *call, char *text, size_t bytes)
-{
-    const int shown = 8;
-    size_t used = 0;
-    for (int i = 0; i < group->size && i < shown && used < bytes; i++)
-        used += (size_t)snprintf(text + used, bytes - used, "%s%" PRId64, i ? " + " : " of ", call->counts[i]);
-    if (group->size > shown && used < bytes)
-        used += (size_t)snprintf(text + used, bytes - used, " + ... (%" PRId64 " in all)", call->count);
-    return used;
-}
-
-void shard_group_describe(const shard_group *group, char *text, size_t bytes)
-{
-    static const char *const reductions[] = {[SHARD_SUM] = "", [SHARD_MAX] = " (max)", [SHARD_MIN] = " (min)"};
-    const shard_call *call = group->call;
-    size_t used = (size_t)snprintf(text, bytes, "%s", call ? call->name : "group_create");
-    if (!call || call->operation < EXCHANGE)
-        return;
-    if (call->operation == EXCHANGE) {
-        snprintf(text + used, bytes - used, " of %" PRId64 " bytes", call->count);
-        return;
-    }
-    bool reduces = call->operation == ALL_REDUCE || call->operation == REDUCE_SCATTER;
-    if (reduces && call->root >= 0 && call->root <= SHARD_MIN)
-        used += (size_t)snprintf(text + used, bytes - used, "%s", reductions[call->root]);
-    if (call->counts)
-        used += describe_counts(group, call, text + used, bytes - used);
-    else
-        used += (size_t)snprintf(text + used, bytes - used, " of %" PRId64, call->count);
-    if (used < bytes)
-        used += (size_t)snprintf(text + used, bytes - used, " %s", shard_dtype_name(call->dtype));
-    if (call->operation == BROADCAST && used < bytes)
-        used += (size_t)snprintf(text + used, bytes - used, " from rank %d", shard_group_world_rank(group, call->root));
-    if (call->device && used < bytes)
-        snprintf(text + used, bytes - used, " in a device's memory");
-}
-
-/* Exchanges texts; the member's own is in `mine`. NULL if that failed. */
-static char (*exchange_texts(shard_group *group, const char *mine))[SHARD_COMM_TEXT]
-{
-    if (group->ops->exchange(group, mine, SHARD_COMM_TEXT, group->peers) != SHARD_OK)
-        return NULL;
-    return group->peers;
-}
-
-/* All members learn the error of the first that has one; it keeps its status. */
-static shard_status fail_together(shard_group *group, int first)
-{
-    char mine[SHARD_COMM_TEXT] = "";
-    shard_status status = shard_last_status();
-    if (status != SHARD_OK)
-        tell_error(group, mine, sizeof mine);
-    char(*texts)[SHARD_COMM_TEXT] = exchange_texts(group, mine);
-    if (!texts)
-        return shard_last_status();
-    remember_joint(texts[first], group->size);
-    return shard_replace_error(status == SHARD_OK ? SHARD_ERROR_PEER : status, texts[first]);
-}
-
-/* "rank 1 calls A while ranks 0 and 2 call B": those that differ from member 0,
- * or, where all but it agree, from member 1, first. */
-static void describe_difference(const shard_group *group, char (*texts)[SHARD_COMM_TEXT], bool *marked, char *out, size_t bytes)
-{
-    int odd = 1;
-    while (odd < group->size - 1 && strcmp(texts[odd], texts[0]) == 0)
-        odd++;
-    const int examples[] = {odd, 0};
-    out[0] = '\0';
-    for (int i = 0; i < 2; i++) {
-        int number = 0;
-        for (int member = 0; member < group->size; member++)
-            number += marked[member] = strcmp(texts[member], texts[examples[i]]) == 0;
-        shard_group_name_ranks(group, marked, out, bytes);
-        size_t used = strlen(out);
-        snprintf(out + used, bytes - used, " %s %.150s%s", number == 1 ? "calls" : "call", texts[examples[i]],
-                 i == 0 ? " while " : "");
-    }
-}
-
-static shard_status fail_mismatched(shard_group *group)
-{
-    char mine[SHARD_COMM_TEXT], text[SHARD_COMM_TEXT];
-    shard_group_describe(group, mine, sizeof mine);
-    size_t used = strlen(mine);
-    const fingerprint *told = group->peers;
-    for (int member = 1; member < group->size; member++)
-        if (told[member].sequence != told[0].sequence) {
-            snprintf(mine + used, sizeof mine - used, " as collective %" PRIu64 " of the group", group->sequence);
-            break;
-        }
-    char(*texts)[SHARD_COMM_TEXT] = exchange_texts(group, mine);
-    bool *marked = shard_calloc((size_t)group->size, sizeof *marked);
-    if (texts && marked) {
-        describe_difference(group, texts, marked, text, sizeof text);
-        remember_joint(text, group->size);
-        shard_error(SHARD_ERROR_MISMATCH, "%s", text);
-    }
-    free(marked);
-    return shard_last_status();
-}
-
-static bool same_call(const fingerprint *a, const fingerprint *b)
-{
-    return memcmp(a, b, offsetof(fingerprint, status)) == 0;
-}
-
-/* A rank that has failed may have skipped a collective of one group, and come to one
- * of another: those that wait in the first are not to wait for the deadline. */
-static void raise_alarm(shard_group *group, bool raised)
-{
-    static _Thread_local bool is_raised;
-    if (!group->ops->alarm || (raised ? shard_last_status() == SHARD_OK : !is_raised))
-        return;
-    char text[SHARD_COMM_TEXT];
-    if (raised)
-        tell_error(group, text, sizeof text);
-    is_raised = raised;
-    group->ops->alarm(group, raised ? text : NULL);
-}
-
-/* What a device has found by now is told with this call, as a rank may never wait for its device. */
-static void look_for_fault(const shard_call *call)
-{
-    shard_device *device = call->device ? call->device : shard_opened_accelerator();
-    if (device)
-        device->ops->report(device);
-}
-
-/* Meets the other members; `bytes` of small travel along. OK only if all are
- * about to do the same and none has an error. What the whole world has told each other is not
- * told again: some ranks learned of it early in a step and some at its end, and they come to the
- * same collective next, when they have cleared it, only if none enters one before. */
-static shard_status meet(shard_group *group, const shard_call *call, const void *small, size_t bytes)
-{
-    if (failure_is_joint(shard_comm_world_size()))
-        return shard_last_status();
-    look_for_fault(call);
-    fingerprint mine = {
-        .sequence = ++group->sequence,
-        .layout = shard_hash_words(SHARD_HASH_START, call->counts, call->counts ? group->size : 0),
-        .count = call->count,
-        .operation = (uint32_t)call->operation | (call->device ? ON_DEVICE : 0) | (call->chooses ? CHOOSES : 0),
-        .dtype = call->dtype,
-        .root = (uint32_t)call->root,
-        .status = (int32_t)shard_last_status(),
-    };
-    if (bytes && mine.status == SHARD_OK)
-        memcpy(mine.data, small, bytes);
-    raise_alarm(group, true);
-    shard_status met = group->ops->exchange(group, &mine, sizeof mine, group->peers);
-    raise_alarm(group, false);
-    if (met != SHARD_OK) {
-        if (mine.status == SHARD_OK)
-            remember_joint(shard_last_error(), 1); /* it names its rank already */
-        return shard_last_status();
-    }
-    const fingerprint *told = group->peers;
-    for (int member = 0; member < group->size; member++)
-        if (told[member].status != SHARD_OK)
-            return fail_together(group, member);
-    for (int member = 1; member < group->size; member++)
-        if (!same_call(&told[member], &told[0]))
-            return fail_mismatched(group);
-    return SHARD_OK;
-}
-
-/* One checked collective in one exchange, without data of its own. */
-static shard_status meet_only(shard_group *group, const shard_call *call)
-{
-    if (!group || group->size == 1)
-        return shard_last_status();
-    group->call = call;
-    shard_status status = meet(group, call, NULL, 0);
-    group->call = NULL;
-    return status;
-}
-
-shard_status shard_barrier(shard_group *group)
-{
-    return meet_only(group, &(shard_call){.name = "barrier", .operation = BARRIER});
-}
-
-shard_status shard_agree(shard_group *group)
-{
-    return meet_only(group, &(shard_call){.name = "agree", .operation = AGREE});
-}
-
-shard_status shard_group_fail(shard_group *group)
-{
-    if (shard_last_status() == SHARD_OK)
-        shard_error(SHARD_ERROR_INTERNAL, "shard_group_fail: called without an error");
-    return meet_only(group, &(shard_call){.name = "fail", .operation = FAIL});
-}
-
-shard_group *shard_group_start(shard_group *group, const char *what)
-{
-    if (!group || meet_only(group, &(shard_call){.name = what, .operation = START}) == SHARD_OK)
-        return group;
-    shard_group_destroy(group);
-    return NULL;
-}
 
 /* Everything of a call that can be wrong on this rank alone. An error set here
  * is told to the others by meet. */
@@ -374,9 +93,9 @@ static shard_status write_small(const shard_call *call, void *data, const void *
 /* Reduces what came along, from byte `offset` on. */
 static shard_status reduce_told(const shard_group *group, size_t offset, void *data, int64_t count, const shard_call *call)
 {
-    const fingerprint *told = group->peers;
+    const shard_fingerprint *told = group->peers;
     const void *parts[group->size];
-    unsigned char result[SMALL_BYTES];
+    unsigned char result[SHARD_SMALL_BYTES];
     for (int member = 0; member < group->size; member++)
         parts[member] = told[member].data + offset;
     shard_reduce_elements(result, parts, group->size, count, call->dtype, (shard_reduce_op)call->root);
@@ -400,8 +119,8 @@ static shard_status choose_carrier(shard_group *group, const shard_call *call)
     if (shard_last_status() == SHARD_OK)
         offer = shard_carrier_offer_of(call->device);
     group->call = &choice;
-    SHARD_TRY(meet(group, &choice, &offer, sizeof offer));
-    const fingerprint *told = group->peers;
+    SHARD_TRY(shard_meet(group, &choice, &offer, sizeof offer));
+    const shard_fingerprint *told = group->peers;
     shard_carrier_offer offers[group->size];
     const shard_carrier_offer *offered[group->size];
     for (int member = 0; member < group->size; member++) {
@@ -411,11 +130,11 @@ static shard_status choose_carrier(shard_group *group, const shard_call *call)
     return shard_carrier_choose(group, call->device, offered);
 }
 
-_Static_assert(sizeof(shard_carrier_offer) <= SMALL_BYTES, "an offer travels with the fingerprint");
+_Static_assert(sizeof(shard_carrier_offer) <= SHARD_SMALL_BYTES, "an offer travels with the fingerprint");
 
 shard_status shard_group_choose_carrier(shard_group *group, shard_device *device)
 {
-    shard_call call = {.name = "group_split", .operation = START, .device = beyond_host(device)};
+    shard_call call = {.name = "group_split", .operation = SHARD_CALL_START, .device = beyond_host(device)};
     return group->carrier ? SHARD_OK : end_call(group, choose_carrier(group, &call));
 }
 
@@ -425,17 +144,17 @@ static shard_status begin_call(shard_group *group, const shard_call *call, const
                                bool *done)
 {
     size_t size = shard_dtype_size(call->dtype);
-    unsigned char room[SMALL_BYTES];
+    unsigned char room[SHARD_SMALL_BYTES];
     *done = false;
     if (call->device && !group->carrier)
         SHARD_TRY(choose_carrier(group, call));
-    if (shard_last_status() == SHARD_OK && largest <= (int64_t)(SMALL_BYTES / size))
+    if (shard_last_status() == SHARD_OK && largest <= (int64_t)(SHARD_SMALL_BYTES / size))
         *done = !call->device || !group->carrier->takes_small;
     size_t bytes = *done ? (size_t)count * size : 0;
     if (*done)
         data = read_small(call, data, bytes, room);
     group->call = call;
-    return meet(group, call, data, bytes);
+    return shard_meet(group, call, data, bytes);
 }
 
 /* ---- the collectives ---- */
@@ -444,7 +163,7 @@ static shard_call all_reduce_call(const shard_group *group, shard_device *device
                                   shard_dtype dtype, shard_reduce_op op)
 {
     shard_call call = {.name = "all_reduce",
-                       .operation = ALL_REDUCE,
+                       .operation = SHARD_CALL_ALL_REDUCE,
                        .device = beyond_host(device),
                        .dtype = dtype,
                        .root = (int)op,
@@ -513,7 +232,7 @@ shard_status shard_group_wait(shard_group *group, shard_device *device, shard_re
 /* Puts the pieces that came along one after the other. */
 static shard_status gather_told(const shard_group *group, void *all, const shard_call *call)
 {
-    const fingerprint *told = group->peers;
+    const shard_fingerprint *told = group->peers;
     char *piece = all;
     shard_status status = SHARD_OK;
     for (int member = 0; member < group->size && status == SHARD_OK; member++) {
@@ -529,8 +248,11 @@ static shard_status all_gather(shard_group *group, shard_device *device, const v
                                shard_dtype dtype, shard_request **request)
 {
     int rank = shard_group_rank(group), size = shard_group_size(group);
-    shard_call call = {
-        .name = "all_gather", .operation = ALL_GATHER, .device = beyond_host(device), .dtype = dtype, .counts = counts};
+    shard_call call = {.name = "all_gather",
+                       .operation = SHARD_CALL_ALL_GATHER,
+                       .device = beyond_host(device),
+                       .dtype = dtype,
+                       .counts = counts};
     if (!counts)
         shard_null_argument("shard_group_all_gather", "counts");
     else
@@ -572,7 +294,7 @@ static shard_status reduce_scatter(shard_group *group, shard_device *device, voi
 {
     int rank = shard_group_rank(group);
     shard_call call = {.name = "reduce_scatter",
-                       .operation = REDUCE_SCATTER,
+                       .operation = SHARD_CALL_REDUCE_SCATTER,
                        .device = beyond_host(device),
                        .dtype = dtype,
                        .root = (int)op,
@@ -615,16 +337,20 @@ shard_request *shard_group_reduce_scatter_start(shard_group *group, shard_device
 shard_status shard_group_broadcast(shard_group *group, shard_device *device, void *data, int64_t count, shard_dtype dtype,
                                    int root)
 {
-    shard_call call = {
-        .name = "broadcast", .operation = BROADCAST, .device = beyond_host(device), .dtype = dtype, .root = root, .count = count};
+    shard_call call = {.name = "broadcast",
+                       .operation = SHARD_CALL_BROADCAST,
+                       .device = beyond_host(device),
+                       .dtype = dtype,
+                       .root = root,
+                       .count = count};
     check(group, &call, data, data, false);
     if (!group || group->size == 1)
         return shard_last_status();
     bool done;
     shard_status status = begin_call(group, &call, data, group->rank == root ? count : 0, count, &done);
     if (status == SHARD_OK && done)
-        status =
-            write_small(&call, data, ((const fingerprint *)group->peers)[root].data, (size_t)count * shard_dtype_size(dtype));
+        status = write_small(&call, data, ((const shard_fingerprint *)group->peers)[root].data,
+                             (size_t)count * shard_dtype_size(dtype));
     else if (status == SHARD_OK)
         status = call.device ? group->carrier->broadcast(group, device, data, count, dtype, root)
                              : group->ops->broadcast(group, data, count, dtype, root);
@@ -633,7 +359,7 @@ shard_status shard_group_broadcast(shard_group *group, shard_device *device, voi
 
 shard_status shard_group_exchange(shard_group *group, const void *mine, size_t bytes, void *all)
 {
-    shard_call call = {.name = "exchange", .operation = EXCHANGE, .dtype = SHARD_UINT8, .count = (int64_t)bytes};
+    shard_call call = {.name = "exchange", .operation = SHARD_CALL_EXCHANGE, .dtype = SHARD_UINT8, .count = (int64_t)bytes};
     if (bytes > SHARD_EXCHANGE_BYTES)
         shard_error(SHARD_ERROR_ARGUMENT, "shard_group_exchange: %zu bytes; the most is %d", bytes, SHARD_EXCHANGE_BYTES);
     check(group, &call, mine, all, false);
@@ -646,7 +372,7 @@ shard_status shard_group_exchange(shard_group *group, const void *mine, size_t b
     end_call(group, status);
     if (status != SHARD_OK || !done)
         return status;
-    const fingerprint *told = group->peers;
+    const shard_fingerprint *told = group->peers;
     for (int member = 0; member < group->size && bytes; member++)
         memcpy((char *)all + (size_t)member * bytes, told[member].data, bytes);
     return SHARD_OK;

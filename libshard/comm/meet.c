@@ -1,0 +1,265 @@
+/*
+ * Before each collective the members exchange a fingerprint of what they are about
+ * to do: all see the same fingerprints, so all decide alike whether the transport's
+ * collective follows, or which text all fail with. The text of a failure needs more
+ * room: only then there is a second exchange. A fault that this rank's device has
+ * found by then counts as a failure.
+ */
+#include "comm/meet.h"
+
+#include "base/error.h"
+#include "base/hash.h"
+#include "base/memory.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define ON_DEVICE 0x100u
+#define CHOOSES 0x200u
+
+_Static_assert(sizeof(shard_fingerprint) == 256 && sizeof(shard_fingerprint) <= SHARD_COMM_TEXT, "peers has room for either");
+_Static_assert(SHARD_COMM_TEXT <= SHARD_EXCHANGE_BYTES, "a text travels in one exchange");
+
+/* The last failure that the members of a group told each other, so that it is
+ * not told again as this rank's own. */
+static _Thread_local struct {
+    char text[SHARD_COMM_TEXT];
+    int size;
+} joint;
+
+static bool failure_is_joint(int size)
+{
+    return joint.size >= size && shard_last_status() != SHARD_OK && strcmp(joint.text, shard_last_error()) == 0;
+}
+
+/* This thread's error as the others shall read it. */
+static void tell_error(const shard_group *group, char *text, size_t bytes)
+{
+    if (failure_is_joint(1))
+        snprintf(text, bytes, "%s", shard_last_error());
+    else
+        snprintf(text, bytes, "rank %d: %.*s", group->world_ranks[group->rank], SHARD_COMM_TEXT - 32, shard_last_error());
+}
+
+bool shard_group_failure_is_joint(const shard_group *group)
+{
+    return failure_is_joint(group->size);
+}
+
+void shard_group_post(shard_group *world)
+{
+    if (!world->ops->post || shard_last_status() == SHARD_OK || failure_is_joint(world->size))
+        return;
+    char text[SHARD_COMM_TEXT];
+    tell_error(world, text, sizeof text);
+    world->ops->post(world, text);
+}
+
+static void remember_joint(const char *text, int size)
+{
+    snprintf(joint.text, sizeof joint.text, "%s", text);
+    joint.size = size;
+}
+
+static size_t describe_counts(const shard_group *group, const shard_call *call, char *text, size_t bytes)
+{
+    const int shown = 8;
+    size_t used = 0;
+    for (int i = 0; i < group->size && i < shown && used < bytes; i++)
+        used += (size_t)snprintf(text + used, bytes - used, "%s%" PRId64, i ? " + " : " of ", call->counts[i]);
+    if (group->size > shown && used < bytes)
+        used += (size_t)snprintf(text + used, bytes - used, " + ... (%" PRId64 " in all)", call->count);
+    return used;
+}
+
+void shard_group_describe(const shard_group *group, char *text, size_t bytes)
+{
+    static const char *const reductions[] = {[SHARD_SUM] = "", [SHARD_MAX] = " (max)", [SHARD_MIN] = " (min)"};
+    const shard_call *call = group->call;
+    size_t used = (size_t)snprintf(text, bytes, "%s", call ? call->name : "group_create");
+    if (!call || call->operation < SHARD_CALL_EXCHANGE)
+        return;
+    if (call->operation == SHARD_CALL_EXCHANGE) {
+        snprintf(text + used, bytes - used, " of %" PRId64 " bytes", call->count);
+        return;
+    }
+    bool reduces = call->operation == SHARD_CALL_ALL_REDUCE || call->operation == SHARD_CALL_REDUCE_SCATTER;
+    if (reduces && call->root >= 0 && call->root <= SHARD_MIN)
+        used += (size_t)snprintf(text + used, bytes - used, "%s", reductions[call->root]);
+    if (call->counts)
+        used += describe_counts(group, call, text + used, bytes - used);
+    else
+        used += (size_t)snprintf(text + used, bytes - used, " of %" PRId64, call->count);
+    if (used < bytes)
+        used += (size_t)snprintf(text + used, bytes - used, " %s", shard_dtype_name(call->dtype));
+    if (call->operation == SHARD_CALL_BROADCAST && used < bytes)
+        used += (size_t)snprintf(text + used, bytes - used, " from rank %d", shard_group_world_rank(group, call->root));
+    if (call->device && used < bytes)
+        snprintf(text + used, bytes - used, " in a device's memory");
+}
+
+/* Exchanges texts; the member's own is in `mine`. NULL if that failed. */
+static char (*exchange_texts(shard_group *group, const char *mine))[SHARD_COMM_TEXT]
+{
+    if (group->ops->exchange(group, mine, SHARD_COMM_TEXT, group->peers) != SHARD_OK)
+        return NULL;
+    return group->peers;
+}
+
+/* All members learn the error of the first that has one; it keeps its status. */
+static shard_status fail_together(shard_group *group, int first)
+{
+    char mine[SHARD_COMM_TEXT] = "";
+    shard_status status = shard_last_status();
+    if (status != SHARD_OK)
+        tell_error(group, mine, sizeof mine);
+    char(*texts)[SHARD_COMM_TEXT] = exchange_texts(group, mine);
+    if (!texts)
+        return shard_last_status();
+    remember_joint(texts[first], group->size);
+    return shard_replace_error(status == SHARD_OK ? SHARD_ERROR_PEER : status, texts[first]);
+}
+
+/* "rank 1 calls A while ranks 0 and 2 call B": those that differ from member 0,
+ * or, where all but it agree, from member 1, first. */
+static void describe_difference(const shard_group *group, char (*texts)[SHARD_COMM_TEXT], bool *marked, char *out, size_t bytes)
+{
+    int odd = 1;
+    while (odd < group->size - 1 && strcmp(texts[odd], texts[0]) == 0)
+        odd++;
+    const int examples[] = {odd, 0};
+    out[0] = '\0';
+    for (int i = 0; i < 2; i++) {
+        int number = 0;
+        for (int member = 0; member < group->size; member++)
+            number += marked[member] = strcmp(texts[member], texts[examples[i]]) == 0;
+        shard_group_name_ranks(group, marked, out, bytes);
+        size_t used = strlen(out);
+        snprintf(out + used, bytes - used, " %s %.150s%s", number == 1 ? "calls" : "call", texts[examples[i]],
+                 i == 0 ? " while " : "");
+    }
+}
+
+static shard_status fail_mismatched(shard_group *group)
+{
+    char mine[SHARD_COMM_TEXT], text[SHARD_COMM_TEXT];
+    shard_group_describe(group, mine, sizeof mine);
+    size_t used = strlen(mine);
+    const shard_fingerprint *told = group->peers;
+    for (int member = 1; member < group->size; member++)
+        if (told[member].sequence != told[0].sequence) {
+            snprintf(mine + used, sizeof mine - used, " as collective %" PRIu64 " of the group", group->sequence);
+            break;
+        }
+    char(*texts)[SHARD_COMM_TEXT] = exchange_texts(group, mine);
+    bool *marked = shard_calloc((size_t)group->size, sizeof *marked);
+    if (texts && marked) {
+        describe_difference(group, texts, marked, text, sizeof text);
+        remember_joint(text, group->size);
+        shard_error(SHARD_ERROR_MISMATCH, "%s", text);
+    }
+    free(marked);
+    return shard_last_status();
+}
+
+static bool same_call(const shard_fingerprint *a, const shard_fingerprint *b)
+{
+    return memcmp(a, b, offsetof(shard_fingerprint, status)) == 0;
+}
+
+/* A rank that has failed may have skipped a collective of one group, and come to one
+ * of another: those that wait in the first are not to wait for the deadline. */
+static void raise_alarm(shard_group *group, bool raised)
+{
+    static _Thread_local bool is_raised;
+    if (!group->ops->alarm || (raised ? shard_last_status() == SHARD_OK : !is_raised))
+        return;
+    char text[SHARD_COMM_TEXT];
+    if (raised)
+        tell_error(group, text, sizeof text);
+    is_raised = raised;
+    group->ops->alarm(group, raised ? text : NULL);
+}
+
+/* What a device has found by now is told with this call, as a rank may never wait for its device. */
+static void look_for_fault(const shard_call *call)
+{
+    shard_device *device = call->device ? call->device : shard_opened_accelerator();
+    if (device)
+        device->ops->report(device);
+}
+
+/* What the whole world has told each other is not told again: some ranks learned of it early in
+ * a step and some at its end, and they come to the same collective next, when they have cleared
+ * it, only if none enters one before. */
+shard_status shard_meet(shard_group *group, const shard_call *call, const void *small, size_t bytes)
+{
+    if (failure_is_joint(shard_comm_world_size()))
+        return shard_last_status();
+    look_for_fault(call);
+    shard_fingerprint mine = {
+        .sequence = ++group->sequence,
+        .layout = shard_hash_words(SHARD_HASH_START, call->counts, call->counts ? group->size : 0),
+        .count = call->count,
+        .operation = (uint32_t)call->operation | (call->device ? ON_DEVICE : 0) | (call->chooses ? CHOOSES : 0),
+        .dtype = call->dtype,
+        .root = (uint32_t)call->root,
+        .status = (int32_t)shard_last_status(),
+    };
+    if (bytes && mine.status == SHARD_OK)
+        memcpy(mine.data, small, bytes);
+    raise_alarm(group, true);
+    shard_status met = group->ops->exchange(group, &mine, sizeof mine, group->peers);
+    raise_alarm(group, false);
+    if (met != SHARD_OK) {
+        if (mine.status == SHARD_OK)
+            remember_joint(shard_last_error(), 1); /* it names its rank already */
+        return shard_last_status();
+    }
+    const shard_fingerprint *told = group->peers;
+    for (int member = 0; member < group->size; member++)
+        if (told[member].status != SHARD_OK)
+            return fail_together(group, member);
+    for (int member = 1; member < group->size; member++)
+        if (!same_call(&told[member], &told[0]))
+            return fail_mismatched(group);
+    return SHARD_OK;
+}
+
+/* One checked collective in one exchange, without data of its own. */
+static shard_status meet_only(shard_group *group, const shard_call *call)
+{
+    if (!group || group->size == 1)
+        return shard_last_status();
+    group->call = call;
+    shard_status status = shard_meet(group, call, NULL, 0);
+    group->call = NULL;
+    return status;
+}
+
+shard_status shard_barrier(shard_group *group)
+{
+    return meet_only(group, &(shard_call){.name = "barrier", .operation = SHARD_CALL_BARRIER});
+}
+
+shard_status shard_agree(shard_group *group)
+{
+    return meet_only(group, &(shard_call){.name = "agree", .operation = SHARD_CALL_AGREE});
+}
+
+shard_status shard_group_fail(shard_group *group)
+{
+    if (shard_last_status() == SHARD_OK)
+        shard_error(SHARD_ERROR_INTERNAL, "shard_group_fail: called without an error");
+    return meet_only(group, &(shard_call){.name = "fail", .operation = SHARD_CALL_FAIL});
+}
+
+shard_group *shard_group_start(shard_group *group, const char *what)
+{
+    if (!group || meet_only(group, &(shard_call){.name = what, .operation = SHARD_CALL_START}) == SHARD_OK)
+        return group;
+    shard_group_destroy(group);
+    return NULL;
+}

@@ -1,0 +1,47 @@
+/* What members of a group tell each other before a collective. */
+#ifndef SHARD_COMM_MEET_H
+#define SHARD_COMM_MEET_H
+
+#include "comm/comm.h"
+
+enum shard_call_operation {
+    SHARD_CALL_START,
+    SHARD_CALL_BARRIER,
+    SHARD_CALL_AGREE,
+    SHARD_CALL_FAIL,
+    SHARD_CALL_EXCHANGE, /* from here on with data */
+    SHARD_CALL_ALL_REDUCE,
+    SHARD_CALL_ALL_GATHER,
+    SHARD_CALL_REDUCE_SCATTER,
+    SHARD_CALL_BROADCAST,
+};
+
+/* What a member is about to do. */
+typedef struct shard_call {
+    const char *name;
+    enum shard_call_operation operation;
+    shard_device *device; /* whose memory the data is in; NULL: the host's */
+    bool chooses;         /* only the carrier yet */
+    shard_dtype dtype;
+    int root; /* of a broadcast, else the reduce operation */
+    int64_t count;
+    const int64_t *counts; /* of the pieces, if there are any */
+} shard_call;
+
+#define SHARD_SMALL_BYTES 216
+
+/* What the others are told of it: compared up to `status`. */
+typedef struct shard_fingerprint {
+    uint64_t sequence;
+    uint64_t layout; /* hash of counts */
+    int64_t count;
+    uint32_t operation, dtype, root; /* operation with flags of where the data is */
+    int32_t status;                  /* not SHARD_OK: this member has failed */
+    unsigned char data[SHARD_SMALL_BYTES];
+} shard_fingerprint;
+
+/* Meets the other members; `bytes` of small travel along, and lie in the peers' fingerprints
+ * then. OK only if all are about to do the same and none has an error. */
+shard_status shard_meet(shard_group *group, const shard_call *call, const void *small, size_t bytes);
+
+#endif
