@@ -160,6 +160,32 @@ static void copies(shard_group *world, void *context)
     }
 }
 
+/* Losses of the members' own, through copies that are nested, beside each other, and above a sum over the group. */
+static void copies_for_own_losses(shard_group *world, void *context)
+{
+    (void)context;
+    int rank = shard_group_rank(world), size = shard_group_size(world);
+    double times = size * (size + 1) / 2.0;
+    SHARD_SCOPE
+    {
+        shard_tensor *x = made_up_leaf(SHARD_SHAPE(4), 7, SHARD_FLOAT64);
+        shard_tensor *y = shard_copy(shard_mul(shard_copy(x, world), x), world);
+        check_ok(shard_backward(shard_sum(shard_scale(y, rank + 1.0))));
+        check_close(shard_grad(x), shard_scale(shard_detach(x), 2 * times), 1e-14);
+
+        shard_tensor *a = made_up_leaf(SHARD_SHAPE(4), 7, SHARD_FLOAT64), *b = made_up_leaf(SHARD_SHAPE(4), 8, SHARD_FLOAT64);
+        shard_tensor *first = shard_copy(shard_gelu(a), world);
+        shard_tensor *second = shard_copy(shard_reduce(shard_scale(b, 1.0 / size), world), world);
+        check_ok(shard_backward(shard_scale(shard_sum(shard_add(first, second)), rank + 1.0)));
+        shard_tensor *wanted = made_up_leaf(SHARD_SHAPE(4), 7, SHARD_FLOAT64);
+        check_ok(shard_backward(shard_scale(shard_sum(shard_gelu(wanted)), times)));
+        check_close(shard_grad(a), shard_grad(wanted), 1e-14);
+        if (size > 1)
+            check_ok(shard_all_reduce(shard_grad(b), SHARD_SUM, world));
+        check_close(shard_grad(b), shard_full(SHARD_SHAPE(4), times, .dtype = SHARD_FLOAT64), 1e-14);
+    }
+}
+
 static void notices_shapes(shard_group *world, void *context)
 {
     (void)context;
@@ -205,6 +231,7 @@ RANKS_TEST(test_reduce_scatter, reduces_and_scatters)
 RANKS_TEST(test_scatter, scatters)
 RANKS_TEST(test_reduce, reduces)
 RANKS_TEST(test_copy, copies)
+RANKS_TEST(test_copy_for_own_losses, copies_for_own_losses)
 
 START_TEST(test_shapes_that_differ)
 {
@@ -223,6 +250,7 @@ int main(void)
     add_ranks_test(tcase, test_scatter);
     add_ranks_test(tcase, test_reduce);
     add_ranks_test(tcase, test_copy);
+    add_ranks_test(tcase, test_copy_for_own_losses);
     tcase_add_test(tcase, test_shapes_that_differ);
     tcase_add_test(tcase, test_lacks_memory);
     return test_run(suite);

@@ -250,6 +250,21 @@ static shard_tensor *two_of_one_copy(shard_module *layers, shard_tensor *x, shar
     return gathered_loss(layers, OUT, x, labels, at->data, NULL);
 }
 
+/* An operation between the copy and the layer, and a use of the copy as it is. */
+static shard_tensor *copy_and_residual(shard_module *layers, shard_tensor *x, shard_tensor *labels, const place *at)
+{
+    x = shard_gelu(shard_copy(layer(layers, IN, x), at->model));
+    x = shard_add(layer(layers, MID, block(layers, x)), x);
+    return gathered_loss(layers, OUT, x, labels, at->data, NULL);
+}
+
+/* The data groups' losses are averaged. */
+static shard_tensor *copy_averaged(shard_module *layers, shard_tensor *x, shard_tensor *labels, const place *at)
+{
+    x = shard_copy(shard_gelu(shard_copy(layer(layers, IN, x), at->model)), at->model);
+    return gathered_loss(layers, SPLIT_OUT, layer(layers, MID, x), labels, NULL, NULL);
+}
+
 /* Copies over one group what is split over the other one. */
 static shard_tensor *copies_over_data(shard_module *layers, shard_tensor *x, shard_tensor *labels, const place *at)
 {
@@ -314,6 +329,8 @@ static const step steps[] = {
     {"columns by hand", columns_by_hand, BY_DATA},
     {"columns and rows by hand", block_by_hand, BY_DATA},
     {"two of one copy", two_of_one_copy, BY_DATA},
+    {"a copy, an operation, a residual", copy_and_residual, BY_DATA},
+    {"copies, averaged over data", copy_averaged, BY_DATA | EVEN | AVERAGED},
     {"copied over data", copies_over_data, BY_DATA},
     {"gathered twice", gathers_twice, BY_DATA},
     {"gathered twice, a split head", gathers_twice_split, BY_DATA},

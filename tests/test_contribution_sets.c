@@ -192,6 +192,10 @@ static void refuses_groups(shard_group *world, void *context)
         check_error(shard_backward(own_loss(shard_gather(layer(layers, IN, x), 0, model), world)),
                     "*gather: rows or summands of 4 ranks and of 2 ranks meet*");
         check_error(shard_backward(own_loss(shard_copy(layer(layers, IN, x), data), world)), "*rows or summands of 4 ranks*");
+        /* A copy over more ranks than a layer is split over, whose gradient is no pending sum. */
+        shard_tensor *copied = shard_gelu(shard_copy(layer(layers, IN, x), world));
+        check_error(shard_backward(shard_sum(shard_gather(layer(layers, COLUMN, copied), -1, model))),
+                    "backward of copy: a copy over 4 ranks before gather over 2 ranks, of which 2 are in both groups; *");
         /* Two uses of one leaf. */
         shard_tensor *leaf = made_up_leaf(SHARD_SHAPE(2, FEATURES), 1, SHARD_FLOAT64);
         check_error(shard_backward(shard_add(own_loss(leaf, world), own_loss(leaf, data))), "*rows or summands of *");

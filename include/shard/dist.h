@@ -68,9 +68,13 @@ SHARD_API shard_group *shard_mesh_data_group(const shard_mesh *mesh);
  * refused (UNSUPPORTED).
  */
 
-/* x, unchanged. The gradient that comes back is PARTIAL: the sum over the group of
- * what the members' uses of it bring. For the input of an own column-parallel layer.
- * As torchshard's copy. */
+/* x, which is the same on every rank of the group, unchanged: for what the ranks use
+ * differently, as the input of a column-parallel layer. The gradient of x is that of one process,
+ * whatever operations and copies lie between: what each rank has a summand of (its own columns,
+ * rows or summands) is summed over the group, once; what counts in full on each rank (a sum that
+ * was taken already, a use of the whole tensor) is not. Where nothing between the copy and the
+ * loss is split, gathered or summed over the group, each rank has a loss of its own: the gradient
+ * is then that of the sum of these losses, as of torchshard's copy. */
 SHARD_API shard_tensor *shard_copy(shard_tensor *x, shard_group *group);
 
 /* The own part of x, which is whole on every member, along dim (negative: from the

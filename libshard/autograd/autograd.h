@@ -41,7 +41,7 @@ typedef struct shard_node_type {
     /* backward places every dx itself, and one that is whole is no contribution
      * though dy is split (a scatter). */
     bool places_gradients;
-    /* backward sums dy over the node's group: all that comes is a summand (a copy). */
+    /* dy is PARTIAL over the node's group where the members have a loss each (a copy). */
     bool sums_gradient;
 } shard_node_type;
 

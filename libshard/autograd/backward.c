@@ -14,7 +14,7 @@ typedef struct end_call {
 } end_call;
 
 typedef struct walk {
-    shard_node **nodes;
+    shard_node **nodes; /* the latest first: nodes[0] is the root */
     int64_t count, capacity;
     end_call *calls;
     int64_t call_count, call_capacity;
@@ -247,19 +247,19 @@ static shard_status settle(const shard_node *node, const shard_edge *edge, const
         if (dy->placement.kind == SHARD_SPLIT && settled->placement.kind != SHARD_SPLIT)
             SHARD_TRY(shard_contribution_add(&settled->contribution, dy->placement.group));
     }
-    const shard_node *next = edge->node;
-    if (next && next->type->sums_gradient) {
-        if (settled->placement.kind == SHARD_PARTIAL && shard_group_same(settled->placement.group, next->group))
-            settled->placement = (shard_placement){0};
-        SHARD_TRY(shard_contribution_check(node->type->name, &settled->contribution, next->group));
-        shard_contribution_remove(&settled->contribution, next->group);
-    }
     shard_group *over = settled->placement.group;
     if (over && shard_contribution_has(&settled->contribution, over))
         return shard_error(SHARD_ERROR_UNSUPPORTED,
                            "backward of %s: a gradient that is %s over %d ranks is of rows or summands of the same ranks",
                            node->type->name, shard_placement_text(&settled->placement), shard_group_size(over));
-    return over ? shard_contribution_check(node->type->name, &settled->contribution, over) : SHARD_OK;
+    if (over)
+        SHARD_TRY(shard_contribution_check(node->type->name, &settled->contribution, over));
+    /* Of a tensor that is the same on every member, a PARTIAL gradient is a pending sum: so both add up without communication. */
+    const shard_node *next = edge->node;
+    if (!next || !next->group || settled->placement.kind != SHARD_PARTIAL || !shard_group_same(over, next->group))
+        return SHARD_OK;
+    settled->placement = (shard_placement){0};
+    return shard_contribution_add(&settled->contribution, next->group);
 }
 
 shard_status shard_gradient_contribution(const shard_node *node, int input, const shard_tensor *dx,
@@ -329,18 +329,63 @@ static bool takes(const shard_node *node)
     return shard_group_common(node->group, over) == 1 && node->edge[0].placement.kind == SHARD_REPLICATED;
 }
 
-/* Makes node->gradient what the node's backward takes. */
-static shard_status prepare_gradient(shard_node *node)
+/* Whether a group that something of the node is placed, gathered or summed over has all members of `group`; an error if it
+ * has several, but not all. */
+static shard_status spans(const shard_node *node, const shard_group *group, bool *all)
 {
-    bool contributes = node->group && shard_contribution_has(&node->gradient->contribution, node->group);
+    const shard_group *over[SHARD_NODE_INPUTS + 2] = {node->placement.group, node->type->sums_gradient ? NULL : node->group};
+    for (int i = 0; i < node->inputs; i++)
+        over[i + 2] = node->edge[i].placement.group;
+    for (int i = 0; i < node->inputs + 2; i++) {
+        int common = over[i] ? shard_group_common(over[i], group) : 0;
+        if (common > 1 && common < shard_group_size(group))
+            return shard_error(SHARD_ERROR_UNSUPPORTED,
+                               "backward of copy: a copy over %d ranks before %s over %d ranks, of which %d are in both groups; "
+                               "copy over a group that has the same members or this rank alone in common",
+                               shard_group_size(group), node->type->name, shard_group_size(over[i]), common);
+        *all |= common > 1;
+    }
+    return SHARD_OK;
+}
+
+/*
+ * Whether the members of a copy's group have a loss each, whose sum the gradient is of: what makes the loss of the copy's
+ * result has nothing that is placed, gathered or summed over the group. Else the loss is one, and a gradient that is no
+ * pending sum counts in full on each member. So does what comes back through another copy over the group, which sums it.
+ */
+static shard_status has_own_losses(const walk *w, const shard_node *copy, bool *own)
+{
+    bool one = false;
+    w->nodes[0]->visit = ++visit_number;
+    for (int64_t at = 0; at < w->count && !one; at++) {
+        const shard_node *node = w->nodes[at];
+        if (node->visit != visit_number)
+            continue;
+        SHARD_TRY(spans(node, copy->group, &one));
+        if (node->type->sums_gradient && shard_group_same(node->group, copy->group))
+            continue;
+        for (int i = 0; i < node->inputs; i++)
+            if (node->edge[i].node)
+                node->edge[i].node->visit = visit_number;
+    }
+    *own = !one && copy->visit == visit_number;
+    return SHARD_OK;
+}
+
+/* Makes node->gradient what the node's backward takes. */
+static shard_status prepare_gradient(const walk *w, shard_node *node)
+{
+    bool summand = node->group && shard_contribution_has(&node->gradient->contribution, node->group);
+    if (!summand && node->type->sums_gradient)
+        SHARD_TRY(has_own_losses(w, node, &summand));
     bool partial = node->gradient->placement.kind == SHARD_PARTIAL;
-    if (partial && (contributes || !takes(node))) {
+    if (partial && (summand || !takes(node))) {
         SHARD_TRY(own_gradient(node));
         SHARD_TRY(make_whole(node->gradient));
     }
     if (node->group)
         SHARD_TRY(shard_contribution_check(node->type->name, &node->gradient->contribution, node->group));
-    if (!contributes)
+    if (!summand)
         return SHARD_OK;
     SHARD_TRY(own_gradient(node));
     shard_contribution_remove(&node->gradient->contribution, node->group);
@@ -354,9 +399,9 @@ void shard_call_watches(shard_tensor *leaf)
         watch->function(leaf, watch->context);
 }
 
-static shard_status step_back(shard_node *node)
+static shard_status step_back(const walk *w, shard_node *node)
 {
-    SHARD_TRY(prepare_gradient(node));
+    SHARD_TRY(prepare_gradient(w, node));
     shard_tensor *dx[SHARD_NODE_INPUTS] = {NULL};
     standing dy = {node->gradient->placement, node->gradient->contribution};
     shard_status status = compute(node, dx);
@@ -402,7 +447,7 @@ static shard_status run(walk *w, shard_node *root, shard_tensor *gradient)
         status = begin(root, gradient);
     for (int64_t at = 0; at < w->count && status == SHARD_OK; at++)
         if (w->nodes[at]->gradient)
-            status = step_back(w->nodes[at]);
+            status = step_back(w, w->nodes[at]);
     /* After an error too: what was started is waited for, and the other ranks told. */
     for (int64_t i = 0; i < w->call_count; i++) {
         shard_status ended = w->calls[i].function(w->calls[i].context);

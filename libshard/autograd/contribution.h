@@ -17,6 +17,12 @@
  *   copy over a group) has a gradient: contributions over the group are a PARTIAL
  *   gradient there, and are summed. So nothing is ever both placed over a group and
  *   a contribution over it;
+ * - a gradient without a pending sum over a group counts in full on each of its
+ *   ranks: it came from what is the same there (a PARTIAL gradient that was summed, the
+ *   gathered gradient of a scatter, a use of a whole tensor). A copy leaves it as it
+ *   is. The exception is a copy whose result makes a loss of each rank's own (nothing
+ *   up to the loss is placed, gathered or summed over the group): there the gradient
+ *   is of the sum of the losses, and each rank has a summand;
  * - where two gradients meet, one that counts in full on each member of a group
  *   over which the other one contributes brings 1 / members of itself;
  * - a leaf's gradient keeps its set, for whoever sums it: data parallel over the

@@ -7,17 +7,18 @@ shard_tensor *shard_leave(shard_group *group)
     return NULL;
 }
 
-/* ---- copy: forward as it is, backward summed over the group ---- */
+/* ---- copy: forward as it is, backward summed over the group what is a summand: the walk says so ---- */
 
 static shard_status copy_backward(shard_node *node, shard_tensor *dy, shard_tensor **dx)
 {
+    (void)node;
     dx[0] = shard_detach(dy);
-    if (dx[0])
-        dx[0]->placement = (shard_placement){.kind = SHARD_PARTIAL, .group = node->group};
+    shard_place_partial(dx[0], dy);
     return dx[0] ? SHARD_OK : shard_last_status();
 }
 
-static const shard_node_type copy_type = {.name = "copy", .backward = copy_backward, .sums_gradient = true};
+static const shard_node_type copy_type = {
+    .name = "copy", .backward = copy_backward, .takes_partial = true, .sums_gradient = true};
 
 shard_tensor *shard_copy(shard_tensor *x, shard_group *group)
 {

@@ -1,6 +1,6 @@
 /*
- * Template of one's own parallel layer: a linear layer with a learned gain for each
- * output, y = gain * (x W^T) + bias, on one rank or split over a group.
+ * Template of one's own parallel layer: relu and a linear layer with a learned gain for
+ * each output, y = gain * (relu(x) W^T) + bias, on one rank or split over a group.
  *
  * To make another layer of it:
  *   0. name its type;
@@ -36,6 +36,7 @@ static shard_tensor *forward(shard_module *module, shard_tensor *x)
         x = shard_copy(x, own->group);    /* its gradient is the sum of what comes back on all ranks */
     if (own->split == SHARD_SPLIT_ROW && shard_tensor_placement(x).kind != SHARD_SPLIT)
         x = shard_scatter(x, -1, own->group); /* each rank reads some of x; a column layer's result is split already */
+    x = shard_relu(x); /* operations may come between; relu takes a split x as it is */
     shard_tensor *y = shard_linear(x, shard_module_tensor(module, "weight"), NULL);
     if (own->split == SHARD_SPLIT_ROW) /* each rank has a summand of every output */
         y = shard_reduce(y, own->group);
