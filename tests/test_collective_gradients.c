@@ -212,6 +212,12 @@ static shard_tensor *scattered_columns(const step *s, const net *n, shard_tensor
     return shard_gather(inside(s, n, shard_scatter(x, -1, n->model)), -1, n->model);
 }
 
+static shard_tensor *scattered_middle(const step *s, const net *n, shard_tensor *x)
+{
+    x = shard_scatter(shard_reshape(x, SHARD_SHAPE(ROWS, FEATURES, 1)), 1, n->model);
+    return shard_reshape(shard_gather(inside(s, n, x), 1, n->model), SHARD_SHAPE(ROWS, FEATURES));
+}
+
 static shard_tensor *scattered_rows(const step *s, const net *n, shard_tensor *x)
 {
     return shard_gather(inside(s, n, shard_scatter(x, 0, n->model)), 0, n->model);
@@ -266,6 +272,7 @@ static const struct {
     {"a ROW layer", parallel_rows, BY_COLUMNS},
     {"COLUMN and ROW modules", row_module, BY_COLUMNS},
     {"scattered columns", scattered_columns, BY_COLUMNS},
+    {"a scattered middle dimension", scattered_middle, BY_COLUMNS},
     {"scattered rows", scattered_rows, BY_ROWS},
     {"columns by hand", hand_columns, BY_COLUMNS},
     {"rows by hand", hand_rows, BY_ROWS},

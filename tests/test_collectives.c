@@ -2,6 +2,8 @@
 #include "support/host.h"
 #include "support/job.h"
 
+#include "tensor/tensor.h"
+
 #include <stdlib.h>
 
 /* Rows of member r: uneven, and none for one of them. */
@@ -62,6 +64,92 @@ static void gathers_columns(shard_group *world, void *context)
     }
 }
 
+static void gathers_middle(shard_group *world, void *context)
+{
+    (void)context;
+    int rank = shard_group_rank(world), size = shard_group_size(world);
+    SHARD_SCOPE
+    {
+        gathers(world, 1, SHARD_SHAPE(2, rows_of(rank), 3), rows_before(rank), rows_before(size));
+        gathers(world, 2, SHARD_SHAPE(2, 2, rows_of(rank), 3), rows_before(rank), rows_before(size));
+        /* What no tensor says is split; its gradient is the same part. */
+        shard_shape shape = SHARD_SHAPE(2, rows_before(size), 3);
+        shard_tensor *whole = made_up(shape, 1, SHARD_FLOAT64), *w = made_up(shape, 2, SHARD_FLOAT64);
+        shard_tensor *part = own_part(SHARD_SHAPE(2, rows_of(rank), 3), 1, world, rows_before(rank), rows_before(size), 1);
+        shard_tensor *x = shard_detach(part);
+        x->placement = (shard_placement){0};
+        shard_set_requires_grad(x, true);
+        shard_tensor *y = shard_gather(x, 1, world);
+        check_close(y, whole, 0);
+        check_ok(shard_backward(shard_sum(shard_mul(y, w))));
+        double *wanted = values_of(w), *own = values_of(shard_grad(x));
+        for (int64_t i = 0; i < 2; i++)
+            for (int64_t j = 0; j < 3 * rows_of(rank); j++)
+                ck_assert_double_eq(own[i * 3 * rows_of(rank) + j], wanted[3 * (i * rows_before(size) + rows_before(rank)) + j]);
+        free(wanted);
+        free(own);
+    }
+}
+
+/* Element i of rank r of any integer type. */
+static uint8_t integer_at(int rank, int64_t i)
+{
+    return (uint8_t)(7 * rank + 3 * i + 1);
+}
+
+static void put_integer(void *to, int64_t at, shard_dtype dtype, int64_t value)
+{
+    if (dtype == SHARD_INT64)
+        ((int64_t *)to)[at] = value;
+    else if (dtype == SHARD_INT32)
+        ((int32_t *)to)[at] = (int32_t)value;
+    else
+        ((uint8_t *)to)[at] = (uint8_t)value;
+}
+
+/* Along the middle, and added up. */
+static void takes_integers(shard_group *world, void *context)
+{
+    (void)context;
+    int rank = shard_group_rank(world), size = shard_group_size(world);
+    int64_t all = rows_before(size);
+    for (shard_dtype dtype = 0; dtype < SHARD_DTYPES; dtype++) {
+        if (shard_dtype_is_float(dtype))
+            continue;
+        SHARD_SCOPE
+        {
+            int64_t mine[256], wanted[256];
+            for (int64_t i = 0; i < 6 * rows_of(rank); i++)
+                put_integer(mine, i, dtype, integer_at(rank, i));
+            for (int member = 0; member < size; member++)
+                for (int64_t i = 0; i < 6 * rows_of(member); i++) {
+                    int64_t width = 3 * rows_of(member);
+                    put_integer(wanted, i / width * 3 * all + 3 * rows_before(member) + i % width, dtype, integer_at(member, i));
+                }
+            shard_tensor *y = shard_gather(shard_from_host(mine, SHARD_SHAPE(2, rows_of(rank), 3), .dtype = dtype), 1, world);
+            void *values = host_copy(y);
+            ck_assert_mem_eq(values, wanted, (size_t)(6 * all) * shard_dtype_size(dtype));
+            free(values);
+            for (int64_t i = 0; i < 5; i++) {
+                int64_t sum = 0;
+                for (int member = 0; member < size; member++)
+                    sum += integer_at(member, i);
+                put_integer(mine, i, dtype, integer_at(rank, i));
+                put_integer(wanted, i, dtype, sum);
+            }
+            shard_tensor *x = shard_from_host(mine, SHARD_SHAPE(5), .dtype = dtype);
+            y = shard_reduce(x, world);
+            ck_assert_int_eq(shard_tensor_dtype(y), dtype);
+            values = host_copy(y);
+            ck_assert_mem_eq(values, wanted, 5 * shard_dtype_size(dtype));
+            free(values);
+            values = host_copy(x); /* as it was */
+            ck_assert_mem_eq(values, mine, 5 * shard_dtype_size(dtype));
+            free(values);
+        }
+    }
+}
+
 static void gathers_labels(shard_group *world, void *context)
 {
     (void)context;
@@ -101,6 +189,32 @@ static void reduces_and_scatters(shard_group *world, void *context)
                                              out);
         fill_made_up(own_g, 3);
         check_ok(shard_backward_from(y, own_g));
+        double *dx = values_of(shard_grad(x)), *dw = values_of(shard_grad(w));
+        check_part(shard_grad(own_x), dx, 1e-14);
+        check_part(shard_grad(own_w), dw, 1e-14);
+        free(dx);
+        free(dw);
+    }
+}
+
+/* The same along a middle dimension. */
+static void reduces_and_scatters_middle(shard_group *world, void *context)
+{
+    (void)context;
+    int rank = shard_group_rank(world), size = shard_group_size(world);
+    int64_t rows = rows_before(size), in = 5, out = 2 * size + 1;
+    SHARD_SCOPE
+    {
+        shard_tensor *x = made_up_leaf(SHARD_SHAPE(2, rows, in), 1, SHARD_FLOAT64);
+        shard_tensor *w = made_up_leaf(SHARD_SHAPE(out, in), 2, SHARD_FLOAT64);
+        shard_tensor *c = made_up(SHARD_SHAPE(2, rows, out), 3, SHARD_FLOAT64);
+        check_ok(shard_backward(shard_sum(shard_mul(shard_linear(x, w, NULL), c))));
+
+        shard_range part = shard_split_range(out, size, rank);
+        shard_tensor *own_x = own_part(SHARD_SHAPE(2, rows_of(rank), in), 1, world, rows_before(rank), rows, 1);
+        shard_tensor *own_w = own_part(SHARD_SHAPE(part.size, in), 0, world, part.start, out, 2);
+        shard_tensor *y = shard_linear(shard_gather(own_x, 1, world), own_w, NULL);
+        check_ok(shard_backward(shard_reduce(shard_sum(shard_mul(y, shard_scatter(c, 2, world))), world)));
         double *dx = values_of(shard_grad(x)), *dw = values_of(shard_grad(w));
         check_part(shard_grad(own_x), dx, 1e-14);
         check_part(shard_grad(own_w), dw, 1e-14);
@@ -226,8 +340,11 @@ END_TEST
     END_TEST
 RANKS_TEST(test_gather_rows, gathers_rows)
 RANKS_TEST(test_gather_columns, gathers_columns)
+RANKS_TEST(test_gather_middle, gathers_middle)
 RANKS_TEST(test_gather_labels, gathers_labels)
+RANKS_TEST(test_integers, takes_integers)
 RANKS_TEST(test_reduce_scatter, reduces_and_scatters)
+RANKS_TEST(test_reduce_scatter_middle, reduces_and_scatters_middle)
 RANKS_TEST(test_scatter, scatters)
 RANKS_TEST(test_reduce, reduces)
 RANKS_TEST(test_copy, copies)
@@ -245,8 +362,11 @@ int main(void)
     TCase *tcase = test_case(suite, "collectives");
     add_ranks_test(tcase, test_gather_rows);
     add_ranks_test(tcase, test_gather_columns);
+    add_ranks_test(tcase, test_gather_middle);
     add_ranks_test(tcase, test_gather_labels);
+    add_ranks_test(tcase, test_integers);
     add_ranks_test(tcase, test_reduce_scatter);
+    add_ranks_test(tcase, test_reduce_scatter_middle);
     add_ranks_test(tcase, test_scatter);
     add_ranks_test(tcase, test_reduce);
     add_ranks_test(tcase, test_copy);

@@ -83,11 +83,12 @@ SHARD_API shard_tensor *shard_copy(shard_tensor *x, shard_group *group);
 SHARD_API shard_tensor *shard_scatter(shard_tensor *x, int dim, shard_group *group);
 
 /* The sum of the members' x: whole. x is PARTIAL over group or unplaced, the own
- * summand then. Adjoint: the gradient as it is. As torchshard's reduce. */
+ * summand then. Adjoint: the gradient as it is. Any dtype; integers wrap around. As
+ * torchshard's reduce. */
 SHARD_API shard_tensor *shard_reduce(shard_tensor *x, shard_group *group);
 
-/* The members' x one after the other along dim, which is the first or the last:
- * whole. Pieces may be uneven. x is split along dim over group, or unplaced and
+/* The members' x one after the other along dim (negative: from the end): whole.
+ * Pieces may be uneven. x is split along dim over group, or unplaced and
  * taken to be. Adjoint: the own part of the gradient; where the gradient is PARTIAL
  * (it comes from a layer split over the group) a reduce-scatter. Any dtype. As
  * torchshard's gather. */

@@ -50,7 +50,7 @@ static const shard_node_type reduce_type = {.name = "reduce", .backward = reduce
 
 shard_tensor *shard_reduce(shard_tensor *x, shard_group *group)
 {
-    if (!shard_check_operands("shard_reduce", SHARD_INPUTS(x)))
+    if (!shard_check_operand("shard_reduce", x))
         return shard_leave(group);
     bool ours = x->placement.kind == SHARD_PARTIAL && x->placement.group == group;
     if (!ours && !shard_is_replicated(x)) {
@@ -63,7 +63,9 @@ shard_tensor *shard_reduce(shard_tensor *x, shard_group *group)
     void *memory[2];
     if (!y || !shard_load(SHARD_INPUTS(x, y), memory))
         return shard_result(y, shard_group_fail(group));
-    SHARD_RUN(x, axpby, shard_numel(x), 1.0, memory[0], 0.0, memory[1], x->dtype);
+    size_t bytes = (size_t)shard_numel(x) * shard_dtype_size(x->dtype);
+    if (SHARD_RUN(x, copy_rows, memory[1], bytes, memory[0], bytes, bytes, 1) != SHARD_OK)
+        return shard_result(y, shard_group_fail(group));
     y = shard_result(y, shard_group_all_reduce(group, shard_device_of(y), memory[1], shard_numel(y), y->dtype, SHARD_SUM));
     shard_node *node = shard_record(&reduce_type, y, SHARD_INPUTS(x), 0);
     if (node)

@@ -145,11 +145,6 @@ static bool offers_fit(const gather_offer *offers, int size, const shard_group *
 
 static bool may_gather(shard_tensor *x, int dim, const shard_group *group)
 {
-    if (dim != 0 && dim != x->shape.ndim - 1) {
-        shard_error(SHARD_ERROR_ARGUMENT, "shard_gather: along dimension %d of %s; the first or the last can be", dim,
-                    shard_shape_text(&x->shape));
-        return false;
-    }
     bool ours = shard_is_split(x, dim) && x->placement.group == group;
     return ours || shard_is_replicated(x) || shard_refuse_placement("shard_gather", x);
 }
