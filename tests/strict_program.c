@@ -36,6 +36,12 @@ static void makes_tensors(void)
     }
 }
 
+static shard_tensor *halves(shard_custom_op *op, int inputs, shard_tensor *const *input)
+{
+    (void)op;
+    return inputs == 1 ? shard_scale(input[0], 0.5) : NULL;
+}
+
 static void computes(void)
 {
     int64_t labels[2] = {0, 3};
@@ -48,6 +54,8 @@ static void computes(void)
         shard_tensor *target = shard_from_host(labels, SHARD_SHAPE(2), .dtype = SHARD_INT64);
         shard_tensor *loss = shard_cross_entropy(shard_reshape(x, SHARD_SHAPE(2, 4)), target);
         check(fabs(shard_item(loss) - log(4.0)) < 1e-6, "operations");
+        static const shard_custom_op_type halves_type = {.name = "halves", .forward = halves};
+        check(fabs(shard_item(shard_custom_op_apply(&halves_type, NULL, loss)) - log(2.0)) < 1e-6, "an own operation");
         SHARD_AUTOCAST(SHARD_BFLOAT16)
         SHARD_NO_GRAD
         check(shard_parallel_cross_entropy(shard_reshape(x, SHARD_SHAPE(2, 4)), target) != NULL, "modes");

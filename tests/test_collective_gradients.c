@@ -106,6 +106,24 @@ static shard_tensor *labels(const shard_tensor *x)
 UNARY(embedding, shard_mul(x, shard_embedding(n->leaf[TABLE], labels(x), -1)))
 UNARY(cross_entropy, shard_mul(x, shard_cross_entropy(x, labels(x))))
 
+static shard_tensor *cube_forward(shard_custom_op *op, int inputs, shard_tensor *const *input)
+{
+    (void)inputs;
+    check_ok(shard_custom_op_save(op, 0, input[0]));
+    return shard_mul(shard_mul(input[0], input[0]), input[0]);
+}
+
+static shard_status cube_backward(shard_custom_op *op, shard_tensor *dy, int inputs, shard_tensor **dx)
+{
+    (void)inputs;
+    shard_tensor *x = shard_custom_op_saved(op, 0);
+    dx[0] = shard_mul(shard_scale(shard_mul(x, x), 3), dy);
+    return shard_last_status();
+}
+
+static const shard_custom_op_type cube_type = {.name = "cube", .forward = cube_forward, .backward = cube_backward};
+UNARY(own_operation, shard_custom_op_apply(&cube_type, NULL, x))
+
 static shard_tensor *as_image(shard_tensor *x)
 {
     return shard_reshape(x, SHARD_SHAPE(1, x->shape.dim[0], 1, FEATURES));
@@ -148,6 +166,7 @@ static const struct {
     {"conv2d", conv2d, 0},
     {"max_pool", max_pool, 0},
     {"avg_pool", avg_pool, 0},
+    {"an own operation", own_operation, BY_BOTH},
 };
 #define OPERATIONS ((int)(sizeof operations / sizeof *operations))
 

@@ -87,6 +87,12 @@ SHARD_API shard_tensor *shard_detach(shard_tensor *tensor);
  * Refused for a tensor that requires a gradient. Not collective. */
 SHARD_API shard_tensor *shard_as_split(shard_tensor *tensor, int dim, shard_group *group, int64_t start, int64_t whole);
 
+/* The same memory with another placement: that of another tensor (shard_tensor_placement), split, PARTIAL, or local
+ * ((shard_placement){0}). For the results and gradients of own operations (shard_custom_op_apply). Whether the
+ * placement is true is not checked. Errors: ARGUMENT, a tensor that requires a gradient (shard_detach it). Not
+ * collective. As PyTorch's DTensor.from_local and to_local. */
+SHARD_API shard_tensor *shard_as_placed(shard_tensor *tensor, shard_placement placement);
+
 /* ---- what it is ---- */
 
 SHARD_API shard_shape shard_tensor_shape(const shard_tensor *tensor);

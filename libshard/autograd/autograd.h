@@ -25,7 +25,7 @@
 #include "autograd/contribution.h"
 #include "tensor/scope.h"
 
-#define SHARD_NODE_INPUTS 4
+#define SHARD_NODE_INPUTS 8
 #define SHARD_NODE_SAVED 6
 
 typedef struct shard_node shard_node;
@@ -43,6 +43,8 @@ typedef struct shard_node_type {
     bool places_gradients;
     /* dy is PARTIAL over the node's group where the members have a loss each (a copy). */
     bool sums_gradient;
+    /* Frees what the context points to; NULL: nothing. */
+    void (*clear)(void *context);
 } shard_node_type;
 
 /* Where an input's gradient goes, and what it looks like. */
@@ -58,6 +60,7 @@ typedef struct shard_edge {
 struct shard_node {
     shard_history history; /* first: a tensor's history is its node */
     const shard_node_type *type;
+    const char *name; /* the type's, or an own operation's */
     int shares;
     uint64_t sequence; /* a node comes after those that made its inputs */
     uint64_t visit;    /* the walk that has seen it */
@@ -91,6 +94,9 @@ void shard_save_for_backward(shard_node *node, int slot, shard_tensor *tensor);
 /* In backward: what was saved, NULL if nothing. An error (NULL) if it has been
  * written to since. */
 shard_tensor *shard_saved(shard_node *node, int slot);
+
+/* The same for who keeps tensors elsewhere: the caller's; NULL with the error set. */
+shard_tensor *shard_keep_for_backward(shard_tensor *tensor);
 
 static inline bool shard_wants(const shard_node *node, int input)
 {

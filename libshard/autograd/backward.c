@@ -46,7 +46,7 @@ static shard_status visit(walk *w, shard_node *node)
     if (node->spent)
         return shard_error(SHARD_ERROR_ARGUMENT,
                            "backward: the record of %s was freed by an earlier backward; run the forward again",
-                           node->type->name);
+                           node->name);
     SHARD_TRY(shard_grow(&w->nodes, &w->capacity, w->count + 1, sizeof *w->nodes));
     w->nodes[w->count++] = node;
     return SHARD_OK;
@@ -251,9 +251,9 @@ static shard_status settle(const shard_node *node, const shard_edge *edge, const
     if (over && shard_contribution_has(&settled->contribution, over))
         return shard_error(SHARD_ERROR_UNSUPPORTED,
                            "backward of %s: a gradient that is %s over %d ranks is of rows or summands of the same ranks",
-                           node->type->name, shard_placement_text(&settled->placement), shard_group_size(over));
+                           node->name, shard_placement_text(&settled->placement), shard_group_size(over));
     if (over)
-        SHARD_TRY(shard_contribution_check(node->type->name, &settled->contribution, over));
+        SHARD_TRY(shard_contribution_check(node->name, &settled->contribution, over));
     /* Of a tensor that is the same on every member, a PARTIAL gradient is a pending sum: so both add up without communication. */
     const shard_node *next = edge->node;
     if (!next || !next->group || settled->placement.kind != SHARD_PARTIAL || !shard_group_same(over, next->group))
@@ -276,7 +276,7 @@ static shard_status deliver(shard_node *node, int input, shard_tensor *dx, const
     shard_edge *edge = &node->edge[input];
     if (!shard_shape_equal(&dx->shape, &edge->shape) || dx->dtype != edge->dtype) {
         shard_error(SHARD_ERROR_INTERNAL, "backward of %s made a %s gradient of shape %s for a %s input of shape %s",
-                    node->type->name, shard_dtype_name(dx->dtype), shard_shape_text(&dx->shape), shard_dtype_name(edge->dtype),
+                    node->name, shard_dtype_name(dx->dtype), shard_shape_text(&dx->shape), shard_dtype_name(edge->dtype),
                     shard_shape_text(&edge->shape));
         return shard_tensor_drop(dx), shard_last_status();
     }
@@ -305,7 +305,7 @@ static shard_status compute(shard_node *node, shard_tensor **dx)
         if (!shard_wants(node, i) || status != SHARD_OK)
             dx[i] = NULL;
         else if (!dx[i])
-            status = shard_error(SHARD_ERROR_INTERNAL, "backward of %s made no gradient for input %d", node->type->name, i);
+            status = shard_error(SHARD_ERROR_INTERNAL, "backward of %s made no gradient for input %d", node->name, i);
         else
             dx[i] = dx[i]->scope == &scope ? shard_keep(dx[i]) : shard_tensor_share(dx[i]);
     }
@@ -342,7 +342,7 @@ static shard_status spans(const shard_node *node, const shard_group *group, bool
             return shard_error(SHARD_ERROR_UNSUPPORTED,
                                "backward of copy: a copy over %d ranks before %s over %d ranks, of which %d are in both groups; "
                                "copy over a group that has the same members or this rank alone in common",
-                               shard_group_size(group), node->type->name, shard_group_size(over[i]), common);
+                               shard_group_size(group), node->name, shard_group_size(over[i]), common);
         *all |= common > 1;
     }
     return SHARD_OK;
@@ -384,7 +384,7 @@ static shard_status prepare_gradient(const walk *w, shard_node *node)
         SHARD_TRY(make_whole(node->gradient));
     }
     if (node->group)
-        SHARD_TRY(shard_contribution_check(node->type->name, &node->gradient->contribution, node->group));
+        SHARD_TRY(shard_contribution_check(node->name, &node->gradient->contribution, node->group));
     if (!summand)
         return SHARD_OK;
     SHARD_TRY(own_gradient(node));

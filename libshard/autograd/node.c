@@ -26,6 +26,8 @@ void shard_node_clear(shard_node *node)
     }
     shard_tensor_drop(node->gradient);
     node->gradient = NULL;
+    if (node->context && node->type->clear)
+        node->type->clear(node->context);
     free(node->context);
     node->context = NULL;
 }
@@ -91,6 +93,7 @@ shard_node *shard_record(const shard_node_type *type, shard_tensor *y, int input
     }
     *node = (shard_node){.history.drop = drop_node,
                          .type = type,
+                         .name = type->name,
                          .shares = 1,
                          .sequence = next_sequence++,
                          .inputs = inputs,
@@ -104,20 +107,25 @@ shard_node *shard_record(const shard_node_type *type, shard_tensor *y, int input
     return node;
 }
 
-void shard_save_for_backward(shard_node *node, int slot, shard_tensor *tensor)
+shard_tensor *shard_keep_for_backward(shard_tensor *tensor)
 {
-    if (!node || !tensor)
-        return;
     /* Not the tensor itself: a result that its own node holds would never go. */
     shard_tensor *kept = tensor->storage->filler /* whose memory may go again, and need not come for this */
                              ? shard_tensor_beside(tensor)
                              : shard_keep(shard_detach(tensor));
-    node->saved[slot] = kept;
     if (!kept)
-        return;
+        return NULL;
     kept->placement = tensor->placement;
-    node->saved_version[slot] = shard_tensor_version(kept);
     shard_storage_become(kept->storage, SHARD_MEMORY_ACTIVATIONS); /* no workspace any more: it lasts */
+    return kept;
+}
+
+void shard_save_for_backward(shard_node *node, int slot, shard_tensor *tensor)
+{
+    if (!node || !tensor)
+        return;
+    node->saved[slot] = shard_keep_for_backward(tensor);
+    node->saved_version[slot] = node->saved[slot] ? shard_tensor_version(node->saved[slot]) : 0;
 }
 
 shard_tensor *shard_saved(shard_node *node, int slot)
@@ -126,7 +134,7 @@ shard_tensor *shard_saved(shard_node *node, int slot)
     if (tensor && shard_tensor_version(tensor) != node->saved_version[slot])
         return shard_fail_null(SHARD_ERROR_ARGUMENT,
                                "backward of %s: a %s tensor of shape %s that it needs was written to after the forward",
-                               node->type->name, shard_dtype_name(tensor->dtype), shard_shape_text(&tensor->shape));
+                               node->name, shard_dtype_name(tensor->dtype), shard_shape_text(&tensor->shape));
     return tensor;
 }
 

@@ -378,6 +378,23 @@ shard_tensor *shard_as_split(shard_tensor *tensor, int dim, shard_group *group, 
     return view;
 }
 
+shard_tensor *shard_as_placed(shard_tensor *tensor, shard_placement placement)
+{
+    if (!tensor)
+        return NULL;
+    if (tensor->history || tensor->requires_grad)
+        return shard_fail_null(SHARD_ERROR_ARGUMENT, "shard_as_placed: the tensor requires a gradient; shard_detach it");
+    if ((unsigned)placement.kind > SHARD_PARTIAL)
+        return shard_fail_null(SHARD_ERROR_ARGUMENT, "shard_as_placed: there is no placement %d", (int)placement.kind);
+    if (placement.kind == SHARD_SPLIT)
+        return shard_as_split(tensor, placement.dim, placement.group, placement.start, placement.whole);
+    shard_tensor *view = shard_detach(tensor);
+    bool partial = placement.kind == SHARD_PARTIAL && shard_group_size(placement.group) > 1;
+    if (view)
+        view->placement = partial ? (shard_placement){.kind = SHARD_PARTIAL, .group = placement.group} : (shard_placement){0};
+    return view;
+}
+
 /* ---- what it is ---- */
 
 shard_shape shard_tensor_shape(const shard_tensor *tensor)
