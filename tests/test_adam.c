@@ -28,23 +28,23 @@ static shard_tensors *list_of(shard_tensor *weight, shard_tensor *bias)
     return list;
 }
 
-/* With a gradient of 0 decay alone is left; biases and norms have none, unless told. */
+/* With a gradient of 0 decay alone is left, of biases and norms too unless told. */
 START_TEST(test_decay)
 {
     SHARD_SCOPE
     {
         for (int way = 0; way < 4; way++) {
-            bool all = way % 2, decoupled = way / 2;
+            bool matrices = way % 2, decoupled = way / 2;
             shard_tensor *weight = shard_full(SHARD_SHAPE(2, 2), 1.0, .requires_grad = true);
             shard_tensor *bias = shard_full(SHARD_SHAPE(2), 1.0, .requires_grad = true);
-            shard_adam_settings settings = {.lr = 0.5, .weight_decay = 0.25, .decay_all = all};
+            shard_adam_settings settings = {.lr = 0.5, .weight_decay = 0.25, .no_decay_1d = matrices};
             shard_optimizer *optimizer =
                 decoupled ? shard_adamw_with(list_of(weight, bias), settings) : shard_adam_with(list_of(weight, bias), settings);
             check_ok(shard_backward(shard_scale(shard_sum(shard_add(weight, bias)), 0.0)));
             check_ok(shard_step(optimizer));
             double decayed = decoupled ? 1 - 0.5 * 0.25 : 0.5; /* Adam's first step is lr whatever the gradient */
             ck_assert_double_eq_tol(value_at(weight, 3), decayed, 1e-6);
-            ck_assert_double_eq_tol(value_at(bias, 1), all ? decayed : 1.0, 1e-6);
+            ck_assert_double_eq_tol(value_at(bias, 1), matrices ? 1.0 : decayed, 1e-6);
             shard_optimizer_destroy(optimizer);
         }
     }
@@ -147,7 +147,7 @@ END_TEST
 START_TEST(test_without_averages)
 {
     static const double scale[] = {1, -3, 0.5};
-    shard_adam_settings settings = {.lr = 0.125, .beta1 = -1, .beta2 = -1};
+    shard_adam_settings settings = {.lr = 0.125, .beta1 = -1, .beta2 = -1, .weight_decay = -1};
     for (int kind = 0; kind < 3; kind++)
         SHARD_SCOPE
         {
@@ -166,6 +166,32 @@ START_TEST(test_without_averages)
 }
 END_TEST
 
+/* With a gradient of 0, AdamW's decay is 0.01 unless said otherwise, also 0; Adam has none. */
+START_TEST(test_default_decay)
+{
+    static const struct {
+        double given, adamw;
+    } cases[] = {{0, 0.01}, {-1, 0}, {0.5, 0.5}};
+    SHARD_SCOPE
+    {
+        for (int i = 0; i < 3; i++) {
+            shard_tensor *weight = shard_ones(SHARD_SHAPE(2), .dtype = SHARD_FLOAT64, .requires_grad = true);
+            shard_optimizer *adamw = shard_adamw(list_of(weight, NULL), .lr = 0.5, .weight_decay = cases[i].given);
+            check_ok(shard_backward(shard_scale(shard_sum(weight), 0.0)));
+            check_ok(shard_step(adamw));
+            ck_assert_double_eq(value_at(weight, 1), 1 - 0.5 * cases[i].adamw);
+            shard_optimizer_destroy(adamw);
+        }
+        shard_tensor *weight = shard_ones(SHARD_SHAPE(2), .requires_grad = true);
+        shard_optimizer *adam = shard_adam(list_of(weight, NULL), .lr = 0.5);
+        check_ok(shard_backward(shard_scale(shard_sum(weight), 0.0)));
+        check_ok(shard_step(adam));
+        ck_assert_double_eq(value_at(weight, 1), 1);
+        shard_optimizer_destroy(adam);
+    }
+}
+END_TEST
+
 START_TEST(test_refuses)
 {
     ck_assert_ptr_null(shard_adam(shard_tensors_create(), .lr = -1.0));
@@ -174,6 +200,10 @@ START_TEST(test_refuses)
     check_error(shard_last_status(), "shard_adamw: *beta2 1,*less than 1*");
     ck_assert_ptr_null(shard_adam(shard_tensors_create(), .lr = NAN));
     check_error(shard_last_status(), "shard_adam: lr nan*");
+    ck_assert_ptr_null(shard_adam(shard_tensors_create(), .weight_decay = NAN));
+    check_error(shard_last_status(), "shard_adam: *weight decay nan*negative*");
+    ck_assert_ptr_null(shard_adamw(shard_tensors_create(), .weight_decay = NAN));
+    check_error(shard_last_status(), "shard_adamw: *weight decay nan*");
     ck_assert_ptr_null(shard_adam(NULL, .lr = 1.0));
     check_error(shard_last_status(), "*parameters is NULL*");
 }
@@ -188,6 +218,7 @@ int main(void)
     tcase_add_test(tcase, test_groups);
     tcase_add_test(tcase, test_grad_scale);
     tcase_add_test(tcase, test_without_averages);
+    tcase_add_test(tcase, test_default_decay);
     tcase_add_test(tcase, test_refuses);
     return test_run(suite);
 }

@@ -11,7 +11,7 @@ enum { STEPS = 5 };
 
 static shard_optimizer *sgd_nesterov(shard_tensors *p)
 {
-    return shard_sgd(p, .lr = 0.1, .momentum = 0.9, .weight_decay = 0.05, .nesterov = true, .decay_all = true);
+    return shard_sgd(p, .lr = 0.1, .momentum = 0.9, .weight_decay = 0.05, .nesterov = true);
 }
 static shard_optimizer *adam(shard_tensors *p)
 {
@@ -19,24 +19,24 @@ static shard_optimizer *adam(shard_tensors *p)
 }
 static shard_optimizer *adam_decay(shard_tensors *p)
 {
-    return shard_adam(p, .lr = 0.1, .beta1 = 0.8, .beta2 = 0.95, .eps = 1e-3, .weight_decay = 0.05, .decay_all = true);
+    return shard_adam(p, .lr = 0.1, .beta1 = 0.8, .beta2 = 0.95, .eps = 1e-3, .weight_decay = 0.05);
 }
 static shard_optimizer *adam_amsgrad(shard_tensors *p)
 {
-    return shard_adam(p, .lr = 0.1, .beta1 = 0.8, .beta2 = 0.6, .weight_decay = 0.05, .amsgrad = true, .decay_all = true);
+    return shard_adam(p, .lr = 0.1, .beta1 = 0.8, .beta2 = 0.6, .weight_decay = 0.05, .amsgrad = true);
 }
 static shard_optimizer *adamw(shard_tensors *p)
 {
-    return shard_adamw(p, .lr = 0.1, .weight_decay = 0.01, .decay_all = true);
+    return shard_adamw(p, .lr = 0.1);
 }
 static shard_optimizer *adamw_amsgrad(shard_tensors *p)
 {
-    return shard_adamw(p, .lr = 0.1, .beta1 = 0.8, .beta2 = 0.6, .weight_decay = 0.3, .amsgrad = true, .decay_all = true);
+    return shard_adamw(p, .lr = 0.1, .beta1 = 0.8, .beta2 = 0.6, .weight_decay = 0.3, .amsgrad = true);
 }
 
 static shard_optimizer *sgd(shard_tensors *p)
 {
-    return shard_sgd(p, .lr = 0.1, .momentum = 0.9, .weight_decay = 0.05, .decay_all = true);
+    return shard_sgd(p, .lr = 0.1, .momentum = 0.9, .weight_decay = 0.05);
 }
 static shard_optimizer *adam_large_eps(shard_tensors *p)
 {

@@ -25,8 +25,15 @@ START_TEST(test_groups)
     SHARD_SCOPE
     {
         shard_tensor *first = leaf(1, SHARD_SHAPE(2, 2)), *slow = leaf(1, SHARD_SHAPE(2, 2)), *bias = leaf(1, SHARD_SHAPE(2)),
-                     *free_of_decay = leaf(1, SHARD_SHAPE(2, 1));
-        shard_optimizer *sgd = shard_sgd(list_of("first", first), .lr = 1.0, .weight_decay = 0.25);
+                     *free_of_decay = leaf(1, SHARD_SHAPE(2, 1)), *norm = leaf(1, SHARD_SHAPE(2)), *second = leaf(1, SHARD_SHAPE(2));
+        shard_optimizer *all = shard_sgd(list_of("norm", norm), .lr = 1.0, .weight_decay = 0.25);
+        check_ok(shard_optimizer_add_param_group(all, list_of("second", second), .no_decay_1d = true));
+        check_ok(shard_backward(shard_scale(shard_add(shard_sum(norm), shard_sum(second)), 0)));
+        check_ok(shard_step(all));
+        ck_assert_double_eq(value_at(norm, 1), 0.75);
+        ck_assert_double_eq(value_at(second, 1), 1);
+        shard_optimizer_destroy(all);
+        shard_optimizer *sgd = shard_sgd(list_of("first", first), .lr = 1.0, .weight_decay = 0.25, .no_decay_1d = true);
         check_ok(shard_optimizer_add_param_group(sgd, list_of("slow", slow), .lr_scale = 0.5, .weight_decay = 0.125));
         check_ok(shard_optimizer_add_param_group(sgd, list_of("bias", bias), .decay_all = true));
         check_ok(shard_optimizer_add_param_group(sgd, list_of("free", free_of_decay), .no_weight_decay = true));
@@ -58,6 +65,8 @@ START_TEST(test_refuses_groups)
         check_error(shard_last_status(), "*\"other name\" is in another group of the optimizer already");
         shard_optimizer_add_param_group(sgd, list_of("a", b));
         check_error(shard_last_status(), "*\"a\" is in another group*");
+        shard_optimizer_add_param_group(sgd, list_of("b", b), .decay_all = true, .no_decay_1d = true);
+        check_error(shard_last_status(), "shard_optimizer_add_param_group: decay_all and no_decay_1d are both set*");
         shard_optimizer_add_param_group(sgd, list_of("b", b), .lr_scale = NAN);
         check_error(shard_last_status(), "*lr_scale nan*finite*");
         shard_optimizer_add_param_group(sgd, NULL);
@@ -161,7 +170,7 @@ static shard_optimizer *make(int kind, shard_tensor **parameter, shard_data_para
     if (dp)
         *dp = shard_data_parallel_create(list);
     /* Of tensors of one dimension the others take no norms. */
-    return kind == 0   ? shard_sgd(list, .lr = 0.125, .momentum = 0.9, .weight_decay = 0.01, .decay_all = true)
+    return kind == 0   ? shard_sgd(list, .lr = 0.125, .momentum = 0.9, .weight_decay = 0.01)
            : kind == 1 ? shard_lars(list, .lr = 0.125, .momentum = 0.9, .weight_decay = 0.01, .decay_all = true)
                        : shard_lamb(list, .lr = 0.125, .weight_decay = 0.01, .decay_all = true);
 }

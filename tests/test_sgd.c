@@ -58,23 +58,23 @@ START_TEST(test_definition)
 }
 END_TEST
 
-/* Weight decay leaves biases and norms alone, unless told. */
+/* Weight decay is of all parameters; without biases and norms where that is said. */
 START_TEST(test_decay_groups)
 {
     SHARD_SCOPE
     {
-        for (int all = 0; all < 2; all++) {
+        for (int matrices = 0; matrices < 2; matrices++) {
             shard_tensor *weight = shard_full(SHARD_SHAPE(2, 2), 1.0, .requires_grad = true);
             shard_tensor *bias = shard_full(SHARD_SHAPE(2), 1.0, .requires_grad = true);
             shard_tensors *list = shard_tensors_create();
             check_ok(shard_tensors_add(list, "weight", weight));
             check_ok(shard_tensors_add(list, "bias", bias));
-            shard_optimizer *sgd = shard_sgd(list, .lr = 1.0, .weight_decay = 0.25, .decay_all = all);
+            shard_optimizer *sgd = shard_sgd(list, .lr = 1.0, .weight_decay = 0.25, .no_decay_1d = matrices);
             shard_tensor *zero = shard_scale(shard_sum(shard_add(weight, bias)), 0.0);
             check_ok(shard_backward(zero));
             check_ok(shard_step(sgd));
             ck_assert_double_eq(value_at(weight, 3), 0.75);
-            ck_assert_double_eq(value_at(bias, 1), all ? 0.75 : 1.0);
+            ck_assert_double_eq(value_at(bias, 1), matrices ? 1.0 : 0.75);
             shard_optimizer_destroy(sgd);
         }
     }

@@ -12,9 +12,9 @@ static shard_optimizer *make(kind k, shard_tensors *parameters)
 {
     switch (k) {
     case ADAM:
-        return shard_adam(parameters, .lr = 0.01, .weight_decay = 0.1, .decay_all = true);
+        return shard_adam(parameters, .lr = 0.01, .weight_decay = 0.1);
     case ADAMW:
-        return shard_adamw(parameters, .lr = 0.01, .weight_decay = 0.1, .amsgrad = true);
+        return shard_adamw(parameters, .lr = 0.01, .weight_decay = 0.1, .amsgrad = true, .no_decay_1d = true);
     case LARS:
         return shard_lars(parameters, .lr = 0.5, .momentum = 0.9, .weight_decay = 0.01, .trust_coefficient = 0.02);
     case LAMB:

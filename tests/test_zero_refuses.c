@@ -467,13 +467,14 @@ static const case_of_settings different[] = {
     {.sgd.lr = 0.1, .error = "lr 0.1, on rank 0 lr 0.001"},
     {.lr = 0.25, .error = "lr 0.25, on rank 0 lr 0.001"},
     {.sgd.weight_decay = 0.5, .error = "weight_decay 0.5, *on rank 0 weight_decay 0,*"},
-    {.sgd.decay_all = true, .error = "*decay_all true, *on rank 0 *decay_all false,*"},
+    {.sgd.no_decay_1d = true, .error = "*no_decay_1d true, *on rank 0 *no_decay_1d false,*"},
     {.sgd.momentum = 0.9, .error = "momentum 0.9,*on rank 0 momentum 0,*"},
     {.sgd.dampening = 0.5, .error = "*dampening 0.5,*on rank 0 *dampening 0,*"},
     {.group.lr_scale = 2, .error = "param group 1: lr_scale 2,*on rank 0 param group 1: lr_scale 0,*"},
     {.group.weight_decay = 2, .error = "param group 1:* weight_decay 2,*on rank 0 *weight_decay 0,*"},
     {.group.no_weight_decay = true, .error = "* no_weight_decay true,*on rank 0 * no_weight_decay false,*"},
-    {.group.decay_all = true, .error = "* decay_all true, on rank 0 * decay_all false"},
+    {.group.decay_all = true, .error = "* decay_all true,*on rank 0 * decay_all false,*"},
+    {.group.no_decay_1d = true, .error = "* no_decay_1d true, on rank 0 * no_decay_1d false"},
     {.optimizer = 1, .error = "shard_adam, on rank 0 shard_sgd"},
 };
 /* Of the same optimizer, then. */

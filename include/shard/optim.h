@@ -24,7 +24,8 @@
 /*
  * In the settings below 0 is often not 0: a field that is left out has the value that stands
  * beside it. Where 0 itself makes sense a negative number stands for it: .beta1 = -1 is Adam
- * without a momentum, .lr_scale = -1 a group that stays as it is.
+ * without a momentum, AdamW's .weight_decay = -1 no decay, .lr_scale = -1 a group that stays as
+ * it is.
  *
  * A parameter's state is of its type, as torch's. Parameters stay float32: these are the master
  * weights, of which SHARD_AUTOCAST makes the 16-bit copies. One of 16 bits has sums of 16 bits:
@@ -39,14 +40,13 @@ typedef struct shard_sgd_settings {
     double lr; /* 0: 1e-3, as torch.optim; a rate of 0 is set by shard_optimizer_set_lr */
     double momentum, dampening, weight_decay;
     bool nesterov;
-    bool decay_all; /* weight decay on biases and norms (tensors of one dimension) too, as torch.optim.SGD */
+    bool no_decay_1d; /* no weight decay on biases and norms: tensors of fewer than two dimensions */
 } shard_sgd_settings;
 
 /* parameters: taken over even when this fails, as shard_parameters makes it: do not destroy the
  * list; it may be read until the optimizer goes. shard_data_parallel_create takes one that stays
  * the caller's. A parameter that is there under two names counts once, under the first. As
- * torch.optim.SGD, but that weight decay leaves tensors of fewer than two dimensions alone
- * unless decay_all.
+ * torch.optim.SGD: weight decay is of all parameters, unless no_decay_1d is set.
  * NULL with the error set. Not collective. */
 #define shard_sgd(...) shard_sgd_with(SHARD_WITH(shard_sgd_settings, __VA_ARGS__))
 SHARD_API shard_optimizer *shard_sgd_with(shard_tensors *parameters, shard_sgd_settings settings);
@@ -56,15 +56,15 @@ typedef struct shard_adam_settings {
     int reserved;
     double lr;                /* 0: 1e-3 */
     double beta1, beta2, eps; /* 0: 0.9, 0.999, 1e-8; a beta of 0 is -1 */
-    double weight_decay;      /* Adam: added to the gradient. AdamW: of the parameter itself; 0 is 0, not torch's 0.01 */
+    double weight_decay;      /* Adam: added to the gradient; 0: none. AdamW: of the parameter itself; 0: 0.01. -1: none */
     bool amsgrad;
-    bool decay_all; /* as shard_sgd */
+    bool no_decay_1d; /* as shard_sgd */
 } shard_adam_settings;
 
 /* parameters: as shard_sgd. State: exp_avg, exp_avg_sq and, with amsgrad, max_exp_avg_sq.
  * As torch.optim.Adam (Kingma, Ba 2015; amsgrad: Reddi, Kale, Kumar 2018) and
- * torch.optim.AdamW (Loshchilov, Hutter 2019), but for the parameters that decay. NULL with the
- * error set. Not collective. */
+ * torch.optim.AdamW (Loshchilov, Hutter 2019), with their defaults. NULL with the error set. Not
+ * collective. */
 #define shard_adam(...) shard_adam_with(SHARD_WITH(shard_adam_settings, __VA_ARGS__))
 #define shard_adamw(...) shard_adamw_with(SHARD_WITH(shard_adam_settings, __VA_ARGS__))
 SHARD_API shard_optimizer *shard_adam_with(shard_tensors *parameters, shard_adam_settings settings);
@@ -117,7 +117,8 @@ typedef struct shard_param_group_options {
     double lr_scale;     /* its learning rate is this times the optimizer's, so that a schedule moves all; 0 is 1, -1 is 0 */
     double weight_decay; /* 0: the optimizer's */
     bool no_weight_decay;
-    bool decay_all; /* on tensors of one dimension too */
+    bool decay_all;   /* also of tensors of one dimension, where the optimizer's leaves these alone (no_decay_1d, LARS, LAMB) */
+    bool no_decay_1d; /* not of tensors of one dimension, where the optimizer's is of all; both: an error (ARGUMENT) */
 } shard_param_group_options;
 
 /* Adds parameters, taken over even when this fails: as shard_parameters makes them, of

@@ -48,10 +48,12 @@ static const shard_optimizer_ops adamw[] = {
 };
 
 /* ops: without and with amsgrad. */
-static shard_optimizer *make(const shard_optimizer_ops *ops, shard_tensors *parameters, shard_adam_settings settings)
+static shard_optimizer *make(const shard_optimizer_ops *ops, shard_tensors *parameters, shard_adam_settings settings,
+                             double weight_decay)
 {
     settings.beta1 = shard_setting(settings.beta1, 0.9);
     settings.beta2 = shard_setting(settings.beta2, 0.999);
+    settings.weight_decay = shard_setting(settings.weight_decay, weight_decay);
     settings.eps = settings.eps == 0 ? 1e-8 : settings.eps;
     bool sound = settings.lr >= 0 && settings.weight_decay >= 0 && settings.eps > 0 && settings.beta1 >= 0 &&
                  settings.beta1 < 1 && settings.beta2 >= 0 && settings.beta2 < 1;
@@ -61,21 +63,21 @@ static shard_optimizer *make(const shard_optimizer_ops *ops, shard_tensors *para
         if (!sound)
             return shard_fail_null(SHARD_ERROR_ARGUMENT,
                                    "%s: lr %g, beta1 %g, beta2 %g, eps %g, weight decay %g: a beta is less than 1 (a "
-                                   "negative one is 0), and none of the others may be negative",
+                                   "negative one is 0, as is a negative decay), and lr and eps may not be negative",
                                    ops->name, settings.lr, settings.beta1, settings.beta2, settings.eps, settings.weight_decay);
         return NULL;
     }
     *copy = settings;
-    shard_optimizer_defaults defaults = {settings.lr, settings.weight_decay, settings.decay_all};
+    shard_optimizer_defaults defaults = {settings.lr, settings.weight_decay, settings.no_decay_1d};
     return shard_optimizer_make(&ops[settings.amsgrad], parameters, defaults, copy);
 }
 
 shard_optimizer *shard_adam_with(shard_tensors *parameters, shard_adam_settings settings)
 {
-    return make(adam, parameters, settings);
+    return make(adam, parameters, settings, 0);
 }
 
 shard_optimizer *shard_adamw_with(shard_tensors *parameters, shard_adam_settings settings)
 {
-    return make(adamw, parameters, settings);
+    return make(adamw, parameters, settings, 0.01);
 }

@@ -58,7 +58,7 @@ shard_optimizer *shard_lamb_with(shard_tensors *parameters, shard_lamb_settings 
     *copy = settings;
     shard_optimizer_defaults defaults = {.lr = settings.lr,
                                          .weight_decay = settings.weight_decay,
-                                         .decay_all = settings.decay_all,
+                                         .no_decay_1d = !settings.decay_all,
                                          .adapt_all = settings.adapt_all};
     return shard_optimizer_make(&lamb, parameters, defaults, copy);
 }

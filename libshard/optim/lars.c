@@ -53,7 +53,7 @@ shard_optimizer *shard_lars_with(shard_tensors *parameters, shard_lars_settings 
     *copy = settings;
     shard_optimizer_defaults defaults = {.lr = settings.lr,
                                          .weight_decay = settings.weight_decay,
-                                         .decay_all = settings.decay_all,
+                                         .no_decay_1d = !settings.decay_all,
                                          .adapt_all = settings.adapt_all};
     return shard_optimizer_make(settings.momentum > 0 ? &with_momentum : &plain, parameters, defaults, copy);
 }

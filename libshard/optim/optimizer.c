@@ -79,6 +79,9 @@ static shard_status check_group(const shard_optimizer *optimizer, const shard_te
                            "shard_optimizer_add_param_group: lr_scale %g, weight decay %g: a finite factor (a negative one is "
                            "0) and a decay that is not negative are needed",
                            options->lr_scale, options->weight_decay);
+    if (options->decay_all && options->no_decay_1d)
+        return shard_error(SHARD_ERROR_ARGUMENT,
+                           "shard_optimizer_add_param_group: decay_all and no_decay_1d are both set: choose one of them");
     for (int64_t i = 0; i < shard_tensors_count(parameters); i++) {
         const char *name = shard_tensors_name(parameters, i);
         if (has(optimizer, shard_tensors_at(parameters, i)) || shard_tensors_find(optimizer->parameters, name))

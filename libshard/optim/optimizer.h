@@ -52,8 +52,8 @@ typedef struct shard_optimizer_ops {
 /* What all optimizers have, and groups of parameters may change. */
 typedef struct shard_optimizer_defaults {
     double lr, weight_decay;
-    bool decay_all; /* also tensors of one dimension */
-    bool adapt_all; /* the same for trust ratios */
+    bool no_decay_1d; /* no weight decay on tensors of fewer than two dimensions */
+    bool adapt_all;   /* trust ratios of these too */
 } shard_optimizer_defaults;
 
 struct shard_optimizer {
@@ -71,7 +71,7 @@ struct shard_optimizer {
     struct shard_zero *zero;  /* who has shared the pieces out; NULL: each is whole */
 };
 
-/* A setting's value: 0 stands for what it is by itself, a negative number for 0. */
+/* A setting's value: 0 stands for the default, a negative number for 0. */
 static inline double shard_setting(double value, double standard)
 {
     return value == 0 ? standard : value < 0 ? 0 : value;

@@ -37,6 +37,6 @@ shard_optimizer *shard_sgd_with(shard_tensors *parameters, shard_sgd_settings se
         return NULL;
     }
     *copy = settings;
-    shard_optimizer_defaults defaults = {settings.lr, settings.weight_decay, settings.decay_all};
+    shard_optimizer_defaults defaults = {settings.lr, settings.weight_decay, settings.no_decay_1d};
     return shard_optimizer_make(settings.momentum > 0 ? &with_momentum : &plain, parameters, defaults, copy);
 }

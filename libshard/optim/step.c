@@ -82,7 +82,8 @@ static void choose_settings(const shard_optimizer *optimizer, const shard_slot *
 {
     const shard_param_group_options *group = &optimizer->groups[slot->group];
     const shard_optimizer_defaults *defaults = &optimizer->defaults;
-    bool decays = slot->parameter->shape.ndim > 1 || defaults->decay_all || group->decay_all;
+    bool matrices_alone = group->no_decay_1d || (defaults->no_decay_1d && !group->decay_all);
+    bool decays = slot->parameter->shape.ndim > 1 || !matrices_alone;
     update->lr = defaults->lr * shard_setting(group->lr_scale, 1.0);
     if (decays && !group->no_weight_decay)
         update->weight_decay = group->weight_decay > 0 ? group->weight_decay : defaults->weight_decay;

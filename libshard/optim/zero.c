@@ -35,15 +35,16 @@ static void describe(const shard_optimizer *optimizer, shard_agreement *mine)
     shard_agreement_add(mine, shard_format("overlap %s", word(options->overlap)));
     shard_agreement_add(mine, shard_format("%s", optimizer->ops->name));
     shard_agreement_add(mine, shard_format("lr %.15g", defaults->lr));
-    shard_agreement_add(mine, shard_format("weight_decay %.15g, decay_all %s, adapt_all %s", defaults->weight_decay,
-                                           word(defaults->decay_all), word(defaults->adapt_all)));
+    shard_agreement_add(mine, shard_format("weight_decay %.15g, no_decay_1d %s, adapt_all %s", defaults->weight_decay,
+                                           word(defaults->no_decay_1d), word(defaults->adapt_all)));
     shard_agreement_add(mine, optimizer->ops->describe(optimizer->settings));
     for (int64_t i = 1; i < optimizer->group_count; i++) {
         const shard_param_group_options *group = &optimizer->groups[i];
         shard_agreement_add(mine,
-                            shard_format("param group %lld: lr_scale %.15g, weight_decay %.15g, no_weight_decay %s, decay_all %s",
+                            shard_format("param group %lld: lr_scale %.15g, weight_decay %.15g, no_weight_decay %s, decay_all %s, "
+                                         "no_decay_1d %s",
                                          (long long)i, group->lr_scale, group->weight_decay, word(group->no_weight_decay),
-                                         word(group->decay_all)));
+                                         word(group->decay_all), word(group->no_decay_1d)));
     }
 }
 

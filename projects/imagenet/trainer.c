@@ -59,11 +59,12 @@ static shard_optimizer *choose_optimizer(const options *wanted, shard_tensors *p
     double lr = wanted->lr, decay = wanted->weight_decay;
     switch ((optimizer_kind)wanted->optimizer) {
     case OPTIMIZER_SGD:
-        return shard_sgd(parameters, .lr = lr, .momentum = wanted->momentum, .weight_decay = decay, .nesterov = wanted->nesterov);
+        return shard_sgd(parameters, .lr = lr, .momentum = wanted->momentum, .weight_decay = decay,
+                         .nesterov = wanted->nesterov, .no_decay_1d = true);
     case OPTIMIZER_ADAM:
-        return shard_adam(parameters, .lr = lr, .weight_decay = decay);
+        return shard_adam(parameters, .lr = lr, .weight_decay = decay, .no_decay_1d = true);
     case OPTIMIZER_ADAMW:
-        return shard_adamw(parameters, .lr = lr, .weight_decay = decay);
+        return shard_adamw(parameters, .lr = lr, .weight_decay = decay > 0 ? decay : -1, .no_decay_1d = true);
     case OPTIMIZER_LARS:
         return shard_lars(parameters, .lr = lr, .momentum = wanted->momentum, .weight_decay = decay,
                           .nesterov = wanted->nesterov);
