@@ -56,6 +56,8 @@ static void computes(void)
         check(fabs(shard_item(loss) - log(4.0)) < 1e-6, "operations");
         static const shard_custom_op_type halves_type = {.name = "halves", .forward = halves};
         check(fabs(shard_item(shard_custom_op_apply(&halves_type, NULL, loss)) - log(2.0)) < 1e-6, "an own operation");
+        shard_tensor *table = shard_ones(SHARD_SHAPE(4, 2));
+        check(shard_embedding(table, target, -1) && shard_parallel_embedding(table, target, -1, .max_norm = 1), "embedding");
         SHARD_AUTOCAST(SHARD_BFLOAT16)
         SHARD_NO_GRAD
         check(shard_parallel_cross_entropy(shard_reshape(x, SHARD_SHAPE(2, 4)), target) != NULL, "modes");
@@ -77,8 +79,17 @@ static void optimizes(shard_module *model)
     shard_optimizer_destroy(optimizer);
 }
 
+static void makes_embeddings(void)
+{
+    shard_module *modules = shard_nn_sequential(shard_nn_embedding(4, 2, -1), shard_nn_layer_norm(2, 1e-5),
+                                                shard_nn_parallel_embedding(4, 2, -1, SHARD_SPLIT_ROW, shard_world()));
+    check(modules != NULL, "embeddings");
+    shard_module_destroy(modules);
+}
+
 static void trains(void)
 {
+    makes_embeddings();
     shard_mesh *mesh = shard_mesh_create();
     shard_group *group = shard_mesh_model_group(mesh);
     shard_module *model = shard_nn_sequential(shard_nn_conv2d(1, 2, 3), shard_nn_batch_norm(2), shard_nn_linear(2, 3),

@@ -37,33 +37,101 @@ START_TEST(forward)
 }
 END_TEST
 
-/* In the order of the index, in float or double, rounded once: the same bits. */
+/* counts[row]: how many of the indices are of that row of the part. */
+static int64_t *count_rows(int64_t n, const int64_t *index, int64_t row0, int64_t rows)
+{
+    int64_t *counts = array_new(rows, SHARD_INT64);
+    for (int64_t row = 0; row < rows; row++)
+        counts[row] = 0;
+    for (int64_t i = 0; i < n; i++)
+        if (index[i] >= row0 && index[i] - row0 < rows)
+            counts[index[i] - row0]++;
+    return counts;
+}
+
+/* In the order of the index, in float or double, rounded once: the same bits; also of means. */
 START_TEST(backward)
 {
     shard_dtype dtype = float_dtypes[_i];
     shard_device *device;
     for (int set = 0; (device = kernel_device(set)); set++)
         for (int s = 0; s < SHAPES; s++)
-            for (int accumulate = 0; accumulate < 2; accumulate++) {
+            for (int way = 0; way < 4; way++) {
+                bool accumulate = way % 2, by_count = way / 2;
                 int64_t n = shapes[s][0], dim = shapes[s][1], row0 = shapes[s][2], rows = shapes[s][3], *index = indices(n);
+                int64_t *counts = count_rows(n, index, row0, rows);
                 void *dy = array_noise(n * dim, dtype, 2, -1, 1), *dweight = array_noise(rows * dim, dtype, 3, -1, 1);
                 void *want = array_noise(rows * dim, dtype, 3, -1, 1);
-                RUN(device, embedding_backward, n, dim, row0, rows, index, dy, accumulate, dweight, dtype);
+                RUN(device, embedding_backward, n, dim, row0, rows, index, dy, by_count, accumulate, dweight, dtype);
                 for (int64_t to = 0; to < rows * dim; to++) {
-                    double total = accumulate ? array_get(want, to, dtype) : 0;
-                    for (int64_t i = 0; i < n; i++)
+                    int64_t count = counts[to / dim];
+                    double total = accumulate ? array_get(want, to, dtype) : 0, factor = by_count && count ? 1.0 / (double)count : 1;
+                    for (int64_t i = 0; i < n && count > 0; i++)
                         if (index[i] - row0 == to / dim) {
-                            total += array_get(dy, i * dim + to % dim, dtype);
-                            total = dtype == SHARD_FLOAT64 ? total : (double)(float)total;
+                            double x = array_get(dy, i * dim + to % dim, dtype);
+                            total = dtype == SHARD_FLOAT64 ? total + factor * x : (double)((float)total + (float)factor * (float)x);
                         }
                     array_put(want, to, dtype, total);
                 }
                 check_same(dtype, rows * dim, dweight, want, device->name);
                 array_free(index, n, SHARD_INT64);
+                array_free(counts, rows, SHARD_INT64);
                 array_free(dy, n * dim, dtype);
                 array_free(dweight, rows * dim, dtype);
                 array_free(want, rows * dim, dtype);
             }
+}
+END_TEST
+
+/* Of a row, to the power: what embedding_power_sums finds. */
+static double power_sum(const void *weight, int64_t row, int64_t dim, double power, shard_dtype dtype)
+{
+    double sum = 0;
+    for (int64_t j = 0; j < dim; j++) {
+        double size = fabs(array_get(weight, row * dim + j, dtype));
+        sum = power == INFINITY ? fmax(sum, size) : power == 2 ? sum + size * size : sum + pow(size, power);
+    }
+    return sum;
+}
+
+/* The norms of the rows that the index names, and rows scaled down to a bound, once each. */
+static void check_renorm(shard_device *device, const int64_t *shape, double power, shard_dtype dtype)
+{
+    int64_t n = shape[0], dim = shape[1], row0 = shape[2], rows = shape[3], *index = indices(n);
+    int64_t *counts = count_rows(n, index, row0, rows);
+    double *sum = array_new(n, SHARD_FLOAT64), bound = 0.45 * (power == INFINITY ? 2 : pow((double)dim, 1 / power));
+    void *weight = array_noise(rows * dim, dtype, 2, -1, 1), *first = array_noise(rows * dim, dtype, 2, -1, 1);
+    RUN(device, embedding_power_sums, n, dim, row0, rows, index, weight, power, sum, dtype);
+    for (int64_t i = 0; i < n; i++) {
+        int64_t row = index[i] - row0;
+        double want = row >= 0 && row < rows ? power_sum(first, row, dim, power, dtype) : 0;
+        check_close(SHARD_FLOAT64, sum[i], want, 1e-12 * want, device->name, i);
+    }
+    RUN(device, embedding_renorm, n, dim, row0, rows, index, power, bound, sum, weight, dtype);
+    for (int64_t row = 0; row < rows; row++) {
+        double norm = counts[row] ? power_sum(first, row, dim, power, dtype) : 0;
+        norm = power == INFINITY ? norm : pow(norm, 1 / power);
+        for (int64_t to = row * dim; to < (row + 1) * dim; to++) {
+            double x = array_get(first, to, dtype), want = norm > bound ? x * bound / (norm + 1e-7) : x;
+            check_close(dtype, array_get(weight, to, dtype), want, norm > bound ? 8 * compute_unit(dtype) * fabs(want) : 0,
+                        device->name, to);
+        }
+    }
+    array_free(index, n, SHARD_INT64);
+    array_free(counts, rows, SHARD_INT64);
+    array_free(sum, n, SHARD_FLOAT64);
+    array_free(weight, rows * dim, dtype);
+    array_free(first, rows * dim, dtype);
+}
+
+START_TEST(renorm)
+{
+    static const double powers[] = {1, 2, 3.5, INFINITY};
+    shard_device *device;
+    for (int set = 0; (device = kernel_device(set)); set++)
+        for (int s = 0; s < SHAPES; s++)
+            for (int p = 0; p < 4; p++)
+                check_renorm(device, shapes[s], powers[p], float_dtypes[_i]);
 }
 END_TEST
 
@@ -84,7 +152,7 @@ START_TEST(many)
             want[(index[i] - 100) * DIM + j] += dy[i * DIM + j];
     shard_device *device;
     for (int set = 0; (device = kernel_device(set)); set++) {
-        RUN(device, embedding_backward, INDICES, DIM, 100, ROWS, index, dy, false, dweight, SHARD_FLOAT32);
+        RUN(device, embedding_backward, INDICES, DIM, 100, ROWS, index, dy, false, false, dweight, SHARD_FLOAT32);
         check_same(SHARD_FLOAT32, ROWS * DIM, dweight, want, device->name);
     }
 }
@@ -96,6 +164,7 @@ int main(void)
     TCase *all = test_case(suite, "all");
     tcase_add_loop_test(all, forward, 0, 4);
     tcase_add_loop_test(all, backward, 0, 4);
+    tcase_add_loop_test(all, renorm, 0, 4);
     tcase_add_test(all, many);
     return test_run(suite);
 }

@@ -103,6 +103,39 @@ START_TEST(normal_at_the_ends)
 }
 END_TEST
 
+/* The inverse error function against libm's erf, and the distribution between its bounds. */
+START_TEST(truncated_normal)
+{
+    static const shard_truncated_normal cases[] = {
+        {0, 1, -2, 2}, {0.5, 0.02, 0.49, 0.6}, {0, 1, 1, 3}, {-1, 2, -1e6, 1e6}, {0, 0.25, -0.0001, 0.0001}};
+    shard_dtype dtype = float_dtypes[_i];
+    shard_device *device;
+    for (int set = 0; (device = kernel_device(set)); set++)
+        for (int k = 0; k < REGIONS; k++)
+            for (int c = 0; c < 5; c++) {
+                const shard_region *r = &regions[k];
+                const shard_truncated_normal *t = &cases[c];
+                int64_t n = r->rows * r->cols;
+                if (n > 2000)
+                    continue;
+                void *y = array_new(n, dtype);
+                RUN(device, random_truncated_normal, r, draw, t, y, dtype);
+                double edge = erf((t->low - t->mean) / t->std * M_SQRT1_2), top = erf((t->high - t->mean) / t->std * M_SQRT1_2);
+                for (int64_t i = 0; i < n; i++) {
+                    double value = array_get(y, i, dtype);
+                    bool inside = value >= t->low - 0x1p-8 * fabs(t->low) && value <= t->high + 0x1p-8 * fabs(t->high);
+                    double u = ((double)shard_uniform_at(draw, whole_index(r, i)) + 0x1p-25), at = edge + (top - edge) * u;
+                    double got = erf((value - t->mean) / t->std * M_SQRT1_2);
+                    double slope = 2 / sqrt(acos(-1)) * M_SQRT1_2 / t->std; /* at most, of that by the value */
+                    double unit = dtype == SHARD_BFLOAT16 || dtype == SHARD_FLOAT16 ? 0x1p-8 : 0x1p-22; /* of a value */
+                    if (!inside || !(fabs(got - at) <= 1e-6 + slope * unit * (fabs(value) + fabs(t->mean))))
+                        ck_abort_msg("%s: element %lld is %.9g", device->name, (long long)i, value);
+                }
+                array_free(y, n, dtype);
+            }
+}
+END_TEST
+
 START_TEST(moments)
 {
     shard_device *device = kernel_device(0);
@@ -156,6 +189,7 @@ int main(void)
     tcase_add_loop_test(all, normal, 0, 4);
     tcase_add_test(all, normal_is_box_muller);
     tcase_add_test(all, normal_at_the_ends);
+    tcase_add_loop_test(all, truncated_normal, 0, 4);
     tcase_add_test(all, moments);
     tcase_add_loop_test(all, dropout, 0, 4);
     return test_run(suite);

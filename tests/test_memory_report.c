@@ -206,7 +206,7 @@ static shard_status run_kernel(int i, shard_device *d, void *m[4], double *s, co
     case 7:
         return ops->batch_norm_backward_sums(d, rows, cols, m[0], NULL, m[1], mean, rstd, sums, NULL, NULL, type);
     default:
-        return ops->embedding_backward(d, rows, cols / rows, 0, rows, index, m[0], false, m[1], type);
+        return ops->embedding_backward(d, rows, cols / rows, 0, rows, index, m[0], false, false, m[1], type);
     }
 }
 

@@ -170,7 +170,7 @@ static void converts(shard_group *world, void *context)
 }
 
 static convert_case conversions[] = {{SHARD_SPLIT_COLUMN, false}, {SHARD_SPLIT_COLUMN, true}, {SHARD_SPLIT_ROW, false},
-                                     {SHARD_SPLIT_ROW, true},     {SHARD_SPLIT_NONE, true}};
+                                     {SHARD_SPLIT_ROW, true}};
 
 START_TEST(test_conversion)
 {
@@ -271,7 +271,7 @@ int main(void)
     TCase *tcase = test_case(suite, "parallel_linear");
     tcase_add_loop_test(tcase, test_layers, 0, (int)(sizeof layers / sizeof *layers));
     add_ranks_test(tcase, test_chain);
-    tcase_add_loop_test(tcase, test_conversion, 0, 5 * RANK_COUNTS);
+    tcase_add_loop_test(tcase, test_conversion, 0, 4 * RANK_COUNTS);
     tcase_add_test(tcase, test_conversion_by_name);
     tcase_add_test(tcase, test_conversions_that_differ);
     add_ranks_test(tcase, test_never_makes_the_whole);

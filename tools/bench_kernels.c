@@ -147,7 +147,7 @@ BENCH(cross_entropy_stats_smooth, CALL(cross_entropy_stats, &smooth, m.a, m.inde
 BENCH(cross_entropy_backward, CALL(cross_entropy_backward, &loss, m.b, m.index, NULL, NULL, m.mean, m.rstd, m.rstd, m.b, m.dtype))
 BENCH(count_ahead, CALL(count_ahead, &loss, m.a, m.index, m.mean, 0, m.index + LONG, m.dtype))
 BENCH(embedding, CALL(embedding, N / LONG, LONG, 0, N / LONG, m.index, m.a, m.b, m.dtype))
-BENCH(embedding_backward, CALL(embedding_backward, N / LONG, LONG, 0, N / LONG, m.index, m.a, false, m.b, m.dtype))
+BENCH(embedding_backward, CALL(embedding_backward, N / LONG, LONG, 0, N / LONG, m.index, m.a, false, false, m.b, m.dtype))
 #define STEPPED                                                                                                                  \
     &(shard_update)                                                                                                              \
     {                                                                                                                            \

@@ -94,10 +94,51 @@ SHARD_API shard_tensor *shard_nn_batch_norm_relu(shard_module *batch_norm, shard
  * SyncBatchNorm.convert_sync_batchnorm. NULL: none any more. */
 SHARD_API void shard_nn_sync_batch_norm(shard_module *module, shard_group *group);
 
-/* weight, bias [size]. */
-SHARD_API shard_module *shard_nn_layer_norm(int64_t size, double eps);
-/* weight [count, dim], standard normal. padding_idx -1: none. */
-SHARD_API shard_module *shard_nn_embedding(int64_t count, int64_t dim, int64_t padding_idx);
+/* weight, bias [size]. eps 0: 1e-5. As torch.nn.LayerNorm of the last dimension. */
+typedef struct shard_nn_layer_norm_options {
+    int reserved;
+    bool no_affine; /* neither weight nor bias: elementwise_affine=False */
+    bool no_bias;   /* weight alone: bias=False */
+    shard_dtype dtype; /* of the values; parameters of 16-bit ones are float32 */
+} shard_nn_layer_norm_options;
+#define shard_nn_layer_norm(size, ...) shard_nn_layer_norm_with(size, SHARD_WITH(shard_nn_layer_norm_options, __VA_ARGS__))
+SHARD_API shard_module *shard_nn_layer_norm_with(int64_t size, double eps, shard_nn_layer_norm_options options);
+
+/* ---- embedding ---- */
+
+typedef struct shard_nn_embedding_options {
+    int reserved;
+    double max_norm, norm_type; /* as shard_embedding: rows of a larger norm are scaled down in place; 0: none, 2 */
+    bool scale_grad_by_freq;
+    shard_dtype dtype;
+} shard_nn_embedding_options;
+/* weight [count, dim], standard normal, the padding row zeros. The row padding_idx gets no gradient; -1: none.
+ * x is int64 [...], the result [..., dim]. As torch.nn.Embedding. NULL with the error set. Not collective. */
+#define shard_nn_embedding(count, dim, ...) \
+    shard_nn_embedding_with(count, dim, SHARD_WITH(shard_nn_embedding_options, __VA_ARGS__))
+SHARD_API shard_module *shard_nn_embedding_with(int64_t count, int64_t dim, int64_t padding_idx,
+                                                shard_nn_embedding_options options);
+
+/* The same, split over group: ROW splits weight along dimension 0, the vocabulary (torchshard's dim 0), COLUMN along
+ * dimension 1 (torchshard's dim 1 or -1). x is the same on all ranks of group, and the result is whole: the sum of
+ * what the ranks' rows give, or the ranks' columns gathered. Shards may be uneven, and empty where there are more
+ * ranks than rows or columns. Initial values are those of the whole layer. Its forward is collective over group. As
+ * torchshard.nn.ParallelEmbedding. NULL with the error set. Not collective. */
+#define shard_nn_parallel_embedding(count, dim, padding_idx, split, ...) \
+    shard_nn_parallel_embedding_with(count, dim, padding_idx, split, SHARD_WITH(shard_nn_embedding_options, __VA_ARGS__))
+SHARD_API shard_module *shard_nn_parallel_embedding_with(int64_t count, int64_t dim, int64_t padding_idx, shard_split split,
+                                                         shard_group *group, shard_nn_embedding_options options);
+
+/* The function of it: shard_embedding, then the sum over weight's group where weight is split along dimension 0, or a
+ * gather along the last dimension where it is split along dimension 1; a weight that is not split gives shard_embedding
+ * alone. Collective over weight's group. NULL with the error set. As torchshard.nn.functional.parallel_embedding. */
+#define shard_parallel_embedding(weight, index, ...) \
+    shard_parallel_embedding_with(weight, index, SHARD_WITH(shard_embedding_options, __VA_ARGS__))
+SHARD_API shard_tensor *shard_parallel_embedding_with(shard_tensor *weight, shard_tensor *index, int64_t padding_idx,
+                                                      shard_embedding_options options);
+
+/* ---- layers without parameters ---- */
+
 SHARD_API shard_module *shard_nn_relu(void);
 SHARD_API shard_module *shard_nn_gelu(void);
 SHARD_API shard_module *shard_nn_dropout(double p);
@@ -119,12 +160,18 @@ SHARD_API shard_module *shard_nn_sequential_of(int count, shard_module **modules
  * pattern (fnmatch; NULL: all) into a parallel one over group, in place. A layer that
  * has its values already keeps those of the group's first rank, whatever the others
  * had; one that has not (its initial values were never needed) never makes the whole.
- * *module may be replaced. Sets *converted (NULL is fine) to their number; none that
- * matches is an error (ARGUMENT), as are layers that differ between ranks (MISMATCH). Before data parallel and optimizers are made.
+ * *module may be replaced. Sets *converted (NULL is fine) to their number. Errors: no layer
+ * matches, or only layers that are split already; split is neither ROW nor COLUMN (ARGUMENT);
+ * layers that differ between ranks (MISMATCH). Before data parallel and optimizers are made.
  * Collective over group. As torchshard.nn.ParallelLinear.convert_parallel_linear.
  */
 SHARD_API shard_status shard_convert_parallel_linear(shard_module **module, const char *pattern, shard_split split,
                                                      shard_group *group, int *converted);
+
+/* The same for embedding layers, which keep their padding_idx and options. As
+ * torchshard.nn.ParallelEmbedding.convert_parallel_embedding. */
+SHARD_API shard_status shard_convert_parallel_embedding(shard_module **module, const char *pattern, shard_split split,
+                                                        shard_group *group, int *converted);
 
 /* ---- own modules ---- */
 

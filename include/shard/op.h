@@ -248,11 +248,28 @@ SHARD_API int64_t shard_count_top_k(shard_tensor *label_rank, int64_t k);
 
 /* ---- embedding ---- */
 
+typedef struct shard_embedding_options {
+    int reserved;
+    double max_norm;         /* rows of a larger norm are scaled down to it, in the weight; 0: none are */
+    double norm_type;        /* the p of that norm, more than 0; 0: 2; INFINITY: the largest element */
+    bool scale_grad_by_freq; /* a row's gradient is divided by the number of times that it is in index */
+} shard_embedding_options;
+
 /* Rows of weight [count, dim] at index int64 [...]: [..., dim]. A weight split along
  * dim 0 gives PARTIAL (each index is in one part), along dim 1 a result split
  * along its last dimension. Carries a split index. padding_idx: a row that gets
- * no gradient; -1 for none. An index outside [0, count) is an error. */
-SHARD_API shard_tensor *shard_embedding(shard_tensor *weight, shard_tensor *index, int64_t padding_idx);
+ * no gradient; -1 for none. An index outside [0, count) is an error.
+ *
+ * max_norm changes the rows that index names, and no others, before they are read: a write to
+ * the weight, outside of the record. Replicas whose batches differ change different rows, as under
+ * torch's DistributedDataParallel, and are not equal until shard_zero's next step (stages 1 and 2)
+ * or at all. A weight that is kept in parts (stage 3) is refused (UNSUPPORTED). Collective over the
+ * weight's group if there is a max_norm and the weight is split along dim 1. As
+ * torch.nn.functional.embedding. */
+#define shard_embedding(weight, index, ...) \
+    shard_embedding_with(weight, index, SHARD_WITH(shard_embedding_options, __VA_ARGS__))
+SHARD_API shard_tensor *shard_embedding_with(shard_tensor *weight, shard_tensor *index, int64_t padding_idx,
+                                             shard_embedding_options options);
 
 /* ---- own operations, with their gradients; as torch.autograd.Function ---- */
 

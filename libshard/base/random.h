@@ -104,6 +104,58 @@ SHARD_KERNEL float shard_normal_at(shard_draw draw, uint64_t index)
     return pair[index & 1];
 }
 
+/* How a truncated normal distribution is drawn: a uniform number's inverse error function. */
+typedef struct shard_truncated_normal {
+    double mean, std;
+    double low, high; /* bounds of the values */
+} shard_truncated_normal;
+
+/* 2 P(X < bound) - 1 of a normal variable X: between these of its bounds the uniform numbers lie. */
+static inline double shard_truncated_normal_edge(const shard_truncated_normal *t, double bound)
+{
+    return erf((bound - t->mean) / (t->std * 1.4142135623730951));
+}
+
+/* The inverse error function of x in [-1, 1] (Giles 2010, "Approximating the erfinv function"); where x is
+ * rounded to 1 or -1, about 3.8 and -3.8. */
+SHARD_KERNEL float shard_random_erfinv(float x)
+{
+    float product = (1.0f - x) * (1.0f + x);
+    float w = -shard_random_log(product > 0x1p-24f ? product : 0x1p-24f), p;
+    if (w < 5.0f) {
+        w = w - 2.5f;
+        p = 2.81022636e-08f;
+        p = p * w + 3.43273939e-07f;
+        p = p * w - 3.5233877e-06f;
+        p = p * w - 4.39150654e-06f;
+        p = p * w + 0.00021858087f;
+        p = p * w - 0.00125372503f;
+        p = p * w - 0.00417768164f;
+        p = p * w + 0.246640727f;
+        p = p * w + 1.50140941f;
+    } else {
+        w = sqrtf(w) - 3.0f;
+        p = -0.000200214257f;
+        p = p * w + 0.000100950558f;
+        p = p * w + 0.00134934322f;
+        p = p * w - 0.00367342844f;
+        p = p * w + 0.00573950773f;
+        p = p * w - 0.0076224613f;
+        p = p * w + 0.00943887047f;
+        p = p * w + 1.00167406f;
+        p = p * w + 2.83297682f;
+    }
+    return p * x;
+}
+
+/* Of a word of a block, for edges as shard_truncated_normal_edge gives: to be multiplied by std, moved by mean and
+ * kept between the bounds. */
+SHARD_KERNEL float shard_truncated_normal_of(uint32_t word, float edge, float range)
+{
+    float u = ((float)(int32_t)(word >> 8) + 0.5f) * 0x1p-24f;
+    return 0x1.6a09e6p+0f * shard_random_erfinv(edge + range * u);
+}
+
 /* What comes at `position` of a random order of 0 ... count - 1, the one that the draw
  * gives; position < count. No table: any one can be asked for at once. */
 uint64_t shard_shuffled_at(shard_draw draw, uint64_t count, uint64_t position);

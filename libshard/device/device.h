@@ -233,6 +233,9 @@ typedef struct shard_device_ops {
     shard_status (*random_uniform)(shard_device *, const shard_region *, shard_draw, double low, double high, void *y, shard_dtype);
     shard_status (*random_normal)(shard_device *, const shard_region *, shard_draw, double mean, double deviation, void *y,
                                   shard_dtype);
+    /* As torch.nn.init.trunc_normal_: base/random.h. */
+    shard_status (*random_truncated_normal)(shard_device *, const shard_region *, shard_draw, const shard_truncated_normal *,
+                                            void *y, shard_dtype);
     /* y = x / (1 - p) where the element's uniform is >= p, else 0. The backward is
      * the same call on the gradient. y may be x. */
     shard_status (*dropout)(shard_device *, const shard_region *, shard_draw, double p, const void *x, void *y, shard_dtype);
@@ -352,9 +355,18 @@ typedef struct shard_device_ops {
     /* y [n, dim] = weight[index - row0], zeros where row0 <= index < row0 + rows does not hold. */
     shard_status (*embedding)(shard_device *, int64_t n, int64_t dim, int64_t row0, int64_t rows, const int64_t *index,
                               const void *weight, void *y, shard_dtype);
-    /* dweight [rows, dim] is overwritten (accumulate: added to); sums in index order. */
+    /* dweight [rows, dim] is overwritten (accumulate: added to); sums in index order. by_count: each dy is divided by
+     * the number of times that its index is in index. */
     shard_status (*embedding_backward)(shard_device *, int64_t n, int64_t dim, int64_t row0, int64_t rows, const int64_t *index,
-                                       const void *dy, bool accumulate, void *dweight, shard_dtype);
+                                       const void *dy, bool by_count, bool accumulate, void *dweight, shard_dtype);
+    /* sum[i] = the sum of |x|^power over row index[i] - row0 of weight, or the largest |x| of power INFINITY; 0 where that
+     * row is not here. power > 0. */
+    shard_status (*embedding_power_sums)(shard_device *, int64_t n, int64_t dim, int64_t row0, int64_t rows,
+                                         const int64_t *index, const void *weight, double power, double *sum, shard_dtype);
+    /* Multiplies each row that index names, once, by max_norm / (norm + 1e-7) if norm > max_norm, where norm is
+     * sum[i]^(1 / power), or sum[i] of power INFINITY. sum is overwritten. As torch.embedding_renorm_. */
+    shard_status (*embedding_renorm)(shard_device *, int64_t n, int64_t dim, int64_t row0, int64_t rows, const int64_t *index,
+                                     double power, double max_norm, double *sum, void *weight, shard_dtype);
 
     /* ---- norms and clipping ---- */
 
@@ -433,6 +445,7 @@ typedef struct shard_device_ops {
     X(permute)                                                                                                                   \
     X(random_uniform)                                                                                                            \
     X(random_normal)                                                                                                             \
+    X(random_truncated_normal)                                                                                                   \
     X(dropout)                                                                                                                   \
     X(max_pool)                                                                                                                  \
     X(max_pool_backward)                                                                                                         \
@@ -458,6 +471,8 @@ typedef struct shard_device_ops {
     X(count_ahead)                                                                                                               \
     X(embedding)                                                                                                                 \
     X(embedding_backward)                                                                                                        \
+    X(embedding_power_sums)                                                                                                      \
+    X(embedding_renorm)                                                                                                          \
     X(power_sum)                                                                                                                 \
     X(square_sums)                                                                                                               \
     X(clip_scale)                                                                                                                \

@@ -1,4 +1,4 @@
-/* The conversion of linear layers into parallel ones. */
+/* The conversion of linear and embedding layers into parallel ones. */
 #include "nn/nn.h"
 
 #include "dist/dist.h"
@@ -11,6 +11,37 @@
 /* Values go from the first rank to the others in pieces of this many bytes at most. */
 #define PIECE_BYTES ((int64_t)16 << 20)
 
+typedef struct conversion {
+    const char *function;
+    const shard_split_layer *layer;
+    const char *pattern;
+    shard_split split;
+    shard_group *group;
+    int converted, split_already;
+} conversion;
+
+shard_status shard_check_split(const char *function, shard_split split)
+{
+    if ((unsigned)split <= SHARD_SPLIT_COLUMN)
+        return SHARD_OK;
+    return shard_error(SHARD_ERROR_ARGUMENT,
+                       "%s: %d is no split: it is SHARD_SPLIT_NONE (0), SHARD_SPLIT_ROW (1) or SHARD_SPLIT_COLUMN (2)", function,
+                       (int)split);
+}
+
+shard_tensor *shard_make_shard(shard_shape whole, int dim, shard_group *group,
+                               shard_tensor *(*make)(shard_shape shape, const void *context), const void *context)
+{
+    if (dim < 0)
+        return make(whole, context);
+    shard_range range = shard_split_range(whole.dim[dim], shard_group_size(group), shard_group_rank(group));
+    shard_shape shape = whole;
+    shape.dim[dim] = range.size;
+    shard_tensor *shard = shard_as_split(make(shape, context), dim, group, range.start, whole.dim[dim]);
+    shard_set_replica_group(shard, group ? group->replicas : NULL);
+    return shard;
+}
+
 /* What a rank says of a tensor that is to be split: which it is, in a text that all must
  * say alike, and how it is made, if it was not made yet: the first rank's counts. */
 typedef struct word {
@@ -19,9 +50,10 @@ typedef struct word {
     int64_t made;
 } word;
 
-static shard_status ask_first(const char *layer, const char *name, const shard_tensor *tensor, int dim, shard_group *group,
+static shard_status ask_first(const conversion *c, const char *layer, const char *name, const shard_tensor *tensor, int dim,
                               word *first)
 {
+    shard_group *group = c->group;
     word mine = {.recipe = tensor->recipe, .made = tensor->recipe.kind == SHARD_NO_RECIPE};
     shard_placement wanted = {.kind = dim < 0 ? SHARD_REPLICATED : SHARD_SPLIT, .dim = dim};
     snprintf(mine.what, sizeof mine.what, "%s %s %s (%s) of layer \"%s\"", name, shard_dtype_name(tensor->dtype),
@@ -32,7 +64,7 @@ static shard_status ask_first(const char *layer, const char *name, const shard_t
     shard_status status = shard_group_exchange(group, &mine, sizeof mine, all);
     for (int i = 1; i < shard_group_size(group) && status == SHARD_OK; i++)
         if (strcmp(all[i].what, all[0].what) != 0)
-            status = shard_error(SHARD_ERROR_MISMATCH, "shard_convert_parallel_linear: rank %d converts %s, rank %d %s",
+            status = shard_error(SHARD_ERROR_MISMATCH, "%s: rank %d converts %s, rank %d %s", c->function,
                                  shard_group_world_rank(group, i), all[i].what, shard_group_world_rank(group, 0), all[0].what);
     *first = status == SHARD_OK ? all[0] : mine;
     free(all);
@@ -74,10 +106,11 @@ static shard_status receive_part(shard_tensor *whole, int dim, shard_range range
 }
 
 /* The own part along dim (-1: all of it) of the first rank's tensor. */
-static shard_tensor *take_part(const char *layer, const char *name, shard_tensor *whole, int dim, shard_group *group)
+static shard_tensor *take_part(const conversion *c, const char *layer, const char *name, shard_tensor *whole, int dim)
 {
+    shard_group *group = c->group;
     word first = {.made = 0};
-    if (ask_first(layer, name, whole, dim, group, &first) != SHARD_OK)
+    if (ask_first(c, layer, name, whole, dim, &first) != SHARD_OK)
         return NULL;
     int along = dim < 0 ? 0 : dim;
     shard_range range = {.start = 0, .size = whole->shape.dim[along]};
@@ -91,6 +124,8 @@ static shard_tensor *take_part(const char *layer, const char *name, shard_tensor
     if (dim >= 0 && shard_group_size(group) > 1)
         part->placement = (shard_placement){
             .kind = SHARD_SPLIT, .dim = dim, .group = group, .start = range.start, .whole = whole->shape.dim[dim]};
+    if (dim >= 0)
+        shard_set_replica_group(part, group ? group->replicas : NULL);
     if (!first.made)
         part->recipe = first.recipe;
     else if (receive_part(whole, along, range, part, group) != SHARD_OK)
@@ -98,27 +133,20 @@ static shard_tensor *take_part(const char *layer, const char *name, shard_tensor
     return part;
 }
 
-static shard_module *convert_one(const char *layer, shard_module *old, shard_split split, shard_group *group)
+static shard_module *convert_one(const conversion *c, const char *name, shard_module *old)
 {
-    shard_linear_data what = *shard_linear_of(old);
+    const shard_split_layer *layer = c->layer;
     shard_scope scope;
     shard_scope_open(&scope);
-    shard_tensor *old_bias = shard_module_optional(old, "bias");
-    int dim = split == SHARD_SPLIT_COLUMN ? 0 : split == SHARD_SPLIT_ROW ? 1 : -1;
-    shard_tensor *weight = take_part(layer, "weight", shard_module_tensor(old, "weight"), dim, group);
-    shard_tensor *bias = old_bias && weight ? take_part(layer, "bias", old_bias, dim == 0 ? 0 : -1, group) : NULL;
+    shard_tensor *old_weight = shard_module_tensor(old, "weight"), *old_bias = shard_module_optional(old, "bias");
+    shard_tensor *weight = take_part(c, name, "weight", old_weight, layer->weight_dim[c->split]);
+    shard_tensor *bias = old_bias && weight ? take_part(c, name, "bias", old_bias, layer->bias_dim[c->split]) : NULL;
     shard_module *module = NULL;
     if (weight && (bias || !old_bias)) {
-        if (dim >= 0 && group)
-            shard_set_replica_group(weight, group->replicas);
-        if (dim == 0 && bias && group)
-            shard_set_replica_group(bias, group->replicas);
-        what.split = split;
-        what.group = split == SHARD_SPLIT_NONE ? NULL : group;
-        module = shard_linear_from(what, weight, bias);
+        module = layer->rebuild(old, (shard_layer_split){c->split, c->group}, weight, bias);
         shard_module_set_training(module, shard_module_is_training(old));
         if (module) { /* what was frozen stays so */
-            weight->requires_grad = shard_module_tensor(old, "weight")->requires_grad;
+            weight->requires_grad = old_weight->requires_grad;
             if (bias)
                 bias->requires_grad = old_bias->requires_grad;
         }
@@ -127,17 +155,13 @@ static shard_module *convert_one(const char *layer, shard_module *old, shard_spl
     return module;
 }
 
-typedef struct conversion {
-    const char *pattern;
-    shard_split split;
-    shard_group *group;
-    int converted;
-} conversion;
-
-static bool is_wanted(const conversion *c, const shard_module *module, const char *name)
+/* Whether a layer is to be converted; counts those that are split already. */
+static bool is_wanted(conversion *c, const shard_module *module, const char *name)
 {
-    const shard_linear_data *what = shard_linear_of(module);
-    return what && what->split == SHARD_SPLIT_NONE && (!c->pattern || fnmatch(c->pattern, name, 0) == 0);
+    const shard_layer_split *split = c->layer->split_of(module);
+    bool named = split && (!c->pattern || fnmatch(c->pattern, name, 0) == 0);
+    c->split_already += named && split->split != SHARD_SPLIT_NONE;
+    return named && split->split == SHARD_SPLIT_NONE;
 }
 
 static shard_status convert_below(conversion *c, shard_module *module, const char *prefix)
@@ -148,7 +172,7 @@ static shard_status convert_below(conversion *c, shard_module *module, const cha
         shard_module *child = shard_module_child_at(module, i);
         shard_status status = below ? SHARD_OK : shard_last_status();
         if (status == SHARD_OK && is_wanted(c, child, name)) {
-            shard_module *parallel = convert_one(name, child, c->split, c->group);
+            shard_module *parallel = convert_one(c, name, child);
             status = parallel ? SHARD_OK : shard_last_status();
             if (parallel) {
                 shard_module_replace_child(module, i, parallel);
@@ -164,27 +188,51 @@ static shard_status convert_below(conversion *c, shard_module *module, const cha
     return SHARD_OK;
 }
 
-shard_status shard_convert_parallel_linear(shard_module **module, const char *pattern, shard_split split, shard_group *group,
-                                           int *converted)
+static shard_status convert(conversion *c, shard_module **module, int *converted)
 {
     if (!module || !*module) {
-        shard_null_argument("shard_convert_parallel_linear", "module");
-        return shard_group_fail(group);
+        shard_null_argument(c->function, "module");
+        return shard_group_fail(c->group);
     }
-    conversion c = {.pattern = pattern, .split = split, .group = group};
-    if (is_wanted(&c, *module, "")) {
-        shard_module *parallel = convert_one("", *module, split, group);
+    if (shard_check_split(c->function, c->split) != SHARD_OK)
+        return shard_group_fail(c->group);
+    if (c->split == SHARD_SPLIT_NONE) {
+        shard_error(SHARD_ERROR_ARGUMENT,
+                    "%s: SHARD_SPLIT_NONE splits no layer: give SHARD_SPLIT_ROW or SHARD_SPLIT_COLUMN, or leave the call out",
+                    c->function);
+        return shard_group_fail(c->group);
+    }
+    if (is_wanted(c, *module, "")) {
+        shard_module *parallel = convert_one(c, "", *module);
         if (parallel) {
             shard_module_destroy(*module);
             *module = parallel;
-            c.converted = 1;
+            c->converted = 1;
         }
-    } else if (convert_below(&c, *module, "") == SHARD_OK && !c.converted) {
-        shard_error(SHARD_ERROR_ARGUMENT, "shard_convert_parallel_linear: no linear layer's name matches \"%s\"",
-                    pattern ? pattern : "*");
+    } else if (convert_below(c, *module, "") == SHARD_OK && !c->converted) {
+        const char *pattern = c->pattern ? c->pattern : "*", *name = c->layer->name;
+        if (c->split_already)
+            shard_error(SHARD_ERROR_ARGUMENT, "%s: every %s layer whose name matches \"%s\" (%d) is parallel already", c->function,
+                        name, pattern, c->split_already);
+        else
+            shard_error(SHARD_ERROR_ARGUMENT, "%s: no %s layer's name matches \"%s\"", c->function, name, pattern);
     }
-    SHARD_TRY(shard_agree(group));
+    SHARD_TRY(shard_agree(c->group));
     if (converted)
-        *converted = c.converted;
+        *converted = c->converted;
     return SHARD_OK;
+}
+
+shard_status shard_convert_parallel_linear(shard_module **module, const char *pattern, shard_split split, shard_group *group,
+                                           int *converted)
+{
+    conversion c = {"shard_convert_parallel_linear", &shard_split_linear, pattern, split, group, 0, 0};
+    return convert(&c, module, converted);
+}
+
+shard_status shard_convert_parallel_embedding(shard_module **module, const char *pattern, shard_split split, shard_group *group,
+                                              int *converted)
+{
+    conversion c = {"shard_convert_parallel_embedding", &shard_split_embedding, pattern, split, group, 0, 0};
+    return convert(&c, module, converted);
 }

@@ -1,7 +1,5 @@
-/* Layers that are one operation: activations, dropout, pooling, flatten, embedding. */
+/* Layers that are one operation: activations, dropout, pooling, flatten. */
 #include "nn/nn.h"
-
-#include <inttypes.h>
 
 /* ---- without settings ---- */
 
@@ -101,50 +99,4 @@ shard_module *shard_nn_max_pool2d(int64_t kernel, int64_t stride, int64_t paddin
         return NULL;
     *data = (max_pool2d_data){kernel, stride, padding};
     return shard_module_create(&max_pool2d_type, data);
-}
-
-/* ---- embedding ---- */
-
-typedef struct embedding_data {
-    int64_t padding_idx;
-} embedding_data;
-
-static shard_tensor *embedding_forward(shard_module *module, shard_tensor *index)
-{
-    const embedding_data *data = shard_module_data(module);
-    return shard_embedding(shard_module_tensor(module, "weight"), index, data->padding_idx);
-}
-
-static const shard_module_type embedding_type = {.name = "embedding", .forward = embedding_forward, .destroy = shard_module_free};
-
-/* PyTorch's padding row begins as zeros. */
-static shard_status clear_row(shard_tensor *weight, int64_t row)
-{
-    char *memory = shard_tensor_memory_to_write(weight);
-    size_t bytes = (size_t)weight->shape.dim[1] * shard_dtype_size(weight->dtype);
-    if (!memory)
-        return shard_last_status();
-    return shard_ops(weight)->zero(shard_device_of(weight), memory + (size_t)row * bytes, bytes);
-}
-
-shard_module *shard_nn_embedding(int64_t count, int64_t dim, int64_t padding_idx)
-{
-    if (count < 1 || dim < 1 || padding_idx < -1 || padding_idx >= count)
-        return shard_fail_null(SHARD_ERROR_ARGUMENT, "shard_nn_embedding: %" PRId64 " rows of %" PRId64 ", padding_idx %" PRId64,
-                               count, dim, padding_idx);
-    embedding_data *data = shard_calloc(1, sizeof *data);
-    if (!data)
-        return NULL;
-    data->padding_idx = padding_idx;
-    shard_module *module = shard_module_create(&embedding_type, data);
-    if (!module)
-        return NULL;
-    shard_scope scope;
-    shard_scope_open(&scope);
-    shard_tensor *weight = shard_normal(SHARD_SHAPE(count, dim), 0.0, 1.0);
-    shard_status status = weight && padding_idx >= 0 ? clear_row(weight, padding_idx) : SHARD_OK;
-    if (status == SHARD_OK)
-        status = shard_module_add_parameter(module, "weight", weight);
-    shard_scope_close(&scope);
-    return shard_module_checked(module, status);
 }

@@ -5,6 +5,10 @@
 #include <inttypes.h>
 #include <math.h>
 
+typedef struct linear_data {
+    shard_layer_split split;
+} linear_data;
+
 static shard_tensor *linear_forward(shard_module *module, shard_tensor *x)
 {
     return shard_parallel_linear(x, shard_module_tensor(module, "weight"), shard_module_optional(module, "bias"));
@@ -12,17 +16,17 @@ static shard_tensor *linear_forward(shard_module *module, shard_tensor *x)
 
 static const shard_module_type linear_type = {.name = "linear", .forward = linear_forward, .destroy = shard_module_free};
 
-shard_linear_data *shard_linear_of(const shard_module *module)
+static const shard_layer_split *split_of(const shard_module *module)
 {
-    return shard_module_get_type(module) == &linear_type ? shard_module_data(module) : NULL;
+    return shard_module_get_type(module) == &linear_type ? &((linear_data *)shard_module_data(module))->split : NULL;
 }
 
-shard_module *shard_linear_from(shard_linear_data what, shard_tensor *weight, shard_tensor *bias)
+static shard_module *make_from(shard_layer_split split, shard_tensor *weight, shard_tensor *bias)
 {
-    shard_linear_data *data = shard_calloc(1, sizeof *data);
+    linear_data *data = shard_calloc(1, sizeof *data);
     if (!data)
         return NULL;
-    *data = what;
+    data->split = split;
     shard_module *module = shard_module_create(&linear_type, data);
     if (!module)
         return NULL;
@@ -32,52 +36,60 @@ shard_module *shard_linear_from(shard_linear_data what, shard_tensor *weight, sh
     return shard_module_checked(module, status);
 }
 
-/* The own part along dim of a tensor of that whole shape (-1: the whole), uniform in
- * +-bound as PyTorch's Linear. */
-static shard_tensor *make_part(shard_shape shape, int dim, shard_group *group, double bound, shard_dtype dtype)
+static shard_module *rebuild(const shard_module *old, shard_layer_split split, shard_tensor *weight, shard_tensor *bias)
 {
-    int64_t whole = dim < 0 ? 0 : shape.dim[dim];
-    shard_range part = shard_split_range(whole, shard_group_size(group), shard_group_rank(group));
-    if (dim >= 0)
-        shape.dim[dim] = part.size;
-    shard_tensor *tensor = shard_uniform(shape, -bound, bound, .dtype = dtype);
-    return dim < 0 ? tensor : shard_as_split(tensor, dim, group, part.start, whole);
+    (void)old;
+    return make_from(split, weight, bias);
 }
 
-static shard_module *make_linear(shard_linear_data what, shard_nn_linear_options options)
+const shard_split_layer shard_split_linear = {.name = "linear",
+                                              .weight_dim = {[SHARD_SPLIT_NONE] = -1, [SHARD_SPLIT_ROW] = 1, [SHARD_SPLIT_COLUMN] = 0},
+                                              .bias_dim = {[SHARD_SPLIT_NONE] = -1, [SHARD_SPLIT_ROW] = -1, [SHARD_SPLIT_COLUMN] = 0},
+                                              .split_of = split_of,
+                                              .rebuild = rebuild};
+
+typedef struct initial {
+    double bound;
+    shard_dtype dtype;
+} initial;
+
+/* Uniform in +-bound as PyTorch's Linear. */
+static shard_tensor *make_values(shard_shape shape, const void *context)
 {
-    if (what.in < 1 || what.out < 1)
-        return shard_fail_null(SHARD_ERROR_ARGUMENT, "a linear layer from %" PRId64 " to %" PRId64 " features", what.in, what.out);
+    const initial *i = context;
+    return shard_uniform(shape, -i->bound, i->bound, .dtype = i->dtype);
+}
+
+static shard_module *make_linear(const char *function, int64_t in, int64_t out, shard_layer_split split,
+                                 shard_nn_linear_options options)
+{
+    if (shard_check_split(function, split.split) != SHARD_OK)
+        return NULL;
+    if (in < 1 || out < 1)
+        return shard_fail_null(SHARD_ERROR_ARGUMENT, "a linear layer from %" PRId64 " to %" PRId64 " features", in, out);
+    if (split.split == SHARD_SPLIT_NONE)
+        split.group = NULL;
     shard_scope scope;
     shard_scope_open(&scope);
-    double bound = 1.0 / sqrt((double)what.in);
-    int split = what.split == SHARD_SPLIT_COLUMN ? 0 : what.split == SHARD_SPLIT_ROW ? 1 : -1;
-    shard_tensor *weight = make_part(SHARD_SHAPE(what.out, what.in), split, what.group, bound, options.dtype);
-    shard_tensor *bias =
-        options.no_bias ? NULL : make_part(SHARD_SHAPE(what.out), split == 0 ? 0 : -1, what.group, bound, options.dtype);
-    shard_group *replicas = what.split == SHARD_SPLIT_NONE || !what.group ? NULL : what.group->replicas;
-    shard_module *module = NULL;
-    if (weight && (bias || options.no_bias)) {
-        if (split >= 0)
-            shard_set_replica_group(weight, replicas);
-        if (split == 0)
-            shard_set_replica_group(bias, replicas);
-        module = shard_linear_from(what, weight, bias);
-    }
+    const shard_split_layer *layer = &shard_split_linear;
+    initial values = {1.0 / sqrt((double)in), options.dtype};
+    shard_tensor *weight =
+        shard_make_shard(SHARD_SHAPE(out, in), layer->weight_dim[split.split], split.group, make_values, &values);
+    shard_tensor *bias = options.no_bias ? NULL
+                                         : shard_make_shard(SHARD_SHAPE(out), layer->bias_dim[split.split], split.group,
+                                                            make_values, &values);
+    shard_module *module = weight && (bias || options.no_bias) ? make_from(split, weight, bias) : NULL;
     shard_scope_close(&scope);
     return module;
 }
 
 shard_module *shard_nn_linear_with(int64_t in, int64_t out, shard_nn_linear_options options)
 {
-    return make_linear((shard_linear_data){.in = in, .out = out}, options);
+    return make_linear("shard_nn_linear", in, out, (shard_layer_split){0}, options);
 }
 
 shard_module *shard_nn_parallel_linear_with(int64_t in, int64_t out, shard_split split, shard_group *group,
                                             shard_nn_linear_options options)
 {
-    if ((unsigned)split > SHARD_SPLIT_COLUMN)
-        return shard_fail_null(SHARD_ERROR_ARGUMENT, "shard_nn_parallel_linear: %d is no split", (int)split);
-    shard_linear_data what = {.in = in, .out = out, .split = split, .group = split == SHARD_SPLIT_NONE ? NULL : group};
-    return make_linear(what, options);
+    return make_linear("shard_nn_parallel_linear", in, out, (shard_layer_split){split, group}, options);
 }

@@ -7,18 +7,32 @@
 #include "tensor/scope.h"
 #include "tensor/tensor.h"
 
-/* What a linear layer is, plain or parallel: the conversion reads it. */
-typedef struct shard_linear_data {
-    int64_t in, out;
+/* How a layer is split over ranks. */
+typedef struct shard_layer_split {
     shard_split split;
-    shard_group *group;
-} shard_linear_data;
+    shard_group *group; /* NULL where it is not split */
+} shard_layer_split;
 
-/* NULL if the module is neither. */
-shard_linear_data *shard_linear_of(const shard_module *module);
+/* A kind of layer that can be split: what its makers and the conversion have in common. */
+typedef struct shard_split_layer {
+    const char *name;       /* "linear" */
+    int weight_dim[3];      /* the dimension that is split, by shard_split; -1: none */
+    int bias_dim[3];
+    /* NULL if the module is no such layer. */
+    const shard_layer_split *(*split_of)(const shard_module *module);
+    /* One of old's settings, with these parameters, of which it takes a reference; bias NULL: none. */
+    shard_module *(*rebuild)(const shard_module *old, shard_layer_split, shard_tensor *weight, shard_tensor *bias);
+} shard_split_layer;
 
-/* A parallel linear layer of those parameters, whose shares it takes. */
-shard_module *shard_linear_from(shard_linear_data what, shard_tensor *weight, shard_tensor *bias);
+extern const shard_split_layer shard_split_linear, shard_split_embedding;
+
+/* split, or an error (ARGUMENT) of that public function: none of the three. */
+shard_status shard_check_split(const char *function, shard_split split);
+
+/* The local shard along dim (-1: all) of a tensor of that whole shape whose values come from a recipe: `make`
+ * gives a tensor of the shape that it is asked for. */
+shard_tensor *shard_make_shard(shard_shape whole, int dim, shard_group *group,
+                               shard_tensor *(*make)(shard_shape shape, const void *context), const void *context);
 
 /* Puts another module in a child's place; the old one is destroyed. */
 void shard_module_replace_child(shard_module *module, int index, shard_module *child);

@@ -92,13 +92,16 @@ typedef struct layer_norm_data {
 static shard_tensor *layer_norm_forward(shard_module *module, shard_tensor *x)
 {
     const layer_norm_data *data = shard_module_data(module);
-    return shard_layer_norm(x, shard_module_tensor(module, "weight"), shard_module_tensor(module, "bias"), data->eps);
+    shard_tensor *weight = shard_module_optional(module, "weight"), *bias = shard_module_optional(module, "bias");
+    if (weight && !bias)
+        bias = shard_zeros(weight->shape, .dtype = weight->dtype, .device = shard_device_of(weight));
+    return weight && !bias ? NULL : shard_layer_norm(x, weight, bias, data->eps);
 }
 
 static const shard_module_type layer_norm_type = {
     .name = "layer_norm", .forward = layer_norm_forward, .destroy = shard_module_free};
 
-shard_module *shard_nn_layer_norm(int64_t size, double eps)
+shard_module *shard_nn_layer_norm_with(int64_t size, double eps, shard_nn_layer_norm_options options)
 {
     if (size < 1)
         return shard_fail_null(SHARD_ERROR_ARGUMENT, "shard_nn_layer_norm: %" PRId64 " features", size);
@@ -107,13 +110,14 @@ shard_module *shard_nn_layer_norm(int64_t size, double eps)
         return NULL;
     data->eps = eps;
     shard_module *module = shard_module_create(&layer_norm_type, data);
-    if (!module)
-        return NULL;
+    if (!module || options.no_affine)
+        return module;
+    shard_dtype dtype = shard_norm_dtype(options.dtype);
     shard_scope scope;
     shard_scope_open(&scope);
-    shard_status status = shard_module_add_parameter(module, "weight", shard_ones(SHARD_SHAPE(size)));
-    if (status == SHARD_OK)
-        status = shard_module_add_parameter(module, "bias", shard_zeros(SHARD_SHAPE(size)));
+    shard_status status = shard_module_add_parameter(module, "weight", shard_ones(SHARD_SHAPE(size), .dtype = dtype));
+    if (status == SHARD_OK && !options.no_bias)
+        status = shard_module_add_parameter(module, "bias", shard_zeros(SHARD_SHAPE(size), .dtype = dtype));
     shard_scope_close(&scope);
     return shard_module_checked(module, status);
 }

@@ -1,11 +1,15 @@
 /* embedding: rows of a table. */
 #include "op/op.h"
 
+#include "tensor/scope.h"
+
 #include <inttypes.h>
+#include <math.h>
 
 typedef struct embedding_context {
     int64_t row0;          /* of this part of the weight */
     int64_t padding_idx; /* its own row without a gradient; -1: none */
+    bool by_count;
 } embedding_context;
 
 /* Adds to rows of dweight; the padding row is put aside meanwhile, or is zero. */
@@ -31,8 +35,8 @@ static shard_status embedding_backward(shard_node *node, shard_tensor *dy, shard
         SHARD_TRY(SHARD_RUN(dy, copy_rows, memory[3], row_bytes, padding, row_bytes, row_bytes, 1));
     else if (pads)
         SHARD_TRY(SHARD_RUN(dy, zero, memory[3], row_bytes));
-    SHARD_TRY(SHARD_RUN(dy, embedding_backward, shard_numel(index), dim, context->row0, rows, memory[0], memory[1], accumulate,
-                        memory[2], dy->dtype));
+    SHARD_TRY(SHARD_RUN(dy, embedding_backward, shard_numel(index), dim, context->row0, rows, memory[0], memory[1],
+                        context->by_count, accumulate, memory[2], dy->dtype));
     return pads ? SHARD_RUN(dy, copy_rows, padding, row_bytes, memory[3], row_bytes, row_bytes, 1) : SHARD_OK;
 }
 
@@ -76,6 +80,44 @@ static bool check(shard_tensor *weight, shard_tensor *index, int64_t padding_idx
     return check_index(index, count);
 }
 
+static bool check_options(const shard_tensor *weight, const shard_embedding_options *options)
+{
+    static const char function[] = "shard_embedding";
+    bool sound = options->max_norm >= 0 && isfinite(options->max_norm) && options->norm_type >= 0;
+    bool in_parts = options->max_norm > 0 && weight->storage->filler;
+    if (!sound)
+        shard_error(SHARD_ERROR_ARGUMENT, "%s: max_norm %g, norm_type %g: neither may be negative, and max_norm is finite", function,
+                    options->max_norm, options->norm_type);
+    else if (in_parts)
+        shard_error(SHARD_ERROR_UNSUPPORTED,
+                    "%s: max_norm scales rows of the weight in place, but shard_zero (stage 3) keeps parts of it on several ranks: "
+                    "stages 1 and 2 do not",
+                    function);
+    return sound && !in_parts;
+}
+
+/* Scales rows down to max_norm. Of a weight split along dim 1 the norms are sums over its group, all members of
+ * which call this, `ready` or not. */
+static shard_status renormalise(bool ready, shard_tensor *weight, shard_tensor *index, const shard_embedding_options *options)
+{
+    shard_group *group = weight && shard_is_split(weight, 1) ? weight->placement.group : NULL;
+    double power = options->norm_type == 0 ? 2 : options->norm_type;
+    int64_t n = shard_numel(index), rows = ready ? weight->shape.dim[0] : 0, dim = ready ? weight->shape.dim[1] : 0;
+    int64_t row0 = ready && shard_is_split(weight, 0) ? weight->placement.start : 0;
+    shard_tensor *sum = ready ? shard_workspace(weight, n, SHARD_FLOAT64) : NULL;
+    void *memory[3] = {NULL};
+    ready = sum && shard_load(SHARD_INPUTS(index, weight, sum), memory) && shard_tensor_memory_to_write(weight) &&
+            SHARD_RUN(weight, embedding_power_sums, n, dim, row0, rows, memory[0], memory[1], power, memory[2], weight->dtype) ==
+                SHARD_OK;
+    if (group)
+        SHARD_TRY(shard_group_all_reduce(group, ready ? shard_device_of(sum) : NULL, memory[2], n, SHARD_FLOAT64,
+                                         power == INFINITY ? SHARD_MAX : SHARD_SUM));
+    if (!ready)
+        return shard_last_status();
+    return SHARD_RUN(weight, embedding_renorm, n, dim, row0, rows, memory[0], power, options->max_norm, memory[2], memory[1],
+                     weight->dtype);
+}
+
 static shard_placement place(const shard_tensor *weight, const shard_tensor *index)
 {
     shard_placement placement = index->placement;
@@ -88,10 +130,8 @@ static shard_placement place(const shard_tensor *weight, const shard_tensor *ind
     return placement;
 }
 
-shard_tensor *shard_embedding(shard_tensor *weight, shard_tensor *index, int64_t padding_idx)
+static shard_tensor *look_up(shard_tensor *weight, shard_tensor *index, int64_t padding_idx, const shard_embedding_options *options)
 {
-    if (!check(weight, index, padding_idx))
-        return NULL;
     int64_t rows = weight->shape.dim[0], dim = weight->shape.dim[1];
     int64_t row0 = shard_is_split(weight, 0) ? weight->placement.start : 0;
     shard_shape shape = index->shape;
@@ -106,8 +146,21 @@ shard_tensor *shard_embedding(shard_tensor *weight, shard_tensor *index, int64_t
     shard_node *node = shard_record(&embedding_type, y, SHARD_INPUTS(weight), sizeof(embedding_context));
     if (node) {
         int64_t own = padding_idx < 0 ? -1 : padding_idx - row0;
-        *(embedding_context *)node->context = (embedding_context){.row0 = row0, .padding_idx = own < rows ? own : -1};
+        *(embedding_context *)node->context = (embedding_context){
+            .row0 = row0, .padding_idx = own < rows ? own : -1, .by_count = options->scale_grad_by_freq};
         shard_save_for_backward(node, 0, index);
     }
     return y;
+}
+
+shard_tensor *shard_embedding_with(shard_tensor *weight, shard_tensor *index, int64_t padding_idx, shard_embedding_options options)
+{
+    bool ready = check(weight, index, padding_idx) && check_options(weight, &options);
+    if (options.max_norm != 0) {
+        shard_scope scope;
+        shard_scope_open(&scope);
+        ready = renormalise(ready, weight, index, &options) == SHARD_OK && ready;
+        shard_scope_close(&scope);
+    }
+    return ready ? look_up(weight, index, padding_idx, &options) : NULL;
 }

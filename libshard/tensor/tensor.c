@@ -107,7 +107,7 @@ static size_t byte_count(const shard_tensor *tensor)
     return (size_t)shard_shape_product(&tensor->shape, 0, tensor->shape.ndim) * shard_dtype_size(tensor->dtype);
 }
 
-static shard_status follow_recipe_in(const shard_tensor *tensor, const shard_region *region, void *memory)
+static shard_status make_values(const shard_tensor *tensor, const shard_region *region, void *memory)
 {
     shard_recipe recipe = tensor->recipe;
     const shard_device_ops *ops = shard_ops(tensor);
@@ -121,14 +121,55 @@ static shard_status follow_recipe_in(const shard_tensor *tensor, const shard_reg
         return ops->random_uniform(device, region, recipe.draw, recipe.a, recipe.b, memory, tensor->dtype);
     case SHARD_NORMAL:
         return ops->random_normal(device, region, recipe.draw, recipe.a, recipe.b, memory, tensor->dtype);
+    case SHARD_TRUNCATED_NORMAL: {
+        shard_truncated_normal how = {.mean = recipe.a, .std = recipe.b, .low = recipe.low, .high = recipe.high};
+        return ops->random_truncated_normal(device, region, recipe.draw, &how, memory, tensor->dtype);
+    }
     }
     return shard_error(SHARD_ERROR_INTERNAL, "a tensor with the unknown recipe %d", (int)recipe.kind);
 }
 
+static shard_status follow_recipe_in(const shard_tensor *tensor, const shard_region *region, void *memory)
+{
+    SHARD_TRY(make_values(tensor, region, memory));
+    int64_t row = tensor->recipe.zero_row - region->row0;
+    size_t bytes = (size_t)region->cols * shard_dtype_size(tensor->dtype);
+    if (!tensor->recipe.pads || row < 0 || row >= region->rows || bytes == 0)
+        return SHARD_OK;
+    return shard_ops(tensor)->zero(shard_device_of(tensor), (char *)memory + (size_t)row * bytes, bytes);
+}
+
+/* Of a range of another tensor's elements: the end of a row, whole rows, the beginning of a row. */
+static shard_status follow_recipe_in_range(const shard_tensor *range, void *memory)
+{
+    shard_tensor other = {.shape = range->slice->shape, .placement = range->slice->placement};
+    shard_region all;
+    SHARD_TRY(shard_tensor_region(&other, &all));
+    int64_t at = range->slice->start, left = shard_numel(range);
+    while (left > 0) {
+        int64_t row = at / all.cols, column = at % all.cols, width = all.cols - column;
+        bool rows = column == 0 && left >= all.cols;
+        shard_region part = {.rows = rows ? left / all.cols : 1,
+                             .cols = width < left ? width : left,
+                             .row0 = all.row0 + row,
+                             .col0 = all.col0 + column,
+                             .whole_cols = all.whole_cols};
+        SHARD_TRY(follow_recipe_in(range, &part, memory));
+        memory = (char *)memory + (size_t)(part.rows * part.cols) * shard_dtype_size(range->dtype);
+        at += part.rows * part.cols;
+        left -= part.rows * part.cols;
+    }
+    return SHARD_OK;
+}
+
 static shard_status follow_recipe(shard_tensor *tensor, void *memory)
 {
-    shard_region region;
-    SHARD_TRY(shard_tensor_region(tensor, &region));
+    bool constant = tensor->recipe.kind == SHARD_CONSTANT && !tensor->recipe.pads;
+    shard_region region = {.rows = 1, .cols = shard_numel(tensor)};
+    if (tensor->slice && !constant)
+        return follow_recipe_in_range(tensor, memory);
+    if (!constant)
+        SHARD_TRY(shard_tensor_region(tensor, &region));
     return follow_recipe_in(tensor, &region, memory);
 }
 
@@ -169,6 +210,27 @@ void *shard_tensor_memory_to_write(shard_tensor *tensor)
     if (memory)
         shard_tensor_count_write(tensor);
     return memory;
+}
+
+shard_status shard_tensor_set_recipe(shard_tensor *tensor, shard_recipe recipe)
+{
+    shard_storage *storage = tensor->storage;
+    shard_tensor *own = tensor->kept ? tensor->kept : tensor;
+    own->recipe = recipe;
+    if (own == tensor && !storage->memory && !storage->filler && storage->shares == 1) {
+        shard_tensor_count_write(tensor);
+        return SHARD_OK;
+    }
+    void *memory = shard_tensor_memory_to_write(own);
+    if (!memory) {
+        own->recipe.kind = SHARD_NO_RECIPE;
+        return shard_last_status();
+    }
+    if (own != tensor) {
+        shard_tensor_count_write(tensor);
+        shard_storage_release(storage); /* what was gathered is old */
+    }
+    return SHARD_OK;
 }
 
 /* ---- making ---- */
@@ -314,6 +376,22 @@ shard_tensor *shard_full_with(shard_shape shape, double value, shard_tensor_opti
     return make_with_recipe(shape, options, (shard_recipe){.kind = SHARD_CONSTANT, .a = value});
 }
 
+shard_status shard_check_uniform(const char *function, double low, double high)
+{
+    if (low <= high && isfinite(low) && isfinite(high))
+        return SHARD_OK;
+    return shard_error(SHARD_ERROR_ARGUMENT, "%s: low %g, high %g: two finite numbers are needed, low not above high", function,
+                       low, high);
+}
+
+shard_status shard_check_normal(const char *function, double mean, double std)
+{
+    if (std >= 0 && isfinite(std) && isfinite(mean))
+        return SHARD_OK;
+    return shard_error(SHARD_ERROR_ARGUMENT, "%s: mean %g, std %g: two finite numbers are needed, std not negative", function,
+                       mean, std);
+}
+
 static shard_tensor *make_random(const char *function, shard_recipe_kind kind, shard_shape shape, double a, double b,
                                  shard_tensor_options options)
 {
@@ -324,11 +402,15 @@ static shard_tensor *make_random(const char *function, shard_recipe_kind kind, s
 
 shard_tensor *shard_uniform_with(shard_shape shape, double low, double high, shard_tensor_options options)
 {
+    if (shard_check_uniform("shard_uniform", low, high) != SHARD_OK)
+        return NULL;
     return make_random("shard_uniform", SHARD_UNIFORM, shape, low, high, options);
 }
 
 shard_tensor *shard_normal_with(shard_shape shape, double mean, double std, shard_tensor_options options)
 {
+    if (shard_check_normal("shard_normal", mean, std) != SHARD_OK)
+        return NULL;
     return make_random("shard_normal", SHARD_NORMAL, shape, mean, std, options);
 }
 

@@ -72,11 +72,20 @@ typedef struct shard_writes {
 /* How a tensor's values are to be made once they are needed: initialisation is a
  * function of the element's index in the whole tensor, so that a layer can be
  * split before it ever had memory. */
-typedef enum shard_recipe_kind { SHARD_NO_RECIPE = 0, SHARD_CONSTANT, SHARD_UNIFORM, SHARD_NORMAL } shard_recipe_kind;
+typedef enum shard_recipe_kind {
+    SHARD_NO_RECIPE = 0,
+    SHARD_CONSTANT,
+    SHARD_UNIFORM,
+    SHARD_NORMAL,
+    SHARD_TRUNCATED_NORMAL,
+} shard_recipe_kind;
 typedef struct shard_recipe {
     shard_recipe_kind kind;
-    double a, b; /* value; low, high; mean, std */
+    double a, b;      /* value; low, high; mean, std */
+    double low, high; /* of a truncated normal */
     shard_draw draw;
+    bool pads; /* the row zero_row of the whole matrix is zeros */
+    int64_t zero_row;
 } shard_recipe;
 
 /* What a tensor is of another one, whose elements the members of a group have shared out:
@@ -143,6 +152,12 @@ struct shard_tensor {
 
 /* A tensor of the thread's innermost scope; requires_grad is not set. */
 shard_tensor *shard_tensor_make(shard_shape shape, shard_dtype dtype, shard_device *device);
+/* Gives the tensor other values: they are made now if it has memory, also where ranks keep parts of it (its own
+ * part is made then), else when they are needed. Counts as a write. */
+shard_status shard_tensor_set_recipe(shard_tensor *tensor, shard_recipe recipe);
+/* Errors of that public function where no distribution has these parameters. */
+shard_status shard_check_uniform(const char *function, double low, double high);
+shard_status shard_check_normal(const char *function, double mean, double std);
 /* Same, with x's shape, dtype, device and placement. NULL in, NULL out. */
 shard_tensor *shard_tensor_like(const shard_tensor *x);
 /* A tensor of nobody's scope on other memory, which is not touched; the caller's share. */

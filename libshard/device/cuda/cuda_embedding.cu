@@ -193,7 +193,8 @@ static __device__ inline int next_positions(const Sorting &s, const int64_t *ord
 /* Adds to a pack of columns of one row of dweight what dy has for it; nothing unless
  * the thread's position is the first of its row. */
 template <class T, int N>
-static __global__ void sum_positions(Sorting s, const int64_t *order, int64_t dim, bool accumulate, const T *dy, T *dweight)
+static __global__ void sum_positions(Sorting s, const int64_t *order, int64_t dim, bool by_count, bool accumulate, const T *dy,
+                                         T *dweight)
 {
     int64_t thread = (int64_t)blockIdx.x * BLOCK + threadIdx.x, packs = dim / N, i = thread / packs, column = thread % packs * N;
     if (i >= s.n)
@@ -203,7 +204,13 @@ static __global__ void sum_positions(Sorting s, const int64_t *order, int64_t di
         return;
     T *to = dweight + row * dim + column;
     Pack<T, N> out;
-    Real<T> sums[N] = {};
+    Real<T> sums[N] = {}, factor = 1;
+    if (by_count) {
+        int64_t end = i + 1;
+        while (end < s.n && row_of(s, order[end]) == row)
+            end++;
+        factor = (Real<T>)(1.0 / (double)(end - i));
+    }
     if (accumulate) {
         out = load_pack<T, N>(to);
         for (int k = 0; k < N; k++)
@@ -220,7 +227,7 @@ static __global__ void sum_positions(Sorting s, const int64_t *order, int64_t di
 #pragma unroll
         for (int a = 0; a < AHEAD; a++)
             for (int k = 0; a < count && k < N; k++)
-                sums[k] += to_real(in[a].value[k]);
+                sums[k] += factor * to_real(in[a].value[k]);
         count = next;
     }
     for (int k = 0; k < N; k++)
@@ -245,8 +252,8 @@ static shard_status sort_positions(shard_device *device, const Sorting &s, int64
 }
 
 shard_status shard_cuda_embedding_backward(shard_device *device, int64_t n, int64_t dim, int64_t row0, int64_t rows,
-                                           const int64_t *index, const void *dy, bool accumulate, void *dweight,
-                                           shard_dtype dtype)
+                                           const int64_t *index, const void *dy, bool by_count, bool accumulate,
+                                           void *dweight, shard_dtype dtype)
 {
     if (rows == 0 || dim == 0)
         return SHARD_OK;
@@ -269,7 +276,7 @@ shard_status shard_cuda_embedding_backward(shard_device *device, int64_t n, int6
         auto kernel = packs ? sum_positions<T, pack> : sum_positions<T, 1>;
         if (status == SHARD_OK)
             status = launch(device, kernel, (unsigned)divide_up(n * (packs ? dim / pack : dim), BLOCK), BLOCK, s, order, dim,
-                            accumulate, (const T *)dy, (T *)dweight);
+                            by_count, accumulate, (const T *)dy, (T *)dweight);
         shard_cuda_scratch_release(device, scratch, bytes);
         return status;
     });

@@ -92,6 +92,29 @@ template <class T> struct Normal {
     }
 };
 
+template <class T> struct TruncatedNormal {
+    Drawing d;
+    float edge, range;
+    Real<T> mean, deviation, low, high;
+    T *y;
+
+    template <int N> struct In {
+    };
+    template <int N> __device__ In<N> load(int64_t) const
+    {
+        return {};
+    }
+    template <int N> __device__ void store(int64_t i, const In<N> &) const
+    {
+        Pack<T, N> out;
+        over_words<N>(d, i, [&](int k, const shard_philox &block, unsigned which) {
+            Real<T> value = mean + deviation * (Real<T>)shard_truncated_normal_of(word(block, which), edge, range);
+            out.value[k] = round_to<T>(value < low ? low : value > high ? high : value);
+        });
+        store_pack(y + i, out);
+    }
+};
+
 /* An element is kept where its 24 bits are at least the limit. */
 template <class T> struct Dropout {
     Drawing d;
@@ -139,6 +162,18 @@ shard_status shard_cuda_random_normal(shard_device *device, const shard_region *
     return by_float(dtype, [&](auto t) {
         using T = decltype(t);
         Normal<T> body = {drawing_of(region, draw), (Real<T>)mean, (Real<T>)deviation, (T *)y};
+        return run_map<Pack<T>::SIZE, 1>(device, region->rows * region->cols, aligned16(y), body);
+    });
+}
+
+shard_status shard_cuda_random_truncated_normal(shard_device *device, const shard_region *region, shard_draw draw,
+                                                const shard_truncated_normal *t, void *y, shard_dtype dtype)
+{
+    double low = shard_truncated_normal_edge(t, t->low), high = shard_truncated_normal_edge(t, t->high);
+    return by_float(dtype, [&](auto type) {
+        using T = decltype(type);
+        TruncatedNormal<T> body = {drawing_of(region, draw), (float)low,         (float)(high - low), (Real<T>)t->mean,
+                                   (Real<T>)t->std,          (Real<T>)t->low, (Real<T>)t->high,   (T *)y};
         return run_map<Pack<T>::SIZE, 1>(device, region->rows * region->cols, aligned16(y), body);
     });
 }

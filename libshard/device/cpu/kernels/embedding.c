@@ -1,9 +1,9 @@
 #ifdef real
 
-/* A row of dweight: the sum of its rows of dy, in their order. */
+/* A row of dweight: the sum of its rows of dy, in their order; by_count: their mean. */
 static void R(sum_row)(const lookup *l, int64_t row)
 {
-    real dy_buffer[SPAN], buffer[SPAN];
+    real dy_buffer[SPAN], buffer[SPAN], factor = (real)factor_of(l, row);
     for (int64_t start = 0; start < l->dim; start += SPAN) {
         int64_t count = smaller(SPAN, l->dim - start), to = row * l->dim + start;
         real *sum = R(place)(l->dtype, false, l->dweight, to, buffer);
@@ -15,7 +15,7 @@ static void R(sum_row)(const lookup *l, int64_t row)
             const real *dy = R(load)(l->dtype, l->dy, i * l->dim + start, count, dy_buffer);
 #pragma omp simd
             for (int64_t j = 0; j < count; j++)
-                sum[j] += dy[j];
+                sum[j] += factor * dy[j];
         }
         R(store)(l->dtype, false, l->dweight, to, count, sum);
     }
@@ -31,11 +31,19 @@ static void R(sum_row)(const lookup *l, int64_t row)
 typedef struct lookup {
     shard_dtype dtype;
     int64_t dim;
-    bool accumulate;
+    bool by_count, accumulate;
     const void *dy;
     void *dweight;
     int64_t *first, *next;
 } lookup;
+
+static double factor_of(const lookup *l, int64_t row)
+{
+    int64_t count = 0;
+    for (int64_t i = l->first[row]; l->by_count && i >= 0; i = l->next[i])
+        count++;
+    return count ? 1.0 / (double)count : 1.0;
+}
 
 #define SELF "embedding.c"
 #include "device/cpu/kernels/real.h"
@@ -59,7 +67,8 @@ shard_status KERNEL(embedding)(shard_device *device, int64_t n, int64_t dim, int
 }
 
 shard_status KERNEL(embedding_backward)(shard_device *device, int64_t n, int64_t dim, int64_t row0, int64_t rows,
-                                        const int64_t *index, const void *dy, bool accumulate, void *dweight, shard_dtype dtype)
+                                        const int64_t *index, const void *dy, bool by_count, bool accumulate, void *dweight,
+                                        shard_dtype dtype)
 {
     if (rows == 0 || dim == 0)
         return SHARD_OK;
@@ -67,8 +76,14 @@ shard_status KERNEL(embedding_backward)(shard_device *device, int64_t n, int64_t
     int64_t *lists = shard_device_allocate(device, SHARD_MEMORY_WORKSPACE, bytes);
     if (!lists)
         return shard_last_status();
-    lookup l = {
-        .dtype = dtype, .dim = dim, .accumulate = accumulate, .dy = dy, .dweight = dweight, .first = lists, .next = lists + rows};
+    lookup l = {.dtype = dtype,
+                .dim = dim,
+                .by_count = by_count,
+                .accumulate = accumulate,
+                .dy = dy,
+                .dweight = dweight,
+                .first = lists,
+                .next = lists + rows};
     for (int64_t row = 0; row < rows; row++)
         l.first[row] = -1;
     for (int64_t i = n - 1; i >= 0; i--) {

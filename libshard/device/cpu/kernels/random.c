@@ -30,6 +30,21 @@ MAP_BODY(normal)
         y[i] = mean + deviation * (real)values[skip + i];
 }
 
+MAP_BODY(truncated_normal)
+{
+    const drawing *d = context;
+    real mean = (real)d->truncated.mean, deviation = (real)d->truncated.std;
+    real low = (real)d->truncated.low, high = (real)d->truncated.high;
+    float edge = (float)d->a, range = (float)d->b;
+    uint32_t buffer[WORDS];
+    const uint32_t *word = draw_words(d, s, buffer);
+    real *y = out[0];
+    for (int64_t i = 0; i < s.count; i++) {
+        real value = mean + deviation * (real)shard_truncated_normal_of(word[i], edge, range);
+        y[i] = value < low ? low : value > high ? high : value;
+    }
+}
+
 /* An element is kept where its 24 bits are at least a. */
 MAP_BODY(dropout)
 {
@@ -84,6 +99,7 @@ typedef struct drawing {
     uint64_t whole_cols; /* from one period to the next */
     int64_t cols;        /* the period; 0: the elements are consecutive in the whole */
     double a, b;         /* what the distribution takes */
+    shard_truncated_normal truncated;
 } drawing;
 
 /* shard_philox_block of `count` blocks from the first on, and of some more to a multiple of LANES. */
@@ -158,6 +174,18 @@ shard_status KERNEL(random_normal)(shard_device *device, const shard_region *reg
     drawing d = drawing_of(region, draw, mean, deviation);
     map job = {.dtype = dtype, .n = region->rows * region->cols, .period = d.cols, .out = {y}, .context = &d};
     MAP(&job, normal);
+    return SHARD_OK;
+}
+
+shard_status KERNEL(random_truncated_normal)(shard_device *device, const shard_region *region, shard_draw draw,
+                                             const shard_truncated_normal *t, void *y, shard_dtype dtype)
+{
+    (void)device;
+    double low = shard_truncated_normal_edge(t, t->low), high = shard_truncated_normal_edge(t, t->high);
+    drawing d = drawing_of(region, draw, low, high - low);
+    d.truncated = *t;
+    map job = {.dtype = dtype, .n = region->rows * region->cols, .period = d.cols, .out = {y}, .context = &d};
+    MAP(&job, truncated_normal);
     return SHARD_OK;
 }
 
