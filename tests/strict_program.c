@@ -84,6 +84,8 @@ static void makes_embeddings(void)
     shard_module *modules = shard_nn_sequential(shard_nn_embedding(4, 2, -1), shard_nn_layer_norm(2, 1e-5),
                                                 shard_nn_parallel_embedding(4, 2, -1, SHARD_SPLIT_ROW, shard_world()));
     check(modules != NULL, "embeddings");
+    shard_tensor *weight = shard_module_tensor(shard_module_child_at(modules, 0), "weight");
+    check(shard_nn_init_kaiming_uniform(weight) == SHARD_OK && shard_nn_init_kaiming_normal(weight, .a = 1) == SHARD_OK, "init");
     shard_module_destroy(modules);
 }
 

@@ -65,11 +65,13 @@ START_TEST(backward)
                 RUN(device, embedding_backward, n, dim, row0, rows, index, dy, by_count, accumulate, dweight, dtype);
                 for (int64_t to = 0; to < rows * dim; to++) {
                     int64_t count = counts[to / dim];
-                    double total = accumulate ? array_get(want, to, dtype) : 0, factor = by_count && count ? 1.0 / (double)count : 1;
+                    double total = accumulate ? array_get(want, to, dtype) : 0,
+                           factor = by_count && count ? 1.0 / (double)count : 1;
                     for (int64_t i = 0; i < n && count > 0; i++)
                         if (index[i] - row0 == to / dim) {
                             double x = array_get(dy, i * dim + to % dim, dtype);
-                            total = dtype == SHARD_FLOAT64 ? total + factor * x : (double)((float)total + (float)factor * (float)x);
+                            total =
+                                dtype == SHARD_FLOAT64 ? total + factor * x : (double)((float)total + (float)factor * (float)x);
                         }
                     array_put(want, to, dtype, total);
                 }

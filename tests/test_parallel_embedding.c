@@ -55,7 +55,7 @@ typedef struct way {
     int ranks;
     shard_split split;
 } way;
-static const way ways[] = {{1, SHARD_SPLIT_NONE},   {1, SHARD_SPLIT_ROW}, {2, SHARD_SPLIT_ROW},    {3, SHARD_SPLIT_ROW},
+static const way ways[] = {{1, SHARD_SPLIT_NONE},   {1, SHARD_SPLIT_ROW},    {2, SHARD_SPLIT_ROW},    {3, SHARD_SPLIT_ROW},
                            {1, SHARD_SPLIT_COLUMN}, {2, SHARD_SPLIT_COLUMN}, {3, SHARD_SPLIT_COLUMN}, {3, SHARD_SPLIT_NONE},
                            {8, SHARD_SPLIT_ROW},    {8, SHARD_SPLIT_COLUMN}};
 enum { WAYS = sizeof ways / sizeof *ways };
@@ -194,7 +194,7 @@ static void trains(shard_group *world, void *context)
 }
 
 static training trainings[] = {
-    {1, SHARD_SPLIT_ROW, 9, 6, 0, false},   {2, SHARD_SPLIT_ROW, 9, 6, 0, true},   {3, SHARD_SPLIT_ROW, 10, 7, 0, false},
+    {1, SHARD_SPLIT_ROW, 9, 6, 0, false},    {2, SHARD_SPLIT_ROW, 9, 6, 0, true},     {3, SHARD_SPLIT_ROW, 10, 7, 0, false},
     {3, SHARD_SPLIT_COLUMN, 10, 7, 0, true}, {2, SHARD_SPLIT_COLUMN, 9, 5, 3, false}, {3, SHARD_SPLIT_ROW, 2, 2, 0, true},
     {3, SHARD_SPLIT_COLUMN, 3, 2, 0, false}, {2, SHARD_SPLIT_ROW, 9, 5, 1, false},    {3, SHARD_SPLIT_ROW, 2, 2, 2, false},
 };
@@ -212,15 +212,15 @@ static void on_a_mesh(shard_group *world, void *context)
     shard_mesh *mesh = shard_mesh_create(.model = 2);
     shard_group *group = shard_mesh_model_group(mesh);
     shard_manual_seed(3);
-    shard_module *model = shard_nn_sequential(shard_nn_parallel_embedding(9, 6, -1, SHARD_SPLIT_ROW, group),
-                                              shard_nn_linear(6, 9));
+    shard_module *model =
+        shard_nn_sequential(shard_nn_parallel_embedding(9, 6, -1, SHARD_SPLIT_ROW, group), shard_nn_linear(6, 9));
     ck_assert_ptr_eq(shard_replica_group(shard_module_tensor(shard_module_child_at(model, 0), "weight")),
                      shard_mesh_data_group(mesh));
     shard_optimizer *sgd = shard_zero(shard_sgd(shard_parameters(model), .lr = 0.5), .stage = stage);
     double first = 0, loss = 0;
     for (int i = 0; i < 8; i++) {
         SHARD_AUTOCAST(SHARD_BFLOAT16)
-            loss = step(model, sgd, 9, (uint64_t)shard_group_rank(shard_mesh_data_group(mesh)));
+        loss = step(model, sgd, 9, (uint64_t)shard_group_rank(shard_mesh_data_group(mesh)));
         first = i ? first : loss;
     }
     ck_assert_double_lt(loss, 0.8 * first);

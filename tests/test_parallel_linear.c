@@ -169,8 +169,8 @@ static void converts(shard_group *world, void *context)
     shard_mesh_destroy(mesh);
 }
 
-static convert_case conversions[] = {{SHARD_SPLIT_COLUMN, false}, {SHARD_SPLIT_COLUMN, true}, {SHARD_SPLIT_ROW, false},
-                                     {SHARD_SPLIT_ROW, true}};
+static convert_case conversions[] = {
+    {SHARD_SPLIT_COLUMN, false}, {SHARD_SPLIT_COLUMN, true}, {SHARD_SPLIT_ROW, false}, {SHARD_SPLIT_ROW, true}};
 
 START_TEST(test_conversion)
 {

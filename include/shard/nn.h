@@ -173,6 +173,59 @@ SHARD_API shard_status shard_convert_parallel_linear(shard_module **module, cons
 SHARD_API shard_status shard_convert_parallel_embedding(shard_module **module, const char *pattern, shard_split split,
                                                         shard_group *group, int *converted);
 
+/* ---- initial values, in place ---- */
+
+/*
+ * Each gives a leaf other values: a parameter of a module, split or not, in the memory of shard_data_parallel or
+ * shard_zero (in stage 3 each rank makes its own part), or one that has no values yet, which are then made when they
+ * are needed. Random ones take the next draw of the thread's generator and depend on the element's index in the whole
+ * tensor, so that they are the same for any number of ranks and any split, if the ranks make the same calls after the
+ * same shard_manual_seed. Numbers of inputs and outputs (fan in, fan out) are those of the whole tensor [out, in, ...].
+ * A row of an embedding that is for padding has values as the others, as torch's: fill it afterwards.
+ *
+ * Errors: a result of an operation, a dtype that is not floating (not for constants), numbers that make no distribution
+ * (ARGUMENT); fewer than two dimensions for xavier and kaiming (SHAPE); a partial tensor, or one that is split along
+ * another dimension than the first or last (UNSUPPORTED). Not collective, but replicas are the same only if all ranks
+ * make the call. As torch.nn.init, and torchshard.nn.init.shard_init_helper_ around it.
+ */
+SHARD_API shard_status shard_nn_init_constant(shard_tensor *tensor, double value);
+SHARD_API shard_status shard_nn_init_zeros(shard_tensor *tensor);
+SHARD_API shard_status shard_nn_init_ones(shard_tensor *tensor);
+SHARD_API shard_status shard_nn_init_uniform(shard_tensor *tensor, double low, double high);
+SHARD_API shard_status shard_nn_init_normal(shard_tensor *tensor, double mean, double std);
+/* Normal numbers between low and high, by the inverse of the cumulative distribution: trunc_normal_, with its a and b. */
+SHARD_API shard_status shard_nn_init_trunc_normal(shard_tensor *tensor, double mean, double std, double low, double high);
+
+/* Standard deviation gain * sqrt(2 / (fan in + fan out)). Glorot, Bengio 2010. gain: 1, or shard_nn_init_gain. */
+SHARD_API shard_status shard_nn_init_xavier_uniform(shard_tensor *tensor, double gain);
+SHARD_API shard_status shard_nn_init_xavier_normal(shard_tensor *tensor, double gain);
+
+typedef enum shard_fan { SHARD_FAN_IN = 0, SHARD_FAN_OUT } shard_fan;
+typedef enum shard_nonlinearity {
+    SHARD_NONLINEARITY_LEAKY_RELU = 0,
+    SHARD_NONLINEARITY_RELU,
+    SHARD_NONLINEARITY_LINEAR, /* and convolutions */
+    SHARD_NONLINEARITY_SIGMOID,
+    SHARD_NONLINEARITY_TANH,
+    SHARD_NONLINEARITY_SELU,
+} shard_nonlinearity;
+/* As torch.nn.init.calculate_gain; negative_slope is of LEAKY_RELU (torch's default there: 0.01). NAN with the error set. */
+SHARD_API double shard_nn_init_gain(shard_nonlinearity nonlinearity, double negative_slope);
+
+typedef struct shard_nn_init_kaiming_options {
+    int reserved;
+    double a; /* the negative slope of LEAKY_RELU; 0, torch's default, makes it RELU */
+    shard_fan mode;
+    shard_nonlinearity nonlinearity;
+} shard_nn_init_kaiming_options;
+/* Standard deviation gain / sqrt(fan of the mode). He et al. 2015. */
+#define shard_nn_init_kaiming_uniform(...) \
+    shard_nn_init_kaiming_uniform_with(SHARD_WITH(shard_nn_init_kaiming_options, __VA_ARGS__))
+#define shard_nn_init_kaiming_normal(...) \
+    shard_nn_init_kaiming_normal_with(SHARD_WITH(shard_nn_init_kaiming_options, __VA_ARGS__))
+SHARD_API shard_status shard_nn_init_kaiming_uniform_with(shard_tensor *tensor, shard_nn_init_kaiming_options options);
+SHARD_API shard_status shard_nn_init_kaiming_normal_with(shard_tensor *tensor, shard_nn_init_kaiming_options options);
+
 /* ---- own modules ---- */
 
 typedef struct shard_module_type {

@@ -212,8 +212,8 @@ static shard_status convert(conversion *c, shard_module **module, int *converted
     } else if (convert_below(c, *module, "") == SHARD_OK && !c->converted) {
         const char *pattern = c->pattern ? c->pattern : "*", *name = c->layer->name;
         if (c->split_already)
-            shard_error(SHARD_ERROR_ARGUMENT, "%s: every %s layer whose name matches \"%s\" (%d) is parallel already", c->function,
-                        name, pattern, c->split_already);
+            shard_error(SHARD_ERROR_ARGUMENT, "%s: every %s layer whose name matches \"%s\" (%d) is parallel already",
+                        c->function, name, pattern, c->split_already);
         else
             shard_error(SHARD_ERROR_ARGUMENT, "%s: no %s layer's name matches \"%s\"", c->function, name, pattern);
     }

@@ -42,11 +42,12 @@ static shard_module *rebuild(const shard_module *old, shard_layer_split split, s
     return make_from(split, weight, bias);
 }
 
-const shard_split_layer shard_split_linear = {.name = "linear",
-                                              .weight_dim = {[SHARD_SPLIT_NONE] = -1, [SHARD_SPLIT_ROW] = 1, [SHARD_SPLIT_COLUMN] = 0},
-                                              .bias_dim = {[SHARD_SPLIT_NONE] = -1, [SHARD_SPLIT_ROW] = -1, [SHARD_SPLIT_COLUMN] = 0},
-                                              .split_of = split_of,
-                                              .rebuild = rebuild};
+const shard_split_layer shard_split_linear = {
+    .name = "linear",
+    .weight_dim = {[SHARD_SPLIT_NONE] = -1, [SHARD_SPLIT_ROW] = 1, [SHARD_SPLIT_COLUMN] = 0},
+    .bias_dim = {[SHARD_SPLIT_NONE] = -1, [SHARD_SPLIT_ROW] = -1, [SHARD_SPLIT_COLUMN] = 0},
+    .split_of = split_of,
+    .rebuild = rebuild};
 
 typedef struct initial {
     double bound;
@@ -75,9 +76,9 @@ static shard_module *make_linear(const char *function, int64_t in, int64_t out, 
     initial values = {1.0 / sqrt((double)in), options.dtype};
     shard_tensor *weight =
         shard_make_shard(SHARD_SHAPE(out, in), layer->weight_dim[split.split], split.group, make_values, &values);
-    shard_tensor *bias = options.no_bias ? NULL
-                                         : shard_make_shard(SHARD_SHAPE(out), layer->bias_dim[split.split], split.group,
-                                                            make_values, &values);
+    shard_tensor *bias =
+        options.no_bias ? NULL
+                        : shard_make_shard(SHARD_SHAPE(out), layer->bias_dim[split.split], split.group, make_values, &values);
     shard_module *module = weight && (bias || options.no_bias) ? make_from(split, weight, bias) : NULL;
     shard_scope_close(&scope);
     return module;

@@ -15,8 +15,8 @@ typedef struct shard_layer_split {
 
 /* A kind of layer that can be split: what its makers and the conversion have in common. */
 typedef struct shard_split_layer {
-    const char *name;       /* "linear" */
-    int weight_dim[3];      /* the dimension that is split, by shard_split; -1: none */
+    const char *name;  /* "linear" */
+    int weight_dim[3]; /* the dimension that is split, by shard_split; -1: none */
     int bias_dim[3];
     /* NULL if the module is no such layer. */
     const shard_layer_split *(*split_of)(const shard_module *module);

@@ -86,13 +86,14 @@ static bool check_options(const shard_tensor *weight, const shard_embedding_opti
     bool sound = options->max_norm >= 0 && isfinite(options->max_norm) && options->norm_type >= 0;
     bool in_parts = options->max_norm > 0 && weight->storage->filler;
     if (!sound)
-        shard_error(SHARD_ERROR_ARGUMENT, "%s: max_norm %g, norm_type %g: neither may be negative, and max_norm is finite", function,
-                    options->max_norm, options->norm_type);
+        shard_error(SHARD_ERROR_ARGUMENT, "%s: max_norm %g, norm_type %g: neither may be negative, and max_norm is finite",
+                    function, options->max_norm, options->norm_type);
     else if (in_parts)
-        shard_error(SHARD_ERROR_UNSUPPORTED,
-                    "%s: max_norm scales rows of the weight in place, but shard_zero (stage 3) keeps parts of it on several ranks: "
-                    "stages 1 and 2 do not",
-                    function);
+        shard_error(
+            SHARD_ERROR_UNSUPPORTED,
+            "%s: max_norm scales rows of the weight in place, but shard_zero (stage 3) keeps parts of it on several ranks: "
+            "stages 1 and 2 do not",
+            function);
     return sound && !in_parts;
 }
 
@@ -130,7 +131,8 @@ static shard_placement place(const shard_tensor *weight, const shard_tensor *ind
     return placement;
 }
 
-static shard_tensor *look_up(shard_tensor *weight, shard_tensor *index, int64_t padding_idx, const shard_embedding_options *options)
+static shard_tensor *look_up(shard_tensor *weight, shard_tensor *index, int64_t padding_idx,
+                             const shard_embedding_options *options)
 {
     int64_t rows = weight->shape.dim[0], dim = weight->shape.dim[1];
     int64_t row0 = shard_is_split(weight, 0) ? weight->placement.start : 0;
@@ -146,14 +148,15 @@ static shard_tensor *look_up(shard_tensor *weight, shard_tensor *index, int64_t 
     shard_node *node = shard_record(&embedding_type, y, SHARD_INPUTS(weight), sizeof(embedding_context));
     if (node) {
         int64_t own = padding_idx < 0 ? -1 : padding_idx - row0;
-        *(embedding_context *)node->context = (embedding_context){
-            .row0 = row0, .padding_idx = own < rows ? own : -1, .by_count = options->scale_grad_by_freq};
+        *(embedding_context *)node->context =
+            (embedding_context){.row0 = row0, .padding_idx = own < rows ? own : -1, .by_count = options->scale_grad_by_freq};
         shard_save_for_backward(node, 0, index);
     }
     return y;
 }
 
-shard_tensor *shard_embedding_with(shard_tensor *weight, shard_tensor *index, int64_t padding_idx, shard_embedding_options options)
+shard_tensor *shard_embedding_with(shard_tensor *weight, shard_tensor *index, int64_t padding_idx,
+                                   shard_embedding_options options)
 {
     bool ready = check(weight, index, padding_idx) && check_options(weight, &options);
     if (options.max_norm != 0) {
