@@ -74,6 +74,11 @@ static shard_tensor *layer_norm(shard_tensor *const *x)
     return shard_layer_norm(x[0], x[1], x[2], 0);
 }
 
+static shard_tensor *normalize(shard_tensor *const *x)
+{
+    return shard_normalize(x[0], 1, 0);
+}
+
 static shard_tensor *sum(shard_tensor *const *x)
 {
     return shard_sum(x[0]);
@@ -189,6 +194,7 @@ static const cast_case cases[] = {
     {"softmax", softmax, 1, {MATRIX}, {N}, F},
     {"log_softmax", log_softmax, 1, {MATRIX}, {N}, F},
     {"layer_norm", layer_norm, 3, {MATRIX, SHARD_SHAPE(5), SHARD_SHAPE(5)}, {N, F, F}, F},
+    {"normalize", normalize, 1, {MATRIX}, {N}, F},
     {"sum", sum, 1, {MATRIX}, {N}, F},
     {"mean", mean, 1, {MATRIX}, {N}, N},
     {"cross_entropy", cross_entropy, 1, {MATRIX}, {N}, F},

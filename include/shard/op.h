@@ -55,8 +55,8 @@
  *                 is off again, or the thread ends. Sums are in float32 and rounded
  *                 once to the result; the gradient of a float32 operand is float32, not
  *                 rounded on the way (of shard_conv2d: rounded once to 16 bits).
- *   float32       shard_softmax, shard_log_softmax, shard_layer_norm, shard_sum: 16-bit
- *                 operands are cast.
+ *   float32       shard_softmax, shard_log_softmax, shard_layer_norm, shard_normalize,
+ *                 shard_sum: 16-bit operands are cast.
  *   the loss      shard_cross_entropy takes 16-bit logits as they are, which saves their
  *                 float32 copy; its sums and its result are of float32 or better, the
  *                 gradient of the logits is of 16 bits. Class weights or probabilities of
@@ -196,6 +196,14 @@ SHARD_API shard_tensor *shard_batch_norm_with(shard_tensor *x, shard_tensor *run
 /* Over the last dimension, which may not be split; weight and bias as above.
  * eps 0 is 1e-5. Carries a split leading dimension. */
 SHARD_API shard_tensor *shard_layer_norm(shard_tensor *x, shard_tensor *weight, shard_tensor *bias, double eps);
+
+/* x / max(norm, eps), where norm is the 2-norm along dimension dim (negative: from the end):
+ * x's shape. As torch.nn.functional.normalize with p = 2, but that dim is always named there
+ * (torch's default is 1). eps 0 is 1e-12. Carries any split dimension: the rows of a weight that
+ * is split by rows are normalised where they are. Where dim itself is split, the members' sums of
+ * squares are added up, one float64 number a vector; in the backward too. Collective over
+ * x's group then, forward and backward. */
+SHARD_API shard_tensor *shard_normalize(shard_tensor *x, int dim, double eps);
 
 /* ---- softmax and loss ---- */
 

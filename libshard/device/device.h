@@ -71,6 +71,11 @@ static inline int64_t shard_rows_in_block(int64_t block, int64_t first, int64_t 
     return rows - first < 2 * block ? rows - first : block;
 }
 
+/* An array seen along one of its dimensions, of `size`: [outer, size, inner]. */
+typedef struct shard_axis {
+    int64_t outer, size, inner;
+} shard_axis;
+
 /* Images are [n, h, w, c] (channels last); weights [o, c / groups, kh, kw] as
  * PyTorch's; outputs [n, oh, ow, o]. */
 typedef struct shard_conv_shape {
@@ -311,6 +316,18 @@ typedef struct shard_device_ops {
                                         const void *dy, const double *mean, const double *rstd, const void *gamma,
                                         const double *sums, double count, void *dx, void *dresidual, shard_dtype);
 
+    /* ---- along a dimension: x [outer, size, inner] ---- */
+
+    /* y = x / max(sqrt(square), eps), where square [outer, inner] is the sum of x^2 along the
+     * dimension: computed here if `measure`, else given (the sum over several arrays). y NULL: not
+     * wanted; it may be x. */
+    shard_status (*normalize)(shard_device *, const shard_axis *, double eps, bool measure, const void *x, double *square, void *y,
+                              shard_dtype);
+    /* dx = (dy - x dot / square) / sqrt(square), or dy / eps where sqrt(square) < eps; dot [outer,
+     * inner], the sum of x dy, as square above. dx NULL: not wanted; it may be dy. */
+    shard_status (*normalize_backward)(shard_device *, const shard_axis *, double eps, bool measure, const void *x,
+                                       const double *square, const void *dy, double *dot, void *dx, shard_dtype);
+
     /* ---- softmax and loss ---- */
 
     shard_status (*softmax)(shard_device *, bool log, int64_t rows, int64_t cols, const void *x, void *y, shard_dtype);
@@ -460,6 +477,8 @@ typedef struct shard_device_ops {
     X(batch_norm)                                                                                                                \
     X(batch_norm_backward_sums)                                                                                                  \
     X(batch_norm_backward)                                                                                                       \
+    X(normalize)                                                                                                                 \
+    X(normalize_backward)                                                                                                        \
     X(softmax)                                                                                                                   \
     X(softmax_backward)                                                                                                          \
     X(check_index)                                                                                                               \

@@ -42,6 +42,13 @@ bool shard_check_carried(const char *function, const shard_tensor *x, int before
     return shard_refuse_placement(function, x);
 }
 
+shard_axis shard_axis_along(const shard_tensor *x, int dim)
+{
+    return (shard_axis){.outer = shard_shape_product(&x->shape, 0, dim),
+                        .size = x->shape.dim[dim],
+                        .inner = shard_shape_product(&x->shape, dim + 1, x->shape.ndim)};
+}
+
 bool shard_check_norm_pair(const char *function, const char *names, const shard_tensor *x, const shard_tensor *first,
                            const shard_tensor *second)
 {

@@ -21,6 +21,9 @@ bool shard_refuse_placement(const char *function, const shard_tensor *x);
  * on the rest of the dimensions carry. Else refused. */
 bool shard_check_carried(const char *function, const shard_tensor *x, int before);
 
+/* x's shape as [outer, size of dim, inner]. */
+shard_axis shard_axis_along(const shard_tensor *x, int dim);
+
 /* Whether two tensors [size of x's last dimension] of a normalisation of x are both
  * there or both not, whole, and of the right shape and dtype; else an error. */
 bool shard_check_norm_pair(const char *function, const char *names, const shard_tensor *x, const shard_tensor *first,
