@@ -84,6 +84,26 @@ static shard_tensor *sum(shard_tensor *const *x)
     return shard_sum(x[0]);
 }
 
+static shard_tensor *sum_dim(shard_tensor *const *x)
+{
+    return shard_sum_dim(x[0], 1, false);
+}
+
+static shard_tensor *mean_dim(shard_tensor *const *x)
+{
+    return shard_mean_dim(x[0], 0, true);
+}
+
+static shard_tensor *max_dim(shard_tensor *const *x)
+{
+    return shard_max_dim(shard_min_dim(x[0], 1, true, NULL), 0, false, NULL);
+}
+
+static shard_tensor *top_k(shard_tensor *const *x)
+{
+    return shard_top_k(x[0], 2, NULL);
+}
+
 static shard_tensor *mean(shard_tensor *const *x)
 {
     return shard_mean(x[0]);
@@ -197,6 +217,10 @@ static const cast_case cases[] = {
     {"normalize", normalize, 1, {MATRIX}, {N}, F},
     {"sum", sum, 1, {MATRIX}, {N}, F},
     {"mean", mean, 1, {MATRIX}, {N}, N},
+    {"sum_dim", sum_dim, 1, {MATRIX}, {N}, F},
+    {"mean_dim", mean_dim, 1, {MATRIX}, {N}, N},
+    {"max_dim", max_dim, 1, {MATRIX}, {N}, N},
+    {"top_k", top_k, 1, {MATRIX}, {N}, N},
     {"cross_entropy", cross_entropy, 1, {MATRIX}, {N}, F},
     {"cross_entropy of float32", cross_entropy, 1, {MATRIX}, {F}, F},
     {"cross_entropy of float64", cross_entropy, 1, {MATRIX}, {D}, D},

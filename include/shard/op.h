@@ -56,7 +56,7 @@
  *                 once to the result; the gradient of a float32 operand is float32, not
  *                 rounded on the way (of shard_conv2d: rounded once to 16 bits).
  *   float32       shard_softmax, shard_log_softmax, shard_layer_norm, shard_normalize,
- *                 shard_sum: 16-bit operands are cast.
+ *                 shard_sum, shard_sum_dim: 16-bit operands are cast.
  *   the loss      shard_cross_entropy takes 16-bit logits as they are, which saves their
  *                 float32 copy; its sums and its result are of float32 or better, the
  *                 gradient of the logits is of 16 bits. Class weights or probabilities of
@@ -64,7 +64,8 @@
  *   the widest    shard_add, shard_mul, the residual of shard_batch_norm: of two
  *                 floating types the wider one (float32 of the two of 16 bits).
  *   what comes    all else: relu, gelu, batch norm (its parameters and statistics are
- *                 float32 anyway), pooling, dropout, embedding, shape, collectives.
+ *                 float32 anyway), pooling, dropout, embedding, shape, collectives,
+ *                 what is largest along a dimension, means.
  * float64 stays float64 everywhere. Over ranks: a member's part of a ROW layer's result,
  * of the gradient of a COLUMN layer's input, of anything of 16 bits that is summed over a
  * group, is rounded to 16 bits, and the sum, which is in float32, once more.
@@ -131,6 +132,30 @@ SHARD_API shard_tensor *shard_dropout(shard_tensor *x, double p);
  * the whole tensor's mean. */
 SHARD_API shard_tensor *shard_sum(shard_tensor *x);
 SHARD_API shard_tensor *shard_mean(shard_tensor *x);
+
+/* ---- along a dimension; dim is negative: from the end. keepdim leaves it with size 1 ----
+ * All carry a split of another dimension. */
+
+/* As torch.sum and torch.mean with dim, added up in float64. Where dim itself is split the result
+ * is PARTIAL, part of the whole tensor's sum or mean. Carry PARTIAL too. */
+SHARD_API shard_tensor *shard_sum_dim(shard_tensor *x, int dim, bool keepdim);
+SHARD_API shard_tensor *shard_mean_dim(shard_tensor *x, int dim, bool keepdim);
+/* The largest and the smallest element; NaN comes before all numbers. *indices (NULL: not wanted)
+ * is an int64 tensor of the result's shape, with where along dim it is: the first one of equal
+ * elements, which gets the gradient. As torch.max and torch.min with dim, but that their index of
+ * equal elements is not said. A dimension of size 0 is an error. Where dim itself is split, the result
+ * is whole and identical on all ranks, indices are those in the whole dimension, and a value
+ * and an index of each rank are gathered: collective over x's group. A rank may have no elements. */
+SHARD_API shard_tensor *shard_max_dim(shard_tensor *x, int dim, bool keepdim, shard_tensor **indices);
+SHARD_API shard_tensor *shard_min_dim(shard_tensor *x, int dim, bool keepdim, shard_tensor **indices);
+/* Those indices alone. No gradient. */
+SHARD_API shard_tensor *shard_argmax(shard_tensor *x, int dim, bool keepdim);
+SHARD_API shard_tensor *shard_argmin(shard_tensor *x, int dim, bool keepdim);
+/* The k largest of the last dimension, largest first: [..., k]; 0 <= k <= the whole dimension's
+ * size. NaN, equal elements, *indices and a split last dimension as above: of logits that are
+ * split along classes, k values and indices a row of each rank are gathered, and indices
+ * are classes of the whole; k may exceed a rank's own classes. As torch.topk. */
+SHARD_API shard_tensor *shard_top_k(shard_tensor *x, int64_t k, shard_tensor **indices);
 
 /* ---- products ---- */
 

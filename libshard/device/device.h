@@ -318,6 +318,29 @@ typedef struct shard_device_ops {
 
     /* ---- along a dimension: x [outer, size, inner] ---- */
 
+    /* y [outer, inner] = factor * the sum of x along the dimension, added up in double. */
+    shard_status (*sum_dim)(shard_device *, const shard_axis *, double factor, const void *x, void *y, shard_dtype);
+    /* Its gradient: each element of x [outer, size, inner] = factor * y's [outer, inner]. */
+    shard_status (*spread_dim)(shard_device *, const shard_axis *, double factor, const void *y, void *x, shard_dtype);
+    /* Of two elements that one comes first which is a NaN, else the larger (not `largest`: the
+     * smaller) one, of equal ones that with the smaller index. An element's index is start + its
+     * place along the dimension, or what `index_of`, of x's shape, has for it; INT64_MAX there is
+     * no element if its value is -infinity (infinity).
+     * y, index [outer, inner]: the first one; -infinity (infinity) and INT64_MAX where size is 0. */
+    shard_status (*extreme_dim)(shard_device *, const shard_axis *, bool largest, int64_t start, const int64_t *index_of,
+                                const void *x, void *y, int64_t *index, shard_dtype);
+    /* y, index [rows, k]: the first k of each row of x [rows, cols], largest first, in that order;
+     * behind the last one -infinity and INT64_MAX. k > 0. */
+    shard_status (*top_k)(shard_device *, int64_t rows, int64_t cols, int64_t k, int64_t start, const int64_t *index_of,
+                          const void *x, void *y, int64_t *index, shard_dtype);
+    /* y [outer, count, inner] = x at index - start along the dimension, 0 where that is outside
+     * [0, size); index [outer, count, inner]. */
+    shard_status (*gather_at)(shard_device *, const shard_axis *, int64_t count, int64_t start, const int64_t *index,
+                              const void *x, void *y, shard_dtype);
+    /* x at index - start += factor * value, nowhere where that is outside; value like index, or
+     * NULL: ones. Indices that are equal count in their order, each sum rounded. */
+    shard_status (*add_at)(shard_device *, const shard_axis *, int64_t count, int64_t start, const int64_t *index, double factor,
+                           const void *value, void *x, shard_dtype);
     /* y = x / max(sqrt(square), eps), where square [outer, inner] is the sum of x^2 along the
      * dimension: computed here if `measure`, else given (the sum over several arrays). y NULL: not
      * wanted; it may be x. */
@@ -477,6 +500,12 @@ typedef struct shard_device_ops {
     X(batch_norm)                                                                                                                \
     X(batch_norm_backward_sums)                                                                                                  \
     X(batch_norm_backward)                                                                                                       \
+    X(sum_dim)                                                                                                                   \
+    X(spread_dim)                                                                                                                \
+    X(extreme_dim)                                                                                                               \
+    X(top_k)                                                                                                                     \
+    X(gather_at)                                                                                                                 \
+    X(add_at)                                                                                                                    \
     X(normalize)                                                                                                                 \
     X(normalize_backward)                                                                                                        \
     X(softmax)                                                                                                                   \

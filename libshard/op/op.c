@@ -49,6 +49,27 @@ shard_axis shard_axis_along(const shard_tensor *x, int dim)
                         .inner = shard_shape_product(&x->shape, dim + 1, x->shape.ndim)};
 }
 
+shard_shape shard_shape_without(const shard_shape *shape, int dim, bool keep)
+{
+    shard_shape rest = *shape;
+    if (keep) {
+        rest.dim[dim] = 1;
+        return rest;
+    }
+    rest.ndim--;
+    for (int i = dim; i < rest.ndim; i++)
+        rest.dim[i] = shape->dim[i + 1];
+    return rest;
+}
+
+shard_placement shard_placement_without(const shard_placement *placement, int dim, bool keep)
+{
+    shard_placement rest = *placement;
+    if (rest.kind == SHARD_SPLIT && rest.dim > dim && !keep)
+        rest.dim--;
+    return rest;
+}
+
 bool shard_check_norm_pair(const char *function, const char *names, const shard_tensor *x, const shard_tensor *first,
                            const shard_tensor *second)
 {

@@ -23,6 +23,10 @@ bool shard_check_carried(const char *function, const shard_tensor *x, int before
 
 /* x's shape as [outer, size of dim, inner]. */
 shard_axis shard_axis_along(const shard_tensor *x, int dim);
+/* What becomes of a shape and of a placement along another dimension when dim goes: its size is
+ * 1 if it is kept. */
+shard_shape shard_shape_without(const shard_shape *shape, int dim, bool keep);
+shard_placement shard_placement_without(const shard_placement *placement, int dim, bool keep);
 
 /* Whether two tensors [size of x's last dimension] of a normalisation of x are both
  * there or both not, whole, and of the right shape and dtype; else an error. */

@@ -1,0 +1,254 @@
+/*
+ * What comes first along a dimension: max, min, argmax, argmin, and the first k along the last
+ * one. Where the dimension is split over a group, each rank finds what comes first of its own
+ * part; the ranks' finds, with their indices in the whole dimension, are gathered, and every
+ * rank finds the first of these.
+ */
+#include "op/op.h"
+
+#include <inttypes.h>
+
+typedef struct search {
+    const char *function;
+    shard_tensor *x;
+    int dim;
+    bool largest;
+    bool top;           /* the first `count` of the last dimension, else one, of which there is `count`, 1 */
+    bool keepdim;       /* of the one */
+    int64_t count;      /* of what is found for each outer and inner */
+    shard_axis axis;    /* of x */
+    int64_t start;      /* of the own part in the whole dimension */
+    shard_group *group; /* over which it is split; NULL: it is whole */
+} search;
+
+/* ---- backward ---- */
+
+typedef struct search_context {
+    shard_axis axis;
+    int64_t count, start;
+} search_context;
+
+/* dy where it was found. */
+static shard_status search_backward(shard_node *node, shard_tensor *dy, shard_tensor **dx)
+{
+    const search_context *c = node->context;
+    shard_tensor *index = shard_saved(node, 0);
+    dx[0] = index ? shard_make_gradient(node, 0) : NULL;
+    void *memory[3];
+    if (!dx[0] || !shard_load(SHARD_INPUTS(index, dy, dx[0]), memory))
+        return shard_last_status();
+    SHARD_TRY(SHARD_RUN(dy, zero, memory[2], (size_t)shard_numel(dx[0]) * shard_dtype_size(dy->dtype)));
+    return SHARD_RUN(dy, add_at, &c->axis, c->count, c->start, memory[0], 1.0, memory[1], memory[2], dy->dtype);
+}
+
+static const shard_node_type search_type = {.name = "top_k", .backward = search_backward};
+
+/* ---- what the ranks tell each other ---- */
+
+typedef struct part_head {
+    int64_t count, lines; /* outer * inner */
+    int64_t dtype, whole, start, size;
+} part_head;
+
+/* All ranks see the same heads, so that all come to the same error. */
+static shard_status check_heads(const search *s, const part_head *head)
+{
+    int64_t next = 0;
+    for (int member = 0; member < shard_group_size(s->group); member++) {
+        const part_head *own = &head[member];
+        int rank = shard_group_world_rank(s->group, member), rank0 = shard_group_world_rank(s->group, 0);
+        if (own->count != head->count || own->lines != head->lines || own->dtype != head->dtype || own->whole != head->whole)
+            return shard_error(
+                SHARD_ERROR_MISMATCH,
+                "%s: rank %d has another dtype, k or whole shape than rank %d; they must be the same on every rank", s->function,
+                rank, rank0);
+        if (own->start != next)
+            return shard_error(SHARD_ERROR_MISMATCH,
+                               "%s: rank %d has the elements from %" PRId64 " on where %" PRId64 " comes next along the split "
+                               "dimension",
+                               s->function, rank, own->start, next);
+        next += own->size;
+    }
+    if (next == head->whole)
+        return SHARD_OK;
+    return shard_error(SHARD_ERROR_MISMATCH, "%s: the ranks have %" PRId64 " of %" PRId64 " elements along the split dimension",
+                       s->function, next, head->whole);
+}
+
+static shard_status meet(const search *s)
+{
+    part_head head = {.count = s->count,
+                      .lines = s->axis.outer * s->axis.inner,
+                      .dtype = (int64_t)s->x->dtype,
+                      .whole = s->x->placement.whole,
+                      .start = s->start,
+                      .size = s->axis.size},
+              heads[shard_group_size(s->group)];
+    SHARD_TRY(shard_group_exchange(s->group, &head, sizeof head, heads));
+    return check_heads(s, heads);
+}
+
+/* ---- forward ---- */
+
+static shard_status find(const search *s, const shard_axis *axis, int64_t start, const int64_t *index_of, const void *x, void *y,
+                         int64_t *index)
+{
+    if (s->count == 0)
+        return SHARD_OK;
+    if (s->top)
+        return SHARD_RUN(s->x, top_k, axis->outer, axis->size, s->count, start, index_of, x, y, index, s->x->dtype);
+    return SHARD_RUN(s->x, extreme_dim, axis, s->largest, start, index_of, x, y, index, s->x->dtype);
+}
+
+/* [members, outer, count] as [outer, members, count], in other memory of the scope; NULL with the error set. */
+static void *rows_together(const search *s, shard_tensor *parts, void *memory)
+{
+    int64_t members = shard_group_size(s->group), shape[] = {members, s->axis.outer, s->count};
+    shard_tensor *rows = shard_workspace(parts, shard_numel(parts), parts->dtype);
+    void *to = rows ? shard_tensor_memory(rows) : NULL;
+    bool done = to && SHARD_RUN(parts, permute, 3, shape, (int[]){1, 0, 2}, memory, to, parts->dtype) == SHARD_OK;
+    return done ? to : NULL;
+}
+
+/* The same for a dimension that is split. Collective over the group, also for a rank that has failed. */
+static shard_status find_over_group(const search *s, void *y, int64_t *index, bool ready)
+{
+    int members = shard_group_size(s->group), rank = shard_group_rank(s->group);
+    int64_t found = s->axis.outer * s->axis.inner * s->count, counts[members];
+    for (int i = 0; i < members; i++)
+        counts[i] = found;
+    shard_tensor *values = shard_workspace(s->x, found * members, s->x->dtype);
+    shard_tensor *indices = shard_workspace(s->x, found * members, SHARD_INT64);
+    void *memory[3];
+    ready = ready && values && indices && shard_load(SHARD_INPUTS(s->x, values, indices), memory);
+    char *own = ready ? (char *)memory[1] + (size_t)(rank * found) * shard_dtype_size(s->x->dtype) : NULL;
+    int64_t *own_index = ready ? (int64_t *)memory[2] + rank * found : NULL;
+    if (!ready || find(s, &s->axis, s->start, NULL, memory[0], own, own_index) != SHARD_OK)
+        return shard_group_fail(s->group);
+    SHARD_TRY(meet(s));
+    if (found == 0)
+        return SHARD_OK;
+    shard_device *device = shard_device_of(s->x);
+    SHARD_TRY(shard_group_all_gather(s->group, device, own, memory[1], counts, s->x->dtype));
+    SHARD_TRY(shard_group_all_gather(s->group, device, own_index, memory[2], counts, SHARD_INT64));
+    shard_axis axis = {.outer = 1, .size = members, .inner = found};
+    if (s->top) {
+        axis = (shard_axis){.outer = s->axis.outer, .size = members * s->count, .inner = 1};
+        memory[1] = rows_together(s, values, memory[1]);
+        memory[2] = rows_together(s, indices, memory[2]);
+        if (!memory[1] || !memory[2])
+            return shard_last_status();
+    }
+    return find(s, &axis, 0, memory[2], memory[1], y, index);
+}
+
+/* Values and indices, of this shape and placement; values are left out if none are wanted. */
+static shard_tensor *run(const search *s, shard_shape shape, shard_placement placement, bool values, shard_tensor **index)
+{
+    shard_tensor *y = values ? shard_tensor_make(shape, s->x->dtype, shard_device_of(s->x)) : NULL;
+    *index = shard_tensor_make(shape, SHARD_INT64, shard_device_of(s->x));
+    void *memory[3];
+    bool ready = (y || !values) && *index && shard_load(SHARD_INPUTS(s->x, y, *index), memory);
+    shard_status status = ready ? SHARD_OK : shard_last_status();
+    if (s->group)
+        status = find_over_group(s, memory[1], memory[2], ready);
+    else if (ready)
+        status = find(s, &s->axis, s->start, NULL, memory[0], memory[1], memory[2]);
+    if (status != SHARD_OK) {
+        *index = NULL;
+        return NULL;
+    }
+    (*index)->placement = placement;
+    if (!values)
+        return NULL;
+    y->placement = placement;
+    shard_node *node = shard_record(&search_type, y, SHARD_INPUTS(s->x), sizeof(search_context));
+    if (node) {
+        *(search_context *)node->context = (search_context){.axis = s->axis, .count = s->count, .start = s->start};
+        node->group = s->group;
+        shard_save_for_backward(node, 0, *index);
+    }
+    return y;
+}
+
+static bool check_count(const search *s)
+{
+    int64_t size = shard_tensor_whole_shape(s->x).dim[s->dim];
+    if (!s->top && size == 0)
+        shard_error(SHARD_ERROR_SHAPE, "%s: a tensor of shape %s has no elements along dimension %d", s->function,
+                    shard_shape_text(&s->x->shape), s->dim);
+    else if (s->count < 0 || s->count > size)
+        shard_error(SHARD_ERROR_ARGUMENT, "%s: k is %" PRId64 " for %" PRId64 " elements along the last dimension", s->function,
+                    s->count, size);
+    else
+        return true;
+    return false;
+}
+
+static bool check(search *s)
+{
+    shard_tensor *x = s->x;
+    if (!shard_check_operand(s->function, x) || shard_resolve_dim(s->function, &x->shape, s->dim, &s->dim) != SHARD_OK ||
+        !shard_check_operands(s->function, SHARD_INPUTS(x)))
+        return false;
+    if (x->placement.kind == SHARD_PARTIAL)
+        return shard_refuse_placement(s->function, x);
+    s->axis = shard_axis_along(x, s->dim);
+    if (shard_is_split(x, s->dim)) {
+        s->group = x->placement.group;
+        s->start = x->placement.start;
+    }
+    return check_count(s);
+}
+
+/* The values, or the indices if no values are wanted; *indices is NULL, or where these go. */
+static shard_tensor *look_for(search s, bool values, shard_tensor **indices)
+{
+    shard_tensor *index = NULL, *y = NULL;
+    shard_scope scope;
+    shard_scope_open(&scope);
+    if (check(&s)) {
+        shard_shape shape = s.top ? s.x->shape : shard_shape_without(&s.x->shape, s.dim, s.keepdim);
+        if (s.top)
+            shape.dim[s.dim] = s.count;
+        shard_placement placement = s.top ? s.x->placement : shard_placement_without(&s.x->placement, s.dim, s.keepdim);
+        y = run(&s, shape, s.group ? (shard_placement){0} : placement, values, &index);
+    } else if (s.x && s.x->placement.kind == SHARD_SPLIT && s.x->placement.dim == s.dim) {
+        shard_group_fail(s.x->placement.group);
+    }
+    y = shard_scope_hand_out(values ? y : index, &scope);
+    if (indices)
+        *indices = shard_scope_hand_out(index, &scope);
+    shard_scope_close(&scope);
+    return y;
+}
+
+shard_tensor *shard_max_dim(shard_tensor *x, int dim, bool keepdim, shard_tensor **indices)
+{
+    search s = {.function = "shard_max_dim", .x = x, .dim = dim, .largest = true, .keepdim = keepdim, .count = 1};
+    return look_for(s, true, indices);
+}
+
+shard_tensor *shard_min_dim(shard_tensor *x, int dim, bool keepdim, shard_tensor **indices)
+{
+    search s = {.function = "shard_min_dim", .x = x, .dim = dim, .keepdim = keepdim, .count = 1};
+    return look_for(s, true, indices);
+}
+
+shard_tensor *shard_argmax(shard_tensor *x, int dim, bool keepdim)
+{
+    search s = {.function = "shard_argmax", .x = x, .dim = dim, .largest = true, .keepdim = keepdim, .count = 1};
+    return look_for(s, false, NULL);
+}
+
+shard_tensor *shard_argmin(shard_tensor *x, int dim, bool keepdim)
+{
+    search s = {.function = "shard_argmin", .x = x, .dim = dim, .keepdim = keepdim, .count = 1};
+    return look_for(s, false, NULL);
+}
+
+shard_tensor *shard_top_k(shard_tensor *x, int64_t k, shard_tensor **indices)
+{
+    search s = {.function = "shard_top_k", .x = x, .dim = -1, .largest = true, .top = true, .count = k};
+    return look_for(s, true, indices);
+}
