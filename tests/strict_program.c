@@ -58,6 +58,7 @@ static void computes(void)
         check(fabs(shard_item(shard_custom_op_apply(&halves_type, NULL, loss)) - log(2.0)) < 1e-6, "an own operation");
         shard_tensor *table = shard_ones(SHARD_SHAPE(4, 2));
         check(shard_embedding(table, target, -1) && shard_parallel_embedding(table, target, -1, .max_norm = 1), "embedding");
+        check(shard_item(shard_sum(shard_one_hot(target, 4))) == 2, "shard_one_hot");
         SHARD_AUTOCAST(SHARD_BFLOAT16)
         SHARD_NO_GRAD
         check(shard_parallel_cross_entropy(shard_reshape(x, SHARD_SHAPE(2, 4)), target) != NULL, "modes");

@@ -177,6 +177,16 @@ static shard_tensor *some_labels(void)
     return shard_from_host(labels, SHARD_SHAPE(6), .dtype = SHARD_INT64);
 }
 
+static shard_tensor *pick_labels(shard_tensor *const *x)
+{
+    return shard_pick_labels(x[0], some_labels(), -100);
+}
+
+static shard_tensor *add_at_labels(shard_tensor *const *x)
+{
+    return shard_add_at_labels(x[0], some_labels(), x[1], -2, -100);
+}
+
 static shard_tensor *cross_entropy(shard_tensor *const *x)
 {
     return shard_cross_entropy(x[0], some_labels(), .label_smoothing = 0.25);
@@ -229,6 +239,9 @@ static const cast_case cases[] = {
     {"class weights of 16 bits", weighted, 2, {MATRIX, SHARD_SHAPE(1)}, {F, N}, F},
     {"probabilities", soft_labels, 2, {MATRIX, MATRIX}, {N, F}, F},
     {"probabilities of 16 bits", soft_labels, 2, {MATRIX, MATRIX}, {F, N}, F},
+    {"pick_labels", pick_labels, 1, {MATRIX}, {N}, N},
+    {"add_at_labels", add_at_labels, 2, {MATRIX, SHARD_SHAPE(6)}, {N, F}, F},
+    {"add_at_labels of 16 bits", add_at_labels, 2, {MATRIX, SHARD_SHAPE(6)}, {N, N}, N},
     {"add", add, 2, {MATRIX, MATRIX}, {N, N}, N},
     {"add of two types", add, 2, {MATRIX, SHARD_SHAPE(5)}, {N, F}, F},
     {"add of both 16 bits", add, 2, {MATRIX, MATRIX}, {N, O}, F},

@@ -1,11 +1,11 @@
-/* Elements at indices along a dimension: taken out and added to, some indices outside. */
+/* Elements at indices along a dimension: taken out and added to, some indices outside or to be skipped. */
 #include "support/axes.h"
 #include "support/check.h"
 #include "support/kernels.h"
 
 #include <string.h>
 
-enum { START = 3 };
+enum { START = 3, SKIP = 4 };
 
 /* [outer, count, inner] from START - 1 to one behind the last, so that some are not here; each
  * second is the one before it. */
@@ -24,15 +24,15 @@ static void compare(shard_device *device, const shard_axis *axis, int64_t count,
     int64_t n = axis_count(axis), lines = axis->outer * axis->inner, picked = lines * count;
     void *x = array_noise(n, dtype, 1, -1, 1), *y = array_noise(picked, dtype, 2, -1, 1);
     int64_t *index = make_indices(axis, count);
-    RUN(device, gather_at, axis, count, START, index, x, y, dtype);
+    RUN(device, gather_at, axis, count, START, SKIP, index, x, y, dtype);
     void *sum = array_noise(n, dtype, 3, -1, 1), *want = array_noise(n, dtype, 3, -1, 1);
     void *ones = array_noise(n, dtype, 3, -1, 1), *want_ones = array_noise(n, dtype, 3, -1, 1);
-    RUN(device, add_at, axis, count, START, index, -0.5, y, sum, dtype);
-    RUN(device, add_at, axis, count, START, index, 0.25, NULL, ones, dtype);
+    RUN(device, add_at, axis, count, START, SKIP, index, -0.5, y, sum, dtype);
+    RUN(device, add_at, axis, count, START, SKIP, index, 0.25, NULL, ones, dtype);
     for (int64_t i = 0; i < lines; i++)
         for (int64_t j = 0; j < count; j++) {
             int64_t at = (i / axis->inner * count + j) * axis->inner + i % axis->inner, k = index[at] - START;
-            bool here = k >= 0 && k < axis->size;
+            bool here = k >= 0 && k < axis->size && index[at] != SKIP;
             double value = here ? array_get(x, axis_at(axis, i, k), dtype) : 0;
             ck_assert_msg(array_get(y, at, dtype) == value, "%s: element %lld", device->name, (long long)at);
             if (!here)

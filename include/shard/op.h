@@ -61,11 +61,11 @@
  *                 float32 copy; its sums and its result are of float32 or better, the
  *                 gradient of the logits is of 16 bits. Class weights or probabilities of
  *                 another type: all are cast to the widest.
- *   the widest    shard_add, shard_mul, the residual of shard_batch_norm: of two
+ *   the widest    shard_add, shard_mul, shard_add_at_labels, the residual of shard_batch_norm: of two
  *                 floating types the wider one (float32 of the two of 16 bits).
  *   what comes    all else: relu, gelu, batch norm (its parameters and statistics are
  *                 float32 anyway), pooling, dropout, embedding, shape, collectives,
- *                 what is largest along a dimension, means.
+ *                 what is largest along a dimension, means, what is at labels.
  * float64 stays float64 everywhere. Over ranks: a member's part of a ROW layer's result,
  * of the gradient of a COLUMN layer's input, of anything of 16 bits that is summed over a
  * group, is rounded to 16 bits, and the sum, which is in float32, once more.
@@ -278,6 +278,34 @@ SHARD_API shard_tensor *shard_cross_entropy_with(shard_tensor *logits, shard_ten
 SHARD_API shard_tensor *shard_label_rank(shard_tensor *logits, shard_tensor *labels, int64_t ignore_index);
 /* How many rows of shard_label_rank's result, of those here, are < k; -1 with the error set. */
 SHARD_API int64_t shard_count_top_k(shard_tensor *label_rank, int64_t k);
+
+/* ---- the labels' columns: what margin losses need ----
+ * x is [..., classes]; labels are int64 of its leading dimensions' shape, placed as x's rows (of
+ * split rows: the own rows' labels, as for the loss). A label that is ignore_index has no column;
+ * another one outside [0, classes) is an error. Where x is split along classes, labels are the whole
+ * ones, the same on all ranks (not checked), and each rank takes those in its range. Not collective. */
+
+/* x at the row's label, 0 for an ignored one: labels' shape. As torch.gather(x, -1,
+ * labels.unsqueeze(-1)).squeeze(-1). Of split classes PARTIAL (shard_reduce makes it whole). */
+SHARD_API shard_tensor *shard_pick_labels(shard_tensor *x, shard_tensor *labels, int64_t ignore_index);
+/* x, with factor * values added at the row's label; values, of labels' shape and x's dtype, or NULL: ones.
+ * As torch.scatter_add along the last dimension. Carries. Of split classes values are whole, and their
+ * gradient is PARTIAL. CosFace's margin is shard_add_at_labels(cosine, labels, NULL, -margin, -100). */
+SHARD_API shard_tensor *shard_add_at_labels(shard_tensor *x, shard_tensor *labels, shard_tensor *values, double factor,
+                                            int64_t ignore_index);
+
+typedef struct shard_one_hot_options {
+    int reserved;
+    shard_dtype dtype;     /* float32; an integer one is cast from it */
+    shard_tensor *like;    /* the result has its dtype and placement; NULL: whole classes, placed as labels */
+    int64_t ignore_index;  /* as shard_cross_entropy_options */
+    bool use_ignore_index;
+} shard_one_hot_options;
+/* 1 at the label, else 0: [..., classes] for labels int64 [...]; an ignored label gives zeros. As
+ * torch.nn.functional.one_hot, which gives int64. .like = logits of split classes makes this
+ * rank's classes alone; classes is then the whole number. No gradient. */
+#define shard_one_hot(labels, ...) shard_one_hot_with(labels, SHARD_WITH(shard_one_hot_options, __VA_ARGS__))
+SHARD_API shard_tensor *shard_one_hot_with(shard_tensor *labels, int64_t classes, shard_one_hot_options options);
 
 /* ---- embedding ---- */
 

@@ -334,13 +334,13 @@ typedef struct shard_device_ops {
     shard_status (*top_k)(shard_device *, int64_t rows, int64_t cols, int64_t k, int64_t start, const int64_t *index_of,
                           const void *x, void *y, int64_t *index, shard_dtype);
     /* y [outer, count, inner] = x at index - start along the dimension, 0 where that is outside
-     * [0, size); index [outer, count, inner]. */
-    shard_status (*gather_at)(shard_device *, const shard_axis *, int64_t count, int64_t start, const int64_t *index,
-                              const void *x, void *y, shard_dtype);
-    /* x at index - start += factor * value, nowhere where that is outside; value like index, or
+     * [0, size) or the index is `skip`; index [outer, count, inner]. */
+    shard_status (*gather_at)(shard_device *, const shard_axis *, int64_t count, int64_t start, int64_t skip,
+                              const int64_t *index, const void *x, void *y, shard_dtype);
+    /* x at index - start += factor * value, nowhere where y above is 0; value like index, or
      * NULL: ones. Indices that are equal count in their order, each sum rounded. */
-    shard_status (*add_at)(shard_device *, const shard_axis *, int64_t count, int64_t start, const int64_t *index, double factor,
-                           const void *value, void *x, shard_dtype);
+    shard_status (*add_at)(shard_device *, const shard_axis *, int64_t count, int64_t start, int64_t skip, const int64_t *index,
+                           double factor, const void *value, void *x, shard_dtype);
     /* y = x / max(sqrt(square), eps), where square [outer, inner] is the sum of x^2 along the
      * dimension: computed here if `measure`, else given (the sum over several arrays). y NULL: not
      * wanted; it may be x. */

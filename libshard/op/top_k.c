@@ -38,7 +38,7 @@ static shard_status search_backward(shard_node *node, shard_tensor *dy, shard_te
     if (!dx[0] || !shard_load(SHARD_INPUTS(index, dy, dx[0]), memory))
         return shard_last_status();
     SHARD_TRY(SHARD_RUN(dy, zero, memory[2], (size_t)shard_numel(dx[0]) * shard_dtype_size(dy->dtype)));
-    return SHARD_RUN(dy, add_at, &c->axis, c->count, c->start, memory[0], 1.0, memory[1], memory[2], dy->dtype);
+    return SHARD_RUN(dy, add_at, &c->axis, c->count, c->start, -1, memory[0], 1.0, memory[1], memory[2], dy->dtype);
 }
 
 static const shard_node_type search_type = {.name = "top_k", .backward = search_backward};

@@ -35,7 +35,7 @@ static void R(add_line)(const lookup *l, int64_t line)
 typedef struct lookup {
     shard_dtype dtype;
     shard_axis axis;
-    int64_t count, start;
+    int64_t count, start, skip;
     const int64_t *index;
     double factor;
     const void *from;
@@ -46,17 +46,17 @@ typedef struct lookup {
 static int64_t place_of(const lookup *l, int64_t at)
 {
     int64_t index = l->index[at];
-    return index >= l->start && index - l->start < l->axis.size ? index - l->start : -1;
+    return index != l->skip && index >= l->start && index - l->start < l->axis.size ? index - l->start : -1;
 }
 
 #define SELF "at_index.c"
 #include "device/cpu/kernels/real.h"
 
-shard_status KERNEL(gather_at)(shard_device *device, const shard_axis *axis, int64_t count, int64_t start, const int64_t *index,
-                               const void *x, void *y, shard_dtype dtype)
+shard_status KERNEL(gather_at)(shard_device *device, const shard_axis *axis, int64_t count, int64_t start, int64_t skip,
+                               const int64_t *index, const void *x, void *y, shard_dtype dtype)
 {
     (void)device;
-    lookup l = {.dtype = dtype, .axis = *axis, .count = count, .start = start, .index = index, .from = x, .to = y};
+    lookup l = {.dtype = dtype, .axis = *axis, .count = count, .start = start, .skip = skip, .index = index, .from = x, .to = y};
     int64_t lines = axis->outer * axis->inner;
 #pragma omp parallel for schedule(static) if (lines * count >= PARALLEL)
     for (int64_t line = 0; line < lines; line++)
@@ -64,12 +64,19 @@ shard_status KERNEL(gather_at)(shard_device *device, const shard_axis *axis, int
     return SHARD_OK;
 }
 
-shard_status KERNEL(add_at)(shard_device *device, const shard_axis *axis, int64_t count, int64_t start, const int64_t *index,
-                            double factor, const void *value, void *x, shard_dtype dtype)
+shard_status KERNEL(add_at)(shard_device *device, const shard_axis *axis, int64_t count, int64_t start, int64_t skip,
+                            const int64_t *index, double factor, const void *value, void *x, shard_dtype dtype)
 {
     (void)device;
-    lookup l = {
-        .dtype = dtype, .axis = *axis, .count = count, .start = start, .index = index, .factor = factor, .from = value, .to = x};
+    lookup l = {.dtype = dtype,
+                .axis = *axis,
+                .count = count,
+                .start = start,
+                .skip = skip,
+                .index = index,
+                .factor = factor,
+                .from = value,
+                .to = x};
     int64_t lines = axis->outer * axis->inner;
 #pragma omp parallel for schedule(static) if (lines * count >= PARALLEL)
     for (int64_t line = 0; line < lines; line++)
