@@ -139,6 +139,23 @@ static shard_tensor *gelu(shard_tensor *const *x)
     return shard_gelu(x[0]);
 }
 
+#define MAKER(name, call)                                                                                                        \
+    static shard_tensor *name(shard_tensor *const *x)                                                                            \
+    {                                                                                                                            \
+        return call;                                                                                                             \
+    }
+MAKER(exponential, shard_exp(x[0]))
+MAKER(logarithm, shard_log(shard_add_scalar(x[0], 4)))
+MAKER(logarithm_of_next, shard_log1p(shard_abs(x[0])))
+MAKER(inverse_root, shard_rsqrt(shard_add_scalar(x[0], 4)))
+MAKER(cube, shard_pow_scalar(x[0], 3))
+MAKER(root, shard_sqrt(shard_abs(x[0])))
+MAKER(negative, shard_neg(x[0]))
+MAKER(size, shard_abs(x[0]))
+MAKER(hyperbolic_tangent, shard_tanh(x[0]))
+MAKER(sigmoid, shard_sigmoid(x[0]))
+MAKER(clamp, shard_clamp(x[0], -1, 1))
+
 static shard_tensor *dropout(shard_tensor *const *x)
 {
     shard_manual_seed(5);
@@ -252,6 +269,17 @@ static const cast_case cases[] = {
     {"residual of 16 bits", with_residual, 2, {IMAGES, IMAGES}, {F, N}, F},
     {"relu", relu, 1, {MATRIX}, {N}, N},
     {"gelu", gelu, 1, {MATRIX}, {N}, N},
+    {"exp", exponential, 1, {MATRIX}, {N}, F},
+    {"log", logarithm, 1, {MATRIX}, {N}, F},
+    {"log1p", logarithm_of_next, 1, {MATRIX}, {N}, F},
+    {"rsqrt", inverse_root, 1, {MATRIX}, {N}, F},
+    {"pow_scalar", cube, 1, {MATRIX}, {N}, F},
+    {"sqrt", root, 1, {MATRIX}, {N}, N},
+    {"neg", negative, 1, {MATRIX}, {N}, N},
+    {"abs", size, 1, {MATRIX}, {N}, N},
+    {"tanh", hyperbolic_tangent, 1, {MATRIX}, {N}, N},
+    {"sigmoid", sigmoid, 1, {MATRIX}, {N}, N},
+    {"clamp", clamp, 1, {MATRIX}, {N}, N},
     {"dropout", dropout, 1, {MATRIX}, {N}, N},
     {"max_pool2d", max_pool, 1, {IMAGES}, {N}, N},
     {"avg_pool2d", avg_pool, 1, {IMAGES}, {N}, N},

@@ -56,11 +56,11 @@ static shard_status run_scale(const piece *p)
 }
 static shard_status run_unary(const piece *p)
 {
-    return p->device->ops->unary(p->device, SHARD_GELU_TANH, p->count, p->a, p->y, p->dtype);
+    return p->device->ops->unary(p->device, SHARD_GELU_TANH, NULL, p->count, p->a, p->y, p->dtype);
 }
 static shard_status run_unary_backward(const piece *p)
 {
-    return p->device->ops->unary_backward(p->device, SHARD_RELU, p->count, p->a, p->b, p->y, p->dtype);
+    return p->device->ops->unary_backward(p->device, SHARD_RELU, NULL, p->count, p->a, p->b, p->y, p->dtype);
 }
 static shard_status run_binary(const piece *p)
 {

@@ -57,6 +57,14 @@ static shard_tensor *elements(shard_tensor *const *x, const void *options)
     return shard_scale(shard_cast(shard_gelu(shard_relu(x[0])), SHARD_FLOAT64), 3);
 }
 
+/* Functions of one element, one after the other. */
+static shard_tensor *functions(shard_tensor *const *x, const void *options)
+{
+    (void)options;
+    shard_tensor *y = shard_clamp(shard_log(shard_add_scalar(shard_exp(shard_neg(x[0])), 2)), 0.5, 2);
+    return shard_tanh(shard_pow_scalar(shard_rsqrt(shard_sqrt(shard_log1p(shard_abs(shard_sigmoid(y))))), 1.5));
+}
+
 static shard_tensor *add(shard_tensor *const *x, const void *options)
 {
     (void)options;
@@ -172,7 +180,7 @@ static shard_tensor *of_partial(shard_tensor *const *x, const void *options)
 {
     (void)options;
     shard_tensor *y = shard_scale(shard_cast(embedding(x, NULL), SHARD_FLOAT64), 3);
-    y = shard_narrow(shard_transpose(shard_flatten(y, 0, 1), 0, 1), 0, 2);
+    y = shard_narrow(shard_transpose(shard_flatten(shard_neg(y), 0, 1), 0, 1), 0, 2);
     return shard_add(shard_reshape(y, SHARD_SHAPE(3, -1)), shard_reshape(shard_flatten(y, 0, 1), SHARD_SHAPE(3, 4)));
 }
 
@@ -191,6 +199,8 @@ static const rule rules[] = {
     {"transpose others", transpose, (int[]){0, 2}, 1, {SHARD_SHAPE(2, 9, 3)}, {1}, 1},
     {"elements by rows", elements, NULL, 1, {SHARD_SHAPE(9, 4)}, {0}, 0},
     {"elements by columns", elements, NULL, 1, {SHARD_SHAPE(4, 9)}, {1}, 1},
+    {"functions by rows", functions, NULL, 1, {SHARD_SHAPE(9, 4)}, {0}, 0},
+    {"functions by columns", functions, NULL, 1, {SHARD_SHAPE(4, 9)}, {1}, 1},
     {"add alike", add, NULL, 2, {ALIKE}, {0, 0}, 0},
     {"add, repeated over rows", add, NULL, 2, {SHARD_SHAPE(9, 4), SHARD_SHAPE(4)}, {0, WHOLE}, 0},
     {"add, repeated over the middle", add, NULL, 2, {SHARD_SHAPE(2, 9, 4), SHARD_SHAPE(4)}, {1, WHOLE}, 1},
@@ -294,6 +304,12 @@ static shard_tensor *relu(shard_tensor *const *x, const void *options)
     return shard_relu(x[0]);
 }
 
+static shard_tensor *shift(shard_tensor *const *x, const void *options)
+{
+    (void)options;
+    return shard_add_scalar(x[0], 1);
+}
+
 static shard_tensor *dropout(shard_tensor *const *x, const void *options)
 {
     (void)options;
@@ -311,6 +327,8 @@ static const rule refused[] = {
     {"narrow the split", narrow, NULL, 1, {SHARD_SHAPE(8, 2)}, {0}},
     {"partial sums as integers", to_integers, NULL, 1, {SHARD_SHAPE(3)}, {PARTIAL}},
     {"relu of partial sums", relu, NULL, 1, {SHARD_SHAPE(3)}, {PARTIAL}},
+    {"functions of partial sums", functions, NULL, 1, {SHARD_SHAPE(3)}, {PARTIAL}},
+    {"a number added to partial sums", shift, NULL, 1, {SHARD_SHAPE(3)}, {PARTIAL}},
     {"dropout of partial sums", dropout, NULL, 1, {SHARD_SHAPE(3)}, {PARTIAL}},
     {"dropout in the middle", dropout, NULL, 1, {SHARD_SHAPE(3, 9, 2)}, {1}},
     {"sum of partial sums", sum, NULL, 1, {SHARD_SHAPE(3)}, {PARTIAL}},

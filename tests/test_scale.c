@@ -1,4 +1,4 @@
-/* scale. */
+/* scale, neg. */
 #include "support/gradcheck.h"
 
 static shard_tensor *scale(shard_tensor *const *x, const void *factor)
@@ -6,10 +6,17 @@ static shard_tensor *scale(shard_tensor *const *x, const void *factor)
     return shard_scale(x[0], *(const double *)factor);
 }
 
+static shard_tensor *neg(shard_tensor *const *x, const void *options)
+{
+    (void)options;
+    return shard_neg(x[0]);
+}
+
 static const operation operations[] = {
     {"scale", scale, &(double){-2.5}, 1, {SHARD_SHAPE(7, 9)}},
     {"scale by 0", scale, &(double){0}, 1, {SHARD_SHAPE(3)}},
     {"scale a scalar", scale, &(double){3}, 1, {SHARD_SCALAR}},
+    {"neg", neg, NULL, 1, {SHARD_SHAPE(7, 9)}},
     {"scale nothing", scale, &(double){3}, 1, {SHARD_SHAPE(0)}},
 };
 

@@ -56,7 +56,8 @@
  *                 once to the result; the gradient of a float32 operand is float32, not
  *                 rounded on the way (of shard_conv2d: rounded once to 16 bits).
  *   float32       shard_softmax, shard_log_softmax, shard_layer_norm, shard_normalize,
- *                 shard_sum, shard_sum_dim: 16-bit operands are cast.
+ *                 shard_sum, shard_sum_dim, shard_exp, shard_log, shard_log1p, shard_rsqrt,
+ *                 shard_pow_scalar: 16-bit operands are cast.
  *   the loss      shard_cross_entropy takes 16-bit logits as they are, which saves their
  *                 float32 copy; its sums and its result are of float32 or better, the
  *                 gradient of the logits is of 16 bits. Class weights or probabilities of
@@ -113,8 +114,28 @@ SHARD_API shard_tensor *shard_transpose(shard_tensor *x, int dim0, int dim1);
 /* Any dtype to any, the same one without a copy; differentiable between floating
  * ones. Carries PARTIAL too, to a floating dtype. */
 SHARD_API shard_tensor *shard_cast(shard_tensor *x, shard_dtype dtype);
-/* factor * x. Carries PARTIAL too. */
+/* factor * x, and -x. Carry PARTIAL too. */
 SHARD_API shard_tensor *shard_scale(shard_tensor *x, double factor);
+SHARD_API shard_tensor *shard_neg(shard_tensor *x);
+/* x + number: torch.add(x, number). */
+SHARD_API shard_tensor *shard_add_scalar(shard_tensor *x, double number);
+/* x^exponent of each element: torch.pow(x, exponent). */
+SHARD_API shard_tensor *shard_pow_scalar(shard_tensor *x, double exponent);
+/* min(max(x, min), max), as torch.clamp: NaN stays NaN, and where min > max all other elements become max. A
+ * bound may be -INFINITY or INFINITY; a NaN bound is an error (ARGUMENT). The gradient goes through
+ * where min <= x <= max. */
+SHARD_API shard_tensor *shard_clamp(shard_tensor *x, double min, double max);
+/* As torch.exp, torch.log, ...: values and gradients at the ends of the range, too. shard_log1p is
+ * log(1 + x), shard_rsqrt is 1 / sqrt(x), shard_sigmoid is 1 / (1 + exp(-x)). The gradient of
+ * shard_abs is 0 at 0, that of shard_sqrt is infinite there. */
+SHARD_API shard_tensor *shard_exp(shard_tensor *x);
+SHARD_API shard_tensor *shard_log(shard_tensor *x);
+SHARD_API shard_tensor *shard_log1p(shard_tensor *x);
+SHARD_API shard_tensor *shard_sqrt(shard_tensor *x);
+SHARD_API shard_tensor *shard_rsqrt(shard_tensor *x);
+SHARD_API shard_tensor *shard_abs(shard_tensor *x);
+SHARD_API shard_tensor *shard_tanh(shard_tensor *x);
+SHARD_API shard_tensor *shard_sigmoid(shard_tensor *x);
 SHARD_API shard_tensor *shard_relu(shard_tensor *x);
 /* Exact (by erf), as torch's default; or the tanh approximation. */
 SHARD_API shard_tensor *shard_gelu(shard_tensor *x);

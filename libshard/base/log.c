@@ -29,7 +29,7 @@ static shard_log_level enabled_level(void)
     return SHARD_LOG_WARN;
 }
 
-void shard_log(shard_log_level level, const char *format, ...)
+void shard_log_message(shard_log_level level, const char *format, ...)
 {
     if (level > enabled_level())
         return;

@@ -43,7 +43,7 @@ const char *shard_last_error(void)
     return library->last_error();
 }
 
-void shard_log(shard_log_level level, const char *format, ...)
+void shard_log_message(shard_log_level level, const char *format, ...)
 {
     char text[1024];
     va_list arguments;

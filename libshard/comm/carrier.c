@@ -93,7 +93,7 @@ static void log_members(const shard_group *group, const char *how)
         members[member] = true;
     shard_group_name_ranks(group, members, text, sizeof text);
     if (group->rank == 0)
-        shard_log(SHARD_LOG_INFO, "collectives of %s in GPU memory go through %s", text, how);
+        shard_log_message(SHARD_LOG_INFO, "collectives of %s in GPU memory go through %s", text, how);
 }
 
 static void take_nccl(shard_group *group)

@@ -38,7 +38,23 @@ struct shard_device {
     bool allow_tf32; /* as shard_set_allow_tf32 says; read by products and convolutions of float32 */
 };
 
-typedef enum shard_unary { SHARD_RELU, SHARD_GELU /* exact, by erf */, SHARD_GELU_TANH } shard_unary;
+/* Functions of one number; s0, s1: their scalars. Behind each, what its gradient is computed from: x, or the result y. */
+typedef enum shard_unary {
+    SHARD_RELU,      /* x or y */
+    SHARD_GELU,      /* x; exact, by erf */
+    SHARD_GELU_TANH, /* x */
+    SHARD_EXP,       /* y */
+    SHARD_LOG,       /* x */
+    SHARD_LOG1P,     /* x */
+    SHARD_SQRT,      /* y */
+    SHARD_RSQRT,     /* y; 1 / sqrt(x) */
+    SHARD_ABS,       /* x; 0 at 0 */
+    SHARD_TANH,      /* y */
+    SHARD_SIGMOID,   /* y; 1 / (1 + exp(-x)) */
+    SHARD_SHIFT,     /* not read; x + s0 */
+    SHARD_CLAMP,     /* x; min(max(x, s0), s1); 1 where s0 <= x <= s1 */
+    SHARD_POWER,     /* x; x^s0 */
+} shard_unary;
 typedef enum shard_binary { SHARD_ADD, SHARD_MUL } shard_binary;
 
 /* Which part of a whole matrix an array is: element (i, j) of the array's rows
@@ -218,10 +234,11 @@ typedef struct shard_device_ops {
     /* y = alpha x + beta y; y is not read if beta is 0; x may be y. Where alpha + beta is 1, y + alpha (x - y),
      * as torch.lerp: factors that are rounded one by one no longer add up to 1, and averages drift away. */
     shard_status (*axpby)(shard_device *, int64_t n, double alpha, const void *x, double beta, void *y, shard_dtype);
-    /* y may be x. */
-    shard_status (*unary)(shard_device *, shard_unary, int64_t n, const void *x, void *y, shard_dtype);
-    /* dx may be dy. */
-    shard_status (*unary_backward)(shard_device *, shard_unary, int64_t n, const void *x, const void *dy, void *dx, shard_dtype);
+    /* scalars_host [2], NULL for a kind that has none. y may be x. */
+    shard_status (*unary)(shard_device *, shard_unary, const double *scalars_host, int64_t n, const void *x, void *y, shard_dtype);
+    /* x is what the kind's gradient is computed from. dx may be dy. */
+    shard_status (*unary_backward)(shard_device *, shard_unary, const double *scalars_host, int64_t n, const void *x,
+                                   const void *dy, void *dx, shard_dtype);
     /* y[i, j] = a[i, j] op b[j]: rows is 1 for two arrays of one shape. y may be a. */
     shard_status (*binary)(shard_device *, shard_binary, int64_t rows, int64_t cols, const void *a, const void *b, void *y,
                            shard_dtype);

@@ -32,7 +32,7 @@ int shard_finalize(void)
     int failed = shard_last_status() != SHARD_OK;
     bool told = failed && shard_group_rank(world) > 0 && shard_group_failure_is_joint(world); /* by rank 0 */
     if (failed && !told)
-        shard_log(SHARD_LOG_ERROR, "%s", shard_last_error());
+        shard_log_message(SHARD_LOG_ERROR, "%s", shard_last_error());
     shard_world_close(world);
     world = NULL;
     return failed;

@@ -47,7 +47,7 @@ shard_status shard_share_cores(shard_group *world)
                                             : shard_group_all_gather(world, NULL, &mine, seats, counts, SHARD_UINT8);
     if (status == SHARD_OK && !shard_env_string("OMP_NUM_THREADS", NULL)) {
         int threads = shard_fair_threads(seats, ranks, rank);
-        shard_log(SHARD_LOG_INFO, "OMP_NUM_THREADS is not set: %d threads, this rank's share of its cores", threads);
+        shard_log_message(SHARD_LOG_INFO, "OMP_NUM_THREADS is not set: %d threads, this rank's share of its cores", threads);
         shard_cpu_set_threads(threads);
     }
     free(seats);

@@ -1,4 +1,4 @@
-/* scale: a number times a tensor. */
+/* scale, neg: a number times a tensor. */
 #include "op/op.h"
 
 typedef struct scale_context {
@@ -23,9 +23,9 @@ static shard_status scale_backward(shard_node *node, shard_tensor *dy, shard_ten
 
 static const shard_node_type scale_type = {.name = "scale", .backward = scale_backward, .takes_partial = true};
 
-shard_tensor *shard_scale(shard_tensor *x, double factor)
+static shard_tensor *forward(const char *function, shard_tensor *x, double factor)
 {
-    if (!shard_check_operands("shard_scale", SHARD_INPUTS(x)))
+    if (!shard_check_operands(function, SHARD_INPUTS(x)))
         return NULL;
     shard_tensor *y = shard_tensor_like(x);
     y = shard_result(y, scale(x, factor, y));
@@ -33,4 +33,14 @@ shard_tensor *shard_scale(shard_tensor *x, double factor)
     if (node)
         ((scale_context *)node->context)->factor = factor;
     return y;
+}
+
+shard_tensor *shard_scale(shard_tensor *x, double factor)
+{
+    return forward("shard_scale", x, factor);
+}
+
+shard_tensor *shard_neg(shard_tensor *x)
+{
+    return forward("shard_neg", x, -1);
 }

@@ -97,7 +97,7 @@ shard_device *shard_cuda_module_open(const shard_module_base *base, int ordinal)
             return NULL;
         }
         devices[ordinal] = device;
-        shard_log(SHARD_LOG_INFO, "device %s is open", device->name);
+        shard_log_message(SHARD_LOG_INFO, "device %s is open", device->name);
     }
     if (chosen)
         own = ordinal;

@@ -339,7 +339,7 @@ static void log_refused(const shard_cuda_conv *c)
 {
     static const char *const kinds[] = {"forward", "backward of the data", "backward of the weights"};
     const shard_conv_shape *s = c->shape;
-    shard_log(
+    shard_log_message(
         SHARD_LOG_WARN,
         "cuda: cuDNN refuses a convolution (%s, %s, %lld channels to %lld in %lld groups, kernel %lld x %lld): it is computed "
         "as products of windows, which is slower",

@@ -1,5 +1,5 @@
 /*
- * relu, gelu and their gradients.
+ * Functions of one number and their gradients.
  *
  * The forms of gelu are x P(x), with P the normal distribution or, for GELU_TANH,
  * the logistic function of 2 u, u = sqrt(2 / pi) (x + 0.044715 x^3), which is
@@ -31,6 +31,32 @@ static __device__ inline double exponential(double x)
     return exp(x);
 }
 
+#define SHARD_BOTH(name, function)                                                                                               \
+    static __device__ inline float name(float x)                                                                                 \
+    {                                                                                                                            \
+        return function##f(x);                                                                                                   \
+    }                                                                                                                            \
+    static __device__ inline double name(double x)                                                                               \
+    {                                                                                                                            \
+        return function(x);                                                                                                      \
+    }
+SHARD_BOTH(logarithm, log)
+SHARD_BOTH(logarithm_of_next, log1p)
+SHARD_BOTH(root, sqrt)
+SHARD_BOTH(inverse_root, rsqrt)
+SHARD_BOTH(size_of, fabs)
+SHARD_BOTH(hyperbolic_tangent, tanh)
+#undef SHARD_BOTH
+
+static __device__ inline float raise_to(float x, float power)
+{
+    return powf(x, power);
+}
+static __device__ inline double raise_to(double x, double power)
+{
+    return pow(x, power);
+}
+
 /* 1 / (1 + exp(-2 u)), and what it is multiplied by for the derivative by 2 u. */
 template <class R> static __device__ inline R logistic(R u, R *rest)
 {
@@ -39,31 +65,108 @@ template <class R> static __device__ inline R logistic(R u, R *rest)
     return (u < 0 ? e : 1) * inverse;
 }
 
-template <class R, shard_unary UNARY> static __device__ inline R value(R x)
+/* x^power, as torch.pow: some powers are products, quotients and roots. */
+template <class R> static __device__ inline R raise(R x, R power)
 {
-    if (UNARY == SHARD_RELU)
-        return 0 > x ? 0 : x;
-    if (UNARY == SHARD_GELU)
-        return x * normal(x);
-    R rest;
-    return x * logistic((R)ROOT * x * (1 + (R)CUBIC * x * x), &rest);
+    return power == 0         ? 1
+           : power == 1       ? x
+           : power == 2       ? x * x
+           : power == 3       ? x * x * x
+           : power == -1      ? 1 / x
+           : power == (R)0.5  ? root(x)
+           : power == (R)-0.5 ? 1 / root(x)
+                              : raise_to(x, power);
 }
 
-template <class R, shard_unary UNARY> static __device__ inline R gradient(R x, R dy)
+/* The kind's scalars. */
+template <class R> struct Scalars {
+    R first, second;
+};
+
+template <class R, shard_unary UNARY> static __device__ inline R value(R x, Scalars<R> scalars)
 {
-    if (UNARY == SHARD_RELU)
-        return x <= 0 ? 0 : dy;
-    if (UNARY == SHARD_GELU)
-        return dy * (normal(x) + x * ((R)0.39894228040143267794 * exponential((R)-0.5 * x * x)));
-    /* Beyond 30 the second term is 0, which its factors' overflow must not hide. */
+    R rest;
+    switch (UNARY) {
+    case SHARD_RELU:
+        return 0 > x ? 0 : x;
+    case SHARD_GELU:
+        return x * normal(x);
+    case SHARD_GELU_TANH:
+        return x * logistic((R)ROOT * x * (1 + (R)CUBIC * x * x), &rest);
+    case SHARD_EXP:
+        return exponential(x);
+    case SHARD_LOG:
+        return logarithm(x);
+    case SHARD_LOG1P:
+        return logarithm_of_next(x);
+    case SHARD_SQRT:
+        return root(x);
+    case SHARD_RSQRT:
+        return inverse_root(x);
+    case SHARD_ABS:
+        return size_of(x);
+    case SHARD_TANH:
+        return hyperbolic_tangent(x);
+    case SHARD_SIGMOID:
+        return logistic(x / 2, &rest);
+    case SHARD_SHIFT:
+        return x + scalars.first;
+    case SHARD_CLAMP:
+        x = x < scalars.first ? scalars.first : x;
+        return x > scalars.second ? scalars.second : x;
+    case SHARD_POWER:
+        return raise(x, scalars.first);
+    }
+    return x;
+}
+
+/* Beyond 30 the second term is 0, which its factors' overflow must not hide. */
+template <class R> static __device__ inline R gelu_tanh_slope(R x)
+{
     R v = x > 30 ? 30 : x < -30 ? -30 : x;
     R rest, square = (R)CUBIC * v * v, part = logistic((R)ROOT * v * (1 + square), &rest);
-    return dy * (part + 2 * (R)ROOT * v * (1 + 3 * square) * (part * rest));
+    return part + 2 * (R)ROOT * v * (1 + 3 * square) * (part * rest);
+}
+
+template <class R, shard_unary UNARY> static __device__ inline R gradient(R x, R dy, Scalars<R> scalars)
+{
+    switch (UNARY) {
+    case SHARD_RELU:
+        return x <= 0 ? 0 : dy;
+    case SHARD_GELU:
+        return dy * (normal(x) + x * ((R)0.39894228040143267794 * exponential((R)-0.5 * x * x)));
+    case SHARD_GELU_TANH:
+        return dy * gelu_tanh_slope(x);
+    case SHARD_EXP:
+        return dy * x;
+    case SHARD_LOG:
+        return dy / x;
+    case SHARD_LOG1P:
+        return dy / (1 + x);
+    case SHARD_SQRT:
+        return dy / (2 * x);
+    case SHARD_RSQRT:
+        return (R)-0.5 * dy * (x * x * x);
+    case SHARD_ABS:
+        return x > 0 ? dy : x < 0 ? -dy : x * 0;
+    case SHARD_TANH:
+        return dy * (1 - x * x);
+    case SHARD_SIGMOID:
+        return dy * ((1 - x) * x);
+    case SHARD_SHIFT:
+        return dy;
+    case SHARD_CLAMP:
+        return x >= scalars.first && x <= scalars.second ? dy : 0;
+    case SHARD_POWER:
+        return scalars.first == 0 ? 0 : dy * (scalars.first * raise(x, scalars.first - 1));
+    }
+    return dy;
 }
 
 template <class T, shard_unary UNARY> struct Unary {
     const T *x;
     T *y;
+    Scalars<Real<T>> scalars;
 
     template <int N> using In = Pack<T, N>;
     template <int N> __device__ In<N> load(int64_t i) const
@@ -74,7 +177,7 @@ template <class T, shard_unary UNARY> struct Unary {
     {
         Pack<T, N> out;
         for (int k = 0; k < N; k++)
-            out.value[k] = round_to<T>(value<Real<T>, UNARY>(to_real(in.value[k])));
+            out.value[k] = round_to<T>(value<Real<T>, UNARY>(to_real(in.value[k]), scalars));
         store_pack(y + i, out);
     }
 };
@@ -82,6 +185,7 @@ template <class T, shard_unary UNARY> struct Unary {
 template <class T, shard_unary UNARY> struct UnaryBackward {
     const T *x, *dy;
     T *dx;
+    Scalars<Real<T>> scalars;
 
     template <int N> struct In {
         Pack<T, N> x, dy;
@@ -94,51 +198,75 @@ template <class T, shard_unary UNARY> struct UnaryBackward {
     {
         Pack<T, N> out;
         for (int k = 0; k < N; k++)
-            out.value[k] = round_to<T>(gradient<Real<T>, UNARY>(to_real(in.x.value[k]), to_real(in.dy.value[k])));
+            out.value[k] = round_to<T>(gradient<Real<T>, UNARY>(to_real(in.x.value[k]), to_real(in.dy.value[k]), scalars));
         store_pack(dx + i, out);
     }
 };
 
+template <class R> static Scalars<R> scalars_of(const double *scalars)
+{
+    return scalars ? Scalars<R>{(R)scalars[0], (R)scalars[1]} : Scalars<R>{};
+}
+
 template <shard_unary UNARY>
-static shard_status forward(shard_device *device, int64_t n, const void *x, void *y, shard_dtype dtype)
+static shard_status forward(shard_device *device, const double *scalars, int64_t n, const void *x, void *y, shard_dtype dtype)
 {
     return by_float(dtype, [&](auto t) {
         using T = decltype(t);
-        return run_map<Pack<T>::SIZE, 4>(device, n, aligned16(x, y), Unary<T, UNARY>{(const T *)x, (T *)y});
+        Unary<T, UNARY> body = {(const T *)x, (T *)y, scalars_of<Real<T>>(scalars)};
+        return run_map<Pack<T>::SIZE, 4>(device, n, aligned16(x, y), body);
     });
 }
 
 template <shard_unary UNARY>
-static shard_status backward(shard_device *device, int64_t n, const void *x, const void *dy, void *dx, shard_dtype dtype)
+static shard_status backward(shard_device *device, const double *scalars, int64_t n, const void *x, const void *dy, void *dx,
+                             shard_dtype dtype)
 {
     return by_float(dtype, [&](auto t) {
         using T = decltype(t);
-        UnaryBackward<T, UNARY> body = {(const T *)x, (const T *)dy, (T *)dx};
+        UnaryBackward<T, UNARY> body = {(const T *)x, (const T *)dy, (T *)dx, scalars_of<Real<T>>(scalars)};
         return run_map<Pack<T>::SIZE, 2>(device, n, aligned16(x, dy, dx), body);
     });
 }
 
-shard_status shard_cuda_unary(shard_device *device, shard_unary unary, int64_t n, const void *x, void *y, shard_dtype dtype)
+#define SHARD_UNARIES(X)                                                                                                         \
+    X(SHARD_RELU)                                                                                                                \
+    X(SHARD_GELU)                                                                                                                \
+    X(SHARD_GELU_TANH)                                                                                                           \
+    X(SHARD_EXP)                                                                                                                 \
+    X(SHARD_LOG)                                                                                                                 \
+    X(SHARD_LOG1P)                                                                                                               \
+    X(SHARD_SQRT)                                                                                                                \
+    X(SHARD_RSQRT)                                                                                                               \
+    X(SHARD_ABS)                                                                                                                 \
+    X(SHARD_TANH)                                                                                                                \
+    X(SHARD_SIGMOID)                                                                                                             \
+    X(SHARD_SHIFT)                                                                                                               \
+    X(SHARD_CLAMP)                                                                                                               \
+    X(SHARD_POWER)
+
+shard_status shard_cuda_unary(shard_device *device, shard_unary unary, const double *scalars, int64_t n, const void *x, void *y,
+                              shard_dtype dtype)
 {
     switch (unary) {
-    case SHARD_RELU:
-        return forward<SHARD_RELU>(device, n, x, y, dtype);
-    case SHARD_GELU:
-        return forward<SHARD_GELU>(device, n, x, y, dtype);
-    default:
-        return forward<SHARD_GELU_TANH>(device, n, x, y, dtype);
+#define SHARD_RUN_KIND(kind)                                                                                                     \
+    case kind:                                                                                                                   \
+        return forward<kind>(device, scalars, n, x, y, dtype);
+        SHARD_UNARIES(SHARD_RUN_KIND)
+#undef SHARD_RUN_KIND
     }
+    return shard_error(SHARD_ERROR_INTERNAL, "cuda: %d is no unary function", (int)unary);
 }
 
-shard_status shard_cuda_unary_backward(shard_device *device, shard_unary unary, int64_t n, const void *x, const void *dy,
-                                       void *dx, shard_dtype dtype)
+shard_status shard_cuda_unary_backward(shard_device *device, shard_unary unary, const double *scalars, int64_t n, const void *x,
+                                       const void *dy, void *dx, shard_dtype dtype)
 {
     switch (unary) {
-    case SHARD_RELU:
-        return backward<SHARD_RELU>(device, n, x, dy, dx, dtype);
-    case SHARD_GELU:
-        return backward<SHARD_GELU>(device, n, x, dy, dx, dtype);
-    default:
-        return backward<SHARD_GELU_TANH>(device, n, x, dy, dx, dtype);
+#define SHARD_RUN_KIND(kind)                                                                                                     \
+    case kind:                                                                                                                   \
+        return backward<kind>(device, scalars, n, x, dy, dx, dtype);
+        SHARD_UNARIES(SHARD_RUN_KIND)
+#undef SHARD_RUN_KIND
     }
+    return shard_error(SHARD_ERROR_INTERNAL, "cuda: %d is no unary function", (int)unary);
 }

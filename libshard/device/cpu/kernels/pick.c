@@ -64,7 +64,7 @@ static void pick(void)
     for (int i = 0; i < SETS; i++) {
         if ((!wanted || strcmp(wanted, sets[i].name) == 0) && sets[i].runs()) {
             picked = sets[i].kernels;
-            shard_log(SHARD_LOG_DEBUG, "cpu: kernels of instruction set %s", sets[i].name);
+            shard_log_message(SHARD_LOG_DEBUG, "cpu: kernels of instruction set %s", sets[i].name);
         }
     }
 }

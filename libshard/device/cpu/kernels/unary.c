@@ -11,7 +11,7 @@ static inline real R(logistic)(real u, real *rest)
     return (u < 0 ? e : 1) * inverse;
 }
 
-MAP_BODY(relu)
+MAP_BODY(relu_values)
 {
     const real *x = in[0];
     real *y = out[0];
@@ -32,7 +32,7 @@ MAP_BODY(relu_backward)
         dx[i] = x[i] <= 0 ? 0 : dx[i];
 }
 
-MAP_BODY(gelu)
+MAP_BODY(gelu_values)
 {
     const real *x = in[0];
     real *y = out[0];
@@ -54,7 +54,7 @@ MAP_BODY(gelu_backward)
     }
 }
 
-MAP_BODY(gelu_tanh)
+MAP_BODY(gelu_tanh_values)
 {
     const real *x = in[0];
     real *y = out[0];
@@ -78,6 +78,139 @@ MAP_BODY(gelu_tanh_backward)
     }
 }
 
+/* name_values: y = value; name_backward: dx = gradient, of x (or y, as device.h says) and dy. */
+#define UNARY(name, value, gradient)                                                                                             \
+    MAP_BODY(name##_values)                                                                                                      \
+    {                                                                                                                            \
+        const real *from = in[0];                                                                                                \
+        real *to = out[0];                                                                                                       \
+        _Pragma("omp simd") for (int64_t i = 0; i < s.count; i++)                                                                \
+        {                                                                                                                        \
+            real x = from[i];                                                                                                    \
+            to[i] = value;                                                                                                       \
+        }                                                                                                                        \
+    }                                                                                                                            \
+    MAP_BODY(name##_backward)                                                                                                    \
+    {                                                                                                                            \
+        const real *from = in[0], *gradients = in[1];                                                                            \
+        real *to = out[0];                                                                                                       \
+        _Pragma("omp simd") for (int64_t i = 0; i < s.count; i++)                                                                \
+        {                                                                                                                        \
+            real x = from[i], dy = gradients[i];                                                                                 \
+            (void)x;                                                                                                             \
+            to[i] = gradient;                                                                                                    \
+        }                                                                                                                        \
+    }
+
+UNARY(exp, R(exp_all)(x), dy *x)
+UNARY(log, R(log)(x), dy / x)
+UNARY(log1p, R(log1p)(x), dy / (1 + x))
+UNARY(sqrt, R(root)(x), dy / (2 * x))
+UNARY(rsqrt, 1 / R(root)(x), (real)-0.5 * dy * (x * x * x))
+UNARY(abs, x<0 ? -x : x + 0, x> 0 ? dy : x < 0 ? -dy : x * 0)
+UNARY(tanh, R(tanh)(x), dy *(1 - x * x))
+#undef UNARY
+
+MAP_BODY(sigmoid_values)
+{
+    const real *x = in[0];
+    real *y = out[0];
+#pragma omp simd
+    for (int64_t i = 0; i < s.count; i++) {
+        real rest;
+        y[i] = R(logistic)(x[i] / 2, &rest);
+    }
+}
+
+MAP_BODY(sigmoid_backward)
+{
+    const real *y = in[0], *dy = in[1];
+    real *dx = out[0];
+#pragma omp simd
+    for (int64_t i = 0; i < s.count; i++)
+        dx[i] = dy[i] * ((1 - y[i]) * y[i]);
+}
+
+MAP_BODY(shift_values)
+{
+    const real *x = in[0];
+    real *y = out[0], by = (real)((const double *)context)[0];
+#pragma omp simd
+    for (int64_t i = 0; i < s.count; i++)
+        y[i] = x[i] + by;
+}
+
+MAP_BODY(shift_backward)
+{
+    if (out[0] != in[1])
+        memmove(out[0], in[1], (size_t)s.count * sizeof(real));
+}
+
+MAP_BODY(clamp_values)
+{
+    const real *x = in[0];
+    real *y = out[0], low = (real)((const double *)context)[0], high = (real)((const double *)context)[1];
+#pragma omp simd
+    for (int64_t i = 0; i < s.count; i++) {
+        real above = x[i] < low ? low : x[i];
+        y[i] = above > high ? high : above;
+    }
+}
+
+MAP_BODY(clamp_backward)
+{
+    const real *x = in[0], *dy = in[1];
+    real *dx = out[0], low = (real)((const double *)context)[0], high = (real)((const double *)context)[1];
+#pragma omp simd
+    for (int64_t i = 0; i < s.count; i++) {
+        real gradient = dy[i];
+        dx[i] = (x[i] >= low) & (x[i] <= high) ? gradient : 0;
+    }
+}
+
+/* y = x^power, as torch.pow: some powers are products, quotients and roots. */
+static void R(raise)(int64_t n, const real *x, real power, real *y)
+{
+#define RAISE(value)                                                                                                             \
+    do {                                                                                                                         \
+        _Pragma("omp simd") for (int64_t i = 0; i < n; i++) y[i] = value;                                                        \
+        return;                                                                                                                  \
+    } while (0)
+    if (power == 0)
+        RAISE(1);
+    if (power == 1)
+        RAISE(x[i]);
+    if (power == 2)
+        RAISE(x[i] * x[i]);
+    if (power == 3)
+        RAISE(x[i] * x[i] * x[i]);
+    if (power == -1)
+        RAISE(1 / x[i]);
+    if (power == (real)0.5)
+        RAISE(R(root)(x[i]));
+    if (power == (real)-0.5)
+        RAISE(1 / R(root)(x[i]));
+    RAISE(R(power)(x[i], power));
+#undef RAISE
+}
+
+MAP_BODY(power_values)
+{
+    R(raise)(s.count, in[0], (real)((const double *)context)[0], out[0]);
+}
+
+MAP_BODY(power_backward)
+{
+    const real *dy = in[1];
+    real *dx = out[0], power = (real)((const double *)context)[0], raised[SPAN];
+    R(raise)(s.count, in[0], power - 1, raised);
+#pragma omp simd
+    for (int64_t i = 0; i < s.count; i++) {
+        real gradient = dy[i] * (power * raised[i]);
+        dx[i] = power == 0 ? 0 : gradient;
+    }
+}
+
 #else
 
 #include "device/cpu/kernels/map.h"
@@ -86,42 +219,60 @@ MAP_BODY(gelu_tanh_backward)
 #define ROOT 0.79788456080286535588 /* sqrt(2 / pi) */
 #define CUBIC 0.044715
 
+#define root_float sqrtf
+#define root_double sqrt
+#define power_float powf
+#define power_double pow
+
+#include <string.h>
+
 #define SELF "unary.c"
 #include "device/cpu/kernels/real.h"
 
-shard_status KERNEL(unary)(shard_device *device, shard_unary unary, int64_t n, const void *x, void *y, shard_dtype dtype)
+#define UNARIES(X)                                                                                                               \
+    X(RELU, relu)                                                                                                                \
+    X(GELU, gelu)                                                                                                                \
+    X(GELU_TANH, gelu_tanh)                                                                                                      \
+    X(EXP, exp)                                                                                                                  \
+    X(LOG, log)                                                                                                                  \
+    X(LOG1P, log1p)                                                                                                              \
+    X(SQRT, sqrt)                                                                                                                \
+    X(RSQRT, rsqrt)                                                                                                              \
+    X(ABS, abs)                                                                                                                  \
+    X(TANH, tanh)                                                                                                                \
+    X(SIGMOID, sigmoid)                                                                                                          \
+    X(SHIFT, shift)                                                                                                              \
+    X(CLAMP, clamp)                                                                                                              \
+    X(POWER, power)
+
+shard_status KERNEL(unary)(shard_device *device, shard_unary unary, const double *scalars, int64_t n, const void *x, void *y,
+                           shard_dtype dtype)
 {
     (void)device;
-    map job = {.dtype = dtype, .n = n, .in = {x}, .out = {y}};
+    map job = {.dtype = dtype, .n = n, .in = {x}, .out = {y}, .context = scalars};
     switch (unary) {
-    case SHARD_RELU:
-        MAP(&job, relu);
+#define RUN(kind, body)                                                                                                          \
+    case SHARD_##kind:                                                                                                           \
+        MAP(&job, body##_values);                                                                                                \
         break;
-    case SHARD_GELU:
-        MAP(&job, gelu);
-        break;
-    case SHARD_GELU_TANH:
-        MAP(&job, gelu_tanh);
-        break;
+        UNARIES(RUN)
+#undef RUN
     }
     return SHARD_OK;
 }
 
-shard_status KERNEL(unary_backward)(shard_device *device, shard_unary unary, int64_t n, const void *x, const void *dy, void *dx,
-                                    shard_dtype dtype)
+shard_status KERNEL(unary_backward)(shard_device *device, shard_unary unary, const double *scalars, int64_t n, const void *x,
+                                    const void *dy, void *dx, shard_dtype dtype)
 {
     (void)device;
-    map job = {.dtype = dtype, .n = n, .in = {x, dy}, .out = {dx}};
+    map job = {.dtype = dtype, .n = n, .in = {x, dy}, .out = {dx}, .context = scalars};
     switch (unary) {
-    case SHARD_RELU:
-        MAP(&job, relu_backward);
+#define RUN(kind, body)                                                                                                          \
+    case SHARD_##kind:                                                                                                           \
+        MAP(&job, body##_backward);                                                                                              \
         break;
-    case SHARD_GELU:
-        MAP(&job, gelu_backward);
-        break;
-    case SHARD_GELU_TANH:
-        MAP(&job, gelu_tanh_backward);
-        break;
+        UNARIES(RUN)
+#undef RUN
     }
     return SHARD_OK;
 }
