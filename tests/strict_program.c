@@ -106,6 +106,11 @@ static void trains(void)
     shard_status status = shard_load(state, "/nowhere/model.safetensors");
     shard_clear_error();
     check(status == SHARD_ERROR_IO, "shard_load");
+    status = shard_save(state, "/nowhere/model.safetensors", NULL);
+    shard_clear_error();
+    check(status == SHARD_ERROR_IO, "shard_save");
+    check(shard_load_state_dict(state, state) == SHARD_OK, "shard_load_state_dict");
+    check(shard_module_load_state_dict(model, state) == SHARD_OK, "shard_module_load_state_dict");
     shard_grad_scaler_destroy(scaler);
     shard_group_sampler_destroy(sampler);
     shard_data_parallel_destroy(data_parallel);

@@ -57,6 +57,19 @@ static void check_whole(const shard_tensors *whole, int count)
     }
 }
 
+static void check_parts(const shard_tensors *parts, const shard_tensors *list, int count)
+{
+    ck_assert_msg(parts != NULL, "%s", shard_last_error());
+    ck_assert_int_eq(shard_tensors_count(parts), count);
+    for (int i = 0; i < count; i++) {
+        shard_placement wanted = shard_tensor_placement(shard_tensors_at(list, i)),
+                        got = shard_tensor_placement(shard_tensors_at(parts, i));
+        ck_assert(shard_placement_equal(&wanted, &got));
+        ck_assert_str_eq(shard_tensors_name(parts, i), members[i].name);
+        check_elements(members[i].name, shard_tensors_at(parts, i), (uint64_t)i);
+    }
+}
+
 typedef struct collect_case {
     int data, model, count;
 } collect_case;
@@ -75,18 +88,11 @@ static void collects(shard_group *world, void *context)
             check_whole(whole, c->count);
             ck_assert_ptr_eq(shard_tensors_at(whole, 0), shard_tensors_at(list, 0)); /* shared */
         }
-        if (root < 0) {
-            shard_tensors *again = shard_relocate_state_dict(list, whole);
-            ck_assert_msg(again != NULL, "%s", shard_last_error());
-            for (int i = 0; i < c->count; i++) {
-                shard_placement wanted = shard_tensor_placement(shard_tensors_at(list, i)),
-                                got = shard_tensor_placement(shard_tensors_at(again, i));
-                ck_assert(shard_placement_equal(&wanted, &got));
-                check_elements(members[i].name, shard_tensors_at(again, i), (uint64_t)i);
-            }
-            shard_tensors_destroy(again);
-        }
+        bool has = root < 0 || root == shard_group_rank(world);
+        shard_tensors *again = shard_relocate_state_dict(list, has ? whole : NULL, root);
         shard_tensors_destroy(whole);
+        check_parts(again, list, c->count);
+        shard_tensors_destroy(again);
     }
     shard_tensors_destroy(list);
     shard_mesh_destroy(mesh);
@@ -112,12 +118,22 @@ static void refuses(shard_group *world, void *context)
     check_error(shard_last_status(), "rank 1: *here it is root 0, on rank 0 root -1");
     ck_assert_ptr_null(shard_collect_state_dict(odd ? list : NULL, 0));
     check_error(shard_last_status(), "rank 0: shard_collect_state_dict: tensors is NULL");
-    ck_assert_ptr_null(shard_relocate_state_dict(list, NULL));
+    ck_assert_ptr_null(shard_relocate_state_dict(list, NULL, -1));
     check_error(SHARD_ERROR_ARGUMENT, "shard_relocate_state_dict: whole is NULL");
-    ck_assert_ptr_null(shard_relocate_state_dict(list, other));
+    ck_assert_ptr_null(shard_relocate_state_dict(list, other, -1));
     check_error(SHARD_ERROR_ARGUMENT, "shard_relocate_state_dict: there is no \"whole\"");
-    ck_assert_ptr_null(shard_relocate_state_dict(list, list));
+    ck_assert_ptr_null(shard_relocate_state_dict(list, list, -1));
     check_error(SHARD_ERROR_SHAPE, "*\"rows\" is split along 0 [[]*, 5]; a whole one of [[]11, 5] was expected");
+    ck_assert_ptr_null(shard_relocate_state_dict(list, list, 2));
+    check_error(shard_last_status(), "*shard_relocate_state_dict: root 2 of 2 ranks");
+    ck_assert_ptr_null(shard_relocate_state_dict(list, list, odd ? 1 : 0));
+    check_error(shard_last_status(), "rank 1: *here it is root 1, on rank 0 root 0");
+    ck_assert_ptr_null(shard_relocate_state_dict(list, NULL, 1));
+    check_error(shard_last_status(), "rank 1: shard_relocate_state_dict: whole is NULL");
+    ck_assert_ptr_null(shard_relocate_state_dict(list, odd ? list : NULL, 1));
+    check_error(shard_last_status(), "rank 1: *\"rows\" is split along 0 [[]*, 5]; a whole one of [[]11, 5] was expected");
+    ck_assert_ptr_null(shard_relocate_state_dict(odd ? NULL : list, odd ? NULL : other, 0));
+    check_error(shard_last_status(), "*rank *: shard_relocate_state_dict: *");
     shard_tensors_destroy(list);
     shard_tensors_destroy(other);
 }
@@ -178,7 +194,7 @@ static void loads_state_dict(shard_group *world, void *context)
         shard_module *raw = make_model(splits[i], world), *plain = make_model(SHARD_SPLIT_NONE, NULL);
         shard_tensors *own = shard_state_dict(raw), *whole = shard_inspect(context, NULL);
         check_ok(shard_load(whole, context));
-        shard_tensors *parts = shard_relocate_state_dict(own, whole);
+        shard_tensors *parts = shard_relocate_state_dict(own, whole, -1);
         ck_assert_msg(parts != NULL, "%s", shard_last_error());
         for (int64_t j = 0; j < shard_tensors_count(own); j++)
             SHARD_NO_GRAD

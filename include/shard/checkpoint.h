@@ -1,6 +1,6 @@
 /*
  * shard/checkpoint.h: state dicts in one ordinary safetensors file, whatever the
- * number of ranks and the split.
+ * number of ranks and the split, and in memory.
  *
  * Saving and loading never hold a whole split tensor on any rank: each rank writes
  * its own part into the one file, and reads only its own. What is in the file says
@@ -27,6 +27,14 @@ SHARD_API const char *shard_metadata_get(const shard_metadata *metadata, const c
 SHARD_API shard_status shard_metadata_get_integer(const shard_metadata *metadata, const char *name, int64_t *value);
 SHARD_API shard_status shard_metadata_get_number(const shard_metadata *metadata, const char *name, double *value);
 
+typedef struct shard_save_options {
+    int reserved;
+    /* This rank alone saves, as torch.save: not collective, and no other rank is waited for. The
+     * tensors are local or replicated; one that is split or partitioned by shard_zero is an
+     * error (SHAPE), after shard_collect_state_dict there is none. */
+    bool local;
+} shard_save_options;
+
 /*
  * Writes the tensors into path. Of a split tensor the first replica of each part is
  * written; what shard_zero has shared out, each rank's own part. Replicated tensors are taken to be equal everywhere: small ones are written
@@ -36,11 +44,13 @@ SHARD_API shard_status shard_metadata_get_number(const shard_metadata *metadata,
  * is a symbolic link stays one: all this is done where it leads. A failure on
  * one rank (disk full) is the same error on all, and the temporary file is removed; only
  * a job that is killed as a whole leaves it behind. At most 64 MiB of buffers a rank.
- * metadata may be NULL; the first rank's counts. Collective over the world; path, names,
- * shapes and dtypes must agree over it, and all ranks must see the directory (several
- * hosts: a shared file system). They wait for the slowest disk: see SHARD_TIMEOUT.
+ * metadata may be NULL; the first rank's counts. Collective over the world, unless .local;
+ * path, names, shapes and dtypes must agree over it, and all ranks must see the directory
+ * (several hosts: a shared file system). They wait for the slowest disk: see SHARD_TIMEOUT.
  */
-SHARD_API shard_status shard_save(const shard_tensors *tensors, const char *path, const shard_metadata *metadata);
+#define shard_save(tensors, path, ...) shard_save_with(tensors, path, SHARD_WITH(shard_save_options, __VA_ARGS__))
+SHARD_API shard_status shard_save_with(const shard_tensors *tensors, const char *path, const shard_metadata *metadata,
+                                       shard_save_options options);
 
 typedef struct shard_load_options {
     int reserved;
@@ -49,6 +59,7 @@ typedef struct shard_load_options {
     bool allow_unexpected; /* the file may have tensors that are not asked for (under the prefix) */
     bool convert;         /* another floating dtype in the file is converted */
     shard_metadata **metadata; /* set to the file's, the caller's to destroy; NULL: not wanted */
+    bool local;           /* this rank alone loads, as torch.load: not collective; split tensors get its part */
 } shard_load_options;
 /* Fills the tensors, each rank its own part, from the file. Names that are missing or
  * unexpected, shapes (of the whole) and dtypes that differ are errors that list the
@@ -56,7 +67,7 @@ typedef struct shard_load_options {
  * tensors' values are undefined. A file that is replaced while ranks open it is an error
  * (IO), never read half and half. Every malformed file is a clear error (FORMAT).
  * Initial values that were not needed so far are never made. Collective over the
- * world; ranks may ask for different tensors. */
+ * world, unless .local; ranks may ask for different tensors. */
 #define shard_load(tensors, ...) shard_load_with(tensors, SHARD_WITH(shard_load_options, __VA_ARGS__))
 SHARD_API shard_status shard_load_with(const shard_tensors *tensors, const char *path, shard_load_options options);
 
@@ -71,6 +82,32 @@ SHARD_API shard_status shard_load_module(shard_module *module, const char *path)
 SHARD_API shard_tensors *shard_inspect(const char *path, shard_metadata **metadata);
 
 /*
+ * ---- state dicts in memory ----
+ *
+ * shard_save and shard_load above go without these: no rank ever has a whole split tensor. With
+ * these one rank reads and writes files of whole tensors alone, as TorchShard's programs do.
+ * In TorchShard's lines (m is the module, o its optimizer) and here:
+ *
+ *     state = m.state_dict()                         shard_tensors *state = shard_state_dict(m);
+ *     state = ts.collect_state_dict(m, state)        shard_tensors *whole = shard_collect_state_dict(state, 0);
+ *     if rank == 0:                                  if (shard_group_rank(shard_world()) == 0)
+ *         torch.save(state, 'm.pt')                      shard_save(whole, "m.safetensors", NULL, .local = true);
+ *
+ *     if rank == 0:                                  if (shard_group_rank(shard_world()) == 0) {
+ *                                                        whole = shard_inspect("m.safetensors", NULL);
+ *         state = torch.load('m.pt')                     shard_load(whole, "m.safetensors", .local = true);
+ *                                                    }
+ *     state = ts.relocate_state_dict(m, state)       shard_tensors *own = shard_relocate_state_dict(state, whole, 0);
+ *     m.load_state_dict(state)                       shard_module_load_state_dict(m, own);
+ *
+ *     o.load_state_dict(o_state)                     shard_tensors *o_state = shard_optimizer_state_dict(o);
+ *                                                    shard_load_state_dict(o_state, own);
+ *
+ * TorchShard has torch.load on every rank; so it is here with root -1. One file may have both
+ * states: shard_tensors_extend puts them together, and .prefix takes them apart.
+ */
+
+/*
  * The whole tensors of a list whose members may be split, on the rank `root` of the
  * world (-1: on every rank); the others get an empty list. Whole ones are shared, not
  * copied. Takes the memory that it says: shard_save does not need it. Collective over
@@ -78,8 +115,47 @@ SHARD_API shard_tensors *shard_inspect(const char *path, shard_metadata **metada
  */
 SHARD_API shard_tensors *shard_collect_state_dict(const shard_tensors *tensors, int root);
 
-/* The reverse: for each name of like its own part of the whole tensor in whole, placed
- * like it; what is not split is shared, not copied. Not collective. As torchshard.relocate_state_dict. */
-SHARD_API shard_tensors *shard_relocate_state_dict(const shard_tensors *like, const shard_tensors *whole);
+/*
+ * The reverse: for each name of like the local shard of the whole tensor in whole, placed like
+ * it and of whole's dtype; names that like does not have are left out. A name that is missing is
+ * an error (ARGUMENT), another shape or a tensor that is not whole one (SHAPE).
+ *   root -1   Every rank has the whole tensors; what is not split is shared, not copied. Not
+ *             collective. As torchshard.relocate_state_dict.
+ *   root >= 0 The rank root of the world has them; on the others whole is not looked at and may
+ *             be NULL. They are sent in blocks: a rank needs 16 MiB beside its shards, which
+ *             are on like's devices. Collective over the world; names, shapes, dtypes and
+ *             placements of like must agree over it. As set_model_state_dict of
+ *             torch.distributed.checkpoint with broadcast_from_rank0.
+ */
+SHARD_API shard_tensors *shard_relocate_state_dict(const shard_tensors *like, const shard_tensors *whole, int root);
+
+typedef struct shard_load_state_dict_options {
+    int reserved;
+    const char *prefix;    /* stands before each name in the source */
+    bool allow_missing;    /* tensors that the source does not have keep their values */
+    bool allow_unexpected; /* the source may have tensors that are not asked for (under the prefix) */
+    bool convert;          /* another floating dtype in the source is converted */
+} shard_load_state_dict_options;
+
+/*
+ * Copies the source's values into the tensors of a list, as of shard_optimizer_state_dict or
+ * shard_ema_state_dict, or of a module. A source tensor is whole, of which this rank takes its
+ * local shard, or has the same shard, as shard_relocate_state_dict makes it; also of what
+ * shard_zero has partitioned, and on another device. Names that are missing or unexpected,
+ * shapes (of the whole) and dtypes that differ, and shards of other ranges are errors (SHAPE)
+ * that list the first few; then this rank's tensors are not changed. After a failure of memory
+ * or of a device midway their values are undefined. Initial values that were not needed so far
+ * are never made. The source stays as it is. Not collective: each rank loads its own part, and
+ * in stage 3 of shard_zero all ranks do. As torch.nn.Module.load_state_dict; strict=False is
+ * .allow_missing = true, .allow_unexpected = true.
+ */
+#define shard_load_state_dict(tensors, ...) \
+    shard_load_state_dict_with(tensors, SHARD_WITH(shard_load_state_dict_options, __VA_ARGS__))
+#define shard_module_load_state_dict(module, ...) \
+    shard_module_load_state_dict_with(module, SHARD_WITH(shard_load_state_dict_options, __VA_ARGS__))
+SHARD_API shard_status shard_load_state_dict_with(const shard_tensors *tensors, const shard_tensors *source,
+                                                  shard_load_state_dict_options options);
+SHARD_API shard_status shard_module_load_state_dict_with(shard_module *module, const shard_tensors *source,
+                                                         shard_load_state_dict_options options);
 
 #endif

@@ -1,4 +1,4 @@
-/* State dicts of whole tensors, from lists of split ones and back. */
+/* State dicts of whole tensors from lists of split ones. */
 #include "checkpoint/part.h"
 #include "checkpoint/safetensors.h"
 
@@ -102,27 +102,10 @@ static shard_tensor *gather_slices(const char *name, shard_tensor *tensor)
     return NULL;
 }
 
-/* Adds what is as idle: of a whole, or like the part that a tensor is of it. */
-static shard_status add_idle(shard_tensors *list, const char *name, shard_shape shape, const shard_tensor *idle,
-                             const shard_tensor *part)
-{
-    shard_tensor *zeros = shard_zeros(shape, .dtype = idle->dtype, .device = shard_device_of(idle));
-    if (!zeros)
-        return shard_last_status();
-    zeros->optional = true;
-    if (part)
-        zeros->placement = part->placement;
-    shard_status status = part && part->slice ? shard_tensor_set_slice(zeros, part->slice) : SHARD_OK;
-    if (status == SHARD_OK)
-        status = shard_tensors_add(list, name, zeros);
-    shard_release(zeros);
-    return status;
-}
-
 static shard_status collect(shard_tensors *list, const char *name, shard_tensor *tensor, int root, bool wanted)
 {
     if (shard_tensor_is_idle(tensor)) /* the same on all ranks */
-        return wanted ? add_idle(list, name, shard_tensor_whole_shape(tensor), tensor, NULL) : SHARD_OK;
+        return wanted ? shard_tensors_add_idle(list, name, shard_tensor_whole_shape(tensor), tensor, NULL) : SHARD_OK;
     if (!tensor->slice)
         return collect_whole(list, name, tensor, root, wanted);
     shard_tensor *all = gather_slices(name, tensor);
@@ -146,70 +129,6 @@ shard_tensors *shard_collect_state_dict(const shard_tensors *tensors, int root)
             collect(list, shard_tensors_name(kept, i), shard_tensors_at(kept, i), root, wanted);
     shard_tensors_destroy(kept);
     if (shard_agree(world) == SHARD_OK)
-        return list;
-    shard_tensors_destroy(list);
-    return NULL;
-}
-
-/* The part of whole that tensor has of its own whole. */
-static shard_tensor *cut(shard_tensor *whole, const shard_tensor *tensor)
-{
-    shard_tensor *own = shard_tensor_make(tensor->shape, whole->dtype, shard_device_of(whole));
-    const char *from = own ? shard_tensor_memory(whole) : NULL;
-    char *to = from ? shard_tensor_memory_to_write(own) : NULL;
-    shard_status status = to ? SHARD_OK : shard_last_status();
-    shard_part parts[SHARD_PARTS];
-    int count = shard_parts_of(tensor, parts);
-    for (int i = 0; i < count && status == SHARD_OK; i++) {
-        const shard_part *part = &parts[i];
-        size_t size = shard_dtype_size(whole->dtype), width = (size_t)part->width * size;
-        status =
-            shard_ops(own)->copy_rows(shard_device_of(own), to + (size_t)part->element * size, width,
-                                      from + (size_t)part->start * size, (size_t)part->pitch * size, width, (size_t)part->rows);
-    }
-    if (status == SHARD_OK)
-        own->placement = tensor->placement;
-    if (status == SHARD_OK && tensor->slice)
-        status = shard_tensor_set_slice(own, tensor->slice);
-    if (status == SHARD_OK)
-        return own;
-    shard_release(own);
-    return NULL;
-}
-
-static shard_status relocate(shard_tensors *list, const char *name, const shard_tensor *tensor, const shard_tensors *whole)
-{
-    tensor = tensor->kept ? tensor->kept : tensor;
-    shard_tensor *from = shard_tensors_find(whole, name);
-    if (!from)
-        return shard_error(SHARD_ERROR_ARGUMENT, "shard_relocate_state_dict: there is no %s", shard_quoted(name));
-    SHARD_TRY(shard_part_check("shard_relocate_state_dict", name, tensor));
-    shard_shape shape = shard_tensor_whole_shape(tensor);
-    if (from->placement.kind != SHARD_REPLICATED || !shard_shape_equal(&from->shape, &shape))
-        return shard_error(SHARD_ERROR_SHAPE, "shard_relocate_state_dict: %s is %s %s; a whole one of %s was expected",
-                           shard_quoted(name), shard_placement_text(&from->placement), shard_shape_text(&from->shape),
-                           shard_shape_text(&shape));
-    if (tensor->placement.kind != SHARD_SPLIT && !tensor->slice)
-        return shard_tensors_add(list, name, from);
-    if (shard_tensor_is_idle(from))
-        return add_idle(list, name, tensor->shape, from, tensor);
-    shard_tensor *own = cut(from, tensor);
-    shard_status status = own ? shard_tensors_add(list, name, own) : shard_last_status();
-    shard_release(own);
-    return status;
-}
-
-shard_tensors *shard_relocate_state_dict(const shard_tensors *like, const shard_tensors *whole)
-{
-    if (!like || !whole) {
-        shard_null_argument("shard_relocate_state_dict", like ? "whole" : "like");
-        return NULL;
-    }
-    shard_tensors *list = shard_tensors_create();
-    shard_status status = list ? SHARD_OK : shard_last_status();
-    for (int64_t i = 0; i < shard_tensors_count(like) && status == SHARD_OK; i++)
-        status = relocate(list, shard_tensors_name(like, i), shard_tensors_at(like, i), whole);
-    if (status == SHARD_OK)
         return list;
     shard_tensors_destroy(list);
     return NULL;

@@ -5,17 +5,16 @@
  */
 #include "base/hash.h"
 #include "checkpoint/file.h"
+#include "checkpoint/fit.h"
 #include "checkpoint/metadata.h"
 #include "checkpoint/part.h"
 #include "checkpoint/safetensors.h"
 
-#include <inttypes.h>
-#include <stdarg.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 typedef struct loading {
+    shard_group *world; /* NULL: this rank alone */
     const shard_tensors *tensors;
     const char *path;
     shard_load_options options;
@@ -93,86 +92,37 @@ shard_tensors *shard_inspect(const char *path, shard_metadata **metadata)
 
 /* ---- whether the file fits ---- */
 
-/* What is wrong in one way with several tensors: the first few by name. */
-typedef struct complaint {
-    int64_t count;
-    char text[200];
-} complaint;
-
-static void complain(complaint *c, const char *format, ...) SHARD_PRINTF(2, 3);
-static void complain(complaint *c, const char *format, ...)
-{
-    size_t used = strlen(c->text);
-    if (c->count++ < 3 && used < sizeof c->text - 60) {
-        used += (size_t)snprintf(c->text + used, sizeof c->text - used, used ? ", " : "");
-        va_list arguments;
-        va_start(arguments, format);
-        vsnprintf(c->text + used, sizeof c->text - used, format, arguments);
-        va_end(arguments);
-    }
-}
-
-typedef struct findings {
-    complaint missing, unexpected, refused, shapes, dtypes;
-} findings;
-
 /* The entry for a tensor, if it fits. */
-static const shard_entry *match(const loading *l, const char *name, const shard_tensor *tensor, findings *f)
+static const shard_entry *match(const loading *l, const char *name, const shard_tensor *tensor, shard_fit *fit)
 {
     const shard_entry *entry = shard_safetensors_find(&l->header, name);
     if (!entry) {
         if (!l->options.allow_missing && !shard_tensor_is_idle(tensor))
-            complain(&f->missing, "%s", shard_quoted(name));
+            shard_complain(&fit->missing, "%s", shard_quoted(name));
         return NULL;
     }
-    shard_shape shape = shard_tensor_whole_shape(tensor);
-    bool converts = l->options.convert && shard_dtype_is_float(entry->dtype) && shard_dtype_is_float(tensor->dtype);
     if (entry->refusal)
-        complain(&f->refused, "%s %s", shard_quoted(name), entry->refusal);
-    else if (!shard_shape_equal(&entry->shape, &shape))
-        complain(&f->shapes, "%s is %s there, %s here", shard_quoted(name), shard_shape_text(&entry->shape),
-                 shard_shape_text(&shape));
-    else if (entry->dtype != tensor->dtype && !converts)
-        complain(&f->dtypes, "%s is %s there, %s here", shard_quoted(name), shard_dtype_name(entry->dtype),
-                 shard_dtype_name(tensor->dtype));
+        shard_complain(&fit->refused, "%s %s", shard_quoted(name), entry->refusal);
+    else
+        shard_fit_compare(fit, name, tensor, &entry->shape, entry->dtype, l->options.convert);
     return entry;
 }
 
-static void find_unexpected(const loading *l, findings *f)
+static void find_unexpected(const loading *l, shard_fit *fit)
 {
     const char *prefix = l->options.prefix ? l->options.prefix : "";
     size_t length = strlen(prefix);
     for (int64_t i = 0; i < l->header.count && !l->options.allow_unexpected; i++) {
         const char *name = l->header.entries[i].name;
         if (strncmp(name, prefix, length) == 0 && !shard_tensors_find(l->tensors, name + length))
-            complain(&f->unexpected, "%s", shard_quoted(name));
+            shard_complain(&fit->unexpected, "%s", shard_quoted(name));
     }
-}
-
-static shard_status report(const loading *l, const findings *f)
-{
-    const struct {
-        const complaint *complaint;
-        const char *what;
-    } kinds[] = {
-        {&f->missing, "missing there"},   {&f->unexpected, "not expected here"},  {&f->shapes, "of another shape"},
-        {&f->dtypes, "of another dtype"}, {&f->refused, "that cannot be loaded"},
-    };
-    char text[400] = "";
-    size_t used = 0;
-    for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) {
-        const complaint *c = kinds[i].complaint;
-        if (c->count && used < sizeof text)
-            used += (size_t)snprintf(text + used, sizeof text - used, "%s%" PRId64 " %s (%s%s)", used ? "; " : "", c->count,
-                                     kinds[i].what, c->text, c->count > 3 ? ", ..." : "");
-    }
-    return used ? shard_error(SHARD_ERROR_SHAPE, "%s does not fit: %s", l->path, text) : SHARD_OK;
 }
 
 static shard_status match_all(loading *l)
 {
     int64_t count = shard_tensors_count(l->tensors);
-    findings f = {0};
+    shard_fit fit = {0};
     l->entries = shard_calloc((size_t)count, sizeof *l->entries);
     if (!l->entries)
         return shard_last_status();
@@ -183,11 +133,11 @@ static shard_status match_all(loading *l)
         char *name = shard_format("%s%s", l->options.prefix ? l->options.prefix : "", own);
         if (!name)
             return shard_last_status();
-        l->entries[i] = match(l, name, tensor, &f);
+        l->entries[i] = match(l, name, tensor, &fit);
         free(name);
     }
-    find_unexpected(l, &f);
-    return report(l, &f);
+    find_unexpected(l, &fit);
+    return shard_fit_report(&fit, l->path);
 }
 
 static shard_status prepare(loading *l)
@@ -203,10 +153,9 @@ static shard_status prepare(loading *l)
 /* Whether all ranks have come this far, with the same file. */
 static shard_status agree(const loading *l)
 {
-    shard_group *world = shard_world();
-    int size = shard_group_size(world);
+    int size = shard_group_size(l->world);
     uint64_t *all = shard_calloc((size_t)size, sizeof *all);
-    shard_status status = shard_group_exchange(world, &l->hash, sizeof l->hash, all);
+    shard_status status = shard_group_exchange(l->world, &l->hash, sizeof l->hash, all);
     for (int rank = 1; rank < size && status == SHARD_OK; rank++)
         if (all[rank] != all[0])
             status = shard_error(SHARD_ERROR_MISMATCH, "shard_load: %s is another file on rank %d than on rank 0", l->path, rank);
@@ -214,26 +163,10 @@ static shard_status agree(const loading *l)
     if (status != SHARD_OK)
         return status;
     shard_file_check_unchanged(&l->file); /* two checkpoints of one model may have the same header */
-    return shard_agree(world);
+    return shard_agree(l->world);
 }
 
 /* ---- reading ---- */
-
-/* count values from the staging block to the tensor's memory. */
-static shard_status store(loading *l, const shard_entry *entry, shard_tensor *tensor, char *memory, int64_t count)
-{
-    size_t bytes = (size_t)count * shard_dtype_size(tensor->dtype);
-    const void *values = l->block;
-    if (entry->dtype != tensor->dtype) {
-        if (!l->converted)
-            l->converted = shard_block_take();
-        if (!l->converted)
-            return shard_last_status();
-        SHARD_TRY(shard_cpu()->ops->cast(shard_cpu(), count, l->block, entry->dtype, l->converted, tensor->dtype));
-        values = l->converted;
-    }
-    return shard_ops(tensor)->copy_in(shard_device_of(tensor), memory, values, bytes);
-}
 
 /* One tensor being filled. */
 typedef struct filling {
@@ -257,7 +190,7 @@ static shard_status read_run(loading *l, const filling *f, int64_t first, int64_
     for (int64_t at = 0; at < count; at += most) {
         int64_t piece = count - at < most ? count - at : most;
         SHARD_TRY(shard_file_read(&l->file, l->block, piece * f->from, f->start + (first + at) * f->from));
-        SHARD_TRY(store(l, f->entry, f->tensor, memory + at * f->to, piece));
+        SHARD_TRY(shard_part_write(f->tensor, memory + at * f->to, l->block, f->entry->dtype, piece, &l->converted));
     }
     return SHARD_OK;
 }
@@ -278,7 +211,7 @@ static shard_status read_columns(loading *l, const filling *f, const shard_part 
         }
         for (int64_t i = 1; i < rows; i++)
             memmove(block + (size_t)i * width, block + (size_t)i * pitch, width);
-        SHARD_TRY(store(l, f->entry, f->tensor, memory, rows * part->width));
+        SHARD_TRY(shard_part_write(f->tensor, memory, block, f->entry->dtype, rows * part->width, &l->converted));
     }
     return SHARD_OK;
 }
@@ -312,7 +245,7 @@ static shard_status fill(loading *l, const shard_entry *entry, shard_tensor *ten
                  .from = (int64_t)shard_dtype_size(entry->dtype),
                  .to = (int64_t)shard_dtype_size(tensor->dtype),
                  .straight = entry->dtype == tensor->dtype && shard_part_is_host(tensor)};
-    f.alone = holders(tensor) == shard_group_size(shard_world());
+    f.alone = holders(tensor) == shard_group_size(l->world);
     if (!l->block)
         l->block = shard_block_take();
     if (!f.memory || !l->block)
@@ -324,32 +257,20 @@ static shard_status fill(loading *l, const shard_entry *entry, shard_tensor *ten
     return SHARD_OK;
 }
 
-/* Joint over the world when it returns. */
+/* Joint over the ranks that load when it returns. */
 static shard_status fill_all(loading *l)
 {
     for (int64_t i = 0; i < shard_tensors_count(l->tensors) && shard_last_status() == SHARD_OK; i++)
         if (l->entries[i])
             fill(l, l->entries[i], shard_tensors_at(l->tensors, i));
     shard_file_close(&l->file);
-    return shard_agree(shard_world());
-}
-
-/* What was gathered of values that were loaded is old. */
-static void forget_gathered(const shard_tensors *tensors)
-{
-    for (int64_t i = 0; i < shard_tensors_count(tensors); i++) {
-        shard_tensor *tensor = shard_tensors_at(tensors, i);
-        if (!tensor->kept)
-            continue;
-        shard_tensor_count_write(tensor);
-        shard_storage_release(tensor->storage);
-    }
+    return shard_agree(l->world);
 }
 
 shard_status shard_load_with(const shard_tensors *tensors, const char *path, shard_load_options options)
 {
     shard_tensors *kept = shard_tensors_kept(tensors, true);
-    loading l = {.tensors = kept, .path = path, .options = options};
+    loading l = {.world = options.local ? NULL : shard_world(), .tensors = kept, .path = path, .options = options};
     shard_metadata *metadata = NULL;
     prepare(&l);
     if (agree(&l) == SHARD_OK) {
@@ -363,7 +284,7 @@ shard_status shard_load_with(const shard_tensors *tensors, const char *path, sha
     shard_safetensors_free(&l.header);
     free(l.entries);
     shard_tensors_destroy(kept);
-    forget_gathered(tensors);
+    shard_tensors_forget_gathered(tensors);
     if (shard_last_status() != SHARD_OK) {
         shard_metadata_destroy(metadata);
         return shard_last_status();

@@ -46,6 +46,17 @@ int shard_parts_of(const shard_tensor *tensor, shard_part parts[SHARD_PARTS])
     return count;
 }
 
+bool shard_parts_equal(const shard_tensor *a, const shard_tensor *b)
+{
+    shard_part of_a[SHARD_PARTS], of_b[SHARD_PARTS];
+    int count = shard_parts_of(a, of_a);
+    bool equal = count == shard_parts_of(b, of_b);
+    for (int i = 0; i < count && equal; i++)
+        equal = of_a[i].rows == of_b[i].rows && of_a[i].width == of_b[i].width && of_a[i].pitch == of_b[i].pitch &&
+                of_a[i].start == of_b[i].start;
+    return equal;
+}
+
 const shard_placement *shard_part_placement(const shard_tensor *tensor)
 {
     return tensor->slice ? &tensor->slice->placement : &tensor->placement;
@@ -79,6 +90,17 @@ shard_tensors *shard_tensors_kept(const shard_tensors *tensors, bool idle)
     return list;
 }
 
+void shard_tensors_forget_gathered(const shard_tensors *tensors)
+{
+    for (int64_t i = 0; i < shard_tensors_count(tensors); i++) {
+        shard_tensor *tensor = shard_tensors_at(tensors, i);
+        if (!tensor->kept)
+            continue;
+        shard_tensor_count_write(tensor);
+        shard_storage_release(tensor->storage);
+    }
+}
+
 void *shard_block_take(void)
 {
     return shard_device_allocate(shard_cpu(), SHARD_MEMORY_WORKSPACE, SHARD_BLOCK_BYTES);
@@ -104,6 +126,37 @@ const void *shard_part_read(shard_tensor *tensor, int64_t element, int64_t count
     if (shard_part_is_host(tensor))
         return memory;
     return shard_ops(tensor)->copy_out(shard_device_of(tensor), block, memory, (size_t)count * size) == SHARD_OK ? block : NULL;
+}
+
+shard_status shard_part_write(shard_tensor *tensor, char *memory, const void *values, shard_dtype dtype, int64_t count,
+                              void **converted)
+{
+    if (dtype != tensor->dtype) {
+        if (!*converted)
+            *converted = shard_block_take();
+        if (!*converted)
+            return shard_last_status();
+        SHARD_TRY(shard_cpu()->ops->cast(shard_cpu(), count, values, dtype, *converted, tensor->dtype));
+        values = *converted;
+    }
+    return shard_ops(tensor)->copy_in(shard_device_of(tensor), memory, values, (size_t)count * shard_dtype_size(tensor->dtype));
+}
+
+shard_status shard_part_copy(const shard_tensor *like, shard_tensor *whole, char *to)
+{
+    const char *from = shard_tensor_memory(whole);
+    if (!from)
+        return shard_last_status();
+    shard_part parts[SHARD_PARTS];
+    int count = shard_parts_of(like, parts);
+    for (int i = 0; i < count; i++) {
+        const shard_part *part = &parts[i];
+        size_t size = shard_dtype_size(whole->dtype), width = (size_t)part->width * size;
+        SHARD_TRY(shard_ops(whole)->copy_rows(shard_device_of(whole), to + (size_t)part->element * size, width,
+                                              from + (size_t)part->start * size, (size_t)part->pitch * size, width,
+                                              (size_t)part->rows));
+    }
+    return SHARD_OK;
 }
 
 shard_range *shard_part_ranges(const char *name, const shard_tensor *tensor)

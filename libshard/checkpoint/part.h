@@ -24,6 +24,8 @@ typedef struct shard_part {
  * one. How many. */
 #define SHARD_PARTS 3
 int shard_parts_of(const shard_tensor *tensor, shard_part parts[SHARD_PARTS]);
+/* Whether two tensors of one whole shape have the same elements of it. */
+bool shard_parts_equal(const shard_tensor *a, const shard_tensor *b);
 
 /* The placement in the whole, and the shape of the part: of a slice, those of the tensor it
  * is of. */
@@ -37,6 +39,12 @@ shard_status shard_part_check(const char *function, const char *name, const shar
  * values are gathered when they are needed; those that are idle among them, or not. NULL for
  * NULL, or with the error set. */
 shard_tensors *shard_tensors_kept(const shard_tensors *tensors, bool idle);
+/* Adds zeros as idle as `idle` is: of that shape, and placed as `part` where it is not NULL. */
+shard_status shard_tensors_add_idle(shard_tensors *list, const char *name, shard_shape shape, const shard_tensor *idle,
+                                    const shard_tensor *part);
+/* Values that were gathered from what this rank keeps are old: they are freed, and gathered
+ * anew when they are needed. */
+void shard_tensors_forget_gathered(const shard_tensors *tensors);
 
 /* Whether all ranks call the function with the same names, dtypes, whole shapes and
  * placements in the list, and the same argument, which is a text. Collective over the
@@ -50,6 +58,14 @@ void shard_block_give_back(void *block);
 /* The values of a tensor from an element on, as host memory: its own, or copied into
  * `block`, which then holds count elements. NULL with the error set. */
 const void *shard_part_read(shard_tensor *tensor, int64_t element, int64_t count, void *block);
+/* count values of a dtype from host memory into a tensor's memory at `memory`, converted to its
+ * dtype. count is at most what a block holds of the larger dtype. *converted is a block for the
+ * conversion, taken when it is first needed; the caller gives it back. */
+shard_status shard_part_write(shard_tensor *tensor, char *memory, const void *values, shard_dtype dtype, int64_t count,
+                              void **converted);
+/* What `like` has of its whole, out of a tensor that has the whole, into memory of the latter's
+ * device and in its dtype. */
+shard_status shard_part_copy(const shard_tensor *like, shard_tensor *whole, char *to);
 /* Whether a tensor's memory is host memory. */
 bool shard_part_is_host(const shard_tensor *tensor);
 

@@ -23,7 +23,7 @@
 #define SHARE ((int64_t)1 << 20)
 
 typedef struct saving {
-    shard_group *world;
+    shard_group *world; /* those that save; NULL: this rank alone */
     const shard_tensors *tensors;
     const char *path;
     int64_t count;
@@ -41,12 +41,32 @@ typedef struct saving {
 
 /* ---- what is to be saved ---- */
 
-/* Collective over the world. */
+/* What this rank alone saves is whole on it. */
+static shard_status check_local(const saving *s)
+{
+    if (!s->tensors)
+        return shard_null_argument("shard_save", "tensors");
+    for (int64_t i = 0; i < shard_tensors_count(s->tensors); i++) {
+        const shard_tensor *tensor = shard_tensors_at(s->tensors, i);
+        const char *name = shard_tensors_name(s->tensors, i);
+        SHARD_TRY(shard_part_check("shard_save", name, tensor));
+        if (tensor->placement.kind == SHARD_SPLIT || tensor->slice)
+            return shard_error(SHARD_ERROR_SHAPE,
+                               "shard_save: %s is %s, and .local saves whole tensors: call shard_collect_state_dict first",
+                               shard_quoted(name),
+                               tensor->slice ? "partitioned by shard_zero" : shard_placement_text(&tensor->placement));
+    }
+    return shard_last_status();
+}
+
+/* Collective over those that save. */
 static shard_status agree(const saving *s)
 {
-    char *path = s->path ? shard_format("\"%s\"", s->path) : NULL;
     if (!s->path)
         shard_null_argument("shard_save", "path");
+    if (!s->world)
+        return check_local(s);
+    char *path = s->path ? shard_format("\"%s\"", s->path) : NULL;
     shard_status status = shard_tensors_agree("shard_save", s->tensors, path ? path : "");
     free(path);
     return status;
@@ -337,10 +357,11 @@ static void forget(saving *s)
     free(s->temporary);
 }
 
-shard_status shard_save(const shard_tensors *tensors, const char *path, const shard_metadata *metadata)
+shard_status shard_save_with(const shard_tensors *tensors, const char *path, const shard_metadata *metadata,
+                             shard_save_options options)
 {
     shard_tensors *kept = shard_tensors_kept(tensors, false);
-    saving s = {.world = shard_world(), .tensors = kept, .path = path};
+    saving s = {.world = options.local ? NULL : shard_world(), .tensors = kept, .path = path};
     if (agree(&s) == SHARD_OK) {
         plan(&s);
         if (agree_on_parts(&s) == SHARD_OK && open_together(&s, metadata) == SHARD_OK && write_all(&s) == SHARD_OK)

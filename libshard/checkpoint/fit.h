@@ -1,0 +1,30 @@
+/*
+ * Whether the tensors of a source, a file or a list, fit those that they are loaded into:
+ * all that does not is collected, so that one error lists it.
+ */
+#ifndef SHARD_CHECKPOINT_FIT_H
+#define SHARD_CHECKPOINT_FIT_H
+
+#include "tensor/tensor.h"
+
+/* The tensors with one kind of difference: how many, and the first few by name. */
+typedef struct shard_complaint {
+    int64_t count;
+    char text[200];
+} shard_complaint;
+
+typedef struct shard_fit {
+    shard_complaint missing, unexpected, refused, shapes, dtypes, placements;
+} shard_fit;
+
+void shard_complain(shard_complaint *complaint, const char *format, ...) SHARD_PRINTF(2, 3);
+
+/* Complains if a source's tensor of this whole shape and dtype does not fit the tensor that it
+ * is loaded into. convert: floating dtypes may differ. */
+void shard_fit_compare(shard_fit *fit, const char *name, const shard_tensor *tensor, const shard_shape *shape, shard_dtype dtype,
+                       bool convert);
+
+/* SHARD_OK, or the error "`source` does not fit: ..." (SHAPE). */
+shard_status shard_fit_report(const shard_fit *fit, const char *source);
+
+#endif

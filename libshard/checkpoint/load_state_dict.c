@@ -1,0 +1,163 @@
+/* Loading from tensors in memory: each rank takes its part of them by itself. */
+#include "checkpoint/fit.h"
+#include "checkpoint/part.h"
+#include "checkpoint/safetensors.h"
+
+#include <shard/checkpoint.h>
+
+#include <stdlib.h>
+#include <string.h>
+
+typedef struct loading {
+    const shard_tensors *tensors, *source; /* what this rank keeps of each */
+    shard_load_state_dict_options options;
+    shard_tensor **from;     /* by tensor; NULL: missing, and that is allowed */
+    void *block, *converted; /* staging */
+} loading;
+
+/* ---- whether the source fits ---- */
+
+static const char *place_text(const shard_tensor *tensor)
+{
+    return tensor->slice ? "partitioned by shard_zero" : shard_placement_text(&tensor->placement);
+}
+
+static bool is_whole(const shard_tensor *tensor)
+{
+    return tensor->placement.kind == SHARD_REPLICATED && !tensor->slice;
+}
+
+static shard_status match(loading *l, int64_t index, const char *name, shard_fit *fit)
+{
+    const shard_tensor *tensor = shard_tensors_at(l->tensors, index);
+    shard_tensor *from = l->from[index] = shard_tensors_find(l->source, name);
+    if (!from) {
+        if (!l->options.allow_missing && !shard_tensor_is_idle(tensor))
+            shard_complain(&fit->missing, "%s", shard_quoted(name));
+        return SHARD_OK;
+    }
+    SHARD_TRY(shard_part_check("shard_load_state_dict", name, from));
+    shard_shape shape = shard_tensor_whole_shape(from), whole = shard_tensor_whole_shape(tensor);
+    shard_fit_compare(fit, name, tensor, &shape, from->dtype, l->options.convert);
+    if (shard_shape_equal(&shape, &whole) && !is_whole(from) && !shard_parts_equal(from, tensor))
+        shard_complain(&fit->placements, "%s is %s there, %s here: call shard_collect_state_dict first", shard_quoted(name),
+                       place_text(from), place_text(tensor));
+    return SHARD_OK;
+}
+
+static void find_unexpected(const loading *l, const char *prefix, shard_fit *fit)
+{
+    size_t length = strlen(prefix);
+    for (int64_t i = 0; i < shard_tensors_count(l->source) && !l->options.allow_unexpected; i++) {
+        const char *name = shard_tensors_name(l->source, i);
+        if (strncmp(name, prefix, length) == 0 && !shard_tensors_find(l->tensors, name + length))
+            shard_complain(&fit->unexpected, "%s", shard_quoted(name));
+    }
+}
+
+static shard_status match_all(loading *l)
+{
+    const char *prefix = l->options.prefix ? l->options.prefix : "";
+    int64_t count = shard_tensors_count(l->tensors);
+    shard_fit fit = {0};
+    l->from = shard_calloc((size_t)count, sizeof *l->from);
+    if (!l->from)
+        return shard_last_status();
+    for (int64_t i = 0; i < count; i++) {
+        const char *own = shard_tensors_name(l->tensors, i);
+        SHARD_TRY(shard_part_check("shard_load_state_dict", own, shard_tensors_at(l->tensors, i)));
+        char *name = shard_format("%s%s", prefix, own);
+        shard_status status = name ? match(l, i, name, &fit) : shard_last_status();
+        free(name);
+        SHARD_TRY(status);
+    }
+    find_unexpected(l, prefix, &fit);
+    return shard_fit_report(&fit, "shard_load_state_dict: the source");
+}
+
+/* ---- copying ---- */
+
+/* From one device or dtype to another, a block at a time by way of the host. */
+static shard_status convey(loading *l, shard_tensor *from, shard_tensor *to, char *memory)
+{
+    int64_t from_size = (int64_t)shard_dtype_size(from->dtype), to_size = (int64_t)shard_dtype_size(to->dtype);
+    int64_t count = shard_numel(to), most = SHARD_BLOCK_BYTES / (from_size > to_size ? from_size : to_size);
+    if (!l->block)
+        l->block = shard_block_take();
+    if (!l->block)
+        return shard_last_status();
+    for (int64_t at = 0; at < count; at += most) {
+        int64_t piece = count - at < most ? count - at : most;
+        const void *values = shard_part_read(from, at, piece, l->block);
+        if (!values)
+            return shard_last_status();
+        SHARD_TRY(shard_part_write(to, memory + at * to_size, values, from->dtype, piece, &l->converted));
+    }
+    return SHARD_OK;
+}
+
+/* The source's values are made before the recipe is forgotten: both may be of one memory. */
+static shard_status fill(loading *l, shard_tensor *from, shard_tensor *to)
+{
+    const void *values = shard_tensor_memory(from);
+    if (from == to || !values)
+        return shard_last_status();
+    to->recipe.kind = SHARD_NO_RECIPE;
+    char *memory = shard_tensor_memory_to_write(to);
+    if (!memory || memory == values)
+        return shard_last_status();
+    size_t bytes = (size_t)shard_numel(to) * shard_dtype_size(to->dtype);
+    bool direct = shard_device_of(from) == shard_device_of(to) && from->dtype == to->dtype;
+    bool same_part = shard_parts_equal(from, to);
+    if (direct && same_part)
+        return shard_ops(to)->copy_rows(shard_device_of(to), memory, bytes, values, bytes, bytes, 1);
+    if (direct)
+        return shard_part_copy(to, from, memory);
+    if (same_part)
+        return convey(l, from, to, memory);
+    shard_tensor *own = shard_tensor_make(to->shape, from->dtype, shard_device_of(from));
+    shard_status status = own ? shard_part_copy(to, from, shard_tensor_memory_to_write(own)) : shard_last_status();
+    if (status == SHARD_OK)
+        status = convey(l, own, to, memory);
+    shard_release(own);
+    return status;
+}
+
+static shard_status fill_all(loading *l)
+{
+    for (int64_t i = 0; i < shard_tensors_count(l->tensors); i++)
+        if (l->from[i])
+            SHARD_TRY(fill(l, l->from[i], shard_tensors_at(l->tensors, i)));
+    return SHARD_OK;
+}
+
+shard_status shard_load_state_dict_with(const shard_tensors *tensors, const shard_tensors *source,
+                                        shard_load_state_dict_options options)
+{
+    if (!tensors || !source)
+        return shard_null_argument("shard_load_state_dict", tensors ? "source" : "tensors");
+    if (shard_last_status() != SHARD_OK)
+        return shard_last_status();
+    shard_tensors *kept = shard_tensors_kept(tensors, true), *kept_source = shard_tensors_kept(source, false);
+    loading l = {.tensors = kept, .source = kept_source, .options = options};
+    shard_status status = kept && kept_source ? match_all(&l) : shard_last_status();
+    if (status == SHARD_OK) {
+        status = fill_all(&l);
+        shard_tensors_forget_gathered(tensors);
+    }
+    shard_block_give_back(l.block);
+    shard_block_give_back(l.converted);
+    free(l.from);
+    shard_tensors_destroy(kept);
+    shard_tensors_destroy(kept_source);
+    return status;
+}
+
+shard_status shard_module_load_state_dict_with(shard_module *module, const shard_tensors *source,
+                                               shard_load_state_dict_options options)
+{
+    shard_tensors *tensors = shard_state_dict(module);
+    shard_status status = tensors ? shard_load_state_dict_with(tensors, source, options) : shard_last_status();
+    shard_tensors_destroy(tensors);
+    return status;
+}

@@ -1,0 +1,234 @@
+/* Local shards of state dicts of whole tensors: each rank has all of these, or one rank, which
+ * sends them block after block. */
+#include "checkpoint/part.h"
+#include "checkpoint/safetensors.h"
+
+#include <shard/checkpoint.h>
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+shard_status shard_tensors_add_idle(shard_tensors *list, const char *name, shard_shape shape, const shard_tensor *idle,
+                                    const shard_tensor *part)
+{
+    shard_tensor *zeros = shard_zeros(shape, .dtype = idle->dtype, .device = shard_device_of(idle));
+    if (!zeros)
+        return shard_last_status();
+    zeros->optional = true;
+    if (part)
+        zeros->placement = part->placement;
+    shard_status status = part && part->slice ? shard_tensor_set_slice(zeros, part->slice) : SHARD_OK;
+    if (status == SHARD_OK)
+        status = shard_tensors_add(list, name, zeros);
+    shard_release(zeros);
+    return status;
+}
+
+static bool is_part(const shard_tensor *tensor)
+{
+    return tensor->placement.kind == SHARD_SPLIT || tensor->slice;
+}
+
+/* An empty tensor of the shape and placement of like. */
+static shard_tensor *make_part(const shard_tensor *like, shard_dtype dtype, shard_device *device)
+{
+    shard_tensor *part = shard_tensor_make(like->shape, dtype, device);
+    if (!part)
+        return NULL;
+    part->placement = like->placement;
+    if (!like->slice || shard_tensor_set_slice(part, like->slice) == SHARD_OK)
+        return part;
+    shard_release(part);
+    return NULL;
+}
+
+/* The whole tensor for one of like; NULL with the error set. */
+static shard_tensor *find_whole(const shard_tensors *whole, const char *name, const shard_tensor *like)
+{
+    shard_tensor *from = shard_tensors_find(whole, name);
+    if (!from)
+        return shard_fail_null(SHARD_ERROR_ARGUMENT, "shard_relocate_state_dict: there is no %s", shard_quoted(name));
+    shard_shape shape = shard_tensor_whole_shape(like);
+    if (from->placement.kind == SHARD_REPLICATED && !from->slice && shard_shape_equal(&from->shape, &shape))
+        return from;
+    return shard_fail_null(SHARD_ERROR_SHAPE, "shard_relocate_state_dict: %s is %s %s; a whole one of %s was expected",
+                           shard_quoted(name), from->slice ? "partitioned by shard_zero" : shard_placement_text(&from->placement),
+                           shard_shape_text(&from->shape), shard_shape_text(&shape));
+}
+
+/* ---- every rank has the whole tensors ---- */
+
+static shard_status take(shard_tensors *list, const char *name, const shard_tensor *like, const shard_tensors *whole)
+{
+    SHARD_TRY(shard_part_check("shard_relocate_state_dict", name, like));
+    shard_tensor *from = find_whole(whole, name, like);
+    if (!from)
+        return shard_last_status();
+    if (!is_part(like))
+        return shard_tensors_add(list, name, from);
+    if (shard_tensor_is_idle(from))
+        return shard_tensors_add_idle(list, name, like->shape, from, like);
+    shard_tensor *part = make_part(like, from->dtype, shard_device_of(from));
+    char *memory = part ? shard_tensor_memory_to_write(part) : NULL;
+    shard_status status = memory ? shard_part_copy(like, from, memory) : shard_last_status();
+    if (status == SHARD_OK)
+        status = shard_tensors_add(list, name, part);
+    shard_release(part);
+    return status;
+}
+
+static shard_status take_all(shard_tensors *list, const shard_tensors *like, const shard_tensors *whole)
+{
+    if (!whole)
+        return shard_null_argument("shard_relocate_state_dict", "whole");
+    for (int64_t i = 0; i < shard_tensors_count(like); i++)
+        SHARD_TRY(take(list, shard_tensors_name(like, i), shard_tensors_at(like, i), whole));
+    return SHARD_OK;
+}
+
+/* ---- one rank has them ---- */
+
+/* What root tells of a whole tensor. */
+enum { IDLE = 0x80, DTYPE = 0x7f };
+
+static shard_status describe(const shard_tensors *like, const shard_tensors *whole, uint8_t *told)
+{
+    if (!whole)
+        return shard_null_argument("shard_relocate_state_dict", "whole");
+    for (int64_t i = 0; i < shard_tensors_count(like); i++) {
+        const shard_tensor *from = find_whole(whole, shard_tensors_name(like, i), shard_tensors_at(like, i));
+        if (!from)
+            return shard_last_status();
+        if (from->kept)
+            return shard_error(SHARD_ERROR_UNSUPPORTED,
+                               "shard_relocate_state_dict: %s is partitioned by shard_zero: call shard_collect_state_dict first",
+                               shard_quoted(shard_tensors_name(like, i)));
+        told[i] = (uint8_t)(from->dtype | (shard_tensor_is_idle(from) ? IDLE : 0));
+    }
+    return SHARD_OK;
+}
+
+/* What a part has of elements [at, at + count) of the whole, which follow each other in the
+ * part's memory: from `block` to `to`. How many; *element is where they begin in the part. */
+static int64_t pick(const shard_part *part, int64_t at, int64_t count, const char *block, char *to, size_t size, int64_t *element)
+{
+    int64_t number = 0, row = part->pitch > 0 && at > part->start ? (at - part->start) / part->pitch : 0;
+    for (; row < part->rows && part->start + row * part->pitch < at + count; row++) {
+        int64_t start = part->start + row * part->pitch, end = start + part->width;
+        int64_t from = start > at ? start : at, until = end < at + count ? end : at + count;
+        if (from >= until)
+            continue;
+        if (number == 0)
+            *element = part->element + row * part->width + from - start;
+        memcpy(to + (size_t)number * size, block + (size_t)(from - at) * size, (size_t)(until - from) * size);
+        number += until - from;
+    }
+    return number;
+}
+
+/* Elements [at, at + count) of the whole, as they came, into this rank's part. */
+static shard_status place(shard_tensor *part, int64_t at, int64_t count, const char *block, char *picked)
+{
+    char *memory = shard_tensor_memory_to_write(part);
+    size_t size = shard_dtype_size(part->dtype);
+    shard_part parts[SHARD_PARTS];
+    int number = shard_parts_of(part, parts);
+    for (int i = 0; i < number && memory; i++) {
+        int64_t element, elements = pick(&parts[i], at, count, block, picked, size, &element);
+        if (elements)
+            SHARD_TRY(shard_ops(part)->copy_in(shard_device_of(part), memory + (size_t)element * size, picked,
+                                               (size_t)elements * size));
+    }
+    return shard_last_status();
+}
+
+typedef struct receiving {
+    shard_group *world;
+    int root;
+    char *block, *picked; /* staging */
+} receiving;
+
+/* A rank that fails takes part until all know. */
+static shard_status send(receiving *r, shard_tensor *from, shard_tensor *part, int64_t numel, shard_dtype dtype)
+{
+    int64_t size = (int64_t)shard_dtype_size(dtype), most = SHARD_BLOCK_BYTES / size;
+    for (int64_t at = 0; at < numel; at += most) {
+        int64_t count = numel - at < most ? numel - at : most;
+        const void *values = from && r->block ? shard_part_read(from, at, count, r->block) : NULL;
+        if (values && values != r->block)
+            memcpy(r->block, values, (size_t)(count * size));
+        SHARD_TRY(shard_group_broadcast(r->world, NULL, r->block, count, dtype, r->root));
+        if (part)
+            place(part, at, count, r->block, r->picked);
+    }
+    return SHARD_OK;
+}
+
+/* Collective over the world; the status is the same on all ranks if the world's is. */
+static shard_status receive(receiving *r, shard_tensors *list, const char *name, const shard_tensor *like, shard_tensor *from,
+                            uint8_t told)
+{
+    shard_shape shape = shard_tensor_whole_shape(like);
+    shard_dtype dtype = (shard_dtype)(told & DTYPE);
+    bool shared = from && !is_part(like);
+    shard_tensor *part = shared ? from : make_part(like, dtype, shard_device_of(like));
+    shard_status status = SHARD_OK;
+    if (part && told & IDLE)
+        shared ? shard_tensors_add(list, name, part) : shard_tensors_add_idle(list, name, like->shape, part, like);
+    else if (part)
+        shard_tensors_add(list, name, part);
+    if (!(told & IDLE))
+        status = send(r, from, shared ? NULL : part, shard_shape_product(&shape, 0, shape.ndim), dtype);
+    if (!shared)
+        shard_release(part);
+    return status;
+}
+
+static shard_status receive_all(shard_tensors *list, const shard_tensors *like, const shard_tensors *whole, int root)
+{
+    receiving r = {.world = shard_world(), .root = root, .block = shard_block_take(), .picked = shard_block_take()};
+    int64_t count = shard_tensors_count(like);
+    bool is_root = shard_group_rank(r.world) == root;
+    uint8_t *told = shard_calloc((size_t)count, sizeof *told);
+    if (is_root && told)
+        describe(like, whole, told);
+    shard_status status = shard_group_broadcast(r.world, NULL, told, count, SHARD_UINT8, root);
+    for (int64_t i = 0; i < count && status == SHARD_OK; i++) {
+        const char *name = shard_tensors_name(like, i);
+        status = receive(&r, list, name, shard_tensors_at(like, i), is_root ? shard_tensors_find(whole, name) : NULL, told[i]);
+    }
+    free(told);
+    shard_block_give_back(r.block);
+    shard_block_give_back(r.picked);
+    return shard_agree(r.world);
+}
+
+static shard_status relocate_together(shard_tensors *list, const shard_tensors *like, const shard_tensors *whole, int root)
+{
+    char argument[32];
+    snprintf(argument, sizeof argument, "root %d", root);
+    SHARD_TRY(shard_tensors_agree("shard_relocate_state_dict", like, argument));
+    return receive_all(list, like, whole, root);
+}
+
+shard_tensors *shard_relocate_state_dict(const shard_tensors *like, const shard_tensors *whole, int root)
+{
+    int size = shard_group_size(shard_world());
+    if (root < -1 || root >= size)
+        shard_error(SHARD_ERROR_ARGUMENT, "shard_relocate_state_dict: root %d of %d ranks", root, size);
+    else if (!like)
+        shard_null_argument("shard_relocate_state_dict", "like");
+    shard_tensors *kept = shard_tensors_kept(like, true), *list = shard_tensors_create();
+    shard_status status = shard_last_status();
+    if (root != -1)
+        status = relocate_together(list, kept, whole, root);
+    else if (status == SHARD_OK)
+        status = take_all(list, kept, whole);
+    shard_tensors_destroy(kept);
+    if (status == SHARD_OK)
+        return list;
+    shard_tensors_destroy(list);
+    return NULL;
+}

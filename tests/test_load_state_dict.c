@@ -1,0 +1,353 @@
+/* Loading from tensors in memory, and TorchShard's way of saving and loading: one rank has the
+ * whole tensors and the file. */
+#include "support/host.h"
+#include "support/scratch.h"
+#include "support/zero.h"
+
+#include "tensor/tensor.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+/* ---- TorchShard's recipe ---- */
+
+typedef struct recipe {
+    int ranks;
+    shard_split split;
+    int stage;      /* of shard_zero; 0: without */
+    bool everybody; /* each rank reads the whole file, as TorchShard's programs do; else rank 0 alone */
+} recipe;
+
+typedef struct trainee {
+    shard_module *model;
+    shard_data_parallel *data_parallel;
+    shard_optimizer *optimizer;
+} trainee;
+
+static trainee make_trainee(const recipe *r, shard_group *group)
+{
+    trainee t = {.model = make_split_model(r->split, group)};
+    shard_tensors *parameters = shard_parameters(t.model);
+    if (!r->stage)
+        t.data_parallel = shard_data_parallel_create(parameters);
+    shard_tensors_destroy(parameters);
+    t.optimizer = shard_adam(shard_parameters(t.model), .lr = 0.01);
+    if (r->stage)
+        ck_assert_msg(shard_zero(t.optimizer, .stage = r->stage) != NULL, "%s", shard_last_error());
+    return t;
+}
+
+static void destroy_trainee(trainee t)
+{
+    shard_optimizer_destroy(t.optimizer);
+    shard_data_parallel_destroy(t.data_parallel);
+    shard_module_destroy(t.model);
+}
+
+static void train(trainee *t, shard_group *world, shard_group *group, int from, int to)
+{
+    for (int turn = from; turn < to; turn++) {
+        back_split_model(t->model, world, group, turn);
+        check_ok(shard_step(t->optimizer));
+    }
+}
+
+/* The module's and the optimizer's tensors under prefixes; freed by the caller. */
+static shard_tensors *list_state(trainee *t)
+{
+    shard_tensors *list = shard_tensors_create(), *model = shard_state_dict(t->model),
+                  *optimizer = shard_optimizer_state_dict(t->optimizer);
+    check_ok(shard_tensors_extend(list, "model.", model));
+    check_ok(shard_tensors_extend(list, "optimizer.", optimizer));
+    shard_tensors_destroy(model);
+    shard_tensors_destroy(optimizer);
+    return list;
+}
+
+static void save_alone(trainee *t, const char *path)
+{
+    shard_tensors *state = list_state(t), *whole = shard_collect_state_dict(state, 0);
+    ck_assert_msg(whole != NULL, "%s", shard_last_error());
+    if (shard_group_rank(shard_world()) == 0)
+        check_ok(shard_save(whole, path, NULL, .local = true));
+    shard_tensors_destroy(whole);
+    shard_tensors_destroy(state);
+}
+
+static void load_alone(trainee *t, const char *path, bool everybody)
+{
+    shard_tensors *state = list_state(t), *whole = NULL;
+    if (everybody || shard_group_rank(shard_world()) == 0) {
+        whole = shard_inspect(path, NULL);
+        check_ok(shard_load(whole, path, .local = true));
+    }
+    shard_tensors *own = shard_relocate_state_dict(state, whole, everybody ? -1 : 0);
+    ck_assert_msg(own != NULL, "%s", shard_last_error());
+    shard_tensors_destroy(whole);
+    shard_tensors_destroy(state);
+    shard_tensors *optimizer = shard_optimizer_state_dict(t->optimizer);
+    check_ok(shard_module_load_state_dict(t->model, own, .prefix = "model."));
+    check_ok(shard_load_state_dict(optimizer, own, .prefix = "optimizer."));
+    shard_tensors_destroy(optimizer);
+    shard_tensors_destroy(own);
+}
+
+/* What is loaded goes on as if it had never stopped, and its file is that of a collective save. */
+static void follows_recipe(shard_group *world, void *context)
+{
+    const recipe *r = context;
+    char path[2][200];
+    snprintf(path[0], sizeof *path, "%s", scratch_path("alone.safetensors"));
+    snprintf(path[1], sizeof *path, "%s", scratch_path("together.safetensors"));
+    shard_mesh *mesh = shard_mesh_create(.model = r->split == SHARD_SPLIT_NONE ? 1 : r->ranks);
+    shard_group *group = shard_mesh_model_group(mesh);
+    trainee through = make_trainee(r, group), resumed = make_trainee(r, group);
+    train(&through, world, group, 0, 2);
+    save_alone(&through, path[0]);
+    shard_tensors *state = list_state(&through);
+    check_ok(shard_save(state, path[1], NULL));
+    shard_tensors_destroy(state);
+    if (shard_group_rank(world) == 0) {
+        size_t bytes[2];
+        void *content[2] = {read_file(path[0], &bytes[0]), read_file(path[1], &bytes[1])};
+        ck_assert(bytes[0] == bytes[1] && memcmp(content[0], content[1], bytes[0]) == 0);
+        free(content[0]);
+        free(content[1]);
+    }
+    train(&resumed, world, group, 5, 6); /* whose values are to be gone, */
+    check_models_equal(resumed.model, resumed.model, 0); /* those, too, that this gathers in stage 3 */
+    load_alone(&resumed, path[0], r->everybody);
+    check_models_equal(through.model, resumed.model, 0);
+    train(&through, world, group, 2, 4);
+    train(&resumed, world, group, 2, 4);
+    check_models_equal(through.model, resumed.model, 0);
+    destroy_trainee(through);
+    destroy_trainee(resumed);
+    shard_mesh_destroy(mesh);
+}
+
+static recipe recipes[] = {
+    {1, SHARD_SPLIT_COLUMN, 0, false}, {2, SHARD_SPLIT_COLUMN, 0, false}, {3, SHARD_SPLIT_COLUMN, 0, true},
+    {1, SHARD_SPLIT_ROW, 0, true},     {2, SHARD_SPLIT_ROW, 0, true},     {3, SHARD_SPLIT_ROW, 0, false},
+    {2, SHARD_SPLIT_NONE, 1, false},   {3, SHARD_SPLIT_COLUMN, 1, true},  {2, SHARD_SPLIT_NONE, 2, true},
+    {3, SHARD_SPLIT_ROW, 2, false},    {2, SHARD_SPLIT_NONE, 3, false},   {3, SHARD_SPLIT_NONE, 3, true},
+    {3, SHARD_SPLIT_COLUMN, 3, false},
+};
+
+START_TEST(test_torchshard_recipe)
+{
+    run_job(recipes[_i].ranks, follows_recipe, &recipes[_i]);
+}
+END_TEST
+
+/* ---- what fits ---- */
+
+static shard_tensors *list_of(int count, const char *const *names, shard_tensor *const *tensors)
+{
+    shard_tensors *list = shard_tensors_create();
+    for (int i = 0; i < count; i++)
+        check_ok(shard_tensors_add(list, names[i], tensors[i]));
+    return list;
+}
+#define list_one(name, tensor) list_of(1, (const char *const[]){name}, (shard_tensor *const[]){tensor})
+#define list_two(a, x, b, y) list_of(2, (const char *const[]){a, b}, (shard_tensor *const[]){x, y})
+
+/* Loads, and frees both lists. */
+static shard_status load(shard_tensors *to, shard_tensors *from, shard_load_state_dict_options options)
+{
+    shard_status status = shard_load_state_dict_with(to, from, options);
+    shard_tensors_destroy(to);
+    shard_tensors_destroy(from);
+    return status;
+}
+
+/* A shard of a group that is not there: from 1 on along dim. */
+static shard_tensor *as_part(shard_tensor *tensor, int dim, int64_t whole)
+{
+    tensor->placement = (shard_placement){.kind = SHARD_SPLIT, .dim = dim, .start = 1, .whole = whole};
+    return tensor;
+}
+
+START_TEST(test_errors)
+{
+    SHARD_SCOPE
+    {
+        shard_tensor *x = shard_ones(SHARD_SHAPE(2, 3)), *y = shard_ones(SHARD_SHAPE(4));
+        shard_tensor *two = shard_full(SHARD_SHAPE(2, 3), 2.0), *wide = shard_full(SHARD_SHAPE(4), 2.0, .dtype = SHARD_FLOAT64);
+        load(list_two("x", x, "y", y), list_two("x", two, "z", two), (shard_load_state_dict_options){0});
+        check_error(SHARD_ERROR_SHAPE, "shard_load_state_dict: the source does not fit: 1 missing there (\"y\"); 1 not expected here "
+                                       "(\"z\")");
+        load(list_two("x", x, "y", y), list_two("x", two, "y", two), (shard_load_state_dict_options){0});
+        check_error(SHARD_ERROR_SHAPE, "*: 1 of another shape (\"y\" is [[]2, 3] there, [[]4] here)");
+        load(list_two("x", x, "y", y), list_two("x", two, "y", wide), (shard_load_state_dict_options){0});
+        check_error(SHARD_ERROR_SHAPE, "*: 1 of another dtype (\"y\" is float64 there, float32 here)");
+        ck_assert(value_at(x, 0) == 1 && value_at(y, 0) == 1);
+        shard_tensor *part = as_part(shard_ones(SHARD_SHAPE(1, 3)), 0, 2);
+        load(list_two("x", x, "y", y), list_two("x", part, "y", y), (shard_load_state_dict_options){0});
+        check_error(SHARD_ERROR_SHAPE, "*: 1 placed otherwise (\"x\" is split along 0 there, whole here: call "
+                                       "shard_collect_state_dict first)");
+        shard_load_state_dict(NULL, NULL);
+        check_error(SHARD_ERROR_ARGUMENT, "shard_load_state_dict: tensors is NULL");
+        shard_tensors *list = list_one("x", x);
+        shard_load_state_dict(list, NULL);
+        check_error(SHARD_ERROR_ARGUMENT, "shard_load_state_dict: source is NULL");
+        shard_tensors_destroy(list);
+        ck_assert(value_at(x, 0) == 1 && value_at(y, 0) == 1);
+    }
+}
+END_TEST
+
+START_TEST(test_options)
+{
+    SHARD_SCOPE
+    {
+        shard_tensor *x = shard_ones(SHARD_SHAPE(2, 3)), *y = shard_ones(SHARD_SHAPE(4));
+        shard_tensor *two = shard_full(SHARD_SHAPE(2, 3), 2.0), *wide = shard_full(SHARD_SHAPE(4), 2.5, .dtype = SHARD_FLOAT64);
+        check_ok(load(list_two("x", x, "y", y), list_two("x", two, "z", two),
+                      (shard_load_state_dict_options){.allow_missing = true, .allow_unexpected = true}));
+        ck_assert(value_at(x, 5) == 2 && value_at(y, 3) == 1);
+        check_ok(load(list_one("y", y), list_two("m.y", wide, "n.y", two),
+                      (shard_load_state_dict_options){.prefix = "m.", .convert = true}));
+        ck_assert(value_at(y, 0) == 2.5 && value_at(y, 3) == 2.5);
+        shard_tensor *count = shard_ones(SHARD_SHAPE(4), .dtype = SHARD_INT64);
+        load(list_one("y", y), list_one("y", count), (shard_load_state_dict_options){.convert = true});
+        check_error(SHARD_ERROR_SHAPE, "*\"y\" is int64 there, float32 here)"); /* floats alone, as in shard_load */
+        check_ok(load(list_one("y", y), list_one("y", y), (shard_load_state_dict_options){0}));
+        ck_assert(value_at(y, 3) == 2.5);
+    }
+}
+END_TEST
+
+/* From and to each device that there is, of a part that is rows or columns, with and without
+ * another dtype, and over more than one block. */
+START_TEST(test_parts)
+{
+    shard_device *devices[] = {shard_device_open("cpu"), shard_device_open(NULL)};
+    const shard_shape shapes[] = {{2, {6, 5}}, {2, {1100, 2000}}, {3, {3, 4, 2}}};
+    for (int way = 0; way < (devices[0] == devices[1] ? 1 : 4); way++)
+        for (int s = 0; s < 3; s++)
+            for (int dim = 0; dim < 2; dim++)
+                for (int narrow = 0; narrow < 2; narrow++)
+                    SHARD_SCOPE
+                    {
+                        shard_dtype dtype = narrow ? SHARD_BFLOAT16 : SHARD_FLOAT32;
+                        shard_shape shape = shapes[s];
+                        int64_t numel = 1;
+                        for (int i = 0; i < shape.ndim; i++)
+                            numel *= shape.dim[i];
+                        float *values = calloc((size_t)numel, sizeof *values);
+                        for (int64_t i = 0; i < numel; i++)
+                            values[i] = (float)(i % 251);
+                        shard_tensor *from = shard_from_host(values, shape, .device = devices[way & 1]);
+                        shape.dim[dim] -= 2;
+                        shard_tensor *own = shard_empty(shape, .dtype = dtype, .device = devices[way >> 1]);
+                        shard_tensor *to = as_part(own, dim, shapes[s].dim[dim]);
+                        check_ok(load(list_one("x", to), list_one("x", from), (shard_load_state_dict_options){.convert = narrow}));
+                        int64_t inner = shape.ndim == 3 ? 2 : 1, columns = shape.dim[1], all = shapes[s].dim[1];
+                        double *got = values_of(to);
+                        for (int64_t i = 0; i < shard_numel(to); i++) {
+                            int64_t row = i / inner / columns, column = i / inner % columns;
+                            int64_t at = ((row + (dim == 0)) * all + column + (dim == 1)) * inner + i % inner;
+                            if (got[i] != (double)values[at])
+                                ck_abort_msg("way %d shape %d dim %d: %g at %d, not %g", way, s, dim, got[i], (int)i,
+                                             (double)values[at]);
+                        }
+                        free(got);
+                        free(values);
+                    }
+}
+END_TEST
+
+/* Initial values that nobody has needed are never made. */
+START_TEST(test_lazy)
+{
+    SHARD_SCOPE
+    {
+        shard_module *model = shard_nn_linear(1000, 1000, .no_bias = true);
+        shard_tensor *weight = shard_module_tensor(model, "weight");
+        ck_assert_int_eq(weight->recipe.kind, SHARD_UNIFORM);
+        shard_tensors *source = list_one("weight", shard_full(SHARD_SHAPE(1000, 1000), 3.0));
+        check_ok(shard_module_load_state_dict(model, source));
+        ck_assert_int_eq(weight->recipe.kind, SHARD_NO_RECIPE);
+        ck_assert(value_at(weight, 0) == 3 && value_at(weight, 999999) == 3);
+        shard_tensors_destroy(source);
+        shard_module_destroy(model);
+    }
+}
+END_TEST
+
+/* A step before the load: what backward saved is stale, and it says so. */
+START_TEST(test_stale)
+{
+    SHARD_SCOPE
+    {
+        shard_tensor *x = shard_ones(SHARD_SHAPE(3), .requires_grad = true), *two = shard_full(SHARD_SHAPE(3), 2.0);
+        shard_tensor *loss = shard_sum(shard_mul(x, x));
+        check_ok(load(list_one("x", x), list_one("x", two), (shard_load_state_dict_options){0}));
+        ck_assert_int_ne(shard_backward(loss), SHARD_OK);
+        shard_clear_error();
+    }
+}
+END_TEST
+
+/* ---- one rank alone ---- */
+
+/* What fails on the rank that saves or loads alone is told to the others at the next collective. */
+static void fails_alone(shard_group *world, void *context)
+{
+    (void)context;
+    bool first = shard_group_rank(world) == 0;
+    SHARD_SCOPE
+    {
+        shard_tensor *part = shard_as_split(shard_ones(SHARD_SHAPE(2, 3)), 0, world, 2 * shard_group_rank(world), 4);
+        shard_tensors *list = list_one("part", part), *whole = list_one("x", shard_ones(SHARD_SHAPE(3)));
+        if (first)
+            ck_assert_int_eq(shard_save(list, scratch_path("x.safetensors"), NULL, .local = true), SHARD_ERROR_SHAPE);
+        shard_agree(world);
+        check_error(shard_last_status(), "rank 0: shard_save: \"part\" is split along 0, and .local saves whole tensors: call "
+                                         "shard_collect_state_dict first");
+        if (first)
+            shard_save(whole, "/nowhere/x.safetensors", NULL, .local = true);
+        shard_agree(world);
+        check_error(shard_last_status(), "rank 0: *nowhere*");
+        if (first)
+            shard_load(whole, "/nowhere/x.safetensors", .local = true);
+        shard_agree(world);
+        check_error(shard_last_status(), "rank 0: *nowhere*");
+        if (first)
+            shard_save(NULL, "x", NULL, .local = true);
+        shard_agree(world);
+        check_error(shard_last_status(), "rank 0: shard_save: tensors is NULL");
+        if (first)
+            shard_save(whole, NULL, NULL, .local = true);
+        shard_agree(world);
+        check_error(shard_last_status(), "rank 0: shard_save: path is NULL");
+        ck_assert_int_eq(scratch_count("x.safetensors"), 0);
+        shard_tensors_destroy(list);
+        shard_tensors_destroy(whole);
+    }
+}
+
+START_TEST(test_alone)
+{
+    run_job(2, fails_alone, NULL);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("load_state_dict");
+    TCase *tcase = test_case(suite, "load_state_dict");
+    tcase_add_loop_test(tcase, test_torchshard_recipe, 0, (int)(sizeof recipes / sizeof *recipes));
+    tcase_add_test(tcase, test_errors);
+    tcase_add_test(tcase, test_options);
+    tcase_add_test(tcase, test_parts);
+    tcase_add_test(tcase, test_lazy);
+    tcase_add_test(tcase, test_stale);
+    tcase_add_test(tcase, test_alone);
+    scratch_open();
+    int failed = test_run(suite);
+    scratch_close();
+    return failed;
+}
