@@ -109,6 +109,9 @@ static void trains(void)
     status = shard_save(state, "/nowhere/model.safetensors", NULL);
     shard_clear_error();
     check(status == SHARD_ERROR_IO, "shard_save");
+    shard_tensors *own = shard_relocate_state_dict(state, state);
+    check(shard_tensors_count(own) == shard_tensors_count(state), "shard_relocate_state_dict");
+    shard_tensors_destroy(own);
     check(shard_load_state_dict(state, state) == SHARD_OK, "shard_load_state_dict");
     check(shard_module_load_state_dict(model, state) == SHARD_OK, "shard_module_load_state_dict");
     shard_grad_scaler_destroy(scaler);

@@ -407,7 +407,7 @@ static void far_away(shard_group *world, void *context)
             shard_tensors *whole = shard_collect_state_dict(list, -1);
             ck_assert_msg(whole != NULL, "%s", shard_last_error());
             check_elements("collected", shard_tensors_at(whole, 0), 5);
-            shard_tensors *again = shard_relocate_state_dict(list, whole, -1);
+            shard_tensors *again = shard_relocate_state_dict(list, whole);
             ck_assert_msg(again != NULL, "%s", shard_last_error());
             check_elements("relocated", shard_tensors_at(again, 0), 5);
             set_elements(x, 6);

@@ -380,7 +380,7 @@ static void collects_nothing(shard_group *world, void *context)
         const char *names[] = {"frozen", "frozen.momentum_buffer"};
         for (int i = 0; i < 2; i++) {
             shard_tensors *whole = shard_collect_state_dict(i ? state : parts, -1);
-            shard_tensors *again = shard_relocate_state_dict(i ? state : parts, whole, -1);
+            shard_tensors *again = shard_relocate_state_dict(i ? state : parts, whole);
             ck_assert_msg(whole && again, "%s", shard_last_error());
             const shard_tensor *all = shard_tensors_find(whole, names[i]), *part = shard_tensors_find(again, names[i]);
             ck_assert_msg(all && part, "%s", names[i]);

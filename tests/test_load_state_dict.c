@@ -82,7 +82,7 @@ static void load_alone(trainee *t, const char *path, bool everybody)
         whole = shard_inspect(path, NULL);
         check_ok(shard_load(whole, path, .local = true));
     }
-    shard_tensors *own = shard_relocate_state_dict(state, whole, everybody ? -1 : 0);
+    shard_tensors *own = shard_relocate_state_dict(state, whole, .from_root = !everybody);
     ck_assert_msg(own != NULL, "%s", shard_last_error());
     shard_tensors_destroy(whole);
     shard_tensors_destroy(state);

@@ -89,7 +89,7 @@ static void collects(shard_group *world, void *context)
             ck_assert_ptr_eq(shard_tensors_at(whole, 0), shard_tensors_at(list, 0)); /* shared */
         }
         bool has = root < 0 || root == shard_group_rank(world);
-        shard_tensors *again = shard_relocate_state_dict(list, has ? whole : NULL, root);
+        shard_tensors *again = shard_relocate_state_dict(list, has ? whole : NULL, .from_root = root >= 0, .root = root);
         shard_tensors_destroy(whole);
         check_parts(again, list, c->count);
         shard_tensors_destroy(again);
@@ -118,21 +118,21 @@ static void refuses(shard_group *world, void *context)
     check_error(shard_last_status(), "rank 1: *here it is root 0, on rank 0 root -1");
     ck_assert_ptr_null(shard_collect_state_dict(odd ? list : NULL, 0));
     check_error(shard_last_status(), "rank 0: shard_collect_state_dict: tensors is NULL");
-    ck_assert_ptr_null(shard_relocate_state_dict(list, NULL, -1));
+    ck_assert_ptr_null(shard_relocate_state_dict(list, NULL));
     check_error(SHARD_ERROR_ARGUMENT, "shard_relocate_state_dict: whole is NULL");
-    ck_assert_ptr_null(shard_relocate_state_dict(list, other, -1));
+    ck_assert_ptr_null(shard_relocate_state_dict(list, other));
     check_error(SHARD_ERROR_ARGUMENT, "shard_relocate_state_dict: there is no \"whole\"");
-    ck_assert_ptr_null(shard_relocate_state_dict(list, list, -1));
+    ck_assert_ptr_null(shard_relocate_state_dict(list, list));
     check_error(SHARD_ERROR_SHAPE, "*\"rows\" is split along 0 [[]*, 5]; a whole one of [[]11, 5] was expected");
-    ck_assert_ptr_null(shard_relocate_state_dict(list, list, 2));
+    ck_assert_ptr_null(shard_relocate_state_dict(list, list, .from_root = true, .root = 2));
     check_error(shard_last_status(), "*shard_relocate_state_dict: root 2 of 2 ranks");
-    ck_assert_ptr_null(shard_relocate_state_dict(list, list, odd ? 1 : 0));
+    ck_assert_ptr_null(shard_relocate_state_dict(list, list, .from_root = true, .root = odd));
     check_error(shard_last_status(), "rank 1: *here it is root 1, on rank 0 root 0");
-    ck_assert_ptr_null(shard_relocate_state_dict(list, NULL, 1));
+    ck_assert_ptr_null(shard_relocate_state_dict(list, NULL, .from_root = true, .root = 1));
     check_error(shard_last_status(), "rank 1: shard_relocate_state_dict: whole is NULL");
-    ck_assert_ptr_null(shard_relocate_state_dict(list, odd ? list : NULL, 1));
+    ck_assert_ptr_null(shard_relocate_state_dict(list, odd ? list : NULL, .from_root = true, .root = 1));
     check_error(shard_last_status(), "rank 1: *\"rows\" is split along 0 [[]*, 5]; a whole one of [[]11, 5] was expected");
-    ck_assert_ptr_null(shard_relocate_state_dict(odd ? NULL : list, odd ? NULL : other, 0));
+    ck_assert_ptr_null(shard_relocate_state_dict(odd ? NULL : list, odd ? NULL : other, .from_root = true));
     check_error(shard_last_status(), "*rank *: shard_relocate_state_dict: *");
     shard_tensors_destroy(list);
     shard_tensors_destroy(other);
@@ -194,7 +194,7 @@ static void loads_state_dict(shard_group *world, void *context)
         shard_module *raw = make_model(splits[i], world), *plain = make_model(SHARD_SPLIT_NONE, NULL);
         shard_tensors *own = shard_state_dict(raw), *whole = shard_inspect(context, NULL);
         check_ok(shard_load(whole, context));
-        shard_tensors *parts = shard_relocate_state_dict(own, whole, -1);
+        shard_tensors *parts = shard_relocate_state_dict(own, whole);
         ck_assert_msg(parts != NULL, "%s", shard_last_error());
         for (int64_t j = 0; j < shard_tensors_count(own); j++)
             SHARD_NO_GRAD

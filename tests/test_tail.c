@@ -115,7 +115,7 @@ static void compare(const run_case *c, shard_mesh *mesh, shard_group *sampling)
 {
     shard_module *alone = train_alone(c, shard_group_size(sampling)), *together = train(c, mesh, sampling);
     shard_tensors *whole = shard_parameters(alone), *got = shard_parameters(together);
-    shard_tensors *expected = shard_relocate_state_dict(got, whole, -1);
+    shard_tensors *expected = shard_relocate_state_dict(got, whole);
     ck_assert_int_eq(shard_tensors_count(expected), 4);
     for (int64_t i = 0; i < 4; i++)
         check_close(shard_tensors_at(got, i), shard_tensors_at(expected, i), c->dtype == SHARD_FLOAT64 ? 1e-12 : 1e-6);

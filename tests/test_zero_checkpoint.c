@@ -229,7 +229,7 @@ static void read_split(shard_group *world, void *context)
         check_ok(shard_save(all, scratch_path("again.safetensors"), NULL));
         check_files_equal(scratch_path("again.safetensors"), scratch_path("made_up.safetensors"));
         /* A part of a whole list is what is loaded. */
-        shard_tensors *whole = shard_collect_state_dict(all, -1), *own = shard_relocate_state_dict(all, whole, -1);
+        shard_tensors *whole = shard_collect_state_dict(all, -1), *own = shard_relocate_state_dict(all, whole);
         ck_assert_ptr_nonnull(own);
         check_ok(shard_save(own, scratch_path("again.safetensors"), NULL));
         check_files_equal(scratch_path("again.safetensors"), scratch_path("made_up.safetensors"));

@@ -97,13 +97,14 @@ SHARD_API shard_tensors *shard_inspect(const char *path, shard_metadata **metada
  *                                                        whole = shard_inspect("m.safetensors", NULL);
  *         state = torch.load('m.pt')                     shard_load(whole, "m.safetensors", .local = true);
  *                                                    }
- *     state = ts.relocate_state_dict(m, state)       shard_tensors *own = shard_relocate_state_dict(state, whole, 0);
+ *                                                    shard_tensors *own =
+ *     state = ts.relocate_state_dict(m, state)           shard_relocate_state_dict(state, whole, .from_root = true);
  *     m.load_state_dict(state)                       shard_module_load_state_dict(m, own);
  *
  *     o.load_state_dict(o_state)                     shard_tensors *o_state = shard_optimizer_state_dict(o);
  *                                                    shard_load_state_dict(o_state, own);
  *
- * TorchShard has torch.load on every rank; so it is here with root -1. One file may have both
+ * TorchShard has torch.load on every rank; so it is here without .from_root. One file may have both
  * states: shard_tensors_extend puts them together, and .prefix takes them apart.
  */
 
@@ -115,19 +116,27 @@ SHARD_API shard_tensors *shard_inspect(const char *path, shard_metadata **metada
  */
 SHARD_API shard_tensors *shard_collect_state_dict(const shard_tensors *tensors, int root);
 
+typedef struct shard_relocate_options {
+    int reserved;
+    bool from_root; /* rank root of the world alone has the whole tensors; else every rank has them */
+    int root;
+} shard_relocate_options;
+
 /*
  * The reverse: for each name of like the local shard of the whole tensor in whole, placed like
  * it and of whole's dtype; names that like does not have are left out. A name that is missing is
  * an error (ARGUMENT), another shape or a tensor that is not whole one (SHAPE).
- *   root -1   Every rank has the whole tensors; what is not split is shared, not copied. Not
- *             collective. As torchshard.relocate_state_dict.
- *   root >= 0 The rank root of the world has them; on the others whole is not looked at and may
- *             be NULL. They are sent in blocks: a rank needs 16 MiB beside its shards, which
- *             are on like's devices. Collective over the world; names, shapes, dtypes and
- *             placements of like must agree over it. As set_model_state_dict of
- *             torch.distributed.checkpoint with broadcast_from_rank0.
+ * As a rule every rank has the whole tensors; what is not split is shared, not copied, and the
+ * call is not collective. As torchshard.relocate_state_dict.
+ * With .from_root whole is looked at on that rank alone and may be NULL on the others. The tensors
+ * are sent in blocks: a rank needs 16 MiB beside its shards, which are on like's devices.
+ * Collective over the world then; names, shapes, dtypes and placements of like must agree over
+ * it. As broadcast_from_rank0 of set_model_state_dict in torch.distributed.checkpoint.
  */
-SHARD_API shard_tensors *shard_relocate_state_dict(const shard_tensors *like, const shard_tensors *whole, int root);
+#define shard_relocate_state_dict(like, ...) \
+    shard_relocate_state_dict_with(like, SHARD_WITH(shard_relocate_options, __VA_ARGS__))
+SHARD_API shard_tensors *shard_relocate_state_dict_with(const shard_tensors *like, const shard_tensors *whole,
+                                                        shard_relocate_options options);
 
 typedef struct shard_load_state_dict_options {
     int reserved;

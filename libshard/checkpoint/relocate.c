@@ -213,16 +213,17 @@ static shard_status relocate_together(shard_tensors *list, const shard_tensors *
     return receive_all(list, like, whole, root);
 }
 
-shard_tensors *shard_relocate_state_dict(const shard_tensors *like, const shard_tensors *whole, int root)
+shard_tensors *shard_relocate_state_dict_with(const shard_tensors *like, const shard_tensors *whole,
+                                              shard_relocate_options options)
 {
-    int size = shard_group_size(shard_world());
-    if (root < -1 || root >= size)
+    int size = shard_group_size(shard_world()), root = options.root;
+    if (options.from_root && (root < 0 || root >= size))
         shard_error(SHARD_ERROR_ARGUMENT, "shard_relocate_state_dict: root %d of %d ranks", root, size);
     else if (!like)
         shard_null_argument("shard_relocate_state_dict", "like");
     shard_tensors *kept = shard_tensors_kept(like, true), *list = shard_tensors_create();
     shard_status status = shard_last_status();
-    if (root != -1)
+    if (options.from_root)
         status = relocate_together(list, kept, whole, root);
     else if (status == SHARD_OK)
         status = take_all(list, kept, whole);
