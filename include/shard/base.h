@@ -6,6 +6,13 @@
  * error of a thread is kept until shard_clear_error(): a maker that is handed
  * NULL returns NULL and leaves that first error alone, so that a whole step is
  * written straight down and checked once.
+ *
+ * NULL. A function whose comment allows NULL for an argument says what it stands for there. For
+ * every other argument that is a pointer:
+ *   a maker returns NULL, and so does what looks something up;
+ *   a doer returns the thread's error; if there was none, ARGUMENT, with the argument's name;
+ *   what returns a number or a struct returns 0, or what its comment says of errors;
+ *   what destroys or releases does nothing.
  */
 #ifndef SHARD_BASE_H
 #define SHARD_BASE_H

@@ -52,6 +52,10 @@ shard_status shard_error(shard_status status, const char *format, ...)
     if (current_status != SHARD_OK || status == SHARD_OK)
         return status;
     current_status = status;
+    if (!format) {
+        snprintf(current_text, sizeof current_text, "shard_error: format is NULL");
+        return status;
+    }
     va_list arguments;
     va_start(arguments, format);
     vsnprintf(current_text, sizeof current_text, format, arguments);

@@ -83,10 +83,12 @@ const char *shard_metadata_get(const shard_metadata *metadata, const char *name)
     return metadata && name ? json_string_value(json_object_get(metadata->object, name)) : NULL;
 }
 
-static shard_status get_text(const shard_metadata *metadata, const char *name, const char *function, const char **text)
+/* value is where the caller's number goes. */
+static shard_status get_text(const shard_metadata *metadata, const char *name, const char *function, const void *value,
+                             const char **text)
 {
-    if (!metadata || !name)
-        return shard_null_argument(function, metadata ? "name" : "metadata");
+    if (!metadata || !name || !value)
+        return shard_null_argument(function, !metadata ? "metadata" : !name ? "name" : "value");
     *text = shard_metadata_get(metadata, name);
     return *text ? SHARD_OK : shard_error(SHARD_ERROR_ARGUMENT, "%s: there is no metadata %s", function, shard_quoted(name));
 }
@@ -94,7 +96,7 @@ static shard_status get_text(const shard_metadata *metadata, const char *name, c
 shard_status shard_metadata_get_integer(const shard_metadata *metadata, const char *name, int64_t *value)
 {
     const char *text;
-    SHARD_TRY(get_text(metadata, name, "shard_metadata_get_integer", &text));
+    SHARD_TRY(get_text(metadata, name, "shard_metadata_get_integer", value, &text));
     json_t *number = json_loads(text, JSON_DECODE_ANY, NULL);
     bool right = json_is_integer(number);
     if (right)
@@ -120,7 +122,7 @@ static bool is_word(const char *text, double *value)
 shard_status shard_metadata_get_number(const shard_metadata *metadata, const char *name, double *value)
 {
     const char *text;
-    SHARD_TRY(get_text(metadata, name, "shard_metadata_get_number", &text));
+    SHARD_TRY(get_text(metadata, name, "shard_metadata_get_number", value, &text));
     if (is_word(text, value))
         return SHARD_OK;
     json_t *number = json_loads(text, JSON_DECODE_ANY | JSON_DECODE_INT_AS_REAL, NULL);

@@ -14,6 +14,10 @@ static const shard_module_type sequential_type = {.name = "sequential", .forward
 
 shard_module *shard_nn_sequential_of(int count, shard_module **modules)
 {
+    if (count > 0 && !modules) {
+        shard_null_argument("shard_nn_sequential_of", "modules");
+        return NULL;
+    }
     shard_module *module = shard_module_create(&sequential_type, NULL);
     shard_status status = module ? SHARD_OK : shard_last_status();
     for (int i = 0; i < count; i++) {

@@ -5,6 +5,10 @@ static _Thread_local shard_scope *innermost;
 
 void shard_scope_open(shard_scope *scope)
 {
+    if (!scope) {
+        shard_null_argument("shard_scope_open", "scope");
+        return;
+    }
     *scope = (shard_scope){.outer = innermost, .open = 1};
     innermost = scope;
 }
@@ -12,7 +16,7 @@ void shard_scope_open(shard_scope *scope)
 /* Also runs for a scope that was never entered (open < 0). */
 void shard_scope_close(shard_scope *scope)
 {
-    if (scope->open != 1)
+    if (!scope || scope->open != 1)
         return;
     scope->open = 0;
     innermost = scope->outer;

@@ -1,0 +1,53 @@
+/* What the program that null_calls.py writes and test_null_arguments.c have in common. */
+#ifndef TESTS_NULL_CALLS_H
+#define TESTS_NULL_CALLS_H
+
+#include <shard/shard.h>
+
+#include <stdio.h>
+
+/* What came of a call. */
+typedef struct null_result {
+    const void *pointer; /* of a maker */
+    shard_status status; /* of a doer */
+    bool zero;           /* whether the bytes of a number or a struct are */
+    shard_status error;  /* the thread's, afterwards, */
+    char text[512];      /* and its text */
+} null_result;
+
+typedef enum null_kind { POINTER, STATUS, NUMBER, NOTHING } null_kind;
+
+typedef struct null_call {
+    const char *function, *arguments; /* those that are NULL */
+    null_kind kind;
+    bool legal;
+    void (*call)(const char *first, null_result *result);
+} null_call;
+
+extern const null_call null_calls[];
+extern const int null_call_count;
+
+/* Before a call, with an error of the thread if first is not NULL, and after it. */
+void begin_call(const char *first, null_result *result);
+void end_call(null_result *result);
+
+bool is_zero(const void *value, size_t bytes);
+
+/* Arguments. */
+shard_tensors *made_list(shard_tensor *tensor);
+shard_optimizer *made_optimizer(void);
+shard_group *made_world(void);
+shard_metadata *made_metadata(void);
+FILE *made_file(void);
+extern const shard_module_type made_type;
+extern const shard_schedule made_schedule;
+extern shard_scope made_scope;
+extern shard_module *made_module;
+extern shard_metadata *made_metadata_pointer;
+extern int made_ints[8];
+extern int64_t made_int64s[64];
+extern double made_doubles[8];
+extern char made_bytes[256];
+extern char **made_words;
+
+#endif
