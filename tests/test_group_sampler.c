@@ -314,7 +314,7 @@ START_TEST(test_goes_nowhere_else)
     ck_assert_int_eq(shard_group_sampler_epoch(sampler), 7);
     ck_assert_int_eq(shard_group_sampler_step(sampler), 3);
     shard_group_sampler_destroy(sampler);
-    check_error(shard_group_sampler_seek(NULL, 0, 0), "shard_group_sampler: sampler is NULL");
+    check_error(shard_group_sampler_seek(NULL, 0, 0), "shard_group_sampler_seek: sampler is NULL");
 }
 END_TEST
 

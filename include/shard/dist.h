@@ -11,16 +11,19 @@
 /* ---- the job ---- */
 
 /* Joins the job's other ranks: those that shardrun, mpirun or srun started, or
- * none. argc and argv may be NULL. Collective over all ranks. Once a process. */
+ * none. argc and argv may be NULL. Collective over all ranks. Once a process: a second call,
+ * after shard_finalize too, is an error (ARGUMENT), as is an environment variable of the library
+ * that has no meaning. */
 SHARD_API shard_status shard_init(int *argc, char ***argv);
 
 /* Leaves the job. Waits for the GPU, if one was opened, as what it finds wrong counts (op.h).
  * Prints the thread's error, if there is one (rank 0 alone what all ranks have together),
  * tells the other ranks, and returns 0, or 1 if there was one: `return shard_finalize();`.
- * Groups of this process end with it. */
+ * Groups of this process end with it: none is used afterwards. A second call does nothing. */
 SHARD_API int shard_finalize(void);
 
-/* All ranks; NULL before shard_init. Belongs to the library. */
+/* All ranks; NULL, which stands for this rank alone, before shard_init and after shard_finalize.
+ * Belongs to the library. */
 SHARD_API shard_group *shard_world(void);
 
 /* ---- meshes ---- */
@@ -158,7 +161,8 @@ SHARD_API int64_t shard_group_sampler_steps(const shard_group_sampler *sampler);
 SHARD_API int64_t shard_group_sampler_most(const shard_group_sampler *sampler);
 
 /* Writes this rank's samples of the step that comes into samples, [shard_group_sampler_most],
- * their number into *count, and goes on; false, and *count 0, after the epoch's last step. */
+ * their number into *count, and goes on; false, and *count 0, after the epoch's last step, and with the error set where an
+ * argument is NULL. */
 SHARD_API bool shard_group_sampler_next(shard_group_sampler *sampler, int64_t *samples, int64_t *count);
 
 /* Samples of the step that was dealt out last, the one before that which comes, of all members
@@ -175,7 +179,8 @@ SHARD_API int64_t shard_group_sampler_step(const shard_group_sampler *sampler);
 SHARD_API shard_status shard_group_sampler_seek(shard_group_sampler *sampler, int64_t epoch, int64_t step);
 
 /* For loaders that work ahead, from any thread: the positions in the epoch that are this
- * rank's in a step (0 <= step < steps), and the sample at a position of an epoch. */
+ * rank's in a step (0 <= step < steps), and the sample at a position (from 0 on) of an epoch. With
+ * the error set {0, 0} and -1: no such step, a negative position, no samples at all, NULL. */
 SHARD_API shard_range shard_group_sampler_part(const shard_group_sampler *sampler, int64_t step);
 SHARD_API int64_t shard_group_sampler_at(const shard_group_sampler *sampler, int64_t epoch, int64_t position);
 

@@ -171,7 +171,8 @@ SHARD_API void shard_tensors_destroy(shard_tensors *list);
 /* Adds name; a name that is there already is an error. A share is taken: the
  * tensor may be released afterwards. */
 SHARD_API shard_status shard_tensors_add(shard_tensors *list, const char *name, shard_tensor *tensor);
-/* Adds all of `from`, each name behind prefix. */
+/* Adds all of `from`, each name behind prefix: those that it has now, where it is the list itself.
+ * After an error the list is as it was. As {prefix + k: v for k, v in from.items()}. */
 SHARD_API shard_status shard_tensors_extend(shard_tensors *list, const char *prefix, const shard_tensors *from);
 SHARD_API int64_t shard_tensors_count(const shard_tensors *list);
 SHARD_API const char *shard_tensors_name(const shard_tensors *list, int64_t index);

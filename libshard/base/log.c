@@ -3,6 +3,7 @@
 #include "base/env.h"
 
 #include <stdarg.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -26,6 +27,9 @@ static shard_log_level enabled_level(void)
     for (int level = SHARD_LOG_ERROR; level <= SHARD_LOG_DEBUG; level++)
         if (strcmp(wanted, level_names[level]) == 0)
             return (shard_log_level)level;
+    static atomic_flag warned = ATOMIC_FLAG_INIT;
+    if (!atomic_flag_test_and_set(&warned))
+        fprintf(stderr, "shard warn: SHARD_LOG is \"%.40s\"; the levels are error, warn, info and debug: warn is taken\n", wanted);
     return SHARD_LOG_WARN;
 }
 

@@ -5,8 +5,8 @@
 #include "base/error.h"
 #include "base/log.h"
 
+#include <inttypes.h>
 #include <limits.h>
-#include <stdlib.h>
 #include <string.h>
 
 static double timeout_seconds = 600;
@@ -60,10 +60,11 @@ static shard_status check_world(const shard_group *world)
 {
     static const char *const variables[] = {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "WORLD_SIZE", "SLURM_STEP_NUM_TASKS"};
     for (size_t i = 0; i < sizeof variables / sizeof *variables && world->size == 1; i++) {
-        const char *ranks = shard_env_string(variables[i], "1");
-        if (strtoll(ranks, NULL, 10) > 1)
+        int64_t ranks;
+        SHARD_TRY(shard_env_integer(variables[i], 1, 1, INT_MAX, &ranks));
+        if (ranks > 1)
             return shard_error(SHARD_ERROR_UNAVAILABLE,
-                               "%s says that %s ranks were started, but nothing connects them (transport %s sees a world of 1): "
+                               "%s says that %" PRId64 " ranks were started, but nothing connects them (transport %s sees a world of 1): "
                                "start them with shardrun, or with the mpirun of an MPI that libshard has a module for",
                                variables[i], ranks, world->ops->name);
     }

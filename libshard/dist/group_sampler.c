@@ -43,14 +43,15 @@ shard_group_sampler *shard_group_sampler_create_with(int64_t samples, shard_grou
     }
     if (check(samples, &options) != SHARD_OK)
         return NULL;
-    shard_group_sampler *sampler = shard_calloc(1, sizeof *sampler);
-    if (!sampler)
-        return NULL;
     int64_t over = samples % options.members, positions = samples;
     if (options.tail == SHARD_TAIL_DROP)
         positions -= over;
-    else if (options.tail == SHARD_TAIL_PAD && over > 0)
-        positions += options.members - over;
+    else if (options.tail == SHARD_TAIL_PAD && over > 0 && __builtin_add_overflow(positions, options.members - over, &positions))
+        return shard_fail_null(SHARD_ERROR_ARGUMENT, "shard_group_sampler: %" PRId64 " samples and what SHARD_TAIL_PAD adds overflow",
+                               samples);
+    shard_group_sampler *sampler = shard_calloc(1, sizeof *sampler);
+    if (!sampler)
+        return NULL;
     *sampler = (shard_group_sampler){.samples = samples,
                                      .batch = options.batch ? options.batch : options.members,
                                      .members = options.members,
@@ -84,6 +85,15 @@ static int64_t samples_of_step(const shard_group_sampler *sampler, int64_t step)
 
 shard_range shard_group_sampler_part(const shard_group_sampler *sampler, int64_t step)
 {
+    if (!sampler) {
+        shard_null_argument("shard_group_sampler_part", "sampler");
+        return (shard_range){0, 0};
+    }
+    if (step < 0 || step >= shard_group_sampler_steps(sampler)) {
+        shard_error(SHARD_ERROR_ARGUMENT, "shard_group_sampler_part: step %" PRId64 " of %" PRId64, step,
+                    shard_group_sampler_steps(sampler));
+        return (shard_range){0, 0};
+    }
     shard_range part = shard_split_range(samples_of_step(sampler, step), sampler->members, sampler->member);
     part.start += step * sampler->batch;
     return part;
@@ -96,6 +106,16 @@ int64_t shard_group_sampler_dealt(const shard_group_sampler *sampler)
 
 int64_t shard_group_sampler_at(const shard_group_sampler *sampler, int64_t epoch, int64_t position)
 {
+    if (!sampler) {
+        shard_null_argument("shard_group_sampler_at", "sampler");
+        return -1;
+    }
+    if (epoch < 0 || position < 0 || sampler->samples == 0) {
+        shard_error(SHARD_ERROR_ARGUMENT,
+                    "shard_group_sampler_at: position %" PRId64 " of epoch %" PRId64 " of %" PRId64 " samples: both count from 0",
+                    position, epoch, sampler->samples);
+        return -1;
+    }
     uint64_t count = (uint64_t)sampler->samples, at = (uint64_t)position % count; /* PAD goes round */
     /* The draws of tensors count from 0, these down from the other end. */
     shard_draw draw = {.seed = sampler->seed, .number = UINT64_MAX - (uint64_t)epoch};
@@ -104,8 +124,14 @@ int64_t shard_group_sampler_at(const shard_group_sampler *sampler, int64_t epoch
 
 bool shard_group_sampler_next(shard_group_sampler *sampler, int64_t *samples, int64_t *count)
 {
+    if (!sampler || !samples || !count) {
+        shard_null_argument("shard_group_sampler_next", !sampler ? "sampler" : !samples ? "samples" : "count");
+        if (count)
+            *count = 0;
+        return false;
+    }
     *count = 0;
-    if (!sampler || sampler->step >= shard_group_sampler_steps(sampler))
+    if (sampler->step >= shard_group_sampler_steps(sampler))
         return false;
     shard_range part = shard_group_sampler_part(sampler, sampler->step++);
     for (*count = 0; *count < part.size; ++*count)
@@ -131,7 +157,7 @@ int64_t shard_group_sampler_step(const shard_group_sampler *sampler)
 shard_status shard_group_sampler_seek(shard_group_sampler *sampler, int64_t epoch, int64_t step)
 {
     if (!sampler)
-        return shard_null_argument("shard_group_sampler", "sampler");
+        return shard_null_argument("shard_group_sampler_seek", "sampler");
     if (epoch < 0 || step < 0 || step > shard_group_sampler_steps(sampler))
         return shard_error(SHARD_ERROR_ARGUMENT,
                            "shard_group_sampler: epoch %" PRId64 ", step %" PRId64 ": both count from 0, and an epoch of %" PRId64

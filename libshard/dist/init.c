@@ -1,26 +1,42 @@
 /* Joining and leaving the job. */
 #include "dist/dist.h"
 
+#include "base/env.h"
 #include "base/log.h"
 #include "dist/threads.h"
 
 #include <stdio.h>
 
 static shard_group *world;
+static bool left;
 
 shard_group *shard_world(void)
 {
     return world;
 }
 
+/* Variables that are read later, by some devices or transports alone: a job begins without
+ * mistakes in them on any. */
+static shard_status check_environment(void)
+{
+    static const char *const switches[] = {"SHARD_TF32", "SHARD_NCCL"};
+    int64_t value;
+    for (size_t i = 0; i < sizeof switches / sizeof *switches; i++)
+        SHARD_TRY(shard_env_integer(switches[i], 0, 0, 1, &value));
+    return SHARD_OK;
+}
+
 shard_status shard_init(int *argc, char ***argv)
 {
-    if (world)
-        return shard_error(SHARD_ERROR_ARGUMENT, "shard_init: called twice");
+    if (world || left)
+        return shard_error(SHARD_ERROR_ARGUMENT, "shard_init: called %s; a process joins its job once",
+                           left ? "after shard_finalize" : "twice");
+    SHARD_TRY(check_environment());
     world = shard_world_open(argc, argv);
     if (!world)
         return shard_last_status();
     shard_log_set_rank(shard_group_size(world) > 1 ? shard_group_rank(world) : -1);
+    shard_log(SHARD_LOG_DEBUG, "shard_init: %d ranks over %s", shard_group_size(world), shard_group_transport(world));
     return shard_share_cores(world);
 }
 
@@ -34,6 +50,7 @@ int shard_finalize(void)
     if (failed && !told)
         shard_log_message(SHARD_LOG_ERROR, "%s", shard_last_error());
     shard_world_close(world);
+    left |= world != NULL;
     world = NULL;
     return failed;
 }

@@ -100,11 +100,15 @@ shard_status shard_tensors_extend(shard_tensors *list, const char *prefix, const
 {
     if (!list || !prefix || !from)
         return shard_null_argument("shard_tensors_extend", !list ? "list" : !prefix ? "prefix" : "from");
-    for (int64_t i = 0; i < from->count; i++) {
+    int64_t count = list->count, added = from->count; /* from may be the list itself */
+    for (int64_t i = 0; i < added; i++) {
         char *name = shard_format("%s%s", prefix, from->items[i].name);
         shard_status status = name ? shard_tensors_add(list, name, from->items[i].tensor) : shard_last_status();
         free(name);
-        SHARD_TRY(status);
+        if (status != SHARD_OK) {
+            shard_tensors_truncate(list, count);
+            return status;
+        }
     }
     return SHARD_OK;
 }

@@ -1,0 +1,169 @@
+/* Mistakes of callers and of environments that are no NULL (test_null_arguments): each is a clear
+ * error, or does no harm. */
+#include "support/ranks.h"
+
+#include <shard/shard.h>
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+/* ---- lists ---- */
+
+static shard_tensors *list_of(const char *const *names, int count)
+{
+    shard_tensors *list = shard_tensors_create();
+    for (int i = 0; i < count; i++) {
+        shard_tensor *x = shard_full(SHARD_SHAPE(1), i);
+        check_ok(shard_tensors_add(list, names[i], x));
+        shard_release(x);
+    }
+    return list;
+}
+#define list(...) \
+    list_of((const char *const[]){__VA_ARGS__}, (int)(sizeof((const char *const[]){__VA_ARGS__}) / sizeof(char *)))
+
+static void check_names(const shard_tensors *list, const char *expected)
+{
+    char names[200] = "";
+    for (int64_t i = 0; i < shard_tensors_count(list); i++)
+        snprintf(names + strlen(names), sizeof names - strlen(names), "%s%s", i ? " " : "", shard_tensors_name(list, i));
+    ck_assert_str_eq(names, expected);
+}
+
+START_TEST(test_extend_by_itself)
+{
+    shard_tensors *l = list("a", "b");
+    check_ok(shard_tensors_extend(l, "x.", l));
+    check_names(l, "a b x.a x.b");
+    ck_assert_ptr_eq(shard_tensors_find(l, "x.b"), shard_tensors_find(l, "b"));
+    shard_tensors_extend(l, "", l);
+    check_error(SHARD_ERROR_ARGUMENT, "two tensors are named \"a\"");
+    check_names(l, "a b x.a x.b");
+    shard_tensors_destroy(l);
+}
+END_TEST
+
+START_TEST(test_extend_or_nothing)
+{
+    shard_tensors *l = list("a", "x.c"), *from = list("b", "c", "d");
+    shard_tensors_extend(l, "x.", from);
+    check_error(SHARD_ERROR_ARGUMENT, "two tensors are named \"x.c\"");
+    check_names(l, "a x.c");
+    ck_assert_ptr_null(shard_tensors_find(l, "x.b"));
+    shard_tensors_destroy(from);
+    shard_tensors_destroy(l);
+}
+END_TEST
+
+/* ---- samplers ---- */
+
+START_TEST(test_sampler_sizes)
+{
+    int64_t most = INT64_MAX;
+    ck_assert_ptr_null(shard_group_sampler_create(most - 1, .members = 1000, .batch = 1000));
+    check_error(SHARD_ERROR_ARGUMENT, "shard_group_sampler: 9223372036854775806 samples and what SHARD_TAIL_PAD adds overflow");
+    shard_group_sampler *sampler = shard_group_sampler_create(most - 1, .members = 1000, .batch = 1000, .tail = SHARD_TAIL_EXACT);
+    ck_assert_int_eq(shard_group_sampler_steps(sampler), most / 1000 + 1);
+    shard_range last = shard_group_sampler_part(sampler, most / 1000);
+    ck_assert(last.start == most / 1000 * 1000 && last.size == 1);
+    shard_range none = shard_group_sampler_part(sampler, most / 1000 + 1);
+    ck_assert(none.start == 0 && none.size == 0);
+    check_error(SHARD_ERROR_ARGUMENT, "shard_group_sampler_part: step 9223372036854776 of 9223372036854776");
+    shard_group_sampler_part(sampler, -1);
+    check_error(SHARD_ERROR_ARGUMENT, "shard_group_sampler_part: step -1 of *");
+    ck_assert_int_eq(shard_group_sampler_at(sampler, 0, -1), -1);
+    check_error(SHARD_ERROR_ARGUMENT, "shard_group_sampler_at: position -1 of epoch 0 *");
+    ck_assert_int_eq(shard_group_sampler_at(sampler, -1, 0), -1);
+    check_error(SHARD_ERROR_ARGUMENT, "shard_group_sampler_at: position 0 of epoch -1 *");
+    shard_group_sampler_destroy(sampler);
+    sampler = shard_group_sampler_create(0);
+    ck_assert_int_eq(shard_group_sampler_at(sampler, 0, 0), -1);
+    check_error(SHARD_ERROR_ARGUMENT, "shard_group_sampler_at: * of 0 samples*");
+    int64_t samples[4], count = 7;
+    ck_assert(!shard_group_sampler_next(NULL, samples, &count) && count == 0);
+    check_error(SHARD_ERROR_ARGUMENT, "shard_group_sampler_next: sampler is NULL");
+    shard_group_sampler_destroy(sampler);
+}
+END_TEST
+
+/* ---- the job ---- */
+
+START_TEST(test_job_once)
+{
+    check_ok(shard_init(NULL, NULL));
+    shard_init(NULL, NULL);
+    check_error(SHARD_ERROR_ARGUMENT, "shard_init: called twice; a process joins its job once");
+    ck_assert_ptr_nonnull(shard_world());
+    ck_assert_int_eq(shard_finalize(), 0);
+    ck_assert_ptr_null(shard_world());
+    ck_assert_int_eq(shard_group_size(shard_world()), 1);
+    check_ok(shard_barrier(shard_world()));
+    ck_assert_int_eq(shard_finalize(), 0);
+    shard_init(NULL, NULL);
+    check_error(SHARD_ERROR_ARGUMENT, "shard_init: called after shard_finalize; a process joins its job once");
+    SHARD_SCOPE
+        ck_assert(shard_item(shard_sum(shard_ones(SHARD_SHAPE(3)))) == 3);
+}
+END_TEST
+
+static const struct {
+    const char *name, *value, *error;
+} variables[] = {
+    {"WORLD_SIZE", "abc", "environment variable WORLD_SIZE is \"abc\", not a whole number in *"},
+    {"WORLD_SIZE", "-3", "environment variable WORLD_SIZE is \"-3\", *"},
+    {"WORLD_SIZE", "2", "WORLD_SIZE says that 2 ranks were started, but nothing connects them *"},
+    {"SHARD_TF32", "maybe", "environment variable SHARD_TF32 is \"maybe\", not a whole number in [[]0, 1]"},
+    {"SHARD_NCCL", "2", "environment variable SHARD_NCCL is \"2\", not a whole number in [[]0, 1]"},
+    {"SHARD_TIMEOUT", "1h", "environment variable SHARD_TIMEOUT is \"1h\", *"},
+    {"SHARD_TRANSPORT", "tcp", "SHARD_TRANSPORT is \"tcp\"; *"},
+};
+
+START_TEST(test_variables)
+{
+    setenv(variables[_i].name, variables[_i].value, 1);
+    ck_assert_int_ne(shard_init(NULL, NULL), SHARD_OK);
+    check_error(shard_last_status(), variables[_i].error);
+    unsetenv(variables[_i].name);
+    check_ok(shard_init(NULL, NULL)); /* an attempt that failed is none */
+    ck_assert_int_eq(shard_finalize(), 0);
+}
+END_TEST
+
+/* A level that there is not is warned of once, at the latest when the job begins. */
+START_TEST(test_log_level)
+{
+    char text[1000] = "";
+    FILE *file = tmpfile();
+    int kept = dup(STDERR_FILENO);
+    ck_assert(file && dup2(fileno(file), STDERR_FILENO) >= 0);
+    setenv("SHARD_LOG", "evil", 1);
+    shard_status status = shard_init(NULL, NULL);
+    shard_error(SHARD_ERROR_IO, "of the test");
+    shard_finalize(); /* logs the error */
+    dup2(kept, STDERR_FILENO);
+    rewind(file);
+    size_t used = fread(text, 1, sizeof text - 1, file);
+    ck_assert_int_eq(status, SHARD_OK);
+    ck_assert_uint_gt(used, 0);
+    check_error(SHARD_ERROR_IO, "of the test");
+    ck_assert_str_eq(text, "shard warn: SHARD_LOG is \"evil\"; the levels are error, warn, info and debug: warn is taken\n"
+                           "shard error: of the test\n");
+    fclose(file);
+    close(kept);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("misuse");
+    TCase *tcase = test_case(suite, "misuse");
+    tcase_add_test(tcase, test_extend_by_itself);
+    tcase_add_test(tcase, test_extend_or_nothing);
+    tcase_add_test(tcase, test_sampler_sizes);
+    tcase_add_test(tcase, test_job_once);
+    tcase_add_loop_test(tcase, test_variables, 0, (int)(sizeof variables / sizeof *variables));
+    tcase_add_test(tcase, test_log_level);
+    return test_run(suite);
+}
