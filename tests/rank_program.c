@@ -109,6 +109,8 @@ static void act(shard_group *world, const char *what, bool odd)
         check(world, *what == 'b');
     if (strcmp(what, "kill") == 0 && odd)
         raise(SIGKILL);
+    if (strcmp(what, "wait") == 0)
+        wait_for_signal();
     if (strcmp(what, "late") == 0 && odd)
         sleep(5);
     if ((strcmp(what, "error") == 0 || strcmp(what, "fail") == 0) && odd)

@@ -77,27 +77,50 @@ for timeout in 1 60; do
     check_output "ranks that ignore signals, a timeout of $timeout s" 137 "^shardrun: ending 2 ranks\$" $code
 done
 
-# A shardrun that is killed leaves no ranks behind.
-expected=$((expected + 1))
-: >"$output"
-"$shardrun" -n 2 "$program" signal >"$output" 2>&1 &
-job=$!
-wait_for_line ready 2
-ranks=$(cat /proc/$job/task/$job/children)
-kill -KILL $job
-wait $job
-code=$?
+# However it is ended, shardrun leaves no ranks behind, of a script's no more than its own:
+# end NAME CODE PATTERN FIRST KILL COMMAND: `KILL` ends the job once FIRST, of 2, are in the output.
 lives() { [ -d "/proc/$1" ] && ! grep -q '^State:.[ZX]' "/proc/$1/status" 2>/dev/null; }
-for rank in $ranks; do
-    for _ in 1 2 3 4 5 6 7 8 9 10; do # a loaded machine takes a while
-        ! lives "$rank" || sleep 0.5
+programs() { pgrep -f -x "$program $1" 2>/dev/null; }
+end() {
+    name=$1 code=$2 pattern=$3 what=$4 kill=$5
+    shift 5
+    expected=$((expected + 1))
+    : >"$output"
+    env --default-signal=INT SHARD_TIMEOUT=20 "$@" >"$output" 2>&1 &
+    job=$!
+    wait_for_line ready 2
+    ranks=$(programs "$what")
+    eval "$kill"
+    wait $job
+    status=$?
+    for rank in $ranks; do
+        for _ in 1 2 3 4 5 6 7 8 9 10; do # a loaded machine takes a while
+            ! lives "$rank" || sleep 0.5
+        done
+        ! lives "$rank" || echo "rank process $rank lives on" >>"$output"
     done
-    ! lives "$rank" || echo "rank process $rank lives on" >>"$output"
-done
-check_output "a killed shardrun" 137 ready $code
-if [ -z "$ranks" ] || grep -q 'lives on' "$output"; then
-    failed=$((failed + 1))
-    echo "a killed shardrun: ranks live on"
-fi
+    check_output "$name" "$code" "$pattern" $status
+    if [ -z "$ranks" ] || grep -q 'lives on' "$output"; then
+        failed=$((failed + 1))
+        echo "$name: ranks live on, or never ran"
+        for rank in $ranks; do
+            kill -KILL "$rank"
+        done
+    fi
+}
+script='"$0" "$@" && true; exit $?'
+child() { cut -d ' ' -f 1 "/proc/$job/task/$job/children"; }
+end "a killed shardrun" 137 ready signal 'kill -KILL $job' "$shardrun" -n 2 "$program" signal
+end "a killed shardrun, ranks of a script" 137 "the launcher .shardrun. was killed" wait 'kill -KILL $job' \
+    "$shardrun" -n 2 sh -c "$script" "$program" wait
+end "SIGTERM, ranks of a script" '*' "rank 1 took signal 15" signal 'kill -TERM $job' "$shardrun" -n 2 sh -c "$script" "$program" signal
+end "SIGINT, ranks of a script" '*' "rank 1 took signal 2" wait 'kill -INT $job' "$shardrun" -n 2 sh -c "$script" "$program" wait
+end "a killed script" 137 "rank 0 was killed by signal 9" signal 'kill -KILL $(child)' \
+    "$shardrun" -n 2 sh -c "$script" "$program" signal
+end "a stopped rank of a script" '*' "took signal 15" signal 'kill -STOP ${ranks%%[!0-9]*}; kill -TERM $job' \
+    "$shardrun" -n 2 sh -c "$script" "$program" signal
+expect "what ranks leave in the background" 0 "^left\$" "$shardrun" -n 1 sh -c 'sleep 1 >/dev/null & echo left'
+expect "what a failed rank leaves in the background" 3 "^shardrun: ending what ranks have left running" \
+    "$shardrun" -n 1 sh -c 'sleep 1000 >/dev/null & exit 3'
 
 finish

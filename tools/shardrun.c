@@ -2,8 +2,13 @@
  * shardrun: starts the ranks of a job on this machine. Makes the segment over
  * which they talk, tells each in its environment who it is, passes signals on,
  * and, when one fails, gives the others a moment to say so and ends them.
+ *
+ * A rank may be a script that starts the program. So signals go to all descendants of
+ * shardrun, which adopts those whose parents end (PR_SET_CHILD_SUBREAPER). Ranks stay in
+ * shardrun's process group, so that a terminal's signals and input reach them.
  */
 #include "clock.h"
+#include "descendants.h"
 
 #include "comm/shm/segment.h"
 
@@ -44,6 +49,8 @@ static const char usage[] =
     "set) in its environment. If a rank fails, the others are ended, and shardrun exits with\n"
     "its exit code, or 128 + its signal. SIGINT, SIGTERM and SIGHUP are passed on; ranks that\n"
     "then do not end within SHARD_TIMEOUT seconds (600) are killed, by a second signal at once.\n"
+    "Signals go to all processes that a rank has started. Where all ranks end well, what they\n"
+    "leave in the background goes on, unless it takes part in the job.\n"
     "\n"
     "  -n, --ranks N   how many ranks, 1 to 256\n"
     "      --tag       begin each line of output with its rank\n"
@@ -62,10 +69,11 @@ typedef struct rank {
 } rank;
 
 static struct job {
-    int size, left;
+    int size, left; /* ranks, and those that have not ended */
     bool tag;
     char **command;
     rank *ranks;
+    process_list strangers; /* descendants before the first rank was started */
     shard_segment *segment;
     int file;        /* the segment's */
     int exit_code;   /* of the first rank that failed */
@@ -124,11 +132,47 @@ static double timeout_seconds(void)
     return seconds > 0 ? seconds : 600;
 }
 
-static void signal_ranks(int number)
+/* -1: none. */
+static int rank_of(pid_t process)
 {
     for (int i = 0; i < job.size; i++)
+        if (job.ranks[i].process == process)
+            return i;
+    return -1;
+}
+
+static void signal_one(pid_t process, int number)
+{
+    kill(process, number);
+    if (number != SIGKILL)
+        kill(process, SIGCONT); /* one that is stopped would not take it */
+}
+
+/* To the ranks and to what they have started. */
+static void signal_ranks(int number)
+{
+    process_list others = find_descendants(&job.strangers);
+    for (int i = 0; i < job.size; i++)
         if (job.ranks[i].process)
-            kill(job.ranks[i].process, number);
+            signal_one(job.ranks[i].process, number);
+    for (int i = 0; i < others.count; i++)
+        if (rank_of(others.ids[i]) < 0)
+            signal_one(others.ids[i], number);
+    free(others.ids);
+}
+
+static int count_descendants(void)
+{
+    process_list all = find_descendants(&job.strangers);
+    free(all.ids);
+    return all.count;
+}
+
+/* Whether there is something to wait for: ranks; where the job has failed or is to end, also
+ * what they have left running. */
+static bool is_running(void)
+{
+    return job.left > 0 || ((job.exit_code || job.asked_at > 0) && count_descendants() > 0);
 }
 
 _Noreturn static void become_rank(int number, pid_t launcher, const sigset_t *mask)
@@ -241,10 +285,10 @@ static void report_failure(int number, int status)
  * that then failed, whatever the order in which they are found. */
 static void reap(void)
 {
-    int failed = -1, failed_status = 0;
-    for (int i = 0; i < job.size; i++) {
-        int status;
-        if (!job.ranks[i].process || waitpid(job.ranks[i].process, &status, WNOHANG) <= 0)
+    int failed = -1, failed_status = 0, status;
+    for (pid_t ended; (ended = waitpid(-1, &status, WNOHANG)) > 0;) {
+        int i = rank_of(ended);
+        if (i < 0)
             continue;
         job.ranks[i].process = 0;
         job.left--;
@@ -277,16 +321,17 @@ static void take_signal(int signals)
     if (job.end_at == 0)
         end_ranks_after(job.timeout);
     /* A terminal sends its signals to the ranks too. */
-    if (info.ssi_code != SI_KERNEL)
-        signal_ranks((int)info.ssi_signo);
+    signal_ranks(info.ssi_code == SI_KERNEL ? SIGCONT : (int)info.ssi_signo);
 }
 
 static void end_ranks_in_time(void)
 {
-    if (job.end_at == 0 || job.left == 0 || now() < job.end_at)
+    if (job.end_at == 0 || now() < job.end_at || !is_running())
         return;
-    if (!job.ending)
+    if (!job.ending && job.left > 0)
         fprintf(stderr, "shardrun: ending %d rank%s\n", job.left, job.left == 1 ? "" : "s");
+    else if (!job.ending)
+        fprintf(stderr, "shardrun: ending what ranks have left running\n");
     job.ending = true;
     signal_ranks(job.next_signal);
     job.next_signal = SIGKILL;
@@ -302,8 +347,9 @@ static bool watch(int signals, struct pollfd *files)
     for (int i = 0; i < 2 * job.size; i++)
         if (job.ranks[i / 2].streams[i % 2].from >= 0)
             files[number++] = (struct pollfd){.fd = job.ranks[i / 2].streams[i % 2].from, .events = POLLIN};
-    int wait = job.left == 0 ? 0 : -1;
-    if (job.left > 0 && job.end_at > 0) {
+    bool running = is_running();
+    int wait = running ? -1 : 0;
+    if (running && job.end_at > 0) {
         double rest = job.end_at - now();
         wait = rest > 0 ? (int)(rest * 1000) + 1 : 0;
     }
@@ -319,7 +365,7 @@ static bool watch(int signals, struct pollfd *files)
     if (files[0].revents)
         take_signal(signals);
     end_ranks_in_time();
-    return job.left > 0 || ready > 0;
+    return ready > 0 || is_running();
 }
 
 static void parse(int count, char **arguments)
@@ -366,6 +412,10 @@ int main(int count, char **arguments)
     job.file = shard_segment_create(job.size, &job.segment);
     if (job.file < 0)
         fail("no shared memory");
+    if (shard_segment_make_lifeline(job.segment) != 0)
+        fail("no pipe");
+    prctl(PR_SET_CHILD_SUBREAPER, 1);
+    job.strangers = find_descendants(NULL);
     set_common_environment();
     job.timeout = timeout_seconds();
     job.ranks = calloc((size_t)job.size, sizeof *job.ranks);
@@ -389,6 +439,7 @@ int main(int count, char **arguments)
     warn_of_loners();
     free(files);
     free(job.ranks);
+    free(job.strangers.ids);
     shard_segment_close(job.segment, job.file);
     return job.exit_code;
 }

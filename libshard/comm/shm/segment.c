@@ -13,9 +13,8 @@
 /* A number that the redirections of shell scripts between launcher and rank leave alone. */
 #define LOWEST_FILE 100
 
-static int create_file(void)
+static int move_up(int file)
 {
-    int file = memfd_create("shard", 0);
     int higher = file < 0 ? -1 : fcntl(file, F_DUPFD, LOWEST_FILE);
     if (higher < 0)
         return file;
@@ -25,7 +24,7 @@ static int create_file(void)
 
 int shard_segment_create(int world_size, shard_segment **segment)
 {
-    int file = create_file();
+    int file = move_up(memfd_create("shard", 0));
     if (file < 0)
         return -1;
     void *head = MAP_FAILED;
@@ -41,6 +40,17 @@ int shard_segment_create(int world_size, shard_segment **segment)
     (*segment)->world_size = world_size;
     (*segment)->magic = SHARD_SEGMENT_MAGIC;
     return file;
+}
+
+int shard_segment_make_lifeline(shard_segment *segment)
+{
+    int ends[2];
+    struct stat status;
+    if (pipe2(ends, O_CLOEXEC) != 0 || fstat(ends[0], &status) != 0)
+        return -1;
+    segment->lifeline = move_up(ends[0]);
+    segment->lifeline_inode = status.st_ino;
+    return fcntl(segment->lifeline, F_SETFD, 0);
 }
 
 int shard_segment_set_environment(int file, int rank, int world_size)

@@ -16,7 +16,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#define SHARD_SEGMENT_MAGIC 0x3130647261687320u /* the layout's version is part of it */
+#define SHARD_SEGMENT_MAGIC 0x3230647261687320u /* the layout's version is part of it */
 #define SHARD_SEGMENT_RANKS 256
 #define SHARD_SEGMENT_GROUPS 1024
 #define SHARD_SEGMENT_TEXT 512
@@ -45,6 +45,10 @@ typedef struct shard_segment_group {
 typedef struct shard_segment {
     uint64_t magic;
     int32_t world_size;
+    /* The end for reading of a pipe that the launcher alone has open to write, as ranks inherit it: it
+     * hangs up when the launcher has ended. 0: there is none. */
+    int32_t lifeline;
+    uint64_t lifeline_inode;
     uint64_t births;
     shard_segment_rank ranks[SHARD_SEGMENT_RANKS];
     shard_segment_group groups[SHARD_SEGMENT_GROUPS];
@@ -53,6 +57,9 @@ typedef struct shard_segment {
 /* For the launcher: the file, which its children inherit; *segment is its head.
  * -1 with errno set. */
 int shard_segment_create(int world_size, shard_segment **segment);
+
+/* For the launcher: makes the pipe of that name. 0, or -1 with errno set. */
+int shard_segment_make_lifeline(shard_segment *segment);
 
 /* For a child, before it becomes rank `rank`: tells it so in the environment. 0, or
  * -1 with errno set. */

@@ -83,6 +83,7 @@ static void shm_destroy(shard_group *group)
     shard_group_free(group);
     if (--world->references > 0)
         return;
+    shm_stop_watching(world);
     shard_segment_close(world->segment, world->file);
     free(world);
 }
@@ -161,5 +162,6 @@ shard_group *shard_shm_open(void)
         return NULL;
     }
     ((shm_group *)group->state)->whole = true;
+    shm_watch_launcher(world);
     return group;
 }

@@ -14,6 +14,8 @@
 #include "comm/comm.h"
 #include "comm/shm/segment.h"
 
+#include <pthread.h>
+
 #define SHARD_LINE 64
 
 /* One member's place at the meeting point. */
@@ -38,6 +40,8 @@ typedef struct shm_world {
     int file;
     int spins;         /* before a wait gives way */
     int references;    /* groups that use it */
+    bool watched;      /* by a thread, for the launcher's end */
+    pthread_t watcher;
 } shm_world;
 
 /* A group's state. */
@@ -71,6 +75,10 @@ void shm_set_patience(shm_world *world);
  * area. Each member's n-th group of the same members is the same group. */
 shard_status shm_join(shm_group *state, const int *members, int size, int rank);
 void shm_leave(shm_group *state);
+
+/* From now on this process is killed when its launcher has ended, if there is one that is watched. */
+void shm_watch_launcher(shm_world *world);
+void shm_stop_watching(shm_world *world);
 
 /* The collectives. */
 shard_status shm_exchange(shard_group *group, const void *mine, size_t bytes, void *all);
