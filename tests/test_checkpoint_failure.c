@@ -17,6 +17,9 @@
 
 typedef enum call { OPEN, PREAD, PWRITE, FALLOCATE, FTRUNCATE, FSYNC, CLOSE, RENAME, UNLINK, CALLS } call;
 
+/* How a file is written to while it is read. WRITE_LATER sets its time of modification back. */
+typedef enum rewriting { WRITE, WRITE_LATER, CUT, RENAME_AWAY, REWRITINGS } rewriting;
+
 /* What happens to the calls of this process. */
 static struct {
     const shard_file_calls *system;
@@ -37,6 +40,10 @@ static struct {
     int replace_at;
     const char *replacement, *mark;
     bool marks; /* this rank makes the mark when it has opened the file */
+    /* Before this rank's read number rewrite_at the file of that name is written to, in one of some ways. */
+    int rewrite_at;
+    const char *rewritten;
+    rewriting way;
 } fault;
 
 static bool fails(call which, bool harmless)
@@ -82,8 +89,32 @@ static ssize_t stuttered(size_t bytes)
     return fault.made % 3 == 1 ? (ssize_t)(bytes / 2) : (ssize_t)bytes;
 }
 
+static void rewrite(const char *path, rewriting way)
+{
+    struct stat before;
+    char away[700];
+    int file = open(path, O_WRONLY);
+    ck_assert_int_ge(file, 0);
+    ck_assert_int_eq(fstat(file, &before), 0);
+    usleep(20 * 1000); /* more than the clock of file systems takes to go on */
+    if (way == RENAME_AWAY) {
+        snprintf(away, sizeof away, "%s.away", path);
+        write_file(away, "", 0);
+        ck_assert_int_eq(rename(away, path), 0);
+    } else if (way == CUT) {
+        ck_assert_int_eq(ftruncate(file, before.st_size + 1), 0);
+    } else {
+        ck_assert_int_eq(fault.system->pwrite(file, "\1\2\3\4", 4, before.st_size - 4), 4);
+    }
+    if (way == WRITE_LATER)
+        ck_assert_int_eq(futimens(file, (const struct timespec[]){before.st_atim, before.st_mtim}), 0);
+    close(file);
+}
+
 static ssize_t faulty_pread(int descriptor, void *data, size_t bytes, off_t offset)
 {
+    if (fault.of[PREAD] + 1 == fault.rewrite_at)
+        rewrite(fault.rewritten, fault.way);
     if (fails(PREAD, false))
         return -1;
     ssize_t part = stuttered(bytes);
@@ -584,6 +615,39 @@ START_TEST(test_replaced)
 }
 END_TEST
 
+/* One rank's reads of values are overtaken by a write to the file, on one rank to itself. */
+static void rewritten(shard_group *world, void *context)
+{
+    const char *path = context;
+    int rank = shard_group_rank(world), size = shard_group_size(world);
+    for (rewriting way = 0; way < REWRITINGS; way++) {
+        shard_tensors *state = make_state(world, 100), *list = make_state(world, 300);
+        check_ok(shard_save(state, path, NULL));
+        start_faults();
+        fault.rewritten = path;
+        fault.way = way;
+        fault.rewrite_at = rank == size - 1 ? 4 : 0;
+        shard_status status = shard_load(list, path);
+        fault.rewrite_at = 0;
+        if (way == RENAME_AWAY) { /* what it has open is whole */
+            check_ok(status);
+            check_state(list, 100);
+        } else {
+            check_error(status, "*cannot read */rewritten.safetensors: it was written to while it was read; load it again");
+            ck_assert_int_eq(unlink(path) == 0 || errno == ENOENT, 1);
+        }
+        shard_clear_error();
+        shard_tensors_destroy(state);
+        shard_tensors_destroy(list);
+    }
+}
+
+START_TEST(test_rewritten)
+{
+    run_job(_i, rewritten, (void *)scratch_path("rewritten.safetensors"));
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("checkpoint_failure");
@@ -598,6 +662,7 @@ int main(void)
     tcase_add_test(tcase, test_earlier_errors);
     tcase_add_test(tcase, test_two_files);
     tcase_add_loop_test(tcase, test_replaced, 1, 3);
+    tcase_add_loop_test(tcase, test_rewritten, 1, 4);
     scratch_open();
     int failed = test_run(suite);
     scratch_close();

@@ -64,8 +64,8 @@ typedef struct shard_load_options {
 /* Fills the tensors, each rank its own part, from the file. Names that are missing or
  * unexpected, shapes (of the whole) and dtypes that differ are errors that list the
  * first few, and nothing is changed then; after a read that fails midway (IO) the
- * tensors' values are undefined. A file that is replaced while ranks open it is an error
- * (IO), never read half and half. Every malformed file is a clear error (FORMAT).
+ * tensors' values are undefined. A file that is replaced while ranks open it, or written to
+ * while they read it, is an error (IO) on all, never read half and half. Every malformed file is a clear error (FORMAT).
  * Initial values that were not needed so far are never made. Collective over the
  * world, unless .local; ranks may ask for different tensors. */
 #define shard_load(tensors, ...) shard_load_with(tensors, SHARD_WITH(shard_load_options, __VA_ARGS__))

@@ -89,18 +89,41 @@ shard_status shard_file_open(shard_file *file, const char *path, int64_t *bytes)
     }
     posix_fadvise(descriptor, 0, 0, POSIX_FADV_SEQUENTIAL);
     *bytes = status.st_size;
-    file->modified = status.st_mtim;
+    file->opened = status;
     return SHARD_OK;
+}
+
+static bool same_time(struct timespec a, struct timespec b)
+{
+    return a.tv_sec == b.tv_sec && a.tv_nsec == b.tv_nsec;
+}
+
+/* The time of the last change of the file's status shows also a write after which the time of
+ * modification was set back, but changes where the file's last name goes: another one has then
+ * taken its place, and it is whole. */
+static bool was_written(const struct stat *opened, const struct stat *now)
+{
+    return now->st_size != opened->st_size || !same_time(now->st_mtim, opened->st_mtim) ||
+           (now->st_nlink == opened->st_nlink && !same_time(now->st_ctim, opened->st_ctim));
 }
 
 shard_status shard_file_check_unchanged(const shard_file *file)
 {
-    struct stat opened, there;
-    if (fstat(file->descriptor, &opened) != 0 || stat(file->path, &there) != 0)
+    struct stat there;
+    if (stat(file->path, &there) != 0)
         return fail("read", file->path);
-    if (there.st_dev != opened.st_dev || there.st_ino != opened.st_ino || there.st_mtim.tv_sec != file->modified.tv_sec ||
-        there.st_mtim.tv_nsec != file->modified.tv_nsec)
+    if (there.st_dev != file->opened.st_dev || there.st_ino != file->opened.st_ino || was_written(&file->opened, &there))
         return shard_error(SHARD_ERROR_IO, "cannot read %s: another one was put in its place meanwhile; load it again", file->path);
+    return SHARD_OK;
+}
+
+shard_status shard_file_check_unwritten(const shard_file *file)
+{
+    struct stat now;
+    if (fstat(file->descriptor, &now) != 0)
+        return fail("read", file->path);
+    if (was_written(&file->opened, &now))
+        return shard_error(SHARD_ERROR_IO, "cannot read %s: it was written to while it was read; load it again", file->path);
     return SHARD_OK;
 }
 

@@ -12,8 +12,8 @@
 
 #include "base/error.h"
 
+#include <sys/stat.h>
 #include <sys/types.h>
-#include <time.h>
 
 /* As the system's functions of these names: -1 with errno set. */
 typedef struct shard_file_calls {
@@ -36,7 +36,7 @@ typedef struct shard_file {
     int descriptor;
     int direct;   /* past the page cache; -1: not here */
     int64_t unit; /* what offsets and sizes of direct transfers are multiples of */
-    struct timespec modified; /* when it was, of a file that was opened to read */
+    struct stat opened; /* of a file that is read: what it was when it was opened */
     void *bounce; /* what is written from memory that is not aligned, a piece at a time */
 } shard_file;
 
@@ -45,6 +45,8 @@ shard_status shard_file_open(shard_file *file, const char *path, int64_t *bytes)
 /* Whether its path still leads to the file that was opened, as it was then. If so on all
  * ranks after all have opened it, they have opened one and the same, if it is one to them. */
 shard_status shard_file_check_unchanged(const shard_file *file);
+/* Whether nobody has written to the file since it was opened, wherever its path leads now. */
+shard_status shard_file_check_unwritten(const shard_file *file);
 /* Makes a new file to write; *exists, and no error, if there is one of that name. */
 shard_status shard_file_create(shard_file *file, const char *path, bool *exists);
 /* Opens a file to write that another rank has made. */

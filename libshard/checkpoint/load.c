@@ -63,6 +63,8 @@ shard_tensors *shard_inspect(const char *path, shard_metadata **metadata)
     shard_status status = shard_file_open(&file, path, &bytes);
     if (status == SHARD_OK)
         status = read_header(&file, bytes, &header, &data_start, &hash);
+    if (status == SHARD_OK)
+        status = shard_file_check_unwritten(&file);
     shard_file_close(&file);
     if (status == SHARD_OK && metadata)
         status = (read = shard_metadata_from_json(header.metadata)) ? SHARD_OK : shard_last_status();
@@ -263,6 +265,8 @@ static shard_status fill_all(loading *l)
     for (int64_t i = 0; i < shard_tensors_count(l->tensors) && shard_last_status() == SHARD_OK; i++)
         if (l->entries[i])
             fill(l, l->entries[i], shard_tensors_at(l->tensors, i));
+    if (shard_last_status() == SHARD_OK)
+        shard_file_check_unwritten(&l->file);
     shard_file_close(&l->file);
     return shard_agree(l->world);
 }
