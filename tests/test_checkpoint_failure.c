@@ -12,6 +12,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -368,18 +369,26 @@ START_TEST(test_odd_systems)
 }
 END_TEST
 
-/* A rank that is gone in the middle of it. */
+/* A rank that is gone in the middle of it, at its call number `at`. */
+typedef struct rank_death {
+    const char *path;
+    int rank, at;
+} rank_death;
+
+static const rank_death deaths[] = {{"", 1, 4}, {"", 0, 1}, {"", 0, 2}, {"", 0, 3}, {"", 0, 4}, {"", 0, 6}};
+
 static void save_without_one(shard_group *world, void *context)
 {
-    const char *path = context;
+    const rank_death *death = context;
+    char pattern[16];
     shard_tensors *before = make_state(world, 100), *list = make_state(world, 200);
-    check_ok(shard_save(before, path, NULL));
+    check_ok(shard_save(before, death->path, NULL));
     start_faults();
     fault.die = true;
-    fault.fail_at = shard_group_rank(world) == 1 ? 4 : 0;
-    ck_assert_int_ne(shard_save(list, path, NULL), SHARD_OK);
-    check_error(shard_last_status(), "*rank 1*");
-    ck_assert_int_eq(scratch_count(".tmp"), 0);
+    fault.fail_at = shard_group_rank(world) == death->rank ? death->at : 0;
+    ck_assert_int_ne(shard_save(list, death->path, NULL), SHARD_OK);
+    snprintf(pattern, sizeof pattern, "*rank %d*", death->rank);
+    check_error(shard_last_status(), pattern);
     shard_tensors_destroy(before);
     shard_tensors_destroy(list);
 }
@@ -394,9 +403,11 @@ static void alone(shard_group *world, void *context)
 
 START_TEST(test_killed_rank)
 {
-    char *path = (char *)scratch_path("killed.safetensors");
-    run_job_of((ranks_run){.size = 3, .body = save_without_one, .context = path, .may_fail = 1 << 1});
-    run_job(1, alone, path);
+    rank_death death = deaths[_i];
+    death.path = scratch_path("killed.safetensors");
+    run_job_of((ranks_run){.size = 3, .body = save_without_one, .context = &death, .may_fail = 1 << death.rank});
+    ck_assert_int_eq(scratch_count(".tmp"), 0);
+    run_job(1, alone, (void *)death.path);
 }
 END_TEST
 
@@ -476,6 +487,105 @@ static void links(shard_group *world, void *context)
 START_TEST(test_links)
 {
     run_job(2, links, (void *)scratch_path("."));
+}
+END_TEST
+
+/* Links in a directory that all may write to: those of other users are not followed. */
+static void foreign_links(shard_group *world, void *context)
+{
+    const char *directory = context;
+    char shared[700], link[720], file[720];
+    const uid_t other = 65534;
+    shard_tensors *list = make_state(world, 1);
+    snprintf(shared, sizeof shared, "%s/shared", directory);
+    snprintf(link, sizeof link, "%s/link", shared);
+    snprintf(file, sizeof file, "%s/victim", directory);
+    write_file(file, "old", 3);
+    ck_assert_int_eq(mkdir(shared, 0700), 0);
+    ck_assert_int_eq(symlink("../victim", link), 0);
+    for (int i = 0; i < 5; i++) {
+        bool sticky = i != 1, own = i == 0, owned_with_it = i == 2, for_all = i != 3;
+        ck_assert_int_eq(chmod(shared, (sticky ? 01000 : 0) | (for_all ? 0777 : 0755)), 0);
+        if (geteuid() == 0)
+            ck_assert(lchown(link, own ? 0 : other, 0) == 0 && lchown(shared, owned_with_it ? other : 0, 0) == 0);
+        bool refused = geteuid() == 0 && i == 4;
+        shard_status status = shard_save(list, link, NULL);
+        if (refused)
+            check_error(SHARD_ERROR_IO, "cannot write */link: */link is a link that another user has made in a directory *");
+        else
+            check_ok(status);
+        size_t bytes;
+        free(read_file(file, &bytes));
+        ck_assert_int_eq(bytes == 3, refused);
+        write_file(file, "old", 3);
+    }
+    ck_assert(unlink(link) == 0 && rmdir(shared) == 0 && unlink(file) == 0);
+    shard_tensors_destroy(list);
+}
+
+START_TEST(test_foreign_links)
+{
+    run_job(1, foreign_links, (void *)scratch_path("."));
+}
+END_TEST
+
+/* The limit of ulimit -f on one rank is an error on all, and no signal. */
+static void file_limit(shard_group *world, void *context)
+{
+    const char *path = context;
+    shard_tensors *list = make_state(world, 1), *again = make_state(world, 2);
+    struct rlimit before, low;
+    sigset_t set;
+    ck_assert_int_eq(getrlimit(RLIMIT_FSIZE, &before), 0);
+    low = before;
+    low.rlim_cur = 100;
+    for (int rank = 0; rank < shard_group_size(world); rank++) {
+        if (rank == shard_group_rank(world))
+            ck_assert_int_eq(setrlimit(RLIMIT_FSIZE, &low), 0);
+        ck_assert_int_ne(shard_save(list, path, NULL), SHARD_OK);
+        check_error(shard_last_status(), "*cannot * *.safetensors.tmp.*: File too large; see ulimit -f*");
+        ck_assert_int_eq(setrlimit(RLIMIT_FSIZE, &before), 0);
+        ck_assert_int_eq(pthread_sigmask(SIG_SETMASK, NULL, &set), 0);
+        ck_assert_int_eq(sigismember(&set, SIGXFSZ), 0);
+    }
+    check_ok(shard_barrier(world));
+    ck_assert_int_eq(scratch_count(".tmp"), 0);
+    check_ok(shard_save(list, path, NULL));
+    check_ok(shard_load(again, path));
+    check_state(again, 1);
+    shard_tensors_destroy(list);
+    shard_tensors_destroy(again);
+}
+
+START_TEST(test_file_limit)
+{
+    run_job(2, file_limit, (void *)scratch_path("limit.safetensors"));
+}
+END_TEST
+
+/* A new file has what the mask leaves, another one those of the file that it replaces. */
+static void permissions(shard_group *world, void *context)
+{
+    const char *path = context;
+    const mode_t modes[] = {0640, 0600, 0444, 0, 0666};
+    struct stat status;
+    shard_tensors *list = make_state(world, 1);
+    umask(027);
+    for (size_t i = 0; i < sizeof modes / sizeof *modes; i++) {
+        if (i > 0 && shard_group_rank(world) == 0)
+            ck_assert_int_eq(chmod(path, modes[i]), 0);
+        check_ok(shard_barrier(world));
+        check_ok(shard_save(list, path, NULL));
+        ck_assert_int_eq(stat(path, &status), 0);
+        ck_assert_int_eq(status.st_mode & 07777, modes[i]);
+        check_ok(shard_barrier(world));
+    }
+    shard_tensors_destroy(list);
+}
+
+START_TEST(test_permissions)
+{
+    run_job(2, permissions, (void *)scratch_path("permissions.safetensors"));
 }
 END_TEST
 
@@ -655,9 +765,12 @@ int main(void)
     tcase_add_loop_test(tcase, test_save_fails, 0, 4);
     tcase_add_loop_test(tcase, test_load_fails, 0, 4);
     tcase_add_loop_test(tcase, test_odd_systems, 1, 3);
-    tcase_add_test(tcase, test_killed_rank);
+    tcase_add_loop_test(tcase, test_killed_rank, 0, (int)(sizeof deaths / sizeof *deaths));
     tcase_add_loop_test(tcase, test_places, 1, 3);
     tcase_add_test(tcase, test_links);
+    tcase_add_test(tcase, test_foreign_links);
+    tcase_add_test(tcase, test_file_limit);
+    tcase_add_test(tcase, test_permissions);
     tcase_add_test(tcase, test_differing);
     tcase_add_test(tcase, test_earlier_errors);
     tcase_add_test(tcase, test_two_files);

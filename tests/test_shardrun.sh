@@ -119,6 +119,9 @@ end "a killed script" 137 "rank 0 was killed by signal 9" signal 'kill -KILL $(c
     "$shardrun" -n 2 sh -c "$script" "$program" signal
 end "a stopped rank of a script" '*' "took signal 15" signal 'kill -STOP ${ranks%%[!0-9]*}; kill -TERM $job' \
     "$shardrun" -n 2 sh -c "$script" "$program" signal
+for blocks in 1 4000; do # too few for shardrun, for a rank; the output goes through a pipe, which has no limit
+    expect "a limit of $blocks blocks" 0 "ulimit -f limits" sh -c "ulimit -f $blocks; "'"$0" -n 2 "$1" check 2>&1 | cat' "$shardrun" "$program"
+done
 expect "what ranks leave in the background" 0 "^left\$" "$shardrun" -n 1 sh -c 'sleep 1 >/dev/null & echo left'
 expect "what a failed rank leaves in the background" 3 "^shardrun: ending what ranks have left running" \
     "$shardrun" -n 1 sh -c 'sleep 1000 >/dev/null & exit 3'

@@ -79,6 +79,7 @@ static struct job {
     int exit_code;   /* of the first rank that failed */
     double timeout;  /* SHARD_TIMEOUT */
     double asked_at; /* when a signal was first passed on; 0: never */
+    struct sigaction file_limit; /* what SIGXFSZ did before, and does in the ranks */
     double end_at;   /* when to send the next signal; 0: not at all */
     int next_signal; /* SIGTERM, then SIGKILL */
     bool ending;     /* one has been sent */
@@ -186,6 +187,7 @@ _Noreturn static void become_rank(int number, pid_t launcher, const sigset_t *ma
     int nothing = number > 0 ? open("/dev/null", O_RDONLY | O_CLOEXEC) : -1;
     if (nothing >= 0)
         dup2(nothing, STDIN_FILENO);
+    sigaction(SIGXFSZ, &job.file_limit, NULL);
     sigprocmask(SIG_SETMASK, mask, NULL);
     shard_segment_set_environment(job.file, number, job.size);
     execvp(job.command[0], job.command);
@@ -409,9 +411,11 @@ static void warn_of_loners(void)
 int main(int count, char **arguments)
 {
     parse(count, arguments);
+    /* Beyond ulimit -f, calls shall fail, not end shardrun. */
+    sigaction(SIGXFSZ, &(struct sigaction){.sa_handler = SIG_IGN}, &job.file_limit);
     job.file = shard_segment_create(job.size, &job.segment);
     if (job.file < 0)
-        fail("no shared memory");
+        fail(errno == EFBIG ? "no shared memory, which ulimit -f limits, too" : "no shared memory");
     if (shard_segment_make_lifeline(job.segment) != 0)
         fail("no pipe");
     prctl(PR_SET_CHILD_SUBREAPER, 1);

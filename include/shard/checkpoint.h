@@ -41,9 +41,12 @@ typedef struct shard_save_options {
  * by the first rank, large ones in pieces by several. Goes to a temporary file beside
  * path (path.tmp. and eight digits) that is fsynced and renamed over it, then the
  * directory is fsynced: path is the old file or the new one, never between. A path that
- * is a symbolic link stays one: all this is done where it leads. A failure on
- * one rank (disk full) is the same error on all, and the temporary file is removed; only
- * a job that is killed as a whole leaves it behind. At most 64 MiB of buffers a rank.
+ * is a symbolic link stays one: all this is done where it leads. A link in a sticky directory
+ * that all may write to (/tmp) is refused (IO) unless the caller or the directory's owner has
+ * made it, as the kernel does with fs.protected_symlinks. A file that is replaced hands on its
+ * permissions. A failure on one rank (disk full, the limit of ulimit -f) is the same error on
+ * all, and the temporary file is removed; only a job that is killed as a whole leaves it
+ * behind. At most 64 MiB of buffers a rank.
  * metadata may be NULL; the first rank's counts. Collective over the world, unless .local;
  * path, names, shapes and dtypes must agree over it, and all ranks must see the directory
  * (several hosts: a shared file system). They wait for the slowest disk: see SHARD_TIMEOUT.

@@ -44,17 +44,24 @@ const shard_file_calls *shard_file_calls_used = &system_calls;
 static shard_status fail(const char *doing, const char *path)
 {
     int error = errno;
-    const char *advice = error == ENOSPC || error == EDQUOT ? "; make room there or save elsewhere" : "";
+    const char *advice = error == ENOSPC || error == EDQUOT ? "; make room there or save elsewhere"
+                         : error == EFBIG                   ? "; see ulimit -f and the file system's largest file"
+                                                            : "";
     return shard_error(SHARD_ERROR_IO, "cannot %s %s: %s%s", doing, path, strerror(error), advice);
+}
+
+static int open_with(const char *path, int flags, mode_t mode)
+{
+    int descriptor;
+    do
+        descriptor = shard_file_calls_used->open(path, flags | O_CLOEXEC, mode);
+    while (descriptor < 0 && errno == EINTR);
+    return descriptor;
 }
 
 static int open_again(const char *path, int flags)
 {
-    int descriptor;
-    do
-        descriptor = shard_file_calls_used->open(path, flags | O_CLOEXEC, 0666);
-    while (descriptor < 0 && errno == EINTR);
-    return descriptor;
+    return open_with(path, flags, 0);
 }
 
 /* Direct writes must share no block of the page cache with others. */
@@ -127,9 +134,9 @@ shard_status shard_file_check_unwritten(const shard_file *file)
     return SHARD_OK;
 }
 
-shard_status shard_file_create(shard_file *file, const char *path, bool *exists)
+shard_status shard_file_create(shard_file *file, const char *path, mode_t mode, bool *exists)
 {
-    int descriptor = open_again(path, O_WRONLY | O_CREAT | O_EXCL);
+    int descriptor = open_with(path, O_WRONLY | O_CREAT | O_EXCL, mode);
     *exists = descriptor < 0 && errno == EEXIST;
     if (*exists)
         return SHARD_OK;
@@ -311,34 +318,72 @@ static char *directory_of(const char *path)
     return slash == path ? shard_strdup("/") : shard_format("%.*s", (int)(slash - path), path);
 }
 
+/* Reads the link at path, whose directory is given. 0: it is none, or nothing is there; -1 with errno
+ * set, EACCES if the link is one that must not be followed. */
+static ssize_t read_link(const char *directory, const char *path, char *text, size_t bytes)
+{
+    struct stat folder, link;
+    int there = open(directory, O_PATH | O_DIRECTORY | O_CLOEXEC);
+    const char *slash = strrchr(path, '/');
+    int file = there < 0 ? -1 : openat(there, slash ? slash + 1 : path, O_PATH | O_NOFOLLOW | O_CLOEXEC);
+    ssize_t length = 0;
+    if (file >= 0 && fstat(there, &folder) == 0 && fstat(file, &link) == 0 && S_ISLNK(link.st_mode)) {
+        bool shared = (folder.st_mode & S_ISVTX) && (folder.st_mode & S_IWOTH);
+        bool trusted = !shared || link.st_uid == geteuid() || link.st_uid == folder.st_uid;
+        length = trusted ? readlinkat(file, "", text, bytes) : (errno = EACCES, -1);
+    }
+    int error = errno;
+    if (file >= 0)
+        close(file);
+    if (there >= 0)
+        close(there);
+    errno = error;
+    return length;
+}
+
 char *shard_file_follow(const char *path)
 {
     char *target = shard_strdup(path), link[PATH_MAX];
     for (int links = 0; target; links++) {
-        ssize_t length = readlink(target, link, sizeof link - 1);
-        if (length < 0) /* no link, or nothing there */
-            return target;
-        if (links == LINKS_MOST) {
-            errno = ELOOP;
-            fail("write", path);
-            break;
-        }
-        link[length] = '\0';
         char *directory = directory_of(target);
-        free(target);
-        target = !directory ? NULL : link[0] == '/' ? shard_strdup(link) : shard_format("%s/%s", directory, link);
+        ssize_t length = directory ? read_link(directory, target, link, sizeof link - 1) : 0;
+        if (directory && length == 0) {
+            free(directory);
+            return target;
+        }
+        char *next = NULL;
+        if (length < 0 && errno == EACCES) {
+            shard_error(SHARD_ERROR_IO, "cannot write %s: %s is a link that another user has made in a directory that all may write to",
+                        path, target);
+        } else if (length < 0 || links == LINKS_MOST) {
+            errno = length < 0 ? errno : ELOOP;
+            fail("write", path);
+        } else if (directory) {
+            link[length] = '\0';
+            next = link[0] == '/' ? shard_strdup(link) : shard_format("%s/%s", directory, link);
+        }
         free(directory);
+        free(target);
+        target = next;
     }
-    free(target);
     return NULL;
 }
 
-shard_status shard_file_check_target(const char *path)
+shard_status shard_file_check_target(const char *path, mode_t *mode)
 {
     struct stat status;
-    if (stat(path, &status) == 0 && !S_ISREG(status.st_mode))
+    if (stat(path, &status) != 0)
+        return SHARD_OK;
+    if (!S_ISREG(status.st_mode))
         return shard_error(SHARD_ERROR_IO, "cannot write %s: it is there already and is not a regular file", path);
+    *mode = status.st_mode & 0777;
     return SHARD_OK;
+}
+
+void shard_file_set_mode(shard_file *file, mode_t mode)
+{
+    int ignored = fchmod(file->descriptor, mode);
+    (void)ignored;
 }
 
 shard_status shard_file_replace(const char *temporary, const char *path)

@@ -47,8 +47,9 @@ shard_status shard_file_open(shard_file *file, const char *path, int64_t *bytes)
 shard_status shard_file_check_unchanged(const shard_file *file);
 /* Whether nobody has written to the file since it was opened, wherever its path leads now. */
 shard_status shard_file_check_unwritten(const shard_file *file);
-/* Makes a new file to write; *exists, and no error, if there is one of that name. */
-shard_status shard_file_create(shard_file *file, const char *path, bool *exists);
+/* Makes a new file to write, with those permissions less the process's mask; *exists, and no error, if
+ * there is one of that name. */
+shard_status shard_file_create(shard_file *file, const char *path, mode_t mode, bool *exists);
 /* Opens a file to write that another rank has made. */
 shard_status shard_file_join(shard_file *file, const char *path);
 /* Gives it that size, and the room on the disk. */
@@ -61,11 +62,15 @@ shard_status shard_file_sync(shard_file *file);
 /* Nothing if it is closed already. */
 shard_status shard_file_close(shard_file *file);
 
-/* Where a file written to path would be: behind the symbolic links that path may be.
- * Freed by free(); NULL with the error set. */
+/* Where a file written to path would be: behind the symbolic links that path may be. As with
+ * fs.protected_symlinks, one in a sticky directory that all may write to must belong to the caller
+ * or to the directory's owner. Freed by free(); NULL with the error set. */
 char *shard_file_follow(const char *path);
-/* Whether path can be replaced by a file: it is one, or there is nothing. */
-shard_status shard_file_check_target(const char *path);
+/* Whether path can be replaced by a file: it is one, whose permissions are *mode, or there is nothing, and
+ * *mode is left alone. */
+shard_status shard_file_check_target(const char *path, mode_t *mode);
+/* Gives the file these permissions; where a file system has none, it stays as it is. */
+void shard_file_set_mode(shard_file *file, mode_t mode);
 /* Renames temporary to path, in one directory, and syncs that. */
 shard_status shard_file_replace(const char *temporary, const char *path);
 /* Without an error, whatever happens. */

@@ -7,6 +7,7 @@
  * No rank leaves early: an error is told at the next collective, and only what all
  * members of a group know ends what they do together.
  */
+#include "base/file_limit.h"
 #include "checkpoint/file.h"
 #include "checkpoint/metadata.h"
 #include "checkpoint/part.h"
@@ -22,6 +23,8 @@
 /* A replicated tensor is written in pieces of at least this, by one rank each. */
 #define SHARE ((int64_t)1 << 20)
 
+#define NO_MODE ((mode_t)-1)
+
 typedef struct saving {
     shard_group *world; /* those that save; NULL: this rank alone */
     const shard_tensors *tensors;
@@ -35,6 +38,7 @@ typedef struct saving {
     int64_t data_start; /* in the file */
     char *target;       /* path, or what it links to */
     char *temporary;    /* beside it */
+    mode_t mode;        /* its permissions in the end; NO_MODE: what the process's mask leaves */
     shard_file file;
     int64_t next; /* whose turn it is to write a piece of a replicated tensor */
 } saving;
@@ -130,10 +134,10 @@ static shard_status agree_on_parts(saving *s)
 
 /* ---- the temporary file ---- */
 
-/* What rank 0 tells of the file that it has made. */
+/* What rank 0 tells of the file that it has made; or there was one of that name. */
 typedef struct invitation {
     int64_t data_start;
-    uint64_t token;
+    bool taken;
 } invitation;
 
 static shard_status name_temporary(saving *s, uint64_t token)
@@ -154,34 +158,39 @@ static shard_status create(saving *s, const shard_metadata *metadata, invitation
 {
     int64_t header_bytes, bytes;
     char *header = shard_safetensors_format(s->entries, s->count, shard_metadata_json(metadata), &header_bytes);
-    shard_status status = header ? shard_file_check_target(s->target) : shard_last_status();
-    bool taken = true;
-    for (told->token = draw_token(); status == SHARD_OK && taken; told->token += taken) {
-        status = name_temporary(s, told->token);
-        if (status == SHARD_OK)
-            status = shard_file_create(&s->file, s->temporary, &taken);
-    }
+    shard_status status = header ? shard_file_check_target(s->target, &s->mode) : shard_last_status();
     if (status == SHARD_OK && __builtin_add_overflow(header_bytes, s->data_bytes, &bytes))
         status = shard_error(SHARD_ERROR_MEMORY, "shard_save: the tensors' sizes overflow");
-    if (status == SHARD_OK)
+    if (status == SHARD_OK) /* no more than the file that it replaces lets others read; writable for the ranks */
+        status = shard_file_create(&s->file, s->temporary, s->mode == NO_MODE ? 0666 : s->mode | 0600, &told->taken);
+    if (status == SHARD_OK && !told->taken)
         status = shard_file_allocate(&s->file, bytes);
-    if (status == SHARD_OK)
+    if (status == SHARD_OK && !told->taken)
         status = shard_file_write(&s->file, header, header_bytes, 0);
+    if (told->taken) { /* it is another job's */
+        free(s->temporary);
+        s->temporary = NULL;
+    }
     told->data_start = header_bytes;
     free(header);
     return status;
 }
 
-/* Rank 0 makes the file, the others join. Collective over the world. */
+/* Rank 0 makes the file, the others join. All know its name before it is there, so that any of
+ * them can remove it. Collective over the world. */
 static shard_status open_together(saving *s, const shard_metadata *metadata)
 {
-    invitation told = {0};
     bool first = shard_group_rank(s->world) == 0;
-    if (first)
-        create(s, metadata, &told);
-    SHARD_TRY(shard_group_broadcast(s->world, NULL, &told, sizeof told, SHARD_UINT8, 0));
+    invitation told = {.taken = true};
+    for (uint64_t attempt = 0; told.taken; attempt++) {
+        uint64_t token = first ? (draw_token() + attempt) & 0xffffffffu : 0;
+        SHARD_TRY(shard_group_broadcast(s->world, NULL, &token, sizeof token, SHARD_UINT8, 0));
+        if (name_temporary(s, token) == SHARD_OK && first)
+            create(s, metadata, &told);
+        SHARD_TRY(shard_group_broadcast(s->world, NULL, &told, sizeof told, SHARD_UINT8, 0));
+    }
     s->data_start = told.data_start;
-    if (!first && name_temporary(s, told.token) == SHARD_OK)
+    if (!first)
         shard_file_join(&s->file, s->temporary);
     return shard_agree(s->world);
 }
@@ -327,6 +336,8 @@ static shard_status write_all(saving *s)
         else
             write_replicated(s, i);
     }
+    if (s->mode != NO_MODE)
+        shard_file_set_mode(&s->file, s->mode);
     if (shard_last_status() == SHARD_OK)
         shard_file_sync(&s->file);
     shard_file_close(&s->file);
@@ -361,13 +372,16 @@ shard_status shard_save_with(const shard_tensors *tensors, const char *path, con
                              shard_save_options options)
 {
     shard_tensors *kept = shard_tensors_kept(tensors, false);
-    saving s = {.world = options.local ? NULL : shard_world(), .tensors = kept, .path = path};
+    saving s = {.world = options.local ? NULL : shard_world(), .tensors = kept, .path = path, .mode = NO_MODE};
+    shard_file_limit limit;
+    shard_file_limit_hold(&limit);
     if (agree(&s) == SHARD_OK) {
         plan(&s);
         if (agree_on_parts(&s) == SHARD_OK && open_together(&s, metadata) == SHARD_OK && write_all(&s) == SHARD_OK)
             replace(&s);
     }
     forget(&s);
+    shard_file_limit_release(&limit);
     shard_tensors_destroy(kept);
     return shard_last_status();
 }

@@ -8,6 +8,7 @@
 #include "comm/shm/shm.h"
 
 #include "base/error.h"
+#include "base/file_limit.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -110,12 +111,17 @@ static shard_segment_group *add_group(shm_group *state, const int *members, int 
     size_t head = sizeof(shm_area) + (size_t)size * sizeof(shm_place);
     void *zeros = calloc(1, head);
     struct stat file;
+    shard_file_limit limit;
+    shard_file_limit_hold(&limit);
     bool ready = zeros && fstat(state->world->file, &file) == 0 &&
                  (file.st_size >= offset + state->bytes || ftruncate(state->world->file, offset + state->bytes) == 0) &&
                  pwrite(state->world->file, zeros, head, offset) == (ssize_t)head;
+    int error = errno;
+    shard_file_limit_release(&limit);
     free(zeros);
     if (!ready)
-        return shard_fail_null(SHARD_ERROR_MEMORY, "shm: no memory for a group of %d ranks: %s", size, strerror(errno));
+        return shard_fail_null(SHARD_ERROR_MEMORY, "shm: no memory for a group of %d ranks: %s%s", size, strerror(error),
+                               error == EFBIG ? "; ulimit -f limits it, too" : "");
     entry->size = size;
     entry->left = 0;
     for (int i = 0; i < size; i++) {

@@ -1,0 +1,19 @@
+/* Writes beyond the limit on the sizes of files (ulimit -f, RLIMIT_FSIZE) raise SIGXFSZ in the thread that
+ * makes them, which ends the process. Between these two calls they only fail, with EFBIG. For one thread,
+ * and without an effect on the process's handlers. */
+#ifndef SHARD_BASE_FILE_LIMIT_H
+#define SHARD_BASE_FILE_LIMIT_H
+
+#include <signal.h>
+#include <stdbool.h>
+
+typedef struct shard_file_limit {
+    sigset_t mask;    /* before */
+    bool was_pending; /* one that was not raised between the calls stays */
+} shard_file_limit;
+
+void shard_file_limit_hold(shard_file_limit *limit);
+/* Leaves errno alone. */
+void shard_file_limit_release(const shard_file_limit *limit);
+
+#endif
