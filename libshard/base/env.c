@@ -10,6 +10,12 @@ const char *shard_env_string(const char *name, const char *fallback)
     return value && *value ? value : fallback;
 }
 
+const char *shard_env_path(const char *name, const char *fallback)
+{
+    const char *value = secure_getenv(name);
+    return value && *value ? value : fallback;
+}
+
 shard_status shard_env_integer(const char *name, int64_t fallback, int64_t low, int64_t high, int64_t *value)
 {
     *value = fallback;

@@ -31,13 +31,13 @@ static bool own_folder(char *folder, size_t bytes)
     return (size_t)snprintf(folder, bytes, "%s", path) < bytes;
 }
 
-/* The module's path in `found`; false if no folder has it. */
+/* The module's path in `found`; false if no folder has it. An empty name is no folder. */
 static bool find_module(const char *folders, const char *name, char *found, size_t bytes)
 {
     while (folders && *folders) {
         size_t length = strcspn(folders, ":");
         int used = snprintf(found, bytes, "%.*s/libshard-%s.so", (int)length, folders, name);
-        if (used > 0 && (size_t)used < bytes && access(found, R_OK) == 0)
+        if (length > 0 && used > 0 && (size_t)used < bytes && access(found, R_OK) == 0)
             return true;
         folders += length + (folders[length] == ':');
     }
@@ -46,9 +46,9 @@ static bool find_module(const char *folders, const char *name, char *found, size
 
 void *shard_module_load(const char *name, const char *symbol, const char *missing, const char *install, bool global)
 {
-    char own[PATH_MAX] = ".", path[PATH_MAX];
-    own_folder(own, sizeof own);
-    char *folders = shard_format("%s:%s:%s/libshard", shard_env_string("SHARD_MODULE_PATH", ""), own, own);
+    char own[PATH_MAX], path[PATH_MAX];
+    const char *first = shard_env_path("SHARD_MODULE_PATH", "");
+    char *folders = own_folder(own, sizeof own) ? shard_format("%s:%s:%s/libshard", first, own, own) : shard_strdup(first);
     if (!folders)
         return NULL;
     bool found = find_module(folders, name, path, sizeof path);

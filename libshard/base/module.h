@@ -34,7 +34,7 @@ extern const shard_module_base shard_module_own_base;
 bool shard_module_begin(const shard_module_base *base);
 
 /* Loads libshard-<name>.so and finds `symbol` in it. SHARD_MODULE_PATH names the
- * folders where it is looked for first, then come the library's own and its
+ * folders where it is looked for first (in set-uid programs it is not read), then come the library's own and its
  * subfolder libshard. NULL with the error set (UNAVAILABLE), whose text ends in
  * `missing` if the file is not there ("this libshard was built without ..."), in
  * `install` if it cannot be loaded ("Debian and Ubuntu: apt install ..."). With
