@@ -36,6 +36,7 @@ expect "a wrong number" 2 "-n 0: not a number of ranks from 1 to 256" "$shardrun
 expect "no program" 2 "which PROGRAM" "$shardrun" -n 2
 expect "an unknown option" 2 "unrecognized option" "$shardrun" --fast -n 2 "$program"
 expect "a program that is not there" 127 "cannot run /nowhere/program: No such file" "$shardrun" -n 2 /nowhere/program
+expect "a name with control characters" 127 'cannot run x\\nshard error: fine\\x1b\[2J: No such' "$shardrun" -n 2 "$(printf 'x\nshard error: fine\033[2J')"
 expect "a program that is none" 126 "cannot run /dev/null: Permission denied" "$shardrun" -n 2 /dev/null
 
 # Signals. Output is read while the job runs: not what one before has left, which a job

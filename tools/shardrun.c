@@ -12,10 +12,13 @@
 
 #include "comm/shm/segment.h"
 
+#include <shard/base.h>
+
 #include <arpa/inet.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <getopt.h>
+#include <limits.h>
 #include <poll.h>
 #include <sched.h>
 #include <signal.h>
@@ -89,6 +92,13 @@ _Noreturn static void fail(const char *what)
 {
     fprintf(stderr, "shardrun: %s: %s\n", what, strerror(errno));
     exit(EXIT_FAILURE);
+}
+
+/* An argument, for a message. */
+static const char *printable(const char *text)
+{
+    static char line[PATH_MAX];
+    return shard_printable(line, sizeof line, text);
 }
 
 static int count_cores(void)
@@ -193,7 +203,7 @@ _Noreturn static void become_rank(int number, pid_t launcher, const sigset_t *ma
     execvp(job.command[0], job.command);
     int error = errno;
     if (number == 0)
-        fprintf(stderr, "shardrun: cannot run %s: %s\n", job.command[0], strerror(error));
+        fprintf(stderr, "shardrun: cannot run %s: %s\n", printable(job.command[0]), strerror(error));
     _exit(error == ENOENT ? EXIT_NOT_FOUND : EXIT_CANNOT_RUN);
 }
 
@@ -387,7 +397,7 @@ static void parse(int count, char **arguments)
             job.size = (int)strtol(optarg, &end, 10);
         if (option == '?' || (option == 'n' && (*end || job.size < 1 || job.size > SHARD_SEGMENT_RANKS))) {
             if (option == 'n')
-                fprintf(stderr, "shardrun: -n %s: not a number of ranks from 1 to %d\n", optarg, SHARD_SEGMENT_RANKS);
+                fprintf(stderr, "shardrun: -n %s: not a number of ranks from 1 to %d\n", printable(optarg), SHARD_SEGMENT_RANKS);
             exit(EXIT_USAGE);
         }
     }
@@ -405,7 +415,7 @@ static void warn_of_loners(void)
         if (atomic_load(&job.segment->ranks[i].state) != SHARD_RANK_ABSENT)
             return;
     if (job.size > 1 && job.exit_code == 0)
-        fprintf(stderr, "shardrun: none of the %d ranks joined the others: does %s call shard_init?\n", job.size, job.command[0]);
+        fprintf(stderr, "shardrun: none of the %d ranks joined the others: does %s call shard_init?\n", job.size, printable(job.command[0]));
 }
 
 int main(int count, char **arguments)

@@ -66,8 +66,14 @@ SHARD_API const char *shard_status_name(shard_status status);
 SHARD_API shard_status shard_last_status(void);
 
 /* Its text, one line; "" if there is none. Valid until the next call of the
- * library in this thread. */
+ * library in this thread. Control characters in it are escaped. */
 SHARD_API const char *shard_last_error(void);
+
+/* Copies text to `to`, which has `bytes`, for one line of a log or a terminal: control characters and
+ * bytes that are no UTF-8 become \n, \t, \r or \x1b. Cut before a character that does not fit. Errors and
+ * log lines have been through it; for a program that prints names of files itself. Returns `to`; "" where
+ * `to` is NULL or has no bytes. */
+SHARD_API const char *shard_printable(char *to, size_t bytes, const char *text);
 
 /* Forgets this thread's error. One that all ranks have (op.h) is to be forgotten by all of them,
  * before the next collective. */

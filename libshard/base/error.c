@@ -2,7 +2,6 @@
 
 #include <stdarg.h>
 #include <stdio.h>
-#include <string.h>
 
 #define ERROR_TEXT_BYTES 512
 
@@ -58,8 +57,10 @@ shard_status shard_error(shard_status status, const char *format, ...)
     }
     va_list arguments;
     va_start(arguments, format);
-    vsnprintf(current_text, sizeof current_text, format, arguments);
+    char text[ERROR_TEXT_BYTES];
+    vsnprintf(text, sizeof text, format, arguments);
     va_end(arguments);
+    shard_printable(current_text, sizeof current_text, text);
     return status;
 }
 
@@ -75,6 +76,6 @@ shard_status shard_replace_error(shard_status status, const char *text)
     char copy[ERROR_TEXT_BYTES]; /* text may point into current_text */
     snprintf(copy, sizeof copy, "%s", text);
     current_status = status;
-    memcpy(current_text, copy, sizeof copy);
+    shard_printable(current_text, sizeof current_text, copy);
     return status;
 }

@@ -38,12 +38,13 @@ void shard_log_message(shard_log_level level, const char *format, ...)
     if (level > enabled_level())
         return;
     /* One write a line, so that lines of several ranks do not mix. */
-    char line[1024];
+    char line[1024], text[1024];
     int used = log_rank < 0 ? snprintf(line, sizeof line, "shard %s: ", level_names[level])
                             : snprintf(line, sizeof line, "shard[%d] %s: ", log_rank, level_names[level]);
     va_list arguments;
     va_start(arguments, format);
-    vsnprintf(line + used, sizeof line - (size_t)used, format, arguments);
+    vsnprintf(text, sizeof text, format, arguments);
     va_end(arguments);
+    shard_printable(line + used, sizeof line - (size_t)used, text);
     fprintf(stderr, "%s\n", line);
 }

@@ -80,10 +80,11 @@ void progress_say(progress *shown, const char *format, ...)
     if (shown->open)
         putchar('\n');
     shown->open = false;
+    char text[LINE_BYTES], line[LINE_BYTES];
     va_list arguments;
     va_start(arguments, format);
-    vprintf(format, arguments);
+    vsnprintf(text, sizeof text, format, arguments);
     va_end(arguments);
-    putchar('\n');
+    puts(shard_printable(line, sizeof line, text)); /* names of files may have anything in them */
     fflush(stdout);
 }

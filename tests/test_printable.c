@@ -1,0 +1,98 @@
+/* Names of files may have any bytes: what is printed of them is one line and leaves a terminal alone. */
+#include "support/ranks.h"
+#include "support/scratch.h"
+
+#include "base/log.h"
+
+#include <shard/checkpoint.h>
+
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define EVIL "x\nshard error: everything is fine\033[2J.png"
+#define TAMED "x\\nshard error: everything is fine\\x1b[2J.png"
+
+static const struct {
+    const char *text, *printed;
+} texts[] = {
+    {"", ""},
+    {NULL, ""},
+    {"größe 名前 \U0001F600 a\\b", "größe 名前 \U0001F600 a\\b"},
+    {EVIL, TAMED},
+    {"\t\r\177\1", "\\t\\r\\x7f\\x01"},
+    {"\x80 \xc3 \xc3(", "\\x80 \\xc3 \\xc3("},
+    {"\xc0\xaf \xe0\x80\xaf \xed\xa0\x80 \xf5\x80\x80\x80", "\\xc0\\xaf \\xe0\\x80\\xaf \\xed\\xa0\\x80 \\xf5\\x80\\x80\\x80"},
+    {"\xc2\x9b", "\\xc2\\x9b"},                     /* C1's CSI, as ESC [ */
+    {"\xe2\x80\xa8\xe2\x80\xae", "\\xe2\\x80\\xa8\\xe2\\x80\\xae"}, /* a line separator; right to left */
+    {"\xf4\x90\x80\x80", "\\xf4\\x90\\x80\\x80"},
+    {"\xe2\x82", "\\xe2\\x82"},
+};
+
+START_TEST(test_texts)
+{
+    char line[200];
+    for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
+        ck_assert_str_eq(shard_printable(line, sizeof line, texts[i].text), texts[i].printed);
+        ck_assert_str_eq(shard_printable(line, sizeof line, texts[i].printed), texts[i].printed);
+    }
+    ck_assert_str_eq(shard_printable(NULL, 3, "a"), "");
+    ck_assert_str_eq(shard_printable(line, 0, "a"), "");
+}
+END_TEST
+
+START_TEST(test_cut)
+{
+    char line[8];
+    ck_assert_str_eq(shard_printable(line, 1, "a"), "");
+    ck_assert_str_eq(shard_printable(line, 4, "abcdef"), "abc");
+    ck_assert_str_eq(shard_printable(line, 4, "ab\n"), "ab");
+    ck_assert_str_eq(shard_printable(line, 5, "ab\n"), "ab\\n");
+    ck_assert_str_eq(shard_printable(line, 4, "aßß"), "aß");
+}
+END_TEST
+
+START_TEST(test_errors)
+{
+    shard_error(SHARD_ERROR_IO, "cannot read %s", EVIL);
+    check_error(SHARD_ERROR_IO, "cannot read x\\\\nshard error: everything is fine\\\\x1b\\[2J.png");
+    shard_tensors *none = shard_tensors_create();
+    shard_load(none, EVIL);
+    check_error(SHARD_ERROR_IO, "cannot open x\\\\nshard error: everything is fine\\\\x1b\\[2J.png: No such file*");
+    shard_tensors_destroy(none);
+}
+END_TEST
+
+START_TEST(test_log)
+{
+    const char *path = scratch_path("log");
+    int before = dup(STDERR_FILENO), file = open(path, O_CREAT | O_WRONLY, 0600);
+    ck_assert(file >= 0 && dup2(file, STDERR_FILENO) >= 0);
+    shard_log(SHARD_LOG_ERROR, "skipped %s", EVIL);
+    ck_assert(dup2(before, STDERR_FILENO) >= 0);
+    size_t bytes;
+    char *line = read_file(path, &bytes);
+    line = realloc(line, bytes + 1);
+    line[bytes] = '\0';
+    ck_assert_str_eq(line, "shard error: skipped " TAMED "\n");
+    free(line);
+    close(file);
+    close(before);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("printable");
+    TCase *tcase = test_case(suite, "printable");
+    tcase_add_test(tcase, test_texts);
+    tcase_add_test(tcase, test_cut);
+    tcase_add_test(tcase, test_errors);
+    tcase_add_test(tcase, test_log);
+    scratch_open();
+    int failed = test_run(suite);
+    scratch_close();
+    return failed;
+}
