@@ -21,13 +21,6 @@ static void check_files_equal(const char *one, const char *other)
     ck_assert_msg(run_command(command) == 0, "%s and %s differ", one, other);
 }
 
-static void drop_log(void)
-{
-    char command[96];
-    snprintf(command, sizeof command, "rm -f %s/log", run_folder);
-    run_command(command);
-}
-
 /* ---- the same on any number of ranks ---- */
 
 typedef struct setting {
@@ -360,21 +353,6 @@ START_TEST(test_resume_on_other_ranks)
 }
 END_TEST
 
-/* A run that fails, and says so once, on all ranks together. */
-static void check_refused_on(int ranks, const char *pattern, const char *options)
-{
-    drop_log();
-    ck_assert_int_ne(run(shardrun(ranks), "%s", options), 0);
-    const char *log = text_of("log"), *told = strstr(log, " error: ");
-    ck_assert_msg(told && strstr(told, pattern), "no error with \"%s\" in: %s", pattern, log);
-    ck_assert_msg(!strstr(told + 1, " error: "), "more than one error: %s", log);
-}
-
-static void check_refused(const char *pattern, const char *options)
-{
-    check_refused_on(1, pattern, options);
-}
-
 START_TEST(test_resume_refuses_another_run)
 {
     check_refused("arch", RUN "--resume single/checkpoint.safetensors -a resnet34");
@@ -382,23 +360,6 @@ START_TEST(test_resume_refuses_another_run)
     check_refused("batch_size", RUN "--resume single/checkpoint.safetensors -b 11");
     check_refused("seed", RUN "--resume single/checkpoint.safetensors --seed 8");
     check_refused("nothing.safetensors", RUN "--resume nothing.safetensors");
-}
-END_TEST
-
-START_TEST(test_pretrained)
-{
-    check_runs("", RUN "-e --pretrained single/best.safetensors --metrics given.json");
-    check_runs("", RUN "-e --resume single/best.safetensors --metrics same.json");
-    line a[MOST_LINES], b[MOST_LINES];
-    ck_assert_int_eq(read_metrics("given.json", a), 1);
-    ck_assert_int_eq(read_metrics("same.json", b), 1);
-    ck_assert_str_eq(a[0].loss_text, b[0].loss_text);
-    /* Names of files may have anything in them; what is printed is one line. */
-    char link[200];
-    snprintf(link, sizeof link, "ln -s best.safetensors \"$(printf '%s/single/x\\ny')\"", run_folder);
-    ck_assert_int_eq(run_command(link), 0);
-    check_runs("", RUN "--num-classes 7 --pretrained \"$(printf 'single/x\\ny')\" --steps 1");
-    ck_assert_ptr_nonnull(strstr(text_of("log"), "single/x\\ny has 101 classes: the final layer begins anew with 7"));
 }
 END_TEST
 
@@ -484,15 +445,16 @@ END_TEST
 START_TEST(test_damaged_validation_image)
 {
     make_images();
+    check_runs("", FOLDER_RUN "--steps 1 --val-interval 0 --output folder");
     bytes damage = {.data = (uint8_t *)"no picture", .size = 10};
     write_file(damage, "%s/images/val/class0/4.png", run_folder);
     write_file(damage, "%s/images/val/class2/4.png", run_folder);
     line lines[2][1];
     for (int ranks = 1; ranks <= 2; ranks++) {
-        check_refused_on(ranks, "class0/4.png", FOLDER_RUN "-e");
+        check_refused_on(ranks, "class0/4.png", FOLDER_RUN "-e --resume folder/checkpoint.safetensors");
         check_refused_on(ranks, ranks == 1 ? "class0/4.png" : "2 damaged images, more than --skip-bad-images 1",
-                         FOLDER_RUN "-e --skip-bad-images 1");
-        check_runs(shardrun(ranks), FOLDER_RUN "-e --skip-bad-images 2 --metrics one-left.json");
+                         FOLDER_RUN "-e --resume folder/checkpoint.safetensors --skip-bad-images 1");
+        check_runs(shardrun(ranks), FOLDER_RUN "-e --resume folder/checkpoint.safetensors --skip-bad-images 2 --metrics one-left.json");
         ck_assert_int_eq(read_metrics("one-left.json", lines[ranks - 1]), 1);
         ck_assert_int_eq(lines[ranks - 1]->images, 1);
     }
@@ -571,7 +533,6 @@ int main(int argc, char **argv)
     tcase_add_loop_test(tcase, test_resume_to_the_bit, 0, sizeof resumed / sizeof *resumed);
     tcase_add_test(tcase, test_resume_on_other_ranks);
     tcase_add_test(tcase, test_resume_refuses_another_run);
-    tcase_add_test(tcase, test_pretrained);
     tcase_add_test(tcase, test_interrupt_saves);
     tcase_add_test(tcase, test_damaged_image);
     tcase_add_test(tcase, test_damaged_validation_image);

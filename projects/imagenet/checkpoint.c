@@ -5,17 +5,12 @@
  */
 #include "trainer.h"
 
-#include "resnet.h"
-
 #include <errno.h>
 #include <inttypes.h>
 #include <limits.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
-
-#define OPTIMIZER "optimizer."
-#define SCALER "scaler."
 
 /* ---- what is kept ---- */
 
@@ -31,15 +26,10 @@ static shard_tensors *collect_tensors(trainer *run, bool scaler)
 {
     shard_tensors *all = shard_state_dict(run->model);
     if (run->optimizer)
-        add_state(all, OPTIMIZER, shard_optimizer_state_dict(run->optimizer));
+        add_state(all, CHECKPOINT_OPTIMIZER, shard_optimizer_state_dict(run->optimizer));
     if (run->scaler && scaler)
-        add_state(all, SCALER, shard_grad_scaler_state_dict(run->scaler));
+        add_state(all, CHECKPOINT_SCALER, shard_grad_scaler_state_dict(run->scaler));
     return all;
-}
-
-static const char *stem_name(const trainer *run)
-{
-    return run->options->stem == RESNET_STEM_SMALL ? "small" : "imagenet";
 }
 
 static shard_metadata *describe(const trainer *run)
@@ -49,7 +39,7 @@ static shard_metadata *describe(const trainer *run)
     shard_metadata *metadata = shard_metadata_create();
     shard_metadata_set(metadata, "format", "pt");
     shard_metadata_set(metadata, "arch", wanted->arch);
-    shard_metadata_set(metadata, "stem", stem_name(run));
+    shard_metadata_set(metadata, "stem", options_stem_name(run->options));
     shard_metadata_set(metadata, "optimizer", options_optimizer_name(wanted));
     shard_metadata_set_integer(metadata, "num_classes", run->data.num_classes);
     shard_metadata_set_integer(metadata, "image_size", wanted->image_size);
@@ -123,7 +113,7 @@ static shard_status check_settings(const trainer *run, const shard_metadata *fou
 {
     shard_status status = check_text(found, path, "arch", run->options->arch);
     if (status == SHARD_OK)
-        status = check_text(found, path, "stem", stem_name(run));
+        status = check_text(found, path, "stem", options_stem_name(run->options));
     if (status == SHARD_OK)
         status = check_integer(found, path, "num_classes", run->data.num_classes);
     if (status == SHARD_OK && !run->options->evaluate)
@@ -159,7 +149,7 @@ shard_status checkpoint_resume(trainer *run, const char *path)
     shard_metadata *found = NULL;
     shard_tensors *file = shard_inspect(path, &found);
     shard_status status = found ? check_settings(run, found, path) : shard_last_status();
-    bool scaler = shard_tensors_find(file, SCALER "scale") != NULL; /* one that is new begins anew */
+    bool scaler = shard_tensors_find(file, CHECKPOINT_SCALER "scale") != NULL; /* one that is new begins anew */
     shard_tensors *tensors = status == SHARD_OK ? collect_tensors(run, scaler) : NULL;
     if (tensors)
         status = shard_load(tensors, path, .allow_unexpected = run->options->evaluate || (scaler && !run->scaler));
@@ -170,50 +160,5 @@ shard_status checkpoint_resume(trainer *run, const char *path)
     shard_metadata_destroy(found);
     if (status == SHARD_OK)
         progress_say(&run->progress, "resumed from %s: epoch %" PRId64 ", step %" PRId64, path, run->at.epoch, run->at.step);
-    return status;
-}
-
-/* ---- pretrained ---- */
-
-static bool ends_with(const char *text, const char *end)
-{
-    size_t length = strlen(text), tail = strlen(end);
-    return length >= tail && strcmp(text + length - tail, end) == 0;
-}
-
-/* Older files of torchvision's do not count batches; a final layer of other classes is trained anew. */
-static bool is_wanted(const char *name, const shard_tensors *file, bool same_classes)
-{
-    if (strncmp(name, "fc.", 3) == 0)
-        return same_classes;
-    return !ends_with(name, ".num_batches_tracked") || shard_tensors_find(file, name);
-}
-
-static shard_status load_wanted(trainer *run, const char *path, const shard_tensors *file, bool same_classes)
-{
-    shard_tensors *all = shard_state_dict(run->model), *wanted = shard_tensors_create();
-    for (int64_t i = 0; i < shard_tensors_count(all); i++)
-        if (is_wanted(shard_tensors_name(all, i), file, same_classes))
-            shard_tensors_add(wanted, shard_tensors_name(all, i), shard_tensors_at(all, i));
-    shard_status status = shard_last_status();
-    if (status == SHARD_OK)
-        status = shard_load(wanted, path, .allow_unexpected = true, .convert = true);
-    shard_tensors_destroy(wanted);
-    shard_tensors_destroy(all);
-    return status;
-}
-
-shard_status checkpoint_pretrained(trainer *run, const char *path)
-{
-    shard_tensors *file = shard_inspect(path, NULL);
-    if (!file)
-        return shard_last_status();
-    shard_tensor *final = shard_tensors_find(file, "fc.weight");
-    bool same_classes = final && shard_tensor_size(final, 0) == run->data.num_classes;
-    if (final && !same_classes)
-        progress_say(&run->progress, "%s has %" PRId64 " classes: the final layer begins anew with %" PRId64, path,
-                     shard_tensor_size(final, 0), run->data.num_classes);
-    shard_status status = load_wanted(run, path, file, same_classes);
-    shard_tensors_destroy(file);
     return status;
 }

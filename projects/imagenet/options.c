@@ -56,9 +56,13 @@ static const entry table[] = {
     {WHOLE, "num-classes", "outputs of the final layer; 0: as many as DIR/train has, 1000 for made-up images", "N",
      AT(num_classes), .most = MOST_WHOLE},
     {TEXT, "pretrained",
-     "begin with the values of a torchvision state dict or of a checkpoint (.safetensors); the final "
-     "layer is left out if its number of classes is another",
+     "begin with the values of a torchvision state dict or of a checkpoint (.safetensors), whose names must be the "
+     "model's",
      "FILE", AT(pretrained)},
+    {TEXT, "pretrained-skip",
+     "layers (fc, or fc,head) that are not taken from --pretrained's FILE: those of the model begin anew, those of FILE are "
+     "left out. For another number of classes: fc",
+     "LAYERS", AT(pretrained_skip)},
 
     {HEADING, "Images", NULL},
     {WHOLE, "synthetic", "instead of DIR: N made-up images for training, and a tenth of that for validation", "N", AT(synthetic),
@@ -184,6 +188,25 @@ static shard_status read_number(const entry *option, const char *text, void *fie
     return SHARD_OK;
 }
 
+static bool is_folder(const char *path)
+{
+    struct stat status;
+    return stat(path, &status) == 0 && S_ISDIR(status.st_mode);
+}
+
+/* Such an option takes the next word, whatever it is. pytorch/examples' --pretrained takes none. */
+static shard_status check_text(const entry *option, const char *text)
+{
+    if (text[0] == '-')
+        return shard_error(SHARD_ERROR_ARGUMENT,
+                           "--%s needs a %s, and \"%s\" is an option (write ./%s for a file of that name)",
+                           option->name, option->argument, text, text);
+    if (strcmp(option->argument, "FILE") == 0 && is_folder(text))
+        return shard_error(SHARD_ERROR_ARGUMENT, "--%s needs a FILE, and \"%s\" is a folder", option->name,
+                           text);
+    return SHARD_OK;
+}
+
 static shard_status read_value(const entry *option, const char *text, options *parsed)
 {
     void *field = (char *)parsed + option->offset;
@@ -193,7 +216,7 @@ static shard_status read_value(const entry *option, const char *text, options *p
         return SHARD_OK;
     case TEXT:
         *(const char **)field = text;
-        return SHARD_OK;
+        return check_text(option, text);
     case CHOICE: {
         const choice *chosen = find_choice(option->choices, text);
         if (!chosen)
@@ -243,10 +266,9 @@ static const entry *find_entry(int code)
 static shard_status read_alone(const entry *option, int argc, char **argv, options *parsed)
 {
     const char *next = optind < argc && argv[optind][0] != '-' ? argv[optind] : NULL;
-    struct stat status;
     if (next && find_choice(option->choices, next))
         return read_value(option, argv[optind++], parsed);
-    if (next && (stat(next, &status) != 0 || !S_ISDIR(status.st_mode)))
+    if (next && !is_folder(next))
         return shard_error(SHARD_ERROR_ARGUMENT, "--%s: there is no \"%s\", nor a folder of that name; see --help", option->name,
                            next);
     return read_value(option, option->alone, parsed);
@@ -256,10 +278,14 @@ static shard_status check(options *parsed)
 {
     if (!resnet_exists(parsed->arch))
         return shard_error(SHARD_ERROR_ARGUMENT, "--arch: there is no \"%s\"; there are %s", parsed->arch, resnet_names());
-    if (!parsed->directory == !parsed->synthetic)
-        return shard_error(SHARD_ERROR_ARGUMENT, parsed->directory
-                                                     ? "either DIR or --synthetic N, not both"
-                                                     : "give a DIR with train/ and val/, or --synthetic N; see --help");
+    if (parsed->directory && parsed->synthetic)
+        return shard_error(SHARD_ERROR_ARGUMENT, "either DIR or --synthetic N, not both");
+    if (!parsed->directory && !parsed->synthetic && parsed->pretrained)
+        return shard_error(SHARD_ERROR_ARGUMENT,
+                           "give a DIR with train/ and val/, or --synthetic N (\"%s\" is --pretrained's FILE); see --help",
+                           parsed->pretrained);
+    if (!parsed->directory && !parsed->synthetic)
+        return shard_error(SHARD_ERROR_ARGUMENT, "give a DIR with train/ and val/, or --synthetic N; see --help");
     if (parsed->model_parallel_size && !parsed->enable_model_parallel)
         return shard_error(SHARD_ERROR_ARGUMENT, "--model-parallel-size needs --enable-model-parallel");
     if (parsed->amp != SHARD_FLOAT32 && parsed->dtype != SHARD_FLOAT32)
@@ -273,6 +299,10 @@ static shard_status check(options *parsed)
         return shard_error(SHARD_ERROR_ARGUMENT, "--nesterov needs a --momentum above 0");
     if (parsed->resume && parsed->pretrained)
         return shard_error(SHARD_ERROR_ARGUMENT, "either --resume or --pretrained, not both");
+    if (parsed->pretrained_skip && !parsed->pretrained)
+        return shard_error(SHARD_ERROR_ARGUMENT, "--pretrained-skip needs --pretrained");
+    if (parsed->evaluate && !parsed->resume && !parsed->pretrained)
+        return shard_error(SHARD_ERROR_ARGUMENT, "--evaluate needs a model: give --resume or --pretrained");
     if (parsed->evaluate && parsed->output)
         return shard_error(SHARD_ERROR_ARGUMENT, "--evaluate writes no checkpoint: leave --output out");
     return SHARD_OK;
@@ -307,12 +337,21 @@ shard_status options_parse(options *parsed, int argc, char **argv)
     return check(parsed);
 }
 
+static const char *name_of(const choice *choices, int value)
+{
+    while (choices->value != value)
+        choices++;
+    return choices->name;
+}
+
+const char *options_stem_name(const options *parsed)
+{
+    return name_of(stems, parsed->stem);
+}
+
 const char *options_optimizer_name(const options *parsed)
 {
-    const choice *chosen = optimizers;
-    while (chosen->value != parsed->optimizer)
-        chosen++;
-    return chosen->name;
+    return name_of(optimizers, parsed->optimizer);
 }
 
 /* ---- help ---- */

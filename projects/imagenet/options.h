@@ -19,7 +19,7 @@ typedef struct options {
     const char *arch;
     int stem;            /* resnet_stem */
     int64_t num_classes; /* 0: as many as DIR has, or 1000 */
-    const char *pretrained;
+    const char *pretrained, *pretrained_skip;
 
     const char *device;
     int dtype; /* shard_dtype */
@@ -53,6 +53,9 @@ typedef struct options {
 shard_status options_parse(options *parsed, int argc, char **argv);
 
 void options_print_help(FILE *file);
+
+/* "imagenet" or "small"; static. */
+const char *options_stem_name(const options *parsed);
 
 /* "sgd", ...; static. */
 const char *options_optimizer_name(const options *parsed);

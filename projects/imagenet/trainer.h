@@ -79,6 +79,10 @@ shard_status evaluate(trainer *run, totals *whole);
 
 /* ---- checkpoint.c; all collective over the world ---- */
 
+/* What the names of tensors begin with that are not the model's. */
+#define CHECKPOINT_OPTIMIZER "optimizer."
+#define CHECKPOINT_SCALER "scaler."
+
 /* Makes the --output folder if there is none; does nothing without --output. */
 shard_status checkpoint_prepare(const trainer *run);
 
@@ -89,7 +93,11 @@ shard_status checkpoint_save(trainer *run, bool best);
 /* Goes on from a checkpoint; only its model if the run only validates. */
 shard_status checkpoint_resume(trainer *run, const char *path);
 
-/* The model's values from a state dict. */
+/* ---- pretrained.c ---- */
+
+/* The model's values from a state dict. Names that it lacks or that the model lacks are an
+ * error (ARGUMENT), but for the layers of --pretrained-skip; when the run only validates,
+ * so is a tensor of the model that is skipped. Collective over the world. */
 shard_status checkpoint_pretrained(trainer *run, const char *path);
 
 #endif

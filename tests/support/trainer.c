@@ -51,10 +51,36 @@ const char *shardrun(int ranks)
     return launcher;
 }
 
-void make_single(void)
+void drop_log(void)
+{
+    char command[96];
+    snprintf(command, sizeof command, "rm -f %s/log", run_folder);
+    run_command(command);
+}
+
+void check_refused_on(int ranks, const char *pattern, const char *options)
+{
+    drop_log();
+    ck_assert_msg(run(shardrun(ranks), "%s", options) != 0, "no error with \"%s\": %s", pattern, text_of("log"));
+    const char *log = text_of("log"), *told = strstr(log, " error: ");
+    ck_assert_msg(told && strstr(told, pattern), "no error with \"%s\" in: %s", pattern, log);
+    ck_assert_msg(!strstr(told + 1, " error: "), "more than one error: %s", log);
+}
+
+void check_refused(const char *pattern, const char *options)
+{
+    check_refused_on(1, pattern, options);
+}
+
+void make_run_folder(void)
 {
     make_folder(run_folder);
     setenv("OMP_NUM_THREADS", "1", 1);
+}
+
+void make_single(void)
+{
+    make_run_folder();
     if (run("", RUN "--steps %d --metrics single.json --output single", STEPS) != 0)
         fprintf(stderr, "the single run failed: %s\n", text_of("log"));
 }

@@ -22,6 +22,9 @@ extern char run_folder[64];
 /* What float32 may do to its loss in STEPS steps on another number of ranks. */
 #define ROUNDING 3e-5
 
+/* The folder alone, for runs on one thread a rank. drop_single removes it. */
+void make_run_folder(void);
+
 /* For a test case that lasts: the folder, and in it single.json and single/, the metrics and
  * checkpoints of STEPS steps of RUN on one rank. */
 void make_single(void);
@@ -39,6 +42,13 @@ const char *shardrun(int ranks);
 char *text_of(const char *name);
 
 #define check_runs(...) ck_assert_msg(run(__VA_ARGS__) == 0, "the trainer failed: %s", text_of("log"))
+
+/* Empties what runs have printed. */
+void drop_log(void);
+
+/* A run that fails, and says so once, on all ranks together. */
+void check_refused_on(int ranks, const char *pattern, const char *options);
+void check_refused(const char *pattern, const char *options);
 
 /* ---- metrics ---- */
 

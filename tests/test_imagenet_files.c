@@ -1,0 +1,164 @@
+/* projects/imagenet and the files that it is given: --pretrained's names and metadata, and words that are no file. */
+#include "support/ranks.h"
+#include "support/trainer.h"
+
+#include <shard/shard.h>
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define FILES_RUN "-a resnet18 --stem small --image-size 8 --synthetic 34 --num-classes 11 -b 6 --lr 1e-3 -j 1 --seed 7 "
+
+static void make_trained(void)
+{
+    make_run_folder();
+    if (run("", FILES_RUN "--epochs 1 --output trained --metrics trained.json") != 0)
+        fprintf(stderr, "the run failed: %s\n", text_of("log"));
+}
+
+/* ---- --pretrained ---- */
+
+/* The model's tensors of the trained checkpoint under other names, as a file without metadata: NULL leaves one out. */
+static void write_state(const char *name, const char *(*rename)(const char *))
+{
+    char path[128];
+    snprintf(path, sizeof path, "%s/trained/best.safetensors", run_folder);
+    SHARD_SCOPE {
+        shard_tensors *file = shard_inspect(path, NULL), *read = shard_tensors_create(), *written = shard_tensors_create();
+        for (int64_t i = 0; i < shard_tensors_count(file); i++)
+            if (strncmp(shard_tensors_name(file, i), "optimizer.", 10) != 0)
+                check_ok(shard_tensors_add(read, shard_tensors_name(file, i), shard_tensors_at(file, i)));
+        check_ok(shard_load(read, path, .allow_unexpected = true));
+        for (int64_t i = 0; i < shard_tensors_count(read); i++) {
+            const char *renamed = rename(shard_tensors_name(read, i));
+            if (renamed)
+                check_ok(shard_tensors_add(written, renamed, shard_tensors_at(read, i)));
+        }
+        snprintf(path, sizeof path, "%s/%s", run_folder, name);
+        check_ok(shard_save(written, path, NULL));
+        shard_tensors_destroy(file);
+        shard_tensors_destroy(read);
+        shard_tensors_destroy(written);
+    }
+}
+
+static const char *as_it_is(const char *name)
+{
+    return name;
+}
+
+static const char *without_counts(const char *name)
+{
+    return strstr(name, "num_batches_tracked") ? NULL : name;
+}
+
+static const char *without_final(const char *name)
+{
+    return strncmp(name, "fc.", 3) == 0 ? NULL : name;
+}
+
+static const char *with_a_head(const char *name)
+{
+    return strcmp(name, "fc.weight") == 0 ? "head.weight" : strcmp(name, "fc.bias") == 0 ? "head.bias" : name;
+}
+
+/* Two tensors behind the name of a third block, as resnet34 has and resnet18 has not. */
+static const char *of_resnet34(const char *name)
+{
+    return strcmp(name, "layer1.1.conv1.weight") == 0   ? "layer1.2.conv1.weight"
+           : strcmp(name, "layer1.1.conv2.weight") == 0 ? "layer1.2.conv2.weight"
+                                                        : name;
+}
+
+static void check_evaluates_as_trained(const char *options)
+{
+    line a[MOST_LINES], b[MOST_LINES];
+    int count = read_metrics("trained.json", a);
+    check_runs("", FILES_RUN "-e %s --metrics given.json", options);
+    ck_assert_int_eq(read_metrics("given.json", b), 1);
+    ck_assert_str_eq(a[count - 1].loss_text, b[0].loss_text);
+}
+
+START_TEST(test_pretrained)
+{
+    write_state("plain.safetensors", as_it_is);
+    write_state("old.safetensors", without_counts);
+    check_evaluates_as_trained("--resume trained/best.safetensors");
+    check_evaluates_as_trained("--pretrained trained/best.safetensors");
+    check_evaluates_as_trained("--pretrained plain.safetensors");
+    check_evaluates_as_trained("--pretrained old.safetensors");
+    check_refused("--evaluate needs a model", FILES_RUN "-e");
+}
+END_TEST
+
+START_TEST(test_pretrained_of_another_architecture)
+{
+    check_refused("its arch is resnet18, not resnet34", FILES_RUN "-a resnet34 --pretrained trained/best.safetensors");
+    check_refused_on(2, "its stem is small, not imagenet", FILES_RUN "--stem imagenet --pretrained trained/best.safetensors");
+    write_state("other.safetensors", of_resnet34);
+    const char *told = "2 missing (layer1.1.conv1.weight, layer1.1.conv2.weight), 2 unexpected (layer1.2.conv1.weight, "
+                       "layer1.2.conv2.weight)";
+    check_refused(told, FILES_RUN "--pretrained other.safetensors");
+    check_refused(told, FILES_RUN "-e --pretrained other.safetensors");
+    write_state("plain.safetensors", as_it_is);
+    check_refused("missing (layer1.2.conv1.weight, ", FILES_RUN "-a resnet34 --pretrained plain.safetensors");
+}
+END_TEST
+
+START_TEST(test_pretrained_without_final_layer)
+{
+    write_state("backbone.safetensors", without_final);
+    write_state("head.safetensors", with_a_head);
+    check_refused("2 missing (fc.weight, fc.bias)", FILES_RUN "--pretrained backbone.safetensors");
+    check_refused("2 missing (fc.weight, fc.bias)", FILES_RUN "-e --pretrained backbone.safetensors");
+    check_refused("2 unexpected (head.weight, head.bias)", FILES_RUN "-e --pretrained head.safetensors");
+    check_refused("2 unexpected (head.weight, head.bias)", FILES_RUN "--pretrained head.safetensors --pretrained-skip fc --steps 1");
+    check_refused("--pretrained-skip leaves out fc.weight, fc.bias",
+                  FILES_RUN "-e --pretrained backbone.safetensors --pretrained-skip fc");
+    check_refused("has \"fd\"", FILES_RUN "--pretrained backbone.safetensors --pretrained-skip fc,fd");
+    check_refused("needs --pretrained", FILES_RUN "--pretrained-skip fc");
+    drop_log();
+    check_runs("", FILES_RUN "--pretrained backbone.safetensors --pretrained-skip fc --steps 1");
+    ck_assert_ptr_nonnull(strstr(text_of("log"), "with new initial values: fc.weight, fc.bias"));
+    check_runs(shardrun(2), FILES_RUN "--enable-model-parallel --pretrained head.safetensors --pretrained-skip fc,head --steps 1");
+}
+END_TEST
+
+START_TEST(test_pretrained_of_other_classes)
+{
+    check_refused("has 11 classes, not 7; to train a new final layer, add --pretrained-skip fc",
+                  FILES_RUN "--num-classes 7 --pretrained trained/best.safetensors --steps 1");
+    check_runs("", FILES_RUN "--num-classes 7 --pretrained trained/best.safetensors --pretrained-skip fc --steps 1");
+    /* Names of files may have anything in them; a message is one line. */
+    char link[200];
+    snprintf(link, sizeof link, "ln -s best.safetensors \"$(printf '%s/trained/x\\ny')\"", run_folder);
+    ck_assert_int_eq(run_command(link), 0);
+    check_refused("trained/x\\ny has 11 classes", FILES_RUN "--num-classes 7 --pretrained \"$(printf 'trained/x\\ny')\" --steps 1");
+}
+END_TEST
+
+/* An option that takes the next word takes it where another option or DIR is meant. */
+START_TEST(test_words_that_are_no_files)
+{
+    check_refused("--pretrained needs a FILE, and \"trained\" is a folder", "-a resnet18 --pretrained trained");
+    check_refused("--resume needs a FILE, and \"trained\" is a folder", "-a resnet18 --resume trained");
+    check_refused("--pretrained needs a FILE, and \"-e\" is an option", "--pretrained -e trained");
+    check_refused("\"nothing\" is --pretrained's FILE", "-a resnet18 --pretrained nothing");
+    check_refused("nothing", FILES_RUN "--pretrained nothing");
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("the trainer's files");
+    TCase *tcase = test_case(suite, "pretrained");
+    tcase_set_timeout(tcase, 60);
+    tcase_add_unchecked_fixture(tcase, make_trained, drop_single);
+    tcase_add_test(tcase, test_pretrained);
+    tcase_add_test(tcase, test_pretrained_of_another_architecture);
+    tcase_add_test(tcase, test_pretrained_without_final_layer);
+    tcase_add_test(tcase, test_pretrained_of_other_classes);
+    tcase_add_test(tcase, test_words_that_are_no_files);
+    return test_run(suite);
+}
