@@ -4,6 +4,8 @@
 
 #include "loader.h"
 
+#include <dirent.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -71,7 +73,7 @@ static epoch *collect(loader *loading, int64_t number, int64_t first_step)
 {
     epoch *all = calloc(1, sizeof *all);
     const loader_batch *batch;
-    loader_start(loading, number, first_step);
+    check_ok(loader_start(loading, number, first_step));
     for (;;) {
         check_ok(loader_next(loading, &batch));
         if (!batch)
@@ -166,10 +168,10 @@ START_TEST(test_waits_for_copies)
     SHARD_SCOPE {
         const loader_batch *batch;
         copied copies[STEPS];
-        loader_start(loading, 9, 0);
+        check_ok(loader_start(loading, 9, 0));
         check_ok(loader_next(loading, &batch));
         copied first = copy_batch(options.device, batch);
-        loader_start(loading, 2, 0);
+        check_ok(loader_start(loading, 2, 0));
         usleep(20000); /* for workers to make what comes */
         for (int step = 0; step < STEPS; step++) {
             check_ok(loader_next(loading, &batch));
@@ -222,7 +224,7 @@ START_TEST(test_resumes_at_any_step)
     for (int64_t step = 1; step < 5; step++) {
         /* What was made ahead for another epoch must not show. */
         const loader_batch *batch;
-        loader_start(loading, 9, 0);
+        check_ok(loader_start(loading, 9, 0));
         if (step % 2)
             check_ok(loader_next(loading, &batch));
         epoch *rest = collect(loading, 2, step);
@@ -289,7 +291,7 @@ START_TEST(test_restarts_while_busy)
     loader *loading = loader_open(&options);
     epoch *first = collect(loading, 0, 0);
     for (int i = 0; i < 10; i++) {
-        loader_start(loading, 1, 0);
+        check_ok(loader_start(loading, 1, 0));
         usleep(3000);
         epoch *again = collect(loading, 0, 0);
         check_same(first, again);
@@ -309,7 +311,7 @@ START_TEST(test_names_the_first_damaged)
     damage(4);
     loader *loading = loader_open(&options);
     const loader_batch *batch;
-    loader_start(loading, 0, 0);
+    check_ok(loader_start(loading, 0, 0));
     ck_assert_int_eq(loader_next(loading, &batch), SHARD_ERROR_FORMAT);
     check_error(SHARD_ERROR_FORMAT, "*/train/class0/05.jpg: *");
     loader_close(loading);
@@ -324,7 +326,7 @@ START_TEST(test_damaged_is_an_error)
     damage(8);
     loader *loading = loader_open(&options);
     const loader_batch *batch;
-    loader_start(loading, 0, 0);
+    check_ok(loader_start(loading, 0, 0));
     check_ok(loader_next(loading, &batch));
     ck_assert_int_eq(batch->size, 6);
     for (int i = 0; i < 2; i++) { /* and stays one */
@@ -363,7 +365,7 @@ START_TEST(test_skips_damaged)
     options.skip_bad = 1;
     loading = loader_open(&options);
     const loader_batch *batch;
-    loader_start(loading, 0, 0);
+    check_ok(loader_start(loading, 0, 0));
     check_ok(loader_next(loading, &batch));
     ck_assert_int_eq(batch->bad, 1);
     ck_assert_int_eq(loader_next(loading, &batch), SHARD_ERROR_FORMAT);
@@ -382,7 +384,7 @@ START_TEST(test_missing_is_an_error)
     options.batch = IMAGES;
     loader *loading = loader_open(&options);
     const loader_batch *batch;
-    loader_start(loading, 0, 0);
+    check_ok(loader_start(loading, 0, 0));
     ck_assert_int_eq(loader_next(loading, &batch), SHARD_ERROR_IO);
     check_error(SHARD_ERROR_IO, "*/train/class0/00.jpg: No such file or directory");
     loader_close(loading);
@@ -469,6 +471,85 @@ START_TEST(test_refuses_options)
 }
 END_TEST
 
+/* What is not in an epoch, as a file may say: the loader goes on as it was. */
+START_TEST(test_refuses_a_step_that_is_not_there)
+{
+    static const int64_t wrong[][2] = {{0, -1}, {0, -5}, {0, 5}, {0, INT64_MAX}, {0, INT64_MIN}, {-1, 0}, {INT64_MIN, 2}};
+    loader_options options = usual();
+    options.workers = _i;
+    loader *loading = loader_open(&options);
+    epoch *whole = collect(loading, 2, 0);
+    const loader_batch *batch;
+    check_ok(loader_start(loading, 2, 0));
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+        ck_assert_int_eq(loader_start(loading, wrong[i][0], wrong[i][1]), SHARD_ERROR_ARGUMENT);
+        check_error(SHARD_ERROR_ARGUMENT, "*count from 0*");
+    }
+    check_ok(loader_next(loading, &batch));
+    ck_assert_mem_eq(batch->images, whole->images[0], (size_t)batch->size * sizeof *whole->images);
+    check_ok(loader_start(loading, 2, loader_steps(loading)));
+    check_ok(loader_next(loading, &batch));
+    ck_assert_ptr_null(batch);
+    loader_close(loading);
+    free(whole);
+}
+END_TEST
+
+/* Which signals a thread blocks, from the kernel's list of it. */
+static uint64_t blocked_by(const char *task)
+{
+    char path[300], text[256];
+    snprintf(path, sizeof path, "/proc/self/task/%s/status", task);
+    FILE *file = fopen(path, "r");
+    ck_assert_ptr_nonnull(file);
+    uint64_t blocked = 0;
+    while (fgets(text, sizeof text, file))
+        if (strncmp(text, "SigBlk:", 7) == 0)
+            blocked = strtoull(text + 7, NULL, 16);
+    fclose(file);
+    return blocked;
+}
+
+static bool has_signal(uint64_t set, int number)
+{
+    return set >> (number - 1) & 1;
+}
+
+/* Threads that block SIGTERM; *wrong: how many of them block a fault of their own, too. */
+static int count_workers(int *wrong)
+{
+    static const int own[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT};
+    int workers = *wrong = 0;
+    DIR *tasks = opendir("/proc/self/task");
+    for (struct dirent *task; (task = readdir(tasks));) {
+        uint64_t blocked = task->d_name[0] == '.' ? 0 : blocked_by(task->d_name);
+        bool deaf = false;
+        for (size_t i = 0; i < sizeof own / sizeof *own; i++)
+            deaf |= has_signal(blocked, own[i]);
+        workers += has_signal(blocked, SIGTERM);
+        *wrong += deaf;
+    }
+    closedir(tasks);
+    return workers;
+}
+
+/* A worker hears of its own faults, and of nothing else: a SIGTERM goes to the main thread. While a thread
+ * starts, it blocks all. */
+START_TEST(test_signals_of_workers)
+{
+    loader_options options = usual();
+    options.workers = 3;
+    loader *loading = loader_open(&options);
+    int workers, wrong;
+    for (int tries = 0; tries < 1000 && (count_workers(&wrong) != 3 || wrong > 0); tries++)
+        usleep(2000);
+    workers = count_workers(&wrong);
+    ck_assert_int_eq(workers, 3);
+    ck_assert_msg(wrong == 0, "%d workers block what is their own fault", wrong);
+    loader_close(loading);
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("loader");
@@ -484,6 +565,8 @@ int main(void)
     tcase_add_test(tcase, test_names_the_first_damaged);
     tcase_add_loop_test(tcase, test_skips_damaged, 0, 3);
     tcase_add_test(tcase, test_missing_is_an_error);
+    tcase_add_loop_test(tcase, test_refuses_a_step_that_is_not_there, 0, 2);
+    tcase_add_test(tcase, test_signals_of_workers);
     tcase_add_loop_test(tcase, test_empty_parts, 0, 3);
     tcase_add_test(tcase, test_made_up);
     tcase_add_test(tcase, test_refuses_options);

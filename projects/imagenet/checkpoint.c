@@ -5,14 +5,28 @@
  */
 #include "trainer.h"
 
+#include <ctype.h>
 #include <errno.h>
 #include <inttypes.h>
 #include <limits.h>
+#include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 
 /* ---- what is kept ---- */
+
+static bool ends_with(const char *text, const char *end)
+{
+    size_t length = strlen(text), tail = strlen(end);
+    return length >= tail && strcmp(text + length - tail, end) == 0;
+}
+
+static bool begins_with(const char *text, const char *begin)
+{
+    return strncmp(text, begin, strlen(begin)) == 0;
+}
 
 /* Adds the state and lets go of the list. */
 static void add_state(shard_tensors *all, const char *prefix, shard_tensors *state)
@@ -90,7 +104,7 @@ shard_status checkpoint_save(trainer *run, bool best)
     return status;
 }
 
-/* ---- resuming ---- */
+/* ---- which run it is of ---- */
 
 static shard_status check_text(const shard_metadata *found, const char *path, const char *name, const char *wanted)
 {
@@ -109,7 +123,7 @@ static shard_status check_integer(const shard_metadata *found, const char *path,
 }
 
 /* Whether the checkpoint is of this model and, in the middle of an epoch, the epoch goes on with the same images. */
-static shard_status check_settings(const trainer *run, const shard_metadata *found, const char *path)
+static shard_status check_settings(const trainer *run, const position *at, const shard_metadata *found, const char *path)
 {
     shard_status status = check_text(found, path, "arch", run->options->arch);
     if (status == SHARD_OK)
@@ -120,10 +134,8 @@ static shard_status check_settings(const trainer *run, const shard_metadata *fou
         status = check_text(found, path, "optimizer", options_optimizer_name(run->options));
     if (status != SHARD_OK || run->options->evaluate)
         return status;
-    int64_t epoch_step = 0;
-    status = shard_metadata_get_integer(found, "epoch_step", &epoch_step);
-    if (status != SHARD_OK || epoch_step == 0)
-        return status;
+    if (at->epoch_step == 0)
+        return SHARD_OK;
     if ((status = check_integer(found, path, "batch_size", run->options->batch)) != SHARD_OK ||
         (status = check_integer(found, path, "accumulate", run->options->accumulate)) != SHARD_OK ||
         (status = check_integer(found, path, "seed", run->options->seed)) != SHARD_OK)
@@ -131,34 +143,130 @@ static shard_status check_settings(const trainer *run, const shard_metadata *fou
     return check_integer(found, path, "train_images", run->data.train_images);
 }
 
-static shard_status read_position(trainer *run, const shard_metadata *found)
+/* ---- where it stands: nothing that a file says is used before its range is known ---- */
+
+#define MOST_COUNT ((int64_t)1 << 53) /* as of the options that count */
+
+typedef struct saved_position {
+    position at;
+    shard_random_state random;
+} saved_position;
+
+/* The value as text; NULL with the error set. */
+static const char *find_field(const shard_metadata *found, const char *path, const char *name)
 {
-    shard_random_state random = {0};
-    shard_metadata_get_integer(found, "epoch", &run->at.epoch);
-    shard_metadata_get_integer(found, "epoch_step", &run->at.epoch_step);
-    shard_metadata_get_integer(found, "step", &run->at.step);
-    shard_metadata_get_number(found, "best_top1", &run->at.best_top1);
-    shard_metadata_get_integer(found, "random_seed", &random.seed);
-    shard_metadata_get_integer(found, "random_draw", &random.next_draw);
-    shard_set_random_state(random);
+    const char *text = shard_metadata_get(found, name);
+    if (!text)
+        shard_error(SHARD_ERROR_FORMAT, "--resume %s: its metadata has no %s; is it a checkpoint.safetensors of --output?", path,
+                    name);
+    return text;
+}
+
+/* As it is written: no sign of plus, no space. */
+static shard_status read_integer(const shard_metadata *found, const char *path, const char *name, int64_t least, int64_t most,
+                                 int64_t *value)
+{
+    const char *text = find_field(found, path, name);
+    if (!text)
+        return shard_last_status();
+    char *end, again[32];
+    errno = 0;
+    *value = strtoll(text, &end, 10);
+    snprintf(again, sizeof again, "%" PRId64, *value);
+    if (!errno && strcmp(text, again) == 0 && *value >= least && *value <= most)
+        return SHARD_OK;
+    return shard_error(SHARD_ERROR_FORMAT, "--resume %s: its %s is \"%s\", not a whole number from %" PRId64 " to %" PRId64, path,
+                       name, text, least, most);
+}
+
+/* In percent; -1 before the first validation. */
+static shard_status read_best(const shard_metadata *found, const char *path, double *value)
+{
+    const char *text = find_field(found, path, "best_top1");
+    if (!text)
+        return shard_last_status();
+    char *end;
+    *value = strtod(text, &end);
+    bool number = end != text && !*end && !isspace((unsigned char)*text);
+    if (number && (*value == -1 || (*value >= 0 && *value <= 100)))
+        return SHARD_OK;
+    return shard_error(SHARD_ERROR_FORMAT, "--resume %s: its best_top1 is \"%s\", not -1 or a number from 0 to 100", path, text);
+}
+
+static shard_status read_position(const trainer *run, const shard_metadata *found, const char *path, saved_position *saved)
+{
+    position *at = &saved->at;
+    int64_t epochs = run->options->epochs, last_step = run->options->evaluate ? MOST_COUNT : train_steps(run);
+    shard_status status = read_integer(found, path, "epoch", 0, MOST_COUNT, &at->epoch);
+    if (status == SHARD_OK && !run->options->evaluate && at->epoch > epochs)
+        return shard_error(SHARD_ERROR_ARGUMENT, "--resume %s: its epoch is %" PRId64 ", and --epochs %" PRId64 " ends before it",
+                           path, at->epoch, epochs);
+    if (status == SHARD_OK)
+        status = read_integer(found, path, "epoch_step", 0, MOST_COUNT, &at->epoch_step);
+    if (status == SHARD_OK)
+        status = check_settings(run, at, found, path);
+    if (status == SHARD_OK) /* of batches of the same size, as is known now */
+        status = read_integer(found, path, "epoch_step", 0, last_step, &at->epoch_step);
+    if (status == SHARD_OK) /* each epoch before it has had a step at least */
+        status = read_integer(found, path, "step", at->epoch + at->epoch_step, at->epoch ? MOST_COUNT : at->epoch_step, &at->step);
+    if (status == SHARD_OK)
+        status = read_best(found, path, &at->best_top1);
+    if (status == SHARD_OK)
+        status = read_integer(found, path, "random_seed", INT64_MIN, INT64_MAX, &saved->random.seed);
+    if (status == SHARD_OK)
+        status = read_integer(found, path, "random_draw", 0, MOST_COUNT, &saved->random.next_draw);
+    return status;
+}
+
+/* ---- resuming ---- */
+
+/* Counts of steps and the factor of the loss are computed with; an integer beyond its range would overflow. */
+static shard_status check_counts(const trainer *run, const shard_tensors *loaded, const char *path, int64_t steps)
+{
+    for (int64_t i = 0; i < shard_tensors_count(loaded); i++) {
+        const char *name = shard_tensors_name(loaded, i);
+        bool counts = ends_with(name, ".num_batches_tracked"), state = begins_with(name, CHECKPOINT_OPTIMIZER) && ends_with(name, ".step");
+        if (!counts && !state && strcmp(name, CHECKPOINT_SCALER "growth_tracker") != 0)
+            continue;
+        double value = shard_item(shard_tensors_at(loaded, i)), most = counts ? (double)MOST_COUNT : (double)steps;
+        if (shard_last_status() == SHARD_OK && !(value >= 0 && value <= most))
+            return shard_error(SHARD_ERROR_FORMAT, "--resume %s: its %s is %.0f, not a count from 0 to %.0f", path, name, value, most);
+    }
+    double scale = shard_grad_scaler_get_scale(run->scaler);
+    if (!(scale > 0 && isfinite(scale)))
+        return shard_error(SHARD_ERROR_FORMAT, "--resume %s: its " CHECKPOINT_SCALER "scale is %g, not a positive number", path,
+                           scale);
     return shard_last_status();
+}
+
+static shard_status load_tensors(trainer *run, const char *path, int64_t steps)
+{
+    shard_tensors *file = shard_inspect(path, NULL);
+    bool scaler = shard_tensors_find(file, CHECKPOINT_SCALER "scale") != NULL; /* one that is new begins anew */
+    shard_tensors *tensors = collect_tensors(run, scaler);
+    shard_status status = shard_last_status();
+    if (status == SHARD_OK)
+        status = shard_load(tensors, path, .allow_unexpected = run->options->evaluate || (scaler && !run->scaler));
+    if (status == SHARD_OK)
+        status = check_counts(run, tensors, path, steps);
+    shard_tensors_destroy(tensors);
+    shard_tensors_destroy(file);
+    return status;
 }
 
 shard_status checkpoint_resume(trainer *run, const char *path)
 {
+    saved_position saved = {0};
     shard_metadata *found = NULL;
-    shard_tensors *file = shard_inspect(path, &found);
-    shard_status status = found ? check_settings(run, found, path) : shard_last_status();
-    bool scaler = shard_tensors_find(file, CHECKPOINT_SCALER "scale") != NULL; /* one that is new begins anew */
-    shard_tensors *tensors = status == SHARD_OK ? collect_tensors(run, scaler) : NULL;
-    if (tensors)
-        status = shard_load(tensors, path, .allow_unexpected = run->options->evaluate || (scaler && !run->scaler));
-    shard_tensors_destroy(tensors);
-    shard_tensors_destroy(file);
+    shard_tensors_destroy(shard_inspect(path, &found));
+    shard_status status = found ? read_position(run, found, path, &saved) : shard_last_status();
     if (status == SHARD_OK)
-        status = read_position(run, found);
+        status = load_tensors(run, path, saved.at.step);
     shard_metadata_destroy(found);
-    if (status == SHARD_OK)
-        progress_say(&run->progress, "resumed from %s: epoch %" PRId64 ", step %" PRId64, path, run->at.epoch, run->at.step);
+    if (status != SHARD_OK)
+        return status;
+    run->at = saved.at;
+    shard_set_random_state(saved.random);
+    progress_say(&run->progress, "resumed from %s: epoch %" PRId64 ", step %" PRId64, path, run->at.epoch, run->at.step);
     return status;
 }

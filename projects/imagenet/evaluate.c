@@ -8,9 +8,8 @@ static shard_status evaluate_batches(trainer *run, totals *whole)
 {
     loader *images = run->data.val;
     const loader_batch *batch;
-    loader_start(images, 0, 0);
-    shard_status status;
-    while ((status = loader_next(images, &batch)) == SHARD_OK && batch && whole->interrupted == 0) {
+    shard_status status = loader_start(images, 0, 0);
+    while (status == SHARD_OK && (status = loader_next(images, &batch)) == SHARD_OK && batch && whole->interrupted == 0) {
         totals own;
         SHARD_SCOPE {
             if (!batch_forward(run, batch, 0, &own))

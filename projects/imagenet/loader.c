@@ -269,11 +269,15 @@ shard_status loader_next(loader *loading, const loader_batch **batch)
     return failed == SHARD_OK ? SHARD_OK : shard_error(failed, "%s", loading->ring.text);
 }
 
-void loader_start(loader *loading, int64_t epoch, int64_t first_step)
+shard_status loader_start(loader *loading, int64_t epoch, int64_t first_step)
 {
     if (!loading)
-        return;
-    shard_event_synchronize(loading->copied);
+        return shard_error(SHARD_ERROR_ARGUMENT, "loader_start: the loader is NULL");
+    shard_status status = shard_group_sampler_seek(loading->sampling, epoch, first_step);
+    if (status == SHARD_OK)
+        status = shard_event_synchronize(loading->copied);
+    if (status != SHARD_OK)
+        return status;
     pthread_mutex_lock(&loading->ring.lock);
     loading->ring.running = false;
     while (loading->ring.busy > 0)
@@ -285,6 +289,7 @@ void loader_start(loader *loading, int64_t epoch, int64_t first_step)
     loading->ring.running = true;
     pthread_cond_broadcast(&loading->ring.work);
     pthread_mutex_unlock(&loading->ring.lock);
+    return SHARD_OK;
 }
 
 int64_t loader_steps(const loader *loading)
@@ -332,16 +337,26 @@ static shard_status make_slots(loader *loading)
                               ahead + 1, most, options->image_size, options->image_size);
 }
 
-/* Signals are the main thread's: workers block them all. */
+/* Signals from outside are the main thread's: workers block them. A fault of a worker's own
+ * stays its own, or what reports it (a sanitizer, a debugger's handler) never hears of it. */
+static void block_signals(sigset_t *before)
+{
+    static const int own[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGABRT, SIGSYS};
+    sigset_t blocked;
+    sigfillset(&blocked);
+    for (size_t i = 0; i < sizeof own / sizeof *own; i++)
+        sigdelset(&blocked, own[i]);
+    pthread_sigmask(SIG_SETMASK, &blocked, before);
+}
+
 static shard_status start_workers(loader *loading)
 {
     int wanted = loading->options.workers, error = 0;
     loading->threads = calloc((size_t)wanted + 1, sizeof *loading->threads);
     if (!loading->threads)
         return shard_error(SHARD_ERROR_MEMORY, "loader: no memory for %d workers", wanted);
-    sigset_t all, before;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
+    sigset_t before;
+    block_signals(&before);
     while (loading->threads_started < wanted && error == 0) {
         error = pthread_create(loading->threads + loading->threads_started, NULL, worker, loading);
         loading->threads_started += error == 0;

@@ -50,9 +50,10 @@ void loader_close(loader *loading);
 /* Steps of an epoch: the same on all ranks. */
 int64_t loader_steps(const loader *loading);
 
-/* Begins an epoch at a step (0, or where a resumed run goes on). What was made
- * ahead for another epoch is dropped. */
-void loader_start(loader *loading, int64_t epoch, int64_t first_step);
+/* Begins an epoch at a step, from 0 to loader_steps (where a resumed run goes on). What was
+ * made ahead for another epoch is dropped. Errors: ARGUMENT, no such epoch or step; nothing
+ * is begun then. */
+shard_status loader_start(loader *loading, int64_t epoch, int64_t first_step);
 
 /*
  * The next batch, or NULL in *batch after the epoch's last. It stays valid

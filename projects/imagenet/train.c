@@ -107,7 +107,10 @@ static bool all_steps_done(const trainer *run)
 static shard_status train_epoch(trainer *run, bool *interrupted)
 {
     totals epoch = {0};
-    loader_start(run->data.train, run->at.epoch, run->at.epoch_step * run->options->accumulate);
+    int64_t parts = loader_steps(run->data.train), first = run->at.epoch_step * run->options->accumulate;
+    shard_status started = loader_start(run->data.train, run->at.epoch, first < parts ? first : parts);
+    if (started != SHARD_OK)
+        return started;
     double before = progress_clock();
     while (!all_steps_done(run) && !*interrupted && run->at.epoch_step < train_steps(run)) {
         totals step;

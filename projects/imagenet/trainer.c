@@ -74,17 +74,31 @@ static shard_optimizer *choose_optimizer(const options *wanted, shard_tensors *p
     return NULL;
 }
 
-static shard_status make_optimizer(trainer *run)
+static shard_status make_schedule(trainer *run)
 {
     const options *wanted = run->options;
-    int64_t epoch_steps = train_steps(run);
+    int64_t epoch_steps = train_steps(run), step_size, total_steps;
+    double warmup_steps = wanted->warmup_epochs * (double)epoch_steps;
+    if (__builtin_mul_overflow(wanted->lr_step_size, epoch_steps, &step_size) ||
+        __builtin_mul_overflow(wanted->epochs, epoch_steps, &total_steps) || warmup_steps > 0x1p62)
+        return shard_error(SHARD_ERROR_ARGUMENT,
+                           "--epochs, --lr-step-size or --warmup-epochs: too many steps, as an epoch has %" PRId64, epoch_steps);
     run->schedule = (shard_schedule){
         .kind = (shard_schedule_kind)wanted->lr_schedule,
         .base_lr = wanted->lr,
-        .warmup_steps = wanted->warmup_steps ? wanted->warmup_steps : llround(wanted->warmup_epochs * (double)epoch_steps),
-        .step_size = wanted->lr_step_size * epoch_steps,
-        .total_steps = wanted->epochs * epoch_steps,
+        .warmup_steps = wanted->warmup_steps ? wanted->warmup_steps : llround(warmup_steps),
+        .step_size = step_size,
+        .total_steps = total_steps,
     };
+    return SHARD_OK;
+}
+
+static shard_status make_optimizer(trainer *run)
+{
+    const options *wanted = run->options;
+    shard_status status = make_schedule(run);
+    if (status != SHARD_OK)
+        return status;
     run->optimizer = choose_optimizer(wanted, shard_parameters(run->model));
     /* Stepped in backward, unless all gradients have to be there first. */
     bool overlap = wanted->clip_grad == 0 && wanted->amp != SHARD_FLOAT16 && wanted->optimizer < OPTIMIZER_LARS;
