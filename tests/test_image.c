@@ -10,6 +10,8 @@
 #include <string.h>
 
 #include <png.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 static image_file in_memory(bytes content)
 {
@@ -299,7 +301,8 @@ START_TEST(test_reads_files)
     ck_assert_mem_eq(file.bytes, content.data, content.size);
     ck_assert_str_eq(file.path, path);
     snprintf(path, sizeof path, "%s/empty.jpg", folder);
-    check_ok(image_file_read(&file, path));
+    ck_assert_int_eq(image_file_read(&file, path), SHARD_ERROR_FORMAT);
+    check_error(SHARD_ERROR_FORMAT, "*/empty.jpg: an empty file");
     ck_assert_uint_eq(file.size, 0);
     snprintf(path, sizeof path, "%s/none.jpg", folder);
     ck_assert_int_eq(image_file_read(&file, path), SHARD_ERROR_IO);
@@ -308,6 +311,46 @@ START_TEST(test_reads_files)
     check_error(SHARD_ERROR_IO, "*: not a regular file");
     image_file_free(&file);
     free(content.data);
+    remove_folder(folder);
+}
+END_TEST
+
+/* Nobody writes into a FIFO: what opens it in the usual way waits for ever. */
+START_TEST(test_reads_no_fifo)
+{
+    char folder[64], path[128];
+    make_folder(folder);
+    snprintf(path, sizeof path, "%s/fifo.png", folder);
+    ck_assert_int_eq(mkfifo(path, 0600), 0);
+    image_file file = {0};
+    alarm(20);
+    ck_assert_int_eq(image_file_read(&file, path), SHARD_ERROR_IO);
+    check_error(SHARD_ERROR_IO, "*/fifo.png: not a regular file");
+    image_file_free(&file);
+    remove_folder(folder);
+}
+END_TEST
+
+/* Of a file that is no picture, or is larger than one can be, the beginning says so: the rest is not read. */
+START_TEST(test_reads_no_more_than_it_needs)
+{
+    static const struct {
+        const char *begin, *told;
+        off_t size;
+    } large[] = {
+        {"no picture", "*/large.png: neither JPEG nor PNG by its first bytes", 400 << 20},
+        {"\x89PNG\r\n\x1a\n", "*/large.png: 6000000000 bytes are too many for a picture (at most 536870910)", 6000000000},
+    };
+    char folder[64], path[128];
+    make_folder(folder);
+    snprintf(path, sizeof path, "%s/large.png", folder);
+    write_file((bytes){(uint8_t *)large[_i].begin, strlen(large[_i].begin)}, "%s", path);
+    ck_assert_int_eq(truncate(path, large[_i].size), 0); /* sparse */
+    image_file file = {0};
+    ck_assert_int_eq(image_file_read(&file, path), SHARD_ERROR_FORMAT);
+    check_error(SHARD_ERROR_FORMAT, large[_i].told);
+    ck_assert_uint_eq(file.capacity, 0);
+    image_file_free(&file);
     remove_folder(folder);
 }
 END_TEST
@@ -331,6 +374,9 @@ int main(void)
     tcase_add_test(damage, test_png_check_sum);
     tcase_add_test(damage, test_too_many_pixels);
     tcase_add_test(damage, test_other_files);
-    tcase_add_test(test_case(suite, "files"), test_reads_files);
+    TCase *files = test_case(suite, "files");
+    tcase_add_test(files, test_reads_files);
+    tcase_add_test(files, test_reads_no_fifo);
+    tcase_add_loop_test(files, test_reads_no_more_than_it_needs, 0, 2);
     return test_run(suite);
 }

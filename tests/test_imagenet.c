@@ -401,20 +401,6 @@ END_TEST
 
 /* ---- image folders ---- */
 
-#define FOLDER_RUN "-a resnet18 --stem small --image-size 16 -b 6 --epochs 1 --lr 0.02 --dtype float64 -j 2 images "
-
-static void make_images(void)
-{
-    for (int label = 0; label < 3; label++)
-        for (int i = 0; i < 5; i++) {
-            uint8_t *picture = smooth_picture(20, 24, label * 10 + i);
-            bytes png = png_bytes(picture, 20, 24, (png_kind){.color = 2, .depth = 8});
-            write_file(png, "%s/images/%s/class%d/%d.png", run_folder, i < 4 ? "train" : "val", label, i);
-            free(png.data);
-            free(picture);
-        }
-}
-
 START_TEST(test_damaged_image)
 {
     make_images();

@@ -1,4 +1,5 @@
 /* projects/imagenet and the files that it is given: --pretrained's names and metadata, and words that are no file. */
+#include "support/pictures.h"
 #include "support/ranks.h"
 #include "support/trainer.h"
 
@@ -7,6 +8,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #define FILES_RUN "-a resnet18 --stem small --image-size 8 --synthetic 34 --num-classes 11 -b 6 --lr 1e-3 -j 1 --seed 7 "
 
@@ -149,6 +152,26 @@ START_TEST(test_words_that_are_no_files)
 }
 END_TEST
 
+/* ---- images that are none ---- */
+
+/* A FIFO, and a file that no memory holds: they are told with their paths, and can be skipped. */
+START_TEST(test_images_that_are_none)
+{
+    char path[128];
+    make_images();
+    snprintf(path, sizeof path, "%s/images/train/class1/fifo.png", run_folder);
+    ck_assert_int_eq(mkfifo(path, 0600), 0);
+    check_refused_on(1 + _i, "class1/fifo.png: not a regular file", FOLDER_RUN);
+    check_runs(shardrun(1 + _i), FOLDER_RUN "--skip-bad-images 1");
+    remove(path);
+    write_file((bytes){(uint8_t *)"\x89PNG\r\n\x1a\n", 8}, "%s/images/train/class2/large.png", run_folder);
+    snprintf(path, sizeof path, "%s/images/train/class2/large.png", run_folder);
+    ck_assert_int_eq(truncate(path, (off_t)40 << 30), 0);
+    check_refused_on(1 + _i, "class2/large.png: 42949672960 bytes are too many", FOLDER_RUN);
+    check_runs(shardrun(1 + _i), FOLDER_RUN "--skip-bad-images 1");
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("the trainer's files");
@@ -160,5 +183,8 @@ int main(void)
     tcase_add_test(tcase, test_pretrained_without_final_layer);
     tcase_add_test(tcase, test_pretrained_of_other_classes);
     tcase_add_test(tcase, test_words_that_are_no_files);
+    TCase *images = test_case(suite, "images");
+    tcase_add_checked_fixture(images, make_run_folder, drop_single);
+    tcase_add_loop_test(images, test_images_that_are_none, 0, 2);
     return test_run(suite);
 }

@@ -22,6 +22,8 @@
 
 /* More pixels than any photograph: PIL refuses at the same size. */
 #define MAX_PIXELS (2 * (int64_t)89478485)
+/* Of a file: no picture of so many pixels of 8 bits takes more, stored as it is. */
+#define MAX_FILE_BYTES (3 * MAX_PIXELS)
 /* A progressive JPEG of more scans than this is made to waste time. */
 #define MAX_JPEG_SCANS 500
 
@@ -30,7 +32,7 @@ static shard_status damaged(const image_file *file, const char *why)
     return shard_error(SHARD_ERROR_FORMAT, "%s: %s", file->path, why);
 }
 
-static shard_status reserve(void *memory, size_t *capacity, size_t size)
+static shard_status reserve(void *memory, size_t *capacity, size_t size, const char *path)
 {
     if (size <= *capacity)
         return SHARD_OK;
@@ -38,20 +40,33 @@ static shard_status reserve(void *memory, size_t *capacity, size_t size)
     free(*slot); /* the content is about to be replaced */
     *slot = malloc(size);
     *capacity = *slot ? size : 0;
-    return *slot ? SHARD_OK : shard_error(SHARD_ERROR_MEMORY, "no memory for a picture of %zu bytes", size);
+    return *slot ? SHARD_OK : shard_error(SHARD_ERROR_MEMORY, "%s: no memory for %zu bytes", path, size);
 }
 
-static shard_status read_open_file(image_file *file, int descriptor)
+/* ---- which kind ---- */
+
+#define SIGNATURE_BYTES 8 /* of a PNG; a JPEG has 3 */
+
+static bool is_jpeg(const image_file *file)
 {
-    struct stat status;
-    if (fstat(descriptor, &status) != 0)
-        return shard_error(SHARD_ERROR_IO, "%s: %s", file->path, strerror(errno));
-    if (!S_ISREG(status.st_mode))
-        return shard_error(SHARD_ERROR_IO, "%s: not a regular file", file->path);
-    size_t size = (size_t)status.st_size;
-    shard_status reserved = reserve(&file->bytes, &file->capacity, size ? size : 1);
-    if (reserved != SHARD_OK)
-        return reserved;
+    return file->size >= 3 && memcmp(file->bytes, "\xff\xd8\xff", 3) == 0;
+}
+
+static bool is_png(const image_file *file)
+{
+    return file->size >= SIGNATURE_BYTES && memcmp(file->bytes, "\x89PNG\r\n\x1a\n", SIGNATURE_BYTES) == 0;
+}
+
+static shard_status unknown_kind(const image_file *file)
+{
+    return damaged(file, file->size ? "neither JPEG nor PNG by its first bytes" : "an empty file");
+}
+
+/* ---- the file ---- */
+
+/* Appends what comes until the file has `size` bytes, or ends. */
+static shard_status read_up_to(image_file *file, int descriptor, size_t size)
+{
     while (file->size < size) {
         ssize_t count = read(descriptor, file->bytes + file->size, size - file->size);
         if (count < 0 && errno == EINTR)
@@ -65,15 +80,41 @@ static shard_status read_open_file(image_file *file, int descriptor)
     return SHARD_OK;
 }
 
+/* The first bytes alone, then the rest if they are a picture's. */
+static shard_status read_open_file(image_file *file, int descriptor)
+{
+    struct stat found;
+    if (fstat(descriptor, &found) != 0)
+        return shard_error(SHARD_ERROR_IO, "%s: %s", file->path, strerror(errno));
+    if (!S_ISREG(found.st_mode))
+        return shard_error(SHARD_ERROR_IO, "%s: not a regular file", file->path);
+    if (found.st_size > MAX_FILE_BYTES)
+        return shard_error(SHARD_ERROR_FORMAT, "%s: %" PRId64 " bytes are too many for a picture (at most %" PRId64 ")", file->path,
+                           (int64_t)found.st_size, MAX_FILE_BYTES);
+    size_t size = (size_t)found.st_size, first = size < SIGNATURE_BYTES ? size : SIGNATURE_BYTES;
+    uint8_t signature[SIGNATURE_BYTES];
+    image_file begin = {.path = file->path, .bytes = signature};
+    shard_status status = read_up_to(&begin, descriptor, first);
+    if (status == SHARD_OK && !is_jpeg(&begin) && !is_png(&begin))
+        status = unknown_kind(&begin);
+    if (status == SHARD_OK)
+        status = reserve(&file->bytes, &file->capacity, size, file->path);
+    if (status != SHARD_OK)
+        return status;
+    memcpy(file->bytes, signature, begin.size);
+    file->size = begin.size;
+    return read_up_to(file, descriptor, size);
+}
+
 shard_status image_file_read(image_file *file, const char *path)
 {
     file->size = 0;
     size_t length = strlen(path) + 1;
-    shard_status status = reserve(&file->path, &file->path_capacity, length);
+    shard_status status = reserve(&file->path, &file->path_capacity, length, path);
     if (status != SHARD_OK)
         return status;
     memcpy(file->path, path, length);
-    int descriptor = open(path, O_RDONLY | O_CLOEXEC);
+    int descriptor = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* or a FIFO waits for a writer */
     if (descriptor < 0)
         return shard_error(SHARD_ERROR_IO, "%s: %s", path, strerror(errno));
     status = read_open_file(file, descriptor);
@@ -104,11 +145,11 @@ static shard_status check_size(const image_file *file, int64_t height, int64_t w
     return SHARD_OK;
 }
 
-static shard_status resize_picture(image *picture, int64_t height, int64_t width)
+static shard_status resize_picture(const image_file *file, image *picture, int64_t height, int64_t width)
 {
     picture->height = height;
     picture->width = width;
-    return reserve(&picture->pixels, &picture->capacity, (size_t)height * (size_t)width * 3);
+    return reserve(&picture->pixels, &picture->capacity, (size_t)height * (size_t)width * 3, file->path);
 }
 
 /* ---- JPEG ---- */
@@ -218,9 +259,9 @@ static shard_status jpeg_decode(const image_file *file, int eighths, image *pict
         jpeg->scale_num = (unsigned)eighths;
         jpeg->scale_denom = 8;
         jpeg_start_decompress(jpeg);
-        status = resize_picture(picture, jpeg->output_height, jpeg->output_width);
+        status = resize_picture(file, picture, jpeg->output_height, jpeg->output_width);
         if (status == SHARD_OK && cmyk && !(reader.cmyk = malloc((size_t)jpeg->output_width * 4)))
-            status = shard_error(SHARD_ERROR_MEMORY, "no memory for a row of %u pixels", jpeg->output_width);
+            status = shard_error(SHARD_ERROR_MEMORY, "%s: no memory for a row of %u pixels", file->path, jpeg->output_width);
         if (status == SHARD_OK)
             jpeg_read_rows(&reader, picture);
     }
@@ -230,8 +271,6 @@ static shard_status jpeg_decode(const image_file *file, int eighths, image *pict
 }
 
 /* ---- PNG ---- */
-
-#define PNG_SIGNATURE_BYTES 8
 
 typedef struct png_reader {
     const image_file *file;
@@ -272,7 +311,7 @@ static uint32_t big_endian(const uint8_t *bytes)
 /* The size stands at a fixed place; the rest is checked by the decoder. */
 static shard_status png_read_size(const image_file *file, int64_t *height, int64_t *width)
 {
-    if (file->size < PNG_SIGNATURE_BYTES + 16 || memcmp(file->bytes + 12, "IHDR", 4) != 0)
+    if (file->size < SIGNATURE_BYTES + 16 || memcmp(file->bytes + 12, "IHDR", 4) != 0)
         return damaged(file, "a PNG without a header");
     *width = big_endian(file->bytes + 16);
     *height = big_endian(file->bytes + 20);
@@ -292,7 +331,7 @@ static shard_status png_decode(const image_file *file, image *picture)
     png_reader reader = {.file = file};
     reader.png = png_create_read_struct(PNG_LIBPNG_VER_STRING, &reader, png_fail, png_ignore_warning);
     if (!reader.png)
-        return shard_error(SHARD_ERROR_MEMORY, "libpng %s cannot start", PNG_LIBPNG_VER_STRING);
+        return shard_error(SHARD_ERROR_MEMORY, "%s: libpng %s cannot start", file->path, PNG_LIBPNG_VER_STRING);
     if (setjmp(png_jmpbuf(reader.png))) {
         png_destroy_read_struct(&reader.png, &reader.info, NULL);
         return damaged(file, reader.text);
@@ -306,7 +345,7 @@ static shard_status png_decode(const image_file *file, image *picture)
     int64_t width = png_get_image_width(reader.png, reader.info);
     shard_status status = check_size(file, height, width);
     if (status == SHARD_OK)
-        status = resize_picture(picture, height, width);
+        status = resize_picture(file, picture, height, width);
     if (status == SHARD_OK) {
         png_convert_to_rgb(&reader);
         int passes = png_set_interlace_handling(reader.png);
@@ -323,21 +362,6 @@ static shard_status png_decode(const image_file *file, image *picture)
 }
 
 /* ---- either ---- */
-
-static bool is_jpeg(const image_file *file)
-{
-    return file->size >= 3 && memcmp(file->bytes, "\xff\xd8\xff", 3) == 0;
-}
-
-static bool is_png(const image_file *file)
-{
-    return file->size >= PNG_SIGNATURE_BYTES && memcmp(file->bytes, "\x89PNG\r\n\x1a\n", PNG_SIGNATURE_BYTES) == 0;
-}
-
-static shard_status unknown_kind(const image_file *file)
-{
-    return damaged(file, file->size ? "neither JPEG nor PNG by its first bytes" : "an empty file");
-}
 
 shard_status image_read_size(const image_file *file, int64_t *height, int64_t *width)
 {

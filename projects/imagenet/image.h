@@ -12,7 +12,9 @@ typedef struct image_file {
     size_t path_capacity, capacity;
 } image_file;
 
-/* Reads the whole file. Errors: IO. */
+/* Reads the whole file: a regular one that begins as a JPEG or a PNG does and is no larger
+ * than the largest picture. Of another one no more than the first bytes. Errors: IO, FORMAT;
+ * the text begins with the path. */
 shard_status image_file_read(image_file *file, const char *path);
 void image_file_free(image_file *file);
 

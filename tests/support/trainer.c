@@ -90,6 +90,20 @@ void drop_single(void)
     remove_folder(run_folder);
 }
 
+/* ---- images ---- */
+
+void make_images(void)
+{
+    for (int label = 0; label < 3; label++)
+        for (int i = 0; i < 5; i++) {
+            uint8_t *picture = smooth_picture(20, 24, label * 10 + i);
+            bytes png = png_bytes(picture, 20, 24, (png_kind){.color = 2, .depth = 8});
+            write_file(png, "%s/images/%s/class%d/%d.png", run_folder, i < 4 ? "train" : "val", label, i);
+            free(png.data);
+            free(picture);
+        }
+}
+
 /* ---- metrics ---- */
 
 static double number_in(const char *text, const char *name)
