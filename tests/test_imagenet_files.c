@@ -172,6 +172,86 @@ START_TEST(test_images_that_are_none)
 }
 END_TEST
 
+/* ---- ranks that are given other things ---- */
+
+/* Three ranks, of which the last one has `more` on its command line. */
+static void check_differs(const char *more, const char *first, const char *last)
+{
+    char options[512], told[256];
+    snprintf(options, sizeof options, "%s -n 3 sh -c 'test $RANK = 2 && more=\"%s\"; exec \"$@\" $more' sh", getenv("SHARDRUN"), more);
+    snprintf(told, sizeof told, "options differ between ranks: rank 0 has %s, rank 2 has %s;", first, last);
+    drop_log();
+    ck_assert_int_ne(run(options, FILES_RUN "--steps 2 --val-interval 0"), 0);
+    const char *log = text_of("log"), *error = strstr(log, " error: ");
+    ck_assert_msg(error && strstr(error, told) && !strstr(error + 1, " error: "), "not one error with \"%s\": %s", told, log);
+}
+
+START_TEST(test_other_options)
+{
+    static const char *const differing[][3] = {
+        {"-a resnet34", "--arch resnet18", "--arch resnet34"},
+        {"--stem imagenet", "--stem small", "--stem imagenet"},
+        {"--num-classes 12", "--num-classes 11", "--num-classes 12"},
+        {"--pretrained trained/best.safetensors", "--pretrained not given", "--pretrained given"},
+        {"--synthetic 35", "--synthetic 34", "--synthetic 35"},
+        {"--image-size 9", "--image-size 8", "--image-size 9"},
+        {"--no-flip", "--no-flip not given", "--no-flip given"},
+        {"--skip-bad-images 1", "--skip-bad-images 0", "--skip-bad-images 1"},
+        {"--enable-amp-mode=fp16", "--enable-amp-mode none", "--enable-amp-mode fp16"},
+        {"--enable-zero-optim=2", "--enable-zero-optim none", "--enable-zero-optim 2"},
+        {"--enable-model-parallel", "--enable-model-parallel not given", "--enable-model-parallel given"},
+        {"--sync-bn", "--sync-bn not given", "--sync-bn given"},
+        {"--epochs 91", "--epochs 90", "--epochs 91"},
+        {"--steps 3", "--steps 2", "--steps 3"},
+        {"-b 5", "--batch-size 6", "--batch-size 5"},
+        {"--accumulate 2", "--accumulate 1", "--accumulate 2"},
+        {"--optimizer adam", "--optimizer sgd", "--optimizer adam"},
+        {"--clip-grad 0.5", "--clip-grad 0", "--clip-grad 0.5"},
+        {"--lr 0.0010000000000000002", "--lr 0.001", "--lr 0.0010000000000000002"},
+        {"--wd 0.5", "--wd 0.0001", "--wd 0.5"},
+        {"--seed 8", "--seed 7", "--seed 8"},
+        {"--metrics one.json", "--metrics not given", "--metrics given"},
+        {"--memory-report", "--memory-report not given", "--memory-report given"},
+    };
+    for (size_t i = 0; i < sizeof differing / sizeof *differing; i++)
+        check_differs(differing[i][0], differing[i][1], differing[i][2]);
+    char launcher[256]; /* what is a rank's own */
+    snprintf(launcher, sizeof launcher, "%s -n 2 sh -c 'exec \"$@\" -j $RANK --print-freq 1$RANK' sh", getenv("SHARDRUN"));
+    check_runs(launcher, FILES_RUN "--steps 1 --val-interval 0");
+}
+END_TEST
+
+/* Each rank has a copy of the images of its own, images0 and images1, of which `change` changes the second. */
+static void check_other_images(const char *change, const char *told)
+{
+    char command[512], launcher[256];
+    snprintf(command, sizeof command, "cd %s && rm -rf images0 images1 && cp -r images images0 && cp -r images images1 && cd images1 && %s",
+             run_folder, change);
+    ck_assert_int_eq(run_command(command), 0);
+    snprintf(launcher, sizeof launcher, "%s -n 2 sh -c 'exec \"$@\" images$RANK' sh", getenv("SHARDRUN"));
+    drop_log();
+    int code = run(launcher, OWN_FOLDER_RUN);
+    const char *log = text_of("log"), *error = strstr(log, " error: ");
+    if (!told)
+        ck_assert_msg(code == 0, "%s", log);
+    else
+        ck_assert_msg(error && strstr(error, told) && !strstr(error + 1, " error: "), "not one error with \"%s\": %s", told, log);
+}
+
+START_TEST(test_other_images)
+{
+    make_images();
+    check_other_images("true", NULL);
+    check_other_images("mv train/class1/2.png train/class1/5.png", "rank 0 has train/class1/2.png of ");
+    check_other_images("cp train/class1/2.png train/class1/22.png", "rank 1 has train/class1/22.png of ");
+    check_other_images("rm -r val/class2", "rank 0 has val/class2/4.png of ");
+    check_other_images("rm -r val/class2", ", rank 1 has no more;");
+    check_other_images("mv val/class0/4.png val/class0/3.png", "images differ between ranks: rank 0 has val/class0/4.png of ");
+    check_other_images("mv train/class0 train/class9; mv val/class0 val/class9", "rank 1 has train/class1/0.png of ");
+    check_other_images("printf x >>train/class2/3.png", "rank 1 has train/class2/3.png of ");
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("the trainer's files");
@@ -183,8 +263,10 @@ int main(void)
     tcase_add_test(tcase, test_pretrained_without_final_layer);
     tcase_add_test(tcase, test_pretrained_of_other_classes);
     tcase_add_test(tcase, test_words_that_are_no_files);
+    tcase_add_test(tcase, test_other_options);
     TCase *images = test_case(suite, "images");
     tcase_add_checked_fixture(images, make_run_folder, drop_single);
     tcase_add_loop_test(images, test_images_that_are_none, 0, 2);
+    tcase_add_test(images, test_other_images);
     return test_run(suite);
 }

@@ -1,8 +1,11 @@
 #include "dataset.h"
 
+#include "agree.h"
+
 #include <inttypes.h>
 #include <limits.h>
 #include <stdio.h>
+#include <sys/stat.h>
 
 #define DEFAULT_CLASSES 1000
 #define PREFETCH 2 /* batches made ahead */
@@ -76,6 +79,31 @@ shard_status dataset_open(dataset *data, const options *wanted, const shard_grou
     if (validate && !(data->val = open_loader(data, wanted, group, false)))
         return shard_last_status();
     return SHARD_OK;
+}
+
+#define MOST_SIZES 4096 /* of files are compared: a stat each, on a file system that may be far away */
+
+/* "train/class/name", and the size of each so manieth file. */
+static void write_image(const void *of, int64_t index, char *text)
+{
+    const dataset *data = of;
+    bool training = index < data->train_images;
+    const image_folder *folder = training ? data->train_folder : data->val_folder;
+    int64_t number = training ? index : index - data->train_images, each = image_folder_images(folder) / MOST_SIZES + 1;
+    int used = snprintf(text, AGREE_BYTES, "%s/%s/%s", training ? "train" : "val",
+                        image_folder_class_name(folder, image_folder_label(folder, number)), image_folder_name(folder, number));
+    char path[PATH_MAX];
+    struct stat found;
+    if (number % each == 0 && used < AGREE_BYTES && image_folder_path(folder, number, path, sizeof path) && stat(path, &found) == 0)
+        snprintf(text + used, AGREE_BYTES - (size_t)used, " of %" PRId64 " bytes", (int64_t)found.st_size);
+}
+
+shard_status dataset_agree(const dataset *data)
+{
+    if (!data->train_folder)
+        return SHARD_OK;
+    return agree_on("images", "DIR must have the same files on all ranks",
+                    (agree_list){.count = data->train_images + data->val_images, .write = write_image, .of = data});
 }
 
 void dataset_close(dataset *data)

@@ -17,6 +17,11 @@ typedef struct dataset {
  * image_folder_open and loader_open; fewer --num-classes than there are is one, too.
  * Not collective. */
 shard_status dataset_open(dataset *data, const options *wanted, const shard_group *group);
+
+/* MISMATCH where ranks have other images: the names of all are compared, and the sizes of
+ * some thousand files. Nothing where they are made up. Collective over the world. */
+shard_status dataset_agree(const dataset *data);
+
 void dataset_close(dataset *data);
 
 #endif

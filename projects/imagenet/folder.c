@@ -274,6 +274,11 @@ int64_t image_folder_label(const image_folder *folder, int64_t image)
     return folder->label[image];
 }
 
+const char *image_folder_name(const image_folder *folder, int64_t image)
+{
+    return name_at(folder, folder->images.offset[image]);
+}
+
 bool image_folder_path(const image_folder *folder, int64_t image, char *path, size_t size)
 {
     int length = snprintf(path, size, "%s/%s/%s", folder->split, image_folder_class_name(folder, folder->label[image]),

@@ -29,6 +29,9 @@ const char *image_folder_class_name(const image_folder *folder, int64_t label);
 /* The class of image 0 ... images - 1. */
 int64_t image_folder_label(const image_folder *folder, int64_t image);
 
+/* The image's file name; belongs to the folder. */
+const char *image_folder_name(const image_folder *folder, int64_t image);
+
 /* Writes the image's path; false if it doesn't fit in `size` bytes. */
 bool image_folder_path(const image_folder *folder, int64_t image, char *path, size_t size);
 

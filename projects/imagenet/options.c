@@ -4,6 +4,7 @@
  */
 #include "options.h"
 
+#include "agree.h"
 #include "resnet.h"
 
 #include <errno.h>
@@ -16,6 +17,9 @@
 #include <sys/stat.h>
 
 typedef enum kind { HEADING = 0, FLAG, TEXT, WHOLE, NUMBER, CHOICE } kind;
+
+/* Whether ranks must have been given the same. */
+typedef enum same { SAME_VALUE = 0, SAME_PRESENCE, SAME_NOT } same;
 
 typedef struct choice {
     const char *name; /* NULL ends the list */
@@ -32,6 +36,7 @@ typedef struct entry {
     const choice *choices;
     const char *alone; /* what it means without an argument; NULL: it needs one */
     char letter;
+    same same;
 } entry;
 
 static const choice stems[] = {{"imagenet", RESNET_STEM_IMAGENET}, {"small", RESNET_STEM_SMALL}, {NULL, 0}};
@@ -58,7 +63,7 @@ static const entry table[] = {
     {TEXT, "pretrained",
      "begin with the values of a torchvision state dict or of a checkpoint (.safetensors), whose names must be the "
      "model's",
-     "FILE", AT(pretrained)},
+     "FILE", AT(pretrained), .same = SAME_PRESENCE},
     {TEXT, "pretrained-skip",
      "layers (fc, or fc,head) that are not taken from --pretrained's FILE: those of the model begin anew, those of FILE are "
      "left out. For another number of classes: fc",
@@ -75,13 +80,13 @@ static const entry table[] = {
      "like, which a crop would cut)",
      "X", AT(shift), .most = 0.49},
     {FLAG, "no-flip", "do not mirror training images (characters must not be)", AT(no_flip)},
-    {WHOLE, "workers", "threads of each rank that load images", "N", .letter = 'j', AT(workers), .most = 1024},
+    {WHOLE, "workers", "threads of each rank that load images", "N", .letter = 'j', AT(workers), .same = SAME_NOT, .most = 1024},
     {WHOLE, "skip-bad-images", "let up to N damaged images of an epoch pass; each is told with its path", "N",
      AT(skip_bad_images), .most = MOST_WHOLE},
 
     {HEADING, "Computing", NULL},
     {TEXT, "device", "cpu; cuda, this rank's GPU of its machine; cuda:N. Without it what SHARD_DEVICE says, else cpu", "DEVICE",
-     AT(device)},
+     AT(device), .same = SAME_NOT},
     {CHOICE, "dtype", "of weights and values: float32, or float64 to compare runs closely", "DTYPE", AT(dtype), .choices = dtypes},
     {CHOICE, "enable-amp-mode",
      "mixed precision: products and convolutions in bfloat16, or in float16 with a scaled loss; weights stay float32",
@@ -129,10 +134,10 @@ static const entry table[] = {
     {TEXT, "output", "folder for checkpoint.safetensors (the latest) and best.safetensors; made if it is not there", "DIR",
      AT(output)},
     {WHOLE, "save-every", "steps between checkpoints; 0: after each epoch only", "N", AT(save_every), .most = MOST_WHOLE},
-    {TEXT, "resume", "go on from a checkpoint, on any number of ranks", "FILE", AT(resume)},
-    {TEXT, "metrics", "write one JSON object a line for each step and validation", "FILE", AT(metrics)},
+    {TEXT, "resume", "go on from a checkpoint, on any number of ranks", "FILE", AT(resume), .same = SAME_PRESENCE},
+    {TEXT, "metrics", "write one JSON object a line for each step and validation", "FILE", AT(metrics), .same = SAME_PRESENCE},
     {FLAG, "memory-report", "print what the library's memory is used for at the end: the most of any rank", AT(memory_report)},
-    {WHOLE, "print-freq", "steps between printed lines, where there is no terminal", "N", .letter = 'p', AT(print_freq),
+    {WHOLE, "print-freq", "steps between printed lines, where there is no terminal", "N", .letter = 'p', AT(print_freq), .same = SAME_NOT,
      .least = 1, .most = MOST_WHOLE},
     {FLAG, "help", "print this", .letter = 'h', AT(help)},
 };
@@ -354,6 +359,61 @@ const char *options_optimizer_name(const options *parsed)
     return name_of(optimizers, parsed->optimizer);
 }
 
+/* ---- printing ---- */
+
+/* As short as it reads back to the bit. */
+static void print_number(char *text, size_t bytes, double value)
+{
+    snprintf(text, bytes, "%g", value);
+    if (strtod(text, NULL) != value)
+        snprintf(text, bytes, "%.17g", value);
+}
+
+static void print_value(char *text, size_t bytes, const entry *option, const options *of)
+{
+    const void *field = (const char *)of + option->offset;
+    switch (option->kind) {
+    case TEXT:
+        snprintf(text, bytes, "%s", *(const char *const *)field ? *(const char *const *)field : "not given");
+        break;
+    case WHOLE:
+        snprintf(text, bytes, "%" PRId64, *(const int64_t *)field);
+        break;
+    case NUMBER:
+        print_number(text, bytes, *(const double *)field);
+        break;
+    case CHOICE:
+        snprintf(text, bytes, "%s", name_of(option->choices, *(const int *)field));
+        break;
+    case FLAG:
+        snprintf(text, bytes, "%s", *(const bool *)field ? "given" : "not given");
+        break;
+    case HEADING:
+        break;
+    }
+}
+
+/* An option that ranks need not have alike is an empty text. */
+static void write_option(const void *of, int64_t index, char *text)
+{
+    const entry *option = &table[index];
+    text[0] = '\0';
+    if (option->kind == HEADING || option->same == SAME_NOT)
+        return;
+    int used = snprintf(text, AGREE_BYTES, "--%s ", option->name);
+    const char *const *word = (const void *)((const char *)of + option->offset);
+    if (option->same == SAME_PRESENCE)
+        snprintf(text + used, AGREE_BYTES - (size_t)used, "%s", *word ? "given" : "not given");
+    else
+        print_value(text + used, AGREE_BYTES - (size_t)used, option, of);
+}
+
+shard_status options_agree(const options *own)
+{
+    return agree_on("options", "start all ranks with the same ones",
+                    (agree_list){.count = ENTRIES, .write = write_option, .of = own});
+}
+
 /* ---- help ---- */
 
 #define HELP_COLUMN 32
@@ -376,26 +436,15 @@ static void print_wrapped(FILE *file, const char *text, int column)
     fputc('\n', file);
 }
 
-static int print_default(char *text, size_t bytes, const entry *option)
+/* " (0.1)" of an option that has a default. */
+static void print_default(char *text, size_t bytes, const entry *option)
 {
-    const void *field = (const char *)&defaults + option->offset;
-    switch (option->kind) {
-    case TEXT:
-        return *(const char *const *)field ? snprintf(text, bytes, " (%s)", *(const char *const *)field) : 0;
-    case WHOLE:
-        return snprintf(text, bytes, " (%" PRId64 ")", *(const int64_t *)field);
-    case NUMBER:
-        return snprintf(text, bytes, " (%g)", *(const double *)field);
-    case CHOICE:
-        for (const choice *chosen = option->choices; chosen->name; chosen++)
-            if (chosen->value == *(const int *)field)
-                return snprintf(text, bytes, " (%s)", chosen->name);
-        return 0;
-    case FLAG:
-    case HEADING:
-        break;
-    }
-    return 0;
+    const char *const *word = (const void *)((const char *)&defaults + option->offset);
+    char value[64];
+    if (option->kind == FLAG || (option->kind == TEXT && !*word))
+        return;
+    print_value(value, sizeof value, option, &defaults);
+    snprintf(text, bytes, " (%s)", value);
 }
 
 void options_print_help(FILE *file)

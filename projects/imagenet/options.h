@@ -52,6 +52,10 @@ typedef struct options {
  * unknown option or a value that makes no sense is an error (ARGUMENT). */
 shard_status options_parse(options *parsed, int argc, char **argv);
 
+/* MISMATCH where ranks have other options, but for those that a rank may have for itself:
+ * --workers, --device, --print-freq, and where the files to read are. Collective over the world. */
+shard_status options_agree(const options *own);
+
 void options_print_help(FILE *file);
 
 /* "imagenet" or "small"; static. */

@@ -51,7 +51,8 @@ void check_refused_on(int ranks, const char *pattern, const char *options);
 void check_refused(const char *pattern, const char *options);
 
 /* On images/ of the folder, which make_images fills: 3 classes of 4 training images and one for validation each. */
-#define FOLDER_RUN "-a resnet18 --stem small --image-size 16 -b 6 --epochs 1 --lr 0.02 --dtype float64 -j 2 images "
+#define OWN_FOLDER_RUN "-a resnet18 --stem small --image-size 16 -b 6 --epochs 1 --lr 0.02 --dtype float64 -j 2 "
+#define FOLDER_RUN OWN_FOLDER_RUN "images "
 void make_images(void);
 
 /* ---- metrics ---- */

@@ -1,0 +1,101 @@
+/*
+ * The ranks exchange hashes. Where these differ, they halve the list until its first text
+ * that differs is found, and exchange that.
+ */
+#include "agree.h"
+
+#include <shard/dist.h>
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define TOLD_BYTES 160 /* of a text, in the error */
+
+/* FNV-1a of the texts [begin, end), each with its 0. */
+static int64_t hash_texts(const agree_list *list, int64_t begin, int64_t end)
+{
+    char text[AGREE_BYTES];
+    uint64_t hash = 0xcbf29ce484222325u;
+    for (int64_t i = begin; i < end; i++) {
+        list->write(list->of, i, text);
+        size_t length = strlen(text) + 1;
+        for (size_t k = 0; k < length; k++)
+            hash = (hash ^ (unsigned char)text[k]) * 0x100000001b3u;
+    }
+    return (int64_t)hash;
+}
+
+/* The ranks' bytes one after the other: [ranks, bytes], which has room in `all`. */
+static shard_status gather_bytes(const void *own, int64_t bytes, void *all)
+{
+    shard_group *world = shard_world();
+    shard_status status = SHARD_OK;
+    SHARD_SCOPE {
+        shard_tensor *row = shard_from_host(own, SHARD_SHAPE(1, bytes), .dtype = SHARD_UINT8, .device = shard_device_open("cpu"));
+        status = shard_copy_to_host(shard_gather(row, 0, world), all, (size_t)(shard_group_size(world) * bytes));
+    }
+    return status;
+}
+
+/* Whether all ranks have the same number; the least of them. `all` has room for one of each rank. */
+static shard_status compare(int64_t own, int64_t *all, bool *equal, int64_t *least)
+{
+    shard_status status = gather_bytes(&own, sizeof own, all);
+    *equal = true;
+    *least = own;
+    for (int i = 0; i < shard_group_size(shard_world()) && status == SHARD_OK; i++) {
+        *equal &= all[i] == own;
+        *least = all[i] < *least ? all[i] : *least;
+    }
+    return status;
+}
+
+/* The error of all. The text is the same on rank 0 and, at the end of a list, on others. */
+static shard_status tell(const char *what, const char *advice, const agree_list *list, int64_t index)
+{
+    int ranks = shard_group_size(shard_world()), other = 0;
+    char own[AGREE_BYTES] = "no more", (*all)[TOLD_BYTES] = calloc((size_t)ranks, sizeof *all);
+    if (!all)
+        return shard_error(SHARD_ERROR_MEMORY, "no memory for the texts of %d ranks", ranks);
+    if (index < list->count)
+        list->write(list->of, index, own);
+    own[TOLD_BYTES - 1] = '\0';
+    shard_status status = gather_bytes(own, TOLD_BYTES, all);
+    while (status == SHARD_OK && other < ranks - 1 && strcmp(all[other], all[0]) == 0)
+        other++;
+    if (status == SHARD_OK)
+        status = shard_error(SHARD_ERROR_MISMATCH, "%s differ between ranks: rank 0 has %s, rank %d has %s; %s", what, all[0], other,
+                             all[other], advice);
+    free(all);
+    return status;
+}
+
+shard_status agree_on(const char *what, const char *advice, agree_list list)
+{
+    int ranks = shard_group_size(shard_world());
+    if (ranks == 1)
+        return SHARD_OK;
+    int64_t *all = calloc((size_t)ranks, sizeof *all), low = 0, high, least;
+    if (!all)
+        return shard_error(SHARD_ERROR_MEMORY, "no memory for the numbers of %d ranks", ranks);
+    bool counts = true, texts = true, equal;
+    shard_status status = compare(list.count, all, &counts, &high);
+    if (status == SHARD_OK)
+        status = compare(hash_texts(&list, 0, high), all, &texts, &least);
+    if (texts)
+        low = high;
+    while (status == SHARD_OK && low < high) { /* texts before low are equal, of those before high some are not */
+        int64_t middle = low + (high - low) / 2;
+        status = compare(hash_texts(&list, low, middle + 1), all, &equal, &least);
+        if (equal)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    free(all);
+    if (status != SHARD_OK || (counts && texts))
+        return status;
+    return tell(what, advice, &list, low);
+}

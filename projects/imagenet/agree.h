@@ -1,0 +1,24 @@
+/* What all ranks must have been given alike: options, lists of files. */
+#ifndef IMAGENET_AGREE_H
+#define IMAGENET_AGREE_H
+
+#include <shard/base.h>
+
+/* A list of texts, made one at a time; `of` is what they are of. */
+typedef struct agree_list {
+    int64_t count;
+    /* Writes text `index`, ended by a 0, into `text` of AGREE_BYTES. */
+    void (*write)(const void *of, int64_t index, char *text);
+    const void *of;
+} agree_list;
+
+#define AGREE_BYTES 512
+
+/*
+ * Whether the lists of all ranks are equal; else MISMATCH, the same error on every rank,
+ * with the first text that differs, the values and two ranks, as in: "WHAT differ between
+ * ranks: rank 0 has --lr 0.1, rank 2 has --lr 0.2; ADVICE". Collective over the world.
+ */
+shard_status agree_on(const char *what, const char *advice, agree_list list);
+
+#endif
