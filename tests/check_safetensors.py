@@ -99,6 +99,21 @@ def check_trained(read, path):
     assert all(abs(value) < 1 for value in weight) and len(set(weight)) > 50_000, "no weights of a layer"
 
 
+def check_model(read, path):
+    """The model alone: torchvision's names and shapes of a resnet18 for 101 classes, and no others."""
+    _, tensors = read(path)
+    golden = pathlib.Path(__file__).parent / "golden" / "resnet_names.txt"
+    expected = {}
+    for line in golden.read_text(encoding="utf-8").splitlines():
+        arch, _, name, *sizes = line.split()
+        if arch == "resnet18":
+            shape = [int(size) for size in sizes]
+            expected[name] = [101, *shape[1:]] if name.startswith("fc.") else shape
+    assert len(expected) == 122, len(expected)
+    assert {name: shape for name, (_, shape, _) in tensors.items()} == expected, set(tensors) ^ set(expected)
+    assert all(dtype == ("I64" if name.endswith("num_batches_tracked") else "F32") for name, (dtype, _, _) in tensors.items())
+
+
 def main():
     reader, shardrun, program, *imagenet = sys.argv[1:]
     read = read_strict
@@ -116,10 +131,20 @@ def main():
             check_saved(read, path)
             path.unlink()
         if imagenet:
-            subprocess.run([shardrun, "-n", "2", *imagenet, *"-a resnet18 --stem small --image-size 8 --synthetic 20 --num-classes 101 "
-                            "-b 10 -j 1 --steps 2 --val-interval 0 --enable-model-parallel --output".split(), directory],
-                           check=True, timeout=60, stdout=subprocess.DEVNULL)
-            check_trained(read, pathlib.Path(directory) / "checkpoint.safetensors")
+            train = [shardrun, "-n", "2", *imagenet, *"-a resnet18 --image-size 8 --synthetic 20 --num-classes 101 -b 10 -j 1 "
+                     "--steps 2 --enable-model-parallel --output".split(), directory]
+            for options, saved_with in (("--stem small --val-interval 0", "checkpoint"), ("--val-interval 0", "checkpoint"),
+                                        ("--val-interval 1 --epochs 1", "best")):
+                (pathlib.Path(directory) / "model.safetensors").unlink(missing_ok=True)
+                subprocess.run([*train, *options.split()], check=True, timeout=60, stdout=subprocess.DEVNULL)
+                if "small" in options:
+                    check_trained(read, pathlib.Path(directory) / "checkpoint.safetensors")
+                    continue
+                check_model(read, pathlib.Path(directory) / "model.safetensors")
+                metadata, tensors = read(pathlib.Path(directory) / "model.safetensors")
+                _, whole = read(pathlib.Path(directory) / f"{saved_with}.safetensors")
+                assert all(whole[name] == tensors[name] for name in tensors), "other values than those of the checkpoint"
+                assert (metadata["arch"], metadata["num_classes"]) == ("resnet18", "101"), metadata
     print(f"the {reader} reader finds the same values")
 
 

@@ -89,6 +89,7 @@ START_TEST(test_pretrained)
     write_state("old.safetensors", without_counts);
     check_evaluates_as_trained("--resume trained/best.safetensors");
     check_evaluates_as_trained("--pretrained trained/best.safetensors");
+    check_evaluates_as_trained("--pretrained trained/model.safetensors");
     check_evaluates_as_trained("--pretrained plain.safetensors");
     check_evaluates_as_trained("--pretrained old.safetensors");
     check_refused("--evaluate needs a model", FILES_RUN "-e");

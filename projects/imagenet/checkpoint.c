@@ -46,17 +46,23 @@ static shard_tensors *collect_tensors(trainer *run, bool scaler)
     return all;
 }
 
+/* What another program needs to make the model and its images. */
+static void describe_model(const trainer *run, shard_metadata *metadata)
+{
+    shard_metadata_set(metadata, "format", "pt");
+    shard_metadata_set(metadata, "arch", run->options->arch);
+    shard_metadata_set(metadata, "stem", options_stem_name(run->options));
+    shard_metadata_set_integer(metadata, "num_classes", run->data.num_classes);
+    shard_metadata_set_integer(metadata, "image_size", run->options->image_size);
+}
+
 static shard_metadata *describe(const trainer *run)
 {
     const options *wanted = run->options;
     shard_random_state random = shard_get_random_state();
     shard_metadata *metadata = shard_metadata_create();
-    shard_metadata_set(metadata, "format", "pt");
-    shard_metadata_set(metadata, "arch", wanted->arch);
-    shard_metadata_set(metadata, "stem", options_stem_name(run->options));
+    describe_model(run, metadata);
     shard_metadata_set(metadata, "optimizer", options_optimizer_name(wanted));
-    shard_metadata_set_integer(metadata, "num_classes", run->data.num_classes);
-    shard_metadata_set_integer(metadata, "image_size", wanted->image_size);
     shard_metadata_set_integer(metadata, "batch_size", wanted->batch);
     shard_metadata_set_integer(metadata, "accumulate", wanted->accumulate);
     shard_metadata_set_integer(metadata, "train_images", run->data.train_images);
@@ -88,6 +94,20 @@ static shard_status save_as(const shard_tensors *tensors, const shard_metadata *
     return shard_save(tensors, path, metadata);
 }
 
+/* The model alone, as torchvision's state dict: only its own names, and what it is in the metadata. */
+static shard_status save_model(const trainer *run)
+{
+    shard_tensors *state = shard_state_dict(run->model);
+    shard_metadata *metadata = shard_metadata_create();
+    describe_model(run, metadata);
+    shard_status status = shard_last_status();
+    if (status == SHARD_OK)
+        status = save_as(state, metadata, run, "model.safetensors");
+    shard_metadata_destroy(metadata);
+    shard_tensors_destroy(state);
+    return status;
+}
+
 shard_status checkpoint_save(trainer *run, bool best)
 {
     if (!run->options->output)
@@ -101,7 +121,8 @@ shard_status checkpoint_save(trainer *run, bool best)
         status = save_as(tensors, metadata, run, "best.safetensors");
     shard_metadata_destroy(metadata);
     shard_tensors_destroy(tensors);
-    return status;
+    bool never_validates = run->options->val_interval == 0;
+    return status == SHARD_OK && (best || never_validates) ? save_model(run) : status;
 }
 
 /* ---- which run it is of ---- */

@@ -131,7 +131,8 @@ static const entry table[] = {
     {HEADING, "Validation and files", NULL},
     {FLAG, "evaluate", "only validate (the model of --resume or --pretrained)", .letter = 'e', AT(evaluate)},
     {WHOLE, "val-interval", "epochs between validations; 0: never", "N", AT(val_interval), .most = 1e9},
-    {TEXT, "output", "folder for checkpoint.safetensors (the latest) and best.safetensors; made if it is not there", "DIR",
+    {TEXT, "output", "folder for checkpoint.safetensors (the latest), best.safetensors and model.safetensors (the best model alone, without the "
+     "optimizer); made if it is not there", "DIR",
      AT(output)},
     {WHOLE, "save-every", "steps between checkpoints; 0: after each epoch only", "N", AT(save_every), .most = MOST_WHOLE},
     {TEXT, "resume", "go on from a checkpoint, on any number of ranks", "FILE", AT(resume), .same = SAME_PRESENCE},

@@ -86,8 +86,9 @@ shard_status evaluate(trainer *run, totals *whole);
 /* Makes the --output folder if there is none; does nothing without --output. */
 shard_status checkpoint_prepare(const trainer *run);
 
-/* Writes --output's checkpoint.safetensors, and best.safetensors if it is the best so
- * far; does nothing without --output. */
+/* Writes --output's checkpoint.safetensors and, if it is the best so far, best.safetensors
+ * and model.safetensors, the model alone; without validation model.safetensors each time.
+ * Does nothing without --output. */
 shard_status checkpoint_save(trainer *run, bool best);
 
 /* Goes on from a checkpoint; only its model if the run only validates. */
