@@ -153,6 +153,38 @@ START_TEST(test_words_that_are_no_files)
 }
 END_TEST
 
+/* ---- PyTorch's command line ---- */
+
+static void check_notes(int ranks, const char *options, const char *const *notes)
+{
+    drop_log();
+    check_runs(shardrun(ranks), "%s", options);
+    for (; *notes; notes++) {
+        const char *log = text_of("log"), *told = strstr(log, *notes);
+        ck_assert_msg(told && !strstr(told + 1, *notes), "not one line with \"%s\": %s", *notes, log);
+    }
+}
+
+/* The options of pytorch/examples' imagenet/main.py and of TorchShard's, but for --pretrained, which needs a file. */
+START_TEST(test_options_of_pytorch)
+{
+    check_notes(2,
+                FILES_RUN "--workers 1 --epochs 1 --batch-size 6 --learning-rate 1e-3 --momentum 0.9 --weight-decay 1e-4 "
+                          "--print-freq 1 --start-epoch 0 --world-size 2 --rank 0 --dist-url tcp://127.0.0.1:8000 --dist-backend "
+                          "nccl --multiprocessing-distributed --multiprocessing-distributed --no-accel --seed 7 "
+                          "--enable-model-parallel --model-parallel-dim -1 --enable-amp-mode --enable-zero-optim",
+                (const char *const[]){"--world-size: ", "--rank: ", "--dist-url: ", "--dist-backend: ",
+                                      "--multiprocessing-distributed: start a rank for each GPU: shardrun -n N", "--no-accel: write --device cpu",
+                                      "--start-epoch: ", NULL});
+    check_notes(1, "-a resnet18 --stem small --image-size 8 -b 6 -j 1 --lr 1e-4 --dummy --fp16 --loss-scale 128 --steps 1 --val-interval 0",
+                (const char *const[]){"--dummy: write --synthetic 1281167", "--fp16: write --enable-amp-mode fp16", "--loss-scale: ",
+                                      "1281167 training images", NULL});
+    check_refused("--start-epoch 3: --resume", FILES_RUN "--start-epoch 3");
+    check_refused("--gpu: \"x\" is not", FILES_RUN "--gpu x");
+    check_refused("cuda", FILES_RUN "--gpu 1000 --steps 1");
+}
+END_TEST
+
 /* ---- images that are none ---- */
 
 /* A FIFO, and a file that no memory holds: they are told with their paths, and can be skipped. */
@@ -264,6 +296,7 @@ int main(void)
     tcase_add_test(tcase, test_pretrained_without_final_layer);
     tcase_add_test(tcase, test_pretrained_of_other_classes);
     tcase_add_test(tcase, test_words_that_are_no_files);
+    tcase_add_test(tcase, test_options_of_pytorch);
     tcase_add_test(tcase, test_other_options);
     TCase *images = test_case(suite, "images");
     tcase_add_checked_fixture(images, make_run_folder, drop_single);

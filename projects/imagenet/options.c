@@ -5,6 +5,7 @@
 #include "options.h"
 
 #include "agree.h"
+#include "options_torch.h"
 #include "resnet.h"
 
 #include <errno.h>
@@ -143,7 +144,8 @@ static const entry table[] = {
     {FLAG, "help", "print this", .letter = 'h', AT(help)},
 };
 #define ENTRIES ((int)(sizeof table / sizeof *table))
-#define ALSO 1000 /* getopt's value of a second name is this plus the entry's */
+#define ALSO 1000  /* getopt's value of a second name is this plus the entry's */
+#define TORCH 2000 /* and that of PyTorch's options is this plus their number */
 
 static const options defaults = {
     .workers = 4,
@@ -256,6 +258,9 @@ static void make_getopt(struct option *names, char *letters)
         if (option->letter && argument == required_argument)
             *letters++ = ':';
     }
+    for (int i = 0; i < torch_option_count; i++)
+        *names++ = (struct option){torch_options[i].name, torch_options[i].takes_value ? required_argument : no_argument, NULL,
+                                   i + TORCH};
     *names = (struct option){0};
     *letters = '\0';
 }
@@ -317,7 +322,7 @@ static shard_status check(options *parsed)
 shard_status options_parse(options *parsed, int argc, char **argv)
 {
     *parsed = defaults;
-    struct option names[2 * ENTRIES + 1];
+    struct option names[2 * ENTRIES + OPTIONS_NOTES + 1];
     char letters[2 * ENTRIES + 2];
     make_getopt(names, letters);
     opterr = 0;
@@ -332,7 +337,8 @@ shard_status options_parse(options *parsed, int argc, char **argv)
             return shard_error(SHARD_ERROR_ARGUMENT, "the option \"%s\" needs a value; see --help", argv[optind - 1]);
         const entry *option = find_entry(code);
         shard_status status =
-            option->alone && !optarg ? read_alone(option, argc, argv, parsed) : read_value(option, optarg, parsed);
+            code >= TORCH              ? torch_option_take(&torch_options[code - TORCH], optarg, parsed)
+            : option->alone && !optarg ? read_alone(option, argc, argv, parsed) : read_value(option, optarg, parsed);
         if (status != SHARD_OK || parsed->help)
             return status;
     }
@@ -409,6 +415,11 @@ static void write_option(const void *of, int64_t index, char *text)
         print_value(text + used, AGREE_BYTES - (size_t)used, option, of);
 }
 
+void options_write_note(const options *parsed, int index, char *text, size_t bytes)
+{
+    snprintf(text, bytes, "--%s: %s", parsed->notes[index]->name, parsed->notes[index]->instead);
+}
+
 shard_status options_agree(const options *own)
 {
     return agree_on("options", "start all ranks with the same ones",
@@ -475,5 +486,6 @@ void options_print_help(FILE *file)
         print_default(help + used, sizeof help - used, option);
         print_wrapped(file, help, HELP_COLUMN);
     }
+    fputs("\nThe other options of pytorch/examples' imagenet, as --world-size, are taken too: a line says what to write instead.\n", file);
     fputs("\nCtrl-C finishes the step, saves a checkpoint if there is an --output, and ends; a second one ends at once.\n", file);
 }

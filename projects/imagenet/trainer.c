@@ -122,6 +122,11 @@ static void introduce(trainer *run)
     const options *wanted = run->options;
     int64_t own;
     int ranks = shard_group_size(shard_world()), model_size = shard_group_size(shard_mesh_model_group(run->mesh));
+    for (int i = 0; i < wanted->note_count; i++) {
+        char note[256];
+        options_write_note(wanted, i, note, sizeof note);
+        progress_say(&run->progress, "%s", note);
+    }
     progress_say(&run->progress, "%s, %" PRId64 " classes, %" PRId64 " parameters", wanted->arch, run->data.num_classes,
                  count_parameters(run, &own));
     if (ranks > 1)

@@ -1,0 +1,24 @@
+/*
+ * What the command lines of pytorch/examples' imagenet and of TorchShard have and this
+ * program does not: how a job is started, mostly. Each is taken, so that a script need not
+ * be taken apart at once, and a line says what to write instead.
+ */
+#ifndef IMAGENET_OPTIONS_TORCH_H
+#define IMAGENET_OPTIONS_TORCH_H
+
+#include "options.h"
+
+typedef struct torch_option {
+    const char *name;
+    bool takes_value;
+    const char *instead;
+    shard_status (*apply)(options *parsed, const char *value); /* NULL: nothing is done */
+} torch_option;
+
+extern const torch_option torch_options[];
+extern const int torch_option_count;
+
+/* Does what the option stands for, and notes what to write instead. Errors: ARGUMENT. */
+shard_status torch_option_take(const torch_option *option, const char *value, options *parsed);
+
+#endif
