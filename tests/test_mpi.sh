@@ -1,7 +1,7 @@
 #!/bin/sh
-# test_mpi.sh KIND PROBE RANK_PROGRAM: the mpi transport under the mpirun of one MPI,
-# openmpi or mpich. Exit code 77, which is "skipped", where it is missing.
-kind=$1 program=$3
+# test_mpi.sh KIND PROBE RANK_PROGRAM FAILING_PROGRAM: the mpi transport under the mpirun of one
+# MPI, openmpi or mpich. Exit code 77, which is "skipped", where it is missing.
+kind=$1 program=$3 failing=$4
 . "$(dirname "$0")/support/expect.sh"
 . "$(dirname "$0")/support/mpirun.sh"
 find_mpirun "$kind" "$2"
@@ -30,6 +30,27 @@ expect "a rank that leaves" "[1-9]*" "rank 2: error peer: rank 1 has left: it di
 expect "a killed rank" "[1-9]*" "[Kk]illed|KILLED|signal 9" "$run" -n 3 "$program" kill 1
 expect "the deadline" "[1-9]*" "rank 0: error timeout: rank 1 did not come to barrier within 1 s" \
     env SHARD_TIMEOUT=1 "$run" -n 3 "$program" late 1
+
+# Of three ranks, in groups that have the same members as the world. A number of seconds is what the
+# others need to know of it; the deadline is later.
+for place in "null none 1 0" "null_later none 1 5" "null none 1 2"; do
+    # shellcheck disable=SC2086 # several arguments
+    expect "an input that is NULL: $place" "[1-9]*" "rank 2 after [0-7]\.[0-9] s: error peer: rank 1: shard_forward: x is NULL" \
+        env SHARD_TIMEOUT=20 "$run" -n 3 "$failing" $place
+done
+expect "the barriers of two groups" "[1-9]*" "rank 2 after [1-4]\.[0-9] s: error timeout: rank 1 did not come to .*barrier within 1 s" \
+    env SHARD_TIMEOUT=1 "$run" -n 3 "$failing" cross none 1
+expect "one rank ends the job" 1 "rank 2 after .* error peer: rank 1 has left" "$run" -n 3 "$failing" skip none 1
+expect "a rank that hangs, in all groups" "[1-9]*" "rank 2 after [1-8]\.[0-9] s: error timeout: rank 1 did not come" \
+    env SHARD_TIMEOUT=4 "$run" -n 3 "$failing" train stop 1 1500
+
+# What MPI itself waits for without a deadline.
+for mode in stop exit0; do
+    expect "a rank that does not start: $mode" "[1-9]*" "error: rank [02]: MPI_Init did not end within 2 s" \
+        env SHARD_TIMEOUT=2 "$run" -n 3 "$failing" init $mode 1
+done
+expect "a rank that does not end" "[1-9]*" "error: rank 1 did not come to shard_finalize within 2 s" \
+    env SHARD_TIMEOUT=2 "$run" -n 3 "$failing" finalize stop 1
 
 expect "the wrong MPI" "[1-9]*" "error unavailable: (OMPI_COMM_WORLD|PMI)_SIZE says that 2 ranks were started, but nothing connects them" \
     env SHARD_MPI="$other" "$run" -n 2 "$program" check

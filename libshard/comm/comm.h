@@ -93,6 +93,8 @@ void shard_group_describe(const shard_group *group, char *text, size_t bytes);
 /* "rank 2" or "ranks 1, 2 and 5": world ranks, those of `group` for which
  * marked[member] is set; adds to text, which is a string already. */
 void shard_group_name_ranks(const shard_group *group, const bool *marked, char *text, size_t bytes);
+/* The same of the world's ranks: marked [size]. */
+void shard_name_world_ranks(int size, const bool *marked, char *text, size_t bytes);
 
 /* The world group of this process, by the environment: SHARD_TRANSPORT, else
  * shardrun's shared memory, else an MPI launcher's, else this rank alone. A

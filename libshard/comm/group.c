@@ -84,20 +84,31 @@ shard_range shard_split_range(int64_t size, int members, int member)
     return (shard_range){.start = member * part + (member < larger ? member : larger), .size = part + (member < larger)};
 }
 
-void shard_group_name_ranks(const shard_group *group, const bool *marked, char *text, size_t bytes)
+/* numbers NULL: they are 0 ... size - 1. */
+static void name_ranks(int size, const int *numbers, const bool *marked, char *text, size_t bytes)
 {
     int number = 0, named = 0;
-    for (int member = 0; member < group->size; member++)
-        number += marked[member];
+    for (int i = 0; i < size; i++)
+        number += marked[i];
     size_t used = strlen(text);
     used += (size_t)snprintf(text + used, bytes - used, number == 1 ? "rank" : "ranks");
-    for (int member = 0; member < group->size && used < bytes; member++) {
-        if (!marked[member])
+    for (int i = 0; i < size && used < bytes; i++) {
+        if (!marked[i])
             continue;
         const char *before = named == 0 ? " " : named == number - 1 ? " and " : ", ";
-        used += (size_t)snprintf(text + used, bytes - used, "%s%d", before, group->world_ranks[member]);
+        used += (size_t)snprintf(text + used, bytes - used, "%s%d", before, numbers ? numbers[i] : i);
         named++;
     }
+}
+
+void shard_group_name_ranks(const shard_group *group, const bool *marked, char *text, size_t bytes)
+{
+    name_ranks(group->size, group->world_ranks, marked, text, bytes);
+}
+
+void shard_name_world_ranks(int size, const bool *marked, char *text, size_t bytes)
+{
+    name_ranks(size, NULL, marked, text, bytes);
 }
 
 static shard_status check_members(const shard_group *parent, const int *members, int size)

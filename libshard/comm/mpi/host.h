@@ -6,7 +6,9 @@
 #ifndef SHARD_COMM_MPI_HOST_H
 #define SHARD_COMM_MPI_HOST_H
 
+#include "base/log.h"
 #include "comm/comm.h"
+#include "comm/culprits.h"
 
 #define SHARD_MPI_VERSION (SHARD_VERSION_MAJOR << 16 | SHARD_VERSION_MINOR << 8 | SHARD_VERSION_PATCH)
 
@@ -19,6 +21,9 @@ typedef struct shard_mpi_host {
     void (*group_describe)(const shard_group *group, char *text, size_t bytes);
     void (*group_name_ranks)(const shard_group *group, const bool *marked, char *text, size_t bytes);
     double (*timeout)(void);
+    void (*name_world_ranks)(int size, const bool *marked, char *text, size_t bytes);
+    int (*find_culprits)(const shard_waits *waits, int rank, bool *culprits);
+    void (*log)(shard_log_level level, const char *format, ...) SHARD_PRINTF(2, 3);
 } shard_mpi_host;
 
 /* What each module exports: opens the world. NULL with the error set. */

@@ -1,6 +1,8 @@
 /* Starting and ending MPI, and groups. */
 #include "comm/mpi/module.h"
 
+#include "base/hash.h"
+
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -12,9 +14,39 @@ mpi_world mpi;
 
 static const shard_group_ops mpi_ops;
 
+/* How many groups of the same members this process has made. */
+typedef struct birth {
+    uint64_t members, number;
+    struct birth *next;
+} birth;
+
+/* The number of a new group: all members make their groups in the same order, so each member's
+ * n-th group of the same members is the same group. 0 with the error set. */
+static uint64_t number_group(int size, const int *world_ranks)
+{
+    static birth *births;
+    uint64_t members = SHARD_HASH_START;
+    for (int member = 0; member < size; member++)
+        members = shard_hash_word(members, (uint64_t)world_ranks[member]);
+    birth *known = births;
+    while (known && known->members != members)
+        known = known->next;
+    if (!known) {
+        known = mpi.host->calloc(1, sizeof *known);
+        if (!known)
+            return 0;
+        *known = (birth){.members = members, .next = births};
+        births = known;
+    }
+    return shard_hash_word(members, ++known->number) | 1;
+}
+
 /* A group without a communicator yet. */
 static shard_group *make_group(int rank, int size, const int *world_ranks)
 {
+    uint64_t number = number_group(size, world_ranks);
+    if (!number)
+        return NULL;
     mpi_group *state = mpi.host->calloc(1, sizeof *state);
     char *all = mpi.host->calloc((size_t)size, SHARD_EXCHANGE_BYTES);
     shard_group *group = state && all ? mpi.host->group_make(&mpi_ops, rank, size, world_ranks, state) : NULL;
@@ -24,6 +56,7 @@ static shard_group *make_group(int rank, int size, const int *world_ranks)
         return NULL;
     }
     state->comm = MPI_COMM_NULL;
+    state->number = number;
     state->all = all;
     return group;
 }
@@ -39,6 +72,13 @@ static void free_group(shard_group *group)
         free(state);
     }
     mpi.host->group_free(group);
+}
+
+/* A tag of the group's messages in the world's communicator: those of a group that was given up
+ * may lie there still. MPI has tags up to 32767 at least. */
+static int tag_of(const shard_group *group, int phase)
+{
+    return (int)(((const mpi_group *)group->state)->number % 10000) * 3 + phase;
 }
 
 /* MPI_Comm_create_group blocks: all members come to the first of them before it is
@@ -58,9 +98,9 @@ static shard_status meet_members(shard_group *group)
             if (group->rank != 0 && member != group->rank)
                 continue;
             if ((group->rank == 0) == (phase == TAG_GO))
-                result = MPI_Isend(NULL, 0, MPI_BYTE, other, phase, mpi.comm, &requests[number++]);
+                result = MPI_Isend(NULL, 0, MPI_BYTE, other, tag_of(group, phase), mpi.comm, &requests[number++]);
             else
-                result = MPI_Irecv(NULL, 0, MPI_BYTE, other, phase, mpi.comm, &requests[number++]);
+                result = MPI_Irecv(NULL, 0, MPI_BYTE, other, tag_of(group, phase), mpi.comm, &requests[number++]);
         }
         status = mpi_check(result, "a message");
         if (status == SHARD_OK)
@@ -77,7 +117,12 @@ static shard_status create_comm(shard_group *group)
     MPI_Group everybody, members;
     MPI_TRY(MPI_Comm_group(mpi.comm, &everybody));
     MPI_TRY(MPI_Group_incl(everybody, group->size, group->world_ranks, &members));
-    MPI_TRY(MPI_Comm_create_group(mpi.comm, members, 0, &state->comm));
+    mpi_watch("MPI_Comm_create_group");
+    int result = MPI_Comm_create_group(mpi.comm, members, tag_of(group, 0), &state->comm);
+    mpi_watch_end();
+    shard_status status = mpi_check(result, "MPI_Comm_create_group");
+    if (status != SHARD_OK)
+        return status;
     MPI_TRY(MPI_Comm_set_errhandler(state->comm, MPI_ERRORS_RETURN));
     MPI_Group_free(&members);
     MPI_Group_free(&everybody);
@@ -107,8 +152,8 @@ static shard_group *mpi_subgroup(shard_group *parent, const int *members, int si
 static void mpi_post(shard_group *world, const char *text)
 {
     (void)world;
-    mpi_say_farewell(text);
     mpi.failed = true;
+    snprintf(mpi.failure, sizeof mpi.failure, "%s", text);
 }
 
 static void mpi_alarm(shard_group *group, const char *text)
@@ -117,17 +162,27 @@ static void mpi_alarm(shard_group *group, const char *text)
     mpi_say_alarm(text);
 }
 
+/* Whether one of the others has left with an error. */
+static bool has_failed_peer(void)
+{
+    bool failed = false;
+    for (int rank = 0; rank < mpi.size; rank++)
+        failed |= mpi.peers[rank].left && mpi.peers[rank].said[0];
+    return failed;
+}
+
 static void end_mpi(void)
 {
-    if (!mpi.failed)
-        mpi_say_farewell("");
-    bool together = mpi_wait_for_farewells(mpi.failed ? FAREWELL_SECONDS : 1e9);
-    if (mpi.failed || !together)
-        MPI_Abort(MPI_COMM_WORLD, EXIT_FAILURE);
+    mpi_say_farewell(mpi.failure);
+    bool together = mpi_wait_for_farewells(mpi.failed ? FAREWELL_SECONDS : mpi.host->timeout());
+    if (mpi.failed || !together || has_failed_peer())
+        mpi_abort();
+    mpi_watch("MPI_Finalize");
     MPI_Comm_free(&mpi.news);
     MPI_Comm_free(&mpi.comm);
     if (mpi.started_here)
         MPI_Finalize();
+    mpi_watch_end();
     free(mpi.peers);
 }
 
@@ -156,7 +211,8 @@ static const shard_group_ops mpi_ops = {
     .destroy = mpi_destroy,
 };
 
-static shard_status start_mpi(int *argc, char ***argv)
+/* Up to the first collective of libshard's own, everything blocks. */
+static shard_status connect_ranks(int *argc, char ***argv)
 {
     int running, provided;
     MPI_TRY(MPI_Initialized(&running));
@@ -168,9 +224,18 @@ static shard_status start_mpi(int *argc, char ***argv)
     MPI_TRY(MPI_Comm_dup(MPI_COMM_WORLD, &mpi.news));
     MPI_TRY(MPI_Comm_rank(mpi.comm, &mpi.rank));
     MPI_TRY(MPI_Comm_size(mpi.comm, &mpi.size));
-    mpi.peers = mpi.host->calloc((size_t)mpi.size, sizeof *mpi.peers);
-    if (!mpi.peers)
-        return SHARD_ERROR_MEMORY;
+    return SHARD_OK;
+}
+
+static shard_status start_mpi(int *argc, char ***argv)
+{
+    mpi_watch("MPI_Init");
+    shard_status status = connect_ranks(argc, argv);
+    mpi_watch_end();
+    if (status == SHARD_OK)
+        status = mpi_news_open();
+    if (status != SHARD_OK)
+        return status;
     const char *most = getenv("SHARD_MPI_COUNT");
     mpi.most = most ? strtoll(most, NULL, 10) : 1 << 30;
     if (mpi.most < 1 || mpi.most > 1 << 30)

@@ -45,6 +45,9 @@ shard_group *shard_mpi_open(int *argc, char ***argv)
         .group_describe = shard_group_describe,
         .group_name_ranks = shard_group_name_ranks,
         .timeout = shard_comm_timeout,
+        .name_world_ranks = shard_name_world_ranks,
+        .find_culprits = shard_find_culprits,
+        .log = shard_log,
     };
     const struct mpi_kind *kind = launched_kind();
     if (!kind)

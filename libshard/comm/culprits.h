@@ -1,0 +1,26 @@
+/*
+ * Whose fault it is that a rank waits in vain. A rank that waits itself, for others, is
+ * not at fault: named is whom everybody waits for in the end.
+ */
+#ifndef SHARD_COMM_CULPRITS_H
+#define SHARD_COMM_CULPRITS_H
+
+#include <shard/base.h>
+
+#include <stdbool.h>
+
+/* What is known of the world's ranks; context is passed on. */
+typedef struct shard_waits {
+    int size;
+    const void *context;
+    bool (*answers)(const void *context, int rank);              /* it waits, or has left, and says so */
+    bool (*waits_for)(const void *context, int rank, int other); /* the first, which answers, for the second */
+} shard_waits;
+
+/* Marks, of culprits [size], those that `rank` waits for in the end, directly or through others
+ * that wait, and that do not answer. Is the lowest rank on the way that waits for one of them
+ * itself: the collective that it is in is the one to be named. Where all on the way wait, in a
+ * circle, it is the lowest of them, and those that it waits for are marked. -1: `rank` waits for nobody. */
+int shard_find_culprits(const shard_waits *waits, int rank, bool *culprits);
+
+#endif
