@@ -6,10 +6,14 @@
 
 #include "base/error.h"
 #include "comm/comm.h"
+#include "comm/shm/segment.h"
 
+#include <fcntl.h>
 #include <signal.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <sys/time.h>
+#include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -330,6 +334,137 @@ START_TEST(test_deadline)
 }
 END_TEST
 
+/* Rank 3 hangs. Rank 0 waits for rank 1, which waits for it: all name the one that hangs, and
+ * wait for it once, in whatever group. */
+static void hangs(shard_group *world, void *context)
+{
+    (void)context;
+    static const int row[4][2] = {{0, 1}, {0, 1}, {2, 3}, {2, 3}}, column[4][2] = {{0, 2}, {1, 3}, {0, 2}, {1, 3}};
+    int rank = shard_group_rank(world);
+    shard_group *rows = shard_group_create(world, row[rank], 2), *columns = shard_group_create(world, column[rank], 2);
+    double start = now();
+    if (rank == 3)
+        sleep(3);
+    ck_assert_int_eq(shard_barrier(rank == 1 || rank == 3 ? columns : rows), SHARD_ERROR_TIMEOUT);
+    check_error(SHARD_ERROR_TIMEOUT, "rank 3 did not come to *barrier within 1 s (SHARD_TIMEOUT)");
+    double first = now() - start;
+    ck_assert_double_lt(first, 3.9);
+    ck_assert_int_eq(shard_barrier(world), SHARD_ERROR_TIMEOUT);
+    ck_assert_double_lt(now() - start - first, 0.7);
+    check_error(SHARD_ERROR_TIMEOUT, "rank 3 did not come to *barrier within 1 s (SHARD_TIMEOUT)");
+    shard_group_destroy(rows);
+    shard_group_destroy(columns);
+}
+
+START_TEST(test_hangs)
+{
+    run_ranks(4, hangs, .timeout = "1");
+}
+END_TEST
+
+/* Two groups of the same members: who waits for whom is a circle. */
+static void crosses(shard_group *world, void *context)
+{
+    (void)context;
+    int rank = shard_group_rank(world);
+    shard_group *same = shard_group_create(world, (const int[]){0, 1, 2}, 3);
+    ck_assert_int_eq(shard_barrier(rank == 1 ? world : same), SHARD_ERROR_TIMEOUT);
+    check_error(SHARD_ERROR_TIMEOUT, "rank 1 did not come to *barrier within 1 s (SHARD_TIMEOUT), but waited in *barrier");
+    shard_group_destroy(same);
+}
+
+START_TEST(test_crosses)
+{
+    run_ranks(3, crosses, .timeout = "1");
+}
+END_TEST
+
+/* The lock of the segment's list of groups, as a rank has it that is stopped in the wrong moment. */
+static void holds_the_list(shard_group *world, void *context)
+{
+    (void)context;
+    char path[64];
+    snprintf(path, sizeof path, "/proc/self/fd/%s", getenv("SHARD_SHM_FD"));
+    struct flock lock = {.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = SHARD_SEGMENT_RANKS, .l_len = 1};
+    int file = open(path, O_RDWR);
+    if (shard_group_rank(world) == 1)
+        ck_assert_int_eq(fcntl(file, F_OFD_SETLK, &lock), 0);
+    check_ok(shard_barrier(world));
+    double start = now();
+    if (shard_group_rank(world) == 0) {
+        ck_assert_ptr_null(shard_group_create(world, (const int[]){0, 1}, 2));
+        check_error(SHARD_ERROR_TIMEOUT, "a rank did not end the making of a group within 1 s (SHARD_TIMEOUT)");
+        ck_assert_double_lt(now() - start, 2.5);
+    } else
+        sleep(3);
+    close(file);
+}
+
+START_TEST(test_holds_the_list)
+{
+    run_ranks(2, holds_the_list, .timeout = "1");
+}
+END_TEST
+
+/* A child that is forked after the start is no rank: what it does is nothing to the others. */
+static void forks(shard_group *world, void *context)
+{
+    (void)context;
+    shard_group *pair = shard_group_create(world, (const int[]){0, 1}, 2);
+    pid_t child = shard_group_rank(world) == 1 ? fork() : -1;
+    if (child == 0) {
+        bool refused = shard_barrier(world) == SHARD_ERROR_UNAVAILABLE;
+        shard_clear_error();
+        refused &= shard_group_create(world, (const int[]){0, 1}, 2) == NULL;
+        shard_group_destroy(pair);
+        shard_world_close(world);
+        _exit(refused ? 0 : 1);
+    }
+    int status = 0;
+    if (child > 0)
+        ck_assert_int_eq(waitpid(child, &status, 0), child);
+    ck_assert_int_eq(status, 0);
+    usleep(200 * 1000); /* the other rank waits and looks around */
+    check_ok(shard_barrier(world));
+    check_ok(shard_barrier(pair));
+    shard_group_destroy(pair);
+}
+
+START_TEST(test_forks)
+{
+    run_ranks(2, forks);
+}
+END_TEST
+
+/* A rank lives as long as its process, whatever descriptors that closes; a child that outlives it
+ * does not keep it alive. */
+static void closes_descriptors(shard_group *world, void *context)
+{
+    (void)context;
+    if (shard_group_rank(world) == 1) {
+        close(dup(atoi(getenv("SHARD_SHM_FD"))));
+        usleep(300 * 1000);
+    }
+    check_ok(shard_barrier(world));
+    if (shard_group_rank(world) == 1) {
+        if (fork() == 0) {
+            sleep(4);
+            _exit(0);
+        }
+        raise(SIGKILL);
+    }
+    double start = now();
+    ck_assert_int_eq(shard_barrier(world), SHARD_ERROR_PEER);
+    check_error(SHARD_ERROR_PEER, "rank 1 died: it did not come to *barrier");
+    ck_assert_double_lt(now() - start, 2);
+}
+
+START_TEST(test_closes_descriptors)
+{
+    run_ranks(2, closes_descriptors, .may_fail = 1 << 1);
+}
+END_TEST
+
 static void leaves(shard_group *world, void *context)
 {
     (void)context;
@@ -435,6 +570,11 @@ int main(void)
     tcase_add_loop_test(tcase, test_killed, 0, 3);
     tcase_add_test(tcase, test_killed_inside);
     tcase_add_test(tcase, test_deadline);
+    tcase_add_test(tcase, test_hangs);
+    tcase_add_test(tcase, test_crosses);
+    tcase_add_test(tcase, test_holds_the_list);
+    tcase_add_test(tcase, test_forks);
+    tcase_add_test(tcase, test_closes_descriptors);
     tcase_add_test(tcase, test_leaves);
     tcase_add_test(tcase, test_leaves_with_an_error);
     tcase_add_test(tcase, test_never_joins);

@@ -173,6 +173,12 @@ bool shard_group_failure_is_joint(const shard_group *group);
 /* Seconds until a wait gives up: SHARD_TIMEOUT. */
 double shard_comm_timeout(void);
 
+/* Whether this process was forked by the one that opened the world: it is no rank, and what it
+ * has of the world is the other's. */
+bool shard_comm_forked(void);
+/* An error there. */
+shard_status shard_refuse_fork(const shard_group *group);
+
 /* Ranks of the world; INT_MAX while there is none. */
 int shard_comm_world_size(void);
 

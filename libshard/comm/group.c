@@ -142,6 +142,8 @@ shard_group *shard_group_create(shard_group *parent, const int *members, int siz
         return NULL;
     if (size == 1)
         return shard_self_make(parent->world_ranks[members[0]]);
+    if (shard_refuse_fork(parent) != SHARD_OK)
+        return NULL;
     return shard_group_start(parent->ops->subgroup(parent, members, size), "group_create");
 }
 
@@ -203,6 +205,10 @@ void shard_group_destroy(shard_group *group)
 {
     if (!group)
         return;
+    if (shard_comm_forked()) { /* the transport's part belongs to the rank */
+        shard_group_free(group);
+        return;
+    }
     if (group->carrier)
         group->carrier->leave(group);
     group->ops->destroy(group);

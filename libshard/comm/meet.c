@@ -191,6 +191,14 @@ static void look_for_fault(const shard_call *call)
         device->ops->report(device);
 }
 
+shard_status shard_refuse_fork(const shard_group *group)
+{
+    if (!shard_comm_forked())
+        return SHARD_OK;
+    return shard_error(SHARD_ERROR_UNAVAILABLE, "this process was forked by rank %d after shard_init: it can enter no collective",
+                       group->world_ranks[group->rank]);
+}
+
 /* What the whole world has told each other is not told again: some ranks learned of it early in
  * a step and some at its end, and they come to the same collective next, when they have cleared
  * it, only if none enters one before. */
@@ -198,6 +206,7 @@ shard_status shard_meet(shard_group *group, const shard_call *call, const void *
 {
     if (failure_is_joint(shard_comm_world_size()))
         return shard_last_status();
+    SHARD_TRY(shard_refuse_fork(group));
     look_for_fault(call);
     shard_fingerprint mine = {
         .sequence = ++group->sequence,

@@ -7,14 +7,26 @@
 
 #include <inttypes.h>
 #include <limits.h>
+#include <pthread.h>
 #include <string.h>
 
 static double timeout_seconds = 600;
 static int world_size = INT_MAX;
+static bool forked;
 
 double shard_comm_timeout(void)
 {
     return timeout_seconds;
+}
+
+bool shard_comm_forked(void)
+{
+    return forked;
+}
+
+static void note_fork(void)
+{
+    forked = world_size != INT_MAX;
 }
 
 int shard_comm_world_size(void)
@@ -73,7 +85,12 @@ static shard_status check_world(const shard_group *world)
 
 shard_group *shard_world_open(int *argc, char ***argv)
 {
+    static bool registered;
     int64_t seconds;
+    if (!registered)
+        pthread_atfork(NULL, NULL, note_fork);
+    registered = true;
+    forked = false;
     if (shard_env_integer("SHARD_TIMEOUT", 600, 1, 1000000000, &seconds) != SHARD_OK)
         return NULL;
     timeout_seconds = (double)seconds;
@@ -96,7 +113,8 @@ void shard_world_close(shard_group *world)
 {
     if (!world)
         return;
-    shard_group_post(world);
+    if (!forked)
+        shard_group_post(world);
     shard_group_destroy(world);
     world_size = INT_MAX;
 }

@@ -6,6 +6,8 @@
 #include "dist/threads.h"
 
 #include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
 
 static shard_group *world;
 static bool left;
@@ -26,6 +28,22 @@ static shard_status check_environment(void)
     return SHARD_OK;
 }
 
+/* A rank that ends by exit without shard_finalize leaves the others waiting, and an exit code of 0 would
+ * say that the job went well. */
+static void fail_at_exit(int code, void *context)
+{
+    (void)context;
+    if (shard_group_size(world) == 1 || shard_comm_forked())
+        return;
+    shard_error(SHARD_ERROR_PEER, "exit with code %d without shard_finalize", code); /* unless there is an error already */
+    shard_log(SHARD_LOG_ERROR, "%s", shard_last_error());
+    shard_group_post(world);
+    if (code != EXIT_SUCCESS)
+        return;
+    fflush(stdout);
+    _exit(EXIT_FAILURE);
+}
+
 shard_status shard_init(int *argc, char ***argv)
 {
     if (world || left)
@@ -35,6 +53,7 @@ shard_status shard_init(int *argc, char ***argv)
     world = shard_world_open(argc, argv);
     if (!world)
         return shard_last_status();
+    on_exit(fail_at_exit, NULL);
     shard_log_set_rank(shard_group_size(world) > 1 ? shard_group_rank(world) : -1);
     shard_log(SHARD_LOG_DEBUG, "shard_init: %d ranks over %s", shard_group_size(world), shard_group_transport(world));
     return shard_share_cores(world);

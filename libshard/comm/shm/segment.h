@@ -4,10 +4,11 @@
  * with this head; behind it lie the groups' areas, each mapped by its members
  * alone.
  *
- * A rank that has joined holds a record lock on byte `rank` of the file until
- * its process ends, however it ends: others see by the lock that it lives,
- * whether or not its parent has reaped it. Byte SHARD_SEGMENT_RANKS is the
- * lock of `groups`.
+ * A rank that has joined opens the file anew and holds a lock of that open file
+ * description (F_OFD_SETLK) on byte `rank` until its process ends, however it ends: others
+ * see by the lock that it lives, whether or not its parent has reaped it. Unlike a lock of
+ * the process it stays when some other descriptor of the file is closed; a forked child
+ * closes the descriptor. Byte SHARD_SEGMENT_RANKS is the lock of `groups`.
  */
 #ifndef SHARD_COMM_SHM_SEGMENT_H
 #define SHARD_COMM_SHM_SEGMENT_H
@@ -20,6 +21,7 @@
 #define SHARD_SEGMENT_RANKS 256
 #define SHARD_SEGMENT_GROUPS 1024
 #define SHARD_SEGMENT_TEXT 512
+#define SHARD_SEGMENT_DOING 200
 
 enum { SHARD_RANK_ABSENT, SHARD_RANK_JOINED, SHARD_RANK_LEFT, SHARD_RANK_FAILED };
 
@@ -31,6 +33,13 @@ typedef struct shard_segment_rank {
      * the others to learn of it; 0: it does not. */
     _Atomic int64_t alarmed;
     char text[SHARD_SEGMENT_TEXT]; /* of a rank that is alarmed, or has failed and left */
+    /* When (monotonic nanoseconds) it last said that it waits, which it says again and again; for
+     * whom (bit r: world rank r) and in what. 0: it does not. */
+    _Atomic int64_t waits_at;
+    _Atomic uint64_t waits_for[SHARD_SEGMENT_RANKS / 64];
+    char doing[SHARD_SEGMENT_DOING];
+    _Atomic uint32_t given_up; /* 0; 1 while the text is written; 2 */
+    char given_up_text[SHARD_SEGMENT_TEXT]; /* the error of the first that has waited for it in vain */
 } shard_segment_rank;
 
 /* A group that at least one member is in. */
@@ -50,6 +59,7 @@ typedef struct shard_segment {
     int32_t lifeline;
     uint64_t lifeline_inode;
     uint64_t births;
+    _Atomic int32_t list_holder; /* who has the lock of `groups`: its rank + 1, or 0 */
     shard_segment_rank ranks[SHARD_SEGMENT_RANKS];
     shard_segment_group groups[SHARD_SEGMENT_GROUPS];
 } shard_segment;

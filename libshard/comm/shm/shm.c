@@ -7,12 +7,14 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
 static const shard_group_ops shm_ops;
+static void close_world(shm_world *world);
 
 /* The group of these world ranks, of which this process is members[rank]. */
 static shard_group *open_group(shm_world *world, const int *members, int size, int rank)
@@ -81,11 +83,8 @@ static void shm_destroy(shard_group *group)
     shm_leave(state);
     free(state);
     shard_group_free(group);
-    if (--world->references > 0)
-        return;
-    shm_stop_watching(world);
-    shard_segment_close(world->segment, world->file);
-    free(world);
+    if (--world->references == 0)
+        close_world(world);
 }
 
 static const shard_group_ops shm_ops = {
@@ -102,11 +101,16 @@ static const shard_group_ops shm_ops = {
     .destroy = shm_destroy,
 };
 
+bool shm_lock(const shm_world *world, short type, int byte)
+{
+    struct flock lock = {.l_type = type, .l_whence = SEEK_SET, .l_start = byte, .l_len = 1};
+    return fcntl(world->locks, F_OFD_SETLK, &lock) == 0;
+}
+
 /* Takes the rank's place in the segment; it is held until the process ends. */
 static shard_status take_place(const shm_world *world, int rank)
 {
-    struct flock lock = {.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = rank, .l_len = 1};
-    if (fcntl(world->file, F_SETLK, &lock) != 0)
+    if (!shm_lock(world, F_WRLCK, rank))
         return shard_error(SHARD_ERROR_UNAVAILABLE, "shm: another process is rank %d already", rank);
     shard_segment_rank *entry = &world->segment->ranks[rank];
     uint32_t absent = SHARD_RANK_ABSENT;
@@ -117,25 +121,66 @@ static shard_status take_place(const shm_world *world, int rank)
     return SHARD_OK;
 }
 
-static shm_world *map_world(int64_t file, int64_t size)
+/* What a forked child closes, so that it does not keep this rank's locks. */
+static int locks_of_process = -1;
+
+static void close_in_child(void)
 {
-    shard_segment *segment = shard_segment_map((int)file);
+    if (locks_of_process >= 0)
+        close(locks_of_process);
+    locks_of_process = -1;
+}
+
+/* The inherited file once more, with an open file description of this process alone. */
+static int open_own(int inherited)
+{
+    static bool registered;
+    char path[64];
+    snprintf(path, sizeof path, "/proc/self/fd/%d", inherited);
+    int file = open(path, O_RDWR | O_CLOEXEC);
+    if (file < 0)
+        return shard_error(SHARD_ERROR_UNAVAILABLE, "shm: %s cannot be opened: %s", path, strerror(errno)), -1;
+    int higher = fcntl(file, F_DUPFD_CLOEXEC, inherited); /* where programs do not close what is not theirs */
+    if (higher >= 0) {
+        close(file);
+        file = higher;
+    }
+    fcntl(inherited, F_SETFD, FD_CLOEXEC);
+    locks_of_process = file;
+    if (!registered)
+        pthread_atfork(NULL, NULL, close_in_child);
+    registered = true;
+    return file;
+}
+
+static void close_world(shm_world *world)
+{
+    shm_stop_watching(world);
+    shard_segment_close(world->segment, world->file);
+    close(world->locks);
+    locks_of_process = -1;
+    free(world);
+}
+
+static shm_world *map_world(int64_t inherited, int64_t size, int64_t rank)
+{
+    shard_segment *segment = shard_segment_map((int)inherited);
     if (!segment)
         return shard_fail_null(SHARD_ERROR_UNAVAILABLE, "shm: SHARD_SHM_FD is %lld, which is no segment of this version's shardrun: %s",
-                               (long long)file, strerror(errno));
-    shm_world *world = shard_calloc(1, sizeof *world);
-    if (world && segment->world_size == size) {
-        fcntl((int)file, F_SETFD, FD_CLOEXEC);
-        *world = (shm_world){.segment = segment, .file = (int)file};
-        shm_set_patience(world);
-        return world;
-    }
-    if (world)
+                               (long long)inherited, strerror(errno));
+    if (segment->world_size != size)
         shard_error(SHARD_ERROR_UNAVAILABLE, "shm: WORLD_SIZE is %lld, but shardrun started %d ranks", (long long)size,
                     segment->world_size);
-    free(world);
-    shard_segment_close(segment, (int)file);
-    return NULL;
+    shm_world *world = shard_last_status() == SHARD_OK ? shard_calloc(1, sizeof *world) : NULL;
+    int locks = world ? open_own((int)inherited) : -1;
+    if (locks < 0) {
+        free(world);
+        shard_segment_close(segment, (int)inherited);
+        return NULL;
+    }
+    *world = (shm_world){.segment = segment, .file = (int)inherited, .locks = locks, .rank = (int)rank};
+    shm_set_patience(world);
+    return world;
 }
 
 shard_group *shard_shm_open(void)
@@ -147,7 +192,7 @@ shard_group *shard_shm_open(void)
         return NULL;
     if (file < 0)
         return shard_fail_null(SHARD_ERROR_UNAVAILABLE, "shm: SHARD_SHM_FD is not set; start the program with shardrun");
-    shm_world *world = map_world(file, size);
+    shm_world *world = map_world(file, size, rank);
     if (!world)
         return NULL;
     int everybody[SHARD_SEGMENT_RANKS];
@@ -157,8 +202,7 @@ shard_group *shard_shm_open(void)
     if (take_place(world, (int)rank) == SHARD_OK)
         group = open_group(world, everybody, (int)size, (int)rank);
     if (!group) {
-        shard_segment_close(world->segment, world->file);
-        free(world);
+        close_world(world);
         return NULL;
     }
     ((shm_group *)group->state)->whole = true;

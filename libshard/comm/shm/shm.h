@@ -37,7 +37,10 @@ typedef struct shm_area {
 /* What a process knows of the world. */
 typedef struct shm_world {
     shard_segment *segment;
-    int file;
+    int file;          /* the launcher's descriptor */
+    int locks;         /* the same file, opened by this process: that description has the locks, and is not mapped,
+                          as a mapping that a forked child has would keep it */
+    int rank;          /* this process's in the world */
     int spins;         /* before a wait gives way */
     int references;    /* groups that use it */
     bool watched;      /* by a thread, for the launcher's end */
@@ -60,6 +63,9 @@ typedef struct shm_group {
 
 /* Nanoseconds of the clock that all ranks share. */
 int64_t shm_now(void);
+
+/* Locks (F_WRLCK) or unlocks (F_UNLCK) a byte of the segment for this rank; false if another has it. */
+bool shm_lock(const shm_world *world, short type, int byte);
 
 /* Comes to the next round and waits until all members have. PEER or TIMEOUT,
  * for good, if one does not come. */

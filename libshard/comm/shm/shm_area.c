@@ -13,7 +13,6 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
-#include <sched.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -27,16 +26,42 @@
 #define CHUNK_LEAST (32 << 10)
 #define CHUNK_MOST (512 << 10)
 
-/* A record lock belongs to the process: threads need one of their own. */
+/* A lock of a file description is that of all its threads: they need one of their own. */
 static pthread_mutex_t thread_lock = PTHREAD_MUTEX_INITIALIZER;
 
-static shard_status set_list_lock(const shm_world *world, short type)
+#define LOCK_MICROSECONDS 100
+
+static shard_status fail_locked(const shm_world *world)
 {
-    struct flock lock = {.l_type = type, .l_whence = SEEK_SET, .l_start = SHARD_SEGMENT_RANKS, .l_len = 1};
-    while (fcntl(world->file, F_SETLKW, &lock) != 0)
-        if (errno != EINTR)
+    char text[SHARD_COMM_TEXT] = "";
+    bool holder[SHARD_SEGMENT_RANKS] = {false};
+    int32_t number = atomic_load(&world->segment->list_holder);
+    if (number > 0)
+        holder[number - 1] = true;
+    shard_name_world_ranks(world->segment->world_size, holder, text, sizeof text);
+    return shard_error(SHARD_ERROR_TIMEOUT, "%s did not end the making of a group within %.0f s (SHARD_TIMEOUT)",
+                       number > 0 ? text : "a rank", shard_comm_timeout());
+}
+
+/* It is held for microseconds, unless who has it is stopped meanwhile. */
+static shard_status lock_list(const shm_world *world)
+{
+    int64_t start = shm_now();
+    while (!shm_lock(world, F_WRLCK, SHARD_SEGMENT_RANKS)) {
+        if (errno != EAGAIN && errno != EACCES && errno != EINTR)
             return shard_error(SHARD_ERROR_IO, "shm: no lock on the segment: %s", strerror(errno));
+        if (1e-9 * (double)(shm_now() - start) > shard_comm_timeout())
+            return fail_locked(world);
+        usleep(LOCK_MICROSECONDS);
+    }
+    atomic_store(&world->segment->list_holder, world->rank + 1);
     return SHARD_OK;
+}
+
+static void unlock_list(const shm_world *world)
+{
+    atomic_store(&world->segment->list_holder, 0);
+    shm_lock(world, F_UNLCK, SHARD_SEGMENT_RANKS);
 }
 
 static int64_t round_up(int64_t value, int64_t to)
@@ -139,13 +164,13 @@ shard_status shm_join(shm_group *state, const int *members, int size, int rank)
     shm_world *world = state->world;
     state->bytes = lay_out(state, size);
     pthread_mutex_lock(&thread_lock);
-    if (set_list_lock(world, F_WRLCK) == SHARD_OK) {
+    if (lock_list(world) == SHARD_OK) {
         state->entry = find_group(world->segment, members, size, rank);
         if (!state->entry)
             state->entry = add_group(state, members, size);
         if (state->entry)
             state->entry->joined[rank] = 1;
-        set_list_lock(world, F_UNLCK);
+        unlock_list(world);
     }
     pthread_mutex_unlock(&thread_lock);
     if (!state->entry)
@@ -168,10 +193,10 @@ void shm_leave(shm_group *state)
     if (!state->entry)
         return;
     pthread_mutex_lock(&thread_lock);
-    if (set_list_lock(state->world, F_WRLCK) == SHARD_OK) {
+    if (lock_list(state->world) == SHARD_OK) {
         if (++state->entry->left == state->entry->size)
             state->entry->bytes = 0;
-        set_list_lock(state->world, F_UNLCK);
+        unlock_list(state->world);
     }
     pthread_mutex_unlock(&thread_lock);
 }

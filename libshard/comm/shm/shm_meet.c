@@ -7,7 +7,7 @@
 #include "comm/shm/shm.h"
 
 #include "base/error.h"
-#include "base/memory.h"
+#include "comm/culprits.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -28,6 +28,9 @@
 #define YIELDS 50
 
 #define LOOK_AROUND_NANOSECONDS (50 * 1000 * 1000)
+
+/* Waiting ranks look around, and say that they wait, more often than that, also on a loaded machine. */
+#define SILENT_NANOSECONDS (1000 * 1000 * 1000)
 
 /* A rank with an error that has waited elsewhere for so long does not just pass by. */
 #define ALARM_NANOSECONDS (200 * 1000 * 1000)
@@ -93,10 +96,16 @@ static shard_status break_group(shm_area *area, shard_status status, const char 
     return fail_broken(area);
 }
 
+static shard_segment_rank *own_entry(const shard_group *group)
+{
+    const shm_world *world = ((const shm_group *)group->state)->world;
+    return &world->segment->ranks[world->rank];
+}
+
 static bool is_alive(const shm_world *world, int rank)
 {
     struct flock lock = {.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = rank, .l_len = 1};
-    return fcntl(world->file, F_GETLK, &lock) != 0 || lock.l_type != F_UNLCK;
+    return fcntl(world->locks, F_OFD_GETLK, &lock) != 0 || lock.l_type != F_UNLCK;
 }
 
 /* Whether the rank will never come, and why. */
@@ -119,30 +128,112 @@ static bool is_gone(const shm_world *world, int rank, const char *doing, char *t
     return true;
 }
 
+/* ---- who waits for whom ---- */
+
+static bool has_come(const shm_group *state, int member, uint32_t round)
+{
+    return (int32_t)(atomic_load(&state->area->places[member].round) - round) > 0;
+}
+
+/* Tells all ranks that this one waits, for those that have not come to the round. */
+static void say_waiting(const shard_group *group, uint32_t round, const char *doing)
+{
+    const shm_group *state = group->state;
+    shard_segment_rank *own = own_entry(group);
+    for (int word = 0; word < SHARD_SEGMENT_RANKS / 64; word++) {
+        uint64_t bits = 0;
+        for (int member = 0; member < group->size; member++)
+            if (group->world_ranks[member] / 64 == word && !has_come(state, member, round))
+                bits |= (uint64_t)1 << group->world_ranks[member] % 64;
+        atomic_store(&own->waits_for[word], bits);
+    }
+    snprintf(own->doing, sizeof own->doing, "%s", doing);
+    atomic_store(&own->waits_at, shm_now());
+}
+
+static void say_working(const shard_group *group)
+{
+    atomic_store(&own_entry(group)->waits_at, 0);
+}
+
+/* A rank that has not said so for a while is stopped, or computes. */
+static bool answers(const void *context, int rank)
+{
+    const shard_segment_rank *entry = &((const shard_segment *)context)->ranks[rank];
+    int64_t at = atomic_load(&entry->waits_at);
+    return atomic_load(&entry->state) == SHARD_RANK_LEFT || (at && shm_now() - at < SILENT_NANOSECONDS);
+}
+
+static bool waits_for(const void *context, int rank, int other)
+{
+    const shard_segment_rank *entry = &((const shard_segment *)context)->ranks[rank];
+    return rank != other && atomic_load(&entry->waits_at) != 0 && (atomic_load(&entry->waits_for[other / 64]) >> other % 64 & 1) != 0;
+}
+
+/* The error that names the rank, if somebody has waited for it in vain. */
+static bool was_given_up(const shm_world *world, int rank, char *text, size_t bytes)
+{
+    shard_segment_rank *entry = &world->segment->ranks[rank];
+    double start = now();
+    if (atomic_load(&entry->given_up) == 0)
+        return false;
+    while (atomic_load(&entry->given_up) != 2 && now() - start < 1)
+        sched_yield();
+    snprintf(text, bytes, "%.*s", SHARD_SEGMENT_TEXT - 1, entry->given_up_text);
+    return true;
+}
+
+/* The deadline has passed: the error that names those that this rank waits for in the end. All
+ * ranks get the text of the first that finds it. False if all have come just now. */
+static bool find_late(const shard_group *group, char *text, size_t bytes)
+{
+    const shm_world *world = ((shm_group *)group->state)->world;
+    shard_segment_rank *ranks = world->segment->ranks;
+    bool late[SHARD_SEGMENT_RANKS];
+    char found[SHARD_SEGMENT_TEXT] = "";
+    shard_waits waits = {world->segment->world_size, world->segment, answers, waits_for};
+    int witness = shard_find_culprits(&waits, world->rank, late), first = 0;
+    if (witness < 0)
+        return false;
+    while (first < waits.size - 1 && !late[first])
+        first++;
+    bool waits_too = answers(world->segment, first) && atomic_load(&ranks[first].waits_at);
+    shard_name_world_ranks(waits.size, late, found, sizeof found);
+    size_t used = strlen(found);
+    snprintf(found + used, sizeof found - used, " did not come to %.*s within %.0f s (SHARD_TIMEOUT)%s%.*s", SHARD_SEGMENT_DOING - 1,
+             ranks[witness].doing, shard_comm_timeout(), waits_too ? ", but waited in " : "",
+             waits_too ? SHARD_SEGMENT_DOING - 1 : 0, ranks[first].doing);
+    for (int rank = 0; rank < waits.size; rank++) {
+        uint32_t none = 0;
+        if (!late[rank] || !atomic_compare_exchange_strong(&ranks[rank].given_up, &none, 1))
+            continue;
+        memcpy(ranks[rank].given_up_text, found, sizeof found);
+        atomic_store(&ranks[rank].given_up, 2);
+    }
+    snprintf(text, bytes, "%s", found);
+    was_given_up(world, first, text, bytes);
+    return true;
+}
+
 /* Whether one of those that have not come to the round will never do. */
 static shard_status look_around(shard_group *group, uint32_t round, bool late)
 {
     shm_group *state = group->state;
-    bool *missing = shard_calloc((size_t)group->size, sizeof *missing);
-    if (!missing)
-        return shard_last_status();
-    char doing[200], text[SHARD_COMM_TEXT] = "";
+    char doing[SHARD_SEGMENT_DOING], text[SHARD_COMM_TEXT] = "";
     shard_group_describe(group, doing, sizeof doing);
-    shard_status status = SHARD_OK;
+    say_waiting(group, round, doing);
+    shard_status status = was_given_up(state->world, state->world->rank, text, sizeof text) ? SHARD_ERROR_TIMEOUT : SHARD_OK;
     for (int member = 0; member < group->size && status == SHARD_OK; member++) {
-        missing[member] = (int32_t)(atomic_load(&state->area->places[member].round) - round) <= 0;
-        if (missing[member] && is_gone(state->world, group->world_ranks[member], doing, text, sizeof text))
+        int rank = group->world_ranks[member];
+        if (has_come(state, member, round))
+            continue;
+        if (was_given_up(state->world, rank, text, sizeof text))
+            status = SHARD_ERROR_TIMEOUT;
+        else if (is_gone(state->world, rank, doing, text, sizeof text))
             status = SHARD_ERROR_PEER;
     }
-    if (status == SHARD_OK && late) {
-        shard_group_name_ranks(group, missing, text, sizeof text);
-        size_t used = strlen(text);
-        if (used < sizeof text)
-            snprintf(text + used, sizeof text - used, " did not come to %s within %.0f s (SHARD_TIMEOUT)", doing,
-                     shard_comm_timeout());
+    if (status == SHARD_OK && late && find_late(group, text, sizeof text))
         status = SHARD_ERROR_TIMEOUT;
-    }
-    free(missing);
     /* It may have come after all. */
     if (status == SHARD_OK || atomic_load(&state->area->round) != round)
         return SHARD_OK;
@@ -159,8 +250,28 @@ shard_status shm_look(shard_group *group, const char *doing)
             continue;
         if (is_gone(world, rank, doing, text, sizeof text))
             return shard_error(SHARD_ERROR_PEER, "%s", text);
+        if (was_given_up(world, rank, text, sizeof text))
+            return shard_error(SHARD_ERROR_TIMEOUT, "%s", text);
     }
     return SHARD_OK;
+}
+
+static shard_status sleep_for_round(shard_group *group, uint32_t round)
+{
+    shm_area *area = ((shm_group *)group->state)->area;
+    double deadline = now() + shard_comm_timeout();
+    shard_status status = SHARD_OK;
+    for (bool slept = false; status == SHARD_OK && atomic_load(&area->round) == round; slept = true) {
+        if (atomic_load(&area->broken))
+            status = fail_broken(area);
+        else if (slept)
+            status = look_around(group, round, now() > deadline);
+        if (status == SHARD_OK)
+            sleep_a_while(area, round);
+    }
+    if (status == SHARD_OK)
+        say_working(group); /* who has failed is at fault no more than who waits on */
+    return status;
 }
 
 static shard_status wait_for_round(shard_group *group, uint32_t round)
@@ -177,16 +288,7 @@ static shard_status wait_for_round(shard_group *group, uint32_t round)
             return SHARD_OK;
         sched_yield();
     }
-    double deadline = now() + shard_comm_timeout();
-    for (bool slept = false;; slept = true) {
-        if (atomic_load(&area->round) != round)
-            return SHARD_OK;
-        if (atomic_load(&area->broken))
-            return fail_broken(area);
-        if (slept)
-            SHARD_TRY(look_around(group, round, now() > deadline));
-        sleep_a_while(area, round);
-    }
+    return sleep_for_round(group, round);
 }
 
 shard_status shm_meet(shard_group *group)
