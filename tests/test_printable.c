@@ -70,7 +70,7 @@ START_TEST(test_log)
     const char *path = scratch_path("log");
     int before = dup(STDERR_FILENO), file = open(path, O_CREAT | O_WRONLY, 0600);
     ck_assert(file >= 0 && dup2(file, STDERR_FILENO) >= 0);
-    shard_log(SHARD_LOG_ERROR, "skipped %s", EVIL);
+    shard_log_message(SHARD_LOG_ERROR, "skipped %s", EVIL);
     ck_assert(dup2(before, STDERR_FILENO) >= 0);
     size_t bytes;
     char *line = read_file(path, &bytes);

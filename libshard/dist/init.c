@@ -36,7 +36,7 @@ static void fail_at_exit(int code, void *context)
     if (shard_group_size(world) == 1 || shard_comm_forked())
         return;
     shard_error(SHARD_ERROR_PEER, "exit with code %d without shard_finalize", code); /* unless there is an error already */
-    shard_log(SHARD_LOG_ERROR, "%s", shard_last_error());
+    shard_log_message(SHARD_LOG_ERROR, "%s", shard_last_error());
     shard_group_post(world);
     if (code != EXIT_SUCCESS)
         return;
@@ -55,7 +55,7 @@ shard_status shard_init(int *argc, char ***argv)
         return shard_last_status();
     on_exit(fail_at_exit, NULL);
     shard_log_set_rank(shard_group_size(world) > 1 ? shard_group_rank(world) : -1);
-    shard_log(SHARD_LOG_DEBUG, "shard_init: %d ranks over %s", shard_group_size(world), shard_group_transport(world));
+    shard_log_message(SHARD_LOG_DEBUG, "shard_init: %d ranks over %s", shard_group_size(world), shard_group_transport(world));
     return shard_share_cores(world);
 }
 

@@ -47,7 +47,7 @@ shard_group *shard_mpi_open(int *argc, char ***argv)
         .timeout = shard_comm_timeout,
         .name_world_ranks = shard_name_world_ranks,
         .find_culprits = shard_find_culprits,
-        .log = shard_log,
+        .log = shard_log_message,
     };
     const struct mpi_kind *kind = launched_kind();
     if (!kind)

@@ -21,7 +21,7 @@ static void *watch(void *file)
     while (poll(&lifeline, 1, -1) < 0 && errno == EINTR)
         ;
     if (lifeline.revents & POLLHUP) {
-        shard_log(SHARD_LOG_ERROR, "the launcher (shardrun) was killed: this rank ends");
+        shard_log_message(SHARD_LOG_ERROR, "the launcher (shardrun) was killed: this rank ends");
         kill(getpid(), SIGKILL);
     }
     return NULL;
