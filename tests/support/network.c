@@ -1,0 +1,214 @@
+#include "support/network.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+net make_net(shard_group *model, shard_group *data, shard_dtype dtype)
+{
+    static const shard_shape shapes[] = {
+        [NET_X] = {.ndim = 2, .dim = {NET_ROWS, NET_FEATURES}},
+        [NET_GAIN] = {.ndim = 1, .dim = {NET_FEATURES}},
+        [NET_BIAS] = {.ndim = 1, .dim = {NET_FEATURES}},
+        [NET_SQUARE] = {.ndim = 2, .dim = {NET_FEATURES, NET_FEATURES}},
+        [NET_TABLE] = {.ndim = 2, .dim = {NET_ROWS, NET_FEATURES}},
+        [NET_KERNEL] = {.ndim = 4, .dim = {NET_FEATURES, NET_FEATURES, 1, 1}},
+        [NET_NORM_WEIGHT] = {.ndim = 1, .dim = {NET_FEATURES}},
+        [NET_NORM_BIAS] = {.ndim = 1, .dim = {NET_FEATURES}},
+        [NET_HAND] = {.ndim = 2, .dim = {NET_FEATURES, NET_FEATURES}},
+    };
+    net n = {.model = model, .data = data};
+    n.column = shard_nn_parallel_linear(NET_FEATURES, NET_FEATURES, SHARD_SPLIT_COLUMN, model, .dtype = dtype);
+    n.row = shard_nn_parallel_linear(NET_FEATURES, NET_FEATURES, SHARD_SPLIT_ROW, model, .dtype = dtype);
+    n.leaf[NET_COLUMN] = shard_module_tensor(n.column, "weight");
+    n.leaf[NET_COLUMN_BIAS] = shard_module_tensor(n.column, "bias");
+    n.leaf[NET_ROW] = shard_module_tensor(n.row, "weight");
+    n.leaf[NET_ROW_BIAS] = shard_module_tensor(n.row, "bias");
+    for (int i = 0; i < NET_COLUMN; i++) {
+        bool wide = i == NET_NORM_WEIGHT || i == NET_NORM_BIAS;
+        n.leaf[i] = shard_empty(shapes[i], .dtype = wide && dtype != SHARD_FLOAT64 ? SHARD_FLOAT32 : dtype);
+    }
+    for (int i = 0; i < NET_LEAVES; i++) {
+        shard_tensor *values = made_up(shard_tensor_shape(n.leaf[i]), 0, SHARD_FLOAT64);
+        values->placement = n.leaf[i]->placement;
+        fill_made_up(values, 100 + (uint64_t)i);
+        values = shard_cast(values, shard_tensor_dtype(n.leaf[i]));
+        SHARD_NO_GRAD
+        {
+            check_ok(shard_copy_from_host(n.leaf[i], shard_tensor_memory(values),
+                                          (size_t)shard_numel(values) * shard_dtype_size(values->dtype)));
+        }
+        shard_set_requires_grad(n.leaf[i], true);
+    }
+    return n;
+}
+
+void free_net(const net *n)
+{
+    shard_module_destroy(n->column);
+    shard_module_destroy(n->row);
+}
+
+/* ---- operations ---- */
+
+#define UNARY(name, call)                                                                                                        \
+    static shard_tensor *name(const net *n, shard_tensor *x)                                                                     \
+    {                                                                                                                            \
+        (void)n;                                                                                                                 \
+        return call;                                                                                                             \
+    }
+UNARY(relu, shard_relu(x))
+UNARY(gelu, shard_gelu(x))
+UNARY(gelu_tanh, shard_gelu_tanh(x))
+UNARY(scale, shard_scale(x, -1.5))
+UNARY(square, shard_mul(x, x))
+UNARY(two_uses, shard_add(x, shard_gelu(x)))
+UNARY(softmax, shard_softmax(x))
+UNARY(log_softmax, shard_log_softmax(x))
+UNARY(dropout, shard_dropout(x, 0.3))
+UNARY(mean, shard_mul(x, shard_mean(x)))
+UNARY(sum, shard_mul(x, shard_sum(x)))
+UNARY(reshape, shard_reshape(shard_flatten(x, 0, -1), shard_tensor_shape(x)))
+UNARY(transpose, shard_transpose(shard_gelu(shard_transpose(x, 0, 1)), 0, 1))
+UNARY(narrow, shard_mul(x, shard_mean(shard_narrow(x, 0, 1))))
+UNARY(cast, shard_cast(shard_gelu(shard_cast(x, SHARD_FLOAT32)), shard_tensor_dtype(x)))
+UNARY(add, shard_add(x, n->leaf[NET_BIAS]))
+UNARY(mul, shard_mul(x, n->leaf[NET_GAIN]))
+UNARY(linear, shard_linear(x, n->leaf[NET_SQUARE], n->leaf[NET_BIAS]))
+UNARY(matmul, shard_matmul(x, n->leaf[NET_SQUARE]))
+UNARY(layer_norm, shard_layer_norm(x, n->leaf[NET_NORM_WEIGHT], n->leaf[NET_NORM_BIAS], 0.1))
+UNARY(batch_norm, shard_batch_norm(x, NULL, NULL, n->leaf[NET_NORM_WEIGHT], n->leaf[NET_NORM_BIAS], .training = true, .eps = 0.1))
+
+shard_tensor *net_labels(const shard_tensor *x)
+{
+    static const int64_t label[] = {4, 0, 2, 1, 1, 3};
+    return shard_from_host(label, SHARD_SHAPE(x->shape.dim[0]), .dtype = SHARD_INT64);
+}
+UNARY(embedding, shard_mul(x, shard_embedding(n->leaf[NET_TABLE], net_labels(x), -1)))
+UNARY(cross_entropy, shard_mul(x, shard_cross_entropy(x, net_labels(x))))
+
+static shard_tensor *cube_forward(shard_custom_op *op, int inputs, shard_tensor *const *input)
+{
+    (void)inputs;
+    check_ok(shard_custom_op_save(op, 0, input[0]));
+    return shard_mul(shard_mul(input[0], input[0]), input[0]);
+}
+
+static shard_status cube_backward(shard_custom_op *op, shard_tensor *dy, int inputs, shard_tensor **dx)
+{
+    (void)inputs;
+    shard_tensor *x = shard_custom_op_saved(op, 0);
+    dx[0] = shard_mul(shard_scale(shard_mul(x, x), 3), dy);
+    return shard_last_status();
+}
+
+static const shard_custom_op_type cube_type = {.name = "cube", .forward = cube_forward, .backward = cube_backward};
+UNARY(own_operation, shard_custom_op_apply(&cube_type, NULL, x))
+
+static shard_tensor *as_image(shard_tensor *x)
+{
+    return shard_reshape(x, SHARD_SHAPE(1, x->shape.dim[0], 1, NET_FEATURES));
+}
+UNARY(conv2d, shard_reshape(shard_conv2d(as_image(x), n->leaf[NET_KERNEL], n->leaf[NET_BIAS]), shard_tensor_shape(x)))
+UNARY(max_pool, shard_reshape(shard_max_pool2d(as_image(x), 3, .stride = 1, .padding = 1), shard_tensor_shape(x)))
+UNARY(avg_pool, shard_reshape(shard_avg_pool2d(as_image(x), 3, .stride = 1, .padding = 1), shard_tensor_shape(x)))
+
+const net_operation net_operations[] = {
+    {"relu", relu, BY_BOTH},
+    {"gelu", gelu, BY_BOTH},
+    {"gelu_tanh", gelu_tanh, BY_BOTH},
+    {"scale", scale, BY_BOTH},
+    {"a square", square, BY_BOTH},
+    {"two uses", two_uses, BY_BOTH},
+    {"softmax", softmax, BY_ROWS},
+    {"log_softmax", log_softmax, BY_ROWS},
+    {"dropout", dropout, 0},
+    {"mean", mean, 0},
+    {"sum", sum, 0},
+    {"reshape", reshape, 0},
+    {"transpose", transpose, BY_BOTH},
+    {"narrow", narrow, 0},
+    {"cast", cast, BY_BOTH, .rounds = true},
+    {"add", add, BY_ROWS},
+    {"mul", mul, BY_ROWS},
+    {"linear", linear, BY_ROWS},
+    {"matmul", matmul, BY_ROWS},
+    {"layer_norm", layer_norm, BY_ROWS},
+    {"batch_norm", batch_norm, 0},
+    {"embedding", embedding, 0},
+    {"cross_entropy", cross_entropy, 0},
+    {"conv2d", conv2d, 0},
+    {"max_pool", max_pool, 0},
+    {"avg_pool", avg_pool, 0},
+    {"an own operation", own_operation, BY_BOTH},
+};
+const int net_operation_count = sizeof net_operations / sizeof *net_operations;
+
+/* ---- parts ---- */
+
+shard_range own_range(int64_t size, const shard_group *group)
+{
+    return shard_split_range(size, shard_group_size(group), shard_group_rank(group));
+}
+
+shard_tensor *own_rows(shard_tensor *x, const shard_group *group)
+{
+    ck_assert_msg(x != NULL, "%s", shard_last_error());
+    shard_range rows = own_range(x->shape.dim[0], group);
+    return shard_narrow(x, rows.start, rows.size);
+}
+
+/* ---- gradients ---- */
+
+static double largest_of(const double *values, int64_t count)
+{
+    double largest = 0;
+    for (int64_t i = 0; i < count; i++)
+        largest = fmax(largest, fabs(values[i]));
+    return largest;
+}
+
+static double largest_gradient(const net *n)
+{
+    double largest = 0;
+    for (int i = 0; i < NET_LEAVES; i++) {
+        if (!shard_grad(n->leaf[i]))
+            continue;
+        double *values = values_of(shard_grad(n->leaf[i]));
+        largest = fmax(largest, largest_of(values, shard_numel(n->leaf[i])));
+        free(values);
+    }
+    return largest;
+}
+
+/* `least` is what a gradient of nothing but rounding is compared to. */
+static void compare(const char *what, shard_tensor *leaf, shard_tensor *expected, int index, double least, double tolerance)
+{
+    shard_tensor *gradient = shard_grad(leaf);
+    if (!shard_grad(expected)) {
+        ck_assert_ptr_null(gradient);
+        return;
+    }
+    ck_assert_ptr_nonnull(gradient);
+    shard_contribution pending = gradient->contribution;
+    for (int i = 0; i < pending.count; i++)
+        check_ok(shard_all_reduce(gradient, SHARD_SUM, pending.group[i]));
+    double *values = values_of(shard_grad(expected));
+    double largest = fmax(largest_of(values, shard_numel(expected)), least);
+    char *name = shard_format("%s: leaf %d / %g", what, index, largest);
+    /* check_part adds 1 to what is compared. */
+    for (int64_t i = 0; i < shard_numel(expected); i++)
+        values[i] /= largest;
+    shard_tensor *wide = shard_cast(shard_detach(gradient), SHARD_FLOAT64);
+    wide = shard_scale(wide, 1 / largest);
+    wide->placement = gradient->placement;
+    check_part_at(__FILE__, __LINE__, name, wide, values, tolerance);
+    free(values);
+    free(name);
+}
+
+void compare_gradients(const char *name, const net *split, const net *one, double tolerance)
+{
+    double least = 0.05 * largest_gradient(one);
+    for (int i = 0; i < NET_LEAVES; i++)
+        compare(name, split->leaf[i], one->leaf[i], i, least, tolerance);
+}
