@@ -55,6 +55,39 @@ START_TEST(test_groups)
 }
 END_TEST
 
+/* Layers whose parameters have the same names: a prefix keeps them apart in the state. */
+START_TEST(test_prefix)
+{
+    SHARD_SCOPE
+    {
+        shard_module *body = shard_nn_linear(2, 3), *head = shard_nn_linear(3, 2);
+        shard_optimizer *sgd = shard_sgd(shard_parameters(body), .lr = 0.5, .momentum = 0.9);
+        char prefix[] = "head.";
+        check_ok(shard_optimizer_add_param_group(sgd, shard_parameters(head), .lr_scale = 2, .prefix = prefix));
+        prefix[0] = 'x'; /* was copied */
+        shard_tensor *weight = shard_module_tensor(head, "weight");
+        double before = value_at(weight, 0);
+        shard_tensor *x = shard_ones(SHARD_SHAPE(1, 2)), *y = shard_forward(body, x);
+        double input = value_at(y, 0);
+        check_ok(shard_backward(shard_sum(shard_forward(head, y))));
+        check_ok(shard_step(sgd));
+        ck_assert_double_eq_tol(value_at(weight, 0), before - input, 1e-6);
+        shard_tensors *state = shard_optimizer_state_dict(sgd);
+        static const char *const names[] = {"weight.momentum_buffer", "bias.momentum_buffer", "head.weight.momentum_buffer",
+                                            "head.bias.momentum_buffer", "head.weight.step"};
+        for (int i = 0; i < 5; i++)
+            ck_assert_msg(shard_tensors_find(state, names[i]) != NULL, "no %s", names[i]);
+        ck_assert_double_eq_tol(value_at(shard_tensors_find(state, "head.weight.momentum_buffer"), 0), input, 1e-6);
+        shard_tensors_destroy(state);
+        shard_optimizer_add_param_group(sgd, list_of("weight", leaf(1, SHARD_SHAPE(2))), .prefix = "head.");
+        check_error(shard_last_status(), "*is called \"head.weight\" already: give this group another .prefix*");
+        shard_optimizer_destroy(sgd);
+        shard_module_destroy(body);
+        shard_module_destroy(head);
+    }
+}
+END_TEST
+
 START_TEST(test_refuses_groups)
 {
     SHARD_SCOPE
@@ -64,7 +97,7 @@ START_TEST(test_refuses_groups)
         shard_optimizer_add_param_group(sgd, list_of("other name", a));
         check_error(shard_last_status(), "*\"other name\" is in another group of the optimizer already");
         shard_optimizer_add_param_group(sgd, list_of("a", b));
-        check_error(shard_last_status(), "*\"a\" is in another group*");
+        check_error(shard_last_status(), "*another parameter of the optimizer is called \"a\" already: give this group a .prefix*");
         shard_optimizer_add_param_group(sgd, list_of("b", b), .decay_all = true, .no_decay_1d = true);
         check_error(shard_last_status(), "shard_optimizer_add_param_group: decay_all and no_decay_1d are both set*");
         shard_optimizer_add_param_group(sgd, list_of("b", b), .lr_scale = NAN);
@@ -232,6 +265,7 @@ int main(void)
     Suite *suite = suite_create("optimizer");
     TCase *tcase = test_case(suite, "groups");
     tcase_add_test(tcase, test_groups);
+    tcase_add_test(tcase, test_prefix);
     tcase_add_test(tcase, test_refuses_groups);
     tcase_add_test(tcase, test_learning_rate);
     tcase_add_test(tcase, test_tied);

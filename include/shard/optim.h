@@ -119,10 +119,12 @@ typedef struct shard_param_group_options {
     bool no_weight_decay;
     bool decay_all;   /* also of tensors of one dimension, where the optimizer's leaves these alone (no_decay_1d, LARS, LAMB) */
     bool no_decay_1d; /* not of tensors of one dimension, where the optimizer's is of all; both: an error (ARGUMENT) */
+    const char *prefix; /* is put before the parameters' names, as "head."; NULL: none. Read in the call alone */
 } shard_param_group_options;
 
 /* Adds parameters, taken over even when this fails: as shard_parameters makes them, of
- * names that the optimizer has not. One that it has already is an error (ARGUMENT). Under
+ * names that the optimizer has not: state dicts go by names, so that of two modules that both have
+ * a "weight" one needs a .prefix. A parameter or name that it has already is an error (ARGUMENT). Under
  * shard_zero, which shares these out too, and what has come to require a gradient since (an
  * empty list will do), collective over the world; else not. What is refused is not added; of
  * an optimizer under shard_zero for which another thing fails (memory, a rank that is gone)

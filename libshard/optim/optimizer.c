@@ -71,6 +71,23 @@ shard_optimizer *shard_optimizer_make(const shard_optimizer_ops *ops, shard_tens
     return NULL;
 }
 
+static shard_status check_names(const shard_optimizer *optimizer, const shard_tensors *parameters, const char *prefix)
+{
+    shard_status status = SHARD_OK;
+    for (int64_t i = 0; i < shard_tensors_count(parameters) && status == SHARD_OK; i++) {
+        char *name = shard_format("%s%s", prefix ? prefix : "", shard_tensors_name(parameters, i));
+        if (!name)
+            return shard_last_status();
+        if (shard_tensors_find(optimizer->parameters, name))
+            status = shard_error(SHARD_ERROR_ARGUMENT,
+                                 "shard_optimizer_add_param_group: another parameter of the optimizer is called \"%s\" already: give "
+                                 "this group %s .prefix, as in .prefix = \"head.\"",
+                                 name, prefix ? "another" : "a");
+        free(name);
+    }
+    return status;
+}
+
 static shard_status check_group(const shard_optimizer *optimizer, const shard_tensors *parameters,
                                 const shard_param_group_options *options)
 {
@@ -82,13 +99,12 @@ static shard_status check_group(const shard_optimizer *optimizer, const shard_te
     if (options->decay_all && options->no_decay_1d)
         return shard_error(SHARD_ERROR_ARGUMENT,
                            "shard_optimizer_add_param_group: decay_all and no_decay_1d are both set: choose one of them");
-    for (int64_t i = 0; i < shard_tensors_count(parameters); i++) {
-        const char *name = shard_tensors_name(parameters, i);
-        if (has(optimizer, shard_tensors_at(parameters, i)) || shard_tensors_find(optimizer->parameters, name))
+    for (int64_t i = 0; i < shard_tensors_count(parameters); i++)
+        if (has(optimizer, shard_tensors_at(parameters, i)))
             return shard_error(SHARD_ERROR_ARGUMENT,
-                               "shard_optimizer_add_param_group: \"%s\" is in another group of the optimizer already", name);
-    }
-    return SHARD_OK;
+                               "shard_optimizer_add_param_group: \"%s\" is in another group of the optimizer already",
+                               shard_tensors_name(parameters, i));
+    return check_names(optimizer, parameters, options->prefix);
 }
 
 static void drop_slot(shard_slot *slot)
@@ -118,11 +134,13 @@ shard_status shard_optimizer_add_param_group_with(shard_optimizer *optimizer, sh
         shard_tensors_destroy(parameters);
         return status;
     }
+    const char *prefix = options.prefix ? options.prefix : "";
+    options.prefix = NULL;
     int64_t groups = optimizer->group_count, slots = optimizer->count, first = shard_tensors_count(optimizer->parameters);
     if (status == SHARD_OK)
         status = add_group(optimizer, options);
     if (status == SHARD_OK)
-        status = shard_tensors_extend(optimizer->parameters, "", parameters);
+        status = shard_tensors_extend(optimizer->parameters, prefix, parameters);
     if (status == SHARD_OK)
         status = add_slots(optimizer, first);
     shard_tensors_destroy(parameters);
