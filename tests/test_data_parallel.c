@@ -378,6 +378,21 @@ START_TEST(test_fails_before_the_loss)
 }
 END_TEST
 
+static void refuses_a_mode(shard_group *world, void *context)
+{
+    (void)world, (void)context;
+    shard_tensors *none = shard_tensors_create();
+    ck_assert_ptr_null(shard_data_parallel_create(none, .buffer_mode = (shard_buffer_mode)77));
+    check_error(SHARD_ERROR_ARGUMENT, "*shard_data_parallel_create: buffer_mode 77 is none of *");
+    shard_tensors_destroy(none);
+}
+
+START_TEST(test_refuses_a_mode)
+{
+    run_job(2, refuses_a_mode, NULL);
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("data_parallel");
@@ -391,5 +406,6 @@ int main(void)
     tcase_add_loop_test(tcase, test_two_losses, 1, 3);
     tcase_add_test(tcase, test_fails_jointly);
     tcase_add_test(tcase, test_fails_before_the_loss);
+    tcase_add_test(tcase, test_refuses_a_mode);
     return test_run(suite);
 }

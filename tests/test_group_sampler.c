@@ -294,6 +294,8 @@ START_TEST(test_refuses)
     check_error(shard_last_status(), "*a batch of 3 is not the same number*of 2 members*SHARD_TAIL_EXACT");
     ck_assert_ptr_null(shard_group_sampler_create(10, .batch = 3, .members = 2, .tail = SHARD_TAIL_DROP));
     check_error(shard_last_status(), "*a batch of 3*");
+    ck_assert_ptr_null(shard_group_sampler_create(10, .tail = (shard_tail)9));
+    check_error(shard_last_status(), "shard_group_sampler: tail 9 is none of *");
     int64_t count = 7;
     ck_assert(!shard_group_sampler_next(NULL, NULL, &count));
     ck_assert_int_eq(count, 0);

@@ -191,6 +191,119 @@ START_TEST(test_failure)
 }
 END_TEST
 
+/* A module has one parent; what is refused stays whose it is, and nothing is freed twice. */
+START_TEST(test_one_parent)
+{
+    shard_module *child = shard_nn_relu(), *parent = shard_nn_sequential(child);
+    ck_assert_ptr_null(shard_nn_sequential(child));
+    check_error(SHARD_ERROR_ARGUMENT, "sequential: \"0\", a relu, is a child already, of a sequential:*");
+    ck_assert_ptr_null(shard_nn_sequential(shard_nn_gelu(), child, shard_nn_gelu()));
+    check_error(SHARD_ERROR_ARGUMENT, "sequential: \"1\", a relu, is a child already*");
+    ck_assert_int_eq(shard_module_add_child(parent, "again", child), SHARD_ERROR_ARGUMENT);
+    check_error(SHARD_ERROR_ARGUMENT, "*is a child already*");
+    ck_assert_int_eq(shard_module_add_child(parent, "itself", parent), SHARD_ERROR_ARGUMENT);
+    check_error(SHARD_ERROR_ARGUMENT, "sequential: \"itself\" would be a child of itself");
+    shard_module *above = shard_nn_sequential(parent);
+    ck_assert_int_eq(shard_module_add_child(child, "above", above), SHARD_ERROR_ARGUMENT);
+    check_error(SHARD_ERROR_ARGUMENT, "relu: \"above\" would be a child of itself");
+    ck_assert_int_eq(shard_module_child_count(parent), 1);
+    shard_module_destroy(above);
+
+    shard_module *twice_given = shard_nn_relu();
+    ck_assert_ptr_null(shard_nn_sequential(twice_given, twice_given));
+    check_error(SHARD_ERROR_ARGUMENT, "*\"1\", a relu, is a child already*");
+    twice_given = shard_nn_relu();
+    ck_assert_ptr_null(shard_nn_sequential(shard_nn_linear(0, 1), twice_given, twice_given));
+    check_error(SHARD_ERROR_ARGUMENT, "*from 0 to 1 features");
+    ck_assert_ptr_null(shard_nn_sequential_of(3, NULL));
+    check_error(SHARD_ERROR_ARGUMENT, "shard_nn_sequential_of: modules is NULL*");
+    ck_assert_ptr_null(shard_nn_sequential_of(-1, NULL));
+    check_error(SHARD_ERROR_ARGUMENT, "shard_nn_sequential_of: -1 modules");
+}
+END_TEST
+
+/* A type without a forward holds children; calling it is an error. */
+START_TEST(test_without_forward)
+{
+    static const shard_module_type types[] = {{.name = "holder"}, {.name = NULL}};
+    static const char *const texts[] = {"shard_forward: holder has no forward*", "shard_forward: a module without a name has no *"};
+    for (int i = 0; i < 2; i++)
+        SHARD_SCOPE
+        {
+            shard_module *module = shard_module_create(&types[i], NULL);
+            check_ok(shard_module_add_child(module, "a", shard_nn_relu()));
+            ck_assert_ptr_null(shard_forward(module, shard_ones(SHARD_SHAPE(2))));
+            check_error(SHARD_ERROR_ARGUMENT, texts[i]);
+            ck_assert_ptr_null(shard_module_child(module, "b"));
+            check_error(SHARD_ERROR_ARGUMENT, i ? "a module without a name has no child *" : "holder has no child *");
+            shard_module_destroy(module);
+        }
+}
+END_TEST
+
+/* One tensor in two modules: an embedding whose weight is also the head's. */
+START_TEST(test_shared_weight)
+{
+    SHARD_SCOPE
+    {
+        shard_module *embedding = shard_nn_embedding(4, 3, -1), *head = shard_nn_linear(3, 4, .no_bias = true);
+        shard_module *model = shard_nn_sequential(embedding, head);
+        shard_tensor *weight = shard_module_tensor(embedding, "weight"), *own = shard_module_tensor(head, "weight");
+        int64_t token = 2;
+        check_ok(shard_module_set_parameter(head, "weight", weight));
+        ck_assert_ptr_eq(shard_module_tensor(head, "weight"), weight);
+        shard_tensor *x = shard_from_host(&token, SHARD_SHAPE(1), .dtype = SHARD_INT64);
+        double before = value_at(weight, 6);
+        shard_optimizer *sgd = shard_sgd(shard_parameters(model), .lr = 1);
+        check_ok(shard_backward(shard_sum(shard_forward(model, x))));
+        /* y = W w_2: w_2 of each row of W as the head's, and the sum of W's rows as the embedding's. */
+        double expected = 0;
+        for (int i = 0; i < 4; i++)
+            expected += value_at(weight, 3 * i);
+        expected += before;
+        ck_assert_double_eq_tol(value_at(shard_grad(weight), 6), expected, 1e-6);
+        check_ok(shard_step(sgd));
+        ck_assert_double_eq_tol(value_at(weight, 6), before - expected, 1e-6);
+        ck_assert_int_eq(shard_module_set_parameter(head, "bias", weight), SHARD_ERROR_ARGUMENT);
+        check_error(SHARD_ERROR_ARGUMENT, "linear has no parameter \"bias\"");
+        ck_assert_int_eq(shard_module_set_parameter(head, "weight", shard_zeros(SHARD_SHAPE(3, 4))), SHARD_ERROR_SHAPE);
+        check_error(SHARD_ERROR_SHAPE, "linear: \"weight\" is float32 [[]4, 3] (*), not float32 [[]3, 4] (*)");
+        ck_assert_int_eq(shard_module_set_parameter(head, "weight", shard_scale(weight, 2)), SHARD_ERROR_ARGUMENT);
+        check_error(SHARD_ERROR_ARGUMENT, "linear: \"weight\" is the result of an operation*");
+        ck_assert_int_eq(shard_module_set_parameter(head, NULL, weight), SHARD_ERROR_ARGUMENT);
+        check_error(SHARD_ERROR_ARGUMENT, "*name is NULL*");
+        (void)own;
+        shard_optimizer_destroy(sgd);
+        shard_module_destroy(model);
+    }
+}
+END_TEST
+
+/* Options of layer_norm: no parameters, no bias, another dtype. */
+START_TEST(test_layer_norm_options)
+{
+    SHARD_SCOPE
+    {
+        shard_tensor *x = shard_from_host(((double[]){1, 2, 4, 5}), SHARD_SHAPE(1, 4), .dtype = SHARD_FLOAT64);
+        shard_module *bare = shard_nn_layer_norm(4, 0, .no_affine = true);
+        shard_module *no_bias = shard_nn_layer_norm(4, 0, .no_bias = true, .dtype = SHARD_FLOAT64);
+        shard_tensors *none = shard_parameters(bare), *weight = shard_parameters(no_bias);
+        ck_assert_int_eq(shard_tensors_count(none), 0);
+        ck_assert_int_eq(shard_tensors_count(weight), 1);
+        ck_assert_int_eq(shard_tensor_dtype(shard_tensors_find(weight, "weight")), SHARD_FLOAT64);
+        shard_tensor *y = shard_forward(no_bias, x), *z = shard_forward(bare, x);
+        ck_assert_double_eq_tol(value_at(y, 3), 2 / sqrt(2.5 + 1e-5), 1e-12);
+        ck_assert_double_eq_tol(value_at(z, 3), 2 / sqrt(2.5 + 1e-5), 1e-12);
+        check_ok(shard_backward(shard_sum(shard_mul(y, x))));
+        ck_assert_double_eq_tol(value_at(shard_grad(shard_tensors_find(weight, "weight")), 3), 5 * 2 / sqrt(2.5 + 1e-5), 1e-12);
+        shard_tensors_destroy(none);
+        shard_tensors_destroy(weight);
+        shard_module_destroy(bare);
+        shard_module_destroy(no_bias);
+    }
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("module");
@@ -201,5 +314,9 @@ int main(void)
     tcase_add_test(tcase, test_own_module);
     tcase_add_test(tcase, test_passes_on);
     tcase_add_test(tcase, test_failure);
+    tcase_add_test(tcase, test_one_parent);
+    tcase_add_test(tcase, test_without_forward);
+    tcase_add_test(tcase, test_shared_weight);
+    tcase_add_test(tcase, test_layer_norm_options);
     return test_run(suite);
 }

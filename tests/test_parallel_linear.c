@@ -1,5 +1,6 @@
 /* Parallel linear layers and the conversion into them, against the whole layer. */
 #include "support/job.h"
+#include "support/scratch.h"
 
 #include <stdlib.h>
 
@@ -265,6 +266,114 @@ START_TEST(test_never_makes_the_whole)
 }
 END_TEST
 
+/* A head of fewer classes than ranks: some ranks have no part of it. Trained, saved and loaded as one process's. */
+static void small_head(shard_group *world, void *context)
+{
+    const layer_case *c = context;
+    int64_t labels[] = {0, c->out - 1, 0, c->out / 2};
+    shard_mesh *mesh = shard_mesh_create(.model = shard_group_size(world));
+    shard_group *group = shard_mesh_model_group(mesh);
+    shard_module *model[3];
+    for (int i = 0; i < 3; i++) {
+        shard_manual_seed(5);
+        model[i] = shard_nn_sequential(shard_nn_linear(c->in, c->out, .dtype = SHARD_FLOAT64, .no_bias = !c->bias));
+        if (i)
+            check_ok(shard_convert_parallel_linear(&model[i], NULL, c->split, group, NULL));
+    }
+    double loss[2];
+    for (int i = 0; i < 2; i++) {
+        shard_optimizer *sgd = shard_sgd(shard_parameters(model[i]), .lr = 0.5, .momentum = 0.9);
+        if (i == 1 && c->ranks == 4) /* partitioned over groups of one rank, and empty */
+            sgd = shard_zero(sgd, .stage = 2);
+        for (int step = 0; step < 3; step++)
+            SHARD_SCOPE
+            {
+                shard_tensor *x = made_up(SHARD_SHAPE(4, c->in), 3, SHARD_FLOAT64);
+                shard_tensor *target = shard_from_host(labels, SHARD_SHAPE(4), .dtype = SHARD_INT64);
+                shard_tensor *logits = shard_forward(model[i], x), *value = shard_cross_entropy(logits, target);
+                ck_assert_int_eq(shard_count_top_k(shard_label_rank(logits, target, -100), c->out), 4);
+                loss[i] = shard_item(value);
+                check_ok(shard_backward(value));
+                check_ok(shard_clip_grad_norm(sgd, 10, NULL));
+                check_ok(shard_step(sgd));
+            }
+        shard_optimizer_destroy(sgd);
+    }
+    ck_assert_double_eq_tol(loss[0], loss[1], 1e-13);
+    check_ok(shard_save_module(model[1], scratch_path("head.safetensors")));
+    check_ok(shard_load_module(model[2], scratch_path("head.safetensors")));
+    shard_tensors *expected = shard_parameters(model[0]), *got = shard_parameters(model[1]), *read = shard_parameters(model[2]);
+    shard_tensors *all = shard_collect_state_dict(got, -1);
+    for (int64_t i = 0; i < shard_tensors_count(expected); i++) {
+        double *values = values_of(shard_tensors_at(expected, i));
+        check_part(shard_tensors_at(got, i), values, 1e-13);
+        check_part(shard_tensors_at(read, i), values, 1e-13);
+        check_part(shard_tensors_at(all, i), values, 1e-13);
+        free(values);
+    }
+    shard_tensors_destroy(expected);
+    shard_tensors_destroy(got);
+    shard_tensors_destroy(read);
+    shard_tensors_destroy(all);
+    for (int i = 0; i < 3; i++)
+        shard_module_destroy(model[i]);
+    shard_mesh_destroy(mesh);
+}
+
+static layer_case heads[] = {
+    {3, SHARD_SPLIT_COLUMN, 5, 2, true}, {3, SHARD_SPLIT_COLUMN, 5, 1, true}, {3, SHARD_SPLIT_COLUMN, 5, 1, false},
+    {3, SHARD_SPLIT_ROW, 2, 5, true},    {3, SHARD_SPLIT_ROW, 1, 2, true},    {3, SHARD_SPLIT_ROW, 1, 1, false},
+    {4, SHARD_SPLIT_COLUMN, 5, 2, true}, {4, SHARD_SPLIT_ROW, 1, 2, true},
+};
+
+START_TEST(test_small_heads)
+{
+    run_job(heads[_i].ranks, small_head, &heads[_i]);
+}
+END_TEST
+
+/* An embedding and a head that share their weight, split along the vocabulary, as one process's. */
+static void tied(shard_group *world, void *context)
+{
+    (void)context;
+    enum { COUNT = 8, DIM = 4 };
+    int64_t tokens[] = {1, 7, 3, 1, 0};
+    shard_module *model[2];
+    double loss[2];
+    for (int i = 0; i < 2; i++) {
+        shard_manual_seed(5);
+        shard_module *embedding =
+            shard_nn_parallel_embedding(COUNT, DIM, -1, i ? SHARD_SPLIT_ROW : SHARD_SPLIT_NONE, world, .dtype = SHARD_FLOAT64);
+        shard_module *head = shard_nn_parallel_linear(DIM, COUNT, i ? SHARD_SPLIT_COLUMN : SHARD_SPLIT_NONE, world, .no_bias = true,
+                                                      .dtype = SHARD_FLOAT64);
+        check_ok(shard_module_set_parameter(head, "weight", shard_module_tensor(embedding, "weight")));
+        model[i] = shard_nn_sequential(embedding, head);
+        shard_optimizer *sgd = shard_sgd(shard_parameters(model[i]), .lr = 0.5, .momentum = 0.9);
+        for (int step = 0; step < 3; step++)
+            SHARD_SCOPE
+            {
+                shard_tensor *x = shard_from_host(tokens, SHARD_SHAPE(5), .dtype = SHARD_INT64);
+                shard_tensor *value = shard_cross_entropy(shard_forward(model[i], x), x);
+                loss[i] = shard_item(value);
+                check_ok(shard_backward(value));
+                check_ok(shard_step(sgd));
+            }
+        shard_optimizer_destroy(sgd);
+    }
+    ck_assert_double_eq_tol(loss[0], loss[1], 1e-13);
+    double *values = values_of(shard_module_tensor(shard_module_child_at(model[0], 0), "weight"));
+    check_part(shard_module_tensor(shard_module_child_at(model[1], 1), "weight"), values, 1e-13);
+    free(values);
+    shard_module_destroy(model[0]);
+    shard_module_destroy(model[1]);
+}
+
+START_TEST(test_tied)
+{
+    run_job(rank_counts[_i], tied, NULL);
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("parallel_linear");
@@ -275,5 +384,10 @@ int main(void)
     tcase_add_test(tcase, test_conversion_by_name);
     tcase_add_test(tcase, test_conversions_that_differ);
     add_ranks_test(tcase, test_never_makes_the_whole);
-    return test_run(suite);
+    tcase_add_loop_test(tcase, test_small_heads, 0, (int)(sizeof heads / sizeof *heads));
+    add_ranks_test(tcase, test_tied);
+    scratch_open();
+    int failed = test_run(suite);
+    scratch_close();
+    return failed;
 }

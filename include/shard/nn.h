@@ -1,12 +1,20 @@
 /*
  * shard/nn.h: modules: parameters with names, layers, parallel layers, and the
- * conversion of a model's linear layers into parallel ones.
+ * conversion of a model's linear and embedding layers into parallel ones.
  *
- * A module is destroyed by its owner, and owns its children. Makers that are given
- * modules take them over, even when they fail. Names are torchvision's, shapes
- * PyTorch's, so that state dicts go both ways. Initial values are PyTorch's
- * distributions; they are made when first needed, and only the own part of a
- * split parameter ever is.
+ * A module is destroyed by its owner, and owns its children: it has one parent at most.
+ * Makers that are given modules take them over, even when they fail, but for a module that
+ * has a parent: that one keeps it, and it is an error (ARGUMENT). Weights are shared by adding
+ * one tensor to several modules, as tied layers in PyTorch:
+ *
+ *     shard_module_set_parameter(head, "weight", shard_module_tensor(embedding, "weight"));
+ *
+ * shard_parameters lists it under each of its names, and optimizers step it once. Share after a
+ * conversion, which gives each layer a weight of its own.
+ *
+ * Names are torchvision's, shapes PyTorch's, so that state dicts go both ways. Initial
+ * values are PyTorch's distributions; they are made when first needed, and only the own
+ * part of a split parameter ever is.
  */
 #ifndef SHARD_NN_H
 #define SHARD_NN_H
@@ -230,7 +238,7 @@ SHARD_API shard_status shard_nn_init_kaiming_normal_with(shard_tensor *tensor, s
 
 typedef struct shard_module_type {
     const char *name;
-    /* The result; temporaries of its own are freed when it returns. */
+    /* The result; temporaries of its own are freed when it returns. NULL: of a module that is not called. */
     shard_tensor *(*forward)(shard_module *module, shard_tensor *x);
     /* Frees what data points to (not parameters or children); NULL: nothing. */
     void (*destroy)(shard_module *module);
@@ -246,7 +254,12 @@ SHARD_API const shard_module_type *shard_module_get_type(const shard_module *mod
  * NULL tensor is the error that it was. */
 SHARD_API shard_status shard_module_add_parameter(shard_module *module, const char *name, shard_tensor *tensor);
 SHARD_API shard_status shard_module_add_buffer(shard_module *module, const char *name, shard_tensor *tensor);
-/* Takes the child over. */
+/* Puts another tensor in the place of a parameter: head.weight = embedding.weight. It has that one's shape, dtype
+ * and placement (SHAPE). A reference is taken, requires_grad set. Errors: ARGUMENT, no such parameter, or a tensor that
+ * cannot be one. Before data parallel and optimizers are made. Not collective. */
+SHARD_API shard_status shard_module_set_parameter(shard_module *module, const char *name, shard_tensor *tensor);
+/* Takes the child over. Errors: ARGUMENT, a name that is there already, or none; a child that has a parent already, or
+ * that the module is or is below: these stay whose they are. */
 SHARD_API shard_status shard_module_add_child(shard_module *module, const char *name, shard_module *child);
 
 /* By name, NULL with an error if there is none: look children up when they are

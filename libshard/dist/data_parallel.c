@@ -12,9 +12,15 @@ struct shard_data_parallel {
 
 shard_data_parallel *shard_data_parallel_create_with(const shard_tensors *parameters, shard_data_parallel_options options)
 {
-    shard_data_parallel *dp = parameters ? shard_calloc(1, sizeof *dp) : NULL;
+    bool mode_is_known = (unsigned)options.buffer_mode <= SHARD_BUFFERS_LEAVE;
+    shard_data_parallel *dp = parameters && mode_is_known ? shard_calloc(1, sizeof *dp) : NULL;
     if (!parameters)
         shard_null_argument("shard_data_parallel_create", "parameters");
+    else if (!mode_is_known)
+        shard_error(SHARD_ERROR_ARGUMENT,
+                    "shard_data_parallel_create: buffer_mode %d is none of SHARD_BUFFERS_BROADCAST (0), SHARD_BUFFERS_AVERAGE (1), "
+                    "SHARD_BUFFERS_LEAVE (2)",
+                    (int)options.buffer_mode);
     if (dp)
         dp->replicas = shard_replicas_create(parameters, &options, "data parallel: the replicas differ");
     if (dp && dp->replicas)

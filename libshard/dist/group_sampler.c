@@ -24,6 +24,10 @@ static shard_status check(int64_t samples, const shard_group_sampler_options *o)
                            "shard_group_sampler: %" PRId64 " samples in batches of %" PRId64 ", member %d of %d: sizes are at "
                            "least 0, members count from 0",
                            samples, o->batch, o->member, o->members);
+    if ((unsigned)o->tail > SHARD_TAIL_DROP)
+        return shard_error(SHARD_ERROR_ARGUMENT,
+                           "shard_group_sampler: tail %d is none of SHARD_TAIL_PAD (0), SHARD_TAIL_EXACT (1), SHARD_TAIL_DROP (2)",
+                           (int)o->tail);
     if (o->tail != SHARD_TAIL_EXACT && o->batch % o->members != 0)
         return shard_error(SHARD_ERROR_ARGUMENT,
                            "shard_group_sampler: a batch of %" PRId64

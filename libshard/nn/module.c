@@ -19,6 +19,7 @@ struct shard_module {
     const shard_module_type *type;
     void *data;
     bool training;
+    shard_module *parent; /* who destroys it; NULL: the caller does */
     named_child *children;
     int64_t child_count, child_capacity;
     named_value *values;
@@ -62,6 +63,12 @@ void shard_module_destroy(shard_module *module)
     free(module);
 }
 
+void shard_module_abandon(shard_module *module)
+{
+    if (module && !module->parent)
+        shard_module_destroy(module);
+}
+
 shard_module *shard_module_checked(shard_module *module, shard_status status)
 {
     if (status == SHARD_OK)
@@ -87,17 +94,39 @@ const shard_module_type *shard_module_get_type(const shard_module *module)
 
 /* ---- what it has ---- */
 
+static const char *type_name(const shard_module *module)
+{
+    return module->type->name ? module->type->name : "a module without a name";
+}
+
 static shard_status check_name(const shard_module *module, const char *name)
 {
     if (!*name || strchr(name, '.'))
-        return shard_error(SHARD_ERROR_ARGUMENT, "%s: \"%s\" is no name: empty, or with a dot", module->type->name, name);
+        return shard_error(SHARD_ERROR_ARGUMENT, "%s: \"%s\" is no name: empty, or with a dot", type_name(module), name);
     for (int64_t i = 0; i < module->child_count; i++)
         if (strcmp(module->children[i].name, name) == 0)
-            return shard_error(SHARD_ERROR_ARGUMENT, "%s: there is a child \"%s\" already", module->type->name, name);
+            return shard_error(SHARD_ERROR_ARGUMENT, "%s: there is a child \"%s\" already", type_name(module), name);
     for (int64_t i = 0; i < module->value_count; i++)
         if (strcmp(module->values[i].name, name) == 0)
-            return shard_error(SHARD_ERROR_ARGUMENT, "%s: there is a tensor \"%s\" already", module->type->name, name);
+            return shard_error(SHARD_ERROR_ARGUMENT, "%s: there is a tensor \"%s\" already", type_name(module), name);
     return SHARD_OK;
+}
+
+/* Whether the tensor can be a parameter or buffer of that name. */
+static shard_status check_value(const shard_module *module, const char *name, const shard_tensor *tensor, bool is_parameter)
+{
+    if (tensor->history)
+        return shard_error(SHARD_ERROR_ARGUMENT, "%s: \"%s\" is the result of an operation, not a leaf", type_name(module), name);
+    if (is_parameter && !shard_dtype_is_float(tensor->dtype))
+        return shard_error(SHARD_ERROR_ARGUMENT, "%s: parameter \"%s\" is %s, which has no gradient", type_name(module), name,
+                           shard_dtype_name(tensor->dtype));
+    return SHARD_OK;
+}
+
+static void take_value(shard_tensor *tensor, bool is_parameter)
+{
+    tensor->requires_grad = is_parameter;
+    shard_storage_become(tensor->storage, SHARD_MEMORY_PARAMETERS);
 }
 
 static shard_status add_value(shard_module *module, const char *name, shard_tensor *tensor, bool is_parameter)
@@ -106,17 +135,12 @@ static shard_status add_value(shard_module *module, const char *name, shard_tens
         return shard_null_argument(is_parameter ? "shard_module_add_parameter" : "shard_module_add_buffer",
                                    !module ? "module" : !name ? "name" : "tensor");
     SHARD_TRY(check_name(module, name));
-    if (tensor->history)
-        return shard_error(SHARD_ERROR_ARGUMENT, "%s: \"%s\" is the result of an operation, not a leaf", module->type->name, name);
-    if (is_parameter && !shard_dtype_is_float(tensor->dtype))
-        return shard_error(SHARD_ERROR_ARGUMENT, "%s: parameter \"%s\" is %s, which has no gradient", module->type->name, name,
-                           shard_dtype_name(tensor->dtype));
+    SHARD_TRY(check_value(module, name, tensor, is_parameter));
     SHARD_TRY(shard_grow(&module->values, &module->value_capacity, module->value_count + 1, sizeof *module->values));
     char *copy = shard_strdup(name);
     if (!copy)
         return shard_last_status();
-    tensor->requires_grad = is_parameter;
-    shard_storage_become(tensor->storage, SHARD_MEMORY_PARAMETERS);
+    take_value(tensor, is_parameter);
     module->values[module->value_count++] = (named_value){copy, shard_tensor_share(tensor), is_parameter};
     return SHARD_OK;
 }
@@ -131,22 +155,65 @@ shard_status shard_module_add_buffer(shard_module *module, const char *name, sha
     return add_value(module, name, tensor, false);
 }
 
+shard_status shard_module_set_parameter(shard_module *module, const char *name, shard_tensor *tensor)
+{
+    if (!module || !name || !tensor)
+        return shard_null_argument("shard_module_set_parameter", !module ? "module" : !name ? "name" : "tensor");
+    for (int64_t i = 0; i < module->value_count; i++) {
+        named_value *value = &module->values[i];
+        if (!value->is_parameter || strcmp(value->name, name) != 0)
+            continue;
+        SHARD_TRY(check_value(module, name, tensor, true));
+        const shard_tensor *old = value->tensor;
+        if (!shard_shape_equal(&old->shape, &tensor->shape) || !shard_placement_equal(&old->placement, &tensor->placement) ||
+            old->dtype != tensor->dtype)
+            return shard_error(SHARD_ERROR_SHAPE, "%s: \"%s\" is %s %s (%s), not %s %s (%s)", type_name(module), name,
+                               shard_dtype_name(old->dtype), shard_shape_text(&old->shape), shard_placement_text(&old->placement),
+                               shard_dtype_name(tensor->dtype), shard_shape_text(&tensor->shape),
+                               shard_placement_text(&tensor->placement));
+        take_value(tensor, true);
+        shard_tensor_share(tensor);
+        shard_tensor_drop(value->tensor);
+        value->tensor = tensor;
+        return SHARD_OK;
+    }
+    return shard_error(SHARD_ERROR_ARGUMENT, "%s has no parameter \"%s\"", type_name(module), name);
+}
+
+/* Whether the child may be the module's: one that nobody else destroys, and that the module is not below. */
+static shard_status check_child(const shard_module *module, const char *name, const shard_module *child)
+{
+    for (const shard_module *m = module; m; m = m->parent)
+        if (m == child)
+            return shard_error(SHARD_ERROR_ARGUMENT, "%s: \"%s\" would be a child of itself", type_name(module), name);
+    if (child->parent)
+        return shard_error(SHARD_ERROR_ARGUMENT,
+                           "%s: \"%s\", a %s, is a child already, of a %s: a module has one parent. To share weights, add the "
+                           "same tensor to two modules (shard_module_add_parameter, shard_module_set_parameter)",
+                           type_name(module), name, type_name(child), type_name(child->parent));
+    return SHARD_OK;
+}
+
 shard_status shard_module_add_child(shard_module *module, const char *name, shard_module *child)
 {
     shard_status status = SHARD_OK;
     char *copy = NULL;
     if (!module || !name || !child)
         status = shard_null_argument("shard_module_add_child", !module ? "module" : !name ? "name" : "child");
+    if (status == SHARD_OK && check_child(module, name, child) != SHARD_OK)
+        return shard_last_status(); /* it stays whose it is */
     if (status == SHARD_OK)
         status = check_name(module, name);
     if (status == SHARD_OK)
         status = shard_grow(&module->children, &module->child_capacity, module->child_count + 1, sizeof *module->children);
     if (status == SHARD_OK && !(copy = shard_strdup(name)))
         status = shard_last_status();
-    if (status == SHARD_OK)
+    if (status == SHARD_OK) {
         module->children[module->child_count++] = (named_child){copy, child};
-    else
-        shard_module_destroy(child);
+        child->parent = module;
+    } else {
+        shard_module_abandon(child);
+    }
     return status;
 }
 
@@ -157,7 +224,7 @@ shard_module *shard_module_child(const shard_module *module, const char *name)
     for (int64_t i = 0; i < module->child_count; i++)
         if (strcmp(module->children[i].name, name) == 0)
             return module->children[i].module;
-    return shard_fail_null(SHARD_ERROR_ARGUMENT, "%s has no child \"%s\"", module->type->name, name);
+    return shard_fail_null(SHARD_ERROR_ARGUMENT, "%s has no child \"%s\"", type_name(module), name);
 }
 
 shard_tensor *shard_module_optional(const shard_module *module, const char *name)
@@ -173,7 +240,7 @@ shard_tensor *shard_module_tensor(const shard_module *module, const char *name)
     if (!module || !name)
         return shard_null_argument("shard_module_tensor", module ? "name" : "module"), NULL;
     shard_tensor *tensor = shard_module_optional(module, name);
-    return tensor ? tensor : shard_fail_null(SHARD_ERROR_ARGUMENT, "%s has no tensor \"%s\"", module->type->name, name);
+    return tensor ? tensor : shard_fail_null(SHARD_ERROR_ARGUMENT, "%s has no tensor \"%s\"", type_name(module), name);
 }
 
 int shard_module_child_count(const shard_module *module)
@@ -195,6 +262,7 @@ void shard_module_replace_child(shard_module *module, int index, shard_module *c
 {
     shard_module_destroy(module->children[index].module);
     module->children[index].module = child;
+    child->parent = module;
 }
 
 /* ---- the tree ---- */
@@ -279,6 +347,9 @@ shard_tensor *shard_forward(shard_module *module, shard_tensor *x)
 {
     if (!module || !x)
         return shard_null_argument("shard_forward", module ? "x" : "module"), NULL;
+    if (!module->type->forward)
+        return shard_fail_null(SHARD_ERROR_ARGUMENT, "shard_forward: %s has no forward: its type's .forward is NULL",
+                               type_name(module));
     shard_scope scope;
     shard_scope_open(&scope);
     shard_tensor *y = module->type->forward(module, x);

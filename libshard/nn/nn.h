@@ -47,6 +47,9 @@ void shard_module_rest(shard_module *module);
 /* destroy of the types whose data is one allocation. */
 void shard_module_free(shard_module *module);
 
+/* Destroys a module that was to be another one's child, unless somebody else has it as one. NULL is fine. */
+void shard_module_abandon(shard_module *module);
+
 /* The module with what was added to it, or NULL after destroying it if that failed. */
 shard_module *shard_module_checked(shard_module *module, shard_status status);
 

@@ -18,15 +18,22 @@ shard_module *shard_nn_sequential_of(int count, shard_module **modules)
         shard_null_argument("shard_nn_sequential_of", "modules");
         return NULL;
     }
+    if (count < 0)
+        return shard_fail_null(SHARD_ERROR_ARGUMENT, "shard_nn_sequential_of: %d modules", count);
+    if (count > 0 && !modules)
+        return shard_null_argument("shard_nn_sequential_of", "modules"), NULL;
     shard_module *module = shard_module_create(&sequential_type, NULL);
     shard_status status = module ? SHARD_OK : shard_last_status();
     for (int i = 0; i < count; i++) {
         char name[16];
         snprintf(name, sizeof name, "%d", i);
+        bool again = false; /* was given before, and is taken or gone */
+        for (int j = 0; j < i; j++)
+            again = again || modules[j] == modules[i];
         if (status == SHARD_OK)
             status = shard_module_add_child(module, name, modules[i]);
-        else
-            shard_module_destroy(modules[i]);
+        else if (!again)
+            shard_module_abandon(modules[i]);
     }
     return shard_module_checked(module, status);
 }
