@@ -179,7 +179,7 @@ static shard_tensor *global_avg_pool(shard_tensor *const *x)
 
 static shard_tensor *flatten(shard_tensor *const *x)
 {
-    return shard_flatten(shard_narrow(shard_transpose(x[0], 0, 1), 1, 2), 1, -1);
+    return shard_flatten(shard_narrow(shard_transpose(x[0], 0, 1), 0, 1, 2), 1, -1);
 }
 
 static shard_tensor *embedding(shard_tensor *const *x)
@@ -192,6 +192,11 @@ static shard_tensor *some_labels(void)
 {
     static const int64_t labels[] = {4, 0, 2, 4, 1, 3};
     return shard_from_host(labels, SHARD_SHAPE(6), .dtype = SHARD_INT64);
+}
+
+static shard_tensor *concatenate(shard_tensor *const *x)
+{
+    return shard_narrow(shard_concatenate(x, 2, 0), 1, 1, 3);
 }
 
 static shard_tensor *pick_labels(shard_tensor *const *x)
@@ -256,6 +261,8 @@ static const cast_case cases[] = {
     {"class weights of 16 bits", weighted, 2, {MATRIX, SHARD_SHAPE(1)}, {F, N}, F},
     {"probabilities", soft_labels, 2, {MATRIX, MATRIX}, {N, F}, F},
     {"probabilities of 16 bits", soft_labels, 2, {MATRIX, MATRIX}, {F, N}, F},
+    {"concatenate", concatenate, 2, {MATRIX, SHARD_SHAPE(2, 5)}, {N, N}, N},
+    {"concatenate of two types", concatenate, 2, {MATRIX, SHARD_SHAPE(2, 5)}, {N, F}, F},
     {"pick_labels", pick_labels, 1, {MATRIX}, {N}, N},
     {"add_at_labels", add_at_labels, 2, {MATRIX, SHARD_SHAPE(6)}, {N, F}, F},
     {"add_at_labels of 16 bits", add_at_labels, 2, {MATRIX, SHARD_SHAPE(6)}, {N, N}, N},

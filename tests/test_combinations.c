@@ -50,7 +50,7 @@ static shard_tensor *loss_of(shard_module *model, shard_range mine, shard_group 
     for (int64_t i = 0; i < ROWS; i++)
         labels[i] = (i + step) * 5 % CLASSES;
     shard_tensor *x =
-        shard_narrow(made_up(SHARD_SHAPE(ROWS, FEATURES), (uint64_t)(20 + step), SHARD_FLOAT32), mine.start, mine.size);
+        shard_narrow(made_up(SHARD_SHAPE(ROWS, FEATURES), (uint64_t)(20 + step), SHARD_FLOAT32), 0, mine.start, mine.size);
     shard_tensor *target = shard_from_host(labels + mine.start, SHARD_SHAPE(mine.size), .dtype = SHARD_INT64);
     int last = shard_module_child_count(model) - 1;
     for (int i = 0; i < last; i++)

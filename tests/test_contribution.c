@@ -222,7 +222,7 @@ static shard_tensor *placed_rows(shard_module *layers, shard_tensor *x, shard_te
 static shard_tensor *own_part(shard_tensor *weight, shard_group *group)
 {
     shard_range part = shard_split_range(shard_tensor_size(weight, 0), shard_group_size(group), shard_group_rank(group));
-    return shard_narrow(weight, part.start, part.size);
+    return shard_narrow(weight, 0, part.start, part.size);
 }
 
 static shard_tensor *columns_by_hand(shard_module *layers, shard_tensor *x, shard_tensor *labels, const place *at)
@@ -369,7 +369,7 @@ static void run_step(const step *s, shard_module *layers, const place *at)
         int64_t labels[ROWS];
         for (int64_t i = 0; i < at->rows.size; i++)
             labels[i] = (at->rows.start + i) * 5 % CLASSES;
-        shard_tensor *x = shard_narrow(made_up(SHARD_SHAPE(ROWS, FEATURES), 9, SHARD_FLOAT64), at->rows.start, at->rows.size);
+        shard_tensor *x = shard_narrow(made_up(SHARD_SHAPE(ROWS, FEATURES), 9, SHARD_FLOAT64), 0, at->rows.start, at->rows.size);
         shard_tensor *target = shard_from_host(labels, SHARD_SHAPE(at->rows.size), .dtype = SHARD_INT64);
         shard_tensor *loss = s->loss(layers, x, target, at);
         ck_assert_msg(loss != NULL, "%s: %s", s->name, shard_last_error());

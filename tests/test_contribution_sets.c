@@ -81,7 +81,7 @@ static void sums_own_parts(shard_group *world, void *context)
         shard_tensor *x = made_up(SHARD_SHAPE(ROWS, FEATURES), 1, SHARD_FLOAT64);
         shard_tensor *w = made_up_leaf(SHARD_SHAPE(FEATURES, FEATURES), 2, SHARD_FLOAT64);
         check_ok(shard_backward(shard_mean(shard_gelu(shard_linear(x, w, NULL)))));
-        shard_tensor *part = shard_narrow(shard_detach(w), columns.start, columns.size);
+        shard_tensor *part = shard_narrow(shard_detach(w), 0, columns.start, columns.size);
         double *values = values_of(part);
         shard_tensor *own = shard_from_host(values, shard_tensor_shape(part), .dtype = SHARD_FLOAT64, .requires_grad = true);
         free(values);
@@ -90,10 +90,10 @@ static void sums_own_parts(shard_group *world, void *context)
         check_ok(shard_tensors_add(list, "own", own));
         shard_data_parallel *dp = shard_data_parallel_create(list);
         for (int turn = 1; turn <= 2; turn++) {
-            shard_tensor *y = shard_copy(shard_narrow(x, rows.start, rows.size), across);
+            shard_tensor *y = shard_copy(shard_narrow(x, 0, rows.start, rows.size), across);
             y = shard_gather(shard_gelu(shard_linear(y, own, NULL)), -1, across);
             check_ok(shard_backward(shard_mean(shard_gather(y, 0, data))));
-            shard_tensor *wanted = shard_scale(shard_narrow(shard_grad(w), columns.start, columns.size), turn);
+            shard_tensor *wanted = shard_scale(shard_narrow(shard_grad(w), 0, columns.start, columns.size), turn);
             check_close(shard_grad(own), wanted, 1e-12);
         }
         shard_data_parallel_destroy(dp);
@@ -232,8 +232,8 @@ static void begins_anywhere(shard_group *world, void *context)
         shard_tensor *w = made_up_leaf(SHARD_SHAPE(FEATURES, FEATURES), 2, SHARD_FLOAT64);
         check_ok(shard_backward_from(shard_linear(all, w, NULL), dy));
         shard_tensor *own_w = made_up_leaf(SHARD_SHAPE(FEATURES, FEATURES), 2, SHARD_FLOAT64);
-        shard_tensor *x = shard_as_split(shard_narrow(all, rows.start, rows.size), 0, world, rows.start, ROWS);
-        shard_tensor *own_dy = shard_narrow(dy, rows.start, rows.size);
+        shard_tensor *x = shard_as_split(shard_narrow(all, 0, rows.start, rows.size), 0, world, rows.start, ROWS);
+        shard_tensor *own_dy = shard_narrow(dy, 0, rows.start, rows.size);
         check_ok(shard_backward_from(shard_linear(x, own_w, NULL), own_dy));
         ck_assert_int_eq(shard_grad(own_w)->contribution.count, 1);
         check_ok(shard_all_reduce(shard_grad(own_w), SHARD_SUM, world));

@@ -91,7 +91,7 @@ static void equals_one_process(shard_group *world, void *context)
         SHARD_SCOPE
         {
             shard_tensor *all = made_up(SHARD_SHAPE(ROWS, FEATURES), 9, SHARD_FLOAT64);
-            shard_tensor *x = shard_narrow(all, mine.start, mine.size);
+            shard_tensor *x = shard_narrow(all, 0, mine.start, mine.size);
             shard_tensor *loss = loss_of(model, x, the_labels(mine.start, mine.size), group);
             check_ok(shard_backward(loss));
             check_gradients(parameters, gradients, 1e-14);

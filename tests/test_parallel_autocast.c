@@ -154,7 +154,7 @@ static void accumulate(shard_module *model, shard_data_parallel *dp, shard_range
         {
             shard_tensor *all = made_up(SHARD_SHAPE(2 * ROWS, IN), 9, SHARD_FLOAT32), *loss = NULL;
             SHARD_AUTOCAST(mode)
-                loss = shard_scale(loss_of(model, shard_narrow(all, part * ROWS + rows.start, rows.size),
+                loss = shard_scale(loss_of(model, shard_narrow(all, 0, part * ROWS + rows.start, rows.size),
                                            labels_from(part * ROWS + rows.start, rows.size), group),
                                    0.5);
             if (dp)

@@ -36,7 +36,13 @@ static shard_tensor *flatten(shard_tensor *const *x, const void *options)
 static shard_tensor *narrow(shard_tensor *const *x, const void *options)
 {
     (void)options;
-    return shard_narrow(x[0], 1, 2);
+    return shard_narrow(x[0], 0, 1, 2);
+}
+
+static shard_tensor *narrow_columns(shard_tensor *const *x, const void *options)
+{
+    (void)options;
+    return shard_narrow(x[0], 1, 1, 2);
 }
 
 static shard_tensor *transpose(shard_tensor *const *x, const void *options)
@@ -118,7 +124,7 @@ static shard_tensor *chain(shard_tensor *const *x, const void *options)
 static shard_tensor *hand_on(shard_tensor *x)
 {
     x = shard_flatten(shard_scale(shard_transpose(x, 0, 1), 2), 0, 0);
-    return shard_cast(shard_cast(shard_narrow(x, 0, 3), SHARD_FLOAT32), SHARD_FLOAT64);
+    return shard_cast(shard_cast(shard_narrow(x, 0, 0, 3), SHARD_FLOAT32), SHARD_FLOAT64);
 }
 
 /* The input's gradient is the sum of two partial ones. */
@@ -180,7 +186,7 @@ static shard_tensor *of_partial(shard_tensor *const *x, const void *options)
 {
     (void)options;
     shard_tensor *y = shard_scale(shard_cast(embedding(x, NULL), SHARD_FLOAT64), 3);
-    y = shard_narrow(shard_transpose(shard_flatten(shard_neg(y), 0, 1), 0, 1), 0, 2);
+    y = shard_narrow(shard_transpose(shard_flatten(shard_neg(y), 0, 1), 0, 1), 0, 0, 2);
     return shard_add(shard_reshape(y, SHARD_SHAPE(3, -1)), shard_reshape(shard_flatten(y, 0, 1), SHARD_SHAPE(3, 4)));
 }
 
@@ -194,6 +200,8 @@ static const rule rules[] = {
     {"flatten behind the split", flatten, (int[]){1, 2}, 1, {SHARD_SHAPE(9, 2, 2)}, {0}, 0},
     {"flatten before the split", flatten, (int[]){0, 1}, 1, {SHARD_SHAPE(2, 3, 9)}, {2}, 1},
     {"narrow", narrow, NULL, 1, {SHARD_SHAPE(4, 9)}, {1}, 1},
+    {"narrow columns", narrow_columns, NULL, 1, {SHARD_SHAPE(9, 4)}, {0}, 0},
+    {"narrow beside the split", narrow_columns, NULL, 1, {SHARD_SHAPE(2, 4, 9)}, {2}, 2},
     {"transpose", transpose, (int[]){0, 2}, 1, {SHARD_SHAPE(2, 3, 9)}, {2}, 0},
     {"permute", turn, NULL, 1, {SHARD_SHAPE(9, 2, 3)}, {0}, 1},
     {"transpose others", transpose, (int[]){0, 2}, 1, {SHARD_SHAPE(2, 9, 3)}, {1}, 1},
@@ -325,6 +333,7 @@ static shard_tensor *max_pool(shard_tensor *const *x, const void *options)
 static const rule refused[] = {
     {"flatten into the split", to_columns, NULL, 1, {SHARD_SHAPE(3, 9)}, {1}},
     {"narrow the split", narrow, NULL, 1, {SHARD_SHAPE(8, 2)}, {0}},
+    {"narrow the split columns", narrow_columns, NULL, 1, {SHARD_SHAPE(2, 8)}, {1}},
     {"partial sums as integers", to_integers, NULL, 1, {SHARD_SHAPE(3)}, {PARTIAL}},
     {"relu of partial sums", relu, NULL, 1, {SHARD_SHAPE(3)}, {PARTIAL}},
     {"functions of partial sums", functions, NULL, 1, {SHARD_SHAPE(3)}, {PARTIAL}},

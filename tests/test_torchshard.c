@@ -104,8 +104,8 @@ static shard_tensor *attend(shard_module *module, shard_tensor *x)
     kqv = shard_permute(kqv, (int[]){3, 0, 2, 1, 4}); /* [3, batch, heads, time, head] */
     shard_shape each = shard_tensor_shape(kqv);
     each = SHARD_SHAPE(each.dim[1], each.dim[2], each.dim[3], each.dim[4]);
-    shard_tensor *k = shard_reshape(shard_narrow(kqv, 0, 1), each), *q = shard_reshape(shard_narrow(kqv, 1, 1), each);
-    shard_tensor *v = shard_reshape(shard_narrow(kqv, 2, 1), each);
+    shard_tensor *k = shard_reshape(shard_narrow(kqv, 0, 0, 1), each), *q = shard_reshape(shard_narrow(kqv, 0, 1, 1), each);
+    shard_tensor *v = shard_reshape(shard_narrow(kqv, 0, 2, 1), each);
     shard_tensor *scores = shard_scale(shard_matmul(q, shard_transpose(k, -2, -1)), 1.0 / sqrt((double)head));
     scores = shard_add(scores, shard_module_tensor(module, "mask"));
     shard_tensor *y = shard_transpose(shard_matmul(shard_softmax(scores), v), 1, 2);
@@ -188,7 +188,7 @@ static void runs_block(shard_group *world, void *context)
         for (int i = 0; i < BATCH; i++)
             labels[i] = (rank * BATCH + i) * 3 % 10;
         shard_tensor *y = shard_gather(shard_from_host(labels, SHARD_SHAPE(BATCH), .dtype = SHARD_INT64), 0, group);
-        shard_tensor *own_x = shard_gather(shard_narrow(x, rank * BATCH, BATCH), 0, group);
+        shard_tensor *own_x = shard_gather(shard_narrow(x, 0, rank * BATCH, BATCH), 0, group);
         shard_tensor *y1 = shard_forward(parallel, own_x), *y2 = shard_forward(whole, x);
         check_close(y1, y2, THRESHOLD);
         shard_tensor *loss1 = shard_parallel_cross_entropy(shard_reshape(y1, SHARD_SHAPE(rows, -1)), y);
@@ -245,8 +245,8 @@ static void loses_alike(shard_group *world, void *context)
         shard_tensor *x = made_up(SHARD_SHAPE(ROWS, IN), 4, SHARD_FLOAT32);
         shard_tensor *target = shard_from_host(labels, SHARD_SHAPE(ROWS), .dtype = SHARD_INT64);
         shard_tensor *loss = shard_cross_entropy(shard_forward(whole, x), target);
-        shard_tensor *logits = head(parallel, shard_narrow(x, mine.start, mine.size), group);
-        shard_tensor *gathered = shard_gather(shard_narrow(target, mine.start, mine.size), 0, group);
+        shard_tensor *logits = head(parallel, shard_narrow(x, 0, mine.start, mine.size), group);
+        shard_tensor *gathered = shard_gather(shard_narrow(target, 0, mine.start, mine.size), 0, group);
         shard_tensor *own = shard_parallel_cross_entropy(logits, gathered);
         check_ok(shard_backward(loss));
         check_ok(shard_backward(own));

@@ -14,15 +14,15 @@ static shard_tensor *flatten(shard_tensor *const *x, const void *options)
 
 static shard_tensor *narrow(shard_tensor *const *x, const void *options)
 {
-    const int64_t *range = options;
-    return shard_narrow(x[0], range[0], range[1]);
+    const int64_t *range = options; /* dimension, start, length */
+    return shard_narrow(x[0], (int)range[0], range[1], range[2]);
 }
 
 /* Rows that overlap, and some that are in none. */
 static shard_tensor *narrow_twice(shard_tensor *const *x, const void *options)
 {
     (void)options;
-    return shard_add(shard_narrow(x[0], 1, 3), shard_narrow(x[0], 2, 3));
+    return shard_add(shard_narrow(x[0], 0, 1, 3), shard_narrow(x[0], 0, 2, 3));
 }
 
 static const operation operations[] = {
@@ -33,9 +33,13 @@ static const operation operations[] = {
     {"flatten", flatten, (int[]){1, -1}, 1, {SHARD_SHAPE(2, 3, 2, 2)}},
     {"flatten the middle", flatten, (int[]){-3, 2}, 1, {SHARD_SHAPE(2, 3, 2, 2)}},
     {"flatten a scalar", flatten, (int[]){0, -1}, 1, {SHARD_SCALAR}},
-    {"narrow", narrow, (int64_t[]){1, 2}, 1, {SHARD_SHAPE(4, 3)}},
-    {"narrow to all", narrow, (int64_t[]){0, 4}, 1, {SHARD_SHAPE(4, 3)}},
-    {"narrow to nothing", narrow, (int64_t[]){4, 0}, 1, {SHARD_SHAPE(4, 3)}},
+    {"narrow", narrow, (int64_t[]){0, 1, 2}, 1, {SHARD_SHAPE(4, 3)}},
+    {"narrow to all", narrow, (int64_t[]){0, 0, 4}, 1, {SHARD_SHAPE(4, 3)}},
+    {"narrow to nothing", narrow, (int64_t[]){0, 4, 0}, 1, {SHARD_SHAPE(4, 3)}},
+    {"narrow columns", narrow, (int64_t[]){-1, 1, 3}, 1, {SHARD_SHAPE(4, 5)}},
+    {"narrow the middle", narrow, (int64_t[]){1, 2, 2}, 1, {SHARD_SHAPE(2, 4, 3)}},
+    {"narrow to no columns", narrow, (int64_t[]){1, 5, 0}, 1, {SHARD_SHAPE(4, 5)}},
+    {"narrow columns of no rows", narrow, (int64_t[]){1, 1, 2}, 1, {SHARD_SHAPE(0, 5)}},
     {"narrow twice", narrow_twice, NULL, 1, {SHARD_SHAPE(6, 2)}},
 };
 
@@ -51,7 +55,7 @@ START_TEST(shares_memory)
         shard_tensor *x = make_up_tensor(SHARD_SHAPE(3, 4), 0, .dtype = SHARD_INT64);
         ck_assert_ptr_eq(shard_data(shard_reshape(x, SHARD_SHAPE(12))), shard_data(x));
         ck_assert_ptr_eq(shard_data(shard_flatten(x, 0, 1)), shard_data(x));
-        shard_tensor *rows = shard_narrow(x, 1, 2);
+        shard_tensor *rows = shard_narrow(x, 0, 1, 2);
         ck_assert_ptr_eq(shard_data(rows), (int64_t *)shard_data(x) + 4);
         ck_assert_int_eq(shard_tensor_size(rows, 0), 2);
         ck_assert_int_eq(shard_tensor_size(rows, 1), 4);
@@ -86,11 +90,14 @@ START_TEST(refuses)
         check_refused(shard_reshape(x, SHARD_SHAPE((int64_t)1 << 40, (int64_t)1 << 40)), SHARD_ERROR_MEMORY, "*overflows");
         check_refused(shard_flatten(x, 1, 0), SHARD_ERROR_ARGUMENT, "shard_flatten: dimensions 1 to 0 *");
         check_refused(shard_flatten(x, 0, 2), SHARD_ERROR_ARGUMENT, "shard_flatten: dimension 2 *");
-        check_refused(shard_narrow(x, 2, 2), SHARD_ERROR_SHAPE, "shard_narrow: 2 rows from 2 on of a tensor of shape [[]3, 4]");
-        check_refused(shard_narrow(x, -1, 2), SHARD_ERROR_SHAPE, "shard_narrow: *");
-        check_refused(shard_narrow(x, 1, -1), SHARD_ERROR_SHAPE, "shard_narrow: *");
-        check_refused(shard_narrow(x, INT64_MAX, INT64_MAX), SHARD_ERROR_SHAPE, "shard_narrow: *");
-        check_refused(shard_narrow(shard_zeros(SHARD_SCALAR), 0, 1), SHARD_ERROR_SHAPE, "shard_narrow: *");
+        check_refused(shard_narrow(x, 0, 2, 2), SHARD_ERROR_SHAPE,
+                      "shard_narrow: 2 elements from 2 on along dimension 0 of a tensor of shape [[]3, 4]");
+        check_refused(shard_narrow(x, -1, 2, 3), SHARD_ERROR_SHAPE, "shard_narrow: 3 elements from 2 on along dimension 1 of *");
+        check_refused(shard_narrow(x, 2, 0, 1), SHARD_ERROR_ARGUMENT, "shard_narrow: dimension 2 of *");
+        check_refused(shard_narrow(x, 0, -1, 2), SHARD_ERROR_SHAPE, "shard_narrow: *");
+        check_refused(shard_narrow(x, 0, 1, -1), SHARD_ERROR_SHAPE, "shard_narrow: *");
+        check_refused(shard_narrow(x, 0, INT64_MAX, INT64_MAX), SHARD_ERROR_SHAPE, "shard_narrow: *");
+        check_refused(shard_narrow(shard_zeros(SHARD_SCALAR), 0, 0, 1), SHARD_ERROR_ARGUMENT, "shard_narrow: *");
         check_refused(shard_reshape(NULL, SHARD_SHAPE(1)), SHARD_ERROR_ARGUMENT, "shard_reshape: *");
     }
 }

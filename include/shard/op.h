@@ -62,7 +62,7 @@
  *                 float32 copy; its sums and its result are of float32 or better, the
  *                 gradient of the logits is of 16 bits. Class weights or probabilities of
  *                 another type: all are cast to the widest.
- *   the widest    shard_add, shard_mul, shard_add_at_labels, the residual of shard_batch_norm: of two
+ *   the widest    shard_add, shard_mul, shard_add_at_labels, shard_concatenate, the residual of shard_batch_norm: of two
  *                 floating types the wider one (float32 of the two of 16 bits).
  *   what comes    all else: relu, gelu, batch norm (its parameters and statistics are
  *                 float32 anyway), pooling, dropout, embedding, shape, collectives,
@@ -103,8 +103,13 @@ SHARD_API shard_tensor *shard_reshape(shard_tensor *x, shard_shape shape);
 /* Dimensions [start, end] become one; negative counts from the end. As torch.flatten,
  * but of [n, h, w, c] images in that order. A view. */
 SHARD_API shard_tensor *shard_flatten(shard_tensor *x, int start, int end);
-/* Rows [start, start + length) of dimension 0, which may not be split; a view. */
-SHARD_API shard_tensor *shard_narrow(shard_tensor *x, int64_t start, int64_t length);
+/* Elements [start, start + length) of dimension dim (negative: from the end), which may not be
+ * split. As torch.narrow, but a view of dimension 0 alone; of another one a copy. */
+SHARD_API shard_tensor *shard_narrow(shard_tensor *x, int dim, int64_t start, int64_t length);
+/* `count` tensors, at least one, one after the other along dim (negative: from the end), along which
+ * none may be split; their other sizes, dtypes and placements are the same. A copy. As torch.cat:
+ *     shard_concatenate((shard_tensor *[]){a, b, c}, 3, -1) */
+SHARD_API shard_tensor *shard_concatenate(shard_tensor *const *x, int count, int dim);
 /* y.shape[i] = x.shape[axes[i]]; a copy. axes has ndim entries. */
 SHARD_API shard_tensor *shard_permute(shard_tensor *x, const int *axes);
 SHARD_API shard_tensor *shard_transpose(shard_tensor *x, int dim0, int dim1);

@@ -1,4 +1,4 @@
-/* reshape, flatten, narrow: other shapes over the same memory. */
+/* reshape, flatten: other shapes over the same memory. narrow: a range of a dimension; of the first one a view, too. */
 #include "op/op.h"
 
 #include <inttypes.h>
@@ -132,43 +132,65 @@ shard_tensor *shard_flatten(shard_tensor *x, int start, int end)
 /* ---- narrow ---- */
 
 typedef struct narrow_context {
-    int64_t start; /* in elements */
+    shard_axis axis; /* of x */
+    int64_t start;
 } narrow_context;
+
+/* Copies y, a range of x along the dimension, out of x, or back into it. */
+static shard_status copy_range(const narrow_context *c, shard_tensor *x, shard_tensor *y, bool back)
+{
+    int64_t rows = c->axis.outer, all = c->axis.size * c->axis.inner, part = rows ? shard_numel(y) / rows : 0;
+    size_t size = shard_dtype_size(y->dtype), pitch = (size_t)all * size, width = (size_t)part * size;
+    void *memory[2];
+    if (!shard_load(SHARD_INPUTS(x, y), memory))
+        return shard_last_status();
+    if (width == 0)
+        return SHARD_OK;
+    char *at = (char *)memory[0] + (size_t)(c->start * c->axis.inner) * size;
+    if (back)
+        return SHARD_RUN(y, copy_rows, at, pitch, memory[1], width, width, (size_t)rows);
+    return SHARD_RUN(y, copy_rows, memory[1], width, at, pitch, width, (size_t)rows);
+}
 
 static shard_status narrow_backward(shard_node *node, shard_tensor *dy, shard_tensor **dx)
 {
-    const narrow_context *context = node->context;
     dx[0] = shard_make_gradient(node, 0);
-    void *memory[2];
-    if (!dx[0] || !shard_load(SHARD_INPUTS(dy, dx[0]), memory))
+    void *memory = dx[0] ? shard_tensor_memory(dx[0]) : NULL;
+    if (!memory)
         return shard_last_status();
     shard_place_partial(dx[0], dy);
-    size_t size = shard_dtype_size(dy->dtype), before = (size_t)context->start * size, bytes = (size_t)shard_numel(dy) * size;
-    char *to = memory[1];
-    SHARD_TRY(SHARD_RUN(dy, zero, to, before));
-    SHARD_TRY(SHARD_RUN(dy, copy_rows, to + before, bytes, memory[0], bytes, bytes, 1));
-    return SHARD_RUN(dy, zero, to + before + bytes, (size_t)shard_numel(dx[0]) * size - before - bytes);
+    SHARD_TRY(SHARD_RUN(dy, zero, memory, (size_t)shard_numel(dx[0]) * shard_dtype_size(dy->dtype)));
+    return copy_range(node->context, dx[0], dy, true);
 }
 
 static const shard_node_type narrow_type = {.name = "narrow", .backward = narrow_backward, .takes_partial = true};
 
-shard_tensor *shard_narrow(shard_tensor *x, int64_t start, int64_t length)
+static shard_tensor *narrow(shard_tensor *x, int dim, const narrow_context *c, shard_shape shape)
 {
-    if (!shard_check_operand("shard_narrow", x))
+    if (dim == 0)
+        return shard_tensor_view(x, c->start * c->axis.inner, shape);
+    shard_tensor *y = shard_tensor_make(shape, x->dtype, shard_device_of(x));
+    return y ? shard_result(y, copy_range(c, x, y, false)) : NULL;
+}
+
+shard_tensor *shard_narrow(shard_tensor *x, int dim, int64_t start, int64_t length)
+{
+    if (!shard_check_operand("shard_narrow", x) || shard_resolve_dim("shard_narrow", &x->shape, dim, &dim) != SHARD_OK)
         return NULL;
-    if (x->shape.ndim == 0 || start < 0 || length < 0 || start > x->shape.dim[0] || length > x->shape.dim[0] - start)
-        return shard_fail_null(SHARD_ERROR_SHAPE, "shard_narrow: %" PRId64 " rows from %" PRId64 " on of a tensor of shape %s",
-                               length, start, shard_shape_text(&x->shape));
-    if (shard_is_split(x, 0))
+    narrow_context context = {.axis = shard_axis_along(x, dim), .start = start};
+    if (start < 0 || length < 0 || start > context.axis.size || length > context.axis.size - start)
+        return shard_fail_null(SHARD_ERROR_SHAPE,
+                               "shard_narrow: %" PRId64 " elements from %" PRId64 " on along dimension %d of a tensor of shape %s",
+                               length, start, dim, shard_shape_text(&x->shape));
+    if (shard_is_split(x, dim))
         return shard_refuse_placement("shard_narrow", x), NULL;
     shard_shape shape = x->shape;
-    shape.dim[0] = length;
-    int64_t element = start * shard_shape_product(&x->shape, 1, x->shape.ndim);
-    shard_tensor *y = shard_tensor_view(x, element, shape);
+    shape.dim[dim] = length;
+    shard_tensor *y = narrow(x, dim, &context, shape);
     if (y)
         y->placement = x->placement;
-    shard_node *node = shard_record(&narrow_type, y, SHARD_INPUTS(x), sizeof(narrow_context));
+    shard_node *node = shard_record(&narrow_type, y, SHARD_INPUTS(x), sizeof context);
     if (node)
-        ((narrow_context *)node->context)->start = element;
+        *(narrow_context *)node->context = context;
     return y;
 }

@@ -101,7 +101,7 @@ static shard_module *make_model(const settings *wanted)
 static shard_tensor *own_rows(const settings *wanted)
 {
     int64_t size = shard_group_size(shard_world()), rank = shard_group_rank(shard_world());
-    return shard_narrow(shard_normal(SHARD_SHAPE(size * wanted->batch, wanted->width), 0, 1), rank * wanted->batch,
+    return shard_narrow(shard_normal(SHARD_SHAPE(size * wanted->batch, wanted->width), 0, 1), 0, rank * wanted->batch,
                         wanted->batch);
 }
 

@@ -1,0 +1,145 @@
+/*
+ * concatenate: tensors one after the other along a dimension.
+ *
+ * Tensors may be many and a node has few inputs: each tensor is recorded by a node of its own,
+ * whose other input is the result of the node before. They share the memory, and backward hands
+ * the whole gradient on from node to node; each takes its tensor's part.
+ */
+#include "op/autocast.h"
+#include "op/op.h"
+
+#include <stdlib.h>
+
+enum { BEFORE, PART };
+
+typedef struct part_context {
+    int dim;
+    int64_t start; /* of the part along it */
+} part_context;
+
+/* Copies the part from the whole, or into it. */
+static shard_status copy_part(shard_tensor *whole, shard_tensor *part, int dim, int64_t start, bool into)
+{
+    shard_axis all = shard_axis_along(whole, dim);
+    size_t size = shard_dtype_size(whole->dtype), width = (size_t)(part->shape.dim[dim] * all.inner) * size;
+    size_t pitch = (size_t)(all.size * all.inner) * size;
+    void *memory[2];
+    if (!shard_load(SHARD_INPUTS(whole, part), memory))
+        return shard_last_status();
+    if (width == 0 || all.outer == 0)
+        return SHARD_OK;
+    char *at = (char *)memory[0] + (size_t)(start * all.inner) * size;
+    if (into)
+        return SHARD_RUN(whole, copy_rows, at, pitch, memory[1], width, width, (size_t)all.outer);
+    return SHARD_RUN(whole, copy_rows, memory[1], width, at, pitch, width, (size_t)all.outer);
+}
+
+static shard_tensor *gradient_of_part(shard_node *node, shard_tensor *dy)
+{
+    const part_context *c = node->context;
+    shard_axis all = shard_axis_along(dy, c->dim);
+    if (all.outer == 1)
+        return shard_tensor_view(dy, c->start * all.inner, node->edge[PART].shape);
+    shard_tensor *gradient = shard_make_gradient(node, PART);
+    return gradient ? shard_result(gradient, copy_part(dy, gradient, c->dim, c->start, false)) : NULL;
+}
+
+static shard_status part_backward(shard_node *node, shard_tensor *dy, shard_tensor **dx)
+{
+    dx[BEFORE] = dy;
+    if (!shard_wants(node, PART))
+        return SHARD_OK;
+    dx[PART] = gradient_of_part(node, dy);
+    shard_place_partial(dx[PART], dy);
+    return dx[PART] ? SHARD_OK : shard_last_status();
+}
+
+static const shard_node_type part_type = {.name = "concatenate", .backward = part_backward, .takes_partial = true};
+
+/* ---- forward ---- */
+
+static bool fits(const shard_tensor *x, const shard_tensor *first, int dim)
+{
+    bool alike = x->dtype == first->dtype && shard_device_of(x) == shard_device_of(first) && x->shape.ndim == first->shape.ndim;
+    for (int i = 0; i < x->shape.ndim && alike; i++)
+        alike = i == dim || x->shape.dim[i] == first->shape.dim[i];
+    return alike;
+}
+
+static bool check(shard_tensor *const *x, int count, int dim, shard_shape *shape)
+{
+    static const char function[] = "shard_concatenate";
+    *shape = x[0]->shape;
+    for (int i = 0; i < count; i++) {
+        if (!fits(x[i], x[0], dim)) {
+            shard_error(SHARD_ERROR_SHAPE, "%s: tensor %d is %s of shape %s on %s, tensor 0 %s of shape %s on %s", function, i,
+                        shard_dtype_name(x[i]->dtype), shard_shape_text(&x[i]->shape), shard_device_of(x[i])->name,
+                        shard_dtype_name(x[0]->dtype), shard_shape_text(&x[0]->shape), shard_device_of(x[0])->name);
+            return false;
+        }
+        if (shard_is_split(x[i], dim) || !shard_placement_equal(&x[i]->placement, &x[0]->placement))
+            return shard_refuse_placement(function, x[i]);
+        if (i > 0 && __builtin_add_overflow(shape->dim[dim], x[i]->shape.dim[dim], &shape->dim[dim])) {
+            shard_error(SHARD_ERROR_MEMORY, "%s: the sizes along dimension %d overflow", function, dim);
+            return false;
+        }
+    }
+    return true;
+}
+
+/* y with the tensor copied to its place, as the result of a node. */
+static shard_tensor *put(shard_tensor *y, shard_tensor *before, shard_tensor *x, int dim, int64_t start)
+{
+    if (copy_part(y, x, dim, start, true) != SHARD_OK)
+        return NULL;
+    shard_tensor *next = before ? shard_tensor_view(y, 0, y->shape) : y;
+    if (!next)
+        return NULL;
+    next->placement = x->placement;
+    shard_node *node = shard_record(&part_type, next, SHARD_INPUTS(before, x), sizeof(part_context));
+    if (node)
+        *(part_context *)node->context = (part_context){.dim = dim, .start = start};
+    return next;
+}
+
+static shard_tensor *concatenate(shard_tensor *const *x, int count, int dim)
+{
+    for (int i = 0; i < count; i++)
+        if (!shard_check_operand("shard_concatenate", x[i]))
+            return NULL;
+    shard_shape shape;
+    if (shard_resolve_dim("shard_concatenate", &x[0]->shape, dim, &dim) != SHARD_OK || !check(x, count, dim, &shape))
+        return NULL;
+    shard_tensor *y = shard_tensor_make(shape, x[0]->dtype, shard_device_of(x[0])), *next = NULL;
+    int64_t start = 0;
+    for (int i = 0; i < count && y; i++) {
+        next = put(y, next, x[i], dim, start);
+        if (!next)
+            return NULL;
+        start += x[i]->shape.dim[dim];
+    }
+    return next;
+}
+
+shard_tensor *shard_concatenate(shard_tensor *const *x, int count, int dim)
+{
+    if (!x || count < 1) {
+        if (!x)
+            shard_null_argument("shard_concatenate", "the array of tensors");
+        else
+            shard_error(SHARD_ERROR_ARGUMENT, "shard_concatenate: %d tensors; at least one is needed", count);
+        return NULL;
+    }
+    shard_tensor **same = shard_calloc((size_t)count, sizeof *same);
+    if (!same)
+        return NULL;
+    for (int i = 0; i < count; i++)
+        same[i] = x[i];
+    shard_scope scope;
+    shard_scope_open(&scope);
+    shard_autocast_promote(count, same);
+    shard_tensor *y = shard_scope_hand_out(concatenate(same, count, dim), &scope);
+    shard_scope_close(&scope);
+    free(same);
+    return y;
+}
