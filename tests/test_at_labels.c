@@ -128,7 +128,7 @@ START_TEST(one_hot_of_each_dtype)
         }
         shard_tensor *last = shard_one_hot(labels, 3, .ignore_index = 2);
         ck_assert_ptr_null(shard_device_open(NULL)->ops->host_memory ? last : NULL);
-        shard_synchronize(NULL); /* a GPU finds it by then */
+        shard_synchronize(shard_device_open(NULL)); /* a GPU finds it by then */
         check_error(SHARD_ERROR_ARGUMENT, "shard_one_hot: label -100 at row 1 is outside \\[0, 3)");
         static const int64_t zeros[] = {0, 1, 0};
         labels = shard_from_host(zeros, SHARD_SHAPE(3), .dtype = SHARD_INT64);
@@ -176,7 +176,7 @@ START_TEST(wrong_labels)
         shard_tensor *x = shard_zeros(SHARD_SHAPE(2, 3)), *labels = shard_from_host(values, SHARD_SHAPE(2), .dtype = SHARD_INT64);
         shard_tensor *y = add_to ? shard_add_at_labels(x, labels, NULL, 1, IGNORED) : shard_pick_labels(x, labels, IGNORED);
         ck_assert_ptr_null(shard_device_open(NULL)->ops->host_memory ? y : NULL);
-        shard_synchronize(NULL);
+        shard_synchronize(shard_device_open(NULL));
         check_error(SHARD_ERROR_ARGUMENT, add_to ? "shard_add_at_labels: label 3 at row 1 is outside \\[0, 3)"
                                                  : "shard_pick_labels: label 3 at row 1 is outside \\[0, 3)");
     }

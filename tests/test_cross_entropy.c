@@ -440,7 +440,8 @@ START_TEST(refuses_labels)
         refused_by_labels(shard_cross_entropy(logits, LABELS(0, -100, 5, 6), .use_ignore_index = true),
                           "*label -100 at row 1 is outside*");
         refused(shard_cross_entropy(logits, LABELS(0, 1, 2)), SHARD_ERROR_SHAPE,
-                "shard_cross_entropy: labels of shape \\[3] for logits of shape \\[4, 1000]");
+                "shard_cross_entropy: labels of shape \\[3] for logits of shape \\[4, 1000], of which classes are the last "
+                "dimension");
         refused(shard_cross_entropy(logits, shard_zeros(SHARD_SHAPE(4), .dtype = SHARD_INT32)), SHARD_ERROR_SHAPE,
                 "*labels are int32; int64 is needed (shard_cast)");
         refused(shard_cross_entropy(logits, NULL), SHARD_ERROR_ARGUMENT, "shard_cross_entropy: an operand is NULL");

@@ -272,9 +272,12 @@ typedef struct shard_cross_entropy_options {
     double label_smoothing;    /* in [0, 1] */
     shard_reduction reduction; /* the mean divides by the sum of the labels' weights */
 } shard_cross_entropy_options;
-/* logits [rows, classes] and labels int64 [rows], or probabilities like the logits:
- * a scalar, or [rows] for NONE. Or one row: [classes] and a scalar label. As
- * torch.nn.functional.cross_entropy; the mean with probabilities divides by rows.
+/* logits [..., classes] and labels int64 [...], or probabilities like the logits: a scalar, or of
+ * the labels' shape for NONE. [rows, classes] with [rows], one row [classes] with a scalar label,
+ * images [n, h, w, classes] with [n, h, w]: every element of the leading dimensions is a row. As
+ * torch.nn.functional.cross_entropy, but that classes are the last dimension, as channels are
+ * throughout; torch has them second, [n, classes, h, w] (shard_permute brings those here).
+ * The mean with probabilities divides by the number of rows.
  * Weight and probabilities are of the logits' dtype and get no gradient.
  * Logits split along classes (the result of a COLUMN linear) give the sharded
  * loss: an exchange of some bytes and an all-gather of a few numbers a row, the same value
@@ -283,7 +286,7 @@ typedef struct shard_cross_entropy_options {
  * other error of one member is an error on all of them (see above for NULL logits; and for
  * when it comes: on GPUs with a wrong label of one member that member names it, the others
  * that its labels differ).
- * Logits split along rows, with the own rows' labels, give the own rows' loss:
+ * Logits split along a leading dimension, with the own rows' labels, give the own rows' loss:
  * PARTIAL for SUM, split like them for NONE, refused for MEAN.
  * The backward needs the logits; it writes the gradient over them if they have been
  * released by then, else next to them.
@@ -296,9 +299,10 @@ SHARD_API shard_tensor *shard_cross_entropy_with(shard_tensor *logits, shard_ten
                                                  shard_cross_entropy_options options);
 
 /* For each row, how many logits come before the label's (larger, or equal with a
- * smaller column; NaN is larger than numbers): int64 [rows]; the label is in the
+ * smaller column; NaN is larger than numbers): int64, of the labels' shape; the label is in the
  * top k if that is < k. A row whose label is ignore_index gives INT64_MAX, which is
- * in no top k. Carries a split leading dimension. No gradient. Logits split along
+ * in no top k. Logits [..., classes] and labels [...] are as for the loss. Carries a split leading
+ * dimension. No gradient. Logits split along
  * classes are not gathered: a few numbers a row are. Collective over the logits'
  * group if they are split along classes. */
 SHARD_API shard_tensor *shard_label_rank(shard_tensor *logits, shard_tensor *labels, int64_t ignore_index);

@@ -29,8 +29,8 @@ static bool check_labels_fit(const shard_class_rows *rows, const shard_tensor *l
     shard_shape shape = logits->shape;
     shape.ndim--;
     if (!shard_shape_equal(&labels->shape, &shape)) {
-        shard_error(SHARD_ERROR_SHAPE, "%s: labels of shape %s for logits of shape %s", rows->function,
-                    shard_shape_text(&labels->shape), shard_shape_text(&logits->shape));
+        shard_error(SHARD_ERROR_SHAPE, "%s: labels of shape %s for logits of shape %s, of which classes are the last dimension",
+                    rows->function, shard_shape_text(&labels->shape), shard_shape_text(&logits->shape));
         return false;
     }
     bool alike = shard_placement_equal(&labels->placement, &logits->placement);
@@ -43,9 +43,9 @@ static bool read_logits(shard_class_rows *rows)
     if (!shard_check_operands(rows->function, SHARD_INPUTS(logits)))
         return false;
     int ndim = logits->shape.ndim;
-    if (ndim != 1 && ndim != 2) {
-        shard_error(SHARD_ERROR_SHAPE, "%s: logits of shape %s; [rows, classes] or [classes] is needed (shard_flatten)",
-                    rows->function, shard_shape_text(&logits->shape));
+    if (ndim == 0) {
+        shard_error(SHARD_ERROR_SHAPE, "%s: logits of shape %s; [..., classes] is needed", rows->function,
+                    shard_shape_text(&logits->shape));
         return false;
     }
     if (logits->placement.kind == SHARD_PARTIAL)

@@ -35,8 +35,8 @@ typedef struct shard_class_rows {
     double *part, *own; /* of all members, and this one's */
 } shard_class_rows;
 
-/* Fills rows for logits [rows, classes] or [classes] and labels [rows] or a
- * scalar. A floating target is left to the caller. False with the error set (NULL
+/* Fills rows for logits [..., classes], whose leading dimensions' elements are the rows, and
+ * labels [...]. A floating target is left to the caller. False with the error set (NULL
  * arguments, shapes and placements that do not fit): rows->group then still is set, if
  * anything tells it. */
 bool shard_class_rows_read(shard_class_rows *rows, shard_tensor *logits, shard_tensor *target, int64_t ignore_index);
