@@ -1,17 +1,18 @@
 /*
- * Template of one's own parallel loss, on logits whose classes are split over a group
- * (the result of a column-split layer), in the two ways there are:
+ * Template of one's own parallel loss, on a last layer whose classes are split over a group, in
+ * the two ways there are:
  *
- *   margin_loss  changes the own logits, then hands them to the parallel cross-entropy:
- *                CosFace (Wang and others, CVPR 2018), scale * (logit - margin of the
- *                label's class). Nothing is to be said about other ranks.
- *   hinge_loss   has its own reduction: the squared one-against-all hinge. The sum over
- *                a split tensor is PARTIAL, and shard_reduce makes it whole.
+ *   cosface_loss  changes the own logits, then hands them to the parallel cross-entropy:
+ *                 CosFace (Wang and others, CVPR 2018), the cross-entropy of
+ *                 scale * (cosine of feature and class - margin at the label's class).
+ *                 Nothing is to be said about other ranks.
+ *   hinge_loss    has its own reduction: the squared one-against-all hinge. The sum over
+ *                 a split tensor is PARTIAL, and shard_reduce makes it whole.
  *
- * To make another loss: find the logits' part of the classes in their placement, make
- * what each class needs for that part only (own_targets), mark it as split like the
- * logits (shard_as_split), and end in one of the two ways. The same code runs on logits
- * that are whole. Gradients need nothing further.
+ * The weight [classes, features] is split by rows, and so logits are split by classes; what
+ * concerns the labels' classes (shard_add_at_labels, shard_pick_labels, shard_one_hot) each rank
+ * does for those in its range. Nothing is as large as the whole logits, and no rank makes a matrix
+ * on the host. The same code runs on a weight that is whole. Gradients need nothing further.
  *
  * Run on any number of ranks, the program compares split losses with whole ones:
  *     shardrun -n 3 parallel_loss
@@ -20,128 +21,94 @@
 
 #include <math.h>
 #include <stdio.h>
-#include <stdlib.h>
 
-/* ---- the losses ---- */
+/* ---- the losses, of features [rows, features], a weight [classes, features], labels [rows] ---- */
 
-/* [rows, own classes], placed like the logits: `label` in the columns of the rows' labels, `other` in the rest. */
-static shard_tensor *own_targets(shard_tensor *logits, const int64_t *labels, float label, float other)
+typedef shard_tensor *loss_function(shard_tensor *x, shard_tensor *weight, shard_tensor *labels);
+
+enum { NO_LABEL = -100 };
+
+static shard_tensor *cosface_loss(shard_tensor *x, shard_tensor *weight, shard_tensor *labels)
 {
-    if (!logits)
-        return NULL;
-    shard_placement placement = shard_tensor_placement(logits);
-    int64_t rows = shard_tensor_size(logits, 0), classes = shard_tensor_size(logits, 1);
-    int64_t first = placement.kind == SHARD_SPLIT ? placement.start : 0;
-    float *values = malloc(sizeof *values * (size_t)(rows * classes) + 1);
-    if (!values) {
-        shard_error(SHARD_ERROR_MEMORY, "no memory for the targets");
-        return NULL;
-    }
-    for (int64_t row = 0; row < rows; row++)
-        for (int64_t i = 0; i < classes; i++)
-            values[row * classes + i] = first + i == labels[row] ? label : other;
-    shard_tensor *targets = shard_from_host(values, SHARD_SHAPE(rows, classes));
-    free(values);
-    return placement.kind == SHARD_SPLIT ? shard_as_split(targets, 1, placement.group, first, placement.whole) : targets;
+    const double scale = 16, margin = 0.35;
+    shard_tensor *cosine = shard_linear(shard_normalize(x, -1, 0), shard_normalize(weight, -1, 0), NULL);
+    shard_tensor *logits = shard_scale(shard_add_at_labels(cosine, labels, NULL, -margin, NO_LABEL), scale);
+    return shard_parallel_cross_entropy(logits, labels);
 }
 
-static shard_tensor *margin_loss(shard_tensor *logits, const int64_t *labels, double scale, double margin)
+/* Mean over the rows of the sum over all classes of max(0, 1 - sign * logit)^2; sign is 1 for
+ * the label and -1 for the rest. */
+static shard_tensor *hinge_loss(shard_tensor *x, shard_tensor *weight, shard_tensor *labels)
 {
-    int64_t rows = shard_tensor_size(logits, 0);
-    shard_tensor *changed = shard_scale(shard_add(logits, own_targets(logits, labels, (float)-margin, 0)), scale);
-    return shard_parallel_cross_entropy(changed, shard_from_host(labels, SHARD_SHAPE(rows), .dtype = SHARD_INT64));
-}
-
-/* Mean over the rows of the sum over all classes of max(0, 1 - sign * logit)^2; sign is 1
- * for the label and -1 for the rest. */
-static shard_tensor *hinge_loss(shard_tensor *logits, const int64_t *labels)
-{
-    shard_tensor *minus_sign = own_targets(logits, labels, -1, 1), *ones = own_targets(logits, labels, 1, 1);
-    shard_tensor *violation = shard_relu(shard_add(shard_mul(logits, minus_sign), ones));
+    shard_tensor *logits = shard_linear(x, weight, NULL), *one = shard_ones(SHARD_SCALAR);
+    int64_t classes = shard_tensor_whole_shape(weight).dim[0];
+    shard_tensor *minus_sign = shard_add(shard_scale(shard_one_hot(labels, classes, .like = logits), -2), one);
+    shard_tensor *violation = shard_relu(shard_add(shard_mul(logits, minus_sign), one));
     shard_tensor *sum = shard_sum(shard_mul(violation, violation));
     if (shard_tensor_placement(sum).kind == SHARD_PARTIAL)
-        sum = shard_reduce(sum, shard_tensor_placement(logits).group);
-    return shard_scale(sum, 1 / fmax(1, (double)shard_tensor_size(logits, 0)));
+        sum = shard_reduce(sum, shard_tensor_placement(weight).group);
+    return shard_scale(sum, 1 / (double)shard_numel(labels));
 }
 
 /* ---- the same on all ranks as on one? ---- */
 
-enum { ROWS = 6, IN = 5, CLASSES = 11, MOST = 128 /* elements compared at once */ }; /* uneven on two ranks and on three */
+enum { ROWS = 6, FEATURES = 5, CLASSES = 11, MOST = 128 /* elements compared at once */ }; /* uneven on two ranks and on three */
 
-static const int64_t labels[ROWS] = {0, 10, 4, 4, 7, 3};
-
-static shard_tensor *loss_of(shard_tensor *logits, bool hinge)
+/* Fails the run unless the tensors are the same but for rounding. */
+static void check(const char *what, shard_tensor *got, shard_tensor *expected)
 {
-    return hinge ? hinge_loss(logits, labels) : margin_loss(logits, labels, 8, 0.35);
-}
-
-/* The loss of a layer's result; leaves the gradients. */
-static double run(shard_module *layer, shard_tensor *x, bool hinge)
-{
-    shard_tensor *loss = loss_of(shard_forward(layer, x), hinge);
-    shard_backward(loss);
-    return shard_item(loss);
-}
-
-static double largest_difference(shard_tensor *a, shard_tensor *b)
-{
-    int64_t count = shard_numel(a);
+    int64_t count = shard_numel(expected);
     size_t bytes = (size_t)count * sizeof(float);
     float x[MOST], y[MOST];
-    if (!a || !b || count > MOST || count != shard_numel(b) || shard_copy_to_host(a, x, bytes) != SHARD_OK ||
-        shard_copy_to_host(b, y, bytes) != SHARD_OK)
-        return INFINITY;
-    double largest = 0;
-    for (int64_t i = 0; i < count; i++)
-        largest = fmax(largest, fabs((double)x[i] - (double)y[i]));
-    return largest;
-}
-
-static void check(const char *what, double difference)
-{
+    double difference = 0;
+    if (!got || !expected || count > MOST || count != shard_numel(got) || shard_copy_to_host(got, x, bytes) != SHARD_OK ||
+        shard_copy_to_host(expected, y, bytes) != SHARD_OK)
+        difference = INFINITY;
+    else
+        for (int64_t i = 0; i < count; i++)
+            difference = fmax(difference, fabs((double)x[i] - (double)y[i]));
     if (!(difference <= 1e-5))
-        shard_error(SHARD_ERROR_INTERNAL, "%s differs by %g from the whole logits'", what, difference);
+        shard_error(SHARD_ERROR_INTERNAL, "%s differs by %g from the whole weight's", what, difference);
 }
 
-static void compare(bool hinge, const char *name, shard_group *group)
+/* Features, or a weight: the same values each time. This rank's part of the weight's rows if the group is not NULL. */
+static shard_tensor *make_leaf(uint64_t seed, int64_t rows, shard_group *group)
 {
-    shard_manual_seed(1);
-    shard_module *whole = shard_nn_linear(IN, CLASSES);
-    shard_manual_seed(1); /* the same values again */
-    shard_module *parts = shard_nn_parallel_linear(IN, CLASSES, SHARD_SPLIT_COLUMN, group);
-    shard_tensors *expected = shard_parameters(whole), *got = shard_parameters(parts);
+    shard_manual_seed(seed);
+    shard_range part = shard_split_range(rows, shard_group_size(group), shard_group_rank(group));
+    shard_tensor *leaf = shard_normal(SHARD_SHAPE(part.size, FEATURES), 0, 1);
+    if (group)
+        leaf = shard_as_split(leaf, 0, group, part.start, rows);
+    shard_set_requires_grad(leaf, true);
+    return leaf;
+}
+
+static void compare(loss_function *loss_of, const char *name, shard_group *group)
+{
+    static const int64_t values[ROWS] = {0, 10, 4, 4, 7, 3};
+    shard_range part = shard_split_range(CLASSES, shard_group_size(group), shard_group_rank(group));
     SHARD_SCOPE
     {
-        shard_manual_seed(2);
-        shard_tensor *x1 = shard_normal(SHARD_SHAPE(ROWS, IN), 0, 1, .requires_grad = true);
-        shard_manual_seed(2);
-        shard_tensor *x2 = shard_normal(SHARD_SHAPE(ROWS, IN), 0, 1, .requires_grad = true);
-        double loss1 = run(whole, x1, hinge), loss2 = run(parts, x2, hinge);
-        check("the loss", fabs(loss1 - loss2));
-        check("the input's gradient", largest_difference(shard_grad(x1), shard_grad(x2)));
-        shard_tensors *gradients = shard_tensors_create();
-        for (int64_t i = 0; i < shard_tensors_count(expected); i++)
-            shard_tensors_add(gradients, shard_tensors_name(expected, i), shard_grad(shard_tensors_at(expected, i)));
-        shard_tensors *own = shard_relocate_state_dict(got, gradients);
-        for (int64_t i = 0; i < shard_tensors_count(got); i++)
-            check(shard_tensors_name(got, i), largest_difference(shard_grad(shard_tensors_at(got, i)), shard_tensors_at(own, i)));
-        shard_tensors_destroy(own);
-        shard_tensors_destroy(gradients);
+        shard_tensor *labels = shard_from_host(values, SHARD_SHAPE(ROWS), .dtype = SHARD_INT64);
+        shard_tensor *x1 = make_leaf(1, ROWS, NULL), *x2 = make_leaf(1, ROWS, NULL);
+        shard_tensor *whole = make_leaf(2, CLASSES, NULL), *split = make_leaf(2, CLASSES, group);
+        shard_tensor *expected = loss_of(x1, whole, labels), *loss = loss_of(x2, split, labels);
+        shard_backward(expected);
+        shard_backward(loss);
+        check("the loss", loss, expected);
+        check("the features' gradient", shard_grad(x2), shard_grad(x1));
+        check("the weight's gradient", shard_grad(split), shard_narrow(shard_grad(whole), 0, part.start, part.size));
     }
     if (shard_agree(group) == SHARD_OK && shard_group_rank(group) == 0)
         printf("%s: the same on %d rank(s) as on one\n", name, shard_group_size(group));
-    shard_tensors_destroy(got);
-    shard_tensors_destroy(expected);
-    shard_module_destroy(parts);
-    shard_module_destroy(whole);
 }
 
 int main(int argc, char **argv)
 {
     shard_init(&argc, &argv);
     shard_mesh *mesh = shard_mesh_create(.model = shard_group_size(shard_world()));
-    compare(false, "margin loss", shard_mesh_model_group(mesh));
-    compare(true, "hinge loss", shard_mesh_model_group(mesh));
+    compare(cosface_loss, "CosFace", shard_mesh_model_group(mesh));
+    compare(hinge_loss, "hinge loss", shard_mesh_model_group(mesh));
     shard_mesh_destroy(mesh);
     return shard_finalize();
 }
