@@ -57,6 +57,63 @@ START_TEST(test_extend_or_nothing)
 }
 END_TEST
 
+START_TEST(test_subset)
+{
+    shard_tensors *l = list("model.a", "modelb", "model.", "other.a"), *model = shard_tensors_subset(l, "model."),
+                  *all = shard_tensors_subset(l, ""), *none = shard_tensors_subset(l, "z");
+    check_names(model, "a ");
+    check_names(all, "model.a modelb model. other.a");
+    check_names(none, "");
+    ck_assert_ptr_eq(shard_tensors_find(model, "a"), shard_tensors_find(l, "model.a"));
+    shard_tensors_destroy(l);
+    ck_assert(shard_item(shard_tensors_at(model, 1)) == 2);
+    shard_tensors_destroy(model);
+    shard_tensors_destroy(all);
+    shard_tensors_destroy(none);
+}
+END_TEST
+
+/* Many names, so that the table over them is filled anew with each. */
+START_TEST(test_rename_and_remove)
+{
+    shard_tensors *l = list("a", "b", "c");
+    check_ok(shard_tensors_rename(l, "b", "x"));
+    check_ok(shard_tensors_rename(l, "x", "x"));
+    check_names(l, "a x c");
+    ck_assert(shard_item(shard_tensors_find(l, "x")) == 1 && !shard_tensors_find(l, "b"));
+    shard_tensors_rename(l, "a", "c");
+    check_error(SHARD_ERROR_ARGUMENT, "shard_tensors_rename: \"a\" to \"c\", which there is already");
+    shard_tensors_rename(l, "b", "d");
+    check_error(SHARD_ERROR_ARGUMENT, "shard_tensors_rename: there is no tensor \"b\"");
+    check_ok(shard_tensors_remove(l, shard_tensors_name(l, 0)));
+    check_names(l, "x c");
+    shard_tensors_remove(l, "a");
+    check_error(SHARD_ERROR_ARGUMENT, "shard_tensors_remove: there is no tensor \"a\"");
+    char name[16], other[16];
+    shard_tensor *one = shard_ones(SHARD_SHAPE(1));
+    for (int i = 0; i < 200; i++) {
+        snprintf(name, sizeof name, "n%d", i);
+        check_ok(shard_tensors_add(l, name, one));
+    }
+    for (int i = 0; i < 200; i++) {
+        snprintf(name, sizeof name, "n%d", i);
+        snprintf(other, sizeof other, "m%d", i);
+        check_ok(i % 2 ? shard_tensors_remove(l, name) : shard_tensors_rename(l, name, other));
+        ck_assert(!shard_tensors_find(l, name) && (shard_tensors_find(l, other) == NULL) == i % 2);
+    }
+    ck_assert_int_eq(shard_tensors_count(l), 102);
+    ck_assert_str_eq(shard_tensors_name(l, 101), "m198");
+    check_ok(shard_tensors_add(l, "a", one));
+    ck_assert_ptr_eq(shard_tensors_find(l, "a"), shard_tensors_at(l, 102));
+    shard_release(one);
+    shard_tensors_destroy(l);
+    l = shard_tensors_create();
+    shard_tensors_remove(l, "a");
+    check_error(SHARD_ERROR_ARGUMENT, "shard_tensors_remove: there is no tensor \"a\"");
+    shard_tensors_destroy(l);
+}
+END_TEST
+
 /* ---- samplers ---- */
 
 START_TEST(test_sampler_sizes)
@@ -161,6 +218,8 @@ int main(void)
     TCase *tcase = test_case(suite, "misuse");
     tcase_add_test(tcase, test_extend_by_itself);
     tcase_add_test(tcase, test_extend_or_nothing);
+    tcase_add_test(tcase, test_subset);
+    tcase_add_test(tcase, test_rename_and_remove);
     tcase_add_test(tcase, test_sampler_sizes);
     tcase_add_test(tcase, test_job_once);
     tcase_add_loop_test(tcase, test_variables, 0, (int)(sizeof variables / sizeof *variables));

@@ -174,6 +174,15 @@ SHARD_API shard_status shard_tensors_add(shard_tensors *list, const char *name, 
 /* Adds all of `from`, each name behind prefix: those that it has now, where it is the list itself.
  * After an error the list is as it was. As {prefix + k: v for k, v in from.items()}. */
 SHARD_API shard_status shard_tensors_extend(shard_tensors *list, const char *prefix, const shard_tensors *from);
+/* The tensors whose names begin with prefix, by the rest of their names: a new list, the caller's
+ * to destroy, that shares them. As {k[len(prefix):]: v for k, v in list.items() if
+ * k.startswith(prefix)}, for a checkpoint of several parts or of a wrapped module ("module."). */
+SHARD_API shard_tensors *shard_tensors_subset(const shard_tensors *list, const char *prefix);
+/* Another name for the tensor of that name, in its place, as list[to] = list.pop(name); and takes
+ * it out of the list, as del list[name]. Errors (ARGUMENT): there is none of that name, another
+ * one has the new name. */
+SHARD_API shard_status shard_tensors_rename(shard_tensors *list, const char *name, const char *to);
+SHARD_API shard_status shard_tensors_remove(shard_tensors *list, const char *name);
 SHARD_API int64_t shard_tensors_count(const shard_tensors *list);
 SHARD_API const char *shard_tensors_name(const shard_tensors *list, int64_t index);
 SHARD_API shard_tensor *shard_tensors_at(const shard_tensors *list, int64_t index);

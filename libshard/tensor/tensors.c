@@ -83,6 +83,13 @@ shard_status shard_tensors_add(shard_tensors *list, const char *name, shard_tens
     return SHARD_OK;
 }
 
+static void refill_slots(shard_tensors *list)
+{
+    if (list->slot_count)
+        memset(list->slots, 0, (size_t)list->slot_count * sizeof *list->slots);
+    fill_slots(list);
+}
+
 void shard_tensors_truncate(shard_tensors *list, int64_t count)
 {
     if (list->count <= count)
@@ -92,8 +99,7 @@ void shard_tensors_truncate(shard_tensors *list, int64_t count)
         free(last->name);
         shard_tensor_drop(last->tensor);
     }
-    memset(list->slots, 0, (size_t)list->slot_count * sizeof *list->slots);
-    fill_slots(list);
+    refill_slots(list);
 }
 
 shard_status shard_tensors_extend(shard_tensors *list, const char *prefix, const shard_tensors *from)
@@ -110,6 +116,65 @@ shard_status shard_tensors_extend(shard_tensors *list, const char *prefix, const
             return status;
         }
     }
+    return SHARD_OK;
+}
+
+shard_tensors *shard_tensors_subset(const shard_tensors *list, const char *prefix)
+{
+    if (!list || !prefix) {
+        shard_null_argument("shard_tensors_subset", list ? "prefix" : "list");
+        return NULL;
+    }
+    shard_tensors *subset = shard_tensors_create();
+    size_t length = strlen(prefix);
+    shard_status status = subset ? SHARD_OK : shard_last_status();
+    for (int64_t i = 0; i < list->count && status == SHARD_OK; i++)
+        if (strncmp(list->items[i].name, prefix, length) == 0)
+            status = shard_tensors_add(subset, list->items[i].name + length, list->items[i].tensor);
+    if (status == SHARD_OK)
+        return subset;
+    shard_tensors_destroy(subset);
+    return NULL;
+}
+
+/* The item of that name; NULL with the error set. */
+static named_tensor *find_item(const char *function, const shard_tensors *list, const char *name)
+{
+    int64_t item = list->slot_count ? *find_slot(list, name) : 0;
+    return item ? &list->items[item - 1]
+                : shard_fail_null(SHARD_ERROR_ARGUMENT, "%s: there is no tensor \"%.100s\"", function, name);
+}
+
+shard_status shard_tensors_rename(shard_tensors *list, const char *name, const char *to)
+{
+    if (!list || !name || !to)
+        return shard_null_argument("shard_tensors_rename", !list ? "list" : !name ? "name" : "to");
+    named_tensor *item = find_item("shard_tensors_rename", list, name);
+    if (!item || strcmp(name, to) == 0)
+        return item ? SHARD_OK : shard_last_status();
+    if (*find_slot(list, to))
+        return shard_error(SHARD_ERROR_ARGUMENT, "shard_tensors_rename: \"%.100s\" to \"%.100s\", which there is already", name, to);
+    char *copy = shard_strdup(to);
+    if (!copy)
+        return shard_last_status();
+    free(item->name);
+    item->name = copy;
+    refill_slots(list);
+    return SHARD_OK;
+}
+
+shard_status shard_tensors_remove(shard_tensors *list, const char *name)
+{
+    if (!list || !name)
+        return shard_null_argument("shard_tensors_remove", list ? "name" : "list");
+    named_tensor *item = find_item("shard_tensors_remove", list, name);
+    if (!item)
+        return shard_last_status();
+    free(item->name); /* which name may be */
+    shard_tensor_drop(item->tensor);
+    int64_t after = list->count-- - (item - list->items) - 1;
+    memmove(item, item + 1, (size_t)after * sizeof *item);
+    refill_slots(list);
     return SHARD_OK;
 }
 
