@@ -145,6 +145,16 @@ START_TEST(test_sampler_sizes)
 }
 END_TEST
 
+/* The number of draws goes round. */
+START_TEST(test_draws)
+{
+    shard_set_random_state((shard_random_state){.seed = -1, .next_draw = INT64_MAX});
+    SHARD_SCOPE
+        ck_assert(shard_item(shard_uniform(SHARD_SHAPE(1), 1.0, 2.0)) >= 1);
+    ck_assert_int_eq(shard_get_random_state().next_draw, INT64_MIN);
+}
+END_TEST
+
 /* ---- the job ---- */
 
 START_TEST(test_job_once)
@@ -152,9 +162,14 @@ START_TEST(test_job_once)
     check_ok(shard_init(NULL, NULL));
     shard_init(NULL, NULL);
     check_error(SHARD_ERROR_ARGUMENT, "shard_init: called twice; a process joins its job once");
-    ck_assert_ptr_nonnull(shard_world());
+    shard_group *kept = shard_world();
+    ck_assert_ptr_nonnull(kept);
     ck_assert_int_eq(shard_finalize(), 0);
     ck_assert_ptr_null(shard_world());
+    ck_assert_int_eq(shard_group_size(kept), 1);
+    ck_assert_int_eq(shard_group_rank(kept) + shard_group_world_rank(kept, 0), 0);
+    ck_assert_str_eq(shard_group_transport(kept), "self");
+    check_ok(shard_barrier(kept));
     ck_assert_int_eq(shard_group_size(shard_world()), 1);
     check_ok(shard_barrier(shard_world()));
     ck_assert_int_eq(shard_finalize(), 0);
@@ -162,6 +177,32 @@ START_TEST(test_job_once)
     check_error(SHARD_ERROR_ARGUMENT, "shard_init: called after shard_finalize; a process joins its job once");
     SHARD_SCOPE
         ck_assert(shard_item(shard_sum(shard_ones(SHARD_SHAPE(3)))) == 3);
+}
+END_TEST
+
+/* Of several ranks, each has itself alone after the end. */
+static void keeps_world(shard_group *world, void *context)
+{
+    (void)world;
+    (void)context;
+    check_ok(shard_init(NULL, NULL));
+    shard_group *kept = shard_world();
+    ck_assert_int_eq(shard_group_size(kept), 2);
+    ck_assert_int_eq(shard_finalize(), 0);
+    ck_assert_int_eq(shard_group_size(kept), 1);
+    ck_assert_int_eq(shard_group_rank(kept), 0);
+    check_ok(shard_agree(kept));
+    SHARD_SCOPE
+    {
+        shard_tensor *x = shard_ones(SHARD_SHAPE(3));
+        check_ok(shard_all_reduce(x, SHARD_SUM, kept));
+        ck_assert(shard_item(shard_sum(x)) == 3);
+    }
+}
+
+START_TEST(test_world_kept)
+{
+    run_ranks(2, keeps_world, .bare = true);
 }
 END_TEST
 
@@ -221,7 +262,9 @@ int main(void)
     tcase_add_test(tcase, test_subset);
     tcase_add_test(tcase, test_rename_and_remove);
     tcase_add_test(tcase, test_sampler_sizes);
+    tcase_add_test(tcase, test_draws);
     tcase_add_test(tcase, test_job_once);
+    tcase_add_test(tcase, test_world_kept);
     tcase_add_loop_test(tcase, test_variables, 0, (int)(sizeof variables / sizeof *variables));
     tcase_add_test(tcase, test_log_level);
     return test_run(suite);

@@ -19,7 +19,8 @@ SHARD_API shard_status shard_init(int *argc, char ***argv);
 /* Leaves the job. Waits for the GPU, if one was opened, as what it finds wrong counts (op.h).
  * Prints the thread's error, if there is one (rank 0 alone what all ranks have together),
  * tells the other ranks, and returns 0, or 1 if there was one: `return shard_finalize();`.
- * Groups of this process end with it: none is used afterwards. A second call does nothing. */
+ * Groups of this process end with it and are not used afterwards; a pointer to the world that was
+ * kept is a group of this rank alone. A second call does nothing. */
 SHARD_API int shard_finalize(void);
 
 /* All ranks; NULL, which stands for this rank alone, before shard_init and after shard_finalize.

@@ -19,7 +19,9 @@ void shard_set_random_state(shard_random_state wanted)
 
 shard_draw shard_next_draw(void)
 {
-    return (shard_draw){.seed = (uint64_t)state.seed, .number = (uint64_t)state.next_draw++};
+    shard_draw draw = {.seed = (uint64_t)state.seed, .number = (uint64_t)state.next_draw};
+    state.next_draw = (int64_t)(draw.number + 1); /* goes round */
+    return draw;
 }
 
 /*

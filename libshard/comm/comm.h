@@ -77,6 +77,7 @@ struct shard_group {
     /* The ranks that hold the same part as this one of what is split over the group;
      * set by a mesh. NULL: this rank alone. */
     struct shard_group *replicas;
+    bool is_world; /* callers may keep a pointer to it after the end of the job */
 };
 
 shard_group *shard_group_make(const shard_group_ops *ops, int rank, int size, const int *world_ranks, void *state);
@@ -116,6 +117,7 @@ shard_group *shard_mpi_open(int *argc, char ***argv);
 bool shard_mpi_launched(void);
 
 /* A group of this rank alone. */
+extern const shard_group_ops shard_self_ops;
 shard_group *shard_self_make(int world_rank);
 
 /* Makes a new group ready for checked collectives: the first one, in which all

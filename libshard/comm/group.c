@@ -25,12 +25,27 @@ shard_group *shard_group_make(const shard_group_ops *ops, int rank, int size, co
     return group;
 }
 
+/* What was the world is a group of this rank alone from now on, for pointers that were kept. */
+static void end_world(shard_group *world)
+{
+    static shard_group *ended;
+    if (ended)
+        free(ended->world_ranks);
+    free(ended);
+    ended = world;
+    *world = (shard_group){.ops = &shard_self_ops, .size = 1, .world_ranks = world->world_ranks};
+}
+
 void shard_group_free(shard_group *group)
 {
     if (!group)
         return;
-    free(group->world_ranks);
     free(group->peers);
+    if (group->is_world) {
+        end_world(group);
+        return;
+    }
+    free(group->world_ranks);
     free(group);
 }
 

@@ -106,6 +106,8 @@ shard_group *shard_world_open(int *argc, char ***argv)
     shard_log_set_rank(world->rank);
     world = shard_group_start(world, "world_open");
     world_size = world ? world->size : INT_MAX;
+    if (world)
+        world->is_world = true;
     return world;
 }
 
