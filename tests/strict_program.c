@@ -122,11 +122,21 @@ static void trains(void)
     shard_mesh_destroy(mesh);
 }
 
+static void makes_models(void)
+{
+    shard_module *model = shard_resnet("resnet18", 3, .stem = SHARD_RESNET_STEM_SMALL), *other = shard_resnet("resnet18", 3);
+    check(model && other && shard_resnet_exists("resnet50") && shard_resnet_features("resnet50") == 2048, "shard_resnet");
+    check(shard_resnet_gather_features(model, shard_world()) == SHARD_OK, "shard_resnet_gather_features");
+    shard_module_destroy(model);
+    shard_module_destroy(other);
+}
+
 int main(int argc, char **argv)
 {
     shard_init(&argc, &argv);
     makes_tensors();
     computes();
     trains();
+    makes_models();
     return shard_finalize() || failed;
 }

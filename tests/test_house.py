@@ -9,7 +9,7 @@ import re
 import subprocess
 import sys
 
-ORDER = ["base", "device", "comm", "tensor", "autograd", "op", "dist", "nn", "optim", "amp", "checkpoint"]
+ORDER = ["base", "device", "comm", "tensor", "autograd", "op", "dist", "nn", "models", "optim", "amp", "checkpoint"]
 LAST = {"optim", "amp", "checkpoint"}  # these don't call each other, but for amp, which looks at what optim steps by
 VENDORS = {  # header: the folder that may include it
     r"(oneapi/)?dnnl": "libshard/device/cpu",
@@ -31,15 +31,17 @@ def may_call(caller, callee):
 
 
 def public_folder(header):
-    name = pathlib.PurePath(header).stem
+    """Of a header, from shard/ on: shard/nn.h is nn's, shard/models/resnet.h models'."""
+    parts = pathlib.PurePath(header).with_suffix("").parts
+    name = parts[1] if len(parts) > 1 else None
     return name if name in ORDER else None
 
 
 def check_includes(root):
     problems = []
-    for path in sorted(root.glob("libshard/**/*.[ch]")) + sorted(root.glob("include/shard/*.h")):
+    for path in sorted(root.glob("libshard/**/*.[ch]")) + sorted(root.glob("include/shard/**/*.h")):
         relative = path.relative_to(root)
-        folder = relative.parts[1] if relative.parts[0] == "libshard" else public_folder(relative.name)
+        folder = relative.parts[1] if relative.parts[0] == "libshard" else public_folder(relative.relative_to("include"))
         for kind, header in INCLUDE.findall(path.read_text(encoding="utf-8")):
             for vendor, home in VENDORS.items():
                 if kind == "<" and re.match(vendor, header) and not str(relative).startswith(home):
@@ -64,7 +66,7 @@ def check_includes(root):
 
 def check_strict_program(root):
     program = (root / "tests/strict_program.c").read_text(encoding="utf-8")
-    macros = {name for path in root.glob("include/shard/*.h")
+    macros = {name for path in root.glob("include/shard/**/*.h")
               for name in re.findall(r"#define (shard_\w+)\([^)]*\.\.\.\)", path.read_text(encoding="utf-8"))}
     if not macros:
         return ["include/shard: no macro with options was found"]

@@ -32,6 +32,27 @@ shardrun=$(find "$root" -path '*/bin/shardrun')
 [ "$("$root/program")" = "0.1.0 0 of 1: 1" ]
 "$shardrun" -n 3 "$root/program" | sort >"$root/output"
 printf '0.1.0 0 of 3: 6\n0.1.0 1 of 3: 6\n0.1.0 2 of 3: 6\n' | cmp - "$root/output"
+# A model of the installed library, by its header alone.
+cat >"$root/model.c" <<'END'
+#include <shard/models/resnet.h>
+#include <stdio.h>
+
+int main(int argc, char **argv)
+{
+    shard_init(&argc, &argv);
+    shard_module *model = shard_resnet("resnet18", 6, .stem = SHARD_RESNET_STEM_SMALL);
+    shard_convert_parallel_linear(&model, "fc", SHARD_SPLIT_COLUMN, shard_world(), NULL);
+    SHARD_SCOPE {
+        shard_tensor *y = shard_forward(model, shard_ones(SHARD_SHAPE(2, 8, 8, 3)));
+        printf("[%lld, %lld]\n", (long long)shard_tensor_size(y, 0), (long long)shard_tensor_size(y, 1));
+    }
+    shard_module_destroy(model);
+    return shard_finalize();
+}
+END
+# shellcheck disable=SC2046 # words
+"$@" -std=c11 -D_GNU_SOURCE "$root/model.c" -o "$root/model" $(pkg-config --cflags --libs libshard)
+[ "$("$shardrun" -n 2 "$root/model" | sort -u)" = "[2, 3]" ]
 # Nothing but the public interface is visible.
 library=$(find "$root" -name 'libshard.so' | head -n 1)
 nm -D --defined-only "$library" | awk '{ print $3 }' | grep -v '^shard_' >"$root/strangers" || true

@@ -1,12 +1,11 @@
 /*
- * The trainer's ResNet against torchvision's: names, shapes and kinds of all tensors
+ * shard_resnet against torchvision's: names, shapes and kinds of all tensors
  * of the five architectures, and for two of them results, gradients and running
  * statistics for made-up values. golden/make_resnet.py made what is compared with.
  */
 #include "support/check.h"
 #include "support/host.h"
-
-#include "resnet.h"
+#include "support/job.h"
 
 #include <shard/shard.h>
 
@@ -54,7 +53,7 @@ static void check_entry(const shard_tensors *state, char *line)
 START_TEST(test_names_and_shapes)
 {
     const char *arch = archs[_i];
-    shard_module *model = resnet_create(arch, RESNET_STEM_IMAGENET, 1000, SHARD_FLOAT32);
+    shard_module *model = shard_resnet(arch, 1000);
     shard_tensors *state = shard_state_dict(model);
     check_no_error();
     FILE *file = open_golden("resnet_names.txt");
@@ -76,7 +75,7 @@ END_TEST
 
 START_TEST(test_small_stem)
 {
-    shard_module *model = resnet_create("resnet18", RESNET_STEM_SMALL, CLASSES, SHARD_FLOAT32);
+    shard_module *model = shard_resnet("resnet18", CLASSES, .stem = SHARD_RESNET_STEM_SMALL);
     SHARD_SCOPE {
         shard_tensor *y = shard_forward(model, shard_normal(SHARD_SHAPE(2, 32, 32, 3), 0, 1));
         check_no_error();
@@ -91,7 +90,7 @@ END_TEST
 
 START_TEST(test_no_images)
 {
-    shard_module *model = resnet_create("resnet18", RESNET_STEM_IMAGENET, CLASSES, SHARD_FLOAT32);
+    shard_module *model = shard_resnet("resnet18", CLASSES);
     SHARD_SCOPE {
         shard_tensor *y = shard_forward(model, shard_normal(SHARD_SHAPE(0, SIDE, SIDE, 3), 0, 1));
         check_no_error();
@@ -110,17 +109,35 @@ END_TEST
 
 START_TEST(test_unknown_architecture)
 {
-    ck_assert_ptr_null(resnet_create("resnet19", RESNET_STEM_IMAGENET, CLASSES, SHARD_FLOAT32));
+    ck_assert_ptr_null(shard_resnet("resnet19", CLASSES));
     ck_assert_int_eq(shard_last_status(), SHARD_ERROR_ARGUMENT);
     ck_assert_ptr_nonnull(strstr(shard_last_error(), "resnet152"));
     shard_clear_error();
 }
 END_TEST
 
+START_TEST(test_refusals)
+{
+    ck_assert_ptr_null(shard_resnet(NULL, CLASSES));
+    check_error(SHARD_ERROR_ARGUMENT, "shard_resnet: arch is NULL");
+    ck_assert_ptr_null(shard_resnet("resnet18", CLASSES, .stem = (shard_resnet_stem)2));
+    check_error(SHARD_ERROR_ARGUMENT, "shard_resnet: there is no stem 2");
+    ck_assert_ptr_null(shard_resnet("resnet18", -1));
+    check_error(shard_last_status(), "*-1*");
+    ck_assert(!shard_resnet_exists(NULL) && shard_resnet_features(NULL) == 0 && shard_resnet_features("vgg") == 0);
+    ck_assert_int_eq(shard_resnet_gather_features(NULL, NULL), SHARD_ERROR_ARGUMENT);
+    check_error(SHARD_ERROR_ARGUMENT, "shard_resnet_gather_features: resnet is NULL");
+    shard_module *linear = shard_nn_linear(2, 3);
+    ck_assert_int_eq(shard_resnet_gather_features(linear, NULL), SHARD_ERROR_ARGUMENT);
+    check_error(SHARD_ERROR_ARGUMENT, "*a module of type \"linear\"*");
+    shard_module_destroy(linear);
+}
+END_TEST
+
 /* ---- values ---- */
 
 /* In [0, 1); the same as in golden/make_resnet.py. */
-static double made_up(uint32_t seed, uint32_t index)
+static double made_up_number(uint32_t seed, uint32_t index)
 {
     uint32_t x = index + 1 + 1000003 * (seed + 1);
     x *= 2654435761u;
@@ -155,7 +172,7 @@ static void fill(const char *name, uint32_t seed, shard_tensor *tensor, double f
     else if (ends_with(name, "weight") || ends_with(name, "running_var"))
         low = 0.5, high = 1.5;
     for (int64_t i = 0; i < count; i++)
-        values[i] = (float)(low + (high - low) * made_up(seed, (uint32_t)i));
+        values[i] = (float)(low + (high - low) * made_up_number(seed, (uint32_t)i));
     ck_assert_int_eq(shard_copy_from_host(tensor, values, (size_t)count * sizeof *values), SHARD_OK);
     free(values);
 }
@@ -168,7 +185,7 @@ static void fill_all(const char *arch, const shard_tensors *state)
     uint32_t seed = 0;
     while (fgets(line, sizeof line, file))
         if (sscanf(line, "%31s %31s %127s", of, kind, name) == 3 && strcmp(of, arch) == 0)
-            fill(name, seed++, shard_tensors_find(state, name), (double)resnet_features(arch));
+            fill(name, seed++, shard_tensors_find(state, name), (double)shard_resnet_features(arch));
     fclose(file);
 }
 
@@ -230,13 +247,13 @@ static const char *const valued_archs[] = {"resnet18", "resnet50"};
 START_TEST(test_values)
 {
     const char *arch = valued_archs[_i];
-    shard_module *model = resnet_create(arch, RESNET_STEM_IMAGENET, CLASSES, SHARD_FLOAT32);
+    shard_module *model = shard_resnet(arch, CLASSES);
     shard_tensors *state = shard_state_dict(model);
     check_no_error();
     fill_all(arch, state);
     float *pixels = malloc(IMAGE_NUMBERS * sizeof *pixels);
     for (uint32_t i = 0; i < IMAGE_NUMBERS; i++)
-        pixels[i] = (float)(2 * made_up(9999, i) - 1);
+        pixels[i] = (float)(2 * made_up_number(9999, i) - 1);
     int64_t labels[IMAGES];
     for (int i = 0; i < IMAGES; i++)
         labels[i] = i * 3 % CLASSES;
@@ -261,6 +278,40 @@ START_TEST(test_values)
 }
 END_TEST
 
+/* Two ranks with other images, whose features meet: the logits of all, on each, as of one process. */
+static void gathers(shard_group *world, void *context)
+{
+    (void)context;
+    int rank = shard_group_rank(world), ranks = shard_group_size(world);
+    float pixels[2][16 * 16 * 3];
+    for (uint32_t i = 0; i < sizeof pixels / sizeof **pixels; i++)
+        pixels[i / (16 * 16 * 3)][i % (16 * 16 * 3)] = (float)made_up_number(5, i);
+    shard_manual_seed(3);
+    shard_module *model = shard_resnet("resnet18", CLASSES, .stem = SHARD_RESNET_STEM_SMALL);
+    shard_module_set_training(model, false);
+    SHARD_SCOPE
+    {
+        shard_tensor *whole = shard_forward(model, shard_from_host(&pixels[0][0], SHARD_SHAPE(2, 16, 16, 3)));
+        check_ok(shard_resnet_gather_features(model, world));
+        check_ok(shard_convert_parallel_linear(&model, "fc", SHARD_SPLIT_COLUMN, world, NULL));
+        shard_tensor *split = shard_forward(model, shard_from_host(pixels[rank], SHARD_SHAPE(2 / ranks, 16, 16, 3)));
+        shard_tensor *gathered = shard_gather(split, -1, world);
+        check_no_error();
+        float *expected = host_copy(whole), *got = host_copy(gathered);
+        for (int i = 0; i < 2 * CLASSES; i++)
+            check_number("a gathered logit", (double)got[i], (double)expected[i], 1e-5, 1 + fabs((double)expected[i]));
+        free(expected);
+        free(got);
+    }
+    shard_module_destroy(model);
+}
+
+START_TEST(test_gathers_features)
+{
+    run_job(2, gathers, NULL);
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("resnet");
@@ -270,5 +321,7 @@ int main(void)
     tcase_add_test(tcase, test_small_stem);
     tcase_add_test(tcase, test_no_images);
     tcase_add_test(tcase, test_unknown_architecture);
+    tcase_add_test(tcase, test_refusals);
+    tcase_add_test(tcase, test_gathers_features);
     return test_run(suite);
 }

@@ -6,7 +6,6 @@
  */
 #include "clock.h"
 
-#include "../projects/imagenet/resnet.h"
 
 #include <shard/shard.h>
 
@@ -51,7 +50,7 @@ int main(int argc, char **argv)
     double seconds = argc > 4 ? atof(argv[4]) : 20.0;
     shard_dtype mode = argc < 6 ? SHARD_FLOAT32 : strcmp(argv[5], "float16") == 0 ? SHARD_FLOAT16 : SHARD_BFLOAT16;
     shard_init(NULL, NULL);
-    shard_module *model = resnet_create(argv[1], RESNET_STEM_IMAGENET, 1000, SHARD_FLOAT32);
+    shard_module *model = shard_resnet(argv[1], 1000);
     shard_tensors *parameters = shard_parameters(model);
     SHARD_SCOPE {
         shard_tensor *x = shard_normal(SHARD_SHAPE(batch, size, size, 3), 0.0, 1.0), *labels = make_labels(batch);

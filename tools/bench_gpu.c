@@ -7,7 +7,6 @@
  */
 #include "clock.h"
 
-#include "../projects/imagenet/resnet.h"
 
 #include "device/cuda/cuda.h"
 
@@ -223,7 +222,7 @@ static void bench_list(const shard_update *whole)
 {
     enum { APART = 64, ROOM = 256 };
     shard_update pieces[ROOM], one = *whole;
-    shard_module *model = resnet_create("resnet50", RESNET_STEM_IMAGENET, 1000, SHARD_FLOAT32);
+    shard_module *model = shard_resnet("resnet50", 1000);
     shard_tensors *parameters = shard_parameters(model);
     int64_t count = shard_tensors_count(parameters), total = 0, end = 0;
     char name[96];
@@ -299,7 +298,7 @@ static void bench_resnet(bool tf32, shard_dtype dtype)
     shard_set_allow_tf32(m.device, tf32);
     SHARD_SCOPE
     {
-        shard_module *model = resnet_create(m.small ? "resnet18" : "resnet50", RESNET_STEM_IMAGENET, 1000, dtype);
+        shard_module *model = shard_resnet(m.small ? "resnet18" : "resnet50", 1000, .dtype = dtype);
         training t = {.model = model,
                       .sgd = shard_sgd(shard_parameters(model), .lr = 1e-3, .momentum = 0.9, .weight_decay = 1e-4),
                       .images = shard_normal(SHARD_SHAPE(batch, side, side, 3), 0.0, 1.0, .dtype = dtype),

@@ -6,7 +6,8 @@
 
 #include "agree.h"
 #include "options_torch.h"
-#include "resnet.h"
+
+#include <shard/models/resnet.h>
 
 #include <errno.h>
 #include <getopt.h>
@@ -40,7 +41,7 @@ typedef struct entry {
     same same;
 } entry;
 
-static const choice stems[] = {{"imagenet", RESNET_STEM_IMAGENET}, {"small", RESNET_STEM_SMALL}, {NULL, 0}};
+static const choice stems[] = {{"imagenet", SHARD_RESNET_STEM_IMAGENET}, {"small", SHARD_RESNET_STEM_SMALL}, {NULL, 0}};
 static const choice splits[] = {{"row", SHARD_SPLIT_ROW},  {"column", SHARD_SPLIT_COLUMN}, {"0", SHARD_SPLIT_ROW},
                                 {"1", SHARD_SPLIT_COLUMN}, {"-1", SHARD_SPLIT_COLUMN},     {NULL, 0}};
 static const choice dtypes[] = {{"float32", SHARD_FLOAT32}, {"float64", SHARD_FLOAT64}, {NULL, 0}};
@@ -287,8 +288,8 @@ static shard_status read_alone(const entry *option, int argc, char **argv, optio
 
 static shard_status check(options *parsed)
 {
-    if (!resnet_exists(parsed->arch))
-        return shard_error(SHARD_ERROR_ARGUMENT, "--arch: there is no \"%s\"; there are %s", parsed->arch, resnet_names());
+    if (!shard_resnet_exists(parsed->arch))
+        return shard_error(SHARD_ERROR_ARGUMENT, "--arch: there is no \"%s\"; there are %s", parsed->arch, shard_resnet_names());
     if (parsed->directory && parsed->synthetic)
         return shard_error(SHARD_ERROR_ARGUMENT, "either DIR or --synthetic N, not both");
     if (!parsed->directory && !parsed->synthetic && parsed->pretrained)

@@ -19,7 +19,7 @@ typedef struct options {
     bool no_flip;
 
     const char *arch;
-    int stem;            /* resnet_stem */
+    int stem;            /* shard_resnet_stem */
     int64_t num_classes; /* 0: as many as DIR has, or 1000 */
     const char *pretrained, *pretrained_skip;
 

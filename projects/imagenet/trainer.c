@@ -1,8 +1,6 @@
 /* Putting a run together. */
 #include "trainer.h"
 
-#include "resnet.h"
-
 #include <inttypes.h>
 #include <math.h>
 #include <string.h>
@@ -42,11 +40,12 @@ static shard_status make_model(trainer *run)
 {
     const options *wanted = run->options;
     shard_manual_seed((uint64_t)wanted->seed);
-    run->model = resnet_create(wanted->arch, (resnet_stem)wanted->stem, run->data.num_classes, (shard_dtype)wanted->dtype);
+    run->model = shard_resnet(wanted->arch, run->data.num_classes, .stem = (shard_resnet_stem)wanted->stem,
+                              .dtype = (shard_dtype)wanted->dtype);
     if (!run->model)
         return shard_last_status();
     shard_group *model_group = shard_mesh_model_group(run->mesh);
-    resnet_gather_features(run->model, run->gathered);
+    shard_resnet_gather_features(run->model, run->gathered);
     if (wanted->sync_bn)
         shard_nn_sync_batch_norm(run->model, run->dealt);
     if (wanted->enable_model_parallel)

@@ -1,7 +1,10 @@
 /* ResNet: two kinds of block, stages of them, and a stem and a final layer around. */
-#include "resnet.h"
+#include <shard/models/resnet.h>
 
-#include <stdlib.h>
+#include "base/error.h"
+#include "base/memory.h"
+#include "nn/nn.h"
+
 #include <string.h>
 
 #define STAGES 4
@@ -19,24 +22,24 @@ static const architecture architectures[] = {
 };
 
 typedef struct resnet {
-    resnet_stem stem;
+    shard_resnet_stem stem;
     shard_group *gather;
 } resnet;
 
-const char *resnet_names(void)
+const char *shard_resnet_names(void)
 {
     return "resnet18, resnet34, resnet50, resnet101, resnet152";
 }
 
 static const architecture *find(const char *name)
 {
-    for (size_t i = 0; i < sizeof architectures / sizeof *architectures; i++)
+    for (size_t i = 0; name && i < sizeof architectures / sizeof *architectures; i++)
         if (strcmp(architectures[i].name, name) == 0)
             return &architectures[i];
     return NULL;
 }
 
-bool resnet_exists(const char *arch)
+bool shard_resnet_exists(const char *arch)
 {
     return find(arch) != NULL;
 }
@@ -47,7 +50,7 @@ static int64_t expansion(const architecture *arch)
     return arch->bottleneck ? 4 : 1;
 }
 
-int64_t resnet_features(const char *arch)
+int64_t shard_resnet_features(const char *arch)
 {
     const architecture *found = find(arch);
     return found ? 512 * expansion(found) : 0;
@@ -150,7 +153,7 @@ static shard_tensor *resnet_forward(shard_module *module, shard_tensor *images)
 {
     const resnet *own = shard_module_data(module);
     shard_tensor *x = convolve_norm_relu(module, "conv1", "bn1", images, NULL);
-    if (own->stem == RESNET_STEM_IMAGENET)
+    if (own->stem == SHARD_RESNET_STEM_IMAGENET)
         x = replace(x, shard_max_pool2d(x, 3, .stride = 2, .padding = 1));
     x = replace(x, shard_forward(shard_module_child(module, "layer1"), x));
     x = replace(x, shard_forward(shard_module_child(module, "layer2"), x));
@@ -161,45 +164,50 @@ static shard_tensor *resnet_forward(shard_module *module, shard_tensor *images)
     return shard_forward(shard_module_child(module, "fc"), x);
 }
 
-static void resnet_destroy(shard_module *module)
+static const shard_module_type resnet_type = {.name = "resnet", .forward = resnet_forward, .destroy = shard_module_free};
+
+static shard_status check(const char *arch, shard_resnet_stem stem)
 {
-    free(shard_module_data(module));
+    if (!arch)
+        return shard_null_argument("shard_resnet", "arch");
+    if (!find(arch))
+        return shard_error(SHARD_ERROR_ARGUMENT, "shard_resnet: there is no \"%s\"; there are %s", arch, shard_resnet_names());
+    if (stem != SHARD_RESNET_STEM_IMAGENET && stem != SHARD_RESNET_STEM_SMALL)
+        return shard_error(SHARD_ERROR_ARGUMENT, "shard_resnet: there is no stem %d", (int)stem);
+    return SHARD_OK;
 }
 
-static const shard_module_type resnet_type = {.name = "resnet", .forward = resnet_forward, .destroy = resnet_destroy};
-
-shard_module *resnet_create(const char *arch, resnet_stem stem, int64_t num_classes, shard_dtype dtype)
+shard_module *shard_resnet_with(const char *arch, int64_t num_classes, shard_resnet_options options)
 {
+    if (check(arch, options.stem) != SHARD_OK)
+        return NULL;
     const architecture *found = find(arch);
-    if (!found) {
-        shard_error(SHARD_ERROR_ARGUMENT, "no architecture \"%s\"; there are %s", arch, resnet_names());
+    resnet *own = shard_calloc(1, sizeof *own);
+    if (!own)
         return NULL;
-    }
-    resnet *own = calloc(1, sizeof *own);
-    if (!own) {
-        shard_error(SHARD_ERROR_MEMORY, "no memory for a %s", arch);
-        return NULL;
-    }
-    own->stem = stem;
+    own->stem = options.stem;
     shard_module *module = shard_module_create(&resnet_type, own);
-    if (stem == RESNET_STEM_IMAGENET)
-        add_convolution(module, "conv1", "bn1", 3, 64, 7, 2, dtype);
-    else
-        add_convolution(module, "conv1", "bn1", 3, 64, 3, 1, dtype);
+    bool small = options.stem == SHARD_RESNET_STEM_SMALL;
+    add_convolution(module, "conv1", "bn1", 3, 64, small ? 3 : 7, small ? 1 : 2, options.dtype);
     static const char *const stage[STAGES] = {"layer1", "layer2", "layer3", "layer4"};
     int64_t in = 64;
     for (int i = 0; i < STAGES; i++) {
         int64_t width = (int64_t)64 << i;
-        shard_module_add_child(module, stage[i], make_stage(found, found->blocks[i], in, width, i == 0 ? 1 : 2, dtype));
+        shard_module_add_child(module, stage[i], make_stage(found, found->blocks[i], in, width, i == 0 ? 1 : 2, options.dtype));
         in = width * expansion(found);
     }
-    shard_module_add_child(module, "fc", shard_nn_linear(in, num_classes, .dtype = dtype));
+    shard_module_add_child(module, "fc", shard_nn_linear(in, num_classes, .dtype = options.dtype));
     return checked(module);
 }
 
-void resnet_gather_features(shard_module *module, shard_group *group)
+shard_status shard_resnet_gather_features(shard_module *module, shard_group *group)
 {
+    if (!module)
+        return shard_null_argument("shard_resnet_gather_features", "resnet");
+    if (shard_module_get_type(module) != &resnet_type)
+        return shard_error(SHARD_ERROR_ARGUMENT, "shard_resnet_gather_features: a module of type \"%s\", which shard_resnet has not made",
+                           shard_module_get_type(module)->name);
     resnet *own = shard_module_data(module);
-    if (own)
-        own->gather = group;
+    own->gather = group;
+    return SHARD_OK;
 }

@@ -1,0 +1,57 @@
+/*
+ * shard/models/resnet.h: ResNet (He, Zhang, Ren, Sun, "Deep residual learning for image
+ * recognition", CVPR 2016), as torchvision.models.resnet18 to resnet152: the names, shapes
+ * and initial values are torchvision's, so that state dicts go both ways. The 3x3
+ * convolution of a bottleneck has the stride, as in torchvision ("v1.5").
+ *
+ *     shard_module *model = shard_resnet("resnet50", 1000000);
+ *     shard_convert_parallel_linear(&model, "fc", SHARD_SPLIT_COLUMN, group, NULL);
+ *     shard_resnet_gather_features(model, group);
+ *
+ * The children are conv1, bn1, layer1 to layer4 and fc, the final layer.
+ */
+#ifndef SHARD_MODELS_RESNET_H
+#define SHARD_MODELS_RESNET_H
+
+#include <shard/nn.h>
+
+typedef enum shard_resnet_stem {
+    SHARD_RESNET_STEM_IMAGENET = 0, /* conv1 [64, 3, 7, 7] with stride 2, then a max pooling: 1/4 of each side */
+    SHARD_RESNET_STEM_SMALL,        /* conv1 [64, 3, 3, 3], no pooling: for images of 32 to 64 pixels; not in torchvision */
+} shard_resnet_stem;
+
+typedef struct shard_resnet_options {
+    int reserved;
+    shard_resnet_stem stem;
+    shard_dtype dtype; /* of weights and values; batch norms of a 16-bit model keep their parameters in float32 */
+} shard_resnet_options;
+
+/*
+ * A model for images [n, height, width, 3] of options.dtype; its result is [n, num_classes],
+ * the logits. arch is "resnet18", "resnet34", "resnet50", "resnet101" or "resnet152". The
+ * caller's, to be destroyed by shard_module_destroy. Not collective; its forward is where
+ * features are gathered or the final layer is split. NULL with the error set: ARGUMENT, no
+ * such arch or stem; as shard_nn_linear for num_classes; MEMORY.
+ */
+#define shard_resnet(arch, ...) shard_resnet_with(arch, SHARD_WITH(shard_resnet_options, __VA_ARGS__))
+SHARD_API shard_module *shard_resnet_with(const char *arch, int64_t num_classes, shard_resnet_options options);
+
+/*
+ * From now on each rank computes what stands in front of the final layer on its own images,
+ * and the final layer reads the features of all members' images, in rank order: the result
+ * is [sum of n, num_classes]. For a final layer that is split over that group. NULL: none
+ * any more. The group must outlive the model's use. Not collective, but the model's forward
+ * is, over group, from then on; all members must call it. Errors: ARGUMENT, a module that
+ * shard_resnet has not made.
+ */
+SHARD_API shard_status shard_resnet_gather_features(shard_module *resnet, shard_group *group);
+
+/* "resnet18, resnet34, ...", for messages; static. */
+SHARD_API const char *shard_resnet_names(void);
+/* Whether arch is one of them; of NULL false. */
+SHARD_API bool shard_resnet_exists(const char *arch);
+
+/* The size of the vector that fc reads: 512 or 2048; 0 for an arch that there is not. */
+SHARD_API int64_t shard_resnet_features(const char *arch);
+
+#endif
