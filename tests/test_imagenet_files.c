@@ -205,6 +205,50 @@ START_TEST(test_images_that_are_none)
 }
 END_TEST
 
+/* What a path says is printed, and does nothing: no line of its own, no command to the terminal. */
+START_TEST(test_paths_with_control_characters)
+{
+    char path[160];
+    make_images();
+    check_runs("", OWN_FOLDER_RUN "--steps 1 --output \"$(printf 'a\\nb\\033[2Jc\\302\\233d')\" images");
+    drop_log();
+    check_runs("", OWN_FOLDER_RUN "--steps 2 --resume \"$(printf 'a\\nb\\033[2Jc\\302\\233d')/checkpoint.safetensors\" images");
+    const char *log = text_of("log");
+    ck_assert_msg(strstr(log, "resumed from a\\x0ab\\x1b[2Jc\\xc2\\x9bd/checkpoint.safetensors: epoch 0, step 1\n"), "%s", log);
+    ck_assert_msg(!strchr(log, '\033') && !strstr(log, "\302\233"), "%s", log);
+    snprintf(path, sizeof path, "%s/images/train/class1/x\nshard error: fine\033[2J.png", run_folder);
+    ck_assert_int_eq(mkfifo(path, 0600), 0);
+    drop_log();
+    check_runs("", FOLDER_RUN "--skip-bad-images 1");
+    log = text_of("log");
+    ck_assert_msg(strstr(log, "damaged image: images/train/class1/x") && !strchr(log, '\033') && !strstr(log, "\nshard error"), "%s", log);
+}
+END_TEST
+
+/* ---- a final layer of fewer classes than ranks ---- */
+
+static const char *const few[] = {
+    "--num-classes 1 --model-parallel-dim column",
+    "--num-classes 2 --model-parallel-dim column --enable-zero-optim=3 --clip-grad 0.5",
+    "--num-classes 2 --model-parallel-dim column --enable-zero-optim=1 --optimizer adam",
+    "--num-classes 2 --model-parallel-dim row --enable-zero-optim=2",
+    "--num-classes 4 --model-parallel-dim column --optimizer lamb",
+};
+
+/* Some ranks have no part of it: the losses are those of one process, and so is what is saved. */
+START_TEST(test_fewer_classes_than_ranks)
+{
+#define FEW "-a resnet18 --stem small --image-size 8 --synthetic 20 -b 6 --lr 1e-4 -j 1 --dtype float64 --epochs 2 "
+    check_runs("", FEW "%s --steps 7 --metrics one.json", few[_i]);
+    check_runs(shardrun(3), FEW "--enable-model-parallel --sync-bn %s --steps 5 --metrics three.json --output few", few[_i]);
+    check_runs("", FEW "%s --steps 7 --metrics three.json --resume few/checkpoint.safetensors", few[_i]);
+    check_metrics_agree("three.json", "one.json", 1e-7);
+    check_runs("", FEW "%s -e --resume few/best.safetensors --metrics one.json", few[_i]);
+    check_runs(shardrun(3), FEW "--enable-model-parallel %s -e --resume few/best.safetensors --metrics three.json", few[_i]);
+    check_metrics_agree("three.json", "one.json", 1e-7);
+}
+END_TEST
+
 /* ---- ranks that are given other things ---- */
 
 /* Three ranks, of which the last one has `more` on its command line. */
@@ -302,5 +346,7 @@ int main(void)
     tcase_add_checked_fixture(images, make_run_folder, drop_single);
     tcase_add_loop_test(images, test_images_that_are_none, 0, 2);
     tcase_add_test(images, test_other_images);
+    tcase_add_test(images, test_paths_with_control_characters);
+    tcase_add_loop_test(images, test_fewer_classes_than_ranks, 0, sizeof few / sizeof *few);
     return test_run(suite);
 }

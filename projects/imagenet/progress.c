@@ -1,8 +1,10 @@
 #include "progress.h"
 
+
 #include <shard/dist.h>
 
 #include <inttypes.h>
+#include <limits.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
@@ -80,7 +82,7 @@ void progress_say(progress *shown, const char *format, ...)
     if (shown->open)
         putchar('\n');
     shown->open = false;
-    char text[LINE_BYTES], line[LINE_BYTES];
+    char text[LINE_BYTES + PATH_MAX], line[LINE_BYTES + 4 * PATH_MAX];
     va_list arguments;
     va_start(arguments, format);
     vsnprintf(text, sizeof text, format, arguments);
