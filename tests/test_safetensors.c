@@ -107,6 +107,29 @@ START_TEST(test_malformed_length)
 }
 END_TEST
 
+/* Files of other formats, given by mistake: as they begin. */
+START_TEST(test_other_formats)
+{
+    static const struct {
+        const char *first;
+        size_t bytes;
+        const char *pattern;
+    } files[] = {
+        {"PK\3\4\0\0\x08\x08\0\0", 10, "*/malformed is a zip file, as torch.save writes, not a safetensors file; "
+                                               "convert it by safetensors.torch.save_file(torch.load(*), *) in Python*"},
+        {"\x80\2\x8a\x0al\xfc\x9c\x46\xf9\x20", 10, "*is a pickle, as torch.save wrote before PyTorch 1.6, not*torch.load*"},
+        {"\x80\4\x95\x13\0\0\0\1\0\0", 10, "*is a pickle, not*torch.load*"},
+        {"\x89HDF\r\n\x1a\n\0\0", 10, "*is an HDF5 file, as Keras writes, not*safetensors.numpy.save_file*"},
+        {"\x93NUMPY\1\0v\0", 10, "*is a NumPy file, not*safetensors.numpy.save_file*"},
+        {"\x1f\x8b\x08\0\0\0\0\0\0\3", 10, "*is a gzip file, not a safetensors file; convert it by gunzip"},
+        {"version https://git-lfs.github.com/spec/v1\n", 43, "*is a pointer of Git LFS, not*git lfs pull"},
+        {"\x80\2\0\0\0\0\0\0{}", 10, "*a header of 640 bytes in a file of 10: it was cut off*"},
+    };
+    for (size_t i = 0; i < sizeof files / sizeof *files; i++)
+        check_inspect(files[i].first, files[i].bytes, files[i].pattern);
+}
+END_TEST
+
 START_TEST(test_deep_nesting)
 {
     size_t depth = 1000000;
@@ -373,6 +396,7 @@ int main(void)
     TCase *tcase = test_case(suite, "safetensors");
     tcase_add_loop_test(tcase, test_malformed_text, 0, TEXTS);
     tcase_add_test(tcase, test_malformed_length);
+    tcase_add_test(tcase, test_other_formats);
     tcase_add_test(tcase, test_deep_nesting);
     tcase_add_test(tcase, test_corpus);
     tcase_add_test(tcase, test_messages_are_one_line);

@@ -41,6 +41,8 @@ static shard_status read_header(shard_file *file, int64_t file_bytes, shard_safe
         return shard_last_status();
     *data_start = 8 + text_bytes;
     shard_status status = shard_file_read(file, text, text_bytes, 8);
+    if (status == SHARD_OK && text[0] != '{')
+        status = shard_safetensors_refuse_others(file->path, first);
     if (status == SHARD_OK)
         status = shard_safetensors_parse(header, file->path, text, (size_t)text_bytes, file_bytes - *data_start);
     *hash = shard_hash_bytes(shard_hash_bytes(SHARD_HASH_START, &file_bytes, sizeof file_bytes), text, text_bytes);

@@ -75,6 +75,44 @@ static shard_status fail_malformed(const char *path, char *what)
     return shard_last_status();
 }
 
+/* What else a file may be that is given by mistake, by its first bytes; and what to do with it. */
+static const struct other_format {
+    const char *first;
+    size_t bytes;
+    const char *what, *advice;
+} other_formats[] = {
+#define TORCH "safetensors.torch.save_file(torch.load(\"old.pth\", map_location=\"cpu\"), \"new.safetensors\") in Python, of the state dict alone"
+#define NUMPY "safetensors.numpy.save_file(arrays, \"new.safetensors\") in Python, with arrays = {name: numpy array}"
+    {"PK\3\4", 4, "a zip file, as torch.save writes", TORCH},
+    {"\x80\2", 2, "a pickle, as torch.save wrote before PyTorch 1.6", TORCH},
+    {"\x80\3", 2, "a pickle", TORCH},
+    {"\x80\4\x95", 3, "a pickle", TORCH},
+    {"\x80\5\x95", 3, "a pickle", TORCH},
+    {"\x89HDF\r\n\x1a\n", 8, "an HDF5 file, as Keras writes", NUMPY},
+    {"\x93NUMPY", 6, "a NumPy file", NUMPY},
+    {"\x1f\x8b\x08", 3, "a gzip file", "gunzip"},
+    {"version ", 8, "a pointer of Git LFS", "git lfs pull"},
+#undef TORCH
+#undef NUMPY
+};
+
+/* Those that begin with at least so many known bytes: two may also be the length of a header, as 80 02 00 ... is. */
+static shard_status refuse_others_by(size_t least, const char *path, const unsigned char first[8])
+{
+    for (size_t i = 0; i < sizeof other_formats / sizeof *other_formats; i++) {
+        const struct other_format *format = &other_formats[i];
+        if (format->bytes >= least && memcmp(first, format->first, format->bytes) == 0)
+            return shard_error(SHARD_ERROR_FORMAT, "%s is %s, not a safetensors file; convert it by %s", path, format->what,
+                               format->advice);
+    }
+    return SHARD_OK;
+}
+
+shard_status shard_safetensors_refuse_others(const char *path, const unsigned char first[8])
+{
+    return refuse_others_by(3, path, first);
+}
+
 shard_status shard_safetensors_text_bytes(const char *path, const unsigned char first[8], int64_t file_bytes, int64_t *text_bytes)
 {
     if (file_bytes < 8)
@@ -82,6 +120,10 @@ shard_status shard_safetensors_text_bytes(const char *path, const unsigned char 
     uint64_t length = 0;
     for (int i = 7; i >= 0; i--)
         length = length << 8 | first[i];
+    if (length > (uint64_t)SHARD_SAFETENSORS_HEADER_MOST)
+        SHARD_TRY(refuse_others_by(2, path, first));
+    if ((int64_t)length > file_bytes - 8)
+        SHARD_TRY(refuse_others_by(3, path, first));
     if (length > (uint64_t)SHARD_SAFETENSORS_HEADER_MOST)
         return MALFORMED(path, "a header of %" PRIu64 " bytes; the most is %" PRId64, length, SHARD_SAFETENSORS_HEADER_MOST);
     if ((int64_t)length > file_bytes - 8)

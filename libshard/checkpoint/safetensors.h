@@ -42,6 +42,10 @@ void shard_safetensors_free(shard_safetensors *header);
 shard_status shard_safetensors_text_bytes(const char *path, const unsigned char first[8], int64_t file_bytes,
                                           int64_t *text_bytes);
 
+/* FORMAT for a file that begins as one of another format that is often given by mistake: the text says which,
+ * and how to convert it. */
+shard_status shard_safetensors_refuse_others(const char *path, const unsigned char first[8]);
+
 /* NULL if there is none of that name. */
 const shard_entry *shard_safetensors_find(const shard_safetensors *header, const char *name);
 
