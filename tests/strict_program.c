@@ -42,6 +42,28 @@ static shard_tensor *halves(shard_custom_op *op, int inputs, shard_tensor *const
     return inputs == 1 ? shard_scale(input[0], 0.5) : NULL;
 }
 
+/* Commas of compound literals, in arguments and in options. */
+static void takes_compound_literals(void)
+{
+    SHARD_SCOPE
+    {
+        check(shard_item(shard_sum(shard_from_host((float[]){1, 2, 3}, SHARD_SHAPE(3)))) == 6, "a literal of data");
+        shard_tensor *t = shard_from_host((int64_t[]){4, 5}, ((shard_shape){.ndim = 1, .dim = {2}}), .dtype = SHARD_INT64);
+        check(shard_tensor_dtype(t) == SHARD_INT64 && shard_numel(t) == 2, "literals of data and shape, an option");
+        t = shard_from_host((double[2][2]){{1, 2}, {3, 4}}, (shard_shape){.ndim = 2, .dim = {2, 2}}, .dtype = SHARD_FLOAT64,
+                            .requires_grad = true);
+        check(shard_requires_grad(t) && shard_item(shard_sum(t)) == 10, "literals of data and shape, two options");
+        t = shard_zeros((shard_shape){.ndim = 2, .dim = {2, 3}}, .requires_grad = true, .dtype = SHARD_FLOAT64);
+        check(shard_numel(t) == 6 && shard_requires_grad(t) && shard_tensor_dtype(t) == SHARD_FLOAT64, "shard_zeros, a literal");
+        check(shard_numel(shard_ones((shard_shape){.ndim = 2, .dim = {2, 3}})) == 6, "shard_ones, a literal");
+        check(shard_numel(shard_empty((shard_shape){.ndim = 2, .dim = {2, 3}})) == 6, "shard_empty, a literal");
+        check(shard_item(shard_full((shard_shape){.ndim = 2, .dim = {1, 1}}, 7, .dtype = SHARD_INT32)) == 7, "shard_full, a literal");
+        t = shard_uniform((shard_shape){.ndim = 2, .dim = {1, 1}}, 2.0, 3.0, .dtype = SHARD_FLOAT64);
+        check(shard_item(t) >= 2 && shard_tensor_dtype(t) == SHARD_FLOAT64, "shard_uniform, a literal");
+        check(shard_numel(shard_normal((shard_shape){.ndim = 2, .dim = {2, 3}}, 0, 1)) == 6, "shard_normal, a literal");
+    }
+}
+
 static void computes(void)
 {
     int64_t labels[2] = {0, 3};
@@ -135,6 +157,7 @@ int main(int argc, char **argv)
 {
     shard_init(&argc, &argv);
     makes_tensors();
+    takes_compound_literals();
     computes();
     trains();
     makes_models();

@@ -5,7 +5,9 @@
  * Saving and loading never hold a whole split tensor on any rank: each rank writes
  * its own part into the one file, and reads only its own. What is in the file says
  * nothing of ranks; a torchvision state dict saved by the safetensors package for
- * Python loads as it is, and ours loads there.
+ * Python loads as it is, and ours loads there. A file of torch.save is converted in Python:
+ *     state = torch.load("old.pth", map_location="cpu")   (of a checkpoint: ["state_dict"])
+ *     safetensors.torch.save_file(state, "new.safetensors")
  */
 #ifndef SHARD_CHECKPOINT_H
 #define SHARD_CHECKPOINT_H

@@ -44,35 +44,105 @@ typedef struct shard_placement {
     int64_t start, whole;
 } shard_placement;
 
-typedef struct shard_tensor_options {
-    int reserved;
-    shard_dtype dtype;    /* float32 */
-    shard_device *device; /* shard_device_open(NULL) */
+#define SHARD_TENSOR_OPTIONS                                                          \
+    int reserved;                                                                     \
+    shard_dtype dtype;    /* float32 */                                               \
+    shard_device *device; /* shard_device_open(NULL) */                               \
     bool requires_grad;   /* a leaf whose gradient shard_backward computes */
+
+typedef struct shard_tensor_options {
+    SHARD_TENSOR_OPTIONS
 } shard_tensor_options;
+
+/*
+ * The makers' arguments: first those by position, then the options by name, in one initialiser. So an argument
+ * may also be a compound literal, whose commas divide the arguments of a macro but not an initialiser:
+ * shard_from_host((float[]){1, 2, 3}, SHARD_SHAPE(3)). Each macro hands them to the function of its name and
+ * _with.
+ */
+#define SHARD_ARGUMENTS(type, ...) ((type){__VA_ARGS__, .reserved = 0})
+#define SHARD_ARGUMENT_OPTIONS         \
+    union {                            \
+        struct {                       \
+            SHARD_TENSOR_OPTIONS       \
+        };                             \
+        shard_tensor_options options;  \
+    };
+
+typedef struct shard_empty_arguments {
+    shard_shape shape;
+    SHARD_ARGUMENT_OPTIONS
+} shard_empty_arguments;
+
+typedef struct shard_full_arguments {
+    shard_shape shape;
+    double value;
+    SHARD_ARGUMENT_OPTIONS
+} shard_full_arguments;
+
+typedef struct shard_from_host_arguments {
+    const void *data;
+    shard_shape shape;
+    SHARD_ARGUMENT_OPTIONS
+} shard_from_host_arguments;
+
+typedef struct shard_random_arguments {
+    shard_shape shape;
+    double first, second;
+    SHARD_ARGUMENT_OPTIONS
+} shard_random_arguments;
 
 /* ---- makers; NULL with the error set. Not collective. ---- */
 
 /* shard_zeros(SHARD_SHAPE(2, 3), .dtype = SHARD_FLOAT64). Content of shard_empty
  * is undefined. */
-#define shard_empty(...) shard_empty_with(SHARD_WITH(shard_tensor_options, __VA_ARGS__))
-#define shard_zeros(...) SHARD_FILLED(0.0, __VA_ARGS__, )
-#define shard_ones(...) SHARD_FILLED(1.0, __VA_ARGS__, )
-#define SHARD_FILLED(value, shape, ...) shard_full_with(shape, value, (shard_tensor_options){.reserved = 0, __VA_ARGS__})
-#define shard_full(shape, ...) shard_full_with(shape, SHARD_WITH(shard_tensor_options, __VA_ARGS__))
+#define shard_empty(...) shard_empty_of(SHARD_ARGUMENTS(shard_empty_arguments, __VA_ARGS__))
+#define shard_zeros(...) shard_filled_of(0.0, SHARD_ARGUMENTS(shard_empty_arguments, __VA_ARGS__))
+#define shard_ones(...) shard_filled_of(1.0, SHARD_ARGUMENTS(shard_empty_arguments, __VA_ARGS__))
+#define shard_full(...) shard_full_of(SHARD_ARGUMENTS(shard_full_arguments, __VA_ARGS__))
 SHARD_API shard_tensor *shard_empty_with(shard_shape shape, shard_tensor_options options);
 SHARD_API shard_tensor *shard_full_with(shard_shape shape, double value, shard_tensor_options options);
 
 /* Copies numel elements of options.dtype from host memory. */
-#define shard_from_host(data, ...) shard_from_host_with(data, SHARD_WITH(shard_tensor_options, __VA_ARGS__))
+#define shard_from_host(...) shard_from_host_of(SHARD_ARGUMENTS(shard_from_host_arguments, __VA_ARGS__))
 SHARD_API shard_tensor *shard_from_host_with(const void *data, shard_shape shape, shard_tensor_options options);
 
 /* Uniform in [low, high) and normal; take the next draw of the thread's
  * generator. The values are made when they are first needed. */
-#define shard_uniform(shape, low, ...) shard_uniform_with(shape, low, SHARD_WITH(shard_tensor_options, __VA_ARGS__))
-#define shard_normal(shape, mean, ...) shard_normal_with(shape, mean, SHARD_WITH(shard_tensor_options, __VA_ARGS__))
+#define shard_uniform(...) shard_uniform_of(SHARD_ARGUMENTS(shard_random_arguments, __VA_ARGS__))
+#define shard_normal(...) shard_normal_of(SHARD_ARGUMENTS(shard_random_arguments, __VA_ARGS__))
 SHARD_API shard_tensor *shard_uniform_with(shard_shape shape, double low, double high, shard_tensor_options options);
 SHARD_API shard_tensor *shard_normal_with(shard_shape shape, double mean, double std, shard_tensor_options options);
+
+static inline shard_tensor *shard_empty_of(shard_empty_arguments all)
+{
+    return shard_empty_with(all.shape, all.options);
+}
+
+static inline shard_tensor *shard_filled_of(double value, shard_empty_arguments all)
+{
+    return shard_full_with(all.shape, value, all.options);
+}
+
+static inline shard_tensor *shard_full_of(shard_full_arguments all)
+{
+    return shard_full_with(all.shape, all.value, all.options);
+}
+
+static inline shard_tensor *shard_from_host_of(shard_from_host_arguments all)
+{
+    return shard_from_host_with(all.data, all.shape, all.options);
+}
+
+static inline shard_tensor *shard_uniform_of(shard_random_arguments all)
+{
+    return shard_uniform_with(all.shape, all.first, all.second, all.options);
+}
+
+static inline shard_tensor *shard_normal_of(shard_random_arguments all)
+{
+    return shard_normal_with(all.shape, all.first, all.second, all.options);
+}
 
 /* The same memory, without history. */
 SHARD_API shard_tensor *shard_detach(shard_tensor *tensor);

@@ -20,8 +20,6 @@ shard_module *shard_nn_sequential_of(int count, shard_module **modules)
     }
     if (count < 0)
         return shard_fail_null(SHARD_ERROR_ARGUMENT, "shard_nn_sequential_of: %d modules", count);
-    if (count > 0 && !modules)
-        return shard_null_argument("shard_nn_sequential_of", "modules"), NULL;
     shard_module *module = shard_module_create(&sequential_type, NULL);
     shard_status status = module ? SHARD_OK : shard_last_status();
     for (int i = 0; i < count; i++) {
