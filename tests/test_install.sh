@@ -53,6 +53,14 @@ END
 # shellcheck disable=SC2046 # words
 "$@" -std=c11 -D_GNU_SOURCE "$root/model.c" -o "$root/model" $(pkg-config --cflags --libs libshard)
 [ "$("$shardrun" -n 2 "$root/model" | sort -u)" = "[2, 3]" ]
+# The same from the build folder, nothing installed.
+(
+    unset PKG_CONFIG_SYSROOT_DIR
+    export PKG_CONFIG_PATH="$build/meson-uninstalled" LD_LIBRARY_PATH="$build/libshard"
+    # shellcheck disable=SC2046 # words
+    "$@" -std=c11 -D_GNU_SOURCE "$root/program.c" -o "$root/uninstalled" $(pkg-config --cflags --libs libshard)
+    [ "$("$root/uninstalled")" = "0.1.0 0 of 1: 1" ]
+)
 # Nothing but the public interface is visible.
 library=$(find "$root" -name 'libshard.so' | head -n 1)
 nm -D --defined-only "$library" | awk '{ print $3 }' | grep -v '^shard_' >"$root/strangers" || true
