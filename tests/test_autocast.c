@@ -422,8 +422,8 @@ START_TEST(passes_failure_on)
         check_refused(shard_add(NULL, x), SHARD_ERROR_ARGUMENT, "shard_add: *");
         check_refused(shard_layer_norm(NULL, NULL, NULL, 0), SHARD_ERROR_ARGUMENT, "shard_layer_norm: *");
         shard_tensor *integers = shard_zeros(MATRIX, .dtype = SHARD_INT64);
-        check_refused(shard_linear(x, integers, NULL), SHARD_ERROR_SHAPE, "shard_linear: operand 1 is int64, *");
-        check_refused(shard_add(x, integers), SHARD_ERROR_SHAPE, "shard_add: operand 1 is int64, *");
+        check_refused(shard_linear(x, integers, NULL), SHARD_ERROR_SHAPE, "shard_linear: operand 1 is int64; *");
+        check_refused(shard_add(x, integers), SHARD_ERROR_SHAPE, "shard_add: operand 1 is int64; *");
     }
 }
 END_TEST

@@ -444,6 +444,9 @@ START_TEST(refuses_labels)
                 "dimension");
         refused(shard_cross_entropy(logits, shard_zeros(SHARD_SHAPE(4), .dtype = SHARD_INT32)), SHARD_ERROR_SHAPE,
                 "*labels are int32; int64 is needed (shard_cast)");
+        refused(shard_cross_entropy(logits, shard_zeros(SHARD_SHAPE(4))), SHARD_ERROR_SHAPE,
+                "*a target of shape \\[4] and dtype float32 for logits of shape \\[4, 1000]; labels must be int64: "
+                "shard_cast(target, SHARD_INT64)");
         refused(shard_cross_entropy(logits, NULL), SHARD_ERROR_ARGUMENT, "shard_cross_entropy: an operand is NULL");
         refused(shard_cross_entropy(NULL, LABELS(0)), SHARD_ERROR_ARGUMENT, "shard_cross_entropy: an operand is NULL");
     }

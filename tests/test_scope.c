@@ -1,9 +1,12 @@
 /* Scopes: what is made inside goes at the end, by whichever way it is left. */
 #include "support/check.h"
+#include "support/scratch.h"
 
 #include <shard/op.h>
 
+#include <fcntl.h>
 #include <string.h>
+#include <unistd.h>
 
 static int64_t in_use(void)
 {
@@ -196,6 +199,49 @@ START_TEST(holds_results_alone)
 }
 END_TEST
 
+/* What stands in the log after `count` tensors were made, of which `released` went at once. */
+static char *log_of(int count, bool in_scope, bool released)
+{
+    static shard_tensor *made[20000];
+    static char text[2000];
+    const char *path = scratch_path("log");
+    int before = dup(STDERR_FILENO), file = open(path, O_CREAT | O_TRUNC | O_RDWR, 0600), kept = 0;
+    ck_assert(file >= 0 && dup2(file, STDERR_FILENO) >= 0);
+    shard_scope scope = {.open = -1};
+    if (in_scope)
+        shard_scope_open(&scope);
+    for (int i = 0; i < count; i++) {
+        shard_tensor *tensor = shard_empty(SHARD_SHAPE(1));
+        if (released)
+            shard_release(tensor);
+        else if (!in_scope)
+            made[kept++] = tensor;
+    }
+    if (in_scope)
+        shard_scope_close(&scope);
+    while (kept > 0)
+        shard_release(made[--kept]);
+    ck_assert(dup2(before, STDERR_FILENO) >= 0);
+    ssize_t bytes = pread(file, text, sizeof text - 1, 0);
+    text[bytes > 0 ? bytes : 0] = '\0';
+    close(file);
+    close(before);
+    return text;
+}
+
+START_TEST(warns_of_what_piles_up)
+{
+    ck_assert_str_eq(log_of(20000, true, false), "");
+    ck_assert_str_eq(log_of(20000, false, true), "");
+    ck_assert_str_eq(log_of(9999, false, false), "");
+    ck_assert_str_eq(log_of(9999, false, false), ""); /* those before are gone */
+    const char *text = log_of(20000, false, false);
+    ck_assert_msg(strstr(text, "shard warn: 10000 tensors live") == text && strstr(text, "SHARD_SCOPE"), "the log has %s", text);
+    ck_assert_ptr_eq(strchr(text, '\n'), text + strlen(text) - 1);
+    ck_assert_str_eq(log_of(20000, false, false), ""); /* once */
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("scope");
@@ -209,5 +255,9 @@ int main(void)
     tcase_add_test(tcase, keeps);
     tcase_add_test(tcase, shares);
     tcase_add_test(tcase, holds_results_alone);
-    return test_run(suite);
+    tcase_add_test(tcase, warns_of_what_piles_up);
+    scratch_open();
+    int failed = test_run(suite);
+    scratch_close();
+    return failed;
 }

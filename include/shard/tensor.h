@@ -3,7 +3,8 @@
  *
  * A tensor is contiguous, row-major, of up to 8 dimensions; images are [n, h, w,
  * c]. What a maker returns belongs to the innermost open scope of the thread and
- * goes with it; with no scope open it belongs to the caller, who releases it.
+ * goes with it; with no scope open it belongs to the caller, who releases it (a thread
+ * on which 10,000 of these live logs one warning).
  * Tensors belong to one thread.
  */
 #ifndef SHARD_TENSOR_H

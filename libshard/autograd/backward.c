@@ -464,9 +464,12 @@ shard_status shard_backward_from(shard_tensor *tensor, shard_tensor *gradient)
 {
     if (!tensor || !gradient)
         return shard_null_argument("shard_backward_from", tensor ? "gradient" : "tensor");
-    if (!shard_shape_equal(&tensor->shape, &gradient->shape) || tensor->dtype != gradient->dtype)
+    if (!shard_shape_equal(&tensor->shape, &gradient->shape))
         return shard_error(SHARD_ERROR_SHAPE, "shard_backward_from: a gradient of shape %s for a tensor of shape %s",
                            shard_shape_text(&gradient->shape), shard_shape_text(&tensor->shape));
+    if (tensor->dtype != gradient->dtype)
+        return shard_error(SHARD_ERROR_SHAPE, "shard_backward_from: a gradient of %s for a tensor of %s; cast it (shard_cast)",
+                           shard_dtype_name(gradient->dtype), shard_dtype_name(tensor->dtype));
     if (!tensor->history)
         return shard_error(SHARD_ERROR_ARGUMENT, "backward: the tensor does not depend on anything that requires a gradient");
     if (current_walk)

@@ -107,6 +107,12 @@ static bool check_constant(const loss_call *call, shard_tensor *x, const char *w
 static bool check_probabilities(const loss_call *call)
 {
     const shard_tensor *logits = call->rows.logits, *target = call->target;
+    if (target->shape.ndim == logits->shape.ndim - 1) {
+        shard_error(SHARD_ERROR_SHAPE, "%s: a target of shape %s and dtype %s for logits of shape %s; labels must be int64: "
+                    "shard_cast(target, SHARD_INT64)", call->rows.function, shard_shape_text(&target->shape),
+                    shard_dtype_name(target->dtype), shard_shape_text(&logits->shape));
+        return false;
+    }
     if (!check_constant(call, call->target, "probabilities"))
         return false;
     if (!shard_shape_equal(&target->shape, &logits->shape)) {

@@ -14,7 +14,12 @@ bool shard_check_operands(const char *function, int count, shard_tensor *const *
         if (!shard_check_operand(function, operand[i]))
             return false;
     for (int i = 0; i < count; i++) {
-        if (!shard_dtype_is_float(operand[i]->dtype) || operand[i]->dtype != operand[0]->dtype) {
+        if (!shard_dtype_is_float(operand[i]->dtype)) {
+            shard_error(SHARD_ERROR_SHAPE, "%s: operand %d is %s; a floating dtype is needed (shard_cast)", function, i,
+                        shard_dtype_name(operand[i]->dtype));
+            return false;
+        }
+        if (operand[i]->dtype != operand[0]->dtype) {
             shard_error(SHARD_ERROR_SHAPE, "%s: operand %d is %s, operand 0 is %s; one floating dtype is needed (shard_cast)",
                         function, i, shard_dtype_name(operand[i]->dtype), shard_dtype_name(operand[0]->dtype));
             return false;

@@ -1,7 +1,32 @@
 /* Scopes: who releases what is made. */
 #include "tensor/scope.h"
 
+#include "base/log.h"
+
 static _Thread_local shard_scope *innermost;
+
+/* So many that live outside of any scope are more likely forgotten than parameters. */
+#define MANY_UNSCOPED 10000
+
+static _Thread_local int64_t unscoped;
+static _Thread_local bool has_warned;
+
+static void count_unscoped(shard_tensor *tensor)
+{
+    tensor->unscoped = true;
+    if (++unscoped < MANY_UNSCOPED || has_warned)
+        return;
+    has_warned = true;
+    shard_log(SHARD_LOG_WARN,
+              "%d tensors live that this thread made outside of a scope, each until shard_release: "
+              "put each step of a loop into SHARD_SCOPE { ... }, which frees what is made inside",
+              MANY_UNSCOPED);
+}
+
+void shard_scope_count_freed(void)
+{
+    unscoped--;
+}
 
 void shard_scope_open(shard_scope *scope)
 {
@@ -27,8 +52,10 @@ void shard_scope_close(shard_scope *scope)
 void shard_scope_adopt(shard_tensor *tensor)
 {
     tensor->scope = innermost;
-    if (!innermost)
+    if (!innermost) {
+        count_unscoped(tensor);
         return;
+    }
     tensor->next = innermost->first;
     if (innermost->first)
         innermost->first->previous = tensor;

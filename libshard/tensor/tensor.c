@@ -642,6 +642,8 @@ void shard_tensor_drop(shard_tensor *tensor)
 {
     if (!tensor || --tensor->shares)
         return;
+    if (tensor->unscoped)
+        shard_scope_count_freed();
     if (tensor->history)
         tensor->history->drop(tensor->history);
     drop_derived(tensor);

@@ -147,6 +147,7 @@ struct shard_tensor {
 
     /* The scope that releases it, if any. */
     shard_scope *scope;
+    bool unscoped; /* made where no scope was open */
     shard_tensor *next, *previous;
 };
 
