@@ -76,7 +76,7 @@ static const char *const differences[] = {
     "rank 1 calls broadcast of 10 float32 from rank 2 while ranks 0 and 2 call broadcast of 10 float32 from rank 0",
     "rank 1 calls all_gather of 2 + 4 + 3 float64 while ranks 0 and 2 call all_gather of 2 + 3 + 4 float64",
     "rank 1 calls reduce_scatter (min) of 2 + 4 + 3 float64 while ranks 0 and 2 call reduce_scatter (min) of 2 + 3 + 4 float64",
-    "rank 1 calls barrier while ranks 0 and 2 call agree",
+    "rank 1 calls shard_barrier while ranks 0 and 2 call shard_agree",
     "rank 1 calls exchange of 3 bytes while ranks 0 and 2 call exchange of 400 bytes",
     "rank 2 calls all_reduce of 901 float32 while ranks 0 and 1 call all_reduce of 900 float32",
     "rank 1 calls all_reduce of 11 uint8 while rank 0 calls all_reduce of 10 uint8",
@@ -107,7 +107,7 @@ static void loses_count(shard_group *world, void *context)
         world->sequence++;
     ck_assert_int_eq(shard_barrier(world), SHARD_ERROR_MISMATCH);
     check_error(SHARD_ERROR_MISMATCH,
-                "rank 1 calls barrier as collective 3 of the group while rank 0 calls barrier as collective 2*");
+                "rank 1 calls shard_barrier as collective 3 of the group while rank 0 calls shard_barrier as collective 2*");
 }
 
 START_TEST(test_sequence)
@@ -323,9 +323,9 @@ static void late(shard_group *world, void *context)
     if (shard_group_rank(world) % 2)
         sleep(3);
     ck_assert_int_eq(shard_barrier(world), SHARD_ERROR_TIMEOUT);
-    check_error(SHARD_ERROR_TIMEOUT, "ranks 1 and 3 did not come to barrier within 1 s (SHARD_TIMEOUT)");
+    check_error(SHARD_ERROR_TIMEOUT, "ranks 1 and 3 did not come to shard_barrier within 1 s (SHARD_TIMEOUT)");
     ck_assert_int_eq(shard_barrier(world), SHARD_ERROR_TIMEOUT);
-    check_error(SHARD_ERROR_TIMEOUT, "ranks 1 and 3 did not come to barrier within 1 s (SHARD_TIMEOUT)");
+    check_error(SHARD_ERROR_TIMEOUT, "ranks 1 and 3 did not come to shard_barrier within 1 s (SHARD_TIMEOUT)");
 }
 
 START_TEST(test_deadline)
@@ -346,12 +346,12 @@ static void hangs(shard_group *world, void *context)
     if (rank == 3)
         sleep(3);
     ck_assert_int_eq(shard_barrier(rank == 1 || rank == 3 ? columns : rows), SHARD_ERROR_TIMEOUT);
-    check_error(SHARD_ERROR_TIMEOUT, "rank 3 did not come to *barrier within 1 s (SHARD_TIMEOUT)");
+    check_error(SHARD_ERROR_TIMEOUT, "rank 3 did not come to shard_barrier within 1 s (SHARD_TIMEOUT)");
     double first = now() - start;
     ck_assert_double_lt(first, 3.9);
     ck_assert_int_eq(shard_barrier(world), SHARD_ERROR_TIMEOUT);
     ck_assert_double_lt(now() - start - first, 0.7);
-    check_error(SHARD_ERROR_TIMEOUT, "rank 3 did not come to *barrier within 1 s (SHARD_TIMEOUT)");
+    check_error(SHARD_ERROR_TIMEOUT, "rank 3 did not come to shard_barrier within 1 s (SHARD_TIMEOUT)");
     shard_group_destroy(rows);
     shard_group_destroy(columns);
 }
@@ -369,7 +369,7 @@ static void crosses(shard_group *world, void *context)
     int rank = shard_group_rank(world);
     shard_group *same = shard_group_create(world, (const int[]){0, 1, 2}, 3);
     ck_assert_int_eq(shard_barrier(rank == 1 ? world : same), SHARD_ERROR_TIMEOUT);
-    check_error(SHARD_ERROR_TIMEOUT, "rank 1 did not come to *barrier within 1 s (SHARD_TIMEOUT), but waited in *barrier");
+    check_error(SHARD_ERROR_TIMEOUT, "rank 1 did not come to shard_barrier within 1 s (SHARD_TIMEOUT), but waited in shard_barrier");
     shard_group_destroy(same);
 }
 
@@ -455,7 +455,7 @@ static void closes_descriptors(shard_group *world, void *context)
     }
     double start = now();
     ck_assert_int_eq(shard_barrier(world), SHARD_ERROR_PEER);
-    check_error(SHARD_ERROR_PEER, "rank 1 died: it did not come to *barrier");
+    check_error(SHARD_ERROR_PEER, "rank 1 died: it did not come to shard_barrier");
     ck_assert_double_lt(now() - start, 2);
 }
 

@@ -26,9 +26,9 @@ expect "threads that are set" 0 "^7 threads\$" env OMP_NUM_THREADS=7 "$run" -n 2
 expect "a joint error" "[1-9]*" "rank 0: error peer: rank 1: label 17 out of range" "$run" -n 3 "$program" error 1
 expect "an error at home" "[1-9]*" "rank 0: error peer: rank 1: label 17 out of range" "$run" -n 3 "$program" fail 1
 expect "an error that skips a group" "[1-9]*" "rank 2: error peer: rank 3: label 17 out of range" timeout 20 "$run" -n 4 "$program" skip 3
-expect "a rank that leaves" "[1-9]*" "rank 2: error peer: rank 1 has left: it did not come to barrier" "$run" -n 3 "$program" leave 1
+expect "a rank that leaves" "[1-9]*" "rank 2: error peer: rank 1 has left: it did not come to shard_barrier" "$run" -n 3 "$program" leave 1
 expect "a killed rank" "[1-9]*" "[Kk]illed|KILLED|signal 9" "$run" -n 3 "$program" kill 1
-expect "the deadline" "[1-9]*" "rank 0: error timeout: rank 1 did not come to barrier within 1 s" \
+expect "the deadline" "[1-9]*" "rank 0: error timeout: rank 1 did not come to shard_barrier within 1 s" \
     env SHARD_TIMEOUT=1 "$run" -n 3 "$program" late 1
 
 # Of three ranks, in groups that have the same members as the world. A number of seconds is what the

@@ -375,7 +375,7 @@ static const struct {
     {no_labels, 2, SHARD_ERROR_ARGUMENT, "rank 2: " SAYS "an operand is NULL"},
     {no_logits_but_probabilities, 0, SHARD_ERROR_ARGUMENT, "rank 0: " SAYS "an operand is NULL"},
     {probabilities_on_one, -1, SHARD_ERROR_MISMATCH, SAYS "rank 1 has other options*than rank 0*"},
-    {fewer_rows, -1, SHARD_ERROR_MISMATCH, "rank 1 calls all_gather of * while ranks 0 and 2 call all_gather of *"},
+    {fewer_rows, -1, SHARD_ERROR_MISMATCH, "rank 1 calls shard_cross_entropy (all_gather of *) while ranks 0 and 2 call shard_cross_entropy (all_gather of *)"},
     {other_type, -1, SHARD_ERROR_MISMATCH, SAYS "rank 1 has logits of bfloat16, rank 0 of float32; *"},
     {other_smoothing, -1, SHARD_ERROR_MISMATCH, SAYS "rank 1 has other options*than rank 0*"},
     {other_reduction, -1, SHARD_ERROR_MISMATCH, SAYS "rank 1 has other options*than rank 0*"},

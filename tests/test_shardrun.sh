@@ -21,11 +21,11 @@ expect "tagged error output, last line" 0 "^\[1\] the end\$" "$shardrun" -n 2 --
 expect "an exit code" 4 "^shardrun: rank 1 ended with exit code 4\$" "$shardrun" -n 3 "$program" early 1
 expect "the others of it" 4 "rank 0: error peer: rank 1 ended before it joined" "$shardrun" -n 3 "$program" early 1
 expect "a killed rank" 137 "^shardrun: rank 2 was killed by signal 9 \(Killed\)\$" "$shardrun" -n 4 "$program" kill 2
-expect "the others of it" 137 "rank 0: error peer: rank 2 died: it did not come to barrier" "$shardrun" -n 4 "$program" kill 2
+expect "the others of it" 137 "rank 0: error peer: rank 2 died: it did not come to shard_barrier" "$shardrun" -n 4 "$program" kill 2
 expect "a joint error" 1 "rank 0: error peer: rank 1: label 17 out of range" "$shardrun" -n 2 "$program" error 1
 expect "an error at home" 1 "rank 0: error peer: rank 1: label 17 out of range" "$shardrun" -n 2 "$program" fail 1
-expect "a rank that leaves" 1 "rank 2: error peer: rank 1 has left: it did not come to barrier" "$shardrun" -n 3 "$program" leave 1
-expect "the deadline" 1 "rank 0: error timeout: rank 1 did not come to barrier within 1 s" \
+expect "a rank that leaves" 1 "rank 2: error peer: rank 1 has left: it did not come to shard_barrier" "$shardrun" -n 3 "$program" leave 1
+expect "the deadline" 1 "rank 0: error timeout: rank 1 did not come to shard_barrier within 1 s" \
     env SHARD_TIMEOUT=1 "$shardrun" -n 3 "$program" late 1
 expect "ranks that do not want to end" 4 "^shardrun: ending 2 ranks\$" "$shardrun" -n 3 "$program" stubborn 1
 expect "ranks without a world" 0 "none of the 2 ranks joined the others: does .* call shard_init" "$shardrun" -n 2 "$program" lonely

@@ -7,6 +7,7 @@
  */
 #include <shard/amp.h>
 
+#include "comm/function.h"
 #include "dist/gathered.h"
 #include "optim/optimizer.h"
 
@@ -198,6 +199,7 @@ static record *expect(shard_grad_scaler *scaler, const shard_optimizer *optimize
 
 shard_status shard_grad_scaler_unscale(shard_grad_scaler *scaler, shard_optimizer *optimizer)
 {
+    SHARD_FUNCTION("shard_grad_scaler_unscale");
     if (!scaler)
         return shard_last_status();
     record *r = expect(scaler, optimizer, "shard_grad_scaler_unscale", READY);
@@ -221,6 +223,7 @@ static shard_status step(shard_grad_scaler *scaler, shard_optimizer *optimizer)
 
 shard_status shard_grad_scaler_step(shard_grad_scaler *scaler, shard_optimizer *optimizer)
 {
+    SHARD_FUNCTION("shard_grad_scaler_step");
     if (!scaler)
         return shard_step(optimizer);
     shard_status status = step(scaler, optimizer);
@@ -257,6 +260,7 @@ static void settle(shard_grad_scaler *scaler)
 
 shard_status shard_grad_scaler_update(shard_grad_scaler *scaler)
 {
+    SHARD_FUNCTION("shard_grad_scaler_update");
     if (scaler && !scaler->looked)
         shard_error(SHARD_ERROR_ARGUMENT, "shard_grad_scaler_update: no gradients were looked at since the last one; "
                                           "shard_grad_scaler_step goes before it");

@@ -6,6 +6,8 @@
  */
 #include "autograd/node.h"
 
+#include "comm/function.h"
+
 #include <stdlib.h>
 
 typedef struct end_call {
@@ -462,6 +464,7 @@ static shard_status run(walk *w, shard_node *root, shard_tensor *gradient)
 
 shard_status shard_backward_from(shard_tensor *tensor, shard_tensor *gradient)
 {
+    SHARD_FUNCTION("shard_backward_from");
     if (!tensor || !gradient)
         return shard_null_argument("shard_backward_from", tensor ? "gradient" : "tensor");
     if (!shard_shape_equal(&tensor->shape, &gradient->shape))
@@ -487,6 +490,7 @@ shard_status shard_backward_from(shard_tensor *tensor, shard_tensor *gradient)
 
 shard_status shard_backward(shard_tensor *loss)
 {
+    SHARD_FUNCTION("shard_backward");
     if (!loss)
         return shard_null_argument("shard_backward", "loss");
     if (shard_numel(loss) != 1)

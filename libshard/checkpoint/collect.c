@@ -2,6 +2,8 @@
 #include "checkpoint/part.h"
 #include "checkpoint/safetensors.h"
 
+#include "comm/function.h"
+
 #include <shard/checkpoint.h>
 
 #include <stdio.h>
@@ -116,6 +118,7 @@ static shard_status collect(shard_tensors *list, const char *name, shard_tensor 
 
 shard_tensors *shard_collect_state_dict(const shard_tensors *tensors, int root)
 {
+    SHARD_FUNCTION("shard_collect_state_dict");
     shard_group *world = shard_world();
     shard_tensors *kept = shard_tensors_kept(tensors, true);
     shard_tensors *list = shard_tensors_create();

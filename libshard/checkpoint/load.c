@@ -10,6 +10,8 @@
 #include "checkpoint/part.h"
 #include "checkpoint/safetensors.h"
 
+#include "comm/function.h"
+
 #include <stdlib.h>
 #include <string.h>
 
@@ -275,6 +277,7 @@ static shard_status fill_all(loading *l)
 
 shard_status shard_load_with(const shard_tensors *tensors, const char *path, shard_load_options options)
 {
+    SHARD_FUNCTION("shard_load");
     shard_tensors *kept = shard_tensors_kept(tensors, true);
     loading l = {.world = options.local ? NULL : shard_world(), .tensors = kept, .path = path, .options = options};
     shard_metadata *metadata = NULL;
@@ -302,6 +305,7 @@ shard_status shard_load_with(const shard_tensors *tensors, const char *path, sha
 
 shard_status shard_load_module(shard_module *module, const char *path)
 {
+    SHARD_FUNCTION("shard_load_module");
     shard_tensors *tensors = shard_state_dict(module);
     shard_load(tensors, path);
     shard_tensors_destroy(tensors);

@@ -13,6 +13,8 @@
 #include "checkpoint/part.h"
 #include "checkpoint/safetensors.h"
 
+#include "comm/function.h"
+
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -371,6 +373,7 @@ static void forget(saving *s)
 shard_status shard_save_with(const shard_tensors *tensors, const char *path, const shard_metadata *metadata,
                              shard_save_options options)
 {
+    SHARD_FUNCTION("shard_save");
     shard_tensors *kept = shard_tensors_kept(tensors, false);
     saving s = {.world = options.local ? NULL : shard_world(), .tensors = kept, .path = path, .mode = NO_MODE};
     shard_file_limit limit;
@@ -388,6 +391,7 @@ shard_status shard_save_with(const shard_tensors *tensors, const char *path, con
 
 shard_status shard_save_module(shard_module *module, const char *path)
 {
+    SHARD_FUNCTION("shard_save_module");
     shard_tensors *tensors = shard_state_dict(module);
     shard_save(tensors, path, NULL);
     shard_tensors_destroy(tensors);

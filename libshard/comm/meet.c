@@ -10,6 +10,7 @@
 #include "base/error.h"
 #include "base/hash.h"
 #include "base/memory.h"
+#include "comm/function.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -74,17 +75,16 @@ static size_t describe_counts(const shard_group *group, const shard_call *call, 
     return used;
 }
 
-void shard_group_describe(const shard_group *group, char *text, size_t bytes)
+/* " of 10 float32": with what the call is made. */
+static void describe_data(const shard_group *group, const shard_call *call, char *text, size_t bytes)
 {
     static const char *const reductions[] = {[SHARD_SUM] = "", [SHARD_MAX] = " (max)", [SHARD_MIN] = " (min)"};
-    const shard_call *call = group->call;
-    size_t used = (size_t)snprintf(text, bytes, "%s", call ? call->name : "group_create");
-    if (!call || call->operation < SHARD_CALL_EXCHANGE)
+    size_t used = 0;
+    text[0] = '\0';
+    if (call->operation == SHARD_CALL_EXCHANGE)
+        snprintf(text, bytes, " of %" PRId64 " bytes", call->count);
+    if (call->operation <= SHARD_CALL_EXCHANGE)
         return;
-    if (call->operation == SHARD_CALL_EXCHANGE) {
-        snprintf(text + used, bytes - used, " of %" PRId64 " bytes", call->count);
-        return;
-    }
     bool reduces = call->operation == SHARD_CALL_ALL_REDUCE || call->operation == SHARD_CALL_REDUCE_SCATTER;
     if (reduces && call->root >= 0 && call->root <= SHARD_MIN)
         used += (size_t)snprintf(text + used, bytes - used, "%s", reductions[call->root]);
@@ -98,6 +98,25 @@ void shard_group_describe(const shard_group *group, char *text, size_t bytes)
         used += (size_t)snprintf(text + used, bytes - used, " from rank %d", shard_group_world_rank(group, call->root));
     if (call->device && used < bytes)
         snprintf(text + used, bytes - used, " in a device's memory");
+}
+
+/* By the public function's name where it is known, with the collective that is made in it. */
+void shard_group_describe(const shard_group *group, char *text, size_t bytes)
+{
+    const char *function = shard_current_function()->name;
+    const shard_call *call = group->call;
+    char data[SHARD_COMM_TEXT / 2] = "";
+    if (call)
+        describe_data(group, call, data, sizeof data);
+    const char *name = call ? call->name : "group_create";
+    if (!function)
+        snprintf(text, bytes, "%s%s", name, data);
+    else if (strncmp(function, "shard_", 6) == 0 && strcmp(function + 6, name) == 0)
+        snprintf(text, bytes, "%s%s", function, data);
+    else if (call && call->operation > SHARD_CALL_EXCHANGE)
+        snprintf(text, bytes, "%s (%s%s)", function, name, data);
+    else
+        snprintf(text, bytes, "%s", function);
 }
 
 /* Exchanges texts; the member's own is in `mine`. NULL if that failed. */
@@ -122,38 +141,69 @@ static shard_status fail_together(shard_group *group, int first)
     return shard_replace_error(status == SHARD_OK ? SHARD_ERROR_PEER : status, texts[first]);
 }
 
+/* What a member says of its call when calls differ. */
+typedef struct call_text {
+    uint64_t fingerprint; /* a hash of it */
+    char call[SHARD_COMM_TEXT - SHARD_FUNCTION_AGREED - sizeof(uint64_t)];
+    char agreed[SHARD_FUNCTION_AGREED];
+} call_text;
+
+_Static_assert(sizeof(call_text) == SHARD_COMM_TEXT, "it travels as a text");
+
+/* The first of the things that two members were to have the same and have not: of this one's. */
+static void describe_agreed(const char *mine, const char *other, char *text, size_t bytes)
+{
+    size_t start = 0, same = 0;
+    for (; mine[same] && mine[same] == other[same]; same++)
+        if (mine[same] == ';')
+            start = same + 2;
+    if (!mine[same] && other[same] == ';')
+        start = same;
+    snprintf(text, bytes, " with %.*s", (int)strcspn(mine + start, ";"), mine[start] ? mine + start : "nothing more");
+}
+
 /* "rank 1 calls A while ranks 0 and 2 call B": those that differ from member 0,
  * or, where all but it agree, from member 1, first. */
-static void describe_difference(const shard_group *group, char (*texts)[SHARD_COMM_TEXT], bool *marked, char *out, size_t bytes)
+static void describe_difference(const shard_group *group, const call_text *texts, bool *marked, char *out, size_t bytes)
 {
     int odd = 1;
-    while (odd < group->size - 1 && strcmp(texts[odd], texts[0]) == 0)
+    while (odd < group->size - 1 && memcmp(&texts[odd], &texts[0], sizeof *texts) == 0)
         odd++;
     const int examples[] = {odd, 0};
+    bool same_calls = strcmp(texts[odd].call, texts[0].call) == 0;
     out[0] = '\0';
     for (int i = 0; i < 2; i++) {
+        const call_text *example = &texts[examples[i]], *other = &texts[examples[1 - i]];
+        char agreed[SHARD_FUNCTION_AGREED] = "";
         int number = 0;
         for (int member = 0; member < group->size; member++)
-            number += marked[member] = strcmp(texts[member], texts[examples[i]]) == 0;
+            number += marked[member] = memcmp(&texts[member], example, sizeof *texts) == 0;
+        if (same_calls && strcmp(example->agreed, other->agreed) == 0)
+            snprintf(agreed, sizeof agreed, "%s", i == 0 ? "" : " with other arguments");
+        else if (same_calls)
+            describe_agreed(example->agreed, other->agreed, agreed, sizeof agreed);
         shard_group_name_ranks(group, marked, out, bytes);
         size_t used = strlen(out);
-        snprintf(out + used, bytes - used, " %s %.150s%s", number == 1 ? "calls" : "call", texts[examples[i]],
+        snprintf(out + used, bytes - used, " %s %.150s%.80s%s", number == 1 ? "calls" : "call", example->call, agreed,
                  i == 0 ? " while " : "");
     }
 }
 
 static shard_status fail_mismatched(shard_group *group)
 {
-    char mine[SHARD_COMM_TEXT], text[SHARD_COMM_TEXT];
-    shard_group_describe(group, mine, sizeof mine);
-    size_t used = strlen(mine);
+    call_text mine = {0};
+    char text[SHARD_COMM_TEXT];
+    shard_group_describe(group, mine.call, sizeof mine.call);
+    snprintf(mine.agreed, sizeof mine.agreed, "%s", shard_current_function()->agreed);
+    size_t used = strlen(mine.call);
     const shard_fingerprint *told = group->peers;
+    mine.fingerprint = shard_hash_bytes(SHARD_HASH_START, &told[group->rank], offsetof(shard_fingerprint, status));
     for (int member = 1; member < group->size; member++)
         if (told[member].sequence != told[0].sequence) {
-            snprintf(mine + used, sizeof mine - used, " as collective %" PRIu64 " of the group", group->sequence);
+            snprintf(mine.call + used, sizeof mine.call - used, " as collective %" PRIu64 " of the group", group->sequence);
             break;
         }
-    char(*texts)[SHARD_COMM_TEXT] = exchange_texts(group, mine);
+    const call_text *texts = (const call_text *)exchange_texts(group, (const char *)&mine);
     bool *marked = shard_calloc((size_t)group->size, sizeof *marked);
     if (texts && marked) {
         describe_difference(group, texts, marked, text, sizeof text);
@@ -210,7 +260,7 @@ shard_status shard_meet(shard_group *group, const shard_call *call, const void *
     look_for_fault(call);
     shard_fingerprint mine = {
         .sequence = ++group->sequence,
-        .layout = shard_hash_words(SHARD_HASH_START, call->counts, call->counts ? group->size : 0),
+        .layout = shard_hash_words(SHARD_HASH_START ^ shard_current_function()->hash, call->counts, call->counts ? group->size : 0),
         .count = call->count,
         .operation = (uint32_t)call->operation | (call->device ? ON_DEVICE : 0) | (call->chooses ? CHOOSES : 0),
         .dtype = call->dtype,
@@ -250,11 +300,13 @@ static shard_status meet_only(shard_group *group, const shard_call *call)
 
 shard_status shard_barrier(shard_group *group)
 {
+    SHARD_FUNCTION("shard_barrier");
     return meet_only(group, &(shard_call){.name = "barrier", .operation = SHARD_CALL_BARRIER});
 }
 
 shard_status shard_agree(shard_group *group)
 {
+    SHARD_FUNCTION("shard_agree");
     return meet_only(group, &(shard_call){.name = "agree", .operation = SHARD_CALL_AGREE});
 }
 

@@ -33,7 +33,7 @@ typedef struct shard_call {
 /* What the others are told of it: compared up to `status`. */
 typedef struct shard_fingerprint {
     uint64_t sequence;
-    uint64_t layout; /* hash of counts */
+    uint64_t layout; /* hash of counts, of the public function and of what is agreed on in it */
     int64_t count;
     uint32_t operation, dtype, root; /* operation with flags of where the data is */
     int32_t status;                  /* not SHARD_OK: this member has failed */

@@ -1,6 +1,8 @@
 /* copy, reduce, and the collectives in place. */
 #include "dist/dist.h"
 
+#include "comm/function.h"
+
 shard_tensor *shard_leave(shard_group *group)
 {
     shard_group_fail(group);
@@ -50,6 +52,7 @@ static const shard_node_type reduce_type = {.name = "reduce", .backward = reduce
 
 shard_tensor *shard_reduce(shard_tensor *x, shard_group *group)
 {
+    SHARD_FUNCTION("shard_reduce");
     if (!shard_check_operand("shard_reduce", x))
         return shard_leave(group);
     bool ours = x->placement.kind == SHARD_PARTIAL && x->placement.group == group;
@@ -66,6 +69,7 @@ shard_tensor *shard_reduce(shard_tensor *x, shard_group *group)
     size_t bytes = (size_t)shard_numel(x) * shard_dtype_size(x->dtype);
     if (SHARD_RUN(x, copy_rows, memory[1], bytes, memory[0], bytes, bytes, 1) != SHARD_OK)
         return shard_result(y, shard_group_fail(group));
+    shard_agree_on_shape(x->shape.ndim, x->shape.dim);
     y = shard_result(y, shard_group_all_reduce(group, shard_device_of(y), memory[1], shard_numel(y), y->dtype, SHARD_SUM));
     shard_node *node = shard_record(&reduce_type, y, SHARD_INPUTS(x), 0);
     if (node)
@@ -77,10 +81,12 @@ shard_tensor *shard_reduce(shard_tensor *x, shard_group *group)
 
 shard_status shard_all_reduce(shard_tensor *x, shard_reduce_op op, shard_group *group)
 {
+    SHARD_FUNCTION("shard_all_reduce");
     if (!x) {
         shard_null_argument("shard_all_reduce", "x");
         return shard_group_fail(group);
     }
+    shard_agree_on_shape(x->shape.ndim, x->shape.dim);
     SHARD_TRY(shard_group_all_reduce(group, shard_device_of(x), shard_tensor_memory_to_write(x), shard_numel(x), x->dtype, op));
     if (op == SHARD_SUM)
         shard_contribution_remove(&x->contribution, group);
@@ -89,9 +95,11 @@ shard_status shard_all_reduce(shard_tensor *x, shard_reduce_op op, shard_group *
 
 shard_status shard_broadcast(shard_tensor *x, int root, shard_group *group)
 {
+    SHARD_FUNCTION("shard_broadcast");
     if (!x) {
         shard_null_argument("shard_broadcast", "x");
         return shard_group_fail(group);
     }
+    shard_agree_on_shape(x->shape.ndim, x->shape.dim);
     return shard_group_broadcast(group, shard_device_of(x), shard_tensor_memory_to_write(x), shard_numel(x), x->dtype, root);
 }

@@ -3,6 +3,8 @@
 #include "dist/reducer.h"
 #include "dist/replicas.h"
 
+#include "comm/function.h"
+
 #include <stdlib.h>
 
 struct shard_data_parallel {
@@ -12,6 +14,7 @@ struct shard_data_parallel {
 
 shard_data_parallel *shard_data_parallel_create_with(const shard_tensors *parameters, shard_data_parallel_options options)
 {
+    SHARD_FUNCTION("shard_data_parallel_create");
     bool mode_is_known = (unsigned)options.buffer_mode <= SHARD_BUFFERS_LEAVE;
     shard_data_parallel *dp = parameters && mode_is_known ? shard_calloc(1, sizeof *dp) : NULL;
     if (!parameters)

@@ -5,6 +5,8 @@
  */
 #include "dist/dist.h"
 
+#include "comm/function.h"
+
 #include <inttypes.h>
 #include <stdlib.h>
 
@@ -184,6 +186,7 @@ static shard_tensor *gather_offered(shard_tensor *x, int dim, const gather_offer
 
 shard_tensor *shard_gather(shard_tensor *x, int dim, shard_group *group)
 {
+    SHARD_FUNCTION("shard_gather");
     if (!shard_check_operand("shard_gather", x) || shard_resolve_dim("shard_gather", &x->shape, dim, &dim) != SHARD_OK ||
         !may_gather(x, dim, group))
         return shard_leave(group);

@@ -3,6 +3,7 @@
 
 #include "base/env.h"
 #include "base/log.h"
+#include "comm/function.h"
 #include "dist/threads.h"
 
 #include <stdio.h>
@@ -46,6 +47,7 @@ static void fail_at_exit(int code, void *context)
 
 shard_status shard_init(int *argc, char ***argv)
 {
+    SHARD_FUNCTION("shard_init");
     if (world || left)
         return shard_error(SHARD_ERROR_ARGUMENT, "shard_init: called %s; a process joins its job once",
                            left ? "after shard_finalize" : "twice");

@@ -1,6 +1,8 @@
 /* Meshes: the world's ranks in a grid of data x model. */
 #include "dist/dist.h"
 
+#include "comm/function.h"
+
 #include <stdlib.h>
 
 struct shard_mesh {
@@ -55,6 +57,7 @@ static shard_status make_groups(shard_mesh *mesh, grid wanted, int asked_data)
 
 shard_mesh *shard_mesh_create_with(shard_mesh_options options)
 {
+    SHARD_FUNCTION("shard_mesh_create");
     if (!shard_world())
         return shard_fail_null(SHARD_ERROR_ARGUMENT, "shard_mesh_create: shard_init was not called, or failed");
     grid wanted = {.data = options.data, .model = options.model ? options.model : 1};

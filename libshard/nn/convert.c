@@ -1,6 +1,7 @@
 /* The conversion of linear and embedding layers into parallel ones. */
 #include "nn/nn.h"
 
+#include "comm/function.h"
 #include "dist/dist.h"
 
 #include <fnmatch.h>
@@ -190,6 +191,7 @@ static shard_status convert_below(conversion *c, shard_module *module, const cha
 
 static shard_status convert(conversion *c, shard_module **module, int *converted)
 {
+    SHARD_FUNCTION("shard_convert_parallel_linear");
     if (!module || !*module) {
         shard_null_argument(c->function, "module");
         return shard_group_fail(c->group);

@@ -1,6 +1,8 @@
 /* Modules: a type, and named parameters, buffers and children. */
 #include "nn/nn.h"
 
+#include "comm/function.h"
+
 #include <stdlib.h>
 #include <string.h>
 
@@ -345,6 +347,7 @@ void shard_module_rest(shard_module *module)
 
 shard_tensor *shard_forward(shard_module *module, shard_tensor *x)
 {
+    SHARD_FUNCTION("shard_forward");
     if (!module || !x)
         return shard_null_argument("shard_forward", module ? "x" : "module"), NULL;
     if (!module->type->forward)

@@ -10,6 +10,8 @@
 #include "op/autocast.h"
 #include "op/op.h"
 
+#include "comm/function.h"
+
 enum { X, WEIGHT, BIAS, RESIDUAL };
 enum { SAVED_X, SAVED_Y, SAVED_WEIGHT, SAVED_MEAN, SAVED_RSTD };
 
@@ -269,6 +271,7 @@ static shard_tensor *forward(batch_norm *b)
 shard_tensor *shard_batch_norm_with(shard_tensor *x, shard_tensor *running_mean, shard_tensor *running_var, shard_tensor *weight,
                                     shard_tensor *bias, shard_batch_norm_options options)
 {
+    SHARD_FUNCTION("shard_batch_norm");
     batch_norm b = {
         .x = x, .running_mean = running_mean, .running_var = running_var, .weight = weight, .bias = bias, .options = options};
     shard_scope scope;

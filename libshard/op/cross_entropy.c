@@ -8,6 +8,8 @@
 #include "op/autocast.h"
 #include "op/class_rows.h"
 
+#include "comm/function.h"
+
 #include <inttypes.h>
 #include <string.h>
 
@@ -264,6 +266,7 @@ static shard_tensor *cross_entropy(shard_tensor *logits, shard_tensor *target, c
 
 shard_tensor *shard_cross_entropy_with(shard_tensor *logits, shard_tensor *target, shard_cross_entropy_options options)
 {
+    SHARD_FUNCTION("shard_cross_entropy");
     shard_scope scope;
     shard_scope_open(&scope);
     shard_tensor *same[] = {logits, target, options.weight};

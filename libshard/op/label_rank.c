@@ -1,6 +1,8 @@
 /* Top-k accuracy without gathering logits: where a row's label comes among its classes. */
 #include "op/class_rows.h"
 
+#include "comm/function.h"
+
 #include <inttypes.h>
 #include <stdlib.h>
 
@@ -56,6 +58,7 @@ static shard_tensor *label_rank(shard_tensor *logits, shard_tensor *labels, int6
 
 shard_tensor *shard_label_rank(shard_tensor *logits, shard_tensor *labels, int64_t ignore_index)
 {
+    SHARD_FUNCTION("shard_label_rank");
     shard_scope scope;
     shard_scope_open(&scope);
     shard_tensor *rank = shard_scope_hand_out(label_rank(logits, labels, ignore_index), &scope);

@@ -1,6 +1,8 @@
 /* Clipping of gradients, on pieces: by their norm, each element counted once, and by value. */
 #include "optim/optimizer.h"
 
+#include "comm/function.h"
+
 #include <shard/dist.h>
 
 #include <math.h>
@@ -91,6 +93,7 @@ static shard_status clip(const shard_optimizer *optimizer, shard_device *device,
 
 shard_status shard_clip_grad_norm_with(shard_optimizer *optimizer, double max_norm, double *norm, shard_clip_options options)
 {
+    SHARD_FUNCTION("shard_clip_grad_norm");
     if (!optimizer)
         shard_null_argument("shard_clip_grad_norm", "optimizer");
     else if (!(max_norm >= 0) || !(options.norm_type >= 0))
@@ -98,6 +101,8 @@ shard_status shard_clip_grad_norm_with(shard_optimizer *optimizer, double max_no
                     options.norm_type);
     else
         shard_optimizer_refuse_overlap(optimizer, "shard_clip_grad_norm");
+    shard_agree_on("max_norm %.7g", max_norm);
+    shard_agree_on("norm_type %.7g", options.norm_type);
     double *scale = optimizer && shard_last_status() == SHARD_OK ? shard_optimizer_grad_scale(optimizer) : NULL;
     if (!scale)
         return shard_group_fail(shard_world());
@@ -123,6 +128,7 @@ shard_status shard_clip_grad_value(shard_optimizer *optimizer, double value)
     if (!(value >= 0))
         return shard_error(SHARD_ERROR_ARGUMENT, "shard_clip_grad_value: the value is %g: it may not be negative", value);
     SHARD_TRY(shard_last_status());
+    optimizer->clip_value = value;
     SHARD_TRY(shard_optimizer_refuse_overlap(optimizer, "shard_clip_grad_value"));
     const double *scale = optimizer->scaled ? shard_optimizer_grad_scale(optimizer) : NULL;
     int64_t count;

@@ -2,6 +2,8 @@
 #include "optim/optimizer.h"
 #include "optim/zero.h"
 
+#include "comm/function.h"
+
 #include <shard/dist.h>
 
 #include <stdlib.h>
@@ -24,6 +26,7 @@ struct shard_ema {
 
 shard_ema *shard_ema_create_with(shard_optimizer *optimizer, shard_ema_options options)
 {
+    SHARD_FUNCTION("shard_ema_create");
     options.decay = options.decay == 0 ? 0.999 : options.decay;
     if (!optimizer)
         return shard_null_argument("shard_ema_create", "optimizer"), NULL;
@@ -99,6 +102,7 @@ static shard_status refuse_swapped(const shard_ema *ema, const char *function)
 
 shard_status shard_ema_update(shard_ema *ema)
 {
+    SHARD_FUNCTION("shard_ema_update");
     SHARD_TRY(refuse_swapped(ema, "shard_ema_update"));
     int64_t *updates = shard_tensor_memory_to_write(ema->updates);
     if (!updates)
@@ -166,6 +170,7 @@ static int64_t exchange_first(shard_ema *ema, int64_t count)
 /* All of a rank's on every rank, or none. */
 shard_status shard_ema_swap(shard_ema *ema)
 {
+    SHARD_FUNCTION("shard_ema_swap");
     if (!ema)
         shard_null_argument("shard_ema_swap", "ema");
     int64_t done = 0;
@@ -182,6 +187,7 @@ shard_status shard_ema_swap(shard_ema *ema)
 
 shard_tensors *shard_ema_state_dict(shard_ema *ema)
 {
+    SHARD_FUNCTION("shard_ema_state_dict");
     shard_status status = refuse_swapped(ema, "shard_ema_state_dict");
     if (status == SHARD_OK)
         status = begin_all(ema);

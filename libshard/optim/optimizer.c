@@ -2,6 +2,8 @@
 #include "optim/optimizer.h"
 #include "optim/zero.h"
 
+#include "comm/function.h"
+
 #include <math.h>
 #include <stdlib.h>
 
@@ -127,6 +129,7 @@ static void remove_behind(shard_optimizer *optimizer, int64_t groups, int64_t sl
 shard_status shard_optimizer_add_param_group_with(shard_optimizer *optimizer, shard_tensors *parameters,
                                                   shard_param_group_options options)
 {
+    SHARD_FUNCTION("shard_optimizer_add_param_group");
     shard_status status = optimizer && parameters
                               ? check_group(optimizer, parameters, &options)
                               : shard_null_argument("shard_optimizer_add_param_group", optimizer ? "parameters" : "optimizer");

@@ -2,6 +2,7 @@
 #include "optim/optimizer.h"
 #include "optim/zero.h"
 
+#include "comm/function.h"
 #include "dist/bucket.h"
 #include "dist/gathered.h"
 
@@ -328,12 +329,32 @@ static shard_status check_averaged(const shard_optimizer *optimizer)
     return SHARD_OK;
 }
 
+/* Ranks that stepped with other settings than the rest would have other parameters from there on.
+ * Seven digits, as machines may differ in the last bits of what a schedule computes. */
+static void agree_on_settings(const shard_optimizer *optimizer)
+{
+    const shard_optimizer_defaults *defaults = &optimizer->defaults;
+    char *settings = optimizer->ops->describe(optimizer->settings);
+    shard_agree_on("optimizer %s", optimizer->ops->name);
+    shard_agree_on("lr %.7g", defaults->lr);
+    shard_agree_on("weight_decay %.7g", defaults->weight_decay);
+    shard_agree_on("clip value %.7g", optimizer->clip_value);
+    for (int64_t i = 1; i < optimizer->group_count; i++)
+        shard_agree_on("lr_scale %.7g and weight_decay %.7g of group %lld", optimizer->groups[i].lr_scale,
+                       optimizer->groups[i].weight_decay, (long long)i);
+    if (settings)
+        shard_agree_on("%s", settings);
+    free(settings);
+}
+
 shard_status shard_step(shard_optimizer *optimizer)
 {
+    SHARD_FUNCTION("shard_step");
     if (optimizer) {
         optimizer->skipped = false;
         if (check_averaged(optimizer) == SHARD_OK && shard_last_status() == SHARD_OK)
             shard_optimizer_make_state(optimizer, false); /* before it is agreed that all can step */
+        agree_on_settings(optimizer);
     } else
         shard_null_argument("shard_step", "optimizer");
     shard_agree(shard_world());
@@ -355,6 +376,8 @@ void shard_optimizer_zero_grad(shard_optimizer *optimizer)
         shard_zero_grad(optimizer->slots[i].parameter);
         shard_zero_grad(optimizer->slots[i].piece.tensor);
     }
-    if (optimizer)
+    if (optimizer) {
         optimizer->scaled = false;
+        optimizer->clip_value = 0;
+    }
 }

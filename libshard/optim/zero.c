@@ -4,6 +4,7 @@
  */
 #include "optim/zero.h"
 
+#include "comm/function.h"
 #include "dist/agree.h"
 #include "dist/reducer.h"
 #include "dist/replicas.h"
@@ -255,6 +256,7 @@ static struct shard_zero *make(const shard_zero_options *options)
 
 shard_optimizer *shard_zero_with(shard_optimizer *optimizer, shard_zero_options options)
 {
+    SHARD_FUNCTION("shard_zero");
     options.stage = options.stage ? options.stage : 1;
     if (check(optimizer, &options) == SHARD_OK)
         optimizer->zero = make(&options);

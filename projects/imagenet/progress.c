@@ -1,6 +1,5 @@
 #include "progress.h"
 
-
 #include <shard/dist.h>
 
 #include <inttypes.h>

@@ -1,0 +1,39 @@
+/*
+ * The public function that a thread is in. Its members tell each other its name before each
+ * collective, so that a difference between ranks, or a rank that does not come, is told in the
+ * user's words: "rank 1 calls shard_save while rank 0 calls shard_step".
+ */
+#ifndef SHARD_COMM_FUNCTION_H
+#define SHARD_COMM_FUNCTION_H
+
+#include <shard/base.h>
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+/* Room for what ranks are to agree on in one function; a hash covers what is longer. */
+#define SHARD_FUNCTION_AGREED 240
+
+typedef struct shard_function {
+    const char *name; /* of the outermost public function; NULL: none */
+    uint64_t hash;    /* of name and agreed */
+    char agreed[SHARD_FUNCTION_AGREED]; /* "lr 0.1; shape [2, 3]" */
+} shard_function;
+
+/* Of this thread. */
+const shard_function *shard_current_function(void);
+
+/* At the beginning of a public function that is collective; ends with the block. The function
+ * that a user called is the one that counts: of those inside each other, the first. */
+#define SHARD_FUNCTION(name) \
+    __attribute__((unused, cleanup(shard_leave_function))) bool shard_function_is_outermost_ = shard_enter_function(name)
+bool shard_enter_function(const char *name);
+void shard_leave_function(const bool *outermost);
+
+/* Adds what all ranks are to have the same in the function's next collectives: "lr %.7g". */
+void shard_agree_on(const char *format, ...) SHARD_PRINTF(1, 2);
+/* The same of a shape. */
+void shard_agree_on_shape(int ndim, const int64_t *dim);
+
+#endif

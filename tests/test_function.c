@@ -1,0 +1,139 @@
+/* What ranks tell each other of the public function that they are in: a difference in it, or in
+ * what all are to have the same in it, is an error that names the function and the values. */
+#include "support/job.h"
+
+#include "base/error.h"
+
+#include <shard/dist.h>
+#include <shard/nn.h>
+#include <shard/optim.h>
+
+#include <stdlib.h>
+
+/* Rank 1 does `what` otherwise than ranks 0 and 2. */
+typedef struct difference {
+    void (*act)(shard_optimizer *optimizer, bool odd);
+    const char *text;
+} difference;
+
+static void other_rate(shard_optimizer *optimizer, bool odd)
+{
+    shard_optimizer_set_lr(optimizer, odd ? 0.3 : 0.2);
+    shard_step(optimizer);
+    shard_optimizer_set_lr(optimizer, 0.2);
+}
+
+static void other_clip_value(shard_optimizer *optimizer, bool odd)
+{
+    shard_clip_grad_value(optimizer, odd ? 0.5 : 1.0);
+    shard_step(optimizer);
+    shard_optimizer_zero_grad(optimizer);
+}
+
+static void other_norm(shard_optimizer *optimizer, bool odd)
+{
+    shard_clip_grad_norm(optimizer, odd ? 0.5 : 1.0, NULL);
+}
+
+static void other_momentum(shard_optimizer *optimizer, bool odd)
+{
+    (void)optimizer;
+    shard_tensors *list = shard_tensors_create();
+    shard_tensors_add(list, "w", shard_ones(SHARD_SHAPE(3)));
+    shard_optimizer *other = shard_sgd(list, .lr = 0.1, .momentum = odd ? 0.8 : 0.9);
+    shard_step(other);
+    shard_optimizer_destroy(other);
+}
+
+static void other_kind(shard_optimizer *optimizer, bool odd)
+{
+    shard_tensors *list = shard_tensors_create();
+    shard_tensors_add(list, "w", shard_ones(SHARD_SHAPE(3)));
+    shard_optimizer *other = shard_adam(list, .lr = 0.1);
+    shard_step(odd ? other : optimizer);
+    shard_optimizer_destroy(other);
+}
+
+static void other_shape_of_all_reduce(shard_optimizer *optimizer, bool odd)
+{
+    (void)optimizer;
+    shard_all_reduce(shard_ones(odd ? SHARD_SHAPE(2, 3) : SHARD_SHAPE(3, 2)), SHARD_SUM, shard_world());
+}
+
+static void other_shape_of_reduce(shard_optimizer *optimizer, bool odd)
+{
+    (void)optimizer;
+    shard_reduce(shard_ones(odd ? SHARD_SHAPE(4, 1) : SHARD_SHAPE(4)), shard_world());
+}
+
+static void other_shape_of_broadcast(shard_optimizer *optimizer, bool odd)
+{
+    (void)optimizer;
+    shard_broadcast(shard_ones(odd ? SHARD_SHAPE(2, 3) : SHARD_SHAPE(6)), 0, shard_world());
+}
+
+static void other_function(shard_optimizer *optimizer, bool odd)
+{
+    if (odd)
+        shard_step(optimizer);
+    else
+        shard_agree(shard_world());
+}
+
+static void other_mesh(shard_optimizer *optimizer, bool odd)
+{
+    if (odd)
+        shard_mesh_destroy(shard_mesh_create(.model = 3));
+    else
+        shard_step(optimizer);
+}
+
+static void other_count(shard_optimizer *optimizer, bool odd)
+{
+    (void)optimizer;
+    shard_all_reduce(shard_ones(SHARD_SHAPE(odd ? 3 : 4)), SHARD_SUM, shard_world());
+}
+
+static const difference differences[] = {
+    {other_rate, "rank 1 calls shard_step with lr 0.3 while ranks 0 and 2 call shard_step with lr 0.2"},
+    {other_clip_value, "rank 1 calls shard_step with clip value 0.5 while ranks 0 and 2 call shard_step with clip value 1"},
+    {other_norm, "rank 1 calls shard_clip_grad_norm * with max_norm 0.5 while ranks 0 and 2 call shard_clip_grad_norm * with max_norm 1"},
+    {other_momentum, "rank 1 calls shard_step with momentum 0.8, * while ranks 0 and 2 call shard_step with momentum 0.9, *"},
+    {other_kind, "rank 1 calls shard_step with optimizer shard_adam while ranks 0 and 2 call shard_step with optimizer shard_sgd"},
+    {other_shape_of_all_reduce, "rank 1 calls shard_all_reduce of 6 float32 with shape [[]2, 3] while ranks 0 and 2 call * with shape [[]3, 2]"},
+    {other_shape_of_reduce, "rank 1 calls shard_reduce (all_reduce of 4 float32) with shape [[]4, 1] while ranks 0 and 2 call * with shape [[]4]"},
+    {other_shape_of_broadcast, "rank 1 calls shard_broadcast of 6 float32 from rank 0 with shape [[]2, 3] while * with shape [[]6]"},
+    {other_function, "rank 1 calls shard_step while ranks 0 and 2 call shard_agree"},
+    {other_mesh, "rank 1 calls shard_mesh_create while ranks 0 and 2 call shard_step"},
+    {other_count, "rank 1 calls shard_all_reduce of 3 float32 while ranks 0 and 2 call shard_all_reduce of 4 float32"},
+};
+#define DIFFERENCES ((int)(sizeof differences / sizeof *differences))
+
+static void differ(shard_group *world, void *context)
+{
+    const difference *which = context;
+    shard_tensors *list = shard_tensors_create();
+    shard_tensors_add(list, "w", shard_ones(SHARD_SHAPE(3)));
+    shard_optimizer *optimizer = shard_sgd(list, .lr = 0.1);
+    SHARD_SCOPE
+    {
+        which->act(optimizer, shard_group_rank(world) == 1);
+    }
+    check_error(SHARD_ERROR_MISMATCH, which->text);
+    check_ok(shard_step(optimizer)); /* forgiven, the ranks go on together */
+    shard_optimizer_destroy(optimizer);
+}
+
+START_TEST(test_differences)
+{
+    run_job(3, differ, (void *)&differences[_i]);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("function");
+    TCase *tcase = test_case(suite, "differences");
+    tcase_add_loop_test(tcase, test_differences, 0, DIFFERENCES);
+    return test_run(suite);
+}
