@@ -1,6 +1,7 @@
 /*
  * A program of which one rank fails: failing_program PLACE MODE [RANK [MILLISECONDS]].
  * MODE is how the rank goes: kill, segv, stop, exit0, _exit0, exit3, abort; none: it does not.
+ * MILLISECONDS are counted from the start (moment) or from the end of shard_init (inside, save, train).
  * Written on the public headers, as a user's program is.
  */
 #include <shard/shard.h>
@@ -129,6 +130,8 @@ static void crosses(bool odd)
 static void act(bool odd)
 {
     int size = shard_group_size(shard_world());
+    if (odd && (is_at("inside") || is_at("save") || is_at("train")))
+        fail_soon();
     if (is_at("collective")) {
         shard_barrier(shard_world());
         if (odd)
@@ -158,7 +161,7 @@ int main(int count, char **arguments)
     int rank = launched_rank(), failing = count > 3 ? atoi(arguments[3]) : 0;
     bool odd = rank == failing;
     milliseconds = count > 4 ? atoi(arguments[4]) : 0;
-    if (odd && (is_at("moment") || is_at("inside") || is_at("save") || is_at("train")))
+    if (odd && is_at("moment"))
         fail_soon();
     if (odd && is_at("init"))
         fail();

@@ -42,7 +42,7 @@ expect "the barriers of two groups" "[1-9]*" "rank 2 after [1-4]\.[0-9] s: error
     env SHARD_TIMEOUT=1 "$run" -n 3 "$failing" cross none 1
 expect "one rank ends the job" 1 "rank 2 after .* error peer: rank 1 has left" "$run" -n 3 "$failing" skip none 1
 expect "a rank that hangs, in all groups" "[1-9]*" "rank 2 after [1-8]\.[0-9] s: error timeout: rank 1 did not come" \
-    env SHARD_TIMEOUT=4 "$run" -n 3 "$failing" train stop 1 1500
+    env SHARD_TIMEOUT=4 "$run" -n 3 "$failing" train stop 1 500
 
 # What MPI itself waits for without a deadline.
 for mode in stop exit0; do

@@ -36,7 +36,7 @@ static void fail_at_exit(int code, void *context)
     (void)context;
     if (shard_group_size(world) == 1 || shard_comm_forked())
         return;
-    shard_error(SHARD_ERROR_PEER, "exit with code %d without shard_finalize", code); /* unless there is an error already */
+    shard_error(SHARD_ERROR_PEER, "exit(%d) without shard_finalize", code); /* unless there is an error already */
     shard_log_message(SHARD_LOG_ERROR, "%s", shard_last_error());
     shard_group_post(world);
     if (code != EXIT_SUCCESS)
