@@ -36,6 +36,8 @@ bool is_zero(const void *value, size_t bytes);
 /* Arguments. */
 shard_tensors *made_list(shard_tensor *tensor);
 shard_optimizer *made_optimizer(void);
+shard_tensor *const *made_tensors(void);
+shard_custom_op *made_op(void);
 shard_group *made_world(void);
 shard_metadata *made_metadata(void);
 FILE *made_file(void);
@@ -43,6 +45,8 @@ extern const shard_module_type made_type;
 extern const shard_schedule made_schedule;
 extern shard_scope made_scope;
 extern shard_module *made_module;
+extern shard_tensor *made_tensor;
+extern const shard_custom_op_type made_op_type;
 extern shard_metadata *made_metadata_pointer;
 extern int made_ints[8];
 extern int64_t made_int64s[64];

@@ -30,6 +30,10 @@ MADE = {
     "shard_device *": 'shard_device_open("cpu")',
     "shard_event *": 'shard_event_create(shard_device_open("cpu"))',
     "shard_module_type *": "&made_type",
+    "shard_custom_op_type *": "&made_op_type",
+    "shard_custom_op *": "made_op()",
+    "shard_tensor *const *": "made_tensors()",
+    "shard_tensor **": "&made_tensor",
     "shard_schedule *": "&made_schedule",
     "shard_scope *": "&made_scope",
     "shard_module **": "&made_module",
@@ -101,7 +105,7 @@ LEGAL_TOGETHER = {"shard_grad_scaler_unscale": SCALER}
 
 class Parameter:
     def __init__(self, function, text):
-        found = re.fullmatch(r"(?:const )?(\w+) ((?:\*)*)(\w+)", text)
+        found = re.fullmatch(r"(?:const )?(\w+) ((?:\*(?:const )?)*)(\w+)", text)
         if not found:
             raise SystemExit(f"null_calls.py: {function}: cannot read the parameter \"{text}\"")
         base, stars, self.name = found.groups()

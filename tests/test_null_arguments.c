@@ -26,6 +26,7 @@ const shard_module_type made_type = {.name = "made", .forward = forward};
 const shard_schedule made_schedule = {.base_lr = 1};
 shard_scope made_scope;
 shard_module *made_module;
+shard_tensor *made_tensor;
 shard_metadata *made_metadata_pointer;
 int made_ints[8] = {0, 1, 2, 3, 4, 5, 6, 7};
 int64_t made_int64s[64];
@@ -45,6 +46,40 @@ shard_tensors *made_list(shard_tensor *tensor)
 shard_optimizer *made_optimizer(void)
 {
     return shard_sgd(made_list(shard_ones(SHARD_SHAPE(2), .requires_grad = true)));
+}
+
+shard_tensor *const *made_tensors(void)
+{
+    static shard_tensor *tensors[8];
+    for (int i = 0; i < 8 && !tensors[i]; i++)
+        tensors[i] = shard_ones(SHARD_SHAPE(2, 2));
+    return tensors;
+}
+
+static shard_custom_op *op_called;
+
+static shard_tensor *op_forward(shard_custom_op *op, int inputs, shard_tensor *const *input)
+{
+    (void)inputs;
+    op_called = op;
+    return shard_relu(input[0]);
+}
+
+static shard_status op_backward(shard_custom_op *op, shard_tensor *dy, int inputs, shard_tensor **dx)
+{
+    (void)op, (void)inputs;
+    dx[0] = dy;
+    return SHARD_OK;
+}
+
+const shard_custom_op_type made_op_type = {.name = "made", .forward = op_forward, .backward = op_backward};
+
+/* One whose backward can still come. */
+shard_custom_op *made_op(void)
+{
+    static shard_tensor *result;
+    result = shard_custom_op_apply(&made_op_type, NULL, shard_ones(SHARD_SHAPE(2, 2), .requires_grad = true));
+    return op_called;
 }
 
 shard_group *made_world(void)

@@ -2,6 +2,7 @@
  * sends them block after block. */
 #include "checkpoint/part.h"
 #include "checkpoint/safetensors.h"
+#include "comm/function.h"
 
 #include <shard/checkpoint.h>
 
@@ -216,6 +217,7 @@ static shard_status relocate_together(shard_tensors *list, const shard_tensors *
 shard_tensors *shard_relocate_state_dict_with(const shard_tensors *like, const shard_tensors *whole,
                                               shard_relocate_options options)
 {
+    SHARD_FUNCTION("shard_relocate_state_dict");
     int size = shard_group_size(shard_world()), root = options.root;
     if (options.from_root && (root < 0 || root >= size))
         shard_error(SHARD_ERROR_ARGUMENT, "shard_relocate_state_dict: root %d of %d ranks", root, size);

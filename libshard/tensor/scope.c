@@ -17,7 +17,7 @@ static void count_unscoped(shard_tensor *tensor)
     if (++unscoped < MANY_UNSCOPED || has_warned)
         return;
     has_warned = true;
-    shard_log(SHARD_LOG_WARN,
+    shard_log_message(SHARD_LOG_WARN,
               "%d tensors live that this thread made outside of a scope, each until shard_release: "
               "put each step of a loop into SHARD_SCOPE { ... }, which frees what is made inside",
               MANY_UNSCOPED);

@@ -69,7 +69,7 @@ UNARY(mean, shard_mul(x, shard_mean(x)))
 UNARY(sum, shard_mul(x, shard_sum(x)))
 UNARY(reshape, shard_reshape(shard_flatten(x, 0, -1), shard_tensor_shape(x)))
 UNARY(transpose, shard_transpose(shard_gelu(shard_transpose(x, 0, 1)), 0, 1))
-UNARY(narrow, shard_mul(x, shard_mean(shard_narrow(x, 0, 1))))
+UNARY(narrow, shard_mul(x, shard_mean(shard_narrow(x, 0, 0, 1))))
 UNARY(cast, shard_cast(shard_gelu(shard_cast(x, SHARD_FLOAT32)), shard_tensor_dtype(x)))
 UNARY(add, shard_add(x, n->leaf[NET_BIAS]))
 UNARY(mul, shard_mul(x, n->leaf[NET_GAIN]))
@@ -154,7 +154,7 @@ shard_tensor *own_rows(shard_tensor *x, const shard_group *group)
 {
     ck_assert_msg(x != NULL, "%s", shard_last_error());
     shard_range rows = own_range(x->shape.dim[0], group);
-    return shard_narrow(x, rows.start, rows.size);
+    return shard_narrow(x, 0, rows.start, rows.size);
 }
 
 /* ---- gradients ---- */
