@@ -51,6 +51,11 @@ TAKEN = {
     ("shard_optimizer_add_param_group_with", "parameters"): "made_list(shard_ones(SHARD_SHAPE(2), .requires_grad = true))",
     ("shard_module_add_child", "child"): "shard_nn_relu()",
 }
+# Arguments that must be other than their type's.
+MADE_FOR = {
+    ("shard_printable", "to"): "made_bytes",
+    ("shard_add_at_labels", "labels"): "shard_zeros(SHARD_SHAPE(2), .dtype = SHARD_INT64)",
+}
 # Values by the parameter's name, else 1; structs and enums are 0.
 NUMBERS = ["int", "int64_t", "uint64_t", "size_t", "double", "bool"]
 VALUES = {"root": "0", "dim": "0", "dim0": "0", "start": "0", "index": "0", "step": "0", "epoch": "0", "position": "0",
@@ -96,6 +101,18 @@ LEGAL = {
     ("shard_nn_batch_norm_relu", "residual"): OPTIONAL,
     ("shard_convert_parallel_linear", "pattern"): "every name",
     ("shard_convert_parallel_linear", "converted"): UNWANTED,
+    ("shard_nn_parallel_embedding_with", "group"): ALONE,
+    ("shard_convert_parallel_embedding", "pattern"): "every name",
+    ("shard_convert_parallel_embedding", "group"): ALONE,
+    ("shard_convert_parallel_embedding", "converted"): UNWANTED,
+    ("shard_resnet_gather_features", "group"): ALONE,
+    ("shard_max_dim", "indices"): UNWANTED,
+    ("shard_min_dim", "indices"): UNWANTED,
+    ("shard_top_k", "indices"): UNWANTED,
+    ("shard_add_at_labels", "values"): "ones",
+    ("shard_custom_op_apply_with", "context"): OPTIONAL,
+    ("shard_printable", "to"): "\"\"",
+    ("shard_printable", "text"): "\"\"",
     ("shard_module_create", "data"): OPTIONAL,
     ("shard_clip_grad_norm_with", "norm"): UNWANTED,
 }
@@ -114,8 +131,9 @@ class Parameter:
 
     def value(self, function):
         key = (function, self.name)
-        if self.pointer and key in TAKEN:
-            return TAKEN[key]
+        for table in (TAKEN, MADE_FOR):
+            if self.pointer and key in table:
+                return table[key]
         if self.pointer and self.name == "path":
             return '"/nowhere/1"'
         if self.pointer:
@@ -187,7 +205,7 @@ def write_call(function, nulls, number):
 def main():
     functions = sum((read(header) for header in sorted(sys.argv[2:])), [])
     known = {(f.name, p.name) for f in functions for p in f.parameters if p.pointer}
-    stale = sorted(key for key in LEGAL.keys() | TAKEN.keys() if key not in known)
+    stale = sorted(key for key in LEGAL.keys() | TAKEN.keys() | MADE_FOR.keys() if key not in known)
     stale += sorted(LEGAL_TOGETHER.keys() - {f.name for f in functions})
     if stale or not functions:
         raise SystemExit(f"null_calls.py: the tables name what is not there: {stale}")
