@@ -208,7 +208,7 @@ static void compare(const char *what, shard_tensor *leaf, shard_tensor *expected
 
 void compare_gradients(const char *name, const net *split, const net *one, double tolerance)
 {
-    double least = 0.05 * largest_gradient(one);
+    double least = fmax(0.05 * largest_gradient(one), 0.01);
     for (int i = 0; i < NET_LEAVES; i++)
         compare(name, split->leaf[i], one->leaf[i], i, least, tolerance);
 }

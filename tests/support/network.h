@@ -59,7 +59,7 @@ shard_range own_range(int64_t size, const shard_group *group);
 shard_tensor *own_rows(shard_tensor *x, const shard_group *group);
 
 /* Takes the pending sums of the gradients of `split`, a net on a mesh, and fails unless they are those of `one`, to
- * tolerance times a gradient's largest element. */
+ * tolerance times a gradient's largest element, or a size that is more than rounding. */
 void compare_gradients(const char *name, const net *split, const net *one, double tolerance);
 
 #endif

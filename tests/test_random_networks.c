@@ -1,0 +1,179 @@
+/*
+ * Random networks of copies, gathers, scatters, sums and operations, nested over the groups of
+ * a mesh: their gradients are those of one process. test_random_networks [NETWORKS [FIRST]]
+ */
+#include "support/network.h"
+
+#include <stdlib.h>
+
+static int networks = 25, first_network;
+
+/* A network is made by the same draws for every rank and for one process. */
+typedef struct maker {
+    const net *net;
+    uint64_t state;
+    int left; /* operations until it is large enough */
+} maker;
+
+static int draw(maker *m, int count)
+{
+    m->state = m->state * 6364136223846793005u + 1442695040888963407u;
+    return (int)((m->state >> 33) % (uint64_t)count);
+}
+
+/* What a tensor is on the ranks of a group: the same, or this rank's by hand. */
+enum { MODEL = 1, DATA = 2, CUT_ROWS = 4 };
+
+static shard_group *group_of(const maker *m, int over)
+{
+    return over == MODEL ? m->net->model : m->net->data;
+}
+
+/* One that fits a tensor that is split there. */
+static shard_tensor *operate(maker *m, shard_tensor *x, int split)
+{
+    for (;;) {
+        const net_operation *operation = &net_operations[draw(m, net_operation_count)];
+        if ((operation->split & split) == split && !operation->rounds)
+            return operation->make(m->net, x);
+    }
+}
+
+static shard_tensor *columns(maker *m, shard_tensor *x)
+{
+    return operate(m, shard_linear(x, m->net->leaf[NET_COLUMN], m->net->leaf[NET_COLUMN_BIAS]), BY_COLUMNS);
+}
+
+static shard_tensor *network(maker *m, shard_tensor *x, int own);
+
+/* Over the model group alone: layers and a loss that are split. */
+static shard_tensor *split_layer(maker *m, shard_tensor *x, int own)
+{
+    switch (draw(m, own & CUT_ROWS ? 3 : 4)) {
+    case 0:
+        return shard_gather(columns(m, x), -1, m->net->model);
+    case 1:
+        return shard_parallel_linear(x, m->net->leaf[NET_ROW], m->net->leaf[NET_ROW_BIAS]);
+    case 2:
+        return shard_forward(m->net->row, columns(m, x));
+    default:
+        return shard_mul(x, shard_cross_entropy(columns(m, x), net_labels(x)));
+    }
+}
+
+static shard_tensor *split(maker *m, shard_tensor *x, int over, int own)
+{
+    shard_group *group = group_of(m, over);
+    switch (draw(m, over == MODEL ? 8 : 5)) {
+    case 0:
+        return shard_gather(operate(m, shard_scatter(x, 0, group), BY_ROWS), 0, group);
+    case 1:
+        return shard_gather(operate(m, shard_scatter(x, -1, group), BY_COLUMNS), -1, group);
+    case 2:
+        return shard_gather(network(m, own_rows(x, group), own | over | CUT_ROWS), 0, group);
+    case 3:
+        return shard_reduce(shard_scale(network(m, x, own | over), 1.0 / shard_group_size(group)), group);
+    case 4:
+        return shard_gather(shard_gelu(shard_linear(x, own_rows(m->net->leaf[NET_HAND], group), NULL)), -1, group);
+    default:
+        return split_layer(m, x, own);
+    }
+}
+
+/* own: the groups over which x is this rank's by hand. */
+static shard_tensor *network(maker *m, shard_tensor *x, int own)
+{
+    for (int steps = 1 + draw(m, 4); steps > 0 && m->left > 0; steps--) {
+        m->left--;
+        int over = draw(m, 2) ? MODEL : DATA, kind = draw(m, 5);
+        x = shard_layer_norm(x, NULL, NULL, 0.1); /* of one size */
+        if (kind == 0)
+            x = shard_add(x, network(m, x, own));
+        else if (kind <= 2 && !(own & over))
+            x = split(m, x, over, own);
+        else if (kind == 3 && !(own & over))
+            x = shard_copy(x, group_of(m, over));
+        else
+            x = operate(m, x, own & CUT_ROWS ? BY_ROWS : 0);
+    }
+    return x;
+}
+
+/* The loss is one of each group, in one of three ways. */
+static shard_tensor *finish(maker *m, shard_tensor *x)
+{
+    shard_group *groups[] = {m->net->model, m->net->data};
+    int way[2];
+    for (int i = 0; i < 2; i++) {
+        way[i] = draw(m, 3);
+        if (way[i] == 0)
+            x = shard_gather(operate(m, shard_scatter(x, 0, groups[i]), BY_ROWS), 0, groups[i]);
+        if (way[i] == 1)
+            x = shard_gather(own_rows(x, groups[i]), 0, groups[i]);
+    }
+    shard_tensor *loss = shard_sum(shard_mul(x, made_up(SHARD_SHAPE(NET_ROWS, NET_FEATURES), 7, SHARD_FLOAT64)));
+    for (int i = 0; i < 2; i++)
+        if (way[i] == 2)
+            loss = shard_reduce(shard_scale(loss, 1.0 / shard_group_size(groups[i])), groups[i]);
+    return loss;
+}
+
+static void run_network(const char *name, const net *n, int index)
+{
+    for (int i = 0; i < NET_LEAVES; i++)
+        shard_zero_grad(n->leaf[i]);
+    shard_manual_seed(5);
+    maker m = {.net = n, .state = (uint64_t)index * 0x9e3779b97f4a7c15u, .left = 12};
+    shard_tensor *loss = NULL, *x = n->leaf[NET_X];
+    for (int i = 0; i < 3; i++)
+        x = network(&m, x, 0);
+    loss = finish(&m, x);
+    ck_assert_msg(loss && shard_backward(loss) == SHARD_OK, "%s: %s", name, shard_last_error());
+}
+
+static const struct {
+    int data, model;
+} meshes[] = {{1, 1}, {1, 2}, {1, 3}, {3, 1}, {2, 2}};
+#define MESHES ((int)(sizeof meshes / sizeof *meshes))
+
+static void equals_one_process(shard_group *world, void *context)
+{
+    (void)world;
+    const int *which = context;
+    shard_cpu_set_threads(1); /* on tensors this small, threads only wait for each other */
+    shard_mesh *mesh = shard_mesh_create(.model = meshes[*which].model);
+    SHARD_SCOPE
+    {
+        net one = make_net(NULL, NULL, SHARD_FLOAT64);
+        net split = make_net(shard_mesh_model_group(mesh), shard_mesh_data_group(mesh), SHARD_FLOAT64);
+        for (int i = first_network; i < first_network + networks; i++) {
+            SHARD_SCOPE
+            {
+                char *name = shard_format("network %d", i);
+                run_network(name, &one, i);
+                run_network(name, &split, i);
+                compare_gradients(name, &split, &one, 1e-6);
+                free(name);
+            }
+        }
+        free_net(&one);
+        free_net(&split);
+    }
+    shard_mesh_destroy(mesh);
+}
+
+START_TEST(test_equals_one_process)
+{
+    run_job(meshes[_i].data * meshes[_i].model, equals_one_process, &_i);
+}
+END_TEST
+
+int main(int argc, char **argv)
+{
+    networks = argc > 1 ? atoi(argv[1]) : networks;
+    first_network = argc > 2 ? atoi(argv[2]) : first_network;
+    Suite *suite = suite_create("random networks");
+    TCase *tcase = test_case(suite, "random networks");
+    tcase_add_loop_test(tcase, test_equals_one_process, 0, MESHES);
+    return test_run(suite);
+}
