@@ -287,6 +287,13 @@ static void copies_for_own_losses(shard_group *world, void *context)
         check_ok(shard_backward(shard_sum(shard_scale(y, rank + 1.0))));
         check_close(shard_grad(x), shard_scale(shard_detach(x), 2 * times), 1e-14);
 
+        /* A gradient that is PARTIAL as it is given is summed once. */
+        shard_zero_grad(x);
+        shard_placement partial = {.kind = SHARD_PARTIAL, .group = world};
+        shard_tensor *given = shard_as_placed(shard_full(SHARD_SHAPE(4), rank + 1.0, .dtype = SHARD_FLOAT64), partial);
+        check_ok(shard_backward_from(shard_copy(x, world), given));
+        check_close(shard_grad(x), shard_full(SHARD_SHAPE(4), times, .dtype = SHARD_FLOAT64), 0);
+
         shard_tensor *a = made_up_leaf(SHARD_SHAPE(4), 7, SHARD_FLOAT64), *b = made_up_leaf(SHARD_SHAPE(4), 8, SHARD_FLOAT64);
         shard_tensor *first = shard_copy(shard_gelu(a), world);
         shard_tensor *second = shard_copy(shard_reduce(shard_scale(b, 1.0 / size), world), world);

@@ -377,10 +377,11 @@ static shard_status has_own_losses(const walk *w, const shard_node *copy, bool *
 /* Makes node->gradient what the node's backward takes. */
 static shard_status prepare_gradient(const walk *w, shard_node *node)
 {
+    const shard_placement *placement = &node->gradient->placement;
     bool summand = node->group && shard_contribution_has(&node->gradient->contribution, node->group);
-    if (!summand && node->type->sums_gradient)
+    bool partial = placement->kind == SHARD_PARTIAL;
+    if (!summand && node->type->sums_gradient && !(partial && shard_group_same(placement->group, node->group)))
         SHARD_TRY(has_own_losses(w, node, &summand));
-    bool partial = node->gradient->placement.kind == SHARD_PARTIAL;
     if (partial && (summand || !takes(node))) {
         SHARD_TRY(own_gradient(node));
         SHARD_TRY(make_whole(node->gradient));
