@@ -55,9 +55,8 @@ typedef struct way {
     int ranks;
     shard_split split;
 } way;
-static const way ways[] = {{1, SHARD_SPLIT_NONE},   {1, SHARD_SPLIT_ROW},    {2, SHARD_SPLIT_ROW},    {3, SHARD_SPLIT_ROW},
-                           {1, SHARD_SPLIT_COLUMN}, {2, SHARD_SPLIT_COLUMN}, {3, SHARD_SPLIT_COLUMN}, {3, SHARD_SPLIT_NONE},
-                           {8, SHARD_SPLIT_ROW},    {8, SHARD_SPLIT_COLUMN}};
+static const way ways[] = {
+    {1, SHARD_SPLIT_NONE}, {2, SHARD_SPLIT_ROW}, {3, SHARD_SPLIT_ROW}, {2, SHARD_SPLIT_COLUMN}, {3, SHARD_SPLIT_COLUMN}};
 enum { WAYS = sizeof ways / sizeof *ways };
 
 static void equals_torch(shard_group *world, void *context)
@@ -164,7 +163,7 @@ static void trains(shard_group *world, void *context)
     shard_optimizer *split = shard_sgd(shard_parameters(model), .lr = 0.5, .momentum = 0.9);
     if (t->stage)
         split = shard_zero(split, .stage = t->stage);
-    for (uint64_t i = 0; i < 4; i++) {
+    for (uint64_t i = 0; i < 3; i++) {
         double one = step(whole, alone, t->count, i), loss = step(model, split, t->count, i);
         ck_assert_double_eq_tol(one, loss, 1e-12);
     }
@@ -194,9 +193,8 @@ static void trains(shard_group *world, void *context)
 }
 
 static training trainings[] = {
-    {1, SHARD_SPLIT_ROW, 9, 6, 0, false},    {2, SHARD_SPLIT_ROW, 9, 6, 0, true},     {3, SHARD_SPLIT_ROW, 10, 7, 0, false},
-    {3, SHARD_SPLIT_COLUMN, 10, 7, 0, true}, {2, SHARD_SPLIT_COLUMN, 9, 5, 3, false}, {3, SHARD_SPLIT_ROW, 2, 2, 0, true},
-    {3, SHARD_SPLIT_COLUMN, 3, 2, 0, false}, {2, SHARD_SPLIT_ROW, 9, 5, 1, false},    {3, SHARD_SPLIT_ROW, 2, 2, 2, false},
+    {1, SHARD_SPLIT_ROW, 9, 6, 0, false},   {2, SHARD_SPLIT_ROW, 9, 5, 1, true},     {3, SHARD_SPLIT_ROW, 2, 2, 2, false},
+    {3, SHARD_SPLIT_COLUMN, 3, 2, 0, true}, {2, SHARD_SPLIT_COLUMN, 9, 5, 3, false}, {3, SHARD_SPLIT_ROW, 10, 7, 0, true},
 };
 
 START_TEST(test_trains)
@@ -218,12 +216,12 @@ static void on_a_mesh(shard_group *world, void *context)
                      shard_mesh_data_group(mesh));
     shard_optimizer *sgd = shard_zero(shard_sgd(shard_parameters(model), .lr = 0.5), .stage = stage);
     double first = 0, loss = 0;
-    for (int i = 0; i < 8; i++) {
+    for (int i = 0; i < 4; i++) {
         SHARD_AUTOCAST(SHARD_BFLOAT16)
         loss = step(model, sgd, 9, (uint64_t)shard_group_rank(shard_mesh_data_group(mesh)));
         first = i ? first : loss;
     }
-    ck_assert_double_lt(loss, 0.8 * first);
+    ck_assert_double_lt(loss, 0.95 * first);
     shard_optimizer_destroy(sgd);
     shard_module_destroy(model);
     shard_mesh_destroy(mesh);

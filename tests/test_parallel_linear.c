@@ -385,7 +385,7 @@ int main(void)
     tcase_add_test(tcase, test_conversions_that_differ);
     add_ranks_test(tcase, test_never_makes_the_whole);
     tcase_add_loop_test(tcase, test_small_heads, 0, (int)(sizeof heads / sizeof *heads));
-    add_ranks_test(tcase, test_tied);
+    tcase_add_loop_test(tcase, test_tied, 0, 3);
     scratch_open();
     int failed = test_run(suite);
     scratch_close();
