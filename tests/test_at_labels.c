@@ -114,6 +114,30 @@ START_TEST(parts_make_the_whole)
 }
 END_TEST
 
+/* Each rank has the whole gradient of values, not that of the labels in its range. */
+static void sums_the_gradient(shard_group *world, void *context)
+{
+    (void)context;
+    static const double expected[] = {-1.5, -1.5, 0, -1.5};
+    shard_range part = shard_split_range(CLASSES, shard_group_size(world), shard_group_rank(world));
+    SHARD_SCOPE
+    {
+        shard_tensor *own = shard_zeros(SHARD_SHAPE(4, part.size), .dtype = SHARD_FLOAT64);
+        shard_tensor *x = shard_as_split(own, 1, world, part.start, CLASSES);
+        shard_tensor *values = shard_zeros(SHARD_SHAPE(4), .dtype = SHARD_FLOAT64, .requires_grad = true);
+        shard_tensor *y = add((shard_tensor *[]){x, values}, NULL);
+        check_ok(shard_backward_from(y, shard_ones(SHARD_SHAPE(4, part.size), .dtype = SHARD_FLOAT64)));
+        check_tensor("gradient of values", shard_grad(values), expected, 0);
+        ck_assert_int_eq(shard_grad(values)->contribution.count, 0);
+    }
+}
+
+START_TEST(values_have_the_whole_gradient)
+{
+    run_ranks(rank_counts[_i], sums_the_gradient);
+}
+END_TEST
+
 START_TEST(one_hot_of_each_dtype)
 {
     static const int64_t values[] = {2, IGNORED, 0};
@@ -189,6 +213,7 @@ int main(void)
     TCase *tcase = test_case(suite, "at_labels");
     tcase_add_loop_test(tcase, gradients, 0, sizeof operations / sizeof *operations);
     add_ranks_test(tcase, parts_make_the_whole);
+    add_ranks_test(tcase, values_have_the_whole_gradient);
     tcase_add_test(tcase, one_hot_of_each_dtype);
     tcase_add_test(tcase, refuses);
     tcase_add_test(tcase, wrong_labels);

@@ -4,6 +4,8 @@
 #include "support/host.h"
 #include "support/rules.h"
 
+#include <shard/dist.h>
+
 #include "tensor/tensor.h"
 
 #include <stdlib.h>
@@ -90,7 +92,19 @@ START_TEST(refuses)
 }
 END_TEST
 
+/* Each rank goes on with some rows' losses, which all have. */
+static shard_tensor *some_losses(shard_tensor *const *x, const void *options)
+{
+    (void)options;
+    shard_group *group = shard_tensor_placement(x[0]).group;
+    shard_tensor *y = loss(x, &none);
+    shard_range own = shard_split_range(shard_tensor_size(y, 0), shard_group_size(group), shard_group_rank(group));
+    y = shard_narrow(y, 0, own.start, own.size);
+    return group ? shard_gather(y, 0, group) : y;
+}
+
 static const rule rules[] = {
+    {"losses of rows, gathered", some_losses, NULL, 1, {SHARD_SHAPE(5, 9)}, {1}, WHOLE},
     {"mean, classes split", loss, &mean, 1, {SHARD_SHAPE(2, 3, 9)}, {2}, WHOLE},
     {"none, classes split", loss, &none, 1, {SHARD_SHAPE(2, 3, 9)}, {2}, WHOLE},
     {"none, the middle split", loss, &none, 1, {SHARD_SHAPE(2, 9, 4)}, {1}, 1},

@@ -4,6 +4,8 @@
 #include "support/host.h"
 #include "support/rules.h"
 
+#include <shard/dist.h>
+
 #include <math.h>
 #include <stdlib.h>
 
@@ -149,12 +151,26 @@ static const rule rules[] = {
     {"top 0 over the split", top, &(int64_t){0}, 1, {SHARD_SHAPE(2, 3)}, {1}, WHOLE},
 };
 
+/* Each rank goes on with some rows of what all have found. */
+static shard_tensor *rows_of_top(shard_tensor *const *x, const void *k)
+{
+    shard_group *group = shard_tensor_placement(x[0]).group;
+    shard_tensor *y = top(x, k);
+    shard_range own = shard_split_range(shard_tensor_size(y, 0), shard_group_size(group), shard_group_rank(group));
+    y = shard_narrow(y, 0, own.start, own.size);
+    return group ? shard_gather(y, 0, group) : y;
+}
+
+static const rule gathered = {"rows of the top, gathered", rows_of_top, &(int64_t){2}, 1, {SHARD_SHAPE(5, 9)}, {1}, WHOLE};
+
 static void check_rules(shard_group *world, void *context)
 {
     (void)context;
     for (size_t i = 0; i < sizeof rules / sizeof *rules; i++)
         SHARD_SCOPE
     check_rule(&rules[i], world);
+    SHARD_SCOPE
+    check_rule(&gathered, world);
 }
 
 START_TEST(parts_make_the_whole)
