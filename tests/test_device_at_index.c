@@ -34,7 +34,8 @@ static void compare(shard_device *device, const shard_axis *axis, int64_t count,
             int64_t at = (i / axis->inner * count + j) * axis->inner + i % axis->inner, k = index[at] - START;
             bool here = k >= 0 && k < axis->size && index[at] != SKIP;
             double value = here ? array_get(x, axis_at(axis, i, k), dtype) : 0;
-            ck_assert_msg(array_get(y, at, dtype) == value, "%s: element %lld", device->name, (long long)at);
+            if (array_get(y, at, dtype) != value)
+                ck_abort_msg("%s: element %lld is not the one at its index", device->name, (long long)at);
             if (!here)
                 continue;
             int64_t to = axis_at(axis, i, k);
