@@ -10,6 +10,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 
 /* ---- refused ---- */
 
@@ -28,10 +29,18 @@ static const malformed texts[] = {
     {"{", 0, "*header at byte *"},
     {"{} x", 0, "*header at byte *"},
     {"{}}", 0, "*header at byte *"},
-    {"{\"a\":{}", 0, "*header at byte *"},
-    {"{\"\xff\":{}}", 0, "*header at byte *unable to decode byte 0xff*"},
+    {"{\"a\":{}", 0, "*\"a\" has dtype missing*"},
+    {"{\"a\":{", 0, "*header at byte 6: it ends too early*"},
+    {"{\"a\":{\"x\":[1,]}}", 0, "*header at byte 13: a value is needed here*"},
+    {"{\"a\":{\"x\":01}}", 0, "*header at byte *"},
+    {"{\"a\":{\"x\":\"\\ud800\"}}", 0, "*half of a surrogate pair*"},
+    {"{\"a\":{\"x\":\"\\q\"}}", 0, "*no such escape*"},
+    {"{\"a\":{\"x\":\"\n\"}}", 0, "*control character*"},
+    {"{\"__metadata__\":{\"a\":\"\",\"a\":\"\"}}", 0, "*__metadata__: \"a\" is a duplicate*"},
+    {"{\"__metadata__\":{},\"__metadata__\":{}}", 0, "*__metadata__ is a duplicate*"},
+    {"{\"\xff\":{}}", 0, "*header at byte 2: bytes that are not UTF-8*"},
     {"{\"a\\u0000b\":" TENSOR("U8", "[]", "[0,1]") "}", 1, "*header at byte *NUL*"},
-    {"{\"a\":" TENSOR("U8", "[]", "[0,1]") ",\"a\":" TENSOR("U8", "[]", "[0,1]") "}", 1, "*header at byte *duplicate*"},
+    {"{\"a\":" TENSOR("U8", "[]", "[0,1]") ",\"a\":" TENSOR("U8", "[]", "[0,1]") "}", 1, "*header has a duplicate of \"a\"*"},
     {"{\"a\":{\"dtype\":\"U8\",\"dtype\":\"U8\",\"shape\":[],\"data_offsets\":[0,1]}}", 1, "*header at byte *duplicate*"},
     {"{\"a\":1}", 0, "*\"a\" is not described by an object*"},
     {"{\"a\":null}", 0, "*\"a\" is not described by an object*"},
@@ -133,15 +142,89 @@ END_TEST
 START_TEST(test_deep_nesting)
 {
     size_t depth = 1000000;
-    char *text = malloc(depth + 6);
+    char *text = malloc(depth + 10);
     ck_assert_ptr_nonnull(text);
-    memcpy(text, "{\"a\":", 5);
-    memset(text + 5, '[', depth);
+    memcpy(text, "{\"a\":{\"x\":", 10);
+    memset(text + 10, '[', depth);
     shard_safetensors header;
-    ck_assert_int_eq(shard_safetensors_parse(&header, "deep", text, depth + 5, 0), SHARD_ERROR_FORMAT);
+    ck_assert_int_eq(shard_safetensors_parse(&header, "deep", text, depth + 10, 0), SHARD_ERROR_FORMAT);
     check_error(SHARD_ERROR_FORMAT, "*header at byte *depth*");
     shard_safetensors_free(&header);
     free(text);
+}
+END_TEST
+
+/* What is not asked for takes no memory: as a tree, these arrays would take 45 times their text. */
+START_TEST(test_memory_of_a_header)
+{
+    enum { BYTES = 30000000 };
+    const char head[] = "{\"a\":{\"x\":[[]", tail[] = "],\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[0,1]}}";
+    char *text = malloc(BYTES);
+    ck_assert_ptr_nonnull(text);
+    size_t used = sizeof head - 1;
+    memcpy(text, head, used);
+    for (; used + 3 + sizeof tail < BYTES; used += 3)
+        memcpy(text + used, ",[]", 3);
+    memcpy(text + used, tail, sizeof tail - 1);
+    struct rusage before, after;
+    shard_safetensors header;
+    getrusage(RUSAGE_SELF, &before);
+    check_ok(shard_safetensors_parse(&header, "path", text, used + sizeof tail - 1, 1));
+    getrusage(RUSAGE_SELF, &after);
+    ck_assert_int_eq(header.count, 1);
+    ck_assert_int_lt(after.ru_maxrss - before.ru_maxrss, 20000); /* KiB */
+    shard_safetensors_free(&header);
+    free(text);
+}
+END_TEST
+
+static int allocations_left;
+
+static void *some_memory(size_t bytes)
+{
+    return allocations_left-- > 0 ? malloc(bytes) : NULL;
+}
+
+/* No memory is not called a malformed file. */
+START_TEST(test_no_memory)
+{
+    const char *text = "{\"__metadata__\":{\"epoch\":\"3\",\"arch\":\"resnet18\"},\"a\":" TENSOR("U8", "[1]", "[0,1]") "}";
+    int failures = 0;
+    json_set_alloc_funcs(some_memory, free);
+    for (int at = 0; at < 100; at++) {
+        shard_safetensors header;
+        allocations_left = at;
+        if (shard_safetensors_parse(&header, "path", text, strlen(text), 1) != SHARD_OK) {
+            check_error(SHARD_ERROR_MEMORY, "no memory for the metadata of path");
+            failures++;
+        }
+        shard_safetensors_free(&header);
+    }
+    json_set_alloc_funcs(malloc, free);
+    ck_assert_int_ge(failures, 4);
+    ck_assert_int_lt(failures, 100);
+}
+END_TEST
+
+/* A shape that Python takes and no tensor here can have. */
+START_TEST(test_empty_and_too_large)
+{
+    const char text[] = "{\"big\":" TENSOR("F32", "[0,4611686018427387904,4611686018427387904]", "[0,0]") ",\"a\":"
+                        TENSOR("U8", "[2]", "[0,2]") "}";
+    const char *path = scratch_path("big");
+    char file[sizeof text + 9] = {(char)(sizeof text - 1)};
+    memcpy(file + 8, text, sizeof text - 1);
+    memcpy(file + 8 + sizeof text - 1, "\3\4", 2);
+    write_file(path, file, sizeof file);
+    ck_assert_ptr_null(shard_inspect(path, NULL));
+    check_error(SHARD_ERROR_UNSUPPORTED, "*/big: \"big\" is empty, and its other sizes overflow, which tensors here cannot have");
+    shard_tensors *list = shard_tensors_create();
+    shard_tensor *a = shard_zeros(SHARD_SHAPE(2), .dtype = SHARD_UINT8);
+    check_ok(shard_tensors_add(list, "a", a));
+    check_ok(shard_load(list, path, .allow_unexpected = true));
+    ck_assert_int_eq(((uint8_t *)shard_data(a))[1], 4);
+    shard_release(a);
+    shard_tensors_destroy(list);
 }
 END_TEST
 
@@ -398,6 +481,9 @@ int main(void)
     tcase_add_test(tcase, test_malformed_length);
     tcase_add_test(tcase, test_other_formats);
     tcase_add_test(tcase, test_deep_nesting);
+    tcase_add_test(tcase, test_memory_of_a_header);
+    tcase_add_test(tcase, test_no_memory);
+    tcase_add_test(tcase, test_empty_and_too_large);
     tcase_add_test(tcase, test_corpus);
     tcase_add_test(tcase, test_messages_are_one_line);
     tcase_add_test(tcase, test_well_formed);

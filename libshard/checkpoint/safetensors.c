@@ -1,5 +1,7 @@
 #include "checkpoint/safetensors.h"
 
+#include "checkpoint/json_reader.h"
+
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -140,53 +142,102 @@ static const struct type *find_type(const char *name)
     return NULL;
 }
 
-static shard_status read_size(const char *path, const char *name, const json_t *value, int64_t *size)
+/* What the reader found, or that there was no memory. */
+static shard_status fail_reader(const char *path, const json_reader *reader)
 {
-    if (!json_is_integer(value) || json_integer_value(value) < 0)
-        return MALFORMED(path, "%s: sizes and offsets must be integers of 0 or more", shard_quoted(name));
-    *size = (int64_t)json_integer_value(value);
-    return SHARD_OK;
+    if (!reader->wrong)
+        return shard_last_status();
+    return MALFORMED(path, "its header at byte %td: %s", reader->at - reader->start, reader->wrong);
 }
 
-/* *bits = the tensor's, from its dtype and shape. */
-static shard_status read_shape(const char *path, shard_entry *entry, const json_t *shape, int64_t *bits)
+/* An array of sizes or offsets. */
+typedef struct size_list {
+    bool there;
+    int64_t count, size[SHARD_MAX_DIMS]; /* the first of them */
+    int64_t product, of_others;          /* of all; of those that are not 0 */
+    bool overflows, others_overflow;
+} size_list;
+
+static shard_status read_sizes(json_reader *reader, const char *path, const char *name, size_list *list)
 {
-    if (!json_is_array(shape))
-        return MALFORMED(path, "%s has no shape", shard_quoted(entry->name));
-    size_t ndim = json_array_size(shape);
-    if (ndim > SHARD_MAX_DIMS)
-        entry->refusal = "has more than 8 dimensions";
-    else
-        entry->shape.ndim = (int)ndim;
-    for (size_t i = 0; i < ndim; i++) {
-        int64_t size = 0;
-        SHARD_TRY(read_size(path, entry->name, json_array_get(shape, i), &size));
-        if (!shard_multiply(*bits, size, bits))
-            return MALFORMED(path, "%s: its size overflows", shard_quoted(entry->name));
-        if (i < SHARD_MAX_DIMS)
-            entry->shape.dim[i] = size;
+    *list = (size_list){.product = 1, .of_others = 1};
+    if (json_reader_next(reader) != '[')
+        return json_reader_skip(reader) == SHARD_OK ? SHARD_OK : fail_reader(path, reader);
+    list->there = true;
+    reader->at++;
+    for (bool first = true; json_reader_more(reader, ']', first); first = false) {
+        char next = json_reader_next(reader);
+        int64_t size = -1;
+        bool is_integer = false, is_number = next == '-' || (next >= '0' && next <= '9');
+        if (is_number && json_reader_number(reader, &size, &is_integer) != SHARD_OK)
+            break;
+        if (!is_integer || size < 0)
+            return MALFORMED(path, "%s: sizes and offsets must be integers of 0 or more", shard_quoted(name));
+        if (list->count < SHARD_MAX_DIMS)
+            list->size[list->count] = size;
+        list->count++;
+        list->overflows |= !shard_multiply(list->product, size, &list->product);
+        list->others_overflow |= !shard_multiply(list->of_others, size > 0 ? size : 1, &list->of_others);
     }
-    return SHARD_OK;
+    return reader->wrong ? fail_reader(path, reader) : SHARD_OK;
 }
 
-static shard_status read_entry(const char *path, shard_entry *entry, const json_t *object)
+/* How a tensor is described. */
+typedef struct description {
+    char *dtype; /* NULL: it was no string */
+    size_list shape, offsets;
+    bool seen[3];
+} description;
+
+static shard_status read_field(json_reader *reader, const char *path, const char *name, description *d)
 {
-    if (!json_is_object(object))
-        return MALFORMED(path, "%s is not described by an object", shard_quoted(entry->name));
-    const char *type_name = json_string_value(json_object_get(object, "dtype"));
-    const struct type *type = find_type(type_name);
+    static const char *const fields[] = {"dtype", "shape", "data_offsets"};
+    int field = 0;
+    char *key = json_reader_string(reader);
+    if (!key || json_reader_take(reader, ':') != SHARD_OK) {
+        free(key);
+        return fail_reader(path, reader);
+    }
+    while (field < 3 && strcmp(key, fields[field]) != 0)
+        field++;
+    free(key);
+    if (field < 3 && d->seen[field]) {
+        reader->wrong = "a duplicate key";
+        return fail_reader(path, reader);
+    }
+    if (field < 3)
+        d->seen[field] = true;
+    if (field == 1 || field == 2)
+        return read_sizes(reader, path, name, field == 1 ? &d->shape : &d->offsets);
+    if (field == 0 && json_reader_next(reader) == '"')
+        return (d->dtype = json_reader_string(reader)) ? SHARD_OK : fail_reader(path, reader);
+    return json_reader_skip(reader) == SHARD_OK ? SHARD_OK : fail_reader(path, reader);
+}
+
+/* Dtype, shape and size must agree. */
+static shard_status take_description(const char *path, shard_entry *entry, const description *d)
+{
+    const struct type *type = find_type(d->dtype);
+    int64_t bits = 0, others = 0;
     if (!type)
         return MALFORMED(path, "%s has dtype %s, which there is not", shard_quoted(entry->name),
-                         type_name ? shard_quoted(type_name) : "missing or no string");
+                         d->dtype ? shard_quoted(d->dtype) : "missing or no string");
     entry->dtype = type->dtype < 0 ? SHARD_UINT8 : (shard_dtype)type->dtype;
     entry->refusal = type->refusal;
-    int64_t bits = type->bits;
-    SHARD_TRY(read_shape(path, entry, json_object_get(object, "shape"), &bits));
-    const json_t *offsets = json_object_get(object, "data_offsets");
-    if (!json_is_array(offsets) || json_array_size(offsets) != 2)
+    if (!d->shape.there)
+        return MALFORMED(path, "%s has no shape", shard_quoted(entry->name));
+    if (d->shape.overflows || !shard_multiply(d->shape.product, type->bits, &bits))
+        return MALFORMED(path, "%s: its size overflows", shard_quoted(entry->name));
+    if (d->shape.count > SHARD_MAX_DIMS)
+        entry->refusal = "has more than 8 dimensions";
+    else if (d->shape.others_overflow || !shard_multiply(d->shape.of_others, type->bits, &others))
+        entry->refusal = "is empty, and its other sizes overflow";
+    for (int i = 0; i < d->shape.count && d->shape.count <= SHARD_MAX_DIMS; i++)
+        entry->shape.dim[entry->shape.ndim++] = d->shape.size[i];
+    if (!d->offsets.there || d->offsets.count != 2)
         return MALFORMED(path, "%s has no pair of data_offsets", shard_quoted(entry->name));
-    SHARD_TRY(read_size(path, entry->name, json_array_get(offsets, 0), &entry->begin));
-    SHARD_TRY(read_size(path, entry->name, json_array_get(offsets, 1), &entry->end));
+    entry->begin = d->offsets.size[0];
+    entry->end = d->offsets.size[1];
     if (entry->end < entry->begin)
         return MALFORMED(path, "%s ends at %" PRId64 ", before it begins at %" PRId64, shard_quoted(entry->name), entry->end,
                          entry->begin);
@@ -198,37 +249,89 @@ static shard_status read_entry(const char *path, shard_entry *entry, const json_
     return SHARD_OK;
 }
 
-static shard_status read_metadata(shard_safetensors *header, const char *path, json_t *metadata)
+static shard_status read_entry(json_reader *reader, const char *path, shard_entry *entry)
 {
-    if (!json_is_object(metadata))
-        return MALFORMED(path, METADATA " is not an object");
-    for (void *at = json_object_iter(metadata); at; at = json_object_iter_next(metadata, at))
-        if (!json_is_string(json_object_iter_value(at)))
-            return MALFORMED(path, METADATA ": %s is not a string", shard_quoted(json_object_iter_key(at)));
-    header->metadata = metadata;
-    return SHARD_OK;
+    description d = {0};
+    shard_status status = SHARD_OK;
+    if (json_reader_next(reader) != '{')
+        return MALFORMED(path, "%s is not described by an object", shard_quoted(entry->name));
+    reader->at++;
+    for (bool first = true; status == SHARD_OK && json_reader_more(reader, '}', first); first = false)
+        status = read_field(reader, path, entry->name, &d);
+    if (status == SHARD_OK)
+        status = reader->wrong ? fail_reader(path, reader) : take_description(path, entry, &d);
+    free(d.dtype);
+    return status;
 }
 
-static shard_status read_entries(shard_safetensors *header, const char *path)
+static shard_status read_string_of_metadata(json_reader *reader, const char *path, json_t *metadata)
 {
-    size_t most = json_object_size(header->root);
-    header->entries = shard_calloc(most, sizeof *header->entries);
-    header->by_name = shard_calloc(most, sizeof *header->by_name);
-    if (!header->entries || !header->by_name)
-        return shard_last_status();
-    for (void *at = json_object_iter(header->root); at; at = json_object_iter_next(header->root, at)) {
-        const char *name = json_object_iter_key(at);
-        if (strcmp(name, METADATA) == 0) {
-            SHARD_TRY(read_metadata(header, path, json_object_iter_value(at)));
-            continue;
-        }
-        shard_entry *entry = &header->entries[header->count];
-        entry->name = name;
-        SHARD_TRY(read_entry(path, entry, json_object_iter_value(at)));
-        header->by_name[header->count] = header->count;
-        header->count++;
+    char *name = json_reader_string(reader), *value = NULL;
+    shard_status status = name && json_reader_take(reader, ':') == SHARD_OK ? SHARD_OK : fail_reader(path, reader);
+    if (status == SHARD_OK && json_reader_next(reader) != '"')
+        status = MALFORMED(path, METADATA ": %s is not a string", shard_quoted(name));
+    else if (status == SHARD_OK && json_object_get(metadata, name))
+        status = MALFORMED(path, METADATA ": %s is a duplicate", shard_quoted(name));
+    else if (status == SHARD_OK && !(value = json_reader_string(reader)))
+        status = fail_reader(path, reader);
+    if (status == SHARD_OK && json_object_set_new(metadata, name, json_string(value)) != 0)
+        status = shard_error(SHARD_ERROR_MEMORY, "no memory for the metadata of %s", path);
+    free(name);
+    free(value);
+    return status;
+}
+
+static shard_status read_metadata(shard_safetensors *header, json_reader *reader, const char *path)
+{
+    if (header->metadata)
+        return MALFORMED(path, METADATA " is a duplicate");
+    if (json_reader_next(reader) != '{')
+        return MALFORMED(path, METADATA " is not an object");
+    header->metadata = json_object();
+    if (!header->metadata)
+        return shard_error(SHARD_ERROR_MEMORY, "no memory for the metadata of %s", path);
+    reader->at++;
+    for (bool first = true; json_reader_more(reader, '}', first); first = false)
+        SHARD_TRY(read_string_of_metadata(reader, path, header->metadata));
+    return reader->wrong ? fail_reader(path, reader) : SHARD_OK;
+}
+
+/* A name and what belongs to it. */
+static shard_status read_member(shard_safetensors *header, json_reader *reader, const char *path)
+{
+    char *name = json_reader_string(reader);
+    if (!name || json_reader_take(reader, ':') != SHARD_OK) {
+        free(name);
+        return fail_reader(path, reader);
     }
-    return SHARD_OK;
+    if (strcmp(name, METADATA) == 0) {
+        free(name);
+        return read_metadata(header, reader, path);
+    }
+    if (shard_grow(&header->entries, &header->capacity, header->count + 1, sizeof *header->entries) != SHARD_OK) {
+        free(name);
+        return shard_last_status();
+    }
+    shard_entry *entry = &header->entries[header->count++];
+    *entry = (shard_entry){.name = name};
+    return read_entry(reader, path, entry);
+}
+
+static shard_status read_members(shard_safetensors *header, const char *path, const char *text, size_t text_bytes)
+{
+    json_reader reader = json_reader_start(text, text_bytes);
+    json_reader_take(&reader, '{');
+    for (bool first = true; json_reader_more(&reader, '}', first); first = false)
+        SHARD_TRY(read_member(header, &reader, path));
+    json_reader_next(&reader);
+    if (!reader.wrong && reader.at < reader.end)
+        reader.wrong = "more text behind it";
+    if (reader.wrong)
+        return fail_reader(path, &reader);
+    header->by_name = shard_calloc((size_t)header->count, sizeof *header->by_name);
+    for (int64_t i = 0; i < header->count && header->by_name; i++)
+        header->by_name[i] = i;
+    return header->by_name ? SHARD_OK : shard_last_status();
 }
 
 static int compare_offsets(const void *left, const void *right, void *entries)
@@ -273,11 +376,13 @@ shard_status shard_safetensors_parse(shard_safetensors *header, const char *path
     *header = (shard_safetensors){0};
     if (text_bytes == 0 || text[0] != '{')
         return MALFORMED(path, "its header does not begin with {");
-    json_error_t error;
-    header->root = json_loadb(text, text_bytes, JSON_REJECT_DUPLICATES, &error);
-    if (!header->root)
-        return MALFORMED(path, "its header at byte %d: %s", error.position, shard_quoted(error.text));
-    SHARD_TRY(read_entries(header, path));
+    SHARD_TRY(read_members(header, path, text, text_bytes));
+    qsort_r(header->by_name, (size_t)header->count, sizeof *header->by_name, compare_names, header->entries);
+    for (int64_t i = 1; i < header->count; i++) {
+        const char *name = header->entries[header->by_name[i]].name;
+        if (strcmp(name, header->entries[header->by_name[i - 1]].name) == 0)
+            return MALFORMED(path, "its header has a duplicate of %s", shard_quoted(name));
+    }
     SHARD_TRY(check_cover(header, path, data_bytes));
     qsort_r(header->by_name, (size_t)header->count, sizeof *header->by_name, compare_names, header->entries);
     return SHARD_OK;
@@ -285,7 +390,9 @@ shard_status shard_safetensors_parse(shard_safetensors *header, const char *path
 
 void shard_safetensors_free(shard_safetensors *header)
 {
-    json_decref(header->root);
+    json_decref(header->metadata);
+    for (int64_t i = 0; i < header->count; i++)
+        free((char *)(uintptr_t)header->entries[i].name);
     free(header->entries);
     free(header->by_name);
     *header = (shard_safetensors){0};

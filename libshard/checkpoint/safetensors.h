@@ -24,10 +24,9 @@ typedef struct shard_entry {
 } shard_entry;
 
 typedef struct shard_safetensors {
-    json_t *root;         /* has the names */
-    json_t *metadata;     /* belongs to root; NULL if there is none */
-    shard_entry *entries; /* in the header's order */
-    int64_t count;
+    json_t *metadata;     /* strings by name; NULL if there is none */
+    shard_entry *entries; /* in the header's order; their names belong to them */
+    int64_t count, capacity;
     int64_t *by_name; /* indices of entries */
 } shard_safetensors;
 

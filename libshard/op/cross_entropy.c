@@ -243,7 +243,6 @@ static shard_tensor *record(const loss_call *call, shard_tensor *y, shard_tensor
         return NULL;
     *(shard_cross_entropy_shape *)node->context = call->rows.shape;
     node->group = call->rows.group; /* NULL, unless it splits the classes */
-    node->group = call->rows.group;
     shard_save_for_backward(node, LOGITS, logits);
     shard_save_for_backward(node, TARGET, call->target);
     shard_save_for_backward(node, WEIGHT, call->weight);

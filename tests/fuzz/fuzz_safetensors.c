@@ -92,6 +92,10 @@ static void read_header(const char *text, size_t size)
             ours &= !entry->refusal;
         }
         must(bytes == DATA_BYTES);
+        json_error_t error;
+        json_t *tree = json_loadb(text, size, 0, &error);
+        must(tree || json_error_code(&error) == json_error_numeric_overflow); /* a real number that is left out */
+        json_decref(tree);
         read_metadata(header.metadata);
         if (ours)
             write_again(&header);
