@@ -81,7 +81,11 @@ done
 # However it is ended, shardrun leaves no ranks behind, of a script's no more than its own:
 # end NAME CODE PATTERN FIRST KILL COMMAND: `KILL` ends the job once FIRST, of 2, are in the output.
 lives() { [ -d "/proc/$1" ] && ! grep -q '^State:.[ZX]' "/proc/$1/status" 2>/dev/null; }
-programs() { pgrep -f -x "$program $1" 2>/dev/null; }
+programs() {
+    for process in /proc/[0-9]*; do
+        [ "$(tr '\0' ' ' <"$process/cmdline" 2>/dev/null)" != "$program $1 " ] || echo "${process#/proc/}"
+    done
+}
 end() {
     name=$1 code=$2 pattern=$3 what=$4 kill=$5
     shift 5
