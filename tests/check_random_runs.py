@@ -1,0 +1,151 @@
+"""Random runs of the trainer on several ranks against the same run in one process: number of ranks, launcher,
+split of the final layer, data parallel, ZeRO, mixed precision, accumulation, optimizers, clipping, classes,
+uneven tails, and resuming on other ranks. A run that does not end, fails where one process does not, leaves a
+temporary file, or whose losses differ, is a failure.
+
+Usage: check_random_runs.py SHARDRUN IMAGENET [--trials N] [--seed N] [--mpi openmpi,mpich]. The same seed
+makes the same trials. Without --mpi all ranks are started by SHARDRUN.
+"""
+import argparse
+import json
+import os
+import pathlib
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+
+LIMIT = 300  # seconds of a run that takes some
+# Of a loss, relative: what rounding makes of 5 steps. Batch norms of two samples of one pixel multiply it.
+TOLERANCE = {"float64": 1e-6, "float32": 5e-3, "bf16": 8e-2, "fp16": 8e-2}
+LAUNCHERS = {"openmpi": ["mpirun.openmpi", "--oversubscribe"], "mpich": ["mpiexec.mpich"]}
+ENVIRONMENT = {"OMP_NUM_THREADS": "1", "SHARD_TIMEOUT": "120", "OMPI_ALLOW_RUN_AS_ROOT": "1",
+               "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1", "OMPI_MCA_rmaps_base_oversubscribe": "1",
+               "OMPI_MCA_btl_vader_single_copy_mechanism": "none"}
+
+
+def common_options(rng):
+    """What one process and several have alike, and the precision, a key of TOLERANCE."""
+    dtype = rng.choice(["float64", "float64", "float64", "float32"])
+    amp = rng.choice(["none", "bf16", "fp16"]) if dtype == "float32" else "none"
+    parts = rng.choice([1, 1, 2, 3, 4])
+    batch = parts * rng.randint(2, 6)
+    options = {
+        "-a": "resnet18", "--stem": "small", "--image-size": rng.choice([8, 9, 16]), "--synthetic": rng.randint(batch, 4 * batch),
+        "--num-classes": rng.choice([1, 2, 3, 7, 10, 33, 64]), "-b": batch, "--accumulate": parts,
+        "--optimizer": rng.choice(["sgd", "adam", "adamw", "lars", "lamb"]), "--lr": rng.choice(["1e-4", "1e-5", "1e-3"]),
+        "--clip-grad": rng.choice(["0", "0", "0.05", "1", "1e9"]), "--seed": rng.randint(0, 99), "--epochs": 3,
+        "--wd": rng.choice(["0", "1e-4", "0.1"]), "--label-smoothing": rng.choice(["0", "0.1", "1"]), "--dtype": dtype,
+        "--enable-amp-mode": amp, "--lr-schedule": rng.choice(["step", "cosine", "constant"]),
+        "--warmup-steps": rng.choice([0, 2]), "--val-interval": rng.choice([0, 0, 1]), "-p": 1,
+    }
+    words = [f"{name}={value}" if name.startswith("--") else f"{name}{value}" for name, value in options.items()]
+    return words + (["--nesterov"] if rng.random() < 0.2 else []), dtype if amp == "none" else amp
+
+
+class Trials:
+    def __init__(self, arguments, folder):
+        self.shardrun, self.imagenet, self.folder = arguments.shardrun, arguments.imagenet, folder
+        self.launchers = ["shm", "shm", "shm", *(kind for kind in arguments.mpi.split(",") if kind and shutil.which(LAUNCHERS[kind][0]))]
+        self.rng = random.Random(arguments.seed)
+        self.worst = {}
+
+    def parallel(self):
+        """A launcher, and options of how the work is split."""
+        rng = self.rng
+        ranks, kind = rng.choice([1, 2, 2, 3, 3, 4, 4]), rng.choice(self.launchers)
+        options = [f"-j{rng.choice([0, 1, 2])}", f"--bucket-mib={rng.choice(['0.001', '0.1', '1', '4', '25'])}",
+                   f"--enable-zero-optim={rng.choice(['none', '1', '2', '3', '3'])}"]
+        if ranks > 1:
+            options.append("--sync-bn")
+        if rng.random() < 0.65:
+            size = rng.choice([size for size in range(1, ranks + 1) if ranks % size == 0])
+            options += ["--enable-model-parallel", f"--model-parallel-dim={rng.choice(['row', 'column'])}",
+                        f"--model-parallel-size={size}"]
+            if rng.random() < 0.3:
+                options.append("--same-batch-in-group")
+        launcher = [] if ranks == 1 else [self.shardrun] if kind == "shm" else LAUNCHERS[kind]
+        return ([*launcher, "-n", str(ranks)] if launcher else []), options
+
+    def run(self, launcher, options, metrics):
+        """None, or what is wrong; then the losses of the steps are in the file."""
+        command = [*launcher, self.imagenet, *options, "--metrics", str(self.folder / metrics)]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True, cwd=self.folder,
+                              env=dict(os.environ, **ENVIRONMENT)) as process:
+            try:
+                text, _ = process.communicate(timeout=LIMIT)
+            except subprocess.TimeoutExpired:
+                os.killpg(process.pid, signal.SIGKILL)
+                process.communicate()
+                return f"does not end: {' '.join(command)}"
+        if process.returncode != 0:
+            return f"ends with {process.returncode}: {' '.join(command)}\n{text.decode(errors='replace')[-500:]}"
+        return None
+
+    def steps_of(self, *names):
+        lines = [json.loads(line) for name in names for line in (self.folder / name).read_text().splitlines()]
+        return [line for line in lines if not line.get("validation")]
+
+    def trial(self, words, precision, steps, single):
+        """A run on several ranks, or two of which the second resumes the first."""
+        launcher, options = self.parallel()
+        if self.rng.random() < 0.45:
+            saved, (launcher2, options2) = self.rng.randint(1, steps - 1), self.parallel()
+            runs = [(launcher, [*words, *options, f"--steps={saved}", "--output", "out"]),
+                    (launcher2, [*words, *options2, f"--steps={steps}", "--resume", "out/checkpoint.safetensors"])]
+        else:
+            runs = [(launcher, [*words, *options, f"--steps={steps}"])]
+        for i, (launcher, options) in enumerate(runs):
+            problem = self.run(launcher, options, f"run{i}.json")
+            if problem:
+                return problem
+        told = "\n".join(" ".join([*launcher, *options]) for launcher, options in runs)
+        got = self.steps_of(*(f"run{i}.json" for i in range(len(runs))))
+        if [line["step"] for line in got] != [line["step"] for line in single]:
+            return f"other steps: {[line['step'] for line in got]}\n{told}"
+        difference = max(abs(a["loss"] - b["loss"]) / max(1e-3, abs(b["loss"])) for a, b in zip(got, single))
+        self.worst[precision] = max(self.worst.get(precision, 0), difference)
+        if not difference < TOLERANCE[precision]:
+            return f"losses differ by {difference:.3g}: {[line['loss'] for line in got]}, not {[line['loss'] for line in single]}\n{told}"
+        if precision != "fp16" and [line["left_out"] for line in got] != [line["left_out"] for line in single]:
+            return f"other steps are left out\n{told}"
+        left = list(self.folder.glob("out/*.tmp.*"))
+        return f"left behind: {left}\n{told}" if left else None
+
+    def configuration(self):
+        """The problems of three trials against one run of one process."""
+        words, precision = common_options(self.rng)
+        steps = self.rng.randint(3, 5)
+        problem = self.run([], [*words, f"--steps={steps}"], "single.json")
+        if problem:
+            return [problem]
+        single, problems = self.steps_of("single.json"), []
+        for _ in range(3):
+            problem = self.trial(words, precision, steps, single)
+            problems += [problem] if problem else []
+            shutil.rmtree(self.folder / "out", ignore_errors=True)
+        return problems
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("shardrun")
+    parser.add_argument("imagenet")
+    parser.add_argument("--trials", type=int, default=8)
+    parser.add_argument("--seed", type=int, default=20240)
+    parser.add_argument("--mpi", default="")
+    arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory() as directory:
+        trials, problems = Trials(arguments, pathlib.Path(directory)), []
+        for i in range(arguments.trials):
+            problems += [f"trial {i}: {problem}" for problem in trials.configuration()]
+    print("\n".join(problems))
+    worst = ", ".join(f"{precision} {difference:.2g}" for precision, difference in sorted(trials.worst.items()))
+    print(f"seed {arguments.seed}: {arguments.trials} configurations x 3, {len(problems)} problems; worst differences: {worst}")
+    sys.exit(1 if problems else 0)
+
+
+if __name__ == "__main__":
+    main()
