@@ -50,7 +50,7 @@ class Trials:
         self.shardrun, self.imagenet, self.folder = arguments.shardrun, arguments.imagenet, folder
         self.launchers = ["shm", "shm", "shm", *(kind for kind in arguments.mpi.split(",") if kind and shutil.which(LAUNCHERS[kind][0]))]
         self.rng = random.Random(arguments.seed)
-        self.worst = {}
+        self.worst, self.count = {}, 0
 
     def parallel(self):
         """A launcher, and options of how the work is split."""
@@ -102,6 +102,8 @@ class Trials:
             if problem:
                 return problem
         told = "\n".join(" ".join([*launcher, *options]) for launcher, options in runs)
+        if not single:
+            return None
         got = self.steps_of(*(f"run{i}.json" for i in range(len(runs))))
         if [line["step"] for line in got] != [line["step"] for line in single]:
             return f"other steps: {[line['step'] for line in got]}\n{told}"
@@ -118,13 +120,15 @@ class Trials:
         """The problems of three trials against one run of one process."""
         words, precision = common_options(self.rng)
         steps = self.rng.randint(3, 5)
-        problem = self.run([], [*words, f"--steps={steps}"], "single.json")
-        if problem:
-            return [problem]
-        single, problems = self.steps_of("single.json"), []
+        refused = self.run([], [*words, f"--steps={steps}"], "single.json")  # as batch norms refuse one pixel of one image
+        single, problems = [] if refused else self.steps_of("single.json"), []
         for _ in range(3):
             problem = self.trial(words, precision, steps, single)
-            problems += [problem] if problem else []
+            if refused and (not problem or problem.startswith("does not end")):
+                problems.append(f"one process is refused, several are not: {refused}\n{problem}")
+            elif problem and not refused:
+                problems.append(problem)
+            self.count += not refused
             shutil.rmtree(self.folder / "out", ignore_errors=True)
         return problems
 
@@ -140,10 +144,11 @@ def main():
     with tempfile.TemporaryDirectory() as directory:
         trials, problems = Trials(arguments, pathlib.Path(directory)), []
         for i in range(arguments.trials):
-            problems += [f"trial {i}: {problem}" for problem in trials.configuration()]
-    print("\n".join(problems))
+            found = trials.configuration()
+            problems += found
+            print("\n".join([f"{i + 1} of {arguments.trials}, {trials.count} compared, worst {trials.worst}", *found]), flush=True)
     worst = ", ".join(f"{precision} {difference:.2g}" for precision, difference in sorted(trials.worst.items()))
-    print(f"seed {arguments.seed}: {arguments.trials} configurations x 3, {len(problems)} problems; worst differences: {worst}")
+    print(f"seed {arguments.seed}: {trials.count} runs compared, {len(problems)} problems; worst differences: {worst}")
     sys.exit(1 if problems else 0)
 
 

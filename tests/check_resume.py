@@ -18,11 +18,11 @@ RUN = ("-a resnet18 --stem small --image-size 8 --synthetic 34 --num-classes 3 -
 # The checkpoint: step 8 of 6 in each epoch; the run that goes on ends with step 10.
 SAVED = {"epoch": 1, "epoch_step": 2, "step": 8}
 INT64_MAX, INT64_MIN = 2**63 - 1, -2**63
-INTEGERS = [-1, -5, 7, 99, 2**31, 2**53, 2**53 + 2, INT64_MAX - 1, INT64_MAX, INT64_MIN, 2**63, -2**63 - 1, 10**30]
-TEXTS = ["", " ", "x", "nan", "NaN", "inf", "-inf", "1e3", "2.0", "0x2", "+2", " 2", "2 ", "02", "-0", "zwei", "[2]", "null", "2\n"]
+INTEGERS = [-1, -5, 7, 99, 2**31, 2**53, 2**53 + 2, INT64_MAX, INT64_MIN, 2**63, 10**30]
+TEXTS = ["", "x", "nan", "NaN", "inf", "-inf", "1e3", "2.0", "0x2", "+2", " 2", "2 ", "02", "-0", "null", "2\n"]
 # Values that are as good as the right one: what is done with them does not change the run.
 HARMLESS = {
-    "best_top1": {"-1", "7", "99", "-0", "1e3", "2.0", "0x2", "+2", "02"} - {"1e3"},
+    "best_top1": {"-1", "7", "99", "-0", "2.0", "0x2", "+2", "02"},
     "random_seed": {str(value) for value in INTEGERS if INT64_MIN <= value <= INT64_MAX},
     "random_draw": {"7", "99", str(2**31), str(2**53)},
 }
@@ -107,7 +107,7 @@ def problem_of(result, field, value, right, name):
 def check_metadata(trainer, checkpoint, resume, right):
     problems, tried = [], 0
     for field, saved in checkpoint.header["__metadata__"].items():
-        values = {str(value) for value in INTEGERS} | set(TEXTS)
+        values = {"", "x", "-1"} if field in NOT_READ else {str(value) for value in INTEGERS} | set(TEXTS)
         for value in sorted(values - {saved}) + [MISSING]:
             checkpoint.change(field, value)
             ranks = 2 if tried % 40 == 39 else 1
