@@ -78,7 +78,8 @@ static void step(shard_device *device, const state *s)
                            .state = {s->buffer}};
     check_done(ops->axpby(device, SIZE, 0.5, s->x, 0, s->y, SHARD_FLOAT32));
     check_done(ops->unary(device, SHARD_RELU, NULL, SIZE, s->y, s->y, SHARD_FLOAT32));
-    check_done(ops->binary(device, SHARD_MUL, ROWS, COLS, s->y, s->scale, s->y, SHARD_FLOAT32));
+    const shard_expansion over = shard_expansion_rows(ROWS, COLS);
+    check_done(ops->binary(device, SHARD_MUL, &over, s->y, s->scale, s->y, SHARD_FLOAT32));
     check_done(ops->sum_rows(device, ROWS, COLS, s->y, SHARD_FLOAT32, false, s->gradient, SHARD_FLOAT32));
     check_done(ops->sgd(device, 1, &update, &options, SHARD_FLOAT32));
 }

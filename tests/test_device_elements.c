@@ -57,7 +57,8 @@ START_TEST(binary)
                 int64_t rows = shapes[s][0], cols = shapes[s][1], n = rows * cols;
                 void *a = array_noise(n, dtype, 1, -2, 2), *b = array_noise(cols, dtype, 2, -2, 2), *y = array_new(n, dtype);
                 shard_binary op = multiply ? SHARD_MUL : SHARD_ADD;
-                RUN(device, binary, op, rows, cols, a, b, y, dtype);
+                const shard_expansion over = shard_expansion_rows(rows, cols);
+                RUN(device, binary, op, &over, a, b, y, dtype);
                 for (int64_t i = 0; i < n; i++) {
                     long double left = array_get(a, i, dtype), right = array_get(b, i % cols, dtype);
                     long double want = multiply ? left * right : left + right;
@@ -65,7 +66,7 @@ START_TEST(binary)
                     long double error = dtype == SHARD_FLOAT32 || dtype == SHARD_FLOAT64 ? 0 : fabsl(want) * 0x1p-24L;
                     check_close(dtype, array_get(y, i, dtype), want, error, device->name, i);
                 }
-                RUN(device, binary, op, rows, cols, a, b, a, dtype);
+                RUN(device, binary, op, &over, a, b, a, dtype);
                 check_same(dtype, n, a, y, "in place");
                 array_free(a, n, dtype);
                 array_free(b, cols, dtype);

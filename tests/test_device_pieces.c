@@ -64,7 +64,8 @@ static shard_status run_unary_backward(const piece *p)
 }
 static shard_status run_binary(const piece *p)
 {
-    return p->device->ops->binary(p->device, SHARD_MUL, 1, p->count, p->a, p->b, p->y, p->dtype);
+    const shard_expansion over = shard_expansion_rows(1, p->count);
+    return p->device->ops->binary(p->device, SHARD_MUL, &over, p->a, p->b, p->y, p->dtype);
 }
 static shard_status run_sgd(const piece *p)
 {

@@ -188,11 +188,12 @@ static shard_status run_kernel(int i, shard_device *d, void *m[4], double *s, co
     int64_t rows = WIDE_ROWS, cols = WIDE;
     double *mean = s, *rstd = s + WIDE, *sums = s + 2 * WIDE;
     shard_dtype type = SHARD_FLOAT32;
+    const shard_expansion over = shard_expansion_rows(rows, cols);
     switch (i) {
     case 0:
         return ops->sum_rows(d, rows, cols, m[0], type, false, m[2], type);
     case 1:
-        return ops->binary(d, SHARD_ADD, rows, cols, m[0], m[2], m[1], type);
+        return ops->binary(d, SHARD_ADD, &over, m[0], m[2], m[1], type);
     case 2:
         return ops->softmax(d, true, rows, cols, m[0], m[1], type);
     case 3:

@@ -52,6 +52,9 @@ static const shard_pool_shape pool = {.n = N / (112 * 112 * CHANNELS),
                                       .pad_w = 1};
 static const shard_pool_shape whole_pool = {
     .n = N / (7 * 7 * 512), .h = 7, .w = 7, .c = 512, .kh = 7, .kw = 7, .oh = 1, .ow = 1, .stride_h = 1, .stride_w = 1};
+static const shard_expansion alike = {.ndim = 1, .size = {N}, .step = {{1}, {1}}};
+static const shard_expansion by_row = {.ndim = 2, .size = {N / CHANNELS, CHANNELS}, .step = {{CHANNELS, 1}, {0, 1}}};
+static const shard_expansion by_column = {.ndim = 2, .size = {N / CHANNELS, CHANNELS}, .step = {{CHANNELS, 1}, {1, 0}}};
 static const shard_region region = {1, N, 0, 0, N};
 static const shard_draw draw = {1, 2};
 static const shard_sgd_options sgd = {.momentum = 0.9};
@@ -117,8 +120,12 @@ BENCH(relu, CALL(unary, SHARD_RELU, NULL, N, m.a, m.b, m.dtype))
 BENCH(relu_backward, CALL(unary_backward, SHARD_RELU, NULL, N, m.a, m.c, m.b, m.dtype))
 BENCH(gelu, CALL(unary, SHARD_GELU, NULL, N, m.a, m.b, m.dtype))
 BENCH(gelu_backward, CALL(unary_backward, SHARD_GELU, NULL, N, m.a, m.c, m.b, m.dtype))
-BENCH(add, CALL(binary, SHARD_ADD, 1, N, m.a, m.c, m.b, m.dtype))
-BENCH(add_bias, CALL(binary, SHARD_ADD, N / CHANNELS, CHANNELS, m.b, m.c, m.b, m.dtype))
+BENCH(add, CALL(binary, SHARD_ADD, &alike, m.a, m.c, m.b, m.dtype))
+BENCH(mul, CALL(binary, SHARD_MUL, &alike, m.a, m.c, m.b, m.dtype))
+BENCH(divide, CALL(binary, SHARD_DIV, &alike, m.a, m.c, m.b, m.dtype))
+BENCH(add_column, CALL(binary, SHARD_ADD, &by_column, m.b, m.c, m.b, m.dtype))
+BENCH(less, CALL(compare, SHARD_LT, &alike, m.a, m.c, m.b, m.dtype))
+BENCH(add_bias, CALL(binary, SHARD_ADD, &by_row, m.b, m.c, m.b, m.dtype))
 BENCH(sum_rows, CALL(sum_rows, N / CHANNELS, CHANNELS, m.a, m.dtype, false, m.d, m.dtype))
 BENCH(sum_rows_wide, CALL(sum_rows, N / MILLION, MILLION, m.a, m.dtype, false, m.d, m.dtype))
 BENCH(permute, CALL(permute, 3, (int64_t[]){N / (CHANNELS * LONG), CHANNELS, LONG}, (int[]){0, 2, 1}, m.a, m.b, m.dtype))
@@ -178,6 +185,10 @@ static const struct {
     {"gelu", gelu, 2, COPY},
     {"gelu_backward", gelu_backward, 3, COPY},
     {"add", add, 3, COPY},
+    {"mul", mul, 3, COPY},
+    {"div", divide, 3, COPY},
+    {"add [*, 1] to [*, 64] in place", add_column, 2, UPDATE},
+    {"lt", less, 2, READ},
     {"add bias [*, 64] in place", add_bias, 2, UPDATE},
     {"sum_rows [*, 64]", sum_rows, 1, READ},
     {"sum_rows [*, million]", sum_rows_wide, 1, READ},

@@ -57,12 +57,13 @@
  *                 rounded on the way (of shard_conv2d: rounded once to 16 bits).
  *   float32       shard_softmax, shard_log_softmax, shard_layer_norm, shard_normalize,
  *                 shard_sum, shard_sum_dim, shard_exp, shard_log, shard_log1p, shard_rsqrt,
- *                 shard_pow_scalar: 16-bit operands are cast.
+ *                 shard_pow, shard_pow_scalar: 16-bit operands are cast.
  *   the loss      shard_cross_entropy takes 16-bit logits as they are, which saves their
  *                 float32 copy; its sums and its result are of float32 or better, the
  *                 gradient of the logits is of 16 bits. Class weights or probabilities of
  *                 another type: all are cast to the widest.
- *   the widest    shard_add, shard_mul, shard_add_at_labels, shard_concatenate, the residual of shard_batch_norm: of two
+ *   the widest    shard_add, shard_sub, shard_mul, shard_div, shard_minimum, shard_maximum,
+ *                 shard_add_at_labels, shard_concatenate, the residual of shard_batch_norm: of two
  *                 floating types the wider one (float32 of the two of 16 bits).
  *   what comes    all else: relu, gelu, batch norm (its parameters and statistics are
  *                 float32 anyway), pooling, dropout, embedding, shape, collectives,
@@ -145,11 +146,21 @@ SHARD_API shard_tensor *shard_relu(shard_tensor *x);
 /* Exact (by erf), as torch's default; or the tanh approximation. */
 SHARD_API shard_tensor *shard_gelu(shard_tensor *x);
 SHARD_API shard_tensor *shard_gelu_tanh(shard_tensor *x);
-/* b has a's shape or is broadcast over a's leading dimensions: its shape is the
- * end of a's. Both are placed alike, except that b may be whole where the split
- * dimension is one it is broadcast over. shard_add adds PARTIAL to PARTIAL. */
+/* Of two tensors, broadcast as by NumPy and PyTorch: shapes are compared from the last dimension
+ * on; sizes are equal, or 1 in one of them, or missing, and what is 1 or missing is repeated
+ * ([n, 1] or [c] or a scalar with [n, c]), in either operand. The gradient of what is repeated is
+ * the sum, in float32 or better, over the dimensions that it is repeated along. A split operand
+ * goes with one that is split alike, or with a whole one that is repeated along the split
+ * dimension ([n, 1] with [n, c] split along 1); shard_add and shard_sub take PARTIAL with PARTIAL.
+ * shard_pow: a^exponent, as torch.pow. The smaller and the larger one of a pair with a NaN is NaN;
+ * the gradient of two that are equal is halved, as torch.minimum and torch.maximum. */
 SHARD_API shard_tensor *shard_add(shard_tensor *a, shard_tensor *b);
+SHARD_API shard_tensor *shard_sub(shard_tensor *a, shard_tensor *b);
 SHARD_API shard_tensor *shard_mul(shard_tensor *a, shard_tensor *b);
+SHARD_API shard_tensor *shard_div(shard_tensor *a, shard_tensor *b);
+SHARD_API shard_tensor *shard_pow(shard_tensor *a, shard_tensor *exponent);
+SHARD_API shard_tensor *shard_minimum(shard_tensor *a, shard_tensor *b);
+SHARD_API shard_tensor *shard_maximum(shard_tensor *a, shard_tensor *b);
 /* Zeroes elements with probability p and scales the rest by 1 / (1 - p); takes
  * the thread's next draw. An element's fate depends on its index in the whole
  * tensor, so that a split tensor gets what the whole one would. */

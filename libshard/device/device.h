@@ -24,6 +24,7 @@
 #include <shard/device.h>
 
 #include "base/random.h"
+#include "device/expansion.h"
 
 /* Bytes in use, and the most that were; changed by any thread. */
 typedef struct shard_memory_count {
@@ -55,7 +56,18 @@ typedef enum shard_unary {
     SHARD_CLAMP,     /* x; min(max(x, s0), s1); 1 where s0 <= x <= s1 */
     SHARD_POWER,     /* x; x^s0 */
 } shard_unary;
-typedef enum shard_binary { SHARD_ADD, SHARD_MUL } shard_binary;
+/* Functions of two numbers. Of the larger and the smaller one a NaN is both; their gradient is halved where the two
+ * are equal. */
+typedef enum shard_binary {
+    SHARD_ADD,
+    SHARD_SUB,
+    SHARD_MUL,
+    SHARD_DIV,
+    SHARD_POW,
+    SHARD_MINIMUM,
+    SHARD_MAXIMUM,
+} shard_binary;
+typedef enum shard_comparison { SHARD_EQ, SHARD_NE, SHARD_LT, SHARD_LE, SHARD_GT, SHARD_GE } shard_comparison;
 
 /* Which part of a whole matrix an array is: element (i, j) of the array's rows
  * x cols is element (row0 + i) * whole_cols + col0 + j of the whole. */
@@ -239,9 +251,20 @@ typedef struct shard_device_ops {
     /* x is what the kind's gradient is computed from. dx may be dy. */
     shard_status (*unary_backward)(shard_device *, shard_unary, const double *scalars_host, int64_t n, const void *x,
                                    const void *dy, void *dx, shard_dtype);
-    /* y[i, j] = a[i, j] op b[j]: rows is 1 for two arrays of one shape. y may be a. */
-    shard_status (*binary)(shard_device *, shard_binary, int64_t rows, int64_t cols, const void *a, const void *b, void *y,
+    /* y = a op b, as operands 0 and 1. y may be one that is not repeated. */
+    shard_status (*binary)(shard_device *, shard_binary, const shard_expansion *, const void *a, const void *b, void *y,
                            shard_dtype);
+    /* dx = dy times the derivative by operand 0 or 1, for each element of the result; of DIV by
+     * operand 1, POW, MINIMUM and MAXIMUM. dx may be dy. */
+    shard_status (*binary_backward)(shard_device *, shard_binary, int operand, const shard_expansion *, const void *a,
+                                    const void *b, const void *dy, void *dx, shard_dtype);
+    /* y = 1 where a op b, else 0; every dtype. */
+    shard_status (*compare)(shard_device *, shard_comparison, const shard_expansion *, const void *a, const void *b, uint8_t *y,
+                            shard_dtype);
+    /* y = a where condition is not 0, else b: operands 1, 2 and 0. Every dtype. y may be an
+     * operand of its type that is not repeated. */
+    shard_status (*where)(shard_device *, const shard_expansion *, const uint8_t *condition, const void *a, const void *b, void *y,
+                          shard_dtype);
     /* y[j] = sum over i of x[i, j], added to y if accumulate. `to` is `from`, or float32
      * where that is a 16-bit type. */
     shard_status (*sum_rows)(shard_device *, int64_t rows, int64_t cols, const void *x, shard_dtype from, bool accumulate,
@@ -498,6 +521,9 @@ typedef struct shard_device_ops {
     X(unary)                                                                                                                     \
     X(unary_backward)                                                                                                            \
     X(binary)                                                                                                                    \
+    X(binary_backward)                                                                                                           \
+    X(compare)                                                                                                                   \
+    X(where)                                                                                                                     \
     X(sum_rows)                                                                                                                  \
     X(permute)                                                                                                                   \
     X(random_uniform)                                                                                                            \

@@ -40,8 +40,8 @@ static shard_tensor *row_gradients(shard_tensor *logits, int64_t rows, const dou
     if (SHARD_RUN(dy, cast, count, memory[0], dy->dtype, memory[1], SHARD_FLOAT64) != SHARD_OK)
         return NULL;
     bool reduced = dy->shape.ndim == 0; /* one dy for all rows */
-    shard_status status =
-        SHARD_RUN(dy, binary, SHARD_MUL, reduced ? rows : 1, reduced ? 1 : rows, factor, memory[1], memory[2], SHARD_FLOAT64);
+    const shard_expansion over = shard_expansion_rows(reduced ? rows : 1, reduced ? 1 : rows);
+    shard_status status = SHARD_RUN(dy, binary, SHARD_MUL, &over, factor, memory[1], memory[2], SHARD_FLOAT64);
     return status == SHARD_OK ? result : NULL;
 }
 

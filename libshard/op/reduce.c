@@ -31,7 +31,8 @@ static shard_status reduce_backward(shard_node *node, shard_tensor *dy, shard_te
     int64_t n = shard_numel(dx[0]);
     SHARD_TRY(SHARD_RUN(dy, axpby, 1, context->factor, memory[0], 0.0, memory[1], dy->dtype));
     SHARD_TRY(SHARD_RUN(dy, fill, n, 1.0, memory[2], dy->dtype));
-    return SHARD_RUN(dy, binary, SHARD_MUL, n, 1, memory[2], memory[1], memory[2], dy->dtype);
+    const shard_expansion over = shard_expansion_rows(n, 1);
+    return SHARD_RUN(dy, binary, SHARD_MUL, &over, memory[2], memory[1], memory[2], dy->dtype);
 }
 
 static const shard_node_type reduce_type = {.name = "sum", .backward = reduce_backward};

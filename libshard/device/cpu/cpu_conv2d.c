@@ -11,10 +11,11 @@ static shard_status compute_empty(shard_device *device, const shard_cpu_conv *c,
     const shard_conv_shape *s = c->shape;
     int64_t x = s->n * s->h * s->w * s->c, pixels = s->n * s->oh * s->ow;
     size_t size = shard_dtype_size(dtype);
+    const shard_expansion over = shard_expansion_rows(pixels, s->o);
     switch (c->kind) {
     case SHARD_CPU_CONV_FORWARD:
         SHARD_TRY(shard_cpu_zero(device, c->y, (size_t)(pixels * s->o) * size));
-        return c->bias ? device->ops->binary(device, SHARD_ADD, pixels, s->o, c->y, c->bias, c->y, dtype) : SHARD_OK;
+        return c->bias ? device->ops->binary(device, SHARD_ADD, &over, c->y, c->bias, c->y, dtype) : SHARD_OK;
     case SHARD_CPU_CONV_BACKWARD_WEIGHT:
         SHARD_TRY(shard_cpu_zero(device, c->weight, (size_t)(s->o * (s->c / s->groups) * s->kh * s->kw) * size));
         return c->bias ? device->ops->sum_rows(device, pixels, s->o, c->y, dtype, false, c->bias, dtype) : SHARD_OK;

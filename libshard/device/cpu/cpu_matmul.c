@@ -103,7 +103,8 @@ static shard_status multiply_empty(shard_device *device, const shard_cpu_product
     size_t size = shard_dtype_size(shard_cpu_result_type(p, dtype));
     for (int64_t i = 0; i < s->batch; i++)
         SHARD_TRY(shard_cpu_zero(device, (char *)p->c + (size_t)(i * s->stride_c) * size, (size_t)(s->m * s->n) * size));
-    return p->bias ? device->ops->binary(device, SHARD_ADD, s->m, s->n, p->c, p->bias, p->c, dtype) : SHARD_OK;
+    const shard_expansion over = shard_expansion_rows(s->m, s->n);
+    return p->bias ? device->ops->binary(device, SHARD_ADD, &over, p->c, p->bias, p->c, dtype) : SHARD_OK;
 }
 
 static shard_status multiply(shard_device *device, const shard_cpu_product *p, shard_dtype dtype);

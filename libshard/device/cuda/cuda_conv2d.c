@@ -124,7 +124,8 @@ static shard_status convolve_then_add(shard_device *device, const shard_cuda_con
     SHARD_TRY(convolve_turned(device, &alone, there));
     if (!*there)
         return SHARD_OK;
-    return shard_cuda_binary(device, SHARD_ADD, s->n * s->oh * s->ow, s->o, c->y, bias, c->y, c->dtype);
+    const shard_expansion over = shard_expansion_rows(s->n * s->oh * s->ow, s->o);
+    return shard_cuda_binary(device, SHARD_ADD, &over, c->y, bias, c->y, c->dtype);
 }
 
 /* With a bias, it is in y already, and c accumulates. */

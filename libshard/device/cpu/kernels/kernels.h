@@ -41,6 +41,11 @@ enum {
 /* Calls name_float or name_double, whichever computes arrays of the dtype. */
 #define BY_TYPE(dtype, name, ...) ((dtype) == SHARD_FLOAT64 ? name##_double(__VA_ARGS__) : name##_float(__VA_ARGS__))
 
+#ifdef KERNEL_SET
+/* Elements [start, start + count) of the operand as the result has them. */
+void KERNEL(gather)(const shard_expansion *, int operand, size_t size, const void *x, int64_t start, int64_t count, void *to);
+#endif
+
 static inline int64_t smaller(int64_t a, int64_t b)
 {
     return a < b ? a : b;

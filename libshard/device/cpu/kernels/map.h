@@ -30,6 +30,10 @@ typedef struct map {
     const void *in[MAP_INPUTS];
     void *out[MAP_OUTPUTS];
     const void *context;
+    /* If not NULL, how the first of the inputs are repeated; the others are arrays like the
+     * outputs. */
+    const shard_expansion *over;
+    int operands;
     /* If not NULL, called before the spans of each period, by the thread that
      * then works on all of them. */
     void (*before)(const void *context, int64_t period_index);

@@ -1,0 +1,175 @@
+#include "op/expansion.h"
+
+bool shard_check_alike(const char *function, int count, shard_tensor *const *operand)
+{
+    for (int i = 0; i < count; i++)
+        if (!shard_check_operand(function, operand[i]))
+            return false;
+    for (int i = 1; i < count; i++) {
+        if (operand[i]->dtype != operand[0]->dtype) {
+            shard_error(SHARD_ERROR_SHAPE, "%s: tensors of dtypes %s and %s; one dtype is needed (shard_cast)", function,
+                        shard_dtype_name(operand[0]->dtype), shard_dtype_name(operand[i]->dtype));
+            return false;
+        }
+        if (shard_device_of(operand[i]) != shard_device_of(operand[0])) {
+            shard_error(SHARD_ERROR_SHAPE, "%s: tensors on %s and on %s; one device is needed (shard_to_device)", function,
+                        shard_device_of(operand[0])->name, shard_device_of(operand[i])->name);
+            return false;
+        }
+    }
+    return true;
+}
+
+/* ---- the result ---- */
+
+/* Makes shape that of both; false with the error set. */
+static bool join_shapes(const char *function, shard_shape *shape, const shard_shape *other)
+{
+    shard_shape longer = shape->ndim >= other->ndim ? *shape : *other;
+    const shard_shape *shorter = shape->ndim >= other->ndim ? other : shape;
+    int lead = longer.ndim - shorter->ndim;
+    for (int i = lead; i < longer.ndim; i++) {
+        int64_t size = shorter->dim[i - lead];
+        if (longer.dim[i] != size && longer.dim[i] != 1 && size != 1) {
+            shard_error(SHARD_ERROR_SHAPE, "%s: shapes %s and %s; counted from the last dimension, sizes must be equal or 1",
+                        function, shard_shape_text(shape), shard_shape_text(other));
+            return false;
+        }
+        longer.dim[i] = longer.dim[i] == 1 ? size : longer.dim[i];
+    }
+    *shape = longer;
+    return true;
+}
+
+static shard_placement placement_in(const shard_shape *shape, const shard_tensor *x)
+{
+    shard_placement placement = x->placement;
+    if (placement.kind == SHARD_SPLIT)
+        placement.dim += shape->ndim - x->shape.ndim;
+    return placement;
+}
+
+/* Whether an operand may be where it is for a result that is placed so. A part is not repeated
+ * along the dimension that it is a part of, though its size be 1. */
+static bool fits(const shard_shape *shape, const shard_placement *result, const shard_tensor *x)
+{
+    shard_placement own = placement_in(shape, x);
+    int dim = result->dim - (shape->ndim - x->shape.ndim);
+    if (result->kind != SHARD_SPLIT || own.kind == SHARD_PARTIAL)
+        return shard_placement_equal(result, &own);
+    if (own.kind == SHARD_SPLIT)
+        return shard_placement_equal(result, &own) && x->shape.dim[dim] == shape->dim[result->dim];
+    return dim < 0 || x->shape.dim[dim] == 1;
+}
+
+static bool place(const char *function, bool linear, const shard_shape *shape, int count, shard_tensor *const *operand,
+                  shard_placement *placement)
+{
+    const shard_tensor *first = operand[0];
+    for (int i = 1; i < count; i++)
+        first = first->placement.kind == SHARD_REPLICATED ? operand[i] : first;
+    *placement = placement_in(shape, first);
+    if (placement->kind == SHARD_PARTIAL && !linear)
+        return shard_refuse_placement(function, first);
+    for (int i = 0; i < count; i++) {
+        const shard_tensor *other = operand[i] != first ? operand[i] : operand[(i + 1) % count];
+        if (fits(shape, placement, operand[i]))
+            continue;
+        shard_error(SHARD_ERROR_UNSUPPORTED, "%s: no rule for a tensor of shape %s that is %s and one of shape %s that is %s",
+                    function, shard_shape_text(&first->shape), shard_placement_text(&first->placement),
+                    shard_shape_text(&other->shape), shard_placement_text(&other->placement));
+        return false;
+    }
+    return true;
+}
+
+shard_tensor *shard_expansion_result(const char *function, bool linear, int count, shard_tensor *const *operand,
+                                     shard_dtype dtype)
+{
+    shard_shape shape = operand[0]->shape;
+    shard_placement placement;
+    for (int i = 1; i < count; i++)
+        if (!join_shapes(function, &shape, &operand[i]->shape))
+            return NULL;
+    if (!place(function, linear, &shape, count, operand, &placement))
+        return NULL;
+    shard_tensor *y = shard_tensor_make(shape, dtype, shard_device_of(operand[0]));
+    if (y)
+        y->placement = placement;
+    return y;
+}
+
+shard_expansion shard_expansion_operands(const shard_shape *result, int count, shard_tensor *const *operand)
+{
+    int ndim[SHARD_EXPANSION_OPERANDS];
+    const int64_t *shape[SHARD_EXPANSION_OPERANDS];
+    for (int i = 0; i < count; i++) {
+        ndim[i] = operand[i]->shape.ndim;
+        shape[i] = operand[i]->shape.dim;
+    }
+    return shard_expansion_of(result->ndim, result->dim, count, ndim, shape);
+}
+
+/* ---- gradients ---- */
+
+/* Whether dx is a sum, of another type, or has another placement than dy: the same on every rank,
+ * as the sum over ranks is a collective. */
+static bool is_summed(const shard_node *node, int input, const shard_tensor *dy)
+{
+    const shard_edge *edge = &node->edge[input];
+    return !shard_shape_equal(&edge->shape, &dy->shape) || edge->dtype != dy->dtype ||
+           (dy->placement.kind == SHARD_SPLIT && edge->placement.kind != SHARD_SPLIT);
+}
+
+shard_tensor *shard_gradient_each(shard_node *node, int input, shard_tensor *dy, bool last)
+{
+    if (last && dy->shares == 1 && dy->storage->shares == 1)
+        return dy;
+    return is_summed(node, input, dy) ? shard_tensor_like(dy) : shard_make_gradient(node, input);
+}
+
+/* The dimensions of x that are summed, and behind them those that stay; *rows and *columns are
+ * their products. Whether x has them in that order, sizes of 1 aside. */
+static bool order_axes(const shard_shape *x, const shard_shape *to, int *axes, int64_t *rows, int64_t *columns)
+{
+    int lead = x->ndim - to->ndim, summed = 0, kept = 0, stay[SHARD_MAX_DIMS];
+    bool ordered = true;
+    *rows = *columns = 1;
+    for (int i = 0; i < x->ndim; i++) {
+        if (i < lead || to->dim[i - lead] == 1) {
+            ordered &= *columns == 1 || x->dim[i] == 1;
+            axes[summed++] = i;
+            *rows *= x->dim[i];
+        } else {
+            stay[kept++] = i;
+            *columns *= x->dim[i];
+        }
+    }
+    for (int i = 0; i < kept; i++)
+        axes[summed + i] = stay[i];
+    return ordered;
+}
+
+shard_tensor *shard_gradient_summed(shard_node *node, int input, shard_tensor *each, const shard_tensor *dy)
+{
+    if (!each || !is_summed(node, input, dy))
+        return each;
+    bool accumulate;
+    shard_tensor *sum = shard_gradient_target(node, input, &accumulate), *x = each;
+    int axes[SHARD_MAX_DIMS];
+    int64_t rows, columns;
+    void *memory[3];
+    if (!sum)
+        return NULL;
+    if (!order_axes(&each->shape, &sum->shape, axes, &rows, &columns)) {
+        x = shard_workspace(each, shard_numel(each), each->dtype);
+        if (!x || !shard_load(SHARD_INPUTS(each, x), memory) ||
+            SHARD_RUN(each, permute, each->shape.ndim, each->shape.dim, axes, memory[0], memory[1], each->dtype) != SHARD_OK)
+            return NULL;
+    }
+    shard_place_sum(sum, dy);
+    if (!shard_load(SHARD_INPUTS(x, sum), memory) ||
+        SHARD_RUN(x, sum_rows, rows, columns, memory[0], x->dtype, accumulate, memory[1], sum->dtype) != SHARD_OK)
+        return NULL;
+    return sum;
+}
