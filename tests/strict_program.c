@@ -81,6 +81,8 @@ static void computes(void)
         shard_tensor *table = shard_ones(SHARD_SHAPE(4, 2));
         check(shard_embedding(table, target, -1) && shard_parallel_embedding(table, target, -1, .max_norm = 1), "embedding");
         check(shard_item(shard_sum(shard_one_hot(target, 4))) == 2, "shard_one_hot");
+        check(shard_item(shard_mse_loss(ones, zeros)) == 1, "shard_mse_loss");
+        check(shard_item(shard_mse_loss(ones, zeros, .reduction = SHARD_REDUCTION_SUM)) == 4, "a reduction");
         SHARD_AUTOCAST(SHARD_BFLOAT16)
         SHARD_NO_GRAD
         check(shard_parallel_cross_entropy(shard_reshape(x, SHARD_SHAPE(2, 4)), target) != NULL, "modes");

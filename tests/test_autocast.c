@@ -155,6 +155,13 @@ MAKER(size, shard_abs(x[0]))
 MAKER(hyperbolic_tangent, shard_tanh(x[0]))
 MAKER(sigmoid, shard_sigmoid(x[0]))
 MAKER(clamp, shard_clamp(x[0], -1, 1))
+MAKER(difference, shard_sub(x[0], x[1]))
+MAKER(quotient, shard_div(x[0], shard_add_scalar(x[1], 4)))
+MAKER(power, shard_pow(shard_add_scalar(x[0], 4), x[1]))
+MAKER(minimum, shard_minimum(x[0], x[1]))
+MAKER(choice, shard_where(shard_lt(x[0], x[1]), x[1], x[0]))
+MAKER(squared_error, shard_mse_loss(x[0], x[1]))
+MAKER(copy_of, shard_clone(x[0]))
 
 static shard_tensor *dropout(shard_tensor *const *x)
 {
@@ -276,6 +283,17 @@ static const cast_case cases[] = {
     {"residual of 16 bits", with_residual, 2, {IMAGES, IMAGES}, {F, N}, F},
     {"relu", relu, 1, {MATRIX}, {N}, N},
     {"gelu", gelu, 1, {MATRIX}, {N}, N},
+    {"sub of two types", difference, 2, {MATRIX, SHARD_SHAPE(5)}, {N, F}, F},
+    {"sub", difference, 2, {MATRIX, MATRIX}, {N, N}, N},
+    {"div of two types", quotient, 2, {MATRIX, SHARD_SHAPE(6, 1)}, {F, N}, F},
+    {"pow", power, 2, {MATRIX, MATRIX}, {N, N}, F},
+    {"pow of two types", power, 2, {MATRIX, MATRIX}, {N, O}, F},
+    {"minimum of two types", minimum, 2, {MATRIX, MATRIX}, {N, F}, F},
+    {"where of two types", choice, 2, {MATRIX, MATRIX}, {N, F}, F},
+    {"where", choice, 2, {MATRIX, MATRIX}, {N, N}, N},
+    {"mse_loss", squared_error, 2, {MATRIX, MATRIX}, {N, N}, F},
+    {"mse_loss of two types", squared_error, 2, {MATRIX, MATRIX}, {N, O}, F},
+    {"clone", copy_of, 1, {MATRIX}, {N}, N},
     {"exp", exponential, 1, {MATRIX}, {N}, F},
     {"log", logarithm, 1, {MATRIX}, {N}, F},
     {"log1p", logarithm_of_next, 1, {MATRIX}, {N}, F},

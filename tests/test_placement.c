@@ -83,6 +83,52 @@ static shard_tensor *mul(shard_tensor *const *x, const void *options)
     return shard_mul(x[0], x[1]);
 }
 
+static shard_tensor *sub(shard_tensor *const *x, const void *options)
+{
+    (void)options;
+    return shard_sub(x[0], x[1]);
+}
+
+/* All functions of two numbers, of operands that are repeated along with x[0]. */
+static shard_tensor *of_two(shard_tensor *const *x, const void *options)
+{
+    (void)options;
+    shard_tensor *y = shard_div(shard_sub(x[0], x[1]), shard_add_scalar(shard_mul(x[1], x[1]), 1));
+    y = shard_minimum(y, shard_maximum(x[1], shard_scale(x[0], 0.5)));
+    return shard_pow(shard_add_scalar(shard_abs(y), 0.5), x[1]);
+}
+
+/* The same from the other side. */
+static shard_tensor *of_two_turned(shard_tensor *const *x, const void *options)
+{
+    return of_two((shard_tensor *[]){x[1], x[0]}, options);
+}
+
+/* A condition of both operands, and a choice between them. */
+static shard_tensor *choice(shard_tensor *const *x, const void *options)
+{
+    (void)options;
+    shard_tensor *both = shard_where(shard_lt(x[0], x[1]), x[0], shard_scale(x[1], 2));
+    return shard_where(shard_ge_scalar(x[0], 0.5), x[1], both);
+}
+
+static shard_tensor *chosen_by(shard_tensor *const *x, const void *options)
+{
+    (void)options;
+    return shard_add(shard_where(shard_gt_scalar(x[0], 0), x[1], x[2]), x[0]);
+}
+
+static shard_tensor *copy_of(shard_tensor *const *x, const void *options)
+{
+    (void)options;
+    return shard_to_device(shard_clone(x[0]), shard_tensor_device(x[0]));
+}
+
+static shard_tensor *squared_error(shard_tensor *const *x, const void *reduction)
+{
+    return shard_mse_loss(x[0], x[1], .reduction = *(const shard_reduction *)reduction);
+}
+
 static shard_tensor *sum(shard_tensor *const *x, const void *options)
 {
     (void)options;
@@ -186,6 +232,7 @@ static shard_tensor *of_partial(shard_tensor *const *x, const void *options)
 {
     (void)options;
     shard_tensor *y = shard_scale(shard_cast(embedding(x, NULL), SHARD_FLOAT64), 3);
+    y = shard_sub(shard_clone(y), shard_scale(y, 0.5));
     y = shard_narrow(shard_transpose(shard_flatten(shard_neg(y), 0, 1), 0, 1), 0, 0, 2);
     return shard_add(shard_reshape(y, SHARD_SHAPE(3, -1)), shard_reshape(shard_flatten(y, 0, 1), SHARD_SHAPE(3, 4)));
 }
@@ -217,6 +264,38 @@ static const rule rules[] = {
     {"mul by a scalar", mul, NULL, 2, {SHARD_SHAPE(4, 9), SHARD_SCALAR}, {1, WHOLE}, 1},
     {"mul, repeated over the middle", mul, NULL, 2, {SHARD_SHAPE(2, 9, 4), SHARD_SHAPE(4)}, {1, WHOLE}, 1},
     {"mul, both by columns", mul, NULL, 2, {SHARD_SHAPE(4, 9), SHARD_SHAPE(9)}, {1, 0}, 1},
+    {"sub alike", sub, NULL, 2, {ALIKE}, {0, 0}, 0},
+    {"two by rows", of_two, NULL, 2, {ALIKE}, {0, 0}, 0},
+    {"two by columns, a whole column", of_two, NULL, 2, {SHARD_SHAPE(4, 9), SHARD_SHAPE(4, 1)}, {1, WHOLE}, 1},
+    {"two by columns, a whole scalar", of_two, NULL, 2, {SHARD_SHAPE(4, 9), SHARD_SCALAR}, {1, WHOLE}, 1},
+    {"two by columns, a row of parts", of_two, NULL, 2, {SHARD_SHAPE(4, 9), SHARD_SHAPE(9)}, {1, 0}, 1},
+    {"two by columns, more rows of parts", of_two, NULL, 2, {SHARD_SHAPE(4, 9), SHARD_SHAPE(1, 9)}, {1, 1}, 1},
+    {"two by rows, a whole row", of_two, NULL, 2, {SHARD_SHAPE(9, 4), SHARD_SHAPE(1, 4)}, {0, WHOLE}, 0},
+    {"two by rows, a column of parts", of_two, NULL, 2, {SHARD_SHAPE(9, 4), SHARD_SHAPE(9, 1)}, {0, 0}, 0},
+    {"two by the middle, whole", of_two, NULL, 2, {SHARD_SHAPE(2, 9, 4), SHARD_SHAPE(2, 1, 1)}, {1, WHOLE}, 1},
+    {"two, a whole column first", of_two_turned, NULL, 2, {SHARD_SHAPE(4, 9), SHARD_SHAPE(4, 1)}, {1, WHOLE}, 1},
+    {"two, a row of parts with a whole column", of_two, NULL, 2, {SHARD_SHAPE(9), SHARD_SHAPE(4, 1)}, {0, WHOLE}, 1},
+    {"two, a part of one column each", of_two, NULL, 2, {SHARD_SHAPE(4, 2), SHARD_SHAPE(4, 1)}, {1, WHOLE}, 1},
+    {"where by rows", choice, NULL, 2, {ALIKE}, {0, 0}, 0},
+    {"where by columns, a whole column", choice, NULL, 2, {SHARD_SHAPE(4, 9), SHARD_SHAPE(4, 1)}, {1, WHOLE}, 1},
+    {"where, conditions in parts",
+     chosen_by,
+     NULL,
+     3,
+     {SHARD_SHAPE(9), SHARD_SHAPE(4, 1), SHARD_SHAPE(4, 1)},
+     {0, WHOLE, WHOLE},
+     1},
+    {"where, one of three in parts",
+     chosen_by,
+     NULL,
+     3,
+     {SHARD_SHAPE(4, 1), SHARD_SHAPE(9), SHARD_SHAPE(4, 1)},
+     {WHOLE, 0, WHOLE},
+     1},
+    {"clone", copy_of, NULL, 1, {SHARD_SHAPE(4, 9)}, {1}, 1},
+    {"mse_loss, mean", squared_error, &(shard_reduction){SHARD_REDUCTION_MEAN}, 2, {ALIKE}, {0, 0}, PARTIAL},
+    {"mse_loss, sum", squared_error, &(shard_reduction){SHARD_REDUCTION_SUM}, 2, {ALIKE}, {0, 0}, PARTIAL},
+    {"mse_loss, none", squared_error, &(shard_reduction){SHARD_REDUCTION_NONE}, 2, {ALIKE}, {0, 0}, 0},
     {"sum", sum, NULL, 1, {SHARD_SHAPE(4, 9)}, {1}, PARTIAL},
     {"mean", mean, NULL, 1, {SHARD_SHAPE(9, 4)}, {0}, PARTIAL},
     {"matmul by batch", matmul, NULL, 2, {SHARD_SHAPE(9, 2, 3), SHARD_SHAPE(9, 3, 2)}, {0, 0}, 0},
@@ -346,6 +425,14 @@ static const rule refused[] = {
     {"add other parts", add, NULL, 2, {SHARD_SHAPE(8, 4), SHARD_SHAPE(4, 8)}, {0, 1}},
     {"add a bias to partial sums", add, NULL, 2, {SHARD_SHAPE(3, 4), SHARD_SHAPE(4)}, {PARTIAL, WHOLE}},
     {"multiply partial sums", mul, NULL, 2, {SHARD_SHAPE(3), SHARD_SHAPE(3)}, {PARTIAL, PARTIAL}},
+    {"subtract from partial sums", sub, NULL, 2, {SHARD_SHAPE(3), SHARD_SHAPE(3)}, {PARTIAL, WHOLE}},
+    {"two partial sums", of_two, NULL, 2, {SHARD_SHAPE(3), SHARD_SHAPE(3)}, {PARTIAL, PARTIAL}},
+    {"a whole column for rows", of_two, NULL, 2, {SHARD_SHAPE(8, 3), SHARD_SHAPE(4, 1)}, {0, WHOLE}},
+    {"parts of one column, more columns", of_two, NULL, 2, {SHARD_SHAPE(3, 2), SHARD_SHAPE(3, 5)}, {1, WHOLE}},
+    {"where of a part and a whole", choice, NULL, 2, {SHARD_SHAPE(3, 8), SHARD_SHAPE(3, 4)}, {1, WHOLE}},
+    {"where of other parts", choice, NULL, 2, {SHARD_SHAPE(8, 4), SHARD_SHAPE(4, 8)}, {0, 1}},
+    {"where of partial sums", choice, NULL, 2, {SHARD_SHAPE(3), SHARD_SHAPE(3)}, {PARTIAL, PARTIAL}},
+    {"where by partial sums", chosen_by, NULL, 3, {SHARD_SHAPE(3), SHARD_SHAPE(3), SHARD_SHAPE(3)}, {PARTIAL, WHOLE, WHOLE}},
     {"matmul along k", matmul, NULL, 2, {SHARD_SHAPE(3, 8), SHARD_SHAPE(8, 2)}, {1, 0}},
     {"matmul by columns", matmul, NULL, 2, {SHARD_SHAPE(3, 4), SHARD_SHAPE(4, 8)}, {WHOLE, 1}},
     {"matmul by half a batch", matmul, NULL, 2, {SHARD_SHAPE(8, 3, 4), SHARD_SHAPE(4, 4, 2)}, {0, WHOLE}},

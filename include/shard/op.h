@@ -19,12 +19,12 @@
  * collective that all ranks come to, as an evaluation may be, does well to call
  * shard_agree(shard_world()) each time.
  *
- * No operation waits for a GPU. What only the GPU sees, that a label or an index is out of
- * range or that members have other labels, is the operation's error on the CPU. On a GPU it
- * is, with the same status and text, that of the next call, of any thread, that waits for
- * that GPU: shard_item, shard_copy_to_host, shard_synchronize, shard_event_synchronize,
- * shard_trim_memory; saving; a collective that goes through host memory; shard_finalize. Or
- * of the next collective of several ranks, whatever of, that begins when the GPU has found
+ * No operation waits for a GPU, but shard_to_device for the one that it copies from. What only
+ * the GPU sees, that a label or an index is out of range or that members have other labels, is
+ * the operation's error on the CPU. On a GPU it is, with the same status and text, that of the
+ * next call, of any thread, that waits for that GPU: shard_item, shard_copy_to_host,
+ * shard_to_device, shard_synchronize, shard_event_synchronize, shard_trim_memory; saving; a
+ * collective that goes through host memory; shard_finalize. Or of the next collective of several ranks, whatever of, that begins when the GPU has found
  * it: these look without waiting, so that all ranks fail together, some collectives late.
  * Until then the row counts as an ignored one, and an index gives zeros: this rank reads
  * nothing that was computed with it without the error; parameters may be stepped with it,
@@ -57,14 +57,14 @@
  *                 rounded on the way (of shard_conv2d: rounded once to 16 bits).
  *   float32       shard_softmax, shard_log_softmax, shard_layer_norm, shard_normalize,
  *                 shard_sum, shard_sum_dim, shard_exp, shard_log, shard_log1p, shard_rsqrt,
- *                 shard_pow, shard_pow_scalar: 16-bit operands are cast.
+ *                 shard_pow, shard_pow_scalar, shard_mse_loss: 16-bit operands are cast.
  *   the loss      shard_cross_entropy takes 16-bit logits as they are, which saves their
  *                 float32 copy; its sums and its result are of float32 or better, the
  *                 gradient of the logits is of 16 bits. Class weights or probabilities of
  *                 another type: all are cast to the widest.
  *   the widest    shard_add, shard_sub, shard_mul, shard_div, shard_minimum, shard_maximum,
- *                 shard_add_at_labels, shard_concatenate, the residual of shard_batch_norm: of two
- *                 floating types the wider one (float32 of the two of 16 bits).
+ *                 shard_where, comparisons, shard_add_at_labels, shard_concatenate, the residual of
+ *                 shard_batch_norm: of two floating types the wider one (float32 of the two of 16 bits).
  *   what comes    all else: relu, gelu, batch norm (its parameters and statistics are
  *                 float32 anyway), pooling, dropout, embedding, shape, collectives,
  *                 what is largest along a dimension, means, what is at labels.
@@ -161,6 +161,34 @@ SHARD_API shard_tensor *shard_div(shard_tensor *a, shard_tensor *b);
 SHARD_API shard_tensor *shard_pow(shard_tensor *a, shard_tensor *exponent);
 SHARD_API shard_tensor *shard_minimum(shard_tensor *a, shard_tensor *b);
 SHARD_API shard_tensor *shard_maximum(shard_tensor *a, shard_tensor *b);
+/* 1 where a == b (!=, <, <=, >, >=), else 0, of any one dtype, broadcast and placed as above: as
+ * torch.eq and so on, but uint8, as there is no bool here. What compares with NaN is 0, but 1 for
+ * shard_ne. No gradient. */
+SHARD_API shard_tensor *shard_eq(shard_tensor *a, shard_tensor *b);
+SHARD_API shard_tensor *shard_ne(shard_tensor *a, shard_tensor *b);
+SHARD_API shard_tensor *shard_lt(shard_tensor *a, shard_tensor *b);
+SHARD_API shard_tensor *shard_le(shard_tensor *a, shard_tensor *b);
+SHARD_API shard_tensor *shard_gt(shard_tensor *a, shard_tensor *b);
+SHARD_API shard_tensor *shard_ge(shard_tensor *a, shard_tensor *b);
+/* The same with a number, which is rounded to a floating x's dtype; integers are compared with it
+ * as it is. */
+SHARD_API shard_tensor *shard_eq_scalar(shard_tensor *x, double number);
+SHARD_API shard_tensor *shard_ne_scalar(shard_tensor *x, double number);
+SHARD_API shard_tensor *shard_lt_scalar(shard_tensor *x, double number);
+SHARD_API shard_tensor *shard_le_scalar(shard_tensor *x, double number);
+SHARD_API shard_tensor *shard_gt_scalar(shard_tensor *x, double number);
+SHARD_API shard_tensor *shard_ge_scalar(shard_tensor *x, double number);
+/* a's element where condition (uint8) is not 0, else b's: torch.where. a and b of any one dtype;
+ * the three are broadcast and placed as above. The gradient of an element that was not taken is
+ * 0, also where dy is NaN. shard_where(mask, shard_full(SHARD_SCALAR, 0.0), x) is masked_fill. */
+SHARD_API shard_tensor *shard_where(shard_tensor *condition, shard_tensor *a, shard_tensor *b);
+/* The values in memory of their own, of any dtype; differentiable, as torch.clone. Carries PARTIAL
+ * too. */
+SHARD_API shard_tensor *shard_clone(shard_tensor *x);
+/* The values on another device, of any dtype; on the same one a view. Differentiable, as x.to(device)
+ * in PyTorch: the gradient goes back to x's device. Waits for the GPU that values come from. Carries
+ * PARTIAL too. */
+SHARD_API shard_tensor *shard_to_device(shard_tensor *x, shard_device *device);
 /* Zeroes elements with probability p and scales the rest by 1 / (1 - p); takes
  * the thread's next draw. An element's fate depends on its index in the whole
  * tensor, so that a split tensor gets what the whole one would. */
@@ -308,6 +336,16 @@ typedef struct shard_cross_entropy_options {
 #define shard_parallel_cross_entropy shard_cross_entropy
 SHARD_API shard_tensor *shard_cross_entropy_with(shard_tensor *logits, shard_tensor *target,
                                                  shard_cross_entropy_options options);
+
+typedef struct shard_mse_loss_options {
+    int reserved;
+    shard_reduction reduction; /* the mean is over all elements */
+} shard_mse_loss_options;
+/* (input - target)^2, both of one shape: a scalar, or of their shape for NONE. As
+ * torch.nn.functional.mse_loss; both get gradients. Split operands, which are so alike, give
+ * PARTIAL, part of the whole tensors' mean or sum. */
+#define shard_mse_loss(input, ...) shard_mse_loss_with(input, SHARD_WITH(shard_mse_loss_options, __VA_ARGS__))
+SHARD_API shard_tensor *shard_mse_loss_with(shard_tensor *input, shard_tensor *target, shard_mse_loss_options options);
 
 /* For each row, how many logits come before the label's (larger, or equal with a
  * smaller column; NaN is larger than numbers): int64, of the labels' shape; the label is in the
