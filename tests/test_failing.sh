@@ -82,9 +82,11 @@ modes="kill segv stop exit0 _exit0 exit3 abort"
 if [ "$extent" = all ]; then
     for mode in $modes; do
         for place in init moment collective inside save finalize; do
-            # Nobody waits any more for a rank that stops behind the last collective.
-            [ "$kind:$place:$mode" = shm:finalize:stop ] ||
-                try $place $mode $((place == save ? 1 : RANDOM % 3)) $((RANDOM % 150))
+            # Nobody waits any more for a rank that stops behind the last collective. Rank 0 writes a save's
+            # temporary file, and leaves it behind if it dies before the others know its name.
+            rank=$((RANDOM % 3))
+            [ $place != save ] || rank=1
+            [ "$kind:$place:$mode" = shm:finalize:stop ] || try $place $mode $rank $((RANDOM % 150))
         done
     done
 elif [ "$kind" = shm ]; then

@@ -369,7 +369,8 @@ static void crosses(shard_group *world, void *context)
     int rank = shard_group_rank(world);
     shard_group *same = shard_group_create(world, (const int[]){0, 1, 2}, 3);
     ck_assert_int_eq(shard_barrier(rank == 1 ? world : same), SHARD_ERROR_TIMEOUT);
-    check_error(SHARD_ERROR_TIMEOUT, "rank 1 did not come to shard_barrier within 1 s (SHARD_TIMEOUT), but waited in shard_barrier");
+    check_error(SHARD_ERROR_TIMEOUT,
+                "rank 1 did not come to shard_barrier within 1 s (SHARD_TIMEOUT), but waited in shard_barrier");
     shard_group_destroy(same);
 }
 

@@ -4,9 +4,16 @@
  * A group is made by a mesh (shard/dist.h). Its rank and size are the group's
  * own; the world's rank of a member is shard_group_world_rank.
  *
- * Before each collective the members compare what they are about to do. A
- * difference, a failed member or one that does not come within SHARD_TIMEOUT
- * seconds (600) makes the call fail on every member with the same text.
+ * Before each collective the members compare what they are about to do: the public function,
+ * the sizes, and its settings (of shard_step: learning rate, optimizer, clip value). A
+ * difference (MISMATCH), a failed member (PEER) or one that does not come within SHARD_TIMEOUT
+ * seconds (600; TIMEOUT) makes the call fail on every member with the same text. A member that
+ * waits for others itself is not named; a rank that was waited for in vain is not waited for
+ * again, in any group.
+ *
+ * A process that a rank forks after shard_init is no rank: its collectives fail (UNAVAILABLE), and
+ * it frees groups without a word to the others. A rank that closes all descriptors that it
+ * does not know (closefrom) closes the library's: under shardrun the others take it for dead.
  */
 #ifndef SHARD_COMM_H
 #define SHARD_COMM_H

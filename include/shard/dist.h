@@ -13,14 +13,18 @@
 /* Joins the job's other ranks: those that shardrun, mpirun or srun started, or
  * none. argc and argv may be NULL. Collective over all ranks. Once a process: a second call,
  * after shard_finalize too, is an error (ARGUMENT), as is an environment variable of the library
- * that has no meaning. */
+ * that has no meaning. Under MPI a rank
+ * that does not come makes the others end after SHARD_TIMEOUT seconds, with a message but without
+ * a return: MPI_Init cannot be given up. */
 SHARD_API shard_status shard_init(int *argc, char ***argv);
 
 /* Leaves the job. Waits for the GPU, if one was opened, as what it finds wrong counts (op.h).
  * Prints the thread's error, if there is one (rank 0 alone what all ranks have together),
  * tells the other ranks, and returns 0, or 1 if there was one: `return shard_finalize();`.
  * Groups of this process end with it and are not used afterwards; a pointer to the world that was
- * kept is a group of this rank alone. A second call does nothing. */
+ * kept is a group of this rank alone. A second call does nothing. Under MPI it waits for the other ranks to leave too: after
+ * SHARD_TIMEOUT seconds it names those that do not and ends the job. A rank that ends by exit
+ * without it prints that, the others fail with it, and an exit code of 0 becomes 1. */
 SHARD_API int shard_finalize(void);
 
 /* All ranks; NULL, which stands for this rank alone, before shard_init and after shard_finalize.

@@ -16,8 +16,8 @@
 #define SHARD_FUNCTION_AGREED 240
 
 typedef struct shard_function {
-    const char *name; /* of the outermost public function; NULL: none */
-    uint64_t hash;    /* of name and agreed */
+    const char *name;                   /* of the outermost public function; NULL: none */
+    uint64_t hash;                      /* of name and agreed */
     char agreed[SHARD_FUNCTION_AGREED]; /* "lr 0.1; shape [2, 3]" */
 } shard_function;
 
@@ -26,7 +26,7 @@ const shard_function *shard_current_function(void);
 
 /* At the beginning of a public function that is collective; ends with the block. The function
  * that a user called is the one that counts: of those inside each other, the first. */
-#define SHARD_FUNCTION(name) \
+#define SHARD_FUNCTION(name)                                                                                                     \
     __attribute__((unused, cleanup(shard_leave_function))) bool shard_function_is_outermost_ = shard_enter_function(name)
 bool shard_enter_function(const char *name);
 void shard_leave_function(const bool *outermost);

@@ -260,7 +260,8 @@ shard_status shard_meet(shard_group *group, const shard_call *call, const void *
     look_for_fault(call);
     shard_fingerprint mine = {
         .sequence = ++group->sequence,
-        .layout = shard_hash_words(SHARD_HASH_START ^ shard_current_function()->hash, call->counts, call->counts ? group->size : 0),
+        .layout =
+            shard_hash_words(SHARD_HASH_START ^ shard_current_function()->hash, call->counts, call->counts ? group->size : 0),
         .count = call->count,
         .operation = (uint32_t)call->operation | (call->device ? ON_DEVICE : 0) | (call->chooses ? CHOOSES : 0),
         .dtype = call->dtype,

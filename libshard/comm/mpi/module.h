@@ -34,7 +34,7 @@ typedef struct mpi_peer {
     char said[SHARD_COMM_TEXT];     /* why, if it failed; else "" */
     char given_up[SHARD_COMM_TEXT]; /* the error of the first that has waited for it in vain, or "" */
     enum { MPI_PEER_NOT_ASKED, MPI_PEER_ASKED, MPI_PEER_CAME, MPI_PEER_ABSENT } answer; /* whether it came to a wait */
-    mpi_answer *told;               /* with its last answer */
+    mpi_answer *told;                                                                   /* with its last answer */
 } mpi_peer;
 
 /* MPI is one of a kind in a process, and so is this. */

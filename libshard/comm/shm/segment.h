@@ -38,7 +38,7 @@ typedef struct shard_segment_rank {
     _Atomic int64_t waits_at;
     _Atomic uint64_t waits_for[SHARD_SEGMENT_RANKS / 64];
     char doing[SHARD_SEGMENT_DOING];
-    _Atomic uint32_t given_up; /* 0; 1 while the text is written; 2 */
+    _Atomic uint32_t given_up;              /* 0; 1 while the text is written; 2 */
     char given_up_text[SHARD_SEGMENT_TEXT]; /* the error of the first that has waited for it in vain */
 } shard_segment_rank;
 

@@ -166,7 +166,8 @@ static shm_world *map_world(int64_t inherited, int64_t size, int64_t rank)
 {
     shard_segment *segment = shard_segment_map((int)inherited);
     if (!segment)
-        return shard_fail_null(SHARD_ERROR_UNAVAILABLE, "shm: SHARD_SHM_FD is %lld, which is no segment of this version's shardrun: %s",
+        return shard_fail_null(SHARD_ERROR_UNAVAILABLE,
+                               "shm: SHARD_SHM_FD is %lld, which is no segment of this version's shardrun: %s",
                                (long long)inherited, strerror(errno));
     if (segment->world_size != size)
         shard_error(SHARD_ERROR_UNAVAILABLE, "shm: WORLD_SIZE is %lld, but shardrun started %d ranks", (long long)size,

@@ -167,7 +167,8 @@ static bool answers(const void *context, int rank)
 static bool waits_for(const void *context, int rank, int other)
 {
     const shard_segment_rank *entry = &((const shard_segment *)context)->ranks[rank];
-    return rank != other && atomic_load(&entry->waits_at) != 0 && (atomic_load(&entry->waits_for[other / 64]) >> other % 64 & 1) != 0;
+    return rank != other && atomic_load(&entry->waits_at) != 0 &&
+           (atomic_load(&entry->waits_for[other / 64]) >> other % 64 & 1) != 0;
 }
 
 /* The error that names the rank, if somebody has waited for it in vain. */
@@ -200,8 +201,8 @@ static bool find_late(const shard_group *group, char *text, size_t bytes)
     bool waits_too = answers(world->segment, first) && atomic_load(&ranks[first].waits_at);
     shard_name_world_ranks(waits.size, late, found, sizeof found);
     size_t used = strlen(found);
-    snprintf(found + used, sizeof found - used, " did not come to %.*s within %.0f s (SHARD_TIMEOUT)%s%.*s", SHARD_SEGMENT_DOING - 1,
-             ranks[witness].doing, shard_comm_timeout(), waits_too ? ", but waited in " : "",
+    snprintf(found + used, sizeof found - used, " did not come to %.*s within %.0f s (SHARD_TIMEOUT)%s%.*s",
+             SHARD_SEGMENT_DOING - 1, ranks[witness].doing, shard_comm_timeout(), waits_too ? ", but waited in " : "",
              waits_too ? SHARD_SEGMENT_DOING - 1 : 0, ranks[first].doing);
     for (int rank = 0; rank < waits.size; rank++) {
         uint32_t none = 0;
