@@ -18,8 +18,8 @@ import sys
 import tempfile
 
 LIMIT = 300  # seconds of a run that takes some
-# Of a loss, relative: what rounding makes of 5 steps. Batch norms of two samples of one pixel multiply it.
-TOLERANCE = {"float64": 1e-6, "float32": 5e-3, "bf16": 8e-2, "fp16": 8e-2}
+# Of a loss, relative: what rounding makes of 5 steps. Batch norms of two samples of one pixel multiply it: 2e-6 in float64.
+TOLERANCE = {"float64": 1e-5, "float32": 5e-3, "bf16": 8e-2, "fp16": 8e-2}
 LAUNCHERS = {"openmpi": ["mpirun.openmpi", "--oversubscribe"], "mpich": ["mpiexec.mpich"]}
 ENVIRONMENT = {"OMP_NUM_THREADS": "1", "SHARD_TIMEOUT": "120", "OMPI_ALLOW_RUN_AS_ROOT": "1",
                "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1", "OMPI_MCA_rmaps_base_oversubscribe": "1",
@@ -98,6 +98,7 @@ class Trials:
         else:
             runs = [(launcher, [*words, *options, f"--steps={steps}"])]
         for i, (launcher, options) in enumerate(runs):
+            (self.folder / f"run{i}.json").unlink(missing_ok=True)  # a run that resumes appends
             problem = self.run(launcher, options, f"run{i}.json")
             if problem:
                 return problem
