@@ -107,72 +107,6 @@ static size_t byte_count(const shard_tensor *tensor)
     return (size_t)shard_shape_product(&tensor->shape, 0, tensor->shape.ndim) * shard_dtype_size(tensor->dtype);
 }
 
-static shard_status make_values(const shard_tensor *tensor, const shard_region *region, void *memory)
-{
-    shard_recipe recipe = tensor->recipe;
-    const shard_device_ops *ops = shard_ops(tensor);
-    shard_device *device = shard_device_of(tensor);
-    switch (recipe.kind) {
-    case SHARD_NO_RECIPE:
-        return SHARD_OK;
-    case SHARD_CONSTANT:
-        return ops->fill(device, region->rows * region->cols, recipe.a, memory, tensor->dtype);
-    case SHARD_UNIFORM:
-        return ops->random_uniform(device, region, recipe.draw, recipe.a, recipe.b, memory, tensor->dtype);
-    case SHARD_NORMAL:
-        return ops->random_normal(device, region, recipe.draw, recipe.a, recipe.b, memory, tensor->dtype);
-    case SHARD_TRUNCATED_NORMAL: {
-        shard_truncated_normal how = {.mean = recipe.a, .std = recipe.b, .low = recipe.low, .high = recipe.high};
-        return ops->random_truncated_normal(device, region, recipe.draw, &how, memory, tensor->dtype);
-    }
-    }
-    return shard_error(SHARD_ERROR_INTERNAL, "a tensor with the unknown recipe %d", (int)recipe.kind);
-}
-
-static shard_status follow_recipe_in(const shard_tensor *tensor, const shard_region *region, void *memory)
-{
-    SHARD_TRY(make_values(tensor, region, memory));
-    int64_t row = tensor->recipe.zero_row - region->row0;
-    size_t bytes = (size_t)region->cols * shard_dtype_size(tensor->dtype);
-    if (!tensor->recipe.pads || row < 0 || row >= region->rows || bytes == 0)
-        return SHARD_OK;
-    return shard_ops(tensor)->zero(shard_device_of(tensor), (char *)memory + (size_t)row * bytes, bytes);
-}
-
-/* Of a range of another tensor's elements: the end of a row, whole rows, the beginning of a row. */
-static shard_status follow_recipe_in_range(const shard_tensor *range, void *memory)
-{
-    shard_tensor other = {.shape = range->slice->shape, .placement = range->slice->placement};
-    shard_region all;
-    SHARD_TRY(shard_tensor_region(&other, &all));
-    int64_t at = range->slice->start, left = shard_numel(range);
-    while (left > 0) {
-        int64_t row = at / all.cols, column = at % all.cols, width = all.cols - column;
-        bool rows = column == 0 && left >= all.cols;
-        shard_region part = {.rows = rows ? left / all.cols : 1,
-                             .cols = width < left ? width : left,
-                             .row0 = all.row0 + row,
-                             .col0 = all.col0 + column,
-                             .whole_cols = all.whole_cols};
-        SHARD_TRY(follow_recipe_in(range, &part, memory));
-        memory = (char *)memory + (size_t)(part.rows * part.cols) * shard_dtype_size(range->dtype);
-        at += part.rows * part.cols;
-        left -= part.rows * part.cols;
-    }
-    return SHARD_OK;
-}
-
-static shard_status follow_recipe(shard_tensor *tensor, void *memory)
-{
-    bool constant = tensor->recipe.kind == SHARD_CONSTANT && !tensor->recipe.pads;
-    shard_region region = {.rows = 1, .cols = shard_numel(tensor)};
-    if (tensor->slice && !constant)
-        return follow_recipe_in_range(tensor, memory);
-    if (!constant)
-        SHARD_TRY(shard_tensor_region(tensor, &region));
-    return follow_recipe_in(tensor, &region, memory);
-}
-
 shard_status shard_tensor_copy_rows(shard_tensor *matrix, int64_t first, int64_t count, void *to)
 {
     size_t row = (size_t)matrix->shape.dim[1] * shard_dtype_size(matrix->dtype), bytes = (size_t)count * row;
@@ -181,7 +115,7 @@ shard_status shard_tensor_copy_rows(shard_tensor *matrix, int64_t first, int64_t
         SHARD_TRY(shard_tensor_region(matrix, &region));
         region.row0 += first;
         region.rows = count;
-        return follow_recipe_in(matrix, &region, to);
+        return shard_recipe_follow_in(matrix, &region, to);
     }
     const char *from = shard_tensor_memory(matrix);
     return from ? shard_ops(matrix)->copy_rows(shard_device_of(matrix), to, bytes, from + (size_t)first * row, bytes, bytes, 1)
@@ -192,7 +126,7 @@ void *shard_tensor_memory(shard_tensor *tensor)
 {
     char *memory = storage_memory(tensor->storage, tensor->offset);
     if (memory && tensor->recipe.kind != SHARD_NO_RECIPE) {
-        if (follow_recipe(tensor, memory) != SHARD_OK)
+        if (shard_recipe_follow(tensor, memory) != SHARD_OK)
             return NULL;
         tensor->recipe.kind = SHARD_NO_RECIPE;
     }
@@ -322,7 +256,7 @@ static shard_status move_values(shard_tensor *tensor, shard_storage *storage, si
     if (!memory)
         return shard_last_status();
     if (tensor->recipe.kind != SHARD_NO_RECIPE) {
-        SHARD_TRY(follow_recipe(tensor, memory));
+        SHARD_TRY(shard_recipe_follow(tensor, memory));
     } else if (tensor->storage->memory || tensor->storage->filler) {
         if (!storage_memory(tensor->storage, 0))
             return shard_last_status();
@@ -374,22 +308,6 @@ shard_tensor *shard_empty_with(shard_shape shape, shard_tensor_options options)
 shard_tensor *shard_full_with(shard_shape shape, double value, shard_tensor_options options)
 {
     return make_with_recipe(shape, options, (shard_recipe){.kind = SHARD_CONSTANT, .a = value});
-}
-
-shard_status shard_check_uniform(const char *function, double low, double high)
-{
-    if (low <= high && isfinite(low) && isfinite(high))
-        return SHARD_OK;
-    return shard_error(SHARD_ERROR_ARGUMENT, "%s: low %g, high %g: two finite numbers are needed, low not above high", function,
-                       low, high);
-}
-
-shard_status shard_check_normal(const char *function, double mean, double std)
-{
-    if (std >= 0 && isfinite(std) && isfinite(mean))
-        return SHARD_OK;
-    return shard_error(SHARD_ERROR_ARGUMENT, "%s: mean %g, std %g: two finite numbers are needed, std not negative", function,
-                       mean, std);
 }
 
 static shard_tensor *make_random(const char *function, shard_recipe_kind kind, shard_shape shape, double a, double b,

@@ -156,6 +156,9 @@ shard_tensor *shard_tensor_make(shard_shape shape, shard_dtype dtype, shard_devi
 /* Gives the tensor other values: they are made now if it has memory, also where ranks keep parts of it (its own
  * part is made then), else when they are needed. Counts as a write. */
 shard_status shard_tensor_set_recipe(shard_tensor *tensor, shard_recipe recipe);
+/* Makes the values of the tensor's recipe in memory; of a matrix, those of that part of the whole. */
+shard_status shard_recipe_follow(shard_tensor *tensor, void *memory);
+shard_status shard_recipe_follow_in(const shard_tensor *tensor, const shard_region *region, void *memory);
 /* Errors of that public function where no distribution has these parameters. */
 shard_status shard_check_uniform(const char *function, double low, double high);
 shard_status shard_check_normal(const char *function, double mean, double std);
