@@ -83,7 +83,7 @@ START_TEST(integers)
     SHARD_SCOPE
     {
         shard_tensor *wide = shard_from_host(x, SHARD_SHAPE(N), .dtype = SHARD_INT64);
-        shard_tensor *narrow = shard_cast(wide, SHARD_INT32), *bytes = shard_cast(shard_narrow(wide, 2, 3), SHARD_UINT8);
+        shard_tensor *narrow = shard_cast(wide, SHARD_INT32), *bytes = shard_cast(shard_narrow(wide, 0, 2, 3), SHARD_UINT8);
         for (int k = 0; k < NUMBERS; k++)
             for (int which = 0; which < COMPARISONS; which++) {
                 uint8_t want[N], want_narrow[N], want_bytes[3];
@@ -101,7 +101,7 @@ START_TEST(integers)
             }
         int64_t next = (INT64_C(1) << 53);
         shard_tensor *even = shard_full(SHARD_SCALAR, (double)next, .dtype = SHARD_INT64);
-        check_bytes(shard_eq(shard_narrow(wide, 5, 1), even), (const uint8_t[]){0}, 1, "2^53 + 1 and 2^53");
+        check_bytes(shard_eq(shard_narrow(wide, 0, 5, 1), even), (const uint8_t[]){0}, 1, "2^53 + 1 and 2^53");
     }
 }
 END_TEST
