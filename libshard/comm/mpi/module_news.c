@@ -233,16 +233,24 @@ static bool waits_for(const void *context, int rank, int other)
     return !together && (told->members[other / 8] >> other % 8 & 1) != 0;
 }
 
-/* Whether all that have not left have answered, or another rank has found out who is absent. */
+/* Whether all that have not left have answered, or this rank itself has been waited for in vain. */
 static bool has_all_answers(void)
 {
     bool all = true;
-    for (int rank = 0; rank < mpi.size; rank++) {
-        if (mpi.peers[rank].given_up[0])
-            return true;
+    for (int rank = 0; rank < mpi.size; rank++)
         all &= has_answered(NULL, rank);
-    }
-    return all;
+    return all || mpi.peers[mpi.rank].given_up[0];
+}
+
+/* What others have said of this rank, or of one of the absent; NULL: nothing. */
+static const char *find_given_up(const bool *absent)
+{
+    if (mpi.peers[mpi.rank].given_up[0])
+        return mpi.peers[mpi.rank].given_up;
+    for (int rank = 0; rank < mpi.size; rank++)
+        if (absent[rank] && mpi.peers[rank].given_up[0])
+            return mpi.peers[rank].given_up;
+    return NULL;
 }
 
 static void write_absent(const bool *absent, int witness, char *text, size_t bytes)
@@ -276,13 +284,13 @@ shard_status mpi_find_absent(uint64_t wait, mpi_is_done *is_done, void *context,
     fill_answer(mpi.peers[mpi.rank].told, wait);
     shard_waits waits = {.size = mpi.size, .answers = has_answered, .waits_for = waits_for};
     int witness = *done || status != SHARD_OK ? -1 : mpi.host->find_culprits(&waits, mpi.rank, absent);
+    const char *known = witness >= 0 ? find_given_up(absent) : NULL;
     text[0] = '\0';
-    if (witness >= 0) {
+    if (known)
+        snprintf(text, bytes, "%s", known);
+    else if (witness >= 0) {
         write_absent(absent, witness, text, bytes);
         mpi_say_given_up(absent, text);
-        for (int rank = mpi.size - 1; rank >= 0; rank--)
-            if (absent[rank])
-                snprintf(text, bytes, "%s", mpi.peers[rank].given_up);
     }
     free(absent);
     return status;
