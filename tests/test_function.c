@@ -117,16 +117,16 @@ static const difference differences[] = {
 static void differ(shard_group *world, void *context)
 {
     const difference *which = context;
-    shard_tensors *list = shard_tensors_create();
-    shard_tensors_add(list, "w", shard_ones(SHARD_SHAPE(3)));
-    shard_optimizer *optimizer = shard_sgd(list, .lr = 0.1);
     SHARD_SCOPE
     {
+        shard_tensors *list = shard_tensors_create();
+        shard_tensors_add(list, "w", shard_ones(SHARD_SHAPE(3)));
+        shard_optimizer *optimizer = shard_sgd(list, .lr = 0.1);
         which->act(optimizer, shard_group_rank(world) == 1);
+        check_error(SHARD_ERROR_MISMATCH, which->text);
+        check_ok(shard_step(optimizer)); /* forgiven, the ranks go on together */
+        shard_optimizer_destroy(optimizer);
     }
-    check_error(SHARD_ERROR_MISMATCH, which->text);
-    check_ok(shard_step(optimizer)); /* forgiven, the ranks go on together */
-    shard_optimizer_destroy(optimizer);
 }
 
 START_TEST(test_differences)
