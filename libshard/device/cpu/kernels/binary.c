@@ -118,7 +118,7 @@ shard_status KERNEL(binary)(shard_device *device, shard_binary binary, const sha
         return run_by_rows(device, binary, &job, cols, b);
     job.in[1] = b;
     job.over = over;
-    job.operands = 2;
+    job.operands = shard_expansion_dense(over, 0) && shard_expansion_dense(over, 1) ? 0 : 2;
     run(binary, &job);
     return SHARD_OK;
 }

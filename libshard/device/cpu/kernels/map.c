@@ -1,15 +1,16 @@
 #ifdef real
 
-/* An input's elements, or those that are repeated in their place: in x or in the buffer. */
-static const real *R(load_input)(const map *job, int k, span s, real *buffer)
+/* An input's elements where some are repeated: in the input or in the buffer. */
+static const real *R(load_operand)(const map *job, int k, span s, real *buffer)
 {
-    if (k >= job->operands || shard_expansion_dense(job->over, k))
-        return R(load)(job->dtype, job->in[k], s.start, s.count, buffer);
     uint16_t halves[SPAN];
     size_t size = shard_dtype_size(job->dtype);
-    void *repeated = size == sizeof(real) ? (void *)buffer : halves;
-    KERNEL(gather)(job->over, k, size, job->in[k], s.start, s.count, repeated);
-    return R(load)(job->dtype, repeated, 0, s.count, buffer);
+    if (shard_expansion_dense(job->over, k))
+        return R(load)(job->dtype, job->in[k], s.start, s.count, buffer);
+    KERNEL(gather)(job->over, k, size, job->in[k], s.start, s.count, size == 2 ? (void *)halves : buffer);
+    if (size == 2)
+        KERNEL(widen)(job->dtype, s.count, halves, (float *)buffer);
+    return buffer;
 }
 
 static void R(map_span)(const map *job, R(map_body) * body, span s, const bool *stream)
@@ -18,7 +19,9 @@ static void R(map_span)(const map *job, R(map_body) * body, span s, const bool *
     const real *in[MAP_INPUTS];
     real *out[MAP_OUTPUTS];
     for (int k = 0; k < MAP_INPUTS; k++)
-        in[k] = job->in[k] ? R(load_input)(job, k, s, in_buffer[k]) : NULL;
+        in[k] = !job->in[k]         ? NULL
+                : k < job->operands ? R(load_operand)(job, k, s, in_buffer[k])
+                                    : R(load)(job->dtype, job->in[k], s.start, s.count, in_buffer[k]);
     for (int k = 0; k < MAP_OUTPUTS; k++)
         out[k] = job->out[k] ? R(place)(job->dtype, stream[k], job->out[k], s.start, out_buffer[k]) : NULL;
     body(job->context, s, in, out);
