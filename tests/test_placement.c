@@ -507,6 +507,9 @@ static void check_ranges(shard_group *world, void *context)
                       "shard_linear: the weight is split along out, the bias must be in the same way; it is split along 0");
         check_refused(shard_add(weight, shard_as_split(shard_zeros(SHARD_SHAPE(4, 4)), 0, world, 4 * rank + 1, 9)),
                       SHARD_ERROR_UNSUPPORTED, "shard_add: no rule *");
+        /* A part of one row is not repeated over a part of four. */
+        check_refused(shard_add(weight, shard_as_split(shard_zeros(SHARD_SHAPE(1, 4)), 0, world, 4 * rank, 9)),
+                      SHARD_ERROR_UNSUPPORTED, "shard_add: no rule *");
         check_refused(shard_as_split(shard_zeros(SHARD_SHAPE(4, 512)), 0, world, 4 * rank, INT64_C(1) << 60), SHARD_ERROR_MEMORY,
                       "a tensor of shape [[]1152921504606846976, 512]: its size overflows");
     }
