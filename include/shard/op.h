@@ -206,7 +206,7 @@ SHARD_API shard_tensor *shard_mean(shard_tensor *x);
 SHARD_API shard_tensor *shard_sum_dim(shard_tensor *x, int dim, bool keepdim);
 SHARD_API shard_tensor *shard_mean_dim(shard_tensor *x, int dim, bool keepdim);
 /* The largest and the smallest element; NaN comes before all numbers. *indices (NULL: not wanted)
- * is an int64 tensor of the result's shape, with where along dim it is: the first one of equal
+ * is an int64 tensor of the result's shape (NULL on an error), where along dim it is: the first one of equal
  * elements, which gets the gradient. As torch.max and torch.min with dim, but that their index of
  * equal elements is not said. A dimension of size 0 is an error. Where dim itself is split, the result
  * is whole and identical on all ranks, indices are those in the whole dimension, and a value
@@ -290,7 +290,7 @@ SHARD_API shard_tensor *shard_layer_norm(shard_tensor *x, shard_tensor *weight, 
 /* x / max(norm, eps), where norm is the 2-norm along dimension dim (negative: from the end):
  * x's shape. As torch.nn.functional.normalize with p = 2, but that dim is always named there
  * (torch's default is 1). eps 0 is 1e-12. Carries any split dimension: the rows of a weight that
- * is split by rows are normalised where they are. Where dim itself is split, the members' sums of
+ * is split by rows are normalised where they are. Where dim itself is split, the ranks' sums of
  * squares are added up, one float64 number a vector; in the backward too. Collective over
  * x's group then, forward and backward. */
 SHARD_API shard_tensor *shard_normalize(shard_tensor *x, int dim, double eps);

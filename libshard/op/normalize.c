@@ -12,7 +12,7 @@ typedef struct normalize_context {
     shard_group *group; /* over which the dimension is split; NULL: it is whole */
 } normalize_context;
 
-/* Adds the members' sums up. Collective over the group, also for a member that has failed. */
+/* Adds the ranks' sums up. Collective over the group, also for a rank that has failed. */
 static shard_status add_up(shard_group *group, bool ready, shard_tensor *sums)
 {
     if (!ready)
