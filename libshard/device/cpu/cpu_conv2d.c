@@ -35,6 +35,13 @@ shard_status shard_cpu_conv2d_float(shard_device *device, const shard_cpu_conv *
     return shard_cpu_conv2d_dnnl(device, c, SHARD_FLOAT32, NULL);
 }
 
+/* Whether oneDNN computes the convolution right in 16 bits. Its gradient of the weights by AMX is wrong where
+ * rows are dilated (oneDNN 2.6, more than 32 channels). */
+static bool is_right(const shard_cpu_conv *c, shard_dtype dtype)
+{
+    return c->kind != SHARD_CPU_CONV_BACKWARD_WEIGHT || c->shape->dilation_h == 1 || !shard_cpu_multiplies_tiles(dtype);
+}
+
 static shard_status convolve(shard_device *device, shard_cpu_conv_kind kind, const shard_conv_shape *s, const void *x,
                              const void *weight, const void *bias, const void *y, shard_dtype dtype)
 {
@@ -47,7 +54,7 @@ static shard_status convolve(shard_device *device, shard_cpu_conv_kind kind, con
     if (dtype == SHARD_FLOAT32)
         return shard_cpu_conv2d_float(device, &c);
     bool there = false;
-    if (shard_cpu_multiplies(dtype))
+    if (shard_cpu_multiplies(dtype) && is_right(&c, dtype))
         SHARD_TRY(shard_cpu_conv2d_dnnl(device, &c, dtype, &there));
     return there ? SHARD_OK : shard_cpu_conv2d_wide(device, &c, dtype);
 }

@@ -53,10 +53,19 @@ dnnl_data_type_t shard_cpu_dnnl_type(shard_dtype dtype)
     return dtype == SHARD_BFLOAT16 ? dnnl_bf16 : dnnl_f32;
 }
 
+static bool has_instructions(dnnl_cpu_isa_t needed)
+{
+    return ((unsigned)dnnl_get_effective_cpu_isa() & (unsigned)needed) == (unsigned)needed;
+}
+
 bool shard_cpu_multiplies(shard_dtype dtype)
 {
-    unsigned isa = (unsigned)dnnl_get_effective_cpu_isa(), needed = (unsigned)dnnl_cpu_isa_avx512_core_bf16;
-    return dtype == SHARD_BFLOAT16 && (isa & needed) == needed;
+    return dtype == SHARD_BFLOAT16 && has_instructions(dnnl_cpu_isa_avx512_core_bf16);
+}
+
+bool shard_cpu_multiplies_tiles(shard_dtype dtype)
+{
+    return dtype == SHARD_BFLOAT16 && has_instructions(dnnl_cpu_isa_avx512_core_amx);
 }
 
 static bool is_output(int argument)

@@ -52,6 +52,8 @@ dnnl_data_type_t shard_cpu_dnnl_type(shard_dtype);
  * Without its instructions oneDNN may take bfloat16 all the same, by several others for
  * each: three times as slow as float32. */
 bool shard_cpu_multiplies(shard_dtype);
+/* Whether oneDNN multiplies whole tiles of that type at once (AMX). */
+bool shard_cpu_multiplies_tiles(shard_dtype);
 
 /* Reports a failure of oneDNN. */
 shard_status shard_cpu_dnnl_error(const char *what, dnnl_status_t);
