@@ -135,10 +135,71 @@ START_TEST(test_differences)
 }
 END_TEST
 
+/* ---- what need not agree ---- */
+
+/* Sums rows over a pair of ranks, of which the other pair has another number, then something over all. */
+static shard_tensor *uneven_forward(shard_module *module, shard_tensor *x)
+{
+    shard_mesh *mesh = *(shard_mesh **)shard_module_data(module);
+    shard_tensor *rows = shard_reduce(x, shard_mesh_model_group(mesh));
+    shard_all_reduce(shard_ones(SHARD_SHAPE(3)), SHARD_SUM, shard_world());
+    return rows;
+}
+
+static const shard_module_type uneven_type = {.name = "uneven", .forward = uneven_forward};
+
+static void reduce_uneven(shard_group *world, void *context)
+{
+    (void)context;
+    SHARD_SCOPE
+    {
+        shard_mesh *mesh = shard_mesh_create(.model = 2);
+        shard_module *module = shard_module_create(&uneven_type, &mesh);
+        shard_tensor *x = shard_ones(SHARD_SHAPE(2 + shard_group_rank(world) / 2, 3));
+        shard_forward(module, x);
+        check_ok(shard_last_status());
+        shard_module_destroy(module);
+        shard_mesh_destroy(mesh);
+    }
+}
+
+/* What the ranks of one group agree on in a function is nothing to those of its later collectives. */
+START_TEST(test_groups_differ)
+{
+    run_job(4, reduce_uneven, NULL);
+}
+END_TEST
+
+/* ---- torch's `if rank == 0: save` ---- */
+
+static void save_on_one(shard_group *world, void *context)
+{
+    (void)context;
+    shard_tensors *list = shard_tensors_create();
+    shard_tensors_add(list, "w", shard_ones(SHARD_SHAPE(3)));
+    if (shard_group_rank(world) == 0)
+        shard_save(list, "build_no_such_folder/model.safetensors", NULL);
+    else
+        shard_barrier(world);
+    check_error(SHARD_ERROR_MISMATCH,
+                "rank 1 calls shard_barrier while rank 0 calls shard_save (all ranks call it unless .local is set)");
+    shard_tensors_destroy(list);
+}
+
+START_TEST(test_save_on_one)
+{
+    run_job(2, save_on_one, NULL);
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("function");
     TCase *tcase = test_case(suite, "differences");
     tcase_add_loop_test(tcase, test_differences, 0, DIFFERENCES);
+    TCase *groups = test_case(suite, "groups");
+    tcase_add_test(groups, test_groups_differ);
+    TCase *save = test_case(suite, "save");
+    tcase_add_test(save, test_save_on_one);
     return test_run(suite);
 }

@@ -14,23 +14,36 @@ const shard_function *shard_current_function(void)
     return &current;
 }
 
-bool shard_enter_function(const char *name)
+shard_function_mark shard_enter_function(const char *name)
 {
-    if (current.name)
-        return false;
-    current.name = name;
-    current.agreed[0] = '\0';
-    current.hash = shard_hash_text(SHARD_HASH_START, name);
-    return true;
+    shard_function_mark mark = {.before = current.hash, .outermost = !current.name, .agreed = strlen(current.agreed)};
+    if (mark.outermost) {
+        current.name = name;
+        current.hash = shard_hash_text(SHARD_HASH_START, name);
+    }
+    return mark;
 }
 
-void shard_leave_function(const bool *outermost)
+void shard_leave_function(const shard_function_mark *mark)
 {
-    if (!*outermost)
-        return;
-    current.name = NULL;
-    current.hash = 0;
-    current.agreed[0] = '\0';
+    if (mark->outermost)
+        current.name = NULL;
+    current.hash = mark->before;
+    current.agreed[mark->agreed] = '\0';
+}
+
+const char *shard_function_hint(void)
+{
+    static const struct {
+        const char *name, *hint;
+    } hints[] = {{"shard_save", "all ranks call it unless .local is set"},
+                 {"shard_save_module", "all ranks call it"},
+                 {"shard_load", "all ranks call it unless .local is set"},
+                 {"shard_load_module", "all ranks call it"}};
+    for (size_t i = 0; current.name && i < sizeof hints / sizeof *hints; i++)
+        if (strcmp(current.name, hints[i].name) == 0)
+            return hints[i].hint;
+    return NULL;
 }
 
 void shard_agree_on(const char *format, ...)

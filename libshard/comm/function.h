@@ -24,12 +24,23 @@ typedef struct shard_function {
 /* Of this thread. */
 const shard_function *shard_current_function(void);
 
+/* What SHARD_FUNCTION found, and leaves again. */
+typedef struct shard_function_mark {
+    uint64_t before; /* the hash */
+    size_t agreed;   /* the length of the text */
+    bool outermost;
+} shard_function_mark;
+
 /* At the beginning of a public function that is collective; ends with the block. The function
- * that a user called is the one that counts: of those inside each other, the first. */
+ * that a user called is the one that counts: of those inside each other, the first. What is agreed on in one
+ * inside ends with it: the groups of later collectives may be others, whose ranks need not agree on it. */
 #define SHARD_FUNCTION(name)                                                                                                     \
-    __attribute__((unused, cleanup(shard_leave_function))) bool shard_function_is_outermost_ = shard_enter_function(name)
-bool shard_enter_function(const char *name);
-void shard_leave_function(const bool *outermost);
+    __attribute__((unused, cleanup(shard_leave_function))) shard_function_mark shard_function_mark_ = shard_enter_function(name)
+shard_function_mark shard_enter_function(const char *name);
+void shard_leave_function(const shard_function_mark *mark);
+
+/* For messages: who calls the function, where users of torch may call it on one rank; NULL: nothing to say. */
+const char *shard_function_hint(void);
 
 /* Adds what all ranks are to have the same in the function's next collectives: "lr %.7g". */
 void shard_agree_on(const char *format, ...) SHARD_PRINTF(1, 2);

@@ -115,6 +115,8 @@ void shard_group_describe(const shard_group *group, char *text, size_t bytes)
         snprintf(text, bytes, "%s%s", function, data);
     else if (call && call->operation > SHARD_CALL_EXCHANGE)
         snprintf(text, bytes, "%s (%s%s)", function, name, data);
+    else if (shard_function_hint())
+        snprintf(text, bytes, "%s (%s)", function, shard_function_hint());
     else
         snprintf(text, bytes, "%s", function);
 }
