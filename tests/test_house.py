@@ -73,6 +73,26 @@ def check_strict_program(root):
     return [f"tests/strict_program.c: does not call {name}" for name in sorted(macros) if not re.search(rf"\b{name}\(", program)]
 
 
+def collective_functions(header):
+    """The functions behind each comment that says that they are collective: by what users call."""
+    for comment, rest in re.findall(r"/\*((?:(?!\*/).)*)\*/((?:(?!/\*).)*)", header, re.S):
+        if not re.search(r"(?i)(?<!not )\bcollective\b(?= over|:|,| \()", comment) or "Not collective" in comment:
+            continue
+        for name in re.findall(r"(?:SHARD_API\b[^;]*?\b|#define )(shard_\w+)\(", rest):
+            if not name.endswith("_destroy"):
+                yield re.sub(r"_with$", "", name)
+
+
+def check_collective_functions(root):
+    """Ranks tell each other the name of the public function that they are in."""
+    wanted, found = set(), set()
+    for header in (root / "include").rglob("*.h"):
+        wanted |= set(collective_functions(header.read_text()))
+    for source in (root / "libshard").rglob("*.c"):
+        found |= set(re.findall(r'SHARD_FUNCTION\("(\w+)"\)', source.read_text()))
+    return [f"{name}: its header says that it is collective, but it has no SHARD_FUNCTION" for name in sorted(wanted - found)]
+
+
 def symbols(archive):
     """Folder of the object, whether it defines or needs it, name."""
     listing = subprocess.run(["nm", "-A", str(archive)], capture_output=True, text=True, check=True).stdout
@@ -98,7 +118,7 @@ def check_calls(archives):
 
 def main():
     root = pathlib.Path(sys.argv[1])
-    problems = check_includes(root) + check_strict_program(root) + check_calls(sys.argv[2:])
+    problems = check_includes(root) + check_strict_program(root) + check_collective_functions(root) + check_calls(sys.argv[2:])
     print("\n".join(problems) if problems else "the house is in order")
     return 1 if problems else 0
 

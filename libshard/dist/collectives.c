@@ -24,6 +24,7 @@ static const shard_node_type copy_type = {
 
 shard_tensor *shard_copy(shard_tensor *x, shard_group *group)
 {
+    SHARD_FUNCTION("shard_copy");
     if (!shard_check_operand("shard_copy", x))
         return NULL;
     if (!shard_is_replicated(x))

@@ -1,6 +1,8 @@
 /* scatter: the own part forward, all-gather backward. */
 #include "dist/dist.h"
 
+#include "comm/function.h"
+
 #include <stdlib.h>
 
 static shard_status copy_part(shard_tensor *whole, int dim, shard_range range, char *part, bool out)
@@ -50,6 +52,7 @@ static const shard_node_type scatter_type = {.name = "scatter", .backward = scat
 
 shard_tensor *shard_scatter(shard_tensor *x, int dim, shard_group *group)
 {
+    SHARD_FUNCTION("shard_scatter");
     if (!shard_check_operand("shard_scatter", x) || shard_resolve_dim("shard_scatter", &x->shape, dim, &dim) != SHARD_OK)
         return NULL;
     if (!shard_is_replicated(x))

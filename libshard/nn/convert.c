@@ -191,7 +191,6 @@ static shard_status convert_below(conversion *c, shard_module *module, const cha
 
 static shard_status convert(conversion *c, shard_module **module, int *converted)
 {
-    SHARD_FUNCTION("shard_convert_parallel_linear");
     if (!module || !*module) {
         shard_null_argument(c->function, "module");
         return shard_group_fail(c->group);
@@ -228,6 +227,7 @@ static shard_status convert(conversion *c, shard_module **module, int *converted
 shard_status shard_convert_parallel_linear(shard_module **module, const char *pattern, shard_split split, shard_group *group,
                                            int *converted)
 {
+    SHARD_FUNCTION("shard_convert_parallel_linear");
     conversion c = {"shard_convert_parallel_linear", &shard_split_linear, pattern, split, group, 0, 0};
     return convert(&c, module, converted);
 }
@@ -235,6 +235,7 @@ shard_status shard_convert_parallel_linear(shard_module **module, const char *pa
 shard_status shard_convert_parallel_embedding(shard_module **module, const char *pattern, shard_split split, shard_group *group,
                                               int *converted)
 {
+    SHARD_FUNCTION("shard_convert_parallel_embedding");
     conversion c = {"shard_convert_parallel_embedding", &shard_split_embedding, pattern, split, group, 0, 0};
     return convert(&c, module, converted);
 }

@@ -1,6 +1,7 @@
 /* Embedding layers, plain and parallel: one module, whose weight's placement says which. */
 #include "nn/nn.h"
 
+#include "comm/function.h"
 #include "dist/dist.h"
 
 #include <inttypes.h>
@@ -14,6 +15,7 @@ typedef struct embedding_data {
 shard_tensor *shard_parallel_embedding_with(shard_tensor *weight, shard_tensor *index, int64_t padding_idx,
                                             shard_embedding_options options)
 {
+    SHARD_FUNCTION("shard_parallel_embedding");
     if (!weight || weight->placement.kind != SHARD_SPLIT)
         return shard_embedding_with(weight, index, padding_idx, options);
     shard_group *group = weight->placement.group;

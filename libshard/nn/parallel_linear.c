@@ -1,11 +1,13 @@
 /* The parallel linear function: what stands around the own part's product. */
 #include "nn/nn.h"
 
+#include "comm/function.h"
 #include "dist/dist.h"
 #include "op/op.h"
 
 shard_tensor *shard_parallel_linear(shard_tensor *x, shard_tensor *weight, shard_tensor *bias)
 {
+    SHARD_FUNCTION("shard_parallel_linear");
     if (!weight || weight->placement.kind != SHARD_SPLIT || weight->placement.dim == 0)
         return shard_linear(x, weight, bias);
     shard_group *group = weight->placement.group;

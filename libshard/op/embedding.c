@@ -1,6 +1,7 @@
 /* embedding: rows of a table. */
 #include "op/op.h"
 
+#include "comm/function.h"
 #include "tensor/scope.h"
 
 #include <inttypes.h>
@@ -158,6 +159,7 @@ static shard_tensor *look_up(shard_tensor *weight, shard_tensor *index, int64_t 
 shard_tensor *shard_embedding_with(shard_tensor *weight, shard_tensor *index, int64_t padding_idx,
                                    shard_embedding_options options)
 {
+    SHARD_FUNCTION("shard_embedding");
     bool ready = check(weight, index, padding_idx) && check_options(weight, &options);
     if (options.max_norm != 0) {
         shard_scope scope;

@@ -1,5 +1,6 @@
 /* normalize: divided by the 2-norm along a dimension, which may be split over a group. */
 #include "op/autocast.h"
+#include "comm/function.h"
 #include "op/op.h"
 
 #define DEFAULT_EPS 1e-12
@@ -97,6 +98,7 @@ static shard_tensor *normalize(shard_tensor *x, int dim, double eps)
 
 shard_tensor *shard_normalize(shard_tensor *x, int dim, double eps)
 {
+    SHARD_FUNCTION("shard_normalize");
     shard_scope scope;
     shard_scope_open(&scope);
     shard_tensor *y = shard_scope_hand_out(normalize(shard_autocast_wide(x), dim, eps), &scope);

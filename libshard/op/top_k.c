@@ -6,6 +6,8 @@
  */
 #include "op/op.h"
 
+#include "comm/function.h"
+
 #include <inttypes.h>
 
 typedef struct search {
@@ -225,30 +227,35 @@ static shard_tensor *look_for(search s, bool values, shard_tensor **indices)
 
 shard_tensor *shard_max_dim(shard_tensor *x, int dim, bool keepdim, shard_tensor **indices)
 {
+    SHARD_FUNCTION("shard_max_dim");
     search s = {.function = "shard_max_dim", .x = x, .dim = dim, .largest = true, .keepdim = keepdim, .count = 1};
     return look_for(s, true, indices);
 }
 
 shard_tensor *shard_min_dim(shard_tensor *x, int dim, bool keepdim, shard_tensor **indices)
 {
+    SHARD_FUNCTION("shard_min_dim");
     search s = {.function = "shard_min_dim", .x = x, .dim = dim, .keepdim = keepdim, .count = 1};
     return look_for(s, true, indices);
 }
 
 shard_tensor *shard_argmax(shard_tensor *x, int dim, bool keepdim)
 {
+    SHARD_FUNCTION("shard_argmax");
     search s = {.function = "shard_argmax", .x = x, .dim = dim, .largest = true, .keepdim = keepdim, .count = 1};
     return look_for(s, false, NULL);
 }
 
 shard_tensor *shard_argmin(shard_tensor *x, int dim, bool keepdim)
 {
+    SHARD_FUNCTION("shard_argmin");
     search s = {.function = "shard_argmin", .x = x, .dim = dim, .keepdim = keepdim, .count = 1};
     return look_for(s, false, NULL);
 }
 
 shard_tensor *shard_top_k(shard_tensor *x, int64_t k, shard_tensor **indices)
 {
+    SHARD_FUNCTION("shard_top_k");
     search s = {.function = "shard_top_k", .x = x, .dim = -1, .largest = true, .top = true, .count = k};
     return look_for(s, true, indices);
 }
