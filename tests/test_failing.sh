@@ -26,8 +26,6 @@ may_succeed() { # place mode
     case $kind:$1:$2 in
     # Ends the job with 0 itself when a rank has ended with 0, without asking the others.
     mpich:*:_exit0 | mpich:init:exit0 | mpich:moment:exit0) true ;;
-    # Has done all that the others waited for.
-    shm:finalize:_exit0) true ;;
     *) false ;;
     esac
 }
@@ -82,11 +80,10 @@ modes="kill segv stop exit0 _exit0 exit3 abort"
 if [ "$extent" = all ]; then
     for mode in $modes; do
         for place in init moment collective inside save finalize; do
-            # Nobody waits any more for a rank that stops behind the last collective. Rank 0 writes a save's
-            # temporary file, and leaves it behind if it dies before the others know its name.
+            # Rank 0 writes a save's temporary file, and leaves it behind if it dies before the others know its name.
             rank=$((RANDOM % 3))
             [ $place != save ] || rank=1
-            [ "$kind:$place:$mode" = shm:finalize:stop ] || try $place $mode $rank $((RANDOM % 150))
+            try $place $mode $rank $((RANDOM % 150))
         done
     done
 elif [ "$kind" = shm ]; then
@@ -95,7 +92,9 @@ elif [ "$kind" = shm ]; then
         try collective $mode $((RANDOM % 3)) 0
     done
     try save kill 1 50
-    try finalize exit0 2 0
+    for mode in exit0 _exit0 stop; do
+        try finalize $mode 2 0
+    done
 else
     try collective stop 2 0
     try collective exit0 1 0

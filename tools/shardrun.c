@@ -52,6 +52,8 @@ static const char usage[] =
     "set) in its environment. If a rank fails, the others are ended, and shardrun exits with\n"
     "its exit code, or 128 + its signal. SIGINT, SIGTERM and SIGHUP are passed on; ranks that\n"
     "then do not end within SHARD_TIMEOUT seconds (600) are killed, by a second signal at once.\n"
+    "Where some ranks have ended well, the others have SHARD_TIMEOUT seconds to come to\n"
+    "shard_finalize; behind it they may take as long as they like.\n"
     "Signals go to all processes that a rank has started. Where all ranks end well, what they\n"
     "leave in the background goes on, unless it takes part in the job.\n"
     "\n"
@@ -82,6 +84,7 @@ static struct job {
     int exit_code;   /* of the first rank that failed */
     double timeout;  /* SHARD_TIMEOUT */
     double asked_at; /* when a signal was first passed on; 0: never */
+    double leave_by; /* when ranks that have not left are given up, as others have ended well; 0: none have */
     struct sigaction file_limit; /* what SIGXFSZ did before, and does in the ranks */
     double end_at;   /* when to send the next signal; 0: not at all */
     int next_signal; /* SIGTERM, then SIGKILL */
@@ -293,11 +296,30 @@ static void report_failure(int number, int status)
         end_ranks_after(GRACE_AFTER_FAILURE);
 }
 
+static void fail_without_leaving(int number)
+{
+    fprintf(stderr, "shardrun: rank %d ended with exit code 0, but without shard_finalize\n", number);
+    job.exit_code = EXIT_FAILURE;
+    if (job.end_at == 0)
+        end_ranks_after(GRACE_AFTER_FAILURE);
+}
+
+/* A rank alone may leave out shard_finalize: nobody waits for it. */
+static void take_good_end(int number)
+{
+    uint32_t state = atomic_load(&job.segment->ranks[number].state);
+    if (state == SHARD_RANK_JOINED && job.size > 1 && !job.exit_code)
+        fail_without_leaving(number);
+    if (state == SHARD_RANK_LEFT)
+        job.leave_by = now() + job.timeout;
+}
+
 /* Ranks that ended together: one that was killed is more likely the cause than those
  * that then failed, whatever the order in which they are found. */
 static void reap(void)
 {
     int failed = -1, failed_status = 0, status;
+    bool good[SHARD_SEGMENT_RANKS] = {false};
     for (pid_t ended; (ended = waitpid(-1, &status, WNOHANG)) > 0;) {
         int i = rank_of(ended);
         if (i < 0)
@@ -305,6 +327,7 @@ static void reap(void)
         job.ranks[i].process = 0;
         job.left--;
         atomic_store(&job.segment->ranks[i].ended, 1);
+        good[i] = status == 0;
         if (status != 0 && (failed < 0 || (WIFSIGNALED(status) && !WIFSIGNALED(failed_status)))) {
             failed = i;
             failed_status = status;
@@ -312,6 +335,26 @@ static void reap(void)
     }
     if (failed >= 0)
         report_failure(failed, failed_status);
+    for (int i = 0; i < job.size; i++)
+        if (good[i])
+            take_good_end(i);
+}
+
+/* No collective ends a rank that stops or hangs behind the last one. */
+static void give_up_late_ranks(void)
+{
+    if (job.leave_by == 0 || job.end_at > 0 || now() < job.leave_by)
+        return;
+    job.leave_by = 0;
+    for (int i = 0; i < job.size; i++) {
+        if (!job.ranks[i].process || atomic_load(&job.segment->ranks[i].state) != SHARD_RANK_JOINED)
+            continue;
+        fprintf(stderr, "shardrun: rank %d did not come to shard_finalize within %.0f s (SHARD_TIMEOUT) after others had ended\n", i,
+                job.timeout);
+        job.exit_code = EXIT_FAILURE;
+    }
+    if (job.exit_code)
+        end_ranks_after(0);
 }
 
 static void take_signal(int signals)
@@ -361,8 +404,9 @@ static bool watch(int signals, struct pollfd *files)
             files[number++] = (struct pollfd){.fd = job.ranks[i / 2].streams[i % 2].from, .events = POLLIN};
     bool running = is_running();
     int wait = running ? -1 : 0;
-    if (running && job.end_at > 0) {
-        double rest = job.end_at - now();
+    double next = job.end_at > 0 ? job.end_at : job.leave_by;
+    if (running && next > 0) {
+        double rest = next - now();
         wait = rest > 0 ? (int)(rest * 1000) + 1 : 0;
     }
     int ready = poll(files, (nfds_t)number, wait);
@@ -376,6 +420,7 @@ static bool watch(int signals, struct pollfd *files)
     }
     if (files[0].revents)
         take_signal(signals);
+    give_up_late_ranks();
     end_ranks_in_time();
     return ready > 0 || is_running();
 }
