@@ -15,7 +15,7 @@ RANDOM=${SEED:=$$}
 echo "SEED=$SEED"
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
-export FAILING_FILE=$folder/failing.safetensors FAILING_MARK=$folder
+export FAILING_FILE=$folder/failing.safetensors FAILING_NOTES=$folder/notes FAILING_MARK=$folder
 cases=0 failed=0
 
 # How long a job may take: the deadline, a second for answers, farewells and the launcher's own time.
@@ -66,6 +66,8 @@ try() { # place mode rank milliseconds
         complain "success"
     elif ! grep -qE "ranks? ([0-9, and]*)?\b$rank\b|shard\[$rank\] error" "$folder/output" && ! may_be_nameless "$place" "$mode"; then
         complain "the rank is not named"
+    elif [ $place:$mode = finalize:exit0 ] && ! grep -q 'written before exit' "$FAILING_NOTES"; then
+        complain "a file's last lines are lost"
     elif [ -n "$left" ]; then
         complain "processes are left: $left"
     elif [ "$kind" = shm ] && ls "$folder" | grep -q tmp; then
@@ -73,7 +75,7 @@ try() { # place mode rank milliseconds
     fi
     # shellcheck disable=SC2086 # several numbers
     [ -z "$left" ] || kill -KILL $left
-    rm -f "$FAILING_FILE"*
+    rm -f "$FAILING_FILE"* "$FAILING_NOTES"
 }
 
 modes="kill segv stop exit0 _exit0 exit3 abort"
