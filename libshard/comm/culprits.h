@@ -17,6 +17,14 @@ typedef struct shard_waits {
     bool (*waits_for)(const void *context, int rank, int other); /* the first, which answers, for the second */
 } shard_waits;
 
+/* For how long a rank that waits may not say so before it counts as silent: on a machine with more
+ * to do than cores it runs late. */
+static inline double shard_silent_seconds(double timeout)
+{
+    double seconds = timeout / 10;
+    return seconds < 1 ? 1 : seconds > 10 ? 10 : seconds;
+}
+
 /* Marks, of culprits [size], those that `rank` waits for in the end, directly or through others
  * that wait, and that do not answer. Is the lowest rank on the way that waits for one of them
  * itself: the collective that it is in is the one to be named. Where all on the way wait, in a

@@ -14,9 +14,6 @@
 
 #define POLL_MICROSECONDS 100
 
-/* How long the ranks have to answer. */
-#define ANSWER_SECONDS 1.0
-
 enum { TAG_LEFT, TAG_FAILED, TAG_ALARM, TAG_CALM, TAG_ASK, TAG_ANSWER, TAG_GIVEN_UP };
 
 /* The names of the waits that this rank came to, the last ones. */
@@ -276,7 +273,7 @@ shard_status mpi_find_absent(uint64_t wait, mpi_is_done *is_done, void *context,
         if (!mpi.peers[rank].left)
             mpi_ask(rank, wait);
     shard_status status = SHARD_OK;
-    for (double end = mpi_now() + ANSWER_SECONDS; mpi_now() < end && !*done && status == SHARD_OK && !has_all_answers();) {
+    for (double end = mpi_now() + shard_silent_seconds(mpi.host->timeout()); mpi_now() < end && !*done && status == SHARD_OK && !has_all_answers();) {
         usleep(POLL_MICROSECONDS);
         mpi_read_news();
         status = is_done(context, done);

@@ -29,9 +29,6 @@
 
 #define LOOK_AROUND_NANOSECONDS (50 * 1000 * 1000)
 
-/* Waiting ranks look around, and say that they wait, more often than that, also on a loaded machine. */
-#define SILENT_NANOSECONDS (1000 * 1000 * 1000)
-
 /* A rank with an error that has waited elsewhere for so long does not just pass by. */
 #define ALARM_NANOSECONDS (200 * 1000 * 1000)
 
@@ -161,7 +158,7 @@ static bool answers(const void *context, int rank)
 {
     const shard_segment_rank *entry = &((const shard_segment *)context)->ranks[rank];
     int64_t at = atomic_load(&entry->waits_at);
-    return atomic_load(&entry->state) == SHARD_RANK_LEFT || (at && shm_now() - at < SILENT_NANOSECONDS);
+    return atomic_load(&entry->state) == SHARD_RANK_LEFT || (at && 1e-9 * (double)(shm_now() - at) < shard_silent_seconds(shard_comm_timeout()));
 }
 
 static bool waits_for(const void *context, int rank, int other)
