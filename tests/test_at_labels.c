@@ -191,6 +191,19 @@ START_TEST(refuses)
 }
 END_TEST
 
+/* NULL stands for ones, or for whole classes; but not where it is the result of a maker that has failed. */
+START_TEST(passes_failures_on)
+{
+    SHARD_SCOPE
+    {
+        shard_tensor *x = shard_zeros(SHARD_SHAPE(2, 3)), *labels = shard_zeros(SHARD_SHAPE(2), .dtype = SHARD_INT64);
+        ck_assert_ptr_null(shard_add_at_labels(x, labels, shard_exp(labels), 1, IGNORED));
+        ck_assert_ptr_null(shard_one_hot(labels, 3, .like = shard_exp(labels)));
+        check_refused(NULL, SHARD_ERROR_SHAPE, "shard_exp: *");
+    }
+}
+END_TEST
+
 /* A label that is no class is the device's error: at once, or when it is waited for. */
 START_TEST(wrong_labels)
 {
@@ -216,6 +229,7 @@ int main(void)
     add_ranks_test(tcase, values_have_the_whole_gradient);
     tcase_add_test(tcase, one_hot_of_each_dtype);
     tcase_add_test(tcase, refuses);
+    tcase_add_test(tcase, passes_failures_on);
     tcase_add_test(tcase, wrong_labels);
     return test_run(suite);
 }

@@ -75,6 +75,12 @@ static bool read_columns(const char *function, shard_tensor *x, shard_tensor *la
     return check_rows(function, x, labels, "labels", true);
 }
 
+/* Whether an operand that may be left out is NULL because a maker has failed. */
+static bool is_failed(const shard_tensor *operand)
+{
+    return !operand && shard_last_status() != SHARD_OK;
+}
+
 static shard_status zero(shard_tensor *x, void *memory)
 {
     return SHARD_RUN(x, zero, memory, (size_t)shard_numel(x) * shard_dtype_size(x->dtype));
@@ -175,6 +181,8 @@ static shard_tensor *add(shard_tensor *x, shard_tensor *labels, shard_tensor *va
 shard_tensor *shard_add_at_labels(shard_tensor *x, shard_tensor *labels, shard_tensor *values, double factor,
                                   int64_t ignore_index)
 {
+    if (is_failed(values))
+        return NULL;
     shard_scope scope;
     shard_scope_open(&scope);
     shard_tensor *same[] = {x, values};
@@ -232,6 +240,8 @@ static shard_tensor *one_hot(shard_tensor *labels, int64_t classes, const shard_
 
 shard_tensor *shard_one_hot_with(shard_tensor *labels, int64_t classes, shard_one_hot_options options)
 {
+    if (is_failed(options.like))
+        return NULL;
     shard_scope scope;
     shard_scope_open(&scope);
     shard_tensor *y = shard_scope_hand_out(one_hot(labels, classes, &options), &scope);
