@@ -6,7 +6,7 @@
 #include "device/device.h"
 
 static const shard_axis tested_axes[] = {{3, 0, 2},    {0, 3, 2}, {2, 3, 0},     {1, 1, 1},    {5, 7, 1},    {3, 1025, 1},
-                                         {2, 5000, 1}, {3, 9, 5}, {2, 40, 1030}, {1, 3000, 3}, {300, 2, 64}, {1, 70, 300}};
+                                         {2, 33000, 1}, {3, 9, 5}, {2, 40, 1030}, {1, 12000, 3}, {300, 2, 64}, {1, 70, 300}};
 #define TESTED_AXES (int)(sizeof tested_axes / sizeof *tested_axes)
 
 static inline int64_t axis_count(const shard_axis *axis)

@@ -19,6 +19,23 @@ static void R(sum_row)(const void *context, int64_t row)
     R(store)(s->dtype, false, s->to, row, 1, y);
 }
 
+COLUMN_BODY(add_up)
+{
+    const real *x = in[0];
+    double *sum = sums[0];
+#pragma omp simd
+    for (int64_t i = 0; i < s.count; i++)
+        sum[i] += (double)x[i];
+}
+
+MAP_BODY(finish)
+{
+    const scaled_sums *scaled = context;
+    real *y = out[0];
+    for (int64_t i = 0; i < s.count; i++)
+        y[i] = (real)(scaled->factor * scaled->sum[s.start + i]);
+}
+
 static void R(sum_tile)(const void *context, int64_t outer, int64_t first, int64_t count)
 {
     const sums *s = context;
@@ -68,6 +85,10 @@ static void R(spread_tile)(const void *context, int64_t outer, int64_t first, in
 #else
 
 #include "device/cpu/kernels/axis.h"
+#include "device/cpu/kernels/map.h"
+
+/* Items of each_along that keep the threads busy. */
+enum { ENOUGH_ITEMS = 64 };
 
 typedef struct sums {
     shard_dtype dtype;
@@ -77,13 +98,43 @@ typedef struct sums {
     void *to;
 } sums;
 
+typedef struct scaled_sums {
+    double factor;
+    const double *sum;
+} scaled_sums;
+
 #define SELF "sum_dim.c"
 #include "device/cpu/kernels/real.h"
+
+/* Few and long sums: one matrix [size, inner] after the other, cut up by rows. */
+static shard_status sum_matrices(shard_device *device, const shard_axis *axis, double factor, const void *x, void *y,
+                                 shard_dtype dtype)
+{
+    size_t size = shard_dtype_size(dtype), bytes = (size_t)axis->inner * sizeof(double);
+    int64_t n = axis->size * axis->inner;
+    double *sum = shard_device_allocate(device, SHARD_MEMORY_WORKSPACE, bytes);
+    shard_status status = sum ? SHARD_OK : shard_last_status();
+    for (int64_t i = 0; i < axis->outer && status == SHARD_OK; i++) {
+        const void *from = (const char *)x + (size_t)(i * n) * size;
+        void *to = (char *)y + (size_t)(i * axis->inner) * size;
+        column_sums job = {
+            .dtype = dtype, .n = n, .columns = axis->inner, .period = wide_period(axis->inner), .in = {from}, .count = 1};
+        status = SUM_COLUMNS(device, &job, add_up, sum);
+        scaled_sums scaled = {factor, sum};
+        map out = {.dtype = dtype, .n = axis->inner, .out = {to}, .context = &scaled};
+        if (status == SHARD_OK)
+            MAP(&out, finish);
+    }
+    if (sum)
+        shard_device_release(device, SHARD_MEMORY_WORKSPACE, sum, bytes);
+    return status;
+}
 
 shard_status KERNEL(sum_dim)(shard_device *device, const shard_axis *axis, double factor, const void *x, void *y,
                              shard_dtype dtype)
 {
-    (void)device;
+    if (axis->outer * divide_up(axis->inner, SPAN) < ENOUGH_ITEMS && axis->size * axis->inner >= PARALLEL)
+        return sum_matrices(device, axis, factor, x, y, dtype);
     sums s = {.dtype = dtype, .axis = *axis, .factor = factor, .from = x, .to = y};
     EACH_ALONG(dtype, axis, &s, sum_row, sum_tile);
     return SHARD_OK;
