@@ -460,7 +460,7 @@ START_TEST(refuses_probabilities)
         refused(shard_cross_entropy(logits, shard_zeros(SHARD_SHAPE(3, 2))), SHARD_ERROR_SHAPE,
                 "shard_cross_entropy: probabilities of shape \\[3, 2] for logits of shape \\[2, 3]");
         refused(shard_cross_entropy(logits, shard_zeros(SHARD_SHAPE(2, 3), .dtype = SHARD_FLOAT64)), SHARD_ERROR_SHAPE,
-                "*float64*float32; one floating dtype is needed (shard_cast)");
+                "*float64*float32; one dtype is needed (shard_cast)");
         refused(shard_cross_entropy(logits, shard_zeros(SHARD_SHAPE(2, 3), .requires_grad = true)), SHARD_ERROR_UNSUPPORTED,
                 "*probabilities require a gradient*shard_detach*");
         refused(shard_cross_entropy(logits, shard_zeros(SHARD_SHAPE(2, 3)), .ignore_index = 1), SHARD_ERROR_ARGUMENT,

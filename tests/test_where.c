@@ -93,7 +93,7 @@ START_TEST(refuses)
         shard_tensor *x = shard_zeros(SHARD_SHAPE(3, 5)), *condition = thirds(matrix);
         check_refused(shard_where(x, x, x), SHARD_ERROR_SHAPE, "shard_where: the condition is float32; uint8 is needed, *");
         check_refused(shard_where(condition, x, shard_zeros(SHARD_SHAPE(5), .dtype = SHARD_FLOAT64)), SHARD_ERROR_SHAPE,
-                      "shard_where: tensors of dtypes float32 and float64; *");
+                      "shard_where: a is float32, b is float64; *");
         check_refused(shard_where(condition, x, shard_zeros(SHARD_SHAPE(4))), SHARD_ERROR_SHAPE,
                       "shard_where: shapes [[]3, 5] and [[]4]; *");
         check_refused(shard_where(NULL, x, x), SHARD_ERROR_ARGUMENT, "shard_where: *");

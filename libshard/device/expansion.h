@@ -3,8 +3,8 @@
  * dimension of size 1, or one that it lacks in front, is repeated. Dimensions that stay side
  * by side in every operand are merged, those of size 1 are gone. Also for kernels.
  */
-#ifndef SHARD_DEVICE_BROADCAST_H
-#define SHARD_DEVICE_BROADCAST_H
+#ifndef SHARD_DEVICE_EXPANSION_H
+#define SHARD_DEVICE_EXPANSION_H
 
 #include <stdbool.h>
 #include <stdint.h>

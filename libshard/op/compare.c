@@ -19,7 +19,7 @@ static shard_tensor *compare(const char *function, shard_comparison kind, shard_
     shard_scope_open(&scope);
     shard_tensor *x[] = {a, b}, *y = NULL;
     shard_autocast_promote(2, x);
-    if (shard_check_alike(function, 2, x))
+    if (shard_check_same(function, 2, x))
         y = shard_expansion_result(function, false, 2, x, SHARD_UINT8);
     y = shard_scope_hand_out(shard_result(y, apply(kind, x[0], x[1], y)), &scope);
     shard_scope_close(&scope);

@@ -1,25 +1,5 @@
 #include "op/expansion.h"
 
-bool shard_check_alike(const char *function, int count, shard_tensor *const *operand)
-{
-    for (int i = 0; i < count; i++)
-        if (!shard_check_operand(function, operand[i]))
-            return false;
-    for (int i = 1; i < count; i++) {
-        if (operand[i]->dtype != operand[0]->dtype) {
-            shard_error(SHARD_ERROR_SHAPE, "%s: tensors of dtypes %s and %s; one dtype is needed (shard_cast)", function,
-                        shard_dtype_name(operand[0]->dtype), shard_dtype_name(operand[i]->dtype));
-            return false;
-        }
-        if (shard_device_of(operand[i]) != shard_device_of(operand[0])) {
-            shard_error(SHARD_ERROR_SHAPE, "%s: tensors on %s and on %s; one device is needed (shard_to_device)", function,
-                        shard_device_of(operand[0])->name, shard_device_of(operand[i])->name);
-            return false;
-        }
-    }
-    return true;
-}
-
 /* ---- the result ---- */
 
 /* Makes shape that of both; false with the error set. */

@@ -2,17 +2,14 @@
  * Operations on operands that are repeated to one shape, as NumPy and PyTorch do: shapes are
  * compared from the last dimension on; sizes are equal, or 1 in one of them, or missing.
  */
-#ifndef SHARD_OP_BROADCAST_H
-#define SHARD_OP_BROADCAST_H
+#ifndef SHARD_OP_EXPANSION_H
+#define SHARD_OP_EXPANSION_H
 
 #include "op/op.h"
 
-/* Whether all operands are there, on one device and of one dtype, whichever it is. */
-bool shard_check_alike(const char *function, int count, shard_tensor *const *operand);
-
 /* A tensor for the result: of the shape that the operands, 3 at most, have together, placed as
- * they are. Those that are split are so alike, along a dimension of the result, and the others
- * are whole and repeated along it. `linear`: all may be PARTIAL. NULL with the error set. */
+ * they are. Those that are split are split along the same dimension of the result in the same ranges;
+ * the others are whole and repeated along it. `linear`: all may be PARTIAL. NULL with the error set. */
 shard_tensor *shard_expansion_result(const char *function, bool linear, int count, shard_tensor *const *operand,
                                      shard_dtype dtype);
 

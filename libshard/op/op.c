@@ -8,6 +8,26 @@ bool shard_check_operand(const char *function, shard_tensor *x)
     return false;
 }
 
+bool shard_check_same(const char *function, int count, shard_tensor *const *operand)
+{
+    for (int i = 0; i < count; i++)
+        if (!shard_check_operand(function, operand[i]))
+            return false;
+    for (int i = 1; i < count; i++) {
+        if (operand[i]->dtype != operand[0]->dtype) {
+            shard_error(SHARD_ERROR_SHAPE, "%s: operand %d is %s, operand 0 is %s; one dtype is needed (shard_cast)", function, i,
+                        shard_dtype_name(operand[i]->dtype), shard_dtype_name(operand[0]->dtype));
+            return false;
+        }
+        if (shard_device_of(operand[i]) != shard_device_of(operand[0])) {
+            shard_error(SHARD_ERROR_SHAPE, "%s: operand %d is on %s, operand 0 on %s; one device is needed (shard_to_device)",
+                        function, i, shard_device_of(operand[i])->name, shard_device_of(operand[0])->name);
+            return false;
+        }
+    }
+    return true;
+}
+
 bool shard_check_operands(const char *function, int count, shard_tensor *const *operand)
 {
     for (int i = 0; i < count; i++)
@@ -19,18 +39,8 @@ bool shard_check_operands(const char *function, int count, shard_tensor *const *
                         shard_dtype_name(operand[i]->dtype));
             return false;
         }
-        if (operand[i]->dtype != operand[0]->dtype) {
-            shard_error(SHARD_ERROR_SHAPE, "%s: operand %d is %s, operand 0 is %s; one floating dtype is needed (shard_cast)",
-                        function, i, shard_dtype_name(operand[i]->dtype), shard_dtype_name(operand[0]->dtype));
-            return false;
-        }
-        if (shard_device_of(operand[i]) != shard_device_of(operand[0])) {
-            shard_error(SHARD_ERROR_SHAPE, "%s: operand %d is on %s, operand 0 on %s", function, i,
-                        shard_device_of(operand[i])->name, shard_device_of(operand[0])->name);
-            return false;
-        }
     }
-    return true;
+    return shard_check_same(function, count, operand);
 }
 
 bool shard_refuse_placement(const char *function, const shard_tensor *x)

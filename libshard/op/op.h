@@ -10,7 +10,9 @@
 #include "autograd/autograd.h"
 
 /* Whether all operands are there (else the first error is left alone, or names
- * the function), on one device and of one floating dtype. */
+ * the function), on one device and of one dtype. */
+bool shard_check_same(const char *function, int count, shard_tensor *const *operand);
+/* The same, of a floating dtype. */
 bool shard_check_operands(const char *function, int count, shard_tensor *const *operand);
 /* The same for one, of any dtype. */
 bool shard_check_operand(const char *function, shard_tensor *x);

@@ -38,15 +38,21 @@ static const shard_node_type where_type = {.name = "where", .backward = where_ba
 
 static bool check(const char *function, shard_tensor *const *operand)
 {
-    if (!shard_check_operand(function, operand[CONDITION]) || !shard_check_alike(function, 2, operand + A))
-        return false;
-    shard_device *device = shard_device_of(operand[CONDITION]);
+    shard_device *device[3];
+    for (int i = CONDITION; i <= B; i++) {
+        if (!shard_check_operand(function, operand[i]))
+            return false;
+        device[i] = shard_device_of(operand[i]);
+    }
     if (operand[CONDITION]->dtype != SHARD_UINT8)
         shard_error(SHARD_ERROR_SHAPE, "%s: the condition is %s; uint8 is needed, as shard_eq and its like give", function,
                     shard_dtype_name(operand[CONDITION]->dtype));
-    else if (device != shard_device_of(operand[A]))
-        shard_error(SHARD_ERROR_SHAPE, "%s: the condition is on %s, the operands on %s", function, device->name,
-                    shard_device_of(operand[A])->name);
+    else if (operand[A]->dtype != operand[B]->dtype)
+        shard_error(SHARD_ERROR_SHAPE, "%s: a is %s, b is %s; one dtype is needed (shard_cast)", function,
+                    shard_dtype_name(operand[A]->dtype), shard_dtype_name(operand[B]->dtype));
+    else if (device[A] != device[CONDITION] || device[B] != device[CONDITION])
+        shard_error(SHARD_ERROR_SHAPE, "%s: the condition is on %s, a on %s, b on %s; one device is needed (shard_to_device)",
+                    function, device[CONDITION]->name, device[A]->name, device[B]->name);
     else
         return true;
     return false;

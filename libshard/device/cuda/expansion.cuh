@@ -3,8 +3,8 @@
  * A Source is an array like the result, rows that follow each other (a pack is within a row,
  * or it may cross its end), or of any steps.
  */
-#ifndef SHARD_DEVICE_CUDA_BROADCAST_CUH
-#define SHARD_DEVICE_CUDA_BROADCAST_CUH
+#ifndef SHARD_DEVICE_CUDA_EXPANSION_CUH
+#define SHARD_DEVICE_CUDA_EXPANSION_CUH
 
 #include "device/cuda/map.cuh"
 
