@@ -58,6 +58,7 @@ static const operation operations[] = {
     {"div", divide, NULL, 2, {SHARD_SHAPE(3, 5), SHARD_SHAPE(3, 5)}, .needs = 3, .tolerance = 1e-6, .rounding = 24},
     {"div by a column", divide, NULL, 2, {SHARD_SHAPE(3, 5), SHARD_SHAPE(3, 1)}, .needs = 3, .rounding = 24},
     {"div of a row", divide, NULL, 2, {SHARD_SHAPE(5), SHARD_SHAPE(3, 5)}, .needs = 3, .tolerance = 1e-6, .rounding = 24},
+    {"div by a column of columns", divide, NULL, 2, {SHARD_SHAPE(2, 3, 2, 2), SHARD_SHAPE(2, 1, 1, 2)}, .needs = 3, .rounding = 24},
     {"div by a scalar", divide, NULL, 2, {SHARD_SHAPE(3, 5), SHARD_SCALAR}, .needs = 3},
     {"pow", power, NULL, 2, {SHARD_SHAPE(3, 5), SHARD_SHAPE(3, 5)}, .needs = 2, .rounding = 24},
     {"pow of a column", power, NULL, 2, {SHARD_SHAPE(3, 5), SHARD_SHAPE(3, 1)}, .needs = 2, .rounding = 24},

@@ -108,48 +108,75 @@ shard_tensor *shard_gradient_each(shard_node *node, int input, shard_tensor *dy,
     return is_summed(node, input, dy) ? shard_tensor_like(dy) : shard_make_gradient(node, input);
 }
 
-/* The dimensions of x that are summed, and behind them those that stay; *rows and *columns are
- * their products. Whether x has them in that order, sizes of 1 aside. */
-static bool order_axes(const shard_shape *x, const shard_shape *to, int *axes, int64_t *rows, int64_t *columns)
+/* What is summed of x: the first dimensions of [rows, columns], or one of an axis. `ordered` and
+ * `one`: whether x is so, sizes of 1 aside; else as [rows, columns] after a permutation by axes. */
+typedef struct summation {
+    bool ordered, one;
+    int64_t rows, columns;
+    shard_axis axis;
+    int axes[SHARD_MAX_DIMS];
+} summation;
+
+static summation find_summation(const shard_shape *x, const shard_shape *to)
 {
+    summation s = {.ordered = true, .one = true, .rows = 1, .columns = 1, .axis = {1, 1, 1}};
     int lead = x->ndim - to->ndim, summed = 0, kept = 0, stay[SHARD_MAX_DIMS];
-    bool ordered = true;
-    *rows = *columns = 1;
     for (int i = 0; i < x->ndim; i++) {
         if (i < lead || to->dim[i - lead] == 1) {
-            ordered &= *columns == 1 || x->dim[i] == 1;
-            axes[summed++] = i;
-            *rows *= x->dim[i];
+            s.ordered &= s.columns == 1 || x->dim[i] == 1;
+            s.one &= s.axis.inner == 1 || x->dim[i] == 1;
+            s.axes[summed++] = i;
+            s.rows *= x->dim[i];
+            s.axis.size *= x->dim[i];
         } else {
             stay[kept++] = i;
-            *columns *= x->dim[i];
+            s.columns *= x->dim[i];
+            *(s.rows == 1 ? &s.axis.outer : &s.axis.inner) *= x->dim[i];
         }
     }
     for (int i = 0; i < kept; i++)
-        axes[summed + i] = stay[i];
-    return ordered;
+        s.axes[summed + i] = stay[i];
+    return s;
+}
+
+/* dx as the sum along one dimension of what is of its type. */
+static shard_tensor *sum_axis(shard_node *node, int input, const summation *s, shard_tensor *each)
+{
+    shard_tensor *sum = shard_gradient_to_overwrite(node, input);
+    void *memory[2];
+    if (!sum || !shard_load(SHARD_INPUTS(each, sum), memory))
+        return NULL;
+    return shard_result(sum, SHARD_RUN(each, sum_dim, &s->axis, 1, memory[0], memory[1], each->dtype));
+}
+
+/* dx as the sum over the first dimensions, to which the others are brought if need be. */
+static shard_tensor *sum_first(shard_node *node, int input, const summation *s, shard_tensor *each)
+{
+    bool accumulate;
+    shard_tensor *sum = shard_gradient_target(node, input, &accumulate), *x = each;
+    void *memory[2];
+    if (!sum)
+        return NULL;
+    if (!s->ordered) {
+        x = shard_workspace(each, shard_numel(each), each->dtype);
+        if (!x || !shard_load(SHARD_INPUTS(each, x), memory) ||
+            SHARD_RUN(each, permute, each->shape.ndim, each->shape.dim, s->axes, memory[0], memory[1], each->dtype) != SHARD_OK)
+            return NULL;
+    }
+    if (!shard_load(SHARD_INPUTS(x, sum), memory) ||
+        SHARD_RUN(x, sum_rows, s->rows, s->columns, memory[0], x->dtype, accumulate, memory[1], sum->dtype) != SHARD_OK)
+        return NULL;
+    return sum;
 }
 
 shard_tensor *shard_gradient_summed(shard_node *node, int input, shard_tensor *each, const shard_tensor *dy)
 {
     if (!each || !is_summed(node, input, dy))
         return each;
-    bool accumulate;
-    shard_tensor *sum = shard_gradient_target(node, input, &accumulate), *x = each;
-    int axes[SHARD_MAX_DIMS];
-    int64_t rows, columns;
-    void *memory[3];
-    if (!sum)
-        return NULL;
-    if (!order_axes(&each->shape, &sum->shape, axes, &rows, &columns)) {
-        x = shard_workspace(each, shard_numel(each), each->dtype);
-        if (!x || !shard_load(SHARD_INPUTS(each, x), memory) ||
-            SHARD_RUN(each, permute, each->shape.ndim, each->shape.dim, axes, memory[0], memory[1], each->dtype) != SHARD_OK)
-            return NULL;
-    }
+    const shard_edge *edge = &node->edge[input];
+    summation s = find_summation(&each->shape, &edge->shape);
+    bool along_one = !s.ordered && s.one && edge->dtype == each->dtype;
+    shard_tensor *sum = along_one ? sum_axis(node, input, &s, each) : sum_first(node, input, &s, each);
     shard_place_sum(sum, dy);
-    if (!shard_load(SHARD_INPUTS(x, sum), memory) ||
-        SHARD_RUN(x, sum_rows, rows, columns, memory[0], x->dtype, accumulate, memory[1], sum->dtype) != SHARD_OK)
-        return NULL;
     return sum;
 }
