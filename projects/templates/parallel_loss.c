@@ -5,14 +5,14 @@
  *   cosface_loss  changes the own logits, then hands them to the parallel cross-entropy:
  *                 CosFace (Wang and others, CVPR 2018), the cross-entropy of
  *                 scale * (cosine of feature and class - margin at the label's class).
- *                 Nothing is to be said about other ranks.
+ *                 It needs no code for other ranks.
  *   hinge_loss    has its own reduction: the squared one-against-all hinge. The sum over
  *                 a split tensor is PARTIAL, and shard_reduce makes it whole.
  *
- * The weight [classes, features] is split by rows, and so logits are split by classes; what
- * concerns the labels' classes (shard_add_at_labels, shard_pick_labels, shard_one_hot) each rank
- * does for those in its range. Nothing is as large as the whole logits, and no rank makes a matrix
- * on the host. The same code runs on a weight that is whole. Gradients need nothing further.
+ * The weight [classes, features] is split by rows, and so logits are split by classes. Operations
+ * on the labels' classes (shard_add_at_labels, shard_pick_labels, shard_one_hot) change the labels
+ * in this rank's range alone. No tensor is as large as the whole logits, and no rank makes a matrix
+ * on the host. The same code runs on a weight that is whole. The library computes the gradients.
  *
  * Run on any number of ranks, the program compares split losses with whole ones:
  *     shardrun -n 3 parallel_loss
@@ -40,10 +40,10 @@ static shard_tensor *cosface_loss(shard_tensor *x, shard_tensor *weight, shard_t
  * the label and -1 for the rest. */
 static shard_tensor *hinge_loss(shard_tensor *x, shard_tensor *weight, shard_tensor *labels)
 {
-    shard_tensor *logits = shard_linear(x, weight, NULL), *one = shard_ones(SHARD_SCALAR);
+    shard_tensor *logits = shard_linear(x, weight, NULL);
     int64_t classes = shard_tensor_whole_shape(weight).dim[0];
-    shard_tensor *minus_sign = shard_add(shard_scale(shard_one_hot(labels, classes, .like = logits), -2), one);
-    shard_tensor *violation = shard_relu(shard_add(shard_mul(logits, minus_sign), one));
+    shard_tensor *minus_sign = shard_add_scalar(shard_scale(shard_one_hot(labels, classes, .like = logits), -2), 1);
+    shard_tensor *violation = shard_relu(shard_add_scalar(shard_mul(logits, minus_sign), 1));
     shard_tensor *sum = shard_sum(shard_mul(violation, violation));
     if (shard_tensor_placement(sum).kind == SHARD_PARTIAL)
         sum = shard_reduce(sum, shard_tensor_placement(weight).group);
