@@ -33,7 +33,7 @@
  *
  * Who goes on after an error lets shard_step fail by it, calls shard_synchronize on every
  * rank, then shard_clear_error, and drops what was computed before. An error that all ranks
- * have been told, by shard_step or shard_agree(shard_world()), is told no more: collectives
+ * have got by shard_step or shard_agree(shard_world()) is not sent again: collectives
  * return it at once. So ranks that have cleared it are together again, wherever in the step
  * they learned of it; for one that has not, those that have wait.
  */
@@ -150,7 +150,7 @@ SHARD_API shard_tensor *shard_gelu_tanh(shard_tensor *x);
  * on; sizes are equal, or 1 in one of them, or missing, and what is 1 or missing is repeated
  * ([n, 1] or [c] or a scalar with [n, c]), in either operand. The gradient of what is repeated is
  * the sum, in float32 or better, over the dimensions that it is repeated along. A split operand
- * goes with one that is split alike, or with a whole one that is repeated along the split
+ * goes with one that is split in the same way, or with a whole one that is repeated along the split
  * dimension ([n, 1] with [n, c] split along 1); shard_add and shard_sub take PARTIAL with PARTIAL.
  * shard_pow: a^exponent, as torch.pow. The smaller and the larger one of a pair with a NaN is NaN;
  * the gradient of two that are equal is halved, as torch.minimum and torch.maximum. */
@@ -225,7 +225,7 @@ SHARD_API shard_tensor *shard_top_k(shard_tensor *x, int64_t k, shard_tensor **i
 /* ---- products ---- */
 
 /* [..., m, k] times [..., k, n]; leading dimensions equal, or b without any.
- * A split leading dimension is carried (both alike, or b whole without it), and a
+ * A split leading dimension is carried (both split in the same way, or b whole without it), and a
  * split m if b is whole. */
 SHARD_API shard_tensor *shard_matmul(shard_tensor *a, shard_tensor *b);
 /* x [..., in] weight [out, in] (transposed) + bias [out] or NULL: [..., out].
@@ -233,7 +233,7 @@ SHARD_API shard_tensor *shard_matmul(shard_tensor *a, shard_tensor *b);
  *   whole                  x not split along in;
  *   split along out        (COLUMN) x whole: the result is split along out, bias
  *                          too; the gradient of x is PARTIAL;
- *   split along in         (ROW) x split alike along in, bias NULL: the result is PARTIAL. */
+ *   split along in         (ROW) x split in the same way along in, bias NULL: the result is PARTIAL. */
 SHARD_API shard_tensor *shard_linear(shard_tensor *x, shard_tensor *weight, shard_tensor *bias);
 
 /* ---- images [n, h, w, c]; carry a split n ---- */
@@ -342,7 +342,7 @@ typedef struct shard_mse_loss_options {
     shard_reduction reduction; /* the mean is over all elements */
 } shard_mse_loss_options;
 /* (input - target)^2, both of one shape: a scalar, or of their shape for NONE. As
- * torch.nn.functional.mse_loss; both get gradients. Split operands, which are so alike, give
+ * torch.nn.functional.mse_loss; both get gradients. Operands that are split, in the same way, give
  * PARTIAL, part of the whole tensors' mean or sum. */
 #define shard_mse_loss(input, ...) shard_mse_loss_with(input, SHARD_WITH(shard_mse_loss_options, __VA_ARGS__))
 SHARD_API shard_tensor *shard_mse_loss_with(shard_tensor *input, shard_tensor *target, shard_mse_loss_options options);
@@ -367,7 +367,8 @@ SHARD_API int64_t shard_count_top_k(shard_tensor *label_rank, int64_t k);
 /* x at the row's label, 0 for an ignored one: labels' shape. As torch.gather(x, -1,
  * labels.unsqueeze(-1)).squeeze(-1). Of split classes PARTIAL (shard_reduce makes it whole). */
 SHARD_API shard_tensor *shard_pick_labels(shard_tensor *x, shard_tensor *labels, int64_t ignore_index);
-/* x, with factor * values added at the row's label; values, of labels' shape and x's dtype, or NULL: ones.
+/* x, with factor * values added at the row's label; values, of labels' shape and x's dtype, or NULL: ones
+ * (if the thread has an error already, NULL may be a failed operation's result and gives NULL).
  * As torch.scatter_add along the last dimension. Carries. Of split classes values are whole, and their
  * gradient is PARTIAL. CosFace's margin is shard_add_at_labels(cosine, labels, NULL, -margin, -100). */
 SHARD_API shard_tensor *shard_add_at_labels(shard_tensor *x, shard_tensor *labels, shard_tensor *values, double factor,
