@@ -50,17 +50,19 @@ static const malformed texts[] = {
     {"{\"a\":" TENSOR("f32", "[]", "[0,4]") "}", 4, "*\"a\" has dtype \"f32\", which there is not*"},
     {"{\"a\":{\"dtype\":\"U8\",\"data_offsets\":[0,1]}}", 1, "*\"a\" has no shape*"},
     {"{\"a\":" TENSOR("U8", "{}", "[0,1]") "}", 1, "*\"a\" has no shape*"},
-    {"{\"a\":" TENSOR("U8", "[-1]", "[0,1]") "}", 1, "*\"a\": sizes and offsets must be integers of 0 or more*"},
-    {"{\"a\":" TENSOR("U8", "[1.0]", "[0,1]") "}", 1, "*\"a\": sizes and offsets must be integers of 0 or more*"},
-    {"{\"a\":" TENSOR("U8", "[\"1\"]", "[0,1]") "}", 1, "*\"a\": sizes and offsets must be integers of 0 or more*"},
-    {"{\"a\":" TENSOR("U8", "[18446744073709551617]", "[0,1]") "}", 1, "*header at byte *too big integer*"},
+    {"{\"a\":" TENSOR("U8", "[-1]", "[0,1]") "}", 1, "*\"a\": sizes and offsets must be integers from 0 to *"},
+    {"{\"a\":" TENSOR("U8", "[1.0]", "[0,1]") "}", 1, "*\"a\": sizes and offsets must be integers from 0 to *"},
+    {"{\"a\":" TENSOR("U8", "[\"1\"]", "[0,1]") "}", 1, "*\"a\": sizes and offsets must be integers from 0 to *"},
+    {"{\"a\":" TENSOR("U8", "[18446744073709551617]", "[0,1]") "}", 1, "*sizes and offsets must be integers from 0 to 9223372036854775807*"},
+    {"{\"a\":" TENSOR("U8", "[1]", "[-0,1]") "}", 1, "*\"a\": sizes and offsets must be integers from 0 to *"},
+    {"{\"a\":" TENSOR("U8", "[-0]", "[0,0]") "}", 0, "*\"a\": sizes and offsets must be integers from 0 to *"},
     {"{\"a\":" TENSOR("U8", "[4294967296,4294967296]", "[0,0]") "}", 0, "*\"a\": its size overflows*"},
     {"{\"a\":" TENSOR("F64", "[2305843009213693952]", "[0,0]") "}", 0, "*\"a\": its size overflows*"},
     {"{\"a\":{\"dtype\":\"U8\",\"shape\":[]}}", 1, "*\"a\" has no pair of data_offsets*"},
     {"{\"a\":" TENSOR("U8", "[]", "[0]") "}", 1, "*\"a\" has no pair of data_offsets*"},
     {"{\"a\":" TENSOR("U8", "[]", "[0,1,2]") "}", 1, "*\"a\" has no pair of data_offsets*"},
-    {"{\"a\":" TENSOR("U8", "[]", "[-1,0]") "}", 1, "*\"a\": sizes and offsets must be integers of 0 or more*"},
-    {"{\"a\":" TENSOR("U8", "[]", "[0,\"1\"]") "}", 1, "*\"a\": sizes and offsets must be integers of 0 or more*"},
+    {"{\"a\":" TENSOR("U8", "[]", "[-1,0]") "}", 1, "*\"a\": sizes and offsets must be integers from 0 to *"},
+    {"{\"a\":" TENSOR("U8", "[]", "[0,\"1\"]") "}", 1, "*\"a\": sizes and offsets must be integers from 0 to *"},
     {"{\"a\":" TENSOR("U8", "[1]", "[2,1]") "}", 2, "*\"a\" ends at 1, before it begins at 2*"},
     {"{\"a\":" TENSOR("F32", "[2]", "[0,7]") "}", 7, "*\"a\" has 7 bytes; its dtype and shape make it 8*"},
     {"{\"a\":" TENSOR("F32", "[2]", "[0,9223372036854775807]") "}", 8, "*\"a\" has 9223372036854775807 bytes; *make it 8*"},
@@ -151,6 +153,22 @@ START_TEST(test_deep_nesting)
     check_error(SHARD_ERROR_FORMAT, "*header at byte *depth*");
     shard_safetensors_free(&header);
     free(text);
+}
+END_TEST
+
+/* The safetensors package takes 127 arrays and objects in each other, and so does this. */
+START_TEST(test_depth_of_the_package)
+{
+    for (int depth = 125; depth <= 126; depth++) {
+        char text[512], *at = text + sprintf(text, "{\"a\":{\"dtype\":\"U8\",\"shape\":[],\"data_offsets\":[0,1],\"x\":");
+        memset(at, '[', (size_t)depth);
+        memset(at + depth, ']', (size_t)depth);
+        strcpy(at + 2 * depth, "}}");
+        shard_safetensors header;
+        ck_assert_int_eq(shard_safetensors_parse(&header, "deep", text, strlen(text), 1), (depth == 125 ? SHARD_OK : SHARD_ERROR_FORMAT));
+        shard_safetensors_free(&header);
+        shard_clear_error();
+    }
 }
 END_TEST
 
@@ -481,6 +499,7 @@ int main(void)
     tcase_add_test(tcase, test_malformed_length);
     tcase_add_test(tcase, test_other_formats);
     tcase_add_test(tcase, test_deep_nesting);
+    tcase_add_test(tcase, test_depth_of_the_package);
     tcase_add_test(tcase, test_memory_of_a_header);
     tcase_add_test(tcase, test_no_memory);
     tcase_add_test(tcase, test_empty_and_too_large);

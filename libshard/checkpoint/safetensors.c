@@ -172,7 +172,7 @@ static shard_status read_sizes(json_reader *reader, const char *path, const char
         if (is_number && json_reader_number(reader, &size, &is_integer) != SHARD_OK)
             break;
         if (!is_integer || size < 0)
-            return MALFORMED(path, "%s: sizes and offsets must be integers of 0 or more", shard_quoted(name));
+            return MALFORMED(path, "%s: sizes and offsets must be integers from 0 to %" PRId64, shard_quoted(name), INT64_MAX);
         if (list->count < SHARD_MAX_DIMS)
             list->size[list->count] = size;
         list->count++;
