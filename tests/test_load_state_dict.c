@@ -219,6 +219,50 @@ START_TEST(test_options)
 }
 END_TEST
 
+/* The one element of a tensor of shape [1], as files of PyTorch 0.3 have it, is a scalar's value: from a file, from memory, and
+ * sent by one rank. Nothing else of another shape is. */
+static void takes_old_scalars(shard_group *world, void *context)
+{
+    (void)context;
+    char path[200];
+    snprintf(path, sizeof path, "%s", scratch_path("old.safetensors"));
+    SHARD_SCOPE
+    {
+        shard_tensor *one = shard_full(SHARD_SHAPE(1), 7.0, .dtype = SHARD_INT64), *two = shard_ones(SHARD_SHAPE(2), .dtype = SHARD_INT64);
+        shard_tensor *n = shard_zeros(SHARD_SCALAR, .dtype = SHARD_INT64);
+        shard_tensors *old = list_one("n", one), *list = list_one("n", n), *longer = list_one("n", two);
+        check_ok(shard_save(old, path, NULL));
+        check_ok(shard_load(list, path));
+        ck_assert_int_eq((int64_t)shard_item(n), 7);
+        for (int from_root = 0; from_root < 2; from_root++) {
+            shard_tensor *again = shard_zeros(SHARD_SCALAR, .dtype = SHARD_INT64);
+            shard_tensors *fresh = list_one("n", again), *own = shard_relocate_state_dict(fresh, old, .from_root = from_root);
+            ck_assert_msg(own != NULL, "%s", shard_last_error());
+            check_ok(shard_load_state_dict(fresh, own));
+            ck_assert_int_eq((int64_t)shard_item(again), 7);
+            shard_tensors_destroy(fresh);
+            shard_tensors_destroy(own);
+        }
+        check_ok(shard_save(longer, path, NULL));
+        shard_load(list, path);
+        check_error(SHARD_ERROR_SHAPE, "*1 of another shape (\"n\" is [[]2] there, [[]] here)");
+        shard_load_state_dict(list, longer);
+        check_error(SHARD_ERROR_SHAPE, "*1 of another shape (\"n\" is [[]2] there, [[]] here)");
+        shard_load_state_dict(old, list);
+        check_error(SHARD_ERROR_SHAPE, "*1 of another shape (\"n\" is [[]] there, [[]1] here)");
+        shard_barrier(world);
+        shard_tensors_destroy(old);
+        shard_tensors_destroy(list);
+        shard_tensors_destroy(longer);
+    }
+}
+
+START_TEST(test_old_scalars)
+{
+    run_job(2, takes_old_scalars, NULL);
+}
+END_TEST
+
 /* From and to each device that there is, of a part that is rows or columns, with and without
  * another dtype, and over more than one block. */
 START_TEST(test_parts)
@@ -312,6 +356,10 @@ static void fails_alone(shard_group *world, void *context)
         shard_agree(world);
         check_error(shard_last_status(), "rank 0: *nowhere*");
         if (first)
+            shard_save(whole, scratch_path("."), NULL, .local = true);
+        shard_agree(world);
+        check_error(shard_last_status(), "rank 0: cannot write *: it is there already and is not a regular file");
+        if (first)
             shard_load(whole, "/nowhere/x.safetensors", .local = true);
         shard_agree(world);
         check_error(shard_last_status(), "rank 0: *nowhere*");
@@ -342,6 +390,7 @@ int main(void)
     tcase_add_loop_test(tcase, test_torchshard_recipe, 0, (int)(sizeof recipes / sizeof *recipes));
     tcase_add_test(tcase, test_errors);
     tcase_add_test(tcase, test_options);
+    tcase_add_test(tcase, test_old_scalars);
     tcase_add_test(tcase, test_parts);
     tcase_add_test(tcase, test_lazy);
     tcase_add_test(tcase, test_stale);

@@ -39,8 +39,8 @@ typedef struct shard_save_options {
 
 /*
  * Writes the tensors into path. Of a split tensor the first replica of each part is
- * written; what shard_zero has shared out, each rank's own part. Replicated tensors are taken to be equal everywhere: small ones are written
- * by the first rank, large ones in pieces by several. Goes to a temporary file beside
+ * written; what shard_zero has shared out, each rank's own part. Replicated tensors are taken to be equal
+ * everywhere: small ones are written by the first rank, large ones in pieces by several. Goes to a temporary file beside
  * path (path.tmp. and eight digits) that is fsynced and renamed over it, then the
  * directory is fsynced: path is the old file or the new one, never between. A path that
  * is a symbolic link stays one: all this is done where it leads. A link in a sticky directory
@@ -67,10 +67,12 @@ typedef struct shard_load_options {
     bool local;           /* this rank alone loads, as torch.load: not collective; split tensors get its part */
 } shard_load_options;
 /* Fills the tensors, each rank its own part, from the file. Names that are missing or
- * unexpected, shapes (of the whole) and dtypes that differ are errors that list the
- * first few, and nothing is changed then; after a read that fails midway (IO) the
- * tensors' values are undefined. A file that is replaced while ranks open it, or written to
- * while they read it, is an error (IO) on all, never read half and half. Every malformed file is a clear error (FORMAT).
+ * unexpected, shapes (of the whole) and dtypes that differ are errors (SHAPE) that list the
+ * first few, and nothing is changed then; a scalar ([]) also takes a tensor of shape [1], as
+ * files of PyTorch 0.3 have it, and as torch.nn.Module.load_state_dict does. After a read that
+ * fails midway (IO) the tensors' values are undefined. A file that is replaced while ranks open
+ * it, or written to while they read it, is an error (IO) on all, never read half and half. Every
+ * malformed file is a clear error (FORMAT).
  * Initial values that were not needed so far are never made. Collective over the
  * world, unless .local; ranks may ask for different tensors. */
 #define shard_load(tensors, ...) shard_load_with(tensors, SHARD_WITH(shard_load_options, __VA_ARGS__))
@@ -156,7 +158,7 @@ typedef struct shard_load_state_dict_options {
  * shard_ema_state_dict, or of a module. A source tensor is whole, of which this rank takes its
  * local shard, or has the same shard, as shard_relocate_state_dict makes it; also of what
  * shard_zero has partitioned, and on another device. Names that are missing or unexpected,
- * shapes (of the whole) and dtypes that differ, and shards of other ranges are errors (SHAPE)
+ * shapes (of the whole; [1] fits a scalar, as in shard_load) and dtypes that differ, and shards of other ranges are errors (SHAPE)
  * that list the first few; then this rank's tensors are not changed. After a failure of memory
  * or of a device midway their values are undefined. Initial values that were not needed so far
  * are never made. The source stays as it is. Not collective: each rank loads its own part, and

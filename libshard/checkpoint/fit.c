@@ -19,12 +19,18 @@ void shard_complain(shard_complaint *c, const char *format, ...)
     }
 }
 
+bool shard_fit_shapes(const shard_shape *from, const shard_shape *whole)
+{
+    bool scalar = whole->ndim == 0 && from->ndim == 1 && from->dim[0] == 1;
+    return scalar || shard_shape_equal(from, whole);
+}
+
 void shard_fit_compare(shard_fit *fit, const char *name, const shard_tensor *tensor, const shard_shape *shape, shard_dtype dtype,
                        bool convert)
 {
     shard_shape whole = shard_tensor_whole_shape(tensor);
     bool converts = convert && shard_dtype_is_float(dtype) && shard_dtype_is_float(tensor->dtype);
-    if (!shard_shape_equal(shape, &whole))
+    if (!shard_fit_shapes(shape, &whole))
         shard_complain(&fit->shapes, "%s is %s there, %s here", shard_quoted(name), shard_shape_text(shape),
                        shard_shape_text(&whole));
     else if (dtype != tensor->dtype && !converts)

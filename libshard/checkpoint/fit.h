@@ -19,6 +19,10 @@ typedef struct shard_fit {
 
 void shard_complain(shard_complaint *complaint, const char *format, ...) SHARD_PRINTF(2, 3);
 
+/* Whether values of the shape `from` fill a tensor of the shape `whole`: the shapes are equal, or they are [1] and [].
+ * PyTorch 0.3 had no scalars, and torch.nn.Module.load_state_dict takes its files, too. */
+bool shard_fit_shapes(const shard_shape *from, const shard_shape *whole);
+
 /* Complains if a source's tensor of this whole shape and dtype does not fit the tensor that it
  * is loaded into. convert: floating dtypes may differ. */
 void shard_fit_compare(shard_fit *fit, const char *name, const shard_tensor *tensor, const shard_shape *shape, shard_dtype dtype,

@@ -39,7 +39,7 @@ static shard_status match(loading *l, int64_t index, const char *name, shard_fit
     SHARD_TRY(shard_part_check("shard_load_state_dict", name, from));
     shard_shape shape = shard_tensor_whole_shape(from), whole = shard_tensor_whole_shape(tensor);
     shard_fit_compare(fit, name, tensor, &shape, from->dtype, l->options.convert);
-    if (shard_shape_equal(&shape, &whole) && !is_whole(from) && !shard_parts_equal(from, tensor))
+    if (shard_fit_shapes(&shape, &whole) && !is_whole(from) && !shard_parts_equal(from, tensor))
         shard_complain(&fit->placements, "%s is %s there, %s here: call shard_collect_state_dict first", shard_quoted(name),
                        place_text(from), place_text(tensor));
     return SHARD_OK;

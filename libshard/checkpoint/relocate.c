@@ -1,5 +1,6 @@
 /* Local shards of state dicts of whole tensors: each rank has all of these, or one rank, which
  * sends them block after block. */
+#include "checkpoint/fit.h"
 #include "checkpoint/part.h"
 #include "checkpoint/safetensors.h"
 #include "comm/function.h"
@@ -52,7 +53,7 @@ static shard_tensor *find_whole(const shard_tensors *whole, const char *name, co
     if (!from)
         return shard_fail_null(SHARD_ERROR_ARGUMENT, "shard_relocate_state_dict: there is no %s", shard_quoted(name));
     shard_shape shape = shard_tensor_whole_shape(like);
-    if (from->placement.kind == SHARD_REPLICATED && !from->slice && shard_shape_equal(&from->shape, &shape))
+    if (from->placement.kind == SHARD_REPLICATED && !from->slice && shard_fit_shapes(&from->shape, &shape))
         return from;
     return shard_fail_null(SHARD_ERROR_SHAPE, "shard_relocate_state_dict: %s is %s %s; a whole one of %s was expected",
                            shard_quoted(name), from->slice ? "partitioned by shard_zero" : shard_placement_text(&from->placement),
