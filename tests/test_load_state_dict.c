@@ -263,6 +263,39 @@ START_TEST(test_old_scalars)
 }
 END_TEST
 
+/* Whole tensors are asked for, and what stage 3 of ZeRO keeps in parts is none, whether all ranks have it or one sends it. */
+static void relocates_whole_tensors(shard_group *world, void *context)
+{
+    const recipe r = {.split = SHARD_SPLIT_NONE, .stage = 3};
+    (void)context;
+    trainee t = make_trainee(&r, NULL);
+    shard_module *model = make_split_model(SHARD_SPLIT_COLUMN, world);
+    shard_tensors *partitioned = shard_state_dict(t.model), *like = shard_state_dict(model);
+    for (int from_root = 0; from_root < 2; from_root++) {
+        ck_assert_ptr_null(shard_relocate_state_dict(like, partitioned, .from_root = from_root));
+        check_error(shard_last_status(), "*shard_relocate_state_dict: \"*\" is partitioned by shard_zero, and a whole one is "
+                                         "needed: call shard_collect_state_dict first");
+    }
+    SHARD_SCOPE
+    {
+        shard_tensors *x = list_one("x", shard_ones(SHARD_SHAPE(2, 3))), *y = list_one("x", shard_ones(SHARD_SHAPE(3, 2)));
+        ck_assert_ptr_null(shard_relocate_state_dict(x, y));
+        check_error(SHARD_ERROR_SHAPE, "shard_relocate_state_dict: \"x\" is [[]3, 2], not [[]2, 3]");
+        shard_tensors_destroy(x);
+        shard_tensors_destroy(y);
+    }
+    shard_tensors_destroy(partitioned);
+    shard_tensors_destroy(like);
+    shard_module_destroy(model);
+    destroy_trainee(t);
+}
+
+START_TEST(test_relocates_whole_tensors)
+{
+    run_job(2, relocates_whole_tensors, NULL);
+}
+END_TEST
+
 /* From and to each device that there is, of a part that is rows or columns, with and without
  * another dtype, and over more than one block. */
 START_TEST(test_parts)
@@ -391,6 +424,7 @@ int main(void)
     tcase_add_test(tcase, test_errors);
     tcase_add_test(tcase, test_options);
     tcase_add_test(tcase, test_old_scalars);
+    tcase_add_test(tcase, test_relocates_whole_tensors);
     tcase_add_test(tcase, test_parts);
     tcase_add_test(tcase, test_lazy);
     tcase_add_test(tcase, test_stale);

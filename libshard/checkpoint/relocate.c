@@ -52,11 +52,15 @@ static shard_tensor *find_whole(const shard_tensors *whole, const char *name, co
     shard_tensor *from = shard_tensors_find(whole, name);
     if (!from)
         return shard_fail_null(SHARD_ERROR_ARGUMENT, "shard_relocate_state_dict: there is no %s", shard_quoted(name));
+    bool sliced = from->slice || from->kept;
+    if (sliced || from->placement.kind != SHARD_REPLICATED)
+        return shard_fail_null(SHARD_ERROR_SHAPE,
+                               "shard_relocate_state_dict: %s is %s, and a whole one is needed: call shard_collect_state_dict first",
+                               shard_quoted(name), sliced ? "partitioned by shard_zero" : shard_placement_text(&from->placement));
     shard_shape shape = shard_tensor_whole_shape(like);
-    if (from->placement.kind == SHARD_REPLICATED && !from->slice && shard_fit_shapes(&from->shape, &shape))
+    if (shard_fit_shapes(&from->shape, &shape))
         return from;
-    return shard_fail_null(SHARD_ERROR_SHAPE, "shard_relocate_state_dict: %s is %s %s; a whole one of %s was expected",
-                           shard_quoted(name), from->slice ? "partitioned by shard_zero" : shard_placement_text(&from->placement),
+    return shard_fail_null(SHARD_ERROR_SHAPE, "shard_relocate_state_dict: %s is %s, not %s", shard_quoted(name),
                            shard_shape_text(&from->shape), shard_shape_text(&shape));
 }
 
@@ -103,10 +107,6 @@ static shard_status describe(const shard_tensors *like, const shard_tensors *who
         const shard_tensor *from = find_whole(whole, shard_tensors_name(like, i), shard_tensors_at(like, i));
         if (!from)
             return shard_last_status();
-        if (from->kept)
-            return shard_error(SHARD_ERROR_UNSUPPORTED,
-                               "shard_relocate_state_dict: %s is partitioned by shard_zero: call shard_collect_state_dict first",
-                               shard_quoted(shard_tensors_name(like, i)));
         told[i] = (uint8_t)(from->dtype | (shard_tensor_is_idle(from) ? IDLE : 0));
     }
     return SHARD_OK;
