@@ -308,6 +308,29 @@ START_TEST(test_save_fails)
 }
 END_TEST
 
+/* Another job has a temporary file of the name that rank 0 has drawn: it draws again, and removes nothing. */
+static void draws_again(shard_group *world, void *context)
+{
+    const char *path = context;
+    shard_tensors *list = make_state(world, 100);
+    start_faults();
+    fault.error = EEXIST;
+    fault.fail_at = shard_group_rank(world) == 0 ? 1 : 0;
+    check_ok(shard_save(list, path, NULL));
+    ck_assert(any(world, fault.failed == OPEN && !fault.harmless));
+    ck_assert_int_eq(fault.of[UNLINK], 0);
+    fault.fail_at = 0;
+    check_content(world, path, 100);
+    ck_assert_int_eq(scratch_count(".tmp"), 0);
+    shard_tensors_destroy(list);
+}
+
+START_TEST(test_draws_again)
+{
+    run_job(_i, draws_again, (void *)scratch_path("again.safetensors"));
+}
+END_TEST
+
 /* Every call of a load by that rank fails once. */
 static void load_fails(shard_group *world, void *context)
 {
@@ -763,6 +786,7 @@ int main(void)
     Suite *suite = suite_create("checkpoint_failure");
     TCase *tcase = test_case(suite, "checkpoint_failure");
     tcase_add_loop_test(tcase, test_save_fails, 0, 4);
+    tcase_add_loop_test(tcase, test_draws_again, 1, 3);
     tcase_add_loop_test(tcase, test_load_fails, 0, 4);
     tcase_add_loop_test(tcase, test_odd_systems, 1, 3);
     tcase_add_loop_test(tcase, test_killed_rank, 0, (int)(sizeof deaths / sizeof *deaths));

@@ -3,8 +3,8 @@
  * number of ranks and the split, and in memory.
  *
  * Saving and loading never hold a whole split tensor on any rank: each rank writes
- * its own part into the one file, and reads only its own. What is in the file says
- * nothing of ranks; a torchvision state dict saved by the safetensors package for
+ * its own part into the one file, and reads only its own. The file does not depend on the number
+ * of ranks; a torchvision state dict saved by the safetensors package for
  * Python loads as it is, and ours loads there. A file of torch.save is converted in Python:
  *     state = torch.load("old.pth", map_location="cpu")   (of a checkpoint: ["state_dict"])
  *     safetensors.torch.save_file(state, "new.safetensors")
@@ -14,7 +14,7 @@
 
 #include <shard/nn.h>
 
-/* Strings by name, kept beside the tensors (safetensors' __metadata__): step, epoch,
+/* Strings by name, in the file next to the tensors (safetensors' __metadata__): step, epoch,
  * random state, settings. */
 typedef struct shard_metadata shard_metadata;
 SHARD_API shard_metadata *shard_metadata_create(void);
@@ -39,10 +39,10 @@ typedef struct shard_save_options {
 
 /*
  * Writes the tensors into path. Of a split tensor the first replica of each part is
- * written; what shard_zero has shared out, each rank's own part. Replicated tensors are taken to be equal
- * everywhere: small ones are written by the first rank, large ones in pieces by several. Goes to a temporary file beside
- * path (path.tmp. and eight digits) that is fsynced and renamed over it, then the
- * directory is fsynced: path is the old file or the new one, never between. A path that
+ * written; of a tensor that shard_zero has partitioned, each rank writes its own range. Replicated
+ * tensors are taken to be equal everywhere: small ones are written by the first rank, large ones
+ * in pieces by several. The file is written as path.tmp. and eight digits, fsynced and renamed to
+ * path, then the directory is fsynced: path is the old file or the new one, never between. A path that
  * is a symbolic link stays one: all this is done where it leads. A link in a sticky directory
  * that all may write to (/tmp) is refused (IO) unless the caller or the directory's owner has
  * made it, as the kernel does with fs.protected_symlinks. A file that is replaced hands on its
@@ -136,7 +136,7 @@ typedef struct shard_relocate_options {
  * As a rule every rank has the whole tensors; what is not split is shared, not copied, and the
  * call is not collective. As torchshard.relocate_state_dict.
  * With .from_root whole is looked at on that rank alone and may be NULL on the others. The tensors
- * are sent in blocks: a rank needs 16 MiB beside its shards, which are on like's devices.
+ * are sent in blocks: a rank needs 16 MiB besides its shards, which are on like's devices.
  * Collective over the world then; names, shapes, dtypes and placements of like must agree over
  * it. As broadcast_from_rank0 of set_model_state_dict in torch.distributed.checkpoint.
  */

@@ -300,8 +300,8 @@ static shard_status gather_block(walk *w, int64_t row, int64_t rows, int64_t col
     return shard_group_all_gather(group, NULL, values, w->all, w->piece, w->tensor->dtype);
 }
 
-/* Of a slice, what fails on a member until a block begins is told to all of both groups in that
- * block: to the slice's group, whose members then tell the others of their parts' groups. */
+/* Of a slice, an error of one rank before a block reaches all ranks of both groups in that block: first the
+ * slice's group, then through its ranks the groups of their parts. */
 shard_status shard_part_gather(shard_tensor *tensor, const shard_range *ranges, const shard_range *slices,
                                shard_status (*take)(void *, const shard_block *), void *context)
 {

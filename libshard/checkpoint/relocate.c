@@ -96,10 +96,10 @@ static shard_status take_all(shard_tensors *list, const shard_tensors *like, con
 
 /* ---- one rank has them ---- */
 
-/* What root tells of a whole tensor. */
+/* A whole tensor, as root describes it to the others: its dtype, and whether its memory is idle. */
 enum { IDLE = 0x80, DTYPE = 0x7f };
 
-static shard_status describe(const shard_tensors *like, const shard_tensors *whole, uint8_t *told)
+static shard_status describe(const shard_tensors *like, const shard_tensors *whole, uint8_t *kinds)
 {
     if (!whole)
         return shard_null_argument("shard_relocate_state_dict", "whole");
@@ -107,7 +107,7 @@ static shard_status describe(const shard_tensors *like, const shard_tensors *who
         const shard_tensor *from = find_whole(whole, shard_tensors_name(like, i), shard_tensors_at(like, i));
         if (!from)
             return shard_last_status();
-        told[i] = (uint8_t)(from->dtype | (shard_tensor_is_idle(from) ? IDLE : 0));
+        kinds[i] = (uint8_t)(from->dtype | (shard_tensor_is_idle(from) ? IDLE : 0));
     }
     return SHARD_OK;
 }
@@ -170,18 +170,18 @@ static shard_status send(receiving *r, shard_tensor *from, shard_tensor *part, i
 
 /* Collective over the world; the status is the same on all ranks if the world's is. */
 static shard_status receive(receiving *r, shard_tensors *list, const char *name, const shard_tensor *like, shard_tensor *from,
-                            uint8_t told)
+                            uint8_t kind)
 {
     shard_shape shape = shard_tensor_whole_shape(like);
-    shard_dtype dtype = (shard_dtype)(told & DTYPE);
+    shard_dtype dtype = (shard_dtype)(kind & DTYPE);
     bool shared = from && !is_part(like);
     shard_tensor *part = shared ? from : make_part(like, dtype, shard_device_of(like));
     shard_status status = SHARD_OK;
-    if (part && told & IDLE)
+    if (part && kind & IDLE)
         shared ? shard_tensors_add(list, name, part) : shard_tensors_add_idle(list, name, like->shape, part, like);
     else if (part)
         shard_tensors_add(list, name, part);
-    if (!(told & IDLE))
+    if (!(kind & IDLE))
         status = send(r, from, shared ? NULL : part, shard_shape_product(&shape, 0, shape.ndim), dtype);
     if (!shared)
         shard_release(part);
@@ -193,15 +193,15 @@ static shard_status receive_all(shard_tensors *list, const shard_tensors *like, 
     receiving r = {.world = shard_world(), .root = root, .block = shard_block_take(), .picked = shard_block_take()};
     int64_t count = shard_tensors_count(like);
     bool is_root = shard_group_rank(r.world) == root;
-    uint8_t *told = shard_calloc((size_t)count, sizeof *told);
-    if (is_root && told)
-        describe(like, whole, told);
-    shard_status status = shard_group_broadcast(r.world, NULL, told, count, SHARD_UINT8, root);
+    uint8_t *kinds = shard_calloc((size_t)count, sizeof *kinds);
+    if (is_root && kinds)
+        describe(like, whole, kinds);
+    shard_status status = shard_group_broadcast(r.world, NULL, kinds, count, SHARD_UINT8, root);
     for (int64_t i = 0; i < count && status == SHARD_OK; i++) {
         const char *name = shard_tensors_name(like, i);
-        status = receive(&r, list, name, shard_tensors_at(like, i), is_root ? shard_tensors_find(whole, name) : NULL, told[i]);
+        status = receive(&r, list, name, shard_tensors_at(like, i), is_root ? shard_tensors_find(whole, name) : NULL, kinds[i]);
     }
-    free(told);
+    free(kinds);
     shard_block_give_back(r.block);
     shard_block_give_back(r.picked);
     return shard_agree(r.world);

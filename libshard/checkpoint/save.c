@@ -4,8 +4,8 @@
  * what lies in one piece straight from its memory, narrow columns after a group has
  * brought them together into whole rows.
  *
- * No rank leaves early: an error is told at the next collective, and only what all
- * members of a group know ends what they do together.
+ * No rank returns early: an error of one rank reaches the others at the next collective, and only
+ * what all ranks of a group know ends their work together.
  */
 #include "base/file_limit.h"
 #include "checkpoint/file.h"
@@ -136,11 +136,11 @@ static shard_status agree_on_parts(saving *s)
 
 /* ---- the temporary file ---- */
 
-/* What rank 0 tells of the file that it has made; or there was one of that name. */
-typedef struct invitation {
+/* Sent by rank 0 after it has made the file. */
+typedef struct creation {
     int64_t data_start;
-    bool taken;
-} invitation;
+    bool taken; /* another job has a file of that name: there is none yet */
+} creation;
 
 static shard_status name_temporary(saving *s, uint64_t token)
 {
@@ -156,42 +156,43 @@ static uint64_t draw_token(void)
     return ((uint64_t)now.tv_nsec ^ (uint64_t)now.tv_sec << 20 ^ (uint64_t)getpid() << 8) & 0xffffffffu;
 }
 
-static shard_status create(saving *s, const shard_metadata *metadata, invitation *told)
+static shard_status create(saving *s, const shard_metadata *metadata, creation *made)
 {
-    int64_t header_bytes, bytes;
+    int64_t header_bytes = 0, bytes;
     char *header = shard_safetensors_format(s->entries, s->count, shard_metadata_json(metadata), &header_bytes);
     shard_status status = header ? shard_file_check_target(s->target, &s->mode) : shard_last_status();
     if (status == SHARD_OK && __builtin_add_overflow(header_bytes, s->data_bytes, &bytes))
         status = shard_error(SHARD_ERROR_MEMORY, "shard_save: the tensors' sizes overflow");
     if (status == SHARD_OK) /* no more than the file that it replaces lets others read; writable for the ranks */
-        status = shard_file_create(&s->file, s->temporary, s->mode == NO_MODE ? 0666 : s->mode | 0600, &told->taken);
-    if (status == SHARD_OK && !told->taken)
+        status = shard_file_create(&s->file, s->temporary, s->mode == NO_MODE ? 0666 : s->mode | 0600, &made->taken);
+    if (status == SHARD_OK && !made->taken)
         status = shard_file_allocate(&s->file, bytes);
-    if (status == SHARD_OK && !told->taken)
+    if (status == SHARD_OK && !made->taken)
         status = shard_file_write(&s->file, header, header_bytes, 0);
-    if (told->taken) { /* it is another job's */
+    if (made->taken) { /* it is another job's */
         free(s->temporary);
         s->temporary = NULL;
     }
-    told->data_start = header_bytes;
+    made->data_start = header_bytes;
     free(header);
     return status;
 }
 
-/* Rank 0 makes the file, the others join. All know its name before it is there, so that any of
- * them can remove it. Collective over the world. */
+/* Rank 0 makes the file, the others open it. All know its name before it is there, so that any of
+ * them can remove it. An error of rank 0 is one of the broadcast that follows, with one rank too, and
+ * ends the loop. Collective over the world. */
 static shard_status open_together(saving *s, const shard_metadata *metadata)
 {
     bool first = shard_group_rank(s->world) == 0;
-    invitation told = {.taken = true};
-    for (uint64_t attempt = 0; told.taken; attempt++) {
+    creation made = {.taken = true};
+    for (uint64_t attempt = 0; made.taken; attempt++) {
         uint64_t token = first ? (draw_token() + attempt) & 0xffffffffu : 0;
         SHARD_TRY(shard_group_broadcast(s->world, NULL, &token, sizeof token, SHARD_UINT8, 0));
         if (name_temporary(s, token) == SHARD_OK && first)
-            create(s, metadata, &told);
-        SHARD_TRY(shard_group_broadcast(s->world, NULL, &told, sizeof told, SHARD_UINT8, 0));
+            create(s, metadata, &made);
+        SHARD_TRY(shard_group_broadcast(s->world, NULL, &made, sizeof made, SHARD_UINT8, 0));
     }
-    s->data_start = told.data_start;
+    s->data_start = made.data_start;
     if (!first)
         shard_file_join(&s->file, s->temporary);
     return shard_agree(s->world);

@@ -1,7 +1,7 @@
 /*
- * What the command lines of pytorch/examples' imagenet and of TorchShard have and this
- * program does not: how a job is started, mostly. Each is taken, so that a script need not
- * be taken apart at once, and a line says what to write instead.
+ * Options of pytorch/examples' imagenet and of TorchShard that this program does not need, mostly
+ * for the start of a job. Each is accepted, so that a script runs unchanged, and a line says what
+ * to write instead.
  */
 #ifndef IMAGENET_OPTIONS_TORCH_H
 #define IMAGENET_OPTIONS_TORCH_H

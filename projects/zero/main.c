@@ -290,7 +290,7 @@ int main(int argc, char **argv)
             run_all(&wanted);
         else if (sound && shard_group_rank(shard_world()) == 0)
             puts(usage);
-        shard_agree(shard_world()); /* all ranks' error is told once */
+        shard_agree(shard_world()); /* an error of one rank or of all is printed once */
     }
     int code = shard_finalize();
     return sound ? code : 2;
