@@ -289,6 +289,7 @@ START_TEST(test_other_options)
         {"--seed 8", "--seed 7", "--seed 8"},
         {"--metrics one.json", "--metrics not given", "--metrics given"},
         {"--memory-report", "--memory-report not given", "--memory-report given"},
+        {"--help", "--help not given", "--help given"},
     };
     for (size_t i = 0; i < sizeof differing / sizeof *differing; i++)
         check_differs(differing[i][0], differing[i][1], differing[i][2]);

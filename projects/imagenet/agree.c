@@ -11,7 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define TOLD_BYTES 160 /* of a text, in the error */
+#define SHOWN_BYTES 160 /* of a text, in the error */
 
 /* FNV-1a of the texts [begin, end), each with its 0. */
 static int64_t hash_texts(const agree_list *list, int64_t begin, int64_t end)
@@ -56,13 +56,13 @@ static shard_status compare(int64_t own, int64_t *all, bool *equal, int64_t *lea
 static shard_status tell(const char *what, const char *advice, const agree_list *list, int64_t index)
 {
     int ranks = shard_group_size(shard_world()), other = 0;
-    char own[AGREE_BYTES] = "no more", (*all)[TOLD_BYTES] = calloc((size_t)ranks, sizeof *all);
+    char own[AGREE_BYTES] = "no more", (*all)[SHOWN_BYTES] = calloc((size_t)ranks, sizeof *all);
     if (!all)
         return shard_error(SHARD_ERROR_MEMORY, "no memory for the texts of %d ranks", ranks);
     if (index < list->count)
         list->write(list->of, index, own);
-    own[TOLD_BYTES - 1] = '\0';
-    shard_status status = gather_bytes(own, TOLD_BYTES, all);
+    own[SHOWN_BYTES - 1] = '\0';
+    shard_status status = gather_bytes(own, SHOWN_BYTES, all);
     while (status == SHARD_OK && other < ranks - 1 && strcmp(all[other], all[0]) == 0)
         other++;
     if (status == SHARD_OK)

@@ -1,4 +1,4 @@
-/* What all ranks must have been given alike: options, lists of files. */
+/* Compares what all ranks must have been given: options, lists of files. */
 #ifndef IMAGENET_AGREE_H
 #define IMAGENET_AGREE_H
 

@@ -25,11 +25,12 @@ int main(int argc, char **argv)
     if (shard_init(&argc, &argv) == SHARD_OK) {
         options wanted;
         interrupt_watch();
-        if (options_parse(&wanted, argc, argv) == SHARD_OK && !wanted.help)
+        bool agreed = options_parse(&wanted, argc, argv) == SHARD_OK && options_agree(&wanted) == SHARD_OK;
+        if (agreed && !wanted.help)
             run_it(&wanted);
-        else if (wanted.help && shard_group_rank(shard_world()) == 0)
+        else if (agreed && shard_group_rank(shard_world()) == 0)
             options_print_help(stdout);
-        shard_agree(shard_world()); /* an error of one rank or of all is told once */
+        shard_agree(shard_world()); /* an error of one rank or of all is printed once */
     }
     int code = shard_finalize();
     return code == 0 && interrupt_signal() ? 128 + interrupt_signal() : code;

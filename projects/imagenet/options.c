@@ -83,7 +83,7 @@ static const entry table[] = {
      "X", AT(shift), .most = 0.49},
     {FLAG, "no-flip", "do not mirror training images (characters must not be)", AT(no_flip)},
     {WHOLE, "workers", "threads of each rank that load images", "N", .letter = 'j', AT(workers), .same = SAME_NOT, .most = 1024},
-    {WHOLE, "skip-bad-images", "let up to N damaged images of an epoch pass; each is told with its path", "N",
+    {WHOLE, "skip-bad-images", "let up to N damaged images of an epoch pass; each is printed with its path", "N",
      AT(skip_bad_images), .most = MOST_WHOLE},
 
     {HEADING, "Computing", NULL},
@@ -401,7 +401,7 @@ static void print_value(char *text, size_t bytes, const entry *option, const opt
     }
 }
 
-/* An option that ranks need not have alike is an empty text. */
+/* An option that may differ between ranks is an empty text. */
 static void write_option(const void *of, int64_t index, char *text)
 {
     const entry *option = &table[index];

@@ -145,9 +145,7 @@ static void introduce(trainer *run)
 shard_status trainer_open(trainer *run, const options *wanted)
 {
     *run = (trainer){.options = wanted, .at.best_top1 = -1, .progress = progress_start(wanted->print_freq)};
-    shard_status status = options_agree(wanted);
-    if (status == SHARD_OK)
-        status = make_mesh(run);
+    shard_status status = make_mesh(run);
     if (status == SHARD_OK)
         status = dataset_open(&run->data, wanted, run->dealt);
     if (status == SHARD_OK)
