@@ -207,6 +207,9 @@ START_TEST(test_one_parent)
     ck_assert_int_eq(shard_module_add_child(child, "above", above), SHARD_ERROR_ARGUMENT);
     check_error(SHARD_ERROR_ARGUMENT, "relu: \"above\" would be a child of itself");
     ck_assert_int_eq(shard_module_child_count(parent), 1);
+    shard_module_destroy(child); /* its parent does */
+    check_error(SHARD_ERROR_ARGUMENT, "shard_module_destroy: a relu that is a child of a sequential, which destroys it");
+    ck_assert_ptr_eq(shard_module_child_at(parent, 0), child);
     shard_module_destroy(above);
 
     shard_module *twice_given = shard_nn_relu();

@@ -210,6 +210,29 @@ START_TEST(test_conversion_by_name)
 }
 END_TEST
 
+/* A layer that is a child is converted where it is: in its parent. */
+static void converts_child(shard_group *world, void *context)
+{
+    (void)context;
+    shard_module *head = shard_nn_linear(4, 6), *outer = shard_nn_sequential(shard_nn_sequential(shard_nn_relu(), head));
+    shard_module *model = shard_module_child(outer, "0");
+    check_ok(shard_convert_parallel_linear(&head, NULL, SHARD_SPLIT_COLUMN, world, NULL));
+    ck_assert_ptr_eq(shard_module_child(model, "1"), head);
+    ck_assert_int_eq(shard_tensor_placement(shard_module_tensor(head, "weight")).kind, SHARD_SPLIT);
+    SHARD_SCOPE
+    {
+        shard_tensor *y = shard_forward(outer, made_up(SHARD_SHAPE(2, 4), 1, SHARD_FLOAT32));
+        ck_assert_int_eq(shard_tensor_whole_shape(y).dim[1], 6);
+    }
+    shard_module_destroy(outer);
+}
+
+START_TEST(test_conversion_of_a_child)
+{
+    run_job(2, converts_child, NULL);
+}
+END_TEST
+
 /* Ranks that do not convert the same; most had no values yet that would not have fitted. */
 static void converts_others(shard_group *world, void *context)
 {
@@ -382,6 +405,7 @@ int main(void)
     add_ranks_test(tcase, test_chain);
     tcase_add_loop_test(tcase, test_conversion, 0, 4 * RANK_COUNTS);
     tcase_add_test(tcase, test_conversion_by_name);
+    tcase_add_test(tcase, test_conversion_of_a_child);
     tcase_add_test(tcase, test_conversions_that_differ);
     add_ranks_test(tcase, test_never_makes_the_whole);
     tcase_add_loop_test(tcase, test_small_heads, 0, (int)(sizeof heads / sizeof *heads));

@@ -30,6 +30,8 @@ typedef struct shard_module shard_module;
  * evaluation. NULL in, NULL out. Collective where the module's layers are. */
 SHARD_API shard_tensor *shard_forward(shard_module *module, shard_tensor *x);
 
+/* Destroys the module and all below it. NULL is fine. Errors: ARGUMENT, a child, which its parent
+ * destroys: it stays. */
 SHARD_API void shard_module_destroy(shard_module *module);
 
 /* Training (at first) or evaluation, for the module and all below it: dropout,
@@ -168,8 +170,8 @@ SHARD_API shard_module *shard_nn_sequential_of(int count, shard_module **modules
  * pattern (fnmatch; NULL: all) into a parallel one over group, in place. A layer that
  * has its values already keeps those of the group's first rank, whatever the others
  * had; one that has not (its initial values were never needed) never makes the whole.
- * *module may be replaced. Sets *converted (NULL is fine) to their number. Errors: no layer
- * matches, or only layers that are split already; split is neither ROW nor COLUMN (ARGUMENT);
+ * *module may be replaced; one that is a child is replaced in its parent too. Sets *converted
+ * (NULL is fine) to their number. Errors: no layer matches, or only layers that are split already; split is neither ROW nor COLUMN (ARGUMENT);
  * layers that differ between ranks (MISMATCH). Before data parallel and optimizers are made.
  * Collective over group. As torchshard.nn.ParallelLinear.convert_parallel_linear.
  */

@@ -176,7 +176,7 @@ static shard_status convert_below(conversion *c, shard_module *module, const cha
             shard_module *parallel = convert_one(c, name, child);
             status = parallel ? SHARD_OK : shard_last_status();
             if (parallel) {
-                shard_module_replace_child(module, i, parallel);
+                shard_module_replace(child, parallel);
                 c->converted++;
             }
         } else if (status == SHARD_OK) {
@@ -206,7 +206,7 @@ static shard_status convert(conversion *c, shard_module **module, int *converted
     if (is_wanted(c, *module, "")) {
         shard_module *parallel = convert_one(c, "", *module);
         if (parallel) {
-            shard_module_destroy(*module);
+            shard_module_replace(*module, parallel);
             *module = parallel;
             c->converted = 1;
         }

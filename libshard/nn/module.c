@@ -28,6 +28,11 @@ struct shard_module {
     int64_t value_count, value_capacity;
 };
 
+static const char *type_name(const shard_module *module)
+{
+    return module->type->name ? module->type->name : "a module without a name";
+}
+
 /* ---- life ---- */
 
 shard_module *shard_module_create(const shard_module_type *type, void *data)
@@ -46,12 +51,10 @@ shard_module *shard_module_create(const shard_module_type *type, void *data)
     return NULL;
 }
 
-void shard_module_destroy(shard_module *module)
+static void destroy(shard_module *module)
 {
-    if (!module)
-        return;
     for (int64_t i = 0; i < module->child_count; i++) {
-        shard_module_destroy(module->children[i].module);
+        destroy(module->children[i].module);
         free(module->children[i].name);
     }
     for (int64_t i = 0; i < module->value_count; i++) {
@@ -63,6 +66,15 @@ void shard_module_destroy(shard_module *module)
     free(module->children);
     free(module->values);
     free(module);
+}
+
+void shard_module_destroy(shard_module *module)
+{
+    if (module && module->parent)
+        shard_error(SHARD_ERROR_ARGUMENT, "shard_module_destroy: a %s that is a child of a %s, which destroys it",
+                    type_name(module), type_name(module->parent));
+    else if (module)
+        destroy(module);
 }
 
 void shard_module_abandon(shard_module *module)
@@ -95,11 +107,6 @@ const shard_module_type *shard_module_get_type(const shard_module *module)
 }
 
 /* ---- what it has ---- */
-
-static const char *type_name(const shard_module *module)
-{
-    return module->type->name ? module->type->name : "a module without a name";
-}
 
 static shard_status check_name(const shard_module *module, const char *name)
 {
@@ -260,11 +267,14 @@ const char *shard_module_child_name(const shard_module *module, int index)
     return module && index >= 0 && index < module->child_count ? module->children[index].name : NULL;
 }
 
-void shard_module_replace_child(shard_module *module, int index, shard_module *child)
+void shard_module_replace(shard_module *old, shard_module *module)
 {
-    shard_module_destroy(module->children[index].module);
-    module->children[index].module = child;
-    child->parent = module;
+    shard_module *parent = old->parent;
+    for (int64_t i = 0; parent && i < parent->child_count; i++)
+        if (parent->children[i].module == old)
+            parent->children[i].module = module;
+    module->parent = parent;
+    destroy(old);
 }
 
 /* ---- the tree ---- */

@@ -34,8 +34,8 @@ shard_status shard_check_split(const char *function, shard_split split);
 shard_tensor *shard_make_shard(shard_shape whole, int dim, shard_group *group,
                                shard_tensor *(*make)(shard_shape shape, const void *context), const void *context);
 
-/* Puts another module in a child's place; the old one is destroyed. */
-void shard_module_replace_child(shard_module *module, int index, shard_module *child);
+/* Puts another module in the place of old, in its parent too if it has one, and destroys old. */
+void shard_module_replace(shard_module *old, shard_module *module);
 
 /* Calls function for the module and all below it, each before its children. */
 void shard_module_each(shard_module *module, void (*function)(shard_module *, void *), void *context);
