@@ -45,6 +45,61 @@ static void other_momentum(shard_optimizer *optimizer, bool odd)
     shard_optimizer_destroy(other);
 }
 
+static void step_of_groups(shard_param_group_options options)
+{
+    shard_tensors *list = shard_tensors_create();
+    shard_tensors_add(list, "w", shard_ones(SHARD_SHAPE(3)));
+    shard_optimizer *other = shard_adamw(shard_tensors_create());
+    shard_optimizer_add_param_group_with(other, list, options);
+    shard_step(other);
+    shard_optimizer_destroy(other);
+}
+
+static void other_group_decay(shard_optimizer *optimizer, bool odd)
+{
+    (void)optimizer;
+    step_of_groups((shard_param_group_options){.no_weight_decay = odd});
+}
+
+static void other_group_decay_1d(shard_optimizer *optimizer, bool odd)
+{
+    (void)optimizer;
+    step_of_groups((shard_param_group_options){.no_decay_1d = odd});
+}
+
+static void other_decay_1d(shard_optimizer *optimizer, bool odd)
+{
+    (void)optimizer;
+    shard_tensors *list = shard_tensors_create();
+    shard_tensors_add(list, "w", shard_ones(SHARD_SHAPE(3)));
+    shard_optimizer *other = shard_adamw(list, .no_decay_1d = odd);
+    shard_step(other);
+    shard_optimizer_destroy(other);
+}
+
+static void other_conversion(shard_optimizer *optimizer, bool odd)
+{
+    (void)optimizer;
+    shard_module *module = shard_nn_embedding(6, 2, -1);
+    if (odd)
+        shard_all_reduce(shard_ones(SHARD_SHAPE(2)), SHARD_SUM, shard_world());
+    else
+        shard_convert_parallel_embedding(&module, NULL, SHARD_SPLIT_ROW, shard_world(), NULL);
+    shard_module_destroy(module);
+}
+
+static void other_layer(shard_optimizer *optimizer, bool odd)
+{
+    (void)optimizer;
+    shard_range part = shard_split_range(6, 3, shard_group_rank(shard_world()));
+    shard_tensor *weight = shard_as_split(shard_ones(SHARD_SHAPE(2, part.size)), 1, shard_world(), part.start, 6);
+    shard_tensor *table = shard_as_split(shard_ones(SHARD_SHAPE(part.size, 2)), 0, shard_world(), part.start, 6);
+    if (odd)
+        shard_parallel_linear(shard_ones(SHARD_SHAPE(3, 6)), weight, NULL);
+    else
+        shard_parallel_embedding(table, shard_zeros(SHARD_SHAPE(3), .dtype = SHARD_INT64), -1);
+}
+
 static void other_kind(shard_optimizer *optimizer, bool odd)
 {
     shard_tensors *list = shard_tensors_create();
@@ -102,6 +157,13 @@ static const difference differences[] = {
     {other_momentum, "rank 1 calls shard_step with momentum 0.8, * while ranks 0 and 2 call shard_step with momentum 0.9, *"},
     {other_kind,
      "rank 1 calls shard_step with optimizer shard_adam while ranks 0 and 2 call shard_step with optimizer shard_sgd"},
+    {other_group_decay,
+     "rank 1 calls shard_step with no_weight_decay true, * of group 1 while ranks 0 and 2 call * with no_weight_decay false, *"},
+    {other_group_decay_1d,
+     "rank 1 calls shard_step with *, no_decay_1d true of group 1 while ranks 0 and 2 call * with *, no_decay_1d false of group 1"},
+    {other_decay_1d, "rank 1 calls shard_step with no_decay_1d true while ranks 0 and 2 call shard_step with no_decay_1d false"},
+    {other_conversion, "rank 1 calls shard_all_reduce * while ranks 0 and 2 call shard_convert_parallel_embedding*"},
+    {other_layer, "rank 1 calls shard_parallel_linear * while ranks 0 and 2 call shard_parallel_embedding *"},
     {other_shape_of_all_reduce,
      "rank 1 calls shard_all_reduce of 6 float32 with shape [[]2, 3] while ranks 0 and 2 call * with shape [[]3, 2]"},
     {other_shape_of_reduce,
@@ -192,6 +254,36 @@ START_TEST(test_save_on_one)
 }
 END_TEST
 
+/* Shapes over one group are no concern of another group's members, in one function too. */
+static shard_tensor *sums_then_gathers(shard_module *module, shard_tensor *x)
+{
+    const shard_mesh *mesh = *(shard_mesh *const *)shard_module_data(module);
+    return shard_gather(shard_reduce(x, shard_mesh_data_group(mesh)), -1, shard_mesh_model_group(mesh));
+}
+
+static void two_groups(shard_group *world, void *context)
+{
+    static const shard_module_type type = {.name = "two groups", .forward = sums_then_gathers};
+    (void)context;
+    shard_mesh *mesh = shard_mesh_create(.model = 2);
+    shard_module *module = shard_module_create(&type, &mesh);
+    SHARD_SCOPE
+    {
+        int member = shard_group_rank(world) % 2;
+        shard_tensor *y = shard_forward(module, shard_ones(SHARD_SHAPE(3, 2 + member)));
+        check_ok(shard_last_status());
+        ck_assert_int_eq(shard_tensor_size(y, 1), 5);
+    }
+    shard_module_destroy(module);
+    shard_mesh_destroy(mesh);
+}
+
+START_TEST(test_two_groups)
+{
+    run_job(4, two_groups, NULL);
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("function");
@@ -201,5 +293,6 @@ int main(void)
     tcase_add_test(groups, test_groups_differ);
     TCase *save = test_case(suite, "save");
     tcase_add_test(save, test_save_on_one);
+    tcase_add_test(tcase, test_two_groups);
     return test_run(suite);
 }

@@ -78,6 +78,11 @@ static inline double shard_setting(double value, double standard)
     return value == 0 ? standard : value < 0 ? 0 : value;
 }
 
+static inline const char *shard_word(bool flag)
+{
+    return flag ? "true" : "false";
+}
+
 /* Takes parameters and settings over, even when it fails. */
 shard_optimizer *shard_optimizer_make(const shard_optimizer_ops *ops, shard_tensors *parameters,
                                       shard_optimizer_defaults defaults, void *settings);

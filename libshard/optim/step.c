@@ -338,10 +338,15 @@ static void agree_on_settings(const shard_optimizer *optimizer)
     shard_agree_on("optimizer %s", optimizer->ops->name);
     shard_agree_on("lr %.7g", defaults->lr);
     shard_agree_on("weight_decay %.7g", defaults->weight_decay);
+    shard_agree_on("no_decay_1d %s", shard_word(defaults->no_decay_1d));
+    shard_agree_on("adapt_all %s", shard_word(defaults->adapt_all));
     shard_agree_on("clip value %.7g", optimizer->clip_value);
-    for (int64_t i = 1; i < optimizer->group_count; i++)
-        shard_agree_on("lr_scale %.7g and weight_decay %.7g of group %lld", optimizer->groups[i].lr_scale,
-                       optimizer->groups[i].weight_decay, (long long)i);
+    for (int64_t i = 1; i < optimizer->group_count; i++) {
+        const shard_param_group_options *group = &optimizer->groups[i];
+        shard_agree_on("lr_scale %.7g and weight_decay %.7g of group %lld", group->lr_scale, group->weight_decay, (long long)i);
+        shard_agree_on("no_weight_decay %s, decay_all %s, no_decay_1d %s of group %lld", shard_word(group->no_weight_decay),
+                       shard_word(group->decay_all), shard_word(group->no_decay_1d), (long long)i);
+    }
     if (settings)
         shard_agree_on("%s", settings);
     free(settings);

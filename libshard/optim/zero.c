@@ -21,11 +21,6 @@ struct shard_zero {
 
 /* ---- what is to be the same ---- */
 
-static const char *word(bool flag)
-{
-    return flag ? "true" : "false";
-}
-
 static void describe(const shard_optimizer *optimizer, shard_agreement *mine)
 {
     const shard_zero_options *options = &optimizer->zero->options;
@@ -33,19 +28,19 @@ static void describe(const shard_optimizer *optimizer, shard_agreement *mine)
     shard_agreement_add(mine, shard_format("stage %d", options->stage));
     shard_agreement_add(mine, shard_format("partition %s", options->partition ? "SHARD_ZERO_WHOLE" : "SHARD_ZERO_EVEN"));
     shard_agreement_add(mine, shard_format("bucket_mib %.9g", (double)shard_bucket_bytes(options->bucket_mib) / 1048576.0));
-    shard_agreement_add(mine, shard_format("overlap %s", word(options->overlap)));
+    shard_agreement_add(mine, shard_format("overlap %s", shard_word(options->overlap)));
     shard_agreement_add(mine, shard_format("%s", optimizer->ops->name));
     shard_agreement_add(mine, shard_format("lr %.15g", defaults->lr));
     shard_agreement_add(mine, shard_format("weight_decay %.15g, no_decay_1d %s, adapt_all %s", defaults->weight_decay,
-                                           word(defaults->no_decay_1d), word(defaults->adapt_all)));
+                                           shard_word(defaults->no_decay_1d), shard_word(defaults->adapt_all)));
     shard_agreement_add(mine, optimizer->ops->describe(optimizer->settings));
     for (int64_t i = 1; i < optimizer->group_count; i++) {
         const shard_param_group_options *group = &optimizer->groups[i];
         shard_agreement_add(mine,
                             shard_format("param group %lld: lr_scale %.15g, weight_decay %.15g, no_weight_decay %s, decay_all %s, "
                                          "no_decay_1d %s",
-                                         (long long)i, group->lr_scale, group->weight_decay, word(group->no_weight_decay),
-                                         word(group->decay_all), word(group->no_decay_1d)));
+                                         (long long)i, group->lr_scale, group->weight_decay, shard_word(group->no_weight_decay),
+                                         shard_word(group->decay_all), shard_word(group->no_decay_1d)));
     }
 }
 
