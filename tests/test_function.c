@@ -100,6 +100,16 @@ static void other_layer(shard_optimizer *optimizer, bool odd)
         shard_parallel_embedding(table, shard_zeros(SHARD_SHAPE(3), .dtype = SHARD_INT64), -1);
 }
 
+/* One rank's loss does not depend on what is copied: its backward sums nothing. */
+static void other_branch(shard_optimizer *optimizer, bool odd)
+{
+    shard_tensor *x = made_up_leaf(SHARD_SHAPE(3), 1, SHARD_FLOAT32);
+    shard_tensor *y = shard_copy(x, shard_world());
+    shard_backward(shard_sum(odd ? x : y));
+    if (odd)
+        shard_step(optimizer);
+}
+
 static void other_kind(shard_optimizer *optimizer, bool odd)
 {
     shard_tensors *list = shard_tensors_create();
@@ -164,6 +174,7 @@ static const difference differences[] = {
     {other_decay_1d, "rank 1 calls shard_step with no_decay_1d true while ranks 0 and 2 call shard_step with no_decay_1d false"},
     {other_conversion, "rank 1 calls shard_all_reduce * while ranks 0 and 2 call shard_convert_parallel_embedding*"},
     {other_layer, "rank 1 calls shard_parallel_linear * while ranks 0 and 2 call shard_parallel_embedding *"},
+    {other_branch, "rank 1 calls shard_step while ranks 0 and 2 call shard_backward *"},
     {other_shape_of_all_reduce,
      "rank 1 calls shard_all_reduce of 6 float32 with shape [[]2, 3] while ranks 0 and 2 call * with shape [[]3, 2]"},
     {other_shape_of_reduce,

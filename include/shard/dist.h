@@ -80,9 +80,10 @@ SHARD_API shard_group *shard_mesh_data_group(const shard_mesh *mesh);
  * differently, as the input of a column-parallel layer. The gradient of x is that of one process,
  * whatever operations and copies lie between: what each rank has a summand of (its own columns,
  * rows or summands) is summed over the group, once; what counts in full on each rank (a sum that
- * was taken already, a use of the whole tensor) is not. Where nothing between the copy and the
- * loss is split, gathered or summed over the group, each rank has a loss of its own: the gradient
- * is then that of the sum of these losses, as of torchshard's copy. */
+ * was taken already, a use of the whole tensor) is not. A loss that depends, without another copy over the
+ * group between, on something that is split, gathered or summed over the group is one loss of all
+ * members, and each of its other terms is taken to be the same on all. Any other loss is each rank's
+ * own: the gradient is then that of the sum of these losses, as of torchshard's copy. */
 SHARD_API shard_tensor *shard_copy(shard_tensor *x, shard_group *group);
 
 /* The own part of x, which is whole on every member, along dim (negative: from the
