@@ -192,6 +192,14 @@ START_TEST(test_errors)
         shard_tensors *list = list_one("x", x);
         shard_load_state_dict(list, NULL);
         check_error(SHARD_ERROR_ARGUMENT, "shard_load_state_dict: source is NULL");
+        shard_module *linear = shard_nn_linear(3, 2);
+        shard_module_load_state_dict(linear, NULL);
+        check_error(SHARD_ERROR_ARGUMENT, "shard_module_load_state_dict: source is NULL");
+        shard_module_load_state_dict(NULL, list);
+        check_error(SHARD_ERROR_ARGUMENT, "shard_module_load_state_dict: module is NULL");
+        shard_module_load_state_dict(linear, list);
+        check_error(SHARD_ERROR_SHAPE, "shard_module_load_state_dict: the source does not fit: 2 missing there *");
+        shard_module_destroy(linear);
         shard_tensors_destroy(list);
         ck_assert(value_at(x, 0) == 1 && value_at(y, 0) == 1);
     }

@@ -5,10 +5,12 @@
 
 #include <shard/checkpoint.h>
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 typedef struct loading {
+    const char *function; /* the public one, for messages */
     const shard_tensors *tensors, *source; /* what this rank keeps of each */
     shard_load_state_dict_options options;
     shard_tensor **from;     /* by tensor; NULL: missing, and that is allowed */
@@ -36,7 +38,7 @@ static shard_status match(loading *l, int64_t index, const char *name, shard_fit
             shard_complain(&fit->missing, "%s", shard_quoted(name));
         return SHARD_OK;
     }
-    SHARD_TRY(shard_part_check("shard_load_state_dict", name, from));
+    SHARD_TRY(shard_part_check(l->function, name, from));
     shard_shape shape = shard_tensor_whole_shape(from), whole = shard_tensor_whole_shape(tensor);
     shard_fit_compare(fit, name, tensor, &shape, from->dtype, l->options.convert);
     if (shard_fit_shapes(&shape, &whole) && !is_whole(from) && !shard_parts_equal(from, tensor))
@@ -65,14 +67,16 @@ static shard_status match_all(loading *l)
         return shard_last_status();
     for (int64_t i = 0; i < count; i++) {
         const char *own = shard_tensors_name(l->tensors, i);
-        SHARD_TRY(shard_part_check("shard_load_state_dict", own, shard_tensors_at(l->tensors, i)));
+        SHARD_TRY(shard_part_check(l->function, own, shard_tensors_at(l->tensors, i)));
         char *name = shard_format("%s%s", prefix, own);
         shard_status status = name ? match(l, i, name, &fit) : shard_last_status();
         free(name);
         SHARD_TRY(status);
     }
     find_unexpected(l, prefix, &fit);
-    return shard_fit_report(&fit, "shard_load_state_dict: the source");
+    char what[64];
+    snprintf(what, sizeof what, "%s: the source", l->function);
+    return shard_fit_report(&fit, what);
 }
 
 /* ---- copying ---- */
@@ -131,15 +135,13 @@ static shard_status fill_all(loading *l)
     return SHARD_OK;
 }
 
-shard_status shard_load_state_dict_with(const shard_tensors *tensors, const shard_tensors *source,
-                                        shard_load_state_dict_options options)
+static shard_status load(const char *function, const shard_tensors *tensors, const shard_tensors *source,
+                         shard_load_state_dict_options options)
 {
-    if (!tensors || !source)
-        return shard_null_argument("shard_load_state_dict", tensors ? "source" : "tensors");
     if (shard_last_status() != SHARD_OK)
         return shard_last_status();
     shard_tensors *kept = shard_tensors_kept(tensors, true), *kept_source = shard_tensors_kept(source, false);
-    loading l = {.tensors = kept, .source = kept_source, .options = options};
+    loading l = {.function = function, .tensors = kept, .source = kept_source, .options = options};
     shard_status status = kept && kept_source ? match_all(&l) : shard_last_status();
     if (status == SHARD_OK) {
         status = fill_all(&l);
@@ -153,11 +155,23 @@ shard_status shard_load_state_dict_with(const shard_tensors *tensors, const shar
     return status;
 }
 
+shard_status shard_load_state_dict_with(const shard_tensors *tensors, const shard_tensors *source,
+                                        shard_load_state_dict_options options)
+{
+    const char *function = "shard_load_state_dict";
+    if (!tensors || !source)
+        return shard_null_argument(function, tensors ? "source" : "tensors");
+    return load(function, tensors, source, options);
+}
+
 shard_status shard_module_load_state_dict_with(shard_module *module, const shard_tensors *source,
                                                shard_load_state_dict_options options)
 {
+    const char *function = "shard_module_load_state_dict";
+    if (!module || !source)
+        return shard_null_argument(function, module ? "source" : "module");
     shard_tensors *tensors = shard_state_dict(module);
-    shard_status status = tensors ? shard_load_state_dict_with(tensors, source, options) : shard_last_status();
+    shard_status status = tensors ? load(function, tensors, source, options) : shard_last_status();
     shard_tensors_destroy(tensors);
     return status;
 }
