@@ -155,6 +155,16 @@ START_TEST(test_draws)
 }
 END_TEST
 
+/* An error names the function that the caller wrote. */
+START_TEST(test_from_host)
+{
+    ck_assert_ptr_null(shard_from_host(NULL, SHARD_SHAPE(3)));
+    check_error(SHARD_ERROR_ARGUMENT, "shard_from_host: data is NULL");
+    SHARD_SCOPE
+        ck_assert_int_eq(shard_numel(shard_from_host(NULL, SHARD_SHAPE(0, 3))), 0);
+}
+END_TEST
+
 /* ---- the job ---- */
 
 START_TEST(test_job_once)
@@ -263,6 +273,7 @@ int main(void)
     tcase_add_test(tcase, test_rename_and_remove);
     tcase_add_test(tcase, test_sampler_sizes);
     tcase_add_test(tcase, test_draws);
+    tcase_add_test(tcase, test_from_host);
     tcase_add_test(tcase, test_job_once);
     tcase_add_test(tcase, test_world_kept);
     tcase_add_loop_test(tcase, test_variables, 0, (int)(sizeof variables / sizeof *variables));

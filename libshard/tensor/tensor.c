@@ -332,16 +332,6 @@ shard_tensor *shard_normal_with(shard_shape shape, double mean, double std, shar
     return make_random("shard_normal", SHARD_NORMAL, shape, mean, std, options);
 }
 
-shard_tensor *shard_from_host_with(const void *data, shard_shape shape, shard_tensor_options options)
-{
-    shard_tensor *tensor = shard_empty_with(shape, options);
-    if (tensor && shard_copy_from_host(tensor, data, byte_count(tensor)) != SHARD_OK) {
-        shard_release(tensor);
-        return NULL;
-    }
-    return tensor;
-}
-
 shard_tensor *shard_detach(shard_tensor *tensor)
 {
     shard_tensor *view = tensor ? shard_tensor_view(tensor, 0, tensor->shape) : NULL;
@@ -468,12 +458,27 @@ shard_status shard_copy_to_host(shard_tensor *tensor, void *data, size_t bytes)
     return memory ? shard_ops(tensor)->copy_out(shard_device_of(tensor), data, memory, bytes) : shard_last_status();
 }
 
-shard_status shard_copy_from_host(shard_tensor *tensor, const void *data, size_t bytes)
+static shard_status copy_from_host(const char *function, shard_tensor *tensor, const void *data, size_t bytes)
 {
-    SHARD_TRY(check_bytes("shard_copy_from_host", tensor, data, bytes));
+    SHARD_TRY(check_bytes(function, tensor, data, bytes));
     tensor->recipe.kind = SHARD_NO_RECIPE;
     void *memory = shard_tensor_memory_to_write(tensor);
     return memory ? shard_ops(tensor)->copy_in(shard_device_of(tensor), memory, data, bytes) : shard_last_status();
+}
+
+shard_status shard_copy_from_host(shard_tensor *tensor, const void *data, size_t bytes)
+{
+    return copy_from_host("shard_copy_from_host", tensor, data, bytes);
+}
+
+shard_tensor *shard_from_host_with(const void *data, shard_shape shape, shard_tensor_options options)
+{
+    shard_tensor *tensor = shard_empty_with(shape, options);
+    if (tensor && copy_from_host("shard_from_host", tensor, data, byte_count(tensor)) != SHARD_OK) {
+        shard_release(tensor);
+        return NULL;
+    }
+    return tensor;
 }
 
 double shard_item(shard_tensor *tensor)
