@@ -67,7 +67,8 @@ static shard_module *make_linear(const char *function, int64_t in, int64_t out, 
     if (shard_check_split(function, split.split) != SHARD_OK)
         return NULL;
     if (in < 1 || out < 1)
-        return shard_fail_null(SHARD_ERROR_ARGUMENT, "a linear layer from %" PRId64 " to %" PRId64 " features", in, out);
+        return shard_fail_null(SHARD_ERROR_ARGUMENT, "%s: from %" PRId64 " to %" PRId64 " features; both must be at least 1", function,
+                               in, out);
     if (split.split == SHARD_SPLIT_NONE)
         split.group = NULL;
     shard_scope scope;
