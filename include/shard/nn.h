@@ -65,8 +65,10 @@ typedef enum shard_split {
 /* The same, split over group. ROW takes an input that is split along its last
  * dimension, or a whole one, of which it takes the own part; its result is whole.
  * COLUMN takes a whole input; its result is split along the last dimension, so that
- * COLUMN chains into ROW without communication in between. Parts may be uneven.
- * Initial values are those of the whole layer. As torchshard.nn.ParallelLinear. */
+ * COLUMN chains into ROW without communication in between. The shards are those of
+ * shard_split_range, so that they may be uneven. NONE: the layer is whole on each rank,
+ * and group is not used. Initial values are those of the whole layer. As
+ * torchshard.nn.ParallelLinear. */
 #define shard_nn_parallel_linear(in, out, split, ...) \
     shard_nn_parallel_linear_with(in, out, split, SHARD_WITH(shard_nn_linear_options, __VA_ARGS__))
 SHARD_API shard_module *shard_nn_parallel_linear_with(int64_t in, int64_t out, shard_split split, shard_group *group,
@@ -132,8 +134,8 @@ SHARD_API shard_module *shard_nn_embedding_with(int64_t count, int64_t dim, int6
 /* The same, split over group: ROW splits weight along dimension 0, the vocabulary (torchshard's dim 0), COLUMN along
  * dimension 1 (torchshard's dim 1 or -1). x is the same on all ranks of group, and the result is whole: the sum of
  * what the ranks' rows give, or the ranks' columns gathered. Shards may be uneven, and empty where there are more
- * ranks than rows or columns. Initial values are those of the whole layer. Its forward is collective over group. As
- * torchshard.nn.ParallelEmbedding. NULL with the error set. Not collective. */
+ * ranks than rows or columns. NONE: the layer is whole on each rank. Initial values are those of the whole layer. Its
+ * forward is collective over group. As torchshard.nn.ParallelEmbedding. NULL with the error set. Not collective. */
 #define shard_nn_parallel_embedding(count, dim, padding_idx, split, ...) \
     shard_nn_parallel_embedding_with(count, dim, padding_idx, split, SHARD_WITH(shard_nn_embedding_options, __VA_ARGS__))
 SHARD_API shard_module *shard_nn_parallel_embedding_with(int64_t count, int64_t dim, int64_t padding_idx, shard_split split,

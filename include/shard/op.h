@@ -105,7 +105,8 @@ SHARD_API shard_tensor *shard_reshape(shard_tensor *x, shard_shape shape);
  * but of [n, h, w, c] images in that order. A view. */
 SHARD_API shard_tensor *shard_flatten(shard_tensor *x, int start, int end);
 /* Elements [start, start + length) of dimension dim (negative: from the end), which may not be
- * split. As torch.narrow, but a view of dimension 0 alone; of another one a copy. */
+ * split: x[:, start:start + length] for dim 1. As torch.narrow, but a view of dimension 0 alone; of
+ * another one a copy. */
 SHARD_API shard_tensor *shard_narrow(shard_tensor *x, int dim, int64_t start, int64_t length);
 /* `count` tensors, at least one, one after the other along dim (negative: from the end), along which
  * none may be split; their other sizes, dtypes and placements are the same. A copy. As torch.cat:
@@ -190,8 +191,9 @@ SHARD_API shard_tensor *shard_clone(shard_tensor *x);
  * PARTIAL too. */
 SHARD_API shard_tensor *shard_to_device(shard_tensor *x, shard_device *device);
 /* Zeroes elements with probability p and scales the rest by 1 / (1 - p); takes
- * the thread's next draw. An element's fate depends on its index in the whole
- * tensor, so that a split tensor gets what the whole one would. */
+ * the thread's next draw. Whether an element is zeroed depends on its index in
+ * the whole tensor, so that a split tensor gets the values of the whole one. A tensor of three or
+ * more dimensions that is split along one between the first and the last is refused (UNSUPPORTED). */
 SHARD_API shard_tensor *shard_dropout(shard_tensor *x, double p);
 /* The sum, and the mean, of all elements: a scalar. A split x gives PARTIAL, part of
  * the whole tensor's mean. */
@@ -332,7 +334,7 @@ typedef struct shard_cross_entropy_options {
  * Collective over the logits' group if they are split along classes. */
 #define shard_cross_entropy(logits, ...) \
     shard_cross_entropy_with(logits, SHARD_WITH(shard_cross_entropy_options, __VA_ARGS__))
-/* The same; the peer's name for it. */
+/* The same function under TorchShard's name. */
 #define shard_parallel_cross_entropy shard_cross_entropy
 SHARD_API shard_tensor *shard_cross_entropy_with(shard_tensor *logits, shard_tensor *target,
                                                  shard_cross_entropy_options options);
@@ -342,8 +344,9 @@ typedef struct shard_mse_loss_options {
     shard_reduction reduction; /* the mean is over all elements */
 } shard_mse_loss_options;
 /* (input - target)^2, both of one shape: a scalar, or of their shape for NONE. As
- * torch.nn.functional.mse_loss; both get gradients. Operands that are split, in the same way, give
- * PARTIAL, part of the whole tensors' mean or sum. */
+ * torch.nn.functional.mse_loss; both get gradients. Both operands may be split, over the same
+ * group and ranges: mean and sum are then PARTIAL, summands of the whole tensors' mean or sum
+ * (shard_reduce makes them whole), and the result of NONE is split like the operands. */
 #define shard_mse_loss(input, ...) shard_mse_loss_with(input, SHARD_WITH(shard_mse_loss_options, __VA_ARGS__))
 SHARD_API shard_tensor *shard_mse_loss_with(shard_tensor *input, shard_tensor *target, shard_mse_loss_options options);
 

@@ -151,7 +151,8 @@ SHARD_API shard_tensor *shard_detach(shard_tensor *tensor);
 /* Says that this tensor is part [start, start + size(dim)) of `whole` along dim
  * (negative: from the end), the group's other members holding the rest in rank
  * order (not checked). The same memory. A random tensor whose values were not made
- * yet gets those of that part of the whole tensor, so a split parameter is
+ * yet gets those of that part of the whole tensor, if dim is its first or last dimension
+ * (else UNSUPPORTED, when they are made). So a split parameter is
  *     shard_range part = shard_split_range(out, size, rank);
  *     shard_as_split(shard_uniform(SHARD_SHAPE(part.size, in), low, high), 0, group, part.start, out)
  * Of a mesh's model group, it is replicated over the data group (shard_replica_group).

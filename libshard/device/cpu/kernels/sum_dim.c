@@ -2,7 +2,7 @@
 
 static void R(sum_row)(const void *context, int64_t row)
 {
-    const sums *s = context;
+    const dim_sums *s = context;
     real buffer[SPAN], result;
     double total = 0;
     for (int64_t start = 0; start < s->axis.size; start += SPAN) {
@@ -38,7 +38,7 @@ MAP_BODY(finish)
 
 static void R(sum_tile)(const void *context, int64_t outer, int64_t first, int64_t count)
 {
-    const sums *s = context;
+    const dim_sums *s = context;
     int64_t at = outer * s->axis.size * s->axis.inner + first, to = outer * s->axis.inner + first;
     real buffer[SPAN], result[SPAN];
     double sum[SPAN] = {0};
@@ -56,7 +56,7 @@ static void R(sum_tile)(const void *context, int64_t outer, int64_t first, int64
 
 static void R(spread_row)(const void *context, int64_t row)
 {
-    const sums *s = context;
+    const dim_sums *s = context;
     real one, buffer[SPAN], value = *R(load)(s->dtype, s->from, row, 1, &one) * (real)s->factor;
     for (int64_t start = 0; start < s->axis.size; start += SPAN) {
         int64_t count = smaller(SPAN, s->axis.size - start), to = row * s->axis.size + start;
@@ -69,7 +69,7 @@ static void R(spread_row)(const void *context, int64_t row)
 
 static void R(spread_tile)(const void *context, int64_t outer, int64_t first, int64_t count)
 {
-    const sums *s = context;
+    const dim_sums *s = context;
     int64_t to = outer * s->axis.size * s->axis.inner + first;
     real y_buffer[SPAN], buffer[SPAN], factor = (real)s->factor;
     const real *y = R(load)(s->dtype, s->from, outer * s->axis.inner + first, count, y_buffer);
@@ -90,13 +90,13 @@ static void R(spread_tile)(const void *context, int64_t outer, int64_t first, in
 /* Items of each_along that keep the threads busy. */
 enum { ENOUGH_ITEMS = 64 };
 
-typedef struct sums {
+typedef struct dim_sums {
     shard_dtype dtype;
     shard_axis axis;
     double factor;
     const void *from;
     void *to;
-} sums;
+} dim_sums;
 
 typedef struct scaled_sums {
     double factor;
@@ -135,7 +135,7 @@ shard_status KERNEL(sum_dim)(shard_device *device, const shard_axis *axis, doubl
 {
     if (axis->outer * divide_up(axis->inner, SPAN) < ENOUGH_ITEMS && axis->size * axis->inner >= PARALLEL)
         return sum_matrices(device, axis, factor, x, y, dtype);
-    sums s = {.dtype = dtype, .axis = *axis, .factor = factor, .from = x, .to = y};
+    dim_sums s = {.dtype = dtype, .axis = *axis, .factor = factor, .from = x, .to = y};
     EACH_ALONG(dtype, axis, &s, sum_row, sum_tile);
     return SHARD_OK;
 }
@@ -144,7 +144,7 @@ shard_status KERNEL(spread_dim)(shard_device *device, const shard_axis *axis, do
                                 shard_dtype dtype)
 {
     (void)device;
-    sums s = {.dtype = dtype, .axis = *axis, .factor = factor, .from = y, .to = x};
+    dim_sums s = {.dtype = dtype, .axis = *axis, .factor = factor, .from = y, .to = x};
     EACH_ALONG(dtype, axis, &s, spread_row, spread_tile);
     return SHARD_OK;
 }
