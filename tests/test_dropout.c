@@ -104,6 +104,23 @@ START_TEST(refuses)
 }
 END_TEST
 
+/* The index in the whole tensor is known only where the split dimension is the first or the last. */
+static void refuses_the_middle(shard_group *world, void *context)
+{
+    (void)context;
+    SHARD_SCOPE {
+        shard_tensor *x = shard_ones(SHARD_SHAPE(2, 3, 4));
+        check_refused(shard_dropout(shard_as_split(x, 1, world, 3 * shard_group_rank(world), 6), 0.5), SHARD_ERROR_UNSUPPORTED,
+                      "*split along dimension 1 of 3: first or last only");
+    }
+}
+
+START_TEST(splits_in_the_middle)
+{
+    run_ranks(2, refuses_the_middle, NULL);
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("dropout");
@@ -113,5 +130,6 @@ int main(void)
     tcase_add_test(tcase, draws);
     add_ranks_test(tcase, splits);
     tcase_add_test(tcase, refuses);
+    tcase_add_test(tcase, splits_in_the_middle);
     return test_run(suite);
 }
