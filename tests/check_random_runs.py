@@ -18,8 +18,12 @@ import sys
 import tempfile
 
 LIMIT = 300  # seconds of a run that takes some
-# Of a loss, relative: what rounding makes of 5 steps. Batch norms of two samples of one pixel multiply it: 2e-6 in float64.
-TOLERANCE = {"float64": 1e-5, "float32": 5e-3, "bf16": 8e-2, "fp16": 8e-2}
+# Of a loss, relative: what rounding makes of 5 steps.
+TOLERANCE = {"float64": 1e-7, "float32": 5e-3, "bf16": 8e-2, "fp16": 8e-2}
+# Images that go through the model together, by --image-size. At 8 pixels the last feature map has one: a batch norm
+# over two values makes +1 and -1 of them, whatever they are, and its gradient divides by their difference. That
+# multiplies rounding, 2e-6 of a loss in float64, and says nothing about the split.
+SMALLEST_PART = {8: 3, 9: 2, 16: 2}
 LAUNCHERS = {"openmpi": ["mpirun.openmpi", "--oversubscribe"], "mpich": ["mpiexec.mpich"]}
 ENVIRONMENT = {"OMP_NUM_THREADS": "1", "SHARD_TIMEOUT": "120", "OMPI_ALLOW_RUN_AS_ROOT": "1",
                "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1", "OMPI_MCA_rmaps_base_oversubscribe": "1",
@@ -27,13 +31,16 @@ ENVIRONMENT = {"OMP_NUM_THREADS": "1", "SHARD_TIMEOUT": "120", "OMPI_ALLOW_RUN_A
 
 
 def common_options(rng):
-    """What one process and several have alike, and the precision, a key of TOLERANCE."""
+    """What one process and several have in common, and the precision, a key of TOLERANCE."""
     dtype = rng.choice(["float64", "float64", "float64", "float32"])
     amp = rng.choice(["none", "bf16", "fp16"]) if dtype == "float32" else "none"
-    parts = rng.choice([1, 1, 2, 3, 4])
-    batch = parts * rng.randint(2, 6)
+    parts, size = rng.choice([1, 1, 2, 3, 4]), rng.choice([8, 9, 16])
+    part = rng.randint(SMALLEST_PART[size], 6)
+    batch = parts * part
+    # No part of the last batch may be a pair, where that is none for a part. Of one image, one process refuses it.
+    images = rng.choice([images for images in range(batch, 4 * batch + 1) if images % part != 2 or SMALLEST_PART[size] == 2])
     options = {
-        "-a": "resnet18", "--stem": "small", "--image-size": rng.choice([8, 9, 16]), "--synthetic": rng.randint(batch, 4 * batch),
+        "-a": "resnet18", "--stem": "small", "--image-size": size, "--synthetic": images,
         "--num-classes": rng.choice([1, 2, 3, 7, 10, 33, 64]), "-b": batch, "--accumulate": parts,
         "--optimizer": rng.choice(["sgd", "adam", "adamw", "lars", "lamb"]), "--lr": rng.choice(["1e-4", "1e-5", "1e-3"]),
         "--clip-grad": rng.choice(["0", "0", "0.05", "1", "1e9"]), "--seed": rng.randint(0, 99), "--epochs": 3,
@@ -102,20 +109,20 @@ class Trials:
             problem = self.run(launcher, options, f"run{i}.json")
             if problem:
                 return problem
-        told = "\n".join(" ".join([*launcher, *options]) for launcher, options in runs)
+        commands = "\n".join(" ".join([*launcher, *options]) for launcher, options in runs)
         if not single:
             return None
         got = self.steps_of(*(f"run{i}.json" for i in range(len(runs))))
         if [line["step"] for line in got] != [line["step"] for line in single]:
-            return f"other steps: {[line['step'] for line in got]}\n{told}"
+            return f"other steps: {[line['step'] for line in got]}\n{commands}"
         difference = max(abs(a["loss"] - b["loss"]) / max(1e-3, abs(b["loss"])) for a, b in zip(got, single))
         self.worst[precision] = max(self.worst.get(precision, 0), difference)
         if not difference < TOLERANCE[precision]:
-            return f"losses differ by {difference:.3g}: {[line['loss'] for line in got]}, not {[line['loss'] for line in single]}\n{told}"
+            return f"losses differ by {difference:.3g}: {[line['loss'] for line in got]}, not {[line['loss'] for line in single]}\n{commands}"
         if precision != "fp16" and [line["left_out"] for line in got] != [line["left_out"] for line in single]:
-            return f"other steps are left out\n{told}"
+            return f"other steps are left out\n{commands}"
         left = list(self.folder.glob("out/*.tmp.*"))
-        return f"left behind: {left}\n{told}" if left else None
+        return f"left behind: {left}\n{commands}" if left else None
 
     def configuration(self):
         """The problems of three trials against one run of one process."""
@@ -136,8 +143,8 @@ class Trials:
 
 def main():
     parser = argparse.ArgumentParser()
-    parser.add_argument("shardrun")
-    parser.add_argument("imagenet")
+    parser.add_argument("shardrun", type=os.path.abspath)
+    parser.add_argument("imagenet", type=os.path.abspath)
     parser.add_argument("--trials", type=int, default=8)
     parser.add_argument("--seed", type=int, default=20240)
     parser.add_argument("--mpi", default="")
