@@ -13,8 +13,8 @@
  * conversion, which gives each layer a weight of its own.
  *
  * Names are torchvision's, shapes PyTorch's, so that state dicts go both ways. Initial
- * values are PyTorch's distributions; they are made when first needed, and only the own
- * part of a split parameter ever is.
+ * values are PyTorch's distributions; they are made when first needed, and of a
+ * split parameter only the local shard is made.
  */
 #ifndef SHARD_NN_H
 #define SHARD_NN_H

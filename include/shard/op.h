@@ -327,7 +327,7 @@ typedef struct shard_cross_entropy_options {
  * other error of one member is an error on all of them (see above for NULL logits; and for
  * when it comes: on GPUs with a wrong label of one member that member names it, the others
  * that its labels differ).
- * Logits split along a leading dimension, with the own rows' labels, give the own rows' loss:
+ * Logits split along a leading dimension, with the labels of the local rows, give the loss of the local rows:
  * PARTIAL for SUM, split like them for NONE, refused for MEAN.
  * The backward needs the logits; it writes the gradient over them if they have been
  * released by then, else next to them.
@@ -363,7 +363,7 @@ SHARD_API int64_t shard_count_top_k(shard_tensor *label_rank, int64_t k);
 
 /* ---- the labels' columns: what margin losses need ----
  * x is [..., classes]; labels are int64 of its leading dimensions' shape, placed as x's rows (of
- * split rows: the own rows' labels, as for the loss). A label that is ignore_index has no column;
+ * split rows: the local rows' labels, as for the loss). A label that is ignore_index has no column;
  * another one outside [0, classes) is an error. Where x is split along classes, labels are the whole
  * ones, the same on all ranks (not checked), and each rank takes those in its range. Not collective. */
 
@@ -467,7 +467,7 @@ SHARD_API shard_tensor *shard_custom_op_apply_with(const shard_custom_op_type *t
 
 /* ---- inside an own operation ---- */
 
-/* What was given to shard_custom_op_apply. Of NULL NULL. */
+/* The context that was given to shard_custom_op_apply. NULL for NULL. */
 SHARD_API void *shard_custom_op_context(const shard_custom_op *op);
 /* Whether input i requires a gradient. False in a forward that is not recorded. As ctx.needs_input_grad. */
 SHARD_API bool shard_custom_op_wants_gradient(const shard_custom_op *op, int input);

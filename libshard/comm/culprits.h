@@ -9,7 +9,7 @@
 
 #include <stdbool.h>
 
-/* What is known of the world's ranks; context is passed on. */
+/* The state of the world's ranks, as far as it is known; context is passed on. */
 typedef struct shard_waits {
     int size;
     const void *context;

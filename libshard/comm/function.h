@@ -32,8 +32,8 @@ typedef struct shard_function_mark {
 } shard_function_mark;
 
 /* At the beginning of a public function that is collective; ends with the block. The function
- * that a user called is the one that counts: of those inside each other, the first. What is agreed on in one
- * inside ends with it: the groups of later collectives may be others, whose ranks need not agree on it. */
+ * that a user called counts: of nested ones, the outermost. A value that a nested function agrees on ends with
+ * that function: later collectives may be over other groups, whose ranks may have other values. */
 #define SHARD_FUNCTION(name)                                                                                                     \
     __attribute__((unused, cleanup(shard_leave_function))) shard_function_mark shard_function_mark_ = shard_enter_function(name)
 shard_function_mark shard_enter_function(const char *name);

@@ -25,7 +25,7 @@ shard_group *shard_group_make(const shard_group_ops *ops, int rank, int size, co
     return group;
 }
 
-/* What was the world is a group of this rank alone from now on, for pointers that were kept. */
+/* After shard_finalize a pointer to the world that was kept is a group of this rank alone. */
 static void end_world(shard_group *world)
 {
     static shard_group *ended;

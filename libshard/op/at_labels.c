@@ -19,7 +19,7 @@ static const shard_fault pick_fault = LABEL_FAULT("shard_pick_labels"), add_faul
 /* Where labels are in x [..., classes]. */
 typedef struct columns {
     shard_axis axis; /* rows, own classes, 1 */
-    int64_t start;   /* of the own classes */
+    int64_t start;   /* of the local classes */
     int64_t ignored; /* a label that is in none */
     double factor;
 } columns;

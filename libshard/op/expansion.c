@@ -108,7 +108,7 @@ shard_tensor *shard_gradient_each(shard_node *node, int input, shard_tensor *dy,
     return is_summed(node, input, dy) ? shard_tensor_like(dy) : shard_make_gradient(node, input);
 }
 
-/* What is summed of x: the first dimensions of [rows, columns], or one of an axis. `ordered` and
+/* The dimensions of x that are summed: the first dimensions of [rows, columns], or one of an axis. `ordered` and
  * `one`: whether x is so, sizes of 1 aside; else as [rows, columns] after a permutation by axes. */
 typedef struct summation {
     bool ordered, one;

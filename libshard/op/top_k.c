@@ -1,5 +1,5 @@
 /*
- * What comes first along a dimension: max, min, argmax, argmin, and the first k along the last
+ * The first elements along a dimension: max, min, argmax, argmin, and the first k along the last
  * one. Where the dimension is split over a group, each rank finds what comes first of its own
  * part; the ranks' finds, with their indices in the whole dimension, are gathered, and every
  * rank finds the first of these.
@@ -19,7 +19,7 @@ typedef struct search {
     bool keepdim;       /* of the one */
     int64_t count;      /* of what is found for each outer and inner */
     shard_axis axis;    /* of x */
-    int64_t start;      /* of the own part in the whole dimension */
+    int64_t start;      /* of the local shard in the whole dimension */
     shard_group *group; /* over which it is split; NULL: it is whole */
 } search;
 
