@@ -117,6 +117,55 @@ START_TEST(test_chain)
 }
 END_TEST
 
+/* Attention heads that the ranks do not divide: each rank has whole heads, between COLUMN and ROW and for ROW alone. */
+enum { HEAD = 4, HEADS = 5 };
+
+static shard_tensor *attend(shard_module *module, shard_tensor *x)
+{
+    (void)module;
+    return shard_reshape(shard_softmax(shard_reshape(x, SHARD_SHAPE(2, 3, -1, HEAD))), shard_tensor_shape(x));
+}
+
+/* Split over a group, or whole. */
+static shard_module *make_attention(shard_group *group)
+{
+    static const shard_module_type type = {.name = "heads", .forward = attend};
+    shard_split out = group ? SHARD_SPLIT_COLUMN : SHARD_SPLIT_NONE, in = group ? SHARD_SPLIT_ROW : SHARD_SPLIT_NONE;
+    shard_manual_seed(5);
+    return shard_nn_sequential(
+        shard_nn_parallel_linear(6, HEADS * HEAD, out, group, .dtype = SHARD_FLOAT64, .split_multiple = HEAD),
+        shard_module_create(&type, NULL),
+        shard_nn_parallel_linear(HEADS * HEAD, 6, in, group, .dtype = SHARD_FLOAT64, .split_multiple = HEAD));
+}
+
+static void splits_whole_heads(shard_group *world, void *context)
+{
+    (void)context;
+    shard_mesh *mesh = shard_mesh_create(.model = shard_group_size(world));
+    shard_group *group = shard_mesh_model_group(mesh);
+    shard_module *whole = make_attention(NULL), *parallel = make_attention(group);
+    run_both(whole, parallel, 3, 6, 6, group);
+    shard_module_destroy(whole);
+    shard_module_destroy(parallel);
+    shard_manual_seed(5);
+    whole = shard_nn_linear(HEADS * HEAD, 6, .dtype = SHARD_FLOAT64);
+    shard_manual_seed(5);
+    parallel =
+        shard_nn_parallel_linear(HEADS * HEAD, 6, SHARD_SPLIT_ROW, group, .dtype = SHARD_FLOAT64, .split_multiple = HEAD);
+    run_both(whole, parallel, 3, HEADS * HEAD, 6, group);
+    shard_module_destroy(whole);
+    shard_module_destroy(parallel);
+    ck_assert_ptr_null(shard_nn_parallel_linear(6, 10, SHARD_SPLIT_COLUMN, group, .split_multiple = 4));
+    check_error(SHARD_ERROR_ARGUMENT, "shard_nn_parallel_linear: 10 features are not divided by split_multiple 4");
+    shard_mesh_destroy(mesh);
+}
+
+START_TEST(test_heads)
+{
+    run_job(rank_counts[_i], splits_whole_heads, NULL);
+}
+END_TEST
+
 /* ---- conversion ---- */
 
 static shard_module *nested(void)
@@ -402,6 +451,7 @@ int main(void)
     Suite *suite = suite_create("parallel_linear");
     TCase *tcase = test_case(suite, "parallel_linear");
     tcase_add_loop_test(tcase, test_layers, 0, (int)(sizeof layers / sizeof *layers));
+    add_ranks_test(tcase, test_heads);
     add_ranks_test(tcase, test_chain);
     tcase_add_loop_test(tcase, test_conversion, 0, 4 * RANK_COUNTS);
     tcase_add_test(tcase, test_conversion_by_name);

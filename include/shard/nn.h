@@ -52,6 +52,10 @@ typedef struct shard_nn_linear_options {
     int reserved;
     bool no_bias;
     shard_dtype dtype;
+    /* Of a parallel layer: each shard has a multiple of this many split features, which divides their number.
+     * The size of an attention head: each rank then has whole heads, also where ranks do not divide them.
+     * 0 is 1. */
+    int64_t split_multiple;
 } shard_nn_linear_options;
 #define shard_nn_linear(in, ...) shard_nn_linear_with(in, SHARD_WITH(shard_nn_linear_options, __VA_ARGS__))
 SHARD_API shard_module *shard_nn_linear_with(int64_t in, int64_t out, shard_nn_linear_options options);
@@ -65,8 +69,8 @@ typedef enum shard_split {
 /* The same, split over group. ROW takes an input that is split along its last
  * dimension, or a whole one, of which it takes the own part; its result is whole.
  * COLUMN takes a whole input; its result is split along the last dimension, so that
- * COLUMN chains into ROW without communication in between. The shards are those of
- * shard_split_range, so that they may be uneven. NONE: the layer is whole on each rank,
+ * COLUMN chains into ROW without communication in between (both with one .split_multiple). The
+ * shards are those of shard_split_range, in units of .split_multiple, so that they may be uneven. NONE: the layer is whole on each rank,
  * and group is not used. Initial values are those of the whole layer. As
  * torchshard.nn.ParallelLinear. */
 #define shard_nn_parallel_linear(in, out, split, ...) \

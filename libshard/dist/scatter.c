@@ -30,6 +30,7 @@ shard_status shard_copy_part_in(shard_tensor *whole, int dim, shard_range range,
 
 typedef struct scatter_context {
     int dim;
+    int64_t multiple;
     shard_group *group;
 } scatter_context;
 
@@ -42,7 +43,7 @@ static shard_status scatter_backward(shard_node *node, shard_tensor *dy, shard_t
     if (!ranges)
         return shard_group_fail(context->group);
     for (int i = 0; i < size; i++)
-        ranges[i] = shard_split_range(whole.dim[context->dim], size, i);
+        ranges[i] = shard_split_multiple(whole.dim[context->dim], context->multiple, size, i);
     dx[0] = shard_gather_parts(dy, whole, context->dim, ranges, context->group);
     free(ranges);
     return dx[0] ? SHARD_OK : shard_last_status();
@@ -52,6 +53,11 @@ static const shard_node_type scatter_type = {.name = "scatter", .backward = scat
 
 shard_tensor *shard_scatter(shard_tensor *x, int dim, shard_group *group)
 {
+    return shard_scatter_multiple(x, dim, 1, group);
+}
+
+shard_tensor *shard_scatter_multiple(shard_tensor *x, int dim, int64_t multiple, shard_group *group)
+{
     SHARD_FUNCTION("shard_scatter");
     if (!shard_check_operand("shard_scatter", x) || shard_resolve_dim("shard_scatter", &x->shape, dim, &dim) != SHARD_OK)
         return NULL;
@@ -60,7 +66,7 @@ shard_tensor *shard_scatter(shard_tensor *x, int dim, shard_group *group)
     int size = shard_group_size(group);
     if (size == 1)
         return shard_reshape(x, x->shape);
-    shard_range range = shard_split_range(x->shape.dim[dim], size, shard_group_rank(group));
+    shard_range range = shard_split_multiple(x->shape.dim[dim], multiple, size, shard_group_rank(group));
     shard_shape shape = x->shape;
     shape.dim[dim] = range.size;
     shard_tensor *y;
@@ -77,6 +83,6 @@ shard_tensor *shard_scatter(shard_tensor *x, int dim, shard_group *group)
         .kind = SHARD_SPLIT, .dim = dim, .group = group, .start = range.start, .whole = x->shape.dim[dim]};
     shard_node *node = shard_record(&scatter_type, y, SHARD_INPUTS(x), sizeof(scatter_context));
     if (node)
-        *(scatter_context *)node->context = (scatter_context){dim, group};
+        *(scatter_context *)node->context = (scatter_context){dim, multiple, group};
     return y;
 }

@@ -30,12 +30,14 @@ shard_status shard_check_split(const char *function, shard_split split)
                        (int)split);
 }
 
-shard_tensor *shard_make_shard(shard_shape whole, int dim, shard_group *group,
+shard_tensor *shard_make_shard(shard_shape whole, int dim, shard_layer_split split,
                                shard_tensor *(*make)(shard_shape shape, const void *context), const void *context)
 {
     if (dim < 0)
         return make(whole, context);
-    shard_range range = shard_split_range(whole.dim[dim], shard_group_size(group), shard_group_rank(group));
+    shard_group *group = split.group;
+    shard_range range =
+        shard_split_multiple(whole.dim[dim], split.multiple ? split.multiple : 1, shard_group_size(group), shard_group_rank(group));
     shard_shape shape = whole;
     shape.dim[dim] = range.size;
     shard_tensor *shard = shard_as_split(make(shape, context), dim, group, range.start, whole.dim[dim]);
@@ -144,7 +146,7 @@ static shard_module *convert_one(const conversion *c, const char *name, shard_mo
     shard_tensor *bias = old_bias && weight ? take_part(c, name, "bias", old_bias, layer->bias_dim[c->split]) : NULL;
     shard_module *module = NULL;
     if (weight && (bias || !old_bias)) {
-        module = layer->rebuild(old, (shard_layer_split){c->split, c->group}, weight, bias);
+        module = layer->rebuild(old, (shard_layer_split){.split = c->split, .group = c->group}, weight, bias);
         shard_module_set_training(module, shard_module_is_training(old));
         if (module) { /* what was frozen stays so */
             weight->requires_grad = old_weight->requires_grad;

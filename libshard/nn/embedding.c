@@ -93,7 +93,7 @@ static shard_module *make_embedding(const char *function, int64_t count, int64_t
     shard_scope scope;
     shard_scope_open(&scope);
     shard_tensor *weight = shard_make_shard(SHARD_SHAPE(count, dim), shard_split_embedding.weight_dim[what.split.split],
-                                            what.split.group, make_values, &what);
+                                            what.split, make_values, &what);
     shard_module *module = weight ? make_from(what, weight) : NULL;
     shard_scope_close(&scope);
     return module;

@@ -2,6 +2,8 @@
  * which. */
 #include "nn/nn.h"
 
+#include "dist/dist.h"
+
 #include <inttypes.h>
 #include <math.h>
 
@@ -11,6 +13,9 @@ typedef struct linear_data {
 
 static shard_tensor *linear_forward(shard_module *module, shard_tensor *x)
 {
+    const shard_layer_split *split = &((linear_data *)shard_module_data(module))->split;
+    if (split->split == SHARD_SPLIT_ROW && split->multiple > 1 && shard_is_replicated(x)) /* even parts are not the weight's */
+        x = shard_scatter_multiple(x, -1, split->multiple, split->group);
     return shard_parallel_linear(x, shard_module_tensor(module, "weight"), shard_module_optional(module, "bias"));
 }
 
@@ -70,16 +75,20 @@ static shard_module *make_linear(const char *function, int64_t in, int64_t out, 
         return shard_fail_null(SHARD_ERROR_ARGUMENT, "%s: from %" PRId64 " to %" PRId64 " features; both must be at least 1", function,
                                in, out);
     if (split.split == SHARD_SPLIT_NONE)
-        split.group = NULL;
+        split = (shard_layer_split){0};
+    int64_t features = split.split == SHARD_SPLIT_ROW ? in : out;
+    if (split.multiple < 0 || (split.multiple && features % split.multiple))
+        return shard_fail_null(SHARD_ERROR_ARGUMENT, "%s: %" PRId64 " features are not divided by split_multiple %" PRId64, function,
+                               features, split.multiple);
     shard_scope scope;
     shard_scope_open(&scope);
     const shard_split_layer *layer = &shard_split_linear;
     initial values = {1.0 / sqrt((double)in), options.dtype};
     shard_tensor *weight =
-        shard_make_shard(SHARD_SHAPE(out, in), layer->weight_dim[split.split], split.group, make_values, &values);
+        shard_make_shard(SHARD_SHAPE(out, in), layer->weight_dim[split.split], split, make_values, &values);
     shard_tensor *bias =
         options.no_bias ? NULL
-                        : shard_make_shard(SHARD_SHAPE(out), layer->bias_dim[split.split], split.group, make_values, &values);
+                        : shard_make_shard(SHARD_SHAPE(out), layer->bias_dim[split.split], split, make_values, &values);
     shard_module *module = weight && (bias || options.no_bias) ? make_from(split, weight, bias) : NULL;
     shard_scope_close(&scope);
     return module;
@@ -93,5 +102,5 @@ shard_module *shard_nn_linear_with(int64_t in, int64_t out, shard_nn_linear_opti
 shard_module *shard_nn_parallel_linear_with(int64_t in, int64_t out, shard_split split, shard_group *group,
                                             shard_nn_linear_options options)
 {
-    return make_linear("shard_nn_parallel_linear", in, out, (shard_layer_split){split, group}, options);
+    return make_linear("shard_nn_parallel_linear", in, out, (shard_layer_split){split, group, options.split_multiple}, options);
 }

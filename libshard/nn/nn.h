@@ -11,6 +11,7 @@
 typedef struct shard_layer_split {
     shard_split split;
     shard_group *group; /* NULL where it is not split */
+    int64_t multiple;   /* of which each shard's size is one; 0 is 1 */
 } shard_layer_split;
 
 /* A kind of layer that can be split: what its makers and the conversion have in common. */
@@ -31,7 +32,7 @@ shard_status shard_check_split(const char *function, shard_split split);
 
 /* The local shard along dim (-1: all) of a tensor of that whole shape whose values come from a recipe: `make`
  * gives a tensor of the shape that it is asked for. */
-shard_tensor *shard_make_shard(shard_shape whole, int dim, shard_group *group,
+shard_tensor *shard_make_shard(shard_shape whole, int dim, shard_layer_split split,
                                shard_tensor *(*make)(shard_shape shape, const void *context), const void *context);
 
 /* Puts another module in the place of old, in its parent too if it has one, and destroys old. */
