@@ -56,6 +56,15 @@ static const char *without_counts(const char *name)
     return strstr(name, "num_batches_tracked") ? NULL : name;
 }
 
+static const char *in_data_parallel(const char *name)
+{
+    static char wrapped[2][100];
+    static int turn;
+    turn = !turn;
+    snprintf(wrapped[turn], sizeof wrapped[turn], "module.%s", name);
+    return wrapped[turn];
+}
+
 static const char *without_final(const char *name)
 {
     return strncmp(name, "fc.", 3) == 0 ? NULL : name;
@@ -92,6 +101,8 @@ START_TEST(test_pretrained)
     check_evaluates_as_trained("--pretrained trained/model.safetensors");
     check_evaluates_as_trained("--pretrained plain.safetensors");
     check_evaluates_as_trained("--pretrained old.safetensors");
+    write_state("wrapped.safetensors", in_data_parallel);
+    check_evaluates_as_trained("--pretrained wrapped.safetensors");
     check_refused("--evaluate needs a model", FILES_RUN "-e");
 }
 END_TEST

@@ -11,6 +11,7 @@
 
 #define NAMED 3 /* names in a message; the others are counted */
 #define NAMES_BYTES 160
+#define WRAPPED "module."
 
 /* The names of a kind: how many, and the first ones as text. */
 typedef struct names {
@@ -22,6 +23,7 @@ typedef struct pretrained {
     trainer *run;
     const char *path, *skip;        /* skip: "fc,head", or NULL */
     shard_tensors *file, *state;    /* of the file, without values; of the model */
+    const char *prefix;             /* before each name in the file */
     shard_metadata *metadata;       /* of the file */
     shard_tensors *wanted;          /* of the model: what is loaded */
     names missing, unexpected, left; /* left: tensors of the model that are skipped */
@@ -173,16 +175,36 @@ static shard_status load(pretrained *loading)
     if (status == SHARD_OK)
         status = check_names(loading);
     if (status == SHARD_OK) /* what is not wanted has been looked at */
-        status = shard_load(loading->wanted, loading->path, .allow_unexpected = true, .convert = true);
+        status = shard_load(loading->wanted, loading->path, .prefix = loading->prefix, .allow_unexpected = true, .convert = true);
     if (status == SHARD_OK && loading->left.count)
         progress_say(&loading->run->progress, "not from %s, with new initial values: %s", loading->path, loading->left.text);
     return status;
+}
+
+/* Whether every name has the prefix of torch.nn.DataParallel and DistributedDataParallel, as in the files of
+ * pytorch/examples. */
+static bool is_wrapped(const shard_tensors *file)
+{
+    for (int64_t i = 0; i < shard_tensors_count(file); i++)
+        if (!begins_with(shard_tensors_name(file, i), WRAPPED))
+            return false;
+    return shard_tensors_count(file) > 0;
+}
+
+static void unwrap(pretrained *loading)
+{
+    shard_tensors *file = loading->file;
+    loading->prefix = WRAPPED;
+    loading->file = shard_tensors_subset(file, WRAPPED);
+    shard_tensors_destroy(file);
 }
 
 shard_status checkpoint_pretrained(trainer *run, const char *path)
 {
     pretrained loading = {.run = run, .path = path, .skip = run->options->pretrained_skip};
     loading.file = shard_inspect(path, &loading.metadata);
+    if (is_wrapped(loading.file))
+        unwrap(&loading);
     loading.state = shard_state_dict(run->model);
     loading.wanted = shard_tensors_create();
     shard_status status = shard_last_status();
