@@ -51,11 +51,11 @@ START_TEST(refuses)
     SHARD_SCOPE {
         shard_tensor *x = shard_zeros(SHARD_SHAPE(2, 3)), *weight = shard_ones(SHARD_SHAPE(3));
         check_refused(shard_layer_norm(x, weight, NULL, 0), SHARD_ERROR_SHAPE,
-                      "shard_layer_norm: weight and bias must both be float32 of shape [[]3], *or both NULL");
+                      "shard_layer_norm: weight and bias must both be float32 of shape [[]3], *or both NULL; one is NULL");
         check_refused(shard_layer_norm(x, shard_ones(SHARD_SHAPE(2)), shard_ones(SHARD_SHAPE(2)), 0), SHARD_ERROR_SHAPE,
                       "shard_layer_norm: weight *");
         check_refused(shard_layer_norm(shard_cast(x, SHARD_FLOAT64), weight, weight, 0), SHARD_ERROR_SHAPE,
-                      "shard_layer_norm: weight and bias must both be float64 *");
+                      "shard_layer_norm: weight and bias must both be float64 *; one is float32 of shape [[]3] on *");
         check_refused(shard_layer_norm(x, weight, weight, -1), SHARD_ERROR_ARGUMENT, "shard_layer_norm: eps is -1");
         check_refused(shard_layer_norm(shard_zeros(SHARD_SCALAR), NULL, NULL, 0), SHARD_ERROR_SHAPE,
                       "shard_layer_norm: a scalar *");

@@ -1,5 +1,7 @@
 #include "op/op.h"
 
+#include <stdio.h>
+
 bool shard_check_operand(const char *function, shard_tensor *x)
 {
     if (x)
@@ -96,8 +98,12 @@ bool shard_check_norm_pair(const char *function, const char *names, const shard_
     for (int i = 0; i < 2; i++) {
         if (!pair[i] || pair[i]->dtype != dtype || !shard_shape_equal(&pair[i]->shape, &shape) ||
             shard_device_of(pair[i]) != shard_device_of(x)) {
-            shard_error(SHARD_ERROR_SHAPE, "%s: %s must both be %s of shape %s, on the same device as x, or both NULL", function,
-                        names, shard_dtype_name(dtype), shard_shape_text(&shape));
+            char found[120] = "NULL";
+            if (pair[i])
+                snprintf(found, sizeof found, "%s of shape %s on %s", shard_dtype_name(pair[i]->dtype),
+                         shard_shape_text(&pair[i]->shape), shard_device_of(pair[i])->name);
+            shard_error(SHARD_ERROR_SHAPE, "%s: %s must both be %s of shape %s, on the same device as x, or both NULL; one is %s",
+                        function, names, shard_dtype_name(dtype), shard_shape_text(&shape), found);
             return false;
         }
         if (!shard_is_replicated(pair[i]))

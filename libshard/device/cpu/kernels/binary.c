@@ -17,8 +17,8 @@ BINARY(sub, a - b)
 BINARY(mul, a *b)
 BINARY(div, a / b)
 BINARY(pow, R(power)(a, b))
-BINARY(minimum, (a < b) | (a != a) ? a : b)
-BINARY(maximum, (a > b) | (a != a) ? a : b)
+BINARY(minimum, ((a < b) | (a != a)) ? a : b)
+BINARY(maximum, ((a > b) | (a != a)) ? a : b)
 #undef BINARY
 
 /* name: dx = gradient, of a, b and dy. */
@@ -35,7 +35,7 @@ BINARY(maximum, (a > b) | (a != a) ? a : b)
     }
 GRADIENT(div_right, -dy *((a / b) / b))
 GRADIENT(pow_left, b == 0 ? 0 : dy * (b * R(power)(a, b - 1)))
-GRADIENT(pow_right, (a == 0) & (b >= 0) ? 0 : dy * (R(power)(a, b) * R(log)(a)))
+GRADIENT(pow_right, ((a == 0) & (b >= 0)) ? 0 : dy * (R(power)(a, b) * R(log)(a)))
 GRADIENT(minimum_left, a > b ? 0 : a == b ? dy / 2 : dy)
 GRADIENT(minimum_right, a < b ? 0 : a == b ? dy / 2 : dy)
 #undef GRADIENT
