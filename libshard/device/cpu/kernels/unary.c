@@ -164,7 +164,7 @@ MAP_BODY(clamp_backward)
 #pragma omp simd
     for (int64_t i = 0; i < s.count; i++) {
         real gradient = dy[i];
-        dx[i] = (x[i] >= low) & (x[i] <= high) ? gradient : 0;
+        dx[i] = ((x[i] >= low) & (x[i] <= high)) ? gradient : 0;
     }
 }
 
