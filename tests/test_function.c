@@ -176,14 +176,14 @@ static const difference differences[] = {
     {other_layer, "rank 1 calls shard_parallel_linear * while ranks 0 and 2 call shard_parallel_embedding *"},
     {other_branch, "rank 1 calls shard_step while ranks 0 and 2 call shard_backward *"},
     {other_shape_of_all_reduce,
-     "rank 1 calls shard_all_reduce of 6 float32 with shape [[]2, 3] while ranks 0 and 2 call * with shape [[]3, 2]"},
+     "rank 1 calls shard_all_reduce of 6 float32* with shape [[]2, 3] while ranks 0 and 2 call * with shape [[]3, 2]"},
     {other_shape_of_reduce,
-     "rank 1 calls shard_reduce (all_reduce of 4 float32) with shape [[]4, 1] while ranks 0 and 2 call * with shape [[]4]"},
+     "rank 1 calls shard_reduce (all_reduce of 4 float32*) with shape [[]4, 1] while ranks 0 and 2 call * with shape [[]4]"},
     {other_shape_of_broadcast,
-     "rank 1 calls shard_broadcast of 6 float32 from rank 0 with shape [[]2, 3] while * with shape [[]6]"},
+     "rank 1 calls shard_broadcast of 6 float32 from rank 0* with shape [[]2, 3] while * with shape [[]6]"},
     {other_function, "rank 1 calls shard_step while ranks 0 and 2 call shard_agree"},
     {other_mesh, "rank 1 calls shard_mesh_create while ranks 0 and 2 call shard_step"},
-    {other_count, "rank 1 calls shard_all_reduce of 3 float32 while ranks 0 and 2 call shard_all_reduce of 4 float32"},
+    {other_count, "rank 1 calls shard_all_reduce of 3 float32* while ranks 0 and 2 call shard_all_reduce of 4 float32*"},
 };
 #define DIFFERENCES ((int)(sizeof differences / sizeof *differences))
 
