@@ -249,7 +249,9 @@ static void save_on_one(shard_group *world, void *context)
 {
     (void)context;
     shard_tensors *list = shard_tensors_create();
-    shard_tensors_add(list, "w", shard_ones(SHARD_SHAPE(3)));
+    shard_tensor *w = shard_ones(SHARD_SHAPE(3));
+    shard_tensors_add(list, "w", w);
+    shard_release(w);
     if (shard_group_rank(world) == 0)
         shard_save(list, "build_no_such_folder/model.safetensors", NULL);
     else
