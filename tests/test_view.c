@@ -63,6 +63,30 @@ START_TEST(shares_memory)
 }
 END_TEST
 
+/* Uneven parts along each dimension are those of shard_split_range. */
+START_TEST(slices)
+{
+    SHARD_SCOPE {
+        shard_tensor *x = make_up_tensor(SHARD_SHAPE(3, 7), 0, .dtype = SHARD_INT64);
+        const int64_t starts[] = {0, 3, 5, 7};
+        for (int part = 0; part < 3; part++) {
+            int64_t size = starts[part + 1] - starts[part], whole[21], own[9];
+            shard_tensor *columns = shard_slice(x, -1, 3, part);
+            ck_assert_int_eq(shard_tensor_size(columns, 0), 3);
+            ck_assert_int_eq(shard_tensor_size(columns, 1), size);
+            ck_assert_int_eq(shard_copy_to_host(x, whole, sizeof whole), SHARD_OK);
+            ck_assert_int_eq(shard_copy_to_host(columns, own, (size_t)(3 * size) * sizeof *own), SHARD_OK);
+            for (int64_t i = 0; i < 3 * size; i++)
+                ck_assert_int_eq(own[i], whole[i / size * 7 + starts[part] + i % size]);
+            ck_assert_int_eq(shard_tensor_size(shard_slice(x, 0, 2, part % 2), 0), 2 - part % 2);
+        }
+        check_refused(shard_slice(x, 0, 2, 2), SHARD_ERROR_ARGUMENT, "shard_slice: part 2 of 2 parts");
+        check_refused(shard_slice(x, 0, 0, 0), SHARD_ERROR_ARGUMENT, "shard_slice: part 0 of 0 parts");
+        check_refused(shard_slice(x, 2, 1, 0), SHARD_ERROR_ARGUMENT, "shard_slice: dimension 2 of *");
+    }
+}
+END_TEST
+
 START_TEST(flattens_to)
 {
     SHARD_SCOPE {
@@ -109,6 +133,7 @@ int main(void)
     TCase *tcase = test_case(suite, "view");
     tcase_add_loop_test(tcase, gradients, 0, sizeof operations / sizeof *operations);
     tcase_add_test(tcase, shares_memory);
+    tcase_add_test(tcase, slices);
     tcase_add_test(tcase, flattens_to);
     tcase_add_test(tcase, refuses);
     return test_run(suite);

@@ -88,8 +88,7 @@ SHARD_API shard_tensor *shard_copy(shard_tensor *x, shard_group *group);
 
 /* The own part of x, which is whole on every member, along dim (negative: from the
  * end): split, parts as shard_split_range. Adjoint: all-gather. No communication
- * forward. As torchshard's scatter. torchshard.slice(x, parts, dim) gives all parts of a tensor and
- * knows no ranks; the one of this rank, of as many parts as group has ranks, is this. Here parts may be uneven. */
+ * forward. As torchshard's scatter. The result has the values of shard_slice(x, dim, ranks, rank). */
 SHARD_API shard_tensor *shard_scatter(shard_tensor *x, int dim, shard_group *group);
 
 /* The sum of the members' x: whole. x is PARTIAL over group or unplaced, the own

@@ -108,6 +108,9 @@ SHARD_API shard_tensor *shard_flatten(shard_tensor *x, int start, int end);
  * split: x[:, start:start + length] for dim 1. As torch.narrow, but a view of dimension 0 alone; of
  * another one a copy. */
 SHARD_API shard_tensor *shard_narrow(shard_tensor *x, int dim, int64_t start, int64_t length);
+/* Part `part` of `parts` along dim, ranges as of shard_split_range, so that parts may be uneven: the
+ * k, q and v of a layer's result. As torchshard.slice and torch.tensor_split, which give all parts. */
+SHARD_API shard_tensor *shard_slice(shard_tensor *x, int dim, int parts, int part);
 /* `count` tensors, at least one, one after the other along dim (negative: from the end), along which
  * none may be split; their other sizes, dtypes and placements are the same. A copy. As torch.cat:
  *     shard_concatenate((shard_tensor *[]){a, b, c}, 3, -1) */

@@ -86,7 +86,7 @@ static shard_status collect_whole(shard_tensors *list, const char *name, shard_t
 /* What a slice is of; a new tensor. Collective over the slice's group. */
 static shard_tensor *gather_slices(const char *name, shard_tensor *tensor)
 {
-    const shard_slice *slice = tensor->slice;
+    const shard_flat_range *slice = tensor->slice;
     int size = shard_group_size(slice->group);
     int64_t counts[size];
     shard_tensor *all = shard_tensor_make(slice->shape, tensor->dtype, shard_device_of(tensor));

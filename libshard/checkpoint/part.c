@@ -24,7 +24,7 @@ static shard_part part_of(const shard_shape *shape, const shard_placement *place
 
 int shard_parts_of(const shard_tensor *tensor, shard_part parts[SHARD_PARTS])
 {
-    const shard_slice *slice = tensor->slice;
+    const shard_flat_range *slice = tensor->slice;
     parts[0] = part_of(shard_part_shape(tensor), shard_part_placement(tensor));
     if (!slice)
         return 1;
@@ -187,7 +187,7 @@ shard_range *shard_part_ranges(const char *name, const shard_tensor *tensor)
 
 shard_range *shard_slice_ranges(const char *name, const shard_tensor *tensor)
 {
-    const shard_slice *slice = tensor->slice;
+    const shard_flat_range *slice = tensor->slice;
     int size = shard_group_size(slice->group);
     shard_range mine = {slice->start, shard_numel(tensor)};
     shard_range *all = shard_calloc((size_t)size, sizeof *all);

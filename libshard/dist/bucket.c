@@ -285,7 +285,7 @@ static shard_status make_part(shard_bucket *bucket, shard_bucket_member *member)
     if (!member->part)
         return shard_last_status();
     member->part->requires_grad = true;
-    SHARD_TRY(shard_tensor_set_slice(member->part, &(shard_slice){.group = bucket->group,
+    SHARD_TRY(shard_tensor_set_slice(member->part, &(shard_flat_range){.group = bucket->group,
                                                                   .start = member->part_start,
                                                                   .shape = member->parameter->shape,
                                                                   .placement = member->parameter->placement}));

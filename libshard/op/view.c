@@ -194,3 +194,15 @@ shard_tensor *shard_narrow(shard_tensor *x, int dim, int64_t start, int64_t leng
         *(narrow_context *)node->context = context;
     return y;
 }
+
+shard_tensor *shard_slice(shard_tensor *x, int dim, int parts, int part)
+{
+    if (!shard_check_operand("shard_slice", x) || shard_resolve_dim("shard_slice", &x->shape, dim, &dim) != SHARD_OK)
+        return NULL;
+    if (parts < 1 || part < 0 || part >= parts)
+        return shard_fail_null(SHARD_ERROR_ARGUMENT, "shard_slice: part %d of %d parts", part, parts);
+    if (shard_is_split(x, dim))
+        return shard_refuse_placement("shard_slice", x), NULL;
+    shard_range range = shard_split_range(x->shape.dim[dim], parts, part);
+    return shard_narrow(x, dim, range.start, range.size);
+}

@@ -199,7 +199,7 @@ shard_tensor *shard_tensor_beside(const shard_tensor *x)
     return share_writes(shard_tensor_on(x->storage, x->offset, x->shape, x->dtype), x);
 }
 
-shard_status shard_tensor_set_slice(shard_tensor *tensor, const shard_slice *slice)
+shard_status shard_tensor_set_slice(shard_tensor *tensor, const shard_flat_range *slice)
 {
     if (!tensor->slice && !(tensor->slice = shard_calloc(1, sizeof *slice)))
         return shard_last_status();

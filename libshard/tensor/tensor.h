@@ -91,12 +91,12 @@ typedef struct shard_recipe {
 /* What a tensor is of another one, whose elements the members of a group have shared out:
  * those from `start` on, counted row-major. The members' ranges follow each other; they
  * may be empty. */
-typedef struct shard_slice {
+typedef struct shard_flat_range {
     shard_group *group;
     int64_t start;
     shard_shape shape; /* of the other one, which may itself be a part of a whole: */
     shard_placement placement;
-} shard_slice;
+} shard_flat_range;
 
 /* What made a tensor: the autograd folder's record begins with this. */
 typedef struct shard_history {
@@ -139,7 +139,7 @@ struct shard_tensor {
     shard_contribution contribution; /* of a gradient; empty: it counts in full on each rank */
 
     shard_group *replicas;
-    shard_slice *slice; /* NULL: it is no range of another tensor */
+    shard_flat_range *slice; /* NULL: it is no range of another tensor */
     shard_tensor *kept; /* of a tensor with a filler, the slice that this rank keeps; a share */
     bool optional;      /* zeros until it is written to: until then no file has it, and none need have it */
     shard_derived *derived;
@@ -169,7 +169,7 @@ shard_tensor *shard_tensor_on(shard_storage *storage, size_t offset, shard_shape
 /* The same where x is, in its shape; writes to one count for both. */
 shard_tensor *shard_tensor_beside(const shard_tensor *x);
 /* Says that it is a range of another tensor. */
-shard_status shard_tensor_set_slice(shard_tensor *tensor, const shard_slice *slice);
+shard_status shard_tensor_set_slice(shard_tensor *tensor, const shard_flat_range *slice);
 /* A view of x's storage from an element on, as another shape; no history, whole. */
 shard_tensor *shard_tensor_view(shard_tensor *x, int64_t element, shard_shape shape);
 /* Makes a tensor a view of other memory: parameters move into buckets so.
