@@ -73,6 +73,7 @@ typedef struct shard_load_options {
  * fails midway (IO) the tensors' values are undefined. A file that is replaced while ranks open
  * it, or written to while they read it, is an error (IO) on all, never read half and half. Every
  * malformed file is a clear error (FORMAT).
+ * The format has no checksums: a byte that changed on the disk is not found.
  * Initial values that were not needed so far are never made. Collective over the
  * world, unless .local; ranks may ask for different tensors. */
 #define shard_load(tensors, ...) shard_load_with(tensors, SHARD_WITH(shard_load_options, __VA_ARGS__))
