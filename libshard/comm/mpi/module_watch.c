@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #define POLL_MICROSECONDS 100
+#define OUTPUT_MICROSECONDS 200000 /* until the launcher has passed on what ranks print: MPICH's drops the rest at the end */
 
 /* How long a rank waits for the abort by each that is to do it before it. */
 #define ABORT_SECONDS 3.0
@@ -155,6 +156,8 @@ _Noreturn void mpi_abort(void)
 {
     for (double end = mpi_now() + ABORT_SECONDS * count_before(); mpi_now() < end;)
         usleep(POLL_MICROSECONDS);
+    fflush(stdout);
+    usleep(OUTPUT_MICROSECONDS);
 #ifdef OPEN_MPI
     bool by_exit = getenv("OMPI_COMM_WORLD_RANK") != NULL;
 #else
@@ -162,6 +165,5 @@ _Noreturn void mpi_abort(void)
 #endif
     if (!by_exit)
         MPI_Abort(MPI_COMM_WORLD, EXIT_FAILURE);
-    fflush(stdout);
     _exit(EXIT_FAILURE);
 }
