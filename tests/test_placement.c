@@ -360,9 +360,7 @@ static const rule rules[] = {
 static void check_rules(shard_group *world, void *context)
 {
     (void)context;
-    for (size_t i = 0; i < sizeof rules / sizeof *rules; i++)
-        SHARD_SCOPE
-    check_rule(&rules[i], world);
+    check_each_rule(rules, sizeof rules / sizeof *rules, world);
 }
 
 START_TEST(parts_make_the_whole)

@@ -166,9 +166,7 @@ static const rule gathered = {"rows of the top, gathered", rows_of_top, &(int64_
 static void check_rules(shard_group *world, void *context)
 {
     (void)context;
-    for (size_t i = 0; i < sizeof rules / sizeof *rules; i++)
-        SHARD_SCOPE
-    check_rule(&rules[i], world);
+    check_each_rule(rules, sizeof rules / sizeof *rules, world);
     SHARD_SCOPE
     check_rule(&gathered, world);
 }

@@ -1,7 +1,7 @@
 /*
- * The public function that a thread is in. Its members tell each other its name before each
- * collective, so that a difference between ranks, or a rank that does not come, is told in the
- * user's words: "rank 1 calls shard_save while rank 0 calls shard_step".
+ * The public function that a thread is in. Its name is part of the preflight check of each
+ * collective, so that messages about ranks that differ or do not come name the function that the
+ * user called: "rank 1 calls shard_save while rank 0 calls shard_step".
  */
 #ifndef SHARD_COMM_FUNCTION_H
 #define SHARD_COMM_FUNCTION_H

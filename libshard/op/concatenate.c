@@ -60,10 +60,10 @@ static const shard_node_type part_type = {.name = "concatenate", .backward = par
 
 static bool fits(const shard_tensor *x, const shard_tensor *first, int dim)
 {
-    bool alike = x->dtype == first->dtype && shard_device_of(x) == shard_device_of(first) && x->shape.ndim == first->shape.ndim;
-    for (int i = 0; i < x->shape.ndim && alike; i++)
-        alike = i == dim || x->shape.dim[i] == first->shape.dim[i];
-    return alike;
+    bool equal = x->dtype == first->dtype && shard_device_of(x) == shard_device_of(first) && x->shape.ndim == first->shape.ndim;
+    for (int i = 0; i < x->shape.ndim && equal; i++)
+        equal = i == dim || x->shape.dim[i] == first->shape.dim[i];
+    return equal;
 }
 
 static bool check(shard_tensor *const *x, int count, int dim, shard_shape *shape)

@@ -109,3 +109,12 @@ void check_rule(const rule *r, shard_group *world)
     free(values);
     free(dy);
 }
+
+void check_each_rule(const rule *rules, size_t count, shard_group *world)
+{
+    for (size_t i = 0; i < count; i++)
+        SHARD_SCOPE
+        {
+            check_rule(&rules[i], world);
+        }
+}

@@ -27,5 +27,7 @@ void make_leaves(const rule *r, shard_group *group, shard_tensor **leaf);
 
 /* Fails unless the rule holds on this rank. Collective. */
 void check_rule(const rule *r, shard_group *world);
+/* The same of each rule of an array. */
+void check_each_rule(const rule *rules, size_t count, shard_group *world);
 
 #endif

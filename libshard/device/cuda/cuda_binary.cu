@@ -2,9 +2,9 @@
  * Functions of two numbers and their gradients, of operands that are repeated to the
  * result's shape.
  *
- * Invariants: y may be an operand that is not repeated. What is like y moves in packs
- * wherever it is aligned, also where a pack crosses the end of a row; what is repeated then
- * comes one by one, from the caches. Sums and products of arrays and of rows are kernels of
+ * Invariants: y may be an operand that is not repeated. Operands of y's shape move in packs
+ * wherever they are aligned, also where a pack crosses the end of a row; elements of a repeated
+ * operand are then read one by one, from the caches. Sums and products of arrays and of rows are kernels of
  * their own; the rest has one for each type, whose kind is known when it runs.
  */
 #include "device/cuda/expansion.cuh"
