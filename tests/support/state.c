@@ -1,0 +1,36 @@
+#include "support/state.h"
+
+#include "support/elements.h"
+
+shard_tensors *make_state(shard_group *world, uint64_t seed)
+{
+    static const struct {
+        const char *name;
+        shard_shape shape;
+        int dim;
+    } members[] = {
+        {"small", {1, {5}}, -1}, {"shared", {2, {750, 701}}, -1}, {"rows", {2, {31, 11}}, 0}, {"columns", {2, {31, 11}}, 1}};
+    shard_tensors *list = shard_tensors_create();
+    for (int i = 0; i < 4; i++)
+        SHARD_SCOPE
+        {
+            shard_tensor *x = make_part(members[i].shape, SHARD_FLOAT32, members[i].dim, world);
+            set_elements(x, seed + (uint64_t)i);
+            check_ok(shard_tensors_add(list, members[i].name, x));
+        }
+    return list;
+}
+
+void check_state(const shard_tensors *list, uint64_t seed)
+{
+    for (int64_t i = 0; i < shard_tensors_count(list); i++)
+        check_elements(shard_tensors_name(list, i), shard_tensors_at(list, i), seed + (uint64_t)i);
+}
+
+void check_content(shard_group *world, const char *path, uint64_t seed)
+{
+    shard_tensors *list = make_state(world, 1000);
+    check_ok(shard_load(list, path));
+    check_state(list, seed);
+    shard_tensors_destroy(list);
+}
