@@ -32,6 +32,16 @@ shardrun=$(find "$root" -path '*/bin/shardrun')
 [ "$("$root/program")" = "0.1.0 0 of 1: 1" ]
 "$shardrun" -n 3 "$root/program" | sort >"$root/output"
 printf '0.1.0 0 of 3: 6\n0.1.0 1 of 3: 6\n0.1.0 2 of 3: 6\n' | cmp - "$root/output"
+# Makers that lack an argument do not compile.
+for call in 'shard_zeros(shape)' 'shard_full(shape, 1.0, .dtype = SHARD_INT64)' 'shard_normal(shape, 0.0, 1.0)' \
+    '!shard_full(shape)' '!shard_uniform(shape)' '!shard_uniform(shape, 0.0)' '!shard_normal(shape, 0.0)' '!shard_from_host(&shape)'; do
+    printf '#include <shard/shard.h>\nshard_tensor *make(shard_shape shape) { return %s; }\n' "${call#!}" >"$root/call.c"
+    expected=0
+    [ "${call#!}" = "$call" ] || expected=1
+    # shellcheck disable=SC2046 # words
+    "$@" -std=c11 -fsyntax-only "$root/call.c" $(pkg-config --cflags libshard) 2>/dev/null && compiles=0 || compiles=1
+    [ $compiles = $expected ] || { echo "$call: compiles: $compiles"; exit 1; }
+done
 # A model of the installed library, by its header alone.
 cat >"$root/model.c" <<'END'
 #include <shard/models/resnet.h>

@@ -45,14 +45,11 @@ typedef struct shard_placement {
     int64_t start, whole;
 } shard_placement;
 
-#define SHARD_TENSOR_OPTIONS                                                          \
-    int reserved;                                                                     \
-    shard_dtype dtype;    /* float32 */                                               \
-    shard_device *device; /* shard_device_open(NULL) */                               \
-    bool requires_grad;   /* a leaf whose gradient shard_backward computes */
-
 typedef struct shard_tensor_options {
-    SHARD_TENSOR_OPTIONS
+    int reserved;
+    shard_dtype dtype;    /* float32 */
+    shard_device *device; /* shard_device_open(NULL) */
+    bool requires_grad;   /* a leaf whose gradient shard_backward computes */
 } shard_tensor_options;
 
 /*
@@ -60,15 +57,25 @@ typedef struct shard_tensor_options {
  * may also be a compound literal, whose commas divide the arguments of a macro but not an initialiser:
  * shard_from_host((float[]){1, 2, 3}, SHARD_SHAPE(3)). Each macro hands them to the function of its name and
  * _with.
+ *
+ * The macro adds a value of a type of its own behind them. It fits only behind the last argument by position or
+ * behind an option, so a call that leaves an argument out does not compile.
  */
-#define SHARD_ARGUMENTS(type, ...) ((type){__VA_ARGS__, .reserved = 0})
-#define SHARD_ARGUMENT_OPTIONS         \
-    union {                            \
-        struct {                       \
-            SHARD_TENSOR_OPTIONS       \
-        };                             \
-        shard_tensor_options options;  \
-    };
+typedef struct shard_missing_argument {
+    char reserved;
+} shard_missing_argument;
+#define SHARD_ARGUMENTS(type, ...) ((type){__VA_ARGS__, (shard_missing_argument){0}, .reserved = 0})
+#define SHARD_ARGUMENT_OPTIONS              \
+    shard_missing_argument after_arguments; \
+    shard_dtype dtype;                      \
+    shard_missing_argument after_dtype;     \
+    shard_device *device;                   \
+    shard_missing_argument after_device;    \
+    bool requires_grad;                     \
+    shard_missing_argument after_grad;      \
+    int reserved;
+#define SHARD_OPTIONS_OF(all) \
+    ((shard_tensor_options){.dtype = (all).dtype, .device = (all).device, .requires_grad = (all).requires_grad})
 
 typedef struct shard_empty_arguments {
     shard_shape shape;
@@ -117,32 +124,32 @@ SHARD_API shard_tensor *shard_normal_with(shard_shape shape, double mean, double
 
 static inline shard_tensor *shard_empty_of(shard_empty_arguments all)
 {
-    return shard_empty_with(all.shape, all.options);
+    return shard_empty_with(all.shape, SHARD_OPTIONS_OF(all));
 }
 
 static inline shard_tensor *shard_filled_of(double value, shard_empty_arguments all)
 {
-    return shard_full_with(all.shape, value, all.options);
+    return shard_full_with(all.shape, value, SHARD_OPTIONS_OF(all));
 }
 
 static inline shard_tensor *shard_full_of(shard_full_arguments all)
 {
-    return shard_full_with(all.shape, all.value, all.options);
+    return shard_full_with(all.shape, all.value, SHARD_OPTIONS_OF(all));
 }
 
 static inline shard_tensor *shard_from_host_of(shard_from_host_arguments all)
 {
-    return shard_from_host_with(all.data, all.shape, all.options);
+    return shard_from_host_with(all.data, all.shape, SHARD_OPTIONS_OF(all));
 }
 
 static inline shard_tensor *shard_uniform_of(shard_random_arguments all)
 {
-    return shard_uniform_with(all.shape, all.first, all.second, all.options);
+    return shard_uniform_with(all.shape, all.first, all.second, SHARD_OPTIONS_OF(all));
 }
 
 static inline shard_tensor *shard_normal_of(shard_random_arguments all)
 {
-    return shard_normal_with(all.shape, all.first, all.second, all.options);
+    return shard_normal_with(all.shape, all.first, all.second, SHARD_OPTIONS_OF(all));
 }
 
 /* The same memory, without history. */
