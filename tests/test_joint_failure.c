@@ -186,6 +186,32 @@ START_TEST(test_lowest_first)
 }
 END_TEST
 
+/* A text that is too long to be told whole is cut between characters, and known as told afterwards. */
+static void long_texts(shard_group *world, void *context)
+{
+    (void)context;
+    for (int shift = 0; shift < 4; shift++) {
+        char text[900] = "abc";
+        for (int i = 0; i < 400; i++)
+            strcpy(text + shift + 2 * i, "\u00e9");
+        if (shard_group_rank(world) == 1)
+            shard_error(SHARD_ERROR_IO, "%s", text);
+        ck_assert_int_ne(shard_agree(world), SHARD_OK);
+        ck_assert(shard_group_failure_is_joint(world));
+        ck_assert_int_ne(shard_agree(world), SHARD_OK);
+        ck_assert_ptr_null(strchr(shard_last_error(), '\\'));
+        ck_assert_ptr_null(strstr(shard_last_error() + 1, "rank "));
+        check_error(shard_group_rank(world) == 1 ? SHARD_ERROR_IO : SHARD_ERROR_PEER, "rank 1: *\u00e9");
+        check_ok(shard_agree(world));
+    }
+}
+
+START_TEST(test_long_texts)
+{
+    run_ranks(_i, long_texts);
+}
+END_TEST
+
 static void wrong_arguments(shard_group *world, void *context)
 {
     (void)context;
@@ -563,6 +589,7 @@ int main(void)
     tcase = test_case(suite, "errors");
     tcase_add_loop_test(tcase, test_one_fails, 0, 3);
     tcase_add_test(tcase, test_lowest_first);
+    tcase_add_loop_test(tcase, test_long_texts, 2, 4);
     tcase_add_test(tcase, test_wrong_arguments);
     tcase_add_test(tcase, test_fails_in_a_group);
     tcase_add_test(tcase, test_skips_a_group);

@@ -26,7 +26,7 @@ _Static_assert(SHARD_COMM_TEXT <= SHARD_EXCHANGE_BYTES, "a text travels in one e
 /* The last failure that the members of a group told each other, so that it is
  * not told again as this rank's own. */
 static _Thread_local struct {
-    char text[SHARD_COMM_TEXT];
+    char text[2 * SHARD_COMM_TEXT]; /* an error's text is longer than the text told where it has escapes */
     int size;
 } joint;
 
@@ -35,13 +35,15 @@ static bool failure_is_joint(int size)
     return joint.size >= size && shard_last_status() != SHARD_OK && strcmp(joint.text, shard_last_error()) == 0;
 }
 
-/* This thread's error as the others shall read it. */
+/* This thread's error as the others shall read it, cut between two characters where it is too long. */
 static void tell_error(const shard_group *group, char *text, size_t bytes)
 {
     if (failure_is_joint(1))
-        snprintf(text, bytes, "%s", shard_last_error());
-    else
-        snprintf(text, bytes, "rank %d: %.*s", group->world_ranks[group->rank], SHARD_COMM_TEXT - 32, shard_last_error());
+        shard_printable(text, bytes, shard_last_error());
+    else {
+        size_t used = (size_t)snprintf(text, bytes, "rank %d: ", group->world_ranks[group->rank]);
+        shard_printable(text + used, bytes - used, shard_last_error());
+    }
 }
 
 bool shard_group_failure_is_joint(const shard_group *group)
@@ -58,9 +60,10 @@ void shard_group_post(shard_group *world)
     world->ops->post(world, text);
 }
 
-static void remember_joint(const char *text, int size)
+/* Of this thread's error: that it is known to a group of that size. */
+static void remember_joint(int size)
 {
-    snprintf(joint.text, sizeof joint.text, "%s", text);
+    snprintf(joint.text, sizeof joint.text, "%s", shard_last_error());
     joint.size = size;
 }
 
@@ -139,8 +142,9 @@ static shard_status fail_together(shard_group *group, int first)
     char(*texts)[SHARD_COMM_TEXT] = exchange_texts(group, mine);
     if (!texts)
         return shard_last_status();
-    remember_joint(texts[first], group->size);
-    return shard_replace_error(status == SHARD_OK ? SHARD_ERROR_PEER : status, texts[first]);
+    shard_replace_error(status == SHARD_OK ? SHARD_ERROR_PEER : status, texts[first]);
+    remember_joint(group->size);
+    return shard_last_status();
 }
 
 /* What a member says of its call when calls differ. */
@@ -161,6 +165,8 @@ static void describe_agreed(const char *mine, const char *other, char *text, siz
             start = same + 2;
     if (!mine[same] && other[same] == ';')
         start = same;
+    if (mine[same] == ';' && !other[same])
+        start = same + 2;
     snprintf(text, bytes, " with %.*s", (int)strcspn(mine + start, ";"), mine[start] ? mine + start : "nothing more");
 }
 
@@ -209,8 +215,8 @@ static shard_status fail_mismatched(shard_group *group)
     bool *marked = shard_calloc((size_t)group->size, sizeof *marked);
     if (texts && marked) {
         describe_difference(group, texts, marked, text, sizeof text);
-        remember_joint(text, group->size);
         shard_error(SHARD_ERROR_MISMATCH, "%s", text);
+        remember_joint(group->size);
     }
     free(marked);
     return shard_last_status();
@@ -277,7 +283,7 @@ shard_status shard_meet(shard_group *group, const shard_call *call, const void *
     raise_alarm(group, false);
     if (met != SHARD_OK) {
         if (mine.status == SHARD_OK)
-            remember_joint(shard_last_error(), 1); /* it names its rank already */
+            remember_joint(1); /* it names its rank already */
         return shard_last_status();
     }
     const shard_fingerprint *told = group->peers;
