@@ -41,7 +41,7 @@ typedef struct shard_save_options {
  * Writes the tensors into path. Of a split tensor the first replica of each part is
  * written; of a tensor that shard_zero has partitioned, each rank writes its own range. Replicated
  * tensors are taken to be equal everywhere: small ones are written by the first rank, large ones
- * in pieces by several. The file is written as path.tmp. and eight digits, fsynced and renamed to
+ * in pieces by several. The file is written as path.tmp. and 16 digits, fsynced and renamed to
  * path, then the directory is fsynced: path is the old file or the new one, never between. A path that
  * is a symbolic link stays one: all this is done where it leads. A link in a sticky directory
  * that all may write to (/tmp) is refused (IO) unless the caller or the directory's owner has

@@ -19,6 +19,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/random.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -145,15 +146,20 @@ typedef struct creation {
 static shard_status name_temporary(saving *s, uint64_t token)
 {
     free(s->temporary);
-    s->temporary = shard_format("%s.tmp.%08" PRIx64, s->target, token);
+    s->temporary = shard_format("%s.tmp.%016" PRIx64, s->target, token);
     return s->temporary ? SHARD_OK : shard_last_status();
 }
 
+/* 64 random bits: a rank that does not know whether rank 0 has made the file may remove it, which must not be
+ * another job's. */
 static uint64_t draw_token(void)
 {
+    uint64_t token;
     struct timespec now;
+    if (getrandom(&token, sizeof token, GRND_NONBLOCK) == sizeof token)
+        return token;
     clock_gettime(CLOCK_REALTIME, &now);
-    return ((uint64_t)now.tv_nsec ^ (uint64_t)now.tv_sec << 20 ^ (uint64_t)getpid() << 8) & 0xffffffffu;
+    return (uint64_t)now.tv_nsec ^ (uint64_t)now.tv_sec << 30 ^ (uint64_t)getpid() << 8;
 }
 
 static shard_status create(saving *s, const shard_metadata *metadata, creation *made)
@@ -186,7 +192,7 @@ static shard_status open_together(saving *s, const shard_metadata *metadata)
     bool first = shard_group_rank(s->world) == 0;
     creation made = {.taken = true};
     for (uint64_t attempt = 0; made.taken; attempt++) {
-        uint64_t token = first ? (draw_token() + attempt) & 0xffffffffu : 0;
+        uint64_t token = first ? draw_token() + attempt : 0;
         SHARD_TRY(shard_group_broadcast(s->world, NULL, &token, sizeof token, SHARD_UINT8, 0));
         if (name_temporary(s, token) == SHARD_OK && first)
             create(s, metadata, &made);
