@@ -17,23 +17,6 @@ typedef struct part_context {
     int64_t start; /* of the part along it */
 } part_context;
 
-/* Copies the part from the whole, or into it. */
-static shard_status copy_part(shard_tensor *whole, shard_tensor *part, int dim, int64_t start, bool into)
-{
-    shard_axis all = shard_axis_along(whole, dim);
-    size_t size = shard_dtype_size(whole->dtype), width = (size_t)(part->shape.dim[dim] * all.inner) * size;
-    size_t pitch = (size_t)(all.size * all.inner) * size;
-    void *memory[2];
-    if (!shard_load(SHARD_INPUTS(whole, part), memory))
-        return shard_last_status();
-    if (width == 0 || all.outer == 0)
-        return SHARD_OK;
-    char *at = (char *)memory[0] + (size_t)(start * all.inner) * size;
-    if (into)
-        return SHARD_RUN(whole, copy_rows, at, pitch, memory[1], width, width, (size_t)all.outer);
-    return SHARD_RUN(whole, copy_rows, memory[1], width, at, pitch, width, (size_t)all.outer);
-}
-
 static shard_tensor *gradient_of_part(shard_node *node, shard_tensor *dy)
 {
     const part_context *c = node->context;
@@ -41,7 +24,7 @@ static shard_tensor *gradient_of_part(shard_node *node, shard_tensor *dy)
     if (all.outer == 1)
         return shard_tensor_view(dy, c->start * all.inner, node->edge[PART].shape);
     shard_tensor *gradient = shard_make_gradient(node, PART);
-    return gradient ? shard_result(gradient, copy_part(dy, gradient, c->dim, c->start, false)) : NULL;
+    return gradient ? shard_result(gradient, shard_copy_range(dy, c->dim, c->start, gradient, false)) : NULL;
 }
 
 static shard_status part_backward(shard_node *node, shard_tensor *dy, shard_tensor **dx)
@@ -90,7 +73,7 @@ static bool check(shard_tensor *const *x, int count, int dim, shard_shape *shape
 /* y with the tensor copied to its place, as the result of a node. */
 static shard_tensor *put(shard_tensor *y, shard_tensor *before, shard_tensor *x, int dim, int64_t start)
 {
-    if (copy_part(y, x, dim, start, true) != SHARD_OK)
+    if (shard_copy_range(y, dim, start, x, true) != SHARD_OK)
         return NULL;
     shard_tensor *next = before ? shard_tensor_view(y, 0, y->shape) : y;
     if (!next)

@@ -66,6 +66,22 @@ shard_axis shard_axis_along(const shard_tensor *x, int dim)
                         .inner = shard_shape_product(&x->shape, dim + 1, x->shape.ndim)};
 }
 
+shard_status shard_copy_range(shard_tensor *whole, int dim, int64_t start, shard_tensor *part, bool into)
+{
+    shard_axis all = shard_axis_along(whole, dim);
+    size_t size = shard_dtype_size(whole->dtype), width = (size_t)(part->shape.dim[dim] * all.inner) * size;
+    size_t pitch = (size_t)(all.size * all.inner) * size;
+    void *memory[2];
+    if (!shard_load(SHARD_INPUTS(whole, part), memory))
+        return shard_last_status();
+    if (width == 0 || all.outer == 0)
+        return SHARD_OK;
+    char *at = (char *)memory[0] + (size_t)(start * all.inner) * size;
+    if (into)
+        return SHARD_RUN(whole, copy_rows, at, pitch, memory[1], width, width, (size_t)all.outer);
+    return SHARD_RUN(whole, copy_rows, memory[1], width, at, pitch, width, (size_t)all.outer);
+}
+
 shard_shape shard_shape_without(const shard_shape *shape, int dim, bool keep)
 {
     shard_shape rest = *shape;

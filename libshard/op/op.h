@@ -25,6 +25,8 @@ bool shard_check_carried(const char *function, const shard_tensor *x, int before
 
 /* x's shape as [outer, size of dim, inner]. */
 shard_axis shard_axis_along(const shard_tensor *x, int dim);
+/* Copies the range of whole that begins at start along dim and has part's shape: to part, or into whole from it. */
+shard_status shard_copy_range(shard_tensor *whole, int dim, int64_t start, shard_tensor *part, bool into);
 /* What becomes of a shape and of a placement along another dimension when dim goes: its size is
  * 1 if it is kept. */
 shard_shape shard_shape_without(const shard_shape *shape, int dim, bool keep);

@@ -132,66 +132,52 @@ shard_tensor *shard_flatten(shard_tensor *x, int start, int end)
 /* ---- narrow ---- */
 
 typedef struct narrow_context {
-    shard_axis axis; /* of x */
+    int dim;
     int64_t start;
 } narrow_context;
 
-/* Copies y, a range of x along the dimension, out of x, or back into it. */
-static shard_status copy_range(const narrow_context *c, shard_tensor *x, shard_tensor *y, bool back)
-{
-    int64_t rows = c->axis.outer, all = c->axis.size * c->axis.inner, part = rows ? shard_numel(y) / rows : 0;
-    size_t size = shard_dtype_size(y->dtype), pitch = (size_t)all * size, width = (size_t)part * size;
-    void *memory[2];
-    if (!shard_load(SHARD_INPUTS(x, y), memory))
-        return shard_last_status();
-    if (width == 0)
-        return SHARD_OK;
-    char *at = (char *)memory[0] + (size_t)(c->start * c->axis.inner) * size;
-    if (back)
-        return SHARD_RUN(y, copy_rows, at, pitch, memory[1], width, width, (size_t)rows);
-    return SHARD_RUN(y, copy_rows, memory[1], width, at, pitch, width, (size_t)rows);
-}
-
 static shard_status narrow_backward(shard_node *node, shard_tensor *dy, shard_tensor **dx)
 {
+    const narrow_context *c = node->context;
     dx[0] = shard_make_gradient(node, 0);
     void *memory = dx[0] ? shard_tensor_memory(dx[0]) : NULL;
     if (!memory)
         return shard_last_status();
     shard_place_partial(dx[0], dy);
     SHARD_TRY(SHARD_RUN(dy, zero, memory, (size_t)shard_numel(dx[0]) * shard_dtype_size(dy->dtype)));
-    return copy_range(node->context, dx[0], dy, true);
+    return shard_copy_range(dx[0], c->dim, c->start, dy, true);
 }
 
 static const shard_node_type narrow_type = {.name = "narrow", .backward = narrow_backward, .takes_partial = true};
 
-static shard_tensor *narrow(shard_tensor *x, int dim, const narrow_context *c, shard_shape shape)
+static shard_tensor *narrow(shard_tensor *x, int dim, int64_t start, shard_shape shape)
 {
     if (dim == 0)
-        return shard_tensor_view(x, c->start * c->axis.inner, shape);
+        return shard_tensor_view(x, start * shard_shape_product(&x->shape, 1, x->shape.ndim), shape);
     shard_tensor *y = shard_tensor_make(shape, x->dtype, shard_device_of(x));
-    return y ? shard_result(y, copy_range(c, x, y, false)) : NULL;
+    return y ? shard_result(y, shard_copy_range(x, dim, start, y, false)) : NULL;
 }
 
 shard_tensor *shard_narrow(shard_tensor *x, int dim, int64_t start, int64_t length)
 {
     if (!shard_check_operand("shard_narrow", x) || shard_resolve_dim("shard_narrow", &x->shape, dim, &dim) != SHARD_OK)
         return NULL;
-    narrow_context context = {.axis = shard_axis_along(x, dim), .start = start};
-    if (start < 0 || length < 0 || start > context.axis.size || length > context.axis.size - start)
+    int64_t size = x->shape.dim[dim];
+    if (start < 0 || length < 0 || start > size || length > size - start)
         return shard_fail_null(SHARD_ERROR_SHAPE,
-                               "shard_narrow: %" PRId64 " elements from %" PRId64 " on along dimension %d of a tensor of shape %s",
+                               "shard_narrow: %" PRId64 " elements from %" PRId64
+                               " on along dimension %d of a tensor of shape %s",
                                length, start, dim, shard_shape_text(&x->shape));
     if (shard_is_split(x, dim))
         return shard_refuse_placement("shard_narrow", x), NULL;
     shard_shape shape = x->shape;
     shape.dim[dim] = length;
-    shard_tensor *y = narrow(x, dim, &context, shape);
+    shard_tensor *y = narrow(x, dim, start, shape);
     if (y)
         y->placement = x->placement;
-    shard_node *node = shard_record(&narrow_type, y, SHARD_INPUTS(x), sizeof context);
+    shard_node *node = shard_record(&narrow_type, y, SHARD_INPUTS(x), sizeof(narrow_context));
     if (node)
-        *(narrow_context *)node->context = context;
+        *(narrow_context *)node->context = (narrow_context){dim, start};
     return y;
 }
 
