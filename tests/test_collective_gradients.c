@@ -116,7 +116,8 @@ static shard_tensor *three_uses(const step *s, const net *n, shard_tensor *x)
 static const struct {
     const char *name;
     shard_tensor *(*make)(const step *, const net *, shard_tensor *x);
-    int split; /* what is split between; 0: only some operations are the same there */
+    int split;    /* what is split between */
+    bool by_hand; /* and no placement says so */
 } splits[] = {
     {"shard_linear", columns, BY_COLUMNS},
     {"shard_parallel_linear", parallel_columns, BY_COLUMNS},
@@ -126,13 +127,13 @@ static const struct {
     {"scattered columns", scattered_columns, BY_COLUMNS},
     {"a scattered middle dimension", scattered_middle, BY_COLUMNS},
     {"scattered rows", scattered_rows, BY_ROWS},
-    {"columns by hand", hand_columns, BY_COLUMNS},
+    {"columns by hand", hand_columns, BY_COLUMNS, true},
     {"rows by hand", hand_rows, BY_ROWS},
     {"summands by hand", hand_summands, BY_ROWS},
     {"a sum of columns", split_sum, BY_COLUMNS},
     {"a sharded loss", split_loss, BY_COLUMNS},
     {"columns and a residual", residual, BY_COLUMNS},
-    {"three uses", three_uses, BY_BOTH},
+    {"three uses", three_uses, BY_BOTH, true},
 };
 #define SPLITS ((int)(sizeof splits / sizeof *splits))
 
@@ -210,11 +211,6 @@ static void run_step(const step *s, const net *n)
     ck_assert_msg(loss && shard_backward(loss) == SHARD_OK, "%s", shard_last_error());
 }
 
-static bool fits(const step *s)
-{
-    return s->position != INSIDE || (net_operations[s->operation].split & splits[s->split].split) == splits[s->split].split;
-}
-
 /* How a job is called. */
 typedef struct suite_of {
     int data, model;
@@ -223,9 +219,22 @@ typedef struct suite_of {
     bool every; /* position of an operation; else one of them */
 } suite_of;
 
+static bool fits(const suite_of *of, const step *s)
+{
+    const net_operation *operation = &net_operations[s->operation];
+    int split = splits[s->split].split, may = operation->split;
+    if (operation->sharp && shard_dtype_size(of->dtype) == 2)
+        return false;
+    if (operation->common && (s->operation + s->copies + s->split + s->end) % 3)
+        return false;
+    if (operation->placed && !splits[s->split].by_hand)
+        may |= BY_COLUMNS;
+    return s->position != INSIDE || (may & split) == split;
+}
+
 static void run_on_mesh(const suite_of *of, const step *s, const net *one, const net *split)
 {
-    if (!fits(s))
+    if (!fits(of, s))
         return;
     SHARD_SCOPE
     {

@@ -34,14 +34,21 @@ static shard_tensor *operate(maker *m, shard_tensor *x, int split)
 {
     for (;;) {
         const net_operation *operation = &net_operations[draw(m, net_operation_count)];
-        if ((operation->split & split) == split && !operation->rounds)
+        int fits = operation->split | (operation->placed ? BY_COLUMNS : 0);
+        if ((fits & split) == split && !operation->rounds)
             return operation->make(m->net, x);
     }
 }
 
-static shard_tensor *columns(maker *m, shard_tensor *x)
+/* What x is split by before its columns are: its rows, by hand. */
+static int rows_of(int own)
 {
-    return operate(m, shard_linear(x, m->net->leaf[NET_COLUMN], m->net->leaf[NET_COLUMN_BIAS]), BY_COLUMNS);
+    return own & CUT_ROWS ? BY_ROWS : 0;
+}
+
+static shard_tensor *columns(maker *m, shard_tensor *x, int own)
+{
+    return operate(m, shard_linear(x, m->net->leaf[NET_COLUMN], m->net->leaf[NET_COLUMN_BIAS]), BY_COLUMNS | rows_of(own));
 }
 
 static shard_tensor *network(maker *m, shard_tensor *x, int own);
@@ -51,13 +58,13 @@ static shard_tensor *split_layer(maker *m, shard_tensor *x, int own)
 {
     switch (draw(m, own & CUT_ROWS ? 3 : 4)) {
     case 0:
-        return shard_gather(columns(m, x), -1, m->net->model);
+        return shard_gather(columns(m, x, own), -1, m->net->model);
     case 1:
         return shard_parallel_linear(x, m->net->leaf[NET_ROW], m->net->leaf[NET_ROW_BIAS]);
     case 2:
-        return shard_forward(m->net->row, columns(m, x));
+        return shard_forward(m->net->row, columns(m, x, own));
     default:
-        return shard_mul(x, shard_cross_entropy(columns(m, x), net_labels(x)));
+        return shard_mul(x, shard_cross_entropy(columns(m, x, own), net_labels(x)));
     }
 }
 
@@ -68,7 +75,7 @@ static shard_tensor *split(maker *m, shard_tensor *x, int over, int own)
     case 0:
         return shard_gather(operate(m, shard_scatter(x, 0, group), BY_ROWS), 0, group);
     case 1:
-        return shard_gather(operate(m, shard_scatter(x, -1, group), BY_COLUMNS), -1, group);
+        return shard_gather(operate(m, shard_scatter(x, -1, group), BY_COLUMNS | rows_of(own)), -1, group);
     case 2:
         return shard_gather(network(m, own_rows(x, group), own | over | CUT_ROWS), 0, group);
     case 3:
@@ -94,7 +101,7 @@ static shard_tensor *network(maker *m, shard_tensor *x, int own)
         else if (kind == 3 && !(own & over))
             x = shard_copy(x, group_of(m, over));
         else
-            x = operate(m, x, own & CUT_ROWS ? BY_ROWS : 0);
+            x = operate(m, x, rows_of(own));
     }
     return x;
 }

@@ -112,6 +112,52 @@ UNARY(conv2d, shard_reshape(shard_conv2d(as_image(x), n->leaf[NET_KERNEL], n->le
 UNARY(max_pool, shard_reshape(shard_max_pool2d(as_image(x), 3, .stride = 1, .padding = 1), shard_tensor_shape(x)))
 UNARY(avg_pool, shard_reshape(shard_avg_pool2d(as_image(x), 3, .stride = 1, .padding = 1), shard_tensor_shape(x)))
 
+/* Positive, and far from 0. */
+static shard_tensor *positive(shard_tensor *x)
+{
+    return shard_add_scalar(shard_mul(x, x), 1.0);
+}
+UNARY(sub, shard_sub(shard_gelu(x), x))
+UNARY(division, shard_div(x, positive(x)))
+UNARY(power, shard_pow(positive(x), shard_scale(x, 0.5)))
+UNARY(minimum, shard_minimum(x, shard_scale(x, 0.25)))
+UNARY(maximum, shard_maximum(shard_gelu(x), x))
+UNARY(clamp, shard_clamp(x, -0.4, 0.6))
+UNARY(functions, shard_tanh(shard_sub(shard_log(positive(x)), shard_sigmoid(shard_exp(x)))))
+UNARY(where, shard_where(shard_gt_scalar(x, 0.1), shard_exp(x), shard_scale(x, -0.5)))
+UNARY(clone, shard_mul(shard_clone(x), x))
+UNARY(broadcast_rows, shard_mul(x, shard_sub(n->leaf[NET_GAIN], shard_sum_dim(x, -1, true))))
+UNARY(mean_dim, shard_sub(x, shard_mean_dim(x, -1, true)))
+UNARY(mean_rows, shard_sub(x, shard_mean_dim(x, 0, true)))
+UNARY(max_dim, shard_mul(x, shard_max_dim(x, -1, true, NULL)))
+UNARY(min_rows, shard_mul(x, shard_min_dim(x, 0, true, NULL)))
+UNARY(top_k, shard_mul(x, shard_sum_dim(shard_top_k(x, x->shape.ndim == 2 ? 3 : 1, NULL), -1, true)))
+UNARY(normalize, shard_normalize(x, -1, 1e-3))
+UNARY(mse_loss, shard_mul(x, shard_mse_loss(shard_gelu(x), x)))
+
+/* The columns in another order: those from the third on first. */
+static shard_tensor *rotate(const net *n, shard_tensor *x)
+{
+    (void)n;
+    shard_tensor *part[] = {shard_narrow(x, -1, 2, NET_FEATURES - 2), shard_narrow(x, -1, 0, 2)};
+    return shard_concatenate(part, 2, -1);
+}
+
+/* The label's element of each row times the row, less a margin at the label. One label for all rows, as x may be some
+ * of them. */
+static shard_tensor *at_labels(const net *n, shard_tensor *x)
+{
+    (void)n;
+    if (!x || x->shape.ndim != 2)
+        return x;
+    shard_tensor *labels = shard_full(SHARD_SHAPE(x->shape.dim[0]), 2, .dtype = SHARD_INT64);
+    shard_tensor *picked = shard_pick_labels(x, labels, -1);
+    if (picked && picked->placement.kind == SHARD_PARTIAL)
+        picked = shard_reduce(picked, picked->placement.group);
+    shard_tensor *less = shard_add_at_labels(x, labels, picked, -0.5, -1);
+    return shard_mul(less, shard_reshape(picked, SHARD_SHAPE(x->shape.dim[0], 1)));
+}
+
 const net_operation net_operations[] = {
     {"relu", relu, BY_BOTH},
     {"gelu", gelu, BY_BOTH},
@@ -140,6 +186,25 @@ const net_operation net_operations[] = {
     {"max_pool", max_pool, 0},
     {"avg_pool", avg_pool, 0},
     {"an own operation", own_operation, BY_BOTH},
+    {"sub", sub, BY_BOTH, .common = true},
+    {"div", division, BY_BOTH, .common = true},
+    {"pow", power, BY_BOTH, .common = true, .sharp = true},
+    {"minimum", minimum, BY_BOTH, .common = true, .sharp = true},
+    {"maximum", maximum, BY_BOTH, .common = true, .sharp = true},
+    {"clamp", clamp, BY_BOTH, .common = true, .sharp = true},
+    {"exp, log, tanh, sigmoid", functions, BY_BOTH, .common = true},
+    {"where", where, BY_BOTH, .common = true, .sharp = true},
+    {"clone", clone, BY_BOTH, .common = true},
+    {"a broadcast column and row", broadcast_rows, BY_ROWS},
+    {"mean_dim", mean_dim, BY_ROWS},
+    {"mean_dim of rows", mean_rows, BY_COLUMNS},
+    {"max_dim", max_dim, BY_ROWS, .placed = true, .sharp = true},
+    {"min_dim of rows", min_rows, BY_COLUMNS, .sharp = true},
+    {"top_k", top_k, BY_ROWS, .placed = true, .sharp = true},
+    {"normalize", normalize, BY_ROWS, .placed = true},
+    {"mse_loss", mse_loss, 0},
+    {"concatenate", rotate, BY_ROWS},
+    {"pick and add at labels", at_labels, BY_ROWS, .placed = true, .sharp = true},
 };
 const int net_operation_count = sizeof net_operations / sizeof *net_operations;
 
