@@ -23,7 +23,9 @@ SHARD_API shard_status shard_init(int *argc, char ***argv);
  * tells the other ranks, and returns 0, or 1 if there was one: `return shard_finalize();`.
  * Groups of this process end with it and are not used afterwards; a pointer to the world that was
  * kept is a group of this rank alone. A second call does nothing. Under MPI it waits for the other ranks to leave too: after
- * SHARD_TIMEOUT seconds it names those that do not and ends the job. A rank that ends by exit
+ * SHARD_TIMEOUT seconds it names those that do not and ends the job. Under shardrun a rank that has not left
+ * SHARD_TIMEOUT seconds after another one has is ended, and the job fails: a rank that works alone at the end of
+ * the program does so before a barrier, or with a larger SHARD_TIMEOUT. A rank that ends by exit
  * without it prints that, the others fail with it, and an exit code of 0 becomes 1. */
 SHARD_API int shard_finalize(void);
 

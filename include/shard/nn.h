@@ -79,7 +79,8 @@ SHARD_API shard_module *shard_nn_parallel_linear_with(int64_t in, int64_t out, s
                                                       shard_nn_linear_options options);
 
 /* The function of it: splits x for ROW where it is whole, sums ROW's partial
- * results, then adds bias (NULL: none). Collective over weight's group for ROW. As
+ * results, then adds bias (NULL: none). A whole x is split as shard_scatter does; for a weight of other
+ * ranges (UNSUPPORTED) x is split in the same ranges. Collective over weight's group for ROW. As
  * torchshard.nn.functional.parallel_linear. */
 SHARD_API shard_tensor *shard_parallel_linear(shard_tensor *x, shard_tensor *weight, shard_tensor *bias);
 

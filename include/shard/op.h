@@ -320,7 +320,8 @@ typedef struct shard_cross_entropy_options {
  * the labels' shape for NONE. [rows, classes] with [rows], one row [classes] with a scalar label,
  * images [n, h, w, classes] with [n, h, w]: every element of the leading dimensions is a row. As
  * torch.nn.functional.cross_entropy, but that classes are the last dimension, as channels are
- * throughout; torch has them second, [n, classes, h, w] (shard_permute brings those here).
+ * throughout; torch has them second, [n, classes, h, w] (shard_permute brings those here). The last dimension is
+ * taken also where another one has the same size.
  * The mean with probabilities divides by the number of rows.
  * Weight and probabilities are of the logits' dtype and get no gradient.
  * Logits split along classes (the result of a COLUMN linear) give the sharded

@@ -66,7 +66,7 @@ struct shard_optimizer {
     int64_t group_count, group_capacity;
     shard_tensor *grad_scale; /* NULL until it is needed */
     bool scaled;              /* else it holds nothing, and 1 is meant */
-    double clip_value;        /* of shard_clip_grad_value since the last step, or 0 */
+    double clip_value;        /* of shard_clip_grad_value since the gradients were zeroed, or 0 */
     bool skipped;             /* the last step was left out */
     void *settings;           /* the optimizer's own, freed with it */
     struct shard_zero *zero;  /* who has shared the pieces out; NULL: each is whole */

@@ -19,7 +19,6 @@ typedef struct shard_mpi_host {
     shard_group *(*group_make)(const shard_group_ops *ops, int rank, int size, const int *world_ranks, void *state);
     void (*group_free)(shard_group *group);
     void (*group_describe)(const shard_group *group, char *text, size_t bytes);
-    void (*group_name_ranks)(const shard_group *group, const bool *marked, char *text, size_t bytes);
     double (*timeout)(void);
     void (*name_world_ranks)(int size, const bool *marked, char *text, size_t bytes);
     int (*find_culprits)(const shard_waits *waits, int rank, bool *culprits);

@@ -43,7 +43,6 @@ shard_group *shard_mpi_open(int *argc, char ***argv)
         .group_make = shard_group_make,
         .group_free = shard_group_free,
         .group_describe = shard_group_describe,
-        .group_name_ranks = shard_group_name_ranks,
         .timeout = shard_comm_timeout,
         .name_world_ranks = shard_name_world_ranks,
         .find_culprits = shard_find_culprits,
