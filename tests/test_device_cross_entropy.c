@@ -161,7 +161,7 @@ START_TEST(stats)
                 for (int k = 0; k < shapes[s].parts; k++) {
                     part a = part_new(&p, shapes[s].bounds[k], shapes[s].bounds[k + 1]);
                     double *out = array_new(p.rows * SHARD_CE_STATS, SHARD_FLOAT64);
-                    RUN(device, cross_entropy_stats, &a.shape, a.x, p.target, a.probability, a.weight, out, dtype);
+                    RUN(device, cross_entropy_stats, &a.shape, a.x, p.target, a.probability, a.weight, out, NULL, NULL, dtype);
                     check_stats(device, &p, &a, out);
                     array_free(out, p.rows * SHARD_CE_STATS, SHARD_FLOAT64);
                     part_free(&a, dtype);
@@ -249,15 +249,20 @@ START_TEST(ignores_nan)
 }
 END_TEST
 
-/* Logits of few values, so that there are many ties, and some NaNs. */
+/* Values of few kinds, so that there are many ties, and some NaNs. */
+static void make_ties(problem *p)
+{
+    for (int64_t i = 0; i < p->rows * p->classes; i++)
+        array_put(p->x, i, p->dtype, fabs(noise(6, i)) < 0.05 ? NAN : round(noise(7, i) * 5));
+}
+
 START_TEST(counts_ahead)
 {
     shard_dtype dtype = float_dtypes[_i];
     shard_device *device;
     for (int s = 0; s < SHAPES; s++) {
         problem p = problem_new(dtype, s, 0);
-        for (int64_t i = 0; i < p.rows * p.classes; i++)
-            array_put(p.x, i, dtype, fabs(noise(6, i)) < 0.05 ? NAN : round(noise(7, i) * 5));
+        make_ties(&p);
         double *logit = array_new(p.rows, SHARD_FLOAT64), *picked = array_new(p.rows, SHARD_FLOAT64);
         int64_t *ahead = array_new(p.rows, SHARD_INT64), *total = array_new(p.rows, SHARD_INT64);
         for (int set = 0; (device = kernel_device(set)); set++) {
@@ -300,6 +305,50 @@ START_TEST(counts_ahead)
 }
 END_TEST
 
+/* The statistics' own count is count_ahead's, and changes nothing of the statistics. */
+static void check_counted_with(shard_device *device, const problem *p, const part *a, const double *logit)
+{
+    int64_t n = p->rows * SHARD_CE_STATS;
+    double *plain = array_new(n, SHARD_FLOAT64), *counted = array_new(n, SHARD_FLOAT64);
+    int64_t *want = array_new(p->rows, SHARD_INT64), *got = array_new(p->rows, SHARD_INT64);
+    RUN(device, count_ahead, &a->shape, a->x, p->target, logit, 0, want, p->dtype);
+    RUN(device, cross_entropy_stats, &a->shape, a->x, p->target, NULL, a->weight, plain, NULL, NULL, p->dtype);
+    for (int own = 0; own <= (a->shape.cols == p->classes); own++) { /* the part finds the logit itself */
+        for (int64_t row = 0; row < p->rows; row++)
+            got[row] = -1;
+        RUN(device, cross_entropy_stats, &a->shape, a->x, p->target, NULL, a->weight, counted, own ? NULL : logit, got, p->dtype);
+        check_same(SHARD_INT64, p->rows, got, want, "ahead");
+        check_same(SHARD_FLOAT64, n, counted, plain, "stats");
+    }
+    array_free(plain, n, SHARD_FLOAT64);
+    array_free(counted, n, SHARD_FLOAT64);
+    array_free(want, p->rows, SHARD_INT64);
+    array_free(got, p->rows, SHARD_INT64);
+}
+
+START_TEST(counts_ahead_with_stats)
+{
+    shard_dtype dtype = float_dtypes[_i];
+    shard_device *device;
+    for (int s = 0; s < SHAPES; s++)
+        for (int form = 0; form < PROBABILITIES; form++) {
+            problem p = problem_new(dtype, s, form);
+            make_ties(&p);
+            double *logit = array_new(p.rows, SHARD_FLOAT64);
+            for (int64_t row = 0; row < p.rows; row++)
+                logit[row] = is_ignored(&p, row) ? 0 : array_get(p.x, row * p.classes + p.target[row], dtype);
+            for (int set = 0; (device = kernel_device(set)); set++)
+                for (int k = 0; k < shapes[s].parts; k++) {
+                    part a = part_new(&p, shapes[s].bounds[k], shapes[s].bounds[k + 1]);
+                    check_counted_with(device, &p, &a, logit);
+                    part_free(&a, dtype);
+                }
+            array_free(logit, p.rows, SHARD_FLOAT64);
+            problem_free(&p);
+        }
+}
+END_TEST
+
 /* The loss of one row over many classes, from one part and from four, in float32. */
 START_TEST(split_loss)
 {
@@ -317,7 +366,7 @@ START_TEST(split_loss)
                 int64_t first = (int64_t)CLASSES * k / count, end = (int64_t)CLASSES * (k + 1) / count;
                 shard_cross_entropy_shape shape = {
                     .rows = 1, .cols = end - first, .col0 = first, .classes = CLASSES, .ignore_index = IGNORE, .smoothing = 0.1};
-                RUN(device, cross_entropy_stats, &shape, x + first, target, NULL, NULL, parts[k], SHARD_FLOAT32);
+                RUN(device, cross_entropy_stats, &shape, x + first, target, NULL, NULL, parts[k], NULL, NULL, SHARD_FLOAT32);
                 max = fmax(max, parts[k][SHARD_CE_MAX]);
             }
             for (int k = 0; k < count; k++) {
@@ -360,8 +409,11 @@ static void check_join(shard_device *device, int64_t rows, bool mean, const doub
 {
     int64_t stride = rows * SHARD_CE_STATS + GAP, count = SHARD_CE_NUMBERS * rows;
     double *numbers = array_new(count, SHARD_FLOAT64), *result = array_new(1, SHARD_FLOAT64);
+    int64_t *ahead = array_new(JOIN_MEMBERS * stride, SHARD_INT64), *rank = array_new(rows, SHARD_INT64);
+    for (int64_t i = 0; i < JOIN_MEMBERS * stride; i++)
+        ahead[i] = i % 1000 + (INT64_C(1) << 40);
     shard_cross_entropy_shape shape = {.rows = rows, .classes = 10, .ignore_index = 4};
-    RUN(device, cross_entropy_join, &shape, mean, JOIN_MEMBERS, stride, parts, target, numbers, result);
+    RUN(device, cross_entropy_join, &shape, mean, JOIN_MEMBERS, stride, parts, ahead, target, numbers, result, rank);
     long double sum = 0, size = 0, weights = 0;
     for (int64_t row = 0; row < rows; row++) {
         long double exponentials = 0, a = 0, b = 0;
@@ -378,6 +430,7 @@ static void check_join(shard_device *device, int64_t rows, bool mean, const doub
         check_close(SHARD_FLOAT64, numbers[SHARD_CE_LSE * rows + row], lse, 1e-14L, "lse", row);
         check_close(SHARD_FLOAT64, numbers[SHARD_CE_TARGETS * rows + row], b, 1e-15L, "b", row);
         check_close(SHARD_FLOAT64, numbers[SHARD_CE_LOSS * rows + row], loss, 1e-13L, "loss", row);
+        ck_assert_int_eq(rank[row], ignored ? INT64_MAX : ahead[row] + ahead[stride + row] + ahead[2 * stride + row]);
         sum += loss;
         size += fabsl(loss) + 1;
     }
@@ -389,14 +442,16 @@ static void check_join(shard_device *device, int64_t rows, bool mean, const doub
     check_close(SHARD_FLOAT64, *result, mean ? sum / weights : sum, size * 1e-14L / (mean && rows ? weights : 1), "result", 0);
     array_free(numbers, count, SHARD_FLOAT64);
     array_free(result, 1, SHARD_FLOAT64);
+    array_free(ahead, JOIN_MEMBERS * stride, SHARD_INT64);
+    array_free(rank, rows, SHARD_INT64);
 }
 
 START_TEST(joins)
 {
-    static const int64_t sizes[] = {0, 1, 5, 300, 9001};
+    static const int64_t sizes[] = {0, 1, 5, 300, 9001, 70001};
     shard_device *device;
     for (int set = 0; (device = kernel_device(set)); set++)
-        for (int s = 0; s < 5; s++)
+        for (int s = 0; s < 6; s++)
             for (int form = 0; form < 4; form++) {
                 bool soft = form & 1, mean = form & 2;
                 int64_t rows = sizes[s], *target = array_new(rows, SHARD_INT64);
@@ -420,14 +475,14 @@ START_TEST(joins_extremes)
     shard_cross_entropy_shape shape = {.rows = 4, .classes = 10, .ignore_index = 4};
     shard_device *device;
     for (int set = 0; (device = kernel_device(set)); set++) {
-        RUN(device, cross_entropy_join, &shape, false, 1, 20, parts, target, numbers, result);
+        RUN(device, cross_entropy_join, &shape, false, 1, 20, parts, NULL, target, numbers, result, NULL);
         for (int row = 0; row < 3; row++)
             ck_assert(isnan(numbers[SHARD_CE_LOSS * 4 + row]));
         ck_assert(numbers[SHARD_CE_LOSS * 4 + 3] == 0 && isnan(*result));
         shape.rows = 1;
-        RUN(device, cross_entropy_join, &shape, true, 1, 5, parts + 15, target + 3, numbers, result);
+        RUN(device, cross_entropy_join, &shape, true, 1, 5, parts + 15, NULL, target + 3, numbers, result, NULL);
         ck_assert(numbers[SHARD_CE_FACTOR] == 0 && numbers[SHARD_CE_LOSS] == 0 && isnan(*result));
-        RUN(device, cross_entropy_join, &shape, false, 1, 5, parts + 15, target + 3, numbers, result);
+        RUN(device, cross_entropy_join, &shape, false, 1, 5, parts + 15, NULL, target + 3, numbers, result, NULL);
         ck_assert(*result == 0);
         shape.rows = 4;
     }
@@ -442,6 +497,7 @@ int main(void)
     tcase_add_loop_test(all, backward, 0, 4);
     tcase_add_test(all, ignores_nan);
     tcase_add_loop_test(all, counts_ahead, 0, 4);
+    tcase_add_loop_test(all, counts_ahead_with_stats, 0, 4);
     tcase_add_test(all, split_loss);
     tcase_add_test(all, joins);
     tcase_add_test(all, joins_extremes);

@@ -24,7 +24,7 @@ static void run_stats(shard_device *device, const logits *l, double *stats)
 {
     shard_cross_entropy_shape shape = {
         .rows = l->rows, .cols = l->cols, .classes = l->cols, .ignore_index = IGNORE, .smoothing = l->smoothing};
-    RUN(device, cross_entropy_stats, &shape, l->x, l->target, NULL, NULL, stats, l->dtype);
+    RUN(device, cross_entropy_stats, &shape, l->x, l->target, NULL, NULL, stats, NULL, NULL, l->dtype);
 }
 
 /* NaNs are in the sum, not in the maximum. */
@@ -213,7 +213,7 @@ static void loss_stats(shard_device *device, int64_t rows, int64_t cols, const a
 {
     shard_cross_entropy_shape shape = loss_shape(rows, cols);
     double *stats = array_new(rows * SHARD_CE_STATS, SHARD_FLOAT64);
-    RUN(device, cross_entropy_stats, &shape, a->array[0], NULL, a->array[1], a->array[2], stats, a->dtype);
+    RUN(device, cross_entropy_stats, &shape, a->array[0], NULL, a->array[1], a->array[2], stats, NULL, NULL, a->dtype);
     for (int64_t i = 0; i < rows * SHARD_CE_STATS; i++)
         array_put(a->array[3], i, a->dtype, stats[i] / (double)cols);
     array_free(stats, rows * SHARD_CE_STATS, SHARD_FLOAT64);

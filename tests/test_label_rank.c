@@ -1,4 +1,5 @@
 /* The rank of the label: against sorting, whole and split. */
+#include "support/host.h"
 #include "support/loss.h"
 
 #include "base/error.h"
@@ -69,6 +70,27 @@ static void make_logits(int64_t classes, shard_dtype dtype, double *logits, int6
     }
 }
 
+/* The ranks that the loss counts are those of shard_label_rank, and the loss has the bits that it has without. */
+static void check_with_loss(shard_tensor *x, shard_tensor *labels, const int64_t *ranks)
+{
+    static const shard_reduction reductions[] = {SHARD_REDUCTION_MEAN, SHARD_REDUCTION_SUM, SHARD_REDUCTION_NONE};
+    for (int i = 0; i < 3; i++) {
+        double smoothing = i == 1 ? 0.1 : 0;
+        int64_t counted[ROWS];
+        shard_tensor *rank = NULL, *plain = shard_cross_entropy(x, labels, .label_smoothing = smoothing, .reduction = reductions[i]);
+        shard_tensor *loss = shard_cross_entropy(x, labels, .label_smoothing = smoothing, .reduction = reductions[i], .label_rank = &rank);
+        ck_assert_msg(loss && rank, "%s", shard_last_error());
+        check_ok(shard_copy_to_host(rank, counted, sizeof counted));
+        for (int k = 0; k < ROWS; k++)
+            ck_assert_msg(counted[k] == ranks[k], "row %d: rank %lld beside the loss, not %lld", k, (long long)counted[k], (long long)ranks[k]);
+        size_t bytes = (size_t)shard_numel(loss) * shard_dtype_size(shard_tensor_dtype(loss));
+        void *a = host_copy(loss), *b = host_copy(plain);
+        ck_assert_mem_eq(a, b, bytes);
+        free(a);
+        free(b);
+    }
+}
+
 static void check_ranks(shard_group *group, shard_range range, int64_t classes, shard_dtype dtype)
 {
     double *logits = calloc((size_t)(ROWS * classes), sizeof *logits);
@@ -80,9 +102,10 @@ static void check_ranks(shard_group *group, shard_range range, int64_t classes, 
     SHARD_SCOPE {
         shard_tensor *x = tensor_of(part, SHARD_SHAPE(ROWS, range.size), dtype);
         x = group ? shard_as_split(x, 1, group, range.start, classes) : x;
-        shard_tensor *rank = shard_label_rank(x, shard_from_host(labels, SHARD_SHAPE(ROWS), .dtype = SHARD_INT64), -100);
+        shard_tensor *of = shard_from_host(labels, SHARD_SHAPE(ROWS), .dtype = SHARD_INT64), *rank = shard_label_rank(x, of, -100);
         ck_assert_msg(rank, "%s", shard_last_error());
         check_ok(shard_copy_to_host(rank, ranks, sizeof ranks));
+        check_with_loss(x, of, ranks);
         for (int64_t i = 0; i < ROWS; i++) {
             int64_t expected = labels[i] == -100 ? INT64_MAX : rank_by_sorting(logits + i * classes, classes, labels[i]);
             ck_assert_msg(ranks[i] == expected, "row %d of %d classes, %s: rank %lld, not %lld", (int)i, (int)classes,
@@ -158,6 +181,11 @@ static void carries_rows(shard_group *world, void *context)
         ck_assert_int_eq(shard_count_top_k(rank, 2), 0);
         ck_assert_int_eq(shard_count_top_k(rank, 3), range.size);
         ck_assert_int_eq(shard_tensor_placement(rank).kind, size > 1 ? SHARD_SPLIT : SHARD_REPLICATED);
+        shard_tensor *counted = NULL;
+        ck_assert_ptr_nonnull(shard_cross_entropy(logits, labels, .reduction = SHARD_REDUCTION_SUM, .label_rank = &counted));
+        ck_assert_int_eq(shard_count_top_k(counted, 2), 0);
+        ck_assert_int_eq(shard_count_top_k(counted, 3), range.size);
+        ck_assert_int_eq(shard_tensor_placement(counted).kind, shard_tensor_placement(rank).kind);
     }
 }
 
@@ -207,7 +235,41 @@ START_TEST(refuses)
         check_error(SHARD_ERROR_ARGUMENT, "shard_count_top_k: an operand is NULL");
         ck_assert_int_eq(shard_count_top_k(logits, 1), -1);
         check_error(SHARD_ERROR_SHAPE, "shard_count_top_k: the ranks are float32*");
+        shard_tensor *rank = logits;
+        ck_assert_ptr_null(shard_cross_entropy(logits, logits, .label_rank = &rank));
+        check_error(SHARD_ERROR_ARGUMENT, "shard_cross_entropy: label_rank with probabilities, which have no labels");
+        ck_assert_ptr_null(rank);
+        rank = logits;
+        ck_assert_ptr_null(shard_cross_entropy(logits, NULL, .label_rank = &rank));
+        check_error(SHARD_ERROR_ARGUMENT, "shard_cross_entropy: an operand is NULL");
+        ck_assert_ptr_null(rank);
     }
+}
+END_TEST
+
+/* In the exchange of the labels' logits already, so that no rank waits in the next one. */
+static void loss_fails_together(shard_group *world, void *context)
+{
+    (void)context;
+    int rank = shard_group_rank(world);
+    shard_range range = shard_split_range(9, 3, rank);
+    const int64_t label[3] = {1, 2, 3};
+    SHARD_SCOPE {
+        shard_tensor *logits = shard_as_split(shard_zeros(SHARD_SHAPE(3, range.size)), 1, world, range.start, 9), *counted = NULL;
+        shard_tensor *labels = shard_from_host(label, SHARD_SHAPE(3), .dtype = SHARD_INT64);
+        shard_tensor *weight = rank == 1 ? shard_ones(SHARD_SHAPE(2)) : shard_ones(SHARD_SHAPE(9));
+        ck_assert_ptr_null(shard_cross_entropy(logits, labels, .weight = weight, .label_rank = &counted));
+        check_error(rank == 1 ? SHARD_ERROR_SHAPE : SHARD_ERROR_PEER, "*shard_cross_entropy: class weights of shape \\[2] that are *");
+        ck_assert_ptr_null(shard_cross_entropy(logits, labels, .label_rank = rank == 1 ? NULL : &counted));
+        check_error(SHARD_ERROR_MISMATCH, "*shard_cross_entropy: rank 1 has other options or another number of classes than rank 0*");
+        ck_assert_ptr_nonnull(shard_cross_entropy(logits, labels, .label_rank = &counted));
+        ck_assert_int_eq(shard_count_top_k(counted, 2), 1);
+    }
+}
+
+START_TEST(test_loss_fails_together)
+{
+    run_ranks(3, loss_fails_together);
 }
 END_TEST
 
@@ -250,5 +312,6 @@ int main(void)
     TCase *errors = test_case(suite, "errors");
     tcase_add_test(errors, refuses);
     tcase_add_test(errors, test_fails_together);
+    tcase_add_test(errors, test_loss_fails_together);
     return test_run(suite);
 }

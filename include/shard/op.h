@@ -315,6 +315,7 @@ typedef struct shard_cross_entropy_options {
     bool use_ignore_index;     /* take ignore_index as it is, 0 included */
     double label_smoothing;    /* in [0, 1] */
     shard_reduction reduction; /* the mean divides by the sum of the labels' weights */
+    shard_tensor **label_rank; /* becomes shard_label_rank(logits, labels, ignore_index); NULL: not wanted */
 } shard_cross_entropy_options;
 /* logits [..., classes] and labels int64 [...], or probabilities like the logits: a scalar, or of
  * the labels' shape for NONE. [rows, classes] with [rows], one row [classes] with a scalar label,
@@ -333,6 +334,9 @@ typedef struct shard_cross_entropy_options {
  * that its labels differ).
  * Logits split along a leading dimension, with the labels of the local rows, give the loss of the local rows:
  * PARTIAL for SUM, split like them for NONE, refused for MEAN.
+ * label_rank, for top-k accuracy (shard_count_top_k), is counted in the same pass over the logits, with the
+ * values of shard_label_rank, which takes a second one; all members want it or none. Split classes
+ * take one more all-gather, of a number a row. NULL after an error; refused with probabilities.
  * The backward needs the logits; it writes the gradient over them if they have been
  * released by then, else next to them.
  * Collective over the logits' group if they are split along classes. */

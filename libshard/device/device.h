@@ -407,17 +407,21 @@ typedef struct shard_device_ops {
                                     const shard_fault *);
     /* stats [rows, SHARD_CE_STATS], one pass over x [rows, cols]. target [rows] int64
      * labels, or NULL and probability [rows, cols] of x's dtype. weight [cols] of x's
-     * dtype, this part of it, or NULL. cols may be 0: the maximum is then -inf. */
+     * dtype, this part of it, or NULL. cols may be 0: the maximum is then -inf.
+     * ahead [rows] is NULL, or becomes what count_ahead counts, of labels alone, 0 for ignored
+     * rows. logit is what count_ahead takes, or NULL if this part has all classes. */
     shard_status (*cross_entropy_stats)(shard_device *, const shard_cross_entropy_shape *, const void *x, const int64_t *target,
                                         const void *probability, const void *weight, double *stats,
-                                        shard_dtype);
+                                        const double *logit, int64_t *ahead, shard_dtype);
     /* What the members' statistics of their parts come to: numbers [SHARD_CE_NUMBERS, rows],
      * and *result = the sum of the rows' losses, or (mean) that divided by the sum of their
      * weights, which are 1 with probabilities. 0 / 0 is NaN. In double; the members' parts are added up in
-     * their order, and begin `stride` doubles from each other. target as for the statistics. */
+     * their order, and begin `stride` doubles from each other. target as for the statistics.
+     * rank [rows] is NULL, or becomes the sum of the members' ahead, which begin `stride` int64_t
+     * from each other; INT64_MAX for ignored rows. */
     shard_status (*cross_entropy_join)(shard_device *, const shard_cross_entropy_shape *, bool mean, int64_t members,
-                                       int64_t stride, const double *stats, const int64_t *target, double *numbers,
-                                       double *result);
+                                       int64_t stride, const double *stats, const int64_t *ahead, const int64_t *target,
+                                       double *numbers, double *result, int64_t *rank);
     /* dx = scale_i * (b_i exp(x - lse_i) - q); lse, b, scale [rows]. dx may be x. */
     shard_status (*cross_entropy_backward)(shard_device *, const shard_cross_entropy_shape *, const void *x, const int64_t *target,
                                            const void *probability, const void *weight, const double *lse, const double *b,

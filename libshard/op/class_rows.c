@@ -140,41 +140,67 @@ static shard_label_digest *digest_of(const shard_class_rows *rows, double *part)
     return (shard_label_digest *)(part + rows->stride - DIGEST_DOUBLES);
 }
 
+/* Has the labels checked, and their digest written behind the own part. */
+static bool check_labels(const shard_class_rows *rows, shard_tensor *parts, const int64_t *label)
+{
+    shard_label_digest *digest = digest_of(rows, rows->own);
+    double rank = shard_group_world_rank(rows->group, shard_group_rank(rows->group));
+    return SHARD_RUN(parts, check_index, rows->shape.rows, label, rows->shape.classes, rows->shape.ignore_index,
+                     &rows->faults->label, &digest->hash) == SHARD_OK &&
+           SHARD_RUN(parts, fill, 1, rank, &digest->rank, SHARD_INT64) == SHARD_OK;
+}
+
 bool shard_class_rows_open(shard_class_rows *rows, int64_t width)
 {
     rows->members = shard_group_size(rows->group);
-    rows->stride = rows->shape.rows * width + DIGEST_DOUBLES;
+    rows->stride = rows->shape.rows * width + (rows->compared ? 0 : DIGEST_DOUBLES);
     shard_tensor *parts = shard_workspace(rows->logits, rows->stride * rows->members, SHARD_FLOAT64);
     void *memory[2];
     if (!parts || !shard_load(SHARD_INPUTS(parts, rows->labels), memory))
         return false;
     rows->part = memory[0];
     rows->own = rows->part + shard_group_rank(rows->group) * rows->stride;
-    if (!rows->labels)
-        return true;
-    shard_label_digest *digest = digest_of(rows, rows->own);
-    double rank = shard_group_world_rank(rows->group, shard_group_rank(rows->group));
-    return SHARD_RUN(parts, check_index, rows->shape.rows, memory[1], rows->shape.classes, rows->shape.ignore_index,
-                     &rows->faults->label, &digest->hash) == SHARD_OK &&
-           SHARD_RUN(parts, fill, 1, rank, &digest->rank, SHARD_INT64) == SHARD_OK;
+    return rows->compared || !rows->labels || check_labels(rows, parts, memory[1]);
+}
+
+static shard_status gather_parts(const shard_class_rows *rows)
+{
+    int64_t counts[rows->members];
+    for (int i = 0; i < rows->members; i++)
+        counts[i] = rows->stride;
+    return shard_group_all_gather(rows->group, shard_device_of(rows->logits), rows->own, rows->part, counts, SHARD_FLOAT64);
 }
 
 shard_status shard_class_rows_gather(shard_class_rows *rows, bool ready)
 {
     if (!ready)
         return shard_group_fail(rows->group);
-    if (rows->members == 1)
-        return SHARD_OK;
+    if (rows->members == 1 || rows->compared)
+        return rows->members == 1 ? SHARD_OK : gather_parts(rows);
     part_head head = own_head(rows), heads[rows->members];
-    int64_t counts[rows->members];
-    for (int i = 0; i < rows->members; i++)
-        counts[i] = rows->stride;
     SHARD_TRY(shard_group_exchange(rows->group, &head, sizeof head, heads));
     SHARD_TRY(check_heads(rows, heads));
-    shard_device *device = shard_device_of(rows->logits);
-    SHARD_TRY(shard_group_all_gather(rows->group, device, rows->own, rows->part, counts, SHARD_FLOAT64));
+    SHARD_TRY(gather_parts(rows));
+    rows->compared = true;
     if (!rows->labels)
         return SHARD_OK;
     return SHARD_RUN(rows->logits, compare_digests, rows->members, (size_t)rows->stride * sizeof(double),
                      digest_of(rows, rows->part), &rows->faults->difference);
+}
+
+bool shard_class_rows_pick(shard_class_rows *rows)
+{
+    void *memory[2];
+    return shard_class_rows_open(rows, 1) && shard_load(SHARD_INPUTS(rows->logits, rows->labels), memory) &&
+           SHARD_RUN(rows->logits, pick_target, &rows->shape, memory[0], memory[1], rows->own, rows->logits->dtype) == SHARD_OK;
+}
+
+shard_tensor *shard_class_rows_add_picked(const shard_class_rows *rows)
+{
+    shard_tensor *logit = shard_workspace(rows->logits, rows->stride, SHARD_FLOAT64);
+    void *memory = logit ? shard_tensor_memory(logit) : NULL;
+    if (!memory)
+        return NULL;
+    return shard_result(logit, SHARD_RUN(logit, sum_rows, rows->members, rows->stride, rows->part, SHARD_FLOAT64, false, memory,
+                                         SHARD_FLOAT64));
 }

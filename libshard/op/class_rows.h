@@ -33,6 +33,7 @@ typedef struct shard_class_rows {
     int members;
     int64_t stride;
     double *part, *own; /* of all members, and this one's */
+    bool compared;      /* the calls and the labels, by the first gather */
 } shard_class_rows;
 
 /* Fills rows for logits [..., classes], whose leading dimensions' elements are the rows, and
@@ -46,12 +47,20 @@ shard_tensor *shard_class_rows_make(const shard_class_rows *rows, shard_dtype dt
 
 /* Makes room for the parts, which lives as long as the innermost scope, and has the labels
  * checked: one that is neither a class nor ignore_index is an error here or of the
- * device's. False with the error set. */
+ * device's. May be called anew, after a gather, for other numbers of the same rows, whose labels
+ * are checked no more. False with the error set. */
 bool shard_class_rows_open(shard_class_rows *rows, int64_t width);
 
 /* Shows all members what is at rows->own. Collective over rows->group; ready is false
  * if this rank has failed, and then all do. They fail too where their options or parts do
- * not fit together; where their labels differ, here or by the device. */
+ * not fit together; where their labels differ, here or by the device. A second gather is an
+ * all-gather of the numbers alone. */
 shard_status shard_class_rows_gather(shard_class_rows *rows, bool ready);
+
+/* Opens with one number a row: the label's logit where this part has it, else 0. */
+bool shard_class_rows_pick(shard_class_rows *rows);
+/* After the gather of those: the labels' logits, float64, of which the first [rows] count; NULL with
+ * the error set. */
+shard_tensor *shard_class_rows_add_picked(const shard_class_rows *rows);
 
 #endif

@@ -4,6 +4,10 @@
  * them to all, and each joins them in rank order, so that every member has the
  * same bits. Whole logits are the case of one member. The backward needs the
  * logits and three numbers a row, and no communication.
+ *
+ * Where the labels' ranks are wanted, the pass that computes the statistics counts, too.
+ * It has to know the label's logit, which of split classes one member has: an exchange
+ * of it comes first, and is the one in which the members compare their calls.
  */
 #include "op/autocast.h"
 #include "op/class_rows.h"
@@ -25,6 +29,8 @@ typedef struct loss_call {
     shard_tensor *target;
     shard_tensor *weight; /* this part of it, or NULL */
     shard_reduction reduction;
+    bool ranked; /* the labels' ranks are wanted */
+    shard_tensor *rank;
 } loss_call;
 
 /* ---- backward ---- */
@@ -86,6 +92,10 @@ static bool check_options(loss_call *call, const shard_cross_entropy_options *op
     const char *function = call->rows.function;
     if (!(options->label_smoothing >= 0.0 && options->label_smoothing <= 1.0)) {
         shard_error(SHARD_ERROR_ARGUMENT, "%s: label_smoothing %g is outside [0, 1]", function, options->label_smoothing);
+        return false;
+    }
+    if (call->ranked && !call->rows.labels) {
+        shard_error(SHARD_ERROR_ARGUMENT, "%s: label_rank with probabilities, which have no labels", function);
         return false;
     }
     if ((unsigned)options->reduction > SHARD_REDUCTION_NONE) {
@@ -185,32 +195,55 @@ static uint64_t option_bits(const loss_call *call)
 {
     uint64_t smoothing;
     memcpy(&smoothing, &call->rows.shape.smoothing, sizeof smoothing);
-    return smoothing << 3 | (uint64_t)call->reduction << 1 | (call->weight != NULL);
+    return smoothing << 4 | (uint64_t)call->ranked << 3 | (uint64_t)call->reduction << 1 | (call->weight != NULL);
 }
 
-static bool measure_own(loss_call *call)
+/* What a part has of its rows: the statistics, then, where ranks are wanted, how many of its logits come
+ * before the label's. */
+static int64_t *ahead_in(const loss_call *call, double *part)
+{
+    return call->ranked ? (int64_t *)(part + SHARD_CE_STATS * call->rows.shape.rows) : NULL;
+}
+
+/* logit: the labels', or NULL where this part has all classes. */
+static bool measure_own(loss_call *call, shard_tensor *logit)
 {
     shard_class_rows *rows = &call->rows;
-    void *memory[4];
-    if (!shard_class_rows_open(rows, SHARD_CE_STATS) ||
-        !shard_load(SHARD_INPUTS(rows->logits, rows->labels, rows->labels ? NULL : call->target, call->weight), memory))
+    void *memory[5];
+    if (!shard_class_rows_open(rows, SHARD_CE_STATS + call->ranked) ||
+        !shard_load(SHARD_INPUTS(rows->logits, rows->labels, rows->labels ? NULL : call->target, call->weight, logit), memory))
         return false;
     return SHARD_RUN(rows->logits, cross_entropy_stats, &rows->shape, memory[0], memory[1], memory[2], memory[3], rows->own,
-                     rows->logits->dtype) == SHARD_OK;
+                     memory[4], ahead_in(call, rows->own), rows->logits->dtype) == SHARD_OK;
 }
 
-/* NUMBERS. */
-static shard_tensor *join(const loss_call *call)
+/* The statistics of all members' parts. */
+static shard_status measure(loss_call *call, bool ready)
+{
+    shard_tensor *logit = NULL;
+    if (call->ranked && call->rows.group) {
+        ready = ready && shard_class_rows_pick(&call->rows);
+        SHARD_TRY(shard_class_rows_gather(&call->rows, ready));
+        logit = shard_class_rows_add_picked(&call->rows);
+        ready = logit != NULL;
+    }
+    return shard_class_rows_gather(&call->rows, ready && measure_own(call, logit));
+}
+
+/* NUMBERS, and the ranks. */
+static shard_tensor *join(loss_call *call)
 {
     const shard_class_rows *rows = &call->rows;
     int64_t count = SHARD_CE_NUMBERS * rows->shape.rows;
     shard_tensor *numbers = shard_workspace(rows->logits, count + 1, SHARD_FLOAT64);
-    void *memory[2];
-    if (!numbers || !shard_load(SHARD_INPUTS(numbers, rows->labels), memory))
+    call->rank = call->ranked ? shard_class_rows_make(rows, SHARD_INT64) : NULL;
+    void *memory[3];
+    if (!numbers || (call->ranked && !call->rank) || !shard_load(SHARD_INPUTS(numbers, rows->labels, call->rank), memory))
         return NULL;
     double *number = memory[0];
     return shard_result(numbers, SHARD_RUN(numbers, cross_entropy_join, &rows->shape, call->reduction == SHARD_REDUCTION_MEAN,
-                                           rows->members, rows->stride, rows->part, memory[1], number, number + count));
+                                           rows->members, rows->stride, rows->part, ahead_in(call, rows->part), memory[1], number,
+                                           number + count, memory[2]));
 }
 
 static shard_tensor *make_result(const loss_call *call, shard_tensor *numbers)
@@ -250,18 +283,15 @@ static shard_tensor *record(const loss_call *call, shard_tensor *y, shard_tensor
     return y;
 }
 
-static shard_tensor *cross_entropy(shard_tensor *logits, shard_tensor *target, const shard_cross_entropy_options *options)
+static shard_tensor *cross_entropy(loss_call *call, shard_tensor *logits, const shard_cross_entropy_options *options)
 {
-    loss_call call = {.rows = {.function = "shard_cross_entropy", .faults = &faults}, .target = target};
-    bool ready = read_arguments(&call, logits, options);
-    if (ready) {
-        call.rows.options = option_bits(&call);
-        ready = measure_own(&call);
-    }
-    if (shard_class_rows_gather(&call.rows, ready) != SHARD_OK)
+    bool ready = read_arguments(call, logits, options);
+    if (ready)
+        call->rows.options = option_bits(call);
+    if (measure(call, ready) != SHARD_OK)
         return NULL;
-    shard_tensor *numbers = join(&call);
-    return record(&call, make_result(&call, numbers), numbers);
+    shard_tensor *numbers = join(call);
+    return record(call, make_result(call, numbers), numbers);
 }
 
 shard_tensor *shard_cross_entropy_with(shard_tensor *logits, shard_tensor *target, shard_cross_entropy_options options)
@@ -272,7 +302,10 @@ shard_tensor *shard_cross_entropy_with(shard_tensor *logits, shard_tensor *targe
     shard_tensor *same[] = {logits, target, options.weight};
     shard_autocast_promote(3, same);
     options.weight = same[2];
-    shard_tensor *loss = shard_scope_hand_out(cross_entropy(same[0], same[1], &options), &scope);
+    loss_call call = {.rows = {.function = "shard_cross_entropy", .faults = &faults}, .target = same[1], .ranked = options.label_rank};
+    shard_tensor *loss = shard_scope_hand_out(cross_entropy(&call, same[0], &options), &scope);
+    if (options.label_rank)
+        *options.label_rank = loss ? shard_scope_hand_out(call.rank, &scope) : NULL;
     shard_scope_close(&scope);
     return loss;
 }

@@ -17,26 +17,14 @@ static bool read_arguments(shard_class_rows *rows, shard_tensor *logits, shard_t
     return rows->labels != NULL;
 }
 
-/* Each row: the label's logit where this part has it, else 0. */
-static bool pick_own(shard_class_rows *rows)
+/* [rows]: how many of the own logits come before the label's. Ignored rows have their rank from
+ * the first member. */
+static shard_tensor *count_own(shard_class_rows *rows)
 {
-    void *memory[2];
-    return shard_class_rows_open(rows, 1) && shard_load(SHARD_INPUTS(rows->logits, rows->labels), memory) &&
-           SHARD_RUN(rows->logits, pick_target, &rows->shape, memory[0], memory[1], rows->own, rows->logits->dtype) == SHARD_OK;
-}
-
-/* [rows]: how many of the own logits come before the label's, which is the sum of what the
- * members have picked. Ignored rows have their rank from the first member. */
-static shard_tensor *count_own(const shard_class_rows *rows)
-{
-    shard_tensor *rank = shard_class_rows_make(rows, SHARD_INT64);
-    shard_tensor *logit = shard_workspace(rows->logits, rows->stride, SHARD_FLOAT64);
+    shard_tensor *rank = shard_class_rows_make(rows, SHARD_INT64), *logit = shard_class_rows_add_picked(rows);
     int64_t ignored = shard_group_rank(rows->group) == 0 ? INT64_MAX : 0;
     void *memory[4];
     if (!rank || !logit || !shard_load(SHARD_INPUTS(rows->logits, rows->labels, logit, rank), memory))
-        return NULL;
-    if (SHARD_RUN(rank, sum_rows, rows->members, rows->stride, rows->part, SHARD_FLOAT64, false, memory[2], SHARD_FLOAT64) !=
-        SHARD_OK)
         return NULL;
     return shard_result(rank, SHARD_RUN(rank, count_ahead, &rows->shape, memory[0], memory[1], memory[2], ignored, memory[3],
                                         rows->logits->dtype));
@@ -45,7 +33,7 @@ static shard_tensor *count_own(const shard_class_rows *rows)
 static shard_tensor *label_rank(shard_tensor *logits, shard_tensor *labels, int64_t ignore_index)
 {
     shard_class_rows rows = {.function = "shard_label_rank", .faults = &faults};
-    bool ready = read_arguments(&rows, logits, labels, ignore_index) && pick_own(&rows);
+    bool ready = read_arguments(&rows, logits, labels, ignore_index) && shard_class_rows_pick(&rows);
     if (shard_class_rows_gather(&rows, ready) != SHARD_OK)
         return NULL;
     shard_tensor *rank = count_own(&rows);

@@ -48,7 +48,30 @@ template <int TARGETS> constexpr int packs_ahead = TARGETS == OWN_TARGETS ? PACK
 /* Of a piece: the exponentials are relative to its maximum. */
 struct LossPart {
     double max, sum, a, b;
+    int64_t ahead;
 };
+
+/* Where a row's logits are counted that come before the target's; ahead NULL: nowhere. */
+struct Ranking {
+    const double *logit; /* [rows], of the targets; NULL: this part has them */
+    int64_t *ahead;      /* [rows] */
+};
+
+/* Whether an element comes before the target, whose logit is own: it is larger, or as large and
+ * `left` of it. A NaN counts as the largest of all. */
+template <class R> static __device__ inline bool comes_before(R value, R own, bool left)
+{
+    if (own != own)
+        return value != value && left;
+    return !(value <= own) || (value == own && left);
+}
+
+/* Of a row that is not ignored. */
+template <class T>
+static __device__ inline Real<T> target_logit(const Loss<T> &l, const Ranking &ranking, int64_t row, int64_t cols)
+{
+    return ranking.logit ? (Real<T>)ranking.logit[row] : to_real(l.x[row * cols + l.own_target(row, cols)]);
+}
 
 /* Adds q x and q of a column's element; without probabilities they are 0. */
 template <class T>
@@ -59,7 +82,8 @@ static __device__ inline void add_target(const Loss<T> &l, Real<T> x, T probabil
     *b += q;
 }
 
-template <class T, int LANES, int TARGETS> static __global__ void sum_parts(Loss<T> l, Rows shape, LossPart *parts)
+template <class T, int LANES, int TARGETS, bool RANKED>
+static __device__ inline void measure_parts(const Loss<T> &l, const Ranking &ranking, const Rows &shape, LossPart *parts)
 {
     using R = Real<T>;
     Team<LANES> team;
@@ -69,6 +93,10 @@ template <class T, int LANES, int TARGETS> static __global__ void sum_parts(Loss
         const T *x = l.x + from, *probability = l.probability ? l.probability + from : NULL;
         ExpSum<R> e;
         double a = 0, b = 0;
+        bool ranked = RANKED && !l.ignores(row);
+        int64_t left = ranked ? l.target[row] - l.shape.col0 - start : 0; /* columns of this piece */
+        int ahead = 0;
+        R own = ranked ? target_logit(l, ranking, row, shape.cols) : R(0);
         walk<packs_ahead<TARGETS>>(
             Cut<T>(x, count, l.packed), team.lane, LANES,
             [&](auto &first) {
@@ -76,6 +104,14 @@ template <class T, int LANES, int TARGETS> static __global__ void sum_parts(Loss
                 R value[COUNT * SIZE];
                 load_batch<T, COUNT>(x, first, value);
                 e.add(value);
+#pragma unroll
+                for (int k = 0; k < (RANKED ? COUNT : 0); k++) {
+                    int64_t rest = left - first[k];
+                    int these = rest < 0 ? 0 : rest < SIZE ? (int)rest : SIZE;
+#pragma unroll
+                    for (int j = 0; j < SIZE; j++)
+                        ahead += comes_before(value[k * SIZE + j], own, j < these);
+                }
 #pragma unroll
                 for (int k = 0; k < (TARGETS == OWN_TARGETS ? COUNT : 0); k++) {
                     Pack<T> pack = {};
@@ -92,6 +128,8 @@ template <class T, int LANES, int TARGETS> static __global__ void sum_parts(Loss
             [&](int64_t i) {
                 R value[1] = {to_real(x[i])};
                 e.add(value);
+                if (RANKED)
+                    ahead += comes_before(value[0], own, i < left);
                 if (TARGETS == OWN_TARGETS)
                     add_target(l, value[0], probability ? probability[i] : T(0), start + i, &a, &b);
                 if (TARGETS == SAME_TARGETS)
@@ -107,9 +145,23 @@ template <class T, int LANES, int TARGETS> static __global__ void sum_parts(Loss
             a *= l.spread;
             b = l.spread * (double)count;
         }
+        int64_t all_ahead = RANKED ? team_reduce<LANES, Sum>((int64_t)ahead) : 0;
         if (team.lane == 0)
-            parts[index] = LossPart{(double)max, sum, a, b};
+            parts[index] = LossPart{(double)max, sum, a, b, ranked ? all_ahead : 0};
     }
+}
+
+template <class T, int LANES, int TARGETS>
+static __global__ void sum_parts(Loss<T> l, Ranking ranking, Rows shape, LossPart *parts)
+{
+    measure_parts<T, LANES, TARGETS, false>(l, ranking, shape, parts);
+}
+
+/* Three blocks a multiprocessor: fewer have too few bytes under way. */
+template <class T, int LANES, int TARGETS>
+static __global__ void __launch_bounds__(BLOCK, 3) sum_and_rank_parts(Loss<T> l, Ranking ranking, Rows shape, LossPart *parts)
+{
+    measure_parts<T, LANES, TARGETS, true>(l, ranking, shape, parts);
 }
 
 /* The sum of a piece relative to the row's maximum. */
@@ -119,12 +171,13 @@ static __device__ inline double rescaled(const LossPart &part, double max)
 }
 
 /* A warp joins the pieces of a row. */
-template <class T> static __global__ void join_parts(Loss<T> l, Rows shape, const LossPart *parts, double *stats)
+template <class T> static __global__ void join_parts(Loss<T> l, Ranking ranking, Rows shape, const LossPart *parts, double *stats)
 {
     Team<WARP> team;
     for (int64_t row = team.index; row < shape.rows; row += team.step) {
         const LossPart *piece = parts + row * shape.pieces;
         double max = -INFINITY, sum = 0, a = 0, b = 0;
+        int64_t ahead = 0;
         for (int64_t i = team.lane; i < shape.pieces; i += WARP)
             max = fmax(max, piece[i].max);
         max = warp_reduce<Maximum>(max);
@@ -132,10 +185,12 @@ template <class T> static __global__ void join_parts(Loss<T> l, Rows shape, cons
             sum += rescaled(piece[i], max);
             a += piece[i].a;
             b += piece[i].b;
+            ahead += piece[i].ahead;
         }
         sum = warp_reduce<Sum>(sum);
         a = warp_reduce<Sum>(a);
         b = warp_reduce<Sum>(b);
+        ahead = warp_reduce<Sum>(ahead);
         if (team.lane != 0)
             continue;
         bool ignored = l.ignores(row);
@@ -147,6 +202,8 @@ template <class T> static __global__ void join_parts(Loss<T> l, Rows shape, cons
         out[SHARD_CE_A] = ignored ? 0 : a + (target >= 0 ? l.keep * weight * (double)to_real(l.x[row * shape.cols + target]) : 0);
         out[SHARD_CE_B] = ignored ? 0 : b + l.keep * weight;
         out[SHARD_CE_WEIGHT] = weight;
+        if (ranking.ahead)
+            ranking.ahead[row] = ahead;
     }
 }
 
@@ -175,7 +232,7 @@ static Loss<T> loss_of(const shard_cross_entropy_shape *shape, const void *x, co
 
 shard_status shard_cuda_cross_entropy_stats(shard_device *device, const shard_cross_entropy_shape *shape, const void *x,
                                             const int64_t *target, const void *probability, const void *weight, double *stats,
-                                            shard_dtype dtype)
+                                            const double *logit, int64_t *ahead, shard_dtype dtype)
 {
     if (shape->rows == 0)
         return SHARD_OK;
@@ -189,11 +246,12 @@ shard_status shard_cuda_cross_entropy_stats(shard_device *device, const shard_cr
         using T = decltype(t);
         Loss<T> l = loss_of<T>(shape, x, target, probability, weight, NULL);
         bool few = short_rows(cut.cols, sizeof(T));
+        Ranking ranking = {logit, ahead};
         auto run = [&](auto kernel) {
-            return launch(device, kernel, team_blocks(teams, few ? WARP : BLOCK), BLOCK, l, cut, parts);
+            return launch(device, kernel, team_blocks(teams, few ? WARP : BLOCK), BLOCK, l, ranking, cut, parts);
         };
-        SHARD_TRY(BY_TARGETS(sum_parts, T, few, l, run));
-        return launch(device, join_parts<T>, team_blocks(cut.rows, WARP), BLOCK, l, cut, parts, stats);
+        SHARD_TRY(ahead ? BY_TARGETS(sum_and_rank_parts, T, few, l, run) : BY_TARGETS(sum_parts, T, few, l, run));
+        return launch(device, join_parts<T>, team_blocks(cut.rows, WARP), BLOCK, l, ranking, cut, parts, stats);
     });
     shard_cuda_scratch_release(device, parts, bytes);
     return status;
@@ -201,60 +259,111 @@ shard_status shard_cuda_cross_entropy_stats(shard_device *device, const shard_cr
 
 /* ---- all parts of the rows ---- */
 
+/* What the members have of a row: their statistics and ahead begin `stride` from each other. */
+struct Members {
+    int64_t count, stride;
+    const double *stats;
+    const int64_t *ahead;
+};
+
 /* A row's log-sum-exp, b, loss and its weight in the mean. A part without a finite logit adds
  * 0 * exp(-inf); a NaN is in the maximum or the sum, and stays. */
-static __global__ void join_members(shard_cross_entropy_shape shape, int64_t members, int64_t stride, const double *stats,
-                                    const int64_t *target, double *numbers)
+static __device__ inline void join_row(const Members &members, int64_t rows, int64_t row, bool labels, bool ignored,
+                                       double *numbers)
 {
-    int64_t step = (int64_t)gridDim.x * BLOCK;
-    for (int64_t row = (int64_t)blockIdx.x * BLOCK + threadIdx.x; row < shape.rows; row += step) {
-        double largest = -INFINITY, sum = 0, a = 0, b = 0, weight = 0;
-        for (int64_t member = 0; member < members; member++) {
-            double max = stats[member * stride + row * SHARD_CE_STATS + SHARD_CE_MAX];
-            largest = max > largest ? max : largest;
-        }
-        for (int64_t member = 0; member < members; member++) {
-            const double *part = stats + member * stride + row * SHARD_CE_STATS;
-            sum += part[SHARD_CE_SUM] * exp(part[SHARD_CE_MAX] - largest);
-            a += part[SHARD_CE_A];
-            b += part[SHARD_CE_B];
-            weight += part[SHARD_CE_WEIGHT];
-        }
-        double log_sum = log(sum);
-        bool ignored = target && shard_label_ignored(&shape, target[row]);
-        numbers[SHARD_CE_LSE * shape.rows + row] = largest + log_sum;
-        numbers[SHARD_CE_TARGETS * shape.rows + row] = b;
-        numbers[SHARD_CE_FACTOR * shape.rows + row] = target ? weight : 1;
-        /* Not b * lse - a: for logits of a large common size that would cancel. */
-        numbers[SHARD_CE_LOSS * shape.rows + row] = ignored ? 0 : b * log_sum + (b * largest - a);
+    double largest = -INFINITY, sum = 0, a = 0, b = 0, weight = 0;
+    for (int64_t member = 0; member < members.count; member++) {
+        double max = members.stats[member * members.stride + row * SHARD_CE_STATS + SHARD_CE_MAX];
+        largest = max > largest ? max : largest;
     }
+    for (int64_t member = 0; member < members.count; member++) {
+        const double *part = members.stats + member * members.stride + row * SHARD_CE_STATS;
+        sum += part[SHARD_CE_SUM] * exp(part[SHARD_CE_MAX] - largest);
+        a += part[SHARD_CE_A];
+        b += part[SHARD_CE_B];
+        weight += part[SHARD_CE_WEIGHT];
+    }
+    double log_sum = log(sum);
+    numbers[SHARD_CE_LSE * rows + row] = largest + log_sum;
+    numbers[SHARD_CE_TARGETS * rows + row] = b;
+    numbers[SHARD_CE_FACTOR * rows + row] = labels ? weight : 1;
+    /* Not b * lse - a: for logits of a large common size that would cancel. */
+    numbers[SHARD_CE_LOSS * rows + row] = ignored ? 0 : b * log_sum + (b * largest - a);
 }
 
-/* One block sums the rows, and turns their weights into their factors. */
-static __global__ void sum_losses(shard_cross_entropy_shape shape, int64_t mean, const int64_t *target, double *numbers,
-                                  double *result)
+static __device__ inline int64_t join_ahead(const Members &members, int64_t row)
 {
-    double *factor = numbers + SHARD_CE_FACTOR * shape.rows, sum = 0, weights = 0;
-    for (int64_t row = threadIdx.x; row < shape.rows; row += BLOCK) {
-        sum += numbers[SHARD_CE_LOSS * shape.rows + row];
-        weights += factor[row];
+    int64_t sum = 0;
+    for (int64_t member = 0; member < members.count; member++)
+        sum += members.ahead[member * members.stride + row];
+    return sum;
+}
+
+/* Losses and weights of the rows of a block. */
+struct LossSum {
+    double loss, weight;
+};
+
+/* Blocks that sum the rows, as many as a block has threads at most: their number depends on
+ * the rows alone, and so does the order of the sums. */
+static unsigned loss_blocks(int64_t rows)
+{
+    int64_t blocks = divide_up(rows, BLOCK);
+    return (unsigned)(blocks < BLOCK ? blocks : BLOCK);
+}
+
+static __global__ void join_members(shard_cross_entropy_shape shape, Members members, const int64_t *target, double *numbers,
+                                    int64_t *rank, LossSum *sums)
+{
+    double loss = 0, weight = 0;
+    int64_t step = (int64_t)gridDim.x * BLOCK;
+    for (int64_t row = (int64_t)blockIdx.x * BLOCK + threadIdx.x; row < shape.rows; row += step) {
+        bool ignored = target && shard_label_ignored(&shape, target[row]);
+        join_row(members, shape.rows, row, target != NULL, ignored, numbers);
+        if (rank)
+            rank[row] = ignored ? INT64_MAX : join_ahead(members, row);
+        loss += numbers[SHARD_CE_LOSS * shape.rows + row];
+        weight += numbers[SHARD_CE_FACTOR * shape.rows + row];
     }
-    sum = block_reduce<BLOCK, Sum>(sum);
-    weights = block_reduce<BLOCK, Sum>(weights);
-    for (int64_t row = threadIdx.x; row < shape.rows; row += BLOCK)
-        factor[row] = target && shard_label_ignored(&shape, target[row]) ? 0 : mean ? 1 / weights : 1;
+    loss = block_reduce<BLOCK, Sum>(loss);
+    weight = block_reduce<BLOCK, Sum>(weight);
     if (threadIdx.x == 0)
+        sums[blockIdx.x] = LossSum{loss, weight};
+}
+
+/* Each block adds up the sums of all `blocks`, and turns the weights of its rows into their factors. */
+static __global__ void share_losses(shard_cross_entropy_shape shape, int64_t mean, const int64_t *target, int64_t blocks,
+                                    const LossSum *sums, double *numbers, double *result)
+{
+    double *factor = numbers + SHARD_CE_FACTOR * shape.rows;
+    bool adds = threadIdx.x < blocks;
+    double sum = block_reduce<BLOCK, Sum>(adds ? sums[threadIdx.x].loss : 0);
+    double weights = block_reduce<BLOCK, Sum>(adds ? sums[threadIdx.x].weight : 0);
+    int64_t step = (int64_t)gridDim.x * BLOCK;
+    for (int64_t row = (int64_t)blockIdx.x * BLOCK + threadIdx.x; row < shape.rows; row += step)
+        factor[row] = target && shard_label_ignored(&shape, target[row]) ? 0 : mean ? 1 / weights : 1;
+    if (blockIdx.x == 0 && threadIdx.x == 0)
         *result = !mean ? sum : weights != 0 ? sum / weights : NAN;
 }
 
 shard_status shard_cuda_cross_entropy_join(shard_device *device, const shard_cross_entropy_shape *shape, bool mean,
-                                           int64_t members, int64_t stride, const double *stats, const int64_t *target,
-                                           double *numbers, double *result)
+                                           int64_t members, int64_t stride, const double *stats, const int64_t *ahead,
+                                           const int64_t *target, double *numbers, double *result, int64_t *rank)
 {
-    if (shape->rows > 0)
-        SHARD_TRY(launch(device, join_members, blocks_for(device, shape->rows, BLOCK), BLOCK, *shape, members, stride, stats,
-                         target, numbers));
-    return launch(device, sum_losses, 1, BLOCK, *shape, (int64_t)mean, target, numbers, result);
+    unsigned blocks = loss_blocks(shape->rows);
+    size_t bytes = blocks * sizeof(LossSum);
+    LossSum *sums = (LossSum *)shard_cuda_scratch(device, bytes);
+    if (!sums)
+        return shard_last_status();
+    Members all = {members, stride, stats, ahead};
+    shard_status status = SHARD_OK;
+    if (blocks)
+        status = launch(device, join_members, blocks, BLOCK, *shape, all, target, numbers, rank, sums);
+    if (status == SHARD_OK)
+        status = launch(device, share_losses, blocks ? blocks : 1, BLOCK, *shape, (int64_t)mean, target, (int64_t)blocks, sums,
+                        numbers, result);
+    shard_cuda_scratch_release(device, sums, bytes);
+    return status;
 }
 
 /* ---- gradient ---- */

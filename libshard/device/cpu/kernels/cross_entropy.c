@@ -33,17 +33,53 @@ static void R(add_targets)(const loss *l, int64_t n, const real *x, const real *
     p->b += b;
 }
 
+/* How many of n logits come before the target's: larger, or as large where ties
+ * are. A NaN counts as the largest of all, so that it is not taken for a hit. Not
+ * inlined: gcc 12 forgets to vectorise the copies that it makes of the loops. */
+__attribute__((noinline)) static int64_t R(count_before)(int64_t n, const real *x, real logit, bool ties)
+{
+    int32_t count = 0;
+    if (logit != logit) {
+        for (int64_t i = 0; i < n; i++)
+            count += ties && x[i] != x[i];
+    } else if (ties) {
+        for (int64_t i = 0; i < n; i++)
+            count += !(x[i] < logit);
+    } else {
+        for (int64_t i = 0; i < n; i++)
+            count += !(x[i] <= logit);
+    }
+    return count;
+}
+
+/* Of n of the row's columns, from `start` on, where logit is the target's. */
+static int64_t R(count_span)(const loss *l, int64_t row, int64_t start, int64_t n, const real *x, real logit)
+{
+    int64_t target = l->target[row] - l->shape->col0;
+    int64_t before = smaller(larger(target - start, 0), n), after = smaller(larger(target + 1 - start, 0), n);
+    return R(count_before)(before, x, logit, true) + R(count_before)(n - after, x + after, logit, false);
+}
+
+/* What this part's columns are compared with, of a row that is not ignored. */
+static real R(target_logit)(const loss *l, int64_t row)
+{
+    return l->logit ? (real)l->logit[row] : R(at)(l->dtype, l->x, row * l->shape->cols + own_target(l, row));
+}
+
 /* Of the row's columns [start, end). */
 static part R(sum_part)(const loss *l, int64_t row, int64_t start, int64_t end)
 {
     real x_buffer[SPAN], probability_buffer[SPAN], weight_buffer[SPAN];
-    bool targets = (l->probability || l->spread != 0) && !ignored(l, row);
+    bool targets = (l->probability || l->spread != 0) && !ignored(l, row), ranked = l->ahead && !ignored(l, row);
+    real logit = ranked ? R(target_logit)(l, row) : 0;
     part p = {.exponentials = EXP_SUM_NOTHING};
     for (int64_t count; start < end; start += count) {
         int64_t from = row * l->shape->cols + start;
         count = smaller(SPAN, end - start);
         const real *x = R(load)(l->dtype, l->x, from, count, x_buffer), *probability = NULL, *weight = NULL;
         KERNEL(R(exp_sum_add))(&p.exponentials, count, x);
+        if (ranked)
+            p.ahead += R(count_span)(l, row, start, count, x, logit);
         if (!targets)
             continue;
         if (l->probability)
@@ -72,6 +108,8 @@ static void R(finish_row)(const loss *l, int64_t row, part p, double *stats)
     stats[SHARD_CE_A] = p.a;
     stats[SHARD_CE_B] = p.b;
     stats[SHARD_CE_WEIGHT] = weight;
+    if (l->ahead)
+        l->ahead[row] = p.ahead;
 }
 
 static void R(stats)(const loss *l, double *stats)
@@ -96,6 +134,7 @@ static void R(stats)(const loss *l, double *stats)
             exp_sum_merge(&total.exponentials, other->exponentials);
             total.a += other->a;
             total.b += other->b;
+            total.ahead += other->ahead;
         }
         R(finish_row)(l, row, total, stats);
     }
@@ -131,35 +170,15 @@ MAP_BODY(gradient)
         dx[target] -= keep * (l->weight ? R(at)(l->dtype, l->weight, s.offset + target) : 1);
 }
 
-/* How many of n logits come before the target's: larger, or as large where ties
- * are. A NaN counts as the largest of all, so that it is not taken for a hit. Not
- * inlined: gcc 12 forgets to vectorise the copies that it makes of the loops. */
-__attribute__((noinline)) static int64_t R(count_before)(int64_t n, const real *x, real logit, bool ties)
-{
-    int32_t count = 0;
-    if (logit != logit) {
-        for (int64_t i = 0; i < n; i++)
-            count += ties && x[i] != x[i];
-    } else if (ties) {
-        for (int64_t i = 0; i < n; i++)
-            count += !(x[i] < logit);
-    } else {
-        for (int64_t i = 0; i < n; i++)
-            count += !(x[i] <= logit);
-    }
-    return count;
-}
-
 /* Of the row's columns [start, end). */
 static int64_t R(count_part)(const loss *l, int64_t row, int64_t start, int64_t end)
 {
-    real buffer[SPAN], logit = (real)l->logit[row];
-    int64_t total = 0, target = l->target[row] - l->shape->col0;
+    real buffer[SPAN], logit = R(target_logit)(l, row);
+    int64_t total = 0;
     for (int64_t count; start < end; start += count) {
         count = smaller(SPAN, end - start);
         const real *x = R(load)(l->dtype, l->x, row * l->shape->cols + start, count, buffer);
-        int64_t before = smaller(larger(target - start, 0), count), after = smaller(larger(target + 1 - start, 0), count);
-        total += R(count_before)(before, x, logit, true) + R(count_before)(count - after, x + after, logit, false);
+        total += R(count_span)(l, row, start, count, x, logit);
     }
     return total;
 }
@@ -206,11 +225,13 @@ typedef struct loss {
     const double *lse, *b, *scale, *logit;
     double keep, spread;
     int64_t of_ignored; /* what count_ahead says of them */
+    int64_t *ahead;     /* of the statistics; NULL: not counted */
 } loss;
 
 typedef struct part {
     exp_sum exponentials;
     double a, b;
+    int64_t ahead;
 } part;
 
 enum { PIECES = 64 };
@@ -256,10 +277,12 @@ static loss loss_of(const shard_cross_entropy_shape *shape, const void *x, const
 
 shard_status KERNEL(cross_entropy_stats)(shard_device *device, const shard_cross_entropy_shape *shape, const void *x,
                                          const int64_t *target, const void *probability, const void *weight, double *stats,
-                                         shard_dtype dtype)
+                                         const double *logit, int64_t *ahead, shard_dtype dtype)
 {
     (void)device;
     loss l = loss_of(shape, x, target, probability, weight, dtype);
+    l.logit = logit;
+    l.ahead = ahead;
     BY_TYPE(dtype, stats, &l, stats);
     return SHARD_OK;
 }
@@ -283,9 +306,17 @@ static void join_row(int64_t members, int64_t stride, const double *stats, doubl
     joined[SHARD_CE_MAX] = largest;
 }
 
+static int64_t sum_ahead(int64_t members, int64_t stride, const int64_t *ahead)
+{
+    int64_t sum = 0;
+    for (int64_t member = 0; member < members; member++)
+        sum += ahead[member * stride];
+    return sum;
+}
+
 shard_status KERNEL(cross_entropy_join)(shard_device *device, const shard_cross_entropy_shape *shape, bool mean, int64_t members,
-                                        int64_t stride, const double *stats, const int64_t *target, double *numbers,
-                                        double *result)
+                                        int64_t stride, const double *stats, const int64_t *ahead, const int64_t *target,
+                                        double *numbers, double *result, int64_t *rank)
 {
     (void)device;
     int64_t rows = shape->rows;
@@ -301,6 +332,8 @@ shard_status KERNEL(cross_entropy_join)(shard_device *device, const shard_cross_
         losses[i] = ignored(&l, i) ? 0 : b[i] * log_sum + (b[i] * row[SHARD_CE_MAX] - row[SHARD_CE_A]);
         sum += losses[i];
         weights += target ? row[SHARD_CE_WEIGHT] : 1;
+        if (rank)
+            rank[i] = ignored(&l, i) ? INT64_MAX : sum_ahead(members, stride, ahead + i);
     }
     for (int64_t i = 0; i < rows; i++)
         factor[i] = ignored(&l, i) ? 0 : mean ? 1 / weights : 1;
