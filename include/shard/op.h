@@ -300,6 +300,12 @@ SHARD_API shard_tensor *shard_layer_norm(shard_tensor *x, shard_tensor *weight, 
  * x's group then, forward and backward. */
 SHARD_API shard_tensor *shard_normalize(shard_tensor *x, int dim, double eps);
 
+/* (x / 255 - mean) / std with a mean and a std for each channel: x uint8 [..., channels], at most 16 of them, mean and
+ * std arrays of so many numbers, the result of dtype, a floating one. As torchvision's ToTensor and
+ * Normalize, but that channels are the last dimension. Images go to a GPU as they are, with a quarter
+ * of the bytes, and become numbers there. No gradient. Carries a split dimension other than the last. */
+SHARD_API shard_tensor *shard_normalize_images(shard_tensor *x, const double *mean, const double *std, shard_dtype dtype);
+
 /* ---- softmax and loss ---- */
 
 /* Over the last dimension, which may not be split. Carry a split leading one. */

@@ -113,6 +113,8 @@ typedef struct shard_conv_shape {
     int64_t groups;
 } shard_conv_shape;
 
+enum { SHARD_IMAGE_CHANNELS = 16 };
+
 typedef struct shard_pool_shape {
     int64_t n, h, w, c;
     int64_t kh, kw, oh, ow;
@@ -391,6 +393,11 @@ typedef struct shard_device_ops {
     shard_status (*normalize_backward)(shard_device *, const shard_axis *, double eps, bool measure, const void *x,
                                        const double *square, const void *dy, double *dot, void *dx, shard_dtype);
 
+    /* y [pixels, channels] = (x - mean_host[channel]) * factor_host[channel], arrays of channels, at most
+     * SHARD_IMAGE_CHANNELS. */
+    shard_status (*normalize_images)(shard_device *, int64_t pixels, int64_t channels, const uint8_t *x, const double *mean_host,
+                                     const double *factor_host, void *y, shard_dtype);
+
     /* ---- softmax and loss ---- */
 
     shard_status (*softmax)(shard_device *, bool log, int64_t rows, int64_t cols, const void *x, void *y, shard_dtype);
@@ -555,6 +562,7 @@ typedef struct shard_device_ops {
     X(add_at)                                                                                                                    \
     X(normalize)                                                                                                                 \
     X(normalize_backward)                                                                                                        \
+    X(normalize_images)                                                                                                          \
     X(softmax)                                                                                                                   \
     X(softmax_backward)                                                                                                          \
     X(check_index)                                                                                                               \
