@@ -60,7 +60,8 @@ MADE_FOR = {
 NUMBERS = ["int", "int64_t", "uint64_t", "size_t", "double", "bool"]
 VALUES = {"root": "0", "dim": "0", "dim0": "0", "start": "0", "index": "0", "step": "0", "epoch": "0", "position": "0",
           "member": "0", "bytes": "4 * sizeof(float)", "count": "3"}
-SPECIAL = {("shard_from_host_with", "shape"): "SHARD_SHAPE(2, 2)", ("shard_as_split", "whole"): "2",
+SPECIAL = {("shard_from_host_with", "shape"): "SHARD_SHAPE(2, 2)", ("shard_from_host_async_with", "shape"): "SHARD_SHAPE(2, 2)",
+           ("shard_as_split", "whole"): "2",
            ("shard_error", "status"): "SHARD_ERROR_ARGUMENT"}
 
 # (function, parameter): why NULL is not an error, or has a value of its own.

@@ -31,6 +31,7 @@ static void makes_tensors(void)
         check(shard_requires_grad(shard_ones(SHARD_SCALAR, .dtype = SHARD_FLOAT64, .requires_grad = true)), "two options");
         check(shard_numel(shard_empty(SHARD_SHAPE(2, 3))) == 6, "shard_empty");
         check(shard_item(shard_sum(shard_from_host(data, SHARD_SHAPE(2)))) == 3, "shard_from_host");
+        check(shard_item(shard_sum(shard_from_host_async(data, SHARD_SHAPE(2)))) == 3, "shard_from_host_async");
         check(shard_item(shard_uniform(SHARD_SCALAR, 2.0, 3.0)) >= 2, "shard_uniform");
         check(isfinite(shard_item(shard_normal(SHARD_SCALAR, 0.0, 1.0))), "shard_normal");
     }

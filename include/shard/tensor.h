@@ -115,6 +115,15 @@ SHARD_API shard_tensor *shard_full_with(shard_shape shape, double value, shard_t
 #define shard_from_host(...) shard_from_host_of(SHARD_ARGUMENTS(shard_from_host_arguments, __VA_ARGS__))
 SHARD_API shard_tensor *shard_from_host_with(const void *data, shard_shape shape, shard_tensor_options options);
 
+/* The same without waiting, from memory of shard_allocate_host (or other pinned memory): the copy goes beside
+ * what the device computes, and what is computed with the tensor waits for it there. A batch that is
+ * copied so while the step before it is computed costs no time. data may be overwritten after the
+ * shard_event_synchronize of an event that was recorded later, or after shard_synchronize, but not
+ * after shard_item or shard_copy_to_host. As tensor.to(device, non_blocking=True) on a stream of its own
+ * in torch. The CPU copies at once. */
+#define shard_from_host_async(...) shard_from_host_async_of(SHARD_ARGUMENTS(shard_from_host_arguments, __VA_ARGS__))
+SHARD_API shard_tensor *shard_from_host_async_with(const void *data, shard_shape shape, shard_tensor_options options);
+
 /* Uniform in [low, high) and normal; take the next draw of the thread's
  * generator. The values are made when they are first needed. */
 #define shard_uniform(...) shard_uniform_of(SHARD_ARGUMENTS(shard_random_arguments, __VA_ARGS__))
@@ -140,6 +149,11 @@ static inline shard_tensor *shard_full_of(shard_full_arguments all)
 static inline shard_tensor *shard_from_host_of(shard_from_host_arguments all)
 {
     return shard_from_host_with(all.data, all.shape, SHARD_OPTIONS_OF(all));
+}
+
+static inline shard_tensor *shard_from_host_async_of(shard_from_host_arguments all)
+{
+    return shard_from_host_async_with(all.data, all.shape, all.options);
 }
 
 static inline shard_tensor *shard_uniform_of(shard_random_arguments all)
@@ -197,6 +211,10 @@ SHARD_API void *shard_data(shard_tensor *tensor);
  * shard_allocate_host. */
 
 SHARD_API shard_status shard_copy_to_host(shard_tensor *tensor, void *data, size_t bytes);
+/* The same without waiting: data, memory of shard_allocate_host, has the values after the
+ * shard_event_synchronize of an event that was recorded later, or after shard_synchronize. Until then it is not
+ * freed; the tensor may be. As torch's copy_(non_blocking=True). The CPU copies at once. */
+SHARD_API shard_status shard_copy_to_host_async(shard_tensor *tensor, void *data, size_t bytes);
 SHARD_API shard_status shard_copy_from_host(shard_tensor *tensor, const void *data, size_t bytes);
 /* The value of a tensor of one element; NAN with the error set. */
 SHARD_API double shard_item(shard_tensor *tensor);

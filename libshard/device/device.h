@@ -234,6 +234,15 @@ typedef struct shard_device_ops {
      * that may be after a later entry that waits (for this one). */
     shard_status (*copy_in)(shard_device *, void *to, const void *from_host, size_t bytes);
     shard_status (*copy_out)(shard_device *, void *to_host, const void *from, size_t bytes);
+    /* The same without waiting: to_host, memory of allocate_host, has it once the device has come there. */
+    shard_status (*copy_out_async)(shard_device *, void *to_host, const void *from, size_t bytes);
+    /* New memory, as of allocate, with a copy of from_host, memory of allocate_host, which is made beside
+     * what is queued; synchronize and events count it in. What is queued after
+     * wait_arrival(device, *arrival) sees it; *arrival NULL: it is there already. Released as what
+     * allocate gives, after that call. NULL with the error set. */
+    void *(*copy_in_async)(shard_device *, const void *from_host, size_t bytes, void **arrival);
+    /* Has what is queued from now on wait for it; ends the arrival. */
+    shard_status (*wait_arrival)(shard_device *, void *arrival);
     /* rows rows of width bytes; pitches are bytes from one row to the next. */
     shard_status (*copy_rows)(shard_device *, void *to, size_t to_pitch, const void *from, size_t from_pitch, size_t width,
                               size_t rows);
@@ -515,6 +524,9 @@ typedef struct shard_device_ops {
     X(report)                                                                                                                    \
     X(copy_in)                                                                                                                   \
     X(copy_out)                                                                                                                  \
+    X(copy_out_async)                                                                                                            \
+    X(copy_in_async)                                                                                                             \
+    X(wait_arrival)                                                                                                              \
     X(copy_rows)                                                                                                                 \
     X(zero)
 

@@ -49,6 +49,14 @@ bool shard_storage_begin(shard_storage *storage)
     return storage->memory;
 }
 
+/* The device's work waits for the copy from now on; the host does not. */
+static shard_status wait_arrival(shard_storage *storage)
+{
+    void *arrival = storage->arrival;
+    storage->arrival = NULL;
+    return storage->device->ops->wait_arrival(storage->device, arrival);
+}
+
 /* Its memory from an offset on, made if it was not yet. */
 static char *storage_memory(shard_storage *storage, size_t offset)
 {
@@ -62,6 +70,8 @@ static char *storage_memory(shard_storage *storage, size_t offset)
             return NULL;
         }
     }
+    if (storage->arrival && wait_arrival(storage) != SHARD_OK)
+        return NULL;
     return (char *)storage->memory + offset;
 }
 
@@ -80,6 +90,8 @@ void shard_storage_release(shard_storage *storage)
 
 void shard_storage_give_back(shard_storage *storage)
 {
+    if (storage->arrival)
+        wait_arrival(storage);
     shard_device_release(storage->device, storage->kind, storage->memory, storage->bytes);
     storage->memory = NULL;
 }
@@ -458,6 +470,13 @@ shard_status shard_copy_to_host(shard_tensor *tensor, void *data, size_t bytes)
     return memory ? shard_ops(tensor)->copy_out(shard_device_of(tensor), data, memory, bytes) : shard_last_status();
 }
 
+shard_status shard_copy_to_host_async(shard_tensor *tensor, void *data, size_t bytes)
+{
+    SHARD_TRY(check_bytes("shard_copy_to_host_async", tensor, data, bytes));
+    const void *memory = shard_tensor_memory(tensor);
+    return memory ? shard_ops(tensor)->copy_out_async(shard_device_of(tensor), data, memory, bytes) : shard_last_status();
+}
+
 static shard_status copy_from_host(const char *function, shard_tensor *tensor, const void *data, size_t bytes)
 {
     SHARD_TRY(check_bytes(function, tensor, data, bytes));
@@ -479,6 +498,25 @@ shard_tensor *shard_from_host_with(const void *data, shard_shape shape, shard_te
         return NULL;
     }
     return tensor;
+}
+
+shard_tensor *shard_from_host_async_with(const void *data, shard_shape shape, shard_tensor_options options)
+{
+    shard_tensor *tensor = shard_empty_with(shape, options);
+    if (!tensor)
+        return NULL;
+    size_t bytes = byte_count(tensor);
+    shard_storage *storage = tensor->storage;
+    shard_device *device = storage->device;
+    shard_status status = check_bytes("shard_from_host_async", tensor, data, bytes);
+    if (status == SHARD_OK && bytes > 0) {
+        storage->memory = device->ops->copy_in_async(device, data, bytes, &storage->arrival);
+        if (storage->memory)
+            shard_memory_count_add(&device->memory[storage->kind], (int64_t)bytes);
+        else
+            status = shard_last_status();
+    }
+    return status == SHARD_OK ? tensor : (shard_release(tensor), NULL);
 }
 
 double shard_item(shard_tensor *tensor)

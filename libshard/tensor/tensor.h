@@ -61,6 +61,7 @@ struct shard_storage {
     shard_memory_kind kind; /* ACTIVATIONS, unless shard_storage_set_kind says otherwise */
     uint64_t version;       /* counts writes to all of it; see shard_tensor_version */
     shard_filler *filler;   /* NULL: what is in the memory is nowhere else */
+    void *arrival;          /* of the device's copy_in_async, which nothing has waited for yet; NULL: none */
 };
 
 /* Counts the writes to a tensor that was moved into memory where others are, and to its views. */

@@ -30,6 +30,26 @@ shard_status shard_cpu_copy_out(shard_device *device, void *to_host, const void 
     return SHARD_OK;
 }
 
+shard_status shard_cpu_copy_out_async(shard_device *device, void *to_host, const void *from, size_t bytes)
+{
+    return shard_cpu_copy_out(device, to_host, from, bytes);
+}
+
+void *shard_cpu_copy_in_async(shard_device *device, const void *from_host, size_t bytes, void **arrival)
+{
+    void *memory = shard_cpu_allocate(device, bytes);
+    *arrival = NULL;
+    if (memory)
+        shard_cpu_copy_in(device, memory, from_host, bytes);
+    return memory;
+}
+
+shard_status shard_cpu_wait_arrival(shard_device *device, void *arrival)
+{
+    (void)device, (void)arrival;
+    return SHARD_OK;
+}
+
 shard_status shard_cpu_copy_rows(shard_device *device, void *to, size_t to_pitch, const void *from, size_t from_pitch,
                                  size_t width, size_t rows)
 {

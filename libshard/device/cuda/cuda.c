@@ -49,11 +49,14 @@ static shard_status start(opened *device, int ordinal)
     SHARD_CUDA_TRY(cudaSetDevice(ordinal));
     SHARD_CUDA_TRY(cudaDeviceGetAttribute(&cuda->multiprocessors, cudaDevAttrMultiProcessorCount, ordinal));
     SHARD_CUDA_TRY(cudaStreamCreateWithFlags(&cuda->stream, cudaStreamNonBlocking));
+    SHARD_CUDA_TRY(cudaStreamCreateWithFlags(&cuda->copies, cudaStreamNonBlocking));
     SHARD_CUDA_TRY(cudaHostAlloc((void **)&cuda->fault, sizeof *cuda->fault, cudaHostAllocMapped | cudaHostAllocPortable));
     *cuda->fault = (shard_cuda_fault){0};
     SHARD_CUDA_TRY(cudaDeviceGetDefaultMemPool(&cuda->pool, ordinal));
     uint64_t keep = UINT64_MAX; /* what was touched stays until trim */
     SHARD_CUDA_TRY(cudaMemPoolSetAttribute(cuda->pool, cudaMemPoolAttrReleaseThreshold, &keep));
+    int wait = 0; /* of one stream for memory that another one is still to release: it takes other memory */
+    SHARD_CUDA_TRY(cudaMemPoolSetAttribute(cuda->pool, cudaMemPoolReuseAllowInternalDependencies, &wait));
     snprintf(device->name, sizeof device->name, "cuda:%d", ordinal);
     device->device = (shard_device){.ops = &operations,
                                     .name = device->name,

@@ -4,13 +4,13 @@
  * Invariants:
  * - Everything goes to one stream of the device, in the order of the calls; only
  *   the entries that device.h names wait for it. What happens on other streams
- *   (collectives) is joined by events.
+ *   (collectives, copy_in_async) is joined by events.
  * - Any thread of the host may call any entry.
  * - Sums are taken in an order that depends on the shapes alone: no float atomics.
  * - Indices of elements are 64-bit: a batch times a million classes passes 2^31.
  * - A sequence of entries can be captured in a graph, from the device's stream and, if
  *   other threads call CUDA meanwhile, in thread-local mode: all but those that wait,
- *   copy_in from memory that is not pinned, trim, allocate_host, release_host and the
+ *   copy_in from memory that is not pinned, copy_in_async, wait_arrival, trim, allocate_host, release_host and the
  *   events'. So a whole training step of one rank can: forward, loss, backward, the
  *   optimizer's step; collectives, before each of which hosts meet, are no entries. What
  *   is allocated in a capture is released in it, what was before is not; what CUDA's
@@ -64,6 +64,7 @@ typedef struct shard_cuda {
     shard_status (*watch)(bool begins);
     struct shard_cuda_blas *blas;    /* cuda_blas.c; made at its first use */
     struct shard_cuda_dnn *dnn;      /* cuda_dnn.c */
+    cudaStream_t copies;             /* of copy_in_async, beside `stream` */
 } shard_cuda;
 
 /* The device's own, and makes it the calling thread's current device: each thread of

@@ -4,17 +4,21 @@
  * use; pinned memory for staging.
  *
  * Memory that is released is handed out again to work that is queued later on the
- * same stream, so that nothing has to wait.
+ * same stream, so that nothing has to wait. The stream of copies takes some, too,
+ * which is released on the device's stream like all other.
  */
 #include "device/cuda/cuda.h"
 
-#include <sched.h>
+#include "base/memory.h"
 
-void *shard_cuda_allocate(shard_device *device, size_t bytes)
+#include <sched.h>
+#include <stdlib.h>
+
+static void *allocate_on(shard_device *device, size_t bytes, cudaStream_t stream)
 {
     shard_cuda *cuda = shard_cuda_of(device);
     void *memory = NULL;
-    cudaError_t error = cudaMallocFromPoolAsync(&memory, bytes, cuda->pool, cuda->stream);
+    cudaError_t error = cudaMallocFromPoolAsync(&memory, bytes, cuda->pool, stream);
     if (error == cudaErrorMemoryAllocation) {
         cudaGetLastError();
         return shard_fail_null(SHARD_ERROR_MEMORY, "%s: no memory for %zu bytes; tensors hold %lld", device->name, bytes,
@@ -24,6 +28,11 @@ void *shard_cuda_allocate(shard_device *device, size_t bytes)
         return NULL;
     shard_memory_count_add(cuda->count, (int64_t)bytes);
     return memory;
+}
+
+void *shard_cuda_allocate(shard_device *device, size_t bytes)
+{
+    return allocate_on(device, bytes, shard_cuda_of(device)->stream);
 }
 
 void shard_cuda_release(shard_device *device, void *memory, size_t bytes)
@@ -101,11 +110,11 @@ shard_status shard_cuda_report(shard_device *device)
 }
 
 /* Asks until it is done. */
-static shard_status poll(const shard_cuda *cuda, cudaEvent_t event)
+static shard_status poll(const shard_cuda *cuda, cudaStream_t stream, cudaEvent_t event)
 {
     cudaError_t error;
     for (bool begins = true;; begins = false) {
-        error = event ? cudaEventQuery(event) : cudaStreamQuery(cuda->stream);
+        error = event ? cudaEventQuery(event) : cudaStreamQuery(stream);
         if (error != cudaErrorNotReady)
             return shard_cuda_check(error, event ? "cudaEventQuery" : "cudaStreamQuery");
         SHARD_TRY(cuda->watch(begins));
@@ -113,41 +122,72 @@ static shard_status poll(const shard_cuda *cuda, cudaEvent_t event)
     }
 }
 
+static shard_status wait_stream(const shard_cuda *cuda, cudaStream_t stream)
+{
+    return cuda->watch ? poll(cuda, stream, NULL) : SHARD_CUDA(cudaStreamSynchronize(stream));
+}
+
+static shard_status wait_event(const shard_cuda *cuda, cudaEvent_t event)
+{
+    return cuda->watch ? poll(cuda, NULL, event) : SHARD_CUDA(cudaEventSynchronize(event));
+}
+
 shard_status shard_cuda_wait(shard_device *device)
 {
     const shard_cuda *cuda = shard_cuda_of(device);
-    SHARD_TRY(cuda->watch ? poll(cuda, NULL) : SHARD_CUDA(cudaStreamSynchronize(cuda->stream)));
+    SHARD_TRY(wait_stream(cuda, cuda->stream));
     return shard_cuda_report(device);
 }
 
 shard_status shard_cuda_synchronize(shard_device *device)
 {
+    const shard_cuda *cuda = shard_cuda_of(device);
+    SHARD_TRY(wait_stream(cuda, cuda->copies));
     return shard_cuda_wait(device);
+}
+
+/* Marks in both streams. */
+typedef struct mark {
+    cudaEvent_t computed, copied;
+} mark;
+
+void shard_cuda_event_destroy(shard_device *device, void *event)
+{
+    shard_cuda_of(device);
+    mark *both = (mark *)event;
+    if (both && both->computed)
+        SHARD_CUDA(cudaEventDestroy(both->computed));
+    if (both && both->copied)
+        SHARD_CUDA(cudaEventDestroy(both->copied));
+    free(both);
 }
 
 void *shard_cuda_event_create(shard_device *device)
 {
     shard_cuda_of(device);
-    cudaEvent_t event;
-    return SHARD_CUDA(cudaEventCreateWithFlags(&event, cudaEventDisableTiming)) == SHARD_OK ? event : NULL;
-}
-
-void shard_cuda_event_destroy(shard_device *device, void *event)
-{
-    shard_cuda_of(device);
-    if (event)
-        SHARD_CUDA(cudaEventDestroy(event));
+    mark *both = (mark *)shard_calloc(1, sizeof *both);
+    if (both && (SHARD_CUDA(cudaEventCreateWithFlags(&both->computed, cudaEventDisableTiming)) != SHARD_OK ||
+                 SHARD_CUDA(cudaEventCreateWithFlags(&both->copied, cudaEventDisableTiming)) != SHARD_OK)) {
+        shard_cuda_event_destroy(device, both);
+        return NULL;
+    }
+    return both;
 }
 
 shard_status shard_cuda_event_record(shard_device *device, void *event)
 {
-    return SHARD_CUDA(cudaEventRecord(event, shard_cuda_of(device)->stream));
+    const shard_cuda *cuda = shard_cuda_of(device);
+    const mark *both = (const mark *)event;
+    SHARD_CUDA_TRY(cudaEventRecord(both->copied, cuda->copies));
+    return SHARD_CUDA(cudaEventRecord(both->computed, cuda->stream));
 }
 
 shard_status shard_cuda_event_synchronize(shard_device *device, void *event)
 {
     const shard_cuda *cuda = shard_cuda_of(device);
-    SHARD_TRY(cuda->watch ? poll(cuda, event) : SHARD_CUDA(cudaEventSynchronize(event)));
+    const mark *both = (const mark *)event;
+    SHARD_TRY(wait_event(cuda, both->copied));
+    SHARD_TRY(wait_event(cuda, both->computed));
     return shard_cuda_report(device);
 }
 
@@ -169,6 +209,44 @@ shard_status shard_cuda_copy_out(shard_device *device, void *to_host, const void
         SHARD_CUDA_TRY(cudaMemcpyAsync(to_host, from, bytes, cudaMemcpyDeviceToHost, cuda->stream));
     SHARD_CUDA_TRY(cudaStreamSynchronize(cuda->stream));
     return shard_cuda_report(device);
+}
+
+shard_status shard_cuda_copy_out_async(shard_device *device, void *to_host, const void *from, size_t bytes)
+{
+    if (bytes == 0)
+        return SHARD_OK;
+    return SHARD_CUDA(cudaMemcpyAsync(to_host, from, bytes, cudaMemcpyDeviceToHost, shard_cuda_of(device)->stream));
+}
+
+/* The memory is taken in the order of the stream of copies: what it was used for before is over when the copy begins
+ * (cuda.c keeps the pool from having that stream wait for it). */
+void *shard_cuda_copy_in_async(shard_device *device, const void *from_host, size_t bytes, void **arrival)
+{
+    shard_cuda *cuda = shard_cuda_of(device);
+    cudaEvent_t copied = NULL;
+    *arrival = NULL;
+    if (SHARD_CUDA(cudaEventCreateWithFlags(&copied, cudaEventDisableTiming)) != SHARD_OK)
+        return NULL;
+    void *memory = allocate_on(device, bytes, cuda->copies);
+    if (memory && SHARD_CUDA(cudaMemcpyAsync(memory, from_host, bytes, cudaMemcpyHostToDevice, cuda->copies)) == SHARD_OK &&
+        SHARD_CUDA(cudaEventRecord(copied, cuda->copies)) == SHARD_OK) {
+        *arrival = copied;
+        return memory;
+    }
+    cudaEventDestroy(copied);
+    if (memory) {
+        cudaFreeAsync(memory, cuda->copies);
+        shard_memory_count_add(cuda->count, -(int64_t)bytes);
+    }
+    return NULL;
+}
+
+shard_status shard_cuda_wait_arrival(shard_device *device, void *arrival)
+{
+    const shard_cuda *cuda = shard_cuda_of(device);
+    shard_status status = SHARD_CUDA(cudaStreamWaitEvent(cuda->stream, (cudaEvent_t)arrival, cudaEventWaitDefault));
+    SHARD_CUDA(cudaEventDestroy((cudaEvent_t)arrival));
+    return status;
 }
 
 shard_status shard_cuda_copy_rows(shard_device *device, void *to, size_t to_pitch, const void *from, size_t from_pitch,

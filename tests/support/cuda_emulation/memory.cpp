@@ -292,6 +292,14 @@ cudaError_t cudaMemPoolGetAttribute(cudaMemPool_t memPool, enum cudaMemPoolAttr 
 cudaError_t cudaMemPoolSetAttribute(cudaMemPool_t memPool, enum cudaMemPoolAttr attr, void *value)
 {
     return run_call([=] {
+        switch (attr) {
+        case cudaMemPoolReuseFollowEventDependencies:
+        case cudaMemPoolReuseAllowOpportunistic:
+        case cudaMemPoolReuseAllowInternalDependencies: /* no stream ever waits for memory here */
+            return *(const int *)value == 0 || *(const int *)value == 1 ? cudaSuccess : cudaErrorInvalidValue;
+        default:
+            break;
+        }
         const uint64_t number = *(const uint64_t *)value;
         switch (attr) {
         case cudaMemPoolAttrReleaseThreshold:
