@@ -41,6 +41,32 @@ START_TEST(test_same_losses)
 }
 END_TEST
 
+/* A loss that is no number ends the run with the message that names its step, one step later at most where the device
+ * queues: the lines before it are there, and no checkpoint has what came of it. */
+START_TEST(test_diverges)
+{
+    static const char *const devices[] = {"cpu", "cuda"};
+    char said[2][256];
+    int lines[2];
+    for (int i = 0; i < 2; i++) {
+        line found[MOST_LINES];
+        drop_log();
+        ck_assert_int_eq(run("", SHORT "-b 4 --lr 1e30 --device %s --metrics %s_diverged.json --output diverged", devices[i],
+                             devices[i]), 1);
+        const char *text = strstr(text_of("log"), "the loss of step ");
+        ck_assert_msg(text != NULL, "no loss is blamed: %s", text_of("log"));
+        snprintf(said[i], sizeof said[i], "%.*s", (int)(strstr(text, " is ") - text), text);
+        lines[i] = read_metrics(i ? "cuda_diverged.json" : "cpu_diverged.json", found);
+        ck_assert_int_ge(lines[i], 1);
+    }
+    ck_assert_str_eq(said[1], said[0]);
+    ck_assert_int_eq(lines[1], lines[0]);
+    char command[160];
+    snprintf(command, sizeof command, "! ls %s/diverged/*.safetensors 2>/dev/null", run_folder);
+    ck_assert_msg(run_command(command) == 0, "a checkpoint was saved");
+}
+END_TEST
+
 START_TEST(test_checkpoints)
 {
     check_runs("", SHORT "-e --device cpu --resume cpu/checkpoint.safetensors --metrics cpu_evaluated.json");
@@ -77,6 +103,7 @@ int main(int argc, char **argv)
     tcase_add_loop_test(trainer_case(suite, "more"), test_same_losses, FIRST, SETTINGS);
     TCase *tcase = trainer_case(suite, "usual");
     tcase_add_loop_test(tcase, test_same_losses, 0, FIRST);
+    tcase_add_test(tcase, test_diverges);
     tcase_add_test(tcase, test_checkpoints);
     tcase_add_test(tcase, test_no_gpu);
     return test_run(suite);

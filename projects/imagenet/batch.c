@@ -4,6 +4,7 @@
 #include "interrupt.h"
 
 #include <inttypes.h>
+#include <stdlib.h>
 
 void totals_add(totals *sum, const totals *more)
 {
@@ -28,12 +29,17 @@ shard_status totals_check_bad(const totals *sum, int64_t allowed)
     return shard_error(SHARD_ERROR_FORMAT, "%.0f damaged images, more than --skip-bad-images %" PRId64, sum->bad, allowed);
 }
 
-static shard_status sum_over_world(totals *own)
+/* numbers [count] of all ranks added up, in the host's memory. */
+static shard_status sum_over_world(double *numbers, int64_t count)
 {
-    shard_tensor *sums =
-        shard_from_host(own, SHARD_SHAPE(sizeof *own / sizeof(double)), .dtype = SHARD_FLOAT64, .device = shard_device_open("cpu"));
-    shard_status status = shard_all_reduce(sums, SHARD_SUM, shard_world());
-    return status == SHARD_OK ? shard_copy_to_host(sums, own, sizeof *own) : status;
+    shard_status status = SHARD_OK;
+    SHARD_SCOPE {
+        shard_tensor *sums = shard_from_host(numbers, SHARD_SHAPE(count), .dtype = SHARD_FLOAT64, .device = shard_device_open("cpu"));
+        status = shard_all_reduce(sums, SHARD_SUM, shard_world());
+        if (status == SHARD_OK)
+            status = shard_copy_to_host(sums, numbers, (size_t)count * sizeof *numbers);
+    }
+    return status;
 }
 
 static int64_t count_labels(const loader_batch *batch)
@@ -44,38 +50,63 @@ static int64_t count_labels(const loader_batch *batch)
     return count;
 }
 
+/* What is known of a batch before anything is computed. */
+static shard_status count_batch(trainer *run, const loader_batch *batch, totals *counts)
+{
+    *counts = (totals){.interrupted = interrupt_signal() != 0};
+    if (run->gathered || shard_group_rank(shard_mesh_model_group(run->mesh)) == 0) {
+        counts->images = (double)count_labels(batch);
+        counts->bad = (double)batch->bad;
+    }
+    return sum_over_world((double *)counts, sizeof *counts / sizeof(double));
+}
+
+/* The images go to the device as they are, beside what it computes. */
+static shard_tensor *copy_images(const trainer *run, const loader_batch *batch)
+{
+    int64_t side = run->options->image_size;
+    shard_tensor *levels = shard_from_host_async(batch->images, SHARD_SHAPE(batch->size, side, side, 3), .dtype = SHARD_UINT8);
+    return shard_normalize_images(levels, image_mean, image_deviation, (shard_dtype)run->options->dtype);
+}
+
 /* The images of a model group meet in front of its final layer, unless its members have
  * the same ones, so that each member computes the same loss; the first one reports it. */
-shard_tensor *batch_forward(trainer *run, const loader_batch *batch, double label_smoothing, totals *whole)
+shard_tensor *batch_forward(trainer *run, const loader_batch *batch, double label_smoothing, totals *counts)
 {
-    shard_group *model_group = shard_mesh_model_group(run->mesh);
-    int64_t n = batch->size, side = run->options->image_size;
-    run->own_images += n;
-    shard_tensor *images =
-        shard_cast(shard_from_host(batch->images, SHARD_SHAPE(n, side, side, 3)), (shard_dtype)run->options->dtype);
-    shard_tensor *own_labels = shard_from_host(batch->labels, SHARD_SHAPE(n), .dtype = SHARD_INT64);
+    run->own_images += batch->size;
+    shard_tensor *own_labels = shard_from_host_async(batch->labels, SHARD_SHAPE(batch->size), .dtype = SHARD_INT64);
+    shard_tensor *images = copy_images(run, batch);
     shard_event_record(batch->copied);
     shard_tensor *labels = shard_gather(own_labels, 0, run->gathered);
-    shard_tensor *logits = NULL, *loss = NULL;
+    shard_tensor *logits = NULL, *loss = NULL, *ranks = NULL;
     SHARD_AUTOCAST((shard_dtype)run->options->amp) {
         logits = shard_forward(run->model, images);
-        loss = shard_parallel_cross_entropy(logits, labels, .reduction = SHARD_REDUCTION_SUM, .label_smoothing = label_smoothing);
+        loss = shard_parallel_cross_entropy(logits, labels, .reduction = SHARD_REDUCTION_SUM, .label_smoothing = label_smoothing,
+                                            .label_rank = &ranks);
     }
-    shard_tensor *ranking = shard_label_rank(logits, labels, LOADER_IGNORED);
     shard_release(logits);
-    if (!loss || !ranking)
+    if (!loss || results_put(run->results, loss, ranks) != SHARD_OK)
         return NULL;
+    shard_release(ranks);
+    return count_batch(run, batch, counts) == SHARD_OK ? loss : NULL;
+}
 
-    *whole = (totals){.interrupted = interrupt_signal() != 0};
-    if (run->gathered || shard_group_rank(model_group) == 0) {
-        whole->images = (double)count_labels(batch);
-        whole->bad = (double)batch->bad;
+shard_status batch_take(trainer *run, int64_t count, totals *whole)
+{
+    batch_sums *sums = calloc((size_t)count, sizeof *sums);
+    if (!sums)
+        return shard_error(SHARD_ERROR_MEMORY, "no memory for the results of %" PRId64 " batches", count);
+    bool reports = shard_group_rank(shard_mesh_model_group(run->mesh)) == 0;
+    shard_status status = SHARD_OK;
+    for (int64_t i = 0; i < count && status == SHARD_OK; i++) {
+        status = results_take(run->results, &sums[i]);
+        if (!reports)
+            sums[i] = (batch_sums){0};
     }
-    if (shard_group_rank(model_group) == 0) {
-        whole->loss = shard_item(loss);
-        whole->top1 = (double)shard_count_top_k(ranking, 1);
-        whole->top5 = (double)shard_count_top_k(ranking, 5);
-    }
-    shard_release(ranking);
-    return sum_over_world(whole) == SHARD_OK ? loss : NULL;
+    if (status == SHARD_OK)
+        status = sum_over_world((double *)sums, count * (int64_t)(sizeof *sums / sizeof(double)));
+    for (int64_t i = 0; i < count; i++)
+        totals_add(whole, &(totals){.loss = sums[i].loss, .top1 = sums[i].top1, .top5 = sums[i].top5});
+    free(sums);
+    return status;
 }

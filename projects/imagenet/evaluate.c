@@ -4,26 +4,51 @@
 #include <inttypes.h>
 #include <stdio.h>
 
+/* A batch that was computed or is. */
+typedef struct step {
+    bool open; /* not shown yet */
+    int64_t number;
+    totals counts;
+} step;
+
+static shard_status show(trainer *run, step *of, totals *whole)
+{
+    if (!of->open)
+        return SHARD_OK;
+    of->open = false;
+    totals_add(whole, &of->counts);
+    shard_status status = batch_take(run, 1, whole);
+    if (status != SHARD_OK)
+        return status;
+    char text[128];
+    snprintf(text, sizeof text, "loss %.4f  top1 %.2f  top5 %.2f", totals_mean(whole->loss, whole),
+             100 * totals_mean(whole->top1, whole), 100 * totals_mean(whole->top5, whole));
+    progress_step(&run->progress, "Validation", of->number + 1, loader_steps(run->data.val), text);
+    return SHARD_OK;
+}
+
 static shard_status evaluate_batches(trainer *run, totals *whole)
 {
     loader *images = run->data.val;
     const loader_batch *batch;
+    step last = {0};
+    totals seen = {0};
     shard_status status = loader_start(images, 0, 0);
-    while (status == SHARD_OK && (status = loader_next(images, &batch)) == SHARD_OK && batch && whole->interrupted == 0) {
-        totals own;
+    while (status == SHARD_OK && (status = loader_next(images, &batch)) == SHARD_OK && batch && seen.interrupted == 0) {
+        step now = {.open = true, .number = batch->step};
         SHARD_SCOPE {
-            if (!batch_forward(run, batch, 0, &own))
+            if (!batch_forward(run, batch, 0, &now.counts))
                 return shard_last_status();
         }
-        totals_add(whole, &own);
-        if ((status = totals_check_bad(whole, run->options->skip_bad_images)) != SHARD_OK)
+        totals_add(&seen, &now.counts);
+        if ((status = totals_check_bad(&seen, run->options->skip_bad_images)) != SHARD_OK ||
+            (status = show(run, &last, whole)) != SHARD_OK)
             return status;
-        char text[128];
-        snprintf(text, sizeof text, "loss %.4f  top1 %.2f  top5 %.2f", totals_mean(whole->loss, whole),
-                 100 * totals_mean(whole->top1, whole), 100 * totals_mean(whole->top5, whole));
-        progress_step(&run->progress, "Validation", batch->step + 1, loader_steps(images), text);
+        last = now;
+        if (!run->queues)
+            status = show(run, &last, whole);
     }
-    return status;
+    return status == SHARD_OK ? show(run, &last, whole) : status;
 }
 
 static shard_status report(trainer *run, const totals *whole, double seconds)

@@ -19,7 +19,7 @@
 
 typedef struct slot {
     loader_batch batch;
-    float *images;
+    uint8_t *images;
     int64_t *labels;
     int64_t start;        /* position in the epoch of its first sample */
     int64_t taken, made;  /* of batch.size samples */
@@ -39,7 +39,7 @@ typedef struct workbench {
 struct loader {
     loader_options options;
     shard_group_sampler *sampling;
-    int64_t steps, sample_floats;
+    int64_t steps, sample_bytes;
     int64_t most; /* samples in a slot */
     pthread_t *threads;
     int threads_started;
@@ -70,7 +70,7 @@ static slot *slot_of(const loader *loading, int64_t step)
 
 /* ---- one sample ---- */
 
-static shard_status make_from_file(const loader *loading, workbench *bench, int64_t epoch, int64_t sample, float *out)
+static shard_status make_from_file(const loader *loading, workbench *bench, int64_t epoch, int64_t sample, uint8_t *out)
 {
     const loader_options *options = &loading->options;
     char path[PATH_MAX];
@@ -93,7 +93,7 @@ static shard_status make_from_file(const loader *loading, workbench *bench, int6
     return resample(&bench->picture, box, options->image_size, flip, out, &bench->scratch);
 }
 
-static shard_status make_sample(const loader *loading, workbench *bench, int64_t epoch, int64_t position, float *out,
+static shard_status make_sample(const loader *loading, workbench *bench, int64_t epoch, int64_t position, uint8_t *out,
                                 int64_t *label)
 {
     const loader_options *options = &loading->options;
@@ -107,7 +107,8 @@ static shard_status make_sample(const loader *loading, workbench *bench, int64_t
     shard_status status = make_from_file(loading, bench, epoch, sample, out);
     if (status != SHARD_OK) {
         *label = LOADER_IGNORED;
-        memset(out, 0, (size_t)loading->sample_floats * sizeof *out);
+        for (int64_t i = 0; i < loading->sample_bytes; i++)
+            out[i] = image_level((int)(i % 3), 0);
     }
     return status;
 }
@@ -175,7 +176,7 @@ static void work_once(loader *loading, workbench *bench, slot *into, int64_t sam
 {
     int64_t epoch = loading->ring.epoch;
     pthread_mutex_unlock(&loading->ring.lock);
-    float *out = into->images + sample * loading->sample_floats;
+    uint8_t *out = into->images + sample * loading->sample_bytes;
     shard_status status = make_sample(loading, bench, epoch, into->start + sample, out, into->labels + sample);
     pthread_mutex_lock(&loading->ring.lock);
     if (status != SHARD_OK)
@@ -322,7 +323,7 @@ static shard_status make_slots(loader *loading)
     int64_t ahead = options->workers == 0 ? 0 : options->prefetch < 1 ? 1 : options->prefetch;
     loading->slots = calloc((size_t)ahead + 1, sizeof *loading->slots);
     loading->slot_count = loading->slots ? ahead + 1 : 0;
-    bool made = loading->slots && !__builtin_mul_overflow(most, loading->sample_floats * (int64_t)sizeof(float), &bytes);
+    bool made = loading->slots && !__builtin_mul_overflow(most, loading->sample_bytes, &bytes);
     for (int64_t i = 0; i < loading->slot_count && made; i++) {
         slot *into = loading->slots + i;
         into->images = shard_allocate_host(options->device, (size_t)bytes);
@@ -383,7 +384,7 @@ loader *loader_open(const loader_options *options)
                                                    .member = options->rank, .seed = options->seed, .shuffle = options->training,
                                                    .tail = SHARD_TAIL_EXACT);
     loading->steps = shard_group_sampler_steps(loading->sampling);
-    loading->sample_floats = options->image_size * options->image_size * 3;
+    loading->sample_bytes = options->image_size * options->image_size * 3;
     pthread_mutex_init(&loading->ring.lock, NULL);
     pthread_cond_init(&loading->ring.work, NULL);
     pthread_cond_init(&loading->ring.ready, NULL);
@@ -411,7 +412,7 @@ void loader_close(loader *loading)
     shard_event_destroy(loading->copied);
     for (int64_t i = 0; i < loading->slot_count; i++) {
         slot *of = loading->slots + i;
-        shard_free_host(device, of->images, (size_t)(loading->most * loading->sample_floats) * sizeof *of->images);
+        shard_free_host(device, of->images, (size_t)(loading->most * loading->sample_bytes));
         shard_free_host(device, of->labels, (size_t)loading->most * sizeof *of->labels);
     }
     pthread_mutex_destroy(&loading->ring.lock);

@@ -33,7 +33,7 @@ typedef struct loader_options {
 typedef struct loader_batch {
     int64_t step;
     int64_t size;          /* samples of this rank, n; 0 is possible in an epoch's last batch */
-    const float *images;   /* [n, image_size, image_size, 3] */
+    const uint8_t *images; /* [n, image_size, image_size, 3] */
     const int64_t *labels; /* [n] */
     int64_t bad;           /* of the n, how many are damaged */
     shard_event *copied;   /* to be recorded where copies of images and labels have been queued */
@@ -62,7 +62,7 @@ shard_status loader_start(loader *loading, int64_t epoch, int64_t first_step);
  *
  * An image that can't be read or decoded is told on standard error with its
  * path. While the epoch has had no more than skip_bad of them on this rank,
- * its slot stays in the batch, filled with zeros and labelled LOADER_IGNORED:
+ * its slot stays in the batch, filled with the mean colour and labelled LOADER_IGNORED:
  * every rank keeps its batch's shape, and a loss and an accuracy that leave
  * that label out are means over the rest. Above that the call fails (FORMAT,
  * IO), and so does each further one. An epoch has each image once, so the

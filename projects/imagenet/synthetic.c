@@ -1,6 +1,7 @@
 #include "synthetic.h"
 
 #include "random.h"
+#include "transform.h"
 
 #define GRID 8 /* the pattern is GRID x GRID flat fields */
 
@@ -9,7 +10,7 @@ int64_t synthetic_label(const synthetic *source, int64_t sample)
     return (int64_t)(random_hash('l', (uint64_t)(source->first + sample), 0) % (uint64_t)source->num_classes);
 }
 
-void synthetic_image(const synthetic *source, int64_t sample, int64_t size, float *out)
+void synthetic_image(const synthetic *source, int64_t sample, int64_t size, uint8_t *out)
 {
     float pattern[GRID * GRID * 3];
     random_stream of_class = random_start('c', 0, (uint64_t)synthetic_label(source, sample));
@@ -22,6 +23,6 @@ void synthetic_image(const synthetic *source, int64_t sample, int64_t size, floa
             const float *field = pattern + (y * GRID / size * GRID + x * GRID / size) * 3;
             uint64_t noise = random_next(&of_sample);
             for (int c = 0; c < 3; c++, noise >>= 20) /* uniform in [-1.2, 1.2) of 20 bits a channel */
-                *out++ = field[c] + ((float)(noise & 0xfffff) * 0x1p-19f - 1) * 1.2f;
+                *out++ = image_level(c, (double)(field[c] + ((float)(noise & 0xfffff) * 0x1p-19f - 1) * 1.2f));
         }
 }

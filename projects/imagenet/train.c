@@ -29,10 +29,6 @@ static shard_status go_back(trainer *run, const loader_batch *batch, totals *par
         shard_tensor *loss = batch_forward(run, batch, run->options->label_smoothing, part);
         if (!loss)
             return shard_last_status();
-        if (!isfinite(part->loss) && !run->scaler) /* it leaves such a step out */
-            return shard_error(SHARD_ERROR_ARGUMENT,
-                               "the loss of step %" PRId64 " is %g: take a smaller --lr or a longer --warmup-epochs",
-                               run->at.step + 1, part->loss);
         double groups = shard_group_size(shard_mesh_data_group(run->mesh));
         double scale = run->options->accumulate == 1 ? totals_mean(groups, part) : groups / step_images(run);
         shard_backward(shard_grad_scaler_scale(run->scaler, shard_scale(loss, scale)));
@@ -40,12 +36,22 @@ static shard_status go_back(trainer *run, const loader_batch *batch, totals *par
     return shard_last_status();
 }
 
-/* One step on the whole job's batch, what it came to in *whole. */
-static shard_status step_once(trainer *run, totals *whole)
+/* A step that was queued: what is known of it before its losses are. */
+typedef struct step {
+    int64_t parts; /* batches that batch_take has to be asked for; 0: nothing is to be reported */
+    totals counts;
+    position at; /* after it */
+    double lr, grad_scale;
+    bool left_out;
+    int64_t own_images;
+} step;
+
+/* One step on the whole job's batch. */
+static shard_status step_once(trainer *run, step *made)
 {
     int64_t parts = run->options->accumulate, left = loader_steps(run->data.train) - run->at.epoch_step * parts;
     parts = left < parts ? left : parts;
-    *whole = (totals){0};
+    *made = (step){.parts = parts};
     run->own_images = 0;
     /* Now, as backward may step already. The schedule ends with the epochs, whatever the scaler leaves out. */
     shard_optimizer_set_lr(run->optimizer, shard_schedule_lr(&run->schedule, run->at.step));
@@ -56,14 +62,22 @@ static shard_status step_once(trainer *run, totals *whole)
         shard_status status = loader_next(run->data.train, &batch);
         if (status != SHARD_OK || (status = go_back(run, batch, &part)) != SHARD_OK)
             return status;
-        totals_add(whole, &part);
+        totals_add(&made->counts, &part);
     }
     if (run->options->clip_grad > 0) {
         shard_grad_scaler_unscale(run->scaler, run->optimizer);
         shard_clip_grad_norm(run->optimizer, run->options->clip_grad, NULL);
     }
     shard_grad_scaler_step(run->scaler, run->optimizer);
-    return shard_grad_scaler_update(run->scaler);
+    shard_status status = shard_grad_scaler_update(run->scaler);
+    run->at.step++;
+    run->at.epoch_step++;
+    made->at = run->at;
+    made->lr = shard_optimizer_lr(run->optimizer);
+    made->grad_scale = shard_grad_scaler_get_scale(run->scaler);
+    made->left_out = shard_optimizer_skipped(run->optimizer);
+    made->own_images = run->own_images;
+    return status;
 }
 
 /* Steps of the epoch that this run comes to. */
@@ -73,29 +87,81 @@ static int64_t steps_to_come_to(const trainer *run)
     return run->options->steps && asked < all ? asked : all;
 }
 
-static shard_status report(trainer *run, const totals *step, const totals *epoch, double seconds)
+/* The line of a step whose totals are known, in the epoch's. */
+static shard_status write_step(trainer *run, const step *made, const totals *whole, const totals *epoch, double seconds)
 {
     metrics_entry entry = {
-        .step = run->at.step,
-        .epoch = run->at.epoch,
-        .loss = totals_mean(step->loss, step),
-        .top1 = 100 * totals_mean(step->top1, step),
-        .top5 = 100 * totals_mean(step->top5, step),
-        .lr = shard_optimizer_lr(run->optimizer),
-        .grad_scale = shard_grad_scaler_get_scale(run->scaler),
-        .left_out = shard_optimizer_skipped(run->optimizer),
-        .images = (int64_t)step->images,
-        .own_images = run->own_images,
+        .step = made->at.step,
+        .epoch = made->at.epoch,
+        .loss = totals_mean(whole->loss, whole),
+        .top1 = 100 * totals_mean(whole->top1, whole),
+        .top5 = 100 * totals_mean(whole->top5, whole),
+        .lr = made->lr,
+        .grad_scale = made->grad_scale,
+        .left_out = made->left_out,
+        .images = (int64_t)whole->images,
+        .own_images = made->own_images,
         .seconds = seconds,
     };
     char title[64], text[192];
-    snprintf(title, sizeof title, "Epoch %" PRId64, run->at.epoch);
+    snprintf(title, sizeof title, "Epoch %" PRId64, made->at.epoch);
     snprintf(text, sizeof text, "loss %.4f (%.4f)  top1 %.2f  top5 %.2f  %.1f images/s  lr %.3g%s", entry.loss,
              totals_mean(epoch->loss, epoch), 100 * totals_mean(epoch->top1, epoch), 100 * totals_mean(epoch->top5, epoch),
              (double)entry.images / seconds, entry.lr,
              entry.left_out ? "  left out: gradients not finite" : "");
-    progress_step(&run->progress, title, run->at.epoch_step, steps_to_come_to(run), text);
+    progress_step(&run->progress, title, made->at.epoch_step, steps_to_come_to(run), text);
     return metrics_write(run->metrics, &entry);
+}
+
+/* An epoch on its way. */
+typedef struct course {
+    totals epoch;  /* of the steps that were reported */
+    totals counts; /* of all steps */
+    step last;     /* the one that is not reported */
+    double since;  /* on progress_clock: where the time of the next report begins */
+} course;
+
+/* Waits until the last step's losses are known, if they are not, and writes its line. */
+static shard_status report(trainer *run, course *along)
+{
+    step made = along->last;
+    if (made.parts == 0)
+        return SHARD_OK;
+    along->last.parts = 0;
+    totals whole = made.counts;
+    shard_status status = batch_take(run, made.parts, &whole);
+    if (status != SHARD_OK)
+        return status;
+    if (!isfinite(whole.loss) && !run->scaler) /* it leaves such a step out */
+        return shard_error(SHARD_ERROR_ARGUMENT,
+                           "the loss of step %" PRId64 " is %g: take a smaller --lr or a longer --warmup-epochs", made.at.step,
+                           whole.loss);
+    totals_add(&along->epoch, &whole);
+    status = write_step(run, &made, &whole, &along->epoch, progress_clock() - along->since);
+    along->since = progress_clock();
+    return status;
+}
+
+/* Of a device that queues the step before is reported, which it has done while the host queued this one. */
+static shard_status follow(trainer *run, course *along, const step *made)
+{
+    totals_add(&along->counts, &made->counts);
+    shard_status status = report(run, along);
+    along->last = *made;
+    return status == SHARD_OK && !run->queues ? report(run, along) : status;
+}
+
+/* Between two steps of an epoch, which the run could go on from. */
+static shard_status save_between(trainer *run, course *along)
+{
+    bool last = run->at.epoch_step == train_steps(run);
+    if (!run->options->save_every || run->at.step % run->options->save_every || last)
+        return SHARD_OK;
+    shard_status status = report(run, along); /* a loss that is not finite is not to be saved */
+    if (status == SHARD_OK)
+        status = checkpoint_save(run, false);
+    along->since = progress_clock();
+    return status;
 }
 
 static bool all_steps_done(const trainer *run)
@@ -106,31 +172,26 @@ static bool all_steps_done(const trainer *run)
 /* The rest of the epoch, or until --steps or a signal says to stop. */
 static shard_status train_epoch(trainer *run, bool *interrupted)
 {
-    totals epoch = {0};
     int64_t parts = loader_steps(run->data.train), first = run->at.epoch_step * run->options->accumulate;
     shard_status started = loader_start(run->data.train, run->at.epoch, first < parts ? first : parts);
     if (started != SHARD_OK)
         return started;
-    double before = progress_clock();
+    course along = {.since = progress_clock()};
     while (!all_steps_done(run) && !*interrupted && run->at.epoch_step < train_steps(run)) {
-        totals step;
-        shard_status status = step_once(run, &step);
+        step made;
+        shard_status status = step_once(run, &made);
+        if (status == SHARD_OK)
+            status = follow(run, &along, &made);
         if (status != SHARD_OK)
             return status;
-        run->at.step++;
-        run->at.epoch_step++;
-        totals_add(&epoch, &step);
-        *interrupted = step.interrupted > 0;
-        if ((status = report(run, &step, &epoch, progress_clock() - before)) != SHARD_OK ||
-            (status = totals_check_bad(&epoch, run->options->skip_bad_images)) != SHARD_OK)
+        *interrupted = made.counts.interrupted > 0;
+        if (along.counts.bad > (double)run->options->skip_bad_images && (status = report(run, &along)) != SHARD_OK)
             return status;
-        bool last = run->at.epoch_step == train_steps(run);
-        if (run->options->save_every && run->at.step % run->options->save_every == 0 && !last &&
-            (status = checkpoint_save(run, false)) != SHARD_OK)
+        if ((status = totals_check_bad(&along.counts, run->options->skip_bad_images)) != SHARD_OK ||
+            (status = save_between(run, &along)) != SHARD_OK)
             return status;
-        before = progress_clock();
     }
-    return SHARD_OK;
+    return report(run, &along);
 }
 
 /* Validates if it is time to, and goes on to the next epoch; *interrupted: not done, to be done by the run that resumes. */

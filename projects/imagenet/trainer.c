@@ -142,6 +142,15 @@ static void introduce(trainer *run)
         progress_say(&run->progress, "%" PRId64 " images for validation", run->data.val_images);
 }
 
+/* Two steps' batches: those of one are read when the next one's are queued. */
+static shard_status make_results(trainer *run)
+{
+    shard_device *device = shard_device_open(NULL);
+    run->queues = strcmp(shard_device_name(device), "cpu") != 0;
+    run->results = results_open(device, 2 * run->options->accumulate);
+    return run->results ? SHARD_OK : shard_last_status();
+}
+
 shard_status trainer_open(trainer *run, const options *wanted)
 {
     *run = (trainer){.options = wanted, .at.best_top1 = -1, .progress = progress_start(wanted->print_freq)};
@@ -156,6 +165,8 @@ shard_status trainer_open(trainer *run, const options *wanted)
         status = checkpoint_pretrained(run, wanted->pretrained);
     if (status == SHARD_OK && !wanted->evaluate)
         status = make_optimizer(run);
+    if (status == SHARD_OK)
+        status = make_results(run);
     if (status == SHARD_OK)
         introduce(run);
     if (status == SHARD_OK && wanted->resume)
@@ -174,6 +185,7 @@ shard_status trainer_open(trainer *run, const options *wanted)
 void trainer_close(trainer *run)
 {
     metrics_close(run->metrics);
+    results_close(run->results);
     shard_grad_scaler_destroy(run->scaler);
     shard_optimizer_destroy(run->optimizer);
     shard_data_parallel_destroy(run->data_parallel);

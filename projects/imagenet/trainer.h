@@ -9,6 +9,7 @@
 #include "metrics.h"
 #include "options.h"
 #include "progress.h"
+#include "results.h"
 
 #include <shard/shard.h>
 
@@ -34,6 +35,8 @@ typedef struct trainer {
     shard_schedule schedule;
     position at;
     int64_t own_images; /* that went through this rank's model in the step or the validation */
+    results *results;   /* of batches that batch_take was not asked for */
+    bool queues;        /* the device computes behind the host's back: what a batch came to is read when the next one is queued */
     progress progress;
     metrics *metrics;
 } trainer;
@@ -60,9 +63,13 @@ double totals_mean(double sum, const totals *of);
 /* FORMAT if more images were damaged than --skip-bad-images allows the whole job. */
 shard_status totals_check_bad(const totals *sum, int64_t allowed);
 
-/* The sum of the losses of the model group's images, recorded, and the totals of the
- * whole job's images. NULL with the error set. Collective over the world. */
-shard_tensor *batch_forward(trainer *run, const loader_batch *batch, double label_smoothing, totals *whole);
+/* The sum of the losses of the model group's images, recorded; what it and the accuracy come to is for batch_take.
+ * counts: the whole job's images, bad and interrupted, at once. NULL with the error set. Collective over the world. */
+shard_tensor *batch_forward(trainer *run, const loader_batch *batch, double label_smoothing, totals *counts);
+
+/* Adds the whole job's losses and hits of the oldest `count` batches to *whole, each batch once; waits for the device to
+ * have computed them. Collective over the world. */
+shard_status batch_take(trainer *run, int64_t count, totals *whole);
 
 /* ---- train.c ---- */
 

@@ -1,5 +1,5 @@
 /*
- * From a picture to the numbers that a network reads. Resampling is separable;
+ * From a picture to the square that a network reads. Resampling is separable;
  * each row of the result is made by itself: first the picture's rows are
  * weighed into one row of floats (contiguous, which the compiler vectorises),
  * then that row's pixels into the result's.
@@ -11,15 +11,19 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* In units of 0..255, red green blue. */
-static const float image_mean[3] = {0.485f * 255, 0.456f * 255, 0.406f * 255};
-static const float image_deviation[3] = {0.229f * 255, 0.224f * 255, 0.225f * 255};
+const double image_mean[3] = {0.485, 0.456, 0.406};
+const double image_deviation[3] = {0.229, 0.224, 0.225};
 
 #define MAX_SIZE 65536
 
 static double clamp(double value, double low, double high)
 {
     return value < low ? low : value > high ? high : value;
+}
+
+uint8_t image_level(int channel, double normalised)
+{
+    return (uint8_t)lrint(clamp(255 * (image_mean[channel] + image_deviation[channel] * normalised), 0, 255));
 }
 
 static image_box centred_box(int64_t height, int64_t width, double box_height, double box_width)
@@ -176,17 +180,15 @@ static inline pixel load_pixel(const float *from)
 }
 
 /* row is float [.., 3] from the picture's column `origin` on. */
-static void weigh_columns(const float *row, int64_t origin, const taps *columns, int64_t size, float *out)
+static void weigh_columns(const float *row, int64_t origin, const taps *columns, int64_t size, uint8_t *out)
 {
-    const pixel mean = {image_mean[0], image_mean[1], image_mean[2], 0};
-    const pixel scale = {1 / image_deviation[0], 1 / image_deviation[1], 1 / image_deviation[2], 0};
     for (int64_t x = 0; x < size; x++) {
         const float *from = row + (columns->first[x] - origin) * 3, *weight = columns->weight + x * columns->most;
         pixel sum = load_pixel(from) * weight[0];
         for (int64_t k = 1; k < columns->count[x]; k++)
             sum += load_pixel(from + k * 3) * weight[k];
-        sum = (sum - mean) * scale;
-        memcpy(out + x * 3, &sum, 3 * sizeof(float));
+        for (int c = 0; c < 3; c++) /* weights add up to 1, but for rounding: below 255.5 */
+            out[x * 3 + c] = (uint8_t)(sum[c] + 0.5f);
     }
 }
 
@@ -208,7 +210,7 @@ void resampler_free(resampler *scratch)
     *scratch = (resampler){0};
 }
 
-shard_status resample(const image *picture, image_box box, int64_t size, bool flip, float *out, resampler *scratch)
+shard_status resample(const image *picture, image_box box, int64_t size, bool flip, uint8_t *out, resampler *scratch)
 {
     if (size < 1 || size > MAX_SIZE || !(box.width > 0) || !(box.height > 0) ||
         !isfinite(box.left + box.width + box.top + box.height))

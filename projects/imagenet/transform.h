@@ -1,8 +1,9 @@
 /*
- * From a picture to the numbers that a network reads: choose a box, resample
- * it, flip, normalise. A box is in pixels of the whole picture and need not
+ * From a picture to the square that a network reads: choose a box, resample
+ * it, flip. A box is in pixels of the whole picture and need not
  * be on whole pixels, so that the decoder may first deliver the picture at a
- * part of its size (image_decode).
+ * part of its size (image_decode). Squares are of 8 bits a channel, as torchvision's are
+ * between its transforms of PIL's images; the device normalises them (shard_normalize_images).
  */
 #ifndef IMAGENET_TRANSFORM_H
 #define IMAGENET_TRANSFORM_H
@@ -11,6 +12,12 @@
 #include "random.h"
 
 #include <shard/base.h>
+
+/* ImageNet's mean and standard deviation, of red, green, blue from 0 to 1: shard_normalize_images takes them. */
+extern const double image_mean[3], image_deviation[3];
+
+/* The level that comes to this number when it is normalised, the nearest of 0 to 255. */
+uint8_t image_level(int channel, double normalised);
 
 typedef struct image_box {
     double left, top, width, height;
@@ -50,10 +57,9 @@ void resampler_free(resampler *scratch);
 /*
  * Resamples the box of the picture to size x size with PIL's antialiased
  * bilinear filter (where the box is larger than the result, the triangle
- * widens with it), optionally flips it left to right, and normalises with
- * ImageNet's mean and standard deviation: out is float32 [size, size, 3].
- * Outside the picture its border goes on. Errors: ARGUMENT, MEMORY.
+ * widens with it), and optionally flips it left to right: out is [size, size, 3], rounded
+ * once. Outside the picture its border goes on. Errors: ARGUMENT, MEMORY.
  */
-shard_status resample(const image *picture, image_box box, int64_t size, bool flip, float *out, resampler *scratch);
+shard_status resample(const image *picture, image_box box, int64_t size, bool flip, uint8_t *out, resampler *scratch);
 
 #endif

@@ -10,7 +10,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     static image picture;
     static resampler scratch;
-    static float out[8 * 8 * 3];
+    static uint8_t out[8 * 8 * 3];
     image_file file = {.path = "fuzz", .bytes = (uint8_t *)(uintptr_t)data, .size = size};
     int64_t height, width;
     shard_status status = image_read_size(&file, &height, &width);
