@@ -153,7 +153,7 @@ static inline shard_tensor *shard_from_host_of(shard_from_host_arguments all)
 
 static inline shard_tensor *shard_from_host_async_of(shard_from_host_arguments all)
 {
-    return shard_from_host_async_with(all.data, all.shape, all.options);
+    return shard_from_host_async_with(all.data, all.shape, SHARD_OPTIONS_OF(all));
 }
 
 static inline shard_tensor *shard_uniform_of(shard_random_arguments all)
