@@ -5,7 +5,9 @@
 #include "device/cuda/cuda_cache.h"
 
 #include <cudnn.h>
+#include <limits.h>
 #include <pthread.h>
+#include <stdio.h>
 #include <stdlib.h>
 
 enum { X = 1, WEIGHT, Y };      /* the tensors' names in a graph */
@@ -18,31 +20,54 @@ struct shard_cuda_dnn {
     shard_cuda_cache plans;
 };
 
-/* A convolution's welcome engines, best first, and what runs the one before `next`; those
- * before that one have refused. */
+/* In the order in which they are tried; within one, in that of cuDNN's heuristic. A fallback may
+ * be many times slower than what is compiled at run time, which costs seconds once. */
+typedef enum choice {
+    PRECOMPILED,
+    RUNTIME_COMPILED,
+    FALLBACK, /* as cuDNN calls its second heuristic */
+    REDUCED_PRECISION,
+    UNFIT,
+} choice;
+
+/* An engine as a heuristic configures it. */
+typedef struct engine {
+    cudnnBackendDescriptor_t configuration; /* kept as long as what is made of it */
+    int64_t index;                          /* cuDNN's number */
+    unsigned numerical, behavior;           /* bits of its notes */
+    choice choice;
+} engine;
+
+/* A convolution's engines, and what runs the one before `next`; those before that one have failed. */
 typedef struct plan {
-    cudnnBackendDescriptor_t *configurations; /* kept as long as what is made of them */
+    engine *engines;
     int64_t count, next;
     cudnnBackendDescriptor_t execution;
     int64_t workspace;
+    bool told;    /* which engine computes it */
     bool refused; /* by all engines */
 } plan;
 
 /* The handle and the plans are used by one thread at a time. */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
+/* The status' name, and what cuDNN has to say of it. */
+static const char *text_of(cudnnStatus_t status)
+{
+    static _Thread_local char text[640];
+    char why[512] = "";
+    cudnnGetLastErrorString(why, sizeof why);
+    why[strcspn(why, "\n")] = '\0';
+    snprintf(text, sizeof text, "%s%s%s", cudnnGetErrorString(status), *why ? ": " : "", why);
+    return text;
+}
+
 static shard_status check(cudnnStatus_t status, const char *call)
 {
     if (status == CUDNN_STATUS_SUCCESS)
         return SHARD_OK;
-    char text[512] = "";
-    cudnnGetLastErrorString(text, sizeof text);
-    text[strcspn(text, "\n")] = '\0';
-    return shard_error(SHARD_ERROR_DEVICE, "cuda: %.*s: %s%s%s", (int)strcspn(call, "("), call, cudnnGetErrorString(status),
-                       *text ? ": " : "", text);
+    return shard_error(SHARD_ERROR_DEVICE, "cuda: %.*s: %s", (int)strcspn(call, "("), call, text_of(status));
 }
-
-#define DNN_TRY(call) SHARD_TRY(check(call, #call))
 
 static void destroy_execution(plan *p)
 {
@@ -51,20 +76,13 @@ static void destroy_execution(plan *p)
     p->execution = NULL;
 }
 
-/* Those from `first` on. */
-static void destroy_configurations(plan *p, int64_t first)
-{
-    for (int64_t i = first; i < p->count; i++)
-        cudnnBackendDestroyDescriptor(p->configurations[i]);
-    p->count = first;
-}
-
 static void destroy_plan(void *value)
 {
     plan *p = value;
     destroy_execution(p);
-    destroy_configurations(p, 0);
-    free(p->configurations);
+    for (int64_t i = 0; i < p->count; i++)
+        cudnnBackendDestroyDescriptor(p->engines[i].configuration);
+    free(p->engines);
     free(p);
 }
 
@@ -218,44 +236,60 @@ static cudnnBackendDescriptor_t describe(graph *g, cudnnHandle_t handle, const s
 
 /* ---- choosing an engine ---- */
 
-/* Whether an engine of these properties computes what is promised. Winograd's and
- * Fourier's ways lose digits of float32. */
-static bool is_welcome(const cudnnBackendNumericalNote_t *notes, int64_t count, shard_dtype dtype, bool allow_tf32)
+#define BIT(note) (1u << (note))
+
+/* Bits of what an engine says of itself; all bits if that is not to be had, or is more than `known`. */
+static unsigned notes_of(cudnnBackendDescriptor_t described, cudnnBackendAttributeName_t name, cudnnBackendAttributeType_t type,
+                         int64_t known)
 {
-    for (int64_t i = 0; i < count; i++) {
-        switch (notes[i]) {
-        case CUDNN_NUMERICAL_NOTE_STRICT_NAN_PROP:
-            break;
-        case CUDNN_NUMERICAL_NOTE_TENSOR_CORE:
-            if (dtype == SHARD_FLOAT32 && !allow_tf32)
-                return false;
-            break;
-        default:
-            return false;
-        }
-    }
-    return true;
+    int notes[32]; /* of either enumeration */
+    int64_t count = 0;
+    unsigned bits = 0;
+    if (cudnnBackendGetAttribute(described, name, type, known, &count, notes) != CUDNN_STATUS_SUCCESS || count > known)
+        return UINT_MAX;
+    for (int64_t i = 0; i < count; i++)
+        bits |= notes[i] >= 0 && notes[i] < known ? BIT(notes[i]) : UINT_MAX;
+    return bits;
 }
 
-static bool engine_is_welcome(cudnnBackendDescriptor_t configuration, shard_dtype dtype, bool allow_tf32)
+/* Winograd's and Fourier's ways lose digits of float32. */
+static choice choose(const engine *e, bool fallback, shard_dtype dtype, bool allow_tf32)
 {
-    cudnnBackendNumericalNote_t notes[CUDNN_NUMERICAL_NOTE_TYPE_COUNT];
-    cudnnBackendDescriptor_t engine = NULL;
+    unsigned fit = BIT(CUDNN_NUMERICAL_NOTE_STRICT_NAN_PROP);
+    if (dtype != SHARD_FLOAT32 || allow_tf32)
+        fit |= BIT(CUDNN_NUMERICAL_NOTE_TENSOR_CORE);
+    if (dtype != SHARD_FLOAT32)
+        fit |= BIT(CUDNN_NUMERICAL_NOTE_REDUCED_PRECISION_REDUCTION);
+    if (e->numerical & ~fit)
+        return UNFIT;
+    if (e->numerical & BIT(CUDNN_NUMERICAL_NOTE_REDUCED_PRECISION_REDUCTION))
+        return REDUCED_PRECISION;
+    return fallback ? FALLBACK : e->behavior & BIT(CUDNN_BEHAVIOR_NOTE_RUNTIME_COMPILATION) ? RUNTIME_COMPILED : PRECOMPILED;
+}
+
+static engine engine_of(cudnnBackendDescriptor_t configuration, bool fallback, shard_dtype dtype, bool allow_tf32)
+{
+    engine e = {.configuration = configuration, .index = -1, .choice = UNFIT};
+    cudnnBackendDescriptor_t described = NULL;
     int64_t count = 0;
-    cudnnStatus_t status = cudnnBackendCreateDescriptor(CUDNN_BACKEND_ENGINE_DESCRIPTOR, &engine);
-    if (status != CUDNN_STATUS_SUCCESS)
-        return false;
-    status =
-        cudnnBackendGetAttribute(configuration, CUDNN_ATTR_ENGINECFG_ENGINE, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &count, &engine);
-    if (status == CUDNN_STATUS_SUCCESS)
-        status = cudnnBackendGetAttribute(engine, CUDNN_ATTR_ENGINE_NUMERICAL_NOTE, CUDNN_TYPE_NUMERICAL_NOTE,
-                                          CUDNN_NUMERICAL_NOTE_TYPE_COUNT, &count, notes);
-    cudnnBackendDestroyDescriptor(engine);
-    return status == CUDNN_STATUS_SUCCESS && is_welcome(notes, count, dtype, allow_tf32);
+    if (cudnnBackendCreateDescriptor(CUDNN_BACKEND_ENGINE_DESCRIPTOR, &described) != CUDNN_STATUS_SUCCESS)
+        return e;
+    if (cudnnBackendGetAttribute(configuration, CUDNN_ATTR_ENGINECFG_ENGINE, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &count,
+                                 &described) == CUDNN_STATUS_SUCCESS) {
+        cudnnBackendGetAttribute(described, CUDNN_ATTR_ENGINE_GLOBAL_INDEX, CUDNN_TYPE_INT64, 1, &count, &e.index);
+        e.numerical =
+            notes_of(described, CUDNN_ATTR_ENGINE_NUMERICAL_NOTE, CUDNN_TYPE_NUMERICAL_NOTE, CUDNN_NUMERICAL_NOTE_TYPE_COUNT);
+        e.behavior =
+            notes_of(described, CUDNN_ATTR_ENGINE_BEHAVIOR_NOTE, CUDNN_TYPE_BEHAVIOR_NOTE, CUDNN_BEHAVIOR_NOTE_TYPE_COUNT);
+        e.choice = choose(&e, fallback, dtype, allow_tf32);
+    }
+    cudnnBackendDestroyDescriptor(described);
+    return e;
 }
 
 /* The plan of this configuration; NULL if there is none or it needs too much memory. */
-static cudnnBackendDescriptor_t make_execution(cudnnHandle_t handle, cudnnBackendDescriptor_t configuration, int64_t *workspace)
+static cudnnBackendDescriptor_t make_execution(cudnnHandle_t handle, cudnnBackendDescriptor_t configuration, int64_t *workspace,
+                                               cudnnStatus_t *status)
 {
     int64_t count = 0;
     graph g = {0};
@@ -266,7 +300,10 @@ static cudnnBackendDescriptor_t make_execution(cudnnHandle_t handle, cudnnBacken
     if (g.status == CUDNN_STATUS_SUCCESS)
         g.status =
             cudnnBackendGetAttribute(execution, CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE, CUDNN_TYPE_INT64, 1, &count, workspace);
-    if (g.status == CUDNN_STATUS_SUCCESS && *workspace <= MOST_WORKSPACE)
+    if (g.status == CUDNN_STATUS_SUCCESS && *workspace > MOST_WORKSPACE)
+        g.status = CUDNN_STATUS_NOT_SUPPORTED;
+    *status = g.status;
+    if (g.status == CUDNN_STATUS_SUCCESS)
         return execution;
     destroy_graph(&g);
     return NULL;
@@ -293,10 +330,19 @@ static advice ask(cudnnBackendDescriptor_t whole, cudnnBackendHeurMode_t mode)
     return a;
 }
 
-/* Adds the welcome ones of what the heuristic names; there is room for all. */
-static void take_advice(plan *p, const advice *a, shard_dtype dtype, bool allow_tf32)
+/* Puts an engine behind those that are tried before it; there is room. */
+static void insert(plan *p, engine e)
 {
-    cudnnBackendDescriptor_t *all = p->configurations + p->count;
+    int64_t at = p->count++;
+    for (; at > 0 && p->engines[at - 1].choice > e.choice; at--)
+        p->engines[at] = p->engines[at - 1];
+    p->engines[at] = e;
+}
+
+/* Adds the fit ones of what the heuristic names; all: room for as many. */
+static void take_advice(plan *p, const advice *a, cudnnBackendDescriptor_t *all, bool fallback, shard_dtype dtype,
+                        bool allow_tf32)
+{
     int64_t made = 0, filled = 0;
     while (made < a->named &&
            cudnnBackendCreateDescriptor(CUDNN_BACKEND_ENGINECFG_DESCRIPTOR, &all[made]) == CUDNN_STATUS_SUCCESS)
@@ -305,24 +351,31 @@ static void take_advice(plan *p, const advice *a, shard_dtype dtype, bool allow_
                                              &filled, all) != CUDNN_STATUS_SUCCESS)
         filled = 0;
     for (int64_t i = 0; i < made; i++) {
-        if (i < filled && engine_is_welcome(all[i], dtype, allow_tf32))
-            p->configurations[p->count++] = all[i];
-        else
+        engine e = {.choice = UNFIT};
+        if (i < filled)
+            e = engine_of(all[i], fallback, dtype, allow_tf32);
+        if (e.choice == UNFIT)
             cudnnBackendDestroyDescriptor(all[i]);
+        else
+            insert(p, e);
     }
 }
 
-static shard_status add_configurations(plan *p, cudnnBackendDescriptor_t whole, shard_dtype dtype, bool allow_tf32)
+static shard_status add_engines(plan *p, cudnnBackendDescriptor_t whole, shard_dtype dtype, bool allow_tf32)
 {
     advice best = ask(whole, CUDNN_HEUR_MODE_A), others = ask(whole, CUDNN_HEUR_MODE_FALLBACK);
-    p->configurations = shard_calloc((size_t)(best.named + others.named + 1), sizeof *p->configurations);
-    if (p->configurations) {
-        take_advice(p, &best, dtype, allow_tf32);
-        take_advice(p, &others, dtype, allow_tf32);
+    int64_t named = best.named + others.named + 1;
+    cudnnBackendDescriptor_t *all = shard_calloc((size_t)named, sizeof *all);
+    p->engines = shard_calloc((size_t)named, sizeof *p->engines);
+    bool fits = all && p->engines;
+    if (fits) {
+        take_advice(p, &best, all, false, dtype, allow_tf32);
+        take_advice(p, &others, all, true, dtype, allow_tf32);
     }
     destroy_graph(&best.asked);
     destroy_graph(&others.asked);
-    return p->configurations ? SHARD_OK : SHARD_ERROR_MEMORY;
+    free(all);
+    return fits ? SHARD_OK : SHARD_ERROR_MEMORY;
 }
 
 static shard_cuda_key key_of(const shard_cuda_conv *c, bool allow_tf32)
@@ -333,18 +386,6 @@ static shard_cuda_key key_of(const shard_cuda_conv *c, bool allow_tf32)
     return (shard_cuda_key){{(int64_t)c->kind << 8 | (int64_t)c->dtype << 2 | c->accumulate << 1 | allow_tf32, alignments, s->n,
                              s->h, s->w, s->c, s->o, s->kh, s->kw, s->oh, s->ow, s->stride_h, s->stride_w, s->pad_h, s->pad_w,
                              s->dilation_h, s->dilation_w, s->groups}};
-}
-
-static void log_refused(const shard_cuda_conv *c)
-{
-    static const char *const kinds[] = {"forward", "backward of the data", "backward of the weights"};
-    const shard_conv_shape *s = c->shape;
-    shard_log_message(
-        SHARD_LOG_WARN,
-        "cuda: cuDNN refuses a convolution (%s, %s, %lld channels to %lld in %lld groups, kernel %lld x %lld): it is computed "
-        "as products of windows, which is slower",
-        kinds[c->kind], shard_dtype_name(c->dtype), (long long)s->c, (long long)s->o, (long long)s->groups, (long long)s->kh,
-        (long long)s->kw);
 }
 
 /* Without engines if cuDNN has not got such a graph. NULL with the error set. */
@@ -358,7 +399,7 @@ static plan *make_plan(cudnnHandle_t handle, const shard_cuda_conv *c, bool allo
     cudnnStatus_t category = CUDNN_STATUS_CATEGORY(g.status);
     shard_status status = SHARD_OK;
     if (g.status == CUDNN_STATUS_SUCCESS)
-        status = add_configurations(p, whole, c->dtype, allow_tf32);
+        status = add_engines(p, whole, c->dtype, allow_tf32);
     else if (category != CUDNN_STATUS_NOT_SUPPORTED && !(c->accumulate && category == CUDNN_STATUS_BAD_PARAM))
         status = check(g.status, "cudnnBackendFinalize");
     destroy_graph(&g);
@@ -379,15 +420,78 @@ static shard_status find_plan(shard_device *device, struct shard_cuda_dnn *dnn, 
     return *kept ? SHARD_OK : shard_last_status();
 }
 
-/* Whether there is an engine that can be run, the next one if there was none so far. */
-static bool find_execution(cudnnHandle_t handle, plan *p, const shard_cuda_conv *c)
+/* ---- what is logged ---- */
+
+static const char *name_of(const shard_cuda_conv *c)
 {
-    while (!p->execution && p->next < p->count)
-        p->execution = make_execution(handle, p->configurations[p->next++], &p->workspace);
-    if (!p->execution && !p->refused && !c->accumulate) /* which is tried without as well */
-        log_refused(c);
-    p->refused = !p->execution;
-    return p->execution != NULL;
+    static _Thread_local char text[160];
+    static const char *const kinds[] = {"forward", "backward of the data", "backward of the weights"};
+    const shard_conv_shape *s = c->shape;
+    snprintf(text, sizeof text, "(%s, %s, %lld channels to %lld in %lld groups, kernel %lld x %lld)", kinds[c->kind],
+             shard_dtype_name(c->dtype), (long long)s->c, (long long)s->o, (long long)s->groups, (long long)s->kh,
+             (long long)s->kw);
+    return text;
+}
+
+/* The set bits' names after the other, "none" without. */
+static const char *list(char *text, size_t room, unsigned bits, int count, const char *const *names)
+{
+    size_t used = 0;
+    snprintf(text, room, "none");
+    for (int i = 0; i < count; i++)
+        if (bits & BIT(i) && used < room)
+            used += (size_t)snprintf(text + used, room - used, "%s%s", used ? ", " : "", names[i]);
+    return text;
+}
+
+static void log_engine(const engine *e, const shard_cuda_conv *c, int64_t workspace)
+{
+    static const char *const numerical[] = {
+        [CUDNN_NUMERICAL_NOTE_TENSOR_CORE] = "TENSOR_CORE",
+        [CUDNN_NUMERICAL_NOTE_DOWN_CONVERT_INPUTS] = "DOWN_CONVERT_INPUTS",
+        [CUDNN_NUMERICAL_NOTE_REDUCED_PRECISION_REDUCTION] = "REDUCED_PRECISION_REDUCTION",
+        [CUDNN_NUMERICAL_NOTE_FFT] = "FFT",
+        [CUDNN_NUMERICAL_NOTE_NONDETERMINISTIC] = "NONDETERMINISTIC",
+        [CUDNN_NUMERICAL_NOTE_WINOGRAD] = "WINOGRAD",
+        [CUDNN_NUMERICAL_NOTE_WINOGRAD_TILE_4x4] = "WINOGRAD_TILE_4x4",
+        [CUDNN_NUMERICAL_NOTE_WINOGRAD_TILE_6x6] = "WINOGRAD_TILE_6x6",
+        [CUDNN_NUMERICAL_NOTE_WINOGRAD_TILE_13x13] = "WINOGRAD_TILE_13x13",
+        [CUDNN_NUMERICAL_NOTE_STRICT_NAN_PROP] = "STRICT_NAN_PROP",
+    };
+    static const char *const behavior[] = {"RUNTIME_COMPILATION", "REQUIRES_FILTER_INT8x32_REORDER",
+                                           "REQUIRES_BIAS_INT8x32_REORDER", "SUPPORTS_CUDA_GRAPH_NATIVE_API",
+                                           "CUBLASLT_DEPENDENCY"};
+    char of_numbers[200], of_behavior[200];
+    shard_log_message(
+        SHARD_LOG_DEBUG,
+        "cuda: cuDNN: a convolution %s is computed by engine %lld (numerical notes %s; behavior notes %s), %lld bytes "
+        "of workspace",
+        name_of(c), (long long)e->index,
+        list(of_numbers, sizeof of_numbers, e->numerical, sizeof numerical / sizeof *numerical, numerical),
+        list(of_behavior, sizeof of_behavior, e->behavior, sizeof behavior / sizeof *behavior, behavior), (long long)workspace);
+    static bool warned;
+    if (e->choice == REDUCED_PRECISION && !warned) {
+        warned = true;
+        shard_log_message(
+            SHARD_LOG_WARN,
+            "cuda: cuDNN has a convolution %s with sums of reduced precision only; this and others like it are computed "
+            "so (SHARD_LOG=debug names each)",
+            name_of(c));
+    }
+}
+
+/* That engines are not there for a shape is usual; that one fails otherwise is not. */
+static void log_failure(const plan *p, const shard_cuda_conv *c, bool usual, const char *why)
+{
+    shard_log_message(usual ? SHARD_LOG_DEBUG : SHARD_LOG_WARN,
+                      "cuda: cuDNN: engine %lld fails to compute a convolution %s and is not tried again: %s",
+                      (long long)p->engines[p->next - 1].index, name_of(c), why);
+}
+
+static void log_refused(const shard_cuda_conv *c)
+{
+    shard_log_message(SHARD_LOG_WARN,
+                      "cuda: cuDNN refuses a convolution %s: it is computed as products of windows, which is slower", name_of(c));
 }
 
 /* ---- running ---- */
@@ -406,24 +510,63 @@ static cudnnStatus_t execute(cudnnHandle_t handle, const plan *p, const shard_cu
     return g.status;
 }
 
+static bool next_execution(cudnnHandle_t handle, plan *p, const shard_cuda_conv *c)
+{
+    while (!p->execution && p->next < p->count) {
+        cudnnStatus_t status;
+        p->execution = make_execution(handle, p->engines[p->next++].configuration, &p->workspace, &status);
+        if (!p->execution)
+            log_failure(p, c, true, text_of(status));
+    }
+    return p->execution != NULL;
+}
+
+/* By the plan's present engine; *computed unless it fails. Else an error, which no engine could help. */
+static shard_status run_engine(shard_device *device, cudnnHandle_t handle, plan *p, const shard_cuda_conv *c, bool *computed,
+                               bool *begun)
+{
+    bool fine = shard_last_status() == SHARD_OK;
+    void *workspace = shard_cuda_scratch(device, (size_t)p->workspace);
+    *computed = *begun = false;
+    if (!workspace) {
+        if (!fine || shard_last_status() != SHARD_ERROR_MEMORY)
+            return shard_last_status();
+        log_failure(p, c, false, shard_last_error());
+        shard_clear_error();
+        return SHARD_OK;
+    }
+    cudnnStatus_t status = execute(handle, p, c, workspace);
+    shard_cuda_scratch_release(device, workspace, (size_t)p->workspace);
+    *computed = status == CUDNN_STATUS_SUCCESS;
+    *begun =
+        CUDNN_STATUS_CATEGORY(status) != CUDNN_STATUS_NOT_SUPPORTED && CUDNN_STATUS_CATEGORY(status) != CUDNN_STATUS_BAD_PARAM;
+    if (!*computed)
+        log_failure(p, c, CUDNN_STATUS_CATEGORY(status) == CUDNN_STATUS_NOT_SUPPORTED, text_of(status));
+    else if (!p->told)
+        log_engine(&p->engines[p->next - 1], c, p->workspace);
+    p->told = p->told || *computed;
+    return SHARD_OK;
+}
+
 static shard_status convolve(shard_device *device, const shard_cuda_conv *c, bool *there)
 {
     struct shard_cuda_dnn *dnn = NULL;
     plan *p;
+    bool begun = false;
+    *there = false;
     SHARD_TRY(open_dnn(device, &dnn));
     SHARD_TRY(find_plan(device, dnn, c, &p));
-    while ((*there = find_execution(dnn->handle, p, c))) {
-        void *workspace = shard_cuda_scratch(device, (size_t)p->workspace);
-        if (!workspace)
-            return SHARD_ERROR_MEMORY;
-        cudnnStatus_t status = execute(dnn->handle, p, c, workspace);
-        shard_cuda_scratch_release(device, workspace, (size_t)p->workspace);
-        if (CUDNN_STATUS_CATEGORY(status) != CUDNN_STATUS_NOT_SUPPORTED) {
-            destroy_configurations(p, p->next);
-            return check(status, "cudnnBackendExecute");
-        }
-        destroy_execution(p); /* what its engine noticed only now */
+    /* What an engine that failed may have added is not to be added to: the caller begins again. */
+    while (!(begun && c->accumulate) && next_execution(dnn->handle, p, c)) {
+        SHARD_TRY(run_engine(device, dnn->handle, p, c, there, &begun));
+        if (*there)
+            return SHARD_OK;
+        destroy_execution(p);
+        p->told = false;
     }
+    if (!p->refused && !c->accumulate) /* which is tried without as well */
+        log_refused(c);
+    p->refused = true;
     return SHARD_OK;
 }
 

@@ -1,10 +1,18 @@
 /*
  * Convolutions by cuDNN's graph API on the device's stream, in channels-last.
  *
- * Invariants: only engines whose notes say that they give the same bits in every
- * run, sum in float32 and take float32 as it is, unless the device allows TF32. Of
- * those that cuDNN's heuristics name, in their order, the first one that does not
- * refuse, be it when its plan is made or when it is run; never by measuring.
+ * Invariants: only engines whose notes say that they give the same bits in every run and
+ * take float32 as it is, unless the device allows TF32; never by measuring. In this order,
+ * and within it in that of cuDNN's heuristics: those of heuristic A that are compiled
+ * already; those that are compiled at run time, which takes up to seconds a shape; the
+ * fallbacks. These sum in float32. For 16-bit types there is a last choice, which is warned
+ * of once: engines that note REDUCED_PRECISION_REDUCTION, parts of whose sums are rounded to
+ * the type before they are added up. PyTorch takes them without asking; products of windows
+ * instead would be many times slower.
+ *
+ * An engine that fails, when its plan is made or when it is run, or whose workspace there is
+ * no memory for, is followed by the next one, which then stays. Each shape's engine and each
+ * failure is logged once.
  */
 #ifndef SHARD_DEVICE_CUDA_DNN_H
 #define SHARD_DEVICE_CUDA_DNN_H

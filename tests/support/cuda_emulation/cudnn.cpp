@@ -5,6 +5,9 @@
  * has, of what type and how many, is a table. cuDNN's rules are checked when it is
  * finalized or executed. Of the engines (below), some do what notes warn of, so that
  * a choice that ignores the notes is seen in the results.
+ *
+ * SHARD_CUDA_EMULATION_ENGINES makes engines fail, "fast=execution,plain=absent": by
+ * their names and what they do (faults below); read at each call.
  */
 #include "cudnn.h"
 
@@ -211,7 +214,9 @@ cudnnStatus_t check_operation(Descriptor &d)
 /* ---- engines ---- */
 
 struct Engine {
+    const char *name;
     std::vector<cudnnBackendNumericalNote_t> notes;
+    std::vector<cudnnBackendBehaviorNote_t> behavior;
     bool heuristic;  /* named by mode A; the others by the fallback */
     bool narrow;     /* takes 16-bit types */
     bool wide;       /* takes float32 */
@@ -221,16 +226,37 @@ struct Engine {
 };
 
 /* ODD and STRANGE refuse when their plan is finalized, LATE when it is executed. */
-enum { COARSE, NOISY, ODD, STRANGE, LATE, FAST, PLAIN };
+enum { COMPILED, COARSE, NOISY, ODD, STRANGE, LATE, FAST, PLAIN };
 const Engine engines[] = {
-    {{CUDNN_NUMERICAL_NOTE_TENSOR_CORE, CUDNN_NUMERICAL_NOTE_REDUCED_PRECISION_REDUCTION}, true, true, false, true, 16, 1},
-    {{CUDNN_NUMERICAL_NOTE_TENSOR_CORE, CUDNN_NUMERICAL_NOTE_NONDETERMINISTIC}, true, true, true, false, 16, 1},
-    {{CUDNN_NUMERICAL_NOTE_STRICT_NAN_PROP}, true, true, true, true, 4, 15},
-    {{}, true, true, true, true, 4, 15},
-    {{}, true, true, true, true, 4, 2},
-    {{CUDNN_NUMERICAL_NOTE_TENSOR_CORE}, true, true, true, true, 16, 1},
-    {{}, false, false, true, true, 4, 1},
+    {"compiled", {CUDNN_NUMERICAL_NOTE_TENSOR_CORE}, {CUDNN_BEHAVIOR_NOTE_RUNTIME_COMPILATION}, true, true, true, true, 16, 1},
+    {"coarse", {CUDNN_NUMERICAL_NOTE_TENSOR_CORE, CUDNN_NUMERICAL_NOTE_REDUCED_PRECISION_REDUCTION}, {}, true, true, false, true, 16, 1},
+    {"noisy", {CUDNN_NUMERICAL_NOTE_TENSOR_CORE, CUDNN_NUMERICAL_NOTE_NONDETERMINISTIC}, {}, true, true, true, false, 16, 1},
+    {"odd", {CUDNN_NUMERICAL_NOTE_STRICT_NAN_PROP}, {}, true, true, true, true, 4, 15},
+    {"strange", {}, {}, true, true, true, true, 4, 15},
+    {"late", {}, {}, true, true, true, true, 4, 2},
+    {"fast", {CUDNN_NUMERICAL_NOTE_TENSOR_CORE}, {}, true, true, true, true, 16, 1},
+    {"plain", {}, {}, false, false, true, true, 4, 1},
 };
+
+/* ABSENT: no heuristic names it; PREREQUISITE: at finalizing, as without NVRTC; WORKSPACE: it
+ * needs LARGE_WORKSPACE; the others when it is executed. */
+enum Fault { NO_FAULT, ABSENT, PREREQUISITE, WORKSPACE, SUPPORT, PARAMETER, INTERNAL, EXECUTION };
+const char *const faults[] = {"", "absent", "prerequisite", "workspace", "support", "parameter", "internal", "execution"};
+const int64_t LARGE_WORKSPACE = (int64_t)1 << 30;
+
+Fault fault_of(int engine)
+{
+    std::string rules = "," + setting("ENGINES", "") + ",", name = std::string(",") + engines[engine].name + "=";
+    size_t at = rules.find(name);
+    if (at == std::string::npos)
+        return NO_FAULT;
+    at += name.size();
+    std::string fault = rules.substr(at, rules.find(',', at) - at);
+    for (int i = ABSENT; i <= EXECUTION; i++)
+        if (fault == faults[i])
+            return (Fault)i;
+    die("SHARD_CUDA_EMULATION_ENGINES: %s is no fault of an engine", fault.c_str());
+}
 
 Descriptor &operation_in(Descriptor &graph)
 {
@@ -267,8 +293,8 @@ std::vector<int> engines_for(Descriptor &heuristic)
     Descriptor &operation = operation_in(*heuristic.parts[CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH]);
     bool fallback = heuristic.numbers[CUDNN_ATTR_ENGINEHEUR_MODE][0] == CUDNN_HEUR_MODE_FALLBACK;
     std::vector<int> found;
-    for (int i = COARSE; i <= PLAIN; i++)
-        if (engines[i].heuristic != fallback && takes(engines[i], operation))
+    for (int i = COMPILED; i <= PLAIN; i++)
+        if (engines[i].heuristic != fallback && fault_of(i) != ABSENT && takes(engines[i], operation))
             found.insert(found.end(), (size_t)engines[i].named, i);
     return found;
 }
@@ -276,6 +302,8 @@ std::vector<int> engines_for(Descriptor &heuristic)
 int64_t workspace_of(Descriptor &plan)
 {
     Descriptor &graph = *plan.parts[CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG]->parts[CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH];
+    if (fault_of(plan.engine) == WORKSPACE)
+        return LARGE_WORKSPACE;
     return operation_of(operation_in(graph).type)->kind == Convolution::FORWARD ? 0 : 4096;
 }
 
@@ -304,6 +332,31 @@ Convolution convolution_of(Descriptor &operation, int engine)
     c.coarse = engine == COARSE;
     c.noise = engine == NOISY ? (float)(++runs % 7) * 0.01f : 0;
     return c;
+}
+
+/* What an engine's fault makes of its execution. */
+cudnnStatus_t fail(int engine)
+{
+    switch (fault_of(engine)) {
+    case SUPPORT:
+        return refuse(CUDNN_STATUS_NOT_SUPPORTED, "an engine that refuses when it is run");
+    case PARAMETER:
+        return refuse(CUDNN_STATUS_BAD_PARAM, "an engine that takes its arguments for wrong");
+    case INTERNAL:
+        return refuse(CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED, "an engine that finds no memory of its own");
+    case EXECUTION:
+        return refuse(CUDNN_STATUS_EXECUTION_FAILED_CUDART, "an engine whose last kernel is not launched");
+    default:
+        return engine == LATE ? refuse(CUDNN_STATUS_NOT_SUPPORTED, "an engine that refuses when it is run") : CUDNN_STATUS_SUCCESS;
+    }
+}
+
+/* Copies at most `room` notes; *count is how many there are. */
+template <class Note> void tell(const std::vector<Note> &notes, int64_t room, int64_t *count, void *to)
+{
+    *count = (int64_t)notes.size();
+    for (int64_t i = 0; i < *count && i < room; i++)
+        ((Note *)to)[i] = notes[(size_t)i];
 }
 
 /* The pointer of the tensor in the pack; NULL with the error set. */
@@ -335,7 +388,9 @@ const char *cudnnGetErrorString(cudnnStatus_t status)
     case CUDNN_STATUS_BAD_PARAM:
         return "CUDNN_STATUS_BAD_PARAM";
     case CUDNN_STATUS_NOT_SUPPORTED:
-        return "CUDNN_STATUS_NOT_SUPPORTED";
+        return status == CUDNN_STATUS_NOT_SUPPORTED_RUNTIME_PREREQUISITE_MISSING
+                   ? "CUDNN_STATUS_NOT_SUPPORTED_RUNTIME_PREREQUISITE_MISSING"
+                   : "CUDNN_STATUS_NOT_SUPPORTED";
     case CUDNN_STATUS_EXECUTION_FAILED:
         return "CUDNN_STATUS_EXECUTION_FAILED";
     }
@@ -450,6 +505,8 @@ cudnnStatus_t cudnnBackendFinalize(cudnnBackendDescriptor_t descriptor)
                 status = refuse(CUDNN_STATUS_NOT_SUPPORTED, "an engine that makes no plan");
             else if (d.engine == STRANGE)
                 status = refuse(CUDNN_STATUS_BAD_PARAM, "an engine that takes what is asked for wrong");
+            else if (fault_of(d.engine) == PREREQUISITE)
+                status = refuse(CUDNN_STATUS_NOT_SUPPORTED_RUNTIME_PREREQUISITE_MISSING, "an engine that lacks a library");
             break;
         case CUDNN_BACKEND_VARIANT_PACK_DESCRIPTOR:
             if (d.numbers[CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS].size() != d.numbers[CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS].size())
@@ -496,12 +553,20 @@ cudnnStatus_t cudnnBackendGetAttribute(cudnnBackendDescriptor_t const descriptor
         *elementCount = 1;
         return CUDNN_STATUS_SUCCESS;
     }
-    if (attributeName == CUDNN_ATTR_ENGINE_NUMERICAL_NOTE && attributeType == CUDNN_TYPE_NUMERICAL_NOTE &&
-        d.type == CUDNN_BACKEND_ENGINE_DESCRIPTOR) {
-        const auto &notes = engines[d.engine].notes;
-        *elementCount = (int64_t)notes.size();
-        for (int64_t i = 0; i < *elementCount && i < requestedElementCount; i++)
-            ((cudnnBackendNumericalNote_t *)arrayOfElements)[i] = notes[(size_t)i];
+    if (d.type == CUDNN_BACKEND_ENGINE_DESCRIPTOR && attributeName == CUDNN_ATTR_ENGINE_NUMERICAL_NOTE &&
+        attributeType == CUDNN_TYPE_NUMERICAL_NOTE) {
+        tell(engines[d.engine].notes, requestedElementCount, elementCount, arrayOfElements);
+        return CUDNN_STATUS_SUCCESS;
+    }
+    if (d.type == CUDNN_BACKEND_ENGINE_DESCRIPTOR && attributeName == CUDNN_ATTR_ENGINE_BEHAVIOR_NOTE &&
+        attributeType == CUDNN_TYPE_BEHAVIOR_NOTE) {
+        tell(engines[d.engine].behavior, requestedElementCount, elementCount, arrayOfElements);
+        return CUDNN_STATUS_SUCCESS;
+    }
+    if (d.type == CUDNN_BACKEND_ENGINE_DESCRIPTOR && attributeName == CUDNN_ATTR_ENGINE_GLOBAL_INDEX &&
+        attributeType == CUDNN_TYPE_INT64 && requestedElementCount == 1) {
+        *(int64_t *)arrayOfElements = d.engine;
+        *elementCount = 1;
         return CUDNN_STATUS_SUCCESS;
     }
     if (attributeName == CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE && attributeType == CUDNN_TYPE_INT64 &&
@@ -524,8 +589,9 @@ cudnnStatus_t cudnnBackendExecute(cudnnHandle_t handle, cudnnBackendDescriptor_t
         return refuse(CUDNN_STATUS_BAD_PARAM_NOT_FINALIZED, "a plan or pack that is not finalized");
     if (plan.parts[CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG]->destroyed) /* whether cuDNN minds, it does not say */
         return refuse(CUDNN_STATUS_BAD_PARAM, "the plan's configuration has been destroyed");
-    if (plan.engine == LATE)
-        return refuse(CUDNN_STATUS_NOT_SUPPORTED, "an engine that refuses when it is run");
+    cudnnStatus_t failed = fail(plan.engine);
+    if (CUDNN_STATUS_CATEGORY(failed) == CUDNN_STATUS_NOT_SUPPORTED || CUDNN_STATUS_CATEGORY(failed) == CUDNN_STATUS_BAD_PARAM)
+        return failed;
     void *workspace = (void *)pack.numbers[CUDNN_ATTR_VARIANT_PACK_WORKSPACE][0];
     size_t workspace_bytes = (size_t)workspace_of(plan);
     if (workspace_bytes > 0 && !workspace)
@@ -547,5 +613,5 @@ cudnnStatus_t cudnnBackendExecute(cudnnHandle_t handle, cudnnBackendDescriptor_t
         check_range(c.y.data, span(c.y, c.type));
         convolve(c);
     });
-    return error == cudaSuccess ? CUDNN_STATUS_SUCCESS : CUDNN_STATUS_EXECUTION_FAILED;
+    return error == cudaSuccess ? failed /* what it has done so far stays */ : CUDNN_STATUS_EXECUTION_FAILED;
 }

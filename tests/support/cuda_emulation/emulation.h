@@ -17,6 +17,7 @@
  * SHARD_CUDA_EMULATION_ORDER    of threads and blocks: forward, reverse, shuffled
  * SHARD_CUDA_EMULATION_QUEUE    late; others: a wait runs the other streams first;
  *                               eager: work runs at the call
+ * SHARD_CUDA_EMULATION_ENGINES  cuDNN's engines that fail, and how (cudnn.cpp): none
  */
 #ifndef CUDA_EMULATION_H
 #define CUDA_EMULATION_H

@@ -1,0 +1,289 @@
+/* Which of cuDNN's engines computes a convolution, and what follows one that fails; the engines
+ * are the emulation's, made to fail by SHARD_CUDA_EMULATION_ENGINES. */
+#include "support/check.h"
+#include "support/kernels.h"
+
+#include <shard/shard.h>
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { FORWARD, BACKWARD_DATA, BACKWARD_WEIGHT, KINDS };
+
+static const shard_conv_shape shape = {.n = 2,
+                                       .h = 5,
+                                       .w = 6,
+                                       .c = 8,
+                                       .o = 16,
+                                       .kh = 3,
+                                       .kw = 3,
+                                       .oh = 5,
+                                       .ow = 6,
+                                       .stride_h = 1,
+                                       .stride_w = 1,
+                                       .pad_h = 1,
+                                       .pad_w = 1,
+                                       .dilation_h = 1,
+                                       .dilation_w = 1,
+                                       .groups = 1};
+enum { SIZE_X = 2 * 5 * 6 * 8, SIZE_WEIGHT = 16 * 8 * 9, SIZE_Y = 2 * 5 * 6 * 16, MOST = SIZE_WEIGHT, CHANNELS_OUT = 16 };
+
+static void check_done(shard_status status)
+{
+    ck_assert_msg(status == SHARD_OK, "%s", shard_last_error());
+}
+
+/* Numbers of three digits, which every type has. */
+static double element(int seed, int i)
+{
+    return round(noise((uint64_t)seed, i) * 8) / 8;
+}
+
+static void *on_device(shard_device *device, shard_dtype dtype, int count, int seed)
+{
+    size_t bytes = (size_t)count * shard_dtype_size(dtype);
+    void *memory = shard_device_allocate(device, SHARD_MEMORY_WORKSPACE, bytes), *host = calloc(1, bytes);
+    ck_assert_msg(memory != NULL, "%s", shard_last_error());
+    for (int i = 0; i < count; i++)
+        array_put(host, i, dtype, element(seed, i));
+    check_done(device->ops->copy_in(device, memory, host, bytes));
+    check_done(device->ops->synchronize(device));
+    free(host);
+    return memory;
+}
+
+/* The result of a kind, and the sums of its terms' absolute values. */
+static void expect(int kind, bool with_bias, double *value, double *magnitude)
+{
+    const shard_conv_shape *s = &shape;
+    memset(value, 0, MOST * sizeof *value);
+    memset(magnitude, 0, MOST * sizeof *magnitude);
+    for (int y = 0; y < SIZE_Y; y++) {
+        int64_t o = y % s->o, ow = y / s->o % s->ow, oh = y / s->o / s->ow % s->oh, n = y / s->o / s->ow / s->oh;
+        if (kind == FORWARD && with_bias)
+            value[y] += element(4, (int)o);
+        for (int64_t window = 0; window < s->kh * s->kw; window++) {
+            int64_t h = oh + window / s->kw - s->pad_h, w = ow + window % s->kw - s->pad_w;
+            if (h < 0 || h >= s->h || w < 0 || w >= s->w)
+                continue;
+            for (int64_t c = 0; c < s->c; c++) {
+                int x = (int)(((n * s->h + h) * s->w + w) * s->c + c), weight = (int)((o * s->c + c) * 9 + window);
+                double of_x = element(1, x), of_weight = element(2, weight), of_y = element(3, y);
+                int to = kind == FORWARD ? y : kind == BACKWARD_DATA ? x : weight;
+                double term = kind == FORWARD ? of_x * of_weight : kind == BACKWARD_DATA ? of_y * of_weight : of_y * of_x;
+                value[to] += term;
+                magnitude[to] += fabs(term);
+            }
+        }
+    }
+}
+
+/* Computes it and compares: within one rounding, or a `coarse` one of each sum so far. */
+static void check_result(shard_device *device, int kind, shard_dtype dtype, bool with_bias, bool coarse)
+{
+    static double value[MOST], magnitude[MOST];
+    static const int sizes[] = {SIZE_Y, SIZE_X, SIZE_WEIGHT};
+    const shard_device_ops *ops = device->ops;
+    void *x = on_device(device, dtype, SIZE_X, 1), *weight = on_device(device, dtype, SIZE_WEIGHT, 2),
+         *y = on_device(device, dtype, SIZE_Y, 3), *bias = on_device(device, dtype, CHANNELS_OUT, 4);
+    void *result = on_device(device, dtype, sizes[kind], 5), *host = calloc(MOST, sizeof(double));
+    expect(kind, with_bias, value, magnitude);
+    check_done(kind == FORWARD         ? ops->conv2d(device, &shape, x, weight, with_bias ? bias : NULL, result, dtype)
+               : kind == BACKWARD_DATA ? ops->conv2d_backward_data(device, &shape, weight, y, result, dtype)
+                                       : ops->conv2d_backward_weight(device, &shape, x, y, result, NULL, dtype));
+    check_done(ops->copy_out(device, host, result, (size_t)sizes[kind] * shard_dtype_size(dtype)));
+    for (int i = 0; i < sizes[kind]; i++) {
+        double got = array_get(host, i, dtype), error = coarse ? 8 * magnitude[i] : fabs(value[i]) + magnitude[i] * 0x1p-12;
+        ck_assert_msg(fabs(got - value[i]) <= error * unit(dtype), "kind %d, %s: element %d is %g, not %g", kind,
+                      shard_dtype_name(dtype), i, got, value[i]);
+    }
+    free(host);
+    void *const all[] = {x, weight, y, bias, result};
+    const int counts[] = {SIZE_X, SIZE_WEIGHT, SIZE_Y, CHANNELS_OUT, sizes[kind]};
+    for (int i = 0; i < 5; i++)
+        shard_device_release(device, SHARD_MEMORY_WORKSPACE, all[i], (size_t)counts[i] * shard_dtype_size(dtype));
+}
+
+/* ---- what is logged ---- */
+
+static FILE *log_file;
+static int kept_error;
+
+static shard_device *open_with(const char *engines, const char *level)
+{
+    setenv("SHARD_CUDA_EMULATION_ENGINES", engines, 1);
+    setenv("SHARD_LOG", level, 1);
+    shard_device *device = shard_device_open("cuda");
+    ck_assert_msg(device != NULL, "%s", shard_last_error());
+    log_file = tmpfile();
+    kept_error = dup(STDERR_FILENO);
+    ck_assert(log_file && kept_error >= 0 && dup2(fileno(log_file), STDERR_FILENO) >= 0);
+    return device;
+}
+
+/* All that was logged since open_with, or the last call. */
+static const char *logged(void)
+{
+    static char text[1 << 16];
+    fflush(stderr);
+    size_t length = (size_t)ftell(log_file);
+    fseek(log_file, 0, SEEK_SET);
+    length = fread(text, 1, sizeof text - 1, log_file);
+    text[length] = '\0';
+    ck_assert_int_eq(ftruncate(fileno(log_file), 0), 0);
+    rewind(log_file);
+    lseek(STDERR_FILENO, 0, SEEK_SET);
+    dprintf(kept_error, "%s", text);
+    return text;
+}
+
+static int count(const char *text, const char *part)
+{
+    int found = 0;
+    for (; (text = strstr(text, part)); text += strlen(part))
+        found++;
+    return found;
+}
+
+#define CHECK_COUNT(text, part, number)                                                                                          \
+    ck_assert_msg(count(text, part) == (number), "%d times \"%s\" in:\n%s", count(text, part), part, text)
+
+/* ---- the choice ---- */
+
+/* Each plan's engine, once: the exact precompiled one, though the heuristic names one first that
+ * is compiled at run time. */
+START_TEST(tells_the_engine)
+{
+    shard_device *device = open_with("", "debug");
+    for (int run = 0; run < 3; run++)
+        for (int kind = 0; kind < KINDS; kind++)
+            check_result(device, kind, SHARD_BFLOAT16, false, false);
+    const char *text = logged();
+    CHECK_COUNT(text, "is computed by engine 6", 3);
+    CHECK_COUNT(text, "is computed by engine", 3);
+    CHECK_COUNT(text, "engine 6 (numerical notes TENSOR_CORE; behavior notes none), 0 bytes of workspace", 1);
+    CHECK_COUNT(text, "engine 6 (numerical notes TENSOR_CORE; behavior notes none), 4096 bytes of workspace", 2);
+    CHECK_COUNT(text, "a convolution (forward, bfloat16, 8 channels to 16 in 1 groups, kernel 3 x 3) is computed by", 1);
+}
+END_TEST
+
+/* Rather one that is compiled at run time than a fallback; and a fallback where nothing else is. */
+START_TEST(compiles_at_last)
+{
+    shard_device *device = open_with("fast=absent", "debug");
+    shard_set_allow_tf32(device, true);
+    check_result(device, FORWARD, SHARD_FLOAT16, false, false);
+    CHECK_COUNT(logged(), "engine 0 (numerical notes TENSOR_CORE; behavior notes RUNTIME_COMPILATION)", 1);
+    shard_set_allow_tf32(device, false);
+    check_result(device, FORWARD, SHARD_FLOAT32, false, false);
+    CHECK_COUNT(logged(), "is computed by engine 7 (numerical notes none; behavior notes none)", 1);
+}
+END_TEST
+
+/* ---- engines that fail ---- */
+
+static const struct {
+    const char *engines, *why; /* NULL: nothing is warned of */
+} failures[] = {
+    {"fast=prerequisite", NULL},
+    {"fast=support", NULL},
+    {"fast=parameter", "CUDNN_STATUS_BAD_PARAM: an engine that takes its arguments for wrong"},
+    {"fast=internal", "CUDNN_STATUS_INTERNAL_ERROR: an engine that finds no memory of its own"},
+    {"fast=execution", "CUDNN_STATUS_EXECUTION_FAILED: an engine whose last kernel is not launched"},
+    {"fast=workspace", "no memory for 1073741824 bytes"},
+};
+enum { FAILURES = sizeof failures / sizeof *failures };
+
+/* The next engine computes it at once, and from then on; the failure is told once. */
+START_TEST(next_engine)
+{
+    setenv("SHARD_CUDA_EMULATION_MEMORY", "512M", 1);
+    shard_device *device = open_with(failures[_i].engines, "debug");
+    for (int run = 0; run < 3; run++)
+        check_result(device, FORWARD, SHARD_BFLOAT16, false, false);
+    const char *text = logged();
+    CHECK_COUNT(text, "is computed by engine 0 ", 1);
+    CHECK_COUNT(text, "engine 6 fails", 1);
+    CHECK_COUNT(text, "warn:", failures[_i].why ? 1 : 0);
+    if (failures[_i].why)
+        CHECK_COUNT(text, failures[_i].why, 1);
+    ck_assert_int_eq(shard_last_status(), SHARD_OK);
+}
+END_TEST
+
+/* One that begins to fail after it has computed. */
+START_TEST(later_failure)
+{
+    shard_device *device = open_with("", "debug");
+    check_result(device, BACKWARD_WEIGHT, SHARD_BFLOAT16, false, false);
+    setenv("SHARD_CUDA_EMULATION_ENGINES", "fast=execution", 1);
+    check_result(device, BACKWARD_WEIGHT, SHARD_BFLOAT16, false, false);
+    setenv("SHARD_CUDA_EMULATION_ENGINES", "", 1);
+    check_result(device, BACKWARD_WEIGHT, SHARD_BFLOAT16, false, false);
+    const char *text = logged();
+    CHECK_COUNT(text, "is computed by engine 6 ", 1);
+    CHECK_COUNT(text, "engine 6 fails", 1);
+    CHECK_COUNT(text, "is computed by engine 0 ", 1);
+}
+END_TEST
+
+/* What a failed engine may have added to the bias is not added to again. */
+START_TEST(failure_with_bias)
+{
+    static const char *const engines[] = {"fast=execution", "fast=execution,compiled=execution,coarse=absent",
+                                          "fast=execution,compiled=execution,coarse=execution"};
+    shard_device *device = open_with(engines[_i], "debug");
+    for (int run = 0; run < 3; run++)
+        check_result(device, FORWARD, SHARD_BFLOAT16, true, true);
+    CHECK_COUNT(logged(), "engine 6 fails", 2); /* with and without adding to what is there */
+}
+END_TEST
+
+/* Where none can be run at all: products of windows, which is warned of once a plan. */
+START_TEST(no_engine)
+{
+    shard_device *device = open_with(
+        "fast=execution,compiled=prerequisite,coarse=absent,late=absent,odd=absent,strange=absent,plain=internal", "warn");
+    for (int run = 0; run < 2; run++) {
+        check_result(device, FORWARD, SHARD_BFLOAT16, false, false);
+        check_result(device, BACKWARD_DATA, SHARD_FLOAT32, false, false);
+    }
+    const char *text = logged();
+    CHECK_COUNT(text, "which is slower", 2);
+    CHECK_COUNT(text, "fails", 2); /* the fast and the plain one */
+}
+END_TEST
+
+/* Sums of lower precision: of 16-bit types alone, where no exact engine can be run, and told once. */
+START_TEST(reduced_precision)
+{
+    shard_device *device = open_with("fast=absent,compiled=prerequisite", "warn");
+    for (int run = 0; run < 2; run++)
+        for (int kind = 0; kind < KINDS; kind++) {
+            check_result(device, kind, SHARD_BFLOAT16, false, true);
+            check_result(device, kind, SHARD_FLOAT32, false, false);
+        }
+    const char *text = logged();
+    CHECK_COUNT(text, "reduced precision", 1);
+    CHECK_COUNT(text, "warn:", 1);
+    setenv("SHARD_LOG", "debug", 1);
+    check_result(device, FORWARD, SHARD_FLOAT16, false, true);
+    CHECK_COUNT(logged(), "engine 1 (numerical notes TENSOR_CORE, REDUCED_PRECISION_REDUCTION; behavior notes none)", 1);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("cuda_dnn");
+    TCase *tcase = test_case(suite, "engines");
+    tcase_add_test(tcase, tells_the_engine);
+    tcase_add_test(tcase, compiles_at_last);
+    tcase_add_loop_test(tcase, next_engine, 0, FAILURES);
+    tcase_add_test(tcase, later_failure);
+    tcase_add_loop_test(tcase, failure_with_bias, 0, 3);
+    tcase_add_test(tcase, no_engine);
+    tcase_add_test(tcase, reduced_precision);
+    return test_run(suite);
+}
