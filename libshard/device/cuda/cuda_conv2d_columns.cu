@@ -7,6 +7,7 @@
  * one at least; sums over images are in their order; both ways gather, so that each
  * element is written once.
  */
+#include "device/cuda/divisor.cuh"
 #include "device/cuda/kernel.cuh"
 
 #include "device/cuda/cuda_blas.h"
@@ -16,39 +17,50 @@ using namespace shard;
 
 static const int64_t COLUMNS_BYTES = (int64_t)64 << 20;
 
+/* What kernels divide by, for n images. */
+struct Divisors {
+    Divisor inner, pixels, oh, ow, taps, kw;       /* of the columns */
+    Divisor c, h, w, channels, stride_h, stride_w; /* of the images; channels: of a group */
+    Divisors(const shard_conv_shape &s, int64_t n)
+        : inner(s.c / s.groups * s.kh * s.kw), pixels(n * s.oh * s.ow), oh(s.oh), ow(s.ow), taps(s.kh * s.kw), kw(s.kw), c(s.c),
+          h(s.h), w(s.w), channels(s.c / s.groups), stride_h(s.stride_h), stride_w(s.stride_w)
+    {
+    }
+};
+
 /* columns[g, (n, oh, ow), (c, kh, kw)] of n images. */
-template <class T> static __global__ void unfold(shard_conv_shape s, int64_t n, const T *x, T *columns)
+template <class T> static __global__ void unfold(shard_conv_shape s, Divisors by, const T *x, T *columns)
 {
-    int64_t inner = s.c / s.groups * s.kh * s.kw, pixels = n * s.oh * s.ow, count = s.groups * pixels * inner;
+    int64_t count = s.groups * by.pixels.size * by.inner.size;
     for (int64_t i = (int64_t)blockIdx.x * BLOCK + threadIdx.x; i < count; i += (int64_t)gridDim.x * BLOCK) {
-        int64_t element = i % inner, pixel = i / inner % pixels, group = i / inner / pixels;
-        int64_t c = group * (s.c / s.groups) + element / (s.kh * s.kw);
-        int64_t h = pixel / s.ow % s.oh * s.stride_h - s.pad_h + element / s.kw % s.kh * s.dilation_h;
-        int64_t w = pixel % s.ow * s.stride_w - s.pad_w + element % s.kw * s.dilation_w;
+        int64_t group = i, c = by.inner.split(&group), tap = by.taps.split(&c), kw = by.kw.split(&tap);
+        int64_t image = by.pixels.split(&group), ow = by.ow.split(&image), oh = by.oh.split(&image);
+        int64_t h = oh * s.stride_h - s.pad_h + tap * s.dilation_h, w = ow * s.stride_w - s.pad_w + kw * s.dilation_w;
         bool inside = h >= 0 && h < s.h && w >= 0 && w < s.w;
-        columns[i] = inside ? x[((pixel / s.ow / s.oh * s.h + h) * s.w + w) * s.c + c] : T(0);
+        columns[i] = inside ? x[((image * s.h + h) * s.w + w) * s.c + group * by.channels.size + c] : T(0);
     }
 }
 
 /* The output whose window has the input at offset `window`; -1 if none has. */
-static __device__ inline int64_t output_of(int64_t input, int64_t window, int64_t stride, int64_t size)
+static __device__ inline int64_t output_of(int64_t input, int64_t window, const Divisor &stride, int64_t size)
 {
-    int64_t from = input - window;
-    return from >= 0 && from % stride == 0 && from / stride < size ? from / stride : -1;
+    int64_t output = input - window;
+    return output >= 0 && stride.split(&output) == 0 && output < size ? output : -1;
 }
 
 /* x[n, h, w, c] = the sum of what the columns have of it. */
-template <class T> static __global__ void fold(shard_conv_shape s, int64_t n, const T *columns, T *x)
+template <class T> static __global__ void fold(shard_conv_shape s, Divisors by, int64_t n, const T *columns, T *x)
 {
-    int64_t channels = s.c / s.groups, inner = channels * s.kh * s.kw, pixels = n * s.oh * s.ow, count = n * s.h * s.w * s.c;
+    int64_t inner = by.inner.size, count = n * s.h * s.w * s.c;
     for (int64_t i = (int64_t)blockIdx.x * BLOCK + threadIdx.x; i < count; i += (int64_t)gridDim.x * BLOCK) {
-        int64_t c = i % s.c, w = i / s.c % s.w, h = i / s.c / s.w % s.h, image = i / s.c / s.w / s.h;
-        const T *from = columns + c / channels * pixels * inner + c % channels * s.kh * s.kw;
+        int64_t image = i, group = by.c.split(&image), c = by.channels.split(&group);
+        int64_t w = by.w.split(&image), h = by.h.split(&image);
+        const T *from = columns + group * by.pixels.size * inner + c * s.kh * s.kw;
         T sum = 0;
         for (int64_t r = 0; r < s.kh; r++) {
-            int64_t oh = output_of(h + s.pad_h, r * s.dilation_h, s.stride_h, s.oh);
+            int64_t oh = output_of(h + s.pad_h, r * s.dilation_h, by.stride_h, s.oh);
             for (int64_t q = 0; oh >= 0 && q < s.kw; q++) {
-                int64_t ow = output_of(w + s.pad_w, q * s.dilation_w, s.stride_w, s.ow);
+                int64_t ow = output_of(w + s.pad_w, q * s.dilation_w, by.stride_w, s.ow);
                 if (ow >= 0)
                     sum += from[((image * s.oh + oh) * s.ow + ow) * inner + r * s.kw + q];
             }
@@ -65,20 +77,29 @@ template <class T> struct Part {
     bool first;
     T *x, *y, *columns;
 
-    int64_t inner() const { return c->shape->c / c->shape->groups * c->shape->kh * c->shape->kw; }
-    int64_t pixels() const { return images * c->shape->oh * c->shape->ow; }
-    int64_t outputs() const { return c->shape->o / c->shape->groups; }
+    int64_t inner() const
+    {
+        return c->shape->c / c->shape->groups * c->shape->kh * c->shape->kw;
+    }
+    int64_t pixels() const
+    {
+        return images * c->shape->oh * c->shape->ow;
+    }
+    int64_t outputs() const
+    {
+        return c->shape->o / c->shape->groups;
+    }
 
     shard_status run_unfold() const
     {
         unsigned blocks = blocks_for(device, c->shape->groups * pixels() * inner(), BLOCK);
-        return launch(device, unfold<T>, blocks, BLOCK, *c->shape, images, (const T *)x, columns);
+        return launch(device, unfold<T>, blocks, BLOCK, *c->shape, Divisors(*c->shape, images), (const T *)x, columns);
     }
 
     shard_status run_fold() const
     {
         unsigned blocks = blocks_for(device, images * c->shape->h * c->shape->w * c->shape->c, BLOCK);
-        return launch(device, fold<T>, blocks, BLOCK, *c->shape, images, (const T *)columns, x);
+        return launch(device, fold<T>, blocks, BLOCK, *c->shape, Divisors(*c->shape, images), images, (const T *)columns, x);
     }
 
     /* Of each group: y [pixels, outputs], whose rows are o apart, weight [outputs, inner], columns [pixels, inner]. */
@@ -131,8 +152,13 @@ template <class T> static shard_status convolve(shard_device *device, const shar
         return SHARD_ERROR_MEMORY;
     shard_status status = SHARD_OK;
     for (int64_t n = 0; n < s->n && status == SHARD_OK; n += images) {
-        Part<T> part = {device, c, s->n - n < images ? s->n - n : images, n == 0, (T *)c->x + n * s->h * s->w * s->c,
-                        (T *)c->y + n * s->oh * s->ow * s->o, columns};
+        Part<T> part = {device,
+                        c,
+                        s->n - n < images ? s->n - n : images,
+                        n == 0,
+                        (T *)c->x + n * s->h * s->w * s->c,
+                        (T *)c->y + n * s->oh * s->ow * s->o,
+                        columns};
         status = part.run();
     }
     shard_cuda_scratch_release(device, columns, bytes);

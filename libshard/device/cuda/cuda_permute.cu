@@ -7,6 +7,7 @@
  * as 64 of both dimensions, but longer in one where the other is short, so that few
  * threads idle with three channels too.
  */
+#include "device/cuda/divisor.cuh"
 #include "device/cuda/map.cuh"
 #include "device/permute.h"
 
@@ -16,16 +17,26 @@ using namespace shard;
 
 /* Output words follow each other; in the layout the last dimension is in words too. */
 template <class W> struct CopyRuns {
-    shard_layout layout;
+    int64_t ndim;
+    Divisor size[SHARD_PERMUTE_MOST];
+    int64_t from[SHARD_PERMUTE_MOST];
     const W *x;
     W *y;
 
+    CopyRuns(const shard_layout &l, const void *x_, void *y_) : ndim(l.ndim), from(), x((const W *)x_), y((W *)y_)
+    {
+        for (int64_t i = 0; i < ndim; i++) {
+            size[i] = Divisor(l.size[i]);
+            from[i] = l.from[i];
+        }
+    }
     template <int N> using In = Pack<W, N>;
     template <int N> __device__ In<N> load(int64_t i) const
     {
-        int64_t from, to;
-        shard_layout_locate(&layout, i, &from, &to);
-        return load_pack<W, N>(x + from);
+        const W *at = x;
+        for (int64_t k = ndim - 1; k > 0; k--)
+            at += size[k].split(&i) * from[k];
+        return load_pack<W, N>(at + i * from[0]);
     }
     template <int N> __device__ void store(int64_t i, const In<N> &in) const
     {
@@ -39,8 +50,7 @@ template <int BYTES> static shard_status copy_words(shard_device *device, shard_
         l.from[i] = l.from[i] * size / BYTES;
     l.from[l.ndim - 1] = 1;
     l.size[l.ndim - 1] = l.size[l.ndim - 1] * size / BYTES;
-    CopyRuns<Word<BYTES>> body = {l, (const Word<BYTES> *)x, (Word<BYTES> *)y};
-    return run_map<1, 4>(device, shard_layout_count(&l), true, body);
+    return run_map<1, 4>(device, shard_layout_count(&l), true, CopyRuns<Word<BYTES>>(l, x, y));
 }
 
 static shard_status copy_runs(shard_device *device, const shard_layout &l, int64_t size, const void *x, void *y)
