@@ -1,65 +1,17 @@
 /*
  * What carries collectives of data in GPU memory, on emulated GPUs: which way a group
- * takes and what the log says of it, communicators of meshes, ranks that die or hang
- * in the middle, and the order of streams.
+ * takes and what the log says of it, communicators of meshes, and the order of streams.
  */
 #include "support/collectives.h"
+#include "support/gpu.h"
 #include "support/job.h"
 
-#include "comm/carrier.h"
 #include "device/cuda/cuda.h"
 
-#include <nccl.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
-
-/* Before the ranks are forked, which then find so many GPUs. */
-static void set_gpus(const char *number, const char *nccl)
-{
-    setenv("SHARD_DEVICE", "cuda", 1);
-    setenv("SHARD_CUDA_EMULATION_DEVICES", number, 1);
-    setenv("SHARD_NCCL", nccl, 1);
-    setenv("SHARD_LOG", "info", 1);
-}
-
-static shard_device *gpu(void)
-{
-    shard_device *device = shard_default_device();
-    ck_assert_msg(device && !device->ops->host_memory, "no GPU: %s", shard_last_error());
-    return device;
-}
-
-/* count float32 of that value in the GPU's memory; stays there until the rank ends. */
-static float *make_filled(int64_t count, double value)
-{
-    float *data = gpu()->ops->allocate(gpu(), (size_t)count * sizeof *data);
-    ck_assert_ptr_nonnull(data);
-    check_ok(gpu()->ops->fill(gpu(), count, value, data, SHARD_FLOAT32));
-    return data;
-}
-
-static void check_filled(const float *data, int64_t count, float value)
-{
-    float *host = malloc((size_t)count * sizeof *host);
-    ck_assert_ptr_nonnull(host);
-    check_ok(gpu()->ops->copy_out(gpu(), host, data, (size_t)count * sizeof *host));
-    for (int64_t i = 0; i < count; i++)
-        ck_assert_msg(host[i] == value, "element %lld is %g instead of %g", (long long)i, (double)host[i], (double)value);
-    free(host);
-}
-
-static void check_sum_of_ranks(shard_group *group)
-{
-    float *data = make_filled(1000, shard_group_rank(group) + 1), sum = 0;
-    for (int member = 0; member < shard_group_size(group); member++)
-        sum += (float)member + 1;
-    check_ok(shard_group_all_reduce(group, gpu(), data, 1000, SHARD_FLOAT32, SHARD_SUM));
-    check_filled(data, 1000, sum);
-}
 
 /* ---- which way ---- */
 
@@ -118,11 +70,6 @@ START_TEST(test_is_forbidden_on_one)
 END_TEST
 
 /* ---- meshes ---- */
-
-static const char *carrier_of(const shard_group *group)
-{
-    return group->carrier ? group->carrier->name : "none yet";
-}
 
 static void splits(shard_group *world, void *context)
 {
@@ -343,118 +290,6 @@ START_TEST(test_goes_on)
 }
 END_TEST
 
-/* ---- members that are lost ---- */
-
-static void die(void *unused)
-{
-    (void)unused;
-    kill(getpid(), SIGKILL);
-}
-
-/* On rank 1's GPU comes `task` before its part of the sum. */
-static void lose(shard_group *world, cudaHostFn_t task)
-{
-    check_sum_of_ranks(world);
-    float *data = make_filled(1000, 1);
-    if (shard_group_rank(world) == 1)
-        ck_assert_int_eq(cudaLaunchHostFunc(shard_cuda_of(gpu())->stream, task, NULL), cudaSuccess);
-    check_ok(shard_group_all_reduce(world, gpu(), data, 1000, SHARD_FLOAT32, SHARD_SUM));
-    shard_synchronize(gpu());
-}
-
-static void loses_one(shard_group *world, void *context)
-{
-    (void)context;
-    lose(world, die);
-    check_error(SHARD_ERROR_PEER, "rank 1 died: it did not come to all_reduce of 1000 float32 in a device's memory");
-    float *data = make_filled(10, 1); /* the GPU goes on, its collectives do not */
-    check_filled(data, 10, 1);
-    ck_assert_int_ne(shard_group_all_reduce(world, gpu(), data, 10, SHARD_FLOAT32, SHARD_SUM), SHARD_OK);
-    shard_clear_error();
-}
-
-START_TEST(test_member_dies)
-{
-    set_gpus("3", "1");
-    run_job_of((ranks_run){.size = 3, .body = loses_one, .may_fail = 1 << 1, .deadline = 30});
-}
-END_TEST
-
-static void sleep_long(void *unused)
-{
-    (void)unused;
-    nanosleep(&(struct timespec){.tv_sec = 4}, NULL);
-}
-
-static void waits_in_vain(shard_group *world, void *context)
-{
-    (void)context;
-    struct timespec start, end;
-    clock_gettime(CLOCK_MONOTONIC, &start);
-    lose(world, sleep_long);
-    clock_gettime(CLOCK_MONOTONIC, &end);
-    if (shard_group_rank(world) == 1) {
-        shard_clear_error();
-        return;
-    }
-    check_error(SHARD_ERROR_TIMEOUT, "nccl: all_reduce of 1000 float32 in a device's memory, of ranks 0, 1 and 2, was not done "
-                                     "within 1 s (SHARD_TIMEOUT)");
-    ck_assert_int_lt(end.tv_sec - start.tv_sec, 4);
-}
-
-START_TEST(test_member_hangs)
-{
-    set_gpus("3", "1");
-    run_job_of((ranks_run){.size = 3, .body = waits_in_vain, .timeout = "1", .may_fail = 1 << 1, .deadline = 30});
-}
-END_TEST
-
-/* A communicator of the test's own, blocking. */
-static ncclComm_t connect_directly(shard_group *world)
-{
-    ncclUniqueId id = {{0}}, ids[8];
-    ncclComm_t comm = NULL;
-    if (shard_group_rank(world) == 0)
-        ck_assert_int_eq(ncclGetUniqueId(&id), ncclSuccess);
-    check_ok(shard_group_exchange(world, &id, sizeof id, ids));
-    ck_assert_int_eq(ncclCommInitRankConfig(&comm, shard_group_size(world), ids[0], shard_group_rank(world), NULL), ncclSuccess);
-    return comm;
-}
-
-/* A group that is left with an error while its collective waits for what came before on
- * the GPU, rank 1's part of a broadcast: the GPU and the other groups go on. */
-static void leaves_in_flight(shard_group *world, void *context)
-{
-    (void)context;
-    cudaStream_t stream = shard_cuda_of(gpu())->stream;
-    ncclComm_t comm = connect_directly(world);
-    shard_group *group = shard_group_split(world, 0);
-    ck_assert_msg(group != NULL, "%s", shard_last_error());
-    float *data = make_filled(1000, 1), *before = make_filled(1000, shard_group_rank(world));
-    bool late = shard_group_rank(world) == 1;
-    if (!late)
-        ck_assert_int_eq(ncclBroadcast(before, before, 1000, ncclFloat32, 1, comm, stream), ncclSuccess);
-    check_ok(shard_group_all_reduce(group, gpu(), data, 1000, SHARD_FLOAT32, SHARD_MAX));
-    if (late) {
-        nanosleep(&(struct timespec){.tv_nsec = 200000000}, NULL);
-        ck_assert_int_eq(ncclBroadcast(before, before, 1000, ncclFloat32, 1, comm, stream), ncclSuccess);
-    }
-    shard_error(SHARD_ERROR_IO, "something else");
-    shard_group_destroy(group);
-    shard_clear_error();
-    check_ok(shard_synchronize(gpu()));
-    check_filled(before, 1000, 1);
-    check_sum_of_ranks(world);
-    ck_assert_int_eq(ncclCommDestroy(comm), ncclSuccess);
-}
-
-START_TEST(test_leaves_in_flight)
-{
-    set_gpus("3", "1");
-    run_job(3, leaves_in_flight, NULL);
-}
-END_TEST
-
 /* ---- streams ---- */
 
 /* What is computed before a collective goes into it, what comes after it gets its result,
@@ -528,9 +363,6 @@ int main(void)
     tcase_add_loop_test(tcase, test_tells_of_labels, 0, 2);
     tcase_add_test(tcase, test_tells_at_once);
     tcase_add_test(tcase, test_goes_on);
-    tcase_add_test(tcase, test_member_dies);
-    tcase_add_test(tcase, test_member_hangs);
-    tcase_add_test(tcase, test_leaves_in_flight);
     tcase_add_loop_test(tcase, test_overlap, 0, 3);
     tcase_add_loop_test(tcase, test_disagrees, 0, 2);
     return test_run(suite);

@@ -112,17 +112,39 @@ static bool finalize(ncclComm_t comm)
     return result == ncclSuccess;
 }
 
+/* The same for a thread with an error, which it keeps: for a while, then all communicators are aborted. One
+ * alone would wait for what is on the stream of the others'. */
+static void drain_with_error(void)
+{
+    char text[2 * SHARD_COMM_TEXT];
+    shard_status status = shard_last_status();
+    snprintf(text, sizeof text, "%s", shard_last_error());
+    nccl.host.replace_error(SHARD_OK, "");
+    double limit = nccl_now() + LEAVE_SECONDS;
+    bool begins = true;
+    for (; nccl.done < nccl.started && nccl_now() < limit && nccl_watch(begins) == SHARD_OK; begins = false)
+        sched_yield();
+    if (nccl.done < nccl.started) {
+        shard_error(SHARD_ERROR_UNAVAILABLE, "nccl: a group was left with an error while a collective was under way: %s", text);
+        nccl_give_up(NULL);
+    }
+    nccl.host.replace_error(status, text);
+}
+
 static void leave(shard_group *group)
 {
     nccl_group *state = nccl_of(group);
     if (!state)
         return;
     pthread_mutex_lock(&nccl.lock);
-    if (shard_last_status() == SHARD_OK)
+    bool failed = shard_last_status() != SHARD_OK;
+    if (failed)
+        drain_with_error();
+    else
         drain();
-    if (state->comm && shard_last_status() == SHARD_OK && finalize(state->comm))
+    if (state->comm && !failed && finalize(state->comm))
         ncclCommDestroy(state->comm);
-    else if (state->comm)
+    else
         ncclCommAbort(state->comm);
     forget(state);
     pthread_mutex_unlock(&nccl.lock);
@@ -233,6 +255,7 @@ const shard_nccl_module *shard_nccl_module_open(const shard_nccl_host *host)
         return NULL;
     if (ncclGetVersion(&version) != ncclSuccess)
         return shard_fail_null(SHARD_ERROR_UNAVAILABLE, "nccl: libnccl.so.2 does not answer");
+    nccl.version = version;
     snprintf(module.version, sizeof module.version, "%d.%d.%d", version / 10000, version / 100 % 100, version % 100);
     return &module;
 }

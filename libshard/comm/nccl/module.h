@@ -11,8 +11,8 @@
  * that dies or hangs leaves the others' streams waiting for good, so what waits for
  * the device (shard_cuda_wait) asks here meanwhile whether there is still hope: NCCL's
  * own errors, what the host transport knows of the members, the deadline. If there is
- * none, all communicators are aborted, which frees the streams, and the rank goes the
- * way of every failed one.
+ * none, all communicators are aborted together, which frees the streams, and the rank
+ * goes the way of every failed one.
  *
  * 16-bit types are summed by this module: NCCL would round to 16 bits after every
  * addition. Pieces are sent to where they are summed in float32, then gathered: as many
@@ -38,6 +38,8 @@ typedef struct nccl_group {
     shard_group *group;
     ncclComm_t comm;         /* NULL: a split's that is not done, or aborted */
     struct nccl_group *next; /* of all groups that have a communicator */
+    pthread_t aborter;       /* runs while aborting */
+    bool aborting;
 } nccl_group;
 
 /* A collective that is on the stream. */
@@ -55,6 +57,7 @@ typedef struct nccl_state {
     /* Of the thread that calls NCCL or reads what follows: any may wait for the device. */
     pthread_mutex_t lock;
     shard_nccl_host host;
+    int version; /* NCCL's at run time, as NCCL_VERSION makes it */
     nccl_group *groups;
     shard_device *device;
     cudaStream_t stream;
@@ -76,6 +79,10 @@ double nccl_now(void);
 /* Polls a call of the group, or the split that makes its communicator, until it is done. */
 shard_status nccl_settle(nccl_group *state, ncclResult_t result, const char *call);
 #define NCCL_TRY(state, call) SHARD_TRY(nccl_settle(state, call, #call))
+
+/* This rank's GPU collectives end here, with the thread's error: aborts all communicators. `calling`, if not
+ * NULL, is the group with a call under way. */
+shard_status nccl_give_up(nccl_group *calling);
 
 /* Makes the stream ready for a collective of the group; the thread has the lock until nccl_end. */
 shard_status nccl_begin(shard_group *group);

@@ -15,16 +15,58 @@ double nccl_now(void)
     return (double)time.tv_sec + 1e-9 * (double)time.tv_nsec;
 }
 
-/* This rank's GPU collectives end here, with the thread's error. */
-static shard_status give_up(void)
+static ncclComm_t take_communicator(nccl_group *state)
+{
+    ncclComm_t comm = __atomic_load_n(&state->comm, __ATOMIC_ACQUIRE);
+    state->comm = NULL;
+    return comm;
+}
+
+/* An abort sets its communicator's flag, by which a kernel of it that waits for other ranks ends, and then waits
+ * for the GPU, where another communicator's kernel may wait: all flags are to be set first. That is what
+ * a group of aborts does since NCCL 2.22. */
+static void abort_as_group(nccl_group *first)
+{
+    ncclGroupStart();
+    if (first) /* the one with a call under way: its abort ends NCCL's thread for that before the others are queued */
+        ncclCommAbort(take_communicator(first));
+    for (nccl_group *state = nccl.groups; state; state = state->next)
+        ncclCommAbort(take_communicator(state)); /* of NULL: nothing */
+    ncclGroupEnd();
+}
+
+static void *abort_one(void *comm)
+{
+    ncclCommAbort(comm);
+    return NULL;
+}
+
+/* Before NCCL 2.22 an abort waits at once, also in a group. False if there was none to abort. */
+static bool abort_in_threads(void)
+{
+    bool some = false;
+    for (nccl_group *state = nccl.groups; state; state = state->next) {
+        ncclComm_t comm = take_communicator(state);
+        some |= comm != NULL;
+        state->aborting = comm && pthread_create(&state->aborter, NULL, abort_one, comm) == 0;
+        if (!state->aborting)
+            ncclCommAbort(comm);
+    }
+    for (nccl_group *state = nccl.groups; state; state = state->next)
+        if (state->aborting)
+            pthread_join(state->aborter, NULL);
+    return some;
+}
+
+shard_status nccl_give_up(nccl_group *calling)
 {
     nccl.broken = shard_last_status();
     snprintf(nccl.text, sizeof nccl.text, "%s", shard_last_error());
-    for (nccl_group *state = nccl.groups; state; state = state->next) {
-        if (state->comm)
-            ncclCommAbort(state->comm);
-        state->comm = NULL;
-    }
+    if (nccl.version >= NCCL_VERSION(2, 22, 0))
+        abort_as_group(calling);
+    else
+        while (abort_in_threads()) /* a split that was under way may have made one meanwhile */
+            ;
     nccl.done = nccl.started;
     return nccl.broken;
 }
@@ -60,7 +102,7 @@ shard_status nccl_settle(nccl_group *state, ncclResult_t result, const char *cal
     while (result == ncclInProgress) {
         nccl.host.group_describe(state->group, doing, sizeof doing);
         if (look_around(state->group, doing, since) != SHARD_OK)
-            return give_up();
+            return nccl_give_up(state);
         sched_yield();
         ncclComm_t comm = __atomic_load_n(&state->comm, __ATOMIC_ACQUIRE);
         if (!comm)
@@ -72,7 +114,7 @@ shard_status nccl_settle(nccl_group *state, ncclResult_t result, const char *cal
         return SHARD_OK;
     shard_error(SHARD_ERROR_DEVICE, "nccl: %.*s: %s (%s)", (int)strcspn(call, "("), call, ncclGetLastError(state->comm),
                 ncclGetErrorString(result));
-    return give_up();
+    return nccl_give_up(state);
 }
 
 shard_status nccl_watch(bool begins)
@@ -98,5 +140,5 @@ shard_status nccl_watch(bool begins)
     result = asked == ncclSuccess ? result : asked;
     if (result != ncclSuccess && result != ncclInProgress)
         return nccl_settle(state, result, "an earlier collective");
-    return look_around(flight->group, flight->doing, nccl.hope_since) == SHARD_OK ? SHARD_OK : give_up();
+    return look_around(flight->group, flight->doing, nccl.hope_since) == SHARD_OK ? SHARD_OK : nccl_give_up(NULL);
 }

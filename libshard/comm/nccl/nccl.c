@@ -10,6 +10,7 @@ const shard_nccl_module *shard_nccl_load(void)
         return loaded;
     const shard_nccl_host host = {
         .base = shard_module_own_base,
+        .replace_error = shard_replace_error,
         .timeout = shard_comm_timeout,
         .group_describe = shard_group_describe,
         .group_name_ranks = shard_group_name_ranks,

@@ -3,11 +3,15 @@
  * refused; a non-blocking communicator's call is under way until somebody asks, and
  * until then it is not on its stream and no other call may be made; collectives of a
  * group of calls go together; a member that does not come makes the others wait until
- * they abort. What NCCL leaves undefined ends the process: buffers that overlap other
+ * they abort; an abort sets its communicator's flag and then waits, also of non-blocking
+ * communicators, for the work that the GPU has: the flags of a group of aborts are all set
+ * before, as of 2.22. What NCCL leaves undefined ends the process: buffers that overlap other
  * than in place, members that call different things, a split beside other work.
  *
  * A call on the stream first sends this rank's part, then waits for the others'. 16-bit
  * types are rounded after every addition, as NCCL does.
+ *
+ * SHARD_CUDA_EMULATION_NCCL     the version: 2.28.9
  */
 #include "nccl.h"
 
@@ -47,7 +51,7 @@ struct Call {
 
 struct Communicator {
     std::unique_ptr<Mail> mail;
-    int rank, size, device;
+    int rank = 0, size = 0, device = 0;
     bool aborted = false;
     uint64_t collectives = 0;
     std::map<int, uint64_t> sends, receives; /* by peer */
@@ -69,6 +73,7 @@ struct Grouped {
     Call call;
 };
 static thread_local std::vector<Grouped> grouped;
+static thread_local std::vector<ncclComm_t> ending; /* aborts of the group of calls */
 static thread_local ncclResult_t grouped_error;
 
 static ncclResult_t fail(ncclResult_t result, const char *format, ...) __attribute__((format(printf, 2, 3)));
@@ -81,6 +86,15 @@ static ncclResult_t fail(ncclResult_t result, const char *format, ...)
     va_end(arguments);
     last_error = text;
     return result;
+}
+
+static int version()
+{
+    static const std::string text = setting("NCCL", "2.28.9");
+    int major = 0, minor = 0, patch = 0;
+    if (sscanf(text.c_str(), "%d.%d.%d", &major, &minor, &patch) != 3)
+        die("SHARD_CUDA_EMULATION_NCCL is a version such as 2.28.9, not %s", text.c_str());
+    return NCCL_VERSION(major, minor, patch);
 }
 
 /* ---- calls under way ---- */
@@ -316,6 +330,15 @@ static ncclResult_t enqueue_calls(const std::shared_ptr<Communicator> &comm, cud
     return error == cudaSuccess ? ncclSuccess : fail(ncclInvalidArgument, "%s: %s", what, cudaGetErrorString(error));
 }
 
+/* Frees what it has, as the last step of an abort: memory of a GPU is freed when the GPU is done with all of its
+ * work, be it another communicator's. */
+static void reclaim(ncclComm_t comm)
+{
+    int device = comm->shared->device;
+    alone([=] { run_device(device); });
+    delete comm;
+}
+
 /* ---- group calls ---- */
 
 ncclResult_t ncclGroupStart(void)
@@ -331,6 +354,9 @@ ncclResult_t ncclGroupEnd(void)
         return fail(ncclInvalidUsage, "ncclGroupEnd: there was no ncclGroupStart");
     if (--depth > 0)
         return ncclSuccess;
+    for (ncclComm_t comm : std::move(ending))
+        reclaim(comm);
+    ending.clear();
     auto all = std::move(grouped);
     grouped.clear();
     ncclResult_t result = grouped_error;
@@ -430,7 +456,7 @@ ncclResult_t ncclRecv(void *recvbuff, size_t count, ncclDataType_t datatype, int
 
 ncclResult_t ncclGetVersion(int *version)
 {
-    *version = NCCL_VERSION_CODE;
+    *version = ::version();
     return ncclSuccess;
 }
 
@@ -571,9 +597,15 @@ ncclResult_t ncclCommDestroy(ncclComm_t comm)
 ncclResult_t ncclCommAbort(ncclComm_t comm)
 {
     if (!comm)
-        return fail(ncclInvalidArgument, "ncclCommAbort: comm is NULL");
-    alone([&] { comm->shared->aborted = true; });
-    delete comm;
+        return ncclSuccess;
+    alone([&] {
+        comm->shared->aborted = true;
+        comm->next = nullptr; /* NCCL waits here for its thread, which sees the flag */
+    });
+    if (depth > 0 && version() >= NCCL_VERSION(2, 22, 0))
+        ending.push_back(comm);
+    else
+        reclaim(comm);
     return ncclSuccess;
 }
 

@@ -314,13 +314,16 @@ cudaError_t cudaStreamSynchronize(cudaStream_t handle)
     });
 }
 
-/* Queries find unfinished work unfinished, and finished the next time. */
+/* Queries find unfinished work unfinished, and finished the next time: they run it, and other streams only
+ * where it can't go on without. */
 static cudaError_t query(const Place &place)
 {
     if (place.passed())
         return cudaSuccess;
     OpenMemory open;
-    advance(place);
+    if (!advance(place)) /* another process waits, perhaps for another stream of this one */
+        for (auto &stream : all_streams())
+            advance(end_of(stream));
     return cudaErrorNotReady;
 }
 

@@ -1,0 +1,23 @@
+/* Data in a GPU's memory, and groups that exchange it. */
+#ifndef TESTS_SUPPORT_GPU_H
+#define TESTS_SUPPORT_GPU_H
+
+#include "comm/carrier.h"
+
+/* Before the ranks are forked, which then find so many GPUs. */
+void set_gpus(const char *number, const char *nccl);
+
+/* This rank's. */
+shard_device *gpu(void);
+
+/* count float32 of that value in the GPU's memory; stays there until the rank ends. */
+float *make_filled(int64_t count, double value);
+void check_filled(const float *data, int64_t count, float value);
+
+/* An all-reduce over the group. */
+void check_sum_of_ranks(shard_group *group);
+
+/* The name of what carries the group's data. */
+const char *carrier_of(const shard_group *group);
+
+#endif
