@@ -6,6 +6,7 @@
 #include "support/gpu.h"
 #include "support/job.h"
 
+#include "comm/nccl/host.h"
 #include "device/cuda/cuda.h"
 
 #include <stdio.h>
@@ -147,10 +148,23 @@ END_TEST
 
 /* ---- sums of 16-bit types ---- */
 
-/* 256 + 1 + 1 + ... in bfloat16 stays 256 where every sum is rounded. */
+/* Of five ranks: 256 + 1 + 1 + 1 + 1 in bfloat16 stays 256 where every sum is rounded. */
+typedef struct sum_case {
+    const char *gpus, *reduced_precision, *carrier;
+    uint16_t sum;
+} sum_case;
+
+static const sum_case sum_cases[] = {
+    {"1", "0", "host memory", 0x4382 /* 260 */},
+    {"5", "0", "nccl", 0x4382},
+    {"5", "1", "nccl", 0x4380 /* 256 */},
+    {"1", "1", "host memory", 0x4382},
+};
+
 static void sums_wide(shard_group *world, void *context)
 {
     enum { COUNT = 3001 };
+    const sum_case *one = context;
     shard_device *device = gpu();
     int64_t counts[8];
     int size = shard_group_size(world), rank = shard_group_rank(world);
@@ -165,15 +179,75 @@ static void sums_wide(shard_group *world, void *context)
             check_ok(shard_group_reduce_scatter(world, device, data, mine, counts, SHARD_BFLOAT16, SHARD_SUM));
         check_ok(device->ops->copy_out(device, host, data, sizeof host));
         if (i == 0 || rank == 1)
-            ck_assert_int_eq(host[i == 0 ? COUNT - 1 : COUNT / 2], 0x4382); /* 260 */
+            ck_assert_int_eq(host[i == 0 ? COUNT - 1 : COUNT / 2], one->sum);
     }
-    ck_assert_str_eq(carrier_of(world), context);
+    ck_assert_str_eq(carrier_of(world), one->carrier);
 }
 
 START_TEST(test_sums_wide)
 {
-    set_gpus(_i ? "5" : "1", "1");
-    run_job(5, sums_wide, _i ? "nccl" : "host memory");
+    sum_case one = sum_cases[_i];
+    set_gpus(one.gpus, "1");
+    setenv("SHARD_NCCL_REDUCED_PRECISION", one.reduced_precision, 1);
+    run_job(5, sums_wide, &one);
+}
+END_TEST
+
+/* The groups of a mesh sum as the world does, which they were split from. */
+static void sums_in_mesh(shard_group *world, void *context)
+{
+    (void)context;
+    shard_mesh *mesh = shard_mesh_create(.model = 3);
+    ck_assert_msg(mesh != NULL && world, "%s", shard_last_error());
+    uint16_t *data = gpu()->ops->allocate(gpu(), 1000 * sizeof *data), host[1000];
+    int rank = shard_group_rank(shard_mesh_model_group(mesh));
+    check_ok(gpu()->ops->fill(gpu(), 1000, rank == 0 ? 256 : 1, data, SHARD_BFLOAT16));
+    check_ok(shard_group_all_reduce(shard_mesh_model_group(mesh), gpu(), data, 1000, SHARD_BFLOAT16, SHARD_SUM));
+    check_ok(gpu()->ops->copy_out(gpu(), host, data, sizeof host));
+    ck_assert_int_eq(host[999], 0x4380);
+    shard_mesh_destroy(mesh);
+}
+
+START_TEST(test_sums_in_mesh)
+{
+    set_gpus("6", "1");
+    setenv("SHARD_NCCL_REDUCED_PRECISION", "1", 1);
+    run_job(6, sums_in_mesh, NULL);
+}
+END_TEST
+
+static void disagrees_on_sums(shard_group *world, void *context)
+{
+    (void)context;
+    if (shard_group_rank(world) == 1)
+        setenv("SHARD_NCCL_REDUCED_PRECISION", "1", 1);
+    shard_group_all_reduce(world, gpu(), make_filled(1000, 1), 1000, SHARD_FLOAT32, SHARD_SUM);
+    check_error(SHARD_ERROR_MISMATCH,
+                "SHARD_NCCL_REDUCED_PRECISION is 0 on rank 0 and 1 on rank 1; all ranks need the same");
+}
+
+START_TEST(test_disagrees_on_sums)
+{
+    set_gpus("3", "1");
+    run_job(3, disagrees_on_sums, NULL);
+}
+END_TEST
+
+/* More than there is memory for sums: by several pieces, of which one is summed while the next is on its way. */
+static void sums_in_turns(shard_group *world, void *context)
+{
+    (void)context;
+    *shard_nccl_load()->sum_bytes = 4096;
+    check_sizes(world, 3001, ANY_ORDER);
+    ck_assert_str_eq(carrier_of(world), "nccl");
+}
+
+START_TEST(test_sums_in_turns)
+{
+    static const char *const first[] = {"late", "others", "eager"}; /* which streams run first */
+    set_gpus("3", "1");
+    setenv("SHARD_CUDA_EMULATION_QUEUE", first[_i], 1);
+    run_job(3, sums_in_turns, NULL);
 }
 END_TEST
 
@@ -358,7 +432,10 @@ int main(void)
     tcase_add_loop_test(tcase, test_split, 0, 6);
     tcase_add_test(tcase, test_split_busy);
     tcase_add_test(tcase, test_split_mixed);
-    tcase_add_loop_test(tcase, test_sums_wide, 0, 2);
+    tcase_add_loop_test(tcase, test_sums_wide, 0, sizeof sum_cases / sizeof *sum_cases);
+    tcase_add_test(tcase, test_sums_in_mesh);
+    tcase_add_test(tcase, test_disagrees_on_sums);
+    tcase_add_loop_test(tcase, test_sums_in_turns, 0, 3);
     tcase_add_test(tcase, test_pieces);
     tcase_add_loop_test(tcase, test_tells_of_labels, 0, 2);
     tcase_add_test(tcase, test_tells_at_once);

@@ -13,8 +13,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-/* 16-bit sums are taken 64 MiB at a time. */
-enum { SMALL = 1001, LARGE = (32 << 20) + 1001 };
+enum { SMALL = 1001, SUM_BYTES = 64 << 10, LARGE = 4 * SUM_BYTES / sizeof(uint16_t) + 1001 };
 
 static void check_done(shard_status status)
 {
@@ -48,7 +47,7 @@ static shard_group *connected(void)
     unsigned char id[SHARD_NCCL_ID_BYTES];
     shard_group *group = group_of_one();
     check_done(module()->make_id(id));
-    check_done(module()->connect(group, gpu(), id));
+    check_done(module()->connect(group, gpu(), id, false));
     return group;
 }
 
@@ -133,6 +132,7 @@ END_TEST
 START_TEST(sums_in_pieces)
 {
     shard_group *group = connected();
+    *module()->sum_bytes = SUM_BYTES;
     size_t bytes = LARGE * sizeof(uint16_t);
     unsigned char *data = make_bytes(bytes);
     void *array = make_array(data, bytes);

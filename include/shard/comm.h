@@ -11,6 +11,10 @@
  * waits for others itself is not named; a rank that was waited for in vain is not waited for
  * again, in any group.
  *
+ * Sums of bfloat16 and float16 are accumulated in float32 and rounded once, on every transport. Between
+ * GPUs SHARD_NCCL_REDUCED_PRECISION=1, the same on all ranks, leaves them to NCCL: its fastest way
+ * (in the switches, where there is NVLink SHARP), in an order of its own, rounded to 16 bits after additions.
+ *
  * A process that a rank forks after shard_init is no rank: its collectives fail (UNAVAILABLE), and
  * it frees groups without a word to the others. A rank that closes all descriptors that it
  * does not know (closefrom) closes the library's: under shardrun the others take it for dead.

@@ -39,9 +39,11 @@ static void refuse_by_error(shard_carrier_offer *offer)
 shard_carrier_offer shard_carrier_offer_of(shard_device *device)
 {
     shard_carrier_offer offer = {.host = hash_machine()};
-    int64_t wanted;
-    if (shard_env_integer("SHARD_NCCL", 1, 0, 1, &wanted) != SHARD_OK)
+    int64_t wanted, reduced;
+    if (shard_env_integer("SHARD_NCCL", 1, 0, 1, &wanted) != SHARD_OK ||
+        shard_env_integer("SHARD_NCCL_REDUCED_PRECISION", 0, 0, 1, &reduced) != SHARD_OK)
         return offer;
+    offer.reduced_precision = (int32_t)reduced;
     if (!wanted) {
         snprintf(offer.refusal, sizeof offer.refusal, "SHARD_NCCL is 0");
         return offer;
@@ -67,8 +69,20 @@ static void find_refusal(const shard_group *group, const shard_carrier_offer *co
     }
 }
 
+/* Where settings differ NCCL's calls would too. */
+static shard_status check_settings(const shard_group *group, const shard_carrier_offer *const *offers)
+{
+    for (int member = 1; member < group->size; member++)
+        if (offers[member]->reduced_precision != offers[0]->reduced_precision)
+            return shard_error(SHARD_ERROR_MISMATCH,
+                               "SHARD_NCCL_REDUCED_PRECISION is %d on rank %d and %d on rank %d; all ranks need the same",
+                               (int)offers[0]->reduced_precision, group->world_ranks[0], (int)offers[member]->reduced_precision,
+                               group->world_ranks[member]);
+    return SHARD_OK;
+}
+
 /* The first member names the communicator, and all enter it. */
-static shard_status connect(shard_group *group, shard_device *device)
+static shard_status connect(shard_group *group, shard_device *device, bool reduced_precision)
 {
     const shard_nccl_module *nccl = shard_nccl_load();
     unsigned char id[SHARD_NCCL_ID_BYTES] = {0}, *ids = shard_calloc((size_t)group->size, sizeof id);
@@ -76,7 +90,7 @@ static shard_status connect(shard_group *group, shard_device *device)
         nccl->make_id(id);
     shard_status status = shard_group_exchange(group, id, sizeof id, ids);
     if (status == SHARD_OK) {
-        nccl->connect(group, device, ids);
+        nccl->connect(group, device, ids, reduced_precision);
         status = shard_agree(group);
         if (status != SHARD_OK)
             nccl->carrier.leave(group);
@@ -115,7 +129,8 @@ shard_status shard_carrier_choose(shard_group *group, shard_device *device, cons
         log_members(group, text);
         return SHARD_OK;
     }
-    SHARD_TRY(connect(group, device));
+    SHARD_TRY(check_settings(group, offers));
+    SHARD_TRY(connect(group, device, offers[0]->reduced_precision != 0));
     take_nccl(group);
     return SHARD_OK;
 }

@@ -37,9 +37,10 @@ extern const shard_carrier shard_staged_carrier;
 
 /* What a member tells of its device before the carrier is chosen. */
 typedef struct shard_carrier_offer {
-    uint64_t host;     /* hash of the machine's name and boot */
-    char device[32];   /* the device's place in the machine: "0000:1b:00.0" */
-    char refusal[128]; /* why it cannot be reached but through the host; "" if it can */
+    uint64_t host;             /* hash of the machine's name and boot */
+    char device[32];           /* the device's place in the machine: "0000:1b:00.0" */
+    char refusal[128];         /* why it cannot be reached but through the host; "" if it can */
+    int32_t reduced_precision; /* SHARD_NCCL_REDUCED_PRECISION */
 } shard_carrier_offer;
 
 shard_carrier_offer shard_carrier_offer_of(shard_device *device);

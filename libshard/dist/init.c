@@ -22,7 +22,7 @@ shard_group *shard_world(void)
  * mistakes in them on any. */
 static shard_status check_environment(void)
 {
-    static const char *const switches[] = {"SHARD_TF32", "SHARD_NCCL"};
+    static const char *const switches[] = {"SHARD_TF32", "SHARD_NCCL", "SHARD_NCCL_REDUCED_PRECISION"};
     int64_t value;
     for (size_t i = 0; i < sizeof switches / sizeof *switches; i++)
         SHARD_TRY(shard_env_integer(switches[i], 0, 0, 1, &value));

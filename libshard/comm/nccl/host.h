@@ -19,12 +19,13 @@ typedef struct shard_nccl_host {
 typedef struct shard_nccl_module {
     shard_carrier carrier;
     char version[16];
+    int64_t *sum_bytes; /* of GPU memory for sums of 16-bit types, the same on all ranks: tests set less */
     /* Where the device is in its machine, as a string. */
     shard_status (*find_place)(shard_device *device, char *place, size_t bytes);
     /* The name of a communicator to be, by one of its ranks. */
     shard_status (*make_id)(void *id);
-    /* The group's communicator. Collective. */
-    shard_status (*connect)(shard_group *group, shard_device *device, const void *id);
+    /* The group's communicator. With reduced precision NCCL takes the sums of 16-bit types. Collective. */
+    shard_status (*connect)(shard_group *group, shard_device *device, const void *id, bool reduced_precision);
     /* Those of groups of the parent's members, which has one; `group` is this rank's,
      * NULL if it needs none. Collective over the parent; groups differ by color >= 0. */
     shard_status (*split)(shard_group *parent, shard_group *group, int color);

@@ -1,11 +1,11 @@
-/* Communicators: making, splitting, leaving; the stream that they share. */
+/* Communicators: making, splitting, leaving; the streams that they share. */
 #include "comm/nccl/module.h"
 
 #include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 
-nccl_state nccl = {.lock = PTHREAD_MUTEX_INITIALIZER};
+nccl_state nccl = {.lock = PTHREAD_MUTEX_INITIALIZER, .sum_bytes = (int64_t)64 << 20};
 
 /* Seconds for the others to leave a communicator too, before it is given up. */
 #define LEAVE_SECONDS 10.0
@@ -36,9 +36,12 @@ static shard_status open_stream(shard_device *device)
     SHARD_CUDA_TRY(cudaEventCreateWithFlags(&nccl.ready, cudaEventDisableTiming));
     for (int i = 0; i < NCCL_FLIGHTS; i++)
         SHARD_CUDA_TRY(cudaEventCreateWithFlags(&nccl.flights[i].done, cudaEventDisableTiming));
+    SHARD_CUDA_TRY(cudaEventCreateWithFlags(&nccl.arrived, cudaEventDisableTiming));
+    for (int i = 0; i < 2; i++)
+        SHARD_CUDA_TRY(cudaEventCreateWithFlags(&nccl.summed[i], cudaEventDisableTiming));
     nccl.side = *device;
     nccl.side_state = *cuda;
-    nccl.side_state.stream = nccl.stream;
+    SHARD_CUDA_TRY(cudaStreamCreateWithPriority(&nccl.side_state.stream, cudaStreamNonBlocking, greatest));
     nccl.side.state = &nccl.side_state;
     nccl.device = device;
     cuda->watch = watch;
@@ -163,7 +166,7 @@ static nccl_group *join(shard_group *group)
     return state;
 }
 
-static shard_status connect_locked(shard_group *group, shard_device *device, const void *id)
+static shard_status connect_locked(shard_group *group, shard_device *device, const void *id, bool reduced_precision)
 {
     ncclUniqueId name;
     memcpy(&name, id, sizeof name);
@@ -173,6 +176,7 @@ static shard_status connect_locked(shard_group *group, shard_device *device, con
     nccl_group *state = join(group);
     if (!state)
         return shard_last_status();
+    state->reduced_precision = reduced_precision;
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
     config.blocking = 0;
     NCCL_TRY(state, ncclCommInitRankConfig(&state->comm, group->size, name, group->rank, &config));
@@ -188,6 +192,8 @@ static shard_status split_locked(shard_group *parent, shard_group *group, int co
     nccl_group *from = nccl_of(parent), *state = group ? join(group) : NULL;
     if (group && !state)
         return shard_last_status();
+    if (state)
+        state->reduced_precision = from->reduced_precision;
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
     config.blocking = 0;
     ncclResult_t result =
@@ -197,10 +203,10 @@ static shard_status split_locked(shard_group *parent, shard_group *group, int co
     return state ? nccl_settle(state, ncclInProgress, "ncclCommSplit") : SHARD_OK;
 }
 
-static shard_status connect(shard_group *group, shard_device *device, const void *id)
+static shard_status connect(shard_group *group, shard_device *device, const void *id, bool reduced_precision)
 {
     pthread_mutex_lock(&nccl.lock);
-    shard_status status = connect_locked(group, device, id);
+    shard_status status = connect_locked(group, device, id, reduced_precision);
     pthread_mutex_unlock(&nccl.lock);
     return status;
 }
@@ -244,6 +250,7 @@ const shard_nccl_module *shard_nccl_module_open(const shard_nccl_host *host)
                     .reduce_scatter_start = nccl_reduce_scatter_start,
                     .broadcast = nccl_broadcast,
                     .leave = leave},
+        .sum_bytes = &nccl.sum_bytes,
         .find_place = find_place,
         .make_id = make_id,
         .connect = connect,

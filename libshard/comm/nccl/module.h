@@ -16,7 +16,8 @@
  *
  * 16-bit types are summed by this module: NCCL would round to 16 bits after every
  * addition. Pieces are sent to where they are summed in float32, then gathered: as many
- * bytes as NCCL's own way, results in rank order.
+ * bytes as NCCL's own way, results in rank order. Sums are taken on a second stream, beside
+ * the next piece's transfer.
  */
 #ifndef SHARD_COMM_NCCL_MODULE_H
 #define SHARD_COMM_NCCL_MODULE_H
@@ -37,6 +38,7 @@ _Static_assert(SHARD_NCCL_ID_BYTES == NCCL_UNIQUE_ID_BYTES, "the id travels whol
 typedef struct nccl_group {
     shard_group *group;
     ncclComm_t comm;         /* NULL: a split's that is not done, or aborted */
+    bool reduced_precision;  /* NCCL takes the sums of 16-bit types */
     struct nccl_group *next; /* of all groups that have a communicator */
     pthread_t aborter;       /* runs while aborting */
     bool aborting;
@@ -62,9 +64,11 @@ typedef struct nccl_state {
     shard_device *device;
     cudaStream_t stream;
     cudaEvent_t ready; /* what was computed before the collective */
-    /* The device as its own entries see it from this stream. */
+    /* The device as its own entries see it from the stream on which 16-bit types are summed. */
     shard_device side;
     shard_cuda side_state;
+    cudaEvent_t arrived, summed[2]; /* a piece of theirs; out of which buffer */
+    int64_t sum_bytes;              /* of the buffers */
     struct shard_request flights[NCCL_FLIGHTS];
     uint64_t started, done; /* collectives; those between are in flights[number % NCCL_FLIGHTS] */
     double hope_since;      /* when the oldest of them began to be waited for */

@@ -1,9 +1,6 @@
 /* The collectives, on the module's stream. */
 #include "comm/nccl/module.h"
 
-/* Of memory for 16-bit pieces that are to be summed here. */
-#define PIECES_BYTES ((int64_t)64 << 20)
-
 static ncclDataType_t type_of(shard_dtype dtype)
 {
     static const ncclDataType_t types[] = {
@@ -19,9 +16,9 @@ static ncclRedOp_t operation_of(shard_reduce_op op)
     return op == SHARD_SUM ? ncclSum : op == SHARD_MAX ? ncclMax : ncclMin;
 }
 
-static bool summed_here(shard_dtype dtype, shard_reduce_op op)
+static bool summed_here(const shard_group *group, shard_dtype dtype, shard_reduce_op op)
 {
-    return op == SHARD_SUM && (dtype == SHARD_BFLOAT16 || dtype == SHARD_FLOAT16);
+    return op == SHARD_SUM && (dtype == SHARD_BFLOAT16 || dtype == SHARD_FLOAT16) && !nccl_of(group)->reduced_precision;
 }
 
 /* All members' pieces are as long. */
@@ -102,7 +99,7 @@ static int64_t cut(int64_t count, int64_t at, int64_t most)
     return left < most ? left : most;
 }
 
-/* pieces [size][own] = every member's elements [at, at + own) of this rank's piece of all. */
+/* pieces [size][own] = the other members' elements [at, at + own) of this rank's piece of all. */
 static shard_status exchange_pieces(shard_group *group, const char *all, char *pieces, const int64_t *counts, int64_t at,
                                     int64_t most, shard_dtype dtype)
 {
@@ -121,32 +118,63 @@ static shard_status exchange_pieces(shard_group *group, const char *all, char *p
             result = first_error(result,
                                  ncclRecv(pieces + member * own * element, (size_t)own, type, member, state->comm, nccl.stream));
     }
-    SHARD_TRY(nccl_settle(state, end_calls(result), "ncclSend"));
+    return nccl_settle(state, end_calls(result), "ncclSend");
+}
+
+/* What is queued on `later` from now on comes after what is on `earlier` now. */
+static shard_status order_streams(cudaEvent_t event, cudaStream_t earlier, cudaStream_t later)
+{
+    SHARD_CUDA_TRY(cudaEventRecord(event, earlier));
+    return SHARD_CUDA(cudaStreamWaitEvent(later, event, 0));
+}
+
+/* mine[at, at + own) = the sum of the members' elements, once they have arrived; on the stream of sums. */
+static shard_status sum_arrived(shard_group *group, const char *all, char *pieces, const int64_t *counts, char *mine, int64_t at,
+                                int64_t most, shard_dtype dtype)
+{
+    const shard_device_ops *ops = nccl.side.ops;
+    int64_t element = (int64_t)shard_dtype_size(dtype), own = cut(counts[group->rank], at, most);
+    const char *from = all + (count_before(counts, group->rank) + at) * element;
     size_t bytes = (size_t)(own * element);
-    return nccl.side.ops->copy_rows(&nccl.side, pieces + group->rank * own * element, bytes,
-                                    all + (count_before(counts, group->rank) + at) * element, bytes, bytes, 1);
+    SHARD_TRY(ops->copy_rows(&nccl.side, pieces + group->rank * own * element, bytes, from, bytes, bytes, 1));
+    return ops->sum_rows(&nccl.side, group->size, own, pieces, dtype, false, mine + at * element, dtype);
+}
+
+/* By pieces of at most `most` elements of each member, into two buffers in turn: while one piece is summed the next
+ * is on its way. */
+static shard_status sum_in_turns(shard_group *group, const char *all, char *mine, const int64_t *counts, int64_t longest,
+                                 int64_t most, char *const buffers[2], shard_dtype dtype)
+{
+    cudaStream_t sums = nccl.side_state.stream;
+    int64_t turn = 0;
+    for (int64_t at = 0; at < longest; at += most, turn++) {
+        if (turn >= 2) /* the piece before the last was summed out of this buffer */
+            SHARD_CUDA_TRY(cudaStreamWaitEvent(nccl.stream, nccl.summed[turn % 2], 0));
+        SHARD_TRY(exchange_pieces(group, all, buffers[turn % 2], counts, at, most, dtype));
+        SHARD_TRY(order_streams(nccl.arrived, nccl.stream, sums));
+        SHARD_TRY(sum_arrived(group, all, buffers[turn % 2], counts, mine, at, most, dtype));
+        SHARD_CUDA_TRY(cudaEventRecord(nccl.summed[turn % 2], sums));
+    }
+    return SHARD_CUDA(cudaStreamWaitEvent(nccl.stream, nccl.summed[(turn - 1) % 2], 0)); /* and so all before */
 }
 
 static shard_status sum_pieces(shard_group *group, const void *all, void *mine, const int64_t *counts, shard_dtype dtype)
 {
-    const shard_device_ops *ops = nccl.side.ops;
     int64_t element = (int64_t)shard_dtype_size(dtype), longest = 0;
     for (int member = 0; member < group->size; member++)
         longest = counts[member] > longest ? counts[member] : longest;
-    int64_t most = PIECES_BYTES / element / group->size / 64 * 64;
-    most = longest < most ? longest : most;
-    size_t bytes = (size_t)(most * element) * (size_t)group->size;
+    int64_t most = nccl.sum_bytes / 2 / element / group->size / 64 * 64;
+    most = longest < most ? longest : most > 64 ? most : 64;
+    size_t each = (size_t)(most * element) * (size_t)group->size, bytes = longest > most ? 2 * each : each;
     if (bytes == 0)
         return SHARD_OK;
-    char *pieces = shard_device_allocate(&nccl.side, SHARD_MEMORY_BUCKETS, bytes);
-    shard_status status = pieces ? SHARD_OK : shard_last_status();
-    for (int64_t at = 0; at < longest && status == SHARD_OK; at += most) {
-        int64_t own = cut(counts[group->rank], at, most);
-        status = exchange_pieces(group, all, pieces, counts, at, most, dtype);
-        if (status == SHARD_OK)
-            status = ops->sum_rows(&nccl.side, group->size, own, pieces, dtype, false, (char *)mine + at * element, dtype);
-    }
-    shard_device_release(&nccl.side, SHARD_MEMORY_BUCKETS, pieces, bytes);
+    char *memory = shard_device_allocate(&nccl.side, SHARD_MEMORY_BUCKETS, bytes);
+    if (!memory)
+        return shard_last_status();
+    shard_status status = order_streams(nccl.arrived, nccl.side_state.stream, nccl.stream); /* it is there from now on */
+    if (status == SHARD_OK)
+        status = sum_in_turns(group, all, mine, counts, longest, most, (char *const[]){memory, memory + each}, dtype);
+    shard_device_release(&nccl.side, SHARD_MEMORY_BUCKETS, memory, bytes);
     return status;
 }
 
@@ -189,7 +217,7 @@ shard_request *nccl_all_reduce_start(shard_group *group, shard_device *device, v
     (void)device;
     nccl_group *state = nccl_of(group);
     shard_status status = nccl_begin(group);
-    if (status == SHARD_OK && summed_here(dtype, op))
+    if (status == SHARD_OK && summed_here(group, dtype, op))
         status = sum_all(group, data, count, dtype);
     else if (status == SHARD_OK)
         status = nccl_settle(state,
@@ -224,8 +252,8 @@ shard_request *nccl_reduce_scatter_start(shard_group *group, shard_device *devic
     (void)device;
     shard_status status = nccl_begin(group);
     if (status == SHARD_OK)
-        status = summed_here(dtype, op) ? sum_pieces(group, all, mine, counts, dtype)
-                                        : reduce_pieces(group, all, mine, counts, dtype, op);
+        status = summed_here(group, dtype, op) ? sum_pieces(group, all, mine, counts, dtype)
+                                               : reduce_pieces(group, all, mine, counts, dtype, op);
     return nccl_end(status);
 }
 
