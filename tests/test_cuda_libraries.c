@@ -224,14 +224,33 @@ START_TEST(refuses_algorithms)
     ck_assert_int_eq(run(&p, a, b, d, workspace, p.best.workspaceSize - 1), CUBLAS_STATUS_INVALID_VALUE);
     ck_assert_int_eq(run(&p, a, b, d, NULL, p.best.workspaceSize), CUBLAS_STATUS_INVALID_VALUE);
     ck_assert_int_eq(run(&p, a + 1, b, d, workspace, p.best.workspaceSize), CUBLAS_STATUS_INVALID_VALUE);
-    const float *other = bias + 1;
-    cublasLtMatmulDescSetAttribute(p.operation, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &other, sizeof other);
-    ck_assert_int_eq(run(&p, a, b, d, workspace, p.best.workspaceSize), CUBLAS_STATUS_INVALID_VALUE);
-    cublasLtMatmulDescSetAttribute(p.operation, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &bias, sizeof bias);
     cublasLtMatrixLayoutCreate(&p.d, CUDA_R_32F, 3, 2, 4); /* not what the algorithm is for */
     ck_assert_int_eq(run(&p, a, b, d, workspace, p.best.workspaceSize), CUBLAS_STATUS_INVALID_VALUE);
     cublasLtMatrixLayoutCreate(&p.d, CUDA_R_32F, 3, 2, 2);
     ck_assert_int_eq(run(&p, a, b, d, workspace, p.best.workspaceSize), CUBLAS_STATUS_INVALID_VALUE);
+}
+END_TEST
+
+/* An algorithm is chosen without a look at the bias, and takes it for aligned. */
+START_TEST(stumbles_over_a_misaligned_bias)
+{
+    biased p = {0};
+    float *a = floats(120, 1, NULL), *b = floats(80, 2, NULL), *bias = floats(4, 3, NULL), *d = floats(6, 4, NULL);
+    ck_assert_int_eq(choose(&p, CUDA_R_32F, bias + 1, 0), CUBLAS_STATUS_SUCCESS);
+    ck_assert_int_eq(run(&p, a, b, d, NULL, 0), CUBLAS_STATUS_SUCCESS);
+    cudaDeviceSynchronize();
+}
+END_TEST
+
+START_TEST(refuses_as_it_is_told)
+{
+    biased p = {0}, refused = {0};
+    float *a = floats(120, 1, NULL), *b = floats(80, 2, NULL), *bias = floats(4, 3, NULL), *d = floats(6, 4, NULL);
+    ck_assert_int_eq(choose(&p, CUDA_R_32F, bias, 0), CUBLAS_STATUS_SUCCESS);
+    setenv("SHARD_CUDA_EMULATION_LT_HEURISTIC", "14", 1);
+    ck_assert_int_eq(choose(&refused, CUDA_R_32F, bias, 0), CUBLAS_STATUS_INTERNAL_ERROR);
+    setenv("SHARD_CUDA_EMULATION_LT_MATMUL", "8", 1);
+    ck_assert_int_eq(run(&p, a, b, d, NULL, 0), CUBLAS_STATUS_ARCH_MISMATCH);
 }
 END_TEST
 
@@ -484,6 +503,8 @@ int main(void)
     tcase_add_loop_test(tcase, multiplies_by_columns, 0, 8);
     tcase_add_test(tcase, refuses_products);
     tcase_add_test_raise_signal(tcase, stumbles_over_the_end, SIGABRT);
+    tcase_add_test_raise_signal(tcase, stumbles_over_a_misaligned_bias, SIGABRT);
+    tcase_add_test(tcase, refuses_as_it_is_told);
     tcase_add_test(tcase, adds_a_bias);
     tcase_add_test(tcase, refuses_algorithms);
     tcase_add_test(tcase, refuses_convolutions);

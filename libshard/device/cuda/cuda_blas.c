@@ -1,15 +1,19 @@
 #include "device/cuda/cuda_blas.h"
 
+#include "base/log.h"
 #include "base/memory.h"
 #include "device/cuda/cuda_cache.h"
 
 #include <cublasLt.h>
 #include <cublas_v2.h>
+#include <inttypes.h>
 #include <pthread.h>
 #include <stdlib.h>
 
-/* For each multiprocessor: 32 MiB on a Hopper, as NVIDIA recommends. */
-enum { WORKSPACE_EACH = 256 << 10 };
+enum {
+    WORKSPACE_EACH = 256 << 10, /* for each multiprocessor: 32 MiB on a Hopper, as NVIDIA recommends */
+    MOST_ALIGNED = 16,          /* bytes; more is promised of no pointer, so that results do not depend on where memory is */
+};
 
 struct shard_cuda_blas {
     cublasHandle_t handle;
@@ -21,7 +25,7 @@ struct shard_cuda_blas {
 
 /* A product with a bias. */
 typedef struct plan {
-    bool there;
+    bool there; /* cuBLASLt has not refused it */
     cublasLtMatmulDesc_t operation;
     cublasLtMatrixLayout_t weight, x, y;
     cublasLtMatmulAlgo_t algorithm;
@@ -163,7 +167,6 @@ static shard_status describe(const shard_device *device, const biased *p, plan *
                                       p->dtype == SHARD_FLOAT64 ? CUDA_R_64F : CUDA_R_32F));
     BLAS_TRY(cublasLtMatmulDescSetAttribute(made->operation, CUBLASLT_MATMUL_DESC_TRANSA, &transposed, sizeof transposed));
     BLAS_TRY(cublasLtMatmulDescSetAttribute(made->operation, CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue, sizeof epilogue));
-    /* its alignment is what algorithms are chosen by */
     BLAS_TRY(cublasLtMatmulDescSetAttribute(made->operation, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &p->bias, sizeof p->bias));
     BLAS_TRY(cublasLtMatrixLayoutCreate(&made->weight, type, in, out, p->in));
     BLAS_TRY(cublasLtMatrixLayoutCreate(&made->x, type, in, rows, p->in));
@@ -174,8 +177,8 @@ static shard_status describe(const shard_device *device, const biased *p, plan *
 static shard_status prefer(const biased *p, size_t most, cublasLtMatmulPreference_t preference)
 {
     uint32_t schemes = CUBLASLT_REDUCTION_SCHEME_NONE | CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
-    uint32_t weight = (uint32_t)shard_cuda_alignment(p->weight, 256), x = (uint32_t)shard_cuda_alignment(p->x, 256),
-             y = (uint32_t)shard_cuda_alignment(p->y, 256);
+    uint32_t weight = (uint32_t)shard_cuda_alignment(p->weight, MOST_ALIGNED),
+             x = (uint32_t)shard_cuda_alignment(p->x, MOST_ALIGNED), y = (uint32_t)shard_cuda_alignment(p->y, MOST_ALIGNED);
     BLAS_TRY(cublasLtMatmulPreferenceSetAttribute(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &most, sizeof most));
     BLAS_TRY(
         cublasLtMatmulPreferenceSetAttribute(preference, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, &schemes, sizeof schemes));
@@ -185,6 +188,16 @@ static shard_status prefer(const biased *p, size_t most, cublasLtMatmulPreferenc
     BLAS_TRY(cublasLtMatmulPreferenceSetAttribute(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, &y, sizeof y));
     BLAS_TRY(cublasLtMatmulPreferenceSetAttribute(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, &y, sizeof y));
     return SHARD_OK;
+}
+
+/* The plan is not used again: the product is computed in another way, its bias added before. */
+static void refuse(plan *made, const biased *p, const char *call, cublasStatus_t status)
+{
+    made->there = false;
+    shard_log_message(SHARD_LOG_INFO,
+                      "cuda: %s refuses a product with a bias of %" PRId64 " rows, %" PRId64 " -> %" PRId64
+                      " of %s: %s; the bias is added in a pass of its own",
+                      call, p->rows, p->in, p->out, shard_dtype_name(p->dtype), cublasGetStatusName(status));
 }
 
 static shard_status choose(struct shard_cuda_blas *blas, const biased *p, plan *made)
@@ -197,11 +210,13 @@ static shard_status choose(struct shard_cuda_blas *blas, const biased *p, plan *
     if (status == SHARD_OK) {
         cublasStatus_t asked = cublasLtMatmulAlgoGetHeuristic(blas->light, made->operation, made->weight, made->x, made->y,
                                                               made->y, preference, 1, &best, &count);
-        if (asked != CUBLAS_STATUS_NOT_SUPPORTED)
-            status = check(asked, "cublasLtMatmulAlgoGetHeuristic");
-        made->there = asked == CUBLAS_STATUS_SUCCESS && count == 1 && best.state == CUBLAS_STATUS_SUCCESS;
+        if (asked == CUBLAS_STATUS_SUCCESS)
+            asked = count == 1 ? best.state : CUBLAS_STATUS_NOT_SUPPORTED;
+        made->there = asked == CUBLAS_STATUS_SUCCESS;
         if (made->there)
             made->algorithm = best.algo;
+        else
+            refuse(made, p, "cublasLtMatmulAlgoGetHeuristic", asked);
     }
     cublasLtMatmulPreferenceDestroy(preference);
     return status;
@@ -209,9 +224,8 @@ static shard_status choose(struct shard_cuda_blas *blas, const biased *p, plan *
 
 static shard_status find_plan(shard_device *device, struct shard_cuda_blas *blas, const biased *p, plan **found)
 {
-    shard_cuda_key key = {{p->dtype, device->allow_tf32, p->rows, p->in, p->out, shard_cuda_alignment(p->x, 256),
-                           shard_cuda_alignment(p->weight, 256), shard_cuda_alignment(p->y, 256),
-                           shard_cuda_alignment(p->bias, 256)}};
+    shard_cuda_key key = {{p->dtype, device->allow_tf32, p->rows, p->in, p->out, shard_cuda_alignment(p->x, MOST_ALIGNED),
+                           shard_cuda_alignment(p->weight, MOST_ALIGNED), shard_cuda_alignment(p->y, MOST_ALIGNED)}};
     void **kept = shard_cuda_cache_find(&blas->biased, &key);
     if (!*kept) {
         plan *made = shard_calloc(1, sizeof *made);
@@ -242,9 +256,13 @@ static shard_status multiply_biased(shard_device *device, const biased *p, bool 
         return SHARD_OK;
     factor one = factor_of(1, p->dtype), zero = factor_of(0, p->dtype);
     BLAS_TRY(cublasLtMatmulDescSetAttribute(made->operation, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &p->bias, sizeof p->bias));
-    BLAS_TRY(cublasLtMatmul(blas->light, made->operation, &one, p->weight, made->weight, p->x, made->x, &zero, p->y, made->y,
-                            p->y, made->y, &made->algorithm, blas->workspace, blas->workspace_bytes,
-                            shard_cuda_of(device)->stream));
+    cublasStatus_t status =
+        cublasLtMatmul(blas->light, made->operation, &one, p->weight, made->weight, p->x, made->x, &zero, p->y, made->y, p->y,
+                       made->y, &made->algorithm, blas->workspace, blas->workspace_bytes, shard_cuda_of(device)->stream);
+    if (status != CUBLAS_STATUS_NOT_SUPPORTED && status != CUBLAS_STATUS_INVALID_VALUE && status != CUBLAS_STATUS_ARCH_MISMATCH)
+        return check(status, "cublasLtMatmul");
+    refuse(made, p, "cublasLtMatmul", status);
+    *there = false;
     return SHARD_OK;
 }
 
@@ -252,6 +270,9 @@ shard_status shard_cuda_multiply_biased(shard_device *device, int64_t rows, int6
                                         const void *weight, const void *bias, void *y, shard_dtype dtype, bool *there)
 {
     biased p = {rows, in, out, x, weight, bias, y, dtype};
+    *there = false;
+    if (shard_cuda_alignment(bias, MOST_ALIGNED) < MOST_ALIGNED) /* kernels read it in 16 bytes, which no preference can tell */
+        return SHARD_OK;
     pthread_mutex_lock(&lock);
     shard_status status = multiply_biased(device, &p, there);
     pthread_mutex_unlock(&lock);

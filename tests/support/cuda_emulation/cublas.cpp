@@ -205,6 +205,7 @@ cublasStatus_t cublasGemmStridedBatchedEx_64(cublasHandle_t handle, cublasOperat
     first.ld_a = lda, first.ld_b = ldb, first.ld_c = first.ld_d = ldc;
     first.tf32 = computeType == CUBLAS_COMPUTE_32F_FAST_TF32;
     first.coarse = size_of(Ctype) == 2 && !disallowed;
+    count_product(first);
     Batch batch = {first, batchCount, strideA, strideB, strideC, handle->workspace, handle->workspace_bytes};
     cudaError_t error = enqueue(handle->stream, "cublasGemmStridedBatchedEx_64", [batch] { run_batch(batch); });
     return error == cudaSuccess ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_EXECUTION_FAILED;

@@ -3,14 +3,20 @@
  *
  * An algorithm belongs to the problem that it was chosen for and to the alignment
  * that was promised: another one refuses it. One that splits the sums needs
- * workspace; one that may round its partial sums to the result's type does.
+ * workspace; one that may round its partial sums to the result's type does. Where 256 bytes of
+ * alignment are promised the sums are in another order. A bias is read in 16 bytes, whatever
+ * its alignment was when an algorithm was chosen.
  * float64 with a bias is not there, so that what then takes its place runs too.
+ *
+ * SHARD_CUDA_EMULATION_LT_HEURISTIC  status with which the choice of an algorithm fails: 0, it does not
+ * SHARD_CUDA_EMULATION_LT_MATMUL     the same of the product
  */
 #include "cublasLt.h"
 
 #include "emulation.h"
 #include "products.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 using namespace emulation;
@@ -38,8 +44,8 @@ struct cublasLtMatmulPreferenceOpaque {
 /* What an algorithm was chosen for, in its data. */
 struct Chosen {
     uint64_t problem;
-    uint32_t alignment[4], bias_alignment;
-    uint32_t coarse;
+    uint32_t alignment[4];
+    uint32_t coarse, halves;
     uint64_t workspace;
 };
 static_assert(sizeof(Chosen) <= sizeof(cublasLtMatmulAlgo_t), "the algorithm has room for it");
@@ -203,13 +209,17 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t lightHandle, cubl
     if (!preference || requestedAlgoCount < 1 || !heuristicResultsArray || !returnAlgoCount)
         return CUBLAS_STATUS_INVALID_VALUE;
     *returnAlgoCount = 0;
+    if (int failure = atoi(setting("LT_HEURISTIC", "0").c_str()))
+        return (cublasStatus_t)failure;
     cublasStatus_t status = check(operationDesc, matrices);
     if (status != CUBLAS_STATUS_SUCCESS)
         return status;
     Chosen chosen = {};
     chosen.problem = problem_of(*operationDesc, matrices);
     memcpy(chosen.alignment, preference->alignment, sizeof chosen.alignment);
-    chosen.bias_alignment = operationDesc->epilogue == CUBLASLT_EPILOGUE_BIAS ? alignment_of(operationDesc->bias) : 1;
+    chosen.halves = 1;
+    for (uint32_t promised : chosen.alignment)
+        chosen.halves &= promised >= 256;
     int64_t k = operationDesc->transpose_a ? Adesc->rows : Adesc->cols;
     bool coarse = preference->schemes & (CUBLASLT_REDUCTION_SCHEME_INPLACE | CUBLASLT_REDUCTION_SCHEME_OUTPUT_TYPE);
     bool splits = k >= 32 && (coarse || preference->schemes & CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE);
@@ -227,6 +237,8 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t lightHandle, cubl
 
 static void run(const Product &p, void *workspace, size_t workspace_bytes)
 {
+    if ((uintptr_t)p.bias % 16)
+        die("%s: misaligned bias %p", running().c_str(), p.bias);
     check_range(workspace, workspace_bytes);
     check_range(p.a, span(p.transpose_a ? p.k : p.m, p.transpose_a ? p.m : p.k, p.ld_a, p.type));
     check_range(p.b, span(p.transpose_b ? p.n : p.k, p.transpose_b ? p.k : p.n, p.ld_b, p.type));
@@ -259,12 +271,14 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t lightHandle, cublasLtMatmulDesc_t
         const void *const pointers[4] = {A, B, C, D};
         memcpy(&chosen, algo, sizeof chosen);
         bool fits = chosen.problem == problem_of(*computeDesc, matrices) && chosen.workspace <= workspaceSizeInBytes &&
-                    (chosen.workspace == 0 || workspace) && (!has_bias || alignment_of(computeDesc->bias) >= chosen.bias_alignment);
+                    (chosen.workspace == 0 || workspace);
         for (int i = 0; i < 4; i++)
             fits = fits && alignment_of(pointers[i]) >= chosen.alignment[i];
         if (!fits || (uintptr_t)workspace % 256 != 0)
             return CUBLAS_STATUS_INVALID_VALUE;
     }
+    if (int failure = atoi(setting("LT_MATMUL", "0").c_str()))
+        return (cublasStatus_t)failure;
     bool wide = Adesc->type == CUDA_R_64F;
     Product p = {};
     p.transpose_a = computeDesc->transpose_a != CUBLAS_OP_N, p.transpose_b = computeDesc->transpose_b != CUBLAS_OP_N;
@@ -275,7 +289,8 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t lightHandle, cublasLtMatmulDesc_t
     p.a = A, p.b = B, p.c = C, p.d = D, p.bias = has_bias ? computeDesc->bias : nullptr;
     p.ld_a = Adesc->ld, p.ld_b = Bdesc->ld, p.ld_c = Cdesc->ld, p.ld_d = Ddesc->ld;
     p.tf32 = computeDesc->compute == CUBLAS_COMPUTE_32F_FAST_TF32;
-    p.coarse = chosen.coarse;
+    p.coarse = chosen.coarse, p.halves = chosen.halves;
+    count_product(p);
     size_t workspace_bytes = (size_t)chosen.workspace;
     cudaError_t error = enqueue(stream, "cublasLtMatmul", [=] { run(p, workspace, workspace_bytes); });
     return error == cudaSuccess ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_EXECUTION_FAILED;

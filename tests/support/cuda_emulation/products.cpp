@@ -3,6 +3,7 @@
 #include "products.h"
 
 #include "emulation.h"
+#include "seen.h"
 
 extern "C" {
 #include "base/dtype.h"
@@ -12,7 +13,24 @@ extern "C" {
 
 #include <vector>
 
+emulation_seen emulation_has_seen;
+
 namespace emulation {
+
+static bool is_aligned(const void *from, int64_t cols, int64_t ld, cudaDataType type)
+{
+    return (uintptr_t)from % 16 == 0 && (cols <= 1 || ld * (int64_t)size_of(type) % 16 == 0);
+}
+
+void count_product(const Product &p)
+{
+    std::lock_guard<std::recursive_mutex> lock(mutex());
+    emulation_has_seen.products++;
+    emulation_has_seen.biased += p.bias != nullptr;
+    emulation_has_seen.unaligned += !is_aligned(p.a, p.transpose_a ? p.m : p.k, p.ld_a, p.type) ||
+                                    !is_aligned(p.b, p.transpose_b ? p.k : p.n, p.ld_b, p.type) ||
+                                    !is_aligned(p.d, p.n, p.ld_d, p.result_type);
+}
 
 size_t size_of(cudaDataType type)
 {
@@ -143,13 +161,18 @@ static void multiply_float(const Product &p)
     std::vector<float> room_a, room_b, sum((size_t)(p.m * p.n), 0.0f), column((size_t)p.m);
     const float *a = packed(p.type, p.a, p.transpose_a ? p.k : p.m, p.transpose_a ? p.m : p.k, p.ld_a, p.tf32, room_a);
     const float *b = packed(p.type, p.b, p.transpose_b ? p.n : p.k, p.transpose_b ? p.k : p.n, p.ld_b, p.tf32, room_b);
-    int64_t half = p.coarse ? p.k / 2 : p.k;
+    int64_t half = p.coarse || p.halves ? p.k / 2 : p.k;
     add_products(p, 0, half, a, b, sum.data());
     if (p.coarse) {
         std::vector<char> rounded(sum.size() * size_of(p.result_type));
         narrow(p.result_type, p.m * p.n, sum.data(), rounded.data());
         widen(p.result_type, p.m * p.n, rounded.data(), sum.data());
-        add_products(p, half, p.k - half, a, b, sum.data());
+    }
+    if (half < p.k) {
+        std::vector<float> second(sum.size(), 0.0f);
+        add_products(p, half, p.k - half, a, b, second.data());
+        for (size_t i = 0; i < sum.size(); i++)
+            sum[i] += second[i];
     }
     size_t size = size_of(p.result_type);
     for (int64_t j = 0; j < p.n; j++) {

@@ -36,8 +36,12 @@ struct Product {
     int64_t ld_a, ld_b, ld_c, ld_d;
     bool tf32;
     bool coarse; /* two partial sums, each rounded to the result's type */
+    bool halves; /* two partial sums */
 };
 void multiply(const Product &product);
+
+/* Counts it (seen.h). */
+void count_product(const Product &product);
 
 /* Bytes from the first element of a matrix to its last. */
 size_t span(int64_t rows, int64_t cols, int64_t ld, cudaDataType type);

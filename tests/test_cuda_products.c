@@ -1,0 +1,132 @@
+/* How products reach cuBLAS and cuBLASLt, as the emulation sees it: what cuBLASLt refuses and where memory is. */
+#include "support/check.h"
+#include "support/sample.h"
+
+#include <seen.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+/* ---- with a bias ---- */
+
+enum { ROWS = 33, IN = 304, OUT = 40 };
+
+/* y = x weight^T + bias, their memory `offset` bytes behind a multiple of 256, the bias `bias_offset` bytes. */
+static sample multiply(shard_dtype dtype, int64_t offset, int64_t bias_offset)
+{
+    int64_t size = (int64_t)shard_dtype_size(dtype);
+    sample_offset = offset / size;
+    sample x = sample_random(ROWS * IN, dtype, 1), weight = sample_random(OUT * IN, dtype, 2),
+           y = sample_unset(ROWS * OUT, dtype);
+    sample_offset = bias_offset / size;
+    sample bias = sample_random(OUT, dtype, 3);
+    sample_offset = 0;
+    RUN(tested_device(), linear, ROWS, IN, OUT, x.data, weight.data, bias.data, y.data, dtype);
+    double *expected = calloc(ROWS * OUT, sizeof *expected), *magnitude = calloc(ROWS * OUT, sizeof *magnitude);
+    for (int64_t i = 0; i < ROWS * OUT; i++) {
+        expected[i] = bias.value[i % OUT];
+        magnitude[i] = fabs(expected[i]);
+        for (int64_t k = 0; k < IN; k++) {
+            double product = x.value[i / OUT * IN + k] * weight.value[i % OUT * IN + k];
+            expected[i] += product;
+            magnitude[i] += fabs(product);
+        }
+    }
+    sample_check(&y, expected, magnitude, IN, "linear");
+    free(expected);
+    free(magnitude);
+    sample_free(&x);
+    sample_free(&weight);
+    sample_free(&bias);
+    return y;
+}
+
+static bool is_fused(shard_dtype dtype, int64_t bias_offset)
+{
+    int64_t before = emulation_has_seen.biased;
+    sample y = multiply(dtype, 0, bias_offset);
+    sample_free(&y);
+    return emulation_has_seen.biased > before;
+}
+
+/* Kernels take a bias for aligned to 16 bytes. */
+START_TEST(adds_a_misaligned_bias)
+{
+    bool fuses = float_dtypes[_i] != SHARD_FLOAT64; /* which the emulation does not have */
+    for (int64_t offset = 0; offset <= 32; offset += 8)
+        ck_assert_int_eq(is_fused(float_dtypes[_i], offset), fuses && offset % 16 == 0);
+}
+END_TEST
+
+/* As long as it is aligned to 16 bytes, where memory is does not change a bit of a result. */
+START_TEST(same_wherever_memory_is)
+{
+    static const int64_t offsets[] = {0, 16, 64, 128};
+    sample first = multiply(float_dtypes[_i], 0, 0);
+    for (int i = 1; i < 4; i++) {
+        sample y = multiply(float_dtypes[_i], offsets[i], offsets[i]);
+        check_same(float_dtypes[_i], ROWS * OUT, first.data, y.data, "linear");
+        sample_free(&y);
+    }
+    sample_free(&first);
+}
+END_TEST
+
+/* ---- refusals ---- */
+
+static int count_lines(FILE *file, const char *with)
+{
+    char line[400];
+    int count = 0;
+    rewind(file);
+    while (fgets(line, sizeof line, file))
+        count += strstr(line, with) != NULL;
+    return count;
+}
+
+/* Of the choice of an algorithm any failure, of the product what says that the algorithm is none for it: the bias is
+ * added in another way, and that is logged once a shape. */
+START_TEST(takes_refusals)
+{
+    static const char *const refusals[][2] = {{"HEURISTIC", "7"}, {"HEURISTIC", "14"}, {"HEURISTIC", "15"},
+                                              {"MATMUL", "7"},    {"MATMUL", "8"},     {"MATMUL", "15"}};
+    char variable[60];
+    FILE *log = tmpfile();
+    int before = dup(STDERR_FILENO);
+    snprintf(variable, sizeof variable, "SHARD_CUDA_EMULATION_LT_%s", refusals[_i][0]);
+    setenv(variable, refusals[_i][1], 1);
+    setenv("SHARD_LOG", "info", 1);
+    dup2(fileno(log), STDERR_FILENO);
+    for (int turn = 0; turn < 2; turn++) {
+        ck_assert(!is_fused(SHARD_FLOAT32, 0));
+        ck_assert(!is_fused(SHARD_BFLOAT16, 0));
+    }
+    dup2(before, STDERR_FILENO);
+    ck_assert_int_eq(count_lines(log, "refuses a product with a bias of 33 rows, 304 -> 40"), 2);
+    fclose(log);
+}
+END_TEST
+
+/* What says that something broke is an error. */
+START_TEST(takes_no_other_failure)
+{
+    setenv("SHARD_CUDA_EMULATION_LT_MATMUL", "13", 1);
+    sample x = sample_random(IN, SHARD_FLOAT32, 1), y = sample_unset(IN, SHARD_FLOAT32);
+    shard_device *device = tested_device();
+    ck_assert_int_eq(device->ops->linear(device, 1, 16, 16, x.data, x.data, x.data, y.data, SHARD_FLOAT32), SHARD_ERROR_DEVICE);
+    ck_assert_ptr_nonnull(strstr(shard_last_error(), "cublasLtMatmul"));
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("cuda_products");
+    TCase *tcase = test_case(suite, "products");
+    int count = (int)(sizeof float_dtypes / sizeof *float_dtypes);
+    tcase_add_loop_test(tcase, adds_a_misaligned_bias, 0, count);
+    tcase_add_loop_test(tcase, same_wherever_memory_is, 0, count);
+    tcase_add_loop_test(tcase, takes_refusals, 0, 6);
+    tcase_add_test(tcase, takes_no_other_failure);
+    return test_run(suite);
+}
