@@ -80,7 +80,7 @@ static void step(shard_device *device, const state *s)
     check_done(ops->unary(device, SHARD_RELU, NULL, SIZE, s->y, s->y, SHARD_FLOAT32));
     const shard_expansion over = shard_expansion_rows(ROWS, COLS);
     check_done(ops->binary(device, SHARD_MUL, &over, s->y, s->scale, s->y, SHARD_FLOAT32));
-    check_done(ops->sum_rows(device, ROWS, COLS, s->y, SHARD_FLOAT32, false, s->gradient, SHARD_FLOAT32));
+    check_done(ops->sum_rows(device, ROWS, COLS, 0, s->y, SHARD_FLOAT32, false, s->gradient, SHARD_FLOAT32));
     check_done(ops->sgd(device, 1, &update, &options, SHARD_FLOAT32));
 }
 
@@ -341,7 +341,7 @@ static void *sum_ones(void *argument)
         return NULL;
     j->status = ops->fill(device, SIZE, 1, x, SHARD_FLOAT32);
     if (j->status == SHARD_OK)
-        j->status = ops->sum_rows(device, SIZE, 1, x, SHARD_FLOAT32, false, y, SHARD_FLOAT32);
+        j->status = ops->sum_rows(device, SIZE, 1, 0, x, SHARD_FLOAT32, false, y, SHARD_FLOAT32);
     if (j->status == SHARD_OK)
         j->status = ops->copy_out(device, staged, y, sizeof *y);
     j->sum = *staged;

@@ -11,6 +11,7 @@
 /* ---- with a bias ---- */
 
 enum { ROWS = 33, IN = 304, OUT = 40 };
+static const shard_linear_shape shape = {.rows = ROWS, .in = IN, .out = OUT};
 
 /* y = x weight^T + bias, their memory `offset` bytes behind a multiple of 256, the bias `bias_offset` bytes. */
 static sample multiply(shard_dtype dtype, int64_t offset, int64_t bias_offset)
@@ -22,7 +23,7 @@ static sample multiply(shard_dtype dtype, int64_t offset, int64_t bias_offset)
     sample_offset = bias_offset / size;
     sample bias = sample_random(OUT, dtype, 3);
     sample_offset = 0;
-    RUN(tested_device(), linear, ROWS, IN, OUT, x.data, weight.data, bias.data, y.data, dtype);
+    RUN(tested_device(), linear, &shape, x.data, weight.data, bias.data, y.data, dtype);
     double *expected = calloc(ROWS * OUT, sizeof *expected), *magnitude = calloc(ROWS * OUT, sizeof *magnitude);
     for (int64_t i = 0; i < ROWS * OUT; i++) {
         expected[i] = bias.value[i % OUT];
@@ -114,7 +115,8 @@ START_TEST(takes_no_other_failure)
     setenv("SHARD_CUDA_EMULATION_LT_MATMUL", "13", 1);
     sample x = sample_random(IN, SHARD_FLOAT32, 1), y = sample_unset(IN, SHARD_FLOAT32);
     shard_device *device = tested_device();
-    ck_assert_int_eq(device->ops->linear(device, 1, 16, 16, x.data, x.data, x.data, y.data, SHARD_FLOAT32), SHARD_ERROR_DEVICE);
+    const shard_linear_shape small = {.rows = 1, .in = 16, .out = 16};
+    ck_assert_int_eq(device->ops->linear(device, &small, x.data, x.data, x.data, y.data, SHARD_FLOAT32), SHARD_ERROR_DEVICE);
     ck_assert_ptr_nonnull(strstr(shard_last_error(), "cublasLtMatmul"));
 }
 END_TEST

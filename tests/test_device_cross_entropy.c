@@ -1,6 +1,6 @@
 /*
- * Cross-entropy over parts of the columns, whole, uneven and empty, against the
- * definitions in device/device.h in long double; and picking targets and
+ * Cross-entropy over parts of the columns, whole, uneven and empty, in rows that are dense
+ * or apart, against the definitions in device/device.h in long double; and picking targets and
  * counting what is ahead of them.
  */
 #include "support/check.h"
@@ -91,35 +91,45 @@ typedef struct part {
     void *x, *probability, *weight;
 } part;
 
-static void *columns(const problem *p, const void *whole, int64_t rows, int64_t first, int64_t cols)
+/* NaN between the rows. */
+static void *columns(const problem *p, const void *whole, int64_t rows, int64_t first, int64_t cols, int64_t pitch)
 {
     if (!whole)
         return NULL;
     size_t size = shard_dtype_size(p->dtype);
-    char *cut = array_new(rows * cols, p->dtype);
+    char *cut = array_new(rows * pitch, p->dtype);
+    memset(cut, 0xff, (size_t)(rows * pitch) * size);
     for (int64_t i = 0; i < rows; i++)
-        memcpy(cut + (size_t)(i * cols) * size, (const char *)whole + (size_t)(i * p->classes + first) * size,
+        memcpy(cut + (size_t)(i * pitch) * size, (const char *)whole + (size_t)(i * p->classes + first) * size,
                (size_t)cols * size);
     return cut;
 }
 
-static part part_new(const problem *p, int64_t first, int64_t end)
+/* The elements from one row of x to the next. */
+static int64_t pitch_of(const part *a)
 {
-    int64_t cols = end - first;
+    return shard_pitch(a->shape.pitch, a->shape.cols);
+}
+
+/* Its rows are dense, a little apart, or aligned. */
+static part part_new(const problem *p, int64_t first, int64_t end, int way)
+{
+    int64_t cols = end - first, pitches[] = {0, cols + 3, (cols / 64 + 1) * 64}, pitch = pitches[way % 3];
     return (part){.shape = {.rows = p->rows,
                             .cols = cols,
+                            .pitch = pitch,
                             .col0 = first,
                             .classes = p->classes,
                             .ignore_index = IGNORE,
                             .smoothing = p->smoothing},
-                  .x = columns(p, p->x, p->rows, first, cols),
-                  .probability = columns(p, p->probability, p->rows, first, cols),
-                  .weight = columns(p, p->weight, 1, first, cols)};
+                  .x = columns(p, p->x, p->rows, first, cols, shard_pitch(pitch, cols)),
+                  .probability = columns(p, p->probability, p->rows, first, cols, cols),
+                  .weight = columns(p, p->weight, 1, first, cols, cols)};
 }
 
 static void part_free(part *a, shard_dtype dtype)
 {
-    array_free(a->x, a->shape.rows * a->shape.cols, dtype);
+    array_free(a->x, a->shape.rows * pitch_of(a), dtype);
     array_free(a->probability, a->shape.rows * a->shape.cols, dtype);
     array_free(a->weight, a->shape.cols, dtype);
 }
@@ -159,7 +169,7 @@ START_TEST(stats)
             for (int form = 0; form < FORMS; form++) {
                 problem p = problem_new(dtype, s, form);
                 for (int k = 0; k < shapes[s].parts; k++) {
-                    part a = part_new(&p, shapes[s].bounds[k], shapes[s].bounds[k + 1]);
+                    part a = part_new(&p, shapes[s].bounds[k], shapes[s].bounds[k + 1], s + form + k);
                     double *out = array_new(p.rows * SHARD_CE_STATS, SHARD_FLOAT64);
                     RUN(device, cross_entropy_stats, &a.shape, a.x, p.target, a.probability, a.weight, out, NULL, NULL, dtype);
                     check_stats(device, &p, &a, out);
@@ -188,11 +198,17 @@ static void whole_row(const problem *p, int64_t row, double *lse, double *b)
 static void check_backward(shard_device *device, const problem *p, const part *a, const double *lse, const double *b,
                            const double *scale, bool in_place)
 {
-    int64_t n = p->rows * a->shape.cols;
+    int64_t pitch = pitch_of(a), n = p->rows * pitch;
     void *dx = in_place ? a->x : array_new(n, p->dtype);
+    if (!in_place)
+        memset(dx, 0xff, (size_t)n * shard_dtype_size(p->dtype));
     RUN(device, cross_entropy_backward, &a->shape, a->x, p->target, a->probability, a->weight, lse, b, scale, dx, p->dtype);
     for (int64_t i = 0; i < n; i++) {
-        int64_t row = i / a->shape.cols, c = a->shape.col0 + i % a->shape.cols;
+        int64_t row = i / pitch, c = a->shape.col0 + i % pitch;
+        if (i % pitch >= a->shape.cols) {
+            ck_assert(isnan(array_get(dx, i, p->dtype)));
+            continue;
+        }
         long double x = array_get(p->x, row * p->classes + c, p->dtype), q = share(p, row, c);
         long double exponential = b[row] * expl(x - lse[row]), want = scale[row] * (exponential - q);
         /* The difference x - lse is rounded, which exp turns into as many units as it is large. */
@@ -217,7 +233,7 @@ START_TEST(backward)
                 whole_row(&p, row, &lse[row], &b[row]);
             for (int set = 0; (device = kernel_device(set)); set++)
                 for (int k = 0; k < shapes[s].parts; k++) {
-                    part a = part_new(&p, shapes[s].bounds[k], shapes[s].bounds[k + 1]);
+                    part a = part_new(&p, shapes[s].bounds[k], shapes[s].bounds[k + 1], s + form + k);
                     check_backward(device, &p, &a, lse, b, scale, false);
                     check_backward(device, &p, &a, lse, b, scale, true);
                     part_free(&a, dtype);
@@ -272,7 +288,7 @@ START_TEST(counts_ahead)
                 total[row] = 0;
             }
             for (int k = 0; k < shapes[s].parts; k++) {
-                part a = part_new(&p, shapes[s].bounds[k], shapes[s].bounds[k + 1]);
+                part a = part_new(&p, shapes[s].bounds[k], shapes[s].bounds[k + 1], s + k + _i);
                 RUN(device, pick_target, &a.shape, a.x, p.target, picked, dtype);
                 RUN(device, count_ahead, &a.shape, a.x, p.target, logit, 1000 + k, ahead, dtype);
                 for (int64_t row = 0; row < p.rows; row++) {
@@ -339,7 +355,7 @@ START_TEST(counts_ahead_with_stats)
                 logit[row] = is_ignored(&p, row) ? 0 : array_get(p.x, row * p.classes + p.target[row], dtype);
             for (int set = 0; (device = kernel_device(set)); set++)
                 for (int k = 0; k < shapes[s].parts; k++) {
-                    part a = part_new(&p, shapes[s].bounds[k], shapes[s].bounds[k + 1]);
+                    part a = part_new(&p, shapes[s].bounds[k], shapes[s].bounds[k + 1], form + k);
                     check_counted_with(device, &p, &a, logit);
                     part_free(&a, dtype);
                 }

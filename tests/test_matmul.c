@@ -10,17 +10,17 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* The sums and the sums of absolute values; c holds what is added to, if accumulate. */
+/* The sums and the sums of absolute values; c holds what is added to, if accumulate. No ld is 0. */
 static void reference(const shard_matmul_shape *s, const double *a, const double *b, double *c, double *magnitude)
 {
     for (int64_t i = 0; i < s->batch * s->m * s->n; i++) {
         int64_t batch = i / (s->m * s->n), row = i / s->n % s->m, col = i % s->n;
-        int64_t at = batch * s->stride_c + row * s->n + col;
+        int64_t at = batch * s->stride_c + row * s->ld_c + col;
         double sum = s->accumulate ? c[at] : 0.0;
         magnitude[at] = fabs(sum);
         for (int64_t k = 0; k < s->k; k++) {
-            double x = a[batch * s->stride_a + (s->transpose_a ? k * s->m + row : row * s->k + k)];
-            double y = b[batch * s->stride_b + (s->transpose_b ? col * s->k + k : k * s->n + col)];
+            double x = a[batch * s->stride_a + (s->transpose_a ? k * s->ld_a + row : row * s->ld_a + k)];
+            double y = b[batch * s->stride_b + (s->transpose_b ? col * s->ld_b + k : k * s->ld_b + col)];
             sum += x * y;
             magnitude[at] += fabs(x * y);
         }
@@ -28,13 +28,35 @@ static void reference(const shard_matmul_shape *s, const double *a, const double
     }
 }
 
-static void compare(const shard_matmul_shape *s, shard_dtype dtype)
+/* From the first element of a matrix to its last. */
+static int64_t extent(int64_t rows, int64_t cols, int64_t ld)
 {
-    int64_t last = s->batch > 0 ? s->batch - 1 : 0, size_c = last * s->stride_c + s->m * s->n;
-    sample a = sample_random(last * s->stride_a + s->m * s->k, dtype, 1);
-    sample b = sample_random(last * s->stride_b + s->k * s->n, dtype, 2);
+    return rows && cols ? (rows - 1) * ld + cols : 0;
+}
+
+/* The shape with what its ld of 0 stand for. */
+static shard_matmul_shape resolved(const shard_matmul_shape *given)
+{
+    shard_matmul_shape s = *given;
+    s.ld_a = shard_pitch(s.ld_a, s.transpose_a ? s.m : s.k);
+    s.ld_b = shard_pitch(s.ld_b, s.transpose_b ? s.k : s.n);
+    s.ld_c = shard_pitch(s.ld_c, s.n);
+    return s;
+}
+
+/* What is between the rows of c is to be left as it is. */
+static void compare(const shard_matmul_shape *given, shard_dtype dtype)
+{
+    shard_matmul_shape all = resolved(given);
+    const shard_matmul_shape *s = &all;
+    int64_t last = s->batch > 0 ? s->batch - 1 : 0, size_c = last * s->stride_c + extent(s->m, s->n, s->ld_c);
+    sample a = sample_random(last * s->stride_a + (s->transpose_a ? extent(s->k, s->m, s->ld_a) : extent(s->m, s->k, s->ld_a)),
+                             dtype, 1);
+    sample b = sample_random(last * s->stride_b + (s->transpose_b ? extent(s->n, s->k, s->ld_b) : extent(s->k, s->n, s->ld_b)),
+                             dtype, 2);
     shard_dtype to = s->wide_c ? SHARD_FLOAT32 : dtype;
     sample c = s->accumulate ? sample_random(size_c, to, 3) : sample_unset(size_c, to);
+    sample_read(&c);
     double *expected = calloc((size_t)size_c + 1, sizeof *expected), *magnitude = calloc((size_t)size_c + 1, sizeof *magnitude);
     memcpy(expected, c.value, (size_t)size_c * sizeof *expected);
     reference(s, a.value, b.value, expected, magnitude);
@@ -42,7 +64,7 @@ static void compare(const shard_matmul_shape *s, shard_dtype dtype)
     snprintf(what, sizeof what, "batch %d, %d x %d x %d, strides %d %d %d%s%s%s%s", (int)s->batch, (int)s->m, (int)s->n, (int)s->k,
              (int)s->stride_a, (int)s->stride_b, (int)s->stride_c, s->transpose_a ? ", transpose a" : "",
              s->transpose_b ? ", transpose b" : "", s->accumulate ? ", accumulate" : "", s->wide_c ? ", wide" : "");
-    RUN(tested_device(), matmul, s, a.data, b.data, c.data, dtype);
+    RUN(tested_device(), matmul, given, a.data, b.data, c.data, dtype);
     if (s->batch > 0)
         sample_check(&c, expected, magnitude, s->k, what);
     free(expected);
@@ -149,6 +171,46 @@ START_TEST(keeps_the_gaps)
 }
 END_TEST
 
+/* Rows that are not dense, of some matrices or all. */
+static void compare_pitches(int64_t batch, int64_t m, int64_t n, int64_t k, shard_dtype dtype)
+{
+    static const int64_t pads[][3] = {{3, 0, 0}, {0, 5, 0}, {0, 0, 1}, {8, 13, 24}};
+    for (int flags = 0; flags < 32; flags++) {
+        const int64_t *pad = pads[flags / 8];
+        shard_matmul_shape s = {.batch = batch,
+                                .m = m,
+                                .n = n,
+                                .k = k,
+                                .transpose_a = flags & 1,
+                                .transpose_b = flags & 2,
+                                .accumulate = flags & 4,
+                                .wide_c = shard_dtype_size(dtype) == 2 && (m + flags) % 3 == 0};
+        s.ld_a = (s.transpose_a ? m : k) + pad[0];
+        s.ld_b = (s.transpose_b ? k : n) + pad[1];
+        s.ld_c = n + pad[2];
+        s.stride_a = (s.transpose_a ? k : m) * s.ld_a;
+        s.stride_b = (s.transpose_b ? n : k) * s.ld_b;
+        s.stride_c = m * s.ld_c;
+        compare(&s, dtype);
+    }
+}
+
+START_TEST(pitches)
+{
+    static const int64_t sizes[][4] = {{1, 1, 1, 1},      {1, 5, 7, 3},      {1, 33, 129, 65},  {3, 5, 7, 4}, {1, 3, 4, 0},
+                                       {1, 20, 4999, 33}, {1, 4099, 40, 13}, {1, 130, 61, 300}, {2, 1, 9, 40}};
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
+        compare_pitches(sizes[i][0], sizes[i][1], sizes[i][2], sizes[i][3], float_dtypes[_i]);
+}
+END_TEST
+
+START_TEST(pitches_of_blocks)
+{
+    shard_cpu_wide_elements = 500;
+    compare_pitches(2, 70, 61, 43, float_dtypes[_i]);
+}
+END_TEST
+
 START_TEST(large_products)
 {
     compare_all(1, 3, 20000, 60, float_dtypes[_i]);
@@ -156,20 +218,26 @@ START_TEST(large_products)
 }
 END_TEST
 
-static void compare_linear(int64_t rows, int64_t in, int64_t out, bool with_bias, shard_dtype dtype)
+static void compare_linear_apart(int64_t rows, int64_t in, int64_t out, bool with_bias, int64_t pad_x, int64_t pad_y,
+                                 shard_dtype dtype)
 {
-    sample x = sample_random(rows * in, dtype, 4), weight = sample_random(out * in, dtype, 5),
-           bias = sample_random(out, dtype, 6);
-    sample y = sample_unset(rows * out, dtype);
-    double *expected = calloc((size_t)(rows * out) + 1, sizeof *expected);
-    double *magnitude = calloc((size_t)(rows * out) + 1, sizeof *magnitude);
-    for (int64_t i = 0; i < rows * out && with_bias; i++)
-        expected[i] = bias.value[i % out];
     shard_matmul_shape s = {.batch = 1, .m = rows, .n = out, .k = in, .transpose_b = true, .accumulate = with_bias};
+    s.ld_a = in + pad_x;
+    s.ld_b = in;
+    s.ld_c = out + pad_y;
+    int64_t count = extent(rows, out, s.ld_c);
+    sample x = sample_random(extent(rows, in, s.ld_a), dtype, 4), weight = sample_random(out * in, dtype, 5),
+           bias = sample_random(out, dtype, 6), y = sample_unset(count, dtype);
+    double *expected = calloc((size_t)count + 1, sizeof *expected), *magnitude = calloc((size_t)count + 1, sizeof *magnitude);
+    for (int64_t i = 0; i < count; i++)
+        expected[i] = i % s.ld_c >= out ? NAN : with_bias ? bias.value[i % s.ld_c] : 0;
     reference(&s, x.value, weight.value, expected, magnitude);
-    char what[80];
-    snprintf(what, sizeof what, "linear of %d rows, %d -> %d%s", (int)rows, (int)in, (int)out, with_bias ? ", bias" : "");
-    RUN(tested_device(), linear, rows, in, out, x.data, weight.data, with_bias ? bias.data : NULL, y.data, dtype);
+    char what[120];
+    snprintf(what, sizeof what, "linear of %d rows, %d -> %d%s, %d and %d apart", (int)rows, (int)in, (int)out,
+             with_bias ? ", bias" : "", (int)pad_x, (int)pad_y);
+    const shard_linear_shape shape = {
+        .rows = rows, .in = in, .out = out, .pitch_x = pad_x ? in + pad_x : 0, .pitch_y = pad_y ? out + pad_y : 0};
+    RUN(tested_device(), linear, &shape, x.data, weight.data, with_bias ? bias.data : NULL, y.data, dtype);
     sample_check(&y, expected, magnitude, in, what);
     free(expected);
     free(magnitude);
@@ -178,6 +246,22 @@ static void compare_linear(int64_t rows, int64_t in, int64_t out, bool with_bias
     sample_free(&bias);
     sample_free(&y);
 }
+
+static void compare_linear(int64_t rows, int64_t in, int64_t out, bool with_bias, shard_dtype dtype)
+{
+    compare_linear_apart(rows, in, out, with_bias, 0, 0, dtype);
+}
+
+START_TEST(linear_pitches)
+{
+    static const int64_t sizes[][3] = {{1, 1, 1}, {5, 7, 3}, {3, 0, 4}, {64, 40, 1000}, {15, 33, 4099}, {33, 24, 40}};
+    static const int64_t pads[][2] = {{3, 0}, {0, 5}, {8, 24}};
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
+        for (int way = 0; way < 6; way++)
+            compare_linear_apart(sizes[i][0], sizes[i][1], sizes[i][2], way & 1, pads[way / 2][0], pads[way / 2][1],
+                                 float_dtypes[_i]);
+}
+END_TEST
 
 /* Larger than the blocks in which 16-bit products are widened. */
 START_TEST(blocks)
@@ -301,7 +385,8 @@ START_TEST(tf32)
         RUN(device, matmul, &s, a.data, a.data, c.data, SHARD_FLOAT32);
         sample_read(&c);
         ck_assert_double_eq_tol(c.value[SIDE + 1], SIDE * each * each, 1e-4);
-        RUN(device, linear, SIDE, SIDE, SIDE, a.data, a.data, a.data, c.data, SHARD_FLOAT32);
+        RUN(device, linear, &(shard_linear_shape){.rows = SIDE, .in = SIDE, .out = SIDE}, a.data, a.data, a.data, c.data,
+            SHARD_FLOAT32);
         sample_read(&c);
         ck_assert_double_eq_tol(c.value[SIDE + 1], SIDE * each * each + a_bit_more, 1e-4);
     }
@@ -395,6 +480,9 @@ int main(void)
     tcase_add_loop_test(tcase, strides, 0, count);
     tcase_add_loop_test(tcase, empty_sizes, 0, count);
     tcase_add_loop_test(tcase, keeps_the_gaps, 0, count);
+    tcase_add_loop_test(tcase, pitches, 0, count);
+    tcase_add_loop_test(tcase, pitches_of_blocks, 0, count);
+    tcase_add_loop_test(tcase, linear_pitches, 0, count);
     tcase_add_loop_test(tcase, large_products, 0, count);
     tcase_add_loop_test(tcase, blocks, 0, count);
     tcase_add_loop_test(tcase, linear, 0, count);

@@ -191,7 +191,7 @@ static shard_status run_kernel(int i, shard_device *d, void *m[4], double *s, co
     const shard_expansion over = shard_expansion_rows(rows, cols);
     switch (i) {
     case 0:
-        return ops->sum_rows(d, rows, cols, m[0], type, false, m[2], type);
+        return ops->sum_rows(d, rows, cols, 0, m[0], type, false, m[2], type);
     case 1:
         return ops->binary(d, SHARD_ADD, &over, m[0], m[2], m[1], type);
     case 2:

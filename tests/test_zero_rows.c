@@ -374,12 +374,12 @@ static bool fails_now(void)
     return --until_failure == 0;
 }
 
-static shard_status failing_linear(shard_device *device, int64_t rows, int64_t in, int64_t out, const void *x, const void *weight,
+static shard_status failing_linear(shard_device *device, const shard_linear_shape *shape, const void *x, const void *weight,
                                    const void *bias, void *y, shard_dtype dtype)
 {
-    if (out > IN && fails_now())
+    if (shape->out > IN && fails_now())
         return shard_error(SHARD_ERROR_DEVICE, "a product that failed");
-    return working->linear(device, rows, in, out, x, weight, bias, y, dtype);
+    return working->linear(device, shape, x, weight, bias, y, dtype);
 }
 
 static shard_status failing_matmul(shard_device *device, const shard_matmul_shape *shape, const void *a, const void *b, void *c,

@@ -77,9 +77,17 @@ typedef struct shard_region {
     int64_t whole_cols;
 } shard_region;
 
+/* A pitch is the elements from one row of a matrix to the next, 0 where rows are dense: of `cols`
+ * elements. What is between two rows is not written to. */
+SHARD_KERNEL int64_t shard_pitch(int64_t pitch, int64_t cols)
+{
+    return pitch ? pitch : cols;
+}
+
 /* c[batch] = op(a)[batch] op(b)[batch] (+ c if accumulate): op(a) is m x k,
  * op(b) k x n, c m x n. A transposed a is stored k x m. Strides are from one
- * matrix of the batch to the next, in elements; 0 repeats one. k = 0 gives zeros.
+ * matrix of the batch to the next, in elements; 0 repeats one. ld are the pitches of
+ * the matrices as they are stored. k = 0 gives zeros.
  * wide_c: c is float32 and not rounded, though a and b are of 16 bits. */
 typedef struct shard_matmul_shape {
     int64_t batch, m, n, k;
@@ -87,7 +95,14 @@ typedef struct shard_matmul_shape {
     bool accumulate;
     bool wide_c;
     int64_t stride_a, stride_b, stride_c;
+    int64_t ld_a, ld_b, ld_c;
 } shard_matmul_shape;
+
+/* y [rows, out] = x [rows, in] weight^T + bias; weight [out, in]. */
+typedef struct shard_linear_shape {
+    int64_t rows, in, out;
+    int64_t pitch_x, pitch_y;
+} shard_linear_shape;
 
 /* A matrix's rows may pass by in blocks of multiples of these (tensor/tensor.h, shard_rows);
  * the last block is longer, not shorter. On the CPU sums over that many products and more
@@ -129,9 +144,10 @@ typedef struct shard_pool_shape {
  *   q_c = w_c * ((1 - e) * target_probability[c] + e / C) for probabilities
  * the loss of a row is b * lse - a, where a = sum q_c x_c and b = sum q_c, and
  * its gradient b * exp(x_c - lse) - q_c. An ignored row has q = 0.
+ * `pitch` is that of x and of the gradient; of probabilities rows are dense.
  */
 typedef struct shard_cross_entropy_shape {
-    int64_t rows, cols;
+    int64_t rows, cols, pitch;
     int64_t col0, classes;
     int64_t ignore_index;
     double smoothing;
@@ -277,9 +293,9 @@ typedef struct shard_device_ops {
     shard_status (*where)(shard_device *, const shard_expansion *, const uint8_t *condition, const void *a, const void *b, void *y,
                           shard_dtype);
     /* y[j] = sum over i of x[i, j], added to y if accumulate. `to` is `from`, or float32
-     * where that is a 16-bit type. */
-    shard_status (*sum_rows)(shard_device *, int64_t rows, int64_t cols, const void *x, shard_dtype from, bool accumulate,
-                             void *y, shard_dtype to);
+     * where that is a 16-bit type. What is behind the last row, up to its pitch, may be read. */
+    shard_status (*sum_rows)(shard_device *, int64_t rows, int64_t cols, int64_t pitch, const void *x, shard_dtype from,
+                             bool accumulate, void *y, shard_dtype to);
     /* y = x with its dimensions in the order axes: y.shape[i] = shape[axes[i]].
      * Every dtype; ndim <= 8. */
     shard_status (*permute)(shard_device *, int ndim, const int64_t *shape, const int *axes, const void *x, void *y, shard_dtype);
@@ -299,9 +315,12 @@ typedef struct shard_device_ops {
     /* ---- products ---- */
 
     shard_status (*matmul)(shard_device *, const shard_matmul_shape *, const void *a, const void *b, void *c, shard_dtype);
-    /* y [rows, out] = x [rows, in] weight^T + bias; weight [out, in], bias [out] or NULL. */
-    shard_status (*linear)(shard_device *, int64_t rows, int64_t in, int64_t out, const void *x, const void *weight,
-                           const void *bias, void *y, shard_dtype);
+    /* bias [out] or NULL. */
+    shard_status (*linear)(shard_device *, const shard_linear_shape *, const void *x, const void *weight, const void *bias,
+                           void *y, shard_dtype);
+    /* The pitch that rows of so many elements should have where products write or read them: `cols` where dense ones
+     * are as fast. */
+    int64_t (*row_pitch)(const shard_device *, int64_t cols, shard_dtype);
     /* bias [o] or NULL; of a 16-bit type the sums may be rounded before it is added, too. */
     shard_status (*conv2d)(shard_device *, const shard_conv_shape *, const void *x, const void *weight, const void *bias, void *y,
                            shard_dtype);
@@ -533,6 +552,7 @@ typedef struct shard_device_ops {
 #define SHARD_DEVICE_PRODUCT_ENTRIES(X)                                                                                          \
     X(matmul)                                                                                                                    \
     X(linear)                                                                                                                    \
+    X(row_pitch)                                                                                                                 \
     X(conv2d)                                                                                                                    \
     X(conv2d_backward_data)                                                                                                      \
     X(conv2d_backward_weight)

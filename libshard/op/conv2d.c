@@ -47,7 +47,7 @@ static shard_status bias_gradient(shard_node *node, shard_tensor *dy, shard_tens
     void *memory[2];
     if (!dx[BIAS] || !shard_load(SHARD_INPUTS(dy, dx[BIAS]), memory))
         return shard_last_status();
-    return SHARD_RUN(dy, sum_rows, shard_shape_product(&dy->shape, 0, 3), dy->shape.dim[3], memory[0], dy->dtype, accumulate,
+    return SHARD_RUN(dy, sum_rows, shard_shape_product(&dy->shape, 0, 3), dy->shape.dim[3], 0, memory[0], dy->dtype, accumulate,
                      memory[1], dx[BIAS]->dtype);
 }
 

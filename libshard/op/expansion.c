@@ -164,7 +164,7 @@ static shard_tensor *sum_first(shard_node *node, int input, const summation *s, 
             return NULL;
     }
     if (!shard_load(SHARD_INPUTS(x, sum), memory) ||
-        SHARD_RUN(x, sum_rows, s->rows, s->columns, memory[0], x->dtype, accumulate, memory[1], sum->dtype) != SHARD_OK)
+        SHARD_RUN(x, sum_rows, s->rows, s->columns, 0, memory[0], x->dtype, accumulate, memory[1], sum->dtype) != SHARD_OK)
         return NULL;
     return sum;
 }

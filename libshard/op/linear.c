@@ -78,7 +78,7 @@ static shard_status bias_gradient(shard_node *node, shard_tensor *dy, shard_tens
         return shard_last_status();
     if (!context->columns)
         shard_place_sum(to, dy);
-    return SHARD_RUN(dy, sum_rows, context->rows, context->out, memory[0], dy->dtype, accumulate, memory[1], to->dtype);
+    return SHARD_RUN(dy, sum_rows, context->rows, context->out, 0, memory[0], dy->dtype, accumulate, memory[1], to->dtype);
 }
 
 static shard_status linear_backward(shard_node *node, shard_tensor *dy, shard_tensor **dx)
@@ -182,7 +182,8 @@ static shard_status compute(const linear_context *context, shard_tensor *x, shar
         return shard_linear_rows(x, weight, bias, y);
     if (!y || !shard_load(SHARD_INPUTS(x, weight, bias, y), memory))
         return shard_last_status();
-    return SHARD_RUN(x, linear, context->rows, context->in, context->out, memory[0], memory[1], memory[2], memory[3], x->dtype);
+    const shard_linear_shape shape = {.rows = context->rows, .in = context->in, .out = context->out};
+    return SHARD_RUN(x, linear, &shape, memory[0], memory[1], memory[2], memory[3], x->dtype);
 }
 
 static shard_tensor *linear(shard_tensor **input, int inputs)

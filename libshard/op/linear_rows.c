@@ -1,18 +1,18 @@
 #include "op/linear_rows.h"
 
 /* One product of a block of the weight's rows. A matrix has x's rows, and out columns, of
- * which a block is a range: it is copied to or from one where it is dense. */
+ * which a block is a range. */
 typedef struct blocks {
     shard_device *device;
     shard_rows *of;
     shard_dtype dtype;         /* computed in */
     shard_dtype kept;          /* the weight's */
     int64_t rows, in, out;     /* of x and the weight */
-    shard_tensor *dense, *cast; /* of the largest block: a range of columns, and the weight's rows in dtype */
+    shard_tensor *cast;        /* the weight's rows in dtype, of the largest block */
     int64_t first, count;      /* the block */
 } blocks;
 
-/* Without memory for what is not needed: one block needs no dense copy. An error is the thread's. */
+/* An error is the thread's. */
 static blocks begin(const shard_tensor *wide, const shard_tensor *weight, int64_t rows)
 {
     blocks b = {.device = shard_device_of(wide),
@@ -23,8 +23,6 @@ static blocks begin(const shard_tensor *wide, const shard_tensor *weight, int64_
                 .in = weight->shape.dim[1],
                 .out = weight->shape.dim[0]};
     int64_t largest = b.out < 2 * b.of->block ? b.out : 2 * b.of->block - 1;
-    if (largest < b.out)
-        b.dense = shard_workspace(wide, rows * largest, b.dtype);
     if (b.dtype != b.kept)
         b.cast = shard_workspace(wide, largest * b.in, b.dtype);
     return b;
@@ -48,33 +46,18 @@ static const void *values_of(const blocks *b)
     return done ? cast : NULL;
 }
 
-/* The block's columns of a matrix where they are dense, without their values; NULL with the
- * error set. */
-static void *columns_of(const blocks *b, void *matrix)
+/* Where the block's columns of a matrix begin, or its elements of a row. */
+static void *columns_of(const blocks *b, const void *matrix)
 {
-    if (b->count == b->out)
-        return matrix;
-    return b->dense ? shard_tensor_memory(b->dense) : NULL;
+    return (char *)matrix + (size_t)b->first * shard_dtype_size(b->dtype);
 }
 
-static shard_status copy_columns(const blocks *b, void *matrix, void *columns, bool out)
-{
-    size_t element = shard_dtype_size(b->dtype), pitch = (size_t)b->out * element, width = (size_t)b->count * element;
-    char *at = (char *)matrix + (size_t)b->first * element;
-    if (columns == matrix)
-        return SHARD_OK;
-    return out ? b->device->ops->copy_rows(b->device, columns, width, at, pitch, width, (size_t)b->rows)
-               : b->device->ops->copy_rows(b->device, at, pitch, columns, width, width, (size_t)b->rows);
-}
-
-static shard_status forward_block(const blocks *b, const void *x, const char *bias, void *y)
+static shard_status forward_block(const blocks *b, const void *x, const void *bias, void *y)
 {
     const void *values = values_of(b);
-    void *columns = values ? columns_of(b, y) : NULL;
+    const shard_linear_shape shape = {.rows = b->rows, .in = b->in, .out = b->count, .pitch_y = b->out};
     SHARD_TRY(shard_last_status());
-    SHARD_TRY(b->device->ops->linear(b->device, b->rows, b->in, b->count, x, values,
-                                     bias ? bias + (size_t)b->first * shard_dtype_size(b->dtype) : NULL, columns, b->dtype));
-    return copy_columns(b, y, columns, false);
+    return b->device->ops->linear(b->device, &shape, x, values, bias ? columns_of(b, bias) : NULL, columns_of(b, y), b->dtype);
 }
 
 shard_status shard_linear_rows(shard_tensor *x, shard_tensor *weight, shard_tensor *bias, shard_tensor *y)
@@ -85,25 +68,23 @@ shard_status shard_linear_rows(shard_tensor *x, shard_tensor *weight, shard_tens
     while (next(&b))
         forward_block(&b, memory[0], memory[1], memory[2]);
     b.of->values_end(b.of);
-    shard_release(b.dense);
     shard_release(b.cast);
     return shard_last_status();
 }
 
 /* sum += the block's columns of dy times the block's values. */
-static shard_status input_block(const blocks *b, void *dy, void *sum, shard_dtype sum_type)
+static shard_status input_block(const blocks *b, const void *dy, void *sum, shard_dtype sum_type)
 {
     const void *values = values_of(b);
-    void *columns = values ? columns_of(b, dy) : NULL;
     SHARD_TRY(shard_last_status());
-    SHARD_TRY(copy_columns(b, dy, columns, true));
     shard_matmul_shape shape = {.batch = 1,
                                 .m = b->rows,
                                 .n = b->in,
                                 .k = b->count,
                                 .accumulate = b->first > 0,
-                                .wide_c = sum_type != b->dtype};
-    return b->device->ops->matmul(b->device, &shape, columns, values, sum, b->dtype);
+                                .wide_c = sum_type != b->dtype,
+                                .ld_a = b->out};
+    return b->device->ops->matmul(b->device, &shape, columns_of(b, dy), values, sum, b->dtype);
 }
 
 shard_status shard_linear_rows_input_gradient(shard_tensor *dy, shard_tensor *weight, shard_tensor *to)
@@ -118,20 +99,17 @@ shard_status shard_linear_rows_input_gradient(shard_tensor *dy, shard_tensor *we
     while (next(&b))
         input_block(&b, memory[0], memory[1], narrow || !to ? SHARD_FLOAT32 : to->dtype);
     b.of->values_end(b.of);
-    shard_release(b.dense);
     shard_release(b.cast);
     SHARD_TRY(shard_last_status());
     return narrow ? SHARD_RUN(to, cast, shard_numel(to), memory[1], SHARD_FLOAT32, memory[2], to->dtype) : SHARD_OK;
 }
 
-static shard_status weight_block(const blocks *b, void *dy, const void *x, void *gradient)
+static shard_status weight_block(const blocks *b, const void *dy, const void *x, void *gradient)
 {
-    void *columns = gradient ? columns_of(b, dy) : NULL;
     SHARD_TRY(shard_last_status());
-    SHARD_TRY(copy_columns(b, dy, columns, true));
     shard_matmul_shape shape = {
-        .batch = 1, .m = b->count, .n = b->in, .k = b->rows, .transpose_a = true, .wide_c = b->kept != b->dtype};
-    return b->device->ops->matmul(b->device, &shape, columns, x, gradient, b->dtype);
+        .batch = 1, .m = b->count, .n = b->in, .k = b->rows, .transpose_a = true, .wide_c = b->kept != b->dtype, .ld_a = b->out};
+    return b->device->ops->matmul(b->device, &shape, columns_of(b, dy), x, gradient, b->dtype);
 }
 
 shard_status shard_linear_rows_weight_gradient(shard_tensor *dy, shard_tensor *weight, shard_tensor *x)
@@ -143,7 +121,6 @@ shard_status shard_linear_rows_weight_gradient(shard_tensor *dy, shard_tensor *w
         weight_block(&b, memory[0], memory[1], b.of->gradient(b.of, b.first, b.count));
         b.of->gradient_take(b.of, b.first, b.count);
     }
-    shard_release(b.dense);
     shard_release(b.cast);
     return b.of->gradient_end(b.of);
 }

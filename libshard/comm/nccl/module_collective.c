@@ -137,7 +137,7 @@ static shard_status sum_arrived(shard_group *group, const char *all, char *piece
     const char *from = all + (count_before(counts, group->rank) + at) * element;
     size_t bytes = (size_t)(own * element);
     SHARD_TRY(ops->copy_rows(&nccl.side, pieces + group->rank * own * element, bytes, from, bytes, bytes, 1));
-    return ops->sum_rows(&nccl.side, group->size, own, pieces, dtype, false, mine + at * element, dtype);
+    return ops->sum_rows(&nccl.side, group->size, own, 0, pieces, dtype, false, mine + at * element, dtype);
 }
 
 /* By pieces of at most `most` elements of each member, into two buffers in turn: while one piece is summed the next

@@ -18,7 +18,7 @@ static shard_status compute_empty(shard_device *device, const shard_cpu_conv *c,
         return c->bias ? device->ops->binary(device, SHARD_ADD, &over, c->y, c->bias, c->y, dtype) : SHARD_OK;
     case SHARD_CPU_CONV_BACKWARD_WEIGHT:
         SHARD_TRY(shard_cpu_zero(device, c->weight, (size_t)(s->o * (s->c / s->groups) * s->kh * s->kw) * size));
-        return c->bias ? device->ops->sum_rows(device, pixels, s->o, c->y, dtype, false, c->bias, dtype) : SHARD_OK;
+        return c->bias ? device->ops->sum_rows(device, pixels, s->o, 0, c->y, dtype, false, c->bias, dtype) : SHARD_OK;
     default:
         return shard_cpu_zero(device, c->x, (size_t)x * size);
     }

@@ -63,7 +63,8 @@ static shard_status multiply(shard_device *device, const shard_cpu_conv *c, floa
     const shard_conv_shape *s = c->shape;
     int64_t pixels = s->n * s->oh * s->ow;
     if (c->kind == SHARD_CPU_CONV_FORWARD)
-        return shard_cpu_linear(device, pixels, s->c, s->o, x, c->weight, c->bias, c->y, SHARD_FLOAT32);
+        return shard_cpu_linear(device, &(shard_linear_shape){.rows = pixels, .in = s->c, .out = s->o}, x, c->weight, c->bias,
+                                c->y, SHARD_FLOAT32);
     shard_matmul_shape dx = {.batch = 1, .m = pixels, .n = s->c, .k = s->o};
     if (c->kind == SHARD_CPU_CONV_BACKWARD_DATA)
         return shard_cpu_matmul(device, &dx, c->y, c->weight, x, SHARD_FLOAT32);
@@ -71,7 +72,7 @@ static shard_status multiply(shard_device *device, const shard_cpu_conv *c, floa
     shard_status status = shard_cpu_matmul(device, &dweight, c->y, x, c->weight, SHARD_FLOAT32);
     if (status != SHARD_OK || !c->bias)
         return status;
-    return device->ops->sum_rows(device, pixels, s->o, c->y, SHARD_FLOAT32, false, c->bias, SHARD_FLOAT32);
+    return device->ops->sum_rows(device, pixels, s->o, 0, c->y, SHARD_FLOAT32, false, c->bias, SHARD_FLOAT32);
 }
 
 shard_status shard_cpu_conv2d_product(shard_device *device, const shard_cpu_conv *c)

@@ -223,5 +223,6 @@ shard_status shard_cpu_conv2d_weight(shard_device *device, const shard_cpu_conv 
     shard_cpu_scratch_release(device, memory, bytes);
     if (!conv->bias)
         return SHARD_OK;
-    return device->ops->sum_rows(device, w.s.n * w.s.oh * w.s.ow, w.s.o, conv->y, SHARD_FLOAT32, false, conv->bias, SHARD_FLOAT32);
+    return device->ops->sum_rows(device, w.s.n * w.s.oh * w.s.ow, w.s.o, 0, conv->y, SHARD_FLOAT32, false, conv->bias,
+                                 SHARD_FLOAT32);
 }

@@ -7,23 +7,36 @@
 #include "device/cpu/cpu_primitive.h"
 
 enum { TRANSPOSE_A = 1, TRANSPOSE_B = 2, ACCUMULATE = 4, BIAS = 8, WIDE_C = 16 };
-enum { WORD_DTYPE = 1, WORD_FLAGS, WORD_BATCH, WORD_M, WORD_N, WORD_K, WORD_STRIDE_A, WORD_STRIDE_B, WORD_STRIDE_C };
+enum {
+    WORD_DTYPE = 1,
+    WORD_FLAGS,
+    WORD_BATCH,
+    WORD_M,
+    WORD_N,
+    WORD_K,
+    WORD_STRIDE_A,
+    WORD_STRIDE_B,
+    WORD_STRIDE_C,
+    WORD_LD_A,
+    WORD_LD_B,
+    WORD_LD_C
+};
 
 static shard_cpu_key key_of(const shard_cpu_product *p, shard_dtype dtype)
 {
     const shard_matmul_shape *s = &p->shape;
     int64_t flags = (s->transpose_a ? TRANSPOSE_A : 0) | (s->transpose_b ? TRANSPOSE_B : 0) | (s->accumulate ? ACCUMULATE : 0) |
                     (p->bias ? BIAS : 0) | (s->wide_c ? WIDE_C : 0);
-    return (shard_cpu_key){
-        .word = {SHARD_CPU_MATMUL, (int64_t)dtype, flags, s->batch, s->m, s->n, s->k, s->stride_a, s->stride_b, s->stride_c}};
+    return (shard_cpu_key){.word = {SHARD_CPU_MATMUL, (int64_t)dtype, flags, s->batch, s->m, s->n, s->k, s->stride_a, s->stride_b,
+                                    s->stride_c, s->ld_a, s->ld_b, s->ld_c}};
 }
 
 /* A batch of rows x cols matrices; stride 0 repeats one. */
 static dnnl_status_t plan_matrices(shard_cpu_plan *plan, int argument, int64_t batch, int64_t rows, int64_t cols, bool transposed,
-                                   int64_t stride, dnnl_data_type_t type)
+                                   int64_t stride, int64_t ld, dnnl_data_type_t type)
 {
     dnnl_dims_t dims = {stride == 0 ? 1 : batch, rows, cols};
-    dnnl_dims_t strides = {stride == 0 ? rows * cols : stride, transposed ? 1 : cols, transposed ? rows : 1};
+    dnnl_dims_t strides = {stride == 0 ? (transposed ? cols : rows) * ld : stride, transposed ? 1 : ld, transposed ? ld : 1};
     int skip = batch == 1;
     return shard_cpu_plan_array(plan, argument, 3 - skip, dims + skip, strides + skip, type, false);
 }
@@ -32,12 +45,13 @@ static dnnl_status_t plan_arrays(const int64_t *word, shard_cpu_plan *plan)
 {
     dnnl_data_type_t type = shard_cpu_dnnl_type((shard_dtype)word[WORD_DTYPE]);
     int64_t batch = word[WORD_BATCH], m = word[WORD_M], n = word[WORD_N], k = word[WORD_K];
-    dnnl_status_t status =
-        plan_matrices(plan, DNNL_ARG_SRC, batch, m, k, word[WORD_FLAGS] & TRANSPOSE_A, word[WORD_STRIDE_A], type);
+    dnnl_status_t status = plan_matrices(plan, DNNL_ARG_SRC, batch, m, k, word[WORD_FLAGS] & TRANSPOSE_A, word[WORD_STRIDE_A],
+                                         word[WORD_LD_A], type);
     if (status == dnnl_success)
-        status = plan_matrices(plan, DNNL_ARG_WEIGHTS, batch, k, n, word[WORD_FLAGS] & TRANSPOSE_B, word[WORD_STRIDE_B], type);
+        status = plan_matrices(plan, DNNL_ARG_WEIGHTS, batch, k, n, word[WORD_FLAGS] & TRANSPOSE_B, word[WORD_STRIDE_B],
+                               word[WORD_LD_B], type);
     if (status == dnnl_success)
-        status = plan_matrices(plan, DNNL_ARG_DST, batch, m, n, false, word[WORD_STRIDE_C],
+        status = plan_matrices(plan, DNNL_ARG_DST, batch, m, n, false, word[WORD_STRIDE_C], word[WORD_LD_C],
                                word[WORD_FLAGS] & WIDE_C ? dnnl_f32 : type);
     if (status == dnnl_success && word[WORD_FLAGS] & BIAS)
         status = shard_cpu_plan_array(plan, DNNL_ARG_BIAS, 2, (dnnl_dims_t){1, n}, (dnnl_dims_t){n, 1}, type, false);
@@ -87,9 +101,8 @@ static shard_status multiply_float(shard_device *device, const shard_cpu_product
     for (int64_t first = 0, k; first < s->k && status == dnnl_success; first += k) {
         k = shard_rows_in_block(SHARD_ROW_BLOCK, first, s->k);
         status = dnnl_sgemm(s->transpose_a ? 'T' : 'N', s->transpose_b ? 'T' : 'N', s->m, s->n, k, 1.0f,
-                            a + first * (s->transpose_a ? s->m : 1), s->transpose_a ? s->m : s->k,
-                            b + first * (s->transpose_b ? 1 : s->n), s->transpose_b ? s->k : s->n,
-                            s->accumulate || first > 0 ? 1.0f : 0.0f, p->c, s->n);
+                            a + first * (s->transpose_a ? s->ld_a : 1), s->ld_a, b + first * (s->transpose_b ? 1 : s->ld_b),
+                            s->ld_b, s->accumulate || first > 0 ? 1.0f : 0.0f, p->c, s->ld_c);
     }
     return status == dnnl_success ? SHARD_OK : shard_cpu_dnnl_error("sgemm", status);
 }
@@ -101,10 +114,15 @@ static shard_status multiply_empty(shard_device *device, const shard_cpu_product
     if (s->accumulate)
         return SHARD_OK;
     size_t size = shard_dtype_size(shard_cpu_result_type(p, dtype));
-    for (int64_t i = 0; i < s->batch; i++)
-        SHARD_TRY(shard_cpu_zero(device, (char *)p->c + (size_t)(i * s->stride_c) * size, (size_t)(s->m * s->n) * size));
-    const shard_expansion over = shard_expansion_rows(s->m, s->n);
-    return p->bias ? device->ops->binary(device, SHARD_ADD, &over, p->c, p->bias, p->c, dtype) : SHARD_OK;
+    int64_t runs = s->ld_c == s->n ? 1 : s->m, rows = s->m / runs; /* dense rows at once */
+    const shard_expansion over = shard_expansion_rows(rows, s->n);
+    for (int64_t i = 0; i < s->batch * runs; i++) {
+        char *c = (char *)p->c + (size_t)(i / runs * s->stride_c + i % runs * s->ld_c) * size;
+        SHARD_TRY(shard_cpu_zero(device, c, (size_t)(rows * s->n) * size));
+        if (p->bias)
+            SHARD_TRY(device->ops->binary(device, SHARD_ADD, &over, c, p->bias, c, dtype));
+    }
+    return SHARD_OK;
 }
 
 static shard_status multiply(shard_device *device, const shard_cpu_product *p, shard_dtype dtype);
@@ -144,13 +162,33 @@ shard_status shard_cpu_matmul(shard_device *device, const shard_matmul_shape *sh
                               shard_dtype dtype)
 {
     shard_cpu_product product = {.shape = *shape, .a = a, .b = b, .c = c};
+    shard_matmul_shape *s = &product.shape;
+    s->ld_a = shard_pitch(s->ld_a, s->transpose_a ? s->m : s->k);
+    s->ld_b = shard_pitch(s->ld_b, s->transpose_b ? s->k : s->n);
+    s->ld_c = shard_pitch(s->ld_c, s->n);
     return multiply(device, &product, dtype);
 }
 
-shard_status shard_cpu_linear(shard_device *device, int64_t rows, int64_t in, int64_t out, const void *x, const void *weight,
+shard_status shard_cpu_linear(shard_device *device, const shard_linear_shape *s, const void *x, const void *weight,
                               const void *bias, void *y, shard_dtype dtype)
 {
-    shard_cpu_product product = {
-        .shape = {.batch = 1, .m = rows, .n = out, .k = in, .transpose_b = true}, .a = x, .b = weight, .bias = bias, .c = y};
+    shard_cpu_product product = {.shape = {.batch = 1,
+                                           .m = s->rows,
+                                           .n = s->out,
+                                           .k = s->in,
+                                           .transpose_b = true,
+                                           .ld_a = shard_pitch(s->pitch_x, s->in),
+                                           .ld_b = s->in,
+                                           .ld_c = shard_pitch(s->pitch_y, s->out)},
+                                 .a = x,
+                                 .b = weight,
+                                 .bias = bias,
+                                 .c = y};
     return multiply(device, &product, dtype);
+}
+
+int64_t shard_cpu_row_pitch(const shard_device *device, int64_t cols, shard_dtype dtype)
+{
+    (void)device, (void)dtype;
+    return cols;
 }

@@ -5,7 +5,7 @@
 #include "device/device.h"
 
 typedef struct shard_cpu_product {
-    shard_matmul_shape shape;
+    shard_matmul_shape shape; /* no ld is 0 */
     const void *a, *b;
     const void *bias; /* [n], added to each row of c, or NULL; never with accumulate */
     void *c;

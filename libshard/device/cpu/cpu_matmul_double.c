@@ -16,7 +16,7 @@ static void fill_panel(const shard_matmul_shape *s, const double *b, int64_t k0,
 {
     for (int64_t k = 0; k < depth; k++) {
         for (int64_t j = 0; j < COLS; j++) {
-            int64_t index = s->transpose_b ? (j0 + j) * s->k + k0 + k : (k0 + k) * s->n + j0 + j;
+            int64_t index = s->transpose_b ? (j0 + j) * s->ld_b + k0 + k : (k0 + k) * s->ld_b + j0 + j;
             panel[k][j] = j < cols ? b[index] : 0.0;
         }
     }
@@ -29,7 +29,7 @@ static void multiply_block(const shard_matmul_shape *s, const double *a, const d
     int64_t cols = at_most(s->n - j0, COLS), rows = at_most(s->m - i0, ROWS);
     for (int64_t i = i0; i < i0 + rows && !s->accumulate; i++) {
         for (int64_t j = j0; j < j0 + cols; j++)
-            c[i * s->n + j] = bias ? bias[j] : 0.0;
+            c[i * s->ld_c + j] = bias ? bias[j] : 0.0;
     }
     for (int64_t k0 = 0; k0 < s->k; k0 += DEPTH) {
         int64_t depth = at_most(s->k - k0, DEPTH);
@@ -37,12 +37,12 @@ static void multiply_block(const shard_matmul_shape *s, const double *a, const d
         for (int64_t i = i0; i < i0 + rows; i++) {
             double sum[COLS] = {0};
             for (int64_t k = 0; k < depth; k++) {
-                double value = s->transpose_a ? a[(k0 + k) * s->m + i] : a[i * s->k + k0 + k];
+                double value = s->transpose_a ? a[(k0 + k) * s->ld_a + i] : a[i * s->ld_a + k0 + k];
                 for (int j = 0; j < COLS; j++)
                     sum[j] += value * panel[k][j];
             }
             for (int64_t j = 0; j < cols; j++)
-                c[i * s->n + j0 + j] += sum[j];
+                c[i * s->ld_c + j0 + j] += sum[j];
         }
     }
 }

@@ -85,7 +85,7 @@ static void multiply_outputs(const shard_cpu_product *p, const panels *x, int64_
 {
     float sums[OUTPUTS * COLS] __attribute__((aligned(64)));
     const shard_matmul_shape *s = &p->shape;
-    const float *weight = (const float *)p->b + first_output * s->k, *bias = p->bias;
+    const float *weight = (const float *)p->b + first_output * s->ld_b, *bias = p->bias;
     int64_t cols = panel_cols(x, first_row);
     for (int64_t i = 0; i < count; i++) {
         for (int64_t j = 0; j < cols; j++)
@@ -95,12 +95,13 @@ static void multiply_outputs(const shard_cpu_product *p, const panels *x, int64_
         int64_t depth = at_most(s->k - k, DEPTH);
         for (int64_t i = 0; i < count; i += TILE) {
             if (fetch_next)
-                prefetch_rows(weight + (OUTPUTS + i) * s->k + k, at_most(s->n - first_output - OUTPUTS - i, TILE), s->k, depth);
+                prefetch_rows(weight + (OUTPUTS + i) * s->ld_b + k, at_most(s->n - first_output - OUTPUTS - i, TILE), s->ld_b,
+                              depth);
             shard_cpu_tile tile = {.images = 1,
                                    .lines = 1,
                                    .depth = depth,
-                                   .a = weight + i * s->k + k,
-                                   .a_row = s->k,
+                                   .a = weight + i * s->ld_b + k,
+                                   .a_row = s->ld_b,
                                    .a_step = 1,
                                    .b = x->data + first_row * s->k + k * cols,
                                    .b_step = cols,
@@ -110,15 +111,15 @@ static void multiply_outputs(const shard_cpu_product *p, const panels *x, int64_
             x->tiler->multiply(&tile, at_most(count - i, TILE), (int)(cols / x->tiler->width));
         }
     }
-    shard_cpu_transpose(count, at_most(s->m - first_row, cols), sums, cols, (float *)p->c + first_row * s->n + first_output,
-                        s->n);
+    shard_cpu_transpose(count, at_most(s->m - first_row, cols), sums, cols, (float *)p->c + first_row * s->ld_c + first_output,
+                        s->ld_c);
 }
 
 static shard_status multiply_few_rows(shard_device *device, const shard_cpu_product *p)
 {
     const shard_matmul_shape *s = &p->shape;
     panels x = {.tiler = shard_cpu_tiler_at(0), .cols = s->m, .depth = s->k};
-    if (make_panels(device, &x, p->a, 1, s->k) != SHARD_OK)
+    if (make_panels(device, &x, p->a, 1, s->ld_a) != SHARD_OK)
         return SHARD_ERROR_MEMORY;
 #pragma omp parallel for schedule(static)
     for (int64_t output = 0; output < s->n; output += OUTPUTS) {
@@ -135,7 +136,7 @@ static void multiply_panel(const shard_cpu_product *p, const panels *b, const fl
 {
     float buffer[TILE * COLS] __attribute__((aligned(64)));
     const shard_matmul_shape *s = &p->shape;
-    float *c = (float *)p->c + first * s->n + col;
+    float *c = (float *)p->c + first * s->ld_c + col;
     int64_t cols = panel_cols(b, col), filled = at_most(s->n - col, cols);
     shard_cpu_tile tile = {.images = 1,
                            .lines = 1,
@@ -146,33 +147,33 @@ static void multiply_panel(const shard_cpu_product *p, const panels *b, const fl
                            .b = b->data + col * s->k,
                            .b_step = cols,
                            .c = c,
-                           .c_row = s->n,
+                           .c_row = s->ld_c,
                            .accumulate = true};
     if (filled < cols) {
         tile.c = buffer;
         tile.c_row = cols;
         memset(buffer, 0, sizeof buffer);
         for (int64_t i = 0; i < rows; i++)
-            memcpy(buffer + i * cols, c + i * s->n, (size_t)filled * sizeof *c);
+            memcpy(buffer + i * cols, c + i * s->ld_c, (size_t)filled * sizeof *c);
     }
     b->tiler->multiply(&tile, rows, (int)(cols / b->tiler->width));
     for (int64_t i = 0; i < rows && filled < cols; i++)
-        memcpy(c + i * s->n, buffer + i * cols, (size_t)filled * sizeof *c);
+        memcpy(c + i * s->ld_c, buffer + i * cols, (size_t)filled * sizeof *c);
 }
 
 static shard_status multiply_few_steps(shard_device *device, const shard_cpu_product *p)
 {
     const shard_matmul_shape *s = &p->shape;
     panels b = {.tiler = shard_cpu_tiler_at(0), .cols = s->n, .depth = s->k};
-    if (make_panels(device, &b, p->b, s->n, 1) != SHARD_OK)
+    if (make_panels(device, &b, p->b, s->ld_b, 1) != SHARD_OK)
         return SHARD_ERROR_MEMORY;
 #pragma omp parallel for schedule(static)
     for (int64_t first = 0; first < s->m; first += TILE) {
         float a[FEW_MOST * TILE];
         int64_t rows = at_most(s->m - first, TILE), next = at_most(s->m - first - AHEAD * TILE, TILE);
         for (int64_t k = 0; k < s->k; k++)
-            memcpy(a + k * TILE, (const float *)p->a + k * s->m + first, (size_t)rows * sizeof *a);
-        prefetch_rows((const float *)p->c + (first + AHEAD * TILE) * s->n, next, s->n, s->n);
+            memcpy(a + k * TILE, (const float *)p->a + k * s->ld_a + first, (size_t)rows * sizeof *a);
+        prefetch_rows((const float *)p->c + (first + AHEAD * TILE) * s->ld_c, next, s->ld_c, s->n);
         for (int64_t col = 0; col < s->n; col += b.most)
             multiply_panel(p, &b, a, first, rows, col);
     }

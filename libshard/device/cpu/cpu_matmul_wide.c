@@ -60,10 +60,10 @@ static shard_status multiply_block(shard_device *device, const shard_cpu_product
     shard_dtype c_dtype = shard_cpu_result_type(p, dtype);
     size_t bytes = shard_dtype_size(dtype);
     const char *a = p->a, *b = p->b;
-    char *c = (char *)p->c + (size_t)(i0 * s->n + j0) * shard_dtype_size(c_dtype);
+    char *c = (char *)p->c + (size_t)(i0 * s->ld_c + j0) * shard_dtype_size(c_dtype);
     int64_t m = at_most(s->m - i0, size->m), n = at_most(s->n - j0, size->n);
     if (s->accumulate) {
-        SHARD_TRY(convert(device, m, n, s->n, c, size->c, false, c_dtype));
+        SHARD_TRY(convert(device, m, n, s->ld_c, c, size->c, false, c_dtype));
     } else if (p->bias) {
         SHARD_TRY(convert(device, 1, n, n, (const char *)p->bias + (size_t)j0 * bytes, size->c, false, dtype));
         for (int64_t i = 1; i < m; i++)
@@ -74,19 +74,19 @@ static shard_status multiply_block(shard_device *device, const shard_cpu_product
     for (int64_t k0 = 0; k0 < s->k; k0 += size->k) {
         int64_t k = at_most(s->k - k0, size->k);
         if (s->transpose_a)
-            SHARD_TRY(convert(device, k, m, s->m, a + (size_t)(k0 * s->m + i0) * bytes, size->a, false, dtype));
+            SHARD_TRY(convert(device, k, m, s->ld_a, a + (size_t)(k0 * s->ld_a + i0) * bytes, size->a, false, dtype));
         else
-            SHARD_TRY(convert(device, m, k, s->k, a + (size_t)(i0 * s->k + k0) * bytes, size->a, false, dtype));
+            SHARD_TRY(convert(device, m, k, s->ld_a, a + (size_t)(i0 * s->ld_a + k0) * bytes, size->a, false, dtype));
         if (s->transpose_b)
-            SHARD_TRY(convert(device, n, k, s->k, b + (size_t)(j0 * s->k + k0) * bytes, size->b, false, dtype));
+            SHARD_TRY(convert(device, n, k, s->ld_b, b + (size_t)(j0 * s->ld_b + k0) * bytes, size->b, false, dtype));
         else
-            SHARD_TRY(convert(device, k, n, s->n, b + (size_t)(k0 * s->n + j0) * bytes, size->b, false, dtype));
+            SHARD_TRY(convert(device, k, n, s->ld_b, b + (size_t)(k0 * s->ld_b + j0) * bytes, size->b, false, dtype));
         dnnl_status_t status = dnnl_sgemm(s->transpose_a ? 'T' : 'N', s->transpose_b ? 'T' : 'N', m, n, k, 1.0f, size->a,
                                           s->transpose_a ? m : k, size->b, s->transpose_b ? k : n, 1.0f, size->c, n);
         if (status != dnnl_success)
             return shard_cpu_dnnl_error("sgemm", status);
     }
-    return convert(device, m, n, s->n, c, size->c, true, c_dtype);
+    return convert(device, m, n, s->ld_c, c, size->c, true, c_dtype);
 }
 
 static shard_status multiply_all(shard_device *device, const shard_cpu_product *p, const blocks *size, shard_dtype dtype)

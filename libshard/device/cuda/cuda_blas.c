@@ -151,7 +151,7 @@ shard_status shard_cuda_multiply(shard_device *device, const shard_cuda_product 
 /* ---- products with a bias ---- */
 
 typedef struct biased {
-    int64_t rows, in, out;
+    shard_linear_shape shape;
     const void *x, *weight, *bias;
     void *y;
     shard_dtype dtype;
@@ -162,15 +162,16 @@ static shard_status describe(const shard_device *device, const biased *p, plan *
     cudaDataType_t type = type_of(p->dtype);
     cublasOperation_t transposed = CUBLAS_OP_T;
     cublasLtEpilogue_t epilogue = CUBLASLT_EPILOGUE_BIAS;
-    uint64_t rows = (uint64_t)p->rows, in = (uint64_t)p->in, out = (uint64_t)p->out;
+    const shard_linear_shape *s = &p->shape;
+    uint64_t rows = (uint64_t)s->rows, in = (uint64_t)s->in, out = (uint64_t)s->out;
     BLAS_TRY(cublasLtMatmulDescCreate(&made->operation, compute_type_of(device, p->dtype),
                                       p->dtype == SHARD_FLOAT64 ? CUDA_R_64F : CUDA_R_32F));
     BLAS_TRY(cublasLtMatmulDescSetAttribute(made->operation, CUBLASLT_MATMUL_DESC_TRANSA, &transposed, sizeof transposed));
     BLAS_TRY(cublasLtMatmulDescSetAttribute(made->operation, CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue, sizeof epilogue));
     BLAS_TRY(cublasLtMatmulDescSetAttribute(made->operation, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &p->bias, sizeof p->bias));
-    BLAS_TRY(cublasLtMatrixLayoutCreate(&made->weight, type, in, out, p->in));
-    BLAS_TRY(cublasLtMatrixLayoutCreate(&made->x, type, in, rows, p->in));
-    BLAS_TRY(cublasLtMatrixLayoutCreate(&made->y, type, out, rows, p->out));
+    BLAS_TRY(cublasLtMatrixLayoutCreate(&made->weight, type, in, out, s->in));
+    BLAS_TRY(cublasLtMatrixLayoutCreate(&made->x, type, in, rows, s->pitch_x));
+    BLAS_TRY(cublasLtMatrixLayoutCreate(&made->y, type, out, rows, s->pitch_y));
     return SHARD_OK;
 }
 
@@ -197,7 +198,7 @@ static void refuse(plan *made, const biased *p, const char *call, cublasStatus_t
     shard_log_message(SHARD_LOG_INFO,
                       "cuda: %s refuses a product with a bias of %" PRId64 " rows, %" PRId64 " -> %" PRId64
                       " of %s: %s; the bias is added in a pass of its own",
-                      call, p->rows, p->in, p->out, shard_dtype_name(p->dtype), cublasGetStatusName(status));
+                      call, p->shape.rows, p->shape.in, p->shape.out, shard_dtype_name(p->dtype), cublasGetStatusName(status));
 }
 
 static shard_status choose(struct shard_cuda_blas *blas, const biased *p, plan *made)
@@ -224,8 +225,10 @@ static shard_status choose(struct shard_cuda_blas *blas, const biased *p, plan *
 
 static shard_status find_plan(shard_device *device, struct shard_cuda_blas *blas, const biased *p, plan **found)
 {
-    shard_cuda_key key = {{p->dtype, device->allow_tf32, p->rows, p->in, p->out, shard_cuda_alignment(p->x, MOST_ALIGNED),
-                           shard_cuda_alignment(p->weight, MOST_ALIGNED), shard_cuda_alignment(p->y, MOST_ALIGNED)}};
+    const shard_linear_shape *s = &p->shape;
+    shard_cuda_key key = {{p->dtype, device->allow_tf32, s->rows, s->in, s->out, s->pitch_x, s->pitch_y,
+                           shard_cuda_alignment(p->x, MOST_ALIGNED), shard_cuda_alignment(p->weight, MOST_ALIGNED),
+                           shard_cuda_alignment(p->y, MOST_ALIGNED)}};
     void **kept = shard_cuda_cache_find(&blas->biased, &key);
     if (!*kept) {
         plan *made = shard_calloc(1, sizeof *made);
@@ -266,10 +269,10 @@ static shard_status multiply_biased(shard_device *device, const biased *p, bool 
     return SHARD_OK;
 }
 
-shard_status shard_cuda_multiply_biased(shard_device *device, int64_t rows, int64_t in, int64_t out, const void *x,
-                                        const void *weight, const void *bias, void *y, shard_dtype dtype, bool *there)
+shard_status shard_cuda_multiply_biased(shard_device *device, const shard_linear_shape *shape, const void *x, const void *weight,
+                                        const void *bias, void *y, shard_dtype dtype, bool *there)
 {
-    biased p = {rows, in, out, x, weight, bias, y, dtype};
+    biased p = {*shape, x, weight, bias, y, dtype};
     *there = false;
     if (shard_cuda_alignment(bias, MOST_ALIGNED) < MOST_ALIGNED) /* kernels read it in 16 bytes, which no preference can tell */
         return SHARD_OK;

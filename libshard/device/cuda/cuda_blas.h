@@ -28,12 +28,13 @@ typedef struct shard_cuda_product {
 shard_status shard_cuda_multiply(shard_device *device, const shard_cuda_product *product, shard_dtype dtype);
 
 /* y [rows, out] = x weight^T + bias in one kernel; *there tells whether cuBLASLt has
- * one. No size is 0. */
-shard_status shard_cuda_multiply_biased(shard_device *device, int64_t rows, int64_t in, int64_t out, const void *x,
-                                        const void *weight, const void *bias, void *y, shard_dtype dtype, bool *there);
+ * one. No size is 0, nor is a pitch. */
+shard_status shard_cuda_multiply_biased(shard_device *device, const shard_linear_shape *shape, const void *x, const void *weight,
+                                        const void *bias, void *y, shard_dtype dtype, bool *there);
 
-/* Every row of y [rows, cols] = row [cols]; cuda_spread.cu. */
-shard_status shard_cuda_spread(shard_device *device, int64_t rows, int64_t cols, const void *row, void *y, shard_dtype dtype);
+/* Every row of y [rows, cols], whose rows are pitch apart, = row [cols]; cuda_spread.cu. */
+shard_status shard_cuda_spread(shard_device *device, int64_t rows, int64_t cols, int64_t pitch, const void *row, void *y,
+                               shard_dtype dtype);
 
 #ifdef __cplusplus
 }

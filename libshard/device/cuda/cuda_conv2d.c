@@ -143,7 +143,7 @@ static shard_status convolve(shard_device *device, const shard_cuda_conv *c, con
     if (there)
         return SHARD_OK;
     if (bias && c->dtype != SHARD_FLOAT64) /* again: an engine that failed may have added to it */
-        SHARD_TRY(shard_cuda_spread(device, y_count(c->shape) / c->shape->o, c->shape->o, bias, c->y, c->dtype));
+        SHARD_TRY(shard_cuda_spread(device, y_count(c->shape) / c->shape->o, c->shape->o, 0, bias, c->y, c->dtype));
     return c->dtype == SHARD_FLOAT32 || c->dtype == SHARD_FLOAT64 ? shard_cuda_conv2d_columns(device, c)
                                                                   : convolve_widened(device, c);
 }
@@ -153,7 +153,7 @@ shard_status shard_cuda_conv2d(shard_device *device, const shard_conv_shape *sha
                                const void *bias, void *y, shard_dtype dtype)
 {
     if (bias)
-        SHARD_TRY(shard_cuda_spread(device, shape->n * shape->oh * shape->ow, shape->o, bias, y, dtype));
+        SHARD_TRY(shard_cuda_spread(device, shape->n * shape->oh * shape->ow, shape->o, shape->o, bias, y, dtype));
     shard_cuda_conv c = {SHARD_CUDA_CONV_FORWARD, shape, dtype, bias != NULL, (void *)x, (void *)weight, y};
     return convolve(device, &c, bias);
 }
@@ -170,6 +170,6 @@ shard_status shard_cuda_conv2d_backward_weight(shard_device *device, const shard
 {
     shard_cuda_conv c = {SHARD_CUDA_CONV_BACKWARD_WEIGHT, shape, dtype, false, (void *)x, dweight, (void *)dy};
     SHARD_TRY(convolve(device, &c, NULL));
-    return dbias ? shard_cuda_sum_rows(device, shape->n * shape->oh * shape->ow, shape->o, dy, dtype, false, dbias, dtype)
+    return dbias ? shard_cuda_sum_rows(device, shape->n * shape->oh * shape->ow, shape->o, 0, dy, dtype, false, dbias, dtype)
                  : SHARD_OK;
 }

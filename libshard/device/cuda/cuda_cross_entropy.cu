@@ -18,9 +18,10 @@ enum { NO_TARGETS, SAME_TARGETS, OWN_TARGETS };
 template <class T> struct Loss {
     const T *x, *probability, *weight;
     const int64_t *target;
-    shard_cross_entropy_shape shape;
+    shard_cross_entropy_shape shape; /* its pitch is not 0 */
     double keep, spread;
-    int64_t packed;
+    int64_t packed; /* x and `also` are read in packs together */
+    int64_t alike;  /* and rows of probabilities begin as far from a multiple of 16 as theirs */
 
     __device__ bool ignores(int64_t row) const
     {
@@ -33,6 +34,16 @@ template <class T> struct Loss {
             return -1;
         int64_t column = target[row] - shape.col0;
         return column >= 0 && column < cols ? column : -1;
+    }
+    /* Of a pack of x. */
+    __device__ Pack<T> load_probabilities(const T *from) const
+    {
+        if (alike)
+            return load_pack(from);
+        Pack<T> pack;
+        for (int j = 0; j < Pack<T>::SIZE; j++)
+            pack.value[j] = from[j];
+        return pack;
     }
     __device__ Real<T> weight_of(int64_t column) const
     {
@@ -70,7 +81,7 @@ template <class R> static __device__ inline bool comes_before(R value, R own, bo
 template <class T>
 static __device__ inline Real<T> target_logit(const Loss<T> &l, const Ranking &ranking, int64_t row, int64_t cols)
 {
-    return ranking.logit ? (Real<T>)ranking.logit[row] : to_real(l.x[row * cols + l.own_target(row, cols)]);
+    return ranking.logit ? (Real<T>)ranking.logit[row] : to_real(l.x[row * l.shape.pitch + l.own_target(row, cols)]);
 }
 
 /* Adds q x and q of a column's element; without probabilities they are 0. */
@@ -89,8 +100,8 @@ static __device__ inline void measure_parts(const Loss<T> &l, const Ranking &ran
     Team<LANES> team;
     for (int64_t index = team.index; index < shape.rows * shape.pieces; index += team.step) {
         int64_t row = index / shape.pieces, start = index % shape.pieces * shape.width;
-        int64_t count = shape.cols - start < shape.width ? shape.cols - start : shape.width, from = row * shape.cols + start;
-        const T *x = l.x + from, *probability = l.probability ? l.probability + from : NULL;
+        int64_t count = shape.cols - start < shape.width ? shape.cols - start : shape.width, from = row * l.shape.pitch + start;
+        const T *x = l.x + from, *probability = l.probability ? l.probability + row * shape.cols + start : NULL;
         ExpSum<R> e;
         double a = 0, b = 0;
         bool ranked = RANKED && !l.ignores(row);
@@ -116,7 +127,7 @@ static __device__ inline void measure_parts(const Loss<T> &l, const Ranking &ran
                 for (int k = 0; k < (TARGETS == OWN_TARGETS ? COUNT : 0); k++) {
                     Pack<T> pack = {};
                     if (probability)
-                        pack = load_pack(probability + first[k]);
+                        pack = l.load_probabilities(probability + first[k]);
 #pragma unroll
                     for (int j = 0; j < SIZE; j++)
                         add_target(l, value[k * SIZE + j], pack.value[j], start + first[k] + j, &a, &b);
@@ -199,7 +210,8 @@ template <class T> static __global__ void join_parts(Loss<T> l, Ranking ranking,
         double *out = stats + row * SHARD_CE_STATS;
         out[SHARD_CE_MAX] = max;
         out[SHARD_CE_SUM] = sum;
-        out[SHARD_CE_A] = ignored ? 0 : a + (target >= 0 ? l.keep * weight * (double)to_real(l.x[row * shape.cols + target]) : 0);
+        out[SHARD_CE_A] =
+            ignored ? 0 : a + (target >= 0 ? l.keep * weight * (double)to_real(l.x[row * l.shape.pitch + target]) : 0);
         out[SHARD_CE_B] = ignored ? 0 : b + l.keep * weight;
         out[SHARD_CE_WEIGHT] = weight;
         if (ranking.ahead)
@@ -217,9 +229,11 @@ static Loss<T> loss_of(const shard_cross_entropy_shape *shape, const void *x, co
     l.weight = (const T *)weight;
     l.target = target;
     l.shape = *shape;
+    l.shape.pitch = shard_pitch(shape->pitch, shape->cols);
     l.keep = 1 - shape->smoothing;
     l.spread = shape->classes ? shape->smoothing / (double)shape->classes : 0;
-    l.packed = aligned_alike(l.x, l.probability) && aligned_alike(l.x, also);
+    l.packed = aligned_alike(l.x, also);
+    l.alike = aligned_alike(l.x, l.probability) && (l.shape.pitch - shape->cols) * (int64_t)sizeof(T) % 16 == 0;
     return l;
 }
 
@@ -407,8 +421,8 @@ static __global__ void backward(Loss<T> l, Rows shape, const double *lse, const 
     Team<LANES> team;
     for (int64_t index = team.index; index < shape.rows * shape.pieces; index += team.step) {
         int64_t row = index / shape.pieces, start = index % shape.pieces * shape.width;
-        int64_t count = shape.cols - start < shape.width ? shape.cols - start : shape.width, from = row * shape.cols + start;
-        const T *x = l.x + from, *probability = l.probability ? l.probability + from : NULL;
+        int64_t count = shape.cols - start < shape.width ? shape.cols - start : shape.width, from = row * l.shape.pitch + start;
+        const T *x = l.x + from, *probability = l.probability ? l.probability + row * shape.cols + start : NULL;
         T *out = dx + from;
         bool ignored = l.ignores(row);
         RowGradient<R> g = row_gradient(l, row, shape.cols, lse[row], b[row], scale[row]);
@@ -424,7 +438,7 @@ static __global__ void backward(Loss<T> l, Rows shape, const double *lse, const 
                 for (int k = 0; k < COUNT; k++) {
                     Pack<T> pack = {};
                     if (own)
-                        pack = load_pack(probability + first[k]);
+                        pack = l.load_probabilities(probability + first[k]);
 #pragma unroll
                     for (int j = 0; j < SIZE; j++) {
                         R *v = &value[k * SIZE + j];

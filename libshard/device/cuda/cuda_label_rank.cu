@@ -18,7 +18,7 @@ static __global__ void pick_target(shard_cross_entropy_shape shape, const T *x, 
     for (int64_t row = (int64_t)blockIdx.x * BLOCK + threadIdx.x; row < shape.rows; row += stride) {
         int64_t column = shard_label_ignored(&shape, target[row]) ? -1 : target[row] - shape.col0;
         bool own = column >= 0 && column < shape.cols;
-        out[row] = own ? (double)to_real(x[row * shape.cols + column]) : 0;
+        out[row] = own ? (double)to_real(x[row * shard_pitch(shape.pitch, shape.cols) + column]) : 0;
     }
 }
 
@@ -80,7 +80,7 @@ static __global__ void count_ahead(shard_cross_entropy_shape shape, int64_t piec
     int64_t start = item % pieces * PIECE, column = target[row] - shape.col0 - start;
     int left = column < 0 ? 0 : column < PIECE ? (int)column : PIECE; /* of the target's: those that come first in a tie */
     int end = shape.cols - start < PIECE ? (int)(shape.cols - start) : PIECE;
-    const T *values = x + row * shape.cols + start;
+    const T *values = x + row * shard_pitch(shape.pitch, shape.cols) + start;
     R own = (R)logit[row];
     int sum = own == own ? count(values, end, lane, [=](int i, R value) { return !(value <= own) || (value == own && i < left); })
                          : count(values, end, lane, [=](int i, R value) { return value != value && i < left; });

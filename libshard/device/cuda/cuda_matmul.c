@@ -1,16 +1,18 @@
-/* The entries matmul and linear. */
+/* The entries matmul, linear and row_pitch. */
 #include "device/cuda/cuda_blas.h"
 
 /* All sums are empty. */
-static shard_status multiply_empty(shard_device *device, const shard_matmul_shape *s, void *c, shard_dtype dtype)
+static shard_status multiply_empty(shard_device *device, const shard_cuda_product *p, shard_dtype dtype)
 {
-    size_t size = shard_dtype_size(s->wide_c ? SHARD_FLOAT32 : dtype);
-    if (s->accumulate)
+    int64_t size = (int64_t)shard_dtype_size(p->wide_c ? SHARD_FLOAT32 : dtype);
+    int64_t runs = p->ld_c == p->n ? 1 : p->m, rows = p->m / runs; /* dense rows at once */
+    if (p->accumulate)
         return SHARD_OK;
-    if (s->stride_c == s->m * s->n)
-        return shard_cuda_zero(device, c, (size_t)(s->batch * s->m * s->n) * size);
-    for (int64_t i = 0; i < s->batch; i++)
-        SHARD_TRY(shard_cuda_zero(device, (char *)c + (size_t)(i * s->stride_c) * size, (size_t)(s->m * s->n) * size));
+    if (runs == 1 && p->stride_c == p->m * p->n)
+        return shard_cuda_zero(device, p->c, (size_t)(p->batch * p->m * p->n * size));
+    for (int64_t i = 0; i < p->batch * runs; i++)
+        SHARD_TRY(shard_cuda_zero(device, (char *)p->c + (i / runs * p->stride_c + i % runs * p->ld_c) * size,
+                                  (size_t)(rows * p->n * size)));
     return SHARD_OK;
 }
 
@@ -19,8 +21,6 @@ shard_status shard_cuda_matmul(shard_device *device, const shard_matmul_shape *s
 {
     if (s->batch == 0 || s->m == 0 || s->n == 0)
         return SHARD_OK;
-    if (s->k == 0)
-        return multiply_empty(device, s, c, dtype);
     shard_cuda_product p = {.batch = s->batch,
                             .m = s->m,
                             .n = s->n,
@@ -29,35 +29,53 @@ shard_status shard_cuda_matmul(shard_device *device, const shard_matmul_shape *s
                             .transpose_b = s->transpose_b,
                             .accumulate = s->accumulate,
                             .wide_c = s->wide_c,
-                            .ld_a = s->transpose_a ? s->m : s->k,
-                            .ld_b = s->transpose_b ? s->k : s->n,
-                            .ld_c = s->n,
+                            .ld_a = shard_pitch(s->ld_a, s->transpose_a ? s->m : s->k),
+                            .ld_b = shard_pitch(s->ld_b, s->transpose_b ? s->k : s->n),
+                            .ld_c = shard_pitch(s->ld_c, s->n),
                             .stride_a = s->stride_a,
                             .stride_b = s->stride_b,
                             .stride_c = s->stride_c,
                             .a = a,
                             .b = b,
                             .c = c};
-    /* One b for all, and nothing between the rows of one a and the next: one product. */
-    if (s->stride_b == 0 && !s->transpose_a && s->stride_a == s->m * s->k && s->stride_c == s->m * s->n) {
+    if (p.k == 0)
+        return multiply_empty(device, &p, dtype);
+    /* One b for all, and the rows of one a and the next as far apart as those of one: one product. */
+    if (p.stride_b == 0 && !p.transpose_a && p.stride_a == p.m * p.ld_a && p.stride_c == p.m * p.ld_c) {
         p.m *= p.batch;
         p.batch = 1;
     }
     return shard_cuda_multiply(device, &p, dtype);
 }
 
-shard_status shard_cuda_linear(shard_device *device, int64_t rows, int64_t in, int64_t out, const void *x, const void *weight,
+shard_status shard_cuda_linear(shard_device *device, const shard_linear_shape *shape, const void *x, const void *weight,
                                const void *bias, void *y, shard_dtype dtype)
 {
-    if (rows == 0 || out == 0)
+    shard_linear_shape s = *shape;
+    s.pitch_x = shard_pitch(s.pitch_x, s.in);
+    s.pitch_y = shard_pitch(s.pitch_y, s.out);
+    if (s.rows == 0 || s.out == 0)
         return SHARD_OK;
     bool there = false;
-    if (bias && in > 0)
-        SHARD_TRY(shard_cuda_multiply_biased(device, rows, in, out, x, weight, bias, y, dtype, &there));
+    if (bias && s.in > 0)
+        SHARD_TRY(shard_cuda_multiply_biased(device, &s, x, weight, bias, y, dtype, &there));
     if (there)
         return SHARD_OK;
     if (bias)
-        SHARD_TRY(shard_cuda_spread(device, rows, out, bias, y, dtype));
-    shard_matmul_shape shape = {.batch = 1, .m = rows, .n = out, .k = in, .transpose_b = true, .accumulate = bias != NULL};
-    return shard_cuda_matmul(device, &shape, x, weight, y, dtype);
+        SHARD_TRY(shard_cuda_spread(device, s.rows, s.out, s.pitch_y, bias, y, dtype));
+    shard_matmul_shape product = {.batch = 1,
+                                  .m = s.rows,
+                                  .n = s.out,
+                                  .k = s.in,
+                                  .transpose_b = true,
+                                  .accumulate = bias != NULL,
+                                  .ld_a = s.pitch_x,
+                                  .ld_c = s.pitch_y};
+    return shard_cuda_matmul(device, &product, x, weight, y, dtype);
+}
+
+int64_t shard_cuda_row_pitch(const shard_device *device, int64_t cols, shard_dtype dtype)
+{
+    (void)device, (void)dtype;
+    return cols;
 }

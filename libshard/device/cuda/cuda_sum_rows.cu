@@ -20,7 +20,7 @@ enum {
 };
 
 template <class T, int N> struct Rows {
-    int64_t rows, cols;
+    int64_t rows, cols, pitch;
     int64_t slice; /* rows of one */
     int width, groups;
     const T *x;
@@ -34,14 +34,14 @@ template <class T, int N> struct Rows {
             Pack<T, N> in[ahead];
 #pragma unroll
             for (int a = 0; a < ahead; a++)
-                in[a] = load_pack<T, N>(x + (row + a * step) * cols + column);
+                in[a] = load_pack<T, N>(x + (row + a * step) * pitch + column);
 #pragma unroll
             for (int a = 0; a < ahead; a++)
                 for (int k = 0; k < N; k++)
                     sums[k] += (double)to_real(in[a].value[k]);
         }
         for (; row < end; row += step) {
-            Pack<T, N> in = load_pack<T, N>(x + row * cols + column);
+            Pack<T, N> in = load_pack<T, N>(x + row * pitch + column);
             for (int k = 0; k < N; k++)
                 sums[k] += (double)to_real(in.value[k]);
         }
@@ -95,47 +95,49 @@ static Cut cut(int64_t rows, int64_t packs, int64_t most_slices)
 }
 
 template <class T, int N, class To>
-static shard_status sum(shard_device *device, const Cut &c, int64_t rows, int64_t cols, const T *x, bool accumulate, To *y)
+static shard_status sum(shard_device *device, const Cut &c, int64_t rows, int64_t cols, int64_t pitch, const T *x,
+                        bool accumulate, To *y)
 {
     return launch(device, sum_slices<T, N, To>, dim3((unsigned)c.tiles, (unsigned)c.slices), BLOCK,
-                  Rows<T, N>{rows, cols, c.slice, c.width, BLOCK / c.width, x}, accumulate, y);
+                  Rows<T, N>{rows, cols, pitch, c.slice, c.width, BLOCK / c.width, x}, accumulate, y);
 }
 
 template <class T, int N, class To>
-static shard_status sum_rows(shard_device *device, int64_t rows, int64_t cols, const T *x, bool accumulate, To *y)
+static shard_status sum_rows(shard_device *device, int64_t rows, int64_t cols, int64_t pitch, const T *x, bool accumulate, To *y)
 {
-    Cut c = cut(rows, cols / N, BLOCKS);
+    Cut c = cut(rows, divide_up(cols, N), BLOCKS);
     if (c.slices == 1)
-        return sum<T, N>(device, c, rows, cols, x, accumulate, y);
+        return sum<T, N>(device, c, rows, cols, pitch, x, accumulate, y);
     size_t bytes = (size_t)(c.slices * cols) * sizeof(double);
     double *partial = (double *)shard_cuda_scratch(device, bytes);
     if (!partial)
         return shard_last_status();
-    shard_status status = sum<T, N>(device, c, rows, cols, x, false, partial);
+    shard_status status = sum<T, N>(device, c, rows, cols, pitch, x, false, partial);
     if (status == SHARD_OK)
-        status = sum<double, 1>(device, cut(c.slices, cols, 1), c.slices, cols, (const double *)partial, accumulate, y);
+        status = sum<double, 1>(device, cut(c.slices, cols, 1), c.slices, cols, cols, (const double *)partial, accumulate, y);
     shard_cuda_scratch_release(device, partial, bytes);
     return status;
 }
 
 template <class T, class To>
-static shard_status sum_to(shard_device *device, int64_t rows, int64_t cols, const T *x, bool accumulate, To *y)
+static shard_status sum_to(shard_device *device, int64_t rows, int64_t cols, int64_t pitch, const T *x, bool accumulate, To *y)
 {
     const int pack = Pack<T>::SIZE;
-    if (cols % pack == 0 && aligned16(x))
-        return sum_rows<T, pack>(device, rows, cols, x, accumulate, y);
-    return sum_rows<T, 1>(device, rows, cols, x, accumulate, y);
+    if (pitch % pack == 0 && aligned16(x)) /* the last pack of a row may be half of it behind its columns */
+        return sum_rows<T, pack>(device, rows, cols, pitch, x, accumulate, y);
+    return sum_rows<T, 1>(device, rows, cols, pitch, x, accumulate, y);
 }
 
-shard_status shard_cuda_sum_rows(shard_device *device, int64_t rows, int64_t cols, const void *x, shard_dtype from,
+shard_status shard_cuda_sum_rows(shard_device *device, int64_t rows, int64_t cols, int64_t pitch, const void *x, shard_dtype from,
                                  bool accumulate, void *y, shard_dtype to)
 {
+    int64_t apart = shard_pitch(pitch, cols);
     if (cols == 0)
         return SHARD_OK;
     return by_float(from, [&](auto t) {
         using T = decltype(t);
         if (to == from)
-            return sum_to(device, rows, cols, (const T *)x, accumulate, (T *)y);
-        return sum_to(device, rows, cols, (const T *)x, accumulate, (Real<T> *)y);
+            return sum_to(device, rows, cols, apart, (const T *)x, accumulate, (T *)y);
+        return sum_to(device, rows, cols, apart, (const T *)x, accumulate, (Real<T> *)y);
     });
 }

@@ -63,7 +63,7 @@ static int64_t R(count_span)(const loss *l, int64_t row, int64_t start, int64_t 
 /* What this part's columns are compared with, of a row that is not ignored. */
 static real R(target_logit)(const loss *l, int64_t row)
 {
-    return l->logit ? (real)l->logit[row] : R(at)(l->dtype, l->x, row * l->shape->cols + own_target(l, row));
+    return l->logit ? (real)l->logit[row] : R(at)(l->dtype, l->x, row * l->pitch + own_target(l, row));
 }
 
 /* Of the row's columns [start, end). */
@@ -76,7 +76,7 @@ static part R(sum_part)(const loss *l, int64_t row, int64_t start, int64_t end)
     for (int64_t count; start < end; start += count) {
         int64_t from = row * l->shape->cols + start;
         count = smaller(SPAN, end - start);
-        const real *x = R(load)(l->dtype, l->x, from, count, x_buffer), *probability = NULL, *weight = NULL;
+        const real *x = R(load)(l->dtype, l->x, row * l->pitch + start, count, x_buffer), *probability = NULL, *weight = NULL;
         KERNEL(R(exp_sum_add))(&p.exponentials, count, x);
         if (ranked)
             p.ahead += R(count_span)(l, row, start, count, x, logit);
@@ -98,7 +98,7 @@ static void R(finish_row)(const loss *l, int64_t row, part p, double *stats)
     int64_t target = own_target(l, row);
     if (target >= 0) {
         weight = l->weight ? (double)R(at)(l->dtype, l->weight, target) : 1;
-        p.a += l->keep * weight * (double)R(at)(l->dtype, l->x, row * l->shape->cols + target);
+        p.a += l->keep * weight * (double)R(at)(l->dtype, l->x, row * l->pitch + target);
         p.b += l->keep * weight;
     }
     exp_sum_refer(&p.exponentials, p.exponentials.max);
@@ -177,7 +177,7 @@ static int64_t R(count_part)(const loss *l, int64_t row, int64_t start, int64_t 
     int64_t total = 0;
     for (int64_t count; start < end; start += count) {
         count = smaller(SPAN, end - start);
-        const real *x = R(load)(l->dtype, l->x, row * l->shape->cols + start, count, buffer);
+        const real *x = R(load)(l->dtype, l->x, row * l->pitch + start, count, buffer);
         total += R(count_span)(l, row, start, count, x, logit);
     }
     return total;
@@ -203,7 +203,7 @@ static void R(pick)(const loss *l, double *out)
 {
     for (int64_t row = 0; row < l->shape->rows; row++) {
         int64_t target = own_target(l, row);
-        out[row] = target >= 0 ? (double)R(at)(l->dtype, l->x, row * l->shape->cols + target) : 0;
+        out[row] = target >= 0 ? (double)R(at)(l->dtype, l->x, row * l->pitch + target) : 0;
     }
 }
 
@@ -218,6 +218,7 @@ static void R(pick)(const loss *l, double *out)
 /* What the entries are called with; what one has no use for is 0. */
 typedef struct loss {
     const shard_cross_entropy_shape *shape;
+    int64_t pitch; /* the shape's, not 0 */
     shard_dtype dtype;
     const void *x;
     const int64_t *target;
@@ -263,6 +264,7 @@ static loss loss_of(const shard_cross_entropy_shape *shape, const void *x, const
                     const void *weight, shard_dtype dtype)
 {
     return (loss){.shape = shape,
+                  .pitch = shard_pitch(shape->pitch, shape->cols),
                   .dtype = dtype,
                   .x = x,
                   .target = target,
@@ -341,11 +343,29 @@ shard_status KERNEL(cross_entropy_join)(shard_device *device, const shard_cross_
     return SHARD_OK;
 }
 
+/* Rows that are not dense one by one. */
+static shard_status backward_by_rows(shard_device *device, const shard_cross_entropy_shape *shape, const char *x,
+                                     const int64_t *target, const char *probability, const void *weight, const double *lse,
+                                     const double *b, const double *scale, char *dx, shard_dtype dtype)
+{
+    shard_cross_entropy_shape row = *shape;
+    int64_t size = (int64_t)shard_dtype_size(dtype);
+    row.rows = 1;
+    row.pitch = 0;
+    shard_status status = SHARD_OK;
+    for (int64_t i = 0; i < shape->rows && status == SHARD_OK; i++)
+        status = KERNEL(cross_entropy_backward)(device, &row, x + i * shape->pitch * size, target ? target + i : NULL,
+                                                probability ? probability + i * shape->cols * size : NULL, weight, lse + i, b + i,
+                                                scale + i, dx + i * shape->pitch * size, dtype);
+    return status;
+}
+
 shard_status KERNEL(cross_entropy_backward)(shard_device *device, const shard_cross_entropy_shape *shape, const void *x,
                                             const int64_t *target, const void *probability, const void *weight, const double *lse,
                                             const double *b, const double *scale, void *dx, shard_dtype dtype)
 {
-    (void)device;
+    if (shape->pitch && shape->pitch != shape->cols)
+        return backward_by_rows(device, shape, x, target, probability, weight, lse, b, scale, dx, dtype);
     loss l = loss_of(shape, x, target, probability, weight, dtype);
     l.lse = lse;
     l.b = b;
@@ -364,7 +384,7 @@ shard_status KERNEL(pick_target)(shard_device *device, const shard_cross_entropy
                                  const int64_t *target, double *out, shard_dtype dtype)
 {
     (void)device;
-    loss l = {.shape = shape, .dtype = dtype, .x = x, .target = target};
+    loss l = loss_of(shape, x, target, NULL, NULL, dtype);
     BY_TYPE(dtype, pick, &l, out);
     return SHARD_OK;
 }
@@ -374,7 +394,9 @@ shard_status KERNEL(count_ahead)(shard_device *device, const shard_cross_entropy
                                  shard_dtype dtype)
 {
     (void)device;
-    loss l = {.shape = shape, .dtype = dtype, .x = x, .target = target, .logit = logit, .of_ignored = of_ignored};
+    loss l = loss_of(shape, x, target, NULL, NULL, dtype);
+    l.logit = logit;
+    l.of_ignored = of_ignored;
     BY_TYPE(dtype, count, &l, ahead);
     return SHARD_OK;
 }

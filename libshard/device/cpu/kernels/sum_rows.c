@@ -26,16 +26,18 @@ MAP_BODY(finish)
 #define SELF "sum_rows.c"
 #include "device/cpu/kernels/real.h"
 
-shard_status KERNEL(sum_rows)(shard_device *device, int64_t rows, int64_t cols, const void *x, shard_dtype from, bool accumulate,
-                              void *y, shard_dtype to)
+/* What is between rows is summed too, and left alone. */
+shard_status KERNEL(sum_rows)(shard_device *device, int64_t rows, int64_t cols, int64_t pitch, const void *x, shard_dtype from,
+                              bool accumulate, void *y, shard_dtype to)
 {
+    int64_t all = shard_pitch(pitch, cols);
     if (cols == 0)
         return SHARD_OK;
-    size_t bytes = (size_t)cols * sizeof(double);
+    size_t bytes = (size_t)all * sizeof(double);
     double *sums = shard_device_allocate(device, SHARD_MEMORY_WORKSPACE, bytes);
     if (!sums)
         return shard_last_status();
-    column_sums job = {.dtype = from, .n = rows * cols, .columns = cols, .period = wide_period(cols), .in = {x}, .count = 1};
+    column_sums job = {.dtype = from, .n = rows * all, .columns = all, .period = wide_period(all), .in = {x}, .count = 1};
     shard_status status = SUM_COLUMNS(device, &job, sum, sums);
     if (status == SHARD_OK) {
         map out = {.dtype = to, .n = cols, .in = {accumulate ? y : NULL}, .out = {y}, .context = sums};
