@@ -1,12 +1,14 @@
 /* cast: another dtype. */
 #include "op/op.h"
 
+/* What is between rows that lie apart is cast, too. */
 static shard_status convert(shard_tensor *x, shard_tensor *y)
 {
     void *memory[2];
-    if (!y || !shard_load(SHARD_INPUTS(x, y), memory))
+    int64_t pitch, n = shard_numel(x), cols = x->shape.ndim ? x->shape.dim[x->shape.ndim - 1] : 1;
+    if (!y || !shard_load_alike(x, y, memory, &pitch))
         return shard_last_status();
-    return SHARD_RUN(x, cast, shard_numel(x), memory[0], x->dtype, memory[1], y->dtype);
+    return SHARD_RUN(x, cast, pitch > cols ? n / cols * pitch : n, memory[0], x->dtype, memory[1], y->dtype);
 }
 
 static shard_status cast_backward(shard_node *node, shard_tensor *dy, shard_tensor **dx)

@@ -191,7 +191,8 @@ shard_status shard_class_rows_gather(shard_class_rows *rows, bool ready)
 bool shard_class_rows_pick(shard_class_rows *rows)
 {
     void *memory[2];
-    return shard_class_rows_open(rows, 1) && shard_load(SHARD_INPUTS(rows->logits, rows->labels), memory) &&
+    return shard_class_rows_open(rows, 1) && shard_load(SHARD_INPUTS(rows->labels), memory + 1) &&
+           shard_load_rows(SHARD_INPUTS(rows->logits), memory, &rows->shape.pitch) &&
            SHARD_RUN(rows->logits, pick_target, &rows->shape, memory[0], memory[1], rows->own, rows->logits->dtype) == SHARD_OK;
 }
 

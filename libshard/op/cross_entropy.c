@@ -52,35 +52,40 @@ static shard_tensor *row_gradients(shard_tensor *logits, int64_t rows, const dou
 }
 
 /* The gradient takes the place of logits that nobody else holds any more: where
- * classes are many, they are the largest thing there is. */
-static shard_tensor *gradient_memory(shard_node *node, shard_tensor *logits)
+ * classes are many, they are the largest thing there is. Else its rows are as far apart as theirs. */
+static shard_tensor *gradient_memory(shard_node *node, shard_tensor *logits, int64_t pitch)
 {
-    return logits->storage->shares > 1 ? shard_make_gradient(node, 0) : shard_detach(logits);
+    if (logits->storage->shares == 1)
+        return shard_detach(logits);
+    shard_tensor *gradient = shard_make_gradient(node, 0);
+    if (gradient)
+        shard_tensor_pad_rows(gradient, pitch);
+    return gradient;
 }
 
 static shard_status loss_backward(shard_node *node, shard_tensor *dy, shard_tensor **dx)
 {
-    const shard_cross_entropy_shape *shape = node->context;
+    shard_cross_entropy_shape shape = *(const shard_cross_entropy_shape *)node->context;
     shard_tensor *saved[SAVED];
-    void *memory[SAVED];
+    void *memory[SAVED], *to;
     for (int i = 0; i < SAVED; i++) {
         saved[i] = shard_saved(node, i);
         if (node->saved[i] && !saved[i])
             return shard_last_status();
     }
-    if (!shard_load(SAVED, saved, memory))
-        return shard_last_status();
     shard_tensor *logits = saved[LOGITS];
+    if (!shard_load(SAVED - TARGET, saved + TARGET, memory + TARGET) ||
+        !shard_load_rows(SHARD_INPUTS(logits), memory + LOGITS, &shape.pitch))
+        return shard_last_status();
     const double *number = memory[NUMBERS];
-    shard_tensor *scale = row_gradients(logits, shape->rows, number + SHARD_CE_FACTOR * shape->rows, dy);
-    dx[0] = scale ? gradient_memory(node, logits) : NULL;
-    void *to = dx[0] ? shard_tensor_memory(dx[0]) : NULL;
-    if (!to)
+    shard_tensor *scale = row_gradients(logits, shape.rows, number + SHARD_CE_FACTOR * shape.rows, dy);
+    dx[0] = scale ? gradient_memory(node, logits, shape.pitch) : NULL;
+    if (!dx[0] || !shard_load_rows(SHARD_INPUTS(dx[0]), &to, &(int64_t){0}))
         return shard_last_status();
     bool labels = saved[TARGET]->dtype == SHARD_INT64;
-    return SHARD_RUN(logits, cross_entropy_backward, shape, memory[LOGITS], labels ? memory[TARGET] : NULL,
-                     labels ? NULL : memory[TARGET], memory[WEIGHT], number + SHARD_CE_LSE * shape->rows,
-                     number + SHARD_CE_TARGETS * shape->rows, shard_tensor_memory(scale), to, logits->dtype);
+    return SHARD_RUN(logits, cross_entropy_backward, &shape, memory[LOGITS], labels ? memory[TARGET] : NULL,
+                     labels ? NULL : memory[TARGET], memory[WEIGHT], number + SHARD_CE_LSE * shape.rows,
+                     number + SHARD_CE_TARGETS * shape.rows, shard_tensor_memory(scale), to, logits->dtype);
 }
 
 static const shard_node_type loss_type = {.name = "shard_cross_entropy", .backward = loss_backward};
@@ -211,7 +216,8 @@ static bool measure_own(loss_call *call, shard_tensor *logit)
     shard_class_rows *rows = &call->rows;
     void *memory[5];
     if (!shard_class_rows_open(rows, SHARD_CE_STATS + call->ranked) ||
-        !shard_load(SHARD_INPUTS(rows->logits, rows->labels, rows->labels ? NULL : call->target, call->weight, logit), memory))
+        !shard_load(SHARD_INPUTS(rows->labels, rows->labels ? NULL : call->target, call->weight, logit), memory + 1) ||
+        !shard_load_rows(SHARD_INPUTS(rows->logits), memory, &rows->shape.pitch))
         return false;
     return SHARD_RUN(rows->logits, cross_entropy_stats, &rows->shape, memory[0], memory[1], memory[2], memory[3], rows->own,
                      memory[4], ahead_in(call, rows->own), rows->logits->dtype) == SHARD_OK;

@@ -24,7 +24,8 @@ static shard_tensor *count_own(shard_class_rows *rows)
     shard_tensor *rank = shard_class_rows_make(rows, SHARD_INT64), *logit = shard_class_rows_add_picked(rows);
     int64_t ignored = shard_group_rank(rows->group) == 0 ? INT64_MAX : 0;
     void *memory[4];
-    if (!rank || !logit || !shard_load(SHARD_INPUTS(rows->logits, rows->labels, logit, rank), memory))
+    if (!rank || !logit || !shard_load(SHARD_INPUTS(rows->labels, logit, rank), memory + 1) ||
+        !shard_load_rows(SHARD_INPUTS(rows->logits), memory, &rows->shape.pitch))
         return NULL;
     return shard_result(rank, SHARD_RUN(rank, count_ahead, &rows->shape, memory[0], memory[1], memory[2], ignored, memory[3],
                                         rows->logits->dtype));

@@ -24,11 +24,11 @@ static shard_status input_gradient(shard_node *node, shard_tensor *dy, shard_ten
         to->placement = (shard_placement){.kind = SHARD_PARTIAL, .group = context->columns};
     if (pass_by)
         return shard_linear_rows_input_gradient(dy, weight, to);
-    if (!to || !shard_load(SHARD_INPUTS(dy, weight, to), memory))
+    shard_matmul_shape shape = {.batch = 1, .m = context->rows, .n = context->in, .k = context->out};
+    if (!to || !shard_load(SHARD_INPUTS(weight, to), memory) || !shard_load_rows(SHARD_INPUTS(dy), memory + 2, &shape.ld_a))
         return shard_last_status();
-    shard_matmul_shape shape = {
-        .batch = 1, .m = context->rows, .n = context->in, .k = context->out, .wide_c = to->dtype != dy->dtype};
-    return SHARD_RUN(dy, matmul, &shape, memory[0], memory[1], memory[2], dy->dtype);
+    shape.wide_c = to->dtype != dy->dtype;
+    return SHARD_RUN(dy, matmul, &shape, memory[2], memory[0], memory[1], dy->dtype);
 }
 
 /* Whether it is taken in blocks of rows; then dx is without memory. */
@@ -58,13 +58,16 @@ static shard_status weight_gradient(shard_node *node, shard_tensor *dy, shard_te
         return shard_linear_rows_weight_gradient(dy, node->edge[WEIGHT].leaf, x);
     shard_tensor *to = x ? shard_gradient_target(node, WEIGHT, &shape.accumulate) : NULL;
     void *memory[3];
+    int64_t pitch[2];
     dx[WEIGHT] = to;
-    if (!to || !shard_load(SHARD_INPUTS(dy, x, to), memory))
+    if (!to || !shard_load(SHARD_INPUTS(to), memory) || !shard_load_rows(SHARD_INPUTS(dy, x), memory + 1, pitch))
         return shard_last_status();
+    shape.ld_a = pitch[0];
+    shape.ld_b = pitch[1];
     shape.wide_c = to->dtype != dy->dtype;
     if (!context->columns)
         shard_place_sum(to, dy);
-    return SHARD_RUN(dy, matmul, &shape, memory[0], memory[1], memory[2], dy->dtype);
+    return SHARD_RUN(dy, matmul, &shape, memory[1], memory[2], memory[0], dy->dtype);
 }
 
 static shard_status bias_gradient(shard_node *node, shard_tensor *dy, shard_tensor **dx)
@@ -73,12 +76,13 @@ static shard_status bias_gradient(shard_node *node, shard_tensor *dy, shard_tens
     bool accumulate;
     shard_tensor *to = shard_gradient_target(node, BIAS, &accumulate);
     void *memory[2];
+    int64_t pitch;
     dx[BIAS] = to;
-    if (!to || !shard_load(SHARD_INPUTS(dy, to), memory))
+    if (!to || !shard_load(SHARD_INPUTS(to), memory) || !shard_load_rows(SHARD_INPUTS(dy), memory + 1, &pitch))
         return shard_last_status();
     if (!context->columns)
         shard_place_sum(to, dy);
-    return SHARD_RUN(dy, sum_rows, context->rows, context->out, 0, memory[0], dy->dtype, accumulate, memory[1], to->dtype);
+    return SHARD_RUN(dy, sum_rows, context->rows, context->out, pitch, memory[1], dy->dtype, accumulate, memory[0], to->dtype);
 }
 
 static shard_status linear_backward(shard_node *node, shard_tensor *dy, shard_tensor **dx)
@@ -178,12 +182,14 @@ static shard_status compute(const linear_context *context, shard_tensor *x, shar
                             shard_tensor *y)
 {
     void *memory[4];
+    int64_t pitch[2];
     if (shard_values_pass_by(weight))
         return shard_linear_rows(x, weight, bias, y);
-    if (!y || !shard_load(SHARD_INPUTS(x, weight, bias, y), memory))
+    if (!y || !shard_load(SHARD_INPUTS(weight, bias), memory) || !shard_load_rows(SHARD_INPUTS(x, y), memory + 2, pitch))
         return shard_last_status();
-    const shard_linear_shape shape = {.rows = context->rows, .in = context->in, .out = context->out};
-    return SHARD_RUN(x, linear, &shape, memory[0], memory[1], memory[2], memory[3], x->dtype);
+    const shard_linear_shape shape = {
+        .rows = context->rows, .in = context->in, .out = context->out, .pitch_x = pitch[0], .pitch_y = pitch[1]};
+    return SHARD_RUN(x, linear, &shape, memory[2], memory[0], memory[1], memory[3], x->dtype);
 }
 
 static shard_tensor *linear(shard_tensor **input, int inputs)
@@ -206,8 +212,10 @@ static shard_tensor *linear(shard_tensor **input, int inputs)
     shard_shape shape = x->shape;
     shape.dim[last] = context.out;
     shard_tensor *y = shard_tensor_make(shape, x->dtype, shard_device_of(x));
-    if (y)
+    if (y) {
         y->placement = placement;
+        shard_tensor_pad_rows(y, SHARD_RUN(y, row_pitch, context.out, y->dtype));
+    }
     y = shard_result(y, compute(&context, x, shard_values_pass_by(input[WEIGHT]) ? input[WEIGHT] : weight, bias, y));
     shard_node *node = shard_record(&linear_type, y, inputs, input, sizeof context);
     if (node) {

@@ -8,6 +8,7 @@ typedef struct blocks {
     shard_dtype dtype;         /* computed in */
     shard_dtype kept;          /* the weight's */
     int64_t rows, in, out;     /* of x and the weight */
+    int64_t pitch, pitch_x;    /* of the matrix of out columns, and of x */
     shard_tensor *cast;        /* the weight's rows in dtype, of the largest block */
     int64_t first, count;      /* the block */
 } blocks;
@@ -55,7 +56,7 @@ static void *columns_of(const blocks *b, const void *matrix)
 static shard_status forward_block(const blocks *b, const void *x, const void *bias, void *y)
 {
     const void *values = values_of(b);
-    const shard_linear_shape shape = {.rows = b->rows, .in = b->in, .out = b->count, .pitch_y = b->out};
+    const shard_linear_shape shape = {.rows = b->rows, .in = b->in, .out = b->count, .pitch_x = b->pitch_x, .pitch_y = b->pitch};
     SHARD_TRY(shard_last_status());
     return b->device->ops->linear(b->device, &shape, x, values, bias ? columns_of(b, bias) : NULL, columns_of(b, y), b->dtype);
 }
@@ -64,9 +65,13 @@ shard_status shard_linear_rows(shard_tensor *x, shard_tensor *weight, shard_tens
 {
     blocks b = begin(x, weight, shard_shape_product(&x->shape, 0, x->shape.ndim - 1));
     void *memory[3] = {NULL};
-    shard_load(SHARD_INPUTS(x, bias, y), memory);
+    int64_t pitch[2] = {0};
+    if (shard_load(SHARD_INPUTS(bias), memory))
+        shard_load_rows(SHARD_INPUTS(x, y), memory + 1, pitch);
+    b.pitch_x = pitch[0];
+    b.pitch = pitch[1];
     while (next(&b))
-        forward_block(&b, memory[0], memory[1], memory[2]);
+        forward_block(&b, memory[1], memory[0], memory[2]);
     b.of->values_end(b.of);
     shard_release(b.cast);
     return shard_last_status();
@@ -83,7 +88,7 @@ static shard_status input_block(const blocks *b, const void *dy, void *sum, shar
                                 .k = b->count,
                                 .accumulate = b->first > 0,
                                 .wide_c = sum_type != b->dtype,
-                                .ld_a = b->out};
+                                .ld_a = b->pitch};
     return b->device->ops->matmul(b->device, &shape, columns_of(b, dy), values, sum, b->dtype);
 }
 
@@ -94,8 +99,8 @@ shard_status shard_linear_rows_input_gradient(shard_tensor *dy, shard_tensor *we
     bool narrow = to && shard_dtype_size(to->dtype) == 2;
     shard_tensor *sum = narrow ? shard_workspace(to, shard_numel(to), SHARD_FLOAT32) : to;
     void *memory[3] = {NULL};
-    if (sum)
-        shard_load(SHARD_INPUTS(dy, sum, to), memory);
+    if (sum && shard_load(SHARD_INPUTS(sum, to), memory + 1))
+        shard_load_rows(SHARD_INPUTS(dy), memory, &b.pitch);
     while (next(&b))
         input_block(&b, memory[0], memory[1], narrow || !to ? SHARD_FLOAT32 : to->dtype);
     b.of->values_end(b.of);
@@ -107,8 +112,14 @@ shard_status shard_linear_rows_input_gradient(shard_tensor *dy, shard_tensor *we
 static shard_status weight_block(const blocks *b, const void *dy, const void *x, void *gradient)
 {
     SHARD_TRY(shard_last_status());
-    shard_matmul_shape shape = {
-        .batch = 1, .m = b->count, .n = b->in, .k = b->rows, .transpose_a = true, .wide_c = b->kept != b->dtype, .ld_a = b->out};
+    shard_matmul_shape shape = {.batch = 1,
+                                .m = b->count,
+                                .n = b->in,
+                                .k = b->rows,
+                                .transpose_a = true,
+                                .wide_c = b->kept != b->dtype,
+                                .ld_a = b->pitch,
+                                .ld_b = b->pitch_x};
     return b->device->ops->matmul(b->device, &shape, columns_of(b, dy), x, gradient, b->dtype);
 }
 
@@ -116,7 +127,10 @@ shard_status shard_linear_rows_weight_gradient(shard_tensor *dy, shard_tensor *w
 {
     blocks b = begin(dy, weight, shard_shape_product(&dy->shape, 0, dy->shape.ndim - 1));
     void *memory[2] = {NULL};
-    shard_load(SHARD_INPUTS(dy, x), memory);
+    int64_t pitch[2] = {0};
+    shard_load_rows(SHARD_INPUTS(dy, x), memory, pitch);
+    b.pitch = pitch[0];
+    b.pitch_x = pitch[1];
     while (next(&b)) {
         weight_block(&b, memory[0], memory[1], b.of->gradient(b.of, b.first, b.count));
         b.of->gradient_take(b.of, b.first, b.count);

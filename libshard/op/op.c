@@ -146,6 +146,29 @@ bool shard_load(int count, shard_tensor *const *tensor, void **memory)
     return true;
 }
 
+bool shard_load_rows(int count, shard_tensor *const *tensor, void **memory, int64_t *pitch)
+{
+    for (int i = 0; i < 2 * count; i++) { /* twice: rows of one storage may have been moved for another tensor on it */
+        shard_tensor *x = tensor[i % count];
+        memory[i % count] = x ? shard_tensor_rows(x, &pitch[i % count]) : NULL;
+        if (x && !memory[i % count])
+            return false;
+    }
+    return true;
+}
+
+bool shard_load_alike(shard_tensor *x, shard_tensor *y, void *memory[2], int64_t *pitch)
+{
+    int64_t each[2];
+    if (!shard_load_rows(SHARD_INPUTS(x), memory, each))
+        return false;
+    shard_tensor_pad_rows(y, each[0]);
+    if (!shard_load_rows(SHARD_INPUTS(x, y), memory, each))
+        return false;
+    *pitch = each[0] == each[1] ? each[0] : x->shape.dim[x->shape.ndim - 1];
+    return each[0] == each[1] || shard_load(SHARD_INPUTS(x, y), memory);
+}
+
 shard_tensor *shard_workspace(const shard_tensor *like, int64_t count, shard_dtype dtype)
 {
     shard_tensor *workspace = shard_tensor_make(SHARD_SHAPE(count), dtype, shard_device_of(like));

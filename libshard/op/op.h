@@ -47,6 +47,12 @@ shard_tensor *shard_result(shard_tensor *y, shard_status status);
  * error set if one cannot be made. NULL tensors give NULL and are fine. */
 bool shard_load(int count, shard_tensor *const *tensor, void **memory);
 
+/* The same of rows that may be pitch[i] elements apart: shard_tensor_rows. Behind shard_load of the other operands. */
+bool shard_load_rows(int count, shard_tensor *const *tensor, void **memory, int64_t *pitch);
+
+/* The same of x and of y, which has no memory yet and rows as long: they are *pitch apart in both. */
+bool shard_load_alike(shard_tensor *x, shard_tensor *y, void *memory[2], int64_t *pitch);
+
 /* Device memory that lives until the end of the enclosing scope: statistics, index
  * tables. [count] of dtype. */
 shard_tensor *shard_workspace(const shard_tensor *like, int64_t count, shard_dtype dtype);

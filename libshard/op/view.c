@@ -136,16 +136,29 @@ typedef struct narrow_context {
     int64_t start;
 } narrow_context;
 
+/* Of another dimension than the last one rows may lie apart: what is along that dimension is then longer. */
 static shard_status narrow_backward(shard_node *node, shard_tensor *dy, shard_tensor **dx)
 {
     const narrow_context *c = node->context;
     dx[0] = shard_make_gradient(node, 0);
-    void *memory = dx[0] ? shard_tensor_memory(dx[0]) : NULL;
-    if (!memory)
+    if (!dx[0])
+        return shard_last_status();
+    shard_axis axis = shard_axis_along(dx[0], c->dim);
+    int last = dy->shape.ndim - 1;
+    int64_t inner = axis.inner, part = dy->shape.dim[c->dim] * inner, cols = dy->shape.dim[last], pitch;
+    bool whole_rows = c->dim < last && cols > 0;
+    void *memory[2];
+    if (!(whole_rows ? shard_load_alike(dy, dx[0], memory, &pitch) : shard_load(SHARD_INPUTS(dy, dx[0]), memory)))
         return shard_last_status();
     shard_place_partial(dx[0], dy);
-    SHARD_TRY(SHARD_RUN(dy, zero, memory, (size_t)shard_numel(dx[0]) * shard_dtype_size(dy->dtype)));
-    return shard_copy_range(dx[0], c->dim, c->start, dy, true);
+    if (whole_rows) {
+        inner = inner / cols * pitch;
+        part = part / cols * pitch;
+    }
+    size_t size = shard_dtype_size(dy->dtype), all = (size_t)(axis.size * inner) * size, width = (size_t)part * size;
+    SHARD_TRY(SHARD_RUN(dy, zero, memory[1], all * (size_t)axis.outer));
+    char *at = (char *)memory[1] + (size_t)(c->start * inner) * size;
+    return width ? SHARD_RUN(dy, copy_rows, at, all, memory[0], width, width, (size_t)axis.outer) : SHARD_OK;
 }
 
 static const shard_node_type narrow_type = {.name = "narrow", .backward = narrow_backward, .takes_partial = true};

@@ -57,8 +57,7 @@ static shard_status wait_arrival(shard_storage *storage)
     return storage->device->ops->wait_arrival(storage->device, arrival);
 }
 
-/* Its memory from an offset on, made if it was not yet. */
-static char *storage_memory(shard_storage *storage, size_t offset)
+void *shard_storage_made(shard_storage *storage)
 {
     shard_filler *filler = storage->filler;
     if (!storage->memory && !shard_storage_begin(storage))
@@ -72,7 +71,16 @@ static char *storage_memory(shard_storage *storage, size_t offset)
     }
     if (storage->arrival && wait_arrival(storage) != SHARD_OK)
         return NULL;
-    return (char *)storage->memory + offset;
+    return storage->memory;
+}
+
+/* Its memory from an offset on, made if it was not yet, and dense. */
+static char *storage_memory(shard_storage *storage, size_t offset)
+{
+    if (shard_storage_make_dense(storage) != SHARD_OK)
+        return NULL;
+    char *memory = shard_storage_made(storage);
+    return memory ? memory + offset : NULL;
 }
 
 void *shard_storage_memory(shard_storage *storage)
@@ -134,15 +142,23 @@ shard_status shard_tensor_copy_rows(shard_tensor *matrix, int64_t first, int64_t
                 : shard_last_status();
 }
 
+/* A recipe's values are dense. */
+static bool make_values(shard_tensor *tensor)
+{
+    if (tensor->recipe.kind == SHARD_NO_RECIPE)
+        return shard_storage_made(tensor->storage);
+    char *memory = storage_memory(tensor->storage, tensor->offset);
+    if (!memory || shard_recipe_follow(tensor, memory) != SHARD_OK)
+        return false;
+    tensor->recipe.kind = SHARD_NO_RECIPE;
+    return true;
+}
+
 void *shard_tensor_memory(shard_tensor *tensor)
 {
-    char *memory = storage_memory(tensor->storage, tensor->offset);
-    if (memory && tensor->recipe.kind != SHARD_NO_RECIPE) {
-        if (shard_recipe_follow(tensor, memory) != SHARD_OK)
-            return NULL;
-        tensor->recipe.kind = SHARD_NO_RECIPE;
-    }
-    return memory;
+    if (tensor->recipe.kind != SHARD_NO_RECIPE && !make_values(tensor))
+        return NULL;
+    return storage_memory(tensor->storage, tensor->offset);
 }
 
 void *shard_tensor_memory_to_write(shard_tensor *tensor)
@@ -243,7 +259,7 @@ shard_tensor *shard_tensor_like(const shard_tensor *x)
 
 shard_tensor *shard_tensor_view(shard_tensor *x, int64_t element, shard_shape shape)
 {
-    if (!x || !shard_tensor_memory(x))
+    if (!x || !make_values(x))
         return NULL;
     shard_tensor *view = make_on(x->storage, x->offset + (size_t)element * shard_dtype_size(x->dtype), shape, x->dtype);
     return share_writes(view, x);

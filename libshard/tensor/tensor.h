@@ -52,6 +52,11 @@ typedef struct shard_rows {
     shard_status (*gradient_end)(struct shard_rows *);
 } shard_rows;
 
+/* How rows of a matrix lie apart in memory, in bytes (padding.c); pitch 0: they do not. */
+typedef struct shard_padding {
+    size_t rows, width, pitch;
+} shard_padding;
+
 /* Device memory that one or more tensors are views of. */
 struct shard_storage {
     int shares;
@@ -62,6 +67,7 @@ struct shard_storage {
     uint64_t version;       /* counts writes to all of it; see shard_tensor_version */
     shard_filler *filler;   /* NULL: what is in the memory is nowhere else */
     void *arrival;          /* of the device's copy_in_async, which nothing has waited for yet; NULL: none */
+    shard_padding padding;  /* of rows that nobody has asked to be dense yet */
 };
 
 /* Counts the writes to a tensor that was moved into memory where others are, and to its views. */
@@ -196,6 +202,10 @@ void shard_storage_drop(shard_storage *storage);
 shard_status shard_storage_zero(shard_storage *storage);
 /* Its memory, allocated if it was not; NULL with the error set. */
 void *shard_storage_memory(shard_storage *storage);
+/* The same, in which rows may be apart. */
+void *shard_storage_made(shard_storage *storage);
+/* Moves rows that are apart together. Pointers that shard_tensor_rows gave are wrong then. */
+shard_status shard_storage_make_dense(shard_storage *storage);
 /* Memory with undefined content, counted by its kind; NULL with the error set. */
 void *shard_storage_allocate(shard_storage *storage);
 /* Its memory ahead of need: allocated, and beginning to be filled. Whether it is. */
@@ -211,6 +221,13 @@ void *shard_tensor_memory(shard_tensor *tensor);
 /* The same for writing: values saved for backward become stale. UNSUPPORTED where there is
  * a filler. */
 void *shard_tensor_memory_to_write(shard_tensor *tensor);
+
+/* Has the rows of a tensor that has no memory yet, its last dimension's elements, lie `pitch` elements
+ * apart, until somebody asks for its memory otherwise than by shard_tensor_rows. */
+void shard_tensor_pad_rows(shard_tensor *tensor, int64_t pitch);
+/* As shard_tensor_memory, but of rows that may be *pitch elements apart. Memory of other tensors on the
+ * same storage is asked for before this, not behind it: it moves rows that are not so in that tensor. */
+void *shard_tensor_rows(shard_tensor *tensor, int64_t *pitch);
 
 /* Grows with each write to the tensor: a value saved for backward is stale if it has. */
 static inline uint64_t shard_tensor_version(const shard_tensor *tensor)
