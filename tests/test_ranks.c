@@ -49,6 +49,22 @@ START_TEST(good_bare)
 }
 END_TEST
 
+static void has_timeout(shard_group *world, void *context)
+{
+    (void)world;
+    ck_assert_str_eq(getenv("SHARD_TIMEOUT"), context);
+}
+
+START_TEST(good_timeout)
+{
+    setenv("CK_TIMEOUT_MULTIPLIER", "2.5", 1);
+    run_ranks(2, has_timeout, .context = "100");
+    run_ranks(2, has_timeout, .context = "7", .timeout = "7");
+    unsetenv("CK_TIMEOUT_MULTIPLIER");
+    run_ranks(2, has_timeout, .context = "40");
+}
+END_TEST
+
 static void asserts(shard_group *world, void *context)
 {
     (void)context;
@@ -128,6 +144,13 @@ START_TEST(bad_elsewhere)
 }
 END_TEST
 
+START_TEST(bad_list)
+{
+    setenv("SHARD_TEST_RANKS", "1;2", 1);
+    run_ranks(1, meets);
+}
+END_TEST
+
 static const struct {
     const char *name;
     const TTest **test;
@@ -138,15 +161,49 @@ static const struct {
     {"hang", &bad_hang, "rank 1 of 2: has not ended at the deadline, and 0 others neither"},
     {"error", &bad_error, "rank 0 of 1: left an error: a shape of 7"},
     {"exit", &bad_exit, "rank 1 of 2: ended with exit code 5"},
+    {"list", &bad_list, "SHARD_TEST_RANKS is \"1;2\", not a list as 1,2,3"},
     {"elsewhere", &bad_elsewhere, "not in a rank: 0"},
 };
+
+/* Fails if ranks that SHARD_TEST_RANKS leaves out are started, or if the test goes on after them. */
+START_TEST(leaves_out)
+{
+    run_ranks(1 + 2 * _i, meets); /* 1 and 3: these are run */
+    run_ranks(4, asserts);
+    ck_abort_msg("the test went on");
+}
+END_TEST
+
+/* How many of a suite's tests were run, if all passed; else -1. */
+static int run_quietly(const char *variable, const char *value, const TTest *test, int end)
+{
+    Suite *suite = suite_create(variable);
+    setenv(variable, value, 1);
+    tcase_add_loop_test(test_case(suite, variable), test, 0, end);
+    SRunner *runner = srunner_create(suite);
+    srunner_run_all(runner, CK_SILENT);
+    int run = srunner_ntests_failed(runner) ? -1 : srunner_ntests_run(runner);
+    srunner_free(runner);
+    unsetenv(variable);
+    return run;
+}
+
+/* What the variables choose; how many do not. */
+static int run_chosen(void)
+{
+    int left_out = run_quietly("SHARD_TEST_RANKS", "1,2,3", leaves_out, 2);
+    int first = run_quietly("SHARD_TEST_PART", "1/3", good_context, 4),
+        last = run_quietly("SHARD_TEST_PART", "3/3", good_context, 8);
+    if (left_out == 2 && first + last >= 3 && first + last <= 5)
+        return 0;
+    fprintf(stderr, "SHARD_TEST_RANKS: %d tests instead of 2; SHARD_TEST_PART: %d and %d of 4 and 8\n", left_out, first, last);
+    return 1;
+}
 
 /* Runs the tests that must fail; how many did not fail as they must. */
 static int run_bad(void)
 {
     int wrong = 0;
-    unsetenv("CK_RUN_CASE");
-    unsetenv("CK_RUN_SUITE");
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         Suite *suite = suite_create(bad[i].name);
         tcase_add_test(test_case(suite, bad[i].name), *bad[i].test);
@@ -171,6 +228,10 @@ int main(void)
     add_ranks_test(tcase, good_ranks);
     tcase_add_test(tcase, good_context);
     tcase_add_test(tcase, good_bare);
+    tcase_add_test(tcase, good_timeout);
     int failed = test_run(suite);
-    return run_bad() || failed;
+    const char *choices[] = {"CK_RUN_CASE", "CK_RUN_SUITE", "SHARD_TEST_PART", "SHARD_TEST_RANKS"};
+    for (size_t i = 0; i < sizeof choices / sizeof *choices; i++)
+        unsetenv(choices[i]);
+    return run_bad() + run_chosen() || failed;
 }

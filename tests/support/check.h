@@ -11,6 +11,11 @@
 /* A case of the suite, for tests that take at most a minute each. */
 TCase *test_case(Suite *suite, const char *name);
 
+/* By what every deadline of a test is multiplied: CK_TIMEOUT_MULTIPLIER, with which Check multiplies its own. */
+double deadline_multiplier(void);
+
+/* SHARD_TEST_PART=K/N adds each Nth test from the Kth on; each number of a loop is a test. */
+
 /* Runs the suite and frees it; what main returns. Running no test at all, as a
  * mistyped CK_RUN_CASE does, is a failure. */
 int test_run(Suite *suite);

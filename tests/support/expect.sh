@@ -4,6 +4,7 @@
 # extended regular expression matches a line of its output. `finish` ends.
 expected=0
 failed=0
+expect_seconds=$(awk "BEGIN { print 60 * ${CK_TIMEOUT_MULTIPLIER:-1} }")
 output=$(mktemp)
 trap 'rm -f "$output"' EXIT
 
@@ -11,7 +12,7 @@ expect() {
     name=$1 code=$2 pattern=$3
     shift 3
     expected=$((expected + 1))
-    timeout -k 5 60 "$@" >"$output" 2>&1 </dev/null
+    timeout -k 5 "$expect_seconds" "$@" >"$output" 2>&1 </dev/null
     check_output "$name" "$code" "$pattern" $?
 }
 

@@ -5,6 +5,7 @@
 
 #include <errno.h>
 #include <fnmatch.h>
+#include <math.h>
 #include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -100,7 +101,9 @@ static void be_rank(const ranks_run *run, int rank, int segment)
     signal(SIGALRM, SIG_DFL); /* Check's handlers end the whole test */
     signal(SIGINT, SIG_DFL);
     signal(SIGTERM, SIG_DFL);
-    setenv("SHARD_TIMEOUT", run->timeout ? run->timeout : "40", 1);
+    char timeout[32];
+    snprintf(timeout, sizeof timeout, "%.0f", ceil(40 * deadline_multiplier()));
+    setenv("SHARD_TIMEOUT", run->timeout ? run->timeout : timeout, 1);
     if (shard_segment_set_environment(segment, rank, run->size) != 0)
         ck_abort_msg("no environment: %s", strerror(errno));
     shard_group *world = run->bare ? NULL : ranks_open();
@@ -135,7 +138,7 @@ static bool explain(rank_report *rank, int status)
  * left at the deadline. */
 static int wait_for_ranks(const ranks_run *run, pid_t *processes, rank_report *reports, shard_segment *segment)
 {
-    double deadline = now() + (run->deadline > 0 ? run->deadline : 50);
+    double deadline = now() + (run->deadline > 0 ? run->deadline : 50) * deadline_multiplier();
     for (;;) {
         int left = 0, hanging = -1;
         for (int rank = 0; rank < run->size; rank++) {
@@ -154,8 +157,8 @@ static int wait_for_ranks(const ranks_run *run, pid_t *processes, rank_report *r
         if (left == 0)
             return -1;
         if (now() > deadline) {
-            snprintf(reports[hanging].text, sizeof reports->text, "has not ended at the deadline, and %d other%s neither", left - 1,
-                     left == 2 ? "" : "s");
+            snprintf(reports[hanging].text, sizeof reports->text, "has not ended at the deadline, and %d other%s neither",
+                     left - 1, left == 2 ? "" : "s");
             return hanging;
         }
         nanosleep(&(struct timespec){0, 1000 * 1000}, NULL);
@@ -172,8 +175,37 @@ static void end_ranks(int size, pid_t *processes)
             waitpid(processes[rank], NULL, 0);
 }
 
+/* Whether SHARD_TEST_RANKS, a list of numbers, has this one; all are wanted where it is not set. */
+static bool is_wanted(int size)
+{
+    const char *text = getenv("SHARD_TEST_RANKS");
+    bool found = !text;
+    while (text && *text) {
+        char *end;
+        long number = strtol(text, &end, 10);
+        ck_assert_msg(number > 0 && (*end == ',' || !*end), "SHARD_TEST_RANKS is \"%s\", not a list as 1,2,3",
+                      getenv("SHARD_TEST_RANKS"));
+        found = found || number == size;
+        text = end + (*end == ',');
+    }
+    return found;
+}
+
+/* Ends the test, which may need what these ranks would have made; in a process that has other tests, only says so. */
+static void leave_out(int size)
+{
+    const char *fork = getenv("CK_FORK");
+    printf("left out: a run of %d ranks (SHARD_TEST_RANKS)\n", size);
+    if (!fork || strcmp(fork, "no") != 0)
+        exit(0);
+}
+
 void run_these_ranks(ranks_run run)
 {
+    if (!is_wanted(run.size)) {
+        leave_out(run.size);
+        return;
+    }
     ck_assert_int_le(run.size, MOST_RANKS);
     pid_t processes[MOST_RANKS];
     shard_segment *segment;

@@ -29,14 +29,15 @@ typedef void ranks_body(shard_group *world, void *context);
 typedef struct ranks_run {
     int size;
     ranks_body *body;
-    void *context;      /* for body; each rank has a copy of what it points to */
-    double deadline;    /* seconds until ranks that are left are a failure; 0: 50 */
-    const char *timeout; /* SHARD_TIMEOUT of the ranks; NULL: "40" */
-    unsigned may_fail;  /* bit r: rank r may end as it likes */
-    bool bare;          /* body opens the world itself and is given NULL */
+    void *context;       /* for body; each rank has a copy of what it points to */
+    double deadline;     /* seconds until ranks that are left are a failure, times deadline_multiplier(); 0: 50 */
+    const char *timeout; /* SHARD_TIMEOUT of the ranks, as it is; NULL: 40 times deadline_multiplier() */
+    unsigned may_fail;   /* bit r: rank r may end as it likes */
+    bool bare;           /* body opens the world itself and is given NULL */
 } ranks_run;
 
-/* run_ranks(4, body, .context = &x, ...) */
+/* run_ranks(4, body, .context = &x, ...). Where SHARD_TEST_RANKS, as "1,2,3", has not that size, the test ends here
+ * as one that passed and prints "left out: ...". */
 #define run_ranks(...) run_these_ranks((ranks_run){__VA_ARGS__})
 void run_these_ranks(ranks_run run);
 
