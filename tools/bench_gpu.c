@@ -1,12 +1,13 @@
 /*
- * bench_gpu [--small]: the GPU's kernels and steps that this library exists for, each
- * with its floor: the bytes it must move over the copy bandwidth, and the operations
- * it must do over the rate of a large product, both measured in the same run. Times
- * are medians by CUDA's events. Prints one JSON object a line; bench_gpu.py beside it
- * measures the same with PyTorch, and gpu_report.py puts both into a table.
+ * bench_gpu [--small] [--once head|resnet]: the GPU's kernels and steps that this library
+ * exists for, each with its floor: the bytes it must move over the copy bandwidth, and the
+ * operations it must do over the rate of a large product, both measured in the same run.
+ * Times are medians by CUDA's events, of several runs between two events, so that the GPU
+ * never waits for the host; the very first run has its own time, with what it makes and loads.
+ * Prints one JSON object a line; bench_gpu.py beside it measures the same with PyTorch, and
+ * gpu_report.py puts both into a table. --once runs one thing one time, for a profiler.
  */
 #include "clock.h"
-
 
 #include "device/cuda/cuda.h"
 
@@ -14,13 +15,17 @@
 
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
-enum { WARM_UP = 3, REPETITIONS = 15 };
+enum { WARM_UP = 2, REPETITIONS = 15, FEWEST = 5, QUEUED = 5 };
+#define LONG_ENOUGH 1500.0 /* milliseconds, after which FEWEST repetitions do */
 
 static struct {
     shard_device *device;
     cudaEvent_t begin, end;
-    bool small;                           /* shapes that an emulated device can do */
+    bool small; /* shapes that an emulated device can do */
+    bool once;
+    double first;                         /* milliseconds of the last measured thing's first run, by the host's clock */
     double copy_rate;                     /* bytes read and written a second */
     double product_rate[2][SHARD_DTYPES]; /* operations a second: exact, with TF32 */
 } m;
@@ -33,33 +38,48 @@ static void check(bool good, const char *what)
     exit(1);
 }
 
+/* Milliseconds of one of `runs` runs of run(context), which are queued at once. */
+static double time_runs(void (*run)(void *context), void *context, int runs)
+{
+    float milliseconds;
+    cudaStream_t stream = shard_cuda_of(m.device)->stream;
+    check(cudaEventRecord(m.begin, stream) == cudaSuccess, "cudaEventRecord");
+    for (int i = 0; i < runs; i++)
+        run(context);
+    check(cudaEventRecord(m.end, stream) == cudaSuccess, "cudaEventRecord");
+    check(cudaEventSynchronize(m.end) == cudaSuccess, "cudaEventSynchronize");
+    check(cudaEventElapsedTime(&milliseconds, m.begin, m.end) == cudaSuccess, "cudaEventElapsedTime");
+    return (double)milliseconds / runs;
+}
+
 /* Median milliseconds of run(context). */
 static double measure(void (*run)(void *context), void *context)
 {
-    double times[REPETITIONS];
-    int repetitions = m.small ? 1 : REPETITIONS, warm_up = m.small ? 0 : WARM_UP;
-    cudaStream_t stream = shard_cuda_of(m.device)->stream;
-    for (int i = -warm_up; i < repetitions; i++) {
-        float milliseconds;
-        check(cudaEventRecord(m.begin, stream) == cudaSuccess, "cudaEventRecord");
-        run(context);
-        check(cudaEventRecord(m.end, stream) == cudaSuccess, "cudaEventRecord");
-        check(cudaEventSynchronize(m.end) == cudaSuccess, "cudaEventSynchronize");
-        check(cudaEventElapsedTime(&milliseconds, m.begin, m.end) == cudaSuccess, "cudaEventElapsedTime");
-        if (i >= 0)
-            times[i] = (double)milliseconds;
-    }
-    return median_of(times, repetitions);
+    double times[REPETITIONS], total = 0, began = now();
+    int count = 0, queued = m.small ? 1 : QUEUED;
+    double first = time_runs(run, context, 1);
+    m.first = 1e3 * (now() - began);
+    if (m.once)
+        return first;
+    for (int i = 0; i < WARM_UP && !m.small; i++)
+        time_runs(run, context, 1);
+    do {
+        times[count] = time_runs(run, context, queued);
+        total += queued * times[count++];
+    } while (!m.small && count < REPETITIONS && (count < FEWEST || total < LONG_ENOUGH));
+    return median_of(times, count);
 }
 
 static void print_line(const char *name, double milliseconds, double floor)
 {
-    printf("{\"name\":\"%s\",\"ms\":%.6g,\"floor_ms\":%.6g}\n", name, milliseconds, floor);
+    printf("{\"name\":\"%s\",\"ms\":%.6g,\"floor_ms\":%.6g,\"first_ms\":%.6g}\n", name, milliseconds, floor, m.first);
     fflush(stdout);
 }
 
 static double floor_of(double bytes, double operations, bool tf32, shard_dtype dtype)
 {
+    if (m.once) /* no rates */
+        return 0;
     double moved = bytes / m.copy_rate, done = operations > 0 ? operations / m.product_rate[tf32][dtype] : 0;
     return 1e3 * (moved + done);
 }
@@ -144,7 +164,9 @@ static void run_head(void *context)
     const head *h = context;
     SHARD_SCOPE
     {
-        shard_backward(shard_cross_entropy(shard_linear(h->x, h->weight, NULL), h->labels));
+        shard_tensor *logits = shard_linear(h->x, h->weight, NULL), *loss = shard_cross_entropy(logits, h->labels);
+        shard_release(logits); /* their gradient then takes their memory */
+        shard_backward(loss);
         shard_zero_grad(h->x);
         shard_zero_grad(h->weight);
     }
@@ -160,10 +182,10 @@ static void run_loss(void *context)
     }
 }
 
-static void bench_head(int64_t classes, bool tf32, shard_dtype dtype)
+static void bench_head(int64_t number, bool tf32, shard_dtype dtype)
 {
     int64_t rows = m.small ? 8 : 2048, features = m.small ? 16 : 2048;
-    classes = m.small ? classes / 1000 : classes;
+    int64_t classes = m.small ? number / 1000 + number % 1000 : number;
     double logits_bytes = (double)rows * (double)classes * (double)shard_dtype_size(dtype);
     char name[96];
     shard_set_allow_tf32(m.device, tf32);
@@ -172,7 +194,7 @@ static void bench_head(int64_t classes, bool tf32, shard_dtype dtype)
         head h = {.x = shard_normal(SHARD_SHAPE(rows, features), 0.0, 1.0, .dtype = dtype, .requires_grad = true),
                   .weight = shard_normal(SHARD_SHAPE(classes, features), 0.0, 0.02, .dtype = dtype, .requires_grad = true),
                   .labels = make_labels(rows, classes)};
-        snprintf(name, sizeof name, "linear + cross-entropy %lldk %s", (long long)classes / 1000, kind_name(tf32, dtype));
+        snprintf(name, sizeof name, "linear + cross-entropy %lld %s", (long long)number, kind_name(tf32, dtype));
         double operations = 6.0 * (double)rows * (double)features * (double)classes;
         print_line(name, measure(run_head, &h), floor_of(3 * logits_bytes, operations, tf32, dtype));
     }
@@ -181,7 +203,7 @@ static void bench_head(int64_t classes, bool tf32, shard_dtype dtype)
         {
             head h = {.logits = shard_normal(SHARD_SHAPE(rows, classes), 0.0, 3.0, .dtype = dtype, .requires_grad = true),
                       .labels = make_labels(rows, classes)};
-            snprintf(name, sizeof name, "cross-entropy %lldk %s", (long long)classes / 1000, kind_name(tf32, dtype));
+            snprintf(name, sizeof name, "cross-entropy %lld %s", (long long)number, kind_name(tf32, dtype));
             print_line(name, measure(run_loss, &h), floor_of(3 * logits_bytes, 0, tf32, dtype));
         }
     shard_trim_memory(m.device);
@@ -314,26 +336,51 @@ static void bench_resnet(bool tf32, shard_dtype dtype)
     shard_set_allow_tf32(m.device, false);
 }
 
+static const struct {
+    bool tf32;
+    shard_dtype dtype;
+} kinds[] = {{false, SHARD_BFLOAT16}, {true, SHARD_FLOAT32}, {false, SHARD_FLOAT32}};
+enum { KINDS = sizeof kinds / sizeof *kinds };
+
+static void bench_all(void)
+{
+    /* 125001 and 15625, an eighth of 125000, are no multiples of what fast products need. */
+    static const int64_t classes[] = {125000, 250000, 125001, 15625};
+    measure_copy();
+    for (int i = 0; i < KINDS; i++)
+        measure_product(kinds[i].tf32, kinds[i].dtype);
+    for (int k = 0; k < KINDS; k++)
+        for (size_t i = 0; i < sizeof classes / sizeof *classes; i++)
+            bench_head(classes[i], kinds[k].tf32, kinds[k].dtype);
+    bench_steps();
+    for (int i = 0; i < 2; i++)
+        bench_resnet(kinds[i].tf32, kinds[i].dtype);
+}
+
 int main(int argc, char **argv)
 {
-    m.small = argc > 1 && strcmp(argv[1], "--small") == 0;
+    const char *once = NULL;
+    for (int i = 1; i < argc; i++)
+        if (strcmp(argv[i], "--small") == 0)
+            m.small = true;
+        else if (strcmp(argv[i], "--once") == 0 && i + 1 < argc &&
+                 (strcmp(argv[i + 1], "head") == 0 || strcmp(argv[i + 1], "resnet") == 0))
+            once = argv[++i];
+        else {
+            fprintf(stderr, "usage: bench_gpu [--small] [--once head|resnet]\n");
+            return 2;
+        }
+    m.once = once != NULL;
     shard_init(NULL, NULL);
     m.device = shard_device_open("cuda");
     check(m.device != NULL, "device");
     shard_set_default_device(m.device);
     check(cudaEventCreate(&m.begin) == cudaSuccess && cudaEventCreate(&m.end) == cudaSuccess, "cudaEventCreate");
-    static const struct {
-        bool tf32;
-        shard_dtype dtype;
-    } kinds[] = {{false, SHARD_FLOAT32}, {true, SHARD_FLOAT32}, {false, SHARD_BFLOAT16}};
-    measure_copy();
-    for (int i = 0; i < 3; i++)
-        measure_product(kinds[i].tf32, kinds[i].dtype);
-    for (int64_t classes = 125000; classes <= 250000; classes *= 2)
-        for (int i = 0; i < 3; i++)
-            bench_head(classes, kinds[i].tf32, kinds[i].dtype);
-    bench_steps();
-    for (int i = 1; i < 3; i++)
-        bench_resnet(kinds[i].tf32, kinds[i].dtype);
+    if (!once)
+        bench_all();
+    else if (strcmp(once, "head") == 0)
+        bench_head(125000, false, SHARD_BFLOAT16);
+    else
+        bench_resnet(false, SHARD_BFLOAT16);
     return shard_finalize();
 }

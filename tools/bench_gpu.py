@@ -1,111 +1,219 @@
-"""What bench_gpu.c measures, by PyTorch in eager mode: same shapes, CUDA's events, medians.
+"""What bench_gpu.c measures, by PyTorch: same shapes, CUDA's events, medians, several runs between two events.
 
-Prints one JSON object a line: name, ms.
+bench_gpu.py FILE [--limit SECONDS]: appends one JSON object a line: name, way (eager; compile: torch.compile; liger, where
+liger_kernel is installed), ms. What FILE has already is not measured again. Exit code 75: the time was over before.
 """
+import argparse
+import contextlib
+import gc
 import json
+import pathlib
 import statistics
+import sys
+import time
 
 import torch
 from torch import nn
 from torch.nn import functional
 
 import bench_backbone
+import gpu_report
 
-WARM_UP, REPETITIONS = 3, 15
+try:
+    from liger_kernel.transformers import LigerFusedLinearCrossEntropyLoss
+except ImportError:
+    LigerFusedLinearCrossEntropyLoss = None
+
+WARM_UP, REPETITIONS, FEWEST, QUEUED, LONG_ENOUGH = 3, 15, 5, 5, 1500.0
+UNFINISHED = 75
+KINDS = {"bfloat16": torch.bfloat16, "tf32": torch.float32, "float32": torch.float32}
+
+
+class TimeOver(Exception):
+    pass
+
+
+class Bench:
+    def __init__(self, path, limit):
+        self.path, self.deadline = path, time.monotonic() + limit
+        self.done = {(line["name"], line.get("way")) for line in gpu_report.lines_of(path)}
+
+    def has(self, name, way):
+        return (name, way) in self.done
+
+    def write(self, **line):
+        with open(self.path, "a", encoding="utf-8") as file:
+            file.write(json.dumps(line) + "\n")
+        print(json.dumps(line), flush=True)
+
+    def report(self, name, way, run):
+        """Measures run(); what fails, as for want of memory, is a line too."""
+        if self.has(name, way):
+            return
+        if time.monotonic() > self.deadline:
+            raise TimeOver
+        try:
+            self.write(name=name, way=way, ms=measure(run))
+        except Exception as error:  # of PyTorch, its compiler or a kernel
+            self.write(name=name, way=way, error=f"{type(error).__name__}: {error}".splitlines()[0][:300])
+
+
+def time_runs(run, runs):
+    begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+    begin.record()
+    for _ in range(runs):
+        run()
+    end.record()
+    end.synchronize()
+    return begin.elapsed_time(end) / runs
 
 
 def measure(run):
+    for _ in range(WARM_UP):
+        time_runs(run, 1)
     times = []
-    for _ in range(WARM_UP + REPETITIONS):
-        begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-        begin.record()
-        run()
-        end.record()
-        end.synchronize()
-        times.append(begin.elapsed_time(end))
-    return statistics.median(times[WARM_UP:])
+    while len(times) < REPETITIONS and (len(times) < FEWEST or QUEUED * sum(times) < LONG_ENOUGH):
+        times.append(time_runs(run, QUEUED))
+    return statistics.median(times)
 
 
-def report(name, run):
-    print(json.dumps({"name": name, "ms": measure(run)}), flush=True)
+@contextlib.contextmanager
+def precision(kind):
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = kind == "tf32"
+    yield
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
 
 
-def allow_tf32(on):
-    torch.backends.cuda.matmul.allow_tf32 = on
-    torch.backends.cudnn.allow_tf32 = on
+def free():
+    gc.collect()
+    torch.cuda.empty_cache()
 
 
-def heads(classes):
+def loss_of_head(x, weight, labels):
+    return functional.cross_entropy(functional.linear(x, weight), labels)
+
+
+def head(bench, classes, kind, ways):
+    name = f"linear + cross-entropy {classes} {kind}"
+    if all(bench.has(name, way) for way in ways):
+        return
     labels = torch.arange(2048, device="cuda") * 7919 % classes
-    for kind, dtype in (("float32", torch.float32), ("tf32", torch.float32), ("bfloat16", torch.bfloat16)):
-        allow_tf32(kind == "tf32")
-        x = torch.randn(2048, 2048, device="cuda", dtype=dtype, requires_grad=True)
-        weight = (torch.randn(classes, 2048, device="cuda") * 0.02).to(dtype).requires_grad_()
+    x = torch.randn(2048, 2048, device="cuda").to(KINDS[kind]).requires_grad_()
+    weight = (torch.randn(classes, 2048, device="cuda") * 0.02).to(KINDS[kind]).requires_grad_()
+    losses = {"eager": loss_of_head}
+    if "compile" in ways:
+        torch.compiler.reset()
+        losses["compile"] = torch.compile(loss_of_head, dynamic=False)
+    if "liger" in ways:
+        liger = LigerFusedLinearCrossEntropyLoss()
+        losses["liger"] = lambda x, weight, labels: liger(weight, x, labels)
 
-        def head():
-            functional.cross_entropy(functional.linear(x, weight), labels).backward()
-            x.grad = weight.grad = None
+    def run(loss):
+        loss(x, weight, labels).backward()
+        x.grad = weight.grad = None
 
-        report(f"linear + cross-entropy {classes // 1000}k {kind}", head)
-        del x, weight
-        if kind != "tf32":
-            logits = (torch.randn(2048, classes, device="cuda") * 3).to(dtype).requires_grad_()
-
-            def loss():
-                functional.cross_entropy(logits, labels).backward()
-                logits.grad = None
-
-            report(f"cross-entropy {classes // 1000}k {kind}", loss)
-            del logits
-        torch.cuda.empty_cache()
-    allow_tf32(False)
+    with precision(kind):
+        for way in ways:
+            bench.report(name, way, lambda loss=losses[way]: run(loss))
 
 
-def steps():
+def loss_alone(bench, classes, kind):
+    name = f"cross-entropy {classes} {kind}"
+    if bench.has(name, "eager"):
+        return
+    labels = torch.arange(2048, device="cuda") * 7919 % classes
+    logits = (torch.randn(2048, classes, device="cuda") * 3).to(KINDS[kind]).requires_grad_()
+
+    def run():
+        functional.cross_entropy(logits, labels).backward()
+        logits.grad = None
+
+    bench.report(name, "eager", run)
+
+
+def steps(bench):
+    if bench.has("gradient norm float32", "eager"):
+        return
     parameter = nn.Parameter(torch.randn(1 << 28, device="cuda"))
     parameter.grad = torch.randn(1 << 28, device="cuda")
     optimizer = torch.optim.SGD([parameter], lr=1e-6, momentum=0.9, weight_decay=1e-4, fused=True)
-    report("sgd step float32", optimizer.step)
+    bench.report("sgd step float32", "eager", optimizer.step)
     optimizer = torch.optim.AdamW([parameter], lr=1e-6, weight_decay=1e-2, fused=True)
-    report("adamw step float32", optimizer.step)
-    report("gradient norm float32", lambda: torch.linalg.vector_norm(parameter.grad))
+    bench.report("adamw step float32", "eager", optimizer.step)
     pieces = list(bench_backbone.resnet("resnet50").cuda().parameters())
     for piece in pieces:
         piece.grad = torch.randn_like(piece)
     optimizer = torch.optim.SGD(pieces, lr=1e-6, momentum=0.9, weight_decay=1e-4, fused=True)
-    report(f"sgd step resnet50, {len(pieces)} pieces", optimizer.step)
+    bench.report(f"sgd step resnet50, {len(pieces)} pieces", "eager", optimizer.step)
+    bench.report("gradient norm float32", "eager", lambda: torch.linalg.vector_norm(parameter.grad))
 
 
-def resnet50(kind):
+def resnet50(bench, kind, way):
     """float32 with TF32, or bfloat16 as bench_gpu.c has it: weights and values in bfloat16, norms in float32."""
-    allow_tf32(kind == "tf32")
+    if bench.has(f"resnet50 step {kind}", way):
+        return
     torch.backends.cudnn.benchmark = True
-    dtype = torch.bfloat16 if kind == "bfloat16" else torch.float32
-    model = bench_backbone.resnet("resnet50").cuda().to(memory_format=torch.channels_last, dtype=dtype)
+    model = bench_backbone.resnet("resnet50").cuda().to(memory_format=torch.channels_last, dtype=KINDS[kind])
     for module in model.modules():
         if isinstance(module, nn.BatchNorm2d):
             module.float()
-    images = torch.randn(256, 3, 224, 224, device="cuda").to(memory_format=torch.channels_last, dtype=dtype)
+    images = torch.randn(256, 3, 224, 224, device="cuda").to(memory_format=torch.channels_last, dtype=KINDS[kind])
     labels = torch.arange(256, device="cuda") * 7919 % 1000
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3, momentum=0.9, weight_decay=1e-4)
+    forward = torch.compile(model, dynamic=False) if way == "compile" else model
 
-    def step():
-        functional.cross_entropy(model(images), labels).backward()
+    def run():
+        functional.cross_entropy(forward(images), labels).backward()
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
 
-    report(f"resnet50 step {kind}", step)
-    allow_tf32(False)
+    with precision(kind):
+        bench.report(f"resnet50 step {kind}", way, run)
+
+
+def all_of(bench):
+    """What is asked first comes first."""
+    more = ["compile"] + (["liger"] if LigerFusedLinearCrossEntropyLoss else [])
+    for classes in (125000, 125001, 15625, 250000):
+        head(bench, classes, "bfloat16", ["eager", *more])
+        free()
+    resnet50(bench, "bfloat16", "eager")
+    free()
+    for classes in (125000, 125001, 15625, 250000):
+        loss_alone(bench, classes, "bfloat16")
+        free()
+    steps(bench)
+    free()
+    resnet50(bench, "tf32", "eager")
+    free()
+    for classes in (125000, 125001, 15625, 250000):
+        head(bench, classes, "tf32", ["eager"])
+        free()
+    resnet50(bench, "bfloat16", "compile")
+    free()
+    for classes in (125000, 125001, 15625, 250000):
+        head(bench, classes, "float32", ["eager"])
+        loss_alone(bench, classes, "float32")
+        free()
 
 
 def main():
-    print(json.dumps({"name": "PyTorch", "version": torch.__version__}))
-    for classes in (125000, 250000):
-        heads(classes)
-    steps()
-    torch.cuda.empty_cache()
-    for kind in ("tf32", "bfloat16"):
-        resnet50(kind)
+    parser = argparse.ArgumentParser()
+    parser.add_argument("file", type=pathlib.Path)
+    parser.add_argument("--limit", type=float, default=540)
+    options = parser.parse_args()
+    # Sums in float32, as libshard's.
+    torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False
+    bench = Bench(options.file, options.limit)
+    if not bench.done:
+        bench.write(name="PyTorch", version=torch.__version__)
+    try:
+        all_of(bench)
+    except TimeOver:
+        print("the time is over; what is left is measured when this is run again")
+        return UNFINISHED
+    return 0
 
 
-main()
+if __name__ == "__main__":
+    sys.exit(main())
