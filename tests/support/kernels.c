@@ -2,27 +2,22 @@
 
 #include "base/dtype.h"
 #include "device/cpu/kernels/pick.h"
+#include "support/shadow.h"
 
 #include <string.h>
 
 const shard_dtype float_dtypes[4] = {SHARD_FLOAT32, SHARD_FLOAT64, SHARD_BFLOAT16, SHARD_FLOAT16};
 
-/* The CPU, or the device that SHARD_DEVICE names, with host memory that it reaches as its memory. */
 shard_device *tested_device(void)
 {
-    static shard_device device;
-    static shard_device_ops ops;
-    if (!device.ops) {
-        shard_device *named = shard_default_device();
-        ck_assert_msg(named != NULL, "%s", shard_last_error());
-        ops = *named->ops;
-        ops.allocate = ops.allocate_host;
-        ops.release = ops.release_host;
-        device = *named;
-        if (!ops.host_memory)
-            device.ops = &ops;
+    static shard_device *device;
+    if (!device) {
+        device = shard_default_device();
+        ck_assert_msg(device != NULL, "%s", shard_last_error());
+        if (!device->ops->host_memory)
+            device = shadow_device(device);
     }
-    return &device;
+    return device;
 }
 
 bool on_other_device(void)
@@ -60,14 +55,20 @@ shard_device *kernel_device(int i)
 
 void *array_new(int64_t n, shard_dtype dtype)
 {
-    void *array = tested_device()->ops->allocate(tested_device(), (size_t)(n ? n : 1) * shard_dtype_size(dtype));
+    size_t bytes = (size_t)(n ? n : 1) * shard_dtype_size(dtype);
+    shard_device *device = tested_device();
+    if (on_other_device())
+        return shadow_new(bytes);
+    void *array = device->ops->allocate(device, bytes);
     ck_assert_msg(array != NULL, "%s", shard_last_error());
     return array;
 }
 
 void array_free(void *array, int64_t n, shard_dtype dtype)
 {
-    if (array)
+    if (on_other_device())
+        shadow_free(array);
+    else if (array)
         tested_device()->ops->release(tested_device(), array, (size_t)(n ? n : 1) * shard_dtype_size(dtype));
 }
 

@@ -1,8 +1,9 @@
 /*
  * For tests of what a device computes (device/device.h), on the one that SHARD_DEVICE
- * names: arrays of any dtype in memory that the host reaches too, and comparison with
- * what long double loops give. The CPU's arrays are from the pool, which under
- * AddressSanitizer ends each where it ends.
+ * names: arrays of any dtype that the host writes and reads, and comparison with what
+ * long double loops give. The CPU's arrays are from the pool, which under AddressSanitizer
+ * ends each where it ends. Another device's are in its own memory, with a shadow on the
+ * host (support/shadow.h): the host writes no array between a call and synchronize.
  */
 #ifndef TESTS_SUPPORT_KERNELS_H
 #define TESTS_SUPPORT_KERNELS_H
@@ -12,7 +13,7 @@
 #include <check.h>
 #include <math.h>
 
-/* The CPU, or the device that SHARD_DEVICE names; its allocate and release are those of arrays. */
+/* The CPU, or the device that SHARD_DEVICE names, whose entries then take arrays by their shadows. */
 shard_device *tested_device(void);
 
 /* Whether SHARD_DEVICE names another device than the CPU; for tests of the CPU's own
