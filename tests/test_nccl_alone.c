@@ -4,6 +4,7 @@
  * what it was given. Skipped where the module or a GPU is missing.
  */
 #include "support/check.h"
+#include "support/full_pool.h"
 
 #include "comm/nccl/host.h"
 
@@ -160,6 +161,28 @@ START_TEST(splits)
 }
 END_TEST
 
+/* NCCL's own memory is beside the pool, which has it all: for a communicator, a split one, and the first
+ * collective of each. */
+START_TEST(finds_memory)
+{
+    setenv("SHARD_CUDA_EMULATION_MEMORY", "64M", 1);
+    void *array = make_array(NULL, SMALL * sizeof(float));
+    fill_pool(gpu());
+    shard_group *group = connected(), *part = group_of_one();
+    fill_pool(gpu());
+    check_done(group->carrier->all_reduce(group, gpu(), array, SMALL, SHARD_FLOAT32, SHARD_SUM));
+    fill_pool(gpu());
+    check_done(module()->split(group, part, 5));
+    fill_pool(gpu());
+    check_done(part->carrier->all_reduce(part, gpu(), array, SMALL, SHARD_FLOAT32, SHARD_SUM));
+    check_done(gpu()->ops->synchronize(gpu()));
+    ck_assert_int_eq(cudaPeekAtLastError(), cudaSuccess); /* nor is it left of asking whether work is done */
+    shard_group_destroy(part);
+    shard_group_destroy(group);
+    check_done(shard_last_status());
+}
+END_TEST
+
 /* What the module takes for the sums of 16-bit types counts as the GPU's memory in use. */
 START_TEST(counts_memory)
 {
@@ -259,6 +282,7 @@ int main(void)
     tcase_add_loop_test(all, runs_collectives, 0, SHARD_DTYPES);
     tcase_add_test(all, sums_in_pieces);
     tcase_add_test(all, counts_memory);
+    tcase_add_test(all, finds_memory);
     tcase_add_test(all, splits);
     tcase_add_test(all, any_thread);
     tcase_add_test(all, aborts);

@@ -42,15 +42,27 @@ static shard_status open_stream(shard_device *device)
     nccl.side = *device;
     nccl.side_state = *cuda;
     SHARD_CUDA_TRY(cudaStreamCreateWithPriority(&nccl.side_state.stream, cudaStreamNonBlocking, greatest));
+    nccl.side_state.watch = nccl_watch; /* who uses the side has the lock */
     nccl.side.state = &nccl.side_state;
     nccl.device = device;
     cuda->watch = watch;
     return SHARD_OK;
 }
 
+/* For what NCCL takes. Without the lock: whoever waits for the device takes it. */
+static shard_status make_room(shard_device *device)
+{
+    device->ops->trim(device);
+    return shard_last_status();
+}
+
 shard_status nccl_begin(shard_group *group)
 {
+    nccl_group *state = nccl_of(group);
+    shard_status status = state->used ? SHARD_OK : make_room(nccl.device);
+    state->used = true;
     pthread_mutex_lock(&nccl.lock);
+    SHARD_TRY(status);
     if (nccl.broken != SHARD_OK)
         return shard_error(nccl.broken, "%s", nccl.text);
     SHARD_CUDA_TRY(cudaSetDevice(shard_cuda_of(nccl.device)->ordinal));
@@ -205,6 +217,7 @@ static shard_status split_locked(shard_group *parent, shard_group *group, int co
 
 static shard_status connect(shard_group *group, shard_device *device, const void *id, bool reduced_precision)
 {
+    SHARD_TRY(make_room(device));
     pthread_mutex_lock(&nccl.lock);
     shard_status status = connect_locked(group, device, id, reduced_precision);
     pthread_mutex_unlock(&nccl.lock);
@@ -213,6 +226,7 @@ static shard_status connect(shard_group *group, shard_device *device, const void
 
 static shard_status split(shard_group *parent, shard_group *group, int color)
 {
+    SHARD_TRY(make_room(nccl.device));
     pthread_mutex_lock(&nccl.lock);
     shard_status status = split_locked(parent, group, color);
     pthread_mutex_unlock(&nccl.lock);

@@ -14,6 +14,10 @@
  * none, all communicators are aborted together, which frees the streams, and the rank
  * goes the way of every failed one.
  *
+ * NCCL takes memory of the GPU beside the device's pool, when a communicator is made and
+ * when it is first used. One that finds none is lost, and its members with it: a call that
+ * failed on one rank cannot be made again. So before, the pool gives back what it keeps.
+ *
  * 16-bit types are summed by this module: NCCL would round to 16 bits after every
  * addition. Pieces are sent to where they are summed in float32, then gathered: as many
  * bytes as NCCL's own way, results in rank order. Sums are taken on a second stream, beside
@@ -39,6 +43,7 @@ typedef struct nccl_group {
     shard_group *group;
     ncclComm_t comm;         /* NULL: a split's that is not done, or aborted */
     bool reduced_precision;  /* NCCL takes the sums of 16-bit types */
+    bool used;               /* a collective has been begun */
     struct nccl_group *next; /* of all groups that have a communicator */
     pthread_t aborter;       /* runs while aborting */
     bool aborting;

@@ -122,8 +122,10 @@ shard_status nccl_watch(bool begins)
     bool moved = begins;
     for (; nccl.done < nccl.started; moved = true) {
         cudaError_t error = cudaEventQuery(nccl.flights[nccl.done % NCCL_FLIGHTS].done);
-        if (error == cudaErrorNotReady)
+        if (error == cudaErrorNotReady) {
+            cudaGetLastError(); /* which this is, though nothing is wrong */
             break;
+        }
         SHARD_TRY(shard_cuda_check(error, "cudaEventQuery"));
         nccl.done++;
     }

@@ -39,6 +39,18 @@ static int count_devices(void)
     return shard_cuda_check(error, "cudaGetDeviceCount") == SHARD_OK ? count : 0;
 }
 
+static shard_status check_pools(int ordinal)
+{
+    int supported = 0;
+    SHARD_CUDA_TRY(cudaDeviceGetAttribute(&supported, cudaDevAttrMemoryPoolsSupported, ordinal));
+    return supported
+               ? SHARD_OK
+               : shard_error(SHARD_ERROR_UNSUPPORTED,
+                             "cuda: GPU %d has no memory pools (cudaMallocAsync), which tensors are allocated from; a virtual "
+                             "GPU may lack them: enable unified memory for it, or use a whole GPU",
+                             ordinal);
+}
+
 static shard_status start(opened *device, int ordinal)
 {
     shard_cuda *cuda = &device->cuda;
@@ -48,6 +60,7 @@ static shard_status start(opened *device, int ordinal)
     SHARD_TRY(shard_env_integer("SHARD_TF32", 0, 0, 1, &allow_tf32));
     SHARD_CUDA_TRY(cudaSetDevice(ordinal));
     SHARD_CUDA_TRY(cudaDeviceGetAttribute(&cuda->multiprocessors, cudaDevAttrMultiProcessorCount, ordinal));
+    SHARD_TRY(check_pools(ordinal));
     SHARD_CUDA_TRY(cudaStreamCreateWithFlags(&cuda->stream, cudaStreamNonBlocking));
     SHARD_CUDA_TRY(cudaStreamCreateWithFlags(&cuda->copies, cudaStreamNonBlocking));
     SHARD_CUDA_TRY(cudaHostAlloc((void **)&cuda->fault, sizeof *cuda->fault, cudaHostAllocMapped | cudaHostAllocPortable));

@@ -3,6 +3,7 @@
 #include "base/log.h"
 #include "base/memory.h"
 #include "device/cuda/cuda_cache.h"
+#include "device/cuda/cuda_room.h"
 
 #include <cublasLt.h>
 #include <cublas_v2.h>
@@ -34,6 +35,12 @@ typedef struct plan {
 /* The handles and the plans are used by one thread at a time. */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
+/* NOT_INITIALIZED: what cublasCreate says where CUDA has no memory for it. */
+static bool lacks_memory(cublasStatus_t status)
+{
+    return status == CUBLAS_STATUS_ALLOC_FAILED || status == CUBLAS_STATUS_NOT_INITIALIZED;
+}
+
 static shard_status check(cublasStatus_t status, const char *call)
 {
     if (status == CUBLAS_STATUS_SUCCESS)
@@ -43,6 +50,8 @@ static shard_status check(cublasStatus_t status, const char *call)
 }
 
 #define BLAS_TRY(call) SHARD_TRY(check(call, #call))
+/* Of a call that may take memory. */
+#define BLAS_TRY_WITH_ROOM(device, call) SHARD_TRY(check(SHARD_CUDA_WITH_ROOM(device, lacks_memory, call), #call))
 
 static void destroy_plan(void *value)
 {
@@ -54,13 +63,17 @@ static void destroy_plan(void *value)
     free(p);
 }
 
-static shard_status start(shard_cuda *cuda, struct shard_cuda_blas *blas)
+static shard_status start(shard_device *device, struct shard_cuda_blas *blas)
 {
-    BLAS_TRY(cublasCreate(&blas->handle));
-    BLAS_TRY(cublasLtCreate(&blas->light));
+    shard_cuda *cuda = shard_cuda_of(device);
+    BLAS_TRY_WITH_ROOM(device, cublasCreate(&blas->handle));
+    BLAS_TRY_WITH_ROOM(device, cublasLtCreate(&blas->light));
     BLAS_TRY(cublasSetStream(blas->handle, cuda->stream));
     blas->workspace_bytes = (size_t)cuda->multiprocessors * WORKSPACE_EACH;
-    SHARD_CUDA_TRY(cudaMallocFromPoolAsync(&blas->workspace, blas->workspace_bytes, cuda->pool, cuda->stream));
+    cudaError_t error =
+        SHARD_CUDA_WITH_ROOM(device, shard_cuda_lacks_memory,
+                             cudaMallocFromPoolAsync(&blas->workspace, blas->workspace_bytes, cuda->pool, cuda->stream));
+    SHARD_TRY(shard_cuda_check(error, "cudaMallocFromPoolAsync"));
     BLAS_TRY(cublasSetWorkspace(blas->handle, blas->workspace, blas->workspace_bytes));
     BLAS_TRY(
         cublasSetMathMode(blas->handle, (cublasMath_t)(CUBLAS_DEFAULT_MATH | CUBLAS_MATH_DISALLOW_REDUCED_PRECISION_REDUCTION)));
@@ -76,7 +89,7 @@ static shard_status open_blas(shard_device *device, struct shard_cuda_blas **bla
         struct shard_cuda_blas *made = shard_calloc(1, sizeof *made);
         if (!made)
             return SHARD_ERROR_MEMORY;
-        shard_status status = start(cuda, made);
+        shard_status status = start(device, made);
         if (status != SHARD_OK) {
             if (made->workspace)
                 cudaFreeAsync(made->workspace, cuda->stream);
@@ -133,10 +146,11 @@ static shard_status multiply(shard_device *device, const shard_cuda_product *p, 
     SHARD_TRY(open_blas(device, &blas));
     cudaDataType_t type = type_of(dtype), c_type = p->wide_c ? CUDA_R_32F : type;
     factor one = factor_of(1, dtype), beta = factor_of(p->accumulate ? 1 : 0, dtype);
-    BLAS_TRY(cublasGemmStridedBatchedEx_64(blas->handle, p->transpose_b ? CUBLAS_OP_T : CUBLAS_OP_N,
-                                           p->transpose_a ? CUBLAS_OP_T : CUBLAS_OP_N, p->n, p->m, p->k, &one, p->b, type,
-                                           p->ld_b, p->stride_b, p->a, type, p->ld_a, p->stride_a, &beta, p->c, c_type, p->ld_c,
-                                           p->stride_c, p->batch, compute_type_of(device, dtype), CUBLAS_GEMM_DEFAULT));
+    BLAS_TRY_WITH_ROOM(device, cublasGemmStridedBatchedEx_64(blas->handle, p->transpose_b ? CUBLAS_OP_T : CUBLAS_OP_N,
+                                                             p->transpose_a ? CUBLAS_OP_T : CUBLAS_OP_N, p->n, p->m, p->k, &one,
+                                                             p->b, type, p->ld_b, p->stride_b, p->a, type, p->ld_a, p->stride_a,
+                                                             &beta, p->c, c_type, p->ld_c, p->stride_c, p->batch,
+                                                             compute_type_of(device, dtype), CUBLAS_GEMM_DEFAULT));
     return SHARD_OK;
 }
 
@@ -259,9 +273,10 @@ static shard_status multiply_biased(shard_device *device, const biased *p, bool 
         return SHARD_OK;
     factor one = factor_of(1, p->dtype), zero = factor_of(0, p->dtype);
     BLAS_TRY(cublasLtMatmulDescSetAttribute(made->operation, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &p->bias, sizeof p->bias));
-    cublasStatus_t status =
+    cublasStatus_t status = SHARD_CUDA_WITH_ROOM(
+        device, lacks_memory,
         cublasLtMatmul(blas->light, made->operation, &one, p->weight, made->weight, p->x, made->x, &zero, p->y, made->y, p->y,
-                       made->y, &made->algorithm, blas->workspace, blas->workspace_bytes, shard_cuda_of(device)->stream);
+                       made->y, &made->algorithm, blas->workspace, blas->workspace_bytes, shard_cuda_of(device)->stream));
     if (status != CUBLAS_STATUS_NOT_SUPPORTED && status != CUBLAS_STATUS_INVALID_VALUE && status != CUBLAS_STATUS_ARCH_MISMATCH)
         return check(status, "cublasLtMatmul");
     refuse(made, p, "cublasLtMatmul", status);

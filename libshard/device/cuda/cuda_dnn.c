@@ -3,6 +3,7 @@
 #include "base/log.h"
 #include "base/memory.h"
 #include "device/cuda/cuda_cache.h"
+#include "device/cuda/cuda_room.h"
 
 #include <cudnn.h>
 #include <limits.h>
@@ -51,6 +52,11 @@ typedef struct plan {
 /* The handle and the plans are used by one thread at a time. */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
+static bool lacks_memory(cudnnStatus_t status)
+{
+    return status == CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED;
+}
+
 /* The status' name, and what cuDNN has to say of it. */
 static const char *text_of(cudnnStatus_t status)
 {
@@ -66,7 +72,8 @@ static shard_status check(cudnnStatus_t status, const char *call)
 {
     if (status == CUDNN_STATUS_SUCCESS)
         return SHARD_OK;
-    return shard_error(SHARD_ERROR_DEVICE, "cuda: %.*s: %s", (int)strcspn(call, "("), call, text_of(status));
+    return shard_error(lacks_memory(status) ? SHARD_ERROR_MEMORY : SHARD_ERROR_DEVICE, "cuda: %.*s: %s", (int)strcspn(call, "("),
+                       call, text_of(status));
 }
 
 static void destroy_execution(plan *p)
@@ -94,7 +101,7 @@ static shard_status open_dnn(shard_device *device, struct shard_cuda_dnn **dnn)
         struct shard_cuda_dnn *made = shard_calloc(1, sizeof *made);
         if (!made)
             return SHARD_ERROR_MEMORY;
-        shard_status status = check(cudnnCreate(&made->handle), "cudnnCreate");
+        shard_status status = check(SHARD_CUDA_WITH_ROOM(device, lacks_memory, cudnnCreate(&made->handle)), "cudnnCreate");
         if (status == SHARD_OK)
             status = check(cudnnSetStream(made->handle, cuda->stream), "cudnnSetStream");
         if (status != SHARD_OK) {
@@ -535,7 +542,7 @@ static shard_status run_engine(shard_device *device, cudnnHandle_t handle, plan 
         shard_clear_error();
         return SHARD_OK;
     }
-    cudnnStatus_t status = execute(handle, p, c, workspace);
+    cudnnStatus_t status = SHARD_CUDA_WITH_ROOM(device, lacks_memory, execute(handle, p, c, workspace));
     shard_cuda_scratch_release(device, workspace, (size_t)p->workspace);
     *computed = status == CUDNN_STATUS_SUCCESS;
     *begun =

@@ -7,7 +7,7 @@
  * same stream, so that nothing has to wait. The stream of copies takes some, too,
  * which is released on the device's stream like all other.
  */
-#include "device/cuda/cuda.h"
+#include "device/cuda/cuda_room.h"
 
 #include "base/memory.h"
 
@@ -18,8 +18,9 @@ static void *allocate_on(shard_device *device, size_t bytes, cudaStream_t stream
 {
     shard_cuda *cuda = shard_cuda_of(device);
     void *memory = NULL;
-    cudaError_t error = cudaMallocFromPoolAsync(&memory, bytes, cuda->pool, stream);
-    if (error == cudaErrorMemoryAllocation) {
+    cudaError_t error =
+        SHARD_CUDA_WITH_ROOM(device, shard_cuda_lacks_memory, cudaMallocFromPoolAsync(&memory, bytes, cuda->pool, stream));
+    if (shard_cuda_lacks_memory(error)) {
         cudaGetLastError();
         return shard_fail_null(SHARD_ERROR_MEMORY, "%s: no memory for %zu bytes; tensors hold %lld", device->name, bytes,
                                (long long)cuda->count->current);
@@ -80,7 +81,9 @@ void *shard_cuda_allocate_host(shard_device *device, size_t bytes)
 {
     shard_cuda_of(device);
     void *memory = NULL;
-    return SHARD_CUDA(cudaHostAlloc(&memory, bytes, cudaHostAllocPortable)) == SHARD_OK ? memory : NULL;
+    cudaError_t error =
+        SHARD_CUDA_WITH_ROOM(device, shard_cuda_lacks_memory, cudaHostAlloc(&memory, bytes, cudaHostAllocPortable));
+    return shard_cuda_check(error, "cudaHostAlloc") == SHARD_OK ? memory : NULL;
 }
 
 void shard_cuda_release_host(shard_device *device, void *memory, size_t bytes)
@@ -117,11 +120,13 @@ static shard_status poll(const shard_cuda *cuda, cudaStream_t stream, cudaEvent_
         error = event ? cudaEventQuery(event) : cudaStreamQuery(stream);
         if (error != cudaErrorNotReady)
             return shard_cuda_check(error, event ? "cudaEventQuery" : "cudaStreamQuery");
+        cudaGetLastError(); /* which this is, though nothing is wrong */
         SHARD_TRY(cuda->watch(begins));
         sched_yield();
     }
 }
 
+/* Without what kernels have found wrong, which is for those whose waiting device.h names. */
 static shard_status wait_stream(const shard_cuda *cuda, cudaStream_t stream)
 {
     return cuda->watch ? poll(cuda, stream, NULL) : SHARD_CUDA(cudaStreamSynchronize(stream));
@@ -137,6 +142,16 @@ shard_status shard_cuda_wait(shard_device *device)
     const shard_cuda *cuda = shard_cuda_of(device);
     SHARD_TRY(wait_stream(cuda, cuda->stream));
     return shard_cuda_report(device);
+}
+
+bool shard_cuda_make_room(shard_device *device)
+{
+    const shard_cuda *cuda = shard_cuda_of(device);
+    enum cudaStreamCaptureStatus capture;
+    cudaGetLastError(); /* the failed call's */
+    if (SHARD_CUDA(cudaStreamIsCapturing(cuda->stream, &capture)) != SHARD_OK || capture != cudaStreamCaptureStatusNone)
+        return false;
+    return wait_stream(cuda, cuda->stream) == SHARD_OK && SHARD_CUDA(cudaMemPoolTrimTo(cuda->pool, 0)) == SHARD_OK;
 }
 
 shard_status shard_cuda_synchronize(shard_device *device)

@@ -16,7 +16,7 @@
 #include <cuda_runtime.h>
 
 #define SHARD_KERNEL static __host__ __device__ inline
-#include "device/cuda/cuda.h"
+#include "device/cuda/cuda_room.h"
 
 namespace shard {
 
@@ -24,7 +24,7 @@ enum { WARP = 32, BLOCK = 256 /* threads, where nothing speaks for another numbe
 
 /* ---- launching ---- */
 
-/* Launches kernel(args...) on the device's stream. */
+/* Launches kernel(args...) on the device's stream. The first launch of a kernel loads its code, which takes memory. */
 template <class... Parameters, class... Arguments>
 shard_status launch(shard_device *device, void (*kernel)(Parameters...), dim3 grid, dim3 block, Arguments &&...arguments)
 {
@@ -32,7 +32,9 @@ shard_status launch(shard_device *device, void (*kernel)(Parameters...), dim3 gr
     config.gridDim = grid;
     config.blockDim = block;
     config.stream = shard_cuda_of(device)->stream;
-    return shard_cuda_check(cudaLaunchKernelEx(&config, kernel, Parameters(arguments)...), "kernel");
+    cudaError_t error =
+        SHARD_CUDA_WITH_ROOM(device, shard_cuda_lacks_memory, cudaLaunchKernelEx(&config, kernel, Parameters(arguments)...));
+    return shard_cuda_check(error, "kernel");
 }
 
 inline int64_t divide_up(int64_t a, int64_t b)

@@ -105,22 +105,34 @@ uint64_t reserved(const Arena &arena)
     return arena.pool.used + arena.kept;
 }
 
-/* Frees a block for everybody, joined to its neighbours. */
-static void make_free(Arena &arena, std::map<char *, Block>::iterator block)
+/* Whether two neighbours are free, and alike. */
+static bool joins(const Block &block, const Block &next)
 {
-    block->second.kind = FREE;
+    return block.kind == FREE && next.kind == FREE && block.pooled == next.pooled;
+}
+
+/* Joins a free block to its neighbours; gives the one that it is in then. */
+static std::map<char *, Block>::iterator join(Arena &arena, std::map<char *, Block>::iterator block)
+{
     auto next = std::next(block);
-    if (next != arena.blocks.end() && next->second.kind == FREE) {
+    if (next != arena.blocks.end() && joins(block->second, next->second)) {
         block->second.size += next->second.size;
         arena.blocks.erase(next);
     }
-    if (block != arena.blocks.begin()) {
+    if (block != arena.blocks.begin() && joins(std::prev(block)->second, block->second)) {
         auto before = std::prev(block);
-        if (before->second.kind == FREE) {
-            before->second.size += block->second.size;
-            arena.blocks.erase(block);
-        }
+        before->second.size += block->second.size;
+        arena.blocks.erase(block);
+        block = before;
     }
+    return block;
+}
+
+/* Frees a block for everybody, or for everybody who takes it from the pool. */
+static void make_free(Arena &arena, std::map<char *, Block>::iterator block)
+{
+    block->second.kind = FREE;
+    join(arena, block);
 }
 
 /* Blocks whose stream has got to their end are free for all. */
@@ -141,13 +153,13 @@ void trim(Arena &arena, size_t keep)
     sweep(arena);
     if (reserved(arena) <= keep)
         return;
-    arena.kept = 0;
-    for (auto &[memory, block] : arena.blocks) {
-        if (block.kind == FREE)
-            madvise(memory, block.size, MADV_DONTNEED);
-        else if (block.kind == FREED)
-            arena.kept += block.size;
-    }
+    for (auto block = arena.blocks.begin(); block != arena.blocks.end(); ++block)
+        if (block->second.kind == FREE && block->second.pooled) {
+            madvise(block->first, block->second.size, MADV_DONTNEED);
+            arena.kept -= block->second.size;
+            block->second.pooled = false;
+            block = join(arena, block);
+        }
 }
 
 void keep_to_thresholds()
@@ -157,13 +169,14 @@ void keep_to_thresholds()
             trim(*arena, arena->pool.threshold);
 }
 
-static std::map<char *, Block>::iterator best_fit(Arena &arena, size_t size, const std::shared_ptr<Stream> &stream)
+/* Of what is free for this allocation the smallest block: of the pool's, or of nobody's. */
+static std::map<char *, Block>::iterator best_fit(Arena &arena, size_t size, const std::shared_ptr<Stream> &stream, bool pooled)
 {
     auto best = arena.blocks.end();
     for (auto block = arena.blocks.begin(); block != arena.blocks.end(); ++block) {
         const Block &b = block->second;
         bool reusable = b.kind == FREE || (b.kind == FREED && stream && b.freed.stream == stream && b.size < 2 * size);
-        if (reusable && b.size >= size && (best == arena.blocks.end() || b.size < best->second.size))
+        if (reusable && b.pooled == pooled && b.size >= size && (best == arena.blocks.end() || b.size < best->second.size))
             best = block;
     }
     return best;
@@ -175,27 +188,28 @@ char *take(Arena &arena, size_t bytes, const std::shared_ptr<Stream> &stream)
     if (bytes > arena.limit || size > arena.limit)
         return nullptr;
     sweep(arena);
-    auto block = best_fit(arena, size, stream);
-    bool fresh = block == arena.blocks.end();
-    if (fresh) {
+    auto block = stream ? best_fit(arena, size, stream, true) : arena.blocks.end();
+    if (block == arena.blocks.end()) { /* the pool has none, or is not asked */
         if (arena.plain + reserved(arena) + size > arena.limit)
-            trim(arena, 0);
-        if (arena.plain + reserved(arena) + size > arena.limit || arena.high + size > arena.extent)
+            return nullptr;
+        block = best_fit(arena, size, nullptr, false);
+    }
+    if (block == arena.blocks.end()) {
+        if (arena.high + size > arena.extent)
             return nullptr;
         block = arena.blocks.emplace(arena.base + arena.high, Block{size, 0, FREE, false, {}}).first;
         arena.high += size;
         if (opened)
             protect(arena, PROT_READ | PROT_WRITE);
-    } else if (arena.plain + arena.pool.used + size > arena.limit)
-        return nullptr;
+    }
     if (block->second.kind == FREED)
         arena.freed.remove(block->first);
     else if (block->second.size > size) {
-        arena.blocks.emplace(block->first + size, Block{block->second.size - size, 0, FREE, false, {}});
+        arena.blocks.emplace(block->first + size, Block{block->second.size - size, 0, FREE, block->second.pooled, {}});
         block->second.size = size;
     }
-    if (!fresh)
-        arena.kept -= arena.kept < block->second.size ? arena.kept : block->second.size;
+    if (block->second.pooled)
+        arena.kept -= block->second.size;
     block->second = Block{block->second.size, bytes, USED, stream != nullptr, {}};
     (stream ? arena.pool.used : arena.plain) += block->second.size;
     if (arena.pool.used > arena.pool.most_used)

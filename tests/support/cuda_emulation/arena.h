@@ -2,6 +2,8 @@
  * The addresses of each device's memory, a range that the host can't touch but while
  * work runs: which are handed out, as the calls come. Memory that a stream has freed
  * is handed out again at once to the same stream, to others when the stream has got there.
+ * What the pool keeps is handed out to nobody but the pool, and not given up for want of
+ * memory: that is what cudaMemPoolTrimTo is for.
  */
 #ifndef CUDA_EMULATION_ARENA_H
 #define CUDA_EMULATION_ARENA_H
@@ -28,7 +30,7 @@ struct Block {
     size_t size; /* with its guard */
     size_t payload;
     Kind kind;
-    bool pooled;
+    bool pooled; /* in use, or freed: by the pool; free: what the pool keeps */
     Place freed;
 };
 

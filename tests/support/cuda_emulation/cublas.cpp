@@ -11,9 +11,15 @@
 #include "emulation.h"
 #include "products.h"
 
+#include <map>
+
 using namespace emulation;
 
+enum { HANDLE_BYTES = 256 << 10, CODE_BYTES = 64 << 10 /* loaded at the first product of a type */ };
+
 struct cublasContext {
+    LibraryMemory memory;
+    std::map<cudaDataType, LibraryMemory> code;
     cudaStream_t stream;
     void *workspace;
     size_t workspace_bytes;
@@ -63,7 +69,10 @@ cublasStatus_t cublasCreate_v2(cublasHandle_t *handle)
         return CUBLAS_STATUS_INVALID_VALUE;
     if (cudaGetDevice(&device) != cudaSuccess)
         return CUBLAS_STATUS_NOT_INITIALIZED;
-    *handle = new cublasContext{};
+    auto made = std::make_unique<cublasContext>();
+    if (!made->memory.take(HANDLE_BYTES))
+        return CUBLAS_STATUS_ALLOC_FAILED;
+    *handle = made.release();
     return CUBLAS_STATUS_SUCCESS;
 }
 
@@ -195,6 +204,8 @@ cublasStatus_t cublasGemmStridedBatchedEx_64(cublasHandle_t handle, cublasOperat
     if (batchCount > 1 && (strideC < 0 ? -strideC : strideC) < (ldc == m ? m * n : m))
         die("cublasGemmStridedBatchedEx_64: a stride of %lld lays the batch's results of %lld x %lld on each other", strideC,
             (long long)m, (long long)n);
+    if (!handle->code[Atype].take(CODE_BYTES))
+        return CUBLAS_STATUS_ALLOC_FAILED;
     bool disallowed = handle->math & CUBLAS_MATH_DISALLOW_REDUCED_PRECISION_REDUCTION;
     Product first = {};
     first.transpose_a = transa != CUBLAS_OP_N, first.transpose_b = transb != CUBLAS_OP_N;

@@ -16,13 +16,18 @@
 #include "emulation.h"
 #include "products.h"
 
+#include <map>
+
 #include <stdlib.h>
 #include <string.h>
 
 using namespace emulation;
 
+enum { CODE_BYTES = 64 << 10 /* loaded at the first product of a type */ };
+
 struct cublasLtContext {
     int device;
+    std::map<cudaDataType, LibraryMemory> code;
 };
 struct cublasLtMatrixLayoutOpaque {
     cudaDataType type;
@@ -57,7 +62,8 @@ cublasStatus_t cublasLtCreate(cublasLtHandle_t *lightHandle)
         return CUBLAS_STATUS_INVALID_VALUE;
     if (cudaGetDevice(&device) != cudaSuccess)
         return CUBLAS_STATUS_NOT_INITIALIZED;
-    *lightHandle = new cublasLtContext{device};
+    *lightHandle = new cublasLtContext;
+    (*lightHandle)->device = device;
     return CUBLAS_STATUS_SUCCESS;
 }
 
@@ -279,6 +285,8 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t lightHandle, cublasLtMatmulDesc_t
     }
     if (int failure = atoi(setting("LT_MATMUL", "0").c_str()))
         return (cublasStatus_t)failure;
+    if (!lightHandle->code[Adesc->type].take(CODE_BYTES))
+        return CUBLAS_STATUS_ALLOC_FAILED;
     bool wide = Adesc->type == CUDA_R_64F;
     Product p = {};
     p.transpose_a = computeDesc->transpose_a != CUBLAS_OP_N, p.transpose_b = computeDesc->transpose_b != CUBLAS_OP_N;

@@ -24,8 +24,12 @@
 
 using namespace emulation;
 
+enum { HANDLE_BYTES = 256 << 10, CODE_BYTES = 64 << 10 /* loaded at the first convolution of a type */ };
+
 struct cudnnContext {
-    cudaStream_t stream;
+    LibraryMemory memory;
+    std::map<cudaDataType, LibraryMemory> code;
+    cudaStream_t stream = nullptr;
 };
 
 namespace {
@@ -410,7 +414,10 @@ cudnnStatus_t cudnnCreate(cudnnHandle_t *handle)
         return refuse(CUDNN_STATUS_BAD_PARAM_NULL_POINTER, "cudnnCreate without a handle");
     if (cudaGetDevice(&device) != cudaSuccess)
         return CUDNN_STATUS_NOT_INITIALIZED;
-    *handle = new cudnnContext{};
+    auto made = std::make_unique<cudnnContext>();
+    if (!made->memory.take(HANDLE_BYTES))
+        return refuse(CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED, "cudnnCreate: no memory");
+    *handle = made.release();
     return CUDNN_STATUS_SUCCESS;
 }
 
@@ -606,6 +613,8 @@ cudnnStatus_t cudnnBackendExecute(cudnnHandle_t handle, cudnnBackendDescriptor_t
     c.y.data = data_of(pack, *operation.parts[o.y], &status);
     if (status != CUDNN_STATUS_SUCCESS)
         return status;
+    if (!handle->code[c.type].take(CODE_BYTES))
+        return refuse(CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED, "cudnnBackendExecute: no memory");
     cudaError_t error = enqueue(handle->stream, "cudnnBackendExecute", [=] {
         check_range(workspace, workspace_bytes);
         check_range(c.x.data, span(c.x, c.type));

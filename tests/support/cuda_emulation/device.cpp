@@ -39,6 +39,11 @@ int device_count()
     return count;
 }
 
+bool has_pools()
+{
+    return setting("POOLS", "1") != "0";
+}
+
 int current_device()
 {
     return chosen_device;
@@ -215,8 +220,10 @@ cudaError_t cudaDeviceGetAttribute(int *value, enum cudaDeviceAttr attr, int dev
             *value = prop.maxThreadsPerMultiProcessor;
             return cudaSuccess;
         case cudaDevAttrUnifiedAddressing:
-        case cudaDevAttrMemoryPoolsSupported:
             *value = 1;
+            return cudaSuccess;
+        case cudaDevAttrMemoryPoolsSupported:
+            *value = has_pools();
             return cudaSuccess;
         case cudaDevAttrPageableMemoryAccess:
             *value = 0;

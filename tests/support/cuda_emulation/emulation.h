@@ -13,7 +13,8 @@
  * the process with a message.
  *
  * SHARD_CUDA_EMULATION_DEVICES  number of GPUs: 1; 0: no GPU; -1: no driver
- * SHARD_CUDA_EMULATION_MEMORY   bytes of each: 64G
+ * SHARD_CUDA_EMULATION_MEMORY   bytes of each, for the pool and all that is outside it: 64G
+ * SHARD_CUDA_EMULATION_POOLS    0: GPUs without memory pools
  * SHARD_CUDA_EMULATION_ORDER    of threads and blocks: forward, reverse, shuffled
  * SHARD_CUDA_EMULATION_QUEUE    late; others: a wait runs the other streams first;
  *                               eager: work runs at the call
@@ -63,12 +64,26 @@ void check_range(const void *memory, size_t bytes);
 bool is_device_memory(const void *memory, int *device = nullptr);
 bool is_pinned_memory(const void *memory);
 
+/* Memory of the current device that a library takes for itself, outside the pool; nobody touches it. */
+class LibraryMemory
+{
+  public:
+    LibraryMemory() = default;
+    LibraryMemory(const LibraryMemory &) = delete;
+    ~LibraryMemory();
+    bool take(size_t bytes); /* at its first call; false where there is none */
+
+  private:
+    void *memory = nullptr;
+};
+
 /* ---- among its own files ---- */
 
 /* Runs the body of an API call under the lock, with a working driver; keeps its error. */
 cudaError_t run_call(const std::function<cudaError_t()> &body, bool needs_device = true);
 std::recursive_mutex &mutex();
 int device_count(); /* as SHARD_CUDA_EMULATION_DEVICES */
+bool has_pools();
 int current_device();
 
 /* A place in a stream's queue: when `done` of it passes the number, all up to there has run. */

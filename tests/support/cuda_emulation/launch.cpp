@@ -13,6 +13,7 @@
 #include <algorithm>
 #include <cxxabi.h>
 #include <dlfcn.h>
+#include <map>
 #include <numeric>
 #include <stdio.h>
 #include <stdlib.h>
@@ -314,6 +315,14 @@ static void run_kernel(const Kernel &kernel, dim3 grid, dim3 size)
     check_guards();
 }
 
+/* A kernel's code is loaded to the device by its first launch. */
+static bool load(const void *function)
+{
+    enum { CODE_BYTES = 16 << 10 };
+    static auto &code = *new std::map<std::pair<int, const void *>, LibraryMemory>;
+    return code[{current_device(), function}].take(CODE_BYTES);
+}
+
 cudaError_t launch(const cudaLaunchConfig_t *config, std::shared_ptr<const Kernel> kernel)
 {
     dim3 grid = config->gridDim, size = config->blockDim;
@@ -327,6 +336,8 @@ cudaError_t launch(const cudaLaunchConfig_t *config, std::shared_ptr<const Kerne
         auto stream = find_stream(config->stream);
         if (!stream || device_of(*stream) != current_device())
             return cudaErrorInvalidResourceHandle;
+        if (!load(kernel->function))
+            return cudaErrorMemoryAllocation;
         return enqueue(config->stream, "kernel", [=] { run_kernel(*kernel, grid, size); });
     });
 }

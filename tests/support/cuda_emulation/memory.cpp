@@ -242,6 +242,27 @@ cudaError_t cudaMemGetInfo(size_t *free, size_t *total)
     });
 }
 
+namespace emulation
+{
+
+bool LibraryMemory::take(size_t bytes)
+{
+    cudaError_t error = run_call([=] {
+        memory = memory ? memory : emulation::take(arena_of(current_device()), bytes, nullptr);
+        return memory ? cudaSuccess : cudaErrorMemoryAllocation;
+    });
+    return error == cudaSuccess;
+}
+
+LibraryMemory::~LibraryMemory()
+{
+    std::lock_guard<std::recursive_mutex> locked(mutex());
+    if (memory)
+        give_back(*find_arena(memory), (char *)memory, Place());
+}
+
+} // namespace emulation
+
 /* ---- pools ---- */
 
 cudaError_t cudaDeviceGetDefaultMemPool(cudaMemPool_t *memPool, int device)
@@ -249,6 +270,8 @@ cudaError_t cudaDeviceGetDefaultMemPool(cudaMemPool_t *memPool, int device)
     return run_call([=] {
         if (device < 0 || device >= device_count())
             return cudaErrorInvalidDevice;
+        if (!has_pools())
+            return cudaErrorNotSupported;
         *memPool = &arena_of(device).pool;
         return cudaSuccess;
     });

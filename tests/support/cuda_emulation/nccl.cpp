@@ -30,6 +30,7 @@
 
 using namespace emulation;
 
+enum { COMM_BYTES = 1 << 20 };
 enum Kind { ALL_REDUCE, REDUCE, BROADCAST, REDUCE_SCATTER, ALL_GATHER, SEND, RECEIVE };
 static const char *const names[] = {"ncclAllReduce",     "ncclReduce",    "ncclBroadcast", "ncclReduceScatter",
                                     "ncclAllGather", "ncclSend", "ncclRecv"};
@@ -56,6 +57,7 @@ struct Communicator {
     uint64_t collectives = 0;
     std::map<int, uint64_t> sends, receives; /* by peer */
     size_t queued = 0;                       /* groups of calls on streams */
+    LibraryMemory memory, channels;          /* those for the first call that goes on a stream */
 };
 
 struct ncclComm {
@@ -317,6 +319,8 @@ static bool advance(Communicator &comm, Call &call)
 static ncclResult_t enqueue_calls(const std::shared_ptr<Communicator> &comm, cudaStream_t stream, std::vector<Call> calls)
 {
     const char *what = names[calls[0].head.kind];
+    if (!comm->channels.take(COMM_BYTES))
+        return fail(ncclUnhandledCudaError, "Cuda failure 2 'out of memory'");
     comm->queued++;
     cudaError_t error = enqueue_polled(stream, what, [comm, calls = std::move(calls)]() mutable {
         bool done = true;
@@ -480,6 +484,8 @@ static std::function<ncclResult_t()> joining(ncclComm_t comm, const std::string 
             cudaGetDevice(&shared->device);
             if (cudaDeviceGetPCIBusId(gpu, sizeof gpu, shared->device) != cudaSuccess)
                 return fail(ncclUnhandledCudaError, "ncclCommInitRank: there is no GPU");
+            if (!shared->memory.take(COMM_BYTES))
+                return fail(ncclUnhandledCudaError, "Cuda failure 2 'out of memory'");
             shared->rank = rank;
             shared->size = size;
             shared->mail.reset(Mail::join(path, size, rank, gpu));
