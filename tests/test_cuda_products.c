@@ -121,6 +121,112 @@ START_TEST(takes_no_other_failure)
 }
 END_TEST
 
+/* ---- rows at no multiple of 16 bytes ---- */
+
+/* A product that is large for its matrices, whose rows are `more` elements apart. */
+typedef struct large {
+    int64_t m, n, k, more;
+    bool transpose_a, transpose_b, accumulate, wide_c, bias;
+    shard_dtype dtype;
+} large;
+
+static int64_t extent(int64_t rows, int64_t cols, int64_t more)
+{
+    return (rows - 1) * (cols + more) + cols;
+}
+
+/* Some elements of c are computed again; all that is between its rows is as it was. */
+static void check_some(const large *l, const sample *a, const sample *b, const sample *bias, sample *c, const double *before)
+{
+    int64_t ld_a = (l->transpose_a ? l->m : l->k) + l->more, ld_b = (l->transpose_b ? l->k : l->n) + l->more,
+            ld_c = l->n + l->more;
+    sample_read(c);
+    for (int64_t i = l->n; i < c->count; i += ld_c)
+        for (int64_t j = i; j < i + l->more && j < c->count; j++)
+            ck_assert(c->value[j] == before[j]);
+    for (int64_t i = 0; i < 500; i++) {
+        int64_t row = i * 7919 % l->m, col = i * 104729 % l->n, at = row * ld_c + col;
+        double sum = (l->bias ? bias->value[col] : 0) + (l->accumulate ? before[at] : 0), size = fabs(sum);
+        for (int64_t k = 0; k < l->k; k++) {
+            double product = a->value[l->transpose_a ? k * ld_a + row : row * ld_a + k] *
+                             b->value[l->transpose_b ? col * ld_b + k : k * ld_b + col];
+            sum += product;
+            size += fabs(product);
+        }
+        double unit_of_products = l->dtype == SHARD_FLOAT32 ? 0x1p-10 /* TF32 */ : 0x1p-24 * (4 + sqrt((double)l->k));
+        check_close(c->dtype, c->value[at], sum, size * unit_of_products, "product", at);
+    }
+}
+
+static void multiply_large(const large *l)
+{
+    shard_dtype to = l->wide_c ? SHARD_FLOAT32 : l->dtype;
+    sample a = sample_random(l->transpose_a ? extent(l->k, l->m, l->more) : extent(l->m, l->k, l->more), l->dtype, 1);
+    sample b = sample_random(l->transpose_b ? extent(l->n, l->k, l->more) : extent(l->k, l->n, l->more), l->dtype, 2);
+    sample bias = sample_random(l->n, l->dtype, 3), c = sample_random(extent(l->m, l->n, l->more), to, 4);
+    double *before = calloc((size_t)c.count, sizeof *before);
+    memcpy(before, c.value, (size_t)c.count * sizeof *before);
+    if (l->bias) {
+        const shard_linear_shape s = {
+            .rows = l->m, .in = l->k, .out = l->n, .pitch_x = l->k + l->more, .pitch_y = l->n + l->more};
+        RUN(tested_device(), linear, &s, a.data, b.data, bias.data, c.data, l->dtype);
+    } else {
+        const shard_matmul_shape s = {.batch = 1,
+                                      .m = l->m,
+                                      .n = l->n,
+                                      .k = l->k,
+                                      .transpose_a = l->transpose_a,
+                                      .transpose_b = l->transpose_b,
+                                      .accumulate = l->accumulate,
+                                      .wide_c = l->wide_c,
+                                      .ld_a = (l->transpose_a ? l->m : l->k) + l->more,
+                                      .ld_b = (l->transpose_b ? l->k : l->n) + l->more,
+                                      .ld_c = l->n + l->more};
+        RUN(tested_device(), matmul, &s, a.data, b.data, c.data, l->dtype);
+    }
+    check_some(l, &a, &b, &bias, &c, before);
+    free(before);
+    sample_free(&a);
+    sample_free(&b);
+    sample_free(&bias);
+    sample_free(&c);
+}
+
+static const large products[] = {
+    {1501, 1501, 4001, 0, .transpose_b = true, .wide_c = true, .dtype = SHARD_BFLOAT16},
+    {1501, 1501, 4001, 2, .transpose_a = true, .accumulate = true, .dtype = SHARD_FLOAT16},
+    {2004, 2001, 3000, 0, .dtype = SHARD_FLOAT32},
+    {1501, 1504, 1001, 0, .bias = true, .transpose_b = true, .dtype = SHARD_BFLOAT16},
+};
+
+START_TEST(aligns_large_products)
+{
+    emulation_seen before = emulation_has_seen;
+    shard_memory_kind kind = SHARD_MEMORY_WORKSPACE;
+    shard_set_allow_tf32(tested_device(), true);
+    multiply_large(&products[_i]);
+    ck_assert_int_eq(emulation_has_seen.products, before.products + 1);
+    ck_assert_int_eq(emulation_has_seen.unaligned, before.unaligned);
+    ck_assert_int_eq(emulation_has_seen.biased - before.biased, products[_i].bias);
+    ck_assert_int_eq(shard_get_memory_by_kind(tested_device(), kind).current, 0);
+    ck_assert_int_gt(shard_get_memory_by_kind(tested_device(), kind).peak, 0);
+}
+END_TEST
+
+/* Small ones, those that are large in their matrices alone, and those that no tensor cores compute, are left as they are. */
+START_TEST(leaves_small_products)
+{
+    static const large left[] = {{101, 101, 101, 0, .dtype = SHARD_BFLOAT16},
+                                 {4001, 4001, 101, 0, .transpose_b = true, .dtype = SHARD_BFLOAT16},
+                                 {1501, 1501, 1001, 0, .transpose_b = true, .dtype = SHARD_FLOAT32}};
+    emulation_seen before = emulation_has_seen;
+    multiply_large(&left[_i]);
+    ck_assert_int_eq(emulation_has_seen.products, before.products + 1);
+    ck_assert_int_eq(emulation_has_seen.unaligned, before.unaligned + 1);
+    ck_assert_int_eq(shard_get_memory_by_kind(tested_device(), SHARD_MEMORY_WORKSPACE).peak, 0);
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("cuda_products");
@@ -130,5 +236,7 @@ int main(void)
     tcase_add_loop_test(tcase, same_wherever_memory_is, 0, count);
     tcase_add_loop_test(tcase, takes_refusals, 0, 6);
     tcase_add_test(tcase, takes_no_other_failure);
+    tcase_add_loop_test(tcase, aligns_large_products, 0, sizeof products / sizeof *products);
+    tcase_add_loop_test(tcase, leaves_small_products, 0, 3);
     return test_run(suite);
 }

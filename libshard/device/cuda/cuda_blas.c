@@ -164,36 +164,28 @@ shard_status shard_cuda_multiply(shard_device *device, const shard_cuda_product 
 
 /* ---- products with a bias ---- */
 
-typedef struct biased {
-    shard_linear_shape shape;
-    const void *x, *weight, *bias;
-    void *y;
-    shard_dtype dtype;
-} biased;
-
-static shard_status describe(const shard_device *device, const biased *p, plan *made)
+static shard_status describe(const shard_device *device, const shard_cuda_product *p, shard_dtype dtype, plan *made)
 {
-    cudaDataType_t type = type_of(p->dtype);
+    cudaDataType_t type = type_of(dtype);
     cublasOperation_t transposed = CUBLAS_OP_T;
     cublasLtEpilogue_t epilogue = CUBLASLT_EPILOGUE_BIAS;
-    const shard_linear_shape *s = &p->shape;
-    uint64_t rows = (uint64_t)s->rows, in = (uint64_t)s->in, out = (uint64_t)s->out;
-    BLAS_TRY(cublasLtMatmulDescCreate(&made->operation, compute_type_of(device, p->dtype),
-                                      p->dtype == SHARD_FLOAT64 ? CUDA_R_64F : CUDA_R_32F));
+    uint64_t m = (uint64_t)p->m, n = (uint64_t)p->n, k = (uint64_t)p->k;
+    BLAS_TRY(cublasLtMatmulDescCreate(&made->operation, compute_type_of(device, dtype),
+                                      dtype == SHARD_FLOAT64 ? CUDA_R_64F : CUDA_R_32F));
     BLAS_TRY(cublasLtMatmulDescSetAttribute(made->operation, CUBLASLT_MATMUL_DESC_TRANSA, &transposed, sizeof transposed));
     BLAS_TRY(cublasLtMatmulDescSetAttribute(made->operation, CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue, sizeof epilogue));
     BLAS_TRY(cublasLtMatmulDescSetAttribute(made->operation, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &p->bias, sizeof p->bias));
-    BLAS_TRY(cublasLtMatrixLayoutCreate(&made->weight, type, in, out, s->in));
-    BLAS_TRY(cublasLtMatrixLayoutCreate(&made->x, type, in, rows, s->pitch_x));
-    BLAS_TRY(cublasLtMatrixLayoutCreate(&made->y, type, out, rows, s->pitch_y));
+    BLAS_TRY(cublasLtMatrixLayoutCreate(&made->weight, type, k, n, p->ld_b));
+    BLAS_TRY(cublasLtMatrixLayoutCreate(&made->x, type, k, m, p->ld_a));
+    BLAS_TRY(cublasLtMatrixLayoutCreate(&made->y, type, n, m, p->ld_c));
     return SHARD_OK;
 }
 
-static shard_status prefer(const biased *p, size_t most, cublasLtMatmulPreference_t preference)
+static shard_status prefer(const shard_cuda_product *p, size_t most, cublasLtMatmulPreference_t preference)
 {
     uint32_t schemes = CUBLASLT_REDUCTION_SCHEME_NONE | CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
-    uint32_t weight = (uint32_t)shard_cuda_alignment(p->weight, MOST_ALIGNED),
-             x = (uint32_t)shard_cuda_alignment(p->x, MOST_ALIGNED), y = (uint32_t)shard_cuda_alignment(p->y, MOST_ALIGNED);
+    uint32_t weight = (uint32_t)shard_cuda_alignment(p->b, MOST_ALIGNED), x = (uint32_t)shard_cuda_alignment(p->a, MOST_ALIGNED),
+             y = (uint32_t)shard_cuda_alignment(p->c, MOST_ALIGNED);
     BLAS_TRY(cublasLtMatmulPreferenceSetAttribute(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &most, sizeof most));
     BLAS_TRY(
         cublasLtMatmulPreferenceSetAttribute(preference, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, &schemes, sizeof schemes));
@@ -206,16 +198,16 @@ static shard_status prefer(const biased *p, size_t most, cublasLtMatmulPreferenc
 }
 
 /* The plan is not used again: the product is computed in another way, its bias added before. */
-static void refuse(plan *made, const biased *p, const char *call, cublasStatus_t status)
+static void refuse(plan *made, const shard_cuda_product *p, shard_dtype dtype, const char *call, cublasStatus_t status)
 {
     made->there = false;
     shard_log_message(SHARD_LOG_INFO,
                       "cuda: %s refuses a product with a bias of %" PRId64 " rows, %" PRId64 " -> %" PRId64
                       " of %s: %s; the bias is added in a pass of its own",
-                      call, p->shape.rows, p->shape.in, p->shape.out, shard_dtype_name(p->dtype), cublasGetStatusName(status));
+                      call, p->m, p->k, p->n, shard_dtype_name(dtype), cublasGetStatusName(status));
 }
 
-static shard_status choose(struct shard_cuda_blas *blas, const biased *p, plan *made)
+static shard_status choose(struct shard_cuda_blas *blas, const shard_cuda_product *p, shard_dtype dtype, plan *made)
 {
     cublasLtMatmulPreference_t preference = NULL;
     BLAS_TRY(cublasLtMatmulPreferenceCreate(&preference));
@@ -231,26 +223,26 @@ static shard_status choose(struct shard_cuda_blas *blas, const biased *p, plan *
         if (made->there)
             made->algorithm = best.algo;
         else
-            refuse(made, p, "cublasLtMatmulAlgoGetHeuristic", asked);
+            refuse(made, p, dtype, "cublasLtMatmulAlgoGetHeuristic", asked);
     }
     cublasLtMatmulPreferenceDestroy(preference);
     return status;
 }
 
-static shard_status find_plan(shard_device *device, struct shard_cuda_blas *blas, const biased *p, plan **found)
+static shard_status find_plan(shard_device *device, struct shard_cuda_blas *blas, const shard_cuda_product *p, shard_dtype dtype,
+                              plan **found)
 {
-    const shard_linear_shape *s = &p->shape;
-    shard_cuda_key key = {{p->dtype, device->allow_tf32, s->rows, s->in, s->out, s->pitch_x, s->pitch_y,
-                           shard_cuda_alignment(p->x, MOST_ALIGNED), shard_cuda_alignment(p->weight, MOST_ALIGNED),
-                           shard_cuda_alignment(p->y, MOST_ALIGNED)}};
+    shard_cuda_key key = {{dtype, device->allow_tf32, p->m, p->n, p->k, p->ld_a, p->ld_b, p->ld_c,
+                           shard_cuda_alignment(p->a, MOST_ALIGNED), shard_cuda_alignment(p->b, MOST_ALIGNED),
+                           shard_cuda_alignment(p->c, MOST_ALIGNED)}};
     void **kept = shard_cuda_cache_find(&blas->biased, &key);
     if (!*kept) {
         plan *made = shard_calloc(1, sizeof *made);
         if (!made)
             return SHARD_ERROR_MEMORY;
-        shard_status status = describe(device, p, made);
+        shard_status status = describe(device, p, dtype, made);
         if (status == SHARD_OK)
-            status = choose(blas, p, made);
+            status = choose(blas, p, dtype, made);
         if (status != SHARD_OK) {
             destroy_plan(made);
             return status;
@@ -261,38 +253,36 @@ static shard_status find_plan(shard_device *device, struct shard_cuda_blas *blas
     return SHARD_OK;
 }
 
-/* y^T = weight x^T + bias, in cuBLAS's order of the elements. */
-static shard_status multiply_biased(shard_device *device, const biased *p, bool *there)
+/* As c^T = b a^T + bias, in cuBLAS's order of the elements. */
+static shard_status multiply_biased(shard_device *device, const shard_cuda_product *p, shard_dtype dtype, bool *there)
 {
     struct shard_cuda_blas *blas;
     plan *made = NULL;
     SHARD_TRY(open_blas(device, &blas));
-    SHARD_TRY(find_plan(device, blas, p, &made));
+    SHARD_TRY(find_plan(device, blas, p, dtype, &made));
     *there = made->there;
     if (!made->there)
         return SHARD_OK;
-    factor one = factor_of(1, p->dtype), zero = factor_of(0, p->dtype);
+    factor one = factor_of(1, dtype), zero = factor_of(0, dtype);
     BLAS_TRY(cublasLtMatmulDescSetAttribute(made->operation, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &p->bias, sizeof p->bias));
     cublasStatus_t status = SHARD_CUDA_WITH_ROOM(
         device, lacks_memory,
-        cublasLtMatmul(blas->light, made->operation, &one, p->weight, made->weight, p->x, made->x, &zero, p->y, made->y, p->y,
-                       made->y, &made->algorithm, blas->workspace, blas->workspace_bytes, shard_cuda_of(device)->stream));
+        cublasLtMatmul(blas->light, made->operation, &one, p->b, made->weight, p->a, made->x, &zero, p->c, made->y, p->c, made->y,
+                       &made->algorithm, blas->workspace, blas->workspace_bytes, shard_cuda_of(device)->stream));
     if (status != CUBLAS_STATUS_NOT_SUPPORTED && status != CUBLAS_STATUS_INVALID_VALUE && status != CUBLAS_STATUS_ARCH_MISMATCH)
         return check(status, "cublasLtMatmul");
-    refuse(made, p, "cublasLtMatmul", status);
+    refuse(made, p, dtype, "cublasLtMatmul", status);
     *there = false;
     return SHARD_OK;
 }
 
-shard_status shard_cuda_multiply_biased(shard_device *device, const shard_linear_shape *shape, const void *x, const void *weight,
-                                        const void *bias, void *y, shard_dtype dtype, bool *there)
+shard_status shard_cuda_multiply_biased(shard_device *device, const shard_cuda_product *product, shard_dtype dtype, bool *there)
 {
-    biased p = {*shape, x, weight, bias, y, dtype};
     *there = false;
-    if (shard_cuda_alignment(bias, MOST_ALIGNED) < MOST_ALIGNED) /* kernels read it in 16 bytes, which no preference can tell */
+    if (shard_cuda_alignment(product->bias, MOST_ALIGNED) < MOST_ALIGNED) /* kernels read it in 16 bytes, whatever is preferred */
         return SHARD_OK;
     pthread_mutex_lock(&lock);
-    shard_status status = multiply_biased(device, &p, there);
+    shard_status status = multiply_biased(device, product, dtype, there);
     pthread_mutex_unlock(&lock);
     return status;
 }

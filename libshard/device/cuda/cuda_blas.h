@@ -15,22 +15,25 @@ extern "C" {
 #endif
 
 /* c = op(a) op(b) (+ c if accumulate), as shard_matmul_shape says, of matrices whose
- * rows are ld elements apart. No size is 0. */
+ * rows are ld elements apart. No size is 0. bias [n], NULL where it is not said to be taken, is
+ * added to each row of c; of one product, a^T and accumulate being false and b^T true. */
 typedef struct shard_cuda_product {
     int64_t batch, m, n, k;
     bool transpose_a, transpose_b, accumulate, wide_c;
     int64_t ld_a, ld_b, ld_c;
     int64_t stride_a, stride_b, stride_c;
-    const void *a, *b;
+    const void *a, *b, *bias;
     void *c;
 } shard_cuda_product;
 
 shard_status shard_cuda_multiply(shard_device *device, const shard_cuda_product *product, shard_dtype dtype);
 
-/* y [rows, out] = x weight^T + bias in one kernel; *there tells whether cuBLASLt has
- * one. No size is 0, nor is a pitch. */
-shard_status shard_cuda_multiply_biased(shard_device *device, const shard_linear_shape *shape, const void *x, const void *weight,
-                                        const void *bias, void *y, shard_dtype dtype, bool *there);
+/* The same with its bias, in one kernel; *there tells whether cuBLASLt has one. */
+shard_status shard_cuda_multiply_biased(shard_device *device, const shard_cuda_product *product, shard_dtype dtype, bool *there);
+
+/* The same with a bias or without, by way of scratch memory where rows begin at no multiple of 16
+ * bytes and that pays; cuda_aligned.c. */
+shard_status shard_cuda_multiply_aligned(shard_device *device, const shard_cuda_product *product, shard_dtype dtype);
 
 /* Every row of y [rows, cols], whose rows are pitch apart, = row [cols]; cuda_spread.cu. */
 shard_status shard_cuda_spread(shard_device *device, int64_t rows, int64_t cols, int64_t pitch, const void *row, void *y,

@@ -45,33 +45,29 @@ shard_status shard_cuda_matmul(shard_device *device, const shard_matmul_shape *s
         p.m *= p.batch;
         p.batch = 1;
     }
-    return shard_cuda_multiply(device, &p, dtype);
+    return shard_cuda_multiply_aligned(device, &p, dtype);
 }
 
-shard_status shard_cuda_linear(shard_device *device, const shard_linear_shape *shape, const void *x, const void *weight,
+shard_status shard_cuda_linear(shard_device *device, const shard_linear_shape *s, const void *x, const void *weight,
                                const void *bias, void *y, shard_dtype dtype)
 {
-    shard_linear_shape s = *shape;
-    s.pitch_x = shard_pitch(s.pitch_x, s.in);
-    s.pitch_y = shard_pitch(s.pitch_y, s.out);
-    if (s.rows == 0 || s.out == 0)
+    shard_cuda_product p = {.batch = 1,
+                            .m = s->rows,
+                            .n = s->out,
+                            .k = s->in,
+                            .transpose_b = true,
+                            .ld_a = shard_pitch(s->pitch_x, s->in),
+                            .ld_b = s->in,
+                            .ld_c = shard_pitch(s->pitch_y, s->out),
+                            .a = x,
+                            .b = weight,
+                            .bias = bias,
+                            .c = y};
+    if (p.m == 0 || p.n == 0)
         return SHARD_OK;
-    bool there = false;
-    if (bias && s.in > 0)
-        SHARD_TRY(shard_cuda_multiply_biased(device, &s, x, weight, bias, y, dtype, &there));
-    if (there)
-        return SHARD_OK;
-    if (bias)
-        SHARD_TRY(shard_cuda_spread(device, s.rows, s.out, s.pitch_y, bias, y, dtype));
-    shard_matmul_shape product = {.batch = 1,
-                                  .m = s.rows,
-                                  .n = s.out,
-                                  .k = s.in,
-                                  .transpose_b = true,
-                                  .accumulate = bias != NULL,
-                                  .ld_a = s.pitch_x,
-                                  .ld_c = s.pitch_y};
-    return shard_cuda_matmul(device, &product, x, weight, y, dtype);
+    if (p.k == 0)
+        return bias ? shard_cuda_spread(device, p.m, p.n, p.ld_c, bias, y, dtype) : multiply_empty(device, &p, dtype);
+    return shard_cuda_multiply_aligned(device, &p, dtype);
 }
 
 /* The next multiple of `unit` bytes, or what it was if that makes a row longer by more than 1 / least of it. */

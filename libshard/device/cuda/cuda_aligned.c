@@ -1,0 +1,111 @@
+/*
+ * Products of matrices whose rows begin at no multiple of 16 bytes. Kernels for tensor cores move 16 bytes at a time, and
+ * those that take other rows are several times slower: where a product is large for its matrices, these go through
+ * scratch memory in which their rows are aligned.
+ */
+#include "device/cuda/cuda_blas.h"
+
+/*
+ * When that pays. An H100 that multiplies such rows at 250 TFLOP/s, not 700, loses 2.6e-15 s a flop; a byte that is read
+ * and written at 3 TB/s costs 0.67e-12 s, as much as 260 flop lose. Twice as many are asked for, and so many that they
+ * lose more than the launches of three copies (about 10 us). Memory for copies is bounded: it is taken beside all others.
+ */
+#define LEAST_FLOP 0x1p32
+#define FLOP_EACH_BYTE 512
+#define MOST_SCRATCH ((size_t)256 << 20)
+
+enum { A, B, C, MATRICES };
+
+/* A matrix as it is stored, and its rows in scratch memory. */
+typedef struct stored {
+    char *memory;
+    size_t rows, width, pitch; /* bytes */
+    size_t aligned;            /* the pitch of its copy; 0: it is taken as it is */
+    size_t start;              /* of its copy */
+} stored;
+
+static stored store(const void *memory, int64_t rows, int64_t cols, int64_t ld, size_t size)
+{
+    stored s = {.memory = (char *)memory, .rows = (size_t)rows, .width = (size_t)cols * size, .pitch = (size_t)ld * size};
+    if ((uintptr_t)memory % 16 != 0 || (rows > 1 && s.pitch % 16 != 0))
+        s.aligned = (s.width + 15) / 16 * 16;
+    return s;
+}
+
+/* Bytes of the copies, of which one begins where the one before ends; 0 where there are none or they don't pay. */
+static size_t plan_copies(const shard_cuda_product *p, stored *matrix)
+{
+    size_t bytes = 0;
+    double flop = 2.0 * (double)p->m * (double)p->n * (double)p->k, moved;
+    for (int i = 0; i < MATRICES; i++) {
+        matrix[i].start = bytes;
+        bytes += (matrix[i].rows * matrix[i].aligned + SHARD_CUDA_ALIGN - 1) / SHARD_CUDA_ALIGN * SHARD_CUDA_ALIGN;
+    }
+    moved = (double)bytes + (p->accumulate ? (double)(matrix[C].rows * matrix[C].aligned) : 0);
+    return bytes <= MOST_SCRATCH && flop >= LEAST_FLOP && flop >= FLOP_EACH_BYTE * moved ? bytes : 0;
+}
+
+/* The bias is added by the product's kernel, or is there before. */
+static shard_status multiply(shard_device *device, const shard_cuda_product *product, shard_dtype dtype)
+{
+    shard_cuda_product p = *product;
+    bool there = false;
+    if (p.bias)
+        SHARD_TRY(shard_cuda_multiply_biased(device, &p, dtype, &there));
+    if (there)
+        return SHARD_OK;
+    if (p.bias)
+        SHARD_TRY(shard_cuda_spread(device, p.m, p.n, p.ld_c, p.bias, p.c, dtype));
+    p.accumulate |= p.bias != NULL;
+    return shard_cuda_multiply(device, &p, dtype);
+}
+
+static shard_status copy(shard_device *device, const stored *s, char *scratch, bool back)
+{
+    char *aligned = scratch + s->start;
+    if (!s->aligned)
+        return SHARD_OK;
+    return back ? shard_cuda_copy_rows(device, s->memory, s->pitch, aligned, s->aligned, s->width, s->rows)
+                : shard_cuda_copy_rows(device, aligned, s->aligned, s->memory, s->pitch, s->width, s->rows);
+}
+
+/* matrix: what of the product is copied to scratch memory, and from there. */
+static shard_status multiply_copies(shard_device *device, const shard_cuda_product *product, const stored *matrix, char *scratch,
+                                    shard_dtype dtype)
+{
+    shard_cuda_product p = *product;
+    int64_t size = (int64_t)shard_dtype_size(dtype), c_size = p.wide_c ? 4 : size;
+    for (int i = 0; i < MATRICES; i++)
+        if (i != C || p.accumulate)
+            SHARD_TRY(copy(device, &matrix[i], scratch, false));
+    if (matrix[A].aligned)
+        p.a = scratch + matrix[A].start, p.ld_a = (int64_t)matrix[A].aligned / size;
+    if (matrix[B].aligned)
+        p.b = scratch + matrix[B].start, p.ld_b = (int64_t)matrix[B].aligned / size;
+    if (matrix[C].aligned)
+        p.c = scratch + matrix[C].start, p.ld_c = (int64_t)matrix[C].aligned / c_size;
+    SHARD_TRY(multiply(device, &p, dtype));
+    return copy(device, &matrix[C], scratch, true);
+}
+
+shard_status shard_cuda_multiply_aligned(shard_device *device, const shard_cuda_product *p, shard_dtype dtype)
+{
+    size_t size = shard_dtype_size(dtype);
+    bool tensor_cores = size == 2 || (dtype == SHARD_FLOAT32 && device->allow_tf32);
+    if (!tensor_cores || p->batch > 1)
+        return multiply(device, p, dtype);
+    stored matrix[MATRICES] = {
+        [A] = store(p->a, p->transpose_a ? p->k : p->m, p->transpose_a ? p->m : p->k, p->ld_a, size),
+        [B] = store(p->b, p->transpose_b ? p->n : p->k, p->transpose_b ? p->k : p->n, p->ld_b, size),
+        [C] = store(p->c, p->m, p->n, p->ld_c, p->wide_c ? 4 : size),
+    };
+    size_t bytes = plan_copies(p, matrix);
+    if (bytes == 0)
+        return multiply(device, p, dtype);
+    char *scratch = shard_cuda_scratch(device, bytes);
+    if (!scratch)
+        return shard_last_status();
+    shard_status status = multiply_copies(device, p, matrix, scratch, dtype);
+    shard_cuda_scratch_release(device, scratch, bytes);
+    return status;
+}
