@@ -102,6 +102,35 @@ static shard_status find(const search *s, const shard_axis *axis, int64_t start,
     return SHARD_RUN(s->x, extreme_dim, axis, s->largest, start, index_of, x, y, index, s->x->dtype);
 }
 
+/* Bytes of rows that are moved together at once. */
+enum { AT_ONCE = 8 << 20 };
+
+/* In the local elements. Rows that lie apart stay so: some at a time are copied to where they are dense. */
+static shard_status find_local(const search *s, char *y, int64_t *index)
+{
+    bool last = s->dim == s->x->shape.ndim - 1;
+    int64_t pitch = 0, rows = s->axis.outer, cols = s->axis.size, most;
+    const char *x = last ? shard_tensor_rows(s->x, &pitch) : shard_tensor_memory(s->x);
+    size_t size = shard_dtype_size(s->x->dtype), width = (size_t)cols * size;
+    if (!x)
+        return shard_last_status();
+    if (!last || pitch == cols)
+        return find(s, &s->axis, s->start, NULL, x, y, index);
+    most = width < AT_ONCE ? (int64_t)(AT_ONCE / width) : 1;
+    shard_tensor *some = shard_workspace(s->x, (most < rows ? most : rows) * cols, s->x->dtype);
+    void *dense = some ? shard_tensor_memory(some) : NULL;
+    if (!dense)
+        return shard_last_status();
+    for (int64_t row = 0, count; row < rows; row += count) {
+        count = rows - row < most ? rows - row : most;
+        const shard_axis axis = {.outer = count, .size = cols, .inner = 1};
+        SHARD_TRY(SHARD_RUN(s->x, copy_rows, dense, width, x + (size_t)(row * pitch) * size, (size_t)pitch * size, width,
+                            (size_t)count));
+        SHARD_TRY(find(s, &axis, s->start, NULL, dense, y ? y + (size_t)(row * s->count) * size : NULL, index + row * s->count));
+    }
+    return SHARD_OK;
+}
+
 /* [members, outer, count] as [outer, members, count], in other memory of the scope; NULL with the error set. */
 static void *rows_together(const search *s, shard_tensor *parts, void *memory)
 {
@@ -122,10 +151,10 @@ static shard_status find_over_group(const search *s, void *y, int64_t *index, bo
     shard_tensor *values = shard_workspace(s->x, found * members, s->x->dtype);
     shard_tensor *indices = shard_workspace(s->x, found * members, SHARD_INT64);
     void *memory[3];
-    ready = ready && values && indices && shard_load(SHARD_INPUTS(s->x, values, indices), memory);
+    ready = ready && values && indices && shard_load(SHARD_INPUTS(values, indices), memory + 1);
     char *own = ready ? (char *)memory[1] + (size_t)(rank * found) * shard_dtype_size(s->x->dtype) : NULL;
     int64_t *own_index = ready ? (int64_t *)memory[2] + rank * found : NULL;
-    if (!ready || find(s, &s->axis, s->start, NULL, memory[0], own, own_index) != SHARD_OK)
+    if (!ready || find_local(s, own, own_index) != SHARD_OK)
         return shard_group_fail(s->group);
     SHARD_TRY(meet(s));
     if (found == 0)
@@ -150,12 +179,12 @@ static shard_tensor *run(const search *s, shard_shape shape, shard_placement pla
     shard_tensor *y = values ? shard_tensor_make(shape, s->x->dtype, shard_device_of(s->x)) : NULL;
     *index = shard_tensor_make(shape, SHARD_INT64, shard_device_of(s->x));
     void *memory[3];
-    bool ready = (y || !values) && *index && shard_load(SHARD_INPUTS(s->x, y, *index), memory);
+    bool ready = (y || !values) && *index && shard_load(SHARD_INPUTS(y, *index), memory + 1);
     shard_status status = ready ? SHARD_OK : shard_last_status();
     if (s->group)
         status = find_over_group(s, memory[1], memory[2], ready);
     else if (ready)
-        status = find(s, &s->axis, s->start, NULL, memory[0], memory[1], memory[2]);
+        status = find_local(s, memory[1], memory[2]);
     if (status != SHARD_OK) {
         *index = NULL;
         return NULL;
