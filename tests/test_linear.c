@@ -28,6 +28,7 @@ static const operation operations[] = {
     {"biased", biased, NULL, 3, {SHARD_SHAPE(3, 4), SHARD_SHAPE(5, 4), SHARD_SHAPE(5)}, .needs = 3},
     {"of a vector", biased, NULL, 3, {SHARD_SHAPE(4), SHARD_SHAPE(5, 4), SHARD_SHAPE(5)}, .needs = 3},
     {"of a batch", biased, NULL, 3, {SHARD_SHAPE(2, 3, 4), SHARD_SHAPE(5, 4), SHARD_SHAPE(5)}, .needs = 3},
+    {"odd rows", biased, NULL, 3, {SHARD_SHAPE(3, 8), SHARD_SHAPE(37, 8), SHARD_SHAPE(37)}, .needs = 3},
     {"tied", tied, NULL, 3, {SHARD_SHAPE(3, 4), SHARD_SHAPE(4, 4), SHARD_SHAPE(4)}, .needs = 3, .rounding = 16},
     {"no rows", biased, NULL, 3, {SHARD_SHAPE(0, 4), SHARD_SHAPE(5, 4), SHARD_SHAPE(5)}, .needs = 3},
     {"no inputs", biased, NULL, 3, {SHARD_SHAPE(3, 0), SHARD_SHAPE(5, 0), SHARD_SHAPE(5)}, .needs = 3},

@@ -14,7 +14,7 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { ROWS = 12, IN = 16, ODD = 1001, FEW = 37 };
+enum { ROWS = 12, IN = 16, ODD = 501, FEW = 37 };
 
 /* made_up of any floating type. */
 static shard_tensor *made(shard_shape shape, uint64_t seed, shard_dtype dtype)
@@ -273,8 +273,9 @@ static void compare(const char *name, int64_t classes, shard_dtype dtype, use *b
 /* One use before the loss, and one after it. */
 START_TEST(equals_dense_rows)
 {
-    shard_set_allow_tf32(shard_device_open(NULL), true);
-    for (int d = 0; d < 4; d++) {
+    shard_device *device = shard_device_open(NULL);
+    shard_set_allow_tf32(device, true);
+    for (int d = device->ops->host_memory ? 3 : 0; d < 4; d++) { /* of a CPU both are the same */
         compare(uses[_i].name, FEW, dtypes[d], uses[_i].use, nothing);
         compare(uses[_i].name, FEW, dtypes[d], nothing, uses[_i].use);
         if (d > 0)
@@ -388,7 +389,7 @@ END_TEST
 /* More rows than are moved at once, to where they are dense or to where a search sees them so. */
 START_TEST(moves_many_rows)
 {
-    enum { MANY = 7, LONG = 3000001 };
+    enum { MANY = 7, LONG = 1500007 };
     SHARD_SCOPE SHARD_NO_GRAD
     {
         shard_tensor *x = made(SHARD_SHAPE(MANY, 2), 1, SHARD_BFLOAT16), *weight = made(SHARD_SHAPE(LONG, 2), 2, SHARD_BFLOAT16);
