@@ -2,7 +2,8 @@
  * What a device can do: the table that each device's folder fills.
  *
  * Rules for every entry:
- * - Arrays are contiguous and row-major; sizes are counts of elements. A count
+ * - Arrays are contiguous and row-major, rows of a matrix whose shape has a pitch
+ *   that much apart; sizes are counts of elements. A count
  *   of 0 is legal, does nothing but what an empty sum is (zeros), and returns OK.
  * - Pointers are device memory unless the name ends in _host. Input and output
  *   overlap only where an entry allows it, and then exactly.

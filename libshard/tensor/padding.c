@@ -1,12 +1,12 @@
 /*
- * Rows of a matrix that lie further apart than they are long, as products read and write them
+ * Rows of a matrix that are padded: they lie further apart than they are long, as products read and write them
  * fastest. That is a state of the memory alone: tensors count their offsets in it as if it were
  * dense, whoever asks for a tensor's memory gets dense memory, and only who takes a pitch
  * (shard_tensor_rows) sees the rows apart.
  */
 #include "tensor/tensor.h"
 
-/* Bytes that rows go through on their way to where they are dense. */
+/* Bytes of other memory that are taken to move rows together. */
 enum { PASSING = 16 << 20 };
 
 void shard_tensor_pad_rows(shard_tensor *tensor, int64_t pitch)
@@ -22,13 +22,31 @@ void shard_tensor_pad_rows(shard_tensor *tensor, int64_t pitch)
     storage->bytes = bytes;
 }
 
-/* Moves the rows to where they are dense, in the memory that they are in: some at a time, through other memory. */
+/* Dense rows in other memory, which takes the place of theirs. */
+static shard_status move_all(shard_storage *storage, size_t bytes)
+{
+    const shard_padding *p = &storage->padding;
+    shard_device *device = storage->device;
+    void *memory = shard_device_allocate(device, storage->kind, bytes);
+    if (!memory)
+        return shard_last_status();
+    shard_status status = device->ops->copy_rows(device, memory, p->width, storage->memory, p->pitch, p->width, p->rows);
+    if (status != SHARD_OK) {
+        shard_device_release(device, storage->kind, memory, bytes);
+        return status;
+    }
+    shard_storage_give_back(storage);
+    storage->memory = memory;
+    storage->bytes = bytes;
+    return SHARD_OK;
+}
+
+/* Moves the rows to where they are dense in the memory that they are in, some at a time. */
 static shard_status move_rows(shard_storage *storage)
 {
     const shard_padding p = storage->padding;
     const shard_device_ops *ops = storage->device->ops;
     size_t most = PASSING / p.width ? PASSING / p.width : 1, bytes;
-    most = most < p.rows ? most : p.rows;
     void *passing = shard_device_allocate(storage->device, SHARD_MEMORY_WORKSPACE, most * p.width);
     shard_status status = passing ? SHARD_OK : shard_last_status();
     for (size_t row = 1, count; row < p.rows && status == SHARD_OK; row += count) { /* the first one is where it belongs */
@@ -45,12 +63,13 @@ static shard_status move_rows(shard_storage *storage)
 
 shard_status shard_storage_make_dense(shard_storage *storage)
 {
+    size_t bytes = storage->padding.rows * storage->padding.width;
     if (!storage->padding.pitch)
         return SHARD_OK;
     if (!storage->memory)
-        storage->bytes = storage->padding.rows * storage->padding.width;
+        storage->bytes = bytes;
     else
-        SHARD_TRY(move_rows(storage));
+        SHARD_TRY(bytes <= PASSING ? move_all(storage, bytes) : move_rows(storage));
     storage->padding = (shard_padding){0};
     return SHARD_OK;
 }

@@ -135,7 +135,10 @@ cudaError_t cudaMemcpy2D(void *dst, size_t dpitch, const void *src, size_t spitc
 cudaError_t cudaMemcpy2DAsync(void *dst, size_t dpitch, const void *src, size_t spitch, size_t width, size_t height,
                               enum cudaMemcpyKind kind, cudaStream_t stream)
 {
-    emulation_has_seen.row_copies += kind == cudaMemcpyDeviceToDevice;
+    {
+        std::lock_guard<std::recursive_mutex> lock(mutex());
+        emulation_has_seen.row_copies += kind == cudaMemcpyDeviceToDevice;
+    }
     return copy("cudaMemcpy2DAsync", rows(dst, dpitch, width, height), rows(src, spitch, width, height), kind, stream, false);
 }
 
