@@ -49,6 +49,23 @@ START_TEST(test_shares_a_gpu)
 }
 END_TEST
 
+/* NCCL's own variable allows it, from 2.30 on; NCCL is asked only where it will not refuse. */
+START_TEST(test_shares_by_nccl)
+{
+    static const struct {
+        const char *version, *allowed, *log;
+    } cases[] = {
+        {"2.30.7", "1", "in GPU memory go through NCCL 2.30.7"},
+        {"2.30.7", "0", "go through host memory: ranks 0 and 1 share a GPU"},
+        {"2.28.9", "1", "go through host memory: ranks 0 and 1 share a GPU"},
+    };
+    set_gpus("1", "1");
+    setenv("SHARD_CUDA_EMULATION_NCCL", cases[_i].version, 1);
+    setenv("NCCL_MULTI_RANK_GPU_ENABLE", cases[_i].allowed, 1);
+    run_job(2, expect_log, (void *)(uintptr_t)cases[_i].log);
+}
+END_TEST
+
 START_TEST(test_is_forbidden)
 {
     set_gpus("3", "0");
@@ -427,6 +444,7 @@ int main(void)
     TCase *tcase = test_case(suite, "carrier");
     tcase_add_test(tcase, test_takes_nccl);
     tcase_add_test(tcase, test_shares_a_gpu);
+    tcase_add_loop_test(tcase, test_shares_by_nccl, 0, 3);
     tcase_add_test(tcase, test_is_forbidden);
     tcase_add_test(tcase, test_is_forbidden_on_one);
     tcase_add_loop_test(tcase, test_split, 0, 6);

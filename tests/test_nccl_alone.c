@@ -5,27 +5,18 @@
  */
 #include "support/check.h"
 #include "support/full_pool.h"
+#include "support/gpu.h"
 
 #include "comm/nccl/host.h"
 
 #include <pthread.h>
-#include <stdio.h>
 #include <stdlib.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 enum { SMALL = 1001, SUM_BYTES = 64 << 10, LARGE = 4 * SUM_BYTES / sizeof(uint16_t) + 1001 };
 
 static void check_done(shard_status status)
 {
     ck_assert_msg(status == SHARD_OK, "%s", shard_last_error());
-}
-
-static shard_device *gpu(void)
-{
-    shard_device *device = shard_device_open("cuda");
-    ck_assert_msg(device != NULL, "%s", shard_last_error());
-    return device;
 }
 
 static const shard_nccl_module *module(void)
@@ -254,28 +245,11 @@ START_TEST(aborts)
 }
 END_TEST
 
-/* ---- where there is nothing to run it on ---- */
-
-/* In a process of its own, as CUDA does not live on in the tests' otherwise. */
-static bool is_missing(void)
-{
-    fflush(NULL);
-    pid_t child = fork();
-    if (child == 0) {
-        bool here = shard_device_open("cuda") && shard_nccl_load();
-        if (!here)
-            printf("skipped: %s\n", shard_last_error());
-        fflush(NULL);
-        _exit(!here && shard_last_status() == SHARD_ERROR_UNAVAILABLE);
-    }
-    int status;
-    return child > 0 && waitpid(child, &status, 0) == child && WIFEXITED(status) && WEXITSTATUS(status) == 1;
-}
-
 int main(void)
 {
     enum { SKIPPED = 77 }; /* as Meson takes it */
-    if (is_missing())
+    setenv("SHARD_DEVICE", "cuda", 1);
+    if (nccl_is_missing(2, 18))
         return SKIPPED;
     Suite *suite = suite_create("nccl_alone");
     TCase *all = test_case(suite, "all");

@@ -51,6 +51,8 @@ shard_carrier_offer shard_carrier_offer_of(shard_device *device)
     const shard_nccl_module *nccl = shard_nccl_load();
     if (!nccl || nccl->find_place(device, offer.device, sizeof offer.device) != SHARD_OK)
         refuse_by_error(&offer);
+    else
+        offer.shares_gpu = nccl->shares_gpu && strtol(shard_env_string("NCCL_MULTI_RANK_GPU_ENABLE", "0"), NULL, 0) != 0;
     return offer;
 }
 
@@ -64,7 +66,8 @@ static void find_refusal(const shard_group *group, const shard_carrier_offer *co
         if (offers[member]->refusal[0])
             snprintf(text, bytes, "rank %d: %s", group->world_ranks[member], offers[member]->refusal);
         for (int other = 0; other < member && !text[0]; other++)
-            if (offers[member]->host == offers[other]->host && strcmp(offers[member]->device, offers[other]->device) == 0)
+            if (offers[member]->host == offers[other]->host && strcmp(offers[member]->device, offers[other]->device) == 0 &&
+                !(offers[member]->shares_gpu && offers[other]->shares_gpu))
                 snprintf(text, bytes, "ranks %d and %d share a GPU", group->world_ranks[other], group->world_ranks[member]);
     }
 }

@@ -41,6 +41,7 @@ typedef struct shard_carrier_offer {
     char device[32];           /* the device's place in the machine: "0000:1b:00.0" */
     char refusal[128];         /* why it cannot be reached but through the host; "" if it can */
     int32_t reduced_precision; /* SHARD_NCCL_REDUCED_PRECISION */
+    int32_t shares_gpu;        /* it can be reached from ranks on the same one */
 } shard_carrier_offer;
 
 shard_carrier_offer shard_carrier_offer_of(shard_device *device);

@@ -2,7 +2,38 @@
 
 #include "support/ranks.h"
 
+#include "comm/nccl/host.h"
+
+#include <stdio.h>
 #include <stdlib.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+static bool find_missing(int major, int minor)
+{
+    int found[2] = {0, 0};
+    const shard_nccl_module *nccl = shard_device_open("cuda") ? shard_nccl_load() : NULL;
+    if (!nccl)
+        printf("skipped: %s\n", shard_last_error());
+    else if (sscanf(nccl->version, "%d.%d", &found[0], &found[1]) == 2 && found[0] * 100 + found[1] >= major * 100 + minor)
+        return false;
+    else
+        printf("skipped: NCCL is %s, and the test needs %d.%d\n", nccl->version, major, minor);
+    return nccl || shard_last_status() == SHARD_ERROR_UNAVAILABLE;
+}
+
+bool nccl_is_missing(int major, int minor)
+{
+    fflush(NULL);
+    pid_t child = fork();
+    if (child == 0) {
+        bool missing = find_missing(major, minor);
+        fflush(NULL);
+        _exit(missing);
+    }
+    int status;
+    return child > 0 && waitpid(child, &status, 0) == child && WIFEXITED(status) && WEXITSTATUS(status) == 1;
+}
 
 void set_gpus(const char *number, const char *nccl)
 {

@@ -4,6 +4,10 @@
 
 #include "comm/carrier.h"
 
+/* Whether this machine has no GPU or no NCCL of that version or later, for tests that are skipped then: prints why.
+ * Asked in a process of its own, as CUDA does not live on in those that the tests fork. */
+bool nccl_is_missing(int major, int minor);
+
 /* Before the ranks are forked, which then find so many GPUs. */
 void set_gpus(const char *number, const char *nccl);
 

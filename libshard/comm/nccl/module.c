@@ -277,6 +277,7 @@ const shard_nccl_module *shard_nccl_module_open(const shard_nccl_host *host)
     if (ncclGetVersion(&version) != ncclSuccess)
         return shard_fail_null(SHARD_ERROR_UNAVAILABLE, "nccl: libnccl.so.2 does not answer");
     nccl.version = version;
+    module.shares_gpu = version >= NCCL_VERSION(2, 30, 0);
     snprintf(module.version, sizeof module.version, "%d.%d.%d", version / 10000, version / 100 % 100, version % 100);
     return &module;
 }

@@ -1,6 +1,6 @@
 /*
  * NCCL between processes on emulated GPUs, by its rules: two ranks on one GPU are
- * refused; a non-blocking communicator's call is under way until somebody asks, and
+ * refused (as of 2.30, unless NCCL_MULTI_RANK_GPU_ENABLE is 1); a non-blocking communicator's call is under way until somebody asks, and
  * until then it is not on its stream and no other call may be made; collectives of a
  * group of calls go together; a member that does not come makes the others wait until
  * they abort; an abort sets its communicator's flag and then waits, also of non-blocking
@@ -26,6 +26,7 @@
 #include <sched.h>
 #include <stdarg.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 using namespace emulation;
@@ -474,6 +475,13 @@ ncclResult_t ncclGetUniqueId(ncclUniqueId *uniqueId)
     return ncclSuccess;
 }
 
+/* As of 2.30, if asked for, but not where NVLS is demanded. */
+static bool may_share_gpu()
+{
+    const char *allowed = getenv("NCCL_MULTI_RANK_GPU_ENABLE"), *nvls = getenv("NCCL_NVLS_ENABLE");
+    return version() >= NCCL_VERSION(2, 30, 0) && allowed && atoi(allowed) != 0 && !(nvls && atoi(nvls) == 1);
+}
+
 /* Joins, then waits until all have, each with another GPU. */
 static std::function<ncclResult_t()> joining(ncclComm_t comm, const std::string &path, int size, int rank)
 {
@@ -498,7 +506,7 @@ static std::function<ncclResult_t()> joining(ncclComm_t comm, const std::string 
             return ncclInProgress;
         for (int i = 0; i < size; i++)
             for (int j = 0; j < i; j++)
-                if (gpus[(size_t)i] == gpus[(size_t)j])
+                if (gpus[(size_t)i] == gpus[(size_t)j] && !may_share_gpu())
                     return fail(ncclInvalidUsage, "Duplicate GPU detected : rank %d and rank %d both on CUDA device %s", j, i,
                                 gpus[(size_t)i].c_str());
         return ncclSuccess;
