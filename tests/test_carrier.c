@@ -9,6 +9,7 @@
 #include "comm/nccl/host.h"
 #include "device/cuda/cuda.h"
 
+#include <nccl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -283,6 +284,56 @@ START_TEST(test_pieces)
 }
 END_TEST
 
+/* ---- calls ---- */
+
+static void sum_alike(shard_group *world, int64_t count, shard_dtype dtype, int64_t sum_bytes)
+{
+    void *data = gpu()->ops->allocate(gpu(), (size_t)count * shard_dtype_size(dtype));
+    check_ok(gpu()->ops->fill(gpu(), count, 1, data, dtype));
+    *shard_nccl_load()->sum_bytes = sum_bytes;
+    check_ok(shard_group_all_reduce(world, gpu(), data, count, dtype, SHARD_SUM));
+    gpu()->ops->release(gpu(), data, (size_t)count * shard_dtype_size(dtype));
+}
+
+static void gather_unevenly(shard_group *world)
+{
+    int64_t counts[] = {1000, 0, 500};
+    float *data = make_filled(1500, 1), *mine = data + (shard_group_rank(world) == 2 ? 1000 : 0);
+    check_ok(shard_group_all_gather(world, gpu(), mine, data, counts, SHARD_FLOAT32));
+    check_ok(shard_group_reduce_scatter(world, gpu(), data, mine, counts, SHARD_FLOAT32, SHARD_SUM));
+}
+
+/* Every group of calls costs a thread of NCCL's, made and joined. */
+static void counts_threads(shard_group *world, void *context)
+{
+    enum { MANY = 300000, MIB = 1 << 20 };
+    unsigned long each = context ? 1 : 0, start;
+    check_sum_of_ranks(world);
+    start = ncclEmulatedThreads();
+    check_sum_of_ranks(world);
+    ck_assert_uint_eq(ncclEmulatedThreads() - start, each);
+    start = ncclEmulatedThreads();
+    sum_alike(world, 1000, SHARD_BFLOAT16, 64 * MIB); /* gathered whole */
+    ck_assert_uint_eq(ncclEmulatedThreads() - start, each);
+    start = ncclEmulatedThreads();
+    sum_alike(world, MANY, SHARD_BFLOAT16, 64 * MIB); /* pieces exchanged, sums gathered */
+    ck_assert_uint_eq(ncclEmulatedThreads() - start, 2 * each);
+    start = ncclEmulatedThreads();
+    sum_alike(world, MANY, SHARD_BFLOAT16, MIB); /* in two turns */
+    ck_assert_uint_eq(ncclEmulatedThreads() - start, 3 * each);
+    start = ncclEmulatedThreads();
+    gather_unevenly(world);
+    ck_assert_uint_eq(ncclEmulatedThreads() - start, 2 * each);
+}
+
+START_TEST(test_counts_threads)
+{
+    set_gpus("3", "1");
+    setenv("SHARD_CUDA_EMULATION_NCCL", _i ? "2.23.4" : "2.22.3", 1);
+    run_job(3, counts_threads, _i ? "" : NULL);
+}
+END_TEST
+
 /* ---- what a GPU has found wrong ---- */
 
 /* A loss on whole logits, on rank 1 with a label that is no class. The GPU is done with it, but the library
@@ -454,6 +505,7 @@ int main(void)
     tcase_add_test(tcase, test_sums_in_mesh);
     tcase_add_test(tcase, test_disagrees_on_sums);
     tcase_add_loop_test(tcase, test_sums_in_turns, 0, 3);
+    tcase_add_loop_test(tcase, test_counts_threads, 0, 2);
     tcase_add_test(tcase, test_pieces);
     tcase_add_loop_test(tcase, test_tells_of_labels, 0, 2);
     tcase_add_test(tcase, test_tells_at_once);

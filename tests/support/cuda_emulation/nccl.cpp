@@ -21,6 +21,7 @@
 #include "mail.h"
 
 #include <algorithm>
+#include <atomic>
 #include <map>
 
 #include <sched.h>
@@ -78,6 +79,7 @@ struct Grouped {
 static thread_local std::vector<Grouped> grouped;
 static thread_local std::vector<ncclComm_t> ending; /* aborts of the group of calls */
 static thread_local ncclResult_t grouped_error;
+static std::atomic<unsigned long> threads;
 
 static ncclResult_t fail(ncclResult_t result, const char *format, ...) __attribute__((format(printf, 2, 3)));
 static ncclResult_t fail(ncclResult_t result, const char *format, ...)
@@ -380,6 +382,7 @@ ncclResult_t ncclGroupEnd(void)
                 return fail(ncclInvalidUsage, "ncclGroupEnd: calls of a communicator on two streams");
         all = rest;
         auto shared = comm->shared;
+        threads += !comm->blocking && version() >= NCCL_VERSION(2, 23, 0);
         bool asked = comm->blocking; /* the stream gets it when somebody asks a second time */
         ncclResult_t begun = begin(comm, [=]() mutable {
             if (!asked) {
@@ -455,6 +458,11 @@ ncclResult_t ncclSend(const void *sendbuff, size_t count, ncclDataType_t datatyp
 ncclResult_t ncclRecv(void *recvbuff, size_t count, ncclDataType_t datatype, int peer, ncclComm_t comm, cudaStream_t stream)
 {
     return call(RECEIVE, nullptr, recvbuff, count, datatype, 0, peer, comm, stream);
+}
+
+unsigned long ncclEmulatedThreads(void)
+{
+    return threads;
 }
 
 /* ---- communicators ---- */

@@ -64,6 +64,10 @@ typedef enum {
     ncclBfloat16 = 9
 } ncclDataType_t;
 
+/* The emulation's own: threads that NCCL has made for collectives so far. From 2.23 on each group of calls on a
+ * non-blocking communicator has one; a call alone is such a group. */
+unsigned long ncclEmulatedThreads(void);
+
 ncclResult_t ncclGetVersion(int *version);
 ncclResult_t ncclGetUniqueId(ncclUniqueId *uniqueId);
 ncclResult_t ncclCommInitRankConfig(ncclComm_t *comm, int nranks, ncclUniqueId commId, int rank, ncclConfig_t *config);
