@@ -320,7 +320,7 @@ static void check_golden(FILE *file, loss_case *c, loss_data *data)
 
 START_TEST(equals_pytorch)
 {
-    FILE *file = fopen(TEST_GOLDEN "/cross_entropy.txt", "r");
+    FILE *file = fopen(test_file("golden/cross_entropy.txt"), "r");
     ck_assert_ptr_nonnull(file);
     loss_case c = {0};
     loss_data data = {0};

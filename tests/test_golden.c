@@ -120,7 +120,7 @@ static const struct {
 
 static void compare(int index, shard_dtype dtype, double tolerance)
 {
-    golden_case c = golden_read(TEST_GOLDEN "/operations.txt", cases[index].name);
+    golden_case c = golden_read(test_file("golden/operations.txt"), cases[index].name);
     char name[20];
     int operands = 0;
     SHARD_SCOPE {

@@ -91,8 +91,8 @@ static void clip(int index, const golden_case *expected, int step, shard_optimiz
 
 static void compare(int index, shard_dtype dtype, double tolerance)
 {
-    golden_case start = golden_read(TEST_GOLDEN "/optimizers.txt", "start");
-    golden_case expected = golden_read(TEST_GOLDEN "/optimizers.txt", cases[index].name);
+    golden_case start = golden_read(test_file("golden/optimizers.txt"), "start");
+    golden_case expected = golden_read(test_file("golden/optimizers.txt"), cases[index].name);
     SHARD_SCOPE
     {
         shard_tensor *weight = leaf_of(&start, "weight", dtype), *bias = leaf_of(&start, "bias", dtype);

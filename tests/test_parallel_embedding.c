@@ -62,9 +62,9 @@ enum { WAYS = sizeof ways / sizeof *ways };
 static void equals_torch(shard_group *world, void *context)
 {
     const way *w = context;
-    golden_case start = golden_read(TEST_GOLDEN "/embeddings.txt", "start");
+    golden_case start = golden_read(test_file("golden/embeddings.txt"), "start");
     for (int i = 0; i < GOLDENS; i++) {
-        golden_case expected = golden_read(TEST_GOLDEN "/embeddings.txt", goldens[i].name);
+        golden_case expected = golden_read(test_file("golden/embeddings.txt"), goldens[i].name);
         shard_nn_embedding_options options = goldens[i].options;
         options.dtype = SHARD_FLOAT64;
         shard_module *module =

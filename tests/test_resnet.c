@@ -21,9 +21,9 @@
 
 static FILE *open_golden(const char *name)
 {
-    char path[512];
-    snprintf(path, sizeof path, "%s/%s", TEST_GOLDEN, name);
-    FILE *file = fopen(path, "r");
+    char path[64];
+    snprintf(path, sizeof path, "golden/%s", name);
+    FILE *file = fopen(test_file(path), "r");
     ck_assert_msg(file != NULL, "%s is missing", path);
     return file;
 }

@@ -253,14 +253,14 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 /* What fuzzing found worth keeping; fuzz_safetensors.c aborts where it does not hold. */
 START_TEST(test_corpus)
 {
-    DIR *folder = opendir(TEST_CORPUS "/safetensors");
+    DIR *folder = opendir(test_file("fuzz/corpus/safetensors"));
     ck_assert_ptr_nonnull(folder);
     int files = 0;
     for (struct dirent *entry; (entry = readdir(folder)) != NULL;) {
         char path[512];
         if (entry->d_name[0] == '.')
             continue;
-        snprintf(path, sizeof path, TEST_CORPUS "/safetensors/%s", entry->d_name);
+        snprintf(path, sizeof path, "%s/%s", test_file("fuzz/corpus/safetensors"), entry->d_name);
         size_t bytes;
         uint8_t *data = read_file(path, &bytes);
         ck_assert_int_eq(LLVMFuzzerTestOneInput(data, bytes), 0);
@@ -426,7 +426,7 @@ END_TEST
 START_TEST(test_python_file)
 {
     shard_metadata *metadata = NULL;
-    shard_tensors *found = shard_inspect(TEST_GOLDEN "/python.safetensors", &metadata);
+    shard_tensors *found = shard_inspect(test_file("golden/python.safetensors"), &metadata);
     ck_assert_msg(found != NULL, "%s", shard_last_error());
     ck_assert_int_eq(shard_tensors_count(found), 9);
     ck_assert_str_eq(shard_metadata_get(metadata, "format"), "pt");
@@ -441,7 +441,7 @@ START_TEST(test_python_file)
     int32_t ints[3];
     uint8_t bytes[4];
     uint16_t half[2], brain[2];
-    check_ok(shard_load(found, TEST_GOLDEN "/python.safetensors"));
+    check_ok(shard_load(found, test_file("golden/python.safetensors")));
     const struct {
         const char *name;
         void *data;

@@ -29,6 +29,16 @@ double deadline_multiplier(void)
     return multiplier > 0 ? multiplier : 1;
 }
 
+const char *test_file(const char *name)
+{
+    static char paths[4][1024];
+    static unsigned turn;
+    char *path = paths[turn++ % 4];
+    const char *folder = getenv("SHARD_TEST_FILES");
+    snprintf(path, sizeof paths[0], "%s/%s", folder && *folder ? folder : TEST_FILES, name);
+    return path;
+}
+
 TCase *test_case(Suite *suite, const char *name)
 {
     TCase *tcase = tcase_create(name);

@@ -16,6 +16,10 @@ double deadline_multiplier(void);
 
 /* SHARD_TEST_PART=K/N adds each Nth test from the Kth on; each number of a loop is a test. */
 
+/* The path of a file under tests/, where they were built or, elsewhere, where SHARD_TEST_FILES says; until the fourth call
+ * after this one. */
+const char *test_file(const char *name);
+
 /* Runs the suite and frees it; what main returns. Running no test at all, as a
  * mistyped CK_RUN_CASE does, is a failure. */
 int test_run(Suite *suite);
