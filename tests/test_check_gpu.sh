@@ -10,7 +10,7 @@ folder=$(mktemp -d)
 trap 'end_holders; rm -rf "$folder" "$output"' EXIT
 export PATH=$source/tests/support/gpu_tools:$PATH SHARD_CHECK_GPU_SAVE=1
 programs=device_check_index,device_expansion,event,top_k steps=(facts build kernels device)
-[ "$extent" = short ] || programs='device_*,event,label_rank,top_k,reduce,matmul' steps=(first)
+[ "$extent" = short ] || programs='device_c[ah]*,device_elements,device_rows,event,label_rank,top_k,reduce' steps=(first)
 
 # What keeps a context lives on, as it must.
 end_holders() {
@@ -74,6 +74,11 @@ done
 expect "no driver" 1 "STOP nvidia-smi is not in PATH" env PATH="$folder/bin" bash -c 'check_gpu bare facts'
 expect "nothing to build with" 1 "STOP nvcc is not in PATH: set CUDA_HOME, or bring binaries" \
     env PATH="$folder/bin" CUDA_HOME=/none "$source/tools/check-gpu" --results "$folder/bare" facts
+
+# What the wheels of CUDA 13 have in one folder, which comes last, where there is no toolkit.
+for wheel in cu13 cudnn nccl; do mkdir -p "$folder/site/nvidia/$wheel/lib"; done
+expect "wheels" 0 "^$folder/site/nvidia/cudnn,$folder/site/nvidia/nccl,$folder/site/nvidia/cu13\$" \
+    env PATH="$folder/bin" CUDA_HOME=/none PYTHONPATH="$folder/site" python3 "$source/tools/gpu_facts.py" roots
 
 if [ "$extent" = long ]; then
     expect "expected times are of what is measured" 0 "^[1-9]" python3 -c '

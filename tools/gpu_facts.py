@@ -106,19 +106,34 @@ def version_of(text):
     return tuple(int(part) for part in re.findall(r"\d+", text)[:3])
 
 
+def number_in(text):
+    found = re.search(r"[\d.]+", text)
+    return float(found.group()) if found else 0.0
+
+
+def query():
+    """What nvidia-smi says of each GPU; a driver that does not know one of the fields refuses them all, and is asked one by one."""
+    def ask_for(fields):
+        text = output("nvidia-smi", "--query-gpu=" + ",".join(fields), "--format=csv,noheader")
+        return [[cell.strip() for cell in row.split(",")] for row in text.splitlines()]
+    rows = ask_for(QUERY)
+    if rows:
+        return [dict(zip(QUERY, row)) for row in rows]
+    columns = [ask_for([field]) for field in QUERY]
+    return [{field: column[i][0] if i < len(column) else "not known" for field, column in zip(QUERY, columns)} for i in range(max(map(len, columns)))]
+
+
 def check_gpu(findings):
     smi = shutil.which("nvidia-smi")
-    rows = [dict(zip(QUERY, (cell.strip() for cell in row.split(",")))) for row in
-            output("nvidia-smi", "--query-gpu=" + ",".join(QUERY), "--format=csv,noheader").splitlines()] if smi else []
+    rows = query() if smi else []
     findings.add(smi, "nvidia-smi is there", "nvidia-smi is not in PATH: is this a machine with an NVIDIA driver? Add its folder to PATH")
     findings.add(rows or not smi, f"{len(rows)} GPU(s): {', '.join(row['name'] for row in rows)}", "nvidia-smi lists no GPU: its output is in nvidia-smi.txt")
     for i, row in enumerate(rows):
-        findings.add(float(row["compute_cap"] or 0) >= 8.0, f"GPU {i} has compute capability {row['compute_cap']}",
+        findings.add(number_in(row["compute_cap"]) >= 8.0, f"GPU {i} has compute capability {row['compute_cap']}",
                      f"GPU {i} ({row['name']}) has compute capability {row['compute_cap']}: 8.0 or later is needed")
-        findings.add(row["compute_mode"] == "Default", f"GPU {i} takes several processes",
+        findings.add(row["compute_mode"] in ("Default", "not known"), f"GPU {i} takes several processes",
                      f"GPU {i} is in compute mode {row['compute_mode']}: ranks cannot share it; only kernels and device will pass", False)
-        used = float((re.findall(r"[\d.]+", row["memory.used"]) or ["0"])[0])
-        findings.add(used < 2048, f"GPU {i} is free", f"GPU {i} has {row['memory.used']} in use by others: times will be off", False)
+        findings.add(number_in(row["memory.used"]) < 2048, f"GPU {i} is free", f"GPU {i} has {row['memory.used']} in use by others: times will be off", False)
         findings.add(row["mig.mode.current"] != "Enabled", f"GPU {i} is whole", f"GPU {i} is cut by MIG: times are not those of the GPU", False)
     return rows
 
@@ -127,7 +142,7 @@ def check_build(findings, bundle):
     for program, why in (("nvcc", "set CUDA_HOME, or bring binaries: tools/check-gpu --prebuilt DIR"), ("gcc", "bring binaries: --prebuilt DIR"),
                          ("g++", "nvcc needs it; bring binaries: --prebuilt DIR"), ("ninja", "pip install ninja")):
         findings.add(shutil.which(program), f"{program}: {shutil.which(program)}", f"{program} is not in PATH: {why}")
-    meson = version_of(output("meson", "--version"))
+    meson = version_of(output("meson", "--version") if not os.path.exists("build/meson/bin/meson") else output("build/meson/bin/meson", "--version"))
     findings.add(meson >= (1, 0), f"Meson {'.'.join(map(str, meson))}", f"Meson 1.0 or later is not there (found: {meson or 'none'}): bring tools/bundle's folder, --bundle DIR")
     version = version_of("".join(re.findall(r"release ([\d.]+)", output("nvcc", "--version"))))
     findings.add(version >= (12, 0), f"CUDA {'.'.join(map(str, version))}", f"nvcc is of CUDA {version or 'no version'}: 12.0 or later is needed")
@@ -263,18 +278,20 @@ def contexts(options):
         text = process.communicate(timeout=120)[0].strip()
         return round(float(text), 3) if text else None
     alone = seconds(start())
+    if alone is None:
+        return 1
     # It outlives this command, whose output would have no end if it had it open.
     holder = subprocess.Popen([sys.executable, __file__, "hold", "1700", options.library], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
                               stderr=subprocess.DEVNULL, start_new_session=True)
     (options.results / "holder.pid").write_text(str(holder.pid), encoding="utf-8")
-    time.sleep(alone or 0)
+    time.sleep(alone)
     single = [seconds(start()) for _ in range(3)]
     started = time.monotonic()
     eight = [seconds(process) for process in [start() for _ in range(8)]]
     found = {"with no other": alone, "beside one": single, "8 at once": eight, "8 at once, whole": round(time.monotonic() - started, 3)}
     (options.results / "contexts.json").write_text(json.dumps(found), encoding="utf-8")
     print("a context:", ", ".join(f"{name} {value} s" for name, value in found.items()))
-    return 0 if alone is not None and None not in single + eight else 1
+    return 1 if None in single + eight else 0
 
 
 def hold(options):

@@ -65,10 +65,10 @@ def main():
         commit = ""
     pack = {**options_of(build), "glibc": glibc_of([*files, *libraries.values()]), "commit": commit, "libraries": sorted(libraries)}
     folder.mkdir(parents=True, exist_ok=True)
-    target = folder / "prebuilt.tar.xz"
+    target, new = folder / "prebuilt.tar.xz", folder / ".prebuilt.tar.xz.new"
     # Programs have most of their code in common: a large dictionary finds it.
     filters = [{"id": lzma.FILTER_LZMA2, "preset": 6, "dict_size": 64 << 20}]
-    with lzma.open(target, "w", filters=filters) as packed, tarfile.open(fileobj=packed, mode="w|") as tar, tempfile.TemporaryDirectory() as scratch:
+    with lzma.open(new, "w", filters=filters) as packed, tarfile.open(fileobj=packed, mode="w|") as tar, tempfile.TemporaryDirectory() as scratch:
         for path, name in [(path, str(path.relative_to(build))) for path in files] + [(path, f"lib/{name}") for name, path in libraries.items()]:
             stripped = pathlib.Path(scratch) / "stripped"
             subprocess.run(["strip", "-o", str(stripped), str(path)], check=True)
@@ -77,6 +77,7 @@ def main():
         entry = tarfile.TarInfo("pack.json")
         entry.size = len(text)
         tar.addfile(entry, io.BytesIO(text))
+    new.replace(target)
     size = target.stat().st_size / (1 << 20)
     print(f"{target}: {size:.1f} MiB, {len(files)} programs and libraries, for {', '.join(pack['gencode']) or 'the emulated device'}, glibc {pack['glibc']}")
     if size > MOST_MIB:

@@ -71,6 +71,8 @@ class Runner:
         self.before = gpu_report.lines_of(self.file)
         self.environment = dict(os.environ, SHARD_DEVICE="cuda", SHARD_MODULE_PATH=str(self.build / "libshard"), OMP_NUM_THREADS="2",
                                 OMP_WAIT_POLICY="passive", SHARD_LOG="info", CK_TIMEOUT_MULTIPLIER=os.environ.get("CK_TIMEOUT_MULTIPLIER", "4"))
+        if self.step != "nccl":  # ranks share one GPU
+            self.environment["CUDA_VISIBLE_DEVICES"] = os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0]
 
     def passed(self, key):
         return any(line["key"] == key and line["result"] in ("passed", "skipped") for line in self.before)
