@@ -58,13 +58,28 @@ int test_run(Suite *suite)
     return run == 0 || failed > 0;
 }
 
+static bool is_on_cpu(void)
+{
+    const char *device = getenv("SHARD_DEVICE");
+    return !device || !*device || strcmp(device, "cpu") == 0;
+}
+
+bool products_are_exact(void)
+{
+#ifdef TEST_CUDA_EMULATED
+    const char *products = getenv("SHARD_CUDA_EMULATION_PRODUCTS");
+    return is_on_cpu() || !products || strcmp(products, "loose") != 0;
+#else
+    return is_on_cpu();
+#endif
+}
+
 int test_run_on_cpu(Suite *suite)
 {
     enum { SKIPPED = 77 }; /* as Meson takes it */
-    const char *device = getenv("SHARD_DEVICE");
-    if (!device || !*device || strcmp(device, "cpu") == 0)
+    if (is_on_cpu())
         return test_run(suite);
-    printf("skipped: a test of the CPU alone, and SHARD_DEVICE is %s\n", device);
+    printf("skipped: a test of the CPU alone, and SHARD_DEVICE is %s\n", getenv("SHARD_DEVICE"));
     srunner_free(srunner_create(suite));
     return SKIPPED;
 }

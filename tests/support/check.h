@@ -7,6 +7,7 @@
 #define TESTS_SUPPORT_CHECK_H
 
 #include <check.h>
+#include <stdbool.h>
 
 /* A case of the suite, for tests that take at most a minute each. */
 TCase *test_case(Suite *suite, const char *name);
@@ -27,5 +28,9 @@ int test_run(Suite *suite);
 /* The same for a suite of the CPU's own ways: skipped, and said so, where SHARD_DEVICE
  * names another device. */
 int test_run_on_cpu(Suite *suite);
+
+/* Whether products of the same matrices are the same bits wherever these lie in memory: not on a GPU, whose
+ * cuBLAS chooses its algorithms by addresses, too, and promises the same bits for the same call alone. */
+bool products_are_exact(void);
 
 #endif

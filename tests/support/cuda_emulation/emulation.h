@@ -16,6 +16,7 @@
  * SHARD_CUDA_EMULATION_MEMORY   bytes of each, for the pool and all that is outside it: 64G
  * SHARD_CUDA_EMULATION_POOLS    0: GPUs without memory pools
  * SHARD_CUDA_EMULATION_ORDER    of threads and blocks: forward, reverse, shuffled
+ * SHARD_CUDA_EMULATION_PRODUCTS loose: sums of products in an order that depends on addresses; same
  * SHARD_CUDA_EMULATION_QUEUE    late; others: a wait runs the other streams first;
  *                               eager: work runs at the call
  * SHARD_CUDA_EMULATION_ENGINES  cuDNN's engines that fail, and how (cudnn.cpp): none

@@ -114,14 +114,26 @@ void multiply_rows(bool transpose_a, bool transpose_b, int64_t m, int64_t n, int
         }
 }
 
+/* Whether the sums begin with their second half: with SHARD_CUDA_EMULATION_PRODUCTS=loose that depends on where
+ * the matrices lie, by more than their alignment to 16 bytes. */
+static bool begins_in_the_middle(const Product &p)
+{
+    static const std::string kind = setting("PRODUCTS", "same");
+    if (kind != "same" && kind != "loose")
+        die("SHARD_CUDA_EMULATION_PRODUCTS is same or loose, not %s", kind.c_str());
+    return kind == "loose" && ((uintptr_t)p.a ^ (uintptr_t)p.b ^ (uintptr_t)p.d) / 64 % 2;
+}
+
 static void multiply_double(const Product &p)
 {
     const double *a = (const double *)p.a, *b = (const double *)p.b, *c = (const double *)p.c, *bias = (const double *)p.bias;
     double *d = (double *)p.d;
     std::vector<double> column((size_t)p.m);
+    const int64_t first = begins_in_the_middle(p) ? p.k / 2 : 0;
     for (int64_t j = 0; j < p.n; j++) {
         column.assign((size_t)p.m, 0.0);
-        for (int64_t l = 0; l < p.k; l++) {
+        for (int64_t term = 0; term < p.k; term++) {
+            int64_t l = (term + first) % p.k;
             double factor = b[p.transpose_b ? j + l * p.ld_b : l + j * p.ld_b];
             int64_t start = p.transpose_a ? l : l * p.ld_a, step = p.transpose_a ? p.ld_a : 1;
             for (int64_t i = 0; i < p.m; i++)
@@ -162,7 +174,10 @@ static void multiply_float(const Product &p)
     const float *a = packed(p.type, p.a, p.transpose_a ? p.k : p.m, p.transpose_a ? p.m : p.k, p.ld_a, p.tf32, room_a);
     const float *b = packed(p.type, p.b, p.transpose_b ? p.n : p.k, p.transpose_b ? p.k : p.n, p.ld_b, p.tf32, room_b);
     int64_t half = p.coarse || p.halves ? p.k / 2 : p.k;
-    add_products(p, 0, half, a, b, sum.data());
+    bool from_middle = half == p.k && begins_in_the_middle(p);
+    if (from_middle)
+        add_products(p, p.k / 2, p.k - p.k / 2, a, b, sum.data());
+    add_products(p, 0, from_middle ? p.k / 2 : half, a, b, sum.data());
     if (p.coarse) {
         std::vector<char> rounded(sum.size() * size_of(p.result_type));
         narrow(p.result_type, p.m * p.n, sum.data(), rounded.data());
