@@ -1,4 +1,13 @@
-/* The CUDA module: opens devices and hands out their table. */
+/*
+ * The CUDA module: opens devices and hands out their table.
+ *
+ * A kernel is loaded by its first launch, as is CUDA's default (CUDA_MODULE_LOADING=LAZY) and
+ * PyTorch's. To load all of them here would take a list of some 500 kernels, and would leave
+ * out cuBLAS's and cuDNN's, all of which EAGER loads. Loading may wait for what the GPU
+ * runs, also a collective: that ends without this thread, as all ranks have met before it was
+ * put on its stream. In a capture nothing is loaded for the first time if the step has been
+ * run before it (cuda.h); a program that captures at once sets EAGER.
+ */
 #include "device/cuda/cuda.h"
 
 #include "base/env.h"
