@@ -605,6 +605,76 @@ START_TEST(captures_join)
 }
 END_TEST
 
+/* What a capture allocates is the graph's: one executable at a time, freed in the capture, after a launch, or before the
+ * next one where the flag says so. */
+START_TEST(graphs_have_memory)
+{
+    cudaStream_t stream = new_stream();
+    cudaMemPool_t pool;
+    cudaGraph_t graph;
+    cudaGraphExec_t executable, second;
+    float *before = new_array<float>(1, stream), *inside, *left, value = 0;
+    uint64_t bytes = 0;
+    ok(cudaDeviceGetDefaultMemPool(&pool, 0));
+    ok(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
+    refused(cudaFreeAsync(before, stream), cudaErrorInvalidValue);
+    refused(cudaStreamEndCapture(stream, &graph), cudaErrorStreamCaptureInvalidated);
+
+    ok(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
+    ok(cudaMallocFromPoolAsync((void **)&inside, sizeof *inside, pool, stream));
+    ok(cudaMallocFromPoolAsync((void **)&left, sizeof *left, pool, stream));
+    ok(launch(stream, 1, 1, set, inside, 2.0f));
+    ok(launch(stream, 1, 1, set, left, 3.0f));
+    ok(cudaFreeAsync(inside, stream));
+    ok(cudaStreamEndCapture(stream, &graph));
+    const bool frees = _i;
+    ok(cudaGraphInstantiate(&executable, graph, frees ? cudaGraphInstantiateFlagAutoFreeOnLaunch : 0));
+    refused(cudaGraphInstantiate(&second, graph, 0), cudaErrorNotSupported);
+    refused(cudaFreeAsync(left, stream), cudaErrorInvalidValue); /* not launched yet */
+    ok(cudaGraphLaunch(executable, stream));
+    ok(cudaMemcpyAsync(&value, left, sizeof value, cudaMemcpyDeviceToHost, stream));
+    ck_assert_float_eq(value, 3);
+    if (!frees)
+        refused(cudaGraphLaunch(executable, stream), cudaErrorInvalidValue);
+    if (!frees)
+        ok(cudaFreeAsync(left, stream));
+    ok(cudaGraphLaunch(executable, stream));
+    ok(cudaDeviceGetGraphMemAttribute(0, cudaGraphMemAttrReservedMemCurrent, &bytes));
+    ck_assert_uint_gt(bytes, 0);
+    ok(cudaGraphExecDestroy(executable));
+    ok(cudaGraphDestroy(graph));
+    ok(cudaMemcpyAsync(&value, left, sizeof value, cudaMemcpyDeviceToHost, stream)); /* stays */
+    ck_assert_float_eq(value, 3);
+    ok(cudaFreeAsync(left, stream));
+    ok(cudaStreamSynchronize(stream));
+    ok(cudaDeviceGetGraphMemAttribute(0, cudaGraphMemAttrReservedMemCurrent, &bytes));
+    ck_assert_uint_eq(bytes, 0);
+}
+END_TEST
+
+/* Allocations that share a page with what is trimmed keep their values. */
+START_TEST(trims_whole_pages)
+{
+    enum { COUNT = 64 };
+    cudaStream_t stream = new_stream();
+    cudaMemPool_t pool;
+    float *arrays[COUNT], value;
+    ok(cudaDeviceGetDefaultMemPool(&pool, 0));
+    for (int i = 0; i < COUNT; i++) {
+        arrays[i] = new_array<float>(1, stream);
+        ok(launch(stream, 1, 1, set, arrays[i], 1.0f));
+    }
+    for (int i = 0; i < COUNT; i += 2)
+        ok(cudaFreeAsync(arrays[i], stream));
+    ok(cudaStreamSynchronize(stream));
+    ok(cudaMemPoolTrimTo(pool, 0));
+    for (int i = 1; i < COUNT; i += 2) {
+        ok(cudaMemcpyAsync(&value, arrays[i], sizeof value, cudaMemcpyDeviceToHost, stream));
+        ck_assert_float_eq(value, 1);
+    }
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("cuda_emulation");
@@ -626,6 +696,7 @@ int main(void)
     tcase_add_test(memory, copies_are_refused);
     tcase_add_test(memory, memory_runs_out);
     tcase_add_test(memory, rounds_to_nearest);
+    tcase_add_test(memory, trims_whole_pages);
     TCase *devices = test_case(suite, "devices");
     tcase_add_loop_test(devices, devices_are_as_asked, 0, 3);
     tcase_add_test(devices, forked_process_is_refused);
@@ -633,5 +704,6 @@ int main(void)
     tcase_add_test(graphs, graphs_repeat);
     tcase_add_loop_test(graphs, captures_are_spoilt, 0, 4);
     tcase_add_test(graphs, captures_join);
+    tcase_add_loop_test(graphs, graphs_have_memory, 0, 2);
     return test_run(suite);
 }

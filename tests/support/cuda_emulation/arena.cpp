@@ -148,6 +148,15 @@ static void sweep(Arena &arena)
     });
 }
 
+/* The system takes whole pages, and blocks begin and end inside of them. */
+static void drop_pages(char *memory, size_t size)
+{
+    const uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE);
+    uintptr_t begin = ((uintptr_t)memory + page - 1) / page * page, end = ((uintptr_t)memory + size) / page * page;
+    if (begin < end)
+        madvise((void *)begin, end - begin, MADV_DONTNEED);
+}
+
 void trim(Arena &arena, size_t keep)
 {
     sweep(arena);
@@ -155,7 +164,7 @@ void trim(Arena &arena, size_t keep)
         return;
     for (auto block = arena.blocks.begin(); block != arena.blocks.end(); ++block)
         if (block->second.kind == FREE && block->second.pooled) {
-            madvise(block->first, block->second.size, MADV_DONTNEED);
+            drop_pages(block->first, block->second.size);
             arena.kept -= block->second.size;
             block->second.pooled = false;
             block = join(arena, block);
@@ -197,7 +206,7 @@ char *take(Arena &arena, size_t bytes, const std::shared_ptr<Stream> &stream)
     if (block == arena.blocks.end()) {
         if (arena.high + size > arena.extent)
             return nullptr;
-        block = arena.blocks.emplace(arena.base + arena.high, Block{size, 0, FREE, false, {}}).first;
+        block = arena.blocks.emplace(arena.base + arena.high, Block{size, 0, FREE, false, false, {}}).first;
         arena.high += size;
         if (opened)
             protect(arena, PROT_READ | PROT_WRITE);
@@ -205,12 +214,12 @@ char *take(Arena &arena, size_t bytes, const std::shared_ptr<Stream> &stream)
     if (block->second.kind == FREED)
         arena.freed.remove(block->first);
     else if (block->second.size > size) {
-        arena.blocks.emplace(block->first + size, Block{block->second.size - size, 0, FREE, block->second.pooled, {}});
+        arena.blocks.emplace(block->first + size, Block{block->second.size - size, 0, FREE, block->second.pooled, false, {}});
         block->second.size = size;
     }
     if (block->second.pooled)
         arena.kept -= block->second.size;
-    block->second = Block{block->second.size, bytes, USED, stream != nullptr, {}};
+    block->second = Block{block->second.size, bytes, USED, stream != nullptr, false, {}};
     (stream ? arena.pool.used : arena.plain) += block->second.size;
     if (arena.pool.used > arena.pool.most_used)
         arena.pool.most_used = arena.pool.used;
@@ -226,10 +235,22 @@ void give_back(Arena &arena, char *memory, Place freed)
     (block->second.pooled ? arena.pool.used : arena.plain) -= size;
     if (block->second.pooled)
         arena.kept += size;
+    if (block->second.graphs)
+        arena.graphs -= size;
     block->second.kind = FREED;
     block->second.freed = freed;
     arena.freed.push_back(memory);
     sweep(arena);
+}
+
+void become_graphs(Arena &arena, char *memory)
+{
+    Block &block = arena.blocks.find(memory)->second;
+    arena.pool.used -= block.size;
+    arena.plain += block.size;
+    arena.graphs += block.size;
+    block.pooled = false;
+    block.graphs = true;
 }
 
 std::map<char *, Block>::iterator find_used(Arena &arena, const void *memory)

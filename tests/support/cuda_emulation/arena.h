@@ -31,6 +31,7 @@ struct Block {
     size_t payload;
     Kind kind;
     bool pooled; /* in use, or freed: by the pool; free: what the pool keeps */
+    bool graphs; /* a graph's */
     Place freed;
 };
 
@@ -40,6 +41,7 @@ struct Arena {
     size_t limit, extent;           /* bytes there may be; bytes of addresses */
     size_t high = 0;                /* addresses below base + high have been used */
     size_t plain = 0, kept = 0;     /* bytes outside the pool; bytes that nobody uses but the pool keeps */
+    size_t graphs = 0;              /* of `plain`, those of graphs */
     std::map<char *, Block> blocks; /* all below base + high */
     std::list<char *> freed;        /* those that are FREED */
     std::map<char *, size_t> alive; /* payloads of what is allocated where the streams' work has got; memory.cpp */
@@ -57,6 +59,9 @@ char *take(Arena &arena, size_t bytes, const std::shared_ptr<Stream> &stream);
 void give_back(Arena &arena, char *memory, Place freed);
 /* The block in use that begins there, or the end of the arena's blocks. */
 std::map<char *, Block>::iterator find_used(Arena &arena, const void *memory);
+
+/* Addresses of an allocation become a graph's; given back by its end. */
+void become_graphs(Arena &arena, char *memory);
 
 /* Bytes that the pool has or keeps; lowers what it keeps to `keep` where it can. */
 uint64_t reserved(const Arena &arena);

@@ -13,10 +13,13 @@ using namespace emulation;
 
 struct CUgraph_st {
     std::vector<Work> work;
+    std::shared_ptr<GraphMemory> memory;
 };
 
 struct CUgraphExec_st {
     std::vector<Work> work;
+    std::shared_ptr<GraphMemory> memory;
+    bool frees_on_launch;
 };
 
 namespace emulation
@@ -103,6 +106,7 @@ cudaError_t cudaStreamEndCapture(cudaStream_t handle, cudaGraph_t *pGraph)
             return error;
         auto graph = std::make_unique<CUgraph_st>();
         graph->work = std::move(capture->work);
+        graph->memory = capture->memory;
         *pGraph = graph.get();
         graphs[*pGraph] = std::move(graph);
         return cudaSuccess;
@@ -141,11 +145,15 @@ cudaError_t cudaGraphGetNodes(cudaGraph_t graph, cudaGraphNode_t *nodes, size_t 
 cudaError_t cudaGraphInstantiate(cudaGraphExec_t *pGraphExec, cudaGraph_t graph, unsigned long long flags)
 {
     return run_call([=] {
-        (void)flags;
-        if (!graphs.count(graph))
+        if (!graphs.count(graph) || (flags & ~(unsigned long long)cudaGraphInstantiateFlagAutoFreeOnLaunch))
             return cudaErrorInvalidValue;
+        for (auto &[handle, other] : executables)
+            if (other->memory == graph->memory && !graph->memory->all.empty())
+                return cudaErrorNotSupported; /* graphs with memory have one executable at a time */
         auto executable = std::make_shared<CUgraphExec_st>();
         executable->work = graph->work;
+        executable->memory = graph->memory;
+        executable->frees_on_launch = flags & cudaGraphInstantiateFlagAutoFreeOnLaunch;
         *pGraphExec = executable.get();
         executables[*pGraphExec] = executable;
         return cudaSuccess;
@@ -161,12 +169,17 @@ cudaError_t cudaGraphLaunch(cudaGraphExec_t graphExec, cudaStream_t handle)
             return cudaErrorInvalidValue;
         if (!stream)
             return cudaErrorInvalidResourceHandle;
-        for (const Work &work : executable->second->work) {
-            cudaError_t error = put(stream, work);
-            if (error != cudaSuccess)
-                return error;
-        }
-        return cudaSuccess;
+        GraphMemory &memory = *executable->second->memory;
+        if (!memory.standing.empty() && !executable->second->frees_on_launch)
+            return cudaErrorInvalidValue;
+        cudaError_t error = cudaSuccess;
+        for (char *standing : memory.standing)
+            error = error == cudaSuccess ? free_later(stream, standing) : error;
+        for (const Work &work : executable->second->work)
+            error = error == cudaSuccess ? put(stream, work) : error;
+        memory.standing = memory.unfreed;
+        memory.launched = end_of(stream);
+        return error;
     });
 }
 

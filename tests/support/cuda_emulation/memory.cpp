@@ -7,6 +7,7 @@
 #include "memory.h"
 
 #include "arena.h"
+#include "stream.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -148,6 +149,50 @@ void check_pointer(const void *pointer)
 
 } // namespace emulation
 
+/* ---- graphs' memory ---- */
+
+namespace emulation
+{
+
+static auto &graph_memory = *new std::map<char *, GraphMemory *>; /* whose it is, by address */
+
+/* What stands is ordinary memory from now on. */
+GraphMemory::~GraphMemory()
+{
+    for (auto &[arena, memory] : all) {
+        graph_memory.erase(memory);
+        if (!standing.count(memory))
+            give_back(*arena, memory, launched);
+    }
+}
+
+cudaError_t free_later(const std::shared_ptr<Stream> &stream, char *memory)
+{
+    Arena *arena = find_arena(memory);
+    return put(stream, {"cudaFreeAsync",
+                        [=] {
+                            end_life(*arena, memory);
+                            return true;
+                        },
+                        {}});
+}
+
+/* Memory that a capture allocated is freed in it, or, if a launch has left it allocated, anywhere else. */
+static cudaError_t free_of_graph(const std::shared_ptr<Stream> &stream, char *memory)
+{
+    auto found = graph_memory.find(memory);
+    GraphMemory *owner = found == graph_memory.end() ? nullptr : found->second;
+    if (stream->capture && (owner != stream->capture->memory.get() || !owner->unfreed.erase(memory))) {
+        stream->capture->invalid = true;
+        return cudaErrorInvalidValue;
+    }
+    if (!stream->capture && !owner->standing.erase(memory))
+        return cudaErrorInvalidValue;
+    return free_later(stream, memory);
+}
+
+} // namespace emulation
+
 /* ---- device memory ---- */
 
 cudaError_t cudaMalloc(void **devPtr, size_t size)
@@ -205,6 +250,13 @@ cudaError_t cudaMallocFromPoolAsync(void **ptr, size_t size, cudaMemPool_t memPo
             give_back(arena, memory, Place());
         else
             *ptr = memory;
+        if (error == cudaSuccess && stream->capture) {
+            GraphMemory &own = *stream->capture->memory;
+            become_graphs(arena, memory);
+            graph_memory[memory] = &own;
+            own.all.emplace_back(&arena, memory);
+            own.unfreed.insert(memory);
+        }
         return error;
     });
 }
@@ -225,8 +277,10 @@ cudaError_t cudaFreeAsync(void *devPtr, cudaStream_t handle)
             return cudaErrorInvalidResourceHandle;
         if (!arena || find_used(*arena, devPtr) == arena->blocks.end())
             return cudaErrorInvalidValue;
-        cudaError_t error = enqueue(handle, "cudaFreeAsync", [=] { end_life(*arena, (char *)devPtr); });
-        if (error == cudaSuccess && !is_capturing(*stream))
+        if (is_capturing(*stream) || graph_memory.count((char *)devPtr))
+            return free_of_graph(stream, (char *)devPtr);
+        cudaError_t error = free_later(stream, (char *)devPtr);
+        if (error == cudaSuccess)
             give_back(*arena, (char *)devPtr, end_of(stream));
         return error;
     });
@@ -310,6 +364,22 @@ cudaError_t cudaMemPoolGetAttribute(cudaMemPool_t memPool, enum cudaMemPoolAttr 
         *(uint64_t *)value = found;
         return cudaSuccess;
     });
+}
+
+cudaError_t cudaDeviceGetGraphMemAttribute(int device, enum cudaGraphMemAttributeType attr, void *value)
+{
+    return run_call([=] {
+        if (attr != cudaGraphMemAttrReservedMemCurrent)
+            return cudaErrorInvalidValue;
+        *(uint64_t *)value = arena_of(device).graphs;
+        return cudaSuccess;
+    });
+}
+
+/* Addresses are a graph's as long as it is there: nothing is kept beside. */
+cudaError_t cudaDeviceGraphMemTrim(int device)
+{
+    return run_call([=] { return device >= 0 && device < device_count() ? cudaSuccess : cudaErrorInvalidDevice; });
 }
 
 cudaError_t cudaMemPoolSetAttribute(cudaMemPool_t memPool, enum cudaMemPoolAttr attr, void *value)

@@ -5,6 +5,7 @@
 #include "emulation.h"
 
 #include <deque>
+#include <set>
 #include <vector>
 
 namespace emulation
@@ -18,9 +19,24 @@ struct Work {
     bool polled = false;
 };
 
+struct Arena;
+
+/* What a graph's allocation nodes have: addresses that stay the graph's as long as it is there. */
+struct GraphMemory {
+    std::vector<std::pair<Arena *, char *>> all;
+    std::set<char *> unfreed;  /* no node frees them */
+    std::set<char *> standing; /* of those, allocated by the last launch and not freed since */
+    Place launched;            /* where the last launch ends */
+    ~GraphMemory();
+};
+
+/* Queues the end of an allocation's life; memory.cpp. */
+cudaError_t free_later(const std::shared_ptr<Stream> &stream, char *memory);
+
 /* What is being captured, in the order of the calls, and from where. */
 struct Capture {
     std::vector<Work> work;
+    std::shared_ptr<GraphMemory> memory = std::make_shared<GraphMemory>();
     std::shared_ptr<Stream> origin;
     enum cudaStreamCaptureMode mode;
     uint64_t thread;
