@@ -9,6 +9,7 @@
 #include <shard/comm.h>
 #include <shard/device.h>
 #include <shard/dist.h>
+#include <shard/graph.h>
 #include <shard/models/resnet.h>
 #include <shard/nn.h>
 #include <shard/op.h>

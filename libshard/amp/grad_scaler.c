@@ -8,6 +8,7 @@
 #include <shard/amp.h>
 
 #include "comm/function.h"
+#include "device/graph.h"
 #include "dist/gathered.h"
 #include "optim/optimizer.h"
 
@@ -111,6 +112,8 @@ shard_tensor *shard_grad_scaler_scale(shard_grad_scaler *scaler, shard_tensor *l
 {
     if (!scaler || !loss)
         return loss;
+    if (shard_graph_refuse("a gradient scaler, whose scale and decision to leave out a step are the host's,") != SHARD_OK)
+        return NULL;
     bool narrow = shard_dtype_size(loss->dtype) == 2;
     return shard_scale(narrow ? shard_cast(loss, SHARD_FLOAT32) : loss, shard_grad_scaler_get_scale(scaler));
 }

@@ -7,6 +7,7 @@
 #include "autograd/node.h"
 
 #include "comm/function.h"
+#include "device/graph.h"
 
 #include <stdlib.h>
 
@@ -170,6 +171,8 @@ static shard_status add_to_leaf(shard_tensor *leaf, shard_tensor *gradient)
             return shard_tensor_drop(gradient), status;
     }
     if (!leaf->grad) {
+        if (shard_graph_refuse("the first gradient of a tensor") != SHARD_OK)
+            return shard_tensor_drop(gradient), shard_last_status();
         leaf->grad = make_own(gradient);
         gradient = NULL;
         if (!leaf->grad)
@@ -182,6 +185,8 @@ static shard_status add_to_leaf(shard_tensor *leaf, shard_tensor *gradient)
     } else {
         status = add_contributions(leaf->grad, gradient);
     }
+    if (status == SHARD_OK)
+        shard_graph_count_gradients(!leaf->has_grad);
     leaf->has_grad |= status == SHARD_OK;
     shard_tensor_drop(gradient);
     return status;
@@ -224,6 +229,7 @@ void shard_zero_grad(shard_tensor *leaf)
 {
     if (!leaf)
         return;
+    shard_graph_count_gradients(-leaf->has_grad);
     leaf->has_grad = false;
     if (leaf->grad)
         leaf->grad->contribution = (shard_contribution){0};

@@ -17,11 +17,37 @@ void shard_set_random_state(shard_random_state wanted)
     state = wanted;
 }
 
+static _Thread_local struct {
+    const uint64_t *replayed;
+    uint64_t draws;
+} capture;
+
 shard_draw shard_next_draw(void)
 {
+    if (capture.replayed)
+        return (shard_draw){.number = capture.draws++, .replayed = capture.replayed};
     shard_draw draw = {.seed = (uint64_t)state.seed, .number = (uint64_t)state.next_draw};
     state.next_draw = (int64_t)(draw.number + 1); /* goes round */
     return draw;
+}
+
+void shard_random_begin_capture(const uint64_t *replayed)
+{
+    capture.replayed = replayed;
+    capture.draws = 0;
+}
+
+int64_t shard_random_end_capture(void)
+{
+    capture.replayed = NULL;
+    return (int64_t)capture.draws;
+}
+
+void shard_random_take_draws(int64_t count, uint64_t values[2])
+{
+    values[0] = (uint64_t)state.seed;
+    values[1] = (uint64_t)state.next_draw;
+    state.next_draw = (int64_t)(values[1] + (uint64_t)count);
 }
 
 /*

@@ -14,10 +14,29 @@
 typedef struct shard_draw {
     uint64_t seed;
     uint64_t number;
+    /* Of a captured graph: device memory with the seed and the first number of a replay, to which `number` is added
+     * (as PyTorch's PhiloxCudaState). NULL: seed and number are as they stand. */
+    const uint64_t *replayed;
 } shard_draw;
 
 /* Takes the thread's next draw. */
 shard_draw shard_next_draw(void);
+
+/* Between these the thread's draws are those of each replay, and its state stays; how many there were. */
+void shard_random_begin_capture(const uint64_t *replayed);
+int64_t shard_random_end_capture(void);
+/* Takes as many of the thread's draws at once; values: what `replayed` is to be for them. */
+void shard_random_take_draws(int64_t count, uint64_t values[2]);
+
+/* The draw that it is in this replay. */
+SHARD_KERNEL shard_draw shard_draw_now(shard_draw draw)
+{
+    if (draw.replayed) {
+        draw.seed = draw.replayed[0];
+        draw.number += draw.replayed[1];
+    }
+    return draw;
+}
 
 typedef struct shard_philox {
     uint32_t word[4];

@@ -146,6 +146,7 @@ static shard_status begin_call(shard_group *group, const shard_call *call, const
     size_t size = shard_dtype_size(call->dtype);
     unsigned char room[SHARD_SMALL_BYTES];
     *done = false;
+    shard_refuse_captured_collective(); /* before values are read */
     if (call->device && !group->carrier)
         SHARD_TRY(choose_carrier(group, call));
     if (shard_last_status() == SHARD_OK && largest <= (int64_t)(SHARD_SMALL_BYTES / size))

@@ -11,6 +11,7 @@
 #include "base/hash.h"
 #include "base/memory.h"
 #include "comm/function.h"
+#include "device/graph.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -257,6 +258,11 @@ shard_status shard_refuse_fork(const shard_group *group)
                        group->world_ranks[group->rank]);
 }
 
+void shard_refuse_captured_collective(void)
+{
+    shard_graph_refuse("a collective of several ranks, whose preflight check is the hosts',");
+}
+
 /* What the whole world has told each other is not told again: some ranks learned of it early in
  * a step and some at its end, and they come to the same collective next, when they have cleared
  * it, only if none enters one before. */
@@ -265,6 +271,7 @@ shard_status shard_meet(shard_group *group, const shard_call *call, const void *
     if (failure_is_joint(shard_comm_world_size()))
         return shard_last_status();
     SHARD_TRY(shard_refuse_fork(group));
+    shard_refuse_captured_collective();
     look_for_fault(call);
     shard_fingerprint mine = {
         .sequence = ++group->sequence,

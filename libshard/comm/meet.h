@@ -40,6 +40,9 @@ typedef struct shard_fingerprint {
     unsigned char data[SHARD_SMALL_BYTES];
 } shard_fingerprint;
 
+/* UNSUPPORTED in a capture: a replay would not meet. */
+void shard_refuse_captured_collective(void);
+
 /* Meets the other members; `bytes` of small travel along, and lie in the peers' fingerprints
  * then. OK only if all are about to do the same and none has an error. */
 shard_status shard_meet(shard_group *group, const shard_call *call, const void *small, size_t bytes);

@@ -184,12 +184,21 @@ typedef struct shard_label_digest {
 
 #define SHARD_OPTIMIZER_STATES 3 /* tensors of state a parameter, at most */
 
+/* What of an update is another number at each step. */
+typedef struct shard_step_factors {
+    double lr;
+    double first;                       /* 1 in the first step, whose states are not read, else 0 */
+    double root_correction, keep, rate; /* of Adam, AdamW and LAMB's first half, see shard_adam_factors */
+} shard_step_factors;
+
 /* What a step of an optimizer takes of one parameter, or of any piece of memory with settings
  * of its own. Factors are float64 scalars in device memory, which the host need not know. */
 typedef struct shard_update {
     int64_t size; /* elements of each array */
     double lr, weight_decay;
     int64_t step;              /* 1, 2, ...; in the first one the states are not read */
+    /* In a capture: device memory with what a replay takes in place of lr and step; NULL: those above. */
+    const shard_step_factors *factors;
     const double *grad_scale;  /* of the gradient, before weight decay is added; NULL: 1 */
     const double *trust_ratio; /* of their sum (SGD's step alone takes it, for LARS and LAMB); NULL: 1 */
     void *gradient, *value;
@@ -206,6 +215,20 @@ typedef struct shard_adam_options {
     bool decoupled; /* AdamW's weight decay: of the parameter, not added to the gradient */
     bool amsgrad;
 } shard_adam_options;
+
+/* Of a step that leaves keep * value + rate * exp_avg / (sqrt(exp_avg_sq) * root_correction + eps): Adam's, or, of
+ * LAMB's first half, what goes in the gradient's place. */
+static inline shard_step_factors shard_adam_factors(const shard_update *update, const shard_adam_options *options, bool lamb)
+{
+    shard_step_factors factors;
+    double step = (double)update->step, decayed = options->decoupled ? 1 - update->lr * update->weight_decay : 1;
+    factors.lr = update->lr;
+    factors.first = update->step == 1;
+    factors.root_correction = 1 / sqrt(1 - pow(options->beta2, step));
+    factors.keep = lamb ? update->weight_decay : decayed;
+    factors.rate = (lamb ? 1 : -update->lr) / (1 - pow(options->beta1, step));
+    return factors;
+}
 
 /* An array, and where the sum of the squares of its elements goes (in device memory). */
 typedef struct shard_square_sum {
@@ -244,6 +267,14 @@ typedef struct shard_device_ops {
     void (*event_destroy)(shard_device *, void *event);
     shard_status (*event_record)(shard_device *, void *event);
     shard_status (*event_synchronize)(shard_device *, void *event);
+    /* What is called between begin and end is not done, but recorded, and done at each launch. What
+     * end gives in *executable, NULL where it fails, is there until destroy; without `executable` what was recorded
+     * is dropped. nodes: pieces of work in it. UNSUPPORTED where there are no graphs. */
+    shard_status (*graph_begin)(shard_device *);
+    shard_status (*graph_end)(shard_device *, void **executable);
+    shard_status (*graph_launch)(shard_device *, void *executable);
+    int64_t (*graph_nodes)(shard_device *, const void *executable);
+    void (*graph_destroy)(shard_device *, void *executable);
     /* The fault that is kept, as of an entry that waits, but without waiting: what the
      * device has found by now. */
     shard_status (*report)(shard_device *);
@@ -541,6 +572,11 @@ typedef struct shard_device_ops {
     X(event_destroy)                                                                                                             \
     X(event_record)                                                                                                              \
     X(event_synchronize)                                                                                                         \
+    X(graph_begin)                                                                                                               \
+    X(graph_end)                                                                                                                 \
+    X(graph_launch)                                                                                                              \
+    X(graph_nodes)                                                                                                               \
+    X(graph_destroy)                                                                                                             \
     X(report)                                                                                                                    \
     X(copy_in)                                                                                                                   \
     X(copy_out)                                                                                                                  \

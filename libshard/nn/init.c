@@ -1,4 +1,5 @@
 /* Initial values in place, as torch.nn.init: what the values are made of is set, and whoever has the tensor makes its part. */
+#include "device/graph.h"
 #include "nn/nn.h"
 
 #include <math.h>
@@ -46,6 +47,7 @@ shard_status shard_nn_init_ones(shard_tensor *tensor)
 static shard_status draw_uniform(const char *function, shard_tensor *tensor, double low, double high)
 {
     SHARD_TRY(check_tensor(function, tensor, true));
+    SHARD_TRY(shard_graph_refuse(function));
     SHARD_TRY(shard_check_uniform(function, low, high));
     return shard_tensor_set_recipe(tensor, (shard_recipe){.kind = SHARD_UNIFORM, .a = low, .b = high, .draw = shard_next_draw()});
 }
@@ -53,6 +55,7 @@ static shard_status draw_uniform(const char *function, shard_tensor *tensor, dou
 static shard_status draw_normal(const char *function, shard_tensor *tensor, double mean, double std)
 {
     SHARD_TRY(check_tensor(function, tensor, true));
+    SHARD_TRY(shard_graph_refuse(function));
     SHARD_TRY(shard_check_normal(function, mean, std));
     return shard_tensor_set_recipe(tensor, (shard_recipe){.kind = SHARD_NORMAL, .a = mean, .b = std, .draw = shard_next_draw()});
 }
@@ -71,6 +74,7 @@ shard_status shard_nn_init_trunc_normal(shard_tensor *tensor, double mean, doubl
 {
     static const char function[] = "shard_nn_init_trunc_normal";
     SHARD_TRY(check_tensor(function, tensor, true));
+    SHARD_TRY(shard_graph_refuse(function));
     SHARD_TRY(shard_check_normal(function, mean, std));
     if (!(std > 0) || !(low < high) || !isfinite(low) || !isfinite(high))
         return shard_error(SHARD_ERROR_ARGUMENT,

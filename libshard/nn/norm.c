@@ -1,22 +1,44 @@
 /* Batch norm and layer norm layers. */
 #include "nn/nn.h"
 
+#include "device/graph.h"
 #include "op/op.h"
 
 #include <inttypes.h>
 
 /* ---- batch norm ---- */
 
+static void count_batch(void *batches, void *values)
+{
+    int64_t *count = shard_data(batches);
+    (void)values;
+    if (count)
+        ++*count;
+}
+
+static void drop_batches(void *batches)
+{
+    shard_tensor_drop(batches);
+}
+
+/* A captured batch is counted at each replay. */
+static void count_or_capture(shard_tensor *batches)
+{
+    shard_graph *graph = shard_graph_capturing();
+    if (!graph)
+        count_batch(batches, NULL);
+    else
+        shard_graph_on_replay(
+            graph, (shard_replay){.call = count_batch, .release = drop_batches, .context = shard_tensor_share(batches)}, 0);
+}
+
 static shard_tensor *batch_norm(shard_module *module, shard_tensor *x, shard_tensor *residual, bool relu)
 {
     const shard_nn_batch_norm_options *options = shard_module_data(module);
     bool training = shard_module_is_training(module);
     shard_tensor *batches = shard_module_tensor(module, "num_batches_tracked");
-    if (training && batches) {
-        int64_t *count = shard_data(batches);
-        if (count)
-            ++*count;
-    }
+    if (training && batches)
+        count_or_capture(batches);
     return shard_batch_norm(x, shard_module_tensor(module, "running_mean"), shard_module_tensor(module, "running_var"),
                             shard_module_tensor(module, "weight"), shard_module_tensor(module, "bias"), .training = training,
                             .momentum = options->momentum, .eps = options->eps, .group = options->group,

@@ -1,6 +1,7 @@
 /* The mode, and the casts that it asks for. */
 #include "op/autocast.h"
 
+#include "device/graph.h"
 #include "op/op.h"
 
 #include <pthread.h>
@@ -13,6 +14,7 @@ typedef struct copy {
     shard_derived derived; /* first: the leaf's is this */
     shard_tensor *values;  /* NULL: none now */
     uint64_t version;
+    uint64_t capture;          /* in which it was made: replays do not know it outside, nor of others */
     struct copy *next, **link; /* among the thread's that have values */
 } copy;
 
@@ -136,7 +138,8 @@ static copy *find_copy(shard_tensor *leaf)
 static shard_tensor *current_values(copy *c, const shard_tensor *leaf)
 {
     pthread_mutex_lock(&lock);
-    if (c->values && c->values->dtype == autocast.dtype && c->version == shard_tensor_version(leaf)) {
+    if (c->values && c->values->dtype == autocast.dtype && c->version == shard_tensor_version(leaf) &&
+        c->capture == shard_graph_number()) {
         unlink_copy(c);
         link_copy(c);
     } else {
@@ -155,6 +158,7 @@ static shard_tensor *copy_of_leaf(shard_tensor *leaf)
     if (!values)
         return NULL;
     c->version = shard_tensor_version(leaf);
+    c->capture = shard_graph_number();
     pthread_mutex_lock(&lock);
     c->values = values;
     link_copy(c);

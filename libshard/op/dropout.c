@@ -1,6 +1,8 @@
 /* dropout: the backward makes the forward's draw again, nothing is kept. */
 #include "op/op.h"
 
+#include "device/graph.h"
+
 typedef struct dropout_context {
     shard_region region;
     shard_draw draw;
@@ -31,6 +33,8 @@ shard_tensor *shard_dropout(shard_tensor *x, double p)
         return shard_fail_null(SHARD_ERROR_ARGUMENT, "shard_dropout: the probability %g is not in [0, 1]", p);
     dropout_context context = {.p = p};
     if (shard_tensor_region(x, &context.region) != SHARD_OK)
+        return NULL;
+    if (shard_graph_check_device("shard_dropout", shard_device_of(x)) != SHARD_OK)
         return NULL;
     context.draw = shard_next_draw();
     shard_tensor *y = shard_tensor_like(x);

@@ -3,16 +3,33 @@
 
 #include <stdlib.h>
 
+static shard_adam_options options_of(const shard_optimizer *optimizer, bool decoupled)
+{
+    const shard_adam_settings *settings = optimizer->settings;
+    return (shard_adam_options){.beta1 = settings->beta1,
+                                .beta2 = settings->beta2,
+                                .eps = settings->eps,
+                                .decoupled = decoupled,
+                                .amsgrad = settings->amsgrad};
+}
+
 static shard_status take_step(const shard_optimizer *optimizer, shard_device *device, int64_t count, const shard_update *updates,
                               shard_dtype dtype, bool decoupled)
 {
-    const shard_adam_settings *settings = optimizer->settings;
-    shard_adam_options options = {.beta1 = settings->beta1,
-                                  .beta2 = settings->beta2,
-                                  .eps = settings->eps,
-                                  .decoupled = decoupled,
-                                  .amsgrad = settings->amsgrad};
+    shard_adam_options options = options_of(optimizer, decoupled);
     return device->ops->adam(device, count, updates, &options, dtype);
+}
+
+static void adam_factors(const shard_optimizer *optimizer, const shard_update *update, shard_step_factors *factors)
+{
+    shard_adam_options options = options_of(optimizer, false);
+    *factors = shard_adam_factors(update, &options, false);
+}
+
+static void adamw_factors(const shard_optimizer *optimizer, const shard_update *update, shard_step_factors *factors)
+{
+    shard_adam_options options = options_of(optimizer, true);
+    *factors = shard_adam_factors(update, &options, false);
 }
 
 static shard_status adam_step(const shard_optimizer *optimizer, shard_device *device, int64_t count, const shard_update *updates,
@@ -39,12 +56,22 @@ static char *describe(const void *settings)
         "exp_avg", "exp_avg_sq", "max_exp_avg_sq"                                                                                \
     }
 static const shard_optimizer_ops adam[] = {
-    {.name = "shard_adam", .states = 2, .state_name = STATES, .describe = describe, .step = adam_step},
-    {.name = "shard_adam", .states = 3, .state_name = STATES, .describe = describe, .step = adam_step},
+    {.name = "shard_adam", .states = 2, .state_name = STATES, .describe = describe, .step = adam_step, .factors = adam_factors},
+    {.name = "shard_adam", .states = 3, .state_name = STATES, .describe = describe, .step = adam_step, .factors = adam_factors},
 };
 static const shard_optimizer_ops adamw[] = {
-    {.name = "shard_adamw", .states = 2, .state_name = STATES, .describe = describe, .step = adamw_step},
-    {.name = "shard_adamw", .states = 3, .state_name = STATES, .describe = describe, .step = adamw_step},
+    {.name = "shard_adamw",
+     .states = 2,
+     .state_name = STATES,
+     .describe = describe,
+     .step = adamw_step,
+     .factors = adamw_factors},
+    {.name = "shard_adamw",
+     .states = 3,
+     .state_name = STATES,
+     .describe = describe,
+     .step = adamw_step,
+     .factors = adamw_factors},
 };
 
 /* ops: without and with amsgrad. */

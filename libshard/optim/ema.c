@@ -3,6 +3,7 @@
 #include "optim/zero.h"
 
 #include "comm/function.h"
+#include "device/graph.h"
 
 #include <shard/dist.h>
 
@@ -47,6 +48,7 @@ void shard_ema_destroy(shard_ema *ema)
 {
     if (!ema)
         return;
+    shard_graph_forget(ema);
     for (int64_t i = 0; i < ema->count; i++)
         shard_tensor_drop(ema->averages[i].value);
     shard_tensor_drop(ema->updates);
@@ -100,6 +102,31 @@ static shard_status refuse_swapped(const shard_ema *ema, const char *function)
     return shard_last_status();
 }
 
+static void count_update(void *context, void *values)
+{
+    const shard_ema *ema = context;
+    (void)values;
+    ++*(int64_t *)shard_tensor_memory_to_write(ema->updates);
+    for (int64_t i = 0; i < ema->count; i++)
+        shard_tensor_count_write(ema->averages[i].value);
+}
+
+/* Replays blend by the decay of the capture, and count an update each. */
+static shard_status capture_update(shard_ema *ema, int64_t updates, double decay)
+{
+    if (updates == 0)
+        return shard_error(SHARD_ERROR_UNSUPPORTED,
+                           "shard_ema_update: the first update is in a capture: make one before shard_graph_begin");
+    if (decay != ema->options.decay)
+        return shard_error(SHARD_ERROR_UNSUPPORTED,
+                           "shard_ema_update: the decay warms up, and is %g of %g: update outside of the capture, after each "
+                           "shard_graph_replay",
+                           decay, ema->options.decay);
+    bool registered =
+        shard_graph_on_replay(shard_graph_capturing(), (shard_replay){.call = count_update, .context = ema, .owner = ema}, 0);
+    return registered ? SHARD_OK : shard_last_status();
+}
+
 shard_status shard_ema_update(shard_ema *ema)
 {
     SHARD_FUNCTION("shard_ema_update");
@@ -110,6 +137,8 @@ shard_status shard_ema_update(shard_ema *ema)
     double decay = ema->options.decay, early = (1.0 + (double)*updates) / (10.0 + (double)*updates);
     if (ema->options.warmup && early < decay)
         decay = early;
+    if (shard_is_capturing())
+        SHARD_TRY(capture_update(ema, *updates, decay));
     for (int64_t i = 0; i < ema->optimizer->count; i++) {
         average *a = average_of(ema, i);
         if (!a)
@@ -117,7 +146,7 @@ shard_status shard_ema_update(shard_ema *ema)
         if (!shard_tensor_is_idle(a->value))
             SHARD_TRY(blend(ema->optimizer->slots[i].piece.tensor, a->value, is_begun(a) && *updates ? decay : 0.0));
     }
-    ++*updates;
+    *updates += !shard_is_capturing();
     return SHARD_OK;
 }
 

@@ -3,11 +3,22 @@
 
 #include <stdlib.h>
 
+static shard_adam_options options_of(const shard_optimizer *optimizer)
+{
+    const shard_lamb_settings *settings = optimizer->settings;
+    return (shard_adam_options){.beta1 = settings->beta1, .beta2 = settings->beta2, .eps = settings->eps};
+}
+
+static void factors_of(const shard_optimizer *optimizer, const shard_update *update, shard_step_factors *factors)
+{
+    shard_adam_options options = options_of(optimizer);
+    *factors = shard_adam_factors(update, &options, true);
+}
+
 static shard_status prepare(const shard_optimizer *optimizer, shard_device *device, int64_t count, const shard_update *updates,
                             shard_dtype dtype)
 {
-    const shard_lamb_settings *settings = optimizer->settings;
-    shard_adam_options options = {.beta1 = settings->beta1, .beta2 = settings->beta2, .eps = settings->eps};
+    shard_adam_options options = options_of(optimizer);
     return device->ops->lamb_update(device, count, updates, &options, dtype);
 }
 
@@ -35,6 +46,7 @@ static const shard_optimizer_ops lamb = {.name = "shard_lamb",
                                          .state_name = {"exp_avg", "exp_avg_sq"},
                                          .describe = describe,
                                          .step = step,
+                                         .factors = factors_of,
                                          .trust = trust,
                                          .prepare = prepare};
 

@@ -3,6 +3,7 @@
 #include "optim/zero.h"
 
 #include "comm/function.h"
+#include "device/graph.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -160,6 +161,7 @@ void shard_optimizer_destroy(shard_optimizer *optimizer)
 {
     if (!optimizer)
         return;
+    shard_graph_forget(optimizer);
     shard_zero_destroy(optimizer->zero);
     remove_behind(optimizer, 0, 0, 0);
     shard_tensor_drop(optimizer->grad_scale);

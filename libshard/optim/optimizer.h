@@ -41,6 +41,8 @@ typedef struct shard_optimizer_ops {
      * the error set. */
     char *(*describe)(const void *settings);
     shard_optimizer_step *step;
+    /* NULL, or for Adam's: what changes from step to step, but for lr and first, which are there. */
+    void (*factors)(const shard_optimizer *, const shard_update *, shard_step_factors *);
     /* NULL, or for steps whose size depends on norms of the layer, wherever its parts are
      * (LARS, LAMB): how the trust ratio, which the updates then have, is made of the norms. */
     shard_trust_options (*trust)(const shard_optimizer *, const shard_update *);
@@ -111,6 +113,16 @@ bool shard_slot_counts(const shard_slot *slot);
 /* Steps the wanted slots (wanted NULL: all) that have a gradient, which stays. */
 shard_status shard_optimizer_step_where(shard_optimizer *optimizer, bool (*wanted)(const shard_slot *, const void *context),
                                         const void *context);
+
+/* What a step takes of the settings: lr and weight decay. */
+void shard_optimizer_choose_settings(const shard_optimizer *optimizer, const shard_slot *slot, shard_update *update);
+
+/* ---- captured.c: of a step in a capture ---- */
+
+/* Each replay counts a step of the slot's parameter. */
+shard_status shard_optimizer_capture_step(shard_optimizer *optimizer, const shard_slot *slot);
+/* Device memory with what each replay takes of the slot's step; NULL with the error set. */
+const shard_step_factors *shard_optimizer_capture_factors(shard_optimizer *optimizer, const shard_slot *slot);
 
 /* A tensor for the piece's elements, which is saved and loaded as what it is of the parameter, in
  * that memory; storage NULL: one of zeros, which has memory once it is needed, and no file has it

@@ -3,6 +3,7 @@
 #include "optim/zero.h"
 
 #include "comm/function.h"
+#include "device/graph.h"
 #include "dist/bucket.h"
 #include "dist/gathered.h"
 
@@ -62,6 +63,8 @@ double *shard_optimizer_grad_scale(shard_optimizer *optimizer)
     shard_device *device = one_device(optimizer);
     if (!device)
         return NULL;
+    if (!optimizer->grad_scale && shard_graph_refuse("the first clipping or scaling of an optimizer's gradients") != SHARD_OK)
+        return NULL;
     if (!optimizer->grad_scale)
         optimizer->grad_scale = shard_keep(shard_empty(SHARD_SCALAR, .dtype = SHARD_FLOAT64, .device = device));
     double *scale = optimizer->grad_scale ? shard_tensor_memory_to_write(optimizer->grad_scale) : NULL;
@@ -79,7 +82,7 @@ typedef struct stretch {
     const shard_storage *gradient, *value, *state[SHARD_OPTIMIZER_STATES];
 } stretch;
 
-static void choose_settings(const shard_optimizer *optimizer, const shard_slot *slot, shard_update *update)
+void shard_optimizer_choose_settings(const shard_optimizer *optimizer, const shard_slot *slot, shard_update *update)
 {
     const shard_param_group_options *group = &optimizer->groups[slot->group];
     const shard_optimizer_defaults *defaults = &optimizer->defaults;
@@ -99,7 +102,7 @@ static shard_status begin(const shard_optimizer *optimizer, const shard_slot *sl
     *update = (shard_update){.size = shard_numel(tensor), .step = step};
     if (optimizer->scaled)
         update->grad_scale = shard_tensor_memory(optimizer->grad_scale);
-    choose_settings(optimizer, slot, update);
+    shard_optimizer_choose_settings(optimizer, slot, update);
     update->gradient = shard_tensor_memory(tensor->grad);
     update->value = update->gradient ? shard_tensor_memory_to_write(tensor) : NULL;
     for (int i = 0; i < optimizer->ops->states && update->value; i++) {
@@ -107,6 +110,21 @@ static shard_status begin(const shard_optimizer *optimizer, const shard_slot *sl
         update->state[i] = shard_tensor_memory_to_write(piece->state[i]);
     }
     return shard_last_status();
+}
+
+/* Updates with the same settings, now and at each replay, have the same factors. */
+static shard_status capture(shard_optimizer *optimizer, const stretch *before, int64_t count, stretch *s)
+{
+    for (int64_t i = 0; i < count; i++) {
+        const shard_update *other = &before[i].update;
+        if (before[i].slot->group == s->slot->group && other->weight_decay == s->update.weight_decay &&
+            other->step == s->update.step) {
+            s->update.factors = other->factors;
+            return SHARD_OK;
+        }
+    }
+    s->update.factors = shard_optimizer_capture_factors(optimizer, s->slot);
+    return s->update.factors ? SHARD_OK : shard_last_status();
 }
 
 static int compare(uintptr_t a, uintptr_t b)
@@ -144,7 +162,8 @@ static bool goes_on(const shard_optimizer *optimizer, const stretch *s, const st
     const shard_update *a = &s->update, *b = &next->update;
     int64_t size = (int64_t)shard_dtype_size(s->dtype), distance = (char *)b->value - (char *)a->value;
     int64_t gap = distance - a->size * size;
-    bool alike = a->lr == b->lr && a->weight_decay == b->weight_decay && a->step == b->step && a->trust_ratio == b->trust_ratio;
+    bool alike = a->lr == b->lr && a->factors == b->factors && a->weight_decay == b->weight_decay && a->step == b->step &&
+                 a->trust_ratio == b->trust_ratio;
     if (!alike || s->value != next->value || s->gradient != next->gradient || gap < 0 || gap >= SHARD_FLAT_ALIGNMENT ||
         (char *)b->gradient - (char *)a->gradient != distance)
         return false;
@@ -295,8 +314,16 @@ shard_status shard_optimizer_step_where(shard_optimizer *optimizer, bool (*wante
             continue;
         int64_t *step = shard_tensor_memory_to_write(slot->step);
         status = step ? SHARD_OK : shard_last_status();
-        if (step && ++*step && shard_numel(slot->piece.tensor))
-            status = begin(optimizer, slot, *step, &all[count++]);
+        if (step && shard_is_capturing())
+            status = shard_optimizer_capture_step(optimizer, slot);
+        else if (step)
+            ++*step;
+        if (status == SHARD_OK && shard_numel(slot->piece.tensor)) {
+            stretch *next = &all[count++];
+            status = begin(optimizer, slot, *step + shard_is_capturing(), next);
+            if (status == SHARD_OK && shard_is_capturing())
+                status = capture(optimizer, all, count - 1, next);
+        }
         for (int s = 0; s < optimizer->ops->states && shard_numel(slot->piece.tensor) == 0; s++)
             shard_tensor_count_write(slot->piece.state[s]); /* as on the ranks that have something of it */
     }
@@ -357,6 +384,8 @@ shard_status shard_step(shard_optimizer *optimizer)
     SHARD_FUNCTION("shard_step");
     if (optimizer) {
         optimizer->skipped = false;
+        if (optimizer->zero)
+            shard_graph_refuse("the step of an optimizer that shard_zero partitions");
         if (check_averaged(optimizer) == SHARD_OK && shard_last_status() == SHARD_OK)
             shard_optimizer_make_state(optimizer, false); /* before it is agreed that all can step */
         agree_on_settings(optimizer);

@@ -3,6 +3,7 @@
 #include "tensor/tensor.h"
 
 #include "base/dtype.h"
+#include "device/graph.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -15,7 +16,11 @@ shard_storage *shard_storage_make(shard_device *device, size_t bytes)
 {
     shard_storage *storage = shard_calloc(1, sizeof *storage);
     if (storage)
-        *storage = (shard_storage){.shares = 1, .device = device, .bytes = bytes ? bytes : 1, .kind = SHARD_MEMORY_ACTIVATIONS};
+        *storage = (shard_storage){.shares = 1,
+                                   .device = device,
+                                   .bytes = bytes ? bytes : 1,
+                                   .kind = SHARD_MEMORY_ACTIVATIONS,
+                                   .capture = shard_graph_number()};
     return storage;
 }
 
@@ -49,6 +54,14 @@ bool shard_storage_begin(shard_storage *storage)
     return storage->memory;
 }
 
+/* A replay would make the values of such memory again. */
+static shard_status refuse_in_capture(const shard_storage *storage)
+{
+    if (storage->device->ops->host_memory || storage->capture == shard_graph_number())
+        return SHARD_OK;
+    return shard_graph_refuse("the first use of a tensor that was made before the capture");
+}
+
 /* The device's work waits for the copy from now on; the host does not. */
 static shard_status wait_arrival(shard_storage *storage)
 {
@@ -60,6 +73,8 @@ static shard_status wait_arrival(shard_storage *storage)
 void *shard_storage_made(shard_storage *storage)
 {
     shard_filler *filler = storage->filler;
+    if (!storage->memory && shard_is_capturing() && refuse_in_capture(storage) != SHARD_OK)
+        return NULL;
     if (!storage->memory && !shard_storage_begin(storage))
         return NULL;
     if (filler) {

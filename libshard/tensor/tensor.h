@@ -65,6 +65,7 @@ struct shard_storage {
     size_t bytes;           /* at least 1: an empty tensor has memory too */
     shard_memory_kind kind; /* ACTIVATIONS, unless shard_storage_set_kind says otherwise */
     uint64_t version;       /* counts writes to all of it; see shard_tensor_version */
+    uint64_t capture;       /* shard_graph_number when it was made */
     shard_filler *filler;   /* NULL: what is in the memory is nowhere else */
     void *arrival;          /* of the device's copy_in_async, which nothing has waited for yet; NULL: none */
     shard_padding padding;  /* of rows that nobody has asked to be dense yet */

@@ -2,6 +2,8 @@
  * kernels of the instruction set that is picked. */
 #include "device/cpu/cpu.h"
 
+#include "base/error.h"
+
 #include "device/cpu/kernels/kernels.h"
 #include "device/cpu/kernels/pick.h"
 
@@ -34,6 +36,35 @@ shard_status shard_cpu_event_synchronize(shard_device *device, void *event)
 {
     (void)device, (void)event;
     return SHARD_OK;
+}
+
+/* Nor is there anything to capture; shard_graph_begin refuses. */
+shard_status shard_cpu_graph_begin(shard_device *device)
+{
+    return shard_error(SHARD_ERROR_UNSUPPORTED, "%s: nothing can be captured", device->name);
+}
+
+shard_status shard_cpu_graph_end(shard_device *device, void **executable)
+{
+    (void)executable;
+    return shard_cpu_graph_begin(device);
+}
+
+shard_status shard_cpu_graph_launch(shard_device *device, void *executable)
+{
+    (void)executable;
+    return shard_cpu_graph_begin(device);
+}
+
+int64_t shard_cpu_graph_nodes(shard_device *device, const void *executable)
+{
+    (void)device, (void)executable;
+    return 0;
+}
+
+void shard_cpu_graph_destroy(shard_device *device, void *executable)
+{
+    (void)device, (void)executable;
 }
 
 shard_status shard_cpu_report(shard_device *device)

@@ -8,15 +8,13 @@
  * - Any thread of the host may call any entry.
  * - Sums are taken in an order that depends on the shapes alone: no float atomics.
  * - Indices of elements are 64-bit: a batch times a million classes passes 2^31.
- * - A sequence of entries can be captured in a graph, from the device's stream and, if
- *   other threads call CUDA meanwhile, in thread-local mode: all but those that wait,
- *   copy_in from memory that is not pinned, copy_in_async, wait_arrival, trim, allocate_host, release_host and the
- *   events'. So a whole training step of one rank can: forward, loss, backward, the
- *   optimizer's step; collectives, before each of which hosts meet, are no entries. What
- *   is allocated in a capture is released in it, what was before is not; what CUDA's
- *   libraries make at their first use (handles, plans) has been made, as a step that was
- *   run once before sees to. A replay takes the memory's content at that time, but the
- *   other arguments (sizes, learning rates, numbers of steps, draws) as they were.
+ * - A sequence of entries can be captured in a graph (cuda_graph.c): all but those that wait,
+ *   copy_in, copy_in_async, wait_arrival, trim, allocate_host, release_host and the events'. So a whole training step of
+ *   one rank can: forward, loss, backward, the optimizer's step; collectives, before each
+ *   of which hosts meet, are no entries. What CUDA's libraries make at their first use
+ *   (handles, plans) has been made, as a step that was run once before sees to. A replay
+ *   takes the memory's content at that time, but the other arguments as they were; what
+ *   is another number at each step (shard_step_factors, shard_draw) is read from memory.
  * - Kernels that find something wrong in their data note it in the device's record, the
  *   first one; report makes it the error of the thread that waits or asks next. A
  *   kernel that comes after one that found it must stand such data.
@@ -52,6 +50,8 @@ typedef struct shard_cuda_fault {
     int64_t detail[3]; /* for its format */
 } shard_cuda_fault;
 
+typedef struct shard_cuda_graph shard_cuda_graph; /* cuda_graph.c */
+
 typedef struct shard_cuda {
     int ordinal;
     int multiprocessors;
@@ -62,6 +62,8 @@ typedef struct shard_cuda {
     /* Asked while the host waits for the stream, if set: an error ends the wait. The
      * first time of a wait it `begins`. For what the stream waits for in turn. */
     shard_status (*watch)(bool begins);
+    shard_cuda_graph *capture;       /* that the stream is in; NULL: none */
+    shard_cuda_graph *graphs;        /* all that there are */
     struct shard_cuda_blas *blas;    /* cuda_blas.c; made at its first use */
     struct shard_cuda_dnn *dnn;      /* cuda_dnn.c */
     cudaStream_t copies;             /* of copy_in_async, beside `stream` */
@@ -96,6 +98,17 @@ static inline uint64_t shard_cuda_fault_word(const shard_fault *fault)
 /* Waits until all that is on the stream is done. What waits for it calls this, not the
  * runtime: work of other ranks that it waits for may never come. */
 shard_status shard_cuda_wait(shard_device *device);
+
+/* ---- cuda_graph.c ---- */
+
+/* UNSUPPORTED in a capture, in which `what` cannot be. */
+shard_status shard_cuda_refuse_in_capture(shard_cuda *cuda, const char *what);
+/* In a capture: memory was allocated. */
+shard_status shard_cuda_graph_allocated(shard_cuda_graph *graph, void *memory, size_t bytes);
+/* Memory is released: whether a graph sees to freeing it. */
+bool shard_cuda_graph_takes(shard_cuda *cuda, void *memory, size_t bytes);
+/* ARGUMENT for memory that a graph allocates at its first launch, which has not been. */
+shard_status shard_cuda_graph_check_read(const shard_cuda *cuda, const void *memory);
 
 /* Scratch memory of the device for one call: taken and given back in the stream's
  * order, so that it may be given back before the work that uses it has run. It

@@ -27,6 +27,10 @@ static void *allocate_on(shard_device *device, size_t bytes, cudaStream_t stream
     }
     if (shard_cuda_check(error, "cudaMallocFromPoolAsync") != SHARD_OK)
         return NULL;
+    if (cuda->capture && shard_cuda_graph_allocated(cuda->capture, memory, bytes) != SHARD_OK) {
+        SHARD_CUDA(cudaFreeAsync(memory, cuda->stream));
+        return NULL;
+    }
     shard_memory_count_add(cuda->count, (int64_t)bytes);
     return memory;
 }
@@ -41,7 +45,8 @@ void shard_cuda_release(shard_device *device, void *memory, size_t bytes)
     shard_cuda *cuda = shard_cuda_of(device);
     if (!memory)
         return;
-    SHARD_CUDA(cudaFreeAsync(memory, cuda->stream));
+    if (!cuda->graphs || !shard_cuda_graph_takes(cuda, memory, bytes))
+        SHARD_CUDA(cudaFreeAsync(memory, cuda->stream));
     shard_memory_count_add(cuda->count, -(int64_t)bytes);
 }
 
@@ -58,11 +63,13 @@ void shard_cuda_scratch_release(shard_device *device, void *memory, size_t bytes
 void shard_cuda_memory_stats(const shard_device *device, shard_memory_stats *stats)
 {
     const shard_cuda *cuda = shard_cuda_of(device);
-    uint64_t reserved = 0;
+    uint64_t reserved = 0, graphs = 0;
     SHARD_CUDA(cudaMemPoolGetAttribute(cuda->pool, cudaMemPoolAttrReservedMemCurrent, &reserved));
+    if (cuda->graphs)
+        SHARD_CUDA(cudaDeviceGetGraphMemAttribute(cuda->ordinal, cudaGraphMemAttrReservedMemCurrent, &graphs));
     *stats = (shard_memory_stats){.current = __atomic_load_n(&cuda->count->current, __ATOMIC_RELAXED),
                                   .peak = __atomic_load_n(&cuda->count->peak, __ATOMIC_RELAXED),
-                                  .reserved = (int64_t)reserved};
+                                  .reserved = (int64_t)(reserved + graphs)};
 }
 
 void shard_cuda_reset_peak(shard_device *device)
@@ -74,7 +81,10 @@ void shard_cuda_trim(shard_device *device)
 {
     shard_cuda *cuda = shard_cuda_of(device);
     shard_cuda_wait(device); /* whatever that comes to: only what nobody uses goes */
+    if (cuda->capture)
+        return;
     SHARD_CUDA(cudaMemPoolTrimTo(cuda->pool, 0));
+    SHARD_CUDA(cudaDeviceGraphMemTrim(cuda->ordinal));
 }
 
 void *shard_cuda_allocate_host(shard_device *device, size_t bytes)
@@ -139,7 +149,8 @@ static shard_status wait_event(const shard_cuda *cuda, cudaEvent_t event)
 
 shard_status shard_cuda_wait(shard_device *device)
 {
-    const shard_cuda *cuda = shard_cuda_of(device);
+    shard_cuda *cuda = shard_cuda_of(device);
+    SHARD_TRY(shard_cuda_refuse_in_capture(cuda, "waiting for the device"));
     SHARD_TRY(wait_stream(cuda, cuda->stream));
     return shard_cuda_report(device);
 }
@@ -212,12 +223,15 @@ shard_status shard_cuda_copy_in(shard_device *device, void *to, const void *from
 {
     if (bytes == 0)
         return SHARD_OK;
+    SHARD_TRY(shard_cuda_refuse_in_capture(shard_cuda_of(device), "copying from the host to the device"));
     return SHARD_CUDA(cudaMemcpyAsync(to, from_host, bytes, cudaMemcpyHostToDevice, shard_cuda_of(device)->stream));
 }
 
 shard_status shard_cuda_copy_out(shard_device *device, void *to_host, const void *from, size_t bytes)
 {
     shard_cuda *cuda = shard_cuda_of(device);
+    SHARD_TRY(shard_cuda_refuse_in_capture(cuda, "reading values of the device on the host"));
+    SHARD_TRY(shard_cuda_graph_check_read(cuda, from));
     if (cuda->watch) /* a copy to memory that is not pinned waits by itself, unwatched */
         SHARD_TRY(shard_cuda_wait(device));
     if (bytes)
@@ -240,6 +254,8 @@ void *shard_cuda_copy_in_async(shard_device *device, const void *from_host, size
     shard_cuda *cuda = shard_cuda_of(device);
     cudaEvent_t copied = NULL;
     *arrival = NULL;
+    if (shard_cuda_refuse_in_capture(cuda, "copying from the host to the device") != SHARD_OK)
+        return NULL;
     if (SHARD_CUDA(cudaEventCreateWithFlags(&copied, cudaEventDisableTiming)) != SHARD_OK)
         return NULL;
     void *memory = allocate_on(device, bytes, cuda->copies);
@@ -258,8 +274,10 @@ void *shard_cuda_copy_in_async(shard_device *device, const void *from_host, size
 
 shard_status shard_cuda_wait_arrival(shard_device *device, void *arrival)
 {
-    const shard_cuda *cuda = shard_cuda_of(device);
-    shard_status status = SHARD_CUDA(cudaStreamWaitEvent(cuda->stream, (cudaEvent_t)arrival, cudaEventWaitDefault));
+    shard_cuda *cuda = shard_cuda_of(device);
+    shard_status status = shard_cuda_refuse_in_capture(cuda, "the first use of a copy from the host");
+    if (status == SHARD_OK)
+        status = SHARD_CUDA(cudaStreamWaitEvent(cuda->stream, (cudaEvent_t)arrival, cudaEventWaitDefault));
     SHARD_CUDA(cudaEventDestroy((cudaEvent_t)arrival));
     return status;
 }

@@ -32,7 +32,8 @@ template <int N, class Each> static __device__ inline void over_words(const Draw
         index = d.first + (uint64_t)row * d.whole_cols + (uint64_t)column;
         left = d.cols - column;
     }
-    shard_philox block = shard_philox_block(d.draw, index >> 2);
+    const shard_draw draw = shard_draw_now(d.draw);
+    shard_philox block = shard_philox_block(draw, index >> 2);
 #pragma unroll
     for (int k = 0; k < N; k++) {
         each(k, block, (unsigned)(index & 3));
@@ -43,7 +44,7 @@ template <int N, class Each> static __device__ inline void over_words(const Draw
             left = d.cols;
         }
         if (k + 1 < N && index >> 2 != last)
-            block = shard_philox_block(d.draw, index >> 2);
+            block = shard_philox_block(draw, index >> 2);
     }
 }
 

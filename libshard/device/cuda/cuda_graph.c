@@ -1,0 +1,307 @@
+/*
+ * Graphs by capture of the device's stream.
+ *
+ * Invariants:
+ * - Memory that is allocated in a capture is the graph's (allocation nodes): it has the same
+ *   addresses in each launch. What is not freed in the capture has its values until the next
+ *   launch, which frees it first (AutoFreeOnLaunch), and is freed with the graph or when its tensor
+ *   goes, whichever is later.
+ * - Memory from before that is freed in a capture may be what the graph reads: it stays until the
+ *   graph is destroyed.
+ */
+#include "device/cuda/cuda.h"
+
+#include "base/log.h"
+#include "base/memory.h"
+
+#include <pthread.h>
+#include <stdlib.h>
+
+/* Of the graphs' lists: any thread may release a tensor. */
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+
+typedef struct block {
+    char *memory;
+    size_t bytes;
+    bool released; /* by its tensor */
+} block;
+
+typedef struct blocks {
+    block *all;
+    int64_t count, capacity;
+} blocks;
+
+struct shard_cuda_graph {
+    shard_cuda *cuda;
+    cudaGraphExec_t executable; /* NULL: in the capture, and when it is destroyed */
+    bool launched;
+    size_t nodes;
+    blocks made;  /* allocated in the capture, and not freed in it */
+    blocks kept;  /* freed in it, and not allocated in it */
+    bool refused; /* a call of the capture */
+    /* In all and by kind: in use before the capture, the peaks before it, and how much more it needs at its peak. */
+    shard_memory_count before[1 + SHARD_MEMORY_KINDS];
+    int64_t more[1 + SHARD_MEMORY_KINDS];
+    shard_cuda_graph *next;
+};
+
+static shard_status add_block(blocks *to, void *memory, size_t bytes)
+{
+    if (to->count == to->capacity) {
+        int64_t capacity = to->capacity ? 2 * to->capacity : 64;
+        block *more = shard_calloc((size_t)capacity, sizeof *more);
+        if (!more)
+            return shard_last_status();
+        if (to->count)
+            memcpy(more, to->all, (size_t)to->count * sizeof *more);
+        free(to->all);
+        to->all = more;
+        to->capacity = capacity;
+    }
+    to->all[to->count++] = (block){.memory = memory, .bytes = bytes};
+    return SHARD_OK;
+}
+
+static block *find_block(const blocks *in, const void *memory)
+{
+    for (int64_t i = in->count - 1; i >= 0; i--)
+        if (in->all[i].memory == memory)
+            return &in->all[i];
+    return NULL;
+}
+
+static void remove_block(blocks *from, const block *gone)
+{
+    from->all[gone - from->all] = from->all[--from->count];
+}
+
+/* ---- memory; called for each allocation and release while there are graphs ---- */
+
+/* A destroyed graph stays for as long as tensors have memory of it. */
+static void drop_if_empty(shard_cuda_graph *graph)
+{
+    if (graph->executable || graph->made.count || graph->cuda->capture == graph)
+        return;
+    shard_cuda_graph **link = &graph->cuda->graphs;
+    while (*link != graph)
+        link = &(*link)->next;
+    *link = graph->next;
+    free(graph->made.all);
+    free(graph->kept.all);
+    free(graph);
+}
+
+shard_status shard_cuda_graph_allocated(shard_cuda_graph *graph, void *memory, size_t bytes)
+{
+    return add_block(&graph->made, memory, bytes);
+}
+
+static bool takes(shard_cuda *cuda, void *memory, size_t bytes)
+{
+    shard_cuda_graph *capture = cuda->capture;
+    if (capture) {
+        block *own = find_block(&capture->made, memory);
+        if (own)
+            remove_block(&capture->made, own);
+        else
+            capture->refused |= add_block(&capture->kept, memory, bytes) != SHARD_OK;
+        return own == NULL;
+    }
+    for (shard_cuda_graph *graph = cuda->graphs; graph; graph = graph->next) {
+        block *found = find_block(&graph->made, memory);
+        if (!found)
+            continue;
+        found->released = true;
+        if (graph->executable)
+            return true;
+        bool allocated = graph->launched;
+        remove_block(&graph->made, found);
+        drop_if_empty(graph);
+        return !allocated;
+    }
+    return false;
+}
+
+bool shard_cuda_graph_takes(shard_cuda *cuda, void *memory, size_t bytes)
+{
+    pthread_mutex_lock(&lock);
+    bool taken = takes(cuda, memory, bytes);
+    pthread_mutex_unlock(&lock);
+    return taken;
+}
+
+/* Of a graph that was not launched yet nothing is allocated. */
+static bool awaits_launch(const shard_cuda *cuda, const void *memory)
+{
+    for (const shard_cuda_graph *graph = cuda->graphs; graph; graph = graph->next)
+        for (int64_t i = 0; i < graph->made.count && !graph->launched; i++) {
+            const block *b = &graph->made.all[i];
+            if ((const char *)memory >= b->memory && (const char *)memory < b->memory + b->bytes)
+                return true;
+        }
+    return false;
+}
+
+shard_status shard_cuda_graph_check_read(const shard_cuda *cuda, const void *memory)
+{
+    pthread_mutex_lock(&lock);
+    bool awaits = awaits_launch(cuda, memory);
+    pthread_mutex_unlock(&lock);
+    if (!awaits)
+        return SHARD_OK;
+    return shard_error(SHARD_ERROR_ARGUMENT,
+                       "the tensor is a result of a captured graph: it has a value after the first shard_graph_replay");
+}
+
+shard_status shard_cuda_refuse_in_capture(shard_cuda *cuda, const char *what)
+{
+    if (!cuda->capture)
+        return SHARD_OK;
+    cuda->capture->refused = true;
+    return shard_error(
+        SHARD_ERROR_UNSUPPORTED,
+        "%s cannot be captured in a graph (shard/graph.h): do it before shard_graph_begin or after shard_graph_end", what);
+}
+
+/* ---- peaks ---- */
+
+static shard_memory_count *count_of(shard_device *device, int i)
+{
+    return i == 0 ? shard_cuda_of(device)->count : &device->memory[i - 1];
+}
+
+static void begin_peaks(shard_device *device, shard_cuda_graph *graph)
+{
+    for (int i = 0; i <= SHARD_MEMORY_KINDS; i++) {
+        graph->before[i] = *count_of(device, i);
+        shard_memory_count_reset_peak(count_of(device, i));
+    }
+}
+
+static void end_peaks(shard_device *device, shard_cuda_graph *graph)
+{
+    for (int i = 0; i <= SHARD_MEMORY_KINDS; i++) {
+        shard_memory_count *count = count_of(device, i);
+        graph->more[i] = count->peak - count->current;
+        if (graph->before[i].peak > count->peak)
+            count->peak = graph->before[i].peak;
+    }
+}
+
+/* What a launch uses has been used. */
+static void raise_peaks(shard_device *device, const shard_cuda_graph *graph)
+{
+    for (int i = 0; i <= SHARD_MEMORY_KINDS; i++) {
+        shard_memory_count_add(count_of(device, i), graph->more[i]);
+        shard_memory_count_add(count_of(device, i), -graph->more[i]);
+    }
+}
+
+/* ---- entries ---- */
+
+shard_status shard_cuda_graph_begin(shard_device *device)
+{
+    shard_cuda *cuda = shard_cuda_of(device);
+    if (cuda->capture)
+        return shard_error(SHARD_ERROR_ARGUMENT, "shard_graph_begin: another thread captures a graph of %s", device->name);
+    shard_cuda_graph *graph = shard_calloc(1, sizeof *graph);
+    if (!graph)
+        return shard_last_status();
+    graph->cuda = cuda;
+    shard_status status = SHARD_CUDA(cudaStreamBeginCapture(cuda->stream, cudaStreamCaptureModeThreadLocal));
+    if (status != SHARD_OK) {
+        free(graph);
+        return status;
+    }
+    begin_peaks(device, graph);
+    pthread_mutex_lock(&lock);
+    graph->next = cuda->graphs;
+    cuda->graphs = cuda->capture = graph;
+    pthread_mutex_unlock(&lock);
+    return SHARD_OK;
+}
+
+/* The executable of what was captured; NULL with the error set. */
+static cudaGraphExec_t instantiate(cudaGraph_t graph, size_t *nodes)
+{
+    cudaGraphExec_t executable = NULL;
+    if (SHARD_CUDA(cudaGraphGetNodes(graph, NULL, nodes)) != SHARD_OK)
+        return NULL;
+    return SHARD_CUDA(cudaGraphInstantiate(&executable, graph, cudaGraphInstantiateFlagAutoFreeOnLaunch)) == SHARD_OK ? executable
+                                                                                                                      : NULL;
+}
+
+static void free_kept(shard_device *device, shard_cuda_graph *graph)
+{
+    shard_cuda *cuda = shard_cuda_of(device);
+    for (int64_t i = 0; i < graph->kept.count; i++)
+        if (!takes(cuda, graph->kept.all[i].memory, graph->kept.all[i].bytes))
+            SHARD_CUDA(cudaFreeAsync(graph->kept.all[i].memory, cuda->stream));
+    graph->kept.count = 0;
+}
+
+shard_status shard_cuda_graph_end(shard_device *device, void **executable)
+{
+    shard_cuda *cuda = shard_cuda_of(device);
+    shard_cuda_graph *graph = cuda->capture;
+    cudaGraph_t captured = NULL;
+    cudaError_t error = cudaStreamEndCapture(cuda->stream, &captured);
+    cuda->capture = NULL;
+    end_peaks(device, graph);
+    if (executable && error != cudaSuccess)
+        shard_error(SHARD_ERROR_DEVICE, "shard_graph_end: CUDA gave up the capture: %s", cudaGetErrorString(error));
+    else if (executable && graph->refused)
+        shard_error(SHARD_ERROR_UNSUPPORTED, "shard_graph_end: a call in the capture was refused: there is nothing to replay");
+    else if (executable)
+        graph->executable = instantiate(captured, &graph->nodes);
+    if (error != cudaSuccess)
+        cudaGetLastError();
+    if (captured)
+        SHARD_CUDA(cudaGraphDestroy(captured));
+    if (!graph->executable) {
+        pthread_mutex_lock(&lock);
+        free_kept(device, graph);
+        drop_if_empty(graph);
+        pthread_mutex_unlock(&lock);
+        return shard_last_status();
+    }
+    *executable = graph;
+    shard_log_message(SHARD_LOG_INFO, "%s: captured a graph of %zu nodes; %lld bytes at its peak", device->name, graph->nodes,
+                      (long long)graph->more[0]);
+    return SHARD_OK;
+}
+
+shard_status shard_cuda_graph_launch(shard_device *device, void *executable)
+{
+    shard_cuda_graph *graph = executable;
+    SHARD_CUDA_TRY(cudaGraphLaunch(graph->executable, shard_cuda_of(device)->stream));
+    graph->launched = true;
+    raise_peaks(device, graph);
+    return SHARD_OK;
+}
+
+int64_t shard_cuda_graph_nodes(shard_device *device, const void *executable)
+{
+    (void)device;
+    return (int64_t)((const shard_cuda_graph *)executable)->nodes;
+}
+
+void shard_cuda_graph_destroy(shard_device *device, void *executable)
+{
+    shard_cuda *cuda = shard_cuda_of(device);
+    shard_cuda_graph *graph = executable;
+    SHARD_CUDA(cudaGraphExecDestroy(graph->executable));
+    pthread_mutex_lock(&lock);
+    graph->executable = NULL;
+    for (int64_t i = graph->made.count - 1; i >= 0; i--) {
+        block *b = &graph->made.all[i];
+        if (!b->released)
+            continue;
+        if (graph->launched)
+            SHARD_CUDA(cudaFreeAsync(b->memory, cuda->stream));
+        remove_block(&graph->made, b);
+    }
+    free_kept(device, graph);
+    drop_if_empty(graph);
+    pthread_mutex_unlock(&lock);
+}

@@ -1,0 +1,240 @@
+/* Captures and replays: what the host does beside the device's own graph. */
+#include "device/graph.h"
+
+#include "base/error.h"
+#include "base/memory.h"
+
+#include <pthread.h>
+#include <stdlib.h>
+
+/* Bytes of values that a graph's kernels take from device memory. Copies of so many from memory that
+ * is not pinned do not wait for the device (cudaMemcpyAsync). */
+enum { VALUES = 64 << 10, ALIGNMENT = 16 };
+
+typedef struct registered {
+    shard_replay replay;
+    size_t offset; /* of its values */
+} registered;
+
+struct shard_graph {
+    shard_device *device;
+    void *executable; /* the device's; NULL: nothing to replay */
+    uint64_t number;
+    char *values, *on_device; /* VALUES bytes, on the host and the device: the random state, then the replays' */
+    size_t used;
+    registered *replays;
+    int64_t count, capacity;
+    int64_t draws;     /* that a replay takes */
+    int64_t gradients; /* of leaves that the capture has left, less those that it has taken away */
+    bool orphaned;     /* an owner of a replay is gone */
+    struct shard_graph *next;
+};
+
+static _Thread_local shard_graph *capturing;
+
+/* All graphs, for shard_graph_forget. */
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static shard_graph *graphs;
+static uint64_t captures;
+
+shard_graph *shard_graph_capturing(void)
+{
+    return capturing;
+}
+
+bool shard_is_capturing(void)
+{
+    return capturing != NULL;
+}
+
+uint64_t shard_graph_number(void)
+{
+    return capturing ? capturing->number : 0;
+}
+
+/* ---- what takes part ---- */
+
+const void *shard_graph_on_replay(shard_graph *graph, shard_replay replay, size_t bytes)
+{
+    size_t room = (bytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
+    shard_status status = shard_grow(&graph->replays, &graph->capacity, graph->count + 1, sizeof *graph->replays);
+    if (status == SHARD_OK && room > VALUES - graph->used)
+        status = shard_error(SHARD_ERROR_UNSUPPORTED,
+                             "shard_graph: the capture has more values that change from step to step than the %d bytes that "
+                             "there are for them: capture fewer steps, or fewer groups of parameters",
+                             VALUES);
+    if (status != SHARD_OK) {
+        if (replay.release)
+            replay.release(replay.context);
+        return NULL;
+    }
+    const void *on_device = bytes ? graph->on_device + graph->used : (const void *)graph;
+    graph->replays[graph->count++] = (registered){replay, graph->used};
+    graph->used += room;
+    return on_device;
+}
+
+static bool has_owner(const shard_graph *graph, const void *owner)
+{
+    for (int64_t i = 0; i < graph->count; i++)
+        if (graph->replays[i].replay.owner == owner)
+            return true;
+    return false;
+}
+
+void shard_graph_forget(const void *owner)
+{
+    pthread_mutex_lock(&lock);
+    for (shard_graph *graph = graphs; graph; graph = graph->next)
+        graph->orphaned |= has_owner(graph, owner);
+    pthread_mutex_unlock(&lock);
+}
+
+void shard_graph_count_gradients(int count)
+{
+    if (capturing)
+        capturing->gradients += count;
+}
+
+shard_status shard_graph_refuse(const char *what)
+{
+    if (!capturing)
+        return SHARD_OK;
+    return shard_error(SHARD_ERROR_UNSUPPORTED,
+                       "%s cannot be captured in a graph (shard/graph.h): do it before "
+                       "shard_graph_begin or after shard_graph_end",
+                       what);
+}
+
+shard_status shard_graph_check_device(const char *function, const shard_device *device)
+{
+    if (!capturing || capturing->device == device)
+        return SHARD_OK;
+    return shard_error(SHARD_ERROR_UNSUPPORTED, "%s: a tensor on %s in a capture of %s: a replay does not compute there",
+                       function, device->name, capturing->device->name);
+}
+
+/* ---- capture ---- */
+
+static void unlist(shard_graph *graph)
+{
+    pthread_mutex_lock(&lock);
+    for (shard_graph **link = &graphs; *link; link = &(*link)->next)
+        if (*link == graph) {
+            *link = graph->next;
+            break;
+        }
+    pthread_mutex_unlock(&lock);
+}
+
+static void enlist(shard_graph *graph)
+{
+    pthread_mutex_lock(&lock);
+    graph->number = ++captures;
+    graph->next = graphs;
+    graphs = graph;
+    pthread_mutex_unlock(&lock);
+}
+
+shard_graph *shard_graph_begin(shard_device *device)
+{
+    if (shard_last_status() != SHARD_OK)
+        return NULL;
+    if (!device)
+        return shard_null_argument("shard_graph_begin", "device"), NULL;
+    if (capturing)
+        return shard_fail_null(SHARD_ERROR_ARGUMENT, "shard_graph_begin: this thread captures a graph already: end it first");
+    if (device->ops->host_memory)
+        return shard_fail_null(SHARD_ERROR_UNSUPPORTED, "shard_graph_begin: the device is %s: only work of a GPU can be captured",
+                               device->name);
+    shard_graph *graph = shard_calloc(1, sizeof *graph);
+    if (!graph)
+        return NULL;
+    enlist(graph);
+    graph->device = device;
+    graph->used = ALIGNMENT;
+    graph->values = shard_calloc(1, VALUES);
+    graph->on_device = graph->values ? shard_device_allocate(device, SHARD_MEMORY_WORKSPACE, VALUES) : NULL;
+    shard_status status = graph->on_device ? SHARD_OK : shard_last_status();
+    if (status == SHARD_OK) /* what eager steps needed is there for the graph */
+        device->ops->trim(device);
+    if (status == SHARD_OK && (status = shard_last_status()) == SHARD_OK)
+        status = device->ops->graph_begin(device);
+    if (status != SHARD_OK) {
+        shard_graph_destroy(graph);
+        return NULL;
+    }
+    shard_random_begin_capture((const uint64_t *)(const void *)graph->on_device);
+    return capturing = graph;
+}
+
+shard_status shard_graph_end(shard_graph *graph)
+{
+    if (!graph)
+        return shard_null_argument("shard_graph_end", "graph");
+    if (capturing != graph)
+        return shard_error(SHARD_ERROR_ARGUMENT, "shard_graph_end: this thread does not capture this graph");
+    capturing = NULL;
+    graph->draws = shard_random_end_capture();
+    bool sound = shard_last_status() == SHARD_OK;
+    if (sound && graph->gradients != 0)
+        shard_error(SHARD_ERROR_UNSUPPORTED,
+                    "shard_graph_end: gradients of %lld tensors are %s: a capture is to have whole steps, with shard_step or "
+                    "shard_zero_grad for each gradient of its backward, and to begin without gradients",
+                    (long long)llabs(graph->gradients), graph->gradients > 0 ? "left" : "from before the capture");
+    return graph->device->ops->graph_end(graph->device, shard_last_status() == SHARD_OK ? &graph->executable : NULL);
+}
+
+void shard_graph_destroy(shard_graph *graph)
+{
+    if (!graph)
+        return;
+    if (capturing == graph) {
+        capturing = NULL;
+        shard_random_end_capture();
+        graph->device->ops->graph_end(graph->device, NULL);
+    }
+    unlist(graph);
+    if (graph->executable)
+        graph->device->ops->graph_destroy(graph->device, graph->executable);
+    for (int64_t i = 0; i < graph->count; i++)
+        if (graph->replays[i].replay.release)
+            graph->replays[i].replay.release(graph->replays[i].replay.context);
+    shard_device_release(graph->device, SHARD_MEMORY_WORKSPACE, graph->on_device, VALUES);
+    free(graph->replays);
+    free(graph->values);
+    free(graph);
+}
+
+/* ---- replay ---- */
+
+static shard_status check_replay(const shard_graph *graph)
+{
+    if (capturing)
+        return shard_error(SHARD_ERROR_ARGUMENT, "shard_graph_replay: this thread captures a graph: a replay cannot be captured");
+    if (!graph->executable)
+        return shard_error(SHARD_ERROR_ARGUMENT,
+                           "shard_graph_replay: there is nothing to replay: shard_graph_end was not called, or "
+                           "failed");
+    if (graph->orphaned)
+        return shard_error(SHARD_ERROR_ARGUMENT,
+                           "shard_graph_replay: an optimizer or an average that was captured has been destroyed: capture again");
+    return shard_last_status();
+}
+
+shard_status shard_graph_replay(shard_graph *graph)
+{
+    if (!graph)
+        return shard_null_argument("shard_graph_replay", "graph");
+    SHARD_TRY(check_replay(graph));
+    shard_random_take_draws(graph->draws, (uint64_t *)(void *)graph->values);
+    for (int64_t i = 0; i < graph->count; i++)
+        graph->replays[i].replay.call(graph->replays[i].replay.context, graph->values + graph->replays[i].offset);
+    SHARD_TRY(graph->device->ops->copy_in(graph->device, graph->on_device, graph->values, graph->used));
+    return graph->device->ops->graph_launch(graph->device, graph->executable);
+}
+
+int64_t shard_graph_nodes(const shard_graph *graph)
+{
+    return graph && graph->executable ? graph->device->ops->graph_nodes(graph->device, graph->executable) : 0;
+}

@@ -1,0 +1,68 @@
+/* An optimizer's step in a captured graph: its counters and settings at each replay. */
+#include "optim/optimizer.h"
+
+#include "device/graph.h"
+
+#include <stdlib.h>
+
+typedef struct captured {
+    shard_optimizer *optimizer;
+    int64_t slot;
+} captured;
+
+/* Its memory was made before the capture. */
+static int64_t *steps_of(const shard_slot *slot)
+{
+    return shard_tensor_memory(slot->step);
+}
+
+static void count_step(void *context, void *values)
+{
+    const captured *c = context;
+    shard_slot *slot = &c->optimizer->slots[c->slot];
+    (void)values;
+    ++*steps_of(slot);
+    shard_tensor_count_write(slot->piece.tensor);
+    for (int s = 0; s < c->optimizer->ops->states; s++)
+        shard_tensor_count_write(slot->piece.state[s]);
+}
+
+static void find_factors(void *context, void *values)
+{
+    const captured *c = context;
+    const shard_slot *slot = &c->optimizer->slots[c->slot];
+    shard_update update = {.step = *steps_of(slot)};
+    shard_step_factors *factors = values;
+    shard_optimizer_choose_settings(c->optimizer, slot, &update);
+    *factors = (shard_step_factors){.lr = update.lr, .first = update.step == 1};
+    if (c->optimizer->ops->factors)
+        c->optimizer->ops->factors(c->optimizer, &update, factors);
+}
+
+static const void *on_replay(shard_optimizer *optimizer, const shard_slot *slot, void (*call)(void *, void *), size_t bytes)
+{
+    captured *c = shard_calloc(1, sizeof *c);
+    if (!c)
+        return NULL;
+    *c = (captured){optimizer, slot - optimizer->slots};
+    return shard_graph_on_replay(shard_graph_capturing(),
+                                 (shard_replay){.call = call, .release = free, .context = c, .owner = optimizer}, bytes);
+}
+
+shard_status shard_optimizer_capture_step(shard_optimizer *optimizer, const shard_slot *slot)
+{
+    const int64_t *steps = steps_of(slot);
+    if (!steps)
+        return shard_last_status();
+    if (*steps == 0)
+        return shard_error(SHARD_ERROR_UNSUPPORTED,
+                           "shard_step: the first step of \"%s\" is in a capture: make one step before shard_graph_begin",
+                           slot->name);
+    SHARD_TRY(shard_graph_check_device("shard_step", shard_device_of(slot->piece.tensor)));
+    return on_replay(optimizer, slot, count_step, 0) ? SHARD_OK : shard_last_status();
+}
+
+const shard_step_factors *shard_optimizer_capture_factors(shard_optimizer *optimizer, const shard_slot *slot)
+{
+    return on_replay(optimizer, slot, find_factors, sizeof(shard_step_factors));
+}
