@@ -78,6 +78,56 @@ START_TEST(test_checkpoints)
 }
 END_TEST
 
+/* 3 full batches and a part of one an epoch. */
+#define GRAPHED                                                                                                                  \
+    "-a resnet18 --stem small --image-size 8 --synthetic 14 --num-classes 11 -b 4 --lr 1e-3 -j 1 --seed 7 "                      \
+    "--epochs 2 --val-interval 0 --lr-schedule cosine --clip-grad 1 --device cuda "
+
+static void check_same_file(const char *name, const char *other)
+{
+    char command[256];
+    snprintf(command, sizeof command, "cd %s && cmp %s %s", run_folder, name, other);
+    ck_assert_msg(run_command(command) == 0, "%s and %s differ", name, other);
+}
+
+/* Replayed steps and eager ones, in a run that is interrupted between replays, give the bits of eager ones. */
+START_TEST(test_graph)
+{
+    check_runs("", GRAPHED "--metrics eager.json --output eager");
+    check_runs("", GRAPHED "--cuda-graph --metrics graph.json --output graph --steps 3");
+    ck_assert_msg(strstr(text_of("log"), "captured a step in a CUDA graph") != NULL, "no graph: %s", text_of("log"));
+    drop_log();
+    check_runs("", GRAPHED "--cuda-graph --metrics graph.json --output graph --resume graph/checkpoint.safetensors");
+    ck_assert_msg(strstr(text_of("log"), "captured a step in a CUDA graph") != NULL, "no graph: %s", text_of("log"));
+    line eager[MOST_LINES], graph[MOST_LINES];
+    int count = read_metrics("eager.json", eager);
+    ck_assert_int_eq(count, 8);
+    ck_assert_int_eq(read_metrics("graph.json", graph), count);
+    for (int i = 0; i < count; i++)
+        ck_assert_str_eq(graph[i].loss_text, eager[i].loss_text);
+    check_same_file("eager/checkpoint.safetensors", "graph/checkpoint.safetensors");
+}
+END_TEST
+
+START_TEST(test_graph_refuses)
+{
+    static const char *const refused[][2] = {
+        {"--device cpu", "--cuda-graph: the device is cpu: only a GPU's work can be captured"},
+        {"--device cuda --enable-zero-optim", "--cuda-graph cannot be combined with --enable-zero-optim"},
+        {"--device cuda --enable-amp-mode fp16", "--cuda-graph cannot be combined with --enable-amp-mode fp16"},
+        {"--device cuda --accumulate 11", "--cuda-graph cannot be combined with --accumulate"},
+    };
+    for (size_t i = 0; i < sizeof refused / sizeof *refused; i++) {
+        drop_log();
+        ck_assert_int_eq(run("", SHORT "--cuda-graph %s", refused[i][0]), 1);
+        ck_assert_msg(strstr(text_of("log"), refused[i][1]) != NULL, "%s: %s", refused[i][0], text_of("log"));
+    }
+    drop_log();
+    ck_assert_int_eq(run(shardrun(2), SHORT "--cuda-graph --device cuda"), 1);
+    ck_assert_msg(strstr(text_of("log"), "--cuda-graph is for one rank, but there are 2") != NULL, "2 ranks: %s", text_of("log"));
+}
+END_TEST
+
 START_TEST(test_no_gpu)
 {
     setenv("SHARD_CUDA_EMULATION_DEVICES", "-1", 1);
@@ -100,7 +150,11 @@ int main(int argc, char **argv)
     if (argc > 1)
         setenv("CK_RUN_CASE", argv[1], 1);
     Suite *suite = suite_create("imagenet on cuda");
-    tcase_add_loop_test(trainer_case(suite, "more"), test_same_losses, FIRST, SETTINGS);
+    TCase *more = trainer_case(suite, "more");
+    tcase_add_loop_test(more, test_same_losses, FIRST, SETTINGS);
+    tcase_set_timeout(more, 400);
+    tcase_add_test(more, test_graph);
+    tcase_add_test(more, test_graph_refuses);
     TCase *tcase = trainer_case(suite, "usual");
     tcase_add_loop_test(tcase, test_same_losses, 0, FIRST);
     tcase_add_test(tcase, test_diverges);

@@ -61,34 +61,43 @@ static shard_status count_batch(trainer *run, const loader_batch *batch, totals 
     return sum_over_world((double *)counts, sizeof *counts / sizeof(double));
 }
 
-/* The images go to the device as they are, beside what it computes. */
-static shard_tensor *copy_images(const trainer *run, const loader_batch *batch)
-{
-    int64_t side = run->options->image_size;
-    shard_tensor *levels = shard_from_host_async(batch->images, SHARD_SHAPE(batch->size, side, side, 3), .dtype = SHARD_UINT8);
-    return shard_normalize_images(levels, image_mean, image_deviation, (shard_dtype)run->options->dtype);
-}
-
 /* The images of a model group meet in front of its final layer, unless its members have
  * the same ones, so that each member computes the same loss; the first one reports it. */
-shard_tensor *batch_forward(trainer *run, const loader_batch *batch, double label_smoothing, totals *counts)
+shard_status batch_compute(trainer *run, shard_tensor *images, shard_tensor *own_labels, double label_smoothing,
+                           shard_tensor **loss, shard_tensor **ranks)
 {
-    run->own_images += batch->size;
-    shard_tensor *own_labels = shard_from_host_async(batch->labels, SHARD_SHAPE(batch->size), .dtype = SHARD_INT64);
-    shard_tensor *images = copy_images(run, batch);
-    shard_event_record(batch->copied);
-    shard_tensor *labels = shard_gather(own_labels, 0, run->gathered);
-    shard_tensor *logits = NULL, *loss = NULL, *ranks = NULL;
+    shard_tensor *labels = shard_gather(own_labels, 0, run->gathered), *logits = NULL;
+    images = shard_normalize_images(images, image_mean, image_deviation, (shard_dtype)run->options->dtype);
+    *loss = *ranks = NULL;
     SHARD_AUTOCAST((shard_dtype)run->options->amp) {
         logits = shard_forward(run->model, images);
-        loss = shard_parallel_cross_entropy(logits, labels, .reduction = SHARD_REDUCTION_SUM, .label_smoothing = label_smoothing,
-                                            .label_rank = &ranks);
+        *loss = shard_parallel_cross_entropy(logits, labels, .reduction = SHARD_REDUCTION_SUM,
+                                             .label_smoothing = label_smoothing, .label_rank = ranks);
     }
     shard_release(logits);
-    if (!loss || results_put(run->results, loss, ranks) != SHARD_OK)
+    return shard_last_status();
+}
+
+shard_status batch_put(trainer *run, const loader_batch *batch, shard_tensor *loss, shard_tensor *ranks, totals *counts)
+{
+    run->own_images += batch->size;
+    shard_status status = results_put(run->results, loss, ranks);
+    return status == SHARD_OK ? count_batch(run, batch, counts) : status;
+}
+
+/* Images go to the device as they are, beside what it computes. */
+shard_tensor *batch_forward(trainer *run, const loader_batch *batch, double label_smoothing, totals *counts)
+{
+    int64_t n = batch->size, side = run->options->image_size;
+    shard_tensor *labels = shard_from_host_async(batch->labels, SHARD_SHAPE(n), .dtype = SHARD_INT64);
+    shard_tensor *images = shard_from_host_async(batch->images, SHARD_SHAPE(n, side, side, 3), .dtype = SHARD_UINT8);
+    shard_event_record(batch->copied);
+    shard_tensor *loss, *ranks;
+    if (batch_compute(run, images, labels, label_smoothing, &loss, &ranks) != SHARD_OK ||
+        batch_put(run, batch, loss, ranks, counts) != SHARD_OK)
         return NULL;
     shard_release(ranks);
-    return count_batch(run, batch, counts) == SHARD_OK ? loss : NULL;
+    return loss;
 }
 
 shard_status batch_take(trainer *run, int64_t count, totals *whole)

@@ -98,6 +98,10 @@ static const entry table[] = {
      "[1|2|3]", AT(zero), .choices = stages, .alone = "1"},
     {NUMBER, "bucket-mib", "gradients (and, with ZeRO 3, values) go between ranks in pieces of about X MiB", "X", AT(bucket_mib),
      .least = 0.001, .most = 1e6},
+    {FLAG, "cuda-graph",
+     "capture a training step in a CUDA graph and replay it for each full batch, so that the host launches one thing a step: for "
+     "small images. One rank, without fp16, ZeRO and --accumulate",
+     AT(cuda_graph)},
     {FLAG, "enable-model-parallel", "split the final layer over ranks", AT(enable_model_parallel)},
     {CHOICE, "model-parallel-dim", "row (or 0): its inputs are split; column (or 1, -1): its outputs", "DIM",
      AT(model_parallel_dim), .choices = splits},

@@ -28,6 +28,7 @@ typedef struct options {
     int amp;   /* shard_dtype; float32: not mixed */
     int zero;  /* stage; 0: none */
     double bucket_mib;
+    bool cuda_graph;
     bool enable_model_parallel, sync_bn, same_batch_in_group;
     int model_parallel_dim; /* shard_split */
     int64_t model_parallel_size;

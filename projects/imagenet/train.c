@@ -46,11 +46,22 @@ typedef struct step {
     int64_t own_images;
 } step;
 
+shard_status train_update(trainer *run)
+{
+    if (run->options->clip_grad > 0) {
+        shard_grad_scaler_unscale(run->scaler, run->optimizer);
+        shard_clip_grad_norm(run->optimizer, run->options->clip_grad, NULL);
+    }
+    shard_grad_scaler_step(run->scaler, run->optimizer);
+    return shard_grad_scaler_update(run->scaler);
+}
+
 /* One step on the whole job's batch. */
 static shard_status step_once(trainer *run, step *made)
 {
     int64_t parts = run->options->accumulate, left = loader_steps(run->data.train) - run->at.epoch_step * parts;
     parts = left < parts ? left : parts;
+    bool replayed = false;
     *made = (step){.parts = parts};
     run->own_images = 0;
     /* Now, as backward may step already. The schedule ends with the epochs, whatever the scaler leaves out. */
@@ -60,16 +71,14 @@ static shard_status step_once(trainer *run, step *made)
         totals part;
         shard_data_parallel_set_sync(run->data_parallel, i + 1 == parts);
         shard_status status = loader_next(run->data.train, &batch);
-        if (status != SHARD_OK || (status = go_back(run, batch, &part)) != SHARD_OK)
+        replayed = status == SHARD_OK && graph_takes(run, batch);
+        if (status == SHARD_OK)
+            status = replayed ? graph_step(run, batch, &part) : go_back(run, batch, &part);
+        if (status != SHARD_OK)
             return status;
         totals_add(&made->counts, &part);
     }
-    if (run->options->clip_grad > 0) {
-        shard_grad_scaler_unscale(run->scaler, run->optimizer);
-        shard_clip_grad_norm(run->optimizer, run->options->clip_grad, NULL);
-    }
-    shard_grad_scaler_step(run->scaler, run->optimizer);
-    shard_status status = shard_grad_scaler_update(run->scaler);
+    shard_status status = replayed ? SHARD_OK : train_update(run);
     run->at.step++;
     run->at.epoch_step++;
     made->at = run->at;

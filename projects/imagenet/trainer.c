@@ -165,6 +165,8 @@ shard_status trainer_open(trainer *run, const options *wanted)
         status = checkpoint_pretrained(run, wanted->pretrained);
     if (status == SHARD_OK && !wanted->evaluate)
         status = make_optimizer(run);
+    if (status == SHARD_OK && wanted->cuda_graph && !wanted->evaluate)
+        status = graph_open(run);
     if (status == SHARD_OK)
         status = make_results(run);
     if (status == SHARD_OK)
@@ -185,6 +187,7 @@ shard_status trainer_open(trainer *run, const options *wanted)
 void trainer_close(trainer *run)
 {
     metrics_close(run->metrics);
+    graph_close(run);
     results_close(run->results);
     shard_grad_scaler_destroy(run->scaler);
     shard_optimizer_destroy(run->optimizer);

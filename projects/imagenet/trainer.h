@@ -32,6 +32,7 @@ typedef struct trainer {
     shard_data_parallel *data_parallel; /* these: NULL if only validating */
     shard_optimizer *optimizer;
     shard_grad_scaler *scaler; /* NULL: not in float16 */
+    struct step_graph *graph;  /* NULL: without --cuda-graph */
     shard_schedule schedule;
     position at;
     int64_t own_images; /* that went through this rank's model in the step or the validation */
@@ -71,7 +72,28 @@ shard_tensor *batch_forward(trainer *run, const loader_batch *batch, double labe
  * have computed them. Collective over the world. */
 shard_status batch_take(trainer *run, int64_t count, totals *whole);
 
+/* batch_forward in its parts: the loss, recorded, and the ranking (shard_label_rank) of images (uint8) and labels of this rank
+ * that are on its device; and what is to be read of them later. Each collective over the world. */
+shard_status batch_compute(trainer *run, shard_tensor *images, shard_tensor *own_labels, double label_smoothing,
+                           shard_tensor **loss, shard_tensor **ranks);
+shard_status batch_put(trainer *run, const loader_batch *batch, shard_tensor *loss, shard_tensor *ranks, totals *counts);
+
+/* ---- graph.c: --cuda-graph ---- */
+
+/* An error (ARGUMENT) where something else was asked for that cannot be captured. */
+shard_status graph_open(trainer *run);
+void graph_close(trainer *run);
+
+/* Whether the batch's step is a replay: of full batches without damaged images, once some steps were made eagerly. */
+bool graph_takes(const trainer *run, const loader_batch *batch);
+
+/* A step by replay, captured the first time; counts as of batch_forward. */
+shard_status graph_step(trainer *run, const loader_batch *batch, totals *counts);
+
 /* ---- train.c ---- */
+
+/* What is between the losses' gradients and the next step. Collective over the world. */
+shard_status train_update(trainer *run);
 
 /* All epochs from where the run stands. Collective over the world. */
 shard_status train(trainer *run);
