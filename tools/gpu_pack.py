@@ -67,7 +67,7 @@ def main():
     folder.mkdir(parents=True, exist_ok=True)
     target, new = folder / "prebuilt.tar.xz", folder / ".prebuilt.tar.xz.new"
     # Programs have most of their code in common: a large dictionary finds it.
-    filters = [{"id": lzma.FILTER_LZMA2, "preset": 6, "dict_size": 64 << 20}]
+    filters = [{"id": lzma.FILTER_LZMA2, "preset": 2, "dict_size": 64 << 20}]
     with lzma.open(new, "w", filters=filters) as packed, tarfile.open(fileobj=packed, mode="w|") as tar, tempfile.TemporaryDirectory() as scratch:
         for path, name in [(path, str(path.relative_to(build))) for path in files] + [(path, f"lib/{name}") for name, path in libraries.items()]:
             stripped = pathlib.Path(scratch) / "stripped"
