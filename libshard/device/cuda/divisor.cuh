@@ -11,6 +11,12 @@
 namespace shard
 {
 
+/* Not inline, as it is hardly ever called. */
+static __host__ __device__ __noinline__ int64_t divide(int64_t n, int64_t size)
+{
+    return n / size;
+}
+
 /* By `size` > 0. Numbers below 2^32 are divided fast, others right. With 2^shift the power of two
  * that size fits in and factor = 2^32 (2^shift - size) / size + 1, rounded down, the quotient is
  * (factor n / 2^32 + n) / 2^shift (Granlund and Montgomery, 1994). */
@@ -31,7 +37,7 @@ struct Divisor {
     __host__ __device__ inline int64_t quotient(int64_t n) const
     {
         if ((uint64_t)n >> 32 != 0)
-            return n / size;
+            return divide(n, size);
         uint64_t high = (uint64_t)(uint32_t)factor * (uint32_t)n >> 32;
         return (int64_t)((high + (uint64_t)n) >> shift);
     }
