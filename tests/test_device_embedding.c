@@ -2,6 +2,8 @@
 #include "support/check.h"
 #include "support/kernels.h"
 
+#include <string.h>
+
 /* n, dim, row0, rows */
 static const int64_t shapes[][4] = {{0, 5, 0, 7},        {9, 0, 0, 7},      {9, 5, 3, 0},     {1, 1, 0, 1},  {40, 7, 2, 11},
                                     {3000, 33, 10, 200}, {50, 2051, 0, 60}, {300, 64, 5, 20}, {20, 4, 0, 30}};
@@ -139,10 +141,12 @@ START_TEST(renorm)
 END_TEST
 
 /* So many indices and rows that sorting takes several passes over many tiles; a third
- * of them are one row's, and some are another part's. */
+ * of them are one row's, and some are another part's. Rows of many positions are summed
+ * in parts elsewhere than on the CPU. */
 START_TEST(many)
 {
-    enum { INDICES = 600011, ROWS = 1000, DIM = 3 };
+    enum { INDICES = 600011, ROWS = 1000, DIM = 3, IN_ORDER = 128 };
+    static double exact[ROWS * DIM];
     int64_t *index = array_new(INDICES, SHARD_INT64);
     for (int64_t i = 0; i < INDICES; i++)
         index[i] = i % 3 == 0 ? 690 : (int64_t)(fabs(noise(1, i)) * (ROWS + 200));
@@ -152,11 +156,87 @@ START_TEST(many)
         want[i] = 0;
     for (int64_t i = 0; i < INDICES; i++)
         for (int64_t j = 0; index[i] >= 100 && index[i] < 100 + ROWS && j < DIM; j++)
-            want[(index[i] - 100) * DIM + j] += dy[i * DIM + j];
+            want[(index[i] - 100) * DIM + j] += dy[i * DIM + j], exact[(index[i] - 100) * DIM + j] += (double)dy[i * DIM + j];
+    int64_t *counts = count_rows(INDICES, index, 100, ROWS);
     shard_device *device;
     for (int set = 0; (device = kernel_device(set)); set++) {
         RUN(device, embedding_backward, INDICES, DIM, 100, ROWS, index, dy, false, false, dweight, SHARD_FLOAT32);
+        for (int64_t i = 0; i < ROWS * DIM && on_other_device(); i++)
+            if (counts[i / DIM] > IN_ORDER) {
+                check_close(SHARD_FLOAT32, (double)dweight[i], exact[i], 2e-3, device->name, i);
+                dweight[i] = want[i];
+            }
         check_same(SHARD_FLOAT32, ROWS * DIM, dweight, want, device->name);
+    }
+}
+END_TEST
+
+/* Rows 1, 2 and 3 have these numbers of positions among those of row 0; dy is 2^24 at the first position of each and
+ * 1 elsewhere: what is added to 2^24 one by one is lost. */
+static void check_frequent(shard_device *device, int64_t dim, shard_dtype dtype, bool accumulate, bool by_count)
+{
+    enum { ROWS = 4, MOST = 3 * 9000 };
+    static const int64_t counts[ROWS] = {700, 8192, 129, 1024};
+    int64_t *index = array_new(MOST, SHARD_INT64), n = 0, seen[ROWS] = {0};
+    for (int64_t i = 0; i < MOST; i++) {
+        int64_t row = i % 7 == 0 ? 0 : i % 5 == 0 ? 2 : i % 3 == 0 ? 3 : 1;
+        if (seen[row] < counts[row])
+            seen[row]++, index[n++] = row;
+    }
+    void *dy = array_new(n * dim, dtype), *dweight = array_new(ROWS * dim, dtype), *again = array_new(ROWS * dim, dtype);
+    memset(seen, 0, sizeof seen);
+    for (int64_t i = 0; i < n; i++)
+        for (int64_t j = 0, first = seen[index[i]]++ == 0; j < dim; j++)
+            array_put(dy, i * dim + j, dtype, first ? 0x1p24 : 1);
+    for (int run = 0; run < 2; run++) {
+        for (int64_t i = 0; i < ROWS * dim; i++)
+            array_put(run ? again : dweight, i, dtype, 64);
+        RUN(device, embedding_backward, n, dim, 0, ROWS, index, dy, by_count, accumulate, run ? again : dweight, dtype);
+    }
+    check_same(dtype, ROWS * dim, dweight, again, "again");
+    for (int64_t i = 0; i < ROWS * dim; i++) {
+        ck_assert_int_eq(seen[i / dim], counts[i / dim]);
+        double factor = by_count ? 1.0 / (double)counts[i / dim] : 1, lost = 128 * factor; /* of the first part */
+        double want = (0x1p24 + (double)counts[i / dim] - 1) * factor + (accumulate ? 64 : 0);
+        check_close(dtype, array_get(dweight, i, dtype), want, lost + want * 0x1p-22, device->name, i);
+    }
+    array_free(index, MOST, SHARD_INT64);
+    array_free(dy, n * dim, dtype);
+    array_free(dweight, ROWS * dim, dtype);
+    array_free(again, ROWS * dim, dtype);
+}
+
+START_TEST(frequent_rows)
+{
+    shard_device *device = kernel_device(0);
+    for (int way = 0; way < 4 && on_other_device(); way++) {
+        check_frequent(device, 3, float_dtypes[_i], way & 1, way & 2);
+        check_frequent(device, 40, float_dtypes[_i], way & 1, way & 2);
+    }
+}
+END_TEST
+
+/* A row's sum is the same bits whatever the other rows are. */
+START_TEST(rows_alone)
+{
+    enum { N = 3000, DIM = 3, ROWS = 4 };
+    shard_device *device = kernel_device(0);
+    int64_t *index = array_new(N, SHARD_INT64), *own = array_new(N, SHARD_INT64);
+    for (int64_t i = 0; i < N; i++)
+        index[i] = i % 4 == 3 ? 2 : (int64_t)(fabs(noise(3, i)) * 4);
+    float *dy = array_noise(N * DIM, SHARD_FLOAT32, 2, -1, 1), *alone = array_new(N * DIM, SHARD_FLOAT32);
+    float *all = array_new(ROWS * DIM, SHARD_FLOAT32), *one = array_new(DIM, SHARD_FLOAT32);
+    RUN(device, embedding_backward, N, DIM, 0, ROWS, index, dy, false, false, all, SHARD_FLOAT32);
+    for (int64_t row = 0; row < ROWS; row++) {
+        int64_t n = 0;
+        for (int64_t i = 0; i < N; i++)
+            if (index[i] == row) {
+                memcpy(alone + n * DIM, dy + i * DIM, DIM * sizeof *dy);
+                own[n++] = row;
+            }
+        ck_assert_int_gt(n, 128);
+        RUN(device, embedding_backward, n, DIM, row, 1, own, alone, false, false, one, SHARD_FLOAT32);
+        check_same(SHARD_FLOAT32, DIM, one, all + row * DIM, device->name);
     }
 }
 END_TEST
@@ -169,5 +249,7 @@ int main(void)
     tcase_add_loop_test(all, backward, 0, 4);
     tcase_add_loop_test(all, renorm, 0, 4);
     tcase_add_test(all, many);
+    tcase_add_loop_test(all, frequent_rows, 0, 2);
+    tcase_add_test(all, rows_alone);
     return test_run(suite);
 }

@@ -506,8 +506,8 @@ typedef struct shard_device_ops {
     /* y [n, dim] = weight[index - row0], zeros where row0 <= index < row0 + rows does not hold. */
     shard_status (*embedding)(shard_device *, int64_t n, int64_t dim, int64_t row0, int64_t rows, const int64_t *index,
                               const void *weight, void *y, shard_dtype);
-    /* dweight [rows, dim] is overwritten (accumulate: added to); sums in index order. by_count: each dy is divided by
-     * the number of times that its index is in index. */
+    /* dweight [rows, dim] is overwritten (accumulate: added to); sums in index order, on a GPU those of more than 128
+     * positions in parts. by_count: each dy is divided by the number of times that its index is in index. */
     shard_status (*embedding_backward)(shard_device *, int64_t n, int64_t dim, int64_t row0, int64_t rows, const int64_t *index,
                                        const void *dy, bool by_count, bool accumulate, void *dweight, shard_dtype);
     /* sum[i] = the sum of |x|^power over row index[i] - row0 of weight, or the largest |x| of power INFINITY; 0 where that

@@ -1,12 +1,14 @@
 /*
  * Embedding: rows of the weight by their indices, and the gradient's sums.
  *
- * Invariants: rows are copied in words as large as they and the pointers allow. The
- * gradient of a row is summed in the order of the index: the positions of the indices
- * are sorted by their rows first, by a radix sort that keeps the order of equal ones,
- * so that each row's positions follow each other, in order. One thread then sums a
- * pack of columns of one row. Nothing depends on how threads interleave.
+ * Invariants: rows are copied in words as large as they and the pointers allow. For the
+ * gradient the positions of the indices are sorted by their rows first, by a radix sort
+ * that keeps the order of equal ones, so that each row's positions follow each other, in
+ * order. One thread then sums a pack of columns of one row in that order; of a row with
+ * more than PIECE positions, a thread each PIECE of them, and then a block their sums.
+ * The order of a row's sum depends on its number of positions alone.
  */
+#include "device/cuda/divisor.cuh"
 #include "device/cuda/map.cuh"
 
 using namespace shard;
@@ -15,7 +17,8 @@ using namespace shard;
 
 /* Words of `dim` to a row. */
 template <class W> struct Lookup {
-    int64_t dim, row0, rows;
+    Divisor dim;
+    int64_t row0, rows;
     const int64_t *index;
     const W *weight;
     W *y;
@@ -23,9 +26,9 @@ template <class W> struct Lookup {
     template <int N> using In = Pack<W, N>;
     template <int N> __device__ In<N> load(int64_t i) const
     {
-        int64_t position = i / dim, from = index[position];
+        int64_t position = i, column = dim.split(&position), from = index[position];
         bool own = from >= row0 && from - row0 < rows;
-        return own ? load_pack<W, N>(weight + (from - row0) * dim + (i - position * dim)) : In<N>{};
+        return own ? load_pack<W, N>(weight + (from - row0) * dim.size + column) : In<N>{};
     }
     template <int N> __device__ void store(int64_t i, const In<N> &in) const
     {
@@ -36,12 +39,14 @@ template <class W> struct Lookup {
 shard_status shard_cuda_embedding(shard_device *device, int64_t n, int64_t dim, int64_t row0, int64_t rows, const int64_t *index,
                                   const void *weight, void *y, shard_dtype dtype)
 {
+    if (dim == 0)
+        return SHARD_OK;
     return by_dtype(dtype, [&](auto t) {
         int64_t bytes = dim * (int64_t)sizeof t;
         auto run = [&](auto w) {
             using W = decltype(w);
-            Lookup<W> body = {bytes / (int64_t)sizeof(W), row0, rows, index, (const W *)weight, (W *)y};
-            return run_map<1, 4>(device, n * body.dim, true, body);
+            Lookup<W> body = {Divisor(bytes / (int64_t)sizeof(W)), row0, rows, index, (const W *)weight, (W *)y};
+            return run_map<1, 4>(device, n * body.dim.size, true, body);
         };
         uintptr_t all = (uintptr_t)weight | (uintptr_t)y | (uintptr_t)bytes;
         return all % 16 == 0  ? run(Word<16>())
@@ -176,63 +181,165 @@ static __global__ void move_positions(Sorting s, const int64_t *order, int64_t *
 
 /* ---- backward ---- */
 
-enum { AHEAD = 8 /* rows of dy that a thread has under way */ };
+enum {
+    AHEAD = 8,              /* rows of dy that a thread has under way */
+    PIECE = 128,            /* positions that a thread sums */
+    ACROSS = 32,            /* packs of columns that a block sums pieces of, */
+    TURNS = BLOCK / ACROSS, /* a thread each TURNS-th piece */
+};
 
-/* The positions that follow each other from the i-th on, as long as they are of the row. */
-static __device__ inline int next_positions(const Sorting &s, const int64_t *order, int64_t i, int64_t row, int64_t *positions)
+/* The sorted positions, and where in them the row of each begins: n where this part has not got it. */
+struct Sorted {
+    int64_t n;
+    const int64_t *order, *begins;
+
+    /* How many follow the i-th, `step` apart, that are of its row: it counts as well. */
+    __device__ int64_t count(int64_t i, int64_t step) const
+    {
+        int64_t begin = begins[i], found = 0, jump = 1;
+        auto reaches = [&](int64_t steps) { return steps < (n - i + step - 1) / step && begins[i + steps * step] == begin; };
+        for (; reaches(found + jump); jump *= 2)
+            found += jump;
+        for (; jump > 0; jump /= 2)
+            found += reaches(found + jump) ? jump : 0;
+        return found + 1;
+    }
+    /* Whether a row that begins there has several pieces. */
+    __device__ bool is_long(int64_t begin) const
+    {
+        return begin + PIECE < n && begins[begin + PIECE] == begin;
+    }
+    /* Where the sum of a piece goes, among twice as many as the positions have PIECEs: at most one
+     * row's first piece and one other piece begin in each PIECE of positions. */
+    __device__ int64_t slot(int64_t i) const
+    {
+        return i / PIECE * 2 + (begins[i] != i);
+    }
+};
+
+static __global__ void find_rows(Sorting s, const int64_t *order, int64_t *begins)
+{
+    for (int64_t i = (int64_t)blockIdx.x * BLOCK + threadIdx.x; i < s.n; i += (int64_t)gridDim.x * BLOCK) {
+        int64_t row = row_of(s, order[i]), begin = i, jump = 1;
+        auto reaches = [&](int64_t at) { return at >= 0 && row_of(s, order[at]) == row; };
+        for (; reaches(begin - jump); jump *= 2)
+            begin -= jump;
+        for (; jump > 0; jump /= 2)
+            begin -= reaches(begin - jump) ? jump : 0;
+        begins[i] = row < s.rows ? begin : s.n;
+    }
+}
+
+/* The positions from the i-th on, those before `end` that are of the row that begins there. */
+static __device__ inline int next_positions(const Sorted &s, int64_t i, int64_t end, int64_t begin, int64_t *positions)
 {
     int count = 0;
 #pragma unroll
     for (int a = 0; a < AHEAD; a++) {
-        positions[a] = i + a < s.n ? order[i + a] : -1;
-        count += count == a && positions[a] >= 0 && row_of(s, positions[a]) == row;
+        positions[a] = i + a < end ? s.order[i + a] : -1;
+        count += count == a && positions[a] >= 0 && s.begins[i + a] == begin;
     }
     return count;
 }
 
-/* Adds to a pack of columns of one row of dweight what dy has for it; nothing unless
- * the thread's position is the first of its row. */
-template <class T, int N>
-static __global__ void sum_positions(Sorting s, const int64_t *order, int64_t dim, bool by_count, bool accumulate, const T *dy,
-                                         T *dweight)
+template <class R, int N> static __device__ inline void store_sums(R *to, const R (&sums)[N])
 {
-    int64_t thread = (int64_t)blockIdx.x * BLOCK + threadIdx.x, packs = dim / N, i = thread / packs, column = thread % packs * N;
+    enum { SIZE = N * sizeof(R) > 16 ? 16 / sizeof(R) : N };
+    for (int k = 0; k < N; k += SIZE) {
+        Pack<R, SIZE> pack;
+        for (int j = 0; j < SIZE; j++)
+            pack.value[j] = sums[k + j];
+        store_pack(to + k, pack);
+    }
+}
+
+/* What dy has for a pack of columns of one row, or a piece of it, which begins at the thread's
+ * position: added to dweight, or to `pieces` of a row that has several. */
+template <class T, int N>
+static __global__ void sum_positions(Sorted s, Sorting sorting, Divisor packs, bool by_count, bool accumulate, const T *dy,
+                                     Real<T> *pieces, T *dweight)
+{
+    int64_t i = (int64_t)blockIdx.x * BLOCK + threadIdx.x, column = packs.split(&i) * N, dim = packs.size * N;
     if (i >= s.n)
         return;
-    int64_t row = row_of(s, order[i]), positions[AHEAD];
-    if (row == s.rows || (i > 0 && row_of(s, order[i - 1]) == row))
+    int64_t begin = s.begins[i], positions[AHEAD];
+    if (begin == s.n || (i - begin) % PIECE != 0)
         return;
-    T *to = dweight + row * dim + column;
+    bool whole = !s.is_long(begin);
+    int64_t end = i + PIECE < s.n ? i + PIECE : s.n, at = i;
+    T *to = dweight + row_of(sorting, s.order[i]) * dim + column;
     Pack<T, N> out;
-    Real<T> sums[N] = {}, factor = 1;
-    if (by_count) {
-        int64_t end = i + 1;
-        while (end < s.n && row_of(s, order[end]) == row)
-            end++;
-        factor = (Real<T>)(1.0 / (double)(end - i));
-    }
-    if (accumulate) {
+    Real<T> sums[N] = {}, factor = by_count ? (Real<T>)(1.0 / (double)s.count(begin, 1)) : 1;
+    if (accumulate && whole) {
         out = load_pack<T, N>(to);
         for (int k = 0; k < N; k++)
             sums[k] = to_real(out.value[k]);
     }
-    for (int count = next_positions(s, order, i, row, positions); count > 0;) {
+    for (int count = next_positions(s, at, end, begin, positions); count > 0;) {
         Pack<T, N> in[AHEAD];
 #pragma unroll
         for (int a = 0; a < AHEAD; a++)
             if (a < count)
                 in[a] = load_pack<T, N>(dy + positions[a] * dim + column);
-        i += AHEAD; /* found while those are under way */
-        int next = count == AHEAD ? next_positions(s, order, i, row, positions) : 0;
+        at += AHEAD; /* found while those are under way */
+        int next = count == AHEAD ? next_positions(s, at, end, begin, positions) : 0;
 #pragma unroll
         for (int a = 0; a < AHEAD; a++)
             for (int k = 0; a < count && k < N; k++)
                 sums[k] += factor * to_real(in[a].value[k]);
         count = next;
     }
+    if (!whole) {
+        store_sums(pieces + s.slot(i) * dim + column, sums);
+        return;
+    }
     for (int k = 0; k < N; k++)
         out.value[k] = round_to<T>(sums[k]);
     store_pack(to, out);
+}
+
+/* Adds up the pieces of the row, at most one, that has several and begins in the block's PIECE of positions. */
+template <class T, int N>
+static __global__ void sum_pieces(Sorted s, Sorting sorting, int64_t packs, bool accumulate, const Real<T> *pieces, T *dweight)
+{
+    __shared__ int64_t found;
+    __shared__ Real<T> shared[TURNS][ACROSS][N];
+    if (threadIdx.x == 0)
+        found = -1;
+    __syncthreads();
+    int64_t own = (int64_t)blockIdx.x * PIECE + threadIdx.x;
+    if (threadIdx.x < PIECE && own < s.n && s.begins[own] == own && s.is_long(own))
+        found = own;
+    __syncthreads();
+    int64_t begin = found, dim = packs * N;
+    if (begin < 0)
+        return;
+    int turn = (int)threadIdx.x / ACROSS, lane = (int)threadIdx.x % ACROSS;
+    int64_t count = s.count(begin, PIECE);
+    T *row = dweight + row_of(sorting, s.order[begin]) * dim;
+    for (int64_t first = (int64_t)blockIdx.y * ACROSS; first < packs; first += (int64_t)gridDim.y * ACROSS) {
+        int64_t column = (first + lane) * N;
+        Real<T> sums[N] = {};
+#pragma unroll 4
+        for (int64_t i = turn; column < dim && i < count; i += TURNS)
+            for (int k = 0; k < N; k++)
+                sums[k] += pieces[s.slot(begin + i * PIECE) * dim + column + k];
+        for (int k = 0; k < N; k++)
+            shared[turn][lane][k] = sums[k];
+        __syncthreads();
+        if (turn == 0 && column < dim) {
+            Pack<T, N> out;
+            if (accumulate)
+                out = load_pack<T, N>(row + column);
+            for (int k = 0; k < N; k++) {
+                for (int other = 1; other < TURNS; other++)
+                    sums[k] += shared[other][lane][k];
+                out.value[k] = round_to<T>(accumulate ? to_real(out.value[k]) + sums[k] : sums[k]);
+            }
+            store_pack(row + column, out);
+        }
+        __syncthreads(); /* read before the next columns are written */
+    }
 }
 
 /* Fills one of the two orders and returns it. */
@@ -252,8 +359,8 @@ static shard_status sort_positions(shard_device *device, const Sorting &s, int64
 }
 
 shard_status shard_cuda_embedding_backward(shard_device *device, int64_t n, int64_t dim, int64_t row0, int64_t rows,
-                                           const int64_t *index, const void *dy, bool by_count, bool accumulate,
-                                           void *dweight, shard_dtype dtype)
+                                           const int64_t *index, const void *dy, bool by_count, bool accumulate, void *dweight,
+                                           shard_dtype dtype)
 {
     if (rows == 0 || dim == 0)
         return SHARD_OK;
@@ -263,21 +370,33 @@ shard_status shard_cuda_embedding_backward(shard_device *device, int64_t n, int6
             SHARD_TRY(shard_cuda_zero(device, dweight, (size_t)(rows * dim) * sizeof(T)));
         if (n == 0)
             return SHARD_OK;
-        int64_t tiles = divide_up(n, TILE);
-        size_t bytes = (size_t)(2 * n + BINS * (tiles + 1)) * sizeof(int64_t);
-        int64_t *scratch = (int64_t *)shard_cuda_scratch(device, bytes), *orders[] = {scratch, scratch + n};
+        int64_t tiles = divide_up(n, TILE), slots = n > PIECE ? 2 * divide_up(n, PIECE) : 0;
+        int64_t words = 2 * n + BINS * (tiles + 1);
+        size_t bytes = (size_t)words * sizeof(int64_t),
+               aligned = (bytes + SHARD_CUDA_ALIGN - 1) / SHARD_CUDA_ALIGN * SHARD_CUDA_ALIGN;
+        size_t all = aligned + (size_t)(slots * dim) * sizeof(Real<T>);
+        int64_t *scratch = (int64_t *)shard_cuda_scratch(device, all), *orders[] = {scratch, scratch + n};
         if (!scratch)
             return shard_last_status();
         Sorting s = {n, tiles, row0, rows, index, scratch + 2 * n, scratch + 2 * n + BINS * tiles};
-        const int64_t *order;
+        const int64_t *order = NULL;
         shard_status status = sort_positions(device, s, orders, &order);
-        const int pack = Pack<T>::SIZE;
-        bool packs = dim % pack == 0 && aligned16(dy, dweight);
-        auto kernel = packs ? sum_positions<T, pack> : sum_positions<T, 1>;
+        int64_t *begins = order == orders[0] ? orders[1] : orders[0];
         if (status == SHARD_OK)
-            status = launch(device, kernel, (unsigned)divide_up(n * (packs ? dim / pack : dim), BLOCK), BLOCK, s, order, dim,
-                            by_count, accumulate, (const T *)dy, (T *)dweight);
-        shard_cuda_scratch_release(device, scratch, bytes);
+            status = launch(device, find_rows, blocks_for(device, n, BLOCK), BLOCK, s, order, begins);
+        const int pack = Pack<T>::SIZE;
+        bool packed = dim % pack == 0 && aligned16(dy, dweight);
+        Sorted sorted = {n, order, begins};
+        Real<T> *pieces = (Real<T> *)((char *)scratch + aligned);
+        int64_t packs = packed ? dim / pack : dim, across = divide_up(packs, ACROSS);
+        if (status == SHARD_OK)
+            status = launch(device, packed ? sum_positions<T, pack> : sum_positions<T, 1>, (unsigned)divide_up(n * packs, BLOCK),
+                            BLOCK, sorted, s, Divisor(packs), by_count, accumulate, (const T *)dy, pieces, (T *)dweight);
+        if (status == SHARD_OK && slots > 0)
+            status = launch(device, packed ? sum_pieces<T, pack> : sum_pieces<T, 1>,
+                            dim3((unsigned)divide_up(n, PIECE), (unsigned)(across < 1024 ? across : 1024)), BLOCK, sorted, s,
+                            packs, accumulate, (const Real<T> *)pieces, (T *)dweight);
+        shard_cuda_scratch_release(device, scratch, all);
         return status;
     });
 }
