@@ -157,6 +157,37 @@ START_TEST(few_launches)
 }
 END_TEST
 
+static size_t end_count(cudaStream_t stream)
+{
+    cudaGraph_t graph;
+    size_t nodes = 0;
+    ck_assert_int_eq(cudaStreamEndCapture(stream, &graph), cudaSuccess);
+    ck_assert_int_eq(cudaGraphGetNodes(graph, NULL, &nodes), cudaSuccess);
+    ck_assert_int_eq(cudaGraphDestroy(graph), cudaSuccess);
+    return nodes;
+}
+
+/* A batch norm of one rank: three launches, and an allocation and a release each of y, mean, rstd and the partial sums. */
+START_TEST(few_batch_norm_launches)
+{
+    shard_device *device = open_device("cuda");
+    cudaStream_t stream = shard_cuda_of(device)->stream;
+    shard_set_default_device(device);
+    SHARD_SCOPE {
+        shard_tensor *x = shard_zeros(SHARD_SHAPE(64, 32)), *weight = shard_ones(SHARD_SHAPE(32)),
+                     *bias = shard_zeros(SHARD_SHAPE(32));
+        shard_tensor *mean = shard_zeros(SHARD_SHAPE(32)), *var = shard_ones(SHARD_SHAPE(32));
+        ck_assert(shard_data(x) && shard_data(weight) && shard_data(bias) && shard_data(mean) && shard_data(var));
+        ck_assert_int_eq(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal), cudaSuccess);
+        SHARD_SCOPE {
+            shard_tensor *y = shard_batch_norm(x, mean, var, weight, bias, .training = true);
+            ck_assert_msg(y != NULL, "%s", shard_last_error());
+        }
+        ck_assert_uint_eq(end_count(stream), 3 + 2 * 4);
+    }
+}
+END_TEST
+
 /* ---- a whole training step ---- */
 
 enum { BATCH = 6, SIDE = 5, CLASSES = 11, STEPS = 5 };
@@ -475,6 +506,7 @@ int main(void)
     TCase *all = test_case(suite, "all");
     tcase_add_test(all, graph_replays);
     tcase_add_test(all, few_launches);
+    tcase_add_test(all, few_batch_norm_launches);
     tcase_add_test(all, training_step_replays);
     tcase_add_test(all, capture_refuses_waiting);
     tcase_add_test(all, any_thread);

@@ -188,6 +188,38 @@ START_TEST(statistics_without_variance)
 }
 END_TEST
 
+/* One entry is the same bits as its parts: the running mean as shift, sums, statistics. */
+START_TEST(measures_at_once)
+{
+    static const int64_t sizes[][2] = {{0, 3}, {1, 5}, {2000, 64}, {31, 3}, {40, 1030}, {3, 0}};
+    shard_dtype dtype = float_dtypes[_i], parameters = parameter_dtype(dtype);
+    shard_device *device;
+    for (int set = 0; (device = kernel_device(set)); set++)
+        for (int form = 0; form < 12; form++) {
+            int64_t rows = sizes[form / 2][0], channels = sizes[form / 2][1];
+            bool runs = form & 1;
+            void *x = array_noise(rows * channels, dtype, 1, 1, 3), *running[2][2];
+            double *both[2][2], *shift = array_new(channels, SHARD_FLOAT64), *sums = array_new(2 * channels, SHARD_FLOAT64);
+            for (int way = 0; way < 2; way++) {
+                running[way][0] = array_noise(channels, parameters, 3, 1.9, 2.1);
+                running[way][1] = array_noise(channels, parameters, 4, 1, 2);
+                both[way][0] = array_new(channels, SHARD_FLOAT64);
+                both[way][1] = array_new(channels, SHARD_FLOAT64);
+            }
+            RUN(device, cast, channels, running[0][0], parameters, shift, SHARD_FLOAT64);
+            RUN(device, batch_norm_sums, rows, channels, x, runs ? shift : NULL, sums, dtype);
+            RUN(device, batch_norm_statistics, channels, (double)rows, runs ? shift : NULL, sums, 1e-3, 0.3,
+                runs ? running[0][0] : NULL, runs ? running[0][1] : NULL, both[0][0], both[0][1], dtype);
+            RUN(device, batch_norm_measure, rows, channels, x, 1e-3, 0.3, runs ? running[1][0] : NULL,
+                runs ? running[1][1] : NULL, both[1][0], both[1][1], dtype);
+            for (int k = 0; k < 2; k++) {
+                check_same(SHARD_FLOAT64, channels, both[0][k], both[1][k], k ? "rstd" : "mean");
+                check_same(parameters, channels, running[0][k], running[1][k], k ? "running variance" : "running mean");
+            }
+        }
+}
+END_TEST
+
 START_TEST(forward)
 {
     shard_dtype dtype = float_dtypes[_i];
@@ -344,6 +376,7 @@ int main(void)
     tcase_add_test(all, split_statistics);
     tcase_add_loop_test(all, statistics, 0, 4);
     tcase_add_test(all, statistics_without_variance);
+    tcase_add_loop_test(all, measures_at_once, 0, 4);
     tcase_add_loop_test(all, forward, 0, 4);
     tcase_add_loop_test(all, backward_sums, 0, 4);
     tcase_add_loop_test(all, backward, 0, 4);

@@ -397,6 +397,9 @@ typedef struct shard_device_ops {
     shard_status (*batch_norm_statistics)(shard_device *, int64_t channels, double count, const double *shift, const double *sums,
                                           double eps, double momentum, void *running_mean, void *running_var, double *mean,
                                           double *rstd, shard_dtype);
+    /* sums and statistics in one, of rows that no group shares, with the running mean as shift if there is one: the same bits. */
+    shard_status (*batch_norm_measure)(shard_device *, int64_t rows, int64_t channels, const void *x, double eps, double momentum,
+                                       void *running_mean, void *running_var, double *mean, double *rstd, shard_dtype);
     /* mean and rstd from the running statistics. */
     shard_status (*batch_norm_recall)(shard_device *, int64_t channels, const void *running_mean, const void *running_var,
                                       double eps, double *mean, double *rstd, shard_dtype);
@@ -619,6 +622,7 @@ typedef struct shard_device_ops {
     X(batch_norm_sums)                                                                                                           \
     X(batch_norm_unshift)                                                                                                        \
     X(batch_norm_statistics)                                                                                                     \
+    X(batch_norm_measure)                                                                                                        \
     X(batch_norm_recall)                                                                                                         \
     X(batch_norm)                                                                                                                \
     X(batch_norm_backward_sums)                                                                                                  \

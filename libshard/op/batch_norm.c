@@ -112,39 +112,50 @@ static shard_tensor *guess_mean(const batch_norm *b)
     return shard_result(guess, SHARD_RUN(guess, cast, b->channels, memory[0], b->running_mean->dtype, memory[1], SHARD_FLOAT64));
 }
 
-/* The sums over this member's rows, about *shift, which becomes NULL where members
- * are to add them up. NULL if that fails. */
-static shard_tensor *own_sums(const batch_norm *b, shard_tensor **shift)
+/* This member's sums of x and x^2. NULL if that fails. */
+static shard_tensor *own_sums(const batch_norm *b)
 {
     shard_tensor *sums = shard_workspace(b->x, 2 * b->channels, SHARD_FLOAT64);
-    *shift = b->running_mean ? guess_mean(b) : NULL;
+    shard_tensor *shift = b->running_mean ? guess_mean(b) : NULL;
     void *memory[3];
-    if (!sums || (b->running_mean && !*shift) || !shard_load(SHARD_INPUTS(b->x, *shift, sums), memory))
+    if (!sums || (b->running_mean && !shift) || !shard_load(SHARD_INPUTS(b->x, shift, sums), memory))
         return NULL;
-    if (SHARD_RUN(sums, batch_norm_sums, b->rows, b->channels, memory[0], memory[1], memory[2], b->x->dtype) != SHARD_OK)
+    if (SHARD_RUN(sums, batch_norm_sums, b->rows, b->channels, memory[0], memory[1], memory[2], b->x->dtype) != SHARD_OK ||
+        SHARD_RUN(sums, batch_norm_unshift, b->rows, b->channels, memory[1], memory[2]) != SHARD_OK)
         return NULL;
-    if (*shift && shard_group_size(b->options.group) > 1) {
-        if (SHARD_RUN(sums, batch_norm_unshift, b->rows, b->channels, memory[1], memory[2]) != SHARD_OK)
-            return NULL;
-        *shift = NULL;
-    }
     return sums;
+}
+
+/* The running statistics' memory; without rows they stay as they are. */
+static bool load_running(const batch_norm *b, void **running)
+{
+    shard_tensor *const tensors[] = {b->running_mean, b->running_var};
+    for (int i = 0; i < 2; i++) {
+        running[i] = NULL;
+        if (tensors[i] &&
+            !(running[i] = b->count > 0 ? shard_tensor_memory_to_write(tensors[i]) : shard_tensor_memory(tensors[i])))
+            return false;
+    }
+    return true;
 }
 
 /* mean and rstd of the group's rows; the running statistics follow them. Collective. */
 static shard_status measure(batch_norm *b)
 {
     const shard_batch_norm_options *options = &b->options;
-    shard_tensor *shift, *sums = own_sums(b, &shift);
-    SHARD_TRY(shard_group_all_reduce(options->group, sums ? shard_device_of(sums) : NULL, sums ? shard_tensor_memory(sums) : NULL,
-                                     2 * b->channels, SHARD_FLOAT64, SHARD_SUM));
-    bool follows = b->running_mean && b->count > 0;
-    void *memory[4], *running_mean = follows ? shard_tensor_memory_to_write(b->running_mean) : NULL;
-    void *running_var = follows ? shard_tensor_memory_to_write(b->running_var) : NULL;
-    if ((follows && (!running_mean || !running_var)) || !shard_load(SHARD_INPUTS(shift, sums, b->mean, b->rstd), memory))
+    bool alone = shard_group_size(options->group) <= 1;
+    shard_tensor *sums = alone ? NULL : own_sums(b);
+    if (!alone)
+        SHARD_TRY(shard_group_all_reduce(options->group, sums ? shard_device_of(sums) : NULL,
+                                         sums ? shard_tensor_memory(sums) : NULL, 2 * b->channels, SHARD_FLOAT64, SHARD_SUM));
+    void *memory[4], *running[2];
+    if (!load_running(b, running) || !shard_load(SHARD_INPUTS(b->x, sums, b->mean, b->rstd), memory))
         return shard_last_status();
-    return SHARD_RUN(b->x, batch_norm_statistics, b->channels, (double)b->count, memory[0], memory[1], options->eps,
-                     options->momentum, running_mean, running_var, memory[2], memory[3], b->x->dtype);
+    if (alone)
+        return SHARD_RUN(b->x, batch_norm_measure, b->rows, b->channels, memory[0], options->eps, options->momentum, running[0],
+                         running[1], memory[2], memory[3], b->x->dtype);
+    return SHARD_RUN(b->x, batch_norm_statistics, b->channels, (double)b->count, NULL, memory[1], options->eps, options->momentum,
+                     running[0], running[1], memory[2], memory[3], b->x->dtype);
 }
 
 static shard_status recall(const batch_norm *b)

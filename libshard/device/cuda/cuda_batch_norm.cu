@@ -21,8 +21,8 @@ static shard_status by_channels(shard_dtype dtype, int64_t channels, Body &&body
 
 /* ---- sums ---- */
 
-/* Of d and d^2, d = x - shift. */
-template <class T, int N> struct BatchNormSums {
+/* Of d and d^2, d = x - shift. Finish has each channel's shift, and takes its sums. */
+template <class T, int N, class Finish> struct BatchNormSums {
     enum { AHEAD = 4 };
     struct Term {
         double shift;
@@ -31,13 +31,12 @@ template <class T, int N> struct BatchNormSums {
         Pack<T, N> x;
     };
     const T *x;
-    const double *shift;
     int64_t channels;
-    double *sums;
+    Finish finish;
 
     __device__ Term term(int64_t channel) const
     {
-        return Term{shift ? shift[channel] : 0};
+        return Term{finish.shift_of(channel)};
     }
     __device__ Item load(int64_t row, int64_t channel) const
     {
@@ -53,8 +52,23 @@ template <class T, int N> struct BatchNormSums {
     }
     __device__ void store(int64_t channel, const double *sum) const
     {
-        sums[channel] = sum[0];
-        sums[channels + channel] = sum[1];
+        finish.take(channel, sum[0], sum[1]);
+    }
+};
+
+struct KeepSums {
+    const double *shift;
+    int64_t channels;
+    double *sums;
+
+    __device__ double shift_of(int64_t channel) const
+    {
+        return shift ? shift[channel] : 0;
+    }
+    __device__ void take(int64_t channel, double sum, double squares) const
+    {
+        sums[channel] = sum;
+        sums[channels + channel] = squares;
     }
 };
 
@@ -67,7 +81,8 @@ shard_status shard_cuda_batch_norm_sums(shard_device *device, int64_t rows, int6
         dtype, channels,
         [&](auto t, auto n) {
             using T = decltype(t);
-            return run_sums<n()>(device, BatchNormSums<T, n()>{(const T *)x, shift, channels, sums}, rows, channels);
+            BatchNormSums<T, n(), KeepSums> form = {(const T *)x, channels, {shift, channels, sums}};
+            return run_sums<n()>(device, form, rows, channels);
         },
         x);
 }
@@ -175,29 +190,47 @@ shard_status shard_cuda_batch_norm_unshift(shard_device *device, int64_t rows, i
     return launch(device, unshift, (unsigned)divide_up(channels, BLOCK), BLOCK, (double)rows, channels, shift, sums);
 }
 
-/* running = (1 - momentum) running + momentum now. */
-template <class R> static __device__ inline void follow(double momentum, double now, R *running)
-{
-    *running = (R)((1 - momentum) * (double)*running + momentum * now);
-}
+/* From the sums of a channel to its mean and deviation, which the running ones follow. */
+template <class R> struct Statistics {
+    double count, eps, momentum;
+    R *running_mean, *running_var; /* NULL: there are none */
+    double *mean, *rstd;
 
-template <class R>
-static __global__ void statistics(int64_t channels, double count, const double *shift, const double *sums, double eps,
-                                  double momentum, R *running_mean, R *running_var, double *mean, double *rstd)
+    /* running = (1 - momentum) running + momentum now. */
+    __device__ void follow(double now, R *running) const
+    {
+        *running = (R)((1 - momentum) * (double)*running + momentum * now);
+    }
+    __device__ void set(int64_t c, double shift, double sum, double sum_of_squares) const
+    {
+        double off = count > 0 ? sum / count : 0; /* of the mean from the shift */
+        double squares = count > 0 ? sum_of_squares - count * off * off : 0;
+        squares = squares < 0 ? 0 : squares;
+        double now = shift + off;
+        mean[c] = now;
+        rstd[c] = 1 / sqrt((count > 0 ? squares / count : 0) + eps);
+        if (running_mean && count > 0) {
+            follow(now, &running_mean[c]);
+            follow(squares / (count - 1), &running_var[c]);
+        }
+    }
+
+    /* As what finishes the sums, about the running mean. */
+    __device__ double shift_of(int64_t c) const
+    {
+        return running_mean ? (double)running_mean[c] : 0;
+    }
+    __device__ void take(int64_t c, double sum, double squares) const
+    {
+        set(c, shift_of(c), sum, squares);
+    }
+};
+
+template <class R> static __global__ void statistics(int64_t channels, const double *shift, const double *sums, Statistics<R> to)
 {
     int64_t c = own_channel();
-    if (c >= channels)
-        return;
-    double off = count > 0 ? sums[c] / count : 0; /* of the mean from the shift */
-    double squares = count > 0 ? sums[channels + c] - count * off * off : 0;
-    squares = squares < 0 ? 0 : squares;
-    double now = (shift ? shift[c] : 0) + off;
-    mean[c] = now;
-    rstd[c] = 1 / sqrt((count > 0 ? squares / count : 0) + eps);
-    if (running_mean && count > 0) {
-        follow(momentum, now, &running_mean[c]);
-        follow(momentum, squares / (count - 1), &running_var[c]);
-    }
+    if (c < channels)
+        to.set(c, shift ? shift[c] : 0, sums[c], sums[channels + c]);
 }
 
 shard_status shard_cuda_batch_norm_statistics(shard_device *device, int64_t channels, double count, const double *shift,
@@ -208,9 +241,27 @@ shard_status shard_cuda_batch_norm_statistics(shard_device *device, int64_t chan
         return SHARD_OK;
     return by_float(dtype, [&](auto t) {
         using R = Real<decltype(t)>;
-        return launch(device, statistics<R>, (unsigned)divide_up(channels, BLOCK), BLOCK, channels, count, shift, sums, eps,
-                      momentum, (R *)running_mean, (R *)running_var, mean, rstd);
+        Statistics<R> to = {count, eps, momentum, (R *)running_mean, (R *)running_var, mean, rstd};
+        return launch(device, statistics<R>, (unsigned)divide_up(channels, BLOCK), BLOCK, channels, shift, sums, to);
     });
+}
+
+shard_status shard_cuda_batch_norm_measure(shard_device *device, int64_t rows, int64_t channels, const void *x, double eps,
+                                           double momentum, void *running_mean, void *running_var, double *mean, double *rstd,
+                                           shard_dtype dtype)
+{
+    if (channels == 0)
+        return SHARD_OK;
+    return by_channels(
+        dtype, channels,
+        [&](auto t, auto n) {
+            using T = decltype(t);
+            using R = Real<T>;
+            BatchNormSums<T, n(), Statistics<R>> form = {
+                (const T *)x, channels, {(double)rows, eps, momentum, (R *)running_mean, (R *)running_var, mean, rstd}};
+            return run_sums<n()>(device, form, rows, channels);
+        },
+        x);
 }
 
 template <class R>

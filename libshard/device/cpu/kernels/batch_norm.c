@@ -229,6 +229,25 @@ shard_status KERNEL(batch_norm_statistics)(shard_device *device, int64_t channel
     return SHARD_OK;
 }
 
+shard_status KERNEL(batch_norm_measure)(shard_device *device, int64_t rows, int64_t channels, const void *x, double eps,
+                                        double momentum, void *running_mean, void *running_var, double *mean, double *rstd,
+                                        shard_dtype dtype)
+{
+    size_t bytes = 3 * (size_t)(channels ? channels : 1) * sizeof(double);
+    double *sums = shard_device_allocate(device, SHARD_MEMORY_WORKSPACE, bytes);
+    double *shift = running_mean && sums ? sums + 2 * channels : NULL;
+    if (!sums)
+        return shard_last_status();
+    for (int64_t c = 0; shift && c < channels; c++)
+        shift[c] = dtype == SHARD_FLOAT64 ? ((const double *)running_mean)[c] : (double)((const float *)running_mean)[c];
+    shard_status status = KERNEL(batch_norm_sums)(device, rows, channels, x, shift, sums, dtype);
+    if (status == SHARD_OK)
+        status = KERNEL(batch_norm_statistics)(device, channels, (double)rows, shift, sums, eps, momentum, running_mean,
+                                               running_var, mean, rstd, dtype);
+    shard_device_release(device, SHARD_MEMORY_WORKSPACE, sums, bytes);
+    return status;
+}
+
 shard_status KERNEL(batch_norm_recall)(shard_device *device, int64_t channels, const void *running_mean, const void *running_var,
                                        double eps, double *mean, double *rstd, shard_dtype dtype)
 {
