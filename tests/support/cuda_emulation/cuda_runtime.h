@@ -353,10 +353,6 @@ static inline double rsqrt(double x)
 }
 #define __expf expf /* the C library has functions of these names */
 #define __logf logf
-static inline float normcdff(float x)
-{
-    return (float)(0.5 * erfc(-(double)x * 0.70710678118654752440));
-}
 static inline double normcdf(double x)
 {
     return 0.5 * erfc(-x * 0.70710678118654752440);
@@ -382,6 +378,10 @@ static inline float __fmul_rn(float a, float b)
     return a * b;
 }
 static inline float __fdiv_rn(float a, float b)
+{
+    return a / b;
+}
+static inline float __fdividef(float a, float b)
 {
     return a / b;
 }
