@@ -194,7 +194,7 @@ static shard_status sum_gathered(shard_group *group, char *data, int64_t count, 
     if (status == SHARD_OK)
         status = order_streams(nccl.arrived, nccl.stream, sums);
     if (status == SHARD_OK)
-        status = nccl.side.ops->sum_rows(&nccl.side, group->size, count, all, dtype, false, data, dtype);
+        status = nccl.side.ops->sum_rows(&nccl.side, group->size, count, 0, all, dtype, false, data, dtype);
     shard_device_release(&nccl.side, SHARD_MEMORY_BUCKETS, all, bytes);
     return status == SHARD_OK ? order_streams(nccl.summed[0], sums, nccl.stream) : status;
 }

@@ -323,7 +323,7 @@ struct LossSum {
 static unsigned loss_blocks(int64_t rows)
 {
     int64_t blocks = divide_up(rows, BLOCK);
-    return (unsigned)(blocks < BLOCK ? blocks : BLOCK);
+    return (unsigned)(blocks < (int64_t)BLOCK ? blocks : (int64_t)BLOCK);
 }
 
 static __global__ void join_members(shard_cross_entropy_shape shape, Members members, const int64_t *target, double *numbers,
