@@ -154,7 +154,8 @@ START_TEST(products)
         void *a = ones(SIZE * SIZE, dtype), *b = ones(SIZE * SIZE, dtype), *c = zeros(SIZE * SIZE, dtype);
         fill_pool(gpu());
         check_done(i < TYPES ? gpu()->ops->matmul(gpu(), &shape, a, b, c, dtype)
-                             : gpu()->ops->linear(gpu(), SIZE, SIZE, SIZE, a, b, b, c, dtype));
+                             : gpu()->ops->linear(gpu(), &(shard_linear_shape){.rows = SIZE, .in = SIZE, .out = SIZE}, a, b, b, c,
+                                                  dtype));
         ck_assert_double_eq(first_of(c, dtype), i < TYPES ? SIZE : SIZE + 1);
     }
 }
