@@ -13,7 +13,7 @@
  * - An entry that fails sets the thread's error and returns its status. What
  *   callers have checked (shapes, ranges of enums) is not checked again.
  * - Work may be queued, in the order of the calls: only copy_out, synchronize and
- *   event_synchronize wait, and trim. Results are the same in every run for the same
+ *   event_synchronize wait, and trim, which tells of no fault. Results are the same in every run for the same
  *   shapes and number of threads.
  * - What an entry finds wrong in its data (shard_fault) is its error at once where the
  *   memory is the host's. A device that queues keeps the first one it finds until the

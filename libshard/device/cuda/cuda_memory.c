@@ -77,16 +77,6 @@ void shard_cuda_reset_peak(shard_device *device)
     shard_memory_count_reset_peak(shard_cuda_of(device)->count);
 }
 
-void shard_cuda_trim(shard_device *device)
-{
-    shard_cuda *cuda = shard_cuda_of(device);
-    shard_cuda_wait(device); /* whatever that comes to: only what nobody uses goes */
-    if (cuda->capture)
-        return;
-    SHARD_CUDA(cudaMemPoolTrimTo(cuda->pool, 0));
-    SHARD_CUDA(cudaDeviceGraphMemTrim(cuda->ordinal));
-}
-
 void *shard_cuda_allocate_host(shard_device *device, size_t bytes)
 {
     shard_cuda_of(device);
@@ -163,6 +153,18 @@ bool shard_cuda_make_room(shard_device *device)
     if (SHARD_CUDA(cudaStreamIsCapturing(cuda->stream, &capture)) != SHARD_OK || capture != cudaStreamCaptureStatusNone)
         return false;
     return wait_stream(cuda, cuda->stream) == SHARD_OK && SHARD_CUDA(cudaMemPoolTrimTo(cuda->pool, 0)) == SHARD_OK;
+}
+
+/* A fault that is found by then stays for those whose waiting device.h names: ranks trim before a collective that
+ * all of them have agreed to enter. */
+void shard_cuda_trim(shard_device *device)
+{
+    shard_cuda *cuda = shard_cuda_of(device);
+    if (shard_cuda_refuse_in_capture(cuda, "giving memory back to the driver") != SHARD_OK)
+        return;
+    wait_stream(cuda, cuda->stream); /* whatever that comes to: only what nobody uses goes */
+    SHARD_CUDA(cudaMemPoolTrimTo(cuda->pool, 0));
+    SHARD_CUDA(cudaDeviceGraphMemTrim(cuda->ordinal));
 }
 
 shard_status shard_cuda_synchronize(shard_device *device)
