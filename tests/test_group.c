@@ -127,7 +127,7 @@ static void many_groups(shard_group *world, void *context)
     check_ok(shard_barrier(world));
     int64_t bytes = segment_bytes();
     check_ok(shard_barrier(world));
-    for (int i = 0; i < 500; i++)
+    for (int i = 0; i < 120; i++)
         makes_groups(world);
     check_ok(shard_barrier(world));
     /* At most the groups of two rounds live at once: ranks may be one round apart. */
