@@ -225,7 +225,7 @@ static bool fits(const suite_of *of, const step *s)
     int split = splits[s->split].split, may = operation->split;
     if (operation->sharp && shard_dtype_size(of->dtype) == 2)
         return false;
-    if (operation->common && (s->operation + s->copies + s->split + s->end) % 3)
+    if (operation->third && (s->operation + s->copies + s->split + s->end) % 3)
         return false;
     if (operation->placed && !splits[s->split].by_hand)
         may |= BY_COLUMNS;

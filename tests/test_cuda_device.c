@@ -427,7 +427,7 @@ START_TEST(finalize_waits)
 }
 END_TEST
 
-/* Memory that nobody uses goes, whatever the wait for it has told. */
+/* Memory that nobody uses goes, whatever is wrong; who waits next is told of it. */
 START_TEST(trims_after_a_fault)
 {
     enum { BYTES = 64 << 20 };
@@ -440,6 +440,8 @@ START_TEST(trims_after_a_fault)
     ck_assert_int_ge(shard_get_memory_stats(device).reserved, BYTES);
     shard_trim_memory(device);
     ck_assert_int_lt(shard_get_memory_stats(device).reserved, BYTES);
+    check_done(shard_last_status());
+    ck_assert_int_eq(shard_synchronize(device), SHARD_ERROR_ARGUMENT);
     ck_assert_str_eq(shard_last_error(), "index 3 at 0 of 3");
     shard_clear_error();
 }

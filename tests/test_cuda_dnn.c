@@ -256,6 +256,16 @@ START_TEST(no_engine)
 }
 END_TEST
 
+/* What the engines that failed have left is not added to. */
+START_TEST(no_engine_with_bias)
+{
+    shard_device *device =
+        open_with("fast=execution,compiled=absent,coarse=absent,late=absent,odd=absent,strange=absent,plain=internal", "warn");
+    for (int run = 0; run < 2; run++)
+        check_result(device, FORWARD, SHARD_BFLOAT16, true, false);
+}
+END_TEST
+
 /* Sums of lower precision: of 16-bit types alone, where no exact engine can be run, and told once. */
 START_TEST(reduced_precision)
 {
@@ -284,6 +294,7 @@ int main(void)
     tcase_add_test(tcase, later_failure);
     tcase_add_loop_test(tcase, failure_with_bias, 0, 3);
     tcase_add_test(tcase, no_engine);
+    tcase_add_test(tcase, no_engine_with_bias);
     tcase_add_test(tcase, reduced_precision);
     return test_run(suite);
 }

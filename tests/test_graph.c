@@ -411,6 +411,55 @@ START_TEST(keeps_results)
 }
 END_TEST
 
+/* A product of 37 columns has padded rows in memory. One that is kept is read dense, after each replay. */
+START_TEST(keeps_padded_results)
+{
+    enum { ROWS = 4, IN = 8, OUT = 37 };
+    shard_device *device = shard_device_open(NULL);
+    shard_tensor *x = shard_keep(shard_ones(SHARD_SHAPE(ROWS, IN), .dtype = SHARD_BFLOAT16)), *y = NULL;
+    shard_tensor *weight = shard_keep(shard_ones(SHARD_SHAPE(OUT, IN), .dtype = SHARD_BFLOAT16)), *early = NULL;
+    SHARD_SCOPE
+    {
+        ck_assert_double_eq(shard_item(shard_sum(shard_linear(x, weight, NULL))), ROWS * IN * OUT);
+        early = shard_keep(shard_linear(x, weight, NULL));
+    }
+    shard_graph *graph = shard_graph_begin(device);
+    SHARD_SCOPE
+    {
+        y = shard_keep(shard_linear(x, weight, NULL));
+    }
+    check_ok(shard_graph_end(graph));
+    for (int replay = 1; replay <= 3; replay++)
+        SHARD_SCOPE
+        {
+            shard_tensor *values = shard_full(SHARD_SHAPE(ROWS, IN), replay, .dtype = SHARD_BFLOAT16);
+            uint16_t host[ROWS * IN];
+            check_ok(shard_copy_to_host(values, host, sizeof host));
+            check_ok(shard_copy_from_host(x, host, sizeof host));
+            check_ok(shard_graph_replay(graph));
+            shard_tensor *wide = shard_cast(y, SHARD_FLOAT32);
+            float got[ROWS * OUT];
+            check_ok(shard_copy_to_host(wide, got, sizeof got));
+            for (int i = 0; i < ROWS * OUT; i++)
+                ck_assert_float_eq(got[i], (float)(IN * replay));
+        }
+    shard_graph_destroy(graph);
+    graph = shard_graph_begin(device);
+    SHARD_SCOPE
+    {
+        ck_assert_ptr_null(shard_relu(early)); /* made dense by the replays only */
+    }
+    check_error(SHARD_ERROR_UNSUPPORTED, "the first use of a padded tensor from before the capture*");
+    shard_graph_end(graph);
+    shard_clear_error();
+    shard_graph_destroy(graph);
+    shard_release(x);
+    shard_release(y);
+    shard_release(weight);
+    shard_release(early);
+}
+END_TEST
+
 /* ---- what is refused ---- */
 
 typedef struct refused {
@@ -666,6 +715,7 @@ int main(void)
         tcase_add_test(all, tells_of_labels);
         tcase_add_test(all, counts_memory);
         tcase_add_test(all, keeps_results);
+        tcase_add_test(all, keeps_padded_results);
         tcase_add_loop_test(all, refuses, 0, REFUSALS);
         tcase_add_test(all, refuses_though_cleared);
         tcase_add_test(all, refuses_first_step);

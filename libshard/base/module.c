@@ -14,6 +14,7 @@ const shard_module_base shard_module_own_base = {
     .null_argument = shard_null_argument,
     .last_status = shard_last_status,
     .last_error = shard_last_error,
+    .clear_error = shard_clear_error,
     .log = shard_log_message,
     .env_string = shard_env_string,
     .env_integer = shard_env_integer,

@@ -20,6 +20,7 @@ typedef struct shard_module_base {
     shard_status (*null_argument)(const char *function, const char *argument);
     shard_status (*last_status)(void);
     const char *(*last_error)(void);
+    void (*clear_error)(void);
     void (*log)(shard_log_level level, const char *format, ...) SHARD_PRINTF(2, 3);
     const char *(*env_string)(const char *name, const char *fallback);
     shard_status (*env_integer)(const char *name, int64_t fallback, int64_t low, int64_t high, int64_t *value);

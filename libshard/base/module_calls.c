@@ -43,6 +43,11 @@ const char *shard_last_error(void)
     return library->last_error();
 }
 
+void shard_clear_error(void)
+{
+    library->clear_error();
+}
+
 void shard_log_message(shard_log_level level, const char *format, ...)
 {
     char text[1024];

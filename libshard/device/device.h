@@ -289,7 +289,7 @@ typedef struct shard_device_ops {
      * wait_arrival(device, *arrival) sees it; *arrival NULL: it is there already. Released as what
      * allocate gives, after that call. NULL with the error set. */
     void *(*copy_in_async)(shard_device *, const void *from_host, size_t bytes, void **arrival);
-    /* Has what is queued from now on wait for it; ends the arrival. */
+    /* Has what is queued from now on wait for it; ends the arrival, unless it fails. */
     shard_status (*wait_arrival)(shard_device *, void *arrival);
     /* rows rows of width bytes; pitches are bytes from one row to the next. */
     shard_status (*copy_rows)(shard_device *, void *to, size_t to_pitch, const void *from, size_t from_pitch, size_t width,

@@ -27,6 +27,7 @@ struct shard_graph {
     int64_t draws;     /* that a replay takes */
     int64_t gradients; /* of leaves that the capture has left, less those that it has taken away */
     bool orphaned;     /* an owner of a replay is gone */
+    void (*at_end)(bool sound);
     struct shard_graph *next;
 };
 
@@ -114,6 +115,12 @@ shard_status shard_graph_check_device(const char *function, const shard_device *
                        function, device->name, capturing->device->name);
 }
 
+void shard_graph_at_end(void (*call)(bool sound))
+{
+    if (capturing)
+        capturing->at_end = call;
+}
+
 /* ---- capture ---- */
 
 static void unlist(shard_graph *graph)
@@ -174,6 +181,8 @@ shard_status shard_graph_end(shard_graph *graph)
         return shard_null_argument("shard_graph_end", "graph");
     if (capturing != graph)
         return shard_error(SHARD_ERROR_ARGUMENT, "shard_graph_end: this thread does not capture this graph");
+    if (graph->at_end)
+        graph->at_end(shard_last_status() == SHARD_OK);
     capturing = NULL;
     graph->draws = shard_random_end_capture();
     bool sound = shard_last_status() == SHARD_OK;
@@ -190,6 +199,8 @@ void shard_graph_destroy(shard_graph *graph)
     if (!graph)
         return;
     if (capturing == graph) {
+        if (graph->at_end)
+            graph->at_end(false);
         capturing = NULL;
         shard_random_end_capture();
         graph->device->ops->graph_end(graph->device, NULL);

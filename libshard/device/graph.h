@@ -30,6 +30,9 @@ typedef struct shard_replay {
  * the error set, and the context released. */
 const void *shard_graph_on_replay(shard_graph *graph, shard_replay replay, size_t bytes);
 
+/* Has `call` called at the end of the capture, in it if it is sound. One function, which all calls name. */
+void shard_graph_at_end(void (*call)(bool sound));
+
 /* The owner goes: graphs that have something of it cannot be replayed any more. */
 void shard_graph_forget(const void *owner);
 

@@ -108,7 +108,8 @@ static void count_update(void *context, void *values)
     (void)values;
     ++*(int64_t *)shard_tensor_memory_to_write(ema->updates);
     for (int64_t i = 0; i < ema->count; i++)
-        shard_tensor_count_write(ema->averages[i].value);
+        if (!shard_tensor_is_idle(ema->averages[i].value))
+            shard_tensor_count_write(ema->averages[i].value);
 }
 
 /* Replays blend by the decay of the capture, and count an update each. */
@@ -143,8 +144,14 @@ shard_status shard_ema_update(shard_ema *ema)
         average *a = average_of(ema, i);
         if (!a)
             return shard_last_status();
-        if (!shard_tensor_is_idle(a->value))
-            SHARD_TRY(blend(ema->optimizer->slots[i].piece.tensor, a->value, is_begun(a) && *updates ? decay : 0.0));
+        bool begins = !is_begun(a) || !*updates;
+        if (shard_tensor_is_idle(a->value))
+            continue;
+        if (begins && shard_is_capturing())
+            return shard_error(SHARD_ERROR_UNSUPPORTED,
+                               "shard_ema_update: the first update of a parameter's average is in a capture: make one before "
+                               "shard_graph_begin");
+        SHARD_TRY(blend(ema->optimizer->slots[i].piece.tensor, a->value, begins ? 0.0 : decay));
     }
     *updates += !shard_is_capturing();
     return SHARD_OK;

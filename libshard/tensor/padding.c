@@ -6,8 +6,33 @@
  */
 #include "tensor/tensor.h"
 
+#include "device/graph.h"
+
 /* Bytes of other memory that are taken to move rows together. */
 enum { PASSING = 16 << 20 };
+
+/* Storages that were padded in this thread's capture and are still. */
+static _Thread_local shard_storage *of_capture;
+
+void shard_storage_forget_padding(const shard_storage *storage)
+{
+    for (shard_storage **link = &of_capture; *link; link = &(*link)->next_padded)
+        if (*link == storage) {
+            *link = storage->next_padded;
+            return;
+        }
+}
+
+/* A replay writes such rows apart each time: what outlives the capture is made dense in it, so in each replay. */
+static void end_capture(bool sound)
+{
+    while (of_capture) {
+        shard_storage *storage = of_capture;
+        of_capture = storage->next_padded;
+        if (sound)
+            shard_storage_make_dense(storage);
+    }
+}
 
 void shard_tensor_pad_rows(shard_tensor *tensor, int64_t pitch)
 {
@@ -20,6 +45,11 @@ void shard_tensor_pad_rows(shard_tensor *tensor, int64_t pitch)
         return;
     storage->padding = (shard_padding){.rows = (size_t)rows, .width = (size_t)cols * size, .pitch = (size_t)pitch * size};
     storage->bytes = bytes;
+    if (shard_is_capturing()) {
+        storage->next_padded = of_capture;
+        of_capture = storage;
+        shard_graph_at_end(end_capture);
+    }
 }
 
 /* Dense rows in other memory, which takes the place of theirs. */
@@ -66,6 +96,9 @@ shard_status shard_storage_make_dense(shard_storage *storage)
     size_t bytes = storage->padding.rows * storage->padding.width;
     if (!storage->padding.pitch)
         return SHARD_OK;
+    if (storage->memory && shard_is_capturing() && storage->capture != shard_graph_number())
+        return shard_graph_refuse("the first use of a padded tensor from before the capture where dense rows are needed");
+    shard_storage_forget_padding(storage);
     if (!storage->memory)
         storage->bytes = bytes;
     else
@@ -80,7 +113,8 @@ void *shard_tensor_rows(shard_tensor *tensor, int64_t *pitch)
     size_t size = shard_dtype_size(tensor->dtype);
     int64_t cols = tensor->shape.ndim ? tensor->shape.dim[tensor->shape.ndim - 1] : 1;
     bool apart = padding->pitch && padding->width == (size_t)cols * size && tensor->offset % padding->width == 0;
-    *pitch = apart ? (int64_t)(padding->pitch / size) : cols;
+    bool several = tensor->shape.ndim > 1 && shard_shape_product(&tensor->shape, 0, tensor->shape.ndim - 1) > 1;
+    *pitch = apart && several ? (int64_t)(padding->pitch / size) : cols; /* one row is dense by itself */
     if (!apart)
         return shard_tensor_memory(tensor);
     char *memory = shard_storage_made(tensor->storage);

@@ -65,9 +65,9 @@ static shard_status refuse_in_capture(const shard_storage *storage)
 /* The device's work waits for the copy from now on; the host does not. */
 static shard_status wait_arrival(shard_storage *storage)
 {
-    void *arrival = storage->arrival;
+    SHARD_TRY(storage->device->ops->wait_arrival(storage->device, storage->arrival));
     storage->arrival = NULL;
-    return storage->device->ops->wait_arrival(storage->device, arrival);
+    return SHARD_OK;
 }
 
 void *shard_storage_made(shard_storage *storage)
@@ -115,6 +115,7 @@ void shard_storage_give_back(shard_storage *storage)
 {
     if (storage->arrival)
         wait_arrival(storage);
+    storage->arrival = NULL;
     shard_device_release(storage->device, storage->kind, storage->memory, storage->bytes);
     storage->memory = NULL;
 }
@@ -127,6 +128,8 @@ void shard_storage_drop(shard_storage *storage)
         storage->filler->drop(storage->filler);
     else
         shard_storage_give_back(storage);
+    if (storage->padding.pitch)
+        shard_storage_forget_padding(storage);
     free(storage);
 }
 

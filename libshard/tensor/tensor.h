@@ -69,6 +69,7 @@ struct shard_storage {
     shard_filler *filler;   /* NULL: what is in the memory is nowhere else */
     void *arrival;          /* of the device's copy_in_async, which nothing has waited for yet; NULL: none */
     shard_padding padding;  /* of rows that nobody has asked to be dense yet */
+    struct shard_storage *next_padded; /* of those that were padded in this thread's capture */
 };
 
 /* Counts the writes to a tensor that was moved into memory where others are, and to its views. */
@@ -207,6 +208,8 @@ void *shard_storage_memory(shard_storage *storage);
 void *shard_storage_made(shard_storage *storage);
 /* Moves rows that are apart together. Pointers that shard_tensor_rows gave are wrong then. */
 shard_status shard_storage_make_dense(shard_storage *storage);
+/* It goes, in the thread that padded it. */
+void shard_storage_forget_padding(const shard_storage *storage);
 /* Memory with undefined content, counted by its kind; NULL with the error set. */
 void *shard_storage_allocate(shard_storage *storage);
 /* Its memory ahead of need: allocated, and beginning to be filled. Whether it is. */

@@ -42,7 +42,8 @@ static shard_status open_stream(shard_device *device)
     nccl.side = *device;
     nccl.side_state = *cuda;
     SHARD_CUDA_TRY(cudaStreamCreateWithPriority(&nccl.side_state.stream, cudaStreamNonBlocking, greatest));
-    nccl.side_state.watch = nccl_watch; /* who uses the side has the lock */
+    nccl.side_state.graphs = nccl.side_state.capture = NULL; /* what is on the side is of no graph */
+    nccl.side_state.watch = nccl_watch;                      /* who uses the side has the lock */
     nccl.side.state = &nccl.side_state;
     nccl.device = device;
     cuda->watch = watch;
@@ -56,11 +57,11 @@ static shard_status make_room(shard_device *device)
     return shard_last_status();
 }
 
-shard_status nccl_begin(shard_group *group)
+shard_status nccl_begin(shard_group *group, nccl_kind kind)
 {
     nccl_group *state = nccl_of(group);
-    shard_status status = state->used ? SHARD_OK : make_room(nccl.device);
-    state->used = true;
+    shard_status status = state->used[kind] ? SHARD_OK : make_room(nccl.device);
+    state->used[kind] = true;
     pthread_mutex_lock(&nccl.lock);
     SHARD_TRY(status);
     if (nccl.broken != SHARD_OK)

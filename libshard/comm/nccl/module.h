@@ -39,11 +39,14 @@
 _Static_assert(SHARD_NCCL_ID_BYTES == NCCL_UNIQUE_ID_BYTES, "the id travels whole");
 
 /* A group's state. */
+/* Collectives for which NCCL connects ranks when a communicator has the first of them. */
+typedef enum nccl_kind { NCCL_REDUCES, NCCL_SUMS_HERE, NCCL_GATHERS, NCCL_SCATTERS, NCCL_BROADCASTS, NCCL_KINDS } nccl_kind;
+
 typedef struct nccl_group {
     shard_group *group;
     ncclComm_t comm;         /* NULL: a split's that is not done, or aborted */
     bool reduced_precision;  /* NCCL takes the sums of 16-bit types */
-    bool used;               /* a collective has been begun */
+    bool used[NCCL_KINDS];   /* a collective of the kind has been begun */
     struct nccl_group *next; /* of all groups that have a communicator */
     pthread_t aborter;       /* runs while aborting */
     bool aborting;
@@ -94,7 +97,7 @@ shard_status nccl_settle(nccl_group *state, ncclResult_t result, const char *cal
 shard_status nccl_give_up(nccl_group *calling);
 
 /* Makes the stream ready for a collective of the group; the thread has the lock until nccl_end. */
-shard_status nccl_begin(shard_group *group);
+shard_status nccl_begin(shard_group *group, nccl_kind kind);
 /* Notes that it is on the stream, if all went well; NULL with the error set. */
 shard_request *nccl_end(shard_status status);
 

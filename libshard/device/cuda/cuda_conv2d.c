@@ -143,7 +143,7 @@ static shard_status convolve(shard_device *device, const shard_cuda_conv *c, con
     if (there)
         return SHARD_OK;
     if (bias && c->dtype != SHARD_FLOAT64) /* again: an engine that failed may have added to it */
-        SHARD_TRY(shard_cuda_spread(device, y_count(c->shape) / c->shape->o, c->shape->o, 0, bias, c->y, c->dtype));
+        SHARD_TRY(shard_cuda_spread(device, y_count(c->shape) / c->shape->o, c->shape->o, c->shape->o, bias, c->y, c->dtype));
     return c->dtype == SHARD_FLOAT32 || c->dtype == SHARD_FLOAT64 ? shard_cuda_conv2d_columns(device, c)
                                                                   : convolve_widened(device, c);
 }

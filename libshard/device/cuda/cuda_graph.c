@@ -9,7 +9,7 @@
  * - Memory from before that is freed in a capture may be what the graph reads: it stays until the
  *   graph is destroyed.
  */
-#include "device/cuda/cuda.h"
+#include "device/cuda/cuda_room.h"
 
 #include "base/log.h"
 #include "base/memory.h"
@@ -222,13 +222,14 @@ shard_status shard_cuda_graph_begin(shard_device *device)
 }
 
 /* The executable of what was captured; NULL with the error set. */
-static cudaGraphExec_t instantiate(cudaGraph_t graph, size_t *nodes)
+static cudaGraphExec_t instantiate(shard_device *device, cudaGraph_t graph, size_t *nodes)
 {
     cudaGraphExec_t executable = NULL;
     if (SHARD_CUDA(cudaGraphGetNodes(graph, NULL, nodes)) != SHARD_OK)
         return NULL;
-    return SHARD_CUDA(cudaGraphInstantiate(&executable, graph, cudaGraphInstantiateFlagAutoFreeOnLaunch)) == SHARD_OK ? executable
-                                                                                                                      : NULL;
+    cudaError_t error = SHARD_CUDA_WITH_ROOM(device, shard_cuda_lacks_memory,
+                                             cudaGraphInstantiate(&executable, graph, cudaGraphInstantiateFlagAutoFreeOnLaunch));
+    return shard_cuda_check(error, "cudaGraphInstantiate") == SHARD_OK ? executable : NULL;
 }
 
 static void free_kept(shard_device *device, shard_cuda_graph *graph)
@@ -253,7 +254,7 @@ shard_status shard_cuda_graph_end(shard_device *device, void **executable)
     else if (executable && graph->refused)
         shard_error(SHARD_ERROR_UNSUPPORTED, "shard_graph_end: a call in the capture was refused: there is nothing to replay");
     else if (executable)
-        graph->executable = instantiate(captured, &graph->nodes);
+        graph->executable = instantiate(device, captured, &graph->nodes);
     if (error != cudaSuccess)
         cudaGetLastError();
     if (captured)
@@ -274,7 +275,9 @@ shard_status shard_cuda_graph_end(shard_device *device, void **executable)
 shard_status shard_cuda_graph_launch(shard_device *device, void *executable)
 {
     shard_cuda_graph *graph = executable;
-    SHARD_CUDA_TRY(cudaGraphLaunch(graph->executable, shard_cuda_of(device)->stream));
+    cudaError_t error =
+        SHARD_CUDA_WITH_ROOM(device, shard_cuda_lacks_memory, cudaGraphLaunch(graph->executable, shard_cuda_of(device)->stream));
+    SHARD_TRY(shard_cuda_check(error, "cudaGraphLaunch"));
     graph->launched = true;
     raise_peaks(device, graph);
     return SHARD_OK;

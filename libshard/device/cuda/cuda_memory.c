@@ -152,7 +152,8 @@ bool shard_cuda_make_room(shard_device *device)
     cudaGetLastError(); /* the failed call's */
     if (SHARD_CUDA(cudaStreamIsCapturing(cuda->stream, &capture)) != SHARD_OK || capture != cudaStreamCaptureStatusNone)
         return false;
-    return wait_stream(cuda, cuda->stream) == SHARD_OK && SHARD_CUDA(cudaMemPoolTrimTo(cuda->pool, 0)) == SHARD_OK;
+    return wait_stream(cuda, cuda->stream) == SHARD_OK && SHARD_CUDA(cudaMemPoolTrimTo(cuda->pool, 0)) == SHARD_OK &&
+           SHARD_CUDA(cudaDeviceGraphMemTrim(cuda->ordinal)) == SHARD_OK;
 }
 
 /* A fault that is found by then stays for those whose waiting device.h names: ranks trim before a collective that
@@ -244,9 +245,10 @@ shard_status shard_cuda_copy_out(shard_device *device, void *to_host, const void
 
 shard_status shard_cuda_copy_out_async(shard_device *device, void *to_host, const void *from, size_t bytes)
 {
-    if (bytes == 0)
-        return SHARD_OK;
-    return SHARD_CUDA(cudaMemcpyAsync(to_host, from, bytes, cudaMemcpyDeviceToHost, shard_cuda_of(device)->stream));
+    shard_cuda *cuda = shard_cuda_of(device);
+    SHARD_TRY(shard_cuda_refuse_in_capture(cuda, "reading values of the device on the host"));
+    SHARD_TRY(shard_cuda_graph_check_read(cuda, from));
+    return bytes ? SHARD_CUDA(cudaMemcpyAsync(to_host, from, bytes, cudaMemcpyDeviceToHost, cuda->stream)) : SHARD_OK;
 }
 
 /* The memory is taken in the order of the stream of copies: what it was used for before is over when the copy begins
@@ -277,11 +279,9 @@ void *shard_cuda_copy_in_async(shard_device *device, const void *from_host, size
 shard_status shard_cuda_wait_arrival(shard_device *device, void *arrival)
 {
     shard_cuda *cuda = shard_cuda_of(device);
-    shard_status status = shard_cuda_refuse_in_capture(cuda, "the first use of a copy from the host");
-    if (status == SHARD_OK)
-        status = SHARD_CUDA(cudaStreamWaitEvent(cuda->stream, (cudaEvent_t)arrival, cudaEventWaitDefault));
-    SHARD_CUDA(cudaEventDestroy((cudaEvent_t)arrival));
-    return status;
+    SHARD_TRY(shard_cuda_refuse_in_capture(cuda, "the first use of a copy from the host"));
+    SHARD_CUDA_TRY(cudaStreamWaitEvent(cuda->stream, (cudaEvent_t)arrival, cudaEventWaitDefault));
+    return SHARD_CUDA(cudaEventDestroy((cudaEvent_t)arrival));
 }
 
 shard_status shard_cuda_copy_rows(shard_device *device, void *to, size_t to_pitch, const void *from, size_t from_pitch,
