@@ -57,13 +57,9 @@ static shard_status make_room(shard_device *device)
     return shard_last_status();
 }
 
-shard_status nccl_begin(shard_group *group, nccl_kind kind)
+shard_status nccl_begin(shard_group *group)
 {
-    nccl_group *state = nccl_of(group);
-    shard_status status = state->used[kind] ? SHARD_OK : make_room(nccl.device);
-    state->used[kind] = true;
     pthread_mutex_lock(&nccl.lock);
-    SHARD_TRY(status);
     if (nccl.broken != SHARD_OK)
         return shard_error(nccl.broken, "%s", nccl.text);
     SHARD_CUDA_TRY(cudaSetDevice(shard_cuda_of(nccl.device)->ordinal));

@@ -16,7 +16,8 @@
  *
  * NCCL takes memory of the GPU beside the device's pool, when a communicator is made and
  * when it is first used. One that finds none is lost, and its members with it: a call that
- * failed on one rank cannot be made again. So before, the pool gives back what it keeps.
+ * failed on one rank cannot be made again. So the pool gives back what it keeps before one is
+ * made. Not before it is used: to wait for the device may then be to wait for other ranks.
  *
  * 16-bit types are summed by this module: NCCL would round to 16 bits after every
  * addition. Pieces are sent to where they are summed in float32, then gathered: as many
@@ -39,14 +40,10 @@
 _Static_assert(SHARD_NCCL_ID_BYTES == NCCL_UNIQUE_ID_BYTES, "the id travels whole");
 
 /* A group's state. */
-/* Collectives for which NCCL connects ranks when a communicator has the first of them. */
-typedef enum nccl_kind { NCCL_REDUCES, NCCL_SUMS_HERE, NCCL_GATHERS, NCCL_SCATTERS, NCCL_BROADCASTS, NCCL_KINDS } nccl_kind;
-
 typedef struct nccl_group {
     shard_group *group;
     ncclComm_t comm;         /* NULL: a split's that is not done, or aborted */
     bool reduced_precision;  /* NCCL takes the sums of 16-bit types */
-    bool used[NCCL_KINDS];   /* a collective of the kind has been begun */
     struct nccl_group *next; /* of all groups that have a communicator */
     pthread_t aborter;       /* runs while aborting */
     bool aborting;
@@ -97,7 +94,7 @@ shard_status nccl_settle(nccl_group *state, ncclResult_t result, const char *cal
 shard_status nccl_give_up(nccl_group *calling);
 
 /* Makes the stream ready for a collective of the group; the thread has the lock until nccl_end. */
-shard_status nccl_begin(shard_group *group, nccl_kind kind);
+shard_status nccl_begin(shard_group *group);
 /* Notes that it is on the stream, if all went well; NULL with the error set. */
 shard_request *nccl_end(shard_status status);
 

@@ -239,7 +239,7 @@ shard_request *nccl_all_reduce_start(shard_group *group, shard_device *device, v
 {
     (void)device;
     nccl_group *state = nccl_of(group);
-    shard_status status = nccl_begin(group, summed_here(group, dtype, op) ? NCCL_SUMS_HERE : NCCL_REDUCES);
+    shard_status status = nccl_begin(group);
     if (status == SHARD_OK && summed_here(group, dtype, op))
         status = sum_all(group, data, count, dtype);
     else if (status == SHARD_OK)
@@ -259,7 +259,7 @@ shard_request *nccl_all_gather_start(shard_group *group, shard_device *device, c
                                      shard_dtype dtype)
 {
     (void)device;
-    shard_status status = nccl_begin(group, NCCL_GATHERS);
+    shard_status status = nccl_begin(group);
     return nccl_end(status == SHARD_OK ? gather(group, mine, all, counts, dtype) : status);
 }
 
@@ -273,7 +273,7 @@ shard_request *nccl_reduce_scatter_start(shard_group *group, shard_device *devic
                                          shard_dtype dtype, shard_reduce_op op)
 {
     (void)device;
-    shard_status status = nccl_begin(group, summed_here(group, dtype, op) ? NCCL_SUMS_HERE : NCCL_SCATTERS);
+    shard_status status = nccl_begin(group);
     if (status == SHARD_OK)
         status = summed_here(group, dtype, op) ? sum_pieces(group, all, mine, counts, dtype)
                                                : reduce_pieces(group, all, mine, counts, dtype, op);
@@ -289,7 +289,7 @@ shard_status nccl_reduce_scatter(shard_group *group, shard_device *device, void 
 shard_status nccl_broadcast(shard_group *group, shard_device *device, void *data, int64_t count, shard_dtype dtype, int root)
 {
     nccl_group *state = nccl_of(group);
-    shard_status status = nccl_begin(group, NCCL_BROADCASTS);
+    shard_status status = nccl_begin(group);
     if (status == SHARD_OK)
         status = nccl_settle(state, ncclBroadcast(data, data, (size_t)count, type_of(dtype), root, state->comm, nccl.stream),
                              "ncclBroadcast");
