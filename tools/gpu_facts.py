@@ -272,7 +272,7 @@ def make_context(path):
 
 def contexts(options):
     def start():
-        return subprocess.Popen([sys.executable, __file__, "hold", "0", options.library], stdout=subprocess.PIPE, text=True)
+        return subprocess.Popen([sys.executable, __file__, "hold", "0", options.soname], stdout=subprocess.PIPE, text=True)
 
     def seconds(process):
         text = process.communicate(timeout=120)[0].strip()
@@ -281,7 +281,7 @@ def contexts(options):
     if alone is None:
         return 1
     # It outlives this command, whose output would have no end if it had it open.
-    holder = subprocess.Popen([sys.executable, __file__, "hold", "1700", options.library], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+    holder = subprocess.Popen([sys.executable, __file__, "hold", "1700", options.soname], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
                               stderr=subprocess.DEVNULL, start_new_session=True)
     (options.results / "holder.pid").write_text(str(holder.pid), encoding="utf-8")
     time.sleep(alone)
@@ -295,7 +295,7 @@ def contexts(options):
 
 
 def hold(options):
-    print(f"{make_context(options.library):.4f}", flush=True)
+    print(f"{make_context(options.soname):.4f}", flush=True)
     time.sleep(options.seconds)
     return 0
 
@@ -315,13 +315,13 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     commands = parser.add_subparsers(dest="command", required=True)
     for name, run, arguments in (("check", check, ["results"]), ("roots", lambda _: print(",".join(map(str, roots()))), []), ("warm", warm, []),
-                                 ("versions", versions, ["results", "build"]), ("contexts", contexts, ["results", "library"]),
-                                 ("hold", hold, ["seconds", "library"]), ("library", lambda options: print(find(options.library)), ["library"]),
-                                 ("folders", lambda _: print(folders()), []), ("ask", lambda options: print(ask(options.library, options.path)), ["library", "path"])):
+                                 ("versions", versions, ["results", "build"]), ("contexts", contexts, ["results", "soname"]),
+                                 ("hold", hold, ["seconds", "soname"]), ("library", lambda options: print(find(options.soname)), ["soname"]),
+                                 ("folders", lambda _: print(folders()), []), ("ask", lambda options: print(ask(options.soname, options.path)), ["soname", "path"])):
         command = commands.add_parser(name)
         command.set_defaults(run=run)
         for argument in arguments:
-            command.add_argument(argument, type={"seconds": float, "library": str, "path": str}.get(argument, pathlib.Path))
+            command.add_argument(argument, type={"seconds": float, "soname": str, "path": str}.get(argument, pathlib.Path))
         if name == "check":
             command.add_argument("--bundle", default="")
             command.add_argument("--prebuilt", default="")

@@ -20,7 +20,7 @@
  *         ... shard_item(loss) ...
  *     }
  *
- * What is in a capture is not done then, only recorded. A replay gives the same bits as the eager
+ * A capture records operations without computing them. A replay gives the same bits as the eager
  * step would. It reads and writes the memory that the capture did: inputs are copied into the same
  * tensors each time, and results that are kept are overwritten by the next replay; they have no
  * values before the first.
@@ -29,7 +29,7 @@
  * steps of an optimizer (Adam's bias corrections), the draws of dropout (the thread's random state
  * goes on as in an eager step), the number of updates of shard_ema_update, and num_batches_tracked of
  * batch norms. All other arguments are those of the capture: shapes, weight decay, momentum, max_norm
- * of clipping, the factor of shard_scale, training mode. What is computed on the CPU is not captured.
+ * of clipping, the factor of shard_scale, training mode. Operations on the CPU are not captured.
  *
  * A capture is to have whole steps: gradients that it computes are used and zeroed in it
  * (shard_step). Before it at least one such step is to have been made eagerly, so that gradients,
@@ -40,8 +40,8 @@
  * warms up, shard_zero, and collectives of more than one rank, whose preflight checks are the host's.
  * Each is an error with a message that says so.
  *
- * Faults that kernels find in a replay (labels, indices) are told as of eager operations. Memory:
- * what is allocated in a capture belongs to the graph, beside the device's pool; shard_graph_begin
+ * Faults that kernels find in a replay (labels, indices) are reported as those of eager operations.
+ * Memory that is allocated in a capture belongs to the graph, not to the device's pool; shard_graph_begin
  * trims the pool. It counts in memory statistics while the capture lasts and, in the peaks, with
  * each replay.
  */
