@@ -20,14 +20,14 @@ static void die(void *unused)
     kill(getpid(), SIGKILL);
 }
 
-/* On rank 1's GPU comes `task` before its part of the sum. */
+/* On rank 1's GPU comes `task` before its part of the sum. Another rank may learn of it in the call already. */
 static void lose(shard_group *world, cudaHostFn_t task)
 {
     check_sum_of_ranks(world);
     float *data = make_filled(1000, 1);
     if (shard_group_rank(world) == 1)
         ck_assert_int_eq(cudaLaunchHostFunc(shard_cuda_of(gpu())->stream, task, NULL), cudaSuccess);
-    check_ok(shard_group_all_reduce(world, gpu(), data, 1000, SHARD_FLOAT32, SHARD_SUM));
+    shard_group_all_reduce(world, gpu(), data, 1000, SHARD_FLOAT32, SHARD_SUM);
     shard_synchronize(gpu());
 }
 
@@ -214,6 +214,43 @@ START_TEST(test_sticks)
 }
 END_TEST
 
+/* Groups of ranks 0 and 1 and of ranks 1 and 2. Rank 2 dies in a collective of the second; rank 1 aborts
+ * all its collectives, clears the error and lives on in silence, or leaves. Rank 0 waits for rank 1. */
+static void loses_neighbour(shard_group *world, void *context)
+{
+    bool lives_on = context != NULL;
+    int rank = shard_group_rank(world);
+    shard_group *first = shard_group_split(world, rank == 2), *second = shard_group_split(world, rank == 0);
+    ck_assert_msg(first && second, "%s", shard_last_error());
+    ncclComm_t comm = connect_directly(world);
+    float *data = make_filled(1000, 1);
+    if (rank == 2)
+        ck_assert_int_eq(ncclBroadcast(data, data, 1000, ncclFloat32, 0, comm, shard_cuda_of(gpu())->stream), ncclSuccess);
+    if (rank != 0)
+        check_ok(shard_group_all_reduce(second, gpu(), make_filled(1000, 1), 1000, SHARD_FLOAT32, SHARD_SUM));
+    if (rank != 2)
+        check_ok(shard_group_all_reduce(first, gpu(), make_filled(1000, 1), 1000, SHARD_FLOAT32, SHARD_SUM));
+    check_ok(shard_barrier(world));
+    if (rank == 2)
+        die(NULL);
+    double start = seconds();
+    shard_synchronize(gpu());
+    check_error(SHARD_ERROR_PEER, "rank 2 died: it did not come to *");
+    ck_assert_msg(seconds() - start < 3, "the error came after %g s", seconds() - start);
+    if (rank == 1 && lives_on)
+        nanosleep(&(struct timespec){.tv_sec = 4}, NULL);
+    shard_group_destroy(first);
+    shard_group_destroy(second);
+    shard_clear_error();
+}
+
+START_TEST(test_neighbour_dies)
+{
+    set_gpus("3", "1");
+    run_job_of((ranks_run){.size = 3, .body = loses_neighbour, .context = _i ? "" : NULL, .may_fail = 1 << 2, .deadline = 20});
+}
+END_TEST
+
 /* A group is left with an error while another one's collective waits for a rank that has died; then the ranks end,
  * as those do that have failed. */
 static void leaves_stuck(shard_group *none, void *context)
@@ -250,6 +287,7 @@ int main(void)
     tcase_add_test(tcase, test_member_hangs);
     tcase_add_loop_test(tcase, test_leaves_in_flight, 0, 2);
     tcase_add_loop_test(tcase, test_sticks, 0, STUCK_GROUPS * 2);
+    tcase_add_loop_test(tcase, test_neighbour_dies, 0, 2);
     tcase_add_loop_test(tcase, test_leaves_stuck, 0, STUCK_GROUPS * 2);
     return test_run(suite);
 }

@@ -56,9 +56,13 @@ typedef struct shard_group_ops {
      * another one meanwhile fails with that text. NULL: it waits no more. NULL entry:
      * nobody can be waiting elsewhere. */
     void (*alarm)(shard_group *, const char *text);
+    /* This rank has aborted its collectives of device memory, for good. look() of a group that it
+     * is a member of fails with the status and the text, also after this rank has left. Called
+     * once. NULL entry: look() is NULL too. */
+    void (*notify_abort)(shard_group *, shard_status status, const char *text);
     /* Without waiting: PEER, with its text, if it is known that a member died, failed, or
-     * waits elsewhere with an error, and so will not finish what it is `doing`. NULL entry:
-     * that is never known. */
+     * waits elsewhere with an error, and so will not finish what it is `doing`; the status of the
+     * notice if a member has aborted its collectives. NULL entry: that is never known. */
     shard_status (*look)(shard_group *, const char *doing);
     void (*destroy)(shard_group *);
 } shard_group_ops;
@@ -168,6 +172,8 @@ shard_status shard_group_fail(shard_group *);
 /* Before the end of the world: if this thread has an error that not all ranks
  * know, tells it to those that wait for this one. */
 void shard_group_post(shard_group *world);
+/* This rank has aborted its collectives of device memory with the thread's error: tells all ranks. */
+void shard_group_notify_abort(shard_group *group);
 
 /* Whether all members have this thread's error, with the same text. */
 bool shard_group_failure_is_joint(const shard_group *group);

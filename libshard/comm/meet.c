@@ -61,6 +61,20 @@ void shard_group_post(shard_group *world)
     world->ops->post(world, text);
 }
 
+void shard_group_notify_abort(shard_group *group)
+{
+    char text[SHARD_COMM_TEXT];
+    shard_status status = shard_last_status();
+    if (!group->ops->notify_abort)
+        return;
+    bool names_ranks = status == SHARD_ERROR_PEER || status == SHARD_ERROR_TIMEOUT;
+    if (names_ranks)
+        shard_printable(text, sizeof text, shard_last_error());
+    else
+        tell_error(group, text, sizeof text);
+    group->ops->notify_abort(group, names_ranks ? status : SHARD_ERROR_PEER, text);
+}
+
 /* Of this thread's error: that it is known to a group of that size. */
 static void remember_joint(int size)
 {

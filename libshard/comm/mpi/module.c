@@ -162,6 +162,12 @@ static void mpi_alarm(shard_group *group, const char *text)
     mpi_say_alarm(text);
 }
 
+static void mpi_notify_abort(shard_group *group, shard_status status, const char *text)
+{
+    (void)group;
+    mpi_say_aborted(status, text);
+}
+
 /* Whether one of the others has left with an error. */
 static bool has_failed_peer(void)
 {
@@ -207,6 +213,7 @@ static const shard_group_ops mpi_ops = {
     .subgroup = mpi_subgroup,
     .post = mpi_post,
     .alarm = mpi_alarm,
+    .notify_abort = mpi_notify_abort,
     .look = mpi_look,
     .destroy = mpi_destroy,
 };

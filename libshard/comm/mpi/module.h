@@ -27,11 +27,18 @@ typedef struct mpi_answer {
 #define MPI_NO_WAIT 0
 #define MPI_WAIT_FOR_THE_END 2 /* names of waits in groups are odd */
 
+/* A rank has aborted its collectives of device memory. */
+typedef struct mpi_abort_notice {
+    shard_status status; /* OK: it has not */
+    char text[SHARD_COMM_TEXT];
+} mpi_abort_notice;
+
 /* What is known of another rank. */
 typedef struct mpi_peer {
     bool left;                      /* it comes to no collective any more */
     double alarmed;                 /* since when it has waited in some group with an error; 0: it does not */
     char said[SHARD_COMM_TEXT];     /* why, if it failed; else "" */
+    mpi_abort_notice aborted;
     char given_up[SHARD_COMM_TEXT]; /* the error of the first that has waited for it in vain, or "" */
     enum { MPI_PEER_NOT_ASKED, MPI_PEER_ASKED, MPI_PEER_CAME, MPI_PEER_ABSENT } answer; /* whether it came to a wait */
     mpi_answer *told;                                                                   /* with its last answer */
@@ -81,6 +88,9 @@ void mpi_say_farewell(const char *text);
 
 /* Tells all other ranks that this one has failed and waits, or (NULL) waits no more. */
 void mpi_say_alarm(const char *text);
+
+/* Tells all other ranks that this one has aborted its collectives of device memory; once. */
+void mpi_say_aborted(shard_status status, const char *text);
 
 /* Tells all ranks, this one too, that these [size] have been waited for in vain. */
 void mpi_say_given_up(const bool *ranks, const char *text);

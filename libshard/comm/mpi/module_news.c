@@ -14,7 +14,7 @@
 
 #define POLL_MICROSECONDS 100
 
-enum { TAG_LEFT, TAG_FAILED, TAG_ALARM, TAG_CALM, TAG_ASK, TAG_ANSWER, TAG_GIVEN_UP };
+enum { TAG_LEFT, TAG_FAILED, TAG_ALARM, TAG_CALM, TAG_ASK, TAG_ANSWER, TAG_ABORTED, TAG_GIVEN_UP };
 
 /* The names of the waits that this rank came to, the last ones. */
 #define REMEMBERED 1024
@@ -25,8 +25,8 @@ static unsigned came;
 #define ANSWERS 256
 
 static struct {
-    size_t answer_bytes, given_up_bytes;
-    char *message; /* the last one that came */
+    size_t answer_bytes, given_up_bytes, message_bytes;
+    char *message; /* [message_bytes], the last one that came */
     uint64_t question;
     char *given_up; /* what this rank said of others: the text, then a byte for each rank */
     char *answers;  /* [ANSWERS][answer_bytes] */
@@ -38,8 +38,10 @@ shard_status mpi_news_open(void)
     size_t bits = ((size_t)mpi.size + 7) / 8;
     news.answer_bytes = (sizeof(mpi_answer) + bits + 7) / 8 * 8;
     news.given_up_bytes = SHARD_COMM_TEXT + (size_t)mpi.size;
-    size_t largest = news.answer_bytes > news.given_up_bytes ? news.answer_bytes : news.given_up_bytes;
-    news.message = mpi.host->calloc(1, largest);
+    news.message_bytes = sizeof(mpi_abort_notice);
+    news.message_bytes = news.answer_bytes > news.message_bytes ? news.answer_bytes : news.message_bytes;
+    news.message_bytes = news.given_up_bytes > news.message_bytes ? news.given_up_bytes : news.message_bytes;
+    news.message = mpi.host->calloc(1, news.message_bytes);
     news.given_up = mpi.host->calloc(1, news.given_up_bytes);
     news.answers = mpi.host->calloc(ANSWERS, news.answer_bytes);
     mpi.peers = mpi.host->calloc((size_t)mpi.size, sizeof *mpi.peers);
@@ -74,6 +76,15 @@ void mpi_say_alarm(const char *text)
         snprintf(said, sizeof said, "%s", text);
     for (int rank = 0; rank < mpi.size; rank++)
         send_news(rank, text ? TAG_ALARM : TAG_CALM, said, text ? sizeof said : 0);
+}
+
+void mpi_say_aborted(shard_status status, const char *text)
+{
+    static mpi_abort_notice said;
+    said.status = status;
+    snprintf(said.text, sizeof said.text, "%s", text);
+    for (int rank = 0; rank < mpi.size; rank++)
+        send_news(rank, TAG_ABORTED, &said, sizeof said);
 }
 
 /* The first error that names a rank stays. */
@@ -169,6 +180,9 @@ static void take_news(int rank, int tag)
         peer->alarmed = 0;
         peer->said[0] = '\0';
         break;
+    case TAG_ABORTED:
+        memcpy(&peer->aborted, news.message, sizeof peer->aborted);
+        break;
     case TAG_GIVEN_UP:
         take_given_up(news.message);
         break;
@@ -182,13 +196,12 @@ static void take_news(int rank, int tag)
 
 void mpi_read_news(void)
 {
-    size_t most = news.answer_bytes > news.given_up_bytes ? news.answer_bytes : news.given_up_bytes;
     for (;;) {
         int there = 0;
         MPI_Status from;
         if (MPI_Iprobe(MPI_ANY_SOURCE, MPI_ANY_TAG, mpi.news, &there, &from) != MPI_SUCCESS || !there)
             return;
-        MPI_Recv(news.message, (int)most, MPI_BYTE, from.MPI_SOURCE, from.MPI_TAG, mpi.news, &from);
+        MPI_Recv(news.message, (int)news.message_bytes, MPI_BYTE, from.MPI_SOURCE, from.MPI_TAG, mpi.news, &from);
         take_news(from.MPI_SOURCE, from.MPI_TAG);
     }
 }

@@ -78,6 +78,8 @@ shard_status mpi_look(shard_group *group, const char *doing)
     mpi.waiting = NULL;
     for (int member = 0; member < group->size; member++) {
         const mpi_peer *peer = &mpi.peers[group->world_ranks[member]];
+        if (peer->aborted.status != SHARD_OK)
+            return mpi.host->error(peer->aborted.status, "%s", peer->aborted.text);
         if (peer->said[0] && (peer->left || is_alarmed(peer)))
             return mpi.host->error(SHARD_ERROR_PEER, "%s", peer->said);
         if (peer->given_up[0])

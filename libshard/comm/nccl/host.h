@@ -12,6 +12,7 @@ typedef struct shard_nccl_host {
     shard_status (*replace_error)(shard_status status, const char *text); /* by SHARD_OK: clears it */
     double (*timeout)(void);
     void (*group_describe)(const shard_group *group, char *text, size_t bytes);
+    void (*group_notify_abort)(shard_group *group);
     void (*group_name_ranks)(const shard_group *group, const bool *marked, char *text, size_t bytes);
 } shard_nccl_host;
 

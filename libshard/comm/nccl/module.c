@@ -96,19 +96,39 @@ static shard_status drain(void)
 
 /* ---- communicators ---- */
 
-static void forget(nccl_group *state)
+/* The group's end: the state has no group then. */
+static void detach(nccl_group *state)
 {
-    nccl_group **at = &nccl.groups;
-    while (*at && *at != state)
-        at = &(*at)->next;
-    if (*at)
-        *at = state->next;
     for (int i = 0; i < NCCL_FLIGHTS; i++)
         if (nccl.flights[i].group == state->group)
             nccl.flights[i].group = NULL;
     state->group->carrier_state = NULL;
     state->group->carrier = NULL;
-    free(state);
+    state->group = NULL;
+}
+
+/* Frees the states without a group and without a communicator. */
+static void free_states(void)
+{
+    for (nccl_group **at = &nccl.groups; *at;) {
+        nccl_group *state = *at;
+        if (state->group || state->comm) {
+            at = &state->next;
+            continue;
+        }
+        *at = state->next;
+        free(state);
+    }
+}
+
+/* Aborts the communicators of groups that were left with an error. */
+static void abort_detached(void)
+{
+    ncclGroupStart();
+    for (nccl_group *state = nccl.groups; state; state = state->next)
+        if (!state->group)
+            ncclCommAbort(nccl_take_communicator(state));
+    ncclGroupEnd();
 }
 
 /* Leaves in peace, if the others do too: polled, as they may have reasons not to. */
@@ -143,6 +163,8 @@ static void drain_with_error(void)
     nccl.host.replace_error(status, text);
 }
 
+/* With an error, the others may be anywhere: the communicator is not finalized, which they would have to do too. Nor is
+ * it aborted before the world is left, as an abort takes away what another rank's GPU has not read yet. */
 static void leave(shard_group *group)
 {
     nccl_group *state = nccl_of(group);
@@ -154,11 +176,14 @@ static void leave(shard_group *group)
         drain_with_error();
     else
         drain();
-    if (state->comm && !failed && finalize(state->comm))
-        ncclCommDestroy(state->comm);
-    else
-        ncclCommAbort(state->comm);
-    forget(state);
+    if (!failed && state->comm && finalize(state->comm))
+        ncclCommDestroy(nccl_take_communicator(state));
+    else if (!failed)
+        ncclCommAbort(nccl_take_communicator(state));
+    detach(state);
+    if (group->is_world)
+        abort_detached();
+    free_states();
     pthread_mutex_unlock(&nccl.lock);
 }
 

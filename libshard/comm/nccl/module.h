@@ -41,7 +41,7 @@ _Static_assert(SHARD_NCCL_ID_BYTES == NCCL_UNIQUE_ID_BYTES, "the id travels whol
 
 /* A group's state. */
 typedef struct nccl_group {
-    shard_group *group;
+    shard_group *group;      /* NULL: it was left with an error, and the communicator stays until the world is left */
     ncclComm_t comm;         /* NULL: a split's that is not done, or aborted */
     bool reduced_precision;  /* NCCL takes the sums of 16-bit types */
     struct nccl_group *next; /* of all groups that have a communicator */
@@ -84,6 +84,9 @@ extern nccl_state nccl;
 
 /* Seconds of a clock that only goes forward. */
 double nccl_now(void);
+
+/* The group's communicator, which it has no more; NULL if it had none. */
+ncclComm_t nccl_take_communicator(nccl_group *state);
 
 /* Polls a call of the group, or the split that makes its communicator, until it is done. */
 shard_status nccl_settle(nccl_group *state, ncclResult_t result, const char *call);

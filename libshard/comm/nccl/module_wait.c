@@ -15,7 +15,7 @@ double nccl_now(void)
     return (double)time.tv_sec + 1e-9 * (double)time.tv_nsec;
 }
 
-static ncclComm_t take_communicator(nccl_group *state)
+ncclComm_t nccl_take_communicator(nccl_group *state)
 {
     ncclComm_t comm = __atomic_load_n(&state->comm, __ATOMIC_ACQUIRE);
     state->comm = NULL;
@@ -29,9 +29,9 @@ static void abort_as_group(nccl_group *first)
 {
     ncclGroupStart();
     if (first) /* the one with a call under way: its abort ends NCCL's thread for that before the others are queued */
-        ncclCommAbort(take_communicator(first));
+        ncclCommAbort(nccl_take_communicator(first));
     for (nccl_group *state = nccl.groups; state; state = state->next)
-        ncclCommAbort(take_communicator(state)); /* of NULL: nothing */
+        ncclCommAbort(nccl_take_communicator(state)); /* of NULL: nothing */
     ncclGroupEnd();
 }
 
@@ -46,7 +46,7 @@ static bool abort_in_threads(void)
 {
     bool some = false;
     for (nccl_group *state = nccl.groups; state; state = state->next) {
-        ncclComm_t comm = take_communicator(state);
+        ncclComm_t comm = nccl_take_communicator(state);
         some |= comm != NULL;
         state->aborting = comm && pthread_create(&state->aborter, NULL, abort_one, comm) == 0;
         if (!state->aborting)
@@ -60,6 +60,11 @@ static bool abort_in_threads(void)
 
 shard_status nccl_give_up(nccl_group *calling)
 {
+    nccl_group *some = nccl.groups;
+    while (some && !some->group)
+        some = some->next;
+    if (nccl.broken == SHARD_OK && some)
+        nccl.host.group_notify_abort(some->group);
     nccl.broken = shard_last_status();
     snprintf(nccl.text, sizeof nccl.text, "%s", shard_last_error());
     if (nccl.version >= NCCL_VERSION(2, 22, 0))

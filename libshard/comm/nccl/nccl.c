@@ -13,6 +13,7 @@ const shard_nccl_module *shard_nccl_load(void)
         .replace_error = shard_replace_error,
         .timeout = shard_comm_timeout,
         .group_describe = shard_group_describe,
+        .group_notify_abort = shard_group_notify_abort,
         .group_name_ranks = shard_group_name_ranks,
     };
     void *symbol = shard_module_load("nccl", SHARD_NCCL_MODULE_OPEN, "this libshard was built without NCCL",

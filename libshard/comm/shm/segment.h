@@ -17,7 +17,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#define SHARD_SEGMENT_MAGIC 0x3230647261687320u /* the layout's version is part of it */
+#define SHARD_SEGMENT_MAGIC 0x3330647261687320u /* the layout's version is part of it */
 #define SHARD_SEGMENT_RANKS 256
 #define SHARD_SEGMENT_GROUPS 1024
 #define SHARD_SEGMENT_TEXT 512
@@ -38,6 +38,9 @@ typedef struct shard_segment_rank {
     _Atomic int64_t waits_at;
     _Atomic uint64_t waits_for[SHARD_SEGMENT_RANKS / 64];
     char doing[SHARD_SEGMENT_DOING];
+    /* Not SHARD_OK: it has aborted its collectives of device memory, for good, with this status and text. */
+    _Atomic int32_t aborted;
+    char abort_text[SHARD_SEGMENT_TEXT];
     _Atomic uint32_t given_up;              /* 0; 1 while the text is written; 2 */
     char given_up_text[SHARD_SEGMENT_TEXT]; /* the error of the first that has waited for it in vain */
 } shard_segment_rank;

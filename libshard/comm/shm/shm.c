@@ -72,6 +72,13 @@ static void shm_alarm(shard_group *group, const char *text)
     atomic_store(&entry->alarmed, text ? shm_now() : 0);
 }
 
+static void shm_notify_abort(shard_group *group, shard_status status, const char *text)
+{
+    shard_segment_rank *entry = own_entry(group);
+    snprintf(entry->abort_text, sizeof entry->abort_text, "%s", text);
+    atomic_store(&entry->aborted, status);
+}
+
 /* The world stays mapped until the last of its groups goes; leaving it is told at once. */
 static void shm_destroy(shard_group *group)
 {
@@ -97,6 +104,7 @@ static const shard_group_ops shm_ops = {
     .subgroup = shm_subgroup,
     .post = shm_post,
     .alarm = shm_alarm,
+    .notify_abort = shm_notify_abort,
     .look = shm_look,
     .destroy = shm_destroy,
 };

@@ -244,7 +244,12 @@ shard_status shm_look(shard_group *group, const char *doing)
     char text[SHARD_COMM_TEXT];
     for (int member = 0; member < group->size; member++) {
         int rank = group->world_ranks[member];
-        if (member == group->rank || atomic_load(&world->segment->ranks[rank].state) == SHARD_RANK_LEFT)
+        shard_segment_rank *entry = &world->segment->ranks[rank];
+        if (member == group->rank)
+            continue;
+        if (atomic_load(&entry->aborted))
+            return shard_error((shard_status)atomic_load(&entry->aborted), "%.*s", SHARD_SEGMENT_TEXT - 1, entry->abort_text);
+        if (atomic_load(&entry->state) == SHARD_RANK_LEFT) /* its part may be done */
             continue;
         if (is_gone(world, rank, doing, text, sizeof text))
             return shard_error(SHARD_ERROR_PEER, "%s", text);
