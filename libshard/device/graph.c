@@ -233,16 +233,32 @@ static shard_status check_replay(const shard_graph *graph)
     return shard_last_status();
 }
 
+/* The launch failed: nothing was computed. */
+static void take_back(const shard_graph *graph)
+{
+    uint64_t unused[2];
+    shard_random_take_draws(-graph->draws, unused);
+    for (int64_t i = graph->count - 1; i >= 0; i--)
+        graph->replays[i].replay.call(graph->replays[i].replay.context, NULL, -1);
+}
+
 shard_status shard_graph_replay(shard_graph *graph)
 {
     if (!graph)
         return shard_null_argument("shard_graph_replay", "graph");
     SHARD_TRY(check_replay(graph));
+    shard_device *device = graph->device;
     shard_random_take_draws(graph->draws, (uint64_t *)(void *)graph->values);
     for (int64_t i = 0; i < graph->count; i++)
-        graph->replays[i].replay.call(graph->replays[i].replay.context, graph->values + graph->replays[i].offset);
-    SHARD_TRY(graph->device->ops->copy_in(graph->device, graph->on_device, graph->values, graph->used));
-    return graph->device->ops->graph_launch(graph->device, graph->executable);
+        graph->replays[i].replay.call(graph->replays[i].replay.context, graph->values + graph->replays[i].offset, 1);
+    shard_status status = shard_last_status();
+    if (status == SHARD_OK)
+        status = device->ops->copy_in(device, graph->on_device, graph->values, graph->used);
+    if (status == SHARD_OK)
+        status = device->ops->graph_launch(device, graph->executable);
+    if (status != SHARD_OK)
+        take_back(graph);
+    return status;
 }
 
 int64_t shard_graph_nodes(const shard_graph *graph)

@@ -20,7 +20,9 @@ uint64_t shard_graph_number(void);
 
 /* What a replay does on the host; in the order in which they were registered. */
 typedef struct shard_replay {
-    void (*call)(void *context, void *values);
+    /* Before each launch, with count 1. After one that failed with count -1 and values NULL: takes the
+     * replay back. May set an error, for which the graph is not launched. */
+    void (*call)(void *context, void *values, int count);
     void (*release)(void *context); /* when the graph goes; NULL: nothing to do */
     void *context;
     const void *owner; /* whose end makes the graph useless; NULL: nobody's */

@@ -8,12 +8,12 @@
 
 /* ---- batch norm ---- */
 
-static void count_batch(void *batches, void *values)
+static void count_batch(void *batches, void *values, int count)
 {
-    int64_t *count = shard_data(batches);
+    int64_t *batch_count = shard_data(batches);
     (void)values;
-    if (count)
-        ++*count;
+    if (batch_count)
+        *batch_count += count;
 }
 
 static void drop_batches(void *batches)
@@ -26,7 +26,7 @@ static void count_or_capture(shard_tensor *batches)
 {
     shard_graph *graph = shard_graph_capturing();
     if (!graph)
-        count_batch(batches, NULL);
+        count_batch(batches, NULL, 1);
     else
         shard_graph_on_replay(
             graph, (shard_replay){.call = count_batch, .release = drop_batches, .context = shard_tensor_share(batches)}, 0);

@@ -3,11 +3,12 @@
 
 #include "device/graph.h"
 
+#include <inttypes.h>
 #include <stdlib.h>
 
 typedef struct captured {
     shard_optimizer *optimizer;
-    int64_t slot;
+    int64_t slot, like; /* the factors of `slot` are those of `like`; -1: its own */
 } captured;
 
 /* Its memory was made before the capture. */
@@ -16,20 +17,22 @@ static int64_t *steps_of(const shard_slot *slot)
     return shard_tensor_memory(slot->step);
 }
 
-static void count_step(void *context, void *values)
+static void count_step(void *context, void *values, int count)
 {
     const captured *c = context;
     shard_slot *slot = &c->optimizer->slots[c->slot];
     (void)values;
-    ++*steps_of(slot);
+    *steps_of(slot) += count;
     shard_tensor_count_write(slot->piece.tensor);
     for (int s = 0; s < c->optimizer->ops->states; s++)
         shard_tensor_count_write(slot->piece.state[s]);
 }
 
-static void find_factors(void *context, void *values)
+static void find_factors(void *context, void *values, int count)
 {
     const captured *c = context;
+    if (count < 0)
+        return;
     const shard_slot *slot = &c->optimizer->slots[c->slot];
     shard_update update = {.step = *steps_of(slot)};
     shard_step_factors *factors = values;
@@ -39,12 +42,27 @@ static void find_factors(void *context, void *values)
         c->optimizer->ops->factors(c->optimizer, &update, factors);
 }
 
-static const void *on_replay(shard_optimizer *optimizer, const shard_slot *slot, void (*call)(void *, void *), size_t bytes)
+/* Both have counted this step. An eager step of one of them alone, or a state that was loaded, sets them apart. */
+static void check_steps(void *context, void *values, int count)
+{
+    const captured *c = context;
+    const shard_slot *slot = &c->optimizer->slots[c->slot], *like = &c->optimizer->slots[c->like];
+    int64_t steps = *steps_of(slot), expected = *steps_of(like);
+    (void)values;
+    if (count > 0 && steps != expected)
+        shard_error(SHARD_ERROR_ARGUMENT,
+                    "shard_graph_replay: \"%s\" is at step %" PRId64 " and \"%s\" at step %" PRId64
+                    ", which were at the same one in the capture: capture again",
+                    slot->name, steps, like->name, expected);
+}
+
+static const void *on_replay(shard_optimizer *optimizer, const shard_slot *slot, void (*call)(void *, void *, int),
+                             int64_t like, size_t bytes)
 {
     captured *c = shard_calloc(1, sizeof *c);
     if (!c)
         return NULL;
-    *c = (captured){optimizer, slot - optimizer->slots};
+    *c = (captured){optimizer, slot - optimizer->slots, like};
     return shard_graph_on_replay(shard_graph_capturing(),
                                  (shard_replay){.call = call, .release = free, .context = c, .owner = optimizer}, bytes);
 }
@@ -59,10 +77,15 @@ shard_status shard_optimizer_capture_step(shard_optimizer *optimizer, const shar
                            "shard_step: the first step of \"%s\" is in a capture: make one step before shard_graph_begin",
                            slot->name);
     SHARD_TRY(shard_graph_check_device("shard_step", shard_device_of(slot->piece.tensor)));
-    return on_replay(optimizer, slot, count_step, 0) ? SHARD_OK : shard_last_status();
+    return on_replay(optimizer, slot, count_step, -1, 0) ? SHARD_OK : shard_last_status();
 }
 
 const shard_step_factors *shard_optimizer_capture_factors(shard_optimizer *optimizer, const shard_slot *slot)
 {
-    return on_replay(optimizer, slot, find_factors, sizeof(shard_step_factors));
+    return on_replay(optimizer, slot, find_factors, -1, sizeof(shard_step_factors));
+}
+
+shard_status shard_optimizer_capture_same_factors(shard_optimizer *optimizer, const shard_slot *slot, const shard_slot *like)
+{
+    return on_replay(optimizer, slot, check_steps, like - optimizer->slots, 0) ? SHARD_OK : shard_last_status();
 }

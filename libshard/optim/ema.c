@@ -102,11 +102,11 @@ static shard_status refuse_swapped(const shard_ema *ema, const char *function)
     return shard_last_status();
 }
 
-static void count_update(void *context, void *values)
+static void count_update(void *context, void *values, int count)
 {
     const shard_ema *ema = context;
     (void)values;
-    ++*(int64_t *)shard_tensor_memory_to_write(ema->updates);
+    *(int64_t *)shard_tensor_memory_to_write(ema->updates) += count;
     for (int64_t i = 0; i < ema->count; i++)
         if (!shard_tensor_is_idle(ema->averages[i].value))
             shard_tensor_count_write(ema->averages[i].value);

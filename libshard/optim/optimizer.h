@@ -123,6 +123,8 @@ void shard_optimizer_choose_settings(const shard_optimizer *optimizer, const sha
 shard_status shard_optimizer_capture_step(shard_optimizer *optimizer, const shard_slot *slot);
 /* Device memory with what each replay takes of the slot's step; NULL with the error set. */
 const shard_step_factors *shard_optimizer_capture_factors(shard_optimizer *optimizer, const shard_slot *slot);
+/* The slot takes those of `like`, which counts the same step: a replay fails where their steps differ by then. */
+shard_status shard_optimizer_capture_same_factors(shard_optimizer *optimizer, const shard_slot *slot, const shard_slot *like);
 
 /* A tensor for the piece's elements, which is saved and loaded as what it is of the parameter, in
  * that memory; storage NULL: one of zeros, which has memory once it is needed, and no file has it

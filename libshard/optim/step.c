@@ -112,7 +112,7 @@ static shard_status begin(const shard_optimizer *optimizer, const shard_slot *sl
     return shard_last_status();
 }
 
-/* Updates with the same settings, now and at each replay, have the same factors. */
+/* Updates with the same settings and step, now and at each replay, have the same factors. */
 static shard_status capture(shard_optimizer *optimizer, const stretch *before, int64_t count, stretch *s)
 {
     for (int64_t i = 0; i < count; i++) {
@@ -120,7 +120,7 @@ static shard_status capture(shard_optimizer *optimizer, const stretch *before, i
         if (before[i].slot->group == s->slot->group && other->weight_decay == s->update.weight_decay &&
             other->step == s->update.step) {
             s->update.factors = other->factors;
-            return SHARD_OK;
+            return shard_optimizer_capture_same_factors(optimizer, s->slot, before[i].slot);
         }
     }
     s->update.factors = shard_optimizer_capture_factors(optimizer, s->slot);

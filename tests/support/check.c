@@ -64,14 +64,19 @@ static bool is_on_cpu(void)
     return !device || !*device || strcmp(device, "cpu") == 0;
 }
 
-bool products_are_exact(void)
+bool cuda_is_emulated(void)
 {
 #ifdef TEST_CUDA_EMULATED
-    const char *products = getenv("SHARD_CUDA_EMULATION_PRODUCTS");
-    return is_on_cpu() || !products || strcmp(products, "loose") != 0;
+    return true;
 #else
-    return is_on_cpu();
+    return false;
 #endif
+}
+
+bool products_are_exact(void)
+{
+    const char *products = getenv("SHARD_CUDA_EMULATION_PRODUCTS");
+    return is_on_cpu() || (cuda_is_emulated() && (!products || strcmp(products, "loose") != 0));
 }
 
 int test_run_on_cpu(Suite *suite)

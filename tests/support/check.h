@@ -33,4 +33,7 @@ int test_run_on_cpu(Suite *suite);
  * cuBLAS chooses its algorithms by addresses, too, and promises the same bits for the same call alone. */
 bool products_are_exact(void);
 
+/* Whether the build's cuda device is the emulated one. */
+bool cuda_is_emulated(void);
+
 #endif

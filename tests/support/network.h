@@ -50,7 +50,6 @@ typedef struct net_operation {
     bool rounds; /* to float32 */
     bool placed; /* x's columns may be split, too, where its placement says so: the operation goes over all of them */
     bool sharp;  /* its gradient changes much with little of x: not compared in 16 bits */
-    bool third;  /* tried in a third of the combinations, for time */
 } net_operation;
 extern const net_operation net_operations[];
 extern const int net_operation_count;

@@ -1,6 +1,8 @@
 /*
  * Graphs by stream capture: what is called on a capturing stream is written down, in
  * the order of the calls, and queued as one piece at each launch.
+ *
+ * SHARD_CUDA_EMULATION_GRAPH_LAUNCH     1: launches fail for lack of memory
  */
 #include "stream.h"
 
@@ -169,6 +171,8 @@ cudaError_t cudaGraphLaunch(cudaGraphExec_t graphExec, cudaStream_t handle)
             return cudaErrorInvalidValue;
         if (!stream)
             return cudaErrorInvalidResourceHandle;
+        if (setting("GRAPH_LAUNCH", "0") != "0")
+            return cudaErrorMemoryAllocation;
         GraphMemory &memory = *executable->second->memory;
         if (!memory.standing.empty() && !executable->second->frees_on_launch)
             return cudaErrorInvalidValue;
