@@ -9,7 +9,7 @@
 #include "comm/comm.h"
 #include "device/device.h"
 
-#include <shard/dist.h>
+#include <shard/distributed.h>
 
 #include <signal.h>
 #include <stdio.h>

@@ -96,7 +96,7 @@ static void optimizes(shard_module *model)
     shard_optimizer_destroy(shard_adamw(shard_parameters(model)));
     shard_optimizer_destroy(shard_lars(shard_parameters(model)));
     shard_optimizer_destroy(shard_lamb(shard_parameters(model)));
-    shard_optimizer *optimizer = shard_zero(shard_sgd(shard_parameters(model)));
+    shard_optimizer *optimizer = shard_zero_optimizer(shard_sgd(shard_parameters(model)));
     check(shard_optimizer_add_param_group(optimizer, shard_tensors_create()) == SHARD_OK, "shard_optimizer_add_param_group");
     check(shard_clip_grad_norm(optimizer, 1.0, NULL) == SHARD_OK, "shard_clip_grad_norm");
     shard_ema *ema = shard_ema_create(optimizer);

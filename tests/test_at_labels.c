@@ -4,7 +4,7 @@
 #include "support/host.h"
 #include "support/rules.h"
 
-#include <shard/dist.h>
+#include <shard/distributed.h>
 
 #include "device/device.h"
 #include "tensor/tensor.h"
@@ -56,7 +56,7 @@ static shard_tensor *margin(shard_tensor *const *x, const void *options)
     (void)options;
     shard_tensor *own = shard_pick_labels(x[0], labels_for(x[0]), IGNORED);
     if (shard_tensor_placement(own).kind == SHARD_PARTIAL)
-        own = shard_reduce(own, shard_tensor_placement(x[0]).group);
+        own = shard_reduce_from_group(own, shard_tensor_placement(x[0]).group);
     return shard_add_at_labels(x[0], labels_for(x[0]), shard_mul(own, own), -1, IGNORED);
 }
 

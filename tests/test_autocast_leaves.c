@@ -86,7 +86,7 @@ START_TEST(copies_go_with_their_leaves)
         ck_assert_ptr_eq(operand_of(weight), copy);
         shard_storage *elsewhere = shard_storage_make(device, 30 * sizeof(float));
         check_ok(shard_tensor_move(weight, elsewhere, 0));
-        shard_storage_drop(elsewhere);
+        shard_storage_unref(elsewhere);
         ck_assert_int_eq(shard_get_memory_stats(device).current, before - 30 * 2);
     }
 }
@@ -135,14 +135,14 @@ START_TEST(copies_follow_moves)
     {
         shard_tensor *weight = shard_full(MATRIX, 1.5, .requires_grad = true);
         check_ok(shard_tensor_move(weight, shard_storage_make(shard_tensor_device(weight), 30 * sizeof(float)), 0));
-        shard_storage_drop(weight->storage); /* its maker's share */
+        shard_storage_unref(weight->storage); /* its maker's share */
         ck_assert_double_eq(value_at(operand_of(weight), 7), 1.5);
         uintptr_t address = (uintptr_t)weight->storage;
         uint64_t version = shard_tensor_version(weight);
         for (int i = 0; i < MANY; i++)
             storage[i] = shard_storage_make(shard_tensor_device(weight), 30 * sizeof(float));
         for (int i = 0; i < MANY; i++) /* then the allocator gives again what it gets last */
-            shard_storage_drop(storage[i]);
+            shard_storage_unref(storage[i]);
         check_ok(shard_tensor_move(weight, between, 0));
         shard_storage *pick = NULL;
         for (int i = 0; i < MANY; i++) {
@@ -157,9 +157,9 @@ START_TEST(copies_follow_moves)
         weight->storage->version -= shard_tensor_version(weight) - version;
         ck_assert_double_eq(value_at(operand_of(weight), 7), 2);
         for (int i = 0; i < MANY; i++)
-            shard_storage_drop(storage[i]);
+            shard_storage_unref(storage[i]);
     }
-    shard_storage_drop(between);
+    shard_storage_unref(between);
 }
 END_TEST
 

@@ -224,10 +224,10 @@ static void overlaps(shard_group *world, void *context)
         shard_optimizer *sgd = shard_sgd(list_layers(&l), .lr = 1.0), *lamb = shard_lamb(list_layers(&l), .lr = 1.0);
         share_layers(&l, &at, sgd);
         check_error(shard_clip_grad_norm(sgd, 1.0, NULL),
-                    "*shard_clip_grad_norm: shard_zero steps this optimizer during backward *leave .overlap off");
+                    "*shard_clip_grad_norm: shard_zero_optimizer steps this optimizer during backward *leave .overlap off");
         check_error(shard_clip_grad_value(sgd, 1.0),
-                    "shard_clip_grad_value: shard_zero steps this optimizer *leave .overlap off");
-        ck_assert_ptr_null(shard_zero(lamb, .overlap = true));
+                    "shard_clip_grad_value: shard_zero_optimizer steps this optimizer *leave .overlap off");
+        ck_assert_ptr_null(shard_zero_optimizer(lamb, .overlap = true));
         check_error(shard_last_status(), "*shard_lamb takes norms of whole layers first*");
         shard_optimizer_destroy(sgd);
         shard_optimizer_destroy(lamb);

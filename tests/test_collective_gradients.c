@@ -37,22 +37,23 @@ static shard_tensor *inside(const step *s, const net *n, shard_tensor *x)
 
 static shard_tensor *columns(const step *s, const net *n, shard_tensor *x)
 {
-    return shard_gather(inside(s, n, shard_linear(x, n->leaf[NET_COLUMN], n->leaf[NET_COLUMN_BIAS])), -1, n->model);
+    return shard_gather_from_group(inside(s, n, shard_linear(x, n->leaf[NET_COLUMN], n->leaf[NET_COLUMN_BIAS])), -1, n->model);
 }
 
 static shard_tensor *parallel_columns(const step *s, const net *n, shard_tensor *x)
 {
-    return shard_gather(inside(s, n, shard_parallel_linear(x, n->leaf[NET_COLUMN], n->leaf[NET_COLUMN_BIAS])), -1, n->model);
+    return shard_gather_from_group(inside(s, n, shard_parallel_linear(x, n->leaf[NET_COLUMN], n->leaf[NET_COLUMN_BIAS])), -1,
+                                   n->model);
 }
 
 static shard_tensor *column_module(const step *s, const net *n, shard_tensor *x)
 {
-    return shard_gather(inside(s, n, shard_forward(n->column, x)), -1, n->model);
+    return shard_gather_from_group(inside(s, n, shard_forward(n->column, x)), -1, n->model);
 }
 
 static shard_tensor *parallel_rows(const step *s, const net *n, shard_tensor *x)
 {
-    return shard_parallel_linear(inside(s, n, shard_scatter(x, -1, n->model)), n->leaf[NET_ROW], n->leaf[NET_ROW_BIAS]);
+    return shard_parallel_linear(inside(s, n, shard_scatter_to_group(x, -1, n->model)), n->leaf[NET_ROW], n->leaf[NET_ROW_BIAS]);
 }
 
 static shard_tensor *row_module(const step *s, const net *n, shard_tensor *x)
@@ -62,40 +63,40 @@ static shard_tensor *row_module(const step *s, const net *n, shard_tensor *x)
 
 static shard_tensor *scattered_columns(const step *s, const net *n, shard_tensor *x)
 {
-    return shard_gather(inside(s, n, shard_scatter(x, -1, n->model)), -1, n->model);
+    return shard_gather_from_group(inside(s, n, shard_scatter_to_group(x, -1, n->model)), -1, n->model);
 }
 
 static shard_tensor *scattered_middle(const step *s, const net *n, shard_tensor *x)
 {
-    x = shard_scatter(shard_reshape(x, SHARD_SHAPE(NET_ROWS, NET_FEATURES, 1)), 1, n->model);
-    return shard_reshape(shard_gather(inside(s, n, x), 1, n->model), SHARD_SHAPE(NET_ROWS, NET_FEATURES));
+    x = shard_scatter_to_group(shard_reshape(x, SHARD_SHAPE(NET_ROWS, NET_FEATURES, 1)), 1, n->model);
+    return shard_reshape(shard_gather_from_group(inside(s, n, x), 1, n->model), SHARD_SHAPE(NET_ROWS, NET_FEATURES));
 }
 
 static shard_tensor *scattered_rows(const step *s, const net *n, shard_tensor *x)
 {
-    return shard_gather(inside(s, n, shard_scatter(x, 0, n->model)), 0, n->model);
+    return shard_gather_from_group(inside(s, n, shard_scatter_to_group(x, 0, n->model)), 0, n->model);
 }
 
 /* By hand: no tensor says that it is split. */
 static shard_tensor *hand_columns(const step *s, const net *n, shard_tensor *x)
 {
-    return shard_gather(inside(s, n, shard_linear(x, own_rows(n->leaf[NET_HAND], n->model), NULL)), -1, n->model);
+    return shard_gather_from_group(inside(s, n, shard_linear(x, own_rows(n->leaf[NET_HAND], n->model), NULL)), -1, n->model);
 }
 
 static shard_tensor *hand_rows(const step *s, const net *n, shard_tensor *x)
 {
-    return shard_gather(inside(s, n, own_rows(x, n->model)), 0, n->model);
+    return shard_gather_from_group(inside(s, n, own_rows(x, n->model)), 0, n->model);
 }
 
 static shard_tensor *hand_summands(const step *s, const net *n, shard_tensor *x)
 {
-    return shard_reduce(shard_scale(inside(s, n, x), 1.0 / shard_group_size(n->model)), n->model);
+    return shard_reduce_from_group(shard_scale(inside(s, n, x), 1.0 / shard_group_size(n->model)), n->model);
 }
 
 static shard_tensor *split_sum(const step *s, const net *n, shard_tensor *x)
 {
     shard_tensor *part = inside(s, n, shard_linear(x, n->leaf[NET_COLUMN], n->leaf[NET_COLUMN_BIAS]));
-    return shard_mul(x, shard_reduce(shard_scale(shard_sum(part), 0.25), n->model));
+    return shard_mul(x, shard_reduce_from_group(shard_scale(shard_sum(part), 0.25), n->model));
 }
 
 static shard_tensor *split_loss(const step *s, const net *n, shard_tensor *x)
@@ -147,27 +148,27 @@ static shard_tensor *no_copy(const step *s, const net *n, shard_tensor *x)
 
 static shard_tensor *one_copy(const step *s, const net *n, shard_tensor *x)
 {
-    return operate(s, BETWEEN, n, shard_copy(x, n->model));
+    return operate(s, BETWEEN, n, shard_copy_to_group(x, n->model));
 }
 
 static shard_tensor *nested_copies(const step *s, const net *n, shard_tensor *x)
 {
-    return shard_copy(operate(s, BETWEEN, n, shard_copy(x, n->model)), n->model);
+    return shard_copy_to_group(operate(s, BETWEEN, n, shard_copy_to_group(x, n->model)), n->model);
 }
 
 static shard_tensor *adjacent_copies(const step *s, const net *n, shard_tensor *x)
 {
-    return operate(s, BETWEEN, n, shard_copy(shard_copy(x, n->model), n->model));
+    return operate(s, BETWEEN, n, shard_copy_to_group(shard_copy_to_group(x, n->model), n->model));
 }
 
 static shard_tensor *model_and_data(const step *s, const net *n, shard_tensor *x)
 {
-    return shard_copy(operate(s, BETWEEN, n, shard_copy(x, n->model)), n->data);
+    return shard_copy_to_group(operate(s, BETWEEN, n, shard_copy_to_group(x, n->model)), n->data);
 }
 
 static shard_tensor *data_and_model(const step *s, const net *n, shard_tensor *x)
 {
-    return shard_copy(operate(s, BETWEEN, n, shard_copy(x, n->data)), n->model);
+    return shard_copy_to_group(operate(s, BETWEEN, n, shard_copy_to_group(x, n->data)), n->model);
 }
 
 static const struct {
@@ -193,14 +194,14 @@ static shard_tensor *loss_of(const step *s, const net *n)
     shard_tensor *y = copies[s->copies].make(s, n, operate(s, BEFORE, n, n->leaf[NET_X]));
     y = operate(s, AFTER, n, splits[s->split].make(s, n, y));
     if (s->end == ROWS_SCATTERED)
-        y = shard_gather(shard_scatter(y, 0, n->data), 0, n->data);
+        y = shard_gather_from_group(shard_scatter_to_group(y, 0, n->data), 0, n->data);
     if (s->end == ROWS_BY_HAND)
-        y = shard_gather(own_rows(y, n->data), 0, n->data);
+        y = shard_gather_from_group(own_rows(y, n->data), 0, n->data);
     if (s->end == MODEL_ROWS_BY_HAND)
-        y = shard_gather(own_rows(y, n->model), 0, n->model);
+        y = shard_gather_from_group(own_rows(y, n->model), 0, n->model);
     shard_tensor *weights = shard_cast(made_up(SHARD_SHAPE(NET_ROWS, NET_FEATURES), 7, SHARD_FLOAT64), shard_tensor_dtype(y));
     shard_tensor *loss = shard_sum(shard_mul(y, weights));
-    return s->end == LOSSES_SUMMED ? shard_reduce(shard_scale(loss, 1.0 / shard_group_size(n->data)), n->data) : loss;
+    return s->end == LOSSES_SUMMED ? shard_reduce_from_group(shard_scale(loss, 1.0 / shard_group_size(n->data)), n->data) : loss;
 }
 
 static void run_step(const step *s, const net *n)

@@ -35,9 +35,9 @@ static void gathers(shard_group *world, int dim, shard_shape shape, int64_t star
     shard_shape whole = shape;
     whole.dim[dim] = whole_size;
     shard_tensor *w = made_up(whole, 2, SHARD_FLOAT64), *expected = made_up(whole, 1, SHARD_FLOAT64);
-    shard_tensor *y = shard_gather(x, dim - shape.ndim, world);
+    shard_tensor *y = shard_gather_from_group(x, dim - shape.ndim, world);
     check_close(y, expected, 0);
-    ck_assert_int_eq(shard_tensor_placement(y).kind, SHARD_REPLICATED);
+    ck_assert_int_eq(shard_tensor_placement(y).kind, SHARD_LOCAL);
     check_ok(shard_backward(shard_sum(shard_mul(y, w))));
     double *wanted = values_of(w);
     check_part(shard_grad(x), wanted, 0);
@@ -79,7 +79,7 @@ static void gathers_middle(shard_group *world, void *context)
         shard_tensor *x = shard_detach(part);
         x->placement = (shard_placement){0};
         shard_set_requires_grad(x, true);
-        shard_tensor *y = shard_gather(x, 1, world);
+        shard_tensor *y = shard_gather_from_group(x, 1, world);
         check_close(y, whole, 0);
         check_ok(shard_backward(shard_sum(shard_mul(y, w))));
         double *wanted = values_of(w), *own = values_of(shard_grad(x));
@@ -126,7 +126,8 @@ static void takes_integers(shard_group *world, void *context)
                     int64_t width = 3 * rows_of(member);
                     put_integer(wanted, i / width * 3 * all + 3 * rows_before(member) + i % width, dtype, integer_at(member, i));
                 }
-            shard_tensor *y = shard_gather(shard_from_host(mine, SHARD_SHAPE(2, rows_of(rank), 3), .dtype = dtype), 1, world);
+            shard_tensor *y =
+                shard_gather_from_group(shard_from_host(mine, SHARD_SHAPE(2, rows_of(rank), 3), .dtype = dtype), 1, world);
             void *values = host_copy(y);
             ck_assert_mem_eq(values, wanted, (size_t)(6 * all) * shard_dtype_size(dtype));
             free(values);
@@ -138,7 +139,7 @@ static void takes_integers(shard_group *world, void *context)
                 put_integer(wanted, i, dtype, sum);
             }
             shard_tensor *x = shard_from_host(mine, SHARD_SHAPE(5), .dtype = dtype);
-            y = shard_reduce(x, world);
+            y = shard_reduce_from_group(x, world);
             ck_assert_int_eq(shard_tensor_dtype(y), dtype);
             values = host_copy(y);
             ck_assert_mem_eq(values, wanted, 5 * shard_dtype_size(dtype));
@@ -157,7 +158,7 @@ static void gathers_labels(shard_group *world, void *context)
     SHARD_SCOPE
     {
         int64_t mine[2] = {rank * 10, rank * 10 + 1};
-        shard_tensor *all = shard_gather(shard_from_host(mine, SHARD_SHAPE(2), .dtype = SHARD_INT64), 0, world);
+        shard_tensor *all = shard_gather_from_group(shard_from_host(mine, SHARD_SHAPE(2), .dtype = SHARD_INT64), 0, world);
         ck_assert_ptr_nonnull(all);
         int64_t *values = host_copy(all);
         for (int i = 0; i < size; i++)
@@ -184,7 +185,7 @@ static void reduces_and_scatters(shard_group *world, void *context)
         shard_range part = shard_split_range(out, size, rank);
         shard_tensor *own_x = own_part(SHARD_SHAPE(rows_of(rank), in), 0, world, rows_before(rank), rows, 1);
         shard_tensor *own_w = own_part(SHARD_SHAPE(part.size, in), 0, world, part.start, out, 2);
-        shard_tensor *y = shard_linear(shard_gather(own_x, 0, world), own_w, NULL);
+        shard_tensor *y = shard_linear(shard_gather_from_group(own_x, 0, world), own_w, NULL);
         shard_tensor *own_g = shard_as_split(shard_empty(SHARD_SHAPE(rows, part.size), .dtype = SHARD_FLOAT64), 1, world, part.start,
                                              out);
         fill_made_up(own_g, 3);
@@ -213,8 +214,8 @@ static void reduces_and_scatters_middle(shard_group *world, void *context)
         shard_range part = shard_split_range(out, size, rank);
         shard_tensor *own_x = own_part(SHARD_SHAPE(2, rows_of(rank), in), 1, world, rows_before(rank), rows, 1);
         shard_tensor *own_w = own_part(SHARD_SHAPE(part.size, in), 0, world, part.start, out, 2);
-        shard_tensor *y = shard_linear(shard_gather(own_x, 1, world), own_w, NULL);
-        check_ok(shard_backward(shard_reduce(shard_sum(shard_mul(y, shard_scatter(c, 2, world))), world)));
+        shard_tensor *y = shard_linear(shard_gather_from_group(own_x, 1, world), own_w, NULL);
+        check_ok(shard_backward(shard_reduce_from_group(shard_sum(shard_mul(y, shard_scatter_to_group(c, 2, world))), world)));
         double *dx = values_of(shard_grad(x)), *dw = values_of(shard_grad(w));
         check_part(shard_grad(own_x), dx, 1e-14);
         check_part(shard_grad(own_w), dw, 1e-14);
@@ -231,10 +232,11 @@ static void scatters(shard_group *world, void *context)
         for (int dim = 0; dim < 3; dim++) {
             shard_shape shape = SHARD_SHAPE(5, 4, 7);
             shard_tensor *x = made_up_leaf(shape, 4, SHARD_FLOAT64), *w = made_up(shape, 5, SHARD_FLOAT64);
-            shard_tensor *part = shard_scatter(x, dim, world);
+            shard_tensor *part = shard_scatter_to_group(x, dim, world);
             double *whole = values_of(x), *wanted = values_of(w);
             check_part(part, whole, 0);
-            shard_tensor *loss = shard_reduce(shard_sum(shard_mul(part, shard_scatter(w, dim, world))), world);
+            shard_tensor *loss =
+                shard_reduce_from_group(shard_sum(shard_mul(part, shard_scatter_to_group(w, dim, world))), world);
             check_ok(shard_backward(loss));
             check_part(shard_grad(x), wanted, 0);
             free(whole);
@@ -250,7 +252,7 @@ static void reduces(shard_group *world, void *context)
     SHARD_SCOPE
     {
         shard_tensor *x = shard_full(SHARD_SHAPE(3), rank + 1.0, .requires_grad = true);
-        shard_tensor *y = shard_reduce(x, world);
+        shard_tensor *y = shard_reduce_from_group(x, world);
         ck_assert_double_eq(value_at(y, 1), size * (size + 1) / 2.0);
         shard_tensor *w = made_up(SHARD_SHAPE(3), 6, SHARD_FLOAT32);
         check_ok(shard_backward(shard_sum(shard_mul(y, w))));
@@ -266,7 +268,7 @@ static void copies(shard_group *world, void *context)
     SHARD_SCOPE
     {
         shard_tensor *x = made_up_leaf(SHARD_SHAPE(4), 7, SHARD_FLOAT64);
-        shard_tensor *y = shard_copy(x, world);
+        shard_tensor *y = shard_copy_to_group(x, world);
         check_close(y, x, 0);
         check_ok(shard_backward(shard_sum(shard_scale(y, rank + 1.0))));
         shard_tensor *wanted = shard_full(SHARD_SHAPE(4), size * (size + 1) / 2.0, .dtype = SHARD_FLOAT64);
@@ -283,7 +285,7 @@ static void copies_for_own_losses(shard_group *world, void *context)
     SHARD_SCOPE
     {
         shard_tensor *x = made_up_leaf(SHARD_SHAPE(4), 7, SHARD_FLOAT64);
-        shard_tensor *y = shard_copy(shard_mul(shard_copy(x, world), x), world);
+        shard_tensor *y = shard_copy_to_group(shard_mul(shard_copy_to_group(x, world), x), world);
         check_ok(shard_backward(shard_sum(shard_scale(y, rank + 1.0))));
         check_close(shard_grad(x), shard_scale(shard_detach(x), 2 * times), 1e-14);
 
@@ -291,12 +293,12 @@ static void copies_for_own_losses(shard_group *world, void *context)
         shard_zero_grad(x);
         shard_placement partial = {.kind = SHARD_PARTIAL, .group = world};
         shard_tensor *given = shard_as_placed(shard_full(SHARD_SHAPE(4), rank + 1.0, .dtype = SHARD_FLOAT64), partial);
-        check_ok(shard_backward_from(shard_copy(x, world), given));
+        check_ok(shard_backward_from(shard_copy_to_group(x, world), given));
         check_close(shard_grad(x), shard_full(SHARD_SHAPE(4), times, .dtype = SHARD_FLOAT64), 0);
 
         shard_tensor *a = made_up_leaf(SHARD_SHAPE(4), 7, SHARD_FLOAT64), *b = made_up_leaf(SHARD_SHAPE(4), 8, SHARD_FLOAT64);
-        shard_tensor *first = shard_copy(shard_gelu(a), world);
-        shard_tensor *second = shard_copy(shard_reduce(shard_scale(b, 1.0 / size), world), world);
+        shard_tensor *first = shard_copy_to_group(shard_gelu(a), world);
+        shard_tensor *second = shard_copy_to_group(shard_reduce_from_group(shard_scale(b, 1.0 / size), world), world);
         check_ok(shard_backward(shard_scale(shard_sum(shard_add(first, second)), rank + 1.0)));
         shard_tensor *wanted = made_up_leaf(SHARD_SHAPE(4), 7, SHARD_FLOAT64);
         check_ok(shard_backward(shard_scale(shard_sum(shard_gelu(wanted)), times)));
@@ -313,13 +315,14 @@ static void notices_shapes(shard_group *world, void *context)
     int rank = shard_group_rank(world);
     SHARD_SCOPE
     {
-        ck_assert_ptr_null(shard_gather(shard_zeros(SHARD_SHAPE(2, rank == 2 ? 4 : 3)), 0, world));
+        ck_assert_ptr_null(shard_gather_from_group(shard_zeros(SHARD_SHAPE(2, rank == 2 ? 4 : 3)), 0, world));
         check_error(shard_last_status(), "*rank 2 has float32 [[]2, 4] along 0, rank 0 has float32 [[]2, 3] along 0*");
-        ck_assert_ptr_null(shard_gather(rank == 1 ? NULL : shard_zeros(SHARD_SHAPE(2)), 0, world));
-        check_error(shard_last_status(), "*rank 1: shard_gather: *NULL*");
-        ck_assert_ptr_null(shard_gather(shard_zeros(SHARD_SHAPE(INT64_C(1) << 62, 0), .dtype = SHARD_UINT8), 0, world));
-        check_error(SHARD_ERROR_MEMORY, "shard_gather: the members' sizes along dimension 0 overflow");
-        ck_assert_ptr_nonnull(shard_gather(shard_zeros(SHARD_SHAPE(2)), 0, world)); /* the group works on */
+        ck_assert_ptr_null(shard_gather_from_group(rank == 1 ? NULL : shard_zeros(SHARD_SHAPE(2)), 0, world));
+        check_error(shard_last_status(), "*rank 1: shard_gather_from_group: *NULL*");
+        ck_assert_ptr_null(
+            shard_gather_from_group(shard_zeros(SHARD_SHAPE(INT64_C(1) << 62, 0), .dtype = SHARD_UINT8), 0, world));
+        check_error(SHARD_ERROR_MEMORY, "shard_gather_from_group: the members' sizes along dimension 0 overflow");
+        ck_assert_ptr_nonnull(shard_gather_from_group(shard_zeros(SHARD_SHAPE(2)), 0, world)); /* the group works on */
     }
 }
 
@@ -328,7 +331,7 @@ static void lacks_memory(shard_group *world, void *context)
 {
     (void)context;
     shard_tensor *x = shard_zeros(SHARD_SHAPE(INT64_C(1) << 45));
-    ck_assert_ptr_null(shard_reduce(x, world));
+    ck_assert_ptr_null(shard_reduce_from_group(x, world));
     check_error(SHARD_ERROR_MEMORY, "rank 0: *no memory for 140737488355328 bytes*");
     shard_release(x);
 }

@@ -55,8 +55,8 @@ static shard_tensor *loss_of(shard_module *model, shard_range mine, shard_group 
     int last = shard_module_child_count(model) - 1;
     for (int i = 0; i < last; i++)
         x = shard_forward(shard_module_child_at(model, i), x);
-    x = shard_forward(shard_module_child_at(model, last), shard_gather(x, 0, group));
-    return shard_parallel_cross_entropy(x, shard_gather(target, 0, group));
+    x = shard_forward(shard_module_child_at(model, last), shard_gather_from_group(x, 0, group));
+    return shard_parallel_cross_entropy(x, shard_gather_from_group(target, 0, group));
 }
 
 /* From a factor that is too large, and grows again. */
@@ -79,7 +79,7 @@ static outcome train(const mesh_case *c, shard_dtype dtype, int stage)
     shard_grad_scaler *scaler = make_scaler(dtype);
     shard_data_parallel *dp = NULL;
     if (stage > 0)
-        sgd = shard_zero(sgd, .stage = stage, .bucket_mib = 0.002);
+        sgd = shard_zero_optimizer(sgd, .stage = stage, .bucket_mib = 0.002);
     else if (stage == 0)
         dp = shard_data_parallel_create(parameters, .bucket_mib = 0.002);
     check_ok(shard_last_status());

@@ -59,8 +59,8 @@ static shard_tensor *block(shard_module *layers, shard_tensor *x)
 static shard_tensor *gathered_loss(shard_module *layers, int head, shard_tensor *x, shard_tensor *labels, shard_group *first,
                                    shard_group *second)
 {
-    x = shard_gather(shard_gather(x, 0, first), 0, second);
-    labels = shard_gather(shard_gather(labels, 0, first), 0, second);
+    x = shard_gather_from_group(shard_gather_from_group(x, 0, first), 0, second);
+    labels = shard_gather_from_group(shard_gather_from_group(labels, 0, first), 0, second);
     return shard_cross_entropy(layer(layers, head, x), labels);
 }
 
@@ -104,63 +104,63 @@ static shard_tensor *world_of_rows(shard_module *layers, shard_tensor *x, shard_
 /* A gather, split layers, another gather. */
 static shard_tensor *gathers_around(shard_module *layers, shard_tensor *x, shard_tensor *labels, const place *at)
 {
-    x = shard_gather(shard_gelu(layer(layers, IN, x)), 0, at->model);
-    return gathered_loss(layers, OUT, block(layers, x), shard_gather(labels, 0, at->model), at->data, NULL);
+    x = shard_gather_from_group(shard_gelu(layer(layers, IN, x)), 0, at->model);
+    return gathered_loss(layers, OUT, block(layers, x), shard_gather_from_group(labels, 0, at->model), at->data, NULL);
 }
 
 /* The data groups' losses are averaged. */
 static shard_tensor *averaged(shard_module *layers, shard_tensor *x, shard_tensor *labels, const place *at)
 {
-    x = block(layers, shard_gather(shard_gelu(layer(layers, IN, x)), 0, at->model));
-    return gathered_loss(layers, SPLIT_OUT, x, shard_gather(labels, 0, at->model), NULL, NULL);
+    x = block(layers, shard_gather_from_group(shard_gelu(layer(layers, IN, x)), 0, at->model));
+    return gathered_loss(layers, SPLIT_OUT, x, shard_gather_from_group(labels, 0, at->model), NULL, NULL);
 }
 
 static shard_tensor *scatters_rows(shard_module *layers, shard_tensor *x, shard_tensor *labels, const place *at)
 {
-    x = shard_gelu(layer(layers, MID, shard_scatter(layer(layers, IN, x), 0, at->model)));
-    return gathered_loss(layers, OUT, shard_gather(x, 0, at->model), labels, at->data, NULL);
+    x = shard_gelu(layer(layers, MID, shard_scatter_to_group(layer(layers, IN, x), 0, at->model)));
+    return gathered_loss(layers, OUT, shard_gather_from_group(x, 0, at->model), labels, at->data, NULL);
 }
 
 static shard_tensor *scatters_columns(shard_module *layers, shard_tensor *x, shard_tensor *labels, const place *at)
 {
-    x = shard_gelu(shard_scatter(layer(layers, IN, x), -1, at->model));
-    x = shard_mul(x, shard_scatter(parameter_of(layers, MID, "bias"), -1, at->model));
-    return gathered_loss(layers, OUT, shard_gather(x, -1, at->model), labels, at->data, NULL);
+    x = shard_gelu(shard_scatter_to_group(layer(layers, IN, x), -1, at->model));
+    x = shard_mul(x, shard_scatter_to_group(parameter_of(layers, MID, "bias"), -1, at->model));
+    return gathered_loss(layers, OUT, shard_gather_from_group(x, -1, at->model), labels, at->data, NULL);
 }
 
 /* Gathered rows are dealt out again. */
 static shard_tensor *scatters_gathered(shard_module *layers, shard_tensor *x, shard_tensor *labels, const place *at)
 {
-    x = shard_scatter(shard_gather(layer(layers, IN, x), 0, at->data), 0, at->data);
-    x = shard_gather(shard_gelu(layer(layers, MID, x)), 0, at->data);
-    return gathered_loss(layers, OUT, block(layers, x), shard_gather(labels, 0, at->data), NULL, NULL);
+    x = shard_scatter_to_group(shard_gather_from_group(layer(layers, IN, x), 0, at->data), 0, at->data);
+    x = shard_gather_from_group(shard_gelu(layer(layers, MID, x)), 0, at->data);
+    return gathered_loss(layers, OUT, block(layers, x), shard_gather_from_group(labels, 0, at->data), NULL, NULL);
 }
 
 /* A weight in parts over the group of the rows, gathered for use. */
 static shard_tensor *gathers_weight(shard_module *layers, shard_tensor *x, shard_tensor *labels, const place *at)
 {
-    shard_tensor *weight = shard_gather(shard_scatter(weight_of(layers, MID), 0, at->data), 0, at->data);
+    shard_tensor *weight = shard_gather_from_group(shard_scatter_to_group(weight_of(layers, MID), 0, at->data), 0, at->data);
     return gathered_loss(layers, OUT, shard_linear(layer(layers, IN, x), weight, NULL), labels, at->data, NULL);
 }
 
 static shard_tensor *gathers_columns(shard_module *layers, shard_tensor *x, shard_tensor *labels, const place *at)
 {
-    x = shard_gather(layer(layers, COLUMN, layer(layers, IN, x)), -1, at->model);
+    x = shard_gather_from_group(layer(layers, COLUMN, layer(layers, IN, x)), -1, at->model);
     return gathered_loss(layers, SPLIT_OUT, block(layers, layer(layers, ROW, x)), labels, at->data, NULL);
 }
 
 static shard_tensor *whole_leaf_thrice(shard_module *layers, shard_tensor *x, shard_tensor *labels, const place *at)
 {
-    x = shard_gather(shard_gelu(layer(layers, MID, layer(layers, IN, x))), 0, at->model);
-    x = shard_gather(shard_gelu(layer(layers, MID, x)), 0, at->data);
-    labels = shard_gather(shard_gather(labels, 0, at->model), 0, at->data);
+    x = shard_gather_from_group(shard_gelu(layer(layers, MID, layer(layers, IN, x))), 0, at->model);
+    x = shard_gather_from_group(shard_gelu(layer(layers, MID, x)), 0, at->data);
+    labels = shard_gather_from_group(shard_gather_from_group(labels, 0, at->model), 0, at->data);
     return shard_cross_entropy(layer(layers, OUT, layer(layers, MID, x)), labels);
 }
 
 static shard_tensor *split_leaf_twice(shard_module *layers, shard_tensor *x, shard_tensor *labels, const place *at)
 {
-    x = shard_gather(block(layers, x), 0, at->data);
-    return gathered_loss(layers, OUT, block(layers, shard_gelu(x)), shard_gather(labels, 0, at->data), NULL, NULL);
+    x = shard_gather_from_group(block(layers, x), 0, at->data);
+    return gathered_loss(layers, OUT, block(layers, shard_gelu(x)), shard_gather_from_group(labels, 0, at->data), NULL, NULL);
 }
 
 /* Features that are gathered for one term of the loss, and the own ones' in another, whose
@@ -190,8 +190,8 @@ static shard_tensor *norm_of_data(shard_module *layers, shard_tensor *x, shard_t
 
 static shard_tensor *norm_around(shard_module *layers, shard_tensor *x, shard_tensor *labels, const place *at)
 {
-    x = shard_gather(normalised(layers, x, at->world), 0, at->model);
-    return gathered_loss(layers, OUT, block(layers, x), shard_gather(labels, 0, at->model), at->data, NULL);
+    x = shard_gather_from_group(normalised(layers, x, at->world), 0, at->model);
+    return gathered_loss(layers, OUT, block(layers, x), shard_gather_from_group(labels, 0, at->model), at->data, NULL);
 }
 
 /* Not gathered at all: the own rows' losses are added up. */
@@ -199,14 +199,14 @@ static shard_tensor *sums_losses(shard_module *layers, shard_tensor *x, shard_te
 {
     x = layer(layers, OUT, shard_gelu(layer(layers, IN, x)));
     shard_tensor *loss = shard_scale(shard_cross_entropy(x, labels, .reduction = SHARD_REDUCTION_SUM), 1.0 / ROWS);
-    return shard_reduce(shard_reduce(loss, at->model), at->data);
+    return shard_reduce_from_group(shard_reduce_from_group(loss, at->model), at->data);
 }
 
 static shard_tensor *sums_split_losses(shard_module *layers, shard_tensor *x, shard_tensor *labels, const place *at)
 {
     x = layer(layers, SPLIT_OUT, block(layers, layer(layers, IN, x)));
     shard_tensor *loss = shard_scale(shard_cross_entropy(x, labels, .reduction = SHARD_REDUCTION_SUM), 1.0 / ROWS);
-    return shard_reduce(loss, at->data);
+    return shard_reduce_from_group(loss, at->data);
 }
 
 /* Rows that say that they are split. */
@@ -215,7 +215,7 @@ static shard_tensor *placed_rows(shard_module *layers, shard_tensor *x, shard_te
     x = shard_as_split(x, 0, at->data, at->rows.start, ROWS);
     x = layer(layers, OUT, shard_gelu(layer(layers, IN, x)));
     shard_tensor *loss = shard_cross_entropy(x, labels, .reduction = SHARD_REDUCTION_SUM);
-    return shard_scale(shard_reduce(loss, at->data), 1.0 / ROWS);
+    return shard_scale(shard_reduce_from_group(loss, at->data), 1.0 / ROWS);
 }
 
 /* Layers split by hand, of whole parameters: no tensor says that it is split. */
@@ -227,33 +227,33 @@ static shard_tensor *own_part(shard_tensor *weight, shard_group *group)
 
 static shard_tensor *columns_by_hand(shard_module *layers, shard_tensor *x, shard_tensor *labels, const place *at)
 {
-    x = shard_copy(layer(layers, IN, x), at->model);
+    x = shard_copy_to_group(layer(layers, IN, x), at->model);
     x = shard_gelu(shard_linear(x, own_part(weight_of(layers, MID), at->model), NULL));
-    return gathered_loss(layers, OUT, shard_gather(x, -1, at->model), labels, at->data, NULL);
+    return gathered_loss(layers, OUT, shard_gather_from_group(x, -1, at->model), labels, at->data, NULL);
 }
 
 static shard_tensor *block_by_hand(shard_module *layers, shard_tensor *x, shard_tensor *labels, const place *at)
 {
-    x = shard_copy(layer(layers, IN, x), at->model);
+    x = shard_copy_to_group(layer(layers, IN, x), at->model);
     shard_tensor *columns = shard_gelu(shard_linear(x, own_part(weight_of(layers, MID), at->model), NULL));
     shard_tensor *rows = own_part(shard_transpose(weight_of(layers, IN), 0, 1), at->model);
-    x = shard_reduce(shard_matmul(columns, rows), at->model);
+    x = shard_reduce_from_group(shard_matmul(columns, rows), at->model);
     return gathered_loss(layers, OUT, x, labels, at->data, NULL);
 }
 
 /* What comes back into one copy: of a layer by hand, and of a split one that says so itself. */
 static shard_tensor *two_of_one_copy(shard_module *layers, shard_tensor *x, shard_tensor *labels, const place *at)
 {
-    x = shard_copy(layer(layers, IN, x), at->model);
+    x = shard_copy_to_group(layer(layers, IN, x), at->model);
     shard_tensor *other = shard_linear(x, own_part(weight_of(layers, MID), at->model), NULL);
-    x = shard_add(block(layers, x), shard_gather(other, -1, at->model));
+    x = shard_add(block(layers, x), shard_gather_from_group(other, -1, at->model));
     return gathered_loss(layers, OUT, x, labels, at->data, NULL);
 }
 
 /* An operation between the copy and the layer, and a use of the copy as it is. */
 static shard_tensor *copy_and_residual(shard_module *layers, shard_tensor *x, shard_tensor *labels, const place *at)
 {
-    x = shard_gelu(shard_copy(layer(layers, IN, x), at->model));
+    x = shard_gelu(shard_copy_to_group(layer(layers, IN, x), at->model));
     x = shard_add(layer(layers, MID, block(layers, x)), x);
     return gathered_loss(layers, OUT, x, labels, at->data, NULL);
 }
@@ -261,14 +261,14 @@ static shard_tensor *copy_and_residual(shard_module *layers, shard_tensor *x, sh
 /* The data groups' losses are averaged. */
 static shard_tensor *copy_averaged(shard_module *layers, shard_tensor *x, shard_tensor *labels, const place *at)
 {
-    x = shard_copy(shard_gelu(shard_copy(layer(layers, IN, x), at->model)), at->model);
+    x = shard_copy_to_group(shard_gelu(shard_copy_to_group(layer(layers, IN, x), at->model)), at->model);
     return gathered_loss(layers, SPLIT_OUT, layer(layers, MID, x), labels, NULL, NULL);
 }
 
 /* Copies over one group what is split over the other one. */
 static shard_tensor *copies_over_data(shard_module *layers, shard_tensor *x, shard_tensor *labels, const place *at)
 {
-    shard_tensor *scale = shard_copy(shard_scale(weight_of(layers, MID), 2), at->data);
+    shard_tensor *scale = shard_copy_to_group(shard_scale(weight_of(layers, MID), 2), at->data);
     x = shard_linear(layer(layers, IN, x), layer(layers, ROW, layer(layers, COLUMN, scale)), NULL);
     return gathered_loss(layers, OUT, x, labels, at->data, NULL);
 }

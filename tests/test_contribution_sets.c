@@ -90,9 +90,9 @@ static void sums_own_parts(shard_group *world, void *context)
         check_ok(shard_tensors_add(list, "own", own));
         shard_data_parallel *dp = shard_data_parallel_create(list);
         for (int turn = 1; turn <= 2; turn++) {
-            shard_tensor *y = shard_copy(shard_narrow(x, 0, rows.start, rows.size), across);
-            y = shard_gather(shard_gelu(shard_linear(y, own, NULL)), -1, across);
-            check_ok(shard_backward(shard_mean(shard_gather(y, 0, data))));
+            shard_tensor *y = shard_copy_to_group(shard_narrow(x, 0, rows.start, rows.size), across);
+            y = shard_gather_from_group(shard_gelu(shard_linear(y, own, NULL)), -1, across);
+            check_ok(shard_backward(shard_mean(shard_gather_from_group(y, 0, data))));
             shard_tensor *wanted = shard_scale(shard_narrow(shard_grad(w), 0, columns.start, columns.size), turn);
             check_close(shard_grad(own), wanted, 1e-12);
         }
@@ -141,8 +141,9 @@ static void sums_once(shard_group *world, void *context)
         /* More rows than go with what the members tell each other before a collective. */
         shard_tensor *x = made_up(SHARD_SHAPE(ROWS, FEATURES), (uint64_t)shard_group_rank(world), SHARD_FLOAT64);
         shard_tensor *labels = shard_full(SHARD_SHAPE(ROWS), 3, .dtype = SHARD_INT64);
-        x = shard_gather(shard_gather(shard_gelu(layer(layers, IN, x)), 0, groups[first]), 0, groups[1 - first]);
-        labels = shard_gather(shard_gather(labels, 0, groups[first]), 0, groups[1 - first]);
+        x = shard_gather_from_group(shard_gather_from_group(shard_gelu(layer(layers, IN, x)), 0, groups[first]), 0,
+                                    groups[1 - first]);
+        labels = shard_gather_from_group(shard_gather_from_group(labels, 0, groups[first]), 0, groups[1 - first]);
         shard_tensor *loss = shard_cross_entropy(layer(layers, HEAD, x), labels);
         uint64_t calls[] = {groups[0]->sequence, groups[1]->sequence, world->sequence};
         const shard_group_ops *ops = groups[0]->ops;
@@ -172,7 +173,7 @@ END_TEST
 
 static shard_tensor *own_loss(shard_tensor *x, shard_group *group)
 {
-    return shard_sum(shard_gather(x, 0, group));
+    return shard_sum(shard_gather_from_group(x, 0, group));
 }
 
 /* Groups that share some ranks of a group, but not all. */
@@ -189,12 +190,13 @@ static void refuses_groups(shard_group *world, void *context)
         shard_tensor *split = layer(layers, ROW, shard_gelu(layer(layers, COLUMN, x)));
         check_error(shard_backward(own_loss(split, world)),
                     "*reduce: rows or summands of 4 ranks and of 2 ranks meet, and 2 ranks are in both groups;*");
-        check_error(shard_backward(own_loss(shard_gather(layer(layers, IN, x), 0, model), world)),
+        check_error(shard_backward(own_loss(shard_gather_from_group(layer(layers, IN, x), 0, model), world)),
                     "*gather: rows or summands of 4 ranks and of 2 ranks meet*");
-        check_error(shard_backward(own_loss(shard_copy(layer(layers, IN, x), data), world)), "*rows or summands of 4 ranks*");
+        check_error(shard_backward(own_loss(shard_copy_to_group(layer(layers, IN, x), data), world)),
+                    "*rows or summands of 4 ranks*");
         /* A copy over more ranks than a layer is split over, whose gradient is no pending sum. */
-        shard_tensor *copied = shard_gelu(shard_copy(layer(layers, IN, x), world));
-        check_error(shard_backward(shard_sum(shard_gather(layer(layers, COLUMN, copied), -1, model))),
+        shard_tensor *copied = shard_gelu(shard_copy_to_group(layer(layers, IN, x), world));
+        check_error(shard_backward(shard_sum(shard_gather_from_group(layer(layers, COLUMN, copied), -1, model))),
                     "backward of copy: a copy over 4 ranks before gather over 2 ranks, of which 2 are in both groups; *");
         /* Two uses of one leaf. */
         shard_tensor *leaf = made_up_leaf(SHARD_SHAPE(2, FEATURES), 1, SHARD_FLOAT64);
@@ -242,7 +244,7 @@ static void begins_anywhere(shard_group *world, void *context)
         check_error(shard_backward_from(shard_linear(x, own_w, NULL), shard_as_split(own_dy, 1, world, 0, FEATURES)),
                     "*shard_backward_from: a gradient that is split along 1 for a tensor that is split along 0*");
         check_error(shard_backward_from(shard_linear(all, own_w, NULL), shard_as_split(dy, 0, world, 0, ROWS)),
-                    "*a gradient that is split along 0 for a tensor that is whole*");
+                    "*a gradient that is split along 0 for a tensor that is local*");
     }
 }
 

@@ -477,7 +477,7 @@ START_TEST(refuses_weights)
     SHARD_SCOPE {
         shard_tensor *logits = shard_zeros(SHARD_SHAPE(2, 3)), *labels = LABELS(0, 1);
         refused(shard_cross_entropy(logits, labels, .weight = shard_ones(SHARD_SHAPE(4))), SHARD_ERROR_SHAPE,
-                "*class weights of shape \\[4] that are whole, for classes \\[0, 3) of 3*");
+                "*class weights of shape \\[4] that are local, for classes \\[0, 3) of 3*");
         refused(shard_cross_entropy(logits, labels, .weight = shard_ones(SHARD_SHAPE(1, 3))), SHARD_ERROR_SHAPE,
                 "*class weights*");
         refused(shard_cross_entropy(logits, labels, .weight = shard_ones(SHARD_SHAPE(3), .dtype = SHARD_FLOAT16)),
@@ -515,7 +515,7 @@ START_TEST(refuses_placements)
         logits->placement.kind = SHARD_PARTIAL;
         refused(shard_cross_entropy(logits, labels), SHARD_ERROR_UNSUPPORTED,
                 "shard_cross_entropy: no rule for a tensor of shape \\[2, 3] that is partial");
-        logits->placement.kind = SHARD_REPLICATED;
+        logits->placement.kind = SHARD_LOCAL;
         labels->placement = (shard_placement){.kind = SHARD_SPLIT, .whole = 4};
         refused(shard_cross_entropy(logits, labels), SHARD_ERROR_UNSUPPORTED, "*of shape \\[2] that is split along 0");
         shard_tensor *probabilities = shard_zeros(SHARD_SHAPE(2, 3));

@@ -4,7 +4,7 @@
 #include "support/host.h"
 #include "support/rules.h"
 
-#include <shard/dist.h>
+#include <shard/distributed.h>
 
 #include "tensor/tensor.h"
 
@@ -100,7 +100,7 @@ static shard_tensor *some_losses(shard_tensor *const *x, const void *options)
     shard_tensor *y = loss(x, &none);
     shard_range own = shard_split_range(shard_tensor_size(y, 0), shard_group_size(group), shard_group_rank(group));
     y = shard_narrow(y, 0, own.start, own.size);
-    return group ? shard_gather(y, 0, group) : y;
+    return group ? shard_gather_from_group(y, 0, group) : y;
 }
 
 static const rule rules[] = {

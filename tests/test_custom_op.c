@@ -190,13 +190,13 @@ static const shard_custom_op_type squares_type = {.name = "squares", .forward = 
 static shard_tensor *rows_forward(shard_custom_op *op, int inputs, shard_tensor *const *input)
 {
     (void)inputs;
-    return shard_scatter(input[0], 0, shard_custom_op_context(op));
+    return shard_scatter_to_group(input[0], 0, shard_custom_op_context(op));
 }
 
 static shard_status rows_backward(shard_custom_op *op, shard_tensor *dy, int inputs, shard_tensor **dx)
 {
     (void)inputs;
-    dx[0] = shard_gather(dy, 0, shard_custom_op_context(op));
+    dx[0] = shard_gather_from_group(dy, 0, shard_custom_op_context(op));
     return shard_last_status();
 }
 
@@ -230,11 +230,11 @@ static shard_tensor *network(shard_tensor *const *leaf, shard_group *group)
     x = shard_custom_op_apply(&softplus_type, make_softplus(2), x);
     x = shard_custom_op_apply(&affine_type, NULL, x, leaf[LEAF_GAIN], leaf[LEAF_BIAS]);
     x = shard_custom_op_apply(&twice_type, NULL, shard_custom_op_apply(&twice_whole_type, NULL, x));
-    x = shard_relu(shard_copy(shard_gather(x, 0, group), group));
+    x = shard_relu(shard_copy_to_group(shard_gather_from_group(x, 0, group), group));
     x = shard_custom_op_apply(&columns_type, NULL, x, leaf[LEAF_W]);
     x = shard_custom_op_apply(&softplus_type, make_softplus(0.5), x);
     x = shard_custom_op_apply(&twice_whole_type, NULL, shard_custom_op_apply(&squares_type, NULL, x));
-    return shard_reduce(x, group);
+    return shard_reduce_from_group(x, group);
 }
 
 static void make_leaves(shard_tensor **leaf, shard_group *group)
@@ -536,8 +536,8 @@ static void fails_on_one(shard_group *world, void *context)
     SHARD_SCOPE
     {
         shard_tensor *x = made_up_leaf(SHARD_SHAPE(2, 3), 1, SHARD_FLOAT64);
-        shard_tensor *y = shard_custom_op_apply(&misuse_type, &what, shard_gelu(shard_copy(x, world)));
-        shard_backward(shard_sum(shard_gather(y, 0, world)));
+        shard_tensor *y = shard_custom_op_apply(&misuse_type, &what, shard_gelu(shard_copy_to_group(x, world)));
+        shard_backward(shard_sum(shard_gather_from_group(y, 0, world)));
         check_error(shard_agree(world), "rank 1: backward of own: the disk is full");
     }
 }

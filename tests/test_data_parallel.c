@@ -44,8 +44,8 @@ static shard_tensor *loss_of(shard_module *model, shard_tensor *x, shard_tensor 
     int last = shard_module_child_count(model) - 1;
     for (int i = 0; i < last; i++)
         x = shard_forward(shard_module_child_at(model, i), x);
-    x = shard_forward(shard_module_child_at(model, last), shard_gather(x, 0, group));
-    return shard_parallel_cross_entropy(x, shard_gather(labels, 0, group), .label_smoothing = 0.1);
+    x = shard_forward(shard_module_child_at(model, last), shard_gather_from_group(x, 0, group));
+    return shard_parallel_cross_entropy(x, shard_gather_from_group(labels, 0, group), .label_smoothing = 0.1);
 }
 
 /* The gradients of one process on the whole batch, by parameter. */
@@ -198,7 +198,7 @@ static void leaves_parts_alone(shard_group *world, void *context)
         check_ok(shard_tensors_add(list, "part", part));
         shard_data_parallel *dp = shard_data_parallel_create(list);
         ck_assert_double_eq(value_at(part, 1), rank + 1.0);
-        check_ok(shard_backward(shard_reduce(shard_sum(shard_scale(part, rank + 1.0)), world)));
+        check_ok(shard_backward(shard_reduce_from_group(shard_sum(shard_scale(part, rank + 1.0)), world)));
         ck_assert_double_eq(value_at(shard_grad(part), 1), rank + 1.0);
         shard_data_parallel_destroy(dp);
         shard_tensors_destroy(list);
@@ -226,7 +226,7 @@ static void takes_empty_parts(shard_group *world, void *context)
         shard_tensors *list = shard_tensors_create();
         check_ok(shard_tensors_add(list, "weight", weight));
         shard_data_parallel *dp = shard_data_parallel_create(list);
-        check_ok(shard_backward(shard_reduce(shard_sum(weight), model)));
+        check_ok(shard_backward(shard_reduce_from_group(shard_sum(weight), model)));
         shard_data_parallel_destroy(dp);
         shard_tensors_destroy(list);
     }

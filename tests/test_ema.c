@@ -371,7 +371,7 @@ static void collects_nothing(shard_group *world, void *context)
         shard_tensors *list = shard_tensors_create();
         check_ok(shard_tensors_add(list, "p", p));
         check_ok(shard_tensors_add(list, "frozen", frozen));
-        shard_optimizer *sgd = shard_zero(shard_sgd(list, .lr = 1.0, .momentum = 0.9));
+        shard_optimizer *sgd = shard_zero_optimizer(shard_sgd(list, .lr = 1.0, .momentum = 0.9));
         shard_set_requires_grad(frozen, false);
         shard_ema *ema = shard_ema_create(sgd, .decay = 0.5);
         move(sgd, p, 0);
@@ -436,8 +436,8 @@ static void shared_out_later(shard_group *world, void *context)
         shard_optimizer *sgd = sgd_of(made_up_leaf(SHARD_SHAPE(40), 1, SHARD_FLOAT32));
         shard_ema *ema = shard_ema_create(sgd);
         check_ok(shard_ema_update(ema));
-        ck_assert_ptr_nonnull(shard_zero(sgd));
-        check_error(shard_ema_update(ema), "shard_ema: \"p\" was shared out *shard_zero first");
+        ck_assert_ptr_nonnull(shard_zero_optimizer(sgd));
+        check_error(shard_ema_update(ema), "shard_ema: \"p\" was shared out *shard_zero_optimizer first");
         shard_ema_destroy(ema);
         shard_optimizer_destroy(sgd);
     }

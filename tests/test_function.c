@@ -4,7 +4,7 @@
 
 #include "base/error.h"
 
-#include <shard/dist.h>
+#include <shard/distributed.h>
 #include <shard/nn.h>
 #include <shard/optim.h>
 
@@ -104,7 +104,7 @@ static void other_layer(shard_optimizer *optimizer, bool odd)
 static void other_branch(shard_optimizer *optimizer, bool odd)
 {
     shard_tensor *x = made_up_leaf(SHARD_SHAPE(3), 1, SHARD_FLOAT32);
-    shard_tensor *y = shard_copy(x, shard_world());
+    shard_tensor *y = shard_copy_to_group(x, shard_world());
     shard_backward(shard_sum(odd ? x : y));
     if (odd)
         shard_step(optimizer);
@@ -128,7 +128,7 @@ static void other_shape_of_all_reduce(shard_optimizer *optimizer, bool odd)
 static void other_shape_of_reduce(shard_optimizer *optimizer, bool odd)
 {
     (void)optimizer;
-    shard_reduce(shard_ones(odd ? SHARD_SHAPE(4, 1) : SHARD_SHAPE(4)), shard_world());
+    shard_reduce_from_group(shard_ones(odd ? SHARD_SHAPE(4, 1) : SHARD_SHAPE(4)), shard_world());
 }
 
 static void other_shape_of_broadcast(shard_optimizer *optimizer, bool odd)
@@ -169,16 +169,16 @@ static const difference differences[] = {
      "rank 1 calls shard_step with optimizer shard_adam while ranks 0 and 2 call shard_step with optimizer shard_sgd"},
     {other_group_decay,
      "rank 1 calls shard_step with no_weight_decay true, * of group 1 while ranks 0 and 2 call * with no_weight_decay false, *"},
-    {other_group_decay_1d,
-     "rank 1 calls shard_step with *, no_decay_1d true of group 1 while ranks 0 and 2 call * with *, no_decay_1d false of group 1"},
+    {other_group_decay_1d, "rank 1 calls shard_step with *, no_decay_1d true of group 1 while ranks 0 and 2 call * with *, "
+                           "no_decay_1d false of group 1"},
     {other_decay_1d, "rank 1 calls shard_step with no_decay_1d true while ranks 0 and 2 call shard_step with no_decay_1d false"},
     {other_conversion, "rank 1 calls shard_all_reduce * while ranks 0 and 2 call shard_convert_parallel_embedding*"},
     {other_layer, "rank 1 calls shard_parallel_linear * while ranks 0 and 2 call shard_parallel_embedding *"},
     {other_branch, "rank 1 calls shard_step while ranks 0 and 2 call shard_backward *"},
     {other_shape_of_all_reduce,
      "rank 1 calls shard_all_reduce of 6 float32* with shape [[]2, 3] while ranks 0 and 2 call * with shape [[]3, 2]"},
-    {other_shape_of_reduce,
-     "rank 1 calls shard_reduce (all_reduce of 4 float32*) with shape [[]4, 1] while ranks 0 and 2 call * with shape [[]4]"},
+    {other_shape_of_reduce, "rank 1 calls shard_reduce_from_group (all_reduce of 4 float32*) with shape [[]4, 1] while ranks 0 "
+                            "and 2 call * with shape [[]4]"},
     {other_shape_of_broadcast,
      "rank 1 calls shard_broadcast of 6 float32 from rank 0* with shape [[]2, 3] while * with shape [[]6]"},
     {other_function, "rank 1 calls shard_step while ranks 0 and 2 call shard_agree"},
@@ -214,7 +214,7 @@ END_TEST
 static shard_tensor *uneven_forward(shard_module *module, shard_tensor *x)
 {
     shard_mesh *mesh = *(shard_mesh **)shard_module_data(module);
-    shard_tensor *rows = shard_reduce(x, shard_mesh_model_group(mesh));
+    shard_tensor *rows = shard_reduce_from_group(x, shard_mesh_model_group(mesh));
     shard_all_reduce(shard_ones(SHARD_SHAPE(3)), SHARD_SUM, shard_world());
     return rows;
 }
@@ -271,7 +271,7 @@ END_TEST
 static shard_tensor *sums_then_gathers(shard_module *module, shard_tensor *x)
 {
     const shard_mesh *mesh = *(shard_mesh *const *)shard_module_data(module);
-    return shard_gather(shard_reduce(x, shard_mesh_data_group(mesh)), -1, shard_mesh_model_group(mesh));
+    return shard_gather_from_group(shard_reduce_from_group(x, shard_mesh_data_group(mesh)), -1, shard_mesh_model_group(mesh));
 }
 
 static void two_groups(shard_group *world, void *context)

@@ -23,7 +23,7 @@ static int64_t *epoch_of(uint64_t seed, int64_t epoch, int64_t count)
     shard_group_sampler *sampler = make(count, .batch = 8, .seed = seed, .shuffle = true);
     int64_t *samples = malloc((size_t)(count + 1) * sizeof *samples);
     for (int64_t i = 0; i < count; i++)
-        samples[i] = shard_group_sampler_at(sampler, epoch, i);
+        samples[i] = shard_group_sampler_sample_at(sampler, epoch, i);
     shard_group_sampler_destroy(sampler);
     return samples;
 }
@@ -58,10 +58,10 @@ START_TEST(test_same_for_any_ranks)
         shard_group_sampler *sampler[8];
         for (int r = 0; r < ranks[n]; r++) {
             sampler[r] = make(sizes[_i], .batch = 13, .members = ranks[n], .member = r, .seed = 3, .shuffle = true,
-                              .tail = SHARD_TAIL_EXACT);
-            ck_assert_int_eq(shard_group_sampler_dealt(sampler[r]), 0);
+                              .last_batch = SHARD_LAST_BATCH_EXACT);
+            ck_assert_int_eq(shard_group_sampler_last_batch_size(sampler[r]), 0);
             ck_assert_int_eq(shard_group_sampler_steps(sampler[r]), (sizes[_i] + 12) / 13);
-            ck_assert_int_eq(shard_group_sampler_most(sampler[r]), 13 / ranks[n] + (r < 13 % ranks[n]));
+            ck_assert_int_eq(shard_group_sampler_max_local_batch(sampler[r]), 13 / ranks[n] + (r < 13 % ranks[n]));
             check_ok(shard_group_sampler_set_epoch(sampler[r], 2));
         }
         int64_t position = 0;
@@ -70,7 +70,7 @@ START_TEST(test_same_for_any_ranks)
             for (int r = 0; r < ranks[n]; r++) {
                 ck_assert_int_eq(shard_group_sampler_step(sampler[r]), step);
                 ck_assert(shard_group_sampler_next(sampler[r], samples, &count));
-                ck_assert_int_le(count, shard_group_sampler_most(sampler[r]));
+                ck_assert_int_le(count, shard_group_sampler_max_local_batch(sampler[r]));
                 ck_assert_mem_eq(samples, whole + position, (size_t)count * sizeof *samples);
                 position += count;
                 largest = count > largest ? count : largest;
@@ -80,7 +80,7 @@ START_TEST(test_same_for_any_ranks)
             ck_assert_int_eq(position - start, left < 13 ? left : 13);
             ck_assert_int_le(largest - smallest, 1);
             for (int r = 0; r < ranks[n]; r++)
-                ck_assert_int_eq(shard_group_sampler_dealt(sampler[r]), position - start);
+                ck_assert_int_eq(shard_group_sampler_last_batch_size(sampler[r]), position - start);
         }
         ck_assert_int_eq(position, sizes[_i]);
         for (int r = 0; r < ranks[n]; r++) {
@@ -101,18 +101,18 @@ START_TEST(test_even_tails)
     for (int n = 0; n < 5; n++) {
         int members = ranks[n];
         for (int drop = 0; drop < 2; drop++) {
-            shard_tail tail = drop ? SHARD_TAIL_DROP : SHARD_TAIL_PAD;
+            shard_last_batch tail = drop ? SHARD_LAST_BATCH_DROP : SHARD_LAST_BATCH_PAD;
             int64_t all = sizes[_i] / members * members, step = 0, seen[8] = {0};
-            if (tail == SHARD_TAIL_PAD && all < sizes[_i])
+            if (tail == SHARD_LAST_BATCH_PAD && all < sizes[_i])
                 all += members;
             for (int r = 0; r < members; r++) {
                 shard_group_sampler *sampler = make(sizes[_i], .batch = 6 * members, .members = members, .member = r,
-                                                    .tail = tail, .seed = 4, .shuffle = true);
+                                                    .last_batch = tail, .seed = 4, .shuffle = true);
                 ck_assert_int_eq(shard_group_sampler_steps(sampler), (all + 6 * members - 1) / (6 * members));
                 for (step = 0; shard_group_sampler_next(sampler, samples, &count); step++) {
                     int64_t left = all - step * 6 * members, each = left < 6 * members ? left / members : 6;
                     ck_assert_int_eq(count, each);
-                    ck_assert_int_eq(shard_group_sampler_dealt(sampler), each * members);
+                    ck_assert_int_eq(shard_group_sampler_last_batch_size(sampler), each * members);
                     for (int64_t i = 0; i < count; i++)
                         ck_assert_int_eq(samples[i], whole[(step * 6 * members + r * each + i) % sizes[_i]]);
                     seen[r] += count;
@@ -168,8 +168,8 @@ static void deals_out(shard_group *world, void *context)
     shard_mesh *mesh = shard_mesh_create(.model = model);
     for (int own = 0; own < 2; own++) {
         shard_group *group = own ? world : shard_mesh_data_group(mesh);
-        shard_group_sampler *sampler = make(COUNT, .batch = BATCH, .group = group, .seed = 1, .shuffle = true,
-                                            .tail = SHARD_TAIL_EXACT);
+        shard_group_sampler *sampler =
+            make(COUNT, .batch = BATCH, .group = group, .seed = 1, .shuffle = true, .last_batch = SHARD_LAST_BATCH_EXACT);
         int64_t mine[COUNT + 1] = {0}, samples[BATCH], count, step = 0; /* 1 + the step in which a sample came */
         while (step++, shard_group_sampler_next(sampler, samples, &count))
             for (int64_t i = 0; i < count; i++)
@@ -180,7 +180,7 @@ static void deals_out(shard_group *world, void *context)
         {
             shard_tensor *row =
                 shard_from_host(mine, SHARD_SHAPE(1, COUNT), .dtype = SHARD_INT64, .device = shard_device_open("cpu"));
-            check_ok(shard_copy_to_host(shard_gather(row, 0, world), all, (size_t)(size * COUNT) * sizeof *all));
+            check_ok(shard_copy_to_host(shard_gather_from_group(row, 0, world), all, (size_t)(size * COUNT) * sizeof *all));
         }
         for (int i = 0; i < COUNT; i++) {
             int seen = 0;
@@ -273,7 +273,7 @@ START_TEST(test_large)
     int64_t samples = (int64_t)1 << 40;
     shard_group_sampler *sampler = make(samples, .seed = 1, .shuffle = true);
     for (int64_t i = 0; i < 1000; i++) {
-        int64_t sample = shard_group_sampler_at(sampler, 0, i << 20);
+        int64_t sample = shard_group_sampler_sample_at(sampler, 0, i << 20);
         ck_assert(sample >= 0 && sample < samples);
     }
     shard_group_sampler_destroy(sampler);
@@ -291,16 +291,16 @@ START_TEST(test_refuses)
     ck_assert_ptr_null(shard_group_sampler_create(1, .members = 2, .member = -1));
     check_error(shard_last_status(), "*member -1 of 2*");
     ck_assert_ptr_null(shard_group_sampler_create(10, .batch = 3, .members = 2));
-    check_error(shard_last_status(), "*a batch of 3 is not the same number*of 2 members*SHARD_TAIL_EXACT");
-    ck_assert_ptr_null(shard_group_sampler_create(10, .batch = 3, .members = 2, .tail = SHARD_TAIL_DROP));
+    check_error(shard_last_status(), "*a batch of 3 is not the same number*of 2 members*SHARD_LAST_BATCH_EXACT");
+    ck_assert_ptr_null(shard_group_sampler_create(10, .batch = 3, .members = 2, .last_batch = SHARD_LAST_BATCH_DROP));
     check_error(shard_last_status(), "*a batch of 3*");
-    ck_assert_ptr_null(shard_group_sampler_create(10, .tail = (shard_tail)9));
-    check_error(shard_last_status(), "shard_group_sampler: tail 9 is none of *");
+    ck_assert_ptr_null(shard_group_sampler_create(10, .last_batch = (shard_last_batch)9));
+    check_error(shard_last_status(), "shard_group_sampler: last_batch 9 is none of *");
     int64_t count = 7;
     ck_assert(!shard_group_sampler_next(NULL, NULL, &count));
     ck_assert_int_eq(count, 0);
     ck_assert_int_eq(shard_group_sampler_steps(NULL), 0);
-    ck_assert_int_eq(shard_group_sampler_dealt(NULL), 0);
+    ck_assert_int_eq(shard_group_sampler_last_batch_size(NULL), 0);
 }
 END_TEST
 

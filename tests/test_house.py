@@ -9,7 +9,7 @@ import re
 import subprocess
 import sys
 
-ORDER = ["base", "device", "comm", "tensor", "autograd", "op", "dist", "nn", "models", "optim", "amp", "checkpoint"]
+ORDER = ["base", "device", "comm", "tensor", "autograd", "op", "distributed", "nn", "models", "optim", "amp", "checkpoint"]
 LAST = {"optim", "amp", "checkpoint"}  # these don't call each other, but for amp, which looks at what optim steps by
 VENDORS = {  # header: the folder that may include it
     r"(oneapi/)?dnnl": "libshard/device/cpu",
@@ -76,6 +76,7 @@ def check_strict_program(root):
 def collective_functions(header):
     """The functions behind each comment that says that they are collective: by what users call."""
     for comment, rest in re.findall(r"/\*((?:(?!\*/).)*)\*/((?:(?!/\*).)*)", header, re.S):
+        comment = re.sub(r"\s*\n\s*\*\s*", " ", comment)
         if not re.search(r"(?i)(?<!not )\bcollective\b(?= over|:|,| \()", comment) or "Not collective" in comment:
             continue
         for name in re.findall(r"(?:SHARD_API\b[^;]*?\b|#define )(shard_\w+)\(", rest):

@@ -181,7 +181,7 @@ static void carries_rows(shard_group *world, void *context)
         shard_tensor *rank = shard_label_rank(logits, labels, -100);
         ck_assert_int_eq(shard_count_top_k(rank, 2), 0);
         ck_assert_int_eq(shard_count_top_k(rank, 3), range.size);
-        ck_assert_int_eq(shard_tensor_placement(rank).kind, size > 1 ? SHARD_SPLIT : SHARD_REPLICATED);
+        ck_assert_int_eq(shard_tensor_placement(rank).kind, size > 1 ? SHARD_SPLIT : SHARD_LOCAL);
         shard_tensor *counted = NULL;
         ck_assert_ptr_nonnull(shard_cross_entropy(logits, labels, .reduction = SHARD_REDUCTION_SUM, .label_rank = &counted));
         ck_assert_int_eq(shard_count_top_k(counted, 2), 0);

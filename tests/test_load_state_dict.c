@@ -15,7 +15,7 @@
 typedef struct recipe {
     int ranks;
     shard_split split;
-    int stage;      /* of shard_zero; 0: without */
+    int stage;      /* of shard_zero_optimizer; 0: without */
     bool everybody; /* each rank reads the whole file, as TorchShard's programs do; else rank 0 alone */
 } recipe;
 
@@ -34,7 +34,7 @@ static trainee make_trainee(const recipe *r, shard_group *group)
     shard_tensors_destroy(parameters);
     t.optimizer = shard_adam(shard_parameters(t.model), .lr = 0.01);
     if (r->stage)
-        ck_assert_msg(shard_zero(t.optimizer, .stage = r->stage) != NULL, "%s", shard_last_error());
+        ck_assert_msg(shard_zero_optimizer(t.optimizer, .stage = r->stage) != NULL, "%s", shard_last_error());
     return t;
 }
 
@@ -281,8 +281,9 @@ static void relocates_whole_tensors(shard_group *world, void *context)
     shard_tensors *partitioned = shard_state_dict(t.model), *like = shard_state_dict(model);
     for (int from_root = 0; from_root < 2; from_root++) {
         ck_assert_ptr_null(shard_relocate_state_dict(like, partitioned, .from_root = from_root));
-        check_error(shard_last_status(), "*shard_relocate_state_dict: \"*\" is partitioned by shard_zero, and a whole one is "
-                                         "needed: call shard_collect_state_dict first");
+        check_error(shard_last_status(),
+                    "*shard_relocate_state_dict: \"*\" is partitioned by shard_zero_optimizer, and a whole one is "
+                    "needed: call shard_collect_state_dict first");
     }
     SHARD_SCOPE
     {

@@ -120,24 +120,26 @@ START_TEST(test_sampler_sizes)
 {
     int64_t most = INT64_MAX;
     ck_assert_ptr_null(shard_group_sampler_create(most - 1, .members = 1000, .batch = 1000));
-    check_error(SHARD_ERROR_ARGUMENT, "shard_group_sampler: 9223372036854775806 samples and what SHARD_TAIL_PAD adds overflow");
-    shard_group_sampler *sampler = shard_group_sampler_create(most - 1, .members = 1000, .batch = 1000, .tail = SHARD_TAIL_EXACT);
+    check_error(SHARD_ERROR_ARGUMENT,
+                "shard_group_sampler: 9223372036854775806 samples and what SHARD_LAST_BATCH_PAD adds overflow");
+    shard_group_sampler *sampler =
+        shard_group_sampler_create(most - 1, .members = 1000, .batch = 1000, .last_batch = SHARD_LAST_BATCH_EXACT);
     ck_assert_int_eq(shard_group_sampler_steps(sampler), most / 1000 + 1);
-    shard_range last = shard_group_sampler_part(sampler, most / 1000);
+    shard_range last = shard_group_sampler_local_range(sampler, most / 1000);
     ck_assert(last.start == most / 1000 * 1000 && last.size == 1);
-    shard_range none = shard_group_sampler_part(sampler, most / 1000 + 1);
+    shard_range none = shard_group_sampler_local_range(sampler, most / 1000 + 1);
     ck_assert(none.start == 0 && none.size == 0);
-    check_error(SHARD_ERROR_ARGUMENT, "shard_group_sampler_part: step 9223372036854776 of 9223372036854776");
-    shard_group_sampler_part(sampler, -1);
-    check_error(SHARD_ERROR_ARGUMENT, "shard_group_sampler_part: step -1 of *");
-    ck_assert_int_eq(shard_group_sampler_at(sampler, 0, -1), -1);
-    check_error(SHARD_ERROR_ARGUMENT, "shard_group_sampler_at: position -1 of epoch 0 *");
-    ck_assert_int_eq(shard_group_sampler_at(sampler, -1, 0), -1);
-    check_error(SHARD_ERROR_ARGUMENT, "shard_group_sampler_at: position 0 of epoch -1 *");
+    check_error(SHARD_ERROR_ARGUMENT, "shard_group_sampler_local_range: step 9223372036854776 of 9223372036854776");
+    shard_group_sampler_local_range(sampler, -1);
+    check_error(SHARD_ERROR_ARGUMENT, "shard_group_sampler_local_range: step -1 of *");
+    ck_assert_int_eq(shard_group_sampler_sample_at(sampler, 0, -1), -1);
+    check_error(SHARD_ERROR_ARGUMENT, "shard_group_sampler_sample_at: position -1 of epoch 0 *");
+    ck_assert_int_eq(shard_group_sampler_sample_at(sampler, -1, 0), -1);
+    check_error(SHARD_ERROR_ARGUMENT, "shard_group_sampler_sample_at: position 0 of epoch -1 *");
     shard_group_sampler_destroy(sampler);
     sampler = shard_group_sampler_create(0);
-    ck_assert_int_eq(shard_group_sampler_at(sampler, 0, 0), -1);
-    check_error(SHARD_ERROR_ARGUMENT, "shard_group_sampler_at: * of 0 samples*");
+    ck_assert_int_eq(shard_group_sampler_sample_at(sampler, 0, 0), -1);
+    check_error(SHARD_ERROR_ARGUMENT, "shard_group_sampler_sample_at: * of 0 samples*");
     int64_t samples[4], count = 7;
     ck_assert(!shard_group_sampler_next(NULL, samples, &count) && count == 0);
     check_error(SHARD_ERROR_ARGUMENT, "shard_group_sampler_next: sampler is NULL");

@@ -55,7 +55,7 @@ expect "a rank that does not end" "[1-9]*" "error: rank 1 did not come to shard_
 expect "the wrong MPI" "[1-9]*" "error unavailable: (OMPI_COMM_WORLD|PMI)_SIZE says that 2 ranks were started, but nothing connects them" \
     env SHARD_MPI="$other" "$run" -n 2 "$program" check
 expect "no module" "[1-9]*" "error unavailable: no libshard-mpi-$kind.so in /nowhere" \
-    env SHARD_MODULE_PATH=/nowhere "$run" -n 2 "$program" check
+    env SHARD_PLUGIN_PATH=/nowhere "$run" -n 2 "$program" check
 expect "no launcher" 1 "mpi: no MPI launcher" env SHARD_TRANSPORT=mpi "$program" check
 
 finish

@@ -19,9 +19,9 @@ static void check_done(shard_status status)
     ck_assert_msg(status == SHARD_OK, "%s", shard_last_error());
 }
 
-static const shard_nccl_module *module(void)
+static const shard_nccl_plugin *module(void)
 {
-    const shard_nccl_module *nccl = shard_nccl_load();
+    const shard_nccl_plugin *nccl = shard_nccl_load();
     ck_assert_msg(nccl != NULL, "%s", shard_last_error());
     return nccl;
 }

@@ -2,7 +2,7 @@
 #include "support/host.h"
 #include "support/loss.h"
 
-#include <shard/dist.h>
+#include <shard/distributed.h>
 
 #include <math.h>
 #include <stdlib.h>
@@ -58,7 +58,7 @@ static void carries_rows(shard_group *world, void *context)
         int64_t row = SIDE * SIDE * 3;
         shard_tensor *part = shard_from_host(levels + range.start * row, SHARD_SHAPE(range.size, SIDE, SIDE, 3), .dtype = SHARD_UINT8);
         shard_tensor *y = shard_normalize_images(shard_as_split(part, 0, world, range.start, ROWS), mean, deviation, SHARD_FLOAT64);
-        shard_tensor *whole = shard_gather(y, 0, world);
+        shard_tensor *whole = shard_gather_from_group(y, 0, world);
         ck_assert_msg(whole != NULL, "%s", shard_last_error());
         for (int i = 0; i < COUNT; i++)
             ck_assert_double_eq_tol(value_at(whole, i), (levels[i] / 255.0 - mean[i % 3]) / deviation[i % 3], 1e-14);

@@ -329,7 +329,7 @@ static void trains_split(shard_group *world, void *context)
             shard_tensor *loss = shard_cross_entropy(logits[dense], labels);
             check_ok(shard_backward(shard_add(loss, shard_scale(shard_mean(shard_cast(rank, loss->dtype)), 0))));
             grad[dense] = shard_detach(shard_grad(part));
-            logits[dense] = shard_gather(shard_detach(logits[dense]), 1, world); /* makes it dense */
+            logits[dense] = shard_gather_from_group(shard_detach(logits[dense]), 1, world); /* makes it dense */
         }
         double tolerance = dtype == SHARD_FLOAT32 ? 1e-6 : 0x1p-7;
         check_close(shard_cast(logits[0], SHARD_FLOAT32), shard_cast(logits[1], SHARD_FLOAT32), 0);

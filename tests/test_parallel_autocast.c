@@ -106,7 +106,7 @@ static void rounds_once(shard_group *world, void *context)
     SHARD_SCOPE
     {
         shard_tensor *x = shard_full(SHARD_SHAPE(3), rank == 0 ? 1.0 : 0x1p-8, .dtype = SHARD_BFLOAT16, .requires_grad = true);
-        shard_tensor *y = shard_reduce(x, world);
+        shard_tensor *y = shard_reduce_from_group(x, world);
         double exact = 1 + (size - 1) * 0x1p-8, step = 0x1p-7, *values = values_of(y);
         ck_assert_int_eq(shard_tensor_dtype(y), SHARD_BFLOAT16);
         ck_assert_double_eq(values[1], nearbyint(exact / step) * step);
@@ -142,8 +142,8 @@ static shard_tensor *loss_of(shard_module *model, shard_tensor *x, shard_tensor 
     for (int i = 0; i < last; i++)
         x = shard_forward(shard_module_child_at(model, i), x);
     ck_assert_int_eq(shard_tensor_dtype(x), shard_autocast_dtype());
-    x = shard_forward(shard_module_child_at(model, last), shard_gather(x, 0, group));
-    return shard_cross_entropy(x, shard_gather(labels, 0, group));
+    x = shard_forward(shard_module_child_at(model, last), shard_gather_from_group(x, 0, group));
+    return shard_cross_entropy(x, shard_gather_from_group(labels, 0, group));
 }
 
 /* Two micro-batches of the rows [start, start + rows), the mean over both. */
@@ -206,7 +206,7 @@ START_TEST(data_parallel)
 }
 END_TEST
 
-/* ---- under shard_zero ---- */
+/* ---- under shard_zero_optimizer ---- */
 
 enum { LAYERS = 6, SIDE = 64 };
 
@@ -245,12 +245,12 @@ static void shares_values_out(shard_group *world, void *context)
     shard_tensors *a = shard_parameters(one), *b = shard_parameters(other);
     shard_data_parallel *dp = shard_data_parallel_create(a);
     shard_optimizer *alone = shard_sgd(shard_parameters(one), .lr = 0.01), *shared = shard_sgd(shard_parameters(other), .lr = 0.01);
-    ck_assert_msg(dp && shard_zero(shared, .stage = 3, .bucket_mib = 1e-6), "%s", shard_last_error());
+    ck_assert_msg(dp && shard_zero_optimizer(shared, .stage = 3, .bucket_mib = 1e-6), "%s", shard_last_error());
     for (int step = 0; step < 3; step++) {
         int64_t layer = SIDE * SIDE * 4, whole = step_layers(one, alone, shard_group_rank(world)),
                 kept = step_layers(other, shared, shard_group_rank(world));
-        ck_assert_msg(kept <= whole - LAYERS * layer / 2 + layer + 1024, "the forward leaves %lld bytes, and %lld without shard_zero", (long long)kept,
-                      (long long)whole);
+        ck_assert_msg(kept <= whole - LAYERS * layer / 2 + layer + 1024,
+                      "the forward leaves %lld bytes, and %lld without shard_zero_optimizer", (long long)kept, (long long)whole);
         for (int64_t i = 0; i < shard_tensors_count(a); i++)
             check_close(shard_tensors_at(b, i), shard_tensors_at(a, i), 1e-6);
     }

@@ -195,7 +195,7 @@ static void splits_rows(shard_group *world, void *context)
         shard_tensor *labels = shard_from_host(data.labels + range.start, SHARD_SHAPE(range.size), .dtype = SHARD_INT64);
         shard_tensor *loss = shard_cross_entropy(logits, labels, .weight = weight, .reduction = SHARD_REDUCTION_SUM);
         read_values(loss, &own);
-        ck_assert_int_eq(shard_tensor_placement(loss).kind, size > 1 ? SHARD_PARTIAL : SHARD_REPLICATED);
+        ck_assert_int_eq(shard_tensor_placement(loss).kind, size > 1 ? SHARD_PARTIAL : SHARD_LOCAL);
         check_ok(shard_group_all_reduce(world, NULL, &own, 1, SHARD_FLOAT64, SHARD_SUM));
         check_number(own, sum, 1e-13, "sum", 0);
         check_ok(shard_backward(loss));
@@ -208,7 +208,7 @@ static void splits_rows(shard_group *world, void *context)
         shard_tensor *each = shard_cross_entropy(logits, split, .reduction = SHARD_REDUCTION_NONE);
         ck_assert_msg(each, "%s", shard_last_error());
         shard_placement placement = shard_tensor_placement(each);
-        ck_assert_int_eq(placement.kind, size > 1 ? SHARD_SPLIT : SHARD_REPLICATED);
+        ck_assert_int_eq(placement.kind, size > 1 ? SHARD_SPLIT : SHARD_LOCAL);
         ck_assert_int_eq(placement.start, size > 1 ? range.start : 0);
         ck_assert_int_eq(shard_numel(each), range.size);
         if (size > 1) {
@@ -385,7 +385,7 @@ static const struct {
      "rank 0: " SAYS "class weights of shape \\[333] that are split along 0, for classes \\[0, 334) of 1000*"},
     {gap_between_parts, -1, SHARD_ERROR_MISMATCH, SAYS "rank 1 has the logits from class 335 on where class 334 comes next"},
     {classes_missing, -1, SHARD_ERROR_MISMATCH, SAYS "the members have the logits of 999 classes of 1000"},
-    {whole_probabilities, -1, SHARD_ERROR_UNSUPPORTED, "rank 0: " SAYS "no rule for a tensor of shape \\[4, 334] that is whole"},
+    {whole_probabilities, -1, SHARD_ERROR_UNSUPPORTED, "rank 0: " SAYS "no rule for a tensor of shape \\[4, 334] that is local"},
     {earlier_error, 2, SHARD_ERROR_IO, "rank 2: the disk is full"},
 };
 #define TROUBLES (sizeof troubles / sizeof *troubles)

@@ -44,7 +44,7 @@ static void fill_shard(shard_tensor *weight, const golden *whole)
         shard_placement placement = shard_tensor_placement(weight);
         shard_tensor *all = golden_tensor(whole, SHARD_FLOAT64);
         if (placement.kind == SHARD_SPLIT)
-            all = shard_scatter(all, placement.dim, placement.group);
+            all = shard_scatter_to_group(all, placement.dim, placement.group);
         double *values = values_of(all);
         check_ok(shard_copy_from_host(weight, values, (size_t)shard_numel(weight) * sizeof *values));
         free(values);
@@ -133,7 +133,7 @@ typedef struct training {
     int ranks;
     shard_split split;
     int64_t count, dim;
-    int stage; /* of shard_zero; 0: none */
+    int stage; /* of shard_zero_optimizer; 0: none */
     bool made; /* the embedding has values when it is converted */
 } training;
 
@@ -162,7 +162,7 @@ static void trains(shard_group *world, void *context)
     shard_optimizer *alone = shard_sgd(shard_parameters(whole), .lr = 0.5, .momentum = 0.9);
     shard_optimizer *split = shard_sgd(shard_parameters(model), .lr = 0.5, .momentum = 0.9);
     if (t->stage)
-        split = shard_zero(split, .stage = t->stage);
+        split = shard_zero_optimizer(split, .stage = t->stage);
     for (uint64_t i = 0; i < 3; i++) {
         double one = step(whole, alone, t->count, i), loss = step(model, split, t->count, i);
         ck_assert_double_eq_tol(one, loss, 1e-12);
@@ -203,7 +203,7 @@ START_TEST(test_trains)
 }
 END_TEST
 
-/* Two model groups, whose replicas shard_zero partitions; autocast, both devices' types. */
+/* Two model groups, whose replicas shard_zero_optimizer partitions; autocast, both devices' types. */
 static void on_a_mesh(shard_group *world, void *context)
 {
     int stage = *(int *)context;
@@ -214,7 +214,7 @@ static void on_a_mesh(shard_group *world, void *context)
         shard_nn_sequential(shard_nn_parallel_embedding(9, 6, -1, SHARD_SPLIT_ROW, group), shard_nn_linear(6, 9));
     ck_assert_ptr_eq(shard_replica_group(shard_module_tensor(shard_module_child_at(model, 0), "weight")),
                      shard_mesh_data_group(mesh));
-    shard_optimizer *sgd = shard_zero(shard_sgd(shard_parameters(model), .lr = 0.5), .stage = stage);
+    shard_optimizer *sgd = shard_zero_optimizer(shard_sgd(shard_parameters(model), .lr = 0.5), .stage = stage);
     double first = 0, loss = 0;
     for (int i = 0; i < 4; i++) {
         SHARD_AUTOCAST(SHARD_BFLOAT16)
@@ -292,11 +292,11 @@ static void refuses(shard_group *world, void *context)
             shard_module_destroy(module);
         }
     shard_module *stage3 = shard_nn_sequential(shard_nn_embedding(7, 5, -1, .max_norm = 1));
-    shard_optimizer *sgd = shard_zero(shard_sgd(shard_parameters(stage3)), .stage = 3);
+    shard_optimizer *sgd = shard_zero_optimizer(shard_sgd(shard_parameters(stage3)), .stage = 3);
     SHARD_SCOPE
     {
         ck_assert_ptr_null(shard_forward(stage3, tokens(SHARD_SHAPE(3), 7, 1)));
-        check_error(SHARD_ERROR_UNSUPPORTED, "shard_embedding: max_norm * shard_zero (stage 3)*");
+        check_error(SHARD_ERROR_UNSUPPORTED, "shard_embedding: max_norm * shard_zero_optimizer (stage 3)*");
     }
     shard_optimizer_destroy(sgd);
     shard_module_destroy(stage3);

@@ -1,4 +1,4 @@
-/* The gradient scaler on several ranks: the same factor and the same steps on all, under shard_zero too. */
+/* The gradient scaler on several ranks: the same factor and the same steps on all, under shard_zero_optimizer too. */
 #include "support/host.h"
 #include "support/job.h"
 #include "support/single.h"
@@ -135,7 +135,7 @@ START_TEST(ranks_fail_together)
 }
 END_TEST
 
-/* ---- under shard_zero ---- */
+/* ---- under shard_zero_optimizer ---- */
 
 enum { LEAVES = 5 };
 
@@ -182,7 +182,7 @@ static void step_model(model *m, shard_group *world, int step)
     check_ok(shard_grad_scaler_update(m->scaler));
 }
 
-static shard_zero_options ways[] = {
+static shard_zero_optimizer_options ways[] = {
     {.stage = 1}, {.stage = 2, .bucket_mib = 1e-5}, {.stage = 2, .partition = SHARD_ZERO_WHOLE}, {.stage = 3}};
 
 static void equals_whole(shard_group *world, void *context)
@@ -193,7 +193,7 @@ static void equals_whole(shard_group *world, void *context)
         shard_tensors *list = list_leaves(&a);
         shard_data_parallel *dp = shard_data_parallel_create(list);
         shard_tensors_destroy(list);
-        ck_assert_msg(dp && shard_zero_with(b.sgd, *(shard_zero_options *)context), "%s", shard_last_error());
+        ck_assert_msg(dp && shard_zero_optimizer_with(b.sgd, *(shard_zero_optimizer_options *)context), "%s", shard_last_error());
         int changed = 0;
         for (int step = 0; step < 6; step++) {
             double *before = values_of(a.w[0]);
@@ -227,11 +227,13 @@ static void refuse_overlap(shard_group *world, void *context)
     SHARD_SCOPE
     {
         model m = make_model();
-        check_ok(shard_zero(m.sgd, .stage = 1, .overlap = true) ? SHARD_OK : shard_last_status());
+        check_ok(shard_zero_optimizer(m.sgd, .stage = 1, .overlap = true) ? SHARD_OK : shard_last_status());
         ck_assert_int_ne(shard_grad_scaler_unscale(m.scaler, m.sgd), SHARD_OK);
-        check_error(SHARD_ERROR_UNSUPPORTED, "*shard_grad_scaler_unscale: shard_zero steps this optimizer *leave .overlap off");
+        check_error(SHARD_ERROR_UNSUPPORTED,
+                    "*shard_grad_scaler_unscale: shard_zero_optimizer steps this optimizer *leave .overlap off");
         ck_assert_int_ne(shard_grad_scaler_step(m.scaler, m.sgd), SHARD_OK);
-        check_error(SHARD_ERROR_UNSUPPORTED, "*shard_grad_scaler_step: shard_zero steps this optimizer *leave .overlap off");
+        check_error(SHARD_ERROR_UNSUPPORTED,
+                    "*shard_grad_scaler_step: shard_zero_optimizer steps this optimizer *leave .overlap off");
         shard_optimizer_destroy(m.sgd);
         shard_grad_scaler_destroy(m.scaler);
     }
@@ -252,7 +254,7 @@ static void goes_on_after_an_error(shard_group *world, void *context)
     for (int i = 0; i < 3; i++)
         layers[i] = shard_nn_linear(4, 4);
     shard_module *net = shard_nn_sequential_of(3, layers);
-    shard_optimizer *sgd = shard_zero(shard_sgd(shard_parameters(net), .lr = 0.01), .stage = 3, .bucket_mib = 1e-6);
+    shard_optimizer *sgd = shard_zero_optimizer(shard_sgd(shard_parameters(net), .lr = 0.01), .stage = 3, .bucket_mib = 1e-6);
     shard_grad_scaler *scaler = shard_grad_scaler_create();
     ck_assert_msg(sgd && scaler, "%s", shard_last_error());
     for (int turn = 0; turn < 6; turn++) {

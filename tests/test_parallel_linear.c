@@ -23,7 +23,7 @@ static void run_both(shard_module *whole, shard_module *parallel, int64_t rows, 
         double *all = values_of(y);
         check_part(own_y, all, 1e-14);
         if (shard_tensor_placement(own_y).kind == SHARD_SPLIT)
-            own_y = shard_gather(own_y, -1, group);
+            own_y = shard_gather_from_group(own_y, -1, group);
         check_ok(shard_backward(shard_sum(shard_mul(y, w))));
         check_ok(shard_backward(shard_sum(shard_mul(own_y, w))));
         check_close(shard_grad(own_x), shard_grad(x), 1e-13);
@@ -238,7 +238,7 @@ static void converts_by_name(shard_group *world, void *context)
     check_ok(shard_convert_parallel_linear(&model, "1.*", SHARD_SPLIT_COLUMN, group, &converted));
     ck_assert_int_eq(converted, 1);
     shard_tensors *list = shard_parameters(model);
-    ck_assert_int_eq(shard_tensor_placement(shard_tensors_find(list, "0.weight")).kind, SHARD_REPLICATED);
+    ck_assert_int_eq(shard_tensor_placement(shard_tensors_find(list, "0.weight")).kind, SHARD_LOCAL);
     ck_assert_int_eq(shard_tensor_placement(shard_tensors_find(list, "1.0.weight")).kind, SHARD_SPLIT);
     ck_assert_int_eq(shard_tensor_placement(shard_tensors_find(list, "1.0.bias")).kind, SHARD_SPLIT);
     ck_assert_int_eq(shard_convert_parallel_linear(&model, "fc", SHARD_SPLIT_COLUMN, group, NULL), SHARD_ERROR_ARGUMENT);
@@ -356,7 +356,7 @@ static void small_head(shard_group *world, void *context)
     for (int i = 0; i < 2; i++) {
         shard_optimizer *sgd = shard_sgd(shard_parameters(model[i]), .lr = 0.5, .momentum = 0.9);
         if (i == 1 && c->ranks == 4) /* partitioned over groups of one rank, and empty */
-            sgd = shard_zero(sgd, .stage = 2);
+            sgd = shard_zero_optimizer(sgd, .stage = 2);
         for (int step = 0; step < 3; step++)
             SHARD_SCOPE
             {

@@ -58,7 +58,7 @@ static shard_tensor *split_layer(maker *m, shard_tensor *x, int own)
 {
     switch (draw(m, own & CUT_ROWS ? 3 : 4)) {
     case 0:
-        return shard_gather(columns(m, x, own), -1, m->net->model);
+        return shard_gather_from_group(columns(m, x, own), -1, m->net->model);
     case 1:
         return shard_parallel_linear(x, m->net->leaf[NET_ROW], m->net->leaf[NET_ROW_BIAS]);
     case 2:
@@ -73,15 +73,15 @@ static shard_tensor *split(maker *m, shard_tensor *x, int over, int own)
     shard_group *group = group_of(m, over);
     switch (draw(m, over == MODEL ? 8 : 5)) {
     case 0:
-        return shard_gather(operate(m, shard_scatter(x, 0, group), BY_ROWS), 0, group);
+        return shard_gather_from_group(operate(m, shard_scatter_to_group(x, 0, group), BY_ROWS), 0, group);
     case 1:
-        return shard_gather(operate(m, shard_scatter(x, -1, group), BY_COLUMNS | rows_of(own)), -1, group);
+        return shard_gather_from_group(operate(m, shard_scatter_to_group(x, -1, group), BY_COLUMNS | rows_of(own)), -1, group);
     case 2:
-        return shard_gather(network(m, own_rows(x, group), own | over | CUT_ROWS), 0, group);
+        return shard_gather_from_group(network(m, own_rows(x, group), own | over | CUT_ROWS), 0, group);
     case 3:
-        return shard_reduce(shard_scale(network(m, x, own | over), 1.0 / shard_group_size(group)), group);
+        return shard_reduce_from_group(shard_scale(network(m, x, own | over), 1.0 / shard_group_size(group)), group);
     case 4:
-        return shard_gather(shard_gelu(shard_linear(x, own_rows(m->net->leaf[NET_HAND], group), NULL)), -1, group);
+        return shard_gather_from_group(shard_gelu(shard_linear(x, own_rows(m->net->leaf[NET_HAND], group), NULL)), -1, group);
     default:
         return split_layer(m, x, own);
     }
@@ -99,7 +99,7 @@ static shard_tensor *network(maker *m, shard_tensor *x, int own)
         else if (kind <= 2 && !(own & over))
             x = split(m, x, over, own);
         else if (kind == 3 && !(own & over))
-            x = shard_copy(x, group_of(m, over));
+            x = shard_copy_to_group(x, group_of(m, over));
         else
             x = operate(m, x, rows_of(own));
     }
@@ -114,14 +114,14 @@ static shard_tensor *finish(maker *m, shard_tensor *x)
     for (int i = 0; i < 2; i++) {
         way[i] = draw(m, 3);
         if (way[i] == 0)
-            x = shard_gather(operate(m, shard_scatter(x, 0, groups[i]), BY_ROWS), 0, groups[i]);
+            x = shard_gather_from_group(operate(m, shard_scatter_to_group(x, 0, groups[i]), BY_ROWS), 0, groups[i]);
         if (way[i] == 1)
-            x = shard_gather(own_rows(x, groups[i]), 0, groups[i]);
+            x = shard_gather_from_group(own_rows(x, groups[i]), 0, groups[i]);
     }
     shard_tensor *loss = shard_sum(shard_mul(x, made_up(SHARD_SHAPE(NET_ROWS, NET_FEATURES), 7, SHARD_FLOAT64)));
     for (int i = 0; i < 2; i++)
         if (way[i] == 2)
-            loss = shard_reduce(shard_scale(loss, 1.0 / shard_group_size(groups[i])), groups[i]);
+            loss = shard_reduce_from_group(shard_scale(loss, 1.0 / shard_group_size(groups[i])), groups[i]);
     return loss;
 }
 

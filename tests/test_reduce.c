@@ -79,7 +79,7 @@ static void adds_parts(shard_group *world, void *context)
         shard_tensor *y = shard_mean(x);
         double total[2] = {shard_item(y), shard_item(shard_sum(x))};
         shard_placement placement = shard_tensor_placement(y);
-        ck_assert_int_eq(placement.kind, shard_group_size(world) > 1 ? SHARD_PARTIAL : SHARD_REPLICATED);
+        ck_assert_int_eq(placement.kind, shard_group_size(world) > 1 ? SHARD_PARTIAL : SHARD_LOCAL);
         check_ok(shard_backward(y));
         if (part.size)
             ck_assert_double_eq_tol(value_at(shard_grad(x), 0), 1.0 / 15, 1e-16);

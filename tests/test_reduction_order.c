@@ -177,7 +177,7 @@ static void reduces_during_backward(shard_group *world, void *context)
     shard_data_parallel *dp = c->stage ? NULL : shard_data_parallel_create(list, .bucket_mib = mib);
     shard_optimizer *sgd = shard_sgd(list, .lr = 0.01);
     if (c->stage)
-        ck_assert_ptr_nonnull(shard_zero(sgd, .stage = c->stage, .overlap = c->overlap, .bucket_mib = mib));
+        ck_assert_ptr_nonnull(shard_zero_optimizer(sgd, .stage = c->stage, .overlap = c->overlap, .bucket_mib = mib));
     for (int step = 0; step < 2; step++) /* from the first one on */
         SHARD_SCOPE
         {
@@ -238,7 +238,7 @@ static void reduces_in_one_order(shard_group *world, void *context)
         shard_data_parallel *dp = c->stage ? NULL : shard_data_parallel_create(list, .bucket_mib = 1e-6);
         shard_optimizer *sgd = shard_sgd(list, .lr = 1.0);
         if (c->stage)
-            ck_assert_ptr_nonnull(shard_zero(sgd, .stage = c->stage, .overlap = c->overlap, .bucket_mib = 1e-6));
+            ck_assert_ptr_nonnull(shard_zero_optimizer(sgd, .stage = c->stage, .overlap = c->overlap, .bucket_mib = 1e-6));
         for (int step = 1; step <= 3; step++) {
             SHARD_SCOPE
             {

@@ -131,7 +131,7 @@ static void compares_replicas(shard_group *world, void *context)
             check_ok(shard_tensors_add(list, "bias", shard_ones(SHARD_SHAPE(3), .requires_grad = true)));
             check_ok(shard_tensors_add(list, "part", part));
             shard_data_parallel *dp = shard_data_parallel_create(list, .no_broadcast = true);
-            shard_backward(shard_reduce(shard_sum(part), model));
+            shard_backward(shard_reduce_from_group(shard_sum(part), model));
             if (differs) {
                 shard_agree(world);
                 check_error(shard_last_status(),
@@ -140,7 +140,7 @@ static void compares_replicas(shard_group *world, void *context)
                 check_ok(shard_last_status());
                 float again[] = {(float)rank, 0};
                 check_ok(shard_copy_from_host(part, again, sizeof again));
-                check_ok(shard_backward(shard_reduce(shard_sum(part), model)));
+                check_ok(shard_backward(shard_reduce_from_group(shard_sum(part), model)));
             }
             shard_data_parallel_destroy(dp);
             shard_tensors_destroy(list);
@@ -312,7 +312,7 @@ static void keeps_statistics(shard_group *world, void *context)
     SHARD_NO_GRAD
     {
         shard_tensor *y = shard_forward(model, made_up(SHARD_SHAPE(1, 2, 2, 4), 5, SHARD_FLOAT32));
-        shard_tensor *all = shard_gather(y, 0, world);
+        shard_tensor *all = shard_gather_from_group(y, 0, world);
         first = value_at(all, 0);
         for (int r = 1; r < shard_group_size(world); r++)
             ck_assert_double_eq(value_at(all, 4 * r), first);

@@ -295,7 +295,7 @@ static void gathers(shard_group *world, void *context)
         check_ok(shard_resnet_gather_features(model, world));
         check_ok(shard_convert_parallel_linear(&model, "fc", SHARD_SPLIT_COLUMN, world, NULL));
         shard_tensor *split = shard_forward(model, shard_from_host(pixels[rank], SHARD_SHAPE(2 / ranks, 16, 16, 3)));
-        shard_tensor *gathered = shard_gather(split, -1, world);
+        shard_tensor *gathered = shard_gather_from_group(split, -1, world);
         check_no_error();
         float *expected = host_copy(whole), *got = host_copy(gathered);
         for (int i = 0; i < 2 * CLASSES; i++)

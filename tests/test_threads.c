@@ -1,7 +1,7 @@
 /* How ranks share the cores that they may run on. */
 #include "support/check.h"
 
-#include "dist/threads.h"
+#include "distributed/threads.h"
 
 static shard_seat seat(uint64_t host, int first, int count)
 {

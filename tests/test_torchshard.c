@@ -44,7 +44,7 @@ static shard_tensor *through_stack(shard_module *stack, shard_tensor *x, shard_g
     for (int i = 0; i < shard_module_child_count(stack); i++) {
         x = shard_forward(shard_module_child_at(stack, i), x);
         if (shard_tensor_placement(x).kind == SHARD_SPLIT)
-            x = shard_gather(x, -1, group);
+            x = shard_gather_from_group(x, -1, group);
     }
     return x;
 }
@@ -187,8 +187,8 @@ static void runs_block(shard_group *world, void *context)
         int64_t labels[BATCH];
         for (int i = 0; i < BATCH; i++)
             labels[i] = (rank * BATCH + i) * 3 % 10;
-        shard_tensor *y = shard_gather(shard_from_host(labels, SHARD_SHAPE(BATCH), .dtype = SHARD_INT64), 0, group);
-        shard_tensor *own_x = shard_gather(shard_narrow(x, 0, rank * BATCH, BATCH), 0, group);
+        shard_tensor *y = shard_gather_from_group(shard_from_host(labels, SHARD_SHAPE(BATCH), .dtype = SHARD_INT64), 0, group);
+        shard_tensor *own_x = shard_gather_from_group(shard_narrow(x, 0, rank * BATCH, BATCH), 0, group);
         shard_tensor *y1 = shard_forward(parallel, own_x), *y2 = shard_forward(whole, x);
         check_close(y1, y2, THRESHOLD);
         shard_tensor *loss1 = shard_parallel_cross_entropy(shard_reshape(y1, SHARD_SHAPE(rows, -1)), y);
@@ -220,7 +220,7 @@ typedef struct loss_case {
 static shard_tensor *head(shard_module *model, shard_tensor *x, shard_group *group)
 {
     x = shard_forward(shard_module_child_at(model, 0), x);
-    return shard_forward(shard_module_child_at(model, 1), shard_gather(x, 0, group));
+    return shard_forward(shard_module_child_at(model, 1), shard_gather_from_group(x, 0, group));
 }
 
 static void loses_alike(shard_group *world, void *context)
@@ -246,7 +246,7 @@ static void loses_alike(shard_group *world, void *context)
         shard_tensor *target = shard_from_host(labels, SHARD_SHAPE(ROWS), .dtype = SHARD_INT64);
         shard_tensor *loss = shard_cross_entropy(shard_forward(whole, x), target);
         shard_tensor *logits = head(parallel, shard_narrow(x, 0, mine.start, mine.size), group);
-        shard_tensor *gathered = shard_gather(shard_narrow(target, 0, mine.start, mine.size), 0, group);
+        shard_tensor *gathered = shard_gather_from_group(shard_narrow(target, 0, mine.start, mine.size), 0, group);
         shard_tensor *own = shard_parallel_cross_entropy(logits, gathered);
         check_ok(shard_backward(loss));
         check_ok(shard_backward(own));

@@ -1,4 +1,4 @@
-/* shard_zero: the same bits as the optimizer alone, in every stage, on any number of ranks. */
+/* shard_zero_optimizer: the same bits as the optimizer alone, in every stage, on any number of ranks. */
 #include "support/host.h"
 #include "support/zero.h"
 
@@ -15,7 +15,7 @@ enum { STEPS = 50, FEW_STEPS = 3, LONG_RANKS = 3 };
 /* A bucket for each module, with which few steps are made. 3e-4 is one for a few. */
 #define SMALLEST 1e-6
 
-static shard_zero_options cases[] = {
+static shard_zero_optimizer_options cases[] = {
     {.stage = 1},
     {.stage = 1, .bucket_mib = SMALLEST, .overlap = true},
     {.stage = 1, .bucket_mib = 3e-4, .partition = SHARD_ZERO_WHOLE},
@@ -33,9 +33,9 @@ static shard_optimizer *sgd_of(shard_tensors *parameters)
     return shard_sgd(parameters, .lr = 0.02, .momentum = 0.9, .weight_decay = 0.01, .nesterov = true);
 }
 
-static shard_optimizer *zero_sgd_of(shard_tensors *parameters, shard_zero_options options)
+static shard_optimizer *zero_sgd_of(shard_tensors *parameters, shard_zero_optimizer_options options)
 {
-    shard_optimizer *sgd = sgd_of(parameters), *shared = shard_zero_with(sgd, options);
+    shard_optimizer *sgd = sgd_of(parameters), *shared = shard_zero_optimizer_with(sgd, options);
     ck_assert_msg(shared && shared == sgd, "%s", shard_last_error());
     return shared;
 }
@@ -63,7 +63,7 @@ static bool takes_long(void)
 
 static void equals_the_optimizer(shard_group *world, void *context)
 {
-    shard_zero_options options = *(shard_zero_options *)context;
+    shard_zero_optimizer_options options = *(shard_zero_optimizer_options *)context;
     int steps = shard_group_size(world) == LONG_RANKS && options.bucket_mib != SMALLEST && !takes_long() ? STEPS : FEW_STEPS;
     SHARD_SCOPE
     {
@@ -121,7 +121,8 @@ static void back_all(shard_tensor **parameters, int64_t count, uint64_t seed)
 static void equals_whatever_it_is(shard_group *world, void *context)
 {
     state = *(uint64_t *)context;
-    shard_zero_options options = {.stage = 1 + (int)draw(3), .partition = (shard_zero_partition)draw(2), .overlap = draw(2)};
+    shard_zero_optimizer_options options = {
+        .stage = 1 + (int)draw(3), .partition = (shard_zero_partition)draw(2), .overlap = draw(2)};
     options.bucket_mib = (double)(1 + draw(1500)) / 1048576;
     int64_t count = 1 + draw(MOST);
     SHARD_SCOPE
@@ -164,7 +165,7 @@ END_TEST
 typedef struct mesh_case {
     int data, model;
     shard_split split;
-    shard_zero_options options;
+    shard_zero_optimizer_options options;
 } mesh_case;
 
 static mesh_case mesh_cases[] = {
@@ -221,9 +222,10 @@ static void refuses_a_part_of_the_replicas(shard_group *world, void *context)
         shard_tensors *list = shard_tensors_create();
         check_ok(shard_tensors_add(list, "weight", shard_ones(SHARD_SHAPE(3), .requires_grad = true)));
         shard_optimizer *sgd = sgd_of(list);
-        ck_assert_ptr_null(shard_zero(sgd, .group = shard_mesh_model_group(mesh)));
-        check_error(shard_last_status(), "*shard_zero: \"weight\" is replicated on 4 ranks, of which 2 are in the group of "
-                                         "2*leave .group NULL: each parameter's own replicas");
+        ck_assert_ptr_null(shard_zero_optimizer(sgd, .group = shard_mesh_model_group(mesh)));
+        check_error(shard_last_status(),
+                    "*shard_zero_optimizer: \"weight\" is replicated on 4 ranks, of which 2 are in the group of "
+                    "2*leave .group NULL: each parameter's own replicas");
         shard_optimizer_destroy(sgd);
     }
     shard_mesh_destroy(mesh);
@@ -237,15 +239,15 @@ END_TEST
 
 START_TEST(test_refuses)
 {
-    ck_assert_ptr_null(shard_zero(NULL, .stage = 1));
-    check_error(shard_last_status(), "*shard_zero: optimizer is NULL*");
+    ck_assert_ptr_null(shard_zero_optimizer(NULL, .stage = 1));
+    check_error(shard_last_status(), "*shard_zero_optimizer: optimizer is NULL*");
     shard_optimizer *sgd = sgd_of(shard_tensors_create());
-    ck_assert_ptr_null(shard_zero(sgd, .stage = 4));
+    ck_assert_ptr_null(shard_zero_optimizer(sgd, .stage = 4));
     check_error(shard_last_status(), "*no stage 4*");
-    ck_assert_ptr_null(shard_zero(sgd, .partition = (shard_zero_partition)7));
+    ck_assert_ptr_null(shard_zero_optimizer(sgd, .partition = (shard_zero_partition)7));
     check_error(shard_last_status(), "*no partition 7*");
-    ck_assert_ptr_eq(shard_zero(sgd), sgd);
-    ck_assert_ptr_null(shard_zero(sgd));
+    ck_assert_ptr_eq(shard_zero_optimizer(sgd), sgd);
+    ck_assert_ptr_null(shard_zero_optimizer(sgd));
     check_error(shard_last_status(), "*shared out already*");
     shard_optimizer_destroy(sgd);
 }
@@ -270,8 +272,9 @@ static void accumulates(shard_group *world, void *context)
     {
         sorts a = make_sorts(world), b = make_sorts(world);
         shard_data_parallel *dp[2] = {average(list_sorts(&a)), c->first ? average(list_sorts(&b)) : NULL};
-        shard_optimizer *sgd[2] = {sgd_of(list_sorts(&a)),
-                                   zero_sgd_of(list_sorts(&b), (shard_zero_options){.stage = c->stage, .overlap = c->overlap})};
+        shard_optimizer *sgd[2] = {
+            sgd_of(list_sorts(&a)),
+            zero_sgd_of(list_sorts(&b), (shard_zero_optimizer_options){.stage = c->stage, .overlap = c->overlap})};
         if (!c->first)
             dp[1] = average(list_sorts(&b));
         for (int step = 0; step < 3; step++) {
@@ -310,7 +313,7 @@ static void shares_with_data_parallel(shard_group *world, void *context)
         for (int64_t i = 0; i < shard_tensors_count(all) - 1; i++)
             check_ok(shard_tensors_add(half[i % 2], shard_tensors_name(all, i), shard_tensors_at(all, i)));
         shard_tensors_destroy(all);
-        shard_optimizer *sgd[3] = {sgd_of(list_sorts(&a)), zero_sgd_of(half[0], (shard_zero_options){.stage = 2}),
+        shard_optimizer *sgd[3] = {sgd_of(list_sorts(&a)), zero_sgd_of(half[0], (shard_zero_optimizer_options){.stage = 2}),
                                    sgd_of(half[1])};
         for (int step = 0; step < 3; step++) {
             back_sorts(&a, world, step);
@@ -346,7 +349,7 @@ static int64_t part_of(const shard_optimizer *optimizer, const char *name)
 static void begins_late(shard_group *world, void *context)
 {
     bool whole = *(int *)context == 2;
-    shard_zero_options options = {.stage = *(int *)context, .partition = whole ? SHARD_ZERO_WHOLE : SHARD_ZERO_EVEN};
+    shard_zero_optimizer_options options = {.stage = *(int *)context, .partition = whole ? SHARD_ZERO_WHOLE : SHARD_ZERO_EVEN};
     SHARD_SCOPE
     {
         sorts a = make_sorts(world), b = make_sorts(world);
@@ -356,7 +359,7 @@ static void begins_late(shard_group *world, void *context)
         shard_optimizer *sgd[2] = {sgd_of(list_sorts(&a)), sgd_of(list_sorts(&b))};
         for (int step = 0; step < 6; step++) {
             if (step == 2)
-                ck_assert_ptr_nonnull(shard_zero_with(sgd[1], options));
+                ck_assert_ptr_nonnull(shard_zero_optimizer_with(sgd[1], options));
             for (int i = 0; i < 2 && step == 4; i++) {
                 shard_tensors *list = shard_tensors_create();
                 check_ok(shard_tensors_add(list, "late", late[i]));
@@ -408,7 +411,7 @@ static void fails_jointly(shard_group *world, void *context)
         shard_tensor *a = shard_full(SHARD_SHAPE(50), 1.0, .requires_grad = true);
         shard_tensors *list = shard_tensors_create();
         check_ok(shard_tensors_add(list, "a", a));
-        shard_optimizer *sgd = zero_sgd_of(list, (shard_zero_options){.stage = f->stage});
+        shard_optimizer *sgd = zero_sgd_of(list, (shard_zero_optimizer_options){.stage = f->stage});
         shard_backward(shard_sum(rank == 1 && !f->before ? shard_matmul(a, NULL) : a));
         if (rank == 1 && f->before)
             shard_matmul(a, NULL);
@@ -439,7 +442,7 @@ static void goes_on(shard_group *world, void *context)
         shard_data_parallel *dp[2] = {average(list_sorts(&s[0])), stage ? NULL : average(list_sorts(&s[1]))};
         shard_optimizer *sgd[2] = {sgd_of(list_sorts(&s[0])), sgd_of(list_sorts(&s[1]))};
         if (stage)
-            ck_assert_ptr_nonnull(shard_zero(sgd[1], .stage = stage, .bucket_mib = 1e-6));
+            ck_assert_ptr_nonnull(shard_zero_optimizer(sgd[1], .stage = stage, .bucket_mib = 1e-6));
         for (int step = 0; step < 4; step++) {
             for (int i = 0; i < 2; i++) {
                 if (i == 1 && step > 0) { /* a failed step first */
@@ -485,7 +488,7 @@ static void steps_together(shard_group *world, void *context)
         check_ok(shard_tensors_add(list, "a", a));
         shard_data_parallel *dp = shared ? NULL : shard_data_parallel_create(list);
         shard_optimizer *adam = shard_adam(list, .lr = 0.25);
-        adam = shared ? shard_zero(adam) : adam;
+        adam = shared ? shard_zero_optimizer(adam) : adam;
         check_ok(shard_backward(shard_sum(a)));
         shard_device *device = shard_device_open(NULL);
         const shard_device_ops *rich = device->ops;
@@ -520,8 +523,8 @@ static void fails_to_share(shard_group *world, void *context)
     {
         sorts s = make_sorts(world);
         shard_optimizer *sgd = sgd_of(list_sorts(&s));
-        ck_assert_ptr_null(shard_zero(sgd, .stage = shard_group_rank(world) == 1 ? 5 : 2));
-        check_error(shard_last_status(), "rank 1: shard_zero: there is no stage 5; *");
+        ck_assert_ptr_null(shard_zero_optimizer(sgd, .stage = shard_group_rank(world) == 1 ? 5 : 2));
+        check_error(shard_last_status(), "rank 1: shard_zero_optimizer: there is no stage 5; *");
         shard_optimizer_destroy(sgd);
     }
 }

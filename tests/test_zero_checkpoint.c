@@ -10,25 +10,25 @@
 #include <stdlib.h>
 #include <string.h>
 
-static shard_optimizer *shared_out(shard_optimizer *optimizer, shard_zero_options options)
+static shard_optimizer *shared_out(shard_optimizer *optimizer, shard_zero_optimizer_options options)
 {
-    if (options.stage && !shard_zero_with(optimizer, options))
+    if (options.stage && !shard_zero_optimizer_with(optimizer, options))
         ck_abort_msg("%s", shard_last_error());
     return optimizer;
 }
 
-static shard_optimizer *sgd_of(shard_tensors *parameters, shard_zero_options options)
+static shard_optimizer *sgd_of(shard_tensors *parameters, shard_zero_optimizer_options options)
 {
     return shared_out(shard_sgd(parameters, .lr = 0.02, .momentum = 0.9, .dampening = 0.25), options);
 }
 
 /* Its step counters count, as the first averages are corrected by them. */
-static shard_optimizer *adam_of(shard_tensors *parameters, shard_zero_options options)
+static shard_optimizer *adam_of(shard_tensors *parameters, shard_zero_optimizer_options options)
 {
     return shared_out(shard_adam(parameters, .lr = 0.02), options);
 }
 
-typedef shard_optimizer *optimizer_maker(shard_tensors *, shard_zero_options);
+typedef shard_optimizer *optimizer_maker(shard_tensors *, shard_zero_optimizer_options);
 static optimizer_maker *const makers[] = {sgd_of, adam_of};
 
 /* Parameters and the optimizer's state. */
@@ -58,7 +58,7 @@ static void check_files_equal(const char *a, const char *b)
 
 typedef struct job_case {
     int ranks;
-    shard_zero_options options;
+    shard_zero_optimizer_options options;
     optimizer_maker *make;
 } job_case;
 
@@ -126,7 +126,7 @@ static void read_sorts(shard_group *world, void *context)
         shard_tensors *parameters = list_sorts(&b);
         for (int i = 0; i < SORTS_HALF; i++)
             fill_made_up(b.parameter[i], 77);
-        shard_optimizer *through = c->make(list_sorts(&a), (shard_zero_options){0}),
+        shard_optimizer *through = c->make(list_sorts(&a), (shard_zero_optimizer_options){0}),
                         *resumed = c->make(list_sorts(&b), c->options);
         value_at(b.parameter[0], 0); /* what was gathered is to be forgotten */
         shard_data_parallel *dp = shard_data_parallel_create(parameters);
@@ -162,7 +162,7 @@ END_TEST
 typedef struct split_case {
     int data, model;
     shard_split split;
-    shard_zero_options options;
+    shard_zero_optimizer_options options;
 } split_case;
 
 static split_case split_writers[] = {
@@ -320,7 +320,7 @@ static shard_optimizer *adam_of_two(shard_tensor **p, bool frozen, int stage)
         shard_set_requires_grad(p[i], i == 0 || !frozen);
         check_ok(shard_tensors_add(list, i ? "q" : "p", p[i]));
     }
-    return adam_of(list, (shard_zero_options){.stage = stage});
+    return adam_of(list, (shard_zero_optimizer_options){.stage = stage});
 }
 
 static shard_status load_state(shard_optimizer *optimizer, const char *name, bool allow_missing)
@@ -405,7 +405,7 @@ static void is_unfrozen_later(shard_group *world, void *context)
         shard_tensors *list = shard_tensors_create();
         check_ok(shard_tensors_add(list, "p", p));
         check_ok(shard_tensors_add(list, "q", q));
-        shard_optimizer *adam = shard_zero(shard_adam(list), .stage = stage);
+        shard_optimizer *adam = shard_zero_optimizer(shard_adam(list), .stage = stage);
         shard_set_requires_grad(q, false);
         shard_tensors *state = shard_optimizer_state_dict(adam);
         check_ok(shard_save(state, scratch_path("frozen.safetensors"), NULL));

@@ -1,5 +1,5 @@
 /*
- * What shard_zero saves: a rank's memory, in torch's tutorial's model (20 linear layers of
+ * What shard_zero_optimizer saves: a rank's memory, in torch's tutorial's model (20 linear layers of
  * one size), is the bytes that its stage needs, and at most 5% more.
  */
 #include "support/job.h"
@@ -61,7 +61,7 @@ static void needs_its_share(shard_group *world, void *context)
     shard_data_parallel *dp = NULL;
     if (stage) {
         shard_reset_peak_memory(shard_device_open(NULL));
-        ck_assert_ptr_nonnull(shard_zero(sgd, .stage = stage, .bucket_mib = layer_bytes / 1048576));
+        ck_assert_ptr_nonnull(shard_zero_optimizer(sgd, .stage = stage, .bucket_mib = layer_bytes / 1048576));
         check_bytes(now() - before, values + (stage == 1 ? gradients : 0));
         if (stage == 3) /* no rank has ever had the whole model: a layer at a time was made */
             ck_assert_double_le(peak_of(SHARD_MEMORY_PARAMETERS), 1.05 * (values + layer_bytes));
@@ -150,7 +150,7 @@ static void lets_blocks_go(shard_group *world, void *context)
 {
     shard_module *model = make_blocks(context);
     shard_optimizer *sgd = shard_sgd(shard_parameters(model), .lr = 0.01);
-    ck_assert_ptr_nonnull(shard_zero(sgd, .stage = 3, .bucket_mib = block_bytes / 1048576));
+    ck_assert_ptr_nonnull(shard_zero_optimizer(sgd, .stage = 3, .bucket_mib = block_bytes / 1048576));
     double most = (beside(world) ? 2 : 1) * block_bytes;
     for (int step = 0; step < 3; step++) {
         SHARD_SCOPE

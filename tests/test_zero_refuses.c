@@ -1,4 +1,4 @@
-/* What would train on without an error, and not as one process does: shard_zero and what is beside
+/* What would train on without an error, and not as one process does: shard_zero_optimizer and what is beside
  * it refuse it. */
 #include "support/host.h"
 #include "support/job.h"
@@ -41,7 +41,7 @@ static shard_data_parallel *average(shard_tensors *parameters)
 
 static shard_optimizer *zero_of(shard_tensors *parameters, int stage)
 {
-    shard_optimizer *sgd = shard_sgd(parameters, .lr = 1.0), *shared = shard_zero(sgd, .stage = stage);
+    shard_optimizer *sgd = shard_sgd(parameters, .lr = 1.0), *shared = shard_zero_optimizer(sgd, .stage = stage);
     ck_assert_msg(shared && shared == sgd, "%s", shard_last_error());
     return shared;
 }
@@ -97,7 +97,7 @@ START_TEST(test_gone)
 }
 END_TEST
 
-/* Data parallel goes while its averaging is off: that of what it had left to shard_zero is on
+/* Data parallel goes while its averaging is off: that of what it had left to shard_zero_optimizer is on
  * again. */
 static void averages_again(shard_group *world, void *context)
 {
@@ -134,9 +134,10 @@ static void shares_once(shard_group *world, void *context)
         shard_tensor *p = leaf(), *q = leaf();
         shard_optimizer *first = zero_of(list_of(p, q), stage[0]);
         shard_optimizer *second = shard_sgd(list_of(q, NULL), .lr = 1.0), *third = zero_of(shard_tensors_create(), stage[1]);
-        ck_assert_ptr_null(shard_zero(second, .stage = stage[1]));
-        check_error(shard_last_status(), "*shard_zero: \"p\" is shared out with another optimizer already*");
-        check_error(shard_optimizer_add_param_group(third, list_of(p, NULL)), "*shard_zero: \"p\" is shared out with another*");
+        ck_assert_ptr_null(shard_zero_optimizer(second, .stage = stage[1]));
+        check_error(shard_last_status(), "*shard_zero_optimizer: \"p\" is shared out with another optimizer already*");
+        check_error(shard_optimizer_add_param_group(third, list_of(p, NULL)),
+                    "*shard_zero_optimizer: \"p\" is shared out with another*");
         ck_assert_int_eq(third->count, 0);
         ck_assert_int_eq(third->group_count, 1);
         shard_optimizer_destroy(second);
@@ -290,10 +291,11 @@ static void comes_after_backward(shard_group *world, void *context)
         if (shard_group_rank(world) == 1)
             check_ok(back(p, q));
         if (first)
-            ck_assert_ptr_null(shard_zero(sgd, .stage = stage));
+            ck_assert_ptr_null(shard_zero_optimizer(sgd, .stage = stage));
         else
             shard_optimizer_add_param_group(sgd, list_of(p, NULL));
-        check_error(shard_last_status(), "rank 1: shard_zero: \"p\" has a gradient already*before backward or after shard_step");
+        check_error(shard_last_status(),
+                    "rank 1: shard_zero_optimizer: \"p\" has a gradient already*before backward or after shard_step");
         shard_zero_grad(p);
         if (!first) { /* nothing of it was added: it can be added now */
             check_ok(shard_optimizer_add_param_group(sgd, list_of(p, NULL)));
@@ -348,10 +350,11 @@ static void finds_state_dicts(shard_group *world, void *context)
                 state = NULL;
             }
             if (lists && size > 1) {
-                ck_assert_ptr_null(shard_zero(sgd, .stage = stage));
-                check_error(shard_last_status(), "*rank 1: shard_zero: the state of \"p\" is in a state dict*before*destroy*");
+                ck_assert_ptr_null(shard_zero_optimizer(sgd, .stage = stage));
+                check_error(shard_last_status(),
+                            "*rank 1: shard_zero_optimizer: the state of \"p\" is in a state dict*before*destroy*");
             } else {
-                ck_assert_ptr_eq(shard_zero(sgd, .stage = stage), sgd);
+                ck_assert_ptr_eq(shard_zero_optimizer(sgd, .stage = stage), sgd);
                 shard_tensors *mine = shard_optimizer_state_dict(sgd), *whole = shard_collect_state_dict(mine, -1);
                 check_part(shard_tensors_find(whole, "p.momentum_buffer"), momentum, 0); /* it has gone along */
                 shard_tensors_destroy(mine);
@@ -384,8 +387,9 @@ static void compares_lists(shard_group *world, void *context)
         check_ok(shard_tensors_add(list, other ? "q" : "p", other ? q : p));
         check_ok(shard_tensors_add(list, other ? "p" : "q", other ? p : q));
         shard_optimizer *sgd = shard_sgd(list, .lr = 1.0);
-        ck_assert_ptr_null(shard_zero(sgd));
-        check_error(shard_last_status(), "*rank 2: shard_zero: the replicas differ: here it is \"q\" float32 *on rank 0 \"p\"*");
+        ck_assert_ptr_null(shard_zero_optimizer(sgd));
+        check_error(shard_last_status(),
+                    "*rank 2: shard_zero_optimizer: the replicas differ: here it is \"q\" float32 *on rank 0 \"p\"*");
         shard_optimizer_destroy(sgd);
     }
 }
@@ -421,8 +425,9 @@ static void begins_alike(shard_group *world, void *context)
             check_ok(shard_copy_from_host(stage < 3 ? p : frozen, values, sizeof values));
         back(p, NULL);
         shard_step(sgd);
-        check_error(shard_last_status(), stage < 3 ? "rank 1: shard_zero: the replicas differ: here it is \"p\" * with values of *"
-                                                   : "rank 1: shard_zero: the replicas differ: here it is \"q\" *frozen with *");
+        check_error(shard_last_status(),
+                    stage < 3 ? "rank 1: shard_zero_optimizer: the replicas differ: here it is \"p\" * with values of *"
+                              : "rank 1: shard_zero_optimizer: the replicas differ: here it is \"q\" *frozen with *");
         shard_optimizer_zero_grad(sgd);
         if (stage < 3 && rank == 0)
             check_averaged(p, 0);
@@ -444,7 +449,7 @@ typedef struct case_of_settings {
     shard_adam_settings adam;
     shard_lars_settings lars;
     shard_lamb_settings lamb;
-    shard_zero_options zero;
+    shard_zero_optimizer_options zero;
     shard_param_group_options group;
     double lr;
     const char *error; /* from "here it is" on */
@@ -499,7 +504,7 @@ static void refuse_case(shard_group *world, const case_of_settings *c, bool same
     case_of_settings usual = {.optimizer = same_optimizer ? c->optimizer : 0};
     bool last = shard_group_rank(world) == shard_group_size(world) - 1;
     const case_of_settings *mine = last ? c : &usual;
-    char *pattern = shard_format("*rank 2: shard_zero: the ranks' settings differ: here it is %s", c->error);
+    char *pattern = shard_format("*rank 2: shard_zero_optimizer: the ranks' settings differ: here it is %s", c->error);
     SHARD_SCOPE
     {
         shard_tensor *p = leaf(), *q = leaf();
@@ -507,7 +512,7 @@ static void refuse_case(shard_group *world, const case_of_settings *c, bool same
         check_ok(shard_optimizer_add_param_group_with(optimizer, list_of_one("q", q), mine->group));
         if (mine->lr > 0)
             check_ok(shard_optimizer_set_lr(optimizer, mine->lr));
-        ck_assert_ptr_null(shard_zero_with(optimizer, mine->zero));
+        ck_assert_ptr_null(shard_zero_optimizer_with(optimizer, mine->zero));
         ck_assert_int_eq(shard_last_status(), last ? SHARD_ERROR_MISMATCH : SHARD_ERROR_PEER);
         check_error(shard_last_status(), pattern);
         shard_optimizer_destroy(optimizer);
@@ -528,14 +533,15 @@ static void compares_settings(shard_group *world, void *context)
         bool last = shard_group_rank(world) == 2;
         shard_optimizer *sgd = zero_of(list_of(p, NULL), 2);
         shard_optimizer_add_param_group(sgd, list_of_one("q", q), .lr_scale = last ? 0.5 : 1); /* later, too */
-        check_error(shard_last_status(), "*rank 2: shard_zero: the ranks' settings differ: *lr_scale 0.5,* lr_scale 1,*");
+        check_error(shard_last_status(),
+                    "*rank 2: shard_zero_optimizer: the ranks' settings differ: *lr_scale 0.5,* lr_scale 1,*");
         shard_optimizer_destroy(sgd);
         sgd = shard_sgd(list_of(p, NULL));
-        ck_assert_ptr_null(shard_zero(sgd, .stage = last ? 4 : 1));
-        check_error(shard_last_status(), "*shard_zero: there is no stage 4*");
+        ck_assert_ptr_null(shard_zero_optimizer(sgd, .stage = last ? 4 : 1));
+        check_error(shard_last_status(), "*shard_zero_optimizer: there is no stage 4*");
         shard_optimizer_destroy(sgd);
         sgd = shard_sgd(list_of(p, NULL));
-        ck_assert_msg(shard_zero(sgd, .bucket_mib = last ? 0 : 25) == sgd, "%s", shard_last_error()); /* the same */
+        ck_assert_msg(shard_zero_optimizer(sgd, .bucket_mib = last ? 0 : 25) == sgd, "%s", shard_last_error()); /* the same */
         shard_optimizer_destroy(sgd);
     }
 }
@@ -570,7 +576,7 @@ static void fails_to_leave(shard_group *world, void *context)
         shard_group_ops failing = *(real = world->ops);
         failing.broadcast = broadcast;
         world->ops = &failing;
-        ck_assert_ptr_null(shard_zero(sgd));
+        ck_assert_ptr_null(shard_zero_optimizer(sgd));
         check_error(shard_last_status(), "*the second broadcast*");
         world->ops = real;
         shard_optimizer_destroy(sgd);

@@ -1,5 +1,5 @@
 /*
- * Weights larger than a bucket, under shard_zero: their rows pass by in blocks, with the
+ * Weights larger than a bucket, under shard_zero_optimizer: their rows pass by in blocks, with the
  * same result as without, and memory for one block at a time.
  */
 #include "support/host.h"
@@ -17,7 +17,7 @@ enum { FEATURES = 5, IN = 17, CLASSES = 20011, ROWS = 14 };
 typedef struct rows_case {
     int data, model;
     shard_split split;
-    shard_zero_options options;
+    shard_zero_optimizer_options options;
     shard_dtype autocast; /* float32: off */
     bool adds;            /* several micro-batches a step */
 } rows_case;
@@ -64,8 +64,8 @@ static void back(shard_module *model, shard_group *group, shard_dtype autocast, 
         {
             for (int i = 0; i < last; i++)
                 x = shard_forward(shard_module_child_at(model, i), x);
-            x = shard_forward(shard_module_child_at(model, last), shard_gather(x, 0, group));
-            loss = shard_parallel_cross_entropy(x, shard_gather(target, 0, group));
+            x = shard_forward(shard_module_child_at(model, last), shard_gather_from_group(x, 0, group));
+            loss = shard_parallel_cross_entropy(x, shard_gather_from_group(target, 0, group));
         }
         check_ok(shard_backward(loss));
     }
@@ -95,7 +95,7 @@ static void equals_the_optimizer(shard_group *world, void *context)
     shard_data_parallel *dp = shard_data_parallel_create(list);
     shard_tensors_destroy(list);
     shard_optimizer *alone = shard_sgd(shard_parameters(a), .lr = 0.2, .momentum = 0.9);
-    shard_optimizer *shared = shard_zero_with(shard_sgd(shard_parameters(b), .lr = 0.2, .momentum = 0.9), c->options);
+    shard_optimizer *shared = shard_zero_optimizer_with(shard_sgd(shard_parameters(b), .lr = 0.2, .momentum = 0.9), c->options);
     ck_assert_msg(dp && shared, "%s", shard_last_error());
     const shard_rows *rows = shard_module_tensor(shard_module_child_at(b, 3), "weight")->rows;
     ck_assert_int_eq(rows != NULL, c->data > 1);
@@ -152,7 +152,7 @@ static void needs_its_share(shard_group *world, void *context)
         shard_tensors *list = shard_parameters(model);
         shard_data_parallel *dp = NULL;
         if (stage)
-            ck_assert_ptr_nonnull(shard_zero(adam, .stage = stage, .bucket_mib = 0.1));
+            ck_assert_ptr_nonnull(shard_zero_optimizer(adam, .stage = stage, .bucket_mib = 0.1));
         else
             dp = shard_data_parallel_create(list);
         shard_tensors_destroy(list);
@@ -231,7 +231,7 @@ static void falls_back(shard_group *world, void *context)
                 dp = shard_data_parallel_create(list);
             optimizer[i] = shard_sgd(list, .lr = 0.1, .momentum = 0.9);
         }
-        ck_assert_ptr_nonnull(shard_zero(optimizer[1], .stage = stage, .bucket_mib = 0.1));
+        ck_assert_ptr_nonnull(shard_zero_optimizer(optimizer[1], .stage = stage, .bucket_mib = 0.1));
         for (int step = 0; step < 3; step++)
             for (int i = 0; i < 2; i++) {
                 SHARD_SCOPE
@@ -276,7 +276,7 @@ static void stands_in_the_middle(shard_group *world, void *context)
     shard_tensors *list = shard_parameters(model[0]);
     dp = shard_data_parallel_create(list);
     shard_tensors_destroy(list);
-    ck_assert_ptr_nonnull(shard_zero(optimizer[1], .stage = stage, .bucket_mib = 0.1));
+    ck_assert_ptr_nonnull(shard_zero_optimizer(optimizer[1], .stage = stage, .bucket_mib = 0.1));
     for (int step = 0; step < 3; step++)
         for (int i = 0; i < 2; i++) {
             shard_set_requires_grad(shard_module_tensor(shard_module_child_at(model[i], 1), "weight"), step < 2);
@@ -311,7 +311,7 @@ static void is_of_16_bits(shard_group *world, void *context)
         shard_tensor *weight = shard_full(SHARD_SHAPE(CLASSES, IN), 0.25, .dtype = SHARD_BFLOAT16, .requires_grad = true);
         shard_tensors *list = shard_tensors_create();
         check_ok(shard_tensors_add(list, "weight", weight));
-        shard_optimizer *sgd = shard_zero(shard_sgd(list, .lr = 0.5), .stage = 3, .bucket_mib = 0.1);
+        shard_optimizer *sgd = shard_zero_optimizer(shard_sgd(list, .lr = 0.5), .stage = 3, .bucket_mib = 0.1);
         ck_assert_ptr_nonnull(weight->rows);
         SHARD_AUTOCAST(autocast)
         {
@@ -337,8 +337,8 @@ END_TEST
 static void is_frozen_under_overlap(shard_group *world, void *context)
 {
     shard_module *model = shard_nn_sequential(shard_nn_linear(3, 3), shard_nn_linear(3, 3), shard_nn_linear(3, 3));
-    shard_optimizer *sgd =
-        shard_zero(shard_sgd(shard_parameters(model), .lr = 0.1), .stage = *(int *)context, .bucket_mib = 1e-6, .overlap = true);
+    shard_optimizer *sgd = shard_zero_optimizer(shard_sgd(shard_parameters(model), .lr = 0.1), .stage = *(int *)context,
+                                                .bucket_mib = 1e-6, .overlap = true);
     ck_assert_ptr_nonnull(sgd);
     for (int step = 0; step < 2; step++) {
         shard_set_requires_grad(shard_module_tensor(shard_module_child_at(model, 1), "weight"), step == 0);
@@ -394,7 +394,7 @@ static void fails_jointly(shard_group *world, void *context)
 {
     int stage = 2 + *(int *)context / FAILURES, pass = *(int *)context % FAILURES;
     shard_module *model = make_model(SHARD_SPLIT_NONE, NULL);
-    shard_optimizer *sgd = shard_zero(shard_sgd(shard_parameters(model), .lr = 0.1), .stage = stage, .bucket_mib = 0.1);
+    shard_optimizer *sgd = shard_zero_optimizer(shard_sgd(shard_parameters(model), .lr = 0.1), .stage = stage, .bucket_mib = 0.1);
     ck_assert_ptr_nonnull(sgd);
     back(model, NULL, SHARD_FLOAT32, 0);
     check_ok(shard_step(sgd));

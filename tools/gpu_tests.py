@@ -69,7 +69,7 @@ class Runner:
         self.deadline = time.monotonic() + options.limit
         self.lock, self.running, self.ended = threading.Lock(), set(), False
         self.before = gpu_report.lines_of(self.file)
-        self.environment = dict(os.environ, SHARD_DEVICE="cuda", SHARD_MODULE_PATH=str(self.build / "libshard"), OMP_NUM_THREADS="2",
+        self.environment = dict(os.environ, SHARD_DEVICE="cuda", SHARD_PLUGIN_PATH=str(self.build / "libshard"), OMP_NUM_THREADS="2",
                                 OMP_WAIT_POLICY="passive", SHARD_LOG="info", CK_TIMEOUT_MULTIPLIER=os.environ.get("CK_TIMEOUT_MULTIPLIER", "4"))
         if self.step != "nccl":  # ranks share one GPU
             self.environment["CUDA_VISIBLE_DEVICES"] = os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0]

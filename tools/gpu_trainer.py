@@ -41,7 +41,7 @@ def train(options, index, left):
     launcher = [str(options.build / "tools/shardrun"), "-n", str(ranks)] if ranks > 1 else []
     command = [*launcher, str(options.build / "projects/imagenet/imagenet"), *(SMALL if options.small else USUAL).split(), *COMMON.split(),
                *arguments.split(), "--metrics", str(metrics)]
-    environment = dict(os.environ, SHARD_MODULE_PATH=str(options.build / "libshard"), SHARD_LOG="info",
+    environment = dict(os.environ, SHARD_PLUGIN_PATH=str(options.build / "libshard"), SHARD_LOG="info",
                        CUDA_VISIBLE_DEVICES=os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0])
     started = time.monotonic()
     with open(log, "w", encoding="utf-8") as file:

@@ -60,7 +60,7 @@ SHARD_API shard_tensor *shard_grad_scaler_scale(shard_grad_scaler *scaler, shard
  * step and shard_optimizer_zero_grad forget the division, shard_zero_grad of the parameters
  * does not. After all backwards of the step, and once, unless shard_optimizer_zero_grad
  * has forgotten the gradients since (torch would step by the next ones as they are). Errors:
- * ARGUMENT, out of this order; UNSUPPORTED, shard_zero's overlap, whose steps are made by then.
+ * ARGUMENT, out of this order; UNSUPPORTED, shard_zero_optimizer's overlap, whose steps are made by then.
  * Collective over the world. */
 SHARD_API shard_status shard_grad_scaler_unscale(shard_grad_scaler *scaler, shard_optimizer *optimizer);
 

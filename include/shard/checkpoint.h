@@ -32,14 +32,14 @@ SHARD_API shard_status shard_metadata_get_number(const shard_metadata *metadata,
 typedef struct shard_save_options {
     int reserved;
     /* This rank alone saves, as torch.save: not collective, and no other rank is waited for. The
-     * tensors are local or replicated; one that is split or partitioned by shard_zero is an
+     * tensors are local or replicated; one that is split or partitioned by shard_zero_optimizer is an
      * error (SHAPE), after shard_collect_state_dict there is none. */
     bool local;
 } shard_save_options;
 
 /*
  * Writes the tensors into path. Of a split tensor the first replica of each part is
- * written; of a tensor that shard_zero has partitioned, each rank writes its own range. Replicated
+ * written; of a tensor that shard_zero_optimizer has partitioned, each rank writes its own range. Replicated
  * tensors are taken to be equal everywhere: small ones are written by the first rank, large ones
  * in pieces by several. The file is written as path.tmp. and 16 digits, fsynced and renamed to
  * path, then the directory is fsynced: path is the old file or the new one, never between. A path that
@@ -158,13 +158,12 @@ typedef struct shard_load_state_dict_options {
  * Copies the source's values into the tensors of a list, as of shard_optimizer_state_dict or
  * shard_ema_state_dict, or of a module. A source tensor is whole, of which this rank takes its
  * local shard, or has the same shard, as shard_relocate_state_dict makes it; also of what
- * shard_zero has partitioned, and on another device. Names that are missing or unexpected,
- * shapes (of the whole; [1] fits a scalar, as in shard_load) and dtypes that differ, and shards of other ranges are errors (SHAPE)
- * that list the first few; then this rank's tensors are not changed. After a failure of memory
- * or of a device midway their values are undefined. Initial values that were not needed so far
- * are never made. The source stays as it is. Not collective: each rank loads its own part, and
- * in stage 3 of shard_zero all ranks do. As torch.nn.Module.load_state_dict; strict=False is
- * .allow_missing = true, .allow_unexpected = true.
+ * shard_zero_optimizer has partitioned, and on another device. Names that are missing or unexpected,
+ * shapes (of the whole; [1] fits a scalar, as in shard_load) and dtypes that differ, and shards of other ranges are errors
+ * (SHAPE) that list the first few; then this rank's tensors are not changed. After a failure of memory or of a device midway
+ * their values are undefined. Initial values that were not needed so far are never made. The source stays as it is. Not
+ * collective: each rank loads its own part, and in stage 3 of shard_zero_optimizer all ranks do. As
+ * torch.nn.Module.load_state_dict; strict=False is .allow_missing = true, .allow_unexpected = true.
  */
 #define shard_load_state_dict(tensors, ...) \
     shard_load_state_dict_with(tensors, SHARD_WITH(shard_load_state_dict_options, __VA_ARGS__))

@@ -1,7 +1,7 @@
 /*
  * shard/comm.h: groups of ranks that communicate.
  *
- * A group is made by a mesh (shard/dist.h). Its rank and size are the group's
+ * A group is made by a mesh (shard/distributed.h). Its rank and size are the group's
  * own; the world's rank of a member is shard_group_world_rank.
  *
  * Before each collective the members compare what they are about to do: the public function,

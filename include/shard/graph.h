@@ -37,7 +37,7 @@
  * device or reads from it on the host (shard_item, shard_copy_to_host, shard_count_top_k, the norm
  * of shard_clip_grad_norm), copies from the host, tensors that get their first memory in it though
  * they were made before, initialisation with random values, a gradient scaler, an average whose decay
- * warms up, shard_zero, and collectives of more than one rank, whose preflight checks are the host's.
+ * warms up, shard_zero_optimizer, and collectives of more than one rank, whose preflight checks are the host's.
  * Each is an error with a message that says so.
  *
  * Faults that kernels find in a replay (labels, indices) are reported as those of eager operations.

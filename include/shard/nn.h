@@ -19,7 +19,7 @@
 #ifndef SHARD_NN_H
 #define SHARD_NN_H
 
-#include <shard/dist.h>
+#include <shard/distributed.h>
 #include <shard/op.h>
 
 typedef struct shard_module shard_module;
@@ -79,7 +79,7 @@ SHARD_API shard_module *shard_nn_parallel_linear_with(int64_t in, int64_t out, s
                                                       shard_nn_linear_options options);
 
 /* The function of it: splits x for ROW where it is whole, sums ROW's partial
- * results, then adds bias (NULL: none). A whole x is split as shard_scatter does; for a weight of other
+ * results, then adds bias (NULL: none). A whole x is split as shard_scatter_to_group does; for a weight of other
  * ranges (UNSUPPORTED) x is split in the same ranges. Collective over weight's group for ROW. As
  * torchshard.nn.functional.parallel_linear. */
 SHARD_API shard_tensor *shard_parallel_linear(shard_tensor *x, shard_tensor *weight, shard_tensor *bias);
@@ -194,7 +194,7 @@ SHARD_API shard_status shard_convert_parallel_embedding(shard_module **module, c
 
 /*
  * Each gives a leaf other values: a parameter of a module, split or not, in the memory of shard_data_parallel or
- * shard_zero (in stage 3 each rank makes its own part), or one that has no values yet, which are then made when they
+ * shard_zero_optimizer (in stage 3 each rank makes its own part), or one that has no values yet, which are then made when they
  * are needed. Random ones take the next draw of the thread's generator and depend on the element's index in the whole
  * tensor, so that they are the same for any number of ranks and any split, if the ranks make the same calls after the
  * same shard_manual_seed. Numbers of inputs and outputs (fan in, fan out) are those of the whole tensor [out, in, ...].

@@ -360,7 +360,7 @@ typedef struct shard_mse_loss_options {
 /* (input - target)^2, both of one shape: a scalar, or of their shape for NONE. As
  * torch.nn.functional.mse_loss; both get gradients. Both operands may be split, over the same
  * group and ranges: mean and sum are then PARTIAL, summands of the whole tensors' mean or sum
- * (shard_reduce makes them whole), and the result of NONE is split like the operands. */
+ * (shard_reduce_from_group makes them whole), and the result of NONE is split like the operands. */
 #define shard_mse_loss(input, ...) shard_mse_loss_with(input, SHARD_WITH(shard_mse_loss_options, __VA_ARGS__))
 SHARD_API shard_tensor *shard_mse_loss_with(shard_tensor *input, shard_tensor *target, shard_mse_loss_options options);
 
@@ -382,7 +382,7 @@ SHARD_API int64_t shard_count_top_k(shard_tensor *label_rank, int64_t k);
  * ones, the same on all ranks (not checked), and each rank takes those in its range. Not collective. */
 
 /* x at the row's label, 0 for an ignored one: labels' shape. As torch.gather(x, -1,
- * labels.unsqueeze(-1)).squeeze(-1). Of split classes PARTIAL (shard_reduce makes it whole). */
+ * labels.unsqueeze(-1)).squeeze(-1). Of split classes PARTIAL (shard_reduce_from_group makes it whole). */
 SHARD_API shard_tensor *shard_pick_labels(shard_tensor *x, shard_tensor *labels, int64_t ignore_index);
 /* x, with factor * values added at the row's label; values, of labels' shape and x's dtype, or NULL: ones
  * (if the thread has an error already, NULL may be a failed operation's result and gives NULL).
@@ -420,7 +420,7 @@ typedef struct shard_embedding_options {
  *
  * max_norm changes the rows that index names, and no others, before they are read: a write to
  * the weight, outside of the record. Replicas whose batches differ change different rows, as under
- * torch's DistributedDataParallel, and are not equal until shard_zero's next step (stages 1 and 2)
+ * torch's DistributedDataParallel, and are not equal until shard_zero_optimizer's next step (stages 1 and 2)
  * or at all. A weight that is kept in parts (stage 3) is refused (UNSUPPORTED). Collective over the
  * weight's group if there is a max_norm and the weight is split along dim 1. As
  * torch.nn.functional.embedding. */
@@ -445,7 +445,7 @@ typedef struct shard_custom_op shard_custom_op;
  *
  * Placements:
  *   result  as forward returns it (shard_as_placed): as an input, split, PARTIAL, or local. A sum or a gather of local
- *           results over a group follows the operation (shard_reduce, shard_gather).
+ *           results over a group follows the operation (shard_reduce_from_group, shard_gather_from_group).
  *   dy      as the result. The gradient of a PARTIAL result is that of the whole sum. dy itself is never PARTIAL.
  *   dx[i]   of a split input: the local shard of the gradient. Of another input: PARTIAL, if backward returns it so
  *           (shard_as_placed); else the whole gradient. Exception: where dy is split and the input is not, a dx[i]

@@ -7,8 +7,8 @@
  *     shard_init, the mesh       groups outlive everything that is placed on them
  *     the module                 split, converted, frozen and synchronised as it is to be trained
  *     the optimizer              and its shard_optimizer_add_param_group
- *     shard_zero                 returns that optimizer; it is destroyed once
- *     shard_data_parallel        with shard_zero for buffers and for accumulation alone
+ *     shard_zero_optimizer                 returns that optimizer; it is destroyed once
+ *     shard_data_parallel        with shard_zero_optimizer for buffers and for accumulation alone
  *     shard_ema, the scaler
  *     state dicts                of all of these, now that memory lies where it stays
  *     shard_load                 then the sampler's seek and the random state
@@ -19,7 +19,7 @@
 #ifndef SHARD_OPTIM_H
 #define SHARD_OPTIM_H
 
-#include <shard/dist.h>
+#include <shard/distributed.h>
 
 /*
  * In the settings below 0 is often not 0: a field that is left out has the value that stands
@@ -125,9 +125,9 @@ typedef struct shard_param_group_options {
 /* Adds parameters, taken over even when this fails: as shard_parameters makes them, of
  * names that the optimizer has not: state dicts go by names, so that of two modules that both have
  * a "weight" one needs a .prefix. A parameter or name that it has already is an error (ARGUMENT). Under
- * shard_zero, which shares these out too, and what has come to require a gradient since (an
+ * shard_zero_optimizer, which shares these out too, and what has come to require a gradient since (an
  * empty list will do), collective over the world; else not. What is refused is not added; of
- * an optimizer under shard_zero for which another thing fails (memory, a rank that is gone)
+ * an optimizer under shard_zero_optimizer for which another thing fails (memory, a rank that is gone)
  * only shard_optimizer_destroy is left. As torch.optim.Optimizer.add_param_group. */
 #define shard_optimizer_add_param_group(optimizer, ...) \
     shard_optimizer_add_param_group_with(optimizer, SHARD_WITH(shard_param_group_options, __VA_ARGS__))
@@ -157,7 +157,7 @@ typedef struct shard_clip_options {
 /*
  * Scales the optimizer's gradients down to max_norm if the norm of all of them together
  * is larger, each element counted once wherever it is: replicated, split, shared out by
- * shard_zero. The gradients themselves stay as they are: the factor, min(1, max_norm /
+ * shard_zero_optimizer. The gradients themselves stay as they are: the factor, min(1, max_norm /
  * (norm + 1e-6)), is multiplied into the next step (and clipping). That step and
  * shard_optimizer_zero_grad forget it; shard_zero_grad of the parameters does not.
  * *norm (NULL: not wanted) is what the norm was; without it and error_if_nonfinite the host
@@ -189,10 +189,10 @@ SHARD_API shard_status shard_optimizer_set_lr(shard_optimizer *optimizer, double
  * number of steps ("fc.weight.step", an int64 scalar), as a first step differs from
  * later ones. What is frozen and was never stepped is in the list, but neither in memory nor
  * in a file, and shard_load does without it; where it trains and was frozen when the file was
- * written, its names are missing there (allow_missing: it begins with zeros). Under shard_zero
+ * written, its names are missing there (allow_missing: it begins with zeros). Under shard_zero_optimizer
  * a state has the elements that are this rank's, in one dimension; shard_save puts them
  * together in the file, shard_load takes them from it, and shard_collect_state_dict makes
- * whole ones. So it is made after shard_zero, and after shard_optimizer_add_param_group, whose
+ * whole ones. So it is made after shard_zero_optimizer, and after shard_optimizer_add_param_group, whose
  * parameters it has not otherwise. NULL with the error set. The caller's, to be destroyed.
  * Not collective. */
 SHARD_API shard_tensors *shard_optimizer_state_dict(shard_optimizer *optimizer);
@@ -205,14 +205,14 @@ typedef enum shard_zero_partition {
                             the rank that has least, the lowest of several (torch: a parameter group after another) */
 } shard_zero_partition;
 
-typedef struct shard_zero_options {
+typedef struct shard_zero_optimizer_options {
     int reserved;
     int stage;          /* 1, 2 or 3; 0 is 1 */
     shard_group *group; /* NULL: each parameter's replica group */
     shard_zero_partition partition;
     bool overlap;      /* step each bucket in backward, as soon as its gradient is there */
     double bucket_mib; /* 0 is 25 */
-} shard_zero_options;
+} shard_zero_optimizer_options;
 
 /*
  * Shares the optimizer's parameters out over the ranks that have replicas of them, in
@@ -276,8 +276,8 @@ typedef struct shard_zero_options {
  * may live on. In stage 3 any thread may destroy a model that no other thread uses, at the
  * same place between the collectives on all ranks.
  */
-#define shard_zero(...) shard_zero_with(SHARD_WITH(shard_zero_options, __VA_ARGS__))
-SHARD_API shard_optimizer *shard_zero_with(shard_optimizer *optimizer, shard_zero_options options);
+#define shard_zero_optimizer(...) shard_zero_optimizer_with(SHARD_WITH(shard_zero_optimizer_options, __VA_ARGS__))
+SHARD_API shard_optimizer *shard_zero_optimizer_with(shard_optimizer *optimizer, shard_zero_optimizer_options options);
 
 /* ---- exponential moving averages of the parameters ---- */
 
@@ -285,7 +285,7 @@ SHARD_API shard_optimizer *shard_zero_with(shard_optimizer *optimizer, shard_zer
  * Averages of an optimizer's parameters: after the n-th update
  *     average = decay * average + (1 - decay) * parameter
  * and after the first one the parameters themselves. They stand where the optimizer's state
- * does, so that under shard_zero each rank keeps those of its part alone. Buffers (batch
+ * does, so that under shard_zero_optimizer each rank keeps those of its part alone. Buffers (batch
  * norm) have none. What is frozen stands for its own average; that begins with the first
  * update after it has come to train. As torch.optim.swa_utils.AveragedModel with
  * get_ema_multi_avg_fn.
@@ -298,7 +298,7 @@ typedef struct shard_ema_options {
     bool warmup;  /* at most (1 + n) / (10 + n) after n updates, so that the beginning is soon forgotten */
 } shard_ema_options;
 
-/* Made after shard_zero and destroyed before the optimizer. NULL with the error set. Not
+/* Made after shard_zero_optimizer and destroyed before the optimizer. NULL with the error set. Not
  * collective. */
 #define shard_ema_create(...) shard_ema_create_with(SHARD_WITH(shard_ema_options, __VA_ARGS__))
 SHARD_API shard_ema *shard_ema_create_with(shard_optimizer *optimizer, shard_ema_options options);

@@ -8,7 +8,7 @@
 #include <shard/checkpoint.h>
 #include <shard/comm.h>
 #include <shard/device.h>
-#include <shard/dist.h>
+#include <shard/distributed.h>
 #include <shard/graph.h>
 #include <shard/models/resnet.h>
 #include <shard/nn.h>

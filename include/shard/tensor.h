@@ -29,14 +29,14 @@ typedef struct shard_shape {
 
 /*
  * Where a tensor's whole value is:
- *   REPLICATED  here (other ranks may hold the same, or their own: no claim);
+ *   LOCAL       here. Nothing is said of other ranks: they may hold the same value or another;
  *   SPLIT       this rank has part [start, start + own size) of `whole` along
  *               dim, the group's other members the rest;
  *   PARTIAL     the whole value is the sum of the members' tensors.
  * Every operation has a rule that carries it on, and refuses what it has no rule
  * for. As PyTorch's DTensor: Replicate, Shard, Partial.
  */
-typedef enum shard_placement_kind { SHARD_REPLICATED = 0, SHARD_SPLIT, SHARD_PARTIAL } shard_placement_kind;
+typedef enum shard_placement_kind { SHARD_LOCAL = 0, SHARD_SPLIT, SHARD_PARTIAL } shard_placement_kind;
 
 typedef struct shard_placement {
     shard_placement_kind kind;
@@ -198,7 +198,7 @@ SHARD_API shard_placement shard_tensor_placement(const shard_tensor *tensor);
 /* The shape of the whole tensor that a split one is part of. */
 SHARD_API shard_shape shard_tensor_whole_shape(const shard_tensor *tensor);
 /* Its device's memory, [numel]; valid while the tensor lives (of a parameter in stage 3 of
- * shard_zero, until another one is needed). NULL for an empty tensor, or with the error
+ * shard_zero_optimizer, until another one is needed). NULL for an empty tensor, or with the error
  * set. Only the CPU's is for the host to read and write: of a GPU's it is the address, for
  * what is queued on that GPU's stream, and shard_copy_to_host and shard_copy_from_host
  * reach what is there. What is written there between a forward and its backward, or to a
@@ -225,7 +225,7 @@ SHARD_API bool shard_requires_grad(const shard_tensor *tensor);
 SHARD_API void shard_set_requires_grad(shard_tensor *leaf, bool requires_grad);
 /* The gradient that backward has accumulated in a leaf; NULL if there is none. Placed
  * as the leaf; below a gather or a sum over a group it is this rank's contribution, to
- * be summed (shard/dist.h). Belongs to the leaf. */
+ * be summed (shard/distributed.h). Belongs to the leaf. */
 SHARD_API shard_tensor *shard_grad(shard_tensor *leaf);
 /* The group over whose ranks a parameter is replicated. NULL is the world, or, for a
  * parameter that is split, this rank alone: no one else is known to have its part. */

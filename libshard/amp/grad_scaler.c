@@ -9,7 +9,7 @@
 
 #include "comm/function.h"
 #include "device/graph.h"
-#include "dist/gathered.h"
+#include "distributed/gathered.h"
 #include "optim/optimizer.h"
 
 #include <math.h>
@@ -74,8 +74,8 @@ void shard_grad_scaler_destroy(shard_grad_scaler *scaler)
 {
     if (!scaler)
         return;
-    shard_tensor_drop(scaler->scale);
-    shard_tensor_drop(scaler->tracker);
+    shard_tensor_unref(scaler->scale);
+    shard_tensor_unref(scaler->tracker);
     free(scaler->records);
     free(scaler);
 }

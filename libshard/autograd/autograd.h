@@ -36,7 +36,7 @@ typedef struct shard_node_type {
      * nothing recorded. */
     shard_status (*backward)(shard_node *node, shard_tensor *dy, shard_tensor **dx);
     /* backward takes a dy that is PARTIAL; that of a node with a group, over this
-     * group, or over one that crosses it where the input is unplaced. */
+     * group, or over one that crosses it where the input is local. */
     bool takes_partial;
     /* backward places every dx itself, and one that is whole is no contribution
      * though dy is split (a scatter). */

@@ -109,12 +109,12 @@ static shard_tensor *make_own(shard_tensor *x)
         return x;
     shard_tensor *copy = shard_keep(shard_tensor_like(x));
     if (copy && add_into(copy, 1.0, x, 0.0) != SHARD_OK) {
-        shard_tensor_drop(copy);
+        shard_tensor_unref(copy);
         copy = NULL;
     }
     if (copy)
         copy->contribution = x->contribution;
-    shard_tensor_drop(x);
+    shard_tensor_unref(x);
     return copy;
 }
 
@@ -145,13 +145,13 @@ static shard_status add_to_node(shard_node *node, shard_tensor *gradient)
     if (!alike)
         gradient = make_own(gradient);
     if (!sum || !gradient)
-        return shard_tensor_drop(gradient), shard_last_status();
+        return shard_tensor_unref(gradient), shard_last_status();
     shard_status status = SHARD_OK;
     if (!alike && (status = make_whole(sum)) == SHARD_OK)
         status = make_whole(gradient);
     if (status == SHARD_OK)
         status = add_contributions(sum, gradient);
-    shard_tensor_drop(gradient);
+    shard_tensor_unref(gradient);
     return status;
 }
 
@@ -168,11 +168,11 @@ static shard_status add_to_leaf(shard_tensor *leaf, shard_tensor *gradient)
         gradient = make_own(gradient);
         status = gradient ? make_whole(gradient) : shard_last_status();
         if (status != SHARD_OK)
-            return shard_tensor_drop(gradient), status;
+            return shard_tensor_unref(gradient), status;
     }
     if (!leaf->grad) {
         if (shard_graph_refuse("the first gradient of a tensor") != SHARD_OK)
-            return shard_tensor_drop(gradient), shard_last_status();
+            return shard_tensor_unref(gradient), shard_last_status();
         leaf->grad = make_own(gradient);
         gradient = NULL;
         if (!leaf->grad)
@@ -188,7 +188,7 @@ static shard_status add_to_leaf(shard_tensor *leaf, shard_tensor *gradient)
     if (status == SHARD_OK)
         shard_graph_count_gradients(!leaf->has_grad);
     leaf->has_grad |= status == SHARD_OK;
-    shard_tensor_drop(gradient);
+    shard_tensor_unref(gradient);
     return status;
 }
 
@@ -286,14 +286,14 @@ static shard_status deliver(shard_node *node, int input, shard_tensor *dx, const
         shard_error(SHARD_ERROR_INTERNAL, "backward of %s made a %s gradient of shape %s for a %s input of shape %s",
                     node->name, shard_dtype_name(dx->dtype), shard_shape_text(&dx->shape), shard_dtype_name(edge->dtype),
                     shard_shape_text(&edge->shape));
-        return shard_tensor_drop(dx), shard_last_status();
+        return shard_tensor_unref(dx), shard_last_status();
     }
     standing settled;
     if (settle(node, edge, dx, dy, &settled) != SHARD_OK)
-        return shard_tensor_drop(dx), shard_last_status();
+        return shard_tensor_unref(dx), shard_last_status();
     if (dx->shares > 1) { /* dy handed on: others see its placement */
         shard_tensor *own = shard_keep(shard_detach(dx));
-        shard_tensor_drop(dx);
+        shard_tensor_unref(dx);
         if (!own)
             return shard_last_status();
         dx = own;
@@ -315,7 +315,7 @@ static shard_status compute(shard_node *node, shard_tensor **dx)
         else if (!dx[i])
             status = shard_error(SHARD_ERROR_INTERNAL, "backward of %s made no gradient for input %d", node->name, i);
         else
-            dx[i] = dx[i]->scope == &scope ? shard_keep(dx[i]) : shard_tensor_share(dx[i]);
+            dx[i] = dx[i]->scope == &scope ? shard_keep(dx[i]) : shard_tensor_ref(dx[i]);
     }
     shard_scope_close(&scope);
     return status;
@@ -334,7 +334,7 @@ static bool takes(const shard_node *node)
     const shard_group *over = node->gradient->placement.group;
     if (!node->type->takes_partial || !node->group || shard_group_same(node->group, over))
         return node->type->takes_partial;
-    return shard_group_common(node->group, over) == 1 && node->edge[0].placement.kind == SHARD_REPLICATED;
+    return shard_group_common(node->group, over) == 1 && node->edge[0].placement.kind == SHARD_LOCAL;
 }
 
 /* Whether a group that something of the node is placed, gathered or summed over has all members of `group`; an error if it
@@ -421,7 +421,7 @@ static shard_status step_back(const walk *w, shard_node *node)
         if (dx[i] && status == SHARD_OK)
             status = deliver(node, i, dx[i], &dy);
         else
-            shard_tensor_drop(dx[i]);
+            shard_tensor_unref(dx[i]);
         if (!leaf || --leaf->grad_pending > 0 || status != SHARD_OK)
             continue;
         shard_call_watches(leaf);
@@ -431,20 +431,20 @@ static shard_status step_back(const walk *w, shard_node *node)
     return status;
 }
 
-/* Gives the root its gradient: one that is unplaced is the own part's. */
+/* Gives the root its gradient: one that is local is the own part's. */
 static shard_status begin(shard_node *root, shard_tensor *gradient)
 {
     const shard_placement *placement = &root->placement;
-    bool unplaced = shard_is_replicated(gradient);
-    if (!unplaced && !shard_placement_equal(&gradient->placement, placement) &&
-        !(gradient->placement.kind == SHARD_PARTIAL && placement->kind == SHARD_REPLICATED))
+    bool local = shard_is_local(gradient);
+    if (!local && !shard_placement_equal(&gradient->placement, placement) &&
+        !(gradient->placement.kind == SHARD_PARTIAL && placement->kind == SHARD_LOCAL))
         return shard_error(SHARD_ERROR_UNSUPPORTED, "shard_backward_from: a gradient that is %s for a tensor that is %s",
                            shard_placement_text(&gradient->placement), shard_placement_text(placement));
     root->gradient = shard_keep(shard_detach(gradient));
     if (!root->gradient)
         return shard_last_status();
     root->gradient->contribution = gradient->contribution;
-    if (unplaced && placement->kind == SHARD_SPLIT)
+    if (local && placement->kind == SHARD_SPLIT)
         root->gradient->placement = *placement;
     return SHARD_OK;
 }

@@ -11,7 +11,7 @@
  *
  * - every operation's dx contributes to what its dy contributes to; where dy is
  *   split over a group and dx is whole, over that group too;
- * - the gradient of the unplaced input of a gather or a sum contributes over its
+ * - the gradient of the local input of a gather or a sum contributes over its
  *   group;
  * - a tensor that is the same on every member (the result of a gather, a sum or a
  *   copy over a group) has a gradient: contributions over the group are a PARTIAL

@@ -21,10 +21,10 @@ bool shard_grad_enabled(void)
 void shard_node_clear(shard_node *node)
 {
     for (int i = 0; i < SHARD_NODE_SAVED; i++) {
-        shard_tensor_drop(node->saved[i]);
+        shard_tensor_unref(node->saved[i]);
         node->saved[i] = NULL;
     }
-    shard_tensor_drop(node->gradient);
+    shard_tensor_unref(node->gradient);
     node->gradient = NULL;
     if (node->context && node->type->clear)
         node->type->clear(node->context);
@@ -43,7 +43,7 @@ static void drop_node(shard_history *history)
     for (shard_node *doomed = node; doomed; doomed = node) {
         node = doomed->next;
         for (int i = 0; i < doomed->inputs; i++) {
-            shard_tensor_drop(doomed->edge[i].leaf);
+            shard_tensor_unref(doomed->edge[i].leaf);
             shard_node *maker = doomed->edge[i].node;
             if (maker && --maker->shares == 0) {
                 maker->next = node;
@@ -75,7 +75,7 @@ static shard_edge make_edge(shard_tensor *input)
     if (edge.node)
         edge.node->shares++;
     else
-        edge.leaf = shard_tensor_share(input);
+        edge.leaf = shard_tensor_ref(input);
     return edge;
 }
 

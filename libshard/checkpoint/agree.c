@@ -1,8 +1,8 @@
 /* Whether all ranks mean the same tensors. */
 #include "checkpoint/part.h"
-#include "dist/agree.h"
+#include "distributed/agree.h"
 
-#include <shard/dist.h>
+#include <shard/distributed.h>
 
 #include <stdlib.h>
 

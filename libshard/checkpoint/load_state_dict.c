@@ -21,12 +21,12 @@ typedef struct loading {
 
 static const char *place_text(const shard_tensor *tensor)
 {
-    return tensor->slice ? "partitioned by shard_zero" : shard_placement_text(&tensor->placement);
+    return tensor->slice ? "partitioned by shard_zero_optimizer" : shard_placement_text(&tensor->placement);
 }
 
 static bool is_whole(const shard_tensor *tensor)
 {
-    return tensor->placement.kind == SHARD_REPLICATED && !tensor->slice;
+    return tensor->placement.kind == SHARD_LOCAL && !tensor->slice;
 }
 
 static shard_status match(loading *l, int64_t index, const char *name, shard_fit *fit)

@@ -70,7 +70,8 @@ const shard_shape *shard_part_shape(const shard_tensor *tensor)
 shard_status shard_part_check(const char *function, const char *name, const shard_tensor *tensor)
 {
     if (tensor->placement.kind == SHARD_PARTIAL)
-        return shard_error(SHARD_ERROR_SHAPE, "%s: %s is partial, one of several that are to be summed: call shard_reduce first",
+        return shard_error(SHARD_ERROR_SHAPE,
+                           "%s: %s is partial, one of several that are to be summed: call shard_reduce_from_group first",
                            function, shard_quoted(name));
     return SHARD_OK;
 }

@@ -53,10 +53,11 @@ static shard_tensor *find_whole(const shard_tensors *whole, const char *name, co
     if (!from)
         return shard_fail_null(SHARD_ERROR_ARGUMENT, "shard_relocate_state_dict: there is no %s", shard_quoted(name));
     bool sliced = from->slice || from->kept;
-    if (sliced || from->placement.kind != SHARD_REPLICATED)
-        return shard_fail_null(SHARD_ERROR_SHAPE,
-                               "shard_relocate_state_dict: %s is %s, and a whole one is needed: call shard_collect_state_dict first",
-                               shard_quoted(name), sliced ? "partitioned by shard_zero" : shard_placement_text(&from->placement));
+    if (sliced || from->placement.kind != SHARD_LOCAL)
+        return shard_fail_null(
+            SHARD_ERROR_SHAPE,
+            "shard_relocate_state_dict: %s is %s, and a whole one is needed: call shard_collect_state_dict first",
+            shard_quoted(name), sliced ? "partitioned by shard_zero_optimizer" : shard_placement_text(&from->placement));
     shard_shape shape = shard_tensor_whole_shape(like);
     if (shard_fit_shapes(&from->shape, &shape))
         return from;

@@ -61,7 +61,7 @@ static shard_status check_local(const saving *s)
             return shard_error(SHARD_ERROR_SHAPE,
                                "shard_save: %s is %s, and .local saves whole tensors: call shard_collect_state_dict first",
                                shard_quoted(name),
-                               tensor->slice ? "partitioned by shard_zero" : shard_placement_text(&tensor->placement));
+                               tensor->slice ? "partitioned by shard_zero_optimizer" : shard_placement_text(&tensor->placement));
     }
     return shard_last_status();
 }

@@ -48,7 +48,7 @@ shard_carrier_offer shard_carrier_offer_of(shard_device *device)
         snprintf(offer.refusal, sizeof offer.refusal, "SHARD_NCCL is 0");
         return offer;
     }
-    const shard_nccl_module *nccl = shard_nccl_load();
+    const shard_nccl_plugin *nccl = shard_nccl_load();
     if (!nccl || nccl->find_place(device, offer.device, sizeof offer.device) != SHARD_OK)
         refuse_by_error(&offer);
     else
@@ -87,7 +87,7 @@ static shard_status check_settings(const shard_group *group, const shard_carrier
 /* The first member names the communicator, and all enter it. */
 static shard_status connect(shard_group *group, shard_device *device, bool reduced_precision)
 {
-    const shard_nccl_module *nccl = shard_nccl_load();
+    const shard_nccl_plugin *nccl = shard_nccl_load();
     unsigned char id[SHARD_NCCL_ID_BYTES] = {0}, *ids = shard_calloc((size_t)group->size, sizeof id);
     if (group->rank == 0)
         nccl->make_id(id);
@@ -115,7 +115,7 @@ static void log_members(const shard_group *group, const char *how)
 
 static void take_nccl(shard_group *group)
 {
-    const shard_nccl_module *nccl = shard_nccl_load();
+    const shard_nccl_plugin *nccl = shard_nccl_load();
     char text[64];
     snprintf(text, sizeof text, "NCCL %s", nccl->version);
     group->carrier = &nccl->carrier;
@@ -142,7 +142,7 @@ shard_status shard_carrier_split(shard_group *parent, shard_group *group, int co
 {
     if (!parent->carrier || parent->carrier == &shard_staged_carrier)
         return SHARD_OK;
-    const shard_nccl_module *nccl = shard_nccl_load();
+    const shard_nccl_plugin *nccl = shard_nccl_load();
     nccl->split(parent, group, color);
     shard_status status = shard_agree(parent);
     if (status == SHARD_OK && group)

@@ -160,7 +160,7 @@ static shard_tensor *resnet_forward(shard_module *module, shard_tensor *images)
     x = replace(x, shard_forward(shard_module_child(module, "layer3"), x));
     x = replace(x, shard_forward(shard_module_child(module, "layer4"), x));
     x = replace(x, shard_global_avg_pool2d(x));
-    x = shard_gather(x, 0, own->gather);
+    x = shard_gather_from_group(x, 0, own->gather);
     return shard_forward(shard_module_child(module, "fc"), x);
 }
 

@@ -2,7 +2,7 @@
 #include "nn/nn.h"
 
 #include "comm/function.h"
-#include "dist/dist.h"
+#include "distributed/distributed.h"
 
 #include <fnmatch.h>
 #include <stdio.h>
@@ -58,7 +58,7 @@ static shard_status ask_first(const conversion *c, const char *layer, const char
 {
     shard_group *group = c->group;
     word mine = {.recipe = tensor->recipe, .made = tensor->recipe.kind == SHARD_NO_RECIPE};
-    shard_placement wanted = {.kind = dim < 0 ? SHARD_REPLICATED : SHARD_SPLIT, .dim = dim};
+    shard_placement wanted = {.kind = dim < 0 ? SHARD_LOCAL : SHARD_SPLIT, .dim = dim};
     snprintf(mine.what, sizeof mine.what, "%s %s %s (%s) of layer \"%s\"", name, shard_dtype_name(tensor->dtype),
              shard_shape_text(&tensor->shape), shard_placement_text(&wanted), layer);
     word *all = shard_calloc((size_t)shard_group_size(group), sizeof *all);

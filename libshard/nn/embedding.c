@@ -2,7 +2,7 @@
 #include "nn/nn.h"
 
 #include "comm/function.h"
-#include "dist/dist.h"
+#include "distributed/distributed.h"
 
 #include <inttypes.h>
 
@@ -22,7 +22,8 @@ shard_tensor *shard_parallel_embedding_with(shard_tensor *weight, shard_tensor *
     shard_scope scope;
     shard_scope_open(&scope);
     shard_tensor *part = shard_embedding_with(weight, index, padding_idx, options);
-    shard_tensor *y = weight->placement.dim == 0 ? shard_reduce(part, group) : shard_gather(part, -1, group);
+    shard_tensor *y =
+        weight->placement.dim == 0 ? shard_reduce_from_group(part, group) : shard_gather_from_group(part, -1, group);
     y = shard_scope_hand_out(y, &scope);
     shard_scope_close(&scope);
     return y;

@@ -58,7 +58,7 @@ static void destroy(shard_module *module)
         free(module->children[i].name);
     }
     for (int64_t i = 0; i < module->value_count; i++) {
-        shard_tensor_drop(module->values[i].tensor);
+        shard_tensor_unref(module->values[i].tensor);
         free(module->values[i].name);
     }
     if (module->type->destroy)
@@ -150,7 +150,7 @@ static shard_status add_value(shard_module *module, const char *name, shard_tens
     if (!copy)
         return shard_last_status();
     take_value(tensor, is_parameter);
-    module->values[module->value_count++] = (named_value){copy, shard_tensor_share(tensor), is_parameter};
+    module->values[module->value_count++] = (named_value){copy, shard_tensor_ref(tensor), is_parameter};
     return SHARD_OK;
 }
 
@@ -181,8 +181,8 @@ shard_status shard_module_set_parameter(shard_module *module, const char *name, 
                                shard_dtype_name(tensor->dtype), shard_shape_text(&tensor->shape),
                                shard_placement_text(&tensor->placement));
         take_value(tensor, true);
-        shard_tensor_share(tensor);
-        shard_tensor_drop(value->tensor);
+        shard_tensor_ref(tensor);
+        shard_tensor_unref(value->tensor);
         value->tensor = tensor;
         return SHARD_OK;
     }

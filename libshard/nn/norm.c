@@ -18,7 +18,7 @@ static void count_batch(void *batches, void *values, int count)
 
 static void drop_batches(void *batches)
 {
-    shard_tensor_drop(batches);
+    shard_tensor_unref(batches);
 }
 
 /* A captured batch is counted at each replay. */
@@ -29,7 +29,7 @@ static void count_or_capture(shard_tensor *batches)
         count_batch(batches, NULL, 1);
     else
         shard_graph_on_replay(
-            graph, (shard_replay){.call = count_batch, .release = drop_batches, .context = shard_tensor_share(batches)}, 0);
+            graph, (shard_replay){.call = count_batch, .release = drop_batches, .context = shard_tensor_ref(batches)}, 0);
 }
 
 static shard_tensor *batch_norm(shard_module *module, shard_tensor *x, shard_tensor *residual, bool relu)

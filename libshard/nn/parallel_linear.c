@@ -2,7 +2,7 @@
 #include "nn/nn.h"
 
 #include "comm/function.h"
-#include "dist/dist.h"
+#include "distributed/distributed.h"
 #include "op/op.h"
 
 shard_tensor *shard_parallel_linear(shard_tensor *x, shard_tensor *weight, shard_tensor *bias)
@@ -15,8 +15,8 @@ shard_tensor *shard_parallel_linear(shard_tensor *x, shard_tensor *weight, shard
         return shard_leave(group);
     shard_scope scope;
     shard_scope_open(&scope);
-    shard_tensor *part = shard_is_split(x, x->shape.ndim - 1) ? x : shard_scatter(x, -1, group);
-    shard_tensor *y = shard_reduce(shard_linear(part, weight, NULL), group);
+    shard_tensor *part = shard_is_split(x, x->shape.ndim - 1) ? x : shard_scatter_to_group(x, -1, group);
+    shard_tensor *y = shard_reduce_from_group(shard_linear(part, weight, NULL), group);
     if (bias)
         y = shard_add_bias(y, bias);
     y = shard_scope_hand_out(y, &scope);

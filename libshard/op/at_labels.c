@@ -42,7 +42,7 @@ static bool check_labels(const char *function, shard_tensor *labels)
 }
 
 /* Whether `row`, of x's shape without its last dimension, is placed as x's rows are. Of rows that are
- * split it may be unplaced, too, if `own` rows' values will do. */
+ * split it may be local, too, if `own` rows' values will do. */
 static bool check_rows(const char *function, const shard_tensor *x, const shard_tensor *row, const char *name, bool own)
 {
     shard_shape shape = x->shape;
@@ -56,7 +56,7 @@ static bool check_rows(const char *function, const shard_tensor *x, const shard_
     bool by_classes = shard_is_split(x, x->shape.ndim - 1);
     if (shard_placement_equal(&row->placement, &x->placement) && !by_classes)
         return true;
-    return (shard_is_replicated(row) && (own || by_classes)) || shard_refuse_placement(function, row);
+    return (shard_is_local(row) && (own || by_classes)) || shard_refuse_placement(function, row);
 }
 
 static bool read_columns(const char *function, shard_tensor *x, shard_tensor *labels, columns *c)

@@ -39,7 +39,7 @@ static void forget_values(copy *c)
     if (!c->values)
         return;
     unlink_copy(c);
-    shard_tensor_drop(c->values);
+    shard_tensor_unref(c->values);
     c->values = NULL;
 }
 

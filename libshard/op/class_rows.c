@@ -34,7 +34,7 @@ static bool check_labels_fit(const shard_class_rows *rows, const shard_tensor *l
         return false;
     }
     bool alike = shard_placement_equal(&labels->placement, &logits->placement);
-    return shard_is_replicated(labels) || alike || shard_refuse_placement(rows->function, labels);
+    return shard_is_local(labels) || alike || shard_refuse_placement(rows->function, labels);
 }
 
 static bool read_logits(shard_class_rows *rows)

@@ -142,7 +142,7 @@ static bool check_probabilities(const loss_call *call)
                     call->rows.function, call->rows.shape.ignore_index);
         return false;
     }
-    bool own_rows = !call->rows.group && shard_is_replicated(target);
+    bool own_rows = !call->rows.group && shard_is_local(target);
     return own_rows || shard_placement_equal(&target->placement, &logits->placement) ||
            shard_refuse_placement(call->rows.function, target);
 }
@@ -157,7 +157,7 @@ static bool read_weight(loss_call *call, shard_tensor *weight)
         return false;
     const shard_placement *placement = &weight->placement;
     int64_t size = weight->shape.ndim == 1 ? weight->shape.dim[0] : -1;
-    bool whole = shard_is_replicated(weight) && size == shape->classes;
+    bool whole = shard_is_local(weight) && size == shape->classes;
     bool part = call->rows.group && shard_is_split(weight, 0) && placement->group == call->rows.group &&
                 placement->start == shape->col0 && placement->whole == shape->classes && size == shape->cols;
     if (!whole && !part) {
@@ -175,7 +175,7 @@ static bool read_weight(loss_call *call, shard_tensor *weight)
 /* Rows that are split over a group: each member has the loss of its own. */
 static bool check_row_placement(const loss_call *call)
 {
-    bool rows_are_split = !call->rows.group && !shard_is_replicated(call->rows.logits);
+    bool rows_are_split = !call->rows.group && !shard_is_local(call->rows.logits);
     if (!rows_are_split || call->reduction != SHARD_REDUCTION_MEAN)
         return true;
     shard_error(SHARD_ERROR_UNSUPPORTED, "%s: no mean over rows that are split over a group; take SHARD_REDUCTION_SUM and divide",
@@ -261,7 +261,7 @@ static shard_tensor *make_result(const loss_call *call, shard_tensor *numbers)
         y = shard_class_rows_make(&call->rows, dtype);
     } else {
         y = shard_tensor_make(SHARD_SCALAR, dtype, shard_device_of(logits));
-        if (y && !call->rows.group && !shard_is_replicated(logits))
+        if (y && !call->rows.group && !shard_is_local(logits))
             y->placement = (shard_placement){.kind = SHARD_PARTIAL, .group = logits->placement.group};
     }
     void *memory[2];

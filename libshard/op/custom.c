@@ -50,7 +50,7 @@ shard_status shard_custom_op_save(shard_custom_op *op, int slot, shard_tensor *t
     shard_tensor *kept = shard_keep_for_backward(tensor);
     if (!kept)
         return shard_last_status();
-    shard_tensor_drop(op->saved[slot]);
+    shard_tensor_unref(op->saved[slot]);
     op->saved[slot] = kept;
     op->version[slot] = shard_tensor_version(kept);
     return SHARD_OK;
@@ -116,7 +116,7 @@ static bool check_gradient(const char *name, const shard_edge *edge, const shard
                     edge->device->name);
         return false;
     }
-    bool fits = dx->placement.kind == SHARD_REPLICATED ||
+    bool fits = dx->placement.kind == SHARD_LOCAL ||
                 (dx->placement.kind == SHARD_PARTIAL ? edge->placement.kind != SHARD_SPLIT
                                                      : shard_placement_equal(&dx->placement, &edge->placement));
     if (!fits)
@@ -168,7 +168,7 @@ static void clear(void *context)
 {
     shard_custom_op *op = context;
     for (int i = 0; i < SHARD_CUSTOM_OP_SAVED; i++)
-        shard_tensor_drop(op->saved[i]);
+        shard_tensor_unref(op->saved[i]);
     if (op->type->destroy)
         op->type->destroy(op->context);
 }

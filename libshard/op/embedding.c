@@ -68,7 +68,7 @@ static bool check(shard_tensor *weight, shard_tensor *index, int64_t padding_idx
                     function, shard_shape_text(&weight->shape), shard_dtype_name(index->dtype), shard_shape_text(&index->shape));
         return false;
     }
-    if (index->placement.kind == SHARD_PARTIAL || (!shard_is_replicated(weight) && !shard_is_replicated(index)))
+    if (index->placement.kind == SHARD_PARTIAL || (!shard_is_local(weight) && !shard_is_local(index)))
         return shard_refuse_placement(function, index);
     if (weight->placement.kind == SHARD_PARTIAL)
         return shard_refuse_placement(function, weight);
@@ -90,11 +90,11 @@ static bool check_options(const shard_tensor *weight, const shard_embedding_opti
         shard_error(SHARD_ERROR_ARGUMENT, "%s: max_norm %g, norm_type %g: neither may be negative, and max_norm is finite",
                     function, options->max_norm, options->norm_type);
     else if (in_parts)
-        shard_error(
-            SHARD_ERROR_UNSUPPORTED,
-            "%s: max_norm scales rows of the weight in place, but shard_zero (stage 3) keeps parts of it on several ranks: "
-            "stages 1 and 2 do not",
-            function);
+        shard_error(SHARD_ERROR_UNSUPPORTED,
+                    "%s: max_norm scales rows of the weight in place, but shard_zero_optimizer (stage 3) keeps parts of it on "
+                    "several ranks: "
+                    "stages 1 and 2 do not",
+                    function);
     return sound && !in_parts;
 }
 

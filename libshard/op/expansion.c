@@ -47,7 +47,7 @@ static bool place(const char *function, bool linear, const shard_shape *shape, i
 {
     const shard_tensor *first = operand[0];
     for (int i = 1; i < count; i++)
-        first = first->placement.kind == SHARD_REPLICATED ? operand[i] : first;
+        first = first->placement.kind == SHARD_LOCAL ? operand[i] : first;
     *placement = placement_in(shape, first);
     if (placement->kind == SHARD_PARTIAL && !linear)
         return shard_refuse_placement(function, first);

@@ -122,7 +122,7 @@ static bool place(const char *function, const shard_tensor *x, const shard_tenso
                   shard_placement *placement)
 {
     int last = x->shape.ndim - 1;
-    if (shard_is_replicated(weight)) {
+    if (shard_is_local(weight)) {
         *placement = x->placement;
         return shard_check_carried(function, x, last) && (!bias || shard_check_carried(function, bias, 0));
     }

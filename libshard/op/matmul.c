@@ -58,11 +58,11 @@ static bool check_shapes(const char *function, const shard_tensor *a, const shar
 static bool check_placements(const char *function, const shard_tensor *a, const shard_tensor *b)
 {
     int lead = b->shape.ndim - 2;
-    if (shard_is_replicated(b) && (lead == 0 || shard_is_replicated(a) || shard_is_split(a, lead)))
+    if (shard_is_local(b) && (lead == 0 || shard_is_local(a) || shard_is_split(a, lead)))
         return shard_check_carried(function, a, a->shape.ndim - 1);
     if (shard_placement_equal(&a->placement, &b->placement) && shard_check_carried(function, a, lead))
         return true;
-    return shard_refuse_placement(function, shard_is_replicated(b) ? a : b);
+    return shard_refuse_placement(function, shard_is_local(b) ? a : b);
 }
 
 static shard_tensor *matmul(shard_tensor **input)

@@ -54,7 +54,7 @@ bool shard_refuse_placement(const char *function, const shard_tensor *x)
 
 bool shard_check_carried(const char *function, const shard_tensor *x, int before)
 {
-    if (shard_is_replicated(x) || (x->placement.kind == SHARD_SPLIT && x->placement.dim < before))
+    if (shard_is_local(x) || (x->placement.kind == SHARD_SPLIT && x->placement.dim < before))
         return true;
     return shard_refuse_placement(function, x);
 }
@@ -122,7 +122,7 @@ bool shard_check_norm_pair(const char *function, const char *names, const shard_
                         function, names, shard_dtype_name(dtype), shard_shape_text(&shape), found);
             return false;
         }
-        if (!shard_is_replicated(pair[i]))
+        if (!shard_is_local(pair[i]))
             return shard_refuse_placement(function, pair[i]);
     }
     return true;
@@ -215,7 +215,7 @@ shard_tensor *shard_gradient_as_input(shard_node *node, int input, shard_tensor 
 
 void shard_place_sum(shard_tensor *gradient, const shard_tensor *dy)
 {
-    if (gradient && shard_is_replicated(gradient) && dy->placement.kind == SHARD_SPLIT && dy->placement.dim != 0)
+    if (gradient && shard_is_local(gradient) && dy->placement.kind == SHARD_SPLIT && dy->placement.dim != 0)
         gradient->placement = (shard_placement){.kind = SHARD_PARTIAL, .group = dy->placement.group};
 }
 

@@ -3,7 +3,7 @@
 
 #include "comm/function.h"
 
-#include <shard/dist.h>
+#include <shard/distributed.h>
 
 #include <math.h>
 #include <stdlib.h>

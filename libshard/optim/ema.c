@@ -5,7 +5,7 @@
 #include "comm/function.h"
 #include "device/graph.h"
 
-#include <shard/dist.h>
+#include <shard/distributed.h>
 
 #include <stdlib.h>
 
@@ -50,8 +50,8 @@ void shard_ema_destroy(shard_ema *ema)
         return;
     shard_graph_forget(ema);
     for (int64_t i = 0; i < ema->count; i++)
-        shard_tensor_drop(ema->averages[i].value);
-    shard_tensor_drop(ema->updates);
+        shard_tensor_unref(ema->averages[i].value);
+    shard_tensor_unref(ema->updates);
     free(ema->averages);
     free(ema);
 }
@@ -75,7 +75,8 @@ static average *average_of(shard_ema *ema, int64_t i)
         *a = (average){.of = slot->piece.tensor, .value = shard_piece_like(&slot->piece, NULL, 0)};
     else if (a->of != slot->piece.tensor)
         return shard_fail_null(SHARD_ERROR_ARGUMENT,
-                               "shard_ema: \"%s\" was shared out after its average was begun: call shard_zero first", slot->name);
+                               "shard_ema: \"%s\" was shared out after its average was begun: call shard_zero_optimizer first",
+                               slot->name);
     if (!a->value)
         return NULL;
     a->value->optional = !slot->parameter->requires_grad;

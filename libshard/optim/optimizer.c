@@ -34,7 +34,7 @@ static shard_status add_slots(shard_optimizer *optimizer, int64_t first)
                                                             .parameter = parameter,
                                                             .group = optimizer->group_count - 1,
                                                             .step = step,
-                                                            .piece.tensor = shard_tensor_share(parameter)};
+                                                            .piece.tensor = shard_tensor_ref(parameter)};
     }
     return SHARD_OK;
 }
@@ -112,10 +112,10 @@ static shard_status check_group(const shard_optimizer *optimizer, const shard_te
 
 static void drop_slot(shard_slot *slot)
 {
-    shard_tensor_drop(slot->step);
-    shard_tensor_drop(slot->piece.tensor);
+    shard_tensor_unref(slot->step);
+    shard_tensor_unref(slot->piece.tensor);
     for (int s = 0; s < SHARD_OPTIMIZER_STATES; s++)
-        shard_tensor_drop(slot->piece.state[s]);
+        shard_tensor_unref(slot->piece.state[s]);
 }
 
 /* What comes behind these many groups, slots and parameters. */
@@ -164,7 +164,7 @@ void shard_optimizer_destroy(shard_optimizer *optimizer)
     shard_graph_forget(optimizer);
     shard_zero_destroy(optimizer->zero);
     remove_behind(optimizer, 0, 0, 0);
-    shard_tensor_drop(optimizer->grad_scale);
+    shard_tensor_unref(optimizer->grad_scale);
     shard_tensors_destroy(optimizer->parameters);
     free(optimizer->slots);
     free(optimizer->groups);
@@ -228,7 +228,7 @@ shard_tensor *shard_piece_like(const shard_piece *piece, shard_storage *storage,
     bool marked = !piece->tensor->slice || shard_tensor_set_slice(like, piece->tensor->slice) == SHARD_OK;
     if (marked && (!storage || shard_tensor_move(like, storage, offset) == SHARD_OK))
         return like;
-    shard_tensor_drop(like);
+    shard_tensor_unref(like);
     return NULL;
 }
 
@@ -247,7 +247,7 @@ static shard_status make_states_together(const shard_optimizer *optimizer, shard
             piece->state[s] = shard_piece_like(piece, storage, piece->tensor->offset - first->offset);
             status = shard_last_status();
         }
-        shard_storage_drop(storage);
+        shard_storage_unref(storage);
         SHARD_TRY(status);
     }
     return SHARD_OK;

@@ -71,7 +71,7 @@ struct shard_optimizer {
     double clip_value;        /* of shard_clip_grad_value since the gradients were zeroed, or 0 */
     bool skipped;             /* the last step was left out */
     void *settings;           /* the optimizer's own, freed with it */
-    struct shard_zero *zero;  /* who has shared the pieces out; NULL: each is whole */
+    struct shard_zero_optimizer *zero; /* who has shared the pieces out; NULL: each is whole */
 };
 
 /* A setting's value: 0 stands for the default, a negative number for 0. */

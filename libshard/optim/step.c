@@ -4,11 +4,11 @@
 
 #include "comm/function.h"
 #include "device/graph.h"
-#include "dist/bucket.h"
-#include "dist/gathered.h"
+#include "distributed/bucket.h"
+#include "distributed/gathered.h"
 
 #include <shard/autograd.h>
-#include <shard/dist.h>
+#include <shard/distributed.h>
 
 #include <stdlib.h>
 
@@ -52,10 +52,11 @@ shard_status shard_optimizer_refuse_overlap(const shard_optimizer *optimizer, co
 {
     if (!shard_zero_overlaps(optimizer))
         return SHARD_OK;
-    return shard_error(SHARD_ERROR_UNSUPPORTED,
-                       "%s: shard_zero steps this optimizer during backward (overlap), when gradients are not all there to be "
-                       "clipped or scaled together: leave .overlap off",
-                       function);
+    return shard_error(
+        SHARD_ERROR_UNSUPPORTED,
+        "%s: shard_zero_optimizer steps this optimizer during backward (overlap), when gradients are not all there to be "
+        "clipped or scaled together: leave .overlap off",
+        function);
 }
 
 double *shard_optimizer_grad_scale(shard_optimizer *optimizer)
@@ -335,8 +336,8 @@ shard_status shard_optimizer_step_where(shard_optimizer *optimizer, bool (*wante
     return status;
 }
 
-/* A gradient of one rank alone where all have the parameter: of one that shard_zero found frozen,
- * or of which shard_zero has none that was summed since it was added to. */
+/* A gradient of one rank alone where all have the parameter: of one that shard_zero_optimizer found frozen,
+ * or of which shard_zero_optimizer has none that was summed since it was added to. */
 static shard_status check_averaged(const shard_optimizer *optimizer)
 {
     for (int64_t i = 0; i < optimizer->count && optimizer->zero; i++) {
@@ -347,11 +348,12 @@ static shard_status check_averaged(const shard_optimizer *optimizer)
                                "nobody has averaged: it is to be on in the last backward before a step",
                                slot->name);
         if (shard_slot_has_gradient(slot) && shard_parameter_group(slot->parameter) && !slot->parameter->grad_ready)
-            return shard_error(SHARD_ERROR_ARGUMENT,
-                               "shard_step: \"%s\" has a gradient that nobody averages: it was frozen when shard_zero shared "
-                               "the optimizer out; let it require a gradient before, or call "
-                               "shard_optimizer_add_param_group with an empty list before the backward",
-                               slot->name);
+            return shard_error(
+                SHARD_ERROR_ARGUMENT,
+                "shard_step: \"%s\" has a gradient that nobody averages: it was frozen when shard_zero_optimizer shared "
+                "the optimizer out; let it require a gradient before, or call "
+                "shard_optimizer_add_param_group with an empty list before the backward",
+                slot->name);
     }
     return SHARD_OK;
 }
@@ -385,7 +387,7 @@ shard_status shard_step(shard_optimizer *optimizer)
     if (optimizer) {
         optimizer->skipped = false;
         if (optimizer->zero)
-            shard_graph_refuse("the step of an optimizer that shard_zero partitions");
+            shard_graph_refuse("the step of an optimizer that shard_zero_optimizer partitions");
         if (check_averaged(optimizer) == SHARD_OK && shard_last_status() == SHARD_OK)
             shard_optimizer_make_state(optimizer, false); /* before it is agreed that all can step */
         agree_on_settings(optimizer);

@@ -5,16 +5,16 @@
 #include "optim/zero.h"
 
 #include "comm/function.h"
-#include "dist/agree.h"
-#include "dist/reducer.h"
-#include "dist/replicas.h"
+#include "distributed/agree.h"
+#include "distributed/reducer.h"
+#include "distributed/replicas.h"
 
-#include <shard/dist.h>
+#include <shard/distributed.h>
 
 #include <stdlib.h>
 
-struct shard_zero {
-    shard_zero_options options;
+struct shard_zero_optimizer {
+    shard_zero_optimizer_options options;
     shard_reducer *reducer;
     shard_replicas *replicas;
 };
@@ -23,7 +23,7 @@ struct shard_zero {
 
 static void describe(const shard_optimizer *optimizer, shard_agreement *mine)
 {
-    const shard_zero_options *options = &optimizer->zero->options;
+    const shard_zero_optimizer_options *options = &optimizer->zero->options;
     const shard_optimizer_defaults *defaults = &optimizer->defaults;
     shard_agreement_add(mine, shard_format("stage %d", options->stage));
     shard_agreement_add(mine, shard_format("partition %s", options->partition ? "SHARD_ZERO_WHOLE" : "SHARD_ZERO_EVEN"));
@@ -51,7 +51,7 @@ static shard_status compare_settings(const shard_optimizer *optimizer)
     shard_agreement mine = {0};
     if (shard_last_status() == SHARD_OK)
         describe(optimizer, &mine);
-    return shard_agreement_check(&mine, shard_world(), "shard_zero: the ranks' settings differ");
+    return shard_agreement_check(&mine, shard_world(), "shard_zero_optimizer: the ranks' settings differ");
 }
 
 /* ---- sharing out ---- */
@@ -65,25 +65,27 @@ static bool is_listed(const shard_slot *slot)
     return false;
 }
 
-static shard_status check_slot(const struct shard_zero *zero, const shard_slot *slot)
+static shard_status check_slot(const struct shard_zero_optimizer *zero, const shard_slot *slot)
 {
     shard_group *replicas = shard_parameter_group(slot->parameter), *group = zero->options.group;
     bool is_new = replicas && slot->parameter->requires_grad && !shard_reducer_find(zero->reducer, slot->parameter);
     if (is_new && is_listed(slot))
         return shard_error(SHARD_ERROR_ARGUMENT,
-                           "shard_zero: the state of \"%s\" is in a state dict, which would be of it no more: call shard_zero "
+                           "shard_zero_optimizer: the state of \"%s\" is in a state dict, which would be of it no more: call "
+                           "shard_zero_optimizer "
                            "before shard_optimizer_state_dict, or destroy that first",
                            slot->name);
     if (is_new && shard_slot_has_gradient(slot))
-        return shard_error(SHARD_ERROR_ARGUMENT,
-                           "shard_zero: \"%s\" has a gradient already, which would be lost: share it out before backward or "
-                           "after shard_step",
-                           slot->name);
+        return shard_error(
+            SHARD_ERROR_ARGUMENT,
+            "shard_zero_optimizer: \"%s\" has a gradient already, which would be lost: share it out before backward or "
+            "after shard_step",
+            slot->name);
     if (!group || !replicas || shard_group_common(group, replicas) == shard_group_size(replicas))
         return SHARD_OK;
     return shard_error(
         SHARD_ERROR_UNSUPPORTED,
-        "shard_zero: \"%s\" is replicated on %d ranks, of which %d are in the group of %d: what is shared out over "
+        "shard_zero_optimizer: \"%s\" is replicated on %d ranks, of which %d are in the group of %d: what is shared out over "
         "fewer than all replicas would have to be averaged over the others besides; leave .group NULL: each parameter's own "
         "replicas",
         slot->name, shard_group_size(replicas), shard_group_common(group, replicas), shard_group_size(group));
@@ -106,9 +108,9 @@ static shard_status keep_part(const shard_optimizer *optimizer, shard_piece *pie
 
 static void drop_piece(shard_piece *piece)
 {
-    shard_tensor_drop(piece->tensor);
+    shard_tensor_unref(piece->tensor);
     for (int s = 0; s < SHARD_OPTIMIZER_STATES; s++)
-        shard_tensor_drop(piece->state[s]);
+        shard_tensor_unref(piece->state[s]);
 }
 
 /* Pieces that are dealt out by now become their parts; state that there is goes along. */
@@ -120,7 +122,7 @@ static shard_status take_parts(shard_optimizer *optimizer, shard_piece *whole)
         if (!member || slot->piece.tensor == member->part)
             continue;
         whole[i] = slot->piece;
-        slot->piece = (shard_piece){.tensor = shard_tensor_share(member->part), .start = member->part_start};
+        slot->piece = (shard_piece){.tensor = shard_tensor_ref(member->part), .start = member->part_start};
     }
     bool any = false;
     for (int64_t i = 0; i < optimizer->count; i++)
@@ -136,12 +138,12 @@ static shard_status take_parts(shard_optimizer *optimizer, shard_piece *whole)
 shard_status shard_zero_take(shard_optimizer *optimizer)
 {
     SHARD_TRY(compare_settings(optimizer));
-    struct shard_zero *zero = optimizer->zero;
+    struct shard_zero_optimizer *zero = optimizer->zero;
     for (int64_t i = 0; i < optimizer->count && shard_last_status() == SHARD_OK; i++)
         check_slot(zero, &optimizer->slots[i]);
     SHARD_TRY(shard_agree(shard_world()));
     shard_replicas *replicas = shard_replicas_create(optimizer->parameters, &(shard_data_parallel_options){0},
-                                                     "shard_zero: the replicas differ");
+                                                     "shard_zero_optimizer: the replicas differ");
     shard_piece *whole = shard_calloc((size_t)optimizer->count, sizeof *whole);
     shard_status status = shard_last_status();
     if (status == SHARD_OK)
@@ -213,26 +215,27 @@ static void step_bucket(shard_bucket *bucket, void *context)
 
 /* ---- making ---- */
 
-static shard_status check(const shard_optimizer *optimizer, const shard_zero_options *options)
+static shard_status check(const shard_optimizer *optimizer, const shard_zero_optimizer_options *options)
 {
     if (!optimizer)
-        return shard_null_argument("shard_zero", "optimizer");
+        return shard_null_argument("shard_zero_optimizer", "optimizer");
     if (options->stage < 0 || options->stage > 3)
-        return shard_error(SHARD_ERROR_ARGUMENT, "shard_zero: there is no stage %d; there are 1, 2 and 3", options->stage);
+        return shard_error(SHARD_ERROR_ARGUMENT, "shard_zero_optimizer: there is no stage %d; there are 1, 2 and 3",
+                           options->stage);
     if (options->partition != SHARD_ZERO_EVEN && options->partition != SHARD_ZERO_WHOLE)
-        return shard_error(SHARD_ERROR_ARGUMENT, "shard_zero: there is no partition %d", (int)options->partition);
+        return shard_error(SHARD_ERROR_ARGUMENT, "shard_zero_optimizer: there is no partition %d", (int)options->partition);
     if (optimizer->zero)
-        return shard_error(SHARD_ERROR_ARGUMENT, "shard_zero: the optimizer is shared out already");
+        return shard_error(SHARD_ERROR_ARGUMENT, "shard_zero_optimizer: the optimizer is shared out already");
     if (options->overlap && optimizer->ops->trust)
         return shard_error(SHARD_ERROR_UNSUPPORTED,
-                           "shard_zero: %s takes norms of whole layers first: it cannot step during backward (overlap)",
+                           "shard_zero_optimizer: %s takes norms of whole layers first: it cannot step during backward (overlap)",
                            optimizer->ops->name);
     return SHARD_OK;
 }
 
-static struct shard_zero *make(const shard_zero_options *options)
+static struct shard_zero_optimizer *make(const shard_zero_optimizer_options *options)
 {
-    struct shard_zero *zero = shard_calloc(1, sizeof *zero);
+    struct shard_zero_optimizer *zero = shard_calloc(1, sizeof *zero);
     shard_tensors *none = shard_tensors_create();
     if (zero && none) {
         zero->options = *options;
@@ -249,9 +252,9 @@ static struct shard_zero *make(const shard_zero_options *options)
     return NULL;
 }
 
-shard_optimizer *shard_zero_with(shard_optimizer *optimizer, shard_zero_options options)
+shard_optimizer *shard_zero_optimizer_with(shard_optimizer *optimizer, shard_zero_optimizer_options options)
 {
-    SHARD_FUNCTION("shard_zero");
+    SHARD_FUNCTION("shard_zero_optimizer");
     options.stage = options.stage ? options.stage : 1;
     if (check(optimizer, &options) == SHARD_OK)
         optimizer->zero = make(&options);
@@ -265,7 +268,7 @@ bool shard_zero_overlaps(const shard_optimizer *optimizer)
     return optimizer->zero && optimizer->zero->options.overlap;
 }
 
-void shard_zero_destroy(struct shard_zero *zero)
+void shard_zero_destroy(struct shard_zero_optimizer *zero)
 {
     if (!zero)
         return;

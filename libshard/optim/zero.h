@@ -15,6 +15,6 @@ shard_status shard_zero_publish(shard_optimizer *optimizer, bool all);
 /* Whether steps are made during backward. */
 bool shard_zero_overlaps(const shard_optimizer *optimizer);
 
-void shard_zero_destroy(struct shard_zero *zero);
+void shard_zero_destroy(struct shard_zero_optimizer *zero);
 
 #endif

@@ -92,5 +92,5 @@ shard_tensor *shard_scope_hand_out(shard_tensor *tensor, shard_scope *from)
 void shard_release(shard_tensor *tensor)
 {
     if (tensor)
-        shard_tensor_drop(shard_keep(tensor));
+        shard_tensor_unref(shard_keep(tensor));
 }

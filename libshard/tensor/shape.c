@@ -75,8 +75,8 @@ const char *shard_shape_text(const shard_shape *shape)
 
 const char *shard_placement_text(const shard_placement *placement)
 {
-    if (placement->kind == SHARD_REPLICATED)
-        return "whole";
+    if (placement->kind == SHARD_LOCAL)
+        return "local";
     if (placement->kind == SHARD_PARTIAL)
         return "partial";
     char *text = next_text();
@@ -88,7 +88,7 @@ bool shard_placement_equal(const shard_placement *a, const shard_placement *b)
 {
     if (a->kind != b->kind)
         return false;
-    if (a->kind == SHARD_REPLICATED)
+    if (a->kind == SHARD_LOCAL)
         return true;
     if (a->group != b->group)
         return false;

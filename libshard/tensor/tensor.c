@@ -120,7 +120,7 @@ void shard_storage_give_back(shard_storage *storage)
     storage->memory = NULL;
 }
 
-void shard_storage_drop(shard_storage *storage)
+void shard_storage_unref(shard_storage *storage)
 {
     if (!storage || --storage->shares)
         return;
@@ -182,10 +182,11 @@ void *shard_tensor_memory(shard_tensor *tensor)
 void *shard_tensor_memory_to_write(shard_tensor *tensor)
 {
     if (tensor->storage->filler)
-        return shard_fail_null(SHARD_ERROR_UNSUPPORTED,
-                               "a tensor of shape %s that is kept in parts on several ranks (shard_zero, stage 3) is to be "
-                               "written to: shard_load and optimizers do",
-                               shard_shape_text(&tensor->shape));
+        return shard_fail_null(
+            SHARD_ERROR_UNSUPPORTED,
+            "a tensor of shape %s that is kept in parts on several ranks (shard_zero_optimizer, stage 3) is to be "
+            "written to: shard_load and optimizers do",
+            shard_shape_text(&tensor->shape));
     void *memory = shard_tensor_memory(tensor);
     if (memory)
         shard_tensor_count_write(tensor);
@@ -263,7 +264,7 @@ shard_tensor *shard_tensor_make(shard_shape shape, shard_dtype dtype, shard_devi
     if (!storage)
         return NULL;
     shard_tensor *tensor = make_on(storage, 0, shape, dtype);
-    shard_storage_drop(storage);
+    shard_storage_unref(storage);
     return tensor;
 }
 
@@ -328,7 +329,7 @@ shard_status shard_tensor_put(shard_tensor *tensor, shard_storage *storage, size
     drop_writes(tensor->writes);
     tensor->writes = writes;
     drop_derived(tensor);
-    shard_storage_drop(tensor->storage);
+    shard_storage_unref(tensor->storage);
     storage->shares++;
     tensor->storage = storage;
     tensor->offset = offset;
@@ -627,13 +628,13 @@ void shard_set_replica_group(shard_tensor *parameter, shard_group *group)
         parameter->replicas = group;
 }
 
-shard_tensor *shard_tensor_share(shard_tensor *tensor)
+shard_tensor *shard_tensor_ref(shard_tensor *tensor)
 {
     tensor->shares++;
     return tensor;
 }
 
-void shard_tensor_drop(shard_tensor *tensor)
+void shard_tensor_unref(shard_tensor *tensor)
 {
     if (!tensor || --tensor->shares)
         return;
@@ -642,10 +643,10 @@ void shard_tensor_drop(shard_tensor *tensor)
     if (tensor->history)
         tensor->history->drop(tensor->history);
     drop_derived(tensor);
-    shard_tensor_drop(tensor->grad);
-    shard_storage_drop(tensor->storage);
+    shard_tensor_unref(tensor->grad);
+    shard_storage_unref(tensor->storage);
     drop_writes(tensor->writes);
-    shard_tensor_drop(tensor->kept);
+    shard_tensor_unref(tensor->kept);
     free(tensor->slice);
     free(tensor);
 }

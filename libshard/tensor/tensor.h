@@ -199,7 +199,7 @@ shard_storage *shard_storage_make(shard_device *device, size_t bytes);
 void shard_storage_set_kind(shard_storage *storage, shard_memory_kind kind);
 /* The same, of memory that nothing more is known of than that tensors hold it. */
 void shard_storage_become(shard_storage *storage, shard_memory_kind kind);
-void shard_storage_drop(shard_storage *storage);
+void shard_storage_unref(shard_storage *storage);
 /* Makes all of it zeros, allocated if it was not. */
 shard_status shard_storage_zero(shard_storage *storage);
 /* Its memory, allocated if it was not; NULL with the error set. */
@@ -244,9 +244,9 @@ static inline void shard_tensor_count_write(shard_tensor *tensor)
     ++*(tensor->writes ? &tensor->writes->count : &tensor->storage->version);
 }
 
-shard_tensor *shard_tensor_share(shard_tensor *tensor);
-/* Lets go of a share taken by shard_tensor_share; NULL is fine. */
-void shard_tensor_drop(shard_tensor *tensor);
+shard_tensor *shard_tensor_ref(shard_tensor *tensor);
+/* Lets go of a share taken by shard_tensor_ref; NULL is fine. */
+void shard_tensor_unref(shard_tensor *tensor);
 
 /* Forgets what a list has from index `count` on. */
 void shard_tensors_truncate(shard_tensors *list, int64_t count);
@@ -285,9 +285,9 @@ static inline bool shard_is_split(const shard_tensor *x, int dim)
 {
     return x->placement.kind == SHARD_SPLIT && x->placement.dim == dim;
 }
-static inline bool shard_is_replicated(const shard_tensor *x)
+static inline bool shard_is_local(const shard_tensor *x)
 {
-    return x->placement.kind == SHARD_REPLICATED;
+    return x->placement.kind == SHARD_LOCAL;
 }
 bool shard_placement_equal(const shard_placement *a, const shard_placement *b);
 /* Which part of the whole the tensor is, as a matrix; an error if it is split

@@ -38,7 +38,7 @@ void shard_tensors_destroy(shard_tensors *list)
         return;
     for (int64_t i = 0; i < list->count; i++) {
         free(list->items[i].name);
-        shard_tensor_drop(list->items[i].tensor);
+        shard_tensor_unref(list->items[i].tensor);
     }
     free(list->items);
     free(list->slots);
@@ -78,7 +78,7 @@ shard_status shard_tensors_add(shard_tensors *list, const char *name, shard_tens
     char *copy = shard_strdup(name);
     if (!copy)
         return shard_last_status();
-    list->items[list->count++] = (named_tensor){copy, shard_tensor_share(tensor)};
+    list->items[list->count++] = (named_tensor){copy, shard_tensor_ref(tensor)};
     *slot = list->count;
     return SHARD_OK;
 }
@@ -97,7 +97,7 @@ void shard_tensors_truncate(shard_tensors *list, int64_t count)
     while (list->count > count) {
         const named_tensor *last = &list->items[--list->count];
         free(last->name);
-        shard_tensor_drop(last->tensor);
+        shard_tensor_unref(last->tensor);
     }
     refill_slots(list);
 }
@@ -171,7 +171,7 @@ shard_status shard_tensors_remove(shard_tensors *list, const char *name)
     if (!item)
         return shard_last_status();
     free(item->name); /* which name may be */
-    shard_tensor_drop(item->tensor);
+    shard_tensor_unref(item->tensor);
     int64_t after = list->count-- - (item - list->items) - 1;
     memmove(item, item + 1, (size_t)after * sizeof *item);
     refill_slots(list);

@@ -4,7 +4,7 @@
  */
 #include "agree.h"
 
-#include <shard/dist.h>
+#include <shard/distributed.h>
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -34,7 +34,7 @@ static shard_status gather_bytes(const void *own, int64_t bytes, void *all)
     shard_status status = SHARD_OK;
     SHARD_SCOPE {
         shard_tensor *row = shard_from_host(own, SHARD_SHAPE(1, bytes), .dtype = SHARD_UINT8, .device = shard_device_open("cpu"));
-        status = shard_copy_to_host(shard_gather(row, 0, world), all, (size_t)(shard_group_size(world) * bytes));
+        status = shard_copy_to_host(shard_gather_from_group(row, 0, world), all, (size_t)(shard_group_size(world) * bytes));
     }
     return status;
 }

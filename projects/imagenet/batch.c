@@ -66,7 +66,7 @@ static shard_status count_batch(trainer *run, const loader_batch *batch, totals 
 shard_status batch_compute(trainer *run, shard_tensor *images, shard_tensor *own_labels, double label_smoothing,
                            shard_tensor **loss, shard_tensor **ranks)
 {
-    shard_tensor *labels = shard_gather(own_labels, 0, run->gathered), *logits = NULL;
+    shard_tensor *labels = shard_gather_from_group(own_labels, 0, run->gathered), *logits = NULL;
     images = shard_normalize_images(images, image_mean, image_deviation, (shard_dtype)run->options->dtype);
     *loss = *ranks = NULL;
     SHARD_AUTOCAST((shard_dtype)run->options->amp) {

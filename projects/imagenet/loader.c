@@ -97,7 +97,7 @@ static shard_status make_sample(const loader *loading, workbench *bench, int64_t
                                 int64_t *label)
 {
     const loader_options *options = &loading->options;
-    int64_t sample = shard_group_sampler_at(loading->sampling, epoch, position);
+    int64_t sample = shard_group_sampler_sample_at(loading->sampling, epoch, position);
     if (!options->folder) {
         *label = synthetic_label(&options->made_up, sample);
         synthetic_image(&options->made_up, sample, options->image_size, out);
@@ -118,7 +118,7 @@ static shard_status make_sample(const loader *loading, workbench *bench, int64_t
 static void begin_slot(loader *loading, int64_t step)
 {
     slot *into = slot_of(loading, step);
-    shard_range part = shard_group_sampler_part(loading->sampling, step);
+    shard_range part = shard_group_sampler_local_range(loading->sampling, step);
     into->start = part.start;
     into->taken = into->made = 0;
     into->error_sample = -1;
@@ -319,7 +319,7 @@ static shard_status check_options(const loader_options *options, int64_t samples
 static shard_status make_slots(loader *loading)
 {
     const loader_options *options = &loading->options;
-    int64_t most = shard_group_sampler_most(loading->sampling), bytes;
+    int64_t most = shard_group_sampler_max_local_batch(loading->sampling), bytes;
     int64_t ahead = options->workers == 0 ? 0 : options->prefetch < 1 ? 1 : options->prefetch;
     loading->slots = calloc((size_t)ahead + 1, sizeof *loading->slots);
     loading->slot_count = loading->slots ? ahead + 1 : 0;
@@ -380,9 +380,9 @@ loader *loader_open(const loader_options *options)
         return NULL;
     }
     loading->options = *options;
-    loading->sampling = shard_group_sampler_create(samples, .batch = options->batch, .members = options->ranks,
-                                                   .member = options->rank, .seed = options->seed, .shuffle = options->training,
-                                                   .tail = SHARD_TAIL_EXACT);
+    loading->sampling =
+        shard_group_sampler_create(samples, .batch = options->batch, .members = options->ranks, .member = options->rank,
+                                   .seed = options->seed, .shuffle = options->training, .last_batch = SHARD_LAST_BATCH_EXACT);
     loading->steps = shard_group_sampler_steps(loading->sampling);
     loading->sample_bytes = options->image_size * options->image_size * 3;
     pthread_mutex_init(&loading->ring.lock, NULL);

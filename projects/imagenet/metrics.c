@@ -1,6 +1,6 @@
 #include "metrics.h"
 
-#include <shard/dist.h>
+#include <shard/distributed.h>
 
 #include <errno.h>
 #include <inttypes.h>
@@ -143,7 +143,7 @@ shard_status metrics_write(metrics *to, const metrics_entry *entry)
     shard_status status = SHARD_OK;
     SHARD_SCOPE {
         shard_tensor *row = shard_from_host(&own, SHARD_SHAPE(1, MEASURES), .dtype = SHARD_FLOAT64, .device = shard_device_open("cpu"));
-        status = shard_copy_to_host(shard_gather(row, 0, world), all, (size_t)ranks * sizeof *all);
+        status = shard_copy_to_host(shard_gather_from_group(row, 0, world), all, (size_t)ranks * sizeof *all);
     }
     if (status == SHARD_OK && to->file)
         status = write_line(to, entry, all, ranks);
@@ -159,7 +159,7 @@ shard_status metrics_print_memory(void)
     int64_t peak = shard_get_memory_stats(device).peak;
     SHARD_SCOPE {
         shard_tensor *own = shard_from_host(&peak, SHARD_SHAPE(1), .dtype = SHARD_INT64, .device = shard_device_open("cpu"));
-        shard_tensor *all = shard_gather(own, 0, world);
+        shard_tensor *all = shard_gather_from_group(own, 0, world);
         for (int i = 1; i < shard_group_size(world) && all; i++)
             if (((int64_t *)shard_data(all))[i] > ((int64_t *)shard_data(all))[most])
                 most = i;

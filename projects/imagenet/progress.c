@@ -1,6 +1,6 @@
 #include "progress.h"
 
-#include <shard/dist.h>
+#include <shard/distributed.h>
 
 #include <inttypes.h>
 #include <limits.h>

@@ -102,7 +102,8 @@ static shard_status make_optimizer(trainer *run)
     /* Stepped in backward, unless all gradients have to be there first. */
     bool overlap = wanted->clip_grad == 0 && wanted->amp != SHARD_FLOAT16 && wanted->optimizer < OPTIMIZER_LARS;
     if (wanted->zero)
-        run->optimizer = shard_zero(run->optimizer, .stage = wanted->zero, .overlap = overlap, .bucket_mib = wanted->bucket_mib);
+        run->optimizer =
+            shard_zero_optimizer(run->optimizer, .stage = wanted->zero, .overlap = overlap, .bucket_mib = wanted->bucket_mib);
     /* Then, so that no rank ever has gradients that it will not keep. A batch norm that is not
      * synchronised sees its own rank's images. */
     shard_tensors *parameters = shard_parameters(run->model), *state = shard_state_dict(run->model);

@@ -33,13 +33,13 @@ static shard_tensor *forward(shard_module *module, shard_tensor *x)
 {
     const gained_linear *own = shard_module_data(module);
     if (own->split == SHARD_SPLIT_COLUMN) /* each rank has some of the outputs, and reads all of x: */
-        x = shard_copy(x, own->group);    /* its gradient is the sum of what comes back on all ranks */
+        x = shard_copy_to_group(x, own->group); /* its gradient is the sum of what comes back on all ranks */
     if (own->split == SHARD_SPLIT_ROW && shard_tensor_placement(x).kind != SHARD_SPLIT)
-        x = shard_scatter(x, -1, own->group); /* each rank reads some of x; a column layer's result is split already */
+        x = shard_scatter_to_group(x, -1, own->group); /* each rank reads some of x; a column layer's result is split already */
     x = shard_relu(x); /* operations may come between; relu takes a split x as it is */
     shard_tensor *y = shard_linear(x, shard_module_tensor(module, "weight"), NULL);
     if (own->split == SHARD_SPLIT_ROW) /* each rank has a summand of every output */
-        y = shard_reduce(y, own->group);
+        y = shard_reduce_from_group(y, own->group);
     y = shard_mul(y, shard_module_tensor(module, "gain"));
     return shard_add(y, shard_module_tensor(module, "bias"));
 }
@@ -125,7 +125,7 @@ static shard_tensor *run(shard_module *layer, shard_tensor *x, shard_group *grou
 {
     shard_tensor *y = shard_forward(layer, x);
     if (shard_tensor_placement(y).kind == SHARD_SPLIT)
-        y = shard_gather(y, -1, group);
+        y = shard_gather_from_group(y, -1, group);
     shard_backward(shard_mean(shard_mul(y, y)));
     return y;
 }

@@ -7,7 +7,7 @@
  *                 scale * (cosine of feature and class - margin at the label's class).
  *                 It needs no code for other ranks.
  *   hinge_loss    has its own reduction: the squared one-against-all hinge. The sum over
- *                 a split tensor is PARTIAL, and shard_reduce makes it whole.
+ *                 a split tensor is PARTIAL, and shard_reduce_from_group makes it whole.
  *
  * The weight [classes, features] is split by rows, and so logits are split by classes. Operations
  * on the labels' classes (shard_add_at_labels, shard_pick_labels, shard_one_hot) change the labels
@@ -46,7 +46,7 @@ static shard_tensor *hinge_loss(shard_tensor *x, shard_tensor *weight, shard_ten
     shard_tensor *violation = shard_relu(shard_add_scalar(shard_mul(logits, minus_sign), 1));
     shard_tensor *sum = shard_sum(shard_mul(violation, violation));
     if (shard_tensor_placement(sum).kind == SHARD_PARTIAL)
-        sum = shard_reduce(sum, shard_tensor_placement(weight).group);
+        sum = shard_reduce_from_group(sum, shard_tensor_placement(weight).group);
     return shard_scale(sum, 1 / (double)shard_numel(labels));
 }
 

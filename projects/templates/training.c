@@ -38,8 +38,8 @@ static void make(run *r)
                                    shard_nn_parallel_linear(HIDDEN, CLASSES, SHARD_SPLIT_COLUMN, model_group));
     /* ZeroRedundancyOptimizer, but stage 2. Each parameter is shared out over its own replicas: the last layer's
      * parts over the data group, the rest over the world. */
-    r->optimizer = shard_zero(shard_adamw(shard_parameters(r->model), .lr = 0.02, .weight_decay = 0.01), .stage = 2);
-    /* DistributedDataParallel: shard_zero averages gradients already; this is for no_sync and for buffers. */
+    r->optimizer = shard_zero_optimizer(shard_adamw(shard_parameters(r->model), .lr = 0.02, .weight_decay = 0.01), .stage = 2);
+    /* DistributedDataParallel: shard_zero_optimizer averages gradients already; this is for no_sync and for buffers. */
     r->state = shard_state_dict(r->model);
     shard_tensors *parameters = shard_parameters(r->model);
     r->data_parallel = shard_data_parallel_create(parameters, .buffers = r->state);

@@ -128,7 +128,7 @@ static shard_status run(const settings *wanted, int stage, figures *out)
     shard_tensors *parameters = shard_parameters(model);
     shard_data_parallel *data_parallel = NULL;
     if (stage > 0)
-        adam = shard_zero(adam, .stage = stage, .bucket_mib = wanted->bucket_mib); /* averages gradients, too */
+        adam = shard_zero_optimizer(adam, .stage = stage, .bucket_mib = wanted->bucket_mib); /* averages gradients, too */
     else
         data_parallel = shard_data_parallel_create(parameters, .bucket_mib = wanted->bucket_mib);
     shard_tensors_destroy(parameters);

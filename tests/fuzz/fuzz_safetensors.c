@@ -9,7 +9,7 @@
 
 #include <shard/checkpoint.h>
 #include <shard/comm.h>
-#include <shard/dist.h>
+#include <shard/distributed.h>
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -12,7 +12,7 @@
 static bool find_missing(int major, int minor)
 {
     int found[2] = {0, 0};
-    const shard_nccl_module *nccl = shard_device_open("cuda") ? shard_nccl_load() : NULL;
+    const shard_nccl_plugin *nccl = shard_device_open("cuda") ? shard_nccl_load() : NULL;
     if (!nccl)
         printf("skipped: %s\n", shard_last_error());
     else if (sscanf(nccl->version, "%d.%d", &found[0], &found[1]) == 2 && found[0] * 100 + found[1] >= major * 100 + minor)

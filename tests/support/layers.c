@@ -51,7 +51,7 @@ shard_tensors *list_layers(const layers *l)
 shard_data_parallel *share_layers(const layers *l, const layers_case *at, shard_optimizer *optimizer)
 {
     if (at->way == ZERO)
-        check_ok(shard_zero_with(optimizer, at->zero) ? SHARD_OK : shard_last_status());
+        check_ok(shard_zero_optimizer_with(optimizer, at->zero) ? SHARD_OK : shard_last_status());
     if (at->way != DATA_PARALLEL)
         return NULL;
     shard_tensors *list = list_layers(l);
@@ -75,7 +75,7 @@ void back_layers(const layers *l, int turn)
             if (i == LAYERS_UNUSED)
                 continue;
             shard_tensor *sum = shard_sum(shard_mul(l->parameter[i], part_of(l, i, gradient_seed(i, turn))));
-            loss = shard_add(loss, layer[i].split == WHOLE ? sum : shard_reduce(sum, shard_mesh_model_group(l->mesh)));
+            loss = shard_add(loss, layer[i].split == WHOLE ? sum : shard_reduce_from_group(sum, shard_mesh_model_group(l->mesh)));
         }
         check_ok(shard_backward(loss));
     }

@@ -22,7 +22,7 @@ typedef struct layers {
 typedef struct layers_case {
     int data, model;
     enum { PLAIN, DATA_PARALLEL, ZERO } way;
-    shard_zero_options zero;
+    shard_zero_optimizer_options zero;
 } layers_case;
 
 /* The leaves, in the innermost scope, on a mesh of that many ranks. */
@@ -30,7 +30,7 @@ layers make_layers(const layers_case *at, shard_dtype dtype);
 void free_layers(layers *l);
 /* A list of them, the caller's. */
 shard_tensors *list_layers(const layers *l);
-/* Puts the list's parameters under shard_data_parallel, or the optimizer under shard_zero,
+/* Puts the list's parameters under shard_data_parallel, or the optimizer under shard_zero_optimizer,
  * as the case has it; NULL or what is to be destroyed. */
 shard_data_parallel *share_layers(const layers *l, const layers_case *at, shard_optimizer *optimizer);
 

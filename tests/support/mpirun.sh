@@ -8,7 +8,7 @@ skip() {
 }
 
 find_mpirun() {
-    [ -f "$SHARD_MODULE_PATH/libshard-mpi-$1.so" ] || skip "built without $1"
+    [ -f "$SHARD_PLUGIN_PATH/libshard-mpi-$1.so" ] || skip "built without $1"
     run=$(command -v "mpirun.$1") || skip "no mpirun.$1"
     # Several ranks a core, as root too, and no complaint about a container's limits.
     export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_rmaps_base_oversubscribe=1

@@ -153,7 +153,7 @@ static shard_tensor *at_labels(const net *n, shard_tensor *x)
     shard_tensor *labels = shard_full(SHARD_SHAPE(x->shape.dim[0]), 2, .dtype = SHARD_INT64);
     shard_tensor *picked = shard_pick_labels(x, labels, -1);
     if (picked && picked->placement.kind == SHARD_PARTIAL)
-        picked = shard_reduce(picked, picked->placement.group);
+        picked = shard_reduce_from_group(picked, picked->placement.group);
     shard_tensor *less = shard_add_at_labels(x, labels, picked, -0.5, -1);
     return shard_mul(less, shard_reshape(picked, SHARD_SHAPE(x->shape.dim[0], 1)));
 }

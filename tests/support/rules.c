@@ -81,7 +81,7 @@ void check_rule(const rule *r, shard_group *world)
     shard_shape shape = shard_tensor_shape(expected);
     shard_placement placement = shard_tensor_placement(y);
     if (shard_group_size(world) == 1 || r->result == WHOLE)
-        ck_assert_int_eq(placement.kind, SHARD_REPLICATED);
+        ck_assert_int_eq(placement.kind, SHARD_LOCAL);
     else if (r->result == PARTIAL)
         ck_assert_msg(placement.kind == SHARD_PARTIAL && placement.group == world, "%s: not partial", r->name);
     else

@@ -110,8 +110,8 @@ void back_split_model(shard_module *model, shard_group *world, shard_group *grou
         shard_tensor *target = shard_from_host(labels, SHARD_SHAPE(ROWS), .dtype = SHARD_INT64);
         for (int i = 0; i < last; i++)
             x = shard_forward(shard_module_child_at(model, i), x);
-        x = shard_forward(shard_module_child_at(model, last), shard_gather(x, 0, group));
-        check_ok(shard_backward(shard_parallel_cross_entropy(x, shard_gather(target, 0, group))));
+        x = shard_forward(shard_module_child_at(model, last), shard_gather_from_group(x, 0, group));
+        check_ok(shard_backward(shard_parallel_cross_entropy(x, shard_gather_from_group(target, 0, group))));
     }
 }
 

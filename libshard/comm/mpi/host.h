@@ -26,8 +26,8 @@ typedef struct shard_mpi_host {
 } shard_mpi_host;
 
 /* What each module exports: opens the world. NULL with the error set. */
-#define SHARD_MPI_MODULE_OPEN "shard_mpi_module_open"
-typedef shard_group *shard_mpi_module_open_function(const shard_mpi_host *host, int *argc, char ***argv);
-SHARD_API shard_mpi_module_open_function shard_mpi_module_open;
+#define SHARD_MPI_PLUGIN_OPEN "shard_mpi_plugin_open"
+typedef shard_group *shard_mpi_plugin_open_function(const shard_mpi_host *host, int *argc, char ***argv);
+SHARD_API shard_mpi_plugin_open_function shard_mpi_plugin_open;
 
 #endif

@@ -2,7 +2,7 @@
  * Loads the module for the MPI that started this process. There is one for each
  * MPI that was there when the library was built, as their libraries differ.
  */
-#include "base/module.h"
+#include "base/plugin.h"
 #include "comm/mpi/host.h"
 
 #include <stdio.h>
@@ -58,10 +58,10 @@ shard_group *shard_mpi_open(int *argc, char ***argv)
              kind->title, kind->packages);
     snprintf(install, sizeof install, "Debian and Ubuntu: apt install %s", kind->packages);
     /* Global, because Open MPI's own plug-ins look for its symbols. */
-    void *symbol = shard_module_load(name, SHARD_MPI_MODULE_OPEN, missing, install, true);
+    void *symbol = shard_plugin_load(name, SHARD_MPI_PLUGIN_OPEN, missing, install, true);
     if (!symbol)
         return NULL;
-    shard_mpi_module_open_function *open;
+    shard_mpi_plugin_open_function *open;
     memcpy(&open, &symbol, sizeof open);
     return open(&host, argc, argv);
 }

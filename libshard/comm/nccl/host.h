@@ -2,13 +2,13 @@
 #ifndef SHARD_COMM_NCCL_HOST_H
 #define SHARD_COMM_NCCL_HOST_H
 
-#include "base/module.h"
+#include "base/plugin.h"
 #include "comm/carrier.h"
 
 #define SHARD_NCCL_ID_BYTES 128
 
 typedef struct shard_nccl_host {
-    shard_module_base base;
+    shard_plugin_base base;
     shard_status (*replace_error)(shard_status status, const char *text); /* by SHARD_OK: clears it */
     double (*timeout)(void);
     void (*group_describe)(const shard_group *group, char *text, size_t bytes);
@@ -17,7 +17,7 @@ typedef struct shard_nccl_host {
 } shard_nccl_host;
 
 /* What the module does. Groups get the carrier, and leave it by carrier.leave. */
-typedef struct shard_nccl_module {
+typedef struct shard_nccl_plugin {
     shard_carrier carrier;
     char version[16];
     bool shares_gpu;    /* ranks on one GPU can be connected, with NCCL_MULTI_RANK_GPU_ENABLE=1 */
@@ -31,14 +31,14 @@ typedef struct shard_nccl_module {
     /* Those of groups of the parent's members, which has one; `group` is this rank's,
      * NULL if it needs none. Collective over the parent; groups differ by color >= 0. */
     shard_status (*split)(shard_group *parent, shard_group *group, int color);
-} shard_nccl_module;
+} shard_nccl_plugin;
 
 /* What the module exports: its table, or NULL with the error set. */
-#define SHARD_NCCL_MODULE_OPEN "shard_nccl_module_open"
-typedef const shard_nccl_module *shard_nccl_module_open_function(const shard_nccl_host *host);
-SHARD_API shard_nccl_module_open_function shard_nccl_module_open;
+#define SHARD_NCCL_PLUGIN_OPEN "shard_nccl_plugin_open"
+typedef const shard_nccl_plugin *shard_nccl_plugin_open_function(const shard_nccl_host *host);
+SHARD_API shard_nccl_plugin_open_function shard_nccl_plugin_open;
 
 /* In the library: loads it; NULL with the error set. */
-const shard_nccl_module *shard_nccl_load(void);
+const shard_nccl_plugin *shard_nccl_load(void);
 
 #endif

@@ -13,7 +13,7 @@
 #include "base/env.h"
 #include "base/log.h"
 #include "base/memory.h"
-#include "device/cuda/module.h"
+#include "device/cuda/plugin.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -99,9 +99,9 @@ static shard_status read_local_rank(int64_t *rank)
     return SHARD_OK;
 }
 
-shard_device *shard_cuda_module_open(const shard_module_base *base, int ordinal)
+shard_device *shard_cuda_plugin_open(const shard_plugin_base *base, int ordinal)
 {
-    if (!shard_module_begin(base))
+    if (!shard_plugin_begin(base))
         return NULL;
     static int own = -1; /* this rank's, once it is known */
     if (ordinal < 0 && own >= 0)

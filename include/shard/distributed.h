@@ -1,0 +1,259 @@
+/*
+ * shard/distributed.h: the job's ranks, meshes of groups, collectives on tensors with
+ * their adjoints, and data parallel training.
+ */
+#ifndef SHARD_DISTRIBUTED_H
+#define SHARD_DISTRIBUTED_H
+
+#include <shard/autograd.h>
+#include <shard/comm.h>
+
+/* ---- the job ---- */
+
+/* Joins the job's other ranks: those that shardrun, mpirun or srun started, or
+ * none. argc and argv may be NULL. Collective over all ranks. Once a process: a second call,
+ * after shard_finalize too, is an error (ARGUMENT), as is an environment variable of the library
+ * that has no meaning. Under MPI a rank
+ * that does not come makes the others end after SHARD_TIMEOUT seconds, with a message but without
+ * a return: MPI_Init cannot be given up. */
+SHARD_API shard_status shard_init(int *argc, char ***argv);
+
+/* Leaves the job. Waits for the GPU, if one was opened, as what it finds wrong counts (op.h).
+ * Prints the thread's error, if there is one (rank 0 alone what all ranks have together),
+ * tells the other ranks, and returns 0, or 1 if there was one: `return shard_finalize();`.
+ * Groups of this process end with it and are not used afterwards; a pointer to the world that was
+ * kept is a group of this rank alone. A second call does nothing. Under MPI it waits for the other ranks to leave too: after
+ * SHARD_TIMEOUT seconds it names those that do not and ends the job. Under shardrun a rank that has not left
+ * SHARD_TIMEOUT seconds after another one has is ended, and the job fails: a rank that works alone at the end of
+ * the program does so before a barrier, or with a larger SHARD_TIMEOUT. A rank that ends by exit
+ * without it prints that, the others fail with it, and an exit code of 0 becomes 1. */
+SHARD_API int shard_finalize(void);
+
+/* All ranks; NULL, which stands for this rank alone, before shard_init and after shard_finalize.
+ * Belongs to the library. */
+SHARD_API shard_group *shard_world(void);
+
+/* ---- meshes ---- */
+
+/*
+ * World ranks in a grid of data x model: rank r is member r % model of model group
+ * r / model, and member r / model of data group r % model. A model group holds one
+ * layer split over its members; a data group holds the replicas of one part.
+ */
+typedef struct shard_mesh shard_mesh;
+
+typedef struct shard_mesh_options {
+    int reserved;
+    int model; /* members of a model group; 0 is 1 */
+    int data;  /* members of a data group; 0: the world's size / model */
+} shard_mesh_options;
+
+/* data * model must be the world's size (ARGUMENT) and the same on all ranks
+ * (MISMATCH). Collective over the world.
+ * Destroyed by shard_mesh_destroy after everything placed on its groups. */
+#define shard_mesh_create(...) shard_mesh_create_with((shard_mesh_options){.reserved = 0, __VA_ARGS__})
+SHARD_API shard_mesh *shard_mesh_create_with(shard_mesh_options options);
+SHARD_API void shard_mesh_destroy(shard_mesh *mesh);
+
+/* This rank's groups. Belong to the mesh. */
+SHARD_API shard_group *shard_mesh_model_group(const shard_mesh *mesh);
+SHARD_API shard_group *shard_mesh_data_group(const shard_mesh *mesh);
+
+/*
+ * ---- collectives on tensors, with their adjoints; all collective over group ----
+ *
+ * A group of one member (or NULL) gives the input itself back as a view.
+ *
+ * What is gathered or summed is one and the same on every member from there on, and so
+ * is the loss. What members compute before it from rows, columns or summands of their
+ * own makes of a leaf's gradient a contribution: the gradient of that one loss is the
+ * sum over the group, of nested gathers over each of their groups. shard_data_parallel
+ * takes that sum; without it, shard_all_reduce(shard_grad(leaf), SHARD_SUM, group) does.
+ * A leaf that is used both before and after brings the latter's gradient in equal
+ * shares. The gradient of a leaf that is split over the group is its own part's and
+ * needs no sum.
+ *
+ * Groups that are gathered or summed over in one step have the same members or this
+ * rank alone in common, as a mesh's have; a gradient that would be of others is
+ * refused (UNSUPPORTED).
+ */
+
+/* x, which is the same on every rank of the group, unchanged: for what the ranks use
+ * differently, as the input of a column-parallel layer. The gradient of x is that of one process,
+ * whatever operations and copies lie between: what each rank has a summand of (its own columns,
+ * rows or summands) is summed over the group, once; what counts in full on each rank (a sum that
+ * was taken already, a use of the whole tensor) is not. A loss that depends, without another copy over the
+ * group between, on something that is split, gathered or summed over the group is one loss of all
+ * members, and each of its other terms is taken to be the same on all. Any other loss is each rank's
+ * own: the gradient is then that of the sum of these losses, as of torchshard's copy. */
+SHARD_API shard_tensor *shard_copy_to_group(shard_tensor *x, shard_group *group);
+
+/* The own part of x, which is whole on every member, along dim (negative: from the
+ * end): split, parts as shard_split_range. Adjoint: all-gather. No communication
+ * forward. As torchshard's scatter. The result has the values of shard_slice(x, dim, ranks, rank). */
+SHARD_API shard_tensor *shard_scatter_to_group(shard_tensor *x, int dim, shard_group *group);
+
+/* The sum of the members' x: whole. x is PARTIAL over group or local, the own
+ * summand then. Adjoint: the gradient as it is. Any dtype; integers wrap around. As
+ * torchshard's reduce. */
+SHARD_API shard_tensor *shard_reduce_from_group(shard_tensor *x, shard_group *group);
+
+/* The members' x one after the other along dim (negative: from the end): whole.
+ * Pieces may be uneven. x is split along dim over group, or local and
+ * taken to be. Adjoint: the own part of the gradient; where the gradient is PARTIAL
+ * (it comes from a layer split over the group) a reduce-scatter. Any dtype. As
+ * torchshard's gather. */
+SHARD_API shard_tensor *shard_gather_from_group(shard_tensor *x, int dim, shard_group *group);
+
+/* ---- collectives on tensors in place, without gradients; collective over group ---- */
+
+/* Of a leaf's gradient, the SUM makes contributions over group, or over groups whose
+ * members are all in it, whole. */
+SHARD_API shard_status shard_all_reduce(shard_tensor *x, shard_reduce_op op, shard_group *group);
+SHARD_API shard_status shard_broadcast(shard_tensor *x, int root, shard_group *group);
+
+/* ---- which samples a rank trains on ---- */
+
+/*
+ * Deals an epoch's samples out to ranks, batch by batch. An epoch is the data set in an
+ * order that depends on the seed and the epoch only; step s of the whole job takes
+ * positions s * batch on, dealt out in order to `group`'s members, as evenly as it goes.
+ * So the same samples meet in the same step on any number of ranks, and any step can be
+ * asked for at once: nothing is stored, and what a run has to keep to go on later, on
+ * as many ranks as it likes, is two numbers, epoch and step.
+ *
+ * With shard_mesh_data_group the ranks of one model group see the same samples and model
+ * groups disjoint ones; with the world each rank sees its own. As PyTorch's
+ * DistributedSampler, and the DistributedGroupSampler that TorchShard names.
+ */
+typedef struct shard_group_sampler shard_group_sampler;
+
+/*
+ * What becomes of a step that is not the same number of samples for each member: an epoch's
+ * last one or, with EXACT, a batch that the members do not divide. Data parallel averages over
+ * groups, so that the plain mean loss is right where all have equally many samples, as with
+ * PAD and DROP. With EXACT each group brings the sum over its samples, divided by how many a
+ * group has on average, so that each sample counts the same:
+ *     loss = shard_cross_entropy(logits, labels, .reduction = SHARD_REDUCTION_SUM);
+ *     loss = shard_scale(loss, (double)shard_group_size(data_group) / (double)shard_group_sampler_last_batch_size(sampler));
+ * where data_group is shard_mesh_data_group, or the world if there is no mesh. A group without
+ * a sample has a loss of 0 then; its mean would be NaN.
+ */
+typedef enum shard_last_batch {
+    SHARD_LAST_BATCH_PAD = 0, /* samples from the epoch's beginning once more, as DistributedSampler */
+    SHARD_LAST_BATCH_EXACT,   /* every sample once: parts differ by one, some may be empty */
+    SHARD_LAST_BATCH_DROP,    /* at most members - 1 samples are left out, as its drop_last */
+} shard_last_batch;
+
+typedef struct shard_group_sampler_options {
+    int reserved;
+    int64_t batch;      /* of a step, of all members together; 0: one sample each */
+    shard_group *group; /* whose members see different samples; NULL: */
+    int members, member; /* as DistributedSampler's num_replicas and rank; members 0 is 1 */
+    bool shuffle;        /* else in order */
+    uint64_t seed;
+    shard_last_batch last_batch;
+} shard_group_sampler_options;
+
+/* Of a data set of `samples`, at the beginning of epoch 0. Errors: ARGUMENT, as for a
+ * batch that PAD and DROP cannot deal out evenly. Not collective; the ranks' numbers must
+ * agree. */
+#define shard_group_sampler_create(...) \
+    shard_group_sampler_create_with(SHARD_WITH(shard_group_sampler_options, __VA_ARGS__))
+SHARD_API shard_group_sampler *shard_group_sampler_create_with(int64_t samples, shard_group_sampler_options options);
+SHARD_API void shard_group_sampler_destroy(shard_group_sampler *sampler);
+
+/* Steps of an epoch: the same on all ranks. Of NULL 0. */
+SHARD_API int64_t shard_group_sampler_steps(const shard_group_sampler *sampler);
+/* The most samples of this rank in a step: room for shard_group_sampler_next. Of NULL 0. */
+SHARD_API int64_t shard_group_sampler_max_local_batch(const shard_group_sampler *sampler);
+
+/* Writes this rank's samples of the step that comes into samples, [shard_group_sampler_max_local_batch],
+ * their number into *count, and goes on; false, and *count 0, after the epoch's last step, and with the error set where an
+ * argument is NULL. */
+SHARD_API bool shard_group_sampler_next(shard_group_sampler *sampler, int64_t *samples, int64_t *count);
+
+/* Samples of the step that was dealt out last, the one before that which comes, of all members
+ * together: what PAD repeats counts again. At an epoch's beginning, and of NULL, 0. */
+SHARD_API int64_t shard_group_sampler_last_batch_size(const shard_group_sampler *sampler);
+
+/* Goes to the beginning of an epoch, from 0 on (ARGUMENT). As DistributedSampler.set_epoch. */
+SHARD_API shard_status shard_group_sampler_set_epoch(shard_group_sampler *sampler, int64_t epoch);
+/* Where it stands, and going there, in the middle of an epoch too: the step that comes, up to
+ * shard_group_sampler_steps, the epoch's end. Errors: ARGUMENT, no such epoch or step (of
+ * another data set or batch); it stays where it was then. */
+SHARD_API int64_t shard_group_sampler_epoch(const shard_group_sampler *sampler);
+SHARD_API int64_t shard_group_sampler_step(const shard_group_sampler *sampler);
+SHARD_API shard_status shard_group_sampler_seek(shard_group_sampler *sampler, int64_t epoch, int64_t step);
+
+/* For loaders that work ahead, from any thread: the positions in the epoch that are this
+ * rank's in a step (0 <= step < steps), and the sample at a position (from 0 on) of an epoch. With
+ * the error set {0, 0} and -1: no such step, a negative position, no samples at all, NULL. */
+SHARD_API shard_range shard_group_sampler_local_range(const shard_group_sampler *sampler, int64_t step);
+SHARD_API int64_t shard_group_sampler_sample_at(const shard_group_sampler *sampler, int64_t epoch, int64_t position);
+
+/* ---- data parallel ---- */
+
+/*
+ * Averages gradients over each parameter's replica group while backward runs.
+ *
+ * Parameters of one dtype and replica group are moved into buckets, flat buffers of about
+ * bucket_mib that end where a module does, their gradients into others, which are reduced
+ * as soon as backward has filled them. Parameters that shard_zero_optimizer shares out, now or
+ * later, are left to it, as are those of an earlier shard_data_parallel: once that is gone,
+ * backward is an error (ARGUMENT) until this is made anew. Parameters that are frozen now
+ * begin alike and are compared as the others are; else they are left alone, also when they
+ * require a gradient later. One that requires a gradient now and that no rank's backward
+ * reaches has a gradient of zeros after it, so that momentum and weight decay move it, as they
+ * do not in one process: freeze what the loss leaves out. Of each shard_data_parallel, and of
+ * each optimizer under shard_zero_optimizer, every rank's backward reaches some parameter, and of several
+ * of these in the same order; else an error (MISMATCH).
+ *
+ * The average is over replicas that saw different batches: where rows were gathered, or
+ * losses summed, over a group (shard_gather_from_group, shard_reduce_from_group), the members' contributions are
+ * summed and what was not gathered is averaged, so that gradients equal those of one
+ * process on the whole batch, where the averaged losses are means of equally many samples
+ * (of others: shard_last_batch). A parameter's replica group has all members of such a group
+ * or no other than this rank, else UNSUPPORTED. As
+ * torch.nn.parallel.DistributedDataParallel, which needs to be told what to leave out.
+ */
+typedef struct shard_data_parallel shard_data_parallel;
+
+/* What becomes of buffers (a batch norm's running statistics) after each backward that
+ * synchronises. */
+typedef enum shard_buffer_mode {
+    SHARD_BUFFERS_BROADCAST = 0, /* the first replica's count, as DistributedDataParallel's broadcast_buffers */
+    SHARD_BUFFERS_AVERAGE,       /* the replicas' mean; of integers, the first replica's */
+    SHARD_BUFFERS_LEAVE,         /* each rank keeps its own */
+} shard_buffer_mode;
+
+typedef struct shard_data_parallel_options {
+    int reserved;
+    double bucket_mib; /* 0 is 25 */
+    bool no_broadcast; /* do not begin with the values of each replica group's first rank */
+    bool no_check;     /* do not compare the replicas; see below */
+    const shard_tensors *buffers; /* moved into flat memory, too; parameters (frozen ones, and all that require a
+                                     gradient) are left out, so that shard_state_dict's list will do. The
+                                     caller's; NULL: none */
+    shard_buffer_mode buffer_mode;
+} shard_data_parallel_options;
+
+/* parameters: shares are taken, the list stays the caller's (and may be destroyed).
+ * Replicas are compared, names, shapes, dtypes and what is frozen now, values in the first backward that
+ * synchronises: where they differ, an error of all (MISMATCH there, PEER elsewhere) with the
+ * rank and the parameter.
+ * Collective over the parameters' replica groups. NULL with the error set. Destroy
+ * before the parameters' groups; parameters keep their (flat) memory. */
+#define shard_data_parallel_create(...) \
+    shard_data_parallel_create_with(SHARD_WITH(shard_data_parallel_options, __VA_ARGS__))
+SHARD_API shard_data_parallel *shard_data_parallel_create_with(const shard_tensors *parameters,
+                                                               shard_data_parallel_options options);
+SHARD_API void shard_data_parallel_destroy(shard_data_parallel *data_parallel);
+
+/* While off, backward only accumulates locally (as DDP's no_sync); the next backward
+ * with it on reduces the sum. A step before that moves each replica by its own gradient, so
+ * that they differ from then on, as under no_sync; where shard_zero_optimizer shares out, stage 1 refuses
+ * it (ARGUMENT), and stages 2 and 3 have averaged each backward. On at first. */
+SHARD_API void shard_data_parallel_set_sync(shard_data_parallel *data_parallel, bool sync);
+
+#endif

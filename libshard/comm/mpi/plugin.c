@@ -1,0 +1,272 @@
+/* Starting and ending MPI, and groups. */
+#include "comm/mpi/plugin.h"
+
+#include "base/hash.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+mpi_world mpi;
+
+/* Seconds that ranks have to read of a failure before the job is aborted. */
+#define FAREWELL_SECONDS 2.0
+
+static const shard_group_ops mpi_ops;
+
+/* How many groups of the same members this process has made. */
+typedef struct birth {
+    uint64_t members, number;
+    struct birth *next;
+} birth;
+
+/* The number of a new group: all members make their groups in the same order, so each member's
+ * n-th group of the same members is the same group. 0 with the error set. */
+static uint64_t number_group(int size, const int *world_ranks)
+{
+    static birth *births;
+    uint64_t members = SHARD_HASH_START;
+    for (int member = 0; member < size; member++)
+        members = shard_hash_word(members, (uint64_t)world_ranks[member]);
+    birth *known = births;
+    while (known && known->members != members)
+        known = known->next;
+    if (!known) {
+        known = mpi.host->calloc(1, sizeof *known);
+        if (!known)
+            return 0;
+        *known = (birth){.members = members, .next = births};
+        births = known;
+    }
+    return shard_hash_word(members, ++known->number) | 1;
+}
+
+/* A group without a communicator yet. */
+static shard_group *make_group(int rank, int size, const int *world_ranks)
+{
+    uint64_t number = number_group(size, world_ranks);
+    if (!number)
+        return NULL;
+    mpi_group *state = mpi.host->calloc(1, sizeof *state);
+    char *all = mpi.host->calloc((size_t)size, SHARD_EXCHANGE_BYTES);
+    shard_group *group = state && all ? mpi.host->group_make(&mpi_ops, rank, size, world_ranks, state) : NULL;
+    if (!group) {
+        free(state);
+        free(all);
+        return NULL;
+    }
+    state->comm = MPI_COMM_NULL;
+    state->number = number;
+    state->all = all;
+    return group;
+}
+
+/* What a wait that was given up may still write to is left alone: the job ends. */
+static void free_group(shard_group *group)
+{
+    mpi_group *state = group->state;
+    if (state->broken == SHARD_OK) {
+        if (state->comm != MPI_COMM_NULL && state->comm != mpi.comm)
+            MPI_Comm_free(&state->comm);
+        free(state->all);
+        free(state);
+    }
+    mpi.host->group_free(group);
+}
+
+/* A tag of the group's messages in the world's communicator: those of a group that was given up
+ * may lie there still. MPI has tags up to 32767 at least. */
+static int tag_of(const shard_group *group, int phase)
+{
+    return (int)(((const mpi_group *)group->state)->number % 10000) * 3 + phase;
+}
+
+/* MPI_Comm_create_group blocks: all members come to the first of them before it is
+ * called, with a deadline. */
+static shard_status meet_members(shard_group *group)
+{
+    enum { TAG_COME = 1, TAG_GO };
+    MPI_Request *requests = mpi.host->calloc((size_t)group->size, sizeof *requests);
+    if (!requests)
+        return SHARD_ERROR_MEMORY;
+    int result = MPI_SUCCESS, first = group->world_ranks[0];
+    shard_status status = SHARD_OK;
+    for (int phase = TAG_COME; phase <= TAG_GO && status == SHARD_OK; phase++) {
+        int number = 0;
+        for (int member = 1; member < group->size && result == MPI_SUCCESS; member++) {
+            int other = group->rank == 0 ? group->world_ranks[member] : first;
+            if (group->rank != 0 && member != group->rank)
+                continue;
+            if ((group->rank == 0) == (phase == TAG_GO))
+                result = MPI_Isend(NULL, 0, MPI_BYTE, other, tag_of(group, phase), mpi.comm, &requests[number++]);
+            else
+                result = MPI_Irecv(NULL, 0, MPI_BYTE, other, tag_of(group, phase), mpi.comm, &requests[number++]);
+        }
+        status = mpi_check(result, "a message");
+        if (status == SHARD_OK)
+            status = mpi_finish(group, requests, number);
+    }
+    if (status == SHARD_OK)
+        free(requests);
+    return status;
+}
+
+static shard_status create_comm(shard_group *group)
+{
+    mpi_group *state = group->state;
+    MPI_Group everybody, members;
+    MPI_TRY(MPI_Comm_group(mpi.comm, &everybody));
+    MPI_TRY(MPI_Group_incl(everybody, group->size, group->world_ranks, &members));
+    mpi_watch("MPI_Comm_create_group");
+    int result = MPI_Comm_create_group(mpi.comm, members, tag_of(group, 0), &state->comm);
+    mpi_watch_end();
+    shard_status status = mpi_check(result, "MPI_Comm_create_group");
+    if (status != SHARD_OK)
+        return status;
+    MPI_TRY(MPI_Comm_set_errhandler(state->comm, MPI_ERRORS_RETURN));
+    MPI_Group_free(&members);
+    MPI_Group_free(&everybody);
+    return SHARD_OK;
+}
+
+static shard_group *mpi_subgroup(shard_group *parent, const int *members, int size)
+{
+    int *world_ranks = mpi.host->calloc((size_t)size, sizeof *world_ranks);
+    if (!world_ranks)
+        return NULL;
+    int rank = 0;
+    for (int i = 0; i < size; i++) {
+        world_ranks[i] = parent->world_ranks[members[i]];
+        rank = members[i] == parent->rank ? i : rank;
+    }
+    shard_group *group = make_group(rank, size, world_ranks);
+    free(world_ranks);
+    if (group && (meet_members(group) != SHARD_OK || create_comm(group) != SHARD_OK)) {
+        free_group(group);
+        return NULL;
+    }
+    return group;
+}
+
+/* Another rank may wait in vain for this one, and MPI cannot be ended while it does. */
+static void mpi_post(shard_group *world, const char *text)
+{
+    (void)world;
+    mpi.failed = true;
+    snprintf(mpi.failure, sizeof mpi.failure, "%s", text);
+}
+
+static void mpi_alarm(shard_group *group, const char *text)
+{
+    (void)group;
+    mpi_say_alarm(text);
+}
+
+static void mpi_notify_abort(shard_group *group, shard_status status, const char *text)
+{
+    (void)group;
+    mpi_say_aborted(status, text);
+}
+
+/* Whether one of the others has left with an error. */
+static bool has_failed_peer(void)
+{
+    bool failed = false;
+    for (int rank = 0; rank < mpi.size; rank++)
+        failed |= mpi.peers[rank].left && mpi.peers[rank].said[0];
+    return failed;
+}
+
+static void end_mpi(void)
+{
+    mpi_say_farewell(mpi.failure);
+    bool together = mpi_wait_for_farewells(mpi.failed ? FAREWELL_SECONDS : mpi.host->timeout());
+    if (mpi.failed || !together || has_failed_peer())
+        mpi_abort();
+    mpi_watch("MPI_Finalize");
+    MPI_Comm_free(&mpi.news);
+    MPI_Comm_free(&mpi.comm);
+    if (mpi.started_here)
+        MPI_Finalize();
+    mpi_watch_end();
+    free(mpi.peers);
+}
+
+static void mpi_destroy(shard_group *group)
+{
+    bool whole = ((mpi_group *)group->state)->comm == mpi.comm;
+    free_group(group);
+    if (whole)
+        end_mpi();
+}
+
+static const shard_group_ops mpi_ops = {
+    .name = "mpi",
+    .exchange = mpi_exchange,
+    .all_reduce = mpi_all_reduce,
+    .all_reduce_start = mpi_all_reduce_start,
+    .wait = mpi_wait,
+    .all_gather = mpi_all_gather,
+    .reduce_scatter = mpi_reduce_scatter,
+    .reduce_scatter_start = mpi_reduce_scatter_start,
+    .broadcast = mpi_broadcast,
+    .subgroup = mpi_subgroup,
+    .post = mpi_post,
+    .alarm = mpi_alarm,
+    .notify_abort = mpi_notify_abort,
+    .look = mpi_look,
+    .destroy = mpi_destroy,
+};
+
+/* Up to the first collective of libshard's own, everything blocks. */
+static shard_status connect_ranks(int *argc, char ***argv)
+{
+    int running, provided;
+    MPI_TRY(MPI_Initialized(&running));
+    if (!running)
+        MPI_TRY(MPI_Init_thread(argc, argv, MPI_THREAD_SERIALIZED, &provided));
+    mpi.started_here = !running;
+    MPI_TRY(MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN));
+    MPI_TRY(MPI_Comm_dup(MPI_COMM_WORLD, &mpi.comm));
+    MPI_TRY(MPI_Comm_dup(MPI_COMM_WORLD, &mpi.news));
+    MPI_TRY(MPI_Comm_rank(mpi.comm, &mpi.rank));
+    MPI_TRY(MPI_Comm_size(mpi.comm, &mpi.size));
+    return SHARD_OK;
+}
+
+static shard_status start_mpi(int *argc, char ***argv)
+{
+    mpi_watch("MPI_Init");
+    shard_status status = connect_ranks(argc, argv);
+    mpi_watch_end();
+    if (status == SHARD_OK)
+        status = mpi_news_open();
+    if (status != SHARD_OK)
+        return status;
+    const char *most = getenv("SHARD_MPI_COUNT");
+    mpi.most = most ? strtoll(most, NULL, 10) : 1 << 30;
+    if (mpi.most < 1 || mpi.most > 1 << 30)
+        return mpi.host->error(SHARD_ERROR_ARGUMENT, "environment variable SHARD_MPI_COUNT is \"%s\", not in [1, 2^30]", most);
+    return SHARD_OK;
+}
+
+shard_group *shard_mpi_plugin_open(const shard_mpi_host *host, int *argc, char ***argv)
+{
+    if (host->version != SHARD_MPI_VERSION) {
+        host->error(SHARD_ERROR_UNAVAILABLE, "mpi: the module is of another version than libshard: install both of the same one");
+        return NULL;
+    }
+    mpi = (mpi_world){.host = host};
+    if (start_mpi(argc, argv) != SHARD_OK)
+        return NULL;
+    int *world_ranks = host->calloc((size_t)mpi.size, sizeof *world_ranks);
+    if (!world_ranks)
+        return NULL;
+    for (int i = 0; i < mpi.size; i++)
+        world_ranks[i] = i;
+    shard_group *world = make_group(mpi.rank, mpi.size, world_ranks);
+    free(world_ranks);
+    if (world)
+        ((mpi_group *)world->state)->comm = mpi.comm;
+    return world;
+}

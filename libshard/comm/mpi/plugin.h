@@ -1,0 +1,152 @@
+/*
+ * The mpi transport, compiled once for each MPI. Only nonblocking calls are
+ * used, polled with a yield, so that more ranks than cores work well; every
+ * wait has a deadline. Beside each group's communicator there is one of the
+ * world for news, over which ranks tell what no collective can: that they
+ * leave, that they failed, whether they are there.
+ */
+#ifndef SHARD_COMM_MPI_PLUGIN_H
+#define SHARD_COMM_MPI_PLUGIN_H
+
+#include "comm/mpi/host.h"
+
+#include <mpi.h>
+
+/* Room for what a rank is doing: "all_reduce of 10 float32". */
+#define MPI_DOING_TEXT 200
+
+/* A rank's answer to "did you come to this wait?", which it gives from a wait of its own. */
+typedef struct mpi_answer {
+    uint64_t question; /* the wait that was asked about */
+    uint64_t wait;     /* the one that the rank is in; MPI_NO_WAIT: in something else */
+    int32_t came;
+    char doing[MPI_DOING_TEXT];
+    unsigned char members[]; /* bit r: the rank waits for world rank r, unless that is in the same wait */
+} mpi_answer;
+
+#define MPI_NO_WAIT 0
+#define MPI_WAIT_FOR_THE_END 2 /* names of waits in groups are odd */
+
+/* A rank has aborted its collectives of device memory. */
+typedef struct mpi_abort_notice {
+    shard_status status; /* OK: it has not */
+    char text[SHARD_COMM_TEXT];
+} mpi_abort_notice;
+
+/* What is known of another rank. */
+typedef struct mpi_peer {
+    bool left;                      /* it comes to no collective any more */
+    double alarmed;                 /* since when it has waited in some group with an error; 0: it does not */
+    char said[SHARD_COMM_TEXT];     /* why, if it failed; else "" */
+    mpi_abort_notice aborted;
+    char given_up[SHARD_COMM_TEXT]; /* the error of the first that has waited for it in vain, or "" */
+    enum { MPI_PEER_NOT_ASKED, MPI_PEER_ASKED, MPI_PEER_CAME, MPI_PEER_ABSENT } answer; /* whether it came to a wait */
+    mpi_answer *told;                                                                   /* with its last answer */
+} mpi_peer;
+
+/* MPI is one of a kind in a process, and so is this. */
+typedef struct mpi_world {
+    const shard_mpi_host *host;
+    MPI_Comm comm; /* all ranks' */
+    MPI_Comm news;
+    int rank, size;
+    bool started_here; /* MPI_Init was called here, so MPI_Finalize is, too */
+    bool failed;       /* this rank has an error, or a wait was given up: requests are left, so the job must be aborted */
+    char failure[SHARD_COMM_TEXT]; /* which error, for the others; "" while it has not failed */
+    mpi_peer *peers;   /* [size] */
+    shard_group *waiting; /* the group that this rank waits in, or NULL */
+    uint64_t wait;        /* its name */
+    int64_t most;      /* elements of one MPI call, whose counts are int; SHARD_MPI_COUNT */
+} mpi_world;
+extern mpi_world mpi;
+
+/* A group's state. */
+typedef struct mpi_group {
+    MPI_Comm comm;
+    uint64_t number;     /* the group's: the same on all members, and of no other group */
+    uint64_t sequence;   /* of the checked collective that this rank waited in last ... */
+    uint64_t waits;      /* ... and how many times in that one */
+    shard_status broken; /* not OK: a member did not come; with the text, for good */
+    char text[SHARD_COMM_TEXT];
+    char mine[SHARD_EXCHANGE_BYTES]; /* what exchange sends and receives, which must outlive a wait given up */
+    char *all;           /* [size][SHARD_EXCHANGE_BYTES] */
+} mpi_group;
+
+/* Waits until the requests are done. TIMEOUT or PEER, for good, if members do not come. */
+shard_status mpi_finish(shard_group *group, MPI_Request *requests, int number);
+
+/* The error of a call that did not return MPI_SUCCESS; OK if it did. */
+shard_status mpi_check(int result, const char *call);
+
+/* ---- news: what ranks tell each other outside of collectives ---- */
+
+/* Makes room for news, of all other ranks. */
+shard_status mpi_news_open(void);
+
+/* Tells all other ranks that this one leaves; text [SHARD_COMM_TEXT], which stays, is "" or its error. */
+void mpi_say_farewell(const char *text);
+
+/* Tells all other ranks that this one has failed and waits, or (NULL) waits no more. */
+void mpi_say_alarm(const char *text);
+
+/* Tells all other ranks that this one has aborted its collectives of device memory; once. */
+void mpi_say_aborted(shard_status status, const char *text);
+
+/* Tells all ranks, this one too, that these [size] have been waited for in vain. */
+void mpi_say_given_up(const bool *ranks, const char *text);
+
+/* Asks the rank whether it came to the wait, unless it has been asked; the answer is in mpi.peers. */
+void mpi_ask(int rank, uint64_t wait);
+/* Forgets the answers, for another question. */
+void mpi_forget_answers(void);
+
+/* Notes that this rank has come to a wait of that name. */
+void mpi_come_to(uint64_t wait);
+
+/* Takes in what the others have said, and answers. */
+void mpi_read_news(void);
+
+/* Asks all ranks where they are, for a second, or until `done`: writes the error of this rank, which waits in `wait`,
+ * and tells all whom it was that did not come. */
+typedef shard_status mpi_is_done(void *context, int *done);
+shard_status mpi_find_absent(uint64_t wait, mpi_is_done *is_done, void *context, int *done, char *text, size_t bytes);
+
+/* ---- the beginning and the end ---- */
+
+/* Polls until all others have left too or the seconds are over; whether they have. */
+bool mpi_wait_for_farewells(double seconds);
+
+/* Ends the job. One rank does that, the lowest that has failed; the others only if they live on. */
+_Noreturn void mpi_abort(void);
+
+/* From here to mpi_watch_end the process ends with a message if that takes longer than the
+ * deadline: for calls of MPI that block. `what` is a constant. */
+void mpi_watch(const char *what);
+void mpi_watch_end(void);
+
+/* Seconds of a clock that only goes forward. */
+double mpi_now(void);
+
+#define MPI_TRY(call)                                       \
+    do {                                                    \
+        shard_status mpi_try_ = mpi_check((call), #call);   \
+        if (mpi_try_ != SHARD_OK)                           \
+            return mpi_try_;                                \
+    } while (0)
+
+/* PEER if a member is known to have failed. */
+shard_status mpi_look(shard_group *group, const char *doing);
+
+/* The collectives. */
+shard_status mpi_exchange(shard_group *group, const void *mine, size_t bytes, void *all);
+shard_status mpi_all_reduce(shard_group *group, void *data, int64_t count, shard_dtype dtype, shard_reduce_op op);
+shard_request *mpi_all_reduce_start(shard_group *group, void *data, int64_t count, shard_dtype dtype, shard_reduce_op op);
+shard_status mpi_wait(shard_group *group, shard_request *request);
+shard_status mpi_all_gather(shard_group *group, const void *mine, void *all, const int64_t *counts, shard_dtype dtype);
+shard_status mpi_reduce_scatter(shard_group *group, void *all, void *mine, const int64_t *counts, shard_dtype dtype,
+                                shard_reduce_op op);
+shard_request *mpi_reduce_scatter_start(shard_group *group, void *all, void *mine, const int64_t *counts, shard_dtype dtype,
+                                        shard_reduce_op op);
+shard_status mpi_broadcast(shard_group *group, void *data, int64_t count, shard_dtype dtype, int root);
+
+#endif

@@ -1,0 +1,307 @@
+/*
+ * News: what ranks tell each other outside of collectives. MPI cannot say which members of
+ * a collective are missing, so ranks ask each other: "did you come to this wait?" Each
+ * remembers the waits that it came to last, and answers from its own polling, also while
+ * it leaves, with what it waits for itself. A rank that does not answer does not poll: it
+ * computes, or hangs.
+ */
+#include "comm/mpi/plugin.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define POLL_MICROSECONDS 100
+
+enum { TAG_LEFT, TAG_FAILED, TAG_ALARM, TAG_CALM, TAG_ASK, TAG_ANSWER, TAG_ABORTED, TAG_GIVEN_UP };
+
+/* The names of the waits that this rank came to, the last ones. */
+#define REMEMBERED 1024
+static uint64_t came_to[REMEMBERED];
+static unsigned came;
+
+/* Answers that may be under way at once; there is no room for more. */
+#define ANSWERS 256
+
+static struct {
+    size_t answer_bytes, given_up_bytes, message_bytes;
+    char *message; /* [message_bytes], the last one that came */
+    uint64_t question;
+    char *given_up; /* what this rank said of others: the text, then a byte for each rank */
+    char *answers;  /* [ANSWERS][answer_bytes] */
+    MPI_Request sent[ANSWERS];
+} news;
+
+shard_status mpi_news_open(void)
+{
+    size_t bits = ((size_t)mpi.size + 7) / 8;
+    news.answer_bytes = (sizeof(mpi_answer) + bits + 7) / 8 * 8;
+    news.given_up_bytes = SHARD_COMM_TEXT + (size_t)mpi.size;
+    news.message_bytes = sizeof(mpi_abort_notice);
+    news.message_bytes = news.answer_bytes > news.message_bytes ? news.answer_bytes : news.message_bytes;
+    news.message_bytes = news.given_up_bytes > news.message_bytes ? news.given_up_bytes : news.message_bytes;
+    news.message = mpi.host->calloc(1, news.message_bytes);
+    news.given_up = mpi.host->calloc(1, news.given_up_bytes);
+    news.answers = mpi.host->calloc(ANSWERS, news.answer_bytes);
+    mpi.peers = mpi.host->calloc((size_t)mpi.size, sizeof *mpi.peers);
+    char *told = mpi.host->calloc((size_t)mpi.size, news.answer_bytes);
+    if (!news.message || !news.given_up || !news.answers || !mpi.peers || !told)
+        return SHARD_ERROR_MEMORY;
+    for (int rank = 0; rank < mpi.size; rank++)
+        mpi.peers[rank].told = (mpi_answer *)(told + (size_t)rank * news.answer_bytes);
+    for (int i = 0; i < ANSWERS; i++)
+        news.sent[i] = MPI_REQUEST_NULL;
+    return SHARD_OK;
+}
+
+/* A message that is not waited for: its bytes must stay as they are for a while. */
+static void send_news(int rank, int tag, const void *bytes, size_t number)
+{
+    MPI_Request request;
+    if (rank != mpi.rank && MPI_Isend(bytes, (int)number, MPI_BYTE, rank, tag, mpi.news, &request) == MPI_SUCCESS)
+        MPI_Request_free(&request);
+}
+
+void mpi_say_farewell(const char *text)
+{
+    for (int rank = 0; rank < mpi.size; rank++)
+        send_news(rank, *text ? TAG_FAILED : TAG_LEFT, text, *text ? SHARD_COMM_TEXT : 0);
+}
+
+void mpi_say_alarm(const char *text)
+{
+    static char said[SHARD_COMM_TEXT];
+    if (text)
+        snprintf(said, sizeof said, "%s", text);
+    for (int rank = 0; rank < mpi.size; rank++)
+        send_news(rank, text ? TAG_ALARM : TAG_CALM, said, text ? sizeof said : 0);
+}
+
+void mpi_say_aborted(shard_status status, const char *text)
+{
+    static mpi_abort_notice said;
+    said.status = status;
+    snprintf(said.text, sizeof said.text, "%s", text);
+    for (int rank = 0; rank < mpi.size; rank++)
+        send_news(rank, TAG_ABORTED, &said, sizeof said);
+}
+
+/* The first error that names a rank stays. */
+static void take_given_up(const char *message)
+{
+    const char *marked = message + SHARD_COMM_TEXT;
+    for (int rank = 0; rank < mpi.size; rank++)
+        if (marked[rank] && !mpi.peers[rank].given_up[0])
+            memcpy(mpi.peers[rank].given_up, message, SHARD_COMM_TEXT);
+}
+
+void mpi_say_given_up(const bool *ranks, const char *text)
+{
+    if (news.given_up[0])
+        return;
+    snprintf(news.given_up, SHARD_COMM_TEXT, "%s", text);
+    for (int rank = 0; rank < mpi.size; rank++)
+        news.given_up[SHARD_COMM_TEXT + rank] = ranks[rank];
+    take_given_up(news.given_up);
+    for (int rank = 0; rank < mpi.size; rank++)
+        send_news(rank, TAG_GIVEN_UP, news.given_up, news.given_up_bytes);
+}
+
+void mpi_come_to(uint64_t wait)
+{
+    came_to[++came % REMEMBERED] = wait;
+}
+
+static void mark(unsigned char *members, int rank)
+{
+    members[rank / 8] |= (unsigned char)(1 << rank % 8);
+}
+
+/* What this rank says to that question. */
+static void fill_answer(mpi_answer *answer, uint64_t question)
+{
+    memset(answer, 0, news.answer_bytes);
+    answer->question = question;
+    answer->wait = mpi.wait;
+    for (unsigned i = 0; i < REMEMBERED; i++)
+        answer->came |= came_to[i] == question;
+    if (mpi.waiting)
+        mpi.host->group_describe(mpi.waiting, answer->doing, sizeof answer->doing);
+    for (int member = 0; mpi.waiting && member < mpi.waiting->size; member++)
+        mark(answer->members, mpi.waiting->world_ranks[member]);
+    if (mpi.wait != MPI_WAIT_FOR_THE_END)
+        return;
+    snprintf(answer->doing, sizeof answer->doing, "shard_finalize");
+    for (int rank = 0; rank < mpi.size; rank++)
+        if (rank != mpi.rank && !mpi.peers[rank].left)
+            mark(answer->members, rank);
+}
+
+static void give_answer(int rank, uint64_t question)
+{
+    for (int i = 0; i < ANSWERS; i++) {
+        int done = 1;
+        if (news.sent[i] != MPI_REQUEST_NULL)
+            MPI_Test(&news.sent[i], &done, MPI_STATUS_IGNORE);
+        if (!done)
+            continue;
+        mpi_answer *answer = (mpi_answer *)(news.answers + (size_t)i * news.answer_bytes);
+        fill_answer(answer, question);
+        MPI_Isend(answer, (int)news.answer_bytes, MPI_BYTE, rank, TAG_ANSWER, mpi.news, &news.sent[i]);
+        return;
+    }
+}
+
+static void take_answer(mpi_peer *peer)
+{
+    memcpy(peer->told, news.message, news.answer_bytes);
+    if (peer->told->question == news.question)
+        peer->answer = peer->told->came ? MPI_PEER_CAME : MPI_PEER_ABSENT;
+}
+
+static void take_news(int rank, int tag)
+{
+    mpi_peer *peer = &mpi.peers[rank];
+    uint64_t question;
+    switch (tag) {
+    case TAG_ASK:
+        memcpy(&question, news.message, sizeof question);
+        give_answer(rank, question);
+        break;
+    case TAG_ANSWER:
+        take_answer(peer);
+        break;
+    case TAG_ALARM:
+        peer->alarmed = mpi_now();
+        memcpy(peer->said, news.message, sizeof peer->said);
+        break;
+    case TAG_CALM:
+        peer->alarmed = 0;
+        peer->said[0] = '\0';
+        break;
+    case TAG_ABORTED:
+        memcpy(&peer->aborted, news.message, sizeof peer->aborted);
+        break;
+    case TAG_GIVEN_UP:
+        take_given_up(news.message);
+        break;
+    default:
+        peer->left = true;
+        peer->said[0] = '\0';
+        if (tag == TAG_FAILED)
+            memcpy(peer->said, news.message, sizeof peer->said);
+    }
+}
+
+void mpi_read_news(void)
+{
+    for (;;) {
+        int there = 0;
+        MPI_Status from;
+        if (MPI_Iprobe(MPI_ANY_SOURCE, MPI_ANY_TAG, mpi.news, &there, &from) != MPI_SUCCESS || !there)
+            return;
+        MPI_Recv(news.message, (int)news.message_bytes, MPI_BYTE, from.MPI_SOURCE, from.MPI_TAG, mpi.news, &from);
+        take_news(from.MPI_SOURCE, from.MPI_TAG);
+    }
+}
+
+void mpi_forget_answers(void)
+{
+    for (int rank = 0; rank < mpi.size; rank++)
+        mpi.peers[rank].answer = MPI_PEER_NOT_ASKED;
+}
+
+void mpi_ask(int rank, uint64_t wait)
+{
+    news.question = wait;
+    if (mpi.peers[rank].answer != MPI_PEER_NOT_ASKED)
+        return;
+    send_news(rank, TAG_ASK, &news.question, sizeof news.question);
+    mpi.peers[rank].answer = MPI_PEER_ASKED;
+}
+
+/* ---- who is absent ---- */
+
+static bool has_answered(const void *context, int rank)
+{
+    (void)context;
+    const mpi_peer *peer = &mpi.peers[rank];
+    return rank == mpi.rank || peer->left || peer->answer == MPI_PEER_CAME || peer->answer == MPI_PEER_ABSENT;
+}
+
+/* Whether the first, which has answered, said that it waits for the other. */
+static bool waits_for(const void *context, int rank, int other)
+{
+    (void)context;
+    const mpi_peer *peer = &mpi.peers[rank];
+    const mpi_answer *told = peer->told;
+    if (rank == other || (rank != mpi.rank && peer->answer != MPI_PEER_CAME && peer->answer != MPI_PEER_ABSENT))
+        return false;
+    bool together = has_answered(NULL, other) && !mpi.peers[other].left && told->wait != MPI_NO_WAIT &&
+                    mpi.peers[other].told->wait == told->wait;
+    return !together && (told->members[other / 8] >> other % 8 & 1) != 0;
+}
+
+/* Whether all that have not left have answered, or this rank itself has been waited for in vain. */
+static bool has_all_answers(void)
+{
+    bool all = true;
+    for (int rank = 0; rank < mpi.size; rank++)
+        all &= has_answered(NULL, rank);
+    return all || mpi.peers[mpi.rank].given_up[0];
+}
+
+/* What others have said of this rank, or of one of the absent; NULL: nothing. */
+static const char *find_given_up(const bool *absent)
+{
+    if (mpi.peers[mpi.rank].given_up[0])
+        return mpi.peers[mpi.rank].given_up;
+    for (int rank = 0; rank < mpi.size; rank++)
+        if (absent[rank] && mpi.peers[rank].given_up[0])
+            return mpi.peers[rank].given_up;
+    return NULL;
+}
+
+static void write_absent(const bool *absent, int witness, char *text, size_t bytes)
+{
+    int first = 0;
+    while (first < mpi.size && !absent[first])
+        first++;
+    bool answers = has_answered(NULL, first) && mpi.peers[first].told->doing[0] && !mpi.peers[first].left;
+    text[0] = '\0';
+    mpi.host->name_world_ranks(mpi.size, absent, text, bytes);
+    size_t used = strlen(text);
+    snprintf(text + used, bytes - used, " did not come to %s within %.0f s (SHARD_TIMEOUT)%s%s", mpi.peers[witness].told->doing,
+             mpi.host->timeout(), answers ? ", but waited in " : "", answers ? mpi.peers[first].told->doing : "");
+}
+
+shard_status mpi_find_absent(uint64_t wait, mpi_is_done *is_done, void *context, int *done, char *text, size_t bytes)
+{
+    bool *absent = mpi.host->calloc((size_t)mpi.size, sizeof *absent);
+    if (!absent)
+        return SHARD_ERROR_MEMORY;
+    mpi_forget_answers();
+    for (int rank = 0; rank < mpi.size; rank++)
+        if (!mpi.peers[rank].left)
+            mpi_ask(rank, wait);
+    shard_status status = SHARD_OK;
+    for (double end = mpi_now() + shard_silent_seconds(mpi.host->timeout()); mpi_now() < end && !*done && status == SHARD_OK && !has_all_answers();) {
+        usleep(POLL_MICROSECONDS);
+        mpi_read_news();
+        status = is_done(context, done);
+    }
+    fill_answer(mpi.peers[mpi.rank].told, wait);
+    shard_waits waits = {.size = mpi.size, .answers = has_answered, .waits_for = waits_for};
+    int witness = *done || status != SHARD_OK ? -1 : mpi.host->find_culprits(&waits, mpi.rank, absent);
+    const char *known = witness >= 0 ? find_given_up(absent) : NULL;
+    text[0] = '\0';
+    if (known)
+        snprintf(text, bytes, "%s", known);
+    else if (witness >= 0) {
+        write_absent(absent, witness, text, bytes);
+        mpi_say_given_up(absent, text);
+    }
+    free(absent);
+    return status;
+}

@@ -1,0 +1,182 @@
+/*
+ * Waiting in a group, with a deadline. Members that have left, or have failed and wait
+ * elsewhere, are asked at once whether they came to the wait; where everybody is is
+ * asked when the deadline has passed.
+ */
+#include "comm/mpi/plugin.h"
+
+#include "base/hash.h"
+
+#include <sched.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+/* Looks at the clock and the news come after so many polls, and so often. */
+#define POLLS_BETWEEN_LOOKS 64
+#define LOOK_SECONDS 0.005
+
+/* After this time a wait gives its core away between polls. */
+#define POLITE_AFTER_SECONDS 0.5
+#define POLITE_MICROSECONDS 100
+
+/* A rank with an error that has waited elsewhere for so long does not just pass by. */
+#define ALARM_SECONDS 0.2
+
+/* What a wait is for. */
+typedef struct wait_for {
+    MPI_Request *requests;
+    int number;
+} wait_for;
+
+shard_status mpi_check(int result, const char *call)
+{
+    char text[MPI_MAX_ERROR_STRING] = "";
+    int length;
+    if (result == MPI_SUCCESS)
+        return SHARD_OK;
+    MPI_Error_string(result, text, &length);
+    text[strcspn(text, "\n")] = '\0';
+    return mpi.host->error(SHARD_ERROR_DEVICE, "mpi: %.*s: %.200s", (int)strcspn(call, "("), call, text);
+}
+
+/* The same on all members of a group for the same wait, and of no other wait; odd. A collective
+ * may have several, and a member that fails in it may miss some: the next one begins anew. */
+static uint64_t name_of_next_wait(const shard_group *group)
+{
+    mpi_group *state = group->state;
+    state->waits = state->sequence == group->sequence ? state->waits + 1 : 0;
+    state->sequence = group->sequence;
+    uint64_t hash = shard_hash_word(SHARD_HASH_START, state->number);
+    hash = shard_hash_word(hash, group->sequence);
+    return shard_hash_word(hash, state->waits) | 1;
+}
+
+static shard_status give_up(shard_group *group, shard_status status, const char *text)
+{
+    mpi_group *state = group->state;
+    state->broken = status;
+    mpi.failed = true;
+    snprintf(state->text, sizeof state->text, "%s", text);
+    snprintf(mpi.failure, sizeof mpi.failure, "%s", text);
+    return mpi.host->error(status, "%s", text);
+}
+
+/* It has failed and waits, and not just in passing. */
+static bool is_alarmed(const mpi_peer *peer)
+{
+    return peer->alarmed > 0 && mpi_now() - peer->alarmed > ALARM_SECONDS;
+}
+
+shard_status mpi_look(shard_group *group, const char *doing)
+{
+    (void)doing;
+    mpi.waiting = group;
+    mpi.wait = MPI_NO_WAIT;
+    mpi_read_news();
+    mpi.waiting = NULL;
+    for (int member = 0; member < group->size; member++) {
+        const mpi_peer *peer = &mpi.peers[group->world_ranks[member]];
+        if (peer->aborted.status != SHARD_OK)
+            return mpi.host->error(peer->aborted.status, "%s", peer->aborted.text);
+        if (peer->said[0] && (peer->left || is_alarmed(peer)))
+            return mpi.host->error(SHARD_ERROR_PEER, "%s", peer->said);
+        if (peer->given_up[0])
+            return mpi.host->error(SHARD_ERROR_TIMEOUT, "%s", peer->given_up);
+    }
+    return SHARD_OK;
+}
+
+/* Whether a member has left, or has failed and waits elsewhere, without coming to this wait,
+ * or has been waited for in vain before. */
+static shard_status check_members(shard_group *group)
+{
+    char text[SHARD_COMM_TEXT], doing[MPI_DOING_TEXT];
+    for (int member = 0; member < group->size; member++) {
+        int rank = group->world_ranks[member];
+        const mpi_peer *peer = &mpi.peers[rank];
+        if (peer->given_up[0])
+            return give_up(group, SHARD_ERROR_TIMEOUT, peer->given_up);
+        if (!peer->left && !is_alarmed(peer))
+            continue;
+        mpi_ask(rank, mpi.wait);
+        if (peer->answer != MPI_PEER_ABSENT)
+            continue;
+        mpi.host->group_describe(group, doing, sizeof doing);
+        if (peer->said[0])
+            snprintf(text, sizeof text, "%s", peer->said);
+        else
+            snprintf(text, sizeof text, "rank %d has left: it did not come to %s", rank, doing);
+        return give_up(group, SHARD_ERROR_PEER, text);
+    }
+    return SHARD_OK;
+}
+
+/* Those that are done are skipped at once the next time. */
+static shard_status test_all(void *context, int *done)
+{
+    const wait_for *wait = context;
+    *done = 1;
+    for (int i = 0; i < wait->number && *done; i++)
+        MPI_TRY(MPI_Test(&wait->requests[i], done, MPI_STATUS_IGNORE));
+    return SHARD_OK;
+}
+
+/* The deadline has passed: finds out who is missing, unless all is done after all. */
+static shard_status fail_late(shard_group *group, wait_for *wait, int *done)
+{
+    char text[SHARD_COMM_TEXT], doing[MPI_DOING_TEXT];
+    shard_status status = mpi_find_absent(mpi.wait, test_all, wait, done, text, sizeof text);
+    if (status != SHARD_OK || *done)
+        return status;
+    mpi.host->group_describe(group, doing, sizeof doing);
+    if (!text[0])
+        snprintf(text, sizeof text, "all ranks came, but MPI did not finish %s within %.0f s (SHARD_TIMEOUT)", doing,
+                 mpi.host->timeout());
+    return give_up(group, SHARD_ERROR_TIMEOUT, text);
+}
+
+static shard_status poll(shard_group *group, wait_for *wait)
+{
+    int done = 0;
+    double start = 0, looked = 0;
+    for (unsigned polls = 1;; polls++) {
+        shard_status status = test_all(wait, &done);
+        if (status != SHARD_OK || done)
+            return status;
+        sched_yield();
+        if (polls % POLLS_BETWEEN_LOOKS && start == 0)
+            continue;
+        double time = mpi_now();
+        if (start == 0) {
+            start = time;
+            mpi_forget_answers();
+        }
+        if (time - looked > LOOK_SECONDS) {
+            looked = time;
+            mpi_read_news();
+            status = check_members(group);
+            if (status == SHARD_OK && time - start > mpi.host->timeout())
+                status = fail_late(group, wait, &done);
+            if (status != SHARD_OK || done)
+                return status;
+        }
+        if (time - start > POLITE_AFTER_SECONDS)
+            usleep(POLITE_MICROSECONDS);
+    }
+}
+
+shard_status mpi_finish(shard_group *group, MPI_Request *requests, int number)
+{
+    mpi_group *state = group->state;
+    if (state->broken)
+        return mpi.host->error(state->broken, "%s", state->text);
+    mpi.waiting = group;
+    mpi.wait = name_of_next_wait(group);
+    mpi_come_to(mpi.wait);
+    shard_status status = poll(group, &(wait_for){requests, number});
+    mpi.waiting = NULL;
+    mpi.wait = MPI_NO_WAIT;
+    return status;
+}

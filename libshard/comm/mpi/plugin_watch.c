@@ -1,0 +1,169 @@
+/* The beginning and the end of a job, where MPI has no deadline of its own. */
+#include "comm/mpi/plugin.h"
+
+#include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <time.h>
+#include <unistd.h>
+
+#define POLL_MICROSECONDS 100
+#define OUTPUT_MICROSECONDS 200000 /* until the launcher has passed on what ranks print: MPICH's drops the rest at the end */
+
+/* How long a rank waits for the abort by each that is to do it before it. */
+#define ABORT_SECONDS 3.0
+
+/* A rank's watch ends it so much later than that of the rank before it, so that one rank's message
+ * is printed, not every rank's. */
+#define WATCH_STEP_SECONDS 1.0
+#define WATCH_STEPS 4
+#define WATCH_SLICE_SECONDS 0.2
+
+double mpi_now(void)
+{
+    struct timespec time;
+    clock_gettime(CLOCK_MONOTONIC, &time);
+    return (double)time.tv_sec + 1e-9 * (double)time.tv_nsec;
+}
+
+/* ---- calls that block ---- */
+
+static struct {
+    pthread_mutex_t lock;
+    pthread_cond_t ended;
+    pthread_t thread;
+    bool runs, over;
+    const char *what;
+} watch = {.lock = PTHREAD_MUTEX_INITIALIZER};
+
+/* This process's rank as the launcher says it, as MPI may not run yet. */
+static int launched_rank(void)
+{
+    static const char *const variables[] = {"OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "SLURM_PROCID"};
+    for (size_t i = 0; i < sizeof variables / sizeof *variables; i++)
+        if (getenv(variables[i]))
+            return atoi(getenv(variables[i]));
+    return 0;
+}
+
+/* Until the watched call is over, or for so many seconds of this process's own time: while it is
+ * stopped no time passes. With the lock. */
+static void wait_until_over(double seconds)
+{
+    for (double last = mpi_now(), left = seconds; !watch.over && left > 0;) {
+        double end = last + WATCH_SLICE_SECONDS;
+        struct timespec limit = {.tv_sec = (time_t)end, .tv_nsec = (long)((end - (double)(time_t)end) * 1e9)};
+        pthread_cond_timedwait(&watch.ended, &watch.lock, &limit);
+        double now = mpi_now(), passed = now - last;
+        left -= passed < 2 * WATCH_SLICE_SECONDS ? passed : WATCH_SLICE_SECONDS;
+        last = now;
+    }
+}
+
+static void *watch_call(void *context)
+{
+    int rank = launched_rank();
+    pthread_mutex_lock(&watch.lock);
+    wait_until_over(mpi.host->timeout() + WATCH_STEP_SECONDS * (rank < WATCH_STEPS ? rank : WATCH_STEPS));
+    if (!watch.over) {
+        mpi.host->log(SHARD_LOG_ERROR,
+                      "rank %d: %s did not end within %.0f s (SHARD_TIMEOUT): another rank has ended, hangs, or was not started",
+                      rank, watch.what, mpi.host->timeout());
+        _exit(EXIT_FAILURE); /* MPI_Abort may wait for what hangs; the launcher ends the others */
+    }
+    pthread_mutex_unlock(&watch.lock);
+    return context;
+}
+
+void mpi_watch(const char *what)
+{
+    pthread_condattr_t attributes;
+    sigset_t all, before;
+    watch.what = what;
+    watch.over = false;
+    pthread_condattr_init(&attributes);
+    pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
+    pthread_cond_init(&watch.ended, &attributes);
+    pthread_condattr_destroy(&attributes);
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before); /* signals are the program's threads' */
+    watch.runs = pthread_create(&watch.thread, NULL, watch_call, NULL) == 0;
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+}
+
+void mpi_watch_end(void)
+{
+    pthread_mutex_lock(&watch.lock);
+    watch.over = true;
+    pthread_cond_signal(&watch.ended);
+    pthread_mutex_unlock(&watch.lock);
+    if (watch.runs)
+        pthread_join(watch.thread, NULL);
+    watch.runs = false;
+    pthread_cond_destroy(&watch.ended);
+}
+
+/* ---- the end ---- */
+
+static bool have_all_left(void)
+{
+    int left = 1;
+    for (int rank = 0; rank < mpi.size; rank++)
+        left += rank != mpi.rank && mpi.peers[rank].left;
+    return left == mpi.size;
+}
+
+static shard_status is_over(void *context, int *done)
+{
+    (void)context;
+    *done = have_all_left();
+    return SHARD_OK;
+}
+
+/* How many ranks are to end the job rather than this one: of those that have failed, or of all
+ * that wait for the end where none has, the lower ones. */
+static int count_before(void)
+{
+    int before = 0;
+    for (int rank = 0; rank < mpi.size; rank++) {
+        bool failed = mpi.peers[rank].said[0];
+        before += rank != mpi.rank && mpi.peers[rank].left && (failed == mpi.failed ? rank < mpi.rank : failed);
+    }
+    return before;
+}
+
+bool mpi_wait_for_farewells(double seconds)
+{
+    char text[SHARD_COMM_TEXT];
+    double end = mpi_now() + seconds;
+    int over = 0;
+    mpi.wait = MPI_WAIT_FOR_THE_END;
+    for (mpi_read_news(); !have_all_left() && mpi_now() < end; mpi_read_news())
+        usleep(POLL_MICROSECONDS);
+    is_over(NULL, &over);
+    if (over || mpi.failed)
+        return over;
+    if (mpi_find_absent(mpi.wait, is_over, NULL, &over, text, sizeof text) == SHARD_OK && !over && count_before() == 0)
+        mpi.host->log(SHARD_LOG_ERROR, "%s", text);
+    return over;
+}
+
+/* Open MPI's mpirun (4.1) may crash or never end where several ranks abort in the same moment, and
+ * sometimes where one does while another one is stopped: what MPI_Abort has it print races with the
+ * job's end. It ends the job as well, and reliably, after a rank that ends with an exit code. */
+_Noreturn void mpi_abort(void)
+{
+    for (double end = mpi_now() + ABORT_SECONDS * count_before(); mpi_now() < end;)
+        usleep(POLL_MICROSECONDS);
+    fflush(stdout);
+    usleep(OUTPUT_MICROSECONDS);
+#ifdef OPEN_MPI
+    bool by_exit = getenv("OMPI_COMM_WORLD_RANK") != NULL;
+#else
+    bool by_exit = false;
+#endif
+    if (!by_exit)
+        MPI_Abort(MPI_COMM_WORLD, EXIT_FAILURE);
+    _exit(EXIT_FAILURE);
+}

@@ -1,0 +1,305 @@
+/* Communicators: making, splitting, leaving; the streams that they share. */
+#include "comm/nccl/plugin.h"
+
+#include <sched.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+nccl_state nccl = {.lock = PTHREAD_MUTEX_INITIALIZER, .sum_bytes = (int64_t)64 << 20};
+
+/* Seconds for the others to leave a communicator too, before it is given up. */
+#define LEAVE_SECONDS 10.0
+
+/* ---- the stream ---- */
+
+/* For whoever waits for the device. */
+static shard_status watch(bool begins)
+{
+    pthread_mutex_lock(&nccl.lock);
+    shard_status status = nccl_watch(begins);
+    pthread_mutex_unlock(&nccl.lock);
+    return status;
+}
+
+static shard_status open_stream(shard_device *device)
+{
+    shard_cuda *cuda = shard_cuda_of(device);
+    SHARD_CUDA_TRY(cudaSetDevice(cuda->ordinal));
+    if (nccl.device == device)
+        return SHARD_OK;
+    if (nccl.device)
+        return shard_error(SHARD_ERROR_UNSUPPORTED, "nccl: collectives on %s after some on %s; a rank has one GPU", device->name,
+                           nccl.device->name);
+    int least, greatest; /* before computing, so that it waits for the others' least */
+    SHARD_CUDA_TRY(cudaDeviceGetStreamPriorityRange(&least, &greatest));
+    SHARD_CUDA_TRY(cudaStreamCreateWithPriority(&nccl.stream, cudaStreamNonBlocking, greatest));
+    SHARD_CUDA_TRY(cudaEventCreateWithFlags(&nccl.ready, cudaEventDisableTiming));
+    for (int i = 0; i < NCCL_FLIGHTS; i++)
+        SHARD_CUDA_TRY(cudaEventCreateWithFlags(&nccl.flights[i].done, cudaEventDisableTiming));
+    SHARD_CUDA_TRY(cudaEventCreateWithFlags(&nccl.arrived, cudaEventDisableTiming));
+    for (int i = 0; i < 2; i++)
+        SHARD_CUDA_TRY(cudaEventCreateWithFlags(&nccl.summed[i], cudaEventDisableTiming));
+    nccl.side = *device;
+    nccl.side_state = *cuda;
+    SHARD_CUDA_TRY(cudaStreamCreateWithPriority(&nccl.side_state.stream, cudaStreamNonBlocking, greatest));
+    nccl.side_state.graphs = nccl.side_state.capture = NULL; /* what is on the side is of no graph */
+    nccl.side_state.watch = nccl_watch;                      /* who uses the side has the lock */
+    nccl.side.state = &nccl.side_state;
+    nccl.device = device;
+    cuda->watch = watch;
+    return SHARD_OK;
+}
+
+/* For what NCCL takes. Without the lock: whoever waits for the device takes it. */
+static shard_status make_room(shard_device *device)
+{
+    device->ops->trim(device);
+    return shard_last_status();
+}
+
+shard_status nccl_begin(shard_group *group)
+{
+    pthread_mutex_lock(&nccl.lock);
+    if (nccl.broken != SHARD_OK)
+        return shard_error(nccl.broken, "%s", nccl.text);
+    SHARD_CUDA_TRY(cudaSetDevice(shard_cuda_of(nccl.device)->ordinal));
+    for (bool begins = true; nccl.started - nccl.done == NCCL_FLIGHTS; begins = false) {
+        SHARD_TRY(nccl_watch(begins));
+        sched_yield();
+    }
+    struct shard_request *flight = &nccl.flights[nccl.started % NCCL_FLIGHTS];
+    flight->group = group;
+    nccl.host.group_describe(group, flight->doing, sizeof flight->doing);
+    SHARD_CUDA_TRY(cudaEventRecord(nccl.ready, shard_cuda_of(nccl.device)->stream));
+    return SHARD_CUDA(cudaStreamWaitEvent(nccl.stream, nccl.ready, 0));
+}
+
+shard_request *nccl_end(shard_status status)
+{
+    struct shard_request *flight = &nccl.flights[nccl.started % NCCL_FLIGHTS];
+    if (status == SHARD_OK)
+        status = SHARD_CUDA(cudaEventRecord(flight->done, nccl.stream));
+    nccl.started += status == SHARD_OK;
+    pthread_mutex_unlock(&nccl.lock);
+    return status == SHARD_OK ? flight : NULL;
+}
+
+/* Waits until nothing is on it. */
+static shard_status drain(void)
+{
+    for (bool begins = true; nccl.done < nccl.started; begins = false) {
+        SHARD_TRY(nccl_watch(begins));
+        sched_yield();
+    }
+    return SHARD_OK;
+}
+
+/* ---- communicators ---- */
+
+/* The group's end: the state has no group then. */
+static void detach(nccl_group *state)
+{
+    for (int i = 0; i < NCCL_FLIGHTS; i++)
+        if (nccl.flights[i].group == state->group)
+            nccl.flights[i].group = NULL;
+    state->group->carrier_state = NULL;
+    state->group->carrier = NULL;
+    state->group = NULL;
+}
+
+/* Frees the states without a group and without a communicator. */
+static void free_states(void)
+{
+    for (nccl_group **at = &nccl.groups; *at;) {
+        nccl_group *state = *at;
+        if (state->group || state->comm) {
+            at = &state->next;
+            continue;
+        }
+        *at = state->next;
+        free(state);
+    }
+}
+
+/* Aborts the communicators of groups that were left with an error. */
+static void abort_detached(void)
+{
+    ncclGroupStart();
+    for (nccl_group *state = nccl.groups; state; state = state->next)
+        if (!state->group)
+            ncclCommAbort(nccl_take_communicator(state));
+    ncclGroupEnd();
+}
+
+/* Leaves in peace, if the others do too: polled, as they may have reasons not to. */
+static bool finalize(ncclComm_t comm)
+{
+    ncclResult_t result = ncclCommFinalize(comm);
+    double limit = nccl_now() + LEAVE_SECONDS;
+    while (result == ncclInProgress && nccl_now() < limit) {
+        sched_yield();
+        if (ncclCommGetAsyncError(comm, &result) != ncclSuccess)
+            return false;
+    }
+    return result == ncclSuccess;
+}
+
+/* The same for a thread with an error, which it keeps: for a while, then all communicators are aborted. One
+ * alone would wait for what is on the stream of the others'. */
+static void drain_with_error(void)
+{
+    char text[2 * SHARD_COMM_TEXT];
+    shard_status status = shard_last_status();
+    snprintf(text, sizeof text, "%s", shard_last_error());
+    nccl.host.replace_error(SHARD_OK, "");
+    double limit = nccl_now() + LEAVE_SECONDS;
+    bool begins = true;
+    for (; nccl.done < nccl.started && nccl_now() < limit && nccl_watch(begins) == SHARD_OK; begins = false)
+        sched_yield();
+    if (nccl.done < nccl.started) {
+        shard_error(SHARD_ERROR_UNAVAILABLE, "nccl: a group was left with an error while a collective was under way: %s", text);
+        nccl_give_up(NULL);
+    }
+    nccl.host.replace_error(status, text);
+}
+
+/* With an error, the others may be anywhere: the communicator is not finalized, which they would have to do too. Nor is
+ * it aborted before the world is left, as an abort takes away what another rank's GPU has not read yet. */
+static void leave(shard_group *group)
+{
+    nccl_group *state = nccl_of(group);
+    if (!state)
+        return;
+    pthread_mutex_lock(&nccl.lock);
+    bool failed = shard_last_status() != SHARD_OK;
+    if (failed)
+        drain_with_error();
+    else
+        drain();
+    if (!failed && state->comm && finalize(state->comm))
+        ncclCommDestroy(nccl_take_communicator(state));
+    else if (!failed)
+        ncclCommAbort(nccl_take_communicator(state));
+    detach(state);
+    if (group->is_world)
+        abort_detached();
+    free_states();
+    pthread_mutex_unlock(&nccl.lock);
+}
+
+/* Last in the list, so that a parent is aborted before what its split is making. */
+static nccl_group *join(shard_group *group)
+{
+    nccl_group **at = &nccl.groups, *state = shard_calloc(1, sizeof *state);
+    if (!state)
+        return NULL;
+    while (*at)
+        at = &(*at)->next;
+    state->group = group;
+    group->carrier_state = *at = state;
+    return state;
+}
+
+static shard_status connect_locked(shard_group *group, shard_device *device, const void *id, bool reduced_precision)
+{
+    ncclUniqueId name;
+    memcpy(&name, id, sizeof name);
+    SHARD_TRY(open_stream(device));
+    if (nccl.broken != SHARD_OK)
+        return shard_error(nccl.broken, "%s", nccl.text);
+    nccl_group *state = join(group);
+    if (!state)
+        return shard_last_status();
+    state->reduced_precision = reduced_precision;
+    ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+    config.blocking = 0;
+    NCCL_TRY(state, ncclCommInitRankConfig(&state->comm, group->size, name, group->rank, &config));
+    return SHARD_OK;
+}
+
+static shard_status split_locked(shard_group *parent, shard_group *group, int color)
+{
+    static ncclComm_t none;
+    if (nccl.broken != SHARD_OK)
+        return shard_error(nccl.broken, "%s", nccl.text);
+    SHARD_TRY(drain()); /* a split beside a collective of the parent may wait for good */
+    nccl_group *from = nccl_of(parent), *state = group ? join(group) : NULL;
+    if (group && !state)
+        return shard_last_status();
+    if (state)
+        state->reduced_precision = from->reduced_precision;
+    ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+    config.blocking = 0;
+    ncclResult_t result =
+        ncclCommSplit(from->comm, state ? color : NCCL_SPLIT_NOCOLOR, parent->rank, state ? &state->comm : &none, &config);
+    /* Success is that a thread of NCCL's has begun: it writes the handle at its end. */
+    SHARD_TRY(nccl_settle(from, result == ncclSuccess ? ncclInProgress : result, "ncclCommSplit"));
+    return state ? nccl_settle(state, ncclInProgress, "ncclCommSplit") : SHARD_OK;
+}
+
+static shard_status connect(shard_group *group, shard_device *device, const void *id, bool reduced_precision)
+{
+    SHARD_TRY(make_room(device));
+    pthread_mutex_lock(&nccl.lock);
+    shard_status status = connect_locked(group, device, id, reduced_precision);
+    pthread_mutex_unlock(&nccl.lock);
+    return status;
+}
+
+static shard_status split(shard_group *parent, shard_group *group, int color)
+{
+    SHARD_TRY(make_room(nccl.device));
+    pthread_mutex_lock(&nccl.lock);
+    shard_status status = split_locked(parent, group, color);
+    pthread_mutex_unlock(&nccl.lock);
+    return status;
+}
+
+/* ---- the module ---- */
+
+static shard_status find_place(shard_device *device, char *place, size_t bytes)
+{
+    return SHARD_CUDA(cudaDeviceGetPCIBusId(place, (int)bytes, shard_cuda_of(device)->ordinal));
+}
+
+static shard_status make_id(void *id)
+{
+    ncclUniqueId made;
+    ncclResult_t result = ncclGetUniqueId(&made);
+    if (result != ncclSuccess)
+        return shard_error(SHARD_ERROR_UNAVAILABLE, "nccl: ncclGetUniqueId: %s", ncclGetLastError(NULL));
+    memcpy(id, &made, sizeof made);
+    return SHARD_OK;
+}
+
+const shard_nccl_plugin *shard_nccl_plugin_open(const shard_nccl_host *host)
+{
+    static shard_nccl_plugin module = {
+        .carrier = {.name = "nccl",
+                    .takes_small = true,
+                    .all_reduce = nccl_all_reduce,
+                    .all_reduce_start = nccl_all_reduce_start,
+                    .wait = nccl_wait,
+                    .all_gather = nccl_all_gather,
+                    .reduce_scatter = nccl_reduce_scatter,
+                    .all_gather_start = nccl_all_gather_start,
+                    .reduce_scatter_start = nccl_reduce_scatter_start,
+                    .broadcast = nccl_broadcast,
+                    .leave = leave},
+        .sum_bytes = &nccl.sum_bytes,
+        .find_place = find_place,
+        .make_id = make_id,
+        .connect = connect,
+        .split = split,
+    };
+    nccl.host = *host;
+    int version = 0;
+    if (!shard_plugin_begin(&nccl.host.base))
+        return NULL;
+    if (ncclGetVersion(&version) != ncclSuccess)
+        return shard_fail_null(SHARD_ERROR_UNAVAILABLE, "nccl: libnccl.so.2 does not answer");
+    nccl.version = version;
+    module.shares_gpu = version >= NCCL_VERSION(2, 30, 0);
+    snprintf(module.version, sizeof module.version, "%d.%d.%d", version / 10000, version / 100 % 100, version % 100);
+    return &module;
+}

@@ -1,0 +1,128 @@
+/*
+ * The nccl carrier: collectives between the GPUs themselves.
+ *
+ * Every collective goes to one stream of this module, joined by events with the
+ * stream on which the device computes. One stream for all groups: communicators that
+ * ran side by side could wait for each other in circles; in the order in which the
+ * host calls, which the meetings before each collective keep free of circles, they
+ * cannot.
+ *
+ * Communicators are non-blocking: calls that are not done at once are polled. A member
+ * that dies or hangs leaves the others' streams waiting for good, so what waits for
+ * the device (shard_cuda_wait) asks here meanwhile whether there is still hope: NCCL's
+ * own errors, what the host transport knows of the members, the deadline. If there is
+ * none, all communicators are aborted together, which frees the streams, and the rank
+ * goes the way of every failed one.
+ *
+ * NCCL takes memory of the GPU beside the device's pool, when a communicator is made and
+ * when it is first used. One that finds none is lost, and its members with it: a call that
+ * failed on one rank cannot be made again. So the pool gives back what it keeps before one is
+ * made. Not before it is used: to wait for the device may then be to wait for other ranks.
+ *
+ * 16-bit types are summed by this module: NCCL would round to 16 bits after every
+ * addition. Pieces are sent to where they are summed in float32, then gathered: as many
+ * bytes as NCCL's own way, results in rank order. Sums are taken on a second stream, beside
+ * the next piece's transfer.
+ */
+#ifndef SHARD_COMM_NCCL_PLUGIN_H
+#define SHARD_COMM_NCCL_PLUGIN_H
+
+#include "comm/nccl/host.h"
+#include "device/cuda/cuda.h"
+
+#include <pthread.h>
+
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wstrict-prototypes" /* of nccl.h */
+#include <nccl.h>
+#pragma GCC diagnostic pop
+
+_Static_assert(SHARD_NCCL_ID_BYTES == NCCL_UNIQUE_ID_BYTES, "the id travels whole");
+
+/* A group's state. */
+typedef struct nccl_group {
+    shard_group *group;      /* NULL: it was left with an error, and the communicator stays until the world is left */
+    ncclComm_t comm;         /* NULL: a split's that is not done, or aborted */
+    bool reduced_precision;  /* NCCL takes the sums of 16-bit types */
+    struct nccl_group *next; /* of all groups that have a communicator */
+    pthread_t aborter;       /* runs while aborting */
+    bool aborting;
+} nccl_group;
+
+/* A collective that is on the stream. */
+struct shard_request {
+    cudaEvent_t done;
+    shard_group *group; /* NULL: it was left with an error, and its communicator aborted */
+    char doing[200];
+};
+
+/* Of collectives that are not known to be done, at most. */
+#define NCCL_FLIGHTS 64
+
+/* A process has one GPU, and so one of these. */
+typedef struct nccl_state {
+    /* Of the thread that calls NCCL or reads what follows: any may wait for the device. */
+    pthread_mutex_t lock;
+    shard_nccl_host host;
+    int version; /* NCCL's at run time, as NCCL_VERSION makes it */
+    nccl_group *groups;
+    shard_device *device;
+    cudaStream_t stream;
+    cudaEvent_t ready; /* what was computed before the collective */
+    /* The device as its own entries see it from the stream on which 16-bit types are summed. */
+    shard_device side;
+    shard_cuda side_state;
+    cudaEvent_t arrived, summed[2]; /* a piece of theirs; out of which buffer */
+    int64_t sum_bytes;              /* of the buffers */
+    struct shard_request flights[NCCL_FLIGHTS];
+    uint64_t started, done; /* collectives; those between are in flights[number % NCCL_FLIGHTS] */
+    double hope_since;      /* when the oldest of them began to be waited for */
+    shard_status broken;    /* not OK: communicators were aborted; with the text, for good */
+    char text[SHARD_COMM_TEXT];
+} nccl_state;
+extern nccl_state nccl;
+
+/* Seconds of a clock that only goes forward. */
+double nccl_now(void);
+
+/* The group's communicator, which it has no more; NULL if it had none. */
+ncclComm_t nccl_take_communicator(nccl_group *state);
+
+/* Polls a call of the group, or the split that makes its communicator, until it is done. */
+shard_status nccl_settle(nccl_group *state, ncclResult_t result, const char *call);
+#define NCCL_TRY(state, call) SHARD_TRY(nccl_settle(state, call, #call))
+
+/* This rank's GPU collectives end here, with the thread's error: aborts all communicators. `calling`, if not
+ * NULL, is the group with a call under way. */
+shard_status nccl_give_up(nccl_group *calling);
+
+/* Makes the stream ready for a collective of the group; the thread has the lock until nccl_end. */
+shard_status nccl_begin(shard_group *group);
+/* Notes that it is on the stream, if all went well; NULL with the error set. */
+shard_request *nccl_end(shard_status status);
+
+/* Whether what is on the stream may still come to its end; forgets what has. With the lock. */
+shard_status nccl_watch(bool begins);
+
+static inline nccl_group *nccl_of(const shard_group *group)
+{
+    return group->carrier_state;
+}
+
+/* The collectives. */
+shard_status nccl_all_reduce(shard_group *group, shard_device *device, void *data, int64_t count, shard_dtype dtype,
+                             shard_reduce_op op);
+shard_request *nccl_all_reduce_start(shard_group *group, shard_device *device, void *data, int64_t count, shard_dtype dtype,
+                                     shard_reduce_op op);
+shard_status nccl_wait(shard_group *group, shard_device *device, shard_request *request);
+shard_status nccl_all_gather(shard_group *group, shard_device *device, const void *mine, void *all, const int64_t *counts,
+                             shard_dtype dtype);
+shard_status nccl_reduce_scatter(shard_group *group, shard_device *device, void *all, void *mine, const int64_t *counts,
+                                 shard_dtype dtype, shard_reduce_op op);
+shard_request *nccl_all_gather_start(shard_group *group, shard_device *device, const void *mine, void *all,
+                                     const int64_t *counts, shard_dtype dtype);
+shard_request *nccl_reduce_scatter_start(shard_group *group, shard_device *device, void *all, void *mine, const int64_t *counts,
+                                         shard_dtype dtype, shard_reduce_op op);
+shard_status nccl_broadcast(shard_group *group, shard_device *device, void *data, int64_t count, shard_dtype dtype, int root);
+
+#endif

@@ -1,0 +1,297 @@
+/* The collectives, on the module's stream. */
+#include "comm/nccl/plugin.h"
+
+static ncclDataType_t type_of(shard_dtype dtype)
+{
+    static const ncclDataType_t types[] = {
+        [SHARD_FLOAT32] = ncclFloat32, [SHARD_FLOAT64] = ncclFloat64, [SHARD_BFLOAT16] = ncclBfloat16,
+        [SHARD_FLOAT16] = ncclFloat16, [SHARD_INT64] = ncclInt64,     [SHARD_INT32] = ncclInt32,
+        [SHARD_UINT8] = ncclUint8,
+    };
+    return types[dtype];
+}
+
+static ncclRedOp_t operation_of(shard_reduce_op op)
+{
+    return op == SHARD_SUM ? ncclSum : op == SHARD_MAX ? ncclMax : ncclMin;
+}
+
+static bool summed_here(const shard_group *group, shard_dtype dtype, shard_reduce_op op)
+{
+    return op == SHARD_SUM && (dtype == SHARD_BFLOAT16 || dtype == SHARD_FLOAT16) && !nccl_of(group)->reduced_precision;
+}
+
+/* All members' pieces are as long. */
+static bool are_even(const shard_group *group, const int64_t *counts)
+{
+    for (int member = 1; member < group->size; member++)
+        if (counts[member] != counts[0])
+            return false;
+    return true;
+}
+
+static int64_t count_before(const int64_t *counts, int member)
+{
+    int64_t before = 0;
+    for (int i = 0; i < member; i++)
+        before += counts[i];
+    return before;
+}
+
+/* The first error of a group of calls, which goes on with the rest and ends in any case. */
+static ncclResult_t first_error(ncclResult_t first, ncclResult_t next)
+{
+    return first == ncclSuccess || first == ncclInProgress ? next : first;
+}
+
+static ncclResult_t end_calls(ncclResult_t first)
+{
+    return first_error(first, ncclGroupEnd());
+}
+
+/* ---- pieces of any lengths ---- */
+
+static shard_status gather(shard_group *group, const void *mine, void *all, const int64_t *counts, shard_dtype dtype)
+{
+    nccl_group *state = nccl_of(group);
+    ncclDataType_t type = type_of(dtype);
+    if (are_even(group, counts)) {
+        NCCL_TRY(state, ncclAllGather(mine, all, (size_t)counts[0], type, state->comm, nccl.stream));
+        return SHARD_OK;
+    }
+    char *piece = all;
+    ncclResult_t result = ncclGroupStart();
+    for (int root = 0; root < group->size; root++) {
+        if (counts[root])
+            result = first_error(result, ncclBroadcast(root == group->rank ? mine : piece, piece, (size_t)counts[root], type,
+                                                       root, state->comm, nccl.stream));
+        piece += counts[root] * (int64_t)shard_dtype_size(dtype);
+    }
+    return nccl_settle(state, end_calls(result), "ncclBroadcast");
+}
+
+static shard_status reduce_pieces(shard_group *group, const void *all, void *mine, const int64_t *counts, shard_dtype dtype,
+                                  shard_reduce_op op)
+{
+    nccl_group *state = nccl_of(group);
+    ncclDataType_t type = type_of(dtype);
+    ncclRedOp_t operation = operation_of(op);
+    if (are_even(group, counts)) {
+        NCCL_TRY(state, ncclReduceScatter(all, mine, (size_t)counts[0], type, operation, state->comm, nccl.stream));
+        return SHARD_OK;
+    }
+    const char *piece = all;
+    ncclResult_t result = ncclGroupStart();
+    for (int root = 0; root < group->size; root++) {
+        if (counts[root])
+            result = first_error(result, ncclReduce(piece, root == group->rank ? mine : NULL, (size_t)counts[root], type,
+                                                    operation, root, state->comm, nccl.stream));
+        piece += counts[root] * (int64_t)shard_dtype_size(dtype);
+    }
+    return nccl_settle(state, end_calls(result), "ncclReduce");
+}
+
+/* ---- sums of 16-bit types ---- */
+
+static int64_t cut(int64_t count, int64_t at, int64_t most)
+{
+    int64_t left = count > at ? count - at : 0;
+    return left < most ? left : most;
+}
+
+/* pieces [size][own] = the other members' elements [at, at + own) of this rank's piece of all. */
+static shard_status exchange_pieces(shard_group *group, const char *all, char *pieces, const int64_t *counts, int64_t at,
+                                    int64_t most, shard_dtype dtype)
+{
+    nccl_group *state = nccl_of(group);
+    ncclDataType_t type = type_of(dtype);
+    int64_t element = (int64_t)shard_dtype_size(dtype), own = cut(counts[group->rank], at, most);
+    ncclResult_t result = ncclGroupStart();
+    for (int member = 0; member < group->size; member++) {
+        const char *from = all + (count_before(counts, member) + at) * element;
+        int64_t theirs = cut(counts[member], at, most);
+        if (member == group->rank)
+            continue;
+        if (theirs)
+            result = first_error(result, ncclSend(from, (size_t)theirs, type, member, state->comm, nccl.stream));
+        if (own)
+            result = first_error(result,
+                                 ncclRecv(pieces + member * own * element, (size_t)own, type, member, state->comm, nccl.stream));
+    }
+    return nccl_settle(state, end_calls(result), "ncclSend");
+}
+
+/* What is queued on `later` from now on comes after what is on `earlier` now. */
+static shard_status order_streams(cudaEvent_t event, cudaStream_t earlier, cudaStream_t later)
+{
+    SHARD_CUDA_TRY(cudaEventRecord(event, earlier));
+    return SHARD_CUDA(cudaStreamWaitEvent(later, event, 0));
+}
+
+/* mine[at, at + own) = the sum of the members' elements, once they have arrived; on the stream of sums. */
+static shard_status sum_arrived(shard_group *group, const char *all, char *pieces, const int64_t *counts, char *mine, int64_t at,
+                                int64_t most, shard_dtype dtype)
+{
+    const shard_device_ops *ops = nccl.side.ops;
+    int64_t element = (int64_t)shard_dtype_size(dtype), own = cut(counts[group->rank], at, most);
+    const char *from = all + (count_before(counts, group->rank) + at) * element;
+    size_t bytes = (size_t)(own * element);
+    SHARD_TRY(ops->copy_rows(&nccl.side, pieces + group->rank * own * element, bytes, from, bytes, bytes, 1));
+    return ops->sum_rows(&nccl.side, group->size, own, 0, pieces, dtype, false, mine + at * element, dtype);
+}
+
+/* By pieces of at most `most` elements of each member, into two buffers in turn: while one piece is summed the next
+ * is on its way. */
+static shard_status sum_in_turns(shard_group *group, const char *all, char *mine, const int64_t *counts, int64_t longest,
+                                 int64_t most, char *const buffers[2], shard_dtype dtype)
+{
+    cudaStream_t sums = nccl.side_state.stream;
+    int64_t turn = 0;
+    for (int64_t at = 0; at < longest; at += most, turn++) {
+        if (turn >= 2) /* the piece before the last was summed out of this buffer */
+            SHARD_CUDA_TRY(cudaStreamWaitEvent(nccl.stream, nccl.summed[turn % 2], 0));
+        SHARD_TRY(exchange_pieces(group, all, buffers[turn % 2], counts, at, most, dtype));
+        SHARD_TRY(order_streams(nccl.arrived, nccl.stream, sums));
+        SHARD_TRY(sum_arrived(group, all, buffers[turn % 2], counts, mine, at, most, dtype));
+        SHARD_CUDA_TRY(cudaEventRecord(nccl.summed[turn % 2], sums));
+    }
+    return SHARD_CUDA(cudaStreamWaitEvent(nccl.stream, nccl.summed[(turn - 1) % 2], 0)); /* and so all before */
+}
+
+static shard_status sum_pieces(shard_group *group, const void *all, void *mine, const int64_t *counts, shard_dtype dtype)
+{
+    int64_t element = (int64_t)shard_dtype_size(dtype), longest = 0;
+    for (int member = 0; member < group->size; member++)
+        longest = counts[member] > longest ? counts[member] : longest;
+    int64_t most = nccl.sum_bytes / 2 / element / group->size / 64 * 64;
+    most = longest < most ? longest : most > 64 ? most : 64;
+    size_t each = (size_t)(most * element) * (size_t)group->size, bytes = longest > most ? 2 * each : each;
+    if (bytes == 0)
+        return SHARD_OK;
+    char *memory = shard_device_allocate(&nccl.side, SHARD_MEMORY_BUCKETS, bytes);
+    if (!memory)
+        return shard_last_status();
+    shard_status status = order_streams(nccl.arrived, nccl.side_state.stream, nccl.stream); /* it is there from now on */
+    if (status == SHARD_OK)
+        status = sum_in_turns(group, all, mine, counts, longest, most, (char *const[]){memory, memory + each}, dtype);
+    shard_device_release(&nccl.side, SHARD_MEMORY_BUCKETS, memory, bytes);
+    return status;
+}
+
+/* Each member gathers all of them whole and sums for itself: one call instead of two. */
+static shard_status sum_gathered(shard_group *group, char *data, int64_t count, shard_dtype dtype)
+{
+    nccl_group *state = nccl_of(group);
+    size_t bytes = (size_t)(count * (int64_t)shard_dtype_size(dtype)) * (size_t)group->size;
+    char *all = shard_device_allocate(&nccl.side, SHARD_MEMORY_BUCKETS, bytes);
+    if (!all)
+        return shard_last_status();
+    cudaStream_t sums = nccl.side_state.stream;
+    shard_status status = order_streams(nccl.arrived, sums, nccl.stream);
+    if (status == SHARD_OK)
+        status = nccl_settle(state, ncclAllGather(data, all, (size_t)count, type_of(dtype), state->comm, nccl.stream),
+                             "ncclAllGather");
+    if (status == SHARD_OK)
+        status = order_streams(nccl.arrived, nccl.stream, sums);
+    if (status == SHARD_OK)
+        status = nccl.side.ops->sum_rows(&nccl.side, group->size, count, 0, all, dtype, false, data, dtype);
+    shard_device_release(&nccl.side, SHARD_MEMORY_BUCKETS, all, bytes);
+    return status == SHARD_OK ? order_streams(nccl.summed[0], sums, nccl.stream) : status;
+}
+
+/* Small data is gathered. Of other data each member sums a piece, and these are gathered. */
+static shard_status sum_all(shard_group *group, char *data, int64_t count, shard_dtype dtype)
+{
+    if (count > 0 && count * (int64_t)shard_dtype_size(dtype) <= nccl.sum_bytes / 64 / group->size)
+        return sum_gathered(group, data, count, dtype);
+    int64_t counts[group->size], left = count, each = (count + group->size - 1) / group->size;
+    each = (each + 7) / 8 * 8; /* so that pieces begin where 16-byte accesses can */
+    for (int member = 0; member < group->size; member++) {
+        counts[member] = left < each ? left : each;
+        left -= counts[member];
+    }
+    char *mine = data + count_before(counts, group->rank) * (int64_t)shard_dtype_size(dtype);
+    SHARD_TRY(sum_pieces(group, data, mine, counts, dtype));
+    return gather(group, mine, data, counts, dtype);
+}
+
+/* ---- the table's ---- */
+
+/* What is computed from now on comes after the collective. */
+shard_status nccl_wait(shard_group *group, shard_device *device, shard_request *request)
+{
+    (void)group;
+    pthread_mutex_lock(&nccl.lock);
+    shard_status status = nccl.broken != SHARD_OK
+                              ? shard_error(nccl.broken, "%s", nccl.text)
+                              : SHARD_CUDA(cudaStreamWaitEvent(shard_cuda_of(device)->stream, request->done, 0));
+    pthread_mutex_unlock(&nccl.lock);
+    return status;
+}
+
+static shard_status finish(shard_group *group, shard_device *device, shard_request *request)
+{
+    return request ? nccl_wait(group, device, request) : shard_last_status();
+}
+
+shard_request *nccl_all_reduce_start(shard_group *group, shard_device *device, void *data, int64_t count, shard_dtype dtype,
+                                     shard_reduce_op op)
+{
+    (void)device;
+    nccl_group *state = nccl_of(group);
+    shard_status status = nccl_begin(group);
+    if (status == SHARD_OK && summed_here(group, dtype, op))
+        status = sum_all(group, data, count, dtype);
+    else if (status == SHARD_OK)
+        status = nccl_settle(state,
+                             ncclAllReduce(data, data, (size_t)count, type_of(dtype), operation_of(op), state->comm, nccl.stream),
+                             "ncclAllReduce");
+    return nccl_end(status);
+}
+
+shard_status nccl_all_reduce(shard_group *group, shard_device *device, void *data, int64_t count, shard_dtype dtype,
+                             shard_reduce_op op)
+{
+    return finish(group, device, nccl_all_reduce_start(group, device, data, count, dtype, op));
+}
+
+shard_request *nccl_all_gather_start(shard_group *group, shard_device *device, const void *mine, void *all, const int64_t *counts,
+                                     shard_dtype dtype)
+{
+    (void)device;
+    shard_status status = nccl_begin(group);
+    return nccl_end(status == SHARD_OK ? gather(group, mine, all, counts, dtype) : status);
+}
+
+shard_status nccl_all_gather(shard_group *group, shard_device *device, const void *mine, void *all, const int64_t *counts,
+                             shard_dtype dtype)
+{
+    return finish(group, device, nccl_all_gather_start(group, device, mine, all, counts, dtype));
+}
+
+shard_request *nccl_reduce_scatter_start(shard_group *group, shard_device *device, void *all, void *mine, const int64_t *counts,
+                                         shard_dtype dtype, shard_reduce_op op)
+{
+    (void)device;
+    shard_status status = nccl_begin(group);
+    if (status == SHARD_OK)
+        status = summed_here(group, dtype, op) ? sum_pieces(group, all, mine, counts, dtype)
+                                               : reduce_pieces(group, all, mine, counts, dtype, op);
+    return nccl_end(status);
+}
+
+shard_status nccl_reduce_scatter(shard_group *group, shard_device *device, void *all, void *mine, const int64_t *counts,
+                                 shard_dtype dtype, shard_reduce_op op)
+{
+    return finish(group, device, nccl_reduce_scatter_start(group, device, all, mine, counts, dtype, op));
+}
+
+shard_status nccl_broadcast(shard_group *group, shard_device *device, void *data, int64_t count, shard_dtype dtype, int root)
+{
+    nccl_group *state = nccl_of(group);
+    shard_status status = nccl_begin(group);
+    if (status == SHARD_OK)
+        status = nccl_settle(state, ncclBroadcast(data, data, (size_t)count, type_of(dtype), root, state->comm, nccl.stream),
+                             "ncclBroadcast");
+    return finish(group, device, nccl_end(status));
+}

@@ -1,0 +1,151 @@
+/* Waiting with a deadline, and what follows when it is in vain. */
+#include "comm/nccl/plugin.h"
+
+#include <sched.h>
+#include <stdio.h>
+#include <time.h>
+
+/* Between two looks at what the host transport knows of the members. */
+#define LOOK_SECONDS 0.02
+
+double nccl_now(void)
+{
+    struct timespec time;
+    clock_gettime(CLOCK_MONOTONIC, &time);
+    return (double)time.tv_sec + 1e-9 * (double)time.tv_nsec;
+}
+
+ncclComm_t nccl_take_communicator(nccl_group *state)
+{
+    ncclComm_t comm = __atomic_load_n(&state->comm, __ATOMIC_ACQUIRE);
+    state->comm = NULL;
+    return comm;
+}
+
+/* An abort sets its communicator's flag, by which a kernel of it that waits for other ranks ends, and then waits
+ * for the GPU, where another communicator's kernel may wait: all flags are to be set first. That is what
+ * a group of aborts does since NCCL 2.22. */
+static void abort_as_group(nccl_group *first)
+{
+    ncclGroupStart();
+    if (first) /* the one with a call under way: its abort ends NCCL's thread for that before the others are queued */
+        ncclCommAbort(nccl_take_communicator(first));
+    for (nccl_group *state = nccl.groups; state; state = state->next)
+        ncclCommAbort(nccl_take_communicator(state)); /* of NULL: nothing */
+    ncclGroupEnd();
+}
+
+static void *abort_one(void *comm)
+{
+    ncclCommAbort(comm);
+    return NULL;
+}
+
+/* Before NCCL 2.22 an abort waits at once, also in a group. False if there was none to abort. */
+static bool abort_in_threads(void)
+{
+    bool some = false;
+    for (nccl_group *state = nccl.groups; state; state = state->next) {
+        ncclComm_t comm = nccl_take_communicator(state);
+        some |= comm != NULL;
+        state->aborting = comm && pthread_create(&state->aborter, NULL, abort_one, comm) == 0;
+        if (!state->aborting)
+            ncclCommAbort(comm);
+    }
+    for (nccl_group *state = nccl.groups; state; state = state->next)
+        if (state->aborting)
+            pthread_join(state->aborter, NULL);
+    return some;
+}
+
+shard_status nccl_give_up(nccl_group *calling)
+{
+    nccl_group *some = nccl.groups;
+    while (some && !some->group)
+        some = some->next;
+    if (nccl.broken == SHARD_OK && some)
+        nccl.host.group_notify_abort(some->group);
+    nccl.broken = shard_last_status();
+    snprintf(nccl.text, sizeof nccl.text, "%s", shard_last_error());
+    if (nccl.version >= NCCL_VERSION(2, 22, 0))
+        abort_as_group(calling);
+    else
+        while (abort_in_threads()) /* a split that was under way may have made one meanwhile */
+            ;
+    nccl.done = nccl.started;
+    return nccl.broken;
+}
+
+static shard_status fail_late(const shard_group *group, const char *doing)
+{
+    bool members[group->size];
+    char text[SHARD_COMM_TEXT] = "";
+    for (int member = 0; member < group->size; member++)
+        members[member] = true;
+    nccl.host.group_name_ranks(group, members, text, sizeof text);
+    return shard_error(SHARD_ERROR_TIMEOUT, "nccl: %s, of %s, was not done within %.0f s (SHARD_TIMEOUT)", doing, text,
+                       nccl.host.timeout());
+}
+
+/* What the host transport knows of the group's members; `since` when this is waited for. */
+static shard_status look_around(shard_group *group, const char *doing, double since)
+{
+    static double last;
+    double now = nccl_now();
+    if (now - last < LOOK_SECONDS)
+        return SHARD_OK;
+    last = now;
+    if (group->ops->look)
+        SHARD_TRY(group->ops->look(group, doing));
+    return now - since < nccl.host.timeout() ? SHARD_OK : fail_late(group, doing);
+}
+
+shard_status nccl_settle(nccl_group *state, ncclResult_t result, const char *call)
+{
+    char doing[SHARD_COMM_TEXT];
+    double since = nccl_now();
+    while (result == ncclInProgress) {
+        nccl.host.group_describe(state->group, doing, sizeof doing);
+        if (look_around(state->group, doing, since) != SHARD_OK)
+            return nccl_give_up(state);
+        sched_yield();
+        ncclComm_t comm = __atomic_load_n(&state->comm, __ATOMIC_ACQUIRE);
+        if (!comm)
+            continue;
+        ncclResult_t asked = ncclCommGetAsyncError(comm, &result);
+        result = asked == ncclSuccess ? result : asked;
+    }
+    if (result == ncclSuccess)
+        return SHARD_OK;
+    shard_error(SHARD_ERROR_DEVICE, "nccl: %.*s: %s (%s)", (int)strcspn(call, "("), call, ncclGetLastError(state->comm),
+                ncclGetErrorString(result));
+    return nccl_give_up(state);
+}
+
+shard_status nccl_watch(bool begins)
+{
+    bool moved = begins;
+    for (; nccl.done < nccl.started; moved = true) {
+        cudaError_t error = cudaEventQuery(nccl.flights[nccl.done % NCCL_FLIGHTS].done);
+        if (error == cudaErrorNotReady) {
+            cudaGetLastError(); /* which this is, though nothing is wrong */
+            break;
+        }
+        SHARD_TRY(shard_cuda_check(error, "cudaEventQuery"));
+        nccl.done++;
+    }
+    if (moved)
+        nccl.hope_since = nccl_now();
+    if (nccl.done == nccl.started)
+        return SHARD_OK;
+    const struct shard_request *flight = &nccl.flights[nccl.done % NCCL_FLIGHTS];
+    if (!flight->group)
+        return SHARD_OK; /* the abort ends it */
+    nccl_group *state = nccl_of(flight->group);
+    ncclResult_t result = ncclSuccess;
+    ncclResult_t asked = ncclCommGetAsyncError(state->comm, &result);
+    result = asked == ncclSuccess ? result : asked;
+    if (result != ncclSuccess && result != ncclInProgress)
+        return nccl_settle(state, result, "an earlier collective");
+    return look_around(flight->group, flight->doing, nccl.hope_since) == SHARD_OK ? SHARD_OK : nccl_give_up(NULL);
+}

@@ -1,0 +1,106 @@
+/* copy, reduce, and the collectives in place. */
+#include "distributed/distributed.h"
+
+#include "comm/function.h"
+
+shard_tensor *shard_leave(shard_group *group)
+{
+    shard_group_fail(group);
+    return NULL;
+}
+
+/* ---- copy: forward as it is, backward summed over the group what is a summand: the walk says so ---- */
+
+static shard_status copy_backward(shard_node *node, shard_tensor *dy, shard_tensor **dx)
+{
+    (void)node;
+    dx[0] = shard_detach(dy);
+    shard_place_partial(dx[0], dy);
+    return dx[0] ? SHARD_OK : shard_last_status();
+}
+
+static const shard_node_type copy_type = {
+    .name = "copy", .backward = copy_backward, .takes_partial = true, .sums_gradient = true};
+
+shard_tensor *shard_copy_to_group(shard_tensor *x, shard_group *group)
+{
+    SHARD_FUNCTION("shard_copy_to_group");
+    if (!shard_check_operand("shard_copy_to_group", x))
+        return NULL;
+    if (!shard_is_local(x))
+        return shard_refuse_placement("shard_copy_to_group", x), NULL;
+    if (shard_group_size(group) == 1)
+        return shard_reshape(x, x->shape);
+    shard_tensor *y = shard_detach(x);
+    shard_node *node = shard_record(&copy_type, y, SHARD_INPUTS(x), 0);
+    if (node)
+        node->group = group;
+    return y;
+}
+
+/* ---- reduce: forward summed over the group, backward as it is: the own summand's ---- */
+
+static shard_status reduce_backward(shard_node *node, shard_tensor *dy, shard_tensor **dx)
+{
+    dx[0] = dy;
+    if (node->edge[0].placement.kind == SHARD_PARTIAL)
+        return SHARD_OK;
+    dx[0] = shard_detach(dy);
+    return dx[0] ? shard_contribution_add(&dx[0]->contribution, node->group) : shard_last_status();
+}
+
+static const shard_node_type reduce_type = {.name = "reduce", .backward = reduce_backward};
+
+shard_tensor *shard_reduce_from_group(shard_tensor *x, shard_group *group)
+{
+    SHARD_FUNCTION("shard_reduce_from_group");
+    if (!shard_check_operand("shard_reduce_from_group", x))
+        return shard_leave(group);
+    bool ours = x->placement.kind == SHARD_PARTIAL && x->placement.group == group;
+    if (!ours && !shard_is_local(x)) {
+        shard_refuse_placement("shard_reduce_from_group", x);
+        return shard_leave(group);
+    }
+    if (shard_group_size(group) == 1)
+        return shard_reshape(x, x->shape);
+    shard_tensor *y = shard_tensor_make(x->shape, x->dtype, shard_device_of(x));
+    void *memory[2];
+    if (!y || !shard_load(SHARD_INPUTS(x, y), memory))
+        return shard_result(y, shard_group_fail(group));
+    size_t bytes = (size_t)shard_numel(x) * shard_dtype_size(x->dtype);
+    if (SHARD_RUN(x, copy_rows, memory[1], bytes, memory[0], bytes, bytes, 1) != SHARD_OK)
+        return shard_result(y, shard_group_fail(group));
+    shard_agree_on_shape(x->shape.ndim, x->shape.dim);
+    y = shard_result(y, shard_group_all_reduce(group, shard_device_of(y), memory[1], shard_numel(y), y->dtype, SHARD_SUM));
+    shard_node *node = shard_record(&reduce_type, y, SHARD_INPUTS(x), 0);
+    if (node)
+        node->group = group;
+    return y;
+}
+
+/* ---- in place ---- */
+
+shard_status shard_all_reduce(shard_tensor *x, shard_reduce_op op, shard_group *group)
+{
+    SHARD_FUNCTION("shard_all_reduce");
+    if (!x) {
+        shard_null_argument("shard_all_reduce", "x");
+        return shard_group_fail(group);
+    }
+    shard_agree_on_shape(x->shape.ndim, x->shape.dim);
+    SHARD_TRY(shard_group_all_reduce(group, shard_device_of(x), shard_tensor_memory_to_write(x), shard_numel(x), x->dtype, op));
+    if (op == SHARD_SUM)
+        shard_contribution_remove(&x->contribution, group);
+    return SHARD_OK;
+}
+
+shard_status shard_broadcast(shard_tensor *x, int root, shard_group *group)
+{
+    SHARD_FUNCTION("shard_broadcast");
+    if (!x) {
+        shard_null_argument("shard_broadcast", "x");
+        return shard_group_fail(group);
+    }
+    shard_agree_on_shape(x->shape.ndim, x->shape.dim);
+    return shard_group_broadcast(group, shard_device_of(x), shard_tensor_memory_to_write(x), shard_numel(x), x->dtype, root);
+}

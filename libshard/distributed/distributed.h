@@ -1,0 +1,41 @@
+/* What the files of this folder share. */
+#ifndef SHARD_DIST_DIST_H
+#define SHARD_DIST_DIST_H
+
+#include <shard/distributed.h>
+
+#include "op/op.h"
+
+/* For a maker that cannot go on although the other members will enter the
+ * collective: tells them, and is NULL. */
+shard_tensor *shard_leave(shard_group *group);
+
+/* x's shape as rows x (dim) x width around a dimension. */
+typedef struct shard_cut {
+    int64_t rows, size, width;
+} shard_cut;
+static inline shard_cut shard_cut_along(const shard_shape *shape, int dim)
+{
+    return (shard_cut){.rows = shard_shape_product(shape, 0, dim),
+                       .size = shape->dim[dim],
+                       .width = shard_shape_product(shape, dim + 1, shape->ndim)};
+}
+
+/* Copies [start, start + size) along dim between a tensor and a contiguous part. */
+shard_status shard_copy_part_out(shard_tensor *whole, int dim, shard_range range, void *part);
+shard_status shard_copy_part_in(shard_tensor *whole, int dim, shard_range range, const void *part);
+
+/* shard_split_range in units of `multiple`, which divides size. */
+static inline shard_range shard_split_multiple(int64_t size, int64_t multiple, int members, int member)
+{
+    shard_range range = shard_split_range(size / multiple, members, member);
+    return (shard_range){.start = range.start * multiple, .size = range.size * multiple};
+}
+
+/* shard_scatter_to_group in units of `multiple`, which divides x's size along dim. */
+shard_tensor *shard_scatter_multiple(shard_tensor *x, int dim, int64_t multiple, shard_group *group);
+
+/* The members' parts (ranges[i] along dim) become one tensor of that shape. */
+shard_tensor *shard_gather_parts(shard_tensor *part, shard_shape whole, int dim, const shard_range *ranges, shard_group *group);
+
+#endif

@@ -1,0 +1,209 @@
+/*
+ * gather: the members' parts one after the other forward; backward the own part,
+ * of the members' sum where the gradient is PARTIAL over the group. The own part of
+ * one that is PARTIAL over a group of other ranks is PARTIAL still.
+ */
+#include "distributed/distributed.h"
+
+#include "comm/function.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+
+/* ---- parts to one tensor ---- */
+
+static int64_t *part_counts(const shard_shape *whole, int dim, const shard_range *ranges, int size)
+{
+    shard_cut cut = shard_cut_along(whole, dim);
+    int64_t *counts = shard_calloc((size_t)size, sizeof *counts);
+    for (int i = 0; counts && i < size; i++)
+        counts[i] = cut.rows * ranges[i].size * cut.width;
+    return counts;
+}
+
+/* Where member i's part begins, in elements, when parts lie one after the other. */
+static int64_t part_start(const int64_t *counts, int member)
+{
+    int64_t start = 0;
+    for (int i = 0; i < member; i++)
+        start += counts[i];
+    return start;
+}
+
+shard_tensor *shard_gather_parts(shard_tensor *part, shard_shape whole, int dim, const shard_range *ranges, shard_group *group)
+{
+    int size = shard_group_size(group);
+    int64_t *counts = part_counts(&whole, dim, ranges, size);
+    shard_tensor *y = counts ? shard_tensor_make(whole, part->dtype, shard_device_of(part)) : NULL;
+    bool in_order = shard_shape_product(&whole, 0, dim) == 1;
+    shard_tensor *parts = in_order ? y : y ? shard_workspace(y, shard_numel(y), y->dtype) : NULL;
+    void *memory[2];
+    shard_status status = SHARD_OK;
+    if (!parts || !shard_load(SHARD_INPUTS(part, parts), memory))
+        status = shard_group_fail(group);
+    else
+        status = shard_group_all_gather(group, shard_device_of(part), memory[0], memory[1], counts, part->dtype);
+    for (int i = 0; i < size && !in_order && status == SHARD_OK; i++)
+        status =
+            shard_copy_part_in(y, dim, ranges[i], (char *)memory[1] + (size_t)part_start(counts, i) * shard_dtype_size(y->dtype));
+    if (!in_order)
+        shard_release(parts);
+    free(counts);
+    return shard_result(y, status);
+}
+
+/* ---- the adjoint ---- */
+
+typedef struct gather_context {
+    int dim;
+    shard_group *group;
+    shard_range ranges[]; /* [group size] along dim */
+} gather_context;
+
+/* The own part of a gradient that is whole here. */
+static shard_tensor *own_part(shard_tensor *dy, const gather_context *context)
+{
+    shard_range range = context->ranges[shard_group_rank(context->group)];
+    shard_shape shape = dy->shape;
+    shape.dim[context->dim] = range.size;
+    if (context->dim == 0)
+        return shard_tensor_view(dy, range.start * shard_shape_product(&shape, 1, shape.ndim), shape);
+    shard_tensor *part = shard_tensor_make(shape, dy->dtype, shard_device_of(dy));
+    void *memory = part ? shard_tensor_memory(part) : NULL;
+    return shard_result(part, memory ? shard_copy_part_out(dy, context->dim, range, memory) : shard_last_status());
+}
+
+/* The own part of the sum of the members' gradients: half the bytes of an all-reduce. */
+static shard_tensor *own_part_of_sum(shard_tensor *dy, const gather_context *context)
+{
+    shard_group *group = context->group;
+    int size = shard_group_size(group);
+    int64_t *counts = part_counts(&dy->shape, context->dim, context->ranges, size);
+    shard_shape shape = dy->shape;
+    shape.dim[context->dim] = context->ranges[shard_group_rank(group)].size;
+    shard_tensor *part = counts ? shard_tensor_make(shape, dy->dtype, shard_device_of(dy)) : NULL;
+    /* The collective may use its input up, and others may hold dy. */
+    shard_tensor *parts = part ? shard_workspace(dy, shard_numel(dy), dy->dtype) : NULL;
+    void *memory[2];
+    shard_status status = SHARD_OK;
+    if (!parts || !shard_load(SHARD_INPUTS(parts, part), memory)) {
+        status = shard_group_fail(group);
+    } else {
+        for (int i = 0; i < size && status == SHARD_OK; i++)
+            status = shard_copy_part_out(dy, context->dim, context->ranges[i],
+                                         (char *)memory[0] + (size_t)part_start(counts, i) * shard_dtype_size(dy->dtype));
+        status = shard_group_reduce_scatter(group, shard_device_of(dy), memory[0], memory[1], counts, dy->dtype, SHARD_SUM);
+    }
+    free(counts);
+    return shard_result(part, status);
+}
+
+static shard_status gather_backward(shard_node *node, shard_tensor *dy, shard_tensor **dx)
+{
+    const gather_context *context = node->context;
+    bool sums = dy->placement.kind == SHARD_PARTIAL && shard_group_same(dy->placement.group, context->group);
+    dx[0] = sums ? own_part_of_sum(dy, context) : own_part(dy, context);
+    if (!dx[0])
+        return shard_last_status();
+    if (node->edge[0].placement.kind == SHARD_SPLIT)
+        return SHARD_OK;
+    if (!sums)
+        shard_place_partial(dx[0], dy);
+    return shard_contribution_add(&dx[0]->contribution, context->group);
+}
+
+static const shard_node_type gather_type = {.name = "gather", .backward = gather_backward, .takes_partial = true};
+
+/* ---- forward ---- */
+
+/* What each member brings. */
+typedef struct gather_offer {
+    int64_t ndim, dtype, dim;
+    int64_t size[SHARD_MAX_DIMS];
+} gather_offer;
+
+/* Whether the members' offers fit together; the same answer on every member. */
+static bool offers_fit(const gather_offer *offers, int size, const shard_group *group)
+{
+    for (int i = 1; i < size; i++) {
+        bool fits = offers[i].ndim == offers[0].ndim && offers[i].dtype == offers[0].dtype && offers[i].dim == offers[0].dim;
+        for (int d = 0; d < offers[0].ndim && fits; d++)
+            fits = d == offers[0].dim || offers[i].size[d] == offers[0].size[d];
+        if (fits)
+            continue;
+        shard_shape mine = {.ndim = (int)offers[i].ndim}, first = {.ndim = (int)offers[0].ndim};
+        for (int d = 0; d < SHARD_MAX_DIMS; d++) {
+            mine.dim[d] = offers[i].size[d];
+            first.dim[d] = offers[0].size[d];
+        }
+        shard_error(SHARD_ERROR_MISMATCH,
+                    "shard_gather_from_group: rank %d has %s %s along %" PRId64 ", rank %d has %s %s along %" PRId64,
+                    shard_group_world_rank(group, i), shard_dtype_name((shard_dtype)offers[i].dtype), shard_shape_text(&mine),
+                    offers[i].dim, shard_group_world_rank(group, 0), shard_dtype_name((shard_dtype)offers[0].dtype),
+                    shard_shape_text(&first), offers[0].dim);
+        return false;
+    }
+    return true;
+}
+
+static bool may_gather(shard_tensor *x, int dim, const shard_group *group)
+{
+    bool ours = shard_is_split(x, dim) && x->placement.group == group;
+    return ours || shard_is_local(x) || shard_refuse_placement("shard_gather_from_group", x);
+}
+
+/* Where the members' parts are along dim, and the shape of them all; the same answer on every member. */
+static shard_status add_up(const gather_offer *offers, int size, int dim, shard_range *ranges, shard_shape *whole)
+{
+    whole->dim[dim] = 0;
+    for (int i = 0; i < size; i++) {
+        ranges[i] = (shard_range){.start = whole->dim[dim], .size = offers[i].size[dim]};
+        if (__builtin_add_overflow(whole->dim[dim], ranges[i].size, &whole->dim[dim]))
+            return shard_error(SHARD_ERROR_MEMORY, "shard_gather_from_group: the members' sizes along dimension %d overflow",
+                               dim);
+    }
+    return SHARD_OK;
+}
+
+static shard_tensor *gather_offered(shard_tensor *x, int dim, const gather_offer *offers, shard_group *group)
+{
+    int size = shard_group_size(group);
+    gather_context *context = shard_calloc(1, sizeof *context + (size_t)size * sizeof context->ranges[0]);
+    if (!context)
+        return shard_leave(group);
+    *context = (gather_context){.dim = dim, .group = group};
+    shard_shape whole = x->shape;
+    shard_tensor *y = NULL;
+    if (add_up(offers, size, dim, context->ranges, &whole) == SHARD_OK)
+        y = shard_gather_parts(x, whole, dim, context->ranges, group);
+    shard_node *node = shard_record(&gather_type, y, SHARD_INPUTS(x), 0);
+    if (!node) {
+        free(context);
+        return y;
+    }
+    node->context = context;
+    node->group = group;
+    return y;
+}
+
+shard_tensor *shard_gather_from_group(shard_tensor *x, int dim, shard_group *group)
+{
+    SHARD_FUNCTION("shard_gather_from_group");
+    if (!shard_check_operand("shard_gather_from_group", x) ||
+        shard_resolve_dim("shard_gather_from_group", &x->shape, dim, &dim) != SHARD_OK || !may_gather(x, dim, group))
+        return shard_leave(group);
+    int size = shard_group_size(group);
+    if (size == 1)
+        return shard_reshape(x, x->shape);
+    gather_offer mine = {.ndim = x->shape.ndim, .dtype = (int32_t)x->dtype, .dim = dim};
+    for (int d = 0; d < x->shape.ndim; d++)
+        mine.size[d] = x->shape.dim[d];
+    gather_offer *offers = shard_calloc((size_t)size, sizeof *offers);
+    if (!offers)
+        return shard_leave(group);
+    shard_tensor *y = NULL;
+    if (shard_group_exchange(group, &mine, sizeof mine, offers) == SHARD_OK && offers_fit(offers, size, group))
+        y = gather_offered(x, dim, offers, group);
+    free(offers);
+    return y;
+}

@@ -1,0 +1,77 @@
+/* Joining and leaving the job. */
+#include "distributed/distributed.h"
+
+#include "base/env.h"
+#include "base/log.h"
+#include "comm/function.h"
+#include "distributed/threads.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+static shard_group *world;
+static bool left;
+
+shard_group *shard_world(void)
+{
+    return world;
+}
+
+/* Variables that are read later, by some devices or transports alone: a job begins without
+ * mistakes in them on any. */
+static shard_status check_environment(void)
+{
+    static const char *const switches[] = {"SHARD_TF32", "SHARD_NCCL", "SHARD_NCCL_REDUCED_PRECISION"};
+    int64_t value;
+    for (size_t i = 0; i < sizeof switches / sizeof *switches; i++)
+        SHARD_TRY(shard_env_integer(switches[i], 0, 0, 1, &value));
+    return SHARD_OK;
+}
+
+/* A rank that ends by exit without shard_finalize leaves the others waiting, and an exit code of 0 would
+ * say that the job went well. */
+static void fail_at_exit(int code, void *context)
+{
+    (void)context;
+    if (shard_group_size(world) == 1 || shard_comm_forked())
+        return;
+    shard_error(SHARD_ERROR_PEER, "exit(%d) without shard_finalize", code); /* unless there is an error already */
+    shard_log_message(SHARD_LOG_ERROR, "%s", shard_last_error());
+    shard_group_post(world);
+    if (code != EXIT_SUCCESS)
+        return;
+    fflush(NULL); /* as exit would, which goes on to no other exit code */
+    _exit(EXIT_FAILURE);
+}
+
+shard_status shard_init(int *argc, char ***argv)
+{
+    SHARD_FUNCTION("shard_init");
+    if (world || left)
+        return shard_error(SHARD_ERROR_ARGUMENT, "shard_init: called %s; a process joins its job once",
+                           left ? "after shard_finalize" : "twice");
+    SHARD_TRY(check_environment());
+    world = shard_world_open(argc, argv);
+    if (!world)
+        return shard_last_status();
+    on_exit(fail_at_exit, NULL);
+    shard_log_set_rank(shard_group_size(world) > 1 ? shard_group_rank(world) : -1);
+    shard_log_message(SHARD_LOG_DEBUG, "shard_init: %d ranks over %s", shard_group_size(world), shard_group_transport(world));
+    return shard_share_cores(world);
+}
+
+int shard_finalize(void)
+{
+    shard_device *device = shard_opened_accelerator();
+    if (device && shard_last_status() == SHARD_OK)
+        device->ops->synchronize(device); /* while the groups are there, which watch the wait */
+    int failed = shard_last_status() != SHARD_OK;
+    bool told = failed && shard_group_rank(world) > 0 && shard_group_failure_is_joint(world); /* by rank 0 */
+    if (failed && !told)
+        shard_log_message(SHARD_LOG_ERROR, "%s", shard_last_error());
+    shard_world_close(world);
+    left |= world != NULL;
+    world = NULL;
+    return failed;
+}

@@ -1,0 +1,89 @@
+/* scatter: the own part forward, all-gather backward. */
+#include "distributed/distributed.h"
+
+#include "comm/function.h"
+
+#include <stdlib.h>
+
+static shard_status copy_part(shard_tensor *whole, int dim, shard_range range, char *part, bool out)
+{
+    shard_cut cut = shard_cut_along(&whole->shape, dim);
+    size_t element = shard_dtype_size(whole->dtype) * (size_t)cut.width;
+    size_t pitch = (size_t)cut.size * element, width = (size_t)range.size * element;
+    char *memory = out ? shard_tensor_memory(whole) : shard_tensor_memory_to_write(whole);
+    if (!memory)
+        return shard_last_status();
+    char *at = memory + (size_t)range.start * element;
+    return out ? SHARD_RUN(whole, copy_rows, part, width, at, pitch, width, (size_t)cut.rows)
+               : SHARD_RUN(whole, copy_rows, at, pitch, part, width, width, (size_t)cut.rows);
+}
+
+shard_status shard_copy_part_out(shard_tensor *whole, int dim, shard_range range, void *part)
+{
+    return copy_part(whole, dim, range, part, true);
+}
+
+shard_status shard_copy_part_in(shard_tensor *whole, int dim, shard_range range, const void *part)
+{
+    return copy_part(whole, dim, range, (char *)(uintptr_t)part, false);
+}
+
+typedef struct scatter_context {
+    int dim;
+    int64_t multiple;
+    shard_group *group;
+} scatter_context;
+
+static shard_status scatter_backward(shard_node *node, shard_tensor *dy, shard_tensor **dx)
+{
+    const scatter_context *context = node->context;
+    shard_shape whole = node->edge[0].shape;
+    int size = shard_group_size(context->group);
+    shard_range *ranges = shard_calloc((size_t)size, sizeof *ranges);
+    if (!ranges)
+        return shard_group_fail(context->group);
+    for (int i = 0; i < size; i++)
+        ranges[i] = shard_split_multiple(whole.dim[context->dim], context->multiple, size, i);
+    dx[0] = shard_gather_parts(dy, whole, context->dim, ranges, context->group);
+    free(ranges);
+    return dx[0] ? SHARD_OK : shard_last_status();
+}
+
+static const shard_node_type scatter_type = {.name = "scatter", .backward = scatter_backward, .places_gradients = true};
+
+shard_tensor *shard_scatter_to_group(shard_tensor *x, int dim, shard_group *group)
+{
+    return shard_scatter_multiple(x, dim, 1, group);
+}
+
+shard_tensor *shard_scatter_multiple(shard_tensor *x, int dim, int64_t multiple, shard_group *group)
+{
+    SHARD_FUNCTION("shard_scatter_to_group");
+    if (!shard_check_operand("shard_scatter_to_group", x) ||
+        shard_resolve_dim("shard_scatter_to_group", &x->shape, dim, &dim) != SHARD_OK)
+        return NULL;
+    if (!shard_is_local(x))
+        return shard_refuse_placement("shard_scatter_to_group", x), NULL;
+    int size = shard_group_size(group);
+    if (size == 1)
+        return shard_reshape(x, x->shape);
+    shard_range range = shard_split_multiple(x->shape.dim[dim], multiple, size, shard_group_rank(group));
+    shard_shape shape = x->shape;
+    shape.dim[dim] = range.size;
+    shard_tensor *y;
+    if (dim == 0) {
+        y = shard_tensor_view(x, range.start * shard_shape_product(&shape, 1, shape.ndim), shape);
+    } else {
+        y = shard_tensor_make(shape, x->dtype, shard_device_of(x));
+        void *part = y ? shard_tensor_memory(y) : NULL;
+        y = shard_result(y, part ? shard_copy_part_out(x, dim, range, part) : shard_last_status());
+    }
+    if (!y)
+        return NULL;
+    y->placement = (shard_placement){
+        .kind = SHARD_SPLIT, .dim = dim, .group = group, .start = range.start, .whole = x->shape.dim[dim]};
+    shard_node *node = shard_record(&scatter_type, y, SHARD_INPUTS(x), sizeof(scatter_context));
+    if (node)
+        *(scatter_context *)node->context = (scatter_context){dim, multiple, group};
+    return y;
+}

@@ -1,0 +1,56 @@
+#include "distributed/threads.h"
+
+#include "base/env.h"
+#include "base/error.h"
+#include "base/hash.h"
+#include "base/log.h"
+#include "base/memory.h"
+#include "comm/comm.h"
+#include "device/device.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+int shard_fair_threads(const shard_seat *seats, int ranks, int rank)
+{
+    const shard_seat *own = &seats[rank];
+    double share = 0;
+    for (size_t core = 0; core < CPU_SETSIZE; core++) {
+        int sharers = 0;
+        for (int i = 0; i < ranks && CPU_ISSET(core, &own->cores); i++)
+            sharers += seats[i].host == own->host && CPU_ISSET(core, &seats[i].cores);
+        share += sharers > 0 ? 1.0 / sharers : 0;
+    }
+    return share < 1 ? 1 : (int)(share + 1e-6); /* three thirds are one */
+}
+
+static shard_seat own_seat(void)
+{
+    char name[256] = "";
+    gethostname(name, sizeof name - 1);
+    shard_seat seat = {.host = shard_hash_text(SHARD_HASH_START, name)};
+    sched_getaffinity(0, sizeof seat.cores, &seat.cores);
+    return seat;
+}
+
+shard_status shard_share_cores(shard_group *world)
+{
+    int ranks = shard_group_size(world), rank = shard_group_rank(world);
+    if (ranks == 1)
+        return SHARD_OK;
+    shard_seat mine = own_seat(), *seats = shard_calloc((size_t)ranks, sizeof *seats);
+    int64_t *counts = shard_calloc((size_t)ranks, sizeof *counts);
+    for (int i = 0; counts && i < ranks; i++)
+        counts[i] = sizeof mine;
+    shard_status status = !seats || !counts ? shard_group_fail(world)
+                                            : shard_group_all_gather(world, NULL, &mine, seats, counts, SHARD_UINT8);
+    if (status == SHARD_OK && !shard_env_string("OMP_NUM_THREADS", NULL)) {
+        int threads = shard_fair_threads(seats, ranks, rank);
+        shard_log_message(SHARD_LOG_INFO, "OMP_NUM_THREADS is not set: %d threads, this rank's share of its cores", threads);
+        shard_cpu_set_threads(threads);
+    }
+    free(seats);
+    free(counts);
+    return status;
+}
