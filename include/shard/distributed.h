@@ -36,26 +36,45 @@ SHARD_API shard_group *shard_world(void);
 /* ---- meshes ---- */
 
 /*
- * World ranks in a grid of data x model: rank r is member r % model of model group
- * r / model, and member r / model of data group r % model. A model group holds one
- * layer split over its members; a data group holds the replicas of one part.
+ * The world's ranks in a grid of named axes, as PyTorch's DeviceMesh. The last axis varies fastest:
+ * with axes data 2 x model 4, ranks 0 to 3 are one model group, ranks 0 and 4 one data group.
+ * A layer is split over the group along an axis. The ranks with the same coordinate along that axis hold
+ * the same shard of it: they are its replica group.
  */
 typedef struct shard_mesh shard_mesh;
 
+#define SHARD_MESH_AXES 4
+
+typedef struct shard_mesh_axis {
+    const char *name; /* up to 15 characters; read in the call */
+    int size;         /* ranks along it; 0, for one axis at most: the ranks that the others leave */
+} shard_mesh_axis;
+
 typedef struct shard_mesh_options {
     int reserved;
-    int model; /* members of a model group; 0 is 1 */
-    int data;  /* members of a data group; 0: the world's size / model */
+    int model;                             /* ranks along the axis "model", the last one; 0 is 1 */
+    int data;                              /* ranks along the axis "data", the first one; 0: the world's size / model */
+    shard_mesh_axis axes[SHARD_MESH_AXES]; /* in place of these two: .axes = {{"data", 2}, {"expert", 2}, {"model", 2}} */
 } shard_mesh_options;
 
-/* data * model must be the world's size (ARGUMENT) and the same on all ranks
- * (MISMATCH). Collective over the world.
- * Destroyed by shard_mesh_destroy after everything placed on its groups. */
+/* The product of the sizes must be the world's size (ARGUMENT). Names and sizes must be the same on all ranks
+ * (MISMATCH). Collective over the world. Destroyed by shard_mesh_destroy after everything that is
+ * placed on its groups. */
 #define shard_mesh_create(...) shard_mesh_create_with((shard_mesh_options){.reserved = 0, __VA_ARGS__})
 SHARD_API shard_mesh *shard_mesh_create_with(shard_mesh_options options);
 SHARD_API void shard_mesh_destroy(shard_mesh *mesh);
 
-/* This rank's groups. Belong to the mesh. */
+/* The ranks that differ from this one along the axis alone; as DeviceMesh.get_group. Belongs to the mesh. NULL with
+ * the error set (ARGUMENT) where the mesh has no such axis. */
+SHARD_API shard_group *shard_mesh_group(const shard_mesh *mesh, const char *axis);
+/* The ranks with this rank's coordinate along the axis: the replicas of what is split over it. Belongs to the mesh. NULL
+ * with the error set (ARGUMENT) where the mesh has no such axis. */
+SHARD_API shard_group *shard_mesh_replica_group(const shard_mesh *mesh, const char *axis);
+/* This rank's place along the axis, from 0 on; as DeviceMesh.get_local_rank. -1 with the error set (ARGUMENT) where the
+ * mesh has no such axis. */
+SHARD_API int shard_mesh_coordinate(const shard_mesh *mesh, const char *axis);
+
+/* shard_mesh_group(mesh, "model") and shard_mesh_group(mesh, "data"); of NULL NULL, without an error. */
 SHARD_API shard_group *shard_mesh_model_group(const shard_mesh *mesh);
 SHARD_API shard_group *shard_mesh_data_group(const shard_mesh *mesh);
 

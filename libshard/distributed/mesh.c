@@ -1,57 +1,141 @@
-/* Meshes: the world's ranks in a grid of data x model. */
+/* Meshes: the world's ranks in a grid of named axes, row-major: the last axis varies fastest. */
 #include "distributed/distributed.h"
 
 #include "comm/function.h"
 
+#include <inttypes.h>
+#include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
-struct shard_mesh {
-    shard_group *model, *data;
-};
+enum { NAME_BYTES = 16, TEXT_BYTES = 128 };
 
-/* What a rank asks for. */
+/* The axes that a rank asks for; exchanged, so without pointers. */
 typedef struct grid {
-    int32_t data, model;
+    int32_t axes;
+    int32_t size[SHARD_MESH_AXES];
+    char name[SHARD_MESH_AXES][NAME_BYTES];
 } grid;
 
-static shard_status check_grid(grid wanted, int asked_data, int size)
+struct shard_mesh {
+    grid grid;
+    int coordinate[SHARD_MESH_AXES];
+    shard_group *along[SHARD_MESH_AXES];    /* the ranks that differ from this one along the axis alone */
+    shard_group *replicas[SHARD_MESH_AXES]; /* the ranks with the same coordinate along the axis */
+};
+
+/* "data 2 x model 4" */
+static const char *grid_text(const grid *wanted, char text[TEXT_BYTES])
 {
-    if (asked_data == 0 && wanted.model > 0 && size % wanted.model != 0)
-        return shard_error(SHARD_ERROR_ARGUMENT, "shard_mesh_create: model parallel groups of %d do not divide the %d ranks",
-                           wanted.model, size);
-    if (wanted.model < 1 || wanted.data < 1 || (int64_t)wanted.model * wanted.data != size)
-        return shard_error(SHARD_ERROR_ARGUMENT, "shard_mesh_create: %d data x %d model parallel is not the world's size, %d",
-                           wanted.data, wanted.model, size);
+    size_t used = 0;
+    text[0] = '\0';
+    for (int i = 0; i < wanted->axes; i++)
+        used += (size_t)snprintf(text + used, TEXT_BYTES - used, "%s%s %d", i ? " x " : "", wanted->name[i], wanted->size[i]);
+    return text;
+}
+
+static int find_axis(const grid *in, const char *name)
+{
+    for (int i = 0; i < in->axes; i++)
+        if (strcmp(in->name[i], name) == 0)
+            return i;
+    return -1;
+}
+
+static shard_status add_axis(grid *to, const char *name, int size)
+{
+    if (!*name || strlen(name) >= NAME_BYTES)
+        return shard_error(SHARD_ERROR_ARGUMENT, "shard_mesh_create: the axis name \"%s\" is empty or longer than %d characters",
+                           name, NAME_BYTES - 1);
+    if (find_axis(to, name) >= 0)
+        return shard_error(SHARD_ERROR_ARGUMENT, "shard_mesh_create: two axes are named \"%s\"", name);
+    snprintf(to->name[to->axes], NAME_BYTES, "%s", name);
+    to->size[to->axes++] = size;
+    return SHARD_OK;
+}
+
+static shard_status read_options(const shard_mesh_options *options, grid *wanted)
+{
+    bool named = options->axes[0].name != NULL;
+    if (named && (options->data || options->model))
+        return shard_error(SHARD_ERROR_ARGUMENT, "shard_mesh_create: axes are given, and data or model too: name these as axes");
+    if (!named) {
+        SHARD_TRY(add_axis(wanted, "data", options->data));
+        return add_axis(wanted, "model", options->model ? options->model : 1);
+    }
+    for (int i = 0; i < SHARD_MESH_AXES && options->axes[i].name; i++)
+        SHARD_TRY(add_axis(wanted, options->axes[i].name, options->axes[i].size));
+    return SHARD_OK;
+}
+
+/* Gives the axis of size 0 the ranks that the others leave. */
+static shard_status fit_to_world(grid *wanted, int world)
+{
+    char text[TEXT_BYTES];
+    int64_t known = 1;
+    int open = -1;
+    for (int i = 0; i < wanted->axes; i++) {
+        int size = wanted->size[i];
+        if (size < 0 || (size == 0 && open >= 0))
+            return shard_error(SHARD_ERROR_ARGUMENT,
+                               "shard_mesh_create: %s: sizes are 1 or more, and 0 for one axis at most, which takes what is left",
+                               grid_text(wanted, text));
+        if (size == 0)
+            open = i;
+        else if (__builtin_mul_overflow(known, size, &known))
+            known = INT64_MAX;
+    }
+    if (open >= 0 && world % known != 0)
+        return shard_error(SHARD_ERROR_ARGUMENT,
+                           "shard_mesh_create: %s: groups of %" PRId64 " do not divide the world's %d ranks",
+                           grid_text(wanted, text), known, world);
+    if (open >= 0)
+        wanted->size[open] = (int32_t)(world / known);
+    else if (known != world)
+        return shard_error(SHARD_ERROR_ARGUMENT, "shard_mesh_create: %s is not the world's size, %d", grid_text(wanted, text),
+                           world);
     return SHARD_OK;
 }
 
 /* Groups of different grids would compute with each other. The same answer on every rank. */
 static shard_status compare_grids(const grid *grids, int size)
 {
+    char text[2][TEXT_BYTES];
     for (int rank = 1; rank < size; rank++)
-        if (grids[rank].model != grids[0].model || grids[rank].data != grids[0].data)
-            return shard_error(SHARD_ERROR_MISMATCH,
-                               "shard_mesh_create: rank %d asks for %d data x %d model parallel, rank 0 for %d x %d", rank,
-                               grids[rank].data, grids[rank].model, grids[0].data, grids[0].model);
+        if (memcmp(&grids[rank], &grids[0], sizeof *grids) != 0)
+            return shard_error(SHARD_ERROR_MISMATCH, "shard_mesh_create: rank %d asks for %s, rank 0 for %s", rank,
+                               grid_text(&grids[rank], text[0]), grid_text(&grids[0], text[1]));
     return SHARD_OK;
 }
 
+/* The axis's two kinds of groups. With two axes the replicas of one are the ranks along the other. */
+static shard_status make_groups_of(shard_mesh *mesh, int axis, int rank)
+{
+    int stride = 1;
+    for (int i = axis + 1; i < mesh->grid.axes; i++)
+        stride *= mesh->grid.size[i];
+    mesh->coordinate[axis] = rank / stride % mesh->grid.size[axis];
+    mesh->along[axis] = shard_group_split(shard_world(), rank - mesh->coordinate[axis] * stride);
+    if (mesh->along[axis] && mesh->grid.axes != 2)
+        mesh->replicas[axis] = shard_group_split(shard_world(), mesh->coordinate[axis]);
+    return shard_last_status();
+}
+
 /* Joint over the world. */
-static shard_status make_groups(shard_mesh *mesh, grid wanted, int asked_data)
+static shard_status make_groups(shard_mesh *mesh, const shard_mesh_options *options)
 {
     shard_group *world = shard_world();
-    int size = shard_group_size(world), rank = shard_group_rank(world), model = wanted.model;
+    int size = shard_group_size(world);
     grid *grids = shard_calloc((size_t)size, sizeof *grids);
-    shard_status status = mesh && grids ? check_grid(wanted, asked_data, size) : shard_last_status();
-    status = status == SHARD_OK ? shard_group_exchange(world, &wanted, sizeof wanted, grids) : shard_group_fail(world);
+    shard_status status = mesh && grids ? read_options(options, &mesh->grid) : shard_last_status();
+    if (status == SHARD_OK)
+        status = fit_to_world(&mesh->grid, size);
+    status = status == SHARD_OK ? shard_group_exchange(world, &mesh->grid, sizeof *grids, grids) : shard_group_fail(world);
     if (status == SHARD_OK)
         status = compare_grids(grids, size);
-    if (status == SHARD_OK) {
-        mesh->model = shard_group_split(world, rank / model);
-        mesh->data = mesh->model ? shard_group_split(world, rank % model) : NULL;
-        status = shard_last_status();
-    }
     free(grids);
+    for (int axis = 0; status == SHARD_OK && axis < mesh->grid.axes; axis++)
+        status = make_groups_of(mesh, axis, shard_group_rank(world));
     return status;
 }
 
@@ -60,16 +144,13 @@ shard_mesh *shard_mesh_create_with(shard_mesh_options options)
     SHARD_FUNCTION("shard_mesh_create");
     if (!shard_world())
         return shard_fail_null(SHARD_ERROR_ARGUMENT, "shard_mesh_create: shard_init was not called, or failed");
-    grid wanted = {.data = options.data, .model = options.model ? options.model : 1};
-    if (wanted.data == 0 && wanted.model > 0)
-        wanted.data = shard_group_size(shard_world()) / wanted.model;
     shard_mesh *mesh = shard_calloc(1, sizeof *mesh);
-    if (make_groups(mesh, wanted, options.data) != SHARD_OK) {
+    if (make_groups(mesh, &options) != SHARD_OK) {
         shard_mesh_destroy(mesh);
         return NULL;
     }
-    mesh->model->replicas = mesh->data;
-    mesh->data->replicas = mesh->model;
+    for (int axis = 0; axis < mesh->grid.axes; axis++)
+        mesh->along[axis]->replicas = mesh->grid.axes == 2 ? mesh->along[1 - axis] : mesh->replicas[axis];
     return mesh;
 }
 
@@ -77,17 +158,50 @@ void shard_mesh_destroy(shard_mesh *mesh)
 {
     if (!mesh)
         return;
-    shard_group_destroy(mesh->model);
-    shard_group_destroy(mesh->data);
+    for (int axis = 0; axis < mesh->grid.axes; axis++) {
+        shard_group_destroy(mesh->along[axis]);
+        shard_group_destroy(mesh->replicas[axis]);
+    }
     free(mesh);
+}
+
+/* -1 with the error set. */
+static int axis_of(const shard_mesh *mesh, const char *function, const char *axis)
+{
+    char text[TEXT_BYTES];
+    if (!mesh || !axis)
+        return shard_null_argument(function, mesh ? "axis" : "mesh"), -1;
+    int found = find_axis(&mesh->grid, axis);
+    if (found < 0)
+        shard_error(SHARD_ERROR_ARGUMENT, "%s: the mesh has no axis \"%s\"; it is %s", function, axis,
+                    grid_text(&mesh->grid, text));
+    return found;
+}
+
+shard_group *shard_mesh_group(const shard_mesh *mesh, const char *axis)
+{
+    int found = axis_of(mesh, "shard_mesh_group", axis);
+    return found >= 0 ? mesh->along[found] : NULL;
+}
+
+shard_group *shard_mesh_replica_group(const shard_mesh *mesh, const char *axis)
+{
+    int found = axis_of(mesh, "shard_mesh_replica_group", axis);
+    return found >= 0 ? mesh->along[found]->replicas : NULL;
+}
+
+int shard_mesh_coordinate(const shard_mesh *mesh, const char *axis)
+{
+    int found = axis_of(mesh, "shard_mesh_coordinate", axis);
+    return found >= 0 ? mesh->coordinate[found] : -1;
 }
 
 shard_group *shard_mesh_model_group(const shard_mesh *mesh)
 {
-    return mesh ? mesh->model : NULL;
+    return mesh ? shard_mesh_group(mesh, "model") : NULL;
 }
 
 shard_group *shard_mesh_data_group(const shard_mesh *mesh)
 {
-    return mesh ? mesh->data : NULL;
+    return mesh ? shard_mesh_group(mesh, "data") : NULL;
 }
