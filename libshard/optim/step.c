@@ -4,8 +4,8 @@
 
 #include "comm/function.h"
 #include "device/graph.h"
-#include "distributed/bucket.h"
-#include "distributed/gathered.h"
+#include "parallel/bucket.h"
+#include "parallel/unshard.h"
 
 #include <shard/autograd.h>
 #include <shard/distributed.h>
@@ -395,7 +395,7 @@ shard_status shard_step(shard_optimizer *optimizer)
         shard_null_argument("shard_step", "optimizer");
     shard_agree(shard_world());
     if (shard_last_status() != SHARD_OK) {
-        shard_gathered_forget();
+        shard_unshard_forget();
         return shard_last_status();
     }
     shard_status status = shard_optimizer_step_where(optimizer, NULL, NULL);

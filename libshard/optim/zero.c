@@ -1,13 +1,13 @@
 /*
- * ZeRO: a reducer that deals out what the optimizer works on. Each slot's piece becomes
+ * ZeRO: an engine that partitions what the optimizer works on. Each slot's piece becomes
  * the part of the parameter that is this rank's; the optimizer does not see more of it.
  */
 #include "optim/zero.h"
 
 #include "comm/function.h"
 #include "distributed/agree.h"
-#include "distributed/reducer.h"
-#include "distributed/replicas.h"
+#include "parallel/engine.h"
+#include "parallel/replicas.h"
 
 #include <shard/distributed.h>
 
@@ -15,7 +15,7 @@
 
 struct shard_zero_optimizer {
     shard_zero_optimizer_options options;
-    shard_reducer *reducer;
+    shard_engine *engine;
     shard_replicas *replicas;
 };
 
@@ -68,7 +68,7 @@ static bool is_listed(const shard_slot *slot)
 static shard_status check_slot(const struct shard_zero_optimizer *zero, const shard_slot *slot)
 {
     shard_group *replicas = shard_parameter_group(slot->parameter), *group = zero->options.group;
-    bool is_new = replicas && slot->parameter->requires_grad && !shard_reducer_find(zero->reducer, slot->parameter);
+    bool is_new = replicas && slot->parameter->requires_grad && !shard_engine_find(zero->engine, slot->parameter);
     if (is_new && is_listed(slot))
         return shard_error(SHARD_ERROR_ARGUMENT,
                            "shard_zero_optimizer: the state of \"%s\" is in a state dict, which would be of it no more: call "
@@ -118,7 +118,7 @@ static shard_status take_parts(shard_optimizer *optimizer, shard_piece *whole)
 {
     for (int64_t i = 0; i < optimizer->count; i++) {
         shard_slot *slot = &optimizer->slots[i];
-        const shard_bucket_member *member = shard_reducer_find(optimizer->zero->reducer, slot->parameter);
+        const shard_bucket_member *member = shard_engine_find(optimizer->zero->engine, slot->parameter);
         if (!member || slot->piece.tensor == member->part)
             continue;
         whole[i] = slot->piece;
@@ -147,7 +147,7 @@ shard_status shard_zero_take(shard_optimizer *optimizer)
     shard_piece *whole = shard_calloc((size_t)optimizer->count, sizeof *whole);
     shard_status status = shard_last_status();
     if (status == SHARD_OK)
-        status = shard_reducer_add(zero->reducer, optimizer->parameters);
+        status = shard_engine_add(zero->engine, optimizer->parameters);
     if (status == SHARD_OK)
         status = take_parts(optimizer, whole);
     for (int64_t i = 0; i < optimizer->count && whole; i++)
@@ -174,23 +174,23 @@ static bool has_gradient(const shard_bucket *bucket)
 static void publish(shard_bucket *bucket)
 {
     bucket->values->version++;
-    if (bucket->own_values) {
+    if (bucket->local_values) {
         shard_storage_release(bucket->values);
         return;
     }
     char *all = shard_storage_memory(bucket->values);
     bucket->publishing = shard_group_all_gather_start(
-        bucket->group, bucket->device, all ? all + (size_t)bucket->own_start * shard_dtype_size(bucket->dtype) : NULL, all,
+        bucket->group, bucket->device, all ? all + (size_t)bucket->local_start * shard_dtype_size(bucket->dtype) : NULL, all,
         bucket->parts, bucket->dtype);
 }
 
 shard_status shard_zero_publish(shard_optimizer *optimizer, bool all)
 {
-    const shard_buckets *buckets = shard_reducer_buckets(optimizer->zero->reducer);
+    const shard_buckets *buckets = shard_engine_buckets(optimizer->zero->engine);
     for (int64_t i = 0; i < buckets->count; i++)
         if (all || has_gradient(buckets->all[i]))
             publish(buckets->all[i]);
-    return shard_reducer_await_values(optimizer->zero->reducer);
+    return shard_engine_await_values(optimizer->zero->engine);
 }
 
 static bool is_in(const shard_slot *slot, const void *bucket)
@@ -239,14 +239,14 @@ static struct shard_zero_optimizer *make(const shard_zero_optimizer_options *opt
     shard_tensors *none = shard_tensors_create();
     if (zero && none) {
         zero->options = *options;
-        zero->reducer =
-            shard_reducer_create(none, (shard_bucket_options){.dealing = (shard_dealing)options->stage,
-                                                              .whole_parameters = options->partition == SHARD_ZERO_WHOLE,
-                                                              .broadcast = true,
-                                                              .bytes = shard_bucket_bytes(options->bucket_mib)});
+        zero->engine =
+            shard_engine_create(none, (shard_bucket_options){.level = (shard_partition_level)options->stage,
+                                                             .whole_parameters = options->partition == SHARD_ZERO_WHOLE,
+                                                             .broadcast = true,
+                                                             .bytes = shard_bucket_bytes(options->bucket_mib)});
     }
     shard_tensors_destroy(none);
-    if (zero && zero->reducer)
+    if (zero && zero->engine)
         return zero;
     shard_zero_destroy(zero);
     return NULL;
@@ -259,7 +259,7 @@ shard_optimizer *shard_zero_optimizer_with(shard_optimizer *optimizer, shard_zer
     if (check(optimizer, &options) == SHARD_OK)
         optimizer->zero = make(&options);
     if (shard_zero_take(optimizer) == SHARD_OK && options.overlap)
-        shard_reducer_on_reduced(optimizer->zero->reducer, step_bucket, optimizer);
+        shard_engine_on_reduced(optimizer->zero->engine, step_bucket, optimizer);
     return shard_agree(shard_world()) == SHARD_OK ? optimizer : NULL;
 }
 
@@ -273,6 +273,6 @@ void shard_zero_destroy(struct shard_zero_optimizer *zero)
     if (!zero)
         return;
     shard_replicas_destroy(zero->replicas);
-    shard_reducer_destroy(zero->reducer);
+    shard_engine_destroy(zero->engine);
     free(zero);
 }

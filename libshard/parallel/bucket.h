@@ -5,27 +5,27 @@
  *
  * A bucket may be dealt out: each member of its group updates one range of it, its part.
  *
- * A reducer makes buckets and destroys them (reducer.h), their parameters live on. Memory of
+ * A engine makes buckets and destroys them (engine.h), their parameters live on. Memory of
  * all of a bucket's gradients (dealing GRADIENTS) is made by the first one that backward
  * writes there and given back when the sum is in the parts; of all its values (VALUES), when
  * one is needed, and given back when others come (gathered.h), by backward, or after a step.
  * A weight too large for that has either in blocks of its rows, where it can (row_blocks.h).
  */
-#ifndef SHARD_DIST_BUCKET_H
-#define SHARD_DIST_BUCKET_H
+#ifndef SHARD_PARALLEL_BUCKET_H
+#define SHARD_PARALLEL_BUCKET_H
 
 #include "tensor/tensor.h"
 
 /* What ranks share out among them, as ZeRO's stages: https://arxiv.org/abs/1910.02054 */
-typedef enum shard_dealing {
-    SHARD_DEAL_NOTHING = 0, /* each updates everything */
-    SHARD_DEAL_UPDATES,     /* each updates its part */
-    SHARD_DEAL_GRADIENTS,   /* and keeps the gradient of its part alone, */
-    SHARD_DEAL_VALUES,      /* and the values of its part */
-} shard_dealing;
+typedef enum shard_partition_level {
+    SHARD_PARTITION_NONE = 0,   /* each updates everything */
+    SHARD_PARTITION_OPTIMIZER,  /* each updates its part */
+    SHARD_PARTITION_GRADIENTS,  /* and keeps the gradient of its part alone, */
+    SHARD_PARTITION_PARAMETERS, /* and the values of its part */
+} shard_partition_level;
 
 typedef struct shard_bucket_options {
-    shard_dealing dealing;
+    shard_partition_level level;
     bool whole_parameters; /* parts begin and end with parameters; else all are as long */
     bool broadcast;        /* the values become those of each group's first member */
     size_t bytes;          /* a bucket is full from this on */
@@ -55,12 +55,12 @@ typedef struct shard_bucket {
     int64_t turn;                              /* the higher, the earlier in backward; no two are alike */
     int64_t size;                              /* elements; those between parameters are zeros */
     int64_t *parts;                            /* [members of group] elements of each one's part; NULL: not dealt out */
-    int64_t own_start, own;                    /* this rank's */
+    int64_t local_start, own;                  /* this rank's */
     shard_storage *values, *gradients;         /* of all elements */
-    shard_storage *own_values, *own_gradients; /* of the own part, where only that is kept; else NULL */
+    shard_storage *local_values, *local_gradients; /* of the own part, where only that is kept; else NULL */
     struct shard_row_blocks *row_blocks;       /* of a weight alone that is too large for a bucket; else NULL */
     /* While backward runs: */
-    struct shard_reducer *reducer;
+    struct shard_engine *engine;
     int64_t waiting; /* members that are not ready */
     bool adds;       /* the own part has a gradient already, to which this one is added */
     shard_request *request;

@@ -4,10 +4,10 @@
  * need memory for one block at a time, or for two where one is under way while ranks
  * compute with the other.
  */
-#include "distributed/row_blocks.h"
+#include "parallel/row_blocks.h"
 
-#include "distributed/gathered.h"
-#include "distributed/reducer.h"
+#include "parallel/engine.h"
+#include "parallel/unshard.h"
 
 #include <stdlib.h>
 
@@ -86,26 +86,26 @@ static const int64_t *count_parts(shard_row_blocks *blocks, const block *b)
 }
 
 /* Where the own part of the block begins, as an element of the own part; and its size. */
-static int64_t own_start(const shard_row_blocks *blocks, const block *b)
+static int64_t local_start(const shard_row_blocks *blocks, const block *b)
 {
-    return larger(b->start - blocks->bucket->own_start, 0);
+    return larger(b->start - blocks->bucket->local_start, 0);
 }
 static int64_t own_size(const shard_row_blocks *blocks, const block *b)
 {
     const shard_bucket *bucket = blocks->bucket;
-    return larger(smaller(bucket->own_start + bucket->own, b->start + b->size) - larger(bucket->own_start, b->start), 0);
+    return larger(smaller(bucket->local_start + bucket->own, b->start + b->size) - larger(bucket->local_start, b->start), 0);
 }
 
 static char *part_memory(const shard_row_blocks *blocks, shard_storage *own, const block *b)
 {
     char *memory = own_size(blocks, b) ? shard_storage_memory(own) : NULL;
-    return memory ? memory + bytes_of(blocks, own_start(blocks, b)) : NULL;
+    return memory ? memory + bytes_of(blocks, local_start(blocks, b)) : NULL;
 }
 
 /* Where the own part is in the block's gradient. */
 static char *own_of(const shard_row_blocks *blocks, const block *b)
 {
-    return b->from ? b->from + bytes_of(blocks, larger(blocks->bucket->own_start - b->start, 0)) : NULL;
+    return b->from ? b->from + bytes_of(blocks, larger(blocks->bucket->local_start - b->start, 0)) : NULL;
 }
 
 static char *allocate(const shard_row_blocks *blocks, block *b)
@@ -130,7 +130,7 @@ static void start_values(shard_row_blocks *blocks, block *b, int64_t first, int6
 {
     const shard_bucket *bucket = blocks->bucket;
     set_range(blocks, b, first, count);
-    char *all = allocate(blocks, b), *mine = part_memory(blocks, bucket->own_values, b);
+    char *all = allocate(blocks, b), *mine = part_memory(blocks, bucket->local_values, b);
     b->under_way = true;
     b->request = shard_group_all_gather_start(bucket->group, bucket->device, mine ? mine : all, all, count_parts(blocks, b),
                                               bucket->dtype);
@@ -142,7 +142,7 @@ static const void *values(shard_rows *rows, int64_t first, int64_t count)
     const shard_tensor *weight = weight_of(blocks);
     int64_t all = weight->shape.dim[0], next = first + count;
     if (first == 0)
-        shard_gathered_release_resting();
+        shard_unshard_evict_idle();
     int at = blocks->values[1].under_way; /* the one that was started ahead */
     block *now = &blocks->values[at], *other = &blocks->values[!at];
     release(other);
@@ -180,8 +180,8 @@ static shard_status move_block(shard_row_blocks *blocks, int64_t first, int64_t 
         shard_group_broadcast(bucket->group, bucket->device, all, b->size, bucket->dtype, 0);
     SHARD_TRY(shard_last_status());
     size_t bytes = bytes_of(blocks, own_size(blocks, b));
-    char *own = part_memory(blocks, bucket->own_values, b);
-    const char *from = all + bytes_of(blocks, larger(bucket->own_start - b->start, 0));
+    char *own = part_memory(blocks, bucket->local_values, b);
+    const char *from = all + bytes_of(blocks, larger(bucket->local_start - b->start, 0));
     return bytes ? ops->copy_rows(bucket->device, own, bytes, from, bytes, bytes, 1) : SHARD_OK;
 }
 
@@ -212,7 +212,7 @@ static shard_status settle(shard_row_blocks *blocks, block *b)
     int64_t size = own_size(blocks, b);
     if (status == SHARD_OK && bucket->adds && size)
         status = bucket->device->ops->axpby(bucket->device, size, 1.0, own_of(blocks, b), 1.0,
-                                            part_memory(blocks, bucket->own_gradients, b), bucket->dtype);
+                                            part_memory(blocks, bucket->local_gradients, b), bucket->dtype);
     release(b);
     return status;
 }
@@ -221,7 +221,7 @@ static shard_status settle(shard_row_blocks *blocks, block *b)
 static void take(shard_row_blocks *blocks, block *b)
 {
     const shard_bucket *bucket = blocks->bucket;
-    char *sum = bucket->adds ? own_of(blocks, b) : part_memory(blocks, bucket->own_gradients, b);
+    char *sum = bucket->adds ? own_of(blocks, b) : part_memory(blocks, bucket->local_gradients, b);
     b->under_way = true;
     b->request = shard_group_reduce_scatter_start(bucket->group, bucket->device, b->from, own_size(blocks, b) ? sum : b->from,
                                                   count_parts(blocks, b), bucket->dtype, SHARD_SUM);
@@ -235,7 +235,7 @@ static void take(shard_row_blocks *blocks, block *b)
 static bool gradient_begin(shard_rows *rows, const shard_contribution *contribution)
 {
     shard_row_blocks *blocks = (shard_row_blocks *)rows;
-    return shard_reducer_begin_rows(blocks->bucket, contribution, &blocks->scale);
+    return shard_engine_begin_rows(blocks->bucket, contribution, &blocks->scale);
 }
 
 static void *gradient(shard_rows *rows, int64_t first, int64_t count)
@@ -308,7 +308,7 @@ shard_row_blocks *shard_row_blocks_create(shard_bucket *bucket, size_t bytes)
     shard_tensor *weight = bucket->members[0].parameter;
     size_t least = SHARD_ROW_BLOCK * (size_t)width_of(weight) * shard_dtype_size(bucket->dtype);
     *blocks = (shard_row_blocks){.rows = {.block = SHARD_ROW_BLOCK * (int64_t)(bytes > least ? bytes / least : 1),
-                                          .values = bucket->own_values ? values : NULL,
+                                          .values = bucket->local_values ? values : NULL,
                                           .values_end = values_end,
                                           .gradient_begin = gradient_begin,
                                           .gradient = gradient,

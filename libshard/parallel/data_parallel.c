@@ -1,15 +1,16 @@
-/* Data parallel: a reducer that deals nothing out, and a look at the replicas. */
-#include "distributed/distributed.h"
-#include "distributed/reducer.h"
-#include "distributed/replicas.h"
+/* Data parallel: an engine that partitions nothing, and a check of the replicas. */
+#include "parallel/engine.h"
+#include "parallel/replicas.h"
 
 #include "comm/function.h"
+
+#include <shard/parallel.h>
 
 #include <stdlib.h>
 
 struct shard_data_parallel {
     shard_replicas *replicas;
-    shard_reducer *reducer;
+    shard_engine *engine;
 };
 
 shard_data_parallel *shard_data_parallel_create_with(const shard_tensors *parameters, shard_data_parallel_options options)
@@ -27,9 +28,9 @@ shard_data_parallel *shard_data_parallel_create_with(const shard_tensors *parame
     if (dp)
         dp->replicas = shard_replicas_create(parameters, &options, "data parallel: the replicas differ");
     if (dp && dp->replicas)
-        dp->reducer = shard_reducer_create(parameters, (shard_bucket_options){.broadcast = !options.no_broadcast,
-                                                                              .bytes = shard_bucket_bytes(options.bucket_mib)});
-    if (dp && dp->reducer)
+        dp->engine = shard_engine_create(parameters, (shard_bucket_options){.broadcast = !options.no_broadcast,
+                                                                            .bytes = shard_bucket_bytes(options.bucket_mib)});
+    if (dp && dp->engine)
         return dp;
     shard_group_fail(shard_world());
     shard_data_parallel_destroy(dp);
@@ -40,7 +41,7 @@ void shard_data_parallel_destroy(shard_data_parallel *dp)
 {
     if (!dp)
         return;
-    shard_reducer_destroy(dp->reducer);
+    shard_engine_destroy(dp->engine);
     shard_replicas_destroy(dp->replicas);
     free(dp);
 }
@@ -50,5 +51,5 @@ void shard_data_parallel_set_sync(shard_data_parallel *dp, bool sync)
     if (!dp)
         return;
     shard_replicas_set_sync(dp->replicas, sync);
-    shard_reducer_set_sync(dp->reducer, sync);
+    shard_engine_set_sync(dp->engine, sync);
 }

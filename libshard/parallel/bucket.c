@@ -1,6 +1,6 @@
-#include "distributed/bucket.h"
-#include "distributed/gathered.h"
-#include "distributed/row_blocks.h"
+#include "parallel/bucket.h"
+#include "parallel/row_blocks.h"
+#include "parallel/unshard.h"
 
 #include "base/hash.h"
 
@@ -109,7 +109,7 @@ static bool is_full(const shard_bucket *bucket, const shard_bucket_member *next,
 /* Whether it gets a bucket of its own, through which its rows pass in blocks. */
 static bool goes_alone(const shard_bucket_member *member, const shard_bucket_options *options)
 {
-    return options->dealing >= SHARD_DEAL_GRADIENTS && shard_row_blocks_suit(member->parameter, options->bytes);
+    return options->level >= SHARD_PARTITION_GRADIENTS && shard_row_blocks_suit(member->parameter, options->bytes);
 }
 
 static shard_bucket *find_or_add(shard_buckets *buckets, int64_t from, const shard_bucket_member *candidate,
@@ -186,10 +186,10 @@ static shard_status lay_out(shard_bucket *bucket, const shard_bucket_options *op
 {
     int64_t unit = unit_of(bucket->dtype);
     int ranks = shard_group_size(bucket->group), rank = shard_group_rank(bucket->group);
-    bucket->parts = options->dealing ? shard_calloc((size_t)ranks, sizeof *bucket->parts) : NULL;
-    if (options->dealing && !bucket->parts)
+    bucket->parts = options->level ? shard_calloc((size_t)ranks, sizeof *bucket->parts) : NULL;
+    if (options->level && !bucket->parts)
         return shard_last_status();
-    if (options->dealing && options->whole_parameters)
+    if (options->level && options->whole_parameters)
         qsort(bucket->members, (size_t)bucket->count, sizeof *bucket->members, by_owner);
     for (int64_t i = 0; i < bucket->count; i++) {
         shard_bucket_member *member = &bucket->members[i];
@@ -205,7 +205,7 @@ static shard_status lay_out(shard_bucket *bucket, const shard_bucket_options *op
             bucket->parts[member] = bucket->size / ranks;
     }
     for (int member = 0; member < rank && bucket->parts; member++)
-        bucket->own_start += bucket->parts[member];
+        bucket->local_start += bucket->parts[member];
     bucket->own = bucket->parts ? bucket->parts[rank] : 0;
     return SHARD_OK;
 }
@@ -270,18 +270,18 @@ static shard_status place_gradients(shard_bucket *bucket)
 /* The range of the member that is in the own part, as a leaf with its gradient. */
 static shard_status make_part(shard_bucket *bucket, shard_bucket_member *member)
 {
-    int64_t from = member->start, to = member->start + member->size, own_end = bucket->own_start + bucket->own;
-    from = from > bucket->own_start ? from : bucket->own_start;
+    int64_t from = member->start, to = member->start + member->size, own_end = bucket->local_start + bucket->own;
+    from = from > bucket->local_start ? from : bucket->local_start;
     to = to < own_end ? to : own_end;
     if (to <= from)
         from = to = member->start; /* nothing of it */
     member->part_start = from - member->start;
-    shard_storage *values = bucket->own_values ? bucket->own_values : bucket->values;
-    shard_storage *gradients = bucket->own_gradients ? bucket->own_gradients : bucket->gradients;
+    shard_storage *values = bucket->local_values ? bucket->local_values : bucket->values;
+    shard_storage *gradients = bucket->local_gradients ? bucket->local_gradients : bucket->gradients;
     bool has_any = to > from;
-    size_t at = bytes_of(bucket, has_any ? from : 0), at_own = bytes_of(bucket, has_any ? from - bucket->own_start : 0);
+    size_t at = bytes_of(bucket, has_any ? from : 0), at_own = bytes_of(bucket, has_any ? from - bucket->local_start : 0);
     shard_shape shape = SHARD_SHAPE(to - from);
-    member->part = shard_tensor_on(values, bucket->own_values ? at_own : at, shape, bucket->dtype);
+    member->part = shard_tensor_on(values, bucket->local_values ? at_own : at, shape, bucket->dtype);
     if (!member->part)
         return shard_last_status();
     member->part->requires_grad = true;
@@ -289,8 +289,8 @@ static shard_status make_part(shard_bucket *bucket, shard_bucket_member *member)
                                                                   .start = member->part_start,
                                                                   .shape = member->parameter->shape,
                                                                   .placement = member->parameter->placement}));
-    member->part->grad = shard_tensor_on(gradients, bucket->own_gradients ? at_own : at, shape, bucket->dtype);
-    if (bucket->own_values)
+    member->part->grad = shard_tensor_on(gradients, bucket->local_gradients ? at_own : at, shape, bucket->dtype);
+    if (bucket->local_values)
         member->parameter->kept = shard_tensor_ref(member->part);
     return member->part->grad ? SHARD_OK : shard_last_status();
 }
@@ -306,14 +306,14 @@ static shard_storage *make_storage(const shard_bucket *bucket, int64_t elements,
 /* Whole gradients, if they are kept, have memory from the start. */
 static shard_status make_gradients(shard_bucket *bucket, const shard_bucket_options *options)
 {
-    bool kept = options->dealing < SHARD_DEAL_GRADIENTS;
+    bool kept = options->level < SHARD_PARTITION_GRADIENTS;
     bucket->gradients = make_storage(bucket, bucket->size, kept ? SHARD_MEMORY_GRADIENTS : SHARD_MEMORY_BUCKETS);
     if (!bucket->gradients)
         return shard_last_status();
     if (kept)
         return shard_storage_zero(bucket->gradients);
-    bucket->own_gradients = make_storage(bucket, bucket->own, SHARD_MEMORY_GRADIENTS);
-    return bucket->own_gradients ? SHARD_OK : shard_last_status();
+    bucket->local_gradients = make_storage(bucket, bucket->own, SHARD_MEMORY_GRADIENTS);
+    return bucket->local_gradients ? SHARD_OK : shard_last_status();
 }
 
 static shard_status build(shard_bucket *bucket, const shard_bucket_options *options)
@@ -321,11 +321,11 @@ static shard_status build(shard_bucket *bucket, const shard_bucket_options *opti
     bucket->values = make_storage(bucket, bucket->size, SHARD_MEMORY_PARAMETERS);
     if (!bucket->values)
         return shard_last_status();
-    bool dealt = options->dealing >= SHARD_DEAL_VALUES, alone = goes_alone(&bucket->members[0], options);
+    bool dealt = options->level >= SHARD_PARTITION_PARAMETERS, alone = goes_alone(&bucket->members[0], options);
     if (!dealt || !alone)
         SHARD_TRY(move_values(bucket, options->broadcast));
     if (dealt)
-        SHARD_TRY(shard_gathered_begin(bucket));
+        SHARD_TRY(shard_unshard_begin(bucket));
     if (alone && !(bucket->row_blocks = shard_row_blocks_create(bucket, options->bytes)))
         return shard_last_status();
     if (dealt && alone)
@@ -341,7 +341,7 @@ shard_status shard_buckets_add(shard_buckets *buckets, shard_bucket_member *cand
                                const shard_bucket_options *options)
 {
     int64_t from = buckets->count;
-    if (options->dealing && options->whole_parameters)
+    if (options->level && options->whole_parameters)
         SHARD_TRY(choose_owners(buckets, candidates, count));
     SHARD_TRY(cut(buckets, candidates, count, options));
     shard_status status = SHARD_OK;
@@ -364,8 +364,8 @@ void shard_bucket_destroy(shard_bucket *bucket)
     }
     shard_storage_unref(bucket->values);
     shard_storage_unref(bucket->gradients);
-    shard_storage_unref(bucket->own_values);
-    shard_storage_unref(bucket->own_gradients);
+    shard_storage_unref(bucket->local_values);
+    shard_storage_unref(bucket->local_gradients);
     free(bucket->members);
     free(bucket->parts);
     free(bucket);

@@ -1,9 +1,9 @@
 /* A weight that is larger than a bucket may be: its values and its gradient pass by in
  * blocks of rows, where ranks keep their parts of them alone. */
-#ifndef SHARD_DIST_ROW_BLOCKS_H
-#define SHARD_DIST_ROW_BLOCKS_H
+#ifndef SHARD_PARALLEL_ROW_BLOCKS_H
+#define SHARD_PARALLEL_ROW_BLOCKS_H
 
-#include "distributed/bucket.h"
+#include "parallel/bucket.h"
 
 typedef struct shard_row_blocks shard_row_blocks;
 

@@ -3,14 +3,15 @@
  * needs a sum; a full bucket's reduction is started once those before it were, so that
  * all ranks start them in one order.
  */
-#include "distributed/reducer.h"
-#include "distributed/distributed.h"
-#include "distributed/gathered.h"
-#include "distributed/row_blocks.h"
+#include "parallel/engine.h"
+#include "parallel/row_blocks.h"
+#include "parallel/unshard.h"
+
+#include "op/op.h"
 
 #include <stdlib.h>
 
-struct shard_reducer {
+struct shard_engine {
     int shares; /* its owner's, and those of reducers that remember it */
     shard_bucket_options options;
     shard_buckets buckets;
@@ -18,7 +19,7 @@ struct shard_reducer {
     int64_t started, ended;        /* buckets whose reduction was, in this backward */
     bool local;                    /* sync is off */
     bool walking;                  /* a backward has come by */
-    struct shard_reducer **others; /* shares: that have parameters of this one's list */
+    struct shard_engine **others;  /* shares: that have parameters of this one's list */
     int64_t other_count, other_capacity;
     void (*reduced)(shard_bucket *, void *);
     void *reduced_context;
@@ -76,7 +77,7 @@ static bool accumulates(const shard_bucket *bucket)
 /* Where the own part is in memory of all elements. */
 static char *own_of(const shard_bucket *bucket, char *all)
 {
-    return all ? all + (size_t)bucket->own_start * shard_dtype_size(bucket->dtype) : NULL;
+    return all ? all + (size_t)bucket->local_start * shard_dtype_size(bucket->dtype) : NULL;
 }
 
 /* What has not passed by in blocks of rows does now, from the whole. */
@@ -94,7 +95,7 @@ static void start_rows(shard_bucket *bucket)
 /* After an error the others are told. What only backward needed of the bucket goes. */
 static void start(shard_bucket *bucket)
 {
-    if (bucket->own_values)
+    if (bucket->local_values)
         shard_storage_release(bucket->values);
     for (int64_t i = 0; i < bucket->count; i++)
         if (!bucket->members[i].scaled)
@@ -104,12 +105,12 @@ static void start(shard_bucket *bucket)
         return;
     }
     char *all = shard_storage_memory(bucket->gradients);
-    if (!bucket->own_gradients) {
+    if (!bucket->local_gradients) {
         bucket->request =
             shard_group_all_reduce_start(bucket->group, bucket->device, all, bucket->size, bucket->dtype, SHARD_SUM);
         return;
     }
-    char *part = shard_storage_memory(bucket->own_gradients);
+    char *part = shard_storage_memory(bucket->local_gradients);
     if (all && part)
         shard_bucket_zero_gaps(bucket, all);
     bucket->adds = accumulates(bucket);
@@ -120,52 +121,52 @@ static void start(shard_bucket *bucket)
 static shard_status wait(shard_bucket *bucket)
 {
     SHARD_TRY(shard_group_wait(bucket->group, bucket->device, bucket->request));
-    if (!bucket->own_gradients || bucket->row_blocks || !bucket->adds)
+    if (!bucket->local_gradients || bucket->row_blocks || !bucket->adds)
         return SHARD_OK;
     return bucket->device->ops->axpby(bucket->device, bucket->own, 1.0, own_of(bucket, bucket->gradients->memory), 1.0,
-                                      bucket->own_gradients->memory, bucket->dtype);
+                                      bucket->local_gradients->memory, bucket->dtype);
 }
 
 /* Waits for what was started. */
 static shard_status end(shard_bucket *bucket)
 {
-    shard_reducer *reducer = bucket->reducer;
+    shard_engine *engine = bucket->engine;
     shard_status status = wait(bucket);
     bucket->request = NULL;
     for (int64_t i = 0; i < bucket->count && bucket->parts; i++) {
         shard_bucket_member *member = &bucket->members[i];
         member->part->has_grad = status == SHARD_OK;
-        if (bucket->own_gradients)
+        if (bucket->local_gradients)
             shard_zero_grad(member->parameter);
     }
-    if (bucket->own_gradients)
+    if (bucket->local_gradients)
         shard_storage_release(bucket->gradients);
-    if (status == SHARD_OK && reducer->reduced && !reducer->local)
-        reducer->reduced(bucket, reducer->reduced_context);
+    if (status == SHARD_OK && engine->reduced && !engine->local)
+        engine->reduced(bucket, engine->reduced_context);
     return shard_last_status();
 }
 
 /* Where something is to follow each reduction, one at most is under way when the next
  * one is started; else all may be. */
-static void start_full_buckets(shard_reducer *reducer)
+static void start_full_buckets(shard_engine *engine)
 {
-    const shard_buckets *buckets = &reducer->buckets;
-    bool follows = reducer->reduced || reducer->options.dealing >= SHARD_DEAL_GRADIENTS;
-    while (reducer->started < buckets->count && buckets->all[reducer->started]->waiting == 0) {
-        shard_bucket *bucket = buckets->all[reducer->started++];
+    const shard_buckets *buckets = &engine->buckets;
+    bool follows = engine->reduced || engine->options.level >= SHARD_PARTITION_GRADIENTS;
+    while (engine->started < buckets->count && buckets->all[engine->started]->waiting == 0) {
+        shard_bucket *bucket = buckets->all[engine->started++];
         start(bucket);
         int64_t under_way = bucket->request ? 1 : 0;
-        while (follows && reducer->ended < reducer->started - under_way)
-            end(buckets->all[reducer->ended++]);
+        while (follows && engine->ended < engine->started - under_way)
+            end(buckets->all[engine->ended++]);
     }
 }
 
-static void rearm(shard_reducer *reducer)
+static void rearm(shard_engine *engine)
 {
-    reducer->started = reducer->ended = 0;
-    reducer->walking = false;
-    for (int64_t i = 0; i < reducer->buckets.count; i++) {
-        shard_bucket *bucket = reducer->buckets.all[i];
+    engine->started = engine->ended = 0;
+    engine->walking = false;
+    for (int64_t i = 0; i < engine->buckets.count; i++) {
+        shard_bucket *bucket = engine->buckets.all[i];
         bucket->waiting = bucket->count;
         for (int64_t j = 0; j < bucket->count; j++)
             bucket->members[j].ready = bucket->members[j].scaled = false;
@@ -181,10 +182,10 @@ static void make_ready(shard_bucket_member *member)
     member->ready = true;
 }
 
-shard_status shard_reducer_await_values(shard_reducer *reducer)
+shard_status shard_engine_await_values(shard_engine *engine)
 {
-    for (int64_t i = 0; i < reducer->buckets.count; i++) {
-        shard_bucket *bucket = reducer->buckets.all[i];
+    for (int64_t i = 0; i < engine->buckets.count; i++) {
+        shard_bucket *bucket = engine->buckets.all[i];
         shard_group_wait(bucket->group, bucket->device, bucket->publishing);
         bucket->publishing = NULL;
     }
@@ -193,33 +194,33 @@ shard_status shard_reducer_await_values(shard_reducer *reducer)
 
 static shard_status finish(void *context)
 {
-    shard_reducer *reducer = context;
-    const shard_buckets *buckets = &reducer->buckets;
+    shard_engine *engine = context;
+    const shard_buckets *buckets = &engine->buckets;
     for (int64_t i = 0; i < buckets->count; i++) {
         for (int64_t j = 0; j < buckets->all[i]->count; j++)
             make_ready(&buckets->all[i]->members[j]);
-        start_full_buckets(reducer);
+        start_full_buckets(engine);
     }
-    while (reducer->ended < buckets->count)
-        end(buckets->all[reducer->ended++]);
-    shard_reducer_await_values(reducer);
-    rearm(reducer);
-    if (reducer->options.dealing == SHARD_DEAL_VALUES)
-        shard_gathered_end_pass();
+    while (engine->ended < buckets->count)
+        end(buckets->all[engine->ended++]);
+    shard_engine_await_values(engine);
+    rearm(engine);
+    if (engine->options.level == SHARD_PARTITION_PARAMETERS)
+        shard_unshard_end_pass();
     return shard_last_status();
 }
 
 /* Before the first gradient of a backward, which has counted by then where it will come by:
  * those that it will not reach are not waited for, unless they are updated then, as it may
  * need their values. */
-static shard_status begin_walk(shard_reducer *reducer)
+static shard_status begin_walk(shard_engine *engine)
 {
-    if (reducer->walking)
+    if (engine->walking)
         return SHARD_OK;
-    SHARD_TRY(shard_at_backward_end(finish, reducer));
-    reducer->walking = true;
-    for (int64_t i = 0; i < reducer->buckets.count && !reducer->reduced; i++) {
-        const shard_bucket *bucket = reducer->buckets.all[i];
+    SHARD_TRY(shard_at_backward_end(finish, engine));
+    engine->walking = true;
+    for (int64_t i = 0; i < engine->buckets.count && !engine->reduced; i++) {
+        const shard_bucket *bucket = engine->buckets.all[i];
         for (int64_t j = 0; j < bucket->count; j++)
             if (bucket->members[j].parameter->grad_pending == 0)
                 make_ready(&bucket->members[j]);
@@ -231,70 +232,70 @@ static void gradient_ready(shard_tensor *parameter, void *context)
 {
     (void)parameter;
     shard_bucket_member *member = context;
-    shard_reducer *reducer = member->bucket->reducer;
-    if (reducer->local && !member->bucket->own_gradients) {
+    shard_engine *engine = member->bucket->engine;
+    if (engine->local && !member->bucket->local_gradients) {
         if (member->part)
             member->part->has_grad = false; /* it is of a sum to which this rank alone has added */
         return;
     }
-    if (begin_walk(reducer) != SHARD_OK || scale_gradient(member) != SHARD_OK)
+    if (begin_walk(engine) != SHARD_OK || scale_gradient(member) != SHARD_OK)
         return;
     make_ready(member);
-    start_full_buckets(reducer);
+    start_full_buckets(engine);
 }
 
-bool shard_reducer_begin_rows(shard_bucket *bucket, const shard_contribution *contribution, double *scale)
+bool shard_engine_begin_rows(shard_bucket *bucket, const shard_contribution *contribution, double *scale)
 {
-    shard_reducer *reducer = bucket->reducer;
+    shard_engine *engine = bucket->engine;
     shard_tensor *parameter = bucket->members[0].parameter;
     shard_contribution of_rows = *contribution;
     if (parameter->has_grad || parameter->grad_pending != 1)
         return false;
     shard_call_watches(parameter);
-    if (begin_walk(reducer) != SHARD_OK)
+    if (begin_walk(engine) != SHARD_OK)
         return false;
-    start_full_buckets(reducer);
-    bool is_next = reducer->started < reducer->buckets.count && reducer->buckets.all[reducer->started] == bucket;
+    start_full_buckets(engine);
+    bool is_next = engine->started < engine->buckets.count && engine->buckets.all[engine->started] == bucket;
     bucket->adds = accumulates(bucket);
     return is_next && plan_sum(parameter, &of_rows, bucket, scale) == SHARD_OK;
 }
 
 /* ---- whose parameter it is ---- */
 
-static shard_reducer *reducer_of(const shard_tensor *parameter)
+static shard_engine *reducer_of(const shard_tensor *parameter)
 {
     if (parameter->grad_ready != gradient_ready)
         return NULL;
-    return ((shard_bucket_member *)parameter->grad_ready_context)->bucket->reducer;
+    return ((shard_bucket_member *)parameter->grad_ready_context)->bucket->engine;
 }
 
-/* From now on what is set of `reducer` is set of `other`. */
-static shard_status remember(shard_reducer *reducer, shard_reducer *other)
+/* From now on what is set of `engine` is set of `other`. */
+static shard_status remember(shard_engine *engine, shard_engine *other)
 {
-    for (int64_t i = 0; i < reducer->other_count; i++)
-        if (reducer->others[i] == other)
+    for (int64_t i = 0; i < engine->other_count; i++)
+        if (engine->others[i] == other)
             return SHARD_OK;
-    SHARD_TRY(shard_grow(&reducer->others, &reducer->other_capacity, reducer->other_count + 1, sizeof *reducer->others));
+    SHARD_TRY(shard_grow(&engine->others, &engine->other_capacity, engine->other_count + 1, sizeof *engine->others));
     other->shares++;
-    reducer->others[reducer->other_count++] = other;
+    engine->others[engine->other_count++] = other;
     return SHARD_OK;
 }
 
-/* Adds buckets of candidates, whose gradients are this reducer's then. */
-static shard_status take(shard_reducer *reducer, shard_bucket_member *candidates, int64_t count)
+/* Adds buckets of candidates, whose gradients are this engine's then. */
+static shard_status take(shard_engine *engine, shard_bucket_member *candidates, int64_t count)
 {
-    shard_buckets *buckets = &reducer->buckets;
+    shard_buckets *buckets = &engine->buckets;
     int64_t from = buckets->count;
-    SHARD_TRY(shard_buckets_add(buckets, candidates, count, &reducer->options));
+    SHARD_TRY(shard_buckets_add(buckets, candidates, count, &engine->options));
     for (int64_t i = from; i < buckets->count; i++) {
-        buckets->all[i]->reducer = reducer;
+        buckets->all[i]->engine = engine;
         for (int64_t j = 0; j < buckets->all[i]->count; j++) {
             shard_bucket_member *member = &buckets->all[i]->members[j];
             member->parameter->grad_ready = gradient_ready;
             member->parameter->grad_ready_context = member;
         }
     }
-    rearm(reducer);
+    rearm(engine);
     return SHARD_OK;
 }
 
@@ -304,13 +305,13 @@ static int by_index(const void *a, const void *b)
     return (x->index > y->index) - (x->index < y->index);
 }
 
-/* Takes a bucket apart: those of its parameters that are still this reducer's. */
-static int64_t dissolve(shard_reducer *reducer, shard_bucket *bucket, shard_bucket_member *left)
+/* Takes a bucket apart: those of its parameters that are still this engine's. */
+static int64_t dissolve(shard_engine *engine, shard_bucket *bucket, shard_bucket_member *left)
 {
     int64_t count = 0;
     for (int64_t i = 0; i < bucket->count; i++) {
         const shard_bucket_member *member = &bucket->members[i];
-        if (reducer_of(member->parameter) != reducer)
+        if (reducer_of(member->parameter) != engine)
             continue;
         member->parameter->grad_ready = NULL; /* nobody's, until it is in a bucket again */
         left[count++] = (shard_bucket_member){.parameter = shard_tensor_ref(member->parameter),
@@ -322,18 +323,18 @@ static int64_t dissolve(shard_reducer *reducer, shard_bucket *bucket, shard_buck
     return count;
 }
 
-static bool is_intact(const shard_reducer *reducer, const shard_bucket *bucket)
+static bool is_intact(const shard_engine *engine, const shard_bucket *bucket)
 {
     for (int64_t i = 0; i < bucket->count; i++)
-        if (reducer_of(bucket->members[i].parameter) != reducer)
+        if (reducer_of(bucket->members[i].parameter) != engine)
             return false;
     return true;
 }
 
-/* Makes buckets anew of which another reducer has taken parameters. */
-static shard_status give_up_taken(shard_reducer *reducer)
+/* Makes buckets anew of which another engine has taken parameters. */
+static shard_status give_up_taken(shard_engine *engine)
 {
-    shard_buckets *buckets = &reducer->buckets;
+    shard_buckets *buckets = &engine->buckets;
     int64_t count = 0, kept = 0, most = 0;
     for (int64_t i = 0; i < buckets->count; i++)
         most += buckets->all[i]->count;
@@ -341,15 +342,15 @@ static shard_status give_up_taken(shard_reducer *reducer)
     if (!left)
         return shard_last_status();
     for (int64_t i = 0; i < buckets->count; i++) {
-        if (is_intact(reducer, buckets->all[i]))
+        if (is_intact(engine, buckets->all[i]))
             buckets->all[kept++] = buckets->all[i];
         else
-            count += dissolve(reducer, buckets->all[i], left + count);
+            count += dissolve(engine, buckets->all[i], left + count);
     }
     buckets->count = kept;
     if (count)
         qsort(left, (size_t)count, sizeof *left, by_index);
-    shard_status status = take(reducer, left, count);
+    shard_status status = take(engine, left, count);
     for (int64_t i = 0; i < count; i++)
         shard_tensor_unref(left[i].parameter);
     free(left);
@@ -364,42 +365,41 @@ static bool listed(const shard_bucket_member *candidates, int64_t count, const s
     return false;
 }
 
-/* Those of the list that are this reducer's to take; *count of them. */
-static shard_status choose(shard_reducer *reducer, const shard_tensors *parameters, shard_bucket_member *candidates,
-                           int64_t *count)
+/* Those of the list that are this engine's to take; *count of them. */
+static shard_status choose(shard_engine *engine, const shard_tensors *parameters, shard_bucket_member *candidates, int64_t *count)
 {
     for (int64_t i = 0; i < shard_tensors_count(parameters); i++) {
         shard_tensor *parameter = shard_tensors_at(parameters, i);
         if (!parameter->requires_grad || !shard_parameter_group(parameter) || listed(candidates, *count, parameter))
             continue;
-        shard_reducer *other = reducer_of(parameter);
-        if (other && other != reducer && other->options.dealing && reducer->options.dealing)
+        shard_engine *other = reducer_of(parameter);
+        if (other && other != engine && other->options.level && engine->options.level)
             return shard_error(
                 SHARD_ERROR_ARGUMENT,
                 "shard_zero_optimizer: \"%s\" is shared out with another optimizer already: each parameter can be with one "
                 "alone",
                 shard_tensors_name(parameters, i));
-        if (other && other->options.dealing >= reducer->options.dealing) {
-            SHARD_TRY(other == reducer ? SHARD_OK : remember(reducer, other));
+        if (other && other->options.level >= engine->options.level) {
+            SHARD_TRY(other == engine ? SHARD_OK : remember(engine, other));
             continue;
         }
         if (other)
-            SHARD_TRY(remember(other, reducer));
-        candidates[(*count)++] = shard_bucket_candidate(parameter, shard_tensors_name(parameters, i), reducer->next_index++);
+            SHARD_TRY(remember(other, engine));
+        candidates[(*count)++] = shard_bucket_candidate(parameter, shard_tensors_name(parameters, i), engine->next_index++);
     }
     return SHARD_OK;
 }
 
-shard_status shard_reducer_add(shard_reducer *reducer, const shard_tensors *parameters)
+shard_status shard_engine_add(shard_engine *engine, const shard_tensors *parameters)
 {
     int64_t count = 0;
     shard_bucket_member *candidates = shard_calloc((size_t)shard_tensors_count(parameters), sizeof *candidates);
-    shard_reducer **from = shard_calloc((size_t)shard_tensors_count(parameters), sizeof *from);
-    shard_status status = candidates && from ? choose(reducer, parameters, candidates, &count) : shard_last_status();
+    shard_engine **from = shard_calloc((size_t)shard_tensors_count(parameters), sizeof *from);
+    shard_status status = candidates && from ? choose(engine, parameters, candidates, &count) : shard_last_status();
     for (int64_t i = 0; i < count && status == SHARD_OK; i++)
         from[i] = reducer_of(candidates[i].parameter);
     if (status == SHARD_OK)
-        status = take(reducer, candidates, count);
+        status = take(engine, candidates, count);
     for (int64_t i = 0; i < count && status == SHARD_OK; i++)
         if (from[i])
             status = give_up_taken(from[i]);
@@ -410,64 +410,64 @@ shard_status shard_reducer_add(shard_reducer *reducer, const shard_tensors *para
 
 /* ---- life ---- */
 
-shard_reducer *shard_reducer_create(const shard_tensors *parameters, shard_bucket_options options)
+shard_engine *shard_engine_create(const shard_tensors *parameters, shard_bucket_options options)
 {
-    shard_reducer *reducer = shard_calloc(1, sizeof *reducer);
-    if (!reducer)
+    shard_engine *engine = shard_calloc(1, sizeof *engine);
+    if (!engine)
         return NULL;
-    *reducer = (shard_reducer){.shares = 1, .options = options};
-    if (shard_reducer_add(reducer, parameters) == SHARD_OK)
-        return reducer;
-    shard_reducer_destroy(reducer);
+    *engine = (shard_engine){.shares = 1, .options = options};
+    if (shard_engine_add(engine, parameters) == SHARD_OK)
+        return engine;
+    shard_engine_destroy(engine);
     return NULL;
 }
 
-static void drop(shard_reducer *reducer)
+static void drop(shard_engine *engine)
 {
-    if (--reducer->shares)
+    if (--engine->shares)
         return;
-    free(reducer->others);
-    free(reducer->buckets.all);
-    free(reducer);
+    free(engine->others);
+    free(engine->buckets.all);
+    free(engine);
 }
 
-void shard_reducer_destroy(shard_reducer *reducer)
+void shard_engine_destroy(shard_engine *engine)
 {
-    if (!reducer)
+    if (!engine)
         return;
-    shard_reducer_set_sync(reducer, true); /* of those that stay */
-    for (int64_t i = 0; i < reducer->buckets.count; i++) {
-        shard_bucket *bucket = reducer->buckets.all[i];
+    shard_engine_set_sync(engine, true); /* of those that stay */
+    for (int64_t i = 0; i < engine->buckets.count; i++) {
+        shard_bucket *bucket = engine->buckets.all[i];
         for (int64_t j = 0; j < bucket->count; j++)
-            if (reducer_of(bucket->members[j].parameter) == reducer)
+            if (reducer_of(bucket->members[j].parameter) == engine)
                 bucket->members[j].parameter->grad_ready = NULL;
         shard_bucket_destroy(bucket);
     }
-    for (int64_t i = 0; i < reducer->other_count; i++)
-        drop(reducer->others[i]);
-    reducer->buckets.count = reducer->other_count = 0;
-    drop(reducer);
+    for (int64_t i = 0; i < engine->other_count; i++)
+        drop(engine->others[i]);
+    engine->buckets.count = engine->other_count = 0;
+    drop(engine);
 }
 
-void shard_reducer_set_sync(shard_reducer *reducer, bool sync)
+void shard_engine_set_sync(shard_engine *engine, bool sync)
 {
-    reducer->local = !sync;
-    for (int64_t i = 0; i < reducer->other_count; i++)
-        shard_reducer_set_sync(reducer->others[i], sync);
+    engine->local = !sync;
+    for (int64_t i = 0; i < engine->other_count; i++)
+        shard_engine_set_sync(engine->others[i], sync);
 }
 
-const shard_buckets *shard_reducer_buckets(const shard_reducer *reducer)
+const shard_buckets *shard_engine_buckets(const shard_engine *engine)
 {
-    return &reducer->buckets;
+    return &engine->buckets;
 }
 
-const shard_bucket_member *shard_reducer_find(const shard_reducer *reducer, const shard_tensor *parameter)
+const shard_bucket_member *shard_engine_find(const shard_engine *engine, const shard_tensor *parameter)
 {
-    return reducer_of(parameter) == reducer ? parameter->grad_ready_context : NULL;
+    return reducer_of(parameter) == engine ? parameter->grad_ready_context : NULL;
 }
 
-void shard_reducer_on_reduced(shard_reducer *reducer, void (*function)(shard_bucket *, void *), void *context)
+void shard_engine_on_reduced(shard_engine *engine, void (*function)(shard_bucket *, void *), void *context)
 {
-    reducer->reduced = function;
-    reducer->reduced_context = context;
+    engine->reduced = function;
+    engine->reduced_context = context;
 }

@@ -12,14 +12,14 @@
  * as a language's finalizer does, while others are used: what the buckets know of each other
  * is under a lock.
  */
-#include "distributed/gathered.h"
+#include "parallel/unshard.h"
 
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 
 typedef struct gathered {
-    shard_filler filler; /* first: a storage's filler is this */
+    shard_materializer materializer; /* first: a storage's materializer is this */
     shard_storage *storage;
     shard_group *group;
     shard_device *device;
@@ -54,7 +54,7 @@ static follower *find_follower(void)
     return NULL;
 }
 
-void shard_gathered_end_pass(void)
+void shard_unshard_end_pass(void)
 {
     pthread_mutex_lock(&lock);
     follower *last = find_follower();
@@ -118,19 +118,19 @@ static void release_others(const gathered *g, bool arriving)
 {
     for (gathered *other = present, *next; other; other = next) {
         next = other->next;
-        if (other != g && other->filler.rests && (arriving || !other->arriving))
+        if (other != g && other->materializer.evictable && (arriving || !other->arriving))
             let_go(other);
     }
 }
 
-void shard_gathered_release_resting(void)
+void shard_unshard_evict_idle(void)
 {
     pthread_mutex_lock(&lock);
     release_others(NULL, false);
     pthread_mutex_unlock(&lock);
 }
 
-void shard_gathered_forget(void)
+void shard_unshard_forget(void)
 {
     pthread_mutex_lock(&lock);
     while (present)
@@ -151,10 +151,10 @@ static shard_status begin(gathered *g)
     return shard_last_status();
 }
 
-static shard_status start(shard_filler *filler)
+static shard_status start(shard_materializer *materializer)
 {
     pthread_mutex_lock(&lock);
-    shard_status status = begin((gathered *)filler);
+    shard_status status = begin((gathered *)materializer);
     pthread_mutex_unlock(&lock);
     return status;
 }
@@ -167,14 +167,14 @@ static void look_ahead(gathered *g, bool goes_on)
     if (!next || !goes_on || next->storage->memory)
         return;
     if (begin(next) == SHARD_OK)
-        next->filler.rests = true;
+        next->materializer.evictable = true;
     else
         let_go(next);
 }
 
-static shard_status settle(shard_filler *filler)
+static shard_status wait(shard_materializer *materializer)
 {
-    gathered *g = (gathered *)filler;
+    gathered *g = (gathered *)materializer;
     if (!g->arriving)
         return SHARD_OK;
     shard_request *request = g->request;
@@ -187,16 +187,16 @@ static shard_status settle(shard_filler *filler)
     return shard_last_status();
 }
 
-static void release(shard_filler *filler)
+static void evict(shard_materializer *materializer)
 {
     pthread_mutex_lock(&lock);
-    let_go((gathered *)filler);
+    let_go((gathered *)materializer);
     pthread_mutex_unlock(&lock);
 }
 
-static void drop(shard_filler *filler)
+static void destroy(shard_materializer *materializer)
 {
-    gathered *g = (gathered *)filler;
+    gathered *g = (gathered *)materializer;
     pthread_mutex_lock(&lock); /* once: in between it might be foreseen, and begun anew */
     let_go(g);
     forget(g);
@@ -210,37 +210,37 @@ static void drop(shard_filler *filler)
 static shard_status copy_own(const shard_bucket *bucket)
 {
     size_t element = shard_dtype_size(bucket->dtype), bytes = (size_t)bucket->own * element;
-    char *own = shard_storage_memory(bucket->own_values);
-    const char *from = (char *)bucket->values->memory + (size_t)bucket->own_start * element;
+    char *own = shard_storage_memory(bucket->local_values);
+    const char *from = (char *)bucket->values->memory + (size_t)bucket->local_start * element;
     if (!own || bytes == 0 || !bucket->values->memory)
         return shard_last_status();
     return bucket->device->ops->copy_rows(bucket->device, own, bytes, from, bytes, bytes, 1);
 }
 
-shard_status shard_gathered_begin(shard_bucket *bucket)
+shard_status shard_unshard_begin(shard_bucket *bucket)
 {
     size_t bytes = (size_t)bucket->own * shard_dtype_size(bucket->dtype);
     int ranks = shard_group_size(bucket->group);
-    bucket->own_values = shard_storage_make(bucket->device, bytes);
-    gathered *g = bucket->own_values ? shard_calloc(1, sizeof *g) : NULL;
+    bucket->local_values = shard_storage_make(bucket->device, bytes);
+    gathered *g = bucket->local_values ? shard_calloc(1, sizeof *g) : NULL;
     int64_t *parts = g ? shard_calloc((size_t)ranks, sizeof *parts) : NULL;
     if (!parts) {
         free(g);
         return shard_last_status();
     }
-    shard_storage_set_kind(bucket->own_values, SHARD_MEMORY_PARAMETERS);
+    shard_storage_set_kind(bucket->local_values, SHARD_MEMORY_PARAMETERS);
     shard_status status = copy_own(bucket);
     memcpy(parts, bucket->parts, (size_t)ranks * sizeof *parts);
-    bucket->own_values->shares++;
-    *g = (gathered){.filler = {.start = start, .settle = settle, .release = release, .drop = drop},
+    bucket->local_values->shares++;
+    *g = (gathered){.materializer = {.start = start, .wait = wait, .evict = evict, .destroy = destroy},
                     .storage = bucket->values,
                     .group = bucket->group,
                     .device = bucket->device,
                     .dtype = bucket->dtype,
                     .parts = parts,
-                    .own = bucket->own_values};
+                    .own = bucket->local_values};
     shard_storage_release(bucket->values);
     shard_storage_set_kind(bucket->values, SHARD_MEMORY_BUCKETS);
-    bucket->values->filler = &g->filler;
+    bucket->values->materializer = &g->materializer;
     return status;
 }
