@@ -4,7 +4,6 @@
 
 #include "comm/function.h"
 #include "device/graph.h"
-#include "parallel/bucket.h"
 #include "parallel/unshard.h"
 
 #include <shard/autograd.h>

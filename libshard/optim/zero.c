@@ -118,11 +118,11 @@ static shard_status take_parts(shard_optimizer *optimizer, shard_piece *whole)
 {
     for (int64_t i = 0; i < optimizer->count; i++) {
         shard_slot *slot = &optimizer->slots[i];
-        const shard_bucket_member *member = shard_engine_find(optimizer->zero->engine, slot->parameter);
-        if (!member || slot->piece.tensor == member->part)
+        const shard_bucket_entry *entry = shard_engine_find(optimizer->zero->engine, slot->parameter);
+        if (!entry || slot->piece.tensor == entry->local)
             continue;
         whole[i] = slot->piece;
-        slot->piece = (shard_piece){.tensor = shard_tensor_ref(member->part), .start = member->part_start};
+        slot->piece = (shard_piece){.tensor = shard_tensor_ref(entry->local), .start = entry->local_start};
     }
     bool any = false;
     for (int64_t i = 0; i < optimizer->count; i++)
@@ -164,24 +164,21 @@ shard_status shard_zero_take(shard_optimizer *optimizer)
 static bool has_gradient(const shard_bucket *bucket)
 {
     for (int64_t i = 0; i < bucket->count; i++)
-        if (bucket->members[i].part->has_grad)
+        if (bucket->entries[i].local->has_grad)
             return true;
     return false;
 }
 
-/* Starts to give all ranks each other's part. Parts that are all that is kept stay where
- * they are; the next use gathers them. */
+/* Starts to gather what the ranks have stepped. Partitioned values stay where they are; the next use
+ * gathers them. */
 static void publish(shard_bucket *bucket)
 {
-    bucket->values->version++;
-    if (bucket->local_values) {
-        shard_storage_release(bucket->values);
-        return;
-    }
-    char *all = shard_storage_memory(bucket->values);
-    bucket->publishing = shard_group_all_gather_start(
-        bucket->group, bucket->device, all ? all + (size_t)bucket->local_start * shard_dtype_size(bucket->dtype) : NULL, all,
-        bucket->parts, bucket->dtype);
+    shard_unit *unit = bucket->unit;
+    unit->values->version++;
+    if (unit->local_values)
+        shard_storage_release(unit->values);
+    else
+        bucket->publishing = shard_unit_gather(unit, shard_unit_whole(unit), shard_storage_memory(unit->values));
 }
 
 shard_status shard_zero_publish(shard_optimizer *optimizer, bool all)
@@ -195,9 +192,9 @@ shard_status shard_zero_publish(shard_optimizer *optimizer, bool all)
 
 static bool is_in(const shard_slot *slot, const void *bucket)
 {
-    const shard_bucket_member *members = ((const shard_bucket *)bucket)->members;
+    const shard_bucket_entry *entries = ((const shard_bucket *)bucket)->entries;
     for (int64_t i = 0; i < ((const shard_bucket *)bucket)->count; i++)
-        if (members[i].part == slot->piece.tensor)
+        if (entries[i].local == slot->piece.tensor)
             return true;
     return false;
 }
@@ -208,8 +205,8 @@ static void step_bucket(shard_bucket *bucket, void *context)
     shard_optimizer_step_where(context, is_in, bucket);
     publish(bucket);
     for (int64_t i = 0; i < bucket->count; i++) {
-        shard_zero_grad(bucket->members[i].parameter);
-        shard_zero_grad(bucket->members[i].part);
+        shard_zero_grad(bucket->entries[i].parameter);
+        shard_zero_grad(bucket->entries[i].local);
     }
 }
 

@@ -33,23 +33,23 @@ struct shard_engine {
 static shard_status plan_sum(const shard_tensor *parameter, shard_contribution *contribution, const shard_bucket *bucket,
                              double *scale)
 {
-    int64_t one_batch = shard_contribution_members(contribution, bucket->group);
-    *scale = (double)one_batch / shard_group_size(bucket->group);
-    shard_contribution_remove(contribution, bucket->group);
-    if (shard_contribution_members(contribution, bucket->group) == 1)
+    int64_t one_batch = shard_contribution_members(contribution, bucket->unit->group);
+    *scale = (double)one_batch / shard_group_size(bucket->unit->group);
+    shard_contribution_remove(contribution, bucket->unit->group);
+    if (shard_contribution_members(contribution, bucket->unit->group) == 1)
         return SHARD_OK;
     return shard_error(SHARD_ERROR_UNSUPPORTED,
                        "data parallel: the gradient of a parameter of shape %s is to be summed over ranks of which some, but not "
                        "all, are among the %d that have replicas of it (shard_set_replica_group)",
-                       shard_shape_text(&parameter->shape), shard_group_size(bucket->group));
+                       shard_shape_text(&parameter->shape), shard_group_size(bucket->unit->group));
 }
 
-static shard_status scale_gradient(shard_bucket_member *member)
+static shard_status scale_gradient(shard_bucket_entry *entry)
 {
-    shard_tensor *parameter = member->parameter;
-    const shard_bucket *bucket = member->bucket;
-    member->scaled = true;
-    if (bucket->row_blocks && shard_row_blocks_passed(bucket->row_blocks))
+    shard_tensor *parameter = entry->parameter;
+    const shard_bucket *bucket = entry->bucket;
+    entry->scaled = true;
+    if (bucket->row_blocks && shard_row_blocks_streamed(bucket->row_blocks))
         return SHARD_OK;
     void *memory = shard_tensor_memory_to_write(parameter->grad);
     if (!memory)
@@ -65,82 +65,53 @@ static shard_status scale_gradient(shard_bucket_member *member)
     return SHARD_RUN(parameter, axpby, shard_numel(parameter), scale, memory, 0.0, memory, parameter->dtype);
 }
 
-/* Whether the part has a gradient already, of an earlier backward. */
+/* Whether a local range has a gradient already, of an earlier backward. */
 static bool accumulates(const shard_bucket *bucket)
 {
-    for (int64_t i = 0; i < bucket->count; i++)
-        if (bucket->members[i].part->has_grad)
+    for (int64_t i = 0; i < bucket->count && bucket->unit->counts; i++)
+        if (bucket->entries[i].local->has_grad)
             return true;
     return false;
 }
 
-/* Where the own part is in memory of all elements. */
-static char *own_of(const shard_bucket *bucket, char *all)
-{
-    return all ? all + (size_t)bucket->local_start * shard_dtype_size(bucket->dtype) : NULL;
-}
-
-/* What has not passed by in blocks of rows does now, from the whole. */
-static void start_rows(shard_bucket *bucket)
-{
-    if (shard_row_blocks_passed(bucket->row_blocks))
-        return;
-    char *all = shard_storage_memory(bucket->gradients);
-    if (all)
-        shard_bucket_zero_gaps(bucket, all);
-    bucket->adds = accumulates(bucket);
-    shard_row_blocks_take_whole(bucket->row_blocks, all);
-}
-
-/* After an error the others are told. What only backward needed of the bucket goes. */
+/* Starts to sum the gradients, or what of them has not been streamed; after an error the other ranks learn of it.
+ * Values that only backward needed are evicted. */
 static void start(shard_bucket *bucket)
 {
-    if (bucket->local_values)
-        shard_storage_release(bucket->values);
+    shard_unit *unit = bucket->unit;
+    if (unit->local_values)
+        shard_storage_release(unit->values);
     for (int64_t i = 0; i < bucket->count; i++)
-        if (!bucket->members[i].scaled)
-            scale_gradient(&bucket->members[i]);
-    if (bucket->row_blocks) {
-        start_rows(bucket);
+        if (!bucket->entries[i].scaled)
+            scale_gradient(&bucket->entries[i]);
+    if (bucket->row_blocks && shard_row_blocks_streamed(bucket->row_blocks))
         return;
-    }
-    char *all = shard_storage_memory(bucket->gradients);
-    if (!bucket->local_gradients) {
-        bucket->request =
-            shard_group_all_reduce_start(bucket->group, bucket->device, all, bucket->size, bucket->dtype, SHARD_SUM);
-        return;
-    }
-    char *part = shard_storage_memory(bucket->local_gradients);
-    if (all && part)
+    char *all = shard_storage_memory(unit->gradients);
+    if (all && unit->local_gradients)
         shard_bucket_zero_gaps(bucket, all);
-    bucket->adds = accumulates(bucket);
-    bucket->request = shard_group_reduce_scatter_start(
-        bucket->group, bucket->device, all, bucket->adds ? own_of(bucket, all) : part, bucket->parts, bucket->dtype, SHARD_SUM);
-}
-
-static shard_status wait(shard_bucket *bucket)
-{
-    SHARD_TRY(shard_group_wait(bucket->group, bucket->device, bucket->request));
-    if (!bucket->local_gradients || bucket->row_blocks || !bucket->adds)
-        return SHARD_OK;
-    return bucket->device->ops->axpby(bucket->device, bucket->own, 1.0, own_of(bucket, bucket->gradients->memory), 1.0,
-                                      bucket->local_gradients->memory, bucket->dtype);
+    unit->adds = accumulates(bucket);
+    if (bucket->row_blocks) {
+        shard_row_blocks_stream_rest(bucket->row_blocks, all);
+        return;
+    }
+    bucket->sum = (shard_unit_sum){.range = shard_unit_whole(unit), .gradient = all};
+    shard_unit_reduce(unit, &bucket->sum);
 }
 
 /* Waits for what was started. */
 static shard_status end(shard_bucket *bucket)
 {
     shard_engine *engine = bucket->engine;
-    shard_status status = wait(bucket);
-    bucket->request = NULL;
-    for (int64_t i = 0; i < bucket->count && bucket->parts; i++) {
-        shard_bucket_member *member = &bucket->members[i];
-        member->part->has_grad = status == SHARD_OK;
-        if (bucket->local_gradients)
-            shard_zero_grad(member->parameter);
+    shard_unit *unit = bucket->unit;
+    shard_status status = shard_unit_end_reduce(unit, &bucket->sum);
+    for (int64_t i = 0; i < bucket->count && unit->counts; i++) {
+        shard_bucket_entry *entry = &bucket->entries[i];
+        entry->local->has_grad = status == SHARD_OK;
+        if (unit->local_gradients)
+            shard_zero_grad(entry->parameter);
     }
-    if (bucket->local_gradients)
-        shard_storage_release(bucket->gradients);
+    if (unit->local_gradients)
+        shard_storage_release(unit->gradients);
     if (status == SHARD_OK && engine->reduced && !engine->local)
         engine->reduced(bucket, engine->reduced_context);
     return shard_last_status();
@@ -155,7 +126,7 @@ static void start_full_buckets(shard_engine *engine)
     while (engine->started < buckets->count && buckets->all[engine->started]->waiting == 0) {
         shard_bucket *bucket = buckets->all[engine->started++];
         start(bucket);
-        int64_t under_way = bucket->request ? 1 : 0;
+        int64_t under_way = bucket->sum.request ? 1 : 0;
         while (follows && engine->ended < engine->started - under_way)
             end(buckets->all[engine->ended++]);
     }
@@ -169,24 +140,24 @@ static void rearm(shard_engine *engine)
         shard_bucket *bucket = engine->buckets.all[i];
         bucket->waiting = bucket->count;
         for (int64_t j = 0; j < bucket->count; j++)
-            bucket->members[j].ready = bucket->members[j].scaled = false;
+            bucket->entries[j].ready = bucket->entries[j].scaled = false;
         if (bucket->row_blocks)
             shard_row_blocks_rearm(bucket->row_blocks);
     }
 }
 
-static void make_ready(shard_bucket_member *member)
+static void make_ready(shard_bucket_entry *entry)
 {
-    if (!member->ready)
-        member->bucket->waiting--;
-    member->ready = true;
+    if (!entry->ready)
+        entry->bucket->waiting--;
+    entry->ready = true;
 }
 
 shard_status shard_engine_await_values(shard_engine *engine)
 {
     for (int64_t i = 0; i < engine->buckets.count; i++) {
         shard_bucket *bucket = engine->buckets.all[i];
-        shard_group_wait(bucket->group, bucket->device, bucket->publishing);
+        shard_unit_wait(bucket->unit, bucket->publishing);
         bucket->publishing = NULL;
     }
     return shard_last_status();
@@ -198,7 +169,7 @@ static shard_status finish(void *context)
     const shard_buckets *buckets = &engine->buckets;
     for (int64_t i = 0; i < buckets->count; i++) {
         for (int64_t j = 0; j < buckets->all[i]->count; j++)
-            make_ready(&buckets->all[i]->members[j]);
+            make_ready(&buckets->all[i]->entries[j]);
         start_full_buckets(engine);
     }
     while (engine->ended < buckets->count)
@@ -206,7 +177,7 @@ static shard_status finish(void *context)
     shard_engine_await_values(engine);
     rearm(engine);
     if (engine->options.level == SHARD_PARTITION_PARAMETERS)
-        shard_unshard_end_pass();
+        shard_unshard_end_pass(engine->options.order);
     return shard_last_status();
 }
 
@@ -222,8 +193,8 @@ static shard_status begin_walk(shard_engine *engine)
     for (int64_t i = 0; i < engine->buckets.count && !engine->reduced; i++) {
         const shard_bucket *bucket = engine->buckets.all[i];
         for (int64_t j = 0; j < bucket->count; j++)
-            if (bucket->members[j].parameter->grad_pending == 0)
-                make_ready(&bucket->members[j]);
+            if (bucket->entries[j].parameter->grad_pending == 0)
+                make_ready(&bucket->entries[j]);
     }
     return SHARD_OK;
 }
@@ -231,23 +202,25 @@ static shard_status begin_walk(shard_engine *engine)
 static void gradient_ready(shard_tensor *parameter, void *context)
 {
     (void)parameter;
-    shard_bucket_member *member = context;
-    shard_engine *engine = member->bucket->engine;
-    if (engine->local && !member->bucket->local_gradients) {
-        if (member->part)
-            member->part->has_grad = false; /* it is of a sum to which this rank alone has added */
+    shard_bucket_entry *entry = context;
+    shard_engine *engine = entry->bucket->engine;
+    if (engine->local && !entry->bucket->unit->local_gradients) {
+        if (entry->local)
+            entry->local->has_grad = false; /* it is of a sum to which this rank alone has added */
         return;
     }
-    if (begin_walk(engine) != SHARD_OK || scale_gradient(member) != SHARD_OK)
+    if (begin_walk(engine) != SHARD_OK || scale_gradient(entry) != SHARD_OK)
         return;
-    make_ready(member);
+    make_ready(entry);
     start_full_buckets(engine);
 }
 
-bool shard_engine_begin_rows(shard_bucket *bucket, const shard_contribution *contribution, double *scale)
+/* Of a bucket's only parameter: once all that comes before it was reduced. */
+static bool begin_rows(void *context, const shard_contribution *contribution, double *scale)
 {
+    shard_bucket *bucket = context;
     shard_engine *engine = bucket->engine;
-    shard_tensor *parameter = bucket->members[0].parameter;
+    shard_tensor *parameter = bucket->entries[0].parameter;
     shard_contribution of_rows = *contribution;
     if (parameter->has_grad || parameter->grad_pending != 1)
         return false;
@@ -256,7 +229,7 @@ bool shard_engine_begin_rows(shard_bucket *bucket, const shard_contribution *con
         return false;
     start_full_buckets(engine);
     bool is_next = engine->started < engine->buckets.count && engine->buckets.all[engine->started] == bucket;
-    bucket->adds = accumulates(bucket);
+    bucket->unit->adds = accumulates(bucket);
     return is_next && plan_sum(parameter, &of_rows, bucket, scale) == SHARD_OK;
 }
 
@@ -266,7 +239,7 @@ static shard_engine *reducer_of(const shard_tensor *parameter)
 {
     if (parameter->grad_ready != gradient_ready)
         return NULL;
-    return ((shard_bucket_member *)parameter->grad_ready_context)->bucket->engine;
+    return ((shard_bucket_entry *)parameter->grad_ready_context)->bucket->engine;
 }
 
 /* From now on what is set of `engine` is set of `other`. */
@@ -282,7 +255,7 @@ static shard_status remember(shard_engine *engine, shard_engine *other)
 }
 
 /* Adds buckets of candidates, whose gradients are this engine's then. */
-static shard_status take(shard_engine *engine, shard_bucket_member *candidates, int64_t count)
+static shard_status take(shard_engine *engine, shard_bucket_entry *candidates, int64_t count)
 {
     shard_buckets *buckets = &engine->buckets;
     int64_t from = buckets->count;
@@ -290,9 +263,9 @@ static shard_status take(shard_engine *engine, shard_bucket_member *candidates, 
     for (int64_t i = from; i < buckets->count; i++) {
         buckets->all[i]->engine = engine;
         for (int64_t j = 0; j < buckets->all[i]->count; j++) {
-            shard_bucket_member *member = &buckets->all[i]->members[j];
-            member->parameter->grad_ready = gradient_ready;
-            member->parameter->grad_ready_context = member;
+            shard_bucket_entry *entry = &buckets->all[i]->entries[j];
+            entry->parameter->grad_ready = gradient_ready;
+            entry->parameter->grad_ready_context = entry;
         }
     }
     rearm(engine);
@@ -301,23 +274,21 @@ static shard_status take(shard_engine *engine, shard_bucket_member *candidates, 
 
 static int by_index(const void *a, const void *b)
 {
-    const shard_bucket_member *x = a, *y = b;
+    const shard_bucket_entry *x = a, *y = b;
     return (x->index > y->index) - (x->index < y->index);
 }
 
 /* Takes a bucket apart: those of its parameters that are still this engine's. */
-static int64_t dissolve(shard_engine *engine, shard_bucket *bucket, shard_bucket_member *left)
+static int64_t dissolve(shard_engine *engine, shard_bucket *bucket, shard_bucket_entry *left)
 {
     int64_t count = 0;
     for (int64_t i = 0; i < bucket->count; i++) {
-        const shard_bucket_member *member = &bucket->members[i];
-        if (reducer_of(member->parameter) != engine)
+        const shard_bucket_entry *entry = &bucket->entries[i];
+        if (reducer_of(entry->parameter) != engine)
             continue;
-        member->parameter->grad_ready = NULL; /* nobody's, until it is in a bucket again */
-        left[count++] = (shard_bucket_member){.parameter = shard_tensor_ref(member->parameter),
-                                              .module = member->module,
-                                              .index = member->index,
-                                              .size = member->size};
+        entry->parameter->grad_ready = NULL; /* nobody's, until it is in a bucket again */
+        left[count++] = (shard_bucket_entry){
+            .parameter = shard_tensor_ref(entry->parameter), .prefix = entry->prefix, .index = entry->index, .size = entry->size};
     }
     shard_bucket_destroy(bucket);
     return count;
@@ -326,7 +297,7 @@ static int64_t dissolve(shard_engine *engine, shard_bucket *bucket, shard_bucket
 static bool is_intact(const shard_engine *engine, const shard_bucket *bucket)
 {
     for (int64_t i = 0; i < bucket->count; i++)
-        if (reducer_of(bucket->members[i].parameter) != engine)
+        if (reducer_of(bucket->entries[i].parameter) != engine)
             return false;
     return true;
 }
@@ -338,7 +309,7 @@ static shard_status give_up_taken(shard_engine *engine)
     int64_t count = 0, kept = 0, most = 0;
     for (int64_t i = 0; i < buckets->count; i++)
         most += buckets->all[i]->count;
-    shard_bucket_member *left = shard_calloc((size_t)most, sizeof *left);
+    shard_bucket_entry *left = shard_calloc((size_t)most, sizeof *left);
     if (!left)
         return shard_last_status();
     for (int64_t i = 0; i < buckets->count; i++) {
@@ -357,7 +328,7 @@ static shard_status give_up_taken(shard_engine *engine)
     return status;
 }
 
-static bool listed(const shard_bucket_member *candidates, int64_t count, const shard_tensor *parameter)
+static bool listed(const shard_bucket_entry *candidates, int64_t count, const shard_tensor *parameter)
 {
     for (int64_t i = 0; i < count; i++)
         if (candidates[i].parameter == parameter)
@@ -366,7 +337,7 @@ static bool listed(const shard_bucket_member *candidates, int64_t count, const s
 }
 
 /* Those of the list that are this engine's to take; *count of them. */
-static shard_status choose(shard_engine *engine, const shard_tensors *parameters, shard_bucket_member *candidates, int64_t *count)
+static shard_status choose(shard_engine *engine, const shard_tensors *parameters, shard_bucket_entry *candidates, int64_t *count)
 {
     for (int64_t i = 0; i < shard_tensors_count(parameters); i++) {
         shard_tensor *parameter = shard_tensors_at(parameters, i);
@@ -393,7 +364,7 @@ static shard_status choose(shard_engine *engine, const shard_tensors *parameters
 shard_status shard_engine_add(shard_engine *engine, const shard_tensors *parameters)
 {
     int64_t count = 0;
-    shard_bucket_member *candidates = shard_calloc((size_t)shard_tensors_count(parameters), sizeof *candidates);
+    shard_bucket_entry *candidates = shard_calloc((size_t)shard_tensors_count(parameters), sizeof *candidates);
     shard_engine **from = shard_calloc((size_t)shard_tensors_count(parameters), sizeof *from);
     shard_status status = candidates && from ? choose(engine, parameters, candidates, &count) : shard_last_status();
     for (int64_t i = 0; i < count && status == SHARD_OK; i++)
@@ -416,7 +387,9 @@ shard_engine *shard_engine_create(const shard_tensors *parameters, shard_bucket_
     if (!engine)
         return NULL;
     *engine = (shard_engine){.shares = 1, .options = options};
-    if (shard_engine_add(engine, parameters) == SHARD_OK)
+    engine->options.begin_rows = begin_rows;
+    engine->options.order = shard_unshard_order_create();
+    if (engine->options.order && shard_engine_add(engine, parameters) == SHARD_OK)
         return engine;
     shard_engine_destroy(engine);
     return NULL;
@@ -426,6 +399,7 @@ static void drop(shard_engine *engine)
 {
     if (--engine->shares)
         return;
+    shard_unshard_order_unref(engine->options.order);
     free(engine->others);
     free(engine->buckets.all);
     free(engine);
@@ -439,8 +413,8 @@ void shard_engine_destroy(shard_engine *engine)
     for (int64_t i = 0; i < engine->buckets.count; i++) {
         shard_bucket *bucket = engine->buckets.all[i];
         for (int64_t j = 0; j < bucket->count; j++)
-            if (reducer_of(bucket->members[j].parameter) == engine)
-                bucket->members[j].parameter->grad_ready = NULL;
+            if (reducer_of(bucket->entries[j].parameter) == engine)
+                bucket->entries[j].parameter->grad_ready = NULL;
         shard_bucket_destroy(bucket);
     }
     for (int64_t i = 0; i < engine->other_count; i++)
@@ -461,7 +435,7 @@ const shard_buckets *shard_engine_buckets(const shard_engine *engine)
     return &engine->buckets;
 }
 
-const shard_bucket_member *shard_engine_find(const shard_engine *engine, const shard_tensor *parameter)
+const shard_bucket_entry *shard_engine_find(const shard_engine *engine, const shard_tensor *parameter)
 {
     return reducer_of(parameter) == engine ? parameter->grad_ready_context : NULL;
 }

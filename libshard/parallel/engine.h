@@ -25,14 +25,10 @@ shard_status shard_engine_add(shard_engine *engine, const shard_tensors *paramet
  * are, it goes on. Counts for the reducers too that have parameters of this one's list. */
 void shard_engine_set_sync(shard_engine *engine, bool sync);
 
-/* Whether the gradient of a bucket's only member, of that contribution, may be reduced block
- * by block now, as all that comes before it was; *scale: what it is multiplied by. */
-bool shard_engine_begin_rows(shard_bucket *bucket, const shard_contribution *contribution, double *scale);
-
 /* Its buckets, in an order that is the same on all ranks. */
 const shard_buckets *shard_engine_buckets(const shard_engine *engine);
 /* Where a parameter is in them, NULL if it is not. */
-const shard_bucket_member *shard_engine_find(const shard_engine *engine, const shard_tensor *parameter);
+const shard_bucket_entry *shard_engine_find(const shard_engine *engine, const shard_tensor *parameter);
 
 /* Waits for the gathers of values that were started (shard_bucket.publishing); backward does
  * at its end. */

@@ -3,7 +3,7 @@
 #include "base/hash.h"
 #include "distributed/agree.h"
 #include "op/op.h"
-#include "parallel/bucket.h"
+#include "parallel/unit.h"
 
 #include <inttypes.h>
 #include <stdio.h>

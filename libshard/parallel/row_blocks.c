@@ -1,121 +1,61 @@
 /*
- * A block is a range of the bucket, of which each rank has what lies in its part: the
- * all-gathers and reduce-scatters of all blocks move as much as one of the bucket, and
- * need memory for one block at a time, or for two where one is under way while ranks
- * compute with the other.
+ * A row block is a flat range of the unit. One is in memory at a time, or two where one is under
+ * way while the device computes with the other.
  */
 #include "parallel/row_blocks.h"
 
-#include "parallel/engine.h"
-#include "parallel/unshard.h"
-
 #include <stdlib.h>
 
+/* The values or the gradient of one block. */
 typedef struct block {
-    bool under_way;
-    int64_t start, size; /* elements of the bucket */
-    char *from;          /* those of a gradient */
+    shard_range range;
     shard_storage *memory;
+    bool arriving; /* values that were started ahead */
     shard_request *request;
+    shard_unit_sum sum;
 } block;
 
 struct shard_row_blocks {
-    shard_rows rows; /* first: the weight's is this */
-    shard_bucket *bucket;
-    int64_t *counts; /* [members of the bucket's group] */
+    shard_rows rows; /* first: the matrix's is this */
+    shard_unit *unit;
+    shard_tensor *matrix;
+    shard_row_blocks_options options;
     block values[2], gradients[2];
-    int gradient; /* the one that is next */
-    double scale; /* of the gradient */
-    int64_t taken; /* elements whose gradient was, in this backward */
+    int gradient;     /* the one that is next */
+    double scale;     /* of the gradient */
+    int64_t streamed; /* elements, in this backward */
 };
 
-static int64_t width_of(const shard_tensor *weight)
+static int64_t width_of(const shard_tensor *matrix)
 {
-    return weight->shape.dim[1];
-}
-
-static const shard_tensor *weight_of(const shard_row_blocks *blocks)
-{
-    return blocks->bucket->members[0].parameter;
+    return matrix->shape.dim[1];
 }
 
 bool shard_row_blocks_suit(const shard_tensor *parameter, size_t bytes)
 {
-    int members = shard_is_split(parameter, 0) || shard_is_split(parameter, 1) ? shard_group_size(parameter->placement.group) : 1;
+    bool split = shard_is_split(parameter, 0) || shard_is_split(parameter, 1);
+    int ranks = split ? shard_group_size(parameter->placement.group) : 1;
     shard_shape whole = shard_tensor_whole_shape(parameter);
-    if (whole.ndim != 2 || whole.dim[1] < members) /* no part is without columns */
+    if (whole.ndim != 2 || whole.dim[1] < ranks) /* no shard is without columns */
         return false;
-    int64_t rows = shard_is_split(parameter, 0) ? whole.dim[0] / members : whole.dim[0];
-    return rows > 2 * SHARD_ROW_BLOCK && (size_t)shard_share_of(parameter) * shard_dtype_size(parameter->dtype) > bytes;
+    int64_t rows = shard_is_split(parameter, 0) ? whole.dim[0] / ranks : whole.dim[0];
+    return rows > 2 * SHARD_ROW_BLOCK &&
+           (size_t)shard_parameter_even_size(parameter) * shard_dtype_size(parameter->dtype) > bytes;
 }
 
-/* ---- ranges ---- */
-
-static int64_t larger(int64_t a, int64_t b)
+/* The last block has the unit's padding, too. */
+static shard_range range_of(const shard_row_blocks *blocks, int64_t first, int64_t count)
 {
-    return a > b ? a : b;
-}
-static int64_t smaller(int64_t a, int64_t b)
-{
-    return a < b ? a : b;
-}
-
-static size_t bytes_of(const shard_row_blocks *blocks, int64_t elements)
-{
-    return (size_t)elements * shard_dtype_size(blocks->bucket->dtype);
-}
-
-/* The last block has the bucket's padding, too. */
-static void set_range(const shard_row_blocks *blocks, block *b, int64_t first, int64_t count)
-{
-    const shard_tensor *weight = weight_of(blocks);
-    bool is_last = first + count == weight->shape.dim[0];
-    b->start = first * width_of(weight);
-    b->size = (is_last ? blocks->bucket->size : (first + count) * width_of(weight)) - b->start;
-}
-
-/* How much of the block each member has. */
-static const int64_t *count_parts(shard_row_blocks *blocks, const block *b)
-{
-    const shard_bucket *bucket = blocks->bucket;
-    for (int64_t member = 0, start = 0; member < shard_group_size(bucket->group); start += bucket->parts[member++]) {
-        int64_t from = larger(start, b->start), to = smaller(start + bucket->parts[member], b->start + b->size);
-        blocks->counts[member] = larger(to - from, 0);
-    }
-    return blocks->counts;
-}
-
-/* Where the own part of the block begins, as an element of the own part; and its size. */
-static int64_t local_start(const shard_row_blocks *blocks, const block *b)
-{
-    return larger(b->start - blocks->bucket->local_start, 0);
-}
-static int64_t own_size(const shard_row_blocks *blocks, const block *b)
-{
-    const shard_bucket *bucket = blocks->bucket;
-    return larger(smaller(bucket->local_start + bucket->own, b->start + b->size) - larger(bucket->local_start, b->start), 0);
-}
-
-static char *part_memory(const shard_row_blocks *blocks, shard_storage *own, const block *b)
-{
-    char *memory = own_size(blocks, b) ? shard_storage_memory(own) : NULL;
-    return memory ? memory + bytes_of(blocks, local_start(blocks, b)) : NULL;
-}
-
-/* Where the own part is in the block's gradient. */
-static char *own_of(const shard_row_blocks *blocks, const block *b)
-{
-    return b->from ? b->from + bytes_of(blocks, larger(blocks->bucket->local_start - b->start, 0)) : NULL;
+    int64_t width = width_of(blocks->matrix), end = first + count;
+    int64_t to = end == blocks->matrix->shape.dim[0] ? blocks->unit->size : end * width;
+    return (shard_range){.start = first * width, .size = to - first * width};
 }
 
 static char *allocate(const shard_row_blocks *blocks, block *b)
 {
     shard_storage_unref(b->memory);
-    b->memory = shard_storage_make(blocks->bucket->device, bytes_of(blocks, b->size));
-    if (!b->memory)
-        return NULL;
-    shard_storage_set_kind(b->memory, SHARD_MEMORY_BUCKETS);
-    return shard_storage_memory(b->memory);
+    b->memory = shard_unit_storage(blocks->unit, b->range.size, SHARD_MEMORY_BUCKETS);
+    return b->memory ? shard_storage_memory(b->memory) : NULL;
 }
 
 static void release(block *b)
@@ -124,34 +64,41 @@ static void release(block *b)
     *b = (block){0};
 }
 
+/* Zeros behind the rows, in memory of a block. */
+static shard_status zero_padding(const shard_row_blocks *blocks, const block *b, int64_t count, char *memory)
+{
+    const shard_unit *unit = blocks->unit;
+    int64_t size = count * width_of(blocks->matrix);
+    if (!memory || b->range.size == size)
+        return shard_last_status();
+    return unit->device->ops->zero(unit->device, memory + shard_unit_bytes(unit, size),
+                                   shard_unit_bytes(unit, b->range.size - size));
+}
+
 /* ---- values ---- */
 
 static void start_values(shard_row_blocks *blocks, block *b, int64_t first, int64_t count)
 {
-    const shard_bucket *bucket = blocks->bucket;
-    set_range(blocks, b, first, count);
-    char *all = allocate(blocks, b), *mine = part_memory(blocks, bucket->local_values, b);
-    b->under_way = true;
-    b->request = shard_group_all_gather_start(bucket->group, bucket->device, mine ? mine : all, all, count_parts(blocks, b),
-                                              bucket->dtype);
+    b->range = range_of(blocks, first, count);
+    b->arriving = true;
+    b->request = shard_unit_gather(blocks->unit, b->range, allocate(blocks, b));
 }
 
 static const void *values(shard_rows *rows, int64_t first, int64_t count)
 {
     shard_row_blocks *blocks = (shard_row_blocks *)rows;
-    const shard_tensor *weight = weight_of(blocks);
-    int64_t all = weight->shape.dim[0], next = first + count;
+    int64_t all = blocks->matrix->shape.dim[0], next = first + count;
     if (first == 0)
-        shard_unshard_evict_idle();
-    int at = blocks->values[1].under_way; /* the one that was started ahead */
+        shard_unshard_evict_idle(blocks->options.order);
+    int at = blocks->values[1].arriving;
     block *now = &blocks->values[at], *other = &blocks->values[!at];
     release(other);
-    if (!now->under_way)
+    if (!now->arriving)
         start_values(blocks, now, first, count);
     shard_request *request = now->request;
-    now->under_way = false;
+    now->arriving = false;
     now->request = NULL;
-    shard_status status = shard_group_wait(blocks->bucket->group, blocks->bucket->device, request);
+    shard_status status = shard_unit_wait(blocks->unit, request);
     if (request && next < all)
         start_values(blocks, other, next, shard_rows_in_block(rows->block, next, all));
     return status == SHARD_OK ? shard_storage_memory(now->memory) : NULL;
@@ -164,159 +111,139 @@ static void values_end(shard_rows *rows)
     release(&blocks->values[1]);
 }
 
-/* Makes a block as all are to have it, and keeps the own part of it. */
+/* Makes a block as all ranks are to have it, and keeps this rank's elements of it. */
 static shard_status move_block(shard_row_blocks *blocks, int64_t first, int64_t count, bool broadcast)
 {
-    const shard_bucket *bucket = blocks->bucket;
-    const shard_device_ops *ops = bucket->device->ops;
-    shard_tensor *weight = bucket->members[0].parameter;
+    shard_unit *unit = blocks->unit;
     block *b = &blocks->values[0];
-    int64_t size = count * width_of(weight);
-    set_range(blocks, b, first, count);
+    b->range = range_of(blocks, first, count);
     char *all = allocate(blocks, b);
-    if (all && shard_tensor_copy_rows(weight, first, count, all) == SHARD_OK && b->size > size)
-        ops->zero(bucket->device, all + bytes_of(blocks, size), bytes_of(blocks, b->size - size));
+    if (all && shard_tensor_copy_rows(blocks->matrix, first, count, all) == SHARD_OK)
+        zero_padding(blocks, b, count, all);
     if (broadcast)
-        shard_group_broadcast(bucket->group, bucket->device, all, b->size, bucket->dtype, 0);
+        shard_group_broadcast(unit->group, unit->device, all, b->range.size, unit->dtype, 0);
     SHARD_TRY(shard_last_status());
-    size_t bytes = bytes_of(blocks, own_size(blocks, b));
-    char *own = part_memory(blocks, bucket->local_values, b);
-    const char *from = all + bytes_of(blocks, larger(bucket->local_start - b->start, 0));
-    return bytes ? ops->copy_rows(bucket->device, own, bytes, from, bytes, bytes, 1) : SHARD_OK;
+    return shard_unit_keep(unit, b->range, all);
 }
 
 shard_status shard_row_blocks_move_values(shard_row_blocks *blocks, bool broadcast)
 {
-    shard_tensor *weight = blocks->bucket->members[0].parameter;
-    int64_t rows = weight->shape.dim[0];
+    shard_tensor *matrix = blocks->matrix;
+    int64_t rows = matrix->shape.dim[0];
     for (int64_t first = 0, count; first < rows; first += count) {
         count = shard_rows_in_block(blocks->rows.block, first, rows);
         move_block(blocks, first, count, broadcast);
     }
     values_end(&blocks->rows);
-    shard_tensor_unref(weight->kept);
-    weight->kept = NULL;
+    shard_tensor_unref(matrix->kept);
+    matrix->kept = NULL;
     SHARD_TRY(shard_last_status());
-    return shard_tensor_put(weight, blocks->bucket->values, 0);
+    return shard_tensor_put(matrix, blocks->unit->values, 0);
 }
 
 /* ---- gradients ---- */
 
-/* Waits for a block that is under way; adds its sum to what the own part has. */
-static shard_status settle(shard_row_blocks *blocks, block *b)
+/* Ends the sum of a block that is under way. */
+static shard_status end(shard_row_blocks *blocks, block *b)
 {
-    const shard_bucket *bucket = blocks->bucket;
-    if (!b->under_way)
-        return shard_last_status();
-    shard_status status = shard_group_wait(bucket->group, bucket->device, b->request);
-    int64_t size = own_size(blocks, b);
-    if (status == SHARD_OK && bucket->adds && size)
-        status = bucket->device->ops->axpby(bucket->device, size, 1.0, own_of(blocks, b), 1.0,
-                                            part_memory(blocks, bucket->local_gradients, b), bucket->dtype);
+    shard_status status = shard_unit_end_reduce(blocks->unit, &b->sum);
     release(b);
     return status;
 }
 
-/* The block at b->from. */
-static void take(shard_row_blocks *blocks, block *b)
+static void reduce(shard_row_blocks *blocks, block *b, char *gradient)
 {
-    const shard_bucket *bucket = blocks->bucket;
-    char *sum = bucket->adds ? own_of(blocks, b) : part_memory(blocks, bucket->local_gradients, b);
-    b->under_way = true;
-    b->request = shard_group_reduce_scatter_start(bucket->group, bucket->device, b->from, own_size(blocks, b) ? sum : b->from,
-                                                  count_parts(blocks, b), bucket->dtype, SHARD_SUM);
-    blocks->taken = b->start + b->size;
-    if (!b->request)
-        settle(blocks, b);
-    else
+    b->sum = (shard_unit_sum){.range = b->range, .gradient = gradient};
+    blocks->streamed = b->range.start + b->range.size;
+    shard_unit_reduce(blocks->unit, &b->sum);
+    if (b->sum.request)
         blocks->gradient = !blocks->gradient;
+    else
+        end(blocks, b);
 }
 
 static bool gradient_begin(shard_rows *rows, const shard_contribution *contribution)
 {
     shard_row_blocks *blocks = (shard_row_blocks *)rows;
-    return shard_engine_begin_rows(blocks->bucket, contribution, &blocks->scale);
+    return blocks->options.begin(blocks->options.context, contribution, &blocks->scale);
+}
+
+static block *next_gradient(shard_row_blocks *blocks, int64_t first, int64_t count)
+{
+    block *b = &blocks->gradients[blocks->gradient];
+    end(blocks, b);
+    b->range = range_of(blocks, first, count);
+    return b;
 }
 
 static void *gradient(shard_rows *rows, int64_t first, int64_t count)
 {
     shard_row_blocks *blocks = (shard_row_blocks *)rows;
-    block *b = &blocks->gradients[blocks->gradient];
-    settle(blocks, b);
-    set_range(blocks, b, first, count);
-    return b->from = allocate(blocks, b);
+    return allocate(blocks, next_gradient(blocks, first, count));
 }
 
 static shard_status gradient_take(shard_rows *rows, int64_t first, int64_t count)
 {
     shard_row_blocks *blocks = (shard_row_blocks *)rows;
+    const shard_unit *unit = blocks->unit;
     block *b = &blocks->gradients[blocks->gradient];
-    shard_device *device = blocks->bucket->device;
-    shard_dtype dtype = blocks->bucket->dtype;
-    int64_t size = count * width_of(weight_of(blocks));
+    char *memory = b->memory ? b->memory->memory : NULL;
     (void)first;
-    if (b->from && blocks->scale != 1.0)
-        device->ops->axpby(device, size, blocks->scale, b->from, 0.0, b->from, dtype);
-    if (b->from && b->size > size)
-        device->ops->zero(device, b->from + bytes_of(blocks, size), bytes_of(blocks, b->size - size));
-    take(blocks, b);
+    if (memory && blocks->scale != 1.0)
+        unit->device->ops->axpby(unit->device, count * width_of(blocks->matrix), blocks->scale, memory, 0.0, memory, unit->dtype);
+    zero_padding(blocks, b, count, memory);
+    reduce(blocks, b, memory);
     return shard_last_status();
 }
 
 static shard_status gradient_end(shard_rows *rows)
 {
     shard_row_blocks *blocks = (shard_row_blocks *)rows;
-    settle(blocks, &blocks->gradients[blocks->gradient]);
-    return settle(blocks, &blocks->gradients[!blocks->gradient]);
+    end(blocks, &blocks->gradients[blocks->gradient]);
+    return end(blocks, &blocks->gradients[!blocks->gradient]);
 }
 
-bool shard_row_blocks_passed(const shard_row_blocks *blocks)
+bool shard_row_blocks_streamed(const shard_row_blocks *blocks)
 {
-    return blocks->taken == blocks->bucket->size;
+    return blocks->streamed == blocks->unit->size;
 }
 
-void shard_row_blocks_take_whole(shard_row_blocks *blocks, char *all)
+void shard_row_blocks_stream_rest(shard_row_blocks *blocks, char *all)
 {
-    const shard_tensor *weight = weight_of(blocks);
-    int64_t rows = weight->shape.dim[0];
-    for (int64_t first = blocks->taken / width_of(weight), count; !shard_row_blocks_passed(blocks); first += count) {
+    int64_t rows = blocks->matrix->shape.dim[0];
+    for (int64_t first = blocks->streamed / width_of(blocks->matrix), count; !shard_row_blocks_streamed(blocks); first += count) {
         count = shard_rows_in_block(blocks->rows.block, first, rows);
-        block *b = &blocks->gradients[blocks->gradient];
-        settle(blocks, b);
-        set_range(blocks, b, first, count);
-        b->from = all ? all + bytes_of(blocks, b->start) : NULL;
-        take(blocks, b);
+        block *b = next_gradient(blocks, first, count);
+        reduce(blocks, b, all ? all + shard_unit_bytes(blocks->unit, b->range.start) : NULL);
     }
     gradient_end(&blocks->rows);
 }
 
 void shard_row_blocks_rearm(shard_row_blocks *blocks)
 {
-    blocks->taken = 0;
+    blocks->streamed = 0;
 }
 
 /* ---- life ---- */
 
-shard_row_blocks *shard_row_blocks_create(shard_bucket *bucket, size_t bytes)
+shard_row_blocks *shard_row_blocks_create(shard_unit *unit, shard_tensor *matrix, const shard_row_blocks_options *options)
 {
     shard_row_blocks *blocks = shard_calloc(1, sizeof *blocks);
-    int64_t *counts = blocks ? shard_calloc((size_t)shard_group_size(bucket->group), sizeof *counts) : NULL;
-    if (!counts) {
-        free(blocks);
+    if (!blocks)
         return NULL;
-    }
-    shard_tensor *weight = bucket->members[0].parameter;
-    size_t least = SHARD_ROW_BLOCK * (size_t)width_of(weight) * shard_dtype_size(bucket->dtype);
-    *blocks = (shard_row_blocks){.rows = {.block = SHARD_ROW_BLOCK * (int64_t)(bytes > least ? bytes / least : 1),
-                                          .values = bucket->local_values ? values : NULL,
-                                          .values_end = values_end,
-                                          .gradient_begin = gradient_begin,
-                                          .gradient = gradient,
-                                          .gradient_take = gradient_take,
-                                          .gradient_end = gradient_end},
-                                 .bucket = bucket,
-                                 .counts = counts};
-    weight->rows = &blocks->rows;
+    size_t least = SHARD_ROW_BLOCK * shard_unit_bytes(unit, width_of(matrix));
+    *blocks =
+        (shard_row_blocks){.rows = {.block = SHARD_ROW_BLOCK * (int64_t)(options->bytes > least ? options->bytes / least : 1),
+                                    .values = unit->local_values ? values : NULL,
+                                    .values_end = values_end,
+                                    .gradient_begin = gradient_begin,
+                                    .gradient = gradient,
+                                    .gradient_take = gradient_take,
+                                    .gradient_end = gradient_end},
+                           .unit = unit,
+                           .matrix = matrix,
+                           .options = *options};
+    matrix->rows = &blocks->rows;
     return blocks;
 }
 
@@ -324,9 +251,7 @@ void shard_row_blocks_destroy(shard_row_blocks *blocks)
 {
     if (!blocks)
         return;
-    shard_tensor *weight = blocks->bucket->members[0].parameter;
-    if (weight->rows == &blocks->rows)
-        weight->rows = NULL;
-    free(blocks->counts);
+    if (blocks->matrix->rows == &blocks->rows)
+        blocks->matrix->rows = NULL;
     free(blocks);
 }

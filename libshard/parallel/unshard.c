@@ -1,246 +1,287 @@
 /*
- * A bucket's values are gathered by all ranks of its group when the first of them needs
- * one, which is when all do, as they run the same program. They rest from the end of
- * their module's forward on, and go when others come: so the next module finds them
- * still there if it is in the same bucket. Backward gives them back by itself, once their
- * gradients are complete.
+ * All ranks of a unit's group gather its values when the first of them needs one, which is when
+ * all do, as they run the same program. The unit is evictable from the end of its module's forward
+ * on, and is evicted when another one comes: so the next module finds it there if it is in the
+ * same unit. Backward evicts it by itself, once its gradients are complete.
  *
- * Where a gather can be under way while others compute, the one that came next the last
- * time is started as soon as one is needed.
+ * Where a gather can be under way while the device computes, the next unit is prefetched as soon
+ * as one is needed. Evaluation, forward and backward have a sequence each, which is recorded as
+ * units are needed, and recorded anew from where a pass takes another way.
  *
- * One thread at a time uses values. But any may destroy a model that nobody uses any more,
- * as a language's finalizer does, while others are used: what the buckets know of each other
- * is under a lock.
+ * One thread at a time uses values. But any thread may destroy a model that no other one uses, as a
+ * language's finalizer does: an order is under a lock, as it may outlive its engine with several
+ * models.
  */
 #include "parallel/unshard.h"
 
-#include <pthread.h>
-#include <stdlib.h>
-#include <string.h>
+#include "autograd/autograd.h"
 
-typedef struct gathered {
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+
+enum { MOST = 1 << 16 }; /* units of a sequence, lest forwards without a backward are recorded for ever */
+
+typedef struct unshard {
     shard_materializer materializer; /* first: a storage's materializer is this */
     shard_storage *storage;
-    shard_group *group;
-    shard_device *device;
-    shard_dtype dtype;
-    int64_t *parts; /* [members of group] */
-    shard_storage *own;
+    shard_unit *unit;
+    shard_unshard_order *order;
     bool arriving; /* was started, and nobody has needed it yet */
     shard_request *request;
-    struct gathered *next; /* of those that have memory */
-} gathered;
+    struct unshard *next; /* of those that have memory */
+} unshard;
 
-/* What came next the last time that `at` was needed after `before`: in forward and in
- * backward the same one stands between others. */
-typedef struct follower {
-    const gathered *before, *at;
-    gathered *next;
-} follower;
+typedef enum mode { EVALUATION, FORWARD, BACKWARD } mode;
 
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* of all that follows */
-static gathered *present;
-static struct {
-    follower *all;
+typedef struct sequence {
+    unshard **all;
     int64_t count, capacity;
-} followers;
-static const gathered *before, *latest; /* the last two that were needed */
+    int64_t at;     /* the one that is expected next */
+    bool recording; /* else a sequence that is known is followed */
+} sequence;
 
-static follower *find_follower(void)
+struct shard_unshard_order {
+    pthread_mutex_t lock;
+    int refs;
+    unsigned forgotten; /* shard_unshard_forget's count when the order was used last */
+    unshard *present;   /* those that have memory */
+    sequence of[BACKWARD + 1];
+    mode mode; /* in which a unit was needed last */
+};
+
+static atomic_uint forgotten;
+
+/* ---- the sequences ---- */
+
+/* A pass is over, and was as long as it was. */
+static void end(sequence *s)
 {
-    for (int64_t i = 0; i < followers.count; i++)
-        if (followers.all[i].before == before && followers.all[i].at == latest)
-            return &followers.all[i];
-    return NULL;
+    if (s->at > 0)
+        s->count = s->at;
+    s->at = 0;
+    s->recording = false;
 }
 
-void shard_unshard_end_pass(void)
+static void change_mode(shard_unshard_order *order)
 {
-    pthread_mutex_lock(&lock);
-    follower *last = find_follower();
-    if (last)
-        last->next = NULL;
-    before = latest = NULL;
-    pthread_mutex_unlock(&lock);
+    mode now = shard_in_backward() ? BACKWARD : shard_grad_enabled() ? FORWARD : EVALUATION;
+    if (now == BACKWARD && order->mode != BACKWARD)
+        end(&order->of[FORWARD]);
+    if (now != BACKWARD && order->mode == BACKWARD)
+        end(&order->of[BACKWARD]);
+    order->mode = now;
 }
 
-/* Notes that g is needed now; what comes after it, if that is known, or NULL. */
-static gathered *note(gathered *g)
+/* Notes that u is needed now; the unit that is expected next, NULL if none is. */
+static unshard *note(unshard *u)
 {
-    follower *known = find_follower();
-    if (known) {
-        known->next = g;
-    } else {
-        if (shard_grow(&followers.all, &followers.capacity, followers.count + 1, sizeof *followers.all) != SHARD_OK)
+    shard_unshard_order *order = u->order;
+    change_mode(order);
+    sequence *s = &order->of[order->mode];
+    bool expected = s->at < s->count && s->all[s->at] == u, first = s->count > 0 && s->all[0] == u;
+    if (!expected && first && order->mode != BACKWARD && (!s->recording || order->mode == EVALUATION)) {
+        end(s); /* and the next pass begins, without a backward between */
+    } else if (!expected) {
+        s->count = s->at = s->at < MOST ? s->at : 0;
+        if (shard_grow(&s->all, &s->capacity, s->count + 1, sizeof *s->all) != SHARD_OK)
             return NULL;
-        followers.all[followers.count++] = (follower){before, latest, g};
+        s->all[s->count++] = u;
+        s->recording = true;
     }
-    before = latest;
-    latest = g;
-    known = find_follower();
-    return known ? known->next : NULL;
+    s->at++;
+    if (s->at < s->count)
+        return s->all[s->at];
+    const sequence *backward = &order->of[BACKWARD];
+    return order->mode == FORWARD && backward->count > 0 ? backward->all[0] : NULL;
 }
 
-static void forget(const gathered *g)
+static void forget_order(shard_unshard_order *order)
 {
-    int64_t left = 0;
-    for (int64_t i = 0; i < followers.count; i++) {
-        const follower *f = &followers.all[i];
-        if (f->before != g && f->at != g && f->next != g)
-            followers.all[left++] = *f;
-    }
-    followers.count = left;
-    if (before == g || latest == g)
-        before = latest = NULL;
+    for (mode m = EVALUATION; m <= BACKWARD; m++)
+        order->of[m].count = order->of[m].at = 0;
+    order->mode = EVALUATION;
 }
 
-static void remove_present(const gathered *g)
+void shard_unshard_end_pass(shard_unshard_order *order)
 {
-    gathered **at = &present;
-    while (*at && *at != g)
+    pthread_mutex_lock(&order->lock);
+    end(&order->of[FORWARD]);
+    if (order->mode == BACKWARD)
+        end(&order->of[BACKWARD]);
+    else
+        order->of[BACKWARD].count = 0; /* it needed nothing that was not there */
+    order->mode = EVALUATION;
+    pthread_mutex_unlock(&order->lock);
+}
+
+/* ---- memory ---- */
+
+static void evict_now(unshard *u)
+{
+    unshard **at = &u->order->present;
+    while (*at && *at != u)
         at = &(*at)->next;
     if (*at)
         *at = (*at)->next;
+    if (u->request)
+        shard_unit_wait(u->unit, u->request);
+    u->request = NULL;
+    u->arriving = false;
+    shard_storage_give_back(u->storage);
 }
 
-static void let_go(gathered *g)
+static void evict_others(shard_unshard_order *order, const unshard *u, bool arriving)
 {
-    remove_present(g);
-    if (g->request)
-        shard_group_wait(g->group, g->device, g->request);
-    g->request = NULL;
-    g->arriving = false;
-    shard_storage_give_back(g->storage);
-}
-
-/* Of those that rest. */
-static void release_others(const gathered *g, bool arriving)
-{
-    for (gathered *other = present, *next; other; other = next) {
+    for (unshard *other = order->present, *next; other; other = next) {
         next = other->next;
-        if (other != g && other->materializer.evictable && (arriving || !other->arriving))
-            let_go(other);
+        if (other != u && other->materializer.evictable && (arriving || !other->arriving))
+            evict_now(other);
     }
 }
 
-void shard_unshard_evict_idle(void)
+void shard_unshard_evict_idle(shard_unshard_order *order)
 {
-    pthread_mutex_lock(&lock);
-    release_others(NULL, false);
-    pthread_mutex_unlock(&lock);
+    pthread_mutex_lock(&order->lock);
+    evict_others(order, NULL, false);
+    pthread_mutex_unlock(&order->lock);
 }
 
 void shard_unshard_forget(void)
 {
-    pthread_mutex_lock(&lock);
-    while (present)
-        let_go(present);
-    followers.count = 0;
-    before = latest = NULL;
-    pthread_mutex_unlock(&lock);
+    atomic_fetch_add(&forgotten, 1);
 }
 
-static shard_status begin(gathered *g)
+/* Whether all was to be forgotten since the order was used last. */
+static bool forget_if_told(shard_unshard_order *order)
 {
-    release_others(g, true);
-    g->next = present;
-    present = g;
-    g->arriving = true;
-    void *all = shard_storage_allocate(g->storage);
-    g->request = shard_group_all_gather_start(g->group, g->device, g->own->memory, all, g->parts, g->dtype);
+    unsigned now = atomic_load(&forgotten);
+    if (order->forgotten == now)
+        return false;
+    order->forgotten = now;
+    while (order->present)
+        evict_now(order->present);
+    forget_order(order);
+    return true;
+}
+
+static shard_status begin(unshard *u)
+{
+    evict_others(u->order, u, true);
+    u->next = u->order->present;
+    u->order->present = u;
+    u->arriving = true;
+    u->request = shard_unit_gather(u->unit, shard_unit_whole(u->unit), shard_storage_allocate(u->storage));
     return shard_last_status();
 }
 
 static shard_status start(shard_materializer *materializer)
 {
-    pthread_mutex_lock(&lock);
-    shard_status status = begin((gathered *)materializer);
-    pthread_mutex_unlock(&lock);
+    unshard *u = (unshard *)materializer;
+    pthread_mutex_lock(&u->order->lock);
+    forget_if_told(u->order);
+    shard_status status = begin(u);
+    pthread_mutex_unlock(&u->order->lock);
     return status;
 }
 
-/* What follows g begins to arrive, if others can compute meanwhile; it rests until it is needed. */
-static void look_ahead(gathered *g, bool goes_on)
+/* It is evictable until it is needed. */
+static void prefetch(unshard *next)
 {
-    release_others(g, true);
-    gathered *next = note(g);
-    if (!next || !goes_on || next->storage->memory)
-        return;
     if (begin(next) == SHARD_OK)
         next->materializer.evictable = true;
     else
-        let_go(next);
+        evict_now(next);
+}
+
+static shard_status arrive(unshard *u)
+{
+    if (forget_if_told(u->order))
+        SHARD_TRY(begin(u));
+    if (!u->arriving)
+        return SHARD_OK;
+    shard_request *request = u->request;
+    u->arriving = false;
+    u->request = NULL;
+    SHARD_TRY(shard_unit_wait(u->unit, request));
+    evict_others(u->order, u, true);
+    unshard *next = note(u);
+    if (next && request && !next->storage->memory) /* else nothing could be computed meanwhile */
+        prefetch(next);
+    return shard_last_status();
 }
 
 static shard_status wait(shard_materializer *materializer)
 {
-    gathered *g = (gathered *)materializer;
-    if (!g->arriving)
-        return SHARD_OK;
-    shard_request *request = g->request;
-    g->arriving = false;
-    g->request = NULL;
-    SHARD_TRY(shard_group_wait(g->group, g->device, request));
-    pthread_mutex_lock(&lock);
-    look_ahead(g, request != NULL);
-    pthread_mutex_unlock(&lock);
-    return shard_last_status();
+    unshard *u = (unshard *)materializer;
+    pthread_mutex_lock(&u->order->lock);
+    shard_status status = arrive(u);
+    pthread_mutex_unlock(&u->order->lock);
+    return status;
 }
 
 static void evict(shard_materializer *materializer)
 {
-    pthread_mutex_lock(&lock);
-    let_go((gathered *)materializer);
-    pthread_mutex_unlock(&lock);
+    unshard *u = (unshard *)materializer;
+    pthread_mutex_lock(&u->order->lock);
+    evict_now(u);
+    pthread_mutex_unlock(&u->order->lock);
 }
 
 static void destroy(shard_materializer *materializer)
 {
-    gathered *g = (gathered *)materializer;
-    pthread_mutex_lock(&lock); /* once: in between it might be foreseen, and begun anew */
-    let_go(g);
-    forget(g);
-    pthread_mutex_unlock(&lock);
-    shard_storage_unref(g->own);
-    free(g->parts);
-    free(g);
+    unshard *u = (unshard *)materializer;
+    pthread_mutex_lock(&u->order->lock); /* once: in between it might be prefetched */
+    evict_now(u);
+    forget_order(u->order);
+    pthread_mutex_unlock(&u->order->lock);
+    shard_unshard_order_unref(u->order);
+    shard_unit_unref(u->unit);
+    free(u);
 }
 
-/* The own part's values, in memory of their own: those of the bucket, if it has any. */
-static shard_status copy_own(const shard_bucket *bucket)
+/* ---- life ---- */
+
+shard_unshard_order *shard_unshard_order_create(void)
 {
-    size_t element = shard_dtype_size(bucket->dtype), bytes = (size_t)bucket->own * element;
-    char *own = shard_storage_memory(bucket->local_values);
-    const char *from = (char *)bucket->values->memory + (size_t)bucket->local_start * element;
-    if (!own || bytes == 0 || !bucket->values->memory)
-        return shard_last_status();
-    return bucket->device->ops->copy_rows(bucket->device, own, bytes, from, bytes, bytes, 1);
+    shard_unshard_order *order = shard_calloc(1, sizeof *order);
+    if (!order)
+        return NULL;
+    *order = (shard_unshard_order){.refs = 1, .forgotten = atomic_load(&forgotten)};
+    pthread_mutex_init(&order->lock, NULL);
+    return order;
 }
 
-shard_status shard_unshard_begin(shard_bucket *bucket)
+void shard_unshard_order_unref(shard_unshard_order *order)
 {
-    size_t bytes = (size_t)bucket->own * shard_dtype_size(bucket->dtype);
-    int ranks = shard_group_size(bucket->group);
-    bucket->local_values = shard_storage_make(bucket->device, bytes);
-    gathered *g = bucket->local_values ? shard_calloc(1, sizeof *g) : NULL;
-    int64_t *parts = g ? shard_calloc((size_t)ranks, sizeof *parts) : NULL;
-    if (!parts) {
-        free(g);
+    if (!order)
+        return;
+    pthread_mutex_lock(&order->lock);
+    int left = --order->refs;
+    pthread_mutex_unlock(&order->lock);
+    if (left)
+        return;
+    pthread_mutex_destroy(&order->lock);
+    for (mode m = EVALUATION; m <= BACKWARD; m++)
+        free(order->of[m].all);
+    free(order);
+}
+
+shard_status shard_unshard_attach(shard_unit *unit, shard_unshard_order *order)
+{
+    unshard *u = shard_calloc(1, sizeof *u);
+    if (!u)
         return shard_last_status();
-    }
-    shard_storage_set_kind(bucket->local_values, SHARD_MEMORY_PARAMETERS);
-    shard_status status = copy_own(bucket);
-    memcpy(parts, bucket->parts, (size_t)ranks * sizeof *parts);
-    bucket->local_values->shares++;
-    *g = (gathered){.materializer = {.start = start, .wait = wait, .evict = evict, .destroy = destroy},
-                    .storage = bucket->values,
-                    .group = bucket->group,
-                    .device = bucket->device,
-                    .dtype = bucket->dtype,
-                    .parts = parts,
-                    .own = bucket->local_values};
-    shard_storage_release(bucket->values);
-    shard_storage_set_kind(bucket->values, SHARD_MEMORY_BUCKETS);
-    bucket->values->materializer = &g->materializer;
-    return status;
+    *u = (unshard){.materializer = {.start = start, .wait = wait, .evict = evict, .destroy = destroy},
+                   .storage = unit->values,
+                   .unit = unit,
+                   .order = order};
+    unit->refs++;
+    pthread_mutex_lock(&order->lock);
+    order->refs++;
+    pthread_mutex_unlock(&order->lock);
+    shard_storage_release(unit->values);
+    shard_storage_set_kind(unit->values, SHARD_MEMORY_BUCKETS);
+    unit->values->materializer = &u->materializer;
+    return SHARD_OK;
 }
