@@ -29,7 +29,7 @@ static int64_t part_of(const shard_optimizer *optimizer, const char *name)
 {
     for (int64_t i = 0; i < optimizer->count; i++)
         if (strcmp(optimizer->slots[i].name, name) == 0)
-            return shard_numel(optimizer->slots[i].piece.tensor);
+            return shard_numel(optimizer->slots[i].range.tensor);
     return -1;
 }
 
@@ -107,11 +107,11 @@ static void deals_evenly(shard_group *world, void *context)
             const shard_slot *slot = &sgd->slots[i];
             if (slot->parameter->requires_grad) {
                 check_aligned(slot->parameter);
-                check_aligned(slot->piece.tensor);
-                check_aligned(slot->piece.tensor->grad);
-                check_aligned(slot->piece.state[0]);
+                check_aligned(slot->range.tensor);
+                check_aligned(slot->range.tensor->grad);
+                check_aligned(slot->range.state[0]);
             }
-            shard_range mine = {slot->piece.start, shard_numel(slot->piece.tensor)}, all[size];
+            shard_range mine = {slot->range.start, shard_numel(slot->range.tensor)}, all[size];
             check_ok(shard_group_exchange(world, &mine, sizeof mine, all));
             int64_t covered = 0;
             for (int rank = 0; rank < size && slot->parameter->requires_grad; rank++) {

@@ -43,8 +43,16 @@ typedef enum shard_buffer_mode {
     SHARD_BUFFERS_LEAVE,         /* each rank keeps its own */
 } shard_buffer_mode;
 
+typedef enum shard_zero_partition {
+    SHARD_ZERO_EVEN = 0, /* each rank has as many elements of each bucket, exactly 1/N with padding */
+    SHARD_ZERO_WHOLE,    /* parameters stay whole: the largest first of those that one call partitions, each on
+                            the rank that has least, the lowest of several (torch: one parameter group after another) */
+} shard_zero_partition;
+
 typedef struct shard_data_parallel_options {
     int reserved;
+    int stage;                      /* of ZeRO, 0 to 3: what the ranks partition; see shard_zero_optimizer */
+    shard_zero_partition partition; /* from stage 1 on */
     double bucket_mib;            /* 0 is 25 */
     bool no_broadcast;            /* do not begin with the values of each replica group's first rank */
     bool no_check;                /* do not compare the replicas */
@@ -76,12 +84,6 @@ SHARD_API void shard_data_parallel_set_sync(shard_data_parallel *data_parallel, 
 /* ---- ZeRO ---- */
 
 typedef struct shard_optimizer shard_optimizer;
-
-typedef enum shard_zero_partition {
-    SHARD_ZERO_EVEN = 0, /* each rank has as many elements of each bucket, exactly 1/N with padding */
-    SHARD_ZERO_WHOLE,    /* parameters stay whole: the largest first of those that one call partitions, each on
-                            the rank that has least, the lowest of several (torch: one parameter group after another) */
-} shard_zero_partition;
 
 typedef struct shard_zero_optimizer_options {
     int reserved;

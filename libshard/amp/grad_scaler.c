@@ -1,5 +1,5 @@
 /*
- * The gradient scaler, over pieces: each rank looks once at the gradients that it steps
+ * The gradient scaler, over local ranges: each rank looks once at the gradients that it steps
  * by; what they are multiplied by is left to the step.
  *
  * As torch/amp/grad_scaler.py, and its kernels _amp_foreach_non_finite_check_and_unscale_

@@ -1,4 +1,6 @@
 /*
+ * The engine of data parallel training and of ZeRO, which differ in the partition level.
+ *
  * A parameter whose gradient is complete is scaled in place, so that its bucket only
  * needs a sum; a full bucket's reduction is started once those before it were, so that
  * all ranks start them in one order.
@@ -12,16 +14,14 @@
 #include <stdlib.h>
 
 struct shard_engine {
-    int shares; /* its owner's, and those of reducers that remember it */
+    int refs;
     shard_bucket_options options;
     shard_buckets buckets;
-    int64_t next_index;            /* of the next parameter that is added */
-    int64_t started, ended;        /* buckets whose reduction was, in this backward */
-    bool local;                    /* sync is off */
-    bool walking;                  /* a backward has come by */
-    struct shard_engine **others;  /* shares: that have parameters of this one's list */
-    int64_t other_count, other_capacity;
-    void (*reduced)(shard_bucket *, void *);
+    int64_t next_index;     /* of the next parameter that is added */
+    int64_t started, ended; /* buckets whose reduction was, in this backward */
+    bool local;             /* sync is off */
+    bool walking;           /* a backward has come by */
+    void (*reduced)(const shard_bucket *, void *);
     void *reduced_context;
 };
 
@@ -98,6 +98,30 @@ static void start(shard_bucket *bucket)
     shard_unit_reduce(unit, &bucket->sum);
 }
 
+/* Starts to gather what the ranks have updated. Partitioned values stay where they are; the next use
+ * gathers them. */
+static void publish(shard_bucket *bucket)
+{
+    shard_unit *unit = bucket->unit;
+    unit->values->version++;
+    if (unit->local_values)
+        shard_storage_release(unit->values);
+    else if (unit->counts)
+        bucket->publishing = shard_unit_gather(unit, shard_unit_whole(unit), shard_storage_memory(unit->values));
+}
+
+/* While backward goes on with the buckets before it. */
+static void update(shard_bucket *bucket)
+{
+    const shard_engine *engine = bucket->engine;
+    engine->reduced(bucket, engine->reduced_context);
+    publish(bucket);
+    for (int64_t i = 0; i < bucket->count; i++) {
+        shard_zero_grad(bucket->entries[i].parameter);
+        shard_zero_grad(bucket->entries[i].local);
+    }
+}
+
 /* Waits for what was started. */
 static shard_status end(shard_bucket *bucket)
 {
@@ -113,7 +137,7 @@ static shard_status end(shard_bucket *bucket)
     if (unit->local_gradients)
         shard_storage_release(unit->gradients);
     if (status == SHARD_OK && engine->reduced && !engine->local)
-        engine->reduced(bucket, engine->reduced_context);
+        update(bucket);
     return shard_last_status();
 }
 
@@ -153,7 +177,8 @@ static void make_ready(shard_bucket_entry *entry)
     entry->ready = true;
 }
 
-shard_status shard_engine_await_values(shard_engine *engine)
+/* Waits for the values of a step during backward, or after it. */
+static shard_status await_values(shard_engine *engine)
 {
     for (int64_t i = 0; i < engine->buckets.count; i++) {
         shard_bucket *bucket = engine->buckets.all[i];
@@ -174,7 +199,7 @@ static shard_status finish(void *context)
     }
     while (engine->ended < buckets->count)
         end(buckets->all[engine->ended++]);
-    shard_engine_await_values(engine);
+    await_values(engine);
     rearm(engine);
     if (engine->options.level == SHARD_PARTITION_PARAMETERS)
         shard_unshard_end_pass(engine->options.order);
@@ -233,28 +258,43 @@ static bool begin_rows(void *context, const shard_contribution *contribution, do
     return is_next && plan_sum(parameter, &of_rows, bucket, scale) == SHARD_OK;
 }
 
+shard_status shard_engine_publish(shard_engine *engine, bool all)
+{
+    for (int64_t i = 0; i < engine->buckets.count; i++)
+        if (all || accumulates(engine->buckets.all[i]))
+            publish(engine->buckets.all[i]);
+    return await_values(engine);
+}
+
 /* ---- whose parameter it is ---- */
 
-static shard_engine *reducer_of(const shard_tensor *parameter)
+static const shard_bucket_entry *entry_of(const shard_tensor *parameter)
 {
-    if (parameter->grad_ready != gradient_ready)
+    return parameter->grad_ready_context;
+}
+
+shard_engine *shard_engine_of(const shard_tensor *parameter)
+{
+    const shard_bucket_entry *entry = entry_of(parameter);
+    return entry ? entry->bucket->engine : NULL;
+}
+
+bool shard_engine_is_in(const shard_tensor *parameter, const shard_bucket *bucket)
+{
+    const shard_bucket_entry *entry = entry_of(parameter);
+    return entry && entry->bucket == bucket;
+}
+
+shard_tensor *shard_engine_local(const shard_tensor *parameter, int64_t *start)
+{
+    const shard_bucket_entry *entry = entry_of(parameter);
+    if (!entry || !entry->local)
         return NULL;
-    return ((shard_bucket_entry *)parameter->grad_ready_context)->bucket->engine;
+    *start = entry->local_start;
+    return entry->local;
 }
 
-/* From now on what is set of `engine` is set of `other`. */
-static shard_status remember(shard_engine *engine, shard_engine *other)
-{
-    for (int64_t i = 0; i < engine->other_count; i++)
-        if (engine->others[i] == other)
-            return SHARD_OK;
-    SHARD_TRY(shard_grow(&engine->others, &engine->other_capacity, engine->other_count + 1, sizeof *engine->others));
-    other->shares++;
-    engine->others[engine->other_count++] = other;
-    return SHARD_OK;
-}
-
-/* Adds buckets of candidates, whose gradients are this engine's then. */
+/* Makes buckets of candidates, whose gradients are this engine's then. */
 static shard_status take(shard_engine *engine, shard_bucket_entry *candidates, int64_t count)
 {
     shard_buckets *buckets = &engine->buckets;
@@ -272,60 +312,17 @@ static shard_status take(shard_engine *engine, shard_bucket_entry *candidates, i
     return SHARD_OK;
 }
 
-static int by_index(const void *a, const void *b)
+/* Its parameters are nobody's from now on. */
+static void give_up(shard_bucket *bucket)
 {
-    const shard_bucket_entry *x = a, *y = b;
-    return (x->index > y->index) - (x->index < y->index);
-}
-
-/* Takes a bucket apart: those of its parameters that are still this engine's. */
-static int64_t dissolve(shard_engine *engine, shard_bucket *bucket, shard_bucket_entry *left)
-{
-    int64_t count = 0;
     for (int64_t i = 0; i < bucket->count; i++) {
-        const shard_bucket_entry *entry = &bucket->entries[i];
-        if (reducer_of(entry->parameter) != engine)
+        shard_tensor *parameter = bucket->entries[i].parameter;
+        if (entry_of(parameter) != &bucket->entries[i])
             continue;
-        entry->parameter->grad_ready = NULL; /* nobody's, until it is in a bucket again */
-        left[count++] = (shard_bucket_entry){
-            .parameter = shard_tensor_ref(entry->parameter), .prefix = entry->prefix, .index = entry->index, .size = entry->size};
+        parameter->grad_ready = NULL;
+        parameter->grad_ready_context = NULL;
     }
     shard_bucket_destroy(bucket);
-    return count;
-}
-
-static bool is_intact(const shard_engine *engine, const shard_bucket *bucket)
-{
-    for (int64_t i = 0; i < bucket->count; i++)
-        if (reducer_of(bucket->entries[i].parameter) != engine)
-            return false;
-    return true;
-}
-
-/* Makes buckets anew of which another engine has taken parameters. */
-static shard_status give_up_taken(shard_engine *engine)
-{
-    shard_buckets *buckets = &engine->buckets;
-    int64_t count = 0, kept = 0, most = 0;
-    for (int64_t i = 0; i < buckets->count; i++)
-        most += buckets->all[i]->count;
-    shard_bucket_entry *left = shard_calloc((size_t)most, sizeof *left);
-    if (!left)
-        return shard_last_status();
-    for (int64_t i = 0; i < buckets->count; i++) {
-        if (is_intact(engine, buckets->all[i]))
-            buckets->all[kept++] = buckets->all[i];
-        else
-            count += dissolve(engine, buckets->all[i], left + count);
-    }
-    buckets->count = kept;
-    if (count)
-        qsort(left, (size_t)count, sizeof *left, by_index);
-    shard_status status = take(engine, left, count);
-    for (int64_t i = 0; i < count; i++)
-        shard_tensor_unref(left[i].parameter);
-    free(left);
-    return status;
 }
 
 static bool listed(const shard_bucket_entry *candidates, int64_t count, const shard_tensor *parameter)
@@ -336,111 +333,125 @@ static bool listed(const shard_bucket_entry *candidates, int64_t count, const sh
     return false;
 }
 
-/* Those of the list that are this engine's to take; *count of them. */
-static shard_status choose(shard_engine *engine, const shard_tensors *parameters, shard_bucket_entry *candidates, int64_t *count)
+bool shard_engine_takes(const shard_tensor *parameter)
 {
-    for (int64_t i = 0; i < shard_tensors_count(parameters); i++) {
-        shard_tensor *parameter = shard_tensors_at(parameters, i);
-        if (!parameter->requires_grad || !shard_parameter_group(parameter) || listed(candidates, *count, parameter))
-            continue;
-        shard_engine *other = reducer_of(parameter);
-        if (other && other != engine && other->options.level && engine->options.level)
-            return shard_error(
-                SHARD_ERROR_ARGUMENT,
-                "shard_zero_optimizer: \"%s\" is shared out with another optimizer already: each parameter can be with one "
-                "alone",
-                shard_tensors_name(parameters, i));
-        if (other && other->options.level >= engine->options.level) {
-            SHARD_TRY(other == engine ? SHARD_OK : remember(engine, other));
-            continue;
-        }
-        if (other)
-            SHARD_TRY(remember(other, engine));
-        candidates[(*count)++] = shard_bucket_candidate(parameter, shard_tensors_name(parameters, i), engine->next_index++);
-    }
-    return SHARD_OK;
+    return parameter->requires_grad && shard_parameter_group(parameter);
 }
 
 shard_status shard_engine_add(shard_engine *engine, const shard_tensors *parameters)
 {
     int64_t count = 0;
     shard_bucket_entry *candidates = shard_calloc((size_t)shard_tensors_count(parameters), sizeof *candidates);
-    shard_engine **from = shard_calloc((size_t)shard_tensors_count(parameters), sizeof *from);
-    shard_status status = candidates && from ? choose(engine, parameters, candidates, &count) : shard_last_status();
-    for (int64_t i = 0; i < count && status == SHARD_OK; i++)
-        from[i] = reducer_of(candidates[i].parameter);
-    if (status == SHARD_OK)
-        status = take(engine, candidates, count);
-    for (int64_t i = 0; i < count && status == SHARD_OK; i++)
-        if (from[i])
-            status = give_up_taken(from[i]);
-    free(from);
+    if (!candidates)
+        return shard_last_status();
+    for (int64_t i = 0; i < shard_tensors_count(parameters); i++) {
+        shard_tensor *parameter = shard_tensors_at(parameters, i);
+        if (shard_engine_takes(parameter) && !shard_engine_of(parameter) && !listed(candidates, count, parameter))
+            candidates[count++] = shard_bucket_candidate(parameter, shard_tensors_name(parameters, i), engine->next_index++);
+    }
+    shard_status status = take(engine, candidates, count);
     free(candidates);
     return status;
 }
 
+static int by_index(const void *a, const void *b)
+{
+    const shard_bucket_entry *x = a, *y = b;
+    return (x->index > y->index) - (x->index < y->index);
+}
+
+/* The parameters of all buckets, in the order in which they were added, which leave them; *count of them. NULL with the
+ * error set. */
+static shard_bucket_entry *empty_buckets(shard_engine *engine, int64_t *count)
+{
+    int64_t most = 0;
+    *count = 0;
+    for (int64_t i = 0; i < engine->buckets.count; i++)
+        most += engine->buckets.all[i]->count;
+    shard_bucket_entry *entries = shard_calloc((size_t)most, sizeof *entries);
+    if (!entries)
+        return NULL;
+    for (int64_t i = 0; i < engine->buckets.count; i++) {
+        shard_bucket *bucket = engine->buckets.all[i];
+        for (int64_t j = 0; j < bucket->count; j++) {
+            const shard_bucket_entry *entry = &bucket->entries[j];
+            entries[(*count)++] = (shard_bucket_entry){.parameter = shard_tensor_ref(entry->parameter),
+                                                       .prefix = entry->prefix,
+                                                       .index = entry->index,
+                                                       .size = entry->size};
+        }
+        give_up(bucket);
+    }
+    engine->buckets.count = 0;
+    if (*count)
+        qsort(entries, (size_t)*count, sizeof *entries, by_index);
+    return entries;
+}
+
+static void set_options(shard_engine *engine, shard_bucket_options options)
+{
+    options.order = engine->options.order;
+    options.begin_rows = begin_rows;
+    engine->options = options;
+}
+
+shard_status shard_engine_partition(shard_engine *engine, shard_bucket_options options)
+{
+    int64_t count;
+    shard_bucket_entry *entries = empty_buckets(engine, &count);
+    if (!entries)
+        return shard_last_status();
+    set_options(engine, options);
+    shard_status status = take(engine, entries, count);
+    for (int64_t i = 0; i < count; i++)
+        shard_tensor_unref(entries[i].parameter);
+    free(entries);
+    return status;
+}
+
+shard_partition_level shard_engine_level(const shard_engine *engine)
+{
+    return engine->options.level;
+}
+
 /* ---- life ---- */
 
-shard_engine *shard_engine_create(const shard_tensors *parameters, shard_bucket_options options)
+shard_engine *shard_engine_create(shard_bucket_options options)
 {
     shard_engine *engine = shard_calloc(1, sizeof *engine);
     if (!engine)
         return NULL;
-    *engine = (shard_engine){.shares = 1, .options = options};
-    engine->options.begin_rows = begin_rows;
-    engine->options.order = shard_unshard_order_create();
-    if (engine->options.order && shard_engine_add(engine, parameters) == SHARD_OK)
+    *engine = (shard_engine){.refs = 1, .options.order = shard_unshard_order_create()};
+    set_options(engine, options);
+    if (engine->options.order)
         return engine;
-    shard_engine_destroy(engine);
+    shard_engine_unref(engine);
     return NULL;
 }
 
-static void drop(shard_engine *engine)
+shard_engine *shard_engine_ref(shard_engine *engine)
 {
-    if (--engine->shares)
-        return;
-    shard_unshard_order_unref(engine->options.order);
-    free(engine->others);
-    free(engine->buckets.all);
-    free(engine);
+    engine->refs++;
+    return engine;
 }
 
-void shard_engine_destroy(shard_engine *engine)
+void shard_engine_unref(shard_engine *engine)
 {
-    if (!engine)
+    if (!engine || --engine->refs)
         return;
-    shard_engine_set_sync(engine, true); /* of those that stay */
-    for (int64_t i = 0; i < engine->buckets.count; i++) {
-        shard_bucket *bucket = engine->buckets.all[i];
-        for (int64_t j = 0; j < bucket->count; j++)
-            if (reducer_of(bucket->entries[j].parameter) == engine)
-                bucket->entries[j].parameter->grad_ready = NULL;
-        shard_bucket_destroy(bucket);
-    }
-    for (int64_t i = 0; i < engine->other_count; i++)
-        drop(engine->others[i]);
-    engine->buckets.count = engine->other_count = 0;
-    drop(engine);
+    for (int64_t i = 0; i < engine->buckets.count; i++)
+        give_up(engine->buckets.all[i]);
+    shard_unshard_order_unref(engine->options.order);
+    free(engine->buckets.all);
+    free(engine);
 }
 
 void shard_engine_set_sync(shard_engine *engine, bool sync)
 {
     engine->local = !sync;
-    for (int64_t i = 0; i < engine->other_count; i++)
-        shard_engine_set_sync(engine->others[i], sync);
 }
 
-const shard_buckets *shard_engine_buckets(const shard_engine *engine)
-{
-    return &engine->buckets;
-}
-
-const shard_bucket_entry *shard_engine_find(const shard_engine *engine, const shard_tensor *parameter)
-{
-    return reducer_of(parameter) == engine ? parameter->grad_ready_context : NULL;
-}
-
-void shard_engine_on_reduced(shard_engine *engine, void (*function)(shard_bucket *, void *), void *context)
+void shard_engine_on_reduced(shard_engine *engine, void (*function)(const shard_bucket *, void *), void *context)
 {
     engine->reduced = function;
     engine->reduced_context = context;

@@ -1,7 +1,9 @@
 /*
- * Reducers: gradients averaged over replica groups while backward runs, for data
- * parallel training and for ZeRO, which are one engine or several of different dealing.
- * A parameter belongs to one. As the Reducer inside of torch's DistributedDataParallel.
+ * Engines: average gradients over replica groups while backward runs, and partition optimizer state,
+ * gradients and values over them, by a partition level. An engine is made of parameters, and
+ * knows no optimizer: an optimizer updates each parameter's local range (shard_engine_local) and then has the engine
+ * publish it. A parameter belongs to one engine at most. As the Reducer inside of torch's DistributedDataParallel, and
+ * FSDP2's fully_shard.
  */
 #ifndef SHARD_PARALLEL_ENGINE_H
 #define SHARD_PARALLEL_ENGINE_H
@@ -10,32 +12,38 @@
 
 typedef struct shard_engine shard_engine;
 
-/* Reduces the gradients of the parameters that require one and are not this rank's
- * alone. One that deals out takes over those of one that does not, which leaves them to
- * it; what two would deal out is an error (ARGUMENT). Collective over the parameters' replica
- * groups. NULL with the error set. */
-shard_engine *shard_engine_create(const shard_tensors *parameters, shard_bucket_options options);
-/* Parameters keep their memory. NULL is fine. */
-void shard_engine_destroy(shard_engine *engine);
+/* Of no parameters yet; of the options, level, whole_parameters, broadcast and bytes are the caller's. With a reference, the
+ * caller's. NULL with the error set. */
+shard_engine *shard_engine_create(shard_bucket_options options);
+shard_engine *shard_engine_ref(shard_engine *engine);
+/* With the last one the engine goes; its parameters keep their memory. NULL is fine. */
+void shard_engine_unref(shard_engine *engine);
 
-/* More of them; the same. */
+/* Whether engines take such a parameter: it requires a gradient, and other ranks have it too. */
+bool shard_engine_takes(const shard_tensor *parameter);
+/* Takes those of the parameters that belong to no engine. Collective over the parameters' replica groups. */
 shard_status shard_engine_add(shard_engine *engine, const shard_tensors *parameters);
+/* Moves the parameters of an engine of level NONE into buckets of these options. After an error they are in none, and
+ * belong to no engine. Collective over their replica groups. */
+shard_status shard_engine_partition(shard_engine *engine, shard_bucket_options options);
 
-/* While off, backward only accumulates locally where whole gradients are kept; where parts
- * are, it goes on. Counts for the reducers too that have parameters of this one's list. */
+shard_partition_level shard_engine_level(const shard_engine *engine);
+/* The engine that a parameter belongs to; NULL: none. */
+shard_engine *shard_engine_of(const shard_tensor *parameter);
+/* The flat range of a partitioned parameter that is this rank's to update, a leaf with its gradient, and at which
+ * element it begins; NULL: all of the parameter is. */
+shard_tensor *shard_engine_local(const shard_tensor *parameter, int64_t *start);
+bool shard_engine_is_in(const shard_tensor *parameter, const shard_bucket *bucket);
+
+/* While off, backward only accumulates locally where gradients are not partitioned; where they are, it goes on. */
 void shard_engine_set_sync(shard_engine *engine, bool sync);
 
-/* Its buckets, in an order that is the same on all ranks. */
-const shard_buckets *shard_engine_buckets(const shard_engine *engine);
-/* Where a parameter is in them, NULL if it is not. */
-const shard_bucket_entry *shard_engine_find(const shard_engine *engine, const shard_tensor *parameter);
+/* After an update of the local ranges that have a gradient, or of all: gives the other ranks their values. Collective over
+ * the parameters' replica groups, also after an error. */
+shard_status shard_engine_publish(shard_engine *engine, bool all);
 
-/* Waits for the gathers of values that were started (shard_bucket.publishing); backward does
- * at its end. */
-shard_status shard_engine_await_values(shard_engine *engine);
-
-/* Calls function for each bucket in turn when the reduction of its gradients, and of
- * those before it, is done. */
-void shard_engine_on_reduced(shard_engine *engine, void (*function)(shard_bucket *, void *context), void *context);
+/* Has function update each bucket in turn during backward, when the reduction of its gradients, and of those before it,
+ * is done; then the bucket is published, and its gradients are cleared. NULL: none. */
+void shard_engine_on_reduced(shard_engine *engine, void (*function)(const shard_bucket *, void *context), void *context);
 
 #endif

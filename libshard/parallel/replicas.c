@@ -212,8 +212,8 @@ static void watch(shard_tensor *parameter, void *context)
         return;
     if (!parameter->grad_ready)
         shard_error(SHARD_ERROR_ARGUMENT,
-                    "data parallel: the optimizer or data parallel that averaged the gradient of a parameter of shape %s is "
-                    "gone: make this one anew",
+                    "data parallel: no engine has the parameter of shape %s any more, as an earlier shard_zero_optimizer failed: "
+                    "make the data parallel anew",
                     shard_shape_text(&parameter->shape));
     if (!replicas->checked) {
         replicas->checked = true;
