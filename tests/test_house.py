@@ -9,7 +9,7 @@ import re
 import subprocess
 import sys
 
-ORDER = ["base", "device", "comm", "tensor", "autograd", "op", "distributed", "nn", "models", "optim", "amp", "checkpoint"]
+ORDER = ["base", "device", "comm", "tensor", "autograd", "op", "data", "distributed", "parallel", "nn", "models", "optim", "amp", "checkpoint"]
 LAST = {"optim", "amp", "checkpoint"}  # these don't call each other, but for amp, which looks at what optim steps by
 VENDORS = {  # header: the folder that may include it
     r"(oneapi/)?dnnl": "libshard/device/cpu",

@@ -248,7 +248,7 @@ START_TEST(test_refuses)
     check_error(shard_last_status(), "*no partition 7*");
     ck_assert_ptr_eq(shard_zero_optimizer(sgd), sgd);
     ck_assert_ptr_null(shard_zero_optimizer(sgd));
-    check_error(shard_last_status(), "*shared out already*");
+    check_error(shard_last_status(), "*is partitioned already*");
     shard_optimizer_destroy(sgd);
 }
 END_TEST
@@ -341,7 +341,7 @@ static int64_t part_of(const shard_optimizer *optimizer, const char *name)
 {
     for (int64_t i = 0; i < optimizer->count; i++)
         if (strcmp(optimizer->slots[i].name, name) == 0)
-            return shard_numel(optimizer->slots[i].piece.tensor);
+            return shard_numel(optimizer->slots[i].range.tensor);
     return -1;
 }
 

@@ -7,6 +7,7 @@
 #include <shard/base.h>
 #include <shard/checkpoint.h>
 #include <shard/comm.h>
+#include <shard/data.h>
 #include <shard/device.h>
 #include <shard/distributed.h>
 #include <shard/graph.h>
@@ -14,6 +15,7 @@
 #include <shard/nn.h>
 #include <shard/op.h>
 #include <shard/optim.h>
+#include <shard/parallel.h>
 #include <shard/tensor.h>
 
 #endif

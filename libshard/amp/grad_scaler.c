@@ -1,5 +1,5 @@
 /*
- * The gradient scaler, over pieces: each rank looks once at the gradients that it steps
+ * The gradient scaler, over local ranges: each rank looks once at the gradients that it steps
  * by; what they are multiplied by is left to the step.
  *
  * As torch/amp/grad_scaler.py, and its kernels _amp_foreach_non_finite_check_and_unscale_
@@ -9,7 +9,7 @@
 
 #include "comm/function.h"
 #include "device/graph.h"
-#include "distributed/gathered.h"
+#include "parallel/unshard.h"
 #include "optim/optimizer.h"
 
 #include <math.h>
@@ -231,7 +231,7 @@ shard_status shard_grad_scaler_step(shard_grad_scaler *scaler, shard_optimizer *
         return shard_step(optimizer);
     shard_status status = step(scaler, optimizer);
     if (status != SHARD_OK) /* as shard_step, which may not have been called */
-        shard_gathered_forget();
+        shard_unshard_forget();
     return status;
 }
 

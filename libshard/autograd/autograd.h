@@ -127,4 +127,7 @@ void shard_call_watches(shard_tensor *leaf);
  * failed, however many times it was asked for with the same context. */
 shard_status shard_at_backward_end(shard_status (*function)(void *context), void *context);
 
+/* Whether this thread runs a backward. */
+bool shard_in_backward(void);
+
 #endif

@@ -469,6 +469,11 @@ static shard_status run(walk *w, shard_node *root, shard_tensor *gradient)
     return status;
 }
 
+bool shard_in_backward(void)
+{
+    return current_walk != NULL;
+}
+
 shard_status shard_backward_from(shard_tensor *tensor, shard_tensor *gradient)
 {
     SHARD_FUNCTION("shard_backward_from");

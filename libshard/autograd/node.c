@@ -110,7 +110,7 @@ shard_node *shard_record(const shard_node_type *type, shard_tensor *y, int input
 shard_tensor *shard_keep_for_backward(shard_tensor *tensor)
 {
     /* Not the tensor itself: a result that its own node holds would never go. */
-    shard_tensor *kept = tensor->storage->filler /* whose memory may go again, and need not come for this */
+    shard_tensor *kept = tensor->storage->materializer /* whose memory may go again, and need not come for this */
                              ? shard_tensor_beside(tensor)
                              : shard_keep(shard_detach(tensor));
     if (!kept)

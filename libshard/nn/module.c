@@ -346,8 +346,8 @@ static void rest(shard_module *module, void *context)
 {
     (void)context;
     for (int64_t i = 0; i < module->value_count; i++)
-        if (module->values[i].tensor->storage->filler)
-            module->values[i].tensor->storage->filler->rests = true;
+        if (module->values[i].tensor->storage->materializer)
+            module->values[i].tensor->storage->materializer->evictable = true;
 }
 
 void shard_module_rest(shard_module *module)

@@ -118,7 +118,7 @@ static shard_tensor *cast_values(shard_tensor *x, shard_dtype dtype)
 
 static bool is_kept(const shard_tensor *x)
 {
-    return x->requires_grad && !x->history && !x->storage->filler;
+    return x->requires_grad && !x->history && !x->storage->materializer;
 }
 
 /* The leaf's, a new one if it has none. */
@@ -180,7 +180,7 @@ void shard_autocast_product(int count, shard_tensor **input, shard_tensor **oper
 
 void shard_save_operand(shard_node *node, int slot, shard_tensor *input, shard_tensor *operand)
 {
-    shard_save_for_backward(node, slot, input && input->storage->filler ? input : operand);
+    shard_save_for_backward(node, slot, input && input->storage->materializer ? input : operand);
 }
 
 shard_tensor *shard_saved_operand(shard_node *node, int slot, shard_dtype dtype)

@@ -85,7 +85,7 @@ static bool check_options(const shard_tensor *weight, const shard_embedding_opti
 {
     static const char function[] = "shard_embedding";
     bool sound = options->max_norm >= 0 && isfinite(options->max_norm) && options->norm_type >= 0;
-    bool in_parts = options->max_norm > 0 && weight->storage->filler;
+    bool in_parts = options->max_norm > 0 && weight->storage->materializer;
     if (!sound)
         shard_error(SHARD_ERROR_ARGUMENT, "%s: max_norm %g, norm_type %g: neither may be negative, and max_norm is finite",
                     function, options->max_norm, options->norm_type);

@@ -23,9 +23,9 @@ static void count_step(void *context, void *values, int count)
     shard_slot *slot = &c->optimizer->slots[c->slot];
     (void)values;
     *steps_of(slot) += count;
-    shard_tensor_count_write(slot->piece.tensor);
+    shard_tensor_count_write(slot->range.tensor);
     for (int s = 0; s < c->optimizer->ops->states; s++)
-        shard_tensor_count_write(slot->piece.state[s]);
+        shard_tensor_count_write(slot->range.state[s]);
 }
 
 static void find_factors(void *context, void *values, int count)
@@ -76,7 +76,7 @@ shard_status shard_optimizer_capture_step(shard_optimizer *optimizer, const shar
         return shard_error(SHARD_ERROR_UNSUPPORTED,
                            "shard_step: the first step of \"%s\" is in a capture: make one step before shard_graph_begin",
                            slot->name);
-    SHARD_TRY(shard_graph_check_device("shard_step", shard_device_of(slot->piece.tensor)));
+    SHARD_TRY(shard_graph_check_device("shard_step", shard_device_of(slot->range.tensor)));
     return on_replay(optimizer, slot, count_step, -1, 0) ? SHARD_OK : shard_last_status();
 }
 

@@ -1,4 +1,4 @@
-/* Clipping of gradients, on pieces: by their norm, each element counted once, and by value. */
+/* Clipping of gradients, on local ranges: by their norm, each element counted once, and by value. */
 #include "optim/optimizer.h"
 
 #include "comm/function.h"
@@ -9,22 +9,22 @@
 #include <stdlib.h>
 
 /* Gradients that lie one after the other, but for gaps of zeros. */
-typedef struct stretch {
+typedef struct run {
     const shard_storage *storage;
     shard_dtype dtype;
     char *memory;
     int64_t size;
-} stretch;
+} run;
 
 static int by_address(const void *a, const void *b)
 {
-    uintptr_t x = (uintptr_t)((const stretch *)a)->memory, y = (uintptr_t)((const stretch *)b)->memory;
+    uintptr_t x = (uintptr_t)((const run *)a)->memory, y = (uintptr_t)((const run *)b)->memory;
     return (x > y) - (x < y);
 }
 
 /* Adds next to s if it goes on where s ends. Parameters begin at multiples of the alignment:
  * in a gap of less there is none. */
-static bool join(stretch *s, const stretch *next)
+static bool join(run *s, const run *next)
 {
     int64_t size = (int64_t)shard_dtype_size(s->dtype), gap = next->memory - (s->memory + s->size * size);
     if (s->storage != next->storage || s->dtype != next->dtype || gap < 0 || gap >= SHARD_FLAT_ALIGNMENT)
@@ -34,26 +34,26 @@ static bool join(stretch *s, const stretch *next)
 }
 
 /* The stretches of this rank's gradients, or of those that count; [slots], *count of them. NULL with the error set. */
-static stretch *list_gradients(const shard_optimizer *optimizer, bool counted, int64_t *count)
+static run *list_gradients(const shard_optimizer *optimizer, bool counted, int64_t *count)
 {
-    int64_t pieces = 0;
-    stretch *all = shard_calloc((size_t)optimizer->count, sizeof *all);
+    int64_t ranges = 0;
+    run *all = shard_calloc((size_t)optimizer->count, sizeof *all);
     *count = 0;
     for (int64_t i = 0; i < optimizer->count && all; i++) {
         const shard_slot *slot = &optimizer->slots[i];
-        if (!shard_slot_has_gradient(slot) || !shard_numel(slot->piece.tensor) || (counted && !shard_slot_counts(slot)))
+        if (!shard_slot_has_gradient(slot) || !shard_numel(slot->range.tensor) || (counted && !shard_slot_counts(slot)))
             continue;
-        shard_tensor *gradient = slot->piece.tensor->grad;
+        shard_tensor *gradient = slot->range.tensor->grad;
         char *memory = shard_tensor_memory_to_write(gradient);
         if (!memory) {
             free(all);
             return NULL;
         }
-        all[pieces++] = (stretch){gradient->storage, gradient->dtype, memory, shard_numel(gradient)};
+        all[ranges++] = (run){gradient->storage, gradient->dtype, memory, shard_numel(gradient)};
     }
-    if (pieces)
-        qsort(all, (size_t)pieces, sizeof *all, by_address);
-    for (int64_t i = 0; i < pieces; i++)
+    if (ranges)
+        qsort(all, (size_t)ranges, sizeof *all, by_address);
+    for (int64_t i = 0; i < ranges; i++)
         if (!*count || !join(&all[*count - 1], &all[i]))
             all[(*count)++] = all[i];
     return all;
@@ -63,7 +63,7 @@ shard_status shard_optimizer_power_sum(const shard_optimizer *optimizer, shard_d
                                        double *sum)
 {
     int64_t count;
-    stretch *all = list_gradients(optimizer, counted, &count);
+    run *all = list_gradients(optimizer, counted, &count);
     size_t bytes = (size_t)(all && count ? count : 1) * sizeof *sum;
     double *sums = all ? shard_device_allocate(device, SHARD_MEMORY_WORKSPACE, bytes) : NULL;
     shard_status status = sums ? SHARD_OK : shard_last_status();
@@ -128,11 +128,12 @@ shard_status shard_clip_grad_value(shard_optimizer *optimizer, double value)
     if (!(value >= 0))
         return shard_error(SHARD_ERROR_ARGUMENT, "shard_clip_grad_value: the value is %g: it may not be negative", value);
     SHARD_TRY(shard_last_status());
+    SHARD_TRY(shard_optimizer_follow(optimizer));
     optimizer->clip_value = value;
     SHARD_TRY(shard_optimizer_refuse_overlap(optimizer, "shard_clip_grad_value"));
     const double *scale = optimizer->scaled ? shard_optimizer_grad_scale(optimizer) : NULL;
     int64_t count;
-    stretch *all = list_gradients(optimizer, false, &count);
+    run *all = list_gradients(optimizer, false, &count);
     shard_status status = shard_last_status();
     for (int64_t i = 0; i < count && status == SHARD_OK; i++) {
         shard_device *device = all[i].storage->device;

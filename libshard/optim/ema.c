@@ -1,6 +1,5 @@
-/* Exponential moving averages of parameters, on the optimizer's pieces. */
+/* Exponential moving averages of parameters, on the optimizer's local ranges. */
 #include "optim/optimizer.h"
-#include "optim/zero.h"
 
 #include "comm/function.h"
 #include "device/graph.h"
@@ -12,7 +11,7 @@
 enum { ROOM = 4 << 20 }; /* bytes */
 
 typedef struct average {
-    const shard_tensor *of; /* the piece's tensor */
+    const shard_tensor *of; /* the range's tensor */
     shard_tensor *value;    /* idle: the parameter is frozen, and stands for it */
 } average;
 
@@ -72,10 +71,11 @@ static average *average_of(shard_ema *ema, int64_t i)
         ema->averages[ema->count++] = (average){0};
     average *a = &ema->averages[i];
     if (!a->value)
-        *a = (average){.of = slot->piece.tensor, .value = shard_piece_like(&slot->piece, NULL, 0)};
-    else if (a->of != slot->piece.tensor)
+        *a = (average){.of = slot->range.tensor, .value = shard_range_like(&slot->range, NULL, 0)};
+    else if (a->of != slot->range.tensor)
         return shard_fail_null(SHARD_ERROR_ARGUMENT,
-                               "shard_ema: \"%s\" was shared out after its average was begun: call shard_zero_optimizer first",
+                               "shard_ema: \"%s\" was partitioned after its average was begun: call shard_zero_optimizer or "
+                               "shard_data_parallel_create first",
                                slot->name);
     if (!a->value)
         return NULL;
@@ -133,6 +133,7 @@ shard_status shard_ema_update(shard_ema *ema)
 {
     SHARD_FUNCTION("shard_ema_update");
     SHARD_TRY(refuse_swapped(ema, "shard_ema_update"));
+    SHARD_TRY(shard_optimizer_follow(ema->optimizer));
     int64_t *updates = shard_tensor_memory_to_write(ema->updates);
     if (!updates)
         return shard_last_status();
@@ -152,7 +153,7 @@ shard_status shard_ema_update(shard_ema *ema)
             return shard_error(SHARD_ERROR_UNSUPPORTED,
                                "shard_ema_update: the first update of a parameter's average is in a capture: make one before "
                                "shard_graph_begin");
-        SHARD_TRY(blend(ema->optimizer->slots[i].piece.tensor, a->value, begins ? 0.0 : decay));
+        SHARD_TRY(blend(ema->optimizer->slots[i].range.tensor, a->value, begins ? 0.0 : decay));
     }
     *updates += !shard_is_capturing();
     return SHARD_OK;
@@ -183,12 +184,13 @@ static shard_status exchange(shard_tensor *a, shard_tensor *b)
 /* Averages that are not begun begin with the values of now. */
 static shard_status begin_all(shard_ema *ema)
 {
+    SHARD_TRY(shard_optimizer_follow(ema->optimizer));
     for (int64_t i = 0; i < ema->optimizer->count; i++) {
         average *a = average_of(ema, i);
         if (!a)
             return shard_last_status();
         if (!shard_tensor_is_idle(a->value) && !is_begun(a))
-            SHARD_TRY(blend(ema->optimizer->slots[i].piece.tensor, a->value, 0.0));
+            SHARD_TRY(blend(ema->optimizer->slots[i].range.tensor, a->value, 0.0));
     }
     return SHARD_OK;
 }
@@ -198,7 +200,7 @@ static int64_t exchange_first(shard_ema *ema, int64_t count)
 {
     for (int64_t i = 0; i < count; i++) {
         shard_tensor *value = ema->averages[i].value;
-        if (!shard_tensor_is_idle(value) && exchange(ema->optimizer->slots[i].piece.tensor, value) != SHARD_OK)
+        if (!shard_tensor_is_idle(value) && exchange(ema->optimizer->slots[i].range.tensor, value) != SHARD_OK)
             return i;
     }
     return count;
@@ -219,7 +221,7 @@ shard_status shard_ema_swap(shard_ema *ema)
         return status;
     }
     ema->swapped = !ema->swapped;
-    return ema->optimizer->zero ? shard_zero_publish(ema->optimizer, true) : SHARD_OK;
+    return shard_optimizer_publish(ema->optimizer, true);
 }
 
 shard_tensors *shard_ema_state_dict(shard_ema *ema)

@@ -34,7 +34,7 @@ static shard_status add_slots(shard_optimizer *optimizer, int64_t first)
                                                             .parameter = parameter,
                                                             .group = optimizer->group_count - 1,
                                                             .step = step,
-                                                            .piece.tensor = shard_tensor_ref(parameter)};
+                                                            .range.tensor = shard_tensor_ref(parameter)};
     }
     return SHARD_OK;
 }
@@ -113,9 +113,8 @@ static shard_status check_group(const shard_optimizer *optimizer, const shard_te
 static void drop_slot(shard_slot *slot)
 {
     shard_tensor_unref(slot->step);
-    shard_tensor_unref(slot->piece.tensor);
-    for (int s = 0; s < SHARD_OPTIMIZER_STATES; s++)
-        shard_tensor_unref(slot->piece.state[s]);
+    shard_local_range_release(&slot->range);
+    shard_engine_unref(slot->engine);
 }
 
 /* What comes behind these many groups, slots and parameters. */
@@ -200,7 +199,7 @@ static size_t bytes_of(const shard_tensor *tensor)
 
 static int by_place(const void *a, const void *b)
 {
-    const shard_tensor *x = (*(shard_slot *const *)a)->piece.tensor, *y = (*(shard_slot *const *)b)->piece.tensor;
+    const shard_tensor *x = (*(shard_slot *const *)a)->range.tensor, *y = (*(shard_slot *const *)b)->range.tensor;
     if (x->storage != y->storage)
         return (uintptr_t)x->storage < (uintptr_t)y->storage ? -1 : 1;
     return (x->offset > y->offset) - (x->offset < y->offset);
@@ -214,28 +213,28 @@ static bool follows(const shard_tensor *x, const shard_tensor *next)
            next->offset - end < SHARD_FLAT_ALIGNMENT;
 }
 
-shard_tensor *shard_piece_like(const shard_piece *piece, shard_storage *storage, size_t offset)
+shard_tensor *shard_range_like(const shard_local_range *range, shard_storage *storage, size_t offset)
 {
-    shard_tensor *like = shard_keep(shard_tensor_like(piece->tensor));
+    shard_tensor *like = shard_keep(shard_tensor_like(range->tensor));
     if (!like)
         return NULL;
-    like->replicas = piece->tensor->replicas;
+    like->replicas = range->tensor->replicas;
     like->optional = !storage;
     if (!storage) {
         like->recipe = (shard_recipe){.kind = SHARD_CONSTANT};
         shard_storage_set_kind(like->storage, SHARD_MEMORY_OPTIMIZER_STATE);
     }
-    bool marked = !piece->tensor->slice || shard_tensor_set_slice(like, piece->tensor->slice) == SHARD_OK;
+    bool marked = !range->tensor->slice || shard_tensor_set_slice(like, range->tensor->slice) == SHARD_OK;
     if (marked && (!storage || shard_tensor_move(like, storage, offset) == SHARD_OK))
         return like;
     shard_tensor_unref(like);
     return NULL;
 }
 
-/* Pieces that lie one after the other have states that do, too. */
+/* Ranges that lie one after the other have states that do, too. */
 static shard_status make_states_together(const shard_optimizer *optimizer, shard_slot **slots, int64_t count)
 {
-    const shard_tensor *first = slots[0]->piece.tensor, *last = slots[count - 1]->piece.tensor;
+    const shard_tensor *first = slots[0]->range.tensor, *last = slots[count - 1]->range.tensor;
     size_t bytes = last->offset + bytes_of(last) - first->offset;
     for (int s = 0; s < optimizer->ops->states; s++) {
         shard_storage *storage = shard_storage_make(shard_device_of(first), bytes);
@@ -243,8 +242,8 @@ static shard_status make_states_together(const shard_optimizer *optimizer, shard
             shard_storage_set_kind(storage, SHARD_MEMORY_OPTIMIZER_STATE);
         shard_status status = storage ? shard_storage_zero(storage) : shard_last_status();
         for (int64_t i = 0; i < count && status == SHARD_OK; i++) {
-            shard_piece *piece = &slots[i]->piece;
-            piece->state[s] = shard_piece_like(piece, storage, piece->tensor->offset - first->offset);
+            shard_local_range *range = &slots[i]->range;
+            range->state[s] = shard_range_like(range, storage, range->tensor->offset - first->offset);
             status = shard_last_status();
         }
         shard_storage_unref(storage);
@@ -253,10 +252,10 @@ static shard_status make_states_together(const shard_optimizer *optimizer, shard
     return SHARD_OK;
 }
 
-static shard_status foresee_states(const shard_optimizer *optimizer, shard_piece *piece)
+static shard_status foresee_states(const shard_optimizer *optimizer, shard_local_range *range)
 {
     for (int s = 0; s < optimizer->ops->states; s++)
-        if (!(piece->state[s] = shard_piece_like(piece, NULL, 0)))
+        if (!(range->state[s] = shard_range_like(range, NULL, 0)))
             return shard_last_status();
     return SHARD_OK;
 }
@@ -268,10 +267,10 @@ shard_status shard_optimizer_make_state(shard_optimizer *optimizer, bool all)
     int64_t count = 0, together;
     for (int64_t i = 0; i < optimizer->count && slots && optimizer->ops->states && status == SHARD_OK; i++) {
         shard_slot *slot = &optimizer->slots[i];
-        if (slot->piece.state[0])
+        if (slot->range.state[0])
             continue;
         if (all && !slot->parameter->requires_grad)
-            status = foresee_states(optimizer, &slot->piece);
+            status = foresee_states(optimizer, &slot->range);
         else if (all || shard_slot_has_gradient(slot))
             slots[count++] = slot;
     }
@@ -279,7 +278,7 @@ shard_status shard_optimizer_make_state(shard_optimizer *optimizer, bool all)
         qsort(slots, (size_t)count, sizeof *slots, by_place);
     for (int64_t i = 0; i < count && status == SHARD_OK; i += together) {
         together = 1;
-        while (i + together < count && follows(slots[i + together - 1]->piece.tensor, slots[i + together]->piece.tensor))
+        while (i + together < count && follows(slots[i + together - 1]->range.tensor, slots[i + together]->range.tensor))
             together++;
         status = make_states_together(optimizer, slots + i, together);
     }
@@ -299,15 +298,15 @@ shard_tensors *shard_optimizer_state_dict(shard_optimizer *optimizer)
 {
     if (!optimizer)
         return shard_null_argument("shard_optimizer_state_dict", "optimizer"), NULL;
-    shard_tensors *list = shard_tensors_create();
+    shard_tensors *list = shard_optimizer_follow(optimizer) == SHARD_OK ? shard_tensors_create() : NULL;
     shard_status status = list ? shard_optimizer_make_state(optimizer, true) : shard_last_status();
     for (int64_t i = 0; i < optimizer->count && status == SHARD_OK; i++) {
         const shard_slot *slot = &optimizer->slots[i];
         slot->step->optional = !slot->parameter->requires_grad;
         status = list_state(list, slot->name, "step", slot->step);
         for (int s = 0; s < optimizer->ops->states && status == SHARD_OK; s++) {
-            slot->piece.state[s]->optional = slot->step->optional;
-            status = list_state(list, slot->name, optimizer->ops->state_name[s], slot->piece.state[s]);
+            slot->range.state[s]->optional = slot->step->optional;
+            status = list_state(list, slot->name, optimizer->ops->state_name[s], slot->range.state[s]);
         }
     }
     if (status == SHARD_OK)

@@ -1,33 +1,33 @@
 /*
- * What every optimizer is made of: a table of functions over pieces.
+ * What every optimizer is made of: a table of functions over local ranges.
  *
- * A piece is what this rank updates of one parameter: all of it, or, where ranks share
- * the work, a range of its elements. Whatever goes over parameters, gradients or state
- * (steps, clipping, scaling, averages) goes over pieces, and so does not ask who has
- * the rest.
+ * A local range is what this rank updates of one parameter: all of it or, where an engine partitions
+ * it, a flat range of its elements. Steps, clipping, scaling and averages go over local ranges, and need
+ * not know which rank has the rest.
  */
 #ifndef SHARD_OPTIM_OPTIMIZER_H
 #define SHARD_OPTIM_OPTIMIZER_H
 
 #include <shard/optim.h>
 
-#include "tensor/tensor.h"
+#include "parallel/engine.h"
 
-typedef struct shard_piece {
+typedef struct shard_local_range {
     shard_tensor *tensor; /* a leaf with its gradient: the parameter itself, or a range of its elements, row-major */
     int64_t start;        /* of the range, in this rank's parameter */
     shard_tensor *state[SHARD_OPTIMIZER_STATES]; /* of as many elements; NULL until it is needed */
-} shard_piece;
+} shard_local_range;
 
 typedef struct shard_slot {
     const char *name;
     shard_tensor *parameter; /* the list's */
     int64_t group;
     shard_tensor *step; /* int64, on the host: how many were made of this parameter */
-    shard_piece piece;
+    shard_local_range range;
+    shard_engine *engine; /* a reference: of the engine that the range is of; NULL: it is the parameter */
 } shard_slot;
 
-/* Does a list of updates of one dtype: of pieces, or of several in one that lie one after the
+/* Does a list of updates of one dtype: of local ranges, or of several in one that lie one after the
  * other in memory and have the same settings and number of steps. Between those are gaps of less
  * than 64 bytes, zeros in all arrays: an update of zeros by zeros must leave zeros. */
 typedef shard_status shard_optimizer_step(const shard_optimizer *, shard_device *, int64_t count, const shard_update *updates,
@@ -71,7 +71,7 @@ struct shard_optimizer {
     double clip_value;        /* of shard_clip_grad_value since the gradients were zeroed, or 0 */
     bool skipped;             /* the last step was left out */
     void *settings;           /* the optimizer's own, freed with it */
-    struct shard_zero_optimizer *zero; /* who has shared the pieces out; NULL: each is whole */
+    struct shard_zero_optimizer *zero; /* NULL: shard_zero_optimizer was not called */
 };
 
 /* A setting's value: 0 stands for the default, a negative number for 0. */
@@ -98,7 +98,7 @@ shard_status shard_optimizer_refuse_overlap(const shard_optimizer *optimizer, co
  * gradients stay as they are. NULL with the error set. */
 double *shard_optimizer_grad_scale(shard_optimizer *optimizer);
 
-/* *sum (device memory) = the sum of |x|^power over the gradients of this rank's pieces, or of
+/* *sum (device memory) = the sum of |x|^power over the gradients of the local ranges, or of
  * those that count (shard_slot_counts); the largest |x| of power INFINITY. They are on `device`. */
 shard_status shard_optimizer_power_sum(const shard_optimizer *optimizer, shard_device *device, double power, bool counted,
                                        double *sum);
@@ -106,8 +106,8 @@ shard_status shard_optimizer_power_sum(const shard_optimizer *optimizer, shard_d
 /* Whether there is a gradient to step by. */
 bool shard_slot_has_gradient(const shard_slot *slot);
 
-/* Whether this rank's piece counts in a sum over the world in which each element is to
- * count once: of those that have the same piece the first one's does. */
+/* Whether the local range counts in a sum over the world in which each element is to count once: of the ranks
+ * that have the same range, the first one's does. */
 bool shard_slot_counts(const shard_slot *slot);
 
 /* Steps the wanted slots (wanted NULL: all) that have a gradient, which stays. */
@@ -116,6 +116,23 @@ shard_status shard_optimizer_step_where(shard_optimizer *optimizer, bool (*wante
 
 /* What a step takes of the settings: lr and weight decay. */
 void shard_optimizer_choose_settings(const shard_optimizer *optimizer, const shard_slot *slot, shard_update *update);
+
+/* ---- local.c ---- */
+
+/* Has the slots update the local ranges that their parameters' engines, made or changed since, say; state goes along. */
+shard_status shard_optimizer_follow(shard_optimizer *optimizer);
+
+/* Whether engines partition any of its parameters. */
+bool shard_optimizer_is_partitioned(const shard_optimizer *optimizer);
+
+/* After an update of the local ranges that have a gradient, or of all: all ranks get each other's. Collective over the
+ * parameters' replica groups, also for a rank that has failed. */
+shard_status shard_optimizer_publish(const shard_optimizer *optimizer, bool all);
+
+/* Whether a state dict has the slot's state. */
+bool shard_slot_is_listed(const shard_slot *slot);
+
+void shard_local_range_release(shard_local_range *range);
 
 /* ---- captured.c: of a step in a capture ---- */
 
@@ -126,10 +143,10 @@ const shard_step_factors *shard_optimizer_capture_factors(shard_optimizer *optim
 /* The slot takes those of `like`, which counts the same step: a replay fails where their steps differ by then. */
 shard_status shard_optimizer_capture_same_factors(shard_optimizer *optimizer, const shard_slot *slot, const shard_slot *like);
 
-/* A tensor for the piece's elements, which is saved and loaded as what it is of the parameter, in
+/* A tensor for the range's elements, which is saved and loaded as what it is of the parameter, in
  * that memory; storage NULL: one of zeros, which has memory once it is needed, and no file has it
  * before. The caller's share; NULL with the error set. */
-shard_tensor *shard_piece_like(const shard_piece *piece, shard_storage *storage, size_t offset);
+shard_tensor *shard_range_like(const shard_local_range *range, shard_storage *storage, size_t offset);
 
 /* Makes the state that is missing, zeros, of the slots that have a gradient, or of all; that of
  * frozen ones has no memory yet. */

@@ -1,43 +1,41 @@
-/* The joint step: all pieces in a list, those that lie one after the other joined. */
+/* The joint step: all local ranges in a list, those that lie one after the other joined into runs. */
 #include "optim/optimizer.h"
 #include "optim/zero.h"
 
 #include "comm/function.h"
 #include "device/graph.h"
-#include "distributed/bucket.h"
-#include "distributed/gathered.h"
 
 #include <shard/autograd.h>
 #include <shard/distributed.h>
 
 #include <stdlib.h>
 
-/* Whether the piece's gradient is a range of the parameter's, which is forgotten with that. */
+/* Whether the range's gradient is a range of the parameter's, which is forgotten with that. */
 static bool is_range_of_whole(const shard_slot *slot)
 {
-    const shard_tensor *part = slot->piece.tensor->grad, *whole = slot->parameter->grad;
+    const shard_tensor *part = slot->range.tensor->grad, *whole = slot->parameter->grad;
     return part && whole && part->storage == whole->storage;
 }
 
 bool shard_slot_has_gradient(const shard_slot *slot)
 {
     bool forgotten = is_range_of_whole(slot) && !slot->parameter->has_grad;
-    return slot->parameter->requires_grad && slot->piece.tensor->has_grad && !forgotten;
+    return slot->parameter->requires_grad && slot->range.tensor->has_grad && !forgotten;
 }
 
 bool shard_slot_counts(const shard_slot *slot)
 {
-    bool is_part = slot->piece.tensor != slot->parameter; /* nobody else has it */
-    return is_part || shard_group_rank(shard_parameter_group(slot->parameter)) == 0;
+    bool is_partitioned = slot->range.tensor != slot->parameter; /* no other rank has the range */
+    return is_partitioned || shard_group_rank(shard_parameter_group(slot->parameter)) == 0;
 }
 
 /* That all parameters are on, and without any what those of other ranks are on; NULL with the
  * error set if there are several. */
 static shard_device *one_device(const shard_optimizer *optimizer)
 {
-    shard_device *device = optimizer->count ? shard_device_of(optimizer->slots[0].piece.tensor) : shard_default_device();
+    shard_device *device = optimizer->count ? shard_device_of(optimizer->slots[0].range.tensor) : shard_default_device();
     for (int64_t i = 1; i < optimizer->count; i++) {
-        const shard_device *other = shard_device_of(optimizer->slots[i].piece.tensor);
+        const shard_device *other = shard_device_of(optimizer->slots[i].range.tensor);
         if (other != device)
             return shard_fail_null(SHARD_ERROR_UNSUPPORTED,
                                    "%s: parameters are on two devices, \"%s\" on %s and \"%s\" on %s: norms and factors are of "
@@ -61,7 +59,7 @@ shard_status shard_optimizer_refuse_overlap(const shard_optimizer *optimizer, co
 
 double *shard_optimizer_grad_scale(shard_optimizer *optimizer)
 {
-    shard_device *device = one_device(optimizer);
+    shard_device *device = shard_optimizer_follow(optimizer) == SHARD_OK ? one_device(optimizer) : NULL;
     if (!device)
         return NULL;
     if (!optimizer->grad_scale && shard_graph_refuse("the first clipping or scaling of an optimizer's gradients") != SHARD_OK)
@@ -74,14 +72,14 @@ double *shard_optimizer_grad_scale(shard_optimizer *optimizer)
     return optimizer->scaled ? scale : NULL;
 }
 
-/* An update of one piece, and the storages that its memory is in: what is next to each other in
- * different ones is not one piece of memory. */
-typedef struct stretch {
+/* An update of one local range, and the storages that its memory is in: ranges that are next to each other in
+ * different storages cannot be joined. */
+typedef struct run {
     shard_update update;
     const shard_slot *slot;
     shard_dtype dtype;
     const shard_storage *gradient, *value, *state[SHARD_OPTIMIZER_STATES];
-} stretch;
+} run;
 
 void shard_optimizer_choose_settings(const shard_optimizer *optimizer, const shard_slot *slot, shard_update *update)
 {
@@ -94,12 +92,12 @@ void shard_optimizer_choose_settings(const shard_optimizer *optimizer, const sha
         update->weight_decay = group->weight_decay > 0 ? group->weight_decay : defaults->weight_decay;
 }
 
-static shard_status begin(const shard_optimizer *optimizer, const shard_slot *slot, int64_t step, stretch *s)
+static shard_status begin(const shard_optimizer *optimizer, const shard_slot *slot, int64_t step, run *s)
 {
-    const shard_piece *piece = &slot->piece;
-    shard_tensor *tensor = piece->tensor;
+    const shard_local_range *range = &slot->range;
+    shard_tensor *tensor = range->tensor;
     shard_update *update = &s->update;
-    *s = (stretch){.slot = slot, .dtype = tensor->dtype, .gradient = tensor->grad->storage, .value = tensor->storage};
+    *s = (run){.slot = slot, .dtype = tensor->dtype, .gradient = tensor->grad->storage, .value = tensor->storage};
     *update = (shard_update){.size = shard_numel(tensor), .step = step};
     if (optimizer->scaled)
         update->grad_scale = shard_tensor_memory(optimizer->grad_scale);
@@ -107,14 +105,14 @@ static shard_status begin(const shard_optimizer *optimizer, const shard_slot *sl
     update->gradient = shard_tensor_memory(tensor->grad);
     update->value = update->gradient ? shard_tensor_memory_to_write(tensor) : NULL;
     for (int i = 0; i < optimizer->ops->states && update->value; i++) {
-        s->state[i] = piece->state[i]->storage;
-        update->state[i] = shard_tensor_memory_to_write(piece->state[i]);
+        s->state[i] = range->state[i]->storage;
+        update->state[i] = shard_tensor_memory_to_write(range->state[i]);
     }
     return shard_last_status();
 }
 
 /* Updates with the same settings and step, now and at each replay, have the same factors. */
-static shard_status capture(shard_optimizer *optimizer, const stretch *before, int64_t count, stretch *s)
+static shard_status capture(shard_optimizer *optimizer, const run *before, int64_t count, run *s)
 {
     for (int64_t i = 0; i < count; i++) {
         const shard_update *other = &before[i].update;
@@ -136,29 +134,29 @@ static int compare(uintptr_t a, uintptr_t b)
 /* Lists first: one of each device and dtype. */
 static int by_list_and_address(const void *a, const void *b)
 {
-    const stretch *x = a, *y = b;
+    const run *x = a, *y = b;
     int device = compare((uintptr_t)x->value->device, (uintptr_t)y->value->device), dtype = compare(x->dtype, y->dtype);
     return device ? device : dtype ? dtype : compare((uintptr_t)x->update.value, (uintptr_t)y->update.value);
 }
 
 static int by_slot(const void *a, const void *b)
 {
-    return compare((uintptr_t)((const stretch *)a)->slot, (uintptr_t)((const stretch *)b)->slot);
+    return compare((uintptr_t)((const run *)a)->slot, (uintptr_t)((const run *)b)->slot);
 }
 
-static void sort(stretch *all, int64_t count, int (*order)(const void *, const void *))
+static void sort(run *all, int64_t count, int (*order)(const void *, const void *))
 {
     if (count)
         qsort(all, (size_t)count, sizeof *all, order);
 }
 
-static bool same_list(const stretch *a, const stretch *b)
+static bool same_list(const run *a, const run *b)
 {
     return a->value->device == b->value->device && a->dtype == b->dtype;
 }
 
 /* Whether `next`, of the same list, goes on where `s` ends, in all memory alike. */
-static bool goes_on(const shard_optimizer *optimizer, const stretch *s, const stretch *next)
+static bool goes_on(const shard_optimizer *optimizer, const run *s, const run *next)
 {
     const shard_update *a = &s->update, *b = &next->update;
     int64_t size = (int64_t)shard_dtype_size(s->dtype), distance = (char *)b->value - (char *)a->value;
@@ -176,7 +174,7 @@ static bool goes_on(const shard_optimizer *optimizer, const stretch *s, const st
 
 /* Makes [*joined] updates of those of all[0 ... count - 1] that are of the first one's list, which
  * come first; how many they were. */
-static int64_t join(const shard_optimizer *optimizer, const stretch *all, int64_t count, shard_update *updates, int64_t *joined)
+static int64_t join(const shard_optimizer *optimizer, const run *all, int64_t count, shard_update *updates, int64_t *joined)
 {
     int64_t end = 0;
     for (*joined = 0; end < count && same_list(&all[0], &all[end]); end++) {
@@ -192,13 +190,13 @@ static int64_t join(const shard_optimizer *optimizer, const stretch *all, int64_
 }
 
 /* Calls step or prepare for each list. */
-static shard_status call_by_lists(const shard_optimizer *optimizer, shard_optimizer_step *call, stretch *all, int64_t count)
+static shard_status call_by_lists(const shard_optimizer *optimizer, shard_optimizer_step *call, run *all, int64_t count)
 {
     shard_update *updates = shard_calloc((size_t)count, sizeof *updates);
     shard_status status = updates ? SHARD_OK : shard_last_status();
     sort(all, count, by_list_and_address);
     for (int64_t i = 0, joined; i < count && status == SHARD_OK;) {
-        const stretch *first = &all[i];
+        const run *first = &all[i];
         i += join(optimizer, first, count - i, updates, &joined);
         status = call(optimizer, first->value->device, joined, updates, first->dtype);
     }
@@ -208,13 +206,13 @@ static shard_status call_by_lists(const shard_optimizer *optimizer, shard_optimi
 
 /* ---- by layers ---- */
 
-static bool adapts(const shard_optimizer *optimizer, const stretch *s)
+static bool adapts(const shard_optimizer *optimizer, const run *s)
 {
     return s->slot->parameter->shape.ndim > 1 || optimizer->defaults.adapt_all;
 }
 
 /* squares[layer][2]: what this rank adds to those of values and gradients, in calls by dtype. */
-static shard_status measure(const shard_optimizer *optimizer, shard_device *device, stretch *all, int64_t count, double *squares)
+static shard_status measure(const shard_optimizer *optimizer, shard_device *device, run *all, int64_t count, double *squares)
 {
     shard_square_sum *arrays = shard_calloc((size_t)count, 2 * sizeof *arrays);
     shard_status status = arrays ? SHARD_OK : shard_last_status();
@@ -242,7 +240,7 @@ static bool same_trust(shard_trust_options a, shard_trust_options b)
 
 /* The ratios of layers that adapt, which their updates then have: a call for neighbours, and
  * for what is between them, that find them alike. */
-static shard_status find_ratios(const shard_optimizer *optimizer, shard_device *device, stretch *all, int64_t count,
+static shard_status find_ratios(const shard_optimizer *optimizer, shard_device *device, run *all, int64_t count,
                                 const double *squares, double *ratio)
 {
     sort(all, count, by_slot);
@@ -266,7 +264,7 @@ static shard_status find_ratios(const shard_optimizer *optimizer, shard_device *
 }
 
 /* What is left in the gradients' places has weight decay and the gradients' scale in it. */
-static shard_status prepare(const shard_optimizer *optimizer, stretch *all, int64_t count)
+static shard_status prepare(const shard_optimizer *optimizer, run *all, int64_t count)
 {
     if (!optimizer->ops->prepare)
         return SHARD_OK;
@@ -280,7 +278,7 @@ static shard_status prepare(const shard_optimizer *optimizer, stretch *all, int6
 
 /* The sums of squares of all layers over the world in one all-reduce, which every rank
  * enters, also with an error. The same slots are the same layers on all ranks. */
-static shard_status step_layers(const shard_optimizer *optimizer, stretch *all, int64_t count)
+static shard_status step_layers(const shard_optimizer *optimizer, run *all, int64_t count)
 {
     shard_device *device = one_device(optimizer);
     int64_t layers = optimizer->count;
@@ -307,7 +305,7 @@ shard_status shard_optimizer_step_where(shard_optimizer *optimizer, bool (*wante
                                         const void *context)
 {
     int64_t count = 0;
-    stretch *all = shard_calloc((size_t)optimizer->count, sizeof *all);
+    run *all = shard_calloc((size_t)optimizer->count, sizeof *all);
     shard_status status = all ? shard_optimizer_make_state(optimizer, false) : shard_last_status();
     for (int64_t i = 0; i < optimizer->count && status == SHARD_OK; i++) {
         shard_slot *slot = &optimizer->slots[i];
@@ -319,14 +317,14 @@ shard_status shard_optimizer_step_where(shard_optimizer *optimizer, bool (*wante
             status = shard_optimizer_capture_step(optimizer, slot);
         else if (step)
             ++*step;
-        if (status == SHARD_OK && shard_numel(slot->piece.tensor)) {
-            stretch *next = &all[count++];
+        if (status == SHARD_OK && shard_numel(slot->range.tensor)) {
+            run *next = &all[count++];
             status = begin(optimizer, slot, *step + shard_is_capturing(), next);
             if (status == SHARD_OK && shard_is_capturing())
                 status = capture(optimizer, all, count - 1, next);
         }
-        for (int s = 0; s < optimizer->ops->states && shard_numel(slot->piece.tensor) == 0; s++)
-            shard_tensor_count_write(slot->piece.state[s]); /* as on the ranks that have something of it */
+        for (int s = 0; s < optimizer->ops->states && shard_numel(slot->range.tensor) == 0; s++)
+            shard_tensor_count_write(slot->range.state[s]); /* as on the ranks that have something of it */
     }
     if (optimizer->ops->trust)
         status = step_layers(optimizer, all, count);
@@ -336,22 +334,23 @@ shard_status shard_optimizer_step_where(shard_optimizer *optimizer, bool (*wante
     return status;
 }
 
-/* A gradient of one rank alone where all have the parameter: of one that shard_zero_optimizer found frozen,
- * or of which shard_zero_optimizer has none that was summed since it was added to. */
+/* Refuses a gradient of one rank alone: of a parameter that was frozen when the others were partitioned, or that a
+ * backward with its sync off has added to since it was averaged. */
 static shard_status check_averaged(const shard_optimizer *optimizer)
 {
-    for (int64_t i = 0; i < optimizer->count && optimizer->zero; i++) {
+    bool partitioned = shard_optimizer_is_partitioned(optimizer) || optimizer->zero;
+    for (int64_t i = 0; i < optimizer->count && partitioned; i++) {
         const shard_slot *slot = &optimizer->slots[i];
-        if (is_range_of_whole(slot) && slot->parameter->has_grad && !slot->piece.tensor->has_grad)
+        if (is_range_of_whole(slot) && slot->parameter->has_grad && !slot->range.tensor->has_grad)
             return shard_error(SHARD_ERROR_ARGUMENT,
                                "shard_step: \"%s\" has a gradient of a backward with shard_data_parallel_set_sync off, which "
-                               "nobody has averaged: it is to be on in the last backward before a step",
+                               "no rank has averaged: it is to be on in the last backward before a step",
                                slot->name);
-        if (shard_slot_has_gradient(slot) && shard_parameter_group(slot->parameter) && !slot->parameter->grad_ready)
+        if (shard_slot_has_gradient(slot) && shard_parameter_group(slot->parameter) && !shard_engine_of(slot->parameter))
             return shard_error(
                 SHARD_ERROR_ARGUMENT,
-                "shard_step: \"%s\" has a gradient that nobody averages: it was frozen when shard_zero_optimizer shared "
-                "the optimizer out; let it require a gradient before, or call "
+                "shard_step: \"%s\" has a gradient that nobody averages: it was frozen when shard_zero_optimizer partitioned "
+                "the optimizer's parameters; let it require a gradient before, or call "
                 "shard_optimizer_add_param_group with an empty list before the backward",
                 slot->name);
     }
@@ -386,8 +385,8 @@ shard_status shard_step(shard_optimizer *optimizer)
     SHARD_FUNCTION("shard_step");
     if (optimizer) {
         optimizer->skipped = false;
-        if (optimizer->zero)
-            shard_graph_refuse("the step of an optimizer that shard_zero_optimizer partitions");
+        if (shard_optimizer_follow(optimizer) == SHARD_OK && shard_optimizer_is_partitioned(optimizer))
+            shard_graph_refuse("the step of an optimizer whose parameters are partitioned");
         if (check_averaged(optimizer) == SHARD_OK && shard_last_status() == SHARD_OK)
             shard_optimizer_make_state(optimizer, false); /* before it is agreed that all can step */
         agree_on_settings(optimizer);
@@ -395,12 +394,12 @@ shard_status shard_step(shard_optimizer *optimizer)
         shard_null_argument("shard_step", "optimizer");
     shard_agree(shard_world());
     if (shard_last_status() != SHARD_OK) {
-        shard_gathered_forget();
+        shard_unshard_forget();
         return shard_last_status();
     }
     shard_status status = shard_optimizer_step_where(optimizer, NULL, NULL);
-    if (optimizer->zero)
-        status = shard_zero_publish(optimizer, false);
+    if (shard_optimizer_is_partitioned(optimizer))
+        status = shard_optimizer_publish(optimizer, false);
     if (status == SHARD_OK)
         shard_optimizer_zero_grad(optimizer);
     return status;
@@ -408,9 +407,11 @@ shard_status shard_step(shard_optimizer *optimizer)
 
 void shard_optimizer_zero_grad(shard_optimizer *optimizer)
 {
+    if (optimizer)
+        shard_optimizer_follow(optimizer);
     for (int64_t i = 0; optimizer && i < optimizer->count; i++) {
         shard_zero_grad(optimizer->slots[i].parameter);
-        shard_zero_grad(optimizer->slots[i].piece.tensor);
+        shard_zero_grad(optimizer->slots[i].range.tensor);
     }
     if (optimizer) {
         optimizer->scaled = false;

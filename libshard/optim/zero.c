@@ -1,13 +1,12 @@
 /*
- * ZeRO: a reducer that deals out what the optimizer works on. Each slot's piece becomes
- * the part of the parameter that is this rank's; the optimizer does not see more of it.
+ * ZeRO in one call: the engine of the optimizer's parameters, which partitions them. The optimizer follows the
+ * engine (local.c), and with overlap the engine calls its step.
  */
 #include "optim/zero.h"
 
 #include "comm/function.h"
 #include "distributed/agree.h"
-#include "distributed/reducer.h"
-#include "distributed/replicas.h"
+#include "parallel/replicas.h"
 
 #include <shard/distributed.h>
 
@@ -15,7 +14,7 @@
 
 struct shard_zero_optimizer {
     shard_zero_optimizer_options options;
-    shard_reducer *reducer;
+    shard_engine *engine; /* a reference */
     shard_replicas *replicas;
 };
 
@@ -44,8 +43,8 @@ static void describe(const shard_optimizer *optimizer, shard_agreement *mine)
     }
 }
 
-/* Each part is stepped by its owner's rule alone, and dealt out by everybody's. Collective over the
- * world, also for a rank that has failed. */
+/* Each range is stepped by its rank's settings alone, and published to all. Collective over the world, also
+ * for a rank that has failed. */
 static shard_status compare_settings(const shard_optimizer *optimizer)
 {
     shard_agreement mine = {0};
@@ -54,163 +53,139 @@ static shard_status compare_settings(const shard_optimizer *optimizer)
     return shard_agreement_check(&mine, shard_world(), "shard_zero_optimizer: the ranks' settings differ");
 }
 
-/* ---- sharing out ---- */
+/* ---- partitioning ---- */
 
-/* Whether others have its state: a state dict, which would go on with what is nobody's then. */
-static bool is_listed(const shard_slot *slot)
+static shard_bucket_options bucket_options(const shard_zero_optimizer_options *options)
 {
-    for (int s = 0; s < SHARD_OPTIMIZER_STATES; s++)
-        if (slot->piece.state[s] && slot->piece.state[s]->shares > 1)
-            return true;
-    return false;
+    return (shard_bucket_options){.level = (shard_partition_level)options->stage,
+                                  .whole_parameters = options->partition == SHARD_ZERO_WHOLE,
+                                  .broadcast = true,
+                                  .bytes = shard_bucket_bytes(options->bucket_mib)};
 }
 
-static shard_status check_slot(const struct shard_zero_optimizer *zero, const shard_slot *slot)
+/* The group that is named, if one is, has all replicas. */
+static shard_status check_group(const shard_zero_optimizer_options *options, const shard_slot *slot)
 {
-    shard_group *replicas = shard_parameter_group(slot->parameter), *group = zero->options.group;
-    bool is_new = replicas && slot->parameter->requires_grad && !shard_reducer_find(zero->reducer, slot->parameter);
-    if (is_new && is_listed(slot))
-        return shard_error(SHARD_ERROR_ARGUMENT,
-                           "shard_zero_optimizer: the state of \"%s\" is in a state dict, which would be of it no more: call "
-                           "shard_zero_optimizer "
-                           "before shard_optimizer_state_dict, or destroy that first",
-                           slot->name);
-    if (is_new && shard_slot_has_gradient(slot))
-        return shard_error(
-            SHARD_ERROR_ARGUMENT,
-            "shard_zero_optimizer: \"%s\" has a gradient already, which would be lost: share it out before backward or "
-            "after shard_step",
-            slot->name);
+    shard_group *replicas = shard_parameter_group(slot->parameter), *group = options->group;
     if (!group || !replicas || shard_group_common(group, replicas) == shard_group_size(replicas))
         return SHARD_OK;
     return shard_error(
         SHARD_ERROR_UNSUPPORTED,
-        "shard_zero_optimizer: \"%s\" is replicated on %d ranks, of which %d are in the group of %d: what is shared out over "
+        "shard_zero_optimizer: \"%s\" is replicated on %d ranks, of which %d are in the group of %d: what is partitioned over "
         "fewer than all replicas would have to be averaged over the others besides; leave .group NULL: each parameter's own "
         "replicas",
         slot->name, shard_group_size(replicas), shard_group_common(group, replicas), shard_group_size(group));
 }
 
-/* The range of a whole state that the new piece has of it. */
-static shard_status keep_part(const shard_optimizer *optimizer, shard_piece *piece, const shard_piece *whole)
+/* A parameter that this engine does not have yet, or not partitioned. */
+static shard_status check_new(const shard_slot *slot)
 {
-    shard_device *device = shard_device_of(piece->tensor);
-    size_t element = shard_dtype_size(piece->tensor->dtype), bytes = (size_t)shard_numel(piece->tensor) * element;
-    for (int s = 0; s < optimizer->ops->states && bytes; s++) {
-        const char *from = shard_tensor_memory(whole->state[s]);
-        char *to = from ? shard_tensor_memory_to_write(piece->state[s]) : NULL;
-        if (!to)
-            return shard_last_status();
-        SHARD_TRY(device->ops->copy_rows(device, to, bytes, from + (size_t)piece->start * element, bytes, bytes, 1));
-    }
+    if (shard_slot_is_listed(slot))
+        return shard_error(SHARD_ERROR_ARGUMENT,
+                           "shard_zero_optimizer: the state of \"%s\" is in a state dict, which would be of it no more: call "
+                           "shard_zero_optimizer before shard_optimizer_state_dict, or destroy that first",
+                           slot->name);
+    if (shard_slot_has_gradient(slot))
+        return shard_error(
+            SHARD_ERROR_ARGUMENT,
+            "shard_zero_optimizer: \"%s\" has a gradient already, which would be lost: partition it before backward "
+            "or after shard_step",
+            slot->name);
     return SHARD_OK;
 }
 
-static void drop_piece(shard_piece *piece)
+/* Whether the engine may have the parameter: it is its own, or none's, or of the one data parallel that it takes over. */
+static shard_status check_owner(const shard_slot *slot, const shard_engine *mine, const shard_engine *taken)
 {
-    shard_tensor_unref(piece->tensor);
-    for (int s = 0; s < SHARD_OPTIMIZER_STATES; s++)
-        shard_tensor_unref(piece->state[s]);
+    const shard_engine *engine = shard_engine_of(slot->parameter);
+    if (!engine || engine == mine || engine == taken)
+        return SHARD_OK;
+    if (shard_engine_level(engine) > SHARD_PARTITION_NONE)
+        return shard_error(
+            SHARD_ERROR_ARGUMENT,
+            "shard_zero_optimizer: \"%s\" is partitioned already, by a shard_data_parallel with .stage or with another "
+            "optimizer: each parameter can be by one alone; an optimizer steps such parameters without "
+            "shard_zero_optimizer",
+            slot->name);
+    return shard_error(
+        SHARD_ERROR_ARGUMENT,
+        "shard_zero_optimizer: \"%s\" is under a shard_data_parallel, and others of the optimizer's parameters are "
+        "not: make one shard_data_parallel for all of them first, or make it after the optimizer has all of them",
+        slot->name);
 }
 
-/* Pieces that are dealt out by now become their parts; state that there is goes along. */
-static shard_status take_parts(shard_optimizer *optimizer, shard_piece *whole)
+/* The data parallel that averages the optimizer's parameters until now; NULL: none. */
+static shard_engine *find_engine(const shard_optimizer *optimizer)
 {
     for (int64_t i = 0; i < optimizer->count; i++) {
-        shard_slot *slot = &optimizer->slots[i];
-        const shard_bucket_member *member = shard_reducer_find(optimizer->zero->reducer, slot->parameter);
-        if (!member || slot->piece.tensor == member->part)
-            continue;
-        whole[i] = slot->piece;
-        slot->piece = (shard_piece){.tensor = shard_tensor_ref(member->part), .start = member->part_start};
+        shard_engine *engine = shard_engine_of(optimizer->slots[i].parameter);
+        if (engine)
+            return shard_engine_level(engine) == SHARD_PARTITION_NONE ? engine : NULL;
     }
-    bool any = false;
-    for (int64_t i = 0; i < optimizer->count; i++)
-        any |= whole[i].state[0] != NULL;
-    if (any)
-        SHARD_TRY(shard_optimizer_make_state(optimizer, true));
-    for (int64_t i = 0; i < optimizer->count; i++)
-        if (whole[i].state[0])
-            SHARD_TRY(keep_part(optimizer, &optimizer->slots[i].piece, &whole[i]));
+    return NULL;
+}
+
+static shard_status check_slots(const shard_optimizer *optimizer, const shard_engine *taken)
+{
+    const struct shard_zero_optimizer *zero = optimizer->zero;
+    for (int64_t i = 0; i < optimizer->count; i++) {
+        const shard_slot *slot = &optimizer->slots[i];
+        const shard_engine *engine = shard_engine_of(slot->parameter);
+        bool is_new = shard_engine_takes(slot->parameter) && (!engine || engine != zero->engine);
+        SHARD_TRY(is_new ? check_new(slot) : SHARD_OK);
+        SHARD_TRY(check_owner(slot, zero->engine, taken));
+        SHARD_TRY(check_group(&zero->options, slot));
+    }
     return SHARD_OK;
+}
+
+/* The engine, in the first call: of the data parallel that there is, or a new one. */
+static shard_status make_engine(struct shard_zero_optimizer *zero, shard_engine *taken)
+{
+    if (zero->engine)
+        return SHARD_OK;
+    zero->engine = taken ? shard_engine_ref(taken) : shard_engine_create(bucket_options(&zero->options));
+    if (!zero->engine)
+        return shard_last_status();
+    return taken ? shard_engine_partition(taken, bucket_options(&zero->options)) : SHARD_OK;
 }
 
 shard_status shard_zero_take(shard_optimizer *optimizer)
 {
     SHARD_TRY(compare_settings(optimizer));
     struct shard_zero_optimizer *zero = optimizer->zero;
-    for (int64_t i = 0; i < optimizer->count && shard_last_status() == SHARD_OK; i++)
-        check_slot(zero, &optimizer->slots[i]);
+    shard_engine *taken = zero->engine ? NULL : find_engine(optimizer);
+    if (shard_last_status() == SHARD_OK)
+        check_slots(optimizer, taken);
     SHARD_TRY(shard_agree(shard_world()));
     shard_replicas *replicas = shard_replicas_create(optimizer->parameters, &(shard_data_parallel_options){0},
                                                      "shard_zero_optimizer: the replicas differ");
-    shard_piece *whole = shard_calloc((size_t)optimizer->count, sizeof *whole);
-    shard_status status = shard_last_status();
+    shard_status status = replicas ? make_engine(zero, taken) : shard_last_status();
     if (status == SHARD_OK)
-        status = shard_reducer_add(zero->reducer, optimizer->parameters);
+        status = shard_engine_add(zero->engine, optimizer->parameters);
     if (status == SHARD_OK)
-        status = take_parts(optimizer, whole);
-    for (int64_t i = 0; i < optimizer->count && whole; i++)
-        drop_piece(&whole[i]);
-    free(whole);
+        status = shard_optimizer_follow(optimizer);
     shard_replicas_destroy(status == SHARD_OK ? zero->replicas : replicas);
     if (status == SHARD_OK)
         zero->replicas = replicas;
     return status;
 }
 
-/* ---- a step ---- */
-
-static bool has_gradient(const shard_bucket *bucket)
-{
-    for (int64_t i = 0; i < bucket->count; i++)
-        if (bucket->members[i].part->has_grad)
-            return true;
-    return false;
-}
-
-/* Starts to give all ranks each other's part. Parts that are all that is kept stay where
- * they are; the next use gathers them. */
-static void publish(shard_bucket *bucket)
-{
-    bucket->values->version++;
-    if (bucket->own_values) {
-        shard_storage_release(bucket->values);
-        return;
-    }
-    char *all = shard_storage_memory(bucket->values);
-    bucket->publishing = shard_group_all_gather_start(
-        bucket->group, bucket->device, all ? all + (size_t)bucket->own_start * shard_dtype_size(bucket->dtype) : NULL, all,
-        bucket->parts, bucket->dtype);
-}
-
-shard_status shard_zero_publish(shard_optimizer *optimizer, bool all)
-{
-    const shard_buckets *buckets = shard_reducer_buckets(optimizer->zero->reducer);
-    for (int64_t i = 0; i < buckets->count; i++)
-        if (all || has_gradient(buckets->all[i]))
-            publish(buckets->all[i]);
-    return shard_reducer_await_values(optimizer->zero->reducer);
-}
+/* ---- overlap ---- */
 
 static bool is_in(const shard_slot *slot, const void *bucket)
 {
-    const shard_bucket_member *members = ((const shard_bucket *)bucket)->members;
-    for (int64_t i = 0; i < ((const shard_bucket *)bucket)->count; i++)
-        if (members[i].part == slot->piece.tensor)
-            return true;
-    return false;
+    return shard_engine_is_in(slot->parameter, bucket);
 }
 
-/* While backward goes on with the buckets before it. */
-static void step_bucket(shard_bucket *bucket, void *context)
+static void step_bucket(const shard_bucket *bucket, void *optimizer)
 {
-    shard_optimizer_step_where(context, is_in, bucket);
-    publish(bucket);
-    for (int64_t i = 0; i < bucket->count; i++) {
-        shard_zero_grad(bucket->members[i].parameter);
-        shard_zero_grad(bucket->members[i].part);
-    }
+    shard_optimizer_step_where(optimizer, is_in, bucket);
+}
+
+bool shard_zero_overlaps(const shard_optimizer *optimizer)
+{
+    return optimizer->zero && optimizer->zero->options.overlap;
 }
 
 /* ---- making ---- */
@@ -225,7 +200,7 @@ static shard_status check(const shard_optimizer *optimizer, const shard_zero_opt
     if (options->partition != SHARD_ZERO_EVEN && options->partition != SHARD_ZERO_WHOLE)
         return shard_error(SHARD_ERROR_ARGUMENT, "shard_zero_optimizer: there is no partition %d", (int)options->partition);
     if (optimizer->zero)
-        return shard_error(SHARD_ERROR_ARGUMENT, "shard_zero_optimizer: the optimizer is shared out already");
+        return shard_error(SHARD_ERROR_ARGUMENT, "shard_zero_optimizer: the optimizer is partitioned already");
     if (options->overlap && optimizer->ops->trust)
         return shard_error(SHARD_ERROR_UNSUPPORTED,
                            "shard_zero_optimizer: %s takes norms of whole layers first: it cannot step during backward (overlap)",
@@ -233,46 +208,24 @@ static shard_status check(const shard_optimizer *optimizer, const shard_zero_opt
     return SHARD_OK;
 }
 
-static struct shard_zero_optimizer *make(const shard_zero_optimizer_options *options)
-{
-    struct shard_zero_optimizer *zero = shard_calloc(1, sizeof *zero);
-    shard_tensors *none = shard_tensors_create();
-    if (zero && none) {
-        zero->options = *options;
-        zero->reducer =
-            shard_reducer_create(none, (shard_bucket_options){.dealing = (shard_dealing)options->stage,
-                                                              .whole_parameters = options->partition == SHARD_ZERO_WHOLE,
-                                                              .broadcast = true,
-                                                              .bytes = shard_bucket_bytes(options->bucket_mib)});
-    }
-    shard_tensors_destroy(none);
-    if (zero && zero->reducer)
-        return zero;
-    shard_zero_destroy(zero);
-    return NULL;
-}
-
 shard_optimizer *shard_zero_optimizer_with(shard_optimizer *optimizer, shard_zero_optimizer_options options)
 {
     SHARD_FUNCTION("shard_zero_optimizer");
     options.stage = options.stage ? options.stage : 1;
-    if (check(optimizer, &options) == SHARD_OK)
-        optimizer->zero = make(&options);
+    if (check(optimizer, &options) == SHARD_OK && (optimizer->zero = shard_calloc(1, sizeof *optimizer->zero)))
+        optimizer->zero->options = options;
     if (shard_zero_take(optimizer) == SHARD_OK && options.overlap)
-        shard_reducer_on_reduced(optimizer->zero->reducer, step_bucket, optimizer);
+        shard_engine_on_reduced(optimizer->zero->engine, step_bucket, optimizer);
     return shard_agree(shard_world()) == SHARD_OK ? optimizer : NULL;
-}
-
-bool shard_zero_overlaps(const shard_optimizer *optimizer)
-{
-    return optimizer->zero && optimizer->zero->options.overlap;
 }
 
 void shard_zero_destroy(struct shard_zero_optimizer *zero)
 {
     if (!zero)
         return;
+    if (zero->engine && zero->options.overlap)
+        shard_engine_on_reduced(zero->engine, NULL, NULL);
     shard_replicas_destroy(zero->replicas);
-    shard_reducer_destroy(zero->reducer);
+    shard_engine_unref(zero->engine);
     free(zero);
 }

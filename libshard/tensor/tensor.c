@@ -47,10 +47,10 @@ void *shard_storage_allocate(shard_storage *storage)
 
 bool shard_storage_begin(shard_storage *storage)
 {
-    if (!storage->filler)
+    if (!storage->materializer)
         return shard_storage_allocate(storage);
-    if (storage->filler->start(storage->filler) != SHARD_OK)
-        storage->filler->release(storage->filler);
+    if (storage->materializer->start(storage->materializer) != SHARD_OK)
+        storage->materializer->evict(storage->materializer);
     return storage->memory;
 }
 
@@ -72,14 +72,14 @@ static shard_status wait_arrival(shard_storage *storage)
 
 void *shard_storage_made(shard_storage *storage)
 {
-    shard_filler *filler = storage->filler;
+    shard_materializer *materializer = storage->materializer;
     if (!storage->memory && shard_is_capturing() && refuse_in_capture(storage) != SHARD_OK)
         return NULL;
     if (!storage->memory && !shard_storage_begin(storage))
         return NULL;
-    if (filler) {
-        filler->rests = false;
-        if (filler->settle(filler) != SHARD_OK) {
+    if (materializer) {
+        materializer->evictable = false;
+        if (materializer->wait(materializer) != SHARD_OK) {
             shard_storage_release(storage);
             return NULL;
         }
@@ -105,8 +105,8 @@ void *shard_storage_memory(shard_storage *storage)
 
 void shard_storage_release(shard_storage *storage)
 {
-    if (storage->filler)
-        storage->filler->release(storage->filler);
+    if (storage->materializer)
+        storage->materializer->evict(storage->materializer);
     else
         shard_storage_give_back(storage);
 }
@@ -124,8 +124,8 @@ void shard_storage_unref(shard_storage *storage)
 {
     if (!storage || --storage->shares)
         return;
-    if (storage->filler)
-        storage->filler->drop(storage->filler);
+    if (storage->materializer)
+        storage->materializer->destroy(storage->materializer);
     else
         shard_storage_give_back(storage);
     if (storage->padding.pitch)
@@ -181,7 +181,7 @@ void *shard_tensor_memory(shard_tensor *tensor)
 
 void *shard_tensor_memory_to_write(shard_tensor *tensor)
 {
-    if (tensor->storage->filler)
+    if (tensor->storage->materializer)
         return shard_fail_null(
             SHARD_ERROR_UNSUPPORTED,
             "a tensor of shape %s that is kept in parts on several ranks (shard_zero_optimizer, stage 3) is to be "
@@ -198,7 +198,7 @@ shard_status shard_tensor_set_recipe(shard_tensor *tensor, shard_recipe recipe)
     shard_storage *storage = tensor->storage;
     shard_tensor *own = tensor->kept ? tensor->kept : tensor;
     own->recipe = recipe;
-    if (own == tensor && !storage->memory && !storage->filler && storage->shares == 1) {
+    if (own == tensor && !storage->memory && !storage->materializer && storage->shares == 1) {
         shard_tensor_count_write(tensor);
         return SHARD_OK;
     }
@@ -304,7 +304,7 @@ static shard_status move_values(shard_tensor *tensor, shard_storage *storage, si
         return shard_last_status();
     if (tensor->recipe.kind != SHARD_NO_RECIPE) {
         SHARD_TRY(shard_recipe_follow(tensor, memory));
-    } else if (tensor->storage->memory || tensor->storage->filler) {
+    } else if (tensor->storage->memory || tensor->storage->materializer) {
         if (!storage_memory(tensor->storage, 0))
             return shard_last_status();
         size_t bytes = byte_count(tensor);

@@ -12,20 +12,19 @@
 
 typedef struct shard_storage shard_storage;
 
-/* Fills memory that comes and goes: it is made and filled when it is needed, and may be
- * given back (shard_storage_release) while it rests, as nobody has a pointer into it then.
- * Such memory is not written to. */
-typedef struct shard_filler {
-    bool rests;
+/* Makes and fills memory when it is needed. While evictable, nobody has a pointer into the memory,
+ * and shard_storage_release may evict it. Such memory is not written to. */
+typedef struct shard_materializer {
+    bool evictable;
     /* Makes the memory (shard_storage_allocate) and begins to fill it; collective where values
      * of other ranks are needed, also after an error. */
-    shard_status (*start)(struct shard_filler *);
-    /* It is needed now: waits for what was started. */
-    shard_status (*settle)(struct shard_filler *);
-    /* Gives it back (shard_storage_give_back) if it is there, and ends what was started. Any thread. */
-    void (*release)(struct shard_filler *);
-    void (*drop)(struct shard_filler *); /* the same, and for good */
-} shard_filler;
+    shard_status (*start)(struct shard_materializer *);
+    /* Before the memory is used: waits for what was started. */
+    shard_status (*wait)(struct shard_materializer *);
+    /* Frees the memory (shard_storage_give_back) if it is there, and ends what was started. Any thread. */
+    void (*evict)(struct shard_materializer *);
+    void (*destroy)(struct shard_materializer *); /* evicts, and frees the materializer */
+} shard_materializer;
 
 /* Groups over which a gradient is to be summed: autograd/contribution.h. Those of a mesh
  * are two; each has one member in common with each other one. */
@@ -66,7 +65,7 @@ struct shard_storage {
     shard_memory_kind kind; /* ACTIVATIONS, unless shard_storage_set_kind says otherwise */
     uint64_t version;       /* counts writes to all of it; see shard_tensor_version */
     uint64_t capture;       /* shard_graph_number when it was made */
-    shard_filler *filler;   /* NULL: what is in the memory is nowhere else */
+    shard_materializer *materializer; /* NULL: the memory is the only place of its content */
     void *arrival;          /* of the device's copy_in_async, which nothing has waited for yet; NULL: none */
     shard_padding padding;  /* of rows that nobody has asked to be dense yet */
     struct shard_storage *next_padded; /* of those that were padded in this thread's capture */
@@ -149,7 +148,7 @@ struct shard_tensor {
 
     shard_group *replicas;
     shard_flat_range *slice; /* NULL: it is no range of another tensor */
-    shard_tensor *kept; /* of a tensor with a filler, the slice that this rank keeps; a share */
+    shard_tensor *kept;      /* of a tensor with a materializer, the slice that this rank keeps; a share */
     bool optional;      /* zeros until it is written to: until then no file has it, and none need have it */
     shard_derived *derived;
     shard_rows *rows;   /* of a weight whose rows pass by in blocks; whoever set it takes it away */
@@ -216,14 +215,14 @@ void *shard_storage_allocate(shard_storage *storage);
 bool shard_storage_begin(shard_storage *storage);
 /* Gives the memory back until it is needed again; its content is lost. */
 void shard_storage_release(shard_storage *storage);
-/* The same for a filler, of what it fills. */
+/* The same, for a materializer. */
 void shard_storage_give_back(shard_storage *storage);
 
 /* Its memory, allocated and filled by its recipe if it was not yet. NULL with
  * the error set; a pointer that may not be used for a tensor of no elements. */
 void *shard_tensor_memory(shard_tensor *tensor);
 /* The same for writing: values saved for backward become stale. UNSUPPORTED where there is
- * a filler. */
+ * a materializer. */
 void *shard_tensor_memory_to_write(shard_tensor *tensor);
 
 /* Has the rows of a tensor that has no memory yet, its last dimension's elements, lie `pitch` elements

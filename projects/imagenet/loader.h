@@ -10,6 +10,7 @@
 #include "synthetic.h"
 #include "transform.h"
 
+#include <shard/data.h>
 #include <shard/distributed.h>
 
 /* The label of a slot whose image is damaged: the loss's ignore_index. */

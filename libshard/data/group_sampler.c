@@ -1,5 +1,5 @@
 /* Which samples are whose: a function of seed, epoch and position. */
-#include <shard/distributed.h>
+#include <shard/data.h>
 
 #include "base/error.h"
 #include "base/memory.h"

@@ -1,9 +1,9 @@
 /* Replicas: what data parallel training and ZeRO keep alike on all ranks beside the gradients. A
  * check that the parameters are, and buffers that are made so after each backward. */
-#ifndef SHARD_DIST_REPLICAS_H
-#define SHARD_DIST_REPLICAS_H
+#ifndef SHARD_PARALLEL_REPLICAS_H
+#define SHARD_PARALLEL_REPLICAS_H
 
-#include <shard/distributed.h>
+#include <shard/parallel.h>
 
 typedef struct shard_replicas shard_replicas;
 

@@ -1,9 +1,9 @@
-#include "distributed/replicas.h"
+#include "parallel/replicas.h"
 
 #include "base/hash.h"
 #include "distributed/agree.h"
-#include "distributed/bucket.h"
-#include "distributed/distributed.h"
+#include "op/op.h"
+#include "parallel/unit.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -89,7 +89,7 @@ static shard_status compare_over(const shard_tensors *parameters, shard_group *g
     for (int64_t i = 0; i < shard_tensors_count(parameters) && status == SHARD_OK; i++) {
         shard_tensor *parameter = shard_tensors_at(parameters, i);
         uint64_t hash = 0;
-        bool here = values && !parameter->storage->filler; /* else nobody has it whole */
+        bool here = values && !parameter->storage->materializer; /* else nobody has it whole */
         if (shard_parameter_group(parameter) != group)
             continue;
         if (here)
@@ -118,7 +118,7 @@ static shard_status broadcast_frozen(const shard_tensors *parameters)
 {
     for (int64_t i = 0; i < shard_tensors_count(parameters); i++) {
         shard_tensor *parameter = shard_tensors_at(parameters, i);
-        if (!parameter->requires_grad && !parameter->storage->filler)
+        if (!parameter->requires_grad && !parameter->storage->materializer)
             SHARD_TRY(shard_broadcast(parameter, 0, shard_parameter_group(parameter)));
     }
     return SHARD_OK;
@@ -212,8 +212,8 @@ static void watch(shard_tensor *parameter, void *context)
         return;
     if (!parameter->grad_ready)
         shard_error(SHARD_ERROR_ARGUMENT,
-                    "data parallel: the optimizer or data parallel that averaged the gradient of a parameter of shape %s is "
-                    "gone: make this one anew",
+                    "data parallel: no engine has the parameter of shape %s any more, as an earlier shard_zero_optimizer failed: "
+                    "make the data parallel anew",
                     shard_shape_text(&parameter->shape));
     if (!replicas->checked) {
         replicas->checked = true;

@@ -1,0 +1,84 @@
+/* shard/data.h: which samples of a data set each rank trains on. */
+#ifndef SHARD_DATA_H
+#define SHARD_DATA_H
+
+#include <shard/comm.h>
+
+/*
+ * Deals an epoch's samples out to ranks, batch by batch. An epoch is the data set in an
+ * order that depends on the seed and the epoch only; step s of the whole job takes
+ * positions s * batch on, dealt out in order to `group`'s members, as evenly as it goes.
+ * So the same samples meet in the same step on any number of ranks, and any step can be
+ * asked for at once: nothing is stored, and what a run has to keep to go on later, on
+ * as many ranks as it likes, is two numbers, epoch and step.
+ *
+ * With shard_mesh_data_group the ranks of one model group see the same samples and model
+ * groups disjoint ones; with the world each rank sees its own. As PyTorch's
+ * DistributedSampler, and the DistributedGroupSampler that TorchShard names.
+ */
+typedef struct shard_group_sampler shard_group_sampler;
+
+/*
+ * What becomes of a step that is not the same number of samples for each member: an epoch's
+ * last one or, with EXACT, a batch that the members do not divide. Data parallel averages over
+ * groups, so that the plain mean loss is right where all have equally many samples, as with
+ * PAD and DROP. With EXACT each group brings the sum over its samples, divided by how many a
+ * group has on average, so that each sample counts the same:
+ *     loss = shard_cross_entropy(logits, labels, .reduction = SHARD_REDUCTION_SUM);
+ *     loss = shard_scale(loss, (double)shard_group_size(data_group) / (double)shard_group_sampler_last_batch_size(sampler));
+ * where data_group is shard_mesh_data_group, or the world if there is no mesh. A group without
+ * a sample has a loss of 0 then; its mean would be NaN.
+ */
+typedef enum shard_last_batch {
+    SHARD_LAST_BATCH_PAD = 0, /* samples from the epoch's beginning once more, as DistributedSampler */
+    SHARD_LAST_BATCH_EXACT,   /* every sample once: parts differ by one, some may be empty */
+    SHARD_LAST_BATCH_DROP,    /* at most members - 1 samples are left out, as its drop_last */
+} shard_last_batch;
+
+typedef struct shard_group_sampler_options {
+    int reserved;
+    int64_t batch;       /* of a step, of all members together; 0: one sample each */
+    shard_group *group;  /* whose members see different samples; NULL: */
+    int members, member; /* as DistributedSampler's num_replicas and rank; members 0 is 1 */
+    bool shuffle;        /* else in order */
+    uint64_t seed;
+    shard_last_batch last_batch;
+} shard_group_sampler_options;
+
+/* Of a data set of `samples`, at the beginning of epoch 0. Errors: ARGUMENT, as for a
+ * batch that PAD and DROP cannot deal out evenly. Not collective; the ranks' numbers must
+ * agree. */
+#define shard_group_sampler_create(...) shard_group_sampler_create_with(SHARD_WITH(shard_group_sampler_options, __VA_ARGS__))
+SHARD_API shard_group_sampler *shard_group_sampler_create_with(int64_t samples, shard_group_sampler_options options);
+SHARD_API void shard_group_sampler_destroy(shard_group_sampler *sampler);
+
+/* Steps of an epoch: the same on all ranks. Of NULL 0. */
+SHARD_API int64_t shard_group_sampler_steps(const shard_group_sampler *sampler);
+/* The most samples of this rank in a step: room for shard_group_sampler_next. Of NULL 0. */
+SHARD_API int64_t shard_group_sampler_max_local_batch(const shard_group_sampler *sampler);
+
+/* Writes this rank's samples of the step that comes into samples, [shard_group_sampler_max_local_batch],
+ * their number into *count, and goes on; false, and *count 0, after the epoch's last step, and with the error set where an
+ * argument is NULL. */
+SHARD_API bool shard_group_sampler_next(shard_group_sampler *sampler, int64_t *samples, int64_t *count);
+
+/* Samples of the step that was dealt out last, the one before that which comes, of all members
+ * together: what PAD repeats counts again. At an epoch's beginning, and of NULL, 0. */
+SHARD_API int64_t shard_group_sampler_last_batch_size(const shard_group_sampler *sampler);
+
+/* Goes to the beginning of an epoch, from 0 on (ARGUMENT). As DistributedSampler.set_epoch. */
+SHARD_API shard_status shard_group_sampler_set_epoch(shard_group_sampler *sampler, int64_t epoch);
+/* Where it stands, and going there, in the middle of an epoch too: the step that comes, up to
+ * shard_group_sampler_steps, the epoch's end. Errors: ARGUMENT, no such epoch or step (of
+ * another data set or batch); it stays where it was then. */
+SHARD_API int64_t shard_group_sampler_epoch(const shard_group_sampler *sampler);
+SHARD_API int64_t shard_group_sampler_step(const shard_group_sampler *sampler);
+SHARD_API shard_status shard_group_sampler_seek(shard_group_sampler *sampler, int64_t epoch, int64_t step);
+
+/* For loaders that work ahead, from any thread: the positions in the epoch that are this
+ * rank's in a step (0 <= step < steps), and the sample at a position (from 0 on) of an epoch. With
+ * the error set {0, 0} and -1: no such step, a negative position, no samples at all, NULL. */
+SHARD_API shard_range shard_group_sampler_local_range(const shard_group_sampler *sampler, int64_t step);
+SHARD_API int64_t shard_group_sampler_sample_at(const shard_group_sampler *sampler, int64_t epoch, int64_t position);
+
+#endif

@@ -1,0 +1,118 @@
+/* The local ranges of an optimizer's parameters: as the parameters' engines say, whenever these were made. */
+#include "optim/optimizer.h"
+
+#include <stdlib.h>
+
+bool shard_slot_is_listed(const shard_slot *slot)
+{
+    for (int s = 0; s < SHARD_OPTIMIZER_STATES; s++)
+        if (slot->range.state[s] && slot->range.state[s]->shares > 1)
+            return true;
+    return false;
+}
+
+void shard_local_range_release(shard_local_range *range)
+{
+    shard_tensor_unref(range->tensor);
+    for (int s = 0; s < SHARD_OPTIMIZER_STATES; s++)
+        shard_tensor_unref(range->state[s]);
+    *range = (shard_local_range){0};
+}
+
+/* What the new range has of a whole state. */
+static shard_status keep_state(const shard_optimizer *optimizer, shard_local_range *range, const shard_local_range *whole)
+{
+    shard_device *device = shard_device_of(range->tensor);
+    size_t element = shard_dtype_size(range->tensor->dtype), bytes = (size_t)shard_numel(range->tensor) * element;
+    for (int s = 0; s < optimizer->ops->states && bytes; s++) {
+        const char *from = shard_tensor_memory(whole->state[s]);
+        char *to = from ? shard_tensor_memory_to_write(range->state[s]) : NULL;
+        if (!to)
+            return shard_last_status();
+        SHARD_TRY(device->ops->copy_rows(device, to, bytes, from + (size_t)range->start * element, bytes, bytes, 1));
+    }
+    return SHARD_OK;
+}
+
+/* The range of the slot's parameter, if the slot does not have it. */
+static shard_tensor *new_range(const shard_slot *slot, int64_t *start)
+{
+    shard_tensor *local = shard_engine_local(slot->parameter, start);
+    return local == slot->range.tensor ? NULL : local;
+}
+
+static shard_status check_new(const shard_slot *slot)
+{
+    int64_t start;
+    if (!new_range(slot, &start) || !shard_slot_is_listed(slot))
+        return SHARD_OK;
+    return shard_error(SHARD_ERROR_ARGUMENT,
+                       "optimizer: the state of \"%s\" is in a state dict, and its parameter was partitioned since: call "
+                       "shard_data_parallel_create before shard_optimizer_state_dict, or destroy that first",
+                       slot->name);
+}
+
+static shard_status take_ranges(shard_optimizer *optimizer, shard_local_range *whole)
+{
+    bool any = false;
+    for (int64_t i = 0; i < optimizer->count; i++) {
+        shard_slot *slot = &optimizer->slots[i];
+        int64_t start;
+        shard_tensor *local = new_range(slot, &start);
+        if (!local)
+            continue;
+        whole[i] = slot->range;
+        any |= whole[i].state[0] != NULL;
+        slot->range = (shard_local_range){.tensor = shard_tensor_ref(local), .start = start};
+        shard_engine_unref(slot->engine);
+        slot->engine = shard_engine_ref(shard_engine_of(slot->parameter));
+    }
+    if (any)
+        SHARD_TRY(shard_optimizer_make_state(optimizer, true));
+    for (int64_t i = 0; i < optimizer->count; i++)
+        if (whole[i].state[0])
+            SHARD_TRY(keep_state(optimizer, &optimizer->slots[i].range, &whole[i]));
+    return SHARD_OK;
+}
+
+shard_status shard_optimizer_follow(shard_optimizer *optimizer)
+{
+    int64_t changed = 0, start;
+    for (int64_t i = 0; i < optimizer->count; i++) {
+        SHARD_TRY(check_new(&optimizer->slots[i]));
+        changed += new_range(&optimizer->slots[i], &start) != NULL;
+    }
+    if (changed == 0)
+        return SHARD_OK;
+    shard_local_range *whole = shard_calloc((size_t)optimizer->count, sizeof *whole);
+    shard_status status = whole ? take_ranges(optimizer, whole) : shard_last_status();
+    for (int64_t i = 0; i < optimizer->count && whole; i++)
+        shard_local_range_release(&whole[i]);
+    free(whole);
+    return status;
+}
+
+bool shard_optimizer_is_partitioned(const shard_optimizer *optimizer)
+{
+    for (int64_t i = 0; i < optimizer->count; i++)
+        if (optimizer->slots[i].engine)
+            return true;
+    return false;
+}
+
+/* Whether an earlier slot has the engine, too. */
+static bool is_known(const shard_optimizer *optimizer, int64_t slot)
+{
+    for (int64_t i = slot - 1; i >= 0; i--) /* most often the one before */
+        if (optimizer->slots[i].engine == optimizer->slots[slot].engine)
+            return true;
+    return false;
+}
+
+shard_status shard_optimizer_publish(const shard_optimizer *optimizer, bool all)
+{
+    for (int64_t i = 0; i < optimizer->count; i++)
+        if (optimizer->slots[i].engine && !is_known(optimizer, i))
+            shard_engine_publish(optimizer->slots[i].engine, all);
+    return shard_last_status();
+}

@@ -1,0 +1,359 @@
+#include "parallel/bucket.h"
+
+#include "base/hash.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+size_t shard_bucket_bytes(double mib)
+{
+    size_t bytes = (size_t)((mib > 0 ? mib : 25.0) * 1048576.0);
+    return bytes ? bytes : 1;
+}
+
+shard_bucket_entry shard_bucket_candidate(shard_tensor *parameter, const char *name, int64_t index)
+{
+    const char *dot = strrchr(name, '.');
+    uint64_t prefix = shard_hash_bytes(SHARD_HASH_START, name, dot ? (int64_t)(dot - name) : (int64_t)strlen(name));
+    return (shard_bucket_entry){.parameter = parameter, .prefix = prefix, .index = index, .size = shard_numel(parameter)};
+}
+
+/* ---- which parameters go together ---- */
+
+static int largest_first(const void *a, const void *b)
+{
+    const shard_bucket_entry *x = *(shard_bucket_entry *const *)a, *y = *(shard_bucket_entry *const *)b;
+    if (x->size != y->size)
+        return x->size > y->size ? -1 : 1;
+    return (x->index > y->index) - (x->index < y->index);
+}
+
+/* Elements that each rank of a group has so far: of earlier buckets, and of the first `count` sorted. */
+static void add_loads(const shard_buckets *buckets, shard_bucket_entry *const *sorted, int64_t count, const shard_group *group,
+                      int64_t *load)
+{
+    for (int64_t b = 0; b < buckets->count; b++)
+        for (int64_t i = 0; i < buckets->all[b]->count && buckets->all[b]->unit->group == group; i++)
+            load[buckets->all[b]->entries[i].owner] += buckets->all[b]->entries[i].size;
+    for (int64_t i = 0; i < count; i++)
+        if (shard_parameter_group(sorted[i]->parameter) == group)
+            load[sorted[i]->owner] += sorted[i]->size;
+}
+
+/* Gives each parameter to the rank of its group that has the least so far, the lowest of several; large
+ * parameters first. */
+static shard_status choose_owners(const shard_buckets *buckets, shard_bucket_entry *candidates, int64_t count)
+{
+    shard_bucket_entry **sorted = shard_calloc((size_t)count, sizeof *sorted);
+    shard_status status = sorted ? SHARD_OK : shard_last_status();
+    for (int64_t i = 0; i < count && sorted; i++)
+        sorted[i] = &candidates[i];
+    if (count && sorted)
+        qsort(sorted, (size_t)count, sizeof *sorted, largest_first);
+    for (int64_t i = 0; i < count && status == SHARD_OK; i++) {
+        shard_group *group = shard_parameter_group(sorted[i]->parameter);
+        int ranks = shard_group_size(group);
+        int64_t *load = shard_calloc((size_t)ranks, sizeof *load);
+        if (load)
+            add_loads(buckets, sorted, i, group, load);
+        else
+            status = shard_last_status();
+        for (int rank = 1; rank < ranks && load; rank++)
+            sorted[i]->owner = load[rank] < load[sorted[i]->owner] ? rank : sorted[i]->owner;
+        free(load);
+    }
+    free(sorted);
+    return status;
+}
+
+/* A full bucket ends where a module does, unless that is far. The same on all ranks that have a shard of its
+ * parameters, so that they start their reductions in one order. */
+static bool is_full(const shard_bucket *bucket, const shard_bucket_entry *next, size_t bytes)
+{
+    size_t size = 0;
+    for (int64_t i = 0; i < bucket->count; i++)
+        size += (size_t)shard_parameter_even_size(bucket->entries[i].parameter) * shard_dtype_size(bucket->unit->dtype);
+    bool ends = bucket->entries[bucket->count - 1].prefix != next->prefix;
+    return size >= (ends ? bytes : 2 * bytes);
+}
+
+/* Whether it gets a bucket of its own, which is streamed in row blocks. */
+static bool is_streamed(const shard_bucket_entry *entry, const shard_bucket_options *options)
+{
+    return options->level >= SHARD_PARTITION_GRADIENTS && shard_row_blocks_suit(entry->parameter, options->bytes);
+}
+
+static shard_bucket *find_or_add(shard_buckets *buckets, int64_t from, const shard_bucket_entry *candidate,
+                                 const shard_bucket_options *options)
+{
+    shard_group *group = shard_parameter_group(candidate->parameter);
+    shard_device *device = shard_device_of(candidate->parameter);
+    shard_dtype dtype = candidate->parameter->dtype;
+    for (int64_t i = buckets->count - 1; i >= from && !is_streamed(candidate, options); i--) {
+        shard_bucket *bucket = buckets->all[i];
+        if (bucket->unit->group != group || bucket->unit->device != device || bucket->unit->dtype != dtype ||
+            is_streamed(&bucket->entries[0], options))
+            continue;
+        if (!is_full(bucket, candidate, options->bytes))
+            return bucket;
+        break;
+    }
+    shard_unit *unit = shard_unit_create(group, device, dtype);
+    shard_bucket *bucket = unit ? shard_calloc(1, sizeof *bucket) : NULL;
+    if (!bucket || shard_grow(&buckets->all, &buckets->capacity, buckets->count + 1, sizeof *buckets->all) != SHARD_OK) {
+        shard_unit_close(unit);
+        free(bucket);
+        return NULL;
+    }
+    *bucket = (shard_bucket){.unit = unit};
+    return buckets->all[buckets->count++] = bucket;
+}
+
+static int by_turn(const void *a, const void *b)
+{
+    const shard_bucket *x = *(shard_bucket *const *)a, *y = *(shard_bucket *const *)b;
+    return (x->turn < y->turn) - (x->turn > y->turn);
+}
+
+/* A bucket is complete when its last entry is; but a matrix that is streamed is complete while its
+ * layer's backward runs, before the bias behind it. */
+static int64_t turn_of(const shard_bucket_entry *entry, const shard_bucket_entry *next, const shard_bucket_options *options)
+{
+    if (!is_streamed(entry, options))
+        return 2 * entry->index;
+    bool bias = next && next->parameter->shape.ndim == 1 && next->parameter->shape.dim[0] == entry->parameter->shape.dim[0];
+    return 2 * (bias ? next->index : entry->index) + 1;
+}
+
+/* From the last candidate to the first. */
+static shard_status cut(shard_buckets *buckets, shard_bucket_entry *candidates, int64_t count,
+                        const shard_bucket_options *options)
+{
+    int64_t from = buckets->count;
+    for (int64_t i = count - 1; i >= 0; i--) {
+        shard_bucket *bucket = find_or_add(buckets, from, &candidates[i], options);
+        if (!bucket)
+            return shard_last_status();
+        SHARD_TRY(shard_grow(&bucket->entries, &bucket->capacity, bucket->count + 1, sizeof *bucket->entries));
+        shard_bucket_entry *entry = &bucket->entries[bucket->count++];
+        *entry = candidates[i];
+        shard_tensor_ref(entry->parameter);
+        bucket->turn = turn_of(entry, i + 1 < count ? &candidates[i + 1] : NULL, options);
+    }
+    if (buckets->count > from)
+        qsort(buckets->all + from, (size_t)(buckets->count - from), sizeof *buckets->all, by_turn);
+    return SHARD_OK;
+}
+
+/* ---- where they lie ---- */
+
+static int64_t round_up(int64_t size, int64_t multiple)
+{
+    return (size + multiple - 1) / multiple * multiple;
+}
+
+static int by_owner(const void *a, const void *b)
+{
+    const shard_bucket_entry *x = a, *y = b;
+    if (x->owner != y->owner)
+        return x->owner < y->owner ? -1 : 1;
+    return (x->index < y->index) - (x->index > y->index);
+}
+
+static shard_status lay_out(shard_bucket *bucket, const shard_bucket_options *options)
+{
+    shard_unit *unit = bucket->unit;
+    int64_t aligned = SHARD_FLAT_ALIGNMENT / (int64_t)shard_dtype_size(unit->dtype);
+    int ranks = shard_group_size(unit->group);
+    int64_t *counts = options->level ? shard_calloc((size_t)ranks, sizeof *counts) : NULL;
+    if (options->level && !counts)
+        return shard_last_status();
+    if (counts && options->whole_parameters)
+        qsort(bucket->entries, (size_t)bucket->count, sizeof *bucket->entries, by_owner);
+    for (int64_t i = 0; i < bucket->count; i++) {
+        shard_bucket_entry *entry = &bucket->entries[i];
+        entry->bucket = bucket;
+        entry->start = unit->size;
+        unit->size += round_up(entry->size, aligned);
+        if (counts)
+            counts[entry->owner] += round_up(entry->size, aligned);
+    }
+    if (!counts)
+        return SHARD_OK;
+    if (!options->whole_parameters) {
+        unit->size = round_up(unit->size, ranks * aligned);
+        for (int rank = 0; rank < ranks; rank++)
+            counts[rank] = unit->size / ranks;
+    }
+    return shard_unit_partition(unit, counts);
+}
+
+/* ---- memory ---- */
+
+shard_status shard_bucket_zero_gaps(const shard_bucket *bucket, void *memory)
+{
+    const shard_unit *unit = bucket->unit;
+    for (int64_t i = 0; i < bucket->count; i++) {
+        const shard_bucket_entry *entry = &bucket->entries[i];
+        int64_t from = entry->start + entry->size, to = i + 1 < bucket->count ? entry[1].start : unit->size;
+        if (from < to)
+            SHARD_TRY(unit->device->ops->zero(unit->device, (char *)memory + shard_unit_bytes(unit, from),
+                                              shard_unit_bytes(unit, to - from)));
+    }
+    return SHARD_OK;
+}
+
+/* Moves the parameters into the bucket. */
+static shard_status move_values(shard_bucket *bucket, bool broadcast)
+{
+    const shard_unit *unit = bucket->unit;
+    shard_status status = SHARD_OK;
+    for (int64_t i = 0; i < bucket->count && status == SHARD_OK; i++) {
+        shard_tensor *parameter = bucket->entries[i].parameter;
+        status = shard_tensor_move(parameter, unit->values, shard_unit_bytes(unit, bucket->entries[i].start));
+        shard_tensor_unref(parameter->kept);
+        parameter->kept = NULL;
+    }
+    if (status == SHARD_OK)
+        status = shard_bucket_zero_gaps(bucket, unit->values->memory);
+    if (!broadcast)
+        return status;
+    unit->values->version++;
+    return shard_group_broadcast(unit->group, unit->device, unit->values->memory, unit->size, unit->dtype, 0);
+}
+
+/* Moves a bucket of parameters, or one that is streamed, and keeps the local values alone. */
+static shard_status partition_values(shard_bucket *bucket, const shard_bucket_options *options)
+{
+    shard_unit *unit = bucket->unit;
+    bool streamed = is_streamed(&bucket->entries[0], options);
+    if (!streamed)
+        SHARD_TRY(move_values(bucket, options->broadcast));
+    unit->local_values = shard_unit_storage(unit, unit->local_size, SHARD_MEMORY_PARAMETERS);
+    if (!unit->local_values)
+        return shard_last_status();
+    SHARD_TRY(shard_unit_keep(unit, shard_unit_whole(unit), unit->values->memory));
+    return shard_unshard_attach(unit, options->order);
+}
+
+/* Gives the parameters gradients in the bucket; one that is there already moves too. */
+static shard_status place_gradients(shard_bucket *bucket)
+{
+    for (int64_t i = 0; i < bucket->count; i++) {
+        shard_tensor *parameter = bucket->entries[i].parameter;
+        size_t offset = shard_unit_bytes(bucket->unit, bucket->entries[i].start);
+        if (parameter->has_grad) {
+            SHARD_TRY(shard_tensor_move(parameter->grad, bucket->unit->gradients, offset));
+            continue;
+        }
+        shard_tensor *gradient = shard_tensor_on(bucket->unit->gradients, offset, parameter->shape, parameter->dtype);
+        if (!gradient)
+            return shard_last_status();
+        gradient->placement = parameter->placement;
+        shard_tensor_unref(parameter->grad);
+        parameter->grad = gradient;
+    }
+    return SHARD_OK;
+}
+
+/* Elements [from, from + size) of the unit, in the memory of the local range if that is `local`. */
+static shard_tensor *view_local(const shard_unit *unit, shard_storage *local, shard_storage *all, int64_t from, int64_t size)
+{
+    int64_t at = size == 0 ? 0 : local ? from - unit->local_start : from;
+    return shard_tensor_on(local ? local : all, shard_unit_bytes(unit, at), SHARD_SHAPE(size), unit->dtype);
+}
+
+/* Makes the entry's local range, a leaf with its gradient. */
+static shard_status make_local(const shard_unit *unit, shard_bucket_entry *entry)
+{
+    int64_t from = entry->start, to = entry->start + entry->size, local_end = unit->local_start + unit->local_size;
+    from = from > unit->local_start ? from : unit->local_start;
+    to = to < local_end ? to : local_end;
+    if (to <= from)
+        from = to = entry->start; /* nothing of it */
+    entry->local_start = from - entry->start;
+    entry->local = view_local(unit, unit->local_values, unit->values, from, to - from);
+    if (!entry->local)
+        return shard_last_status();
+    entry->local->requires_grad = true;
+    SHARD_TRY(shard_tensor_set_slice(entry->local, &(shard_flat_range){.group = unit->group,
+                                                                       .start = entry->local_start,
+                                                                       .shape = entry->parameter->shape,
+                                                                       .placement = entry->parameter->placement}));
+    entry->local->grad = view_local(unit, unit->local_gradients, unit->gradients, from, to - from);
+    if (unit->local_values)
+        entry->parameter->kept = shard_tensor_ref(entry->local);
+    return entry->local->grad ? SHARD_OK : shard_last_status();
+}
+
+/* Gradients that are not partitioned have memory from the start. */
+static shard_status make_gradients(shard_unit *unit, const shard_bucket_options *options)
+{
+    bool partitioned = options->level >= SHARD_PARTITION_GRADIENTS;
+    unit->gradients = shard_unit_storage(unit, unit->size, partitioned ? SHARD_MEMORY_BUCKETS : SHARD_MEMORY_GRADIENTS);
+    if (!unit->gradients)
+        return shard_last_status();
+    if (!partitioned)
+        return shard_storage_zero(unit->gradients);
+    unit->local_gradients = shard_unit_storage(unit, unit->local_size, SHARD_MEMORY_GRADIENTS);
+    return unit->local_gradients ? SHARD_OK : shard_last_status();
+}
+
+static shard_status make_row_blocks(shard_bucket *bucket, const shard_bucket_options *options)
+{
+    const shard_row_blocks_options streaming = {
+        .bytes = options->bytes, .order = options->order, .begin = options->begin_rows, .context = bucket};
+    bucket->row_blocks = shard_row_blocks_create(bucket->unit, bucket->entries[0].parameter, &streaming);
+    if (!bucket->row_blocks)
+        return shard_last_status();
+    return bucket->unit->local_values ? shard_row_blocks_move_values(bucket->row_blocks, options->broadcast) : SHARD_OK;
+}
+
+static shard_status build(shard_bucket *bucket, const shard_bucket_options *options)
+{
+    shard_unit *unit = bucket->unit;
+    unit->values = shard_unit_storage(unit, unit->size, SHARD_MEMORY_PARAMETERS);
+    if (!unit->values)
+        return shard_last_status();
+    if (options->level >= SHARD_PARTITION_PARAMETERS)
+        SHARD_TRY(partition_values(bucket, options));
+    else
+        SHARD_TRY(move_values(bucket, options->broadcast));
+    if (is_streamed(&bucket->entries[0], options))
+        SHARD_TRY(make_row_blocks(bucket, options));
+    SHARD_TRY(make_gradients(unit, options));
+    SHARD_TRY(place_gradients(bucket));
+    for (int64_t i = 0; i < bucket->count && unit->counts; i++)
+        SHARD_TRY(make_local(unit, &bucket->entries[i]));
+    return SHARD_OK;
+}
+
+shard_status shard_buckets_add(shard_buckets *buckets, shard_bucket_entry *candidates, int64_t count,
+                               const shard_bucket_options *options)
+{
+    int64_t from = buckets->count;
+    if (options->level && options->whole_parameters)
+        SHARD_TRY(choose_owners(buckets, candidates, count));
+    SHARD_TRY(cut(buckets, candidates, count, options));
+    shard_status status = SHARD_OK;
+    for (int64_t i = from; i < buckets->count && status == SHARD_OK; i++) {
+        status = lay_out(buckets->all[i], options);
+        if (status == SHARD_OK)
+            status = build(buckets->all[i], options);
+    }
+    return status;
+}
+
+void shard_bucket_destroy(shard_bucket *bucket)
+{
+    if (!bucket)
+        return;
+    shard_row_blocks_destroy(bucket->row_blocks);
+    for (int64_t i = 0; i < bucket->count; i++) {
+        shard_tensor_unref(bucket->entries[i].parameter);
+        shard_tensor_unref(bucket->entries[i].local);
+    }
+    shard_unit_close(bucket->unit);
+    free(bucket->entries);
+    free(bucket);
+}

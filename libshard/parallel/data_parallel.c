@@ -1,0 +1,128 @@
+/* Data parallel: a handle on the engines of its parameters, and a check of the replicas. */
+#include "parallel/engine.h"
+#include "parallel/replicas.h"
+
+#include "comm/function.h"
+
+#include <shard/parallel.h>
+
+#include <stdlib.h>
+
+struct shard_data_parallel {
+    shard_replicas *replicas;
+    shard_engine **engines; /* each once, with a reference: of the parameters that belong to none, and of the others */
+    int64_t count, capacity;
+};
+
+static shard_status check_options(const shard_tensors *parameters, const shard_data_parallel_options *options)
+{
+    if (!parameters)
+        return shard_null_argument("shard_data_parallel_create", "parameters");
+    if ((unsigned)options->buffer_mode > SHARD_BUFFERS_LEAVE)
+        return shard_error(SHARD_ERROR_ARGUMENT,
+                           "shard_data_parallel_create: buffer_mode %d is none of SHARD_BUFFERS_BROADCAST (0), "
+                           "SHARD_BUFFERS_AVERAGE (1), SHARD_BUFFERS_LEAVE (2)",
+                           (int)options->buffer_mode);
+    if (options->stage < 0 || options->stage > 3)
+        return shard_error(SHARD_ERROR_ARGUMENT, "shard_data_parallel_create: there is no stage %d; there are 0 to 3",
+                           options->stage);
+    if (options->partition != SHARD_ZERO_EVEN && options->partition != SHARD_ZERO_WHOLE)
+        return shard_error(SHARD_ERROR_ARGUMENT, "shard_data_parallel_create: there is no partition %d", (int)options->partition);
+    return SHARD_OK;
+}
+
+static shard_status check_parameter(const char *name, const shard_tensor *parameter, int stage)
+{
+    const shard_engine *engine = shard_engine_of(parameter);
+    if (engine && (int)shard_engine_level(engine) != stage)
+        return shard_error(
+            SHARD_ERROR_ARGUMENT,
+            "shard_data_parallel_create: \"%s\" is of stage %d already, by an earlier shard_data_parallel_create or "
+            "shard_zero_optimizer, and stage %d is asked for: make the one with .stage = %d first",
+            name, (int)shard_engine_level(engine), stage, stage);
+    if (!engine && shard_engine_takes(parameter) && parameter->has_grad)
+        return shard_error(SHARD_ERROR_ARGUMENT,
+                           "shard_data_parallel_create: \"%s\" has a gradient already, which stage %d would lose: call it before "
+                           "backward or after shard_step",
+                           name, stage);
+    return SHARD_OK;
+}
+
+static shard_status check(const shard_tensors *parameters, const shard_data_parallel_options *options)
+{
+    SHARD_TRY(check_options(parameters, options));
+    for (int64_t i = 0; i < shard_tensors_count(parameters) && options->stage; i++)
+        SHARD_TRY(check_parameter(shard_tensors_name(parameters, i), shard_tensors_at(parameters, i), options->stage));
+    return SHARD_OK;
+}
+
+/* Takes a reference over, or releases that of an engine that it has. */
+static shard_status add_engine(shard_data_parallel *dp, shard_engine *engine)
+{
+    for (int64_t i = 0; i < dp->count; i++) {
+        if (dp->engines[i] == engine) {
+            shard_engine_unref(engine);
+            return SHARD_OK;
+        }
+    }
+    shard_status status =
+        engine ? shard_grow(&dp->engines, &dp->capacity, dp->count + 1, sizeof *dp->engines) : shard_last_status();
+    if (status == SHARD_OK)
+        dp->engines[dp->count++] = engine;
+    else
+        shard_engine_unref(engine);
+    return status;
+}
+
+static shard_status make(shard_data_parallel *dp, const shard_tensors *parameters, const shard_data_parallel_options *options)
+{
+    dp->replicas = shard_replicas_create(parameters, options, "data parallel: the replicas differ");
+    if (!dp->replicas)
+        return shard_last_status();
+    SHARD_TRY(
+        add_engine(dp, shard_engine_create((shard_bucket_options){.level = (shard_partition_level)options->stage,
+                                                                  .whole_parameters = options->partition == SHARD_ZERO_WHOLE,
+                                                                  .broadcast = !options->no_broadcast,
+                                                                  .bytes = shard_bucket_bytes(options->bucket_mib)})));
+    SHARD_TRY(shard_engine_add(dp->engines[0], parameters));
+    for (int64_t i = 0; i < shard_tensors_count(parameters); i++) {
+        shard_engine *engine = shard_engine_of(shard_tensors_at(parameters, i));
+        SHARD_TRY(engine ? add_engine(dp, shard_engine_ref(engine)) : SHARD_OK);
+    }
+    return SHARD_OK;
+}
+
+shard_data_parallel *shard_data_parallel_create_with(const shard_tensors *parameters, shard_data_parallel_options options)
+{
+    SHARD_FUNCTION("shard_data_parallel_create");
+    shard_agree_on("stage %d, partition %d, bucket_mib %.9g", options.stage, (int)options.partition,
+                   (double)shard_bucket_bytes(options.bucket_mib) / 1048576.0);
+    shard_data_parallel *dp = check(parameters, &options) == SHARD_OK ? shard_calloc(1, sizeof *dp) : NULL;
+    if (dp && make(dp, parameters, &options) == SHARD_OK)
+        return dp;
+    shard_group_fail(shard_world());
+    shard_data_parallel_destroy(dp);
+    return NULL;
+}
+
+void shard_data_parallel_destroy(shard_data_parallel *dp)
+{
+    if (!dp)
+        return;
+    for (int64_t i = 0; i < dp->count; i++) {
+        shard_engine_set_sync(dp->engines[i], true); /* of an engine that stays */
+        shard_engine_unref(dp->engines[i]);
+    }
+    shard_replicas_destroy(dp->replicas);
+    free(dp->engines);
+    free(dp);
+}
+
+void shard_data_parallel_set_sync(shard_data_parallel *dp, bool sync)
+{
+    if (!dp)
+        return;
+    shard_replicas_set_sync(dp->replicas, sync);
+    for (int64_t i = 0; i < dp->count; i++)
+        shard_engine_set_sync(dp->engines[i], sync);
+}

@@ -1,0 +1,458 @@
+/*
+ * The engine of data parallel training and of ZeRO, which differ in the partition level.
+ *
+ * A parameter whose gradient is complete is scaled in place, so that its bucket only
+ * needs a sum; a full bucket's reduction is started once those before it were, so that
+ * all ranks start them in one order.
+ */
+#include "parallel/engine.h"
+#include "parallel/row_blocks.h"
+#include "parallel/unshard.h"
+
+#include "op/op.h"
+
+#include <stdlib.h>
+
+struct shard_engine {
+    int refs;
+    shard_bucket_options options;
+    shard_buckets buckets;
+    int64_t next_index;     /* of the next parameter that is added */
+    int64_t started, ended; /* buckets whose reduction was, in this backward */
+    bool local;             /* sync is off */
+    bool walking;           /* a backward has come by */
+    void (*reduced)(const shard_bucket *, void *);
+    void *reduced_context;
+};
+
+/* ---- one backward ---- */
+
+/* What a gradient is multiplied by so that a sum over the replicas is the average
+ * over different batches: contributions to one batch count in full. Groups of ranks
+ * that have no replica of it stay. */
+static shard_status plan_sum(const shard_tensor *parameter, shard_contribution *contribution, const shard_bucket *bucket,
+                             double *scale)
+{
+    int64_t one_batch = shard_contribution_members(contribution, bucket->unit->group);
+    *scale = (double)one_batch / shard_group_size(bucket->unit->group);
+    shard_contribution_remove(contribution, bucket->unit->group);
+    if (shard_contribution_members(contribution, bucket->unit->group) == 1)
+        return SHARD_OK;
+    return shard_error(SHARD_ERROR_UNSUPPORTED,
+                       "data parallel: the gradient of a parameter of shape %s is to be summed over ranks of which some, but not "
+                       "all, are among the %d that have replicas of it (shard_set_replica_group)",
+                       shard_shape_text(&parameter->shape), shard_group_size(bucket->unit->group));
+}
+
+static shard_status scale_gradient(shard_bucket_entry *entry)
+{
+    shard_tensor *parameter = entry->parameter;
+    const shard_bucket *bucket = entry->bucket;
+    entry->scaled = true;
+    if (bucket->row_blocks && shard_row_blocks_streamed(bucket->row_blocks))
+        return SHARD_OK;
+    void *memory = shard_tensor_memory_to_write(parameter->grad);
+    if (!memory)
+        return shard_last_status();
+    if (!parameter->has_grad) { /* backward did not come by: others' may still count */
+        parameter->has_grad = true;
+        return SHARD_RUN(parameter, zero, memory, (size_t)shard_numel(parameter) * shard_dtype_size(parameter->dtype));
+    }
+    double scale;
+    SHARD_TRY(plan_sum(parameter, &parameter->grad->contribution, bucket, &scale));
+    if (scale == 1.0)
+        return SHARD_OK;
+    return SHARD_RUN(parameter, axpby, shard_numel(parameter), scale, memory, 0.0, memory, parameter->dtype);
+}
+
+/* Whether a local range has a gradient already, of an earlier backward. */
+static bool accumulates(const shard_bucket *bucket)
+{
+    for (int64_t i = 0; i < bucket->count && bucket->unit->counts; i++)
+        if (bucket->entries[i].local->has_grad)
+            return true;
+    return false;
+}
+
+/* Starts to sum the gradients, or what of them has not been streamed; after an error the other ranks learn of it.
+ * Values that only backward needed are evicted. */
+static void start(shard_bucket *bucket)
+{
+    shard_unit *unit = bucket->unit;
+    if (unit->local_values)
+        shard_storage_release(unit->values);
+    for (int64_t i = 0; i < bucket->count; i++)
+        if (!bucket->entries[i].scaled)
+            scale_gradient(&bucket->entries[i]);
+    if (bucket->row_blocks && shard_row_blocks_streamed(bucket->row_blocks))
+        return;
+    char *all = shard_storage_memory(unit->gradients);
+    if (all && unit->local_gradients)
+        shard_bucket_zero_gaps(bucket, all);
+    unit->adds = accumulates(bucket);
+    if (bucket->row_blocks) {
+        shard_row_blocks_stream_rest(bucket->row_blocks, all);
+        return;
+    }
+    bucket->sum = (shard_unit_sum){.range = shard_unit_whole(unit), .gradient = all};
+    shard_unit_reduce(unit, &bucket->sum);
+}
+
+/* Starts to gather what the ranks have updated. Partitioned values stay where they are; the next use
+ * gathers them. */
+static void publish(shard_bucket *bucket)
+{
+    shard_unit *unit = bucket->unit;
+    unit->values->version++;
+    if (unit->local_values)
+        shard_storage_release(unit->values);
+    else if (unit->counts)
+        bucket->publishing = shard_unit_gather(unit, shard_unit_whole(unit), shard_storage_memory(unit->values));
+}
+
+/* While backward goes on with the buckets before it. */
+static void update(shard_bucket *bucket)
+{
+    const shard_engine *engine = bucket->engine;
+    engine->reduced(bucket, engine->reduced_context);
+    publish(bucket);
+    for (int64_t i = 0; i < bucket->count; i++) {
+        shard_zero_grad(bucket->entries[i].parameter);
+        shard_zero_grad(bucket->entries[i].local);
+    }
+}
+
+/* Waits for what was started. */
+static shard_status end(shard_bucket *bucket)
+{
+    shard_engine *engine = bucket->engine;
+    shard_unit *unit = bucket->unit;
+    shard_status status = shard_unit_end_reduce(unit, &bucket->sum);
+    for (int64_t i = 0; i < bucket->count && unit->counts; i++) {
+        shard_bucket_entry *entry = &bucket->entries[i];
+        entry->local->has_grad = status == SHARD_OK;
+        if (unit->local_gradients)
+            shard_zero_grad(entry->parameter);
+    }
+    if (unit->local_gradients)
+        shard_storage_release(unit->gradients);
+    if (status == SHARD_OK && engine->reduced && !engine->local)
+        update(bucket);
+    return shard_last_status();
+}
+
+/* Where something is to follow each reduction, one at most is under way when the next
+ * one is started; else all may be. */
+static void start_full_buckets(shard_engine *engine)
+{
+    const shard_buckets *buckets = &engine->buckets;
+    bool follows = engine->reduced || engine->options.level >= SHARD_PARTITION_GRADIENTS;
+    while (engine->started < buckets->count && buckets->all[engine->started]->waiting == 0) {
+        shard_bucket *bucket = buckets->all[engine->started++];
+        start(bucket);
+        int64_t under_way = bucket->sum.request ? 1 : 0;
+        while (follows && engine->ended < engine->started - under_way)
+            end(buckets->all[engine->ended++]);
+    }
+}
+
+static void rearm(shard_engine *engine)
+{
+    engine->started = engine->ended = 0;
+    engine->walking = false;
+    for (int64_t i = 0; i < engine->buckets.count; i++) {
+        shard_bucket *bucket = engine->buckets.all[i];
+        bucket->waiting = bucket->count;
+        for (int64_t j = 0; j < bucket->count; j++)
+            bucket->entries[j].ready = bucket->entries[j].scaled = false;
+        if (bucket->row_blocks)
+            shard_row_blocks_rearm(bucket->row_blocks);
+    }
+}
+
+static void make_ready(shard_bucket_entry *entry)
+{
+    if (!entry->ready)
+        entry->bucket->waiting--;
+    entry->ready = true;
+}
+
+/* Waits for the values of a step during backward, or after it. */
+static shard_status await_values(shard_engine *engine)
+{
+    for (int64_t i = 0; i < engine->buckets.count; i++) {
+        shard_bucket *bucket = engine->buckets.all[i];
+        shard_unit_wait(bucket->unit, bucket->publishing);
+        bucket->publishing = NULL;
+    }
+    return shard_last_status();
+}
+
+static shard_status finish(void *context)
+{
+    shard_engine *engine = context;
+    const shard_buckets *buckets = &engine->buckets;
+    for (int64_t i = 0; i < buckets->count; i++) {
+        for (int64_t j = 0; j < buckets->all[i]->count; j++)
+            make_ready(&buckets->all[i]->entries[j]);
+        start_full_buckets(engine);
+    }
+    while (engine->ended < buckets->count)
+        end(buckets->all[engine->ended++]);
+    await_values(engine);
+    rearm(engine);
+    if (engine->options.level == SHARD_PARTITION_PARAMETERS)
+        shard_unshard_end_pass(engine->options.order);
+    return shard_last_status();
+}
+
+/* Before the first gradient of a backward, which has counted by then where it will come by:
+ * those that it will not reach are not waited for, unless they are updated then, as it may
+ * need their values. */
+static shard_status begin_walk(shard_engine *engine)
+{
+    if (engine->walking)
+        return SHARD_OK;
+    SHARD_TRY(shard_at_backward_end(finish, engine));
+    engine->walking = true;
+    for (int64_t i = 0; i < engine->buckets.count && !engine->reduced; i++) {
+        const shard_bucket *bucket = engine->buckets.all[i];
+        for (int64_t j = 0; j < bucket->count; j++)
+            if (bucket->entries[j].parameter->grad_pending == 0)
+                make_ready(&bucket->entries[j]);
+    }
+    return SHARD_OK;
+}
+
+static void gradient_ready(shard_tensor *parameter, void *context)
+{
+    (void)parameter;
+    shard_bucket_entry *entry = context;
+    shard_engine *engine = entry->bucket->engine;
+    if (engine->local && !entry->bucket->unit->local_gradients) {
+        if (entry->local)
+            entry->local->has_grad = false; /* it is of a sum to which this rank alone has added */
+        return;
+    }
+    if (begin_walk(engine) != SHARD_OK || scale_gradient(entry) != SHARD_OK)
+        return;
+    make_ready(entry);
+    start_full_buckets(engine);
+}
+
+/* Of a bucket's only parameter: once all that comes before it was reduced. */
+static bool begin_rows(void *context, const shard_contribution *contribution, double *scale)
+{
+    shard_bucket *bucket = context;
+    shard_engine *engine = bucket->engine;
+    shard_tensor *parameter = bucket->entries[0].parameter;
+    shard_contribution of_rows = *contribution;
+    if (parameter->has_grad || parameter->grad_pending != 1)
+        return false;
+    shard_call_watches(parameter);
+    if (begin_walk(engine) != SHARD_OK)
+        return false;
+    start_full_buckets(engine);
+    bool is_next = engine->started < engine->buckets.count && engine->buckets.all[engine->started] == bucket;
+    bucket->unit->adds = accumulates(bucket);
+    return is_next && plan_sum(parameter, &of_rows, bucket, scale) == SHARD_OK;
+}
+
+shard_status shard_engine_publish(shard_engine *engine, bool all)
+{
+    for (int64_t i = 0; i < engine->buckets.count; i++)
+        if (all || accumulates(engine->buckets.all[i]))
+            publish(engine->buckets.all[i]);
+    return await_values(engine);
+}
+
+/* ---- whose parameter it is ---- */
+
+static const shard_bucket_entry *entry_of(const shard_tensor *parameter)
+{
+    return parameter->grad_ready_context;
+}
+
+shard_engine *shard_engine_of(const shard_tensor *parameter)
+{
+    const shard_bucket_entry *entry = entry_of(parameter);
+    return entry ? entry->bucket->engine : NULL;
+}
+
+bool shard_engine_is_in(const shard_tensor *parameter, const shard_bucket *bucket)
+{
+    const shard_bucket_entry *entry = entry_of(parameter);
+    return entry && entry->bucket == bucket;
+}
+
+shard_tensor *shard_engine_local(const shard_tensor *parameter, int64_t *start)
+{
+    const shard_bucket_entry *entry = entry_of(parameter);
+    if (!entry || !entry->local)
+        return NULL;
+    *start = entry->local_start;
+    return entry->local;
+}
+
+/* Makes buckets of candidates, whose gradients are this engine's then. */
+static shard_status take(shard_engine *engine, shard_bucket_entry *candidates, int64_t count)
+{
+    shard_buckets *buckets = &engine->buckets;
+    int64_t from = buckets->count;
+    SHARD_TRY(shard_buckets_add(buckets, candidates, count, &engine->options));
+    for (int64_t i = from; i < buckets->count; i++) {
+        buckets->all[i]->engine = engine;
+        for (int64_t j = 0; j < buckets->all[i]->count; j++) {
+            shard_bucket_entry *entry = &buckets->all[i]->entries[j];
+            entry->parameter->grad_ready = gradient_ready;
+            entry->parameter->grad_ready_context = entry;
+        }
+    }
+    rearm(engine);
+    return SHARD_OK;
+}
+
+/* Its parameters are nobody's from now on. */
+static void give_up(shard_bucket *bucket)
+{
+    for (int64_t i = 0; i < bucket->count; i++) {
+        shard_tensor *parameter = bucket->entries[i].parameter;
+        if (entry_of(parameter) != &bucket->entries[i])
+            continue;
+        parameter->grad_ready = NULL;
+        parameter->grad_ready_context = NULL;
+    }
+    shard_bucket_destroy(bucket);
+}
+
+static bool listed(const shard_bucket_entry *candidates, int64_t count, const shard_tensor *parameter)
+{
+    for (int64_t i = 0; i < count; i++)
+        if (candidates[i].parameter == parameter)
+            return true;
+    return false;
+}
+
+bool shard_engine_takes(const shard_tensor *parameter)
+{
+    return parameter->requires_grad && shard_parameter_group(parameter);
+}
+
+shard_status shard_engine_add(shard_engine *engine, const shard_tensors *parameters)
+{
+    int64_t count = 0;
+    shard_bucket_entry *candidates = shard_calloc((size_t)shard_tensors_count(parameters), sizeof *candidates);
+    if (!candidates)
+        return shard_last_status();
+    for (int64_t i = 0; i < shard_tensors_count(parameters); i++) {
+        shard_tensor *parameter = shard_tensors_at(parameters, i);
+        if (shard_engine_takes(parameter) && !shard_engine_of(parameter) && !listed(candidates, count, parameter))
+            candidates[count++] = shard_bucket_candidate(parameter, shard_tensors_name(parameters, i), engine->next_index++);
+    }
+    shard_status status = take(engine, candidates, count);
+    free(candidates);
+    return status;
+}
+
+static int by_index(const void *a, const void *b)
+{
+    const shard_bucket_entry *x = a, *y = b;
+    return (x->index > y->index) - (x->index < y->index);
+}
+
+/* The parameters of all buckets, in the order in which they were added, which leave them; *count of them. NULL with the
+ * error set. */
+static shard_bucket_entry *empty_buckets(shard_engine *engine, int64_t *count)
+{
+    int64_t most = 0;
+    *count = 0;
+    for (int64_t i = 0; i < engine->buckets.count; i++)
+        most += engine->buckets.all[i]->count;
+    shard_bucket_entry *entries = shard_calloc((size_t)most, sizeof *entries);
+    if (!entries)
+        return NULL;
+    for (int64_t i = 0; i < engine->buckets.count; i++) {
+        shard_bucket *bucket = engine->buckets.all[i];
+        for (int64_t j = 0; j < bucket->count; j++) {
+            const shard_bucket_entry *entry = &bucket->entries[j];
+            entries[(*count)++] = (shard_bucket_entry){.parameter = shard_tensor_ref(entry->parameter),
+                                                       .prefix = entry->prefix,
+                                                       .index = entry->index,
+                                                       .size = entry->size};
+        }
+        give_up(bucket);
+    }
+    engine->buckets.count = 0;
+    if (*count)
+        qsort(entries, (size_t)*count, sizeof *entries, by_index);
+    return entries;
+}
+
+static void set_options(shard_engine *engine, shard_bucket_options options)
+{
+    options.order = engine->options.order;
+    options.begin_rows = begin_rows;
+    engine->options = options;
+}
+
+shard_status shard_engine_partition(shard_engine *engine, shard_bucket_options options)
+{
+    int64_t count;
+    shard_bucket_entry *entries = empty_buckets(engine, &count);
+    if (!entries)
+        return shard_last_status();
+    set_options(engine, options);
+    shard_status status = take(engine, entries, count);
+    for (int64_t i = 0; i < count; i++)
+        shard_tensor_unref(entries[i].parameter);
+    free(entries);
+    return status;
+}
+
+shard_partition_level shard_engine_level(const shard_engine *engine)
+{
+    return engine->options.level;
+}
+
+/* ---- life ---- */
+
+shard_engine *shard_engine_create(shard_bucket_options options)
+{
+    shard_engine *engine = shard_calloc(1, sizeof *engine);
+    if (!engine)
+        return NULL;
+    *engine = (shard_engine){.refs = 1, .options.order = shard_unshard_order_create()};
+    set_options(engine, options);
+    if (engine->options.order)
+        return engine;
+    shard_engine_unref(engine);
+    return NULL;
+}
+
+shard_engine *shard_engine_ref(shard_engine *engine)
+{
+    engine->refs++;
+    return engine;
+}
+
+void shard_engine_unref(shard_engine *engine)
+{
+    if (!engine || --engine->refs)
+        return;
+    for (int64_t i = 0; i < engine->buckets.count; i++)
+        give_up(engine->buckets.all[i]);
+    shard_unshard_order_unref(engine->options.order);
+    free(engine->buckets.all);
+    free(engine);
+}
+
+void shard_engine_set_sync(shard_engine *engine, bool sync)
+{
+    engine->local = !sync;
+}
+
+void shard_engine_on_reduced(shard_engine *engine, void (*function)(const shard_bucket *, void *), void *context)
+{
+    engine->reduced = function;
+    engine->reduced_context = context;
+}

@@ -1,0 +1,166 @@
+#include "parallel/unit.h"
+
+#include <shard/distributed.h>
+
+#include <stdlib.h>
+
+/* ---- ranges ---- */
+
+static shard_range overlap_of(int64_t start, int64_t size, shard_range range)
+{
+    int64_t from = start > range.start ? start : range.start;
+    int64_t end = start + size, range_end = range.start + range.size, to = end < range_end ? end : range_end;
+    return (shard_range){.start = from, .size = to > from ? to - from : 0};
+}
+
+/* The elements of a range that are this rank's. */
+static shard_range local_of(const shard_unit *unit, shard_range range)
+{
+    return overlap_of(unit->local_start, unit->local_size, range);
+}
+
+static const int64_t *count(shard_unit *unit, shard_range range)
+{
+    int64_t start = 0;
+    for (int rank = 0; rank < shard_group_size(unit->group); start += unit->counts[rank++])
+        unit->range_counts[rank] = overlap_of(start, unit->counts[rank], range).size;
+    return unit->range_counts;
+}
+
+/* Where the local elements of a range are in memory of the range. */
+static char *local_in_range(const shard_unit *unit, shard_range range, void *memory)
+{
+    shard_range local = local_of(unit, range);
+    return memory && local.size ? (char *)memory + shard_unit_bytes(unit, local.start - range.start) : memory;
+}
+
+/* Where they are in memory of the local range; memory of the range where there are none. */
+static char *local_in_storage(const shard_unit *unit, shard_range range, shard_storage *storage, void *none)
+{
+    shard_range local = local_of(unit, range);
+    char *memory = local.size ? shard_storage_memory(storage) : NULL;
+    return memory ? memory + shard_unit_bytes(unit, local.start - unit->local_start) : none;
+}
+
+/* ---- collectives ---- */
+
+shard_request *shard_unit_gather(shard_unit *unit, shard_range range, void *to)
+{
+    const char *local =
+        unit->local_values ? local_in_storage(unit, range, unit->local_values, to) : local_in_range(unit, range, to);
+    return shard_group_all_gather_start(unit->group, unit->device, local, to, count(unit, range), unit->dtype);
+}
+
+shard_status shard_unit_wait(shard_unit *unit, shard_request *request)
+{
+    return shard_group_wait(unit->group, unit->device, request);
+}
+
+void shard_unit_reduce(shard_unit *unit, shard_unit_sum *sum)
+{
+    char *gradient = sum->gradient;
+    shard_range range = sum->range;
+    sum->under_way = true;
+    if (!unit->local_gradients) {
+        sum->request = shard_group_all_reduce_start(unit->group, unit->device, gradient, range.size, unit->dtype, SHARD_SUM);
+        return;
+    }
+    char *local =
+        unit->adds ? local_in_range(unit, range, gradient) : local_in_storage(unit, range, unit->local_gradients, gradient);
+    sum->request =
+        shard_group_reduce_scatter_start(unit->group, unit->device, gradient, local, count(unit, range), unit->dtype, SHARD_SUM);
+}
+
+shard_status shard_unit_end_reduce(shard_unit *unit, shard_unit_sum *sum)
+{
+    if (!sum->under_way)
+        return shard_last_status();
+    shard_range range = sum->range, local = local_of(unit, range);
+    char *gradient = sum->gradient;
+    shard_request *request = sum->request;
+    *sum = (shard_unit_sum){0};
+    SHARD_TRY(shard_unit_wait(unit, request));
+    if (!unit->local_gradients || !unit->adds || local.size == 0)
+        return SHARD_OK;
+    return unit->device->ops->axpby(unit->device, local.size, 1.0, local_in_range(unit, range, gradient), 1.0,
+                                    local_in_storage(unit, range, unit->local_gradients, NULL), unit->dtype);
+}
+
+shard_status shard_unit_keep(shard_unit *unit, shard_range range, const void *from)
+{
+    size_t bytes = shard_unit_bytes(unit, local_of(unit, range).size);
+    char *to = local_in_storage(unit, range, unit->local_values, NULL);
+    if (!to || !from)
+        return shard_last_status();
+    return unit->device->ops->copy_rows(unit->device, to, bytes, local_in_range(unit, range, (void *)from), bytes, bytes, 1);
+}
+
+/* ---- life ---- */
+
+shard_unit *shard_unit_create(shard_group *group, shard_device *device, shard_dtype dtype)
+{
+    shard_unit *unit = shard_calloc(1, sizeof *unit);
+    if (unit)
+        *unit = (shard_unit){.refs = 1, .group = group, .device = device, .dtype = dtype};
+    return unit;
+}
+
+shard_status shard_unit_partition(shard_unit *unit, int64_t *counts)
+{
+    int rank = shard_group_rank(unit->group);
+    unit->counts = counts;
+    unit->range_counts = shard_calloc((size_t)shard_group_size(unit->group), sizeof *unit->range_counts);
+    for (int before = 0; before < rank; before++)
+        unit->local_start += counts[before];
+    unit->local_size = counts[rank];
+    return unit->range_counts ? SHARD_OK : shard_last_status();
+}
+
+void shard_unit_unref(shard_unit *unit)
+{
+    if (!unit || --unit->refs)
+        return;
+    shard_storage_unref(unit->local_values);
+    free(unit->range_counts);
+    free(unit->counts);
+    free(unit);
+}
+
+void shard_unit_close(shard_unit *unit)
+{
+    if (!unit)
+        return;
+    shard_storage_unref(unit->gradients);
+    shard_storage_unref(unit->local_gradients);
+    shard_storage *values = unit->values;
+    unit->values = unit->gradients = unit->local_gradients = NULL;
+    shard_storage_unref(values); /* whose materializer may have the last reference but this */
+    shard_unit_unref(unit);
+}
+
+shard_storage *shard_unit_storage(const shard_unit *unit, int64_t elements, shard_memory_kind kind)
+{
+    shard_storage *storage = shard_storage_make(unit->device, shard_unit_bytes(unit, elements));
+    if (storage)
+        shard_storage_set_kind(storage, kind);
+    return storage;
+}
+
+/* ---- parameters ---- */
+
+/* A shard whose replicas nobody has named is this rank's alone. */
+shard_group *shard_parameter_group(const shard_tensor *parameter)
+{
+    bool known = parameter->replicas || parameter->placement.kind == SHARD_SPLIT;
+    shard_group *group = known ? parameter->replicas : shard_world();
+    return shard_group_size(group) > 1 ? group : NULL;
+}
+
+int64_t shard_parameter_even_size(const shard_tensor *parameter)
+{
+    if (parameter->placement.kind != SHARD_SPLIT)
+        return shard_numel(parameter);
+    shard_shape whole = shard_tensor_whole_shape(parameter);
+    int64_t ranks = shard_group_size(parameter->placement.group);
+    return (shard_shape_product(&whole, 0, whole.ndim) + ranks - 1) / ranks;
+}

@@ -1,0 +1,87 @@
+/*
+ * Units: flat memory of one dtype that the ranks of a group reduce and, by ZeRO's partition
+ * levels, partition: each rank keeps one flat range of it.
+ *
+ * What travels is a flat range of the unit: all of it, for a bucket of many parameters, or one
+ * row block after the other, for a matrix that is larger than a bucket. The collectives of all
+ * blocks move as much as one of the whole unit.
+ */
+#ifndef SHARD_PARALLEL_UNIT_H
+#define SHARD_PARALLEL_UNIT_H
+
+#include "tensor/tensor.h"
+
+/* What the ranks partition, as ZeRO's stages: https://arxiv.org/abs/1910.02054 */
+typedef enum shard_partition_level {
+    SHARD_PARTITION_NONE = 0,   /* each rank updates everything */
+    SHARD_PARTITION_OPTIMIZER,  /* each rank updates its range */
+    SHARD_PARTITION_GRADIENTS,  /* and keeps only the gradient of its range, */
+    SHARD_PARTITION_PARAMETERS, /* and only the values of its range */
+} shard_partition_level;
+
+typedef struct shard_unit {
+    int refs;
+    shard_group *group; /* of more than one rank */
+    shard_device *device;
+    shard_dtype dtype;
+    int64_t size;                                  /* elements; those between parameters are zeros */
+    int64_t *counts;                               /* [ranks of group] elements of each rank's range; NULL: not partitioned */
+    int64_t *range_counts;                         /* [ranks of group] workspace: the same, of the flat range that is started */
+    int64_t local_start, local_size;               /* this rank's range */
+    shard_storage *values, *gradients;             /* of all elements */
+    shard_storage *local_values, *local_gradients; /* of the local range, if only that is kept; else NULL */
+    bool adds;                                     /* the local range has a gradient already, to which the next one is added */
+} shard_unit;
+
+/* A flat range of a unit whose gradient is being summed. */
+typedef struct shard_unit_sum {
+    shard_range range;
+    char *gradient; /* of the range's elements; NULL after an error */
+    bool under_way;
+    shard_request *request; /* NULL: nothing else can be computed meanwhile */
+} shard_unit_sum;
+
+/* With a reference, the caller's. NULL with the error set. */
+shard_unit *shard_unit_create(shard_group *group, shard_device *device, shard_dtype dtype);
+/* Has each rank keep counts[rank] elements, and takes counts, of malloc, over. */
+shard_status shard_unit_partition(shard_unit *unit, int64_t *counts);
+/* Releases the memory of all elements, and a reference. The local values live until the last one. NULL is fine. */
+void shard_unit_close(shard_unit *unit);
+void shard_unit_unref(shard_unit *unit);
+
+static inline shard_range shard_unit_whole(const shard_unit *unit)
+{
+    return (shard_range){.start = 0, .size = unit->size};
+}
+static inline size_t shard_unit_bytes(const shard_unit *unit, int64_t elements)
+{
+    return (size_t)elements * shard_dtype_size(unit->dtype);
+}
+
+/* Memory for so many elements, not allocated yet. NULL with the error set. */
+shard_storage *shard_unit_storage(const shard_unit *unit, int64_t elements, shard_memory_kind kind);
+
+/* Keeps the local elements of a range, whose values are at `from`, as local values. */
+shard_status shard_unit_keep(shard_unit *unit, shard_range range, const void *from);
+
+/* The calls below are collective over the unit's group, and entered also after an error, with NULL memory. */
+
+/* Starts to gather the values of a range into `to`, from the ranks' local values or, where values are not partitioned, from
+ * where they are in `to`. */
+shard_request *shard_unit_gather(shard_unit *unit, shard_range range, void *to);
+shard_status shard_unit_wait(shard_unit *unit, shard_request *request);
+
+/* Starts to sum a range's gradient: over all of it or, where gradients are partitioned, into the ranks' local gradients. */
+void shard_unit_reduce(shard_unit *unit, shard_unit_sum *sum);
+/* Waits for a sum that is under way, if one is, and adds it to the local gradient that there was. */
+shard_status shard_unit_end_reduce(shard_unit *unit, shard_unit_sum *sum);
+
+/* ---- parameters ---- */
+
+/* The group over which a parameter is replicated; NULL: it is this rank's alone. */
+shard_group *shard_parameter_group(const shard_tensor *parameter);
+
+/* Elements of each rank's shard of a parameter if all were equally long: the same on all ranks. */
+int64_t shard_parameter_even_size(const shard_tensor *parameter);
+
+#endif

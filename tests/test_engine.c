@@ -1,0 +1,258 @@
+/*
+ * Data parallel with a stage of ZeRO, made before or after the optimizer: the same bits as without one, and refused
+ * where it cannot be.
+ */
+#include "support/host.h"
+#include "support/zero.h"
+
+#include "optim/optimizer.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static shard_optimizer *sgd_of(shard_tensors *parameters)
+{
+    return shard_sgd(parameters, .lr = 0.02, .momentum = 0.9, .weight_decay = 0.01, .nesterov = true);
+}
+
+static shard_data_parallel *parallel_of(const sorts *s, int stage, shard_zero_partition partition)
+{
+    shard_tensors *list = list_sorts(s);
+    shard_data_parallel *dp = shard_data_parallel_create(list, .stage = stage, .partition = partition, .bucket_mib = 3e-4);
+    ck_assert_msg(dp != NULL, "%s", shard_last_error());
+    shard_tensors_destroy(list);
+    return dp;
+}
+
+static double tolerance(shard_group *world)
+{
+    bool ordered = strcmp(shard_group_transport(world), "shm") == 0 && !getenv("SHARD_CUDA_EMULATION_DEVICES");
+    return (shard_group_size(world) <= 2 || ordered) && products_are_exact() ? 0 : 1e-6;
+}
+
+/* ---- orders ---- */
+
+typedef enum order {
+    PARALLEL_FIRST,
+    OPTIMIZER_FIRST,
+    AFTER_STEPS,    /* with state: another data parallel, of stage 0, goes */
+    TWO_HANDLES,    /* shard_zero_optimizer, then a data parallel without a stage, which goes again before the steps */
+    TWO_OPTIMIZERS, /* each of some of the parameters */
+    ORDERS
+} order;
+
+enum { STEPS = 5, CHANGE = 2 };
+
+typedef struct case_of_order {
+    order order;
+    int stage;
+} case_of_order;
+
+/* Every second parameter, from the first or the second one on. */
+static shard_tensors *half_of(const sorts *s, int first)
+{
+    shard_tensors *all = list_sorts(s), *half = shard_tensors_create();
+    for (int64_t i = first; i < SORTS_PARAMETERS; i += 2)
+        check_ok(shard_tensors_add(half, shard_tensors_name(all, i), shard_tensors_at(all, i)));
+    shard_tensors_destroy(all);
+    return half;
+}
+
+typedef struct side {
+    sorts s;
+    shard_data_parallel *dp;
+    shard_optimizer *sgd[2];
+} side;
+
+static side make_side(shard_group *world, const case_of_order *c)
+{
+    side b = {.s = make_sorts(world)};
+    shard_zero_partition partition = c->stage == 2 ? SHARD_ZERO_WHOLE : SHARD_ZERO_EVEN;
+    if (c->order == PARALLEL_FIRST || c->order == TWO_OPTIMIZERS)
+        b.dp = parallel_of(&b.s, c->stage, partition);
+    b.sgd[0] = sgd_of(c->order == TWO_OPTIMIZERS ? half_of(&b.s, 0) : list_sorts(&b.s));
+    b.sgd[1] = c->order == TWO_OPTIMIZERS ? sgd_of(half_of(&b.s, 1)) : NULL;
+    if (c->order == OPTIMIZER_FIRST)
+        b.dp = parallel_of(&b.s, c->stage, partition);
+    if (c->order == AFTER_STEPS)
+        b.dp = parallel_of(&b.s, 0, SHARD_ZERO_EVEN);
+    if (c->order == TWO_HANDLES) {
+        ck_assert_ptr_nonnull(shard_zero_optimizer(b.sgd[0], .stage = c->stage, .bucket_mib = 3e-4));
+        b.dp = parallel_of(&b.s, 0, SHARD_ZERO_EVEN);
+    }
+    return b;
+}
+
+static void change(side *b, const case_of_order *c)
+{
+    if (c->order == AFTER_STEPS || c->order == TWO_HANDLES) {
+        shard_data_parallel_destroy(b->dp);
+        b->dp = c->order == AFTER_STEPS ? parallel_of(&b->s, c->stage, SHARD_ZERO_EVEN) : NULL;
+    }
+}
+
+static void equals_in_any_order(shard_group *world, void *context)
+{
+    const case_of_order *c = context;
+    SHARD_SCOPE
+    {
+        sorts a = make_sorts(world);
+        shard_data_parallel *dp = parallel_of(&a, 0, SHARD_ZERO_EVEN);
+        shard_optimizer *alone = sgd_of(list_sorts(&a));
+        side b = make_side(world, c);
+        for (int step = 0; step < STEPS; step++) {
+            if (step == CHANGE)
+                change(&b, c);
+            back_sorts(&a, world, step);
+            back_sorts(&b.s, world, step);
+            if (step >= CHANGE)
+                ck_assert((c->stage == 1) == (shard_grad(b.s.parameter[0]) != NULL));
+            check_ok(shard_step(alone));
+            for (int i = 0; i < 2 && b.sgd[i]; i++)
+                check_ok(shard_step(b.sgd[i]));
+            check_sorts_equal(&a, &b.s, tolerance(world));
+        }
+        int64_t mine = 0, all = 0;
+        for (int64_t i = 0; i < b.sgd[0]->count; i++) {
+            const shard_slot *slot = &b.sgd[0]->slots[i];
+            if (!slot->parameter->requires_grad)
+                continue;
+            mine += shard_numel(slot->range.tensor);
+            all += shard_numel(slot->parameter);
+            ck_assert((c->stage == 3) == (slot->parameter->storage->materializer != NULL));
+        }
+        ck_assert(mine < all); /* it is partitioned */
+        shard_data_parallel_destroy(b.dp);
+        for (int i = 0; i < 2; i++)
+            shard_optimizer_destroy(b.sgd[i]);
+        check_sorts_equal(&a, &b.s, tolerance(world)); /* parameters outlive it */
+        shard_optimizer_destroy(alone);
+        shard_data_parallel_destroy(dp);
+    }
+}
+
+START_TEST(test_orders)
+{
+    case_of_order c = {.order = (order)(_i % ORDERS), .stage = 1 + _i / ORDERS};
+    run_job(2 + _i % 2, equals_in_any_order, &c);
+}
+END_TEST
+
+/* ---- accumulation ---- */
+
+/* With the sync off for all backwards but the last one. */
+static void accumulates(shard_group *world, void *context)
+{
+    int stage = *(int *)context;
+    SHARD_SCOPE
+    {
+        sorts a = make_sorts(world), b = make_sorts(world);
+        shard_data_parallel *dp[2] = {parallel_of(&a, 0, SHARD_ZERO_EVEN), parallel_of(&b, stage, SHARD_ZERO_EVEN)};
+        shard_optimizer *sgd[2] = {sgd_of(list_sorts(&a)), sgd_of(list_sorts(&b))};
+        for (int turn = 0; turn < 6; turn++) {
+            for (int i = 0; i < 2; i++)
+                shard_data_parallel_set_sync(dp[i], turn % 3 == 2);
+            back_sorts(&a, world, turn);
+            back_sorts(&b, world, turn);
+            for (int i = 0; i < 2 && turn % 3 == 2; i++)
+                check_ok(shard_step(sgd[i]));
+        }
+        check_sorts_equal(&a, &b, stage == 1 ? tolerance(world) : 2e-6);
+        for (int i = 0; i < 2; i++) {
+            shard_data_parallel_destroy(dp[i]);
+            shard_optimizer_destroy(sgd[i]);
+        }
+    }
+}
+
+START_TEST(test_accumulates)
+{
+    int stage = _i + 1;
+    run_job(3, accumulates, &stage);
+}
+END_TEST
+
+/* ---- refused ---- */
+
+static shard_tensors *list_of(shard_tensor *p)
+{
+    shard_tensors *list = shard_tensors_create();
+    check_ok(shard_tensors_add(list, "p", p));
+    return list;
+}
+
+static void refuses(shard_group *world, void *context)
+{
+    (void)world, (void)context;
+    SHARD_SCOPE
+    {
+        shard_tensor *p = made_up_leaf(SHARD_SHAPE(50), 1, SHARD_FLOAT32);
+        shard_tensors *list = list_of(p);
+        ck_assert_ptr_null(shard_data_parallel_create(list, .stage = 4));
+        check_error(shard_last_status(), "*shard_data_parallel_create: there is no stage 4*");
+        ck_assert_ptr_null(shard_data_parallel_create(list, .stage = 1, .partition = (shard_zero_partition)7));
+        check_error(shard_last_status(), "*shard_data_parallel_create: there is no partition 7");
+        /* a gradient would be lost */
+        check_ok(shard_backward(shard_sum(p)));
+        ck_assert_ptr_null(shard_data_parallel_create(list, .stage = 2));
+        check_error(shard_last_status(), "*\"p\" has a gradient already*before backward or after shard_step");
+        shard_zero_grad(p);
+        /* of another stage */
+        shard_data_parallel *first = shard_data_parallel_create(list, .stage = 1);
+        ck_assert_ptr_null(shard_data_parallel_create(list, .stage = 2));
+        check_error(shard_last_status(), "*\"p\" is of stage 1 already*make the one with .stage = 2 first");
+        shard_optimizer *sgd = shard_sgd(list_of(p), .lr = 0.5, .momentum = 0.9);
+        ck_assert_ptr_null(shard_zero_optimizer(sgd, .stage = 1));
+        check_error(shard_last_status(), "*\"p\" is partitioned already, by a shard_data_parallel with .stage*");
+        shard_optimizer_destroy(sgd);
+        shard_data_parallel_destroy(first);
+        /* a state dict would be of a state that is no more */
+        sgd = shard_sgd(list_of(p), .lr = 0.5, .momentum = 0.9);
+        shard_tensors *state = shard_optimizer_state_dict(sgd);
+        first = shard_data_parallel_create(list, .stage = 1);
+        check_ok(shard_backward(shard_sum(p)));
+        check_error(shard_step(sgd), "*the state of \"p\" is in a state dict*before shard_optimizer_state_dict*");
+        shard_tensors_destroy(state);
+        check_ok(shard_step(sgd));
+        shard_optimizer_destroy(sgd);
+        shard_data_parallel_destroy(first);
+        shard_tensors_destroy(list);
+    }
+}
+
+START_TEST(test_refuses)
+{
+    run_job(2, refuses, NULL);
+}
+END_TEST
+
+/* Ranks that ask for other stages. */
+static void compares_stages(shard_group *world, void *context)
+{
+    (void)context;
+    SHARD_SCOPE
+    {
+        shard_tensor *p = made_up_leaf(SHARD_SHAPE(50), 1, SHARD_FLOAT32);
+        shard_tensors *list = list_of(p);
+        ck_assert_ptr_null(shard_data_parallel_create(list, .stage = 1 + shard_group_rank(world)));
+        check_error(shard_last_status(), "*stage 2*stage 1*");
+        shard_tensors_destroy(list);
+    }
+}
+
+START_TEST(test_stages_differ)
+{
+    run_job(2, compares_stages, NULL);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("engine");
+    TCase *tcase = test_case(suite, "engine");
+    tcase_add_loop_test(tcase, test_orders, 0, 3 * ORDERS);
+    tcase_add_loop_test(tcase, test_accumulates, 0, 3);
+    tcase_add_test(tcase, test_refuses);
+    tcase_add_test(tcase, test_stages_differ);
+    return test_run(suite);
+}
