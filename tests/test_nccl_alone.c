@@ -30,7 +30,7 @@ static shard_group *group_of_one(void)
 {
     shard_group *group = shard_self_make(0);
     ck_assert_ptr_nonnull(group);
-    group->carrier = &module()->carrier;
+    group->device_transport = &module()->device_transport;
     return group;
 }
 
@@ -80,29 +80,29 @@ static void check_array(const void *array, const unsigned char *want, size_t byt
 
 static void check_collectives(shard_group *group, int64_t count, shard_dtype dtype)
 {
-    const shard_carrier *carrier = group->carrier;
+    const shard_device_transport *transport = group->device_transport;
     size_t bytes = (size_t)count * shard_dtype_size(dtype);
     unsigned char *data = make_bytes(bytes);
     void *array = make_array(data, bytes), *other = make_array(NULL, bytes);
     for (shard_reduce_op op = SHARD_SUM; op <= SHARD_MIN; op++) {
-        check_done(carrier->all_reduce(group, gpu(), array, count, dtype, op));
+        check_done(transport->all_reduce(group, gpu(), array, count, dtype, op));
         check_array(array, data, bytes, "all_reduce");
-        shard_request *request = carrier->all_reduce_start(group, gpu(), array, count, dtype, op);
+        shard_request *request = transport->all_reduce_start(group, gpu(), array, count, dtype, op);
         ck_assert_msg(request != NULL, "%s", shard_last_error());
-        check_done(carrier->wait(group, gpu(), request));
+        check_done(transport->wait(group, gpu(), request));
         check_array(array, data, bytes, "all_reduce_start");
-        check_done(carrier->reduce_scatter(group, gpu(), array, array, &count, dtype, op));
+        check_done(transport->reduce_scatter(group, gpu(), array, array, &count, dtype, op));
         check_array(array, data, bytes, "reduce_scatter in place");
         check_done(gpu()->ops->zero(gpu(), other, bytes));
-        check_done(carrier->reduce_scatter(group, gpu(), array, other, &count, dtype, op));
+        check_done(transport->reduce_scatter(group, gpu(), array, other, &count, dtype, op));
         check_array(other, data, bytes, "reduce_scatter");
     }
-    check_done(carrier->all_gather(group, gpu(), array, array, &count, dtype));
+    check_done(transport->all_gather(group, gpu(), array, array, &count, dtype));
     check_array(array, data, bytes, "all_gather in place");
     check_done(gpu()->ops->zero(gpu(), other, bytes));
-    check_done(carrier->all_gather(group, gpu(), array, other, &count, dtype));
+    check_done(transport->all_gather(group, gpu(), array, other, &count, dtype));
     check_array(other, data, bytes, "all_gather");
-    check_done(carrier->broadcast(group, gpu(), array, count, dtype, 0));
+    check_done(transport->broadcast(group, gpu(), array, count, dtype, 0));
     check_array(array, data, bytes, "broadcast");
     gpu()->ops->release(gpu(), array, bytes + 1);
     gpu()->ops->release(gpu(), other, bytes + 1);
@@ -128,7 +128,7 @@ START_TEST(sums_in_pieces)
     size_t bytes = LARGE * sizeof(uint16_t);
     unsigned char *data = make_bytes(bytes);
     void *array = make_array(data, bytes);
-    check_done(group->carrier->all_reduce(group, gpu(), array, LARGE, SHARD_BFLOAT16, SHARD_SUM));
+    check_done(group->device_transport->all_reduce(group, gpu(), array, LARGE, SHARD_BFLOAT16, SHARD_SUM));
     check_array(array, data, bytes, "all_reduce");
     free(data);
     shard_group_destroy(group);
@@ -159,10 +159,10 @@ START_TEST(finds_memory)
     void *array = make_array(NULL, SMALL * sizeof(float));
     fill_pool(gpu());
     shard_group *group = connected(), *part = group_of_one();
-    check_done(group->carrier->all_reduce(group, gpu(), array, SMALL, SHARD_FLOAT32, SHARD_SUM));
+    check_done(group->device_transport->all_reduce(group, gpu(), array, SMALL, SHARD_FLOAT32, SHARD_SUM));
     fill_pool(gpu());
     check_done(module()->split(group, part, 5));
-    check_done(part->carrier->all_reduce(part, gpu(), array, SMALL, SHARD_FLOAT32, SHARD_SUM));
+    check_done(part->device_transport->all_reduce(part, gpu(), array, SMALL, SHARD_FLOAT32, SHARD_SUM));
     check_done(gpu()->ops->synchronize(gpu()));
     ck_assert_int_eq(cudaPeekAtLastError(), cudaSuccess); /* nor is it left of asking whether work is done */
     shard_group_destroy(part);
@@ -180,7 +180,7 @@ START_TEST(counts_memory)
     shard_memory_stats before, after;
     gpu()->ops->reset_peak(gpu());
     gpu()->ops->memory_stats(gpu(), &before);
-    check_done(group->carrier->all_reduce(group, gpu(), array, SMALL, SHARD_FLOAT16, SHARD_SUM));
+    check_done(group->device_transport->all_reduce(group, gpu(), array, SMALL, SHARD_FLOAT16, SHARD_SUM));
     gpu()->ops->memory_stats(gpu(), &after);
     ck_assert_int_eq(after.current, before.current);
     ck_assert_int_ge(after.peak, before.current + (int64_t)bytes);
@@ -208,7 +208,7 @@ START_TEST(any_thread)
     for (int i = 0; i < THREADS; i++)
         ck_assert_int_eq(pthread_create(&threads[i], NULL, wait_often, &status[i]), 0);
     for (int i = 0; i < 2000; i++)
-        check_done(group->carrier->all_reduce(group, gpu(), array, SMALL, SHARD_FLOAT32, SHARD_SUM));
+        check_done(group->device_transport->all_reduce(group, gpu(), array, SMALL, SHARD_FLOAT32, SHARD_SUM));
     for (int i = 0; i < THREADS; i++) {
         ck_assert_int_eq(pthread_join(threads[i], NULL), 0);
         ck_assert_int_eq(status[i], SHARD_OK);
@@ -227,7 +227,7 @@ START_TEST(aborts)
     void *array = make_array(data, bytes);
     for (int i = 0; i < 2; i++) {
         shard_group *group = connected();
-        check_done(group->carrier->all_reduce(group, gpu(), array, SMALL, SHARD_FLOAT32, SHARD_MAX));
+        check_done(group->device_transport->all_reduce(group, gpu(), array, SMALL, SHARD_FLOAT32, SHARD_MAX));
         shard_error(SHARD_ERROR_IO, "something else");
         shard_group_destroy(group);
         ck_assert_str_eq(shard_last_error(), "something else");

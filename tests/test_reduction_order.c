@@ -6,7 +6,7 @@
 #include "support/job.h"
 
 #include "autograd/autograd.h"
-#include "comm/carrier.h"
+#include "comm/device_transport.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -44,7 +44,7 @@ static shard_tensor *mark(shard_tensor *x, char letter)
 /* A transport on which something could go on in between: s is what was started, w waited for, g
  * gathered. */
 static const shard_group_ops *real;
-static const shard_carrier *real_carrier;
+static const shard_device_transport *real_device_transport;
 
 static shard_request *sum_start(shard_group *group, void *data, int64_t count, shard_dtype dtype, shard_reduce_op op)
 {
@@ -80,7 +80,7 @@ static shard_request *carry_sum(shard_group *group, shard_device *device, void *
                                 shard_reduce_op op)
 {
     note('s');
-    real_carrier->all_reduce(group, device, data, count, dtype, op);
+    real_device_transport->all_reduce(group, device, data, count, dtype, op);
     return (shard_request *)seen;
 }
 
@@ -88,7 +88,7 @@ static shard_request *carry_scatter(shard_group *group, shard_device *device, vo
                                     shard_dtype dtype, shard_reduce_op op)
 {
     note('s');
-    real_carrier->reduce_scatter(group, device, all, mine, counts, dtype, op);
+    real_device_transport->reduce_scatter(group, device, all, mine, counts, dtype, op);
     return (shard_request *)seen;
 }
 
@@ -102,12 +102,12 @@ static shard_status carry_gather(shard_group *group, shard_device *device, const
                                  shard_dtype dtype)
 {
     note('g');
-    return real_carrier->all_gather(group, device, mine, all, counts, dtype);
+    return real_device_transport->all_gather(group, device, mine, all, counts, dtype);
 }
 
 /* From now on the group notes what it does; until stop_noting. */
 static shard_group_ops noting;
-static shard_carrier noting_carrier;
+static shard_device_transport noting_device_transport;
 
 static void start_noting(shard_group *group)
 {
@@ -120,13 +120,13 @@ static void start_noting(shard_group *group)
         group->ops = &noting;
         return;
     }
-    noting_carrier = *(real_carrier = group->carrier);
-    noting_carrier.all_reduce_start = carry_sum;
-    noting_carrier.reduce_scatter_start = carry_scatter;
-    noting_carrier.all_gather = carry_gather;
-    noting_carrier.all_gather_start = NULL;
-    noting_carrier.wait = carry_await;
-    group->carrier = &noting_carrier;
+    noting_device_transport = *(real_device_transport = group->device_transport);
+    noting_device_transport.all_reduce_start = carry_sum;
+    noting_device_transport.reduce_scatter_start = carry_scatter;
+    noting_device_transport.all_gather = carry_gather;
+    noting_device_transport.all_gather_start = NULL;
+    noting_device_transport.wait = carry_await;
+    group->device_transport = &noting_device_transport;
 }
 
 static void stop_noting(shard_group *group)
@@ -134,7 +134,7 @@ static void stop_noting(shard_group *group)
     if (real)
         group->ops = real;
     else
-        group->carrier = real_carrier;
+        group->device_transport = real_device_transport;
 }
 
 enum { LAYERS = 3, WIDTH = 40 };
@@ -183,7 +183,7 @@ static void reduces_during_backward(shard_group *world, void *context)
         {
             shard_tensor *x = made_up_leaf(SHARD_SHAPE(2, WIDTH), 3, SHARD_FLOAT32);
             if (step == 0 && shard_device_open(NULL) != shard_cpu()) /* replicas are compared once: not noted */
-                check_ok(shard_group_choose_carrier(world, shard_device_open(NULL)));
+                check_ok(shard_group_choose_device_transport(world, shard_device_open(NULL)));
             start_noting(world);
             for (int i = 0; i < LAYERS; i++)
                 x = shard_forward(layer[i], mark(x, (char)('1' + i)));

@@ -2,7 +2,7 @@
 #include "support/host.h"
 #include "support/zero.h"
 
-#include "comm/carrier.h"
+#include "comm/device_transport.h"
 #include "optim/optimizer.h"
 
 #include <malloc.h>
@@ -297,8 +297,8 @@ START_TEST(test_finalizers)
 }
 END_TEST
 
-/* A carrier that could do something in between: what it was asked for, in letters. */
-static const shard_carrier *real;
+/* A device transport that could do something in between: what it was asked for, in letters. */
+static const shard_device_transport *real;
 static char asked[200];
 
 static void note(char letter)
@@ -382,18 +382,18 @@ static void gathers_ahead(shard_group *world, void *context)
     }
     for (int i = 0; i < optimizers; i++)
         sgd[i] = zero_sgd_of(lists[i], (shard_zero_optimizer_options){.stage = 3, .bucket_mib = 1e-3});
-    shard_carrier carrier = *(real = world->carrier);
-    carrier.all_gather_start = start;
-    carrier.wait = await;
-    carrier.reduce_scatter_start = NULL;
-    world->carrier = &carrier;
+    shard_device_transport transport = *(real = world->device_transport);
+    transport.all_gather_start = start;
+    transport.wait = await;
+    transport.reduce_scatter_start = NULL;
+    world->device_transport = &transport;
     for (size_t pass = 0; pass < sizeof ahead / sizeof *ahead; pass++) {
         const char *got = pass_through(layers, ahead[pass].layers, ahead[pass].train);
         ck_assert_msg(strcmp(got, ahead[pass].asked) == 0, "pass %zu: %s, not %s", pass, got, ahead[pass].asked);
         for (int i = 0; i < optimizers && ahead[pass].train; i++)
             check_ok(shard_step(sgd[i]));
     }
-    world->carrier = real;
+    world->device_transport = real;
     for (int i = 0; i < optimizers; i++)
         shard_optimizer_destroy(sgd[i]);
     if (optimizers == 1)

@@ -1,22 +1,22 @@
 /*
- * The checked collectives: the members meet (meet.h), then the transport's follows. Data
+ * The checked collectives: a preflight check (preflight.h), then the transport's follows. Data
  * that fits into the fingerprint travels with it, and then nothing follows.
  *
- * Data in a device's memory goes by the group's carrier, on which the members
+ * Data in a device's memory goes by the group's device transport, on which the members
  * agree at the first such collective.
  */
-#include "comm/carrier.h"
+#include "comm/device_transport.h"
 
 #include "base/error.h"
 #include "base/memory.h"
-#include "comm/meet.h"
+#include "comm/preflight.h"
 #include "comm/reduce.h"
 
 #include <inttypes.h>
 #include <string.h>
 
 /* Everything of a call that can be wrong on this rank alone. An error set here
- * is told to the others by meet. */
+ * reaches the others by the preflight check. */
 static void check(const shard_group *group, const shard_call *call, const void *first, const void *second, bool reduces)
 {
     int64_t bytes;
@@ -91,18 +91,18 @@ static shard_status write_small(const shard_call *call, void *data, const void *
 }
 
 /* Reduces what came along, from byte `offset` on. */
-static shard_status reduce_told(const shard_group *group, size_t offset, void *data, int64_t count, const shard_call *call)
+static shard_status reduce_received(const shard_group *group, size_t offset, void *data, int64_t count, const shard_call *call)
 {
-    const shard_fingerprint *told = group->peers;
+    const shard_fingerprint *received = group->peers;
     const void *parts[group->size];
     unsigned char result[SHARD_SMALL_BYTES];
     for (int member = 0; member < group->size; member++)
-        parts[member] = told[member].data + offset;
+        parts[member] = received[member].data + offset;
     shard_reduce_elements(result, parts, group->size, count, call->dtype, (shard_reduce_op)call->root);
     return write_small(call, data, result, (size_t)count * shard_dtype_size(call->dtype));
 }
 
-/* ---- meeting for a call ---- */
+/* ---- the preflight check of a call ---- */
 
 static shard_status end_call(shard_group *group, shard_status status)
 {
@@ -111,34 +111,34 @@ static shard_status end_call(shard_group *group, shard_status status)
 }
 
 /* Before the group's first collective on a device's memory: what will carry it. */
-static shard_status choose_carrier(shard_group *group, const shard_call *call)
+static shard_status choose_device_transport(shard_group *group, const shard_call *call)
 {
     shard_call choice = *call;
     choice.chooses = true;
-    shard_carrier_offer offer = {0};
+    shard_device_offer offer = {0};
     if (shard_last_status() == SHARD_OK)
-        offer = shard_carrier_offer_of(call->device);
+        offer = shard_device_offer_of(call->device);
     group->call = &choice;
-    SHARD_TRY(shard_meet(group, &choice, &offer, sizeof offer));
-    const shard_fingerprint *told = group->peers;
-    shard_carrier_offer offers[group->size];
-    const shard_carrier_offer *offered[group->size];
+    SHARD_TRY(shard_preflight(group, &choice, &offer, sizeof offer));
+    const shard_fingerprint *received = group->peers;
+    shard_device_offer offers[group->size];
+    const shard_device_offer *offered[group->size];
     for (int member = 0; member < group->size; member++) {
-        memcpy(&offers[member], told[member].data, sizeof offer);
+        memcpy(&offers[member], received[member].data, sizeof offer);
         offered[member] = &offers[member];
     }
-    return shard_carrier_choose(group, call->device, offered);
+    return shard_device_transport_choose(group, call->device, offered);
 }
 
-_Static_assert(sizeof(shard_carrier_offer) <= SHARD_SMALL_BYTES, "an offer travels with the fingerprint");
+_Static_assert(sizeof(shard_device_offer) <= SHARD_SMALL_BYTES, "an offer travels with the fingerprint");
 
-shard_status shard_group_choose_carrier(shard_group *group, shard_device *device)
+shard_status shard_group_choose_device_transport(shard_group *group, shard_device *device)
 {
     shard_call call = {.name = "group_split", .operation = SHARD_CALL_START, .device = beyond_host(device)};
-    return group->carrier ? SHARD_OK : end_call(group, choose_carrier(group, &call));
+    return group->device_transport ? SHARD_OK : end_call(group, choose_device_transport(group, &call));
 }
 
-/* Meets for a call on data that may travel along: *done if it did. The group's call
+/* The preflight check of a call on data that may travel along: *done if it did. The group's call
  * is this one until end_call. */
 static shard_status begin_call(shard_group *group, const shard_call *call, const void *data, int64_t count, int64_t largest,
                                bool *done)
@@ -147,15 +147,15 @@ static shard_status begin_call(shard_group *group, const shard_call *call, const
     unsigned char room[SHARD_SMALL_BYTES];
     *done = false;
     shard_refuse_captured_collective(); /* before values are read */
-    if (call->device && !group->carrier)
-        SHARD_TRY(choose_carrier(group, call));
+    if (call->device && !group->device_transport)
+        SHARD_TRY(choose_device_transport(group, call));
     if (shard_last_status() == SHARD_OK && largest <= (int64_t)(SHARD_SMALL_BYTES / size))
-        *done = !call->device || !group->carrier->takes_small;
+        *done = !call->device || !group->device_transport->takes_small;
     size_t bytes = *done ? (size_t)count * size : 0;
     if (*done)
         data = read_small(call, data, bytes, room);
     group->call = call;
-    return shard_meet(group, call, data, bytes);
+    return shard_preflight(group, call, data, bytes);
 }
 
 /* ---- the collectives ---- */
@@ -177,7 +177,7 @@ static shard_call all_reduce_call(const shard_group *group, shard_device *device
 static shard_status begin_all_reduce(shard_group *group, void *data, const shard_call *call, bool *done)
 {
     shard_status status = begin_call(group, call, data, call->count, call->count, done);
-    return status == SHARD_OK && *done ? reduce_told(group, 0, data, call->count, call) : status;
+    return status == SHARD_OK && *done ? reduce_received(group, 0, data, call->count, call) : status;
 }
 
 shard_status shard_group_all_reduce(shard_group *group, shard_device *device, void *data, int64_t count, shard_dtype dtype,
@@ -189,7 +189,7 @@ shard_status shard_group_all_reduce(shard_group *group, shard_device *device, vo
     bool done;
     shard_status status = begin_all_reduce(group, data, &call, &done);
     if (status == SHARD_OK && !done)
-        status = call.device ? group->carrier->all_reduce(group, device, data, count, dtype, op)
+        status = call.device ? group->device_transport->all_reduce(group, device, data, count, dtype, op)
                              : group->ops->all_reduce(group, data, count, dtype, op);
     return end_call(group, status);
 }
@@ -208,10 +208,10 @@ shard_request *shard_group_all_reduce_start(shard_group *group, shard_device *de
     if (begin_all_reduce(group, data, &call, &done) == SHARD_OK && !done) {
         if (!call.device)
             request = group->ops->all_reduce_start(group, data, count, dtype, op);
-        else if (group->carrier->all_reduce_start)
-            request = group->carrier->all_reduce_start(group, device, data, count, dtype, op);
+        else if (group->device_transport->all_reduce_start)
+            request = group->device_transport->all_reduce_start(group, device, data, count, dtype, op);
         else
-            group->carrier->all_reduce(group, device, data, count, dtype, op);
+            group->device_transport->all_reduce(group, device, data, count, dtype, op);
     }
     end_call(group, SHARD_OK);
     return request;
@@ -224,21 +224,21 @@ shard_status shard_group_wait(shard_group *group, shard_device *device, shard_re
     shard_call call = {.name = "wait for a collective"};
     group->call = &call;
     if (beyond_host(device))
-        group->carrier->wait(group, device, request);
+        group->device_transport->wait(group, device, request);
     else
         group->ops->wait(group, request);
     return end_call(group, shard_last_status());
 }
 
 /* Puts the pieces that came along one after the other. */
-static shard_status gather_told(const shard_group *group, void *all, const shard_call *call)
+static shard_status gather_received(const shard_group *group, void *all, const shard_call *call)
 {
-    const shard_fingerprint *told = group->peers;
+    const shard_fingerprint *received = group->peers;
     char *piece = all;
     shard_status status = SHARD_OK;
     for (int member = 0; member < group->size && status == SHARD_OK; member++) {
         size_t bytes = (size_t)call->counts[member] * shard_dtype_size(call->dtype);
-        status = write_small(call, piece, told[member].data, bytes);
+        status = write_small(call, piece, received[member].data, bytes);
         piece += bytes;
     }
     return status;
@@ -267,11 +267,11 @@ static shard_status all_gather(shard_group *group, shard_device *device, const v
     bool done;
     shard_status status = begin_call(group, &call, mine, counts ? counts[rank] : 0, largest, &done);
     if (status == SHARD_OK && done)
-        status = gather_told(group, all, &call);
-    else if (status == SHARD_OK && request && call.device && group->carrier->all_gather_start)
-        *request = group->carrier->all_gather_start(group, device, mine, all, counts, dtype);
+        status = gather_received(group, all, &call);
+    else if (status == SHARD_OK && request && call.device && group->device_transport->all_gather_start)
+        *request = group->device_transport->all_gather_start(group, device, mine, all, counts, dtype);
     else if (status == SHARD_OK)
-        status = call.device ? group->carrier->all_gather(group, device, mine, all, counts, dtype)
+        status = call.device ? group->device_transport->all_gather(group, device, mine, all, counts, dtype)
                              : group->ops->all_gather(group, mine, all, counts, dtype);
     return end_call(group, status);
 }
@@ -310,13 +310,13 @@ static shard_status reduce_scatter(shard_group *group, shard_device *device, voi
     bool done;
     shard_status status = begin_call(group, &call, all, call.count, call.count, &done);
     if (status == SHARD_OK && done)
-        status = reduce_told(group, (size_t)count_before(counts, rank) * shard_dtype_size(dtype), mine, counts[rank], &call);
-    else if (status == SHARD_OK && request && call.device && group->carrier->reduce_scatter_start)
-        *request = group->carrier->reduce_scatter_start(group, device, all, mine, counts, dtype, op);
+        status = reduce_received(group, (size_t)count_before(counts, rank) * shard_dtype_size(dtype), mine, counts[rank], &call);
+    else if (status == SHARD_OK && request && call.device && group->device_transport->reduce_scatter_start)
+        *request = group->device_transport->reduce_scatter_start(group, device, all, mine, counts, dtype, op);
     else if (status == SHARD_OK && request && !call.device && group->ops->reduce_scatter_start)
         *request = group->ops->reduce_scatter_start(group, all, mine, counts, dtype, op);
     else if (status == SHARD_OK)
-        status = call.device ? group->carrier->reduce_scatter(group, device, all, mine, counts, dtype, op)
+        status = call.device ? group->device_transport->reduce_scatter(group, device, all, mine, counts, dtype, op)
                              : group->ops->reduce_scatter(group, all, mine, counts, dtype, op);
     return end_call(group, status);
 }
@@ -353,7 +353,7 @@ shard_status shard_group_broadcast(shard_group *group, shard_device *device, voi
         status = write_small(&call, data, ((const shard_fingerprint *)group->peers)[root].data,
                              (size_t)count * shard_dtype_size(dtype));
     else if (status == SHARD_OK)
-        status = call.device ? group->carrier->broadcast(group, device, data, count, dtype, root)
+        status = call.device ? group->device_transport->broadcast(group, device, data, count, dtype, root)
                              : group->ops->broadcast(group, data, count, dtype, root);
     return end_call(group, status);
 }
@@ -373,8 +373,8 @@ shard_status shard_group_exchange(shard_group *group, const void *mine, size_t b
     end_call(group, status);
     if (status != SHARD_OK || !done)
         return status;
-    const shard_fingerprint *told = group->peers;
+    const shard_fingerprint *received = group->peers;
     for (int member = 0; member < group->size && bytes; member++)
-        memcpy((char *)all + (size_t)member * bytes, told[member].data, bytes);
+        memcpy((char *)all + (size_t)member * bytes, received[member].data, bytes);
     return SHARD_OK;
 }

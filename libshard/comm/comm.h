@@ -25,7 +25,7 @@ typedef struct shard_request shard_request;
 typedef struct shard_group_ops {
     const char *name;
     /* all [size][bytes] = every member's mine; bytes <= SHARD_EXCHANGE_BYTES and the
-     * same everywhere. The entry that meets a rank that is gone or late: it fails with
+     * same everywhere. The entry that finds a rank that is gone or late: it fails with
      * PEER or TIMEOUT and names the world ranks, and so does every later one of the
      * group, on every member. Nobody waits past the deadline in any entry. */
     shard_status (*exchange)(shard_group *, const void *mine, size_t bytes, void *all);
@@ -55,15 +55,15 @@ typedef struct shard_group_ops {
     /* This rank has failed and is about to wait in this group: whoever waits for it in
      * another one meanwhile fails with that text. NULL: it waits no more. NULL entry:
      * nobody can be waiting elsewhere. */
-    void (*alarm)(shard_group *, const char *text);
-    /* This rank has aborted its collectives of device memory, for good. look() of a group that it
+    void (*abort_notice)(shard_group *, const char *text);
+    /* This rank has aborted its collectives of device memory, for good. probe() of a group that it
      * is a member of fails with the status and the text, also after this rank has left. Called
-     * once. NULL entry: look() is NULL too. */
+     * once. NULL entry: probe() is NULL too. */
     void (*notify_abort)(shard_group *, shard_status status, const char *text);
     /* Without waiting: PEER, with its text, if it is known that a member died, failed, or
      * waits elsewhere with an error, and so will not finish what it is `doing`; the status of the
      * notice if a member has aborted its collectives. NULL entry: that is never known. */
-    shard_status (*look)(shard_group *, const char *doing);
+    shard_status (*probe)(shard_group *, const char *doing);
     void (*destroy)(shard_group *);
 } shard_group_ops;
 
@@ -76,8 +76,8 @@ struct shard_group {
     void *peers;                         /* [size] what the members told in the last one */
     const struct shard_call *call;       /* the one under way, for texts; NULL between them */
     void *state;                         /* the transport's own */
-    const struct shard_carrier *carrier; /* of data in a device's memory; NULL: not chosen yet */
-    void *carrier_state;
+    const struct shard_device_transport *device_transport; /* of data in a device's memory; NULL: not chosen yet */
+    void *device_state;
     /* The ranks that hold the same part as this one of what is split over the group;
      * set by a mesh. NULL: this rank alone. */
     struct shard_group *replicas;
@@ -124,8 +124,8 @@ bool shard_mpi_launched(void);
 extern const shard_group_ops shard_self_ops;
 shard_group *shard_self_make(int world_rank);
 
-/* Makes a new group ready for checked collectives: the first one, in which all
- * members meet. NULL, and the group destroyed, if that fails or group is NULL. */
+/* Makes a new group ready for checked collectives: the first one, which
+ * all members enter. NULL, and the group destroyed, if that fails or group is NULL. */
 shard_group *shard_group_start(shard_group *group, const char *what);
 
 /* The group of `members` (ranks of parent), for a rank among them. Collective
@@ -134,11 +134,11 @@ shard_group *shard_group_create(shard_group *parent, const int *members, int siz
 void shard_group_destroy(shard_group *group);
 
 /* The parent's members fall into groups of one color >= 0 each, in the parent's order: this
- * rank's. Collective over the parent, whose carrier makes those of its groups all at once. */
+ * rank's. Collective over the parent, whose device transport makes those of its groups all at once. */
 shard_group *shard_group_split(shard_group *parent, int color);
 
-/* Agrees on the group's carrier now, for data on a device like this one. Collective. */
-shard_status shard_group_choose_carrier(shard_group *group, shard_device *device);
+/* Agrees on the group's device transport now, for data on a device like this one. Collective. */
+shard_status shard_group_choose_device_transport(shard_group *group, shard_device *device);
 
 /* The checked collectives. Each takes part even if this thread already has an
  * error: it then tells the others, and all fail alike. A NULL data pointer with

@@ -1,5 +1,5 @@
 /* Groups: what they are made of, what they answer, how they come and go. */
-#include "comm/carrier.h"
+#include "comm/device_transport.h"
 
 #include "base/error.h"
 #include "base/memory.h"
@@ -207,9 +207,9 @@ shard_group *shard_group_split(shard_group *parent, int color)
     }
     free(words);
     if (status == SHARD_OK && all_reach)
-        status = shard_group_choose_carrier(parent, device);
+        status = shard_group_choose_device_transport(parent, device);
     if (status == SHARD_OK && all_reach)
-        status = shard_carrier_split(parent, group->size > 1 ? group : NULL, color);
+        status = shard_device_transport_split(parent, group->size > 1 ? group : NULL, color);
     if (status == SHARD_OK)
         return group;
     shard_group_destroy(group);
@@ -224,7 +224,7 @@ void shard_group_destroy(shard_group *group)
         shard_group_free(group);
         return;
     }
-    if (group->carrier)
-        group->carrier->leave(group);
+    if (group->device_transport)
+        group->device_transport->leave(group);
     group->ops->destroy(group);
 }

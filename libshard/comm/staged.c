@@ -2,10 +2,10 @@
  * Data in a device's memory through pinned host memory and the group's own
  * transport: several ranks on one GPU, or no transport that reaches it. By pieces
  * that all members cut alike, so that the pinned memory is small however large the
- * data is. Before each piece goes the members meet once more: whether all have
- * theirs, and since transports need a meeting between two collectives.
+ * data is. A preflight check precedes each piece: whether all have
+ * theirs, and since transports need an exchange between two collectives.
  */
-#include "comm/carrier.h"
+#include "comm/device_transport.h"
 
 #include "base/error.h"
 #include "base/memory.h"
@@ -22,18 +22,18 @@ typedef struct stage {
 
 static void leave(shard_group *group)
 {
-    stage *s = group->carrier_state;
+    stage *s = group->device_state;
     if (!s)
         return;
     s->device->ops->release_host(s->device, s->memory, STAGE_BYTES);
     free(s);
-    group->carrier_state = NULL;
+    group->device_state = NULL;
 }
 
 /* The group's; NULL with the error set. */
 static stage *take(shard_group *group, shard_device *device)
 {
-    stage *s = group->carrier_state;
+    stage *s = group->device_state;
     if (s && s->device == device)
         return s;
     leave(group);
@@ -45,12 +45,12 @@ static stage *take(shard_group *group, shard_device *device)
         free(s);
         return NULL;
     }
-    group->carrier_state = s;
+    group->device_state = s;
     return s;
 }
 
 /* OK only if no member has an error. */
-static shard_status meet(shard_group *group)
+static shard_status check_again(shard_group *group)
 {
     const struct shard_call *call = group->call;
     shard_status status = shard_agree(group);
@@ -83,12 +83,12 @@ static shard_status all_reduce(shard_group *group, shard_device *device, void *d
     stage *s = take(group, device);
     int64_t element = (int64_t)shard_dtype_size(dtype), most = STAGE_BYTES / element;
     if (!s)
-        return meet(group);
+        return check_again(group);
     for (int64_t at = 0; at < count; at += most) {
         int64_t piece = lesser(count - at, most);
         char *from = (char *)data + at * element;
         copy_out(s, s->memory, from, piece * element);
-        SHARD_TRY(meet(group));
+        SHARD_TRY(check_again(group));
         SHARD_TRY(group->ops->all_reduce(group, s->memory, piece, dtype, op));
         SHARD_TRY(copy_in(s, from, s->memory, piece * element));
     }
@@ -101,12 +101,12 @@ static shard_status broadcast(shard_group *group, shard_device *device, void *da
     int64_t element = (int64_t)shard_dtype_size(dtype), most = STAGE_BYTES / element;
     bool sends = group->rank == root;
     if (!s)
-        return meet(group);
+        return check_again(group);
     for (int64_t at = 0; at < count; at += most) {
         int64_t piece = lesser(count - at, most);
         char *where = (char *)data + at * element;
         copy_out(s, s->memory, where, sends ? piece * element : 0);
-        SHARD_TRY(meet(group));
+        SHARD_TRY(check_again(group));
         SHARD_TRY(group->ops->broadcast(group, s->memory, piece, dtype, root));
         if (!sends)
             SHARD_TRY(copy_in(s, where, s->memory, piece * element));
@@ -137,13 +137,13 @@ static shard_status all_gather(shard_group *group, shard_device *device, const v
     stage *s = take(group, device);
     int64_t element = (int64_t)shard_dtype_size(dtype), most = most_each(group, element), pieces[group->size];
     if (!s)
-        return meet(group);
+        return check_again(group);
     for (int64_t at = 0; cut(group, counts, at, most, pieces); at += most) {
         char *own = s->memory, *from = s->memory, *to = all;
         for (int member = 0; member < group->rank; member++)
             own += pieces[member] * element;
         copy_out(s, own, (const char *)mine + at * element, pieces[group->rank] * element);
-        SHARD_TRY(meet(group));
+        SHARD_TRY(check_again(group));
         SHARD_TRY(group->ops->all_gather(group, own, s->memory, pieces, dtype));
         for (int member = 0; member < group->size; member++) {
             SHARD_TRY(copy_in(s, to + at * element, from, pieces[member] * element));
@@ -160,7 +160,7 @@ static shard_status reduce_scatter(shard_group *group, shard_device *device, voi
     stage *s = take(group, device);
     int64_t element = (int64_t)shard_dtype_size(dtype), most = most_each(group, element), pieces[group->size];
     if (!s)
-        return meet(group);
+        return check_again(group);
     for (int64_t at = 0; cut(group, counts, at, most, pieces); at += most) {
         char *own = s->memory, *to = s->memory, *from = all;
         for (int member = 0; member < group->size; member++) {
@@ -169,14 +169,14 @@ static shard_status reduce_scatter(shard_group *group, shard_device *device, voi
             to += pieces[member] * element;
             from += counts[member] * element;
         }
-        SHARD_TRY(meet(group));
+        SHARD_TRY(check_again(group));
         SHARD_TRY(group->ops->reduce_scatter(group, s->memory, own, pieces, dtype, op));
         SHARD_TRY(copy_in(s, (char *)mine + at * element, own, pieces[group->rank] * element));
     }
     return SHARD_OK;
 }
 
-const shard_carrier shard_staged_carrier = {
+const shard_device_transport shard_staged_transport = {
     .name = "host memory",
     .all_reduce = all_reduce,
     .all_gather = all_gather,

@@ -83,7 +83,7 @@ static int tag_of(const shard_group *group, int phase)
 
 /* MPI_Comm_create_group blocks: all members come to the first of them before it is
  * called, with a deadline. */
-static shard_status meet_members(shard_group *group)
+static shard_status gather_members(shard_group *group)
 {
     enum { TAG_COME = 1, TAG_GO };
     MPI_Request *requests = mpi.host->calloc((size_t)group->size, sizeof *requests);
@@ -141,7 +141,7 @@ static shard_group *mpi_subgroup(shard_group *parent, const int *members, int si
     }
     shard_group *group = make_group(rank, size, world_ranks);
     free(world_ranks);
-    if (group && (meet_members(group) != SHARD_OK || create_comm(group) != SHARD_OK)) {
+    if (group && (gather_members(group) != SHARD_OK || create_comm(group) != SHARD_OK)) {
         free_group(group);
         return NULL;
     }
@@ -156,10 +156,10 @@ static void mpi_post(shard_group *world, const char *text)
     snprintf(mpi.failure, sizeof mpi.failure, "%s", text);
 }
 
-static void mpi_alarm(shard_group *group, const char *text)
+static void mpi_send_abort_notice(shard_group *group, const char *text)
 {
     (void)group;
-    mpi_say_alarm(text);
+    mpi_say_aborting(text);
 }
 
 static void mpi_notify_abort(shard_group *group, shard_status status, const char *text)
@@ -212,9 +212,9 @@ static const shard_group_ops mpi_ops = {
     .broadcast = mpi_broadcast,
     .subgroup = mpi_subgroup,
     .post = mpi_post,
-    .alarm = mpi_alarm,
+    .abort_notice = mpi_send_abort_notice,
     .notify_abort = mpi_notify_abort,
-    .look = mpi_look,
+    .probe = mpi_probe,
     .destroy = mpi_destroy,
 };
 

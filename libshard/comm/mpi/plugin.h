@@ -36,12 +36,12 @@ typedef struct mpi_abort_notice {
 /* What is known of another rank. */
 typedef struct mpi_peer {
     bool left;                      /* it comes to no collective any more */
-    double alarmed;                 /* since when it has waited in some group with an error; 0: it does not */
+    double failed_since;                 /* since when it has waited in some group with an error; 0: it does not */
     char said[SHARD_COMM_TEXT];     /* why, if it failed; else "" */
     mpi_abort_notice aborted;
     char given_up[SHARD_COMM_TEXT]; /* the error of the first that has waited for it in vain, or "" */
     enum { MPI_PEER_NOT_ASKED, MPI_PEER_ASKED, MPI_PEER_CAME, MPI_PEER_ABSENT } answer; /* whether it came to a wait */
-    mpi_answer *told;                                                                   /* with its last answer */
+    mpi_answer *received;                                                                   /* with its last answer */
 } mpi_peer;
 
 /* MPI is one of a kind in a process, and so is this. */
@@ -87,7 +87,7 @@ shard_status mpi_news_open(void);
 void mpi_say_farewell(const char *text);
 
 /* Tells all other ranks that this one has failed and waits, or (NULL) waits no more. */
-void mpi_say_alarm(const char *text);
+void mpi_say_aborting(const char *text);
 
 /* Tells all other ranks that this one has aborted its collectives of device memory; once. */
 void mpi_say_aborted(shard_status status, const char *text);
@@ -135,7 +135,7 @@ double mpi_now(void);
     } while (0)
 
 /* PEER if a member is known to have failed. */
-shard_status mpi_look(shard_group *group, const char *doing);
+shard_status mpi_probe(shard_group *group, const char *doing);
 
 /* The collectives. */
 shard_status mpi_exchange(shard_group *group, const void *mine, size_t bytes, void *all);

@@ -3,7 +3,7 @@
 #define SHARD_COMM_NCCL_HOST_H
 
 #include "base/plugin.h"
-#include "comm/carrier.h"
+#include "comm/device_transport.h"
 
 #define SHARD_NCCL_ID_BYTES 128
 
@@ -16,9 +16,9 @@ typedef struct shard_nccl_host {
     void (*group_name_ranks)(const shard_group *group, const bool *marked, char *text, size_t bytes);
 } shard_nccl_host;
 
-/* What the module does. Groups get the carrier, and leave it by carrier.leave. */
+/* What the module does. Groups get the device transport, and leave it by device_transport.leave. */
 typedef struct shard_nccl_plugin {
-    shard_carrier carrier;
+    shard_device_transport device_transport;
     char version[16];
     bool shares_gpu;    /* ranks on one GPU can be connected, with NCCL_MULTI_RANK_GPU_ENABLE=1 */
     int64_t *sum_bytes; /* of GPU memory for sums of 16-bit types, the same on all ranks: tests set less */

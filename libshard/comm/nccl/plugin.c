@@ -102,8 +102,8 @@ static void detach(nccl_group *state)
     for (int i = 0; i < NCCL_FLIGHTS; i++)
         if (nccl.flights[i].group == state->group)
             nccl.flights[i].group = NULL;
-    state->group->carrier_state = NULL;
-    state->group->carrier = NULL;
+    state->group->device_state = NULL;
+    state->group->device_transport = NULL;
     state->group = NULL;
 }
 
@@ -196,7 +196,7 @@ static nccl_group *join(shard_group *group)
     while (*at)
         at = &(*at)->next;
     state->group = group;
-    group->carrier_state = *at = state;
+    group->device_state = *at = state;
     return state;
 }
 
@@ -275,7 +275,7 @@ static shard_status make_id(void *id)
 const shard_nccl_plugin *shard_nccl_plugin_open(const shard_nccl_host *host)
 {
     static shard_nccl_plugin module = {
-        .carrier = {.name = "nccl",
+        .device_transport = {.name = "nccl",
                     .takes_small = true,
                     .all_reduce = nccl_all_reduce,
                     .all_reduce_start = nccl_all_reduce_start,

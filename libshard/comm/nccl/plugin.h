@@ -1,10 +1,10 @@
 /*
- * The nccl carrier: collectives between the GPUs themselves.
+ * The nccl device transport: collectives between the GPUs themselves.
  *
  * Every collective goes to one stream of this module, joined by events with the
  * stream on which the device computes. One stream for all groups: communicators that
  * ran side by side could wait for each other in circles; in the order in which the
- * host calls, which the meetings before each collective keep free of circles, they
+ * host calls, which the preflight checks keep free of circles, they
  * cannot.
  *
  * Communicators are non-blocking: calls that are not done at once are polled. A member
@@ -106,7 +106,7 @@ shard_status nccl_watch(bool begins);
 
 static inline nccl_group *nccl_of(const shard_group *group)
 {
-    return group->carrier_state;
+    return group->device_state;
 }
 
 /* The collectives. */

@@ -64,12 +64,12 @@ static void shm_post(shard_group *world, const char *text)
     atomic_store(&entry->state, SHARD_RANK_FAILED);
 }
 
-static void shm_alarm(shard_group *group, const char *text)
+static void shm_send_abort_notice(shard_group *group, const char *text)
 {
     shard_segment_rank *entry = own_entry(group);
     if (text)
         snprintf(entry->text, sizeof entry->text, "%s", text);
-    atomic_store(&entry->alarmed, text ? shm_now() : 0);
+    atomic_store(&entry->failed_since, text ? shm_now() : 0);
 }
 
 static void shm_notify_abort(shard_group *group, shard_status status, const char *text)
@@ -103,9 +103,9 @@ static const shard_group_ops shm_ops = {
     .broadcast = shm_broadcast,
     .subgroup = shm_subgroup,
     .post = shm_post,
-    .alarm = shm_alarm,
+    .abort_notice = shm_send_abort_notice,
     .notify_abort = shm_notify_abort,
-    .look = shm_look,
+    .probe = shm_probe,
     .destroy = shm_destroy,
 };
 

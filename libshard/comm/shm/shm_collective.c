@@ -1,9 +1,9 @@
 /*
- * The collectives over a group's area. Each goes in steps, one meeting after
+ * The collectives over a group's area. Each goes in steps, one barrier after
  * each: in one step a member writes its part of one chunk and reads what the
  * others wrote of the chunk before, so that writing and reading overlap. Who
  * leaves the last step may still be read from: the exchange that begins the
- * next collective is the meeting that it needs.
+ * next collective is the barrier that it needs.
  */
 #include "comm/shm/shm.h"
 
@@ -12,7 +12,7 @@
 
 #include <string.h>
 
-/* All-reduces up to this size are computed by each member, which saves a meeting. */
+/* All-reduces up to this size are computed by each member, which saves a barrier. */
 #define ALONE_BYTES (16 << 10)
 
 static int64_t smaller(int64_t a, int64_t b)
@@ -43,7 +43,7 @@ shard_status shm_exchange(shard_group *group, const void *mine, size_t bytes, vo
     shm_group *state = group->state;
     char *half = state->exchange + (state->round & 1) * (size_t)group->size * SHARD_EXCHANGE_BYTES;
     memcpy(half + (size_t)group->rank * SHARD_EXCHANGE_BYTES, mine, bytes);
-    SHARD_TRY(shm_meet(group));
+    SHARD_TRY(shm_barrier(group));
     for (int member = 0; member < group->size; member++)
         memcpy((char *)all + (size_t)member * bytes, half + (size_t)member * SHARD_EXCHANGE_BYTES, bytes);
     return SHARD_OK;
@@ -55,7 +55,7 @@ static shard_status reduce_alone(shard_group *group, void *data, int64_t count, 
     for (int member = 0; member < group->size; member++)
         parts[member] = chunk_of(group, 0, member);
     copy(chunk_of(group, 0, group->rank), data, count * (int64_t)shard_dtype_size(dtype));
-    SHARD_TRY(shm_meet(group));
+    SHARD_TRY(shm_barrier(group));
     shard_reduce_elements(data, parts, group->size, count, dtype, op);
     return SHARD_OK;
 }
@@ -109,7 +109,7 @@ shard_status shm_all_reduce(shard_group *group, void *data, int64_t count, shard
             copy(part.data + part.high, result + part.high, part.bytes - part.high);
         }
         if (step < steps + 1)
-            SHARD_TRY(shm_meet(group));
+            SHARD_TRY(shm_barrier(group));
     }
     return SHARD_OK;
 }
@@ -149,7 +149,7 @@ shard_status shm_all_gather(shard_group *group, const void *mine, void *all, con
             piece += counts[member] * size;
         }
         if (step < steps)
-            SHARD_TRY(shm_meet(group));
+            SHARD_TRY(shm_barrier(group));
     }
     return SHARD_OK;
 }
@@ -180,7 +180,7 @@ shard_status shm_reduce_scatter(shard_group *group, void *all, void *mine, const
                          part_of(counts[group->rank] * size, chunk, step - 1) / size, dtype, op);
         }
         if (step < steps)
-            SHARD_TRY(shm_meet(group));
+            SHARD_TRY(shm_barrier(group));
     }
     return SHARD_OK;
 }
@@ -197,7 +197,7 @@ shard_status shm_broadcast(shard_group *group, void *data, int64_t count, shard_
         if (group->rank != root && step >= 1)
             copy((char *)data + (step - 1) * chunk, chunk_of(group, step - 1, 0), part_of(bytes, chunk, step - 1));
         if (step < steps)
-            SHARD_TRY(shm_meet(group));
+            SHARD_TRY(shm_barrier(group));
     }
     return SHARD_OK;
 }

@@ -1,6 +1,6 @@
-/* What members of a group tell each other before a collective. */
-#ifndef SHARD_COMM_MEET_H
-#define SHARD_COMM_MEET_H
+/* The preflight check: what members of a group exchange before a collective. */
+#ifndef SHARD_COMM_PREFLIGHT_H
+#define SHARD_COMM_PREFLIGHT_H
 
 #include "comm/comm.h"
 
@@ -21,7 +21,7 @@ typedef struct shard_call {
     const char *name;
     enum shard_call_operation operation;
     shard_device *device; /* whose memory the data is in; NULL: the host's */
-    bool chooses;         /* only the carrier yet */
+    bool chooses;         /* the check is of the device transport to choose */
     shard_dtype dtype;
     int root; /* of a broadcast, else the reduce operation */
     int64_t count;
@@ -30,7 +30,7 @@ typedef struct shard_call {
 
 #define SHARD_SMALL_BYTES 216
 
-/* What the others are told of it: compared up to `status`. */
+/* What the others receive of it: compared up to `status`. */
 typedef struct shard_fingerprint {
     uint64_t sequence;
     uint64_t layout; /* hash of counts, of the public function and of what is agreed on in it */
@@ -40,11 +40,11 @@ typedef struct shard_fingerprint {
     unsigned char data[SHARD_SMALL_BYTES];
 } shard_fingerprint;
 
-/* UNSUPPORTED in a capture: a replay would not meet. */
+/* UNSUPPORTED in a capture: a replay would make no preflight check. */
 void shard_refuse_captured_collective(void);
 
-/* Meets the other members; `bytes` of small travel along, and lie in the peers' fingerprints
+/* The preflight check; `bytes` of small travel along, and lie in the peers' fingerprints
  * then. OK only if all are about to do the same and none has an error. */
-shard_status shard_meet(shard_group *group, const shard_call *call, const void *small, size_t bytes);
+shard_status shard_preflight(shard_group *group, const shard_call *call, const void *small, size_t bytes);
 
 #endif

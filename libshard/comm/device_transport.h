@@ -4,8 +4,8 @@
  * reaches the devices themselves. The members agree on it at the group's first
  * collective of such data.
  */
-#ifndef SHARD_COMM_CARRIER_H
-#define SHARD_COMM_CARRIER_H
+#ifndef SHARD_COMM_DEVICE_TRANSPORT_H
+#define SHARD_COMM_DEVICE_TRANSPORT_H
 
 #include "comm/comm.h"
 
@@ -13,7 +13,7 @@
  * than one member. Counts may be 0. Work may be queued: the data is what it was when
  * everything queued on the device before is done, and the result is there for
  * everything that is queued later (after wait, for those that are started). */
-typedef struct shard_carrier {
+typedef struct shard_device_transport {
     const char *name;
     bool takes_small; /* also what would fit into the fingerprint: reading it there would wait */
     shard_status (*all_reduce)(shard_group *, shard_device *, void *data, int64_t count, shard_dtype, shard_reduce_op);
@@ -28,30 +28,30 @@ typedef struct shard_carrier {
     shard_request *(*reduce_scatter_start)(shard_group *, shard_device *, void *all, void *mine, const int64_t *counts,
                                            shard_dtype, shard_reduce_op);
     shard_status (*broadcast)(shard_group *, shard_device *, void *data, int64_t count, shard_dtype, int root);
-    /* Frees group->carrier_state. */
+    /* Frees group->device_state. */
     void (*leave)(shard_group *);
-} shard_carrier;
+} shard_device_transport;
 
 /* Through pinned host memory, in pieces of bounded size. */
-extern const shard_carrier shard_staged_carrier;
+extern const shard_device_transport shard_staged_transport;
 
-/* What a member tells of its device before the carrier is chosen. */
-typedef struct shard_carrier_offer {
+/* What a member tells of its device before the device transport is chosen. */
+typedef struct shard_device_offer {
     uint64_t host;             /* hash of the machine's name and boot */
     char device[32];           /* the device's place in the machine: "0000:1b:00.0" */
     char refusal[128];         /* why it cannot be reached but through the host; "" if it can */
     int32_t reduced_precision; /* SHARD_NCCL_REDUCED_PRECISION */
     int32_t shares_gpu;        /* it can be reached from ranks on the same one */
-} shard_carrier_offer;
+} shard_device_offer;
 
-shard_carrier_offer shard_carrier_offer_of(shard_device *device);
+shard_device_offer shard_device_offer_of(shard_device *device);
 
-/* Gives groups that a parent was just split into their carrier, if the parent's can be
+/* Gives groups that a parent was just split into their device transport, if the parent's can be
  * split too; all in one color are `group` (NULL: of this rank alone). Collective over the parent. */
-shard_status shard_carrier_split(shard_group *parent, shard_group *group, int color);
+shard_status shard_device_transport_split(shard_group *parent, shard_group *group, int color);
 
-/* Sets group->carrier by what all members [size] offer; the same on every member.
+/* Sets group->device_transport by what all members [size] offer; the same on every member.
  * Collective. */
-shard_status shard_carrier_choose(shard_group *group, shard_device *device, const shard_carrier_offer *const *offers);
+shard_status shard_device_transport_choose(shard_group *group, shard_device *device, const shard_device_offer *const *offers);
 
 #endif

@@ -1,5 +1,5 @@
-/* Which carrier a group takes. What keeps it from the quickest is said in the log. */
-#include "comm/carrier.h"
+/* Which device transport a group takes. What keeps it from the quickest is said in the log. */
+#include "comm/device_transport.h"
 
 #include "base/env.h"
 #include "base/error.h"
@@ -30,15 +30,15 @@ static uint64_t hash_machine(void)
 }
 
 /* Makes the thread's error the reason why the device is not reached. */
-static void refuse_by_error(shard_carrier_offer *offer)
+static void refuse_by_error(shard_device_offer *offer)
 {
     snprintf(offer->refusal, sizeof offer->refusal, "%.*s", (int)sizeof offer->refusal - 1, shard_last_error());
     shard_clear_error();
 }
 
-shard_carrier_offer shard_carrier_offer_of(shard_device *device)
+shard_device_offer shard_device_offer_of(shard_device *device)
 {
-    shard_carrier_offer offer = {.host = hash_machine()};
+    shard_device_offer offer = {.host = hash_machine()};
     int64_t wanted, reduced;
     if (shard_env_integer("SHARD_NCCL", 1, 0, 1, &wanted) != SHARD_OK ||
         shard_env_integer("SHARD_NCCL_REDUCED_PRECISION", 0, 0, 1, &reduced) != SHARD_OK)
@@ -59,7 +59,7 @@ shard_carrier_offer shard_carrier_offer_of(shard_device *device)
 /* ---- what all of them make of it ---- */
 
 /* Why the members' devices cannot reach each other: "" if they can. */
-static void find_refusal(const shard_group *group, const shard_carrier_offer *const *offers, char *text, size_t bytes)
+static void find_refusal(const shard_group *group, const shard_device_offer *const *offers, char *text, size_t bytes)
 {
     text[0] = '\0';
     for (int member = 0; member < group->size && !text[0]; member++) {
@@ -73,7 +73,7 @@ static void find_refusal(const shard_group *group, const shard_carrier_offer *co
 }
 
 /* Where settings differ NCCL's calls would too. */
-static shard_status check_settings(const shard_group *group, const shard_carrier_offer *const *offers)
+static shard_status check_settings(const shard_group *group, const shard_device_offer *const *offers)
 {
     for (int member = 1; member < group->size; member++)
         if (offers[member]->reduced_precision != offers[0]->reduced_precision)
@@ -96,7 +96,7 @@ static shard_status connect(shard_group *group, shard_device *device, bool reduc
         nccl->connect(group, device, ids, reduced_precision);
         status = shard_agree(group);
         if (status != SHARD_OK)
-            nccl->carrier.leave(group);
+            nccl->device_transport.leave(group);
     }
     free(ids);
     return status;
@@ -118,17 +118,17 @@ static void take_nccl(shard_group *group)
     const shard_nccl_plugin *nccl = shard_nccl_load();
     char text[64];
     snprintf(text, sizeof text, "NCCL %s", nccl->version);
-    group->carrier = &nccl->carrier;
+    group->device_transport = &nccl->device_transport;
     log_members(group, text);
 }
 
-shard_status shard_carrier_choose(shard_group *group, shard_device *device, const shard_carrier_offer *const *offers)
+shard_status shard_device_transport_choose(shard_group *group, shard_device *device, const shard_device_offer *const *offers)
 {
     char refusal[256], text[320];
     find_refusal(group, offers, refusal, sizeof refusal);
     if (refusal[0]) {
         snprintf(text, sizeof text, "host memory: %s", refusal);
-        group->carrier = &shard_staged_carrier;
+        group->device_transport = &shard_staged_transport;
         log_members(group, text);
         return SHARD_OK;
     }
@@ -138,9 +138,9 @@ shard_status shard_carrier_choose(shard_group *group, shard_device *device, cons
     return SHARD_OK;
 }
 
-shard_status shard_carrier_split(shard_group *parent, shard_group *group, int color)
+shard_status shard_device_transport_split(shard_group *parent, shard_group *group, int color)
 {
-    if (!parent->carrier || parent->carrier == &shard_staged_carrier)
+    if (!parent->device_transport || parent->device_transport == &shard_staged_transport)
         return SHARD_OK;
     const shard_nccl_plugin *nccl = shard_nccl_load();
     nccl->split(parent, group, color);
@@ -148,6 +148,6 @@ shard_status shard_carrier_split(shard_group *parent, shard_group *group, int co
     if (status == SHARD_OK && group)
         take_nccl(group);
     else if (group)
-        nccl->carrier.leave(group);
+        nccl->device_transport.leave(group);
     return status;
 }

@@ -5,7 +5,7 @@
  * room: only then there is a second exchange. A fault that this rank's device has
  * found by then counts as a failure.
  */
-#include "comm/meet.h"
+#include "comm/preflight.h"
 
 #include "base/error.h"
 #include "base/hash.h"
@@ -24,8 +24,8 @@
 _Static_assert(sizeof(shard_fingerprint) == 256 && sizeof(shard_fingerprint) <= SHARD_COMM_TEXT, "peers has room for either");
 _Static_assert(SHARD_COMM_TEXT <= SHARD_EXCHANGE_BYTES, "a text travels in one exchange");
 
-/* The last failure that the members of a group told each other, so that it is
- * not told again as this rank's own. */
+/* The last failure that the members of a group exchanged, so that it is
+ * not sent again as this rank's own. */
 static _Thread_local struct {
     char text[2 * SHARD_COMM_TEXT]; /* an error's text is longer than the text told where it has escapes */
     int size;
@@ -219,10 +219,10 @@ static shard_status fail_mismatched(shard_group *group)
     shard_group_describe(group, mine.call, sizeof mine.call);
     snprintf(mine.agreed, sizeof mine.agreed, "%s", shard_current_function()->agreed);
     size_t used = strlen(mine.call);
-    const shard_fingerprint *told = group->peers;
-    mine.fingerprint = shard_hash_bytes(SHARD_HASH_START, &told[group->rank], offsetof(shard_fingerprint, status));
+    const shard_fingerprint *received = group->peers;
+    mine.fingerprint = shard_hash_bytes(SHARD_HASH_START, &received[group->rank], offsetof(shard_fingerprint, status));
     for (int member = 1; member < group->size; member++)
-        if (told[member].sequence != told[0].sequence) {
+        if (received[member].sequence != received[0].sequence) {
             snprintf(mine.call + used, sizeof mine.call - used, " as collective %" PRIu64 " of the group", group->sequence);
             break;
         }
@@ -244,20 +244,20 @@ static bool same_call(const shard_fingerprint *a, const shard_fingerprint *b)
 
 /* A rank that has failed may have skipped a collective of one group, and come to one
  * of another: those that wait in the first are not to wait for the deadline. */
-static void raise_alarm(shard_group *group, bool raised)
+static void send_abort_notice(shard_group *group, bool sends)
 {
-    static _Thread_local bool is_raised;
-    if (!group->ops->alarm || (raised ? shard_last_status() == SHARD_OK : !is_raised))
+    static _Thread_local bool is_sent;
+    if (!group->ops->abort_notice || (sends ? shard_last_status() == SHARD_OK : !is_sent))
         return;
     char text[SHARD_COMM_TEXT];
-    if (raised)
+    if (sends)
         tell_error(group, text, sizeof text);
-    is_raised = raised;
-    group->ops->alarm(group, raised ? text : NULL);
+    is_sent = sends;
+    group->ops->abort_notice(group, sends ? text : NULL);
 }
 
 /* What a device has found by now is told with this call, as a rank may never wait for its device. */
-static void look_for_fault(const shard_call *call)
+static void report_fault(const shard_call *call)
 {
     shard_device *device = call->device ? call->device : shard_opened_accelerator();
     if (device)
@@ -280,13 +280,13 @@ void shard_refuse_captured_collective(void)
 /* What the whole world has told each other is not told again: some ranks learned of it early in
  * a step and some at its end, and they come to the same collective next, when they have cleared
  * it, only if none enters one before. */
-shard_status shard_meet(shard_group *group, const shard_call *call, const void *small, size_t bytes)
+shard_status shard_preflight(shard_group *group, const shard_call *call, const void *small, size_t bytes)
 {
     if (failure_is_joint(shard_comm_world_size()))
         return shard_last_status();
     SHARD_TRY(shard_refuse_fork(group));
     shard_refuse_captured_collective();
-    look_for_fault(call);
+    report_fault(call);
     shard_fingerprint mine = {
         .sequence = ++group->sequence,
         .layout =
@@ -299,31 +299,31 @@ shard_status shard_meet(shard_group *group, const shard_call *call, const void *
     };
     if (bytes && mine.status == SHARD_OK)
         memcpy(mine.data, small, bytes);
-    raise_alarm(group, true);
+    send_abort_notice(group, true);
     shard_status met = group->ops->exchange(group, &mine, sizeof mine, group->peers);
-    raise_alarm(group, false);
+    send_abort_notice(group, false);
     if (met != SHARD_OK) {
         if (mine.status == SHARD_OK)
             remember_joint(1); /* it names its rank already */
         return shard_last_status();
     }
-    const shard_fingerprint *told = group->peers;
+    const shard_fingerprint *received = group->peers;
     for (int member = 0; member < group->size; member++)
-        if (told[member].status != SHARD_OK)
+        if (received[member].status != SHARD_OK)
             return fail_together(group, member);
     for (int member = 1; member < group->size; member++)
-        if (!same_call(&told[member], &told[0]))
+        if (!same_call(&received[member], &received[0]))
             return fail_mismatched(group);
     return SHARD_OK;
 }
 
 /* One checked collective in one exchange, without data of its own. */
-static shard_status meet_only(shard_group *group, const shard_call *call)
+static shard_status preflight_only(shard_group *group, const shard_call *call)
 {
     if (!group || group->size == 1)
         return shard_last_status();
     group->call = call;
-    shard_status status = shard_meet(group, call, NULL, 0);
+    shard_status status = shard_preflight(group, call, NULL, 0);
     group->call = NULL;
     return status;
 }
@@ -331,25 +331,25 @@ static shard_status meet_only(shard_group *group, const shard_call *call)
 shard_status shard_barrier(shard_group *group)
 {
     SHARD_FUNCTION("shard_barrier");
-    return meet_only(group, &(shard_call){.name = "barrier", .operation = SHARD_CALL_BARRIER});
+    return preflight_only(group, &(shard_call){.name = "barrier", .operation = SHARD_CALL_BARRIER});
 }
 
 shard_status shard_agree(shard_group *group)
 {
     SHARD_FUNCTION("shard_agree");
-    return meet_only(group, &(shard_call){.name = "agree", .operation = SHARD_CALL_AGREE});
+    return preflight_only(group, &(shard_call){.name = "agree", .operation = SHARD_CALL_AGREE});
 }
 
 shard_status shard_group_fail(shard_group *group)
 {
     if (shard_last_status() == SHARD_OK)
         shard_error(SHARD_ERROR_INTERNAL, "shard_group_fail: called without an error");
-    return meet_only(group, &(shard_call){.name = "fail", .operation = SHARD_CALL_FAIL});
+    return preflight_only(group, &(shard_call){.name = "fail", .operation = SHARD_CALL_FAIL});
 }
 
 shard_group *shard_group_start(shard_group *group, const char *what)
 {
-    if (!group || meet_only(group, &(shard_call){.name = what, .operation = SHARD_CALL_START}) == SHARD_OK)
+    if (!group || preflight_only(group, &(shard_call){.name = what, .operation = SHARD_CALL_START}) == SHARD_OK)
         return group;
     shard_group_destroy(group);
     return NULL;
