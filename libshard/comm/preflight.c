@@ -1,13 +1,13 @@
 /*
  * Before each collective the members exchange a fingerprint of what they are about
- * to do: all see the same fingerprints, so all decide alike whether the transport's
+ * to do: all see the same fingerprints, so all decide equally whether the transport's
  * collective follows, or which text all fail with. The text of a failure needs more
  * room: only then there is a second exchange. A fault that this rank's device has
  * found by then counts as a failure.
  */
 #include "comm/preflight.h"
 
-#include "base/error.h"
+#include "base/kept_error.h"
 #include "base/hash.h"
 #include "base/memory.h"
 #include "comm/function.h"
@@ -21,144 +21,89 @@
 #define ON_DEVICE 0x100u
 #define CHOOSES 0x200u
 
+/* In place of the rank of an error that all members find at once; its serial number is a hash of the text. */
+#define ALL_RANKS (-1)
+
 _Static_assert(sizeof(shard_fingerprint) == 256 && sizeof(shard_fingerprint) <= SHARD_COMM_TEXT, "peers has room for either");
 _Static_assert(SHARD_COMM_TEXT <= SHARD_EXCHANGE_BYTES, "a text travels in one exchange");
 
-/* The last failure that the members of a group exchanged, so that it is
- * not sent again as this rank's own. */
+/* ---- which error it is ---- */
+
+/* What is known of the error with this serial number, which this thread had last: of a later one, nothing. */
 static _Thread_local struct {
-    char text[2 * SHARD_COMM_TEXT]; /* an error's text is longer than the text told where it has escapes */
-    int size;
-} joint;
+    uint64_t serial;
+    shard_error_id id;
+    int size; /* the ranks that have received it */
+} known;
 
-static bool failure_is_joint(int size)
+bool shard_error_is_joint(int size)
 {
-    return joint.size >= size && shard_last_status() != SHARD_OK && strcmp(joint.text, shard_last_error()) == 0;
+    return shard_last_status() != SHARD_OK && known.serial == shard_error_serial() && known.size >= size;
 }
 
-/* This thread's error as the others shall read it, cut between two characters where it is too long. */
-static void tell_error(const shard_group *group, char *text, size_t bytes)
+static shard_error_id id_of_error(const shard_group *group)
 {
-    if (failure_is_joint(1))
-        shard_printable(text, bytes, shard_last_error());
-    else {
-        size_t used = (size_t)snprintf(text, bytes, "rank %d: ", group->world_ranks[group->rank]);
-        shard_printable(text + used, bytes - used, shard_last_error());
-    }
+    return shard_error_is_joint(1) ? known.id : (shard_error_id){group->world_ranks[group->rank], shard_error_serial()};
 }
 
-bool shard_group_failure_is_joint(const shard_group *group)
+/* Of this thread's error: which one it is, and that a group of that size has received it. */
+static void remember_error(shard_error_id id, int size)
 {
-    return failure_is_joint(group->size);
+    known.serial = shard_error_serial();
+    known.id = id;
+    known.size = size;
 }
 
-void shard_group_post(shard_group *world)
+void shard_write_error(const shard_group *group, char *text, size_t bytes)
 {
-    if (!world->ops->post || shard_last_status() == SHARD_OK || failure_is_joint(world->size))
-        return;
-    char text[SHARD_COMM_TEXT];
-    tell_error(world, text, sizeof text);
-    world->ops->post(world, text);
-}
-
-void shard_group_notify_abort(shard_group *group)
-{
-    char text[SHARD_COMM_TEXT];
-    shard_status status = shard_last_status();
-    if (!group->ops->notify_abort)
-        return;
-    bool names_ranks = status == SHARD_ERROR_PEER || status == SHARD_ERROR_TIMEOUT;
-    if (names_ranks)
-        shard_printable(text, sizeof text, shard_last_error());
-    else
-        tell_error(group, text, sizeof text);
-    group->ops->notify_abort(group, names_ranks ? status : SHARD_ERROR_PEER, text);
-}
-
-/* Of this thread's error: that it is known to a group of that size. */
-static void remember_joint(int size)
-{
-    snprintf(joint.text, sizeof joint.text, "%s", shard_last_error());
-    joint.size = size;
-}
-
-static size_t describe_counts(const shard_group *group, const shard_call *call, char *text, size_t bytes)
-{
-    const int shown = 8;
     size_t used = 0;
-    for (int i = 0; i < group->size && i < shown && used < bytes; i++)
-        used += (size_t)snprintf(text + used, bytes - used, "%s%" PRId64, i ? " + " : " of ", call->counts[i]);
-    if (group->size > shown && used < bytes)
-        used += (size_t)snprintf(text + used, bytes - used, " + ... (%" PRId64 " in all)", call->count);
-    return used;
+    if (!shard_error_is_joint(1)) /* else it names its rank already */
+        used = (size_t)snprintf(text, bytes, "rank %d: ", group->world_ranks[group->rank]);
+    shard_printable(text + used, bytes - used, shard_last_error());
 }
 
-/* " of 10 float32": with what the call is made. */
-static void describe_data(const shard_group *group, const shard_call *call, char *text, size_t bytes)
-{
-    static const char *const reductions[] = {[SHARD_SUM] = "", [SHARD_MAX] = " (max)", [SHARD_MIN] = " (min)"};
-    size_t used = 0;
-    text[0] = '\0';
-    if (call->operation == SHARD_CALL_EXCHANGE)
-        snprintf(text, bytes, " of %" PRId64 " bytes", call->count);
-    if (call->operation <= SHARD_CALL_EXCHANGE)
-        return;
-    bool reduces = call->operation == SHARD_CALL_ALL_REDUCE || call->operation == SHARD_CALL_REDUCE_SCATTER;
-    if (reduces && call->root >= 0 && call->root <= SHARD_MIN)
-        used += (size_t)snprintf(text + used, bytes - used, "%s", reductions[call->root]);
-    if (call->counts)
-        used += describe_counts(group, call, text + used, bytes - used);
-    else
-        used += (size_t)snprintf(text + used, bytes - used, " of %" PRId64, call->count);
-    if (used < bytes)
-        used += (size_t)snprintf(text + used, bytes - used, " %s", shard_dtype_name(call->dtype));
-    if (call->operation == SHARD_CALL_BROADCAST && used < bytes)
-        used += (size_t)snprintf(text + used, bytes - used, " from rank %d", shard_group_world_rank(group, call->root));
-    if (call->device && used < bytes)
-        snprintf(text + used, bytes - used, " in a device's memory");
-}
+/* ---- failing together ---- */
 
-/* By the public function's name where it is known, with the collective that is made in it. */
-void shard_group_describe(const shard_group *group, char *text, size_t bytes)
+/* Unchecked, to peers. */
+static shard_status exchange(shard_group *group, const void *mine, int64_t bytes)
 {
-    const char *function = shard_current_function()->name;
-    const shard_call *call = group->call;
-    char data[SHARD_COMM_TEXT / 2] = "";
-    if (call)
-        describe_data(group, call, data, sizeof data);
-    const char *name = call ? call->name : "group_create";
-    if (!function)
-        snprintf(text, bytes, "%s%s", name, data);
-    else if (strncmp(function, "shard_", 6) == 0 && strcmp(function + 6, name) == 0)
-        snprintf(text, bytes, "%s%s", function, data);
-    else if (call && call->operation > SHARD_CALL_EXCHANGE)
-        snprintf(text, bytes, "%s (%s%s)", function, name, data);
-    else if (shard_function_hint())
-        snprintf(text, bytes, "%s (%s)", function, shard_function_hint());
-    else
-        snprintf(text, bytes, "%s", function);
+    const shard_collective call = {.kind = SHARD_COLLECTIVE_EXCHANGE, .send = mine, .receive = group->peers, .count = bytes};
+    shard_request *none = NULL;
+    return group->transport->post(group, &call, &none);
 }
 
 /* Exchanges texts; the member's own is in `mine`. NULL if that failed. */
 static char (*exchange_texts(shard_group *group, const char *mine))[SHARD_COMM_TEXT]
 {
-    if (group->ops->exchange(group, mine, SHARD_COMM_TEXT, group->peers) != SHARD_OK)
-        return NULL;
-    return group->peers;
+    return exchange(group, mine, SHARD_COMM_TEXT) == SHARD_OK ? group->peers : NULL;
 }
 
-/* All members learn the error of the first that has one; it keeps its status. */
+/* Whether all members have the same error: there is nothing to exchange. */
+static bool have_same_error(const shard_group *group, shard_error_id id)
+{
+    const shard_fingerprint *received = shard_received(group);
+    for (int member = 0; member < group->size; member++)
+        if (received[member].status == SHARD_OK || received[member].error.rank != id.rank ||
+            received[member].error.serial != id.serial)
+            return false;
+    return true;
+}
+
+/* All members get the error of the first that has one; each that has one keeps its status. */
 static shard_status fail_together(shard_group *group, int first)
 {
     char mine[SHARD_COMM_TEXT] = "";
     shard_status status = shard_last_status();
-    if (status != SHARD_OK)
-        tell_error(group, mine, sizeof mine);
-    char(*texts)[SHARD_COMM_TEXT] = exchange_texts(group, mine);
-    if (!texts)
-        return shard_last_status();
-    shard_replace_error(status == SHARD_OK ? SHARD_ERROR_PEER : status, texts[first]);
-    remember_joint(group->size);
+    shard_error_id id = shard_received(group)[first].error;
+    if (!have_same_error(group, id)) {
+        if (status != SHARD_OK)
+            shard_write_error(group, mine, sizeof mine);
+        char(*texts)[SHARD_COMM_TEXT] = exchange_texts(group, mine);
+        if (!texts)
+            return shard_last_status();
+        shard_replace_error(status == SHARD_OK ? SHARD_ERROR_PEER : status, texts[first]);
+    }
+    remember_error(id, group->size);
     return shard_last_status();
 }
 
@@ -219,7 +164,7 @@ static shard_status fail_mismatched(shard_group *group)
     shard_group_describe(group, mine.call, sizeof mine.call);
     snprintf(mine.agreed, sizeof mine.agreed, "%s", shard_current_function()->agreed);
     size_t used = strlen(mine.call);
-    const shard_fingerprint *received = group->peers;
+    const shard_fingerprint *received = shard_received(group);
     mine.fingerprint = shard_hash_bytes(SHARD_HASH_START, &received[group->rank], offsetof(shard_fingerprint, status));
     for (int member = 1; member < group->size; member++)
         if (received[member].sequence != received[0].sequence) {
@@ -231,7 +176,7 @@ static shard_status fail_mismatched(shard_group *group)
     if (texts && marked) {
         describe_difference(group, texts, marked, text, sizeof text);
         shard_error(SHARD_ERROR_MISMATCH, "%s", text);
-        remember_joint(group->size);
+        remember_error((shard_error_id){ALL_RANKS, shard_hash_text(SHARD_HASH_START, text)}, group->size);
     }
     free(marked);
     return shard_last_status();
@@ -244,20 +189,20 @@ static bool same_call(const shard_fingerprint *a, const shard_fingerprint *b)
 
 /* A rank that has failed may have skipped a collective of one group, and come to one
  * of another: those that wait in the first are not to wait for the deadline. */
-static void send_abort_notice(shard_group *group, bool sends)
+static void send_abort_notice(shard_group *group, bool waits)
 {
     static _Thread_local bool is_sent;
-    if (!group->ops->abort_notice || (sends ? shard_last_status() == SHARD_OK : !is_sent))
-        return;
     char text[SHARD_COMM_TEXT];
-    if (sends)
-        tell_error(group, text, sizeof text);
-    is_sent = sends;
-    group->ops->abort_notice(group, sends ? text : NULL);
+    if (!group->transport->abort || (waits ? shard_last_status() == SHARD_OK : !is_sent))
+        return;
+    is_sent = waits;
+    if (waits)
+        shard_write_error(group, text, sizeof text);
+    group->transport->abort(group, waits ? SHARD_ABORT_WAITING : SHARD_ABORT_WITHDRAWN, shard_last_status(), waits ? text : NULL);
 }
 
-/* What a device has found by now is told with this call, as a rank may never wait for its device. */
-static void report_fault(const shard_call *call)
+/* The others receive what a device has found by now, as a rank may never wait for its device. */
+static void report_fault(const shard_collective *call)
 {
     shard_device *device = call->device ? call->device : shard_opened_accelerator();
     if (device)
@@ -277,37 +222,45 @@ void shard_refuse_captured_collective(void)
     shard_graph_refuse("a collective of several ranks, whose preflight check is the hosts',");
 }
 
-/* What the whole world has told each other is not told again: some ranks learned of it early in
+static shard_fingerprint make_fingerprint(shard_group *group, const shard_collective *call, const void *small, size_t bytes)
+{
+    uint64_t function = SHARD_HASH_START ^ shard_current_function()->hash;
+    shard_fingerprint mine = {
+        .sequence = ++group->sequence,
+        .layout = shard_hash_words(function, call->counts, call->counts ? group->size : 0),
+        .count = call->count,
+        .kind = (uint32_t)call->kind | (call->device ? ON_DEVICE : 0) | (call->chooses ? CHOOSES : 0),
+        .dtype = call->dtype,
+        .root = call->kind == SHARD_COLLECTIVE_BROADCAST ? (uint32_t)call->root : (uint32_t)call->op,
+        .status = (int32_t)shard_last_status(),
+    };
+    if (mine.status != SHARD_OK)
+        mine.error = id_of_error(group);
+    else if (bytes)
+        memcpy(mine.data, small, bytes);
+    return mine;
+}
+
+/* An error that the whole world has received is not sent again: some ranks received it early in
  * a step and some at its end, and they come to the same collective next, when they have cleared
  * it, only if none enters one before. */
-shard_status shard_preflight(shard_group *group, const shard_call *call, const void *small, size_t bytes)
+shard_status shard_preflight(shard_group *group, const shard_collective *call, const void *small, size_t bytes)
 {
-    if (failure_is_joint(shard_comm_world_size()))
+    if (shard_error_is_joint(shard_process.world_size))
         return shard_last_status();
     SHARD_TRY(shard_refuse_fork(group));
     shard_refuse_captured_collective();
     report_fault(call);
-    shard_fingerprint mine = {
-        .sequence = ++group->sequence,
-        .layout =
-            shard_hash_words(SHARD_HASH_START ^ shard_current_function()->hash, call->counts, call->counts ? group->size : 0),
-        .count = call->count,
-        .operation = (uint32_t)call->operation | (call->device ? ON_DEVICE : 0) | (call->chooses ? CHOOSES : 0),
-        .dtype = call->dtype,
-        .root = (uint32_t)call->root,
-        .status = (int32_t)shard_last_status(),
-    };
-    if (bytes && mine.status == SHARD_OK)
-        memcpy(mine.data, small, bytes);
+    shard_fingerprint mine = make_fingerprint(group, call, small, bytes);
     send_abort_notice(group, true);
-    shard_status met = group->ops->exchange(group, &mine, sizeof mine, group->peers);
+    shard_status status = exchange(group, &mine, sizeof mine);
     send_abort_notice(group, false);
-    if (met != SHARD_OK) {
-        if (mine.status == SHARD_OK)
-            remember_joint(1); /* it names its rank already */
+    if (status != SHARD_OK) {
+        if (mine.status == SHARD_OK) /* it names its rank already */
+            remember_error(id_of_error(group), 1);
         return shard_last_status();
     }
-    const shard_fingerprint *received = group->peers;
+    const shard_fingerprint *received = shard_received(group);
     for (int member = 0; member < group->size; member++)
         if (received[member].status != SHARD_OK)
             return fail_together(group, member);
@@ -317,40 +270,27 @@ shard_status shard_preflight(shard_group *group, const shard_call *call, const v
     return SHARD_OK;
 }
 
-/* One checked collective in one exchange, without data of its own. */
-static shard_status preflight_only(shard_group *group, const shard_call *call)
+/* ---- collectives without data ---- */
+
+shard_status shard_preflight_only(shard_group *group, shard_collective_kind kind)
 {
     if (!group || group->size == 1)
         return shard_last_status();
-    group->call = call;
-    shard_status status = shard_preflight(group, call, NULL, 0);
-    group->call = NULL;
+    const shard_collective call = {.kind = kind}, *outer = group->call;
+    group->call = &call;
+    shard_status status = shard_preflight(group, &call, NULL, 0);
+    group->call = outer;
     return status;
 }
 
 shard_status shard_barrier(shard_group *group)
 {
     SHARD_FUNCTION("shard_barrier");
-    return preflight_only(group, &(shard_call){.name = "barrier", .operation = SHARD_CALL_BARRIER});
+    return shard_preflight_only(group, SHARD_COLLECTIVE_BARRIER);
 }
 
 shard_status shard_agree(shard_group *group)
 {
     SHARD_FUNCTION("shard_agree");
-    return preflight_only(group, &(shard_call){.name = "agree", .operation = SHARD_CALL_AGREE});
-}
-
-shard_status shard_group_fail(shard_group *group)
-{
-    if (shard_last_status() == SHARD_OK)
-        shard_error(SHARD_ERROR_INTERNAL, "shard_group_fail: called without an error");
-    return preflight_only(group, &(shard_call){.name = "fail", .operation = SHARD_CALL_FAIL});
-}
-
-shard_group *shard_group_start(shard_group *group, const char *what)
-{
-    if (!group || preflight_only(group, &(shard_call){.name = what, .operation = SHARD_CALL_START}) == SHARD_OK)
-        return group;
-    shard_group_destroy(group);
-    return NULL;
+    return shard_preflight_only(group, SHARD_COLLECTIVE_AGREE);
 }

@@ -1,5 +1,5 @@
 /*
- * News: what ranks tell each other outside of collectives. MPI cannot say which members of
+ * News: what ranks send each other outside of collectives. MPI cannot say which members of
  * a collective are missing, so ranks ask each other: "did you come to this wait?" Each
  * remembers the waits that it came to last, and answers from its own polling, also while
  * it leaves, with what it waits for itself. A rank that does not answer does not poll: it
@@ -14,7 +14,7 @@
 
 #define POLL_MICROSECONDS 100
 
-enum { TAG_LEFT, TAG_FAILED, TAG_ABORT_NOTICE, TAG_WITHDRAWN, TAG_ASK, TAG_ANSWER, TAG_ABORTED, TAG_GIVEN_UP };
+enum { TAG_LEFT, TAG_FAILED, TAG_ABORT_NOTICE, TAG_WITHDRAWN, TAG_ASK, TAG_ANSWER, TAG_DEVICE_ABORTED, TAG_GIVEN_UP };
 
 /* The names of the waits that this rank came to, the last ones. */
 #define REMEMBERED 1024
@@ -38,7 +38,7 @@ shard_status mpi_news_open(void)
     size_t bits = ((size_t)mpi.size + 7) / 8;
     news.answer_bytes = (sizeof(mpi_answer) + bits + 7) / 8 * 8;
     news.given_up_bytes = SHARD_COMM_TEXT + (size_t)mpi.size;
-    news.message_bytes = sizeof(mpi_abort_notice);
+    news.message_bytes = sizeof(mpi_device_abort);
     news.message_bytes = news.answer_bytes > news.message_bytes ? news.answer_bytes : news.message_bytes;
     news.message_bytes = news.given_up_bytes > news.message_bytes ? news.given_up_bytes : news.message_bytes;
     news.message = mpi.host->calloc(1, news.message_bytes);
@@ -78,13 +78,13 @@ void mpi_say_aborting(const char *text)
         send_news(rank, text ? TAG_ABORT_NOTICE : TAG_WITHDRAWN, said, text ? sizeof said : 0);
 }
 
-void mpi_say_aborted(shard_status status, const char *text)
+void mpi_say_device_aborted(shard_status status, const char *text)
 {
-    static mpi_abort_notice said;
+    static mpi_device_abort said;
     said.status = status;
     snprintf(said.text, sizeof said.text, "%s", text);
     for (int rank = 0; rank < mpi.size; rank++)
-        send_news(rank, TAG_ABORTED, &said, sizeof said);
+        send_news(rank, TAG_DEVICE_ABORTED, &said, sizeof said);
 }
 
 /* The first error that names a rank stays. */
@@ -180,7 +180,7 @@ static void take_news(int rank, int tag)
         peer->failed_since = 0;
         peer->said[0] = '\0';
         break;
-    case TAG_ABORTED:
+    case TAG_DEVICE_ABORTED:
         memcpy(&peer->aborted, news.message, sizeof peer->aborted);
         break;
     case TAG_GIVEN_UP:

@@ -5,7 +5,7 @@
 #include <stdio.h>
 #include <time.h>
 
-/* Between two looks at what the host transport knows of the members. */
+/* Between two probes of what the host transport knows of the members. */
 #define PROBE_SECONDS 0.02
 
 double nccl_now(void)
@@ -64,7 +64,7 @@ shard_status nccl_give_up(nccl_group *calling)
     while (some && !some->group)
         some = some->next;
     if (nccl.broken == SHARD_OK && some)
-        nccl.host.group_notify_abort(some->group);
+        nccl.host.notify_abort(some->group);
     nccl.broken = shard_last_status();
     snprintf(nccl.text, sizeof nccl.text, "%s", shard_last_error());
     if (nccl.version >= NCCL_VERSION(2, 22, 0))
@@ -78,11 +78,8 @@ shard_status nccl_give_up(nccl_group *calling)
 
 static shard_status fail_late(const shard_group *group, const char *doing)
 {
-    bool members[group->size];
     char text[SHARD_COMM_TEXT] = "";
-    for (int member = 0; member < group->size; member++)
-        members[member] = true;
-    nccl.host.group_name_ranks(group, members, text, sizeof text);
+    nccl.host.group_name_ranks(group, NULL, text, sizeof text);
     return shard_error(SHARD_ERROR_TIMEOUT, "nccl: %s, of %s, was not done within %.0f s (SHARD_TIMEOUT)", doing, text,
                        nccl.host.timeout());
 }
@@ -95,8 +92,8 @@ static shard_status probe_members(shard_group *group, const char *doing, double 
     if (now - last < PROBE_SECONDS)
         return SHARD_OK;
     last = now;
-    if (group->ops->probe)
-        SHARD_TRY(group->ops->probe(group, doing));
+    if (group->transport->probe)
+        SHARD_TRY(group->transport->probe(group, doing));
     return now - since < nccl.host.timeout() ? SHARD_OK : fail_late(group, doing);
 }
 

@@ -11,7 +11,7 @@
 #ifndef SHARD_COMM_SHM_SHM_H
 #define SHARD_COMM_SHM_SHM_H
 
-#include "comm/comm.h"
+#include "comm/transport.h"
 #include "comm/shm/segment.h"
 
 #include <pthread.h>
@@ -86,12 +86,7 @@ void shm_leave(shm_group *state);
 void shm_watch_launcher(shm_world *world);
 void shm_stop_watching(shm_world *world);
 
-/* The collectives. */
-shard_status shm_exchange(shard_group *group, const void *mine, size_t bytes, void *all);
-shard_status shm_all_reduce(shard_group *group, void *data, int64_t count, shard_dtype dtype, shard_reduce_op op);
-shard_status shm_all_gather(shard_group *group, const void *mine, void *all, const int64_t *counts, shard_dtype dtype);
-shard_status shm_reduce_scatter(shard_group *group, void *all, void *mine, const int64_t *counts, shard_dtype dtype,
-                                shard_reduce_op op);
-shard_status shm_broadcast(shard_group *group, void *data, int64_t count, shard_dtype dtype, int root);
+/* Every collective; done at once. */
+shard_status shm_post(shard_group *group, const shard_collective *call, shard_request **request);
 
 #endif
