@@ -110,21 +110,14 @@ END_TEST
 
 /* ---- what it costs ---- */
 
+static const shard_transport *real;
 static int reductions, scattered;
 
-static shard_status count_all_reduce(shard_group *group, void *data, int64_t count, shard_dtype dtype, shard_reduce_op op)
+static shard_status count_sums(shard_group *group, const shard_collective *call, shard_request **request)
 {
-    (void)group, (void)data, (void)count, (void)dtype, (void)op;
-    reductions++;
-    return SHARD_OK;
-}
-
-static shard_status count_reduce_scatter(shard_group *group, void *all, void *mine, const int64_t *counts, shard_dtype dtype,
-                                         shard_reduce_op op)
-{
-    (void)group, (void)all, (void)mine, (void)counts, (void)dtype, (void)op;
-    scattered++;
-    return SHARD_OK;
+    reductions += call->kind == SHARD_COLLECTIVE_ALL_REDUCE;
+    scattered += call->kind == SHARD_COLLECTIVE_REDUCE_SCATTER;
+    return call->kind == SHARD_COLLECTIVE_EXCHANGE ? real->post(group, call, request) : SHARD_OK;
 }
 
 /* Features gathered over both groups before a split head: their gradient is summed once,
@@ -146,13 +139,11 @@ static void sums_once(shard_group *world, void *context)
         labels = shard_gather_from_group(shard_gather_from_group(labels, 0, groups[first]), 0, groups[1 - first]);
         shard_tensor *loss = shard_cross_entropy(layer(layers, HEAD, x), labels);
         uint64_t calls[] = {groups[0]->sequence, groups[1]->sequence, world->sequence};
-        const shard_group_ops *ops = groups[0]->ops;
-        shard_group_ops counting = *ops;
-        counting.all_reduce = count_all_reduce;
-        counting.reduce_scatter = count_reduce_scatter;
-        groups[0]->ops = &counting;
+        shard_transport counting = *(real = groups[0]->transport);
+        counting.post = count_sums;
+        groups[0]->transport = &counting;
         check_ok(shard_backward(loss));
-        groups[0]->ops = ops;
+        groups[0]->transport = real;
         ck_assert_int_eq(reductions, 0);
         ck_assert_int_eq(scattered, 1);
         ck_assert_uint_eq(groups[0]->sequence, calls[0] + 1);

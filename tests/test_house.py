@@ -1,5 +1,5 @@
-"""Holds the house's rules: a folder of libshard/ calls only what stands left of it, a
-vendor's headers appear only in the folder of its backend, programs use public headers, and
+"""Holds the house's rules: a folder of libshard/ calls only what stands left of it, a file of a folder
+with an order likewise, a vendor's headers appear only in the folder of its backend, programs use public headers, and
 the program in standard C calls every macro of these.
 
 Usage: test_house.py SOURCE_ROOT [ARCHIVE...]; the archives hold the library's objects.
@@ -11,6 +11,11 @@ import sys
 
 ORDER = ["base", "device", "comm", "tensor", "autograd", "op", "data", "distributed", "parallel", "nn", "models", "optim", "amp", "checkpoint"]
 LAST = {"optim", "amp", "checkpoint"}  # these don't call each other, but for amp, which looks at what optim steps by
+# Of files, by their stems, and of folders inside a folder: each calls only what stands left of it, or is itself.
+FILE_ORDER = {
+    "comm": ["function", "culprits", "reduce", "transport", "backends", "self", "shm", "mpi", "preflight", "staged", "nccl",
+             "registry", "device_transport", "comm", "group", "world", "collective"],
+}
 VENDORS = {  # header: the folder that may include it
     r"(oneapi/)?dnnl": "libshard/device/cpu",
     r"omp\.h": "libshard/device/cpu",
@@ -28,6 +33,34 @@ def may_call(caller, callee):
     if caller in LAST and callee in LAST:
         return (caller, callee) == ("amp", "optim")
     return ORDER.index(callee) < ORDER.index(caller)
+
+
+def file_unit(path):
+    """Of libshard/comm/shm/shm_area.c: "comm", "shm"; of libshard/comm/group.c: "comm", "group". Else None."""
+    parts = pathlib.PurePath(path).parts
+    if len(parts) < 2 or parts[0] not in FILE_ORDER:
+        return None
+    return parts[0], pathlib.PurePath(parts[1]).stem
+
+
+def may_call_file(folder, caller, callee):
+    return FILE_ORDER[folder].index(callee) <= FILE_ORDER[folder].index(caller)
+
+
+def check_file_includes(root):
+    problems = []
+    for folder, order in FILE_ORDER.items():
+        for path in sorted((root / "libshard" / folder).glob("**/*.[ch]")):
+            relative = path.relative_to(root / "libshard")
+            _, caller = file_unit(relative)
+            if caller not in order:
+                problems.append(f"libshard/{relative}: {caller} has no place in FILE_ORDER")
+                continue
+            for kind, header in INCLUDE.findall(path.read_text(encoding="utf-8")):
+                called_folder, callee = (kind == '"' and file_unit(header)) or (None, None)
+                if called_folder == folder and callee in order and not may_call_file(folder, caller, callee):
+                    problems.append(f"libshard/{relative}: {caller} may not call {callee} ({header})")
+    return problems
 
 
 def public_folder(header):
@@ -94,32 +127,44 @@ def check_collective_functions(root):
     return [f"{name}: its header says that it is collective, but it has no SHARD_FUNCTION" for name in sorted(wanted - found)]
 
 
+def object_unit(folder, stem):
+    """Of the object comm_shm_shm_area.c.o: "shm", which its stem without the folder begins with."""
+    units = [unit for unit in FILE_ORDER.get(folder, []) if re.match(rf"{folder}_{unit}(_|\.)", stem)]
+    return max(units, key=len, default=None)
+
+
 def symbols(archive):
-    """Folder of the object, whether it defines or needs it, name."""
+    """Folder and file of the object, whether it defines or needs it, name."""
     listing = subprocess.run(["nm", "-A", str(archive)], capture_output=True, text=True, check=True).stdout
     for line in listing.splitlines():
         place, _, rest = line.rpartition(":")
         found = re.match(r"\s*[0-9a-f]*\s+([A-Za-z]) (\w+)$", rest)
-        folder = re.split(r"[_.]", pathlib.PurePath(place.split(":")[-1]).name)[0]
+        stem = pathlib.PurePath(place.split(":")[-1]).name
+        folder = re.split(r"[_.]", stem)[0]
         if found and folder in ORDER:
-            yield folder, found.group(1), found.group(2)
+            yield folder, object_unit(folder, stem), found.group(1), found.group(2)
 
 
 def check_calls(archives):
     entries = [entry for archive in archives for entry in symbols(archive)]
-    home = {name: folder for folder, kind, name in entries if kind in "TDRB"}
+    home = {name: (folder, unit) for folder, unit, kind, name in entries if kind in "TDRB"}
     if not home:
         return ["no symbols were found: the archives are not what they should be"]
     problems = set()
-    for folder, kind, name in entries:
-        if kind == "U" and name in home and not may_call(folder, home[name]):
-            problems.add(f"{folder} calls {name}, which is {home[name]}'s")
+    for folder, unit, kind, name in entries:
+        if kind != "U" or name not in home:
+            continue
+        called_folder, callee = home[name]
+        if not may_call(folder, called_folder):
+            problems.add(f"{folder} calls {name}, which is {called_folder}'s")
+        if folder == called_folder and folder in FILE_ORDER and not may_call_file(folder, unit, callee):
+            problems.add(f"{folder}: {unit} calls {name}, which is {callee}'s and stands after it")
     return sorted(problems)
 
 
 def main():
     root = pathlib.Path(sys.argv[1])
-    problems = check_includes(root) + check_strict_program(root) + check_collective_functions(root) + check_calls(sys.argv[2:])
+    problems = check_includes(root) + check_file_includes(root) + check_strict_program(root) + check_collective_functions(root) + check_calls(sys.argv[2:])
     print("\n".join(problems) if problems else "the house is in order")
     return 1 if problems else 0
 

@@ -4,7 +4,7 @@
 #include "support/collectives.h"
 #include "support/ranks.h"
 
-#include "base/error.h"
+#include "base/kept_error.h"
 #include "comm/comm.h"
 #include "comm/shm/segment.h"
 
@@ -183,6 +183,33 @@ static void two_fail(shard_group *world, void *context)
 START_TEST(test_lowest_first)
 {
     run_ranks(4, two_fail);
+}
+END_TEST
+
+/* An error is known by the rank and the serial number that it began with, not by its text. */
+static void says_the_same(shard_group *world, void *context)
+{
+    (void)context;
+    int rank = shard_group_rank(world);
+    shard_kept_error kept;
+    if (rank == 1)
+        shard_error(SHARD_ERROR_IO, "disk full");
+    ck_assert_int_ne(shard_agree(world), SHARD_OK);
+    shard_keep_error(&kept);
+    check_ok(shard_agree(world));
+    shard_put_back_error(&kept);
+    ck_assert(shard_group_failure_is_joint(world));
+    check_error(rank == 1 ? SHARD_ERROR_IO : SHARD_ERROR_PEER, "rank 1: disk full");
+    if (rank == 2)
+        shard_error(SHARD_ERROR_IO, "rank 1: disk full");
+    ck_assert(!shard_group_failure_is_joint(world));
+    ck_assert_int_ne(shard_agree(world), SHARD_OK);
+    check_error(rank == 2 ? SHARD_ERROR_IO : SHARD_ERROR_PEER, "rank 2: rank 1: disk full");
+}
+
+START_TEST(test_says_the_same)
+{
+    run_ranks(3, says_the_same);
 }
 END_TEST
 
@@ -589,6 +616,7 @@ int main(void)
     tcase = test_case(suite, "errors");
     tcase_add_loop_test(tcase, test_one_fails, 0, 3);
     tcase_add_test(tcase, test_lowest_first);
+    tcase_add_test(tcase, test_says_the_same);
     tcase_add_loop_test(tcase, test_long_texts, 2, 4);
     tcase_add_test(tcase, test_wrong_arguments);
     tcase_add_test(tcase, test_fails_in_a_group);

@@ -7,6 +7,7 @@
 #include "support/full_pool.h"
 #include "support/gpu.h"
 
+#include "comm/comm.h"
 #include "comm/nccl/host.h"
 
 #include <pthread.h>
@@ -28,9 +29,9 @@ static const shard_nccl_plugin *module(void)
 
 static shard_group *group_of_one(void)
 {
-    shard_group *group = shard_self_make(0);
+    shard_group *group = shard_group_alone(0);
     ck_assert_ptr_nonnull(group);
-    group->carrier = &module()->carrier;
+    group->device_transport = &module()->transport;
     return group;
 }
 
@@ -78,31 +79,66 @@ static void check_array(const void *array, const unsigned char *want, size_t byt
 
 /* ---- tests ---- */
 
+static shard_collective call_of(shard_collective_kind kind, void *array, int64_t count, shard_dtype dtype, shard_reduce_op op)
+{
+    return (shard_collective){
+        .kind = kind, .send = array, .receive = array, .count = count, .dtype = dtype, .op = op, .device = gpu()};
+}
+
+/* Posted and waited for, with a test in between. */
+static void run(shard_group *group, const shard_collective *call)
+{
+    shard_request *request = NULL;
+    bool done = false;
+    check_done(group->device_transport->post(group, call, &request));
+    ck_assert_ptr_nonnull(request);
+    check_done(group->device_transport->test(group, request, &done));
+    check_done(group->device_transport->wait(group, request));
+    check_done(gpu()->ops->synchronize(gpu()));
+    check_done(group->device_transport->test(group, request, &done));
+    ck_assert(done);
+}
+
+static void all_reduce(shard_group *group, void *array, int64_t count, shard_dtype dtype, shard_reduce_op op)
+{
+    const shard_collective call = call_of(SHARD_COLLECTIVE_ALL_REDUCE, array, count, dtype, op);
+    shard_request *request = NULL;
+    check_done(group->device_transport->post(group, &call, &request));
+    check_done(group->device_transport->wait(group, request));
+}
+
+/* Of pieces: from an array to another one. */
+static void run_pieces(shard_group *group, shard_collective_kind kind, void *from, void *to, int64_t count, shard_dtype dtype,
+                       shard_reduce_op op)
+{
+    shard_collective call = call_of(kind, from, count, dtype, op);
+    call.receive = to;
+    call.counts = &count;
+    run(group, &call);
+}
+
 static void check_collectives(shard_group *group, int64_t count, shard_dtype dtype)
 {
-    const shard_carrier *carrier = group->carrier;
     size_t bytes = (size_t)count * shard_dtype_size(dtype);
     unsigned char *data = make_bytes(bytes);
     void *array = make_array(data, bytes), *other = make_array(NULL, bytes);
     for (shard_reduce_op op = SHARD_SUM; op <= SHARD_MIN; op++) {
-        check_done(carrier->all_reduce(group, gpu(), array, count, dtype, op));
+        const shard_collective call = call_of(SHARD_COLLECTIVE_ALL_REDUCE, array, count, dtype, op);
+        run(group, &call);
         check_array(array, data, bytes, "all_reduce");
-        shard_request *request = carrier->all_reduce_start(group, gpu(), array, count, dtype, op);
-        ck_assert_msg(request != NULL, "%s", shard_last_error());
-        check_done(carrier->wait(group, gpu(), request));
-        check_array(array, data, bytes, "all_reduce_start");
-        check_done(carrier->reduce_scatter(group, gpu(), array, array, &count, dtype, op));
+        run_pieces(group, SHARD_COLLECTIVE_REDUCE_SCATTER, array, array, count, dtype, op);
         check_array(array, data, bytes, "reduce_scatter in place");
         check_done(gpu()->ops->zero(gpu(), other, bytes));
-        check_done(carrier->reduce_scatter(group, gpu(), array, other, &count, dtype, op));
+        run_pieces(group, SHARD_COLLECTIVE_REDUCE_SCATTER, array, other, count, dtype, op);
         check_array(other, data, bytes, "reduce_scatter");
     }
-    check_done(carrier->all_gather(group, gpu(), array, array, &count, dtype));
+    run_pieces(group, SHARD_COLLECTIVE_ALL_GATHER, array, array, count, dtype, SHARD_SUM);
     check_array(array, data, bytes, "all_gather in place");
     check_done(gpu()->ops->zero(gpu(), other, bytes));
-    check_done(carrier->all_gather(group, gpu(), array, other, &count, dtype));
+    run_pieces(group, SHARD_COLLECTIVE_ALL_GATHER, array, other, count, dtype, SHARD_SUM);
     check_array(other, data, bytes, "all_gather");
-    check_done(carrier->broadcast(group, gpu(), array, count, dtype, 0));
+    const shard_collective call = call_of(SHARD_COLLECTIVE_BROADCAST, array, count, dtype, SHARD_SUM);
+    run(group, &call);
     check_array(array, data, bytes, "broadcast");
     gpu()->ops->release(gpu(), array, bytes + 1);
     gpu()->ops->release(gpu(), other, bytes + 1);
@@ -128,7 +164,7 @@ START_TEST(sums_in_pieces)
     size_t bytes = LARGE * sizeof(uint16_t);
     unsigned char *data = make_bytes(bytes);
     void *array = make_array(data, bytes);
-    check_done(group->carrier->all_reduce(group, gpu(), array, LARGE, SHARD_BFLOAT16, SHARD_SUM));
+    all_reduce(group, array, LARGE, SHARD_BFLOAT16, SHARD_SUM);
     check_array(array, data, bytes, "all_reduce");
     free(data);
     shard_group_destroy(group);
@@ -139,10 +175,10 @@ END_TEST
 START_TEST(splits)
 {
     shard_group *group = connected(), *part = group_of_one(), *other = group_of_one();
-    check_done(module()->split(group, part, 5));
+    check_done(module()->transport.split(group, part, 5));
     check_collectives(part, SMALL, SHARD_FLOAT32);
-    check_done(module()->split(group, NULL, 0)); /* this rank needs none */
-    check_done(module()->split(part, other, 0));
+    check_done(module()->transport.split(group, NULL, 0)); /* this rank needs none */
+    check_done(module()->transport.split(part, other, 0));
     shard_group_destroy(part);
     check_collectives(group, SMALL, SHARD_FLOAT32);
     check_collectives(other, SMALL, SHARD_BFLOAT16);
@@ -159,10 +195,10 @@ START_TEST(finds_memory)
     void *array = make_array(NULL, SMALL * sizeof(float));
     fill_pool(gpu());
     shard_group *group = connected(), *part = group_of_one();
-    check_done(group->carrier->all_reduce(group, gpu(), array, SMALL, SHARD_FLOAT32, SHARD_SUM));
+    all_reduce(group, array, SMALL, SHARD_FLOAT32, SHARD_SUM);
     fill_pool(gpu());
-    check_done(module()->split(group, part, 5));
-    check_done(part->carrier->all_reduce(part, gpu(), array, SMALL, SHARD_FLOAT32, SHARD_SUM));
+    check_done(module()->transport.split(group, part, 5));
+    all_reduce(part, array, SMALL, SHARD_FLOAT32, SHARD_SUM);
     check_done(gpu()->ops->synchronize(gpu()));
     ck_assert_int_eq(cudaPeekAtLastError(), cudaSuccess); /* nor is it left of asking whether work is done */
     shard_group_destroy(part);
@@ -180,7 +216,7 @@ START_TEST(counts_memory)
     shard_memory_stats before, after;
     gpu()->ops->reset_peak(gpu());
     gpu()->ops->memory_stats(gpu(), &before);
-    check_done(group->carrier->all_reduce(group, gpu(), array, SMALL, SHARD_FLOAT16, SHARD_SUM));
+    all_reduce(group, array, SMALL, SHARD_FLOAT16, SHARD_SUM);
     gpu()->ops->memory_stats(gpu(), &after);
     ck_assert_int_eq(after.current, before.current);
     ck_assert_int_ge(after.peak, before.current + (int64_t)bytes);
@@ -208,7 +244,7 @@ START_TEST(any_thread)
     for (int i = 0; i < THREADS; i++)
         ck_assert_int_eq(pthread_create(&threads[i], NULL, wait_often, &status[i]), 0);
     for (int i = 0; i < 2000; i++)
-        check_done(group->carrier->all_reduce(group, gpu(), array, SMALL, SHARD_FLOAT32, SHARD_SUM));
+        all_reduce(group, array, SMALL, SHARD_FLOAT32, SHARD_SUM);
     for (int i = 0; i < THREADS; i++) {
         ck_assert_int_eq(pthread_join(threads[i], NULL), 0);
         ck_assert_int_eq(status[i], SHARD_OK);
@@ -227,7 +263,7 @@ START_TEST(aborts)
     void *array = make_array(data, bytes);
     for (int i = 0; i < 2; i++) {
         shard_group *group = connected();
-        check_done(group->carrier->all_reduce(group, gpu(), array, SMALL, SHARD_FLOAT32, SHARD_MAX));
+        all_reduce(group, array, SMALL, SHARD_FLOAT32, SHARD_MAX);
         shard_error(SHARD_ERROR_IO, "something else");
         shard_group_destroy(group);
         ck_assert_str_eq(shard_last_error(), "something else");

@@ -17,7 +17,7 @@ static void collects(shard_group *world, void *context)
 {
     int64_t count = *(int64_t *)context;
     check_sum_of_ranks(world);
-    ck_assert_str_eq(carrier_of(world), "nccl");
+    ck_assert_str_eq(device_transport_of(world), "nccl");
     check_sizes(world, count, ANY_ORDER);
 }
 
@@ -37,7 +37,7 @@ static void splits(shard_group *world, void *context)
     shard_group *group = shard_group_split(world, 0), *alone = shard_group_split(world, shard_group_rank(world));
     ck_assert_msg(group && alone, "%s", shard_last_error());
     ck_assert_int_eq(shard_group_size(alone), 1);
-    ck_assert_str_eq(carrier_of(shard_mesh_model_group(mesh)), "nccl");
+    ck_assert_str_eq(device_transport_of(shard_mesh_model_group(mesh)), "nccl");
     for (int i = 0; i < 3; i++) {
         check_sum_of_ranks(shard_mesh_model_group(mesh));
         check_sum_of_ranks(group);

@@ -6,7 +6,7 @@
 #include "support/job.h"
 
 #include "autograd/autograd.h"
-#include "comm/carrier.h"
+#include "comm/comm.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -43,25 +43,31 @@ static shard_tensor *mark(shard_tensor *x, char letter)
 
 /* A transport on which something could go on in between: s is what was started, w waited for, g
  * gathered. */
-static const shard_group_ops *real;
-static const shard_carrier *real_carrier;
+static const shard_transport *real;
+static shard_transport noting;
 
-static shard_request *sum_start(shard_group *group, void *data, int64_t count, shard_dtype dtype, shard_reduce_op op)
+static const shard_transport **transport_of(shard_group *group)
 {
-    note('s');
-    real->all_reduce(group, data, count, dtype, op);
-    return (shard_request *)seen;
+    return shard_device_open(NULL)->ops->host_memory ? &group->transport : &group->device_transport;
 }
 
-static shard_request *scatter_start(shard_group *group, void *all, void *mine, const int64_t *counts, shard_dtype dtype,
-                                    shard_reduce_op op)
+static shard_status note_post(shard_group *group, const shard_collective *call, shard_request **request)
 {
-    note('s');
-    real->reduce_scatter(group, all, mine, counts, dtype, op);
-    return (shard_request *)seen;
+    shard_request *own = NULL;
+    bool reduces = call->kind == SHARD_COLLECTIVE_ALL_REDUCE || call->kind == SHARD_COLLECTIVE_REDUCE_SCATTER;
+    if (reduces)
+        note('s');
+    if (call->kind == SHARD_COLLECTIVE_ALL_GATHER)
+        note('g');
+    shard_status status = real->post(group, call, &own);
+    if (status == SHARD_OK && own)
+        status = real->wait(group, own);
+    if (reduces)
+        *request = (shard_request *)seen;
+    return status;
 }
 
-static shard_status await(shard_group *group, shard_request *request)
+static shard_status note_wait(shard_group *group, shard_request *request)
 {
     (void)group;
     ck_assert_ptr_eq(request, (shard_request *)seen);
@@ -69,72 +75,18 @@ static shard_status await(shard_group *group, shard_request *request)
     return SHARD_OK;
 }
 
-static shard_status gather(shard_group *group, const void *mine, void *all, const int64_t *counts, shard_dtype dtype)
-{
-    note('g');
-    return real->all_gather(group, mine, all, counts, dtype);
-}
-
-/* The same of a device's memory. */
-static shard_request *carry_sum(shard_group *group, shard_device *device, void *data, int64_t count, shard_dtype dtype,
-                                shard_reduce_op op)
-{
-    note('s');
-    real_carrier->all_reduce(group, device, data, count, dtype, op);
-    return (shard_request *)seen;
-}
-
-static shard_request *carry_scatter(shard_group *group, shard_device *device, void *all, void *mine, const int64_t *counts,
-                                    shard_dtype dtype, shard_reduce_op op)
-{
-    note('s');
-    real_carrier->reduce_scatter(group, device, all, mine, counts, dtype, op);
-    return (shard_request *)seen;
-}
-
-static shard_status carry_await(shard_group *group, shard_device *device, shard_request *request)
-{
-    (void)device;
-    return await(group, request);
-}
-
-static shard_status carry_gather(shard_group *group, shard_device *device, const void *mine, void *all, const int64_t *counts,
-                                 shard_dtype dtype)
-{
-    note('g');
-    return real_carrier->all_gather(group, device, mine, all, counts, dtype);
-}
-
 /* From now on the group notes what it does; until stop_noting. */
-static shard_group_ops noting;
-static shard_carrier noting_carrier;
-
 static void start_noting(shard_group *group)
 {
-    if (shard_device_open(NULL)->ops->host_memory) {
-        noting = *(real = group->ops);
-        noting.all_reduce_start = sum_start;
-        noting.reduce_scatter_start = scatter_start;
-        noting.all_gather = gather;
-        noting.wait = await;
-        group->ops = &noting;
-        return;
-    }
-    noting_carrier = *(real_carrier = group->carrier);
-    noting_carrier.all_reduce_start = carry_sum;
-    noting_carrier.reduce_scatter_start = carry_scatter;
-    noting_carrier.all_gather = carry_gather;
-    noting_carrier.all_gather_start = NULL;
-    noting_carrier.wait = carry_await;
-    group->carrier = &noting_carrier;
+    noting = *(real = *transport_of(group));
+    noting.post = note_post;
+    noting.wait = note_wait;
+    *transport_of(group) = &noting;
 }
 
 static void stop_noting(shard_group *group)
 {
-    if (real)
-        group->ops = real;
-    else
-        group->carrier = real_carrier;
+    *transport_of(group) = real;
 }
 
 enum { LAYERS = 3, WIDTH = 40 };
@@ -183,7 +135,7 @@ static void reduces_during_backward(shard_group *world, void *context)
         {
             shard_tensor *x = made_up_leaf(SHARD_SHAPE(2, WIDTH), 3, SHARD_FLOAT32);
             if (step == 0 && shard_device_open(NULL) != shard_cpu()) /* replicas are compared once: not noted */
-                check_ok(shard_group_choose_carrier(world, shard_device_open(NULL)));
+                check_ok(shard_group_choose_device_transport(world, shard_device_open(NULL)));
             start_noting(world);
             for (int i = 0; i < LAYERS; i++)
                 x = shard_forward(layer[i], mark(x, (char)('1' + i)));

@@ -4,7 +4,7 @@
  */
 #include "support/job.h"
 
-#include "comm/carrier.h"
+#include "comm/comm.h"
 
 enum { LAYERS = 20, WIDTH = 96 };
 
@@ -40,7 +40,7 @@ static void back(shard_module *model, shard_group *world, int turn)
 /* Whether there is a GPU for each rank. */
 static bool beside(const shard_group *world)
 {
-    return world->carrier && world->carrier->all_gather_start;
+    return world->device_transport && world->device_transport->wait;
 }
 
 #define check_bytes(bytes, needed)                                                                                               \

@@ -2,7 +2,7 @@
 #include "support/host.h"
 #include "support/zero.h"
 
-#include "comm/carrier.h"
+#include "comm/comm.h"
 #include "optim/optimizer.h"
 
 #include <malloc.h>
@@ -297,8 +297,8 @@ START_TEST(test_finalizers)
 }
 END_TEST
 
-/* A carrier that could do something in between: what it was asked for, in letters. */
-static const shard_carrier *real;
+/* A device transport that could do something in between: what it was asked for, in letters. */
+static const shard_transport *real;
 static char asked[200];
 
 static void note(char letter)
@@ -306,17 +306,23 @@ static void note(char letter)
     asked[strlen(asked)] = letter;
 }
 
-static shard_request *start(shard_group *group, shard_device *device, const void *mine, void *all, const int64_t *counts,
-                            shard_dtype dtype)
+static shard_status note_post(shard_group *group, const shard_collective *call, shard_request **request)
 {
-    note('s');
-    real->all_gather(group, device, mine, all, counts, dtype);
-    return (shard_request *)asked;
+    shard_request *own = NULL;
+    bool gathers = call->kind == SHARD_COLLECTIVE_ALL_GATHER;
+    if (gathers)
+        note('s');
+    shard_status status = real->post(group, call, &own);
+    if (status == SHARD_OK && own)
+        status = real->wait(group, own);
+    if (gathers)
+        *request = (shard_request *)asked;
+    return status;
 }
 
-static shard_status await(shard_group *group, shard_device *device, shard_request *request)
+static shard_status note_wait(shard_group *group, shard_request *request)
 {
-    (void)group, (void)device;
+    (void)group;
     ck_assert_ptr_eq(request, (shard_request *)asked);
     note('w');
     return SHARD_OK;
@@ -402,11 +408,10 @@ static void gathers_ahead(shard_group *world, void *context)
     }
     for (int i = 0; i < optimizers; i++)
         sgd[i] = zero_sgd_of(lists[i], (shard_zero_optimizer_options){.stage = 3, .bucket_mib = 1e-3});
-    shard_carrier carrier = *(real = world->carrier);
-    carrier.all_gather_start = start;
-    carrier.wait = await;
-    carrier.reduce_scatter_start = NULL;
-    world->carrier = &carrier;
+    shard_transport transport = *(real = world->device_transport);
+    transport.post = note_post;
+    transport.wait = note_wait;
+    world->device_transport = &transport;
     for (int i = 0; i < PASSES; i++) {
         const pass *p = &ahead[optimizers - 1][i];
         const char *got = pass_through(layers, p->layers, p->train);
@@ -414,7 +419,7 @@ static void gathers_ahead(shard_group *world, void *context)
         for (int j = 0; j < optimizers && p->train; j++)
             check_ok(shard_step(sgd[j]));
     }
-    world->carrier = real;
+    world->device_transport = real;
     for (int i = 0; i < optimizers; i++)
         shard_optimizer_destroy(sgd[i]);
     if (optimizers == 1)

@@ -555,14 +555,14 @@ START_TEST(test_settings)
 END_TEST
 
 /* A broadcast that fails from the second one on. */
-static const shard_group_ops *real;
+static const shard_transport *real;
 static int broadcasts;
 
-static shard_status broadcast(shard_group *group, void *data, int64_t count, shard_dtype dtype, int root)
+static shard_status fail_second(shard_group *group, const shard_collective *call, shard_request **request)
 {
-    if (broadcasts++)
+    if (call->kind == SHARD_COLLECTIVE_BROADCAST && broadcasts++)
         return shard_error(SHARD_ERROR_PEER, "the second broadcast");
-    return real->broadcast(group, data, count, dtype, root);
+    return real->post(group, call, request);
 }
 
 /* What data parallel had cannot be put into buckets again: no engine has it then, and backward says so. */
@@ -575,12 +575,12 @@ static void fails_to_partition(shard_group *world, void *context)
         shard_tensor *q = shard_ones(SHARD_SHAPE(5000), .requires_grad = true);
         shard_data_parallel *dp = average(list_of(p, q));
         shard_optimizer *sgd = shard_sgd(list_of(p, NULL), .lr = 1.0);
-        shard_group_ops failing = *(real = world->ops);
-        failing.broadcast = broadcast;
-        world->ops = &failing;
+        shard_transport failing = *(real = world->transport);
+        failing.post = fail_second;
+        world->transport = &failing;
         ck_assert_ptr_null(shard_zero_optimizer(sgd, .bucket_mib = 1e-3));
         check_error(shard_last_status(), "*the second broadcast*");
-        world->ops = real;
+        world->transport = real;
         shard_optimizer_destroy(sgd);
         ck_assert_ptr_null(q->grad_ready);
         ck_assert_ptr_null(q->grad_ready_context);

@@ -59,7 +59,7 @@ static void measure(shard_group *world, int bench, int64_t bytes, int repetition
     }
     double median = median_of(seconds, repetitions);
     if (world->rank == 0)
-        printf("%-5s %d ranks %-15s %9lld B %10.1f us %8.2f GB/s\n", world->ops->name, world->size, names[bench],
+        printf("%-5s %d ranks %-15s %9lld B %10.1f us %8.2f GB/s\n", shard_group_transport(world), world->size, names[bench],
                (long long)bytes, 1e6 * median, bench ? 1e-9 * (double)bytes / median : 0.0);
     free(data);
     free(other);

@@ -32,7 +32,7 @@ UNFINISHED = 75
 SKIPPED = 77
 TESTS = pathlib.Path(__file__).resolve().parent.parent / "tests"
 # Of no GPU, or of the emulation alone.
-ELSEWHERE = {"carrier", "cuda_emulation", "cuda_libraries", "folder", "glyphs", "image", "imagenet", "imagenet_cuda", "imagenet_files",
+ELSEWHERE = {"cuda_emulation", "cuda_libraries", "device_transport", "folder", "glyphs", "image", "imagenet", "imagenet_cuda", "imagenet_files",
              "imagenet_mpi", "loader", "transform"}
 DEVICE = ["cuda_device", "nccl_alone", "memory_report", "event", "label_rank"]
 FIRST = ["device_*", "matmul", "conv2d", "op_*", "cross_entropy", "linear", "embedding", "batch_norm", "softmax"]

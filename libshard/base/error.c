@@ -1,12 +1,20 @@
-#include "base/error.h"
+#include "base/kept_error.h"
 
 #include <stdarg.h>
+#include <stdatomic.h>
 #include <stdio.h>
-
-#define ERROR_TEXT_BYTES 512
+#include <string.h>
 
 static _Thread_local shard_status current_status = SHARD_OK;
-static _Thread_local char current_text[ERROR_TEXT_BYTES];
+static _Thread_local uint64_t current_serial;
+static _Thread_local char current_text[SHARD_ERROR_TEXT_BYTES];
+
+static void begin_error(shard_status status)
+{
+    static _Atomic uint64_t last_serial;
+    current_status = status;
+    current_serial = status == SHARD_OK ? 0 : atomic_fetch_add(&last_serial, 1) + 1;
+}
 
 const char *shard_status_name(shard_status status)
 {
@@ -42,22 +50,42 @@ const char *shard_last_error(void)
 
 void shard_clear_error(void)
 {
-    current_status = SHARD_OK;
+    begin_error(SHARD_OK);
     current_text[0] = '\0';
+}
+
+uint64_t shard_error_serial(void)
+{
+    return current_serial;
+}
+
+void shard_keep_error(shard_kept_error *kept)
+{
+    kept->status = current_status;
+    kept->serial = current_serial;
+    memcpy(kept->text, current_text, sizeof kept->text);
+    shard_clear_error();
+}
+
+void shard_put_back_error(const shard_kept_error *kept)
+{
+    current_status = kept->status;
+    current_serial = kept->serial;
+    memcpy(current_text, kept->text, sizeof current_text);
 }
 
 shard_status shard_error(shard_status status, const char *format, ...)
 {
     if (current_status != SHARD_OK || status == SHARD_OK)
         return status;
-    current_status = status;
+    begin_error(status);
     if (!format) {
         snprintf(current_text, sizeof current_text, "shard_error: format is NULL");
         return status;
     }
     va_list arguments;
     va_start(arguments, format);
-    char text[ERROR_TEXT_BYTES];
+    char text[SHARD_ERROR_TEXT_BYTES];
     vsnprintf(text, sizeof text, format, arguments);
     va_end(arguments);
     shard_printable(current_text, sizeof current_text, text);
@@ -73,9 +101,9 @@ shard_status shard_null_argument(const char *function, const char *argument)
 
 shard_status shard_replace_error(shard_status status, const char *text)
 {
-    char copy[ERROR_TEXT_BYTES]; /* text may point into current_text */
+    char copy[SHARD_ERROR_TEXT_BYTES]; /* text may point into current_text */
     snprintf(copy, sizeof copy, "%s", text);
-    current_status = status;
+    begin_error(status);
     shard_printable(current_text, sizeof current_text, copy);
     return status;
 }

@@ -1,28 +1,24 @@
-/* Groups: what they are made of, what they answer, how they come and go. */
-#include "comm/carrier.h"
+/* Groups: what they are made of, how they come and go. */
+#include "comm/comm.h"
 
 #include "base/error.h"
 #include "base/memory.h"
+#include "comm/backends.h"
+#include "comm/device_transport.h"
+#include "comm/preflight.h"
 
 #include <inttypes.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-shard_group *shard_group_make(const shard_group_ops *ops, int rank, int size, const int *world_ranks, void *state)
+/* ---- memory ---- */
+
+shard_group *shard_group_allocate(shard_group *group)
 {
-    shard_group *group = shard_calloc(1, sizeof *group);
-    if (!group)
-        return NULL;
-    *group = (shard_group){.ops = ops, .rank = rank, .size = size, .state = state};
-    group->world_ranks = shard_calloc((size_t)size, sizeof *group->world_ranks);
-    group->peers = shard_calloc((size_t)size, SHARD_COMM_TEXT);
-    if (!group->world_ranks || !group->peers) {
-        shard_group_free(group);
-        return NULL;
-    }
-    memcpy(group->world_ranks, world_ranks, (size_t)size * sizeof *world_ranks);
-    return group;
+    group->world_ranks = shard_calloc((size_t)group->size, sizeof *group->world_ranks);
+    group->peers = shard_calloc((size_t)group->size, SHARD_COMM_TEXT);
+    group->parts = shard_calloc((size_t)group->size, sizeof *group->parts);
+    return group->world_ranks && group->peers && group->parts ? group : NULL;
 }
 
 /* After shard_finalize a pointer to the world that was kept is a group of this rank alone. */
@@ -33,14 +29,13 @@ static void end_world(shard_group *world)
         free(ended->world_ranks);
     free(ended);
     ended = world;
-    *world = (shard_group){.ops = &shard_self_ops, .size = 1, .world_ranks = world->world_ranks};
+    *world = (shard_group){.transport = &shard_self_transport, .size = 1, .world_ranks = world->world_ranks};
 }
 
-void shard_group_free(shard_group *group)
+static void free_group(shard_group *group)
 {
-    if (!group)
-        return;
     free(group->peers);
+    free(group->parts);
     if (group->is_world) {
         end_world(group);
         return;
@@ -49,25 +44,34 @@ void shard_group_free(shard_group *group)
     free(group);
 }
 
-int shard_group_rank(const shard_group *group)
+void shard_group_destroy(shard_group *group)
 {
-    return group ? group->rank : 0;
+    if (!group)
+        return;
+    if (!shard_comm_forked()) { /* else the transport's part belongs to the rank */
+        if (group->device_transport)
+            group->device_transport->close(group);
+        if (group->transport->close && group->state)
+            group->transport->close(group);
+    }
+    free_group(group);
 }
 
-int shard_group_size(const shard_group *group)
+shard_group *shard_group_alone(int world_rank)
 {
-    return group ? group->size : 1;
+    shard_group *group = shard_calloc(1, sizeof *group);
+    if (!group)
+        return NULL;
+    *group = (shard_group){.transport = &shard_self_transport, .size = 1};
+    if (!shard_group_allocate(group)) {
+        free_group(group);
+        return NULL;
+    }
+    group->world_ranks[0] = world_rank;
+    return group;
 }
 
-int shard_group_world_rank(const shard_group *group, int member)
-{
-    return group && member >= 0 && member < group->size ? group->world_ranks[member] : 0;
-}
-
-const char *shard_group_transport(const shard_group *group)
-{
-    return group ? group->ops->name : "self";
-}
+/* ---- members ---- */
 
 int shard_group_common(const shard_group *a, const shard_group *b)
 {
@@ -99,33 +103,6 @@ shard_range shard_split_range(int64_t size, int members, int member)
     return (shard_range){.start = member * part + (member < larger ? member : larger), .size = part + (member < larger)};
 }
 
-/* numbers NULL: they are 0 ... size - 1. */
-static void name_ranks(int size, const int *numbers, const bool *marked, char *text, size_t bytes)
-{
-    int number = 0, named = 0;
-    for (int i = 0; i < size; i++)
-        number += marked[i];
-    size_t used = strlen(text);
-    used += (size_t)snprintf(text + used, bytes - used, number == 1 ? "rank" : "ranks");
-    for (int i = 0; i < size && used < bytes; i++) {
-        if (!marked[i])
-            continue;
-        const char *before = named == 0 ? " " : named == number - 1 ? " and " : ", ";
-        used += (size_t)snprintf(text + used, bytes - used, "%s%d", before, numbers ? numbers[i] : i);
-        named++;
-    }
-}
-
-void shard_group_name_ranks(const shard_group *group, const bool *marked, char *text, size_t bytes)
-{
-    name_ranks(group->size, group->world_ranks, marked, text, bytes);
-}
-
-void shard_name_world_ranks(int size, const bool *marked, char *text, size_t bytes)
-{
-    name_ranks(size, NULL, marked, text, bytes);
-}
-
 static shard_status check_members(const shard_group *parent, const int *members, int size)
 {
     if (!members)
@@ -147,6 +124,16 @@ static shard_status check_members(const shard_group *parent, const int *members,
     return SHARD_OK;
 }
 
+/* ---- new groups ---- */
+
+shard_group *shard_group_start(shard_group *group, shard_collective_kind kind)
+{
+    if (shard_preflight_only(group, kind) == SHARD_OK)
+        return group;
+    shard_group_destroy(group);
+    return NULL;
+}
+
 shard_group *shard_group_create(shard_group *parent, const int *members, int size)
 {
     if (!parent) {
@@ -156,10 +143,24 @@ shard_group *shard_group_create(shard_group *parent, const int *members, int siz
     if (check_members(parent, members, size) != SHARD_OK)
         return NULL;
     if (size == 1)
-        return shard_self_make(parent->world_ranks[members[0]]);
-    if (shard_refuse_fork(parent) != SHARD_OK)
+        return shard_group_alone(parent->world_ranks[members[0]]);
+    shard_group *group = shard_refuse_fork(parent) == SHARD_OK ? shard_calloc(1, sizeof *group) : NULL;
+    if (!group)
         return NULL;
-    return shard_group_start(parent->ops->subgroup(parent, members, size), "group_create");
+    *group = (shard_group){.transport = parent->transport, .size = size};
+    if (!shard_group_allocate(group)) {
+        shard_group_destroy(group);
+        return NULL;
+    }
+    for (int i = 0; i < size; i++) {
+        group->world_ranks[i] = parent->world_ranks[members[i]];
+        group->rank = members[i] == parent->rank ? i : group->rank;
+    }
+    if (group->transport->split(parent, group, 0) != SHARD_OK) {
+        shard_group_destroy(group);
+        return NULL;
+    }
+    return shard_group_start(group, SHARD_COLLECTIVE_GROUP_CREATE);
 }
 
 /* What a member says before a split. */
@@ -173,7 +174,7 @@ static shard_group *create_of_color(shard_group *parent, const split_word *words
 {
     int *members = shard_calloc((size_t)parent->size, sizeof *members), size = 0;
     if (!members) {
-        shard_group_fail(parent);
+        shard_preflight_only(parent, SHARD_COLLECTIVE_FAIL);
         return NULL;
     }
     for (int member = 0; member < parent->size; member++)
@@ -182,6 +183,31 @@ static shard_group *create_of_color(shard_group *parent, const split_word *words
     shard_group *group = shard_group_create(parent, members, size);
     free(members);
     return group;
+}
+
+/* The host's part of a split; *all_reach: every member has a device beyond the host. */
+static shard_group *split_host(shard_group *parent, int color, bool reaches, bool *all_reach)
+{
+    const shard_collective call = {.kind = SHARD_COLLECTIVE_GROUP_SPLIT};
+    split_word mine = {.color = color, .reaches = reaches};
+    split_word *words = shard_calloc((size_t)parent->size, sizeof *words);
+    shard_group *group = NULL;
+    parent->call = &call;
+    shard_status status = shard_preflight(parent, &call, &mine, sizeof mine);
+    parent->call = NULL;
+    for (int member = 0; member < parent->size && status == SHARD_OK; member++) {
+        memcpy(&words[member], shard_received(parent)[member].data, sizeof mine);
+        *all_reach &= words[member].reaches != 0;
+    }
+    if (status == SHARD_OK) {
+        group = create_of_color(parent, words);
+        status = shard_preflight_only(parent, SHARD_COLLECTIVE_AGREE);
+    }
+    free(words);
+    if (status == SHARD_OK)
+        return group;
+    shard_group_destroy(group);
+    return NULL;
 }
 
 shard_group *shard_group_split(shard_group *parent, int color)
@@ -193,38 +219,33 @@ shard_group *shard_group_split(shard_group *parent, int color)
     if (color < 0)
         shard_error(SHARD_ERROR_ARGUMENT, "shard_group_split: color %d; colors are 0 or more", color);
     if (parent->size == 1)
-        return color < 0 ? NULL : shard_self_make(parent->world_ranks[0]);
+        return color < 0 ? NULL : shard_group_alone(parent->world_ranks[0]);
     shard_device *device = shard_accelerator();
-    split_word mine = {.color = color, .reaches = device != NULL}, *words = shard_calloc((size_t)parent->size, sizeof *words);
-    shard_group *group = NULL;
     bool all_reach = true;
-    shard_status status = shard_group_exchange(parent, &mine, sizeof mine, words);
-    if (status == SHARD_OK) {
-        for (int member = 0; member < parent->size; member++)
-            all_reach &= words[member].reaches != 0;
-        group = create_of_color(parent, words);
-        status = shard_agree(parent);
-    }
-    free(words);
-    if (status == SHARD_OK && all_reach)
-        status = shard_group_choose_carrier(parent, device);
-    if (status == SHARD_OK && all_reach)
-        status = shard_carrier_split(parent, group->size > 1 ? group : NULL, color);
-    if (status == SHARD_OK)
+    shard_group *group = split_host(parent, color, device != NULL, &all_reach);
+    if (!group || !all_reach)
+        return group;
+    if (shard_group_choose_device_transport(parent, device) == SHARD_OK &&
+        shard_device_transport_split(parent, group->size > 1 ? group : NULL, color) == SHARD_OK)
         return group;
     shard_group_destroy(group);
     return NULL;
 }
 
-void shard_group_destroy(shard_group *group)
+shard_status shard_group_choose_device_transport(shard_group *group, shard_device *device)
 {
-    if (!group)
-        return;
-    if (shard_comm_forked()) { /* the transport's part belongs to the rank */
-        shard_group_free(group);
-        return;
-    }
-    if (group->carrier)
-        group->carrier->leave(group);
-    group->ops->destroy(group);
+    const shard_collective call = {.kind = SHARD_COLLECTIVE_GROUP_SPLIT, .device = device};
+    return group->device_transport ? SHARD_OK : shard_device_transport_choose(group, &call);
+}
+
+shard_status shard_group_fail(shard_group *group)
+{
+    if (shard_last_status() == SHARD_OK)
+        shard_error(SHARD_ERROR_INTERNAL, "shard_group_fail: called without an error");
+    return shard_preflight_only(group, SHARD_COLLECTIVE_FAIL);
+}
+
+bool shard_group_failure_is_joint(const shard_group *group)
+{
+    return shard_error_is_joint(group->size);
 }

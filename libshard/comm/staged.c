@@ -1,15 +1,17 @@
 /*
- * Data in a device's memory through pinned host memory and the group's own
- * transport: several ranks on one GPU, or no transport that reaches it. By pieces
- * that all members cut alike, so that the pinned memory is small however large the
- * data is. Before each piece goes the members meet once more: whether all have
- * theirs, and since transports need a meeting between two collectives.
+ * The device transport through pinned host memory and the group's host transport: several
+ * ranks on one GPU, or no transport that reaches it. By pieces that all members cut
+ * identically, so that the pinned memory is small however large the data is. A preflight
+ * check precedes each piece: whether all have theirs, and since host transports need an
+ * exchange between two collectives.
  */
-#include "comm/carrier.h"
+#include "comm/backends.h"
 
 #include "base/error.h"
 #include "base/memory.h"
+#include "comm/preflight.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 
 #define STAGE_BYTES ((int64_t)8 << 20)
@@ -18,44 +20,44 @@
 typedef struct stage {
     shard_device *device;
     void *memory;
+    int64_t *counts; /* [size] of the pieces that are there */
 } stage;
 
-static void leave(shard_group *group)
+static void close_stage(shard_group *group)
 {
-    stage *s = group->carrier_state;
+    stage *s = group->device_state;
     if (!s)
         return;
-    s->device->ops->release_host(s->device, s->memory, STAGE_BYTES);
+    if (s->memory)
+        s->device->ops->release_host(s->device, s->memory, STAGE_BYTES);
+    free(s->counts);
     free(s);
-    group->carrier_state = NULL;
+    group->device_state = NULL;
+}
+
+static shard_status connect(shard_group *group, shard_device *device, const void *offers, char *refusal, size_t bytes)
+{
+    (void)device, (void)offers, (void)refusal, (void)bytes;
+    group->device_transport = &shard_staged_transport;
+    return SHARD_OK;
 }
 
 /* The group's; NULL with the error set. */
-static stage *take(shard_group *group, shard_device *device)
+static stage *take_stage(shard_group *group, shard_device *device)
 {
-    stage *s = group->carrier_state;
+    stage *s = group->device_state;
     if (s && s->device == device)
         return s;
-    leave(group);
-    s = shard_calloc(1, sizeof *s);
+    close_stage(group);
+    group->device_state = s = shard_calloc(1, sizeof *s);
     if (!s)
         return NULL;
-    *s = (stage){.device = device, .memory = device->ops->allocate_host(device, STAGE_BYTES)};
-    if (!s->memory) {
-        free(s);
-        return NULL;
-    }
-    group->carrier_state = s;
-    return s;
-}
-
-/* OK only if no member has an error. */
-static shard_status meet(shard_group *group)
-{
-    const struct shard_call *call = group->call;
-    shard_status status = shard_agree(group);
-    group->call = call;
-    return status;
+    s->device = device;
+    s->counts = shard_calloc((size_t)group->size, sizeof *s->counts);
+    s->memory = s->counts ? device->ops->allocate_host(device, STAGE_BYTES) : NULL;
+    if (!s->memory)
+        close_stage(group);
+    return group->device_state;
 }
 
 /* ---- pieces ---- */
@@ -77,110 +79,110 @@ static shard_status copy_in(const stage *s, void *to, const void *from, int64_t 
     return s->device->ops->copy_in(s->device, to, from, (size_t)bytes);
 }
 
-static shard_status all_reduce(shard_group *group, shard_device *device, void *data, int64_t count, shard_dtype dtype,
-                               shard_reduce_op op)
-{
-    stage *s = take(group, device);
-    int64_t element = (int64_t)shard_dtype_size(dtype), most = STAGE_BYTES / element;
-    if (!s)
-        return meet(group);
-    for (int64_t at = 0; at < count; at += most) {
-        int64_t piece = lesser(count - at, most);
-        char *from = (char *)data + at * element;
-        copy_out(s, s->memory, from, piece * element);
-        SHARD_TRY(meet(group));
-        SHARD_TRY(group->ops->all_reduce(group, s->memory, piece, dtype, op));
-        SHARD_TRY(copy_in(s, from, s->memory, piece * element));
-    }
-    return SHARD_OK;
-}
-
-static shard_status broadcast(shard_group *group, shard_device *device, void *data, int64_t count, shard_dtype dtype, int root)
-{
-    stage *s = take(group, device);
-    int64_t element = (int64_t)shard_dtype_size(dtype), most = STAGE_BYTES / element;
-    bool sends = group->rank == root;
-    if (!s)
-        return meet(group);
-    for (int64_t at = 0; at < count; at += most) {
-        int64_t piece = lesser(count - at, most);
-        char *where = (char *)data + at * element;
-        copy_out(s, s->memory, where, sends ? piece * element : 0);
-        SHARD_TRY(meet(group));
-        SHARD_TRY(group->ops->broadcast(group, s->memory, piece, dtype, root));
-        if (!sends)
-            SHARD_TRY(copy_in(s, where, s->memory, piece * element));
-    }
-    return SHARD_OK;
-}
-
 /* The members' pieces from `at` on, of at most `most` each; false after the last. */
-static bool cut(const shard_group *group, const int64_t *counts, int64_t at, int64_t most, int64_t *pieces)
+static bool cut(const shard_group *group, const stage *s, const int64_t *counts, int64_t at, int64_t most)
 {
     int64_t largest = 0;
     for (int member = 0; member < group->size; member++) {
-        pieces[member] = counts[member] > at ? lesser(counts[member] - at, most) : 0;
-        largest = pieces[member] > largest ? pieces[member] : largest;
+        s->counts[member] = counts[member] > at ? lesser(counts[member] - at, most) : 0;
+        largest = s->counts[member] > largest ? s->counts[member] : largest;
     }
     return largest > 0;
 }
 
-/* The longest piece of which every member's has room. */
-static int64_t most_each(const shard_group *group, int64_t element)
+/* One piece's collective, in the stage's memory; OK only if no member has an error. */
+static shard_status post_piece(shard_group *group, const shard_collective *piece)
 {
-    return STAGE_BYTES / element / group->size;
+    shard_request *request = NULL;
+    SHARD_TRY(shard_preflight_only(group, SHARD_COLLECTIVE_AGREE));
+    SHARD_TRY(group->transport->post(group, piece, &request));
+    return request ? group->transport->wait(group, request) : SHARD_OK;
 }
 
-static shard_status all_gather(shard_group *group, shard_device *device, const void *mine, void *all, const int64_t *counts,
-                               shard_dtype dtype)
+/* ---- collectives ---- */
+
+/* all_reduce and broadcast. */
+static shard_status move_whole(shard_group *group, const stage *s, const shard_collective *call)
 {
-    stage *s = take(group, device);
-    int64_t element = (int64_t)shard_dtype_size(dtype), most = most_each(group, element), pieces[group->size];
-    if (!s)
-        return meet(group);
-    for (int64_t at = 0; cut(group, counts, at, most, pieces); at += most) {
-        char *own = s->memory, *from = s->memory, *to = all;
-        for (int member = 0; member < group->rank; member++)
-            own += pieces[member] * element;
-        copy_out(s, own, (const char *)mine + at * element, pieces[group->rank] * element);
-        SHARD_TRY(meet(group));
-        SHARD_TRY(group->ops->all_gather(group, own, s->memory, pieces, dtype));
+    int64_t element = (int64_t)shard_dtype_size(call->dtype), most = STAGE_BYTES / element;
+    bool broadcasts = call->kind == SHARD_COLLECTIVE_BROADCAST, sends = !broadcasts || group->rank == call->root;
+    shard_collective piece = *call;
+    piece.device = NULL;
+    piece.send = piece.receive = s->memory;
+    for (int64_t at = 0; at < call->count; at += most) {
+        char *where = (char *)call->receive + at * element;
+        piece.count = lesser(call->count - at, most);
+        copy_out(s, s->memory, where, sends ? piece.count * element : 0);
+        SHARD_TRY(post_piece(group, &piece));
+        if (!broadcasts || !sends)
+            SHARD_TRY(copy_in(s, where, s->memory, piece.count * element));
+    }
+    return SHARD_OK;
+}
+
+static shard_status gather(shard_group *group, const stage *s, const shard_collective *call, int64_t most)
+{
+    int64_t element = (int64_t)shard_dtype_size(call->dtype);
+    shard_collective piece = *call;
+    piece.device = NULL;
+    piece.counts = s->counts;
+    piece.receive = s->memory;
+    for (int64_t at = 0; cut(group, s, call->counts, at, most); at += most) {
+        char *own = (char *)s->memory + shard_count_before(s->counts, group->rank) * element, *from = s->memory,
+             *to = call->receive;
+        copy_out(s, own, (const char *)call->send + at * element, s->counts[group->rank] * element);
+        piece.send = own;
+        SHARD_TRY(post_piece(group, &piece));
         for (int member = 0; member < group->size; member++) {
-            SHARD_TRY(copy_in(s, to + at * element, from, pieces[member] * element));
-            from += pieces[member] * element;
-            to += counts[member] * element;
+            SHARD_TRY(copy_in(s, to + at * element, from, s->counts[member] * element));
+            from += s->counts[member] * element;
+            to += call->counts[member] * element;
         }
     }
     return SHARD_OK;
 }
 
-static shard_status reduce_scatter(shard_group *group, shard_device *device, void *all, void *mine, const int64_t *counts,
-                                   shard_dtype dtype, shard_reduce_op op)
+static shard_status reduce_scatter(shard_group *group, const stage *s, const shard_collective *call, int64_t most)
 {
-    stage *s = take(group, device);
-    int64_t element = (int64_t)shard_dtype_size(dtype), most = most_each(group, element), pieces[group->size];
-    if (!s)
-        return meet(group);
-    for (int64_t at = 0; cut(group, counts, at, most, pieces); at += most) {
-        char *own = s->memory, *to = s->memory, *from = all;
+    int64_t element = (int64_t)shard_dtype_size(call->dtype);
+    shard_collective piece = *call;
+    piece.device = NULL;
+    piece.counts = s->counts;
+    piece.send = s->memory;
+    for (int64_t at = 0; cut(group, s, call->counts, at, most); at += most) {
+        char *to = s->memory;
+        const char *from = call->send;
         for (int member = 0; member < group->size; member++) {
-            own = member == group->rank ? to : own;
-            copy_out(s, to, from + at * element, pieces[member] * element);
-            to += pieces[member] * element;
-            from += counts[member] * element;
+            copy_out(s, to, from + at * element, s->counts[member] * element);
+            to += s->counts[member] * element;
+            from += call->counts[member] * element;
         }
-        SHARD_TRY(meet(group));
-        SHARD_TRY(group->ops->reduce_scatter(group, s->memory, own, pieces, dtype, op));
-        SHARD_TRY(copy_in(s, (char *)mine + at * element, own, pieces[group->rank] * element));
+        char *own = (char *)s->memory + shard_count_before(s->counts, group->rank) * element;
+        piece.receive = own;
+        SHARD_TRY(post_piece(group, &piece));
+        SHARD_TRY(copy_in(s, (char *)call->receive + at * element, own, s->counts[group->rank] * element));
     }
     return SHARD_OK;
 }
 
-const shard_carrier shard_staged_carrier = {
+static shard_status post(shard_group *group, const shard_collective *call, shard_request **request)
+{
+    (void)request;
+    stage *s = take_stage(group, call->device);
+    if (!s)
+        return shard_preflight_only(group, SHARD_COLLECTIVE_AGREE);
+    int64_t most_each = STAGE_BYTES / (int64_t)shard_dtype_size(call->dtype) / group->size;
+    if (call->kind == SHARD_COLLECTIVE_ALL_GATHER)
+        return gather(group, s, call, most_each);
+    if (call->kind == SHARD_COLLECTIVE_REDUCE_SCATTER)
+        return reduce_scatter(group, s, call, most_each);
+    return move_whole(group, s, call);
+}
+
+const shard_transport shard_staged_transport = {
     .name = "host memory",
-    .all_reduce = all_reduce,
-    .all_gather = all_gather,
-    .reduce_scatter = reduce_scatter,
-    .broadcast = broadcast,
-    .leave = leave,
+    .title = "host memory",
+    .connect = connect,
+    .post = post,
+    .close = close_stage,
 };

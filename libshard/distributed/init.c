@@ -38,7 +38,7 @@ static void fail_at_exit(int code, void *context)
         return;
     shard_error(SHARD_ERROR_PEER, "exit(%d) without shard_finalize", code); /* unless there is an error already */
     shard_log_message(SHARD_LOG_ERROR, "%s", shard_last_error());
-    shard_group_post(world);
+    shard_world_notify_error(world);
     if (code != EXIT_SUCCESS)
         return;
     fflush(NULL); /* as exit would, which goes on to no other exit code */

@@ -6,6 +6,7 @@
 #include "comm/comm.h"
 
 #include <math.h>
+#include <sched.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -237,6 +238,8 @@ void check_all_reduce_start(shard_group *group, sum_order order)
             requests[i] = shard_group_all_reduce_start(group, data_device(), there[i], counts[i], dtype, SHARD_SUM);
         }
         check_ok(shard_barrier(group));
+        while (!shard_group_test(group, data_device(), requests[0]))
+            sched_yield();
         for (int i = 0; i < REQUESTS; i++) {
             check_ok(shard_group_wait(group, data_device(), requests[i]));
             move_back(data[i], there[i], counts[i], dtype);

@@ -77,7 +77,7 @@ void check_sum_of_ranks(shard_group *group)
     check_filled(data, 1000, sum);
 }
 
-const char *carrier_of(const shard_group *group)
+const char *device_transport_of(const shard_group *group)
 {
-    return group->carrier ? group->carrier->name : "none yet";
+    return group->device_transport ? group->device_transport->name : "none yet";
 }

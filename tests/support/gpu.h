@@ -2,7 +2,7 @@
 #ifndef TESTS_SUPPORT_GPU_H
 #define TESTS_SUPPORT_GPU_H
 
-#include "comm/carrier.h"
+#include "comm/comm.h"
 
 /* Whether this machine has no GPU or no NCCL of that version or later, for tests that are skipped then: prints why.
  * Asked in a process of its own, as CUDA does not live on in those that the tests fork. */
@@ -21,7 +21,7 @@ void check_filled(const float *data, int64_t count, float value);
 /* An all-reduce over the group. */
 void check_sum_of_ranks(shard_group *group);
 
-/* The name of what carries the group's data. */
-const char *carrier_of(const shard_group *group);
+/* The name of the group's device transport. */
+const char *device_transport_of(const shard_group *group);
 
 #endif

@@ -7,8 +7,8 @@
 #define SHARD_COMM_MPI_HOST_H
 
 #include "base/log.h"
-#include "comm/comm.h"
 #include "comm/culprits.h"
+#include "comm/transport.h"
 
 #define SHARD_MPI_VERSION (SHARD_VERSION_MAJOR << 16 | SHARD_VERSION_MINOR << 8 | SHARD_VERSION_PATCH)
 
@@ -16,8 +16,6 @@ typedef struct shard_mpi_host {
     int version; /* the library's SHARD_MPI_VERSION; the module's must be the same */
     shard_status (*error)(shard_status status, const char *format, ...) SHARD_PRINTF(2, 3);
     void *(*calloc)(size_t count, size_t size);
-    shard_group *(*group_make)(const shard_group_ops *ops, int rank, int size, const int *world_ranks, void *state);
-    void (*group_free)(shard_group *group);
     void (*group_describe)(const shard_group *group, char *text, size_t bytes);
     double (*timeout)(void);
     void (*name_world_ranks)(int size, const bool *marked, char *text, size_t bytes);
@@ -25,9 +23,9 @@ typedef struct shard_mpi_host {
     void (*log)(shard_log_level level, const char *format, ...) SHARD_PRINTF(2, 3);
 } shard_mpi_host;
 
-/* What each module exports: opens the world. NULL with the error set. */
+/* What each module exports: opens the world, whose transport is the module's own table then. */
 #define SHARD_MPI_PLUGIN_OPEN "shard_mpi_plugin_open"
-typedef shard_group *shard_mpi_plugin_open_function(const shard_mpi_host *host, int *argc, char ***argv);
+typedef shard_status shard_mpi_plugin_open_function(const shard_mpi_host *host, shard_group *world, int *argc, char ***argv);
 SHARD_API shard_mpi_plugin_open_function shard_mpi_plugin_open;
 
 #endif

@@ -3,6 +3,7 @@
  * MPI that was there when the library was built, as their libraries differ.
  */
 #include "base/plugin.h"
+#include "comm/backends.h"
 #include "comm/mpi/host.h"
 
 #include <stdio.h>
@@ -34,14 +35,12 @@ bool shard_mpi_launched(void)
     return launched_kind() != NULL;
 }
 
-shard_group *shard_mpi_open(int *argc, char ***argv)
+static shard_status open_mpi(shard_group *world, int *argc, char ***argv)
 {
     static const shard_mpi_host host = {
         .version = SHARD_MPI_VERSION,
         .error = shard_error,
         .calloc = shard_calloc,
-        .group_make = shard_group_make,
-        .group_free = shard_group_free,
         .group_describe = shard_group_describe,
         .timeout = shard_comm_timeout,
         .name_world_ranks = shard_name_world_ranks,
@@ -50,8 +49,9 @@ shard_group *shard_mpi_open(int *argc, char ***argv)
     };
     const struct mpi_kind *kind = launched_kind();
     if (!kind)
-        return shard_fail_null(SHARD_ERROR_UNAVAILABLE,
-                               "mpi: no MPI launcher (mpirun, srun) started this process; SHARD_MPI is openmpi or mpich to choose one");
+        return shard_error(
+            SHARD_ERROR_UNAVAILABLE,
+            "mpi: no MPI launcher (mpirun, srun) started this process; SHARD_MPI is openmpi or mpich to choose one");
     char name[32], missing[256], install[128];
     snprintf(name, sizeof name, "mpi-%s", kind->name);
     snprintf(missing, sizeof missing, "this libshard was built without %s (Debian and Ubuntu: apt install %s, then build again)",
@@ -60,8 +60,10 @@ shard_group *shard_mpi_open(int *argc, char ***argv)
     /* Global, because Open MPI's own plug-ins look for its symbols. */
     void *symbol = shard_plugin_load(name, SHARD_MPI_PLUGIN_OPEN, missing, install, true);
     if (!symbol)
-        return NULL;
+        return shard_last_status();
     shard_mpi_plugin_open_function *open;
     memcpy(&open, &symbol, sizeof open);
-    return open(&host, argc, argv);
+    return open(&host, world, argc, argv);
 }
+
+const shard_transport shard_mpi_transport = {.name = "mpi", .open = open_mpi};

@@ -12,8 +12,6 @@ mpi_world mpi;
 /* Seconds that ranks have to read of a failure before the job is aborted. */
 #define FAREWELL_SECONDS 2.0
 
-static const shard_group_ops mpi_ops;
-
 /* How many groups of the same members this process has made. */
 typedef struct birth {
     uint64_t members, number;
@@ -41,37 +39,21 @@ static uint64_t number_group(int size, const int *world_ranks)
     return shard_hash_word(members, ++known->number) | 1;
 }
 
-/* A group without a communicator yet. */
-static shard_group *make_group(int rank, int size, const int *world_ranks)
+/* The state of a group without a communicator yet. */
+static shard_status make_state(shard_group *group, int size, const int *world_ranks)
 {
     uint64_t number = number_group(size, world_ranks);
-    if (!number)
-        return NULL;
-    mpi_group *state = mpi.host->calloc(1, sizeof *state);
-    char *all = mpi.host->calloc((size_t)size, SHARD_EXCHANGE_BYTES);
-    shard_group *group = state && all ? mpi.host->group_make(&mpi_ops, rank, size, world_ranks, state) : NULL;
-    if (!group) {
+    mpi_group *state = number ? mpi.host->calloc(1, sizeof *state) : NULL;
+    char *all = state ? mpi.host->calloc((size_t)size, SHARD_EXCHANGE_BYTES) : NULL;
+    if (!all) {
         free(state);
-        free(all);
-        return NULL;
+        return SHARD_ERROR_MEMORY;
     }
     state->comm = MPI_COMM_NULL;
     state->number = number;
     state->all = all;
-    return group;
-}
-
-/* What a wait that was given up may still write to is left alone: the job ends. */
-static void free_group(shard_group *group)
-{
-    mpi_group *state = group->state;
-    if (state->broken == SHARD_OK) {
-        if (state->comm != MPI_COMM_NULL && state->comm != mpi.comm)
-            MPI_Comm_free(&state->comm);
-        free(state->all);
-        free(state);
-    }
-    mpi.host->group_free(group);
+    group->state = state;
+    return SHARD_OK;
 }
 
 /* A tag of the group's messages in the world's communicator: those of a group that was given up
@@ -83,7 +65,7 @@ static int tag_of(const shard_group *group, int phase)
 
 /* MPI_Comm_create_group blocks: all members come to the first of them before it is
  * called, with a deadline. */
-static shard_status meet_members(shard_group *group)
+static shard_status gather_members(shard_group *group)
 {
     enum { TAG_COME = 1, TAG_GO };
     MPI_Request *requests = mpi.host->calloc((size_t)group->size, sizeof *requests);
@@ -129,43 +111,26 @@ static shard_status create_comm(shard_group *group)
     return SHARD_OK;
 }
 
-static shard_group *mpi_subgroup(shard_group *parent, const int *members, int size)
+static shard_status mpi_split(shard_group *parent, shard_group *group, int color)
 {
-    int *world_ranks = mpi.host->calloc((size_t)size, sizeof *world_ranks);
-    if (!world_ranks)
-        return NULL;
-    int rank = 0;
-    for (int i = 0; i < size; i++) {
-        world_ranks[i] = parent->world_ranks[members[i]];
-        rank = members[i] == parent->rank ? i : rank;
-    }
-    shard_group *group = make_group(rank, size, world_ranks);
-    free(world_ranks);
-    if (group && (meet_members(group) != SHARD_OK || create_comm(group) != SHARD_OK)) {
-        free_group(group);
-        return NULL;
-    }
-    return group;
+    (void)parent, (void)color;
+    shard_status status = make_state(group, group->size, group->world_ranks);
+    if (status == SHARD_OK)
+        status = gather_members(group);
+    return status == SHARD_OK ? create_comm(group) : status;
 }
 
-/* Another rank may wait in vain for this one, and MPI cannot be ended while it does. */
-static void mpi_post(shard_group *world, const char *text)
-{
-    (void)world;
-    mpi.failed = true;
-    snprintf(mpi.failure, sizeof mpi.failure, "%s", text);
-}
-
-static void mpi_alarm(shard_group *group, const char *text)
+static void mpi_send_abort_notice(shard_group *group, shard_abort_notice notice, shard_status status, const char *text)
 {
     (void)group;
-    mpi_say_alarm(text);
-}
-
-static void mpi_notify_abort(shard_group *group, shard_status status, const char *text)
-{
-    (void)group;
-    mpi_say_aborted(status, text);
+    if (notice == SHARD_ABORT_DEVICE) {
+        mpi_say_device_aborted(status, text);
+    } else if (notice == SHARD_ABORT_LEAVING) { /* others may wait in vain for this rank, and MPI cannot be ended while they do */
+        mpi.failed = true;
+        snprintf(mpi.failure, sizeof mpi.failure, "%s", text);
+    } else {
+        mpi_say_aborting(text);
+    }
 }
 
 /* Whether one of the others has left with an error. */
@@ -192,30 +157,30 @@ static void end_mpi(void)
     free(mpi.peers);
 }
 
-static void mpi_destroy(shard_group *group)
+/* What a wait that was given up may still write to is left alone: the job ends. */
+static void mpi_close(shard_group *group)
 {
-    bool whole = ((mpi_group *)group->state)->comm == mpi.comm;
-    free_group(group);
+    mpi_group *state = group->state;
+    bool whole = state->comm == mpi.comm;
+    if (state->broken == SHARD_OK) {
+        if (state->comm != MPI_COMM_NULL && !whole)
+            MPI_Comm_free(&state->comm);
+        free(state->all);
+        free(state);
+    }
     if (whole)
         end_mpi();
 }
 
-static const shard_group_ops mpi_ops = {
+static const shard_transport mpi_transport = {
     .name = "mpi",
-    .exchange = mpi_exchange,
-    .all_reduce = mpi_all_reduce,
-    .all_reduce_start = mpi_all_reduce_start,
-    .wait = mpi_wait,
-    .all_gather = mpi_all_gather,
-    .reduce_scatter = mpi_reduce_scatter,
-    .reduce_scatter_start = mpi_reduce_scatter_start,
-    .broadcast = mpi_broadcast,
-    .subgroup = mpi_subgroup,
+    .split = mpi_split,
     .post = mpi_post,
-    .alarm = mpi_alarm,
-    .notify_abort = mpi_notify_abort,
-    .look = mpi_look,
-    .destroy = mpi_destroy,
+    .test = mpi_test,
+    .wait = mpi_wait,
+    .probe = mpi_probe,
+    .abort = mpi_send_abort_notice,
+    .close = mpi_close,
 };
 
 /* Up to the first collective of libshard's own, everything blocks. */
@@ -250,23 +215,27 @@ static shard_status start_mpi(int *argc, char ***argv)
     return SHARD_OK;
 }
 
-shard_group *shard_mpi_plugin_open(const shard_mpi_host *host, int *argc, char ***argv)
+shard_status shard_mpi_plugin_open(const shard_mpi_host *host, shard_group *world, int *argc, char ***argv)
 {
-    if (host->version != SHARD_MPI_VERSION) {
-        host->error(SHARD_ERROR_UNAVAILABLE, "mpi: the module is of another version than libshard: install both of the same one");
-        return NULL;
-    }
+    if (host->version != SHARD_MPI_VERSION)
+        return host->error(SHARD_ERROR_UNAVAILABLE,
+                           "mpi: the module is of another version than libshard: install both of the same one");
     mpi = (mpi_world){.host = host};
-    if (start_mpi(argc, argv) != SHARD_OK)
-        return NULL;
+    shard_status status = start_mpi(argc, argv);
+    if (status != SHARD_OK)
+        return status;
     int *world_ranks = host->calloc((size_t)mpi.size, sizeof *world_ranks);
     if (!world_ranks)
-        return NULL;
+        return SHARD_ERROR_MEMORY;
     for (int i = 0; i < mpi.size; i++)
         world_ranks[i] = i;
-    shard_group *world = make_group(mpi.rank, mpi.size, world_ranks);
+    status = make_state(world, mpi.size, world_ranks);
     free(world_ranks);
-    if (world)
-        ((mpi_group *)world->state)->comm = mpi.comm;
-    return world;
+    if (status != SHARD_OK)
+        return status;
+    world->rank = mpi.rank;
+    world->size = mpi.size;
+    world->transport = &mpi_transport;
+    ((mpi_group *)world->state)->comm = mpi.comm;
+    return SHARD_OK;
 }

@@ -2,7 +2,7 @@
  * The mpi transport, compiled once for each MPI. Only nonblocking calls are
  * used, polled with a yield, so that more ranks than cores work well; every
  * wait has a deadline. Beside each group's communicator there is one of the
- * world for news, over which ranks tell what no collective can: that they
+ * world for news, over which ranks send what no collective can: that they
  * leave, that they failed, whether they are there.
  */
 #ifndef SHARD_COMM_MPI_PLUGIN_H
@@ -28,20 +28,20 @@ typedef struct mpi_answer {
 #define MPI_WAIT_FOR_THE_END 2 /* names of waits in groups are odd */
 
 /* A rank has aborted its collectives of device memory. */
-typedef struct mpi_abort_notice {
+typedef struct mpi_device_abort {
     shard_status status; /* OK: it has not */
     char text[SHARD_COMM_TEXT];
-} mpi_abort_notice;
+} mpi_device_abort;
 
 /* What is known of another rank. */
 typedef struct mpi_peer {
     bool left;                      /* it comes to no collective any more */
-    double alarmed;                 /* since when it has waited in some group with an error; 0: it does not */
+    double failed_since;                 /* since when it has waited in some group with an error; 0: it does not */
     char said[SHARD_COMM_TEXT];     /* why, if it failed; else "" */
-    mpi_abort_notice aborted;
+    mpi_device_abort aborted;
     char given_up[SHARD_COMM_TEXT]; /* the error of the first that has waited for it in vain, or "" */
     enum { MPI_PEER_NOT_ASKED, MPI_PEER_ASKED, MPI_PEER_CAME, MPI_PEER_ABSENT } answer; /* whether it came to a wait */
-    mpi_answer *told;                                                                   /* with its last answer */
+    mpi_answer *received;                                                                   /* with its last answer */
 } mpi_peer;
 
 /* MPI is one of a kind in a process, and so is this. */
@@ -78,21 +78,21 @@ shard_status mpi_finish(shard_group *group, MPI_Request *requests, int number);
 /* The error of a call that did not return MPI_SUCCESS; OK if it did. */
 shard_status mpi_check(int result, const char *call);
 
-/* ---- news: what ranks tell each other outside of collectives ---- */
+/* ---- news: what ranks send each other outside of collectives ---- */
 
 /* Makes room for news, of all other ranks. */
 shard_status mpi_news_open(void);
 
-/* Tells all other ranks that this one leaves; text [SHARD_COMM_TEXT], which stays, is "" or its error. */
+/* To all other ranks: this one leaves; text [SHARD_COMM_TEXT], which stays, is "" or its error. */
 void mpi_say_farewell(const char *text);
 
-/* Tells all other ranks that this one has failed and waits, or (NULL) waits no more. */
-void mpi_say_alarm(const char *text);
+/* To all other ranks: this one has failed and waits, or (NULL) waits no more. */
+void mpi_say_aborting(const char *text);
 
-/* Tells all other ranks that this one has aborted its collectives of device memory; once. */
-void mpi_say_aborted(shard_status status, const char *text);
+/* To all other ranks: this one has aborted its collectives of device memory; once. */
+void mpi_say_device_aborted(shard_status status, const char *text);
 
-/* Tells all ranks, this one too, that these [size] have been waited for in vain. */
+/* To all ranks, this one too: these [size] have been waited for in vain. */
 void mpi_say_given_up(const bool *ranks, const char *text);
 
 /* Asks the rank whether it came to the wait, unless it has been asked; the answer is in mpi.peers. */
@@ -107,7 +107,7 @@ void mpi_come_to(uint64_t wait);
 void mpi_read_news(void);
 
 /* Asks all ranks where they are, for a second, or until `done`: writes the error of this rank, which waits in `wait`,
- * and tells all whom it was that did not come. */
+ * and to all whom it was that did not come. */
 typedef shard_status mpi_is_done(void *context, int *done);
 shard_status mpi_find_absent(uint64_t wait, mpi_is_done *is_done, void *context, int *done, char *text, size_t bytes);
 
@@ -135,18 +135,11 @@ double mpi_now(void);
     } while (0)
 
 /* PEER if a member is known to have failed. */
-shard_status mpi_look(shard_group *group, const char *doing);
+shard_status mpi_probe(shard_group *group, const char *doing);
 
-/* The collectives. */
-shard_status mpi_exchange(shard_group *group, const void *mine, size_t bytes, void *all);
-shard_status mpi_all_reduce(shard_group *group, void *data, int64_t count, shard_dtype dtype, shard_reduce_op op);
-shard_request *mpi_all_reduce_start(shard_group *group, void *data, int64_t count, shard_dtype dtype, shard_reduce_op op);
+/* Every collective. */
+shard_status mpi_post(shard_group *group, const shard_collective *call, shard_request **request);
+shard_status mpi_test(shard_group *group, shard_request *request, bool *done);
 shard_status mpi_wait(shard_group *group, shard_request *request);
-shard_status mpi_all_gather(shard_group *group, const void *mine, void *all, const int64_t *counts, shard_dtype dtype);
-shard_status mpi_reduce_scatter(shard_group *group, void *all, void *mine, const int64_t *counts, shard_dtype dtype,
-                                shard_reduce_op op);
-shard_request *mpi_reduce_scatter_start(shard_group *group, void *all, void *mine, const int64_t *counts, shard_dtype dtype,
-                                        shard_reduce_op op);
-shard_status mpi_broadcast(shard_group *group, void *data, int64_t count, shard_dtype dtype, int root);
 
 #endif

@@ -67,17 +67,18 @@ static shard_status finish_one(shard_group *group, MPI_Request request)
     return mpi_finish(group, &request, 1);
 }
 
-shard_status mpi_exchange(shard_group *group, const void *mine, size_t bytes, void *all)
+static shard_status exchange(shard_group *group, const shard_collective *call)
 {
     mpi_group *state = group->state;
+    int bytes = (int)call->count;
     MPI_Request request = MPI_REQUEST_NULL;
     if (state->broken == SHARD_OK) {
-        memcpy(state->mine, mine, bytes);
-        MPI_TRY(MPI_Iallgather(state->mine, (int)bytes, MPI_BYTE, state->all, (int)bytes, MPI_BYTE, state->comm, &request));
+        memcpy(state->mine, call->send, (size_t)bytes);
+        MPI_TRY(MPI_Iallgather(state->mine, bytes, MPI_BYTE, state->all, bytes, MPI_BYTE, state->comm, &request));
     }
     shard_status status = finish_one(group, request);
     if (status == SHARD_OK)
-        memcpy(all, state->all, (size_t)group->size * bytes);
+        memcpy(call->receive, state->all, (size_t)group->size * (size_t)bytes);
     return status;
 }
 
@@ -143,27 +144,27 @@ static shard_status reduce_narrow(shard_group *group, void *data, int64_t count,
     return status;
 }
 
-/* ---- all-reduce ---- */
+/* ---- requests ---- */
 
-shard_request *mpi_all_reduce_start(shard_group *group, void *data, int64_t count, shard_dtype dtype, shard_reduce_op op)
+/* Room for so many calls; counts are the request's then. NULL with the error set. */
+static shard_request *make_request(int64_t calls, int *counts)
 {
-    if (kinds[dtype].narrow) {
-        reduce_narrow(group, data, count, dtype, op, -1);
-        return NULL;
-    }
-    int64_t calls = (count + mpi.most - 1) / mpi.most;
     shard_request *request = mpi.host->calloc(1, sizeof *request + (size_t)calls * sizeof *request->calls);
-    if (!request)
-        return NULL;
-    for (int64_t start = 0; start < count; start += mpi.most) {
-        int length = (int)smaller(mpi.most, count - start);
-        int result = MPI_Iallreduce(MPI_IN_PLACE, (char *)data + (size_t)start * kinds[dtype].size, length, type_of(dtype),
-                                    op_of(op), comm_of(group), &request->calls[request->number]);
-        if (mpi_check(result, "MPI_Iallreduce") != SHARD_OK)
-            return NULL;
-        request->number++;
-    }
+    if (request)
+        request->counts = counts;
+    else
+        free(counts);
     return request;
+}
+
+shard_status mpi_test(shard_group *group, shard_request *request, bool *done)
+{
+    (void)group;
+    int all = 1;
+    for (int i = 0; i < request->number && all; i++)
+        MPI_TRY(MPI_Test(&request->calls[i], &all, MPI_STATUS_IGNORE));
+    *done = all != 0;
+    return SHARD_OK;
 }
 
 shard_status mpi_wait(shard_group *group, shard_request *request)
@@ -176,32 +177,33 @@ shard_status mpi_wait(shard_group *group, shard_request *request)
     return status;
 }
 
-shard_status mpi_all_reduce(shard_group *group, void *data, int64_t count, shard_dtype dtype, shard_reduce_op op)
+/* ---- all_reduce and broadcast ---- */
+
+static shard_status post_whole(shard_group *group, const shard_collective *call, shard_request **request)
 {
-    if (kinds[dtype].narrow)
-        return reduce_narrow(group, data, count, dtype, op, -1);
-    for (int64_t start = 0; start < count; start += mpi.most) {
-        MPI_Request request;
-        MPI_TRY(MPI_Iallreduce(MPI_IN_PLACE, (char *)data + (size_t)start * kinds[dtype].size, (int)smaller(mpi.most, count - start),
-                               type_of(dtype), op_of(op), comm_of(group), &request));
-        shard_status status = finish_one(group, request);
-        if (status != SHARD_OK)
-            return status;
+    MPI_Datatype type = type_of(call->dtype);
+    MPI_Comm comm = comm_of(group);
+    shard_request *made = make_request((call->count + mpi.most - 1) / mpi.most, NULL);
+    if (!made)
+        return SHARD_ERROR_MEMORY;
+    for (int64_t start = 0; start < call->count; start += mpi.most) {
+        int length = (int)smaller(mpi.most, call->count - start);
+        char *data = (char *)call->receive + (size_t)start * kinds[call->dtype].size;
+        MPI_Request *next = &made->calls[made->number++];
+        if (call->kind == SHARD_COLLECTIVE_BROADCAST)
+            MPI_TRY(MPI_Ibcast(data, length, type, call->root, comm, next));
+        else
+            MPI_TRY(MPI_Iallreduce(MPI_IN_PLACE, data, length, type, op_of(call->op), comm, next));
     }
+    *request = made;
     return SHARD_OK;
 }
 
 /* ---- pieces ---- */
 
-/* Counts and where they begin, as MPI wants them, in one allocation; NULL with *total
- * above mpi.most where they do not fit, else with the error set. */
-static int *int_counts(const shard_group *group, const int64_t *counts, int64_t *total)
+/* Counts and where they begin, as MPI wants them, in one allocation; NULL with the error set. */
+static int *int_counts(const shard_group *group, const int64_t *counts)
 {
-    *total = 0;
-    for (int member = 0; member < group->size; member++)
-        *total += counts[member];
-    if (*total > mpi.most)
-        return NULL;
     int *numbers = mpi.host->calloc(2 * (size_t)group->size, sizeof *numbers);
     int start = 0;
     for (int member = 0; numbers && member < group->size; member++) {
@@ -212,129 +214,113 @@ static int *int_counts(const shard_group *group, const int64_t *counts, int64_t 
     return numbers;
 }
 
-static char *piece_of(void *all, const int64_t *counts, int member, size_t size)
+/* Where a member's piece begins. */
+static char *piece_of(const shard_group *group, const void *all, const shard_collective *call)
 {
-    char *piece = all;
-    for (int i = 0; i < member; i++)
-        piece += (size_t)counts[i] * size;
-    return piece;
+    return (char *)(uintptr_t)all + (size_t)shard_count_before(call->counts, group->rank) * kinds[call->dtype].size;
 }
 
-shard_status mpi_broadcast(shard_group *group, void *data, int64_t count, shard_dtype dtype, int root)
+/* Above mpi.most elements in all, each member's piece is broadcast or reduced to it, one after the other. */
+static shard_status move_pieces(shard_group *group, const shard_collective *call, char *all)
 {
-    for (int64_t start = 0; start < count; start += mpi.most) {
-        MPI_Request request;
-        MPI_TRY(MPI_Ibcast((char *)data + (size_t)start * kinds[dtype].size, (int)smaller(mpi.most, count - start), type_of(dtype),
-                           root, comm_of(group), &request));
-        shard_status status = finish_one(group, request);
-        if (status != SHARD_OK)
-            return status;
-    }
-    return SHARD_OK;
-}
-
-shard_status mpi_all_gather(shard_group *group, const void *mine, void *all, const int64_t *counts, shard_dtype dtype)
-{
-    int64_t total;
-    size_t size = kinds[dtype].size;
+    size_t size = kinds[call->dtype].size;
+    MPI_Datatype type = type_of(call->dtype);
+    MPI_Comm comm = comm_of(group);
     shard_status status = SHARD_OK;
-    char *own = piece_of(all, counts, group->rank, size);
-    if (counts[group->rank] && own != mine)
-        memmove(own, mine, (size_t)counts[group->rank] * size);
-    int *numbers = int_counts(group, counts, &total);
-    if (total > mpi.most) {
-        for (int member = 0; member < group->size && status == SHARD_OK; member++)
-            status = mpi_broadcast(group, piece_of(all, counts, member, size), counts[member], dtype, member);
-        return status;
-    }
-    if (!numbers)
-        return SHARD_ERROR_MEMORY;
-    MPI_Request request;
-    MPI_TRY(MPI_Iallgatherv(MPI_IN_PLACE, 0, MPI_DATATYPE_NULL, all, numbers, numbers + group->size, type_of(dtype), comm_of(group),
-                            &request));
-    status = finish_one(group, request);
-    if (status == SHARD_OK)
-        free(numbers);
+    for (int member = 0; member < group->size; member++)
+        for (int64_t left = call->counts[member]; left > 0 && status == SHARD_OK;) {
+            int length = (int)smaller(mpi.most, left);
+            MPI_Request request = MPI_REQUEST_NULL;
+            if (call->kind == SHARD_COLLECTIVE_ALL_GATHER)
+                MPI_TRY(MPI_Ibcast(all, length, type, member, comm, &request));
+            else if (!kinds[call->dtype].narrow)
+                MPI_TRY(MPI_Ireduce(group->rank == member ? MPI_IN_PLACE : all, all, length, type, op_of(call->op), member, comm,
+                                    &request));
+            status = kinds[call->dtype].narrow && call->kind != SHARD_COLLECTIVE_ALL_GATHER
+                         ? reduce_narrow(group, all, length, call->dtype, call->op, member)
+                         : finish_one(group, request);
+            all += (size_t)length * size;
+            left -= length;
+        }
     return status;
 }
 
-/* Each member's piece reduced to it, one after the other; the result may overwrite all. */
-static shard_status reduce_pieces(shard_group *group, void *all, void *mine, const int64_t *counts, shard_dtype dtype,
-                                  shard_reduce_op op)
+static void copy_own(const shard_group *group, const shard_collective *call, void *to, const void *from)
 {
-    size_t size = kinds[dtype].size;
-    for (int member = 0; member < group->size; member++) {
-        char *piece = piece_of(all, counts, member, size);
-        for (int64_t start = 0; start < counts[member]; start += mpi.most) {
-            char *from = piece + (size_t)start * size;
-            int64_t length = smaller(mpi.most, counts[member] - start);
-            shard_status status;
-            if (kinds[dtype].narrow) {
-                status = reduce_narrow(group, from, length, dtype, op, member);
-            } else {
-                MPI_Request request;
-                MPI_TRY(MPI_Ireduce(group->rank == member ? MPI_IN_PLACE : from, from, (int)length, type_of(dtype), op_of(op), member,
-                                    comm_of(group), &request));
-                status = finish_one(group, request);
-            }
-            if (status != SHARD_OK)
-                return status;
-        }
-    }
-    char *own = piece_of(all, counts, group->rank, size);
-    if (counts[group->rank] && own != mine)
-        memcpy(mine, own, (size_t)counts[group->rank] * size);
+    if (call->counts[group->rank] && to != from)
+        memmove(to, from, (size_t)call->counts[group->rank] * kinds[call->dtype].size);
+}
+
+static shard_status post_gather(shard_group *group, const shard_collective *call, shard_request **request)
+{
+    copy_own(group, call, piece_of(group, call->receive, call), call->send);
+    if (call->count > mpi.most)
+        return move_pieces(group, call, call->receive);
+    int *numbers = int_counts(group, call->counts);
+    shard_request *made = numbers ? make_request(1, numbers) : NULL;
+    if (!made)
+        return SHARD_ERROR_MEMORY;
+    made->number = 1;
+    MPI_TRY(MPI_Iallgatherv(MPI_IN_PLACE, 0, MPI_DATATYPE_NULL, call->receive, numbers, numbers + group->size,
+                            type_of(call->dtype), comm_of(group), &made->calls[0]));
+    *request = made;
     return SHARD_OK;
 }
 
-shard_status mpi_reduce_scatter(shard_group *group, void *all, void *mine, const int64_t *counts, shard_dtype dtype,
-                                shard_reduce_op op)
+/* Not in place, where MPICH copies a piece that lies at the beginning onto itself: such a sum is copied at the end. */
+static shard_status reduce_inside(shard_group *group, const shard_collective *call)
 {
-    int64_t total;
-    if (kinds[dtype].narrow)
-        return reduce_pieces(group, all, mine, counts, dtype, op);
-    int *numbers = int_counts(group, counts, &total);
-    if (total > mpi.most)
-        return reduce_pieces(group, all, mine, counts, dtype, op);
-    if (!numbers)
+    shard_collective outside = *call;
+    shard_request *request = NULL;
+    outside.receive = mpi.host->calloc((size_t)call->counts[group->rank] * kinds[call->dtype].size + 1, 1);
+    if (!outside.receive)
         return SHARD_ERROR_MEMORY;
-    /* Not in place, where MPICH copies a piece that lies at the beginning onto itself. */
-    size_t bytes = (size_t)counts[group->rank] * kinds[dtype].size;
-    bool inside = mine == piece_of(all, counts, group->rank, kinds[dtype].size);
-    void *out = inside ? mpi.host->calloc(bytes, 1) : mine;
-    if (!out && bytes) {
-        free(numbers);
-        return SHARD_ERROR_MEMORY;
-    }
-    MPI_Request request;
-    MPI_TRY(MPI_Ireduce_scatter(all, out, numbers, type_of(dtype), op_of(op), comm_of(group), &request));
-    shard_status status = finish_one(group, request);
-    if (status != SHARD_OK)
+    shard_status status = mpi_post(group, &outside, &request);
+    if (status == SHARD_OK && request)
+        status = mpi_wait(group, request);
+    if (status != SHARD_OK) /* what MPI may still write to stays */
         return status;
-    free(numbers);
-    if (inside) {
-        memcpy(mine, out, bytes);
-        free(out);
-    }
+    copy_own(group, call, call->receive, outside.receive);
+    free(outside.receive);
     return SHARD_OK;
 }
 
-shard_request *mpi_reduce_scatter_start(shard_group *group, void *all, void *mine, const int64_t *counts, shard_dtype dtype,
-                                        shard_reduce_op op)
+static shard_status post_scatter(shard_group *group, const shard_collective *call, shard_request **request)
 {
-    int64_t total;
-    int *numbers = kinds[dtype].narrow ? NULL : int_counts(group, counts, &total);
-    if (!numbers || mine == piece_of(all, counts, group->rank, kinds[dtype].size)) {
-        free(numbers);
-        mpi_reduce_scatter(group, all, mine, counts, dtype, op);
-        return NULL;
+    char *own = piece_of(group, call->send, call);
+    if (kinds[call->dtype].narrow || call->count > mpi.most) {
+        shard_status status = move_pieces(group, call, (char *)(uintptr_t)call->send);
+        if (status == SHARD_OK)
+            copy_own(group, call, call->receive, own);
+        return status;
     }
-    shard_request *request = mpi.host->calloc(1, sizeof *request + sizeof *request->calls);
-    if (!request) {
-        free(numbers);
-        return NULL;
+    if (call->receive == own)
+        return reduce_inside(group, call);
+    int *numbers = int_counts(group, call->counts);
+    shard_request *made = numbers ? make_request(1, numbers) : NULL;
+    if (!made)
+        return SHARD_ERROR_MEMORY;
+    made->number = 1;
+    MPI_TRY(MPI_Ireduce_scatter(call->send, call->receive, numbers, type_of(call->dtype), op_of(call->op), comm_of(group),
+                                &made->calls[0]));
+    *request = made;
+    return SHARD_OK;
+}
+
+shard_status mpi_post(shard_group *group, const shard_collective *call, shard_request **request)
+{
+    switch (call->kind) {
+    case SHARD_COLLECTIVE_ALL_REDUCE:
+        if (kinds[call->dtype].narrow)
+            return reduce_narrow(group, call->receive, call->count, call->dtype, call->op, -1);
+        return post_whole(group, call, request);
+    case SHARD_COLLECTIVE_BROADCAST:
+        return post_whole(group, call, request);
+    case SHARD_COLLECTIVE_ALL_GATHER:
+        return post_gather(group, call, request);
+    case SHARD_COLLECTIVE_REDUCE_SCATTER:
+        return post_scatter(group, call, request);
+    default:
+        return exchange(group, call);
     }
-    *request = (shard_request){.counts = numbers, .number = 1};
-    int result = MPI_Ireduce_scatter(all, mine, numbers, type_of(dtype), op_of(op), comm_of(group), &request->calls[0]);
-    return mpi_check(result, "MPI_Ireduce_scatter") == SHARD_OK ? request : NULL;
 }

@@ -1,5 +1,5 @@
 /*
- * News: what ranks tell each other outside of collectives. MPI cannot say which members of
+ * News: what ranks send each other outside of collectives. MPI cannot say which members of
  * a collective are missing, so ranks ask each other: "did you come to this wait?" Each
  * remembers the waits that it came to last, and answers from its own polling, also while
  * it leaves, with what it waits for itself. A rank that does not answer does not poll: it
@@ -14,7 +14,7 @@
 
 #define POLL_MICROSECONDS 100
 
-enum { TAG_LEFT, TAG_FAILED, TAG_ALARM, TAG_CALM, TAG_ASK, TAG_ANSWER, TAG_ABORTED, TAG_GIVEN_UP };
+enum { TAG_LEFT, TAG_FAILED, TAG_ABORT_NOTICE, TAG_WITHDRAWN, TAG_ASK, TAG_ANSWER, TAG_DEVICE_ABORTED, TAG_GIVEN_UP };
 
 /* The names of the waits that this rank came to, the last ones. */
 #define REMEMBERED 1024
@@ -38,18 +38,18 @@ shard_status mpi_news_open(void)
     size_t bits = ((size_t)mpi.size + 7) / 8;
     news.answer_bytes = (sizeof(mpi_answer) + bits + 7) / 8 * 8;
     news.given_up_bytes = SHARD_COMM_TEXT + (size_t)mpi.size;
-    news.message_bytes = sizeof(mpi_abort_notice);
+    news.message_bytes = sizeof(mpi_device_abort);
     news.message_bytes = news.answer_bytes > news.message_bytes ? news.answer_bytes : news.message_bytes;
     news.message_bytes = news.given_up_bytes > news.message_bytes ? news.given_up_bytes : news.message_bytes;
     news.message = mpi.host->calloc(1, news.message_bytes);
     news.given_up = mpi.host->calloc(1, news.given_up_bytes);
     news.answers = mpi.host->calloc(ANSWERS, news.answer_bytes);
     mpi.peers = mpi.host->calloc((size_t)mpi.size, sizeof *mpi.peers);
-    char *told = mpi.host->calloc((size_t)mpi.size, news.answer_bytes);
-    if (!news.message || !news.given_up || !news.answers || !mpi.peers || !told)
+    char *received = mpi.host->calloc((size_t)mpi.size, news.answer_bytes);
+    if (!news.message || !news.given_up || !news.answers || !mpi.peers || !received)
         return SHARD_ERROR_MEMORY;
     for (int rank = 0; rank < mpi.size; rank++)
-        mpi.peers[rank].told = (mpi_answer *)(told + (size_t)rank * news.answer_bytes);
+        mpi.peers[rank].received = (mpi_answer *)(received + (size_t)rank * news.answer_bytes);
     for (int i = 0; i < ANSWERS; i++)
         news.sent[i] = MPI_REQUEST_NULL;
     return SHARD_OK;
@@ -69,22 +69,22 @@ void mpi_say_farewell(const char *text)
         send_news(rank, *text ? TAG_FAILED : TAG_LEFT, text, *text ? SHARD_COMM_TEXT : 0);
 }
 
-void mpi_say_alarm(const char *text)
+void mpi_say_aborting(const char *text)
 {
     static char said[SHARD_COMM_TEXT];
     if (text)
         snprintf(said, sizeof said, "%s", text);
     for (int rank = 0; rank < mpi.size; rank++)
-        send_news(rank, text ? TAG_ALARM : TAG_CALM, said, text ? sizeof said : 0);
+        send_news(rank, text ? TAG_ABORT_NOTICE : TAG_WITHDRAWN, said, text ? sizeof said : 0);
 }
 
-void mpi_say_aborted(shard_status status, const char *text)
+void mpi_say_device_aborted(shard_status status, const char *text)
 {
-    static mpi_abort_notice said;
+    static mpi_device_abort said;
     said.status = status;
     snprintf(said.text, sizeof said.text, "%s", text);
     for (int rank = 0; rank < mpi.size; rank++)
-        send_news(rank, TAG_ABORTED, &said, sizeof said);
+        send_news(rank, TAG_DEVICE_ABORTED, &said, sizeof said);
 }
 
 /* The first error that names a rank stays. */
@@ -155,9 +155,9 @@ static void give_answer(int rank, uint64_t question)
 
 static void take_answer(mpi_peer *peer)
 {
-    memcpy(peer->told, news.message, news.answer_bytes);
-    if (peer->told->question == news.question)
-        peer->answer = peer->told->came ? MPI_PEER_CAME : MPI_PEER_ABSENT;
+    memcpy(peer->received, news.message, news.answer_bytes);
+    if (peer->received->question == news.question)
+        peer->answer = peer->received->came ? MPI_PEER_CAME : MPI_PEER_ABSENT;
 }
 
 static void take_news(int rank, int tag)
@@ -172,15 +172,15 @@ static void take_news(int rank, int tag)
     case TAG_ANSWER:
         take_answer(peer);
         break;
-    case TAG_ALARM:
-        peer->alarmed = mpi_now();
+    case TAG_ABORT_NOTICE:
+        peer->failed_since = mpi_now();
         memcpy(peer->said, news.message, sizeof peer->said);
         break;
-    case TAG_CALM:
-        peer->alarmed = 0;
+    case TAG_WITHDRAWN:
+        peer->failed_since = 0;
         peer->said[0] = '\0';
         break;
-    case TAG_ABORTED:
+    case TAG_DEVICE_ABORTED:
         memcpy(&peer->aborted, news.message, sizeof peer->aborted);
         break;
     case TAG_GIVEN_UP:
@@ -235,12 +235,12 @@ static bool waits_for(const void *context, int rank, int other)
 {
     (void)context;
     const mpi_peer *peer = &mpi.peers[rank];
-    const mpi_answer *told = peer->told;
+    const mpi_answer *received = peer->received;
     if (rank == other || (rank != mpi.rank && peer->answer != MPI_PEER_CAME && peer->answer != MPI_PEER_ABSENT))
         return false;
-    bool together = has_answered(NULL, other) && !mpi.peers[other].left && told->wait != MPI_NO_WAIT &&
-                    mpi.peers[other].told->wait == told->wait;
-    return !together && (told->members[other / 8] >> other % 8 & 1) != 0;
+    bool together = has_answered(NULL, other) && !mpi.peers[other].left && received->wait != MPI_NO_WAIT &&
+                    mpi.peers[other].received->wait == received->wait;
+    return !together && (received->members[other / 8] >> other % 8 & 1) != 0;
 }
 
 /* Whether all that have not left have answered, or this rank itself has been waited for in vain. */
@@ -268,12 +268,12 @@ static void write_absent(const bool *absent, int witness, char *text, size_t byt
     int first = 0;
     while (first < mpi.size && !absent[first])
         first++;
-    bool answers = has_answered(NULL, first) && mpi.peers[first].told->doing[0] && !mpi.peers[first].left;
+    bool answers = has_answered(NULL, first) && mpi.peers[first].received->doing[0] && !mpi.peers[first].left;
     text[0] = '\0';
     mpi.host->name_world_ranks(mpi.size, absent, text, bytes);
     size_t used = strlen(text);
-    snprintf(text + used, bytes - used, " did not come to %s within %.0f s (SHARD_TIMEOUT)%s%s", mpi.peers[witness].told->doing,
-             mpi.host->timeout(), answers ? ", but waited in " : "", answers ? mpi.peers[first].told->doing : "");
+    snprintf(text + used, bytes - used, " did not come to %s within %.0f s (SHARD_TIMEOUT)%s%s", mpi.peers[witness].received->doing,
+             mpi.host->timeout(), answers ? ", but waited in " : "", answers ? mpi.peers[first].received->doing : "");
 }
 
 shard_status mpi_find_absent(uint64_t wait, mpi_is_done *is_done, void *context, int *done, char *text, size_t bytes)
@@ -291,7 +291,7 @@ shard_status mpi_find_absent(uint64_t wait, mpi_is_done *is_done, void *context,
         mpi_read_news();
         status = is_done(context, done);
     }
-    fill_answer(mpi.peers[mpi.rank].told, wait);
+    fill_answer(mpi.peers[mpi.rank].received, wait);
     shard_waits waits = {.size = mpi.size, .answers = has_answered, .waits_for = waits_for};
     int witness = *done || status != SHARD_OK ? -1 : mpi.host->find_culprits(&waits, mpi.rank, absent);
     const char *known = witness >= 0 ? find_given_up(absent) : NULL;

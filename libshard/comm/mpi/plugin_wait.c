@@ -14,15 +14,15 @@
 #include <unistd.h>
 
 /* Looks at the clock and the news come after so many polls, and so often. */
-#define POLLS_BETWEEN_LOOKS 64
-#define LOOK_SECONDS 0.005
+#define POLLS_BETWEEN_PROBES 64
+#define PROBE_SECONDS 0.005
 
 /* After this time a wait gives its core away between polls. */
 #define POLITE_AFTER_SECONDS 0.5
 #define POLITE_MICROSECONDS 100
 
 /* A rank with an error that has waited elsewhere for so long does not just pass by. */
-#define ALARM_SECONDS 0.2
+#define ABORT_NOTICE_SECONDS 0.2
 
 /* What a wait is for. */
 typedef struct wait_for {
@@ -64,12 +64,12 @@ static shard_status give_up(shard_group *group, shard_status status, const char 
 }
 
 /* It has failed and waits, and not just in passing. */
-static bool is_alarmed(const mpi_peer *peer)
+static bool waits_with_error(const mpi_peer *peer)
 {
-    return peer->alarmed > 0 && mpi_now() - peer->alarmed > ALARM_SECONDS;
+    return peer->failed_since > 0 && mpi_now() - peer->failed_since > ABORT_NOTICE_SECONDS;
 }
 
-shard_status mpi_look(shard_group *group, const char *doing)
+shard_status mpi_probe(shard_group *group, const char *doing)
 {
     (void)doing;
     mpi.waiting = group;
@@ -80,7 +80,7 @@ shard_status mpi_look(shard_group *group, const char *doing)
         const mpi_peer *peer = &mpi.peers[group->world_ranks[member]];
         if (peer->aborted.status != SHARD_OK)
             return mpi.host->error(peer->aborted.status, "%s", peer->aborted.text);
-        if (peer->said[0] && (peer->left || is_alarmed(peer)))
+        if (peer->said[0] && (peer->left || waits_with_error(peer)))
             return mpi.host->error(SHARD_ERROR_PEER, "%s", peer->said);
         if (peer->given_up[0])
             return mpi.host->error(SHARD_ERROR_TIMEOUT, "%s", peer->given_up);
@@ -98,7 +98,7 @@ static shard_status check_members(shard_group *group)
         const mpi_peer *peer = &mpi.peers[rank];
         if (peer->given_up[0])
             return give_up(group, SHARD_ERROR_TIMEOUT, peer->given_up);
-        if (!peer->left && !is_alarmed(peer))
+        if (!peer->left && !waits_with_error(peer))
             continue;
         mpi_ask(rank, mpi.wait);
         if (peer->answer != MPI_PEER_ABSENT)
@@ -140,21 +140,21 @@ static shard_status fail_late(shard_group *group, wait_for *wait, int *done)
 static shard_status poll(shard_group *group, wait_for *wait)
 {
     int done = 0;
-    double start = 0, looked = 0;
+    double start = 0, probed = 0;
     for (unsigned polls = 1;; polls++) {
         shard_status status = test_all(wait, &done);
         if (status != SHARD_OK || done)
             return status;
         sched_yield();
-        if (polls % POLLS_BETWEEN_LOOKS && start == 0)
+        if (polls % POLLS_BETWEEN_PROBES && start == 0)
             continue;
         double time = mpi_now();
         if (start == 0) {
             start = time;
             mpi_forget_answers();
         }
-        if (time - looked > LOOK_SECONDS) {
-            looked = time;
+        if (time - probed > PROBE_SECONDS) {
+            probed = time;
             mpi_read_news();
             status = check_members(group);
             if (status == SHARD_OK && time - start > mpi.host->timeout())

@@ -2,23 +2,25 @@
 #ifndef SHARD_COMM_NCCL_HOST_H
 #define SHARD_COMM_NCCL_HOST_H
 
+#include "base/kept_error.h"
 #include "base/plugin.h"
-#include "comm/carrier.h"
+#include "comm/transport.h"
 
 #define SHARD_NCCL_ID_BYTES 128
 
 typedef struct shard_nccl_host {
     shard_plugin_base base;
-    shard_status (*replace_error)(shard_status status, const char *text); /* by SHARD_OK: clears it */
+    void (*keep_error)(shard_kept_error *kept);
+    void (*put_back_error)(const shard_kept_error *kept);
     double (*timeout)(void);
     void (*group_describe)(const shard_group *group, char *text, size_t bytes);
-    void (*group_notify_abort)(shard_group *group);
+    void (*notify_abort)(shard_group *group);
     void (*group_name_ranks)(const shard_group *group, const bool *marked, char *text, size_t bytes);
 } shard_nccl_host;
 
-/* What the module does. Groups get the carrier, and leave it by carrier.leave. */
+/* What the module does. Groups get the transport by connect or split. */
 typedef struct shard_nccl_plugin {
-    shard_carrier carrier;
+    shard_transport transport;
     char version[16];
     bool shares_gpu;    /* ranks on one GPU can be connected, with NCCL_MULTI_RANK_GPU_ENABLE=1 */
     int64_t *sum_bytes; /* of GPU memory for sums of 16-bit types, the same on all ranks: tests set less */
@@ -28,9 +30,6 @@ typedef struct shard_nccl_plugin {
     shard_status (*make_id)(void *id);
     /* The group's communicator. With reduced precision NCCL takes the sums of 16-bit types. Collective. */
     shard_status (*connect)(shard_group *group, shard_device *device, const void *id, bool reduced_precision);
-    /* Those of groups of the parent's members, which has one; `group` is this rank's,
-     * NULL if it needs none. Collective over the parent; groups differ by color >= 0. */
-    shard_status (*split)(shard_group *parent, shard_group *group, int color);
 } shard_nccl_plugin;
 
 /* What the module exports: its table, or NULL with the error set. */

@@ -1,7 +1,30 @@
-/* In the library: loads the NCCL module, which is built where CUDA and NCCL were found. */
+/* In the library: which GPUs NCCL connects, by the module that is built where CUDA and NCCL were found. */
 #include "comm/nccl/host.h"
 
+#include "base/env.h"
+#include "base/hash.h"
+#include "comm/backends.h"
+#include "comm/preflight.h"
+
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
+
+/* This rank has aborted its collectives of device memory with the thread's error: to all ranks. */
+static void notify_abort(shard_group *group)
+{
+    char text[SHARD_COMM_TEXT];
+    shard_status status = shard_last_status();
+    bool names_ranks = status == SHARD_ERROR_PEER || status == SHARD_ERROR_TIMEOUT;
+    if (!group->transport->abort)
+        return;
+    if (names_ranks)
+        shard_printable(text, sizeof text, shard_last_error());
+    else
+        shard_write_error(group, text, sizeof text);
+    group->transport->abort(group, SHARD_ABORT_DEVICE, names_ranks ? status : SHARD_ERROR_PEER, text);
+}
 
 const shard_nccl_plugin *shard_nccl_load(void)
 {
@@ -10,10 +33,11 @@ const shard_nccl_plugin *shard_nccl_load(void)
         return loaded;
     const shard_nccl_host host = {
         .base = shard_plugin_own_base,
-        .replace_error = shard_replace_error,
+        .keep_error = shard_keep_error,
+        .put_back_error = shard_put_back_error,
         .timeout = shard_comm_timeout,
         .group_describe = shard_group_describe,
-        .group_notify_abort = shard_group_notify_abort,
+        .notify_abort = notify_abort,
         .group_name_ranks = shard_group_name_ranks,
     };
     void *symbol = shard_plugin_load("nccl", SHARD_NCCL_PLUGIN_OPEN, "this libshard was built without NCCL",
@@ -24,3 +48,122 @@ const shard_nccl_plugin *shard_nccl_load(void)
     memcpy(&open, &symbol, sizeof open);
     return loaded = open(&host);
 }
+
+/* ---- what a member offers ---- */
+
+typedef struct nccl_offer {
+    uint64_t host;             /* hash of the machine's name and boot */
+    char device[32];           /* the device's place in the machine: "0000:1b:00.0" */
+    char refusal[128];         /* why it cannot be reached but through the host; "" if it can */
+    int32_t reduced_precision; /* SHARD_NCCL_REDUCED_PRECISION */
+    int32_t shares_gpu;        /* it can be reached from ranks on the same one */
+} nccl_offer;
+
+_Static_assert(sizeof(nccl_offer) <= SHARD_OFFER_BYTES, "it is an offer");
+
+/* Of the machine's name, and of its boot: names may be the same. */
+static uint64_t hash_machine(void)
+{
+    char text[256] = "";
+    gethostname(text, sizeof text - 1);
+    uint64_t hash = shard_hash_text(SHARD_HASH_START, text);
+    FILE *boot = fopen("/proc/sys/kernel/random/boot_id", "r");
+    if (boot && fgets(text, sizeof text, boot))
+        hash = shard_hash_text(hash, text);
+    if (boot)
+        fclose(boot);
+    return hash;
+}
+
+/* Makes the thread's error the reason why the device is not reached. */
+static void refuse_by_error(nccl_offer *offer)
+{
+    snprintf(offer->refusal, sizeof offer->refusal, "%.*s", (int)sizeof offer->refusal - 1, shard_last_error());
+    shard_clear_error();
+}
+
+static void make_offer(shard_device *device, void *made)
+{
+    nccl_offer offer = {.host = hash_machine()};
+    int64_t wanted = 1, reduced = 0;
+    bool valid = shard_env_integer("SHARD_NCCL", 1, 0, 1, &wanted) == SHARD_OK &&
+                 shard_env_integer("SHARD_NCCL_REDUCED_PRECISION", 0, 0, 1, &reduced) == SHARD_OK;
+    const shard_nccl_plugin *nccl = valid && wanted ? shard_nccl_load() : NULL;
+    offer.reduced_precision = (int32_t)reduced;
+    if (valid && !wanted)
+        snprintf(offer.refusal, sizeof offer.refusal, "SHARD_NCCL is 0");
+    else if (valid && (!nccl || nccl->find_place(device, offer.device, sizeof offer.device) != SHARD_OK))
+        refuse_by_error(&offer);
+    else if (nccl)
+        offer.shares_gpu = nccl->shares_gpu && strtol(shard_env_string("NCCL_MULTI_RANK_GPU_ENABLE", "0"), NULL, 0) != 0;
+    memcpy(made, &offer, sizeof offer);
+}
+
+static nccl_offer offer_of(const void *offers, int member)
+{
+    nccl_offer offer;
+    memcpy(&offer, (const char *)offers + (size_t)member * SHARD_OFFER_BYTES, sizeof offer);
+    return offer;
+}
+
+/* ---- what all of them make of it ---- */
+
+/* Why the members' devices cannot reach each other: "" if they can. */
+static void find_refusal(const shard_group *group, const void *offers, char *text, size_t bytes)
+{
+    text[0] = '\0';
+    for (int member = 0; member < group->size && !text[0]; member++) {
+        nccl_offer one = offer_of(offers, member);
+        if (one.refusal[0])
+            snprintf(text, bytes, "rank %d: %s", group->world_ranks[member], one.refusal);
+        for (int i = 0; i < member && !text[0]; i++) {
+            const char *at = (const char *)offers + (size_t)i * SHARD_OFFER_BYTES;
+            if (memcmp(at, &one.host, sizeof one.host) != 0) /* its first field */
+                continue;
+            nccl_offer other = offer_of(offers, i);
+            if (strcmp(one.device, other.device) == 0 && !(one.shares_gpu && other.shares_gpu))
+                snprintf(text, bytes, "ranks %d and %d share a GPU", group->world_ranks[i], group->world_ranks[member]);
+        }
+    }
+}
+
+/* Where settings differ NCCL's calls would too. */
+static shard_status check_settings(const shard_group *group, const void *offers)
+{
+    int32_t first = offer_of(offers, 0).reduced_precision;
+    for (int member = 1; member < group->size; member++) {
+        int32_t other = offer_of(offers, member).reduced_precision;
+        if (other != first)
+            return shard_error(SHARD_ERROR_MISMATCH,
+                               "SHARD_NCCL_REDUCED_PRECISION is %d on rank %d and %d on rank %d; all ranks need the same",
+                               (int)first, group->world_ranks[0], (int)other, group->world_ranks[member]);
+    }
+    return SHARD_OK;
+}
+
+/* The first member names the communicator, and all enter it. */
+static shard_status connect(shard_group *group, shard_device *device, const void *offers, char *refusal, size_t bytes)
+{
+    const shard_collective naming = {.kind = SHARD_COLLECTIVE_EXCHANGE, .count = SHARD_NCCL_ID_BYTES, .dtype = SHARD_UINT8};
+    unsigned char id[SHARD_NCCL_ID_BYTES] = {0};
+    find_refusal(group, offers, refusal, bytes);
+    if (refusal[0])
+        return SHARD_OK;
+    SHARD_TRY(check_settings(group, offers));
+    const shard_nccl_plugin *nccl = shard_nccl_load();
+    if (group->rank == 0)
+        nccl->make_id(id);
+    SHARD_TRY(shard_preflight(group, &naming, id, sizeof id));
+    memcpy(id, shard_received(group)[0].data, sizeof id);
+    nccl->connect(group, device, id, offer_of(offers, 0).reduced_precision != 0);
+    shard_status status = shard_preflight_only(group, SHARD_COLLECTIVE_AGREE);
+    if (status == SHARD_OK)
+        group->device_transport = &nccl->transport;
+    else
+        nccl->transport.close(group);
+    return status;
+}
+
+_Static_assert(SHARD_NCCL_ID_BYTES <= SHARD_SMALL_BYTES, "an id travels with the fingerprint");
+
+const shard_transport shard_nccl_transport = {.name = "nccl", .offer = make_offer, .connect = connect};

@@ -74,14 +74,16 @@ shard_status nccl_begin(shard_group *group)
     return SHARD_CUDA(cudaStreamWaitEvent(nccl.stream, nccl.ready, 0));
 }
 
-shard_request *nccl_end(shard_status status)
+shard_status nccl_end(shard_status status, shard_request **request)
 {
     struct shard_request *flight = &nccl.flights[nccl.started % NCCL_FLIGHTS];
     if (status == SHARD_OK)
         status = SHARD_CUDA(cudaEventRecord(flight->done, nccl.stream));
     nccl.started += status == SHARD_OK;
     pthread_mutex_unlock(&nccl.lock);
-    return status == SHARD_OK ? flight : NULL;
+    if (status == SHARD_OK)
+        *request = flight;
+    return status;
 }
 
 /* Waits until nothing is on it. */
@@ -102,8 +104,8 @@ static void detach(nccl_group *state)
     for (int i = 0; i < NCCL_FLIGHTS; i++)
         if (nccl.flights[i].group == state->group)
             nccl.flights[i].group = NULL;
-    state->group->carrier_state = NULL;
-    state->group->carrier = NULL;
+    state->group->device_state = NULL;
+    state->group->device_transport = NULL;
     state->group = NULL;
 }
 
@@ -117,6 +119,7 @@ static void free_states(void)
             continue;
         }
         *at = state->next;
+        free(state->counts);
         free(state);
     }
 }
@@ -148,19 +151,18 @@ static bool finalize(ncclComm_t comm)
  * alone would wait for what is on the stream of the others'. */
 static void drain_with_error(void)
 {
-    char text[2 * SHARD_COMM_TEXT];
-    shard_status status = shard_last_status();
-    snprintf(text, sizeof text, "%s", shard_last_error());
-    nccl.host.replace_error(SHARD_OK, "");
+    shard_kept_error kept;
+    nccl.host.keep_error(&kept);
     double limit = nccl_now() + LEAVE_SECONDS;
     bool begins = true;
     for (; nccl.done < nccl.started && nccl_now() < limit && nccl_watch(begins) == SHARD_OK; begins = false)
         sched_yield();
     if (nccl.done < nccl.started) {
-        shard_error(SHARD_ERROR_UNAVAILABLE, "nccl: a group was left with an error while a collective was under way: %s", text);
+        shard_error(SHARD_ERROR_UNAVAILABLE, "nccl: a group was left with an error while a collective was under way: %s",
+                    kept.text);
         nccl_give_up(NULL);
     }
-    nccl.host.replace_error(status, text);
+    nccl.host.put_back_error(&kept);
 }
 
 /* With an error, the others may be anywhere: the communicator is not finalized, which they would have to do too. Nor is
@@ -191,12 +193,16 @@ static void leave(shard_group *group)
 static nccl_group *join(shard_group *group)
 {
     nccl_group **at = &nccl.groups, *state = shard_calloc(1, sizeof *state);
-    if (!state)
+    if (state)
+        state->counts = shard_calloc((size_t)group->size, sizeof *state->counts);
+    if (!state || !state->counts) {
+        free(state);
         return NULL;
+    }
     while (*at)
         at = &(*at)->next;
     state->group = group;
-    group->carrier_state = *at = state;
+    group->device_state = *at = state;
     return state;
 }
 
@@ -274,23 +280,19 @@ static shard_status make_id(void *id)
 
 const shard_nccl_plugin *shard_nccl_plugin_open(const shard_nccl_host *host)
 {
+    static char title[32];
     static shard_nccl_plugin module = {
-        .carrier = {.name = "nccl",
-                    .takes_small = true,
-                    .all_reduce = nccl_all_reduce,
-                    .all_reduce_start = nccl_all_reduce_start,
-                    .wait = nccl_wait,
-                    .all_gather = nccl_all_gather,
-                    .reduce_scatter = nccl_reduce_scatter,
-                    .all_gather_start = nccl_all_gather_start,
-                    .reduce_scatter_start = nccl_reduce_scatter_start,
-                    .broadcast = nccl_broadcast,
-                    .leave = leave},
+        .transport = {.name = "nccl",
+                      .takes_small = true,
+                      .split = split,
+                      .post = nccl_post,
+                      .test = nccl_test,
+                      .wait = nccl_wait,
+                      .close = leave},
         .sum_bytes = &nccl.sum_bytes,
         .find_place = find_place,
         .make_id = make_id,
         .connect = connect,
-        .split = split,
     };
     nccl.host = *host;
     int version = 0;
@@ -301,5 +303,7 @@ const shard_nccl_plugin *shard_nccl_plugin_open(const shard_nccl_host *host)
     nccl.version = version;
     module.shares_gpu = version >= NCCL_VERSION(2, 30, 0);
     snprintf(module.version, sizeof module.version, "%d.%d.%d", version / 10000, version / 100 % 100, version % 100);
+    snprintf(title, sizeof title, "NCCL %s", module.version);
+    module.transport.title = title;
     return &module;
 }

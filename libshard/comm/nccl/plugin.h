@@ -1,10 +1,10 @@
 /*
- * The nccl carrier: collectives between the GPUs themselves.
+ * The nccl device transport: collectives between the GPUs themselves.
  *
  * Every collective goes to one stream of this module, joined by events with the
  * stream on which the device computes. One stream for all groups: communicators that
  * ran side by side could wait for each other in circles; in the order in which the
- * host calls, which the meetings before each collective keep free of circles, they
+ * host calls, which the preflight checks keep free of circles, they
  * cannot.
  *
  * Communicators are non-blocking: calls that are not done at once are polled. A member
@@ -43,6 +43,7 @@ _Static_assert(SHARD_NCCL_ID_BYTES == NCCL_UNIQUE_ID_BYTES, "the id travels whol
 typedef struct nccl_group {
     shard_group *group;      /* NULL: it was left with an error, and the communicator stays until the world is left */
     ncclComm_t comm;         /* NULL: a split's that is not done, or aborted */
+    int64_t *counts;         /* [size] of the pieces of a sum of 16-bit types */
     bool reduced_precision;  /* NCCL takes the sums of 16-bit types */
     struct nccl_group *next; /* of all groups that have a communicator */
     pthread_t aborter;       /* runs while aborting */
@@ -98,31 +99,20 @@ shard_status nccl_give_up(nccl_group *calling);
 
 /* Makes the stream ready for a collective of the group; the thread has the lock until nccl_end. */
 shard_status nccl_begin(shard_group *group);
-/* Notes that it is on the stream, if all went well; NULL with the error set. */
-shard_request *nccl_end(shard_status status);
+/* Notes that it is on the stream, if all went well. */
+shard_status nccl_end(shard_status status, shard_request **request);
 
 /* Whether what is on the stream may still come to its end; forgets what has. With the lock. */
 shard_status nccl_watch(bool begins);
 
 static inline nccl_group *nccl_of(const shard_group *group)
 {
-    return group->carrier_state;
+    return group->device_state;
 }
 
-/* The collectives. */
-shard_status nccl_all_reduce(shard_group *group, shard_device *device, void *data, int64_t count, shard_dtype dtype,
-                             shard_reduce_op op);
-shard_request *nccl_all_reduce_start(shard_group *group, shard_device *device, void *data, int64_t count, shard_dtype dtype,
-                                     shard_reduce_op op);
-shard_status nccl_wait(shard_group *group, shard_device *device, shard_request *request);
-shard_status nccl_all_gather(shard_group *group, shard_device *device, const void *mine, void *all, const int64_t *counts,
-                             shard_dtype dtype);
-shard_status nccl_reduce_scatter(shard_group *group, shard_device *device, void *all, void *mine, const int64_t *counts,
-                                 shard_dtype dtype, shard_reduce_op op);
-shard_request *nccl_all_gather_start(shard_group *group, shard_device *device, const void *mine, void *all,
-                                     const int64_t *counts, shard_dtype dtype);
-shard_request *nccl_reduce_scatter_start(shard_group *group, shard_device *device, void *all, void *mine, const int64_t *counts,
-                                         shard_dtype dtype, shard_reduce_op op);
-shard_status nccl_broadcast(shard_group *group, shard_device *device, void *data, int64_t count, shard_dtype dtype, int root);
+/* Every collective. */
+shard_status nccl_post(shard_group *group, const shard_collective *call, shard_request **request);
+shard_status nccl_test(shard_group *group, shard_request *request, bool *done);
+shard_status nccl_wait(shard_group *group, shard_request *request);
 
 #endif

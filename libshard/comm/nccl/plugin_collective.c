@@ -30,14 +30,6 @@ static bool are_even(const shard_group *group, const int64_t *counts)
     return true;
 }
 
-static int64_t count_before(const int64_t *counts, int member)
-{
-    int64_t before = 0;
-    for (int i = 0; i < member; i++)
-        before += counts[i];
-    return before;
-}
-
 /* The first error of a group of calls, which goes on with the rest and ends in any case. */
 static ncclResult_t first_error(ncclResult_t first, ncclResult_t next)
 {
@@ -107,9 +99,11 @@ static shard_status exchange_pieces(shard_group *group, const char *all, char *p
     ncclDataType_t type = type_of(dtype);
     int64_t element = (int64_t)shard_dtype_size(dtype), own = cut(counts[group->rank], at, most);
     ncclResult_t result = ncclGroupStart();
+    const char *piece = all;
     for (int member = 0; member < group->size; member++) {
-        const char *from = all + (count_before(counts, member) + at) * element;
+        const char *from = piece + at * element;
         int64_t theirs = cut(counts[member], at, most);
+        piece += counts[member] * element;
         if (member == group->rank)
             continue;
         if (theirs)
@@ -134,7 +128,7 @@ static shard_status sum_arrived(shard_group *group, const char *all, char *piece
 {
     const shard_device_ops *ops = nccl.side.ops;
     int64_t element = (int64_t)shard_dtype_size(dtype), own = cut(counts[group->rank], at, most);
-    const char *from = all + (count_before(counts, group->rank) + at) * element;
+    const char *from = all + (shard_count_before(counts, group->rank) + at) * element;
     size_t bytes = (size_t)(own * element);
     SHARD_TRY(ops->copy_rows(&nccl.side, pieces + group->rank * own * element, bytes, from, bytes, bytes, 1));
     return ops->sum_rows(&nccl.side, group->size, own, 0, pieces, dtype, false, mine + at * element, dtype);
@@ -204,94 +198,70 @@ static shard_status sum_all(shard_group *group, char *data, int64_t count, shard
 {
     if (count > 0 && count * (int64_t)shard_dtype_size(dtype) <= nccl.sum_bytes / 64 / group->size)
         return sum_gathered(group, data, count, dtype);
-    int64_t counts[group->size], left = count, each = (count + group->size - 1) / group->size;
+    int64_t *counts = nccl_of(group)->counts, left = count, each = (count + group->size - 1) / group->size;
     each = (each + 7) / 8 * 8; /* so that pieces begin where 16-byte accesses can */
     for (int member = 0; member < group->size; member++) {
         counts[member] = left < each ? left : each;
         left -= counts[member];
     }
-    char *mine = data + count_before(counts, group->rank) * (int64_t)shard_dtype_size(dtype);
+    char *mine = data + shard_count_before(counts, group->rank) * (int64_t)shard_dtype_size(dtype);
     SHARD_TRY(sum_pieces(group, data, mine, counts, dtype));
     return gather(group, mine, data, counts, dtype);
 }
 
 /* ---- the table's ---- */
 
+static shard_status start(shard_group *group, const shard_collective *call)
+{
+    nccl_group *state = nccl_of(group);
+    ncclDataType_t type = type_of(call->dtype);
+    bool here = summed_here(group, call->dtype, call->op);
+    switch (call->kind) {
+    case SHARD_COLLECTIVE_ALL_REDUCE:
+        if (here)
+            return sum_all(group, call->receive, call->count, call->dtype);
+        NCCL_TRY(state, ncclAllReduce(call->send, call->receive, (size_t)call->count, type, operation_of(call->op), state->comm,
+                                      nccl.stream));
+        return SHARD_OK;
+    case SHARD_COLLECTIVE_ALL_GATHER:
+        return gather(group, call->send, call->receive, call->counts, call->dtype);
+    case SHARD_COLLECTIVE_REDUCE_SCATTER:
+        return here ? sum_pieces(group, call->send, call->receive, call->counts, call->dtype)
+                    : reduce_pieces(group, call->send, call->receive, call->counts, call->dtype, call->op);
+    default:
+        NCCL_TRY(state,
+                 ncclBroadcast(call->send, call->receive, (size_t)call->count, type, call->root, state->comm, nccl.stream));
+        return SHARD_OK;
+    }
+}
+
+shard_status nccl_post(shard_group *group, const shard_collective *call, shard_request **request)
+{
+    shard_status status = nccl_begin(group);
+    return nccl_end(status == SHARD_OK ? start(group, call) : status, request);
+}
+
+shard_status nccl_test(shard_group *group, shard_request *request, bool *done)
+{
+    (void)group;
+    pthread_mutex_lock(&nccl.lock);
+    cudaError_t error = cudaEventQuery(request->done);
+    if (error == cudaErrorNotReady)
+        cudaGetLastError(); /* which this is, though nothing is wrong */
+    *done = error != cudaErrorNotReady;
+    shard_status status = *done ? shard_cuda_check(error, "cudaEventQuery") : SHARD_OK;
+    pthread_mutex_unlock(&nccl.lock);
+    return status;
+}
+
 /* What is computed from now on comes after the collective. */
-shard_status nccl_wait(shard_group *group, shard_device *device, shard_request *request)
+shard_status nccl_wait(shard_group *group, shard_request *request)
 {
     (void)group;
     pthread_mutex_lock(&nccl.lock);
     shard_status status = nccl.broken != SHARD_OK
                               ? shard_error(nccl.broken, "%s", nccl.text)
-                              : SHARD_CUDA(cudaStreamWaitEvent(shard_cuda_of(device)->stream, request->done, 0));
+                              : SHARD_CUDA(cudaStreamWaitEvent(shard_cuda_of(nccl.device)->stream, request->done, 0));
     pthread_mutex_unlock(&nccl.lock);
     return status;
-}
-
-static shard_status finish(shard_group *group, shard_device *device, shard_request *request)
-{
-    return request ? nccl_wait(group, device, request) : shard_last_status();
-}
-
-shard_request *nccl_all_reduce_start(shard_group *group, shard_device *device, void *data, int64_t count, shard_dtype dtype,
-                                     shard_reduce_op op)
-{
-    (void)device;
-    nccl_group *state = nccl_of(group);
-    shard_status status = nccl_begin(group);
-    if (status == SHARD_OK && summed_here(group, dtype, op))
-        status = sum_all(group, data, count, dtype);
-    else if (status == SHARD_OK)
-        status = nccl_settle(state,
-                             ncclAllReduce(data, data, (size_t)count, type_of(dtype), operation_of(op), state->comm, nccl.stream),
-                             "ncclAllReduce");
-    return nccl_end(status);
-}
-
-shard_status nccl_all_reduce(shard_group *group, shard_device *device, void *data, int64_t count, shard_dtype dtype,
-                             shard_reduce_op op)
-{
-    return finish(group, device, nccl_all_reduce_start(group, device, data, count, dtype, op));
-}
-
-shard_request *nccl_all_gather_start(shard_group *group, shard_device *device, const void *mine, void *all, const int64_t *counts,
-                                     shard_dtype dtype)
-{
-    (void)device;
-    shard_status status = nccl_begin(group);
-    return nccl_end(status == SHARD_OK ? gather(group, mine, all, counts, dtype) : status);
-}
-
-shard_status nccl_all_gather(shard_group *group, shard_device *device, const void *mine, void *all, const int64_t *counts,
-                             shard_dtype dtype)
-{
-    return finish(group, device, nccl_all_gather_start(group, device, mine, all, counts, dtype));
-}
-
-shard_request *nccl_reduce_scatter_start(shard_group *group, shard_device *device, void *all, void *mine, const int64_t *counts,
-                                         shard_dtype dtype, shard_reduce_op op)
-{
-    (void)device;
-    shard_status status = nccl_begin(group);
-    if (status == SHARD_OK)
-        status = summed_here(group, dtype, op) ? sum_pieces(group, all, mine, counts, dtype)
-                                               : reduce_pieces(group, all, mine, counts, dtype, op);
-    return nccl_end(status);
-}
-
-shard_status nccl_reduce_scatter(shard_group *group, shard_device *device, void *all, void *mine, const int64_t *counts,
-                                 shard_dtype dtype, shard_reduce_op op)
-{
-    return finish(group, device, nccl_reduce_scatter_start(group, device, all, mine, counts, dtype, op));
-}
-
-shard_status nccl_broadcast(shard_group *group, shard_device *device, void *data, int64_t count, shard_dtype dtype, int root)
-{
-    nccl_group *state = nccl_of(group);
-    shard_status status = nccl_begin(group);
-    if (status == SHARD_OK)
-        status = nccl_settle(state, ncclBroadcast(data, data, (size_t)count, type_of(dtype), root, state->comm, nccl.stream),
-                             "ncclBroadcast");
-    return finish(group, device, nccl_end(status));
 }

@@ -5,8 +5,8 @@
 #include <stdio.h>
 #include <time.h>
 
-/* Between two looks at what the host transport knows of the members. */
-#define LOOK_SECONDS 0.02
+/* Between two probes of what the host transport knows of the members. */
+#define PROBE_SECONDS 0.02
 
 double nccl_now(void)
 {
@@ -64,7 +64,7 @@ shard_status nccl_give_up(nccl_group *calling)
     while (some && !some->group)
         some = some->next;
     if (nccl.broken == SHARD_OK && some)
-        nccl.host.group_notify_abort(some->group);
+        nccl.host.notify_abort(some->group);
     nccl.broken = shard_last_status();
     snprintf(nccl.text, sizeof nccl.text, "%s", shard_last_error());
     if (nccl.version >= NCCL_VERSION(2, 22, 0))
@@ -78,25 +78,22 @@ shard_status nccl_give_up(nccl_group *calling)
 
 static shard_status fail_late(const shard_group *group, const char *doing)
 {
-    bool members[group->size];
     char text[SHARD_COMM_TEXT] = "";
-    for (int member = 0; member < group->size; member++)
-        members[member] = true;
-    nccl.host.group_name_ranks(group, members, text, sizeof text);
+    nccl.host.group_name_ranks(group, NULL, text, sizeof text);
     return shard_error(SHARD_ERROR_TIMEOUT, "nccl: %s, of %s, was not done within %.0f s (SHARD_TIMEOUT)", doing, text,
                        nccl.host.timeout());
 }
 
 /* What the host transport knows of the group's members; `since` when this is waited for. */
-static shard_status look_around(shard_group *group, const char *doing, double since)
+static shard_status probe_members(shard_group *group, const char *doing, double since)
 {
     static double last;
     double now = nccl_now();
-    if (now - last < LOOK_SECONDS)
+    if (now - last < PROBE_SECONDS)
         return SHARD_OK;
     last = now;
-    if (group->ops->look)
-        SHARD_TRY(group->ops->look(group, doing));
+    if (group->transport->probe)
+        SHARD_TRY(group->transport->probe(group, doing));
     return now - since < nccl.host.timeout() ? SHARD_OK : fail_late(group, doing);
 }
 
@@ -106,7 +103,7 @@ shard_status nccl_settle(nccl_group *state, ncclResult_t result, const char *cal
     double since = nccl_now();
     while (result == ncclInProgress) {
         nccl.host.group_describe(state->group, doing, sizeof doing);
-        if (look_around(state->group, doing, since) != SHARD_OK)
+        if (probe_members(state->group, doing, since) != SHARD_OK)
             return nccl_give_up(state);
         sched_yield();
         ncclComm_t comm = __atomic_load_n(&state->comm, __ATOMIC_ACQUIRE);
@@ -147,5 +144,5 @@ shard_status nccl_watch(bool begins)
     result = asked == ncclSuccess ? result : asked;
     if (result != ncclSuccess && result != ncclInProgress)
         return nccl_settle(state, result, "an earlier collective");
-    return look_around(flight->group, flight->doing, nccl.hope_since) == SHARD_OK ? SHARD_OK : nccl_give_up(NULL);
+    return probe_members(flight->group, flight->doing, nccl.hope_since) == SHARD_OK ? SHARD_OK : nccl_give_up(NULL);
 }

@@ -31,8 +31,8 @@ typedef struct shard_segment_rank {
     int32_t process;
     /* Since when (monotonic nanoseconds) it has waited in some group with an error, for
      * the others to learn of it; 0: it does not. */
-    _Atomic int64_t alarmed;
-    char text[SHARD_SEGMENT_TEXT]; /* of a rank that is alarmed, or has failed and left */
+    _Atomic int64_t failed_since;
+    char text[SHARD_SEGMENT_TEXT]; /* the abort notice of a rank that waits with an error, or has left with one */
     /* When (monotonic nanoseconds) it last said that it waits, which it says again and again; for
      * whom (bit r: world rank r) and in what. 0: it does not. */
     _Atomic int64_t waits_at;
@@ -74,7 +74,7 @@ int shard_segment_create(int world_size, shard_segment **segment);
 /* For the launcher: makes the pipe of that name. 0, or -1 with errno set. */
 int shard_segment_make_lifeline(shard_segment *segment);
 
-/* For a child, before it becomes rank `rank`: tells it so in the environment. 0, or
+/* For a child, before it becomes rank `rank`: sets its environment. 0, or
  * -1 with errno set. */
 int shard_segment_set_environment(int file, int rank, int world_size);
 

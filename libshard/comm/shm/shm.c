@@ -1,4 +1,5 @@
 /* Joining the world of the segment, its groups, and leaving it. */
+#include "comm/backends.h"
 #include "comm/shm/shm.h"
 
 #include "base/env.h"
@@ -13,74 +14,52 @@
 #include <string.h>
 #include <unistd.h>
 
-static const shard_group_ops shm_ops;
 static void close_world(shm_world *world);
 
-/* The group of these world ranks, of which this process is members[rank]. */
-static shard_group *open_group(shm_world *world, const int *members, int size, int rank)
+/* The state of the group of these world ranks, of which this process is members[rank]. */
+static shm_group *join_group(shm_world *world, const int *members, int size, int rank)
 {
     shm_group *state = shard_calloc(1, sizeof *state);
     if (!state)
         return NULL;
     state->world = world;
-    shard_group *group = NULL;
-    if (shm_join(state, members, size, rank) == SHARD_OK) {
-        group = shard_group_make(&shm_ops, rank, size, members, state);
-        if (!group)
-            shm_leave(state);
-    }
-    if (!group)
+    if (shm_join(state, members, size, rank) != SHARD_OK) {
         free(state);
-    else
-        world->references++;
-    return group;
+        return NULL;
+    }
+    world->references++;
+    return state;
 }
 
-static shard_group *shm_subgroup(shard_group *parent, const int *members, int size)
+static shard_status shm_split(shard_group *parent, shard_group *group, int color)
 {
-    int *world_ranks = shard_calloc((size_t)size, sizeof *world_ranks);
-    if (!world_ranks)
-        return NULL;
-    int rank = 0;
-    for (int i = 0; i < size; i++) {
-        world_ranks[i] = parent->world_ranks[members[i]];
-        rank = members[i] == parent->rank ? i : rank;
-    }
-    shard_group *group = open_group(((shm_group *)parent->state)->world, world_ranks, size, rank);
-    free(world_ranks);
-    return group;
+    (void)color;
+    group->state = join_group(((shm_group *)parent->state)->world, group->world_ranks, group->size, group->rank);
+    return group->state ? SHARD_OK : shard_last_status();
 }
 
 static shard_segment_rank *own_entry(const shard_group *group)
 {
-    const shm_group *state = group->state;
-    return &state->world->segment->ranks[group->world_ranks[group->rank]];
+    const shm_world *world = ((const shm_group *)group->state)->world;
+    return &world->segment->ranks[world->rank];
 }
 
-static void shm_post(shard_group *world, const char *text)
-{
-    shard_segment_rank *entry = own_entry(world);
-    snprintf(entry->text, sizeof entry->text, "%s", text);
-    atomic_store(&entry->state, SHARD_RANK_FAILED);
-}
-
-static void shm_alarm(shard_group *group, const char *text)
+static void shm_abort(shard_group *group, shard_abort_notice notice, shard_status status, const char *text)
 {
     shard_segment_rank *entry = own_entry(group);
+    bool device = notice == SHARD_ABORT_DEVICE;
     if (text)
-        snprintf(entry->text, sizeof entry->text, "%s", text);
-    atomic_store(&entry->alarmed, text ? shm_now() : 0);
+        snprintf(device ? entry->abort_text : entry->text, SHARD_SEGMENT_TEXT, "%s", text);
+    if (device)
+        atomic_store(&entry->aborted, status);
+    else if (notice == SHARD_ABORT_LEAVING)
+        atomic_store(&entry->state, SHARD_RANK_FAILED);
+    else
+        atomic_store(&entry->failed_since, notice == SHARD_ABORT_WAITING ? shm_now() : 0);
 }
 
-static void shm_notify_abort(shard_group *group, shard_status status, const char *text)
-{
-    shard_segment_rank *entry = own_entry(group);
-    snprintf(entry->abort_text, sizeof entry->abort_text, "%s", text);
-    atomic_store(&entry->aborted, status);
-}
-
-/* The world stays mapped until the last of its groups goes; leaving it is told at once. */
-static void shm_destroy(shard_group *group)
+/* The world stays mapped until the last of its groups goes; the others see at once that this rank leaves. */
+static void shm_close(shard_group *group)
 {
     shm_group *state = group->state;
     shm_world *world = state->world;
@@ -89,25 +68,9 @@ static void shm_destroy(shard_group *group)
         atomic_compare_exchange_strong(&own_entry(group)->state, &joined, SHARD_RANK_LEFT);
     shm_leave(state);
     free(state);
-    shard_group_free(group);
     if (--world->references == 0)
         close_world(world);
 }
-
-static const shard_group_ops shm_ops = {
-    .name = "shm",
-    .exchange = shm_exchange,
-    .all_reduce = shm_all_reduce,
-    .all_gather = shm_all_gather,
-    .reduce_scatter = shm_reduce_scatter,
-    .broadcast = shm_broadcast,
-    .subgroup = shm_subgroup,
-    .post = shm_post,
-    .alarm = shm_alarm,
-    .notify_abort = shm_notify_abort,
-    .look = shm_look,
-    .destroy = shm_destroy,
-};
 
 bool shm_lock(const shm_world *world, short type, int byte)
 {
@@ -192,29 +155,40 @@ static shm_world *map_world(int64_t inherited, int64_t size, int64_t rank)
     return world;
 }
 
-shard_group *shard_shm_open(void)
+static shard_status shm_open_world(shard_group *group, int *argc, char ***argv)
 {
+    (void)argc, (void)argv;
     int64_t file, size, rank;
-    if (shard_env_integer("SHARD_SHM_FD", -1, 0, 1 << 30, &file) != SHARD_OK ||
-        shard_env_integer("WORLD_SIZE", 1, 1, SHARD_SEGMENT_RANKS, &size) != SHARD_OK ||
-        shard_env_integer("RANK", 0, 0, size - 1, &rank) != SHARD_OK)
-        return NULL;
+    SHARD_TRY(shard_env_integer("SHARD_SHM_FD", -1, 0, 1 << 30, &file));
+    SHARD_TRY(shard_env_integer("WORLD_SIZE", 1, 1, SHARD_SEGMENT_RANKS, &size));
+    SHARD_TRY(shard_env_integer("RANK", 0, 0, size - 1, &rank));
     if (file < 0)
-        return shard_fail_null(SHARD_ERROR_UNAVAILABLE, "shm: SHARD_SHM_FD is not set; start the program with shardrun");
+        return shard_error(SHARD_ERROR_UNAVAILABLE, "shm: SHARD_SHM_FD is not set; start the program with shardrun");
     shm_world *world = map_world(file, size, rank);
     if (!world)
-        return NULL;
+        return shard_last_status();
     int everybody[SHARD_SEGMENT_RANKS];
     for (int i = 0; i < size; i++)
         everybody[i] = i;
-    shard_group *group = NULL;
-    if (take_place(world, (int)rank) == SHARD_OK)
-        group = open_group(world, everybody, (int)size, (int)rank);
-    if (!group) {
+    shm_group *state = take_place(world, (int)rank) == SHARD_OK ? join_group(world, everybody, (int)size, (int)rank) : NULL;
+    if (!state) {
         close_world(world);
-        return NULL;
+        return shard_last_status();
     }
-    ((shm_group *)group->state)->whole = true;
+    state->whole = true;
+    group->rank = (int)rank;
+    group->size = (int)size;
+    group->state = state;
     shm_watch_launcher(world);
-    return group;
+    return SHARD_OK;
 }
+
+const shard_transport shard_shm_transport = {
+    .name = "shm",
+    .open = shm_open_world,
+    .split = shm_split,
+    .post = shm_post,
+    .probe = shm_probe,
+    .abort = shm_abort,
+    .close = shm_close,
+};

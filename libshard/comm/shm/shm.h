@@ -1,24 +1,24 @@
 /*
  * The transport of ranks on one machine, over the segment that the launcher
- * made. A group has an area of its own in it: the meeting point, what the
+ * made. A group has an area of its own in it: the barrier, what the
  * members exchange, and two chunks of memory for each member.
  *
- * All hands-over of data go by rounds: everybody writes, all meet, everybody
+ * All data goes by rounds: everybody writes, all come to a barrier, everybody
  * reads what the others wrote. What is written in a round lies in the half
  * (round % 2) of the memory, so that the next round may be written while slow
- * members still read this one. Two meetings lie between two uses of a half.
+ * members still read this one. Two barriers lie between two uses of a half.
  */
 #ifndef SHARD_COMM_SHM_SHM_H
 #define SHARD_COMM_SHM_SHM_H
 
-#include "comm/comm.h"
+#include "comm/transport.h"
 #include "comm/shm/segment.h"
 
 #include <pthread.h>
 
 #define SHARD_LINE 64
 
-/* One member's place at the meeting point. */
+/* One member's place in the barrier. */
 typedef struct shm_place {
     _Alignas(SHARD_LINE) _Atomic uint32_t round; /* the last round it has come to */
 } shm_place;
@@ -69,10 +69,10 @@ bool shm_lock(const shm_world *world, short type, int byte);
 
 /* Comes to the next round and waits until all members have. PEER or TIMEOUT,
  * for good, if one does not come. */
-shard_status shm_meet(shard_group *group);
+shard_status shm_barrier(shard_group *group);
 
 /* PEER if a member is known to be gone, other than by leaving in peace. */
-shard_status shm_look(shard_group *group, const char *doing);
+shard_status shm_probe(shard_group *group, const char *doing);
 
 /* How long waits spin, by the number of ranks and cores. */
 void shm_set_patience(shm_world *world);
@@ -86,12 +86,7 @@ void shm_leave(shm_group *state);
 void shm_watch_launcher(shm_world *world);
 void shm_stop_watching(shm_world *world);
 
-/* The collectives. */
-shard_status shm_exchange(shard_group *group, const void *mine, size_t bytes, void *all);
-shard_status shm_all_reduce(shard_group *group, void *data, int64_t count, shard_dtype dtype, shard_reduce_op op);
-shard_status shm_all_gather(shard_group *group, const void *mine, void *all, const int64_t *counts, shard_dtype dtype);
-shard_status shm_reduce_scatter(shard_group *group, void *all, void *mine, const int64_t *counts, shard_dtype dtype,
-                                shard_reduce_op op);
-shard_status shm_broadcast(shard_group *group, void *data, int64_t count, shard_dtype dtype, int root);
+/* Every collective; done at once. */
+shard_status shm_post(shard_group *group, const shard_collective *call, shard_request **request);
 
 #endif

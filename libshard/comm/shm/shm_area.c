@@ -3,7 +3,7 @@
  * have no way to talk yet, so each looks in the segment's list for a group of
  * just these members that it has not joined, the oldest first, and makes one
  * if there is none: as all members make their groups in the same order, they
- * meet in the same one. The last to leave gives the area back.
+ * join the same one. The last to leave gives the area back.
  */
 #include "comm/shm/shm.h"
 

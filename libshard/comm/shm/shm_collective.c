@@ -1,9 +1,9 @@
 /*
- * The collectives over a group's area. Each goes in steps, one meeting after
+ * The collectives over a group's area. Each goes in steps, one barrier after
  * each: in one step a member writes its part of one chunk and reads what the
  * others wrote of the chunk before, so that writing and reading overlap. Who
  * leaves the last step may still be read from: the exchange that begins the
- * next collective is the meeting that it needs.
+ * next collective is the barrier that it needs.
  */
 #include "comm/shm/shm.h"
 
@@ -12,7 +12,7 @@
 
 #include <string.h>
 
-/* All-reduces up to this size are computed by each member, which saves a meeting. */
+/* All-reduces up to this size are computed by each member, which saves a barrier. */
 #define ALONE_BYTES (16 << 10)
 
 static int64_t smaller(int64_t a, int64_t b)
@@ -38,25 +38,31 @@ static void copy(void *to, const void *from, int64_t bytes)
         memcpy(to, from, (size_t)bytes);
 }
 
-shard_status shm_exchange(shard_group *group, const void *mine, size_t bytes, void *all)
+static shard_status exchange(shard_group *group, const shard_collective *call)
 {
     shm_group *state = group->state;
+    size_t bytes = (size_t)call->count;
     char *half = state->exchange + (state->round & 1) * (size_t)group->size * SHARD_EXCHANGE_BYTES;
-    memcpy(half + (size_t)group->rank * SHARD_EXCHANGE_BYTES, mine, bytes);
-    SHARD_TRY(shm_meet(group));
+    memcpy(half + (size_t)group->rank * SHARD_EXCHANGE_BYTES, call->send, bytes);
+    SHARD_TRY(shm_barrier(group));
     for (int member = 0; member < group->size; member++)
-        memcpy((char *)all + (size_t)member * bytes, half + (size_t)member * SHARD_EXCHANGE_BYTES, bytes);
+        memcpy((char *)call->receive + (size_t)member * bytes, half + (size_t)member * SHARD_EXCHANGE_BYTES, bytes);
     return SHARD_OK;
 }
 
-static shard_status reduce_alone(shard_group *group, void *data, int64_t count, shard_dtype dtype, shard_reduce_op op)
+/* parts = the members' chunks of the step, from byte `start` of each on. */
+static const void **find_parts(const shard_group *group, int64_t step, int64_t start)
 {
-    const void *parts[group->size];
     for (int member = 0; member < group->size; member++)
-        parts[member] = chunk_of(group, 0, member);
-    copy(chunk_of(group, 0, group->rank), data, count * (int64_t)shard_dtype_size(dtype));
-    SHARD_TRY(shm_meet(group));
-    shard_reduce_elements(data, parts, group->size, count, dtype, op);
+        group->parts[member] = chunk_of(group, step, member) + start;
+    return group->parts;
+}
+
+static shard_status reduce_alone(shard_group *group, const shard_collective *call)
+{
+    copy(chunk_of(group, 0, group->rank), call->send, call->count * (int64_t)shard_dtype_size(call->dtype));
+    SHARD_TRY(shm_barrier(group));
+    shard_reduce_elements(call->receive, find_parts(group, 0, 0), group->size, call->count, call->dtype, call->op);
     return SHARD_OK;
 }
 
@@ -76,26 +82,26 @@ static slice slice_of(const shard_group *group, void *data, int64_t bytes, int64
     return part;
 }
 
-static void reduce_slice(shard_group *group, slice part, char *result, int64_t step, shard_dtype dtype, shard_reduce_op op)
+static void reduce_slice(shard_group *group, slice part, char *result, int64_t step, const shard_collective *call)
 {
-    const void *parts[group->size];
-    for (int member = 0; member < group->size; member++)
-        parts[member] = chunk_of(group, step, member) + part.low;
+    const void **parts = find_parts(group, step, part.low);
     parts[group->rank] = part.data + part.low;
-    shard_reduce_elements(result + part.low, parts, group->size, (part.high - part.low) / (int64_t)shard_dtype_size(dtype), dtype, op);
+    shard_reduce_elements(result + part.low, parts, group->size, (part.high - part.low) / (int64_t)shard_dtype_size(call->dtype),
+                          call->dtype, call->op);
     copy(part.data + part.low, result + part.low, part.high - part.low);
 }
 
-shard_status shm_all_reduce(shard_group *group, void *data, int64_t count, shard_dtype dtype, shard_reduce_op op)
+static shard_status all_reduce(shard_group *group, const shard_collective *call)
 {
     shm_group *state = group->state;
-    int64_t bytes = count * (int64_t)shard_dtype_size(dtype), steps = ceil_divide(bytes, state->chunk);
+    void *data = call->receive;
+    int64_t bytes = call->count * (int64_t)shard_dtype_size(call->dtype), steps = ceil_divide(bytes, state->chunk);
     if (bytes <= ALONE_BYTES)
-        return reduce_alone(group, data, count, dtype, op);
+        return reduce_alone(group, call);
     for (int64_t step = 0; step < steps + 2; step++) {
         if (step >= 1 && step <= steps)
-            reduce_slice(group, slice_of(group, data, bytes, step - 1), state->results + ((step - 1) & 1) * state->chunk, step - 1,
-                         dtype, op);
+            reduce_slice(group, slice_of(group, data, bytes, step - 1), state->results + ((step - 1) & 1) * state->chunk,
+                         step - 1, call);
         if (step < steps) {
             slice part = slice_of(group, data, bytes, step);
             char *mine = chunk_of(group, step, group->rank);
@@ -109,7 +115,7 @@ shard_status shm_all_reduce(shard_group *group, void *data, int64_t count, shard
             copy(part.data + part.high, result + part.high, part.bytes - part.high);
         }
         if (step < steps + 1)
-            SHARD_TRY(shm_meet(group));
+            SHARD_TRY(shm_barrier(group));
     }
     return SHARD_OK;
 }
@@ -129,16 +135,18 @@ static int64_t part_of(int64_t piece, int64_t chunk, int64_t step)
     return rest < 0 ? 0 : smaller(rest, chunk);
 }
 
-shard_status shm_all_gather(shard_group *group, const void *mine, void *all, const int64_t *counts, shard_dtype dtype)
+static shard_status all_gather(shard_group *group, const shard_collective *call)
 {
     const shm_group *state = group->state;
-    int64_t size = (int64_t)shard_dtype_size(dtype), chunk = state->chunk;
+    const int64_t *counts = call->counts;
+    const void *mine = call->send;
+    int64_t size = (int64_t)shard_dtype_size(call->dtype), chunk = state->chunk;
     int64_t steps = ceil_divide(largest_of(group, counts) * size, chunk);
     for (int64_t step = 0; step < steps + 1; step++) {
         if (step < steps)
             copy(chunk_of(group, step, group->rank), (const char *)mine + step * chunk,
                  part_of(counts[group->rank] * size, chunk, step));
-        char *piece = all;
+        char *piece = call->receive;
         for (int member = 0; member < group->size && step >= 1; member++) {
             const char *from = chunk_of(group, step - 1, member);
             char *to = piece + (step - 1) * chunk;
@@ -149,55 +157,69 @@ shard_status shm_all_gather(shard_group *group, const void *mine, void *all, con
             piece += counts[member] * size;
         }
         if (step < steps)
-            SHARD_TRY(shm_meet(group));
+            SHARD_TRY(shm_barrier(group));
     }
     return SHARD_OK;
 }
 
-shard_status shm_reduce_scatter(shard_group *group, void *all, void *mine, const int64_t *counts, shard_dtype dtype,
-                                shard_reduce_op op)
+static shard_status reduce_scatter(shard_group *group, const shard_collective *call)
 {
     const shm_group *state = group->state;
-    int64_t size = (int64_t)shard_dtype_size(dtype), chunk = state->chunk / group->size / SHARD_LINE * SHARD_LINE;
+    const int64_t *counts = call->counts;
+    int64_t size = (int64_t)shard_dtype_size(call->dtype), chunk = state->chunk / group->size / SHARD_LINE * SHARD_LINE;
     int64_t steps = ceil_divide(largest_of(group, counts) * size, chunk);
-    const char *own = all;
-    for (int member = 0; member < group->rank; member++)
-        own += counts[member] * size;
+    const char *own = (const char *)call->send + shard_count_before(counts, group->rank) * size;
     for (int64_t step = 0; step < steps + 1; step++) {
         char *out = chunk_of(group, step, group->rank);
-        const char *piece = all;
+        const char *piece = call->send;
         for (int member = 0; member < group->size && step < steps; member++) {
             if (member != group->rank)
                 copy(out + member * chunk, piece + step * chunk, part_of(counts[member] * size, chunk, step));
             piece += counts[member] * size;
         }
         if (step >= 1) {
-            const void *parts[group->size];
-            for (int member = 0; member < group->size; member++)
-                parts[member] = chunk_of(group, step - 1, member) + group->rank * chunk;
+            const void **parts = find_parts(group, step - 1, group->rank * chunk);
             parts[group->rank] = own + (step - 1) * chunk;
-            shard_reduce_elements((char *)mine + (step - 1) * chunk, parts, group->size,
-                         part_of(counts[group->rank] * size, chunk, step - 1) / size, dtype, op);
+            shard_reduce_elements((char *)call->receive + (step - 1) * chunk, parts, group->size,
+                                  part_of(counts[group->rank] * size, chunk, step - 1) / size, call->dtype, call->op);
         }
         if (step < steps)
-            SHARD_TRY(shm_meet(group));
+            SHARD_TRY(shm_barrier(group));
     }
     return SHARD_OK;
 }
 
 /* The root's chunks are as large as all members' together. */
-shard_status shm_broadcast(shard_group *group, void *data, int64_t count, shard_dtype dtype, int root)
+static shard_status broadcast(shard_group *group, const shard_collective *call)
 {
     const shm_group *state = group->state;
-    int64_t bytes = count * (int64_t)shard_dtype_size(dtype), chunk = state->chunk * group->size;
+    char *data = call->receive;
+    int64_t bytes = call->count * (int64_t)shard_dtype_size(call->dtype), chunk = state->chunk * group->size;
     int64_t steps = ceil_divide(bytes, chunk);
     for (int64_t step = 0; step < steps + 1; step++) {
-        if (group->rank == root && step < steps)
-            copy(chunk_of(group, step, 0), (const char *)data + step * chunk, part_of(bytes, chunk, step));
-        if (group->rank != root && step >= 1)
-            copy((char *)data + (step - 1) * chunk, chunk_of(group, step - 1, 0), part_of(bytes, chunk, step - 1));
+        if (group->rank == call->root && step < steps)
+            copy(chunk_of(group, step, 0), data + step * chunk, part_of(bytes, chunk, step));
+        if (group->rank != call->root && step >= 1)
+            copy(data + (step - 1) * chunk, chunk_of(group, step - 1, 0), part_of(bytes, chunk, step - 1));
         if (step < steps)
-            SHARD_TRY(shm_meet(group));
+            SHARD_TRY(shm_barrier(group));
     }
     return SHARD_OK;
+}
+
+shard_status shm_post(shard_group *group, const shard_collective *call, shard_request **request)
+{
+    (void)request;
+    switch (call->kind) {
+    case SHARD_COLLECTIVE_ALL_REDUCE:
+        return all_reduce(group, call);
+    case SHARD_COLLECTIVE_ALL_GATHER:
+        return all_gather(group, call);
+    case SHARD_COLLECTIVE_REDUCE_SCATTER:
+        return reduce_scatter(group, call);
+    case SHARD_COLLECTIVE_BROADCAST:
+        return broadcast(group, call);
+    default:
+        return exchange(group, call);
+    }
 }

@@ -1,5 +1,5 @@
 /*
- * A rank that a script started is no child of the launcher, and is not told when that is killed.
+ * A rank that a script started is no child of the launcher, and gets no signal when that is killed.
  * All that is left of the launcher then is the end of a pipe that nobody has open to write.
  */
 #include "comm/shm/shm.h"

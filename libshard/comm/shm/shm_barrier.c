@@ -1,5 +1,5 @@
 /*
- * The meeting point of a group. The last member to come completes the round
+ * The barrier of a group. The last member to come completes the round
  * and wakes the others. Who waits spins a little, gives way a little (with
  * more ranks than cores the others need the core), then sleeps, and looks from
  * time to time whether those it waits for still live and whether it is too late.
@@ -27,10 +27,10 @@
 #define SPINS_CROWDED 5
 #define YIELDS 50
 
-#define LOOK_AROUND_NANOSECONDS (50 * 1000 * 1000)
+#define PROBE_NANOSECONDS (50 * 1000 * 1000)
 
 /* A rank with an error that has waited elsewhere for so long does not just pass by. */
-#define ALARM_NANOSECONDS (200 * 1000 * 1000)
+#define ABORT_NOTICE_NANOSECONDS (200 * 1000 * 1000)
 
 #if defined(__x86_64__) || defined(__i386__)
 #define SPIN_PAUSE() __builtin_ia32_pause()
@@ -66,7 +66,7 @@ static void wake_all(shm_area *area)
 
 static void sleep_a_while(shm_area *area, uint32_t round)
 {
-    struct timespec limit = {0, LOOK_AROUND_NANOSECONDS};
+    struct timespec limit = {0, PROBE_NANOSECONDS};
     atomic_fetch_add(&area->sleepers, 1);
     syscall(SYS_futex, &area->round, FUTEX_WAIT, round, &limit, NULL, 0);
     atomic_fetch_sub(&area->sleepers, 1);
@@ -111,8 +111,8 @@ static bool is_gone(const shm_world *world, int rank, const char *doing, char *t
     shard_segment_rank *member = &world->segment->ranks[rank];
     bool ended = atomic_load(&member->ended);
     uint32_t state = atomic_load(&member->state);
-    int64_t alarmed = atomic_load(&member->alarmed);
-    if (state == SHARD_RANK_FAILED || (alarmed && shm_now() - alarmed > ALARM_NANOSECONDS))
+    int64_t failed_since = atomic_load(&member->failed_since);
+    if (state == SHARD_RANK_FAILED || (failed_since && shm_now() - failed_since > ABORT_NOTICE_NANOSECONDS))
         snprintf(text, bytes, "%.*s", SHARD_SEGMENT_TEXT - 1, member->text);
     else if (state == SHARD_RANK_LEFT)
         snprintf(text, bytes, "rank %d has left: it did not come to %s", rank, doing);
@@ -214,7 +214,7 @@ static bool find_late(const shard_group *group, char *text, size_t bytes)
 }
 
 /* Whether one of those that have not come to the round will never do. */
-static shard_status look_around(shard_group *group, uint32_t round, bool late)
+static shard_status probe_members(shard_group *group, uint32_t round, bool late)
 {
     shm_group *state = group->state;
     char doing[SHARD_SEGMENT_DOING], text[SHARD_COMM_TEXT] = "";
@@ -238,7 +238,7 @@ static shard_status look_around(shard_group *group, uint32_t round, bool late)
     return break_group(state->area, status, text);
 }
 
-shard_status shm_look(shard_group *group, const char *doing)
+shard_status shm_probe(shard_group *group, const char *doing)
 {
     const shm_world *world = ((shm_group *)group->state)->world;
     char text[SHARD_COMM_TEXT];
@@ -268,7 +268,7 @@ static shard_status sleep_for_round(shard_group *group, uint32_t round)
         if (atomic_load(&area->broken))
             status = fail_broken(area);
         else if (slept)
-            status = look_around(group, round, now() > deadline);
+            status = probe_members(group, round, now() > deadline);
         if (status == SHARD_OK)
             sleep_a_while(area, round);
     }
@@ -294,7 +294,7 @@ static shard_status wait_for_round(shard_group *group, uint32_t round)
     return sleep_for_round(group, round);
 }
 
-shard_status shm_meet(shard_group *group)
+shard_status shm_barrier(shard_group *group)
 {
     shm_group *state = group->state;
     shm_area *area = state->area;

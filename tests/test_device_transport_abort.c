@@ -281,8 +281,8 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("carrier_abort");
-    TCase *tcase = test_case(suite, "carrier_abort");
+    Suite *suite = suite_create("device_transport_abort");
+    TCase *tcase = test_case(suite, "device_transport_abort");
     tcase_add_test(tcase, test_member_dies);
     tcase_add_test(tcase, test_member_hangs);
     tcase_add_loop_test(tcase, test_leaves_in_flight, 0, 2);

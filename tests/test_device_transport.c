@@ -98,7 +98,7 @@ static void splits(shard_group *world, void *context)
     shard_group *groups[] = {shard_mesh_model_group(mesh), shard_mesh_data_group(mesh)};
     for (int i = 0; i < 2; i++) {
         if (shard_group_size(groups[i]) > 1)
-            ck_assert_str_eq(carrier_of(groups[i]), "nccl");
+            ck_assert_str_eq(device_transport_of(groups[i]), "nccl");
         check_sum_of_ranks(groups[i]);
         check_sizes(groups[i], 1001, ANY_ORDER);
     }
@@ -151,9 +151,9 @@ static void splits_mixed(shard_group *world, void *context)
         check_sum_of_ranks(data);
         check_sum_of_ranks(world);
     }
-    ck_assert_str_eq(carrier_of(model), "nccl");
-    ck_assert_str_eq(carrier_of(data), "host memory");
-    ck_assert_str_eq(carrier_of(world), "host memory");
+    ck_assert_str_eq(device_transport_of(model), "nccl");
+    ck_assert_str_eq(device_transport_of(data), "host memory");
+    ck_assert_str_eq(device_transport_of(world), "host memory");
     shard_mesh_destroy(mesh);
 }
 
@@ -168,7 +168,7 @@ END_TEST
 
 /* Of five ranks: 256 + 1 + 1 + 1 + 1 in bfloat16 stays 256 where every sum is rounded. */
 typedef struct sum_case {
-    const char *gpus, *reduced_precision, *carrier;
+    const char *gpus, *reduced_precision, *transport;
     uint16_t sum;
 } sum_case;
 
@@ -199,7 +199,7 @@ static void sums_wide(shard_group *world, void *context)
         if (i == 0 || rank == 1)
             ck_assert_int_eq(host[i == 0 ? COUNT - 1 : COUNT / 2], one->sum);
     }
-    ck_assert_str_eq(carrier_of(world), one->carrier);
+    ck_assert_str_eq(device_transport_of(world), one->transport);
 }
 
 START_TEST(test_sums_wide)
@@ -269,7 +269,7 @@ static void sums_in_turns(shard_group *world, void *context)
     check_ok(gpu()->ops->copy_out(gpu(), want, rounded, sizeof want));
     for (int i = 0; i < COUNT; i++)
         ck_assert_msg(host[i] == want[i], "element %d is %x instead of %x", i, host[i], want[i]);
-    ck_assert_str_eq(carrier_of(world), "nccl");
+    ck_assert_str_eq(device_transport_of(world), "nccl");
 }
 
 START_TEST(test_sums_in_turns)
@@ -286,7 +286,7 @@ static void goes_by_pieces(shard_group *world, void *context)
 {
     (void)context;
     check_sizes(world, 1100003, ANY_ORDER);
-    ck_assert_str_eq(carrier_of(world), "host memory");
+    ck_assert_str_eq(device_transport_of(world), "host memory");
 }
 
 START_TEST(test_pieces)
@@ -503,8 +503,8 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("carrier");
-    TCase *tcase = test_case(suite, "carrier");
+    Suite *suite = suite_create("device transport");
+    TCase *tcase = test_case(suite, "device transport");
     tcase_add_test(tcase, test_takes_nccl);
     tcase_add_test(tcase, test_shares_a_gpu);
     tcase_add_loop_test(tcase, test_shares_by_nccl, 0, 3);

@@ -1,0 +1,72 @@
+/* Which device transport a group takes. The log says what keeps it from a better one. */
+#include "comm/device_transport.h"
+
+#include "base/error.h"
+#include "base/log.h"
+#include "base/memory.h"
+#include "comm/preflight.h"
+#include "comm/registry.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static void log_members(const shard_group *group, const char *refusal)
+{
+    char text[SHARD_COMM_TEXT] = "";
+    if (group->rank != 0)
+        return;
+    shard_group_name_ranks(group, NULL, text, sizeof text);
+    shard_log_message(SHARD_LOG_INFO, "collectives of %s in GPU memory go through %s%s%s", text, group->device_transport->title,
+                      refusal[0] ? ": " : "", refusal);
+}
+
+/* One transport, by the members' offers: the group may have none afterwards, and then there is a refusal. */
+static shard_status try_transport(shard_group *group, const shard_transport *transport, const shard_collective *call,
+                                  char *refusal, size_t bytes)
+{
+    unsigned char offer[SHARD_OFFER_BYTES] = {0};
+    if (!transport->offer)
+        return transport->connect(group, call->device, NULL, refusal, bytes);
+    if (shard_last_status() == SHARD_OK)
+        transport->offer(call->device, offer);
+    SHARD_TRY(shard_preflight(group, call, offer, sizeof offer));
+    unsigned char *offers = shard_calloc((size_t)group->size, SHARD_OFFER_BYTES);
+    if (!offers)
+        return shard_preflight_only(group, SHARD_COLLECTIVE_AGREE);
+    for (int member = 0; member < group->size; member++)
+        memcpy(offers + (size_t)member * SHARD_OFFER_BYTES, shard_received(group)[member].data, SHARD_OFFER_BYTES);
+    shard_status status = transport->connect(group, call->device, offers, refusal, bytes);
+    free(offers);
+    return status;
+}
+
+shard_status shard_device_transport_choose(shard_group *group, const shard_collective *call)
+{
+    shard_collective choice = *call;
+    char refusal[256] = "";
+    shard_status status = SHARD_OK;
+    choice.chooses = true;
+    group->call = &choice;
+    for (int i = 0; status == SHARD_OK && !group->device_transport; i++)
+        status = try_transport(group, shard_device_transport_at(i), &choice, refusal, sizeof refusal);
+    group->call = NULL;
+    if (status == SHARD_OK)
+        log_members(group, refusal);
+    return status;
+}
+
+shard_status shard_device_transport_split(shard_group *parent, shard_group *group, int color)
+{
+    if (!parent->device_transport || !parent->device_transport->split)
+        return SHARD_OK;
+    if (group)
+        group->device_transport = parent->device_transport;
+    parent->device_transport->split(parent, group, color);
+    shard_status status = shard_preflight_only(parent, SHARD_COLLECTIVE_AGREE);
+    if (status == SHARD_OK && group)
+        log_members(group, "");
+    else if (group && group->device_transport)
+        group->device_transport->close(group);
+    return status;
+}

@@ -1,0 +1,296 @@
+/*
+ * Before each collective the members exchange a fingerprint of what they are about
+ * to do: all see the same fingerprints, so all decide equally whether the transport's
+ * collective follows, or which text all fail with. The text of a failure needs more
+ * room: only then there is a second exchange. A fault that this rank's device has
+ * found by then counts as a failure.
+ */
+#include "comm/preflight.h"
+
+#include "base/kept_error.h"
+#include "base/hash.h"
+#include "base/memory.h"
+#include "comm/function.h"
+#include "device/graph.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define ON_DEVICE 0x100u
+#define CHOOSES 0x200u
+
+/* In place of the rank of an error that all members find at once; its serial number is a hash of the text. */
+#define ALL_RANKS (-1)
+
+_Static_assert(sizeof(shard_fingerprint) == 256 && sizeof(shard_fingerprint) <= SHARD_COMM_TEXT, "peers has room for either");
+_Static_assert(SHARD_COMM_TEXT <= SHARD_EXCHANGE_BYTES, "a text travels in one exchange");
+
+/* ---- which error it is ---- */
+
+/* What is known of the error with this serial number, which this thread had last: of a later one, nothing. */
+static _Thread_local struct {
+    uint64_t serial;
+    shard_error_id id;
+    int size; /* the ranks that have received it */
+} known;
+
+bool shard_error_is_joint(int size)
+{
+    return shard_last_status() != SHARD_OK && known.serial == shard_error_serial() && known.size >= size;
+}
+
+static shard_error_id id_of_error(const shard_group *group)
+{
+    return shard_error_is_joint(1) ? known.id : (shard_error_id){group->world_ranks[group->rank], shard_error_serial()};
+}
+
+/* Of this thread's error: which one it is, and that a group of that size has received it. */
+static void remember_error(shard_error_id id, int size)
+{
+    known.serial = shard_error_serial();
+    known.id = id;
+    known.size = size;
+}
+
+void shard_write_error(const shard_group *group, char *text, size_t bytes)
+{
+    size_t used = 0;
+    if (!shard_error_is_joint(1)) /* else it names its rank already */
+        used = (size_t)snprintf(text, bytes, "rank %d: ", group->world_ranks[group->rank]);
+    shard_printable(text + used, bytes - used, shard_last_error());
+}
+
+/* ---- failing together ---- */
+
+/* Unchecked, to peers. */
+static shard_status exchange(shard_group *group, const void *mine, int64_t bytes)
+{
+    const shard_collective call = {.kind = SHARD_COLLECTIVE_EXCHANGE, .send = mine, .receive = group->peers, .count = bytes};
+    shard_request *none = NULL;
+    return group->transport->post(group, &call, &none);
+}
+
+/* Exchanges texts; the member's own is in `mine`. NULL if that failed. */
+static char (*exchange_texts(shard_group *group, const char *mine))[SHARD_COMM_TEXT]
+{
+    return exchange(group, mine, SHARD_COMM_TEXT) == SHARD_OK ? group->peers : NULL;
+}
+
+/* Whether all members have the same error: there is nothing to exchange. */
+static bool have_same_error(const shard_group *group, shard_error_id id)
+{
+    const shard_fingerprint *received = shard_received(group);
+    for (int member = 0; member < group->size; member++)
+        if (received[member].status == SHARD_OK || received[member].error.rank != id.rank ||
+            received[member].error.serial != id.serial)
+            return false;
+    return true;
+}
+
+/* All members get the error of the first that has one; each that has one keeps its status. */
+static shard_status fail_together(shard_group *group, int first)
+{
+    char mine[SHARD_COMM_TEXT] = "";
+    shard_status status = shard_last_status();
+    shard_error_id id = shard_received(group)[first].error;
+    if (!have_same_error(group, id)) {
+        if (status != SHARD_OK)
+            shard_write_error(group, mine, sizeof mine);
+        char(*texts)[SHARD_COMM_TEXT] = exchange_texts(group, mine);
+        if (!texts)
+            return shard_last_status();
+        shard_replace_error(status == SHARD_OK ? SHARD_ERROR_PEER : status, texts[first]);
+    }
+    remember_error(id, group->size);
+    return shard_last_status();
+}
+
+/* What a member says of its call when calls differ. */
+typedef struct call_text {
+    uint64_t fingerprint; /* a hash of it */
+    char call[SHARD_COMM_TEXT - SHARD_FUNCTION_AGREED - sizeof(uint64_t)];
+    char agreed[SHARD_FUNCTION_AGREED];
+} call_text;
+
+_Static_assert(sizeof(call_text) == SHARD_COMM_TEXT, "it travels as a text");
+
+/* The first of the things that two members were to have the same and have not: of this one's. */
+static void describe_agreed(const char *mine, const char *other, char *text, size_t bytes)
+{
+    size_t start = 0, same = 0;
+    for (; mine[same] && mine[same] == other[same]; same++)
+        if (mine[same] == ';')
+            start = same + 2;
+    if (!mine[same] && other[same] == ';')
+        start = same;
+    if (mine[same] == ';' && !other[same])
+        start = same + 2;
+    snprintf(text, bytes, " with %.*s", (int)strcspn(mine + start, ";"), mine[start] ? mine + start : "nothing more");
+}
+
+/* "rank 1 calls A while ranks 0 and 2 call B": those that differ from member 0,
+ * or, where all but it agree, from member 1, first. */
+static void describe_difference(const shard_group *group, const call_text *texts, bool *marked, char *out, size_t bytes)
+{
+    int odd = 1;
+    while (odd < group->size - 1 && memcmp(&texts[odd], &texts[0], sizeof *texts) == 0)
+        odd++;
+    const int examples[] = {odd, 0};
+    bool same_calls = strcmp(texts[odd].call, texts[0].call) == 0;
+    out[0] = '\0';
+    for (int i = 0; i < 2; i++) {
+        const call_text *example = &texts[examples[i]], *other = &texts[examples[1 - i]];
+        char agreed[SHARD_FUNCTION_AGREED] = "";
+        int number = 0;
+        for (int member = 0; member < group->size; member++)
+            number += marked[member] = memcmp(&texts[member], example, sizeof *texts) == 0;
+        if (same_calls && strcmp(example->agreed, other->agreed) == 0)
+            snprintf(agreed, sizeof agreed, "%s", i == 0 ? "" : " with other arguments");
+        else if (same_calls)
+            describe_agreed(example->agreed, other->agreed, agreed, sizeof agreed);
+        shard_group_name_ranks(group, marked, out, bytes);
+        size_t used = strlen(out);
+        snprintf(out + used, bytes - used, " %s %.150s%.80s%s", number == 1 ? "calls" : "call", example->call, agreed,
+                 i == 0 ? " while " : "");
+    }
+}
+
+static shard_status fail_mismatched(shard_group *group)
+{
+    call_text mine = {0};
+    char text[SHARD_COMM_TEXT];
+    shard_group_describe(group, mine.call, sizeof mine.call);
+    snprintf(mine.agreed, sizeof mine.agreed, "%s", shard_current_function()->agreed);
+    size_t used = strlen(mine.call);
+    const shard_fingerprint *received = shard_received(group);
+    mine.fingerprint = shard_hash_bytes(SHARD_HASH_START, &received[group->rank], offsetof(shard_fingerprint, status));
+    for (int member = 1; member < group->size; member++)
+        if (received[member].sequence != received[0].sequence) {
+            snprintf(mine.call + used, sizeof mine.call - used, " as collective %" PRIu64 " of the group", group->sequence);
+            break;
+        }
+    const call_text *texts = (const call_text *)exchange_texts(group, (const char *)&mine);
+    bool *marked = shard_calloc((size_t)group->size, sizeof *marked);
+    if (texts && marked) {
+        describe_difference(group, texts, marked, text, sizeof text);
+        shard_error(SHARD_ERROR_MISMATCH, "%s", text);
+        remember_error((shard_error_id){ALL_RANKS, shard_hash_text(SHARD_HASH_START, text)}, group->size);
+    }
+    free(marked);
+    return shard_last_status();
+}
+
+static bool same_call(const shard_fingerprint *a, const shard_fingerprint *b)
+{
+    return memcmp(a, b, offsetof(shard_fingerprint, status)) == 0;
+}
+
+/* A rank that has failed may have skipped a collective of one group, and come to one
+ * of another: those that wait in the first are not to wait for the deadline. */
+static void send_abort_notice(shard_group *group, bool waits)
+{
+    static _Thread_local bool is_sent;
+    char text[SHARD_COMM_TEXT];
+    if (!group->transport->abort || (waits ? shard_last_status() == SHARD_OK : !is_sent))
+        return;
+    is_sent = waits;
+    if (waits)
+        shard_write_error(group, text, sizeof text);
+    group->transport->abort(group, waits ? SHARD_ABORT_WAITING : SHARD_ABORT_WITHDRAWN, shard_last_status(), waits ? text : NULL);
+}
+
+/* The others receive what a device has found by now, as a rank may never wait for its device. */
+static void report_fault(const shard_collective *call)
+{
+    shard_device *device = call->device ? call->device : shard_opened_accelerator();
+    if (device)
+        device->ops->report(device);
+}
+
+shard_status shard_refuse_fork(const shard_group *group)
+{
+    if (!shard_comm_forked())
+        return SHARD_OK;
+    return shard_error(SHARD_ERROR_UNAVAILABLE, "this process was forked by rank %d after shard_init: it can enter no collective",
+                       group->world_ranks[group->rank]);
+}
+
+void shard_refuse_captured_collective(void)
+{
+    shard_graph_refuse("a collective of several ranks, whose preflight check is the hosts',");
+}
+
+static shard_fingerprint make_fingerprint(shard_group *group, const shard_collective *call, const void *small, size_t bytes)
+{
+    uint64_t function = SHARD_HASH_START ^ shard_current_function()->hash;
+    shard_fingerprint mine = {
+        .sequence = ++group->sequence,
+        .layout = shard_hash_words(function, call->counts, call->counts ? group->size : 0),
+        .count = call->count,
+        .kind = (uint32_t)call->kind | (call->device ? ON_DEVICE : 0) | (call->chooses ? CHOOSES : 0),
+        .dtype = call->dtype,
+        .root = call->kind == SHARD_COLLECTIVE_BROADCAST ? (uint32_t)call->root : (uint32_t)call->op,
+        .status = (int32_t)shard_last_status(),
+    };
+    if (mine.status != SHARD_OK)
+        mine.error = id_of_error(group);
+    else if (bytes)
+        memcpy(mine.data, small, bytes);
+    return mine;
+}
+
+/* An error that the whole world has received is not sent again: some ranks received it early in
+ * a step and some at its end, and they come to the same collective next, when they have cleared
+ * it, only if none enters one before. */
+shard_status shard_preflight(shard_group *group, const shard_collective *call, const void *small, size_t bytes)
+{
+    if (shard_error_is_joint(shard_process.world_size))
+        return shard_last_status();
+    SHARD_TRY(shard_refuse_fork(group));
+    shard_refuse_captured_collective();
+    report_fault(call);
+    shard_fingerprint mine = make_fingerprint(group, call, small, bytes);
+    send_abort_notice(group, true);
+    shard_status status = exchange(group, &mine, sizeof mine);
+    send_abort_notice(group, false);
+    if (status != SHARD_OK) {
+        if (mine.status == SHARD_OK) /* it names its rank already */
+            remember_error(id_of_error(group), 1);
+        return shard_last_status();
+    }
+    const shard_fingerprint *received = shard_received(group);
+    for (int member = 0; member < group->size; member++)
+        if (received[member].status != SHARD_OK)
+            return fail_together(group, member);
+    for (int member = 1; member < group->size; member++)
+        if (!same_call(&received[member], &received[0]))
+            return fail_mismatched(group);
+    return SHARD_OK;
+}
+
+/* ---- collectives without data ---- */
+
+shard_status shard_preflight_only(shard_group *group, shard_collective_kind kind)
+{
+    if (!group || group->size == 1)
+        return shard_last_status();
+    const shard_collective call = {.kind = kind}, *outer = group->call;
+    group->call = &call;
+    shard_status status = shard_preflight(group, &call, NULL, 0);
+    group->call = outer;
+    return status;
+}
+
+shard_status shard_barrier(shard_group *group)
+{
+    SHARD_FUNCTION("shard_barrier");
+    return shard_preflight_only(group, SHARD_COLLECTIVE_BARRIER);
+}
+
+shard_status shard_agree(shard_group *group)
+{
+    SHARD_FUNCTION("shard_agree");
+    return shard_preflight_only(group, SHARD_COLLECTIVE_AGREE);
+}

@@ -1,0 +1,16 @@
+/* The transports that there are. */
+#ifndef SHARD_COMM_REGISTRY_H
+#define SHARD_COMM_REGISTRY_H
+
+#include "comm/transport.h"
+
+/* The host transport of that name; NULL with the error set. */
+const shard_transport *shard_find_transport(const char *name);
+
+/* The host transport of the launcher that started this process: shardrun's shared memory, an MPI launcher's, else self. */
+const shard_transport *shard_launched_transport(void);
+
+/* The device transports from the best one on; NULL after the last, which connects any devices. */
+const shard_transport *shard_device_transport_at(int number);
+
+#endif

@@ -1,0 +1,147 @@
+#include "comm/transport.h"
+
+#include "comm/function.h"
+
+#include <inttypes.h>
+#include <limits.h>
+#include <stdio.h>
+#include <string.h>
+
+shard_comm_process shard_process = {.timeout = 600, .world_size = INT_MAX};
+
+double shard_comm_timeout(void)
+{
+    return shard_process.timeout;
+}
+
+bool shard_comm_forked(void)
+{
+    return shard_process.forked;
+}
+
+int shard_group_rank(const shard_group *group)
+{
+    return group ? group->rank : 0;
+}
+
+int shard_group_size(const shard_group *group)
+{
+    return group ? group->size : 1;
+}
+
+int shard_group_world_rank(const shard_group *group, int member)
+{
+    return group && member >= 0 && member < group->size ? group->world_ranks[member] : 0;
+}
+
+const char *shard_group_transport(const shard_group *group)
+{
+    return group ? group->transport->name : "self";
+}
+
+/* ---- ranks by name ---- */
+
+/* numbers NULL: they are 0 ... size - 1. marked NULL: all. */
+static void name_ranks(int size, const int *numbers, const bool *marked, char *text, size_t bytes)
+{
+    int number = 0, named = 0;
+    for (int i = 0; i < size; i++)
+        number += !marked || marked[i];
+    size_t used = strlen(text);
+    used += (size_t)snprintf(text + used, bytes - used, number == 1 ? "rank" : "ranks");
+    for (int i = 0; i < size && used < bytes; i++) {
+        if (marked && !marked[i])
+            continue;
+        const char *before = named == 0 ? " " : named == number - 1 ? " and " : ", ";
+        used += (size_t)snprintf(text + used, bytes - used, "%s%d", before, numbers ? numbers[i] : i);
+        named++;
+    }
+}
+
+void shard_group_name_ranks(const shard_group *group, const bool *marked, char *text, size_t bytes)
+{
+    name_ranks(group->size, group->world_ranks, marked, text, bytes);
+}
+
+void shard_name_world_ranks(int size, const bool *marked, char *text, size_t bytes)
+{
+    name_ranks(size, NULL, marked, text, bytes);
+}
+
+/* ---- collectives by name ---- */
+
+static size_t describe_counts(const shard_group *group, const shard_collective *call, char *text, size_t bytes)
+{
+    const int shown = 8;
+    size_t used = 0;
+    for (int i = 0; i < group->size && i < shown && used < bytes; i++)
+        used += (size_t)snprintf(text + used, bytes - used, "%s%" PRId64, i ? " + " : " of ", call->counts[i]);
+    if (group->size > shown && used < bytes)
+        used += (size_t)snprintf(text + used, bytes - used, " + ... (%" PRId64 " in all)", call->count);
+    return used;
+}
+
+/* " of 10 float32": with what the call is made. */
+static void describe_data(const shard_group *group, const shard_collective *call, char *text, size_t bytes)
+{
+    static const char *const reductions[] = {[SHARD_SUM] = "", [SHARD_MAX] = " (max)", [SHARD_MIN] = " (min)"};
+    size_t used = 0;
+    text[0] = '\0';
+    if (call->kind == SHARD_COLLECTIVE_EXCHANGE)
+        snprintf(text, bytes, " of %" PRId64 " bytes", call->count);
+    if (call->kind <= SHARD_COLLECTIVE_EXCHANGE)
+        return;
+    bool reduces = call->kind == SHARD_COLLECTIVE_ALL_REDUCE || call->kind == SHARD_COLLECTIVE_REDUCE_SCATTER;
+    if (reduces && call->op >= SHARD_SUM && call->op <= SHARD_MIN)
+        used += (size_t)snprintf(text + used, bytes - used, "%s", reductions[call->op]);
+    if (call->counts)
+        used += describe_counts(group, call, text + used, bytes - used);
+    else
+        used += (size_t)snprintf(text + used, bytes - used, " of %" PRId64, call->count);
+    if (used < bytes)
+        used += (size_t)snprintf(text + used, bytes - used, " %s", shard_dtype_name(call->dtype));
+    if (call->kind == SHARD_COLLECTIVE_BROADCAST && used < bytes)
+        used += (size_t)snprintf(text + used, bytes - used, " from rank %d", shard_group_world_rank(group, call->root));
+    if (call->device && used < bytes)
+        snprintf(text + used, bytes - used, " in a device's memory");
+}
+
+const char *shard_collective_name(shard_collective_kind kind)
+{
+    static const char *const names[] = {
+        [SHARD_COLLECTIVE_WAIT] = "wait for a collective",
+        [SHARD_COLLECTIVE_WORLD_OPEN] = "world_open",
+        [SHARD_COLLECTIVE_GROUP_CREATE] = "group_create",
+        [SHARD_COLLECTIVE_GROUP_SPLIT] = "group_split",
+        [SHARD_COLLECTIVE_BARRIER] = "barrier",
+        [SHARD_COLLECTIVE_AGREE] = "agree",
+        [SHARD_COLLECTIVE_FAIL] = "fail",
+        [SHARD_COLLECTIVE_EXCHANGE] = "exchange",
+        [SHARD_COLLECTIVE_ALL_REDUCE] = "all_reduce",
+        [SHARD_COLLECTIVE_ALL_GATHER] = "all_gather",
+        [SHARD_COLLECTIVE_REDUCE_SCATTER] = "reduce_scatter",
+        [SHARD_COLLECTIVE_BROADCAST] = "broadcast",
+    };
+    return names[kind];
+}
+
+/* By the public function's name where it is known, with the collective that is made in it. */
+void shard_group_describe(const shard_group *group, char *text, size_t bytes)
+{
+    const char *function = shard_current_function()->name;
+    const shard_collective *call = group->call;
+    char data[SHARD_COMM_TEXT / 2] = "";
+    if (call)
+        describe_data(group, call, data, sizeof data);
+    const char *name = shard_collective_name(call ? call->kind : SHARD_COLLECTIVE_GROUP_CREATE);
+    if (!function)
+        snprintf(text, bytes, "%s%s", name, data);
+    else if (strncmp(function, "shard_", 6) == 0 && strcmp(function + 6, name) == 0)
+        snprintf(text, bytes, "%s%s", function, data);
+    else if (call && call->kind > SHARD_COLLECTIVE_EXCHANGE)
+        snprintf(text, bytes, "%s (%s%s)", function, name, data);
+    else if (shard_function_hint())
+        snprintf(text, bytes, "%s (%s)", function, shard_function_hint());
+    else
+        snprintf(text, bytes, "%s", function);
+}

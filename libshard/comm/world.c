@@ -1,0 +1,98 @@
+/* The world's beginning and end. */
+#include "comm/comm.h"
+
+#include "base/env.h"
+#include "base/error.h"
+#include "base/log.h"
+#include "base/memory.h"
+#include "comm/preflight.h"
+#include "comm/registry.h"
+
+#include <inttypes.h>
+#include <limits.h>
+#include <pthread.h>
+
+static void note_fork(void)
+{
+    shard_process.forked = shard_process.world_size != INT_MAX;
+}
+
+/* Many lone ranks of one, each of which believes it is the whole job, would
+ * compute nonsense: a world of one must be what the launcher started. */
+static shard_status check_world(const shard_group *world)
+{
+    static const char *const variables[] = {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "WORLD_SIZE", "SLURM_STEP_NUM_TASKS"};
+    for (size_t i = 0; i < sizeof variables / sizeof *variables && world->size == 1; i++) {
+        int64_t ranks;
+        SHARD_TRY(shard_env_integer(variables[i], 1, 1, INT_MAX, &ranks));
+        if (ranks > 1)
+            return shard_error(SHARD_ERROR_UNAVAILABLE,
+                               "%s says that %" PRId64
+                               " ranks were started, but nothing connects them (transport %s sees a world of 1): "
+                               "start them with shardrun, or with the mpirun of an MPI that libshard has a module for",
+                               variables[i], ranks, world->transport->name);
+    }
+    return SHARD_OK;
+}
+
+/* Joins the world by that transport. */
+static shard_group *join_world(const shard_transport *transport, int *argc, char ***argv)
+{
+    shard_group *world = transport ? shard_calloc(1, sizeof *world) : NULL;
+    if (!world)
+        return NULL;
+    world->transport = transport;
+    if (transport->open(world, argc, argv) != SHARD_OK || !shard_group_allocate(world)) {
+        shard_group_destroy(world);
+        return NULL;
+    }
+    for (int rank = 0; rank < world->size; rank++)
+        world->world_ranks[rank] = rank;
+    return world;
+}
+
+shard_group *shard_world_open(int *argc, char ***argv)
+{
+    static bool registered;
+    int64_t seconds;
+    if (!registered)
+        pthread_atfork(NULL, NULL, note_fork);
+    registered = true;
+    shard_process.forked = false;
+    if (shard_env_integer("SHARD_TIMEOUT", 600, 1, 1000000000, &seconds) != SHARD_OK)
+        return NULL;
+    shard_process.timeout = (double)seconds;
+    const char *forced = shard_env_string("SHARD_TRANSPORT", NULL);
+    shard_group *world = join_world(forced ? shard_find_transport(forced) : shard_launched_transport(), argc, argv);
+    if (!world)
+        return NULL;
+    if (!forced && check_world(world) != SHARD_OK) {
+        shard_group_destroy(world);
+        return NULL;
+    }
+    shard_log_set_rank(world->rank);
+    world = shard_group_start(world, SHARD_COLLECTIVE_WORLD_OPEN);
+    shard_process.world_size = world ? world->size : INT_MAX;
+    if (world)
+        world->is_world = true;
+    return world;
+}
+
+void shard_world_notify_error(shard_group *world)
+{
+    char text[SHARD_COMM_TEXT];
+    if (!world->transport->abort || shard_last_status() == SHARD_OK || shard_error_is_joint(world->size))
+        return;
+    shard_write_error(world, text, sizeof text);
+    world->transport->abort(world, SHARD_ABORT_LEAVING, shard_last_status(), text);
+}
+
+void shard_world_close(shard_group *world)
+{
+    if (!world)
+        return;
+    if (!shard_process.forked)
+        shard_world_notify_error(world);
+    shard_group_destroy(world);
+    shard_process.world_size = INT_MAX;
+}
