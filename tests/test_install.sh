@@ -42,6 +42,19 @@ for call in 'shard_zeros(shape)' 'shard_full(shape, 1.0, .dtype = SHARD_INT64)' 
     "$@" -std=c11 -fsyntax-only "$root/call.c" $(pkg-config --cflags libshard) 2>/dev/null && compiles=0 || compiles=1
     [ $compiles = $expected ] || { echo "$call: compiles: $compiles"; exit 1; }
 done
+# So do macros with options, which give no warning where they set fields over the defaults.
+for call in 'shard_sgd(model, .lr = 0.1)' 'shard_sgd(list)' 'shard_conv2d(x, x, NULL, .stride = 2)' 'shard_nn_linear(2, 3, .bias = false)' \
+    'shard_mesh_create(.model = 2)' 'shard_cross_entropy(x, x, .label_smoothing = 0.1)' '!shard_sgd()' '!shard_sgd(.lr = 0.1)' \
+    '!shard_sgd(x)' '!shard_conv2d(x, x)' '!shard_conv2d(x, x, .stride = 2)' '!shard_nn_linear(2)' '!shard_sgd(model, .rate = 0.1)'; do
+    printf '#include <shard/shard.h>\nvoid *make(shard_module *model, shard_tensors *list, shard_tensor *x)\n' >"$root/call.c"
+    printf '{ (void)model, (void)list, (void)x; return %s; }\n' "${call#!}" >>"$root/call.c"
+    expected=0
+    [ "${call#!}" = "$call" ] || expected=1
+    # shellcheck disable=SC2046 # words
+    "$@" -std=c11 -Wall -Wextra -Werror -fsyntax-only "$root/call.c" $(pkg-config --cflags libshard) 2>"$root/errors" && compiles=0 ||
+        compiles=1
+    [ $compiles = $expected ] || { echo "$call: compiles: $compiles"; cat "$root/errors"; exit 1; }
+done
 # A model of the installed library, by its header alone.
 cat >"$root/model.c" <<'END'
 #include <shard/models/resnet.h>

@@ -8,6 +8,8 @@
 #include <shard/autograd.h>
 #include <shard/comm.h>
 
+SHARD_BEGIN_C
+
 /* ---- the job ---- */
 
 /* Joins the job's other ranks: those that shardrun, mpirun or srun started, or
@@ -47,21 +49,24 @@ typedef struct shard_mesh shard_mesh;
 
 typedef struct shard_mesh_axis {
     const char *name; /* up to 15 characters; read in the call */
-    int size;         /* ranks along it; 0, for one axis at most: the ranks that the others leave */
+    int size;         /* ranks along it; -1, for one axis at most: the ranks that the others leave */
 } shard_mesh_axis;
 
 typedef struct shard_mesh_options {
-    int reserved;
-    int model;                             /* ranks along the axis "model", the last one; 0 is 1 */
-    int data;                              /* ranks along the axis "data", the first one; 0: the world's size / model */
+    size_t size;
+    int model;                             /* ranks along the axis "model", the last one; 1 */
+    int data;                              /* ranks along the axis "data", the first one; -1: the world's size / model */
     shard_mesh_axis axes[SHARD_MESH_AXES]; /* in place of these two: .axes = {{"data", 2}, {"expert", 2}, {"model", 2}} */
 } shard_mesh_options;
+#define SHARD_MESH_OPTIONS_VALUES sizeof(shard_mesh_options), 1, -1, {{NULL, 0}}
+#define SHARD_MESH_OPTIONS_INIT {SHARD_MESH_OPTIONS_VALUES}
 
 /* The product of the sizes must be the world's size (ARGUMENT). Names and sizes must be the same on all ranks
  * (MISMATCH). Collective over the world. Destroyed by shard_mesh_destroy after everything that is
  * placed on its groups. */
-#define shard_mesh_create(...) shard_mesh_create_with((shard_mesh_options){.reserved = 0, __VA_ARGS__})
-SHARD_API shard_mesh *shard_mesh_create_with(shard_mesh_options options);
+#define shard_mesh_create(...) \
+    SHARD_GIVEN(shard_mesh_create_with(&(shard_mesh_options){SHARD_MESH_OPTIONS_VALUES, __VA_ARGS__}))
+SHARD_API shard_mesh *shard_mesh_create_with(const shard_mesh_options *options);
 SHARD_API void shard_mesh_destroy(shard_mesh *mesh);
 
 /* The ranks that differ from this one along the axis alone; as DeviceMesh.get_group. Belongs to the mesh. NULL with
@@ -165,21 +170,25 @@ typedef enum shard_last_batch {
 } shard_last_batch;
 
 typedef struct shard_group_sampler_options {
-    int reserved;
-    int64_t batch;      /* of a step, of all members together; 0: one sample each */
+    size_t size;
+    int64_t batch;      /* of a step, of all members together; -1: one sample each */
     shard_group *group; /* whose members see different samples; NULL: */
-    int members, member; /* as DistributedSampler's num_replicas and rank; members 0 is 1 */
+    int members, member; /* as DistributedSampler's num_replicas and rank; 1 and 0 */
     bool shuffle;        /* else in order */
     uint64_t seed;
     shard_last_batch last_batch;
 } shard_group_sampler_options;
+#define SHARD_GROUP_SAMPLER_OPTIONS_VALUES \
+    sizeof(shard_group_sampler_options), -1, NULL, 1, 0, false, 0, SHARD_LAST_BATCH_PAD
+#define SHARD_GROUP_SAMPLER_OPTIONS_INIT {SHARD_GROUP_SAMPLER_OPTIONS_VALUES}
 
 /* Of a data set of `samples`, at the beginning of epoch 0. Errors: ARGUMENT, as for a
  * batch that PAD and DROP cannot deal out evenly. Not collective; the ranks' numbers must
  * agree. */
 #define shard_group_sampler_create(...) \
-    shard_group_sampler_create_with(SHARD_WITH(shard_group_sampler_options, __VA_ARGS__))
-SHARD_API shard_group_sampler *shard_group_sampler_create_with(int64_t samples, shard_group_sampler_options options);
+    SHARD_GIVEN(shard_group_sampler_create_with(         \
+        SHARD_OPTIONS(shard_group_sampler_options, SHARD_GROUP_SAMPLER_OPTIONS, __VA_ARGS__)))
+SHARD_API shard_group_sampler *shard_group_sampler_create_with(int64_t samples, const shard_group_sampler_options *options);
 SHARD_API void shard_group_sampler_destroy(shard_group_sampler *sampler);
 
 /* Steps of an epoch: the same on all ranks. Of NULL 0. */
@@ -274,5 +283,7 @@ SHARD_API void shard_data_parallel_destroy(shard_data_parallel *data_parallel);
  * that they differ from then on, as under no_sync; where shard_zero_optimizer shares out, stage 1 refuses
  * it (ARGUMENT), and stages 2 and 3 have averaged each backward. On at first. */
 SHARD_API void shard_data_parallel_set_sync(shard_data_parallel *data_parallel, bool sync);
+
+SHARD_END_C
 
 #endif

@@ -1,5 +1,6 @@
 /* Tensors and their memory. */
 #include "tensor/scope.h"
+#include "base/options.h"
 #include "tensor/tensor.h"
 
 #include "base/dtype.h"
@@ -347,32 +348,41 @@ static shard_tensor *make_with_recipe(shard_shape shape, shard_tensor_options op
     return tensor;
 }
 
-shard_tensor *shard_empty_with(shard_shape shape, shard_tensor_options options)
+shard_tensor *shard_empty_with(shard_shape shape, const shard_tensor_options *given)
 {
+    SHARD_READ_OPTIONS(shard_tensor_options, SHARD_TENSOR_OPTIONS_INIT, options, given);
+    if (!options_ok)
+        return NULL;
     return make_with_recipe(shape, options, (shard_recipe){0});
 }
 
-shard_tensor *shard_full_with(shard_shape shape, double value, shard_tensor_options options)
+shard_tensor *shard_full_with(shard_shape shape, double value, const shard_tensor_options *given)
 {
+    SHARD_READ_OPTIONS(shard_tensor_options, SHARD_TENSOR_OPTIONS_INIT, options, given);
+    if (!options_ok)
+        return NULL;
     return make_with_recipe(shape, options, (shard_recipe){.kind = SHARD_CONSTANT, .a = value});
 }
 
 static shard_tensor *make_random(const char *function, shard_recipe_kind kind, shard_shape shape, double a, double b,
-                                 shard_tensor_options options)
+                                 const shard_tensor_options *given)
 {
+    SHARD_READ_OPTIONS(shard_tensor_options, SHARD_TENSOR_OPTIONS_INIT, options, given);
+    if (!options_ok)
+        return NULL;
     if (!shard_dtype_is_float(options.dtype))
         return shard_fail_null(SHARD_ERROR_ARGUMENT, "%s: %s is not a floating dtype", function, shard_dtype_name(options.dtype));
     return make_with_recipe(shape, options, (shard_recipe){.kind = kind, .a = a, .b = b, .draw = shard_next_draw()});
 }
 
-shard_tensor *shard_uniform_with(shard_shape shape, double low, double high, shard_tensor_options options)
+shard_tensor *shard_uniform_with(shard_shape shape, double low, double high, const shard_tensor_options *options)
 {
     if (shard_check_uniform("shard_uniform", low, high) != SHARD_OK)
         return NULL;
     return make_random("shard_uniform", SHARD_UNIFORM, shape, low, high, options);
 }
 
-shard_tensor *shard_normal_with(shard_shape shape, double mean, double std, shard_tensor_options options)
+shard_tensor *shard_normal_with(shard_shape shape, double mean, double std, const shard_tensor_options *options)
 {
     if (shard_check_normal("shard_normal", mean, std) != SHARD_OK)
         return NULL;
@@ -525,7 +535,7 @@ shard_status shard_copy_from_host(shard_tensor *tensor, const void *data, size_t
     return copy_from_host("shard_copy_from_host", tensor, data, bytes);
 }
 
-shard_tensor *shard_from_host_with(const void *data, shard_shape shape, shard_tensor_options options)
+shard_tensor *shard_from_host_with(const void *data, shard_shape shape, const shard_tensor_options *options)
 {
     shard_tensor *tensor = shard_empty_with(shape, options);
     if (tensor && copy_from_host("shard_from_host", tensor, data, byte_count(tensor)) != SHARD_OK) {
@@ -535,7 +545,7 @@ shard_tensor *shard_from_host_with(const void *data, shard_shape shape, shard_te
     return tensor;
 }
 
-shard_tensor *shard_from_host_async_with(const void *data, shard_shape shape, shard_tensor_options options)
+shard_tensor *shard_from_host_async_with(const void *data, shard_shape shape, const shard_tensor_options *options)
 {
     shard_tensor *tensor = shard_empty_with(shape, options);
     if (!tensor)
