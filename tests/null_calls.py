@@ -45,6 +45,9 @@ MADE = {
     "void *": "made_bytes",
     "char ***": "&made_words",
     "FILE *": "made_file()",
+    "shard_release_memory *": "made_release",
+    "shard_log_function *": "made_log",
+    "DLManagedTensorVersioned *": "made_managed()",
 }
 # Arguments that the function takes over, even when it fails: made anew for each call.
 TAKEN = {
@@ -77,6 +80,11 @@ LEGAL = {
     ("shard_grad_scaler_update", "scaler"): SCALER,
     ("shard_grad_scaler_set_scale", "scaler"): SCALER,
     ("shard_grad_scaler_get_scale", "scaler"): SCALER,
+    ("shard_from_memory", "device"): DEVICE,
+    ("shard_from_memory", "release"): "the memory is not released",
+    ("shard_from_memory", "context"): OPTIONAL,
+    ("shard_set_log_function", "function"): "standard error",
+    ("shard_set_log_function", "context"): OPTIONAL,
     ("shard_save_with", "metadata"): OPTIONAL,
     ("shard_load_with", "metadata"): UNWANTED,
     ("shard_cross_entropy_with", "label_rank"): UNWANTED,

@@ -44,6 +44,25 @@ shard_tensors *made_list(shard_tensor *tensor)
     return list;
 }
 
+void made_release(void *context)
+{
+    (void)context;
+}
+
+void made_log(shard_log_level level, int rank, const char *line, void *context)
+{
+    (void)level, (void)rank, (void)line, (void)context;
+}
+
+DLManagedTensorVersioned *made_managed(void)
+{
+    static float memory[4];
+    static DLManagedTensorVersioned managed = {
+        .version = {DLPACK_MAJOR_VERSION, 0},
+        .dl_tensor = {.data = memory, .device = {.device_type = kDLCPU}, .dtype = {kDLFloat, 32, 1}}};
+    return &managed;
+}
+
 shard_optimizer *made_optimizer(void)
 {
     return sgd_of_list(made_list(shard_ones(SHARD_SHAPE(2), .requires_grad = true)));

@@ -111,6 +111,16 @@ SHARD_API const char *shard_last_error(void);
  * `to` is NULL or has no bytes. */
 SHARD_API const char *shard_printable(char *to, size_t bytes, const char *text);
 
+/* Lines of the log. SHARD_LOG says from which level on they are written: error, warn (if it is not set), info or debug. */
+typedef enum shard_log_level { SHARD_LOG_ERROR = 0, SHARD_LOG_WARN, SHARD_LOG_INFO, SHARD_LOG_DEBUG } shard_log_level;
+
+/* Gets a line, without "shard" and a newline; `rank` is -1 before shard_init. Called by any thread, one at a time; it must
+ * not call the library. */
+typedef void shard_log_function(shard_log_level level, int rank, const char *line, void *context);
+
+/* Has `function` get the log's lines; NULL: they go to standard error again, as at first. Not collective. */
+SHARD_API void shard_set_log_function(shard_log_function *function, void *context);
+
 /* Forgets this thread's error. One that all ranks have (op.h) is to be forgotten by all of them,
  * before the next collective. */
 SHARD_API void shard_clear_error(void);

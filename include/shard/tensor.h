@@ -127,6 +127,17 @@ SHARD_API shard_tensor *shard_from_host_with(const void *data, shard_shape shape
 #define shard_from_host_async(...) shard_from_host_async_of(SHARD_ARGUMENTS(shard_from_host_arguments, __VA_ARGS__))
 SHARD_API shard_tensor *shard_from_host_async_with(const void *data, shard_shape shape, const shard_tensor_options *options);
 
+/* Frees memory that was given to shard_from_memory. Called once, in the thread of the last tensor on it. */
+typedef void shard_release_memory(void *context);
+
+/* A tensor on the caller's memory, row-major and aligned to dtype's size, without a copy; of a device's own memory
+ * where device is a GPU. The memory must stay until release(context), which is called when the last tensor on it is
+ * released and the device has done what was queued; after an error it is not called. NULL for release: nothing is
+ * called, and the memory stays longer than all tensors on it. It is not in the memory statistics. NULL for device:
+ * shard_device_open(NULL). NULL with the error set (ARGUMENT). As torch.from_blob. Not collective. */
+SHARD_API shard_tensor *shard_from_memory(void *memory, shard_shape shape, shard_dtype dtype, shard_device *device,
+                                          shard_release_memory *release, void *context);
+
 /* Uniform in [low, high) and normal; take the next draw of the thread's
  * generator. The values are made when they are first needed. */
 #define shard_uniform(...) shard_uniform_of(SHARD_ARGUMENTS(shard_random_arguments, __VA_ARGS__))

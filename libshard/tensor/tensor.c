@@ -28,7 +28,7 @@ shard_storage *shard_storage_make(shard_device *device, size_t bytes)
 void shard_storage_set_kind(shard_storage *storage, shard_memory_kind kind)
 {
     shard_memory_count *memory = storage->device->memory;
-    if (storage->memory && kind != storage->kind) {
+    if (storage->memory && !storage->foreign && kind != storage->kind) {
         shard_memory_count_add(&memory[storage->kind], -(int64_t)storage->bytes);
         shard_memory_count_add(&memory[kind], (int64_t)storage->bytes);
     }
@@ -112,12 +112,25 @@ void shard_storage_release(shard_storage *storage)
         shard_storage_give_back(storage);
 }
 
+/* What is queued may still use the memory. */
+static void release_foreign(shard_storage *storage)
+{
+    if (!storage->device->ops->host_memory)
+        storage->device->ops->synchronize(storage->device);
+    if (storage->release)
+        storage->release(storage->release_context);
+    storage->foreign = false;
+}
+
 void shard_storage_give_back(shard_storage *storage)
 {
     if (storage->arrival)
         wait_arrival(storage);
     storage->arrival = NULL;
-    shard_device_release(storage->device, storage->kind, storage->memory, storage->bytes);
+    if (storage->foreign)
+        release_foreign(storage);
+    else
+        shard_device_release(storage->device, storage->kind, storage->memory, storage->bytes);
     storage->memory = NULL;
 }
 
