@@ -95,6 +95,18 @@ def check_options(root):
     return problems
 
 
+def check_map(root):
+    """The library's map of symbols lists the headers' functions, sorted."""
+    functions = set()
+    for path in (root / "include").rglob("*.h"):
+        header = re.sub(r"/\*.*?\*/", "", path.read_text(encoding="utf-8"), flags=re.S)
+        functions |= set(re.findall(r"\bSHARD_API\s+[^;]*?\b(shard_\w+)\(", header))
+    listed = re.findall(r"^    (shard_\w+);$", (root / "libshard/libshard.map").read_text(encoding="utf-8"), re.M)
+    problems = [f"libshard/libshard.map: {name} is missing" for name in sorted(functions - set(listed))]
+    problems += [f"libshard/libshard.map: {name} is in no header" for name in sorted(set(listed) - functions)]
+    return problems + ([] if listed == sorted(listed) else ["libshard/libshard.map: the list is not sorted"])
+
+
 def collective_functions(header):
     """The functions behind each comment that says that they are collective: by what users call."""
     for comment, rest in re.findall(r"/\*((?:(?!\*/).)*)\*/((?:(?!/\*).)*)", header, re.S):
@@ -141,7 +153,7 @@ def check_calls(archives):
 
 def main():
     root = pathlib.Path(sys.argv[1])
-    problems = check_includes(root) + check_strict_program(root) + check_options(root) + check_collective_functions(root) + check_calls(sys.argv[2:])
+    problems = check_includes(root) + check_strict_program(root) + check_options(root) + check_map(root) + check_collective_functions(root) + check_calls(sys.argv[2:])
     print("\n".join(problems) if problems else "the house is in order")
     return 1 if problems else 0
 
