@@ -104,7 +104,7 @@ static void trains(int width, int at, int extra, bool odd)
 {
     shard_mesh *mesh = shard_mesh_create(.model = width);
     shard_module *layer = shard_nn_parallel_linear(4, 9, SHARD_SPLIT_COLUMN, shard_mesh_model_group(mesh));
-    shard_optimizer *optimizer = shard_sgd(shard_parameters(layer));
+    shard_optimizer *optimizer = shard_sgd(layer);
     int64_t labels[2] = {1, 2};
     for (int step = 0; shard_last_status() == SHARD_OK; step++)
         SHARD_SCOPE

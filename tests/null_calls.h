@@ -2,6 +2,7 @@
 #ifndef TESTS_NULL_CALLS_H
 #define TESTS_NULL_CALLS_H
 
+#include <shard/dlpack.h>
 #include <shard/shard.h>
 
 #include <stdio.h>
@@ -41,6 +42,9 @@ shard_custom_op *made_op(void);
 shard_group *made_world(void);
 shard_metadata *made_metadata(void);
 FILE *made_file(void);
+DLManagedTensorVersioned *made_managed(void);
+shard_release_memory made_release;
+shard_log_function made_log;
 extern const shard_module_type made_type;
 extern const shard_schedule made_schedule;
 extern shard_scope made_scope;

@@ -45,16 +45,19 @@ MADE = {
     "void *": "made_bytes",
     "char ***": "&made_words",
     "FILE *": "made_file()",
+    "shard_release_memory *": "made_release",
+    "shard_log_function *": "made_log",
+    "DLManagedTensorVersioned *": "made_managed()",
 }
 # Arguments that the function takes over, even when it fails: made anew for each call.
 TAKEN = {
-    ("shard_optimizer_add_param_group_with", "parameters"): "made_list(shard_ones(SHARD_SHAPE(2), .requires_grad = true))",
     ("shard_module_add_child", "child"): "shard_nn_relu()",
 }
 # Arguments that must be other than their type's.
 MADE_FOR = {
     ("shard_printable", "to"): "made_bytes",
     ("shard_add_at_labels", "labels"): "shard_zeros(SHARD_SHAPE(2), .dtype = SHARD_INT64)",
+    ("shard_cross_entropy_with", "target"): "shard_zeros(SHARD_SHAPE(2), .dtype = SHARD_INT64)",
 }
 # Values by the parameter's name, else 1; structs and enums are 0.
 NUMBERS = ["int", "int64_t", "uint64_t", "size_t", "double", "bool"]
@@ -77,7 +80,14 @@ LEGAL = {
     ("shard_grad_scaler_update", "scaler"): SCALER,
     ("shard_grad_scaler_set_scale", "scaler"): SCALER,
     ("shard_grad_scaler_get_scale", "scaler"): SCALER,
+    ("shard_from_memory", "device"): DEVICE,
+    ("shard_from_memory", "release"): "the memory is not released",
+    ("shard_from_memory", "context"): OPTIONAL,
+    ("shard_set_log_function", "function"): "standard error",
+    ("shard_set_log_function", "context"): OPTIONAL,
     ("shard_save_with", "metadata"): OPTIONAL,
+    ("shard_load_with", "metadata"): UNWANTED,
+    ("shard_cross_entropy_with", "label_rank"): UNWANTED,
     ("shard_inspect", "metadata"): UNWANTED,
     ("shard_group_size", "group"): ALONE,
     ("shard_group_transport", "group"): ALONE,
@@ -129,6 +139,7 @@ class Parameter:
         base, stars, self.name = found.groups()
         self.pointer = bool(stars)
         self.type = f"{base} {stars}" if stars else base
+        self.options = base if self.pointer and base.endswith("_options") else None
 
     def value(self, function):
         key = (function, self.name)
@@ -164,6 +175,11 @@ class Function:
         return "STATUS" if self.result == "shard_status" else "NUMBER"
 
 
+def is_legal(function, parameter):
+    """NULL for options stands for the defaults."""
+    return bool(parameter.options) or (function, parameter.name) in LEGAL
+
+
 def read(header):
     text = re.sub(r"/\*.*?\*/", "", pathlib.Path(header).read_text(encoding="utf-8"), flags=re.DOTALL)
     text = re.sub(r"^\s*#.*(?:\\\n.*)*$", "", text, flags=re.MULTILINE)
@@ -181,6 +197,10 @@ def write_call(function, nulls, number):
         if parameter in nulls:
             arguments.append(f"({parameter.type})NULL")
         elif parameter.pointer:
+            if parameter.options:
+                lines += [f"    {parameter.options} argument{i} = {parameter.options.upper()}_INIT;"]
+                arguments.append(f"&argument{i}")
+                continue
             made = f"({parameter.type}){parameter.value(function.name)}"
             if (function.name, parameter.name) in TAKEN:
                 lines += [f"    {parameter.type}argument{i} = {made};"]
@@ -214,7 +234,7 @@ def main():
     for function in functions:
         pointers = [p for p in function.parameters if p.pointer]
         for nulls in [[p] for p in pointers] + ([pointers] if len(pointers) > 1 else []):
-            legal = (len(nulls) > 1 and function.name in LEGAL_TOGETHER) or all((function.name, p.name) in LEGAL for p in nulls)
+            legal = (len(nulls) > 1 and function.name in LEGAL_TOGETHER) or all(is_legal(function.name, p) for p in nulls)
             names = ", ".join(p.name for p in nulls)
             table.append(f'    {{"{function.name}", "{names}", {function.kind()}, {str(legal).lower()}, call_{len(calls)}}},')
             calls.append(write_call(function, nulls, len(calls)))

@@ -77,6 +77,9 @@ static void computes(void)
         shard_tensor *target = shard_from_host(labels, SHARD_SHAPE(2), .dtype = SHARD_INT64);
         shard_tensor *loss = shard_cross_entropy(shard_reshape(x, SHARD_SHAPE(2, 4)), target);
         check(fabs(shard_item(loss) - log(4.0)) < 1e-6, "operations");
+        shard_tensor *ranks = NULL;
+        check(shard_cross_entropy_with_rank(shard_reshape(x, SHARD_SHAPE(2, 4)), target, &ranks) && ranks,
+              "shard_cross_entropy_with_rank");
         static const shard_custom_op_type halves_type = {.name = "halves", .forward = halves};
         check(fabs(shard_item(shard_custom_op_apply(&halves_type, NULL, loss)) - log(2.0)) < 1e-6, "an own operation");
         shard_tensor *table = shard_ones(SHARD_SHAPE(4, 2));
@@ -92,12 +95,19 @@ static void computes(void)
 
 static void optimizes(shard_module *model)
 {
-    shard_optimizer_destroy(shard_adam(shard_parameters(model)));
-    shard_optimizer_destroy(shard_adamw(shard_parameters(model)));
-    shard_optimizer_destroy(shard_lars(shard_parameters(model)));
-    shard_optimizer_destroy(shard_lamb(shard_parameters(model)));
-    shard_optimizer *optimizer = shard_zero_optimizer(shard_sgd(shard_parameters(model)));
-    check(shard_optimizer_add_param_group(optimizer, shard_tensors_create()) == SHARD_OK, "shard_optimizer_add_param_group");
+    shard_optimizer_destroy(shard_adam(model));
+    shard_optimizer_destroy(shard_adamw(model, .weight_decay = 0));
+    shard_optimizer_destroy(shard_lars(model));
+    shard_optimizer_destroy(shard_lamb(model));
+    shard_tensors *parameters = shard_parameters(model), *none = shard_tensors_create();
+    shard_optimizer *optimizer = shard_zero_optimizer(shard_sgd(parameters, .lr = 0.1, .momentum = 0.9));
+    shard_tensors_destroy(parameters);
+    check(shard_optimizer_lr(optimizer) == 0.1, "options over the defaults");
+    check(shard_optimizer_add_param_group(optimizer, none) == SHARD_OK, "shard_optimizer_add_param_group");
+    shard_tensors_destroy(none);
+    shard_module *head = shard_nn_linear(2, 2);
+    check(shard_optimizer_add_param_group(optimizer, head, .prefix = "head.", .lr_scale = 0) == SHARD_OK, "a group of a module");
+    shard_module_destroy(head);
     check(shard_clip_grad_norm(optimizer, 1.0, NULL) == SHARD_OK, "shard_clip_grad_norm");
     shard_ema *ema = shard_ema_create(optimizer);
     check(ema != NULL, "shard_ema_create");
@@ -131,6 +141,10 @@ static void trains(void)
     shard_status status = shard_load(state, "/nowhere/model.safetensors");
     shard_clear_error();
     check(status == SHARD_ERROR_IO, "shard_load");
+    shard_metadata *metadata = NULL;
+    status = shard_load_with_metadata(state, "/nowhere/model.safetensors", &metadata, .convert = true);
+    shard_clear_error();
+    check(status == SHARD_ERROR_IO && !metadata, "shard_load_with_metadata");
     status = shard_save(state, "/nowhere/model.safetensors", NULL);
     shard_clear_error();
     check(status == SHARD_ERROR_IO, "shard_save");

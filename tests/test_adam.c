@@ -4,6 +4,7 @@
 #include "support/job.h"
 
 #include "optim/optimizer.h"
+#include "support/options.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -37,9 +38,9 @@ START_TEST(test_decay)
             bool matrices = way % 2, decoupled = way / 2;
             shard_tensor *weight = shard_full(SHARD_SHAPE(2, 2), 1.0, .requires_grad = true);
             shard_tensor *bias = shard_full(SHARD_SHAPE(2), 1.0, .requires_grad = true);
-            shard_adam_settings settings = {.lr = 0.5, .weight_decay = 0.25, .no_decay_1d = matrices};
+            shard_adam_options settings = {SHARD_ADAM_OPTIONS_VALUES, .lr = 0.5, .weight_decay = 0.25, .decay_1d = !matrices};
             shard_optimizer *optimizer =
-                decoupled ? shard_adamw_with(list_of(weight, bias), settings) : shard_adam_with(list_of(weight, bias), settings);
+                WITH_LIST_AND((decoupled ? shard_adamw_with : shard_adam_with), list_of(weight, bias), &settings);
             check_ok(shard_backward(shard_scale(shard_sum(shard_add(weight, bias)), 0.0)));
             check_ok(shard_step(optimizer));
             double decayed = decoupled ? 1 - 0.5 * 0.25 : 0.5; /* Adam's first step is lr whatever the gradient */
@@ -62,7 +63,7 @@ START_TEST(test_state)
         shard_optimizer *adam[2];
         for (int i = 0; i < 2; i++) {
             p[i] = made_up_leaf(SHARD_SHAPE(SIZE, 1), 1, SHARD_FLOAT32);
-            adam[i] = shard_adam(list_of(p[i], NULL), .lr = 0.1, .amsgrad = amsgrad);
+            adam[i] = adam_of_list(list_of(p[i], NULL), .lr = 0.1, .amsgrad = amsgrad);
         }
         for (int t = 0; t < 3; t++)
             take_step(adam[0], p[0], scale);
@@ -94,10 +95,10 @@ START_TEST(test_groups)
     {
         shard_tensor *weight = shard_full(SHARD_SHAPE(2, 2), 1.0, .requires_grad = true);
         shard_tensor *slow = shard_full(SHARD_SHAPE(2, 2), 1.0, .requires_grad = true);
-        shard_optimizer *adamw = shard_adamw(list_of(weight, NULL), .lr = 1.0, .weight_decay = 0.1);
+        shard_optimizer *adamw = adamw_of_list(list_of(weight, NULL), .lr = 1.0, .weight_decay = 0.1);
         shard_tensors *list = shard_tensors_create();
         check_ok(shard_tensors_add(list, "slow", slow));
-        check_ok(shard_optimizer_add_param_group(adamw, list, .lr_scale = 0.5, .weight_decay = 0.4));
+        check_ok(add_group_of(adamw, list, .lr_scale = 0.5, .weight_decay = 0.4));
         shard_optimizer_set_lr(adamw, 0.25);
         check_ok(shard_backward(shard_scale(shard_sum(shard_add(weight, slow)), 0.0)));
         check_ok(shard_step(adamw));
@@ -118,8 +119,8 @@ START_TEST(test_grad_scale)
             shard_optimizer *optimizer[2];
             for (int i = 0; i < 2; i++) {
                 p[kind][i] = made_up_leaf(SHARD_SHAPE(SIZE, 1), 1, SHARD_FLOAT64);
-                optimizer[i] = kind ? shard_adam(list_of(p[kind][i], NULL), .lr = 0.1, .eps = 0.1)
-                                    : shard_sgd(list_of(p[kind][i], NULL), .lr = 0.1, .momentum = 0.9);
+                optimizer[i] = kind ? adam_of_list(list_of(p[kind][i], NULL), .lr = 0.1, .eps = 0.1)
+                                    : sgd_of_list(list_of(p[kind][i], NULL), .lr = 0.1, .momentum = 0.9);
             }
             for (int t = 0; t < 3; t++) {
                 shard_tensor *gradient = made_up(SHARD_SHAPE(SIZE, 1), (uint64_t)t + 2, SHARD_FLOAT64);
@@ -142,19 +143,19 @@ START_TEST(test_grad_scale)
 }
 END_TEST
 
-/* Betas of 0, which are -1: each step is of its own gradient alone, to that one's sign. LAMB's is as
+/* Betas of 0: each step is of its own gradient alone, to that one's sign. LAMB's is as
  * long as the weight. */
 START_TEST(test_without_averages)
 {
     static const double scale[] = {1, -3, 0.5};
-    shard_adam_settings settings = {.lr = 0.125, .beta1 = -1, .beta2 = -1, .weight_decay = -1};
+    shard_adam_options settings = {SHARD_ADAM_OPTIONS_VALUES, .lr = 0.125, .beta1 = 0, .beta2 = 0};
     for (int kind = 0; kind < 3; kind++)
         SHARD_SCOPE
         {
             shard_tensor *p = shard_full(SHARD_SHAPE(1, 1), 2.0, .requires_grad = true, .dtype = SHARD_FLOAT64);
             shard_optimizer *optimizer =
-                kind == 2 ? shard_lamb(list_of(p, NULL), .lr = 0.125, .beta1 = -1, .beta2 = -1)
-                          : (kind ? shard_adamw_with : shard_adam_with)(list_of(p, NULL), settings);
+                kind == 2 ? lamb_of_list(list_of(p, NULL), .lr = 0.125, .beta1 = 0, .beta2 = 0)
+                          : WITH_LIST_AND((kind ? shard_adamw_with : shard_adam_with), list_of(p, NULL), &settings);
             double value = 2;
             for (int step = 0; step < 3; step++) {
                 take_step(optimizer, p, shard_full(SHARD_SHAPE(1, 1), scale[step], .dtype = SHARD_FLOAT64));
@@ -171,19 +172,21 @@ START_TEST(test_default_decay)
 {
     static const struct {
         double given, adamw;
-    } cases[] = {{0, 0.01}, {-1, 0}, {0.5, 0.5}};
+    } cases[] = {{NAN, 0.01}, {0, 0}, {0.5, 0.5}};
     SHARD_SCOPE
     {
         for (int i = 0; i < 3; i++) {
             shard_tensor *weight = shard_ones(SHARD_SHAPE(2), .dtype = SHARD_FLOAT64, .requires_grad = true);
-            shard_optimizer *adamw = shard_adamw(list_of(weight, NULL), .lr = 0.5, .weight_decay = cases[i].given);
+            double given = cases[i].given;
+            shard_optimizer *adamw = isnan(given) ? adamw_of_list(list_of(weight, NULL), .lr = 0.5)
+                                                  : adamw_of_list(list_of(weight, NULL), .lr = 0.5, .weight_decay = given);
             check_ok(shard_backward(shard_scale(shard_sum(weight), 0.0)));
             check_ok(shard_step(adamw));
             ck_assert_double_eq(value_at(weight, 1), 1 - 0.5 * cases[i].adamw);
             shard_optimizer_destroy(adamw);
         }
         shard_tensor *weight = shard_ones(SHARD_SHAPE(2), .requires_grad = true);
-        shard_optimizer *adam = shard_adam(list_of(weight, NULL), .lr = 0.5);
+        shard_optimizer *adam = adam_of_list(list_of(weight, NULL), .lr = 0.5);
         check_ok(shard_backward(shard_scale(shard_sum(weight), 0.0)));
         check_ok(shard_step(adam));
         ck_assert_double_eq(value_at(weight, 1), 1);
@@ -194,17 +197,17 @@ END_TEST
 
 START_TEST(test_refuses)
 {
-    ck_assert_ptr_null(shard_adam(shard_tensors_create(), .lr = -1.0));
+    ck_assert_ptr_null(adam_of_list(shard_tensors_create(), .lr = -1.0));
     check_error(shard_last_status(), "shard_adam: lr -1*negative*");
-    ck_assert_ptr_null(shard_adamw(shard_tensors_create(), .lr = 1.0, .beta2 = 1.0));
+    ck_assert_ptr_null(adamw_of_list(shard_tensors_create(), .lr = 1.0, .beta2 = 1.0));
     check_error(shard_last_status(), "shard_adamw: *beta2 1,*less than 1*");
-    ck_assert_ptr_null(shard_adam(shard_tensors_create(), .lr = NAN));
+    ck_assert_ptr_null(adam_of_list(shard_tensors_create(), .lr = NAN));
     check_error(shard_last_status(), "shard_adam: lr nan*");
-    ck_assert_ptr_null(shard_adam(shard_tensors_create(), .weight_decay = NAN));
+    ck_assert_ptr_null(adam_of_list(shard_tensors_create(), .weight_decay = NAN));
     check_error(shard_last_status(), "shard_adam: *weight decay nan*negative*");
-    ck_assert_ptr_null(shard_adamw(shard_tensors_create(), .weight_decay = NAN));
+    ck_assert_ptr_null(adamw_of_list(shard_tensors_create(), .weight_decay = NAN));
     check_error(shard_last_status(), "shard_adamw: *weight decay nan*");
-    ck_assert_ptr_null(shard_adam(NULL, .lr = 1.0));
+    ck_assert_ptr_null(adam_of_list(NULL, .lr = 1.0));
     check_error(shard_last_status(), "*parameters is NULL*");
 }
 END_TEST

@@ -67,12 +67,12 @@ static shard_tensor *log_softmax(shard_tensor *const *x)
 
 static shard_tensor *layer_norm(shard_tensor *const *x)
 {
-    return shard_layer_norm(x[0], x[1], x[2], 0);
+    return shard_layer_norm(x[0], x[1], x[2], 1e-5);
 }
 
 static shard_tensor *normalize(shard_tensor *const *x)
 {
-    return shard_normalize(x[0], 1, 0);
+    return shard_normalize(x[0], 1, 1e-12);
 }
 
 static shard_tensor *sum(shard_tensor *const *x)
@@ -434,7 +434,7 @@ START_TEST(passes_failure_on)
         check_refused(shard_conv2d(x, NULL, NULL), SHARD_ERROR_ARGUMENT, "shard_conv2d: *");
         check_refused(shard_softmax(NULL), SHARD_ERROR_ARGUMENT, "shard_softmax: *");
         check_refused(shard_add(NULL, x), SHARD_ERROR_ARGUMENT, "shard_add: *");
-        check_refused(shard_layer_norm(NULL, NULL, NULL, 0), SHARD_ERROR_ARGUMENT, "shard_layer_norm: *");
+        check_refused(shard_layer_norm(NULL, NULL, NULL, 1e-5), SHARD_ERROR_ARGUMENT, "shard_layer_norm: *");
         shard_tensor *integers = shard_zeros(MATRIX, .dtype = SHARD_INT64);
         check_refused(shard_linear(x, integers, NULL), SHARD_ERROR_SHAPE, "shard_linear: operand 1 is int64; *");
         check_refused(shard_add(x, integers), SHARD_ERROR_SHAPE, "shard_add: operand 1 is int64; *");

@@ -5,6 +5,7 @@
 
 #include "op/autocast.h"
 #include "op/op.h"
+#include "support/options.h"
 
 #include <shard/shard.h>
 
@@ -166,8 +167,8 @@ END_TEST
 /* A step between two forwards of one scope. */
 START_TEST(follows_a_step)
 {
-    shard_module *layer = shard_nn_linear(1, 1, .no_bias = true);
-    shard_optimizer *sgd = shard_sgd(shard_parameters(layer), .lr = 0.5);
+    shard_module *layer = shard_nn_linear(1, 1, .bias = false);
+    shard_optimizer *sgd = sgd_of_list(shard_parameters(layer), .lr = 0.5);
     SHARD_SCOPE SHARD_AUTOCAST(SHARD_BFLOAT16)
     {
         shard_tensor *x = shard_ones(SHARD_SHAPE(1, 1)), *weight = shard_module_tensor(layer, "weight");

@@ -21,7 +21,7 @@ static shard_tensor *batch_norm(shard_tensor *const *x, const void *options)
     }
     int next = how->plain ? 1 : 3;
     return shard_batch_norm(x[0], mean, variance, how->plain ? NULL : x[1], how->plain ? NULL : x[2], .training = how->training,
-                            .eps = how->eps, .residual = how->residual ? x[next] : NULL, .relu = how->relu);
+                            .eps = how->eps > 0 ? how->eps : 1e-5, .residual = how->residual ? x[next] : NULL, .relu = how->relu);
 }
 
 #define NORM(...)                                                                                                                \

@@ -102,7 +102,7 @@ static void load(shard_group *world, void *context)
     shard_tensors *list = make_list(p, shard_mesh_model_group(mesh), false);
     shard_metadata *metadata = NULL;
     int64_t epoch = 0;
-    check_ok(shard_load(list, p->path, .metadata = &metadata));
+    check_ok(shard_load_with_metadata(list, p->path, &metadata));
     check_list(p, list);
     check_ok(shard_metadata_get_integer(metadata, "epoch", &epoch));
     ck_assert_int_eq(epoch, 3);

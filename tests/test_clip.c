@@ -2,6 +2,7 @@
  * them whole. */
 #include "support/host.h"
 #include "support/layers.h"
+#include "support/options.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -97,7 +98,7 @@ static void clips_as_one_process(shard_group *world, void *context)
     SHARD_SCOPE
     {
         layers l = make_layers(at, SHARD_FLOAT32);
-        shard_optimizer *sgd = shard_sgd(list_layers(&l), .lr = 1.0);
+        shard_optimizer *sgd = sgd_of_list(list_layers(&l), .lr = 1.0);
         shard_data_parallel *dp = share_layers(&l, at, sgd);
         clip_all(&l, sgd);
         shard_optimizer_destroy(sgd);
@@ -127,7 +128,7 @@ static void not_finite(shard_group *world, void *context)
             shard_set_requires_grad(p, true);
             shard_tensors *list = shard_tensors_create();
             check_ok(shard_tensors_add(list, "p", p));
-            shard_optimizer *sgd = shard_sgd(list, .lr = 1.0);
+            shard_optimizer *sgd = sgd_of_list(list, .lr = 1.0);
             check_ok(shard_backward(shard_scale(shard_sum(p), bad)));
             shard_status status =
                 shard_clip_grad_norm(sgd, 1.0, &norm, .norm_type = turn / 4 ? INFINITY : 2.0, .error_if_nonfinite = error);
@@ -166,7 +167,7 @@ static void one_has_none(shard_group *world, void *context)
             check_ok(shard_tensors_add(list, "p", p));
             check_ok(shard_backward(shard_sum(p)));
         }
-        shard_optimizer *sgd = shard_sgd(list, .lr = 1.0);
+        shard_optimizer *sgd = sgd_of_list(list, .lr = 1.0);
         double norm;
         check_ok(shard_clip_grad_norm(sgd, 1.0, &norm));
         ck_assert_double_eq_tol(norm, 2.0, 1e-12);
@@ -186,7 +187,7 @@ static void one_fails(shard_group *world, void *context)
 {
     (void)context;
     bool fails = shard_group_rank(world) == 1;
-    shard_optimizer *sgd = shard_sgd(shard_tensors_create(), .lr = 1.0);
+    shard_optimizer *sgd = sgd_of_list(shard_tensors_create(), .lr = 1.0);
     double norm;
     shard_status status = shard_clip_grad_norm(fails ? NULL : sgd, 1.0, &norm);
     check_error(status, "*rank 1*shard_clip_grad_norm: optimizer is NULL*");
@@ -203,7 +204,7 @@ END_TEST
 
 START_TEST(test_refuses)
 {
-    shard_optimizer *sgd = shard_sgd(shard_tensors_create(), .lr = 1.0);
+    shard_optimizer *sgd = sgd_of_list(shard_tensors_create(), .lr = 1.0);
     check_error(shard_clip_grad_norm(sgd, -1.0, NULL), "shard_clip_grad_norm: max_norm -1*negative*");
     check_error(shard_clip_grad_norm(sgd, 1.0, NULL, .norm_type = -2.0), "shard_clip_grad_norm: *norm_type -2*negative*");
     check_error(shard_clip_grad_value(sgd, NAN), "shard_clip_grad_value: *nan*");
@@ -221,7 +222,7 @@ static void overlaps(shard_group *world, void *context)
     {
         layers_case at = {2, 1, ZERO, {.stage = 1, .overlap = true}};
         layers l = make_layers(&at, SHARD_FLOAT32);
-        shard_optimizer *sgd = shard_sgd(list_layers(&l), .lr = 1.0), *lamb = shard_lamb(list_layers(&l), .lr = 1.0);
+        shard_optimizer *sgd = sgd_of_list(list_layers(&l), .lr = 1.0), *lamb = lamb_of_list(list_layers(&l), .lr = 1.0);
         share_layers(&l, &at, sgd);
         check_error(shard_clip_grad_norm(sgd, 1.0, NULL),
                     "*shard_clip_grad_norm: shard_zero_optimizer steps this optimizer during backward *leave .overlap off");

@@ -6,6 +6,7 @@
  */
 #include "support/host.h"
 #include "support/job.h"
+#include "support/options.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -75,7 +76,7 @@ static outcome train(const mesh_case *c, shard_dtype dtype, int stage)
     shard_group *world = shard_world(), *group = single ? NULL : shard_mesh_model_group(mesh);
     shard_module *model = make_model(group, single ? SHARD_SPLIT_NONE : c->split);
     shard_tensors *parameters = shard_parameters(model);
-    shard_optimizer *sgd = shard_sgd(shard_parameters(model), .lr = 0.1, .momentum = 0.9, .weight_decay = 0.01);
+    shard_optimizer *sgd = sgd_of_list(shard_parameters(model), .lr = 0.1, .momentum = 0.9, .weight_decay = 0.01);
     shard_grad_scaler *scaler = make_scaler(dtype);
     shard_data_parallel *dp = NULL;
     if (stage > 0)

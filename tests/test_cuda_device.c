@@ -6,6 +6,7 @@
 #include "support/check.h"
 
 #include "device/cuda/cuda.h"
+#include "support/options.h"
 
 #include <shard/shard.h>
 
@@ -68,7 +69,7 @@ static state state_of(shard_device *device)
 static void step(shard_device *device, const state *s)
 {
     const shard_device_ops *ops = device->ops;
-    shard_sgd_options options = {.momentum = 0.9};
+    shard_sgd_arguments options = {.momentum = 0.9};
     shard_update update = {.size = COLS,
                            .lr = 0.1,
                            .weight_decay = 0.01,
@@ -135,8 +136,8 @@ START_TEST(few_launches)
         arrays[2 * i] = (shard_square_sum){EACH, updates[i].value, sums + 2 * i};
         arrays[2 * i + 1] = (shard_square_sum){EACH, updates[i].gradient, sums + 2 * i + 1};
     }
-    shard_sgd_options sgd = {.momentum = 0.9};
-    shard_adam_options adam = {.beta1 = 0.9, .beta2 = 0.99, .eps = 1e-3};
+    shard_sgd_arguments sgd = {.momentum = 0.9};
+    shard_adam_arguments adam = {.beta1 = 0.9, .beta2 = 0.99, .eps = 1e-3};
     static const struct {
         const char *name;
         size_t launches;
@@ -202,7 +203,7 @@ typedef struct trainee {
 static trainee trainee_of(shard_device *device)
 {
     shard_manual_seed(5);
-    trainee t = {.model = shard_nn_sequential(shard_nn_conv2d(3, 8, 3, .padding = 1, .no_bias = true), shard_nn_batch_norm(8),
+    trainee t = {.model = shard_nn_sequential(shard_nn_conv2d(3, 8, 3, .padding = 1, .bias = false), shard_nn_batch_norm(8),
                                               shard_nn_relu(), shard_nn_global_avg_pool2d(),
                                               shard_nn_parallel_linear(8, CLASSES, SHARD_SPLIT_COLUMN, shard_world())),
                  .images = shard_zeros(SHARD_SHAPE(BATCH, SIDE, SIDE, 3), .device = device),
@@ -210,7 +211,7 @@ static trainee trainee_of(shard_device *device)
                  .loss = shard_zeros(SHARD_SCALAR, .device = device)};
     shard_tensors *parameters = shard_parameters(t.model);
     t.parallel = shard_data_parallel_create(parameters);
-    t.sgd = shard_sgd(parameters, .lr = 0.1, .momentum = 0.9, .weight_decay = 0.01);
+    t.sgd = sgd_of_list(parameters, .lr = 0.1, .momentum = 0.9, .weight_decay = 0.01);
     ck_assert_msg(t.parallel && t.sgd && t.images && t.labels && t.loss, "%s", shard_last_error());
     return t;
 }

@@ -1,6 +1,7 @@
 /* What a step does to rows of matrices on the GPU, as the emulation sees it: which are copied, and how those begin that
  * products read and write. */
 #include "support/job.h"
+#include "support/options.h"
 
 #include <seen.h>
 #include <stdlib.h>
@@ -13,7 +14,7 @@ enum { MANY = 20011 };
 static void copies_no_columns(shard_group *world, void *context)
 {
     shard_module *model = shard_nn_linear(16, MANY);
-    shard_optimizer *sgd = shard_zero_optimizer(shard_sgd(shard_parameters(model), .lr = 0.1), .stage = 3, .bucket_mib = 0.1);
+    shard_optimizer *sgd = shard_zero_optimizer(sgd_of_list(shard_parameters(model), .lr = 0.1), .stage = 3, .bucket_mib = 0.1);
     ck_assert_msg(sgd != NULL, "%s", shard_last_error());
     (void)context;
     for (int step = 0; step < 2; step++) {
@@ -120,7 +121,7 @@ END_TEST
 static void blocks_are_aligned(shard_group *world, void *context)
 {
     shard_module *model = shard_nn_linear(IN, MANY);
-    shard_optimizer *sgd = shard_zero_optimizer(shard_sgd(shard_parameters(model), .lr = 0.1), .stage = 3, .bucket_mib = 0.1);
+    shard_optimizer *sgd = shard_zero_optimizer(sgd_of_list(shard_parameters(model), .lr = 0.1), .stage = 3, .bucket_mib = 0.1);
     (void)context;
     emulation_seen before = emulation_has_seen;
     SHARD_SCOPE

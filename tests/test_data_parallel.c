@@ -7,6 +7,7 @@
 
 #include "comm/comm.h"
 #include "tensor/tensor.h"
+#include "support/options.h"
 
 #include <stdlib.h>
 #include <time.h>
@@ -292,7 +293,7 @@ static void steps_one_of_two(shard_group *world, void *context)
             shard_tensors *list = shard_tensors_create();
             check_ok(shard_tensors_add(list, "p", p[i]));
             check_ok(shard_tensors_add(both, i ? "q" : "p", p[i]));
-            sgd[i] = shard_sgd(list, .lr = 0.25);
+            sgd[i] = sgd_of_list(list, .lr = 0.25);
         }
         shard_data_parallel *dp = shard_data_parallel_create(both);
         ck_assert_ptr_eq(p[0]->storage, p[1]->storage);
@@ -330,7 +331,7 @@ static void fails_jointly(shard_group *world, void *context)
         shard_tensors *list = shard_tensors_create();
         check_ok(shard_tensors_add(list, "a", a));
         shard_data_parallel *dp = shard_data_parallel_create(list);
-        shard_optimizer *sgd = shard_sgd(list, .lr = 1.0);
+        shard_optimizer *sgd = sgd_of_list(list, .lr = 1.0);
         shard_tensor *loss = shard_sum(rank == 1 ? shard_matmul(a, NULL) : a);
         shard_backward(loss);
         shard_step(sgd);
@@ -355,7 +356,7 @@ static void fails_before_the_loss(shard_group *world, void *context)
     int rank = shard_group_rank(world);
     shard_mesh *mesh = shard_mesh_create(.model = 2);
     shard_module *model = make_model(shard_mesh_model_group(mesh), SHARD_SPLIT_COLUMN);
-    shard_optimizer *sgd = shard_sgd(shard_parameters(model), .lr = 1.0);
+    shard_optimizer *sgd = sgd_of_list(shard_parameters(model), .lr = 1.0);
     struct timespec start, end;
     clock_gettime(CLOCK_MONOTONIC, &start);
     SHARD_SCOPE

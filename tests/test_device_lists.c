@@ -62,27 +62,27 @@ static lists *lists_new(shard_dtype dtype, const double *factors)
 
 static shard_status run_sgd(shard_device *device, int64_t count, const shard_update *updates, shard_dtype dtype)
 {
-    shard_sgd_options options = {0};
+    shard_sgd_arguments options = {0};
     return device->ops->sgd(device, count, updates, &options, dtype);
 }
 static shard_status run_momentum(shard_device *device, int64_t count, const shard_update *updates, shard_dtype dtype)
 {
-    shard_sgd_options options = {.momentum = 0.9, .dampening = 0.125};
+    shard_sgd_arguments options = {.momentum = 0.9, .dampening = 0.125};
     return device->ops->sgd(device, count, updates, &options, dtype);
 }
 static shard_status run_adam(shard_device *device, int64_t count, const shard_update *updates, shard_dtype dtype)
 {
-    shard_adam_options options = {.beta1 = 0.9, .beta2 = 0.99, .eps = 1e-3};
+    shard_adam_arguments options = {.beta1 = 0.9, .beta2 = 0.99, .eps = 1e-3};
     return device->ops->adam(device, count, updates, &options, dtype);
 }
 static shard_status run_amsgrad(shard_device *device, int64_t count, const shard_update *updates, shard_dtype dtype)
 {
-    shard_adam_options options = {.beta1 = 0.9, .beta2 = 0.99, .eps = 1e-3, .decoupled = true, .amsgrad = true};
+    shard_adam_arguments options = {.beta1 = 0.9, .beta2 = 0.99, .eps = 1e-3, .decoupled = true, .amsgrad = true};
     return device->ops->adam(device, count, updates, &options, dtype);
 }
 static shard_status run_lamb(shard_device *device, int64_t count, const shard_update *updates, shard_dtype dtype)
 {
-    shard_adam_options options = {.beta1 = 0.9, .beta2 = 0.99, .eps = 1e-3};
+    shard_adam_arguments options = {.beta1 = 0.9, .beta2 = 0.99, .eps = 1e-3};
     return device->ops->lamb_update(device, count, updates, &options, dtype);
 }
 

@@ -173,7 +173,7 @@ END_TEST
 /* ---- SGD ---- */
 
 /* torch.optim.SGD, step by step. */
-static void reference_step(const shard_update *u, const shard_sgd_options *o, double scale, double trust, long double gradient,
+static void reference_step(const shard_update *u, const shard_sgd_arguments *o, double scale, double trust, long double gradient,
                            long double *buffer, long double *parameter)
 {
     long double g = trust * (scale * gradient + (long double)u->weight_decay * *parameter);
@@ -184,7 +184,7 @@ static void reference_step(const shard_update *u, const shard_sgd_options *o, do
     *parameter -= (long double)u->lr * g;
 }
 
-static void check_sgd(shard_device *device, shard_dtype dtype, int64_t n, int64_t step, double decay, shard_sgd_options o,
+static void check_sgd(shard_device *device, shard_dtype dtype, int64_t n, int64_t step, double decay, shard_sgd_arguments o,
                       double scale, double trust)
 {
     int64_t offset = step == 1; /* aligned and not */
@@ -217,7 +217,7 @@ static void check_sgd(shard_device *device, shard_dtype dtype, int64_t n, int64_
 
 START_TEST(sgd)
 {
-    static const shard_sgd_options options[] = {
+    static const shard_sgd_arguments options[] = {
         {0}, {0}, {.momentum = 0.9}, {.momentum = 0.9, .dampening = 0.2}, {.momentum = 0.9, .nesterov = true},
     };
     static const double decays[] = {0, 0.01, 0.01, 0, 0.01};
@@ -240,7 +240,8 @@ typedef struct moments {
 } moments;
 
 /* exp_avg / sqrt(exp_avg_sq), corrected, after a step with that gradient. */
-static long double direction(const shard_adam_options *o, const long double *correction, bool amsgrad, long double g, moments *m)
+static long double direction(const shard_adam_arguments *o, const long double *correction, bool amsgrad, long double g,
+                             moments *m)
 {
     m->average = o->beta1 * m->average + (1 - (long double)o->beta1) * g;
     m->square = o->beta2 * m->square + (1 - (long double)o->beta2) * g * g;
@@ -252,7 +253,7 @@ enum { ADAM, ADAMW, AMSGRAD, LAMB, KINDS };
 
 static void check_adam(shard_device *device, shard_dtype dtype, int64_t n, int kind, int64_t step, double scale, int64_t offset)
 {
-    shard_adam_options o = {
+    shard_adam_arguments o = {
         .beta1 = 0.8, .beta2 = 0.95, .eps = 0.01, .decoupled = kind == ADAMW || kind == LAMB, .amsgrad = kind == AMSGRAD};
     shard_update u = {.size = n, .lr = 0.1, .weight_decay = 0.03, .step = step, .grad_scale = factor_of(scale)};
     const long double correction[] = {1 - powl(o.beta1, (long double)step), 1 - powl(o.beta2, (long double)step)};
@@ -327,10 +328,10 @@ START_TEST(zeros_stay)
                               .gradient = x[0],
                               .value = x[1],
                               .state = {x[2], x[3], x[4]}};
-            shard_adam_options a = {.beta1 = 0.9, .beta2 = 0.9, .eps = 1e-8, .amsgrad = true};
+            shard_adam_arguments a = {.beta1 = 0.9, .beta2 = 0.9, .eps = 1e-8, .amsgrad = true};
             RUN(device, adam, 1, &u, &a, dtype);
             RUN(device, lamb_update, 1, &u, &a, dtype);
-            shard_sgd_options o = {.momentum = 0.9};
+            shard_sgd_arguments o = {.momentum = 0.9};
             RUN(device, sgd, 1, &u, &o, dtype);
             for (int k = 0; k < 5; k++)
                 for (int64_t i = 0; i < N; i++)

@@ -4,6 +4,7 @@
 #include "support/layers.h"
 
 #include "tensor/tensor.h"
+#include "support/options.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -14,7 +15,7 @@ static shard_optimizer *sgd_of(shard_tensor *p)
 {
     shard_tensors *list = shard_tensors_create();
     check_ok(shard_tensors_add(list, "p", p));
-    return shard_sgd(list, .lr = 1.0);
+    return sgd_of_list(list, .lr = 1.0);
 }
 
 static void move(shard_optimizer *sgd, shard_tensor *p, int turn)
@@ -66,7 +67,7 @@ START_TEST(test_later)
         check_ok(shard_ema_update(ema));
         shard_tensors *list = shard_tensors_create();
         check_ok(shard_tensors_add(list, "late", late));
-        check_ok(shard_optimizer_add_param_group(sgd, list));
+        check_ok(add_group_of(sgd, list));
         check_ok(shard_backward(shard_sum(shard_add(p, late))));
         check_ok(shard_step(sgd));
         check_ok(shard_ema_update(ema));
@@ -93,7 +94,7 @@ START_TEST(test_float32)
         shard_tensors *list = shard_tensors_create();
         check_ok(shard_tensors_add(list, "p", p));
         check_ok(shard_tensors_add(list, "stays", stays));
-        shard_optimizer *sgd = shard_sgd(list, .lr = 1.0);
+        shard_optimizer *sgd = sgd_of_list(list, .lr = 1.0);
         shard_ema *ema = shard_ema_create(sgd, .decay = decay);
         for (int n = 0; n < 2000; n++) {
             float now[SIZE];
@@ -200,7 +201,7 @@ static void averages_as_one_process(shard_group *world, void *context)
     SHARD_SCOPE
     {
         layers l = make_layers(at, SHARD_FLOAT64);
-        shard_optimizer *sgd = shard_sgd(list_layers(&l), .lr = 0.5);
+        shard_optimizer *sgd = sgd_of_list(list_layers(&l), .lr = 0.5);
         shard_data_parallel *dp = share_layers(&l, at, sgd);
         shard_ema *ema = shard_ema_create(sgd, .decay = 0.75);
         double *value[LAYERS], *average[LAYERS];
@@ -297,7 +298,7 @@ static void swap_together(shard_group *world, void *context)
         if (fails) {
             shard_tensors *list = shard_tensors_create();
             check_ok(shard_tensors_add(list, "huge", shard_empty(SHARD_SHAPE(INT64_C(1) << 52), .requires_grad = true)));
-            check_ok(shard_optimizer_add_param_group(sgd, list));
+            check_ok(add_group_of(sgd, list));
         }
         ck_assert_int_ne(shard_ema_swap(ema), SHARD_OK);
         check_error(fails ? SHARD_ERROR_MEMORY : SHARD_ERROR_PEER, "rank 1: *");
@@ -327,7 +328,7 @@ START_TEST(test_frozen)
         shard_tensors *list = shard_tensors_create();
         check_ok(shard_tensors_add(list, "p", p));
         check_ok(shard_tensors_add(list, "frozen", frozen));
-        shard_optimizer *sgd = shard_sgd(list, .lr = 1.0);
+        shard_optimizer *sgd = sgd_of_list(list, .lr = 1.0);
         shard_ema *ema = shard_ema_create(sgd, .decay = 0.5);
         int64_t before = shard_get_memory_by_kind(shard_device_open(NULL), SHARD_MEMORY_OPTIMIZER_STATE).current;
         for (int n = 0; n < 2; n++) {
@@ -371,7 +372,7 @@ static void collects_nothing(shard_group *world, void *context)
         shard_tensors *list = shard_tensors_create();
         check_ok(shard_tensors_add(list, "p", p));
         check_ok(shard_tensors_add(list, "frozen", frozen));
-        shard_optimizer *sgd = shard_zero_optimizer(shard_sgd(list, .lr = 1.0, .momentum = 0.9));
+        shard_optimizer *sgd = shard_zero_optimizer(sgd_of_list(list, .lr = 1.0, .momentum = 0.9));
         shard_set_requires_grad(frozen, false);
         shard_ema *ema = shard_ema_create(sgd, .decay = 0.5);
         move(sgd, p, 0);

@@ -3,6 +3,7 @@
 #include "support/job.h"
 
 #include "base/error.h"
+#include "support/options.h"
 
 #include <shard/distributed.h>
 #include <shard/nn.h>
@@ -40,7 +41,7 @@ static void other_momentum(shard_optimizer *optimizer, bool odd)
     (void)optimizer;
     shard_tensors *list = shard_tensors_create();
     shard_tensors_add(list, "w", shard_ones(SHARD_SHAPE(3)));
-    shard_optimizer *other = shard_sgd(list, .lr = 0.1, .momentum = odd ? 0.8 : 0.9);
+    shard_optimizer *other = sgd_of_list(list, .lr = 0.1, .momentum = odd ? 0.8 : 0.9);
     shard_step(other);
     shard_optimizer_destroy(other);
 }
@@ -49,8 +50,9 @@ static void step_of_groups(shard_param_group_options options)
 {
     shard_tensors *list = shard_tensors_create();
     shard_tensors_add(list, "w", shard_ones(SHARD_SHAPE(3)));
-    shard_optimizer *other = shard_adamw(shard_tensors_create());
-    shard_optimizer_add_param_group_with(other, list, options);
+    shard_optimizer *other = adamw_of_list(shard_tensors_create());
+    shard_optimizer_add_param_group_with(other, list, &options);
+    shard_tensors_destroy(list);
     shard_step(other);
     shard_optimizer_destroy(other);
 }
@@ -58,13 +60,13 @@ static void step_of_groups(shard_param_group_options options)
 static void other_group_decay(shard_optimizer *optimizer, bool odd)
 {
     (void)optimizer;
-    step_of_groups((shard_param_group_options){.no_weight_decay = odd});
+    step_of_groups((shard_param_group_options){SHARD_PARAM_GROUP_OPTIONS_VALUES, .weight_decay = odd ? 0 : -1});
 }
 
 static void other_group_decay_1d(shard_optimizer *optimizer, bool odd)
 {
     (void)optimizer;
-    step_of_groups((shard_param_group_options){.no_decay_1d = odd});
+    step_of_groups((shard_param_group_options){SHARD_PARAM_GROUP_OPTIONS_VALUES, .decay_1d = odd ? 0 : -1});
 }
 
 static void other_decay_1d(shard_optimizer *optimizer, bool odd)
@@ -72,7 +74,7 @@ static void other_decay_1d(shard_optimizer *optimizer, bool odd)
     (void)optimizer;
     shard_tensors *list = shard_tensors_create();
     shard_tensors_add(list, "w", shard_ones(SHARD_SHAPE(3)));
-    shard_optimizer *other = shard_adamw(list, .no_decay_1d = odd);
+    shard_optimizer *other = adamw_of_list(list, .decay_1d = !odd);
     shard_step(other);
     shard_optimizer_destroy(other);
 }
@@ -114,7 +116,7 @@ static void other_kind(shard_optimizer *optimizer, bool odd)
 {
     shard_tensors *list = shard_tensors_create();
     shard_tensors_add(list, "w", shard_ones(SHARD_SHAPE(3)));
-    shard_optimizer *other = shard_adam(list, .lr = 0.1);
+    shard_optimizer *other = adam_of_list(list, .lr = 0.1);
     shard_step(odd ? other : optimizer);
     shard_optimizer_destroy(other);
 }
@@ -168,10 +170,10 @@ static const difference differences[] = {
     {other_kind,
      "rank 1 calls shard_step with optimizer shard_adam while ranks 0 and 2 call shard_step with optimizer shard_sgd"},
     {other_group_decay,
-     "rank 1 calls shard_step with no_weight_decay true, * of group 1 while ranks 0 and 2 call * with no_weight_decay false, *"},
-    {other_group_decay_1d, "rank 1 calls shard_step with *, no_decay_1d true of group 1 while ranks 0 and 2 call * with *, "
-                           "no_decay_1d false of group 1"},
-    {other_decay_1d, "rank 1 calls shard_step with no_decay_1d true while ranks 0 and 2 call shard_step with no_decay_1d false"},
+     "rank 1 calls shard_step with * weight_decay 0 of group 1 while ranks 0 and 2 call * weight_decay -1 of group 1"},
+    {other_group_decay_1d,
+     "rank 1 calls shard_step with decay_1d 0 of group 1 while ranks 0 and 2 call * with decay_1d -1 of group 1"},
+    {other_decay_1d, "rank 1 calls shard_step with decay_1d false while ranks 0 and 2 call shard_step with decay_1d true"},
     {other_conversion, "rank 1 calls shard_all_reduce * while ranks 0 and 2 call shard_convert_parallel_embedding*"},
     {other_layer, "rank 1 calls shard_parallel_linear * while ranks 0 and 2 call shard_parallel_embedding *"},
     {other_branch, "rank 1 calls shard_step while ranks 0 and 2 call shard_backward *"},
@@ -194,7 +196,7 @@ static void differ(shard_group *world, void *context)
     {
         shard_tensors *list = shard_tensors_create();
         shard_tensors_add(list, "w", shard_ones(SHARD_SHAPE(3)));
-        shard_optimizer *optimizer = shard_sgd(list, .lr = 0.1);
+        shard_optimizer *optimizer = sgd_of_list(list, .lr = 0.1);
         which->act(optimizer, shard_group_rank(world) == 1);
         check_error(SHARD_ERROR_MISMATCH, which->text);
         check_ok(shard_step(optimizer)); /* forgiven, the ranks go on together */

@@ -3,6 +3,7 @@
 #include "support/golden.h"
 #include "support/gradcheck.h"
 #include "support/job.h"
+#include "support/options.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -11,36 +12,36 @@ enum { STEPS = 5 };
 
 static shard_optimizer *sgd_nesterov(shard_tensors *p)
 {
-    return shard_sgd(p, .lr = 0.1, .momentum = 0.9, .weight_decay = 0.05, .nesterov = true);
+    return sgd_of_list(p, .lr = 0.1, .momentum = 0.9, .weight_decay = 0.05, .nesterov = true);
 }
 static shard_optimizer *adam(shard_tensors *p)
 {
-    return shard_adam(p, .lr = 0.1);
+    return adam_of_list(p, .lr = 0.1);
 }
 static shard_optimizer *adam_decay(shard_tensors *p)
 {
-    return shard_adam(p, .lr = 0.1, .beta1 = 0.8, .beta2 = 0.95, .eps = 1e-3, .weight_decay = 0.05);
+    return adam_of_list(p, .lr = 0.1, .beta1 = 0.8, .beta2 = 0.95, .eps = 1e-3, .weight_decay = 0.05);
 }
 static shard_optimizer *adam_amsgrad(shard_tensors *p)
 {
-    return shard_adam(p, .lr = 0.1, .beta1 = 0.8, .beta2 = 0.6, .weight_decay = 0.05, .amsgrad = true);
+    return adam_of_list(p, .lr = 0.1, .beta1 = 0.8, .beta2 = 0.6, .weight_decay = 0.05, .amsgrad = true);
 }
 static shard_optimizer *adamw(shard_tensors *p)
 {
-    return shard_adamw(p, .lr = 0.1);
+    return adamw_of_list(p, .lr = 0.1);
 }
 static shard_optimizer *adamw_amsgrad(shard_tensors *p)
 {
-    return shard_adamw(p, .lr = 0.1, .beta1 = 0.8, .beta2 = 0.6, .weight_decay = 0.3, .amsgrad = true);
+    return adamw_of_list(p, .lr = 0.1, .beta1 = 0.8, .beta2 = 0.6, .weight_decay = 0.3, .amsgrad = true);
 }
 
 static shard_optimizer *sgd(shard_tensors *p)
 {
-    return shard_sgd(p, .lr = 0.1, .momentum = 0.9, .weight_decay = 0.05);
+    return sgd_of_list(p, .lr = 0.1, .momentum = 0.9, .weight_decay = 0.05);
 }
 static shard_optimizer *adam_large_eps(shard_tensors *p)
 {
-    return shard_adam(p, .lr = 0.1, .eps = 0.1);
+    return adam_of_list(p, .lr = 0.1, .eps = 0.1);
 }
 
 static const struct {
@@ -54,11 +55,11 @@ static const struct {
     {.name = "adam_amsgrad", .make = adam_amsgrad},
     {.name = "adamw", .make = adamw},
     {.name = "adamw_amsgrad", .make = adamw_amsgrad},
-    {.name = "clip_norm", .make = sgd, .max_norm = 3.7},
+    {.name = "clip_norm", .make = sgd, .max_norm = 3.7, .norm_type = 2},
     {.name = "clip_norm_inf", .make = sgd, .max_norm = 1.25, .norm_type = INFINITY},
     {.name = "clip_norm_3", .make = sgd, .max_norm = 1.5, .norm_type = 3},
     {.name = "clip_value", .make = sgd, .value = 0.75},
-    {.name = "clip_norm_adam", .make = adam_large_eps, .max_norm = 0.5},
+    {.name = "clip_norm_adam", .make = adam_large_eps, .max_norm = 0.5, .norm_type = 2},
 };
 enum { CASES = sizeof cases / sizeof *cases };
 

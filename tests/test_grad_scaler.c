@@ -3,6 +3,7 @@
 #include "support/job.h"
 #include "support/scratch.h"
 #include "support/single.h"
+#include "support/options.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -270,11 +271,13 @@ START_TEST(refuses)
     ck_assert_int_ne(shard_grad_scaler_step(scaler, NULL), SHARD_OK);
     check_error(SHARD_ERROR_ARGUMENT, "shard_grad_scaler_step: optimizer is NULL*");
     check_ok(shard_grad_scaler_update(scaler));
-    static const shard_grad_scaler_options unsound[] = {{.init_scale = -1},      {.init_scale = 1e39},
-                                                        {.growth_factor = 1},    {.backoff_factor = 1.5},
-                                                        {.backoff_factor = NAN}, {.growth_interval = -3}};
+    static const shard_grad_scaler_options unsound[] = {
+        {SHARD_GRAD_SCALER_OPTIONS_VALUES, .init_scale = -1},      {SHARD_GRAD_SCALER_OPTIONS_VALUES, .init_scale = 1e39},
+        {SHARD_GRAD_SCALER_OPTIONS_VALUES, .growth_factor = 1},    {SHARD_GRAD_SCALER_OPTIONS_VALUES, .backoff_factor = 1.5},
+        {SHARD_GRAD_SCALER_OPTIONS_VALUES, .backoff_factor = NAN}, {SHARD_GRAD_SCALER_OPTIONS_VALUES, .growth_interval = -3},
+    };
     for (size_t i = 0; i < sizeof unsound / sizeof *unsound; i++) {
-        ck_assert_ptr_null(shard_grad_scaler_create_with(unsound[i]));
+        ck_assert_ptr_null(shard_grad_scaler_create_with(&unsound[i]));
         check_error(SHARD_ERROR_ARGUMENT, "shard_grad_scaler: init_scale *");
     }
     shard_grad_scaler_destroy(scaler);
@@ -292,7 +295,7 @@ START_TEST(keeps_small_gradients)
         shard_tensor *w = shard_ones(SHARD_SHAPE(8), .dtype = SHARD_FLOAT16, .requires_grad = true);
         shard_tensors *list = shard_tensors_create();
         check_ok(shard_tensors_add(list, "half", w));
-        shard_optimizer *sgd = shard_sgd(list, .lr = 0x1p20);
+        shard_optimizer *sgd = sgd_of_list(list, .lr = 0x1p20);
         shard_tensor *loss = shard_sum(shard_mul(w, shard_full(SHARD_SHAPE(8), 1.0, .dtype = SHARD_FLOAT16)));
         loss = shard_grad_scaler_scale(scaler, loss);
         ck_assert_int_eq(shard_tensor_dtype(loss), SHARD_FLOAT32);
@@ -363,7 +366,7 @@ static double train(shard_dtype mode, shard_grad_scaler *scaler, int *skipped)
 {
     shard_manual_seed(7);
     shard_module *model = shard_nn_sequential(shard_nn_linear(8, 16), shard_nn_gelu(), shard_nn_linear(16, 3));
-    shard_optimizer *sgd = shard_sgd(shard_parameters(model), .lr = 0.5, .momentum = 0.5);
+    shard_optimizer *sgd = sgd_of_list(shard_parameters(model), .lr = 0.5, .momentum = 0.5);
     double value = 0;
     *skipped = 0;
     for (int done = 0; done < 20;) {

@@ -106,6 +106,40 @@ def check_strict_program(root):
     return [f"tests/strict_program.c: does not call {name}" for name in sorted(macros) if not re.search(rf"\b{name}\(", program)]
 
 
+# Options by value: the two calls that are left of those.
+BY_VALUE = {"shard_zero_optimizer_options", "shard_data_parallel_options"}
+
+
+def check_options(root):
+    """Options go by pointer, begin with their size and have defaults."""
+    problems = []
+    for path in sorted((root / "include").rglob("*.h")):
+        header = path.read_text(encoding="utf-8")
+        for name, body in re.findall(r"typedef struct (shard_\w+_options) \{(.*?)\n\}", header, re.S):
+            if name in BY_VALUE:
+                continue
+            if not re.match(r"\s*size_t size;", body):
+                problems.append(f"{path.name}: {name} does not begin with its size")
+            if f"#define {name.upper()}_INIT " not in header:
+                problems.append(f"{path.name}: there is no {name.upper()}_INIT")
+        for name in re.findall(r"[(,]\s*(?:const )?(shard_\w+_options) \w+[,)]", header):
+            if name not in BY_VALUE:
+                problems.append(f"{path.name}: {name} by value")
+    return problems
+
+
+def check_map(root):
+    """The library's map of symbols lists the headers' functions, sorted."""
+    functions = set()
+    for path in (root / "include").rglob("*.h"):
+        header = re.sub(r"/\*.*?\*/", "", path.read_text(encoding="utf-8"), flags=re.S)
+        functions |= set(re.findall(r"\bSHARD_API\s+[^;]*?\b(shard_\w+)\(", header))
+    listed = re.findall(r"^    (shard_\w+);$", (root / "libshard/libshard.map").read_text(encoding="utf-8"), re.M)
+    problems = [f"libshard/libshard.map: {name} is missing" for name in sorted(functions - set(listed))]
+    problems += [f"libshard/libshard.map: {name} is in no header" for name in sorted(set(listed) - functions)]
+    return problems + ([] if listed == sorted(listed) else ["libshard/libshard.map: the list is not sorted"])
+
+
 def collective_functions(header):
     """The functions behind each comment that says that they are collective: by what users call."""
     for comment, rest in re.findall(r"/\*((?:(?!\*/).)*)\*/((?:(?!/\*).)*)", header, re.S):
@@ -164,7 +198,8 @@ def check_calls(archives):
 
 def main():
     root = pathlib.Path(sys.argv[1])
-    problems = check_includes(root) + check_file_includes(root) + check_strict_program(root) + check_collective_functions(root) + check_calls(sys.argv[2:])
+    problems = (check_includes(root) + check_file_includes(root) + check_strict_program(root) + check_options(root) + check_map(root) +
+                check_collective_functions(root) + check_calls(sys.argv[2:]))
     print("\n".join(problems) if problems else "the house is in order")
     return 1 if problems else 0
 

@@ -3,6 +3,7 @@
 #include "support/job.h"
 
 #include "tensor/tensor.h"
+#include "support/options.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -93,7 +94,7 @@ static void initialises(shard_group *world, void *context)
     shard_tensor *weight = shard_module_tensor(shard_module_child_at(model, 0), "weight");
     shard_tensor *bias = shard_module_tensor(shard_module_child_at(model, 0), "bias");
     shard_tensors *parameters = shard_parameters(model);
-    shard_optimizer *optimizer = s->how == ZERO ? shard_zero_optimizer_with(shard_sgd(shard_parameters(model)), s->zero) : NULL;
+    shard_optimizer *optimizer = s->how == ZERO ? shard_zero_optimizer_with(sgd_of_list(shard_parameters(model)), s->zero) : NULL;
     shard_data_parallel *dp = s->how == DATA_PARALLEL ? shard_data_parallel_create(parameters) : NULL;
     if (s->how == MADE)
         ck_assert_ptr_nonnull(shard_tensor_memory(weight));
@@ -162,7 +163,7 @@ static void on_a_mesh(shard_group *world, void *context)
     shard_mesh *mesh = shard_mesh_create(.model = 2);
     shard_module *model =
         shard_nn_sequential(shard_nn_parallel_linear(IN, OUT, split, shard_mesh_model_group(mesh), .dtype = SHARD_FLOAT64));
-    shard_optimizer *optimizer = shard_zero_optimizer(shard_sgd(shard_parameters(model)), .stage = 3);
+    shard_optimizer *optimizer = shard_zero_optimizer(sgd_of_list(shard_parameters(model)), .stage = 3);
     shard_manual_seed(46);
     double *expected = expected_values(6, SHARD_SHAPE(OUT, IN));
     shard_manual_seed(46);
@@ -190,7 +191,7 @@ static void in_row_blocks(shard_group *world, void *context)
     enum { ROWS = 9001, COLS = 3 };
     (void)world, (void)context;
     shard_module *model = shard_nn_sequential(shard_nn_linear(COLS, ROWS, .dtype = SHARD_FLOAT64));
-    shard_optimizer *optimizer = shard_zero_optimizer(shard_sgd(shard_parameters(model)), .stage = 3, .bucket_mib = 0.01);
+    shard_optimizer *optimizer = shard_zero_optimizer(sgd_of_list(shard_parameters(model)), .stage = 3, .bucket_mib = 0.01);
     shard_tensor *weight = shard_module_tensor(shard_module_child_at(model, 0), "weight");
     ck_assert_ptr_nonnull(weight->rows);
     shard_manual_seed(3);

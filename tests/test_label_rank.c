@@ -79,8 +79,7 @@ static void check_with_loss(shard_tensor *x, shard_tensor *labels, const int64_t
     double smoothing = turn % 2 ? 0.1 : 0;
     int64_t counted[ROWS];
     shard_tensor *rank = NULL, *plain = shard_cross_entropy(x, labels, .label_smoothing = smoothing, .reduction = reduction);
-    shard_tensor *loss =
-        shard_cross_entropy(x, labels, .label_smoothing = smoothing, .reduction = reduction, .label_rank = &rank);
+    shard_tensor *loss = shard_cross_entropy_with_rank(x, labels, &rank, .label_smoothing = smoothing, .reduction = reduction);
     ck_assert_msg(loss && rank, "%s", shard_last_error());
     check_ok(shard_copy_to_host(rank, counted, sizeof counted));
     for (int k = 0; k < ROWS; k++)
@@ -183,7 +182,7 @@ static void carries_rows(shard_group *world, void *context)
         ck_assert_int_eq(shard_count_top_k(rank, 3), range.size);
         ck_assert_int_eq(shard_tensor_placement(rank).kind, size > 1 ? SHARD_SPLIT : SHARD_LOCAL);
         shard_tensor *counted = NULL;
-        ck_assert_ptr_nonnull(shard_cross_entropy(logits, labels, .reduction = SHARD_REDUCTION_SUM, .label_rank = &counted));
+        ck_assert_ptr_nonnull(shard_cross_entropy_with_rank(logits, labels, &counted, .reduction = SHARD_REDUCTION_SUM));
         ck_assert_int_eq(shard_count_top_k(counted, 2), 0);
         ck_assert_int_eq(shard_count_top_k(counted, 3), range.size);
         ck_assert_int_eq(shard_tensor_placement(counted).kind, shard_tensor_placement(rank).kind);
@@ -237,11 +236,11 @@ START_TEST(refuses)
         ck_assert_int_eq(shard_count_top_k(logits, 1), -1);
         check_error(SHARD_ERROR_SHAPE, "shard_count_top_k: the ranks are float32*");
         shard_tensor *rank = logits;
-        ck_assert_ptr_null(shard_cross_entropy(logits, logits, .label_rank = &rank));
+        ck_assert_ptr_null(shard_cross_entropy_with_rank(logits, logits, &rank));
         check_error(SHARD_ERROR_ARGUMENT, "shard_cross_entropy: label_rank with probabilities, which have no labels");
         ck_assert_ptr_null(rank);
         rank = logits;
-        ck_assert_ptr_null(shard_cross_entropy(logits, NULL, .label_rank = &rank));
+        ck_assert_ptr_null(shard_cross_entropy_with_rank(logits, NULL, &rank));
         check_error(SHARD_ERROR_ARGUMENT, "shard_cross_entropy: an operand is NULL");
         ck_assert_ptr_null(rank);
     }
@@ -259,11 +258,11 @@ static void loss_fails_together(shard_group *world, void *context)
         shard_tensor *logits = shard_as_split(shard_zeros(SHARD_SHAPE(3, range.size)), 1, world, range.start, 9), *counted = NULL;
         shard_tensor *labels = shard_from_host(label, SHARD_SHAPE(3), .dtype = SHARD_INT64);
         shard_tensor *weight = rank == 1 ? shard_ones(SHARD_SHAPE(2)) : shard_ones(SHARD_SHAPE(9));
-        ck_assert_ptr_null(shard_cross_entropy(logits, labels, .weight = weight, .label_rank = &counted));
+        ck_assert_ptr_null(shard_cross_entropy_with_rank(logits, labels, &counted, .weight = weight));
         check_error(rank == 1 ? SHARD_ERROR_SHAPE : SHARD_ERROR_PEER, "*shard_cross_entropy: class weights of shape \\[2] that are *");
-        ck_assert_ptr_null(shard_cross_entropy(logits, labels, .label_rank = rank == 1 ? NULL : &counted));
+        ck_assert_ptr_null(shard_cross_entropy_with_rank(logits, labels, rank == 1 ? NULL : &counted));
         check_error(SHARD_ERROR_MISMATCH, "*shard_cross_entropy: rank 1 has other options or another number of classes than rank 0*");
-        ck_assert_ptr_nonnull(shard_cross_entropy(logits, labels, .label_rank = &counted));
+        ck_assert_ptr_nonnull(shard_cross_entropy_with_rank(logits, labels, &counted));
         ck_assert_int_eq(shard_count_top_k(counted, 2), 1);
     }
 }

@@ -2,6 +2,7 @@
  * held; and what they leave alone and refuse. */
 #include "support/host.h"
 #include "support/layers.h"
+#include "support/options.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -38,8 +39,8 @@ static double ratio_of(double weight, double update, double ratio)
 /* One layer: w with gradient g (which it changes), and two states. */
 typedef void reference_step(double *w, double *g, double **state, int64_t size, int step, bool adapts, bool decays, double scale);
 
-static const shard_lars_settings lars = {
-    .lr = 0.5, .momentum = 0.9, .weight_decay = 0.05, .trust_coefficient = 0.1, .eps = 1e-3, .nesterov = true};
+static const shard_lars_options lars = {SHARD_LARS_OPTIONS_VALUES, .lr = 0.5,   .momentum = 0.9, .weight_decay = 0.05,
+                                        .trust_coefficient = 0.1,  .eps = 1e-3, .nesterov = true};
 
 /* Algorithm 1 of the paper, with PyTorch's momentum. */
 static void lars_step(double *w, double *g, double **state, int64_t size, int step, bool adapts, bool decays, double scale)
@@ -53,7 +54,8 @@ static void lars_step(double *w, double *g, double **state, int64_t size, int st
     }
 }
 
-static const shard_lamb_settings lamb = {.lr = 0.2, .beta1 = 0.8, .beta2 = 0.95, .eps = 1e-3, .weight_decay = 0.05};
+static const shard_lamb_options lamb = {SHARD_LAMB_OPTIONS_VALUES, .lr = 0.2, .beta1 = 0.8, .beta2 = 0.95, .eps = 1e-3,
+                                        .weight_decay = 0.05};
 
 /* Algorithm 2 of the paper. */
 static void lamb_step(double *w, double *g, double **state, int64_t size, int step, bool adapts, bool decays, double scale)
@@ -71,15 +73,16 @@ static void lamb_step(double *w, double *g, double **state, int64_t size, int st
 
 typedef struct training {
     const layers_case *at;
-    bool lamb, all; /* decay_all and adapt_all */
+    bool lamb, all; /* decay_1d and adapt_1d */
 } training;
 
 static shard_optimizer *optimizer_of(const training *t, shard_tensors *parameters)
 {
-    shard_lars_settings with_lars = lars;
-    shard_lamb_settings with_lamb = lamb;
-    with_lars.decay_all = with_lars.adapt_all = with_lamb.decay_all = with_lamb.adapt_all = t->all;
-    return t->lamb ? shard_lamb_with(parameters, with_lamb) : shard_lars_with(parameters, with_lars);
+    shard_lars_options with_lars = lars;
+    shard_lamb_options with_lamb = lamb;
+    with_lars.decay_1d = with_lars.adapt_1d = with_lamb.decay_1d = with_lamb.adapt_1d = t->all;
+    return t->lamb ? WITH_LIST_AND(shard_lamb_with, parameters, &with_lamb)
+                   : WITH_LIST_AND(shard_lars_with, parameters, &with_lars);
 }
 
 /* The second step is clipped. */
@@ -137,7 +140,7 @@ static shard_optimizer *of_one(shard_tensor *p, bool with_lamb)
 {
     shard_tensors *list = shard_tensors_create();
     check_ok(shard_tensors_add(list, "p", p));
-    return with_lamb ? shard_lamb(list, .lr = 0.5, .beta1 = 0.5, .eps = 1e-12) : shard_lars(list, .lr = 0.5);
+    return with_lamb ? lamb_of_list(list, .lr = 0.5, .beta1 = 0.5, .eps = 1e-12) : lars_of_list(list, .lr = 0.5);
 }
 
 /* Where a weight is 0 it moves as if it were not adapted; where its gradient is, not at all. */
@@ -179,7 +182,7 @@ START_TEST(test_defaults)
                 w[k][i] = value_at(p[k], i);
             shard_tensors *list = shard_tensors_create();
             check_ok(shard_tensors_add(list, "p", p[k]));
-            optimizer[k] = k ? shard_lamb(list, .lr = 0.5) : shard_lars(list, .lr = 0.5);
+            optimizer[k] = k ? lamb_of_list(list, .lr = 0.5) : lars_of_list(list, .lr = 0.5);
         }
         for (int step = 1; step <= 3; step++) {
             double update[SIZE], rate[2];
@@ -213,13 +216,13 @@ START_TEST(test_groups)
     SHARD_SCOPE
     {
         shard_tensor *p[PARAMETERS];
-        shard_optimizer *optimizer = shard_lars(shard_tensors_create(), .lr = 1.0, .trust_coefficient = 1.0);
+        shard_optimizer *optimizer = lars_of_list(shard_tensors_create(), .lr = 1.0, .trust_coefficient = 1.0);
         for (int i = 0; i < PARAMETERS; i++) {
             char name[] = {(char)('a' + i), '\0'};
             p[i] = shard_full(SHARD_SHAPE(1, 1), i + 1.0, .requires_grad = true, .dtype = SHARD_FLOAT64);
             shard_tensors *list = shard_tensors_create();
             check_ok(shard_tensors_add(list, name, p[i]));
-            check_ok(shard_optimizer_add_param_group(optimizer, list, .weight_decay = decay[i]));
+            check_ok(add_group_of(optimizer, list, .weight_decay = decay[i]));
             check_ok(shard_backward(shard_scale(p[i], 3.0)));
         }
         check_ok(shard_step(optimizer));
@@ -243,7 +246,7 @@ START_TEST(test_state)
             p[i] = made_up_leaf(SHARD_SHAPE(5, 3), 1, SHARD_FLOAT32);
             shard_tensors *list = shard_tensors_create();
             check_ok(shard_tensors_add(list, "p", p[i]));
-            optimizer[i] = with_lamb ? shard_lamb(list, .lr = 0.1) : shard_lars(list, .lr = 0.1, .momentum = 0.9);
+            optimizer[i] = with_lamb ? lamb_of_list(list, .lr = 0.1) : lars_of_list(list, .lr = 0.1, .momentum = 0.9);
         }
         for (int turn = 0; turn < 4; turn++) {
             shard_tensor *g = made_up(SHARD_SHAPE(5, 3), (uint64_t)turn + 2, SHARD_FLOAT32);
@@ -293,13 +296,13 @@ END_TEST
 
 START_TEST(test_refuses)
 {
-    ck_assert_ptr_null(shard_lars(shard_tensors_create(), .lr = 1.0, .trust_coefficient = -1.0));
+    ck_assert_ptr_null(lars_of_list(shard_tensors_create(), .lr = 1.0, .trust_coefficient = -1.0));
     check_error(shard_last_status(), "shard_lars: *trust coefficient -1*negative*");
-    ck_assert_ptr_null(shard_lars(shard_tensors_create(), .lr = 1.0, .nesterov = true));
+    ck_assert_ptr_null(lars_of_list(shard_tensors_create(), .lr = 1.0, .nesterov = true));
     check_error(shard_last_status(), "shard_lars: Nesterov*");
-    ck_assert_ptr_null(shard_lamb(shard_tensors_create(), .lr = 1.0, .beta1 = 1.0));
+    ck_assert_ptr_null(lamb_of_list(shard_tensors_create(), .lr = 1.0, .beta1 = 1.0));
     check_error(shard_last_status(), "shard_lamb: *beta1 1,*less than 1*");
-    ck_assert_ptr_null(shard_lamb(NULL, .lr = 1.0));
+    ck_assert_ptr_null(lamb_of_list(NULL, .lr = 1.0));
     check_error(shard_last_status(), "*parameters is NULL*");
 }
 END_TEST

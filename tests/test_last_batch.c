@@ -1,5 +1,6 @@
 /* Training over an epoch's uneven end, on any ranks, is that of one process: shard_last_batch. */
 #include "support/job.h"
+#include "support/options.h"
 
 #include <math.h>
 
@@ -51,7 +52,7 @@ static shard_group_sampler *sample(const run_case *c, shard_group *group)
 static shard_module *train_alone(const run_case *c, int members)
 {
     shard_module *model = make_model(c, NULL);
-    shard_optimizer *sgd = shard_sgd(shard_parameters(model), .lr = 0.1, .momentum = 0.9);
+    shard_optimizer *sgd = sgd_of_list(shard_parameters(model), .lr = 0.1, .momentum = 0.9);
     shard_group_sampler *order = sample(c, NULL);
     int64_t all = c->last_batch == SHARD_LAST_BATCH_EXACT ? c->samples : (c->samples + members - 1) / members * members;
     for (int epoch = 0; epoch < EPOCHS; epoch++)
@@ -86,7 +87,7 @@ static shard_module *train(const run_case *c, shard_mesh *mesh, shard_group *sam
     shard_group *group = shard_mesh_model_group(mesh), *data = shard_mesh_data_group(mesh);
     shard_module *model = make_model(c, group);
     shard_tensors *parameters = shard_parameters(model);
-    shard_optimizer *sgd = shard_sgd(shard_parameters(model), .lr = 0.1, .momentum = 0.9);
+    shard_optimizer *sgd = sgd_of_list(shard_parameters(model), .lr = 0.1, .momentum = 0.9);
     shard_data_parallel *parallel = shard_data_parallel_create(parameters);
     shard_group_sampler *sampler = sample(c, sampling);
     int64_t batch[BATCH], count;

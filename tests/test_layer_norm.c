@@ -42,7 +42,7 @@ START_TEST(normalizes_far_from_zero)
     for (int i = 0; i < 64; i++)
         expected[i] = ((double)values[i] - mean) / sqrt(squares + 1e-5);
     SHARD_SCOPE
-        check_tensor("y", shard_layer_norm(shard_from_host(values, SHARD_SHAPE(64)), NULL, NULL, 0), expected, 1e-6);
+    check_tensor("y", shard_layer_norm(shard_from_host(values, SHARD_SHAPE(64)), NULL, NULL, 1e-5), expected, 1e-6);
 }
 END_TEST
 
@@ -50,14 +50,14 @@ START_TEST(refuses)
 {
     SHARD_SCOPE {
         shard_tensor *x = shard_zeros(SHARD_SHAPE(2, 3)), *weight = shard_ones(SHARD_SHAPE(3));
-        check_refused(shard_layer_norm(x, weight, NULL, 0), SHARD_ERROR_SHAPE,
+        check_refused(shard_layer_norm(x, weight, NULL, 1e-5), SHARD_ERROR_SHAPE,
                       "shard_layer_norm: weight and bias must both be float32 of shape [[]3], *or both NULL; one is NULL");
-        check_refused(shard_layer_norm(x, shard_ones(SHARD_SHAPE(2)), shard_ones(SHARD_SHAPE(2)), 0), SHARD_ERROR_SHAPE,
+        check_refused(shard_layer_norm(x, shard_ones(SHARD_SHAPE(2)), shard_ones(SHARD_SHAPE(2)), 1e-5), SHARD_ERROR_SHAPE,
                       "shard_layer_norm: weight *");
-        check_refused(shard_layer_norm(shard_cast(x, SHARD_FLOAT64), weight, weight, 0), SHARD_ERROR_SHAPE,
+        check_refused(shard_layer_norm(shard_cast(x, SHARD_FLOAT64), weight, weight, 1e-5), SHARD_ERROR_SHAPE,
                       "shard_layer_norm: weight and bias must both be float64 *; one is float32 of shape [[]3] on *");
         check_refused(shard_layer_norm(x, weight, weight, -1), SHARD_ERROR_ARGUMENT, "shard_layer_norm: eps is -1");
-        check_refused(shard_layer_norm(shard_zeros(SHARD_SCALAR), NULL, NULL, 0), SHARD_ERROR_SHAPE,
+        check_refused(shard_layer_norm(shard_zeros(SHARD_SCALAR), NULL, NULL, 1e-5), SHARD_ERROR_SHAPE,
                       "shard_layer_norm: a scalar *");
     }
 }

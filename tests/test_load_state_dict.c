@@ -5,6 +5,7 @@
 #include "support/zero.h"
 
 #include "tensor/tensor.h"
+#include "support/options.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -32,7 +33,7 @@ static trainee make_trainee(const recipe *r, shard_group *group)
     if (!r->stage)
         t.data_parallel = shard_data_parallel_create(parameters);
     shard_tensors_destroy(parameters);
-    t.optimizer = shard_adam(shard_parameters(t.model), .lr = 0.01);
+    t.optimizer = adam_of_list(shard_parameters(t.model), .lr = 0.01);
     if (r->stage)
         ck_assert_msg(shard_zero_optimizer(t.optimizer, .stage = r->stage) != NULL, "%s", shard_last_error());
     return t;
@@ -82,7 +83,7 @@ static void load_alone(trainee *t, const char *path, bool everybody)
         whole = shard_inspect(path, NULL);
         check_ok(shard_load(whole, path, .local = true));
     }
-    shard_tensors *own = shard_relocate_state_dict(state, whole, .from_root = !everybody);
+    shard_tensors *own = shard_relocate_state_dict(state, whole, .root = everybody ? -1 : 0);
     ck_assert_msg(own != NULL, "%s", shard_last_error());
     shard_tensors_destroy(whole);
     shard_tensors_destroy(state);
@@ -154,7 +155,9 @@ static shard_tensors *list_of(int count, const char *const *names, shard_tensor 
 #define list_two(a, x, b, y) list_of(2, (const char *const[]){a, b}, (shard_tensor *const[]){x, y})
 
 /* Loads, and frees both lists. */
-static shard_status load(shard_tensors *to, shard_tensors *from, shard_load_state_dict_options options)
+#define load(to, from, ...)                                                                                                      \
+    load_with(to, from, &(shard_load_state_dict_options){SHARD_LOAD_STATE_DICT_OPTIONS_VALUES, ##__VA_ARGS__})
+static shard_status load_with(shard_tensors *to, shard_tensors *from, const shard_load_state_dict_options *options)
 {
     shard_status status = shard_load_state_dict_with(to, from, options);
     shard_tensors_destroy(to);
@@ -175,16 +178,16 @@ START_TEST(test_errors)
     {
         shard_tensor *x = shard_ones(SHARD_SHAPE(2, 3)), *y = shard_ones(SHARD_SHAPE(4));
         shard_tensor *two = shard_full(SHARD_SHAPE(2, 3), 2.0), *wide = shard_full(SHARD_SHAPE(4), 2.0, .dtype = SHARD_FLOAT64);
-        load(list_two("x", x, "y", y), list_two("x", two, "z", two), (shard_load_state_dict_options){0});
+        load(list_two("x", x, "y", y), list_two("x", two, "z", two));
         check_error(SHARD_ERROR_SHAPE, "shard_load_state_dict: the source does not fit: 1 missing there (\"y\"); 1 not expected here "
                                        "(\"z\")");
-        load(list_two("x", x, "y", y), list_two("x", two, "y", two), (shard_load_state_dict_options){0});
+        load(list_two("x", x, "y", y), list_two("x", two, "y", two));
         check_error(SHARD_ERROR_SHAPE, "*: 1 of another shape (\"y\" is [[]2, 3] there, [[]4] here)");
-        load(list_two("x", x, "y", y), list_two("x", two, "y", wide), (shard_load_state_dict_options){0});
+        load(list_two("x", x, "y", y), list_two("x", two, "y", wide));
         check_error(SHARD_ERROR_SHAPE, "*: 1 of another dtype (\"y\" is float64 there, float32 here)");
         ck_assert(value_at(x, 0) == 1 && value_at(y, 0) == 1);
         shard_tensor *part = as_part(shard_ones(SHARD_SHAPE(1, 3)), 0, 2);
-        load(list_two("x", x, "y", y), list_two("x", part, "y", y), (shard_load_state_dict_options){0});
+        load(list_two("x", x, "y", y), list_two("x", part, "y", y));
         check_error(SHARD_ERROR_SHAPE, "*: 1 placed otherwise (\"x\" is split along 0 there, local here: call "
                                        "shard_collect_state_dict first)");
         shard_load_state_dict(NULL, NULL);
@@ -212,16 +215,14 @@ START_TEST(test_options)
     {
         shard_tensor *x = shard_ones(SHARD_SHAPE(2, 3)), *y = shard_ones(SHARD_SHAPE(4));
         shard_tensor *two = shard_full(SHARD_SHAPE(2, 3), 2.0), *wide = shard_full(SHARD_SHAPE(4), 2.5, .dtype = SHARD_FLOAT64);
-        check_ok(load(list_two("x", x, "y", y), list_two("x", two, "z", two),
-                      (shard_load_state_dict_options){.allow_missing = true, .allow_unexpected = true}));
+        check_ok(load(list_two("x", x, "y", y), list_two("x", two, "z", two), .allow_missing = true, .allow_unexpected = true));
         ck_assert(value_at(x, 5) == 2 && value_at(y, 3) == 1);
-        check_ok(load(list_one("y", y), list_two("m.y", wide, "n.y", two),
-                      (shard_load_state_dict_options){.prefix = "m.", .convert = true}));
+        check_ok(load(list_one("y", y), list_two("m.y", wide, "n.y", two), .prefix = "m.", .convert = true));
         ck_assert(value_at(y, 0) == 2.5 && value_at(y, 3) == 2.5);
         shard_tensor *count = shard_ones(SHARD_SHAPE(4), .dtype = SHARD_INT64);
-        load(list_one("y", y), list_one("y", count), (shard_load_state_dict_options){.convert = true});
+        load(list_one("y", y), list_one("y", count), .convert = true);
         check_error(SHARD_ERROR_SHAPE, "*\"y\" is int64 there, float32 here)"); /* floats alone, as in shard_load */
-        check_ok(load(list_one("y", y), list_one("y", y), (shard_load_state_dict_options){0}));
+        check_ok(load(list_one("y", y), list_one("y", y)));
         ck_assert(value_at(y, 3) == 2.5);
     }
 }
@@ -244,7 +245,7 @@ static void takes_old_scalars(shard_group *world, void *context)
         ck_assert_int_eq((int64_t)shard_item(n), 7);
         for (int from_root = 0; from_root < 2; from_root++) {
             shard_tensor *again = shard_zeros(SHARD_SCALAR, .dtype = SHARD_INT64);
-            shard_tensors *fresh = list_one("n", again), *own = shard_relocate_state_dict(fresh, old, .from_root = from_root);
+            shard_tensors *fresh = list_one("n", again), *own = shard_relocate_state_dict(fresh, old, .root = from_root - 1);
             ck_assert_msg(own != NULL, "%s", shard_last_error());
             check_ok(shard_load_state_dict(fresh, own));
             ck_assert_int_eq((int64_t)shard_item(again), 7);
@@ -280,7 +281,7 @@ static void relocates_whole_tensors(shard_group *world, void *context)
     shard_module *model = make_split_model(SHARD_SPLIT_COLUMN, world);
     shard_tensors *partitioned = shard_state_dict(t.model), *like = shard_state_dict(model);
     for (int from_root = 0; from_root < 2; from_root++) {
-        ck_assert_ptr_null(shard_relocate_state_dict(like, partitioned, .from_root = from_root));
+        ck_assert_ptr_null(shard_relocate_state_dict(like, partitioned, .root = from_root - 1));
         check_error(shard_last_status(),
                     "*shard_relocate_state_dict: \"*\" is partitioned by shard_zero_optimizer, and a whole one is "
                     "needed: call shard_collect_state_dict first");
@@ -329,7 +330,7 @@ START_TEST(test_parts)
                         shape.dim[dim] -= 2;
                         shard_tensor *own = shard_empty(shape, .dtype = dtype, .device = devices[way >> 1]);
                         shard_tensor *to = as_part(own, dim, shapes[s].dim[dim]);
-                        check_ok(load(list_one("x", to), list_one("x", from), (shard_load_state_dict_options){.convert = narrow}));
+                        check_ok(load(list_one("x", to), list_one("x", from), .convert = narrow));
                         int64_t inner = shape.ndim == 3 ? 2 : 1, columns = shape.dim[1], all = shapes[s].dim[1];
                         double *got = values_of(to);
                         for (int64_t i = 0; i < shard_numel(to); i++) {
@@ -350,7 +351,7 @@ START_TEST(test_lazy)
 {
     SHARD_SCOPE
     {
-        shard_module *model = shard_nn_linear(1000, 1000, .no_bias = true);
+        shard_module *model = shard_nn_linear(1000, 1000, .bias = false);
         shard_tensor *weight = shard_module_tensor(model, "weight");
         ck_assert_int_eq(weight->recipe.kind, SHARD_UNIFORM);
         shard_tensors *source = list_one("weight", shard_full(SHARD_SHAPE(1000, 1000), 3.0));
@@ -370,7 +371,7 @@ START_TEST(test_stale)
     {
         shard_tensor *x = shard_ones(SHARD_SHAPE(3), .requires_grad = true), *two = shard_full(SHARD_SHAPE(3), 2.0);
         shard_tensor *loss = shard_sum(shard_mul(x, x));
-        check_ok(load(list_one("x", x), list_one("x", two), (shard_load_state_dict_options){0}));
+        check_ok(load(list_one("x", x), list_one("x", two)));
         ck_assert_int_ne(shard_backward(loss), SHARD_OK);
         shard_clear_error();
     }

@@ -6,6 +6,7 @@
 #include "support/job.h"
 
 #include "tensor/tensor.h"
+#include "support/options.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -81,7 +82,7 @@ static void follows_a_step(shard_group *world, void *context)
         before[kind] = of((shard_memory_kind)kind);
     shard_module *model = make_model();
     ck_assert_int_eq(of(SHARD_MEMORY_PARAMETERS).current, 0); /* initial values that nobody needed yet */
-    shard_optimizer *sgd = shard_sgd(shard_parameters(model), .lr = 0.1, .momentum = 0.9);
+    shard_optimizer *sgd = sgd_of_list(shard_parameters(model), .lr = 0.1, .momentum = 0.9);
     backward_once(model);
     ck_assert_int_eq(of(SHARD_MEMORY_PARAMETERS).current, PARAMETERS + BUFFERS);
     ck_assert_int_eq(of(SHARD_MEMORY_GRADIENTS).current, PARAMETERS + BUFFERS);

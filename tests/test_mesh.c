@@ -91,8 +91,8 @@ START_TEST(test_axes)
     static axes_case cases[] = {
         {{{"all", 3}}, 1, {3}},
         {{{"data", 2}, {"expert", 2}, {"model", 2}}, 3, {2, 2, 2}},
-        {{{"rows", 0}, {"columns", 3}}, 2, {2, 3}},
-        {{{"a", 2}, {"b", 1}, {"c", 0}, {"d", 2}}, 4, {2, 1, 2, 2}},
+        {{{"rows", -1}, {"columns", 3}}, 2, {2, 3}},
+        {{{"a", 2}, {"b", 1}, {"c", -1}, {"d", 2}}, 4, {2, 1, 2, 2}},
     };
     int ranks = 1;
     for (int i = 0; i < cases[_i].count; i++)
@@ -106,8 +106,8 @@ static void refuses_axes(shard_group *world, void *context)
     (void)context;
     ck_assert_ptr_null(shard_mesh_create(.axes = {{"a", 2}, {"a", 1}}));
     check_error(SHARD_ERROR_ARGUMENT, "*two axes are named \"a\"");
-    ck_assert_ptr_null(shard_mesh_create(.axes = {{"a", 0}, {"b", 0}}));
-    check_error(SHARD_ERROR_ARGUMENT, "*a 0 x b 0: sizes are 1 or more, and 0 for one axis at most*");
+    ck_assert_ptr_null(shard_mesh_create(.axes = {{"a", -1}, {"b", -1}}));
+    check_error(SHARD_ERROR_ARGUMENT, "*a -1 x b -1: sizes are 1 or more, and -1 for one axis at most*");
     ck_assert_ptr_null(shard_mesh_create(.axes = {{"", 2}}));
     check_error(SHARD_ERROR_ARGUMENT, "*the axis name \"\" is empty*");
     ck_assert_ptr_null(shard_mesh_create(.model = 2, .axes = {{"a", 2}}));
@@ -135,11 +135,11 @@ static void refuses(shard_group *world, void *context)
     (void)world;
     (void)context;
     ck_assert_ptr_null(shard_mesh_create(.model = 2));
-    check_error(shard_last_status(), "*shard_mesh_create: data 0 x model 2: groups of 2 do not divide the world's 3 ranks");
+    check_error(shard_last_status(), "*shard_mesh_create: data -1 x model 2: groups of 2 do not divide the world's 3 ranks");
     ck_assert_ptr_null(shard_mesh_create(.model = 4));
     check_error(shard_last_status(), "*groups of 4 do not divide the world's 3 ranks");
     ck_assert_ptr_null(shard_mesh_create(.model = -1));
-    check_error(shard_last_status(), "*data 0 x model -1: sizes are 1 or more, and 0 for one axis at most*");
+    check_error(shard_last_status(), "*data -1 x model -1: sizes are 1 or more, and -1 for one axis at most*");
     ck_assert_ptr_null(shard_mesh_create(.model = 3, .data = 2));
     check_error(shard_last_status(), "*data 2 x model 3 is not the world's size, 3*");
     shard_mesh *mesh = shard_mesh_create(.model = 3); /* the world works on */

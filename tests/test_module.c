@@ -1,14 +1,15 @@
 /* Modules: names, training mode, own modules, what happens on failure. */
 #include "support/host.h"
 #include "support/job.h"
+#include "support/options.h"
 
 #include <stdlib.h>
 #include <string.h>
 
 static shard_module *small_net(void)
 {
-    shard_module *features = shard_nn_sequential(shard_nn_conv2d(3, 4, 3, .padding = 1, .no_bias = true), shard_nn_batch_norm(4),
-                                                 shard_nn_relu(), shard_nn_max_pool2d(2, 0, 0));
+    shard_module *features = shard_nn_sequential(shard_nn_conv2d(3, 4, 3, .padding = 1, .bias = false), shard_nn_batch_norm(4),
+                                                 shard_nn_relu(), shard_nn_max_pool2d(2, -1, 0));
     return shard_nn_sequential(features, shard_nn_global_avg_pool2d(), shard_nn_dropout(0.5), shard_nn_linear(4, 5));
 }
 
@@ -249,7 +250,7 @@ START_TEST(test_shared_weight)
 {
     SHARD_SCOPE
     {
-        shard_module *embedding = shard_nn_embedding(4, 3, -1), *head = shard_nn_linear(3, 4, .no_bias = true);
+        shard_module *embedding = shard_nn_embedding(4, 3, -1), *head = shard_nn_linear(3, 4, .bias = false);
         shard_module *model = shard_nn_sequential(embedding, head);
         shard_tensor *weight = shard_module_tensor(embedding, "weight"), *own = shard_module_tensor(head, "weight");
         int64_t token = 2;
@@ -257,7 +258,7 @@ START_TEST(test_shared_weight)
         ck_assert_ptr_eq(shard_module_tensor(head, "weight"), weight);
         shard_tensor *x = shard_from_host(&token, SHARD_SHAPE(1), .dtype = SHARD_INT64);
         double before = value_at(weight, 6);
-        shard_optimizer *sgd = shard_sgd(shard_parameters(model), .lr = 1);
+        shard_optimizer *sgd = sgd_of_list(shard_parameters(model), .lr = 1);
         check_ok(shard_backward(shard_sum(shard_forward(model, x))));
         /* y = W w_2: w_2 of each row of W as the head's, and the sum of W's rows as the embedding's. */
         double expected = 0;
@@ -288,8 +289,8 @@ START_TEST(test_layer_norm_options)
     SHARD_SCOPE
     {
         shard_tensor *x = shard_from_host(((double[]){1, 2, 4, 5}), SHARD_SHAPE(1, 4), .dtype = SHARD_FLOAT64);
-        shard_module *bare = shard_nn_layer_norm(4, 0, .no_affine = true);
-        shard_module *no_bias = shard_nn_layer_norm(4, 0, .no_bias = true, .dtype = SHARD_FLOAT64);
+        shard_module *bare = shard_nn_layer_norm(4, 1e-5, .elementwise_affine = false);
+        shard_module *no_bias = shard_nn_layer_norm(4, 1e-5, .bias = false, .dtype = SHARD_FLOAT64);
         shard_tensors *none = shard_parameters(bare), *weight = shard_parameters(no_bias);
         ck_assert_int_eq(shard_tensors_count(none), 0);
         ck_assert_int_eq(shard_tensors_count(weight), 1);

@@ -8,7 +8,7 @@
 
 static shard_tensor *normalize(shard_tensor *const *x, const void *dim)
 {
-    return shard_normalize(x[0], *(const int *)dim, 0);
+    return shard_normalize(x[0], *(const int *)dim, 1e-12);
 }
 
 static shard_tensor *with_large_eps(shard_tensor *const *x, const void *dim)
@@ -47,7 +47,7 @@ START_TEST(known_values)
             shard_tensor *x = shard_from_host(values, SHARD_SHAPE(4, 2), .dtype = SHARD_FLOAT64);
             x = shard_detach(shard_cast(x, wide ? SHARD_FLOAT64 : SHARD_FLOAT32));
             shard_set_requires_grad(x, true);
-            shard_tensor *y = shard_normalize(x, -1, 0);
+            shard_tensor *y = shard_normalize(x, -1, 1e-12);
             check_tensor("normalize", y, expected, 1e-6);
             check_ok(shard_backward_from(y, shard_ones(SHARD_SHAPE(4, 2), .dtype = wide ? SHARD_FLOAT64 : SHARD_FLOAT32)));
             ck_assert_double_eq_tol(value_at(shard_grad(x), 0), (1 - 0.6 * 1.4) / 5, 1e-7);
@@ -85,13 +85,13 @@ START_TEST(refuses)
     SHARD_SCOPE
     {
         shard_tensor *x = shard_zeros(SHARD_SHAPE(2, 3));
-        check_refused(shard_normalize(x, 2, 0), SHARD_ERROR_ARGUMENT,
+        check_refused(shard_normalize(x, 2, 1e-12), SHARD_ERROR_ARGUMENT,
                       "shard_normalize: dimension 2 of a tensor of shape [[]2, 3]");
         check_refused(shard_normalize(x, 1, -1), SHARD_ERROR_ARGUMENT, "shard_normalize: eps is -1");
         check_refused(shard_normalize(x, 1, NAN), SHARD_ERROR_ARGUMENT, "shard_normalize: eps is *nan");
         check_refused(shard_normalize(shard_zeros(SHARD_SHAPE(2), .dtype = SHARD_INT64), 0, 0), SHARD_ERROR_SHAPE,
                       "shard_normalize: *int64*");
-        check_refused(shard_normalize(NULL, 0, 0), SHARD_ERROR_ARGUMENT, "shard_normalize: an operand is NULL");
+        check_refused(shard_normalize(NULL, 0, 1e-12), SHARD_ERROR_ARGUMENT, "shard_normalize: an operand is NULL");
     }
 }
 END_TEST
@@ -104,7 +104,7 @@ static void fails_together(shard_group *world, void *context)
     SHARD_SCOPE
     {
         shard_tensor *x = shard_as_split(shard_zeros(SHARD_SHAPE(2, 3)), 1, world, 3 * rank, 6);
-        ck_assert_ptr_null(shard_normalize(x, 1, rank == 1 ? -1 : 0));
+        ck_assert_ptr_null(shard_normalize(x, 1, rank == 1 ? -1 : 1e-12));
         check_error(rank == 1 ? SHARD_ERROR_ARGUMENT : SHARD_ERROR_PEER, "rank 1: shard_normalize: eps is -1");
     }
 }

@@ -5,6 +5,7 @@
 #include "null_calls.h"
 
 #include "support/check.h"
+#include "support/options.h"
 
 #include <errno.h>
 #include <signal.h>
@@ -23,7 +24,7 @@ static shard_tensor *forward(shard_module *module, shard_tensor *x)
 }
 
 const shard_module_type made_type = {.name = "made", .forward = forward};
-const shard_schedule made_schedule = {.base_lr = 1};
+const shard_schedule made_schedule = {SHARD_SCHEDULE_VALUES, .base_lr = 1};
 shard_scope made_scope;
 shard_module *made_module;
 shard_tensor *made_tensor;
@@ -43,9 +44,28 @@ shard_tensors *made_list(shard_tensor *tensor)
     return list;
 }
 
+void made_release(void *context)
+{
+    (void)context;
+}
+
+void made_log(shard_log_level level, int rank, const char *line, void *context)
+{
+    (void)level, (void)rank, (void)line, (void)context;
+}
+
+DLManagedTensorVersioned *made_managed(void)
+{
+    static float memory[4];
+    static DLManagedTensorVersioned managed = {
+        .version = {DLPACK_MAJOR_VERSION, 0},
+        .dl_tensor = {.data = memory, .device = {.device_type = kDLCPU}, .dtype = {kDLFloat, 32, 1}}};
+    return &managed;
+}
+
 shard_optimizer *made_optimizer(void)
 {
-    return shard_sgd(made_list(shard_ones(SHARD_SHAPE(2), .requires_grad = true)));
+    return sgd_of_list(made_list(shard_ones(SHARD_SHAPE(2), .requires_grad = true)));
 }
 
 shard_tensor *const *made_tensors(void)

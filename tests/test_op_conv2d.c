@@ -1,20 +1,21 @@
 /* conv2d. */
 #include "support/gradcheck.h"
+#include "support/options.h"
 
 static shard_tensor *conv2d(shard_tensor *const *x, const void *options)
 {
-    return shard_conv2d_with(x[0], x[1], NULL, *(const shard_conv2d_options *)options);
+    return shard_conv2d_with(x[0], x[1], NULL, options);
 }
 
 static shard_tensor *biased(shard_tensor *const *x, const void *options)
 {
-    return shard_conv2d_with(x[0], x[1], x[2], *(const shard_conv2d_options *)options);
+    return shard_conv2d_with(x[0], x[1], x[2], options);
 }
 
 #define OPTIONS(...)                                                                                                             \
     &(shard_conv2d_options)                                                                                                      \
     {                                                                                                                            \
-        .reserved = 0, __VA_ARGS__                                                                                               \
+        SHARD_CONV2D_OPTIONS_VALUES, __VA_ARGS__                                                                                 \
     }
 
 static const operation operations[] = {
@@ -88,8 +89,8 @@ START_TEST(refuses)
                       "shard_conv2d: a kernel of width 6 (dilation 1) on images of width 5 (padding 0)");
         check_refused(shard_conv2d(x, weight, NULL, .dilation = 2), SHARD_ERROR_SHAPE, "shard_conv2d: a kernel of height 3 *");
         check_refused(shard_conv2d(x, weight, NULL, .stride = -1), SHARD_ERROR_ARGUMENT, "shard_conv2d: stride -1*");
-        check_refused(shard_conv2d(x, weight, NULL, .padding_w = -1), SHARD_ERROR_ARGUMENT,
-                      "shard_conv2d: stride 1, padding -1, dilation 1 along the width");
+        check_refused(shard_conv2d(x, weight, NULL, .padding_w = -2), SHARD_ERROR_ARGUMENT,
+                      "shard_conv2d: stride 1, padding -2, dilation 1 along the width");
         check_refused(shard_conv2d(x, weight, shard_zeros(SHARD_SHAPE(6))), SHARD_ERROR_SHAPE,
                       "shard_conv2d: a bias of shape [[]6] for 4 output channels");
         check_refused(shard_conv2d(shard_zeros(SHARD_SHAPE(4, 5, 6)), weight, NULL), SHARD_ERROR_SHAPE,

@@ -3,6 +3,7 @@
 #include "support/job.h"
 
 #include "optim/optimizer.h"
+#include "support/options.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -26,17 +27,17 @@ START_TEST(test_groups)
     {
         shard_tensor *first = leaf(1, SHARD_SHAPE(2, 2)), *slow = leaf(1, SHARD_SHAPE(2, 2)), *bias = leaf(1, SHARD_SHAPE(2)),
                      *free_of_decay = leaf(1, SHARD_SHAPE(2, 1)), *norm = leaf(1, SHARD_SHAPE(2)), *second = leaf(1, SHARD_SHAPE(2));
-        shard_optimizer *all = shard_sgd(list_of("norm", norm), .lr = 1.0, .weight_decay = 0.25);
-        check_ok(shard_optimizer_add_param_group(all, list_of("second", second), .no_decay_1d = true));
+        shard_optimizer *all = sgd_of_list(list_of("norm", norm), .lr = 1.0, .weight_decay = 0.25);
+        check_ok(add_group_of(all, list_of("second", second), .decay_1d = false));
         check_ok(shard_backward(shard_scale(shard_add(shard_sum(norm), shard_sum(second)), 0)));
         check_ok(shard_step(all));
         ck_assert_double_eq(value_at(norm, 1), 0.75);
         ck_assert_double_eq(value_at(second, 1), 1);
         shard_optimizer_destroy(all);
-        shard_optimizer *sgd = shard_sgd(list_of("first", first), .lr = 1.0, .weight_decay = 0.25, .no_decay_1d = true);
-        check_ok(shard_optimizer_add_param_group(sgd, list_of("slow", slow), .lr_scale = 0.5, .weight_decay = 0.125));
-        check_ok(shard_optimizer_add_param_group(sgd, list_of("bias", bias), .decay_all = true));
-        check_ok(shard_optimizer_add_param_group(sgd, list_of("free", free_of_decay), .no_weight_decay = true));
+        shard_optimizer *sgd = sgd_of_list(list_of("first", first), .lr = 1.0, .weight_decay = 0.25, .decay_1d = false);
+        check_ok(add_group_of(sgd, list_of("slow", slow), .lr_scale = 0.5, .weight_decay = 0.125));
+        check_ok(add_group_of(sgd, list_of("bias", bias), .decay_1d = true));
+        check_ok(add_group_of(sgd, list_of("free", free_of_decay), .weight_decay = 0));
         for (int step = 0; step < 2; step++) {
             shard_tensor *sum = shard_add(shard_sum(first), shard_sum(slow));
             check_ok(shard_backward(shard_add(sum, shard_add(shard_sum(bias), shard_sum(free_of_decay)))));
@@ -61,9 +62,9 @@ START_TEST(test_prefix)
     SHARD_SCOPE
     {
         shard_module *body = shard_nn_linear(2, 3), *head = shard_nn_linear(3, 2);
-        shard_optimizer *sgd = shard_sgd(shard_parameters(body), .lr = 0.5, .momentum = 0.9);
+        shard_optimizer *sgd = sgd_of_list(shard_parameters(body), .lr = 0.5, .momentum = 0.9);
         char prefix[] = "head.";
-        check_ok(shard_optimizer_add_param_group(sgd, shard_parameters(head), .lr_scale = 2, .prefix = prefix));
+        check_ok(add_group_of(sgd, shard_parameters(head), .lr_scale = 2, .prefix = prefix));
         prefix[0] = 'x'; /* was copied */
         shard_tensor *weight = shard_module_tensor(head, "weight");
         double before = value_at(weight, 0);
@@ -79,7 +80,7 @@ START_TEST(test_prefix)
             ck_assert_msg(shard_tensors_find(state, names[i]) != NULL, "no %s", names[i]);
         ck_assert_double_eq_tol(value_at(shard_tensors_find(state, "head.weight.momentum_buffer"), 0), input, 1e-6);
         shard_tensors_destroy(state);
-        shard_optimizer_add_param_group(sgd, list_of("weight", leaf(1, SHARD_SHAPE(2))), .prefix = "head.");
+        add_group_of(sgd, list_of("weight", leaf(1, SHARD_SHAPE(2))), .prefix = "head.");
         check_error(shard_last_status(), "*is called \"head.weight\" already: give this group another .prefix*");
         shard_optimizer_destroy(sgd);
         shard_module_destroy(body);
@@ -93,18 +94,18 @@ START_TEST(test_refuses_groups)
     SHARD_SCOPE
     {
         shard_tensor *a = leaf(1, SHARD_SHAPE(2)), *b = leaf(1, SHARD_SHAPE(2));
-        shard_optimizer *sgd = shard_sgd(list_of("a", a), .lr = 1.0);
-        shard_optimizer_add_param_group(sgd, list_of("other name", a));
+        shard_optimizer *sgd = sgd_of_list(list_of("a", a), .lr = 1.0);
+        add_group_of(sgd, list_of("other name", a));
         check_error(shard_last_status(), "*\"other name\" is in another group of the optimizer already");
-        shard_optimizer_add_param_group(sgd, list_of("a", b));
+        add_group_of(sgd, list_of("a", b));
         check_error(shard_last_status(), "*another parameter of the optimizer is called \"a\" already: give this group a .prefix*");
-        shard_optimizer_add_param_group(sgd, list_of("b", b), .decay_all = true, .no_decay_1d = true);
-        check_error(shard_last_status(), "shard_optimizer_add_param_group: decay_all and no_decay_1d are both set*");
-        shard_optimizer_add_param_group(sgd, list_of("b", b), .lr_scale = NAN);
+        add_group_of(sgd, list_of("b", b), .decay_1d = 2);
+        check_error(shard_last_status(), "shard_optimizer_add_param_group: decay_1d is 2*");
+        add_group_of(sgd, list_of("b", b), .lr_scale = NAN);
         check_error(shard_last_status(), "*lr_scale nan*finite*");
-        shard_optimizer_add_param_group(sgd, NULL);
+        add_group_of(sgd, NULL);
         check_error(shard_last_status(), "*parameters is NULL*");
-        shard_optimizer_add_param_group(NULL, list_of("b", b));
+        add_group_of(NULL, list_of("b", b));
         check_error(shard_last_status(), "*optimizer is NULL*");
         shard_tensors *state = shard_optimizer_state_dict(sgd);
         ck_assert_int_eq(shard_tensors_count(state), 1);
@@ -121,16 +122,16 @@ START_TEST(test_learning_rate)
     {
         for (int kind = 0; kind < 5; kind++) {
             shard_tensors *list = list_of("a", leaf(1, SHARD_SHAPE(2, 2)));
-            shard_optimizer *optimizer = kind == 0   ? shard_sgd(list)
-                                         : kind == 1 ? shard_adam(list)
-                                         : kind == 2 ? shard_adamw(list)
-                                         : kind == 3 ? shard_lars(list)
-                                                     : shard_lamb(list);
+            shard_optimizer *optimizer = kind == 0   ? sgd_of_list(list)
+                                         : kind == 1 ? adam_of_list(list)
+                                         : kind == 2 ? adamw_of_list(list)
+                                         : kind == 3 ? lars_of_list(list)
+                                                     : lamb_of_list(list);
             ck_assert_double_eq(shard_optimizer_lr(optimizer), 1e-3);
             shard_optimizer_destroy(optimizer);
         }
         shard_tensor *a = leaf(1, SHARD_SHAPE(2, 2));
-        shard_optimizer *sgd = shard_sgd(list_of("a", a));
+        shard_optimizer *sgd = sgd_of_list(list_of("a", a));
         check_ok(shard_backward(shard_sum(a)));
         check_ok(shard_step(sgd));
         ck_assert_double_eq_tol(value_at(a, 3), 1 - 1e-3, 1e-7);
@@ -148,7 +149,7 @@ START_TEST(test_learning_rate)
         ck_assert_double_eq_tol(value_at(a, 3), 1 - 1e-3, 1e-7);
         ck_assert_int_eq(shard_optimizer_set_lr(NULL, 1), SHARD_ERROR_ARGUMENT);
         check_error(SHARD_ERROR_ARGUMENT, "shard_optimizer_set_lr: optimizer is NULL*");
-        ck_assert_ptr_null(shard_sgd(list_of("b", a), .lr = INFINITY));
+        ck_assert_ptr_null(sgd_of_list(list_of("b", a), .lr = INFINITY));
         check_error(SHARD_ERROR_ARGUMENT, "shard_sgd: the learning rate is inf:*");
         shard_optimizer_destroy(sgd);
     }
@@ -163,7 +164,7 @@ START_TEST(test_tied)
         shard_tensor *a = leaf(1, SHARD_SHAPE(2));
         shard_tensors *list = list_of("a", a);
         check_ok(shard_tensors_add(list, "tied", a));
-        shard_optimizer *sgd = shard_sgd(list, .lr = 0.25, .momentum = 0.5);
+        shard_optimizer *sgd = sgd_of_list(list, .lr = 0.25, .momentum = 0.5);
         check_ok(shard_backward(shard_sum(a)));
         check_ok(shard_step(sgd));
         ck_assert_double_eq(value_at(a, 1), 0.75);
@@ -203,9 +204,9 @@ static shard_optimizer *make(int kind, shard_tensor **parameter, shard_data_para
     if (dp)
         *dp = shard_data_parallel_create(list);
     /* Of tensors of one dimension the others take no norms. */
-    return kind == 0   ? shard_sgd(list, .lr = 0.125, .momentum = 0.9, .weight_decay = 0.01)
-           : kind == 1 ? shard_lars(list, .lr = 0.125, .momentum = 0.9, .weight_decay = 0.01, .decay_all = true)
-                       : shard_lamb(list, .lr = 0.125, .weight_decay = 0.01, .decay_all = true);
+    return kind == 0   ? sgd_of_list(list, .lr = 0.125, .momentum = 0.9, .weight_decay = 0.01)
+           : kind == 1 ? lars_of_list(list, .lr = 0.125, .momentum = 0.9, .weight_decay = 0.01, .decay_1d = true)
+                       : lamb_of_list(list, .lr = 0.125, .weight_decay = 0.01, .decay_1d = true);
 }
 
 static void step_once(shard_optimizer *sgd, shard_tensor **parameter, int frozen)

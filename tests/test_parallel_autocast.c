@@ -1,6 +1,7 @@
 /* Autocast over ranks: split layers, collectives and data parallel training give what one
  * process gives in the same types, but for roundings that are said. */
 #include "support/job.h"
+#include "support/options.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -132,7 +133,7 @@ typedef struct mesh_case {
 static shard_module *make_model(shard_group *group, shard_split split)
 {
     shard_manual_seed(3);
-    return shard_nn_sequential(shard_nn_linear(IN, 16), shard_nn_gelu(), shard_nn_layer_norm(16, 0), shard_nn_linear(16, 16),
+    return shard_nn_sequential(shard_nn_linear(IN, 16), shard_nn_gelu(), shard_nn_layer_norm(16, 1e-5), shard_nn_linear(16, 16),
                                shard_nn_relu(), shard_nn_parallel_linear(16, OUT, split, group));
 }
 
@@ -215,7 +216,7 @@ static shard_module *make_layers(void)
     shard_module *layer[LAYERS];
     shard_manual_seed(4);
     for (int i = 0; i < LAYERS; i++)
-        layer[i] = shard_nn_linear(SIDE, SIDE, .no_bias = i % 2);
+        layer[i] = shard_nn_linear(SIDE, SIDE, .bias = i % 2 == 0);
     return shard_nn_sequential_of(LAYERS, layer);
 }
 
@@ -244,7 +245,8 @@ static void shares_values_out(shard_group *world, void *context)
     shard_module *one = make_layers(), *other = make_layers();
     shard_tensors *a = shard_parameters(one), *b = shard_parameters(other);
     shard_data_parallel *dp = shard_data_parallel_create(a);
-    shard_optimizer *alone = shard_sgd(shard_parameters(one), .lr = 0.01), *shared = shard_sgd(shard_parameters(other), .lr = 0.01);
+    shard_optimizer *alone = sgd_of_list(shard_parameters(one), .lr = 0.01),
+                    *shared = sgd_of_list(shard_parameters(other), .lr = 0.01);
     ck_assert_msg(dp && shard_zero_optimizer(shared, .stage = 3, .bucket_mib = 1e-6), "%s", shard_last_error());
     for (int step = 0; step < 3; step++) {
         int64_t layer = SIDE * SIDE * 4, whole = step_layers(one, alone, shard_group_rank(world)),

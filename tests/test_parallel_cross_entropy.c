@@ -412,10 +412,14 @@ static void fails_together(shard_group *world, void *context)
     int rank = shard_group_rank(world), culprit = troubles[number].culprit;
     SHARD_SCOPE
     {
-        trouble t = {.rank = rank, .world = world, .range = shard_split_range(1000, 3, rank), .target = four_labels(5)};
+        trouble t = {.rank = rank,
+                     .world = world,
+                     .range = shard_split_range(1000, 3, rank),
+                     .target = four_labels(5),
+                     .options = SHARD_CROSS_ENTROPY_OPTIONS_INIT};
         t.logits = part_of(&t, 4, t.range);
         troubles[number].make(&t);
-        shard_tensor *loss = shard_cross_entropy_with(t.logits, t.target, t.options);
+        shard_tensor *loss = shard_cross_entropy_with(t.logits, t.target, &t.options, NULL);
         if (loss)
             check_late_error(&t, number, loss);
         else

@@ -6,6 +6,7 @@
 #include "support/scratch.h"
 
 #include "device/device.h"
+#include "support/options.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -17,13 +18,13 @@ static const struct {
     int64_t padding_idx;
     shard_nn_embedding_options options;
 } goldens[] = {
-    {"plain", -1, {0}},
-    {"padding", 2, {0}},
-    {"max_norm", -1, {.max_norm = 1.5}},
-    {"max_norm_1", -1, {.max_norm = 2.5, .norm_type = 1}},
-    {"max_norm_inf", -1, {.max_norm = 0.75, .norm_type = INFINITY}},
-    {"by_frequency", -1, {.scale_grad_by_freq = true}},
-    {"all", 0, {.max_norm = 1.25, .norm_type = 3, .scale_grad_by_freq = true}},
+    {"plain", -1, SHARD_NN_EMBEDDING_OPTIONS_INIT},
+    {"padding", 2, SHARD_NN_EMBEDDING_OPTIONS_INIT},
+    {"max_norm", -1, {SHARD_NN_EMBEDDING_OPTIONS_VALUES, .max_norm = 1.5}},
+    {"max_norm_1", -1, {SHARD_NN_EMBEDDING_OPTIONS_VALUES, .max_norm = 2.5, .norm_type = 1}},
+    {"max_norm_inf", -1, {SHARD_NN_EMBEDDING_OPTIONS_VALUES, .max_norm = 0.75, .norm_type = INFINITY}},
+    {"by_frequency", -1, {SHARD_NN_EMBEDDING_OPTIONS_VALUES, .scale_grad_by_freq = true}},
+    {"all", 0, {SHARD_NN_EMBEDDING_OPTIONS_VALUES, .max_norm = 1.25, .norm_type = 3, .scale_grad_by_freq = true}},
 };
 enum { GOLDENS = sizeof goldens / sizeof *goldens };
 
@@ -68,8 +69,8 @@ static void equals_torch(shard_group *world, void *context)
         shard_nn_embedding_options options = goldens[i].options;
         options.dtype = SHARD_FLOAT64;
         shard_module *module =
-            w->split ? shard_nn_parallel_embedding_with(COUNT, DIM, goldens[i].padding_idx, w->split, world, options)
-                     : shard_nn_embedding_with(COUNT, DIM, goldens[i].padding_idx, options);
+            w->split ? shard_nn_parallel_embedding_with(COUNT, DIM, goldens[i].padding_idx, w->split, world, &options)
+                     : shard_nn_embedding_with(COUNT, DIM, goldens[i].padding_idx, &options);
         shard_tensor *weight = shard_module_tensor(module, "weight");
         fill_shard(weight, golden_find(&start, "weight"));
         SHARD_SCOPE
@@ -110,7 +111,7 @@ static shard_module *language_model(int64_t count, int64_t dim)
 {
     shard_manual_seed(3);
     return shard_nn_sequential(shard_nn_embedding(count, dim, 1, .dtype = SHARD_FLOAT64, .scale_grad_by_freq = true),
-                               shard_nn_layer_norm(dim, 0, .dtype = SHARD_FLOAT64),
+                               shard_nn_layer_norm(dim, 1e-5, .dtype = SHARD_FLOAT64),
                                shard_nn_linear(dim, count, .dtype = SHARD_FLOAT64));
 }
 
@@ -159,8 +160,8 @@ static void trains(shard_group *world, void *context)
         check_part(shard_tensors_at(got, i), values, 0);
         free(values);
     }
-    shard_optimizer *alone = shard_sgd(shard_parameters(whole), .lr = 0.5, .momentum = 0.9);
-    shard_optimizer *split = shard_sgd(shard_parameters(model), .lr = 0.5, .momentum = 0.9);
+    shard_optimizer *alone = sgd_of_list(shard_parameters(whole), .lr = 0.5, .momentum = 0.9);
+    shard_optimizer *split = sgd_of_list(shard_parameters(model), .lr = 0.5, .momentum = 0.9);
     if (t->stage)
         split = shard_zero_optimizer(split, .stage = t->stage);
     for (uint64_t i = 0; i < 3; i++) {
@@ -214,7 +215,7 @@ static void on_a_mesh(shard_group *world, void *context)
         shard_nn_sequential(shard_nn_parallel_embedding(9, 6, -1, SHARD_SPLIT_ROW, group), shard_nn_linear(6, 9));
     ck_assert_ptr_eq(shard_replica_group(shard_module_tensor(shard_module_child_at(model, 0), "weight")),
                      shard_mesh_data_group(mesh));
-    shard_optimizer *sgd = shard_zero_optimizer(shard_sgd(shard_parameters(model), .lr = 0.5), .stage = stage);
+    shard_optimizer *sgd = shard_zero_optimizer(sgd_of_list(shard_parameters(model), .lr = 0.5), .stage = stage);
     double first = 0, loss = 0;
     for (int i = 0; i < 4; i++) {
         SHARD_AUTOCAST(SHARD_BFLOAT16)
@@ -282,17 +283,19 @@ static void refuses(shard_group *world, void *context)
     ck_assert_int_ne(shard_convert_parallel_embedding(&model, NULL, SHARD_SPLIT_ROW, world, NULL), SHARD_OK);
     check_error(SHARD_ERROR_ARGUMENT, "*every embedding layer whose name matches \"*\" (1) is parallel already");
     shard_module_destroy(model);
-    static const shard_nn_embedding_options wrong[] = {{.max_norm = -1}, {.max_norm = NAN}, {.max_norm = 1, .norm_type = -2}};
+    static const shard_nn_embedding_options wrong[] = {{SHARD_NN_EMBEDDING_OPTIONS_VALUES, .max_norm = -1},
+                                                       {SHARD_NN_EMBEDDING_OPTIONS_VALUES, .max_norm = NAN},
+                                                       {SHARD_NN_EMBEDDING_OPTIONS_VALUES, .max_norm = 1, .norm_type = -2}};
     for (int i = 0; i < 3; i++)
         SHARD_SCOPE
         {
-            shard_module *module = shard_nn_embedding_with(7, 5, -1, wrong[i]);
+            shard_module *module = shard_nn_embedding_with(7, 5, -1, &wrong[i]);
             ck_assert_ptr_null(shard_forward(module, tokens(SHARD_SHAPE(3), 7, 1)));
-            check_error(SHARD_ERROR_ARGUMENT, "shard_embedding: max_norm *, norm_type *: neither may be negative*");
+            check_error(SHARD_ERROR_ARGUMENT, "shard_embedding: max_norm *, norm_type *: a max_norm that is not negative*");
             shard_module_destroy(module);
         }
     shard_module *stage3 = shard_nn_sequential(shard_nn_embedding(7, 5, -1, .max_norm = 1));
-    shard_optimizer *sgd = shard_zero_optimizer(shard_sgd(shard_parameters(stage3)), .stage = 3);
+    shard_optimizer *sgd = shard_zero_optimizer(sgd_of_list(shard_parameters(stage3)), .stage = 3);
     SHARD_SCOPE
     {
         ck_assert_ptr_null(shard_forward(stage3, tokens(SHARD_SHAPE(3), 7, 1)));

@@ -2,6 +2,7 @@
 #include "support/host.h"
 #include "support/job.h"
 #include "support/single.h"
+#include "support/options.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -13,8 +14,8 @@ static void agree_on_a_skip(shard_group *world, void *context)
     (void)context;
     int rank = shard_group_rank(world), size = shard_group_size(world);
     shard_mesh *mesh = shard_mesh_create(.model = size);
-    shard_module *layer = shard_nn_parallel_linear(5, 9, SHARD_SPLIT_COLUMN, shard_mesh_model_group(mesh), .no_bias = true);
-    shard_optimizer *sgd = shard_sgd(shard_parameters(layer), .lr = 0.5, .momentum = 0.9);
+    shard_module *layer = shard_nn_parallel_linear(5, 9, SHARD_SPLIT_COLUMN, shard_mesh_model_group(mesh), .bias = false);
+    shard_optimizer *sgd = sgd_of_list(shard_parameters(layer), .lr = 0.5, .momentum = 0.9);
     shard_tensors *state = shard_optimizer_state_dict(sgd);
     shard_tensor *weight = shard_module_tensor(layer, "weight");
     shard_grad_scaler *scaler = shard_grad_scaler_create(.init_scale = 1024);
@@ -158,7 +159,7 @@ static model make_model(void)
     model m;
     for (int i = 0; i < LEAVES; i++)
         m.w[i] = made_up_leaf(SHARD_SHAPE(3 + 7 * i), (uint64_t)i, SHARD_FLOAT32);
-    m.sgd = shard_sgd(list_leaves(&m), .lr = 0.25, .momentum = 0.5);
+    m.sgd = sgd_of_list(list_leaves(&m), .lr = 0.25, .momentum = 0.5);
     m.scaler = shard_grad_scaler_create(.init_scale = 1024, .growth_interval = 2);
     return m;
 }
@@ -254,7 +255,7 @@ static void goes_on_after_an_error(shard_group *world, void *context)
     for (int i = 0; i < 3; i++)
         layers[i] = shard_nn_linear(4, 4);
     shard_module *net = shard_nn_sequential_of(3, layers);
-    shard_optimizer *sgd = shard_zero_optimizer(shard_sgd(shard_parameters(net), .lr = 0.01), .stage = 3, .bucket_mib = 1e-6);
+    shard_optimizer *sgd = shard_zero_optimizer(sgd_of_list(shard_parameters(net), .lr = 0.01), .stage = 3, .bucket_mib = 1e-6);
     shard_grad_scaler *scaler = shard_grad_scaler_create();
     ck_assert_msg(sgd && scaler, "%s", shard_last_error());
     for (int turn = 0; turn < 6; turn++) {

@@ -1,6 +1,7 @@
 /* Parallel linear layers and the conversion into them, against the whole layer. */
 #include "support/job.h"
 #include "support/scratch.h"
+#include "support/options.h"
 
 #include <stdlib.h>
 
@@ -48,10 +49,9 @@ static void equals_whole(shard_group *world, void *context)
     shard_mesh *mesh = shard_mesh_create(.model = shard_group_size(world));
     shard_group *group = shard_mesh_model_group(mesh);
     shard_manual_seed(5);
-    shard_module *whole = shard_nn_linear(c->in, c->out, .no_bias = !c->bias, .dtype = SHARD_FLOAT64);
+    shard_module *whole = shard_nn_linear(c->in, c->out, .bias = c->bias, .dtype = SHARD_FLOAT64);
     shard_manual_seed(5);
-    shard_module *parallel =
-        shard_nn_parallel_linear(c->in, c->out, c->split, group, .no_bias = !c->bias, .dtype = SHARD_FLOAT64);
+    shard_module *parallel = shard_nn_parallel_linear(c->in, c->out, c->split, group, .bias = c->bias, .dtype = SHARD_FLOAT64);
     run_both(whole, parallel, 3, c->in, c->out, group);
     shard_tensors *parameters = shard_parameters(parallel);
     for (int64_t i = 0; i < shard_tensors_count(parameters); i++) {
@@ -295,10 +295,10 @@ static void converts_others(shard_group *world, void *context)
         "*rank 1 calls shard_convert_parallel_linear while rank 0 calls shard_convert_parallel_linear with other arguments",
     };
     for (int i = 0; i < 5; i++) {
-        shard_module *model = shard_nn_sequential(
-            shard_nn_linear(4, odd && i == 0 ? 11 : 10, .dtype = odd && i == 1 ? SHARD_FLOAT64 : SHARD_FLOAT32,
-                            .no_bias = odd && i == 3),
-            shard_nn_linear(10, 10));
+        shard_module *model =
+            shard_nn_sequential(shard_nn_linear(4, odd && i == 0 ? 11 : 10,
+                                                .dtype = odd && i == 1 ? SHARD_FLOAT64 : SHARD_FLOAT32, .bias = !(odd && i == 3)),
+                                shard_nn_linear(10, 10));
         shard_split split = odd && i == 2 ? SHARD_SPLIT_ROW : SHARD_SPLIT_COLUMN;
         ck_assert_int_ne(shard_convert_parallel_linear(&model, odd && i == 4 ? "0" : NULL, split, world, NULL), SHARD_OK);
         check_error(SHARD_ERROR_MISMATCH, texts[i]);
@@ -348,13 +348,13 @@ static void small_head(shard_group *world, void *context)
     shard_module *model[3];
     for (int i = 0; i < 3; i++) {
         shard_manual_seed(5);
-        model[i] = shard_nn_sequential(shard_nn_linear(c->in, c->out, .dtype = SHARD_FLOAT64, .no_bias = !c->bias));
+        model[i] = shard_nn_sequential(shard_nn_linear(c->in, c->out, .dtype = SHARD_FLOAT64, .bias = c->bias));
         if (i)
             check_ok(shard_convert_parallel_linear(&model[i], NULL, c->split, group, NULL));
     }
     double loss[2];
     for (int i = 0; i < 2; i++) {
-        shard_optimizer *sgd = shard_sgd(shard_parameters(model[i]), .lr = 0.5, .momentum = 0.9);
+        shard_optimizer *sgd = sgd_of_list(shard_parameters(model[i]), .lr = 0.5, .momentum = 0.9);
         if (i == 1 && c->ranks == 4) /* partitioned over groups of one rank, and empty */
             sgd = shard_zero_optimizer(sgd, .stage = 2);
         for (int step = 0; step < 3; step++)
@@ -416,11 +416,11 @@ static void tied(shard_group *world, void *context)
         shard_manual_seed(5);
         shard_module *embedding =
             shard_nn_parallel_embedding(COUNT, DIM, -1, i ? SHARD_SPLIT_ROW : SHARD_SPLIT_NONE, world, .dtype = SHARD_FLOAT64);
-        shard_module *head = shard_nn_parallel_linear(DIM, COUNT, i ? SHARD_SPLIT_COLUMN : SHARD_SPLIT_NONE, world, .no_bias = true,
+        shard_module *head = shard_nn_parallel_linear(DIM, COUNT, i ? SHARD_SPLIT_COLUMN : SHARD_SPLIT_NONE, world, .bias = false,
                                                       .dtype = SHARD_FLOAT64);
         check_ok(shard_module_set_parameter(head, "weight", shard_module_tensor(embedding, "weight")));
         model[i] = shard_nn_sequential(embedding, head);
-        shard_optimizer *sgd = shard_sgd(shard_parameters(model[i]), .lr = 0.5, .momentum = 0.9);
+        shard_optimizer *sgd = sgd_of_list(shard_parameters(model[i]), .lr = 0.5, .momentum = 0.9);
         for (int step = 0; step < 3; step++)
             SHARD_SCOPE
             {

@@ -211,7 +211,7 @@ static shard_tensor *batch_norm(shard_tensor *const *x, const void *options)
 static shard_tensor *layer_norm(shard_tensor *const *x, const void *options)
 {
     (void)options;
-    return shard_layer_norm(x[0], x[1], x[2], 0);
+    return shard_layer_norm(x[0], x[1], x[2], 1e-5);
 }
 
 static shard_tensor *softmax(shard_tensor *const *x, const void *options)

@@ -1,5 +1,6 @@
 /* max_pool2d, avg_pool2d, global_avg_pool2d. */
 #include "support/gradcheck.h"
+#include "support/options.h"
 
 #include <math.h>
 
@@ -11,13 +12,13 @@ typedef struct pooling {
 static shard_tensor *max_pool(shard_tensor *const *x, const void *options)
 {
     const pooling *pool = options;
-    return shard_max_pool2d_with(x[0], pool->kernel, pool->options);
+    return shard_max_pool2d_with(x[0], pool->kernel, &pool->options);
 }
 
 static shard_tensor *avg_pool(shard_tensor *const *x, const void *options)
 {
     const pooling *pool = options;
-    return shard_avg_pool2d_with(x[0], pool->kernel, pool->options);
+    return shard_avg_pool2d_with(x[0], pool->kernel, &pool->options);
 }
 
 static shard_tensor *global(shard_tensor *const *x, const void *options)
@@ -31,7 +32,7 @@ static shard_tensor *global(shard_tensor *const *x, const void *options)
     {                                                                                                                            \
         kernel,                                                                                                                  \
         {                                                                                                                        \
-            .reserved = 0, __VA_ARGS__                                                                                           \
+            SHARD_POOL2D_OPTIONS_VALUES, __VA_ARGS__                                                                             \
         }                                                                                                                        \
     }
 
@@ -44,7 +45,7 @@ static const operation operations[] = {
     {"max of no channels", max_pool, POOL(2), 1, {SHARD_SHAPE(2, 4, 4, 0)}},
     {"average", avg_pool, POOL(2), 1, {SHARD_SHAPE(2, 4, 6, 3)}},
     {"average, padded", avg_pool, POOL(3, .stride = 2, .padding = 1), 1, {SHARD_SHAPE(2, 5, 6, 2)}},
-    {"average, inside", avg_pool, POOL(3, .stride = 2, .padding = 1, .exclude_pad = true), 1, {SHARD_SHAPE(2, 5, 6, 2)}},
+    {"average, inside", avg_pool, POOL(3, .stride = 2, .padding = 1, .count_include_pad = false), 1, {SHARD_SHAPE(2, 5, 6, 2)}},
     {"average, hanging over", avg_pool, POOL(3, .stride = 2, .padding = 1, .ceil_mode = true), 1, {SHARD_SHAPE(1, 6, 8, 2)}},
     {"average of no images", avg_pool, POOL(2), 1, {SHARD_SHAPE(0, 4, 4, 2)}},
     {"global", global, NULL, 1, {SHARD_SHAPE(2, 3, 5, 4)}},
@@ -71,7 +72,7 @@ START_TEST(divides_by_the_window)
         check_tensor("cut off", shard_avg_pool2d(rows, 3, .stride = 2), (double[]){2, 4}, 1e-15);
         shard_tensor *padded = shard_avg_pool2d(rows, 3, .stride = 3, .padding = 1);
         check_tensor("padded", padded, (double[]){2.0 / 3, 8.0 / 3}, 1e-15);
-        shard_tensor *inside = shard_avg_pool2d(rows, 3, .stride = 3, .padding = 1, .exclude_pad = true);
+        shard_tensor *inside = shard_avg_pool2d(rows, 3, .stride = 3, .padding = 1, .count_include_pad = false);
         check_tensor("inside", inside, (double[]){1.5, 4}, 1e-15);
     }
 }

@@ -7,6 +7,7 @@
 
 #include "autograd/autograd.h"
 #include "comm/comm.h"
+#include "support/options.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -127,7 +128,7 @@ static void reduces_during_backward(shard_group *world, void *context)
         shard_tensors_destroy(own);
     }
     shard_data_parallel *dp = c->stage ? NULL : shard_data_parallel_create(list, .bucket_mib = mib);
-    shard_optimizer *sgd = shard_sgd(list, .lr = 0.01);
+    shard_optimizer *sgd = sgd_of_list(list, .lr = 0.01);
     if (c->stage)
         ck_assert_ptr_nonnull(shard_zero_optimizer(sgd, .stage = c->stage, .overlap = c->overlap, .bucket_mib = mib));
     for (int step = 0; step < 2; step++) /* from the first one on */
@@ -188,7 +189,7 @@ static void reduces_in_one_order(shard_group *world, void *context)
             check_ok(shard_tensors_add(list, name, p[i]));
         }
         shard_data_parallel *dp = c->stage ? NULL : shard_data_parallel_create(list, .bucket_mib = 1e-6);
-        shard_optimizer *sgd = shard_sgd(list, .lr = 1.0);
+        shard_optimizer *sgd = sgd_of_list(list, .lr = 1.0);
         if (c->stage)
             ck_assert_ptr_nonnull(shard_zero_optimizer(sgd, .stage = c->stage, .overlap = c->overlap, .bucket_mib = 1e-6));
         for (int step = 1; step <= 3; step++) {

@@ -6,6 +6,7 @@
 #include "support/job.h"
 
 #include "tensor/tensor.h"
+#include "support/options.h"
 
 #include <stdlib.h>
 
@@ -84,7 +85,7 @@ static void tells_values(shard_group *world, void *context)
         check_ok(shard_tensors_add(list, "b", b));
         shard_data_parallel *dp = shard_data_parallel_create(list, .no_broadcast = c->no_broadcast, .no_check = c->no_check);
         ck_assert_msg(dp != NULL, "%s", shard_last_error());
-        shard_optimizer *sgd = shard_sgd(list, .lr = 1.0);
+        shard_optimizer *sgd = sgd_of_list(list, .lr = 1.0);
         shard_data_parallel_set_sync(dp, false);
         check_ok(shard_backward(shard_sum(b)));
         shard_data_parallel_set_sync(dp, true);

@@ -1,19 +1,21 @@
 /* Schedules of the learning rate by their formulas; under every stage of ZeRO one moves the rate of the steps. */
 #include "support/host.h"
 #include "support/zero.h"
+#include "support/options.h"
 
 #include <math.h>
 
 START_TEST(test_schedules)
 {
-    shard_schedule constant = {.base_lr = 0.5};
+    shard_schedule constant = {SHARD_SCHEDULE_VALUES, .base_lr = 0.5};
     ck_assert_double_eq(shard_schedule_lr(&constant, 1000), 0.5);
-    shard_schedule step = {.kind = SHARD_SCHEDULE_STEP, .base_lr = 1.0, .step_size = 30};
+    shard_schedule step = {SHARD_SCHEDULE_VALUES, .kind = SHARD_SCHEDULE_STEP, .base_lr = 1.0, .step_size = 30};
     ck_assert_double_eq(shard_schedule_lr(&step, 29), 1.0);
     ck_assert_double_eq_tol(shard_schedule_lr(&step, 30), 0.1, 1e-15);
     ck_assert_double_eq_tol(shard_schedule_lr(&step, 60), 0.01, 1e-15);
-    shard_schedule cosine = {
-        .kind = SHARD_SCHEDULE_COSINE, .base_lr = 2.0, .warmup_steps = 4, .total_steps = 104, .final_lr = 0.2};
+    shard_schedule cosine = {SHARD_SCHEDULE_VALUES, .kind = SHARD_SCHEDULE_COSINE,
+                             .base_lr = 2.0,        .warmup_steps = 4,
+                             .total_steps = 104,    .final_lr = 0.2};
     ck_assert_double_eq(shard_schedule_lr(&cosine, 0), 0.5);
     ck_assert_double_eq(shard_schedule_lr(&cosine, 3), 2.0);
     ck_assert_double_eq(shard_schedule_lr(&cosine, 4), 2.0);
@@ -32,20 +34,24 @@ START_TEST(test_refuses_schedules)
         int64_t step;
         const char *error;
     } wrong[] = {
-        {{.kind = SHARD_SCHEDULE_COSINE, .base_lr = 1.0, .warmup_steps = 3},
+        {{SHARD_SCHEDULE_VALUES, .kind = SHARD_SCHEDULE_COSINE, .base_lr = 1.0, .warmup_steps = 3},
          0,
          "*SHARD_SCHEDULE_COSINE needs total_steps, not 0"},
-        {{.kind = SHARD_SCHEDULE_POLYNOMIAL, .base_lr = 1.0, .total_steps = -2}, 0, "*POLYNOMIAL needs total_steps, not -2"},
-        {{.kind = SHARD_SCHEDULE_STEP, .base_lr = 1.0}, 0, "*SHARD_SCHEDULE_STEP needs a step_size, not 0"},
-        {{.kind = (shard_schedule_kind)17, .base_lr = 1.0}, 0, "*there is no kind 17"},
-        {{.base_lr = -1.0}, 0, "*base_lr -1,*"},
-        {{.base_lr = NAN}, 0, "*base_lr nan,*"},
-        {{.base_lr = INFINITY}, 0, "*base_lr inf,*"},
-        {{.base_lr = 1.0, .final_lr = -0.5}, 0, "*final_lr -0.5,*"},
-        {{.kind = SHARD_SCHEDULE_MULTI_STEP, .base_lr = 1.0, .gamma = -2}, 0, "*gamma -2,*"},
-        {{.base_lr = 1.0, .power = -3}, 0, "*power -3,*"},
-        {{.base_lr = 1.0, .warmup_steps = -4}, 0, "*warmup_steps -4,*"},
-        {{.base_lr = 1.0}, -5, "*step -5:*"},
+        {{SHARD_SCHEDULE_VALUES, .kind = SHARD_SCHEDULE_POLYNOMIAL, .base_lr = 1.0, .total_steps = -2},
+         0,
+         "*POLYNOMIAL needs total_steps, not -2"},
+        {{SHARD_SCHEDULE_VALUES, .kind = SHARD_SCHEDULE_STEP, .base_lr = 1.0},
+         0,
+         "*SHARD_SCHEDULE_STEP needs a step_size, not 0"},
+        {{SHARD_SCHEDULE_VALUES, .kind = (shard_schedule_kind)17, .base_lr = 1.0}, 0, "*there is no kind 17"},
+        {{SHARD_SCHEDULE_VALUES, .base_lr = -1.0}, 0, "*base_lr -1,*"},
+        {{SHARD_SCHEDULE_VALUES, .base_lr = NAN}, 0, "*base_lr nan,*"},
+        {{SHARD_SCHEDULE_VALUES, .base_lr = INFINITY}, 0, "*base_lr inf,*"},
+        {{SHARD_SCHEDULE_VALUES, .base_lr = 1.0, .final_lr = -0.5}, 0, "*final_lr -0.5,*"},
+        {{SHARD_SCHEDULE_VALUES, .kind = SHARD_SCHEDULE_MULTI_STEP, .base_lr = 1.0, .gamma = -2}, 0, "*gamma -2,*"},
+        {{SHARD_SCHEDULE_VALUES, .base_lr = 1.0, .power = -3}, 0, "*power -3,*"},
+        {{SHARD_SCHEDULE_VALUES, .base_lr = 1.0, .warmup_steps = -4}, 0, "*warmup_steps -4,*"},
+        {{SHARD_SCHEDULE_VALUES, .base_lr = 1.0}, -5, "*step -5:*"},
     };
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
         ck_assert(isnan(shard_schedule_lr(&wrong[i].schedule, wrong[i].step)));
@@ -53,15 +59,16 @@ START_TEST(test_refuses_schedules)
     }
     ck_assert(isnan(shard_schedule_lr(NULL, 0)));
     check_error(SHARD_ERROR_ARGUMENT, "*schedule is NULL*");
-    shard_schedule short_one = {.kind = SHARD_SCHEDULE_COSINE, .base_lr = 1.0, .warmup_steps = 8, .total_steps = 4};
+    shard_schedule short_one = {SHARD_SCHEDULE_VALUES, .kind = SHARD_SCHEDULE_COSINE, .base_lr = 1.0, .warmup_steps = 8,
+                                .total_steps = 4};
     ck_assert_double_eq(shard_schedule_lr(&short_one, 3), 0.5); /* a run that ends in its warmup */
 }
 END_TEST
 
 START_TEST(test_milestones)
 {
-    shard_schedule s = {
-        .kind = SHARD_SCHEDULE_MULTI_STEP, .base_lr = 2.0, .warmup_steps = 5, .milestones = {30, 60, 80}, .gamma = 0.5};
+    shard_schedule s = {SHARD_SCHEDULE_VALUES, .kind = SHARD_SCHEDULE_MULTI_STEP, .base_lr = 2.0,
+                        .warmup_steps = 5,     .milestones = {30, 60, 80},        .gamma = 0.5};
     static const double expected[][2] = {{0, 0.4},  {5, 2},    {29, 2},    {30, 1},     {59, 1},
                                          {60, 0.5}, {79, 0.5}, {80, 0.25}, {1000, 0.25}};
     for (size_t i = 0; i < sizeof expected / sizeof *expected; i++)
@@ -74,14 +81,16 @@ END_TEST
 
 START_TEST(test_polynomial)
 {
-    shard_schedule linear = {
-        .kind = SHARD_SCHEDULE_POLYNOMIAL, .base_lr = 1.0, .warmup_steps = 10, .total_steps = 110, .final_lr = 0.5};
+    shard_schedule linear = {SHARD_SCHEDULE_VALUES, .kind = SHARD_SCHEDULE_POLYNOMIAL,
+                             .base_lr = 1.0,        .warmup_steps = 10,
+                             .total_steps = 110,    .final_lr = 0.5};
     ck_assert_double_eq(shard_schedule_lr(&linear, 4), 0.5);
     ck_assert_double_eq(shard_schedule_lr(&linear, 10), 1.0);
     ck_assert_double_eq_tol(shard_schedule_lr(&linear, 35), 0.875, 1e-15);
     ck_assert_double_eq(shard_schedule_lr(&linear, 110), 0.5);
     ck_assert_double_eq(shard_schedule_lr(&linear, 10000), 0.5);
-    shard_schedule square = {.kind = SHARD_SCHEDULE_POLYNOMIAL, .base_lr = 3.0, .total_steps = 4, .power = 2.0};
+    shard_schedule square = {SHARD_SCHEDULE_VALUES, .kind = SHARD_SCHEDULE_POLYNOMIAL, .base_lr = 3.0, .total_steps = 4,
+                             .power = 2.0};
     static const double expected[] = {3, 3 * 0.5625, 0.75, 0.1875, 0, 0};
     for (int t = 0; t < 6; t++)
         ck_assert_double_eq_tol(shard_schedule_lr(&square, t), expected[t], 1e-15);
@@ -94,15 +103,16 @@ static shard_zero_optimizer_options cases[] = {
 
 static void steps_at_the_rate(shard_group *world, void *context)
 {
-    shard_schedule cosine = {.kind = SHARD_SCHEDULE_COSINE, .base_lr = 0.05, .warmup_steps = 2, .total_steps = 6};
+    shard_schedule cosine = {SHARD_SCHEDULE_VALUES, .kind = SHARD_SCHEDULE_COSINE, .base_lr = 0.05, .warmup_steps = 2,
+                             .total_steps = 6};
     SHARD_SCOPE
     {
         sorts a = make_sorts(world), b = make_sorts(world);
         shard_tensors *list = list_sorts(&a);
         shard_data_parallel *dp = shard_data_parallel_create(list);
         shard_tensors_destroy(list);
-        shard_optimizer *alone = shard_sgd(list_sorts(&a), .lr = 1, .momentum = 0.9);
-        shard_optimizer *shared = shard_zero_optimizer_with(shard_sgd(list_sorts(&b), .lr = 1, .momentum = 0.9),
+        shard_optimizer *alone = sgd_of_list(list_sorts(&a), .lr = 1, .momentum = 0.9);
+        shard_optimizer *shared = shard_zero_optimizer_with(sgd_of_list(list_sorts(&b), .lr = 1, .momentum = 0.9),
                                                             *(shard_zero_optimizer_options *)context);
         check_ok(shard_last_status());
         for (int64_t step = 0; step < 6; step++) {

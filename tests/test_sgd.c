@@ -1,13 +1,14 @@
 /* SGD against its definition (torch.optim.SGD), and its state. */
 #include "support/host.h"
 #include "support/job.h"
+#include "support/options.h"
 
 #include <stdlib.h>
 
 enum { SIZE = 7, STEPS = 12 };
 
 /* The definition, for one parameter of two dimensions. */
-static void reference(double *p, const double *scale, shard_sgd_settings s, int steps)
+static void reference(double *p, const double *scale, shard_sgd_options s, int steps)
 {
     double buffer[SIZE] = {0};
     for (int t = 0; t < steps; t++)
@@ -28,12 +29,12 @@ static void take_step(shard_optimizer *sgd, shard_tensor *p, shard_tensor *scale
     check_ok(shard_step(sgd));
 }
 
-static shard_sgd_settings settings[] = {
-    {.lr = 0.1},
-    {.lr = 0.1, .weight_decay = 0.3},
-    {.lr = 0.05, .momentum = 0.9},
-    {.lr = 0.05, .momentum = 0.9, .weight_decay = 0.1, .nesterov = true},
-    {.lr = 0.05, .momentum = 0.8, .dampening = 0.5, .weight_decay = 0.1},
+static shard_sgd_options settings[] = {
+    {SHARD_SGD_OPTIONS_VALUES, .lr = 0.1},
+    {SHARD_SGD_OPTIONS_VALUES, .lr = 0.1, .weight_decay = 0.3},
+    {SHARD_SGD_OPTIONS_VALUES, .lr = 0.05, .momentum = 0.9},
+    {SHARD_SGD_OPTIONS_VALUES, .lr = 0.05, .momentum = 0.9, .weight_decay = 0.1, .nesterov = true},
+    {SHARD_SGD_OPTIONS_VALUES, .lr = 0.05, .momentum = 0.8, .dampening = 0.5, .weight_decay = 0.1},
 };
 
 START_TEST(test_definition)
@@ -46,7 +47,7 @@ START_TEST(test_definition)
         reference(expected, scales, settings[_i], STEPS);
         shard_tensors *list = shard_tensors_create();
         check_ok(shard_tensors_add(list, "p", p));
-        shard_optimizer *sgd = shard_sgd_with(list, settings[_i]);
+        shard_optimizer *sgd = WITH_LIST_AND(shard_sgd_with, list, &settings[_i]);
         for (int t = 0; t < STEPS; t++)
             take_step(sgd, p, scale);
         check_part(p, expected, 1e-14);
@@ -69,7 +70,7 @@ START_TEST(test_decay_groups)
             shard_tensors *list = shard_tensors_create();
             check_ok(shard_tensors_add(list, "weight", weight));
             check_ok(shard_tensors_add(list, "bias", bias));
-            shard_optimizer *sgd = shard_sgd(list, .lr = 1.0, .weight_decay = 0.25, .no_decay_1d = matrices);
+            shard_optimizer *sgd = sgd_of_list(list, .lr = 1.0, .weight_decay = 0.25, .decay_1d = !matrices);
             shard_tensor *zero = shard_scale(shard_sum(shard_add(weight, bias)), 0.0);
             check_ok(shard_backward(zero));
             check_ok(shard_step(sgd));
@@ -92,7 +93,7 @@ START_TEST(test_state)
             p[i] = made_up_leaf(SHARD_SHAPE(SIZE, 1), 1, SHARD_FLOAT32);
             shard_tensors *list = shard_tensors_create();
             check_ok(shard_tensors_add(list, "p", p[i]));
-            sgd[i] = shard_sgd(list, .lr = 0.1, .momentum = 0.9, .dampening = 0.5);
+            sgd[i] = sgd_of_list(list, .lr = 0.1, .momentum = 0.9, .dampening = 0.5);
         }
         for (int t = 0; t < 3; t++)
             take_step(sgd[0], p[0], scale);
@@ -122,7 +123,7 @@ static shard_optimizer *sgd_of_two(shard_tensor *early, shard_tensor *late)
     shard_tensors *list = shard_tensors_create();
     check_ok(shard_tensors_add(list, "early", early));
     check_ok(shard_tensors_add(list, "late", late));
-    return shard_sgd(list, .lr = 0.1, .momentum = 0.9, .dampening = 0.5);
+    return sgd_of_list(list, .lr = 0.1, .momentum = 0.9, .dampening = 0.5);
 }
 
 /* `late` gets its first gradient in the second step, which begins its buffer with the
@@ -162,11 +163,11 @@ END_TEST
 
 START_TEST(test_refuses)
 {
-    ck_assert_ptr_null(shard_sgd(shard_tensors_create(), .lr = -1.0));
+    ck_assert_ptr_null(sgd_of_list(shard_tensors_create(), .lr = -1.0));
     check_error(shard_last_status(), "*lr -1*negative*");
-    ck_assert_ptr_null(shard_sgd(shard_tensors_create(), .lr = 1.0, .nesterov = true));
+    ck_assert_ptr_null(sgd_of_list(shard_tensors_create(), .lr = 1.0, .nesterov = true));
     check_error(shard_last_status(), "*Nesterov*");
-    ck_assert_ptr_null(shard_sgd(NULL, .lr = 1.0));
+    ck_assert_ptr_null(sgd_of_list(NULL, .lr = 1.0));
     check_error(shard_last_status(), "*parameters is NULL*");
 }
 END_TEST

@@ -89,7 +89,7 @@ static void collects(shard_group *world, void *context)
             ck_assert_ptr_eq(shard_tensors_at(whole, 0), shard_tensors_at(list, 0)); /* shared */
         }
         bool has = root < 0 || root == shard_group_rank(world);
-        shard_tensors *again = shard_relocate_state_dict(list, has ? whole : NULL, .from_root = root >= 0, .root = root);
+        shard_tensors *again = shard_relocate_state_dict(list, has ? whole : NULL, .root = root);
         shard_tensors_destroy(whole);
         check_parts(again, list, c->count);
         shard_tensors_destroy(again);
@@ -124,15 +124,15 @@ static void refuses(shard_group *world, void *context)
     check_error(SHARD_ERROR_ARGUMENT, "shard_relocate_state_dict: there is no \"whole\"");
     ck_assert_ptr_null(shard_relocate_state_dict(list, list));
     check_error(SHARD_ERROR_SHAPE, "*\"rows\" is split along 0, and a whole one is needed: call shard_collect_state_dict first");
-    ck_assert_ptr_null(shard_relocate_state_dict(list, list, .from_root = true, .root = 2));
+    ck_assert_ptr_null(shard_relocate_state_dict(list, list, .root = 2));
     check_error(shard_last_status(), "*shard_relocate_state_dict: root 2 of 2 ranks");
-    ck_assert_ptr_null(shard_relocate_state_dict(list, list, .from_root = true, .root = odd));
+    ck_assert_ptr_null(shard_relocate_state_dict(list, list, .root = odd));
     check_error(shard_last_status(), "rank 1: *here it is root 1, on rank 0 root 0");
-    ck_assert_ptr_null(shard_relocate_state_dict(list, NULL, .from_root = true, .root = 1));
+    ck_assert_ptr_null(shard_relocate_state_dict(list, NULL, .root = 1));
     check_error(shard_last_status(), "rank 1: shard_relocate_state_dict: whole is NULL");
-    ck_assert_ptr_null(shard_relocate_state_dict(list, odd ? list : NULL, .from_root = true, .root = 1));
+    ck_assert_ptr_null(shard_relocate_state_dict(list, odd ? list : NULL, .root = 1));
     check_error(shard_last_status(), "rank 1: *\"rows\" is split along 0, and a whole one is needed: call shard_collect_state_dict first");
-    ck_assert_ptr_null(shard_relocate_state_dict(odd ? NULL : list, odd ? NULL : other, .from_root = true));
+    ck_assert_ptr_null(shard_relocate_state_dict(odd ? NULL : list, odd ? NULL : other, .root = 0));
     check_error(shard_last_status(), "*rank *: shard_relocate_state_dict: *");
     shard_tensors_destroy(list);
     shard_tensors_destroy(other);

@@ -149,7 +149,7 @@ static const shard_module_type mlp_type = {.name = "mlp", .forward = mlp_forward
 static shard_module *make_mlp(int64_t size, shard_group *group, bool parallel)
 {
     shard_module *module = shard_module_create(&mlp_type, NULL);
-    shard_module_add_child(module, "ln", shard_nn_layer_norm(size, 0));
+    shard_module_add_child(module, "ln", shard_nn_layer_norm(size, 1e-5));
     shard_module *up = shard_nn_parallel_linear(size, 4 * size, parallel ? SHARD_SPLIT_COLUMN : SHARD_SPLIT_NONE, group);
     shard_module *down = shard_nn_parallel_linear(4 * size, size, parallel ? SHARD_SPLIT_ROW : SHARD_SPLIT_NONE, group);
     shard_module_add_child(module, "mlp", shard_nn_sequential(up, shard_nn_gelu(), down, shard_nn_dropout(0.0)));

@@ -3,6 +3,7 @@
 #include "support/zero.h"
 
 #include "optim/optimizer.h"
+#include "support/options.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -30,7 +31,7 @@ static shard_zero_optimizer_options cases[] = {
 
 static shard_optimizer *sgd_of(shard_tensors *parameters)
 {
-    return shard_sgd(parameters, .lr = 0.02, .momentum = 0.9, .weight_decay = 0.01, .nesterov = true);
+    return sgd_of_list(parameters, .lr = 0.02, .momentum = 0.9, .weight_decay = 0.01, .nesterov = true);
 }
 
 static shard_optimizer *zero_sgd_of(shard_tensors *parameters, shard_zero_optimizer_options options)
@@ -365,7 +366,7 @@ static void begins_late(shard_group *world, void *context)
                 check_ok(shard_tensors_add(list, "late", late[i]));
                 if (i == 0)
                     dp[2] = shard_data_parallel_create(list);
-                check_ok(shard_optimizer_add_param_group(sgd[i], list, .lr_scale = 0.5));
+                check_ok(add_group_of(sgd[i], list, .lr_scale = 0.5));
             }
             back_sorts(&a, world, step);
             back_sorts(&b, world, step);
@@ -487,7 +488,7 @@ static void steps_together(shard_group *world, void *context)
         shard_tensors *list = shard_tensors_create();
         check_ok(shard_tensors_add(list, "a", a));
         shard_data_parallel *dp = shared ? NULL : shard_data_parallel_create(list);
-        shard_optimizer *adam = shard_adam(list, .lr = 0.25);
+        shard_optimizer *adam = adam_of_list(list, .lr = 0.25);
         adam = shared ? shard_zero_optimizer(adam) : adam;
         check_ok(shard_backward(shard_sum(a)));
         shard_device *device = shard_device_open(NULL);

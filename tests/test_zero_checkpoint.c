@@ -4,6 +4,7 @@
 #include "support/zero.h"
 
 #include "checkpoint/file.h"
+#include "support/options.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -19,13 +20,13 @@ static shard_optimizer *shared_out(shard_optimizer *optimizer, shard_zero_optimi
 
 static shard_optimizer *sgd_of(shard_tensors *parameters, shard_zero_optimizer_options options)
 {
-    return shared_out(shard_sgd(parameters, .lr = 0.02, .momentum = 0.9, .dampening = 0.25), options);
+    return shared_out(sgd_of_list(parameters, .lr = 0.02, .momentum = 0.9, .dampening = 0.25), options);
 }
 
 /* Its step counters count, as the first averages are corrected by them. */
 static shard_optimizer *adam_of(shard_tensors *parameters, shard_zero_optimizer_options options)
 {
-    return shared_out(shard_adam(parameters, .lr = 0.02), options);
+    return shared_out(adam_of_list(parameters, .lr = 0.02), options);
 }
 
 typedef shard_optimizer *optimizer_maker(shard_tensors *, shard_zero_optimizer_options);
@@ -405,7 +406,7 @@ static void is_unfrozen_later(shard_group *world, void *context)
         shard_tensors *list = shard_tensors_create();
         check_ok(shard_tensors_add(list, "p", p));
         check_ok(shard_tensors_add(list, "q", q));
-        shard_optimizer *adam = shard_zero_optimizer(shard_adam(list), .stage = stage);
+        shard_optimizer *adam = shard_zero_optimizer(adam_of_list(list), .stage = stage);
         shard_set_requires_grad(q, false);
         shard_tensors *state = shard_optimizer_state_dict(adam);
         check_ok(shard_save(state, scratch_path("frozen.safetensors"), NULL));

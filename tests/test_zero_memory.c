@@ -5,6 +5,7 @@
 #include "support/job.h"
 
 #include "comm/comm.h"
+#include "support/options.h"
 
 enum { LAYERS = 20, WIDTH = 96 };
 
@@ -57,7 +58,7 @@ static void needs_its_share(shard_group *world, void *context)
     double values = stage == 3 ? all_bytes / ranks : all_bytes, gradients = stage >= 2 ? all_bytes / ranks : all_bytes;
     double state = stage >= 1 ? all_bytes / ranks : all_bytes;
     shard_module *model = make_model();
-    shard_optimizer *sgd = shard_sgd(shard_parameters(model), .lr = 0.01, .momentum = 0.9);
+    shard_optimizer *sgd = sgd_of_list(shard_parameters(model), .lr = 0.01, .momentum = 0.9);
     shard_data_parallel *dp = NULL;
     if (stage) {
         shard_reset_peak_memory(shard_device_open(NULL));
@@ -130,8 +131,7 @@ static shard_module *make_blocks(const shard_module_type *type)
     shard_module *blocks[BLOCKS];
     for (int i = 0; i < BLOCKS; i++) {
         blocks[i] = shard_module_create(type, NULL);
-        check_ok(
-            shard_module_add_child(blocks[i], "conv", shard_nn_conv2d(CHANNELS, CHANNELS, 3, .padding = 1, .no_bias = true)));
+        check_ok(shard_module_add_child(blocks[i], "conv", shard_nn_conv2d(CHANNELS, CHANNELS, 3, .padding = 1, .bias = false)));
         check_ok(shard_module_add_child(blocks[i], "norm", shard_nn_batch_norm(CHANNELS)));
     }
     return shard_nn_sequential_of(BLOCKS, blocks);
@@ -149,7 +149,7 @@ static void check_buckets(double most)
 static void lets_blocks_go(shard_group *world, void *context)
 {
     shard_module *model = make_blocks(context);
-    shard_optimizer *sgd = shard_sgd(shard_parameters(model), .lr = 0.01);
+    shard_optimizer *sgd = sgd_of_list(shard_parameters(model), .lr = 0.01);
     ck_assert_ptr_nonnull(shard_zero_optimizer(sgd, .stage = 3, .bucket_mib = block_bytes / 1048576));
     double most = (beside(world) ? 2 : 1) * block_bytes;
     for (int step = 0; step < 3; step++) {

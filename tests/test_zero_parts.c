@@ -4,6 +4,7 @@
 
 #include "comm/comm.h"
 #include "optim/optimizer.h"
+#include "support/options.h"
 
 #include <malloc.h>
 #include <math.h>
@@ -13,7 +14,7 @@
 
 static shard_optimizer *sgd_of(shard_tensors *parameters)
 {
-    return shard_sgd(parameters, .lr = 0.02, .momentum = 0.9, .weight_decay = 0.01, .nesterov = true);
+    return sgd_of_list(parameters, .lr = 0.02, .momentum = 0.9, .weight_decay = 0.01, .nesterov = true);
 }
 
 static shard_optimizer *zero_sgd_of(shard_tensors *parameters, shard_zero_optimizer_options options)

@@ -5,6 +5,7 @@
 
 #include "comm/comm.h"
 #include "optim/optimizer.h"
+#include "support/options.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -41,7 +42,7 @@ static shard_data_parallel *average(shard_tensors *parameters)
 
 static shard_optimizer *zero_of(shard_tensors *parameters, int stage)
 {
-    shard_optimizer *sgd = shard_sgd(parameters, .lr = 1.0), *shared = shard_zero_optimizer(sgd, .stage = stage);
+    shard_optimizer *sgd = sgd_of_list(parameters, .lr = 1.0), *shared = shard_zero_optimizer(sgd, .stage = stage);
     ck_assert_msg(shared && shared == sgd, "%s", shard_last_error());
     return shared;
 }
@@ -74,7 +75,7 @@ static void outlives_the_optimizer(shard_group *world, void *context)
         check_ok(back(p, NULL));
         check_ok(shard_step(first));
         shard_optimizer_destroy(first);
-        shard_optimizer *second = shard_sgd(list_of(p, NULL), .lr = 1.0);
+        shard_optimizer *second = sgd_of_list(list_of(p, NULL), .lr = 1.0);
         check_ok(back(p, NULL));
         check_ok(shard_step(second));
         check_averaged(p, 2);
@@ -133,10 +134,10 @@ static void shares_once(shard_group *world, void *context)
     {
         shard_tensor *p = leaf(), *q = leaf();
         shard_optimizer *first = zero_of(list_of(p, q), stage[0]);
-        shard_optimizer *second = shard_sgd(list_of(q, NULL), .lr = 1.0), *third = zero_of(shard_tensors_create(), stage[1]);
+        shard_optimizer *second = sgd_of_list(list_of(q, NULL), .lr = 1.0), *third = zero_of(shard_tensors_create(), stage[1]);
         ck_assert_ptr_null(shard_zero_optimizer(second, .stage = stage[1]));
         check_error(shard_last_status(), "*shard_zero_optimizer: \"p\" is partitioned already, by * another optimizer*");
-        check_error(shard_optimizer_add_param_group(third, list_of(p, NULL)),
+        check_error(add_group_of(third, list_of(p, NULL)),
                     "*shard_zero_optimizer: \"p\" is partitioned already*");
         ck_assert_int_eq(third->count, 0);
         ck_assert_int_eq(third->group_count, 1);
@@ -178,7 +179,7 @@ static void notices_what_was_frozen(shard_group *world, void *context)
         check_averaged(p, 1);
         check_averaged(q, 0);
         if (*(int *)context > 3) { /* as it says */
-            check_ok(shard_optimizer_add_param_group(sgd, shard_tensors_create()));
+            check_ok(add_group_of(sgd, shard_tensors_create()));
             check_ok(back(p, q));
             check_ok(shard_step(sgd));
             check_averaged(p, 2);
@@ -213,7 +214,7 @@ static void forgets_gradients(shard_group *world, void *context)
     {
         shard_tensor *p = leaf();
         shard_data_parallel *dp = average(list_of(p, NULL));
-        shard_optimizer *sgd = stage ? zero_of(list_of(p, NULL), stage) : shard_sgd(list_of(p, NULL), .lr = 1.0);
+        shard_optimizer *sgd = stage ? zero_of(list_of(p, NULL), stage) : sgd_of_list(list_of(p, NULL), .lr = 1.0);
         for (int turn = 0; turn < 2; turn++) {
             check_ok(back(p, NULL));
             ck_assert((stage > 1) == !shard_grad(p));
@@ -287,22 +288,22 @@ static void comes_after_backward(shard_group *world, void *context)
     SHARD_SCOPE
     {
         shard_tensor *p = leaf(), *q = leaf();
-        shard_optimizer *sgd = first ? shard_sgd(list_of(p, NULL), .lr = 1.0) : zero_of(shard_tensors_create(), stage);
+        shard_optimizer *sgd = first ? sgd_of_list(list_of(p, NULL), .lr = 1.0) : zero_of(shard_tensors_create(), stage);
         if (shard_group_rank(world) == 1)
             check_ok(back(p, q));
         if (first)
             ck_assert_ptr_null(shard_zero_optimizer(sgd, .stage = stage));
         else
-            shard_optimizer_add_param_group(sgd, list_of(p, NULL));
+            add_group_of(sgd, list_of(p, NULL));
         check_error(shard_last_status(),
                     "rank 1: shard_zero_optimizer: \"p\" has a gradient already*before backward or after shard_step");
         shard_zero_grad(p);
         if (!first) { /* nothing of it was added: it can be added now */
-            check_ok(shard_optimizer_add_param_group(sgd, list_of(p, NULL)));
+            check_ok(add_group_of(sgd, list_of(p, NULL)));
             check_ok(back(p, NULL));
             check_ok(shard_step(sgd));
             check_averaged(p, 1);
-            check_ok(shard_optimizer_add_param_group(sgd, shard_tensors_create()));
+            check_ok(add_group_of(sgd, shard_tensors_create()));
             shard_optimizer_destroy(sgd);
             p = leaf();
         } else {
@@ -312,14 +313,14 @@ static void comes_after_backward(shard_group *world, void *context)
         shard_data_parallel *dp = average(list_of(q, NULL));
         sgd = zero_of(list_of(p, NULL), stage);
         check_ok(back(p, q));
-        check_ok(shard_optimizer_add_param_group(sgd, shard_tensors_create())); /* a gradient that is in a bucket stays */
+        check_ok(add_group_of(sgd, shard_tensors_create())); /* a gradient that is in a bucket stays */
         check_ok(shard_step(sgd));
         check_averaged(p, 1);
         shard_zero_grad(q);
-        check_error(shard_optimizer_add_param_group(sgd, list_of_one("q", q)),
+        check_error(add_group_of(sgd, list_of_one("q", q)),
                     "*shard_zero_optimizer: \"q\" is under a shard_data_parallel, and others * are not*");
         shard_data_parallel_destroy(dp);
-        check_ok(shard_optimizer_add_param_group(sgd, list_of_one("q", q)));
+        check_ok(add_group_of(sgd, list_of_one("q", q)));
         check_ok(back(p, q));
         check_ok(shard_step(sgd));
         check_averaged(p, 2);
@@ -343,7 +344,7 @@ static void finds_state_dicts(shard_group *world, void *context)
     {
         for (int lists = 0; lists < 2; lists++) {
             shard_tensor *p = leaf();
-            shard_optimizer *sgd = shard_sgd(list_of(p, NULL), .lr = 1.0, .momentum = 0.5);
+            shard_optimizer *sgd = sgd_of_list(list_of(p, NULL), .lr = 1.0, .momentum = 0.5);
             shard_tensors *state = shard_optimizer_state_dict(sgd);
             fill_made_up(shard_tensors_find(state, "p.momentum_buffer"), 3);
             double *momentum = values_of(shard_tensors_find(state, "p.momentum_buffer"));
@@ -388,7 +389,7 @@ static void compares_lists(shard_group *world, void *context)
         bool other = shard_group_rank(world) == 2;
         check_ok(shard_tensors_add(list, other ? "q" : "p", other ? q : p));
         check_ok(shard_tensors_add(list, other ? "p" : "q", other ? p : q));
-        shard_optimizer *sgd = shard_sgd(list, .lr = 1.0);
+        shard_optimizer *sgd = sgd_of_list(list, .lr = 1.0);
         ck_assert_ptr_null(shard_zero_optimizer(sgd));
         check_error(shard_last_status(),
                     "*rank 2: shard_zero_optimizer: the replicas differ: here it is \"q\" float32 *on rank 0 \"p\"*");
@@ -413,7 +414,7 @@ static void begins_alike(shard_group *world, void *context)
         shard_tensor *p = leaf(), *frozen = shard_full(SHARD_SHAPE(SIZE), rank + 2.0);
         shard_optimizer *sgd = zero_of(list_of(p, later ? NULL : frozen), stage);
         if (later)
-            check_ok(shard_optimizer_add_param_group(sgd, list_of_one("frozen", frozen)));
+            check_ok(add_group_of(sgd, list_of_one("frozen", frozen)));
         ck_assert_double_eq(value_at(frozen, SIZE - 1), 2);
         check_ok(back(p, NULL));
         check_ok(shard_step(sgd));
@@ -447,10 +448,10 @@ END_TEST
 
 typedef struct case_of_settings {
     int optimizer; /* 0: SGD; 1: Adam; 2: AdamW; 3: LARS; 4: LAMB */
-    shard_sgd_settings sgd;
-    shard_adam_settings adam;
-    shard_lars_settings lars;
-    shard_lamb_settings lamb;
+    shard_sgd_options sgd;
+    shard_adam_options adam;
+    shard_lars_options lars;
+    shard_lamb_options lamb;
     shard_zero_optimizer_options zero;
     shard_param_group_options group;
     double lr;
@@ -459,51 +460,55 @@ typedef struct case_of_settings {
 
 static shard_optimizer *optimizer_of(const case_of_settings *c, shard_tensors *list)
 {
-    return c->optimizer == 0   ? shard_sgd_with(list, c->sgd)
-           : c->optimizer == 1 ? shard_adam_with(list, c->adam)
-           : c->optimizer == 2 ? shard_adamw_with(list, c->adam)
-           : c->optimizer == 3 ? shard_lars_with(list, c->lars)
-                               : shard_lamb_with(list, c->lamb);
+    return c->optimizer == 0   ? WITH_LIST_AND(shard_sgd_with, list, &c->sgd)
+           : c->optimizer == 1 ? WITH_LIST_AND(shard_adam_with, list, &c->adam)
+           : c->optimizer == 2 ? WITH_LIST_AND(shard_adamw_with, list, &c->adam)
+           : c->optimizer == 3 ? WITH_LIST_AND(shard_lars_with, list, &c->lars)
+                               : WITH_LIST_AND(shard_lamb_with, list, &c->lamb);
 }
 
+#define USUAL                                                                                                                    \
+    .sgd = SHARD_SGD_OPTIONS_INIT, .adam = SHARD_ADAM_OPTIONS_INIT, .lars = SHARD_LARS_OPTIONS_INIT,                             \
+    .lamb = SHARD_LAMB_OPTIONS_INIT, .group = SHARD_PARAM_GROUP_OPTIONS_INIT
 static const case_of_settings different[] = {
-    {.zero.stage = 2, .error = "stage 2, on rank 0 stage 1"},
-    {.zero.partition = SHARD_ZERO_WHOLE, .error = "partition SHARD_ZERO_WHOLE, on rank 0 partition SHARD_ZERO_EVEN"},
-    {.zero.bucket_mib = 0.5, .error = "bucket_mib 0.5, on rank 0 bucket_mib 25"},
-    {.zero.overlap = true, .error = "overlap true, on rank 0 overlap false"},
-    {.sgd.lr = 0.1, .error = "lr 0.1, on rank 0 lr 0.001"},
-    {.lr = 0.25, .error = "lr 0.25, on rank 0 lr 0.001"},
-    {.sgd.weight_decay = 0.5, .error = "weight_decay 0.5, *on rank 0 weight_decay 0,*"},
-    {.sgd.no_decay_1d = true, .error = "*no_decay_1d true, *on rank 0 *no_decay_1d false,*"},
-    {.sgd.momentum = 0.9, .error = "momentum 0.9,*on rank 0 momentum 0,*"},
-    {.sgd.dampening = 0.5, .error = "*dampening 0.5,*on rank 0 *dampening 0,*"},
-    {.group.lr_scale = 2, .error = "param group 1: lr_scale 2,*on rank 0 param group 1: lr_scale 0,*"},
-    {.group.weight_decay = 2, .error = "param group 1:* weight_decay 2,*on rank 0 *weight_decay 0,*"},
-    {.group.no_weight_decay = true, .error = "* no_weight_decay true,*on rank 0 * no_weight_decay false,*"},
-    {.group.decay_all = true, .error = "* decay_all true,*on rank 0 * decay_all false,*"},
-    {.group.no_decay_1d = true, .error = "* no_decay_1d true, on rank 0 * no_decay_1d false"},
-    {.optimizer = 1, .error = "shard_adam, on rank 0 shard_sgd"},
+    {USUAL, .zero.stage = 2, .error = "stage 2, on rank 0 stage 1"},
+    {USUAL, .zero.partition = SHARD_ZERO_WHOLE, .error = "partition SHARD_ZERO_WHOLE, on rank 0 partition SHARD_ZERO_EVEN"},
+    {USUAL, .zero.bucket_mib = 0.5, .error = "bucket_mib 0.5, on rank 0 bucket_mib 25"},
+    {USUAL, .zero.overlap = true, .error = "overlap true, on rank 0 overlap false"},
+    {USUAL, .sgd.lr = 0.1, .error = "lr 0.1, on rank 0 lr 0.001"},
+    {USUAL, .lr = 0.25, .error = "lr 0.25, on rank 0 lr 0.001"},
+    {USUAL, .sgd.weight_decay = 0.5, .error = "weight_decay 0.5, *on rank 0 weight_decay 0,*"},
+    {USUAL, .sgd.decay_1d = false, .error = "*decay_1d false, *on rank 0 *decay_1d true,*"},
+    {USUAL, .sgd.momentum = 0.9, .error = "momentum 0.9,*on rank 0 momentum 0,*"},
+    {USUAL, .sgd.dampening = 0.5, .error = "*dampening 0.5,*on rank 0 *dampening 0,*"},
+    {USUAL, .group.lr_scale = 2, .error = "param group 1: lr_scale 2,*on rank 0 param group 1: lr_scale 1,*"},
+    {USUAL, .group.weight_decay = 2, .error = "param group 1:* weight_decay 2,*on rank 0 *weight_decay -1,*"},
+    {USUAL, .group.weight_decay = 0, .error = "param group 1:* weight_decay 0,*on rank 0 *weight_decay -1,*"},
+    {USUAL, .group.decay_1d = 1, .error = "* decay_1d 1, on rank 0 * decay_1d -1"},
+    {USUAL, .group.decay_1d = 0, .error = "* decay_1d 0, on rank 0 * decay_1d -1"},
+    {USUAL, .optimizer = 1, .error = "shard_adam, on rank 0 shard_sgd"},
 };
 /* Of the same optimizer, then. */
 static const case_of_settings others[] = {
-    {.optimizer = 1, .adam.beta1 = 0.5, .error = "beta1 0.5,*on rank 0 beta1 0.9,*"},
-    {.optimizer = 1, .adam.beta2 = 0.5, .error = "* beta2 0.5,*on rank 0 *beta2 0.999,*"},
-    {.optimizer = 2, .adam.eps = 0.5, .error = "* eps 0.5,*on rank 0 *eps 1e-08,*"},
-    {.optimizer = 2, .adam.amsgrad = true, .error = "* amsgrad true,*on rank 0 *amsgrad false"},
-    {.optimizer = 3, .lars.momentum = 0.5, .error = "momentum 0.5,*on rank 0 momentum 0,*"},
-    {.optimizer = 3, .lars.dampening = 0.5, .error = "* dampening 0.5,*on rank 0 *dampening 0,*"},
-    {.optimizer = 3, .lars.trust_coefficient = 0.5, .error = "* trust_coefficient 0.5,*on rank 0 *trust_coefficient 0.001,*"},
-    {.optimizer = 3, .lars.eps = 0.5, .error = "* eps 0.5,*on rank 0 *eps 0,*"},
-    {.optimizer = 3, .lars.adapt_all = true, .error = "* adapt_all true, on rank 0 *adapt_all false"},
-    {.optimizer = 4, .lamb.beta1 = 0.5, .error = "beta1 0.5,*on rank 0 beta1 0.9,*"},
-    {.optimizer = 4, .lamb.beta2 = 0.5, .error = "* beta2 0.5,*on rank 0 *beta2 0.999,*"},
-    {.optimizer = 4, .lamb.eps = 0.5, .error = "* eps 0.5,*on rank 0 *eps 1e-06"},
+    {USUAL, .optimizer = 1, .adam.beta1 = 0.5, .error = "beta1 0.5,*on rank 0 beta1 0.9,*"},
+    {USUAL, .optimizer = 1, .adam.beta2 = 0.5, .error = "* beta2 0.5,*on rank 0 *beta2 0.999,*"},
+    {USUAL, .optimizer = 2, .adam.eps = 0.5, .error = "* eps 0.5,*on rank 0 *eps 1e-08,*"},
+    {USUAL, .optimizer = 2, .adam.amsgrad = true, .error = "* amsgrad true,*on rank 0 *amsgrad false"},
+    {USUAL, .optimizer = 3, .lars.momentum = 0.5, .error = "momentum 0.5,*on rank 0 momentum 0,*"},
+    {USUAL, .optimizer = 3, .lars.dampening = 0.5, .error = "* dampening 0.5,*on rank 0 *dampening 0,*"},
+    {USUAL, .optimizer = 3, .lars.trust_coefficient = 0.5,
+     .error = "* trust_coefficient 0.5,*on rank 0 *trust_coefficient 0.001,*"},
+    {USUAL, .optimizer = 3, .lars.eps = 0.5, .error = "* eps 0.5,*on rank 0 *eps 0,*"},
+    {USUAL, .optimizer = 3, .lars.adapt_1d = true, .error = "* adapt_1d true, on rank 0 *adapt_1d false"},
+    {USUAL, .optimizer = 4, .lamb.beta1 = 0.5, .error = "beta1 0.5,*on rank 0 beta1 0.9,*"},
+    {USUAL, .optimizer = 4, .lamb.beta2 = 0.5, .error = "* beta2 0.5,*on rank 0 *beta2 0.999,*"},
+    {USUAL, .optimizer = 4, .lamb.eps = 0.5, .error = "* eps 0.5,*on rank 0 *eps 1e-06"},
 };
 
 /* Of the first rank's case on all others. */
 static void refuse_case(shard_group *world, const case_of_settings *c, bool same_optimizer)
 {
-    case_of_settings usual = {.optimizer = same_optimizer ? c->optimizer : 0};
+    case_of_settings usual = {USUAL, .optimizer = same_optimizer ? c->optimizer : 0};
     bool last = shard_group_rank(world) == shard_group_size(world) - 1;
     const case_of_settings *mine = last ? c : &usual;
     char *pattern = shard_format("*rank 2: shard_zero_optimizer: the ranks' settings differ: here it is %s", c->error);
@@ -511,7 +516,9 @@ static void refuse_case(shard_group *world, const case_of_settings *c, bool same
     {
         shard_tensor *p = leaf(), *q = leaf();
         shard_optimizer *optimizer = optimizer_of(mine, list_of_one("p", p));
-        check_ok(shard_optimizer_add_param_group_with(optimizer, list_of_one("q", q), mine->group));
+        shard_tensors *list = list_of_one("q", q);
+        check_ok(shard_optimizer_add_param_group_with(optimizer, list, &mine->group));
+        shard_tensors_destroy(list);
         if (mine->lr > 0)
             check_ok(shard_optimizer_set_lr(optimizer, mine->lr));
         ck_assert_ptr_null(shard_zero_optimizer_with(optimizer, mine->zero));
@@ -534,15 +541,15 @@ static void compares_settings(shard_group *world, void *context)
         shard_tensor *p = leaf(), *q = leaf();
         bool last = shard_group_rank(world) == 2;
         shard_optimizer *sgd = zero_of(list_of(p, NULL), 2);
-        shard_optimizer_add_param_group(sgd, list_of_one("q", q), .lr_scale = last ? 0.5 : 1); /* later, too */
+        add_group_of(sgd, list_of_one("q", q), .lr_scale = last ? 0.5 : 1); /* later, too */
         check_error(shard_last_status(),
                     "*rank 2: shard_zero_optimizer: the ranks' settings differ: *lr_scale 0.5,* lr_scale 1,*");
         shard_optimizer_destroy(sgd);
-        sgd = shard_sgd(list_of(p, NULL));
+        sgd = sgd_of_list(list_of(p, NULL));
         ck_assert_ptr_null(shard_zero_optimizer(sgd, .stage = last ? 4 : 1));
         check_error(shard_last_status(), "*shard_zero_optimizer: there is no stage 4*");
         shard_optimizer_destroy(sgd);
-        sgd = shard_sgd(list_of(p, NULL));
+        sgd = sgd_of_list(list_of(p, NULL));
         ck_assert_msg(shard_zero_optimizer(sgd, .bucket_mib = last ? 0 : 25) == sgd, "%s", shard_last_error()); /* the same */
         shard_optimizer_destroy(sgd);
     }
@@ -574,7 +581,7 @@ static void fails_to_partition(shard_group *world, void *context)
         shard_tensor *p = shard_ones(SHARD_SHAPE(5000), .requires_grad = true);
         shard_tensor *q = shard_ones(SHARD_SHAPE(5000), .requires_grad = true);
         shard_data_parallel *dp = average(list_of(p, q));
-        shard_optimizer *sgd = shard_sgd(list_of(p, NULL), .lr = 1.0);
+        shard_optimizer *sgd = sgd_of_list(list_of(p, NULL), .lr = 1.0);
         shard_transport failing = *(real = world->transport);
         failing.post = fail_second;
         world->transport = &failing;

@@ -7,6 +7,7 @@
 
 #include "comm/comm.h"
 #include "tensor/tensor.h"
+#include "support/options.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -94,8 +95,8 @@ static void equals_the_optimizer(shard_group *world, void *context)
     shard_tensors *list = shard_parameters(a);
     shard_data_parallel *dp = shard_data_parallel_create(list);
     shard_tensors_destroy(list);
-    shard_optimizer *alone = shard_sgd(shard_parameters(a), .lr = 0.2, .momentum = 0.9);
-    shard_optimizer *shared = shard_zero_optimizer_with(shard_sgd(shard_parameters(b), .lr = 0.2, .momentum = 0.9), c->options);
+    shard_optimizer *alone = sgd_of_list(shard_parameters(a), .lr = 0.2, .momentum = 0.9);
+    shard_optimizer *shared = shard_zero_optimizer_with(sgd_of_list(shard_parameters(b), .lr = 0.2, .momentum = 0.9), c->options);
     ck_assert_msg(dp && shared, "%s", shard_last_error());
     const shard_rows *rows = shard_module_tensor(shard_module_child_at(b, 3), "weight")->rows;
     ck_assert_int_eq(rows != NULL, c->data > 1);
@@ -148,7 +149,7 @@ static void needs_its_share(shard_group *world, void *context)
         int64_t before = stats().current;
         shard_reset_peak_memory(shard_device_open(NULL));
         shard_module *model = shard_nn_linear(WIDE, MANY);
-        shard_optimizer *adam = shard_adamw(shard_parameters(model), .lr = 0.01);
+        shard_optimizer *adam = adamw_of_list(shard_parameters(model), .lr = 0.01);
         shard_tensors *list = shard_parameters(model);
         shard_data_parallel *dp = NULL;
         if (stage)
@@ -229,7 +230,7 @@ static void falls_back(shard_group *world, void *context)
             check_ok(shard_tensors_add(list, first ? "other" : "weight", p[i][first ? 1 : 0]));
             if (i == 0)
                 dp = shard_data_parallel_create(list);
-            optimizer[i] = shard_sgd(list, .lr = 0.1, .momentum = 0.9);
+            optimizer[i] = sgd_of_list(list, .lr = 0.1, .momentum = 0.9);
         }
         ck_assert_ptr_nonnull(shard_zero_optimizer(optimizer[1], .stage = stage, .bucket_mib = 0.1));
         for (int step = 0; step < 3; step++)
@@ -271,7 +272,7 @@ static void stands_in_the_middle(shard_group *world, void *context)
         shard_manual_seed(5);
         model[i] = shard_nn_sequential(shard_nn_linear(IN, IN), shard_nn_linear(IN, CLASSES), shard_nn_relu(),
                                        shard_nn_linear(CLASSES, 3), shard_nn_linear(3, 3));
-        optimizer[i] = shard_sgd(shard_parameters(model[i]), .lr = 0.1);
+        optimizer[i] = sgd_of_list(shard_parameters(model[i]), .lr = 0.1);
     }
     shard_tensors *list = shard_parameters(model[0]);
     dp = shard_data_parallel_create(list);
@@ -311,7 +312,7 @@ static void is_of_16_bits(shard_group *world, void *context)
         shard_tensor *weight = shard_full(SHARD_SHAPE(CLASSES, IN), 0.25, .dtype = SHARD_BFLOAT16, .requires_grad = true);
         shard_tensors *list = shard_tensors_create();
         check_ok(shard_tensors_add(list, "weight", weight));
-        shard_optimizer *sgd = shard_zero_optimizer(shard_sgd(list, .lr = 0.5), .stage = 3, .bucket_mib = 0.1);
+        shard_optimizer *sgd = shard_zero_optimizer(sgd_of_list(list, .lr = 0.5), .stage = 3, .bucket_mib = 0.1);
         ck_assert_ptr_nonnull(weight->rows);
         SHARD_AUTOCAST(autocast)
         {
@@ -337,7 +338,7 @@ END_TEST
 static void is_frozen_under_overlap(shard_group *world, void *context)
 {
     shard_module *model = shard_nn_sequential(shard_nn_linear(3, 3), shard_nn_linear(3, 3), shard_nn_linear(3, 3));
-    shard_optimizer *sgd = shard_zero_optimizer(shard_sgd(shard_parameters(model), .lr = 0.1), .stage = *(int *)context,
+    shard_optimizer *sgd = shard_zero_optimizer(sgd_of_list(shard_parameters(model), .lr = 0.1), .stage = *(int *)context,
                                                 .bucket_mib = 1e-6, .overlap = true);
     ck_assert_ptr_nonnull(sgd);
     for (int step = 0; step < 2; step++) {
@@ -394,7 +395,8 @@ static void fails_jointly(shard_group *world, void *context)
 {
     int stage = 2 + *(int *)context / FAILURES, pass = *(int *)context % FAILURES;
     shard_module *model = make_model(SHARD_SPLIT_NONE, NULL);
-    shard_optimizer *sgd = shard_zero_optimizer(shard_sgd(shard_parameters(model), .lr = 0.1), .stage = stage, .bucket_mib = 0.1);
+    shard_optimizer *sgd =
+        shard_zero_optimizer(sgd_of_list(shard_parameters(model), .lr = 0.1), .stage = stage, .bucket_mib = 0.1);
     ck_assert_ptr_nonnull(sgd);
     back(model, NULL, SHARD_FLOAT32, 0);
     check_ok(shard_step(sgd));

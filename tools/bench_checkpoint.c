@@ -136,7 +136,7 @@ int main(int argc, char **argv)
     int64_t rows = argc > 2 ? strtoll(argv[2], NULL, 10) : 1000000, columns = argc > 2 ? strtoll(argv[3], NULL, 10) : 512;
     shard_split split = argc == 5 && strcmp(argv[4], "row") == 0 ? SHARD_SPLIT_ROW : SHARD_SPLIT_COLUMN;
     shard_mesh *mesh = shard_mesh_create(.model = shard_group_size(shard_world()));
-    shard_module *module = shard_nn_parallel_linear(columns, rows, split, shard_mesh_model_group(mesh), .no_bias = true);
+    shard_module *module = shard_nn_parallel_linear(columns, rows, split, shard_mesh_model_group(mesh), .bias = false);
     shard_tensors *weight = shard_parameters(module);
     shard_data(shard_tensors_at(weight, 0)); /* made, and its memory touched */
     if (shard_group_rank(shard_world()) == 0)

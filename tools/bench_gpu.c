@@ -222,14 +222,14 @@ typedef struct stepping {
 static void run_sgd(void *context)
 {
     const stepping *s = context;
-    shard_sgd_options options = {.momentum = 0.9};
+    shard_sgd_arguments options = {.momentum = 0.9};
     m.device->ops->sgd(m.device, s->count, s->updates, &options, SHARD_FLOAT32);
 }
 
 static void run_adamw(void *context)
 {
     const stepping *s = context;
-    shard_adam_options options = {.beta1 = 0.9, .beta2 = 0.999, .eps = 1e-8, .decoupled = true};
+    shard_adam_arguments options = {.beta1 = 0.9, .beta2 = 0.999, .eps = 1e-8, .decoupled = true};
     m.device->ops->adam(m.device, s->count, s->updates, &options, SHARD_FLOAT32);
 }
 
@@ -322,7 +322,7 @@ static void bench_resnet(bool tf32, shard_dtype dtype)
     {
         shard_module *model = shard_resnet(m.small ? "resnet18" : "resnet50", 1000, .dtype = dtype);
         training t = {.model = model,
-                      .sgd = shard_sgd(shard_parameters(model), .lr = 1e-3, .momentum = 0.9, .weight_decay = 1e-4),
+                      .sgd = shard_sgd(model, .lr = 1e-3, .momentum = 0.9, .weight_decay = 1e-4),
                       .images = shard_normal(SHARD_SHAPE(batch, side, side, 3), 0.0, 1.0, .dtype = dtype),
                       .labels = make_labels(batch, 1000)};
         /* 4.09 GMAC an image forward (torchvision's count), twice that backward. */

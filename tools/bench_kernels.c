@@ -57,8 +57,8 @@ static const shard_expansion by_row = {.ndim = 2, .size = {N / CHANNELS, CHANNEL
 static const shard_expansion by_column = {.ndim = 2, .size = {N / CHANNELS, CHANNELS}, .step = {{CHANNELS, 1}, {1, 0}}};
 static const shard_region region = {1, N, 0, 0, N};
 static const shard_draw draw = {1, 2};
-static const shard_sgd_options sgd = {.momentum = 0.9};
-static const shard_adam_options adam = {.beta1 = 0.9, .beta2 = 0.999, .eps = 1e-8, .decoupled = true};
+static const shard_sgd_arguments sgd = {.momentum = 0.9};
+static const shard_adam_arguments adam = {.beta1 = 0.9, .beta2 = 0.999, .eps = 1e-8, .decoupled = true};
 
 /* ---- what the machine does ---- */
 

@@ -24,6 +24,8 @@
 #include <shard/op.h>
 #include <shard/optim.h>
 
+SHARD_BEGIN_C
+
 /*
  * Finds the factor by which the loss may be scaled, as torch.amp.GradScaler: a step whose
  * gradients are not all finite is left out and the factor made smaller; after
@@ -37,17 +39,20 @@
 typedef struct shard_grad_scaler shard_grad_scaler;
 
 typedef struct shard_grad_scaler_options {
-    int reserved;
-    double init_scale;       /* 0 is 65536 */
-    double growth_factor;    /* > 1; 0 is 2 */
-    double backoff_factor;   /* in (0, 1); 0 is 0.5 */
-    int64_t growth_interval; /* steps; 0 is 2000 */
+    size_t size;
+    double init_scale;       /* 65536 */
+    double growth_factor;    /* > 1; 2 */
+    double backoff_factor;   /* in (0, 1); 0.5 */
+    int64_t growth_interval; /* steps; 2000 */
 } shard_grad_scaler_options;
+#define SHARD_GRAD_SCALER_OPTIONS_VALUES sizeof(shard_grad_scaler_options), 65536.0, 2.0, 0.5, 2000
+#define SHARD_GRAD_SCALER_OPTIONS_INIT {SHARD_GRAD_SCALER_OPTIONS_VALUES}
 
 /* Options are to be the same on all ranks. The caller's, to be destroyed. NULL with the error
  * set (ARGUMENT, a factor outside of its range). Not collective. */
-#define shard_grad_scaler_create(...) shard_grad_scaler_create_with((shard_grad_scaler_options){.reserved = 0, __VA_ARGS__})
-SHARD_API shard_grad_scaler *shard_grad_scaler_create_with(shard_grad_scaler_options options);
+#define shard_grad_scaler_create(...) \
+    SHARD_GIVEN(shard_grad_scaler_create_with(&(shard_grad_scaler_options){SHARD_GRAD_SCALER_OPTIONS_VALUES, __VA_ARGS__}))
+SHARD_API shard_grad_scaler *shard_grad_scaler_create_with(const shard_grad_scaler_options *options);
 SHARD_API void shard_grad_scaler_destroy(shard_grad_scaler *scaler);
 
 /* The factor times the loss, whose gradients are to be taken; in float32, if it is of 16
@@ -87,5 +92,7 @@ SHARD_API double shard_grad_scaler_get_scale(const shard_grad_scaler *scaler);
  * the CPU: what is loaded into them is what the scaler goes on with. Growth and back-off are
  * its options', not saved as torch's are. The caller's, to be destroyed. NULL with the error set. Not collective. */
 SHARD_API shard_tensors *shard_grad_scaler_state_dict(shard_grad_scaler *scaler);
+
+SHARD_END_C
 
 #endif

@@ -9,6 +9,8 @@
 
 #include <shard/tensor.h>
 
+SHARD_BEGIN_C
+
 /* Gradients of a scalar with respect to every leaf that it depends on, added to
  * shard_grad(leaf). The record is freed on the way: once per forward. NULL
  * leaves the first error alone and returns it. Collective over the groups of the
@@ -36,5 +38,7 @@ static inline void shard_restore_grad_enabled(const bool *before)
 #define SHARD_NO_GRAD_IN(before, turn)                                                                             \
     for (bool turn = true, before __attribute__((unused, cleanup(shard_restore_grad_enabled))) = shard_set_grad_enabled(false); \
          turn; turn = false)
+
+SHARD_END_C
 
 #endif

@@ -29,13 +29,49 @@
 #define SHARD_PRINTF(text, first)
 #endif
 
+/* The functions have the names and calls of C in C++ too. The macros that take options are for C alone. */
+#ifdef __cplusplus
+#define SHARD_BEGIN_C extern "C" {
+#define SHARD_END_C }
+#else
+#define SHARD_BEGIN_C
+#define SHARD_END_C
+#endif
+
+SHARD_BEGIN_C
+
 /*
- * Options are a struct's members by name, behind a maker's other arguments, in any order, and
- * 0 where they are left out: shard_zeros(shape, .dtype = SHARD_INT64). The macros that take
- * them hand the last of the other arguments and the options to the function of their name and
- * _with, whose prototype stands below each. In standard C `...` may not be empty, so that last
- * argument is in it, too.
+ * Options. A function shard_x_with takes a pointer to a struct shard_x_options, or NULL for the defaults.
+ * The struct's first member is its size. SHARD_X_OPTIONS_INIT sets it and the defaults, which the comments of the fields
+ * end with where they are not 0; 0 in a field means 0:
+ *
+ *     shard_sgd_options options = SHARD_SGD_OPTIONS_INIT;
+ *     options.lr = 0.1;
+ *     shard_optimizer *sgd = shard_sgd_with(parameters, &options);
+ *
+ * A function reads `size` bytes and takes the defaults for the fields behind them, so that a program that was
+ * compiled with an older header still runs. It reads the struct in the call alone. Errors: ARGUMENT, a size of 0, or a
+ * larger one than the library's with bytes behind its fields that are not 0.
+ *
+ * In C the macro shard_x takes the fields by name behind the other arguments, in any order, and has the
+ * defaults of those that are left out:
+ *
+ *     shard_optimizer *sgd = shard_sgd(parameters, .lr = 0.1);
+ *
+ * In standard C `...` may not be empty, so the last of the other arguments is in it, too. SHARD_OPTIONS makes that
+ * argument and the struct of it; SHARD_GIVEN lets fields be set over the defaults without a warning.
  */
+#define SHARD_GIVEN(...)                                                                                     \
+    __extension__({                                                                                          \
+        _Pragma("GCC diagnostic push") _Pragma("GCC diagnostic ignored \"-Woverride-init\"") __VA_ARGS__;    \
+        _Pragma("GCC diagnostic pop")                                                                        \
+    })
+#define SHARD_OPTIONS(type, defaults, ...) SHARD_OPTIONS_(type, defaults, __VA_ARGS__, )
+#define SHARD_OPTIONS_(type, defaults, last, ...) last, &(type){defaults##_VALUES, __VA_ARGS__}
+#define SHARD_OPTIONS_BEFORE(type, defaults, ...) SHARD_OPTIONS_BEFORE_(type, defaults, __VA_ARGS__, )
+#define SHARD_OPTIONS_BEFORE_(type, defaults, last, ...) &(type){defaults##_VALUES, __VA_ARGS__}, last
+
+/* The same by value, for structs without a size. */
 #define SHARD_WITH(type, ...) SHARD_WITH_(type, __VA_ARGS__, )
 #define SHARD_WITH_(type, last, ...) last, (type){.reserved = 0, __VA_ARGS__}
 
@@ -74,6 +110,16 @@ SHARD_API const char *shard_last_error(void);
  * log lines have been through it; for a program that prints names of files itself. Returns `to`; "" where
  * `to` is NULL or has no bytes. */
 SHARD_API const char *shard_printable(char *to, size_t bytes, const char *text);
+
+/* Lines of the log. SHARD_LOG says from which level on they are written: error, warn (if it is not set), info or debug. */
+typedef enum shard_log_level { SHARD_LOG_ERROR = 0, SHARD_LOG_WARN, SHARD_LOG_INFO, SHARD_LOG_DEBUG } shard_log_level;
+
+/* Gets a line, without "shard" and a newline; `rank` is -1 before shard_init. Called by any thread, one at a time; it must
+ * not call the library. */
+typedef void shard_log_function(shard_log_level level, int rank, const char *line, void *context);
+
+/* Has `function` get the log's lines; NULL: they go to standard error again, as at first. Not collective. */
+SHARD_API void shard_set_log_function(shard_log_function *function, void *context);
 
 /* Forgets this thread's error. One that all ranks have (op.h) is to be forgotten by all of them,
  * before the next collective. */
@@ -125,5 +171,7 @@ typedef struct shard_random_state {
 SHARD_API void shard_manual_seed(uint64_t seed);
 SHARD_API shard_random_state shard_get_random_state(void);
 SHARD_API void shard_set_random_state(shard_random_state state);
+
+SHARD_END_C
 
 #endif

@@ -14,6 +14,8 @@
 
 #include <shard/nn.h>
 
+SHARD_BEGIN_C
+
 /* Strings by name, in the file next to the tensors (safetensors' __metadata__): step, epoch,
  * random state, settings. */
 typedef struct shard_metadata shard_metadata;
@@ -30,12 +32,14 @@ SHARD_API shard_status shard_metadata_get_integer(const shard_metadata *metadata
 SHARD_API shard_status shard_metadata_get_number(const shard_metadata *metadata, const char *name, double *value);
 
 typedef struct shard_save_options {
-    int reserved;
+    size_t size;
     /* This rank alone saves, as torch.save: not collective, and no other rank is waited for. The
      * tensors are local or replicated; one that is split or partitioned by shard_zero_optimizer is an
      * error (SHAPE), after shard_collect_state_dict there is none. */
     bool local;
 } shard_save_options;
+#define SHARD_SAVE_OPTIONS_VALUES sizeof(shard_save_options), false
+#define SHARD_SAVE_OPTIONS_INIT {SHARD_SAVE_OPTIONS_VALUES}
 
 /*
  * Writes the tensors into path. Of a split tensor the first replica of each part is
@@ -53,19 +57,21 @@ typedef struct shard_save_options {
  * path, names, shapes and dtypes must agree over it, and all ranks must see the directory
  * (several hosts: a shared file system). They wait for the slowest disk: see SHARD_TIMEOUT.
  */
-#define shard_save(tensors, path, ...) shard_save_with(tensors, path, SHARD_WITH(shard_save_options, __VA_ARGS__))
+#define shard_save(tensors, path, ...) \
+    SHARD_GIVEN(shard_save_with(tensors, path, SHARD_OPTIONS(shard_save_options, SHARD_SAVE_OPTIONS, __VA_ARGS__)))
 SHARD_API shard_status shard_save_with(const shard_tensors *tensors, const char *path, const shard_metadata *metadata,
-                                       shard_save_options options);
+                                       const shard_save_options *options);
 
 typedef struct shard_load_options {
-    int reserved;
+    size_t size;
     const char *prefix;   /* stands before each name in the file */
     bool allow_missing;   /* tensors that the file does not have keep their values */
     bool allow_unexpected; /* the file may have tensors that are not asked for (under the prefix) */
     bool convert;         /* another floating dtype in the file is converted */
-    shard_metadata **metadata; /* set to the file's, the caller's to destroy; NULL: not wanted */
     bool local;           /* this rank alone loads, as torch.load: not collective; split tensors get its part */
 } shard_load_options;
+#define SHARD_LOAD_OPTIONS_VALUES sizeof(shard_load_options), NULL, false, false, false, false
+#define SHARD_LOAD_OPTIONS_INIT {SHARD_LOAD_OPTIONS_VALUES}
 /* Fills the tensors, each rank its own part, from the file. Names that are missing or
  * unexpected, shapes (of the whole) and dtypes that differ are errors (SHAPE) that list the
  * first few, and nothing is changed then; a scalar ([]) also takes a tensor of shape [1], as
@@ -74,10 +80,16 @@ typedef struct shard_load_options {
  * it, or written to while they read it, is an error (IO) on all, never read half and half. Every
  * malformed file is a clear error (FORMAT).
  * The format has no checksums: a byte that changed on the disk is not found.
- * Initial values that were not needed so far are never made. Collective over the
- * world, unless .local; ranks may ask for different tensors. */
-#define shard_load(tensors, ...) shard_load_with(tensors, SHARD_WITH(shard_load_options, __VA_ARGS__))
-SHARD_API shard_status shard_load_with(const shard_tensors *tensors, const char *path, shard_load_options options);
+ * Initial values that were not needed so far are never made. *metadata is set to the file's, the caller's to
+ * destroy; NULL: not wanted. shard_load_with_metadata(tensors, path, &metadata, .prefix = "head.") is
+ * the macro with it. Collective over the world, unless .local; ranks may ask for different tensors. */
+#define shard_load(tensors, ...) \
+    SHARD_GIVEN(shard_load_with(tensors, SHARD_OPTIONS(shard_load_options, SHARD_LOAD_OPTIONS, __VA_ARGS__), NULL))
+SHARD_API shard_status shard_load_with(const shard_tensors *tensors, const char *path, const shard_load_options *options,
+                                       shard_metadata **metadata);
+/* The macro with *metadata. */
+#define shard_load_with_metadata(tensors, path, ...) \
+    SHARD_GIVEN(shard_load_with(tensors, path, SHARD_OPTIONS_BEFORE(shard_load_options, SHARD_LOAD_OPTIONS, __VA_ARGS__)))
 
 /* The same for a module's state dict. */
 SHARD_API shard_status shard_save_module(shard_module *module, const char *path);
@@ -106,13 +118,13 @@ SHARD_API shard_tensors *shard_inspect(const char *path, shard_metadata **metada
  *         state = torch.load('m.pt')                     shard_load(whole, "m.safetensors", .local = true);
  *                                                    }
  *                                                    shard_tensors *own =
- *     state = ts.relocate_state_dict(m, state)           shard_relocate_state_dict(state, whole, .from_root = true);
+ *     state = ts.relocate_state_dict(m, state)           shard_relocate_state_dict(state, whole, .root = 0);
  *     m.load_state_dict(state)                       shard_module_load_state_dict(m, own);
  *
  *     o.load_state_dict(o_state)                     shard_tensors *o_state = shard_optimizer_state_dict(o);
  *                                                    shard_load_state_dict(o_state, own);
  *
- * TorchShard has torch.load on every rank; so it is here without .from_root. One file may have both
+ * TorchShard has torch.load on every rank; so it is here without .root. One file may have both
  * states: shard_tensors_extend puts them together, and .prefix takes them apart.
  */
 
@@ -125,10 +137,11 @@ SHARD_API shard_tensors *shard_inspect(const char *path, shard_metadata **metada
 SHARD_API shard_tensors *shard_collect_state_dict(const shard_tensors *tensors, int root);
 
 typedef struct shard_relocate_options {
-    int reserved;
-    bool from_root; /* rank root of the world alone has the whole tensors; else every rank has them */
-    int root;
+    size_t size;
+    int root; /* the rank of the world that alone has the whole tensors; -1: every rank has them */
 } shard_relocate_options;
+#define SHARD_RELOCATE_OPTIONS_VALUES sizeof(shard_relocate_options), -1
+#define SHARD_RELOCATE_OPTIONS_INIT {SHARD_RELOCATE_OPTIONS_VALUES}
 
 /*
  * The reverse: for each name of like the local shard of the whole tensor in whole, placed like
@@ -136,23 +149,25 @@ typedef struct shard_relocate_options {
  * an error (ARGUMENT), another shape or a tensor that is not whole one (SHAPE).
  * As a rule every rank has the whole tensors; what is not split is shared, not copied, and the
  * call is not collective. As torchshard.relocate_state_dict.
- * With .from_root whole is looked at on that rank alone and may be NULL on the others. The tensors
+ * With .root whole is looked at on that rank alone and may be NULL on the others. The tensors
  * are sent in blocks: a rank needs 16 MiB besides its shards, which are on like's devices.
  * Collective over the world then; names, shapes, dtypes and placements of like must agree over
  * it. As broadcast_from_rank0 of set_model_state_dict in torch.distributed.checkpoint.
  */
 #define shard_relocate_state_dict(like, ...) \
-    shard_relocate_state_dict_with(like, SHARD_WITH(shard_relocate_options, __VA_ARGS__))
+    SHARD_GIVEN(shard_relocate_state_dict_with(like, SHARD_OPTIONS(shard_relocate_options, SHARD_RELOCATE_OPTIONS, __VA_ARGS__)))
 SHARD_API shard_tensors *shard_relocate_state_dict_with(const shard_tensors *like, const shard_tensors *whole,
-                                                        shard_relocate_options options);
+                                                        const shard_relocate_options *options);
 
 typedef struct shard_load_state_dict_options {
-    int reserved;
+    size_t size;
     const char *prefix;    /* stands before each name in the source */
     bool allow_missing;    /* tensors that the source does not have keep their values */
     bool allow_unexpected; /* the source may have tensors that are not asked for (under the prefix) */
     bool convert;          /* another floating dtype in the source is converted */
 } shard_load_state_dict_options;
+#define SHARD_LOAD_STATE_DICT_OPTIONS_VALUES sizeof(shard_load_state_dict_options), NULL, false, false, false
+#define SHARD_LOAD_STATE_DICT_OPTIONS_INIT {SHARD_LOAD_STATE_DICT_OPTIONS_VALUES}
 
 /*
  * Copies the source's values into the tensors of a list, as of shard_optimizer_state_dict or
@@ -166,12 +181,16 @@ typedef struct shard_load_state_dict_options {
  * torch.nn.Module.load_state_dict; strict=False is .allow_missing = true, .allow_unexpected = true.
  */
 #define shard_load_state_dict(tensors, ...) \
-    shard_load_state_dict_with(tensors, SHARD_WITH(shard_load_state_dict_options, __VA_ARGS__))
+    SHARD_GIVEN(shard_load_state_dict_with( \
+        tensors, SHARD_OPTIONS(shard_load_state_dict_options, SHARD_LOAD_STATE_DICT_OPTIONS, __VA_ARGS__)))
 #define shard_module_load_state_dict(module, ...) \
-    shard_module_load_state_dict_with(module, SHARD_WITH(shard_load_state_dict_options, __VA_ARGS__))
+    SHARD_GIVEN(shard_module_load_state_dict_with( \
+        module, SHARD_OPTIONS(shard_load_state_dict_options, SHARD_LOAD_STATE_DICT_OPTIONS, __VA_ARGS__)))
 SHARD_API shard_status shard_load_state_dict_with(const shard_tensors *tensors, const shard_tensors *source,
-                                                  shard_load_state_dict_options options);
+                                                  const shard_load_state_dict_options *options);
 SHARD_API shard_status shard_module_load_state_dict_with(shard_module *module, const shard_tensors *source,
-                                                         shard_load_state_dict_options options);
+                                                         const shard_load_state_dict_options *options);
+
+SHARD_END_C
 
 #endif

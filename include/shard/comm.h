@@ -24,6 +24,8 @@
 
 #include <shard/base.h>
 
+SHARD_BEGIN_C
+
 typedef struct shard_group shard_group;
 
 /* The largest and the smallest of values of which one is NaN are undefined. */
@@ -54,5 +56,7 @@ typedef struct shard_range {
     int64_t start, size;
 } shard_range;
 SHARD_API shard_range shard_split_range(int64_t size, int members, int member);
+
+SHARD_END_C
 
 #endif

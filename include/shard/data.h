@@ -4,6 +4,8 @@
 
 #include <shard/comm.h>
 
+SHARD_BEGIN_C
+
 /*
  * Deals an epoch's samples out to ranks, batch by batch. An epoch is the data set in an
  * order that depends on the seed and the epoch only; step s of the whole job takes
@@ -36,20 +38,25 @@ typedef enum shard_last_batch {
 } shard_last_batch;
 
 typedef struct shard_group_sampler_options {
-    int reserved;
-    int64_t batch;       /* of a step, of all members together; 0: one sample each */
-    shard_group *group;  /* whose members see different samples; NULL: */
-    int members, member; /* as DistributedSampler's num_replicas and rank; members 0 is 1 */
+    size_t size;
+    int64_t batch;      /* of a step, of all members together; -1: one sample each */
+    shard_group *group; /* whose members see different samples; NULL: */
+    int members, member; /* as DistributedSampler's num_replicas and rank; 1 and 0 */
     bool shuffle;        /* else in order */
     uint64_t seed;
     shard_last_batch last_batch;
 } shard_group_sampler_options;
+#define SHARD_GROUP_SAMPLER_OPTIONS_VALUES \
+    sizeof(shard_group_sampler_options), -1, NULL, 1, 0, false, 0, SHARD_LAST_BATCH_PAD
+#define SHARD_GROUP_SAMPLER_OPTIONS_INIT {SHARD_GROUP_SAMPLER_OPTIONS_VALUES}
 
 /* Of a data set of `samples`, at the beginning of epoch 0. Errors: ARGUMENT, as for a
  * batch that PAD and DROP cannot deal out evenly. Not collective; the ranks' numbers must
  * agree. */
-#define shard_group_sampler_create(...) shard_group_sampler_create_with(SHARD_WITH(shard_group_sampler_options, __VA_ARGS__))
-SHARD_API shard_group_sampler *shard_group_sampler_create_with(int64_t samples, shard_group_sampler_options options);
+#define shard_group_sampler_create(...) \
+    SHARD_GIVEN(shard_group_sampler_create_with(         \
+        SHARD_OPTIONS(shard_group_sampler_options, SHARD_GROUP_SAMPLER_OPTIONS, __VA_ARGS__)))
+SHARD_API shard_group_sampler *shard_group_sampler_create_with(int64_t samples, const shard_group_sampler_options *options);
 SHARD_API void shard_group_sampler_destroy(shard_group_sampler *sampler);
 
 /* Steps of an epoch: the same on all ranks. Of NULL 0. */
@@ -80,5 +87,7 @@ SHARD_API shard_status shard_group_sampler_seek(shard_group_sampler *sampler, in
  * the error set {0, 0} and -1: no such step, a negative position, no samples at all, NULL. */
 SHARD_API shard_range shard_group_sampler_local_range(const shard_group_sampler *sampler, int64_t step);
 SHARD_API int64_t shard_group_sampler_sample_at(const shard_group_sampler *sampler, int64_t epoch, int64_t position);
+
+SHARD_END_C
 
 #endif

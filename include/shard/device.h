@@ -12,6 +12,8 @@
 
 #include <stdio.h>
 
+SHARD_BEGIN_C
+
 typedef struct shard_device shard_device;
 
 /* The device of that name: "cpu"; "cuda:1", the GPU of that number; "cuda", the
@@ -106,5 +108,7 @@ SHARD_API shard_status shard_event_record(shard_event *event);
 /* Waits until what was queued before the mark is done; an event that was never recorded
  * has nothing to wait for. Errors as of shard_synchronize. */
 SHARD_API shard_status shard_event_synchronize(shard_event *event);
+
+SHARD_END_C
 
 #endif

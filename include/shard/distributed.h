@@ -8,6 +8,8 @@
 #include <shard/autograd.h>
 #include <shard/comm.h>
 
+SHARD_BEGIN_C
+
 /* ---- the job ---- */
 
 /* Joins the job's other ranks: those that shardrun, mpirun or srun started, or
@@ -47,21 +49,24 @@ typedef struct shard_mesh shard_mesh;
 
 typedef struct shard_mesh_axis {
     const char *name; /* up to 15 characters; read in the call */
-    int size;         /* ranks along it; 0, for one axis at most: the ranks that the others leave */
+    int size;         /* ranks along it; -1, for one axis at most: the ranks that the others leave */
 } shard_mesh_axis;
 
 typedef struct shard_mesh_options {
-    int reserved;
-    int model;                             /* ranks along the axis "model", the last one; 0 is 1 */
-    int data;                              /* ranks along the axis "data", the first one; 0: the world's size / model */
+    size_t size;
+    int model;                             /* ranks along the axis "model", the last one; 1 */
+    int data;                              /* ranks along the axis "data", the first one; -1: the world's size / model */
     shard_mesh_axis axes[SHARD_MESH_AXES]; /* in place of these two: .axes = {{"data", 2}, {"expert", 2}, {"model", 2}} */
 } shard_mesh_options;
+#define SHARD_MESH_OPTIONS_VALUES sizeof(shard_mesh_options), 1, -1, {{NULL, 0}}
+#define SHARD_MESH_OPTIONS_INIT {SHARD_MESH_OPTIONS_VALUES}
 
 /* The product of the sizes must be the world's size (ARGUMENT). Names and sizes must be the same on all ranks
  * (MISMATCH). Collective over the world. Destroyed by shard_mesh_destroy after everything that is
  * placed on its groups. */
-#define shard_mesh_create(...) shard_mesh_create_with((shard_mesh_options){.reserved = 0, __VA_ARGS__})
-SHARD_API shard_mesh *shard_mesh_create_with(shard_mesh_options options);
+#define shard_mesh_create(...) \
+    SHARD_GIVEN(shard_mesh_create_with(&(shard_mesh_options){SHARD_MESH_OPTIONS_VALUES, __VA_ARGS__}))
+SHARD_API shard_mesh *shard_mesh_create_with(const shard_mesh_options *options);
 SHARD_API void shard_mesh_destroy(shard_mesh *mesh);
 
 /* The ranks that differ from this one along the axis alone; as DeviceMesh.get_group. Belongs to the mesh. NULL with
@@ -130,5 +135,7 @@ SHARD_API shard_tensor *shard_gather_from_group(shard_tensor *x, int dim, shard_
  * members are all in it, whole. */
 SHARD_API shard_status shard_all_reduce(shard_tensor *x, shard_reduce_op op, shard_group *group);
 SHARD_API shard_status shard_broadcast(shard_tensor *x, int root, shard_group *group);
+
+SHARD_END_C
 
 #endif

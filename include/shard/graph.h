@@ -50,6 +50,8 @@
 
 #include <shard/device.h>
 
+SHARD_BEGIN_C
+
 typedef struct shard_graph shard_graph;
 
 /* Begins a capture of what this thread calls on a device. Other threads leave the device alone
@@ -73,5 +75,7 @@ SHARD_API void shard_graph_destroy(shard_graph *graph);
 
 /* Whether this thread captures, as torch.cuda.is_current_stream_capturing. */
 SHARD_API bool shard_is_capturing(void);
+
+SHARD_END_C
 
 #endif

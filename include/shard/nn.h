@@ -22,6 +22,8 @@
 #include <shard/distributed.h>
 #include <shard/op.h>
 
+SHARD_BEGIN_C
+
 typedef struct shard_module shard_module;
 
 /* ---- use ---- */
@@ -41,7 +43,7 @@ SHARD_API bool shard_module_is_training(const shard_module *module);
 
 /* Parameters, and parameters and buffers, of the module and all below it, by dotted
  * names ("layer1.0.conv1.weight") in the order they were added. The caller's, to be
- * destroyed (or handed to an optimizer, which takes it over). */
+ * destroyed. */
 SHARD_API shard_tensors *shard_parameters(shard_module *module);
 SHARD_API shard_tensors *shard_state_dict(shard_module *module);
 
@@ -49,16 +51,19 @@ SHARD_API shard_tensors *shard_state_dict(shard_module *module);
 
 /* y = x W^T + b; weight [out, in], bias [out]. */
 typedef struct shard_nn_linear_options {
-    int reserved;
-    bool no_bias;
+    size_t size;
+    bool bias; /* true */
     shard_dtype dtype;
     /* Of a parallel layer: each shard has a multiple of this many split features, which divides their number.
      * The size of an attention head: each rank then has whole heads, also where ranks do not divide them.
-     * 0 is 1. */
+     * 1 as a default. */
     int64_t split_multiple;
 } shard_nn_linear_options;
-#define shard_nn_linear(in, ...) shard_nn_linear_with(in, SHARD_WITH(shard_nn_linear_options, __VA_ARGS__))
-SHARD_API shard_module *shard_nn_linear_with(int64_t in, int64_t out, shard_nn_linear_options options);
+#define SHARD_NN_LINEAR_OPTIONS_VALUES sizeof(shard_nn_linear_options), true, SHARD_FLOAT32, 1
+#define SHARD_NN_LINEAR_OPTIONS_INIT {SHARD_NN_LINEAR_OPTIONS_VALUES}
+#define shard_nn_linear(in, ...) \
+    SHARD_GIVEN(shard_nn_linear_with(in, SHARD_OPTIONS(shard_nn_linear_options, SHARD_NN_LINEAR_OPTIONS, __VA_ARGS__)))
+SHARD_API shard_module *shard_nn_linear_with(int64_t in, int64_t out, const shard_nn_linear_options *options);
 
 typedef enum shard_split {
     SHARD_SPLIT_NONE = 0,
@@ -74,9 +79,10 @@ typedef enum shard_split {
  * and group is not used. Initial values are those of the whole layer. As
  * torchshard.nn.ParallelLinear. */
 #define shard_nn_parallel_linear(in, out, split, ...) \
-    shard_nn_parallel_linear_with(in, out, split, SHARD_WITH(shard_nn_linear_options, __VA_ARGS__))
+    SHARD_GIVEN(shard_nn_parallel_linear_with(         \
+        in, out, split, SHARD_OPTIONS(shard_nn_linear_options, SHARD_NN_LINEAR_OPTIONS, __VA_ARGS__)))
 SHARD_API shard_module *shard_nn_parallel_linear_with(int64_t in, int64_t out, shard_split split, shard_group *group,
-                                                      shard_nn_linear_options options);
+                                                      const shard_nn_linear_options *options);
 
 /* The function of it: splits x for ROW where it is whole, sums ROW's partial
  * results, then adds bias (NULL: none). A whole x is split as shard_scatter_to_group does; for a weight of other
@@ -85,25 +91,32 @@ SHARD_API shard_module *shard_nn_parallel_linear_with(int64_t in, int64_t out, s
 SHARD_API shard_tensor *shard_parallel_linear(shard_tensor *x, shard_tensor *weight, shard_tensor *bias);
 
 typedef struct shard_nn_conv2d_options {
-    int reserved;
-    int64_t stride, padding, dilation, groups;
-    bool no_bias; /* as before a batch norm */
+    size_t size;
+    int64_t stride, padding, dilation, groups; /* 1, 0, 1, 1 */
+    bool bias; /* true; false before a batch norm */
     shard_dtype dtype;
 } shard_nn_conv2d_options;
+#define SHARD_NN_CONV2D_OPTIONS_VALUES sizeof(shard_nn_conv2d_options), 1, 0, 1, 1, true, SHARD_FLOAT32
+#define SHARD_NN_CONV2D_OPTIONS_INIT {SHARD_NN_CONV2D_OPTIONS_VALUES}
 /* weight [out, in / groups, kernel, kernel]; kaiming normal, fan out, as torchvision's ResNet.
  * bias [out], as PyTorch's. */
-#define shard_nn_conv2d(in, out, ...) shard_nn_conv2d_with(in, out, SHARD_WITH(shard_nn_conv2d_options, __VA_ARGS__))
-SHARD_API shard_module *shard_nn_conv2d_with(int64_t in, int64_t out, int64_t kernel, shard_nn_conv2d_options options);
+#define shard_nn_conv2d(in, out, ...) \
+    SHARD_GIVEN(shard_nn_conv2d_with(in, out, SHARD_OPTIONS(shard_nn_conv2d_options, SHARD_NN_CONV2D_OPTIONS, __VA_ARGS__)))
+SHARD_API shard_module *shard_nn_conv2d_with(int64_t in, int64_t out, int64_t kernel, const shard_nn_conv2d_options *options);
 
 /* weight, bias [channels]; buffers running_mean, running_var, num_batches_tracked. */
 typedef struct shard_nn_batch_norm_options {
-    int reserved;
-    double momentum, eps; /* 0: 0.1, 1e-5 */
+    size_t size;
+    double momentum, eps; /* 0.1, 1e-5 */
     shard_group *group;   /* synchronised over it while training */
     shard_dtype dtype;
 } shard_nn_batch_norm_options;
-#define shard_nn_batch_norm(...) shard_nn_batch_norm_with(SHARD_WITH(shard_nn_batch_norm_options, __VA_ARGS__))
-SHARD_API shard_module *shard_nn_batch_norm_with(int64_t channels, shard_nn_batch_norm_options options);
+#define SHARD_NN_BATCH_NORM_OPTIONS_VALUES sizeof(shard_nn_batch_norm_options), 0.1, 1e-5, NULL, SHARD_FLOAT32
+#define SHARD_NN_BATCH_NORM_OPTIONS_INIT {SHARD_NN_BATCH_NORM_OPTIONS_VALUES}
+#define shard_nn_batch_norm(...)           \
+    SHARD_GIVEN(shard_nn_batch_norm_with( \
+        SHARD_OPTIONS(shard_nn_batch_norm_options, SHARD_NN_BATCH_NORM_OPTIONS, __VA_ARGS__)))
+SHARD_API shard_module *shard_nn_batch_norm_with(int64_t channels, const shard_nn_batch_norm_options *options);
 /* relu(batch_norm(x) + residual) in one pass; residual NULL: none. For own modules
  * that have a batch norm as a child. */
 SHARD_API shard_tensor *shard_nn_batch_norm_relu(shard_module *batch_norm, shard_tensor *x, shard_tensor *residual);
@@ -111,30 +124,37 @@ SHARD_API shard_tensor *shard_nn_batch_norm_relu(shard_module *batch_norm, shard
  * SyncBatchNorm.convert_sync_batchnorm. NULL: none any more. */
 SHARD_API void shard_nn_sync_batch_norm(shard_module *module, shard_group *group);
 
-/* weight, bias [size]. eps 0: 1e-5. As torch.nn.LayerNorm of the last dimension. */
+/* weight, bias [size]. eps is 1e-5 in torch. As torch.nn.LayerNorm of the last dimension. */
 typedef struct shard_nn_layer_norm_options {
-    int reserved;
-    bool no_affine; /* neither weight nor bias: elementwise_affine=False */
-    bool no_bias;   /* weight alone: bias=False */
+    size_t size;
+    bool elementwise_affine; /* true; false: neither weight nor bias */
+    bool bias;               /* true; false: weight alone */
     shard_dtype dtype; /* of the values; parameters of 16-bit ones are float32 */
 } shard_nn_layer_norm_options;
-#define shard_nn_layer_norm(size, ...) shard_nn_layer_norm_with(size, SHARD_WITH(shard_nn_layer_norm_options, __VA_ARGS__))
-SHARD_API shard_module *shard_nn_layer_norm_with(int64_t size, double eps, shard_nn_layer_norm_options options);
+#define SHARD_NN_LAYER_NORM_OPTIONS_VALUES sizeof(shard_nn_layer_norm_options), true, true, SHARD_FLOAT32
+#define SHARD_NN_LAYER_NORM_OPTIONS_INIT {SHARD_NN_LAYER_NORM_OPTIONS_VALUES}
+#define shard_nn_layer_norm(size, ...)    \
+    SHARD_GIVEN(shard_nn_layer_norm_with( \
+        size, SHARD_OPTIONS(shard_nn_layer_norm_options, SHARD_NN_LAYER_NORM_OPTIONS, __VA_ARGS__)))
+SHARD_API shard_module *shard_nn_layer_norm_with(int64_t size, double eps, const shard_nn_layer_norm_options *options);
 
 /* ---- embedding ---- */
 
 typedef struct shard_nn_embedding_options {
-    int reserved;
-    double max_norm, norm_type; /* as shard_embedding: rows of a larger norm are scaled down in place; 0: none, 2 */
+    size_t size;
+    double max_norm, norm_type; /* as shard_embedding: rows of a larger norm are scaled down in place; INFINITY: none; 2 */
     bool scale_grad_by_freq;
     shard_dtype dtype;
 } shard_nn_embedding_options;
+#define SHARD_NN_EMBEDDING_OPTIONS_VALUES sizeof(shard_nn_embedding_options), INFINITY, 2.0, false, SHARD_FLOAT32
+#define SHARD_NN_EMBEDDING_OPTIONS_INIT {SHARD_NN_EMBEDDING_OPTIONS_VALUES}
 /* weight [count, dim], standard normal, the padding row zeros. The row padding_idx gets no gradient; -1: none.
  * x is int64 [...], the result [..., dim]. As torch.nn.Embedding. NULL with the error set. Not collective. */
 #define shard_nn_embedding(count, dim, ...) \
-    shard_nn_embedding_with(count, dim, SHARD_WITH(shard_nn_embedding_options, __VA_ARGS__))
+    SHARD_GIVEN(shard_nn_embedding_with(   \
+        count, dim, SHARD_OPTIONS(shard_nn_embedding_options, SHARD_NN_EMBEDDING_OPTIONS, __VA_ARGS__)))
 SHARD_API shard_module *shard_nn_embedding_with(int64_t count, int64_t dim, int64_t padding_idx,
-                                                shard_nn_embedding_options options);
+                                                const shard_nn_embedding_options *options);
 
 /* The same, split over group: ROW splits weight along dimension 0, the vocabulary (torchshard's dim 0), COLUMN along
  * dimension 1 (torchshard's dim 1 or -1). x is the same on all ranks of group, and the result is whole: the sum of
@@ -142,17 +162,19 @@ SHARD_API shard_module *shard_nn_embedding_with(int64_t count, int64_t dim, int6
  * ranks than rows or columns. NONE: the layer is whole on each rank. Initial values are those of the whole layer. Its
  * forward is collective over group. As torchshard.nn.ParallelEmbedding. NULL with the error set. Not collective. */
 #define shard_nn_parallel_embedding(count, dim, padding_idx, split, ...) \
-    shard_nn_parallel_embedding_with(count, dim, padding_idx, split, SHARD_WITH(shard_nn_embedding_options, __VA_ARGS__))
+    SHARD_GIVEN(shard_nn_parallel_embedding_with(                        \
+        count, dim, padding_idx, split, SHARD_OPTIONS(shard_nn_embedding_options, SHARD_NN_EMBEDDING_OPTIONS, __VA_ARGS__)))
 SHARD_API shard_module *shard_nn_parallel_embedding_with(int64_t count, int64_t dim, int64_t padding_idx, shard_split split,
-                                                         shard_group *group, shard_nn_embedding_options options);
+                                                         shard_group *group, const shard_nn_embedding_options *options);
 
 /* The function of it: shard_embedding, then the sum over weight's group where weight is split along dimension 0, or a
  * gather along the last dimension where it is split along dimension 1; a weight that is not split gives shard_embedding
  * alone. Collective over weight's group. NULL with the error set. As torchshard.nn.functional.parallel_embedding. */
 #define shard_parallel_embedding(weight, index, ...) \
-    shard_parallel_embedding_with(weight, index, SHARD_WITH(shard_embedding_options, __VA_ARGS__))
+    SHARD_GIVEN(shard_parallel_embedding_with(       \
+        weight, index, SHARD_OPTIONS(shard_embedding_options, SHARD_EMBEDDING_OPTIONS, __VA_ARGS__)))
 SHARD_API shard_tensor *shard_parallel_embedding_with(shard_tensor *weight, shard_tensor *index, int64_t padding_idx,
-                                                      shard_embedding_options options);
+                                                      const shard_embedding_options *options);
 
 /* ---- layers without parameters ---- */
 
@@ -161,6 +183,7 @@ SHARD_API shard_module *shard_nn_gelu(void);
 SHARD_API shard_module *shard_nn_dropout(double p);
 /* All but the first dimension become one. */
 SHARD_API shard_module *shard_nn_flatten(void);
+/* stride -1: the kernel's size. */
 SHARD_API shard_module *shard_nn_max_pool2d(int64_t kernel, int64_t stride, int64_t padding);
 SHARD_API shard_module *shard_nn_global_avg_pool2d(void);
 
@@ -230,18 +253,23 @@ typedef enum shard_nonlinearity {
 SHARD_API double shard_nn_init_gain(shard_nonlinearity nonlinearity, double negative_slope);
 
 typedef struct shard_nn_init_kaiming_options {
-    int reserved;
+    size_t size;
     double a; /* the negative slope of LEAKY_RELU; 0, torch's default, makes it RELU */
     shard_fan mode;
     shard_nonlinearity nonlinearity;
 } shard_nn_init_kaiming_options;
+#define SHARD_NN_INIT_KAIMING_OPTIONS_VALUES \
+    sizeof(shard_nn_init_kaiming_options), 0.0, SHARD_FAN_IN, SHARD_NONLINEARITY_LEAKY_RELU
+#define SHARD_NN_INIT_KAIMING_OPTIONS_INIT {SHARD_NN_INIT_KAIMING_OPTIONS_VALUES}
 /* Standard deviation gain / sqrt(fan of the mode). He et al. 2015. */
 #define shard_nn_init_kaiming_uniform(...) \
-    shard_nn_init_kaiming_uniform_with(SHARD_WITH(shard_nn_init_kaiming_options, __VA_ARGS__))
+    SHARD_GIVEN(shard_nn_init_kaiming_uniform_with( \
+        SHARD_OPTIONS(shard_nn_init_kaiming_options, SHARD_NN_INIT_KAIMING_OPTIONS, __VA_ARGS__)))
 #define shard_nn_init_kaiming_normal(...) \
-    shard_nn_init_kaiming_normal_with(SHARD_WITH(shard_nn_init_kaiming_options, __VA_ARGS__))
-SHARD_API shard_status shard_nn_init_kaiming_uniform_with(shard_tensor *tensor, shard_nn_init_kaiming_options options);
-SHARD_API shard_status shard_nn_init_kaiming_normal_with(shard_tensor *tensor, shard_nn_init_kaiming_options options);
+    SHARD_GIVEN(shard_nn_init_kaiming_normal_with( \
+        SHARD_OPTIONS(shard_nn_init_kaiming_options, SHARD_NN_INIT_KAIMING_OPTIONS, __VA_ARGS__)))
+SHARD_API shard_status shard_nn_init_kaiming_uniform_with(shard_tensor *tensor, const shard_nn_init_kaiming_options *options);
+SHARD_API shard_status shard_nn_init_kaiming_normal_with(shard_tensor *tensor, const shard_nn_init_kaiming_options *options);
 
 /* ---- own modules ---- */
 
@@ -281,5 +309,7 @@ SHARD_API shard_tensor *shard_module_optional(const shard_module *module, const 
 SHARD_API int shard_module_child_count(const shard_module *module);
 SHARD_API shard_module *shard_module_child_at(const shard_module *module, int index);
 SHARD_API const char *shard_module_child_name(const shard_module *module, int index);
+
+SHARD_END_C
 
 #endif

@@ -42,6 +42,10 @@
 
 #include <shard/autograd.h>
 
+#include <math.h>
+
+SHARD_BEGIN_C
+
 /* ---- mixed precision ---- */
 
 /*
@@ -244,57 +248,67 @@ SHARD_API shard_tensor *shard_linear(shard_tensor *x, shard_tensor *weight, shar
 /* ---- images [n, h, w, c]; carry a split n ---- */
 
 typedef struct shard_conv2d_options {
-    int reserved;
-    int64_t stride, padding; /* both directions; stride 0 is 1 */
-    int64_t stride_h, stride_w, padding_h, padding_w; /* override, where not 0 */
-    int64_t dilation, groups; /* 0 is 1 */
+    size_t size;
+    int64_t stride, padding; /* both directions; 1 and 0 */
+    int64_t stride_h, stride_w, padding_h, padding_w; /* of one direction; -1: as above */
+    int64_t dilation, groups; /* 1 */
 } shard_conv2d_options;
+#define SHARD_CONV2D_OPTIONS_VALUES sizeof(shard_conv2d_options), 1, 0, -1, -1, -1, -1, 1, 1
+#define SHARD_CONV2D_OPTIONS_INIT {SHARD_CONV2D_OPTIONS_VALUES}
 /* weight [out, c / groups, kh, kw], bias [out] or NULL: [n, oh, ow, out]. */
-#define shard_conv2d(x, weight, ...) shard_conv2d_with(x, weight, SHARD_WITH(shard_conv2d_options, __VA_ARGS__))
+#define shard_conv2d(x, weight, ...) \
+    SHARD_GIVEN(shard_conv2d_with(x, weight, SHARD_OPTIONS(shard_conv2d_options, SHARD_CONV2D_OPTIONS, __VA_ARGS__)))
 SHARD_API shard_tensor *shard_conv2d_with(shard_tensor *x, shard_tensor *weight, shard_tensor *bias,
-                                          shard_conv2d_options options);
+                                          const shard_conv2d_options *options);
 
 typedef struct shard_pool2d_options {
-    int reserved;
-    int64_t stride; /* 0: the kernel's size */
-    int64_t padding; /* at most half the kernel */
-    bool exclude_pad; /* average: divide by the elements that are inside (count_include_pad=False, not the default) */
+    size_t size;
+    int64_t stride; /* -1: the kernel's size */
+    int64_t padding; /* at most half the kernel; 0 */
     bool ceil_mode;
+    bool count_include_pad; /* average: divide by the kernel's size; else by the elements that are inside; true */
 } shard_pool2d_options;
-#define shard_max_pool2d(x, ...) shard_max_pool2d_with(x, SHARD_WITH(shard_pool2d_options, __VA_ARGS__))
-#define shard_avg_pool2d(x, ...) shard_avg_pool2d_with(x, SHARD_WITH(shard_pool2d_options, __VA_ARGS__))
-SHARD_API shard_tensor *shard_max_pool2d_with(shard_tensor *x, int64_t kernel, shard_pool2d_options options);
-SHARD_API shard_tensor *shard_avg_pool2d_with(shard_tensor *x, int64_t kernel, shard_pool2d_options options);
+#define SHARD_POOL2D_OPTIONS_VALUES sizeof(shard_pool2d_options), -1, 0, false, true
+#define SHARD_POOL2D_OPTIONS_INIT {SHARD_POOL2D_OPTIONS_VALUES}
+#define shard_max_pool2d(x, ...) \
+    SHARD_GIVEN(shard_max_pool2d_with(x, SHARD_OPTIONS(shard_pool2d_options, SHARD_POOL2D_OPTIONS, __VA_ARGS__)))
+#define shard_avg_pool2d(x, ...) \
+    SHARD_GIVEN(shard_avg_pool2d_with(x, SHARD_OPTIONS(shard_pool2d_options, SHARD_POOL2D_OPTIONS, __VA_ARGS__)))
+SHARD_API shard_tensor *shard_max_pool2d_with(shard_tensor *x, int64_t kernel, const shard_pool2d_options *options);
+SHARD_API shard_tensor *shard_avg_pool2d_with(shard_tensor *x, int64_t kernel, const shard_pool2d_options *options);
 /* The mean over h and w: [n, c]. As adaptive_avg_pool2d(1) and flatten. */
 SHARD_API shard_tensor *shard_global_avg_pool2d(shard_tensor *x);
 
 /* ---- normalisation ---- */
 
 typedef struct shard_batch_norm_options {
-    int reserved;
+    size_t size;
     bool training;      /* statistics of this batch, and the running ones are updated */
-    double momentum;    /* of the running statistics; 0 is 0.1 */
-    double eps;         /* 0 is 1e-5 */
+    double momentum;    /* of the running statistics; 0.1 */
+    double eps;         /* 1e-5 */
     shard_group *group; /* statistics over all its members' batches (sync batch norm); NULL: own */
     shard_tensor *residual; /* added before relu, like x; NULL: none */
     bool relu;          /* relu(batch_norm(x) + residual) in one pass */
 } shard_batch_norm_options;
+#define SHARD_BATCH_NORM_OPTIONS_VALUES sizeof(shard_batch_norm_options), false, 0.1, 1e-5, NULL, NULL, false
+#define SHARD_BATCH_NORM_OPTIONS_INIT {SHARD_BATCH_NORM_OPTIONS_VALUES}
 /* Over all but the last dimension of x [..., c]. weight, bias (both or neither
  * NULL), running_mean, running_var [c] are float64 for float64, else float32.
  * As torch.nn.functional.batch_norm (the running variance is the unbiased one)
  * and SyncBatchNorm. Carries a split leading dimension. Collective over
  * options.group, forward and backward, when training. */
 #define shard_batch_norm(x, running_mean, running_var, weight, ...) \
-    shard_batch_norm_with(x, running_mean, running_var, weight, SHARD_WITH(shard_batch_norm_options, __VA_ARGS__))
+    SHARD_GIVEN(shard_batch_norm_with(x, running_mean, running_var, weight, \
+                                      SHARD_OPTIONS(shard_batch_norm_options, SHARD_BATCH_NORM_OPTIONS, __VA_ARGS__)))
 SHARD_API shard_tensor *shard_batch_norm_with(shard_tensor *x, shard_tensor *running_mean, shard_tensor *running_var,
-                                              shard_tensor *weight, shard_tensor *bias, shard_batch_norm_options options);
+                                              shard_tensor *weight, shard_tensor *bias, const shard_batch_norm_options *options);
 /* Over the last dimension, which may not be split; weight and bias as above.
- * eps 0 is 1e-5. Carries a split leading dimension. */
+ * eps is 1e-5 in torch. Carries a split leading dimension. */
 SHARD_API shard_tensor *shard_layer_norm(shard_tensor *x, shard_tensor *weight, shard_tensor *bias, double eps);
 
 /* x / max(norm, eps), where norm is the 2-norm along dimension dim (negative: from the end):
  * x's shape. As torch.nn.functional.normalize with p = 2, but that dim is always named there
- * (torch's default is 1). eps 0 is 1e-12. Carries any split dimension: the rows of a weight that
+ * (torch's default is 1). eps is 1e-12 there. Carries any split dimension: the rows of a weight that
  * is split by rows are normalised where they are. Where dim itself is split, the ranks' sums of
  * squares are added up, one float64 number a vector; in the backward too. Collective over
  * x's group then, forward and backward. */
@@ -315,14 +329,14 @@ SHARD_API shard_tensor *shard_log_softmax(shard_tensor *x);
 typedef enum shard_reduction { SHARD_REDUCTION_MEAN = 0, SHARD_REDUCTION_SUM, SHARD_REDUCTION_NONE } shard_reduction;
 
 typedef struct shard_cross_entropy_options {
-    int reserved;
+    size_t size;
     shard_tensor *weight;      /* [classes], or split like the logits' classes; NULL: ones */
-    int64_t ignore_index;      /* a label that does not count; 0 is -100 (see use_ignore_index) */
-    bool use_ignore_index;     /* take ignore_index as it is, 0 included */
+    int64_t ignore_index;      /* a label that does not count; -100 */
     double label_smoothing;    /* in [0, 1] */
     shard_reduction reduction; /* the mean divides by the sum of the labels' weights */
-    shard_tensor **label_rank; /* becomes shard_label_rank(logits, labels, ignore_index); NULL: not wanted */
 } shard_cross_entropy_options;
+#define SHARD_CROSS_ENTROPY_OPTIONS_VALUES sizeof(shard_cross_entropy_options), NULL, -100, 0.0, SHARD_REDUCTION_MEAN
+#define SHARD_CROSS_ENTROPY_OPTIONS_INIT {SHARD_CROSS_ENTROPY_OPTIONS_VALUES}
 /* logits [..., classes] and labels int64 [...], or probabilities like the logits: a scalar, or of
  * the labels' shape for NONE. [rows, classes] with [rows], one row [classes] with a scalar label,
  * images [n, h, w, classes] with [n, h, w]: every element of the leading dimensions is a row. As
@@ -340,29 +354,38 @@ typedef struct shard_cross_entropy_options {
  * that its labels differ).
  * Logits split along a leading dimension, with the labels of the local rows, give the loss of the local rows:
  * PARTIAL for SUM, split like them for NONE, refused for MEAN.
- * label_rank, for top-k accuracy (shard_count_top_k), is counted in the same pass over the logits, with the
- * values of shard_label_rank, which takes a second one; all members want it or none. Split classes
- * take one more all-gather, of a number a row. NULL after an error; refused with probabilities.
+ * *label_rank (NULL: not wanted) becomes shard_label_rank(logits, labels, ignore_index), for top-k accuracy
+ * (shard_count_top_k), counted in the same pass over the logits, where shard_label_rank takes a second one; all
+ * members want it or none. Split classes take one more all-gather, of a number a row. NULL after an error; refused
+ * with probabilities. The macro for it is shard_cross_entropy_with_rank(logits, target, &label_rank, ...).
  * The backward needs the logits; it writes the gradient over them if they have been
  * released by then, else next to them.
  * Collective over the logits' group if they are split along classes. */
-#define shard_cross_entropy(logits, ...) \
-    shard_cross_entropy_with(logits, SHARD_WITH(shard_cross_entropy_options, __VA_ARGS__))
+#define shard_cross_entropy(logits, ...)  \
+    SHARD_GIVEN(shard_cross_entropy_with( \
+        logits, SHARD_OPTIONS(shard_cross_entropy_options, SHARD_CROSS_ENTROPY_OPTIONS, __VA_ARGS__), NULL))
+SHARD_API shard_tensor *shard_cross_entropy_with(shard_tensor *logits, shard_tensor *target,
+                                                 const shard_cross_entropy_options *options, shard_tensor **label_rank);
+/* The macro with *label_rank. */
+#define shard_cross_entropy_with_rank(logits, target, ...) \
+    SHARD_GIVEN(shard_cross_entropy_with(                  \
+        logits, target, SHARD_OPTIONS_BEFORE(shard_cross_entropy_options, SHARD_CROSS_ENTROPY_OPTIONS, __VA_ARGS__)))
 /* The same function under TorchShard's name. */
 #define shard_parallel_cross_entropy shard_cross_entropy
-SHARD_API shard_tensor *shard_cross_entropy_with(shard_tensor *logits, shard_tensor *target,
-                                                 shard_cross_entropy_options options);
 
 typedef struct shard_mse_loss_options {
-    int reserved;
+    size_t size;
     shard_reduction reduction; /* the mean is over all elements */
 } shard_mse_loss_options;
+#define SHARD_MSE_LOSS_OPTIONS_VALUES sizeof(shard_mse_loss_options), SHARD_REDUCTION_MEAN
+#define SHARD_MSE_LOSS_OPTIONS_INIT {SHARD_MSE_LOSS_OPTIONS_VALUES}
 /* (input - target)^2, both of one shape: a scalar, or of their shape for NONE. As
  * torch.nn.functional.mse_loss; both get gradients. Both operands may be split, over the same
  * group and ranges: mean and sum are then PARTIAL, summands of the whole tensors' mean or sum
  * (shard_reduce_from_group makes them whole), and the result of NONE is split like the operands. */
-#define shard_mse_loss(input, ...) shard_mse_loss_with(input, SHARD_WITH(shard_mse_loss_options, __VA_ARGS__))
-SHARD_API shard_tensor *shard_mse_loss_with(shard_tensor *input, shard_tensor *target, shard_mse_loss_options options);
+#define shard_mse_loss(input, ...) \
+    SHARD_GIVEN(shard_mse_loss_with(input, SHARD_OPTIONS(shard_mse_loss_options, SHARD_MSE_LOSS_OPTIONS, __VA_ARGS__)))
+SHARD_API shard_tensor *shard_mse_loss_with(shard_tensor *input, shard_tensor *target, const shard_mse_loss_options *options);
 
 /* For each row, how many logits come before the label's (larger, or equal with a
  * smaller column; NaN is larger than numbers): int64, of the labels' shape; the label is in the
@@ -392,26 +415,30 @@ SHARD_API shard_tensor *shard_add_at_labels(shard_tensor *x, shard_tensor *label
                                             int64_t ignore_index);
 
 typedef struct shard_one_hot_options {
-    int reserved;
+    size_t size;
     shard_dtype dtype;     /* float32; an integer one is cast from it */
     shard_tensor *like;    /* the result has its dtype and placement; NULL: whole classes, placed as labels */
-    int64_t ignore_index;  /* as shard_cross_entropy_options */
-    bool use_ignore_index;
+    int64_t ignore_index;  /* as shard_cross_entropy_options; -100 */
 } shard_one_hot_options;
+#define SHARD_ONE_HOT_OPTIONS_VALUES sizeof(shard_one_hot_options), SHARD_FLOAT32, NULL, -100
+#define SHARD_ONE_HOT_OPTIONS_INIT {SHARD_ONE_HOT_OPTIONS_VALUES}
 /* 1 at the label, else 0: [..., classes] for labels int64 [...]; an ignored label gives zeros. As
  * torch.nn.functional.one_hot, which gives int64. .like = logits of split classes makes this
  * rank's classes alone; classes is then the whole number. No gradient. */
-#define shard_one_hot(labels, ...) shard_one_hot_with(labels, SHARD_WITH(shard_one_hot_options, __VA_ARGS__))
-SHARD_API shard_tensor *shard_one_hot_with(shard_tensor *labels, int64_t classes, shard_one_hot_options options);
+#define shard_one_hot(labels, ...) \
+    SHARD_GIVEN(shard_one_hot_with(labels, SHARD_OPTIONS(shard_one_hot_options, SHARD_ONE_HOT_OPTIONS, __VA_ARGS__)))
+SHARD_API shard_tensor *shard_one_hot_with(shard_tensor *labels, int64_t classes, const shard_one_hot_options *options);
 
 /* ---- embedding ---- */
 
 typedef struct shard_embedding_options {
-    int reserved;
-    double max_norm;         /* rows of a larger norm are scaled down to it, in the weight; 0: none are */
-    double norm_type;        /* the p of that norm, more than 0; 0: 2; INFINITY: the largest element */
+    size_t size;
+    double max_norm;         /* rows of a larger norm are scaled down to it, in the weight; INFINITY: none are */
+    double norm_type;        /* the p of that norm, more than 0; INFINITY: the largest element; 2 */
     bool scale_grad_by_freq; /* a row's gradient is divided by the number of times that it is in index */
 } shard_embedding_options;
+#define SHARD_EMBEDDING_OPTIONS_VALUES sizeof(shard_embedding_options), INFINITY, 2.0, false
+#define SHARD_EMBEDDING_OPTIONS_INIT {SHARD_EMBEDDING_OPTIONS_VALUES}
 
 /* Rows of weight [count, dim] at index int64 [...]: [..., dim]. A weight split along
  * dim 0 gives PARTIAL (each index is in one part), along dim 1 a result split
@@ -425,9 +452,9 @@ typedef struct shard_embedding_options {
  * weight's group if there is a max_norm and the weight is split along dim 1. As
  * torch.nn.functional.embedding. */
 #define shard_embedding(weight, index, ...) \
-    shard_embedding_with(weight, index, SHARD_WITH(shard_embedding_options, __VA_ARGS__))
+    SHARD_GIVEN(shard_embedding_with(weight, index, SHARD_OPTIONS(shard_embedding_options, SHARD_EMBEDDING_OPTIONS, __VA_ARGS__)))
 SHARD_API shard_tensor *shard_embedding_with(shard_tensor *weight, shard_tensor *index, int64_t padding_idx,
-                                             shard_embedding_options options);
+                                             const shard_embedding_options *options);
 
 /* ---- own operations, with their gradients; as torch.autograd.Function ---- */
 
@@ -493,5 +520,7 @@ SHARD_API shard_status shard_custom_op_save(shard_custom_op *op, int slot, shard
 SHARD_API shard_tensor *shard_custom_op_saved(shard_custom_op *op, int slot);
 /* In backward: a new tensor with the shape, dtype, device and placement of input i, to be dx[i]. Its content is undefined. */
 SHARD_API shard_tensor *shard_custom_op_make_gradient(shard_custom_op *op, int input);
+
+SHARD_END_C
 
 #endif

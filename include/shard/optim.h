@@ -21,12 +21,9 @@
 
 #include <shard/parallel.h>
 
+SHARD_BEGIN_C
+
 /*
- * In the settings below 0 is often not 0: a field that is left out has the value that stands
- * beside it. Where 0 itself makes sense a negative number stands for it: .beta1 = -1 is Adam
- * without a momentum, AdamW's .weight_decay = -1 no decay, .lr_scale = -1 a group that stays as
- * it is.
- *
  * A parameter's state is of its type, as torch's. Parameters stay float32: these are the master
  * weights, of which SHARD_AUTOCAST makes the 16-bit copies. One of 16 bits has sums of 16 bits:
  * of float16, exp_avg_sq vanishes where gradients are below 0.005 (and a step is then as long as
@@ -35,40 +32,80 @@
  */
 typedef struct shard_optimizer shard_optimizer;
 
-typedef struct shard_sgd_settings {
-    int reserved;
-    double lr; /* 0: 1e-3, as torch.optim; a rate of 0 is set by shard_optimizer_set_lr */
+typedef struct shard_sgd_options {
+    size_t size;
+    double lr; /* 1e-3 */
     double momentum, dampening, weight_decay;
     bool nesterov;
-    bool no_decay_1d; /* no weight decay on biases and norms: tensors of fewer than two dimensions */
-} shard_sgd_settings;
+    bool decay_1d; /* weight decay on biases and norms, tensors of fewer than two dimensions, too; true */
+} shard_sgd_options;
+#define SHARD_SGD_OPTIONS_VALUES sizeof(shard_sgd_options), 1e-3, 0.0, 0.0, 0.0, false, true
+#define SHARD_SGD_OPTIONS_INIT {SHARD_SGD_OPTIONS_VALUES}
 
-/* parameters: taken over even when this fails, as shard_parameters makes it: do not destroy the
- * list; it may be read until the optimizer goes. shard_data_parallel_create takes one that stays
- * the caller's. A parameter that is there under two names counts once, under the first. As
- * torch.optim.SGD: weight decay is of all parameters, unless no_decay_1d is set.
+/*
+ * The macros of optimizers take a list of parameters or a module, for shard_parameters of it:
+ *
+ *     shard_sgd(model, .lr = 0.1, .momentum = 0.9)
+ */
+#ifndef __cplusplus
+typedef struct shard_parameter_list {
+    const shard_tensors *list;
+    shard_tensors *made; /* of a module: destroyed after the call */
+} shard_parameter_list;
+
+static inline shard_parameter_list shard_list_of_module(shard_module *module)
+{
+    shard_tensors *made = shard_parameters(module);
+    return (shard_parameter_list){made, made};
+}
+
+static inline shard_parameter_list shard_list_of_tensors(const shard_tensors *list)
+{
+    return (shard_parameter_list){list, NULL};
+}
+
+static inline void shard_list_end(const shard_parameter_list *parameters)
+{
+    shard_tensors_destroy(parameters->made);
+}
+#endif
+#define SHARD_PARAMETERS(of) \
+    _Generic((of), shard_module *: shard_list_of_module, default: shard_list_of_tensors)(of)
+#define SHARD_OPTIMIZER(function, type, defaults, ...) SHARD_OPTIMIZER_(function, type, defaults, __VA_ARGS__, )
+#define SHARD_OPTIMIZER_(function, type, defaults, parameters, ...)                                                  \
+    SHARD_GIVEN(shard_parameter_list shard_given_list __attribute__((cleanup(shard_list_end))) = SHARD_PARAMETERS(parameters); \
+                function(shard_given_list.list, &(type){defaults##_VALUES, __VA_ARGS__}))
+
+/* parameters: a list as shard_parameters makes it. The optimizer takes references to its tensors; the list stays
+ * the caller's and may be destroyed. A parameter that is there under two names counts once, under the first. As
+ * torch.optim.SGD: weight decay is of all parameters, unless decay_1d is false.
  * NULL with the error set. Not collective. */
-#define shard_sgd(...) shard_sgd_with(SHARD_WITH(shard_sgd_settings, __VA_ARGS__))
-SHARD_API shard_optimizer *shard_sgd_with(shard_tensors *parameters, shard_sgd_settings settings);
+#define shard_sgd(...) SHARD_OPTIMIZER(shard_sgd_with, shard_sgd_options, SHARD_SGD_OPTIONS, __VA_ARGS__)
+SHARD_API shard_optimizer *shard_sgd_with(const shard_tensors *parameters, const shard_sgd_options *options);
 
 /* Adam and AdamW. */
-typedef struct shard_adam_settings {
-    int reserved;
-    double lr;                /* 0: 1e-3 */
-    double beta1, beta2, eps; /* 0: 0.9, 0.999, 1e-8; a beta of 0 is -1 */
-    double weight_decay;      /* Adam: added to the gradient; 0: none. AdamW: of the parameter itself; 0: 0.01. -1: none */
+typedef struct shard_adam_options {
+    size_t size;
+    double lr;                /* 1e-3 */
+    double beta1, beta2, eps; /* 0.9, 0.999, 1e-8 */
+    double weight_decay;      /* Adam: added to the gradient; 0. AdamW: of the parameter itself; 0.01 */
     bool amsgrad;
-    bool no_decay_1d; /* as shard_sgd */
-} shard_adam_settings;
+    bool decay_1d; /* as shard_sgd; true */
+} shard_adam_options;
+typedef shard_adam_options shard_adamw_options;
+#define SHARD_ADAM_OPTIONS_VALUES sizeof(shard_adam_options), 1e-3, 0.9, 0.999, 1e-8, 0.0, false, true
+#define SHARD_ADAM_OPTIONS_INIT {SHARD_ADAM_OPTIONS_VALUES}
+#define SHARD_ADAMW_OPTIONS_VALUES sizeof(shard_adamw_options), 1e-3, 0.9, 0.999, 1e-8, 0.01, false, true
+#define SHARD_ADAMW_OPTIONS_INIT {SHARD_ADAMW_OPTIONS_VALUES}
 
 /* parameters: as shard_sgd. State: exp_avg, exp_avg_sq and, with amsgrad, max_exp_avg_sq.
  * As torch.optim.Adam (Kingma, Ba 2015; amsgrad: Reddi, Kale, Kumar 2018) and
  * torch.optim.AdamW (Loshchilov, Hutter 2019), with their defaults. NULL with the error set. Not
  * collective. */
-#define shard_adam(...) shard_adam_with(SHARD_WITH(shard_adam_settings, __VA_ARGS__))
-#define shard_adamw(...) shard_adamw_with(SHARD_WITH(shard_adam_settings, __VA_ARGS__))
-SHARD_API shard_optimizer *shard_adam_with(shard_tensors *parameters, shard_adam_settings settings);
-SHARD_API shard_optimizer *shard_adamw_with(shard_tensors *parameters, shard_adam_settings settings);
+#define shard_adam(...) SHARD_OPTIMIZER(shard_adam_with, shard_adam_options, SHARD_ADAM_OPTIONS, __VA_ARGS__)
+#define shard_adamw(...) SHARD_OPTIMIZER(shard_adamw_with, shard_adamw_options, SHARD_ADAMW_OPTIONS, __VA_ARGS__)
+SHARD_API shard_optimizer *shard_adam_with(const shard_tensors *parameters, const shard_adam_options *options);
+SHARD_API shard_optimizer *shard_adamw_with(const shard_tensors *parameters, const shard_adamw_options *options);
 
 /*
  * LARS and LAMB, for large batches: each layer's step is as long as its weight, by
@@ -77,62 +114,70 @@ SHARD_API shard_optimizer *shard_adamw_with(shard_tensors *parameters, shard_ada
  * same order on all ranks. Biases and norms (tensors of one dimension) are neither adapted
  * nor do they decay, unless told.
  */
-typedef struct shard_lars_settings {
-    int reserved;
-    double lr; /* 0: 1e-3 */
+typedef struct shard_lars_options {
+    size_t size;
+    double lr; /* 1e-3 */
     double momentum, dampening, weight_decay;
-    double trust_coefficient; /* 0: 0.001 */
+    double trust_coefficient; /* 0.001 */
     double eps;
     bool nesterov;
-    bool decay_all, adapt_all;
-} shard_lars_settings;
+    bool decay_1d, adapt_1d; /* of tensors of fewer than two dimensions, too; false */
+} shard_lars_options;
+#define SHARD_LARS_OPTIONS_VALUES sizeof(shard_lars_options), 1e-3, 0.0, 0.0, 0.0, 0.001, 0.0, false, false, false
+#define SHARD_LARS_OPTIONS_INIT {SHARD_LARS_OPTIONS_VALUES}
 
 /* SGD in which gradient and weight decay together are multiplied by trust_coefficient
  * |w| / (|g| + weight_decay |w| + eps), where neither norm is 0. State: momentum_buffer. You,
  * Gitman, Ginsburg 2017 (https://arxiv.org/abs/1708.03888); the learning rate stands outside
  * of the momentum, as torch.optim.SGD's. NULL with the error set. Not collective. */
-#define shard_lars(...) shard_lars_with(SHARD_WITH(shard_lars_settings, __VA_ARGS__))
-SHARD_API shard_optimizer *shard_lars_with(shard_tensors *parameters, shard_lars_settings settings);
+#define shard_lars(...) SHARD_OPTIMIZER(shard_lars_with, shard_lars_options, SHARD_LARS_OPTIONS, __VA_ARGS__)
+SHARD_API shard_optimizer *shard_lars_with(const shard_tensors *parameters, const shard_lars_options *options);
 
-typedef struct shard_lamb_settings {
-    int reserved;
-    double lr;                /* 0: 1e-3 */
-    double beta1, beta2, eps; /* 0: 0.9, 0.999, 1e-6; a beta of 0 is -1 */
+typedef struct shard_lamb_options {
+    size_t size;
+    double lr;                /* 1e-3 */
+    double beta1, beta2, eps; /* 0.9, 0.999, 1e-6 */
     double weight_decay;
-    bool decay_all, adapt_all;
-} shard_lamb_settings;
+    bool decay_1d, adapt_1d; /* of tensors of fewer than two dimensions, too; false */
+} shard_lamb_options;
+#define SHARD_LAMB_OPTIONS_VALUES sizeof(shard_lamb_options), 1e-3, 0.9, 0.999, 1e-6, 0.0, false, false
+#define SHARD_LAMB_OPTIONS_INIT {SHARD_LAMB_OPTIONS_VALUES}
 
 /* AdamW whose update u, weight decay included, is multiplied by |w| / |u|, where neither is
  * 0. State: exp_avg, exp_avg_sq. You et al. 2020 (https://arxiv.org/abs/1904.00962), with
  * bias correction. NULL with the error set. Not collective. */
-#define shard_lamb(...) shard_lamb_with(SHARD_WITH(shard_lamb_settings, __VA_ARGS__))
-SHARD_API shard_optimizer *shard_lamb_with(shard_tensors *parameters, shard_lamb_settings settings);
+#define shard_lamb(...) SHARD_OPTIMIZER(shard_lamb_with, shard_lamb_options, SHARD_LAMB_OPTIONS, __VA_ARGS__)
+SHARD_API shard_optimizer *shard_lamb_with(const shard_tensors *parameters, const shard_lamb_options *options);
 
 /* The parameters stay, in the memory where they are. NULL is fine. Not collective. */
 SHARD_API void shard_optimizer_destroy(shard_optimizer *optimizer);
 
 /* What a group of parameters has otherwise than the optimizer. */
 typedef struct shard_param_group_options {
-    int reserved;
-    double lr_scale;     /* its learning rate is this times the optimizer's, so that a schedule moves all; 0 is 1, -1 is 0 */
-    double weight_decay; /* 0: the optimizer's */
-    bool no_weight_decay;
-    bool decay_all;   /* also of tensors of one dimension, where the optimizer's leaves these alone (no_decay_1d, LARS, LAMB) */
-    bool no_decay_1d; /* not of tensors of one dimension, where the optimizer's is of all; both: an error (ARGUMENT) */
+    size_t size;
+    double lr_scale;     /* its learning rate is this times the optimizer's, so that a schedule moves all; 1 */
+    double weight_decay; /* -1: the optimizer's */
+    int decay_1d;        /* 0 and 1: as the optimizer's option; -1: the optimizer's */
     const char *prefix; /* is put before the parameters' names, as "head."; NULL: none. Read in the call alone */
 } shard_param_group_options;
+#define SHARD_PARAM_GROUP_OPTIONS_VALUES sizeof(shard_param_group_options), 1.0, -1.0, -1, NULL
+#define SHARD_PARAM_GROUP_OPTIONS_INIT {SHARD_PARAM_GROUP_OPTIONS_VALUES}
 
-/* Adds parameters, taken over even when this fails: as shard_parameters makes them, of
+/* Adds parameters: a list, which stays the caller's (the macro takes a module, too), of
  * names that the optimizer has not: state dicts go by names, so that of two modules that both have
  * a "weight" one needs a .prefix. A parameter or name that it has already is an error (ARGUMENT). Under
  * shard_zero_optimizer, which shares these out too, and what has come to require a gradient since (an
  * empty list will do), collective over the world; else not. What is refused is not added; of
  * an optimizer under shard_zero_optimizer for which another thing fails (memory, a rank that is gone)
  * only shard_optimizer_destroy is left. As torch.optim.Optimizer.add_param_group. */
-#define shard_optimizer_add_param_group(optimizer, ...) \
-    shard_optimizer_add_param_group_with(optimizer, SHARD_WITH(shard_param_group_options, __VA_ARGS__))
-SHARD_API shard_status shard_optimizer_add_param_group_with(shard_optimizer *optimizer, shard_tensors *parameters,
-                                                            shard_param_group_options options);
+#define shard_optimizer_add_param_group(optimizer, ...) SHARD_ADD_PARAM_GROUP(optimizer, __VA_ARGS__, )
+#define SHARD_ADD_PARAM_GROUP(optimizer, parameters, ...)                                                                    \
+    SHARD_GIVEN(shard_parameter_list shard_given_group __attribute__((cleanup(shard_list_end))) = SHARD_PARAMETERS(parameters); \
+                shard_optimizer_add_param_group_with(                                                                        \
+                    optimizer, shard_given_group.list,                                                                       \
+                    &(shard_param_group_options){SHARD_PARAM_GROUP_OPTIONS_VALUES, __VA_ARGS__}))
+SHARD_API shard_status shard_optimizer_add_param_group_with(shard_optimizer *optimizer, const shard_tensors *parameters,
+                                                            const shard_param_group_options *options);
 
 /* Updates every parameter that has a gradient, and forgets the gradients. Does nothing
  * and returns the thread's error if there is one: a failed backward never moves a
@@ -149,10 +194,12 @@ SHARD_API bool shard_optimizer_skipped(const shard_optimizer *optimizer);
 /* ---- clipping: between backward and step ---- */
 
 typedef struct shard_clip_options {
-    int reserved;
-    double norm_type; /* 0: 2; INFINITY: the largest element */
+    size_t size;
+    double norm_type; /* INFINITY: the largest element; 2 */
     bool error_if_nonfinite;
 } shard_clip_options;
+#define SHARD_CLIP_OPTIONS_VALUES sizeof(shard_clip_options), 2.0, false
+#define SHARD_CLIP_OPTIONS_INIT {SHARD_CLIP_OPTIONS_VALUES}
 
 /*
  * Scales the optimizer's gradients down to max_norm if the norm of all of them together
@@ -167,9 +214,10 @@ typedef struct shard_clip_options {
  * torch.nn.utils.clip_grad_norm_. Collective over the world.
  */
 #define shard_clip_grad_norm(optimizer, max_norm, ...) \
-    shard_clip_grad_norm_with(optimizer, max_norm, SHARD_WITH(shard_clip_options, __VA_ARGS__))
-SHARD_API shard_status shard_clip_grad_norm_with(shard_optimizer *optimizer, double max_norm, double *norm,
-                                                 shard_clip_options options);
+    SHARD_GIVEN(shard_clip_grad_norm_with(            \
+        optimizer, max_norm, SHARD_OPTIONS_BEFORE(shard_clip_options, SHARD_CLIP_OPTIONS, __VA_ARGS__)))
+SHARD_API shard_status shard_clip_grad_norm_with(shard_optimizer *optimizer, double max_norm, const shard_clip_options *options,
+                                                 double *norm);
 
 /* Each element of the gradients into [-value, value]. As torch.nn.utils.clip_grad_value_.
  * Not collective. */
@@ -211,15 +259,17 @@ SHARD_API shard_tensors *shard_optimizer_state_dict(shard_optimizer *optimizer);
 typedef struct shard_ema shard_ema;
 
 typedef struct shard_ema_options {
-    int reserved;
-    double decay; /* 0: 0.999 */
+    size_t size;
+    double decay; /* 0.999 */
     bool warmup;  /* at most (1 + n) / (10 + n) after n updates, so that the beginning is soon forgotten */
 } shard_ema_options;
+#define SHARD_EMA_OPTIONS_VALUES sizeof(shard_ema_options), 0.999, false
+#define SHARD_EMA_OPTIONS_INIT {SHARD_EMA_OPTIONS_VALUES}
 
 /* Made after shard_zero_optimizer and destroyed before the optimizer. NULL with the error set. Not
  * collective. */
-#define shard_ema_create(...) shard_ema_create_with(SHARD_WITH(shard_ema_options, __VA_ARGS__))
-SHARD_API shard_ema *shard_ema_create_with(shard_optimizer *optimizer, shard_ema_options options);
+#define shard_ema_create(...) SHARD_GIVEN(shard_ema_create_with(SHARD_OPTIONS(shard_ema_options, SHARD_EMA_OPTIONS, __VA_ARGS__)))
+SHARD_API shard_ema *shard_ema_create_with(shard_optimizer *optimizer, const shard_ema_options *options);
 SHARD_API void shard_ema_destroy(shard_ema *ema);
 
 /* After a step, unless shard_optimizer_skipped it: takes the parameters as they are into the
@@ -250,22 +300,29 @@ typedef enum shard_schedule_kind {
 #define SHARD_SCHEDULE_MILESTONES 16
 
 typedef struct shard_schedule {
+    size_t size;
     shard_schedule_kind kind;
     double base_lr;
     int64_t warmup_steps; /* from base_lr / warmup_steps up to base_lr, linearly */
     int64_t step_size;    /* STEP needs it: times gamma every step_size steps after the start, as StepLR */
-    double gamma;         /* 0 is 0.1 */
+    double gamma;         /* 0.1 */
     int64_t total_steps;  /* COSINE and POLYNOMIAL need it. COSINE: down to final_lr there, as CosineAnnealingLR */
     double final_lr;
+    /* POLYNOMIAL: final_lr and what base_lr is more, times (1 - progress)^power, from the end of
+     * the warmup to total_steps, as PolynomialLR; 1: linear. */
+    double power;
     /* MULTI_STEP: times gamma at each of these steps, as MultiStepLR; ends with the first that is 0. */
     int64_t milestones[SHARD_SCHEDULE_MILESTONES];
-    /* POLYNOMIAL: final_lr and what base_lr is more, times (1 - progress)^power, from the end of
-     * the warmup to total_steps, as PolynomialLR; 0 is 1: linear. */
-    double power;
 } shard_schedule;
+#define SHARD_SCHEDULE_VALUES sizeof(shard_schedule), SHARD_SCHEDULE_CONSTANT, 0.0, 0, 0, 0.1, 0, 0.0, 1.0, {0}
+#define SHARD_SCHEDULE_INIT {SHARD_SCHEDULE_VALUES}
+/* In C: SHARD_SCHEDULE(.kind = SHARD_SCHEDULE_COSINE, .base_lr = 0.1, .total_steps = 1000). */
+#define SHARD_SCHEDULE(...) SHARD_GIVEN((shard_schedule){SHARD_SCHEDULE_VALUES, __VA_ARGS__})
 
 /* For step 0, 1, ... NaN with the error set (ARGUMENT) where an option is out of its range or
  * one that the kind needs is missing. Not collective. */
 SHARD_API double shard_schedule_lr(const shard_schedule *schedule, int64_t step);
+
+SHARD_END_C
 
 #endif

@@ -31,6 +31,8 @@
 #include <shard/autograd.h>
 #include <shard/distributed.h>
 
+SHARD_BEGIN_C
+
 /* ---- data parallel ---- */
 
 /* As torch.nn.parallel.DistributedDataParallel. */
@@ -152,5 +154,7 @@ typedef struct shard_zero_optimizer_options {
  */
 #define shard_zero_optimizer(...) shard_zero_optimizer_with(SHARD_WITH(shard_zero_optimizer_options, __VA_ARGS__))
 SHARD_API shard_optimizer *shard_zero_optimizer_with(shard_optimizer *optimizer, shard_zero_optimizer_options options);
+
+SHARD_END_C
 
 #endif

@@ -13,6 +13,8 @@
 #include <shard/comm.h>
 #include <shard/device.h>
 
+SHARD_BEGIN_C
+
 typedef struct shard_tensor shard_tensor;
 
 #define SHARD_MAX_DIMS 8
@@ -46,11 +48,12 @@ typedef struct shard_placement {
 } shard_placement;
 
 typedef struct shard_tensor_options {
-    int reserved;
+    size_t size;
     shard_dtype dtype;    /* float32 */
-    shard_device *device; /* shard_device_open(NULL) */
+    shard_device *device; /* NULL: shard_device_open(NULL) */
     bool requires_grad;   /* a leaf whose gradient shard_backward computes */
 } shard_tensor_options;
+#define SHARD_TENSOR_OPTIONS_INIT {sizeof(shard_tensor_options), SHARD_FLOAT32, NULL, false}
 
 /*
  * The makers' arguments: first those by position, then the options by name, in one initialiser. So an argument
@@ -75,7 +78,7 @@ typedef struct shard_missing_argument {
     shard_missing_argument after_grad;      \
     int reserved;
 #define SHARD_OPTIONS_OF(all) \
-    ((shard_tensor_options){.dtype = (all).dtype, .device = (all).device, .requires_grad = (all).requires_grad})
+    (&(shard_tensor_options){sizeof(shard_tensor_options), (all).dtype, (all).device, (all).requires_grad})
 
 typedef struct shard_empty_arguments {
     shard_shape shape;
@@ -108,12 +111,12 @@ typedef struct shard_random_arguments {
 #define shard_zeros(...) shard_filled_of(0.0, SHARD_ARGUMENTS(shard_empty_arguments, __VA_ARGS__))
 #define shard_ones(...) shard_filled_of(1.0, SHARD_ARGUMENTS(shard_empty_arguments, __VA_ARGS__))
 #define shard_full(...) shard_full_of(SHARD_ARGUMENTS(shard_full_arguments, __VA_ARGS__))
-SHARD_API shard_tensor *shard_empty_with(shard_shape shape, shard_tensor_options options);
-SHARD_API shard_tensor *shard_full_with(shard_shape shape, double value, shard_tensor_options options);
+SHARD_API shard_tensor *shard_empty_with(shard_shape shape, const shard_tensor_options *options);
+SHARD_API shard_tensor *shard_full_with(shard_shape shape, double value, const shard_tensor_options *options);
 
 /* Copies numel elements of options.dtype from host memory. */
 #define shard_from_host(...) shard_from_host_of(SHARD_ARGUMENTS(shard_from_host_arguments, __VA_ARGS__))
-SHARD_API shard_tensor *shard_from_host_with(const void *data, shard_shape shape, shard_tensor_options options);
+SHARD_API shard_tensor *shard_from_host_with(const void *data, shard_shape shape, const shard_tensor_options *options);
 
 /* The same without waiting, from memory of shard_allocate_host (or other pinned memory): the copy goes beside
  * what the device computes, and what is computed with the tensor waits for it there. A batch that is
@@ -122,15 +125,27 @@ SHARD_API shard_tensor *shard_from_host_with(const void *data, shard_shape shape
  * after shard_item or shard_copy_to_host. As tensor.to(device, non_blocking=True) on a stream of its own
  * in torch. The CPU copies at once. */
 #define shard_from_host_async(...) shard_from_host_async_of(SHARD_ARGUMENTS(shard_from_host_arguments, __VA_ARGS__))
-SHARD_API shard_tensor *shard_from_host_async_with(const void *data, shard_shape shape, shard_tensor_options options);
+SHARD_API shard_tensor *shard_from_host_async_with(const void *data, shard_shape shape, const shard_tensor_options *options);
+
+/* Frees memory that was given to shard_from_memory. Called once, in the thread of the last tensor on it. */
+typedef void shard_release_memory(void *context);
+
+/* A tensor on the caller's memory, row-major and aligned to dtype's size, without a copy; of a device's own memory
+ * where device is a GPU. The memory must stay until release(context), which is called when the last tensor on it is
+ * released and the device has done what was queued; after an error it is not called. NULL for release: nothing is
+ * called, and the memory stays longer than all tensors on it. It is not in the memory statistics. NULL for device:
+ * shard_device_open(NULL). NULL with the error set (ARGUMENT). As torch.from_blob. Not collective. */
+SHARD_API shard_tensor *shard_from_memory(void *memory, shard_shape shape, shard_dtype dtype, shard_device *device,
+                                          shard_release_memory *release, void *context);
 
 /* Uniform in [low, high) and normal; take the next draw of the thread's
  * generator. The values are made when they are first needed. */
 #define shard_uniform(...) shard_uniform_of(SHARD_ARGUMENTS(shard_random_arguments, __VA_ARGS__))
 #define shard_normal(...) shard_normal_of(SHARD_ARGUMENTS(shard_random_arguments, __VA_ARGS__))
-SHARD_API shard_tensor *shard_uniform_with(shard_shape shape, double low, double high, shard_tensor_options options);
-SHARD_API shard_tensor *shard_normal_with(shard_shape shape, double mean, double std, shard_tensor_options options);
+SHARD_API shard_tensor *shard_uniform_with(shard_shape shape, double low, double high, const shard_tensor_options *options);
+SHARD_API shard_tensor *shard_normal_with(shard_shape shape, double mean, double std, const shard_tensor_options *options);
 
+#ifndef __cplusplus
 static inline shard_tensor *shard_empty_of(shard_empty_arguments all)
 {
     return shard_empty_with(all.shape, SHARD_OPTIONS_OF(all));
@@ -165,6 +180,7 @@ static inline shard_tensor *shard_normal_of(shard_random_arguments all)
 {
     return shard_normal_with(all.shape, all.first, all.second, SHARD_OPTIONS_OF(all));
 }
+#endif
 
 /* The same memory, without history. */
 SHARD_API shard_tensor *shard_detach(shard_tensor *tensor);
@@ -285,5 +301,7 @@ SHARD_API const char *shard_tensors_name(const shard_tensors *list, int64_t inde
 SHARD_API shard_tensor *shard_tensors_at(const shard_tensors *list, int64_t index);
 /* NULL, without an error, if there is none of that name. */
 SHARD_API shard_tensor *shard_tensors_find(const shard_tensors *list, const char *name);
+
+SHARD_END_C
 
 #endif

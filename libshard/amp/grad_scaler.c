@@ -8,6 +8,7 @@
 #include <shard/amp.h>
 
 #include "comm/function.h"
+#include "base/options.h"
 #include "device/graph.h"
 #include "parallel/unshard.h"
 #include "optim/optimizer.h"
@@ -52,12 +53,11 @@ static bool are_sound(const shard_grad_scaler_options *o)
     return sound;
 }
 
-shard_grad_scaler *shard_grad_scaler_create_with(shard_grad_scaler_options options)
+shard_grad_scaler *shard_grad_scaler_create_with(const shard_grad_scaler_options *given)
 {
-    options.init_scale = options.init_scale != 0 ? options.init_scale : 65536;
-    options.growth_factor = options.growth_factor != 0 ? options.growth_factor : 2;
-    options.backoff_factor = options.backoff_factor != 0 ? options.backoff_factor : 0.5;
-    options.growth_interval = options.growth_interval != 0 ? options.growth_interval : 2000;
+    SHARD_READ_OPTIONS(shard_grad_scaler_options, SHARD_GRAD_SCALER_OPTIONS_INIT, options, given);
+    if (!options_ok)
+        return NULL;
     shard_grad_scaler *scaler = are_sound(&options) ? shard_calloc(1, sizeof *scaler) : NULL;
     if (!scaler)
         return NULL;

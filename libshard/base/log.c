@@ -2,12 +2,24 @@
 
 #include "base/env.h"
 
+#include <pthread.h>
 #include <stdarg.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
 
 static int log_rank = -1;
+static pthread_mutex_t log_lock = PTHREAD_MUTEX_INITIALIZER;
+static shard_log_function *log_function;
+static void *log_context;
+
+void shard_set_log_function(shard_log_function *function, void *context)
+{
+    pthread_mutex_lock(&log_lock);
+    log_function = function;
+    log_context = context;
+    pthread_mutex_unlock(&log_lock);
+}
 
 void shard_log_set_rank(int rank)
 {
@@ -39,12 +51,17 @@ void shard_log_message(shard_log_level level, const char *format, ...)
         return;
     /* One write a line, so that lines of several ranks do not mix. */
     char line[1024], text[1024];
-    int used = log_rank < 0 ? snprintf(line, sizeof line, "shard %s: ", level_names[level])
-                            : snprintf(line, sizeof line, "shard[%d] %s: ", log_rank, level_names[level]);
     va_list arguments;
     va_start(arguments, format);
     vsnprintf(text, sizeof text, format, arguments);
     va_end(arguments);
+    int used = log_rank < 0 ? snprintf(line, sizeof line, "shard %s: ", level_names[level])
+                            : snprintf(line, sizeof line, "shard[%d] %s: ", log_rank, level_names[level]);
     shard_printable(line + used, sizeof line - (size_t)used, text);
-    fprintf(stderr, "%s\n", line);
+    pthread_mutex_lock(&log_lock);
+    if (log_function)
+        log_function(level, log_rank, line + used, log_context);
+    else
+        fprintf(stderr, "%s\n", line);
+    pthread_mutex_unlock(&log_lock);
 }

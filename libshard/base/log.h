@@ -1,11 +1,9 @@
-/* Log lines on standard error: "shard[rank] level: text". SHARD_LOG is one of
+/* Log lines on standard error, "shard[rank] level: text", or for shard_set_log_function. SHARD_LOG is one of
  * error, warn (the default), info, debug. */
 #ifndef SHARD_BASE_LOG_H
 #define SHARD_BASE_LOG_H
 
 #include <shard/base.h>
-
-typedef enum shard_log_level { SHARD_LOG_ERROR, SHARD_LOG_WARN, SHARD_LOG_INFO, SHARD_LOG_DEBUG } shard_log_level;
 
 void shard_log_message(shard_log_level level, const char *format, ...) SHARD_PRINTF(2, 3);
 

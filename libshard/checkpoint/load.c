@@ -4,6 +4,7 @@
  * into its tensors.
  */
 #include "base/hash.h"
+#include "base/options.h"
 #include "checkpoint/file.h"
 #include "checkpoint/fit.h"
 #include "checkpoint/metadata.h"
@@ -275,16 +276,18 @@ static shard_status fill_all(loading *l)
     return shard_agree(l->world);
 }
 
-shard_status shard_load_with(const shard_tensors *tensors, const char *path, shard_load_options options)
+shard_status shard_load_with(const shard_tensors *tensors, const char *path, const shard_load_options *given,
+                             shard_metadata **metadata)
 {
     SHARD_FUNCTION("shard_load");
+    SHARD_READ_OPTIONS(shard_load_options, SHARD_LOAD_OPTIONS_INIT, options, given);
     shard_tensors *kept = shard_tensors_kept(tensors, true);
     loading l = {.world = options.local ? NULL : shard_world(), .tensors = kept, .path = path, .options = options};
-    shard_metadata *metadata = NULL;
+    shard_metadata *found = NULL;
     prepare(&l);
     if (agree(&l) == SHARD_OK) {
-        if (options.metadata)
-            metadata = shard_metadata_from_json(l.header.metadata);
+        if (metadata)
+            found = shard_metadata_from_json(l.header.metadata);
         fill_all(&l);
     }
     shard_file_close(&l.file);
@@ -295,11 +298,11 @@ shard_status shard_load_with(const shard_tensors *tensors, const char *path, sha
     shard_tensors_destroy(kept);
     shard_tensors_forget_gathered(tensors);
     if (shard_last_status() != SHARD_OK) {
-        shard_metadata_destroy(metadata);
+        shard_metadata_destroy(found);
         return shard_last_status();
     }
-    if (options.metadata)
-        *options.metadata = metadata;
+    if (metadata)
+        *metadata = found;
     return SHARD_OK;
 }
 

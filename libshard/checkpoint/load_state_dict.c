@@ -1,5 +1,6 @@
 /* Loading from tensors in memory: each rank takes its part of them by itself. */
 #include "checkpoint/fit.h"
+#include "base/options.h"
 #include "checkpoint/part.h"
 #include "checkpoint/safetensors.h"
 
@@ -156,18 +157,24 @@ static shard_status load(const char *function, const shard_tensors *tensors, con
 }
 
 shard_status shard_load_state_dict_with(const shard_tensors *tensors, const shard_tensors *source,
-                                        shard_load_state_dict_options options)
+                                        const shard_load_state_dict_options *given)
 {
     const char *function = "shard_load_state_dict";
+    SHARD_READ_OPTIONS(shard_load_state_dict_options, SHARD_LOAD_STATE_DICT_OPTIONS_INIT, options, given);
+    if (!options_ok)
+        return shard_last_status();
     if (!tensors || !source)
         return shard_null_argument(function, tensors ? "source" : "tensors");
     return load(function, tensors, source, options);
 }
 
 shard_status shard_module_load_state_dict_with(shard_module *module, const shard_tensors *source,
-                                               shard_load_state_dict_options options)
+                                               const shard_load_state_dict_options *given)
 {
     const char *function = "shard_module_load_state_dict";
+    SHARD_READ_OPTIONS(shard_load_state_dict_options, SHARD_LOAD_STATE_DICT_OPTIONS_INIT, options, given);
+    if (!options_ok)
+        return shard_last_status();
     if (!module || !source)
         return shard_null_argument(function, module ? "source" : "module");
     shard_tensors *tensors = shard_state_dict(module);

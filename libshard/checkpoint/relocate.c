@@ -1,6 +1,7 @@
 /* Local shards of state dicts of whole tensors: each rank has all of these, or one rank, which
  * sends them block after block. */
 #include "checkpoint/fit.h"
+#include "base/options.h"
 #include "checkpoint/part.h"
 #include "checkpoint/safetensors.h"
 #include "comm/function.h"
@@ -217,17 +218,18 @@ static shard_status relocate_together(shard_tensors *list, const shard_tensors *
 }
 
 shard_tensors *shard_relocate_state_dict_with(const shard_tensors *like, const shard_tensors *whole,
-                                              shard_relocate_options options)
+                                              const shard_relocate_options *given)
 {
     SHARD_FUNCTION("shard_relocate_state_dict");
+    SHARD_READ_OPTIONS(shard_relocate_options, SHARD_RELOCATE_OPTIONS_INIT, options, given);
     int size = shard_group_size(shard_world()), root = options.root;
-    if (options.from_root && (root < 0 || root >= size))
+    if (root < -1 || root >= size)
         shard_error(SHARD_ERROR_ARGUMENT, "shard_relocate_state_dict: root %d of %d ranks", root, size);
     else if (!like)
         shard_null_argument("shard_relocate_state_dict", "like");
     shard_tensors *kept = shard_tensors_kept(like, true), *list = shard_tensors_create();
     shard_status status = shard_last_status();
-    if (options.from_root)
+    if (root != -1)
         status = relocate_together(list, kept, whole, root);
     else if (status == SHARD_OK)
         status = take_all(list, kept, whole);

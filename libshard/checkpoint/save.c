@@ -8,6 +8,7 @@
  * what all ranks of a group know ends their work together.
  */
 #include "base/file_limit.h"
+#include "base/options.h"
 #include "checkpoint/file.h"
 #include "checkpoint/metadata.h"
 #include "checkpoint/part.h"
@@ -378,9 +379,10 @@ static void forget(saving *s)
 }
 
 shard_status shard_save_with(const shard_tensors *tensors, const char *path, const shard_metadata *metadata,
-                             shard_save_options options)
+                             const shard_save_options *given)
 {
     SHARD_FUNCTION("shard_save");
+    SHARD_READ_OPTIONS(shard_save_options, SHARD_SAVE_OPTIONS_INIT, options, given);
     shard_tensors *kept = shard_tensors_kept(tensors, false);
     saving s = {.world = options.local ? NULL : shard_world(), .tensors = kept, .path = path, .mode = NO_MODE};
     shard_file_limit limit;

@@ -2,6 +2,7 @@
 #include <shard/data.h>
 
 #include "base/error.h"
+#include "base/options.h"
 #include "base/memory.h"
 #include "base/random.h"
 
@@ -19,10 +20,10 @@ struct shard_group_sampler {
 
 static shard_status check(int64_t samples, const shard_group_sampler_options *o)
 {
-    if (samples < 0 || o->batch < 0 || o->members < 1 || o->member < 0 || o->member >= o->members)
+    if (samples < 0 || o->batch < 1 || o->members < 1 || o->member < 0 || o->member >= o->members)
         return shard_error(SHARD_ERROR_ARGUMENT,
-                           "shard_group_sampler: %" PRId64 " samples in batches of %" PRId64 ", member %d of %d: sizes are at "
-                           "least 0, members count from 0",
+                           "shard_group_sampler: %" PRId64 " samples in batches of %" PRId64 ", member %d of %d: a batch is "
+                           "at least 1 (-1: one sample of each member), members count from 0",
                            samples, o->batch, o->member, o->members);
     if ((unsigned)o->last_batch > SHARD_LAST_BATCH_DROP)
         return shard_error(SHARD_ERROR_ARGUMENT,
@@ -38,14 +39,17 @@ static shard_status check(int64_t samples, const shard_group_sampler_options *o)
     return SHARD_OK;
 }
 
-shard_group_sampler *shard_group_sampler_create_with(int64_t samples, shard_group_sampler_options options)
+shard_group_sampler *shard_group_sampler_create_with(int64_t samples, const shard_group_sampler_options *given)
 {
+    SHARD_READ_OPTIONS(shard_group_sampler_options, SHARD_GROUP_SAMPLER_OPTIONS_INIT, options, given);
+    if (!options_ok)
+        return NULL;
     if (options.group) {
         options.members = shard_group_size(options.group);
         options.member = shard_group_rank(options.group);
-    } else if (options.members == 0) {
-        options.members = 1;
     }
+    if (options.batch == -1)
+        options.batch = options.members;
     if (check(samples, &options) != SHARD_OK)
         return NULL;
     int64_t over = samples % options.members, positions = samples;
@@ -59,7 +63,7 @@ shard_group_sampler *shard_group_sampler_create_with(int64_t samples, shard_grou
     if (!sampler)
         return NULL;
     *sampler = (shard_group_sampler){.samples = samples,
-                                     .batch = options.batch ? options.batch : options.members,
+                                     .batch = options.batch,
                                      .members = options.members,
                                      .member = options.member,
                                      .shuffle = options.shuffle,

@@ -205,20 +205,20 @@ typedef struct shard_update {
     void *state[SHARD_OPTIMIZER_STATES]; /* as the optimizer has them, the rest not looked at */
 } shard_update;
 
-typedef struct shard_sgd_options {
+typedef struct shard_sgd_arguments {
     double momentum, dampening; /* momentum 0: there is no state */
     bool nesterov;
-} shard_sgd_options;
+} shard_sgd_arguments;
 
-typedef struct shard_adam_options {
+typedef struct shard_adam_arguments {
     double beta1, beta2, eps;
     bool decoupled; /* AdamW's weight decay: of the parameter, not added to the gradient */
     bool amsgrad;
-} shard_adam_options;
+} shard_adam_arguments;
 
 /* Of a step that leaves keep * value + rate * exp_avg / (sqrt(exp_avg_sq) * root_correction + eps): Adam's, or, of
  * LAMB's first half, what goes in the gradient's place. */
-static inline shard_step_factors shard_adam_factors(const shard_update *update, const shard_adam_options *options, bool lamb)
+static inline shard_step_factors shard_adam_factors(const shard_update *update, const shard_adam_arguments *options, bool lamb)
 {
     shard_step_factors factors;
     double step = (double)update->step, decayed = options->decoupled ? 1 - update->lr * update->weight_decay : 1;
@@ -545,13 +545,13 @@ typedef struct shard_device_ops {
      * neither on what else is in the list nor on how a parameter is cut into updates. */
 
     /* As torch.optim.SGD. state: momentum_buffer, of which the first step reads nothing. */
-    shard_status (*sgd)(shard_device *, int64_t count, const shard_update *, const shard_sgd_options *, shard_dtype);
+    shard_status (*sgd)(shard_device *, int64_t count, const shard_update *, const shard_sgd_arguments *, shard_dtype);
     /* As torch.optim.Adam and AdamW. state: exp_avg, exp_avg_sq, of amsgrad max_exp_avg_sq; zeros before the first step. */
-    shard_status (*adam)(shard_device *, int64_t count, const shard_update *, const shard_adam_options *, shard_dtype);
+    shard_status (*adam)(shard_device *, int64_t count, const shard_update *, const shard_adam_arguments *, shard_dtype);
     /* LAMB's first half: Adam's moments, and in the gradient's place what AdamW would take
      * lr times from the value. Of the options it takes the betas and eps. (The second half is
      * sgd, with the trust ratio.) */
-    shard_status (*lamb_update)(shard_device *, int64_t count, const shard_update *, const shard_adam_options *, shard_dtype);
+    shard_status (*lamb_update)(shard_device *, int64_t count, const shard_update *, const shard_adam_arguments *, shard_dtype);
     /* ratio[i] from the sums of squares [layers][2] of each layer's weight and gradient. */
     shard_status (*trust_ratio)(shard_device *, int64_t layers, const shard_trust_options *, const double *squares, double *ratio);
 } shard_device_ops;

@@ -1,6 +1,7 @@
 /* Meshes: the world's ranks in a grid of named axes, row-major: the last axis varies fastest. */
 #include "distributed/distributed.h"
 
+#include "base/options.h"
 #include "comm/function.h"
 
 #include <inttypes.h>
@@ -57,18 +58,18 @@ static shard_status add_axis(grid *to, const char *name, int size)
 static shard_status read_options(const shard_mesh_options *options, grid *wanted)
 {
     bool named = options->axes[0].name != NULL;
-    if (named && (options->data || options->model))
+    if (named && (options->data != -1 || options->model != 1))
         return shard_error(SHARD_ERROR_ARGUMENT, "shard_mesh_create: axes are given, and data or model too: name these as axes");
     if (!named) {
         SHARD_TRY(add_axis(wanted, "data", options->data));
-        return add_axis(wanted, "model", options->model ? options->model : 1);
+        return add_axis(wanted, "model", options->model);
     }
     for (int i = 0; i < SHARD_MESH_AXES && options->axes[i].name; i++)
         SHARD_TRY(add_axis(wanted, options->axes[i].name, options->axes[i].size));
     return SHARD_OK;
 }
 
-/* Gives the axis of size 0 the ranks that the others leave. */
+/* Gives the axis of size -1 the ranks that the others leave. */
 static shard_status fit_to_world(grid *wanted, int world)
 {
     char text[TEXT_BYTES];
@@ -76,11 +77,12 @@ static shard_status fit_to_world(grid *wanted, int world)
     int open = -1;
     for (int i = 0; i < wanted->axes; i++) {
         int size = wanted->size[i];
-        if (size < 0 || (size == 0 && open >= 0))
-            return shard_error(SHARD_ERROR_ARGUMENT,
-                               "shard_mesh_create: %s: sizes are 1 or more, and 0 for one axis at most, which takes what is left",
-                               grid_text(wanted, text));
-        if (size == 0)
+        if (size < -1 || size == 0 || (size == -1 && open >= 0))
+            return shard_error(
+                SHARD_ERROR_ARGUMENT,
+                "shard_mesh_create: %s: sizes are 1 or more, and -1 for one axis at most, which takes what is left",
+                grid_text(wanted, text));
+        if (size == -1)
             open = i;
         else if (__builtin_mul_overflow(known, size, &known))
             known = INT64_MAX;
@@ -139,9 +141,10 @@ static shard_status make_groups(shard_mesh *mesh, const shard_mesh_options *opti
     return status;
 }
 
-shard_mesh *shard_mesh_create_with(shard_mesh_options options)
+shard_mesh *shard_mesh_create_with(const shard_mesh_options *given)
 {
     SHARD_FUNCTION("shard_mesh_create");
+    SHARD_READ_OPTIONS(shard_mesh_options, SHARD_MESH_OPTIONS_INIT, options, given);
     if (!shard_world())
         return shard_fail_null(SHARD_ERROR_ARGUMENT, "shard_mesh_create: shard_init was not called, or failed");
     shard_mesh *mesh = shard_calloc(1, sizeof *mesh);

@@ -2,6 +2,7 @@
 #include <shard/models/resnet.h>
 
 #include "base/error.h"
+#include "base/options.h"
 #include "base/memory.h"
 #include "nn/nn.h"
 
@@ -105,9 +106,9 @@ static shard_module *checked(shard_module *module)
 static void add_convolution(shard_module *module, const char *convolution, const char *norm, int64_t in, int64_t out,
                             int64_t kernel, int64_t stride, shard_dtype dtype)
 {
-    shard_module_add_child(module, convolution,
-                           shard_nn_conv2d(in, out, kernel, .stride = stride, .padding = kernel / 2, .no_bias = true,
-                                           .dtype = dtype));
+    shard_module_add_child(
+        module, convolution,
+        shard_nn_conv2d(in, out, kernel, .stride = stride, .padding = kernel / 2, .bias = false, .dtype = dtype));
     shard_module_add_child(module, norm, shard_nn_batch_norm(out, .dtype = dtype));
 }
 
@@ -124,10 +125,9 @@ static shard_module *make_block(const architecture *arch, int64_t in, int64_t wi
         add_convolution(block, "conv2", "bn2", width, width, 3, 1, dtype);
     }
     if (stride != 1 || in != out)
-        shard_module_add_child(
-            block, "downsample",
-            shard_nn_sequential(shard_nn_conv2d(in, out, 1, .stride = stride, .no_bias = true, .dtype = dtype),
-                                shard_nn_batch_norm(out, .dtype = dtype)));
+        shard_module_add_child(block, "downsample",
+                               shard_nn_sequential(shard_nn_conv2d(in, out, 1, .stride = stride, .bias = false, .dtype = dtype),
+                                                   shard_nn_batch_norm(out, .dtype = dtype)));
     return checked(block);
 }
 
@@ -177,8 +177,11 @@ static shard_status check(const char *arch, shard_resnet_stem stem)
     return SHARD_OK;
 }
 
-shard_module *shard_resnet_with(const char *arch, int64_t num_classes, shard_resnet_options options)
+shard_module *shard_resnet_with(const char *arch, int64_t num_classes, const shard_resnet_options *given)
 {
+    SHARD_READ_OPTIONS(shard_resnet_options, SHARD_RESNET_OPTIONS_INIT, options, given);
+    if (!options_ok)
+        return NULL;
     if (check(arch, options.stem) != SHARD_OK)
         return NULL;
     const architecture *found = find(arch);

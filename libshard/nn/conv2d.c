@@ -1,6 +1,8 @@
 /* Convolution layers. */
 #include "nn/nn.h"
 
+#include "base/options.h"
+
 #include <inttypes.h>
 #include <math.h>
 
@@ -13,9 +15,12 @@ static shard_tensor *conv2d_forward(shard_module *module, shard_tensor *x)
 
 static const shard_module_type conv2d_type = {.name = "conv2d", .forward = conv2d_forward, .destroy = shard_module_free};
 
-shard_module *shard_nn_conv2d_with(int64_t in, int64_t out, int64_t kernel, shard_nn_conv2d_options options)
+shard_module *shard_nn_conv2d_with(int64_t in, int64_t out, int64_t kernel, const shard_nn_conv2d_options *given)
 {
-    int64_t groups = options.groups ? options.groups : 1;
+    SHARD_READ_OPTIONS(shard_nn_conv2d_options, SHARD_NN_CONV2D_OPTIONS_INIT, options, given);
+    if (!options_ok)
+        return NULL;
+    int64_t groups = options.groups;
     if (in < 1 || out < 1 || kernel < 1 || groups < 1 || in % groups || out % groups)
         return shard_fail_null(SHARD_ERROR_ARGUMENT,
                                "shard_nn_conv2d: %" PRId64 " to %" PRId64 " channels, kernel %" PRId64 ", %" PRId64 " groups", in, out,
@@ -34,7 +39,7 @@ shard_module *shard_nn_conv2d_with(int64_t in, int64_t out, int64_t kernel, shar
     shard_status status = shard_module_add_parameter(
         module, "weight", shard_normal(shape, 0.0, sqrt(2.0 / fan_out), .dtype = options.dtype));
     double bound = 1.0 / sqrt(fan_in);
-    if (status == SHARD_OK && !options.no_bias)
+    if (status == SHARD_OK && options.bias)
         status = shard_module_add_parameter(module, "bias",
                                             shard_uniform(SHARD_SHAPE(out), -bound, bound, .dtype = options.dtype));
     shard_scope_close(&scope);

@@ -1,6 +1,7 @@
 /* Embedding layers, plain and parallel: one module, whose weight's placement says which. */
 #include "nn/nn.h"
 
+#include "base/options.h"
 #include "comm/function.h"
 #include "distributed/distributed.h"
 
@@ -13,7 +14,7 @@ typedef struct embedding_data {
 } embedding_data;
 
 shard_tensor *shard_parallel_embedding_with(shard_tensor *weight, shard_tensor *index, int64_t padding_idx,
-                                            shard_embedding_options options)
+                                            const shard_embedding_options *options)
 {
     SHARD_FUNCTION("shard_parallel_embedding");
     if (!weight || weight->placement.kind != SHARD_SPLIT)
@@ -100,14 +101,20 @@ static shard_module *make_embedding(const char *function, int64_t count, int64_t
     return module;
 }
 
-shard_module *shard_nn_embedding_with(int64_t count, int64_t dim, int64_t padding_idx, shard_nn_embedding_options options)
+shard_module *shard_nn_embedding_with(int64_t count, int64_t dim, int64_t padding_idx, const shard_nn_embedding_options *given)
 {
+    SHARD_READ_OPTIONS(shard_nn_embedding_options, SHARD_NN_EMBEDDING_OPTIONS_INIT, options, given);
+    if (!options_ok)
+        return NULL;
     return make_embedding("shard_nn_embedding", count, dim, (embedding_data){.padding_idx = padding_idx, .options = options});
 }
 
 shard_module *shard_nn_parallel_embedding_with(int64_t count, int64_t dim, int64_t padding_idx, shard_split split,
-                                               shard_group *group, shard_nn_embedding_options options)
+                                               shard_group *group, const shard_nn_embedding_options *given)
 {
+    SHARD_READ_OPTIONS(shard_nn_embedding_options, SHARD_NN_EMBEDDING_OPTIONS_INIT, options, given);
+    if (!options_ok)
+        return NULL;
     embedding_data what = {.split = {split, group}, .padding_idx = padding_idx, .options = options};
     return make_embedding("shard_nn_parallel_embedding", count, dim, what);
 }

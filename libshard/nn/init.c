@@ -1,5 +1,6 @@
 /* Initial values in place, as torch.nn.init: what the values are made of is set, and whoever has the tensor makes its part. */
 #include "device/graph.h"
+#include "base/options.h"
 #include "nn/nn.h"
 
 #include <math.h>
@@ -160,17 +161,23 @@ static shard_status kaiming(const char *function, const shard_tensor *tensor, co
     return gain == gain ? SHARD_OK : shard_last_status();
 }
 
-shard_status shard_nn_init_kaiming_uniform_with(shard_tensor *tensor, shard_nn_init_kaiming_options options)
+shard_status shard_nn_init_kaiming_uniform_with(shard_tensor *tensor, const shard_nn_init_kaiming_options *given)
 {
     static const char function[] = "shard_nn_init_kaiming_uniform";
+    SHARD_READ_OPTIONS(shard_nn_init_kaiming_options, SHARD_NN_INIT_KAIMING_OPTIONS_INIT, options, given);
+    if (!options_ok)
+        return shard_last_status();
     double std = 0;
     SHARD_TRY(kaiming(function, tensor, &options, &std));
     return draw_uniform(function, tensor, -sqrt(3.0) * std, sqrt(3.0) * std);
 }
 
-shard_status shard_nn_init_kaiming_normal_with(shard_tensor *tensor, shard_nn_init_kaiming_options options)
+shard_status shard_nn_init_kaiming_normal_with(shard_tensor *tensor, const shard_nn_init_kaiming_options *given)
 {
     static const char function[] = "shard_nn_init_kaiming_normal";
+    SHARD_READ_OPTIONS(shard_nn_init_kaiming_options, SHARD_NN_INIT_KAIMING_OPTIONS_INIT, options, given);
+    if (!options_ok)
+        return shard_last_status();
     double std = 0;
     SHARD_TRY(kaiming(function, tensor, &options, &std));
     return draw_normal(function, tensor, 0, std);

@@ -2,6 +2,7 @@
  * which. */
 #include "nn/nn.h"
 
+#include "base/options.h"
 #include "distributed/distributed.h"
 
 #include <inttypes.h>
@@ -77,7 +78,7 @@ static shard_module *make_linear(const char *function, int64_t in, int64_t out, 
     if (split.split == SHARD_SPLIT_NONE)
         split = (shard_layer_split){0};
     int64_t features = split.split == SHARD_SPLIT_ROW ? in : out;
-    if (split.multiple < 0 || (split.multiple && features % split.multiple))
+    if (split.split != SHARD_SPLIT_NONE && (split.multiple < 1 || features % split.multiple))
         return shard_fail_null(SHARD_ERROR_ARGUMENT, "%s: %" PRId64 " features are not divided by split_multiple %" PRId64, function,
                                features, split.multiple);
     shard_scope scope;
@@ -87,20 +88,25 @@ static shard_module *make_linear(const char *function, int64_t in, int64_t out, 
     shard_tensor *weight =
         shard_make_shard(SHARD_SHAPE(out, in), layer->weight_dim[split.split], split, make_values, &values);
     shard_tensor *bias =
-        options.no_bias ? NULL
-                        : shard_make_shard(SHARD_SHAPE(out), layer->bias_dim[split.split], split, make_values, &values);
-    shard_module *module = weight && (bias || options.no_bias) ? make_from(split, weight, bias) : NULL;
+        options.bias ? shard_make_shard(SHARD_SHAPE(out), layer->bias_dim[split.split], split, make_values, &values) : NULL;
+    shard_module *module = weight && (bias || !options.bias) ? make_from(split, weight, bias) : NULL;
     shard_scope_close(&scope);
     return module;
 }
 
-shard_module *shard_nn_linear_with(int64_t in, int64_t out, shard_nn_linear_options options)
+shard_module *shard_nn_linear_with(int64_t in, int64_t out, const shard_nn_linear_options *given)
 {
+    SHARD_READ_OPTIONS(shard_nn_linear_options, SHARD_NN_LINEAR_OPTIONS_INIT, options, given);
+    if (!options_ok)
+        return NULL;
     return make_linear("shard_nn_linear", in, out, (shard_layer_split){0}, options);
 }
 
 shard_module *shard_nn_parallel_linear_with(int64_t in, int64_t out, shard_split split, shard_group *group,
-                                            shard_nn_linear_options options)
+                                            const shard_nn_linear_options *given)
 {
+    SHARD_READ_OPTIONS(shard_nn_linear_options, SHARD_NN_LINEAR_OPTIONS_INIT, options, given);
+    if (!options_ok)
+        return NULL;
     return make_linear("shard_nn_parallel_linear", in, out, (shard_layer_split){split, group, options.split_multiple}, options);
 }

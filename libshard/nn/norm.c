@@ -1,6 +1,7 @@
 /* Batch norm and layer norm layers. */
 #include "nn/nn.h"
 
+#include "base/options.h"
 #include "device/graph.h"
 #include "op/op.h"
 
@@ -76,8 +77,11 @@ void shard_nn_sync_batch_norm(shard_module *module, shard_group *group)
     shard_module_each(module, synchronise, group);
 }
 
-shard_module *shard_nn_batch_norm_with(int64_t channels, shard_nn_batch_norm_options options)
+shard_module *shard_nn_batch_norm_with(int64_t channels, const shard_nn_batch_norm_options *given)
 {
+    SHARD_READ_OPTIONS(shard_nn_batch_norm_options, SHARD_NN_BATCH_NORM_OPTIONS_INIT, options, given);
+    if (!options_ok)
+        return NULL;
     if (channels < 1)
         return shard_fail_null(SHARD_ERROR_ARGUMENT, "shard_nn_batch_norm: %" PRId64 " channels", channels);
     shard_nn_batch_norm_options *data = shard_calloc(1, sizeof *data);
@@ -123,8 +127,11 @@ static shard_tensor *layer_norm_forward(shard_module *module, shard_tensor *x)
 static const shard_module_type layer_norm_type = {
     .name = "layer_norm", .forward = layer_norm_forward, .destroy = shard_module_free};
 
-shard_module *shard_nn_layer_norm_with(int64_t size, double eps, shard_nn_layer_norm_options options)
+shard_module *shard_nn_layer_norm_with(int64_t size, double eps, const shard_nn_layer_norm_options *given)
 {
+    SHARD_READ_OPTIONS(shard_nn_layer_norm_options, SHARD_NN_LAYER_NORM_OPTIONS_INIT, options, given);
+    if (!options_ok)
+        return NULL;
     if (size < 1)
         return shard_fail_null(SHARD_ERROR_ARGUMENT, "shard_nn_layer_norm: %" PRId64 " features", size);
     layer_norm_data *data = shard_calloc(1, sizeof *data);
@@ -132,13 +139,13 @@ shard_module *shard_nn_layer_norm_with(int64_t size, double eps, shard_nn_layer_
         return NULL;
     data->eps = eps;
     shard_module *module = shard_module_create(&layer_norm_type, data);
-    if (!module || options.no_affine)
+    if (!module || !options.elementwise_affine)
         return module;
     shard_dtype dtype = shard_norm_dtype(options.dtype);
     shard_scope scope;
     shard_scope_open(&scope);
     shard_status status = shard_module_add_parameter(module, "weight", shard_ones(SHARD_SHAPE(size), .dtype = dtype));
-    if (status == SHARD_OK && !options.no_bias)
+    if (status == SHARD_OK && options.bias)
         status = shard_module_add_parameter(module, "bias", shard_zeros(SHARD_SHAPE(size), .dtype = dtype));
     shard_scope_close(&scope);
     return shard_module_checked(module, status);

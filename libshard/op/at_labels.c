@@ -2,12 +2,11 @@
  * The labels' columns of logits: picked, added to, or set in zeros. Of logits that are split by
  * classes each rank has the labels that are in its range, and nothing is communicated.
  */
+#include "base/options.h"
 #include "op/autocast.h"
 #include "op/op.h"
 
 #include <inttypes.h>
-
-#define DEFAULT_IGNORE_INDEX (-100)
 
 #define LABEL_FAULT(function)                                                                                                    \
     {                                                                                                                            \
@@ -226,9 +225,7 @@ static shard_tensor *one_hot(shard_tensor *labels, int64_t classes, const shard_
         return NULL;
     if (shard_dtype_size(options->dtype) == 0)
         return shard_fail_null(SHARD_ERROR_ARGUMENT, "shard_one_hot: there is no dtype %d", (int)options->dtype);
-    columns c = {.ignored = DEFAULT_IGNORE_INDEX};
-    if (options->use_ignore_index || options->ignore_index)
-        c.ignored = options->ignore_index;
+    columns c = {.ignored = options->ignore_index};
     shard_tensor *y = make_one_hot(labels, classes, options, &c);
     void *memory[2];
     if (!y || !check_range(labels, classes, c.ignored, &one_hot_fault) || !shard_load(SHARD_INPUTS(labels, y), memory) ||
@@ -238,8 +235,11 @@ static shard_tensor *one_hot(shard_tensor *labels, int64_t classes, const shard_
     return options->like || options->dtype == y->dtype ? y : shard_cast(y, options->dtype);
 }
 
-shard_tensor *shard_one_hot_with(shard_tensor *labels, int64_t classes, shard_one_hot_options options)
+shard_tensor *shard_one_hot_with(shard_tensor *labels, int64_t classes, const shard_one_hot_options *given)
 {
+    SHARD_READ_OPTIONS(shard_one_hot_options, SHARD_ONE_HOT_OPTIONS_INIT, options, given);
+    if (!options_ok)
+        return NULL;
     if (is_failed(options.like))
         return NULL;
     shard_scope scope;

@@ -8,6 +8,7 @@
  * before a collective takes part in it all the same, and so tells the others.
  */
 #include "op/autocast.h"
+#include "base/options.h"
 #include "op/op.h"
 
 #include "comm/function.h"
@@ -187,7 +188,7 @@ static bool check_residual(const char *function, const shard_tensor *x, shard_te
 static bool check(batch_norm *b)
 {
     static const char function[] = "shard_batch_norm";
-    shard_batch_norm_options *options = &b->options;
+    const shard_batch_norm_options *options = &b->options;
     if (!shard_check_operands(function, SHARD_INPUTS(b->x)))
         return false;
     if (b->x->shape.ndim == 0) {
@@ -203,9 +204,7 @@ static bool check(batch_norm *b)
         shard_error(SHARD_ERROR_ARGUMENT, "%s: running_mean and running_var are needed when not training", function);
         return false;
     }
-    options->momentum = options->momentum == 0 ? 0.1 : options->momentum;
-    options->eps = options->eps == 0 ? 1e-5 : options->eps;
-    if (!(options->momentum >= 0 && options->momentum <= 1) || !(options->eps > 0)) {
+    if (!(options->momentum >= 0 && options->momentum <= 1) || !(options->eps >= 0)) {
         shard_error(SHARD_ERROR_ARGUMENT, "%s: momentum %g, eps %g", function, options->momentum, options->eps);
         return false;
     }
@@ -280,9 +279,12 @@ static shard_tensor *forward(batch_norm *b)
 }
 
 shard_tensor *shard_batch_norm_with(shard_tensor *x, shard_tensor *running_mean, shard_tensor *running_var, shard_tensor *weight,
-                                    shard_tensor *bias, shard_batch_norm_options options)
+                                    shard_tensor *bias, const shard_batch_norm_options *given)
 {
     SHARD_FUNCTION("shard_batch_norm");
+    SHARD_READ_OPTIONS(shard_batch_norm_options, SHARD_BATCH_NORM_OPTIONS_INIT, options, given);
+    if (!options_ok)
+        return NULL;
     batch_norm b = {
         .x = x, .running_mean = running_mean, .running_var = running_var, .weight = weight, .bias = bias, .options = options};
     shard_scope scope;

@@ -1,5 +1,6 @@
 /* conv2d: images [n, h, w, c]. */
 #include "op/autocast.h"
+#include "base/options.h"
 #include "op/op.h"
 
 #include <inttypes.h>
@@ -113,7 +114,7 @@ static bool output_size(const char *function, const char *direction, int64_t siz
 static bool resolve(const char *function, const shard_tensor *x, const shard_tensor *weight, const shard_conv2d_options *options,
                     shard_conv_shape *shape)
 {
-    int64_t stride = options->stride ? options->stride : 1, dilation = options->dilation ? options->dilation : 1;
+    int64_t dilation = options->dilation;
     *shape = (shard_conv_shape){
         .n = x->shape.dim[0],
         .h = x->shape.dim[1],
@@ -122,13 +123,13 @@ static bool resolve(const char *function, const shard_tensor *x, const shard_ten
         .o = weight->shape.dim[0],
         .kh = weight->shape.dim[2],
         .kw = weight->shape.dim[3],
-        .stride_h = options->stride_h ? options->stride_h : stride,
-        .stride_w = options->stride_w ? options->stride_w : stride,
-        .pad_h = options->padding_h ? options->padding_h : options->padding,
-        .pad_w = options->padding_w ? options->padding_w : options->padding,
+        .stride_h = options->stride_h == -1 ? options->stride : options->stride_h,
+        .stride_w = options->stride_w == -1 ? options->stride : options->stride_w,
+        .pad_h = options->padding_h == -1 ? options->padding : options->padding_h,
+        .pad_w = options->padding_w == -1 ? options->padding : options->padding_w,
         .dilation_h = dilation,
         .dilation_w = dilation,
-        .groups = options->groups ? options->groups : 1,
+        .groups = options->groups,
     };
     return output_size(function, "height", shape->h, shape->kh, shape->stride_h, shape->pad_h, dilation, &shape->oh) &&
            output_size(function, "width", shape->w, shape->kw, shape->stride_w, shape->pad_w, dilation, &shape->ow);
@@ -141,8 +142,7 @@ static shard_tensor *conv2d(shard_tensor **input, int inputs, const shard_conv2d
     shard_autocast_product(inputs, input, operand);
     shard_tensor *x = operand[X], *weight = operand[WEIGHT], *bias = operand[BIAS];
     shard_conv_shape shape;
-    if (!shard_check_operands(function, inputs, operand) ||
-        !check_shapes(function, x, weight, bias, options->groups ? options->groups : 1) ||
+    if (!shard_check_operands(function, inputs, operand) || !check_shapes(function, x, weight, bias, options->groups) ||
         !resolve(function, x, weight, options, &shape) || !shard_check_carried(function, x, 1) ||
         !shard_check_carried(function, weight, 0) || (bias && !shard_check_carried(function, bias, 0)))
         return NULL;
@@ -163,8 +163,11 @@ static shard_tensor *conv2d(shard_tensor **input, int inputs, const shard_conv2d
     return y;
 }
 
-shard_tensor *shard_conv2d_with(shard_tensor *x, shard_tensor *weight, shard_tensor *bias, shard_conv2d_options options)
+shard_tensor *shard_conv2d_with(shard_tensor *x, shard_tensor *weight, shard_tensor *bias, const shard_conv2d_options *given)
 {
+    SHARD_READ_OPTIONS(shard_conv2d_options, SHARD_CONV2D_OPTIONS_INIT, options, given);
+    if (!options_ok)
+        return NULL;
     shard_scope scope;
     shard_scope_open(&scope);
     shard_tensor *y = shard_scope_hand_out(conv2d((shard_tensor *[]){x, weight, bias}, bias ? 3 : 2, &options), &scope);

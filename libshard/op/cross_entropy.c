@@ -10,14 +10,13 @@
  * of it comes first, and is the one in which the members compare their calls.
  */
 #include "op/autocast.h"
+#include "base/options.h"
 #include "op/class_rows.h"
 
 #include "comm/function.h"
 
 #include <inttypes.h>
 #include <string.h>
-
-#define DEFAULT_IGNORE_INDEX (-100)
 
 /* What a node keeps. */
 enum { LOGITS, TARGET, WEIGHT, NUMBERS /* [SHARD_CE_NUMBERS, rows] and the result */, SAVED };
@@ -185,8 +184,7 @@ static bool check_row_placement(const loss_call *call)
 
 static bool read_arguments(loss_call *call, shard_tensor *logits, const shard_cross_entropy_options *options)
 {
-    int64_t ignored = options->use_ignore_index || options->ignore_index ? options->ignore_index : DEFAULT_IGNORE_INDEX;
-    if (!shard_class_rows_read(&call->rows, logits, call->target, ignored) || !check_options(call, options))
+    if (!shard_class_rows_read(&call->rows, logits, call->target, options->ignore_index) || !check_options(call, options))
         return false;
     call->rows.shape.smoothing = options->label_smoothing;
     call->reduction = options->reduction;
@@ -289,9 +287,10 @@ static shard_tensor *record(const loss_call *call, shard_tensor *y, shard_tensor
     return y;
 }
 
-static shard_tensor *cross_entropy(loss_call *call, shard_tensor *logits, const shard_cross_entropy_options *options)
+/* ok: whether the options could be read. */
+static shard_tensor *cross_entropy(loss_call *call, bool ok, shard_tensor *logits, const shard_cross_entropy_options *options)
 {
-    bool ready = read_arguments(call, logits, options);
+    bool ready = read_arguments(call, logits, options) && ok;
     if (ready)
         call->rows.options = option_bits(call);
     if (measure(call, ready) != SHARD_OK)
@@ -300,18 +299,20 @@ static shard_tensor *cross_entropy(loss_call *call, shard_tensor *logits, const 
     return record(call, make_result(call, numbers), numbers);
 }
 
-shard_tensor *shard_cross_entropy_with(shard_tensor *logits, shard_tensor *target, shard_cross_entropy_options options)
+shard_tensor *shard_cross_entropy_with(shard_tensor *logits, shard_tensor *target, const shard_cross_entropy_options *given,
+                                       shard_tensor **label_rank)
 {
     SHARD_FUNCTION("shard_cross_entropy");
+    SHARD_READ_OPTIONS(shard_cross_entropy_options, SHARD_CROSS_ENTROPY_OPTIONS_INIT, options, given);
     shard_scope scope;
     shard_scope_open(&scope);
     shard_tensor *same[] = {logits, target, options.weight};
     shard_autocast_promote(3, same);
     options.weight = same[2];
-    loss_call call = {.rows = {.function = "shard_cross_entropy", .faults = &faults}, .target = same[1], .ranked = options.label_rank};
-    shard_tensor *loss = shard_scope_hand_out(cross_entropy(&call, same[0], &options), &scope);
-    if (options.label_rank)
-        *options.label_rank = loss ? shard_scope_hand_out(call.rank, &scope) : NULL;
+    loss_call call = {.rows = {.function = "shard_cross_entropy", .faults = &faults}, .target = same[1], .ranked = label_rank};
+    shard_tensor *loss = shard_scope_hand_out(cross_entropy(&call, options_ok, same[0], &options), &scope);
+    if (label_rank)
+        *label_rank = loss ? shard_scope_hand_out(call.rank, &scope) : NULL;
     shard_scope_close(&scope);
     return loss;
 }

@@ -1,6 +1,7 @@
 /* embedding: rows of a table. */
 #include "op/op.h"
 
+#include "base/options.h"
 #include "comm/function.h"
 #include "tensor/scope.h"
 
@@ -84,11 +85,12 @@ static bool check(shard_tensor *weight, shard_tensor *index, int64_t padding_idx
 static bool check_options(const shard_tensor *weight, const shard_embedding_options *options)
 {
     static const char function[] = "shard_embedding";
-    bool sound = options->max_norm >= 0 && isfinite(options->max_norm) && options->norm_type >= 0;
-    bool in_parts = options->max_norm > 0 && weight->storage->materializer;
+    bool sound = options->max_norm >= 0 && options->norm_type > 0;
+    bool in_parts = options->max_norm < INFINITY && weight->storage->materializer;
     if (!sound)
-        shard_error(SHARD_ERROR_ARGUMENT, "%s: max_norm %g, norm_type %g: neither may be negative, and max_norm is finite",
-                    function, options->max_norm, options->norm_type);
+        shard_error(SHARD_ERROR_ARGUMENT,
+                    "%s: max_norm %g, norm_type %g: a max_norm that is not negative and a norm_type above 0 are needed", function,
+                    options->max_norm, options->norm_type);
     else if (in_parts)
         shard_error(SHARD_ERROR_UNSUPPORTED,
                     "%s: max_norm scales rows of the weight in place, but shard_zero_optimizer (stage 3) keeps parts of it on "
@@ -103,7 +105,7 @@ static bool check_options(const shard_tensor *weight, const shard_embedding_opti
 static shard_status renormalise(bool ready, shard_tensor *weight, shard_tensor *index, const shard_embedding_options *options)
 {
     shard_group *group = weight && shard_is_split(weight, 1) ? weight->placement.group : NULL;
-    double power = options->norm_type == 0 ? 2 : options->norm_type;
+    double power = options->norm_type;
     int64_t n = shard_numel(index), rows = ready ? weight->shape.dim[0] : 0, dim = ready ? weight->shape.dim[1] : 0;
     int64_t row0 = ready && shard_is_split(weight, 0) ? weight->placement.start : 0;
     shard_tensor *sum = ready ? shard_workspace(weight, n, SHARD_FLOAT64) : NULL;
@@ -157,11 +159,12 @@ static shard_tensor *look_up(shard_tensor *weight, shard_tensor *index, int64_t 
 }
 
 shard_tensor *shard_embedding_with(shard_tensor *weight, shard_tensor *index, int64_t padding_idx,
-                                   shard_embedding_options options)
+                                   const shard_embedding_options *given)
 {
     SHARD_FUNCTION("shard_embedding");
-    bool ready = check(weight, index, padding_idx) && check_options(weight, &options);
-    if (options.max_norm != 0) {
+    SHARD_READ_OPTIONS(shard_embedding_options, SHARD_EMBEDDING_OPTIONS_INIT, options, given);
+    bool ready = check(weight, index, padding_idx) && options_ok && check_options(weight, &options);
+    if (options.max_norm != INFINITY) {
         shard_scope scope;
         shard_scope_open(&scope);
         ready = renormalise(ready, weight, index, &options) == SHARD_OK && ready;

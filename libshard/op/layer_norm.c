@@ -68,7 +68,7 @@ static shard_tensor *layer_norm(shard_tensor *x, shard_tensor *weight, shard_ten
         return NULL;
     if (!(eps >= 0))
         return shard_fail_null(SHARD_ERROR_ARGUMENT, "%s: eps is %g", function, eps);
-    return forward(x, weight, bias, eps == 0 ? 1e-5 : eps);
+    return forward(x, weight, bias, eps);
 }
 
 shard_tensor *shard_layer_norm(shard_tensor *x, shard_tensor *weight, shard_tensor *bias, double eps)

@@ -1,5 +1,6 @@
 /* mse_loss: the squares of the differences, or their sum or mean. */
 #include "op/autocast.h"
+#include "base/options.h"
 #include "op/op.h"
 
 static shard_tensor *forward(const char *function, shard_tensor *const *x, shard_reduction reduction)
@@ -21,8 +22,11 @@ static shard_tensor *forward(const char *function, shard_tensor *const *x, shard
     return shard_fail_null(SHARD_ERROR_ARGUMENT, "%s: %d is no reduction", function, (int)reduction);
 }
 
-shard_tensor *shard_mse_loss_with(shard_tensor *input, shard_tensor *target, shard_mse_loss_options options)
+shard_tensor *shard_mse_loss_with(shard_tensor *input, shard_tensor *target, const shard_mse_loss_options *given)
 {
+    SHARD_READ_OPTIONS(shard_mse_loss_options, SHARD_MSE_LOSS_OPTIONS_INIT, options, given);
+    if (!options_ok)
+        return NULL;
     shard_scope scope;
     shard_scope_open(&scope);
     shard_tensor *x[] = {shard_autocast_wide(input), shard_autocast_wide(target)};

@@ -3,8 +3,6 @@
 #include "comm/function.h"
 #include "op/op.h"
 
-#define DEFAULT_EPS 1e-12
-
 enum { SAVED_X, SAVED_SQUARE };
 
 typedef struct normalize_context {
@@ -82,9 +80,8 @@ static shard_tensor *normalize(shard_tensor *x, int dim, double eps)
             shard_group_fail(x->placement.group);
         return NULL;
     }
-    normalize_context context = {.axis = shard_axis_along(x, dim),
-                                 .eps = eps == 0 ? DEFAULT_EPS : eps,
-                                 .group = shard_is_split(x, dim) ? x->placement.group : NULL};
+    normalize_context context = {
+        .axis = shard_axis_along(x, dim), .eps = eps, .group = shard_is_split(x, dim) ? x->placement.group : NULL};
     shard_tensor *square = shard_workspace(x, context.axis.outer * context.axis.inner, SHARD_FLOAT64);
     shard_tensor *y = compute(x, &context, square);
     shard_node *node = shard_record(&normalize_type, y, SHARD_INPUTS(x), sizeof context);

@@ -1,6 +1,8 @@
 /* max_pool2d, avg_pool2d, global_avg_pool2d: images [n, h, w, c]. */
 #include "op/op.h"
 
+#include "base/options.h"
+
 #include <inttypes.h>
 
 typedef struct pool_context {
@@ -91,7 +93,7 @@ static int64_t output_size(int64_t size, int64_t kernel, int64_t stride, int64_t
 static bool resolve(const char *function, const shard_tensor *x, int64_t kernel, const shard_pool2d_options *options,
                     shard_pool_shape *shape)
 {
-    int64_t h = x->shape.dim[1], w = x->shape.dim[2], stride = options->stride ? options->stride : kernel;
+    int64_t h = x->shape.dim[1], w = x->shape.dim[2], stride = options->stride == -1 ? kernel : options->stride;
     int64_t padding = options->padding;
     if (kernel < 1 || kernel > INT32_MAX || stride < 1 || stride > INT32_MAX || padding < 0 || padding > kernel / 2) {
         shard_error(SHARD_ERROR_ARGUMENT,
@@ -118,7 +120,7 @@ static bool resolve(const char *function, const shard_tensor *x, int64_t kernel,
         .stride_w = stride,
         .pad_h = padding,
         .pad_w = padding,
-        .count_include_pad = !options->exclude_pad,
+        .count_include_pad = options->count_include_pad,
     };
     return true;
 }
@@ -147,13 +149,19 @@ static shard_tensor *pool2d(const char *function, pooling *compute, shard_tensor
     return pool(compute, x, SHARD_SHAPE(shape.n, shape.oh, shape.ow, shape.c), &shape);
 }
 
-shard_tensor *shard_max_pool2d_with(shard_tensor *x, int64_t kernel, shard_pool2d_options options)
+shard_tensor *shard_max_pool2d_with(shard_tensor *x, int64_t kernel, const shard_pool2d_options *given)
 {
+    SHARD_READ_OPTIONS(shard_pool2d_options, SHARD_POOL2D_OPTIONS_INIT, options, given);
+    if (!options_ok)
+        return NULL;
     return pool2d("shard_max_pool2d", max_pool, x, kernel, &options);
 }
 
-shard_tensor *shard_avg_pool2d_with(shard_tensor *x, int64_t kernel, shard_pool2d_options options)
+shard_tensor *shard_avg_pool2d_with(shard_tensor *x, int64_t kernel, const shard_pool2d_options *given)
 {
+    SHARD_READ_OPTIONS(shard_pool2d_options, SHARD_POOL2D_OPTIONS_INIT, options, given);
+    if (!options_ok)
+        return NULL;
     return pool2d("shard_avg_pool2d", avg_pool, x, kernel, &options);
 }
 

@@ -1,34 +1,34 @@
 /* Adam and AdamW, as torch.optim's. */
 #include "optim/optimizer.h"
 
-#include <stdlib.h>
+#include "base/options.h"
 
-static shard_adam_options options_of(const shard_optimizer *optimizer, bool decoupled)
+static shard_adam_arguments options_of(const shard_optimizer *optimizer, bool decoupled)
 {
-    const shard_adam_settings *settings = optimizer->settings;
-    return (shard_adam_options){.beta1 = settings->beta1,
-                                .beta2 = settings->beta2,
-                                .eps = settings->eps,
-                                .decoupled = decoupled,
-                                .amsgrad = settings->amsgrad};
+    const shard_adam_options *settings = optimizer->settings;
+    return (shard_adam_arguments){.beta1 = settings->beta1,
+                                  .beta2 = settings->beta2,
+                                  .eps = settings->eps,
+                                  .decoupled = decoupled,
+                                  .amsgrad = settings->amsgrad};
 }
 
 static shard_status take_step(const shard_optimizer *optimizer, shard_device *device, int64_t count, const shard_update *updates,
                               shard_dtype dtype, bool decoupled)
 {
-    shard_adam_options options = options_of(optimizer, decoupled);
+    shard_adam_arguments options = options_of(optimizer, decoupled);
     return device->ops->adam(device, count, updates, &options, dtype);
 }
 
 static void adam_factors(const shard_optimizer *optimizer, const shard_update *update, shard_step_factors *factors)
 {
-    shard_adam_options options = options_of(optimizer, false);
+    shard_adam_arguments options = options_of(optimizer, false);
     *factors = shard_adam_factors(update, &options, false);
 }
 
 static void adamw_factors(const shard_optimizer *optimizer, const shard_update *update, shard_step_factors *factors)
 {
-    shard_adam_options options = options_of(optimizer, true);
+    shard_adam_arguments options = options_of(optimizer, true);
     *factors = shard_adam_factors(update, &options, false);
 }
 
@@ -46,7 +46,7 @@ static shard_status adamw_step(const shard_optimizer *optimizer, shard_device *d
 
 static char *describe(const void *settings)
 {
-    const shard_adam_settings *s = settings;
+    const shard_adam_options *s = settings;
     return shard_format("beta1 %.15g, beta2 %.15g, eps %.15g, amsgrad %s", s->beta1, s->beta2, s->eps,
                         s->amsgrad ? "true" : "false");
 }
@@ -75,36 +75,27 @@ static const shard_optimizer_ops adamw[] = {
 };
 
 /* ops: without and with amsgrad. */
-static shard_optimizer *make(const shard_optimizer_ops *ops, shard_tensors *parameters, shard_adam_settings settings,
-                             double weight_decay)
+static shard_optimizer *make(const shard_optimizer_ops *ops, const shard_tensors *parameters, const shard_adam_options *options)
 {
-    settings.beta1 = shard_setting(settings.beta1, 0.9);
-    settings.beta2 = shard_setting(settings.beta2, 0.999);
-    settings.weight_decay = shard_setting(settings.weight_decay, weight_decay);
-    settings.eps = settings.eps == 0 ? 1e-8 : settings.eps;
-    bool sound = settings.lr >= 0 && settings.weight_decay >= 0 && settings.eps > 0 && settings.beta1 >= 0 &&
-                 settings.beta1 < 1 && settings.beta2 >= 0 && settings.beta2 < 1;
-    shard_adam_settings *copy = sound ? shard_calloc(1, sizeof *copy) : NULL;
-    if (!copy) {
-        shard_tensors_destroy(parameters);
-        if (!sound)
-            return shard_fail_null(SHARD_ERROR_ARGUMENT,
-                                   "%s: lr %g, beta1 %g, beta2 %g, eps %g, weight decay %g: a beta is less than 1 (a "
-                                   "negative one is 0, as is a negative decay), and lr and eps may not be negative",
-                                   ops->name, settings.lr, settings.beta1, settings.beta2, settings.eps, settings.weight_decay);
-        return NULL;
-    }
-    *copy = settings;
-    shard_optimizer_defaults defaults = {settings.lr, settings.weight_decay, settings.no_decay_1d};
-    return shard_optimizer_make(&ops[settings.amsgrad], parameters, defaults, copy);
+    bool sound = options->lr >= 0 && options->weight_decay >= 0 && options->eps >= 0 && options->beta1 >= 0 &&
+                 options->beta1 < 1 && options->beta2 >= 0 && options->beta2 < 1;
+    if (!sound)
+        return shard_fail_null(SHARD_ERROR_ARGUMENT,
+                               "%s: lr %g, beta1 %g, beta2 %g, eps %g, weight decay %g: a beta is less than 1, and none may be "
+                               "negative",
+                               ops->name, options->lr, options->beta1, options->beta2, options->eps, options->weight_decay);
+    shard_optimizer_defaults defaults = {options->lr, options->weight_decay, options->decay_1d};
+    return shard_optimizer_make(&ops[options->amsgrad], parameters, defaults, options, sizeof *options);
 }
 
-shard_optimizer *shard_adam_with(shard_tensors *parameters, shard_adam_settings settings)
+shard_optimizer *shard_adam_with(const shard_tensors *parameters, const shard_adam_options *given)
 {
-    return make(adam, parameters, settings, 0);
+    SHARD_READ_OPTIONS(shard_adam_options, SHARD_ADAM_OPTIONS_INIT, options, given);
+    return options_ok ? make(adam, parameters, &options) : NULL;
 }
 
-shard_optimizer *shard_adamw_with(shard_tensors *parameters, shard_adam_settings settings)
+shard_optimizer *shard_adamw_with(const shard_tensors *parameters, const shard_adamw_options *given)
 {
-    return make(adamw, parameters, settings, 0.01);
+    SHARD_READ_OPTIONS(shard_adamw_options, SHARD_ADAMW_OPTIONS_INIT, options, given);
+    return options_ok ? make(adamw, parameters, &options) : NULL;
 }

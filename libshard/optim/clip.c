@@ -1,6 +1,7 @@
 /* Clipping of gradients, on local ranges: by their norm, each element counted once, and by value. */
 #include "optim/optimizer.h"
 
+#include "base/options.h"
 #include "comm/function.h"
 
 #include <shard/distributed.h>
@@ -91,14 +92,17 @@ static shard_status clip(const shard_optimizer *optimizer, shard_device *device,
     return device->ops->clip_scale(device, power, max_norm, memory, memory + 1, scale);
 }
 
-shard_status shard_clip_grad_norm_with(shard_optimizer *optimizer, double max_norm, double *norm, shard_clip_options options)
+shard_status shard_clip_grad_norm_with(shard_optimizer *optimizer, double max_norm, const shard_clip_options *given, double *norm)
 {
     SHARD_FUNCTION("shard_clip_grad_norm");
+    SHARD_READ_OPTIONS(shard_clip_options, SHARD_CLIP_OPTIONS_INIT, options, given);
     if (!optimizer)
         shard_null_argument("shard_clip_grad_norm", "optimizer");
-    else if (!(max_norm >= 0) || !(options.norm_type >= 0))
-        shard_error(SHARD_ERROR_ARGUMENT, "shard_clip_grad_norm: max_norm %g, norm_type %g: neither may be negative", max_norm,
-                    options.norm_type);
+    else if (!(max_norm >= 0) || !(options.norm_type > 0))
+        shard_error(
+            SHARD_ERROR_ARGUMENT,
+            "shard_clip_grad_norm: max_norm %g, norm_type %g: a max_norm that is not negative and a norm_type above 0 are needed",
+            max_norm, options.norm_type);
     else
         shard_optimizer_refuse_overlap(optimizer, "shard_clip_grad_norm");
     shard_agree_on("max_norm %.7g", max_norm);
@@ -109,7 +113,7 @@ shard_status shard_clip_grad_norm_with(shard_optimizer *optimizer, double max_no
     shard_device *device = shard_device_of(optimizer->grad_scale);
     size_t bytes = (2 + (size_t)shard_group_size(shard_world())) * sizeof(double);
     double *memory = shard_device_allocate(device, SHARD_MEMORY_WORKSPACE, bytes), norm_here = 0.0;
-    shard_status status = clip(optimizer, device, options.norm_type == 0 ? 2.0 : options.norm_type, max_norm, scale, memory);
+    shard_status status = clip(optimizer, device, options.norm_type, max_norm, scale, memory);
     if (status == SHARD_OK && (norm || options.error_if_nonfinite))
         status = device->ops->copy_out(device, &norm_here, memory + 1, sizeof norm_here);
     if (norm)

@@ -1,5 +1,6 @@
 /* Exponential moving averages of parameters, on the optimizer's local ranges. */
 #include "optim/optimizer.h"
+#include "base/options.h"
 
 #include "comm/function.h"
 #include "device/graph.h"
@@ -24,10 +25,12 @@ struct shard_ema {
     bool swapped;
 };
 
-shard_ema *shard_ema_create_with(shard_optimizer *optimizer, shard_ema_options options)
+shard_ema *shard_ema_create_with(shard_optimizer *optimizer, const shard_ema_options *given)
 {
     SHARD_FUNCTION("shard_ema_create");
-    options.decay = options.decay == 0 ? 0.999 : options.decay;
+    SHARD_READ_OPTIONS(shard_ema_options, SHARD_EMA_OPTIONS_INIT, options, given);
+    if (!options_ok)
+        return NULL;
     if (!optimizer)
         return shard_null_argument("shard_ema_create", "optimizer"), NULL;
     if (!(options.decay > 0 && options.decay < 1))

@@ -2,11 +2,13 @@
 #include "optim/optimizer.h"
 #include "optim/zero.h"
 
+#include "base/options.h"
 #include "comm/function.h"
 #include "device/graph.h"
 
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
 static bool has(const shard_optimizer *optimizer, const shard_tensor *parameter)
 {
@@ -54,20 +56,25 @@ static shard_status check_lr(const char *function, double lr)
                        lr);
 }
 
-shard_optimizer *shard_optimizer_make(const shard_optimizer_ops *ops, shard_tensors *parameters,
-                                      shard_optimizer_defaults defaults, void *settings)
+shard_optimizer *shard_optimizer_make(const shard_optimizer_ops *ops, const shard_tensors *parameters,
+                                      shard_optimizer_defaults defaults, const void *settings, size_t settings_size)
 {
-    shard_optimizer *optimizer = parameters ? shard_calloc(1, sizeof *optimizer) : NULL;
-    if (!optimizer) {
-        if (!parameters)
-            shard_null_argument(ops->name, "parameters");
-        shard_tensors_destroy(parameters);
-        free(settings);
+    if (!parameters)
+        return shard_null_argument(ops->name, "parameters"), NULL;
+    if (check_lr(ops->name, defaults.lr) != SHARD_OK)
         return NULL;
-    }
-    defaults.lr = defaults.lr == 0 ? 1e-3 : defaults.lr;
-    *optimizer = (shard_optimizer){.ops = ops, .parameters = parameters, .defaults = defaults, .settings = settings};
-    if (check_lr(ops->name, defaults.lr) == SHARD_OK && add_group(optimizer, (shard_param_group_options){0}) == SHARD_OK &&
+    shard_optimizer *optimizer = shard_calloc(1, sizeof *optimizer);
+    if (!optimizer)
+        return NULL;
+    *optimizer = (shard_optimizer){.ops = ops, .defaults = defaults};
+    optimizer->settings = shard_calloc(1, settings_size);
+    optimizer->parameters = shard_tensors_create();
+    if (optimizer->settings)
+        memcpy(optimizer->settings, settings, settings_size);
+    shard_status status = optimizer->settings && optimizer->parameters
+                              ? shard_tensors_extend(optimizer->parameters, "", parameters)
+                              : shard_last_status();
+    if (status == SHARD_OK && add_group(optimizer, (shard_param_group_options)SHARD_PARAM_GROUP_OPTIONS_INIT) == SHARD_OK &&
         add_slots(optimizer, 0) == SHARD_OK)
         return optimizer;
     shard_optimizer_destroy(optimizer);
@@ -94,14 +101,16 @@ static shard_status check_names(const shard_optimizer *optimizer, const shard_te
 static shard_status check_group(const shard_optimizer *optimizer, const shard_tensors *parameters,
                                 const shard_param_group_options *options)
 {
-    if (!isfinite(options->lr_scale) || !(options->weight_decay >= 0))
+    if (!(options->lr_scale >= 0 && isfinite(options->lr_scale)) || !(options->weight_decay >= 0 || options->weight_decay == -1))
+        return shard_error(
+            SHARD_ERROR_ARGUMENT,
+            "shard_optimizer_add_param_group: lr_scale %g, weight decay %g: a finite factor and a decay are needed, "
+            "neither negative (-1: the optimizer's decay)",
+            options->lr_scale, options->weight_decay);
+    if (options->decay_1d < -1 || options->decay_1d > 1)
         return shard_error(SHARD_ERROR_ARGUMENT,
-                           "shard_optimizer_add_param_group: lr_scale %g, weight decay %g: a finite factor (a negative one is "
-                           "0) and a decay that is not negative are needed",
-                           options->lr_scale, options->weight_decay);
-    if (options->decay_all && options->no_decay_1d)
-        return shard_error(SHARD_ERROR_ARGUMENT,
-                           "shard_optimizer_add_param_group: decay_all and no_decay_1d are both set: choose one of them");
+                           "shard_optimizer_add_param_group: decay_1d is %d: it is 0, 1 or -1 (the optimizer's)",
+                           options->decay_1d);
     for (int64_t i = 0; i < shard_tensors_count(parameters); i++)
         if (has(optimizer, shard_tensors_at(parameters, i)))
             return shard_error(SHARD_ERROR_ARGUMENT,
@@ -126,17 +135,18 @@ static void remove_behind(shard_optimizer *optimizer, int64_t groups, int64_t sl
     shard_tensors_truncate(optimizer->parameters, parameters);
 }
 
-shard_status shard_optimizer_add_param_group_with(shard_optimizer *optimizer, shard_tensors *parameters,
-                                                  shard_param_group_options options)
+shard_status shard_optimizer_add_param_group_with(shard_optimizer *optimizer, const shard_tensors *parameters,
+                                                  const shard_param_group_options *given)
 {
     SHARD_FUNCTION("shard_optimizer_add_param_group");
+    SHARD_READ_OPTIONS(shard_param_group_options, SHARD_PARAM_GROUP_OPTIONS_INIT, options, given);
     shard_status status = optimizer && parameters
                               ? check_group(optimizer, parameters, &options)
                               : shard_null_argument("shard_optimizer_add_param_group", optimizer ? "parameters" : "optimizer");
-    if (status != SHARD_OK && !(optimizer && optimizer->zero)) {
-        shard_tensors_destroy(parameters);
+    if (!options_ok)
+        status = shard_last_status();
+    if (status != SHARD_OK && !(optimizer && optimizer->zero))
         return status;
-    }
     const char *prefix = options.prefix ? options.prefix : "";
     options.prefix = NULL;
     int64_t groups = optimizer->group_count, slots = optimizer->count, first = shard_tensors_count(optimizer->parameters);
@@ -146,7 +156,6 @@ shard_status shard_optimizer_add_param_group_with(shard_optimizer *optimizer, sh
         status = shard_tensors_extend(optimizer->parameters, prefix, parameters);
     if (status == SHARD_OK)
         status = add_slots(optimizer, first);
-    shard_tensors_destroy(parameters);
     if (optimizer->zero) {
         shard_zero_take(optimizer);
         status = shard_agree(shard_world());

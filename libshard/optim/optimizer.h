@@ -54,8 +54,8 @@ typedef struct shard_optimizer_ops {
 /* What all optimizers have, and groups of parameters may change. */
 typedef struct shard_optimizer_defaults {
     double lr, weight_decay;
-    bool no_decay_1d; /* no weight decay on tensors of fewer than two dimensions */
-    bool adapt_all;   /* trust ratios of these too */
+    bool decay_1d; /* weight decay on tensors of fewer than two dimensions, too */
+    bool adapt_1d; /* trust ratios of these, too */
 } shard_optimizer_defaults;
 
 struct shard_optimizer {
@@ -74,20 +74,14 @@ struct shard_optimizer {
     struct shard_zero_optimizer *zero; /* NULL: shard_zero_optimizer was not called */
 };
 
-/* A setting's value: 0 stands for the default, a negative number for 0. */
-static inline double shard_setting(double value, double standard)
-{
-    return value == 0 ? standard : value < 0 ? 0 : value;
-}
-
 static inline const char *shard_word(bool flag)
 {
     return flag ? "true" : "false";
 }
 
-/* Takes parameters and settings over, even when it fails. */
-shard_optimizer *shard_optimizer_make(const shard_optimizer_ops *ops, shard_tensors *parameters,
-                                      shard_optimizer_defaults defaults, void *settings);
+/* NULL with the error set. The settings, of which it has a copy of its own, are the optimizer's. */
+shard_optimizer *shard_optimizer_make(const shard_optimizer_ops *ops, const shard_tensors *parameters,
+                                      shard_optimizer_defaults defaults, const void *settings, size_t settings_size);
 
 /* UNSUPPORTED in that public function where steps are made during backward, so that there is never
  * a gradient of all parameters at a time. */

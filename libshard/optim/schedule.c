@@ -2,6 +2,7 @@
 #include <shard/optim.h>
 
 #include "base/error.h"
+#include "base/options.h"
 
 #include <math.h>
 
@@ -25,8 +26,6 @@ static int64_t drops(const shard_schedule *schedule, int64_t step)
 
 static shard_status check(const shard_schedule *s, int64_t step)
 {
-    if (!s)
-        return shard_null_argument("shard_schedule_lr", "schedule");
     bool sound = s->base_lr >= 0 && s->final_lr >= 0 && s->gamma >= 0 && s->power >= 0 &&
                  isfinite(s->base_lr + s->final_lr + s->gamma + s->power) && s->warmup_steps >= 0 && step >= 0;
     if (!sound)
@@ -46,26 +45,32 @@ static shard_status check(const shard_schedule *s, int64_t step)
     return SHARD_OK;
 }
 
-double shard_schedule_lr(const shard_schedule *schedule, int64_t step)
+static double rate(const shard_schedule *schedule, int64_t step)
 {
     const double pi = 3.14159265358979323846;
-    if (check(schedule, step) != SHARD_OK)
-        return NAN;
     if (step < schedule->warmup_steps)
         return schedule->base_lr * (double)(step + 1) / (double)schedule->warmup_steps;
     double left = 0.0; /* of base_lr - final_lr */
     switch (schedule->kind) {
     case SHARD_SCHEDULE_STEP:
     case SHARD_SCHEDULE_MULTI_STEP:
-        return schedule->base_lr * pow(schedule->gamma != 0.0 ? schedule->gamma : 0.1, (double)drops(schedule, step));
+        return schedule->base_lr * pow(schedule->gamma, (double)drops(schedule, step));
     case SHARD_SCHEDULE_COSINE:
         left = 0.5 * (1.0 + cos(pi * progress(schedule, step)));
         break;
     case SHARD_SCHEDULE_POLYNOMIAL:
-        left = pow(1.0 - progress(schedule, step), schedule->power != 0.0 ? schedule->power : 1.0);
+        left = pow(1.0 - progress(schedule, step), schedule->power);
         break;
     case SHARD_SCHEDULE_CONSTANT:
         return schedule->base_lr;
     }
     return schedule->final_lr + (schedule->base_lr - schedule->final_lr) * left;
+}
+
+double shard_schedule_lr(const shard_schedule *given, int64_t step)
+{
+    if (!given)
+        return shard_null_argument("shard_schedule_lr", "schedule"), NAN;
+    SHARD_READ_OPTIONS(shard_schedule, SHARD_SCHEDULE_INIT, schedule, given);
+    return schedule_ok && check(&schedule, step) == SHARD_OK ? rate(&schedule, step) : NAN;
 }

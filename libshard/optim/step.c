@@ -85,11 +85,10 @@ void shard_optimizer_choose_settings(const shard_optimizer *optimizer, const sha
 {
     const shard_param_group_options *group = &optimizer->groups[slot->group];
     const shard_optimizer_defaults *defaults = &optimizer->defaults;
-    bool matrices_alone = group->no_decay_1d || (defaults->no_decay_1d && !group->decay_all);
-    bool decays = slot->parameter->shape.ndim > 1 || !matrices_alone;
-    update->lr = defaults->lr * shard_setting(group->lr_scale, 1.0);
-    if (decays && !group->no_weight_decay)
-        update->weight_decay = group->weight_decay > 0 ? group->weight_decay : defaults->weight_decay;
+    bool decay_1d = group->decay_1d < 0 ? defaults->decay_1d : group->decay_1d;
+    update->lr = defaults->lr * group->lr_scale;
+    if (slot->parameter->shape.ndim > 1 || decay_1d)
+        update->weight_decay = group->weight_decay < 0 ? defaults->weight_decay : group->weight_decay;
 }
 
 static shard_status begin(const shard_optimizer *optimizer, const shard_slot *slot, int64_t step, run *s)
@@ -208,7 +207,7 @@ static shard_status call_by_lists(const shard_optimizer *optimizer, shard_optimi
 
 static bool adapts(const shard_optimizer *optimizer, const run *s)
 {
-    return s->slot->parameter->shape.ndim > 1 || optimizer->defaults.adapt_all;
+    return s->slot->parameter->shape.ndim > 1 || optimizer->defaults.adapt_1d;
 }
 
 /* squares[layer][2]: what this rank adds to those of values and gradients, in calls by dtype. */
@@ -366,14 +365,13 @@ static void agree_on_settings(const shard_optimizer *optimizer)
     shard_agree_on("optimizer %s", optimizer->ops->name);
     shard_agree_on("lr %.7g", defaults->lr);
     shard_agree_on("weight_decay %.7g", defaults->weight_decay);
-    shard_agree_on("no_decay_1d %s", shard_word(defaults->no_decay_1d));
-    shard_agree_on("adapt_all %s", shard_word(defaults->adapt_all));
+    shard_agree_on("decay_1d %s", shard_word(defaults->decay_1d));
+    shard_agree_on("adapt_1d %s", shard_word(defaults->adapt_1d));
     shard_agree_on("clip value %.7g", optimizer->clip_value);
     for (int64_t i = 1; i < optimizer->group_count; i++) {
         const shard_param_group_options *group = &optimizer->groups[i];
         shard_agree_on("lr_scale %.7g and weight_decay %.7g of group %lld", group->lr_scale, group->weight_decay, (long long)i);
-        shard_agree_on("no_weight_decay %s, decay_all %s, no_decay_1d %s of group %lld", shard_word(group->no_weight_decay),
-                       shard_word(group->decay_all), shard_word(group->no_decay_1d), (long long)i);
+        shard_agree_on("decay_1d %d of group %lld", group->decay_1d, (long long)i);
     }
     if (settings)
         shard_agree_on("%s", settings);

@@ -30,16 +30,13 @@ static void describe(const shard_optimizer *optimizer, shard_agreement *mine)
     shard_agreement_add(mine, shard_format("overlap %s", shard_word(options->overlap)));
     shard_agreement_add(mine, shard_format("%s", optimizer->ops->name));
     shard_agreement_add(mine, shard_format("lr %.15g", defaults->lr));
-    shard_agreement_add(mine, shard_format("weight_decay %.15g, no_decay_1d %s, adapt_all %s", defaults->weight_decay,
-                                           shard_word(defaults->no_decay_1d), shard_word(defaults->adapt_all)));
+    shard_agreement_add(mine, shard_format("weight_decay %.15g, decay_1d %s, adapt_1d %s", defaults->weight_decay,
+                                           shard_word(defaults->decay_1d), shard_word(defaults->adapt_1d)));
     shard_agreement_add(mine, optimizer->ops->describe(optimizer->settings));
     for (int64_t i = 1; i < optimizer->group_count; i++) {
         const shard_param_group_options *group = &optimizer->groups[i];
-        shard_agreement_add(mine,
-                            shard_format("param group %lld: lr_scale %.15g, weight_decay %.15g, no_weight_decay %s, decay_all %s, "
-                                         "no_decay_1d %s",
-                                         (long long)i, group->lr_scale, group->weight_decay, shard_word(group->no_weight_decay),
-                                         shard_word(group->decay_all), shard_word(group->no_decay_1d)));
+        shard_agreement_add(mine, shard_format("param group %lld: lr_scale %.15g, weight_decay %.15g, decay_1d %d", (long long)i,
+                                               group->lr_scale, group->weight_decay, group->decay_1d));
     }
 }
 

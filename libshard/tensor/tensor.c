@@ -1,5 +1,6 @@
 /* Tensors and their memory. */
 #include "tensor/scope.h"
+#include "base/options.h"
 #include "tensor/tensor.h"
 
 #include "base/dtype.h"
@@ -27,7 +28,7 @@ shard_storage *shard_storage_make(shard_device *device, size_t bytes)
 void shard_storage_set_kind(shard_storage *storage, shard_memory_kind kind)
 {
     shard_memory_count *memory = storage->device->memory;
-    if (storage->memory && kind != storage->kind) {
+    if (storage->memory && !storage->foreign && kind != storage->kind) {
         shard_memory_count_add(&memory[storage->kind], -(int64_t)storage->bytes);
         shard_memory_count_add(&memory[kind], (int64_t)storage->bytes);
     }
@@ -111,12 +112,25 @@ void shard_storage_release(shard_storage *storage)
         shard_storage_give_back(storage);
 }
 
+/* What is queued may still use the memory. */
+static void release_foreign(shard_storage *storage)
+{
+    if (!storage->device->ops->host_memory)
+        storage->device->ops->synchronize(storage->device);
+    if (storage->release)
+        storage->release(storage->release_context);
+    storage->foreign = false;
+}
+
 void shard_storage_give_back(shard_storage *storage)
 {
     if (storage->arrival)
         wait_arrival(storage);
     storage->arrival = NULL;
-    shard_device_release(storage->device, storage->kind, storage->memory, storage->bytes);
+    if (storage->foreign)
+        release_foreign(storage);
+    else
+        shard_device_release(storage->device, storage->kind, storage->memory, storage->bytes);
     storage->memory = NULL;
 }
 
@@ -347,32 +361,41 @@ static shard_tensor *make_with_recipe(shard_shape shape, shard_tensor_options op
     return tensor;
 }
 
-shard_tensor *shard_empty_with(shard_shape shape, shard_tensor_options options)
+shard_tensor *shard_empty_with(shard_shape shape, const shard_tensor_options *given)
 {
+    SHARD_READ_OPTIONS(shard_tensor_options, SHARD_TENSOR_OPTIONS_INIT, options, given);
+    if (!options_ok)
+        return NULL;
     return make_with_recipe(shape, options, (shard_recipe){0});
 }
 
-shard_tensor *shard_full_with(shard_shape shape, double value, shard_tensor_options options)
+shard_tensor *shard_full_with(shard_shape shape, double value, const shard_tensor_options *given)
 {
+    SHARD_READ_OPTIONS(shard_tensor_options, SHARD_TENSOR_OPTIONS_INIT, options, given);
+    if (!options_ok)
+        return NULL;
     return make_with_recipe(shape, options, (shard_recipe){.kind = SHARD_CONSTANT, .a = value});
 }
 
 static shard_tensor *make_random(const char *function, shard_recipe_kind kind, shard_shape shape, double a, double b,
-                                 shard_tensor_options options)
+                                 const shard_tensor_options *given)
 {
+    SHARD_READ_OPTIONS(shard_tensor_options, SHARD_TENSOR_OPTIONS_INIT, options, given);
+    if (!options_ok)
+        return NULL;
     if (!shard_dtype_is_float(options.dtype))
         return shard_fail_null(SHARD_ERROR_ARGUMENT, "%s: %s is not a floating dtype", function, shard_dtype_name(options.dtype));
     return make_with_recipe(shape, options, (shard_recipe){.kind = kind, .a = a, .b = b, .draw = shard_next_draw()});
 }
 
-shard_tensor *shard_uniform_with(shard_shape shape, double low, double high, shard_tensor_options options)
+shard_tensor *shard_uniform_with(shard_shape shape, double low, double high, const shard_tensor_options *options)
 {
     if (shard_check_uniform("shard_uniform", low, high) != SHARD_OK)
         return NULL;
     return make_random("shard_uniform", SHARD_UNIFORM, shape, low, high, options);
 }
 
-shard_tensor *shard_normal_with(shard_shape shape, double mean, double std, shard_tensor_options options)
+shard_tensor *shard_normal_with(shard_shape shape, double mean, double std, const shard_tensor_options *options)
 {
     if (shard_check_normal("shard_normal", mean, std) != SHARD_OK)
         return NULL;
@@ -525,7 +548,7 @@ shard_status shard_copy_from_host(shard_tensor *tensor, const void *data, size_t
     return copy_from_host("shard_copy_from_host", tensor, data, bytes);
 }
 
-shard_tensor *shard_from_host_with(const void *data, shard_shape shape, shard_tensor_options options)
+shard_tensor *shard_from_host_with(const void *data, shard_shape shape, const shard_tensor_options *options)
 {
     shard_tensor *tensor = shard_empty_with(shape, options);
     if (tensor && copy_from_host("shard_from_host", tensor, data, byte_count(tensor)) != SHARD_OK) {
@@ -535,7 +558,7 @@ shard_tensor *shard_from_host_with(const void *data, shard_shape shape, shard_te
     return tensor;
 }
 
-shard_tensor *shard_from_host_async_with(const void *data, shard_shape shape, shard_tensor_options options)
+shard_tensor *shard_from_host_async_with(const void *data, shard_shape shape, const shard_tensor_options *options)
 {
     shard_tensor *tensor = shard_empty_with(shape, options);
     if (!tensor)

@@ -68,6 +68,9 @@ struct shard_storage {
     shard_materializer *materializer; /* NULL: the memory is the only place of its content */
     void *arrival;          /* of the device's copy_in_async, which nothing has waited for yet; NULL: none */
     shard_padding padding;  /* of rows that nobody has asked to be dense yet */
+    bool foreign;           /* the memory is a caller's, and so never given back to the device: */
+    shard_release_memory *release; /* instead; NULL: nothing */
+    void *release_context;
     struct shard_storage *next_padded; /* of those that were padded in this thread's capture */
 };
 

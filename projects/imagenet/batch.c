@@ -71,8 +71,8 @@ shard_status batch_compute(trainer *run, shard_tensor *images, shard_tensor *own
     *loss = *ranks = NULL;
     SHARD_AUTOCAST((shard_dtype)run->options->amp) {
         logits = shard_forward(run->model, images);
-        *loss = shard_parallel_cross_entropy(logits, labels, .reduction = SHARD_REDUCTION_SUM,
-                                             .label_smoothing = label_smoothing, .label_rank = ranks);
+        *loss = shard_cross_entropy_with_rank(logits, labels, ranks, .reduction = SHARD_REDUCTION_SUM,
+                                              .label_smoothing = label_smoothing);
     }
     shard_release(logits);
     return shard_last_status();

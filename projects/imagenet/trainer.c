@@ -53,22 +53,21 @@ static shard_status make_model(trainer *run)
     return SHARD_OK;
 }
 
-static shard_optimizer *choose_optimizer(const options *wanted, shard_tensors *parameters)
+static shard_optimizer *choose_optimizer(const options *wanted, shard_module *model)
 {
     double lr = wanted->lr, decay = wanted->weight_decay;
     switch ((optimizer_kind)wanted->optimizer) {
     case OPTIMIZER_SGD:
-        return shard_sgd(parameters, .lr = lr, .momentum = wanted->momentum, .weight_decay = decay,
-                         .nesterov = wanted->nesterov, .no_decay_1d = true);
+        return shard_sgd(model, .lr = lr, .momentum = wanted->momentum, .weight_decay = decay, .nesterov = wanted->nesterov,
+                         .decay_1d = false);
     case OPTIMIZER_ADAM:
-        return shard_adam(parameters, .lr = lr, .weight_decay = decay, .no_decay_1d = true);
+        return shard_adam(model, .lr = lr, .weight_decay = decay, .decay_1d = false);
     case OPTIMIZER_ADAMW:
-        return shard_adamw(parameters, .lr = lr, .weight_decay = decay > 0 ? decay : -1, .no_decay_1d = true);
+        return shard_adamw(model, .lr = lr, .weight_decay = decay, .decay_1d = false);
     case OPTIMIZER_LARS:
-        return shard_lars(parameters, .lr = lr, .momentum = wanted->momentum, .weight_decay = decay,
-                          .nesterov = wanted->nesterov);
+        return shard_lars(model, .lr = lr, .momentum = wanted->momentum, .weight_decay = decay, .nesterov = wanted->nesterov);
     case OPTIMIZER_LAMB:
-        return shard_lamb(parameters, .lr = lr, .weight_decay = decay);
+        return shard_lamb(model, .lr = lr, .weight_decay = decay);
     }
     return NULL;
 }
@@ -82,13 +81,9 @@ static shard_status make_schedule(trainer *run)
         __builtin_mul_overflow(wanted->epochs, epoch_steps, &total_steps) || warmup_steps > 0x1p62)
         return shard_error(SHARD_ERROR_ARGUMENT,
                            "--epochs, --lr-step-size or --warmup-epochs: too many steps, as an epoch has %" PRId64, epoch_steps);
-    run->schedule = (shard_schedule){
-        .kind = (shard_schedule_kind)wanted->lr_schedule,
-        .base_lr = wanted->lr,
-        .warmup_steps = wanted->warmup_steps ? wanted->warmup_steps : llround(warmup_steps),
-        .step_size = step_size,
-        .total_steps = total_steps,
-    };
+    run->schedule = SHARD_SCHEDULE(.kind = (shard_schedule_kind)wanted->lr_schedule, .base_lr = wanted->lr,
+                                   .warmup_steps = wanted->warmup_steps ? wanted->warmup_steps : llround(warmup_steps),
+                                   .step_size = step_size, .total_steps = total_steps);
     return SHARD_OK;
 }
 
@@ -98,7 +93,7 @@ static shard_status make_optimizer(trainer *run)
     shard_status status = make_schedule(run);
     if (status != SHARD_OK)
         return status;
-    run->optimizer = choose_optimizer(wanted, shard_parameters(run->model));
+    run->optimizer = choose_optimizer(wanted, run->model);
     /* Stepped in backward, unless all gradients have to be there first. */
     bool overlap = wanted->clip_grad == 0 && wanted->amp != SHARD_FLOAT16 && wanted->optimizer < OPTIMIZER_LARS;
     if (wanted->zero)

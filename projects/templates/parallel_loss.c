@@ -31,7 +31,7 @@ enum { NO_LABEL = -100 };
 static shard_tensor *cosface_loss(shard_tensor *x, shard_tensor *weight, shard_tensor *labels)
 {
     const double scale = 16, margin = 0.35;
-    shard_tensor *cosine = shard_linear(shard_normalize(x, -1, 0), shard_normalize(weight, -1, 0), NULL);
+    shard_tensor *cosine = shard_linear(shard_normalize(x, -1, 1e-12), shard_normalize(weight, -1, 1e-12), NULL);
     shard_tensor *logits = shard_scale(shard_add_at_labels(cosine, labels, NULL, -margin, NO_LABEL), scale);
     return shard_parallel_cross_entropy(logits, labels);
 }

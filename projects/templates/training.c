@@ -38,12 +38,12 @@ static void make(run *r)
                                    shard_nn_parallel_linear(HIDDEN, CLASSES, SHARD_SPLIT_COLUMN, model_group));
     /* ZeroRedundancyOptimizer, but stage 2. Each parameter is shared out over its own replicas: the last layer's
      * parts over the data group, the rest over the world. */
-    r->optimizer = shard_zero_optimizer(shard_adamw(shard_parameters(r->model), .lr = 0.02, .weight_decay = 0.01), .stage = 2);
+    r->optimizer = shard_zero_optimizer(shard_adamw(r->model, .lr = 0.02, .weight_decay = 0.01), .stage = 2);
     /* DistributedDataParallel: shard_zero_optimizer averages gradients already; this is for no_sync and for buffers. */
     r->state = shard_state_dict(r->model);
     shard_tensors *parameters = shard_parameters(r->model);
     r->data_parallel = shard_data_parallel_create(parameters, .buffers = r->state);
-    shard_tensors_destroy(parameters); /* the optimizer took its list over; this one is ours */
+    shard_tensors_destroy(parameters);
     r->ema = shard_ema_create(r->optimizer, .decay = 0.9, .warmup = true); /* AveragedModel */
     /* DistributedSampler over model groups: the two ranks of one see the same samples. */
     r->sampler = shard_group_sampler_create(SAMPLES, .batch = MICRO_BATCH, .group = data_group, .shuffle = true, .seed = 1);
@@ -70,7 +70,8 @@ static void load_samples(const int64_t *samples, int64_t count, shard_tensor **i
 /* One optimizer step on ACCUMULATE micro-batches. */
 static void train_step(run *r)
 {
-    const shard_schedule schedule = {SHARD_SCHEDULE_COSINE, .base_lr = 0.02, .warmup_steps = 4, .total_steps = STEPS};
+    const shard_schedule schedule =
+        SHARD_SCHEDULE(.kind = SHARD_SCHEDULE_COSINE, .base_lr = 0.02, .warmup_steps = 4, .total_steps = STEPS);
     shard_optimizer_set_lr(r->optimizer, shard_schedule_lr(&schedule, r->step)); /* a function of the step: nothing to save */
     shard_group *data_group = shard_mesh_data_group(r->mesh);
     int64_t samples[MICRO_BATCH], count;
@@ -114,7 +115,7 @@ static void resume(run *r)
 {
     int64_t epoch = 0, epoch_step = 0;
     shard_metadata *at = NULL;
-    shard_load(r->state, "training.safetensors", .metadata = &at);
+    shard_load_with_metadata(r->state, "training.safetensors", &at);
     shard_metadata_get_integer(at, "step", &r->step);
     shard_metadata_get_integer(at, "epoch", &epoch);
     shard_metadata_get_integer(at, "epoch_step", &epoch_step);

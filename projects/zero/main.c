@@ -124,7 +124,7 @@ static shard_status run(const settings *wanted, int stage, figures *out)
     shard_reset_peak_memory(device);
     shard_module *model = make_model(wanted);
     measure(out, MODEL);
-    shard_optimizer *adam = shard_adam(shard_parameters(model), .lr = 0.01);
+    shard_optimizer *adam = shard_adam(model, .lr = 0.01);
     shard_tensors *parameters = shard_parameters(model);
     shard_data_parallel *data_parallel = NULL;
     if (stage > 0)

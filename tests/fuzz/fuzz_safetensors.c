@@ -184,7 +184,7 @@ static void load_otherwise(const shard_tensors *file, const char *path, size_t c
     shard_tensors *whole = destination(file, prefix, floats[choice / 3 % 4], false);
     shard_tensors *part = destination(file, prefix, floats[choice / 3 % 4], true);
     shard_metadata *metadata = NULL;
-    must(shard_load(whole, path, .prefix = prefix, .convert = true, .metadata = &metadata) == SHARD_OK && metadata);
+    must(shard_load_with_metadata(whole, path, &metadata, .prefix = prefix, .convert = true) == SHARD_OK && metadata);
     must(shard_load(part, path, .prefix = prefix, .convert = true, .allow_missing = true, .allow_unexpected = true) == SHARD_OK);
     for (int64_t i = 0; i < shard_tensors_count(part); i++)
         compare_columns(shard_tensors_at(part, i), shard_tensors_at(whole, i));

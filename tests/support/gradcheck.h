@@ -41,7 +41,7 @@ void check_operation(const operation *op);
  * and none near 0. */
 void make_up(double *values, int64_t count, unsigned seed);
 /* A float64 tensor of them; options as for shard_empty. */
-#define make_up_tensor(shape, seed, ...) make_up_tensor_with(shape, seed, (shard_tensor_options){.reserved = 0, __VA_ARGS__})
+#define make_up_tensor(shape, seed, ...) make_up_tensor_with(shape, seed, (shard_tensor_options){.size = sizeof(shard_tensor_options), __VA_ARGS__})
 shard_tensor *make_up_tensor_with(shard_shape shape, unsigned seed, shard_tensor_options options);
 
 /* The tensor's elements as doubles, freed by free. Fails the test if it is NULL. */

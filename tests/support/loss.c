@@ -240,7 +240,7 @@ shard_tensor *loss_of_part(const loss_case *c, const loss_data *data, shard_grou
     else if (c->weighted)
         weight = tensor_of(data->weight, SHARD_SHAPE(c->classes), c->dtype);
     return shard_cross_entropy(*logits, target, .weight = weight, .label_smoothing = c->smoothing, .reduction = c->reduction,
-                               .ignore_index = c->ignore_index, .use_ignore_index = c->ignoring);
+                               .ignore_index = c->ignoring || c->ignore_index ? c->ignore_index : -100);
 }
 
 void loss_and_gradient(const loss_case *c, const loss_data *data, shard_group *group, shard_range range, double *result,

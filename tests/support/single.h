@@ -3,6 +3,7 @@
 #define TESTS_SUPPORT_SINGLE_H
 
 #include "support/ranks.h"
+#include "options.h"
 
 #include <shard/shard.h>
 
@@ -16,7 +17,7 @@ static inline single make_single(int64_t size, double momentum)
     single s = {.w = shard_ones(SHARD_SHAPE(size), .requires_grad = true)};
     shard_tensors *list = shard_tensors_create();
     check_ok(shard_tensors_add(list, "w", s.w));
-    s.sgd = shard_sgd(list, .lr = 0.25, .momentum = momentum);
+    s.sgd = sgd_of_list(list, .lr = 0.25, .momentum = momentum);
     ck_assert_msg(s.sgd != NULL, "%s", shard_last_error());
     return s;
 }

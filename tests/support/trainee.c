@@ -1,4 +1,5 @@
 #include "support/trainee.h"
+#include "options.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -28,7 +29,7 @@ static shard_module *make_model(const recipe *r)
 {
     net *n = calloc(1, sizeof *n);
     n->dropout = r->dropout;
-    n->body = shard_nn_sequential(shard_nn_conv2d(CHANNELS, 8, 3, .padding = 1, .no_bias = true), shard_nn_batch_norm(8),
+    n->body = shard_nn_sequential(shard_nn_conv2d(CHANNELS, 8, 3, .padding = 1, .bias = false), shard_nn_batch_norm(8),
                                   shard_nn_relu(), shard_nn_global_avg_pool2d());
     n->head = shard_nn_linear(8, CLASSES);
     shard_module *model = shard_module_create(&net_type, n);
@@ -41,8 +42,7 @@ static shard_module *make_model(const recipe *r)
 static void add_head(trainee *t)
 {
     const net *n = shard_module_data(t->model);
-    check_ok(shard_optimizer_add_param_group(t->optimizer, shard_parameters(n->head), .lr_scale = 0.5, .weight_decay = 0.1,
-                                             .prefix = "head."));
+    check_ok(add_group_of(t->optimizer, shard_parameters(n->head), .lr_scale = 0.5, .weight_decay = 0.1, .prefix = "head."));
 }
 
 trainee make_trainee(const recipe *r)
@@ -197,27 +197,27 @@ double evaluate(const trainee *t)
 
 static shard_optimizer *sgd(shard_tensors *p)
 {
-    return shard_sgd(p, .lr = 0.1, .momentum = 0.9, .weight_decay = 0.01, .nesterov = true);
+    return sgd_of_list(p, .lr = 0.1, .momentum = 0.9, .weight_decay = 0.01, .nesterov = true);
 }
 static shard_optimizer *plain_sgd(shard_tensors *p)
 {
-    return shard_sgd(p, .lr = 0.1);
+    return sgd_of_list(p, .lr = 0.1);
 }
 static shard_optimizer *adam(shard_tensors *p)
 {
-    return shard_adam(p, .lr = 0.1, .weight_decay = 0.01, .amsgrad = true);
+    return adam_of_list(p, .lr = 0.1, .weight_decay = 0.01, .amsgrad = true);
 }
 static shard_optimizer *adamw(shard_tensors *p)
 {
-    return shard_adamw(p, .lr = 0.1, .no_decay_1d = true);
+    return adamw_of_list(p, .lr = 0.1, .decay_1d = false);
 }
 static shard_optimizer *lars(shard_tensors *p)
 {
-    return shard_lars(p, .lr = 0.1, .momentum = 0.9, .weight_decay = 0.01);
+    return lars_of_list(p, .lr = 0.1, .momentum = 0.9, .weight_decay = 0.01);
 }
 static shard_optimizer *lamb(shard_tensors *p)
 {
-    return shard_lamb(p, .lr = 0.1, .weight_decay = 0.01);
+    return lamb_of_list(p, .lr = 0.1, .weight_decay = 0.01);
 }
 
 const recipe recipes[RECIPES] = {

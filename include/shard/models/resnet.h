@@ -15,16 +15,20 @@
 
 #include <shard/nn.h>
 
+SHARD_BEGIN_C
+
 typedef enum shard_resnet_stem {
     SHARD_RESNET_STEM_IMAGENET = 0, /* conv1 [64, 3, 7, 7] with stride 2, then a max pooling: 1/4 of each side */
     SHARD_RESNET_STEM_SMALL,        /* conv1 [64, 3, 3, 3], no pooling: for images of 32 to 64 pixels; not in torchvision */
 } shard_resnet_stem;
 
 typedef struct shard_resnet_options {
-    int reserved;
+    size_t size;
     shard_resnet_stem stem;
     shard_dtype dtype; /* of weights and values; batch norms of a 16-bit model keep their parameters in float32 */
 } shard_resnet_options;
+#define SHARD_RESNET_OPTIONS_VALUES sizeof(shard_resnet_options), SHARD_RESNET_STEM_IMAGENET, SHARD_FLOAT32
+#define SHARD_RESNET_OPTIONS_INIT {SHARD_RESNET_OPTIONS_VALUES}
 
 /*
  * A model for images [n, height, width, 3] of options.dtype; its result is [n, num_classes],
@@ -33,8 +37,9 @@ typedef struct shard_resnet_options {
  * features are gathered or the final layer is split. NULL with the error set: ARGUMENT, no
  * such arch or stem; as shard_nn_linear for num_classes; MEMORY.
  */
-#define shard_resnet(arch, ...) shard_resnet_with(arch, SHARD_WITH(shard_resnet_options, __VA_ARGS__))
-SHARD_API shard_module *shard_resnet_with(const char *arch, int64_t num_classes, shard_resnet_options options);
+#define shard_resnet(arch, ...) \
+    SHARD_GIVEN(shard_resnet_with(arch, SHARD_OPTIONS(shard_resnet_options, SHARD_RESNET_OPTIONS, __VA_ARGS__)))
+SHARD_API shard_module *shard_resnet_with(const char *arch, int64_t num_classes, const shard_resnet_options *options);
 
 /*
  * From now on each rank computes what stands in front of the final layer on its own images,
@@ -53,5 +58,7 @@ SHARD_API bool shard_resnet_exists(const char *arch);
 
 /* The size of the vector that fc reads: 512 or 2048; 0 for an arch that there is not. */
 SHARD_API int64_t shard_resnet_features(const char *arch);
+
+SHARD_END_C
 
 #endif

@@ -66,7 +66,7 @@ template <class T, bool AMSGRAD> struct Adam {
 
 /* decay: added to the gradient. */
 template <class Body, class T>
-static Body body_of(const shard_update *u, const shard_adam_options *o, double decay, bool lamb)
+static Body body_of(const shard_update *u, const shard_adam_arguments *o, double decay, bool lamb)
 {
     using R = typename Body::R;
     shard_step_factors factors = shard_adam_factors(u, o, lamb);
@@ -97,7 +97,7 @@ template <class Body> static bool aligned(const Body &body)
 }
 
 template <class T, bool AMSGRAD>
-static shard_status run_adam(shard_device *device, int64_t count, const shard_update *updates, const shard_adam_options *o)
+static shard_status run_adam(shard_device *device, int64_t count, const shard_update *updates, const shard_adam_arguments *o)
 {
     return run_maps<Pack<T>::SIZE, 2>(device, count, [&](int64_t i, int64_t *n, bool *is_aligned) {
         const shard_update *u = &updates[i];
@@ -108,7 +108,7 @@ static shard_status run_adam(shard_device *device, int64_t count, const shard_up
     });
 }
 
-shard_status shard_cuda_adam(shard_device *device, int64_t count, const shard_update *updates, const shard_adam_options *options,
+shard_status shard_cuda_adam(shard_device *device, int64_t count, const shard_update *updates, const shard_adam_arguments *options,
                              shard_dtype dtype)
 {
     return by_float(dtype, [&](auto t) {
@@ -119,7 +119,7 @@ shard_status shard_cuda_adam(shard_device *device, int64_t count, const shard_up
 }
 
 shard_status shard_cuda_lamb_update(shard_device *device, int64_t count, const shard_update *updates,
-                                    const shard_adam_options *options, shard_dtype dtype)
+                                    const shard_adam_arguments *options, shard_dtype dtype)
 {
     return by_float(dtype, [&](auto t) {
         using T = decltype(t);

@@ -52,7 +52,7 @@ template <class T, bool MOMENTUM> struct Step {
     }
 };
 
-shard_status shard_cuda_sgd(shard_device *device, int64_t count, const shard_update *updates, const shard_sgd_options *options,
+shard_status shard_cuda_sgd(shard_device *device, int64_t count, const shard_update *updates, const shard_sgd_arguments *options,
                             shard_dtype dtype)
 {
     return by_float(dtype, [&](auto t) {

@@ -71,7 +71,7 @@ static void run(const adam_numbers *numbers, const shard_update *u, void *highes
 }
 
 /* Without what Adam and LAMB take differently. */
-static adam_numbers numbers_of(const shard_adam_options *o, const shard_update *u)
+static adam_numbers numbers_of(const shard_adam_arguments *o, const shard_update *u)
 {
     return (adam_numbers){.beta1 = o->beta1,
                           .beta2 = o->beta2,
@@ -82,7 +82,7 @@ static adam_numbers numbers_of(const shard_adam_options *o, const shard_update *
 
 static void adam_step(const void *options, const shard_update *u, shard_dtype dtype)
 {
-    const shard_adam_options *o = options;
+    const shard_adam_arguments *o = options;
     adam_numbers numbers = numbers_of(o, u);
     numbers.decay = o->decoupled ? 0 : u->weight_decay;
     numbers.keep = o->decoupled ? 1 - u->lr * u->weight_decay : 1;
@@ -92,14 +92,14 @@ static void adam_step(const void *options, const shard_update *u, shard_dtype dt
 
 static void lamb_step(const void *options, const shard_update *u, shard_dtype dtype)
 {
-    const shard_adam_options *o = options;
+    const shard_adam_arguments *o = options;
     adam_numbers numbers = numbers_of(o, u);
     numbers.keep = u->weight_decay;
     numbers.rate = 1 / (1 - pow(o->beta1, (double)u->step));
     run(&numbers, u, NULL, u->gradient, dtype);
 }
 
-shard_status KERNEL(adam)(shard_device *device, int64_t count, const shard_update *updates, const shard_adam_options *options,
+shard_status KERNEL(adam)(shard_device *device, int64_t count, const shard_update *updates, const shard_adam_arguments *options,
                           shard_dtype dtype)
 {
     (void)device;
@@ -108,7 +108,7 @@ shard_status KERNEL(adam)(shard_device *device, int64_t count, const shard_updat
 }
 
 shard_status KERNEL(lamb_update)(shard_device *device, int64_t count, const shard_update *updates,
-                                 const shard_adam_options *options, shard_dtype dtype)
+                                 const shard_adam_arguments *options, shard_dtype dtype)
 {
     (void)device;
     KERNEL(each_update)(count, updates, options, dtype, lamb_step);

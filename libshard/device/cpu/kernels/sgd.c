@@ -5,7 +5,7 @@
 MAP_BODY(step)
 {
     const sgd_step *job = context;
-    const shard_sgd_options *options = job->options;
+    const shard_sgd_arguments *options = job->options;
     const shard_update *update = job->update;
     real lr = (real)update->lr, decay = (real)update->weight_decay, momentum = (real)options->momentum;
     real blend = (real)(1 - options->dampening);
@@ -41,7 +41,7 @@ MAP_BODY(step)
 
 typedef struct sgd_step {
     const shard_update *update;
-    const shard_sgd_options *options;
+    const shard_sgd_arguments *options;
 } sgd_step;
 
 #define SELF "sgd.c"
@@ -59,7 +59,7 @@ static void take_step(const void *options, const shard_update *u, shard_dtype dt
     MAP(&job, step);
 }
 
-shard_status KERNEL(sgd)(shard_device *device, int64_t count, const shard_update *updates, const shard_sgd_options *options,
+shard_status KERNEL(sgd)(shard_device *device, int64_t count, const shard_update *updates, const shard_sgd_arguments *options,
                          shard_dtype dtype)
 {
     (void)device;

@@ -1,0 +1,95 @@
+/*
+ * shard/dlpack.h: tensors of other libraries without a copy, by DLPack 1.
+ *
+ * The types are those of DLPack's dlpack.h (https://github.com/dmlc/dlpack, version 1.1), written anew from its
+ * specification (https://dmlc.github.io/dlpack/latest/c_api.html): the names, values and layouts that an exchange
+ * needs. A program that includes DLPack's own header before this one uses that.
+ */
+#ifndef SHARD_DLPACK_H
+#define SHARD_DLPACK_H
+
+#include <shard/tensor.h>
+
+SHARD_BEGIN_C
+
+#ifndef DLPACK_DLPACK_H_
+#define DLPACK_DLPACK_H_
+
+#define DLPACK_MAJOR_VERSION 1
+#define DLPACK_MINOR_VERSION 1
+#define DLPACK_FLAG_BITMASK_READ_ONLY (1UL << 0UL)
+#define DLPACK_FLAG_BITMASK_IS_COPIED (1UL << 1UL)
+
+typedef struct {
+    uint32_t major;
+    uint32_t minor;
+} DLPackVersion;
+
+#ifdef __cplusplus
+typedef enum : int32_t {
+#else
+typedef enum {
+#endif
+    kDLCPU = 1,
+    kDLCUDA = 2,
+    kDLCUDAHost = 3,
+    kDLCUDAManaged = 13,
+} DLDeviceType;
+
+typedef struct {
+    DLDeviceType device_type;
+    int32_t device_id;
+} DLDevice;
+
+typedef enum {
+    kDLInt = 0U,
+    kDLUInt = 1U,
+    kDLFloat = 2U,
+    kDLOpaqueHandle = 3U,
+    kDLBfloat = 4U,
+    kDLComplex = 5U,
+    kDLBool = 6U,
+} DLDataTypeCode;
+
+typedef struct {
+    uint8_t code; /* DLDataTypeCode */
+    uint8_t bits;
+    uint16_t lanes;
+} DLDataType;
+
+typedef struct {
+    void *data;
+    DLDevice device;
+    int32_t ndim;
+    DLDataType dtype;
+    int64_t *shape;
+    int64_t *strides; /* in elements; NULL: row-major without gaps */
+    uint64_t byte_offset;
+} DLTensor;
+
+typedef struct DLManagedTensorVersioned {
+    DLPackVersion version;
+    void *manager_ctx;
+    void (*deleter)(struct DLManagedTensorVersioned *self);
+    uint64_t flags;
+    DLTensor dl_tensor;
+} DLManagedTensorVersioned;
+
+#endif
+
+/* The tensor's memory for another library, without a copy; it stays until the deleter is called, in the tensor's
+ * thread. What is written there between a forward and its backward is not noticed, as with shard_data. A parameter
+ * that moves afterwards (shard_data_parallel_create, shard_zero_optimizer) leaves that memory. NULL with the error
+ * set: UNSUPPORTED, a tensor that is not in host memory, or a parameter in stage 3 of shard_zero_optimizer. Not
+ * collective. As tensor.__dlpack__(max_version=(1, 1)). */
+SHARD_API DLManagedTensorVersioned *shard_to_dlpack(shard_tensor *tensor);
+
+/* A tensor on that memory, without a copy. The deleter is called when the last tensor on it is released; after an
+ * error it is not called, and the caller still owns `managed`. NULL with the error set: UNSUPPORTED, another major
+ * version than 1, memory that is not the host's or read-only, a dtype that there is not here, gaps between elements;
+ * ARGUMENT, memory that is not aligned to the dtype's size. Not collective. As torch.from_dlpack. */
+SHARD_API shard_tensor *shard_from_dlpack(DLManagedTensorVersioned *managed);
+
+SHARD_END_C
+
+#endif

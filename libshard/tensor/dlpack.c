@@ -1,0 +1,188 @@
+/* Tensors in memory of others: shard_from_memory, and DLPack in and out. */
+#include <shard/dlpack.h>
+
+#include "tensor/tensor.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+
+/* ---- in ---- */
+
+/* A tensor of the thread's scope on memory that is released by the caller's function. */
+static shard_tensor *make_on(void *memory, shard_shape shape, shard_dtype dtype, shard_device *device,
+                             shard_release_memory *release, void *context)
+{
+    shard_tensor *tensor = shard_tensor_make(shape, dtype, device);
+    if (!tensor || shard_numel(tensor) == 0) {
+        if (tensor && release)
+            release(context);
+        return tensor;
+    }
+    tensor->storage->memory = memory;
+    tensor->storage->foreign = true;
+    tensor->storage->release = release;
+    tensor->storage->release_context = context;
+    return tensor;
+}
+
+static bool is_aligned(const char *function, const void *memory, shard_dtype dtype)
+{
+    if ((uintptr_t)memory % shard_dtype_size(dtype) == 0)
+        return true;
+    shard_error(SHARD_ERROR_ARGUMENT, "%s: memory at %p is not aligned to the %zu bytes of a %s", function, memory,
+                shard_dtype_size(dtype), shard_dtype_name(dtype));
+    return false;
+}
+
+shard_tensor *shard_from_memory(void *memory, shard_shape shape, shard_dtype dtype, shard_device *device,
+                                shard_release_memory *release, void *context)
+{
+    static const char function[] = "shard_from_memory";
+    if (!memory)
+        return shard_null_argument(function, "memory"), NULL;
+    if (shard_dtype_size(dtype) == 0)
+        return shard_fail_null(SHARD_ERROR_ARGUMENT, "%s: there is no dtype %d", function, (int)dtype);
+    return is_aligned(function, memory, dtype) ? make_on(memory, shape, dtype, device, release, context) : NULL;
+}
+
+static const struct {
+    shard_dtype dtype;
+    DLDataType type;
+} types[] = {
+    {SHARD_FLOAT32, {kDLFloat, 32, 1}}, {SHARD_FLOAT64, {kDLFloat, 64, 1}}, {SHARD_BFLOAT16, {kDLBfloat, 16, 1}},
+    {SHARD_FLOAT16, {kDLFloat, 16, 1}}, {SHARD_INT64, {kDLInt, 64, 1}},     {SHARD_INT32, {kDLInt, 32, 1}},
+    {SHARD_UINT8, {kDLUInt, 8, 1}},
+};
+enum { TYPES = sizeof types / sizeof *types };
+_Static_assert(TYPES == SHARD_DTYPES, "each dtype has a type of DLPack's");
+
+static bool find_dtype(DLDataType type, shard_dtype *dtype)
+{
+    for (int i = 0; i < TYPES; i++)
+        if (types[i].type.code == type.code && types[i].type.bits == type.bits && types[i].type.lanes == type.lanes) {
+            *dtype = types[i].dtype;
+            return true;
+        }
+    shard_error(SHARD_ERROR_UNSUPPORTED, "shard_from_dlpack: there is no dtype for DLPack's code %d of %d bits, %d lanes",
+                type.code, type.bits, type.lanes);
+    return false;
+}
+
+/* Whether its elements follow each other, row by row. */
+static bool is_dense(const DLTensor *tensor)
+{
+    int64_t stride = 1;
+    bool empty = false, dense = true;
+    for (int i = tensor->ndim - 1; i >= 0; i--) {
+        empty = empty || tensor->shape[i] == 0;
+        dense = dense && (!tensor->strides || tensor->shape[i] == 1 || tensor->strides[i] == stride);
+        stride *= tensor->shape[i];
+    }
+    return dense || empty;
+}
+
+static bool check(const DLManagedTensorVersioned *managed)
+{
+    static const char function[] = "shard_from_dlpack";
+    const DLTensor *tensor = &managed->dl_tensor;
+    if (managed->version.major != DLPACK_MAJOR_VERSION) {
+        shard_error(SHARD_ERROR_UNSUPPORTED, "%s: a tensor of DLPack %" PRIu32 ".%" PRIu32 "; version 1 is read", function,
+                    managed->version.major, managed->version.minor);
+        return false;
+    }
+    if (tensor->device.device_type != kDLCPU) {
+        shard_error(SHARD_ERROR_UNSUPPORTED, "%s: a tensor on DLPack's device %d; host memory (1) is read", function,
+                    (int)tensor->device.device_type);
+        return false;
+    }
+    if (managed->flags & DLPACK_FLAG_BITMASK_READ_ONLY) {
+        shard_error(SHARD_ERROR_UNSUPPORTED, "%s: the memory is read-only: export a copy", function);
+        return false;
+    }
+    if (tensor->ndim < 0 || tensor->ndim > SHARD_MAX_DIMS || !is_dense(tensor)) {
+        shard_error(SHARD_ERROR_UNSUPPORTED,
+                    "%s: a tensor of %d dimensions, %s; at most %d, without gaps, are read: export a copy", function,
+                    (int)tensor->ndim, tensor->strides ? "with strides" : "without strides", SHARD_MAX_DIMS);
+        return false;
+    }
+    return true;
+}
+
+static void delete_managed(void *context)
+{
+    DLManagedTensorVersioned *managed = context;
+    if (managed->deleter)
+        managed->deleter(managed);
+}
+
+shard_tensor *shard_from_dlpack(DLManagedTensorVersioned *managed)
+{
+    if (!managed)
+        return shard_null_argument("shard_from_dlpack", "managed"), NULL;
+    shard_dtype dtype;
+    if (!check(managed) || !find_dtype(managed->dl_tensor.dtype, &dtype))
+        return NULL;
+    shard_shape shape = {.ndim = managed->dl_tensor.ndim};
+    for (int i = 0; i < shape.ndim; i++)
+        shape.dim[i] = managed->dl_tensor.shape[i];
+    char *memory = (char *)managed->dl_tensor.data + managed->dl_tensor.byte_offset;
+    return is_aligned("shard_from_dlpack", memory, dtype) ? make_on(memory, shape, dtype, shard_cpu(), delete_managed, managed)
+                                                          : NULL;
+}
+
+/* ---- out ---- */
+
+typedef struct exported {
+    DLManagedTensorVersioned managed;
+    shard_storage *storage; /* a reference */
+    int64_t shape[SHARD_MAX_DIMS], strides[SHARD_MAX_DIMS];
+} exported;
+
+static void delete_exported(DLManagedTensorVersioned *managed)
+{
+    exported *e = managed->manager_ctx;
+    shard_storage_unref(e->storage);
+    free(e);
+}
+
+DLManagedTensorVersioned *shard_to_dlpack(shard_tensor *tensor)
+{
+    static const char function[] = "shard_to_dlpack";
+    if (!tensor)
+        return shard_null_argument(function, "tensor"), NULL;
+    if (!shard_device_of(tensor)->ops->host_memory)
+        return shard_fail_null(SHARD_ERROR_UNSUPPORTED, "%s: a tensor on %s; host memory is exported: shard_to_device", function,
+                               shard_device_name(shard_device_of(tensor)));
+    if (tensor->storage->filler)
+        return shard_fail_null(
+            SHARD_ERROR_UNSUPPORTED,
+            "%s: a parameter that stage 3 of shard_zero_optimizer keeps on several ranks: export a shard_clone", function);
+    char *memory = shard_tensor_memory(tensor);
+    exported *e = memory ? shard_calloc(1, sizeof *e) : NULL;
+    if (!e)
+        return NULL;
+    e->storage = tensor->storage;
+    e->storage->shares++;
+    int64_t stride = 1;
+    for (int i = tensor->shape.ndim - 1; i >= 0; i--) {
+        e->shape[i] = tensor->shape.dim[i];
+        e->strides[i] = stride;
+        stride *= e->shape[i];
+    }
+    DLDataType type = types[0].type;
+    for (int i = 0; i < TYPES; i++)
+        if (types[i].dtype == tensor->dtype)
+            type = types[i].type;
+    e->managed = (DLManagedTensorVersioned){
+        .version = {DLPACK_MAJOR_VERSION, DLPACK_MINOR_VERSION},
+        .manager_ctx = e,
+        .deleter = delete_exported,
+        .dl_tensor = {.data = memory,
+                      .device = {.device_type = kDLCPU},
+                      .ndim = tensor->shape.ndim,
+                      .dtype = type,
+                      .shape = e->shape,
+                      .strides = e->strides},
+    };
+    return &e->managed;
+}

@@ -1,0 +1,118 @@
+"""The README's program through ctypes: a layer that is split over the ranks is trained, saved and inspected.
+
+Usage: shardrun -n 2 python3 ctypes_program.py LIBSHARD FILE
+"""
+import ctypes
+import sys
+from ctypes import POINTER, byref, c_bool, c_char_p, c_double, c_int, c_int64, c_size_t, c_void_p
+
+shard = ctypes.CDLL(sys.argv[1])
+INT64, COLUMN = 4, 2
+
+
+class Shape(ctypes.Structure):
+    _fields_ = [("ndim", c_int), ("dim", c_int64 * 8)]
+
+    def __init__(self, *dims):
+        super().__init__(len(dims), (c_int64 * 8)(*dims))
+
+
+class Options(ctypes.Structure):
+    """A struct whose first field is its size; `defaults` are those of SHARD_..._OPTIONS_INIT."""
+
+    def __init__(self, **fields):
+        super().__init__(size=ctypes.sizeof(self), **{**self.defaults, **fields})
+
+
+class TensorOptions(Options):
+    _fields_ = [("size", c_size_t), ("dtype", c_int), ("device", c_void_p), ("requires_grad", c_bool)]
+    defaults = {}
+
+
+class MeshOptions(Options):
+    _fields_ = [("size", c_size_t), ("model", c_int), ("data", c_int)]
+    defaults = {"model": 1, "data": -1}
+
+
+class SgdOptions(Options):
+    # The first fields alone, as an older header had them: the library has the defaults of the others.
+    _fields_ = [("size", c_size_t), ("lr", c_double), ("momentum", c_double)]
+    defaults = {"lr": 1e-3}
+
+
+def function(name, result, *arguments):
+    found = getattr(shard, name)
+    found.restype, found.argtypes = result, arguments
+    return found
+
+
+pointer = c_void_p
+init = function("shard_init", c_int, pointer, pointer)
+finalize = function("shard_finalize", c_int)
+world = function("shard_world", pointer)
+group_rank = function("shard_group_rank", c_int, pointer)
+group_size = function("shard_group_size", c_int, pointer)
+last_error = function("shard_last_error", c_char_p)
+mesh_create = function("shard_mesh_create_with", pointer, POINTER(MeshOptions))
+mesh_destroy = function("shard_mesh_destroy", None, pointer)
+model_group = function("shard_mesh_model_group", pointer, pointer)
+linear = function("shard_nn_linear_with", pointer, c_int64, c_int64, pointer)
+parallel_linear = function("shard_nn_parallel_linear_with", pointer, c_int64, c_int64, c_int, pointer, pointer)
+relu = function("shard_nn_relu", pointer)
+sequential = function("shard_nn_sequential_of", pointer, c_int, POINTER(pointer))
+parameters_of = function("shard_parameters", pointer, pointer)
+tensors_destroy = function("shard_tensors_destroy", None, pointer)
+sgd_with = function("shard_sgd_with", pointer, pointer, POINTER(SgdOptions))
+normal = function("shard_normal_with", pointer, Shape, c_double, c_double, pointer)
+from_host = function("shard_from_host_with", pointer, pointer, Shape, POINTER(TensorOptions))
+forward = function("shard_forward", pointer, pointer, pointer)
+cross_entropy = function("shard_cross_entropy_with", pointer, pointer, pointer, pointer, pointer)
+backward = function("shard_backward", c_int, pointer)
+step = function("shard_step", c_int, pointer)
+item = function("shard_item", c_double, pointer)
+release = function("shard_release", None, pointer)
+save_module = function("shard_save_module", c_int, pointer, c_char_p)
+inspect = function("shard_inspect", pointer, c_char_p, pointer)
+tensors_count = function("shard_tensors_count", c_int64, pointer)
+optimizer_destroy = function("shard_optimizer_destroy", None, pointer)
+module_destroy = function("shard_module_destroy", None, pointer)
+
+
+def train(model, optimizer, steps):
+    labels = (c_int64 * 4)(7, 4321, 9999, 0)
+    losses = []
+    for _ in range(steps):
+        x = normal(Shape(4, 20), 0.0, 1.0, None)
+        target = from_host(labels, Shape(4), byref(TensorOptions(dtype=INT64)))
+        y = forward(model, x)
+        loss = cross_entropy(y, target, None, None)
+        assert backward(loss) == 0 and step(optimizer) == 0, last_error()
+        losses.append(item(loss))
+        for tensor in (x, target, y, loss):
+            release(tensor)
+    return losses
+
+
+def main():
+    assert init(None, None) == 0, last_error()
+    mesh = mesh_create(byref(MeshOptions(model=group_size(world()))))
+    layers = (pointer * 3)(linear(20, 64, None), relu(), parallel_linear(64, 10000, COLUMN, model_group(mesh), None))
+    model = sequential(3, layers)
+    parameters = parameters_of(model)
+    optimizer = sgd_with(parameters, byref(SgdOptions(lr=0.1, momentum=0.9)))
+    tensors_destroy(parameters)
+    assert optimizer, last_error()
+    losses = train(model, optimizer, 20)
+    assert save_module(model, sys.argv[2].encode()) == 0, last_error()
+    found = inspect(sys.argv[2].encode(), None)
+    assert tensors_count(found) == 4, last_error()
+    tensors_destroy(found)
+    print(f"rank {group_rank(world())} of {group_size(world())}: loss {losses[0]:.4f} to {losses[-1]:.4f}")
+    assert group_size(world()) == 2 and losses[-1] < 0.5 * losses[0], losses
+    optimizer_destroy(optimizer)
+    module_destroy(model)
+    mesh_destroy(mesh)
+    return finalize()
+
+
+sys.exit(main())

@@ -1,0 +1,204 @@
+/* Memory of others: shard_from_memory, DLPack in and out, and the log's lines. */
+#include "support/job.h"
+
+#include <shard/dlpack.h>
+
+#include "base/log.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static void count_release(void *context)
+{
+    ++*(int *)context;
+}
+
+/* The memory is read and written in place, and released with the last tensor on it. */
+START_TEST(from_memory)
+{
+    float memory[6] = {1, 2, 3, 4, 5, 6};
+    int released = 0;
+    shard_device *cpu = shard_device_open("cpu");
+    int64_t before = shard_get_memory_stats(cpu).current;
+    SHARD_SCOPE
+    {
+        shard_tensor *x = shard_from_memory(memory, SHARD_SHAPE(2, 3), SHARD_FLOAT32, cpu, count_release, &released);
+        ck_assert_ptr_eq(shard_data(x), memory);
+        ck_assert_int_eq(shard_get_memory_stats(cpu).current, before);
+        ck_assert_double_eq(shard_item(shard_sum(x)), 21);
+        shard_tensor *row = shard_keep(shard_narrow(x, 0, 1, 1));
+        float ones[6] = {1, 1, 1, 1, 1, 1};
+        check_ok(shard_copy_from_host(x, ones, sizeof ones));
+        ck_assert_double_eq(memory[5], 1);
+        shard_release(x);
+        ck_assert_int_eq(released, 0);
+        ck_assert_double_eq(shard_item(shard_sum(row)), 3);
+        shard_release(row);
+        ck_assert_int_eq(released, 1);
+        shard_tensor *empty = shard_from_memory(memory, SHARD_SHAPE(0, 3), SHARD_FLOAT32, cpu, count_release, &released);
+        ck_assert_int_eq(shard_numel(empty), 0);
+    }
+    ck_assert_int_eq(released, 2);
+    ck_assert_int_eq(shard_get_memory_stats(cpu).current, before);
+}
+END_TEST
+
+/* A leaf on it trains there; moved into an optimizer's buckets it leaves the memory. */
+START_TEST(trains_in_memory)
+{
+    double memory[2] = {1, 2};
+    int released = 0;
+    SHARD_SCOPE
+    {
+        shard_tensor *leaf =
+            shard_from_memory(memory, SHARD_SHAPE(2), SHARD_FLOAT64, shard_device_open("cpu"), count_release, &released);
+        shard_set_requires_grad(leaf, true);
+        shard_tensors *list = shard_tensors_create();
+        check_ok(shard_tensors_add(list, "w", leaf));
+        shard_optimizer *sgd = shard_sgd(list, .lr = 0.5);
+        check_ok(shard_backward(shard_sum(leaf)));
+        check_ok(shard_step(sgd));
+        ck_assert_double_eq(memory[0], 0.5);
+        ck_assert_double_eq(memory[1], 1.5);
+        shard_optimizer *zero = shard_zero_optimizer(sgd, .stage = 1);
+        ck_assert_ptr_nonnull(zero);
+        check_ok(shard_backward(shard_sum(leaf)));
+        check_ok(shard_step(zero));
+        shard_optimizer_destroy(zero);
+        shard_tensors_destroy(list);
+    }
+    ck_assert_int_eq(released, 1);
+}
+END_TEST
+
+START_TEST(refuses_memory)
+{
+    _Alignas(8) char memory[16];
+    int released = 0;
+    SHARD_SCOPE
+    {
+        ck_assert_ptr_null(shard_from_memory(memory + 2, SHARD_SHAPE(2), SHARD_FLOAT32, NULL, count_release, &released));
+        check_error(SHARD_ERROR_ARGUMENT, "shard_from_memory: memory at * is not aligned to the 4 bytes of a float32");
+        ck_assert_ptr_null(shard_from_memory(memory, SHARD_SHAPE(2), (shard_dtype)17, NULL, count_release, &released));
+        check_error(SHARD_ERROR_ARGUMENT, "shard_from_memory: there is no dtype 17");
+        ck_assert_ptr_null(shard_from_memory(memory, SHARD_SHAPE(-2), SHARD_FLOAT32, NULL, count_release, &released));
+        ck_assert_int_ne(shard_last_status(), SHARD_OK);
+        shard_clear_error();
+    }
+    ck_assert_int_eq(released, 0);
+}
+END_TEST
+
+/* Out and in again: the same memory, which stays until both have gone. */
+START_TEST(dlpack_round)
+{
+    static const shard_dtype dtypes[SHARD_DTYPES] = {SHARD_FLOAT32, SHARD_FLOAT64, SHARD_BFLOAT16, SHARD_FLOAT16,
+                                                     SHARD_INT64,   SHARD_INT32,   SHARD_UINT8};
+    shard_device *cpu = shard_device_open("cpu");
+    int64_t before = shard_get_memory_stats(cpu).current;
+    SHARD_SCOPE
+    {
+        shard_tensor *x = shard_full(SHARD_SHAPE(2, 3), 3.0, .dtype = dtypes[_i], .device = cpu);
+        DLManagedTensorVersioned *managed = shard_to_dlpack(x);
+        ck_assert_msg(managed, "%s", shard_last_error());
+        ck_assert_int_eq(managed->version.major, 1);
+        ck_assert_int_eq(managed->dl_tensor.ndim, 2);
+        ck_assert_int_eq(managed->dl_tensor.strides[0], 3);
+        ck_assert_int_eq(managed->dl_tensor.dtype.bits, (int)shard_dtype_size(dtypes[_i]) * 8);
+        void *memory = shard_data(x);
+        ck_assert_ptr_eq(managed->dl_tensor.data, memory);
+        shard_release(x);
+        shard_tensor *y = shard_from_dlpack(managed);
+        ck_assert_msg(y, "%s", shard_last_error());
+        ck_assert_ptr_eq(shard_data(y), memory);
+        ck_assert_int_eq(shard_tensor_dtype(y), dtypes[_i]);
+        ck_assert_int_eq(shard_tensor_size(y, 1), 3);
+        ck_assert_double_eq(shard_item(shard_cast(shard_narrow(shard_reshape(y, SHARD_SHAPE(6)), 0, 5, 1), SHARD_FLOAT64)), 3);
+    }
+    ck_assert_int_eq(shard_get_memory_stats(cpu).current, before);
+}
+END_TEST
+
+static void delete (DLManagedTensorVersioned *managed)
+{
+    ++*(int *)managed->manager_ctx;
+}
+
+typedef struct dlpack_case {
+    uint32_t major;
+    uint64_t flags;
+    DLDeviceType device;
+    DLDataType dtype;
+    int64_t strides[2];
+    uint64_t offset;
+    const char *error; /* NULL: it is read */
+} dlpack_case;
+
+static const dlpack_case dlpack_cases[] = {
+    {1, 0, kDLCPU, {kDLFloat, 32, 1}, {2, 1}, 8, NULL},
+    {2, 0, kDLCPU, {kDLFloat, 32, 1}, {2, 1}, 0, "*a tensor of DLPack 2.0; version 1 is read"},
+    {1, DLPACK_FLAG_BITMASK_READ_ONLY, kDLCPU, {kDLFloat, 32, 1}, {2, 1}, 0, "*read-only*"},
+    {1, 0, kDLCUDA, {kDLFloat, 32, 1}, {2, 1}, 0, "*DLPack's device 2;*"},
+    {1, 0, kDLCPU, {kDLComplex, 64, 1}, {2, 1}, 0, "*no dtype for DLPack's code 5 of 64 bits*"},
+    {1, 0, kDLCPU, {kDLFloat, 32, 4}, {2, 1}, 0, "*4 lanes*"},
+    {1, 0, kDLCPU, {kDLFloat, 32, 1}, {1, 2}, 0, "*without gaps*"},
+    {1, 0, kDLCPU, {kDLFloat, 32, 1}, {2, 1}, 2, "*is not aligned*"},
+};
+
+START_TEST(dlpack_in)
+{
+    const dlpack_case *c = &dlpack_cases[_i];
+    _Alignas(16) float memory[6] = {1, 2, 3, 4, 5, 6};
+    int64_t shape[2] = {2, 2}, strides[2] = {c->strides[0], c->strides[1]};
+    int deleted = 0;
+    DLManagedTensorVersioned managed = {
+        .version = {c->major, 0},
+        .manager_ctx = &deleted,
+        .deleter = delete,
+        .flags = c->flags,
+        .dl_tensor = {memory, {c->device, 0}, 2, c->dtype, shape, strides, c->offset},
+    };
+    SHARD_SCOPE
+    {
+        shard_tensor *x = shard_from_dlpack(&managed);
+        if (c->error) {
+            ck_assert_ptr_null(x);
+            check_error(shard_last_status(), c->error);
+        } else {
+            ck_assert_double_eq(shard_item(shard_sum(x)), 18);
+        }
+        ck_assert_int_eq(deleted, 0);
+    }
+    ck_assert_int_eq(deleted, c->error == NULL);
+}
+END_TEST
+
+static void keep_line(shard_log_level level, int rank, const char *line, void *context)
+{
+    snprintf(context, 64, "%d %d %s", level, rank, line);
+}
+
+START_TEST(gets_log_lines)
+{
+    char line[64] = "";
+    shard_set_log_function(keep_line, line);
+    shard_log_message(SHARD_LOG_DEBUG, "not from this level on");
+    ck_assert_str_eq(line, "");
+    shard_log_message(SHARD_LOG_ERROR, "%d\n", 7);
+    shard_set_log_function(NULL, NULL);
+    ck_assert_str_eq(line, "0 -1 7\\n");
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("foreign");
+    TCase *tcase = test_case(suite, "memory");
+    tcase_add_test(tcase, from_memory);
+    tcase_add_test(tcase, trains_in_memory);
+    tcase_add_test(tcase, refuses_memory);
+    tcase_add_loop_test(tcase, dlpack_round, 0, SHARD_DTYPES);
+    tcase_add_loop_test(tcase, dlpack_in, 0, sizeof dlpack_cases / sizeof *dlpack_cases);
+    tcase_add_test(tcase, gets_log_lines);
+    return test_run(suite);
+}
