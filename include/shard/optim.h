@@ -19,6 +19,7 @@
 #ifndef SHARD_OPTIM_H
 #define SHARD_OPTIM_H
 
+#include <shard/nn.h>
 #include <shard/parallel.h>
 
 SHARD_BEGIN_C

@@ -153,7 +153,7 @@ DLManagedTensorVersioned *shard_to_dlpack(shard_tensor *tensor)
     if (!shard_device_of(tensor)->ops->host_memory)
         return shard_fail_null(SHARD_ERROR_UNSUPPORTED, "%s: a tensor on %s; host memory is exported: shard_to_device", function,
                                shard_device_name(shard_device_of(tensor)));
-    if (tensor->storage->filler)
+    if (tensor->storage->materializer)
         return shard_fail_null(
             SHARD_ERROR_UNSUPPORTED,
             "%s: a parameter that stage 3 of shard_zero_optimizer keeps on several ranks: export a shard_clone", function);
