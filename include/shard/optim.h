@@ -1,17 +1,10 @@
 /*
  * shard/optim.h: optimizers and learning rate schedules.
  *
- * The order in which a run makes its things; each may be left out, and what is made later is
- * destroyed earlier (lists that are the caller's at any time):
- *
- *     shard_init, the mesh       groups outlive everything that is placed on them
- *     the module                 split, converted, frozen and synchronised as it is to be trained
- *     the optimizer              and its shard_optimizer_add_param_group
- *     shard_zero_optimizer                 returns that optimizer; it is destroyed once
- *     shard_data_parallel        with shard_zero_optimizer for buffers and for accumulation alone
- *     shard_ema, the scaler
- *     state dicts                of all of these, now that memory lies where it stays
- *     shard_load                 then the sampler's seek and the random state
+ * Objects can be made in any order, with two rules: groups outlive everything that is placed on them, and state
+ * dicts are made once memory lies where it stays: after shard_data_parallel_create and shard_zero_optimizer. A module is
+ * split, converted and frozen before the optimizer is made of its parameters. shard_load comes after the state dicts,
+ * then the sampler's seek and the random state.
  *
  * A step: the rate, forward and backward, clip, step, average. projects/templates/training.c
  * has all of it.

@@ -65,10 +65,17 @@ typedef struct shard_data_parallel_options {
 } shard_data_parallel_options;
 
 /* Averages the gradients of the parameters that require one now. Other parameters are left
- * alone, also when they require a gradient later. Parameters under shard_zero_optimizer, now or
- * later, are left to it, as are those of an earlier shard_data_parallel; once that one is
- * destroyed, backward is an error (ARGUMENT) until this one is made anew. Values are compared in
- * the first backward that synchronizes.
+ * alone, also when they require a gradient later. Values are compared in the first backward that
+ * synchronizes. From stage 1 on the parameters are partitioned, and every optimizer that has them,
+ * made before or after this, updates this rank's ranges alone.
+ *
+ * A parameter belongs to one engine. One that does already, of an earlier call or of
+ * shard_zero_optimizer, stays with it: this is then another handle on that engine, which lives until the
+ * last handle and the last optimizer that steps its ranges are destroyed. Refused (ARGUMENT) is a
+ * .stage that differs from that of such a parameter; and, from stage 1 on, a parameter that
+ * has a gradient: call this before backward or after shard_step. shard_step refuses (ARGUMENT) an optimizer
+ * whose state is in a state dict since before this: make state dicts afterwards.
+ *
  * The list is borrowed, and may be destroyed. Parameters keep their flat memory after
  * shard_data_parallel_destroy, which goes before the parameters' groups.
  * Collective over the parameters' replica groups. NULL with the error set. */
@@ -79,8 +86,8 @@ SHARD_API void shard_data_parallel_destroy(shard_data_parallel *data_parallel);
 
 /* While off, backward accumulates locally, as under DDP's no_sync; the next backward with it on
  * reduces the sum. A step before that moves each replica by its own gradient, so that the replicas
- * differ from then on; under shard_zero_optimizer stage 1 refuses such a step (ARGUMENT), and
- * stages 2 and 3 have averaged each backward. On at first. Not collective. */
+ * differ from then on; stage 1 refuses such a step (ARGUMENT), and stages 2 and 3 have averaged
+ * each backward. Counts for all parameters of the engines. On at first. Not collective. */
 SHARD_API void shard_data_parallel_set_sync(shard_data_parallel *data_parallel, bool sync);
 
 /* ---- ZeRO ---- */
@@ -98,7 +105,8 @@ typedef struct shard_zero_optimizer_options {
 
 /*
  * Partitions the optimizer's parameters over their replica groups, in place, and returns the
- * optimizer. Of N ranks each updates its flat range of every bucket, 1/N:
+ * optimizer: shard_data_parallel_create with a .stage, in PyTorch's form, and with overlap. Of N ranks each updates its flat
+ * range of every bucket, 1/N:
  *
  *   stage 1  and keeps the optimizer's state of that range alone;
  *   stage 2  and its gradient. A bucket's gradients have memory only while backward fills them;
@@ -122,8 +130,9 @@ typedef struct shard_zero_optimizer_options {
  * What is compared: over the world stage, partition, bucket_mib and overlap, the optimizer's kind and
  * settings, and those of its parameter groups; over the replica groups what the top of this header
  * lists, and in the next backward the values that ranks have whole. Buffers are left alone: a
- * shard_data_parallel of the same parameters, made earlier or later, keeps them equal and leaves the
- * parameters to this; its shard_data_parallel_set_sync counts for both.
+ * shard_data_parallel of the same parameters, without a .stage, made earlier or later, keeps them equal
+ * and sets the sync of both. If it was made earlier, all of its parameters are partitioned, and all
+ * optimizers step their ranges of them.
  *
  * The result is that of the same optimizer alone: to the bit in float32 over shared memory, where
  * ranks are summed in order, if no backwards are accumulated and no norms taken.
@@ -131,9 +140,10 @@ typedef struct shard_zero_optimizer_options {
  * Parameters without replicas, and frozen ones, stay whole. A parameter that is frozen now and has a
  * gradient later is an error of shard_step (ARGUMENT), as no rank averages it. `group` must contain
  * each parameter's replicas, so that the world will do for any; a part of them is refused
- * (UNSUPPORTED). Refused (ARGUMENT) is a parameter that another optimizer has partitioned, that has a
- * gradient, or whose state is in a state dict: call this before backward or after shard_step, and
- * before shard_optimizer_state_dict.
+ * (UNSUPPORTED). Refused (ARGUMENT) is a parameter that is partitioned already, that has a gradient, or whose
+ * state is in a state dict: call this before backward or after shard_step, and before
+ * shard_optimizer_state_dict. Refused too is a parameter under a shard_data_parallel of which the
+ * optimizer's other parameters are not: make one for all of them first, or make it after this.
  *
  * With overlap, backward steps a bucket as soon as its gradient is there, at the rates that are set
  * then, and goes on while its values are gathered. shard_step steps the rest, parameters that are not

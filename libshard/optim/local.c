@@ -86,8 +86,14 @@ shard_status shard_optimizer_follow(shard_optimizer *optimizer)
         return SHARD_OK;
     shard_local_range *whole = shard_calloc((size_t)optimizer->count, sizeof *whole);
     shard_status status = whole ? take_ranges(optimizer, whole) : shard_last_status();
-    for (int64_t i = 0; i < optimizer->count && whole; i++)
-        shard_local_range_release(&whole[i]);
+    for (int64_t i = 0; i < optimizer->count && whole; i++) {
+        if (status != SHARD_OK && whole[i].tensor) { /* it can be tried again */
+            shard_local_range_release(&optimizer->slots[i].range);
+            optimizer->slots[i].range = whole[i];
+        } else {
+            shard_local_range_release(&whole[i]);
+        }
+    }
     free(whole);
     return status;
 }

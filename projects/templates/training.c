@@ -36,13 +36,12 @@ static void make(run *r)
                                    shard_nn_batch_norm(HIDDEN, .group = data_group), /* SyncBatchNorm */
                                    shard_nn_relu(),
                                    shard_nn_parallel_linear(HIDDEN, CLASSES, SHARD_SPLIT_COLUMN, model_group));
-    /* ZeroRedundancyOptimizer, but stage 2. Each parameter is shared out over its own replicas: the last layer's
-     * parts over the data group, the rest over the world. */
-    r->optimizer = shard_zero_optimizer(shard_adamw(r->model, .lr = 0.02, .weight_decay = 0.01), .stage = 2);
-    /* DistributedDataParallel: shard_zero_optimizer averages gradients already; this is for no_sync and for buffers. */
+    /* DistributedDataParallel, and ZeRO's stage 2. Each parameter is partitioned over its own replicas: the last layer's
+     * shards over the data group, the rest over the world. */
     r->state = shard_state_dict(r->model);
     shard_tensors *parameters = shard_parameters(r->model);
-    r->data_parallel = shard_data_parallel_create(parameters, .buffers = r->state);
+    r->data_parallel = shard_data_parallel_create(parameters, .stage = 2, .buffers = r->state);
+    r->optimizer = shard_adamw(parameters, .lr = 0.02, .weight_decay = 0.01);
     shard_tensors_destroy(parameters);
     r->ema = shard_ema_create(r->optimizer, .decay = 0.9, .warmup = true); /* AveragedModel */
     /* DistributedSampler over model groups: the two ranks of one see the same samples. */
