@@ -37,7 +37,7 @@ void shard_log_message(shard_log_level level, const char *format, ...)
 {
     if (level > enabled_level())
         return;
-    /* One write a line, so that lines of several ranks do not mix. */
+    /* One write for each line, so that lines of several ranks do not mix. */
     char line[1024], text[1024];
     int used = log_rank < 0 ? snprintf(line, sizeof line, "shard %s: ", level_names[level])
                             : snprintf(line, sizeof line, "shard[%d] %s: ", log_rank, level_names[level]);

@@ -1,4 +1,4 @@
-/* Finds and loads modules. */
+/* Finds and loads plugins. */
 #include "base/plugin.h"
 
 #include <dlfcn.h>
@@ -21,7 +21,7 @@ const shard_plugin_base shard_plugin_own_base = {
     .calloc = shard_calloc,
 };
 
-/* The folder that holds the code of the library: its own, or the program's. */
+/* The folder of the library's file, or of the program that the library is linked into. */
 static bool own_folder(char *folder, size_t bytes)
 {
     Dl_info info;
@@ -32,7 +32,7 @@ static bool own_folder(char *folder, size_t bytes)
     return (size_t)snprintf(folder, bytes, "%s", path) < bytes;
 }
 
-/* The module's path in `found`; false if no folder has it. An empty name is no folder. */
+/* Finds the plugin's path; false if no folder has it. An empty name is no folder. */
 static bool find_module(const char *folders, const char *name, char *found, size_t bytes)
 {
     while (folders && *folders) {
@@ -63,6 +63,6 @@ void *shard_plugin_load(const char *name, const char *symbol, const char *missin
         return shard_fail_null(SHARD_ERROR_UNAVAILABLE, "cannot load libshard-%s.so (%s): %s", name, install, dlerror());
     void *function = dlsym(module, symbol);
     if (!function)
-        return shard_fail_null(SHARD_ERROR_UNAVAILABLE, "libshard-%s.so is no module of this library: %s", name, dlerror());
+        return shard_fail_null(SHARD_ERROR_UNAVAILABLE, "libshard-%s.so is no plugin of this library: %s", name, dlerror());
     return function;
 }

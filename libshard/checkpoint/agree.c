@@ -1,4 +1,4 @@
-/* Whether all ranks mean the same tensors. */
+/* Whether all ranks have the same lists of tensors. */
 #include "checkpoint/part.h"
 #include "distributed/agree.h"
 
@@ -28,7 +28,7 @@ shard_status shard_tensors_agree(const char *function, const shard_tensors *tens
     shard_agreement mine = {0};
     if (shard_last_status() == SHARD_OK)
         describe(&mine, function, tensors, argument);
-    char *what = shard_format("%s: the ranks do not mean the same", function);
+    char *what = shard_format("%s: the arguments differ between ranks", function);
     shard_status status = shard_agreement_check(&mine, shard_world(), what);
     free(what);
     return status;

@@ -1,7 +1,6 @@
 /*
- * Loading. Every rank reads the header by itself and checks its own tensors against
- * it; only when all ranks have, and have seen the same header, does each read its part
- * into its tensors.
+ * Loading. Every rank reads the header and checks its tensors against it. When all ranks have the same header and
+ * their tensors fit, each rank reads its local shards and flat ranges into its tensors.
  */
 #include "base/hash.h"
 #include "checkpoint/file.h"
@@ -24,13 +23,13 @@ typedef struct loading {
     shard_safetensors header;
     int64_t data_start;
     uint64_t hash;               /* of the header */
-    const shard_entry **entries; /* by tensor; NULL: missing, and that is allowed */
+    const shard_entry **entries; /* by tensor; NULL: missing, which is allowed */
     void *block, *converted;     /* staging */
 } loading;
 
 /* ---- the header ---- */
 
-/* Reads and parses it; *data_start is where the data begins. */
+/* Reads and parses the header; *data_start is where the data begins. */
 static shard_status read_header(shard_file *file, int64_t file_bytes, shard_safetensors *header, int64_t *data_start,
                                 uint64_t *hash)
 {
@@ -156,7 +155,7 @@ static shard_status prepare(loading *l)
     return match_all(l);
 }
 
-/* Whether all ranks have come this far, with the same file. */
+/* Whether all ranks have read and checked the same file. */
 static shard_status agree(const loading *l)
 {
     int size = shard_group_size(l->world);
@@ -168,24 +167,24 @@ static shard_status agree(const loading *l)
     free(all);
     if (status != SHARD_OK)
         return status;
-    shard_file_check_unchanged(&l->file); /* two checkpoints of one model may have the same header */
+    shard_file_check_unchanged(&l->file); /* checked too, as two checkpoints of one model may have the same header */
     return shard_agree(l->world);
 }
 
 /* ---- reading ---- */
 
-/* One tensor being filled. */
+/* The state of one tensor's read. */
 typedef struct filling {
     const shard_entry *entry;
     shard_tensor *tensor;
     char *memory;
-    int64_t start;    /* of its data in the file */
+    int64_t start;    /* of the tensor's data in the file */
     int64_t from, to; /* bytes of an element in the file and in memory */
     bool straight;    /* bytes go from the file into memory as they are */
-    bool alone;       /* no other rank has this part */
+    bool alone;       /* no other rank reads this range */
 } filling;
 
-/* count elements, from element `first` of the whole into the memory from `element` on. */
+/* Reads count elements, from element `first` of the whole, into the memory from `element` on. */
 static shard_status read_run(loading *l, const filling *f, int64_t first, int64_t element, int64_t count)
 {
     char *memory = f->memory + element * f->to;
@@ -201,7 +200,7 @@ static shard_status read_run(loading *l, const filling *f, int64_t first, int64_
     return SHARD_OK;
 }
 
-/* Narrow columns: whole rows are read, and what is not of the part is left out. */
+/* Narrow columns: whole rows are read, and the other columns are skipped. */
 static shard_status read_columns(loading *l, const filling *f, const shard_part *part)
 {
     size_t pitch = (size_t)(part->pitch * f->from), width = (size_t)(part->width * f->from);
@@ -232,7 +231,7 @@ static shard_status read_part(loading *l, const filling *f, const shard_part *pa
     return SHARD_OK;
 }
 
-/* How many ranks have a part of the tensor of their own. */
+/* The number of ranks that read a range of their own of the tensor. */
 static int64_t holders(const shard_tensor *tensor)
 {
     const shard_placement *placement = shard_part_placement(tensor);
@@ -240,7 +239,7 @@ static int64_t holders(const shard_tensor *tensor)
     return tensor->slice ? split * shard_group_size(tensor->slice->group) : split;
 }
 
-/* What the tensor was to be filled with at first is not needed any more. */
+/* The tensor's recipe is no longer needed. */
 static shard_status fill(loading *l, const shard_entry *entry, shard_tensor *tensor)
 {
     tensor->recipe.kind = SHARD_NO_RECIPE;
@@ -253,7 +252,7 @@ static shard_status fill(loading *l, const shard_entry *entry, shard_tensor *ten
                  .straight = entry->dtype == tensor->dtype && shard_part_is_host(tensor)};
     f.alone = holders(tensor) == shard_group_size(l->world);
     if (!l->block)
-        l->block = shard_block_take();
+        l->block = shard_block_allocate();
     if (!f.memory || !l->block)
         return shard_last_status();
     shard_part parts[SHARD_PARTS];
@@ -263,7 +262,7 @@ static shard_status fill(loading *l, const shard_entry *entry, shard_tensor *ten
     return SHARD_OK;
 }
 
-/* Joint over the ranks that load when it returns. */
+/* After it returns the error is known to all ranks that load. */
 static shard_status fill_all(loading *l)
 {
     for (int64_t i = 0; i < shard_tensors_count(l->tensors) && shard_last_status() == SHARD_OK; i++)
@@ -288,8 +287,8 @@ shard_status shard_load_with(const shard_tensors *tensors, const char *path, sha
         fill_all(&l);
     }
     shard_file_close(&l.file);
-    shard_block_give_back(l.block);
-    shard_block_give_back(l.converted);
+    shard_block_free(l.block);
+    shard_block_free(l.converted);
     shard_safetensors_free(&l.header);
     free(l.entries);
     shard_tensors_destroy(kept);

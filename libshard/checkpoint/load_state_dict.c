@@ -1,4 +1,4 @@
-/* Loading from tensors in memory: each rank takes its part of them by itself. */
+/* Loading from tensors in memory: each rank copies its local shards and flat ranges by itself. */
 #include "checkpoint/fit.h"
 #include "checkpoint/part.h"
 #include "checkpoint/safetensors.h"
@@ -10,10 +10,10 @@
 #include <string.h>
 
 typedef struct loading {
-    const char *function; /* the public one, for messages */
-    const shard_tensors *tensors, *source; /* what this rank keeps of each */
+    const char *function; /* the public function, for messages */
+    const shard_tensors *tensors, *source; /* the flat range that this rank keeps of each, or the tensor */
     shard_load_state_dict_options options;
-    shard_tensor **from;     /* by tensor; NULL: missing, and that is allowed */
+    shard_tensor **from;     /* by tensor; NULL: missing, which is allowed */
     void *block, *converted; /* staging */
 } loading;
 
@@ -81,13 +81,13 @@ static shard_status match_all(loading *l)
 
 /* ---- copying ---- */
 
-/* From one device or dtype to another, a block at a time by way of the host. */
+/* Copies to another device or dtype, a block at a time by way of the host. */
 static shard_status convey(loading *l, shard_tensor *from, shard_tensor *to, char *memory)
 {
     int64_t from_size = (int64_t)shard_dtype_size(from->dtype), to_size = (int64_t)shard_dtype_size(to->dtype);
     int64_t count = shard_numel(to), most = SHARD_BLOCK_BYTES / (from_size > to_size ? from_size : to_size);
     if (!l->block)
-        l->block = shard_block_take();
+        l->block = shard_block_allocate();
     if (!l->block)
         return shard_last_status();
     for (int64_t at = 0; at < count; at += most) {
@@ -100,7 +100,7 @@ static shard_status convey(loading *l, shard_tensor *from, shard_tensor *to, cha
     return SHARD_OK;
 }
 
-/* The source's values are made before the recipe is forgotten: both may be of one memory. */
+/* The source's values are made before the recipe is removed, as both may have the same memory. */
 static shard_status fill(loading *l, shard_tensor *from, shard_tensor *to)
 {
     const void *values = shard_tensor_memory(from);
@@ -147,8 +147,8 @@ static shard_status load(const char *function, const shard_tensors *tensors, con
         status = fill_all(&l);
         shard_tensors_forget_gathered(tensors);
     }
-    shard_block_give_back(l.block);
-    shard_block_give_back(l.converted);
+    shard_block_free(l.block);
+    shard_block_free(l.converted);
     free(l.from);
     shard_tensors_destroy(kept);
     shard_tensors_destroy(kept_source);

@@ -5,7 +5,7 @@
 #include <inttypes.h>
 #include <stdlib.h>
 
-/* Of a tensor of that shape and placement. */
+/* The local shard of a tensor of that shape and placement. */
 static shard_part part_of(const shard_shape *shape, const shard_placement *placement)
 {
     int64_t numel = shard_shape_product(shape, 0, shape->ndim);
@@ -71,7 +71,7 @@ shard_status shard_part_check(const char *function, const char *name, const shar
 {
     if (tensor->placement.kind == SHARD_PARTIAL)
         return shard_error(SHARD_ERROR_SHAPE,
-                           "%s: %s is partial, one of several that are to be summed: call shard_reduce_from_group first",
+                           "%s: %s is partial, a summand of the whole value: call shard_reduce_from_group first",
                            function, shard_quoted(name));
     return SHARD_OK;
 }
@@ -102,12 +102,12 @@ void shard_tensors_forget_gathered(const shard_tensors *tensors)
     }
 }
 
-void *shard_block_take(void)
+void *shard_block_allocate(void)
 {
     return shard_device_allocate(shard_cpu(), SHARD_MEMORY_WORKSPACE, SHARD_BLOCK_BYTES);
 }
 
-void shard_block_give_back(void *block)
+void shard_block_free(void *block)
 {
     shard_device_release(shard_cpu(), SHARD_MEMORY_WORKSPACE, block, SHARD_BLOCK_BYTES);
 }
@@ -134,7 +134,7 @@ shard_status shard_part_write(shard_tensor *tensor, char *memory, const void *va
 {
     if (dtype != tensor->dtype) {
         if (!*converted)
-            *converted = shard_block_take();
+            *converted = shard_block_allocate();
         if (!*converted)
             return shard_last_status();
         SHARD_TRY(shard_cpu()->ops->cast(shard_cpu(), count, values, dtype, *converted, tensor->dtype));
@@ -178,7 +178,7 @@ shard_range *shard_part_ranges(const char *name, const shard_tensor *tensor)
         return all;
     member = member < size ? member : size - 1;
     shard_error(SHARD_ERROR_SHAPE,
-                "%s: its parts do not make up the whole of %" PRId64 ": rank %d has %" PRId64 " from %" PRId64
+                "%s: its local shards do not cover the whole of %" PRId64 ": rank %d has %" PRId64 " from %" PRId64
                 " on, where %" PRId64 " are covered so far",
                 shard_quoted(name), placement->whole, shard_group_world_rank(placement->group, member), all[member].size,
                 all[member].start, covered);
@@ -186,7 +186,7 @@ shard_range *shard_part_ranges(const char *name, const shard_tensor *tensor)
     return NULL;
 }
 
-shard_range *shard_slice_ranges(const char *name, const shard_tensor *tensor)
+shard_range *shard_flat_ranges(const char *name, const shard_tensor *tensor)
 {
     const shard_flat_range *slice = tensor->slice;
     int size = shard_group_size(slice->group);
@@ -203,7 +203,7 @@ shard_range *shard_slice_ranges(const char *name, const shard_tensor *tensor)
     if (member == size && covered == shard_shape_product(&slice->shape, 0, slice->shape.ndim))
         return all;
     free(all);
-    return shard_fail_null(SHARD_ERROR_SHAPE, "%s: its slices do not make up the whole: %" PRId64 " of %" PRId64 " elements",
+    return shard_fail_null(SHARD_ERROR_SHAPE, "%s: its flat ranges do not cover the whole: %" PRId64 " of %" PRId64 " elements",
                            shard_quoted(name), covered, shard_shape_product(&slice->shape, 0, slice->shape.ndim));
 }
 
@@ -211,13 +211,13 @@ shard_range *shard_slice_ranges(const char *name, const shard_tensor *tensor)
 typedef struct walk {
     shard_tensor *tensor;
     const shard_placement *placement;
-    const shard_range *slices; /* NULL: the tensor is no slice */
+    const shard_range *slices; /* NULL: the tensor is no flat range */
     int members;
-    int64_t width, pitch;   /* elements of a row, own and of the whole */
-    int64_t rows, columns;  /* of a block; columns of each member */
-    int64_t *offset, *size; /* [members] where a member's part of a row begins, and its elements */
-    int64_t *count, *first; /* [members] those in the block at hand */
-    int64_t *piece;         /* [members] elements in the block at hand */
+    int64_t width, pitch;   /* elements of a row of the local shard, and of the whole */
+    int64_t rows, columns;  /* of a block; columns of each rank */
+    int64_t *offset, *size; /* [members] the first element of a rank's part of a row, and its number of elements */
+    int64_t *count, *first; /* [members] the same within the current block */
+    int64_t *elements;         /* [members] elements of each rank in the current block */
     void *mine, *all;
 } walk;
 
@@ -231,15 +231,15 @@ static shard_status start_walk(walk *w, shard_tensor *tensor, const shard_range 
         (walk){.tensor = tensor, .placement = placement, .slices = slices, .members = members, .pitch = placement->whole * inner};
     w->width = shape->dim[placement->dim] * inner;
     w->offset = shard_calloc(5 * (size_t)members, sizeof *w->offset);
-    w->all = shard_block_take();
-    w->mine = shard_part_is_host(tensor) && !slices ? w->all : shard_block_take();
+    w->all = shard_block_allocate();
+    w->mine = shard_part_is_host(tensor) && !slices ? w->all : shard_block_allocate();
     if (!w->offset || !w->all || !w->mine)
         return shard_last_status();
     w->size = w->offset + members;
     w->count = w->size + members;
     w->first = w->count + members;
-    w->piece = w->first + members;
-    /* Whole rows where they fit; else a row by stretches, as long for each member. */
+    w->elements = w->first + members;
+    /* Whole rows if they fit; else runs of a row, of the same length for each rank. */
     int64_t most = SHARD_BLOCK_BYTES / (int64_t)shard_dtype_size(tensor->dtype);
     bool fit = w->pitch <= most;
     w->rows = fit && w->pitch > 0 ? most / w->pitch : 1;
@@ -254,13 +254,13 @@ static shard_status start_walk(walk *w, shard_tensor *tensor, const shard_range 
 static void end_walk(walk *w)
 {
     if (w->mine != w->all)
-        shard_block_give_back(w->mine);
-    shard_block_give_back(w->all);
+        shard_block_free(w->mine);
+    shard_block_free(w->all);
     free(w->offset);
 }
 
-/* count elements of the part from one on, of which each member of the slice's group has some. */
-static const void *gather_slices(walk *w, int64_t from, int64_t count)
+/* Gathers count elements of the local shard, from one on, over the group of the flat range. */
+static const void *gather_flat_ranges(walk *w, int64_t from, int64_t count)
 {
     shard_group *group = w->tensor->slice->group;
     int size = shard_group_size(group), rank = shard_group_rank(group);
@@ -282,11 +282,11 @@ static const void *gather_slices(walk *w, int64_t from, int64_t count)
 static const void *read_part(walk *w, int64_t from, int64_t count)
 {
     if (w->slices)
-        return gather_slices(w, from, count);
+        return gather_flat_ranges(w, from, count);
     return count ? shard_part_read(w->tensor, from, count, w->mine) : w->mine;
 }
 
-/* Only what the group knows jointly ends the walk, so that no member waits for others. */
+/* Only an error that all ranks of the group have ends the walk, so that no rank waits for others. */
 static shard_status gather_block(walk *w, int64_t row, int64_t rows, int64_t column)
 {
     shard_group *group = w->placement->group;
@@ -294,15 +294,15 @@ static shard_status gather_block(walk *w, int64_t row, int64_t rows, int64_t col
         int64_t left = w->size[member] - column;
         w->count[member] = left < 0 ? 0 : left < w->columns ? left : w->columns;
         w->first[member] = w->offset[member] + column;
-        w->piece[member] = rows * w->count[member];
+        w->elements[member] = rows * w->count[member];
     }
-    int64_t mine = w->piece[shard_group_rank(group)];
+    int64_t mine = w->elements[shard_group_rank(group)];
     const void *values = read_part(w, row * w->width + column, mine);
-    return shard_group_all_gather(group, NULL, values, w->all, w->piece, w->tensor->dtype);
+    return shard_group_all_gather(group, NULL, values, w->all, w->elements, w->tensor->dtype);
 }
 
-/* Of a slice, an error of one rank before a block reaches all ranks of both groups in that block: first the
- * slice's group, then through its ranks the groups of their parts. */
+/* For a flat range, an error of one rank before a block reaches all ranks of both groups in that block: first the
+ * group of the flat range, then, through its ranks, the groups of their local shards. */
 shard_status shard_part_gather(shard_tensor *tensor, const shard_range *ranges, const shard_range *slices,
                                shard_status (*take)(void *, const shard_block *), void *context)
 {

@@ -1,5 +1,4 @@
-/* Local shards of state dicts of whole tensors: each rank has all of these, or one rank, which
- * sends them block after block. */
+/* Local shards from state dicts of whole tensors: each rank has all whole tensors, or one rank sends them in blocks. */
 #include "checkpoint/fit.h"
 #include "checkpoint/part.h"
 #include "checkpoint/safetensors.h"
@@ -56,7 +55,7 @@ static shard_tensor *find_whole(const shard_tensors *whole, const char *name, co
     if (sliced || from->placement.kind != SHARD_LOCAL)
         return shard_fail_null(
             SHARD_ERROR_SHAPE,
-            "shard_relocate_state_dict: %s is %s, and a whole one is needed: call shard_collect_state_dict first",
+            "shard_relocate_state_dict: %s is %s, and a whole tensor is needed: call shard_collect_state_dict first",
             shard_quoted(name), sliced ? "partitioned by shard_zero_optimizer" : shard_placement_text(&from->placement));
     shard_shape shape = shard_tensor_whole_shape(like);
     if (shard_fit_shapes(&from->shape, &shape))
@@ -97,7 +96,7 @@ static shard_status take_all(shard_tensors *list, const shard_tensors *like, con
 
 /* ---- one rank has them ---- */
 
-/* A whole tensor, as root describes it to the others: its dtype, and whether its memory is idle. */
+/* The root's description of a whole tensor: its dtype, and whether it is idle. */
 enum { IDLE = 0x80, DTYPE = 0x7f };
 
 static shard_status describe(const shard_tensors *like, const shard_tensors *whole, uint8_t *kinds)
@@ -113,8 +112,8 @@ static shard_status describe(const shard_tensors *like, const shard_tensors *who
     return SHARD_OK;
 }
 
-/* What a part has of elements [at, at + count) of the whole, which follow each other in the
- * part's memory: from `block` to `to`. How many; *element is where they begin in the part. */
+/* Copies elements [at, at + count) of the whole that are in the run, which follow each other in the local memory,
+ * from `block` to `to`. Returns how many; *element is the local index of the first. */
 static int64_t pick(const shard_part *part, int64_t at, int64_t count, const char *block, char *to, size_t size, int64_t *element)
 {
     int64_t number = 0, row = part->pitch > 0 && at > part->start ? (at - part->start) / part->pitch : 0;
@@ -131,7 +130,7 @@ static int64_t pick(const shard_part *part, int64_t at, int64_t count, const cha
     return number;
 }
 
-/* Elements [at, at + count) of the whole, as they came, into this rank's part. */
+/* Copies elements [at, at + count) of the whole into this rank's shard. */
 static shard_status place(shard_tensor *part, int64_t at, int64_t count, const char *block, char *picked)
 {
     char *memory = shard_tensor_memory_to_write(part);
@@ -153,7 +152,7 @@ typedef struct receiving {
     char *block, *picked; /* staging */
 } receiving;
 
-/* A rank that fails takes part until all know. */
+/* A rank that fails takes part until all ranks have the error. */
 static shard_status send(receiving *r, shard_tensor *from, shard_tensor *part, int64_t numel, shard_dtype dtype)
 {
     int64_t size = (int64_t)shard_dtype_size(dtype), most = SHARD_BLOCK_BYTES / size;
@@ -191,7 +190,7 @@ static shard_status receive(receiving *r, shard_tensors *list, const char *name,
 
 static shard_status receive_all(shard_tensors *list, const shard_tensors *like, const shard_tensors *whole, int root)
 {
-    receiving r = {.world = shard_world(), .root = root, .block = shard_block_take(), .picked = shard_block_take()};
+    receiving r = {.world = shard_world(), .root = root, .block = shard_block_allocate(), .picked = shard_block_allocate()};
     int64_t count = shard_tensors_count(like);
     bool is_root = shard_group_rank(r.world) == root;
     uint8_t *kinds = shard_calloc((size_t)count, sizeof *kinds);
@@ -203,8 +202,8 @@ static shard_status receive_all(shard_tensors *list, const shard_tensors *like, 
         status = receive(&r, list, name, shard_tensors_at(like, i), is_root ? shard_tensors_find(whole, name) : NULL, kinds[i]);
     }
     free(kinds);
-    shard_block_give_back(r.block);
-    shard_block_give_back(r.picked);
+    shard_block_free(r.block);
+    shard_block_free(r.picked);
     return shard_agree(r.world);
 }
 

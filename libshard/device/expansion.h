@@ -93,7 +93,7 @@ static inline bool shard_expansion_dense(const shard_expansion *over, int operan
     return dense;
 }
 
-/* Whether the operand is repeated over rows of a dense result alone, whose length is *cols. */
+/* Whether the operand is repeated over rows of a dense result alone, whose length is set in *cols. */
 static inline bool shard_expansion_by_rows(const shard_expansion *over, int operand, int64_t *cols)
 {
     const int64_t *step = over->step[operand], *size = over->size;
@@ -101,7 +101,7 @@ static inline bool shard_expansion_by_rows(const shard_expansion *over, int oper
     return (over->ndim == 1 && step[0] == 0) || (over->ndim == 2 && step[0] == 0 && step[1] == 1);
 }
 
-/* Where an operand has the index-th element of the result. */
+/* The index in an operand of the result's index-th element. */
 SHARD_KERNEL int64_t shard_expansion_locate(const shard_expansion *over, int operand, int64_t index)
 {
     int64_t at = 0;

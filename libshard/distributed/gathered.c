@@ -231,7 +231,7 @@ shard_status shard_gathered_begin(shard_bucket *bucket)
     shard_storage_set_kind(bucket->own_values, SHARD_MEMORY_PARAMETERS);
     shard_status status = copy_own(bucket);
     memcpy(parts, bucket->parts, (size_t)ranks * sizeof *parts);
-    bucket->own_values->shares++;
+    bucket->own_values->references++;
     *g = (gathered){.filler = {.start = start, .settle = settle, .release = release, .drop = drop},
                     .storage = bucket->values,
                     .group = bucket->group,

@@ -11,7 +11,7 @@
 #include <stdlib.h>
 
 struct shard_reducer {
-    int shares; /* its owner's, and those of reducers that remember it */
+    int references; /* its owner's, and those of reducers that remember it */
     shard_bucket_options options;
     shard_buckets buckets;
     int64_t next_index;            /* of the next parameter that is added */
@@ -275,7 +275,7 @@ static shard_status remember(shard_reducer *reducer, shard_reducer *other)
         if (reducer->others[i] == other)
             return SHARD_OK;
     SHARD_TRY(shard_grow(&reducer->others, &reducer->other_capacity, reducer->other_count + 1, sizeof *reducer->others));
-    other->shares++;
+    other->references++;
     reducer->others[reducer->other_count++] = other;
     return SHARD_OK;
 }
@@ -415,7 +415,7 @@ shard_reducer *shard_reducer_create(const shard_tensors *parameters, shard_bucke
     shard_reducer *reducer = shard_calloc(1, sizeof *reducer);
     if (!reducer)
         return NULL;
-    *reducer = (shard_reducer){.shares = 1, .options = options};
+    *reducer = (shard_reducer){.references = 1, .options = options};
     if (shard_reducer_add(reducer, parameters) == SHARD_OK)
         return reducer;
     shard_reducer_destroy(reducer);
@@ -424,7 +424,7 @@ shard_reducer *shard_reducer_create(const shard_tensors *parameters, shard_bucke
 
 static void drop(shard_reducer *reducer)
 {
-    if (--reducer->shares)
+    if (--reducer->references)
         return;
     free(reducer->others);
     free(reducer->buckets.all);

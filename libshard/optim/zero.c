@@ -60,7 +60,7 @@ static shard_status compare_settings(const shard_optimizer *optimizer)
 static bool is_listed(const shard_slot *slot)
 {
     for (int s = 0; s < SHARD_OPTIMIZER_STATES; s++)
-        if (slot->piece.state[s] && slot->piece.state[s]->shares > 1)
+        if (slot->piece.state[s] && slot->piece.state[s]->references > 1)
             return true;
     return false;
 }

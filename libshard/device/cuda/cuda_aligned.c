@@ -8,7 +8,7 @@
 /*
  * When that pays. An H100 that multiplies such rows at 250 TFLOP/s, not 700, loses 2.6e-15 s a flop; a byte that is read
  * and written at 3 TB/s costs 0.67e-12 s, as much as 260 flop lose. Twice as many are asked for, and so many that they
- * lose more than the launches of three copies (about 10 us). Memory for copies is bounded: it is taken beside all others.
+ * lose more than the launches of three copies (about 10 us). Memory for copies is bounded: it is allocated in addition to all other memory.
  */
 #define LEAST_FLOP 0x1p32
 #define FLOP_EACH_BYTE 512

@@ -1,4 +1,4 @@
-/* Elements at given indices along a dimension: taken out, or added to. */
+/* Elements at given indices along a dimension: gathered, or added to. */
 #include "device/cuda/kernel.cuh"
 
 using namespace shard;

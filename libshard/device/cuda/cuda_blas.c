@@ -13,7 +13,7 @@
 
 enum {
     WORKSPACE_EACH = 256 << 10, /* for each multiprocessor: 32 MiB on a Hopper, as NVIDIA recommends */
-    MOST_ALIGNED = 16,          /* bytes; more is promised of no pointer, so that results do not depend on where memory is */
+    MOST_ALIGNED = 16,          /* bytes; no larger alignment is assumed, so that results do not depend on addresses */
 };
 
 struct shard_cuda_blas {
@@ -197,7 +197,7 @@ static shard_status prefer(const shard_cuda_product *p, size_t most, cublasLtMat
     return SHARD_OK;
 }
 
-/* The plan is not used again: the product is computed in another way, its bias added before. */
+/* The plan is not used again: the bias is added first, then the product. */
 static void refuse(plan *made, const shard_cuda_product *p, shard_dtype dtype, const char *call, cublasStatus_t status)
 {
     made->there = false;

@@ -1,6 +1,6 @@
 /*
- * What a vendor's library prepares once per shape, kept for a device: descriptors,
- * algorithms, plans. A bounded number; the ones longest unused make room.
+ * A bounded cache of the data that a vendor's library prepares once per shape for a device: descriptors, algorithms,
+ * plans. The least recently used are removed.
  */
 #ifndef SHARD_DEVICE_CUDA_CACHE_H
 #define SHARD_DEVICE_CUDA_CACHE_H
@@ -13,7 +13,7 @@ extern "C" {
 
 enum { SHARD_CUDA_KEY_WORDS = 20, SHARD_CUDA_CACHE_SETS = 128, SHARD_CUDA_CACHE_WAYS = 8 };
 
-/* All that the preparation depends on; words that are not used are 0. */
+/* Everything that the preparation depends on; words that are not used are 0. */
 typedef struct shard_cuda_key {
     int64_t word[SHARD_CUDA_KEY_WORDS];
 } shard_cuda_key;

@@ -1,4 +1,4 @@
-/* Convolutions: which way each of them is computed. */
+/* Convolutions: selects the way each of them is computed. */
 #include "device/cuda/cuda_blas.h"
 #include "device/cuda/cuda_dnn.h"
 

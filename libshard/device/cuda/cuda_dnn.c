@@ -57,7 +57,7 @@ static bool lacks_memory(cudnnStatus_t status)
     return status == CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED;
 }
 
-/* The status' name, and what cuDNN has to say of it. */
+/* The status' name, and cuDNN's text for it. */
 static const char *text_of(cudnnStatus_t status)
 {
     static _Thread_local char text[640];
@@ -193,7 +193,7 @@ static cudnnBackendDescriptor_t describe_windows(graph *g, const shard_conv_shap
     return windows;
 }
 
-/* What the three operations call the same things. */
+/* The names of the three operations' attributes. */
 static const struct {
     cudnnBackendDescriptorType_t type;
     cudnnBackendAttributeName_t windows, x, weight, y, alpha, beta;
@@ -217,7 +217,7 @@ static const struct {
                                          CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_BETA},
 };
 
-/* The groups are told by the channels of the images and of the weights. */
+/* The channels of the images and of the weights determine the groups. */
 static cudnnBackendDescriptor_t describe(graph *g, cudnnHandle_t handle, const shard_cuda_conv *c)
 {
     const shard_conv_shape *s = c->shape;
@@ -528,7 +528,7 @@ static bool next_execution(cudnnHandle_t handle, plan *p, const shard_cuda_conv 
     return p->execution != NULL;
 }
 
-/* By the plan's present engine; *computed unless it fails. Else an error, which no engine could help. */
+/* Runs the plan's current engine; *computed unless it fails. An error is one that no engine could avoid. */
 static shard_status run_engine(shard_device *device, cudnnHandle_t handle, plan *p, const shard_cuda_conv *c, bool *computed,
                                bool *begun)
 {
@@ -563,7 +563,7 @@ static shard_status convolve(shard_device *device, const shard_cuda_conv *c, boo
     *there = false;
     SHARD_TRY(open_dnn(device, &dnn));
     SHARD_TRY(find_plan(device, dnn, c, &p));
-    /* What an engine that failed may have added is not to be added to: the caller begins again. */
+    /* An engine that failed may have added to the result, so the caller begins again. */
     while (!(begun && c->accumulate) && next_execution(dnn->handle, p, c)) {
         SHARD_TRY(run_engine(device, dnn->handle, p, c, there, &begun));
         if (*there)

@@ -188,7 +188,7 @@ static void end_peaks(shard_device *device, shard_cuda_graph *graph)
     }
 }
 
-/* What a launch uses has been used. */
+/* A launch's peak counts as used. */
 static void raise_peaks(shard_device *device, const shard_cuda_graph *graph)
 {
     for (int i = 0; i <= SHARD_MEMORY_KINDS; i++) {

@@ -156,14 +156,14 @@ bool shard_cuda_make_room(shard_device *device)
            SHARD_CUDA(cudaDeviceGraphMemTrim(cuda->ordinal)) == SHARD_OK;
 }
 
-/* A fault that is found by then stays for those whose waiting device.h names: ranks trim before a collective that
- * all of them have agreed to enter. */
+/* A fault that is found by then is kept for the entries whose waiting device.h names, as ranks trim before a
+ * collective that all of them have agreed to enter. */
 void shard_cuda_trim(shard_device *device)
 {
     shard_cuda *cuda = shard_cuda_of(device);
-    if (shard_cuda_refuse_in_capture(cuda, "giving memory back to the driver") != SHARD_OK)
+    if (shard_cuda_refuse_in_capture(cuda, "returning memory to the driver") != SHARD_OK)
         return;
-    wait_stream(cuda, cuda->stream); /* whatever that comes to: only what nobody uses goes */
+    wait_stream(cuda, cuda->stream); /* the result is ignored: only memory that is not in use is freed */
     SHARD_CUDA(cudaMemPoolTrimTo(cuda->pool, 0));
     SHARD_CUDA(cudaDeviceGraphMemTrim(cuda->ordinal));
 }

@@ -23,7 +23,7 @@ struct Largest {
     using Join = Maximum;
     __device__ double of(double x) const { return fabs(x); }
 };
-/* Of what is found already. */
+/* Combines with the result so far. */
 template <class Form> struct Found {
     using Join = typename Form::Join;
     __device__ double of(double x) const { return x; }
@@ -40,7 +40,7 @@ template <class T, int N> static __device__ inline Pack<T, N> load(const T *x, b
     return pack;
 }
 
-/* What the `first` of `stride` threads finds. */
+/* The result of thread `first` of `stride` threads. */
 template <class T, int N, class Form>
 static __device__ inline double find(int64_t first, int64_t stride, int64_t n, const T *x, Form form)
 {

@@ -1,5 +1,5 @@
 /*
- * What kernels share: launching, types, 16-byte packs, sums of a warp and a block.
+ * Declarations for all kernels: launching, types, 16-byte packs, sums of a warp and a block.
  *
  * Kernels are written once for T, the type in memory, and compute in Real<T>:
  * double for double, else float, rounded once on the way back. The same text is
@@ -108,7 +108,7 @@ template <class Body> shard_status by_dtype(shard_dtype dtype, Body &&body)
 
 /* ---- packs ---- */
 
-/* What is moved in one access: N elements of at most 16 bytes in all. */
+/* A pack is moved in one access: N elements of at most 16 bytes in all. */
 template <class T, int N = 16 / sizeof(T)> struct alignas(N * sizeof(T)) Pack {
     enum { SIZE = N };
     T value[N];

@@ -1,5 +1,5 @@
-/* In the library: loads the CUDA module, which is a file of its own so that nothing
- * pays cuBLAS's start-up time, or needs its files, for nothing. */
+/* In the library: loads the CUDA plugin. It is a file of its own, so that programs without a GPU neither need
+ * cuBLAS's files nor pay its start-up time. */
 #include "base/plugin.h"
 #include "device/cuda/plugin.h"
 

@@ -157,7 +157,7 @@ static void R(fill_terms)(int64_t channels, int64_t period, const double *mean, 
 #include <math.h>
 #include <string.h>
 
-/* What is known of each channel, of type `real`, repeated to one period. */
+/* Values of type `real` for each channel, repeated to one period. */
 typedef struct terms {
     void *center, *scale, *offset, *slope;
     bool relu;

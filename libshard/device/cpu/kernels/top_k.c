@@ -5,7 +5,7 @@ typedef struct R(element) {
     int64_t index;
 } R(element);
 
-/* The order that the entries are about. */
+/* The order of the elements; device.h defines it. */
 static inline bool R(comes_first)(bool largest, R(element) a, R(element) b)
 {
     if (largest ? a.value < b.value : a.value > b.value)
