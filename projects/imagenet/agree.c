@@ -1,6 +1,6 @@
 /*
- * The ranks exchange hashes. Where these differ, they halve the list until its first text
- * that differs is found, and exchange that.
+ * Compares texts over ranks by hashes. If these differ, the ranks halve the list until they find the first text that
+ * differs, and exchange it.
  */
 #include "agree.h"
 
@@ -11,7 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define SHOWN_BYTES 160 /* of a text, in the error */
+#define SHOWN_BYTES 160 /* bytes of a text in the error */
 
 /* FNV-1a of the texts [begin, end), each with its 0. */
 static int64_t hash_texts(const agree_list *list, int64_t begin, int64_t end)
@@ -27,7 +27,7 @@ static int64_t hash_texts(const agree_list *list, int64_t begin, int64_t end)
     return (int64_t)hash;
 }
 
-/* The ranks' bytes one after the other: [ranks, bytes], which has room in `all`. */
+/* Gathers the ranks' bytes, [ranks, bytes], into `all`. */
 static shard_status gather_bytes(const void *own, int64_t bytes, void *all)
 {
     shard_group *world = shard_world();
@@ -39,7 +39,7 @@ static shard_status gather_bytes(const void *own, int64_t bytes, void *all)
     return status;
 }
 
-/* Whether all ranks have the same number; the least of them. `all` has room for one of each rank. */
+/* Whether all ranks have the same number; *least is the smallest. `all` has room for one number of each rank. */
 static shard_status compare(int64_t own, int64_t *all, bool *equal, int64_t *least)
 {
     shard_status status = gather_bytes(&own, sizeof own, all);
@@ -52,7 +52,7 @@ static shard_status compare(int64_t own, int64_t *all, bool *equal, int64_t *lea
     return status;
 }
 
-/* The error of all. The text is the same on rank 0 and, at the end of a list, on others. */
+/* Sets the same error on all ranks. A text past the end of a list is empty. */
 static shard_status tell(const char *what, const char *advice, const agree_list *list, int64_t index)
 {
     int ranks = shard_group_size(shard_world()), other = 0;
@@ -86,7 +86,7 @@ shard_status agree_on(const char *what, const char *advice, agree_list list)
         status = compare(hash_texts(&list, 0, high), all, &texts, &least);
     if (texts)
         low = high;
-    while (status == SHARD_OK && low < high) { /* texts before low are equal, of those before high some are not */
+    while (status == SHARD_OK && low < high) { /* the texts before low are equal, some of those before high differ */
         int64_t middle = low + (high - low) / 2;
         status = compare(hash_texts(&list, low, middle + 1), all, &equal, &least);
         if (equal)
