@@ -25,7 +25,7 @@ typedef struct shard_filler {
     /* Ends what `start` started and evicts the memory (shard_storage_give_back) if it is there. Called by any
      * thread. */
     void (*release)(struct shard_filler *);
-    /* Calls release, then frees the filler. */
+    /* Calls release, then frees this struct. */
     void (*drop)(struct shard_filler *);
 } shard_filler;
 
@@ -150,7 +150,7 @@ struct shard_tensor {
 
     shard_group *replicas;
     shard_flat_range *slice; /* NULL: the tensor is no flat range of another tensor */
-    shard_tensor *kept; /* of a tensor with a filler: the flat range that this rank keeps; a reference */
+    shard_tensor *kept; /* of a tensor whose values are gathered: the flat range that this rank keeps; a reference */
     bool optional;      /* zeros until it is first written to; until then files do not have it and need not have it */
     shard_derived *derived;
     shard_rows *rows;   /* of a weight that is streamed in row blocks; reset by the code that set it */
@@ -164,7 +164,7 @@ struct shard_tensor {
 /* Makes a tensor in the thread's innermost scope; requires_grad is not set. */
 shard_tensor *shard_tensor_make(shard_shape shape, shard_dtype dtype, shard_device *device);
 /* Sets the recipe of the tensor's values. They are made now if the tensor has memory, also if ranks keep flat ranges
- * of it (each rank makes its own range), else when they are first needed. Counts as a write. */
+ * of it (each rank makes its flat range), else when they are first needed. Counts as a write. */
 shard_status shard_tensor_set_recipe(shard_tensor *tensor, shard_recipe recipe);
 /* Writes the values of the tensor's recipe to memory; `_in`: of a matrix, the values of a region of the whole. */
 shard_status shard_recipe_follow(shard_tensor *tensor, void *memory);
@@ -216,14 +216,14 @@ void *shard_storage_allocate(shard_storage *storage);
 bool shard_storage_begin(shard_storage *storage);
 /* Evicts: frees the memory until it is needed again; the content is lost. */
 void shard_storage_release(shard_storage *storage);
-/* Frees the memory; called by a filler. */
+/* Frees the memory; called by shard_filler.release. */
 void shard_storage_give_back(shard_storage *storage);
 
 /* The tensor's memory, allocated and filled by its recipe if necessary. NULL with the error set. The pointer of an
  * empty tensor may not be used. */
 void *shard_tensor_memory(shard_tensor *tensor);
-/* The tensor's memory for writing: values that were saved for backward become stale. UNSUPPORTED for a storage with
- * a filler. */
+/* The tensor's memory for writing: values that were saved for backward become stale. UNSUPPORTED for a storage that can
+ * be evicted. */
 void *shard_tensor_memory_to_write(shard_tensor *tensor);
 
 /* Sets the pitch of a tensor that has no memory yet: its rows, of the last dimension's elements, are `pitch`
