@@ -47,6 +47,9 @@ OLD_WORDS = {
     r"slices? of (a |the )?(parameters?|tensors?|weights?)": "flat range",
     r"parameters'? (pieces?|slices?)": "flat range",
     r"kept in (parts|pieces)": "partitioned",
+    r"(its|this rank's|each rank's|the rank's|every rank's|a rank's|the members') parts?": "local shard, range",
+    r"hand(s|ed|ing)? (it |them |the result |its result )?(on|back|out)": "pass, return",
+    r"so-?manyth|so manieth|so-manyeth": "n-th",
     # computation and memory
     r"fillers?": "materialize, evict",
     r"comes? and goes?|came and went": "materialize, evict, stream",
@@ -71,12 +74,11 @@ OLD_WORDS = {
     r"nobody (else )?(uses|has|holds|sees|knows)": "no other tensor, no rank",
     r"the same everywhere": "replicated",
 }
-# Sentences without a subject: the first words of a comment.
+# The first words of a sentence of a comment that stand in place of its subject.
 OPENINGS = {
-    r"Who(ever)?\b": "name the subject",
-    r"What(ever)?\b(?![^.]*\?)": "name the subject",
-    r"That which\b": "name the subject",
-    r"(The same|Likewise)[.,;]? ?$": "say what the function does",
+    r"who(ever)?\b": "name the subject",
+    r"what(ever)?\b": "name the subject",
+    r"that which\b": "name the subject",
 }
 # Names that were given up, in the code.
 OLD_NAMES = {
@@ -121,18 +123,17 @@ def passages(path, text):
 
 def check_passages(name, path, text):
     words = [(re.compile(rf"\b(?:{pattern})\b", re.I), pattern, term) for pattern, term in OLD_WORDS.items()]
-    openings = [(re.compile(pattern), term) for pattern, term in OPENINGS.items()]
+    openings = [(re.compile(pattern, re.I), term) for pattern, term in OPENINGS.items()]
     for line, passage, is_comment in passages(path, text):
         for compiled, _, term in words:
             found = compiled.search(passage)
             if found:
                 yield f'{name}:{line}: "{found.group(0)}": {term}'
-        if is_comment:
-            sentence = passage.strip("/* -")
+        for sentence in re.split(r"(?<=[.;]) ", passage.strip("/* -")) if is_comment else []:
             for compiled, term in openings:
-                found = compiled.match(sentence)
+                found = compiled.match(sentence.strip("-* "))
                 if found:
-                    yield f'{name}:{line}: a comment that begins with "{found.group(0)}": {term}'
+                    yield f'{name}:{line}: a sentence that begins with "{found.group(0)}": {term}'
 
 
 def check_names(name, path, text):

@@ -343,7 +343,7 @@ enum { KINDS = sizeof kinds / sizeof *kinds };
 
 static void bench_all(void)
 {
-    /* 125001 and 15625, an eighth of 125000, are no multiples of what fast products need. */
+    /* 125001 and 15625, an eighth of 125000, are not multiples of 8. */
     static const int64_t classes[] = {125000, 250000, 125001, 15625};
     measure_copy();
     for (int i = 0; i < KINDS; i++)

@@ -85,7 +85,7 @@ static struct job {
     double asked_at; /* when a signal was first passed on; 0: never */
     double leave_by; /* the time at which ranks that have not ended are given up, as others have ended well; 0: none have */
     struct sigaction file_limit; /* the action of SIGXFSZ before, which ranks inherit */
-    double end_at;   /* the time of the next signal; 0: none */
+    double end_at;               /* the time of the next signal; 0: none */
     int next_signal; /* SIGTERM, then SIGKILL */
     bool ending;     /* one has been sent */
 } job;
@@ -109,7 +109,7 @@ static int count_cores(void)
     return sched_getaffinity(0, sizeof cores, &cores) == 0 ? CPU_COUNT(&cores) : 1;
 }
 
-/* A port that nobody listens on now. */
+/* A port without a listener. */
 static int free_port(void)
 {
     struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
@@ -137,7 +137,7 @@ static void set_common_environment(void)
     set_number("OMP_NUM_THREADS", threads > 1 ? threads : 1, 0);
 }
 
-/* What is no number ranks complain about. */
+/* Ranks report a value that is not a number. */
 static double timeout_seconds(void)
 {
     const char *text = getenv("SHARD_TIMEOUT");
@@ -303,7 +303,7 @@ static void fail_without_leaving(int number)
         end_ranks_after(GRACE_AFTER_FAILURE);
 }
 
-/* A rank alone may leave out shard_finalize: nobody waits for it. */
+/* A single rank may leave out shard_finalize: no rank waits for it. */
 static void take_good_end(int number)
 {
     uint32_t state = atomic_load(&job.segment->ranks[number].state);

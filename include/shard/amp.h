@@ -1,8 +1,6 @@
 /*
- * shard/amp.h: training in mixed precision. What runs in which type: SHARD_AUTOCAST in
- * shard/op.h. Here the gradient scaler, which float16 needs: its gradients are small
- * enough to vanish, so the loss is made larger and the gradients smaller again.
- * Parameters stay float32, the master weights; what becomes of 16-bit ones: shard/optim.h.
+ * shard/amp.h: the gradient scaler of mixed precision. shard/op.h has SHARD_AUTOCAST, which selects
+ * the types of operations. In float16 gradients are small enough to vanish, so the scaler multiplies the loss by a factor and divides the gradients by it. Parameters stay float32, as master weights; shard/optim.h has the rules for 16-bit ones.
  *
  *     SHARD_SCOPE {
  *         shard_tensor *loss;

@@ -70,7 +70,8 @@ SHARD_API const char *shard_last_error(void);
 
 /* Copies text to `to`, which has `bytes`, as one line for a log or a terminal: control characters and bytes that are
  * not UTF-8 become \n, \t, \r or \x1b. The text is cut before a character that does not fit. Errors and log lines are
- * escaped already; this is for programs that print names of files themselves. Returns `to`; "" if `to` is NULL or has no bytes. */
+ * escaped already; this is for programs that print names of files themselves. Returns `to`; "" if `to` is NULL or has
+ * no bytes. */
 SHARD_API const char *shard_printable(char *to, size_t bytes, const char *text);
 
 /* Clears this thread's error. If all ranks have the error (docs/errors.md), all must clear it before the next

@@ -59,12 +59,12 @@ SHARD_API shard_status shard_save_with(const shard_tensors *tensors, const char 
 
 typedef struct shard_load_options {
     int reserved;
-    const char *prefix;   /* prefix of each name in the file */
-    bool allow_missing;   /* tensors that are not in the file keep their values */
-    bool allow_unexpected; /* the file may have other tensors (with the prefix) */
-    bool convert;         /* floating dtypes may differ and are converted */
+    const char *prefix;        /* prefix of each name in the file */
+    bool allow_missing;        /* tensors that are not in the file keep their values */
+    bool allow_unexpected;     /* the file may have other tensors (with the prefix) */
+    bool convert;              /* floating dtypes may differ and are converted */
     shard_metadata **metadata; /* set to the file's, the caller's to destroy; NULL: not wanted */
-    bool local;           /* this rank alone loads, as torch.load: not collective; a split tensor gets its local shard */
+    bool local;                /* this rank alone loads, as torch.load: not collective; a split tensor gets its local shard */
 } shard_load_options;
 /* Fills the tensors from the file; each rank reads its local shards. Initial values that were not needed so far are
  * never made. Ranks may ask for different tensors. Collective over the world, unless .local. As torch.load and

@@ -139,11 +139,12 @@ typedef struct shard_nn_embedding_options {
 SHARD_API shard_module *shard_nn_embedding_with(int64_t count, int64_t dim, int64_t padding_idx,
                                                 shard_nn_embedding_options options);
 
-/* The same, split over group: ROW splits weight along dimension 0, the vocabulary (torchshard's dim 0), COLUMN along
- * dimension 1 (torchshard's dim 1 or -1). x is the same on all ranks of group, and the result is whole: the sum of
- * what the ranks' rows give, or the ranks' columns gathered. Shards may be uneven, and empty where there are more
- * ranks than rows or columns. NONE: the layer is whole on each rank. Initial values are those of the whole layer. Its
- * forward is collective over group. As torchshard.nn.ParallelEmbedding. NULL with the error set. Not collective. */
+/* An embedding layer that is split over group: ROW splits weight along dimension 0, the vocabulary (torchshard's dim
+ * 0), COLUMN along dimension 1 (torchshard's dim 1 or -1). x is the same on all ranks of group, and the result is
+ * local: the sum of the ranks' results, or their columns, gathered. Shards may be uneven, and empty if there are
+ * more ranks than rows or columns. NONE: the layer is local on each rank. Initial values are those of the whole
+ * layer. Its forward is collective over group. NULL with the error set. Not collective. As
+ * torchshard.nn.ParallelEmbedding. */
 #define shard_nn_parallel_embedding(count, dim, padding_idx, split, ...) \
     shard_nn_parallel_embedding_with(count, dim, padding_idx, split, SHARD_WITH(shard_nn_embedding_options, __VA_ARGS__))
 SHARD_API shard_module *shard_nn_parallel_embedding_with(int64_t count, int64_t dim, int64_t padding_idx, shard_split split,
@@ -253,7 +254,7 @@ typedef struct shard_module_type {
     const char *name;
     /* Returns the result; its temporaries are freed when it returns. NULL: the module cannot be called. */
     shard_tensor *(*forward)(shard_module *module, shard_tensor *x);
-    /* Frees what data points to (not parameters or children); NULL: nothing. */
+    /* Frees data's memory (not parameters or children); NULL: nothing to free. */
     void (*destroy)(shard_module *module);
 } shard_module_type;
 

@@ -50,13 +50,12 @@ typedef struct shard_tensor_options {
 } shard_tensor_options;
 
 /*
- * The makers' arguments: first those by position, then the options by name, in one initialiser. So an argument
- * may also be a compound literal, whose commas divide the arguments of a macro but not an initialiser:
- * shard_from_host((float[]){1, 2, 3}, SHARD_SHAPE(3)). Each macro hands them to the function of its name and
- * _with.
+ * The makers' arguments: first those by position, then the options by name, in one initialiser. So an argument may
+ * also be a compound literal: its commas divide the arguments of a macro but not an initialiser, as in
+ * shard_from_host((float[]){1, 2, 3}, SHARD_SHAPE(3)). Each macro calls the function of its name and _with.
  *
- * The macro adds a value of a type of its own behind them. It fits only behind the last argument by position or
- * behind an option, so a call that leaves an argument out does not compile.
+ * The macro adds a value of a type of its own after them. It fits only after the last argument by position or after
+ * an option, so a call that leaves an argument out does not compile.
  */
 typedef struct shard_missing_argument {
     char reserved;

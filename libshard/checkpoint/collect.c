@@ -9,7 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-/* Where a block of a split tensor is copied to. */
+/* The destination of a block of a split tensor. */
 typedef struct target {
     shard_tensor *whole; /* NULL: not needed on this rank */
 } target;

@@ -32,10 +32,10 @@ extern const shard_file_calls *shard_file_calls_used;
 typedef struct shard_file {
     const char *path; /* the caller's path; NULL: closed */
     int descriptor;
-    int direct;   /* bypasses the page cache; -1: not available */
-    int64_t unit; /* offsets and sizes of direct transfers are multiples of this */
+    int direct;         /* bypasses the page cache; -1: not available */
+    int64_t unit;       /* offsets and sizes of direct transfers are multiples of this */
     struct stat opened; /* of a file that is read: its state when it was opened */
-    void *bounce; /* aligned copy of data that is not aligned, a block at a time */
+    void *bounce;       /* aligned copy of data that is not aligned, a block at a time */
 } shard_file;
 
 /* Opens a regular file to read; *bytes is its size. */

@@ -10,7 +10,7 @@
 #include <string.h>
 
 typedef struct loading {
-    const char *function; /* the public function, for messages */
+    const char *function;                  /* the public function, for messages */
     const shard_tensors *tensors, *source; /* the flat range that this rank keeps of each, or the tensor */
     shard_load_state_dict_options options;
     shard_tensor **from;     /* by tensor; NULL: missing, which is allowed */

@@ -71,8 +71,8 @@ shard_status shard_part_check(const char *function, const char *name, const shar
 {
     if (tensor->placement.kind == SHARD_PARTIAL)
         return shard_error(SHARD_ERROR_SHAPE,
-                           "%s: %s is partial, a summand of the whole value: call shard_reduce_from_group first",
-                           function, shard_quoted(name));
+                           "%s: %s is partial, a summand of the whole value: call shard_reduce_from_group first", function,
+                           shard_quoted(name));
     return SHARD_OK;
 }
 
@@ -215,9 +215,9 @@ typedef struct walk {
     int members;
     int64_t width, pitch;   /* elements of a row of the local shard, and of the whole */
     int64_t rows, columns;  /* of a block; columns of each rank */
-    int64_t *offset, *size; /* [members] the first element of a rank's part of a row, and its number of elements */
+    int64_t *offset, *size; /* [members] a rank's first element of a row, and its number of elements */
     int64_t *count, *first; /* [members] the same within the current block */
-    int64_t *elements;         /* [members] elements of each rank in the current block */
+    int64_t *elements;      /* [members] elements of each rank in the current block */
     void *mine, *all;
 } walk;
 

@@ -152,7 +152,7 @@ typedef struct receiving {
     char *block, *picked; /* staging */
 } receiving;
 
-/* A rank that fails takes part until all ranks have the error. */
+/* A rank that fails continues until all ranks have the error. */
 static shard_status send(receiving *r, shard_tensor *from, shard_tensor *part, int64_t numel, shard_dtype dtype)
 {
     int64_t size = (int64_t)shard_dtype_size(dtype), most = SHARD_BLOCK_BYTES / size;

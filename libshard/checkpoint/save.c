@@ -35,7 +35,7 @@ typedef struct saving {
     shard_entry *entries; /* [count] */
     shard_range **ranges; /* [count] of split tensors, and of flat ranges of them; NULL for others */
     shard_range **flat_ranges; /* [count] of flat ranges; NULL for others */
-    bool *written;        /* [count] of flat ranges: whether this rank writes its range */
+    bool *written;             /* [count] of flat ranges: whether this rank writes its range */
     int64_t data_bytes;
     int64_t data_start; /* in the file */
     char *target;       /* path, or the file that it links to */

@@ -16,7 +16,8 @@
  *   event_synchronize wait, and trim, which reports no fault. Results are the same in every run for the same
  *   shapes and number of threads.
  * - A fault in an entry's data (shard_fault) is its error at once if the memory
- *   is the host's. A device that queues keeps the first fault that it finds until the next entry that waits, of any thread, or report: it returns the fault as its error.
+ *   is the host's. A device that queues keeps the first fault that it finds until
+ *   the next entry that waits, of any thread, or report: it returns the fault.
  */
 #ifndef SHARD_DEVICE_DEVICE_H
 #define SHARD_DEVICE_DEVICE_H
@@ -77,8 +78,8 @@ typedef struct shard_region {
     int64_t whole_cols;
 } shard_region;
 
-/* A pitch is the elements from one row of a matrix to the next, 0 where rows are dense: of `cols`
- * elements. What is between two rows is not written to. */
+/* A pitch is the number of elements from one row of a matrix to the next; 0: rows are dense, of `cols` elements.
+ * Elements between two rows are not written to. */
 SHARD_KERNEL int64_t shard_pitch(int64_t pitch, int64_t cols)
 {
     return pitch ? pitch : cols;
@@ -228,7 +229,7 @@ static inline shard_step_factors shard_adam_factors(const shard_update *update, 
     return factors;
 }
 
-/* An array, and where the sum of the squares of its elements goes (in device memory). */
+/* An array, and the address of the sum of the squares of its elements (in device memory). */
 typedef struct shard_square_sum {
     int64_t size;
     const void *x;
@@ -305,7 +306,7 @@ typedef struct shard_device_ops {
     shard_status (*axpby)(shard_device *, int64_t n, double alpha, const void *x, double beta, void *y, shard_dtype);
     /* scalars_host [2], NULL for a kind that has none. y may be x. */
     shard_status (*unary)(shard_device *, shard_unary, const double *scalars_host, int64_t n, const void *x, void *y, shard_dtype);
-    /* x is what the kind's gradient is computed from. dx may be dy. */
+    /* x is the operand that the kind's gradient is computed from. dx may be dy. */
     shard_status (*unary_backward)(shard_device *, shard_unary, const double *scalars_host, int64_t n, const void *x,
                                    const void *dy, void *dx, shard_dtype);
     /* y = a op b, as operands 0 and 1. y may be one that is not repeated. */
@@ -322,8 +323,8 @@ typedef struct shard_device_ops {
      * operand of its type that is not repeated. */
     shard_status (*where)(shard_device *, const shard_expansion *, const uint8_t *condition, const void *a, const void *b, void *y,
                           shard_dtype);
-    /* y[j] = sum over i of x[i, j], added to y if accumulate. `to` is `from`, or float32
-     * where that is a 16-bit type. What is behind the last row, up to its pitch, may be read. */
+    /* y[j] = sum over i of x[i, j], added to y if accumulate. `to` is `from`, or float32 if that is a 16-bit type.
+     * Memory after the last row, up to its pitch, may be read. */
     shard_status (*sum_rows)(shard_device *, int64_t rows, int64_t cols, int64_t pitch, const void *x, shard_dtype from,
                              bool accumulate, void *y, shard_dtype to);
     /* y = x with its dimensions in the order axes: y.shape[i] = shape[axes[i]].
@@ -385,13 +386,12 @@ typedef struct shard_device_ops {
      * sums [2 * channels] = sum d, then sum d^2. */
     shard_status (*batch_norm_sums)(shard_device *, int64_t rows, int64_t channels, const void *x, const double *shift, double *sums,
                                     shard_dtype);
-    /* Makes of such sums, in place, those of x and x^2: what members with other shifts add up. */
+    /* Converts such sums, in place, to those of x and x^2, which ranks with different shifts can add. */
     shard_status (*batch_norm_unshift)(shard_device *, int64_t rows, int64_t channels, const double *shift, double *sums);
-    /* From the sums over `count` rows, about shift as above: mean, rstd = 1 / sqrt(variance
-     * + eps) [channels], the variance being that of the rows. If they are not NULL,
-     * running_mean and running_var [channels] of the parameters' dtype become
-     * (1 - momentum) * what they were + momentum * the mean, or squares / (count - 1).
-     * count 0: mean = shift, variance = 0, and the running ones are left alone. */
+    /* From the sums over `count` rows, about shift as above: mean, rstd = 1 / sqrt(variance + eps) [channels], the
+     * variance being that of the rows. running_mean and running_var [channels] of the parameters' dtype, if not
+     * NULL, become (1 - momentum) * old + momentum * the mean, or squares / (count - 1). count 0: mean = shift,
+     * variance = 0, and the running ones are unchanged. */
     shard_status (*batch_norm_statistics)(shard_device *, int64_t channels, double count, const double *shift, const double *sums,
                                           double eps, double momentum, void *running_mean, void *running_var, double *mean,
                                           double *rstd, shard_dtype);
@@ -552,10 +552,9 @@ typedef struct shard_device_ops {
 } shard_device_ops;
 
 /*
- * The table's functions by name, so that what is the same for each (declarations, tables,
- * checks) is written once: X(name). An entry stands here and above, and its function
- * shard_cuda_<name> in cuda/, shard_cpu_<name> in cpu/ or, for kernels, KERNEL(name) in
- * cpu/kernels/.
+ * The table's functions by name, for code that is the same for each (declarations, tables, checks): X(name). An
+ * entry is listed here and above; its function is shard_cuda_<name> in cuda/, shard_cpu_<name> in cpu/ or, for
+ * kernels, KERNEL(name) in cpu/kernels/.
  */
 #define SHARD_DEVICE_MEMORY_ENTRIES(X)                                                                                           \
     X(allocate)                                                                                                                  \

@@ -16,8 +16,8 @@
 
 enum { SHARD_EXPANSION_DIMS = 8, SHARD_EXPANSION_OPERANDS = 3 };
 
-/* The result's dimensions, outermost first, at least one; and what one step in each is in
- * an operand, in elements: 0 where it is repeated. The last dimension's steps are 0 or 1. */
+/* The result's dimensions, outermost first, at least one; and the step of each in an operand, in elements: 0 if it
+ * is repeated. The last dimension's steps are 0 or 1. */
 typedef struct shard_expansion {
     int64_t ndim;
     int64_t size[SHARD_EXPANSION_DIMS];

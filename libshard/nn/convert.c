@@ -54,7 +54,7 @@ typedef struct description {
 } description;
 
 static shard_status compare_calls(const conversion *c, const char *layer, const char *name, const shard_tensor *tensor, int dim,
-                              description *first)
+                                  description *first)
 {
     shard_group *group = c->group;
     description mine = {.recipe = tensor->recipe, .made = tensor->recipe.kind == SHARD_NO_RECIPE};
@@ -91,8 +91,8 @@ static shard_status receive_shard(shard_tensor *whole, int dim, shard_range rang
         char *to = shard_tensor_memory_to_write(shard);
         if (!rows_here || !to)
             return shard_group_fail(group);
-        SHARD_TRY(
-            shard_group_broadcast(group, shard_device_of(rows_here), shard_tensor_memory(rows_here), count * width, whole->dtype, 0));
+        SHARD_TRY(shard_group_broadcast(group, shard_device_of(rows_here), shard_tensor_memory(rows_here), count * width,
+                                        whole->dtype, 0));
         if (dim == 0) { /* the rows of this block that are in the range */
             int64_t from = row > range.start ? row : range.start;
             int64_t end = row + count < range.start + range.size ? row + count : range.start + range.size;
@@ -100,7 +100,8 @@ static shard_status receive_shard(shard_tensor *whole, int dim, shard_range rang
                 SHARD_TRY(shard_copy_part_out(rows_here, 0, (shard_range){from - row, end - from},
                                               to + (size_t)((from - range.start) * row_bytes)));
         } else {
-            size_t shard_bytes = (size_t)shard_shape_product(&shard->shape, 1, shard->shape.ndim) * shard_dtype_size(shard->dtype);
+            size_t shard_bytes =
+                (size_t)shard_shape_product(&shard->shape, 1, shard->shape.ndim) * shard_dtype_size(shard->dtype);
             SHARD_TRY(shard_copy_part_out(rows_here, dim, range, to + (size_t)row * shard_bytes));
         }
         shard_release(rows_here);

@@ -111,7 +111,8 @@ const shard_module_type *shard_module_get_type(const shard_module *module)
 static shard_status check_name(const shard_module *module, const char *name)
 {
     if (!*name || strchr(name, '.'))
-        return shard_error(SHARD_ERROR_ARGUMENT, "%s: \"%s\" is not a valid name: it is empty or has a dot", type_name(module), name);
+        return shard_error(SHARD_ERROR_ARGUMENT, "%s: \"%s\" is not a valid name: it is empty or has a dot", type_name(module),
+                           name);
     for (int64_t i = 0; i < module->child_count; i++)
         if (strcmp(module->children[i].name, name) == 0)
             return shard_error(SHARD_ERROR_ARGUMENT, "%s: there is a child \"%s\" already", type_name(module), name);

@@ -15,9 +15,13 @@ typedef struct shard_class_faults {
     shard_fault label, difference;
 } shard_class_faults;
 #define SHARD_CLASS_FAULTS(function)                                                                                             \
-    {{SHARD_ERROR_ARGUMENT, function ": label %" PRId64 " at row %" PRId64 " is outside [0, %" PRId64 ")"},                      \
-     {SHARD_ERROR_MISMATCH, function ": labels on rank %" PRId64 " differ from those on rank %" PRId64                                    \
-                                     "; every rank needs the same labels of all rows"}}
+    {                                                                                                                            \
+        {SHARD_ERROR_ARGUMENT, function ": label %" PRId64 " at row %" PRId64 " is outside [0, %" PRId64 ")"},                   \
+        {                                                                                                                        \
+            SHARD_ERROR_MISMATCH, function ": labels on rank %" PRId64 " differ from those on rank %" PRId64                     \
+                                           "; every rank needs the same labels of all rows"                                      \
+        }                                                                                                                        \
+    }
 
 typedef struct shard_class_rows {
     const char *function;
@@ -32,7 +36,7 @@ typedef struct shard_class_rows {
     int members;
     int64_t stride;
     double *part, *local; /* of all ranks, and of this one */
-    bool compared;      /* the first gather has compared calls and labels */
+    bool compared;        /* the first gather has compared calls and labels */
 } shard_class_rows;
 
 /* Fills rows for logits [..., classes], whose leading dimensions are the rows, and labels [...]. The caller handles

@@ -202,8 +202,8 @@ static uint64_t option_bits(const loss_call *call)
     return smoothing << 4 | (uint64_t)call->ranked << 3 | (uint64_t)call->reduction << 1 | (call->weight != NULL);
 }
 
-/* Where a rank's numbers have, with label ranks, the number of its logits before the label's; the statistics precede
- * it. */
+/* The position, with label ranks, of the number of logits before the label's in a rank's numbers: after the
+ * statistics. */
 static int64_t *ahead_in(const loss_call *call, double *part)
 {
     return call->ranked ? (int64_t *)(part + SHARD_CE_STATS * call->rows.shape.rows) : NULL;

@@ -155,7 +155,8 @@ static shard_status custom_backward(shard_node *node, shard_tensor *dy, shard_te
     shard_set_autocast(autocast);
     SHARD_TRY(status);
     if (shard_tensor_version(dy) != version)
-        return shard_error(SHARD_ERROR_ARGUMENT, "backward of %s: it has written to dy, which other operations may read", node->name);
+        return shard_error(SHARD_ERROR_ARGUMENT, "backward of %s: it has written to dy, which other operations may read",
+                           node->name);
     for (int i = 0; i < node->inputs; i++)
         if (shard_wants(node, i) && !(dx[i] = finish_gradient(node, i, dx[i])))
             return shard_last_status();

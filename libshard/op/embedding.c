@@ -8,7 +8,7 @@
 #include <math.h>
 
 typedef struct embedding_context {
-    int64_t row0;          /* of the weight's local shard */
+    int64_t row0;        /* of the weight's local shard */
     int64_t padding_idx; /* the local row without a gradient; -1: none */
     bool by_count;
 } embedding_context;

@@ -119,7 +119,7 @@ static bool same_range(const shard_placement *a, const shard_placement *b)
 
 /* Sets the result's placement; false with the error set if there is no rule. */
 static bool choose_placement(const char *function, const shard_tensor *x, const shard_tensor *weight, const shard_tensor *bias,
-                  shard_placement *placement)
+                             shard_placement *placement)
 {
     int last = x->shape.ndim - 1;
     if (shard_is_local(weight)) {

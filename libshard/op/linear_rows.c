@@ -6,7 +6,7 @@ typedef struct blocks {
     shard_device *device;
     shard_rows *of;
     shard_dtype dtype;         /* of the computation */
-    shard_dtype stored;          /* of the weight */
+    shard_dtype stored;        /* of the weight */
     int64_t rows, in, out;     /* of x and the weight */
     int64_t pitch, pitch_x;    /* of the matrix of out columns, and of x */
     shard_tensor *cast;        /* the largest block's rows of the weight, in dtype */

@@ -61,8 +61,8 @@ static shard_status check_heads(const search *s, const part_head *head)
         if (own->count != head->count || own->lines != head->lines || own->dtype != head->dtype || own->whole != head->whole)
             return shard_error(
                 SHARD_ERROR_MISMATCH,
-                "%s: dtype, k or whole shape on rank %d differ from those on rank %d; they must be the same on every rank", s->function,
-                rank, rank0);
+                "%s: dtype, k or whole shape on rank %d differ from those on rank %d; they must be the same on every rank",
+                s->function, rank, rank0);
         if (own->start != next)
             return shard_error(SHARD_ERROR_MISMATCH,
                                "%s: rank %d has the elements from %" PRId64 " on where %" PRId64 " comes next along the split "

@@ -30,7 +30,8 @@ static shard_status resolve_shape(const char *function, const shard_tensor *x, s
     }
     SHARD_TRY(shard_shape_check(shape, x->dtype, &known));
     if (*inferred >= 0 && known == 0)
-        return shard_error(SHARD_ERROR_SHAPE, "%s: the size -1 in %s cannot be inferred from an empty tensor", function, shard_shape_text(&wanted));
+        return shard_error(SHARD_ERROR_SHAPE, "%s: the size -1 in %s cannot be inferred from an empty tensor", function,
+                           shard_shape_text(&wanted));
     if (*inferred >= 0 && numel % known == 0)
         known *= shape->dim[*inferred] = numel / known;
     if (known != numel)
@@ -136,7 +137,7 @@ typedef struct narrow_context {
     int64_t start;
 } narrow_context;
 
-/* Rows of any but the last dimension may be padded: a row is then what follows that dimension. */
+/* Rows of any but the last dimension may be padded: a row is then the elements after that dimension. */
 static shard_status narrow_backward(shard_node *node, shard_tensor *dy, shard_tensor **dx)
 {
     const narrow_context *c = node->context;

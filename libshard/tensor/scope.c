@@ -18,9 +18,9 @@ static void count_unscoped(shard_tensor *tensor)
         return;
     has_warned = true;
     shard_log_message(SHARD_LOG_WARN,
-              "%d tensors of this thread were made outside of a scope and not released: call shard_release, or "
-              "put each step of a loop into SHARD_SCOPE { ... }, which frees what is made inside",
-              MANY_UNSCOPED);
+                      "%d tensors of this thread were made outside of a scope and not released: call shard_release, or "
+                      "put each step of a loop into SHARD_SCOPE { ... }, which frees what is made inside",
+                      MANY_UNSCOPED);
 }
 
 void shard_scope_count_freed(void)

@@ -81,7 +81,8 @@ shard_status dataset_open(dataset *data, const options *wanted, const shard_grou
     return SHARD_OK;
 }
 
-#define MOST_SIZES 4096 /* The number of files whose sizes are compared: a stat for each, on a file system that may be remote. */
+/* The number of files whose sizes are compared: a stat for each, on a file system that may be remote. */
+#define MOST_SIZES 4096
 
 /* "train/class/name", and every n-th file's size. */
 static void write_image(const void *of, int64_t index, char *text)

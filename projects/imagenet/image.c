@@ -154,7 +154,7 @@ static shard_status resize_picture(const image_file *file, image *picture, int64
 /* ---- JPEG ---- */
 
 typedef struct jpeg_reader {
-    struct jpeg_error_mgr errors; /* first, as libjpeg hands back a pointer to it */
+    struct jpeg_error_mgr errors; /* first, as libjpeg returns a pointer to it */
     struct jpeg_progress_mgr progress;
     struct jpeg_decompress_struct jpeg;
     jmp_buf failed;
@@ -307,7 +307,7 @@ static uint32_t big_endian(const uint8_t *bytes)
     return (uint32_t)bytes[0] << 24 | (uint32_t)bytes[1] << 16 | (uint32_t)bytes[2] << 8 | bytes[3];
 }
 
-/* The size stands at a fixed place; the rest is checked by the decoder. */
+/* The size is at a fixed place; the decoder checks the rest. */
 static shard_status png_read_size(const image_file *file, int64_t *height, int64_t *width)
 {
     if (file->size < SIGNATURE_BYTES + 16 || memcmp(file->bytes + 12, "IHDR", 4) != 0)

@@ -45,7 +45,7 @@ struct loader {
     workbench own; /* of the caller's thread, when there are no workers */
     slot *slots;
     int64_t slot_count;
-    shard_event *copied; /* of the batch in the caller's hands */
+    shard_event *copied; /* of the batch that the caller uses */
     struct {
         pthread_mutex_t lock;
         pthread_cond_t work, ready;
@@ -170,7 +170,7 @@ static void note_error(slot *into, int64_t sample, shard_status status)
     shard_clear_error();
 }
 
-/* Makes one sample, with the lock released meanwhile. */
+/* Makes one sample, with the lock released. */
 static void work_once(loader *loading, workbench *bench, slot *into, int64_t sample)
 {
     int64_t epoch = loading->ring.epoch;

@@ -15,7 +15,7 @@
 #define LOADER_IGNORED (-100)
 
 typedef struct loader_options {
-    shard_device *device; /* the device of the batches: they are made in memory that it copies from directly */
+    shard_device *device;       /* the device of the batches: they are made in memory that it copies from directly */
     const image_folder *folder; /* the images; borrowed. If NULL, they are synthetic: */
     synthetic made_up;
     int64_t batch; /* of the whole job */

@@ -16,9 +16,9 @@ typedef struct metrics_entry {
     double loss, top1, top5; /* means over the batch or the data set; in percent */
     double lr;               /* of a step */
     double grad_scale;       /* of a step: the gradient scaler's factor after it */
-    bool skipped;           /* of a step: gradients were not finite, and the step was skipped */
+    bool skipped;            /* of a step: gradients were not finite, and the step was skipped */
     int64_t images;          /* the number of images of the means */
-    int64_t local_images;      /* the images of this rank's model */
+    int64_t local_images;    /* the images of this rank's model */
     double seconds;          /* of this rank */
 } metrics_entry;
 

@@ -50,7 +50,7 @@ typedef struct options {
 
     bool help;
 
-    char gpu[16]; /* what device points to, after --gpu */
+    char gpu[16]; /* memory of device, after --gpu */
     const struct torch_option *notes[OPTIONS_NOTES]; /* PyTorch's options on the command line */
     int note_count;
 } options;

@@ -116,8 +116,7 @@ static shard_status write_step(trainer *run, const step *made, const totals *who
     snprintf(title, sizeof title, "Epoch %" PRId64, made->at.epoch);
     snprintf(text, sizeof text, "loss %.4f (%.4f)  top1 %.2f  top5 %.2f  %.1f images/s  lr %.3g%s", entry.loss,
              totals_mean(epoch->loss, epoch), 100 * totals_mean(epoch->top1, epoch), 100 * totals_mean(epoch->top5, epoch),
-             (double)entry.images / seconds, entry.lr,
-             entry.skipped ? "  skipped: gradients not finite" : "");
+             (double)entry.images / seconds, entry.lr, entry.skipped ? "  skipped: gradients not finite" : "");
     progress_step(&run->progress, title, made->at.epoch_step, steps_to_come_to(run), text);
     return metrics_write(run->metrics, &entry);
 }

@@ -25,7 +25,7 @@ typedef struct trainer {
     const options *options;
     dataset data;
     shard_mesh *mesh;
-    shard_group *batch_group;    /* each rank of it has a range of each batch */
+    shard_group *batch_group;   /* each rank of it has a range of each batch */
     shard_group *feature_group; /* its ranks gather their features before the final layer; NULL: they have the same images */
     shard_module *model;
     shard_data_parallel *data_parallel; /* this and the following: NULL if the run only validates */
@@ -35,15 +35,15 @@ typedef struct trainer {
     shard_schedule schedule;
     position at;
     int64_t local_images; /* images through this rank's model in the step or the validation */
-    results *results;   /* of batches that batch_take has not read */
-    bool queues;        /* the device computes asynchronously: a batch's results are read when the next one is queued */
+    results *results;     /* of batches that batch_take has not read */
+    bool queues;          /* the device computes asynchronously: a batch's results are read when the next one is queued */
     progress progress;
     metrics *metrics;
 } trainer;
 
 /* ---- trainer.c ---- */
 
-/* Makes everything, and loads what --resume or --pretrained name. Collective over the world. */
+/* Makes all objects, and loads the files of --resume or --pretrained. Collective over the world. */
 shard_status trainer_open(trainer *run, const options *wanted);
 void trainer_close(trainer *run);
 

@@ -28,7 +28,7 @@ typedef struct augmentation {
     /* if above 0, instead of it: each edge of the whole picture moves in or out by up to this fraction of a side.
      * For pictures that a crop would cut, as characters. */
     double shift;
-    bool flip;         /* mirror every second picture; characters are not mirrored */
+    bool flip; /* mirror every second picture; characters are not mirrored */
 } augmentation;
 
 /* A training box: as torchvision's RandomResizedCrop (aspect ratio 3/4 to 4/3), or shifted edges. */

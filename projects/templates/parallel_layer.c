@@ -6,8 +6,9 @@
  *   0. name its type;
  *   1. put the settings of a layer of this kind into its data;
  *   2. add its parameters, on each rank the local shard: make_shard;
- *   3. write the forward for each split: copy or scatter the
- *      input, compute with the local shard, reduce or gather the result. Operations in between derive the placement of their result from their operands.
+ *   3. write the forward for each split: copy or scatter the input, compute with the
+ *      local shard, reduce or gather the result. Operations in between derive the
+ *      placement of their result from their operands.
  *
  * Saving, loading, data parallel and the optimizer need no code: they
  * read the placement and the replica group of each parameter.

@@ -34,7 +34,7 @@ typedef struct walk {
     const float *x, *dy;
     bool padded;
     int64_t taps_w, window;     /* kw and c, or 1 and kw * c */
-    int64_t h, w, pad_h, pad_w; /* of what is walked through */
+    int64_t h, w, pad_h, pad_w; /* of the input */
     int64_t rows, images;       /* of output, at a time */
     int64_t panel;              /* output channels of a tile */
     int64_t size;               /* of all weights */

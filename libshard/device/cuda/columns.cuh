@@ -15,7 +15,7 @@
 namespace shard {
 
 enum {
-    WIDEST = 32,     /* threads: 512 bytes of a row in packs, and few columns whose sums a block hands on */
+    WIDEST = 32,     /* threads: 512 bytes of a row in packs, and few columns of sums for each block */
     BLOCKS_EACH = 6, /* of a multiprocessor: whole rounds whether it holds 2, 3 or 6 at once */
 };
 

@@ -2,25 +2,22 @@
  * The CUDA device: declarations for every file of this folder.
  *
  * Invariants:
- * - Everything goes to one stream of the device, in the order of the calls; only
- *   the entries that device.h names wait for it. What happens on other streams
- *   (collectives, copy_in_async) is joined by events.
+ * - Everything goes to one stream of the device, in the order of the calls; only the entries that device.h names
+ *   wait for it. Events join the work of other streams (collectives, copy_in_async).
  * - Any thread of the host may call any entry.
  * - Sums are taken in an order that depends on the shapes alone: no float atomics.
  * - Indices of elements are 64-bit: a batch times a million classes passes 2^31.
- * - A sequence of entries can be captured in a graph (cuda_graph.c): all but those that wait,
- *   copy_in, copy_in_async, wait_arrival, trim, allocate_host, release_host and the events'. So a whole training step of
- *   one rank can: forward, loss, backward, the optimizer's step; collectives are not entries,
- *   and hosts do preflight checks before them. A step that was run before
- *   has made what CUDA's libraries make at their first use (handles, plans). A replay
- *   takes the memory's content at that time, but the other arguments as they were; what
- *   is another number at each step (shard_step_factors, shard_draw) is read from memory.
- * - Kernels record the first fault that they find in their data in
- *   the device's record; report makes it the error of the thread that waits or asks next. Later kernels must tolerate such data.
+ * - A sequence of entries can be captured in a graph (cuda_graph.c): all but those that wait, copy_in,
+ *   copy_in_async, wait_arrival, trim, allocate_host, release_host and the events'. So a whole training step of one
+ *   rank can: forward, loss, backward, the optimizer's step. Collectives are not entries, and hosts do preflight
+ *   checks before them. A step that was run before has made what CUDA's libraries make at their first use (handles,
+ *   plans). A replay reads memory as it is then, but has the capture's other arguments. Values that change at each
+ *   step (shard_step_factors, shard_draw) are therefore in memory.
+ * - Kernels record the first fault that they find in their data in the device's record; report makes it the error
+ *   of the thread that waits or asks next. Later kernels must tolerate such data.
  *
- * Entries are called shard_cuda_<entry>. Kernels stand in .cu files with their
- * launchers below them, forward next to backward; files that only call CUDA's libraries
- * are C.
+ * Entries are called shard_cuda_<entry>. Kernels are in .cu files with their launchers below them, forward next to
+ * backward; files that only call CUDA's libraries are C.
  */
 #ifndef SHARD_DEVICE_CUDA_CUDA_H
 #define SHARD_DEVICE_CUDA_CUDA_H
@@ -45,7 +42,7 @@ extern "C" {
 
 /* The first fault that kernels found and that was not reported yet. */
 typedef struct shard_cuda_fault {
-    uint64_t what;     /* shard_cuda_fault_word of what it is; 0: nothing; 1: a thread is reading it */
+    uint64_t what;     /* shard_cuda_fault_word of the fault; 0: none; 1: a thread is reading it */
     int64_t detail[3]; /* for its format */
 } shard_cuda_fault;
 
@@ -56,7 +53,7 @@ typedef struct shard_cuda {
     int multiprocessors;
     cudaStream_t stream;
     cudaMemPool_t pool;
-    shard_memory_count *count;       /* of all; also of who sees the device from another stream */
+    shard_memory_count *count;       /* of all memory; also for readers on another stream */
     shard_cuda_fault *fault;         /* in pinned memory, which kernels write and the host reads */
     /* Called while the host waits for the stream, if set; an error ends the wait. `begins` is true in the first call
      * of a wait. For work of other ranks that the stream waits for. */

@@ -35,7 +35,7 @@ typedef struct plan {
 /* The handles and the plans are used by one thread at a time. */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
-/* NOT_INITIALIZED: what cublasCreate says where CUDA has no memory for it. */
+/* cublasCreate returns NOT_INITIALIZED if CUDA has no memory for it. */
 static bool lacks_memory(cublasStatus_t status)
 {
     return status == CUBLAS_STATUS_ALLOC_FAILED || status == CUBLAS_STATUS_NOT_INITIALIZED;
@@ -138,8 +138,8 @@ static factor factor_of(double value, shard_dtype dtype)
     return dtype == SHARD_FLOAT64 ? (factor){.d = value} : (factor){.f = (float)value};
 }
 
-/* cuBLAS reads matrices by columns, which makes ours transposed ones: it computes
- * c^T = op(b)^T op(a)^T, where what is stored as we say is stored so for it too. */
+/* cuBLAS reads matrices by columns, so it sees ours transposed: it computes c^T = op(b)^T op(a)^T, and a matrix that
+ * is stored transposed for us is stored transposed for it. */
 static shard_status multiply(shard_device *device, const shard_cuda_product *p, shard_dtype dtype)
 {
     struct shard_cuda_blas *blas;

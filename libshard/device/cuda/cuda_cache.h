@@ -30,7 +30,7 @@ typedef struct shard_cuda_cache {
     shard_cuda_cached entry[SHARD_CUDA_CACHE_SETS][SHARD_CUDA_CACHE_WAYS];
 } shard_cuda_cache;
 
-/* Where the key's value is; NULL there if it is to be made. */
+/* The place of the key's value; NULL there if it must be made. */
 void **shard_cuda_cache_find(shard_cuda_cache *, const shard_cuda_key *);
 
 /* The largest power of two, `most` at the most, that divides the pointer (NULL: most). */

@@ -1,10 +1,11 @@
 /*
- * Cross-entropy over a range of the columns: one pass over the logits for the
- * statistics, one for the gradient, which may take their place.
+ * Cross-entropy over a range of the columns: one pass over the logits for the statistics, one for the gradient,
+ * which may overwrite them.
  *
- * A row's q is a constant `spread`, or keep * probability + spread, times the columns'
- * weights; a label adds `keep` times its weight at the target. A second kernel
- * joins the statistics of pieces of a row, in an order that depends on the shape alone, and adds the label's summands. The ranks' statistics are joined in the same way, in rank order.
+ * A row's q is a constant `spread`, or keep * probability + spread, times the columns' weights; a label adds `keep`
+ * times its weight at the target. A second kernel joins the statistics of pieces of a row, in an order that depends
+ * on the shape alone, and adds the label's summands. The ranks' statistics are joined in the same way, in rank
+ * order.
  */
 #include "device/cuda/exp_sum.cuh"
 
@@ -49,7 +50,7 @@ template <class T> struct Loss {
     }
 };
 
-/* Packs of the logits that a thread has under way; as many again of what the columns have. */
+/* Packs of the logits that a thread loads ahead; as many again of the columns' weights or probabilities. */
 template <int TARGETS> constexpr int packs_ahead = TARGETS == OWN_TARGETS ? PACKS / 2 : PACKS;
 
 /* ---- statistics ---- */
@@ -60,7 +61,7 @@ struct LossPart {
     int64_t ahead;
 };
 
-/* Where a row's logits are counted that come before the target's; ahead NULL: nowhere. */
+/* The row's count of logits before the target's; ahead NULL: not counted. */
 struct Ranking {
     const double *logit; /* [rows], of the targets; NULL: this part has them */
     int64_t *ahead;      /* [rows] */

@@ -21,8 +21,8 @@ struct shard_cuda_dnn {
     shard_cuda_cache plans;
 };
 
-/* In the order in which they are tried; within one, in that of cuDNN's heuristic. A fallback may
- * be many times slower than what is compiled at run time, which costs seconds once. */
+/* In the order in which they are tried, and within each in the order of cuDNN's heuristic. A fallback may be many
+ * times slower than an engine that is compiled at run time, which costs seconds once. */
 typedef enum choice {
     PRECOMPILED,
     RUNTIME_COMPILED,
@@ -33,13 +33,13 @@ typedef enum choice {
 
 /* An engine as a heuristic configures it. */
 typedef struct engine {
-    cudnnBackendDescriptor_t configuration; /* kept as long as what is made of it */
+    cudnnBackendDescriptor_t configuration; /* must exist as long as plans made of it */
     int64_t index;                          /* cuDNN's number */
     unsigned numerical, behavior;           /* bits of its notes */
     choice choice;
 } engine;
 
-/* A convolution's engines, and what runs the one before `next`; those before that one have failed. */
+/* A convolution's engines; the one before `next` is in use, and those before that one have failed. */
 typedef struct plan {
     engine *engines;
     int64_t count, next;
@@ -245,7 +245,7 @@ static cudnnBackendDescriptor_t describe(graph *g, cudnnHandle_t handle, const s
 
 #define BIT(note) (1u << (note))
 
-/* Bits of what an engine says of itself; all bits if that is not to be had, or is more than `known`. */
+/* Bits of an engine's notes; all bits if cuDNN does not report them, or there are more than `known`. */
 static unsigned notes_of(cudnnBackendDescriptor_t described, cudnnBackendAttributeName_t name, cudnnBackendAttributeType_t type,
                          int64_t known)
 {
@@ -346,7 +346,7 @@ static void insert(plan *p, engine e)
     p->engines[at] = e;
 }
 
-/* Adds the fit ones of what the heuristic names; all: room for as many. */
+/* Adds the usable configurations of a heuristic; all: room for as many. */
 static void take_advice(plan *p, const advice *a, cudnnBackendDescriptor_t *all, bool fallback, shard_dtype dtype,
                         bool allow_tf32)
 {
@@ -427,7 +427,7 @@ static shard_status find_plan(shard_device *device, struct shard_cuda_dnn *dnn, 
     return *kept ? SHARD_OK : shard_last_status();
 }
 
-/* ---- what is logged ---- */
+/* ---- logging ---- */
 
 static const char *name_of(const shard_cuda_conv *c)
 {

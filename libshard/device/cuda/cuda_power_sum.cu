@@ -1,8 +1,7 @@
 /*
- * The sum of |x|^power, or the largest |x|. Each block strides over the array, several
- * packs under way in a thread; where there are several blocks, a second launch joins
- * what they have found. In double, and in an order that n decides (and how many blocks
- * keep the device busy; of a list's arrays n alone).
+ * The sum of |x|^power, or the largest |x|. Each block strides over the array, several packs at a time in a thread;
+ * a second launch joins the results of several blocks. In double, and in an order that n determines (and the number
+ * of blocks that keep the device busy; for a list's arrays n alone).
  */
 #include "device/cuda/list.cuh"
 

@@ -1,6 +1,6 @@
 /*
- * Running out of memory. The pool keeps what tensors release; what it keeps is lost to an
- * allocation of another size, and to what CUDA and its libraries allocate outside the pool: handles,
+ * Running out of memory. The pool keeps memory that tensors release. That memory cannot
+ * serve an allocation of another size, or what CUDA and its libraries allocate outside the pool: handles,
  * workspaces, code that is loaded at its first use. Every call that may take memory is therefore
  * made by SHARD_CUDA_WITH_ROOM; NCCL's, which cannot be made again, come after a trim.
  */

@@ -134,7 +134,7 @@ template <class T> struct Piece {
             }
     }
 
-    /* Goes over the elements behind `last`, or, if nothing was found so far, all of them. */
+    /* Searches the elements after `last`, or all of them if nothing was found so far. */
     __device__ void look(bool begins, const Element<R> &last)
     {
         more = false;

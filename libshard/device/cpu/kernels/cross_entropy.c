@@ -32,9 +32,8 @@ static void R(add_targets)(const loss *l, int64_t n, const real *x, const real *
     p->b += b;
 }
 
-/* How many of n logits come before the target's: larger, or as large where ties
- * are. A NaN counts as the largest of all, so that it is not taken for a hit. Not
- * inlined: gcc 12 forgets to vectorise the copies that it makes of the loops. */
+/* The number of n logits that come before the target's: larger, or, with ties, as large. A NaN counts as the largest
+ * of all, so that it is not a hit. Not inlined: gcc 12 does not vectorise the copies that it makes of the loops. */
 __attribute__((noinline)) static int64_t R(count_before)(int64_t n, const real *x, real logit, bool ties)
 {
     int32_t count = 0;
@@ -224,7 +223,7 @@ typedef struct loss {
     const void *probability, *weight;
     const double *lse, *b, *scale, *logit;
     double keep, spread;
-    int64_t of_ignored; /* what count_ahead says of them */
+    int64_t of_ignored; /* counted by count_ahead */
     int64_t *ahead;     /* of the statistics; NULL: not counted */
 } loss;
 

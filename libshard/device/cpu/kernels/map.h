@@ -3,8 +3,8 @@
  * depends on the same element of each input, and column sums. Both take a body
  * that is called span by span.
  *
- * What repeats every `period` elements (a matrix's columns, channels) is known
- * to a body by the span's offset in it; no span crosses its end. As short spans
+ * Values that repeat every `period` elements (of a matrix's columns, of channels) are found
+ * by the span's offset in the period; no span crosses its end. As short spans
  * are slow, few columns are repeated up to wide_period() and that is used.
  */
 #ifndef SHARD_CPU_MAP_H
