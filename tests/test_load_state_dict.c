@@ -185,7 +185,7 @@ START_TEST(test_errors)
         ck_assert(value_at(x, 0) == 1 && value_at(y, 0) == 1);
         shard_tensor *part = as_part(shard_ones(SHARD_SHAPE(1, 3)), 0, 2);
         load(list_two("x", x, "y", y), list_two("x", part, "y", y), (shard_load_state_dict_options){0});
-        check_error(SHARD_ERROR_SHAPE, "*: 1 placed otherwise (\"x\" is split along 0 there, whole here: call "
+        check_error(SHARD_ERROR_SHAPE, "*: 1 placed otherwise (\"x\" is split along 0 there, local here: call "
                                        "shard_collect_state_dict first)");
         shard_load_state_dict(NULL, NULL);
         check_error(SHARD_ERROR_ARGUMENT, "shard_load_state_dict: tensors is NULL");
@@ -282,7 +282,7 @@ static void relocates_whole_tensors(shard_group *world, void *context)
     for (int from_root = 0; from_root < 2; from_root++) {
         ck_assert_ptr_null(shard_relocate_state_dict(like, partitioned, .from_root = from_root));
         check_error(shard_last_status(),
-                    "*shard_relocate_state_dict: \"*\" is partitioned by shard_zero_optimizer, and a whole one is "
+                    "*shard_relocate_state_dict: \"*\" is partitioned by shard_zero_optimizer, and a whole tensor is "
                     "needed: call shard_collect_state_dict first");
     }
     SHARD_SCOPE

@@ -1,5 +1,5 @@
 /* State dicts of whole tensors from lists of split ones. */
-#include "checkpoint/part.h"
+#include "checkpoint/ranges.h"
 #include "checkpoint/safetensors.h"
 
 #include "comm/function.h"
@@ -23,7 +23,7 @@ static shard_status place(shard_tensor *whole, int64_t element, size_t pitch, co
     if (!memory || width == 0)
         return shard_last_status();
     memory += (size_t)element * shard_dtype_size(whole->dtype);
-    if (shard_part_is_host(whole))
+    if (shard_is_host_memory(whole))
         return ops->copy_rows(device, memory, pitch, from, width, width, rows);
     if (rows == 1)
         return ops->copy_in(device, memory, from, width);
@@ -74,9 +74,9 @@ static shard_status collect_whole(shard_tensors *list, const char *name, shard_t
         if (to.whole)
             shard_tensors_add(list, name, to.whole);
     }
-    shard_range *ranges = shard_part_ranges(name, tensor);
+    shard_range *ranges = shard_local_ranges(name, tensor);
     if (ranges)
-        shard_part_gather(tensor, ranges, NULL, take, &to);
+        shard_gather_blocks(tensor, ranges, NULL, take, &to);
     free(ranges);
     shard_release(to.whole);
     return shard_last_status();

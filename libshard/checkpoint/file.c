@@ -250,9 +250,9 @@ shard_status shard_file_read_alone(shard_file *file, void *data, int64_t bytes, 
     SHARD_TRY(move_cached(file, READ, to, head, offset));
     int64_t at = head;
     while (at < end && file->direct >= 0) {
-        int64_t piece = end - at < PIECE ? end - at : PIECE;
-        SHARD_TRY(move_direct(file, READ, to + at, piece, offset + at));
-        at += piece;
+        int64_t bytes_now = end - at < PIECE ? end - at : PIECE;
+        SHARD_TRY(move_direct(file, READ, to + at, bytes_now, offset + at));
+        at += bytes_now;
     }
     return move_cached(file, READ, to + at, bytes - at, offset + at);
 }
@@ -269,11 +269,11 @@ shard_status shard_file_write(shard_file *file, const void *data, int64_t bytes,
     SHARD_TRY(move_cached(file, WRITE, from, head, offset));
     int64_t most = aligned ? PIECE : BOUNCE, at = head;
     while (at < end && file->direct >= 0) {
-        int64_t piece = end - at < most ? end - at : most;
+        int64_t bytes_now = end - at < most ? end - at : most;
         if (!aligned)
-            memcpy(bounce, from + at, (size_t)piece);
-        SHARD_TRY(move_direct(file, WRITE, aligned ? from + at : bounce, piece, offset + at));
-        at += piece;
+            memcpy(bounce, from + at, (size_t)bytes_now);
+        SHARD_TRY(move_direct(file, WRITE, aligned ? from + at : bounce, bytes_now, offset + at));
+        at += bytes_now;
     }
     return move_cached(file, WRITE, from + at, bytes - at, offset + at);
 }

@@ -6,7 +6,7 @@
 #include "checkpoint/file.h"
 #include "checkpoint/fit.h"
 #include "checkpoint/metadata.h"
-#include "checkpoint/part.h"
+#include "checkpoint/ranges.h"
 #include "checkpoint/safetensors.h"
 
 #include "comm/function.h"
@@ -134,7 +134,7 @@ static shard_status match_all(loading *l)
     for (int64_t i = 0; i < count; i++) {
         const shard_tensor *tensor = shard_tensors_at(l->tensors, i);
         const char *own = shard_tensors_name(l->tensors, i);
-        SHARD_TRY(shard_part_check("shard_load", own, tensor));
+        SHARD_TRY(shard_check_not_partial("shard_load", own, tensor));
         char *name = shard_format("%s%s", l->options.prefix ? l->options.prefix : "", own);
         if (!name)
             return shard_last_status();
@@ -193,48 +193,48 @@ static shard_status read_run(loading *l, const filling *f, int64_t first, int64_
                                                                     f->start + first * f->from);
     int64_t most = SHARD_BLOCK_BYTES / (f->from > f->to ? f->from : f->to);
     for (int64_t at = 0; at < count; at += most) {
-        int64_t piece = count - at < most ? count - at : most;
-        SHARD_TRY(shard_file_read(&l->file, l->block, piece * f->from, f->start + (first + at) * f->from));
-        SHARD_TRY(shard_part_write(f->tensor, memory + at * f->to, l->block, f->entry->dtype, piece, &l->converted));
+        int64_t number = count - at < most ? count - at : most;
+        SHARD_TRY(shard_file_read(&l->file, l->block, number * f->from, f->start + (first + at) * f->from));
+        SHARD_TRY(shard_values_write(f->tensor, memory + at * f->to, l->block, f->entry->dtype, number, &l->converted));
     }
     return SHARD_OK;
 }
 
 /* Narrow columns: whole rows are read, and the other columns are skipped. */
-static shard_status read_columns(loading *l, const filling *f, const shard_part *part)
+static shard_status read_columns(loading *l, const filling *f, const shard_extent *extent)
 {
-    size_t pitch = (size_t)(part->pitch * f->from), width = (size_t)(part->width * f->from);
-    int64_t most = SHARD_BLOCK_BYTES / (part->pitch * (f->from > f->to ? f->from : f->to));
-    for (int64_t row = 0; row < part->rows; row += most) {
-        int64_t rows = part->rows - row < most ? part->rows - row : most;
-        char *memory = f->memory + (part->element + row * part->width) * f->to, *block = l->block;
+    size_t pitch = (size_t)(extent->pitch * f->from), width = (size_t)(extent->width * f->from);
+    int64_t most = SHARD_BLOCK_BYTES / (extent->pitch * (f->from > f->to ? f->from : f->to));
+    for (int64_t row = 0; row < extent->rows; row += most) {
+        int64_t rows = extent->rows - row < most ? extent->rows - row : most;
+        char *memory = f->memory + (extent->element + row * extent->width) * f->to, *block = l->block;
         int64_t bytes = (rows - 1) * (int64_t)pitch + (int64_t)width;
-        SHARD_TRY(shard_file_read(&l->file, block, bytes, f->start + (part->start + row * part->pitch) * f->from));
+        SHARD_TRY(shard_file_read(&l->file, block, bytes, f->start + (extent->start + row * extent->pitch) * f->from));
         if (f->straight) {
             SHARD_TRY(shard_cpu()->ops->copy_rows(shard_cpu(), memory, width, block, pitch, width, (size_t)rows));
             continue;
         }
         for (int64_t i = 1; i < rows; i++)
             memmove(block + (size_t)i * width, block + (size_t)i * pitch, width);
-        SHARD_TRY(shard_part_write(f->tensor, memory, block, f->entry->dtype, rows * part->width, &l->converted));
+        SHARD_TRY(shard_values_write(f->tensor, memory, block, f->entry->dtype, rows * extent->width, &l->converted));
     }
     return SHARD_OK;
 }
 
-static shard_status read_part(loading *l, const filling *f, const shard_part *part)
+static shard_status read_extent(loading *l, const filling *f, const shard_extent *extent)
 {
-    int64_t widest = part->pitch * (f->from > f->to ? f->from : f->to);
-    if (part->rows > 1 && part->width > 0 && part->width * f->from < SHARD_WIDE_BYTES && widest <= SHARD_BLOCK_BYTES)
-        return read_columns(l, f, part);
-    for (int64_t row = 0; row < part->rows && part->width > 0; row++)
-        SHARD_TRY(read_run(l, f, part->start + row * part->pitch, part->element + row * part->width, part->width));
+    int64_t widest = extent->pitch * (f->from > f->to ? f->from : f->to);
+    if (extent->rows > 1 && extent->width > 0 && extent->width * f->from < SHARD_WIDE_BYTES && widest <= SHARD_BLOCK_BYTES)
+        return read_columns(l, f, extent);
+    for (int64_t row = 0; row < extent->rows && extent->width > 0; row++)
+        SHARD_TRY(read_run(l, f, extent->start + row * extent->pitch, extent->element + row * extent->width, extent->width));
     return SHARD_OK;
 }
 
 /* The number of ranks that read a range of their own of the tensor. */
 static int64_t holders(const shard_tensor *tensor)
 {
-    const shard_placement *placement = shard_part_placement(tensor);
+    const shard_placement *placement = shard_local_placement(tensor);
     int64_t split = placement->kind == SHARD_SPLIT ? shard_group_size(placement->group) : 1;
     return tensor->slice ? split * shard_group_size(tensor->slice->group) : split;
 }
@@ -249,16 +249,16 @@ static shard_status fill(loading *l, const shard_entry *entry, shard_tensor *ten
                  .start = l->data_start + entry->begin,
                  .from = (int64_t)shard_dtype_size(entry->dtype),
                  .to = (int64_t)shard_dtype_size(tensor->dtype),
-                 .straight = entry->dtype == tensor->dtype && shard_part_is_host(tensor)};
+                 .straight = entry->dtype == tensor->dtype && shard_is_host_memory(tensor)};
     f.alone = holders(tensor) == shard_group_size(l->world);
     if (!l->block)
         l->block = shard_block_allocate();
     if (!f.memory || !l->block)
         return shard_last_status();
-    shard_part parts[SHARD_PARTS];
-    int count = shard_parts_of(tensor, parts);
+    shard_extent extents[SHARD_EXTENTS];
+    int count = shard_extents_of(tensor, extents);
     for (int i = 0; i < count; i++)
-        SHARD_TRY(read_part(l, &f, &parts[i]));
+        SHARD_TRY(read_extent(l, &f, &extents[i]));
     return SHARD_OK;
 }
 

@@ -9,7 +9,7 @@
 #include "base/file_limit.h"
 #include "checkpoint/file.h"
 #include "checkpoint/metadata.h"
-#include "checkpoint/part.h"
+#include "checkpoint/ranges.h"
 #include "checkpoint/safetensors.h"
 
 #include "comm/function.h"
@@ -55,7 +55,7 @@ static shard_status check_local(const saving *s)
     for (int64_t i = 0; i < shard_tensors_count(s->tensors); i++) {
         const shard_tensor *tensor = shard_tensors_at(s->tensors, i);
         const char *name = shard_tensors_name(s->tensors, i);
-        SHARD_TRY(shard_part_check("shard_save", name, tensor));
+        SHARD_TRY(shard_check_not_partial("shard_save", name, tensor));
         if (tensor->placement.kind == SHARD_SPLIT || tensor->slice)
             return shard_error(SHARD_ERROR_SHAPE,
                                "shard_save: %s is %s, and .local saves whole tensors: call shard_collect_state_dict first",
@@ -121,7 +121,7 @@ static shard_status agree_on_ranges(saving *s)
         const char *name = shard_tensors_name(s->tensors, i);
         shard_range *flat_ranges = tensor->slice ? shard_flat_ranges(name, tensor) : NULL;
         bool written = tensor->slice && agree_on_flat_ranges(tensor);
-        shard_range *ranges = shard_part_placement(tensor)->kind == SHARD_SPLIT ? shard_part_ranges(name, tensor) : NULL;
+        shard_range *ranges = shard_local_placement(tensor)->kind == SHARD_SPLIT ? shard_local_ranges(name, tensor) : NULL;
         if (i < s->count) {
             s->flat_ranges[i] = flat_ranges;
             s->written[i] = written;
@@ -210,12 +210,12 @@ static shard_status write_run(saving *s, int64_t index, int64_t element, int64_t
 {
     shard_tensor *tensor = shard_tensors_at(s->tensors, index);
     int64_t size = (int64_t)shard_dtype_size(tensor->dtype), start = s->data_start + s->entries[index].begin;
-    bool host = shard_part_is_host(tensor);
+    bool host = shard_is_host_memory(tensor);
     int64_t most = host ? count : SHARD_BLOCK_BYTES / size;
     void *block = host ? NULL : shard_block_allocate();
     for (int64_t at = 0; at < count && shard_last_status() == SHARD_OK; at += most) {
         int64_t number = count - at < most ? count - at : most;
-        const void *values = shard_part_read(tensor, element + at, number, block);
+        const void *values = shard_values_read(tensor, element + at, number, block);
         if (values)
             shard_file_write(&s->file, values, number * size, start + (to + at) * size);
     }
@@ -253,7 +253,7 @@ typedef struct row_writer {
 static shard_range rows_of(const saving *s, int64_t index, int64_t rows)
 {
     const shard_tensor *tensor = shard_tensors_at(s->tensors, index);
-    shard_group *group = shard_part_placement(tensor)->group;
+    shard_group *group = shard_local_placement(tensor)->group;
     int writers = shard_group_size(group), rank = shard_group_rank(group);
     if (!tensor->slice)
         return shard_split_range(rows, writers, rank);
@@ -285,10 +285,10 @@ static shard_status write_rows(void *context, const shard_block *block)
 static bool is_narrow(const saving *s, int64_t index)
 {
     const shard_tensor *tensor = shard_tensors_at(s->tensors, index);
-    const shard_placement *placement = shard_part_placement(tensor);
+    const shard_placement *placement = shard_local_placement(tensor);
     if (placement->kind != SHARD_SPLIT)
         return false;
-    int64_t rows = shard_shape_product(shard_part_shape(tensor), 0, placement->dim);
+    int64_t rows = shard_shape_product(shard_local_shape(tensor), 0, placement->dim);
     int64_t pitch = (s->entries[index].end - s->entries[index].begin) / (rows > 0 ? rows : 1);
     return rows > 1 && pitch < SHARD_WIDE_BYTES * shard_group_size(placement->group) && pitch <= SHARD_BLOCK_BYTES;
 }
@@ -296,15 +296,15 @@ static bool is_narrow(const saving *s, int64_t index)
 static shard_status write_narrow(saving *s, int64_t index)
 {
     row_writer writer = {.s = s, .index = index, .lines = shard_block_allocate()};
-    shard_part_gather(shard_tensors_at(s->tensors, index), s->ranges[index], s->flat_ranges[index], write_rows, &writer);
+    shard_gather_blocks(shard_tensors_at(s->tensors, index), s->ranges[index], s->flat_ranges[index], write_rows, &writer);
     shard_block_free(writer.lines);
     return shard_last_status();
 }
 
-static shard_status write_part(saving *s, int64_t index, const shard_part *part)
+static shard_status write_extent(saving *s, int64_t index, const shard_extent *extent)
 {
-    for (int64_t row = 0; row < part->rows && shard_last_status() == SHARD_OK; row++)
-        write_run(s, index, part->element + row * part->width, part->width, part->start + row * part->pitch);
+    for (int64_t row = 0; row < extent->rows && shard_last_status() == SHARD_OK; row++)
+        write_run(s, index, extent->element + row * extent->width, extent->width, extent->start + row * extent->pitch);
     return shard_last_status();
 }
 
@@ -315,19 +315,19 @@ static shard_status write_split(saving *s, int64_t index)
         return SHARD_OK;
     if (is_narrow(s, index))
         return write_narrow(s, index);
-    shard_part parts[SHARD_PARTS];
-    shard_parts_of(tensor, parts);
-    return write_part(s, index, parts);
+    shard_extent extents[SHARD_EXTENTS];
+    shard_extents_of(tensor, extents);
+    return write_extent(s, index, extents);
 }
 
 static shard_status write_flat_range(saving *s, int64_t index)
 {
     if (is_narrow(s, index))
         return write_narrow(s, index);
-    shard_part parts[SHARD_PARTS];
-    int count = shard_parts_of(shard_tensors_at(s->tensors, index), parts);
+    shard_extent extents[SHARD_EXTENTS];
+    int count = shard_extents_of(shard_tensors_at(s->tensors, index), extents);
     for (int i = 0; i < count && s->written[index] && shard_last_status() == SHARD_OK; i++)
-        write_part(s, index, &parts[i]);
+        write_extent(s, index, &extents[i]);
     return shard_last_status();
 }
 

@@ -1,15 +1,15 @@
 /*
- * Products of matrices whose rows begin at no multiple of 16 bytes. Kernels for tensor cores move 16 bytes at a time, and
- * those that take other rows are several times slower: where a product is large for its matrices, these go through
- * scratch memory in which their rows are aligned.
+ * Products of matrices whose rows begin at no multiple of 16 bytes. Kernels for tensor cores move 16 bytes at a time,
+ * and those that take other rows are several times slower: where a product is large for its matrices, these go
+ * through scratch memory in which their rows are aligned.
  */
 #include "device/cuda/cuda_blas.h"
 
 /*
  * When that pays. An H100 that multiplies such rows at 250 TFLOP/s, not 700, loses 2.6e-15 s a flop; a byte that is read
  * and written at 3 TB/s costs 0.67e-12 s, as much as 260 flop lose. Twice as many are asked for, and so many that they
- * lose more than the launches of three copies (about 10 us). Memory for copies is bounded: it is allocated in addition to all
- * other memory.
+ * lose more than the launches of three copies (about 10 us). Memory for copies is bounded: it is allocated in
+ * addition to all other memory.
  */
 #define LEAST_FLOP 0x1p32
 #define FLOP_EACH_BYTE 512

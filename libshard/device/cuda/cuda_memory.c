@@ -4,7 +4,8 @@
  * use; pinned memory for staging.
  *
  * Released memory is reused by work that is queued later on the
- * same stream, so that nothing has to wait. Memory of the stream of copies is released on the device's stream like all other.
+ * same stream, so that nothing has to wait. Memory of the stream of copies is released on the device's stream like
+ * all other.
  */
 #include "device/cuda/cuda_room.h"
 

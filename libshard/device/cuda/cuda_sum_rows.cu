@@ -2,8 +2,8 @@
  * Column sums.
  *
  * A block takes `width` packs side by side (its columns) and a slice of the rows, of
- * which its BLOCK / width groups of threads take rows in turn; then the groups' sums are added, as a tree. Where there are several slices, their sums are
- * summed in the same way by a second launch.
+ * which its BLOCK / width groups of threads take rows in turn; then the groups' sums are added, as a tree. Where
+ * there are several slices, their sums are summed in the same way by a second launch.
  *
  * Invariants: sums are double, so that the result is the sum rounded once. The slices
  * and the order depend on the shape and on x's alignment alone.
