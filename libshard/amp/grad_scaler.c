@@ -30,7 +30,7 @@ struct shard_grad_scaler {
     record *records;
     int64_t count, capacity;
     /* whether gradients were unscaled since the last update, and whether any was not finite. The same on all ranks */
-    bool looked, found;
+    bool checked, found;
 };
 
 /* ---- making ---- */
@@ -120,9 +120,9 @@ shard_tensor *shard_grad_scaler_scale(shard_grad_scaler *scaler, shard_tensor *l
 
 /* ---- gradients ---- */
 
-/* Sets *finite to whether all gradients of this rank are finite (torch's found_inf is the opposite): the sum of
- * their squares is finite then. */
-static shard_status look(shard_optimizer *optimizer, bool *found)
+/* Sets *found, torch's found_inf, to whether a gradient of this rank is not finite: the sum of the squares is then not
+ * finite either. */
+static shard_status find_overflow(shard_optimizer *optimizer, bool *found)
 {
     if (!shard_optimizer_grad_scale(optimizer))
         return shard_last_status();
@@ -168,14 +168,14 @@ static shard_status unscale(record *r, shard_grad_scaler *scaler, shard_optimize
     bool found = false;
     shard_status status = shard_last_status();
     if (status == SHARD_OK)
-        status = look(optimizer, &found);
+        status = find_overflow(optimizer, &found);
     shard_scope_close(&scope);
     if (status != SHARD_OK)
         return shard_group_fail(world);
     int64_t somewhere = found;
     SHARD_TRY(shard_group_all_reduce(world, NULL, &somewhere, 1, SHARD_INT64, SHARD_MAX));
     r->found = somewhere != 0;
-    scaler->looked = true;
+    scaler->checked = true;
     scaler->found |= r->found;
     SHARD_TRY(multiply(optimizer, 1.0 / shard_grad_scaler_get_scale(scaler)));
     r->stage = UNSCALED;
@@ -252,7 +252,7 @@ static void update_scale(shard_grad_scaler *scaler)
     *tracker = scaler->found ? 0 : *tracker + 1;
     if (scaler->found)
         *scale = (float)((double)*scale * scaler->options.backoff_factor);
-    scaler->looked = scaler->found = false;
+    scaler->checked = scaler->found = false;
     if (*tracker < scaler->options.growth_interval)
         return;
     *tracker = 0;
@@ -263,10 +263,10 @@ static void update_scale(shard_grad_scaler *scaler)
 shard_status shard_grad_scaler_update(shard_grad_scaler *scaler)
 {
     SHARD_FUNCTION("shard_grad_scaler_update");
-    if (scaler && !scaler->looked)
+    if (scaler && !scaler->checked)
         shard_error(SHARD_ERROR_ARGUMENT, "shard_grad_scaler_update: no gradients were unscaled since the last update; call "
                                           "shard_grad_scaler_step before it");
-    if (scaler && scaler->looked)
+    if (scaler && scaler->checked)
         update_scale(scaler);
     if (scaler)
         forget_steps(scaler);

@@ -28,32 +28,32 @@ static int64_t hash_texts(const agree_list *list, int64_t begin, int64_t end)
 }
 
 /* Gathers the ranks' bytes, [ranks, bytes], into `all`. */
-static shard_status gather_bytes(const void *own, int64_t bytes, void *all)
+static shard_status gather_bytes(const void *mine, int64_t bytes, void *all)
 {
     shard_group *world = shard_world();
     shard_status status = SHARD_OK;
     SHARD_SCOPE {
-        shard_tensor *row = shard_from_host(own, SHARD_SHAPE(1, bytes), .dtype = SHARD_UINT8, .device = shard_device_open("cpu"));
+        shard_tensor *row = shard_from_host(mine, SHARD_SHAPE(1, bytes), .dtype = SHARD_UINT8, .device = shard_device_open("cpu"));
         status = shard_copy_to_host(shard_gather_from_group(row, 0, world), all, (size_t)(shard_group_size(world) * bytes));
     }
     return status;
 }
 
 /* Whether all ranks have the same number; *least is the smallest. `all` has room for one number of each rank. */
-static shard_status compare(int64_t own, int64_t *all, bool *equal, int64_t *least)
+static shard_status compare(int64_t mine, int64_t *all, bool *equal, int64_t *least)
 {
-    shard_status status = gather_bytes(&own, sizeof own, all);
+    shard_status status = gather_bytes(&mine, sizeof mine, all);
     *equal = true;
-    *least = own;
+    *least = mine;
     for (int i = 0; i < shard_group_size(shard_world()) && status == SHARD_OK; i++) {
-        *equal &= all[i] == own;
+        *equal &= all[i] == mine;
         *least = all[i] < *least ? all[i] : *least;
     }
     return status;
 }
 
 /* Sets the same error on all ranks. A text past the end of a list is empty. */
-static shard_status tell(const char *what, const char *advice, const agree_list *list, int64_t index)
+static shard_status report_difference(const char *what, const char *advice, const agree_list *list, int64_t index)
 {
     int ranks = shard_group_size(shard_world()), other = 0;
     char own[AGREE_BYTES] = "no more", (*all)[SHOWN_BYTES] = calloc((size_t)ranks, sizeof *all);
@@ -97,5 +97,5 @@ shard_status agree_on(const char *what, const char *advice, agree_list list)
     free(all);
     if (status != SHARD_OK || (counts && texts))
         return status;
-    return tell(what, advice, &list, low);
+    return report_difference(what, advice, &list, low);
 }
