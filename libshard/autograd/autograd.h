@@ -61,7 +61,7 @@ struct shard_node {
     shard_history history; /* first: a tensor's history is its node */
     const shard_node_type *type;
     const char *name; /* the type's, or an own operation's */
-    int shares;
+    int references;
     uint64_t sequence; /* a node comes after those that made its inputs */
     uint64_t visit;    /* the walk that has seen it */
     int inputs;

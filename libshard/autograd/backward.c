@@ -105,7 +105,7 @@ static shard_status add_into(shard_tensor *sum, double alpha, shard_tensor *x, d
  * over the caller's share of x. */
 static shard_tensor *make_own(shard_tensor *x)
 {
-    if (!x || (x->shares == 1 && x->storage->shares == 1))
+    if (!x || (x->references == 1 && x->storage->references == 1))
         return x;
     shard_tensor *copy = shard_keep(shard_tensor_like(x));
     if (copy && add_into(copy, 1.0, x, 0.0) != SHARD_OK) {
@@ -291,7 +291,7 @@ static shard_status deliver(shard_node *node, int input, shard_tensor *dx, const
     standing settled;
     if (settle(node, edge, dx, dy, &settled) != SHARD_OK)
         return shard_tensor_unref(dx), shard_last_status();
-    if (dx->shares > 1) { /* dy handed on: others see its placement */
+    if (dx->references > 1) { /* dy handed on: others see its placement */
         shard_tensor *own = shard_keep(shard_detach(dx));
         shard_tensor_unref(dx);
         if (!own)

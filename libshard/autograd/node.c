@@ -37,7 +37,7 @@ void shard_node_clear(shard_node *node)
 static void drop_node(shard_history *history)
 {
     shard_node *node = (shard_node *)history;
-    if (--node->shares)
+    if (--node->references)
         return;
     node->next = NULL;
     for (shard_node *doomed = node; doomed; doomed = node) {
@@ -45,7 +45,7 @@ static void drop_node(shard_history *history)
         for (int i = 0; i < doomed->inputs; i++) {
             shard_tensor_unref(doomed->edge[i].leaf);
             shard_node *maker = doomed->edge[i].node;
-            if (maker && --maker->shares == 0) {
+            if (maker && --maker->references == 0) {
                 maker->next = node;
                 node = maker;
             }
@@ -73,7 +73,7 @@ static shard_edge make_edge(shard_tensor *input)
         return edge;
     edge.node = shard_node_of(input);
     if (edge.node)
-        edge.node->shares++;
+        edge.node->references++;
     else
         edge.leaf = shard_tensor_ref(input);
     return edge;
@@ -94,7 +94,7 @@ shard_node *shard_record(const shard_node_type *type, shard_tensor *y, int input
     *node = (shard_node){.history.drop = drop_node,
                          .type = type,
                          .name = type->name,
-                         .shares = 1,
+                         .references = 1,
                          .sequence = next_sequence++,
                          .inputs = inputs,
                          .placement = y->placement,

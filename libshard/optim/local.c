@@ -6,7 +6,7 @@
 bool shard_slot_is_listed(const shard_slot *slot)
 {
     for (int s = 0; s < SHARD_OPTIMIZER_STATES; s++)
-        if (slot->range.state[s] && slot->range.state[s]->shares > 1)
+        if (slot->range.state[s] && slot->range.state[s]->references > 1)
             return true;
     return false;
 }
