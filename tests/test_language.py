@@ -20,11 +20,6 @@ PENDING = [
     "include/shard/op.h",
     "include/shard/optim.h",
     "include/shard/parallel.h",
-    "libshard/autograd",
-    "libshard/comm",
-    "libshard/distributed",
-    "libshard/optim",
-    "libshard/parallel",
 ]
 
 # An older word or phrase, and the term of the glossary, or plain words, that stand in its place.

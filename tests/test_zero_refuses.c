@@ -173,7 +173,7 @@ static void notices_what_was_frozen(shard_group *world, void *context)
         shard_set_requires_grad(q, true);
         check_ok(back(p, q));
         shard_step(sgd);
-        check_error(shard_last_status(), "*shard_step: \"q\" has a gradient that nobody averages: it was frozen*or call "
+        check_error(shard_last_status(), "*shard_step: \"q\" has a gradient that no rank averages: it was frozen*or call "
                                          "shard_optimizer_add_param_group with an empty list before the backward");
         shard_optimizer_zero_grad(sgd);
         check_averaged(p, 1);

@@ -109,8 +109,8 @@ shard_node *shard_record(const shard_node_type *type, shard_tensor *y, int input
 
 shard_tensor *shard_keep_for_backward(shard_tensor *tensor)
 {
-    /* Not the tensor itself: a result that its own node holds would never go. */
-    shard_tensor *kept = tensor->storage->materializer /* whose memory may go again, and need not come for this */
+    /* Not the tensor itself: a result to which its own node has a reference would never be freed. */
+    shard_tensor *kept = tensor->storage->materializer /* its memory may be evicted, and need not be materialized now */
                              ? shard_tensor_beside(tensor)
                              : shard_keep(shard_detach(tensor));
     if (!kept)
@@ -142,7 +142,7 @@ shard_tensor *shard_make_gradient(shard_node *node, int input)
 {
     const shard_edge *edge = &node->edge[input];
     shard_tensor *gradient = shard_tensor_make(edge->shape, edge->dtype, edge->device);
-    /* A part of a sum has the gradient of the sum, which is whole. */
+    /* A PARTIAL tensor, a summand, has the gradient of the sum, which is whole. */
     if (gradient && edge->placement.kind != SHARD_PARTIAL)
         gradient->placement = edge->placement;
     return gradient;

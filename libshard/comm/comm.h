@@ -1,6 +1,6 @@
 /*
- * Groups and the checked collectives that the rest of the library calls. What the transports
- * do is in transport.h.
+ * Groups and the checked collectives that the rest of the library calls. The transports'
+ * functions are in transport.h.
  */
 #ifndef SHARD_COMM_COMM_H
 #define SHARD_COMM_COMM_H
@@ -34,7 +34,7 @@ shard_group *shard_group_alone(int world_rank);
 /* The lists of a group whose size is set: group, or NULL with the error set. */
 shard_group *shard_group_allocate(shard_group *group);
 
-/* Makes a new group ready for collectives: the first one, which all members enter. NULL, and the group
+/* Makes a new group ready for collectives by a first one, which every rank calls. NULL, and the group
  * destroyed, if that fails. */
 shard_group *shard_group_start(shard_group *group, shard_collective_kind kind);
 
@@ -85,7 +85,7 @@ shard_status shard_group_wait(shard_group *, shard_device *, shard_request *);
  * its error. Returns the thread's error. */
 shard_status shard_group_fail(shard_group *);
 
-/* Whether all members have this thread's error, with the same text. */
+/* Whether all ranks of the group have this thread's error, with the same text. */
 bool shard_group_failure_is_joint(const shard_group *group);
 
 #endif

@@ -24,7 +24,7 @@ typedef struct shard_function {
 /* Of this thread. */
 const shard_function *shard_current_function(void);
 
-/* What SHARD_FUNCTION found, and leaves again. */
+/* The state that SHARD_FUNCTION found, restored when the function returns. */
 typedef struct shard_function_mark {
     uint64_t before; /* the hash */
     size_t agreed;   /* the length of the text */

@@ -6,13 +6,13 @@
 
 /* Which error it is: that of the rank which failed first, also where others have received it. */
 typedef struct shard_error_id {
-    int32_t rank;    /* of the world; -1: all members of a group found it at once */
+    int32_t rank;    /* of the world; -1: all ranks of a group found it at once */
     uint64_t serial; /* shard_error_serial() there */
 } shard_error_id;
 
 #define SHARD_SMALL_BYTES 216
 
-/* What the others receive of a collective: compared up to `status`. */
+/* The description of a collective that the other ranks receive: compared up to `status`. */
 typedef struct shard_fingerprint {
     uint64_t sequence;
     uint64_t layout; /* hash of counts, of the public function and of what is agreed on in it */
@@ -27,7 +27,7 @@ typedef struct shard_fingerprint {
 
 _Static_assert(SHARD_OFFER_BYTES <= SHARD_SMALL_BYTES, "an offer travels with the fingerprint");
 
-/* What the members sent in the last preflight check: [size]. */
+/* The fingerprints of the last preflight check: [size]. */
 static inline const shard_fingerprint *shard_received(const shard_group *group)
 {
     return group->peers;

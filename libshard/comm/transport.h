@@ -34,8 +34,8 @@ typedef enum shard_collective_kind {
     SHARD_COLLECTIVE_FAIL,
     SHARD_COLLECTIVE_EXCHANGE, /* receive [size][count] = every member's send [count]; bytes, at most SHARD_EXCHANGE_BYTES */
     SHARD_COLLECTIVE_ALL_REDUCE,
-    SHARD_COLLECTIVE_ALL_GATHER,     /* receive = the members' pieces one after the other; send may be the own piece inside it */
-    SHARD_COLLECTIVE_REDUCE_SCATTER, /* receive = the sum of every member's piece of that rank, may be the own piece
+    SHARD_COLLECTIVE_ALL_GATHER, /* receive = the ranks' pieces one after the other; send may be this rank's piece inside it */
+    SHARD_COLLECTIVE_REDUCE_SCATTER, /* receive = the sum of every rank's piece for this rank; may be this rank's piece
                                         inside send, which may be overwritten */
     SHARD_COLLECTIVE_BROADCAST,
 } shard_collective_kind;
@@ -61,7 +61,7 @@ typedef struct shard_request shard_request;
 
 /* ---- transports ---- */
 
-/* What an abort notice says of the rank that sends it. */
+/* The state of the rank that sends an abort notice. */
 typedef enum shard_abort_notice {
     SHARD_ABORT_WITHDRAWN, /* it waits in a group no more; the text is NULL */
     SHARD_ABORT_WAITING,   /* it has failed and is about to wait in this group: ranks that wait for it in another one fail */
@@ -100,9 +100,9 @@ typedef struct shard_transport {
     shard_status (*test)(shard_group *, shard_request *, bool *done);
     shard_status (*wait)(shard_group *, shard_request *);
 
-    /* Without waiting: PEER, with its text, if it is known that a member died, failed, or waits elsewhere with an error, and
-     * so will not finish what it is `doing`; the status of the notice if a member has aborted its collectives of device
-     * memory, also after it has left. NULL: that is never known. */
+    /* Without waiting: PEER, with its text, if it is known that a rank of the group died, failed, or waits elsewhere with
+     * an error, and so will not finish what it is `doing`; the status of the notice if a rank has aborted its collectives
+     * of device memory, also after it has left. NULL: the transport never knows. */
     shard_status (*probe)(shard_group *, const char *doing);
     /* Sends an abort notice to the other ranks of the world. NULL: no other rank can be waiting. */
     void (*abort)(shard_group *, shard_abort_notice, shard_status, const char *text);
@@ -130,7 +130,7 @@ struct shard_group {
     bool is_world; /* callers may keep a pointer to it after the end of the job */
 };
 
-/* What this rank is doing in the group, "all_reduce of 10 float32". */
+/* The text of this rank's current call in the group, "all_reduce of 10 float32". */
 void shard_group_describe(const shard_group *group, char *text, size_t bytes);
 
 /* "rank 2" or "ranks 1, 2 and 5": world ranks, those of `group` for which marked[member] is set (NULL: all); adds to text,

@@ -1,4 +1,4 @@
-/* What the files of this folder share. */
+/* Declarations for the files of this folder. */
 #ifndef SHARD_DIST_DIST_H
 #define SHARD_DIST_DIST_H
 
@@ -35,7 +35,7 @@ static inline shard_range shard_split_multiple(int64_t size, int64_t multiple, i
 /* shard_scatter_to_group in units of `multiple`, which divides x's size along dim. */
 shard_tensor *shard_scatter_multiple(shard_tensor *x, int dim, int64_t multiple, shard_group *group);
 
-/* The members' parts (ranges[i] along dim) become one tensor of that shape. */
+/* Gathers the ranks' local shards (ranges[i] along dim) into one tensor of that shape. */
 shard_tensor *shard_gather_parts(shard_tensor *part, shard_shape whole, int dim, const shard_range *ranges, shard_group *group);
 
 #endif

@@ -19,7 +19,7 @@ void shard_local_range_release(shard_local_range *range)
     *range = (shard_local_range){0};
 }
 
-/* What the new range has of a whole state. */
+/* Copies the new range's elements of a whole state. */
 static shard_status keep_state(const shard_optimizer *optimizer, shard_local_range *range, const shard_local_range *whole)
 {
     shard_device *device = shard_device_of(range->tensor);

@@ -1,9 +1,9 @@
 /*
- * What every optimizer is made of: a table of functions over local ranges.
+ * An optimizer: a table of functions over local ranges.
  *
- * A local range is what this rank updates of one parameter: all of it or, where an engine partitions
- * it, a flat range of its elements. Steps, clipping, scaling and averages go over local ranges, and need
- * not know which rank has the rest.
+ * A local range is the flat range of a parameter that this rank updates: all elements, or fewer if an
+ * engine partitions it. Steps, clipping, scaling and averages use local ranges, and need not know which
+ * rank has the other elements.
  */
 #ifndef SHARD_OPTIM_OPTIMIZER_H
 #define SHARD_OPTIM_OPTIMIZER_H
@@ -43,7 +43,7 @@ typedef struct shard_optimizer_ops {
     shard_optimizer_step *step;
     /* NULL, or for Adam's: what changes from step to step, but for lr and first, which are there. */
     void (*factors)(const shard_optimizer *, const shard_update *, shard_step_factors *);
-    /* NULL, or for steps whose size depends on norms of the layer, wherever its parts are
+    /* NULL, or for steps whose size depends on norms of the layer, wherever its local ranges are
      * (LARS, LAMB): how the trust ratio, which the updates then have, is made of the norms. */
     shard_trust_options (*trust)(const shard_optimizer *, const shard_update *);
     /* NULL, or called before: leaves in the gradients' places what the norms are taken of and the
@@ -51,7 +51,7 @@ typedef struct shard_optimizer_ops {
     shard_optimizer_step *prepare;
 } shard_optimizer_ops;
 
-/* What all optimizers have, and groups of parameters may change. */
+/* The settings of all optimizers, which groups of parameters may change. */
 typedef struct shard_optimizer_defaults {
     double lr, weight_decay;
     bool decay_1d; /* weight decay on tensors of fewer than two dimensions, too */
@@ -108,7 +108,7 @@ bool shard_slot_counts(const shard_slot *slot);
 shard_status shard_optimizer_step_where(shard_optimizer *optimizer, bool (*wanted)(const shard_slot *, const void *context),
                                         const void *context);
 
-/* What a step takes of the settings: lr and weight decay. */
+/* Sets lr and weight decay of the update from the settings. */
 void shard_optimizer_choose_settings(const shard_optimizer *optimizer, const shard_slot *slot, shard_update *update);
 
 /* ---- local.c ---- */
@@ -137,9 +137,9 @@ const shard_step_factors *shard_optimizer_capture_factors(shard_optimizer *optim
 /* The slot takes those of `like`, which counts the same step: a replay fails where their steps differ by then. */
 shard_status shard_optimizer_capture_same_factors(shard_optimizer *optimizer, const shard_slot *slot, const shard_slot *like);
 
-/* A tensor for the range's elements, which is saved and loaded as what it is of the parameter, in
- * that memory; storage NULL: one of zeros, which has memory once it is needed, and no file has it
- * before. The caller's share; NULL with the error set. */
+/* A tensor for the range's elements in that memory, saved and loaded as a flat range of the parameter. With storage
+ * NULL it is zeros: its memory is allocated when it is first needed, and files do not have it before. The caller
+ * releases it; NULL with the error set. */
 shard_tensor *shard_range_like(const shard_local_range *range, shard_storage *storage, size_t offset);
 
 /* Makes the state that is missing, zeros, of the slots that have a gradient, or of all; that of

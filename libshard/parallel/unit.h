@@ -2,16 +2,16 @@
  * Units: flat memory of one dtype that the ranks of a group reduce and, by ZeRO's partition
  * levels, partition: each rank keeps one flat range of it.
  *
- * What travels is a flat range of the unit: all of it, for a bucket of many parameters, or one
- * row block after the other, for a matrix that is larger than a bucket. The collectives of all
- * blocks move as much as one of the whole unit.
+ * A collective moves a flat range of the unit: all of it, for a bucket of many parameters, or one
+ * row block, for a matrix that is larger than a bucket. The collectives of all blocks together
+ * move as many bytes as one of the whole unit.
  */
 #ifndef SHARD_PARALLEL_UNIT_H
 #define SHARD_PARALLEL_UNIT_H
 
 #include "tensor/tensor.h"
 
-/* What the ranks partition, as ZeRO's stages: https://arxiv.org/abs/1910.02054 */
+/* The values that the ranks partition, as ZeRO's stages: https://arxiv.org/abs/1910.02054 */
 typedef enum shard_partition_level {
     SHARD_PARTITION_NONE = 0,   /* each rank updates everything */
     SHARD_PARTITION_OPTIMIZER,  /* each rank updates its range */
