@@ -6,8 +6,8 @@
 
 #include "op/op.h"
 
-/* For a maker that cannot go on although the other members will enter the
- * collective: tells them, and is NULL. */
+/* Called instead of a collective by a function that failed before it: the other ranks receive the error. Returns
+ * NULL. */
 shard_tensor *shard_leave(shard_group *group);
 
 /* x's shape as rows x (dim) x width around a dimension. */
@@ -21,7 +21,7 @@ static inline shard_cut shard_cut_along(const shard_shape *shape, int dim)
                        .width = shard_shape_product(shape, dim + 1, shape->ndim)};
 }
 
-/* Copies [start, start + size) along dim between a tensor and a contiguous part. */
+/* Copies the range along dim of a tensor to contiguous memory, and back. */
 shard_status shard_copy_part_out(shard_tensor *whole, int dim, shard_range range, void *part);
 shard_status shard_copy_part_in(shard_tensor *whole, int dim, shard_range range, const void *part);
 
