@@ -133,7 +133,7 @@ START_TEST(refuses)
                       "shard_batch_norm: running_mean and running_var must both *");
         check_refused(shard_batch_norm(x, d, d, c, c), SHARD_ERROR_SHAPE, "shard_batch_norm: running_mean *of shape [[]3]*");
         check_refused(shard_batch_norm(x, c, c, c, c, .residual = c), SHARD_ERROR_SHAPE,
-                      "shard_batch_norm: a residual of shape [[]3], whole, for x of shape [[]4, 3], whole");
+                      "shard_batch_norm: a residual of shape [[]3], local, for x of shape [[]4, 3], local");
         check_refused(shard_batch_norm(x, c, c, c, c, .residual = shard_cast(x, SHARD_FLOAT16)), SHARD_ERROR_SHAPE,
                       "shard_batch_norm: operand 1 is float16*");
         check_refused(shard_batch_norm(x, c, c, c, c, .momentum = 1.5), SHARD_ERROR_ARGUMENT, "shard_batch_norm: momentum 1.5*");

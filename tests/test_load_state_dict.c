@@ -185,7 +185,7 @@ START_TEST(test_errors)
         ck_assert(value_at(x, 0) == 1 && value_at(y, 0) == 1);
         shard_tensor *part = as_part(shard_ones(SHARD_SHAPE(1, 3)), 0, 2);
         load(list_two("x", x, "y", y), list_two("x", part, "y", y), (shard_load_state_dict_options){0});
-        check_error(SHARD_ERROR_SHAPE, "*: 1 placed otherwise (\"x\" is split along 0 there, whole here: call "
+        check_error(SHARD_ERROR_SHAPE, "*: 1 placed otherwise (\"x\" is split along 0 there, local here: call "
                                        "shard_collect_state_dict first)");
         shard_load_state_dict(NULL, NULL);
         check_error(SHARD_ERROR_ARGUMENT, "shard_load_state_dict: tensors is NULL");
