@@ -7,25 +7,23 @@
 SHARD_BEGIN_C
 
 /*
- * Deals an epoch's samples out to ranks, batch by batch. An epoch is the data set in an
- * order that depends on the seed and the epoch only; step s of the whole job takes
- * positions s * batch on, dealt out in order to `group`'s members, as evenly as it goes.
- * So the same samples meet in the same step on any number of ranks, and any step can be
- * asked for at once: nothing is stored, and what a run has to keep to go on later, on
- * as many ranks as it likes, is two numbers, epoch and step.
+ * Distributes an epoch's samples over ranks, batch by batch. An epoch is the data set in an
+ * order that depends on the seed and the epoch only. Step s of the job takes the positions from
+ * s * batch on, and distributes them in order over the members of `group`, as evenly as possible.
+ * So the same samples meet in the same step on any number of ranks. The sampler stores nothing:
+ * a run resumes, on any number of ranks, from two numbers, epoch and step.
  *
  * With shard_mesh_data_group the ranks of one model group see the same samples and model
- * groups disjoint ones; with the world each rank sees its own. As PyTorch's
+ * groups disjoint ones; with the world each rank sees samples that no other one does. As PyTorch's
  * DistributedSampler, and the DistributedGroupSampler that TorchShard names.
  */
 typedef struct shard_group_sampler shard_group_sampler;
 
 /*
- * What becomes of a step that is not the same number of samples for each member: an epoch's
- * last one or, with EXACT, a batch that the members do not divide. Data parallel averages over
- * groups, so that the plain mean loss is right where all have equally many samples, as with
- * PAD and DROP. With EXACT each group brings the sum over its samples, divided by how many a
- * group has on average, so that each sample counts the same:
+ * How a step is distributed whose samples the members do not divide: an epoch's last one or, with
+ * EXACT, any batch. Data parallel averages over groups, so that the mean loss is right if all
+ * groups have equally many samples, as with PAD and DROP. With EXACT each group takes the sum over its
+ * samples, divided by the mean number of a group's samples, so that each sample counts the same:
  *     loss = shard_cross_entropy(logits, labels, .reduction = SHARD_REDUCTION_SUM);
  *     loss = shard_scale(loss, (double)shard_group_size(data_group) / (double)shard_group_sampler_last_batch_size(sampler));
  * where data_group is shard_mesh_data_group, or the world if there is no mesh. A group without
@@ -33,8 +31,8 @@ typedef struct shard_group_sampler shard_group_sampler;
  */
 typedef enum shard_last_batch {
     SHARD_LAST_BATCH_PAD = 0, /* samples from the epoch's beginning once more, as DistributedSampler */
-    SHARD_LAST_BATCH_EXACT,   /* every sample once: parts differ by one, some may be empty */
-    SHARD_LAST_BATCH_DROP,    /* at most members - 1 samples are left out, as its drop_last */
+    SHARD_LAST_BATCH_EXACT,   /* every sample once: members differ by one sample, some may have none */
+    SHARD_LAST_BATCH_DROP,    /* at most members - 1 samples are dropped, as its drop_last */
 } shard_last_batch;
 
 typedef struct shard_group_sampler_options {
@@ -50,9 +48,9 @@ typedef struct shard_group_sampler_options {
     sizeof(shard_group_sampler_options), -1, NULL, 1, 0, false, 0, SHARD_LAST_BATCH_PAD
 #define SHARD_GROUP_SAMPLER_OPTIONS_INIT {SHARD_GROUP_SAMPLER_OPTIONS_VALUES}
 
-/* Of a data set of `samples`, at the beginning of epoch 0. Errors: ARGUMENT, as for a
- * batch that PAD and DROP cannot deal out evenly. Not collective; the ranks' numbers must
- * agree. */
+/* A sampler of a data set of `samples`, at the beginning of epoch 0. Errors: ARGUMENT, as for a
+ * batch that PAD and DROP cannot distribute evenly. Not collective; all ranks pass the same
+ * numbers. */
 #define shard_group_sampler_create(...) \
     SHARD_GIVEN(shard_group_sampler_create_with(         \
         SHARD_OPTIONS(shard_group_sampler_options, SHARD_GROUP_SAMPLER_OPTIONS, __VA_ARGS__)))
@@ -69,8 +67,8 @@ SHARD_API int64_t shard_group_sampler_max_local_batch(const shard_group_sampler 
  * argument is NULL. */
 SHARD_API bool shard_group_sampler_next(shard_group_sampler *sampler, int64_t *samples, int64_t *count);
 
-/* Samples of the step that was dealt out last, the one before that which comes, of all members
- * together: what PAD repeats counts again. At an epoch's beginning, and of NULL, 0. */
+/* Samples of the last step that was distributed, of all members together: samples that PAD repeats
+ * count again. At an epoch's beginning, and of NULL, 0. */
 SHARD_API int64_t shard_group_sampler_last_batch_size(const shard_group_sampler *sampler);
 
 /* Goes to the beginning of an epoch, from 0 on (ARGUMENT). As DistributedSampler.set_epoch. */
