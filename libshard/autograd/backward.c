@@ -202,7 +202,7 @@ shard_tensor *shard_gradient_target(shard_node *node, int input, bool *accumulat
     for (int i = 0; i < node->inputs; i++) /* there is one buffer, but gradients for two operands */
         if (i != input && node->edge[i].leaf == leaf)
             return shard_make_gradient(node, input);
-    /* Adding to what is there is right only where both contribute to the same. */
+    /* The gradient is added in place only if both have the same pending sums. */
     bool sums_parts = leaf->placement.kind != SHARD_SPLIT && node->gradient->placement.kind == SHARD_SPLIT;
     if (leaf->has_grad && (sums_parts || !shard_contribution_equal(&leaf->grad->contribution, &node->gradient->contribution)))
         return shard_make_gradient(node, input);
@@ -262,7 +262,7 @@ static shard_status settle(const shard_node *node, const shard_edge *edge, const
                            node->name, shard_placement_text(&settled->placement), shard_group_size(over));
     if (over)
         SHARD_TRY(shard_contribution_check(node->name, &settled->contribution, over));
-    /* Of a tensor that is the same on every member, a PARTIAL gradient is a pending sum: so both add up without communication. */
+    /* A PARTIAL gradient of a replicated tensor is a pending sum: such gradients are added without communication. */
     const shard_node *next = edge->node;
     if (!next || !next->group || settled->placement.kind != SHARD_PARTIAL || !shard_group_same(over, next->group))
         return SHARD_OK;
@@ -321,14 +321,14 @@ static shard_status compute(shard_node *node, shard_tensor **dx)
     return status;
 }
 
-/* node->gradient is the only one to see what is done to it. */
+/* Makes sure that there is no other reference to node->gradient, so that it can be written to. */
 static shard_status own_gradient(shard_node *node)
 {
     node->gradient = make_own(node->gradient);
     return node->gradient ? SHARD_OK : shard_last_status();
 }
 
-/* Of a gradient that is PARTIAL. */
+/* Called for a PARTIAL gradient. */
 static bool takes(const shard_node *node)
 {
     const shard_group *over = node->gradient->placement.group;
@@ -337,8 +337,8 @@ static bool takes(const shard_node *node)
     return shard_group_common(node->group, over) == 1 && node->edge[0].placement.kind == SHARD_LOCAL;
 }
 
-/* Whether a group that something of the node is placed, gathered or summed over has all members of `group`; an error if it
- * has several, but not all. */
+/* Whether a tensor of the node is placed, gathered or summed over a group that has all ranks of `group`; an error if a
+ * group has several of them, but not all. */
 static shard_status spans(const shard_node *node, const shard_group *group, bool *all)
 {
     const shard_group *over[SHARD_NODE_INPUTS + 2] = {node->placement.group, node->type->sums_gradient ? NULL : node->group};
@@ -380,7 +380,7 @@ static shard_status has_losses_per_rank(const walk *w, const shard_node *copy, b
     return SHARD_OK;
 }
 
-/* Makes node->gradient what the node's backward takes. */
+/* Converts node->gradient to the placement that the node's backward takes. */
 static shard_status prepare_gradient(const walk *w, shard_node *node)
 {
     const shard_placement *placement = &node->gradient->placement;

@@ -1,4 +1,4 @@
-/* Which samples are whose: a function of seed, epoch and position. */
+/* Assigns samples to ranks: a function of seed, epoch and position. */
 #include <shard/data.h>
 
 #include "base/error.h"
@@ -14,7 +14,7 @@ struct shard_group_sampler {
     int members, member;
     bool shuffle;
     uint64_t seed;
-    int64_t positions; /* of an epoch: samples, or as many as each member gets the same number of */
+    int64_t positions; /* of an epoch: all samples, or a multiple of the members */
     int64_t epoch, step;
 };
 
@@ -127,8 +127,8 @@ int64_t shard_group_sampler_sample_at(const shard_group_sampler *sampler, int64_
                     position, epoch, sampler->samples);
         return -1;
     }
-    uint64_t count = (uint64_t)sampler->samples, at = (uint64_t)position % count; /* PAD goes round */
-    /* The draws of tensors count from 0, these down from the other end. */
+    uint64_t count = (uint64_t)sampler->samples, at = (uint64_t)position % count; /* PAD repeats the first samples */
+    /* The draws of tensors count up from 0, these count down from the maximum. */
     shard_draw draw = {.seed = sampler->seed, .number = UINT64_MAX - (uint64_t)epoch};
     return (int64_t)(sampler->shuffle ? shard_shuffled_at(draw, count, at) : at);
 }

@@ -9,7 +9,7 @@ shard_tensor *shard_leave(shard_group *group)
     return NULL;
 }
 
-/* ---- copy: forward as it is, backward summed over the group what is a summand: the walk says so ---- */
+/* ---- copy: forward x unchanged, backward the sum over the group if the gradient is PARTIAL ---- */
 
 static shard_status copy_backward(shard_node *node, shard_tensor *dy, shard_tensor **dx)
 {

@@ -10,7 +10,7 @@
 #include <inttypes.h>
 #include <stdlib.h>
 
-/* ---- parts to one tensor ---- */
+/* ---- shards to one tensor ---- */
 
 static int64_t *part_counts(const shard_shape *whole, int dim, const shard_range *ranges, int size)
 {
@@ -21,7 +21,7 @@ static int64_t *part_counts(const shard_shape *whole, int dim, const shard_range
     return counts;
 }
 
-/* Where member i's part begins, in elements, when parts lie one after the other. */
+/* The first element of rank i's shard, if the shards follow each other in memory. */
 static int64_t part_start(const int64_t *counts, int member)
 {
     int64_t start = 0;
@@ -82,7 +82,7 @@ static shard_tensor *local_range_of_sum(shard_tensor *dy, const gather_context *
     shard_shape shape = dy->shape;
     shape.dim[context->dim] = context->ranges[shard_group_rank(group)].size;
     shard_tensor *part = counts ? shard_tensor_make(shape, dy->dtype, shard_device_of(dy)) : NULL;
-    /* The collective may use its input up, and others may hold dy. */
+    /* The collective may overwrite its input, and other references to dy may exist. */
     shard_tensor *parts = part ? shard_workspace(dy, shard_numel(dy), dy->dtype) : NULL;
     void *memory[2];
     shard_status status = SHARD_OK;
@@ -122,7 +122,7 @@ typedef struct gather_offer {
     int64_t size[SHARD_MAX_DIMS];
 } gather_offer;
 
-/* Whether the members' offers fit together; the same answer on every member. */
+/* Whether the ranks' shards can be joined; the result is the same on all ranks. */
 static bool offers_fit(const gather_offer *offers, int size, const shard_group *group)
 {
     for (int i = 1; i < size; i++) {

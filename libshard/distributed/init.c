@@ -18,8 +18,8 @@ shard_group *shard_world(void)
     return world;
 }
 
-/* Variables that are read later, by some devices or transports alone: a job begins without
- * mistakes in them on any. */
+/* Checks variables that are read later, by some devices or transports only: a mistake in them is an error at the
+ * start. */
 static shard_status check_environment(void)
 {
     static const char *const switches[] = {"SHARD_TF32", "SHARD_NCCL", "SHARD_NCCL_REDUCED_PRECISION"};
@@ -36,7 +36,7 @@ static void fail_at_exit(int code, void *context)
     (void)context;
     if (shard_group_size(world) == 1 || shard_comm_forked())
         return;
-    shard_error(SHARD_ERROR_PEER, "exit(%d) without shard_finalize", code); /* unless there is an error already */
+    shard_error(SHARD_ERROR_PEER, "exit(%d) without shard_finalize", code); /* unless the thread has an error */
     shard_log_message(SHARD_LOG_ERROR, "%s", shard_last_error());
     shard_world_notify_error(world);
     if (code != EXIT_SUCCESS)
@@ -65,7 +65,7 @@ int shard_finalize(void)
 {
     shard_device *device = shard_opened_accelerator();
     if (device && shard_last_status() == SHARD_OK)
-        device->ops->synchronize(device); /* while the groups are there, which watch the wait */
+        device->ops->synchronize(device); /* while groups exist, which watch the wait */
     int failed = shard_last_status() != SHARD_OK;
     bool reported = failed && shard_group_rank(world) > 0 && shard_group_failure_is_joint(world); /* by rank 0 */
     if (failed && !reported)

@@ -69,7 +69,7 @@ static shard_status read_options(const shard_mesh_options *options, grid *wanted
     return SHARD_OK;
 }
 
-/* Gives the axis of size -1 the ranks that the others leave. */
+/* Sets the size of the axis with size -1: the ranks that remain. */
 static shard_status fit_to_world(grid *wanted, int world)
 {
     char text[TEXT_BYTES];
@@ -99,7 +99,7 @@ static shard_status fit_to_world(grid *wanted, int world)
     return SHARD_OK;
 }
 
-/* Groups of different grids would compute with each other. The same answer on every rank. */
+/* Checks that all ranks have the same grid. The result is the same on every rank. */
 static shard_status compare_grids(const grid *grids, int size)
 {
     char text[2][TEXT_BYTES];

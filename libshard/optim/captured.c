@@ -8,10 +8,10 @@
 
 typedef struct captured {
     shard_optimizer *optimizer;
-    int64_t slot, like; /* the factors of `slot` are those of `like`; -1: its own */
+    int64_t slot, like; /* the factors of `slot` are those of `like`; -1: computed for this slot */
 } captured;
 
-/* Its memory was made before the capture. */
+/* The number of steps. Its memory was allocated before the capture. */
 static int64_t *steps_of(const shard_slot *slot)
 {
     return shard_tensor_memory(slot->step);
@@ -42,7 +42,7 @@ static void find_factors(void *context, void *values, int count)
         c->optimizer->ops->factors(c->optimizer, &update, factors);
 }
 
-/* Both have counted this step. An eager step of one of them alone, or a state that was loaded, sets them apart. */
+/* Both slots have counted this step. They differ after an eager step of only one of them, or after a state was loaded. */
 static void check_steps(void *context, void *values, int count)
 {
     const captured *c = context;

@@ -9,7 +9,7 @@
 #include <math.h>
 #include <stdlib.h>
 
-/* Gradients that lie one after the other, but for gaps of zeros. */
+/* Gradients that are adjacent in memory, apart from gaps of zeros. */
 typedef struct run {
     const shard_storage *storage;
     shard_dtype dtype;
@@ -23,8 +23,8 @@ static int by_address(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* Adds next to s if it goes on where s ends. Parameters begin at multiples of the alignment:
- * in a gap of less there is none. */
+/* Adds next to s if it follows s. Parameters begin at multiples of the alignment, so a smaller gap
+ * has no parameter in it. */
 static bool join(run *s, const run *next)
 {
     int64_t size = (int64_t)shard_dtype_size(s->dtype), gap = next->memory - (s->memory + s->size * size);
@@ -78,8 +78,8 @@ shard_status shard_optimizer_power_sum(const shard_optimizer *optimizer, shard_d
     return status;
 }
 
-/* memory [2 + ranks]: the sum, the norm, and the ranks' sums. Entered by all ranks. Maxima have
- * a place each: SHARD_MAX may lose a NaN. */
+/* memory [2 + ranks]: the sum, the norm, and the ranks' sums. Called by all ranks. Each rank's
+ * maximum has a separate element: SHARD_MAX may lose a NaN. */
 static shard_status clip(const shard_optimizer *optimizer, shard_device *device, double power, double max_norm, double *scale,
                          double *memory)
 {

@@ -13,13 +13,13 @@ enum { ROOM = 4 << 20 }; /* bytes */
 
 typedef struct average {
     const shard_tensor *of; /* the range's tensor */
-    shard_tensor *value;    /* idle: the parameter is frozen, and stands for it */
+    shard_tensor *value;    /* idle: the parameter is frozen, and is the average */
 } average;
 
 struct shard_ema {
     shard_optimizer *optimizer;
     shard_ema_options options;
-    average *averages; /* of the optimizer's slots, those that have been seen */
+    average *averages; /* of the optimizer's slots known so far */
     int64_t count, capacity;
     shard_tensor *updates; /* int64, on the host */
     bool swapped;
@@ -64,7 +64,7 @@ static bool is_begun(const average *a)
     return shard_tensor_version(a->value) > 0;
 }
 
-/* The average of slot i, made if it was not yet; NULL with the error set. */
+/* The average of slot i, made if needed; NULL with the error set. */
 static average *average_of(shard_ema *ema, int64_t i)
 {
     const shard_slot *slot = &ema->optimizer->slots[i];
@@ -86,7 +86,7 @@ static average *average_of(shard_ema *ema, int64_t i)
     return a;
 }
 
-/* to = from, or a blend of both where decay is not 0. */
+/* to = decay * to + (1 - decay) * from; with decay 0 a copy. */
 static shard_status blend(shard_tensor *from, shard_tensor *to, double decay)
 {
     void *target = shard_tensor_memory_to_write(to);
@@ -116,7 +116,7 @@ static void count_update(void *context, void *values, int count)
             shard_tensor_count_write(ema->averages[i].value);
 }
 
-/* Replays blend by the decay of the capture, and count an update each. */
+/* A replay uses the decay of the capture, and counts one update. */
 static shard_status capture_update(shard_ema *ema, int64_t updates, double decay)
 {
     if (updates == 0)
@@ -162,7 +162,7 @@ shard_status shard_ema_update(shard_ema *ema)
     return SHARD_OK;
 }
 
-/* ---- in the parameters' place ---- */
+/* ---- exchange with the parameters ---- */
 
 /* Exchanges the values in blocks, through a buffer that is small compared with the tensors. */
 static shard_status exchange(shard_tensor *a, shard_tensor *b)
@@ -184,7 +184,7 @@ static shard_status exchange(shard_tensor *a, shard_tensor *b)
     return status;
 }
 
-/* Averages that are not begun begin with the values of now. */
+/* Averages without an update start with the current values. */
 static shard_status begin_all(shard_ema *ema)
 {
     SHARD_TRY(shard_optimizer_follow(ema->optimizer));

@@ -18,8 +18,8 @@ static bool has(const shard_optimizer *optimizer, const shard_tensor *parameter)
     return false;
 }
 
-/* A slot for each parameter of the list from index `first` on; one that is there under
- * two names has the first. */
+/* Makes a slot for each parameter of the list from index `first` on. A parameter with two names has one slot, with the
+ * first name. */
 static shard_status add_slots(shard_optimizer *optimizer, int64_t first)
 {
     int64_t count = shard_tensors_count(optimizer->parameters);
@@ -214,7 +214,7 @@ static int by_place(const void *a, const void *b)
     return (x->offset > y->offset) - (x->offset < y->offset);
 }
 
-/* Whether `next` begins where x ends, but for a gap. */
+/* Whether `next` follows x in memory, apart from a gap. */
 static bool follows(const shard_tensor *x, const shard_tensor *next)
 {
     size_t end = x->offset + bytes_of(x);
@@ -240,7 +240,7 @@ shard_tensor *shard_range_like(const shard_local_range *range, shard_storage *st
     return NULL;
 }
 
-/* Ranges that lie one after the other have states that do, too. */
+/* The states of adjacent ranges are adjacent, too. */
 static shard_status make_states_together(const shard_optimizer *optimizer, shard_slot **slots, int64_t count)
 {
     const shard_tensor *first = slots[0]->range.tensor, *last = slots[count - 1]->range.tensor;

@@ -6,7 +6,7 @@
 
 #include <math.h>
 
-/* How much of what leads from base_lr to final_lr is done, after the warmup. */
+/* The fraction of the way from base_lr to final_lr, after the warmup. */
 static double progress(const shard_schedule *schedule, int64_t step)
 {
     int64_t length = schedule->total_steps - schedule->warmup_steps, done = step - schedule->warmup_steps;

@@ -1,4 +1,4 @@
-/* The joint step: all local ranges in a list, those that lie one after the other joined into runs. */
+/* The joint step: all local ranges in a list; adjacent ranges are joined into runs. */
 #include "optim/optimizer.h"
 #include "optim/zero.h"
 
@@ -10,7 +10,7 @@
 
 #include <stdlib.h>
 
-/* Whether the range's gradient is a range of the parameter's, which is forgotten with that. */
+/* Whether the range's gradient is a view of the parameter's gradient, and is cleared with it. */
 static bool is_range_of_whole(const shard_slot *slot)
 {
     const shard_tensor *local = slot->range.tensor->grad, *whole = slot->parameter->grad;
@@ -29,8 +29,8 @@ bool shard_slot_counts(const shard_slot *slot)
     return is_partitioned || shard_group_rank(shard_parameter_group(slot->parameter)) == 0;
 }
 
-/* That all parameters are on, and without any what those of other ranks are on; NULL with the
- * error set if there are several. */
+/* The device of all parameters, or of other ranks' parameters if this rank has none; NULL with the error set if there
+ * are several. */
 static shard_device *one_device(const shard_optimizer *optimizer)
 {
     shard_device *device = optimizer->count ? shard_device_of(optimizer->slots[0].range.tensor) : shard_default_device();
@@ -130,7 +130,7 @@ static int compare(uintptr_t a, uintptr_t b)
     return (a > b) - (a < b);
 }
 
-/* Lists first: one of each device and dtype. */
+/* Orders by list first: one list for each device and dtype. */
 static int by_list_and_address(const void *a, const void *b)
 {
     const run *x = a, *y = b;
@@ -172,8 +172,8 @@ static bool goes_on(const shard_optimizer *optimizer, const run *s, const run *n
     return true;
 }
 
-/* Makes [*joined] updates of those of all[0 ... count - 1] that are of the first one's list, which
- * come first; how many they were. */
+/* Joins the updates of all[0 ... count - 1] that are of the first one's list, which come first, into *joined updates.
+ * Returns how many they were. */
 static int64_t join(const shard_optimizer *optimizer, const run *all, int64_t count, shard_update *updates, int64_t *joined)
 {
     int64_t end = 0;
@@ -211,7 +211,7 @@ static bool adapts(const shard_optimizer *optimizer, const run *s)
     return s->slot->parameter->shape.ndim > 1 || optimizer->defaults.adapt_1d;
 }
 
-/* squares[layer][2]: what this rank adds to those of values and gradients, in calls by dtype. */
+/* squares[layer][2]: this rank's summands for values and gradients, in calls by dtype. */
 static shard_status measure(const shard_optimizer *optimizer, shard_device *device, run *all, int64_t count, double *squares)
 {
     shard_square_sum *arrays = shard_calloc((size_t)count, 2 * sizeof *arrays);
@@ -324,7 +324,7 @@ shard_status shard_optimizer_step_where(shard_optimizer *optimizer, bool (*wante
                 status = capture(optimizer, all, count - 1, next);
         }
         for (int s = 0; s < optimizer->ops->states && shard_numel(slot->range.tensor) == 0; s++)
-            shard_tensor_count_write(slot->range.state[s]); /* as on the ranks that have something of it */
+            shard_tensor_count_write(slot->range.state[s]); /* as on the ranks that have elements of it */
     }
     if (optimizer->ops->trust)
         status = step_layers(optimizer, all, count);
@@ -334,7 +334,7 @@ shard_status shard_optimizer_step_where(shard_optimizer *optimizer, bool (*wante
     return status;
 }
 
-/* Refuses a gradient of one rank alone: of a parameter that was frozen when the others were partitioned, or that a
+/* Refuses a gradient that was not averaged: of a parameter that was frozen when the others were partitioned, or that a
  * backward with its sync off has added to since it was averaged. */
 static shard_status check_averaged(const shard_optimizer *optimizer)
 {
@@ -357,8 +357,8 @@ static shard_status check_averaged(const shard_optimizer *optimizer)
     return SHARD_OK;
 }
 
-/* Ranks that stepped with other settings than the rest would have other parameters from there on.
- * Seven digits, as machines may differ in the last bits of what a schedule computes. */
+/* Parameters would differ after a step with settings that differ between ranks. Seven digits: machines may differ in the
+ * last bits of a schedule's result. */
 static void agree_on_settings(const shard_optimizer *optimizer)
 {
     const shard_optimizer_defaults *defaults = &optimizer->defaults;
@@ -387,7 +387,7 @@ shard_status shard_step(shard_optimizer *optimizer)
         if (shard_optimizer_follow(optimizer) == SHARD_OK && shard_optimizer_is_partitioned(optimizer))
             shard_graph_refuse("the step of an optimizer whose parameters are partitioned");
         if (check_averaged(optimizer) == SHARD_OK && shard_last_status() == SHARD_OK)
-            shard_optimizer_make_state(optimizer, false); /* before it is agreed that all can step */
+            shard_optimizer_make_state(optimizer, false); /* before ranks agree that all can step */
         agree_on_settings(optimizer);
     } else
         shard_null_argument("shard_step", "optimizer");

@@ -40,8 +40,8 @@ static void describe(const shard_optimizer *optimizer, shard_agreement *mine)
     }
 }
 
-/* Each range is stepped by its rank's settings alone, and published to all. Collective over the world, also
- * for a rank that has failed. */
+/* Compares the settings of all ranks: each range is stepped with its rank's settings, and published to all ranks.
+ * Collective over the world, also for a rank that has failed. */
 static shard_status compare_settings(const shard_optimizer *optimizer)
 {
     shard_agreement mine = {0};
@@ -60,7 +60,7 @@ static shard_bucket_options bucket_options(const shard_zero_optimizer_options *o
                                   .bytes = shard_bucket_bytes(options->bucket_mib)};
 }
 
-/* The group that is named, if one is, has all replicas. */
+/* Checks that .group, if it is set, has all ranks of the replica group. */
 static shard_status check_group(const shard_zero_optimizer_options *options, const shard_slot *slot)
 {
     shard_group *replicas = shard_parameter_group(slot->parameter), *group = options->group;
@@ -74,7 +74,7 @@ static shard_status check_group(const shard_zero_optimizer_options *options, con
         slot->name, shard_group_size(replicas), shard_group_common(group, replicas), shard_group_size(group));
 }
 
-/* A parameter that this engine does not have yet, or not partitioned. */
+/* Checks a parameter that the engine does not have yet, or has not partitioned. */
 static shard_status check_new(const shard_slot *slot)
 {
     if (shard_slot_is_listed(slot))
@@ -137,7 +137,7 @@ static shard_status check_slots(const shard_optimizer *optimizer, const shard_en
     return SHARD_OK;
 }
 
-/* The engine, in the first call: of the data parallel that there is, or a new one. */
+/* The engine, in the first call: that of an existing data parallel, or a new one. */
 static shard_status make_engine(struct shard_zero_optimizer *zero, shard_engine *taken)
 {
     if (zero->engine)

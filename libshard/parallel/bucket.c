@@ -18,7 +18,7 @@ shard_bucket_entry shard_bucket_candidate(shard_tensor *parameter, const char *n
     return (shard_bucket_entry){.parameter = parameter, .prefix = prefix, .index = index, .size = shard_numel(parameter)};
 }
 
-/* ---- which parameters go together ---- */
+/* ---- the parameters of each bucket ---- */
 
 static int largest_first(const void *a, const void *b)
 {
@@ -28,7 +28,7 @@ static int largest_first(const void *a, const void *b)
     return (x->index > y->index) - (x->index < y->index);
 }
 
-/* Elements that each rank of a group has so far: of earlier buckets, and of the first `count` sorted. */
+/* The number of elements that each rank of a group has so far: in earlier buckets, and of the first `count` sorted. */
 static void add_loads(const shard_buckets *buckets, shard_bucket_entry *const *sorted, int64_t count, const shard_group *group,
                       int64_t *load)
 {
@@ -40,8 +40,8 @@ static void add_loads(const shard_buckets *buckets, shard_bucket_entry *const *s
             load[sorted[i]->owner] += sorted[i]->size;
 }
 
-/* Gives each parameter to the rank of its group that has the least so far, the lowest of several; large
- * parameters first. */
+/* Assigns each parameter, large ones first, to the rank of its group that has the fewest elements so far; of several the
+ * lowest rank. */
 static shard_status choose_owners(const shard_buckets *buckets, shard_bucket_entry *candidates, int64_t count)
 {
     shard_bucket_entry **sorted = shard_calloc((size_t)count, sizeof *sorted);
@@ -66,8 +66,8 @@ static shard_status choose_owners(const shard_buckets *buckets, shard_bucket_ent
     return status;
 }
 
-/* A full bucket ends where a module does, unless that is far. The same on all ranks that have a shard of its
- * parameters, so that they start their reductions in one order. */
+/* A full bucket ends at the end of a module, unless that is far. The result is the same on all ranks that have a shard of
+ * its parameters, so that they start their reductions in one order. */
 static bool is_full(const shard_bucket *bucket, const shard_bucket_entry *next, size_t bytes)
 {
     size_t size = 0;
@@ -77,7 +77,7 @@ static bool is_full(const shard_bucket *bucket, const shard_bucket_entry *next, 
     return size >= (ends ? bytes : 2 * bytes);
 }
 
-/* Whether it gets a bucket of its own, which is streamed in row blocks. */
+/* Whether the parameter gets a separate bucket, which is streamed in row blocks. */
 static bool is_streamed(const shard_bucket_entry *entry, const shard_bucket_options *options)
 {
     return options->level >= SHARD_PARTITION_GRADIENTS && shard_row_blocks_suit(entry->parameter, options->bytes);
@@ -115,8 +115,8 @@ static int by_turn(const void *a, const void *b)
     return (x->turn < y->turn) - (x->turn > y->turn);
 }
 
-/* A bucket is complete when its last entry is; but a matrix that is streamed is complete while its
- * layer's backward runs, before the bias behind it. */
+/* A bucket is complete when its last entry is. A matrix that is streamed is complete while its layer's
+ * backward runs, before the bias that follows it. */
 static int64_t turn_of(const shard_bucket_entry *entry, const shard_bucket_entry *next, const shard_bucket_options *options)
 {
     if (!is_streamed(entry, options))
@@ -145,7 +145,7 @@ static shard_status cut(shard_buckets *buckets, shard_bucket_entry *candidates, 
     return SHARD_OK;
 }
 
-/* ---- where they lie ---- */
+/* ---- positions in the unit ---- */
 
 static int64_t round_up(int64_t size, int64_t multiple)
 {
@@ -222,7 +222,7 @@ static shard_status move_values(shard_bucket *bucket, bool broadcast)
     return shard_group_broadcast(unit->group, unit->device, unit->values->memory, unit->size, unit->dtype, 0);
 }
 
-/* Moves a bucket of parameters, or one that is streamed, and keeps the local values alone. */
+/* Moves a bucket of parameters, or one that is streamed, and keeps only the local values. */
 static shard_status partition_values(shard_bucket *bucket, const shard_bucket_options *options)
 {
     shard_unit *unit = bucket->unit;
@@ -236,7 +236,7 @@ static shard_status partition_values(shard_bucket *bucket, const shard_bucket_op
     return shard_unshard_attach(unit, options->order);
 }
 
-/* Gives the parameters gradients in the bucket; one that is there already moves too. */
+/* Gives the parameters gradients in the bucket, and copies existing gradients to it. */
 static shard_status place_gradients(shard_bucket *bucket)
 {
     for (int64_t i = 0; i < bucket->count; i++) {
@@ -256,7 +256,7 @@ static shard_status place_gradients(shard_bucket *bucket)
     return SHARD_OK;
 }
 
-/* Elements [from, from + size) of the unit, in the memory of the local range if that is `local`. */
+/* A tensor of the unit's elements [from, from + size), in the memory of the local range if `local` is not NULL. */
 static shard_tensor *view_local(const shard_unit *unit, shard_storage *local, shard_storage *all, int64_t from, int64_t size)
 {
     int64_t at = size == 0 ? 0 : local ? from - unit->local_start : from;
@@ -270,7 +270,7 @@ static shard_status make_local(const shard_unit *unit, shard_bucket_entry *entry
     from = from > unit->local_start ? from : unit->local_start;
     to = to < local_end ? to : local_end;
     if (to <= from)
-        from = to = entry->start; /* nothing of it */
+        from = to = entry->start; /* an empty range */
     entry->local_start = from - entry->start;
     entry->local = view_local(unit, unit->local_values, unit->values, from, to - from);
     if (!entry->local)

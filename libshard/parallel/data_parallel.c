@@ -10,7 +10,7 @@
 
 struct shard_data_parallel {
     shard_replicas *replicas;
-    shard_engine **engines; /* each once, with a reference: of the parameters that belong to none, and of the others */
+    shard_engine **engines; /* a reference to each: the engine made here, and the engines that parameters belonged to */
     int64_t count, capacity;
 };
 
@@ -56,7 +56,7 @@ static shard_status check(const shard_tensors *parameters, const shard_data_para
     return SHARD_OK;
 }
 
-/* Takes a reference over, or releases that of an engine that it has. */
+/* Takes over a reference; releases it if the engine is in the list already. */
 static shard_status add_engine(shard_data_parallel *dp, shard_engine *engine)
 {
     for (int64_t i = 0; i < dp->count; i++) {
@@ -110,7 +110,7 @@ void shard_data_parallel_destroy(shard_data_parallel *dp)
     if (!dp)
         return;
     for (int64_t i = 0; i < dp->count; i++) {
-        shard_engine_set_sync(dp->engines[i], true); /* of an engine that stays */
+        shard_engine_set_sync(dp->engines[i], true); /* the engine may live on */
         shard_engine_unref(dp->engines[i]);
     }
     shard_replicas_destroy(dp->replicas);

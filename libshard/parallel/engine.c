@@ -17,8 +17,8 @@ struct shard_engine {
     int refs;
     shard_bucket_options options;
     shard_buckets buckets;
-    int64_t next_index;     /* of the next parameter that is added */
-    int64_t started, ended; /* buckets whose reduction was, in this backward */
+    int64_t next_index;     /* the index of the next parameter that is added */
+    int64_t started, ended; /* numbers of buckets whose reduction was started and ended in this backward */
     bool local;             /* sync is off */
     bool walking;           /* a backward has reached a parameter */
     void (*reduced)(const shard_bucket *, void *);
@@ -65,7 +65,7 @@ static shard_status scale_gradient(shard_bucket_entry *entry)
     return SHARD_RUN(parameter, axpby, shard_numel(parameter), scale, memory, 0.0, memory, parameter->dtype);
 }
 
-/* Whether a local range has a gradient already, of an earlier backward. */
+/* Whether a local range has a gradient of an earlier backward. */
 static bool accumulates(const shard_bucket *bucket)
 {
     for (int64_t i = 0; i < bucket->count && bucket->unit->counts; i++)
@@ -98,8 +98,8 @@ static void start(shard_bucket *bucket)
     shard_unit_reduce(unit, &bucket->sum);
 }
 
-/* Starts to gather what the ranks have updated. Partitioned values stay where they are; the next use
- * gathers them. */
+/* Starts to gather the values that the ranks have updated. Partitioned values are not gathered here, but at their next
+ * use. */
 static void publish(shard_bucket *bucket)
 {
     shard_unit *unit = bucket->unit;
@@ -110,7 +110,7 @@ static void publish(shard_bucket *bucket)
         bucket->publishing = shard_unit_gather(unit, shard_unit_whole(unit), shard_storage_memory(unit->values));
 }
 
-/* While backward goes on with the buckets before it. */
+/* Called while backward computes the gradients of the buckets before this one. */
 static void update(shard_bucket *bucket)
 {
     const shard_engine *engine = bucket->engine;
@@ -122,7 +122,7 @@ static void update(shard_bucket *bucket)
     }
 }
 
-/* Waits for what was started. */
+/* Waits for the collectives that were started. */
 static shard_status end(shard_bucket *bucket)
 {
     shard_engine *engine = bucket->engine;
@@ -264,7 +264,7 @@ shard_status shard_engine_publish(shard_engine *engine, bool all)
     return await_values(engine);
 }
 
-/* ---- whose parameter it is ---- */
+/* ---- the engine of a parameter ---- */
 
 static const shard_bucket_entry *entry_of(const shard_tensor *parameter)
 {
@@ -292,7 +292,7 @@ shard_tensor *shard_engine_local(const shard_tensor *parameter, int64_t *start)
     return entry->local;
 }
 
-/* Makes buckets of candidates, whose gradients are this engine's then. */
+/* Makes buckets of the candidates, which then belong to this engine. */
 static shard_status take(shard_engine *engine, shard_bucket_entry *candidates, int64_t count)
 {
     shard_buckets *buckets = &engine->buckets;
@@ -310,7 +310,7 @@ static shard_status take(shard_engine *engine, shard_bucket_entry *candidates, i
     return SHARD_OK;
 }
 
-/* Its parameters are nobody's from now on. */
+/* Its parameters belong to no engine from now on. */
 static void give_up(shard_bucket *bucket)
 {
     for (int64_t i = 0; i < bucket->count; i++) {
@@ -358,7 +358,7 @@ static int by_index(const void *a, const void *b)
     return (x->index > y->index) - (x->index < y->index);
 }
 
-/* The parameters of all buckets, in the order in which they were added, which leave them; *count of them. NULL with the
+/* Removes the parameters from all buckets, and returns *count of them in the order in which they were added. NULL with the
  * error set. */
 static shard_bucket_entry *empty_buckets(shard_engine *engine, int64_t *count)
 {
@@ -412,7 +412,7 @@ shard_partition_level shard_engine_level(const shard_engine *engine)
     return engine->options.level;
 }
 
-/* ---- life ---- */
+/* ---- creation and destruction ---- */
 
 shard_engine *shard_engine_create(shard_bucket_options options)
 {

@@ -21,12 +21,12 @@ typedef struct buffers {
 
 struct shard_replicas {
     const char *differ;        /* the first words of an error */
-    shard_tensors *parameters; /* that have replicas, frozen ones too */
+    shard_tensors *parameters; /* the parameters that have replicas, frozen ones included */
     shard_watch *watches;      /* [parameters] */
     shard_buffer_mode mode;
     buffers *buffers;
     int64_t buffer_count;
-    bool checked; /* nothing is to be checked any more */
+    bool checked; /* the check is done */
     bool local;   /* sync is off */
 };
 
@@ -51,12 +51,12 @@ static uint64_t hash_block(uint64_t hash, const void *data, size_t bytes)
         uint64_t word = 0;
         memcpy(&word, (const char *)data + at, bytes - at < sizeof word ? bytes - at : sizeof word);
         hash = shard_hash_word(hash, word);
-        hash ^= hash >> 32; /* else the signs of two elements could change unnoticed */
+        hash ^= hash >> 32; /* else a change of the signs of two elements could keep the hash */
     }
     return hash;
 }
 
-/* Of values in a device's memory block by block. */
+/* Hashes values in a device's memory block by block. */
 static shard_status hash_values(shard_tensor *parameter, uint64_t *hash)
 {
     enum { BLOCK = 1 << 20 };
@@ -179,7 +179,7 @@ static shard_status place_buffers(shard_replicas *replicas, const shard_tensors 
     return status;
 }
 
-/* Integers count something: an average of them would be none. */
+/* Integers are counters, which are not averaged. */
 static shard_status sync_buffers(const shard_replicas *replicas, shard_buffer_mode mode)
 {
     for (int64_t i = 0; i < replicas->buffer_count; i++) {
@@ -223,9 +223,9 @@ static void watch(shard_tensor *parameter, void *context)
         shard_at_backward_end(end_backward, replicas);
 }
 
-/* ---- life ---- */
+/* ---- creation and destruction ---- */
 
-/* Where this one's watch is in the parameter's list, or is to be. */
+/* The place of this object's watch in the parameter's list. */
 static shard_watch **find_watch(const shard_replicas *replicas, shard_tensor *parameter)
 {
     shard_watch **at = &parameter->grad_watches;

@@ -1,6 +1,6 @@
 /*
- * A row block is a flat range of the unit. One is in memory at a time, or two where one is under
- * way while the device computes with the other.
+ * A row block is a flat range of the unit. One is in memory at a time, or two if one is communicated
+ * while the device computes with the other.
  */
 #include "parallel/row_blocks.h"
 
@@ -10,20 +10,20 @@
 typedef struct block {
     shard_range range;
     shard_storage *memory;
-    bool arriving; /* values that were started ahead */
+    bool arriving; /* the values are being prefetched */
     shard_request *request;
     shard_unit_sum sum;
 } block;
 
 struct shard_row_blocks {
-    shard_rows rows; /* first: the matrix's is this */
+    shard_rows rows; /* first: the matrix's rows point to this struct */
     shard_unit *unit;
     shard_tensor *matrix;
     shard_row_blocks_options options;
     block values[2], gradients[2];
-    int gradient;     /* the one that is next */
+    int gradient;     /* the next one */
     double scale;     /* of the gradient */
-    int64_t streamed; /* elements, in this backward */
+    int64_t streamed; /* the number of elements streamed in this backward */
 };
 
 static int64_t width_of(const shard_tensor *matrix)
@@ -36,14 +36,14 @@ bool shard_row_blocks_suit(const shard_tensor *parameter, size_t bytes)
     bool split = shard_is_split(parameter, 0) || shard_is_split(parameter, 1);
     int ranks = split ? shard_group_size(parameter->placement.group) : 1;
     shard_shape whole = shard_tensor_whole_shape(parameter);
-    if (whole.ndim != 2 || whole.dim[1] < ranks) /* no shard is without columns */
+    if (whole.ndim != 2 || whole.dim[1] < ranks) /* every shard has columns */
         return false;
     int64_t rows = shard_is_split(parameter, 0) ? whole.dim[0] / ranks : whole.dim[0];
     return rows > 2 * SHARD_ROW_BLOCK &&
            (size_t)shard_parameter_even_size(parameter) * shard_dtype_size(parameter->dtype) > bytes;
 }
 
-/* The last block has the unit's padding, too. */
+/* The last block includes the unit's padding. */
 static shard_range range_of(const shard_row_blocks *blocks, int64_t first, int64_t count)
 {
     int64_t width = width_of(blocks->matrix), end = first + count;
@@ -64,7 +64,7 @@ static void release(block *b)
     *b = (block){0};
 }
 
-/* Zeros behind the rows, in memory of a block. */
+/* Sets the memory of a block after its rows to zero. */
 static shard_status zero_padding(const shard_row_blocks *blocks, const block *b, int64_t count, char *memory)
 {
     const shard_unit *unit = blocks->unit;
@@ -111,7 +111,7 @@ static void values_end(shard_rows *rows)
     release(&blocks->values[1]);
 }
 
-/* Makes a block as all ranks are to have it, and keeps this rank's elements of it. */
+/* Makes a block's values as on all ranks, and keeps this rank's elements of them. */
 static shard_status move_block(shard_row_blocks *blocks, int64_t first, int64_t count, bool broadcast)
 {
     shard_unit *unit = blocks->unit;
@@ -143,7 +143,7 @@ shard_status shard_row_blocks_move_values(shard_row_blocks *blocks, bool broadca
 
 /* ---- gradients ---- */
 
-/* Ends the sum of a block that is under way. */
+/* Waits for the current sum of a block. */
 static shard_status end(shard_row_blocks *blocks, block *b)
 {
     shard_status status = shard_unit_end_reduce(blocks->unit, &b->sum);
@@ -224,7 +224,7 @@ void shard_row_blocks_rearm(shard_row_blocks *blocks)
     blocks->streamed = 0;
 }
 
-/* ---- life ---- */
+/* ---- creation and destruction ---- */
 
 shard_row_blocks *shard_row_blocks_create(shard_unit *unit, shard_tensor *matrix, const shard_row_blocks_options *options)
 {

@@ -13,7 +13,7 @@ static shard_range overlap_of(int64_t start, int64_t size, shard_range range)
     return (shard_range){.start = from, .size = to > from ? to - from : 0};
 }
 
-/* The elements of a range that are this rank's. */
+/* The intersection of a range and the local range. */
 static shard_range local_of(const shard_unit *unit, shard_range range)
 {
     return overlap_of(unit->local_start, unit->local_size, range);
@@ -27,14 +27,14 @@ static const int64_t *count(shard_unit *unit, shard_range range)
     return unit->range_counts;
 }
 
-/* Where the local elements of a range are in memory of the range. */
+/* The address of a range's local elements in the memory of the range. */
 static char *local_in_range(const shard_unit *unit, shard_range range, void *memory)
 {
     shard_range local = local_of(unit, range);
     return memory && local.size ? (char *)memory + shard_unit_bytes(unit, local.start - range.start) : memory;
 }
 
-/* Where they are in memory of the local range; memory of the range where there are none. */
+/* Their address in the memory of the local range, or `none` if it has no such elements. */
 static char *local_in_storage(const shard_unit *unit, shard_range range, shard_storage *storage, void *none)
 {
     shard_range local = local_of(unit, range);
@@ -95,7 +95,7 @@ shard_status shard_unit_keep(shard_unit *unit, shard_range range, const void *fr
     return unit->device->ops->copy_rows(unit->device, to, bytes, local_in_range(unit, range, (void *)from), bytes, bytes, 1);
 }
 
-/* ---- life ---- */
+/* ---- creation and destruction ---- */
 
 shard_unit *shard_unit_create(shard_group *group, shard_device *device, shard_dtype dtype)
 {
@@ -134,7 +134,7 @@ void shard_unit_close(shard_unit *unit)
     shard_storage_unref(unit->local_gradients);
     shard_storage *values = unit->values;
     unit->values = unit->gradients = unit->local_gradients = NULL;
-    shard_storage_unref(values); /* whose materializer may have the last reference but this */
+    shard_storage_unref(values); /* its materializer may have the only other reference */
     shard_unit_unref(unit);
 }
 

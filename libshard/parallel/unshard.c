@@ -1,16 +1,15 @@
 /*
- * All ranks of a unit's group gather its values when the first of them needs one, which is when
- * all do, as they run the same program. The unit is evictable from the end of its module's forward
- * on, and is evicted when another one comes: so the next module finds it there if it is in the
- * same unit. Backward evicts it by itself, once its gradients are complete.
+ * A unit's values are gathered when one of them is needed. All ranks of its group need it at the same
+ * time, as they run the same program. The unit is evictable after its module's forward, and is evicted
+ * when another unit is needed: so the next module finds the values if it is in the same unit. Backward
+ * evicts a unit when its gradients are complete.
  *
- * Where a gather can be under way while the device computes, the next unit is prefetched as soon
- * as one is needed. Evaluation, forward and backward have a sequence each, which is recorded as
- * units are needed, and recorded anew from where a pass takes another way.
+ * If a gather can run while the device computes, the next unit is prefetched as soon as one is needed.
+ * Evaluation, forward and backward have a sequence each. It is recorded as units are needed, and
+ * recorded again from the place at which a pass takes another order.
  *
- * One thread at a time uses values. But any thread may destroy a model that no other one uses, as a
- * language's finalizer does: an order is under a lock, as it may outlive its engine with several
- * models.
+ * One thread at a time uses values. But any thread may destroy a model that no other thread uses, as a
+ * language's finalizer does: an order has a lock, as it may outlive its engine with several models.
  */
 #include "parallel/unshard.h"
 
@@ -20,16 +19,16 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 
-enum { MOST = 1 << 16 }; /* units of a sequence, lest forwards without a backward are recorded for ever */
+enum { MOST = 1 << 16 }; /* units of a sequence: a limit for forwards without a backward */
 
 typedef struct unshard {
-    shard_materializer materializer; /* first: a storage's materializer is this */
+    shard_materializer materializer; /* first: a storage's materializer points to this struct */
     shard_storage *storage;
     shard_unit *unit;
     shard_unshard_order *order;
     bool arriving; /* was started, and no operation has needed it yet */
     shard_request *request;
-    struct unshard *next; /* of those that have memory */
+    struct unshard *next; /* the next unit that has memory */
 } unshard;
 
 typedef enum mode { EVALUATION, FORWARD, BACKWARD } mode;
@@ -37,8 +36,8 @@ typedef enum mode { EVALUATION, FORWARD, BACKWARD } mode;
 typedef struct sequence {
     unshard **all;
     int64_t count, capacity;
-    int64_t at;     /* the one that is expected next */
-    bool recording; /* else a sequence that is known is followed */
+    int64_t at;     /* the unit that is expected next */
+    bool recording; /* else a known sequence is followed */
 } sequence;
 
 struct shard_unshard_order {
@@ -54,7 +53,7 @@ static atomic_uint forgotten;
 
 /* ---- the sequences ---- */
 
-/* A pass is over, and was as long as it was. */
+/* Ends a pass, whose length is then known. */
 static void end(sequence *s)
 {
     if (s->at > 0)
@@ -73,7 +72,7 @@ static void change_mode(shard_unshard_order *order)
     order->mode = now;
 }
 
-/* Notes that u is needed now; the unit that is expected next, NULL if none is. */
+/* Records that u is needed now, and returns the unit that is expected next, or NULL. */
 static unshard *note(unshard *u)
 {
     shard_unshard_order *order = u->order;
@@ -110,7 +109,7 @@ void shard_unshard_end_pass(shard_unshard_order *order)
     if (order->mode == BACKWARD)
         end(&order->of[BACKWARD]);
     else
-        order->of[BACKWARD].count = 0; /* it needed nothing that was not there */
+        order->of[BACKWARD].count = 0; /* it needed no unit that was not in memory */
     order->mode = EVALUATION;
     pthread_mutex_unlock(&order->lock);
 }
@@ -152,7 +151,7 @@ void shard_unshard_forget(void)
     atomic_fetch_add(&forgotten, 1);
 }
 
-/* Whether all was to be forgotten since the order was used last. */
+/* Whether shard_unshard_forget was called after the last use of the order. */
 static bool forget_if_told(shard_unshard_order *order)
 {
     unsigned now = atomic_load(&forgotten);
@@ -206,7 +205,7 @@ static shard_status arrive(unshard *u)
     SHARD_TRY(shard_unit_wait(u->unit, request));
     evict_others(u->order, u, true);
     unshard *next = note(u);
-    if (next && request && !next->storage->memory) /* else nothing could be computed meanwhile */
+    if (next && request && !next->storage->memory) /* else a prefetch would not overlap with computation */
         prefetch(next);
     return shard_last_status();
 }
@@ -240,7 +239,7 @@ static void destroy(shard_materializer *materializer)
     free(u);
 }
 
-/* ---- life ---- */
+/* ---- creation and destruction ---- */
 
 shard_unshard_order *shard_unshard_order_create(void)
 {
