@@ -123,34 +123,26 @@ SHARD_API shard_status shard_broadcast(shard_tensor *x, int root, shard_group *g
 /* ---- which samples a rank trains on ---- */
 
 /*
- * Deals an epoch's samples out to ranks, batch by batch. An epoch is the data set in an
- * order that depends on the seed and the epoch only; step s of the whole job takes
- * positions s * batch on, dealt out in order to `group`'s members, as evenly as it goes.
- * So the same samples meet in the same step on any number of ranks, and any step can be
- * asked for at once: nothing is stored, and what a run has to keep to go on later, on
- * as many ranks as it likes, is two numbers, epoch and step.
+ * Gives each rank its samples of every batch of an epoch. An epoch is the data set in an order that depends on the seed and
+ * the epoch only; step s takes positions s * batch on, divided in order and as evenly as possible over the ranks of a
+ * group. So a step has the same samples on any number of ranks, and a run resumes from two numbers, epoch and step.
  *
- * With shard_mesh_data_group the ranks of one model group see the same samples and model
- * groups disjoint ones; with the world each rank sees its own. As PyTorch's
- * DistributedSampler, and the DistributedGroupSampler that TorchShard names.
+ * With shard_mesh_data_group the ranks of one model group see the same samples, and model groups different ones; with the
+ * world each rank sees its own. As PyTorch's DistributedSampler, and the DistributedGroupSampler that TorchShard names.
  */
 typedef struct shard_group_sampler shard_group_sampler;
 
 /*
- * What becomes of a step that is not the same number of samples for each member: an epoch's
- * last one or, with EXACT, a batch that the members do not divide. Data parallel averages over
- * groups, so that the plain mean loss is right where all have equally many samples, as with
- * PAD and DROP. With EXACT each group brings the sum over its samples, divided by how many a
- * group has on average, so that each sample counts the same:
+ * For steps with a different number of samples on each rank: the last one of an epoch or, with EXACT, a batch that the ranks
+ * do not divide. The average of mean losses is right with PAD and DROP. With EXACT each rank takes the sum over its samples,
+ * divided by the average number of samples of a rank (docs/data-parallel.md):
  *     loss = shard_cross_entropy(logits, labels, .reduction = SHARD_REDUCTION_SUM);
  *     loss = shard_scale(loss, (double)shard_group_size(data_group) / (double)shard_group_sampler_last_batch_size(sampler));
- * where data_group is shard_mesh_data_group, or the world if there is no mesh. A group without
- * a sample has a loss of 0 then; its mean would be NaN.
  */
 typedef enum shard_last_batch {
     SHARD_LAST_BATCH_PAD = 0, /* samples from the epoch's beginning once more, as DistributedSampler */
-    SHARD_LAST_BATCH_EXACT,   /* every sample once: parts differ by one, some may be empty */
-    SHARD_LAST_BATCH_DROP,    /* at most members - 1 samples are left out, as its drop_last */
+    SHARD_LAST_BATCH_EXACT,   /* every sample once: local batches differ by one, some may be empty */
+    SHARD_LAST_BATCH_DROP,    /* at most members - 1 samples are left out, as with its drop_last */
 } shard_last_batch;
 
 typedef struct shard_group_sampler_options {
@@ -163,74 +155,56 @@ typedef struct shard_group_sampler_options {
     shard_last_batch last_batch;
 } shard_group_sampler_options;
 
-/* Of a data set of `samples`, at the beginning of epoch 0. Errors: ARGUMENT, as for a
- * batch that PAD and DROP cannot deal out evenly. Not collective; the ranks' numbers must
- * agree. */
+/* A sampler of a data set of `samples`, at the beginning of epoch 0. NULL with the error set: ARGUMENT, for example a batch
+ * that PAD and DROP cannot divide evenly. Not collective, but arguments must be equal on all ranks. */
 #define shard_group_sampler_create(...) \
     shard_group_sampler_create_with(SHARD_WITH(shard_group_sampler_options, __VA_ARGS__))
 SHARD_API shard_group_sampler *shard_group_sampler_create_with(int64_t samples, shard_group_sampler_options options);
 SHARD_API void shard_group_sampler_destroy(shard_group_sampler *sampler);
 
-/* Steps of an epoch: the same on all ranks. Of NULL 0. */
+/* Steps of an epoch, equal on all ranks. 0 for NULL. */
 SHARD_API int64_t shard_group_sampler_steps(const shard_group_sampler *sampler);
-/* The most samples of this rank in a step: room for shard_group_sampler_next. Of NULL 0. */
+/* The largest number of samples of this rank in a step: the size of shard_group_sampler_next's array. 0 for NULL. */
 SHARD_API int64_t shard_group_sampler_max_local_batch(const shard_group_sampler *sampler);
 
-/* Writes this rank's samples of the step that comes into samples, [shard_group_sampler_max_local_batch],
- * their number into *count, and goes on; false, and *count 0, after the epoch's last step, and with the error set where an
- * argument is NULL. */
+/* Writes this rank's samples of the next step into samples, [shard_group_sampler_max_local_batch], and their number into
+ * *count. False, with *count 0, after the epoch's last step, and with the error set if an argument is NULL. Not
+ * collective. */
 SHARD_API bool shard_group_sampler_next(shard_group_sampler *sampler, int64_t *samples, int64_t *count);
 
-/* Samples of the step that was dealt out last, the one before that which comes, of all members
- * together: what PAD repeats counts again. At an epoch's beginning, and of NULL, 0. */
+/* The number of samples of the last step that shard_group_sampler_next has returned, of all ranks together; samples that
+ * PAD repeats count again. 0 at the beginning of an epoch and for NULL. */
 SHARD_API int64_t shard_group_sampler_last_batch_size(const shard_group_sampler *sampler);
 
-/* Goes to the beginning of an epoch, from 0 on (ARGUMENT). As DistributedSampler.set_epoch. */
+/* Continues at the beginning of an epoch, 0 or more (else ARGUMENT). As DistributedSampler.set_epoch. */
 SHARD_API shard_status shard_group_sampler_set_epoch(shard_group_sampler *sampler, int64_t epoch);
-/* Where it stands, and going there, in the middle of an epoch too: the step that comes, up to
- * shard_group_sampler_steps, the epoch's end. Errors: ARGUMENT, no such epoch or step (of
- * another data set or batch); it stays where it was then. */
+/* The epoch, and the next step in it (shard_group_sampler_steps at the epoch's end); and a call that continues from such a
+ * position. Errors: ARGUMENT, no such epoch or step, as of another data set or batch; the position is unchanged then. */
 SHARD_API int64_t shard_group_sampler_epoch(const shard_group_sampler *sampler);
 SHARD_API int64_t shard_group_sampler_step(const shard_group_sampler *sampler);
 SHARD_API shard_status shard_group_sampler_seek(shard_group_sampler *sampler, int64_t epoch, int64_t step);
 
-/* For loaders that work ahead, from any thread: the positions in the epoch that are this
- * rank's in a step (0 <= step < steps), and the sample at a position (from 0 on) of an epoch. With
- * the error set {0, 0} and -1: no such step, a negative position, no samples at all, NULL. */
+/* For loaders that read ahead, from any thread: this rank's range of positions of a step (0 <= step < steps), and the
+ * sample at a position (0 or more) of an epoch. {0, 0} and -1 with the error set: no such step, a negative position,
+ * an empty data set, NULL. */
 SHARD_API shard_range shard_group_sampler_local_range(const shard_group_sampler *sampler, int64_t step);
 SHARD_API int64_t shard_group_sampler_sample_at(const shard_group_sampler *sampler, int64_t epoch, int64_t position);
 
 /* ---- data parallel ---- */
 
 /*
- * Averages gradients over each parameter's replica group while backward runs.
- *
- * Parameters of one dtype and replica group are moved into buckets, flat buffers of about
- * bucket_mib that end where a module does, their gradients into others, which are reduced
- * as soon as backward has filled them. Parameters that shard_zero_optimizer shares out, now or
- * later, are left to it, as are those of an earlier shard_data_parallel: once that is gone,
- * backward is an error (ARGUMENT) until this is made anew. Parameters that are frozen now
- * begin alike and are compared as the others are; else they are left alone, also when they
- * require a gradient later. One that requires a gradient now and that no rank's backward
- * reaches has a gradient of zeros after it, so that momentum and weight decay move it, as they
- * do not in one process: freeze what the loss leaves out. Of each shard_data_parallel, and of
- * each optimizer under shard_zero_optimizer, every rank's backward reaches some parameter, and of several
- * of these in the same order; else an error (MISMATCH).
- *
- * The average is over replicas that saw different batches: where rows were gathered, or
- * losses summed, over a group (shard_gather_from_group, shard_reduce_from_group), the members' contributions are
- * summed and what was not gathered is averaged, so that gradients equal those of one
- * process on the whole batch, where the averaged losses are means of equally many samples
- * (of others: shard_last_batch). A parameter's replica group has all members of such a group
- * or no other than this rank, else UNSUPPORTED. As
- * torch.nn.parallel.DistributedDataParallel, which needs to be told what to leave out.
+ * Averages gradients over each parameter's replica group while backward runs, as
+ * torch.nn.parallel.DistributedDataParallel. Parameters of one dtype and replica group are moved into buckets of about
+ * bucket_mib, which are reduced as soon as backward has filled them. Gradients that are pending sums over a group
+ * (shard_gather_from_group, shard_reduce_from_group) are summed over it and averaged over the other ranks, so that they
+ * equal those of one process on the whole batch. A parameter's replica group has all ranks of such a group, or only this one
+ * (else UNSUPPORTED). docs/data-parallel.md has examples, and the rules for parameters that backward does not reach.
  */
 typedef struct shard_data_parallel shard_data_parallel;
 
-/* What becomes of buffers (a batch norm's running statistics) after each backward that
- * synchronises. */
+/* Buffers (a batch norm's running statistics) after each backward that synchronises. */
 typedef enum shard_buffer_mode {
-    SHARD_BUFFERS_BROADCAST = 0, /* the first replica's count, as DistributedDataParallel's broadcast_buffers */
+    SHARD_BUFFERS_BROADCAST = 0, /* the first replica's values, as DistributedDataParallel's broadcast_buffers */
     SHARD_BUFFERS_AVERAGE,       /* the replicas' mean; of integers, the first replica's */
     SHARD_BUFFERS_LEAVE,         /* each rank keeps its own */
 } shard_buffer_mode;
@@ -246,22 +220,20 @@ typedef struct shard_data_parallel_options {
     shard_buffer_mode buffer_mode;
 } shard_data_parallel_options;
 
-/* parameters: shares are taken, the list stays the caller's (and may be destroyed).
- * Replicas are compared, names, shapes, dtypes and what is frozen now, values in the first backward that
- * synchronises: where they differ, an error of all (MISMATCH there, PEER elsewhere) with the
- * rank and the parameter.
- * Collective over the parameters' replica groups. NULL with the error set. Destroy
- * before the parameters' groups; parameters keep their (flat) memory. */
+/* Averages the gradients of the parameters that require one now; those under shard_zero_optimizer, before or after, are left
+ * to it. The list is borrowed. Replicas are compared (names, shapes, dtypes, frozen parameters; values in the first
+ * backward that synchronises): a difference is an error on all ranks (MISMATCH there, PEER elsewhere). NULL with the error
+ * set. Destroy it before the parameters' groups; the parameters keep their flat memory. Collective over the parameters'
+ * replica groups. */
 #define shard_data_parallel_create(...) \
     shard_data_parallel_create_with(SHARD_WITH(shard_data_parallel_options, __VA_ARGS__))
 SHARD_API shard_data_parallel *shard_data_parallel_create_with(const shard_tensors *parameters,
                                                                shard_data_parallel_options options);
 SHARD_API void shard_data_parallel_destroy(shard_data_parallel *data_parallel);
 
-/* While off, backward only accumulates locally (as DDP's no_sync); the next backward
- * with it on reduces the sum. A step before that moves each replica by its own gradient, so
- * that they differ from then on, as under no_sync; where shard_zero_optimizer shares out, stage 1 refuses
- * it (ARGUMENT), and stages 2 and 3 have averaged each backward. On at first. */
+/* While off, backward accumulates locally, as under DistributedDataParallel's no_sync; the next backward with it on reduces the
+ * sum. On at first. A step while it is off moves each replica by its local gradient; shard_zero_optimizer refuses it in stage 1
+ * (ARGUMENT), and averages each backward in stages 2 and 3. Not collective. */
 SHARD_API void shard_data_parallel_set_sync(shard_data_parallel *data_parallel, bool sync);
 
 #endif

@@ -179,12 +179,12 @@ SHARD_API shard_status shard_optimizer_set_lr(shard_optimizer *optimizer, double
  * set. Not collective. */
 SHARD_API shard_tensors *shard_optimizer_state_dict(shard_optimizer *optimizer);
 
-/* ---- ZeRO: an optimizer's work and memory shared out among replicas ---- */
+/* ---- ZeRO: optimizer state, gradients and parameters partitioned over replicas; docs/zero.md ---- */
 
 typedef enum shard_zero_partition {
-    SHARD_ZERO_EVEN = 0, /* each rank has as many elements of each bucket, exactly 1/N with padding */
-    SHARD_ZERO_WHOLE,    /* parameters stay whole: the largest first of those that one call shares out, each to
-                            the rank that has least, the lowest of several (torch: a parameter group after another) */
+    SHARD_ZERO_EVEN = 0, /* each rank has the same number of elements of each bucket, exactly 1/N with padding */
+    SHARD_ZERO_WHOLE,    /* each rank has whole parameters: of those of one call the largest first, each to the rank that
+                            has least, the lowest of several (torch: one parameter group after another) */
 } shard_zero_partition;
 
 typedef struct shard_zero_optimizer_options {
@@ -197,66 +197,21 @@ typedef struct shard_zero_optimizer_options {
 } shard_zero_optimizer_options;
 
 /*
- * Shares the optimizer's parameters out over the ranks that have replicas of them, in
- * place, and returns it. They move into buckets, flat buffers of about bucket_mib that end
- * where a module does, and of N ranks each updates its part of every bucket, 1/N:
+ * Partitions the optimizer's parameters over their replica groups, in place, and returns the optimizer. The parameters move
+ * into buckets; each rank updates its flat range of every bucket, and keeps only that range of
+ *   stage 1  the optimizer's state;
+ *   stage 2  and the gradients: shard_grad is NULL after backward, and functions on gradients take the optimizer;
+ *   stage 3  and the parameters, which are unsharded for each use in forward and backward.
+ * Gradients are averaged as by shard_data_parallel. The result is that of the same optimizer alone: to the bit in float32 over
+ * shared memory, if no backwards are accumulated and no norms taken. docs/zero.md describes the stages, overlap,
+ * accumulation, matrices larger than a bucket, and what ranks compare.
  *
- *   stage 1  and keeps the optimizer's state of that part alone;
- *   stage 2  and its gradient: that of a bucket has memory only while backward fills it,
- *            then is summed into the parts. Several backwards add up in the parts, so that
- *            the saving stays, also with shard_data_parallel_set_sync off. shard_grad is
- *            NULL after backward; what goes over gradients takes the optimizer, and
- *            shard_optimizer_zero_grad forgets them, shard_zero_grad of a parameter does not;
- *   stage 3  and its values: a bucket is gathered when one of its parameters is needed, in
- *            forward or backward, and gone once its modules, or backward, are done with it.
- *            Where gathers run beside the computation (GPUs over NCCL), the next one is
- *            started ahead. shard_save, shard_load and shard_collect_state_dict take
- *            the parts; other reading gathers what then stays until its module has been
- *            used; other writing is refused (UNSUPPORTED).
- *
- * A matrix of more than 8192 rows that is larger than a bucket, as the last layer of many
- * classes, passes by in blocks of 4096 rows, or of as many times that as a bucket holds (the
- * last one is up to twice as long): where shard_linear uses it, once in a forward, and it
- * requires a gradient, neither its gradient (stage 2) nor its values (stage 3) are there as a
- * whole. Of a weight that is split this is said of its part. Used otherwise, and of other
- * shapes, what is larger than a bucket is a bucket alone.
- *
- * Names, shapes, dtypes, order of the parameters and what is frozen are compared, and over the
- * world stage, partition, bucket_mib and overlap, the optimizer's kind, its settings and what
- * groups of parameters have otherwise: ranks that differ are an error of all (MISMATCH there,
- * PEER elsewhere). Values begin as those of the first replica, frozen ones too, and are compared
- * in the next backward, if ranks have them whole; buffers (batch norm) are left alone. Gradients
- * are averaged as shard_data_parallel does; what it says of parameters that backward does not
- * reach holds here. Beside this it is wanted for those buffers and for
- * shard_data_parallel_set_sync, to accumulate; made earlier or later, it leaves these parameters
- * to this. The result is that of the same
- * optimizer alone: to the bit in float32 over shared memory, where ranks are summed in order,
- * if no backwards are accumulated and no norms taken. Parameters that no other rank has, and
- * frozen ones, stay whole: what is frozen now and has a gradient later is an error of
- * shard_step (ARGUMENT), as nobody averages it. `group` must contain each parameter's
- * replicas, so that the world will do for any: what is split over a model group is shared out
- * over its replicas alone. A part of them is refused (UNSUPPORTED), and so is (ARGUMENT) a
- * parameter that is shared out with another optimizer, has a gradient already, or state in a
- * state dict: shared out is before backward, or after shard_step, and before state dicts are made.
- *
- * With overlap, backward steps a bucket as soon as its gradient is there, at the rates that
- * are set then, and goes on while its values are gathered; shard_step steps what is left, the
- * parameters that are not shared out, and agrees. Every backward steps, unless a
- * shard_data_parallel beside this has its sync off: so gradients are accumulated with one
- * alone. After a backward that fails midway some buckets have been stepped.
- * Gradients cannot be clipped or unscaled in between, and LARS and LAMB refuse it
- * (UNSUPPORTED).
- *
- * As torch.distributed.optim.ZeroRedundancyOptimizer, with these differences: its partition
- * is WHOLE; parameters_as_bucket_view is always on; overlap_with_ddp steps from the
- * first backward on; consolidate_state_dict is shard_collect_state_dict, and not needed to
- * save. Stages 2 and 3: https://arxiv.org/abs/1910.02054.
- *
- * State that the optimizer has goes along. NULL with the error set; the optimizer is then
- * only to be destroyed. Collective over the world; in stage 3 every use of a parameter is
- * collective over its replicas. The optimizer is destroyed before the groups; parameters
- * may live on. In stage 3 any thread may destroy a model that no other thread uses, at the
- * same place between the collectives on all ranks.
+ * Call it before backward, or after shard_step, and before state dicts are made; state that the optimizer has is kept.
+ * `group` contains each parameter's replicas (NULL and the world fit any parameter). Destroy the optimizer before the groups.
+ * Errors: ARGUMENT, a parameter that another optimizer has partitioned, that has a gradient, or whose state is in a state
+ * dict; UNSUPPORTED, a group with only some of a parameter's replicas, LARS or LAMB with overlap; MISMATCH, ranks that differ.
+ * NULL with the error set; the optimizer can then only be destroyed. As torch.distributed.optim.ZeroRedundancyOptimizer.
+ * Collective over the world; in stage 3 every use of a parameter is collective over its replicas.
  */
 #define shard_zero_optimizer(...) shard_zero_optimizer_with(SHARD_WITH(shard_zero_optimizer_options, __VA_ARGS__))
 SHARD_API shard_optimizer *shard_zero_optimizer_with(shard_optimizer *optimizer, shard_zero_optimizer_options options);
