@@ -32,7 +32,8 @@ def prepare(folder, build, compiler):
     """The environment of a reader who has installed the library."""
     programs = folder / ".bin"
     programs.mkdir()
-    (programs / "cc").write_text(f'#!/bin/sh\nexec {shlex.join(compiler)} -Wall -Wextra -Werror "$@"\n')
+    path = shlex.quote(os.environ["PATH"])  # without this cc, which ccache would find again
+    (programs / "cc").write_text(f'#!/bin/sh\nPATH={path} exec {shlex.join(compiler)} -Wall -Wextra -Werror "$@"\n')
     (programs / "cc").chmod(0o755)
     (programs / "shardrun").symlink_to(build / "tools/shardrun")
     return {**os.environ, "OMP_NUM_THREADS": "1", "PATH": f"{programs}:{os.environ['PATH']}", "LC_ALL": "C",
