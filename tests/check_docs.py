@@ -62,8 +62,8 @@ def matches(wanted, got):
 
 def run_console(block, folder, environment):
     for command, wanted in commands_of(block):
-        done = subprocess.run(["sh", "-c", command], cwd=folder, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-                              text=True, check=False, timeout=SECONDS)
+        done = subprocess.run(["sh", "-c", command], cwd=folder, env=environment, stdout=subprocess.PIPE,
+                              stderr=subprocess.STDOUT, text=True, check=False, timeout=SECONDS)
         if not matches(wanted, done.stdout):
             yield f"$ {command}\nprinted\n{done.stdout}instead of\n" + "\n".join(wanted)
 
@@ -122,9 +122,11 @@ def main():
                    if path.is_file() and path.suffix in (".h", ".c", ".cu", ".cuh", ".py", "")
                    for word in NAME.findall(path.read_text(encoding="utf-8"))}
     documents = sorted([*root.glob("docs/*.md"), root / "examples/README.md", root / "tests/README.md"])
-    problems = [f"{document.relative_to(root)}: {problem}" for document in documents if document.exists()
-                for problem in (check_document(document, build, compiler, known_lines, known_names)
-                                if document.parent.name == "docs" else check_links(document.read_text(encoding="utf-8"), document))]
+    problems = []
+    for document in filter(pathlib.Path.exists, documents):
+        found = (check_document(document, build, compiler, known_lines, known_names) if document.parent.name == "docs"
+                 else check_links(document.read_text(encoding="utf-8"), document))
+        problems += [f"{document.relative_to(root)}: {problem}" for problem in found]
     print("\n".join(problems) if problems else f"{len(documents)} documents are as they say")
     return 1 if problems else 0
 
