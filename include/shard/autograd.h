@@ -9,24 +9,25 @@
 
 #include <shard/tensor.h>
 
-/* Adds the gradient of a scalar with respect to every leaf that it depends on to shard_grad(leaf), as
- * torch.Tensor.backward. Frees the record, so that it is called once for each forward. NULL returns the
- * thread's first error. Collective over the groups of the operations in the record, and over the
- * replica groups of parameters under shard_data_parallel or shard_zero_optimizer. */
+/* Gradients of a scalar with respect to every leaf that it depends on, added to
+ * shard_grad(leaf). The record is freed on the way: once per forward. NULL
+ * leaves the first error alone and returns it. Collective over the groups of the
+ * operations that it walks back through, and over the replica groups of
+ * parameters under shard_data_parallel. */
 SHARD_API shard_status shard_backward(shard_tensor *loss);
 
-/* The same from a tensor of any shape, and the gradient with respect to it, of that shape. */
+/* The same from any tensor and the gradient with respect to it, of its shape. */
 SHARD_API shard_status shard_backward_from(shard_tensor *tensor, shard_tensor *gradient);
 
-/* Clears a leaf's gradient; its memory may be kept for the next one. Not collective. */
+/* Forgets a leaf's gradient (its memory may be kept for the next one). */
 SHARD_API void shard_zero_grad(shard_tensor *leaf);
 
-/* Switches recording of operations on or off in this thread, as torch.set_grad_enabled; returns the previous state.
- * shard_grad_enabled returns the state. Not collective. */
+/* Whether operations are recorded in this thread; as torch.set_grad_enabled.
+ * Returns what it was before. */
 SHARD_API bool shard_set_grad_enabled(bool enabled);
 SHARD_API bool shard_grad_enabled(void);
 
-/* SHARD_NO_GRAD { ... }: no operation inside is recorded, as with torch.no_grad(). */
+/* SHARD_NO_GRAD { ... }: nothing inside is recorded. */
 static inline void shard_restore_grad_enabled(const bool *before)
 {
     shard_set_grad_enabled(*before);

@@ -78,7 +78,7 @@ SHARD_API shard_group *shard_mesh_data_group(const shard_mesh *mesh);
  * A group of one rank (or NULL) returns the input as a view.
  *
  * The result of a gather or a reduction is identical on every rank, and so is the loss that is computed from it.
- * The gradient of a leaf before it is then a pending sum over the group: each rank has the summand of its own rows,
+ * The gradient of a leaf before it is then a pending sum over the group: each rank has the summand of the local rows,
  * columns or terms. shard_data_parallel takes that sum; without it,
  * shard_all_reduce(shard_grad(leaf), SHARD_SUM, group) does. A leaf that is used both before and after brings
  * the gradient of the latter use in equal parts. The gradient of a leaf that is split over the group is that of the

@@ -309,7 +309,7 @@ typedef struct shard_cross_entropy_options {
  *
  * .label_rank is counted in the same pass over the logits, for top-k accuracy (shard_count_top_k), with one more
  * all-gather if classes are split. All ranks set it or none does. NULL after an error; refused with
- * probabilities. The backward writes the gradient over the logits if nobody else holds them by then.
+ * probabilities. The backward writes the gradient over the logits if no other tensor refers to them by then.
  * Collective over the logits' group if they are split along classes. */
 #define shard_cross_entropy(logits, ...) \
     shard_cross_entropy_with(logits, SHARD_WITH(shard_cross_entropy_options, __VA_ARGS__))
@@ -384,7 +384,7 @@ typedef struct shard_embedding_options {
  * max_norm changes the rows that index names, and no others, before they are read: a write to
  * the weight, outside of the record. Replicas whose batches differ change different rows, as under
  * torch's DistributedDataParallel, and are not equal until shard_zero_optimizer's next step (stages 1 and 2)
- * or at all. A weight that is kept in parts (stage 3) is refused (UNSUPPORTED). Collective over the
+ * or at all. A partitioned weight (stage 3) is refused (UNSUPPORTED). Collective over the
  * weight's group if there is a max_norm and the weight is split along dim 1. As
  * torch.nn.functional.embedding. */
 #define shard_embedding(weight, index, ...) \
