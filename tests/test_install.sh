@@ -63,6 +63,13 @@ END
 # shellcheck disable=SC2046 # words
 "$@" -std=c11 -D_GNU_SOURCE "$root/model.c" -o "$root/model" $(pkg-config --cflags --libs libshard)
 [ "$("$shardrun" -n 2 "$root/model" | sort -u)" = "[2, 3]" ]
+# A page of the manual for each program, where help2man was there to make them.
+if command -v help2man >/dev/null && [ -n "$(find "$build/docs" -name '*.1')" ]; then
+    for program in "$(dirname "$shardrun")"/*; do
+        page=$(find "$root" -path "*/man1/${program##*/}.1")
+        [ -n "$page" ] && grep -q 'SHARD_TIMEOUT\|number of ranks' "$page" || { echo "${program##*/}: no page"; exit 1; }
+    done
+fi
 # The same from the build folder, nothing installed.
 (
     unset PKG_CONFIG_SYSROOT_DIR
@@ -71,13 +78,6 @@ END
     "$@" -std=c11 -D_GNU_SOURCE "$root/program.c" -o "$root/uninstalled" $(pkg-config --cflags --libs libshard)
     [ "$("$root/uninstalled")" = "0.1.0 0 of 1: 1" ]
 )
-# A page of the manual for each program, where help2man was there to make them.
-if command -v help2man >/dev/null && [ -n "$(find "$build/docs" -name '*.1')" ]; then
-    for program in "$(dirname "$shardrun")"/*; do
-        page=$(find "$root" -path "*/man1/${program##*/}.1")
-        [ -n "$page" ] && grep -q 'SHARD_TIMEOUT\|number of ranks' "$page" || { echo "${program##*/}: no page"; exit 1; }
-    done
-fi
 # Nothing but the public interface is visible.
 library=$(find "$root" -name 'libshard.so' | head -n 1)
 nm -D --defined-only "$library" | awk '{ print $3 }' | grep -v '^shard_' >"$root/strangers" || true
