@@ -225,6 +225,8 @@ typedef struct shard_conv2d_options {
 SHARD_API shard_tensor *shard_conv2d_with(shard_tensor *x, shard_tensor *weight, shard_tensor *bias,
                                           shard_conv2d_options options);
 
+/* The maximum and the mean over windows of kernel x kernel: [n, oh, ow, c]. As torch.nn.functional.max_pool2d and
+ * avg_pool2d. Carry a split n. */
 typedef struct shard_pool2d_options {
     int reserved;
     int64_t stride; /* 0: the kernel's size */
@@ -232,8 +234,6 @@ typedef struct shard_pool2d_options {
     bool exclude_pad; /* average: divide by the elements that are inside (count_include_pad=False, not the default) */
     bool ceil_mode;
 } shard_pool2d_options;
-/* The maximum and the mean over windows of kernel x kernel: [n, oh, ow, c]. As torch.nn.functional.max_pool2d and
- * avg_pool2d. Carry a split n. */
 #define shard_max_pool2d(x, ...) shard_max_pool2d_with(x, SHARD_WITH(shard_pool2d_options, __VA_ARGS__))
 #define shard_avg_pool2d(x, ...) shard_avg_pool2d_with(x, SHARD_WITH(shard_pool2d_options, __VA_ARGS__))
 SHARD_API shard_tensor *shard_max_pool2d_with(shard_tensor *x, int64_t kernel, shard_pool2d_options options);
