@@ -476,7 +476,7 @@ START_TEST(test_help_and_refusals)
     check_refused("single/train", "--enable-amp-mode single"); /* a folder */
     check_refused("either DIR", "--synthetic 4 --enable-zero-optim single");
     check_refused("optimizer is sgd, not lamb", RUN "--resume single/checkpoint.safetensors --optimizer lamb");
-    check_refused("groups of 2 do not divide the 1 ranks", RUN "--enable-model-parallel --model-parallel-size 2");
+    check_refused("groups of 2 do not divide the world's 1 ranks", RUN "--enable-model-parallel --model-parallel-size 2");
     check_refused("nowhere/train", "-a resnet18 nowhere");
 }
 END_TEST

@@ -13,8 +13,8 @@
 /* Whether the range's gradient is a range of the parameter's, which is forgotten with that. */
 static bool is_range_of_whole(const shard_slot *slot)
 {
-    const shard_tensor *part = slot->range.tensor->grad, *whole = slot->parameter->grad;
-    return part && whole && part->storage == whole->storage;
+    const shard_tensor *local = slot->range.tensor->grad, *whole = slot->parameter->grad;
+    return local && whole && local->storage == whole->storage;
 }
 
 bool shard_slot_has_gradient(const shard_slot *slot)

@@ -20,16 +20,16 @@ struct shard_engine {
     int64_t next_index;     /* of the next parameter that is added */
     int64_t started, ended; /* buckets whose reduction was, in this backward */
     bool local;             /* sync is off */
-    bool walking;           /* a backward has come by */
+    bool walking;           /* a backward has reached a parameter */
     void (*reduced)(const shard_bucket *, void *);
     void *reduced_context;
 };
 
 /* ---- one backward ---- */
 
-/* What a gradient is multiplied by so that a sum over the replicas is the average
- * over different batches: contributions to one batch count in full. Groups of ranks
- * that have no replica of it stay. */
+/* *scale: by which a gradient is multiplied, so that a sum over the replicas is the average over different
+ * batches: summands of one batch count in full. Removes the sums over the replicas; those over other ranks stay
+ * pending. */
 static shard_status plan_sum(const shard_tensor *parameter, shard_contribution *contribution, const shard_bucket *bucket,
                              double *scale)
 {
@@ -54,7 +54,7 @@ static shard_status scale_gradient(shard_bucket_entry *entry)
     void *memory = shard_tensor_memory_to_write(parameter->grad);
     if (!memory)
         return shard_last_status();
-    if (!parameter->has_grad) { /* backward did not come by: others' may still count */
+    if (!parameter->has_grad) { /* this rank's backward did not reach it; another one's may have */
         parameter->has_grad = true;
         return SHARD_RUN(parameter, zero, memory, (size_t)shard_numel(parameter) * shard_dtype_size(parameter->dtype));
     }
@@ -141,8 +141,7 @@ static shard_status end(shard_bucket *bucket)
     return shard_last_status();
 }
 
-/* Where something is to follow each reduction, one at most is under way when the next
- * one is started; else all may be. */
+/* If something follows each reduction, at most one is under way when the next one is started; else all may be. */
 static void start_full_buckets(shard_engine *engine)
 {
     const shard_buckets *buckets = &engine->buckets;
@@ -206,9 +205,8 @@ static shard_status finish(void *context)
     return shard_last_status();
 }
 
-/* Before the first gradient of a backward, which has counted by then where it will come by:
- * those that it will not reach are not waited for, unless they are updated then, as it may
- * need their values. */
+/* Before the first gradient of a backward, which has counted its uses of each leaf by then. Parameters that it will
+ * not reach are not waited for, unless they are updated in backward, which may need their values. */
 static shard_status begin_walk(shard_engine *engine)
 {
     if (engine->walking)
@@ -231,7 +229,7 @@ static void gradient_ready(shard_tensor *parameter, void *context)
     shard_engine *engine = entry->bucket->engine;
     if (engine->local && !entry->bucket->unit->local_gradients) {
         if (entry->local)
-            entry->local->has_grad = false; /* it is of a sum to which this rank alone has added */
+            entry->local->has_grad = false; /* this rank alone has added to the sum since */
         return;
     }
     if (begin_walk(engine) != SHARD_OK || scale_gradient(entry) != SHARD_OK)

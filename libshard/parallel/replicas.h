@@ -1,5 +1,5 @@
-/* Replicas: what data parallel training and ZeRO keep alike on all ranks beside the gradients. A
- * check that the parameters are, and buffers that are made so after each backward. */
+/* Replicas: a check that parameters are identical on all ranks of their replica groups, and buffers that are made
+ * identical after each backward. */
 #ifndef SHARD_PARALLEL_REPLICAS_H
 #define SHARD_PARALLEL_REPLICAS_H
 
@@ -7,11 +7,10 @@
 
 typedef struct shard_replicas shard_replicas;
 
-/* What is frozen becomes the first replica's. An error of all where the parameters' names,
- * shapes, dtypes or what is frozen differ, and in the first backward that synchronises where
- * their values do: "rank 2: `differ`: here it is ...". Several may look on the same parameters.
- * Collective over the parameters' and buffers' groups, for a rank that has failed over the
- * world's. NULL with the error set. */
+/* Gives frozen parameters the first replica's values. If the parameters' names, shapes, dtypes or which of them are
+ * frozen differ, all ranks fail, "rank 2: `differ`: here it is ..."; if their values do, in the first backward that
+ * synchronizes. Several objects may check the same parameters. Collective over the parameters' and buffers'
+ * groups, on a rank that has failed over the world. NULL with the error set. */
 shard_replicas *shard_replicas_create(const shard_tensors *parameters, const shard_data_parallel_options *options,
                                       const char *differ);
 void shard_replicas_destroy(shard_replicas *replicas);

@@ -34,16 +34,16 @@ typedef struct shard_contribution {
     shard_group *group[SHARD_CONTRIBUTION_GROUPS];
 } shard_contribution;
 
-/* The rows of a weight too large to have them, or their gradient, all at a time: they pass
- * by in blocks (shard_rows_in_block), from the first to the last. What is called for a block
- * is collective, and entered for each, also after an error. */
+/* A weight that is too large to have all its rows, or their gradient, in memory at once: it is streamed in
+ * row blocks (shard_rows_in_block), from the first to the last. The calls for a block are collective, and
+ * entered for each, also after an error. */
 typedef struct shard_rows {
     int64_t block; /* rows of one; a multiple of SHARD_ROW_BLOCK */
     /* The values of a block, until those of the next one are asked for; NULL with the error
      * set. NULL entry: the values are all there. */
     const void *(*values)(struct shard_rows *, int64_t first, int64_t count);
     void (*values_end)(struct shard_rows *);
-    /* Whether a gradient, of this contribution, may pass by now; else it is made as any. */
+    /* Whether a gradient with these pending sums may be streamed now; else it is made as any other. */
     bool (*gradient_begin)(struct shard_rows *, const shard_contribution *);
     /* Memory for that of a block, in the weight's type; then it is taken from there. */
     void *(*gradient)(struct shard_rows *, int64_t first, int64_t count);
@@ -99,8 +99,8 @@ typedef struct shard_recipe {
     int64_t zero_row;
 } shard_recipe;
 
-/* What a tensor is of another one, whose elements the members of a group have shared out:
- * those from `start` on, counted row-major. The members' ranges follow each other; they
+/* The range that a tensor is of another one, whose elements the ranks of a group have partitioned:
+ * those from `start` on, counted row-major. The ranks' ranges follow each other; they
  * may be empty. */
 typedef struct shard_flat_range {
     shard_group *group;
@@ -154,7 +154,7 @@ struct shard_tensor {
     shard_tensor *kept;      /* of a tensor with a materializer, the slice that this rank keeps; a share */
     bool optional;      /* zeros until it is written to: until then no file has it, and none need have it */
     shard_derived *derived;
-    shard_rows *rows;   /* of a weight whose rows pass by in blocks; whoever set it takes it away */
+    shard_rows *rows; /* of a weight that is streamed in row blocks; belongs to its engine */
 
     /* The scope that releases it, if any. */
     shard_scope *scope;
