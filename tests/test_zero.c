@@ -225,7 +225,7 @@ static void refuses_a_part_of_the_replicas(shard_group *world, void *context)
         ck_assert_ptr_null(shard_zero_optimizer(sgd, .group = shard_mesh_model_group(mesh)));
         check_error(shard_last_status(),
                     "*shard_zero_optimizer: \"weight\" is replicated on 4 ranks, of which 2 are in the group of "
-                    "2*leave .group NULL: each parameter's own replicas");
+                    "2*leave .group NULL for each parameter's replica group");
         shard_optimizer_destroy(sgd);
     }
     shard_mesh_destroy(mesh);

@@ -232,7 +232,7 @@ static void reads_values(shard_group *world, void *context)
         ck_assert_int_eq(shard_numel(weight), 54);
         if (shard_group_size(world) > 1) {
             shard_copy_from_host(weight, values, sizeof values);
-            check_error(shard_last_status(), "*kept in parts*shard_load*");
+            check_error(shard_last_status(), "*partitions over several ranks*shard_load*");
         }
         shard_tensors_destroy(list);
     }

@@ -19,7 +19,7 @@ struct shard_zero_optimizer {
     shard_replicas *replicas;
 };
 
-/* ---- what is to be the same ---- */
+/* ---- arguments that must agree ---- */
 
 static void describe(const shard_optimizer *optimizer, shard_agreement *mine)
 {
@@ -69,9 +69,9 @@ static shard_status check_group(const shard_zero_optimizer_options *options, con
         return SHARD_OK;
     return shard_error(
         SHARD_ERROR_UNSUPPORTED,
-        "shard_zero_optimizer: \"%s\" is replicated on %d ranks, of which %d are in the group of %d: what is partitioned over "
-        "fewer than all replicas would have to be averaged over the others besides; leave .group NULL: each parameter's own "
-        "replicas",
+        "shard_zero_optimizer: \"%s\" is replicated on %d ranks, of which %d are in the group of %d: a partition over fewer "
+        "ranks than all replicas would need an additional average over the others; leave .group NULL for each parameter's "
+        "replica group",
         slot->name, shard_group_size(replicas), shard_group_common(group, replicas), shard_group_size(group));
 }
 
@@ -92,7 +92,8 @@ static shard_status check_new(const shard_slot *slot)
     return SHARD_OK;
 }
 
-/* Whether the engine may have the parameter: it is its own, or none's, or of the one data parallel that it takes over. */
+/* Whether the engine may take the parameter: it belongs to this engine, to none, or to the one data parallel that the
+ * engine takes over. */
 static shard_status check_owner(const shard_slot *slot, const shard_engine *mine, const shard_engine *taken)
 {
     const shard_engine *engine = shard_engine_of(slot->parameter);
@@ -102,7 +103,7 @@ static shard_status check_owner(const shard_slot *slot, const shard_engine *mine
         return shard_error(
             SHARD_ERROR_ARGUMENT,
             "shard_zero_optimizer: \"%s\" is partitioned already, by a shard_data_parallel with .stage or with another "
-            "optimizer: each parameter can be by one alone; an optimizer steps such parameters without "
+            "optimizer: only one of them can partition a parameter; an optimizer steps such parameters without "
             "shard_zero_optimizer",
             slot->name);
     return shard_error(

@@ -20,7 +20,7 @@ typedef struct buffers {
 } buffers;
 
 struct shard_replicas {
-    const char *differ;        /* what an error begins with */
+    const char *differ;        /* the first words of an error */
     shard_tensors *parameters; /* that have replicas, frozen ones too */
     shard_watch *watches;      /* [parameters] */
     shard_buffer_mode mode;
@@ -32,7 +32,7 @@ struct shard_replicas {
 
 /* ---- parameters ---- */
 
-/* What is to be the same of a parameter: its values too, if their hash is known. */
+/* The text of a parameter that must agree on all ranks: with the hash of its values, if it is known. */
 static char *describe(const shard_tensors *parameters, int64_t index, const uint64_t *hash)
 {
     const shard_tensor *parameter = shard_tensors_at(parameters, index);
@@ -80,7 +80,7 @@ static shard_status hash_values(shard_tensor *parameter, uint64_t *hash)
     return status;
 }
 
-/* Compares those that are replicated over one group: names, shapes, dtypes and what is frozen, in
+/* Compares the parameters that are replicated over one group: names, shapes, dtypes and whether they are frozen, in
  * their order, and values. */
 static shard_status compare_over(const shard_tensors *parameters, shard_group *group, bool values, const char *what)
 {
@@ -89,7 +89,7 @@ static shard_status compare_over(const shard_tensors *parameters, shard_group *g
     for (int64_t i = 0; i < shard_tensors_count(parameters) && status == SHARD_OK; i++) {
         shard_tensor *parameter = shard_tensors_at(parameters, i);
         uint64_t hash = 0;
-        bool here = values && !parameter->storage->materializer; /* else nobody has it whole */
+        bool here = values && !parameter->storage->materializer; /* else no rank has it whole */
         if (shard_parameter_group(parameter) != group)
             continue;
         if (here)
@@ -113,7 +113,7 @@ static shard_status compare_all(const shard_tensors *parameters, bool values, co
     return SHARD_OK;
 }
 
-/* What does not train is sent once: it stays as it is. */
+/* Sends the frozen parameters once: they do not change afterwards. */
 static shard_status broadcast_frozen(const shard_tensors *parameters)
 {
     for (int64_t i = 0; i < shard_tensors_count(parameters); i++) {
