@@ -414,8 +414,7 @@ static void replaced(shard_group *world, void *context)
     fault.replace_at = rank == size - 1 ? (size > 1 ? 1 : 2) : 0;
     fault.marks = size > 1 && rank == 0;
     ck_assert_int_eq(shard_load(list, path), size == 1 || rank == 0 ? SHARD_ERROR_IO : SHARD_ERROR_PEER);
-    check_error(shard_last_status(),
-                "*cannot read */replaced.safetensors: another one was put in its place meanwhile; load it again");
+    check_error(shard_last_status(), "*cannot read */replaced.safetensors: it was replaced while it was read; load it again");
     check_state(list, 300);
     fault.replace_at = 0;
     fault.marks = false;

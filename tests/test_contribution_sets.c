@@ -51,7 +51,7 @@ START_TEST(test_sets)
     ck_assert(shard_contribution_has(&set, &again));
     ck_assert(!shard_contribution_has(&set, &axis[4]));
     check_error(shard_contribution_add(&set, &axis[4]), "*more than 4 groups*");
-    check_error(shard_contribution_add(&set, &all), "*2 ranks and of 4 ranks meet, and 2 ranks are in both groups*");
+    check_error(shard_contribution_add(&set, &all), "*2 ranks and of 4 ranks are combined, and 2 ranks are in both groups*");
     ck_assert_int_eq(shard_contribution_members(&set, NULL), 16);
     ck_assert_int_eq(shard_contribution_members(&set, &all), 4);
     ck_assert(!shard_contribution_equal(&set, &other));
@@ -180,9 +180,9 @@ static void refuses_groups(shard_group *world, void *context)
         /* What comes out of split layers, gathered over more ranks than they are split over. */
         shard_tensor *split = layer(layers, ROW, shard_gelu(layer(layers, COLUMN, x)));
         check_error(shard_backward(own_loss(split, world)),
-                    "*reduce: rows or summands of 4 ranks and of 2 ranks meet, and 2 ranks are in both groups;*");
+                    "*reduce: rows or summands of 4 ranks and of 2 ranks are combined, and 2 ranks are in both groups;*");
         check_error(shard_backward(own_loss(shard_gather_from_group(layer(layers, IN, x), 0, model), world)),
-                    "*gather: rows or summands of 4 ranks and of 2 ranks meet*");
+                    "*gather: rows or summands of 4 ranks and of 2 ranks are combined*");
         check_error(shard_backward(own_loss(shard_copy_to_group(layer(layers, IN, x), data), world)),
                     "*rows or summands of 4 ranks*");
         /* A copy over more ranks than a layer is split over, whose gradient is no pending sum. */

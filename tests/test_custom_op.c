@@ -467,7 +467,7 @@ static const struct {
                           "backward of own: a gradient that is partial for input 0, which is split along 0"},
     [FAILS_BACK] = {SHARD_ERROR_IO, "backward of own: the disk is full"},
     [SAYS_NO] = {SHARD_ERROR_UNAVAILABLE, "backward of own failed and gave no reason (shard_error)"},
-    [WRITES_DY] = {SHARD_ERROR_ARGUMENT, "backward of own: it has written to dy, which others may see"},
+    [WRITES_DY] = {SHARD_ERROR_ARGUMENT, "backward of own: it has written to dy, which other operations may read"},
     [SAVES_BACK] = {SHARD_ERROR_ARGUMENT, "backward of own: shard_custom_op_save: called in a backward; the forward saves"},
     [WRONG_SLOT] = {SHARD_ERROR_ARGUMENT, "forward of own: shard_custom_op_save: slot 16 is none of 0 to 15"},
     [IGNORES_ERROR] = {SHARD_ERROR_SHAPE, "forward of own: shard_matmul: *"},

@@ -258,7 +258,7 @@ START_TEST(refuses)
     shard_grad_scaler *scaler = shard_grad_scaler_create();
     single s = make_single(1, 0);
     ck_assert_int_eq(shard_grad_scaler_update(scaler), SHARD_ERROR_ARGUMENT);
-    check_error(SHARD_ERROR_ARGUMENT, "shard_grad_scaler_update: no gradients were looked at*");
+    check_error(SHARD_ERROR_ARGUMENT, "shard_grad_scaler_update: no gradients were unscaled*");
     back(scaler, &s, 1);
     check_ok(shard_grad_scaler_unscale(scaler, s.sgd));
     ck_assert_int_ne(shard_grad_scaler_unscale(scaler, s.sgd), SHARD_OK);

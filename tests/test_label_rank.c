@@ -261,7 +261,8 @@ static void loss_fails_together(shard_group *world, void *context)
         ck_assert_ptr_null(shard_cross_entropy_with_rank(logits, labels, &counted, .weight = weight));
         check_error(rank == 1 ? SHARD_ERROR_SHAPE : SHARD_ERROR_PEER, "*shard_cross_entropy: class weights of shape \\[2] that are *");
         ck_assert_ptr_null(shard_cross_entropy_with_rank(logits, labels, rank == 1 ? NULL : &counted));
-        check_error(SHARD_ERROR_MISMATCH, "*shard_cross_entropy: rank 1 has other options or another number of classes than rank 0*");
+        check_error(SHARD_ERROR_MISMATCH,
+                    "*shard_cross_entropy: options or the number of classes on rank 1 differ from those on rank 0*");
         ck_assert_ptr_nonnull(shard_cross_entropy_with_rank(logits, labels, &counted));
         ck_assert_int_eq(shard_count_top_k(counted, 2), 1);
     }
@@ -282,7 +283,7 @@ static void fails_together(shard_group *world, void *context)
     SHARD_SCOPE {
         shard_tensor *logits = shard_as_split(shard_zeros(SHARD_SHAPE(3, range.size)), 1, world, range.start, 9);
         bool late = is_late(shard_label_rank(logits, shard_from_host(labels, SHARD_SHAPE(3), .dtype = SHARD_INT64), -100));
-        const char *differs = "*shard_label_rank: rank 1 has other labels than rank 0*";
+        const char *differs = "*shard_label_rank: labels on rank 1 differ from those on rank 0*";
         if (late) /* nobody has failed so far, and each member tells of its own labels first */
             check_error(rank == 1 ? SHARD_ERROR_ARGUMENT : SHARD_ERROR_MISMATCH,
                         rank == 1 ? "shard_label_rank: label 9 at row 2 is outside \\[0, 9)" : differs);

@@ -283,7 +283,7 @@ static void relocates_whole_tensors(shard_group *world, void *context)
     for (int from_root = 0; from_root < 2; from_root++) {
         ck_assert_ptr_null(shard_relocate_state_dict(like, partitioned, .root = from_root - 1));
         check_error(shard_last_status(),
-                    "*shard_relocate_state_dict: \"*\" is partitioned by shard_zero_optimizer, and a whole one is "
+                    "*shard_relocate_state_dict: \"*\" is partitioned by shard_zero_optimizer, and a whole tensor is "
                     "needed: call shard_collect_state_dict first");
     }
     SHARD_SCOPE

@@ -103,11 +103,11 @@ START_TEST(test_errors)
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
         check_ok(shard_metadata_set(m, "step", wrong[i]));
         ck_assert_int_eq(shard_metadata_get_integer(m, "step", &integer), SHARD_ERROR_ARGUMENT);
-        check_error(SHARD_ERROR_ARGUMENT, "shard_metadata_get_integer: metadata \"step\" is *, which is no integer");
+        check_error(SHARD_ERROR_ARGUMENT, "shard_metadata_get_integer: metadata \"step\" is *, which is not an integer");
     }
     check_ok(shard_metadata_set(m, "lr", "1e999"));
     ck_assert_int_eq(shard_metadata_get_number(m, "lr", &number), SHARD_ERROR_ARGUMENT);
-    check_error(SHARD_ERROR_ARGUMENT, "shard_metadata_get_number: metadata \"lr\" is \"1e999\", which is no number");
+    check_error(SHARD_ERROR_ARGUMENT, "shard_metadata_get_number: metadata \"lr\" is \"1e999\", which is not a number");
     ck_assert_int_eq(integer, 17);
     ck_assert_double_eq(number, 17);
     ck_assert_int_eq(shard_metadata_set(m, "\xff", "x"), SHARD_ERROR_ARGUMENT);

@@ -127,7 +127,7 @@ START_TEST(test_own_module)
         ck_assert_int_eq(shard_module_add_parameter(module, "factor", shard_full(SHARD_SHAPE(3), 5.0)), SHARD_ERROR_ARGUMENT);
         check_error(shard_last_status(), "*tensor \"factor\" already*");
         ck_assert_int_eq(shard_module_add_child(module, "a.b", shard_nn_relu()), SHARD_ERROR_ARGUMENT);
-        check_error(shard_last_status(), "*\"a.b\" is no name*");
+        check_error(shard_last_status(), "*\"a.b\" is not a valid name*");
         ck_assert_ptr_null(shard_module_child(module, "fc"));
         check_error(shard_last_status(), "*has no child \"fc\"*");
         ck_assert_int_eq(shard_module_add_parameter(module, "bad", shard_zeros(SHARD_SHAPE(1), .dtype = SHARD_INT64)),

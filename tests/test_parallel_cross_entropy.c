@@ -371,20 +371,20 @@ static const struct {
     {label_out_of_range_on_one, 1, SHARD_ERROR_ARGUMENT, "rank 1: " SAYS "label 1000 at row 3 is outside \\[0, 1000)"},
     {label_out_of_range_on_all, -1, SHARD_ERROR_ARGUMENT, "rank 0: " SAYS "label -7 at row 3 is outside \\[0, 1000)"},
     {other_labels, -1, SHARD_ERROR_MISMATCH,
-     SAYS "rank 2 has other labels than rank 0; labels must be the same whole ones on every member"},
+     SAYS "labels on rank 2 differ from those on rank 0; every rank needs the same labels of all rows"},
     {no_labels, 2, SHARD_ERROR_ARGUMENT, "rank 2: " SAYS "an operand is NULL"},
     {no_logits_but_probabilities, 0, SHARD_ERROR_ARGUMENT, "rank 0: " SAYS "an operand is NULL"},
-    {probabilities_on_one, -1, SHARD_ERROR_MISMATCH, SAYS "rank 1 has other options*than rank 0*"},
+    {probabilities_on_one, -1, SHARD_ERROR_MISMATCH, SAYS "options*on rank 1 differ from those on rank 0*"},
     {fewer_rows, -1, SHARD_ERROR_MISMATCH,
      "rank 1 calls shard_cross_entropy (all_gather of *) while ranks 0 and 2 call shard_cross_entropy (all_gather of *)"},
     {other_type, -1, SHARD_ERROR_MISMATCH, SAYS "rank 1 has logits of bfloat16, rank 0 of float32; *"},
-    {other_smoothing, -1, SHARD_ERROR_MISMATCH, SAYS "rank 1 has other options*than rank 0*"},
-    {other_reduction, -1, SHARD_ERROR_MISMATCH, SAYS "rank 1 has other options*than rank 0*"},
-    {weight_on_one, -1, SHARD_ERROR_MISMATCH, SAYS "rank 1 has other options*than rank 0*"},
+    {other_smoothing, -1, SHARD_ERROR_MISMATCH, SAYS "options*on rank 1 differ from those on rank 0*"},
+    {other_reduction, -1, SHARD_ERROR_MISMATCH, SAYS "options*on rank 1 differ from those on rank 0*"},
+    {weight_on_one, -1, SHARD_ERROR_MISMATCH, SAYS "options*on rank 1 differ from those on rank 0*"},
     {weight_of_another_part, -1, SHARD_ERROR_SHAPE,
      "rank 0: " SAYS "class weights of shape \\[333] that are split along 0, for classes \\[0, 334) of 1000*"},
     {gap_between_parts, -1, SHARD_ERROR_MISMATCH, SAYS "rank 1 has the logits from class 335 on where class 334 comes next"},
-    {classes_missing, -1, SHARD_ERROR_MISMATCH, SAYS "the members have the logits of 999 classes of 1000"},
+    {classes_missing, -1, SHARD_ERROR_MISMATCH, SAYS "the ranks have the logits of 999 classes of 1000"},
     {whole_probabilities, -1, SHARD_ERROR_UNSUPPORTED, "rank 0: " SAYS "no rule for a tensor of shape \\[4, 334] that is local"},
     {earlier_error, 2, SHARD_ERROR_IO, "rank 2: the disk is full"},
 };
@@ -394,7 +394,7 @@ static const struct {
  * member tells of its own labels first. */
 static void check_late_error(const trouble *t, int number, shard_tensor *loss)
 {
-    const char *differs = SAYS "rank 1 has other labels than rank 0*";
+    const char *differs = SAYS "labels on rank 1 differ from those on rank 0*";
     ck_assert_int_eq(shard_last_status(), SHARD_OK);
     ck_assert(!shard_device_open(NULL)->ops->host_memory && isnan(shard_item(loss)));
     if (troubles[number].make == label_out_of_range_on_one)

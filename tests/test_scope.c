@@ -236,7 +236,8 @@ START_TEST(warns_of_what_piles_up)
     ck_assert_str_eq(log_of(9999, false, false), "");
     ck_assert_str_eq(log_of(9999, false, false), ""); /* those before are gone */
     const char *text = log_of(20000, false, false);
-    ck_assert_msg(strstr(text, "shard warn: 10000 tensors live") == text && strstr(text, "SHARD_SCOPE"), "the log has %s", text);
+    ck_assert_msg(strstr(text, "shard warn: 10000 tensors of this thread") == text && strstr(text, "SHARD_SCOPE"),
+                  "the log has %s", text);
     ck_assert_ptr_eq(strchr(text, '\n'), text + strlen(text) - 1);
     ck_assert_str_eq(log_of(20000, false, false), ""); /* once */
 }

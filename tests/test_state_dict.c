@@ -123,7 +123,8 @@ static void refuses(shard_group *world, void *context)
     ck_assert_ptr_null(shard_relocate_state_dict(list, other));
     check_error(SHARD_ERROR_ARGUMENT, "shard_relocate_state_dict: there is no \"whole\"");
     ck_assert_ptr_null(shard_relocate_state_dict(list, list));
-    check_error(SHARD_ERROR_SHAPE, "*\"rows\" is split along 0, and a whole one is needed: call shard_collect_state_dict first");
+    check_error(SHARD_ERROR_SHAPE,
+                "*\"rows\" is split along 0, and a whole tensor is needed: call shard_collect_state_dict first");
     ck_assert_ptr_null(shard_relocate_state_dict(list, list, .root = 2));
     check_error(shard_last_status(), "*shard_relocate_state_dict: root 2 of 2 ranks");
     ck_assert_ptr_null(shard_relocate_state_dict(list, list, .root = odd));
@@ -131,7 +132,8 @@ static void refuses(shard_group *world, void *context)
     ck_assert_ptr_null(shard_relocate_state_dict(list, NULL, .root = 1));
     check_error(shard_last_status(), "rank 1: shard_relocate_state_dict: whole is NULL");
     ck_assert_ptr_null(shard_relocate_state_dict(list, odd ? list : NULL, .root = 1));
-    check_error(shard_last_status(), "rank 1: *\"rows\" is split along 0, and a whole one is needed: call shard_collect_state_dict first");
+    check_error(shard_last_status(),
+                "rank 1: *\"rows\" is split along 0, and a whole tensor is needed: call shard_collect_state_dict first");
     ck_assert_ptr_null(shard_relocate_state_dict(odd ? NULL : list, odd ? NULL : other, .root = 0));
     check_error(shard_last_status(), "*rank *: shard_relocate_state_dict: *");
     shard_tensors_destroy(list);

@@ -1,8 +1,8 @@
 /*
- * Images a second of a ResNet, forward and backward, without a step: what PyTorch's
- * bench_backbone.py beside it measures too. bench_backbone ARCH SIZE BATCH [SECONDS
- * [bfloat16 | float16]], the latter with autocast. Prints "ARCH SIZE BATCH images/s", the
- * median of the steps after two of warm-up.
+ * Images a second of a ResNet, forward and backward, without a step; bench_backbone.py measures the same with
+ * PyTorch.
+ *     bench_backbone ARCH SIZE BATCH [SECONDS [bfloat16 | float16]]
+ * The dtype is for autocast. Prints "ARCH SIZE BATCH images/s", the median of the steps after two of warm-up.
  */
 #include "clock.h"
 

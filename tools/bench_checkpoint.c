@@ -1,12 +1,11 @@
 /*
- * bench_checkpoint: seconds and GB/s of saving and loading a split weight, beside those
- * of dd writing as much to the same directory in the same run, and the memory that each
- * rank needs on top of the weight:
+ * bench_checkpoint: seconds and GB/s of saving and loading a split weight, next to those of dd, which writes as much
+ * to the same directory in the same run, and the memory that each rank needs in addition to the weight:
  *
  *     shardrun -n 2 bench_checkpoint DIRECTORY [ROWS COLUMNS [column|row]]
  *
- * 1000000 x 512 float32, split by rows (a COLUMN linear layer), if nothing is said. Each
- * number is the slowest rank's; the lines are repetitions.
+ * By default 1000000 x 512 float32, split by rows (a COLUMN linear layer). Each number is the slowest rank's; the
+ * lines are repetitions.
  */
 #include "clock.h"
 
@@ -37,7 +36,7 @@ static double memory_of(const char *line)
     return found;
 }
 
-/* VmHWM starts again from what is resident now. */
+/* VmHWM starts again from the memory that is resident now. */
 static void reset_peak(void)
 {
     FILE *file = fopen("/proc/self/clear_refs", "w");
@@ -69,7 +68,7 @@ static double run_dd(const char *directory, int64_t bytes, const char *flags)
     return largest(result == 0 ? seconds : INFINITY);
 }
 
-/* What the page cache has of the file is let go. */
+/* Removes the file from the page cache. */
 static void forget(const char *path)
 {
     int file = open(path, O_RDONLY);

@@ -1,7 +1,6 @@
 /*
- * bench_comm: microseconds and GB/s of the checked collectives, over whatever
- * transport the launcher brings: shardrun -n 4 bench_comm, mpirun -n 4 bench_comm.
- * Each number is the median over repetitions of the slowest rank's time. GB/s
+ * bench_comm: microseconds and GB/s of the checked collectives, over the launcher's transport: shardrun -n 4
+ * bench_comm, mpirun -n 4 bench_comm. Each number is the median over repetitions of the slowest rank's time. GB/s
  * count the whole array (all_reduce's data, all_gather's and reduce_scatter's all).
  */
 #include "clock.h"

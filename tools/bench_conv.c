@@ -1,11 +1,10 @@
 /*
- * Times the convolutions of ResNet-18 and ResNet-50, forward and both
- * backwards, through the CPU device's table:
+ * Times the convolutions of ResNet-18 and ResNet-50, forward and both backwards, through the CPU device's table:
  *
  *     bench_conv [batch [image size [dtype]]]
  *
- * A line per distinct convolution with GFLOP/s, best of some runs, and at the
- * end the time of all and the images a second if there were nothing else.
+ * Prints a line for each distinct convolution with GFLOP/s, best of some runs, then the time of all of them and the
+ * images a second with nothing else.
  */
 #include "clock.h"
 

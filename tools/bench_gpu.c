@@ -1,11 +1,10 @@
 /*
- * bench_gpu [--small] [--once head|resnet]: the GPU's kernels and steps that this library
- * exists for, each with its floor: the bytes it must move over the copy bandwidth, and the
- * operations it must do over the rate of a large product, both measured in the same run.
- * Times are medians by CUDA's events, of several runs between two events, so that the GPU
- * never waits for the host; the very first run has its own time, with what it makes and loads.
- * Prints one JSON object a line; bench_gpu.py beside it measures the same with PyTorch, and
- * gpu_report.py puts both into a table. --once runs one thing one time, for a profiler.
+ * bench_gpu [--small] [--once head|resnet]: times the kernels and steps of a GPU, each with its lower bound: the
+ * bytes that it must move over the copy bandwidth, and the operations that it must do over the rate of a large
+ * product, both measured in the same run. Times are medians by CUDA's events, of several runs between two events, so
+ * that the GPU never waits for the host. The first run has a time of its own, with the plans that it makes and the
+ * code that it loads. Prints one JSON object a line. bench_gpu.py measures the same with PyTorch, and gpu_report.py
+ * makes a table of both. --once runs one thing one time, for a profiler.
  */
 #include "clock.h"
 
@@ -18,14 +17,14 @@
 #include <string.h>
 
 enum { WARM_UP = 2, REPETITIONS = 15, FEWEST = 5, QUEUED = 5 };
-#define LONG_ENOUGH 1500.0 /* milliseconds, after which FEWEST repetitions do */
+#define LONG_ENOUGH 1500.0 /* milliseconds, after which FEWEST repetitions are enough */
 
 static struct {
     shard_device *device;
     cudaEvent_t begin, end;
-    bool small; /* shapes that an emulated device can do */
+    bool small; /* shapes that an emulated device can compute in time */
     bool once;
-    double first;                         /* milliseconds of the last measured thing's first run, by the host's clock */
+    double first;                         /* milliseconds of the last measurement's first run, by the host's clock */
     double copy_rate;                     /* bytes read and written a second */
     double product_rate[2][SHARD_DTYPES]; /* operations a second: exact, with TF32 */
 } m;
@@ -212,7 +211,7 @@ static void bench_head(int64_t number, bool tf32, shard_dtype dtype)
 
 /* ---- the optimizer ---- */
 
-/* One piece, or a list of those that a model has. */
+/* One flat range, or the list of a model's parameters. */
 typedef struct stepping {
     int64_t count;
     const shard_update *updates;
@@ -239,7 +238,7 @@ static void run_norm(void *context)
     m.device->ops->power_sum(m.device, s->updates->size, 2.0, s->updates->gradient, s->sum, SHARD_FLOAT32);
 }
 
-/* ResNet-50's parameters one by one, and as one piece: what a list costs. The whole's memory has room for it. */
+/* ResNet-50's parameters one by one, and as one flat range: the cost of a list. The whole's memory has room for it. */
 static void bench_list(const shard_update *whole)
 {
     enum { APART = 64, ROOM = 256 };
@@ -344,7 +343,7 @@ enum { KINDS = sizeof kinds / sizeof *kinds };
 
 static void bench_all(void)
 {
-    /* 125001 and 15625, an eighth of 125000, are no multiples of what fast products need. */
+    /* 125001 and 15625, an eighth of 125000, are not multiples of 8. */
     static const int64_t classes[] = {125000, 250000, 125001, 15625};
     measure_copy();
     for (int i = 0; i < KINDS; i++)

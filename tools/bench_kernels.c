@@ -1,9 +1,8 @@
 /*
- * bench_kernels [float32 | bfloat16 | float16]: GB/s of the CPU's kernels that
- * memory bounds, and what part that is of what plain loops reach in the same run
- * that read, write, copy or update as these do. Bytes are those that a kernel
- * must read or write, each once; times are the best of some repetitions in turn.
- * SHARD_CPU_ISA names another instruction set, OMP_NUM_THREADS the threads.
+ * bench_kernels [float32 | bfloat16 | float16]: GB/s of the CPU's memory-bound kernels, and the ratio to plain loops
+ * of the same run that read, write, copy or update in the same way. Bytes are those that a kernel must read or
+ * write, each once; times are the best of some repetitions in turn. SHARD_CPU_ISA selects another instruction set,
+ * OMP_NUM_THREADS the threads.
  */
 #include "clock.h"
 
@@ -15,14 +14,14 @@
 
 enum {
     MILLION = 1 << 20,
-    N = 24 * MILLION, /* elements of an array, which no cache holds */
+    N = 24 * MILLION, /* elements of an array, larger than any cache */
     CHANNELS = 64,
     LONG = 1024,
     BLOCK = 4096,
     REPETITIONS = 9,
 };
 
-/* Four arrays of N elements, and what else there is in a call. */
+/* Four arrays of N elements, and the other arguments of a call. */
 static struct {
     shard_device *device;
     const shard_device_ops *ops;
@@ -60,7 +59,7 @@ static const shard_draw draw = {1, 2};
 static const shard_sgd_arguments sgd = {.momentum = 0.9};
 static const shard_adam_arguments adam = {.beta1 = 0.9, .beta2 = 0.999, .eps = 1e-8, .decoupled = true};
 
-/* ---- what the machine does ---- */
+/* ---- plain loops ---- */
 
 static void plain_read(void)
 {

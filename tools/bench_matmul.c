@@ -1,11 +1,9 @@
 /*
- * Times products of the shapes that training meets, through the CPU device's
- * table:
+ * Times products of the shapes of training, through the CPU device's table:
  *
  *     bench_matmul [rows [features [classes [dtype]]]]
  *
- * a layer of many classes, its two gradients, and others to compare with:
- * GFLOP/s, best of some runs.
+ * A layer of many classes, its two gradients, and others for comparison: GFLOP/s, best of some runs.
  */
 #include "clock.h"
 

@@ -19,7 +19,7 @@ static inline int ascending(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* The upper one of an even number. Sorts the values. */
+/* The median; the upper one of an even number. Sorts the values. */
 static inline double median_of(double *values, int count)
 {
     qsort(values, (size_t)count, sizeof *values, ascending);

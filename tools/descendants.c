@@ -16,8 +16,8 @@ typedef struct process_table {
     int count, capacity;
 } process_table;
 
-/* The fields of /proc/<id>/stat: "id (name) state parent ...", where the name may have any characters.
- * False for a process that has gone or has ended and is not reaped. */
+/* Reads the fields of /proc/<id>/stat: "id (name) state parent ...", where the name may have any characters. False
+ * for a process that has ended, reaped or not. */
 static bool read_process(const char *id, process *row)
 {
     char path[64], text[512], state;

@@ -61,7 +61,7 @@ static char *stamp_path(const settings *set)
     return path;
 }
 
-/* What decides every byte of the folder. */
+/* The settings that determine every byte of the folder. */
 static char *describe(const job *all)
 {
     const settings *set = all->set;
@@ -131,7 +131,7 @@ static int make_split(const settings *set, const char *split)
     return folder;
 }
 
-/* Makes the folder anew. What is there is removed if it is make-glyphs's own. */
+/* Makes the folder anew. Its content is removed if make-glyphs has made it. */
 static void make_folder(job *all, const char *stamp, const char *description)
 {
     const char *out = all->set->out;

@@ -31,13 +31,12 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-/* Seconds for ranks to end by themselves after one has failed, and from SIGTERM to SIGKILL.
- * After a signal they may have a checkpoint to save, and so have as long as for any other
- * thing that ranks wait for: SHARD_TIMEOUT. */
+/* Seconds for ranks to end by themselves after one has failed, and from SIGTERM to SIGKILL. After a signal they may
+ * have a checkpoint to save, and so have as long as for any other wait: SHARD_TIMEOUT. */
 #define GRACE_AFTER_FAILURE 2.0
 #define GRACE_AFTER_TERM 3.0
 
-/* A signal that comes sooner after the first is taken to be the same one, sent to a whole group of processes. */
+/* A signal that comes sooner after the first counts as the same one, sent to a whole group of processes. */
 #define SAME_SIGNAL 0.5
 
 #define EXIT_USAGE 2
@@ -61,9 +60,9 @@ static const char usage[] =
     "      --tag       begin each line of output with its rank\n"
     "  -h, --help      this text\n";
 
-/* One stream of a rank that is passed on line by line, with --tag. */
+/* One stream of a rank that is copied line by line, with --tag. */
 typedef struct stream {
-    int from, to; /* from is -1 where there is none */
+    int from, to; /* from is -1 if there is none */
     size_t used;
     char line[4096];
 } stream;
@@ -74,7 +73,7 @@ typedef struct rank {
 } rank;
 
 static struct job {
-    int size, left; /* ranks, and those that have not ended */
+    int size, left; /* all ranks, and those that have not ended */
     bool tag;
     char **command;
     rank *ranks;
@@ -84,9 +83,9 @@ static struct job {
     int exit_code;   /* of the first rank that failed */
     double timeout;  /* SHARD_TIMEOUT */
     double asked_at; /* when a signal was first passed on; 0: never */
-    double leave_by; /* when ranks that have not left are given up, as others have ended well; 0: none have */
-    struct sigaction file_limit; /* what SIGXFSZ did before, and does in the ranks */
-    double end_at;   /* when to send the next signal; 0: not at all */
+    double leave_by; /* the time at which ranks that have not ended are given up, as others have ended well; 0: none have */
+    struct sigaction file_limit; /* the action of SIGXFSZ before, which ranks inherit */
+    double end_at;               /* the time of the next signal; 0: none */
     int next_signal; /* SIGTERM, then SIGKILL */
     bool ending;     /* one has been sent */
 } job;
@@ -110,7 +109,7 @@ static int count_cores(void)
     return sched_getaffinity(0, sizeof cores, &cores) == 0 ? CPU_COUNT(&cores) : 1;
 }
 
-/* A port that nobody listens on now. */
+/* A port without a listener. */
 static int free_port(void)
 {
     struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
@@ -138,7 +137,7 @@ static void set_common_environment(void)
     set_number("OMP_NUM_THREADS", threads > 1 ? threads : 1, 0);
 }
 
-/* What is no number ranks complain about. */
+/* Ranks report a value that is not a number. */
 static double timeout_seconds(void)
 {
     const char *text = getenv("SHARD_TIMEOUT");
@@ -146,7 +145,7 @@ static double timeout_seconds(void)
     return seconds > 0 ? seconds : 600;
 }
 
-/* -1: none. */
+/* -1: no signal. */
 static int rank_of(pid_t process)
 {
     for (int i = 0; i < job.size; i++)
@@ -159,10 +158,10 @@ static void signal_one(pid_t process, int number)
 {
     kill(process, number);
     if (number != SIGKILL)
-        kill(process, SIGCONT); /* one that is stopped would not take it */
+        kill(process, SIGCONT); /* a stopped process would not handle it */
 }
 
-/* To the ranks and to what they have started. */
+/* Sends the signal to the ranks and their descendants. */
 static void signal_ranks(int number)
 {
     process_list others = find_descendants(&job.strangers);
@@ -182,8 +181,8 @@ static int count_descendants(void)
     return all.count;
 }
 
-/* Whether there is something to wait for: ranks; where the job has failed or is to end, also
- * what they have left running. */
+/* Whether there is a process to wait for: a rank; if the job has failed or is to end, also a descendant that is
+ * left. */
 static bool is_running(void)
 {
     return job.left > 0 || ((job.exit_code || job.asked_at > 0) && count_descendants() > 0);
@@ -282,7 +281,7 @@ static void end_ranks_after(double seconds)
     job.end_at = now() + seconds;
 }
 
-/* What a rank's end means for the job: the first failure decides its exit code. */
+/* The consequence of a rank's end: the first failure sets the job's exit code. */
 static void report_failure(int number, int status)
 {
     if (job.exit_code)
@@ -304,7 +303,7 @@ static void fail_without_leaving(int number)
         end_ranks_after(GRACE_AFTER_FAILURE);
 }
 
-/* A rank alone may leave out shard_finalize: nobody waits for it. */
+/* A single rank may leave out shard_finalize: no rank waits for it. */
 static void take_good_end(int number)
 {
     uint32_t state = atomic_load(&job.segment->ranks[number].state);
@@ -314,8 +313,8 @@ static void take_good_end(int number)
         job.leave_by = now() + job.timeout;
 }
 
-/* Ranks that ended together: one that was killed is more likely the cause than those
- * that then failed, whatever the order in which they are found. */
+/* Ranks that ended together: one that was killed is more likely the cause than those that then failed, in whatever
+ * order they are found. */
 static void reap(void)
 {
     int failed = -1, failed_status = 0, status;
@@ -340,7 +339,7 @@ static void reap(void)
             take_good_end(i);
 }
 
-/* No collective ends a rank that stops or hangs behind the last one. */
+/* A rank that stops or hangs after the last collective is ended by nothing else. */
 static void give_up_late_ranks(void)
 {
     if (job.leave_by == 0 || job.end_at > 0 || now() < job.leave_by)
@@ -393,8 +392,8 @@ static void end_ranks_in_time(void)
     job.end_at = now() + GRACE_AFTER_TERM;
 }
 
-/* Waits for signals, ranks' output and the time to end ranks. True while there is more
- * to wait for: ranks, or output of theirs that is left in a pipe. */
+/* Waits for signals, ranks' output and the time to end ranks. True while there is more to wait for: ranks, or output
+ * of theirs in a pipe. */
 static bool watch(int signals, struct pollfd *files)
 {
     int number = 0;
@@ -453,7 +452,7 @@ static void parse(int count, char **arguments)
     }
 }
 
-/* Ranks that never joined were N unconnected programs. */
+/* Ranks that have not joined were N independent programs. */
 static void warn_of_loners(void)
 {
     for (int i = 0; i < job.size; i++)

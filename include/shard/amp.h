@@ -1,8 +1,8 @@
 /*
- * shard/amp.h: training in mixed precision. What runs in which type: SHARD_AUTOCAST in
- * shard/op.h. Here the gradient scaler, which float16 needs: its gradients are small
- * enough to vanish, so the loss is made larger and the gradients smaller again.
- * Parameters stay float32, the master weights; what becomes of 16-bit ones: shard/optim.h.
+ * shard/amp.h: the gradient scaler of mixed precision. shard/op.h has SHARD_AUTOCAST, which selects
+ * the types of operations. In float16 gradients are small enough to vanish, so the scaler multiplies the loss by a
+ * factor and divides the gradients by it. Parameters stay float32, as master weights; shard/optim.h has the rules for
+ * 16-bit ones.
  *
  *     SHARD_SCOPE {
  *         shard_tensor *loss;
@@ -27,14 +27,12 @@
 SHARD_BEGIN_C
 
 /*
- * Finds the factor by which the loss may be scaled, as torch.amp.GradScaler: a step whose
- * gradients are not all finite is left out and the factor made smaller; after
- * growth_interval steps without one it is made larger. A layer that is split overflows on
- * one rank alone: whether a step is left out is agreed over the world, so that factors,
- * steps and their numbers are the same on all ranks.
+ * Scales the loss by a factor that it adapts, as torch.amp.GradScaler. A step whose gradients are not all finite is
+ * skipped and the factor reduced; after growth_interval steps without a skipped one it grows. A split layer may
+ * overflow on one rank alone, so whether a step is skipped is agreed over the world: factors and steps are the same
+ * on all ranks.
  *
- * NULL is one that does nothing, as torch's with enabled=False: shard_grad_scaler_step is
- * shard_step then.
+ * NULL is a scaler that does nothing, as torch's with enabled=False: shard_grad_scaler_step is then shard_step.
  */
 typedef struct shard_grad_scaler shard_grad_scaler;
 
@@ -48,49 +46,46 @@ typedef struct shard_grad_scaler_options {
 #define SHARD_GRAD_SCALER_OPTIONS_VALUES sizeof(shard_grad_scaler_options), 65536.0, 2.0, 0.5, 2000
 #define SHARD_GRAD_SCALER_OPTIONS_INIT {SHARD_GRAD_SCALER_OPTIONS_VALUES}
 
-/* Options are to be the same on all ranks. The caller's, to be destroyed. NULL with the error
- * set (ARGUMENT, a factor outside of its range). Not collective. */
+/* Makes a scaler, which the caller destroys. Options must be the same on all ranks. NULL with the error set
+ * (ARGUMENT, a factor outside of its range). Not collective. */
 #define shard_grad_scaler_create(...) \
     SHARD_GIVEN(shard_grad_scaler_create_with(&(shard_grad_scaler_options){SHARD_GRAD_SCALER_OPTIONS_VALUES, __VA_ARGS__}))
 SHARD_API shard_grad_scaler *shard_grad_scaler_create_with(const shard_grad_scaler_options *options);
 SHARD_API void shard_grad_scaler_destroy(shard_grad_scaler *scaler);
 
-/* The factor times the loss, whose gradients are to be taken; in float32, if it is of 16
- * bits. NULL with the error set; NULL gives NULL. Not collective. */
+/* The factor times the loss, to be passed to shard_backward; in float32, if the loss has 16 bits. NULL with the
+ * error set; NULL gives NULL. Not collective. */
 SHARD_API shard_tensor *shard_grad_scaler_scale(shard_grad_scaler *scaler, shard_tensor *loss);
 
-/* Has the next step, and clipping before it, take the gradients divided by the factor,
- * for who wants to clip between; else shard_grad_scaler_step does it. The gradients
- * themselves stay as they are, so that those of float16 parameters do not vanish; that
- * step and shard_optimizer_zero_grad forget the division, shard_zero_grad of the parameters
- * does not. After all backwards of the step, and once, unless shard_optimizer_zero_grad
- * has forgotten the gradients since (torch would step by the next ones as they are). Errors:
- * ARGUMENT, out of this order; UNSUPPORTED, shard_zero_optimizer's overlap, whose steps are made by then.
- * Collective over the world. */
+/* Makes clipping and the next step divide the gradients by the factor. It is only needed to clip gradients before
+ * the step; otherwise shard_grad_scaler_step does it. Call it after all backwards of the step, once, or again after
+ * shard_optimizer_zero_grad. (torch would step by the next gradients undivided.) The gradients are not written to,
+ * so that those of float16 parameters do not vanish. The step and shard_optimizer_zero_grad end the division;
+ * shard_zero_grad of the parameters does not. Errors: ARGUMENT, out of this order; UNSUPPORTED,
+ * shard_zero_optimizer's overlap, whose steps are done in backward. Collective over the world. */
 SHARD_API shard_status shard_grad_scaler_unscale(shard_grad_scaler *scaler, shard_optimizer *optimizer);
 
-/* shard_step, unless a gradient is not finite on some rank: then the gradients are
- * forgotten and the optimizer is left as it was (shard_optimizer_skipped). Once between two
- * updates; after an error that all ranks have it may be tried again, with these gradients, or
- * after shard_optimizer_zero_grad with others. Errors as above. Collective over the world. */
+/* As shard_step, unless a gradient is not finite on some rank: then all ranks zero the gradients and skip the step
+ * (shard_optimizer_skipped). Call it once between two updates. After an error that all ranks have it may be
+ * repeated, with these gradients, or after shard_optimizer_zero_grad with others. Errors: as
+ * shard_grad_scaler_unscale and shard_step. Collective over the world. */
 SHARD_API shard_status shard_grad_scaler_step(shard_grad_scaler *scaler, shard_optimizer *optimizer);
 
-/* After the steps of all optimizers: the factor of the next ones. It is made, and the steps
- * are over, also where the thread has an error, of which the others may not know yet; then
- * returns that. ARGUMENT if no gradients were looked at. Not collective: all ranks know what
- * was found. */
+/* Sets the factor for the next steps; call it after the steps of all optimizers. It does so also if the thread has
+ * an error, which other ranks may not have yet, and returns that error. Errors: ARGUMENT, no gradients were unscaled
+ * since the last update. Not collective: all ranks have the same result of the step. */
 SHARD_API shard_status shard_grad_scaler_update(shard_grad_scaler *scaler);
 
-/* The factor from now on, on all ranks the same: a finite number above 0, else ARGUMENT. Between
- * update and the next loss; as torch's update(new_scale). NULL is fine. Not collective. */
+/* Sets the factor, on all ranks to the same finite number above 0 (else ARGUMENT). Call it between update and the
+ * next loss. NULL is fine. Not collective. As torch's update(new_scale). */
 SHARD_API shard_status shard_grad_scaler_set_scale(shard_grad_scaler *scaler, double scale);
 
-/* The factor now; 1 of NULL. Cannot fail. Not collective. */
+/* The current factor; 1 for NULL. Cannot fail. Not collective. */
 SHARD_API double shard_grad_scaler_get_scale(const shard_grad_scaler *scaler);
 
-/* "scale" (float32) and "growth_tracker" (int64, steps since the factor was changed), on
- * the CPU: what is loaded into them is what the scaler goes on with. Growth and back-off are
- * its options', not saved as torch's are. The caller's, to be destroyed. NULL with the error set. Not collective. */
+/* "scale" (float32) and "growth_tracker" (int64, steps since the factor was changed), on the CPU. Loading into them
+ * changes the scaler. Growth and back-off are options and are not saved, unlike torch's. The caller destroys the
+ * list. NULL with the error set. Not collective. */
 SHARD_API shard_tensors *shard_grad_scaler_state_dict(shard_grad_scaler *scaler);
 
 SHARD_END_C

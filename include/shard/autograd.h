@@ -11,21 +11,19 @@
 
 SHARD_BEGIN_C
 
-/* Gradients of a scalar with respect to every leaf that it depends on, added to
- * shard_grad(leaf). The record is freed on the way: once per forward. NULL
- * leaves the first error alone and returns it. Collective over the groups of the
- * operations that it walks back through, and over the replica groups of
- * parameters under shard_data_parallel. */
+/* Adds the gradients of a scalar with respect to every leaf that it depends on to shard_grad(leaf), and frees the
+ * record: one backward for each forward, as torch.Tensor.backward. NULL returns the thread's error. Collective over
+ * the groups of the operations in the record, and over the replica groups of parameters under shard_data_parallel. */
 SHARD_API shard_status shard_backward(shard_tensor *loss);
 
-/* The same from any tensor and the gradient with respect to it, of its shape. */
+/* As shard_backward for any tensor, with the gradient with respect to it, of its shape; as torch.autograd.backward. */
 SHARD_API shard_status shard_backward_from(shard_tensor *tensor, shard_tensor *gradient);
 
-/* Forgets a leaf's gradient (its memory may be kept for the next one). */
+/* Clears a leaf's gradient; its memory may be kept for the next one. */
 SHARD_API void shard_zero_grad(shard_tensor *leaf);
 
-/* Whether operations are recorded in this thread; as torch.set_grad_enabled.
- * Returns what it was before. */
+/* Switches the recording of operations in this thread on or off and returns the previous state, as
+ * torch.set_grad_enabled. */
 SHARD_API bool shard_set_grad_enabled(bool enabled);
 SHARD_API bool shard_grad_enabled(void);
 

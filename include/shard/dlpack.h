@@ -78,7 +78,7 @@ typedef struct DLManagedTensorVersioned {
 #endif
 
 /* The tensor's memory for another library, without a copy; it stays until the deleter is called, in the tensor's
- * thread. What is written there between a forward and its backward is not noticed, as with shard_data. A parameter
+ * thread. A write to it between a forward and its backward is not detected, as with shard_data. A parameter
  * that moves afterwards (shard_data_parallel_create, shard_zero_optimizer) leaves that memory. NULL with the error
  * set: UNSUPPORTED, a tensor that is not in host memory, or a parameter in stage 3 of shard_zero_optimizer. Not
  * collective. As tensor.__dlpack__(max_version=(1, 1)). */

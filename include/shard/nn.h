@@ -1,20 +1,20 @@
 /*
- * shard/nn.h: modules: parameters with names, layers, parallel layers, and the
- * conversion of a model's linear and embedding layers into parallel ones.
+ * shard/nn.h: modules: named parameters, layers, parallel layers, and the conversion of a model's linear and
+ * embedding layers into parallel ones.
  *
- * A module is destroyed by its owner, and owns its children: it has one parent at most.
- * Makers that are given modules take them over, even when they fail, but for a module that
- * has a parent: that one keeps it, and it is an error (ARGUMENT). Weights are shared by adding
- * one tensor to several modules, as tied layers in PyTorch:
+ * A module owns its children; its own owner destroys it, and it has at most one parent. Makers that have modules as
+ * arguments take ownership of them, also when they fail. The exception is a module with a parent: it stays with that
+ * parent, and the call fails (ARGUMENT). Weights are shared by adding one tensor to several modules, as tied layers
+ * in PyTorch:
  *
  *     shard_module_set_parameter(head, "weight", shard_module_tensor(embedding, "weight"));
  *
- * shard_parameters lists it under each of its names, and optimizers step it once. Share after a
- * conversion, which gives each layer a weight of its own.
+ * shard_parameters lists it under each of its names, and optimizers step it once. Share weights after a conversion,
+ * which makes a new weight for each layer.
  *
- * Names are torchvision's, shapes PyTorch's, so that state dicts go both ways. Initial
- * values are PyTorch's distributions; they are made when first needed, and of a
- * split parameter only the local shard is made.
+ * Names are torchvision's and shapes PyTorch's, so that both load each other's state dicts. Initial values have
+ * PyTorch's distributions. They are made when they are first needed; of a split parameter a rank makes only its
+ * local shard.
  */
 #ifndef SHARD_NN_H
 #define SHARD_NN_H
@@ -28,35 +28,36 @@ typedef struct shard_module shard_module;
 
 /* ---- use ---- */
 
-/* The module's result for x, recorded; a view where it is x itself, as dropout's in
- * evaluation. NULL in, NULL out. Collective where the module's layers are. */
+/* The module's result for x, recorded; a view of x if the module returns x itself, as dropout in evaluation. NULL
+ * in, NULL out. Collective where the module's layers are. As calling a torch.nn.Module. */
 SHARD_API shard_tensor *shard_forward(shard_module *module, shard_tensor *x);
 
-/* Destroys the module and all below it. NULL is fine. Errors: ARGUMENT, a child, which its parent
- * destroys: it stays. */
+/* Destroys the module and all modules below it. NULL is fine. Errors: ARGUMENT, a module with a parent, which
+ * destroys it: nothing happens. */
 SHARD_API void shard_module_destroy(shard_module *module);
 
-/* Training (at first) or evaluation, for the module and all below it: dropout,
- * batch norm. As nn.Module.train and eval. */
+/* Switches the module and all modules below it to training (the initial state) or evaluation, for dropout and batch
+ * norm. As torch.nn.Module.train and eval. */
 SHARD_API void shard_module_set_training(shard_module *module, bool training);
 SHARD_API bool shard_module_is_training(const shard_module *module);
 
-/* Parameters, and parameters and buffers, of the module and all below it, by dotted
- * names ("layer1.0.conv1.weight") in the order they were added. The caller's, to be
- * destroyed. */
+/* Lists of the parameters, and of parameters and buffers, of the module and all modules below it, by dotted names
+ * ("layer1.0.conv1.weight") in the order they were added. The caller destroys the list. NULL with the error set. As
+ * named_parameters and state_dict. */
 SHARD_API shard_tensors *shard_parameters(shard_module *module);
 SHARD_API shard_tensors *shard_state_dict(shard_module *module);
 
 /* ---- layers ---- */
 
-/* y = x W^T + b; weight [out, in], bias [out]. */
+/* A linear layer: y = x W^T + b; weight [out, in], bias [out]. As torch.nn.Linear. NULL with the error set. Not
+ * collective. */
 typedef struct shard_nn_linear_options {
     size_t size;
     bool bias; /* true */
     shard_dtype dtype;
-    /* Of a parallel layer: each shard has a multiple of this many split features, which divides their number.
-     * The size of an attention head: each rank then has whole heads, also where ranks do not divide them.
-     * 1 as a default. */
+    /* For a parallel layer: the size of each shard is a multiple of this number, which divides the split features.
+     * With the size of an attention head each rank has whole heads, also if ranks do not divide their number. The
+     * default is 1. */
     int64_t split_multiple;
 } shard_nn_linear_options;
 #define SHARD_NN_LINEAR_OPTIONS_VALUES sizeof(shard_nn_linear_options), true, SHARD_FLOAT32, 1
@@ -71,23 +72,23 @@ typedef enum shard_split {
     SHARD_SPLIT_COLUMN, /* W (and bias) along out: torchshard's dim 1 or -1 */
 } shard_split;
 
-/* The same, split over group. ROW takes an input that is split along its last
- * dimension, or a whole one, of which it takes the own part; its result is whole.
- * COLUMN takes a whole input; its result is split along the last dimension, so that
- * COLUMN chains into ROW without communication in between (both with one .split_multiple). The
- * shards are those of shard_split_range, in units of .split_multiple, so that they may be uneven. NONE: the layer is whole on each rank,
- * and group is not used. Initial values are those of the whole layer. As
- * torchshard.nn.ParallelLinear. */
+/* A linear layer that is split over group; initial values are those of the whole layer.
+ *   - ROW: x is split along its last dimension, or local, and each rank takes its range of it. The result is
+ *     local.
+ *   - COLUMN: x is local, and the result is split along its last dimension. A COLUMN layer's result is the input
+ *     of a ROW layer without communication in between (both with one .split_multiple).
+ *   - NONE: the layer is local on each rank, and group is not used.
+ * The ranges are those of shard_split_range, in units of .split_multiple; they may be uneven. NULL with the error
+ * set. Not collective. As torchshard.nn.ParallelLinear. */
 #define shard_nn_parallel_linear(in, out, split, ...) \
     SHARD_GIVEN(shard_nn_parallel_linear_with(         \
         in, out, split, SHARD_OPTIONS(shard_nn_linear_options, SHARD_NN_LINEAR_OPTIONS, __VA_ARGS__)))
 SHARD_API shard_module *shard_nn_parallel_linear_with(int64_t in, int64_t out, shard_split split, shard_group *group,
                                                       const shard_nn_linear_options *options);
 
-/* The function of it: splits x for ROW where it is whole, sums ROW's partial
- * results, then adds bias (NULL: none). A whole x is split as shard_scatter_to_group does; for a weight of other
- * ranges (UNSUPPORTED) x is split in the same ranges. Collective over weight's group for ROW. As
- * torchshard.nn.functional.parallel_linear. */
+/* Computes a parallel linear layer: for ROW it splits a local x, and sums the partial results; then it adds bias
+ * (NULL: none). A local x is split as by shard_scatter_to_group; for a weight of other ranges (UNSUPPORTED) x must
+ * be split in the same ranges. Collective over weight's group for ROW. As torchshard.nn.functional.parallel_linear. */
 SHARD_API shard_tensor *shard_parallel_linear(shard_tensor *x, shard_tensor *weight, shard_tensor *bias);
 
 typedef struct shard_nn_conv2d_options {
@@ -98,13 +99,15 @@ typedef struct shard_nn_conv2d_options {
 } shard_nn_conv2d_options;
 #define SHARD_NN_CONV2D_OPTIONS_VALUES sizeof(shard_nn_conv2d_options), 1, 0, 1, 1, true, SHARD_FLOAT32
 #define SHARD_NN_CONV2D_OPTIONS_INIT {SHARD_NN_CONV2D_OPTIONS_VALUES}
-/* weight [out, in / groups, kernel, kernel]; kaiming normal, fan out, as torchvision's ResNet.
- * bias [out], as PyTorch's. */
+/* A convolution: weight [out, in / groups, kernel, kernel], kaiming normal by fan out as in torchvision's ResNet;
+ * bias [out] as PyTorch's. NULL with the error set. Not collective. As torch.nn.Conv2d. */
 #define shard_nn_conv2d(in, out, ...) \
     SHARD_GIVEN(shard_nn_conv2d_with(in, out, SHARD_OPTIONS(shard_nn_conv2d_options, SHARD_NN_CONV2D_OPTIONS, __VA_ARGS__)))
 SHARD_API shard_module *shard_nn_conv2d_with(int64_t in, int64_t out, int64_t kernel, const shard_nn_conv2d_options *options);
 
-/* weight, bias [channels]; buffers running_mean, running_var, num_batches_tracked. */
+/* A batch norm: weight, bias [channels]; buffers running_mean, running_var, num_batches_tracked. NULL with the error
+ * set. Not collective; while training its forward is, over the options' group. As torch.nn.BatchNorm2d and
+ * SyncBatchNorm. */
 typedef struct shard_nn_batch_norm_options {
     size_t size;
     double momentum, eps; /* 0.1, 1e-5 */
@@ -117,11 +120,11 @@ typedef struct shard_nn_batch_norm_options {
     SHARD_GIVEN(shard_nn_batch_norm_with( \
         SHARD_OPTIONS(shard_nn_batch_norm_options, SHARD_NN_BATCH_NORM_OPTIONS, __VA_ARGS__)))
 SHARD_API shard_module *shard_nn_batch_norm_with(int64_t channels, const shard_nn_batch_norm_options *options);
-/* relu(batch_norm(x) + residual) in one pass; residual NULL: none. For own modules
- * that have a batch norm as a child. */
+/* relu(batch_norm(x) + residual) in one pass; residual NULL: none. For custom modules with a batch norm as a child.
+ * Collective as the batch norm's forward. */
 SHARD_API shard_tensor *shard_nn_batch_norm_relu(shard_module *batch_norm, shard_tensor *x, shard_tensor *residual);
-/* Synchronises every batch norm of the module over group from now on, as
- * SyncBatchNorm.convert_sync_batchnorm. NULL: none any more. */
+/* Synchronises every batch norm of the module over group from now on, as SyncBatchNorm.convert_sync_batchnorm; NULL
+ * ends it. Not collective, but the module's forward is, over group, while training. */
 SHARD_API void shard_nn_sync_batch_norm(shard_module *module, shard_group *group);
 
 /* weight, bias [size]. eps is 1e-5 in torch. As torch.nn.LayerNorm of the last dimension. */
@@ -156,11 +159,12 @@ typedef struct shard_nn_embedding_options {
 SHARD_API shard_module *shard_nn_embedding_with(int64_t count, int64_t dim, int64_t padding_idx,
                                                 const shard_nn_embedding_options *options);
 
-/* The same, split over group: ROW splits weight along dimension 0, the vocabulary (torchshard's dim 0), COLUMN along
- * dimension 1 (torchshard's dim 1 or -1). x is the same on all ranks of group, and the result is whole: the sum of
- * what the ranks' rows give, or the ranks' columns gathered. Shards may be uneven, and empty where there are more
- * ranks than rows or columns. NONE: the layer is whole on each rank. Initial values are those of the whole layer. Its
- * forward is collective over group. As torchshard.nn.ParallelEmbedding. NULL with the error set. Not collective. */
+/* An embedding layer that is split over group: ROW splits weight along dimension 0, the vocabulary (torchshard's dim
+ * 0), COLUMN along dimension 1 (torchshard's dim 1 or -1). x is the same on all ranks of group, and the result is
+ * local: the sum of the ranks' results, or their columns, gathered. Shards may be uneven, and empty if there are
+ * more ranks than rows or columns. NONE: the layer is local on each rank. Initial values are those of the whole
+ * layer. Its forward is collective over group. NULL with the error set. Not collective. As
+ * torchshard.nn.ParallelEmbedding. */
 #define shard_nn_parallel_embedding(count, dim, padding_idx, split, ...) \
     SHARD_GIVEN(shard_nn_parallel_embedding_with(                        \
         count, dim, padding_idx, split, SHARD_OPTIONS(shard_nn_embedding_options, SHARD_NN_EMBEDDING_OPTIONS, __VA_ARGS__)))
@@ -182,13 +186,13 @@ SHARD_API shard_tensor *shard_parallel_embedding_with(shard_tensor *weight, shar
 SHARD_API shard_module *shard_nn_relu(void);
 SHARD_API shard_module *shard_nn_gelu(void);
 SHARD_API shard_module *shard_nn_dropout(double p);
-/* All but the first dimension become one. */
+/* Flattens all dimensions but the first into one. */
 SHARD_API shard_module *shard_nn_flatten(void);
 /* stride -1: the kernel's size. */
 SHARD_API shard_module *shard_nn_max_pool2d(int64_t kernel, int64_t stride, int64_t padding);
 SHARD_API shard_module *shard_nn_global_avg_pool2d(void);
 
-/* One after the other, named "0", "1", ... */
+/* A sequence of modules, named "0", "1", ...; as torch.nn.Sequential. */
 #define shard_nn_sequential(...)                                                             \
     shard_nn_sequential_of((int)(sizeof((shard_module *[]){__VA_ARGS__}) / sizeof(shard_module *)), \
                            (shard_module *[]){__VA_ARGS__})
@@ -197,19 +201,17 @@ SHARD_API shard_module *shard_nn_sequential_of(int count, shard_module **modules
 /* ---- conversion ---- */
 
 /*
- * Turns every linear layer of the module, itself included, whose dotted name matches
- * pattern (fnmatch; NULL: all) into a parallel one over group, in place. A layer that
- * has its values already keeps those of the group's first rank, whatever the others
- * had; one that has not (its initial values were never needed) never makes the whole.
- * *module may be replaced; one that is a child is replaced in its parent too. Sets *converted
- * (NULL is fine) to their number. Errors: no layer matches, or only layers that are split already; split is neither ROW nor COLUMN (ARGUMENT);
- * layers that differ between ranks (MISMATCH). Before data parallel and optimizers are made.
- * Collective over group. As torchshard.nn.ParallelLinear.convert_parallel_linear.
+ * Replaces every linear layer of the module, itself included, whose dotted name matches pattern (fnmatch; NULL: all)
+ * by a parallel one over group. A layer with values gets those of the group's first rank; a layer whose initial
+ * values were not needed yet never makes the whole. *module may be replaced; a child is replaced in its parent too.
+ * Sets *converted (NULL is fine) to the number of layers. Call it before data parallel and optimizers are made.
+ * Errors: ARGUMENT, no layer matches, or only split layers, or split is neither ROW nor COLUMN; MISMATCH, layers
+ * differ between ranks. Collective over group. As torchshard.nn.ParallelLinear.convert_parallel_linear.
  */
 SHARD_API shard_status shard_convert_parallel_linear(shard_module **module, const char *pattern, shard_split split,
                                                      shard_group *group, int *converted);
 
-/* The same for embedding layers, which keep their padding_idx and options. As
+/* As shard_convert_parallel_linear for embedding layers, which keep their padding_idx and options. As
  * torchshard.nn.ParallelEmbedding.convert_parallel_embedding. */
 SHARD_API shard_status shard_convert_parallel_embedding(shard_module **module, const char *pattern, shard_split split,
                                                         shard_group *group, int *converted);
@@ -217,27 +219,28 @@ SHARD_API shard_status shard_convert_parallel_embedding(shard_module **module, c
 /* ---- initial values, in place ---- */
 
 /*
- * Each gives a leaf other values: a parameter of a module, split or not, in the memory of shard_data_parallel or
- * shard_zero_optimizer (in stage 3 each rank makes its own part), or one that has no values yet, which are then made when they
- * are needed. Random ones take the next draw of the thread's generator and depend on the element's index in the whole
- * tensor, so that they are the same for any number of ranks and any split, if the ranks make the same calls after the
- * same shard_manual_seed. Numbers of inputs and outputs (fan in, fan out) are those of the whole tensor [out, in, ...].
- * A row of an embedding that is for padding has values as the others, as torch's: fill it afterwards.
+ * These functions set the values of a leaf: a parameter of a module, local or split, also in the memory of
+ * shard_data_parallel or shard_zero_optimizer (in stage 3 each rank makes its flat range). The values of a leaf
+ * without memory are made when they are first needed. Random values take the next draw of the thread's generator and
+ * depend on the element's index in the whole tensor. They are the same for any number of ranks and any split, if the
+ * ranks make the same calls after the same shard_manual_seed. Fan in and fan out are those of the whole tensor [out,
+ * in, ...]. The padding row of an embedding gets values as the other rows, as in torch: zero it afterwards.
  *
- * Errors: a result of an operation, a dtype that is not floating (not for constants), numbers that make no distribution
- * (ARGUMENT); fewer than two dimensions for xavier and kaiming (SHAPE); a partial tensor, or one that is split along
- * another dimension than the first or last (UNSUPPORTED). Not collective, but replicas are the same only if all ranks
- * make the call. As torch.nn.init, and torchshard.nn.init.shard_init_helper_ around it.
+ * Errors: ARGUMENT, a result of an operation, a dtype that is not floating (not for constants), numbers that make no
+ * distribution; SHAPE, fewer than two dimensions for xavier and kaiming; UNSUPPORTED, a partial tensor, or one that
+ * is split along another dimension than the first or last. Not collective, but replicas are identical only if all
+ * ranks make the call. As torch.nn.init, and torchshard.nn.init.shard_init_helper_ around it.
  */
 SHARD_API shard_status shard_nn_init_constant(shard_tensor *tensor, double value);
 SHARD_API shard_status shard_nn_init_zeros(shard_tensor *tensor);
 SHARD_API shard_status shard_nn_init_ones(shard_tensor *tensor);
 SHARD_API shard_status shard_nn_init_uniform(shard_tensor *tensor, double low, double high);
 SHARD_API shard_status shard_nn_init_normal(shard_tensor *tensor, double mean, double std);
-/* Normal numbers between low and high, by the inverse of the cumulative distribution: trunc_normal_, with its a and b. */
+/* Normal numbers between low and high, by the inverse of the cumulative distribution. As trunc_normal_ with its a
+ * and b. */
 SHARD_API shard_status shard_nn_init_trunc_normal(shard_tensor *tensor, double mean, double std, double low, double high);
 
-/* Standard deviation gain * sqrt(2 / (fan in + fan out)). Glorot, Bengio 2010. gain: 1, or shard_nn_init_gain. */
+/* Standard deviation gain * sqrt(2 / (fan in + fan out)). Glorot, Bengio 2010. gain is 1 or shard_nn_init_gain's. */
 SHARD_API shard_status shard_nn_init_xavier_uniform(shard_tensor *tensor, double gain);
 SHARD_API shard_status shard_nn_init_xavier_normal(shard_tensor *tensor, double gain);
 
@@ -250,12 +253,14 @@ typedef enum shard_nonlinearity {
     SHARD_NONLINEARITY_TANH,
     SHARD_NONLINEARITY_SELU,
 } shard_nonlinearity;
-/* As torch.nn.init.calculate_gain; negative_slope is of LEAKY_RELU (torch's default there: 0.01). NAN with the error set. */
+/* The gain of a nonlinearity, as torch.nn.init.calculate_gain. negative_slope is for LEAKY_RELU (torch's default is
+ * 0.01). NAN with the error set. */
 SHARD_API double shard_nn_init_gain(shard_nonlinearity nonlinearity, double negative_slope);
 
 typedef struct shard_nn_init_kaiming_options {
     size_t size;
-    double a; /* the negative slope of LEAKY_RELU; 0, torch's default, makes it RELU */
+    /* the negative slope of LEAKY_RELU; with 0, torch's default, it is RELU */
+    double a;
     shard_fan mode;
     shard_nonlinearity nonlinearity;
 } shard_nn_init_kaiming_options;
@@ -272,38 +277,38 @@ typedef struct shard_nn_init_kaiming_options {
 SHARD_API shard_status shard_nn_init_kaiming_uniform_with(shard_tensor *tensor, const shard_nn_init_kaiming_options *options);
 SHARD_API shard_status shard_nn_init_kaiming_normal_with(shard_tensor *tensor, const shard_nn_init_kaiming_options *options);
 
-/* ---- own modules ---- */
+/* ---- custom modules ---- */
 
 typedef struct shard_module_type {
     const char *name;
-    /* The result; temporaries of its own are freed when it returns. NULL: of a module that is not called. */
+    /* Returns the result; its temporaries are freed when it returns. NULL: the module cannot be called. */
     shard_tensor *(*forward)(shard_module *module, shard_tensor *x);
-    /* Frees what data points to (not parameters or children); NULL: nothing. */
+    /* Frees data's memory (not parameters or children); NULL: nothing to free. */
     void (*destroy)(shard_module *module);
 } shard_module_type;
 
-/* data is the module's own and is freed by type->destroy, even when this fails.
- * type must outlive the module. */
+/* Makes a module of a custom type. data belongs to the module: type->destroy frees it, also if this function fails.
+ * type must outlive the module. NULL with the error set. Not collective. */
 SHARD_API shard_module *shard_module_create(const shard_module_type *type, void *data);
 SHARD_API void *shard_module_data(const shard_module *module);
 SHARD_API const shard_module_type *shard_module_get_type(const shard_module *module);
 
-/* Takes a share of the tensor and sets requires_grad (parameter) or not (buffer). A
- * NULL tensor is the error that it was. */
+/* Adds a tensor by name and sets its requires_grad: true for a parameter, false for a buffer. The module takes a
+ * reference. Errors: ARGUMENT, a name that is invalid or in use, a result of an operation; for a NULL tensor the
+ * thread's error. Not collective. As register_parameter and register_buffer. */
 SHARD_API shard_status shard_module_add_parameter(shard_module *module, const char *name, shard_tensor *tensor);
 SHARD_API shard_status shard_module_add_buffer(shard_module *module, const char *name, shard_tensor *tensor);
-/* Puts another tensor in the place of a parameter: head.weight = embedding.weight. It has that one's shape, dtype
- * and placement (SHAPE). A reference is taken, requires_grad set. Errors: ARGUMENT, no such parameter, or a tensor that
- * cannot be one. Before data parallel and optimizers are made. Not collective. */
+/* Replaces a parameter by another tensor of the same shape, dtype and placement (else SHAPE), as head.weight =
+ * embedding.weight. The module takes a reference and sets requires_grad. Errors: ARGUMENT, no such parameter, or a
+ * tensor that cannot be one. Call it before data parallel and optimizers are made. Not collective. */
 SHARD_API shard_status shard_module_set_parameter(shard_module *module, const char *name, shard_tensor *tensor);
-/* Takes the child over. Errors: ARGUMENT, a name that is there already, or none; a child that has a parent already, or
- * that the module is or is below: these stay whose they are. */
+/* Adds a child, which the module owns from now on. Errors: ARGUMENT, a name that is invalid or in use; a child that
+ * has a parent already, or that is the module or above it: it stays with its owner. */
 SHARD_API shard_status shard_module_add_child(shard_module *module, const char *name, shard_module *child);
 
-/* By name, NULL with an error if there is none: look children up when they are
- * used, since a conversion may replace them. shard_module_tensor finds parameters
- * and buffers, shard_module_optional those that a module may be without (a bias): NULL,
- * without an error, if none of that name was added. */
+/* A child, parameter or buffer by name. shard_module_child and shard_module_tensor: NULL with the error set if there
+ * is none. shard_module_optional: NULL without an error, for tensors that a module may lack (a bias). Look children
+ * up when they are used, since a conversion may replace them. */
 SHARD_API shard_module *shard_module_child(const shard_module *module, const char *name);
 SHARD_API shard_tensor *shard_module_tensor(const shard_module *module, const char *name);
 SHARD_API shard_tensor *shard_module_optional(const shard_module *module, const char *name);

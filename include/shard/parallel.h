@@ -48,17 +48,20 @@ typedef enum shard_zero_partition {
 } shard_zero_partition;
 
 typedef struct shard_data_parallel_options {
-    int reserved;
+    size_t size;
     int stage;                      /* of ZeRO, 0 to 3: what the ranks partition; see shard_zero_optimizer */
     shard_zero_partition partition; /* from stage 1 on */
-    double bucket_mib;            /* 0 is 25 */
-    bool no_broadcast;            /* do not begin with the values of each replica group's first rank */
-    bool no_check;                /* do not compare the replicas */
+    double bucket_mib;              /* 25 */
+    bool init_sync;                 /* begin with the values of each replica group's first rank, as DDP's init_sync; true */
+    bool check;                     /* compare the replicas; true */
     const shard_tensors *buffers; /* moved into flat memory, too. Frozen parameters, and tensors that require a
                                      gradient, are left out, so that shard_state_dict's list will do. Borrowed;
                                      NULL: none */
     shard_buffer_mode buffer_mode;
 } shard_data_parallel_options;
+#define SHARD_DATA_PARALLEL_OPTIONS_VALUES                                                                                       \
+    sizeof(shard_data_parallel_options), 0, SHARD_ZERO_EVEN, 25.0, true, true, NULL, SHARD_BUFFERS_BROADCAST
+#define SHARD_DATA_PARALLEL_OPTIONS_INIT {SHARD_DATA_PARALLEL_OPTIONS_VALUES}
 
 /* Averages the gradients of the parameters that require one now; the others are never averaged. The replicas' values are
  * compared in the first backward that synchronizes. From stage 1 on the parameters are partitioned, and every optimizer that
@@ -72,9 +75,11 @@ typedef struct shard_data_parallel_options {
  *
  * The list is borrowed, and may be destroyed. Destroy the object before the parameters' groups; the parameters keep their
  * flat memory. NULL with the error set. Collective over the parameters' replica groups. */
-#define shard_data_parallel_create(...) shard_data_parallel_create_with(SHARD_WITH(shard_data_parallel_options, __VA_ARGS__))
+#define shard_data_parallel_create(...)                                                                                          \
+    SHARD_GIVEN(                                                                                                                 \
+        shard_data_parallel_create_with(SHARD_OPTIONS(shard_data_parallel_options, SHARD_DATA_PARALLEL_OPTIONS, __VA_ARGS__)))
 SHARD_API shard_data_parallel *shard_data_parallel_create_with(const shard_tensors *parameters,
-                                                               shard_data_parallel_options options);
+                                                               const shard_data_parallel_options *options);
 SHARD_API void shard_data_parallel_destroy(shard_data_parallel *data_parallel);
 
 /* While off, backward accumulates locally, as under DistributedDataParallel's no_sync; the next backward with it on reduces the
@@ -87,13 +92,15 @@ SHARD_API void shard_data_parallel_set_sync(shard_data_parallel *data_parallel, 
 typedef struct shard_optimizer shard_optimizer;
 
 typedef struct shard_zero_optimizer_options {
-    int reserved;
-    int stage;          /* 1, 2 or 3; 0 is 1 */
+    size_t size;
+    int stage;          /* 1, 2 or 3; 1 */
     shard_group *group; /* NULL: each parameter's replica group */
     shard_zero_partition partition;
     bool overlap;      /* step each bucket in backward, as soon as its gradient is there */
-    double bucket_mib; /* 0 is 25 */
+    double bucket_mib; /* 25 */
 } shard_zero_optimizer_options;
+#define SHARD_ZERO_OPTIMIZER_OPTIONS_VALUES sizeof(shard_zero_optimizer_options), 1, NULL, SHARD_ZERO_EVEN, false, 25.0
+#define SHARD_ZERO_OPTIMIZER_OPTIONS_INIT {SHARD_ZERO_OPTIMIZER_OPTIONS_VALUES}
 
 /*
  * Partitions the optimizer's parameters over their replica groups, in place, and returns the optimizer: PyTorch's form of
@@ -116,8 +123,9 @@ typedef struct shard_zero_optimizer_options {
  * destroyed. As torch.distributed.optim.ZeroRedundancyOptimizer.
  * Collective over the world; in stage 3 every use of a parameter is collective over its replicas.
  */
-#define shard_zero_optimizer(...) shard_zero_optimizer_with(SHARD_WITH(shard_zero_optimizer_options, __VA_ARGS__))
-SHARD_API shard_optimizer *shard_zero_optimizer_with(shard_optimizer *optimizer, shard_zero_optimizer_options options);
+#define shard_zero_optimizer(...)                                                                                                \
+    SHARD_GIVEN(shard_zero_optimizer_with(SHARD_OPTIONS(shard_zero_optimizer_options, SHARD_ZERO_OPTIMIZER_OPTIONS, __VA_ARGS__)))
+SHARD_API shard_optimizer *shard_zero_optimizer_with(shard_optimizer *optimizer, const shard_zero_optimizer_options *options);
 
 SHARD_END_C
 

@@ -1,11 +1,9 @@
 /*
  * shard/tensor.h: tensors, their placement over ranks, scopes, named lists.
  *
- * A tensor is contiguous, row-major, of up to 8 dimensions; images are [n, h, w,
- * c]. What a maker returns belongs to the innermost open scope of the thread and
- * goes with it; with no scope open it belongs to the caller, who releases it (a thread
- * on which 10,000 of these live logs one warning).
- * Tensors belong to one thread.
+ * A tensor is contiguous, row-major, of up to 8 dimensions; images are [n, h, w, c]. A maker's result belongs to the
+ * thread's innermost open scope, which releases it. With no scope open it belongs to the caller, who releases it (a
+ * thread with 10,000 such tensors logs one warning). A tensor belongs to one thread.
  */
 #ifndef SHARD_TENSOR_H
 #define SHARD_TENSOR_H
@@ -30,13 +28,12 @@ typedef struct shard_shape {
 #define SHARD_SCALAR ((shard_shape){.ndim = 0})
 
 /*
- * Where a tensor's whole value is:
- *   LOCAL       here. Nothing is said of other ranks: they may hold the same value or another;
- *   SPLIT       this rank has part [start, start + own size) of `whole` along
- *               dim, the group's other members the rest;
- *   PARTIAL     the whole value is the sum of the members' tensors.
- * Every operation has a rule that carries it on, and refuses what it has no rule
- * for. As PyTorch's DTensor: Replicate, Shard, Partial.
+ * The placement of a tensor: the relation of its value to a whole value over a group.
+ *   LOCAL       this rank has the whole value. Other ranks may have the same value or another one.
+ *   SPLIT       this rank has the range [start, start + size) of `whole` along dim, the group's other ranks the rest.
+ *   PARTIAL     the whole value is the sum of the ranks' tensors.
+ * Every operation has a rule for the placements of its operands, or refuses them. As Replicate, Shard and Partial of
+ * PyTorch's DTensor.
  */
 typedef enum shard_placement_kind { SHARD_LOCAL = 0, SHARD_SPLIT, SHARD_PARTIAL } shard_placement_kind;
 
@@ -56,13 +53,12 @@ typedef struct shard_tensor_options {
 #define SHARD_TENSOR_OPTIONS_INIT {sizeof(shard_tensor_options), SHARD_FLOAT32, NULL, false}
 
 /*
- * The makers' arguments: first those by position, then the options by name, in one initialiser. So an argument
- * may also be a compound literal, whose commas divide the arguments of a macro but not an initialiser:
- * shard_from_host((float[]){1, 2, 3}, SHARD_SHAPE(3)). Each macro hands them to the function of its name and
- * _with.
+ * The makers' arguments: first those by position, then the options by name, in one initialiser. So an argument may
+ * also be a compound literal: its commas divide the arguments of a macro but not an initialiser, as in
+ * shard_from_host((float[]){1, 2, 3}, SHARD_SHAPE(3)). Each macro calls the function of its name and _with.
  *
- * The macro adds a value of a type of its own behind them. It fits only behind the last argument by position or
- * behind an option, so a call that leaves an argument out does not compile.
+ * The macro adds a value of a type of its own after them. It fits only after the last argument by position or after
+ * an option, so a call that leaves an argument out does not compile.
  */
 typedef struct shard_missing_argument {
     char reserved;
@@ -105,8 +101,8 @@ typedef struct shard_random_arguments {
 
 /* ---- makers; NULL with the error set. Not collective. ---- */
 
-/* shard_zeros(SHARD_SHAPE(2, 3), .dtype = SHARD_FLOAT64). Content of shard_empty
- * is undefined. */
+/* Tensors of one value, as torch.empty, zeros, ones and full. The values of shard_empty are undefined.
+ *     shard_zeros(SHARD_SHAPE(2, 3), .dtype = SHARD_FLOAT64) */
 #define shard_empty(...) shard_empty_of(SHARD_ARGUMENTS(shard_empty_arguments, __VA_ARGS__))
 #define shard_zeros(...) shard_filled_of(0.0, SHARD_ARGUMENTS(shard_empty_arguments, __VA_ARGS__))
 #define shard_ones(...) shard_filled_of(1.0, SHARD_ARGUMENTS(shard_empty_arguments, __VA_ARGS__))
@@ -114,16 +110,15 @@ typedef struct shard_random_arguments {
 SHARD_API shard_tensor *shard_empty_with(shard_shape shape, const shard_tensor_options *options);
 SHARD_API shard_tensor *shard_full_with(shard_shape shape, double value, const shard_tensor_options *options);
 
-/* Copies numel elements of options.dtype from host memory. */
+/* Copies numel elements of options.dtype from host memory, as torch.from_numpy(data).clone(). */
 #define shard_from_host(...) shard_from_host_of(SHARD_ARGUMENTS(shard_from_host_arguments, __VA_ARGS__))
 SHARD_API shard_tensor *shard_from_host_with(const void *data, shard_shape shape, const shard_tensor_options *options);
 
-/* The same without waiting, from memory of shard_allocate_host (or other pinned memory): the copy goes beside
- * what the device computes, and what is computed with the tensor waits for it there. A batch that is
- * copied so while the step before it is computed costs no time. data may be overwritten after the
- * shard_event_synchronize of an event that was recorded later, or after shard_synchronize, but not
- * after shard_item or shard_copy_to_host. As tensor.to(device, non_blocking=True) on a stream of its own
- * in torch. The CPU copies at once. */
+/* As shard_from_host without waiting: data is memory of shard_allocate_host (or other pinned memory). The copy runs
+ * concurrently with the device's computation, and operations on the tensor wait for it on the device. data may be
+ * overwritten after the shard_event_synchronize of an event that was recorded later, or after shard_synchronize, but
+ * not after shard_item or shard_copy_to_host. The CPU copies at once. As tensor.to(device, non_blocking=True) on a
+ * stream of its own in torch. */
 #define shard_from_host_async(...) shard_from_host_async_of(SHARD_ARGUMENTS(shard_from_host_arguments, __VA_ARGS__))
 SHARD_API shard_tensor *shard_from_host_async_with(const void *data, shard_shape shape, const shard_tensor_options *options);
 
@@ -138,8 +133,9 @@ typedef void shard_release_memory(void *context);
 SHARD_API shard_tensor *shard_from_memory(void *memory, shard_shape shape, shard_dtype dtype, shard_device *device,
                                           shard_release_memory *release, void *context);
 
-/* Uniform in [low, high) and normal; take the next draw of the thread's
- * generator. The values are made when they are first needed. */
+/* Random tensors: uniform in [low, high), or normal. Each takes the next draw of the thread's generator. The values
+ * are made when they are first needed. Errors: ARGUMENT, a distribution that does not exist, or a dtype that is not
+ * floating. As torch.rand and torch.randn, scaled. */
 #define shard_uniform(...) shard_uniform_of(SHARD_ARGUMENTS(shard_random_arguments, __VA_ARGS__))
 #define shard_normal(...) shard_normal_of(SHARD_ARGUMENTS(shard_random_arguments, __VA_ARGS__))
 SHARD_API shard_tensor *shard_uniform_with(shard_shape shape, double low, double high, const shard_tensor_options *options);
@@ -182,59 +178,56 @@ static inline shard_tensor *shard_normal_of(shard_random_arguments all)
 }
 #endif
 
-/* The same memory, without history. */
+/* A view of the tensor without its history, as torch.Tensor.detach. NULL gives NULL. */
 SHARD_API shard_tensor *shard_detach(shard_tensor *tensor);
 
-/* Says that this tensor is part [start, start + size(dim)) of `whole` along dim
- * (negative: from the end), the group's other members holding the rest in rank
- * order (not checked). The same memory. A random tensor whose values were not made
- * yet gets those of that part of the whole tensor, if dim is its first or last dimension
- * (else UNSUPPORTED, when they are made). So a split parameter is
- *     shard_range part = shard_split_range(out, size, rank);
- *     shard_as_split(shard_uniform(SHARD_SHAPE(part.size, in), low, high), 0, group, part.start, out)
- * Of a mesh's model group, it is replicated over the data group (shard_replica_group).
- * Refused for a tensor that requires a gradient. Not collective. */
+/* A view of the tensor as the local shard [start, start + size(dim)) of `whole` along dim (negative: from the end).
+ * The group's other ranks have the other ranges, in rank order, which is not checked. A random tensor without values
+ * gets those of that range of the whole tensor, if dim is its first or last dimension (else UNSUPPORTED, when they
+ * are made). A split parameter is made by
+ *     shard_range range = shard_split_range(out, size, rank);
+ *     shard_as_split(shard_uniform(SHARD_SHAPE(range.size, in), low, high), 0, group, range.start, out)
+ * If group is a mesh's model group, the tensor is replicated over the data group (shard_replica_group). Errors:
+ * ARGUMENT, a tensor that requires a gradient; SHAPE, a range outside of whole. Not collective. */
 SHARD_API shard_tensor *shard_as_split(shard_tensor *tensor, int dim, shard_group *group, int64_t start, int64_t whole);
 
-/* The same memory with another placement: that of another tensor (shard_tensor_placement), split, PARTIAL, or local
- * ((shard_placement){0}). For the results and gradients of own operations (shard_custom_op_apply). Whether the
- * placement is true is not checked. Errors: ARGUMENT, a tensor that requires a gradient (shard_detach it). Not
- * collective. As PyTorch's DTensor.from_local and to_local. */
+/* A view of the tensor with another placement: that of another tensor (shard_tensor_placement), split, PARTIAL, or
+ * local ((shard_placement){0}). For results and gradients of custom operations (shard_custom_op_apply). The library
+ * does not check that the placement is true. Errors: ARGUMENT, a tensor that requires a gradient (shard_detach it).
+ * Not collective. As PyTorch's DTensor.from_local and to_local. */
 SHARD_API shard_tensor *shard_as_placed(shard_tensor *tensor, shard_placement placement);
 
-/* ---- what it is ---- */
+/* ---- properties ---- */
 
 /* The local shape: of a split tensor that of this rank's shard. */
 SHARD_API shard_shape shard_tensor_shape(const shard_tensor *tensor);
-/* Its own size along dim (negative: from the end); -1 with the error set. */
+/* The size of this rank's tensor along dim (negative: from the end); -1 with the error set. */
 SHARD_API int64_t shard_tensor_size(const shard_tensor *tensor, int dim);
 SHARD_API int64_t shard_numel(const shard_tensor *tensor);
 SHARD_API shard_dtype shard_tensor_dtype(const shard_tensor *tensor);
 SHARD_API shard_device *shard_tensor_device(const shard_tensor *tensor);
 SHARD_API shard_placement shard_tensor_placement(const shard_tensor *tensor);
-/* The shape of the whole tensor that a split one is part of. */
+/* The shape of the whole tensor whose local shard this tensor is; the tensor's shape if it is not split. */
 SHARD_API shard_shape shard_tensor_whole_shape(const shard_tensor *tensor);
-/* Its device's memory, [numel]; valid while the tensor lives (of a parameter in stage 3 of
- * shard_zero_optimizer, until another one is needed). NULL for an empty tensor, or with the error
- * set. Only the CPU's is for the host to read and write: of a GPU's it is the address, for
- * what is queued on that GPU's stream, and shard_copy_to_host and shard_copy_from_host
- * reach what is there. What is written there between a forward and its backward, or to a
- * leaf of which SHARD_AUTOCAST has a copy, is not noticed (shard_copy_from_host is). */
+/* The device's memory of the tensor, [numel], valid while the tensor exists. (The memory of a parameter in stage 3
+ * of shard_zero_optimizer is valid until another one is needed.) NULL for an empty tensor, or with the error set.
+ * The host may access the CPU's memory only. A GPU's is an address for work on that GPU's stream; shard_copy_to_host
+ * and shard_copy_from_host reach its values. The library does not notice writes through this pointer between a
+ * forward and its backward, or to a leaf that SHARD_AUTOCAST has a copy of; it does notice shard_copy_from_host. */
 SHARD_API void *shard_data(shard_tensor *tensor);
 
 /* ---- to and from host memory; bytes must be numel * dtype size ----
- * What is copied from may be overwritten on return; memory that is pinned (of
- * shard_allocate_host, cudaMallocHost and the like) when the device has it: see
- * shard_allocate_host. */
+ * The source may be overwritten on return, except pinned memory (of shard_allocate_host, cudaMallocHost and the
+ * like): see shard_allocate_host. */
 
 /* Copies all values to host memory; waits for the device. */
 SHARD_API shard_status shard_copy_to_host(shard_tensor *tensor, void *data, size_t bytes);
-/* The same without waiting: data, memory of shard_allocate_host, has the values after the
- * shard_event_synchronize of an event that was recorded later, or after shard_synchronize. Until then it is not
- * freed; the tensor may be. As torch's copy_(non_blocking=True). The CPU copies at once. */
+/* As shard_copy_to_host without waiting: data, memory of shard_allocate_host, has the values after the
+ * shard_event_synchronize of an event that was recorded later, or after shard_synchronize. data must exist until
+ * then; the tensor may be released. The CPU copies at once. As torch's copy_(non_blocking=True). */
 SHARD_API shard_status shard_copy_to_host_async(shard_tensor *tensor, void *data, size_t bytes);
 SHARD_API shard_status shard_copy_from_host(shard_tensor *tensor, const void *data, size_t bytes);
-/* The value of a tensor of one element; NAN with the error set. */
+/* The value of a tensor of one element, as torch.Tensor.item; NAN with the error set. */
 SHARD_API double shard_item(shard_tensor *tensor);
 
 /* ---- parameters ---- */
@@ -242,25 +235,24 @@ SHARD_API double shard_item(shard_tensor *tensor);
 /* Whether backward computes the gradient of a tensor; and switches that on or off for a leaf. */
 SHARD_API bool shard_requires_grad(const shard_tensor *tensor);
 SHARD_API void shard_set_requires_grad(shard_tensor *leaf, bool requires_grad);
-/* The gradient that backward has accumulated in a leaf; NULL if there is none. Placed
- * as the leaf; below a gather or a sum over a group it is this rank's contribution, to
- * be summed (shard/distributed.h). Belongs to the leaf. */
+/* The gradient that shard_backward has accumulated in a leaf; NULL if there is none. It belongs to the leaf and is
+ * placed as the leaf. Below a gather or a sum over a group the ranks' gradients have a pending sum
+ * (shard/distributed.h). As torch.Tensor.grad. */
 SHARD_API shard_tensor *shard_grad(shard_tensor *leaf);
-/* The group over whose ranks a parameter is replicated. NULL is the world, or, for a
- * parameter that is split, this rank alone: no one else is known to have its part. */
+/* The group over which a parameter is replicated. NULL is the world, or, for a split parameter, this rank alone: no
+ * other rank is known to have the same local shard. */
 SHARD_API shard_group *shard_replica_group(const shard_tensor *parameter);
 SHARD_API void shard_set_replica_group(shard_tensor *parameter, shard_group *group);
 
 /* ---- ownership ---- */
 
-/* Lets go of a tensor before its scope ends, or of a kept one. NULL is fine. */
+/* Releases a tensor before its scope ends, or one that was kept. NULL is fine. */
 SHARD_API void shard_release(shard_tensor *tensor);
-/* Takes a tensor out of its scope: the caller releases it. Returns it. */
+/* Moves a tensor out of its scope and returns it: the caller releases it. */
 SHARD_API shard_tensor *shard_keep(shard_tensor *tensor);
 
-/* SHARD_SCOPE { ... }: what is made inside and not kept is freed at its end, by
- * whichever way it is left (return, goto, break, which leaves just the scope).
- * Scopes nest. */
+/* SHARD_SCOPE { ... }: tensors that are made inside and not kept are released at its end, also if the block is left
+ * by return, goto or break. (break leaves just the scope.) Scopes nest. */
 typedef struct shard_scope {
     struct shard_scope *outer;
     shard_tensor *first;
@@ -278,32 +270,31 @@ SHARD_API void shard_scope_close(shard_scope *scope);
 
 /* ---- named lists: parameters, state dicts ---- */
 
-/* Names in the order they were added, each once, each with a tensor that the
- * list holds a share of. */
+/* Tensors by name, in the order in which they were added. A name is in the list once. The list has a reference to
+ * each of its tensors. */
 typedef struct shard_tensors shard_tensors;
 
 /* An empty list, the caller's to destroy; its tensors live on while others refer to them. NULL with the error set. */
 SHARD_API shard_tensors *shard_tensors_create(void);
 SHARD_API void shard_tensors_destroy(shard_tensors *list);
-/* Adds name; a name that is there already is an error. A share is taken: the
- * tensor may be released afterwards. */
+/* Adds a tensor, to which the list takes a reference: the caller may release the tensor afterwards. Errors:
+ * ARGUMENT, a name that is in the list already. */
 SHARD_API shard_status shard_tensors_add(shard_tensors *list, const char *name, shard_tensor *tensor);
-/* Adds all of `from`, each name behind prefix: those that it has now, where it is the list itself.
- * After an error the list is as it was. As {prefix + k: v for k, v in from.items()}. */
+/* Adds all tensors of `from`, with prefix before each name. `from` may be the list itself: its present names are
+ * added. After an error the list is unchanged. As list.update({prefix + k: v for k, v in from.items()}). */
 SHARD_API shard_status shard_tensors_extend(shard_tensors *list, const char *prefix, const shard_tensors *from);
-/* The tensors whose names begin with prefix, by the rest of their names: a new list, the caller's
- * to destroy, that shares them. As {k[len(prefix):]: v for k, v in list.items() if
- * k.startswith(prefix)}, for a checkpoint of several parts or of a wrapped module ("module."). */
+/* A new list of the tensors whose names begin with prefix, without the prefix; the caller destroys it. For a
+ * checkpoint of several state dicts or of a wrapped module ("module."). NULL with the error set. As
+ * {k[len(prefix):]: v for k, v in list.items() if k.startswith(prefix)}. */
 SHARD_API shard_tensors *shard_tensors_subset(const shard_tensors *list, const char *prefix);
-/* Another name for the tensor of that name, in its place, as list[to] = list.pop(name); and takes
- * it out of the list, as del list[name]. Errors (ARGUMENT): there is none of that name, another
- * one has the new name. */
+/* Renames a tensor, which keeps its position, as list[to] = list.pop(name); or removes one, as del list[name].
+ * Errors: ARGUMENT, a name that is not in the list, or a new name that another tensor has. */
 SHARD_API shard_status shard_tensors_rename(shard_tensors *list, const char *name, const char *to);
 SHARD_API shard_status shard_tensors_remove(shard_tensors *list, const char *name);
 SHARD_API int64_t shard_tensors_count(const shard_tensors *list);
 SHARD_API const char *shard_tensors_name(const shard_tensors *list, int64_t index);
 SHARD_API shard_tensor *shard_tensors_at(const shard_tensors *list, int64_t index);
-/* NULL, without an error, if there is none of that name. */
+/* The tensor of that name; NULL, without an error, if there is none. */
 SHARD_API shard_tensor *shard_tensors_find(const shard_tensors *list, const char *name);
 
 SHARD_END_C

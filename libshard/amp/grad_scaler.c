@@ -1,9 +1,8 @@
 /*
- * The gradient scaler, over local ranges: each rank looks once at the gradients that it steps
- * by; what they are multiplied by is left to the step.
+ * The gradient scaler: each rank checks once the gradients that it steps by. The step multiplies the gradients; the
+ * scaler does not write to them.
  *
- * As torch/amp/grad_scaler.py, and its kernels _amp_foreach_non_finite_check_and_unscale_
- * and _amp_update_scale_.
+ * As torch/amp/grad_scaler.py, and its kernels _amp_foreach_non_finite_check_and_unscale_ and _amp_update_scale_.
  */
 #include <shard/amp.h>
 
@@ -16,13 +15,13 @@
 #include <math.h>
 #include <stdlib.h>
 
-/* What became of an optimizer's gradients. */
+/* The state of an optimizer's gradients. */
 typedef enum stage { READY, UNSCALED, STEPPED } stage;
 
 typedef struct record {
     const shard_optimizer *optimizer;
     stage stage;
-    bool found; /* when they were unscaled, one that is not finite, on whichever rank */
+    bool found; /* a gradient was not finite on some rank when they were unscaled */
 } record;
 
 struct shard_grad_scaler {
@@ -31,7 +30,8 @@ struct shard_grad_scaler {
     shard_tensor *tracker; /* int64, on the host: steps without overflow since the scale was changed */
     record *records;
     int64_t count, capacity;
-    bool looked, found; /* since the last update, at any gradients; and what was found in any. The same on all ranks */
+    /* whether gradients were unscaled since the last update, and whether any was not finite. The same on all ranks */
+    bool checked, found;
 };
 
 /* ---- making ---- */
@@ -80,7 +80,7 @@ void shard_grad_scaler_destroy(shard_grad_scaler *scaler)
     free(scaler);
 }
 
-/* Its memory was made with it. */
+/* its memory is allocated with it */
 double shard_grad_scaler_get_scale(const shard_grad_scaler *scaler)
 {
     return scaler ? (double)*(float *)shard_tensor_memory(scaler->scale) : 1.0;
@@ -112,7 +112,7 @@ shard_tensor *shard_grad_scaler_scale(shard_grad_scaler *scaler, shard_tensor *l
 {
     if (!scaler || !loss)
         return loss;
-    if (shard_graph_refuse("a gradient scaler, whose scale and decision to leave out a step are the host's,") != SHARD_OK)
+    if (shard_graph_refuse("a gradient scaler, whose scale and decision to skip a step are the host's,") != SHARD_OK)
         return NULL;
     bool narrow = shard_dtype_size(loss->dtype) == 2;
     return shard_scale(narrow ? shard_cast(loss, SHARD_FLOAT32) : loss, shard_grad_scaler_get_scale(scaler));
@@ -120,9 +120,9 @@ shard_tensor *shard_grad_scaler_scale(shard_grad_scaler *scaler, shard_tensor *l
 
 /* ---- gradients ---- */
 
-/* Whether all of this rank's gradients are finite, or torch's found_inf is to be set: the sum of
- * their squares is finite then. */
-static shard_status look(shard_optimizer *optimizer, bool *found)
+/* Sets *found, torch's found_inf, to whether a gradient of this rank is not finite: the sum of the squares is then not
+ * finite either. */
+static shard_status find_overflow(shard_optimizer *optimizer, bool *found)
 {
     if (!shard_optimizer_grad_scale(optimizer))
         return shard_last_status();
@@ -134,7 +134,7 @@ static shard_status look(shard_optimizer *optimizer, bool *found)
     return shard_last_status();
 }
 
-/* Multiplies what the step multiplies the gradients by; the gradients stay as they are. */
+/* Sets the factor by which the step multiplies the gradients, which are not written to. */
 static shard_status multiply(shard_optimizer *optimizer, double factor)
 {
     double *scale = shard_optimizer_grad_scale(optimizer);
@@ -146,7 +146,7 @@ static shard_status multiply(shard_optimizer *optimizer, double factor)
 
 /* ---- steps ---- */
 
-/* NULL with the error set. */
+/* The record of an optimizer; NULL with the error set. */
 static record *record_of(shard_grad_scaler *scaler, const shard_optimizer *optimizer)
 {
     for (int64_t i = 0; i < scaler->count; i++)
@@ -158,8 +158,8 @@ static record *record_of(shard_grad_scaler *scaler, const shard_optimizer *optim
     return &scaler->records[scaler->count++];
 }
 
-/* All ranks know of a gradient that is not finite and unscale, or none does: after an error
- * the step can be tried again. Collective over the world. */
+/* Checks the gradients and records the factor, on all ranks or on none, so that the step can be repeated after an
+ * error. Collective over the world. */
 static shard_status unscale(record *r, shard_grad_scaler *scaler, shard_optimizer *optimizer)
 {
     shard_group *world = shard_world();
@@ -168,22 +168,21 @@ static shard_status unscale(record *r, shard_grad_scaler *scaler, shard_optimize
     bool found = false;
     shard_status status = shard_last_status();
     if (status == SHARD_OK)
-        status = look(optimizer, &found);
+        status = find_overflow(optimizer, &found);
     shard_scope_close(&scope);
     if (status != SHARD_OK)
         return shard_group_fail(world);
     int64_t somewhere = found;
     SHARD_TRY(shard_group_all_reduce(world, NULL, &somewhere, 1, SHARD_INT64, SHARD_MAX));
     r->found = somewhere != 0;
-    scaler->looked = true;
+    scaler->checked = true;
     scaler->found |= r->found;
     SHARD_TRY(multiply(optimizer, 1.0 / shard_grad_scaler_get_scale(scaler)));
     r->stage = UNSCALED;
     return SHARD_OK;
 }
 
-/* The optimizer's record, if it is still at that stage. Gradients that were unscaled and then
- * forgotten, and their factor with them, make room for others. */
+/* The optimizer's record if it is at that stage, else an error. Replaces a record whose gradients were zeroed since. */
 static record *expect(shard_grad_scaler *scaler, const shard_optimizer *optimizer, const char *function, stage latest)
 {
     if (!optimizer)
@@ -230,12 +229,12 @@ shard_status shard_grad_scaler_step(shard_grad_scaler *scaler, shard_optimizer *
     if (!scaler)
         return shard_step(optimizer);
     shard_status status = step(scaler, optimizer);
-    if (status != SHARD_OK) /* as shard_step, which may not have been called */
+    if (status != SHARD_OK) /* shard_step does the same; it may not have been called */
         shard_unshard_forget();
     return status;
 }
 
-/* Of those that are unscaled and not stepped by, the record stays: their factor does, too. */
+/* The records of optimizers that were unscaled and not stepped stay, with their factor. */
 static void forget_steps(shard_grad_scaler *scaler)
 {
     int64_t kept = 0;
@@ -245,15 +244,15 @@ static void forget_steps(shard_grad_scaler *scaler)
     scaler->count = kept;
 }
 
-/* A factor that would not be finite is not taken. */
-static void settle(shard_grad_scaler *scaler)
+/* A factor that would not be finite is not set. */
+static void update_scale(shard_grad_scaler *scaler)
 {
     float *scale = shard_tensor_memory_to_write(scaler->scale);
     int64_t *tracker = shard_tensor_memory_to_write(scaler->tracker);
     *tracker = scaler->found ? 0 : *tracker + 1;
     if (scaler->found)
         *scale = (float)((double)*scale * scaler->options.backoff_factor);
-    scaler->looked = scaler->found = false;
+    scaler->checked = scaler->found = false;
     if (*tracker < scaler->options.growth_interval)
         return;
     *tracker = 0;
@@ -264,11 +263,11 @@ static void settle(shard_grad_scaler *scaler)
 shard_status shard_grad_scaler_update(shard_grad_scaler *scaler)
 {
     SHARD_FUNCTION("shard_grad_scaler_update");
-    if (scaler && !scaler->looked)
-        shard_error(SHARD_ERROR_ARGUMENT, "shard_grad_scaler_update: no gradients were looked at since the last one; "
-                                          "shard_grad_scaler_step goes before it");
-    if (scaler && scaler->looked)
-        settle(scaler);
+    if (scaler && !scaler->checked)
+        shard_error(SHARD_ERROR_ARGUMENT, "shard_grad_scaler_update: no gradients were unscaled since the last update; call "
+                                          "shard_grad_scaler_step before it");
+    if (scaler && scaler->checked)
+        update_scale(scaler);
     if (scaler)
         forget_steps(scaler);
     return shard_last_status();

@@ -14,8 +14,8 @@
  * was, unless the operation says PARTIAL (the whole gradient is the sum over a
  * group, as for the input of a COLUMN linear). A PARTIAL gradient is summed
  * before the next node sees it, unless that node takes it as it is (the gather of
- * a batch: a reduce-scatter). Beside its placement a gradient has the groups of
- * which it is this rank's contribution: autograd/contribution.h.
+ * a batch: a reduce-scatter). In addition to its placement a gradient has the groups
+ * over which it is a pending sum: autograd/contribution.h.
  */
 #ifndef SHARD_AUTOGRAD_AUTOGRAD_H
 #define SHARD_AUTOGRAD_AUTOGRAD_H
@@ -32,22 +32,22 @@ typedef struct shard_node shard_node;
 
 typedef struct shard_node_type {
     const char *name;
-    /* Sets dx[i], a tensor that it makes or dy itself, for each input i for which shard_wants(node, i). Runs in a scope of its own, with
-     * nothing recorded. */
+    /* Sets dx[i], a tensor that it makes or dy itself, for each input i for which shard_wants(node, i). Runs in a separate scope,
+     * without recording. */
     shard_status (*backward)(shard_node *node, shard_tensor *dy, shard_tensor **dx);
     /* backward takes a dy that is PARTIAL; that of a node with a group, over this
      * group, or over one that crosses it where the input is local. */
     bool takes_partial;
-    /* backward places every dx itself, and one that is whole is no contribution
+    /* backward places every dx itself, and a dx that is whole is not a pending sum
      * though dy is split (a scatter). */
     bool places_gradients;
-    /* dy is PARTIAL over the node's group where the members have a loss each (a copy). */
+    /* dy is PARTIAL over the node's group if each of its ranks has a different loss (a copy). */
     bool sums_gradient;
     /* Frees what the context points to; NULL: nothing. */
     void (*clear)(void *context);
 } shard_node_type;
 
-/* Where an input's gradient goes, and what it looks like. */
+/* The receiver of an input's gradient, and the gradient's shape, dtype, device and placement. */
 typedef struct shard_edge {
     shard_node *node;   /* that made it, */
     shard_tensor *leaf; /* or the leaf itself; both NULL: no gradient wanted */
@@ -60,8 +60,8 @@ typedef struct shard_edge {
 struct shard_node {
     shard_history history; /* first: a tensor's history is its node */
     const shard_node_type *type;
-    const char *name; /* the type's, or an own operation's */
-    int shares;
+    const char *name; /* the type's, or that of a custom operation */
+    int references;
     uint64_t sequence; /* a node comes after those that made its inputs */
     uint64_t visit;    /* the walk that has seen it */
     int inputs;
@@ -72,7 +72,7 @@ struct shard_node {
     shard_group *group;        /* over which the operation has made the result the same on every member, or NULL */
     shard_tensor *gradient;    /* with respect to its result, while backward runs */
     bool spent;                /* backward has freed what it saved */
-    void *context;             /* the operation's own numbers */
+    void *context;             /* the operation's arguments */
     shard_node *next;          /* among those that are about to be freed */
 };
 
@@ -111,16 +111,16 @@ shard_tensor *shard_make_gradient(shard_node *node, int input);
  * is there or to overwrite. */
 shard_tensor *shard_gradient_target(shard_node *node, int input, bool *accumulate);
 
-/* What the gradient of input i will be a contribution to, of a dx that is placed as this
- * one: for who must know it before. */
+/* The groups over which the gradient of input i will be a pending sum, for a dx that is placed as this one. For
+ * callers that need them before dx is passed on. */
 shard_status shard_gradient_contribution(const shard_node *node, int input, const shard_tensor *dx,
                                          shard_contribution *contribution);
-/* The leaf's gradient buffer without its memory, to be dx[i] where somebody else has
+/* The leaf's gradient buffer without its memory, to be dx[i] if another caller has
  * taken the gradient already (shard_rows). */
 shard_tensor *shard_gradient_taken(shard_node *node, int input);
 
-/* Calls those who look on at a leaf's gradient: when it is complete, and before who takes it
- * earlier does. */
+/* Calls the functions that watch a leaf's gradient: when it is complete, or before a caller that takes it
+ * earlier. */
 void shard_call_watches(shard_tensor *leaf);
 
 /* Calls function once, when the running backward has walked the whole record or

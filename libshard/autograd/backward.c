@@ -81,7 +81,7 @@ static shard_status collect(walk *w, shard_node *root)
 
 /* ---- adding gradients up ---- */
 
-/* Sums a PARTIAL gradient, which nobody else sees, over its group. */
+/* Sums a PARTIAL gradient, to which there is no other reference, over its group. */
 static shard_status make_whole(shard_tensor *gradient)
 {
     if (gradient->placement.kind != SHARD_PARTIAL)
@@ -101,11 +101,11 @@ static shard_status add_into(shard_tensor *sum, double alpha, shard_tensor *x, d
     return shard_ops(sum)->axpby(shard_device_of(sum), shard_numel(sum), alpha, from, beta, to, sum->dtype);
 }
 
-/* A tensor that nobody else sees, with x's values: x itself if that is so. Takes
- * over the caller's share of x. */
+/* A tensor with x's values to which there is no other reference: x itself if that is so, else a copy. Takes
+ * over the caller's reference to x. */
 static shard_tensor *make_own(shard_tensor *x)
 {
-    if (!x || (x->shares == 1 && x->storage->shares == 1))
+    if (!x || (x->references == 1 && x->storage->references == 1))
         return x;
     shard_tensor *copy = shard_keep(shard_tensor_like(x));
     if (copy && add_into(copy, 1.0, x, 0.0) != SHARD_OK) {
@@ -118,8 +118,8 @@ static shard_tensor *make_own(shard_tensor *x)
     return copy;
 }
 
-/* sum = sum + x, where each brings to a sum over the other one's groups 1 / members of
- * what counts in full on each member. */
+/* sum = sum + x. A gradient that counts in full on each rank of the other one's groups adds 1 / ranks of
+ * itself. */
 static shard_status add_contributions(shard_tensor *sum, shard_tensor *x)
 {
     shard_contribution both = sum->contribution;
@@ -131,7 +131,7 @@ static shard_status add_contributions(shard_tensor *sum, shard_tensor *x)
     return add_into(sum, alpha, x, beta);
 }
 
-/* node->gradient += gradient, whose share is taken over. */
+/* node->gradient += gradient. Takes over the reference to gradient. */
 static shard_status add_to_node(shard_node *node, shard_tensor *gradient)
 {
     if (!node->gradient) {
@@ -140,14 +140,14 @@ static shard_status add_to_node(shard_node *node, shard_tensor *gradient)
     }
     shard_tensor *sum = make_own(node->gradient);
     node->gradient = sum;
-    bool alike = sum && sum->placement.kind == gradient->placement.kind &&
-                 (sum->placement.kind != SHARD_PARTIAL || sum->placement.group == gradient->placement.group);
-    if (!alike)
+    bool same_placement = sum && sum->placement.kind == gradient->placement.kind &&
+                          (sum->placement.kind != SHARD_PARTIAL || sum->placement.group == gradient->placement.group);
+    if (!same_placement)
         gradient = make_own(gradient);
     if (!sum || !gradient)
         return shard_tensor_unref(gradient), shard_last_status();
     shard_status status = SHARD_OK;
-    if (!alike && (status = make_whole(sum)) == SHARD_OK)
+    if (!same_placement && (status = make_whole(sum)) == SHARD_OK)
         status = make_whole(gradient);
     if (status == SHARD_OK)
         status = add_contributions(sum, gradient);
@@ -160,7 +160,7 @@ static bool is_gradient_buffer(const shard_tensor *leaf, const shard_tensor *gra
     return leaf->grad && gradient->storage == leaf->grad->storage && gradient->offset == leaf->grad->offset;
 }
 
-/* leaf->grad += gradient, whose share is taken over. */
+/* leaf->grad += gradient. Takes over the reference to gradient. */
 static shard_status add_to_leaf(shard_tensor *leaf, shard_tensor *gradient)
 {
     shard_status status = SHARD_OK;
@@ -237,18 +237,18 @@ void shard_zero_grad(shard_tensor *leaf)
 
 /* ---- the walk ---- */
 
-/* Where a gradient is and what it contributes to. */
-typedef struct standing {
+/* The placement of a gradient and its pending sums. */
+typedef struct gradient_placement {
     shard_placement placement;
     shard_contribution contribution;
-} standing;
+} gradient_placement;
 
-/* What the operation left unsaid of dx: it is placed as its input was, and contributes
- * to what dy contributes to; what all of a split dy went into, over its group too. */
-static shard_status settle(const shard_node *node, const shard_edge *edge, const shard_tensor *dx, const standing *dy,
-                           standing *settled)
+/* The placement and pending sums of dx, where the operation did not set them: dx is placed as its input was, and is
+ * a pending sum over dy's groups, and over the group of a split dy if dx itself is not split. */
+static shard_status settle(const shard_node *node, const shard_edge *edge, const shard_tensor *dx, const gradient_placement *dy,
+                           gradient_placement *settled)
 {
-    *settled = (standing){dx->placement, dy->contribution};
+    *settled = (gradient_placement){dx->placement, dy->contribution};
     SHARD_TRY(shard_contribution_join(&settled->contribution, &dx->contribution));
     if (!node->type->places_gradients && dx->placement.kind != SHARD_PARTIAL) {
         settled->placement = edge->placement.kind == SHARD_SPLIT ? edge->placement : (shard_placement){0};
@@ -273,13 +273,13 @@ static shard_status settle(const shard_node *node, const shard_edge *edge, const
 shard_status shard_gradient_contribution(const shard_node *node, int input, const shard_tensor *dx,
                                          shard_contribution *contribution)
 {
-    standing dy = {node->gradient->placement, node->gradient->contribution}, settled;
+    gradient_placement dy = {node->gradient->placement, node->gradient->contribution}, settled;
     SHARD_TRY(settle(node, &node->edge[input], dx, &dy, &settled));
     *contribution = settled.contribution;
     return SHARD_OK;
 }
 
-static shard_status deliver(shard_node *node, int input, shard_tensor *dx, const standing *dy)
+static shard_status deliver(shard_node *node, int input, shard_tensor *dx, const gradient_placement *dy)
 {
     shard_edge *edge = &node->edge[input];
     if (!shard_shape_equal(&dx->shape, &edge->shape) || dx->dtype != edge->dtype) {
@@ -288,10 +288,10 @@ static shard_status deliver(shard_node *node, int input, shard_tensor *dx, const
                     shard_shape_text(&edge->shape));
         return shard_tensor_unref(dx), shard_last_status();
     }
-    standing settled;
+    gradient_placement settled;
     if (settle(node, edge, dx, dy, &settled) != SHARD_OK)
         return shard_tensor_unref(dx), shard_last_status();
-    if (dx->shares > 1) { /* dy handed on: others see its placement */
+    if (dx->references > 1) { /* dx is dy, whose placement others read */
         shard_tensor *own = shard_keep(shard_detach(dx));
         shard_tensor_unref(dx);
         if (!own)
@@ -303,7 +303,7 @@ static shard_status deliver(shard_node *node, int input, shard_tensor *dx, const
     return edge->node ? add_to_node(edge->node, dx) : add_to_leaf(edge->leaf, dx);
 }
 
-/* Runs the node's backward; dx[i] are the caller's shares. */
+/* Runs the node's backward. The caller releases dx[i]. */
 static shard_status compute(shard_node *node, shard_tensor **dx)
 {
     shard_scope scope;
@@ -349,7 +349,7 @@ static shard_status spans(const shard_node *node, const shard_group *group, bool
         if (common > 1 && common < shard_group_size(group))
             return shard_error(SHARD_ERROR_UNSUPPORTED,
                                "backward of copy: a copy over %d ranks before %s over %d ranks, of which %d are in both groups; "
-                               "copy over a group that has the same members or this rank alone in common",
+                               "copy over a group that has the same ranks or this rank alone in common",
                                shard_group_size(group), node->name, shard_group_size(over[i]), common);
         *all |= common > 1;
     }
@@ -357,11 +357,11 @@ static shard_status spans(const shard_node *node, const shard_group *group, bool
 }
 
 /*
- * Whether the members of a copy's group have a loss each, whose sum the gradient is of: what makes the loss of the copy's
- * result has nothing that is placed, gathered or summed over the group. Else the loss is one, and a gradient that is no
- * pending sum counts in full on each member. So does what comes back through another copy over the group, which sums it.
+ * Whether each rank of a copy's group has a different loss, so that the gradient is of the sum of the losses: no tensor from
+ * the copy's result to the loss is placed, gathered or summed over the group. Else there is one loss, and a gradient that is
+ * no pending sum counts in full on each rank. So does the gradient of another copy over the group, which sums it.
  */
-static shard_status has_own_losses(const walk *w, const shard_node *copy, bool *own)
+static shard_status has_losses_per_rank(const walk *w, const shard_node *copy, bool *per_rank)
 {
     bool one = false;
     w->nodes[0]->visit = ++visit_number;
@@ -376,7 +376,7 @@ static shard_status has_own_losses(const walk *w, const shard_node *copy, bool *
             if (node->edge[i].node)
                 node->edge[i].node->visit = visit_number;
     }
-    *own = !one && copy->visit == visit_number;
+    *per_rank = !one && copy->visit == visit_number;
     return SHARD_OK;
 }
 
@@ -387,7 +387,7 @@ static shard_status prepare_gradient(const walk *w, shard_node *node)
     bool summand = node->group && shard_contribution_has(&node->gradient->contribution, node->group);
     bool partial = placement->kind == SHARD_PARTIAL;
     if (!summand && node->type->sums_gradient && !(partial && shard_group_same(placement->group, node->group)))
-        SHARD_TRY(has_own_losses(w, node, &summand));
+        SHARD_TRY(has_losses_per_rank(w, node, &summand));
     if (partial && (summand || !takes(node))) {
         SHARD_TRY(own_gradient(node));
         SHARD_TRY(make_whole(node->gradient));
@@ -412,7 +412,7 @@ static shard_status step_back(const walk *w, shard_node *node)
 {
     SHARD_TRY(prepare_gradient(w, node));
     shard_tensor *dx[SHARD_NODE_INPUTS] = {NULL};
-    standing dy = {node->gradient->placement, node->gradient->contribution};
+    gradient_placement dy = {node->gradient->placement, node->gradient->contribution};
     shard_status status = compute(node, dx);
     shard_node_clear(node);
     node->spent = true;
@@ -431,7 +431,7 @@ static shard_status step_back(const walk *w, shard_node *node)
     return status;
 }
 
-/* Gives the root its gradient: one that is local is the own part's. */
+/* Gives the root its gradient. A local gradient of a split root is the gradient of its local shard. */
 static shard_status begin(shard_node *root, shard_tensor *gradient)
 {
     const shard_placement *placement = &root->placement;
@@ -457,7 +457,7 @@ static shard_status run(walk *w, shard_node *root, shard_tensor *gradient)
     for (int64_t at = 0; at < w->count && status == SHARD_OK; at++)
         if (w->nodes[at]->gradient)
             status = step_back(w, w->nodes[at]);
-    /* After an error too: what was started is waited for, and the other ranks told. */
+    /* After an error too: these calls wait for collectives that were started, and notify the other ranks. */
     for (int64_t i = 0; i < w->call_count; i++) {
         shard_status ended = w->calls[i].function(w->calls[i].context);
         status = status == SHARD_OK ? ended : status;

@@ -29,8 +29,8 @@ shard_status shard_contribution_check(const char *what, const shard_contribution
         if (common > 1 && !shard_group_same(other, group))
             return shard_error(
                 SHARD_ERROR_UNSUPPORTED,
-                "%s: rows or summands of %d ranks and of %d ranks meet, and %d ranks are in both groups; gather and "
-                "sum over groups that have the same members or this rank alone in common",
+                "%s: rows or summands of %d ranks and of %d ranks are combined, and %d ranks are in both groups; gather and "
+                "sum over groups that have the same ranks or this rank alone in common",
                 what, shard_group_size(other), shard_group_size(group), common);
     }
     return SHARD_OK;
@@ -42,7 +42,7 @@ shard_status shard_contribution_add(shard_contribution *contribution, shard_grou
         return SHARD_OK;
     SHARD_TRY(shard_contribution_check("backward", contribution, group));
     if (contribution->count == SHARD_CONTRIBUTION_GROUPS)
-        return shard_error(SHARD_ERROR_UNSUPPORTED, "backward: rows or summands of more than %d groups meet",
+        return shard_error(SHARD_ERROR_UNSUPPORTED, "backward: rows or summands of more than %d groups are combined",
                            SHARD_CONTRIBUTION_GROUPS);
     contribution->group[contribution->count++] = group;
     return SHARD_OK;

@@ -1,35 +1,32 @@
 /*
- * Contributions: gradients that are to be summed over groups once they have reached
- * a parameter.
+ * Pending sums: gradients of parameters that are summed over groups later.
  *
- * Where a group's members compute from their own rows, columns or summands until a
- * gather or a sum makes a result of them that all have, each member's backward goes
- * through its own part alone. What that makes of a parameter is the member's
- * contribution; the gradient is the sum over the group. Members of several groups
- * deal their rows out over the product of them. So a gradient has a set of groups
- * beside its placement (shard_tensor.contribution), which the walk carries:
+ * The ranks of a group may each compute from different rows, columns or summands, until a
+ * gather or a sum makes one result of them that is replicated. The backward of each rank then
+ * goes through its local values only, and makes one summand of a parameter's gradient; the
+ * gradient is the sum over the group. With several groups, the rows are split over the product
+ * of the groups. So a gradient has a set of groups in addition to its placement
+ * (shard_tensor.contribution), which backward passes on:
  *
- * - every operation's dx contributes to what its dy contributes to; where dy is
- *   split over a group and dx is whole, over that group too;
- * - the gradient of the local input of a gather or a sum contributes over its
- *   group;
- * - a tensor that is the same on every member (the result of a gather, a sum or a
- *   copy over a group) has a gradient: contributions over the group are a PARTIAL
- *   gradient there, and are summed. So nothing is ever both placed over a group and
- *   a contribution over it;
- * - a gradient without a pending sum over a group counts in full on each of its
- *   ranks: it came from what is the same there (a PARTIAL gradient that was summed, the
- *   gathered gradient of a scatter, a use of a whole tensor). A copy leaves it as it
- *   is. The exception is a copy whose result makes a loss of each rank's own (nothing
- *   up to the loss is placed, gathered or summed over the group): there the gradient
- *   is of the sum of the losses, and each rank has a summand;
- * - where two gradients meet, one that counts in full on each member of a group
- *   over which the other one contributes brings 1 / members of itself;
- * - a leaf's gradient keeps its set, for whoever sums it: data parallel over the
- *   replica group, shard_all_reduce. What has been summed leaves the set.
+ * - The dx of every operation is a pending sum over the groups of its dy. If dy is split over a
+ *   group and dx is whole, it is a pending sum over that group too.
+ * - The gradient of the local input of a gather or a sum is a pending sum over its group.
+ * - If a tensor is replicated over a group (the result of a gather, a sum or a copy), a pending
+ *   sum over the group is a PARTIAL gradient of it, and is summed. So no gradient is both placed
+ *   over a group and a pending sum over it.
+ * - A gradient without a pending sum over a group counts in full on each of its ranks: it was
+ *   made from replicated values (a PARTIAL gradient that was summed, the gathered gradient of a
+ *   scatter, a use of a whole tensor). A copy does not change it. The exception is a copy after
+ *   which each rank computes a different loss (no tensor up to the loss is placed, gathered or
+ *   summed over the group): the gradient is of the sum of the losses, and each rank has a
+ *   summand.
+ * - Two gradients are added: if one counts in full on each rank of a group over which the other
+ *   one is a pending sum, 1 / ranks of it is added.
+ * - A leaf's gradient keeps its set. The sum is taken by data parallel over the replica group or
+ *   by shard_all_reduce, which remove the group from the set.
  *
- * Groups are the same if their members are. Two that are not share one rank, as
- * those of a mesh do; a gradient that would need others is refused.
+ * Groups are the same if their ranks are. Two groups that differ have one rank in common, as
+ * the groups of a mesh; a gradient that needs other groups is refused.
  */
 #ifndef SHARD_AUTOGRAD_CONTRIBUTION_H
 #define SHARD_AUTOGRAD_CONTRIBUTION_H

@@ -37,7 +37,7 @@ void shard_node_clear(shard_node *node)
 static void drop_node(shard_history *history)
 {
     shard_node *node = (shard_node *)history;
-    if (--node->shares)
+    if (--node->references)
         return;
     node->next = NULL;
     for (shard_node *doomed = node; doomed; doomed = node) {
@@ -45,7 +45,7 @@ static void drop_node(shard_history *history)
         for (int i = 0; i < doomed->inputs; i++) {
             shard_tensor_unref(doomed->edge[i].leaf);
             shard_node *maker = doomed->edge[i].node;
-            if (maker && --maker->shares == 0) {
+            if (maker && --maker->references == 0) {
                 maker->next = node;
                 node = maker;
             }
@@ -73,7 +73,7 @@ static shard_edge make_edge(shard_tensor *input)
         return edge;
     edge.node = shard_node_of(input);
     if (edge.node)
-        edge.node->shares++;
+        edge.node->references++;
     else
         edge.leaf = shard_tensor_ref(input);
     return edge;
@@ -94,7 +94,7 @@ shard_node *shard_record(const shard_node_type *type, shard_tensor *y, int input
     *node = (shard_node){.history.drop = drop_node,
                          .type = type,
                          .name = type->name,
-                         .shares = 1,
+                         .references = 1,
                          .sequence = next_sequence++,
                          .inputs = inputs,
                          .placement = y->placement,
@@ -109,8 +109,8 @@ shard_node *shard_record(const shard_node_type *type, shard_tensor *y, int input
 
 shard_tensor *shard_keep_for_backward(shard_tensor *tensor)
 {
-    /* Not the tensor itself: a result that its own node holds would never go. */
-    shard_tensor *kept = tensor->storage->materializer /* whose memory may go again, and need not come for this */
+    /* Not the tensor itself: a result to which its own node has a reference would never be freed. */
+    shard_tensor *kept = tensor->storage->materializer /* its memory may be evicted, and need not be materialized now */
                              ? shard_tensor_beside(tensor)
                              : shard_keep(shard_detach(tensor));
     if (!kept)
@@ -142,7 +142,7 @@ shard_tensor *shard_make_gradient(shard_node *node, int input)
 {
     const shard_edge *edge = &node->edge[input];
     shard_tensor *gradient = shard_tensor_make(edge->shape, edge->dtype, edge->device);
-    /* A part of a sum has the gradient of the sum, which is whole. */
+    /* A PARTIAL tensor, a summand, has the gradient of the sum, which is whole. */
     if (gradient && edge->placement.kind != SHARD_PARTIAL)
         gradient->placement = edge->placement;
     return gradient;

@@ -1,6 +1,6 @@
-/* Writes beyond the limit on the sizes of files (ulimit -f, RLIMIT_FSIZE) raise SIGXFSZ in the thread that
- * makes them, which ends the process. Between these two calls they only fail, with EFBIG. For one thread,
- * and without an effect on the process's handlers. */
+/* Writes beyond the limit on file sizes (ulimit -f, RLIMIT_FSIZE) raise SIGXFSZ in the writing thread, which ends
+ * the process. Between these two calls such writes only fail, with EFBIG. They affect the calling thread alone and
+ * leave the process's handlers as they are. */
 #ifndef SHARD_BASE_FILE_LIMIT_H
 #define SHARD_BASE_FILE_LIMIT_H
 

@@ -1,5 +1,5 @@
-/* FNV-1a: hashes that say whether ranks mean the same, and that spread names. Each function
- * goes on from `hash`, at first SHARD_HASH_START. */
+/* FNV-1a: hashes that show whether ranks have the same arguments, and hashes of names. Each function continues from
+ * `hash`; the first one starts from SHARD_HASH_START. */
 #ifndef SHARD_BASE_HASH_H
 #define SHARD_BASE_HASH_H
 
@@ -12,7 +12,7 @@
 
 #define SHARD_HASH_START 0xcbf29ce484222325u
 
-/* A byte, as FNV-1a is defined, or a whole word at once. */
+/* Adds a byte, as FNV-1a defines it, or a whole word at once. */
 static inline uint64_t shard_hash_word(uint64_t hash, uint64_t word)
 {
     return (hash ^ word) * 0x100000001b3u;
@@ -37,8 +37,8 @@ static inline uint64_t shard_hash_text(uint64_t hash, const char *text)
     return shard_hash_bytes(hash, text, (int64_t)strlen(text));
 }
 
-/* Of one element of an array, by splitmix64: their sum is a hash of the array that can be
- * taken in any order. */
+/* The hash of one element of an array, by splitmix64. The sum of these is a hash of the array and does not depend on
+ * the order of the additions. */
 SHARD_KERNEL uint64_t shard_hash_element(int64_t i, int64_t value)
 {
     uint64_t z = (uint64_t)value ^ ((uint64_t)i + 1) * 0x9e3779b97f4a7c15u;

@@ -49,7 +49,7 @@ void shard_log_message(shard_log_level level, const char *format, ...)
 {
     if (level > enabled_level())
         return;
-    /* One write a line, so that lines of several ranks do not mix. */
+    /* One write for each line, so that lines of several ranks do not mix. */
     char line[1024], text[1024];
     va_list arguments;
     va_start(arguments, format);

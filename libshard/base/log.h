@@ -7,7 +7,7 @@
 
 void shard_log_message(shard_log_level level, const char *format, ...) SHARD_PRINTF(2, 3);
 
-/* The rank that lines are marked with; -1 (no mark) until it is known. */
+/* The rank in the mark of each line; -1 (no mark) until it is known. */
 void shard_log_set_rank(int rank);
 int shard_log_rank(void);
 

@@ -1,20 +1,20 @@
-/* Small host allocations (structures, lists) and checked sizes. Tensors' bytes
- * come from their device's pool instead. */
+/* Small host allocations (structures, lists) and checked sizes. Tensors are allocated from their device's pool
+ * instead. */
 #ifndef SHARD_BASE_MEMORY_H
 #define SHARD_BASE_MEMORY_H
 
 #include <shard/base.h>
 
-/* Zeroed; NULL with the error set if there is none left or the size overflows. Freed by free(). */
+/* Zeroed memory; NULL with the error set if there is none left or the size overflows. Freed by free(). */
 void *shard_calloc(size_t count, size_t size);
 
-/* Room for count elements; *array keeps its content, *capacity grows by halves. */
+/* Makes room for count elements; *array keeps its content, *capacity grows by halves. */
 shard_status shard_grow(void *array, int64_t *capacity, int64_t count, size_t size);
 
 char *shard_strdup(const char *text);
 char *shard_format(const char *format, ...) SHARD_PRINTF(1, 2);
 
-/* a * b for sizes that are not negative; false if it overflows. */
+/* *product = a * b for sizes that are not negative; false if it overflows. */
 bool shard_multiply(int64_t a, int64_t b, int64_t *product);
 
 #endif

@@ -1,4 +1,4 @@
-/* Finds and loads modules. */
+/* Finds and loads plugins. */
 #include "base/plugin.h"
 
 #include <dlfcn.h>
@@ -21,7 +21,7 @@ const shard_plugin_base shard_plugin_own_base = {
     .calloc = shard_calloc,
 };
 
-/* The folder that holds the code of the library: its own, or the program's. */
+/* The folder of the library's file, or of the program that the library is linked into. */
 static bool own_folder(char *folder, size_t bytes)
 {
     Dl_info info;
@@ -32,8 +32,8 @@ static bool own_folder(char *folder, size_t bytes)
     return (size_t)snprintf(folder, bytes, "%s", path) < bytes;
 }
 
-/* The module's path in `found`; false if no folder has it. An empty name is no folder. */
-static bool find_module(const char *folders, const char *name, char *found, size_t bytes)
+/* Finds the plugin's path; false if no folder has it. An empty name is no folder. */
+static bool find_plugin(const char *folders, const char *name, char *found, size_t bytes)
 {
     while (folders && *folders) {
         size_t length = strcspn(folders, ":");
@@ -52,17 +52,17 @@ void *shard_plugin_load(const char *name, const char *symbol, const char *missin
     char *folders = own_folder(own, sizeof own) ? shard_format("%s:%s:%s/libshard", first, own, own) : shard_strdup(first);
     if (!folders)
         return NULL;
-    bool found = find_module(folders, name, path, sizeof path);
+    bool found = find_plugin(folders, name, path, sizeof path);
     if (!found)
         shard_error(SHARD_ERROR_UNAVAILABLE, "no libshard-%s.so in %s: %s", name, folders + strspn(folders, ":"), missing);
     free(folders);
     if (!found)
         return NULL;
-    void *module = dlopen(path, RTLD_NOW | (global ? RTLD_GLOBAL : RTLD_LOCAL));
-    if (!module)
+    void *plugin = dlopen(path, RTLD_NOW | (global ? RTLD_GLOBAL : RTLD_LOCAL));
+    if (!plugin)
         return shard_fail_null(SHARD_ERROR_UNAVAILABLE, "cannot load libshard-%s.so (%s): %s", name, install, dlerror());
-    void *function = dlsym(module, symbol);
+    void *function = dlsym(plugin, symbol);
     if (!function)
-        return shard_fail_null(SHARD_ERROR_UNAVAILABLE, "libshard-%s.so is no module of this library: %s", name, dlerror());
+        return shard_fail_null(SHARD_ERROR_UNAVAILABLE, "libshard-%s.so is no plugin of this library: %s", name, dlerror());
     return function;
 }

@@ -1,8 +1,7 @@
 /*
- * Backends that are loaded when asked for: libshard-<name>.so. A module is loaded
- * into a process that has the library already, as a shared object or inside the
- * program; it links nothing of it, but is handed what it needs. A module that
- * also links plugin_calls.c calls the functions of base/ by their own names.
+ * Backends that are loaded when they are needed: libshard-<name>.so. A plugin is loaded into a process that has the
+ * library already, as a shared object or inside the program. It does not link the library; the library passes it the
+ * functions that it needs. A plugin that links plugin_calls.c calls the functions of base/ by their own names.
  */
 #ifndef SHARD_BASE_PLUGIN_H
 #define SHARD_BASE_PLUGIN_H
@@ -15,7 +14,7 @@
 #define SHARD_PLUGIN_VERSION (SHARD_VERSION_MAJOR << 16 | SHARD_VERSION_MINOR << 8 | SHARD_VERSION_PATCH)
 
 typedef struct shard_plugin_base {
-    int version; /* the library's SHARD_PLUGIN_VERSION; the module's must be the same */
+    int version; /* the library's SHARD_PLUGIN_VERSION; the plugin's must be the same */
     shard_status (*error)(shard_status status, const char *format, ...) SHARD_PRINTF(2, 3);
     shard_status (*null_argument)(const char *function, const char *argument);
     shard_status (*last_status)(void);
@@ -27,19 +26,18 @@ typedef struct shard_plugin_base {
     void *(*calloc)(size_t count, size_t size);
 } shard_plugin_base;
 
-/* The library's own. */
+/* The library's own interface. */
 extern const shard_plugin_base shard_plugin_own_base;
 
-/* In a module with plugin_calls.c, before anything else: false, with the error set
- * through `base`, if the module belongs to another version of the library. */
+/* Called first in a plugin with plugin_calls.c. False, with the error set through `base`, if the plugin belongs to
+ * another version of the library. */
 bool shard_plugin_begin(const shard_plugin_base *base);
 
-/* Loads libshard-<name>.so and finds `symbol` in it. SHARD_PLUGIN_PATH names the
- * folders where it is looked for first (in set-uid programs it is not read), then come the library's own and its
- * subfolder libshard. NULL with the error set (UNAVAILABLE), whose text ends in
- * `missing` if the file is not there ("this libshard was built without ..."), in
- * `install` if it cannot be loaded ("Debian and Ubuntu: apt install ..."). With
- * `global`, the symbols that it brings are there for what it loads in turn. */
+/* Loads libshard-<name>.so and finds `symbol` in it. It is searched for in the folders of SHARD_PLUGIN_PATH (not
+ * read in set-uid programs), in the library's folder and in its subfolder libshard. NULL with the error set
+ * (UNAVAILABLE): the text ends in `missing` if the file is not there ("this libshard was built without ..."), in
+ * `install` if it cannot be loaded ("Debian and Ubuntu: apt install ..."). `global`: the plugin's symbols are
+ * visible to the libraries that it loads. */
 void *shard_plugin_load(const char *name, const char *symbol, const char *missing, const char *install, bool global);
 
 #endif

@@ -1,5 +1,4 @@
-/* Linked into a module: the functions of base/ by their own names, which call the
- * library that loaded it. */
+/* Linked into a plugin: the functions of base/ by their own names, which call the library that loaded the plugin. */
 #include "base/plugin.h"
 
 #include <stdarg.h>
@@ -10,7 +9,7 @@ static const shard_plugin_base *library;
 bool shard_plugin_begin(const shard_plugin_base *base)
 {
     if (base->version != SHARD_PLUGIN_VERSION) {
-        base->error(SHARD_ERROR_UNAVAILABLE, "a module of version %d.%d.%d was found by a library of another version",
+        base->error(SHARD_ERROR_UNAVAILABLE, "a plugin of version %d.%d.%d was found by a library of another version",
                     SHARD_VERSION_MAJOR, SHARD_VERSION_MINOR, SHARD_VERSION_PATCH);
         return false;
     }

@@ -9,8 +9,8 @@ static bool is_within(const unsigned char *at, const char *low, const char *high
     return memcmp(at, low, bytes) >= 0 && memcmp(at, high, bytes) <= 0;
 }
 
-/* How many bytes the character has that the text begins with; 0 if it is no UTF-8, or controls a
- * terminal: C0, DEL, C1, line separators and what changes the direction of writing. */
+/* Bytes of the character that the text begins with; 0 if it is not UTF-8, or controls a terminal: C0, DEL, C1, line
+ * separators and changes of the direction of writing. */
 static size_t character_bytes(const unsigned char *at)
 {
     size_t bytes = at[0] < 0x80 ? 1 : at[0] < 0xc2 ? 0 : at[0] < 0xe0 ? 2 : at[0] < 0xf0 ? 3 : at[0] < 0xf5 ? 4 : 0;

@@ -27,7 +27,7 @@ shard_draw shard_next_draw(void)
     if (capture.replayed)
         return (shard_draw){.number = capture.draws++, .replayed = capture.replayed};
     shard_draw draw = {.seed = (uint64_t)state.seed, .number = (uint64_t)state.next_draw};
-    state.next_draw = (int64_t)(draw.number + 1); /* goes round */
+    state.next_draw = (int64_t)(draw.number + 1); /* wraps around */
     return draw;
 }
 

@@ -10,25 +10,26 @@
 #define SHARD_KERNEL static inline
 #endif
 
-/* A draw: which random numbers, of all that a seed gives. */
+/* A draw: selects one sequence of random numbers of a seed. */
 typedef struct shard_draw {
     uint64_t seed;
     uint64_t number;
-    /* Of a captured graph: device memory with the seed and the first number of a replay, to which `number` is added
-     * (as PyTorch's PhiloxCudaState). NULL: seed and number are as they stand. */
+    /* In a captured graph: device memory with the seed and the first number of a replay, to which `number` is added
+     * (as PyTorch's PhiloxCudaState). NULL: seed and number are constants. */
     const uint64_t *replayed;
 } shard_draw;
 
 /* Takes the thread's next draw. */
 shard_draw shard_next_draw(void);
 
-/* Between these the thread's draws are those of each replay, and its state stays; how many there were. */
+/* Between begin and end the thread's draws are those of each replay, and its state does not change; end returns the
+ * number of draws. */
 void shard_random_begin_capture(const uint64_t *replayed);
 int64_t shard_random_end_capture(void);
-/* Takes as many of the thread's draws at once; values: what `replayed` is to be for them. */
+/* Takes `count` of the thread's draws at once and sets the values that `replayed` has for them. */
 void shard_random_take_draws(int64_t count, uint64_t values[2]);
 
-/* The draw that it is in this replay. */
+/* The draw in this replay. */
 SHARD_KERNEL shard_draw shard_draw_now(shard_draw draw)
 {
     if (draw.replayed) {
@@ -42,7 +43,7 @@ typedef struct shard_philox {
     uint32_t word[4];
 } shard_philox;
 
-/* Four words for one block of a draw. */
+/* The four words of one block of a draw. */
 SHARD_KERNEL shard_philox shard_philox_block(shard_draw draw, uint64_t block)
 {
     uint32_t c0 = (uint32_t)block, c1 = (uint32_t)(block >> 32);
@@ -61,8 +62,8 @@ SHARD_KERNEL shard_philox shard_philox_block(shard_draw draw, uint64_t block)
     return words;
 }
 
-/* In [0, 1), 24 bits, for element `index` of the whole tensor. The definition, one element
- * at a time, to which tests hold the kernels, that make whole blocks. */
+/* A uniform number in [0, 1), 24 bits, for element `index` of the whole tensor. It defines the values: tests compare
+ * the kernels, which compute whole blocks, with it. */
 SHARD_KERNEL float shard_uniform_at(shard_draw draw, uint64_t index)
 {
     shard_philox words = shard_philox_block(draw, index >> 2);
@@ -114,7 +115,7 @@ SHARD_KERNEL void shard_normal_pair(uint32_t first, uint32_t second, float pair[
     pair[1] = radius * (quarter & 2 ? -y : y);
 }
 
-/* Standard normal, for element `index` of the whole tensor; a definition for tests too. */
+/* A standard normal number for element `index` of the whole tensor; tests compare the kernels with it. */
 SHARD_KERNEL float shard_normal_at(shard_draw draw, uint64_t index)
 {
     shard_philox words = shard_philox_block(draw, index >> 2);
@@ -123,13 +124,13 @@ SHARD_KERNEL float shard_normal_at(shard_draw draw, uint64_t index)
     return pair[index & 1];
 }
 
-/* How a truncated normal distribution is drawn: a uniform number's inverse error function. */
+/* The parameters of a truncated normal distribution: a uniform number's inverse error function. */
 typedef struct shard_truncated_normal {
     double mean, std;
     double low, high; /* bounds of the values */
 } shard_truncated_normal;
 
-/* 2 P(X < bound) - 1 of a normal variable X: between these of its bounds the uniform numbers lie. */
+/* 2 P(X < bound) - 1 of a normal variable X for both bounds; the uniform numbers are between these. */
 static inline double shard_truncated_normal_edge(const shard_truncated_normal *t, double bound)
 {
     return erf((bound - t->mean) / (t->std * 1.4142135623730951));
@@ -167,16 +168,16 @@ SHARD_KERNEL float shard_random_erfinv(float x)
     return p * x;
 }
 
-/* Of a word of a block, for edges as shard_truncated_normal_edge gives: to be multiplied by std, moved by mean and
- * kept between the bounds. */
+/* A number from a word of a block, for edges of shard_truncated_normal_edge; the caller multiplies it by std, adds
+ * mean and clamps it to the bounds. */
 SHARD_KERNEL float shard_truncated_normal_of(uint32_t word, float edge, float range)
 {
     float u = ((float)(int32_t)(word >> 8) + 0.5f) * 0x1p-24f;
     return 0x1.6a09e6p+0f * shard_random_erfinv(edge + range * u);
 }
 
-/* What comes at `position` of a random order of 0 ... count - 1, the one that the draw
- * gives; position < count. No table: any one can be asked for at once. */
+/* The number at `position` of a random permutation of 0 ... count - 1, which the draw selects; position < count.
+ * Computed without a table. */
 uint64_t shard_shuffled_at(shard_draw draw, uint64_t count, uint64_t position);
 
 #endif

@@ -1,5 +1,5 @@
-/* Whether all ranks mean the same tensors. */
-#include "checkpoint/part.h"
+/* Whether all ranks have the same lists of tensors. */
+#include "checkpoint/ranges.h"
 #include "distributed/agree.h"
 
 #include <shard/distributed.h>
@@ -15,10 +15,10 @@ static shard_status describe(shard_agreement *a, const char *function, const sha
         const shard_tensor *tensor = shard_tensors_at(tensors, i);
         const char *name = shard_tensors_name(tensors, i);
         shard_shape shape = shard_tensor_whole_shape(tensor);
-        SHARD_TRY(shard_part_check(function, name, tensor));
+        SHARD_TRY(shard_check_not_partial(function, name, tensor));
         SHARD_TRY(
             shard_agreement_add(a, shard_format("\"%s\" %s %s %s", name, shard_dtype_name(tensor->dtype),
-                                                shard_shape_text(&shape), shard_placement_text(shard_part_placement(tensor)))));
+                                                shard_shape_text(&shape), shard_placement_text(shard_local_placement(tensor)))));
     }
     return SHARD_OK;
 }
@@ -28,7 +28,7 @@ shard_status shard_tensors_agree(const char *function, const shard_tensors *tens
     shard_agreement mine = {0};
     if (shard_last_status() == SHARD_OK)
         describe(&mine, function, tensors, argument);
-    char *what = shard_format("%s: the ranks do not mean the same", function);
+    char *what = shard_format("%s: the arguments differ between ranks", function);
     shard_status status = shard_agreement_check(&mine, shard_world(), what);
     free(what);
     return status;

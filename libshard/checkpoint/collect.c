@@ -1,5 +1,5 @@
 /* State dicts of whole tensors from lists of split ones. */
-#include "checkpoint/part.h"
+#include "checkpoint/ranges.h"
 #include "checkpoint/safetensors.h"
 
 #include "comm/function.h"
@@ -9,13 +9,12 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-/* Where a block of a split tensor goes. */
+/* The destination of a block of a split tensor. */
 typedef struct target {
-    shard_tensor *whole; /* NULL: not wanted on this rank */
+    shard_tensor *whole; /* NULL: not needed on this rank */
 } target;
 
-/* rows pieces from host memory into a tensor's memory: by way of its device's, where
- * that is not the host's. */
+/* Copies rows from host memory into a tensor's memory, by way of device memory if that is not the host's. */
 static shard_status place(shard_tensor *whole, int64_t element, size_t pitch, const char *from, size_t width, size_t rows)
 {
     const shard_device_ops *ops = shard_ops(whole);
@@ -24,7 +23,7 @@ static shard_status place(shard_tensor *whole, int64_t element, size_t pitch, co
     if (!memory || width == 0)
         return shard_last_status();
     memory += (size_t)element * shard_dtype_size(whole->dtype);
-    if (shard_part_is_host(whole))
+    if (shard_is_host_memory(whole))
         return ops->copy_rows(device, memory, pitch, from, width, width, rows);
     if (rows == 1)
         return ops->copy_in(device, memory, from, width);
@@ -61,8 +60,8 @@ static bool is_member(const shard_group *group, int world_rank)
     return false;
 }
 
-/* Adds the whole tensor to the list if it is wanted here. Collective over a split
- * tensor's group, if one of its members wants it. */
+/* Adds the whole tensor to the list if `wanted`. Collective over a split tensor's group, if one of its ranks wants
+ * it. */
 static shard_status collect_whole(shard_tensors *list, const char *name, shard_tensor *tensor, int root, bool wanted)
 {
     if (tensor->placement.kind != SHARD_SPLIT)
@@ -75,30 +74,30 @@ static shard_status collect_whole(shard_tensors *list, const char *name, shard_t
         if (to.whole)
             shard_tensors_add(list, name, to.whole);
     }
-    shard_range *ranges = shard_part_ranges(name, tensor);
+    shard_range *ranges = shard_local_ranges(name, tensor);
     if (ranges)
-        shard_part_gather(tensor, ranges, NULL, take, &to);
+        shard_gather_blocks(tensor, ranges, NULL, take, &to);
     free(ranges);
     shard_release(to.whole);
     return shard_last_status();
 }
 
-/* What a slice is of; a new tensor. Collective over the slice's group. */
-static shard_tensor *gather_slices(const char *name, shard_tensor *tensor)
+/* Gathers the tensor that a flat range belongs to, as a new tensor. Collective over the flat range's group. */
+static shard_tensor *gather_flat_ranges(const char *name, shard_tensor *tensor)
 {
-    const shard_flat_range *slice = tensor->slice;
-    int size = shard_group_size(slice->group);
+    const shard_flat_range *range = tensor->slice;
+    int size = shard_group_size(range->group);
     int64_t counts[size];
-    shard_tensor *all = shard_tensor_make(slice->shape, tensor->dtype, shard_device_of(tensor));
-    shard_range *ranges = shard_slice_ranges(name, tensor);
+    shard_tensor *all = shard_tensor_make(range->shape, tensor->dtype, shard_device_of(tensor));
+    shard_range *ranges = shard_flat_ranges(name, tensor);
     for (int member = 0; member < size; member++)
         counts[member] = ranges ? ranges[member].size : 0;
     free(ranges);
     if (all)
-        all->placement = slice->placement;
+        all->placement = range->placement;
     const void *mine = shard_tensor_memory(tensor);
     void *memory = all ? shard_tensor_memory_to_write(all) : NULL;
-    if (shard_group_all_gather(slice->group, shard_device_of(tensor), mine, memory, counts, tensor->dtype) == SHARD_OK)
+    if (shard_group_all_gather(range->group, shard_device_of(tensor), mine, memory, counts, tensor->dtype) == SHARD_OK)
         return all;
     shard_release(all);
     return NULL;
@@ -110,7 +109,7 @@ static shard_status collect(shard_tensors *list, const char *name, shard_tensor 
         return wanted ? shard_tensors_add_idle(list, name, shard_tensor_whole_shape(tensor), tensor, NULL) : SHARD_OK;
     if (!tensor->slice)
         return collect_whole(list, name, tensor, root, wanted);
-    shard_tensor *all = gather_slices(name, tensor);
+    shard_tensor *all = gather_flat_ranges(name, tensor);
     shard_status status = all ? collect_whole(list, name, all, root, wanted) : shard_last_status();
     shard_release(all);
     return status;

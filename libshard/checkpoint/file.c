@@ -12,14 +12,14 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* A call moves this much at most. */
+/* Bytes of one system call at most. */
 #define PIECE ((int64_t)16 << 20)
 #define BOUNCE ((int64_t)4 << 20)
 /* Smaller transfers go through the page cache. */
 #define DIRECT_LEAST ((int64_t)256 << 10)
-/* What the memory of direct transfers is aligned to: no disk has larger sectors to memory. */
+/* The alignment of memory for direct transfers: no disk has larger sectors. */
 #define MEMORY_UNIT 512
-/* So many links are followed one after the other, as by the system. */
+/* The number of symbolic links that are followed, as by the system. */
 #define LINKS_MOST 40
 
 static int open_file(const char *path, int flags, mode_t mode)
@@ -105,9 +105,9 @@ static bool same_time(struct timespec a, struct timespec b)
     return a.tv_sec == b.tv_sec && a.tv_nsec == b.tv_nsec;
 }
 
-/* The time of the last change of the file's status shows also a write after which the time of
- * modification was set back, but changes where the file's last name goes: another one has then
- * taken its place, and it is whole. */
+/* Compares the time of the last change of the file's status: it also shows a write after which the time of
+ * modification was set back. It changes too when the file's last name is removed: another file has then taken its
+ * place, and the open one is complete. */
 static bool was_written(const struct stat *opened, const struct stat *now)
 {
     return now->st_size != opened->st_size || !same_time(now->st_mtim, opened->st_mtim) ||
@@ -120,7 +120,7 @@ shard_status shard_file_check_unchanged(const shard_file *file)
     if (stat(file->path, &there) != 0)
         return fail("read", file->path);
     if (there.st_dev != file->opened.st_dev || there.st_ino != file->opened.st_ino || was_written(&file->opened, &there))
-        return shard_error(SHARD_ERROR_IO, "cannot read %s: another one was put in its place meanwhile; load it again", file->path);
+        return shard_error(SHARD_ERROR_IO, "cannot read %s: it was replaced while it was read; load it again", file->path);
     return SHARD_OK;
 }
 
@@ -169,7 +169,7 @@ shard_status shard_file_allocate(shard_file *file, int64_t bytes)
     return shard_file_calls_used->ftruncate(file->descriptor, bytes) == 0 ? SHARD_OK : fail("write", file->path);
 }
 
-/* A transfer either way; the memory of a write is only read. */
+/* A transfer in either direction; the memory of a write is only read. */
 typedef enum direction { READ, WRITE } direction;
 
 static ssize_t call_once(direction way, int descriptor, char *data, int64_t bytes, int64_t offset)
@@ -193,9 +193,8 @@ static shard_status move_cached(shard_file *file, direction way, char *data, int
     return SHARD_OK;
 }
 
-/* Moves one piece, aligned in file and memory, and what is left of it after a short
- * count through the page cache; from then on all, where direct transfers turn out not
- * to work. */
+/* Transfers one aligned block directly. The rest after a short count goes through the page cache, and so does
+ * everything later if direct transfers turn out not to work. */
 static shard_status move_direct(shard_file *file, direction way, char *data, int64_t bytes, int64_t offset)
 {
     ssize_t done = call_once(way, file->direct, data, bytes, offset);
@@ -209,8 +208,8 @@ static shard_status move_direct(shard_file *file, direction way, char *data, int
     return move_cached(file, way, data + done, bytes - done, offset + done);
 }
 
-/* The units of a range that lie wholly in it, as [head, end) of its bytes; none where it
- * is small, or there are no direct transfers. */
+/* The units that lie wholly in a range, as [head, end) of its bytes; none if the range is small or there are no
+ * direct transfers. */
 static void find_units(const shard_file *file, int64_t bytes, int64_t offset, int64_t *head, int64_t *end)
 {
     int64_t before = (file->unit - offset % file->unit) % file->unit;
@@ -251,9 +250,9 @@ shard_status shard_file_read_alone(shard_file *file, void *data, int64_t bytes, 
     SHARD_TRY(move_cached(file, READ, to, head, offset));
     int64_t at = head;
     while (at < end && file->direct >= 0) {
-        int64_t piece = end - at < PIECE ? end - at : PIECE;
-        SHARD_TRY(move_direct(file, READ, to + at, piece, offset + at));
-        at += piece;
+        int64_t bytes_now = end - at < PIECE ? end - at : PIECE;
+        SHARD_TRY(move_direct(file, READ, to + at, bytes_now, offset + at));
+        at += bytes_now;
     }
     return move_cached(file, READ, to + at, bytes - at, offset + at);
 }
@@ -270,17 +269,16 @@ shard_status shard_file_write(shard_file *file, const void *data, int64_t bytes,
     SHARD_TRY(move_cached(file, WRITE, from, head, offset));
     int64_t most = aligned ? PIECE : BOUNCE, at = head;
     while (at < end && file->direct >= 0) {
-        int64_t piece = end - at < most ? end - at : most;
+        int64_t bytes_now = end - at < most ? end - at : most;
         if (!aligned)
-            memcpy(bounce, from + at, (size_t)piece);
-        SHARD_TRY(move_direct(file, WRITE, aligned ? from + at : bounce, piece, offset + at));
-        at += piece;
+            memcpy(bounce, from + at, (size_t)bytes_now);
+        SHARD_TRY(move_direct(file, WRITE, aligned ? from + at : bounce, bytes_now, offset + at));
+        at += bytes_now;
     }
     return move_cached(file, WRITE, from + at, bytes - at, offset + at);
 }
 
-/* Never again after a failure: what was to be written may be lost, and a second sync
- * would not say so. */
+/* Not repeated after a failure: the written data may be lost, and a second sync would not report it. */
 static int sync_descriptor(int descriptor)
 {
     int result;
@@ -304,7 +302,7 @@ shard_status shard_file_close(shard_file *file)
     shard_device_release(shard_cpu(), SHARD_MEMORY_WORKSPACE, file->bounce, BOUNCE + MEMORY_UNIT);
     if (file->direct >= 0)
         shard_file_calls_used->close(file->direct);
-    /* The descriptor is gone even if the call was interrupted. */
+    /* The descriptor is closed even if the call was interrupted. */
     if (shard_file_calls_used->close(file->descriptor) != 0 && errno != EINTR)
         return fail("close", path);
     return SHARD_OK;
@@ -318,8 +316,8 @@ static char *directory_of(const char *path)
     return slash == path ? shard_strdup("/") : shard_format("%.*s", (int)(slash - path), path);
 }
 
-/* Reads the link at path, whose directory is given. 0: it is none, or nothing is there; -1 with errno
- * set, EACCES if the link is one that must not be followed. */
+/* Reads the link at path, whose directory is given. 0: it is not a link, or nothing is there; -1 with errno set,
+ * EACCES if the link must not be followed. */
 static ssize_t read_link(const char *directory, const char *path, char *text, size_t bytes)
 {
     struct stat folder, link;
@@ -396,7 +394,7 @@ shard_status shard_file_replace(const char *temporary, const char *path)
         fail("open directory", directory);
     } else if (shard_file_calls_used->rename(temporary, path) != 0) {
         fail("rename a temporary file to", path);
-    } else if (sync_descriptor(descriptor) != 0 && errno != EINVAL) { /* EINVAL: there is nothing to sync */
+    } else if (sync_descriptor(descriptor) != 0 && errno != EINVAL) { /* EINVAL: there is no need to sync */
         fail("sync directory", directory);
     }
     if (descriptor >= 0)

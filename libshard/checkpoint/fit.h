@@ -1,6 +1,6 @@
 /*
- * Whether the tensors of a source, a file or a list, fit those that they are loaded into:
- * all that does not is collected, so that one error lists it.
+ * Whether the tensors of a source (a file or a list) fit those that they are loaded into. All differences are
+ * collected, so that one error lists them.
  */
 #ifndef SHARD_CHECKPOINT_FIT_H
 #define SHARD_CHECKPOINT_FIT_H
@@ -23,8 +23,8 @@ void shard_complain(shard_complaint *complaint, const char *format, ...) SHARD_P
  * PyTorch 0.3 had no scalars, and torch.nn.Module.load_state_dict takes its files, too. */
 bool shard_fit_shapes(const shard_shape *from, const shard_shape *whole);
 
-/* Complains if a source's tensor of this whole shape and dtype does not fit the tensor that it
- * is loaded into. convert: floating dtypes may differ. */
+/* Records a source's tensor of this whole shape and dtype if it does not fit the tensor that it is loaded into.
+ * convert: floating dtypes may differ. */
 void shard_fit_compare(shard_fit *fit, const char *name, const shard_tensor *tensor, const shard_shape *shape, shard_dtype dtype,
                        bool convert);
 

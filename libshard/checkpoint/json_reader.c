@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Of arrays and objects in a value that is left out: with the two around it 127, which the safetensors package takes. */
+/* The depth of arrays and objects in a skipped value: with the two around it 127, as in the safetensors package. */
 #define DEPTH_MOST 125
 
 json_reader json_reader_start(const char *text, size_t bytes)
@@ -13,7 +13,7 @@ json_reader json_reader_start(const char *text, size_t bytes)
     return (json_reader){.start = text, .at = text, .end = text + bytes};
 }
 
-/* The first that is wrong counts. FORMAT, of which the caller makes the text. */
+/* Sets the first error. FORMAT; the caller makes the text. */
 static shard_status fail(json_reader *reader, const char *wrong)
 {
     if (!reader->wrong)
@@ -57,7 +57,7 @@ bool json_reader_more(json_reader *reader, char end, bool first)
 
 /* ---- strings ---- */
 
-/* Bytes of the UTF-8 character here; 0 if it is none. */
+/* Bytes of the UTF-8 character here; 0 if it is not one. */
 static int character_bytes(const json_reader *reader)
 {
     const unsigned char *at = (const unsigned char *)reader->at;
@@ -77,7 +77,7 @@ static int hexadecimal(char c)
     return is_digit(c) ? c - '0' : c >= 'a' && c <= 'f' ? c - 'a' + 10 : c >= 'A' && c <= 'F' ? c - 'A' + 10 : -1;
 }
 
-/* The four digits of \uXXXX; -1: they are none. */
+/* The four digits of \uXXXX; -1: they are not hexadecimal digits. */
 static int code_unit(json_reader *reader)
 {
     int unit = 0;
@@ -101,7 +101,7 @@ static size_t encode(unsigned code, char *to)
     return bytes;
 }
 
-/* Behind the backslash; the bytes that it stands for, 0 with the error. */
+/* The bytes of the escape after a backslash; 0 with the error set. */
 static size_t read_escape(json_reader *reader, char to[4])
 {
     static const char letters[] = "\"\\/bfnrt", values[] = "\"\\/\b\f\n\r\t";
@@ -112,7 +112,7 @@ static size_t read_escape(json_reader *reader, char to[4])
         return to[0] = values[known - letters], 1;
     int unit = letter == 'u' ? code_unit(reader) : -1;
     if (unit < 0)
-        return fail(reader, "there is no such escape"), 0;
+        return fail(reader, "an unknown escape"), 0;
     unsigned code = (unsigned)unit;
     if (unit >= 0xd800 && unit < 0xdc00 && reader->end - reader->at >= 6 && reader->at[0] == '\\' && reader->at[1] == 'u') {
         reader->at += 2;
@@ -126,7 +126,7 @@ static size_t read_escape(json_reader *reader, char to[4])
     return encode(code, to);
 }
 
-/* Up to the closing quote, into `to` unless that is NULL. */
+/* Reads up to the closing quote, into `to` unless that is NULL. */
 static shard_status read_string(json_reader *reader, char *to)
 {
     if (json_reader_take(reader, '"') != SHARD_OK)
@@ -154,7 +154,7 @@ static shard_status read_string(json_reader *reader, char *to)
     return json_reader_take(reader, '"');
 }
 
-/* No string is longer than its text. */
+/* A string is not longer than its text. */
 char *json_reader_string(json_reader *reader)
 {
     json_reader_next(reader);

@@ -1,14 +1,13 @@
 /*
- * Loading. Every rank reads the header by itself and checks its own tensors against
- * it; only when all ranks have, and have seen the same header, does each read its part
- * into its tensors.
+ * Loading. Every rank reads the header and checks its tensors against it. When all ranks have the same header and
+ * their tensors fit, each rank reads its local shards and flat ranges into its tensors.
  */
 #include "base/hash.h"
 #include "base/options.h"
 #include "checkpoint/file.h"
 #include "checkpoint/fit.h"
 #include "checkpoint/metadata.h"
-#include "checkpoint/part.h"
+#include "checkpoint/ranges.h"
 #include "checkpoint/safetensors.h"
 
 #include "comm/function.h"
@@ -25,13 +24,13 @@ typedef struct loading {
     shard_safetensors header;
     int64_t data_start;
     uint64_t hash;               /* of the header */
-    const shard_entry **entries; /* by tensor; NULL: missing, and that is allowed */
+    const shard_entry **entries; /* by tensor; NULL: missing, which is allowed */
     void *block, *converted;     /* staging */
 } loading;
 
 /* ---- the header ---- */
 
-/* Reads and parses it; *data_start is where the data begins. */
+/* Reads and parses the header; *data_start is where the data begins. */
 static shard_status read_header(shard_file *file, int64_t file_bytes, shard_safetensors *header, int64_t *data_start,
                                 uint64_t *hash)
 {
@@ -136,7 +135,7 @@ static shard_status match_all(loading *l)
     for (int64_t i = 0; i < count; i++) {
         const shard_tensor *tensor = shard_tensors_at(l->tensors, i);
         const char *own = shard_tensors_name(l->tensors, i);
-        SHARD_TRY(shard_part_check("shard_load", own, tensor));
+        SHARD_TRY(shard_check_not_partial("shard_load", own, tensor));
         char *name = shard_format("%s%s", l->options.prefix ? l->options.prefix : "", own);
         if (!name)
             return shard_last_status();
@@ -157,7 +156,7 @@ static shard_status prepare(loading *l)
     return match_all(l);
 }
 
-/* Whether all ranks have come this far, with the same file. */
+/* Whether all ranks have read and checked the same file. */
 static shard_status agree(const loading *l)
 {
     int size = shard_group_size(l->world);
@@ -169,24 +168,24 @@ static shard_status agree(const loading *l)
     free(all);
     if (status != SHARD_OK)
         return status;
-    shard_file_check_unchanged(&l->file); /* two checkpoints of one model may have the same header */
+    shard_file_check_unchanged(&l->file); /* checked too, as two checkpoints of one model may have the same header */
     return shard_agree(l->world);
 }
 
 /* ---- reading ---- */
 
-/* One tensor being filled. */
+/* The state of one tensor's read. */
 typedef struct filling {
     const shard_entry *entry;
     shard_tensor *tensor;
     char *memory;
-    int64_t start;    /* of its data in the file */
+    int64_t start;    /* of the tensor's data in the file */
     int64_t from, to; /* bytes of an element in the file and in memory */
     bool straight;    /* bytes go from the file into memory as they are */
-    bool alone;       /* no other rank has this part */
+    bool alone;       /* no other rank reads this range */
 } filling;
 
-/* count elements, from element `first` of the whole into the memory from `element` on. */
+/* Reads count elements, from element `first` of the whole, into the memory from `element` on. */
 static shard_status read_run(loading *l, const filling *f, int64_t first, int64_t element, int64_t count)
 {
     char *memory = f->memory + element * f->to;
@@ -195,53 +194,53 @@ static shard_status read_run(loading *l, const filling *f, int64_t first, int64_
                                                                     f->start + first * f->from);
     int64_t most = SHARD_BLOCK_BYTES / (f->from > f->to ? f->from : f->to);
     for (int64_t at = 0; at < count; at += most) {
-        int64_t piece = count - at < most ? count - at : most;
-        SHARD_TRY(shard_file_read(&l->file, l->block, piece * f->from, f->start + (first + at) * f->from));
-        SHARD_TRY(shard_part_write(f->tensor, memory + at * f->to, l->block, f->entry->dtype, piece, &l->converted));
+        int64_t number = count - at < most ? count - at : most;
+        SHARD_TRY(shard_file_read(&l->file, l->block, number * f->from, f->start + (first + at) * f->from));
+        SHARD_TRY(shard_values_write(f->tensor, memory + at * f->to, l->block, f->entry->dtype, number, &l->converted));
     }
     return SHARD_OK;
 }
 
-/* Narrow columns: whole rows are read, and what is not of the part is left out. */
-static shard_status read_columns(loading *l, const filling *f, const shard_part *part)
+/* Narrow columns: whole rows are read, and the other columns are skipped. */
+static shard_status read_columns(loading *l, const filling *f, const shard_extent *extent)
 {
-    size_t pitch = (size_t)(part->pitch * f->from), width = (size_t)(part->width * f->from);
-    int64_t most = SHARD_BLOCK_BYTES / (part->pitch * (f->from > f->to ? f->from : f->to));
-    for (int64_t row = 0; row < part->rows; row += most) {
-        int64_t rows = part->rows - row < most ? part->rows - row : most;
-        char *memory = f->memory + (part->element + row * part->width) * f->to, *block = l->block;
+    size_t pitch = (size_t)(extent->pitch * f->from), width = (size_t)(extent->width * f->from);
+    int64_t most = SHARD_BLOCK_BYTES / (extent->pitch * (f->from > f->to ? f->from : f->to));
+    for (int64_t row = 0; row < extent->rows; row += most) {
+        int64_t rows = extent->rows - row < most ? extent->rows - row : most;
+        char *memory = f->memory + (extent->element + row * extent->width) * f->to, *block = l->block;
         int64_t bytes = (rows - 1) * (int64_t)pitch + (int64_t)width;
-        SHARD_TRY(shard_file_read(&l->file, block, bytes, f->start + (part->start + row * part->pitch) * f->from));
+        SHARD_TRY(shard_file_read(&l->file, block, bytes, f->start + (extent->start + row * extent->pitch) * f->from));
         if (f->straight) {
             SHARD_TRY(shard_cpu()->ops->copy_rows(shard_cpu(), memory, width, block, pitch, width, (size_t)rows));
             continue;
         }
         for (int64_t i = 1; i < rows; i++)
             memmove(block + (size_t)i * width, block + (size_t)i * pitch, width);
-        SHARD_TRY(shard_part_write(f->tensor, memory, block, f->entry->dtype, rows * part->width, &l->converted));
+        SHARD_TRY(shard_values_write(f->tensor, memory, block, f->entry->dtype, rows * extent->width, &l->converted));
     }
     return SHARD_OK;
 }
 
-static shard_status read_part(loading *l, const filling *f, const shard_part *part)
+static shard_status read_extent(loading *l, const filling *f, const shard_extent *extent)
 {
-    int64_t widest = part->pitch * (f->from > f->to ? f->from : f->to);
-    if (part->rows > 1 && part->width > 0 && part->width * f->from < SHARD_WIDE_BYTES && widest <= SHARD_BLOCK_BYTES)
-        return read_columns(l, f, part);
-    for (int64_t row = 0; row < part->rows && part->width > 0; row++)
-        SHARD_TRY(read_run(l, f, part->start + row * part->pitch, part->element + row * part->width, part->width));
+    int64_t widest = extent->pitch * (f->from > f->to ? f->from : f->to);
+    if (extent->rows > 1 && extent->width > 0 && extent->width * f->from < SHARD_WIDE_BYTES && widest <= SHARD_BLOCK_BYTES)
+        return read_columns(l, f, extent);
+    for (int64_t row = 0; row < extent->rows && extent->width > 0; row++)
+        SHARD_TRY(read_run(l, f, extent->start + row * extent->pitch, extent->element + row * extent->width, extent->width));
     return SHARD_OK;
 }
 
-/* How many ranks have a part of the tensor of their own. */
+/* The number of ranks that read a range of their own of the tensor. */
 static int64_t holders(const shard_tensor *tensor)
 {
-    const shard_placement *placement = shard_part_placement(tensor);
+    const shard_placement *placement = shard_local_placement(tensor);
     int64_t split = placement->kind == SHARD_SPLIT ? shard_group_size(placement->group) : 1;
     return tensor->slice ? split * shard_group_size(tensor->slice->group) : split;
 }
 
-/* What the tensor was to be filled with at first is not needed any more. */
+/* The tensor's recipe is no longer needed. */
 static shard_status fill(loading *l, const shard_entry *entry, shard_tensor *tensor)
 {
     tensor->recipe.kind = SHARD_NO_RECIPE;
@@ -251,20 +250,20 @@ static shard_status fill(loading *l, const shard_entry *entry, shard_tensor *ten
                  .start = l->data_start + entry->begin,
                  .from = (int64_t)shard_dtype_size(entry->dtype),
                  .to = (int64_t)shard_dtype_size(tensor->dtype),
-                 .straight = entry->dtype == tensor->dtype && shard_part_is_host(tensor)};
+                 .straight = entry->dtype == tensor->dtype && shard_is_host_memory(tensor)};
     f.alone = holders(tensor) == shard_group_size(l->world);
     if (!l->block)
-        l->block = shard_block_take();
+        l->block = shard_block_allocate();
     if (!f.memory || !l->block)
         return shard_last_status();
-    shard_part parts[SHARD_PARTS];
-    int count = shard_parts_of(tensor, parts);
+    shard_extent extents[SHARD_EXTENTS];
+    int count = shard_extents_of(tensor, extents);
     for (int i = 0; i < count; i++)
-        SHARD_TRY(read_part(l, &f, &parts[i]));
+        SHARD_TRY(read_extent(l, &f, &extents[i]));
     return SHARD_OK;
 }
 
-/* Joint over the ranks that load when it returns. */
+/* After it returns the error is known to all ranks that load. */
 static shard_status fill_all(loading *l)
 {
     for (int64_t i = 0; i < shard_tensors_count(l->tensors) && shard_last_status() == SHARD_OK; i++)
@@ -291,8 +290,8 @@ shard_status shard_load_with(const shard_tensors *tensors, const char *path, con
         fill_all(&l);
     }
     shard_file_close(&l.file);
-    shard_block_give_back(l.block);
-    shard_block_give_back(l.converted);
+    shard_block_free(l.block);
+    shard_block_free(l.converted);
     shard_safetensors_free(&l.header);
     free(l.entries);
     shard_tensors_destroy(kept);

@@ -1,7 +1,7 @@
-/* Loading from tensors in memory: each rank takes its part of them by itself. */
+/* Loading from tensors in memory: each rank copies its local shards and flat ranges by itself. */
 #include "checkpoint/fit.h"
 #include "base/options.h"
-#include "checkpoint/part.h"
+#include "checkpoint/ranges.h"
 #include "checkpoint/safetensors.h"
 
 #include <shard/checkpoint.h>
@@ -11,10 +11,10 @@
 #include <string.h>
 
 typedef struct loading {
-    const char *function; /* the public one, for messages */
-    const shard_tensors *tensors, *source; /* what this rank keeps of each */
+    const char *function;                  /* the public function, for messages */
+    const shard_tensors *tensors, *source; /* the flat range that this rank keeps of each, or the tensor */
     shard_load_state_dict_options options;
-    shard_tensor **from;     /* by tensor; NULL: missing, and that is allowed */
+    shard_tensor **from;     /* by tensor; NULL: missing, which is allowed */
     void *block, *converted; /* staging */
 } loading;
 
@@ -39,10 +39,10 @@ static shard_status match(loading *l, int64_t index, const char *name, shard_fit
             shard_complain(&fit->missing, "%s", shard_quoted(name));
         return SHARD_OK;
     }
-    SHARD_TRY(shard_part_check(l->function, name, from));
+    SHARD_TRY(shard_check_not_partial(l->function, name, from));
     shard_shape shape = shard_tensor_whole_shape(from), whole = shard_tensor_whole_shape(tensor);
     shard_fit_compare(fit, name, tensor, &shape, from->dtype, l->options.convert);
-    if (shard_fit_shapes(&shape, &whole) && !is_whole(from) && !shard_parts_equal(from, tensor))
+    if (shard_fit_shapes(&shape, &whole) && !is_whole(from) && !shard_same_elements(from, tensor))
         shard_complain(&fit->placements, "%s is %s there, %s here: call shard_collect_state_dict first", shard_quoted(name),
                        place_text(from), place_text(tensor));
     return SHARD_OK;
@@ -68,7 +68,7 @@ static shard_status match_all(loading *l)
         return shard_last_status();
     for (int64_t i = 0; i < count; i++) {
         const char *own = shard_tensors_name(l->tensors, i);
-        SHARD_TRY(shard_part_check(l->function, own, shard_tensors_at(l->tensors, i)));
+        SHARD_TRY(shard_check_not_partial(l->function, own, shard_tensors_at(l->tensors, i)));
         char *name = shard_format("%s%s", prefix, own);
         shard_status status = name ? match(l, i, name, &fit) : shard_last_status();
         free(name);
@@ -82,26 +82,26 @@ static shard_status match_all(loading *l)
 
 /* ---- copying ---- */
 
-/* From one device or dtype to another, a block at a time by way of the host. */
+/* Copies to another device or dtype, a block at a time by way of the host. */
 static shard_status convey(loading *l, shard_tensor *from, shard_tensor *to, char *memory)
 {
     int64_t from_size = (int64_t)shard_dtype_size(from->dtype), to_size = (int64_t)shard_dtype_size(to->dtype);
     int64_t count = shard_numel(to), most = SHARD_BLOCK_BYTES / (from_size > to_size ? from_size : to_size);
     if (!l->block)
-        l->block = shard_block_take();
+        l->block = shard_block_allocate();
     if (!l->block)
         return shard_last_status();
     for (int64_t at = 0; at < count; at += most) {
-        int64_t piece = count - at < most ? count - at : most;
-        const void *values = shard_part_read(from, at, piece, l->block);
+        int64_t number = count - at < most ? count - at : most;
+        const void *values = shard_values_read(from, at, number, l->block);
         if (!values)
             return shard_last_status();
-        SHARD_TRY(shard_part_write(to, memory + at * to_size, values, from->dtype, piece, &l->converted));
+        SHARD_TRY(shard_values_write(to, memory + at * to_size, values, from->dtype, number, &l->converted));
     }
     return SHARD_OK;
 }
 
-/* The source's values are made before the recipe is forgotten: both may be of one memory. */
+/* The source's values are made before the recipe is removed, as both may have the same memory. */
 static shard_status fill(loading *l, shard_tensor *from, shard_tensor *to)
 {
     const void *values = shard_tensor_memory(from);
@@ -113,15 +113,15 @@ static shard_status fill(loading *l, shard_tensor *from, shard_tensor *to)
         return shard_last_status();
     size_t bytes = (size_t)shard_numel(to) * shard_dtype_size(to->dtype);
     bool direct = shard_device_of(from) == shard_device_of(to) && from->dtype == to->dtype;
-    bool same_part = shard_parts_equal(from, to);
+    bool same_part = shard_same_elements(from, to);
     if (direct && same_part)
         return shard_ops(to)->copy_rows(shard_device_of(to), memory, bytes, values, bytes, bytes, 1);
     if (direct)
-        return shard_part_copy(to, from, memory);
+        return shard_values_copy(to, from, memory);
     if (same_part)
         return convey(l, from, to, memory);
     shard_tensor *own = shard_tensor_make(to->shape, from->dtype, shard_device_of(from));
-    shard_status status = own ? shard_part_copy(to, from, shard_tensor_memory_to_write(own)) : shard_last_status();
+    shard_status status = own ? shard_values_copy(to, from, shard_tensor_memory_to_write(own)) : shard_last_status();
     if (status == SHARD_OK)
         status = convey(l, own, to, memory);
     shard_release(own);
@@ -148,8 +148,8 @@ static shard_status load(const char *function, const shard_tensors *tensors, con
         status = fill_all(&l);
         shard_tensors_forget_gathered(tensors);
     }
-    shard_block_give_back(l.block);
-    shard_block_give_back(l.converted);
+    shard_block_free(l.block);
+    shard_block_free(l.converted);
     free(l.from);
     shard_tensors_destroy(kept);
     shard_tensors_destroy(kept_source);

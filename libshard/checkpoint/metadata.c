@@ -1,4 +1,4 @@
-/* Strings by name beside the tensors. */
+/* Strings by name next to the tensors. */
 #include "checkpoint/metadata.h"
 
 #include "base/error.h"
@@ -83,7 +83,7 @@ const char *shard_metadata_get(const shard_metadata *metadata, const char *name)
     return metadata && name ? json_string_value(json_object_get(metadata->object, name)) : NULL;
 }
 
-/* value is where the caller's number goes. */
+/* value points to the caller's number. */
 static shard_status get_text(const shard_metadata *metadata, const char *name, const char *function, const void *value,
                              const char **text)
 {
@@ -103,7 +103,7 @@ shard_status shard_metadata_get_integer(const shard_metadata *metadata, const ch
         *value = json_integer_value(number);
     json_decref(number);
     return right ? SHARD_OK
-                 : shard_error(SHARD_ERROR_ARGUMENT, "shard_metadata_get_integer: metadata %s is %s, which is no integer",
+                 : shard_error(SHARD_ERROR_ARGUMENT, "shard_metadata_get_integer: metadata %s is %s, which is not an integer",
                                shard_quoted(name), shard_quoted(text));
 }
 
@@ -131,6 +131,6 @@ shard_status shard_metadata_get_number(const shard_metadata *metadata, const cha
         *value = json_real_value(number);
     json_decref(number);
     return right ? SHARD_OK
-                 : shard_error(SHARD_ERROR_ARGUMENT, "shard_metadata_get_number: metadata %s is %s, which is no number",
+                 : shard_error(SHARD_ERROR_ARGUMENT, "shard_metadata_get_number: metadata %s is %s, which is not a number",
                                shard_quoted(name), shard_quoted(text));
 }

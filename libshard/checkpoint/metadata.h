@@ -1,4 +1,4 @@
-/* Metadata is the JSON object of strings that it becomes in the file. */
+/* Metadata is the JSON object of strings as it is written to the file. */
 #ifndef SHARD_CHECKPOINT_METADATA_H
 #define SHARD_CHECKPOINT_METADATA_H
 
@@ -9,7 +9,7 @@
 /* The object, NULL for NULL; belongs to metadata. */
 json_t *shard_metadata_json(const shard_metadata *metadata);
 
-/* Metadata of a copy of the object, which may be NULL: none. */
+/* Makes metadata with a copy of the object, which may be NULL: empty. */
 shard_metadata *shard_metadata_from_json(json_t *object);
 
 #endif

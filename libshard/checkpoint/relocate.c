@@ -1,8 +1,7 @@
-/* Local shards of state dicts of whole tensors: each rank has all of these, or one rank, which
- * sends them block after block. */
+/* Local shards from state dicts of whole tensors: each rank has all whole tensors, or one rank sends them in blocks. */
 #include "checkpoint/fit.h"
 #include "base/options.h"
-#include "checkpoint/part.h"
+#include "checkpoint/ranges.h"
 #include "checkpoint/safetensors.h"
 #include "comm/function.h"
 
@@ -14,36 +13,36 @@
 #include <string.h>
 
 shard_status shard_tensors_add_idle(shard_tensors *list, const char *name, shard_shape shape, const shard_tensor *idle,
-                                    const shard_tensor *part)
+                                    const shard_tensor *shard)
 {
     shard_tensor *zeros = shard_zeros(shape, .dtype = idle->dtype, .device = shard_device_of(idle));
     if (!zeros)
         return shard_last_status();
     zeros->optional = true;
-    if (part)
-        zeros->placement = part->placement;
-    shard_status status = part && part->slice ? shard_tensor_set_slice(zeros, part->slice) : SHARD_OK;
+    if (shard)
+        zeros->placement = shard->placement;
+    shard_status status = shard && shard->slice ? shard_tensor_set_slice(zeros, shard->slice) : SHARD_OK;
     if (status == SHARD_OK)
         status = shard_tensors_add(list, name, zeros);
     shard_release(zeros);
     return status;
 }
 
-static bool is_part(const shard_tensor *tensor)
+static bool is_partitioned(const shard_tensor *tensor)
 {
     return tensor->placement.kind == SHARD_SPLIT || tensor->slice;
 }
 
 /* An empty tensor of the shape and placement of like. */
-static shard_tensor *make_part(const shard_tensor *like, shard_dtype dtype, shard_device *device)
+static shard_tensor *make_shard(const shard_tensor *like, shard_dtype dtype, shard_device *device)
 {
-    shard_tensor *part = shard_tensor_make(like->shape, dtype, device);
-    if (!part)
+    shard_tensor *shard = shard_tensor_make(like->shape, dtype, device);
+    if (!shard)
         return NULL;
-    part->placement = like->placement;
-    if (!like->slice || shard_tensor_set_slice(part, like->slice) == SHARD_OK)
-        return part;
-    shard_release(part);
+    shard->placement = like->placement;
+    if (!like->slice || shard_tensor_set_slice(shard, like->slice) == SHARD_OK)
+        return shard;
+    shard_release(shard);
     return NULL;
 }
 
@@ -57,7 +56,7 @@ static shard_tensor *find_whole(const shard_tensors *whole, const char *name, co
     if (sliced || from->placement.kind != SHARD_LOCAL)
         return shard_fail_null(
             SHARD_ERROR_SHAPE,
-            "shard_relocate_state_dict: %s is %s, and a whole one is needed: call shard_collect_state_dict first",
+            "shard_relocate_state_dict: %s is %s, and a whole tensor is needed: call shard_collect_state_dict first",
             shard_quoted(name), sliced ? "partitioned by shard_zero_optimizer" : shard_placement_text(&from->placement));
     shard_shape shape = shard_tensor_whole_shape(like);
     if (shard_fit_shapes(&from->shape, &shape))
@@ -70,20 +69,20 @@ static shard_tensor *find_whole(const shard_tensors *whole, const char *name, co
 
 static shard_status take(shard_tensors *list, const char *name, const shard_tensor *like, const shard_tensors *whole)
 {
-    SHARD_TRY(shard_part_check("shard_relocate_state_dict", name, like));
+    SHARD_TRY(shard_check_not_partial("shard_relocate_state_dict", name, like));
     shard_tensor *from = find_whole(whole, name, like);
     if (!from)
         return shard_last_status();
-    if (!is_part(like))
+    if (!is_partitioned(like))
         return shard_tensors_add(list, name, from);
     if (shard_tensor_is_idle(from))
         return shard_tensors_add_idle(list, name, like->shape, from, like);
-    shard_tensor *part = make_part(like, from->dtype, shard_device_of(from));
-    char *memory = part ? shard_tensor_memory_to_write(part) : NULL;
-    shard_status status = memory ? shard_part_copy(like, from, memory) : shard_last_status();
+    shard_tensor *shard = make_shard(like, from->dtype, shard_device_of(from));
+    char *memory = shard ? shard_tensor_memory_to_write(shard) : NULL;
+    shard_status status = memory ? shard_values_copy(like, from, memory) : shard_last_status();
     if (status == SHARD_OK)
-        status = shard_tensors_add(list, name, part);
-    shard_release(part);
+        status = shard_tensors_add(list, name, shard);
+    shard_release(shard);
     return status;
 }
 
@@ -98,7 +97,7 @@ static shard_status take_all(shard_tensors *list, const shard_tensors *like, con
 
 /* ---- one rank has them ---- */
 
-/* A whole tensor, as root describes it to the others: its dtype, and whether its memory is idle. */
+/* The root's description of a whole tensor: its dtype, and whether it is idle. */
 enum { IDLE = 0x80, DTYPE = 0x7f };
 
 static shard_status describe(const shard_tensors *like, const shard_tensors *whole, uint8_t *kinds)
@@ -114,36 +113,37 @@ static shard_status describe(const shard_tensors *like, const shard_tensors *who
     return SHARD_OK;
 }
 
-/* What a part has of elements [at, at + count) of the whole, which follow each other in the
- * part's memory: from `block` to `to`. How many; *element is where they begin in the part. */
-static int64_t pick(const shard_part *part, int64_t at, int64_t count, const char *block, char *to, size_t size, int64_t *element)
+/* Copies elements [at, at + count) of the whole that are in the extent, which follow each other in the local memory,
+ * from `block` to `to`. Returns how many; *element is the local index of the first. */
+static int64_t pick(const shard_extent *extent, int64_t at, int64_t count, const char *block, char *to, size_t size,
+                    int64_t *element)
 {
-    int64_t number = 0, row = part->pitch > 0 && at > part->start ? (at - part->start) / part->pitch : 0;
-    for (; row < part->rows && part->start + row * part->pitch < at + count; row++) {
-        int64_t start = part->start + row * part->pitch, end = start + part->width;
+    int64_t number = 0, row = extent->pitch > 0 && at > extent->start ? (at - extent->start) / extent->pitch : 0;
+    for (; row < extent->rows && extent->start + row * extent->pitch < at + count; row++) {
+        int64_t start = extent->start + row * extent->pitch, end = start + extent->width;
         int64_t from = start > at ? start : at, until = end < at + count ? end : at + count;
         if (from >= until)
             continue;
         if (number == 0)
-            *element = part->element + row * part->width + from - start;
+            *element = extent->element + row * extent->width + from - start;
         memcpy(to + (size_t)number * size, block + (size_t)(from - at) * size, (size_t)(until - from) * size);
         number += until - from;
     }
     return number;
 }
 
-/* Elements [at, at + count) of the whole, as they came, into this rank's part. */
-static shard_status place(shard_tensor *part, int64_t at, int64_t count, const char *block, char *picked)
+/* Copies elements [at, at + count) of the whole into this rank's shard. */
+static shard_status place(shard_tensor *shard, int64_t at, int64_t count, const char *block, char *picked)
 {
-    char *memory = shard_tensor_memory_to_write(part);
-    size_t size = shard_dtype_size(part->dtype);
-    shard_part parts[SHARD_PARTS];
-    int number = shard_parts_of(part, parts);
+    char *memory = shard_tensor_memory_to_write(shard);
+    size_t size = shard_dtype_size(shard->dtype);
+    shard_extent extents[SHARD_EXTENTS];
+    int number = shard_extents_of(shard, extents);
     for (int i = 0; i < number && memory; i++) {
-        int64_t element, elements = pick(&parts[i], at, count, block, picked, size, &element);
+        int64_t element, elements = pick(&extents[i], at, count, block, picked, size, &element);
         if (elements)
-            SHARD_TRY(shard_ops(part)->copy_in(shard_device_of(part), memory + (size_t)element * size, picked,
-                                               (size_t)elements * size));
+            SHARD_TRY(shard_ops(shard)->copy_in(shard_device_of(shard), memory + (size_t)element * size, picked,
+                                                (size_t)elements * size));
     }
     return shard_last_status();
 }
@@ -154,18 +154,18 @@ typedef struct receiving {
     char *block, *picked; /* staging */
 } receiving;
 
-/* A rank that fails takes part until all know. */
-static shard_status send(receiving *r, shard_tensor *from, shard_tensor *part, int64_t numel, shard_dtype dtype)
+/* A rank that fails continues until all ranks have the error. */
+static shard_status send(receiving *r, shard_tensor *from, shard_tensor *shard, int64_t numel, shard_dtype dtype)
 {
     int64_t size = (int64_t)shard_dtype_size(dtype), most = SHARD_BLOCK_BYTES / size;
     for (int64_t at = 0; at < numel; at += most) {
         int64_t count = numel - at < most ? numel - at : most;
-        const void *values = from && r->block ? shard_part_read(from, at, count, r->block) : NULL;
+        const void *values = from && r->block ? shard_values_read(from, at, count, r->block) : NULL;
         if (values && values != r->block)
             memcpy(r->block, values, (size_t)(count * size));
         SHARD_TRY(shard_group_broadcast(r->world, NULL, r->block, count, dtype, r->root));
-        if (part)
-            place(part, at, count, r->block, r->picked);
+        if (shard)
+            place(shard, at, count, r->block, r->picked);
     }
     return SHARD_OK;
 }
@@ -176,23 +176,23 @@ static shard_status receive(receiving *r, shard_tensors *list, const char *name,
 {
     shard_shape shape = shard_tensor_whole_shape(like);
     shard_dtype dtype = (shard_dtype)(kind & DTYPE);
-    bool shared = from && !is_part(like);
-    shard_tensor *part = shared ? from : make_part(like, dtype, shard_device_of(like));
+    bool shared = from && !is_partitioned(like);
+    shard_tensor *shard = shared ? from : make_shard(like, dtype, shard_device_of(like));
     shard_status status = SHARD_OK;
-    if (part && kind & IDLE)
-        shared ? shard_tensors_add(list, name, part) : shard_tensors_add_idle(list, name, like->shape, part, like);
-    else if (part)
-        shard_tensors_add(list, name, part);
+    if (shard && kind & IDLE)
+        shared ? shard_tensors_add(list, name, shard) : shard_tensors_add_idle(list, name, like->shape, shard, like);
+    else if (shard)
+        shard_tensors_add(list, name, shard);
     if (!(kind & IDLE))
-        status = send(r, from, shared ? NULL : part, shard_shape_product(&shape, 0, shape.ndim), dtype);
+        status = send(r, from, shared ? NULL : shard, shard_shape_product(&shape, 0, shape.ndim), dtype);
     if (!shared)
-        shard_release(part);
+        shard_release(shard);
     return status;
 }
 
 static shard_status receive_all(shard_tensors *list, const shard_tensors *like, const shard_tensors *whole, int root)
 {
-    receiving r = {.world = shard_world(), .root = root, .block = shard_block_take(), .picked = shard_block_take()};
+    receiving r = {.world = shard_world(), .root = root, .block = shard_block_allocate(), .picked = shard_block_allocate()};
     int64_t count = shard_tensors_count(like);
     bool is_root = shard_group_rank(r.world) == root;
     uint8_t *kinds = shard_calloc((size_t)count, sizeof *kinds);
@@ -204,8 +204,8 @@ static shard_status receive_all(shard_tensors *list, const shard_tensors *like, 
         status = receive(&r, list, name, shard_tensors_at(like, i), is_root ? shard_tensors_find(whole, name) : NULL, kinds[i]);
     }
     free(kinds);
-    shard_block_give_back(r.block);
-    shard_block_give_back(r.picked);
+    shard_block_free(r.block);
+    shard_block_free(r.picked);
     return shard_agree(r.world);
 }
 

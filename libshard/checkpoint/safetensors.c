@@ -77,7 +77,7 @@ static shard_status fail_malformed(const char *path, char *what)
     return shard_last_status();
 }
 
-/* What else a file may be that is given by mistake, by its first bytes; and what to do with it. */
+/* Other formats that are often given by mistake, by their first bytes; and how to convert them. */
 static const struct other_format {
     const char *first;
     size_t bytes;
@@ -98,7 +98,7 @@ static const struct other_format {
 #undef NUMPY
 };
 
-/* Those that begin with at least so many known bytes: two may also be the length of a header, as 80 02 00 ... is. */
+/* Formats with at least so many known bytes: two bytes may also be the length of a header, as 80 02 00 ... is. */
 static shard_status refuse_others_by(size_t least, const char *path, const unsigned char first[8])
 {
     for (size_t i = 0; i < sizeof other_formats / sizeof *other_formats; i++) {
@@ -142,7 +142,7 @@ static const struct type *find_type(const char *name)
     return NULL;
 }
 
-/* What the reader found, or that there was no memory. */
+/* The reader's error, or that there was no memory. */
 static shard_status fail_reader(const char *path, const json_reader *reader)
 {
     if (!reader->wrong)
@@ -154,7 +154,7 @@ static shard_status fail_reader(const char *path, const json_reader *reader)
 typedef struct size_list {
     bool there;
     int64_t count, size[SHARD_MAX_DIMS]; /* the first of them */
-    int64_t product, of_others;          /* of all; of those that are not 0 */
+    int64_t product, of_others;          /* of all, and of those that are not 0 */
     bool overflows, others_overflow;
 } size_list;
 
@@ -182,9 +182,9 @@ static shard_status read_sizes(json_reader *reader, const char *path, const char
     return reader->wrong ? fail_reader(path, reader) : SHARD_OK;
 }
 
-/* How a tensor is described. */
+/* The description of a tensor in the header. */
 typedef struct description {
-    char *dtype; /* NULL: it was no string */
+    char *dtype; /* NULL: not a string */
     size_list shape, offsets;
     bool seen[3];
 } description;
@@ -214,14 +214,14 @@ static shard_status read_field(json_reader *reader, const char *path, const char
     return json_reader_skip(reader) == SHARD_OK ? SHARD_OK : fail_reader(path, reader);
 }
 
-/* Dtype, shape and size must agree. */
+/* Checks that dtype, shape and size agree. */
 static shard_status take_description(const char *path, shard_entry *entry, const description *d)
 {
     const struct type *type = find_type(d->dtype);
     int64_t bits = 0, others = 0;
     if (!type)
-        return MALFORMED(path, "%s has dtype %s, which there is not", shard_quoted(entry->name),
-                         d->dtype ? shard_quoted(d->dtype) : "missing or no string");
+        return MALFORMED(path, "%s has dtype %s, which is unknown", shard_quoted(entry->name),
+                         d->dtype ? shard_quoted(d->dtype) : "missing or not a string");
     entry->dtype = type->dtype < 0 ? SHARD_UINT8 : (shard_dtype)type->dtype;
     entry->refusal = type->refusal;
     if (!d->shape.there)
@@ -296,7 +296,7 @@ static shard_status read_metadata(shard_safetensors *header, json_reader *reader
     return reader->wrong ? fail_reader(path, reader) : SHARD_OK;
 }
 
-/* A name and what belongs to it. */
+/* A name and its value. */
 static shard_status read_member(shard_safetensors *header, json_reader *reader, const char *path)
 {
     char *name = json_reader_string(reader);

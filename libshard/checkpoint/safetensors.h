@@ -1,7 +1,6 @@
 /*
- * The header of a safetensors file: 8 bytes with its length, little-endian, then JSON
- * that says of each tensor its dtype, shape and where its data begins and ends, then
- * the data. https://huggingface.co/docs/safetensors
+ * The header of a safetensors file: 8 bytes with its length, little-endian; then JSON with each tensor's dtype,
+ * shape, and begin and end of its data; then the data. https://huggingface.co/docs/safetensors
  */
 #ifndef SHARD_CHECKPOINT_SAFETENSORS_H
 #define SHARD_CHECKPOINT_SAFETENSORS_H
@@ -10,7 +9,7 @@
 
 #include <jansson.h>
 
-/* A longer header is refused, as the Python package does. */
+/* A longer header is an error, as in the Python package. */
 #define SHARD_SAFETENSORS_HEADER_MOST ((int64_t)100 * 1000 * 1000)
 
 typedef struct shard_entry {
@@ -18,21 +17,19 @@ typedef struct shard_entry {
     shard_dtype dtype;
     shard_shape shape;
     int64_t begin, end; /* bytes of the data */
-    /* Why its values cannot be had: "has dtype BOOL"; NULL: they can, and dtype and
-     * shape are set. */
+    /* The reason if its values cannot be read: "has dtype BOOL"; NULL: dtype and shape are set. */
     const char *refusal;
 } shard_entry;
 
 typedef struct shard_safetensors {
-    json_t *metadata;     /* strings by name; NULL if there is none */
-    shard_entry *entries; /* in the header's order; their names belong to them */
+    json_t *metadata;     /* strings by name; NULL if there are none */
+    shard_entry *entries; /* in the header's order; the entries own their names */
     int64_t count, capacity;
     int64_t *by_name; /* indices of entries */
 } shard_safetensors;
 
-/* The header of a file of which `text` is the JSON and data_bytes the size of what
- * follows it. Every violation of the format is an error (FORMAT) that begins with
- * path. Ended by shard_safetensors_free, after a failure too. */
+/* Parses the header of a file: `text` is the JSON, data_bytes the size of the data after it. Every violation of the
+ * format is an error (FORMAT) that begins with path. Freed by shard_safetensors_free, after a failure too. */
 shard_status shard_safetensors_parse(shard_safetensors *header, const char *path, const char *text, size_t text_bytes,
                                      int64_t data_bytes);
 void shard_safetensors_free(shard_safetensors *header);
@@ -41,26 +38,22 @@ void shard_safetensors_free(shard_safetensors *header);
 shard_status shard_safetensors_text_bytes(const char *path, const unsigned char first[8], int64_t file_bytes,
                                           int64_t *text_bytes);
 
-/* FORMAT for a file that begins as one of another format that is often given by mistake: the text says which,
- * and how to convert it. */
+/* FORMAT for a file that begins as a file of another format; the text names the format, and how to convert it. */
 shard_status shard_safetensors_refuse_others(const char *path, const unsigned char first[8]);
 
 /* NULL if there is none of that name. */
 const shard_entry *shard_safetensors_find(const shard_safetensors *header, const char *name);
 
-/* Sets begin and end of each entry: large dtypes first, so that all values are
- * aligned, and large tensors first, so that their parts begin on blocks of the disk
- * where that is possible. */
+/* Sets begin and end of each entry: large dtypes first, so that all values are aligned, and large tensors first, so
+ * that their ranges begin on blocks of the disk if possible. */
 shard_status shard_safetensors_lay_out(shard_entry *entries, int64_t count, int64_t *data_bytes);
 
-/* The file's first bytes: length, JSON, and spaces up to a multiple of
- * SHARD_SAFETENSORS_UNIT. metadata: an object of strings, or NULL. Freed by free();
- * NULL with the error set. */
+/* The file's first bytes: length, JSON, and spaces up to a multiple of SHARD_SAFETENSORS_UNIT. metadata: an object
+ * of strings, or NULL. Freed by free(); NULL with the error set. */
 #define SHARD_SAFETENSORS_UNIT 4096
 char *shard_safetensors_format(const shard_entry *entries, int64_t count, json_t *metadata, int64_t *bytes);
 
-/* "name" for messages: cut if it is long, on one line; one of a few static buffers of
- * the thread. */
+/* "name", for messages: cut if it is long, on one line; one of a few static buffers of the thread. */
 const char *shard_quoted(const char *name);
 
 #endif

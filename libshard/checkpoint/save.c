@@ -1,17 +1,16 @@
 /*
- * Saving. Every rank computes the same header from its list, so that each knows where
- * its part goes; a hash shows that the lists agree. Then each writes its own part:
- * what lies in one piece straight from its memory, narrow columns after a group has
- * brought them together into whole rows.
+ * Saving. Every rank computes the same header from its list, and so the position of its data; a hash shows that the
+ * lists agree. Then each rank writes its local shards and flat ranges: contiguous elements straight from memory,
+ * narrow columns after a group has gathered whole rows.
  *
- * No rank returns early: an error of one rank reaches the others at the next collective, and only
- * what all ranks of a group know ends their work together.
+ * No rank returns early: an error of one rank reaches the others at the next collective, and only errors that all
+ * ranks of a group have end their work.
  */
 #include "base/file_limit.h"
 #include "base/options.h"
 #include "checkpoint/file.h"
 #include "checkpoint/metadata.h"
-#include "checkpoint/part.h"
+#include "checkpoint/ranges.h"
 #include "checkpoint/safetensors.h"
 
 #include "comm/function.h"
@@ -24,32 +23,32 @@
 #include <time.h>
 #include <unistd.h>
 
-/* A replicated tensor is written in pieces of at least this, by one rank each. */
-#define SHARE ((int64_t)1 << 20)
+/* A replicated tensor is written in ranges of at least this, by one rank each. */
+#define RANGE_BYTES ((int64_t)1 << 20)
 
 #define NO_MODE ((mode_t)-1)
 
 typedef struct saving {
-    shard_group *world; /* those that save; NULL: this rank alone */
+    shard_group *world; /* the ranks that save; NULL: this rank alone */
     const shard_tensors *tensors;
     const char *path;
     int64_t count;
     shard_entry *entries; /* [count] */
-    shard_range **ranges; /* [count] of split tensors and slices of them, NULL for others */
-    shard_range **slices; /* [count] of slices, likewise */
-    bool *written;        /* [count] of slices: whether this one's is */
+    shard_range **ranges; /* [count] of split tensors, and of flat ranges of them; NULL for others */
+    shard_range **flat_ranges; /* [count] of flat ranges; NULL for others */
+    bool *written;             /* [count] of flat ranges: whether this rank writes its range */
     int64_t data_bytes;
     int64_t data_start; /* in the file */
-    char *target;       /* path, or what it links to */
-    char *temporary;    /* beside it */
-    mode_t mode;        /* its permissions in the end; NO_MODE: what the process's mask leaves */
+    char *target;       /* path, or the file that it links to */
+    char *temporary;    /* in the same directory */
+    mode_t mode;        /* its final permissions; NO_MODE: as the process's mask allows */
     shard_file file;
-    int64_t next; /* whose turn it is to write a piece of a replicated tensor */
+    int64_t next; /* the rank that writes the next range of a replicated tensor */
 } saving;
 
-/* ---- what is to be saved ---- */
+/* ---- checks ---- */
 
-/* What this rank alone saves is whole on it. */
+/* A rank that saves alone needs whole tensors. */
 static shard_status check_local(const saving *s)
 {
     if (!s->tensors)
@@ -57,7 +56,7 @@ static shard_status check_local(const saving *s)
     for (int64_t i = 0; i < shard_tensors_count(s->tensors); i++) {
         const shard_tensor *tensor = shard_tensors_at(s->tensors, i);
         const char *name = shard_tensors_name(s->tensors, i);
-        SHARD_TRY(shard_part_check("shard_save", name, tensor));
+        SHARD_TRY(shard_check_not_partial("shard_save", name, tensor));
         if (tensor->placement.kind == SHARD_SPLIT || tensor->slice)
             return shard_error(SHARD_ERROR_SHAPE,
                                "shard_save: %s is %s, and .local saves whole tensors: call shard_collect_state_dict first",
@@ -67,7 +66,7 @@ static shard_status check_local(const saving *s)
     return shard_last_status();
 }
 
-/* Collective over those that save. */
+/* Collective over the ranks that save. */
 static shard_status agree(const saving *s)
 {
     if (!s->path)
@@ -85,10 +84,10 @@ static shard_status plan(saving *s)
     int64_t count = shard_tensors_count(s->tensors);
     s->entries = shard_calloc((size_t)count, sizeof *s->entries);
     s->ranges = shard_calloc((size_t)count, sizeof *s->ranges);
-    s->slices = shard_calloc((size_t)count, sizeof *s->slices);
+    s->flat_ranges = shard_calloc((size_t)count, sizeof *s->flat_ranges);
     s->written = shard_calloc((size_t)count, sizeof *s->written);
     s->target = shard_file_follow(s->path);
-    if (!s->entries || !s->ranges || !s->slices || !s->written || !s->target)
+    if (!s->entries || !s->ranges || !s->flat_ranges || !s->written || !s->target)
         return shard_last_status();
     s->count = count;
     for (int64_t i = 0; i < count; i++) {
@@ -99,14 +98,14 @@ static shard_status plan(saving *s)
     return shard_safetensors_lay_out(s->entries, count, &s->data_bytes);
 }
 
-/* Whether rank 0's group holds the tensor's split parts: of several that do, it writes. */
+/* Whether this rank's group writes the tensor's local shards: of several groups that have them, rank 0's. */
 static bool is_first(const shard_placement *placement)
 {
     return placement->kind != SHARD_SPLIT || shard_group_world_rank(placement->group, 0) == 0;
 }
 
-/* The slices of a part are written where the part itself would be by their first holder. */
-static bool agree_on_slices(const shard_tensor *tensor)
+/* The flat ranges of a local shard are written by the replica group whose first rank would write the local shard. */
+static bool agree_on_flat_ranges(const shard_tensor *tensor)
 {
     shard_group *group = tensor->slice->group;
     bool mine = is_first(&tensor->slice->placement), all[shard_group_size(group)];
@@ -115,21 +114,21 @@ static bool agree_on_slices(const shard_tensor *tensor)
     return shard_group_exchange(group, &mine, sizeof mine, all) == SHARD_OK && all[0];
 }
 
-/* Each group compares the parts of its tensors. Joint over the world when it returns. */
-static shard_status agree_on_parts(saving *s)
+/* Each group compares the ranges of its tensors. After it returns the error is known to all ranks of the world. */
+static shard_status agree_on_ranges(saving *s)
 {
     for (int64_t i = 0; i < shard_tensors_count(s->tensors); i++) {
         const shard_tensor *tensor = shard_tensors_at(s->tensors, i);
         const char *name = shard_tensors_name(s->tensors, i);
-        shard_range *slices = tensor->slice ? shard_slice_ranges(name, tensor) : NULL;
-        bool written = tensor->slice && agree_on_slices(tensor);
-        shard_range *ranges = shard_part_placement(tensor)->kind == SHARD_SPLIT ? shard_part_ranges(name, tensor) : NULL;
+        shard_range *flat_ranges = tensor->slice ? shard_flat_ranges(name, tensor) : NULL;
+        bool written = tensor->slice && agree_on_flat_ranges(tensor);
+        shard_range *ranges = shard_local_placement(tensor)->kind == SHARD_SPLIT ? shard_local_ranges(name, tensor) : NULL;
         if (i < s->count) {
-            s->slices[i] = slices;
+            s->flat_ranges[i] = flat_ranges;
             s->written[i] = written;
             s->ranges[i] = ranges;
         } else {
-            free(slices);
+            free(flat_ranges);
             free(ranges);
         }
     }
@@ -138,10 +137,10 @@ static shard_status agree_on_parts(saving *s)
 
 /* ---- the temporary file ---- */
 
-/* Sent by rank 0 after it has made the file. */
+/* Sent by rank 0 after it has created the file. */
 typedef struct creation {
     int64_t data_start;
-    bool taken; /* another job has a file of that name: there is none yet */
+    bool taken; /* another job has a file of that name; none was created */
 } creation;
 
 static shard_status name_temporary(saving *s, uint64_t token)
@@ -151,8 +150,8 @@ static shard_status name_temporary(saving *s, uint64_t token)
     return s->temporary ? SHARD_OK : shard_last_status();
 }
 
-/* 64 random bits: a rank that does not know whether rank 0 has made the file may remove it, which must not be
- * another job's. */
+/* 64 random bits. A rank that does not know whether rank 0 has created the file may remove it, so the name must not
+ * be another job's. */
 static uint64_t draw_token(void)
 {
     uint64_t token;
@@ -170,13 +169,13 @@ static shard_status create(saving *s, const shard_metadata *metadata, creation *
     shard_status status = header ? shard_file_check_target(s->target, &s->mode) : shard_last_status();
     if (status == SHARD_OK && __builtin_add_overflow(header_bytes, s->data_bytes, &bytes))
         status = shard_error(SHARD_ERROR_MEMORY, "shard_save: the tensors' sizes overflow");
-    if (status == SHARD_OK) /* no more than the file that it replaces lets others read; writable for the ranks */
+    if (status == SHARD_OK) /* readable by no more users than the file that it replaces; writable for the ranks */
         status = shard_file_create(&s->file, s->temporary, s->mode == NO_MODE ? 0666 : s->mode | 0600, &made->taken);
     if (status == SHARD_OK && !made->taken)
         status = shard_file_allocate(&s->file, bytes);
     if (status == SHARD_OK && !made->taken)
         status = shard_file_write(&s->file, header, header_bytes, 0);
-    if (made->taken) { /* it is another job's */
+    if (made->taken) { /* it belongs to another job */
         free(s->temporary);
         s->temporary = NULL;
     }
@@ -185,9 +184,9 @@ static shard_status create(saving *s, const shard_metadata *metadata, creation *
     return status;
 }
 
-/* Rank 0 makes the file, the others open it. All know its name before it is there, so that any of
- * them can remove it. An error of rank 0 is one of the broadcast that follows, with one rank too, and
- * ends the loop. Collective over the world. */
+/* Rank 0 creates the file, the others open it. All know its name before it exists, so that any of them can remove
+ * it. An error of rank 0 ends the loop through the broadcast that follows, with one rank too. Collective over the
+ * world. */
 static shard_status open_together(saving *s, const shard_metadata *metadata)
 {
     bool first = shard_group_rank(s->world) == 0;
@@ -207,56 +206,55 @@ static shard_status open_together(saving *s, const shard_metadata *metadata)
 
 /* ---- writing ---- */
 
-/* count elements of the tensor's memory, from `element` on, to where element `to` of
- * the whole goes. */
+/* Writes count elements of the tensor's memory, from `element` on, to element `to` of the whole. */
 static shard_status write_run(saving *s, int64_t index, int64_t element, int64_t count, int64_t to)
 {
     shard_tensor *tensor = shard_tensors_at(s->tensors, index);
     int64_t size = (int64_t)shard_dtype_size(tensor->dtype), start = s->data_start + s->entries[index].begin;
-    bool host = shard_part_is_host(tensor);
+    bool host = shard_is_host_memory(tensor);
     int64_t most = host ? count : SHARD_BLOCK_BYTES / size;
-    void *block = host ? NULL : shard_block_take();
+    void *block = host ? NULL : shard_block_allocate();
     for (int64_t at = 0; at < count && shard_last_status() == SHARD_OK; at += most) {
-        int64_t piece = count - at < most ? count - at : most;
-        const void *values = shard_part_read(tensor, element + at, piece, block);
+        int64_t number = count - at < most ? count - at : most;
+        const void *values = shard_values_read(tensor, element + at, number, block);
         if (values)
-            shard_file_write(&s->file, values, piece * size, start + (to + at) * size);
+            shard_file_write(&s->file, values, number * size, start + (to + at) * size);
     }
-    shard_block_give_back(block);
+    shard_block_free(block);
     return shard_last_status();
 }
 
-/* Small ones by rank 0, so that what belongs together (a batch norm's statistics) comes
- * from one rank even where ranks differ; large ones in pieces, each rank in its turn. */
+/* Rank 0 writes small tensors, so that tensors that belong together (a batch norm's statistics) come from one rank
+ * even if ranks differ; the ranks write ranges of large ones in turn. */
 static shard_status write_replicated(saving *s, int64_t index)
 {
     int64_t numel = shard_numel(shard_tensors_at(s->tensors, index));
-    int64_t pieces = (s->entries[index].end - s->entries[index].begin) / SHARE;
+    int64_t ranges = (s->entries[index].end - s->entries[index].begin) / RANGE_BYTES;
     int size = shard_group_size(s->world), rank = shard_group_rank(s->world);
-    if (pieces <= 1)
+    if (ranges <= 1)
         return rank == 0 ? write_run(s, index, 0, numel, 0) : SHARD_OK;
-    pieces = pieces < size ? pieces : size;
-    for (int64_t piece = 0; piece < pieces; piece++) {
-        shard_range range = shard_split_range(numel, (int)pieces, (int)piece);
-        if ((s->next + piece) % size == rank)
+    ranges = ranges < size ? ranges : size;
+    for (int64_t i = 0; i < ranges; i++) {
+        shard_range range = shard_split_range(numel, (int)ranges, (int)i);
+        if ((s->next + i) % size == rank)
             SHARD_TRY(write_run(s, index, range.start, range.size, range.start));
     }
-    s->next += pieces;
+    s->next += ranges;
     return SHARD_OK;
 }
 
-/* Whole rows that a group brings together. */
+/* Writes whole rows that a group has gathered. */
 typedef struct row_writer {
     saving *s;
     int64_t index;
     char *lines;
 } row_writer;
 
-/* This rank's share of a block's rows: of a slice's all ranks have them that have any part. */
+/* The rows of a block that this rank writes: for a flat range, all ranks of both groups write some. */
 static shard_range rows_of(const saving *s, int64_t index, int64_t rows)
 {
     const shard_tensor *tensor = shard_tensors_at(s->tensors, index);
-    shard_group *group = shard_part_placement(tensor)->group;
+    shard_group *group = shard_local_placement(tensor)->group;
     int writers = shard_group_size(group), rank = shard_group_rank(group);
     if (!tensor->slice)
         return shard_split_range(rows, writers, rank);
@@ -283,31 +281,31 @@ static shard_status write_rows(void *context, const shard_block *block)
                                 (block->row + mine.start) * (int64_t)pitch);
 }
 
-/* Whether a part is of columns so narrow that groups bring whole rows together. All members
- * must decide alike, whatever the size of their parts. */
+/* Whether local shards have columns so narrow that groups gather whole rows. All ranks must decide the same,
+ * whatever the size of their shards. */
 static bool is_narrow(const saving *s, int64_t index)
 {
     const shard_tensor *tensor = shard_tensors_at(s->tensors, index);
-    const shard_placement *placement = shard_part_placement(tensor);
+    const shard_placement *placement = shard_local_placement(tensor);
     if (placement->kind != SHARD_SPLIT)
         return false;
-    int64_t rows = shard_shape_product(shard_part_shape(tensor), 0, placement->dim);
+    int64_t rows = shard_shape_product(shard_local_shape(tensor), 0, placement->dim);
     int64_t pitch = (s->entries[index].end - s->entries[index].begin) / (rows > 0 ? rows : 1);
     return rows > 1 && pitch < SHARD_WIDE_BYTES * shard_group_size(placement->group) && pitch <= SHARD_BLOCK_BYTES;
 }
 
 static shard_status write_narrow(saving *s, int64_t index)
 {
-    row_writer writer = {.s = s, .index = index, .lines = shard_block_take()};
-    shard_part_gather(shard_tensors_at(s->tensors, index), s->ranges[index], s->slices[index], write_rows, &writer);
-    shard_block_give_back(writer.lines);
+    row_writer writer = {.s = s, .index = index, .lines = shard_block_allocate()};
+    shard_gather_blocks(shard_tensors_at(s->tensors, index), s->ranges[index], s->flat_ranges[index], write_rows, &writer);
+    shard_block_free(writer.lines);
     return shard_last_status();
 }
 
-static shard_status write_part(saving *s, int64_t index, const shard_part *part)
+static shard_status write_extent(saving *s, int64_t index, const shard_extent *extent)
 {
-    for (int64_t row = 0; row < part->rows && shard_last_status() == SHARD_OK; row++)
-        write_run(s, index, part->element + row * part->width, part->width, part->start + row * part->pitch);
+    for (int64_t row = 0; row < extent->rows && shard_last_status() == SHARD_OK; row++)
+        write_run(s, index, extent->element + row * extent->width, extent->width, extent->start + row * extent->pitch);
     return shard_last_status();
 }
 
@@ -318,29 +316,29 @@ static shard_status write_split(saving *s, int64_t index)
         return SHARD_OK;
     if (is_narrow(s, index))
         return write_narrow(s, index);
-    shard_part parts[SHARD_PARTS];
-    shard_parts_of(tensor, parts);
-    return write_part(s, index, parts);
+    shard_extent extents[SHARD_EXTENTS];
+    shard_extents_of(tensor, extents);
+    return write_extent(s, index, extents);
 }
 
-static shard_status write_slice(saving *s, int64_t index)
+static shard_status write_flat_range(saving *s, int64_t index)
 {
     if (is_narrow(s, index))
         return write_narrow(s, index);
-    shard_part parts[SHARD_PARTS];
-    int count = shard_parts_of(shard_tensors_at(s->tensors, index), parts);
+    shard_extent extents[SHARD_EXTENTS];
+    int count = shard_extents_of(shard_tensors_at(s->tensors, index), extents);
     for (int i = 0; i < count && s->written[index] && shard_last_status() == SHARD_OK; i++)
-        write_part(s, index, &parts[i]);
+        write_extent(s, index, &extents[i]);
     return shard_last_status();
 }
 
-/* Joint over the world when it returns. */
+/* After it returns the error is known to all ranks of the world. */
 static shard_status write_all(saving *s)
 {
     for (int64_t i = 0; i < s->count; i++) {
         const shard_tensor *tensor = shard_tensors_at(s->tensors, i);
         if (tensor->slice)
-            write_slice(s, i);
+            write_flat_range(s, i);
         else if (tensor->placement.kind == SHARD_SPLIT)
             write_split(s, i);
         else
@@ -368,10 +366,10 @@ static void forget(saving *s)
         shard_file_remove(s->temporary);
     for (int64_t i = 0; i < s->count; i++) {
         free(s->ranges[i]);
-        free(s->slices[i]);
+        free(s->flat_ranges[i]);
     }
     free(s->ranges);
-    free(s->slices);
+    free(s->flat_ranges);
     free(s->written);
     free(s->entries);
     free(s->target);
@@ -389,7 +387,7 @@ shard_status shard_save_with(const shard_tensors *tensors, const char *path, con
     shard_file_limit_hold(&limit);
     if (agree(&s) == SHARD_OK) {
         plan(&s);
-        if (agree_on_parts(&s) == SHARD_OK && open_together(&s, metadata) == SHARD_OK && write_all(&s) == SHARD_OK)
+        if (agree_on_ranges(&s) == SHARD_OK && open_together(&s, metadata) == SHARD_OK && write_all(&s) == SHARD_OK)
             replace(&s);
     }
     forget(&s);

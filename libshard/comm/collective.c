@@ -1,8 +1,8 @@
 /*
- * The checked collectives: a preflight check (preflight.h), then the transport's own part.
- * Data that fits into the fingerprint travels with it, and then nothing follows.
+ * The checked collectives: a preflight check (preflight.h), then the transport's collective.
+ * Data that fits into the fingerprint is sent with it, without a second exchange.
  *
- * Data in a device's memory goes by the group's device transport, on which the members
+ * Data in a device's memory is exchanged by the group's device transport, on which the ranks
  * agree at the first such collective.
  */
 #include "comm/comm.h"
@@ -103,7 +103,7 @@ static int64_t largest_count(const shard_group *group, const shard_collective *c
     return largest;
 }
 
-/* The own data as the host reads it; room is for what is elsewhere. */
+/* This rank's data in host memory; data in a device's memory is copied to `room`. */
 static const void *read_small(const shard_collective *call, size_t bytes, unsigned char *room)
 {
     if (!call->device || bytes == 0)

@@ -1,6 +1,6 @@
 /*
- * Groups and the checked collectives that the rest of the library calls. What the transports
- * do is in transport.h.
+ * Groups and the checked collectives that the rest of the library calls. The transports'
+ * functions are in transport.h.
  */
 #ifndef SHARD_COMM_COMM_H
 #define SHARD_COMM_COMM_H
@@ -9,42 +9,42 @@
 
 /* ---- groups ---- */
 
-/* How many ranks are members of both; this rank alone for NULL. */
+/* The number of ranks in both groups; NULL is the group of this rank alone. */
 int shard_group_common(const shard_group *a, const shard_group *b);
-/* Whether they have the same members. */
+/* Whether both groups have the same ranks. */
 bool shard_group_same(const shard_group *a, const shard_group *b);
 
 /* The world group of this process, by the environment: SHARD_TRANSPORT, else
- * shardrun's shared memory, else an MPI launcher's, else this rank alone. A
- * launcher whose ranks cannot find each other (WORLD_SIZE says 4 but nobody
- * connects them; an mpirun of another MPI) is an error. NULL with the error
+ * shardrun's shared memory, else the transport of an MPI launcher, else this rank
+ * alone. If the ranks of a launcher cannot connect (WORLD_SIZE is 4 without a
+ * transport; an mpirun of another MPI), this is an error. NULL with the error
  * set. argc and argv are for MPI_Init and may be NULL. */
 shard_group *shard_world_open(int *argc, char ***argv);
 
-/* Leaves the world, with an abort notice if this rank has failed. NULL is fine. */
+/* Leaves the world, with an abort notice if this rank has failed. NULL is ignored. */
 void shard_world_close(shard_group *world);
 
-/* Before the end of the world: if this thread has an error that not all ranks
- * know, sends it to those that wait for this one. */
+/* Called before the world is closed: if this thread has an error that other ranks
+ * have not received, sends it to the ranks that wait for this one. */
 void shard_world_notify_error(shard_group *world);
 
 /* A group of this rank alone. NULL with the error set. */
 shard_group *shard_group_alone(int world_rank);
 
-/* The lists of a group whose size is set: group, or NULL with the error set. */
+/* Allocates the lists of a group whose size is set. Returns group, or NULL with the error set. */
 shard_group *shard_group_allocate(shard_group *group);
 
-/* Makes a new group ready for collectives: the first one, which all members enter. NULL, and the group
+/* Makes a new group ready for collectives by a first one, which every rank calls. NULL, and the group
  * destroyed, if that fails. */
 shard_group *shard_group_start(shard_group *group, shard_collective_kind kind);
 
 /* The group of `members` (ranks of parent), for a rank among them. Collective
- * over those. Destroyed by shard_group_destroy; NULL is fine there. */
+ * over these. shard_group_destroy destroys it, and ignores NULL. */
 shard_group *shard_group_create(shard_group *parent, const int *members, int size);
 void shard_group_destroy(shard_group *group);
 
-/* The parent's members fall into groups of one color >= 0 each, in the parent's order: this
- * rank's. Collective over the parent, whose device transport makes those of its groups all at once. */
+/* Divides the parent's ranks into groups by color >= 0, in the parent's order, and returns this rank's group. Collective
+ * over the parent, whose device transport connects all groups at once. */
 shard_group *shard_group_split(shard_group *parent, int color);
 
 /* Agrees on the group's device transport now, for data in the memory of a device like this one. Collective. */
@@ -52,23 +52,22 @@ shard_status shard_group_choose_device_transport(shard_group *group, shard_devic
 
 /* ---- the checked collectives ---- */
 
-/* Each takes part even if this thread already has an error: the others receive it then, and all
- * fail with the same text. A NULL data pointer with count > 0 and a set error is that case. A group
- * that is NULL or of one member costs nothing. The device is the one whose memory the data is in, of
- * one kind on all members; NULL is the host. Where it is not the host's memory the work is queued
- * on the device, as its own entries'. */
+/* Each is called even if this thread already has an error: the other ranks receive it, and all ranks
+ * fail with the same text. Data may be NULL with count > 0 then. If the group is NULL or has one rank,
+ * there is no communication. The device is the one whose memory has the data, of the same kind on all
+ * ranks; NULL is the host. Work on a device's memory is queued on the device, as other operations. */
 shard_status shard_group_all_reduce(shard_group *, shard_device *, void *data, int64_t count, shard_dtype, shard_reduce_op);
 shard_status shard_group_all_gather(shard_group *, shard_device *, const void *mine, void *all, const int64_t *counts,
                                     shard_dtype);
 shard_status shard_group_reduce_scatter(shard_group *, shard_device *, void *all, void *mine, const int64_t *counts, shard_dtype,
                                         shard_reduce_op);
 shard_status shard_group_broadcast(shard_group *, shard_device *, void *data, int64_t count, shard_dtype, int root);
-/* Small values of any kind from each member, for what differs by right (uneven
- * sizes): all [size][bytes], bytes <= SHARD_EXCHANGE_BYTES. */
+/* Exchanges small values that may differ between ranks (uneven sizes): all [size][bytes],
+ * bytes <= SHARD_EXCHANGE_BYTES. */
 shard_status shard_group_exchange(shard_group *, const void *mine, size_t bytes, void *all);
 
-/* Starts the collective; finished by shard_group_wait, in the order of the starts, and memory may not be touched in
- * between. NULL where it is done on return, or has failed. */
+/* Starts the collective. shard_group_wait finishes it, in the order of the starts; memory must not be used in between.
+ * NULL if it is done on return, or has failed. */
 shard_request *shard_group_post(shard_group *, const shard_collective *);
 shard_request *shard_group_all_reduce_start(shard_group *, shard_device *, void *data, int64_t count, shard_dtype,
                                             shard_reduce_op);
@@ -76,16 +75,16 @@ shard_request *shard_group_all_gather_start(shard_group *, shard_device *, const
                                             shard_dtype);
 shard_request *shard_group_reduce_scatter_start(shard_group *, shard_device *, void *all, void *mine, const int64_t *counts,
                                                 shard_dtype, shard_reduce_op);
-/* Whether shard_group_wait would return at once. Lets a transport go on whose collectives need the host (MPI's). */
+/* Whether shard_group_wait would return at once. Collectives that need the host (MPI) advance. */
 bool shard_group_test(shard_group *, shard_device *, shard_request *);
 /* NULL request (a group of one, or a failed start): returns the thread's status. */
 shard_status shard_group_wait(shard_group *, shard_device *, shard_request *);
 
-/* For a maker that failed before the collective that the other members are entering: they receive
- * its error. Returns the thread's error. */
+/* Called instead of a collective by a function that failed before it: the other ranks of the group receive the error.
+ * Returns the thread's error. */
 shard_status shard_group_fail(shard_group *);
 
-/* Whether all members have this thread's error, with the same text. */
+/* Whether all ranks of the group have this thread's error, with the same text. */
 bool shard_group_failure_is_joint(const shard_group *group);
 
 #endif

@@ -1,6 +1,6 @@
 /*
- * Whose fault it is that a rank waits in vain. A rank that waits itself, for others, is
- * not at fault: named is whom everybody waits for in the end.
+ * Finds the ranks that cause a wait to fail. A rank that itself waits for other ranks is
+ * not a cause: an error names the ranks at the ends of the chains of waits.
  */
 #ifndef SHARD_COMM_CULPRITS_H
 #define SHARD_COMM_CULPRITS_H

@@ -12,7 +12,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* Room for what ranks are to agree on in one function; a hash covers what is longer. */
+/* The size of the text that ranks agree on in one function; a longer text is only hashed. */
 #define SHARD_FUNCTION_AGREED 240
 
 typedef struct shard_function {
@@ -24,7 +24,7 @@ typedef struct shard_function {
 /* Of this thread. */
 const shard_function *shard_current_function(void);
 
-/* What SHARD_FUNCTION found, and leaves again. */
+/* The state that SHARD_FUNCTION found, restored when the function returns. */
 typedef struct shard_function_mark {
     uint64_t before; /* the hash */
     size_t agreed;   /* the length of the text */
@@ -39,12 +39,12 @@ typedef struct shard_function_mark {
 shard_function_mark shard_enter_function(const char *name);
 void shard_leave_function(const shard_function_mark *mark);
 
-/* For messages: who calls the function, where users of torch may call it on one rank; NULL: nothing to say. */
+/* For messages: which ranks call the function, if users of torch may call it on one rank; NULL: no hint. */
 const char *shard_function_hint(void);
 
-/* Adds what all ranks are to have the same in the function's next collectives: "lr %.7g". */
+/* Adds a value that all ranks must have the same in the function's next collectives: "lr %.7g". */
 void shard_agree_on(const char *format, ...) SHARD_PRINTF(1, 2);
-/* The same of a shape. */
+/* The same for a shape. */
 void shard_agree_on_shape(int ndim, const int64_t *dim);
 
 #endif

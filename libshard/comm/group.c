@@ -163,7 +163,7 @@ shard_group *shard_group_create(shard_group *parent, const int *members, int siz
     return shard_group_start(group, SHARD_COLLECTIVE_GROUP_CREATE);
 }
 
-/* What a member says before a split. */
+/* The word that each rank sends before a split. */
 typedef struct split_word {
     int32_t color;
     int32_t reaches; /* it has a device whose memory the host does not reach */
@@ -185,7 +185,8 @@ static shard_group *create_of_color(shard_group *parent, const split_word *words
     return group;
 }
 
-/* The host's part of a split; *all_reach: every member has a device beyond the host. */
+/* The split of the host transport; *all_reach: every rank has a device whose memory the host does not
+ * reach. */
 static shard_group *split_host(shard_group *parent, int color, bool reaches, bool *all_reach)
 {
     const shard_collective call = {.kind = SHARD_COLLECTIVE_GROUP_SPLIT};

@@ -29,7 +29,7 @@ _Static_assert(SHARD_COMM_TEXT <= SHARD_EXCHANGE_BYTES, "a text travels in one e
 
 /* ---- which error it is ---- */
 
-/* What is known of the error with this serial number, which this thread had last: of a later one, nothing. */
+/* The number of ranks that have the error with this serial number. A later error of the thread has another one. */
 static _Thread_local struct {
     uint64_t serial;
     shard_error_id id;
@@ -78,7 +78,7 @@ static char (*exchange_texts(shard_group *group, const char *mine))[SHARD_COMM_T
     return exchange(group, mine, SHARD_COMM_TEXT) == SHARD_OK ? group->peers : NULL;
 }
 
-/* Whether all members have the same error: there is nothing to exchange. */
+/* Whether all ranks of the group have the same error, and need no exchange. */
 static bool have_same_error(const shard_group *group, shard_error_id id)
 {
     const shard_fingerprint *received = shard_received(group);
@@ -107,7 +107,7 @@ static shard_status fail_together(shard_group *group, int first)
     return shard_last_status();
 }
 
-/* What a member says of its call when calls differ. */
+/* The text of a rank's call, sent if calls differ. */
 typedef struct call_text {
     uint64_t fingerprint; /* a hash of it */
     char call[SHARD_COMM_TEXT - SHARD_FUNCTION_AGREED - sizeof(uint64_t)];

@@ -1,24 +1,24 @@
-/* The preflight check: what members of a group exchange before a collective. */
+/* The preflight check: the exchange of the ranks of a group before a collective. */
 #ifndef SHARD_COMM_PREFLIGHT_H
 #define SHARD_COMM_PREFLIGHT_H
 
 #include "comm/transport.h"
 
-/* Which error it is: that of the rank which failed first, also where others have received it. */
+/* Identifies an error: by the rank that failed first, also on the ranks that received it. */
 typedef struct shard_error_id {
-    int32_t rank;    /* of the world; -1: all members of a group found it at once */
+    int32_t rank;    /* of the world; -1: all ranks of a group found it at once */
     uint64_t serial; /* shard_error_serial() there */
 } shard_error_id;
 
 #define SHARD_SMALL_BYTES 216
 
-/* What the others receive of a collective: compared up to `status`. */
+/* The description of a collective that the other ranks receive: compared up to `status`. */
 typedef struct shard_fingerprint {
     uint64_t sequence;
-    uint64_t layout; /* hash of counts, of the public function and of what is agreed on in it */
+    uint64_t layout; /* hash of counts, of the public function and of its arguments that must agree */
     int64_t count;
-    uint32_t kind, dtype, root; /* kind with flags of where the data is; root is the operation of a reduction */
-    int32_t status;             /* not SHARD_OK: this member has failed */
+    uint32_t kind, dtype, root; /* kind with flags for the memory of the data; root is the operation of a reduction */
+    int32_t status;             /* not SHARD_OK: the rank has failed */
     union {
         unsigned char data[SHARD_SMALL_BYTES];
         shard_error_id error;
@@ -27,29 +27,29 @@ typedef struct shard_fingerprint {
 
 _Static_assert(SHARD_OFFER_BYTES <= SHARD_SMALL_BYTES, "an offer travels with the fingerprint");
 
-/* What the members sent in the last preflight check: [size]. */
+/* The fingerprints of the last preflight check: [size]. */
 static inline const shard_fingerprint *shard_received(const shard_group *group)
 {
     return group->peers;
 }
 
-/* UNSUPPORTED in a capture: a replay would make no preflight check. */
+/* Sets the error UNSUPPORTED in a capture: a replay would make no preflight check. */
 void shard_refuse_captured_collective(void);
 
-/* An error in a process that a rank has forked. */
+/* Fails in a process that a rank has forked. */
 shard_status shard_refuse_fork(const shard_group *group);
 
-/* The preflight check; `bytes` of small travel along, and lie in shard_received then. OK only if all are
- * about to do the same and none has an error. */
+/* Makes the preflight check. `bytes` of small are sent with it, and are in shard_received afterwards. OK only if all ranks
+ * make the same call and no rank has an error. */
 shard_status shard_preflight(shard_group *group, const shard_collective *call, const void *small, size_t bytes);
 
-/* A collective that is its preflight check: barrier, agree, the first one of a new group. */
+/* A collective that needs only the preflight check: barrier, agree, the first one of a new group. */
 shard_status shard_preflight_only(shard_group *group, shard_collective_kind kind);
 
-/* The thread's error as other ranks read it, cut between two characters where it is too long. */
+/* Writes the thread's error for other ranks; a text that is too long is cut between two characters. */
 void shard_write_error(const shard_group *group, char *text, size_t bytes);
 
-/* Whether so many ranks have received the thread's error, this one among them. */
+/* Whether at least `size` ranks have the thread's error, this one included. */
 bool shard_error_is_joint(int size);
 
 #endif

@@ -67,7 +67,7 @@ static int64_t lesser(int64_t a, int64_t b)
     return a < b ? a : b;
 }
 
-/* To the stage; what was copied from it before has arrived afterwards. */
+/* Copies to the stage. Earlier copies from it have arrived when this returns. */
 static shard_status copy_out(const stage *s, void *to, const void *from, int64_t bytes)
 {
     const shard_device_ops *ops = s->device->ops;

@@ -1,13 +1,13 @@
 /*
  * Transports: how the ranks of a group exchange bytes. Each fills one table,
- * shard_transport, and takes a collective as one descriptor, shard_collective. A group
+ * shard_transport, and gets a collective as one descriptor, shard_collective. A group
  * has a host transport, and gets a device transport at its first collective of memory
  * that the host does not reach.
  *
- * Memory is contiguous. Counts are elements, 64-bit; transports cut them up as their own
- * interface needs. bfloat16 and float16 are summed in float32 and rounded once; sums of
- * integers wrap. Results are the same on every member (of MAX and MIN over MPI only where
- * no value is a NaN).
+ * Memory is contiguous. Counts are 64-bit numbers of elements; transports divide them as
+ * their interfaces need. bfloat16 and float16 are summed in float32 and rounded once; sums
+ * of integers wrap. Results are identical on all ranks (MAX and MIN over MPI only if no
+ * value is a NaN).
  */
 #ifndef SHARD_COMM_TRANSPORT_H
 #define SHARD_COMM_TRANSPORT_H
@@ -16,26 +16,26 @@
 
 #include "device/device.h"
 
-/* The most that an exchange takes from each member. */
+/* The most bytes that an exchange takes from each rank. */
 #define SHARD_EXCHANGE_BYTES 1024
 
-/* Room for any text that a transport or a joint failure makes. */
+/* The size of any text of a transport or a joint failure. */
 #define SHARD_COMM_TEXT 512
 
 /* ---- collectives ---- */
 
 typedef enum shard_collective_kind {
-    SHARD_COLLECTIVE_WAIT, /* for one that was posted; up to EXCHANGE: for the preflight check and texts alone */
+    SHARD_COLLECTIVE_WAIT, /* waits for a posted collective; kinds up to EXCHANGE are for the preflight check and texts only */
     SHARD_COLLECTIVE_WORLD_OPEN,
     SHARD_COLLECTIVE_GROUP_CREATE,
     SHARD_COLLECTIVE_GROUP_SPLIT,
     SHARD_COLLECTIVE_BARRIER,
     SHARD_COLLECTIVE_AGREE,
     SHARD_COLLECTIVE_FAIL,
-    SHARD_COLLECTIVE_EXCHANGE, /* receive [size][count] = every member's send [count]; bytes, at most SHARD_EXCHANGE_BYTES */
+    SHARD_COLLECTIVE_EXCHANGE, /* receive [size][count] = every rank's send [count]; bytes, at most SHARD_EXCHANGE_BYTES */
     SHARD_COLLECTIVE_ALL_REDUCE,
-    SHARD_COLLECTIVE_ALL_GATHER,     /* receive = the members' pieces one after the other; send may be the own piece inside it */
-    SHARD_COLLECTIVE_REDUCE_SCATTER, /* receive = the sum of every member's piece of that rank, may be the own piece
+    SHARD_COLLECTIVE_ALL_GATHER, /* receive = the ranks' pieces one after the other; send may be this rank's piece inside it */
+    SHARD_COLLECTIVE_REDUCE_SCATTER, /* receive = the sum of every rank's piece for this rank; may be this rank's piece
                                         inside send, which may be overwritten */
     SHARD_COLLECTIVE_BROADCAST,
 } shard_collective_kind;
@@ -43,33 +43,33 @@ typedef enum shard_collective_kind {
 typedef struct shard_collective {
     shard_collective_kind kind;
     const void *send;
-    void *receive;         /* the same as send where data is reduced or broadcast in place */
-    int64_t count;         /* in all */
-    const int64_t *counts; /* [size] of the members' pieces; NULL where there are none */
+    void *receive;         /* the same as send if data is reduced or broadcast in place */
+    int64_t count;         /* of all pieces */
+    const int64_t *counts; /* [size] of the ranks' pieces; NULL: no pieces */
     shard_dtype dtype;
     shard_reduce_op op;
     int root;             /* of a broadcast */
     shard_device *device; /* whose memory the data is in; NULL: the host's */
-    bool chooses;         /* the preflight check is of the device transport to choose, before the collective's own */
+    bool chooses;         /* the preflight check chooses the device transport, before the check of the collective */
 } shard_collective;
 
 /* "all_reduce". */
 const char *shard_collective_name(shard_collective_kind kind);
 
-/* A collective that was posted; the transport's own. */
+/* A posted collective; each transport defines it. */
 typedef struct shard_request shard_request;
 
 /* ---- transports ---- */
 
-/* What an abort notice says of the rank that sends it. */
+/* The state of the rank that sends an abort notice. */
 typedef enum shard_abort_notice {
-    SHARD_ABORT_WITHDRAWN, /* it waits in a group no more; the text is NULL */
+    SHARD_ABORT_WITHDRAWN, /* it no longer waits in a group; the text is NULL */
     SHARD_ABORT_WAITING,   /* it has failed and is about to wait in this group: ranks that wait for it in another one fail */
     SHARD_ABORT_LEAVING,   /* it leaves with an error: ranks that wait for it in any group fail; before the world's close */
-    SHARD_ABORT_DEVICE,    /* it has aborted its collectives of device memory, for good; sent once */
+    SHARD_ABORT_DEVICE,    /* it has aborted its collectives of device memory, permanently; sent once */
 } shard_abort_notice;
 
-/* Room for what a member says of its device before a device transport is chosen. */
+/* The size of a rank's description of its device, by which a device transport is chosen. */
 #define SHARD_OFFER_BYTES 208
 
 typedef struct shard_transport {
@@ -79,36 +79,35 @@ typedef struct shard_transport {
     /* A host transport: joins the world; sets rank, size, transport (this table, or a plugin's) and state of a new
      * group. NULL: it is a device transport. */
     shard_status (*open)(shard_group *world, int *argc, char ***argv);
-    /* A device transport: offer [SHARD_OFFER_BYTES] = what this rank says of its device. NULL: nothing. */
+    /* A device transport: offer [SHARD_OFFER_BYTES] = this rank's description of its device. NULL: none. */
     void (*offer)(shard_device *device, void *offer);
-    /* A device transport, by the offers of all members [size][SHARD_OFFER_BYTES]: sets device_transport and device_state,
-     * or neither, with the reason why the devices do not reach each other in refusal. Collective. */
+    /* A device transport, by the offers of all ranks [size][SHARD_OFFER_BYTES]: sets device_transport and device_state,
+     * or neither; then refusal is the reason why the devices do not reach each other. Collective. */
     shard_status (*connect)(shard_group *, shard_device *, const void *offers, char *refusal, size_t bytes);
-    /* Sets the state of a new group of members of the parent, which has this transport. A host transport: called by the group's
-     * members. A device transport: by the parent's, in groups by color >= 0; group is NULL for a rank alone in its color.
-     * NULL entry: groups connect by themselves. */
+    /* Sets the state of a new group of ranks of the parent, which has this transport. A host transport: called by the
+     * ranks of the group. A device transport: called by all ranks of the parent, for groups by color >= 0; group is NULL
+     * for a rank alone in its color. NULL entry: each group calls connect. */
     shard_status (*split)(shard_group *parent, shard_group *group, int color);
 
-    /* Starts a collective of more than one member, after its preflight check. *request stays NULL where it is done at once,
-     * else wait finishes it, and memory may not be touched in between. Requests are waited for in the order they were
-     * posted. A device transport may queue work: data is what it was when everything queued on the device before is done,
-     * and the result is there for everything queued after wait. The entry that finds a rank that is gone or late fails with
-     * PEER or TIMEOUT and names the world ranks, and so does every later one of the group, on every member. No entry waits
-     * past the deadline. */
+    /* Starts a collective of several ranks, after its preflight check. *request stays NULL if it is done at once; else
+     * wait finishes it, and memory must not be used in between. Requests are waited for in the order they were posted. A
+     * device transport may queue work: it reads the data after all work that was queued on the device before, and work
+     * that is queued after wait reads the result. A function that finds a dead or late rank fails with PEER or TIMEOUT and
+     * names the world ranks; so does every later one of the group, on all ranks. No function waits past the deadline. */
     shard_status (*post)(shard_group *, const shard_collective *, shard_request **request);
-    /* Whether wait would return at once. Lets requests go on that need the host. Both NULL where post leaves none. */
+    /* Whether wait would return at once. Requests that need the host advance. Both NULL if post makes no requests. */
     shard_status (*test)(shard_group *, shard_request *, bool *done);
     shard_status (*wait)(shard_group *, shard_request *);
 
-    /* Without waiting: PEER, with its text, if it is known that a member died, failed, or waits elsewhere with an error, and
-     * so will not finish what it is `doing`; the status of the notice if a member has aborted its collectives of device
-     * memory, also after it has left. NULL: that is never known. */
+    /* Without waiting: PEER, with its text, if it is known that a rank of the group died, failed, or waits elsewhere with
+     * an error, and so will not finish what it is `doing`; the status of the notice if a rank has aborted its collectives
+     * of device memory, also after it has left. NULL: the transport never knows. */
     shard_status (*probe)(shard_group *, const char *doing);
     /* Sends an abort notice to the other ranks of the world. NULL: no other rank can be waiting. */
     void (*abort)(shard_group *, shard_abort_notice, shard_status, const char *text);
-    /* Frees the group's state; of the world, leaves it. */
+    /* Frees the group's state; for the world, also leaves it. */
     void (*close)(shard_group *);
-    bool takes_small; /* also data that fits into the fingerprint: reading it there would wait for the device */
+    bool takes_small; /* also takes data that fits into the fingerprint: to read it there would wait for the device */
 } shard_transport;
 
 /* ---- groups ---- */
@@ -117,29 +116,29 @@ struct shard_group {
     int rank, size;
     int *world_ranks; /* [size] */
     const shard_transport *transport;
-    void *state;                             /* the transport's own */
-    const shard_transport *device_transport; /* of data in a device's memory; NULL: not chosen yet */
+    void *state;                             /* of the transport */
+    const shard_transport *device_transport; /* for data in a device's memory; NULL: not chosen yet */
     void *device_state;
-    uint64_t sequence;            /* of the last preflight check */
-    void *peers;                  /* [size][SHARD_COMM_TEXT] what the members sent in it */
-    const void **parts;           /* [size] room for the collective under way */
-    const shard_collective *call; /* the one under way, for texts; NULL between them */
-    /* The ranks that hold the same part as this one of what is split over the group;
-     * set by a mesh. NULL: this rank alone. */
+    uint64_t sequence;            /* number of the last preflight check */
+    void *peers;                  /* [size][SHARD_COMM_TEXT] the ranks' messages in it */
+    const void **parts;           /* [size] workspace of the current collective */
+    const shard_collective *call; /* the current collective, for texts; else NULL */
+    /* The ranks that have the same shard as this one of tensors that are split over the group;
+     * set by a mesh. NULL: no other rank. */
     shard_group *replicas;
     bool is_world; /* callers may keep a pointer to it after the end of the job */
 };
 
-/* What this rank is doing in the group, "all_reduce of 10 float32". */
+/* The text of this rank's current call in the group, "all_reduce of 10 float32". */
 void shard_group_describe(const shard_group *group, char *text, size_t bytes);
 
-/* "rank 2" or "ranks 1, 2 and 5": world ranks, those of `group` for which marked[member] is set (NULL: all); adds to text,
- * which is a string already. */
+/* "rank 2" or "ranks 1, 2 and 5": world ranks, those of `group` for which marked[member] is set (NULL: all). Appends to
+ * the string in text. */
 void shard_group_name_ranks(const shard_group *group, const bool *marked, char *text, size_t bytes);
 /* The same of the world's ranks: marked [size]. */
 void shard_name_world_ranks(int size, const bool *marked, char *text, size_t bytes);
 
-/* The elements of the pieces before the member's. */
+/* The number of elements of the pieces before the piece of rank `member`. */
 static inline int64_t shard_count_before(const int64_t *counts, int member)
 {
     int64_t before = 0;
@@ -151,9 +150,9 @@ static inline int64_t shard_count_before(const int64_t *counts, int member)
 /* ---- the process ---- */
 
 typedef struct shard_comm_process {
-    double timeout; /* seconds until a wait gives up: SHARD_TIMEOUT */
+    double timeout; /* seconds after which a wait fails: SHARD_TIMEOUT */
     int world_size; /* INT_MAX while there is no world */
-    bool forked;    /* by the process that opened the world: it is no rank, and what it has of the world is the other's */
+    bool forked;    /* a fork of the process that opened the world: it is not a rank, and must not use its copy of the world */
 } shard_comm_process;
 extern shard_comm_process shard_process;
 

@@ -1,23 +1,23 @@
 /*
- * What a device can do: the table that each device's folder fills.
+ * The interface of devices: the table that each device's folder fills.
  *
  * Rules for every entry:
  * - Arrays are contiguous and row-major, rows of a matrix whose shape has a pitch
  *   that much apart; sizes are counts of elements. A count
- *   of 0 is legal, does nothing but what an empty sum is (zeros), and returns OK.
+ *   of 0 is legal, writes only the zeros of empty sums, and returns OK.
  * - Pointers are device memory unless the name ends in _host. Input and output
  *   overlap only where an entry allows it, and then exactly.
  * - T is the dtype argument: one of the four floating types unless said
  *   otherwise. 16-bit types are computed in float32 and rounded once.
  *   Accumulations are in float32 or better; statistics are double.
- * - An entry that fails sets the thread's error and returns its status. What
- *   callers have checked (shapes, ranges of enums) is not checked again.
+ * - An entry that fails sets the thread's error and returns its status. Callers
+ *   have checked shapes and ranges of enums; entries do not check them again.
  * - Work may be queued, in the order of the calls: only copy_out, synchronize and
- *   event_synchronize wait, and trim, which tells of no fault. Results are the same in every run for the same
+ *   event_synchronize wait, and trim, which reports no fault. Results are the same in every run for the same
  *   shapes and number of threads.
- * - What an entry finds wrong in its data (shard_fault) is its error at once where the
- *   memory is the host's. A device that queues keeps the first one it finds until the
- *   next of those that wait, by any thread, or report, which then has it as its error.
+ * - A fault in an entry's data (shard_fault) is its error at once if the memory
+ *   is the host's. A device that queues keeps the first fault that it finds until
+ *   the next entry that waits, of any thread, or report: it returns the fault.
  */
 #ifndef SHARD_DEVICE_DEVICE_H
 #define SHARD_DEVICE_DEVICE_H
@@ -27,7 +27,7 @@
 #include "base/random.h"
 #include "device/expansion.h"
 
-/* Bytes in use, and the most that were; changed by any thread. */
+/* Bytes in use and their peak; changed by any thread. */
 typedef struct shard_memory_count {
     int64_t current, peak;
 } shard_memory_count;
@@ -40,7 +40,7 @@ struct shard_device {
     bool allow_tf32; /* as shard_set_allow_tf32 says; read by products and convolutions of float32 */
 };
 
-/* Functions of one number; s0, s1: their scalars. Behind each, what its gradient is computed from: x, or the result y. */
+/* Functions of one number; s0, s1: their scalars. The comments name the operand of the gradient: x, or the result y. */
 typedef enum shard_unary {
     SHARD_RELU,      /* x or y */
     SHARD_GELU,      /* x; exact, by erf */
@@ -57,8 +57,8 @@ typedef enum shard_unary {
     SHARD_CLAMP,     /* x; min(max(x, s0), s1); 1 where s0 <= x <= s1 */
     SHARD_POWER,     /* x; x^s0 */
 } shard_unary;
-/* Functions of two numbers. Of the larger and the smaller one a NaN is both; their gradient is halved where the two
- * are equal. */
+/* Functions of two numbers. A NaN is both the larger and the smaller one; the gradient of these is halved where the
+ * operands are equal. */
 typedef enum shard_binary {
     SHARD_ADD,
     SHARD_SUB,
@@ -78,8 +78,8 @@ typedef struct shard_region {
     int64_t whole_cols;
 } shard_region;
 
-/* A pitch is the elements from one row of a matrix to the next, 0 where rows are dense: of `cols`
- * elements. What is between two rows is not written to. */
+/* A pitch is the number of elements from one row of a matrix to the next; 0: rows are dense, of `cols` elements.
+ * Elements between two rows are not written to. */
 SHARD_KERNEL int64_t shard_pitch(int64_t pitch, int64_t cols)
 {
     return pitch ? pitch : cols;
@@ -105,9 +105,9 @@ typedef struct shard_linear_shape {
     int64_t pitch_x, pitch_y;
 } shard_linear_shape;
 
-/* A matrix's rows may pass by in blocks of multiples of these (tensor/tensor.h, shard_rows);
- * the last block is longer, not shorter. On the CPU sums over that many products and more
- * are of such blocks, too, so that float32 comes out the same. */
+/* Row blocks of a streamed matrix (tensor/tensor.h, shard_rows) are multiples of these; the last block is longer,
+ * not shorter. On the CPU sums over that many products and more are divided in the same way, so that float32 has the
+ * same bits. */
 enum { SHARD_ROW_BLOCK = 4096 };
 
 static inline int64_t shard_rows_in_block(int64_t block, int64_t first, int64_t rows)
@@ -165,44 +165,43 @@ SHARD_KERNEL bool shard_label_ignored(const shard_cross_entropy_shape *shape, in
  * (0 where this part does not own it, where ignored, and for probabilities). */
 enum { SHARD_CE_MAX, SHARD_CE_SUM, SHARD_CE_A, SHARD_CE_B, SHARD_CE_WEIGHT, SHARD_CE_STATS };
 
-/* What the parts' statistics come to, arrays of [rows] one after the other: lse, b, the
- * derivative of the result by the row's loss, the row's loss. */
+/* The join of the ranks' statistics, arrays of [rows] one after the other: lse, b, the derivative of the result by
+ * the row's loss, the row's loss. */
 enum { SHARD_CE_LSE, SHARD_CE_TARGETS, SHARD_CE_FACTOR, SHARD_CE_LOSS, SHARD_CE_NUMBERS };
 
-/* What is told of data that is not as it should be: the format takes three int64_t.
- * Both are there as long as the process. */
+/* The error for faulty data: the format has three int64_t. Both are valid as long as the process. */
 typedef struct shard_fault {
     shard_status status;
     const char *format;
 } shard_fault;
 
-/* What a member tells the others of its labels. */
+/* The data with which ranks compare their labels. */
 typedef struct shard_label_digest {
     uint64_t hash;
-    int64_t rank; /* its name in texts */
+    int64_t rank; /* the world rank, for messages */
 } shard_label_digest;
 
 #define SHARD_OPTIMIZER_STATES 3 /* tensors of state a parameter, at most */
 
-/* What of an update is another number at each step. */
+/* The factors of an update that change with each step. */
 typedef struct shard_step_factors {
     double lr;
     double first;                       /* 1 in the first step, whose states are not read, else 0 */
     double root_correction, keep, rate; /* of Adam, AdamW and LAMB's first half, see shard_adam_factors */
 } shard_step_factors;
 
-/* What a step of an optimizer takes of one parameter, or of any piece of memory with settings
- * of its own. Factors are float64 scalars in device memory, which the host need not know. */
+/* One parameter of an optimizer's step, or a flat range of one, with its settings. Factors are float64 scalars in
+ * device memory, which the host need not know. */
 typedef struct shard_update {
     int64_t size; /* elements of each array */
     double lr, weight_decay;
     int64_t step;              /* 1, 2, ...; in the first one the states are not read */
-    /* In a capture: device memory with what a replay takes in place of lr and step; NULL: those above. */
+    /* In a capture: device memory with the values of a replay for lr and step; NULL: those above. */
     const shard_step_factors *factors;
     const double *grad_scale;  /* of the gradient, before weight decay is added; NULL: 1 */
     const double *trust_ratio; /* of their sum (SGD's step alone takes it, for LARS and LAMB); NULL: 1 */
     void *gradient, *value;
-    void *state[SHARD_OPTIMIZER_STATES]; /* as the optimizer has them, the rest not looked at */
+    void *state[SHARD_OPTIMIZER_STATES]; /* the optimizer's states; the rest is not read */
 } shard_update;
 
 typedef struct shard_sgd_arguments {
@@ -216,8 +215,8 @@ typedef struct shard_adam_arguments {
     bool amsgrad;
 } shard_adam_arguments;
 
-/* Of a step that leaves keep * value + rate * exp_avg / (sqrt(exp_avg_sq) * root_correction + eps): Adam's, or, of
- * LAMB's first half, what goes in the gradient's place. */
+/* The factors of a step that computes keep * value + rate * exp_avg / (sqrt(exp_avg_sq) * root_correction + eps):
+ * Adam's new value, or the result of LAMB's first half. */
 static inline shard_step_factors shard_adam_factors(const shard_update *update, const shard_adam_arguments *options, bool lamb)
 {
     shard_step_factors factors;
@@ -230,7 +229,7 @@ static inline shard_step_factors shard_adam_factors(const shard_update *update, 
     return factors;
 }
 
-/* An array, and where the sum of the squares of its elements goes (in device memory). */
+/* An array, and the address of the sum of the squares of its elements (in device memory). */
 typedef struct shard_square_sum {
     int64_t size;
     const void *x;
@@ -261,35 +260,35 @@ typedef struct shard_device_ops {
     void *(*allocate_host)(shard_device *, size_t bytes);
     void (*release_host)(shard_device *, void *memory, size_t bytes);
     shard_status (*synchronize)(shard_device *);
-    /* Marks of what has been queued: record sets one, synchronize waits for the last that
-     * was set, if any was. create gives NULL with the error set; destroy takes NULL. */
+    /* Marks in the queue: record sets one, synchronize waits for the last that was set, if any. create returns NULL
+     * with the error set; destroy takes NULL. */
     void *(*event_create)(shard_device *);
     void (*event_destroy)(shard_device *, void *event);
     shard_status (*event_record)(shard_device *, void *event);
     shard_status (*event_synchronize)(shard_device *, void *event);
-    /* What is called between begin and end is not done, but recorded, and done at each launch. What
-     * end gives in *executable, NULL where it fails, is there until destroy; without `executable` what was recorded
-     * is dropped. nodes: pieces of work in it. UNSUPPORTED where there are no graphs. */
+    /* Calls between begin and end are recorded, and executed at each launch. *executable (NULL after a failure) is
+     * valid until destroy; without `executable` the record is discarded. nodes: the number of recorded operations.
+     * UNSUPPORTED on a device without graphs. */
     shard_status (*graph_begin)(shard_device *);
     shard_status (*graph_end)(shard_device *, void **executable);
     shard_status (*graph_launch)(shard_device *, void *executable);
     int64_t (*graph_nodes)(shard_device *, const void *executable);
     void (*graph_destroy)(shard_device *, void *executable);
-    /* The fault that is kept, as of an entry that waits, but without waiting: what the
-     * device has found by now. */
+    /* Returns the fault that the device has found so far, as an entry that waits, but without waiting. */
     shard_status (*report)(shard_device *);
-    /* from_host may be overwritten on return, unless it is memory of allocate_host:
-     * that may be after a later entry that waits (for this one). */
+    /* from_host may be overwritten on return, unless it is memory of allocate_host: then only after a later entry
+     * that waits. */
     shard_status (*copy_in)(shard_device *, void *to, const void *from_host, size_t bytes);
     shard_status (*copy_out)(shard_device *, void *to_host, const void *from, size_t bytes);
-    /* The same without waiting: to_host, memory of allocate_host, has it once the device has come there. */
+    /* As copy_out without waiting: to_host, memory of allocate_host, has the values once the device has executed the
+     * copy. */
     shard_status (*copy_out_async)(shard_device *, void *to_host, const void *from, size_t bytes);
-    /* New memory, as of allocate, with a copy of from_host, memory of allocate_host, which is made beside
-     * what is queued; synchronize and events count it in. What is queued after
-     * wait_arrival(device, *arrival) sees it; *arrival NULL: it is there already. Released as what
-     * allocate gives, after that call. NULL with the error set. */
+    /* New memory, as of allocate, with a copy of from_host, memory of allocate_host. The copy runs concurrently with
+     * the queue; synchronize and events include it. Work that is queued after wait_arrival(device, *arrival) sees
+     * the copy; *arrival NULL: it is complete. Released as memory of allocate, after that call. NULL with the error
+     * set. */
     void *(*copy_in_async)(shard_device *, const void *from_host, size_t bytes, void **arrival);
-    /* Has what is queued from now on wait for it; ends the arrival, unless it fails. */
+    /* Makes the work that is queued later wait for the copy, and frees the arrival, unless it fails. */
     shard_status (*wait_arrival)(shard_device *, void *arrival);
     /* rows rows of width bytes; pitches are bytes from one row to the next. */
     shard_status (*copy_rows)(shard_device *, void *to, size_t to_pitch, const void *from, size_t from_pitch, size_t width,
@@ -307,7 +306,7 @@ typedef struct shard_device_ops {
     shard_status (*axpby)(shard_device *, int64_t n, double alpha, const void *x, double beta, void *y, shard_dtype);
     /* scalars_host [2], NULL for a kind that has none. y may be x. */
     shard_status (*unary)(shard_device *, shard_unary, const double *scalars_host, int64_t n, const void *x, void *y, shard_dtype);
-    /* x is what the kind's gradient is computed from. dx may be dy. */
+    /* x is the operand that the kind's gradient is computed from. dx may be dy. */
     shard_status (*unary_backward)(shard_device *, shard_unary, const double *scalars_host, int64_t n, const void *x,
                                    const void *dy, void *dx, shard_dtype);
     /* y = a op b, as operands 0 and 1. y may be one that is not repeated. */
@@ -324,15 +323,15 @@ typedef struct shard_device_ops {
      * operand of its type that is not repeated. */
     shard_status (*where)(shard_device *, const shard_expansion *, const uint8_t *condition, const void *a, const void *b, void *y,
                           shard_dtype);
-    /* y[j] = sum over i of x[i, j], added to y if accumulate. `to` is `from`, or float32
-     * where that is a 16-bit type. What is behind the last row, up to its pitch, may be read. */
+    /* y[j] = sum over i of x[i, j], added to y if accumulate. `to` is `from`, or float32 if that is a 16-bit type.
+     * Memory after the last row, up to its pitch, may be read. */
     shard_status (*sum_rows)(shard_device *, int64_t rows, int64_t cols, int64_t pitch, const void *x, shard_dtype from,
                              bool accumulate, void *y, shard_dtype to);
     /* y = x with its dimensions in the order axes: y.shape[i] = shape[axes[i]].
      * Every dtype; ndim <= 8. */
     shard_status (*permute)(shard_device *, int ndim, const int64_t *shape, const int *axes, const void *x, void *y, shard_dtype);
 
-    /* ---- random ---- */
+    /* ---- random numbers ---- */
 
     shard_status (*random_uniform)(shard_device *, const shard_region *, shard_draw, double low, double high, void *y, shard_dtype);
     shard_status (*random_normal)(shard_device *, const shard_region *, shard_draw, double mean, double deviation, void *y,
@@ -387,13 +386,12 @@ typedef struct shard_device_ops {
      * sums [2 * channels] = sum d, then sum d^2. */
     shard_status (*batch_norm_sums)(shard_device *, int64_t rows, int64_t channels, const void *x, const double *shift, double *sums,
                                     shard_dtype);
-    /* Makes of such sums, in place, those of x and x^2: what members with other shifts add up. */
+    /* Converts such sums, in place, to those of x and x^2, which ranks with different shifts can add. */
     shard_status (*batch_norm_unshift)(shard_device *, int64_t rows, int64_t channels, const double *shift, double *sums);
-    /* From the sums over `count` rows, about shift as above: mean, rstd = 1 / sqrt(variance
-     * + eps) [channels], the variance being that of the rows. If they are not NULL,
-     * running_mean and running_var [channels] of the parameters' dtype become
-     * (1 - momentum) * what they were + momentum * the mean, or squares / (count - 1).
-     * count 0: mean = shift, variance = 0, and the running ones are left alone. */
+    /* From the sums over `count` rows, about shift as above: mean, rstd = 1 / sqrt(variance + eps) [channels], the
+     * variance being that of the rows. running_mean and running_var [channels] of the parameters' dtype, if not
+     * NULL, become (1 - momentum) * old + momentum * the mean, or squares / (count - 1). count 0: mean = shift,
+     * variance = 0, and the running ones are unchanged. */
     shard_status (*batch_norm_statistics)(shard_device *, int64_t channels, double count, const double *shift, const double *sums,
                                           double eps, double momentum, void *running_mean, void *running_var, double *mean,
                                           double *rstd, shard_dtype);
@@ -427,11 +425,10 @@ typedef struct shard_device_ops {
     shard_status (*sum_dim)(shard_device *, const shard_axis *, double factor, const void *x, void *y, shard_dtype);
     /* Its gradient: each element of x [outer, size, inner] = factor * y's [outer, inner]. */
     shard_status (*spread_dim)(shard_device *, const shard_axis *, double factor, const void *y, void *x, shard_dtype);
-    /* Of two elements that one comes first which is a NaN, else the larger (not `largest`: the
-     * smaller) one, of equal ones that with the smaller index. An element's index is start + its
-     * place along the dimension, or what `index_of`, of x's shape, has for it; INT64_MAX there is
-     * no element if its value is -infinity (infinity).
-     * y, index [outer, inner]: the first one; -infinity (infinity) and INT64_MAX where size is 0. */
+    /* The order of elements: a NaN comes first, then the larger one (not `largest`: the smaller one), of equal ones
+     * the one with the smaller index. An element's index is start + its position along the dimension, or its entry
+     * in `index_of`, of x's shape; an element of INT64_MAX there does not exist if its value is -infinity
+     * (infinity). y, index [outer, inner]: the first element; -infinity (infinity) and INT64_MAX if size is 0. */
     shard_status (*extreme_dim)(shard_device *, const shard_axis *, bool largest, int64_t start, const int64_t *index_of,
                                 const void *x, void *y, int64_t *index, shard_dtype);
     /* y, index [rows, k]: the first k of each row of x [rows, cols], largest first, in that order;
@@ -467,28 +464,26 @@ typedef struct shard_device_ops {
     /* From y, the forward's result. dx may be dy. */
     shard_status (*softmax_backward)(shard_device *, bool log, int64_t rows, int64_t cols, const void *y, const void *dy, void *dx,
                                      shard_dtype);
-    /* The fault, of (index[i], i, limit), if an index is neither ignore_index nor in [0,
-     * limit), for the first such i. hash is NULL, or becomes one of all n of them. */
+    /* The fault (index[i], i, limit) for the first index that is neither ignore_index nor in [0, limit). hash is
+     * NULL, or is set to a hash of all n indices. */
     shard_status (*check_index)(shard_device *, int64_t n, const int64_t *index, int64_t limit, int64_t ignore_index,
                                 const shard_fault *, uint64_t *hash);
-    /* The fault, of (that one's rank, the first's rank, 0), if a member's hash is not the first
-     * member's. The members' digests begin `stride` bytes, a multiple of 8, from each other. */
+    /* The fault (the rank, the first rank, 0) if a rank's hash differs from the first rank's. The ranks' digests
+     * begin `stride` bytes, a multiple of 8, from each other. */
     shard_status (*compare_digests)(shard_device *, int64_t members, size_t stride, const shard_label_digest *,
                                     const shard_fault *);
-    /* stats [rows, SHARD_CE_STATS], one pass over x [rows, cols]. target [rows] int64
-     * labels, or NULL and probability [rows, cols] of x's dtype. weight [cols] of x's
-     * dtype, this part of it, or NULL. cols may be 0: the maximum is then -inf.
-     * ahead [rows] is NULL, or becomes what count_ahead counts, of labels alone, 0 for ignored
-     * rows. logit is what count_ahead takes, or NULL if this part has all classes. */
+    /* stats [rows, SHARD_CE_STATS], one pass over x [rows, cols]. target [rows] int64 labels, or NULL and
+     * probability [rows, cols] of x's dtype. weight [cols] of x's dtype for these columns, or NULL. cols may be 0:
+     * the maximum is then -inf. ahead [rows] is NULL, or is set to the result of count_ahead, for labels alone, 0
+     * for ignored rows. logit is the argument of count_ahead, or NULL if x has all classes. */
     shard_status (*cross_entropy_stats)(shard_device *, const shard_cross_entropy_shape *, const void *x, const int64_t *target,
                                         const void *probability, const void *weight, double *stats,
                                         const double *logit, int64_t *ahead, shard_dtype);
-    /* What the members' statistics of their parts come to: numbers [SHARD_CE_NUMBERS, rows],
-     * and *result = the sum of the rows' losses, or (mean) that divided by the sum of their
-     * weights, which are 1 with probabilities. 0 / 0 is NaN. In double; the members' parts are added up in
-     * their order, and begin `stride` doubles from each other. target as for the statistics.
-     * rank [rows] is NULL, or becomes the sum of the members' ahead, which begin `stride` int64_t
-     * from each other; INT64_MAX for ignored rows. */
+    /* Joins the ranks' statistics: numbers [SHARD_CE_NUMBERS, rows], and *result = the sum of the rows' losses, or
+     * (mean) that divided by the sum of their weights, which are 1 with probabilities. 0 / 0 is NaN. In double; the
+     * ranks' sums are added in rank order, and begin `stride` doubles from each other. target as for the statistics.
+     * rank [rows] is NULL, or is set to the sum of the ranks' ahead, which begin `stride` int64_t from each other;
+     * INT64_MAX for ignored rows. */
     shard_status (*cross_entropy_join)(shard_device *, const shard_cross_entropy_shape *, bool mean, int64_t members,
                                        int64_t stride, const double *stats, const int64_t *ahead, const int64_t *target,
                                        double *numbers, double *result, int64_t *rank);
@@ -496,11 +491,12 @@ typedef struct shard_device_ops {
     shard_status (*cross_entropy_backward)(shard_device *, const shard_cross_entropy_shape *, const void *x, const int64_t *target,
                                            const void *probability, const void *weight, const double *lse, const double *b,
                                            const double *scale, void *dx, shard_dtype);
-    /* out[i] = x[i, target - col0] where this part owns the target, else 0: the parts' sum is the target's. */
+    /* out[i] = x[i, target - col0] if the target is in this range of columns, else 0: the sum over ranks is the
+     * target's logit. */
     shard_status (*pick_target)(shard_device *, const shard_cross_entropy_shape *, const void *x, const int64_t *target, double *out,
                                 shard_dtype);
-    /* ahead[i] = how many of this part's logits come before the target's in the order
-     * of values down, then columns up; logit[i] is the target's. `ignored` for ignored rows. */
+    /* ahead[i] = the number of these logits that come before the target's in the order of values down, then columns
+     * up; logit[i] is the target's. `ignored` for ignored rows. */
     shard_status (*count_ahead)(shard_device *, const shard_cross_entropy_shape *, const void *x, const int64_t *target,
                                 const double *logit, int64_t ignored, int64_t *ahead, shard_dtype);
 
@@ -541,26 +537,24 @@ typedef struct shard_device_ops {
 
     /* ---- optimizer steps; each one pass ---- */
 
-    /* Of `count` updates, which share no memory but factors, in few launches. What becomes of an element depends
-     * neither on what else is in the list nor on how a parameter is cut into updates. */
+    /* Steps of `count` updates, which have no memory in common but factors, in few launches. The result of an
+     * element depends neither on other updates of the list nor on how a parameter is divided into updates. */
 
     /* As torch.optim.SGD. state: momentum_buffer, of which the first step reads nothing. */
     shard_status (*sgd)(shard_device *, int64_t count, const shard_update *, const shard_sgd_arguments *, shard_dtype);
     /* As torch.optim.Adam and AdamW. state: exp_avg, exp_avg_sq, of amsgrad max_exp_avg_sq; zeros before the first step. */
     shard_status (*adam)(shard_device *, int64_t count, const shard_update *, const shard_adam_arguments *, shard_dtype);
-    /* LAMB's first half: Adam's moments, and in the gradient's place what AdamW would take
-     * lr times from the value. Of the options it takes the betas and eps. (The second half is
-     * sgd, with the trust ratio.) */
+    /* LAMB's first half: Adam's moments, and in place of the gradient AdamW's update of the value divided by lr. It
+     * uses the betas and eps of the options. (The second half is sgd, with the trust ratio.) */
     shard_status (*lamb_update)(shard_device *, int64_t count, const shard_update *, const shard_adam_arguments *, shard_dtype);
     /* ratio[i] from the sums of squares [layers][2] of each layer's weight and gradient. */
     shard_status (*trust_ratio)(shard_device *, int64_t layers, const shard_trust_options *, const double *squares, double *ratio);
 } shard_device_ops;
 
 /*
- * The table's functions by name, so that what is the same for each (declarations, tables,
- * checks) is written once: X(name). An entry stands here and above, and its function
- * shard_cuda_<name> in cuda/, shard_cpu_<name> in cpu/ or, for kernels, KERNEL(name) in
- * cpu/kernels/.
+ * The table's functions by name, for code that is the same for each (declarations, tables, checks): X(name). An
+ * entry is listed here and above; its function is shard_cuda_<name> in cuda/, shard_cpu_<name> in cpu/ or, for
+ * kernels, KERNEL(name) in cpu/kernels/.
  */
 #define SHARD_DEVICE_MEMORY_ENTRIES(X)                                                                                           \
     X(allocate)                                                                                                                  \
@@ -676,7 +670,7 @@ static inline void shard_memory_count_reset_peak(shard_memory_count *count)
     __atomic_store_n(&count->peak, __atomic_load_n(&count->current, __ATOMIC_RELAXED), __ATOMIC_RELAXED);
 }
 
-/* The device's allocate and release, counted as memory of that kind. */
+/* The device's allocate and release; they count the memory as of that kind. */
 static inline void *shard_device_allocate(shard_device *device, shard_memory_kind kind, size_t bytes)
 {
     void *memory = device->ops->allocate(device, bytes);
@@ -693,25 +687,24 @@ static inline void shard_device_release(shard_device *device, shard_memory_kind 
     shard_memory_count_add(&device->memory[kind], -(int64_t)bytes);
 }
 
-/* The devices' makers. The CPU, always there; NULL with the error set only if SHARD_CPU_ISA asks for what is not. */
+/* The CPU, which is always there; NULL with the error set only if SHARD_CPU_ISA names an instruction set that it
+ * does not have. */
 shard_device *shard_cpu(void);
-/* How many threads the CPU computes with for the calling thread. */
+/* The number of threads that the CPU computes with for the calling thread. */
 int shard_cpu_threads(void);
 void shard_cpu_set_threads(int threads);
-/* CUDA device `ordinal` (-1: the one of this rank on its machine), from a module that
- * is loaded when asked for; NULL with the error set. */
+/* CUDA device `ordinal` (-1: this rank's on its machine), from a plugin that is loaded when it is needed; NULL with
+ * the error set. */
 shard_device *shard_cuda_open(int ordinal);
 
-/* This rank's device whose memory the host does not reach, for what communicates: the
- * default one, else one that was opened before. NULL if there is none, or with the
- * error set. */
+/* This rank's device whose memory the host does not reach, for collectives: the default device, else one that was
+ * opened before. NULL if there is none, or with the error set. */
 shard_device *shard_accelerator(void);
 
-/* The device that was opened last of those whose memory the host does not reach; NULL if
- * none was. Opens none. */
+/* The last device that was opened whose memory the host does not reach; NULL if there is none. Opens none. */
 shard_device *shard_opened_accelerator(void);
 
-/* Where this thread's tensors go for which no device is named. NULL with the error set. */
+/* The device of this thread's tensors without a named one. NULL with the error set. */
 shard_device *shard_default_device(void);
 
 #endif

@@ -16,8 +16,8 @@
 
 enum { SHARD_EXPANSION_DIMS = 8, SHARD_EXPANSION_OPERANDS = 3 };
 
-/* The result's dimensions, outermost first, at least one; and what one step in each is in
- * an operand, in elements: 0 where it is repeated. The last dimension's steps are 0 or 1. */
+/* The result's dimensions, outermost first, at least one; and the step of each in an operand, in elements: 0 if it
+ * is repeated. The last dimension's steps are 0 or 1. */
 typedef struct shard_expansion {
     int64_t ndim;
     int64_t size[SHARD_EXPANSION_DIMS];
@@ -93,7 +93,7 @@ static inline bool shard_expansion_dense(const shard_expansion *over, int operan
     return dense;
 }
 
-/* Whether the operand is repeated over rows of a dense result alone, whose length is *cols. */
+/* Whether the operand is repeated over rows of a dense result alone, whose length is set in *cols. */
 static inline bool shard_expansion_by_rows(const shard_expansion *over, int operand, int64_t *cols)
 {
     const int64_t *step = over->step[operand], *size = over->size;
@@ -101,7 +101,7 @@ static inline bool shard_expansion_by_rows(const shard_expansion *over, int oper
     return (over->ndim == 1 && step[0] == 0) || (over->ndim == 2 && step[0] == 0 && step[1] == 1);
 }
 
-/* Where an operand has the index-th element of the result. */
+/* The index in an operand of the result's index-th element. */
 SHARD_KERNEL int64_t shard_expansion_locate(const shard_expansion *over, int operand, int64_t index)
 {
     int64_t at = 0;

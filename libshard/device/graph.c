@@ -1,4 +1,4 @@
-/* Captures and replays: what the host does beside the device's own graph. */
+/* Captures and replays: the host's part of a graph. */
 #include "device/graph.h"
 
 #include "base/error.h"
@@ -53,7 +53,7 @@ uint64_t shard_graph_number(void)
     return capturing ? capturing->number : 0;
 }
 
-/* ---- what takes part ---- */
+/* ---- participants ---- */
 
 const void *shard_graph_on_replay(shard_graph *graph, shard_replay replay, size_t bytes)
 {
@@ -163,7 +163,7 @@ shard_graph *shard_graph_begin(shard_device *device)
     graph->values = shard_calloc(1, VALUES);
     graph->on_device = graph->values ? shard_device_allocate(device, SHARD_MEMORY_WORKSPACE, VALUES) : NULL;
     shard_status status = graph->on_device ? SHARD_OK : shard_last_status();
-    if (status == SHARD_OK) /* what eager steps needed is there for the graph */
+    if (status == SHARD_OK) /* memory that eager steps needed is free for the graph */
         device->ops->trim(device);
     if (status == SHARD_OK && (status = shard_last_status()) == SHARD_OK)
         status = device->ops->graph_begin(device);
@@ -188,8 +188,8 @@ shard_status shard_graph_end(shard_graph *graph)
     bool sound = shard_last_status() == SHARD_OK;
     if (sound && graph->gradients != 0)
         shard_error(SHARD_ERROR_UNSUPPORTED,
-                    "shard_graph_end: gradients of %lld tensors are %s: a capture is to have whole steps, with shard_step or "
-                    "shard_zero_grad for each gradient of its backward, and to begin without gradients",
+                    "shard_graph_end: gradients of %lld tensors are %s: a capture must have whole steps, with shard_step or "
+                    "shard_zero_grad for each gradient of its backward, and begin without gradients",
                     (long long)llabs(graph->gradients), graph->gradients > 0 ? "left" : "from before the capture");
     return graph->device->ops->graph_end(graph->device, shard_last_status() == SHARD_OK ? &graph->executable : NULL);
 }

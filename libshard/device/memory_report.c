@@ -1,4 +1,4 @@
-/* What a device's memory is used for. */
+/* A table of a device's memory by kind. */
 #include "device/device.h"
 
 #include "base/error.h"

@@ -1,6 +1,6 @@
 /*
- * What permute's kernels work from: dimensions that stay side by side are merged,
- * those of size 1 are gone. Also for kernels.
+ * The arguments of permute's kernels: dimensions that stay side by side are merged, those of size 1 are removed.
+ * Also for kernels.
  */
 #ifndef SHARD_DEVICE_PERMUTE_H
 #define SHARD_DEVICE_PERMUTE_H
@@ -13,8 +13,7 @@
 
 enum { SHARD_PERMUTE_MOST = 8 };
 
-/* The output's dimensions, outermost first, and what one step in each is in the
- * input and in the output, in elements. */
+/* The output's dimensions, outermost first, and the steps of each in the input and in the output, in elements. */
 typedef struct shard_layout {
     int64_t ndim;
     int64_t size[SHARD_PERMUTE_MOST], from[SHARD_PERMUTE_MOST], to[SHARD_PERMUTE_MOST];
@@ -49,7 +48,7 @@ static inline shard_layout shard_layout_merged(int ndim, const int64_t *shape, c
     return l;
 }
 
-/* Takes dimension i out. */
+/* Removes dimension i. */
 static inline void shard_layout_take_out(shard_layout *l, int64_t i)
 {
     l->ndim--;
@@ -68,7 +67,7 @@ static inline int64_t shard_layout_count(const shard_layout *l)
     return n;
 }
 
-/* Where the index-th of the dimensions' elements is in the input and the output. */
+/* The index-th element's positions in the input and the output. */
 SHARD_KERNEL void shard_layout_locate(const shard_layout *l, int64_t index, int64_t *from, int64_t *to)
 {
     *from = *to = 0;

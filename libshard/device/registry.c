@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* The device beyond the host's memory that was opened last. */
+/* The last device that was opened whose memory the host does not reach. */
 static shard_device *_Atomic opened;
 
 /* "cuda" is -1, "cuda:1" is 1, all else -2. */

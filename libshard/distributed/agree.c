@@ -50,9 +50,9 @@ static shard_status find_difference(const shard_agreement *mine, int64_t first_b
 shard_status shard_agreement_check(shard_agreement *agreement, shard_group *group, const char *what)
 {
     int size = shard_group_size(group);
-    summary told = {.hash = shard_hash_bytes(SHARD_HASH_START, agreement->text, agreement->bytes), .bytes = agreement->bytes};
+    summary mine = {.hash = shard_hash_bytes(SHARD_HASH_START, agreement->text, agreement->bytes), .bytes = agreement->bytes};
     summary *all = shard_calloc((size_t)size, sizeof *all);
-    shard_status status = shard_group_exchange(group, &told, sizeof told, all);
+    shard_status status = shard_group_exchange(group, &mine, sizeof mine, all);
     bool same = true;
     for (int member = 0; member < size && status == SHARD_OK; member++)
         same &= all[member].hash == all[0].hash && all[member].bytes == all[0].bytes;

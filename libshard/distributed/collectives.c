@@ -38,7 +38,7 @@ shard_tensor *shard_copy_to_group(shard_tensor *x, shard_group *group)
     return y;
 }
 
-/* ---- reduce: forward summed over the group, backward as it is: the own summand's ---- */
+/* ---- reduce: forward the sum over the group, backward dy unchanged, as the gradient of this rank's summand ---- */
 
 static shard_status reduce_backward(shard_node *node, shard_tensor *dy, shard_tensor **dx)
 {

@@ -1,4 +1,4 @@
-/* What the files of this folder share. */
+/* Declarations for the files of this folder. */
 #ifndef SHARD_DIST_DIST_H
 #define SHARD_DIST_DIST_H
 
@@ -6,8 +6,8 @@
 
 #include "op/op.h"
 
-/* For a maker that cannot go on although the other members will enter the
- * collective: tells them, and is NULL. */
+/* Called instead of a collective by a function that failed before it: the other ranks receive the error. Returns
+ * NULL. */
 shard_tensor *shard_leave(shard_group *group);
 
 /* x's shape as rows x (dim) x width around a dimension. */
@@ -21,7 +21,7 @@ static inline shard_cut shard_cut_along(const shard_shape *shape, int dim)
                        .width = shard_shape_product(shape, dim + 1, shape->ndim)};
 }
 
-/* Copies [start, start + size) along dim between a tensor and a contiguous part. */
+/* Copies the range along dim of a tensor to contiguous memory, and back. */
 shard_status shard_copy_part_out(shard_tensor *whole, int dim, shard_range range, void *part);
 shard_status shard_copy_part_in(shard_tensor *whole, int dim, shard_range range, const void *part);
 
@@ -35,7 +35,7 @@ static inline shard_range shard_split_multiple(int64_t size, int64_t multiple, i
 /* shard_scatter_to_group in units of `multiple`, which divides x's size along dim. */
 shard_tensor *shard_scatter_multiple(shard_tensor *x, int dim, int64_t multiple, shard_group *group);
 
-/* The members' parts (ranges[i] along dim) become one tensor of that shape. */
+/* Gathers the ranks' local shards (ranges[i] along dim) into one tensor of that shape. */
 shard_tensor *shard_gather_parts(shard_tensor *part, shard_shape whole, int dim, const shard_range *ranges, shard_group *group);
 
 #endif

@@ -1,7 +1,7 @@
 /*
- * gather: the members' parts one after the other forward; backward the own part,
- * of the members' sum where the gradient is PARTIAL over the group. The own part of
- * one that is PARTIAL over a group of other ranks is PARTIAL still.
+ * gather: forward the ranks' shards one after the other. Backward this rank's range of the
+ * gradient, or of the sum of the ranks' gradients if they are PARTIAL over the group. The range of
+ * a gradient that is PARTIAL over another group stays PARTIAL.
  */
 #include "distributed/distributed.h"
 
@@ -60,8 +60,8 @@ typedef struct gather_context {
     shard_range ranges[]; /* [group size] along dim */
 } gather_context;
 
-/* The own part of a gradient that is whole here. */
-static shard_tensor *own_part(shard_tensor *dy, const gather_context *context)
+/* This rank's range of a gradient that is whole here. */
+static shard_tensor *local_range(shard_tensor *dy, const gather_context *context)
 {
     shard_range range = context->ranges[shard_group_rank(context->group)];
     shard_shape shape = dy->shape;
@@ -73,8 +73,8 @@ static shard_tensor *own_part(shard_tensor *dy, const gather_context *context)
     return shard_result(part, memory ? shard_copy_part_out(dy, context->dim, range, memory) : shard_last_status());
 }
 
-/* The own part of the sum of the members' gradients: half the bytes of an all-reduce. */
-static shard_tensor *own_part_of_sum(shard_tensor *dy, const gather_context *context)
+/* This rank's range of the sum of the ranks' gradients: half the bytes of an all-reduce. */
+static shard_tensor *local_range_of_sum(shard_tensor *dy, const gather_context *context)
 {
     shard_group *group = context->group;
     int size = shard_group_size(group);
@@ -102,7 +102,7 @@ static shard_status gather_backward(shard_node *node, shard_tensor *dy, shard_te
 {
     const gather_context *context = node->context;
     bool sums = dy->placement.kind == SHARD_PARTIAL && shard_group_same(dy->placement.group, context->group);
-    dx[0] = sums ? own_part_of_sum(dy, context) : own_part(dy, context);
+    dx[0] = sums ? local_range_of_sum(dy, context) : local_range(dy, context);
     if (!dx[0])
         return shard_last_status();
     if (node->edge[0].placement.kind == SHARD_SPLIT)
@@ -116,7 +116,7 @@ static const shard_node_type gather_type = {.name = "gather", .backward = gather
 
 /* ---- forward ---- */
 
-/* What each member brings. */
+/* The placement and shape of each rank's shard. */
 typedef struct gather_offer {
     int64_t ndim, dtype, dim;
     int64_t size[SHARD_MAX_DIMS];
@@ -152,15 +152,14 @@ static bool may_gather(shard_tensor *x, int dim, const shard_group *group)
     return ours || shard_is_local(x) || shard_refuse_placement("shard_gather_from_group", x);
 }
 
-/* Where the members' parts are along dim, and the shape of them all; the same answer on every member. */
+/* The range of each shard along dim, and the whole shape; the result is identical on all ranks. */
 static shard_status add_up(const gather_offer *offers, int size, int dim, shard_range *ranges, shard_shape *whole)
 {
     whole->dim[dim] = 0;
     for (int i = 0; i < size; i++) {
         ranges[i] = (shard_range){.start = whole->dim[dim], .size = offers[i].size[dim]};
         if (__builtin_add_overflow(whole->dim[dim], ranges[i].size, &whole->dim[dim]))
-            return shard_error(SHARD_ERROR_MEMORY, "shard_gather_from_group: the members' sizes along dimension %d overflow",
-                               dim);
+            return shard_error(SHARD_ERROR_MEMORY, "shard_gather_from_group: the ranks' sizes along dimension %d overflow", dim);
     }
     return SHARD_OK;
 }

@@ -67,8 +67,8 @@ int shard_finalize(void)
     if (device && shard_last_status() == SHARD_OK)
         device->ops->synchronize(device); /* while the groups are there, which watch the wait */
     int failed = shard_last_status() != SHARD_OK;
-    bool told = failed && shard_group_rank(world) > 0 && shard_group_failure_is_joint(world); /* by rank 0 */
-    if (failed && !told)
+    bool reported = failed && shard_group_rank(world) > 0 && shard_group_failure_is_joint(world); /* by rank 0 */
+    if (failed && !reported)
         shard_log_message(SHARD_LOG_ERROR, "%s", shard_last_error());
     shard_world_close(world);
     left |= world != NULL;

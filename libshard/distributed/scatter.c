@@ -1,4 +1,4 @@
-/* scatter: the own part forward, all-gather backward. */
+/* scatter: forward the local shard, backward an all-gather. */
 #include "distributed/distributed.h"
 
 #include "comm/function.h"

@@ -1,4 +1,4 @@
-/* ResNet: two kinds of block, stages of them, and a stem and a final layer around. */
+/* ResNet: two kinds of block, stages of blocks, a stem and a final layer. */
 #include <shard/models/resnet.h>
 
 #include "base/error.h"
@@ -45,7 +45,7 @@ bool shard_resnet_exists(const char *arch)
     return find(arch) != NULL;
 }
 
-/* How much wider a block's result is than its inside. */
+/* The ratio of a block's output channels to its inner channels. */
 static int64_t expansion(const architecture *arch)
 {
     return arch->bottleneck ? 4 : 1;
@@ -59,7 +59,7 @@ int64_t shard_resnet_features(const char *arch)
 
 /* ---- blocks ---- */
 
-/* Released early: without gradients nothing else holds on to what lies in between. */
+/* Releases x early: without gradients nothing else uses it. */
 static shard_tensor *convolve_norm_relu(shard_module *module, const char *convolution, const char *norm, shard_tensor *x,
                                         shard_tensor *residual)
 {
@@ -69,7 +69,7 @@ static shard_tensor *convolve_norm_relu(shard_module *module, const char *convol
     return z;
 }
 
-/* x in the shape of the block's result: "downsample", the last child where there is one. */
+/* x in the shape of the block's result: through "downsample", the last child, if there is one. */
 static shard_tensor *shortcut(shard_module *block, shard_tensor *x)
 {
     int last = shard_module_child_count(block) - 1;
@@ -94,7 +94,7 @@ static shard_tensor *bottleneck_forward(shard_module *block, shard_tensor *x)
 static const shard_module_type basic_block = {.name = "basic block", .forward = basic_forward};
 static const shard_module_type bottleneck = {.name = "bottleneck", .forward = bottleneck_forward};
 
-/* The module if all went well while it was put together. */
+/* The module if everything was added to it; else NULL. */
 static shard_module *checked(shard_module *module)
 {
     if (shard_last_status() == SHARD_OK)
@@ -141,7 +141,7 @@ static shard_module *make_stage(const architecture *arch, int blocks, int64_t in
     return shard_nn_sequential_of(blocks, block);
 }
 
-/* ---- the whole ---- */
+/* ---- the model ---- */
 
 static shard_tensor *replace(shard_tensor *x, shard_tensor *y)
 {

@@ -9,8 +9,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Values go from the first rank to the others in pieces of this many bytes at most. */
-#define PIECE_BYTES ((int64_t)16 << 20)
+/* The first rank sends values to the others in row blocks of at most this many bytes. */
+#define BLOCK_BYTES ((int64_t)16 << 20)
 
 typedef struct conversion {
     const char *function;
@@ -45,23 +45,23 @@ shard_tensor *shard_make_shard(shard_shape whole, int dim, shard_layer_split spl
     return shard;
 }
 
-/* What a rank says of a tensor that is to be split: which it is, in a text that all must
- * say alike, and how it is made, if it was not made yet: the first rank's counts. */
-typedef struct word {
+/* The description of a tensor that a rank is about to split: a text that must be identical on all ranks, and the
+ * recipe if it has no values yet. The first rank's recipe is used. */
+typedef struct description {
     char what[400];
     shard_recipe recipe;
     int64_t made;
-} word;
+} description;
 
-static shard_status ask_first(const conversion *c, const char *layer, const char *name, const shard_tensor *tensor, int dim,
-                              word *first)
+static shard_status compare_calls(const conversion *c, const char *layer, const char *name, const shard_tensor *tensor, int dim,
+                                  description *first)
 {
     shard_group *group = c->group;
-    word mine = {.recipe = tensor->recipe, .made = tensor->recipe.kind == SHARD_NO_RECIPE};
+    description mine = {.recipe = tensor->recipe, .made = tensor->recipe.kind == SHARD_NO_RECIPE};
     shard_placement wanted = {.kind = dim < 0 ? SHARD_LOCAL : SHARD_SPLIT, .dim = dim};
     snprintf(mine.what, sizeof mine.what, "%s %s %s (%s) of layer \"%s\"", name, shard_dtype_name(tensor->dtype),
              shard_shape_text(&tensor->shape), shard_placement_text(&wanted), layer);
-    word *all = shard_calloc((size_t)shard_group_size(group), sizeof *all);
+    description *all = shard_calloc((size_t)shard_group_size(group), sizeof *all);
     if (!all)
         return shard_group_fail(group);
     shard_status status = shard_group_exchange(group, &mine, sizeof mine, all);
@@ -74,46 +74,47 @@ static shard_status ask_first(const conversion *c, const char *layer, const char
     return status;
 }
 
-/* part = the own range along dim of the first rank's whole, sent by blocks of rows. */
-static shard_status receive_part(shard_tensor *whole, int dim, shard_range range, shard_tensor *part, shard_group *group)
+/* shard = the range along dim of the first rank's whole tensor, which is sent in row blocks. */
+static shard_status receive_shard(shard_tensor *whole, int dim, shard_range range, shard_tensor *shard, shard_group *group)
 {
     int64_t rows = whole->shape.dim[0], width = shard_shape_product(&whole->shape, 1, whole->shape.ndim);
     int64_t row_bytes = width * (int64_t)shard_dtype_size(whole->dtype);
-    int64_t block = PIECE_BYTES / (row_bytes ? row_bytes : 1);
+    int64_t block = BLOCK_BYTES / (row_bytes ? row_bytes : 1);
     block = block < 1 ? 1 : block;
     bool first = shard_group_rank(group) == 0;
     for (int64_t row = 0; row < rows; row += block) {
         int64_t count = rows - row < block ? rows - row : block;
         shard_shape shape = whole->shape;
         shape.dim[0] = count;
-        shard_tensor *piece =
+        shard_tensor *rows_here =
             first ? shard_tensor_view(whole, row * width, shape) : shard_tensor_make(shape, whole->dtype, shard_device_of(whole));
-        char *to = shard_tensor_memory_to_write(part);
-        if (!piece || !to)
+        char *to = shard_tensor_memory_to_write(shard);
+        if (!rows_here || !to)
             return shard_group_fail(group);
-        SHARD_TRY(
-            shard_group_broadcast(group, shard_device_of(piece), shard_tensor_memory(piece), count * width, whole->dtype, 0));
-        if (dim == 0) { /* the rows of this block that are ours */
+        SHARD_TRY(shard_group_broadcast(group, shard_device_of(rows_here), shard_tensor_memory(rows_here), count * width,
+                                        whole->dtype, 0));
+        if (dim == 0) { /* the rows of this block that are in the range */
             int64_t from = row > range.start ? row : range.start;
             int64_t end = row + count < range.start + range.size ? row + count : range.start + range.size;
             if (from < end)
-                SHARD_TRY(shard_copy_part_out(piece, 0, (shard_range){from - row, end - from},
+                SHARD_TRY(shard_copy_part_out(rows_here, 0, (shard_range){from - row, end - from},
                                               to + (size_t)((from - range.start) * row_bytes)));
         } else {
-            size_t own_bytes = (size_t)shard_shape_product(&part->shape, 1, part->shape.ndim) * shard_dtype_size(part->dtype);
-            SHARD_TRY(shard_copy_part_out(piece, dim, range, to + (size_t)row * own_bytes));
+            size_t shard_bytes =
+                (size_t)shard_shape_product(&shard->shape, 1, shard->shape.ndim) * shard_dtype_size(shard->dtype);
+            SHARD_TRY(shard_copy_part_out(rows_here, dim, range, to + (size_t)row * shard_bytes));
         }
-        shard_release(piece);
+        shard_release(rows_here);
     }
     return SHARD_OK;
 }
 
-/* The own part along dim (-1: all of it) of the first rank's tensor. */
-static shard_tensor *take_part(const conversion *c, const char *layer, const char *name, shard_tensor *whole, int dim)
+/* The local shard along dim (-1: all) of the first rank's tensor. */
+static shard_tensor *make_shard(const conversion *c, const char *layer, const char *name, shard_tensor *whole, int dim)
 {
     shard_group *group = c->group;
-    word first = {.made = 0};
-    if (ask_first(c, layer, name, whole, dim, &first) != SHARD_OK)
+    description first = {.made = 0};
+    if (compare_calls(c, layer, name, whole, dim, &first) != SHARD_OK)
         return NULL;
     int along = dim < 0 ? 0 : dim;
     shard_range range = {.start = 0, .size = whole->shape.dim[along]};
@@ -121,19 +122,19 @@ static shard_tensor *take_part(const conversion *c, const char *layer, const cha
         range = shard_split_range(whole->shape.dim[dim], shard_group_size(group), shard_group_rank(group));
     shard_shape shape = whole->shape;
     shape.dim[along] = range.size;
-    shard_tensor *part = shard_tensor_make(shape, whole->dtype, shard_device_of(whole));
-    if (!part)
+    shard_tensor *shard = shard_tensor_make(shape, whole->dtype, shard_device_of(whole));
+    if (!shard)
         return shard_leave(group);
     if (dim >= 0 && shard_group_size(group) > 1)
-        part->placement = (shard_placement){
+        shard->placement = (shard_placement){
             .kind = SHARD_SPLIT, .dim = dim, .group = group, .start = range.start, .whole = whole->shape.dim[dim]};
     if (dim >= 0)
-        shard_set_replica_group(part, group ? group->replicas : NULL);
+        shard_set_replica_group(shard, group ? group->replicas : NULL);
     if (!first.made)
-        part->recipe = first.recipe;
-    else if (receive_part(whole, along, range, part, group) != SHARD_OK)
+        shard->recipe = first.recipe;
+    else if (receive_shard(whole, along, range, shard, group) != SHARD_OK)
         return NULL;
-    return part;
+    return shard;
 }
 
 static shard_module *convert_one(const conversion *c, const char *name, shard_module *old)
@@ -142,13 +143,13 @@ static shard_module *convert_one(const conversion *c, const char *name, shard_mo
     shard_scope scope;
     shard_scope_open(&scope);
     shard_tensor *old_weight = shard_module_tensor(old, "weight"), *old_bias = shard_module_optional(old, "bias");
-    shard_tensor *weight = take_part(c, name, "weight", old_weight, layer->weight_dim[c->split]);
-    shard_tensor *bias = old_bias && weight ? take_part(c, name, "bias", old_bias, layer->bias_dim[c->split]) : NULL;
+    shard_tensor *weight = make_shard(c, name, "weight", old_weight, layer->weight_dim[c->split]);
+    shard_tensor *bias = old_bias && weight ? make_shard(c, name, "bias", old_bias, layer->bias_dim[c->split]) : NULL;
     shard_module *module = NULL;
     if (weight && (bias || !old_bias)) {
         module = layer->rebuild(old, (shard_layer_split){.split = c->split, .group = c->group}, weight, bias);
         shard_module_set_training(module, shard_module_is_training(old));
-        if (module) { /* what was frozen stays so */
+        if (module) { /* frozen parameters stay frozen */
             weight->requires_grad = old_weight->requires_grad;
             if (bias)
                 bias->requires_grad = old_bias->requires_grad;

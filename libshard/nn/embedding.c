@@ -1,4 +1,4 @@
-/* Embedding layers, plain and parallel: one module, whose weight's placement says which. */
+/* Embedding layers, local and parallel: one module; the weight's placement selects the function. */
 #include "nn/nn.h"
 
 #include "base/options.h"

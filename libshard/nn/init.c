@@ -1,4 +1,5 @@
-/* Initial values in place, as torch.nn.init: what the values are made of is set, and whoever has the tensor makes its part. */
+/* Initial values in place, as torch.nn.init: each function sets the tensor's recipe; each rank makes its local shard
+ * or flat range. */
 #include "device/graph.h"
 #include "base/options.h"
 #include "nn/nn.h"
@@ -79,7 +80,7 @@ shard_status shard_nn_init_trunc_normal(shard_tensor *tensor, double mean, doubl
     SHARD_TRY(shard_check_normal(function, mean, std));
     if (!(std > 0) || !(low < high) || !isfinite(low) || !isfinite(high))
         return shard_error(SHARD_ERROR_ARGUMENT,
-                           "%s: std %g, low %g, high %g: std is to be more than 0, and low less than high, both finite", function,
+                           "%s: std %g, low %g, high %g: std must be more than 0, low less than high, and both finite", function,
                            std, low, high);
     return shard_tensor_set_recipe(
         tensor,
@@ -92,7 +93,7 @@ typedef struct fans {
     double in, out;
 } fans;
 
-/* Of the whole tensor, [out, in, ...]: what stands behind the second dimension is a kernel's area. */
+/* Fan in and fan out of the whole tensor, [out, in, ...]: the dimensions after the second are the kernel's area. */
 static shard_status count_fans(const char *function, const shard_tensor *tensor, fans *f)
 {
     SHARD_TRY(check_tensor(function, tensor, true));
@@ -106,7 +107,7 @@ static shard_status count_fans(const char *function, const shard_tensor *tensor,
     return SHARD_OK;
 }
 
-/* gain / sqrt(fan); of a tensor without elements any number will do. */
+/* gain / sqrt(fan); for a tensor without elements any number is right. */
 static double deviation(double gain, double fan)
 {
     return fan > 0 ? gain / sqrt(fan) : 0;

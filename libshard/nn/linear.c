@@ -15,7 +15,7 @@ typedef struct linear_data {
 static shard_tensor *linear_forward(shard_module *module, shard_tensor *x)
 {
     const shard_layer_split *split = &((linear_data *)shard_module_data(module))->split;
-    if (split->split == SHARD_SPLIT_ROW && split->multiple > 1 && shard_is_local(x)) /* even parts are not the weight's */
+    if (split->split == SHARD_SPLIT_ROW && split->multiple > 1 && shard_is_local(x)) /* the weight's ranges are not even */
         x = shard_scatter_multiple(x, -1, split->multiple, split->group);
     return shard_parallel_linear(x, shard_module_tensor(module, "weight"), shard_module_optional(module, "bias"));
 }

@@ -21,7 +21,7 @@ struct shard_module {
     const shard_module_type *type;
     void *data;
     bool training;
-    shard_module *parent; /* who destroys it; NULL: the caller does */
+    shard_module *parent; /* destroys this module; NULL: the caller does */
     named_child *children;
     int64_t child_count, child_capacity;
     named_value *values;
@@ -44,7 +44,7 @@ shard_module *shard_module_create(const shard_module_type *type, void *data)
     }
     if (!type)
         shard_null_argument("shard_module_create", "type");
-    /* data is taken over all the same. */
+    /* type->destroy frees data also after an error. */
     shard_module orphan = {.type = type, .data = data};
     if (type && type->destroy)
         type->destroy(&orphan);
@@ -106,12 +106,13 @@ const shard_module_type *shard_module_get_type(const shard_module *module)
     return module ? module->type : NULL;
 }
 
-/* ---- what it has ---- */
+/* ---- properties ---- */
 
 static shard_status check_name(const shard_module *module, const char *name)
 {
     if (!*name || strchr(name, '.'))
-        return shard_error(SHARD_ERROR_ARGUMENT, "%s: \"%s\" is no name: empty, or with a dot", type_name(module), name);
+        return shard_error(SHARD_ERROR_ARGUMENT, "%s: \"%s\" is not a valid name: it is empty or has a dot", type_name(module),
+                           name);
     for (int64_t i = 0; i < module->child_count; i++)
         if (strcmp(module->children[i].name, name) == 0)
             return shard_error(SHARD_ERROR_ARGUMENT, "%s: there is a child \"%s\" already", type_name(module), name);
@@ -189,7 +190,7 @@ shard_status shard_module_set_parameter(shard_module *module, const char *name, 
     return shard_error(SHARD_ERROR_ARGUMENT, "%s has no parameter \"%s\"", type_name(module), name);
 }
 
-/* Whether the child may be the module's: one that nobody else destroys, and that the module is not below. */
+/* Whether the child can be added to the module: it has no parent, and the module is not below it. */
 static shard_status check_child(const shard_module *module, const char *name, const shard_module *child)
 {
     for (const shard_module *m = module; m; m = m->parent)
@@ -210,7 +211,7 @@ shard_status shard_module_add_child(shard_module *module, const char *name, shar
     if (!module || !name || !child)
         status = shard_null_argument("shard_module_add_child", !module ? "module" : !name ? "name" : "child");
     if (status == SHARD_OK && check_child(module, name, child) != SHARD_OK)
-        return shard_last_status(); /* it stays whose it is */
+        return shard_last_status(); /* the child stays with its owner */
     if (status == SHARD_OK)
         status = check_name(module, name);
     if (status == SHARD_OK)
@@ -342,7 +343,7 @@ shard_tensors *shard_state_dict(shard_module *module)
     return list_all("shard_state_dict", module, true);
 }
 
-static void rest(shard_module *module, void *context)
+static void allow_evict(shard_module *module, void *context)
 {
     (void)context;
     for (int64_t i = 0; i < module->value_count; i++)
@@ -352,7 +353,7 @@ static void rest(shard_module *module, void *context)
 
 void shard_module_rest(shard_module *module)
 {
-    shard_module_each(module, rest, NULL);
+    shard_module_each(module, allow_evict, NULL);
 }
 
 shard_tensor *shard_forward(shard_module *module, shard_tensor *x)
@@ -366,7 +367,7 @@ shard_tensor *shard_forward(shard_module *module, shard_tensor *x)
     shard_scope scope;
     shard_scope_open(&scope);
     shard_tensor *y = module->type->forward(module, x);
-    if (y && y->scope != &scope) /* not of its making (x itself, a parameter): the caller gets one of its own */
+    if (y && y->scope != &scope) /* y was made outside of forward (x itself, a parameter): the caller gets a view of it */
         y = shard_reshape(y, y->shape);
     y = shard_scope_hand_out(y, &scope);
     shard_scope_close(&scope);

@@ -22,7 +22,7 @@ static void drop_batches(void *batches)
     shard_tensor_unref(batches);
 }
 
-/* A captured batch is counted at each replay. */
+/* Each replay of a graph counts a captured batch. */
 static void count_or_capture(shard_tensor *batches)
 {
     shard_graph *graph = shard_graph_capturing();

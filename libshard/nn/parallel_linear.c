@@ -1,4 +1,4 @@
-/* The parallel linear function: what stands around the own part's product. */
+/* The parallel linear function: the product of the local shards, and the communication around it. */
 #include "nn/nn.h"
 
 #include "comm/function.h"
@@ -15,8 +15,8 @@ shard_tensor *shard_parallel_linear(shard_tensor *x, shard_tensor *weight, shard
         return shard_leave(group);
     shard_scope scope;
     shard_scope_open(&scope);
-    shard_tensor *part = shard_is_split(x, x->shape.ndim - 1) ? x : shard_scatter_to_group(x, -1, group);
-    shard_tensor *y = shard_reduce_from_group(shard_linear(part, weight, NULL), group);
+    shard_tensor *local = shard_is_split(x, x->shape.ndim - 1) ? x : shard_scatter_to_group(x, -1, group);
+    shard_tensor *y = shard_reduce_from_group(shard_linear(local, weight, NULL), group);
     if (bias)
         y = shard_add_bias(y, bias);
     y = shard_scope_hand_out(y, &scope);

@@ -25,7 +25,7 @@ shard_module *shard_nn_sequential_of(int count, shard_module **modules)
     for (int i = 0; i < count; i++) {
         char name[16];
         snprintf(name, sizeof name, "%d", i);
-        bool again = false; /* was given before, and is taken or gone */
+        bool again = false; /* it was in the list before, and is a child already or destroyed */
         for (int j = 0; j < i; j++)
             again = again || modules[j] == modules[i];
         if (status == SHARD_OK)

@@ -1,6 +1,6 @@
 /*
- * The labels' columns of logits: picked, added to, or set in zeros. Of logits that are split by
- * classes each rank has the labels that are in its range, and nothing is communicated.
+ * Operations on the labels' columns of logits: pick, add, one-hot. If the logits are split by classes, each rank
+ * handles the labels in its range, without communication.
  */
 #include "base/options.h"
 #include "op/autocast.h"
@@ -15,15 +15,15 @@
 static const shard_fault pick_fault = LABEL_FAULT("shard_pick_labels"), add_fault = LABEL_FAULT("shard_add_at_labels"),
                          one_hot_fault = LABEL_FAULT("shard_one_hot");
 
-/* Where labels are in x [..., classes]. */
+/* The labels' positions in x [..., classes]. */
 typedef struct columns {
-    shard_axis axis; /* rows, own classes, 1 */
-    int64_t start;   /* of the local classes */
-    int64_t ignored; /* a label that is in none */
+    shard_axis axis; /* rows, local classes, 1 */
+    int64_t start;   /* the first local class */
+    int64_t ignored; /* the label that selects no column */
     double factor;
 } columns;
 
-/* A label that is ignore_index is in no column. */
+/* Checks that labels are in [0, classes) or ignore_index, which selects no column. */
 static bool check_range(shard_tensor *labels, int64_t classes, int64_t ignore_index, const shard_fault *fault)
 {
     void *memory = shard_tensor_memory(labels);
@@ -40,9 +40,9 @@ static bool check_labels(const char *function, shard_tensor *labels)
     return false;
 }
 
-/* Whether `row`, of x's shape without its last dimension, is placed as x's rows are. Of rows that are
- * split it may be local, too, if `own` rows' values will do. */
-static bool check_rows(const char *function, const shard_tensor *x, const shard_tensor *row, const char *name, bool own)
+/* Checks that `row` has x's shape without its last dimension and is placed as x's rows are. For split rows it may
+ * also be local if the values of the local rows are enough (`local`). */
+static bool check_rows(const char *function, const shard_tensor *x, const shard_tensor *row, const char *name, bool local)
 {
     shard_shape shape = x->shape;
     shape.ndim--;
@@ -55,7 +55,7 @@ static bool check_rows(const char *function, const shard_tensor *x, const shard_
     bool by_classes = shard_is_split(x, x->shape.ndim - 1);
     if (shard_placement_equal(&row->placement, &x->placement) && !by_classes)
         return true;
-    return (shard_is_local(row) && (own || by_classes)) || shard_refuse_placement(function, row);
+    return (shard_is_local(row) && (local || by_classes)) || shard_refuse_placement(function, row);
 }
 
 static bool read_columns(const char *function, shard_tensor *x, shard_tensor *labels, columns *c)
@@ -74,7 +74,7 @@ static bool read_columns(const char *function, shard_tensor *x, shard_tensor *la
     return check_rows(function, x, labels, "labels", true);
 }
 
-/* Whether an operand that may be left out is NULL because a maker has failed. */
+/* Whether an optional operand is NULL because its maker failed. */
 static bool is_failed(const shard_tensor *operand)
 {
     return !operand && shard_last_status() != SHARD_OK;
@@ -85,7 +85,7 @@ static shard_status zero(shard_tensor *x, void *memory)
     return SHARD_RUN(x, zero, memory, (size_t)shard_numel(x) * shard_dtype_size(x->dtype));
 }
 
-/* ---- picked ---- */
+/* ---- pick ---- */
 
 static shard_status pick_backward(shard_node *node, shard_tensor *dy, shard_tensor **dx)
 {
@@ -124,11 +124,11 @@ shard_tensor *shard_pick_labels(shard_tensor *x, shard_tensor *labels, int64_t i
     return y;
 }
 
-/* ---- added to ---- */
+/* ---- add ---- */
 
 enum { X, VALUES };
 
-/* Of the values: factor * dy at the labels, of which each rank has its own classes'. */
+/* The gradient of the values: factor * dy at the labels; each rank has the gradient of its local classes. */
 static shard_tensor *gradient_of_values(shard_node *node, shard_tensor *dy)
 {
     const columns *c = node->context;
@@ -191,9 +191,9 @@ shard_tensor *shard_add_at_labels(shard_tensor *x, shard_tensor *labels, shard_t
     return y;
 }
 
-/* ---- set in zeros ---- */
+/* ---- one-hot ---- */
 
-/* An empty tensor of the rows' one-hot vectors, or those that `like` has of them. */
+/* An empty tensor for the rows' one-hot vectors, or the shape and placement of `like`. */
 static shard_tensor *make_one_hot(shard_tensor *labels, int64_t classes, const shard_one_hot_options *options, columns *c)
 {
     static const char function[] = "shard_one_hot";

@@ -1,4 +1,4 @@
-/* The mode, and the casts that it asks for. */
+/* The autocast mode, and its casts. */
 #include "op/autocast.h"
 
 #include "device/graph.h"
@@ -7,15 +7,15 @@
 #include <pthread.h>
 #include <stdlib.h>
 
-/* A leaf's values in 16 bits, good for as long as its memory is of that version. It belongs to
- * the leaf, which drops it when it moves or goes; the values also go when the mode ends in the
- * thread that used them last, or that thread does. */
+/* The 16-bit values of a leaf, valid while the leaf's memory has that version. The leaf owns the copy and releases
+ * it when its values move or it is freed. The values are also freed when autocast is switched off in the thread that
+ * used them last, or when that thread ends. */
 typedef struct copy {
-    shard_derived derived; /* first: the leaf's is this */
-    shard_tensor *values;  /* NULL: none now */
+    shard_derived derived; /* first: points to the leaf's */
+    shard_tensor *values;  /* NULL: none */
     uint64_t version;
-    uint64_t capture;          /* in which it was made: replays do not know it outside, nor of others */
-    struct copy *next, **link; /* among the thread's that have values */
+    uint64_t capture;          /* of the capture that made it: replays do not update it, and other captures do not know it */
+    struct copy *next, **link; /* in the thread's list of copies with values */
 } copy;
 
 static _Thread_local struct {
@@ -23,7 +23,7 @@ static _Thread_local struct {
     copy *copies;
 } autocast;
 
-/* Of all lists: a leaf may go from thread to thread, its copy behind it. */
+/* Protects all lists: a leaf and its copy may move from thread to thread. */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_key_t at_thread_end;
 
@@ -43,7 +43,7 @@ static void forget_values(copy *c)
     c->values = NULL;
 }
 
-static void drop_copy(shard_derived *derived)
+static void release_copy(shard_derived *derived)
 {
     pthread_mutex_lock(&lock);
     forget_values((copy *)derived);
@@ -121,20 +121,20 @@ static bool is_kept(const shard_tensor *x)
     return x->requires_grad && !x->history && !x->storage->materializer;
 }
 
-/* The leaf's, a new one if it has none. */
+/* The leaf's copy; a new one if it has none. */
 static copy *find_copy(shard_tensor *leaf)
 {
     if (!leaf->derived) {
         copy *c = shard_calloc(1, sizeof *c);
         if (!c)
             return NULL;
-        c->derived.drop = drop_copy;
+        c->derived.drop = release_copy;
         leaf->derived = &c->derived;
     }
     return (copy *)leaf->derived;
 }
 
-/* Its values, to be this thread's from now on, if they are those of the leaf. */
+/* The copy's values if they are current; they move to this thread's list. */
 static shard_tensor *current_values(copy *c, const shard_tensor *leaf)
 {
     pthread_mutex_lock(&lock);
@@ -189,7 +189,7 @@ shard_tensor *shard_saved_operand(shard_node *node, int slot, shard_dtype dtype)
     return saved && saved->dtype != dtype ? cast_values(saved, dtype) : saved;
 }
 
-/* ---- the rest ---- */
+/* ---- other operations ---- */
 
 shard_dtype shard_autocast_wide_type(shard_dtype dtype)
 {

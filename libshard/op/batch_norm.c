@@ -1,11 +1,10 @@
 /*
- * batch_norm: over all but the last dimension, over a group's rows too, with relu
- * and the addition before it in the same pass.
+ * batch_norm: over all but the last dimension and over the rows of a group, with relu and the addition of a residual
+ * in the same pass.
  *
- * Nothing waits for the device. What members add up are the sums of x itself and
- * x^2: the shift that keeps a member's own exact may be another on each. How many
- * rows they have in all they tell each other before that. A member that fails
- * before a collective takes part in it all the same, and so tells the others.
+ * Nothing waits for the device. The ranks sum x and x^2 without a shift, as each rank has its own shift, which keeps
+ * its sums exact. They exchange their numbers of rows before that. A rank that failed before a collective takes part
+ * in it, so that the other ranks learn of its error.
  */
 #include "op/autocast.h"
 #include "base/options.h"
@@ -19,13 +18,13 @@ enum { SAVED_X, SAVED_Y, SAVED_WEIGHT, SAVED_MEAN, SAVED_RSTD };
 typedef struct batch_norm_context {
     int64_t rows, channels;
     bool training, relu;
-    double count; /* rows of all members; 0: mean and rstd were constants */
+    double count; /* rows of all ranks; 0: mean and rstd were constants */
     shard_group *group;
 } batch_norm_context;
 
 /* ---- backward ---- */
 
-/* A parameter's gradient, to be written with the sums. */
+/* Makes a parameter's gradient, which is written together with the sums. */
 static shard_status parameter_gradient(shard_node *node, int input, const shard_tensor *dy, shard_tensor **dx)
 {
     if (!shard_wants(node, input))
@@ -37,7 +36,7 @@ static shard_status parameter_gradient(shard_node *node, int input, const shard_
     return SHARD_OK;
 }
 
-/* This member's sums, which are its parameters' gradients; NULL if that fails. */
+/* The sums of this rank's rows, which are its gradients of the parameters; NULL with the error set. */
 static shard_tensor *gradient_sums(shard_node *node, shard_tensor *x, shard_tensor *y, shard_tensor *dy, shard_tensor **dx)
 {
     const batch_norm_context *context = node->context;
@@ -62,15 +61,15 @@ static shard_status input_gradients(shard_node *node, shard_tensor *x, shard_ten
     shard_tensor *weight = shard_saved(node, SAVED_WEIGHT);
     if (node->saved[SAVED_WEIGHT] && !weight)
         return shard_last_status();
-    bool hands_on = shard_wants(node, RESIDUAL) && !context->relu; /* the residual's gradient is dy */
+    bool passes_dy = shard_wants(node, RESIDUAL) && !context->relu; /* the residual's gradient is dy */
     shard_tensor *residual = NULL;
-    if (hands_on)
+    if (passes_dy)
         dx[RESIDUAL] = dy;
     else if (shard_wants(node, RESIDUAL) && !(dx[RESIDUAL] = residual = shard_make_gradient(node, RESIDUAL)))
         return shard_last_status();
     if (!shard_wants(node, X) && !residual)
         return SHARD_OK;
-    if (shard_wants(node, X) && !(dx[X] = hands_on ? shard_make_gradient(node, X) : shard_gradient_over(node, X, dy)))
+    if (shard_wants(node, X) && !(dx[X] = passes_dy ? shard_make_gradient(node, X) : shard_gradient_over(node, X, dy)))
         return shard_last_status();
     void *memory[9];
     if (!shard_load(SHARD_INPUTS(x, y, dy, mean, rstd, weight, sums, dx[X], residual), memory))
@@ -99,11 +98,11 @@ typedef struct batch_norm {
     shard_tensor *x, *running_mean, *running_var, *weight, *bias;
     shard_batch_norm_options options;
     int64_t rows, channels;
-    int64_t count; /* rows of all members */
+    int64_t count; /* rows of all ranks */
     shard_tensor *y, *mean, *rstd;
 } batch_norm;
 
-/* [channels], float64: the running mean, near which the mean is. */
+/* [channels], float64: the running mean, which is close to the batch's mean. */
 static shard_tensor *guess_mean(const batch_norm *b)
 {
     shard_tensor *guess = shard_workspace(b->x, b->channels, SHARD_FLOAT64);
@@ -113,8 +112,8 @@ static shard_tensor *guess_mean(const batch_norm *b)
     return shard_result(guess, SHARD_RUN(guess, cast, b->channels, memory[0], b->running_mean->dtype, memory[1], SHARD_FLOAT64));
 }
 
-/* This member's sums of x and x^2. NULL if that fails. */
-static shard_tensor *own_sums(const batch_norm *b)
+/* The sums of x and x^2 over this rank's rows; NULL with the error set. */
+static shard_tensor *local_sums(const batch_norm *b)
 {
     shard_tensor *sums = shard_workspace(b->x, 2 * b->channels, SHARD_FLOAT64);
     shard_tensor *shift = b->running_mean ? guess_mean(b) : NULL;
@@ -127,7 +126,7 @@ static shard_tensor *own_sums(const batch_norm *b)
     return sums;
 }
 
-/* The running statistics' memory; without rows they stay as they are. */
+/* The running statistics' memory; none if there are no rows. */
 static bool load_running(const batch_norm *b, void **running)
 {
     shard_tensor *const tensors[] = {b->running_mean, b->running_var};
@@ -140,12 +139,12 @@ static bool load_running(const batch_norm *b, void **running)
     return true;
 }
 
-/* mean and rstd of the group's rows; the running statistics follow them. Collective. */
+/* Computes mean and rstd over the group's rows and updates the running statistics. Collective. */
 static shard_status measure(batch_norm *b)
 {
     const shard_batch_norm_options *options = &b->options;
     bool alone = shard_group_size(options->group) <= 1;
-    shard_tensor *sums = alone ? NULL : own_sums(b);
+    shard_tensor *sums = alone ? NULL : local_sums(b);
     if (!alone)
         SHARD_TRY(shard_group_all_reduce(options->group, sums ? shard_device_of(sums) : NULL,
                                          sums ? shard_tensor_memory(sums) : NULL, 2 * b->channels, SHARD_FLOAT64, SHARD_SUM));
@@ -211,7 +210,7 @@ static bool check(batch_norm *b)
     return true;
 }
 
-/* Everything that can fail on this member alone, before the collectives. */
+/* Everything that can fail on this rank alone, before the collectives. */
 static bool prepare(batch_norm *b)
 {
     if (!check(b))
@@ -225,7 +224,7 @@ static bool prepare(batch_norm *b)
     return b->y && b->mean && b->rstd;
 }
 
-/* How many rows all members have. Collective. */
+/* The number of rows of all ranks. Collective. */
 static shard_status count_rows(batch_norm *b)
 {
     b->count = b->rows;

@@ -1,4 +1,4 @@
-/* add, sub, mul, div, pow, minimum, maximum: of two tensors, repeated to one shape. */
+/* add, sub, mul, div, pow, minimum, maximum: of two tensors, expanded to one shape. */
 #include "op/autocast.h"
 #include "op/expansion.h"
 
@@ -25,7 +25,7 @@ static shard_status negate(shard_tensor *dy, shard_tensor *dx)
     return SHARD_RUN(dy, axpby, shard_numel(dy), -1.0, memory[0], 0.0, memory[1], dy->dtype);
 }
 
-/* Of what the device has an entry for. */
+/* For functions whose gradient is an entry of the device. */
 static shard_status differentiate(shard_node *node, shard_binary kind, int input, shard_tensor *dy, shard_tensor *dx)
 {
     shard_tensor *a = shard_saved(node, 0), *b = a ? shard_saved(node, 1) : NULL;
@@ -36,7 +36,7 @@ static shard_status differentiate(shard_node *node, shard_binary kind, int input
     return SHARD_RUN(dy, binary_backward, kind, input, &over, memory[0], memory[1], memory[2], memory[3], dy->dtype);
 }
 
-/* The gradient of an input for each element of the result. */
+/* The gradient of an input for each element of the result, before the sum over expanded dimensions. */
 static shard_status each_gradient(shard_node *node, shard_binary kind, int input, shard_tensor *dy, shard_tensor *dx)
 {
     if (!dx)
@@ -75,7 +75,7 @@ static const shard_node_type types[] = {
 
 /* ---- forward ---- */
 
-/* Whether the backward needs the values of an operand. */
+/* Whether the backward needs the value of an operand. */
 static bool needs(const shard_node *node, shard_binary kind, int operand)
 {
     switch (kind) {
@@ -91,7 +91,7 @@ static bool needs(const shard_node *node, shard_binary kind, int operand)
     }
 }
 
-/* Of a and operand, which stands for b. */
+/* Computes with a and `operand`, which is b or its cast. */
 static shard_tensor *forward(const char *function, shard_binary kind, shard_tensor *a, shard_tensor *b, shard_tensor *operand)
 {
     if (!shard_check_operands(function, SHARD_INPUTS(a, operand)))

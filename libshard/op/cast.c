@@ -1,7 +1,7 @@
 /* cast: another dtype. */
 #include "op/op.h"
 
-/* What is between rows that lie apart is cast, too. */
+/* The elements between padded rows are cast too. */
 static shard_status convert(shard_tensor *x, shard_tensor *y)
 {
     void *memory[2];

@@ -1,20 +1,20 @@
-/* Rows of logits with their labels: checks, and what the members tell each other. */
+/* Rows of logits with their labels: checks, and the exchanges between ranks. */
 #include "op/class_rows.h"
 
 #include "base/hash.h"
 
 #include <inttypes.h>
 
-/* What a member tells of its call. */
+/* The part of a rank's call that the ranks compare. */
 typedef struct part_head {
     uint64_t options;
     int64_t start, size;
     shard_dtype dtype;
 } part_head;
 
-/* Goes behind a member's numbers. */
+/* Follows the numbers of a rank. */
 #define DIGEST_DOUBLES ((int64_t)(sizeof(shard_label_digest) / sizeof(double)))
-_Static_assert(sizeof(shard_label_digest) % sizeof(double) == 0, "a part is a number of doubles");
+_Static_assert(sizeof(shard_label_digest) % sizeof(double) == 0, "a rank's numbers are doubles");
 
 static bool splits_classes(const shard_tensor *x)
 {
@@ -33,8 +33,8 @@ static bool check_labels_fit(const shard_class_rows *rows, const shard_tensor *l
                     rows->function, shard_shape_text(&labels->shape), shard_shape_text(&logits->shape));
         return false;
     }
-    bool alike = shard_placement_equal(&labels->placement, &logits->placement);
-    return shard_is_local(labels) || alike || shard_refuse_placement(rows->function, labels);
+    bool same = shard_placement_equal(&labels->placement, &logits->placement);
+    return shard_is_local(labels) || same || shard_refuse_placement(rows->function, labels);
 }
 
 static bool read_logits(shard_class_rows *rows)
@@ -93,9 +93,9 @@ shard_tensor *shard_class_rows_make(const shard_class_rows *rows, shard_dtype dt
     return x;
 }
 
-/* ---- what the members tell each other ---- */
+/* ---- exchanges between ranks ---- */
 
-static part_head own_head(const shard_class_rows *rows)
+static part_head local_head(const shard_class_rows *rows)
 {
     const shard_cross_entropy_shape *shape = &rows->shape;
     const int64_t options[] = {(int64_t)rows->options, shape->ignore_index, shape->classes, rows->labels != NULL};
@@ -105,7 +105,7 @@ static part_head own_head(const shard_class_rows *rows)
                        .dtype = rows->logits->dtype};
 }
 
-/* All members see the same heads, so that all come to the same error. */
+/* All ranks check the same headers, so that all get the same error. */
 static shard_status check_heads(const shard_class_rows *rows, const part_head *head)
 {
     int64_t next = 0;
@@ -114,13 +114,13 @@ static shard_status check_heads(const shard_class_rows *rows, const part_head *h
         if (head[member].options != head[0].options)
             return shard_error(
                 SHARD_ERROR_MISMATCH,
-                "%s: rank %d has other options or another number of classes than rank %d; they must be the same on "
-                "every member",
+                "%s: options or the number of classes on rank %d differ from those on rank %d; they must be the same on "
+                "every rank",
                 rows->function, rank, rank0);
         if (head[member].dtype != head[0].dtype)
             return shard_error(SHARD_ERROR_MISMATCH,
                                "%s: rank %d has logits of %s, rank %d of %s; they must be of one type, autocast on or off, on "
-                               "every member",
+                               "every rank",
                                rows->function, rank, shard_dtype_name(head[member].dtype), rank0,
                                shard_dtype_name(head[0].dtype));
         if (head[member].start != next)
@@ -130,7 +130,7 @@ static shard_status check_heads(const shard_class_rows *rows, const part_head *h
         next += head[member].size;
     }
     if (next != rows->shape.classes)
-        return shard_error(SHARD_ERROR_MISMATCH, "%s: the members have the logits of %" PRId64 " classes of %" PRId64,
+        return shard_error(SHARD_ERROR_MISMATCH, "%s: the ranks have the logits of %" PRId64 " classes of %" PRId64,
                            rows->function, next, rows->shape.classes);
     return SHARD_OK;
 }
@@ -140,10 +140,10 @@ static shard_label_digest *digest_of(const shard_class_rows *rows, double *part)
     return (shard_label_digest *)(part + rows->stride - DIGEST_DOUBLES);
 }
 
-/* Has the labels checked, and their digest written behind the own part. */
+/* Checks the labels and writes their digest behind this rank's numbers. */
 static bool check_labels(const shard_class_rows *rows, shard_tensor *parts, const int64_t *label)
 {
-    shard_label_digest *digest = digest_of(rows, rows->own);
+    shard_label_digest *digest = digest_of(rows, rows->local);
     double rank = shard_group_world_rank(rows->group, shard_group_rank(rows->group));
     return SHARD_RUN(parts, check_index, rows->shape.rows, label, rows->shape.classes, rows->shape.ignore_index,
                      &rows->faults->label, &digest->hash) == SHARD_OK &&
@@ -159,7 +159,7 @@ bool shard_class_rows_open(shard_class_rows *rows, int64_t width)
     if (!parts || !shard_load(SHARD_INPUTS(parts, rows->labels), memory))
         return false;
     rows->part = memory[0];
-    rows->own = rows->part + shard_group_rank(rows->group) * rows->stride;
+    rows->local = rows->part + shard_group_rank(rows->group) * rows->stride;
     return rows->compared || !rows->labels || check_labels(rows, parts, memory[1]);
 }
 
@@ -168,7 +168,7 @@ static shard_status gather_parts(const shard_class_rows *rows)
     int64_t counts[rows->members];
     for (int i = 0; i < rows->members; i++)
         counts[i] = rows->stride;
-    return shard_group_all_gather(rows->group, shard_device_of(rows->logits), rows->own, rows->part, counts, SHARD_FLOAT64);
+    return shard_group_all_gather(rows->group, shard_device_of(rows->logits), rows->local, rows->part, counts, SHARD_FLOAT64);
 }
 
 shard_status shard_class_rows_gather(shard_class_rows *rows, bool ready)
@@ -177,7 +177,7 @@ shard_status shard_class_rows_gather(shard_class_rows *rows, bool ready)
         return shard_group_fail(rows->group);
     if (rows->members == 1 || rows->compared)
         return rows->members == 1 ? SHARD_OK : gather_parts(rows);
-    part_head head = own_head(rows), heads[rows->members];
+    part_head head = local_head(rows), heads[rows->members];
     SHARD_TRY(shard_group_exchange(rows->group, &head, sizeof head, heads));
     SHARD_TRY(check_heads(rows, heads));
     SHARD_TRY(gather_parts(rows));
@@ -193,7 +193,7 @@ bool shard_class_rows_pick(shard_class_rows *rows)
     void *memory[2];
     return shard_class_rows_open(rows, 1) && shard_load(SHARD_INPUTS(rows->labels), memory + 1) &&
            shard_load_rows(SHARD_INPUTS(rows->logits), memory, &rows->shape.pitch) &&
-           SHARD_RUN(rows->logits, pick_target, &rows->shape, memory[0], memory[1], rows->own, rows->logits->dtype) == SHARD_OK;
+           SHARD_RUN(rows->logits, pick_target, &rows->shape, memory[0], memory[1], rows->local, rows->logits->dtype) == SHARD_OK;
 }
 
 shard_tensor *shard_class_rows_add_picked(const shard_class_rows *rows)

@@ -3,7 +3,7 @@
 
 #include <stdlib.h>
 
-/* Between two devices whose memory the host does not reach. */
+/* Copies between two devices, by way of the host. */
 static shard_status through_host(shard_tensor *x, const void *from, shard_tensor *y, void *to, size_t bytes)
 {
     void *staged = shard_calloc(1, bytes);

@@ -34,8 +34,8 @@ static shard_status fill(shard_tensor *x, double value)
     return memory ? SHARD_RUN(x, fill, shard_numel(x), value, memory, x->dtype) : shard_last_status();
 }
 
-/* Makes of a number for integers of the dtype one of them, for which the comparison is the same.
- * Where there is none, false: the comparison is *always what it is for all. */
+/* Converts a number to one of the integer dtype for which the comparison has the same result. False if there is
+ * none: the comparison then has the result *always for all elements. */
 static bool settle(shard_dtype dtype, shard_comparison *kind, double *number, bool *always)
 {
     double low = dtype == SHARD_INT64 ? -0x1p63 : dtype == SHARD_INT32 ? -0x1p31 : 0;

@@ -1,9 +1,9 @@
 /*
  * concatenate: tensors one after the other along a dimension.
  *
- * Tensors may be many and a node has few inputs: each tensor is recorded by a node of its own,
- * whose other input is the result of the node before. They share the memory, and backward hands
- * the whole gradient on from node to node; each takes its tensor's part.
+ * The number of tensors is not bounded, but a node has few inputs. So each tensor is recorded by a node of its own,
+ * whose other input is the result of the node before. The results share the memory, and the backward passes the
+ * whole gradient from node to node; each node takes the range of its tensor.
  */
 #include "op/autocast.h"
 #include "op/op.h"
@@ -14,7 +14,7 @@ enum { BEFORE, PART };
 
 typedef struct part_context {
     int dim;
-    int64_t start; /* of the part along it */
+    int64_t start; /* of the tensor's range along it */
 } part_context;
 
 static shard_tensor *gradient_of_part(shard_node *node, shard_tensor *dy)
@@ -70,7 +70,7 @@ static bool check(shard_tensor *const *x, int count, int dim, shard_shape *shape
     return true;
 }
 
-/* y with the tensor copied to its place, as the result of a node. */
+/* y after the tensor is copied to its range, as the result of a node. */
 static shard_tensor *put(shard_tensor *y, shard_tensor *before, shard_tensor *x, int dim, int64_t start)
 {
     if (shard_copy_range(y, dim, start, x, true) != SHARD_OK)

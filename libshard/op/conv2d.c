@@ -40,7 +40,7 @@ static shard_status weight_gradient(shard_node *node, shard_tensor *dy, shard_te
     return dx[WEIGHT] && (dx[BIAS] || !with_bias) ? SHARD_OK : shard_last_status();
 }
 
-/* Where the weight's is not wanted. */
+/* Called if no gradient of the weight is needed. */
 static shard_status bias_gradient(shard_node *node, shard_tensor *dy, shard_tensor **dx)
 {
     bool accumulate;
@@ -89,7 +89,7 @@ static bool check_shapes(const char *function, const shard_tensor *x, const shar
     return true;
 }
 
-/* The output's size along one direction; false with the error set. */
+/* The output's size along one dimension; false with the error set. */
 static bool output_size(const char *function, const char *direction, int64_t size, int64_t kernel, int64_t stride,
                         int64_t padding, int64_t dilation, int64_t *output)
 {

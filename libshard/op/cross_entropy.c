@@ -1,13 +1,12 @@
 /*
- * The loss, plain and sharded in one: a member whose logits are some of the
- * classes computes a few numbers a row (SHARD_CE_STATS), an all-gather shows
- * them to all, and each joins them in rank order, so that every member has the
- * same bits. Whole logits are the case of one member. The backward needs the
- * logits and three numbers a row, and no communication.
+ * The loss, for local and split logits. Each rank computes a few numbers for each row of its local classes
+ * (SHARD_CE_STATS), an all-gather collects them, and each rank joins them in rank order, so that all ranks have the
+ * same bits. Local logits are the case of one rank. The backward needs the logits and three numbers for each row,
+ * and no communication.
  *
- * Where the labels' ranks are wanted, the pass that computes the statistics counts, too.
- * It has to know the label's logit, which of split classes one member has: an exchange
- * of it comes first, and is the one in which the members compare their calls.
+ * With label ranks the pass that computes the statistics also counts the logits before the label's. It needs the
+ * label's logit, which one rank has if the classes are split: an exchange of these logits comes first, and the ranks
+ * compare their calls in it.
  */
 #include "op/autocast.h"
 #include "base/options.h"
@@ -18,7 +17,7 @@
 #include <inttypes.h>
 #include <string.h>
 
-/* What a node keeps. */
+/* The tensors that a node saves. */
 enum { LOGITS, TARGET, WEIGHT, NUMBERS /* [SHARD_CE_NUMBERS, rows] and the result */, SAVED };
 
 static const shard_class_faults faults = SHARD_CLASS_FAULTS("shard_cross_entropy");
@@ -26,9 +25,9 @@ static const shard_class_faults faults = SHARD_CLASS_FAULTS("shard_cross_entropy
 typedef struct loss_call {
     shard_class_rows rows;
     shard_tensor *target;
-    shard_tensor *weight; /* this part of it, or NULL */
+    shard_tensor *weight; /* the local shard of it, or NULL */
     shard_reduction reduction;
-    bool ranked; /* the labels' ranks are wanted */
+    bool ranked; /* the labels' ranks are requested */
     shard_tensor *rank;
 } loss_call;
 
@@ -50,11 +49,11 @@ static shard_tensor *row_gradients(shard_tensor *logits, int64_t rows, const dou
     return status == SHARD_OK ? result : NULL;
 }
 
-/* The gradient takes the place of logits that nobody else holds any more: where
- * classes are many, they are the largest thing there is. Else its rows are as far apart as theirs. */
+/* The gradient overwrites logits that no other tensor uses: with many classes they are the largest tensor. Else it
+ * has the pitch of the logits. */
 static shard_tensor *gradient_memory(shard_node *node, shard_tensor *logits, int64_t pitch)
 {
-    if (logits->storage->shares == 1)
+    if (logits->storage->references == 1)
         return shard_detach(logits);
     shard_tensor *gradient = shard_make_gradient(node, 0);
     if (gradient)
@@ -109,7 +108,7 @@ static bool check_options(loss_call *call, const shard_cross_entropy_options *op
     return true;
 }
 
-/* Whether x, a parameter of the loss, is one of numbers; it gets no gradient. */
+/* Whether x, a parameter of the loss, is floating; it gets no gradient. */
 static bool check_constant(const loss_call *call, shard_tensor *x, const char *what)
 {
     if (!shard_check_operands(call->rows.function, SHARD_INPUTS(call->rows.logits, x)))
@@ -146,7 +145,7 @@ static bool check_probabilities(const loss_call *call)
            shard_refuse_placement(call->rows.function, target);
 }
 
-/* This part of the class weights. */
+/* The class weights of the local classes. */
 static bool read_weight(loss_call *call, shard_tensor *weight)
 {
     const shard_cross_entropy_shape *shape = &call->rows.shape;
@@ -162,7 +161,7 @@ static bool read_weight(loss_call *call, shard_tensor *weight)
     if (!whole && !part) {
         shard_error(SHARD_ERROR_SHAPE,
                     "%s: class weights of shape %s that are %s, for classes [%" PRId64 ", %" PRId64 ") of %" PRId64
-                    "; either all of them or this part (shard_as_split) is needed",
+                    "; give the weights of all classes or of the local classes (shard_as_split)",
                     call->rows.function, shard_shape_text(&weight->shape), shard_placement_text(placement), shape->col0,
                     shape->col0 + shape->cols, shape->classes);
         return false;
@@ -171,7 +170,7 @@ static bool read_weight(loss_call *call, shard_tensor *weight)
     return call->weight != NULL;
 }
 
-/* Rows that are split over a group: each member has the loss of its own. */
+/* If rows are split over a group, each rank has the losses of its rows. */
 static bool check_row_placement(const loss_call *call)
 {
     bool rows_are_split = !call->rows.group && !shard_is_local(call->rows.logits);
@@ -193,7 +192,7 @@ static bool read_arguments(loss_call *call, shard_tensor *logits, const shard_cr
 
 /* ---- forward ---- */
 
-/* What every member must have alike. */
+/* The options that must be identical on all ranks. */
 static uint64_t option_bits(const loss_call *call)
 {
     uint64_t smoothing;
@@ -201,15 +200,15 @@ static uint64_t option_bits(const loss_call *call)
     return smoothing << 4 | (uint64_t)call->ranked << 3 | (uint64_t)call->reduction << 1 | (call->weight != NULL);
 }
 
-/* What a part has of its rows: the statistics, then, where ranks are wanted, how many of its logits come
- * before the label's. */
+/* The position, with label ranks, of the number of logits before the label's in a rank's numbers: after the
+ * statistics. */
 static int64_t *ahead_in(const loss_call *call, double *part)
 {
     return call->ranked ? (int64_t *)(part + SHARD_CE_STATS * call->rows.shape.rows) : NULL;
 }
 
-/* logit: the labels', or NULL where this part has all classes. */
-static bool measure_own(loss_call *call, shard_tensor *logit)
+/* logit: of the labels, or NULL if this rank has all classes. */
+static bool measure_local(loss_call *call, shard_tensor *logit)
 {
     shard_class_rows *rows = &call->rows;
     void *memory[5];
@@ -217,11 +216,11 @@ static bool measure_own(loss_call *call, shard_tensor *logit)
         !shard_load(SHARD_INPUTS(rows->labels, rows->labels ? NULL : call->target, call->weight, logit), memory + 1) ||
         !shard_load_rows(SHARD_INPUTS(rows->logits), memory, &rows->shape.pitch))
         return false;
-    return SHARD_RUN(rows->logits, cross_entropy_stats, &rows->shape, memory[0], memory[1], memory[2], memory[3], rows->own,
-                     memory[4], ahead_in(call, rows->own), rows->logits->dtype) == SHARD_OK;
+    return SHARD_RUN(rows->logits, cross_entropy_stats, &rows->shape, memory[0], memory[1], memory[2], memory[3], rows->local,
+                     memory[4], ahead_in(call, rows->local), rows->logits->dtype) == SHARD_OK;
 }
 
-/* The statistics of all members' parts. */
+/* The statistics of all ranks. */
 static shard_status measure(loss_call *call, bool ready)
 {
     shard_tensor *logit = NULL;
@@ -231,10 +230,10 @@ static shard_status measure(loss_call *call, bool ready)
         logit = shard_class_rows_add_picked(&call->rows);
         ready = logit != NULL;
     }
-    return shard_class_rows_gather(&call->rows, ready && measure_own(call, logit));
+    return shard_class_rows_gather(&call->rows, ready && measure_local(call, logit));
 }
 
-/* NUMBERS, and the ranks. */
+/* Joins the statistics to NUMBERS and the labels' ranks. */
 static shard_tensor *join(loss_call *call)
 {
     const shard_class_rows *rows = &call->rows;
@@ -279,7 +278,7 @@ static shard_tensor *record(const loss_call *call, shard_tensor *y, shard_tensor
     if (!node)
         return NULL;
     *(shard_cross_entropy_shape *)node->context = call->rows.shape;
-    node->group = call->rows.group; /* NULL, unless it splits the classes */
+    node->group = call->rows.group; /* NULL unless the classes are split */
     shard_save_for_backward(node, LOGITS, logits);
     shard_save_for_backward(node, TARGET, call->target);
     shard_save_for_backward(node, WEIGHT, call->weight);

@@ -1,4 +1,4 @@
-/* Operations of a program's own: shard_custom_op_apply. */
+/* Operations of the program: shard_custom_op_apply. */
 #include "op/autocast.h"
 #include "op/op.h"
 
@@ -10,13 +10,13 @@ struct shard_custom_op {
     const shard_custom_op_type *type;
     void *context;
     unsigned wants;   /* bit i: a gradient of input i */
-    shard_node *node; /* while backward runs */
+    shard_node *node; /* set while backward runs */
     shard_dtype autocast;
     shard_tensor *saved[SHARD_CUSTOM_OP_SAVED];
     uint64_t version[SHARD_CUSTOM_OP_SAVED];
 };
 
-/* ---- what the operation's functions call ---- */
+/* ---- functions for the operation's callbacks ---- */
 
 void *shard_custom_op_context(const shard_custom_op *op)
 {
@@ -81,8 +81,8 @@ shard_tensor *shard_custom_op_make_gradient(shard_custom_op *op, int input)
 
 /* ---- errors ---- */
 
-/* What came of a function of the program's: its error, if it has left one or says so, with the operation's name, unless it is
- * one that ranks have told each other already. */
+/* The status after a callback of the program: its error with the operation's name added, unless all ranks have that
+ * error already. */
 static shard_status finish(const shard_custom_op_type *type, const char *function, shard_status before, shard_status status)
 {
     static const shard_group alone = {.size = 1};
@@ -125,7 +125,7 @@ static bool check_gradient(const char *name, const shard_edge *edge, const shard
     return fits;
 }
 
-/* dx as the walk takes it: of the input's dtype, and placed as the input if that is split. */
+/* dx as the backward pass needs it: of the input's dtype, and placed as the input if that is split. */
 static shard_tensor *finish_gradient(const shard_node *node, int input, shard_tensor *dx)
 {
     const shard_edge *edge = &node->edge[input];
@@ -136,7 +136,7 @@ static shard_tensor *finish_gradient(const shard_node *node, int input, shard_te
         return NULL;
     shard_placement placement = dx->placement.kind == SHARD_PARTIAL ? dx->placement : edge->placement;
     if (placement.kind == SHARD_PARTIAL && dx->placement.kind != SHARD_PARTIAL)
-        placement = (shard_placement){0}; /* a summand has the gradient of the sum */
+        placement = (shard_placement){0}; /* a summand's gradient is the gradient of the sum */
     shard_tensor *gradient = dx->dtype == edge->dtype ? shard_detach(dx) : shard_cast(dx, edge->dtype);
     if (gradient)
         gradient->placement = placement;
@@ -155,7 +155,8 @@ static shard_status custom_backward(shard_node *node, shard_tensor *dy, shard_te
     shard_set_autocast(autocast);
     SHARD_TRY(status);
     if (shard_tensor_version(dy) != version)
-        return shard_error(SHARD_ERROR_ARGUMENT, "backward of %s: it has written to dy, which others may see", node->name);
+        return shard_error(SHARD_ERROR_ARGUMENT, "backward of %s: it has written to dy, which other operations may read",
+                           node->name);
     for (int i = 0; i < node->inputs; i++)
         if (shard_wants(node, i) && !(dx[i] = finish_gradient(node, i, dx[i])))
             return shard_last_status();
@@ -174,8 +175,8 @@ static void clear(void *context)
 }
 
 static const shard_node_type custom_types[] = {
-    {.name = "an own operation", .backward = custom_backward, .clear = clear},
-    {.name = "an own operation", .backward = custom_backward, .clear = clear, .places_gradients = true},
+    {.name = "a custom operation", .backward = custom_backward, .clear = clear},
+    {.name = "a custom operation", .backward = custom_backward, .clear = clear, .places_gradients = true},
 };
 
 static bool record(shard_custom_op *op, shard_tensor *y, int inputs, shard_tensor *const *input)
@@ -202,7 +203,7 @@ static bool check(const shard_custom_op *op, int inputs, shard_tensor *const *in
         first = first ? first : input[i];
         if (shard_device_of(input[i]) == shard_device_of(first))
             continue;
-        shard_error(SHARD_ERROR_SHAPE, "%s: input %d is on %s, another one on %s", name, i, shard_device_of(input[i])->name,
+        shard_error(SHARD_ERROR_SHAPE, "%s: input %d is on %s, another input on %s", name, i, shard_device_of(input[i])->name,
                     shard_device_of(first)->name);
         return false;
     }
@@ -211,7 +212,7 @@ static bool check(const shard_custom_op *op, int inputs, shard_tensor *const *in
     return !op->wants || op->type->backward;
 }
 
-/* The result, in the scope, and without a history: forward may have returned an input. */
+/* The result, in the scope, without a history: forward may have returned an input. */
 static shard_tensor *compute(shard_custom_op *op, int inputs, shard_tensor *const *input, const shard_scope *scope)
 {
     shard_status before = shard_last_status();
@@ -243,7 +244,7 @@ static shard_tensor *apply(shard_custom_op *op, int inputs, shard_tensor *const 
 shard_tensor *shard_custom_op_apply_with(const shard_custom_op_type *type, void *context, int inputs, shard_tensor *const *input)
 {
     static const char function[] = "shard_custom_op_apply";
-    if (!type || !type->name || !type->forward) /* without a type nobody can free the context */
+    if (!type || !type->name || !type->forward) /* without a type the context cannot be freed */
         return shard_null_argument(function, !type ? "type" : !type->name ? "type->name" : "type->forward"), NULL;
     shard_custom_op *op = NULL;
     if (inputs < 0 || inputs > SHARD_CUSTOM_OP_INPUTS)

@@ -1,4 +1,4 @@
-/* dropout: the backward makes the forward's draw again, nothing is kept. */
+/* dropout: the backward repeats the forward's draw; nothing is saved. */
 #include "op/op.h"
 
 #include "device/graph.h"
@@ -9,7 +9,7 @@ typedef struct dropout_context {
     double p;
 } dropout_context;
 
-static shard_status drop(const dropout_context *context, shard_tensor *x, shard_tensor *y)
+static shard_status apply(const dropout_context *context, shard_tensor *x, shard_tensor *y)
 {
     void *memory[2];
     if (!y || !shard_load(SHARD_INPUTS(x, y), memory))
@@ -20,7 +20,7 @@ static shard_status drop(const dropout_context *context, shard_tensor *x, shard_
 static shard_status dropout_backward(shard_node *node, shard_tensor *dy, shard_tensor **dx)
 {
     dx[0] = shard_gradient_over(node, 0, dy);
-    return drop(node->context, dy, dx[0]);
+    return apply(node->context, dy, dx[0]);
 }
 
 static const shard_node_type dropout_type = {.name = "dropout", .backward = dropout_backward};
@@ -38,7 +38,7 @@ shard_tensor *shard_dropout(shard_tensor *x, double p)
         return NULL;
     context.draw = shard_next_draw();
     shard_tensor *y = shard_tensor_like(x);
-    y = shard_result(y, drop(&context, x, y));
+    y = shard_result(y, apply(&context, x, y));
     shard_node *node = shard_record(&dropout_type, y, SHARD_INPUTS(x), sizeof context);
     if (node)
         *(dropout_context *)node->context = context;

@@ -9,12 +9,12 @@
 #include <math.h>
 
 typedef struct embedding_context {
-    int64_t row0;          /* of this part of the weight */
-    int64_t padding_idx; /* its own row without a gradient; -1: none */
+    int64_t row0;        /* of the weight's local shard */
+    int64_t padding_idx; /* the local row without a gradient; -1: none */
     bool by_count;
 } embedding_context;
 
-/* Adds to rows of dweight; the padding row is put aside meanwhile, or is zero. */
+/* Adds to rows of dweight. The padding row is saved and restored around the addition, or is zero. */
 static shard_status embedding_backward(shard_node *node, shard_tensor *dy, shard_tensor **dx)
 {
     const embedding_context *context = node->context;
@@ -54,7 +54,7 @@ static bool check_index(shard_tensor *index, int64_t count)
                     shard_shape_text(&index->shape));
         return false;
     }
-    /* No value is exempt: 0 is inside. */
+    /* No value is ignored: ignore_index is 0, which is in range. */
     return memory && SHARD_RUN(index, check_index, shard_numel(index), memory, count, 0, &outside, NULL) == SHARD_OK;
 }
 
@@ -93,15 +93,15 @@ static bool check_options(const shard_tensor *weight, const shard_embedding_opti
                     options->max_norm, options->norm_type);
     else if (in_parts)
         shard_error(SHARD_ERROR_UNSUPPORTED,
-                    "%s: max_norm scales rows of the weight in place, but shard_zero_optimizer (stage 3) keeps parts of it on "
-                    "several ranks: "
-                    "stages 1 and 2 do not",
+                    "%s: max_norm scales rows of the weight in place, but shard_zero_optimizer (stage 3) partitions it over "
+                    "several ranks; "
+                    "use stage 1 or 2",
                     function);
     return sound && !in_parts;
 }
 
-/* Scales rows down to max_norm. Of a weight split along dim 1 the norms are sums over its group, all members of
- * which call this, `ready` or not. */
+/* Scales rows down to max_norm. For a weight split along dim 1 the norms are summed over its group, and all ranks of
+ * it call this, also if not `ready`. */
 static shard_status renormalise(bool ready, shard_tensor *weight, shard_tensor *index, const shard_embedding_options *options)
 {
     shard_group *group = weight && shard_is_split(weight, 1) ? weight->placement.group : NULL;

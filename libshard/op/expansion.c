@@ -2,7 +2,7 @@
 
 /* ---- the result ---- */
 
-/* Makes shape that of both; false with the error set. */
+/* Expands shape by another one; false with the error set. */
 static bool join_shapes(const char *function, shard_shape *shape, const shard_shape *other)
 {
     shard_shape longer = shape->ndim >= other->ndim ? *shape : *other;
@@ -29,16 +29,16 @@ static shard_placement placement_in(const shard_shape *shape, const shard_tensor
     return placement;
 }
 
-/* Whether an operand may be where it is for a result that is placed so. A part is not repeated
- * along the dimension that it is a part of, though its size be 1. */
+/* Whether an operand may be placed so for a result that is placed so. A local shard is not repeated along the split
+ * dimension, even if its size is 1. */
 static bool fits(const shard_shape *shape, const shard_placement *result, const shard_tensor *x)
 {
-    shard_placement own = placement_in(shape, x);
+    shard_placement placement = placement_in(shape, x);
     int dim = result->dim - (shape->ndim - x->shape.ndim);
-    if (result->kind != SHARD_SPLIT || own.kind == SHARD_PARTIAL)
-        return shard_placement_equal(result, &own);
-    if (own.kind == SHARD_SPLIT)
-        return shard_placement_equal(result, &own) && x->shape.dim[dim] == shape->dim[result->dim];
+    if (result->kind != SHARD_SPLIT || placement.kind == SHARD_PARTIAL)
+        return shard_placement_equal(result, &placement);
+    if (placement.kind == SHARD_SPLIT)
+        return shard_placement_equal(result, &placement) && x->shape.dim[dim] == shape->dim[result->dim];
     return dim < 0 || x->shape.dim[dim] == 1;
 }
 
@@ -92,8 +92,8 @@ shard_expansion shard_expansion_operands(const shard_shape *result, int count, s
 
 /* ---- gradients ---- */
 
-/* Whether dx is a sum, of another type, or has another placement than dy: the same on every rank,
- * as the sum over ranks is a collective. */
+/* Whether dx is a sum, has another type, or has another placement than dy. The answer is the same on every rank, as
+ * the sum over ranks is a collective. */
 static bool is_summed(const shard_node *node, int input, const shard_tensor *dy)
 {
     const shard_edge *edge = &node->edge[input];
@@ -103,13 +103,13 @@ static bool is_summed(const shard_node *node, int input, const shard_tensor *dy)
 
 shard_tensor *shard_gradient_each(shard_node *node, int input, shard_tensor *dy, bool last)
 {
-    if (last && dy->shares == 1 && dy->storage->shares == 1)
+    if (last && dy->references == 1 && dy->storage->references == 1)
         return dy;
     return is_summed(node, input, dy) ? shard_tensor_like(dy) : shard_make_gradient(node, input);
 }
 
 /* The dimensions of x that are summed: the first dimensions of [rows, columns], or one of an axis. `ordered` and
- * `one`: whether x is so, sizes of 1 aside; else as [rows, columns] after a permutation by axes. */
+ * `one` say whether x has that form, apart from sizes of 1; else it is permuted by axes to [rows, columns]. */
 typedef struct summation {
     bool ordered, one;
     int64_t rows, columns;
@@ -139,7 +139,7 @@ static summation find_summation(const shard_shape *x, const shard_shape *to)
     return s;
 }
 
-/* dx as the sum along one dimension of what is of its type. */
+/* dx as the sum along one dimension, if the types are equal. */
 static shard_tensor *sum_axis(shard_node *node, int input, const summation *s, shard_tensor *each)
 {
     shard_tensor *sum = shard_gradient_to_overwrite(node, input);
@@ -149,7 +149,7 @@ static shard_tensor *sum_axis(shard_node *node, int input, const summation *s, s
     return shard_result(sum, SHARD_RUN(each, sum_dim, &s->axis, 1, memory[0], memory[1], each->dtype));
 }
 
-/* dx as the sum over the first dimensions, to which the others are brought if need be. */
+/* dx as the sum over the first dimensions; x is permuted if it has another order. */
 static shard_tensor *sum_first(shard_node *node, int input, const summation *s, shard_tensor *each)
 {
     bool accumulate;

@@ -1,4 +1,4 @@
-/* Top-k accuracy without gathering logits: where a row's label comes among its classes. */
+/* Top-k accuracy without gathering logits: the rank of a row's label among its classes. */
 #include "op/class_rows.h"
 
 #include "comm/function.h"
@@ -17,9 +17,8 @@ static bool read_arguments(shard_class_rows *rows, shard_tensor *logits, shard_t
     return rows->labels != NULL;
 }
 
-/* [rows]: how many of the own logits come before the label's. Ignored rows have their rank from
- * the first member. */
-static shard_tensor *count_own(shard_class_rows *rows)
+/* [rows]: the number of local logits before the label's. The first rank of the group sets the rank of ignored rows. */
+static shard_tensor *count_local(shard_class_rows *rows)
 {
     shard_tensor *rank = shard_class_rows_make(rows, SHARD_INT64), *logit = shard_class_rows_add_picked(rows);
     int64_t ignored = shard_group_rank(rows->group) == 0 ? INT64_MAX : 0;
@@ -37,7 +36,7 @@ static shard_tensor *label_rank(shard_tensor *logits, shard_tensor *labels, int6
     bool ready = read_arguments(&rows, logits, labels, ignore_index) && shard_class_rows_pick(&rows);
     if (shard_class_rows_gather(&rows, ready) != SHARD_OK)
         return NULL;
-    shard_tensor *rank = count_own(&rows);
+    shard_tensor *rank = count_local(&rows);
     if (rows.members == 1)
         return rank;
     void *memory = rank ? shard_tensor_memory(rank) : NULL;

@@ -1,4 +1,4 @@
-/* linear: x weight^T + bias, and what becomes of a split weight. */
+/* linear: x weight^T + bias, with a local or split weight. */
 #include "op/autocast.h"
 #include "op/linear_rows.h"
 #include "op/op.h"
@@ -14,15 +14,15 @@ static shard_status input_gradient(shard_node *node, shard_tensor *dy, shard_ten
 {
     const linear_context *context = node->context;
     shard_tensor *leaf = node->edge[WEIGHT].leaf;
-    const shard_tensor *saved = shard_values_pass_by(leaf) ? shard_saved(node, WEIGHT) : NULL;
-    bool pass_by = saved && saved->storage == leaf->storage; /* else it was shared out since */
-    shard_tensor *weight = pass_by ? leaf : shard_saved_operand(node, WEIGHT, dy->dtype);
+    const shard_tensor *saved = shard_values_are_streamed(leaf) ? shard_saved(node, WEIGHT) : NULL;
+    bool streamed = saved && saved->storage == leaf->storage; /* false: the weight was partitioned since */
+    shard_tensor *weight = streamed ? leaf : shard_saved_operand(node, WEIGHT, dy->dtype);
     shard_tensor *to = weight ? shard_make_gradient(node, X) : NULL;
     void *memory[3];
     dx[X] = to;
     if (to && context->columns)
         to->placement = (shard_placement){.kind = SHARD_PARTIAL, .group = context->columns};
-    if (pass_by)
+    if (streamed)
         return shard_linear_rows_input_gradient(dy, weight, to);
     shard_matmul_shape shape = {.batch = 1, .m = context->rows, .n = context->in, .k = context->out};
     if (!to || !shard_load(SHARD_INPUTS(weight, to), memory) || !shard_load_rows(SHARD_INPUTS(dy), memory + 2, &shape.ld_a))
@@ -31,8 +31,8 @@ static shard_status input_gradient(shard_node *node, shard_tensor *dy, shard_ten
     return SHARD_RUN(dy, matmul, &shape, memory[2], memory[0], memory[1], dy->dtype);
 }
 
-/* Whether it is taken in blocks of rows; then dx is without memory. */
-static bool weight_gradient_taken(shard_node *node, shard_tensor *dy, shard_tensor *x, shard_tensor **dx)
+/* Whether the weight's gradient is streamed in row blocks; dx then has no memory. */
+static bool weight_gradient_streams(shard_node *node, shard_tensor *dy, shard_tensor *x, shard_tensor **dx)
 {
     const linear_context *context = node->context;
     shard_tensor *leaf = node->edge[WEIGHT].leaf, *to = NULL;
@@ -54,7 +54,7 @@ static shard_status weight_gradient(shard_node *node, shard_tensor *dy, shard_te
     const linear_context *context = node->context;
     shard_matmul_shape shape = {.batch = 1, .m = context->out, .n = context->in, .k = context->rows, .transpose_a = true};
     shard_tensor *x = shard_saved_operand(node, X, dy->dtype);
-    if (weight_gradient_taken(node, dy, x, dx))
+    if (weight_gradient_streams(node, dy, x, dx))
         return shard_linear_rows_weight_gradient(dy, node->edge[WEIGHT].leaf, x);
     shard_tensor *to = x ? shard_gradient_target(node, WEIGHT, &shape.accumulate) : NULL;
     void *memory[3];
@@ -111,15 +111,15 @@ static bool check_shapes(const char *function, const shard_tensor *x, const shar
     return true;
 }
 
-static bool same_part(const shard_placement *a, const shard_placement *b)
+static bool same_range(const shard_placement *a, const shard_placement *b)
 {
     return a->kind == SHARD_SPLIT && b->kind == SHARD_SPLIT && a->group == b->group && a->start == b->start &&
            a->whole == b->whole;
 }
 
-/* Where the result is; false with the error set if there is no rule. */
-static bool place(const char *function, const shard_tensor *x, const shard_tensor *weight, const shard_tensor *bias,
-                  shard_placement *placement)
+/* Sets the result's placement; false with the error set if there is no rule. */
+static bool choose_placement(const char *function, const shard_tensor *x, const shard_tensor *weight, const shard_tensor *bias,
+                             shard_placement *placement)
 {
     int last = x->shape.ndim - 1;
     if (shard_is_local(weight)) {
@@ -129,7 +129,7 @@ static bool place(const char *function, const shard_tensor *x, const shard_tenso
     if (shard_is_split(weight, 0)) {
         *placement = weight->placement;
         placement->dim = last;
-        if (bias && !same_part(&bias->placement, &weight->placement)) {
+        if (bias && !same_range(&bias->placement, &weight->placement)) {
             shard_error(SHARD_ERROR_UNSUPPORTED, "%s: the weight is split along out, the bias must be in the same way; it is %s",
                         function, shard_placement_text(&bias->placement));
             return false;
@@ -139,7 +139,7 @@ static bool place(const char *function, const shard_tensor *x, const shard_tenso
     if (!shard_is_split(weight, 1))
         return shard_refuse_placement(function, weight);
     *placement = (shard_placement){.kind = SHARD_PARTIAL, .group = weight->placement.group};
-    if (!shard_is_split(x, last) || !same_part(&x->placement, &weight->placement)) {
+    if (!shard_is_split(x, last) || !same_range(&x->placement, &weight->placement)) {
         shard_error(SHARD_ERROR_UNSUPPORTED,
                     "%s: the weight is split along in, x must be in the same way; it has shape %s and is %s", function,
                     shard_shape_text(&x->shape), shard_placement_text(&x->placement));
@@ -147,29 +147,29 @@ static bool place(const char *function, const shard_tensor *x, const shard_tenso
     }
     if (bias)
         shard_error(SHARD_ERROR_UNSUPPORTED,
-                    "%s: the weight is split along in, a bias here would be added once for each rank; add "
+                    "%s: the weight is split along in, so a bias would be added once for each rank; add "
                     "it to the sum",
                     function);
     return !bias;
 }
 
-/* Not those of another 16-bit type than autocast's: it records a cast of these. */
-static bool passes_by(const shard_tensor *weight, shard_dtype autocast)
+/* Not for a weight of another 16-bit type than autocast's, as its cast is recorded. */
+static bool is_streamed(const shard_tensor *weight, shard_dtype autocast)
 {
-    return shard_values_pass_by(weight) &&
+    return shard_values_are_streamed(weight) &&
            (autocast == SHARD_FLOAT32 || weight->dtype == autocast || shard_dtype_size(weight->dtype) != 2);
 }
 
-/* A weight whose values pass by is among the operands by its looks alone. */
+/* A streamed weight is represented by an empty tensor of its shape and type among the operands. */
 static void choose_operands(int inputs, shard_tensor **input, shard_tensor **operand)
 {
     shard_tensor *weight = input[WEIGHT];
     shard_dtype autocast = shard_autocast_dtype();
-    bool looks = passes_by(weight, autocast);
-    if (looks)
+    bool streamed = is_streamed(weight, autocast);
+    if (streamed)
         input[WEIGHT] = NULL;
     shard_autocast_product(inputs, input, operand);
-    if (!looks)
+    if (!streamed)
         return;
     input[WEIGHT] = operand[WEIGHT] = weight;
     if (autocast != SHARD_FLOAT32 && weight->dtype == SHARD_FLOAT32)
@@ -183,7 +183,7 @@ static shard_status compute(const linear_context *context, shard_tensor *x, shar
 {
     void *memory[4];
     int64_t pitch[2];
-    if (shard_values_pass_by(weight))
+    if (shard_values_are_streamed(weight))
         return shard_linear_rows(x, weight, bias, y);
     if (!y || !shard_load(SHARD_INPUTS(weight, bias), memory) || !shard_load_rows(SHARD_INPUTS(x, y), memory + 2, pitch))
         return shard_last_status();
@@ -200,7 +200,7 @@ static shard_tensor *linear(shard_tensor **input, int inputs)
     shard_tensor *x = operand[X], *weight = operand[WEIGHT], *bias = operand[BIAS];
     shard_placement placement;
     if (!shard_check_operands(function, inputs, operand) || !check_shapes(function, x, weight, bias) ||
-        !place(function, x, weight, bias, &placement))
+        !choose_placement(function, x, weight, bias, &placement))
         return NULL;
     int last = x->shape.ndim - 1;
     linear_context context = {
@@ -216,7 +216,7 @@ static shard_tensor *linear(shard_tensor **input, int inputs)
         y->placement = placement;
         shard_tensor_pad_rows(y, SHARD_RUN(y, row_pitch, context.out, y->dtype));
     }
-    y = shard_result(y, compute(&context, x, shard_values_pass_by(input[WEIGHT]) ? input[WEIGHT] : weight, bias, y));
+    y = shard_result(y, compute(&context, x, shard_values_are_streamed(input[WEIGHT]) ? input[WEIGHT] : weight, bias, y));
     shard_node *node = shard_record(&linear_type, y, inputs, input, sizeof context);
     if (node) {
         *(linear_context *)node->context = context;

@@ -1,24 +1,24 @@
-/* linear by a weight whose rows pass by in blocks (tensor/tensor.h, shard_rows). */
+/* linear with a weight that is streamed in row blocks (tensor/tensor.h, shard_rows). */
 #ifndef SHARD_OP_LINEAR_ROWS_H
 #define SHARD_OP_LINEAR_ROWS_H
 
 #include "op/op.h"
 
-/* Whether the weight's values are not to be asked for at once. */
-static inline bool shard_values_pass_by(const shard_tensor *weight)
+/* Whether the weight's values are streamed in row blocks. */
+static inline bool shard_values_are_streamed(const shard_tensor *weight)
 {
     return weight && weight->rows && weight->rows->values;
 }
 
-/* These are entered by all who share the weight out, with a NULL result after an error, too. */
+/* Collective over the ranks that partition the weight; called with a NULL result after an error, too. */
 
-/* y = x weight^T + bias, in x's type. weight [out, in] as it is kept; bias NULL or in x's type. */
+/* y = x weight^T + bias, in x's type. weight [out, in] is partitioned; bias is NULL or has x's type. */
 shard_status shard_linear_rows(shard_tensor *x, shard_tensor *weight, shard_tensor *bias, shard_tensor *y);
 
-/* to = dy weight, in dy's type; to [.., in] of it or float32. */
+/* to = dy weight, computed in dy's type; to [.., in] has that type or float32. */
 shard_status shard_linear_rows_input_gradient(shard_tensor *dy, shard_tensor *weight, shard_tensor *to);
 
-/* dy^T x, handed on to who takes it block by block. x in dy's type. */
+/* dy^T x, passed block by block to the weight's shard_rows. x has dy's type. */
 shard_status shard_linear_rows_weight_gradient(shard_tensor *dy, shard_tensor *weight, shard_tensor *x);
 
 #endif

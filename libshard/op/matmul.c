@@ -53,8 +53,8 @@ static bool check_shapes(const char *function, const shard_tensor *a, const shar
     return fit;
 }
 
-/* a may be split along any dimension but k if b is whole and has no dimension
- * there, and along a leading one if b is split alike. */
+/* a may be split along any dimension but k if b is local and has no such dimension, and along a leading one if b has
+ * the same split. */
 static bool check_placements(const char *function, const shard_tensor *a, const shard_tensor *b)
 {
     int lead = b->shape.ndim - 2;

@@ -1,4 +1,4 @@
-/* normalize: divided by the 2-norm along a dimension, which may be split over a group. */
+/* normalize: divide by the 2-norm along a dimension, which may be split over a group. */
 #include "op/autocast.h"
 #include "comm/function.h"
 #include "op/op.h"
@@ -8,10 +8,10 @@ enum { SAVED_X, SAVED_SQUARE };
 typedef struct normalize_context {
     shard_axis axis;
     double eps;
-    shard_group *group; /* over which the dimension is split; NULL: it is whole */
+    shard_group *group; /* over which the dimension is split; NULL: it is not split */
 } normalize_context;
 
-/* Adds the ranks' sums up. Collective over the group, also for a rank that has failed. */
+/* Adds the ranks' sums. Collective over the group, also for a rank that has failed. */
 static shard_status add_up(shard_group *group, bool ready, shard_tensor *sums)
 {
     if (!ready)

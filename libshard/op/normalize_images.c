@@ -1,4 +1,4 @@
-/* Images of 8 bits a channel to the numbers that a network reads. */
+/* Converts images of 8 bits a channel to floating numbers of a given mean and deviation. */
 #include "op/op.h"
 
 #include <inttypes.h>

@@ -148,7 +148,7 @@ bool shard_load(int count, shard_tensor *const *tensor, void **memory)
 
 bool shard_load_rows(int count, shard_tensor *const *tensor, void **memory, int64_t *pitch)
 {
-    for (int i = 0; i < 2 * count; i++) { /* twice: rows of one storage may have been moved for another tensor on it */
+    for (int i = 0; i < 2 * count; i++) { /* twice, as rows of one storage may become dense for another tensor on it */
         shard_tensor *x = tensor[i % count];
         memory[i % count] = x ? shard_tensor_rows(x, &pitch[i % count]) : NULL;
         if (x && !memory[i % count])
@@ -180,8 +180,8 @@ shard_tensor *shard_workspace(const shard_tensor *like, int64_t count, shard_dty
 shard_tensor *shard_gradient_over(shard_node *node, int input, shard_tensor *dy)
 {
     const shard_edge *edge = &node->edge[input];
-    bool own = dy->shares == 1 && dy->storage->shares == 1;
-    if (own && dy->dtype == edge->dtype && shard_shape_equal(&dy->shape, &edge->shape))
+    bool unshared = dy->references == 1 && dy->storage->references == 1;
+    if (unshared && dy->dtype == edge->dtype && shard_shape_equal(&dy->shape, &edge->shape))
         return dy;
     return shard_make_gradient(node, input);
 }

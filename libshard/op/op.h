@@ -1,6 +1,6 @@
 /*
- * What operations share. Each operation is one file: check the operands, forward,
- * backward, side by side. See autograd/autograd.h for how one is recorded.
+ * Functions for all operations. Each operation is one file: check the operands, forward, backward, side by side.
+ * autograd/autograd.h has the functions that record one.
  */
 #ifndef SHARD_OP_OP_H
 #define SHARD_OP_OP_H
@@ -9,75 +9,73 @@
 
 #include "autograd/autograd.h"
 
-/* Whether all operands are there (else the first error is left alone, or names
- * the function), on one device and of one dtype. */
+/* Whether all operands are present (else the first error is kept, or names the function), on one device and of one
+ * dtype. */
 bool shard_check_same(const char *function, int count, shard_tensor *const *operand);
-/* The same, of a floating dtype. */
+/* As shard_check_same, for a floating dtype. */
 bool shard_check_operands(const char *function, int count, shard_tensor *const *operand);
-/* The same for one, of any dtype. */
+/* As shard_check_same, for one operand of any dtype. */
 bool shard_check_operand(const char *function, shard_tensor *x);
 
-/* An error that says that function has no rule for x as it is placed; false. */
+/* Reports that function has no rule for x's placement; false. */
 bool shard_refuse_placement(const char *function, const shard_tensor *x);
-/* Whether x is whole, or split along a dimension in [0, before): what operations
- * on the rest of the dimensions carry. Else refused. */
+/* Whether x is local, or split along a dimension in [0, before), so that an operation on the other dimensions keeps
+ * its placement. Else an error. */
 bool shard_check_carried(const char *function, const shard_tensor *x, int before);
 
 /* x's shape as [outer, size of dim, inner]. */
 shard_axis shard_axis_along(const shard_tensor *x, int dim);
-/* Copies the range of whole that begins at start along dim and has part's shape: to part, or into whole from it. */
+/* Copies between part and a range of whole: the range begins at start along dim and has part's shape. From whole to
+ * part, or, with `into`, from part into whole. */
 shard_status shard_copy_range(shard_tensor *whole, int dim, int64_t start, shard_tensor *part, bool into);
-/* What becomes of a shape and of a placement along another dimension when dim goes: its size is
- * 1 if it is kept. */
+/* The shape, or the placement along another dimension, without dimension dim, or with its size 1 if keep is true. */
 shard_shape shard_shape_without(const shard_shape *shape, int dim, bool keep);
 shard_placement shard_placement_without(const shard_placement *placement, int dim, bool keep);
 
-/* Whether two tensors [size of x's last dimension] of a normalisation of x are both
- * there or both not, whole, and of the right shape and dtype; else an error. */
+/* Whether the two parameters [size of x's last dimension] of a normalisation of x are both present or both NULL,
+ * local, and of the right shape and dtype; else an error. */
 bool shard_check_norm_pair(const char *function, const char *names, const shard_tensor *x, const shard_tensor *first,
                            const shard_tensor *second);
 
 /* Calls an entry of x's device: SHARD_RUN(x, relu, n, from, to). */
 #define SHARD_RUN(x, entry, ...) shard_ops(x)->entry(shard_device_of(x), __VA_ARGS__)
 
-/* y after its computation went `status`: y, or NULL after releasing it. */
+/* Returns y if status is OK, else releases it and returns NULL. */
 shard_tensor *shard_result(shard_tensor *y, shard_status status);
 
-/* The operands' memory, for a call that must not go on without it: false with the
- * error set if one cannot be made. NULL tensors give NULL and are fine. */
+/* Sets memory[i] to the tensors' memory; false with the error set if it cannot be made. NULL tensors give NULL. */
 bool shard_load(int count, shard_tensor *const *tensor, void **memory);
 
-/* The same of rows that may be pitch[i] elements apart: shard_tensor_rows. Behind shard_load of the other operands. */
+/* As shard_load for rows that may be padded to a pitch (shard_tensor_rows). Called after shard_load of the other
+ * operands. */
 bool shard_load_rows(int count, shard_tensor *const *tensor, void **memory, int64_t *pitch);
 
-/* The same of x and of y, which has no memory yet and rows as long: they are *pitch apart in both. */
+/* As shard_load_rows for x and y, which has no memory yet and rows of the same length: both get the same pitch. */
 bool shard_load_alike(shard_tensor *x, shard_tensor *y, void *memory[2], int64_t *pitch);
 
-/* Device memory that lives until the end of the enclosing scope: statistics, index
- * tables. [count] of dtype. */
+/* Device memory [count] of dtype until the end of the enclosing scope: statistics, index tables. */
 shard_tensor *shard_workspace(const shard_tensor *like, int64_t count, shard_dtype dtype);
 
-/* In backward: dy itself, to be overwritten with dx[input], where nobody else sees
- * it and it looks like that input; else a new tensor as of shard_make_gradient. */
+/* In backward: dy itself, to be overwritten with dx[input], if no other tensor uses its memory and it has the
+ * input's shape and type; else a new tensor of shard_make_gradient. */
 shard_tensor *shard_gradient_over(shard_node *node, int input, shard_tensor *dy);
-/* shard_gradient_target for what can only overwrite. */
+/* As shard_gradient_target, for functions that cannot accumulate. */
 shard_tensor *shard_gradient_to_overwrite(shard_node *node, int input);
-/* The same for what computes in dtype though the input may be of another: where to
- * compute, and what then is dx[input]. NULL for NULL. */
+/* As shard_gradient_to_overwrite, for functions that compute in dtype although the input may have another: first the
+ * tensor to compute in, then dx[input] made of it. NULL for NULL. */
 shard_tensor *shard_gradient_of_type(shard_node *node, int input, shard_dtype dtype);
 shard_tensor *shard_gradient_as_input(shard_node *node, int input, shard_tensor *computed);
-/* A product's result y and its bias, where the product itself cannot add it: in y's type, the
- * bias' gradient in its own. */
+/* Adds a bias to a product's result y if the product cannot: in y's type; the bias' gradient has the bias' type. */
 shard_tensor *shard_add_bias(shard_tensor *y, shard_tensor *bias);
 
-/* The gradient of a whole operand that all of dy went into. If dy is a part of the
- * rows (dimension 0) it is a contribution, which the walk knows by itself; if it is
- * split along another dimension, the gradient is PARTIAL. */
+/* Places the gradient of a local operand that all of dy was summed into. If dy is split along rows (dimension 0),
+ * the gradient has a pending sum, which the backward pass derives itself. If dy is split along another dimension,
+ * the gradient is PARTIAL. */
 void shard_place_sum(shard_tensor *gradient, const shard_tensor *dy);
-/* The gradient of a linear operation on elements: PARTIAL if dy is. */
+/* Places the gradient of a linear operation on elements: PARTIAL if dy is. */
 void shard_place_partial(shard_tensor *gradient, const shard_tensor *dy);
 
-/* The dtype of a normalisation layer's parameters for values of dtype. */
+/* The dtype of a normalisation layer's parameters, for values of dtype. */
 static inline shard_dtype shard_norm_dtype(shard_dtype dtype)
 {
     return dtype == SHARD_FLOAT64 ? SHARD_FLOAT64 : SHARD_FLOAT32;

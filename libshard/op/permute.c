@@ -1,4 +1,4 @@
-/* permute, transpose: dimensions in another order, copied. */
+/* permute, transpose: copies with the dimensions in another order. */
 #include "op/op.h"
 
 typedef struct permute_context {

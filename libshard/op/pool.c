@@ -73,15 +73,15 @@ static bool check_images(const char *function, shard_tensor *x)
         return false;
     if (x->shape.ndim != 4 || x->shape.dim[1] > INT32_MAX || x->shape.dim[2] > INT32_MAX ||
         x->shape.dim[1] * x->shape.dim[2] > INT32_MAX) {
-        shard_error(SHARD_ERROR_SHAPE, "%s: x has shape %s; images [n, h, w, c] of less than 2^31 pixels are needed", function,
+        shard_error(SHARD_ERROR_SHAPE, "%s: x has shape %s; images [n, h, w, c] of fewer than 2^31 pixels are needed", function,
                     shard_shape_text(&x->shape));
         return false;
     }
     return shard_check_carried(function, x, 1);
 }
 
-/* Rounded up, the last window may hang over, but begins inside of the image or the
- * padding before it, as in PyTorch. */
+/* Rounded up, the last window may extend past the padding, but begins inside of the image or the padding before it,
+ * as in PyTorch. */
 static int64_t output_size(int64_t size, int64_t kernel, int64_t stride, int64_t padding, bool ceil_mode)
 {
     int64_t room = size + 2 * padding - kernel, count = room / stride + 1;

@@ -6,8 +6,8 @@ typedef struct reduce_context {
     double factor;
 } reduce_context;
 
-/* y = factor * sum of x. The sums of batch norm are what the device adds up in
- * float64 whatever x is; the second one, of squares, is left over. */
+/* y = factor * sum of x. The device's sums of batch norm are in float64 for every dtype of x; the second one, of
+ * squares, is not used. */
 static shard_status add_up(shard_tensor *x, double factor, shard_tensor *y)
 {
     shard_tensor *sums = shard_workspace(x, 2, SHARD_FLOAT64);
@@ -19,7 +19,7 @@ static shard_status add_up(shard_tensor *x, double factor, shard_tensor *y)
     return SHARD_RUN(x, cast, 1, memory[1], SHARD_FLOAT64, memory[2], y->dtype);
 }
 
-/* Ones times factor * dy. */
+/* The gradient: factor * dy for each element. */
 static shard_status reduce_backward(shard_node *node, shard_tensor *dy, shard_tensor **dx)
 {
     const reduce_context *context = node->context;

@@ -1,8 +1,7 @@
 /*
- * The first elements along a dimension: max, min, argmax, argmin, and the first k along the last
- * one. Where the dimension is split over a group, each rank finds what comes first of its own
- * part; the ranks' finds, with their indices in the whole dimension, are gathered, and every
- * rank finds the first of these.
+ * The first elements along a dimension: max, min, argmax, argmin, and the first k along the last one. If the
+ * dimension is split over a group, each rank finds the first elements of its local shard; these and their indices in
+ * the whole dimension are gathered, and every rank finds the first elements among them.
  */
 #include "op/op.h"
 
@@ -15,12 +14,12 @@ typedef struct search {
     shard_tensor *x;
     int dim;
     bool largest;
-    bool top;           /* the first `count` of the last dimension, else one, of which there is `count`, 1 */
+    bool top;           /* the first `count` of the last dimension; else one of any dimension, and count is 1 */
     bool keepdim;       /* of the one */
-    int64_t count;      /* of what is found for each outer and inner */
+    int64_t count;      /* of the result, for each outer and inner */
     shard_axis axis;    /* of x */
-    int64_t start;      /* of the local shard in the whole dimension */
-    shard_group *group; /* over which it is split; NULL: it is whole */
+    int64_t start;      /* of the local shard, in the whole dimension */
+    shard_group *group; /* over which it is split; NULL: it is not split */
 } search;
 
 /* ---- backward ---- */
@@ -30,7 +29,7 @@ typedef struct search_context {
     int64_t count, start;
 } search_context;
 
-/* dy where it was found. */
+/* Adds dy to the elements that were found. */
 static shard_status search_backward(shard_node *node, shard_tensor *dy, shard_tensor **dx)
 {
     const search_context *c = node->context;
@@ -45,14 +44,14 @@ static shard_status search_backward(shard_node *node, shard_tensor *dy, shard_te
 
 static const shard_node_type search_type = {.name = "top_k", .backward = search_backward};
 
-/* ---- what the ranks tell each other ---- */
+/* ---- exchange between ranks ---- */
 
 typedef struct part_head {
     int64_t count, lines; /* outer * inner */
     int64_t dtype, whole, start, size;
 } part_head;
 
-/* All ranks see the same heads, so that all come to the same error. */
+/* All ranks check the same headers, so that all get the same error. */
 static shard_status check_heads(const search *s, const part_head *head)
 {
     int64_t next = 0;
@@ -62,8 +61,8 @@ static shard_status check_heads(const search *s, const part_head *head)
         if (own->count != head->count || own->lines != head->lines || own->dtype != head->dtype || own->whole != head->whole)
             return shard_error(
                 SHARD_ERROR_MISMATCH,
-                "%s: rank %d has another dtype, k or whole shape than rank %d; they must be the same on every rank", s->function,
-                rank, rank0);
+                "%s: dtype, k or whole shape on rank %d differ from those on rank %d; they must be the same on every rank",
+                s->function, rank, rank0);
         if (own->start != next)
             return shard_error(SHARD_ERROR_MISMATCH,
                                "%s: rank %d has the elements from %" PRId64 " on where %" PRId64 " comes next along the split "
@@ -77,7 +76,7 @@ static shard_status check_heads(const search *s, const part_head *head)
                        s->function, next, head->whole);
 }
 
-static shard_status meet(const search *s)
+static shard_status compare_calls(const search *s)
 {
     part_head head = {.count = s->count,
                       .lines = s->axis.outer * s->axis.inner,
@@ -102,10 +101,10 @@ static shard_status find(const search *s, const shard_axis *axis, int64_t start,
     return SHARD_RUN(s->x, extreme_dim, axis, s->largest, start, index_of, x, y, index, s->x->dtype);
 }
 
-/* Bytes of rows that are moved together at once. */
+/* Bytes of rows that are made dense at once. */
 enum { AT_ONCE = 8 << 20 };
 
-/* In the local elements. Rows that lie apart stay so: some at a time are copied to where they are dense. */
+/* Searches the local elements. Padded rows stay padded: some at a time are copied to dense memory. */
 static shard_status find_local(const search *s, char *y, int64_t *index)
 {
     bool last = s->dim == s->x->shape.ndim - 1;
@@ -131,7 +130,8 @@ static shard_status find_local(const search *s, char *y, int64_t *index)
     return SHARD_OK;
 }
 
-/* [members, outer, count] as [outer, members, count], in other memory of the scope; NULL with the error set. */
+/* Permutes [members, outer, count] to [outer, members, count], in other memory of the scope; NULL with the error
+ * set. */
 static void *rows_together(const search *s, shard_tensor *parts, void *memory)
 {
     int64_t members = shard_group_size(s->group), shape[] = {members, s->axis.outer, s->count};
@@ -141,7 +141,7 @@ static void *rows_together(const search *s, shard_tensor *parts, void *memory)
     return done ? to : NULL;
 }
 
-/* The same for a dimension that is split. Collective over the group, also for a rank that has failed. */
+/* Searches a dimension that is split. Collective over the group, also for a rank that has failed. */
 static shard_status find_over_group(const search *s, void *y, int64_t *index, bool ready)
 {
     int members = shard_group_size(s->group), rank = shard_group_rank(s->group);
@@ -156,7 +156,7 @@ static shard_status find_over_group(const search *s, void *y, int64_t *index, bo
     int64_t *own_index = ready ? (int64_t *)memory[2] + rank * found : NULL;
     if (!ready || find_local(s, own, own_index) != SHARD_OK)
         return shard_group_fail(s->group);
-    SHARD_TRY(meet(s));
+    SHARD_TRY(compare_calls(s));
     if (found == 0)
         return SHARD_OK;
     shard_device *device = shard_device_of(s->x);
@@ -173,7 +173,7 @@ static shard_status find_over_group(const search *s, void *y, int64_t *index, bo
     return find(s, &axis, 0, memory[2], memory[1], y, index);
 }
 
-/* Values and indices, of this shape and placement; values are left out if none are wanted. */
+/* Makes values and indices of this shape and placement; no values if they are not needed. */
 static shard_tensor *run(const search *s, shard_shape shape, shard_placement placement, bool values, shard_tensor **index)
 {
     shard_tensor *y = values ? shard_tensor_make(shape, s->x->dtype, shard_device_of(s->x)) : NULL;
@@ -232,7 +232,7 @@ static bool check(search *s)
     return check_count(s);
 }
 
-/* The values, or the indices if no values are wanted; *indices is NULL, or where these go. */
+/* Returns the values, or the indices if values are not needed; *indices is NULL, or where the indices go. */
 static shard_tensor *look_for(search s, bool values, shard_tensor **indices)
 {
     shard_tensor *index = NULL, *y = NULL;

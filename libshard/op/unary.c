@@ -21,7 +21,7 @@ static shard_status unary_backward(shard_node *node, shard_tensor *dy, shard_ten
                      dy->dtype);
 }
 
-/* x + a number: the gradient is dy. */
+/* x + a number: its gradient is dy. */
 static shard_status shift_backward(shard_node *node, shard_tensor *dy, shard_tensor **dx)
 {
     (void)node;
@@ -32,7 +32,7 @@ static shard_status shift_backward(shard_node *node, shard_tensor *dy, shard_ten
 static const shard_node_type unary_type = {.name = "unary", .backward = unary_backward};
 static const shard_node_type shift_type = {.name = "add_scalar", .backward = shift_backward};
 
-/* Of these the gradient is computed from the result, which the next operation keeps anyway. */
+/* Functions whose gradient is computed from the result, which the next operation saves anyway. */
 static bool keeps_result(shard_unary kind)
 {
     return kind == SHARD_RELU || kind == SHARD_EXP || kind == SHARD_SQRT || kind == SHARD_RSQRT || kind == SHARD_TANH ||
@@ -63,7 +63,7 @@ static shard_tensor *unary(const char *function, shard_unary kind, shard_tensor 
     return forward(function, (unary_context){.kind = kind}, x);
 }
 
-/* Where SHARD_AUTOCAST is on, of float32. */
+/* Computed in float32 if SHARD_AUTOCAST is on. */
 static shard_tensor *wide(const char *function, unary_context context, shard_tensor *x)
 {
     shard_scope scope;

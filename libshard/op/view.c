@@ -14,7 +14,7 @@ static shard_status reshape_backward(shard_node *node, shard_tensor *dy, shard_t
 
 static const shard_node_type reshape_type = {.name = "reshape", .backward = reshape_backward, .takes_partial = true};
 
-/* Puts in the size that is -1; *inferred is its dimension, or -1. */
+/* Sets the size that is -1; *inferred is its dimension, or -1 if there is none. */
 static shard_status resolve_shape(const char *function, const shard_tensor *x, shard_shape *shape, int *inferred)
 {
     shard_shape wanted = *shape;
@@ -30,7 +30,8 @@ static shard_status resolve_shape(const char *function, const shard_tensor *x, s
     }
     SHARD_TRY(shard_shape_check(shape, x->dtype, &known));
     if (*inferred >= 0 && known == 0)
-        return shard_error(SHARD_ERROR_SHAPE, "%s: the size -1 in %s could be anything", function, shard_shape_text(&wanted));
+        return shard_error(SHARD_ERROR_SHAPE, "%s: the size -1 in %s cannot be inferred from an empty tensor", function,
+                           shard_shape_text(&wanted));
     if (*inferred >= 0 && numel % known == 0)
         known *= shape->dim[*inferred] = numel / known;
     if (known != numel)
@@ -39,8 +40,8 @@ static shard_status resolve_shape(const char *function, const shard_tensor *x, s
     return SHARD_OK;
 }
 
-/* Whether x's split dimension, together with what follows it, is dimension `to` of
- * shape and what follows that: the part is then a range of `to` as well. */
+/* Whether x's split dimension, together with those after it, is dimension `to` of shape together with those after
+ * that: the local shard is then a range of `to` as well. */
 static bool place_at(const shard_tensor *x, const shard_shape *shape, int to, shard_placement *placement)
 {
     int from = x->placement.dim;
@@ -63,8 +64,8 @@ static bool place_at(const shard_tensor *x, const shard_shape *shape, int to, sh
     return true;
 }
 
-/* Sizes of 1 leave several dimensions that the split one could have become: the
- * inferred one then, or the one that is in the same place, counted from either end. */
+/* With sizes of 1 several dimensions could be the split one: it is the inferred one, or the one at the same place,
+ * counted from either end. */
 static bool carry_split(const shard_tensor *x, const shard_shape *shape, int inferred, shard_placement *placement)
 {
     int from = x->placement.dim;
@@ -136,7 +137,7 @@ typedef struct narrow_context {
     int64_t start;
 } narrow_context;
 
-/* Of another dimension than the last one rows may lie apart: what is along that dimension is then longer. */
+/* Rows of any but the last dimension may be padded: a row is then the elements after that dimension. */
 static shard_status narrow_backward(shard_node *node, shard_tensor *dy, shard_tensor **dx)
 {
     const narrow_context *c = node->context;
@@ -199,7 +200,7 @@ shard_tensor *shard_slice(shard_tensor *x, int dim, int parts, int part)
     if (!shard_check_operand("shard_slice", x) || shard_resolve_dim("shard_slice", &x->shape, dim, &dim) != SHARD_OK)
         return NULL;
     if (parts < 1 || part < 0 || part >= parts)
-        return shard_fail_null(SHARD_ERROR_ARGUMENT, "shard_slice: part %d of %d parts", part, parts);
+        return shard_fail_null(SHARD_ERROR_ARGUMENT, "shard_slice: slice %d of %d slices", part, parts);
     if (shard_is_split(x, dim))
         return shard_refuse_placement("shard_slice", x), NULL;
     shard_range range = shard_split_range(x->shape.dim[dim], parts, part);

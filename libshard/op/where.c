@@ -1,4 +1,4 @@
-/* where: elements of two tensors, as a third says. */
+/* where: elements of two tensors, selected by a condition. */
 #include "op/autocast.h"
 #include "op/expansion.h"
 
@@ -13,7 +13,7 @@ static shard_status choose(shard_tensor *condition, shard_tensor *a, shard_tenso
     return SHARD_RUN(y, where, &over, memory[0], memory[1], memory[2], memory[3], y->dtype);
 }
 
-/* dy where the operand was taken, 0 elsewhere. */
+/* dy where the operand was selected, 0 elsewhere. */
 static shard_status where_backward(shard_node *node, shard_tensor *dy, shard_tensor **dx)
 {
     shard_tensor *condition = shard_saved(node, CONDITION);

@@ -34,7 +34,8 @@ static bool join(run *s, const run *next)
     return true;
 }
 
-/* The runs of this rank's gradients, or of those that count; [slots], *count of them. NULL with the error set. */
+/* The runs of this rank's gradients, or of those that count: an array with room for every slot, of which
+ * *count are used. NULL with the error set. */
 static run *list_gradients(const shard_optimizer *optimizer, bool counted, int64_t *count)
 {
     int64_t ranges = 0;

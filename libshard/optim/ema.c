@@ -164,7 +164,7 @@ shard_status shard_ema_update(shard_ema *ema)
 
 /* ---- in the parameters' place ---- */
 
-/* By way of a room that is small beside the tensors. */
+/* Exchanges the values in blocks, through a buffer that is small compared with the tensors. */
 static shard_status exchange(shard_tensor *a, shard_tensor *b)
 {
     shard_device *device = shard_device_of(a);

@@ -6,7 +6,7 @@
 bool shard_slot_is_listed(const shard_slot *slot)
 {
     for (int s = 0; s < SHARD_OPTIMIZER_STATES; s++)
-        if (slot->range.state[s] && slot->range.state[s]->shares > 1)
+        if (slot->range.state[s] && slot->range.state[s]->references > 1)
             return true;
     return false;
 }
@@ -19,7 +19,7 @@ void shard_local_range_release(shard_local_range *range)
     *range = (shard_local_range){0};
 }
 
-/* What the new range has of a whole state. */
+/* Copies the new range's elements of a whole state. */
 static shard_status keep_state(const shard_optimizer *optimizer, shard_local_range *range, const shard_local_range *whole)
 {
     shard_device *device = shard_device_of(range->tensor);

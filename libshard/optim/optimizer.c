@@ -1,4 +1,4 @@
-/* What all optimizers share: parameters, their groups, their state. */
+/* The common code of all optimizers: parameters, their groups, their state. */
 #include "optim/optimizer.h"
 #include "optim/zero.h"
 
@@ -126,7 +126,7 @@ static void drop_slot(shard_slot *slot)
     shard_engine_unref(slot->engine);
 }
 
-/* What comes behind these many groups, slots and parameters. */
+/* Removes the groups, slots and parameters after the first `groups`, `slots` and `parameters`. */
 static void remove_behind(shard_optimizer *optimizer, int64_t groups, int64_t slots, int64_t parameters)
 {
     while (optimizer->count > slots)

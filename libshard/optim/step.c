@@ -154,15 +154,16 @@ static bool same_list(const run *a, const run *b)
     return a->value->device == b->value->device && a->dtype == b->dtype;
 }
 
-/* Whether `next`, of the same list, goes on where `s` ends, in all memory alike. */
+/* Whether `next`, of the same list, follows `s` in the memory of the value, the gradient and every state, apart from
+ * a gap for alignment, and has the same factors. */
 static bool goes_on(const shard_optimizer *optimizer, const run *s, const run *next)
 {
     const shard_update *a = &s->update, *b = &next->update;
     int64_t size = (int64_t)shard_dtype_size(s->dtype), distance = (char *)b->value - (char *)a->value;
     int64_t gap = distance - a->size * size;
-    bool alike = a->lr == b->lr && a->factors == b->factors && a->weight_decay == b->weight_decay && a->step == b->step &&
-                 a->trust_ratio == b->trust_ratio;
-    if (!alike || s->value != next->value || s->gradient != next->gradient || gap < 0 || gap >= SHARD_FLAT_ALIGNMENT ||
+    bool same_factors = a->lr == b->lr && a->factors == b->factors && a->weight_decay == b->weight_decay && a->step == b->step &&
+                        a->trust_ratio == b->trust_ratio;
+    if (!same_factors || s->value != next->value || s->gradient != next->gradient || gap < 0 || gap >= SHARD_FLAT_ALIGNMENT ||
         (char *)b->gradient - (char *)a->gradient != distance)
         return false;
     for (int i = 0; i < optimizer->ops->states; i++)
@@ -237,8 +238,8 @@ static bool same_trust(shard_trust_options a, shard_trust_options b)
            a.grad_scale == b.grad_scale;
 }
 
-/* The ratios of layers that adapt, which their updates then have: a call for neighbours, and
- * for what is between them, that find them alike. */
+/* Finds the ratios of layers with a trust ratio and sets them in their updates. Neighbours with the same rule, and the
+ * memory between them, take one call. */
 static shard_status find_ratios(const shard_optimizer *optimizer, shard_device *device, run *all, int64_t count,
                                 const double *squares, double *ratio)
 {
@@ -262,7 +263,7 @@ static shard_status find_ratios(const shard_optimizer *optimizer, shard_device *
     return SHARD_OK;
 }
 
-/* What is left in the gradients' places has weight decay and the gradients' scale in it. */
+/* The values that replace the gradients include weight decay and the gradients' scale. */
 static shard_status prepare(const shard_optimizer *optimizer, run *all, int64_t count)
 {
     if (!optimizer->ops->prepare)
@@ -343,12 +344,12 @@ static shard_status check_averaged(const shard_optimizer *optimizer)
         if (is_range_of_whole(slot) && slot->parameter->has_grad && !slot->range.tensor->has_grad)
             return shard_error(SHARD_ERROR_ARGUMENT,
                                "shard_step: \"%s\" has a gradient of a backward with shard_data_parallel_set_sync off, which "
-                               "no rank has averaged: it is to be on in the last backward before a step",
+                               "no rank has averaged: it must be on in the last backward before a step",
                                slot->name);
         if (shard_slot_has_gradient(slot) && shard_parameter_group(slot->parameter) && !shard_engine_of(slot->parameter))
             return shard_error(
                 SHARD_ERROR_ARGUMENT,
-                "shard_step: \"%s\" has a gradient that nobody averages: it was frozen when shard_zero_optimizer partitioned "
+                "shard_step: \"%s\" has a gradient that no rank averages: it was frozen when shard_zero_optimizer partitioned "
                 "the optimizer's parameters; let it require a gradient before, or call "
                 "shard_optimizer_add_param_group with an empty list before the backward",
                 slot->name);

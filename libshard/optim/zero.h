@@ -4,7 +4,7 @@
 
 #include "optim/optimizer.h"
 
-/* Partitions the parameters that the optimizer has had added since, if all ranks mean the same. Collective over
+/* Partitions the parameters that the optimizer has had added since, if the arguments of all ranks agree. Collective over
  * the world, also for a rank that has failed. */
 shard_status shard_zero_take(shard_optimizer *optimizer);
 

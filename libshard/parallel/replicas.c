@@ -20,7 +20,7 @@ typedef struct buffers {
 } buffers;
 
 struct shard_replicas {
-    const char *differ;        /* what an error begins with */
+    const char *differ;        /* the first words of an error */
     shard_tensors *parameters; /* that have replicas, frozen ones too */
     shard_watch *watches;      /* [parameters] */
     shard_buffer_mode mode;
@@ -32,7 +32,7 @@ struct shard_replicas {
 
 /* ---- parameters ---- */
 
-/* What is to be the same of a parameter: its values too, if their hash is known. */
+/* The text of a parameter that must agree on all ranks: with the hash of its values, if it is known. */
 static char *describe(const shard_tensors *parameters, int64_t index, const uint64_t *hash)
 {
     const shard_tensor *parameter = shard_tensors_at(parameters, index);
@@ -80,7 +80,7 @@ static shard_status hash_values(shard_tensor *parameter, uint64_t *hash)
     return status;
 }
 
-/* Compares those that are replicated over one group: names, shapes, dtypes and what is frozen, in
+/* Compares the parameters that are replicated over one group: names, shapes, dtypes and whether they are frozen, in
  * their order, and values. */
 static shard_status compare_over(const shard_tensors *parameters, shard_group *group, bool values, const char *what)
 {
@@ -89,7 +89,7 @@ static shard_status compare_over(const shard_tensors *parameters, shard_group *g
     for (int64_t i = 0; i < shard_tensors_count(parameters) && status == SHARD_OK; i++) {
         shard_tensor *parameter = shard_tensors_at(parameters, i);
         uint64_t hash = 0;
-        bool here = values && !parameter->storage->materializer; /* else nobody has it whole */
+        bool here = values && !parameter->storage->materializer; /* else no rank has it whole */
         if (shard_parameter_group(parameter) != group)
             continue;
         if (here)
@@ -113,7 +113,7 @@ static shard_status compare_all(const shard_tensors *parameters, bool values, co
     return SHARD_OK;
 }
 
-/* What does not train is sent once: it stays as it is. */
+/* Sends the frozen parameters once: they do not change afterwards. */
 static shard_status broadcast_frozen(const shard_tensors *parameters)
 {
     for (int64_t i = 0; i < shard_tensors_count(parameters); i++) {
@@ -258,11 +258,11 @@ static shard_status build(shard_replicas *replicas, const shard_tensors *paramet
         if (shard_parameter_group(parameter))
             SHARD_TRY(shard_tensors_add(replicas->parameters, shard_tensors_name(parameters, i), parameter));
     }
-    if (!options->no_check)
+    if (options->check)
         SHARD_TRY(compare_all(parameters, false, replicas->differ));
     if (options->buffers && replicas->mode != SHARD_BUFFERS_LEAVE)
         SHARD_TRY(place_buffers(replicas, options->buffers));
-    if (!options->no_broadcast) {
+    if (options->init_sync) {
         SHARD_TRY(sync_buffers(replicas, SHARD_BUFFERS_BROADCAST));
         SHARD_TRY(broadcast_frozen(replicas->parameters));
     }
@@ -275,10 +275,8 @@ shard_replicas *shard_replicas_create(const shard_tensors *parameters, const sha
     shard_replicas *replicas = shard_calloc(1, sizeof *replicas);
     if (!replicas)
         return NULL;
-    *replicas = (shard_replicas){.differ = differ,
-                                 .parameters = shard_tensors_create(),
-                                 .mode = options->buffer_mode,
-                                 .checked = options->no_check};
+    *replicas = (shard_replicas){
+        .differ = differ, .parameters = shard_tensors_create(), .mode = options->buffer_mode, .checked = !options->check};
     if (replicas->parameters && build(replicas, parameters, options) == SHARD_OK)
         return replicas;
     shard_replicas_destroy(replicas);

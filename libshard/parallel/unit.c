@@ -148,7 +148,7 @@ shard_storage *shard_unit_storage(const shard_unit *unit, int64_t elements, shar
 
 /* ---- parameters ---- */
 
-/* A shard whose replicas nobody has named is this rank's alone. */
+/* A shard without a replica group has no other replica. */
 shard_group *shard_parameter_group(const shard_tensor *parameter)
 {
     bool known = parameter->replicas || parameter->placement.kind == SHARD_SPLIT;

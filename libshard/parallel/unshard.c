@@ -27,7 +27,7 @@ typedef struct unshard {
     shard_storage *storage;
     shard_unit *unit;
     shard_unshard_order *order;
-    bool arriving; /* was started, and nobody has needed it yet */
+    bool arriving; /* was started, and no operation has needed it yet */
     shard_request *request;
     struct unshard *next; /* of those that have memory */
 } unshard;

@@ -162,7 +162,7 @@ DLManagedTensorVersioned *shard_to_dlpack(shard_tensor *tensor)
     if (!e)
         return NULL;
     e->storage = tensor->storage;
-    e->storage->shares++;
+    e->storage->references++;
     int64_t stride = 1;
     for (int i = tensor->shape.ndim - 1; i >= 0; i--) {
         e->shape[i] = tensor->shape.dim[i];

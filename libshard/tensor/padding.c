@@ -1,17 +1,16 @@
 /*
- * Rows of a matrix that are padded: they lie further apart than they are long, as products read and write them
- * fastest. That is a state of the memory alone: tensors count their offsets in it as if it were
- * dense, whoever asks for a tensor's memory gets dense memory, and only who takes a pitch
- * (shard_tensor_rows) sees the rows apart.
+ * Padded rows of a matrix: the pitch is larger than the length of a row, for the fastest products. Only the memory
+ * is padded: tensors count their offsets in it as if it were dense. A request for a tensor's memory makes it dense.
+ * Callers that accept a pitch call shard_tensor_rows.
  */
 #include "tensor/tensor.h"
 
 #include "device/graph.h"
 
-/* Bytes of other memory that are taken to move rows together. */
+/* Bytes of temporary memory with which padded rows are made dense. */
 enum { PASSING = 16 << 20 };
 
-/* Storages that were padded in this thread's capture and are still. */
+/* Storages that were padded in this thread's capture and are padded now. */
 static _Thread_local shard_storage *of_capture;
 
 void shard_storage_forget_padding(const shard_storage *storage)
@@ -23,7 +22,8 @@ void shard_storage_forget_padding(const shard_storage *storage)
         }
 }
 
-/* A replay writes such rows apart each time: what outlives the capture is made dense in it, so in each replay. */
+/* A replay writes the padded rows again. Rows that outlive the capture are made dense inside it, and so in each
+ * replay. */
 static void end_capture(bool sound)
 {
     while (of_capture) {
@@ -40,7 +40,7 @@ void shard_tensor_pad_rows(shard_tensor *tensor, int64_t pitch)
     int last = tensor->shape.ndim - 1;
     size_t size = shard_dtype_size(tensor->dtype), bytes;
     int64_t rows = last < 0 ? 0 : shard_shape_product(&tensor->shape, 0, last), cols = last < 0 ? 0 : tensor->shape.dim[last];
-    if (rows < 2 || cols == 0 || pitch <= cols || storage->memory || storage->shares > 1 ||
+    if (rows < 2 || cols == 0 || pitch <= cols || storage->memory || storage->references > 1 ||
         __builtin_mul_overflow((size_t)rows, (size_t)pitch * size, &bytes))
         return;
     storage->padding = (shard_padding){.rows = (size_t)rows, .width = (size_t)cols * size, .pitch = (size_t)pitch * size};
@@ -52,7 +52,7 @@ void shard_tensor_pad_rows(shard_tensor *tensor, int64_t pitch)
     }
 }
 
-/* Dense rows in other memory, which takes the place of theirs. */
+/* Copies the rows, dense, to new memory, which replaces the old one. */
 static shard_status move_all(shard_storage *storage, size_t bytes)
 {
     const shard_padding *p = &storage->padding;
@@ -71,7 +71,7 @@ static shard_status move_all(shard_storage *storage, size_t bytes)
     return SHARD_OK;
 }
 
-/* Moves the rows to where they are dense in the memory that they are in, some at a time. */
+/* Makes the rows dense in place, some at a time. */
 static shard_status move_rows(shard_storage *storage)
 {
     const shard_padding p = storage->padding;
@@ -79,7 +79,7 @@ static shard_status move_rows(shard_storage *storage)
     size_t most = PASSING / p.width ? PASSING / p.width : 1, bytes;
     void *passing = shard_device_allocate(storage->device, SHARD_MEMORY_WORKSPACE, most * p.width);
     shard_status status = passing ? SHARD_OK : shard_last_status();
-    for (size_t row = 1, count; row < p.rows && status == SHARD_OK; row += count) { /* the first one is where it belongs */
+    for (size_t row = 1, count; row < p.rows && status == SHARD_OK; row += count) { /* the first row stays in place */
         count = p.rows - row < most ? p.rows - row : most;
         bytes = count * p.width;
         status =
@@ -114,7 +114,7 @@ void *shard_tensor_rows(shard_tensor *tensor, int64_t *pitch)
     int64_t cols = tensor->shape.ndim ? tensor->shape.dim[tensor->shape.ndim - 1] : 1;
     bool apart = padding->pitch && padding->width == (size_t)cols * size && tensor->offset % padding->width == 0;
     bool several = tensor->shape.ndim > 1 && shard_shape_product(&tensor->shape, 0, tensor->shape.ndim - 1) > 1;
-    *pitch = apart && several ? (int64_t)(padding->pitch / size) : cols; /* one row is dense by itself */
+    *pitch = apart && several ? (int64_t)(padding->pitch / size) : cols; /* a single row is dense */
     if (!apart)
         return shard_tensor_memory(tensor);
     char *memory = shard_storage_made(tensor->storage);

@@ -1,4 +1,4 @@
-/* Initial values: made of a recipe, for any part of the whole tensor. */
+/* Initial values: a recipe gives the values of any range of the whole tensor. */
 #include "tensor/tensor.h"
 
 #include <math.h>
@@ -35,7 +35,7 @@ shard_status shard_recipe_follow_in(const shard_tensor *tensor, const shard_regi
     return shard_ops(tensor)->zero(shard_device_of(tensor), (char *)memory + (size_t)row * bytes, bytes);
 }
 
-/* Of a range of another tensor's elements: the end of a row, whole rows, the beginning of a row. */
+/* A flat range of another tensor has up to three regions: the end of a row, whole rows, the beginning of a row. */
 static shard_status follow_recipe_in_range(const shard_tensor *range, void *memory)
 {
     shard_tensor other = {.shape = range->slice->shape, .placement = range->slice->placement};

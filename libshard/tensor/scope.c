@@ -1,11 +1,11 @@
-/* Scopes: who releases what is made. */
+/* Scopes: release the tensors that are made inside of them. */
 #include "tensor/scope.h"
 
 #include "base/log.h"
 
 static _Thread_local shard_scope *innermost;
 
-/* So many that live outside of any scope are more likely forgotten than parameters. */
+/* This many tensors outside of any scope are more likely forgotten than parameters. */
 #define MANY_UNSCOPED 10000
 
 static _Thread_local int64_t unscoped;
@@ -18,9 +18,9 @@ static void count_unscoped(shard_tensor *tensor)
         return;
     has_warned = true;
     shard_log_message(SHARD_LOG_WARN,
-              "%d tensors live that this thread made outside of a scope, each until shard_release: "
-              "put each step of a loop into SHARD_SCOPE { ... }, which frees what is made inside",
-              MANY_UNSCOPED);
+                      "%d tensors of this thread were made outside of a scope and not released: call shard_release, or "
+                      "put each step of a loop into SHARD_SCOPE { ... }, which frees what is made inside",
+                      MANY_UNSCOPED);
 }
 
 void shard_scope_count_freed(void)

@@ -1,4 +1,4 @@
-/* Shapes, placements, and how messages show them. */
+/* Shapes, placements, and their texts for messages. */
 #include "tensor/tensor.h"
 
 #include <inttypes.h>
@@ -53,7 +53,7 @@ shard_status shard_resolve_dim(const char *function, const shard_shape *shape, i
     return SHARD_OK;
 }
 
-/* A message shows a few shapes at most. */
+/* A message has at most this many shapes. */
 #define TEXT_BUFFERS 6
 #define TEXT_BYTES 200
 static char *next_text(void)

@@ -17,7 +17,7 @@ shard_storage *shard_storage_make(shard_device *device, size_t bytes)
 {
     shard_storage *storage = shard_calloc(1, sizeof *storage);
     if (storage)
-        *storage = (shard_storage){.shares = 1,
+        *storage = (shard_storage){.references = 1,
                                    .device = device,
                                    .bytes = bytes ? bytes : 1,
                                    .kind = SHARD_MEMORY_ACTIVATIONS,
@@ -55,7 +55,7 @@ bool shard_storage_begin(shard_storage *storage)
     return storage->memory;
 }
 
-/* A replay would make the values of such memory again. */
+/* A replay would materialize such memory again. */
 static shard_status refuse_in_capture(const shard_storage *storage)
 {
     if (storage->device->ops->host_memory || storage->capture == shard_graph_number())
@@ -63,7 +63,7 @@ static shard_status refuse_in_capture(const shard_storage *storage)
     return shard_graph_refuse("the first use of a tensor that was made before the capture");
 }
 
-/* The device's work waits for the copy from now on; the host does not. */
+/* Makes the device's later work wait for the copy; the host does not wait. */
 static shard_status wait_arrival(shard_storage *storage)
 {
     SHARD_TRY(storage->device->ops->wait_arrival(storage->device, storage->arrival));
@@ -90,7 +90,7 @@ void *shard_storage_made(shard_storage *storage)
     return storage->memory;
 }
 
-/* Its memory from an offset on, made if it was not yet, and dense. */
+/* The storage's memory from an offset on: allocated if it was not, and dense. */
 static char *storage_memory(shard_storage *storage, size_t offset)
 {
     if (shard_storage_make_dense(storage) != SHARD_OK)
@@ -112,7 +112,7 @@ void shard_storage_release(shard_storage *storage)
         shard_storage_give_back(storage);
 }
 
-/* What is queued may still use the memory. */
+/* Synchronizes first: queued operations may still use the memory. */
 static void release_foreign(shard_storage *storage)
 {
     if (!storage->device->ops->host_memory)
@@ -136,7 +136,7 @@ void shard_storage_give_back(shard_storage *storage)
 
 void shard_storage_unref(shard_storage *storage)
 {
-    if (!storage || --storage->shares)
+    if (!storage || --storage->references)
         return;
     if (storage->materializer)
         storage->materializer->destroy(storage->materializer);
@@ -174,7 +174,7 @@ shard_status shard_tensor_copy_rows(shard_tensor *matrix, int64_t first, int64_t
                 : shard_last_status();
 }
 
-/* A recipe's values are dense. */
+/* The values of a recipe are dense. */
 static bool make_values(shard_tensor *tensor)
 {
     if (tensor->recipe.kind == SHARD_NO_RECIPE)
@@ -198,8 +198,8 @@ void *shard_tensor_memory_to_write(shard_tensor *tensor)
     if (tensor->storage->materializer)
         return shard_fail_null(
             SHARD_ERROR_UNSUPPORTED,
-            "a tensor of shape %s that is kept in parts on several ranks (shard_zero_optimizer, stage 3) is to be "
-            "written to: shard_load and optimizers do",
+            "cannot write to a tensor of shape %s that shard_zero_optimizer (stage 3) partitions over several ranks; "
+            "shard_load and optimizers can",
             shard_shape_text(&tensor->shape));
     void *memory = shard_tensor_memory(tensor);
     if (memory)
@@ -212,7 +212,7 @@ shard_status shard_tensor_set_recipe(shard_tensor *tensor, shard_recipe recipe)
     shard_storage *storage = tensor->storage;
     shard_tensor *own = tensor->kept ? tensor->kept : tensor;
     own->recipe = recipe;
-    if (own == tensor && !storage->memory && !storage->materializer && storage->shares == 1) {
+    if (own == tensor && !storage->memory && !storage->materializer && storage->references == 1) {
         shard_tensor_count_write(tensor);
         return SHARD_OK;
     }
@@ -223,7 +223,7 @@ shard_status shard_tensor_set_recipe(shard_tensor *tensor, shard_recipe recipe)
     }
     if (own != tensor) {
         shard_tensor_count_write(tensor);
-        shard_storage_release(storage); /* what was gathered is old */
+        shard_storage_release(storage); /* the gathered values are out of date */
     }
     return SHARD_OK;
 }
@@ -235,8 +235,8 @@ static shard_tensor *make_on(shard_storage *storage, size_t offset, shard_shape 
     shard_tensor *tensor = shard_calloc(1, sizeof *tensor);
     if (!tensor)
         return NULL;
-    storage->shares++;
-    *tensor = (shard_tensor){.shares = 1, .storage = storage, .offset = offset, .shape = shape, .dtype = dtype};
+    storage->references++;
+    *tensor = (shard_tensor){.references = 1, .storage = storage, .offset = offset, .shape = shape, .dtype = dtype};
     shard_scope_adopt(tensor);
     return tensor;
 }
@@ -250,7 +250,7 @@ static shard_tensor *share_writes(shard_tensor *view, const shard_tensor *x)
 {
     if (view && x->writes) {
         view->writes = x->writes;
-        view->writes->shares++;
+        view->writes->references++;
     }
     return view;
 }
@@ -298,16 +298,16 @@ shard_tensor *shard_tensor_view(shard_tensor *x, int64_t element, shard_shape sh
     return share_writes(view, x);
 }
 
-static void drop_derived(shard_tensor *tensor)
+static void release_derived(shard_tensor *tensor)
 {
     if (tensor->derived)
         tensor->derived->drop(tensor->derived);
     tensor->derived = NULL;
 }
 
-static void drop_writes(shard_writes *writes)
+static void unref_writes(shard_writes *writes)
 {
-    if (writes && --writes->shares == 0)
+    if (writes && --writes->references == 0)
         free(writes);
 }
 
@@ -339,12 +339,12 @@ shard_status shard_tensor_put(shard_tensor *tensor, shard_storage *storage, size
     shard_writes *writes = shard_calloc(1, sizeof *writes);
     if (!writes)
         return shard_last_status();
-    *writes = (shard_writes){.shares = 1};
-    drop_writes(tensor->writes);
+    *writes = (shard_writes){.references = 1};
+    unref_writes(tensor->writes);
     tensor->writes = writes;
-    drop_derived(tensor);
+    release_derived(tensor);
     shard_storage_unref(tensor->storage);
-    storage->shares++;
+    storage->references++;
     tensor->storage = storage;
     tensor->offset = offset;
     tensor->recipe.kind = SHARD_NO_RECIPE;
@@ -425,7 +425,8 @@ shard_tensor *shard_as_split(shard_tensor *tensor, int dim, shard_group *group, 
     shard_shape whole_shape = tensor->shape;
     int64_t numel;
     whole_shape.dim[dim] = whole;
-    if (shard_shape_check(&whole_shape, tensor->dtype, &numel) != SHARD_OK) /* files and random values count in it */
+    /* the whole tensor's elements are counted in files and by random numbers */
+    if (shard_shape_check(&whole_shape, tensor->dtype, &numel) != SHARD_OK)
         return NULL;
     bool pending = tensor->recipe.kind != SHARD_NO_RECIPE && !tensor->storage->memory;
     shard_tensor *view = pending ? shard_tensor_like(tensor) : shard_detach(tensor);
@@ -455,7 +456,7 @@ shard_tensor *shard_as_placed(shard_tensor *tensor, shard_placement placement)
     return view;
 }
 
-/* ---- what it is ---- */
+/* ---- properties ---- */
 
 shard_shape shard_tensor_shape(const shard_tensor *tensor)
 {
@@ -653,22 +654,22 @@ void shard_set_replica_group(shard_tensor *parameter, shard_group *group)
 
 shard_tensor *shard_tensor_ref(shard_tensor *tensor)
 {
-    tensor->shares++;
+    tensor->references++;
     return tensor;
 }
 
 void shard_tensor_unref(shard_tensor *tensor)
 {
-    if (!tensor || --tensor->shares)
+    if (!tensor || --tensor->references)
         return;
     if (tensor->unscoped)
         shard_scope_count_freed();
     if (tensor->history)
         tensor->history->drop(tensor->history);
-    drop_derived(tensor);
+    release_derived(tensor);
     shard_tensor_unref(tensor->grad);
     shard_storage_unref(tensor->storage);
-    drop_writes(tensor->writes);
+    unref_writes(tensor->writes);
     shard_tensor_unref(tensor->kept);
     free(tensor->slice);
     free(tensor);

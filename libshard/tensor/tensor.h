@@ -1,4 +1,4 @@
-/* The inside of a tensor, for the folders right of this one. */
+/* The inside of a tensor, for the folders that come after this one. */
 #ifndef SHARD_TENSOR_TENSOR_H
 #define SHARD_TENSOR_TENSOR_H
 
@@ -12,77 +12,78 @@
 
 typedef struct shard_storage shard_storage;
 
-/* Makes and fills memory when it is needed. While evictable, nobody has a pointer into the memory,
- * and shard_storage_release may evict it. Such memory is not written to. */
+/* Materializes the values of a storage, which can be evicted: the memory is allocated and filled when it is needed,
+ * and may be freed (shard_storage_release) while `evictable` is true, when no operation has a pointer into it. Nobody
+ * writes to such memory. */
 typedef struct shard_materializer {
     bool evictable;
-    /* Makes the memory (shard_storage_allocate) and begins to fill it; collective where values
-     * of other ranks are needed, also after an error. */
+    /* Allocates the memory (shard_storage_allocate) and starts to fill it. Collective if values of other ranks are
+     * needed, also after an error. */
     shard_status (*start)(struct shard_materializer *);
-    /* Before the memory is used: waits for what was started. */
+    /* Waits until the memory is filled; called before it is used. */
     shard_status (*wait)(struct shard_materializer *);
-    /* Frees the memory (shard_storage_give_back) if it is there, and ends what was started. Any thread. */
+    /* Ends what `start` started and frees the memory (shard_storage_give_back) if it is there. Called by any thread. */
     void (*evict)(struct shard_materializer *);
-    void (*destroy)(struct shard_materializer *); /* evicts, and frees the materializer */
+    /* Calls evict, then frees this struct. */
+    void (*destroy)(struct shard_materializer *);
 } shard_materializer;
 
-/* Groups over which a gradient is to be summed: autograd/contribution.h. Those of a mesh
- * are two; each has one member in common with each other one. */
+/* Groups over which a gradient has a pending sum: autograd/contribution.h. A mesh has two groups; each of its groups
+ * has one rank in common with each other one. */
 #define SHARD_CONTRIBUTION_GROUPS 4
 typedef struct shard_contribution {
     int count;
     shard_group *group[SHARD_CONTRIBUTION_GROUPS];
 } shard_contribution;
 
-/* A weight that is too large to have all its rows, or their gradient, in memory at once: it is streamed in
- * row blocks (shard_rows_in_block), from the first to the last. The calls for a block are collective, and
- * entered for each, also after an error. */
+/* A weight whose values or gradient are too large to be in memory at once: they are streamed in row blocks
+ * (shard_rows_in_block), from the first to the last. The functions for a block are collective. They are called for
+ * each block, also after an error. */
 typedef struct shard_rows {
-    int64_t block; /* rows of one; a multiple of SHARD_ROW_BLOCK */
-    /* The values of a block, until those of the next one are asked for; NULL with the error
-     * set. NULL entry: the values are all there. */
+    int64_t block; /* rows of a block; a multiple of SHARD_ROW_BLOCK */
+    /* The values of a block, valid until the next call; NULL with the error set. The function is NULL if all values
+     * are in memory. */
     const void *(*values)(struct shard_rows *, int64_t first, int64_t count);
     void (*values_end)(struct shard_rows *);
-    /* Whether a gradient with these pending sums may be streamed now; else it is made as any other. */
+    /* Whether the gradient, with these pending sums, can be streamed now. If false it is computed as one tensor. */
     bool (*gradient_begin)(struct shard_rows *, const shard_contribution *);
-    /* Memory for that of a block, in the weight's type; then it is taken from there. */
+    /* Memory for the gradient of a block, in the weight's type. gradient_take then reads it. */
     void *(*gradient)(struct shard_rows *, int64_t first, int64_t count);
     shard_status (*gradient_take)(struct shard_rows *, int64_t first, int64_t count);
     shard_status (*gradient_end)(struct shard_rows *);
 } shard_rows;
 
-/* How rows of a matrix lie apart in memory, in bytes (padding.c); pitch 0: they do not. */
+/* The pitch of padded rows, in bytes (padding.c). pitch 0: the rows are dense. */
 typedef struct shard_padding {
     size_t rows, width, pitch;
 } shard_padding;
 
 /* Device memory that one or more tensors are views of. */
 struct shard_storage {
-    int shares;
+    int references;
     shard_device *device;
-    void *memory;           /* NULL until it is needed */
+    void *memory;           /* NULL: not allocated */
     size_t bytes;           /* at least 1: an empty tensor has memory too */
-    shard_memory_kind kind; /* ACTIVATIONS, unless shard_storage_set_kind says otherwise */
-    uint64_t version;       /* counts writes to all of it; see shard_tensor_version */
-    uint64_t capture;       /* shard_graph_number when it was made */
-    shard_materializer *materializer; /* NULL: the memory is the only place of its content */
-    void *arrival;          /* of the device's copy_in_async, which nothing has waited for yet; NULL: none */
-    shard_padding padding;  /* of rows that nobody has asked to be dense yet */
-    bool foreign;           /* the memory is a caller's, and so never given back to the device: */
-    shard_release_memory *release; /* instead; NULL: nothing */
+    shard_memory_kind kind; /* ACTIVATIONS by default; shard_storage_set_kind changes it */
+    uint64_t version;       /* counts writes to the whole storage; see shard_tensor_version */
+    uint64_t capture;       /* shard_graph_number at the time it was made */
+    shard_materializer *materializer; /* NULL: the values are only in this memory */
+    void *arrival;          /* event of the device's copy_in_async that no operation has waited for; NULL: none */
+    shard_padding padding;  /* of rows that no operation needed dense so far */
+    bool foreign;           /* the memory is a caller's and is not returned to the device; `release` frees it: */
+    shard_release_memory *release; /* NULL: nothing */
     void *release_context;
-    struct shard_storage *next_padded; /* of those that were padded in this thread's capture */
+    struct shard_storage *next_padded; /* the next storage that was padded in this thread's capture */
 };
 
-/* Counts the writes to a tensor that was moved into memory where others are, and to its views. */
+/* Counts the writes to a tensor that was moved into memory with other tensors, and to its views. */
 typedef struct shard_writes {
-    int shares;
+    int references;
     uint64_t count;
 } shard_writes;
 
-/* How a tensor's values are to be made once they are needed: initialisation is a
- * function of the element's index in the whole tensor, so that a layer can be
- * split before it ever had memory. */
+/* How the values of a tensor are made when they are first needed. A value depends on the element's index in the
+ * whole tensor, so that a layer can be split before its parameters have memory. */
 typedef enum shard_recipe_kind {
     SHARD_NO_RECIPE = 0,
     SHARD_CONSTANT,
@@ -99,158 +100,157 @@ typedef struct shard_recipe {
     int64_t zero_row;
 } shard_recipe;
 
-/* The range that a tensor is of another one, whose elements the ranks of a group have partitioned:
- * those from `start` on, counted row-major. The ranks' ranges follow each other; they
- * may be empty. */
+/* A flat range of another tensor whose elements are partitioned over a group: the elements from `start` on, counted
+ * row-major. The ranges of the ranks follow each other; a range may be empty. */
 typedef struct shard_flat_range {
     shard_group *group;
     int64_t start;
-    shard_shape shape; /* of the other one, which may itself be a part of a whole: */
+    shard_shape shape; /* of the other tensor, which may itself be a local shard */
     shard_placement placement;
 } shard_flat_range;
 
-/* What made a tensor: the autograd folder's record begins with this. */
+/* The record of the operation that made a tensor; the nodes of autograd/ begin with this. */
 typedef struct shard_history {
     void (*drop)(struct shard_history *);
 } shard_history;
 
-/* What was made of a tensor's values where they are: let go when they move, or the tensor goes. */
+/* Data computed from a tensor's values at their current address. Released when the values move or the tensor is
+ * freed. */
 typedef struct shard_derived {
     void (*drop)(struct shard_derived *);
 } shard_derived;
 
-/* One who looks on when a leaf's gradient is complete: its owner's, in the leaf's list. */
+/* A callback for when a leaf's gradient is complete, in the leaf's list. */
 typedef struct shard_watch {
     void (*function)(shard_tensor *leaf, void *context);
     void *context;
-    struct shard_watch *next; /* who came later */
+    struct shard_watch *next; /* the next callback, in the order of registration */
 } shard_watch;
 
 struct shard_tensor {
-    int shares; /* one of the scope or the caller, the rest of lists, records, views */
+    int references; /* one for the scope or the caller, the others for lists, records and views */
     shard_storage *storage;
     size_t offset;        /* bytes into the storage */
-    shard_writes *writes; /* a share; NULL: all writes count as the storage's */
+    shard_writes *writes; /* a reference; NULL: all writes are counted by the storage */
     shard_shape shape;
     shard_dtype dtype;
     shard_placement placement;
     shard_recipe recipe;
 
-    /* The record of what made it, or (a leaf) its gradient. */
+    /* The record of the operation that made it; of a leaf, its gradient. */
     shard_history *history;
     bool requires_grad;
     bool has_grad; /* grad holds a value (its memory may stay when it does not) */
     shard_tensor *grad;
-    int grad_pending; /* uses that backward has yet to come by */
-    /* When that reaches 0: for those who look on, then for who does something with the gradient. */
+    int grad_pending; /* uses whose gradients backward has not added yet */
+    /* Called when grad_pending reaches 0: first the watches, then grad_ready, which may change the gradient. */
     shard_watch *grad_watches;
     void (*grad_ready)(shard_tensor *leaf, void *context);
     void *grad_ready_context;
 
-    shard_contribution contribution; /* of a gradient; empty: it counts in full on each rank */
+    shard_contribution contribution; /* the groups over which a gradient has pending sums; empty: it is complete on each rank */
 
     shard_group *replicas;
-    shard_flat_range *slice; /* NULL: it is no range of another tensor */
-    shard_tensor *kept;      /* of a tensor with a materializer, the slice that this rank keeps; a share */
-    bool optional;      /* zeros until it is written to: until then no file has it, and none need have it */
+    shard_flat_range *slice; /* NULL: the tensor is no flat range of another tensor */
+    shard_tensor *kept;      /* of a tensor with a materializer: the flat range that this rank keeps; a reference */
+    bool optional;           /* zeros until it is first written to; until then files do not have it and need not have it */
     shard_derived *derived;
-    shard_rows *rows; /* of a weight that is streamed in row blocks; belongs to its engine */
+    shard_rows *rows; /* of a weight that is streamed in row blocks; reset by the code that set it */
 
-    /* The scope that releases it, if any. */
+    /* The scope that releases it; NULL: none. */
     shard_scope *scope;
     bool unscoped; /* made where no scope was open */
     shard_tensor *next, *previous;
 };
 
-/* A tensor of the thread's innermost scope; requires_grad is not set. */
+/* Makes a tensor in the thread's innermost scope; requires_grad is not set. */
 shard_tensor *shard_tensor_make(shard_shape shape, shard_dtype dtype, shard_device *device);
-/* Gives the tensor other values: they are made now if it has memory, also where ranks keep parts of it (its own
- * part is made then), else when they are needed. Counts as a write. */
+/* Sets the recipe of the tensor's values. They are made now if the tensor has memory, also if ranks keep flat ranges
+ * of it (each rank makes its flat range), else when they are first needed. Counts as a write. */
 shard_status shard_tensor_set_recipe(shard_tensor *tensor, shard_recipe recipe);
-/* Makes the values of the tensor's recipe in memory; of a matrix, those of that part of the whole. */
+/* Writes the values of the tensor's recipe to memory; `_in`: of a matrix, the values of a region of the whole. */
 shard_status shard_recipe_follow(shard_tensor *tensor, void *memory);
 shard_status shard_recipe_follow_in(const shard_tensor *tensor, const shard_region *region, void *memory);
-/* Errors of that public function where no distribution has these parameters. */
+/* ARGUMENT, in the name of the public function, if no distribution has these parameters. */
 shard_status shard_check_uniform(const char *function, double low, double high);
 shard_status shard_check_normal(const char *function, double mean, double std);
-/* Same, with x's shape, dtype, device and placement. NULL in, NULL out. */
+/* Makes a tensor with x's shape, dtype, device and placement. NULL in, NULL out. */
 shard_tensor *shard_tensor_like(const shard_tensor *x);
-/* A tensor of nobody's scope on other memory, which is not touched; the caller's share. */
+/* Makes a tensor on other memory, which is not touched, outside of any scope. The caller gets a reference. */
 shard_tensor *shard_tensor_on(shard_storage *storage, size_t offset, shard_shape shape, shard_dtype dtype);
-/* The same where x is, in its shape; writes to one count for both. */
+/* Makes a tensor on x's memory with x's shape, as shard_tensor_on. Both count their writes together. */
 shard_tensor *shard_tensor_beside(const shard_tensor *x);
-/* Says that it is a range of another tensor. */
+/* Sets the flat range of another tensor that this tensor is. */
 shard_status shard_tensor_set_slice(shard_tensor *tensor, const shard_flat_range *slice);
-/* A view of x's storage from an element on, as another shape; no history, whole. */
+/* A view of x's storage from an element on, with another shape; without history, local. */
 shard_tensor *shard_tensor_view(shard_tensor *x, int64_t element, shard_shape shape);
-/* Makes a tensor a view of other memory: parameters move into buckets so.
- * Its values are copied (or made there, if they were not made yet), and its
- * writes are its own, not those of what is beside it. */
+/* Makes the tensor a view of other memory, as when parameters move into buckets. Its values are copied, or made
+ * there if they were not made before. Its writes are counted apart from those of the storage's other tensors. */
 shard_status shard_tensor_move(shard_tensor *tensor, shard_storage *storage, size_t offset);
-/* The same where its values are already, or come from. */
+/* As shard_tensor_move, without copying values: they are there, or are written there later. */
 shard_status shard_tensor_put(shard_tensor *tensor, shard_storage *storage, size_t offset);
-/* A matrix's rows [first, first + count), made if they were not, as they are in it: in other
- * memory of its device, and without memory for all. */
+/* Copies rows [first, first + count) of a matrix to other memory of its device, in the matrix's dtype. Makes the
+ * values of a recipe, without memory for the whole matrix. */
 shard_status shard_tensor_copy_rows(shard_tensor *matrix, int64_t first, int64_t count, void *to);
 
-/* Parameters that share memory begin on multiples of these bytes, with zeros between. */
+/* Parameters on one storage begin on multiples of these bytes, with zeros between. */
 #define SHARD_FLAT_ALIGNMENT 64
 
 shard_storage *shard_storage_make(shard_device *device, size_t bytes);
-/* What it counts as from now on. */
+/* Sets the kind that the storage's memory is counted as. */
 void shard_storage_set_kind(shard_storage *storage, shard_memory_kind kind);
-/* The same, of memory that nothing more is known of than that tensors hold it. */
+/* Sets the kind of a storage unless a more specific one is set. */
 void shard_storage_become(shard_storage *storage, shard_memory_kind kind);
 void shard_storage_unref(shard_storage *storage);
-/* Makes all of it zeros, allocated if it was not. */
+/* Fills the storage with zeros; allocates it if necessary. */
 shard_status shard_storage_zero(shard_storage *storage);
-/* Its memory, allocated if it was not; NULL with the error set. */
+/* The storage's memory, allocated if necessary; NULL with the error set. */
 void *shard_storage_memory(shard_storage *storage);
-/* The same, in which rows may be apart. */
+/* As shard_storage_memory, but rows may be padded. */
 void *shard_storage_made(shard_storage *storage);
-/* Moves rows that are apart together. Pointers that shard_tensor_rows gave are wrong then. */
+/* Makes padded rows dense. Pointers of shard_tensor_rows are invalid afterwards. */
 shard_status shard_storage_make_dense(shard_storage *storage);
-/* It goes, in the thread that padded it. */
+/* Called when a padded storage is freed, in the thread that padded it. */
 void shard_storage_forget_padding(const shard_storage *storage);
-/* Memory with undefined content, counted by its kind; NULL with the error set. */
+/* Allocates memory with undefined content, counted by its kind; NULL with the error set. */
 void *shard_storage_allocate(shard_storage *storage);
-/* Its memory ahead of need: allocated, and beginning to be filled. Whether it is. */
+/* Prefetches: allocates the memory and starts to fill it. Returns whether it did. */
 bool shard_storage_begin(shard_storage *storage);
-/* Gives the memory back until it is needed again; its content is lost. */
+/* Evicts: frees the memory until it is needed again; the content is lost. */
 void shard_storage_release(shard_storage *storage);
-/* The same, for a materializer. */
+/* Frees the memory; called by shard_materializer.evict. */
 void shard_storage_give_back(shard_storage *storage);
 
-/* Its memory, allocated and filled by its recipe if it was not yet. NULL with
- * the error set; a pointer that may not be used for a tensor of no elements. */
+/* The tensor's memory, allocated and filled by its recipe if necessary. NULL with the error set. The pointer of an
+ * empty tensor may not be used. */
 void *shard_tensor_memory(shard_tensor *tensor);
-/* The same for writing: values saved for backward become stale. UNSUPPORTED where there is
+/* The tensor's memory for writing: values that were saved for backward become stale. UNSUPPORTED for a storage with
  * a materializer. */
 void *shard_tensor_memory_to_write(shard_tensor *tensor);
 
-/* Has the rows of a tensor that has no memory yet, its last dimension's elements, lie `pitch` elements
- * apart, until somebody asks for its memory otherwise than by shard_tensor_rows. */
+/* Sets the pitch of a tensor that has no memory yet: its rows, of the last dimension's elements, are `pitch`
+ * elements apart until the memory is needed dense (any call but shard_tensor_rows). */
 void shard_tensor_pad_rows(shard_tensor *tensor, int64_t pitch);
-/* As shard_tensor_memory, but of rows that may be *pitch elements apart. Memory of other tensors on the
- * same storage is asked for before this, not behind it: it moves rows that are not so in that tensor. */
+/* As shard_tensor_memory, but rows may be *pitch elements apart. Call it after the functions for the memory of other
+ * tensors on the same storage: these make rows dense that are not padded in that tensor. */
 void *shard_tensor_rows(shard_tensor *tensor, int64_t *pitch);
 
-/* Grows with each write to the tensor: a value saved for backward is stale if it has. */
+/* Grows with each write to the tensor; a saved tensor whose version has changed is stale. */
 static inline uint64_t shard_tensor_version(const shard_tensor *tensor)
 {
     return tensor->storage->version + (tensor->writes ? tensor->writes->count : 0);
 }
-/* Counts one. */
+/* Counts a write. */
 static inline void shard_tensor_count_write(shard_tensor *tensor)
 {
     ++*(tensor->writes ? &tensor->writes->count : &tensor->storage->version);
 }
 
 shard_tensor *shard_tensor_ref(shard_tensor *tensor);
-/* Lets go of a share taken by shard_tensor_ref; NULL is fine. */
+/* Releases a reference of shard_tensor_ref. NULL is fine. */
 void shard_tensor_unref(shard_tensor *tensor);
 
-/* Forgets what a list has from index `count` on. */
+/* Removes the list's entries from index `count` on. */
 void shard_tensors_truncate(shard_tensors *list, int64_t count);
 
 static inline const shard_device_ops *shard_ops(const shard_tensor *tensor)
@@ -261,7 +261,7 @@ static inline shard_device *shard_device_of(const shard_tensor *tensor)
 {
     return tensor->storage->device;
 }
-/* Optional, and still not written to. */
+/* Whether the tensor is optional and was not written to. */
 static inline bool shard_tensor_is_idle(const shard_tensor *tensor)
 {
     return tensor->optional && shard_tensor_version(tensor) == 0;
@@ -274,11 +274,11 @@ int64_t shard_shape_product(const shard_shape *shape, int from, int to);
 bool shard_shape_equal(const shard_shape *a, const shard_shape *b);
 /* Checks ndim, sizes, and that the elements' bytes can be counted. */
 shard_status shard_shape_check(const shard_shape *shape, shard_dtype dtype, int64_t *numel);
-/* dim counted from the front, or an error that names the function. */
+/* Sets *resolved to dim, counted from the front; an error names the function. */
 shard_status shard_resolve_dim(const char *function, const shard_shape *shape, int dim, int *resolved);
-/* "[2, 3]" for messages; one of a few static buffers of the thread. */
+/* "[2, 3]", for messages; one of a few static buffers of the thread. */
 const char *shard_shape_text(const shard_shape *shape);
-/* "whole", "split along 1", "partial"; likewise. */
+/* "local", "split along 1", "partial", for messages; one of a few static buffers of the thread. */
 const char *shard_placement_text(const shard_placement *placement);
 
 /* ---- placement ---- */
@@ -292,8 +292,8 @@ static inline bool shard_is_local(const shard_tensor *x)
     return x->placement.kind == SHARD_LOCAL;
 }
 bool shard_placement_equal(const shard_placement *a, const shard_placement *b);
-/* Which part of the whole the tensor is, as a matrix; an error if it is split
- * along a dimension that is neither the first nor the last. */
+/* The region of the whole tensor that the tensor is, as a matrix. An error if it is split along a dimension that is
+ * neither the first nor the last. */
 shard_status shard_tensor_region(const shard_tensor *tensor, shard_region *region);
 
 #endif

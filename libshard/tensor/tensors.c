@@ -18,7 +18,7 @@ struct shard_tensors {
     int64_t slot_count;
 };
 
-/* The slot that holds name, or the empty one where it belongs. */
+/* The slot that has the name, or the empty slot for it. */
 static int64_t *find_slot(const shard_tensors *list, const char *name)
 {
     int64_t at = (int64_t)(shard_hash_text(SHARD_HASH_START, name) & (uint64_t)(list->slot_count - 1));
@@ -106,7 +106,7 @@ shard_status shard_tensors_extend(shard_tensors *list, const char *prefix, const
 {
     if (!list || !prefix || !from)
         return shard_null_argument("shard_tensors_extend", !list ? "list" : !prefix ? "prefix" : "from");
-    int64_t count = list->count, added = from->count; /* from may be the list itself */
+    int64_t count = list->count, added = from->count; /* `from` may be the list itself */
     for (int64_t i = 0; i < added; i++) {
         char *name = shard_format("%s%s", prefix, from->items[i].name);
         shard_status status = name ? shard_tensors_add(list, name, from->items[i].tensor) : shard_last_status();
@@ -137,7 +137,7 @@ shard_tensors *shard_tensors_subset(const shard_tensors *list, const char *prefi
     return NULL;
 }
 
-/* The item of that name; NULL with the error set. */
+/* The item with the name; NULL with the error set. */
 static named_tensor *find_item(const char *function, const shard_tensors *list, const char *name)
 {
     int64_t item = list->slot_count ? *find_slot(list, name) : 0;
@@ -170,7 +170,7 @@ shard_status shard_tensors_remove(shard_tensors *list, const char *name)
     named_tensor *item = find_item("shard_tensors_remove", list, name);
     if (!item)
         return shard_last_status();
-    free(item->name); /* which name may be */
+    free(item->name); /* `name` may be the item's own string */
     shard_tensor_unref(item->tensor);
     int64_t after = list->count-- - (item - list->items) - 1;
     memmove(item, item + 1, (size_t)after * sizeof *item);

@@ -1,6 +1,6 @@
 /*
- * The ranks exchange hashes. Where these differ, they halve the list until its first text
- * that differs is found, and exchange that.
+ * Compares texts over ranks by hashes. If these differ, the ranks halve the list until they find the first text that
+ * differs, and exchange it.
  */
 #include "agree.h"
 
@@ -11,7 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define SHOWN_BYTES 160 /* of a text, in the error */
+#define SHOWN_BYTES 160 /* bytes of a text in the error */
 
 /* FNV-1a of the texts [begin, end), each with its 0. */
 static int64_t hash_texts(const agree_list *list, int64_t begin, int64_t end)
@@ -27,33 +27,33 @@ static int64_t hash_texts(const agree_list *list, int64_t begin, int64_t end)
     return (int64_t)hash;
 }
 
-/* The ranks' bytes one after the other: [ranks, bytes], which has room in `all`. */
-static shard_status gather_bytes(const void *own, int64_t bytes, void *all)
+/* Gathers the ranks' bytes, [ranks, bytes], into `all`. */
+static shard_status gather_bytes(const void *mine, int64_t bytes, void *all)
 {
     shard_group *world = shard_world();
     shard_status status = SHARD_OK;
     SHARD_SCOPE {
-        shard_tensor *row = shard_from_host(own, SHARD_SHAPE(1, bytes), .dtype = SHARD_UINT8, .device = shard_device_open("cpu"));
+        shard_tensor *row = shard_from_host(mine, SHARD_SHAPE(1, bytes), .dtype = SHARD_UINT8, .device = shard_device_open("cpu"));
         status = shard_copy_to_host(shard_gather_from_group(row, 0, world), all, (size_t)(shard_group_size(world) * bytes));
     }
     return status;
 }
 
-/* Whether all ranks have the same number; the least of them. `all` has room for one of each rank. */
-static shard_status compare(int64_t own, int64_t *all, bool *equal, int64_t *least)
+/* Whether all ranks have the same number; *least is the smallest. `all` has room for one number of each rank. */
+static shard_status compare(int64_t mine, int64_t *all, bool *equal, int64_t *least)
 {
-    shard_status status = gather_bytes(&own, sizeof own, all);
+    shard_status status = gather_bytes(&mine, sizeof mine, all);
     *equal = true;
-    *least = own;
+    *least = mine;
     for (int i = 0; i < shard_group_size(shard_world()) && status == SHARD_OK; i++) {
-        *equal &= all[i] == own;
+        *equal &= all[i] == mine;
         *least = all[i] < *least ? all[i] : *least;
     }
     return status;
 }
 
-/* The error of all. The text is the same on rank 0 and, at the end of a list, on others. */
-static shard_status tell(const char *what, const char *advice, const agree_list *list, int64_t index)
+/* Sets the same error on all ranks. A text past the end of a list is empty. */
+static shard_status report_difference(const char *what, const char *advice, const agree_list *list, int64_t index)
 {
     int ranks = shard_group_size(shard_world()), other = 0;
     char own[AGREE_BYTES] = "no more", (*all)[SHOWN_BYTES] = calloc((size_t)ranks, sizeof *all);
@@ -86,7 +86,7 @@ shard_status agree_on(const char *what, const char *advice, agree_list list)
         status = compare(hash_texts(&list, 0, high), all, &texts, &least);
     if (texts)
         low = high;
-    while (status == SHARD_OK && low < high) { /* texts before low are equal, of those before high some are not */
+    while (status == SHARD_OK && low < high) { /* the texts before low are equal, some of those before high differ */
         int64_t middle = low + (high - low) / 2;
         status = compare(hash_texts(&list, low, middle + 1), all, &equal, &least);
         if (equal)
@@ -97,5 +97,5 @@ shard_status agree_on(const char *what, const char *advice, agree_list list)
     free(all);
     if (status != SHARD_OK || (counts && texts))
         return status;
-    return tell(what, advice, &list, low);
+    return report_difference(what, advice, &list, low);
 }

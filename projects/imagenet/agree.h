@@ -1,10 +1,10 @@
-/* Compares what all ranks must have been given: options, lists of files. */
+/* Compares the arguments that must be identical on all ranks: options, lists of files. */
 #ifndef IMAGENET_AGREE_H
 #define IMAGENET_AGREE_H
 
 #include <shard/base.h>
 
-/* A list of texts, made one at a time; `of` is what they are of. */
+/* A list of texts, made one at a time; `of` is their source. */
 typedef struct agree_list {
     int64_t count;
     /* Writes text `index`, ended by a 0, into `text` of AGREE_BYTES. */

@@ -1,4 +1,4 @@
-/* One batch through the model, and what it came to over the whole job. */
+/* One batch through the model, and its results over the whole job. */
 #include "trainer.h"
 
 #include "interrupt.h"
@@ -21,7 +21,7 @@ double totals_mean(double sum, const totals *of)
     return of->images > 0 ? sum / of->images : 0;
 }
 
-/* loader_next allows each rank as many as are allowed: together they can still be too many. */
+/* loader_next allows each rank the whole number of damaged images, so their sum can be too large. */
 shard_status totals_check_bad(const totals *sum, int64_t allowed)
 {
     if (sum->bad <= (double)allowed)
@@ -29,7 +29,7 @@ shard_status totals_check_bad(const totals *sum, int64_t allowed)
     return shard_error(SHARD_ERROR_FORMAT, "%.0f damaged images, more than --skip-bad-images %" PRId64, sum->bad, allowed);
 }
 
-/* numbers [count] of all ranks added up, in the host's memory. */
+/* Sums numbers [count] in host memory over all ranks. */
 static shard_status sum_over_world(double *numbers, int64_t count)
 {
     shard_status status = SHARD_OK;
@@ -50,23 +50,23 @@ static int64_t count_labels(const loader_batch *batch)
     return count;
 }
 
-/* What is known of a batch before anything is computed. */
+/* The counts of a batch, before anything is computed. */
 static shard_status count_batch(trainer *run, const loader_batch *batch, totals *counts)
 {
     *counts = (totals){.interrupted = interrupt_signal() != 0};
-    if (run->gathered || shard_group_rank(shard_mesh_model_group(run->mesh)) == 0) {
+    if (run->feature_group || shard_group_rank(shard_mesh_model_group(run->mesh)) == 0) {
         counts->images = (double)count_labels(batch);
         counts->bad = (double)batch->bad;
     }
     return sum_over_world((double *)counts, sizeof *counts / sizeof(double));
 }
 
-/* The images of a model group meet in front of its final layer, unless its members have
- * the same ones, so that each member computes the same loss; the first one reports it. */
-shard_status batch_compute(trainer *run, shard_tensor *images, shard_tensor *own_labels, double label_smoothing,
+/* Gathers the images of a model group before its final layer, unless its ranks have the same images, so that each
+ * rank computes the same loss. The group's first rank reports it. */
+shard_status batch_compute(trainer *run, shard_tensor *images, shard_tensor *local_labels, double label_smoothing,
                            shard_tensor **loss, shard_tensor **ranks)
 {
-    shard_tensor *labels = shard_gather_from_group(own_labels, 0, run->gathered), *logits = NULL;
+    shard_tensor *labels = shard_gather_from_group(local_labels, 0, run->feature_group), *logits = NULL;
     images = shard_normalize_images(images, image_mean, image_deviation, (shard_dtype)run->options->dtype);
     *loss = *ranks = NULL;
     SHARD_AUTOCAST((shard_dtype)run->options->amp) {
@@ -80,12 +80,12 @@ shard_status batch_compute(trainer *run, shard_tensor *images, shard_tensor *own
 
 shard_status batch_put(trainer *run, const loader_batch *batch, shard_tensor *loss, shard_tensor *ranks, totals *counts)
 {
-    run->own_images += batch->size;
+    run->local_images += batch->size;
     shard_status status = results_put(run->results, loss, ranks);
     return status == SHARD_OK ? count_batch(run, batch, counts) : status;
 }
 
-/* Images go to the device as they are, beside what it computes. */
+/* Images are copied to the device concurrently with its computation. */
 shard_tensor *batch_forward(trainer *run, const loader_batch *batch, double label_smoothing, totals *counts)
 {
     int64_t n = batch->size, side = run->options->image_size;

@@ -1,7 +1,7 @@
 /*
- * What a run leaves on disk: one safetensors file with the model by torchvision's
- * names, the optimizer's state behind "optimizer.", and beside the tensors the
- * position, the random state and the settings that both stand for.
+ * The files of a run: one safetensors file with the model by torchvision's names, the optimizer's state with the
+ * prefix "optimizer.", and, next to the tensors, the position, the random state and the settings that both depend
+ * on.
  */
 #include "trainer.h"
 
@@ -15,7 +15,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
-/* ---- what is kept ---- */
+/* ---- content ---- */
 
 static bool ends_with(const char *text, const char *end)
 {
@@ -28,7 +28,7 @@ static bool begins_with(const char *text, const char *begin)
     return strncmp(text, begin, strlen(begin)) == 0;
 }
 
-/* Adds the state and lets go of the list. */
+/* Adds the state and destroys its list. */
 static void add_state(shard_tensors *all, const char *prefix, shard_tensors *state)
 {
     shard_tensors_extend(all, prefix, state);
@@ -46,7 +46,7 @@ static shard_tensors *collect_tensors(trainer *run, bool scaler)
     return all;
 }
 
-/* What another program needs to make the model and its images. */
+/* The settings that another program needs to make the model and its images. */
 static void describe_model(const trainer *run, shard_metadata *metadata)
 {
     shard_metadata_set(metadata, "format", "pt");
@@ -94,7 +94,7 @@ static shard_status save_as(const shard_tensors *tensors, const shard_metadata *
     return shard_save(tensors, path, metadata);
 }
 
-/* The model alone, as torchvision's state dict: only its own names, and what it is in the metadata. */
+/* Saves the model alone, as torchvision's state dict, with its settings in the metadata. */
 static shard_status save_model(const trainer *run)
 {
     shard_tensors *state = shard_state_dict(run->model);
@@ -125,7 +125,7 @@ shard_status checkpoint_save(trainer *run, bool best)
     return status == SHARD_OK && (best || never_validates) ? save_model(run) : status;
 }
 
-/* ---- which run it is of ---- */
+/* ---- whether the checkpoint fits this run ---- */
 
 static shard_status check_text(const shard_metadata *found, const char *path, const char *name, const char *wanted)
 {
@@ -143,7 +143,7 @@ static shard_status check_integer(const shard_metadata *found, const char *path,
     return check_text(found, path, name, text);
 }
 
-/* Whether the checkpoint is of this model and, in the middle of an epoch, the epoch goes on with the same images. */
+/* Whether the checkpoint has this model and, in the middle of an epoch, the epoch continues with the same images. */
 static shard_status check_settings(const trainer *run, const position *at, const shard_metadata *found, const char *path)
 {
     shard_status status = check_text(found, path, "arch", run->options->arch);
@@ -164,9 +164,9 @@ static shard_status check_settings(const trainer *run, const position *at, const
     return check_integer(found, path, "train_images", run->data.train_images);
 }
 
-/* ---- where it stands: nothing that a file says is used before its range is known ---- */
+/* ---- the position: each value of a file is checked before it is used ---- */
 
-#define MOST_COUNT ((int64_t)1 << 53) /* as of the options that count */
+#define MOST_COUNT ((int64_t)1 << 53) /* the options that determine it */
 
 typedef struct saved_position {
     position at;
@@ -183,7 +183,7 @@ static const char *find_field(const shard_metadata *found, const char *path, con
     return text;
 }
 
-/* As it is written: no sign of plus, no space. */
+/* Only as it is written: no plus sign, no space. */
 static shard_status read_integer(const shard_metadata *found, const char *path, const char *name, int64_t least, int64_t most,
                                  int64_t *value)
 {
@@ -226,9 +226,9 @@ static shard_status read_position(const trainer *run, const shard_metadata *foun
         status = read_integer(found, path, "epoch_step", 0, MOST_COUNT, &at->epoch_step);
     if (status == SHARD_OK)
         status = check_settings(run, at, found, path);
-    if (status == SHARD_OK) /* of batches of the same size, as is known now */
+    if (status == SHARD_OK) /* steps of batches of this size */
         status = read_integer(found, path, "epoch_step", 0, last_step, &at->epoch_step);
-    if (status == SHARD_OK) /* each epoch before it has had a step at least */
+    if (status == SHARD_OK) /* each epoch before it had at least one step */
         status = read_integer(found, path, "step", at->epoch + at->epoch_step, at->epoch ? MOST_COUNT : at->epoch_step, &at->step);
     if (status == SHARD_OK)
         status = read_best(found, path, &at->best_top1);
@@ -241,7 +241,7 @@ static shard_status read_position(const trainer *run, const shard_metadata *foun
 
 /* ---- resuming ---- */
 
-/* Counts of steps and the factor of the loss are computed with; an integer beyond its range would overflow. */
+/* Checks a count of steps or the factor of the loss, as an integer beyond its range would overflow. */
 static shard_status check_counts(const trainer *run, const shard_tensors *loaded, const char *path, int64_t steps)
 {
     for (int64_t i = 0; i < shard_tensors_count(loaded); i++) {
@@ -263,7 +263,7 @@ static shard_status check_counts(const trainer *run, const shard_tensors *loaded
 static shard_status load_tensors(trainer *run, const char *path, int64_t steps)
 {
     shard_tensors *file = shard_inspect(path, NULL);
-    bool scaler = shard_tensors_find(file, CHECKPOINT_SCALER "scale") != NULL; /* one that is new begins anew */
+    bool scaler = shard_tensors_find(file, CHECKPOINT_SCALER "scale") != NULL; /* a parameter that is new starts anew */
     shard_tensors *tensors = collect_tensors(run, scaler);
     shard_status status = shard_last_status();
     if (status == SHARD_OK)

@@ -8,7 +8,7 @@
 #include <sys/stat.h>
 
 #define DEFAULT_CLASSES 1000
-#define PREFETCH 2 /* batches made ahead */
+#define PREFETCH 2 /* batches that are loaded ahead */
 
 static image_folder *open_folder(const char *directory, const char *split, const image_folder *classes)
 {
@@ -81,9 +81,10 @@ shard_status dataset_open(dataset *data, const options *wanted, const shard_grou
     return SHARD_OK;
 }
 
-#define MOST_SIZES 4096 /* of files are compared: a stat each, on a file system that may be far away */
+/* The number of files whose sizes are compared: a stat for each, on a file system that may be remote. */
+#define MOST_SIZES 4096
 
-/* "train/class/name", and the size of each so manieth file. */
+/* "train/class/name", and every n-th file's size. */
 static void write_image(const void *of, int64_t index, char *text)
 {
     const dataset *data = of;

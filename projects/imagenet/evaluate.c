@@ -4,9 +4,9 @@
 #include <inttypes.h>
 #include <stdio.h>
 
-/* A batch that was computed or is. */
+/* A batch that is queued, or whose results are not printed yet. */
 typedef struct step {
-    bool open; /* not shown yet */
+    bool open; /* not printed yet */
     int64_t number;
     totals counts;
 } step;
@@ -61,7 +61,7 @@ static shard_status report(trainer *run, const totals *whole, double seconds)
         .top1 = 100 * totals_mean(whole->top1, whole),
         .top5 = 100 * totals_mean(whole->top5, whole),
         .images = (int64_t)whole->images,
-        .own_images = run->own_images,
+        .local_images = run->local_images,
         .seconds = seconds,
     };
     progress_say(&run->progress, " * top1 %.3f  top5 %.3f  loss %.4f  (%" PRId64 " images, %.1f images/s)", entry.top1,
@@ -72,7 +72,7 @@ static shard_status report(trainer *run, const totals *whole, double seconds)
 shard_status evaluate(trainer *run, totals *whole)
 {
     *whole = (totals){0};
-    run->own_images = 0;
+    run->local_images = 0;
     double begun = progress_clock();
     shard_status status = SHARD_OK;
     shard_module_set_training(run->model, false);

@@ -1,6 +1,6 @@
 /*
- * An image folder. All names stand in one block of memory, one after the
- * other; a class and an image are an offset into it.
+ * An image folder. All names are in one block of memory, one after the other; a class and an image are offsets into
+ * it.
  */
 #include "folder.h"
 
@@ -91,7 +91,7 @@ static shard_status cannot_read(const image_folder *folder, const char *class_na
     return shard_error(SHARD_ERROR_IO, "%s%s%s: %s", folder->split, *class_name ? "/" : "", class_name, strerror(errno));
 }
 
-/* The next entry that does not begin with a dot; NULL at the end (errno 0) and on error. */
+/* The next entry whose name does not begin with a dot; NULL at the end (errno 0) and on error. */
 static struct dirent *next_entry(DIR *directory)
 {
     struct dirent *entry;
@@ -139,7 +139,7 @@ static shard_status read_entries(image_folder *folder, DIR *directory, const cha
     return errno ? cannot_read(folder, class_name) : SHARD_OK;
 }
 
-/* class_name is not in folder->names, which may move. */
+/* class_name must not be in folder->names, which may move. */
 static shard_status read_images(image_folder *folder, int split, const char *class_name, int32_t label)
 {
     int64_t before = folder->images.count;
@@ -169,7 +169,7 @@ static const char *name_at(const image_folder *folder, size_t offset)
     return folder->names.bytes + offset;
 }
 
-/* -1 if there is none. */
+/* The class' number; -1 if there is none. */
 static int64_t find_class(const image_folder *folder, const char *name)
 {
     int64_t low = 0, high = folder->classes.count;
@@ -201,7 +201,7 @@ static shard_status read_all_images(image_folder *folder, int split, const image
     return SHARD_OK;
 }
 
-/* Takes over the names of the classes of another folder, in its order. */
+/* Copies the names of another folder's classes, in its order. */
 static shard_status copy_classes(image_folder *folder, const image_folder *known)
 {
     folder->classes.count = 0;

@@ -1,6 +1,6 @@
 /*
- * --cuda-graph: a step is captured once and replayed for each full batch. What is shorter, or
- * has damaged images, is stepped eagerly, with the same bits.
+ * --cuda-graph: a step is captured once and replayed for each full batch. A shorter batch, or one with damaged
+ * images, is stepped eagerly, with the same bits.
  */
 #include "trainer.h"
 
@@ -8,11 +8,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { EAGER_STEPS = 2 }; /* before the capture: gradients, states and the plans of CUDA's libraries are made */
+enum { EAGER_STEPS = 2 }; /* eager steps before the capture: they make gradients, states and the plans of CUDA's libraries */
 
 struct step_graph {
     shard_graph *graph;            /* NULL: not captured yet */
-    shard_tensor *images, *labels; /* of each batch; what is captured reads them */
+    shard_tensor *images, *labels; /* static inputs of the captured step */
     shard_tensor *loss, *ranking;  /* of the last replay */
     int64_t eager;                 /* full batches since the run began */
 };
@@ -71,7 +71,7 @@ bool graph_takes(const trainer *run, const loader_batch *batch)
     return graph && batch && batch->size == run->options->batch && batch->bad == 0 && ++graph->eager > EAGER_STEPS;
 }
 
-/* All between the images and the new parameters; the loss is divided as for an eager step. */
+/* The captured step: from the images to the new parameters. The loss is divided as for an eager step. */
 static void compute(trainer *run)
 {
     struct step_graph *graph = run->graph;
@@ -98,7 +98,7 @@ static shard_status capture(trainer *run)
     return status;
 }
 
-/* Makes the static tensors the batch's. */
+/* Copies the batch to the static tensors. */
 static shard_status copy_batch(const struct step_graph *graph, const loader_batch *batch)
 {
     shard_status status =

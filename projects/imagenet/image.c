@@ -1,8 +1,7 @@
 /*
- * Pictures from files. libjpeg and libpng report errors by a handler that must
- * not return: ours keeps the text and jumps back to the decoder's setjmp. All
- * that changes between setjmp and the jump stands in a structure, so that no
- * register variable is lost.
+ * Pictures from files. libjpeg and libpng report errors by a handler that must not return: ours keeps the text and
+ * jumps back to the decoder's setjmp. Everything that changes between setjmp and the jump is in a structure, so that
+ * no register variable is lost.
  */
 #include "image.h"
 
@@ -22,9 +21,9 @@
 
 /* More pixels than any photograph: PIL refuses at the same size. */
 #define MAX_PIXELS (2 * (int64_t)89478485)
-/* Of a file: no picture of so many pixels of 8 bits takes more, stored as it is. */
+/* Bytes of a file: a picture of this many 8-bit pixels takes no more, even uncompressed. */
 #define MAX_FILE_BYTES (3 * MAX_PIXELS)
-/* A progressive JPEG of more scans than this is made to waste time. */
+/* A progressive JPEG with more scans is made to waste time. */
 #define MAX_JPEG_SCANS 500
 
 static shard_status damaged(const image_file *file, const char *why)
@@ -37,13 +36,13 @@ static shard_status reserve(void *memory, size_t *capacity, size_t size, const c
     if (size <= *capacity)
         return SHARD_OK;
     void **slot = memory;
-    free(*slot); /* the content is about to be replaced */
+    free(*slot); /* the content is replaced below */
     *slot = malloc(size);
     *capacity = *slot ? size : 0;
     return *slot ? SHARD_OK : shard_error(SHARD_ERROR_MEMORY, "%s: no memory for %zu bytes", path, size);
 }
 
-/* ---- which kind ---- */
+/* ---- the format ---- */
 
 #define SIGNATURE_BYTES 8 /* of a PNG; a JPEG has 3 */
 
@@ -64,7 +63,7 @@ static shard_status unknown_kind(const image_file *file)
 
 /* ---- the file ---- */
 
-/* Appends what comes until the file has `size` bytes, or ends. */
+/* Appends data until the file has `size` bytes, or ends. */
 static shard_status read_up_to(image_file *file, int descriptor, size_t size)
 {
     while (file->size < size) {
@@ -74,13 +73,13 @@ static shard_status read_up_to(image_file *file, int descriptor, size_t size)
         if (count < 0)
             return shard_error(SHARD_ERROR_IO, "%s: %s", file->path, strerror(errno));
         if (count == 0)
-            break; /* the file became shorter: the decoder will say so */
+            break; /* the file became shorter: the decoder will report it */
         file->size += (size_t)count;
     }
     return SHARD_OK;
 }
 
-/* The first bytes alone, then the rest if they are a picture's. */
+/* Reads the first bytes, then the rest if they are a picture's. */
 static shard_status read_open_file(image_file *file, int descriptor)
 {
     struct stat found;
@@ -155,7 +154,7 @@ static shard_status resize_picture(const image_file *file, image *picture, int64
 /* ---- JPEG ---- */
 
 typedef struct jpeg_reader {
-    struct jpeg_error_mgr errors; /* first, as libjpeg hands back a pointer to it */
+    struct jpeg_error_mgr errors; /* first, as libjpeg returns a pointer to it */
     struct jpeg_progress_mgr progress;
     struct jpeg_decompress_struct jpeg;
     jmp_buf failed;
@@ -187,7 +186,7 @@ static void jpeg_watch_scans(j_common_ptr common)
     longjmp(reader->failed, 1);
 }
 
-/* Called behind setjmp: any of this may jump. */
+/* Called after setjmp: any of these calls may jump. */
 static void jpeg_start(jpeg_reader *reader, const image_file *file)
 {
     jpeg_create_decompress(&reader->jpeg);
@@ -287,7 +286,7 @@ _Noreturn static void png_fail(png_structp png, png_const_charp text)
     png_longjmp(png, 1);
 }
 
-/* libpng warns about what the pixels do not depend on: bad text, profiles, ... */
+/* libpng's warnings are about data that the pixels do not depend on: bad text, profiles, ... */
 static void png_ignore_warning(png_structp png, png_const_charp text)
 {
     (void)png;
@@ -308,7 +307,7 @@ static uint32_t big_endian(const uint8_t *bytes)
     return (uint32_t)bytes[0] << 24 | (uint32_t)bytes[1] << 16 | (uint32_t)bytes[2] << 8 | bytes[3];
 }
 
-/* The size stands at a fixed place; the rest is checked by the decoder. */
+/* The size is at a fixed place; the decoder checks the rest. */
 static shard_status png_read_size(const image_file *file, int64_t *height, int64_t *width)
 {
     if (file->size < SIGNATURE_BYTES + 16 || memcmp(file->bytes + 12, "IHDR", 4) != 0)
@@ -361,7 +360,7 @@ static shard_status png_decode(const image_file *file, image *picture)
     return status;
 }
 
-/* ---- either ---- */
+/* ---- both ---- */
 
 shard_status image_read_size(const image_file *file, int64_t *height, int64_t *width)
 {

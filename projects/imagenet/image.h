@@ -12,9 +12,8 @@ typedef struct image_file {
     size_t path_capacity, capacity;
 } image_file;
 
-/* Reads the whole file: a regular one that begins as a JPEG or a PNG does and is no larger
- * than the largest picture. Of another one no more than the first bytes. Errors: IO, FORMAT;
- * the text begins with the path. */
+/* Reads the whole file: a regular one that begins as a JPEG or a PNG and is not larger than the largest picture. Of
+ * other files it reads at most the first bytes. Errors: IO, FORMAT; the text begins with the path. */
 shard_status image_file_read(image_file *file, const char *path);
 void image_file_free(image_file *file);
 
@@ -31,12 +30,10 @@ void image_free(image *picture);
 shard_status image_read_size(const image_file *file, int64_t *height, int64_t *width);
 
 /*
- * Decodes the picture. A JPEG comes out at eighths/8 of its size (rounded up;
- * 1, 2, 4 or 8: the sizes that libjpeg-turbo has fast code for), a PNG always
- * at its own. Alpha is dropped, 16 bits become 8, CMYK becomes RGB, EXIF's
- * orientation is not applied: what PIL's convert("RGB") does. Damage, also
- * where libjpeg would carry on with a warning, is an error.
- * Errors: FORMAT (the text begins with the path), MEMORY.
+ * Decodes the picture. A JPEG is decoded at eighths/8 of its size (rounded up; 1, 2, 4 or 8: the sizes that
+ * libjpeg-turbo has fast code for), a PNG always at its full size. As PIL's convert("RGB"): alpha is removed, 16
+ * bits become 8, CMYK becomes RGB, EXIF's orientation is not applied. Damage is an error, also if libjpeg would
+ * continue with a warning. Errors: FORMAT (the text begins with the path), MEMORY.
  */
 shard_status image_decode(const image_file *file, int eighths, image *picture);
 

@@ -1,6 +1,6 @@
 /*
- * Launchers pass a Ctrl-C on to ranks that the terminal has told already, so what
- * comes within half a second of the first signal is taken to be the same one.
+ * Launchers pass a Ctrl-C on to ranks that already have it from the terminal, so signals within half a second of the
+ * first one count as the same one.
  */
 #include "interrupt.h"
 

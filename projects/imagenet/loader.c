@@ -1,8 +1,7 @@
 /*
- * Batches made ahead. The steps of an epoch go round a ring of slots; the unit
- * of work is one sample of one slot, taken in order under the lock and made
- * without it. Everything that changes while workers run is in `ring` and
- * touched under its lock only, but for the samples' own memory.
+ * Batches that are loaded ahead. The steps of an epoch use a ring of slots. The unit of work is one sample of one
+ * slot, taken in order under the lock and made without it. All data that changes while workers run is in `ring` and
+ * accessed under its lock, except for the samples' memory.
  */
 #include "loader.h"
 
@@ -23,8 +22,8 @@ typedef struct slot {
     int64_t *labels;
     int64_t start;        /* position in the epoch of its first sample */
     int64_t taken, made;  /* of batch.size samples */
-    int64_t error_sample; /* the first of the batch that failed, -1 */
-    shard_status status;  /* of that one */
+    int64_t error_sample; /* the first sample that failed, -1 */
+    shard_status status;  /* of that sample */
     bool fatal;           /* an error that is not an image's */
     char text[ERROR_BYTES];
 } slot;
@@ -46,17 +45,17 @@ struct loader {
     workbench own; /* of the caller's thread, when there are no workers */
     slot *slots;
     int64_t slot_count;
-    shard_event *copied; /* of the batch in the caller's hands */
+    shard_event *copied; /* of the batch that the caller uses */
     struct {
         pthread_mutex_t lock;
         pthread_cond_t work, ready;
         int64_t epoch;
-        int64_t next_step;   /* to be taken up by workers; its slot may be begun */
-        int64_t oldest_step; /* in use by the caller, or the next to be */
+        int64_t next_step;   /* the next step for workers; its slot may have begun */
+        int64_t oldest_step; /* in use by the caller, or the next one */
         int64_t busy;        /* samples being made now */
-        int64_t bad;         /* in this epoch, of the batches handed out */
-        bool begun;          /* next_step's slot has been set up */
-        bool held;           /* oldest_step is in the caller's hands */
+        int64_t bad;         /* in this epoch, of the batches that loader_next has returned */
+        bool begun;          /* next_step's slot is set up */
+        bool held;           /* the caller uses oldest_step's batch */
         bool running, closing;
         shard_status failed;
         char text[ERROR_BYTES];
@@ -113,7 +112,7 @@ static shard_status make_sample(const loader *loading, workbench *bench, int64_t
     return status;
 }
 
-/* ---- the ring; the lock is held in each of these ---- */
+/* ---- the ring; these functions are called under the lock ---- */
 
 static void begin_slot(loader *loading, int64_t step)
 {
@@ -133,7 +132,7 @@ static void begin_slot(loader *loading, int64_t step)
     };
 }
 
-/* Takes the next sample that is to be made; false if there is nothing to do now. */
+/* Takes the next sample to make; false if there is no work now. */
 static bool take_sample(loader *loading, slot **into, int64_t *sample)
 {
     while (loading->ring.running && loading->ring.failed == SHARD_OK && loading->ring.next_step < loading->steps &&
@@ -155,7 +154,7 @@ static bool take_sample(loader *loading, slot **into, int64_t *sample)
     return false;
 }
 
-/* Moves this thread's error into the slot. */
+/* Moves this thread's error to the slot. */
 static void note_error(slot *into, int64_t sample, shard_status status)
 {
     bool image_at_fault = status == SHARD_ERROR_FORMAT || status == SHARD_ERROR_IO;
@@ -171,7 +170,7 @@ static void note_error(slot *into, int64_t sample, shard_status status)
     shard_clear_error();
 }
 
-/* Makes one sample, letting go of the lock meanwhile. */
+/* Makes one sample, with the lock released. */
 static void work_once(loader *loading, workbench *bench, slot *into, int64_t sample)
 {
     int64_t epoch = loading->ring.epoch;
@@ -230,9 +229,9 @@ static void wait_until_made(loader *loading, int64_t step)
     }
 }
 
-/* ---- what the caller sees ---- */
+/* ---- the caller's functions ---- */
 
-/* Counts the slot's damaged images; more than may be is the loader's error from now on. */
+/* Counts the slot's damaged images; above the limit each further call fails. */
 static void judge(loader *loading, const slot *made)
 {
     loading->ring.bad += made->batch.bad;
@@ -247,7 +246,7 @@ shard_status loader_next(loader *loading, const loader_batch **batch)
     *batch = NULL;
     if (!loading || shard_last_status() != SHARD_OK)
         return loading ? shard_last_status() : shard_error(SHARD_ERROR_ARGUMENT, "loader_next: the loader is NULL");
-    shard_status status = shard_event_synchronize(loading->copied); /* before workers write there */
+    shard_status status = shard_event_synchronize(loading->copied); /* before workers write to that memory */
     if (status != SHARD_OK)
         return status;
     pthread_mutex_lock(&loading->ring.lock);
@@ -307,7 +306,7 @@ static shard_status check_options(const loader_options *options, int64_t samples
     if (options->ranks < 1 || options->rank < 0 || options->rank >= options->ranks)
         return shard_error(SHARD_ERROR_ARGUMENT, "loader: rank %d of %d", options->rank, options->ranks);
     if (samples < 0 || (!options->folder && options->made_up.num_classes < 1))
-        return shard_error(SHARD_ERROR_ARGUMENT, "loader: %" PRId64 " made-up images of %" PRId64 " classes", samples,
+        return shard_error(SHARD_ERROR_ARGUMENT, "loader: %" PRId64 " synthetic images of %" PRId64 " classes", samples,
                            options->made_up.num_classes);
     double shift = options->augment.shift, crop_scale = options->augment.crop_scale;
     if (!(shift >= 0 && shift < 0.5) || !(crop_scale > 0 && crop_scale <= 1))
@@ -338,8 +337,8 @@ static shard_status make_slots(loader *loading)
                               ahead + 1, most, options->image_size, options->image_size);
 }
 
-/* Signals from outside are the main thread's: workers block them. A fault of a worker's own
- * stays its own, or what reports it (a sanitizer, a debugger's handler) never hears of it. */
+/* Signals from outside are handled by the main thread, so workers block them. Synchronous faults of a worker stay
+ * its own, so that the tool that reports them (a sanitizer, a debugger's handler) sees them. */
 static void block_signals(sigset_t *before)
 {
     static const int own[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGABRT, SIGSYS};

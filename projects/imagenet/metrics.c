@@ -12,7 +12,7 @@
 
 #define MIB 1048576.0
 
-/* In the order of a row of the table that ranks put together. */
+/* The columns of the table that is gathered from the ranks. */
 typedef struct measures {
     double images, parameters, seconds, current_mib, peak_mib, rss_mib;
 } measures;
@@ -61,8 +61,8 @@ static measures measure(const metrics *to, const metrics_entry *entry)
 {
     shard_memory_stats memory = shard_get_memory_stats(shard_device_open(NULL));
     return (measures){
-        .images = (double)entry->own_images,
-        .parameters = (double)to->model.own_parameters,
+        .images = (double)entry->local_images,
+        .parameters = (double)to->model.local_parameters,
         .seconds = entry->seconds,
         .current_mib = (double)memory.current / MIB,
         .peak_mib = (double)memory.peak / MIB,
@@ -85,7 +85,7 @@ static void write_memory(FILE *file, const measures *of)
             of->current_mib, of->peak_mib, of->rss_mib);
 }
 
-/* On the top level the most of any rank, then each rank's own. */
+/* The maximum over the ranks on the top level, then the value of each rank. */
 static void write_ranks(FILE *file, const measures *of, int ranks)
 {
     measures most = {0};
@@ -117,7 +117,7 @@ static shard_status write_line(metrics *to, const metrics_entry *entry, const me
     } else {
         write_number(file, "lr", entry->lr);
         write_number(file, "grad_scale", entry->grad_scale);
-        fprintf(file, "\"left_out\":%s,", entry->left_out ? "true" : "false");
+        fprintf(file, "\"left_out\":%s,", entry->skipped ? "true" : "false");
     }
     write_number(file, "loss", entry->loss);
     write_number(file, "top1", entry->top1);

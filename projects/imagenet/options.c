@@ -20,7 +20,7 @@
 
 typedef enum kind { HEADING = 0, FLAG, TEXT, WHOLE, NUMBER, CHOICE } kind;
 
-/* Whether ranks must have been given the same. */
+/* Whether ranks must have identical values. */
 typedef enum same { SAME_VALUE = 0, SAME_PRESENCE, SAME_NOT } same;
 
 typedef struct choice {
@@ -30,13 +30,13 @@ typedef struct choice {
 
 typedef struct entry {
     kind kind;
-    const char *name, *help; /* of a heading: the heading */
+    const char *name, *help; /* a heading: its text */
     const char *argument;    /* its name in the help */
     const char *also;        /* a second name, as pytorch/examples has it */
     size_t offset;
     double least, most;
     const choice *choices;
-    const char *alone; /* what it means without an argument; NULL: it needs one */
+    const char *alone; /* its value without an argument; NULL: the argument is required */
     char letter;
     same same;
 } entry;
@@ -60,7 +60,7 @@ static const entry table[] = {
     {TEXT, "arch", "resnet18, resnet34, resnet50, resnet101 or resnet152", "ARCH", .letter = 'a', AT(arch)},
     {CHOICE, "stem", "imagenet: 7x7 with stride 2, and a pooling; small: 3x3, no pooling, for images of 32 to 64 pixels", "STEM",
      AT(stem), .choices = stems},
-    {WHOLE, "num-classes", "outputs of the final layer; 0: as many as DIR/train has, 1000 for made-up images", "N",
+    {WHOLE, "num-classes", "outputs of the final layer; 0: as many as DIR/train has, 1000 for synthetic images", "N",
      AT(num_classes), .most = MOST_WHOLE},
     {TEXT, "pretrained",
      "begin with the values of a torchvision state dict or of a checkpoint (.safetensors), whose names must be the "
@@ -72,8 +72,8 @@ static const entry table[] = {
      "LAYERS", AT(pretrained_skip)},
 
     {HEADING, "Images", NULL},
-    {WHOLE, "synthetic", "instead of DIR: N made-up images for training, and a tenth of that for validation", "N", AT(synthetic),
-     .most = 1e15},
+    {WHOLE, "synthetic", "instead of DIR: N synthetic images for training, and a tenth of that for validation", "N",
+     AT(synthetic), .most = 1e15},
     {WHOLE, "image-size", "pixels of a side that the network sees", "N", AT(image_size), .least = 1, .most = 65536},
     {NUMBER, "crop-scale", "training crops cover at least this part of the image's area", "X", AT(crop_scale), .least = 0.01,
      .most = 1},
@@ -89,14 +89,15 @@ static const entry table[] = {
     {HEADING, "Computing", NULL},
     {TEXT, "device", "cpu; cuda, this rank's GPU of its machine; cuda:N. Without it what SHARD_DEVICE says, else cpu", "DEVICE",
      AT(device), .same = SAME_NOT},
-    {CHOICE, "dtype", "of weights and values: float32, or float64 to compare runs closely", "DTYPE", AT(dtype), .choices = dtypes},
+    {CHOICE, "dtype", "of weights and values: float32, or float64 to compare runs closely", "DTYPE", AT(dtype),
+     .choices = dtypes},
     {CHOICE, "enable-amp-mode",
      "mixed precision: products and convolutions in bfloat16, or in float16 with a scaled loss; weights stay float32",
      "[bf16|fp16]", AT(amp), .choices = amps, .alone = "bf16"},
     {CHOICE, "enable-zero-optim",
-     "ZeRO: ranks with the same parameters share out among them the optimizer's state (1), gradients too (2), values too (3)",
+     "ZeRO: partition over ranks with the same parameters the optimizer's state (1), gradients too (2), values too (3)",
      "[1|2|3]", AT(zero), .choices = stages, .alone = "1"},
-    {NUMBER, "bucket-mib", "gradients (and, with ZeRO 3, values) go between ranks in pieces of about X MiB", "X", AT(bucket_mib),
+    {NUMBER, "bucket-mib", "gradients (and, with ZeRO 3, values) are communicated in buckets of about X MiB", "X", AT(bucket_mib),
      .least = 0.001, .most = 1e6},
     {FLAG, "cuda-graph",
      "capture a training step in a CUDA graph and replay it for each full batch, so that the host launches one thing a step: for "
@@ -107,8 +108,8 @@ static const entry table[] = {
      AT(model_parallel_dim), .choices = splits},
     {WHOLE, "model-parallel-size", "ranks that one final layer is split over; 0: all. The rest is data parallel", "N",
      AT(model_parallel_size), .most = 1e6},
-    {FLAG, "same-batch-in-group",
-     "the ranks of a model parallel group have the same images, and gather no features", AT(same_batch_in_group)},
+    {FLAG, "same-batch-in-group", "the ranks of a model parallel group have the same images, and gather no features",
+     AT(same_batch_in_group)},
     {FLAG, "sync-bn", "batch norms see the whole job's batch", AT(sync_bn)},
 
     {HEADING, "Training", NULL},
@@ -121,7 +122,8 @@ static const entry table[] = {
     {WHOLE, "accumulate", "a step's batch goes through the model in N parts, for less memory; batch norms see a part", "N",
      AT(accumulate), .least = 1, .most = 1e9},
     {CHOICE, "optimizer", "sgd, adam, adamw, lars or lamb", "KIND", AT(optimizer), .choices = optimizers},
-    {NUMBER, "clip-grad", "scale gradients down so that their norm is at most X; 0: do not", "X", AT(clip_grad), .most = INFINITY},
+    {NUMBER, "clip-grad", "scale gradients down so that their norm is at most X; 0: do not", "X", AT(clip_grad),
+     .most = INFINITY},
     {NUMBER, "lr", "learning rate", "X", "learning-rate", AT(lr), .most = INFINITY},
     {CHOICE, "lr-schedule", "step: times 0.1 every --lr-step-size epochs; cosine: down to 0 at the end; constant", "KIND",
      AT(lr_schedule), .choices = schedules},
@@ -131,21 +133,22 @@ static const entry table[] = {
     {NUMBER, "momentum", "momentum of SGD and LARS", "X", AT(momentum), .most = 0.9999},
     {FLAG, "nesterov", "Nesterov's momentum", AT(nesterov)},
     {NUMBER, "wd", "weight decay; not for biases and batch norms", "X", "weight-decay", AT(weight_decay), .most = INFINITY},
-    {NUMBER, "label-smoothing", "part of each label that goes to all classes alike", "X", AT(label_smoothing), .most = 1},
+    {NUMBER, "label-smoothing", "part of each label that is spread evenly over all classes", "X", AT(label_smoothing), .most = 1},
     {WHOLE, "seed", "of the initial values and of the order and the cropping of images", "N", AT(seed), .most = MOST_WHOLE},
 
     {HEADING, "Validation and files", NULL},
     {FLAG, "evaluate", "only validate (the model of --resume or --pretrained)", .letter = 'e', AT(evaluate)},
     {WHOLE, "val-interval", "epochs between validations; 0: never", "N", AT(val_interval), .most = 1e9},
-    {TEXT, "output", "folder for checkpoint.safetensors (the latest), best.safetensors and model.safetensors (the best model alone, without the "
-     "optimizer); made if it is not there", "DIR",
-     AT(output)},
+    {TEXT, "output",
+     "folder for checkpoint.safetensors (the latest), best.safetensors and model.safetensors (the best model alone, without the "
+     "optimizer); made if it is not there",
+     "DIR", AT(output)},
     {WHOLE, "save-every", "steps between checkpoints; 0: after each epoch only", "N", AT(save_every), .most = MOST_WHOLE},
     {TEXT, "resume", "go on from a checkpoint, on any number of ranks", "FILE", AT(resume), .same = SAME_PRESENCE},
     {TEXT, "metrics", "write one JSON object a line for each step and validation", "FILE", AT(metrics), .same = SAME_PRESENCE},
     {FLAG, "memory-report", "print what the library's memory is used for at the end: the most of any rank", AT(memory_report)},
-    {WHOLE, "print-freq", "steps between printed lines, where there is no terminal", "N", .letter = 'p', AT(print_freq), .same = SAME_NOT,
-     .least = 1, .most = MOST_WHOLE},
+    {WHOLE, "print-freq", "steps between printed lines, where there is no terminal", "N", .letter = 'p', AT(print_freq),
+     .same = SAME_NOT, .least = 1, .most = MOST_WHOLE},
     {FLAG, "help", "print this", .letter = 'h', AT(help)},
 };
 #define ENTRIES ((int)(sizeof table / sizeof *table))
@@ -278,7 +281,7 @@ static const entry *find_entry(int code)
     return NULL;
 }
 
-/* An argument that stands apart from an option that can do without is one if it can be; else it is DIR. */
+/* A separate argument after an option with an optional value is the value if it can be; else it is DIR. */
 static shard_status read_alone(const entry *option, int argc, char **argv, options *parsed)
 {
     const char *next = optind < argc && argv[optind][0] != '-' ? argv[optind] : NULL;
@@ -373,7 +376,7 @@ const char *options_optimizer_name(const options *parsed)
 
 /* ---- printing ---- */
 
-/* As short as it reads back to the bit. */
+/* The shortest text that reads back to the same bits. */
 static void print_number(char *text, size_t bytes, double value)
 {
     snprintf(text, bytes, "%g", value);
@@ -405,7 +408,7 @@ static void print_value(char *text, size_t bytes, const entry *option, const opt
     }
 }
 
-/* An option that may differ between ranks is an empty text. */
+/* The text of an option that may differ between ranks is empty. */
 static void write_option(const void *of, int64_t index, char *text)
 {
     const entry *option = &table[index];
@@ -436,7 +439,7 @@ shard_status options_agree(const options *own)
 #define HELP_COLUMN 32
 #define HELP_WIDTH 100
 
-/* Words from the column on, broken at the width. */
+/* Prints words from the column on, wrapped at the width. */
 static void print_wrapped(FILE *file, const char *text, int column)
 {
     int at = column;
@@ -453,7 +456,7 @@ static void print_wrapped(FILE *file, const char *text, int column)
     fputc('\n', file);
 }
 
-/* " (0.1)" of an option that has a default. */
+/* Prints " (0.1)" for an option that has a default. */
 static void print_default(char *text, size_t bytes, const entry *option)
 {
     const char *const *word = (const void *)((const char *)&defaults + option->offset);

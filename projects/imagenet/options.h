@@ -1,4 +1,4 @@
-/* What the command line says. */
+/* The values of the command line. */
 #ifndef IMAGENET_OPTIONS_H
 #define IMAGENET_OPTIONS_H
 
@@ -8,11 +8,11 @@
 
 typedef enum optimizer_kind { OPTIMIZER_SGD = 0, OPTIMIZER_ADAM, OPTIMIZER_ADAMW, OPTIMIZER_LARS, OPTIMIZER_LAMB } optimizer_kind;
 
-#define OPTIONS_NOTES 16 /* of PyTorch's options that there can be at most */
+#define OPTIONS_NOTES 16 /* PyTorch's options at most */
 
 /* Whole numbers are int64_t, choices int, so that one table reads them all. */
 typedef struct options {
-    const char *directory; /* DIR; NULL: made-up images */
+    const char *directory; /* DIR; NULL: synthetic images */
     int64_t synthetic;
     int64_t workers, image_size, skip_bad_images;
     double crop_scale, shift;
@@ -50,20 +50,20 @@ typedef struct options {
 
     bool help;
 
-    char gpu[16]; /* what device points to, after --gpu */
-    const struct torch_option *notes[OPTIONS_NOTES]; /* PyTorch's options that stood on the command line */
+    char gpu[16]; /* memory of device, after --gpu */
+    const struct torch_option *notes[OPTIONS_NOTES]; /* PyTorch's options on the command line */
     int note_count;
 } options;
 
-/* Fills it from the command line; what stands on it is pointed to, not copied. An
- * unknown option or a value that makes no sense is an error (ARGUMENT). */
+/* Fills it from the command line; texts are not copied. An unknown option or an invalid value is an error
+ * (ARGUMENT). */
 shard_status options_parse(options *parsed, int argc, char **argv);
 
 /* "--dummy: write --synthetic 1281167" of note 0 to note_count - 1. */
 void options_write_note(const options *parsed, int index, char *text, size_t bytes);
 
-/* MISMATCH where ranks have other options, but for those that a rank may have for itself:
- * --workers, --device, --print-freq, and where the files to read are. Collective over the world. */
+/* MISMATCH if ranks have different options, except those that a rank may choose: --workers, --device, --print-freq,
+ * and the paths of files to read. Collective over the world. */
 shard_status options_agree(const options *own);
 
 void options_print_help(FILE *file);

@@ -38,7 +38,7 @@ static shard_status use_float16(options *parsed, const char *value)
     return SHARD_OK;
 }
 
-/* An epoch that is not the first needs what was trained before it. */
+/* An epoch after the first needs the training before it. */
 static shard_status start_at_epoch(options *parsed, const char *value)
 {
     (void)parsed;

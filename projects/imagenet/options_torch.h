@@ -1,7 +1,6 @@
 /*
- * Options of pytorch/examples' imagenet and of TorchShard that this program does not need, mostly
- * for the start of a job. Each is accepted, so that a script runs unchanged, and a line says what
- * to write instead.
+ * Options of pytorch/examples' imagenet and of TorchShard that this program does not need, mostly for the start of a
+ * job. Each is accepted, so that a script runs unchanged, and a line says which option to use instead.
  */
 #ifndef IMAGENET_OPTIONS_TORCH_H
 #define IMAGENET_OPTIONS_TORCH_H
@@ -18,7 +17,7 @@ typedef struct torch_option {
 extern const torch_option torch_options[];
 extern const int torch_option_count;
 
-/* Does what the option stands for, and notes what to write instead. Errors: ARGUMENT. */
+/* Applies the option's meaning, and records a note. Errors: ARGUMENT. */
 shard_status torch_option_take(const torch_option *option, const char *value, options *parsed);
 
 #endif

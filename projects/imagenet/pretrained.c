@@ -13,7 +13,7 @@
 #define NAMES_BYTES 160
 #define WRAPPED "module."
 
-/* The names of a kind: how many, and the first ones as text. */
+/* The names of one kind: their number, and the first ones as text. */
 typedef struct names {
     int64_t count;
     char text[NAMES_BYTES];
@@ -23,9 +23,9 @@ typedef struct pretrained {
     trainer *run;
     const char *path, *skip;        /* skip: "fc,head", or NULL */
     shard_tensors *file, *state;    /* of the file, without values; of the model */
-    const char *prefix;             /* before each name in the file */
+    const char *prefix;             /* prefix of each name in the file */
     shard_metadata *metadata;       /* of the file */
-    shard_tensors *wanted;          /* of the model: what is loaded */
+    shard_tensors *wanted;          /* of the model: the tensors that are loaded */
     names missing, unexpected, left; /* left: tensors of the model that are skipped */
 } pretrained;
 
@@ -50,13 +50,13 @@ static bool begins_with(const char *text, const char *begin)
     return strncmp(text, begin, strlen(begin)) == 0;
 }
 
-/* Whether the tensor is the layer's, or is the one that the word of `length` bytes names. */
+/* Whether the tensor is in the layer, or is the one, that the word of `length` bytes names. */
 static bool is_of_layer(const char *name, const char *word, size_t length)
 {
     return strncmp(name, word, length) == 0 && (name[length] == '.' || name[length] == '\0');
 }
 
-/* The word of a list "fc,head" that begins at *next; *next goes behind it. 0 at the end. */
+/* The length of the word at *next of a list "fc,head"; *next moves after it. 0 at the end. */
 static size_t next_word(const char **next, const char **word)
 {
     *next += strspn(*next, ",");
@@ -93,7 +93,7 @@ static shard_status check_skipped(const pretrained *loading)
     return SHARD_OK;
 }
 
-/* A file need not say of which architecture it is; one that does must say this one. */
+/* A file may name its architecture; it must be this one then. */
 static shard_status check_metadata(const pretrained *loading)
 {
     const char *wanted[][2] = {{"arch", loading->run->options->arch}, {"stem", options_stem_name(loading->run->options)}};
@@ -174,7 +174,7 @@ static shard_status load(pretrained *loading)
         status = sort_names(loading);
     if (status == SHARD_OK)
         status = check_names(loading);
-    if (status == SHARD_OK) /* what is not wanted has been looked at */
+    if (status == SHARD_OK) /* unexpected names were checked above */
         status = shard_load(loading->wanted, loading->path, .prefix = loading->prefix, .allow_unexpected = true, .convert = true);
     if (status == SHARD_OK && loading->left.count)
         progress_say(&loading->run->progress, "not from %s, with new initial values: %s", loading->path, loading->left.text);

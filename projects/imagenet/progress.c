@@ -22,7 +22,7 @@ double progress_clock(void)
     return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
 }
 
-/* An mpirun may give ranks a terminal of its own, wherever it writes what comes out of it. */
+/* mpirun may give ranks a terminal of its own, wherever it writes their output. */
 progress progress_start(int64_t every)
 {
     shard_group *world = shard_world();
@@ -86,6 +86,6 @@ void progress_say(progress *shown, const char *format, ...)
     va_start(arguments, format);
     vsnprintf(text, sizeof text, format, arguments);
     va_end(arguments);
-    puts(shard_printable(line, sizeof line, text)); /* names of files may have anything in them */
+    puts(shard_printable(line, sizeof line, text)); /* names of files may have control characters */
     fflush(stdout);
 }

@@ -1,4 +1,4 @@
-/* What a user sees while it runs: a bar on a terminal, else a line now and then. Of rank 0 only. */
+/* The output while it runs: a bar on a terminal, else a line now and then. Of rank 0 only. */
 #ifndef IMAGENET_PROGRESS_H
 #define IMAGENET_PROGRESS_H
 
@@ -6,19 +6,19 @@
 
 typedef struct progress {
     bool shown;    /* this is the rank that prints */
-    bool terminal; /* standard output is one of the user's */
-    bool open;     /* a bar stands on the current line */
+    bool terminal; /* standard output is a terminal */
+    bool open;     /* the current line is a bar */
     int64_t every; /* steps between lines */
-    double drawn;  /* when the bar was last drawn */
+    double drawn;  /* the time of the bar's last update */
 } progress;
 
-/* Lines, if any, come every so many steps. */
+/* Lines, if any, are `every` steps apart. */
 progress progress_start(int64_t every);
 
-/* Step `done` of `steps` of what `title` names is done; text says how it goes. */
+/* Reports that step `done` of `steps` is done; title names the phase, text its results. */
 void progress_step(progress *shown, const char *title, int64_t done, int64_t steps, const char *text);
 
-/* A line that stays. */
+/* Prints a line that stays. */
 void progress_say(progress *shown, const char *format, ...) SHARD_PRINTF(2, 3);
 
 /* Seconds of a clock that only goes forward. */

@@ -1,7 +1,6 @@
 /*
- * Random numbers that depend on what they are for (seed, epoch, sample), never
- * on who draws them or when: SplitMix64 (Steele, Lea, Flood, "Fast splittable
- * pseudorandom number generators", OOPSLA 2014).
+ * Random numbers that depend on their purpose (seed, epoch, sample), never on the thread or the time: SplitMix64
+ * (Steele, Lea, Flood, "Fast splittable pseudorandom number generators", OOPSLA 2014).
  */
 #ifndef IMAGENET_RANDOM_H
 #define IMAGENET_RANDOM_H

@@ -1,7 +1,6 @@
 /*
- * Made-up images that can be learned: a coarse pattern of the class under
- * noise of the sample. All is a function of the sample's number, so that it
- * needs no files and is the same on every rank.
+ * Synthetic images that can be learned: a coarse pattern of the class and noise of the sample. They are a function
+ * of the sample's number, so that they need no files and are the same on every rank.
  */
 #ifndef IMAGENET_SYNTHETIC_H
 #define IMAGENET_SYNTHETIC_H

@@ -1,4 +1,4 @@
-/* Training: steps, epochs, and when a run ends. */
+/* Training: steps, epochs, and the end of a run. */
 #include "trainer.h"
 
 #include <inttypes.h>
@@ -11,18 +11,18 @@ int64_t train_steps(const trainer *run)
     return parts / accumulate + (parts % accumulate != 0);
 }
 
-/* Images of the step's batch, whether damaged or not. */
+/* Images of the step's batch, with the damaged ones. */
 static double step_images(const trainer *run)
 {
     int64_t batch = run->options->batch, left = run->data.train_images - run->at.epoch_step * batch;
     return (double)(left < batch ? left : batch);
 }
 
-/* One part of a step's batch. The gradients add up to that of the mean over the whole
- * batch: each model group brings the sum over its images, data parallel averages over the
- * groups, however unevenly images are dealt out. Where a batch has several parts, damaged
- * images of the later ones are not known yet and count in the mean. */
-static shard_status go_back(trainer *run, const loader_batch *batch, totals *part)
+/* The forward and backward of one micro-batch of a step. The gradients add up to that of the mean over the whole
+ * batch: each model group has the sum over its images, and data parallel averages over the groups, however unevenly
+ * images are split. With several micro-batches, damaged images of the later ones are not known yet and count in the
+ * mean. */
+static shard_status backward_micro_batch(trainer *run, const loader_batch *batch, totals *part)
 {
     SHARD_SCOPE
     {
@@ -36,14 +36,14 @@ static shard_status go_back(trainer *run, const loader_batch *batch, totals *par
     return shard_last_status();
 }
 
-/* A step that was queued: what is known of it before its losses are. */
+/* A step that was queued: the values that are known before its losses. */
 typedef struct step {
-    int64_t parts; /* batches that batch_take has to be asked for; 0: nothing is to be reported */
+    int64_t parts; /* micro-batches to read by batch_take; 0: nothing to report */
     totals counts;
     position at; /* after it */
     double lr, grad_scale;
-    bool left_out;
-    int64_t own_images;
+    bool skipped;
+    int64_t local_images;
 } step;
 
 shard_status train_update(trainer *run)
@@ -63,8 +63,8 @@ static shard_status step_once(trainer *run, step *made)
     parts = left < parts ? left : parts;
     bool replayed = false;
     *made = (step){.parts = parts};
-    run->own_images = 0;
-    /* Now, as backward may step already. The schedule ends with the epochs, whatever the scaler leaves out. */
+    run->local_images = 0;
+    /* Set now, as backward may step already. The schedule counts skipped steps, so that it ends with the epochs. */
     shard_optimizer_set_lr(run->optimizer, shard_schedule_lr(&run->schedule, run->at.step));
     for (int64_t i = 0; i < parts; i++) {
         const loader_batch *batch;
@@ -73,7 +73,7 @@ static shard_status step_once(trainer *run, step *made)
         shard_status status = loader_next(run->data.train, &batch);
         replayed = status == SHARD_OK && graph_takes(run, batch);
         if (status == SHARD_OK)
-            status = replayed ? graph_step(run, batch, &part) : go_back(run, batch, &part);
+            status = replayed ? graph_step(run, batch, &part) : backward_micro_batch(run, batch, &part);
         if (status != SHARD_OK)
             return status;
         totals_add(&made->counts, &part);
@@ -84,19 +84,19 @@ static shard_status step_once(trainer *run, step *made)
     made->at = run->at;
     made->lr = shard_optimizer_lr(run->optimizer);
     made->grad_scale = shard_grad_scaler_get_scale(run->scaler);
-    made->left_out = shard_optimizer_skipped(run->optimizer);
-    made->own_images = run->own_images;
+    made->skipped = shard_optimizer_skipped(run->optimizer);
+    made->local_images = run->local_images;
     return status;
 }
 
-/* Steps of the epoch that this run comes to. */
+/* The number of steps of the epoch that this run computes. */
 static int64_t steps_to_come_to(const trainer *run)
 {
     int64_t all = train_steps(run), asked = run->at.epoch_step + run->options->steps - run->at.step;
     return run->options->steps && asked < all ? asked : all;
 }
 
-/* The line of a step whose totals are known, in the epoch's. */
+/* Prints and writes the line of a step whose totals are known. */
 static shard_status write_step(trainer *run, const step *made, const totals *whole, const totals *epoch, double seconds)
 {
     metrics_entry entry = {
@@ -107,30 +107,29 @@ static shard_status write_step(trainer *run, const step *made, const totals *who
         .top5 = 100 * totals_mean(whole->top5, whole),
         .lr = made->lr,
         .grad_scale = made->grad_scale,
-        .left_out = made->left_out,
+        .skipped = made->skipped,
         .images = (int64_t)whole->images,
-        .own_images = made->own_images,
+        .local_images = made->local_images,
         .seconds = seconds,
     };
     char title[64], text[192];
     snprintf(title, sizeof title, "Epoch %" PRId64, made->at.epoch);
     snprintf(text, sizeof text, "loss %.4f (%.4f)  top1 %.2f  top5 %.2f  %.1f images/s  lr %.3g%s", entry.loss,
              totals_mean(epoch->loss, epoch), 100 * totals_mean(epoch->top1, epoch), 100 * totals_mean(epoch->top5, epoch),
-             (double)entry.images / seconds, entry.lr,
-             entry.left_out ? "  left out: gradients not finite" : "");
+             (double)entry.images / seconds, entry.lr, entry.skipped ? "  skipped: gradients not finite" : "");
     progress_step(&run->progress, title, made->at.epoch_step, steps_to_come_to(run), text);
     return metrics_write(run->metrics, &entry);
 }
 
-/* An epoch on its way. */
+/* The state of an epoch. */
 typedef struct course {
     totals epoch;  /* of the steps that were reported */
     totals counts; /* of all steps */
-    step last;     /* the one that is not reported */
-    double since;  /* on progress_clock: where the time of the next report begins */
+    step last;     /* the step that is not reported yet */
+    double since;  /* on progress_clock: the start of the next report's time */
 } course;
 
-/* Waits until the last step's losses are known, if they are not, and writes its line. */
+/* Waits for the last step's losses, if they are not reported, and writes its line. */
 static shard_status report(trainer *run, course *along)
 {
     step made = along->last;
@@ -141,7 +140,7 @@ static shard_status report(trainer *run, course *along)
     shard_status status = batch_take(run, made.parts, &whole);
     if (status != SHARD_OK)
         return status;
-    if (!isfinite(whole.loss) && !run->scaler) /* it leaves such a step out */
+    if (!isfinite(whole.loss) && !run->scaler) /* it skips such a step */
         return shard_error(SHARD_ERROR_ARGUMENT,
                            "the loss of step %" PRId64 " is %g: take a smaller --lr or a longer --warmup-epochs", made.at.step,
                            whole.loss);
@@ -151,7 +150,7 @@ static shard_status report(trainer *run, course *along)
     return status;
 }
 
-/* Of a device that queues the step before is reported, which it has done while the host queued this one. */
+/* On a device that queues, the step before is reported: it was computed while the host queued this one. */
 static shard_status follow(trainer *run, course *along, const step *made)
 {
     totals_add(&along->counts, &made->counts);
@@ -160,13 +159,13 @@ static shard_status follow(trainer *run, course *along, const step *made)
     return status == SHARD_OK && !run->queues ? report(run, along) : status;
 }
 
-/* Between two steps of an epoch, which the run could go on from. */
+/* Between two steps of an epoch: saves if it is time to. */
 static shard_status save_between(trainer *run, course *along)
 {
     bool last = run->at.epoch_step == train_steps(run);
     if (!run->options->save_every || run->at.step % run->options->save_every || last)
         return SHARD_OK;
-    shard_status status = report(run, along); /* a loss that is not finite is not to be saved */
+    shard_status status = report(run, along); /* a model whose loss is not finite is not saved */
     if (status == SHARD_OK)
         status = checkpoint_save(run, false);
     along->since = progress_clock();
@@ -178,7 +177,7 @@ static bool all_steps_done(const trainer *run)
     return run->options->steps > 0 && run->at.step >= run->options->steps;
 }
 
-/* The rest of the epoch, or until --steps or a signal says to stop. */
+/* The rest of the epoch, until --steps or a signal ends it. */
 static shard_status train_epoch(trainer *run, bool *interrupted)
 {
     int64_t parts = loader_steps(run->data.train), first = run->at.epoch_step * run->options->accumulate;
@@ -203,7 +202,7 @@ static shard_status train_epoch(trainer *run, bool *interrupted)
     return report(run, &along);
 }
 
-/* Validates if it is time to, and goes on to the next epoch; *interrupted: not done, to be done by the run that resumes. */
+/* Validates if it is time to, and moves to the next epoch; *interrupted: not done, the run that resumes does it. */
 static shard_status end_epoch(trainer *run, bool *interrupted)
 {
     int64_t interval = run->options->val_interval, next = run->at.epoch + 1;

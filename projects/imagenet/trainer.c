@@ -1,11 +1,11 @@
-/* Putting a run together. */
+/* Makes and destroys the objects of a run. */
 #include "trainer.h"
 
 #include <inttypes.h>
 #include <math.h>
 #include <string.h>
 
-/* Of the whole model and of the parts that this rank holds. */
+/* Counts the parameters of the whole model and of this rank. */
 static int64_t count_parameters(trainer *run, int64_t *own)
 {
     shard_tensors *parameters = shard_parameters(run->model);
@@ -31,8 +31,8 @@ static shard_status make_mesh(trainer *run)
     run->mesh = shard_mesh_create(.model = model_size);
     if (!run->mesh)
         return shard_last_status();
-    run->dealt = wanted->same_batch_in_group ? shard_mesh_data_group(run->mesh) : shard_world();
-    run->gathered = wanted->same_batch_in_group ? NULL : shard_mesh_model_group(run->mesh);
+    run->batch_group = wanted->same_batch_in_group ? shard_mesh_data_group(run->mesh) : shard_world();
+    run->feature_group = wanted->same_batch_in_group ? NULL : shard_mesh_model_group(run->mesh);
     return SHARD_OK;
 }
 
@@ -45,9 +45,9 @@ static shard_status make_model(trainer *run)
     if (!run->model)
         return shard_last_status();
     shard_group *model_group = shard_mesh_model_group(run->mesh);
-    shard_resnet_gather_features(run->model, run->gathered);
+    shard_resnet_gather_features(run->model, run->feature_group);
     if (wanted->sync_bn)
-        shard_nn_sync_batch_norm(run->model, run->dealt);
+        shard_nn_sync_batch_norm(run->model, run->batch_group);
     if (wanted->enable_model_parallel)
         return shard_convert_parallel_linear(&run->model, "fc", (shard_split)wanted->model_parallel_dim, model_group, NULL);
     return SHARD_OK;
@@ -94,13 +94,13 @@ static shard_status make_optimizer(trainer *run)
     if (status != SHARD_OK)
         return status;
     run->optimizer = choose_optimizer(wanted, run->model);
-    /* Stepped in backward, unless all gradients have to be there first. */
+    /* Steps in backward, unless all gradients are needed first. */
     bool overlap = wanted->clip_grad == 0 && wanted->amp != SHARD_FLOAT16 && wanted->optimizer < OPTIMIZER_LARS;
     if (wanted->zero)
         run->optimizer =
             shard_zero_optimizer(run->optimizer, .stage = wanted->zero, .overlap = overlap, .bucket_mib = wanted->bucket_mib);
-    /* Then, so that no rank ever has gradients that it will not keep. A batch norm that is not
-     * synchronised sees its own rank's images. */
+    /* After the optimizer, so that no rank ever has gradients that it does not keep. A batch norm that is not
+     * synchronised uses its rank's images. */
     shard_tensors *parameters = shard_parameters(run->model), *state = shard_state_dict(run->model);
     run->data_parallel =
         shard_data_parallel_create(parameters, .bucket_mib = wanted->bucket_mib, .buffers = state,
@@ -138,7 +138,7 @@ static void introduce(trainer *run)
         progress_say(&run->progress, "%" PRId64 " images for validation", run->data.val_images);
 }
 
-/* Two steps' batches: those of one are read when the next one's are queued. */
+/* Two steps' batches: those of one step are read after the next step is queued. */
 static shard_status make_results(trainer *run)
 {
     shard_device *device = shard_device_open(NULL);
@@ -152,7 +152,7 @@ shard_status trainer_open(trainer *run, const options *wanted)
     *run = (trainer){.options = wanted, .at.best_top1 = -1, .progress = progress_start(wanted->print_freq)};
     shard_status status = make_mesh(run);
     if (status == SHARD_OK)
-        status = dataset_open(&run->data, wanted, run->dealt);
+        status = dataset_open(&run->data, wanted, run->batch_group);
     if (status == SHARD_OK)
         status = dataset_agree(&run->data);
     if (status == SHARD_OK)
@@ -173,7 +173,7 @@ shard_status trainer_open(trainer *run, const options *wanted)
         status = checkpoint_prepare(run);
     if (status == SHARD_OK) {
         metrics_model model = {.num_classes = run->data.num_classes};
-        count_parameters(run, &model.own_parameters);
+        count_parameters(run, &model.local_parameters);
         run->metrics = metrics_open(wanted->metrics, wanted->resume != NULL && !wanted->evaluate, model);
         status = run->metrics ? SHARD_OK : shard_last_status();
     }

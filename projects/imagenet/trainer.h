@@ -1,6 +1,5 @@
 /*
- * A training run: the model and what trains it, and where it stands. Each file
- * beside this one does one thing with it.
+ * A training run: the model, the objects that train it, and its position. The other files have one task each.
  */
 #ifndef IMAGENET_TRAINER_H
 #define IMAGENET_TRAINER_H
@@ -13,11 +12,11 @@
 
 #include <shard/shard.h>
 
-/* Where the run stands; with the tensors and the random state all that a later one
- * needs to go on as if it had not been interrupted. */
+/* The position of the run. With the tensors and the random state it is everything that a later run needs to continue
+ * as if it had not been interrupted. */
 typedef struct position {
     int64_t epoch;
-    int64_t epoch_step; /* steps done in it; all of them: what ends an epoch is still to be done */
+    int64_t epoch_step; /* steps done in it; if all are done, the epoch's validation and save are still to do */
     int64_t step;       /* steps done since the first start */
     double best_top1;   /* in percent; below 0 before the first validation */
 } position;
@@ -26,36 +25,36 @@ typedef struct trainer {
     const options *options;
     dataset data;
     shard_mesh *mesh;
-    shard_group *dealt;    /* batches are dealt out to its members */
-    shard_group *gathered; /* whose members' features meet in front of the final layer; NULL: they have the same images */
+    shard_group *batch_group;   /* each rank of it has a range of each batch */
+    shard_group *feature_group; /* its ranks gather their features before the final layer; NULL: they have the same images */
     shard_module *model;
-    shard_data_parallel *data_parallel; /* these: NULL if only validating */
+    shard_data_parallel *data_parallel; /* this and the following: NULL if the run only validates */
     shard_optimizer *optimizer;
     shard_grad_scaler *scaler; /* NULL: not in float16 */
     struct step_graph *graph;  /* NULL: without --cuda-graph */
     shard_schedule schedule;
     position at;
-    int64_t own_images; /* that went through this rank's model in the step or the validation */
-    results *results;   /* of batches that batch_take was not asked for */
-    bool queues;        /* the device computes behind the host's back: what a batch came to is read when the next one is queued */
+    int64_t local_images; /* images through this rank's model in the step or the validation */
+    results *results;     /* of batches that batch_take has not read */
+    bool queues;          /* the device computes asynchronously: a batch's results are read when the next one is queued */
     progress progress;
     metrics *metrics;
 } trainer;
 
 /* ---- trainer.c ---- */
 
-/* Makes everything, and loads what --resume or --pretrained name. Collective over the world. */
+/* Makes all objects, and loads the files of --resume or --pretrained. Collective over the world. */
 shard_status trainer_open(trainer *run, const options *wanted);
 void trainer_close(trainer *run);
 
 /* ---- batch.c ---- */
 
-/* What a batch, or many, came to; sums over the whole job, the same on every rank. */
+/* The results of a batch, or of several: sums over the whole job, the same on every rank. */
 typedef struct totals {
     double loss, top1, top5; /* sums over the images */
-    double images;           /* that count: whose label is not ignored */
-    double bad;              /* that were damaged */
-    double interrupted;      /* ranks that have been told to end */
+    double images;           /* whose label is not ignored */
+    double bad;              /* damaged images */
+    double interrupted;      /* ranks that received a signal to end */
 } totals;
 
 void totals_add(totals *sum, const totals *more);
@@ -64,70 +63,69 @@ double totals_mean(double sum, const totals *of);
 /* FORMAT if more images were damaged than --skip-bad-images allows the whole job. */
 shard_status totals_check_bad(const totals *sum, int64_t allowed);
 
-/* The sum of the losses of the model group's images, recorded; what it and the accuracy come to is for batch_take.
- * counts: the whole job's images, bad and interrupted, at once. NULL with the error set. Collective over the world. */
+/* The sum of the losses of the model group's images, recorded; batch_take reads it and the accuracy. Sets counts:
+ * images, bad and interrupted of the whole job. NULL with the error set. Collective over the world. */
 shard_tensor *batch_forward(trainer *run, const loader_batch *batch, double label_smoothing, totals *counts);
 
-/* Adds the whole job's losses and hits of the oldest `count` batches to *whole, each batch once; waits for the device to
- * have computed them. Collective over the world. */
+/* Adds the whole job's losses and hits of the oldest `count` batches to *whole, each batch once; waits until the
+ * device has computed them. Collective over the world. */
 shard_status batch_take(trainer *run, int64_t count, totals *whole);
 
-/* batch_forward in its parts: the loss, recorded, and the ranking (shard_label_rank) of images (uint8) and labels of this rank
- * that are on its device; and what is to be read of them later. Each collective over the world. */
+/* The steps of batch_forward: the loss, recorded, and the ranking (shard_label_rank) of this rank's images (uint8)
+ * and labels on its device; then the copies that batch_take reads. Each collective over the world. */
 shard_status batch_compute(trainer *run, shard_tensor *images, shard_tensor *own_labels, double label_smoothing,
                            shard_tensor **loss, shard_tensor **ranks);
 shard_status batch_put(trainer *run, const loader_batch *batch, shard_tensor *loss, shard_tensor *ranks, totals *counts);
 
 /* ---- graph.c: --cuda-graph ---- */
 
-/* An error (ARGUMENT) where something else was asked for that cannot be captured. */
+/* ARGUMENT if an option cannot be captured. */
 shard_status graph_open(trainer *run);
 void graph_close(trainer *run);
 
-/* Whether the batch's step is a replay: of full batches without damaged images, once some steps were made eagerly. */
+/* Whether the batch's step is a replay: for full batches without damaged images, after some eager steps. */
 bool graph_takes(const trainer *run, const loader_batch *batch);
 
-/* A step by replay, captured the first time; counts as of batch_forward. */
+/* A step by replay; the first one is captured. counts as of batch_forward. */
 shard_status graph_step(trainer *run, const loader_batch *batch, totals *counts);
 
 /* ---- train.c ---- */
 
-/* What is between the losses' gradients and the next step. Collective over the world. */
+/* Clips the gradients and steps. Collective over the world. */
 shard_status train_update(trainer *run);
 
-/* All epochs from where the run stands. Collective over the world. */
+/* All epochs from the current position. Collective over the world. */
 shard_status train(trainer *run);
 
-/* Of an epoch. */
+/* The number of steps of an epoch. */
 int64_t train_steps(const trainer *run);
 
 /* ---- evaluate.c ---- */
 
-/* The model's totals over the validation set; whole->interrupted if not all of it. Collective over the world. */
+/* The model's totals over the validation set; whole->interrupted if it was not completed. Collective over the world. */
 shard_status evaluate(trainer *run, totals *whole);
 
 /* ---- checkpoint.c; all collective over the world ---- */
 
-/* What the names of tensors begin with that are not the model's. */
+/* The prefixes of the names of tensors that are not the model's. */
 #define CHECKPOINT_OPTIMIZER "optimizer."
 #define CHECKPOINT_SCALER "scaler."
 
-/* Makes the --output folder if there is none; does nothing without --output. */
+/* Makes the --output folder if it does not exist; does nothing without --output. */
 shard_status checkpoint_prepare(const trainer *run);
 
-/* Writes --output's checkpoint.safetensors and, if it is the best so far, best.safetensors
- * and model.safetensors, the model alone; without validation model.safetensors each time.
- * Does nothing without --output. */
+/* Writes --output's checkpoint.safetensors and, if it is the best so far, best.safetensors and model.safetensors
+ * (the model alone); without validation model.safetensors each time. Does nothing without --output. */
 shard_status checkpoint_save(trainer *run, bool best);
 
-/* Goes on from a checkpoint; only its model if the run only validates. */
+/* Loads a checkpoint and its position; only its model if the run only validates. */
 shard_status checkpoint_resume(trainer *run, const char *path);
 
 /* ---- pretrained.c ---- */
 
-/* The model's values from a state dict. Names that it lacks or that the model lacks are an
- * error (ARGUMENT), but for the layers of --pretrained-skip; when the run only validates,
- * so is a tensor of the model that is skipped. Collective over the world. */
+/* Loads the model's values from a state dict. Missing and unexpected names are an error (ARGUMENT), except for the
+ * layers of --pretrained-skip; if the run only validates, a skipped tensor of the model is also an error. Collective
+ * over the world. */
 shard_status checkpoint_pretrained(trainer *run, const char *path);
 
 #endif

@@ -1,8 +1,7 @@
 /*
- * From a picture to the square that a network reads. Resampling is separable;
- * each row of the result is made by itself: first the picture's rows are
- * weighed into one row of floats (contiguous, which the compiler vectorises),
- * then that row's pixels into the result's.
+ * From a picture to the square that a network reads. Resampling is separable; each row of the result is computed by
+ * itself: first the picture's rows are summed with weights into one row of floats (contiguous, which the compiler
+ * vectorises), then that row's pixels into the result's.
  */
 #include "transform.h"
 
@@ -103,9 +102,9 @@ image_box box_in_decoded(image_box box, int64_t height, int64_t width, const ima
     return (image_box){.left = box.left * x, .top = box.top * y, .width = box.width * x, .height = box.height * y};
 }
 
-/* For each place of the result, which places of the picture count how much. */
+/* For each position of the result, the positions of the picture and their weights. */
 typedef struct taps {
-    int64_t most;   /* of one place */
+    int64_t most;   /* of one position */
     int64_t *first; /* [size] */
     int64_t *count; /* [size], 1 to most */
     float *weight;  /* [size, most] */
@@ -136,7 +135,7 @@ static taps place_taps(char *memory, int64_t size, int64_t most)
     return table;
 }
 
-/* The triangle over [centre - support, centre + support], of the places 0 to length - 1. */
+/* The triangle over [centre - support, centre + support], for positions 0 to length - 1. */
 static void fill_taps(taps *table, double start, double span, int64_t size, int64_t length, bool backwards)
 {
     double step = span / (double)size, support = filter_support(span, size);
@@ -169,7 +168,7 @@ static void weigh_rows(const uint8_t *rows, int64_t stride, const float *weight,
     }
 }
 
-/* One pixel and one float more, which is ignored: row has a float behind its last pixel. */
+/* Computes one pixel and one float more, which is ignored: row has a float after its last pixel. */
 typedef float pixel __attribute__((vector_size(16)));
 
 static inline pixel load_pixel(const float *from)

@@ -1,9 +1,8 @@
 /*
- * From a picture to the square that a network reads: choose a box, resample
- * it, flip. A box is in pixels of the whole picture and need not
- * be on whole pixels, so that the decoder may first deliver the picture at a
- * part of its size (image_decode). Squares are of 8 bits a channel, as torchvision's are
- * between its transforms of PIL's images; the device normalises them (shard_normalize_images).
+ * From a picture to the square that a network reads: choose a box, resample it, flip. A box is in pixels of the
+ * whole picture and need not be on whole pixels, so that the decoder may first decode the picture at a fraction of
+ * its size (image_decode). Squares have 8 bits a channel, as torchvision's between its transforms of PIL's images;
+ * the device normalises them (shard_normalize_images).
  */
 #ifndef IMAGENET_TRANSFORM_H
 #define IMAGENET_TRANSFORM_H
@@ -13,22 +12,23 @@
 
 #include <shard/base.h>
 
-/* ImageNet's mean and standard deviation, of red, green, blue from 0 to 1: shard_normalize_images takes them. */
+/* ImageNet's mean and standard deviation, of red, green, blue from 0 to 1, for shard_normalize_images. */
 extern const double image_mean[3], image_deviation[3];
 
-/* The level that comes to this number when it is normalised, the nearest of 0 to 255. */
+/* The level, 0 to 255, whose normalised value is closest to this number. */
 uint8_t image_level(int channel, double normalised);
 
 typedef struct image_box {
     double left, top, width, height;
 } image_box;
 
-/* What training does to a picture: one of the two kinds of box, then a flip. */
+/* The augmentation of training pictures: one of the two kinds of box, then a flip. */
 typedef struct augmentation {
-    double crop_scale; /* torchvision's RandomResizedCrop: the least part of the area, 0.08 for ImageNet */
-    double shift;      /* if above 0, instead of it: each edge of the whole picture moves in or out by
-                          up to this part of a side. For characters and the like, which a crop would cut. */
-    bool flip;         /* left to right, every second picture; characters are not to be flipped */
+    double crop_scale; /* torchvision's RandomResizedCrop: the least fraction of the area, 0.08 for ImageNet */
+    /* if above 0, instead of it: each edge of the whole picture moves in or out by up to this fraction of a side.
+     * For pictures that a crop would cut, as characters. */
+    double shift;
+    bool flip; /* mirror every second picture; characters are not mirrored */
 } augmentation;
 
 /* A training box: as torchvision's RandomResizedCrop (aspect ratio 3/4 to 4/3), or shifted edges. */
@@ -55,10 +55,9 @@ typedef struct resampler {
 void resampler_free(resampler *scratch);
 
 /*
- * Resamples the box of the picture to size x size with PIL's antialiased
- * bilinear filter (where the box is larger than the result, the triangle
- * widens with it), and optionally flips it left to right: out is [size, size, 3], rounded
- * once. Outside the picture its border goes on. Errors: ARGUMENT, MEMORY.
+ * Resamples the box of the picture to size x size with PIL's antialiased bilinear filter (if the box is larger than
+ * the result, the triangle widens with it), and optionally mirrors it: out is [size, size, 3], rounded once. The
+ * border is repeated outside the picture. Errors: ARGUMENT, MEMORY.
  */
 shard_status resample(const image *picture, image_box box, int64_t size, bool flip, uint8_t *out, resampler *scratch);
 

@@ -1,16 +1,16 @@
 /*
- * Template of one's own parallel layer: relu and a linear layer with a learned gain for
+ * Template of a custom parallel layer: relu and a linear layer with a learned gain for
  * each output, y = gain * (relu(x) W^T) + bias, on one rank or split over a group.
  *
  * To make another layer of it:
  *   0. name its type;
- *   1. put what makes a layer of this kind into its data;
- *   2. add its parameters, each rank its own part: make_part;
- *   3. write the forward for each split: copy or scatter what comes in, compute with
- *      the own part, reduce or gather what goes out. What is in between is a matter of
- *      placement: operations know from a split operand what their result is.
+ *   1. put the settings of a layer of this kind into its data;
+ *   2. add its parameters, on each rank the local shard: make_shard;
+ *   3. write the forward for each split: copy or scatter the input, compute with the
+ *      local shard, reduce or gather the result. Operations in between derive the
+ *      placement of their result from their operands.
  *
- * Nothing is to be done for saving, loading, data parallel and the optimizer: they
+ * Saving, loading, data parallel and the optimizer need no code: they
  * read the placement and the replica group of each parameter.
  *
  * Run on any number of ranks, the program compares the split layer with the whole one:
@@ -33,9 +33,10 @@ static shard_tensor *forward(shard_module *module, shard_tensor *x)
 {
     const gained_linear *own = shard_module_data(module);
     if (own->split == SHARD_SPLIT_COLUMN) /* each rank has some of the outputs, and reads all of x: */
-        x = shard_copy_to_group(x, own->group); /* its gradient is the sum of what comes back on all ranks */
+        x = shard_copy_to_group(x, own->group); /* x's gradient is the sum over all ranks */
     if (own->split == SHARD_SPLIT_ROW && shard_tensor_placement(x).kind != SHARD_SPLIT)
-        x = shard_scatter_to_group(x, -1, own->group); /* each rank reads some of x; a column layer's result is split already */
+        /* each rank reads a range of x; a column layer's result is split already */
+        x = shard_scatter_to_group(x, -1, own->group);
     x = shard_relu(x); /* operations may come between; relu takes a split x as it is */
     shard_tensor *y = shard_linear(x, shard_module_tensor(module, "weight"), NULL);
     if (own->split == SHARD_SPLIT_ROW) /* each rank has a summand of every output */
@@ -52,9 +53,9 @@ static void destroy(shard_module *module)
 static const shard_module_type gained_linear_type = {.name = "gained_linear", .forward = forward, .destroy = destroy};
 
 /*
- * A parameter of shape `whole`, uniform in [low, high), of which each member of the
- * group has its part along dim; dim -1: each has all of it. The whole is never made,
- * and its values do not depend on the number of ranks.
+ * A parameter of shape `whole`, uniform in [low, high). Each rank of the group has its local shard along dim; dim
+ * -1: each has the whole. The whole of a split parameter is never made, and its values do not depend on the number
+ * of ranks.
  */
 static void add_parameter(shard_module *module, const char *name, shard_shape whole, double low, double high, int dim,
                           shard_group *group)
@@ -95,9 +96,10 @@ static shard_module *gained_linear_create(int64_t in, int64_t out, shard_split s
     return NULL;
 }
 
-/* ---- the same on all ranks as on one? ---- */
+/* ---- comparison of all ranks with one ---- */
 
-enum { ROWS = 5, IN = 7, OUT = 11, MOST = 128 /* elements compared at once */ }; /* uneven on two ranks and on three */
+/* elements that are compared at once */
+enum { ROWS = 5, IN = 7, OUT = 11, MOST = 128 }; /* uneven on two ranks and on three */
 
 static double largest_difference(shard_tensor *a, shard_tensor *b)
 {
@@ -120,7 +122,7 @@ static void check(const char *what, shard_tensor *got, shard_tensor *expected)
         shard_error(SHARD_ERROR_INTERNAL, "%s differs by %g from the whole layer's", what, difference);
 }
 
-/* The whole result; leaves the gradients of the mean of its squares. */
+/* The whole result; also computes the gradients of the mean of its squares. */
 static shard_tensor *run(shard_module *layer, shard_tensor *x, shard_group *group)
 {
     shard_tensor *y = shard_forward(layer, x);

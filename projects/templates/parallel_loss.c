@@ -1,18 +1,18 @@
 /*
- * Template of one's own parallel loss, on a last layer whose classes are split over a group, in
- * the two ways there are:
+ * Template of a custom parallel loss, on a last layer whose classes are split over a
+ * group, in two ways:
  *
- *   cosface_loss  changes the own logits, then hands them to the parallel cross-entropy:
+ *   cosface_loss  changes the local logits, then calls the parallel cross-entropy:
  *                 CosFace (Wang and others, CVPR 2018), the cross-entropy of
  *                 scale * (cosine of feature and class - margin at the label's class).
  *                 It needs no code for other ranks.
  *   hinge_loss    has its own reduction: the squared one-against-all hinge. The sum over
- *                 a split tensor is PARTIAL, and shard_reduce_from_group makes it whole.
+ *                 a split tensor is PARTIAL, and shard_reduce_from_group sums it.
  *
  * The weight [classes, features] is split by rows, and so logits are split by classes. Operations
  * on the labels' classes (shard_add_at_labels, shard_pick_labels, shard_one_hot) change the labels
  * in this rank's range alone. No tensor is as large as the whole logits, and no rank makes a matrix
- * on the host. The same code runs on a weight that is whole. The library computes the gradients.
+ * on the host. The same code runs on a local weight. The library computes the gradients.
  *
  * Run on any number of ranks, the program compares split losses with whole ones:
  *     shardrun -n 3 parallel_loss
@@ -50,11 +50,12 @@ static shard_tensor *hinge_loss(shard_tensor *x, shard_tensor *weight, shard_ten
     return shard_scale(sum, 1 / (double)shard_numel(labels));
 }
 
-/* ---- the same on all ranks as on one? ---- */
+/* ---- comparison of all ranks with one ---- */
 
-enum { ROWS = 6, FEATURES = 5, CLASSES = 11, MOST = 128 /* elements compared at once */ }; /* uneven on two ranks and on three */
+/* elements that are compared at once */
+enum { ROWS = 6, FEATURES = 5, CLASSES = 11, MOST = 128 }; /* uneven on two ranks and on three */
 
-/* Fails the run unless the tensors are the same but for rounding. */
+/* Fails the run unless the tensors are equal up to rounding. */
 static void check(const char *what, shard_tensor *got, shard_tensor *expected)
 {
     int64_t count = shard_numel(expected);
@@ -71,7 +72,7 @@ static void check(const char *what, shard_tensor *got, shard_tensor *expected)
         shard_error(SHARD_ERROR_INTERNAL, "%s differs by %g from the whole weight's", what, difference);
 }
 
-/* Features, or a weight: the same values each time. This rank's part of the weight's rows if the group is not NULL. */
+/* Features, or a weight: the same values each time. With a group, this rank's local shard of the weight's rows. */
 static shard_tensor *make_leaf(uint64_t seed, int64_t rows, shard_group *group)
 {
     shard_manual_seed(seed);

@@ -1,11 +1,11 @@
 /*
  * Template of a whole training run: the last layer split over pairs of ranks, replicas of the
  * pairs, ZeRO, bfloat16, gradients of several micro-batches added up, clipping, a schedule with
- * warmup, averaged weights, a checkpoint in the middle. Said beside each: what it is in PyTorch.
+ * warmup, averaged weights, a checkpoint in the middle. Comments name PyTorch's counterparts.
  *
  *     shardrun -n 4 training           trains, saves training.safetensors on its way, and averaged.safetensors
  *     shardrun -n 2 training resume    goes on from training.safetensors, on any number of ranks
- * A run of one's own has its model in make, its data in load_samples.
+ * To train another model: change make for the model and load_samples for the data.
  */
 #include <shard/shard.h>
 
@@ -22,37 +22,37 @@ typedef struct run {
     shard_data_parallel *data_parallel;
     shard_ema *ema;
     shard_group_sampler *sampler;
-    shard_tensors *state; /* all that a checkpoint has beside the position */
+    shard_tensors *state; /* the metadata of a checkpoint, next to the position */
     int64_t step;
 } run;
 
-/* In this order. A maker that is given NULL returns NULL and the first error stays, so nothing is checked in between. */
+/* In this order. A maker that gets NULL returns NULL and keeps the first error, so nothing is checked in between. */
 static void make(run *r)
 {
     r->mesh = shard_mesh_create(.model = shard_group_size(shard_world()) % 2 ? 1 : 2); /* init_device_mesh */
     shard_group *model_group = shard_mesh_model_group(r->mesh), *data_group = shard_mesh_data_group(r->mesh);
-    shard_manual_seed(1); /* the same on all ranks: each makes its part of the same whole layers */
+    shard_manual_seed(1); /* the same calls on all ranks: each makes its local shards of the same whole layers */
     r->model = shard_nn_sequential(shard_nn_linear(FEATURES, HIDDEN),
                                    shard_nn_batch_norm(HIDDEN, .group = data_group), /* SyncBatchNorm */
                                    shard_nn_relu(),
                                    shard_nn_parallel_linear(HIDDEN, CLASSES, SHARD_SPLIT_COLUMN, model_group));
-    /* DistributedDataParallel, and ZeRO's stage 2. Each parameter is partitioned over its own replicas: the last layer's
-     * shards over the data group, the rest over the world. */
+    /* DistributedDataParallel, and ZeRO's stage 2. Each parameter is partitioned over its replica group: the last layer's
+     * shards over the data group, the others over the world. */
     r->state = shard_state_dict(r->model);
     shard_tensors *parameters = shard_parameters(r->model);
     r->data_parallel = shard_data_parallel_create(parameters, .stage = 2, .buffers = r->state);
     r->optimizer = shard_adamw(parameters, .lr = 0.02, .weight_decay = 0.01);
     shard_tensors_destroy(parameters);
     r->ema = shard_ema_create(r->optimizer, .decay = 0.9, .warmup = true); /* AveragedModel */
-    /* DistributedSampler over model groups: the two ranks of one see the same samples. */
+    /* DistributedSampler over model groups: the two ranks of one have the same samples. */
     r->sampler = shard_group_sampler_create(SAMPLES, .batch = MICRO_BATCH, .group = data_group, .shuffle = true, .seed = 1);
     shard_tensors *optimizer_state = shard_optimizer_state_dict(r->optimizer), *averages = shard_ema_state_dict(r->ema);
     shard_tensors_extend(r->state, "optimizer.", optimizer_state);
     shard_tensors_extend(r->state, "ema.", averages);
-    shard_tensors_destroy(optimizer_state), shard_tensors_destroy(averages); /* the list has shares of their tensors */
+    shard_tensors_destroy(optimizer_state), shard_tensors_destroy(averages); /* the list has references to their tensors */
 }
 
-/* Made up: forty of the classes, each a direction, and a little else. */
+/* Synthetic: forty of the classes, each a direction and some noise. */
 static void load_samples(const int64_t *samples, int64_t count, shard_tensor **inputs, shard_tensor **labels)
 {
     float x[MICRO_BATCH * FEATURES];
@@ -81,17 +81,17 @@ static void train_step(run *r)
             shard_group_sampler_next(r->sampler, samples, &count);
         }
         shard_data_parallel_set_sync(r->data_parallel, micro == ACCUMULATE - 1); /* ddp.no_sync() but for the last */
-        SHARD_SCOPE { /* what is made inside is freed at its end */
+        SHARD_SCOPE { /* tensors of the scope are freed at its end */
             shard_tensor *inputs, *labels, *loss = NULL;
             load_samples(samples, count, &inputs, &labels);
             SHARD_AUTOCAST(SHARD_BFLOAT16) /* float16 needs a shard_grad_scaler too: shard/amp.h */
                 loss = shard_parallel_cross_entropy(shard_forward(r->model, inputs), labels);
             shard_backward(shard_scale(loss, 1.0 / ACCUMULATE));
-            shard_all_reduce(loss, SHARD_SUM, data_group); /* to print it; gradients are averaged by themselves */
+            shard_all_reduce(loss, SHARD_SUM, data_group); /* to print it; data parallel averages gradients itself */
             mean += shard_item(loss) / shard_group_size(data_group) / ACCUMULATE;
         }
     }
-    shard_clip_grad_norm(r->optimizer, 1.0, NULL); /* takes the optimizer: gradients lie in parts on all ranks */
+    shard_clip_grad_norm(r->optimizer, 1.0, NULL); /* takes the optimizer, as the gradients are partitioned over the ranks */
     shard_step(r->optimizer);                      /* and zero_grad */
     shard_ema_update(r->ema);
     r->step++;
@@ -99,7 +99,7 @@ static void train_step(run *r)
         printf("step %2d  lr %.4f  loss %.4f\n", (int)r->step, shard_optimizer_lr(r->optimizer), mean);
 }
 
-/* One file, of which each rank writes its part. A model with dropout keeps shard_get_random_state, too. */
+/* One file; each rank writes its local shards. A model with dropout also saves shard_get_random_state. */
 static void save(const run *r)
 {
     shard_metadata *at = shard_metadata_create();
@@ -129,7 +129,7 @@ int main(int argc, char **argv)
     make(&r);
     if (argc > 1 && strcmp(argv[1], "resume") == 0)
         resume(&r);
-    while (shard_agree(shard_world()) == SHARD_OK && r.step < STEPS) { /* an error of one rank ends all, with its text */
+    while (shard_agree(shard_world()) == SHARD_OK && r.step < STEPS) { /* an error of one rank ends all ranks, with its text */
         train_step(&r);
         if (r.step == SAVE_AT)
             save(&r);
@@ -139,12 +139,12 @@ int main(int argc, char **argv)
     shard_ema_swap(r.ema);
     if (shard_group_rank(shard_world()) == 0)
         shard_memory_report(shard_device_open(NULL), stdout); /* torch.cuda.memory_summary */
-    shard_tensors_destroy(r.state); /* what was made last goes first */
+    shard_tensors_destroy(r.state); /* in reverse order of creation */
     shard_group_sampler_destroy(r.sampler);
     shard_ema_destroy(r.ema);
     shard_data_parallel_destroy(r.data_parallel);
     shard_optimizer_destroy(r.optimizer);
     shard_module_destroy(r.model);
     shard_mesh_destroy(r.mesh);
-    return shard_finalize(); /* prints the first error, if there was one */
+    return shard_finalize(); /* prints the first error, if any */
 }

@@ -1,8 +1,7 @@
 /*
- * PyTorch's tutorial of ZeroRedundancyOptimizer, done over: a stack of linear layers, data
- * parallel, steps of Adam; what memory a rank has at the tutorial's places and in the last
- * step, without ZeRO and with its stages 1, 2 and 3. The parameters' sum afterwards has to be
- * the same on all ranks and for all stages, or the program fails.
+ * PyTorch's tutorial of ZeroRedundancyOptimizer: a stack of linear layers, data parallel, steps of Adam. It measures
+ * the memory of a rank at the tutorial's places and in the last step, without ZeRO and with its stages 1, 2 and 3.
+ * The sum of the parameters must be the same on all ranks and for all stages, or the program fails.
  *     shardrun -n 2 zero
  * https://pytorch.org/tutorials/recipes/zero_redundancy_optimizer.html
  */
@@ -25,15 +24,15 @@ typedef struct settings {
     bool memory_report, help;
 } settings;
 
-/* A bucket of each layer: what is in flight is whole buckets. */
+/* A bucket for each layer: whole buckets are communicated. */
 static const settings defaults = {.layers = 20, .width = 2000, .batch = 20, .steps = 2, .stage = ALL_STAGES, .bucket_mib = 1};
 
 typedef enum place { MODEL = 0, DATA_PARALLEL, BEFORE_STEP, AFTER_STEP, AFTER_LAST, PLACES } place;
 static const char *const places[PLACES] = {"after the model", "after data parallel", "before step()", "after step()",
                                            "after the last"};
 
-/* Of one stage: bytes at each place, the most of any rank: now, and at the peak so far; after
- * the last step, at the peak within it. */
+/* Bytes of one stage at each place, the maximum over ranks: current, and the peak so far; after the last step, the
+ * peak within it. */
 typedef struct figures {
     int64_t now[PLACES], peak[PLACES];
     double sum;
@@ -41,7 +40,7 @@ typedef struct figures {
 
 /* ---- measuring ---- */
 
-/* The largest of the ranks' values. */
+/* The maximum over the ranks. */
 static int64_t most_of(int64_t value)
 {
     int64_t most = 0;
@@ -61,7 +60,7 @@ static void measure(figures *of, place at)
     of->peak[at] = most_of(memory.peak);
 }
 
-/* The sum of all parameters, in float64; an error if the ranks' differ in one bit. */
+/* The sum of all parameters, in float64; an error if ranks differ in one bit. */
 static shard_status sum_parameters(shard_module *model, double *sum)
 {
     shard_tensors *parameters = shard_parameters(model);
@@ -105,8 +104,8 @@ static shard_tensor *own_rows(const settings *wanted)
                         wanted->batch);
 }
 
-/* The mean squared error of this rank's rows. */
-static shard_status go_back(shard_module *model, const settings *wanted)
+/* The backward of the mean squared error of this rank's rows. */
+static shard_status run_backward(shard_module *model, const settings *wanted)
 {
     SHARD_SCOPE
     {
@@ -128,7 +127,7 @@ static shard_status run(const settings *wanted, int stage, figures *out)
     shard_tensors *parameters = shard_parameters(model);
     shard_data_parallel *data_parallel = NULL;
     if (stage > 0)
-        adam = shard_zero_optimizer(adam, .stage = stage, .bucket_mib = wanted->bucket_mib); /* averages gradients, too */
+        adam = shard_zero_optimizer(adam, .stage = stage, .bucket_mib = wanted->bucket_mib); /* also averages gradients */
     else
         data_parallel = shard_data_parallel_create(parameters, .bucket_mib = wanted->bucket_mib);
     shard_tensors_destroy(parameters);
@@ -136,7 +135,7 @@ static shard_status run(const settings *wanted, int stage, figures *out)
     for (int64_t i = 0; i < wanted->steps; i++) {
         if (i > 0)
             shard_reset_peak_memory(device);
-        go_back(model, wanted);
+        run_backward(model, wanted);
         if (i == 0)
             measure(out, BEFORE_STEP);
         shard_step(adam);
@@ -156,7 +155,7 @@ static shard_status run(const settings *wanted, int stage, figures *out)
 
 static const char *const stage_names[STAGES] = {"without", "stage 1", "stage 2", "stage 3"};
 
-/* Bytes of parameters, gradients and Adam's two averages, of which ZeRO shares out the last, the last two, all. */
+/* Bytes of parameters, gradients and Adam's two averages; ZeRO partitions the last, the last two, all. */
 static double needed(const settings *wanted, int stage)
 {
     double parameters = 4.0 * (double)wanted->layers * (double)(wanted->width * wanted->width + wanted->width);
@@ -189,7 +188,7 @@ static void print_table(const settings *wanted, const figures *of, const bool *w
     printf("\n");
 }
 
-/* Sums of different order round differently, but no more. */
+/* Sums of different order are rounded differently, but no more. */
 static shard_status compare_sums(const figures *of, const bool *was_run)
 {
     for (int stage = 1; stage < STAGES; stage++)
@@ -220,7 +219,7 @@ static shard_status run_all(const settings *wanted)
 static const char *const usage = "usage: zero [--layers 20] [--width 2000] [--batch 20] [--steps 2] [--stage 0|1|2|3] "
                                  "[--bucket-mib 1] [--memory-report] [--help]";
 
-/* The options that have a value: an int64_t of settings, or a double. */
+/* The options with a value: an int64_t of settings, or a double. */
 static const struct number {
     const char *name;
     double least, most;
@@ -263,7 +262,7 @@ static shard_status parse(settings *wanted, int argc, char **argv)
     opterr = 0;
     while (optind < argc) {
         const char *word = argv[optind];
-        int code = getopt_long(argc, argv, "+:h", names, NULL); /* ends at a word that is no option */
+        int code = getopt_long(argc, argv, "+:h", names, NULL); /* ends at a word that is not an option */
         if (code == 'h' || code == HELP)
             wanted->help = true;
         else if (code == MEMORY_REPORT)

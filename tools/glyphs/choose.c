@@ -190,12 +190,12 @@ static int compare_classes(const void *a, const void *b)
     return (*x)->point < (*y)->point ? -1 : (*x)->point > (*y)->point;
 }
 
-/* What was left out, and why. */
+/* The numbers of characters that were left out, by reason. */
 typedef struct counts {
     long few, twins, copies;
 } counts;
 
-/* Takes over what the last round of looking found, in the candidates' order. */
+/* Adds the results of the last round, in the candidates' order. */
 static void take_round(job *all, long first, look_set *looks, counts *out)
 {
     for (long i = first; i < all->looked_at; i++) {

@@ -1,4 +1,4 @@
-/* One run of make-glyphs: what was asked for, what was found, what is drawn. */
+/* One run of make-glyphs: the options, the fonts and characters, the state of drawing. */
 #ifndef GLYPHS_JOB_H
 #define GLYPHS_JOB_H
 

@@ -31,32 +31,29 @@ typedef struct shard_resnet_options {
 #define SHARD_RESNET_OPTIONS_INIT {SHARD_RESNET_OPTIONS_VALUES}
 
 /*
- * A model for images [n, height, width, 3] of options.dtype; its result is [n, num_classes],
- * the logits. arch is "resnet18", "resnet34", "resnet50", "resnet101" or "resnet152". The
- * caller's, to be destroyed by shard_module_destroy. Not collective; its forward is where
- * features are gathered or the final layer is split. NULL with the error set: ARGUMENT, no
- * such arch or stem; as shard_nn_linear for num_classes; MEMORY.
+ * Makes a ResNet for images [n, height, width, 3] of options.dtype; its result is the logits [n, num_classes]. arch
+ * is "resnet18", "resnet34", "resnet50", "resnet101" or "resnet152". The caller destroys it by shard_module_destroy.
+ * NULL with the error set: ARGUMENT, an unknown arch or stem, or num_classes as of shard_nn_linear; MEMORY. Not
+ * collective; its forward is if features are gathered or the final layer is split. As torchvision.models.resnet50.
  */
 #define shard_resnet(arch, ...) \
     SHARD_GIVEN(shard_resnet_with(arch, SHARD_OPTIONS(shard_resnet_options, SHARD_RESNET_OPTIONS, __VA_ARGS__)))
 SHARD_API shard_module *shard_resnet_with(const char *arch, int64_t num_classes, const shard_resnet_options *options);
 
 /*
- * From now on each rank computes what stands in front of the final layer on its own images,
- * and the final layer reads the features of all members' images, in rank order: the result
- * is [sum of n, num_classes]. For a final layer that is split over that group. NULL: none
- * any more. The group must outlive the model's use. Not collective, but the model's forward
- * is, over group, from then on; all members must call it. Errors: ARGUMENT, a module that
- * shard_resnet has not made.
+ * Gathers features before the final layer: each rank computes the other layers on its own images, and the final
+ * layer gets the features of all ranks' images, in rank order. The result is [sum of n, num_classes]. For a final
+ * layer that is split over group. NULL ends it. The group must outlive the model's use. Errors: ARGUMENT, a module
+ * that shard_resnet has not made. Not collective, but from then on the model's forward is collective over group.
  */
 SHARD_API shard_status shard_resnet_gather_features(shard_module *resnet, shard_group *group);
 
 /* "resnet18, resnet34, ...", for messages; static. */
 SHARD_API const char *shard_resnet_names(void);
-/* Whether arch is one of them; of NULL false. */
+/* Whether arch is a name of these; false for NULL. */
 SHARD_API bool shard_resnet_exists(const char *arch);
 
-/* The size of the vector that fc reads: 512 or 2048; 0 for an arch that there is not. */
+/* The length of the vector that fc reads: 512 or 2048; 0 for an unknown arch. */
 SHARD_API int64_t shard_resnet_features(const char *arch);
 
 SHARD_END_C

@@ -23,7 +23,7 @@ typedef struct shard_mpi_host {
     void (*log)(shard_log_level level, const char *format, ...) SHARD_PRINTF(2, 3);
 } shard_mpi_host;
 
-/* What each module exports: opens the world, whose transport is the module's own table then. */
+/* The function that each plugin exports: it opens the world, whose transport is then the plugin's table. */
 #define SHARD_MPI_PLUGIN_OPEN "shard_mpi_plugin_open"
 typedef shard_status shard_mpi_plugin_open_function(const shard_mpi_host *host, shard_group *world, int *argc, char ***argv);
 SHARD_API shard_mpi_plugin_open_function shard_mpi_plugin_open;

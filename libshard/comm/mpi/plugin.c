@@ -157,7 +157,7 @@ static void end_mpi(void)
     free(mpi.peers);
 }
 
-/* What a wait that was given up may still write to is left alone: the job ends. */
+/* Memory that a wait that was given up may still write to is not freed: the job ends. */
 static void mpi_close(shard_group *group)
 {
     mpi_group *state = group->state;

@@ -1,9 +1,9 @@
 /*
  * The mpi transport, compiled once for each MPI. Only nonblocking calls are
  * used, polled with a yield, so that more ranks than cores work well; every
- * wait has a deadline. Beside each group's communicator there is one of the
- * world for news, over which ranks send what no collective can: that they
- * leave, that they failed, whether they are there.
+ * wait has a deadline. In addition to each group's communicator there is one of
+ * the world for news, the messages outside of collectives: that a rank leaves,
+ * that it failed, whether it is there.
  */
 #ifndef SHARD_COMM_MPI_PLUGIN_H
 #define SHARD_COMM_MPI_PLUGIN_H
@@ -33,7 +33,7 @@ typedef struct mpi_device_abort {
     char text[SHARD_COMM_TEXT];
 } mpi_device_abort;
 
-/* What is known of another rank. */
+/* The state of another rank, as this rank knows it. */
 typedef struct mpi_peer {
     bool left;                      /* it comes to no collective any more */
     double failed_since;                 /* since when it has waited in some group with an error; 0: it does not */
@@ -68,7 +68,7 @@ typedef struct mpi_group {
     uint64_t waits;      /* ... and how many times in that one */
     shard_status broken; /* not OK: a member did not come; with the text, for good */
     char text[SHARD_COMM_TEXT];
-    char mine[SHARD_EXCHANGE_BYTES]; /* what exchange sends and receives, which must outlive a wait given up */
+    char mine[SHARD_EXCHANGE_BYTES]; /* the memory of exchange, which must outlive a wait that was given up */
     char *all;           /* [size][SHARD_EXCHANGE_BYTES] */
 } mpi_group;
 

@@ -278,7 +278,7 @@ static shard_status reduce_inside(shard_group *group, const shard_collective *ca
     shard_status status = mpi_post(group, &outside, &request);
     if (status == SHARD_OK && request)
         status = mpi_wait(group, request);
-    if (status != SHARD_OK) /* what MPI may still write to stays */
+    if (status != SHARD_OK) /* not freed: MPI may still write to it */
         return status;
     copy_own(group, call, call->receive, outside.receive);
     free(outside.receive);

@@ -28,7 +28,7 @@ static struct {
     size_t answer_bytes, given_up_bytes, message_bytes;
     char *message; /* [message_bytes], the last one that came */
     uint64_t question;
-    char *given_up; /* what this rank said of others: the text, then a byte for each rank */
+    char *given_up; /* this rank's message about other ranks: the text, then a byte for each rank */
     char *answers;  /* [ANSWERS][answer_bytes] */
     MPI_Request sent[ANSWERS];
 } news;
@@ -118,7 +118,7 @@ static void mark(unsigned char *members, int rank)
     members[rank / 8] |= (unsigned char)(1 << rank % 8);
 }
 
-/* What this rank says to that question. */
+/* Fills this rank's answer to the question. */
 static void fill_answer(mpi_answer *answer, uint64_t question)
 {
     memset(answer, 0, news.answer_bytes);
@@ -221,7 +221,7 @@ void mpi_ask(int rank, uint64_t wait)
     mpi.peers[rank].answer = MPI_PEER_ASKED;
 }
 
-/* ---- who is absent ---- */
+/* ---- absent ranks ---- */
 
 static bool has_answered(const void *context, int rank)
 {
@@ -252,7 +252,7 @@ static bool has_all_answers(void)
     return all || mpi.peers[mpi.rank].given_up[0];
 }
 
-/* What others have said of this rank, or of one of the absent; NULL: nothing. */
+/* The text that another rank sent about this rank or an absent one; NULL: none. */
 static const char *find_given_up(const bool *absent)
 {
     if (mpi.peers[mpi.rank].given_up[0])

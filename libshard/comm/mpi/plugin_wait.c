@@ -1,7 +1,7 @@
 /*
- * Waiting in a group, with a deadline. Members that have left, or have failed and wait
- * elsewhere, are asked at once whether they came to the wait; where everybody is is
- * asked when the deadline has passed.
+ * Waiting in a group, with a deadline. A rank that has left, or has failed and waits
+ * elsewhere, is asked at once whether it entered the wait. All ranks are asked where
+ * they are when the deadline has passed.
  */
 #include "comm/mpi/plugin.h"
 
@@ -24,7 +24,7 @@
 /* A rank with an error that has waited elsewhere for so long does not just pass by. */
 #define ABORT_NOTICE_SECONDS 0.2
 
-/* What a wait is for. */
+/* The requests that a wait is for. */
 typedef struct wait_for {
     MPI_Request *requests;
     int number;
@@ -41,8 +41,8 @@ shard_status mpi_check(int result, const char *call)
     return mpi.host->error(SHARD_ERROR_DEVICE, "mpi: %.*s: %.200s", (int)strcspn(call, "("), call, text);
 }
 
-/* The same on all members of a group for the same wait, and of no other wait; odd. A collective
- * may have several, and a member that fails in it may miss some: the next one begins anew. */
+/* A name of the wait: odd, equal on all ranks of the group, and different from the names of other waits. A collective
+ * may have several waits, and a rank that fails in it may miss some: the next collective starts a new count. */
 static uint64_t name_of_next_wait(const shard_group *group)
 {
     mpi_group *state = group->state;
@@ -88,8 +88,8 @@ shard_status mpi_probe(shard_group *group, const char *doing)
     return SHARD_OK;
 }
 
-/* Whether a member has left, or has failed and waits elsewhere, without coming to this wait,
- * or has been waited for in vain before. */
+/* Fails if a rank of the group has left, or has failed and waits elsewhere, without entering this wait, or if a wait
+ * for it failed before. */
 static shard_status check_members(shard_group *group)
 {
     char text[SHARD_COMM_TEXT], doing[MPI_DOING_TEXT];

@@ -18,7 +18,7 @@ typedef struct shard_nccl_host {
     void (*group_name_ranks)(const shard_group *group, const bool *marked, char *text, size_t bytes);
 } shard_nccl_host;
 
-/* What the module does. Groups get the transport by connect or split. */
+/* The plugin's functions. Groups get the transport by connect or split. */
 typedef struct shard_nccl_plugin {
     shard_transport transport;
     char version[16];
@@ -32,7 +32,7 @@ typedef struct shard_nccl_plugin {
     shard_status (*connect)(shard_group *group, shard_device *device, const void *id, bool reduced_precision);
 } shard_nccl_plugin;
 
-/* What the module exports: its table, or NULL with the error set. */
+/* The function that the plugin exports: it returns its table, or NULL with the error set. */
 #define SHARD_NCCL_PLUGIN_OPEN "shard_nccl_plugin_open"
 typedef const shard_nccl_plugin *shard_nccl_plugin_open_function(const shard_nccl_host *host);
 SHARD_API shard_nccl_plugin_open_function shard_nccl_plugin_open;

@@ -49,7 +49,7 @@ const shard_nccl_plugin *shard_nccl_load(void)
     return loaded = open(&host);
 }
 
-/* ---- what a member offers ---- */
+/* ---- the offer of each rank ---- */
 
 typedef struct nccl_offer {
     uint64_t host;             /* hash of the machine's name and boot */
@@ -106,7 +106,7 @@ static nccl_offer offer_of(const void *offers, int member)
     return offer;
 }
 
-/* ---- what all of them make of it ---- */
+/* ---- the choice from all offers ---- */
 
 /* Why the members' devices cannot reach each other: "" if they can. */
 static void find_refusal(const shard_group *group, const void *offers, char *text, size_t bytes)

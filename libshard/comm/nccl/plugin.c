@@ -12,7 +12,7 @@ nccl_state nccl = {.lock = PTHREAD_MUTEX_INITIALIZER, .sum_bytes = (int64_t)64 <
 
 /* ---- the stream ---- */
 
-/* For whoever waits for the device. */
+/* Called while a thread waits for the device. */
 static shard_status watch(bool begins)
 {
     pthread_mutex_lock(&nccl.lock);
@@ -42,15 +42,15 @@ static shard_status open_stream(shard_device *device)
     nccl.side = *device;
     nccl.side_state = *cuda;
     SHARD_CUDA_TRY(cudaStreamCreateWithPriority(&nccl.side_state.stream, cudaStreamNonBlocking, greatest));
-    nccl.side_state.graphs = nccl.side_state.capture = NULL; /* what is on the side is of no graph */
-    nccl.side_state.watch = nccl_watch;                      /* who uses the side has the lock */
+    nccl.side_state.graphs = nccl.side_state.capture = NULL; /* work on the side stream belongs to no graph */
+    nccl.side_state.watch = nccl_watch;                      /* users of the side stream have the lock */
     nccl.side.state = &nccl.side_state;
     nccl.device = device;
     cuda->watch = watch;
     return SHARD_OK;
 }
 
-/* For what NCCL takes. Without the lock: whoever waits for the device takes it. */
+/* Frees memory for NCCL. Without the lock: a wait for the device takes it. */
 static shard_status make_room(shard_device *device)
 {
     device->ops->trim(device);
@@ -228,7 +228,7 @@ static shard_status split_locked(shard_group *parent, shard_group *group, int co
     static ncclComm_t none;
     if (nccl.broken != SHARD_OK)
         return shard_error(nccl.broken, "%s", nccl.text);
-    SHARD_TRY(drain()); /* a split beside a collective of the parent may wait for good */
+    SHARD_TRY(drain()); /* a split at the same time as a collective of the parent may wait forever */
     nccl_group *from = nccl_of(parent), *state = group ? join(group) : NULL;
     if (group && !state)
         return shard_last_status();

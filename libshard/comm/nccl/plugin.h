@@ -1,28 +1,27 @@
 /*
- * The nccl device transport: collectives between the GPUs themselves.
+ * The nccl device transport: collectives between GPUs.
  *
- * Every collective goes to one stream of this module, joined by events with the
- * stream on which the device computes. One stream for all groups: communicators that
- * ran side by side could wait for each other in circles; in the order in which the
- * host calls, which the preflight checks keep free of circles, they
- * cannot.
+ * Every collective runs on one stream of this plugin, joined by events with the
+ * stream on which the device computes. All groups use one stream: communicators on
+ * several streams could wait for each other in a cycle. On one stream they run in the
+ * order of the host's calls, which the preflight checks keep free of cycles.
  *
- * Communicators are non-blocking: calls that are not done at once are polled. A member
- * that dies or hangs leaves the others' streams waiting for good, so what waits for
- * the device (shard_cuda_wait) asks here meanwhile whether there is still hope: NCCL's
- * own errors, what the host transport knows of the members, the deadline. If there is
- * none, all communicators are aborted together, which frees the streams, and the rank
- * goes the way of every failed one.
+ * Communicators are non-blocking: calls that are not done at once are polled. If a rank
+ * dies or hangs, the streams of the other ranks wait forever. So a wait for the device
+ * (shard_cuda_wait) checks meanwhile for NCCL's errors, for failed ranks that the host
+ * transport knows, and for the deadline. After a failure all communicators are aborted
+ * together, which frees the streams, and the rank fails as in any other collective.
  *
- * NCCL takes memory of the GPU beside the device's pool, when a communicator is made and
- * when it is first used. One that finds none is lost, and its members with it: a call that
- * failed on one rank cannot be made again. So the pool gives back what it keeps before one is
- * made. Not before it is used: to wait for the device may then be to wait for other ranks.
+ * NCCL allocates memory of the GPU outside of the device's pool, when a communicator is
+ * made and when it is first used. If it finds none, the communicator is lost on all ranks:
+ * a call that failed on one rank cannot be repeated. So the pool frees its unused memory
+ * before a communicator is made. It cannot do so before the first use: a wait for the
+ * device may then be a wait for other ranks.
  *
- * 16-bit types are summed by this module: NCCL would round to 16 bits after every
- * addition. Pieces are sent to where they are summed in float32, then gathered: as many
- * bytes as NCCL's own way, results in rank order. Sums are taken on a second stream, beside
- * the next piece's transfer.
+ * This plugin sums 16-bit types: NCCL would round to 16 bits after every addition. Each
+ * rank receives one range of all ranks' data, sums it in float32, and the sums are
+ * gathered: as many bytes as NCCL's all-reduce, summed in rank order. Sums run on a second
+ * stream, at the same time as the next range's transfer.
  */
 #ifndef SHARD_COMM_NCCL_PLUGIN_H
 #define SHARD_COMM_NCCL_PLUGIN_H
@@ -69,7 +68,7 @@ typedef struct nccl_state {
     nccl_group *groups;
     shard_device *device;
     cudaStream_t stream;
-    cudaEvent_t ready; /* what was computed before the collective */
+    cudaEvent_t ready; /* recorded after the computations before the collective */
     /* The device as its own entries see it from the stream on which 16-bit types are summed. */
     shard_device side;
     shard_cuda side_state;

@@ -115,7 +115,7 @@ static shard_status exchange_pieces(shard_group *group, const char *all, char *p
     return nccl_settle(state, end_calls(result), "ncclSend");
 }
 
-/* What is queued on `later` from now on comes after what is on `earlier` now. */
+/* Makes later work on `later` wait for the work that is on `earlier` now. */
 static shard_status order_streams(cudaEvent_t event, cudaStream_t earlier, cudaStream_t later)
 {
     SHARD_CUDA_TRY(cudaEventRecord(event, earlier));
@@ -254,7 +254,7 @@ shard_status nccl_test(shard_group *group, shard_request *request, bool *done)
     return status;
 }
 
-/* What is computed from now on comes after the collective. */
+/* Makes later computations of the device wait for the collective. */
 shard_status nccl_wait(shard_group *group, shard_request *request)
 {
     (void)group;

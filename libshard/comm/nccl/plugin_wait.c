@@ -84,7 +84,7 @@ static shard_status fail_late(const shard_group *group, const char *doing)
                        nccl.host.timeout());
 }
 
-/* What the host transport knows of the group's members; `since` when this is waited for. */
+/* Fails if the host transport knows of a failed rank of the group; `since`: the time at which the wait began. */
 static shard_status probe_members(shard_group *group, const char *doing, double since)
 {
     static double last;

@@ -62,7 +62,7 @@ typedef struct shard_segment {
     int32_t lifeline;
     uint64_t lifeline_inode;
     uint64_t births;
-    _Atomic int32_t list_holder; /* who has the lock of `groups`: its rank + 1, or 0 */
+    _Atomic int32_t list_holder; /* the rank that has the lock of `groups`, + 1; or 0 */
     shard_segment_rank ranks[SHARD_SEGMENT_RANKS];
     shard_segment_group groups[SHARD_SEGMENT_GROUPS];
 } shard_segment;

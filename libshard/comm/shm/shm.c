@@ -92,7 +92,7 @@ static shard_status take_place(const shm_world *world, int rank)
     return SHARD_OK;
 }
 
-/* What a forked child closes, so that it does not keep this rank's locks. */
+/* The file that a forked child closes, so that it does not keep this rank's locks. */
 static int locks_of_process = -1;
 
 static void close_in_child(void)

@@ -1,12 +1,12 @@
 /*
  * The transport of ranks on one machine, over the segment that the launcher
- * made. A group has an area of its own in it: the barrier, what the
- * members exchange, and two chunks of memory for each member.
+ * made. Each group has an area in it: the barrier, the data that its ranks
+ * exchange, and two chunks of memory for each rank.
  *
- * All data goes by rounds: everybody writes, all come to a barrier, everybody
- * reads what the others wrote. What is written in a round lies in the half
- * (round % 2) of the memory, so that the next round may be written while slow
- * members still read this one. Two barriers lie between two uses of a half.
+ * Data is exchanged in rounds: each rank writes, enters a barrier, and reads
+ * what the other ranks wrote. A round uses the half (round % 2) of the memory,
+ * so that the next round may be written while slow ranks still read this one.
+ * Two barriers lie between two uses of a half.
  */
 #ifndef SHARD_COMM_SHM_SHM_H
 #define SHARD_COMM_SHM_SHM_H
@@ -34,7 +34,7 @@ typedef struct shm_area {
     shm_place places[]; /* [size] */
 } shm_area;
 
-/* What a process knows of the world. */
+/* The state of the world in this process. */
 typedef struct shm_world {
     shard_segment *segment;
     int file;          /* the launcher's descriptor */
@@ -67,8 +67,8 @@ int64_t shm_now(void);
 /* Locks (F_WRLCK) or unlocks (F_UNLCK) a byte of the segment for this rank; false if another has it. */
 bool shm_lock(const shm_world *world, short type, int byte);
 
-/* Comes to the next round and waits until all members have. PEER or TIMEOUT,
- * for good, if one does not come. */
+/* Enters the next round and waits until all ranks of the group have. PEER or TIMEOUT,
+ * permanently, if one does not. */
 shard_status shm_barrier(shard_group *group);
 
 /* PEER if a member is known to be gone, other than by leaving in peace. */

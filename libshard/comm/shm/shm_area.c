@@ -43,7 +43,7 @@ static shard_status fail_locked(const shm_world *world)
                        number > 0 ? text : "a rank", shard_comm_timeout());
 }
 
-/* It is held for microseconds, unless who has it is stopped meanwhile. */
+/* A rank holds the lock for microseconds, unless it is stopped meanwhile. */
 static shard_status lock_list(const shm_world *world)
 {
     int64_t start = shm_now();

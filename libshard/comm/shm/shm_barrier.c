@@ -1,8 +1,8 @@
 /*
- * The barrier of a group. The last member to come completes the round
- * and wakes the others. Who waits spins a little, gives way a little (with
- * more ranks than cores the others need the core), then sleeps, and looks from
- * time to time whether those it waits for still live and whether it is too late.
+ * The barrier of a group. The last rank that enters completes the round and wakes
+ * the others. A waiting rank spins a little, yields a little (with more ranks than
+ * cores the others need the core), then sleeps. From time to time it checks that
+ * the ranks it waits for are alive and that its deadline has not passed.
  */
 #include "comm/shm/shm.h"
 
@@ -125,7 +125,7 @@ static bool is_gone(const shm_world *world, int rank, const char *doing, char *t
     return true;
 }
 
-/* ---- who waits for whom ---- */
+/* ---- the ranks that each rank waits for ---- */
 
 static bool has_come(const shm_group *state, int member, uint32_t round)
 {
@@ -249,7 +249,7 @@ shard_status shm_probe(shard_group *group, const char *doing)
             continue;
         if (atomic_load(&entry->aborted))
             return shard_error((shard_status)atomic_load(&entry->aborted), "%.*s", SHARD_SEGMENT_TEXT - 1, entry->abort_text);
-        if (atomic_load(&entry->state) == SHARD_RANK_LEFT) /* its part may be done */
+        if (atomic_load(&entry->state) == SHARD_RANK_LEFT) /* it may have entered the round before it left */
             continue;
         if (is_gone(world, rank, doing, text, sizeof text))
             return shard_error(SHARD_ERROR_PEER, "%s", text);
@@ -273,7 +273,7 @@ static shard_status sleep_for_round(shard_group *group, uint32_t round)
             sleep_a_while(area, round);
     }
     if (status == SHARD_OK)
-        say_working(group); /* who has failed is at fault no more than who waits on */
+        say_working(group); /* after an error waits_at stays: the rank is no cause of other waits */
     return status;
 }
 

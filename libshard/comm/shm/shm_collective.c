@@ -1,9 +1,9 @@
 /*
- * The collectives over a group's area. Each goes in steps, one barrier after
- * each: in one step a member writes its part of one chunk and reads what the
- * others wrote of the chunk before, so that writing and reading overlap. Who
- * leaves the last step may still be read from: the exchange that begins the
- * next collective is the barrier that it needs.
+ * The collectives over a group's area. Each has steps with a barrier after each:
+ * in one step a rank writes its range of one chunk and reads what the other ranks
+ * wrote of the chunk before, so that writing and reading overlap. After the last
+ * step other ranks may still read this rank's memory: the exchange that begins the
+ * next collective is the barrier for it.
  */
 #include "comm/shm/shm.h"
 
@@ -25,7 +25,7 @@ static int64_t ceil_divide(int64_t a, int64_t b)
     return (a + b - 1) / b;
 }
 
-/* What the member hands over in the step. */
+/* The memory that the rank fills in the step. */
 static char *chunk_of(const shard_group *group, int64_t step, int member)
 {
     const shm_group *state = group->state;

@@ -1,6 +1,6 @@
 /*
  * A rank that a script started is no child of the launcher, and gets no signal when that is killed.
- * All that is left of the launcher then is the end of a pipe that nobody has open to write.
+ * This rank then finds the end of a pipe that no process has open for writing.
  */
 #include "comm/shm/shm.h"
 

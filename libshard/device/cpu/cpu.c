@@ -1,5 +1,4 @@
-/* The CPU device: its table, which are the entries of this folder and the
- * kernels of the instruction set that is picked. */
+/* The CPU device: its table of the entries of this folder and the kernels of the selected instruction set. */
 #include "device/cpu/cpu.h"
 
 #include "base/error.h"
@@ -15,7 +14,7 @@ shard_status shard_cpu_synchronize(shard_device *device)
     return SHARD_OK;
 }
 
-/* Nothing is queued, and so no event has anything to know. */
+/* Nothing is queued, so events are empty. */
 void *shard_cpu_event_create(shard_device *device)
 {
     return device;
@@ -38,7 +37,7 @@ shard_status shard_cpu_event_synchronize(shard_device *device, void *event)
     return SHARD_OK;
 }
 
-/* Nor is there anything to capture; shard_graph_begin refuses. */
+/* There is nothing to capture; shard_graph_begin refuses. */
 shard_status shard_cpu_graph_begin(shard_device *device)
 {
     return shard_error(SHARD_ERROR_UNSUPPORTED, "%s: nothing can be captured", device->name);

@@ -1,8 +1,7 @@
 /*
- * The CPU device's entries for memory, copies and products, shard_cpu_<entry>
- * for each of the table in device/device.h, where what they do stands. The rest
- * are the kernels/, of which there are several sets: they are called through
- * the table, device->ops->cast(device, ...).
+ * The CPU device's entries for memory, copies and products, shard_cpu_<entry> for each entry of the table in
+ * device/device.h, which documents them. The other entries are the kernels/, of which there are several sets: they
+ * are called through the table, device->ops->cast(device, ...).
  */
 #ifndef SHARD_DEVICE_CPU_H
 #define SHARD_DEVICE_CPU_H
@@ -14,11 +13,10 @@ SHARD_DEVICE_MEMORY_ENTRIES(SHARD_CPU_DECLARE)
 SHARD_DEVICE_PRODUCT_ENTRIES(SHARD_CPU_DECLARE)
 #undef SHARD_CPU_DECLARE
 
-/* Memory counted as workspace: what one call needs for itself, and what is not a tensor's. */
+/* Memory counted as workspace: for one call, and for data that is not a tensor's. */
 void *shard_cpu_scratch(shard_device *, size_t bytes);
 void shard_cpu_scratch_release(shard_device *, void *memory, size_t bytes);
 
-/* About how many elements of 16-bit products are widened to float32 at a time;
- * only tests set it. */
+/* About how many elements of 16-bit products are widened to float32 at a time; only tests set it. */
 extern int64_t shard_cpu_wide_elements;
 #endif

@@ -1,4 +1,4 @@
-/* Convolutions: which way each of them is computed. */
+/* Convolutions: selects the way each of them is computed. */
 #include "device/cpu/cpu_conv2d.h"
 
 #include "base/error.h"
@@ -45,7 +45,7 @@ static bool is_right(const shard_cpu_conv *c, shard_dtype dtype)
 static shard_status convolve(shard_device *device, shard_cpu_conv_kind kind, const shard_conv_shape *s, const void *x,
                              const void *weight, const void *bias, const void *y, shard_dtype dtype)
 {
-    /* Which of them are written is told by the kind. */
+    /* The kind says which of them are written. */
     shard_cpu_conv c = {kind, s, (void *)x, (void *)weight, (void *)bias, (void *)y};
     if (s->n * s->h * s->w * s->c == 0 || s->n * s->oh * s->ow * s->o == 0)
         return compute_empty(device, &c, dtype);

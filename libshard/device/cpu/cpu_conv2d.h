@@ -1,5 +1,5 @@
-/* The three computations of a convolution as one: which array is the result
- * depends on the kind. And the ways to compute them. */
+/* The three computations of a convolution as one (the kind says which array is the result), and the ways to compute
+ * them. */
 #ifndef SHARD_DEVICE_CPU_CONV2D_H
 #define SHARD_DEVICE_CPU_CONV2D_H
 
@@ -28,11 +28,10 @@ shard_status shard_cpu_conv2d_float(shard_device *, const shard_cpu_conv *);
 /* In a 16-bit type, by way of float32. */
 shard_status shard_cpu_conv2d_wide(shard_device *, const shard_cpu_conv *, shard_dtype);
 
-/* By oneDNN. *there tells whether it has the computation for the dtype; with NULL
- * its lack is an error. */
+/* By oneDNN. Sets *there to whether it has the computation for the dtype; with `there` NULL its lack is an error. */
 shard_status shard_cpu_conv2d_dnnl(shard_device *, const shard_cpu_conv *, shard_dtype, bool *there);
 
-/* In float32 as a product of matrices; and whether it can be and is faster so. */
+/* In float32 as a product of matrices; and whether that is possible and faster. */
 bool shard_cpu_conv2d_product_pays(const shard_cpu_conv *);
 shard_status shard_cpu_conv2d_product(shard_device *, const shard_cpu_conv *);
 

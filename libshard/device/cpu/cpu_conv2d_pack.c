@@ -24,7 +24,7 @@ static void pack_outputs(const shard_conv_shape *s, int64_t block, int64_t outpu
     }
 }
 
-/* The same of the transposed weights, in which inputs and outputs are exchanged. */
+/* As above for the transposed weights, in which inputs and outputs are exchanged. */
 static void pack_transposed(const shard_conv_shape *s, int64_t block, int64_t output, int64_t filled, int64_t input, int64_t end,
                             const float *weight, float *packed)
 {

@@ -50,8 +50,7 @@ bool shard_cpu_conv2d_small_pays(const shard_cpu_conv *c)
            d.from.c >= BLOCK;
 }
 
-/* Where along one dimension the tap of a result at `to` finds its operand: -1
- * outside, or where a stride leaves none. */
+/* The operand's position along one dimension for a tap of a result at `to`: -1 outside, or if a stride leaves none. */
 static int64_t operand(bool backward, int64_t to, int64_t tap, int64_t stride, int64_t pad, int64_t dilation, int64_t size)
 {
     int64_t at = backward ? to + pad - tap * dilation : to * stride - pad + tap * dilation;

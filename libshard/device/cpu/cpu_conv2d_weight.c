@@ -26,22 +26,21 @@ enum {
     ROWS = SHARD_CPU_TILE_ROWS,
 };
 
-/* How the input is walked through; pitches are in floats. A tap is `window`
- * floats wide: the channels; or, if they are few, those of all kw at once, of
- * images that are copied with their padding first. */
+/* The walk through the input; pitches are in floats. A tap is `window` floats wide: the channels; or, if they are
+ * few, those of all kw at once, of images that are copied with their padding first. */
 typedef struct walk {
     const shard_cpu_tiler *tiler;
     shard_conv_shape s;
     const float *x, *dy;
     bool padded;
     int64_t taps_w, window;     /* kw and c, or 1 and kw * c */
-    int64_t h, w, pad_h, pad_w; /* of what is walked through */
+    int64_t h, w, pad_h, pad_w; /* of the input */
     int64_t rows, images;       /* of output, at a time */
     int64_t panel;              /* output channels of a tile */
     int64_t size;               /* of all weights */
 } walk;
 
-/* The part of a thread: some images and some panels. */
+/* The range of a thread: some images and some panels. */
 typedef struct part {
     int64_t image, image_end, panel, panel_end;
     float *sums, *padded;
@@ -148,7 +147,7 @@ static void multiply_part(const walk *w, const part *p)
     }
 }
 
-/* Adds up the sums of all parts of the images, as [o, c, kh, kw]. */
+/* Sums over all ranges of images, as [o, c, kh, kw]. */
 static void finish(const walk *w, const float *sums, int64_t count, float *weight)
 {
     enum { BLOCK = 16 };

@@ -10,7 +10,7 @@
 /* Float32 copies of a 16-bit convolution's arrays, for some of its images. */
 typedef struct wide {
     float *x, *weight, *bias, *y;
-    float *weight_part, *bias_part; /* of the images at hand */
+    float *weight_part, *bias_part; /* of the current images */
     int64_t weights;
     int64_t images; /* in x and y */
 } wide;

@@ -1,4 +1,4 @@
-/* A product, with what linear adds to it. */
+/* A product, with linear's bias. */
 #ifndef SHARD_DEVICE_CPU_MATMUL_H
 #define SHARD_DEVICE_CPU_MATMUL_H
 

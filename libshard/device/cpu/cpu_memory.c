@@ -1,13 +1,11 @@
 /*
- * The CPU device's pool. Touching fresh memory costs about twenty times what
- * rewriting it does, so that released blocks are kept and handed out again.
+ * The CPU device's pool. Touching fresh memory costs about twenty times what rewriting it does, so released blocks
+ * are kept and reused.
  *
- * A block belongs to the size class of the bytes asked for: classes are
- * multiples of 64 bytes, sixteen from one power of two to the next, so that
- * less than 1/16 is lost. As release is told the same bytes, blocks need no
- * header; a free block's first word links it to the next of its class. Large
- * blocks are mapped one by one, in huge pages from 2 MiB on. Small ones are cut
- * from chunks, which are found from a block's address and count those in use.
+ * A block belongs to the size class of the requested bytes: classes are multiples of 64 bytes, sixteen from one
+ * power of two to the next, so that less than 1/16 is lost. Release gets the same bytes, so blocks need no header; a
+ * free block's first word links it to the next of its class. Large blocks are mapped one by one, in huge pages from
+ * 2 MiB on. Small ones are cut from chunks, which are found from a block's address and count the blocks in use.
  */
 #include "device/cpu/cpu.h"
 
@@ -25,8 +23,8 @@
 #endif
 #endif
 
-/* Under AddressSanitizer all that is not in use is poisoned, each block ends in
- * a red zone, and what is handed out is full of NaNs. */
+/* Under AddressSanitizer all memory that is not in use is poisoned, each block ends in a red zone, and new blocks
+ * are full of NaNs. */
 #ifdef ADDRESS_SANITIZER
 #include <sanitizer/asan_interface.h>
 #define RED_ZONE 64
@@ -46,7 +44,7 @@
 #define HUGE_PAGE ((size_t)2 << 20)
 #define CHUNK ((size_t)4 << 20)
 #define CHUNK_HEADER UNIT
-#define SLACK ((int64_t)64 << 20) /* what the pool may always keep */
+#define SLACK ((int64_t)64 << 20) /* bytes that the pool always may keep */
 
 typedef struct block {
     struct block *next;
@@ -54,7 +52,7 @@ typedef struct block {
 
 typedef struct chunk {
     struct chunk *next;
-    size_t used; /* bytes cut off, with this header */
+    size_t used; /* bytes that are cut into blocks, with this header */
     int64_t live;
 } chunk;
 
@@ -147,8 +145,7 @@ static void unmap(void *memory, size_t size)
     pool.reserved -= (int64_t)size;
 }
 
-/* Gives free large blocks back, the largest first, until no more than `target`
- * bytes are reserved. */
+/* Frees large blocks of the pool, the largest first, until no more than `target` bytes are reserved. */
 static void give_back_large(int64_t target)
 {
     size_t size;
@@ -160,7 +157,7 @@ static void give_back_large(int64_t target)
     }
 }
 
-/* Gives the chunks back from which no block is in use. */
+/* Frees the chunks without a block in use. */
 static void give_back_chunks(void)
 {
     size_t size;
@@ -207,8 +204,8 @@ static void *cut(size_t size)
     return memory;
 }
 
-/* A new large block. What is kept free stays within a quarter of the most that
- * was ever in use: shapes that change from step to step do not add up. */
+/* A new large block. The pool keeps at most a quarter of the peak in use, so that shapes that change from step to
+ * step do not add up. */
 static void *map_large(size_t size, size_t bytes)
 {
     int64_t high = pool.current + (int64_t)bytes > pool.high ? pool.current + (int64_t)bytes : pool.high;
@@ -292,7 +289,7 @@ void shard_cpu_scratch_release(shard_device *device, void *memory, size_t bytes)
     shard_device_release(device, SHARD_MEMORY_WORKSPACE, memory, bytes);
 }
 
-/* Inputs: for the CPU they are where they are needed already. */
+/* Inputs are not copied: the CPU reads them at their address. */
 void *shard_cpu_allocate_host(shard_device *device, size_t bytes)
 {
     return shard_device_allocate(device, SHARD_MEMORY_ACTIVATIONS, bytes);

@@ -176,7 +176,7 @@ static primitive **bucket_of(const shard_cpu_key *key)
     return &cache.bucket[hash >> 56];
 }
 
-/* Forgets the primitive that nobody has used for longest. */
+/* Removes the least recently used primitive that is not in use. */
 static void evict(void)
 {
     primitive **oldest = NULL;

@@ -1,7 +1,6 @@
 /*
- * Computations by oneDNN, prepared once per shape and kept: the primitive, and
- * for each array that oneDNN wants in another layout than the library's the
- * reorder there or back. Workspaces come from the device's pool.
+ * Computations by oneDNN, prepared once per shape and kept: the primitive, and for each array that oneDNN needs in
+ * another layout than the library's the reorder in both directions. Workspaces come from the device's pool.
  */
 #ifndef SHARD_DEVICE_CPU_PRIMITIVE_H
 #define SHARD_DEVICE_CPU_PRIMITIVE_H
@@ -11,8 +10,7 @@
 
 enum { SHARD_CPU_KEY_WORDS = 20, SHARD_CPU_ARRAYS = 4 };
 
-/* All that a computation depends on: which it is, then what its planner
- * wants; words that are not used are 0. */
+/* Everything that a computation depends on: its kind, then the planner's arguments; words that are not used are 0. */
 enum { SHARD_CPU_CONV2D = 1, SHARD_CPU_MATMUL };
 typedef struct shard_cpu_key {
     int64_t word[SHARD_CPU_KEY_WORDS];
@@ -41,8 +39,8 @@ dnnl_status_t shard_cpu_plan_array(shard_cpu_plan *, int argument, int ndim, con
 /* Fills in a plan for the key. The attributes are the ones to use or to clone. */
 typedef dnnl_status_t shard_cpu_planner(const shard_cpu_key *, shard_cpu_plan *, dnnl_engine_t, dnnl_primitive_attr_t);
 
-/* Runs the key's computation, which is prepared if it is new. *there, if not
- * NULL, tells whether oneDNN has it; without `there` its lack is an error. */
+/* Runs the key's computation, which is prepared if it is new. *there, if not NULL, is set to whether oneDNN has it;
+ * without `there` its lack is an error. */
 shard_status shard_cpu_run(shard_device *, const shard_cpu_key *, shard_cpu_planner *, const void *const *data, bool *there);
 
 /* One of the types that oneDNN computes in: float32 or bfloat16. */

@@ -1,7 +1,7 @@
 /*
- * oneDNN 2.x (2.2 on) and 3.x under one name: what differs between them and is used
- * here. In 2.x memory descriptors are structures and a primitive's descriptor
- * is made in two steps; in 3.x descriptors are owned handles.
+ * oneDNN 2.x (2.2 on) and 3.x under one name: the differences between them that matter here. In 2.x memory
+ * descriptors are structures and a primitive's descriptor is made in two steps; in 3.x descriptors are owned
+ * handles.
  */
 #ifndef SHARD_DEVICE_CPU_DNNL_H
 #define SHARD_DEVICE_CPU_DNNL_H
@@ -30,7 +30,7 @@ static inline dnnl_status_t shard_dnnl_layout_create_by_tag(shard_dnnl_layout *l
 #endif
 }
 
-/* Strides NULL: any, oneDNN chooses. */
+/* Strides NULL: oneDNN chooses the layout. */
 static inline dnnl_status_t shard_dnnl_layout_create(shard_dnnl_layout *layout, int ndim, const dnnl_dims_t dims,
                                                      dnnl_data_type_t type, const dnnl_dim_t *strides)
 {

@@ -1,11 +1,11 @@
 /*
- * How kernels share out the columns of a matrix [rows, cols]: a thread owns N columns side
+ * How kernels divide the columns of a matrix [rows, cols]: a thread owns N columns side
  * by side, moved in one access, and goes down the rows, several of them under way. A block
  * is `width` threads wide and has BLOCK / width groups of threads that take turns; blocks
- * beside each other cover the columns, blocks below each other (slices) take turns again.
+ * next to each other cover the columns, blocks below each other (slices) take turns again.
  *
- * A Form says what is read of an element's row (load), what is known of a column (term)
- * and what is done with both (take).
+ * A Form loads the elements of a row (load), has the constants of a
+ * column (term) and combines both (take).
  */
 #ifndef SHARD_DEVICE_CUDA_COLUMNS_CUH
 #define SHARD_DEVICE_CUDA_COLUMNS_CUH
@@ -15,11 +15,11 @@
 namespace shard {
 
 enum {
-    WIDEST = 32,     /* threads: 512 bytes of a row in packs, and few columns whose sums a block hands on */
+    WIDEST = 32,     /* threads: 512 bytes of a row in packs, and few columns of sums for each block */
     BLOCKS_EACH = 6, /* of a multiprocessor: whole rounds whether it holds 2, 3 or 6 at once */
 };
 
-/* tiles: blocks beside each other; slices: below each other. */
+/* tiles: blocks next to each other; slices: blocks below each other. */
 struct Columns {
     int64_t rows, cols;
     int64_t tiles, slices, width;

@@ -1,12 +1,11 @@
 /*
- * The CUDA module: opens devices and hands out their table.
+ * The CUDA plugin: opens devices and returns their table.
  *
- * A kernel is loaded by its first launch, as is CUDA's default (CUDA_MODULE_LOADING=LAZY) and
- * PyTorch's. To load all of them here would take a list of some 500 kernels, and would leave
- * out cuBLAS's and cuDNN's, all of which EAGER loads. Loading may wait for what the GPU
- * runs, also a collective: that ends without this thread, as all ranks have met before it was
- * put on its stream. In a capture nothing is loaded for the first time if the step has been
- * run before it (cuda.h); a program that captures at once sets EAGER.
+ * A kernel is loaded by its first launch, as is CUDA's default (CUDA_MODULE_LOADING=LAZY) and PyTorch's. To load all
+ * of them here would take a list of some 500 kernels, and would leave out cuBLAS's and cuDNN's, all of which EAGER
+ * loads. Loading may wait for work that the GPU runs, also a collective. The collective ends without this thread, as
+ * all ranks have passed its preflight check before it was put on its stream. In a capture nothing is loaded for the
+ * first time if the step has been run before it (cuda.h); a program that captures at once sets EAGER.
  */
 #include "device/cuda/cuda.h"
 
@@ -33,7 +32,7 @@ typedef struct opened {
 
 static opened *devices[MOST_DEVICES];
 
-/* How many GPUs there are; 0 with the error set where there is none. */
+/* The number of GPUs; 0 with the error set if there is none. */
 static int count_devices(void)
 {
     int count = 0;
@@ -75,9 +74,9 @@ static shard_status start(opened *device, int ordinal)
     SHARD_CUDA_TRY(cudaHostAlloc((void **)&cuda->fault, sizeof *cuda->fault, cudaHostAllocMapped | cudaHostAllocPortable));
     *cuda->fault = (shard_cuda_fault){0};
     SHARD_CUDA_TRY(cudaDeviceGetDefaultMemPool(&cuda->pool, ordinal));
-    uint64_t keep = UINT64_MAX; /* what was touched stays until trim */
+    uint64_t keep = UINT64_MAX; /* memory stays with the process until trim */
     SHARD_CUDA_TRY(cudaMemPoolSetAttribute(cuda->pool, cudaMemPoolAttrReleaseThreshold, &keep));
-    int wait = 0; /* of one stream for memory that another one is still to release: it takes other memory */
+    int wait = 0; /* a stream does not wait for memory that another stream is still to release: it takes other memory */
     SHARD_CUDA_TRY(cudaMemPoolSetAttribute(cuda->pool, cudaMemPoolReuseAllowInternalDependencies, &wait));
     snprintf(device->name, sizeof device->name, "cuda:%d", ordinal);
     device->device = (shard_device){.ops = &operations,
@@ -88,7 +87,7 @@ static shard_status start(opened *device, int ordinal)
     return SHARD_OK;
 }
 
-/* This rank's number on its machine, as shardrun, Open MPI, MPICH or srun say it. */
+/* This rank's number on its machine, from shardrun, Open MPI, MPICH or srun. */
 static shard_status read_local_rank(int64_t *rank)
 {
     static const char *const variables[] = {"LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "SLURM_LOCALID"};
@@ -103,7 +102,7 @@ shard_device *shard_cuda_plugin_open(const shard_plugin_base *base, int ordinal)
 {
     if (!shard_plugin_begin(base))
         return NULL;
-    static int own = -1; /* this rank's, once it is known */
+    static int own = -1; /* the local rank, if known */
     if (ordinal < 0 && own >= 0)
         return &devices[own]->device;
     int count = count_devices();

@@ -1,27 +1,23 @@
 /*
- * The CUDA device: what every file of this folder stands on.
+ * The CUDA device: declarations for every file of this folder.
  *
  * Invariants:
- * - Everything goes to one stream of the device, in the order of the calls; only
- *   the entries that device.h names wait for it. What happens on other streams
- *   (collectives, copy_in_async) is joined by events.
+ * - Everything goes to one stream of the device, in the order of the calls; only the entries that device.h names
+ *   wait for it. Events join the work of other streams (collectives, copy_in_async).
  * - Any thread of the host may call any entry.
  * - Sums are taken in an order that depends on the shapes alone: no float atomics.
  * - Indices of elements are 64-bit: a batch times a million classes passes 2^31.
- * - A sequence of entries can be captured in a graph (cuda_graph.c): all but those that wait,
- *   copy_in, copy_in_async, wait_arrival, trim, allocate_host, release_host and the events'. So a whole training step of
- *   one rank can: forward, loss, backward, the optimizer's step; collectives, before each
- *   of which hosts meet, are no entries. What CUDA's libraries make at their first use
- *   (handles, plans) has been made, as a step that was run once before sees to. A replay
- *   takes the memory's content at that time, but the other arguments as they were; what
- *   is another number at each step (shard_step_factors, shard_draw) is read from memory.
- * - Kernels that find something wrong in their data note it in the device's record, the
- *   first one; report makes it the error of the thread that waits or asks next. A
- *   kernel that comes after one that found it must stand such data.
+ * - A sequence of entries can be captured in a graph (cuda_graph.c): all but those that wait, copy_in,
+ *   copy_in_async, wait_arrival, trim, allocate_host, release_host and the events'. So a whole training step of one
+ *   rank can: forward, loss, backward, the optimizer's step. Collectives are not entries, and hosts do preflight
+ *   checks before them. A step that was run before has made what CUDA's libraries make at their first use (handles,
+ *   plans). A replay reads memory as it is then, but has the capture's other arguments. Values that change at each
+ *   step (shard_step_factors, shard_draw) are therefore in memory.
+ * - Kernels record the first fault that they find in their data in the device's record; report makes it the error
+ *   of the thread that waits or asks next. Later kernels must tolerate such data.
  *
- * Entries are called shard_cuda_<entry>. Kernels stand in .cu files with their
- * launchers below them, forward beside backward; what only calls CUDA's libraries
- * is C.
+ * Entries are called shard_cuda_<entry>. Kernels are in .cu files with their launchers below them, forward next to
+ * backward; files that only call CUDA's libraries are C.
  */
 #ifndef SHARD_DEVICE_CUDA_CUDA_H
 #define SHARD_DEVICE_CUDA_CUDA_H
@@ -41,12 +37,12 @@ extern "C" {
 #include "base/error.h"
 #include "device/device.h"
 
-/* Between the parts of a call's scratch memory, so that each is aligned for any use. */
+/* Alignment of the ranges of a call's scratch memory. */
 #define SHARD_CUDA_ALIGN 256
 
-/* The first thing that kernels found wrong and nobody has been told of. */
+/* The first fault that kernels found and that was not reported yet. */
 typedef struct shard_cuda_fault {
-    uint64_t what;     /* shard_cuda_fault_word of what it is; 0: nothing; 1: a thread is reading it */
+    uint64_t what;     /* shard_cuda_fault_word of the fault; 0: none; 1: a thread is reading it */
     int64_t detail[3]; /* for its format */
 } shard_cuda_fault;
 
@@ -57,21 +53,21 @@ typedef struct shard_cuda {
     int multiprocessors;
     cudaStream_t stream;
     cudaMemPool_t pool;
-    shard_memory_count *count;       /* of all; also of who sees the device from another stream */
+    shard_memory_count *count;       /* of all memory; also for readers on another stream */
     shard_cuda_fault *fault;         /* in pinned memory, which kernels write and the host reads */
-    /* Asked while the host waits for the stream, if set: an error ends the wait. The
-     * first time of a wait it `begins`. For what the stream waits for in turn. */
+    /* Called while the host waits for the stream, if set; an error ends the wait. `begins` is true in the first call
+     * of a wait. For work of other ranks that the stream waits for. */
     shard_status (*watch)(bool begins);
-    shard_cuda_graph *capture;       /* that the stream is in; NULL: none */
-    shard_cuda_graph *graphs;        /* all that there are */
+    shard_cuda_graph *capture;       /* the capture that the stream is in; NULL: none */
+    shard_cuda_graph *graphs;        /* the list of all graphs */
     struct shard_cuda_blas *blas;    /* cuda_blas.c; made at its first use */
     struct shard_cuda_dnn *dnn;      /* cuda_dnn.c */
-    cudaStream_t copies;             /* of copy_in_async, beside `stream` */
+    cudaStream_t copies;             /* of copy_in_async, next to `stream` */
 } shard_cuda;
 
-/* The device's own, and makes it the calling thread's current device: each thread of
- * the host has one, device 0 to begin with, and kernels can be launched on that alone.
- * Every entry begins with this. If the device cannot be set, the next call says so. */
+/* The device's state; makes the device the calling thread's current one. Each thread of the host has a current
+ * device, device 0 at first, and kernels can be launched on that alone. Every entry begins with this. If the device
+ * cannot be set, the next call reports it. */
 static inline shard_cuda *shard_cuda_of(const shard_device *device)
 {
     shard_cuda *cuda = (shard_cuda *)device->state;
@@ -88,31 +84,31 @@ shard_status shard_cuda_check(cudaError_t error, const char *call);
 #define SHARD_CUDA(call) shard_cuda_check(call, #call)
 #define SHARD_CUDA_TRY(call) SHARD_TRY(SHARD_CUDA(call))
 
-/* What kernels carry of a fault: its address, turned so that nobody takes it for an argument
- * that they could read. */
+/* The kernels' argument for a fault: its address, encoded so that the emulation does not take it for a readable
+ * pointer. */
 static inline uint64_t shard_cuda_fault_word(const shard_fault *fault)
 {
     return ~(uint64_t)(uintptr_t)fault;
 }
 
-/* Waits until all that is on the stream is done. What waits for it calls this, not the
- * runtime: work of other ranks that it waits for may never come. */
+/* Waits until all work on the stream is done. Functions that wait for the stream call this instead of the runtime,
+ * as the work of other ranks that it waits for may never come. */
 shard_status shard_cuda_wait(shard_device *device);
 
 /* ---- cuda_graph.c ---- */
 
-/* UNSUPPORTED in a capture, in which `what` cannot be. */
+/* UNSUPPORTED in a capture, with `what` as the reason. */
 shard_status shard_cuda_refuse_in_capture(shard_cuda *cuda, const char *what);
-/* In a capture: memory was allocated. */
+/* Called in a capture: memory was allocated. */
 shard_status shard_cuda_graph_allocated(shard_cuda_graph *graph, void *memory, size_t bytes);
-/* Memory is released: whether a graph sees to freeing it. */
+/* Called when memory is released: whether a graph frees it. */
 bool shard_cuda_graph_takes(shard_cuda *cuda, void *memory, size_t bytes);
-/* ARGUMENT for memory that a graph allocates at its first launch, which has not been. */
+/* ARGUMENT for memory that a graph allocates at its first launch, before that launch. */
 shard_status shard_cuda_graph_check_read(const shard_cuda *cuda, const void *memory);
 
-/* Scratch memory of the device for one call: taken and given back in the stream's
- * order, so that it may be given back before the work that uses it has run. It
- * counts as workspace. NULL with the error set; release takes NULL. */
+/* Scratch memory of the device for one call: allocated and released in the stream's order, so that it may be
+ * released before the work that uses it has run. It counts as workspace. NULL with the error set; release takes
+ * NULL. */
 void *shard_cuda_scratch(shard_device *device, size_t bytes);
 void shard_cuda_scratch_release(shard_device *device, void *memory, size_t bytes);
 

@@ -1,14 +1,15 @@
 /*
- * Products of matrices whose rows begin at no multiple of 16 bytes. Kernels for tensor cores move 16 bytes at a time, and
- * those that take other rows are several times slower: where a product is large for its matrices, these go through
- * scratch memory in which their rows are aligned.
+ * Products of matrices whose rows begin at no multiple of 16 bytes. Kernels for tensor cores move 16 bytes at a time,
+ * and those that take other rows are several times slower: where a product is large for its matrices, these go
+ * through scratch memory in which their rows are aligned.
  */
 #include "device/cuda/cuda_blas.h"
 
 /*
  * When that pays. An H100 that multiplies such rows at 250 TFLOP/s, not 700, loses 2.6e-15 s a flop; a byte that is read
  * and written at 3 TB/s costs 0.67e-12 s, as much as 260 flop lose. Twice as many are asked for, and so many that they
- * lose more than the launches of three copies (about 10 us). Memory for copies is bounded: it is taken beside all others.
+ * lose more than the launches of three copies (about 10 us). Memory for copies is bounded: it is allocated in
+ * addition to all other memory.
  */
 #define LEAST_FLOP 0x1p32
 #define FLOP_EACH_BYTE 512
@@ -45,7 +46,7 @@ static size_t plan_copies(const shard_cuda_product *p, stored *matrix)
     return bytes <= MOST_SCRATCH && flop >= LEAST_FLOP && flop >= FLOP_EACH_BYTE * moved ? bytes : 0;
 }
 
-/* The bias is added by the product's kernel, or is there before. */
+/* The product's kernel adds the bias, or it is added before. */
 static shard_status multiply(shard_device *device, const shard_cuda_product *product, shard_dtype dtype)
 {
     shard_cuda_product p = *product;
@@ -69,7 +70,7 @@ static shard_status copy(shard_device *device, const stored *s, char *scratch, b
                 : shard_cuda_copy_rows(device, aligned, s->aligned, s->memory, s->pitch, s->width, s->rows);
 }
 
-/* matrix: what of the product is copied to scratch memory, and from there. */
+/* matrix: the operands that are copied to scratch memory, and the result that is copied from there. */
 static shard_status multiply_copies(shard_device *device, const shard_cuda_product *product, const stored *matrix, char *scratch,
                                     shard_dtype dtype)
 {

@@ -1,9 +1,10 @@
-/* Elements at given indices along a dimension: taken out, or added to. */
+/* Elements at given indices along a dimension: gathered, or added to. */
 #include "device/cuda/kernel.cuh"
 
 using namespace shard;
 
-/* Where an index is in [outer, size, inner], for what is at `at` of [outer, count, inner]; -1: not here. */
+/* The element that the index selects in [outer, size, inner], for element `at` of [outer, count, inner]; -1:
+ * outside. */
 static __device__ inline int64_t element_of(const shard_axis &axis, int64_t count, int64_t start, int64_t skip,
                                             const int64_t *index, int64_t at)
 {
@@ -36,7 +37,7 @@ shard_status shard_cuda_gather_at(shard_device *device, const shard_axis *axis, 
     });
 }
 
-/* A thread adds all that goes to its element of outer and of inner, in order. */
+/* A thread adds all summands of its element of outer and inner, in order. */
 template <class T>
 static __global__ void add_at(shard_axis axis, int64_t count, int64_t start, int64_t skip, const int64_t *index, Real<T> factor,
                               const T *value, T *x)

@@ -1,7 +1,7 @@
 /*
  * Average pooling of images [n, h, w, c]; both ways gather, so that each element is
  * written once. Own kernels: cuDNN divides by the whole kernel where a last window
- * hangs over the padding (ceil_mode), PyTorch by its part of the padded image.
+ * hangs over the padding (ceil_mode), PyTorch by the part that is in the padded image.
  *
  * Invariants: a thread owns a pack of 16 bytes of channels, or one channel where
  * they are no multiple of that; sums of 16-bit types are in float32, of others in

@@ -1,7 +1,6 @@
 /*
- * Batch norm over [rows, channels]. Sums, means and deviations are double. So that
- * float keeps what it can of x - mean, the mean is split in its float value,
- * subtracted first, and the rest, which goes into the constant term.
+ * Batch norm over [rows, channels]. Sums, means and deviations are double. The mean is the sum of its float value,
+ * which is subtracted first, and a rest, which goes into the constant term, so that float loses little of x - mean.
  */
 #include "device/cuda/columns.cuh"
 
@@ -215,7 +214,7 @@ template <class R> struct Statistics {
         }
     }
 
-    /* As what finishes the sums, about the running mean. */
+    /* The sums are about the running mean. */
     __device__ double shift_of(int64_t c) const
     {
         return running_mean ? (double)running_mean[c] : 0;

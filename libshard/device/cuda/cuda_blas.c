@@ -13,7 +13,7 @@
 
 enum {
     WORKSPACE_EACH = 256 << 10, /* for each multiprocessor: 32 MiB on a Hopper, as NVIDIA recommends */
-    MOST_ALIGNED = 16,          /* bytes; more is promised of no pointer, so that results do not depend on where memory is */
+    MOST_ALIGNED = 16,          /* bytes; no larger alignment is assumed, so that results do not depend on addresses */
 };
 
 struct shard_cuda_blas {
@@ -35,7 +35,7 @@ typedef struct plan {
 /* The handles and the plans are used by one thread at a time. */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
-/* NOT_INITIALIZED: what cublasCreate says where CUDA has no memory for it. */
+/* cublasCreate returns NOT_INITIALIZED if CUDA has no memory for it. */
 static bool lacks_memory(cublasStatus_t status)
 {
     return status == CUBLAS_STATUS_ALLOC_FAILED || status == CUBLAS_STATUS_NOT_INITIALIZED;
@@ -138,8 +138,8 @@ static factor factor_of(double value, shard_dtype dtype)
     return dtype == SHARD_FLOAT64 ? (factor){.d = value} : (factor){.f = (float)value};
 }
 
-/* cuBLAS reads matrices by columns, which makes ours transposed ones: it computes
- * c^T = op(b)^T op(a)^T, where what is stored as we say is stored so for it too. */
+/* cuBLAS reads matrices by columns, so it sees ours transposed: it computes c^T = op(b)^T op(a)^T, and a matrix that
+ * is stored transposed for us is stored transposed for it. */
 static shard_status multiply(shard_device *device, const shard_cuda_product *p, shard_dtype dtype)
 {
     struct shard_cuda_blas *blas;
@@ -197,7 +197,7 @@ static shard_status prefer(const shard_cuda_product *p, size_t most, cublasLtMat
     return SHARD_OK;
 }
 
-/* The plan is not used again: the product is computed in another way, its bias added before. */
+/* The plan is not used again: the bias is added first, then the product. */
 static void refuse(plan *made, const shard_cuda_product *p, shard_dtype dtype, const char *call, cublasStatus_t status)
 {
     made->there = false;

@@ -28,11 +28,11 @@ typedef struct shard_cuda_product {
 
 shard_status shard_cuda_multiply(shard_device *device, const shard_cuda_product *product, shard_dtype dtype);
 
-/* The same with its bias, in one kernel; *there tells whether cuBLASLt has one. */
+/* As shard_cuda_multiply with its bias, in one kernel; *there is set to whether cuBLASLt has one. */
 shard_status shard_cuda_multiply_biased(shard_device *device, const shard_cuda_product *product, shard_dtype dtype, bool *there);
 
-/* The same with a bias or without, by way of scratch memory where rows begin at no multiple of 16
- * bytes and that pays; cuda_aligned.c. */
+/* The product with a bias or without, by way of scratch memory if rows begin at no multiple of 16 bytes and that is
+ * faster; cuda_aligned.c. */
 shard_status shard_cuda_multiply_aligned(shard_device *device, const shard_cuda_product *product, shard_dtype dtype);
 
 /* Every row of y [rows, cols], whose rows are pitch apart, = row [cols]; cuda_spread.cu. */

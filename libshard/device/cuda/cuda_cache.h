@@ -1,6 +1,6 @@
 /*
- * What a vendor's library prepares once per shape, kept for a device: descriptors,
- * algorithms, plans. A bounded number; the ones longest unused make room.
+ * A bounded cache of the data that a vendor's library prepares once per shape for a device: descriptors, algorithms,
+ * plans. The least recently used are removed.
  */
 #ifndef SHARD_DEVICE_CUDA_CACHE_H
 #define SHARD_DEVICE_CUDA_CACHE_H
@@ -13,7 +13,7 @@ extern "C" {
 
 enum { SHARD_CUDA_KEY_WORDS = 20, SHARD_CUDA_CACHE_SETS = 128, SHARD_CUDA_CACHE_WAYS = 8 };
 
-/* All that the preparation depends on; words that are not used are 0. */
+/* Everything that the preparation depends on; words that are not used are 0. */
 typedef struct shard_cuda_key {
     int64_t word[SHARD_CUDA_KEY_WORDS];
 } shard_cuda_key;
@@ -30,7 +30,7 @@ typedef struct shard_cuda_cache {
     shard_cuda_cached entry[SHARD_CUDA_CACHE_SETS][SHARD_CUDA_CACHE_WAYS];
 } shard_cuda_cache;
 
-/* Where the key's value is; NULL there if it is to be made. */
+/* The place of the key's value; NULL there if it must be made. */
 void **shard_cuda_cache_find(shard_cuda_cache *, const shard_cuda_key *);
 
 /* The largest power of two, `most` at the most, that divides the pointer (NULL: most). */

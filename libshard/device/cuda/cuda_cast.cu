@@ -2,8 +2,8 @@
  * cast, between every two types, and fill, which casts one value.
  *
  * Invariants: 16-bit types go through float; from an integer to a floating type is
- * rounded once. To an integer truncates; what it cannot hold becomes its nearest
- * value, NaN 0. Integers wrap among themselves.
+ * rounded once. To an integer truncates; a value outside its range becomes the nearest
+ * one, NaN 0. Integers wrap among themselves.
  */
 #include "device/cuda/map.cuh"
 

@@ -1,4 +1,4 @@
-/* Errors of the runtime. Linked into every module that uses it. */
+/* Errors of the runtime. Linked into every plugin that uses it. */
 #include "device/cuda/cuda.h"
 
 shard_status shard_cuda_check(cudaError_t error, const char *call)

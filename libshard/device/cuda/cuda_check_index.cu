@@ -1,9 +1,9 @@
 /*
- * Indices that are out of range, and whether members have the same ones.
+ * Indices that are out of range, and whether ranks have the same labels.
  *
- * Blocks note what they find of their part of the array, and one block makes it up: the
- * first bad index of all is the least, the hash a sum of whole numbers, which no order
- * changes. What is wrong goes to the device's record of its first fault.
+ * Blocks record what they find in their range of the array, and one block combines it: the first bad index of all is
+ * the least, the hash a sum of integers, which no order changes. Faults go to the device's record of its first
+ * fault.
  */
 #include "device/cuda/kernel.cuh"
 
@@ -31,7 +31,7 @@ static __device__ inline void note_fault(shard_cuda_fault *fault, uint64_t what,
 
 typedef unsigned long long Hash;
 
-/* What a block finds: the first bad position, n for none. */
+/* The result of a block: the first bad position, n for none. */
 struct Finding {
     int64_t first;
     Hash hash;
@@ -89,7 +89,7 @@ shard_status shard_cuda_check_index(shard_device *device, int64_t n, const int64
     return status;
 }
 
-/* ---- members ---- */
+/* ---- ranks ---- */
 
 static __global__ void compare(int64_t members, int64_t stride, const shard_label_digest *digest, uint64_t what,
                                shard_cuda_fault *fault)

@@ -1,4 +1,4 @@
-/* Convolutions: which way each of them is computed. */
+/* Convolutions: selects the way each of them is computed. */
 #include "device/cuda/cuda_blas.h"
 #include "device/cuda/cuda_dnn.h"
 
@@ -115,7 +115,7 @@ static shard_status convolve_widened(shard_device *device, const shard_cuda_conv
     return status;
 }
 
-/* For what cuDNN has only without adding to what is there: a bias comes last. */
+/* For convolutions that cuDNN cannot accumulate: a bias is added last. */
 static shard_status convolve_then_add(shard_device *device, const shard_cuda_conv *c, const void *bias, bool *there)
 {
     const shard_conv_shape *s = c->shape;

@@ -17,7 +17,7 @@ using namespace shard;
 
 static const int64_t COLUMNS_BYTES = (int64_t)64 << 20;
 
-/* What kernels divide by, for n images. */
+/* The divisors of kernels, for n images. */
 struct Divisors {
     Divisor inner, pixels, oh, ow, taps, kw;       /* of the columns */
     Divisor c, h, w, channels, stride_h, stride_w; /* of the images; channels: of a group */
@@ -48,7 +48,7 @@ static __device__ inline int64_t output_of(int64_t input, int64_t window, const 
     return output >= 0 && stride.split(&output) == 0 && output < size ? output : -1;
 }
 
-/* x[n, h, w, c] = the sum of what the columns have of it. */
+/* x[n, h, w, c] = the sum of the columns' elements that come from it. */
 template <class T> static __global__ void fold(shard_conv_shape s, Divisors by, int64_t n, const T *columns, T *x)
 {
     int64_t inner = by.inner.size, count = n * s.h * s.w * s.c;
@@ -69,7 +69,7 @@ template <class T> static __global__ void fold(shard_conv_shape s, Divisors by, 
     }
 }
 
-/* The same images' part of each computation; x and y begin at the first of them. */
+/* A range of images in each computation; x and y begin at its first image. */
 template <class T> struct Part {
     shard_device *device;
     const shard_cuda_conv *c;

@@ -1,18 +1,17 @@
 /*
- * Cross-entropy over a part of the columns: one pass over the logits for the
- * statistics, one for the gradient, which may take their place.
+ * Cross-entropy over a range of the columns: one pass over the logits for the statistics, one for the gradient,
+ * which may overwrite them.
  *
- * A row's q is a constant `spread`, or keep * probability + spread, times the columns'
- * weights; a label adds `keep` times its weight at the target. The statistics of
- * pieces of a row are joined by a second kernel, in an order that depends on the
- * shape alone, which adds what the label does. Those of the members' parts are joined
- * alike, in the order of the members.
+ * A row's q is a constant `spread`, or keep * probability + spread, times the columns' weights; a label adds `keep`
+ * times its weight at the target. A second kernel joins the statistics of pieces of a row, in an order that depends
+ * on the shape alone, and adds the label's summands. The ranks' statistics are joined in the same way, in rank
+ * order.
  */
 #include "device/cuda/exp_sum.cuh"
 
 using namespace shard;
 
-/* What the columns of a row have in q: nothing, the same, or each its own. */
+/* The columns' summands of q in a row: none, one constant, or one for each column. */
 enum { NO_TARGETS, SAME_TARGETS, OWN_TARGETS };
 
 template <class T> struct Loss {
@@ -51,7 +50,7 @@ template <class T> struct Loss {
     }
 };
 
-/* Packs of the logits that a thread has under way; as many again of what the columns have. */
+/* Packs of the logits that a thread loads ahead; as many again of the columns' weights or probabilities. */
 template <int TARGETS> constexpr int packs_ahead = TARGETS == OWN_TARGETS ? PACKS / 2 : PACKS;
 
 /* ---- statistics ---- */
@@ -62,7 +61,7 @@ struct LossPart {
     int64_t ahead;
 };
 
-/* Where a row's logits are counted that come before the target's; ahead NULL: nowhere. */
+/* The row's count of logits before the target's; ahead NULL: not counted. */
 struct Ranking {
     const double *logit; /* [rows], of the targets; NULL: this part has them */
     int64_t *ahead;      /* [rows] */
@@ -273,15 +272,15 @@ shard_status shard_cuda_cross_entropy_stats(shard_device *device, const shard_cr
 
 /* ---- all parts of the rows ---- */
 
-/* What the members have of a row: their statistics and ahead begin `stride` from each other. */
+/* The ranks' statistics and counts of a row, which begin `stride` from each other. */
 struct Members {
     int64_t count, stride;
     const double *stats;
     const int64_t *ahead;
 };
 
-/* A row's log-sum-exp, b, loss and its weight in the mean. A part without a finite logit adds
- * 0 * exp(-inf); a NaN is in the maximum or the sum, and stays. */
+/* A row's log-sum-exp, b, loss and its weight in the mean. A rank without a finite logit adds 0 * exp(-inf); a NaN
+ * is in the maximum or the sum, and stays. */
 static __device__ inline void join_row(const Members &members, int64_t rows, int64_t row, bool labels, bool ignored,
                                        double *numbers)
 {
@@ -382,7 +381,7 @@ shard_status shard_cuda_cross_entropy_join(shard_device *device, const shard_cro
 
 /* ---- gradient ---- */
 
-/* What a row's elements share: dx = factor * exp(x - center) - constant, and less at the target. */
+/* The constants of a row: dx = factor * exp(x - center) - constant, and less at the target. */
 template <class R> struct RowGradient {
     R factor, center, keep, spread;
     int64_t target;

@@ -21,8 +21,8 @@ struct shard_cuda_dnn {
     shard_cuda_cache plans;
 };
 
-/* In the order in which they are tried; within one, in that of cuDNN's heuristic. A fallback may
- * be many times slower than what is compiled at run time, which costs seconds once. */
+/* In the order in which they are tried, and within each in the order of cuDNN's heuristic. A fallback may be many
+ * times slower than an engine that is compiled at run time, which costs seconds once. */
 typedef enum choice {
     PRECOMPILED,
     RUNTIME_COMPILED,
@@ -33,13 +33,13 @@ typedef enum choice {
 
 /* An engine as a heuristic configures it. */
 typedef struct engine {
-    cudnnBackendDescriptor_t configuration; /* kept as long as what is made of it */
+    cudnnBackendDescriptor_t configuration; /* must exist as long as plans made of it */
     int64_t index;                          /* cuDNN's number */
     unsigned numerical, behavior;           /* bits of its notes */
     choice choice;
 } engine;
 
-/* A convolution's engines, and what runs the one before `next`; those before that one have failed. */
+/* A convolution's engines; the one before `next` is in use, and those before that one have failed. */
 typedef struct plan {
     engine *engines;
     int64_t count, next;
@@ -57,7 +57,7 @@ static bool lacks_memory(cudnnStatus_t status)
     return status == CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED;
 }
 
-/* The status' name, and what cuDNN has to say of it. */
+/* The status' name, and cuDNN's text for it. */
 static const char *text_of(cudnnStatus_t status)
 {
     static _Thread_local char text[640];
@@ -193,7 +193,7 @@ static cudnnBackendDescriptor_t describe_windows(graph *g, const shard_conv_shap
     return windows;
 }
 
-/* What the three operations call the same things. */
+/* The names of the three operations' attributes. */
 static const struct {
     cudnnBackendDescriptorType_t type;
     cudnnBackendAttributeName_t windows, x, weight, y, alpha, beta;
@@ -217,7 +217,7 @@ static const struct {
                                          CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_BETA},
 };
 
-/* The groups are told by the channels of the images and of the weights. */
+/* The channels of the images and of the weights determine the groups. */
 static cudnnBackendDescriptor_t describe(graph *g, cudnnHandle_t handle, const shard_cuda_conv *c)
 {
     const shard_conv_shape *s = c->shape;
@@ -245,7 +245,7 @@ static cudnnBackendDescriptor_t describe(graph *g, cudnnHandle_t handle, const s
 
 #define BIT(note) (1u << (note))
 
-/* Bits of what an engine says of itself; all bits if that is not to be had, or is more than `known`. */
+/* Bits of an engine's notes; all bits if cuDNN does not report them, or there are more than `known`. */
 static unsigned notes_of(cudnnBackendDescriptor_t described, cudnnBackendAttributeName_t name, cudnnBackendAttributeType_t type,
                          int64_t known)
 {
@@ -346,7 +346,7 @@ static void insert(plan *p, engine e)
     p->engines[at] = e;
 }
 
-/* Adds the fit ones of what the heuristic names; all: room for as many. */
+/* Adds the usable configurations of a heuristic; all: room for as many. */
 static void take_advice(plan *p, const advice *a, cudnnBackendDescriptor_t *all, bool fallback, shard_dtype dtype,
                         bool allow_tf32)
 {
@@ -427,7 +427,7 @@ static shard_status find_plan(shard_device *device, struct shard_cuda_dnn *dnn, 
     return *kept ? SHARD_OK : shard_last_status();
 }
 
-/* ---- what is logged ---- */
+/* ---- logging ---- */
 
 static const char *name_of(const shard_cuda_conv *c)
 {
@@ -528,7 +528,7 @@ static bool next_execution(cudnnHandle_t handle, plan *p, const shard_cuda_conv 
     return p->execution != NULL;
 }
 
-/* By the plan's present engine; *computed unless it fails. Else an error, which no engine could help. */
+/* Runs the plan's current engine; *computed unless it fails. An error is one that no engine could avoid. */
 static shard_status run_engine(shard_device *device, cudnnHandle_t handle, plan *p, const shard_cuda_conv *c, bool *computed,
                                bool *begun)
 {
@@ -563,7 +563,7 @@ static shard_status convolve(shard_device *device, const shard_cuda_conv *c, boo
     *there = false;
     SHARD_TRY(open_dnn(device, &dnn));
     SHARD_TRY(find_plan(device, dnn, c, &p));
-    /* What an engine that failed may have added is not to be added to: the caller begins again. */
+    /* An engine that failed may have added to the result, so the caller begins again. */
     while (!(begun && c->accumulate) && next_execution(dnn->handle, p, c)) {
         SHARD_TRY(run_engine(device, dnn->handle, p, c, there, &begun));
         if (*there)

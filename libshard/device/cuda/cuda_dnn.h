@@ -34,7 +34,7 @@ typedef struct shard_cuda_conv {
     shard_cuda_conv_kind kind;
     const shard_conv_shape *shape;
     shard_dtype dtype;
-    bool accumulate; /* the result is added to what is there */
+    bool accumulate; /* the result is added to y, x or weight */
     void *x, *weight, *y;
 } shard_cuda_conv;
 

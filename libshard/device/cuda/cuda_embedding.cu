@@ -253,8 +253,8 @@ template <class R, int N> static __device__ inline void store_sums(R *to, const 
     }
 }
 
-/* What dy has for a pack of columns of one row, or a piece of it, which begins at the thread's
- * position: added to dweight, or to `pieces` of a row that has several. */
+/* Sums dy's elements in a pack of columns of one row, or of a piece of it, which begins at the thread's position:
+ * added to dweight, or to `pieces` of a row that has several. */
 template <class T, int N>
 static __global__ void sum_positions(Sorted s, Sorting sorting, Divisor packs, bool by_count, bool accumulate, const T *dy,
                                      Real<T> *pieces, T *dweight)

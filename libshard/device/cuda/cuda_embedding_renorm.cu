@@ -47,7 +47,7 @@ template <class T, class Form> static __global__ void sum_rows_of(Positions p, c
     }
 }
 
-/* Puts what each row is multiplied by in its sum's place; 1: it stays. */
+/* Replaces each row's sum by the row's factor; 1: unchanged. */
 static __global__ void find_factors(Positions p, double power, double max_norm, double *sum)
 {
     for (int64_t i = (int64_t)blockIdx.x * BLOCK + threadIdx.x; i < p.n; i += (int64_t)gridDim.x * BLOCK) {

@@ -2,12 +2,11 @@
  * Graphs by capture of the device's stream.
  *
  * Invariants:
- * - Memory that is allocated in a capture is the graph's (allocation nodes): it has the same
- *   addresses in each launch. What is not freed in the capture has its values until the next
- *   launch, which frees it first (AutoFreeOnLaunch), and is freed with the graph or when its tensor
- *   goes, whichever is later.
- * - Memory from before that is freed in a capture may be what the graph reads: it stays until the
- *   graph is destroyed.
+ * - Memory that is allocated in a capture is the graph's (allocation nodes): it has the same addresses in each
+ *   launch. Memory that is not freed in the capture keeps its values until the next launch, which frees it first
+ *   (AutoFreeOnLaunch). It is freed with the graph or with its tensor, whichever is later.
+ * - Memory from before the capture that is freed in it may be read by the graph: it stays until the graph is
+ *   destroyed.
  */
 #include "device/cuda/cuda_room.h"
 
@@ -188,7 +187,7 @@ static void end_peaks(shard_device *device, shard_cuda_graph *graph)
     }
 }
 
-/* What a launch uses has been used. */
+/* A launch's peak counts as used. */
 static void raise_peaks(shard_device *device, const shard_cuda_graph *graph)
 {
     for (int i = 0; i <= SHARD_MEMORY_KINDS; i++) {
@@ -221,7 +220,7 @@ shard_status shard_cuda_graph_begin(shard_device *device)
     return SHARD_OK;
 }
 
-/* The executable of what was captured; NULL with the error set. */
+/* The executable of the capture; NULL with the error set. */
 static cudaGraphExec_t instantiate(shard_device *device, cudaGraph_t graph, size_t *nodes)
 {
     cudaGraphExec_t executable = NULL;

@@ -1,9 +1,8 @@
 /*
- * The target's logit, and how many logits come before it.
+ * The target's logit, and the number of logits that come before it.
  *
- * Invariants: logits are counted by whole numbers, whose sums no order changes, so
- * that the pieces of a row may be added by atomics. A NaN counts as the largest of
- * all, so that it is not taken for a hit.
+ * Invariants: logits are counted by integers, whose sums no order changes, so that the pieces of a row may be added
+ * by atomics. A NaN counts as the largest of all, so that it is not a hit.
  */
 #include "device/cuda/kernel.cuh"
 

@@ -1,7 +1,6 @@
 /*
- * Layer norm over the rows of [rows, cols]. Statistics are double, summed about the
- * row's first element, against cancellation. What float loses of the mean goes into the
- * constant term.
+ * Layer norm over the rows of [rows, cols]. Statistics are double, summed about the row's first element, against
+ * cancellation. The constant term has the digits of the mean that float loses.
  */
 #include "device/cuda/columns.cuh"
 #include "device/cuda/rows.cuh"

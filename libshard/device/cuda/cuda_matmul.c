@@ -70,7 +70,7 @@ shard_status shard_cuda_linear(shard_device *device, const shard_linear_shape *s
     return shard_cuda_multiply_aligned(device, &p, dtype);
 }
 
-/* The next multiple of `unit` bytes, or what it was if that makes a row longer by more than 1 / least of it. */
+/* The next multiple of `unit` bytes, or the given number if that makes a row longer by more than 1 / least of it. */
 static int64_t padded(int64_t bytes, int64_t unit, int64_t least)
 {
     int64_t more = (unit - bytes % unit) % unit;

@@ -3,9 +3,9 @@
  * what it has (cuda.c sets its release threshold), with our count of what is in
  * use; pinned memory for staging.
  *
- * Memory that is released is handed out again to work that is queued later on the
- * same stream, so that nothing has to wait. The stream of copies takes some, too,
- * which is released on the device's stream like all other.
+ * Released memory is reused by work that is queued later on the
+ * same stream, so that nothing has to wait. Memory of the stream of copies is released on the device's stream like
+ * all other.
  */
 #include "device/cuda/cuda_room.h"
 
@@ -96,7 +96,7 @@ void shard_cuda_release_host(shard_device *device, void *memory, size_t bytes)
 
 /* ---- waiting ---- */
 
-/* Kernels may run meanwhile, and other threads ask: the record is this thread's until it is empty. */
+/* Kernels may run at the same time, and other threads may ask: the record is this thread's until it is empty. */
 shard_status shard_cuda_report(shard_device *device)
 {
     const uint64_t being_read = 1; /* no fault's word */
@@ -126,7 +126,7 @@ static shard_status poll(const shard_cuda *cuda, cudaStream_t stream, cudaEvent_
     }
 }
 
-/* Without what kernels have found wrong, which is for those whose waiting device.h names. */
+/* Ignores the faults of kernels, which are for the entries whose waiting device.h names. */
 static shard_status wait_stream(const shard_cuda *cuda, cudaStream_t stream)
 {
     return cuda->watch ? poll(cuda, stream, NULL) : SHARD_CUDA(cudaStreamSynchronize(stream));
@@ -156,14 +156,14 @@ bool shard_cuda_make_room(shard_device *device)
            SHARD_CUDA(cudaDeviceGraphMemTrim(cuda->ordinal)) == SHARD_OK;
 }
 
-/* A fault that is found by then stays for those whose waiting device.h names: ranks trim before a collective that
- * all of them have agreed to enter. */
+/* A fault that is found by then is kept for the entries whose waiting device.h names, as ranks trim before a
+ * collective that all of them have agreed to enter. */
 void shard_cuda_trim(shard_device *device)
 {
     shard_cuda *cuda = shard_cuda_of(device);
-    if (shard_cuda_refuse_in_capture(cuda, "giving memory back to the driver") != SHARD_OK)
+    if (shard_cuda_refuse_in_capture(cuda, "returning memory to the driver") != SHARD_OK)
         return;
-    wait_stream(cuda, cuda->stream); /* whatever that comes to: only what nobody uses goes */
+    wait_stream(cuda, cuda->stream); /* the result is ignored: only memory that is not in use is freed */
     SHARD_CUDA(cudaMemPoolTrimTo(cuda->pool, 0));
     SHARD_CUDA(cudaDeviceGraphMemTrim(cuda->ordinal));
 }
@@ -251,8 +251,8 @@ shard_status shard_cuda_copy_out_async(shard_device *device, void *to_host, cons
     return bytes ? SHARD_CUDA(cudaMemcpyAsync(to_host, from, bytes, cudaMemcpyDeviceToHost, cuda->stream)) : SHARD_OK;
 }
 
-/* The memory is taken in the order of the stream of copies: what it was used for before is over when the copy begins
- * (cuda.c keeps the pool from having that stream wait for it). */
+/* The memory is allocated in the order of the stream of copies: its earlier use is over when the copy begins (cuda.c
+ * prevents the pool from making that stream wait for it). */
 void *shard_cuda_copy_in_async(shard_device *device, const void *from_host, size_t bytes, void **arrival)
 {
     shard_cuda *cuda = shard_cuda_of(device);

@@ -1,4 +1,4 @@
-/* Pixels of 8 bits to the numbers that a network reads: a mean and a factor for each channel. */
+/* Converts 8-bit pixels to floating numbers: a mean and a factor for each channel. */
 #include "device/cuda/map.cuh"
 
 using namespace shard;

@@ -1,8 +1,7 @@
 /*
- * The sum of |x|^power, or the largest |x|. Each block strides over the array, several
- * packs under way in a thread; where there are several blocks, a second launch joins
- * what they have found. In double, and in an order that n decides (and how many blocks
- * keep the device busy; of a list's arrays n alone).
+ * The sum of |x|^power, or the largest |x|. Each block strides over the array, several packs at a time in a thread;
+ * a second launch joins the results of several blocks. In double, and in an order that n determines (and the number
+ * of blocks that keep the device busy; for a list's arrays n alone).
  */
 #include "device/cuda/list.cuh"
 
@@ -23,7 +22,7 @@ struct Largest {
     using Join = Maximum;
     __device__ double of(double x) const { return fabs(x); }
 };
-/* Of what is found already. */
+/* Combines with the result so far. */
 template <class Form> struct Found {
     using Join = typename Form::Join;
     __device__ double of(double x) const { return x; }
@@ -40,7 +39,7 @@ template <class T, int N> static __device__ inline Pack<T, N> load(const T *x, b
     return pack;
 }
 
-/* What the `first` of `stride` threads finds. */
+/* The result of thread `first` of `stride` threads. */
 template <class T, int N, class Form>
 static __device__ inline double find(int64_t first, int64_t stride, int64_t n, const T *x, Form form)
 {

@@ -1,6 +1,6 @@
 /*
- * Running out of memory. The pool keeps what tensors release; what it keeps is lost to an
- * allocation of another size, and to what CUDA and its libraries take beside the pool: handles,
+ * Running out of memory. The pool keeps memory that tensors release. That memory cannot
+ * serve an allocation of another size, or what CUDA and its libraries allocate outside the pool: handles,
  * workspaces, code that is loaded at its first use. Every call that may take memory is therefore
  * made by SHARD_CUDA_WITH_ROOM; NCCL's, which cannot be made again, come after a trim.
  */
@@ -28,9 +28,9 @@ static inline bool shard_cuda_lacks_memory(cudaError_t error)
     return error == cudaErrorMemoryAllocation;
 }
 
-/* Waits for the stream and gives what the pool keeps back to the driver; false if it cannot: in a capture, which
- * lets nobody wait, and with the error set if the wait fails. Work on the stream that waits for other ranks ends
- * without this one: before a collective is put on it, all ranks have met to do so. */
+/* Waits for the stream and returns the pool's free memory to the driver. False if it cannot: in a capture, which
+ * does not allow waiting, and with the error set if the wait fails. Work on the stream that waits for other ranks
+ * ends without this one, as all ranks pass the preflight check of a collective before it is put on the stream. */
 bool shard_cuda_make_room(shard_device *device);
 
 #ifdef __cplusplus

@@ -1,6 +1,6 @@
 /*
- * Softmax of rows, or its logarithm, and its gradient. Results may take the place of
- * what they are computed from: each element is written by the thread that read it.
+ * Softmax of rows, or its logarithm, and its gradient. Results may overwrite the operands: each element is written
+ * by the thread that read it.
  */
 #include "device/cuda/exp_sum.cuh"
 

@@ -2,9 +2,8 @@
  * Column sums.
  *
  * A block takes `width` packs side by side (its columns) and a slice of the rows, of
- * which each of its BLOCK / width groups of threads takes every so-manyeth; then the
- * groups are added up, as a tree. Where there are several slices, their sums are
- * summed in the same way by a second launch.
+ * which its BLOCK / width groups of threads take rows in turn; then the groups' sums are added, as a tree. Where
+ * there are several slices, their sums are summed in the same way by a second launch.
  *
  * Invariants: sums are double, so that the result is the sum rounded once. The slices
  * and the order depend on the shape and on x's alignment alone.
@@ -48,7 +47,7 @@ template <class T, int N> struct Rows {
     }
 };
 
-/* y [slices, cols], one slice for each blockIdx.y; added to what y holds if accumulate. */
+/* y [slices, cols], one slice for each blockIdx.y; added to y if accumulate. */
 template <class T, int N, class To> static __global__ void sum_slices(Rows<T, N> r, bool accumulate, To *y)
 {
     __shared__ double shared[BLOCK * N];
@@ -69,7 +68,7 @@ template <class T, int N, class To> static __global__ void sum_slices(Rows<T, N>
         for (int i = (int)threadIdx.x; i < others; i += BLOCK)
             shared[i] += shared[half * across + i];
     }
-    /* Each thread takes what it has just added up itself. */
+    /* Each thread reads the sums that it has written itself. */
     for (int i = (int)threadIdx.x; i < across && block_column + i < r.cols; i += BLOCK) {
         To *to = y + (int64_t)blockIdx.y * r.cols + block_column + i;
         *to = round_to<To>((Real<To>)(accumulate ? shared[i] + (double)to_real(*to) : shared[i]));

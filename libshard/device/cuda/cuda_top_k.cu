@@ -134,7 +134,7 @@ template <class T> struct Piece {
             }
     }
 
-    /* Goes over the elements behind `last`, or, if nothing was found so far, all of them. */
+    /* Searches the elements after `last`, or all of them if nothing was found so far. */
     __device__ void look(bool begins, const Element<R> &last)
     {
         more = false;
@@ -147,7 +147,8 @@ template <class T> struct Piece {
         }
     }
 
-    /* What this thread offers: its first one; before all others a NaN of index -1 if it must look again. */
+    /* This thread's candidate: its first element; a NaN of index -1, which comes before all others, if it must
+     * search again. */
     __device__ Element<R> offer() const
     {
         if (kept[0].index == INT64_MAX && more)

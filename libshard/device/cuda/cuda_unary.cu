@@ -72,7 +72,7 @@ static __device__ inline double raise_to(double x, double power)
     return pow(x, power);
 }
 
-/* 1 / (1 + exp(-2 u)), and what it is multiplied by for the derivative by 2 u. */
+/* 1 / (1 + exp(-2 u)), and its factor in the derivative with respect to 2 u. */
 template <class R> static __device__ inline R logistic(R u, R *rest)
 {
     R e = exponential(u < 0 ? 2 * u : -2 * u), inverse = 1 / (1 + e);

@@ -1,5 +1,5 @@
 /*
- * What kernels share: launching, types, 16-byte packs, sums of a warp and a block.
+ * Declarations for all kernels: launching, types, 16-byte packs, sums of a warp and a block.
  *
  * Kernels are written once for T, the type in memory, and compute in Real<T>:
  * double for double, else float, rounded once on the way back. The same text is
@@ -91,7 +91,7 @@ template <class Body> shard_status by_float(shard_dtype dtype, Body &&body)
     }
 }
 
-/* The same for every dtype. */
+/* As by_float for every dtype. */
 template <class Body> shard_status by_dtype(shard_dtype dtype, Body &&body)
 {
     switch (dtype) {
@@ -108,7 +108,7 @@ template <class Body> shard_status by_dtype(shard_dtype dtype, Body &&body)
 
 /* ---- packs ---- */
 
-/* What is moved in one access: N elements of at most 16 bytes in all. */
+/* A pack is moved in one access: N elements of at most 16 bytes in all. */
 template <class T, int N = 16 / sizeof(T)> struct alignas(N * sizeof(T)) Pack {
     enum { SIZE = N };
     T value[N];
@@ -122,7 +122,7 @@ template <> struct WordOf<2> { using type = uint16_t; };
 template <> struct WordOf<1> { using type = uint8_t; };
 template <int BYTES> using Word = typename WordOf<BYTES>::type;
 
-/* A GPU stops a kernel whose address is not a multiple of what it accesses there. */
+/* A GPU stops a kernel that accesses an address that is not a multiple of the access's size. */
 #ifdef __CUDACC__
 #define SHARD_CHECK_ALIGNED(pointer, bytes)
 #else

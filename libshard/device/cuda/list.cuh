@@ -10,18 +10,18 @@
 namespace shard
 {
 
-/* What a block does: it is the `block`-th of the `blocks` of that item. */
+/* A block's work: it is the `block`-th of the `blocks` of that item. */
 struct Part {
     int item;
     unsigned block, blocks;
 };
 
 /* A kernel's argument: as many items as fit into the 4 KB that every GPU takes, with some words
- * beside them. No bytes between the members are left undefined. */
+ * next to them. No bytes between the members are left undefined. */
 template <class Item> struct List {
     enum { BYTES = 4096 - 64, FIT = (BYTES - sizeof(unsigned)) / (sizeof(Item) + sizeof(unsigned)), COUNT = (FIT - 1) | 1 };
     Item item[COUNT];
-    unsigned first[COUNT + 1]; /* block of each item; where there is none any more, the number of blocks */
+    unsigned first[COUNT + 1]; /* the first block of each item; after the last item, the number of blocks */
 
     __device__ Part part() const
     {
@@ -35,8 +35,8 @@ template <class Item> struct List {
 };
 
 /* Cuts `count` items into lists: item_of(i, &item) says how many blocks item i is good for (0: it
- * is left out), run(list, items, blocks) launches. Where those of a list are more than `most`, each
- * item has its share, and at least one. */
+ * is left out), run(list, items, blocks) launches. Where those of a list are more than `most`, they
+ * are divided over the items, at least one for each. */
 template <class Item, class ItemOf, class Run> shard_status by_lists(int64_t count, int64_t most, ItemOf &&item_of, Run &&run)
 {
     static_assert(sizeof(List<Item>) <= List<Item>::BYTES && List<Item>::COUNT < 512, "kernel arguments; the search in part()");

@@ -24,7 +24,7 @@ template <class R> static __device__ inline R scalar(const double *factor)
     return factor ? (R)__ldg(factor) : 1;
 }
 
-/* What a thread does that is the `first` of `stride`. */
+/* The work of thread `first` of `stride`. */
 template <int PACK, int AHEAD, class Body>
 static __device__ inline void map_elements(int64_t first, int64_t stride, int64_t n, int64_t packs, const Body &body)
 {

@@ -18,7 +18,7 @@ static __device__ inline int64_t smaller(int64_t a, int64_t b)
     return a < b ? a : b;
 }
 
-/* One direction of a shard_pool_shape; all of it is defined, as the emulation wants of what kernels take. */
+/* One direction of a shard_pool_shape; all bytes are defined, as the emulation requires of kernels' arguments. */
 struct Direction {
     int64_t inputs, outputs, kernel, pad;
     Divisor stride;

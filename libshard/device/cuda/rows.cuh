@@ -1,11 +1,11 @@
 /*
- * How kernels share out the rows of a matrix. A row, or a piece of one, belongs to a
+ * How kernels divide the rows of a matrix. A row, or a piece of one, belongs to a
  * team: a warp where rows are short, else a block. A team reads it in packs of 16
  * bytes where they are aligned, several in flight for each thread, and what stands
  * before and after them one by one: rows begin at any multiple of the element's size.
  *
- * Flags of what kernels take are 64-bit, so that nothing in between is undefined, which
- * the emulation would take for a pointer.
+ * Flags in kernels' arguments are 64-bit, so that no byte between them is undefined: the
+ * emulation would take it for a pointer.
  */
 #ifndef SHARD_DEVICE_CUDA_ROWS_CUH
 #define SHARD_DEVICE_CUDA_ROWS_CUH
@@ -48,8 +48,8 @@ template <int LANES, class Join, class R> static __device__ inline R team_reduce
         return block_reduce<LANES, Join>(value);
 }
 
-/* Where the packs are among n elements: `packs` of them behind `head` single ones.
- * Arrays that are read together are aligned alike, or not `packed`. */
+/* The positions of packs among n elements: `packs` of them after `head` single ones. Arrays that are read together
+ * have the same alignment, or are not `packed`. */
 template <class T> struct Cut {
     int64_t n, head, packs;
     __device__ Cut(const T *from, int64_t n_, bool packed) : n(n_)
@@ -86,8 +86,8 @@ static __device__ inline void walk_packs(const Cut<T> &cut, int64_t i, int64_t l
         walk_packs<COUNT / 2>(cut, i, lanes, batch);
 }
 
-/* What thread `lane` of `lanes` has of the elements: calls batch(first) for packs of elements
- * from first[0], first[1] ... on, at most AHEAD of them, then single(i) for single elements. */
+/* Applies the functions to the elements of thread `lane` of `lanes`: calls batch(first) for packs of elements from
+ * first[0], first[1] ... on, at most AHEAD of them, then single(i) for single elements. */
 template <int AHEAD = PACKS, class T, class Batch, class Single>
 static __device__ inline void walk(const Cut<T> &cut, int lane, int lanes, Batch &&batch, Single &&single)
 {
@@ -152,9 +152,9 @@ inline unsigned team_blocks(int64_t teams, int lanes)
     return (unsigned)(blocks < most ? blocks : most);
 }
 
-/* Two steps on each row: Form::measure gives what is known of a piece, Form::Part,
- * Form::join that of a row from its pieces', and Form::write uses it for every element.
- * A row that is one team's is done at once, and so its second reading is mostly from cache. */
+/* Two steps on each row: Form::measure computes a Form::Part of a piece, Form::join combines those of a row, and
+ * Form::write uses the result for every element. A row of one team is done at once, so that its second reading is
+ * mostly from cache. */
 enum { MEASURE = 1, WRITE = 2 };
 
 template <class Form, int LANES, int STEPS> static __global__ void row_steps(Form form, Rows shape, typename Form::Part *parts)

@@ -70,7 +70,7 @@ static void run(const adam_numbers *numbers, const shard_update *u, void *highes
     MAP(&job, step);
 }
 
-/* Without what Adam and LAMB take differently. */
+/* The parts that Adam and LAMB have in common. */
 static adam_numbers numbers_of(const shard_adam_arguments *o, const shard_update *u)
 {
     return (adam_numbers){.beta1 = o->beta1,

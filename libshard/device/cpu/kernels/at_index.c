@@ -1,6 +1,6 @@
 #ifdef real
 
-/* A line is what one element of outer and one of inner have along the dimension. */
+/* A line is the elements along the dimension for one index of outer and one of inner. */
 static void R(gather_line)(const lookup *l, int64_t line)
 {
     int64_t outer = line / l->axis.inner, inner = line % l->axis.inner;

@@ -1,7 +1,6 @@
 /*
- * Batch norm over [rows, channels]. Means and deviations are double. So that
- * float keeps what it can of x - mean, the mean is split in its float value,
- * subtracted first, and the rest, which goes into the constant term.
+ * Batch norm over [rows, channels]. Means and deviations are double. The mean is the sum of its float value, which
+ * is subtracted first, and a rest, which goes into the constant term, so that float loses little of x - mean.
  */
 #ifdef real
 
@@ -59,7 +58,7 @@ static void R(recall)(int64_t channels, const real *running_mean, const real *ru
     }
 }
 
-/* in: x, dy, y; dy counts but where y is 0 or less, so that a NaN goes on; everywhere without y. */
+/* in: x, dy, y; dy counts unless y is 0 or less, so that a NaN is kept; everywhere without y. */
 COLUMN_BODY(sum_gradients)
 {
     const double *mean = (const double *)context + s.offset;
@@ -157,7 +156,7 @@ static void R(fill_terms)(int64_t channels, int64_t period, const double *mean, 
 #include <math.h>
 #include <string.h>
 
-/* What is known of each channel, of type `real`, repeated to one period. */
+/* Values of type `real` for each channel, repeated to one period. */
 typedef struct terms {
     void *center, *scale, *offset, *slope;
     bool relu;

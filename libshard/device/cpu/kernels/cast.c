@@ -1,7 +1,7 @@
 /* From each of the types that C has to each other; 16-bit types go through float. */
 #include "device/cpu/kernels/span.h"
 
-/* Truncates; what the integer type cannot hold becomes its nearest value, NaN 0. */
+/* Truncates; a value outside the integer type becomes its nearest value, NaN 0. */
 static inline int64_t truncate(double x, double low, double high, int64_t lowest, int64_t highest)
 {
     if (x >= high)

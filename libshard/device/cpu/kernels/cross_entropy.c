@@ -1,7 +1,6 @@
 /*
- * Cross-entropy over a part of the columns, and what a sharded top-k counts.
- * A row's q is a constant `spread`, or keep * probability + spread, times the
- * columns' weights; a label adds `keep` times its weight at the target.
+ * Cross-entropy over a range of the columns, and the counts of a sharded top-k. A row's q is a constant `spread`, or
+ * keep * probability + spread, times the columns' weights; a label adds `keep` times its weight at the target.
  */
 #ifdef real
 
@@ -11,7 +10,7 @@ static real R(at)(shard_dtype dtype, const void *x, int64_t i)
     return *R(load)(dtype, x, i, 1, buffer);
 }
 
-/* Adds sum q x and sum q, without what a label adds. */
+/* Adds sum q x and sum q, without the label's summands. */
 static void R(add_targets)(const loss *l, int64_t n, const real *x, const real *probability, const real *weight, part *p)
 {
     double keep = l->keep, spread = l->spread, a = 0, b = 0;
@@ -33,9 +32,8 @@ static void R(add_targets)(const loss *l, int64_t n, const real *x, const real *
     p->b += b;
 }
 
-/* How many of n logits come before the target's: larger, or as large where ties
- * are. A NaN counts as the largest of all, so that it is not taken for a hit. Not
- * inlined: gcc 12 forgets to vectorise the copies that it makes of the loops. */
+/* The number of n logits that come before the target's: larger, or, with ties, as large. A NaN counts as the largest
+ * of all, so that it is not a hit. Not inlined: gcc 12 does not vectorise the copies that it makes of the loops. */
 __attribute__((noinline)) static int64_t R(count_before)(int64_t n, const real *x, real logit, bool ties)
 {
     int32_t count = 0;
@@ -60,7 +58,7 @@ static int64_t R(count_span)(const loss *l, int64_t row, int64_t start, int64_t 
     return R(count_before)(before, x, logit, true) + R(count_before)(n - after, x + after, logit, false);
 }
 
-/* What this part's columns are compared with, of a row that is not ignored. */
+/* The target's logit, with which the local columns of a row that is not ignored are compared. */
 static real R(target_logit)(const loss *l, int64_t row)
 {
     return l->logit ? (real)l->logit[row] : R(at)(l->dtype, l->x, row * l->pitch + own_target(l, row));
@@ -215,7 +213,7 @@ static void R(pick)(const loss *l, double *out)
 
 #include <string.h>
 
-/* What the entries are called with; what one has no use for is 0. */
+/* The arguments of the entries; those that an entry does not use are 0. */
 typedef struct loss {
     const shard_cross_entropy_shape *shape;
     int64_t pitch; /* the shape's, not 0 */
@@ -225,7 +223,7 @@ typedef struct loss {
     const void *probability, *weight;
     const double *lse, *b, *scale, *logit;
     double keep, spread;
-    int64_t of_ignored; /* what count_ahead says of them */
+    int64_t of_ignored; /* counted by count_ahead */
     int64_t *ahead;     /* of the statistics; NULL: not counted */
 } loss;
 
@@ -237,8 +235,8 @@ typedef struct part {
 
 enum { PIECES = 64 };
 
-/* Few long rows are cut in pieces of `width` columns, so that there are about
- * PIECES of them, fewer than twice that, for the threads. Returns a row's. */
+/* Few long rows are cut into runs of `width` columns, so that there are about PIECES of them, fewer than twice that,
+ * for the threads. Returns the runs of a row. */
 static int64_t row_pieces(int64_t rows, int64_t cols, int64_t *width)
 {
     int64_t pieces = rows == 0 ? 1 : larger(1, smaller(divide_up(PIECES, rows), cols / (8 * SPAN)));
@@ -289,8 +287,8 @@ shard_status KERNEL(cross_entropy_stats)(shard_device *device, const shard_cross
     return SHARD_OK;
 }
 
-/* A row's statistics over all parts. One without a finite logit adds 0 * exp(-inf); a
- * NaN is in the maximum or the sum, and stays. */
+/* A row's statistics over all ranks. A rank without a finite logit adds 0 * exp(-inf); a NaN is in the maximum or
+ * the sum, and stays. */
 static void join_row(int64_t members, int64_t stride, const double *stats, double *joined)
 {
     double largest = -INFINITY;

@@ -35,7 +35,7 @@ static void R(add_block)(exp_sum *e, int64_t n, const real *x)
     real max;
     if (e->reference == -INFINITY)
         exp_sum_refer(e, (double)R(highest)(n, x));
-    /* Where all are -inf or NaN, their exponentials are 0 or NaN relative to 0 as to anything. */
+    /* If all are -inf or NaN, their exponentials relative to 0 are 0 or NaN, as to any reference. */
     real sum = R(sum_exponentials)(n, x, e->reference == -INFINITY ? 0 : (real)e->reference, &max);
     if ((double)max > e->reference + LAG) {
         exp_sum_refer(e, (double)max);

@@ -31,7 +31,7 @@ static inline void exp_sum_refer(exp_sum *e, double reference)
     e->reference = reference;
 }
 
-/* Adds what another sum has. */
+/* Adds another sum. */
 static inline void exp_sum_merge(exp_sum *e, exp_sum other)
 {
     double max = other.max > e->max ? other.max : e->max;

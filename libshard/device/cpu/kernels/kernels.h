@@ -1,22 +1,20 @@
 /*
- * The CPU's kernels: what every file of this folder stands on.
+ * The CPU's kernels: declarations for every file of this folder.
  *
- * The folder is compiled once for each instruction set (meson.build), with
- * KERNEL_SET its name. What files share is called KERNEL(name), and a set is
- * reached from outside by its table alone; pick.c takes the best one that the
- * machine can run.
+ * The folder is compiled once for each instruction set (meson.build), with KERNEL_SET its name. Names that several
+ * files use are KERNEL(name), and a set is reached from outside by its table alone; pick.c selects the best one that
+ * the machine can run.
  *
  * Invariants:
- * - Kernels are written once for `real`, which is float or double (real.h), and
- *   work on spans of at most SPAN elements. 16-bit arrays are converted span by
- *   span (span.h), so that they are computed in float and rounded once.
- * - How work is cut into pieces depends on the shapes alone, and the sums of
- *   pieces are added in order: no result depends on the number of threads.
- * - What counts only under a condition is read into a variable before it, or by
- *   a loop of its own: else there is vector code only with masked loads, which
- *   wait for the condition.
- * - No contraction and no other order than the one written, but in loops marked
- *   `omp simd reduction`, whose lanes are those of the instruction set.
+ * - Kernels are written once for `real`, which is float or double (real.h), and work on spans of at most SPAN
+ *   elements. 16-bit arrays are converted span by span (span.h), so that they are computed in float and rounded
+ *   once.
+ * - The division of work depends on the shapes alone, and partial sums are added in order: no result depends on
+ *   the number of threads.
+ * - Values that count only under a condition are read into a variable before it, or by a loop of their own: else
+ *   there is vector code only with masked loads, which wait for the condition.
+ * - No contraction and no other order than the one written, except in loops marked `omp simd reduction`, whose
+ *   lanes are those of the instruction set.
  */
 #ifndef SHARD_CPU_KERNELS_H
 #define SHARD_CPU_KERNELS_H
@@ -38,7 +36,7 @@ enum {
     PARALLEL = 1 << 15, /* elements from which on several threads pay */
 };
 
-/* Calls name_float or name_double, whichever computes arrays of the dtype. */
+/* Calls name_float or name_double, for the type in which arrays of the dtype are computed. */
 #define BY_TYPE(dtype, name, ...) ((dtype) == SHARD_FLOAT64 ? name##_double(__VA_ARGS__) : name##_float(__VA_ARGS__))
 
 #ifdef KERNEL_SET

@@ -27,7 +27,7 @@ static void R(measure)(const void *context, int64_t row)
     l->rstd[row] = 1 / sqrt(squares / (double)l->cols + l->eps);
 }
 
-/* What float loses of the mean goes into the constant. */
+/* The constant has the digits of the mean that float loses. */
 MAP_BODY(normalize)
 {
     const norm *l = context;

@@ -58,7 +58,7 @@ void KERNEL(R(map))(const map *job, R(map_body) * body)
     }
 }
 
-/* What rows [first, end) of the period's columns [offset, offset + width) give. */
+/* Applies the body to rows [first, first + count) of the period's columns [offset, offset + width). */
 static void R(sum_tile)(const column_sums *job, R(column_body) * body, int64_t first, int64_t end, int64_t offset, int64_t width,
                         double *const *sums)
 {

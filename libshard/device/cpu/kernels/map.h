@@ -3,8 +3,8 @@
  * depends on the same element of each input, and column sums. Both take a body
  * that is called span by span.
  *
- * What repeats every `period` elements (a matrix's columns, channels) is known
- * to a body by the span's offset in it; no span crosses its end. As short spans
+ * Values that repeat every `period` elements (of a matrix's columns, of channels) are found
+ * by the span's offset in the period; no span crosses its end. As short spans
  * are slow, few columns are repeated up to wide_period() and that is used.
  */
 #ifndef SHARD_CPU_MAP_H
@@ -73,8 +73,8 @@ shard_status KERNEL(column_sums_double)(shard_device *, const column_sums *, col
     ((job)->dtype == SHARD_FLOAT64 ? KERNEL(column_sums_double)(device, job, body##_double, sums)                                \
                                    : KERNEL(column_sums_float)(device, job, body##_float, sums))
 
-/* Calls step(context, update, dtype) for each: for small ones on several threads, for each of the others on the thread that
- * called, which then has several. */
+/* Calls step(context, update, dtype) for each update: small ones on several threads, each of the others from the
+ * calling thread, with several threads inside. */
 void KERNEL(each_update)(int64_t count, const shard_update *, const void *context, shard_dtype,
                          void (*step)(const void *context, const shard_update *, shard_dtype));
 

@@ -1,6 +1,6 @@
 #ifdef real
 
-/* ---- what the sums are of: x x, or x dy ---- */
+/* ---- the sums: of x x, or x dy ---- */
 
 static double R(row_product)(const job *n, const void *other, int64_t row)
 {
@@ -135,7 +135,7 @@ typedef struct job {
     void *out;
 } job;
 
-/* What one norm makes of its elements: x inverse, and (dy - x slope) inverse. */
+/* Applies one norm to its elements: x inverse, and (dy - x slope) inverse. */
 typedef struct factors {
     double inverse, slope;
 } factors;

@@ -1,4 +1,4 @@
-/* Pixels of 8 bits to the numbers that a network reads: a mean and a factor for each channel. */
+/* Converts 8-bit pixels to floating numbers: a mean and a factor for each channel. */
 #ifdef real
 
 static void R(convert)(const pixels *p, int64_t start, int64_t n, shard_dtype dtype, bool stream, void *y)

@@ -1,6 +1,6 @@
 #ifdef real
 
-/* What one span adds. */
+/* The summand of one span. */
 static double R(span_power)(int64_t n, const real *x, double power)
 {
     double sum = 0;

@@ -98,7 +98,7 @@ typedef struct drawing {
     uint64_t first;      /* the whole's index of element 0 */
     uint64_t whole_cols; /* from one period to the next */
     int64_t cols;        /* the period; 0: the elements are consecutive in the whole */
-    double a, b;         /* what the distribution takes */
+    double a, b;         /* parameters of the distribution */
     shard_truncated_normal truncated;
 } drawing;
 

@@ -1,5 +1,5 @@
-/* Spans of arrays as float or double: used where they stand if they are stored
- * so, else converted into and out of a buffer of SPAN elements. */
+/* Spans of arrays as float or double: arrays of these types are used in place, others are converted into and out of
+ * a buffer of SPAN elements. */
 #ifndef SHARD_CPU_SPAN_H
 #define SHARD_CPU_SPAN_H
 
@@ -35,7 +35,7 @@ static inline const double *load_double(shard_dtype dtype, const void *x, int64_
     return (const double *)x + start;
 }
 
-/* Where to compute the elements from start on of y: in y or in the buffer. */
+/* The memory to compute elements of y from start on in: y or the buffer. */
 static inline float *place_float(shard_dtype dtype, bool stream, void *y, int64_t start, float *buffer)
 {
     return dtype == SHARD_FLOAT32 && !stream ? (float *)y + start : buffer;
@@ -47,7 +47,7 @@ static inline double *place_double(shard_dtype dtype, bool stream, void *y, int6
     return stream ? buffer : (double *)y + start;
 }
 
-/* Brings what was computed in the place into y. */
+/* Converts the buffer, if it was used, into y. */
 static inline void store_float(shard_dtype dtype, bool stream, void *y, int64_t start, int64_t n, const float *place)
 {
     if (dtype != SHARD_FLOAT32)

@@ -26,7 +26,7 @@ MAP_BODY(finish)
 #define SELF "sum_rows.c"
 #include "device/cpu/kernels/real.h"
 
-/* What is between rows is summed too, and left alone. */
+/* The elements between rows are summed too, and the sums ignored. */
 shard_status KERNEL(sum_rows)(shard_device *device, int64_t rows, int64_t cols, int64_t pitch, const void *x, shard_dtype from,
                               bool accumulate, void *y, shard_dtype to)
 {

@@ -5,7 +5,7 @@ typedef struct R(element) {
     int64_t index;
 } R(element);
 
-/* The order that the entries are about. */
+/* The order of the elements; device.h defines it. */
 static inline bool R(comes_first)(bool largest, R(element) a, R(element) b)
 {
     if (largest ? a.value < b.value : a.value > b.value)
@@ -80,7 +80,7 @@ static R(element) R(get)(const order *o, int64_t at)
     return (R(element)){*R(load)(o->dtype, o->y, at, 1, &buffer), o->index[at]};
 }
 
-/* Of a heap of `size` from `base` on, whose root comes last of all: e goes down from `hole`. */
+/* A heap of `size` from `base` on, whose root comes last in the order: e moves down from `hole`. */
 static void R(sink)(const order *o, int64_t base, int64_t size, int64_t hole, R(element) e)
 {
     for (int64_t child; (child = 2 * hole + 1) < size; hole = child) {
@@ -99,7 +99,7 @@ static void R(sink)(const order *o, int64_t base, int64_t size, int64_t hole, R(
     R(put)(o->dtype, o->y, o->index, base + hole, e);
 }
 
-/* The result's own memory is the heap of what came first so far. */
+/* The result's memory is the heap of the first elements so far. */
 static void R(top_row)(const void *context, int64_t row)
 {
     const order *o = context;

@@ -3,7 +3,7 @@
  * which is (1 + tanh u) / 2. */
 #ifdef real
 
-/* 1 / (1 + exp(-2 u)), and what it is multiplied by for the derivative by 2 u. */
+/* 1 / (1 + exp(-2 u)), and its factor in the derivative with respect to 2 u. */
 static inline real R(logistic)(real u, real *rest)
 {
     real e = R(exp)(u < 0 ? 2 * u : -2 * u), inverse = 1 / (1 + e);

@@ -99,7 +99,7 @@ static inline double log_double(double x)
     return log(x);
 }
 
-/* log(u) with what 1 + x lost in its rounding to u. */
+/* log(u), corrected for the rounding of 1 + x to u. */
 static inline float log1p_float(float x)
 {
     float u = 1.0f + x, lost = u >= 2.0f ? 1.0f - (u - x) : x - (u - 1.0f);

@@ -1,78 +1,78 @@
-#include "checkpoint/part.h"
+#include "checkpoint/ranges.h"
 
 #include "checkpoint/safetensors.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
 
-/* Of a tensor of that shape and placement. */
-static shard_part part_of(const shard_shape *shape, const shard_placement *placement)
+/* The local shard of a tensor of that shape and placement. */
+static shard_extent extent_of(const shard_shape *shape, const shard_placement *placement)
 {
     int64_t numel = shard_shape_product(shape, 0, shape->ndim);
-    shard_part part = {.rows = 1, .width = numel, .pitch = numel};
+    shard_extent extent = {.rows = 1, .width = numel, .pitch = numel};
     if (placement->kind != SHARD_SPLIT)
-        return part;
+        return extent;
     int64_t inner = shard_shape_product(shape, placement->dim + 1, shape->ndim);
-    part = (shard_part){.rows = shard_shape_product(shape, 0, placement->dim),
-                        .width = shape->dim[placement->dim] * inner,
-                        .pitch = placement->whole * inner,
-                        .start = placement->start * inner};
-    if (part.width == part.pitch)
-        part = (shard_part){.rows = 1, .width = numel, .pitch = numel};
-    return part;
+    extent = (shard_extent){.rows = shard_shape_product(shape, 0, placement->dim),
+                            .width = shape->dim[placement->dim] * inner,
+                            .pitch = placement->whole * inner,
+                            .start = placement->start * inner};
+    if (extent.width == extent.pitch)
+        extent = (shard_extent){.rows = 1, .width = numel, .pitch = numel};
+    return extent;
 }
 
-int shard_parts_of(const shard_tensor *tensor, shard_part parts[SHARD_PARTS])
+int shard_extents_of(const shard_tensor *tensor, shard_extent extents[SHARD_EXTENTS])
 {
-    const shard_flat_range *slice = tensor->slice;
-    parts[0] = part_of(shard_part_shape(tensor), shard_part_placement(tensor));
-    if (!slice)
+    const shard_flat_range *range = tensor->slice;
+    extents[0] = extent_of(shard_local_shape(tensor), shard_local_placement(tensor));
+    if (!range)
         return 1;
-    shard_part of = parts[0];
-    int64_t at = slice->start, left = shard_numel(tensor);
+    shard_extent of = extents[0];
+    int64_t at = range->start, left = shard_numel(tensor);
     int count = 0;
     while (left > 0 || count == 0) {
         int64_t row = of.width > 0 ? at / of.width : 0, column = at - row * of.width;
         bool rows = column == 0 && left >= of.width && of.width > 0;
         int64_t rest = of.width - column, width = rows ? of.width : left < rest ? left : rest;
-        parts[count] = (shard_part){.rows = rows ? left / of.width : 1,
-                                    .width = width,
-                                    .pitch = of.pitch,
-                                    .start = of.start + row * of.pitch + column,
-                                    .element = shard_numel(tensor) - left};
-        at += parts[count].rows * width;
-        left -= parts[count++].rows * width;
+        extents[count] = (shard_extent){.rows = rows ? left / of.width : 1,
+                                        .width = width,
+                                        .pitch = of.pitch,
+                                        .start = of.start + row * of.pitch + column,
+                                        .element = shard_numel(tensor) - left};
+        at += extents[count].rows * width;
+        left -= extents[count++].rows * width;
     }
     return count;
 }
 
-bool shard_parts_equal(const shard_tensor *a, const shard_tensor *b)
+bool shard_same_elements(const shard_tensor *a, const shard_tensor *b)
 {
-    shard_part of_a[SHARD_PARTS], of_b[SHARD_PARTS];
-    int count = shard_parts_of(a, of_a);
-    bool equal = count == shard_parts_of(b, of_b);
+    shard_extent of_a[SHARD_EXTENTS], of_b[SHARD_EXTENTS];
+    int count = shard_extents_of(a, of_a);
+    bool equal = count == shard_extents_of(b, of_b);
     for (int i = 0; i < count && equal; i++)
         equal = of_a[i].rows == of_b[i].rows && of_a[i].width == of_b[i].width && of_a[i].pitch == of_b[i].pitch &&
                 of_a[i].start == of_b[i].start;
     return equal;
 }
 
-const shard_placement *shard_part_placement(const shard_tensor *tensor)
+const shard_placement *shard_local_placement(const shard_tensor *tensor)
 {
     return tensor->slice ? &tensor->slice->placement : &tensor->placement;
 }
 
-const shard_shape *shard_part_shape(const shard_tensor *tensor)
+const shard_shape *shard_local_shape(const shard_tensor *tensor)
 {
     return tensor->slice ? &tensor->slice->shape : &tensor->shape;
 }
 
-shard_status shard_part_check(const char *function, const char *name, const shard_tensor *tensor)
+shard_status shard_check_not_partial(const char *function, const char *name, const shard_tensor *tensor)
 {
     if (tensor->placement.kind == SHARD_PARTIAL)
         return shard_error(SHARD_ERROR_SHAPE,
-                           "%s: %s is partial, one of several that are to be summed: call shard_reduce_from_group first",
-                           function, shard_quoted(name));
+                           "%s: %s is partial, a summand of the whole value: call shard_reduce_from_group first", function,
+                           shard_quoted(name));
     return SHARD_OK;
 }
 
@@ -102,39 +102,39 @@ void shard_tensors_forget_gathered(const shard_tensors *tensors)
     }
 }
 
-void *shard_block_take(void)
+void *shard_block_allocate(void)
 {
     return shard_device_allocate(shard_cpu(), SHARD_MEMORY_WORKSPACE, SHARD_BLOCK_BYTES);
 }
 
-void shard_block_give_back(void *block)
+void shard_block_free(void *block)
 {
     shard_device_release(shard_cpu(), SHARD_MEMORY_WORKSPACE, block, SHARD_BLOCK_BYTES);
 }
 
-bool shard_part_is_host(const shard_tensor *tensor)
+bool shard_is_host_memory(const shard_tensor *tensor)
 {
     return shard_ops(tensor)->host_memory;
 }
 
-const void *shard_part_read(shard_tensor *tensor, int64_t element, int64_t count, void *block)
+const void *shard_values_read(shard_tensor *tensor, int64_t element, int64_t count, void *block)
 {
     size_t size = shard_dtype_size(tensor->dtype);
     const char *memory = shard_tensor_memory(tensor);
     if (!memory)
         return NULL;
     memory += (size_t)element * size;
-    if (shard_part_is_host(tensor))
+    if (shard_is_host_memory(tensor))
         return memory;
     return shard_ops(tensor)->copy_out(shard_device_of(tensor), block, memory, (size_t)count * size) == SHARD_OK ? block : NULL;
 }
 
-shard_status shard_part_write(shard_tensor *tensor, char *memory, const void *values, shard_dtype dtype, int64_t count,
-                              void **converted)
+shard_status shard_values_write(shard_tensor *tensor, char *memory, const void *values, shard_dtype dtype, int64_t count,
+                                void **converted)
 {
     if (dtype != tensor->dtype) {
         if (!*converted)
-            *converted = shard_block_take();
+            *converted = shard_block_allocate();
         if (!*converted)
             return shard_last_status();
         SHARD_TRY(shard_cpu()->ops->cast(shard_cpu(), count, values, dtype, *converted, tensor->dtype));
@@ -143,28 +143,28 @@ shard_status shard_part_write(shard_tensor *tensor, char *memory, const void *va
     return shard_ops(tensor)->copy_in(shard_device_of(tensor), memory, values, (size_t)count * shard_dtype_size(tensor->dtype));
 }
 
-shard_status shard_part_copy(const shard_tensor *like, shard_tensor *whole, char *to)
+shard_status shard_values_copy(const shard_tensor *like, shard_tensor *whole, char *to)
 {
     const char *from = shard_tensor_memory(whole);
     if (!from)
         return shard_last_status();
-    shard_part parts[SHARD_PARTS];
-    int count = shard_parts_of(like, parts);
+    shard_extent extents[SHARD_EXTENTS];
+    int count = shard_extents_of(like, extents);
     for (int i = 0; i < count; i++) {
-        const shard_part *part = &parts[i];
-        size_t size = shard_dtype_size(whole->dtype), width = (size_t)part->width * size;
-        SHARD_TRY(shard_ops(whole)->copy_rows(shard_device_of(whole), to + (size_t)part->element * size, width,
-                                              from + (size_t)part->start * size, (size_t)part->pitch * size, width,
-                                              (size_t)part->rows));
+        const shard_extent *extent = &extents[i];
+        size_t size = shard_dtype_size(whole->dtype), width = (size_t)extent->width * size;
+        SHARD_TRY(shard_ops(whole)->copy_rows(shard_device_of(whole), to + (size_t)extent->element * size, width,
+                                              from + (size_t)extent->start * size, (size_t)extent->pitch * size, width,
+                                              (size_t)extent->rows));
     }
     return SHARD_OK;
 }
 
-shard_range *shard_part_ranges(const char *name, const shard_tensor *tensor)
+shard_range *shard_local_ranges(const char *name, const shard_tensor *tensor)
 {
-    const shard_placement *placement = shard_part_placement(tensor);
+    const shard_placement *placement = shard_local_placement(tensor);
     int size = shard_group_size(placement->group);
-    shard_range mine = {placement->start, shard_part_shape(tensor)->dim[placement->dim]};
+    shard_range mine = {placement->start, shard_local_shape(tensor)->dim[placement->dim]};
     shard_range *all = shard_calloc((size_t)size, sizeof *all);
     if (shard_group_exchange(placement->group, &mine, sizeof mine, all) != SHARD_OK) {
         free(all);
@@ -178,7 +178,7 @@ shard_range *shard_part_ranges(const char *name, const shard_tensor *tensor)
         return all;
     member = member < size ? member : size - 1;
     shard_error(SHARD_ERROR_SHAPE,
-                "%s: its parts do not make up the whole of %" PRId64 ": rank %d has %" PRId64 " from %" PRId64
+                "%s: its local shards do not cover the whole of %" PRId64 ": rank %d has %" PRId64 " from %" PRId64
                 " on, where %" PRId64 " are covered so far",
                 shard_quoted(name), placement->whole, shard_group_world_rank(placement->group, member), all[member].size,
                 all[member].start, covered);
@@ -186,13 +186,13 @@ shard_range *shard_part_ranges(const char *name, const shard_tensor *tensor)
     return NULL;
 }
 
-shard_range *shard_slice_ranges(const char *name, const shard_tensor *tensor)
+shard_range *shard_flat_ranges(const char *name, const shard_tensor *tensor)
 {
-    const shard_flat_range *slice = tensor->slice;
-    int size = shard_group_size(slice->group);
-    shard_range mine = {slice->start, shard_numel(tensor)};
+    const shard_flat_range *range = tensor->slice;
+    int size = shard_group_size(range->group);
+    shard_range mine = {range->start, shard_numel(tensor)};
     shard_range *all = shard_calloc((size_t)size, sizeof *all);
-    if (shard_group_exchange(slice->group, &mine, sizeof mine, all) != SHARD_OK) {
+    if (shard_group_exchange(range->group, &mine, sizeof mine, all) != SHARD_OK) {
         free(all);
         return NULL;
     }
@@ -200,46 +200,49 @@ shard_range *shard_slice_ranges(const char *name, const shard_tensor *tensor)
     int member = 0;
     for (; member < size && (all[member].size == 0 || all[member].start == covered); member++)
         covered += all[member].size;
-    if (member == size && covered == shard_shape_product(&slice->shape, 0, slice->shape.ndim))
+    if (member == size && covered == shard_shape_product(&range->shape, 0, range->shape.ndim))
         return all;
     free(all);
-    return shard_fail_null(SHARD_ERROR_SHAPE, "%s: its slices do not make up the whole: %" PRId64 " of %" PRId64 " elements",
-                           shard_quoted(name), covered, shard_shape_product(&slice->shape, 0, slice->shape.ndim));
+    return shard_fail_null(SHARD_ERROR_SHAPE, "%s: its flat ranges do not cover the whole: %" PRId64 " of %" PRId64 " elements",
+                           shard_quoted(name), covered, shard_shape_product(&range->shape, 0, range->shape.ndim));
 }
 
 /* A walk over the blocks of a split tensor. */
 typedef struct walk {
     shard_tensor *tensor;
     const shard_placement *placement;
-    const shard_range *slices; /* NULL: the tensor is no slice */
+    const shard_range *flat_ranges; /* NULL: the tensor is no flat range */
     int members;
-    int64_t width, pitch;   /* elements of a row, own and of the whole */
-    int64_t rows, columns;  /* of a block; columns of each member */
-    int64_t *offset, *size; /* [members] where a member's part of a row begins, and its elements */
-    int64_t *count, *first; /* [members] those in the block at hand */
-    int64_t *piece;         /* [members] elements in the block at hand */
+    int64_t width, pitch;   /* elements of a row of the local shard, and of the whole */
+    int64_t rows, columns;  /* of a block; columns of each rank */
+    int64_t *offset, *size; /* [members] a rank's first element of a row, and its number of elements */
+    int64_t *count, *first; /* [members] the same within the current block */
+    int64_t *elements;      /* [members] elements of each rank in the current block */
     void *mine, *all;
 } walk;
 
-static shard_status start_walk(walk *w, shard_tensor *tensor, const shard_range *ranges, const shard_range *slices)
+static shard_status start_walk(walk *w, shard_tensor *tensor, const shard_range *ranges, const shard_range *flat_ranges)
 {
-    const shard_placement *placement = shard_part_placement(tensor);
-    const shard_shape *shape = shard_part_shape(tensor);
+    const shard_placement *placement = shard_local_placement(tensor);
+    const shard_shape *shape = shard_local_shape(tensor);
     int64_t inner = shard_shape_product(shape, placement->dim + 1, shape->ndim);
     int members = shard_group_size(placement->group);
-    *w =
-        (walk){.tensor = tensor, .placement = placement, .slices = slices, .members = members, .pitch = placement->whole * inner};
+    *w = (walk){.tensor = tensor,
+                .placement = placement,
+                .flat_ranges = flat_ranges,
+                .members = members,
+                .pitch = placement->whole * inner};
     w->width = shape->dim[placement->dim] * inner;
     w->offset = shard_calloc(5 * (size_t)members, sizeof *w->offset);
-    w->all = shard_block_take();
-    w->mine = shard_part_is_host(tensor) && !slices ? w->all : shard_block_take();
+    w->all = shard_block_allocate();
+    w->mine = shard_is_host_memory(tensor) && !flat_ranges ? w->all : shard_block_allocate();
     if (!w->offset || !w->all || !w->mine)
         return shard_last_status();
     w->size = w->offset + members;
     w->count = w->size + members;
     w->first = w->count + members;
-    w->piece = w->first + members;
-    /* Whole rows where they fit; else a row by stretches, as long for each member. */
+    w->elements = w->first + members;
+    /* Whole rows if they fit; else runs of a row, of the same length for each rank. */
     int64_t most = SHARD_BLOCK_BYTES / (int64_t)shard_dtype_size(tensor->dtype);
     bool fit = w->pitch <= most;
     w->rows = fit && w->pitch > 0 ? most / w->pitch : 1;
@@ -254,39 +257,39 @@ static shard_status start_walk(walk *w, shard_tensor *tensor, const shard_range 
 static void end_walk(walk *w)
 {
     if (w->mine != w->all)
-        shard_block_give_back(w->mine);
-    shard_block_give_back(w->all);
+        shard_block_free(w->mine);
+    shard_block_free(w->all);
     free(w->offset);
 }
 
-/* count elements of the part from one on, of which each member of the slice's group has some. */
-static const void *gather_slices(walk *w, int64_t from, int64_t count)
+/* Gathers count elements of the local shard, from one on, over the group of the flat range. */
+static const void *gather_flat_ranges(walk *w, int64_t from, int64_t count)
 {
     shard_group *group = w->tensor->slice->group;
     int size = shard_group_size(group), rank = shard_group_rank(group);
     int64_t counts[size], before = 0, first = 0;
     for (int member = 0; member < size; member++) {
-        const shard_range *slice = &w->slices[member];
-        int64_t start = slice->start > from ? slice->start : from, end = slice->start + slice->size;
+        const shard_range *range = &w->flat_ranges[member];
+        int64_t start = range->start > from ? range->start : from, end = range->start + range->size;
         end = end < from + count ? end : from + count;
         counts[member] = end > start ? end - start : 0;
         before += member < rank ? counts[member] : 0;
-        first = member == rank ? start - slice->start : first;
+        first = member == rank ? start - range->start : first;
     }
     char *place = (char *)w->mine + (size_t)before * shard_dtype_size(w->tensor->dtype);
-    const void *values = counts[rank] ? shard_part_read(w->tensor, first, counts[rank], place) : place;
+    const void *values = counts[rank] ? shard_values_read(w->tensor, first, counts[rank], place) : place;
     shard_group_all_gather(group, NULL, values, w->mine, counts, w->tensor->dtype);
     return w->mine;
 }
 
 static const void *read_part(walk *w, int64_t from, int64_t count)
 {
-    if (w->slices)
-        return gather_slices(w, from, count);
-    return count ? shard_part_read(w->tensor, from, count, w->mine) : w->mine;
+    if (w->flat_ranges)
+        return gather_flat_ranges(w, from, count);
+    return count ? shard_values_read(w->tensor, from, count, w->mine) : w->mine;
 }
 
-/* Only what the group knows jointly ends the walk, so that no member waits for others. */
+/* Only an error that all ranks of the group have ends the walk, so that no rank waits for others. */
 static shard_status gather_block(walk *w, int64_t row, int64_t rows, int64_t column)
 {
     shard_group *group = w->placement->group;
@@ -294,24 +297,24 @@ static shard_status gather_block(walk *w, int64_t row, int64_t rows, int64_t col
         int64_t left = w->size[member] - column;
         w->count[member] = left < 0 ? 0 : left < w->columns ? left : w->columns;
         w->first[member] = w->offset[member] + column;
-        w->piece[member] = rows * w->count[member];
+        w->elements[member] = rows * w->count[member];
     }
-    int64_t mine = w->piece[shard_group_rank(group)];
+    int64_t mine = w->elements[shard_group_rank(group)];
     const void *values = read_part(w, row * w->width + column, mine);
-    return shard_group_all_gather(group, NULL, values, w->all, w->piece, w->tensor->dtype);
+    return shard_group_all_gather(group, NULL, values, w->all, w->elements, w->tensor->dtype);
 }
 
-/* Of a slice, an error of one rank before a block reaches all ranks of both groups in that block: first the
- * slice's group, then through its ranks the groups of their parts. */
-shard_status shard_part_gather(shard_tensor *tensor, const shard_range *ranges, const shard_range *slices,
-                               shard_status (*take)(void *, const shard_block *), void *context)
+/* For a flat range, an error of one rank before a block reaches all ranks of both groups in that block: first the
+ * group of the flat range, then, through its ranks, the groups of their local shards. */
+shard_status shard_gather_blocks(shard_tensor *tensor, const shard_range *ranges, const shard_range *flat_ranges,
+                                 shard_status (*take)(void *, const shard_block *), void *context)
 {
     walk w;
-    start_walk(&w, tensor, ranges, slices);
-    if (slices)
+    start_walk(&w, tensor, ranges, flat_ranges);
+    if (flat_ranges)
         shard_agree(tensor->slice->group);
     shard_status status = shard_agree(w.placement->group);
-    int64_t rows = shard_shape_product(shard_part_shape(tensor), 0, w.placement->dim), columns = 0;
+    int64_t rows = shard_shape_product(shard_local_shape(tensor), 0, w.placement->dim), columns = 0;
     for (int member = 0; member < w.members && status == SHARD_OK; member++)
         columns = w.size[member] > columns ? w.size[member] : columns;
     for (int64_t row = 0; row < rows && status == SHARD_OK; row += w.rows)

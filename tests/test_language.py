@@ -1,0 +1,174 @@
+"""Holds docs/glossary.md: older words are found nowhere in comments, messages and documents.
+
+Usage: test_language.py SOURCE_ROOT
+
+Of a C file the comments and the texts of messages are searched, of a document the whole text. A pattern is for whole
+words, in any case, and may match across a line break. Of a name only what OLD_NAMES has is searched, in the code.
+"""
+import pathlib
+import re
+import sys
+
+FOLDERS = ["include", "libshard", "projects", "docs"]
+GLOSSARY = "docs/glossary.md"  # it names the older words
+# Folders and files that are still to be rewritten.
+PENDING = [
+    "docs",
+    "include/shard/comm.h",
+    "include/shard/data.h",
+    "include/shard/distributed.h",
+    "include/shard/op.h",
+    "include/shard/optim.h",
+    "include/shard/parallel.h",
+]
+
+# An older word or phrase, and the term of the glossary, or plain words, that stand in its place.
+OLD_WORDS = {
+    # tensors and placement
+    r"everybody": "all ranks",
+    r"unplaced": "local",
+    r"(dealt|dealing|deals?) (them |it |these )?out|dealt|dealing": "partitioned, split",
+    r"(shared|shares|share|sharing) (\w+ ){0,4}out": "partition, split",
+    r"alike": "identical, the same, replicated",
+    r"(of|is|as|has|have|had|be|are|was|sums?|partial|a|the|no) contributions?|contributions? (of|over|to)": "pending sum, partial",
+    r"standing (sums?|contributions?)": "pending sum",
+    r"(the|their|its|his|this rank's|each rank's) own (parts?|shards?|pieces?|slices?|size|rows|classes|columns|logits|values?|"
+    r"range)|own parts?": "local shard, local size",
+    r"the own": "the local, this rank's",
+    r"an? own (module|layer|operation|loss|type)|own (modules|layers|operations|losses)": "custom",
+    r"(takes?|took|taking|drops?|dropped|holds?|has|have|gives?) (\w+ )?(first )?shares?( of)?": "reference",
+    r"(a|the|whose|caller's|maker's|their|its|first) shares? (of the tensor|is taken|are taken|taken|was taken)": "reference",
+    r"the caller's shares?": "reference",
+    r"let go|lets go of|letting go": "release",
+    r"stretch(es)?": "flat range, run",
+    r"pieces? of (a |the )?(parameters?|tensors?|weights?|optimizers?|gradients?|buckets?)": "flat range, local shard",
+    r"slices? of (a |the )?(parameters?|tensors?|weights?)": "flat range",
+    r"parameters'? (pieces?|slices?)": "flat range",
+    r"kept in (parts|pieces)": "partitioned",
+    r"(its|this rank's|each rank's|the rank's|every rank's|a rank's|the members') parts?": "local shard, range",
+    r"hand(s|ed|ing)? (it |them |the result |its result )?(on|back|out)": "pass, return",
+    r"so-?manyth|so manieth|so-manyeth": "n-th",
+    # computation and memory
+    r"fillers?": "materialize, evict",
+    r"comes? and goes?|came and went": "materialize, evict, stream",
+    r"pass(es|ing)? by (in )?(blocks)|values pass(es)? by|rows pass(es)? by": "streamed in row blocks",
+    r"gives? back|given back|giving back|gave back": "reshard, evict, free, release",
+    r"what is frozen|what was frozen": "frozen parameters",
+    r"who (goes|go) on|whoever|who comes|who takes|who looks|who does|who makes|who has|who wants": "name the rank, the caller",
+    # communication
+    r"carriers?": "device transport",
+    r"(is|are|was|were|be|been|has|have|had|being) told|told (the|of|to|on|by|in)|nobody (has been|is|was) told": "notified, received, reported",
+    r"tells? (the )?(others|other ranks|each other)|tell (them|it|each)": "notify, exchange, report",
+    r"raises? (an |the )?alarm|alarms?": "abort notice",
+    r"seats?": "local rank",
+    r"(ranks|members|hosts|they|all) (have )?(meet|met)": "preflight check, exchange",
+    r"(the |all |other |each |every |any |a |of |some |its |group's )(group )?members?(?= (of (the|a|this|its) (group|mesh|world)|has|have|must|"
+    r"call|calls|enter|enters|tell|tells|that fails?|takes? part))": "rank",
+    # plain words
+    r"beside|besides": "next to, together with, apart from",
+    r"do not mean the same": "the arguments differ",
+    r"there is none any ?more|none any more": "stops, removes",
+    r"is no (one|thing|number|name|integer)|are no (ones|numbers|names)": "is not a",
+    r"nobody (else )?(uses|has|holds|sees|knows)": "no other tensor, no rank",
+    r"the same everywhere": "replicated",
+}
+# The first words of a sentence of a comment that stand in place of its subject.
+OPENINGS = {
+    r"who(ever)?\b": "name the subject",
+    r"what(ever)?\b": "name the subject",
+    r"that which\b": "name the subject",
+}
+# Names that were given up, in the code.
+OLD_NAMES = {
+    r"SHARD_REPLICATED": "SHARD_LOCAL",
+    r"shard_tensor_(share|drop)": "shard_tensor_ref, shard_tensor_unref",
+    r"(?<=->)shares|int shares": "references",
+    r"SHARD_TAIL_\w+": "SHARD_LAST_BATCH_...",
+    r"shard_(copy|gather|reduce|scatter)(?=\()": "shard_..._to_group, shard_..._from_group",
+    r"shard_zero(?=\()": "shard_zero_optimizer",
+    r"shard_module_(load|open)(?=\()": "shard_plugin_..., shard_load_module",
+}
+
+TOKEN = re.compile(r'(?P<comment>/\*.*?\*/|//[^\n]*)|(?P<text>"(?:[^"\\\n]|\\.)*")|\'(?:[^\'\\\n]|\\.)*\'', re.S)
+INCLUDE = re.compile(r"#\s*include\s*$")
+C_SUFFIXES = {".c", ".h", ".cu", ".cuh", ".cpp"}
+
+
+def joined(text):
+    """A comment's words on one line, without the asterisks of its lines."""
+    return re.sub(r"\s*\n\s*(\*(?!/)|//)?\s*", " ", text)
+
+
+def line_of(text, position):
+    return text.count("\n", 0, position) + 1
+
+
+def passages(path, text):
+    """(line, text, is a comment) of each comment and message of a C file, of each paragraph of a document."""
+    if path.suffix not in C_SUFFIXES:
+        start = 1
+        for paragraph in text.split("\n\n"):
+            yield start, joined(paragraph), False
+            start += paragraph.count("\n") + 2
+        return
+    message, first = "", 0
+    for found in TOKEN.finditer(text):
+        if found["comment"]:
+            yield line_of(text, found.start()), joined(found["comment"]), True
+        elif found["text"] and not INCLUDE.search(text, 0, found.start()) and " " in found["text"]:
+            yield line_of(text, found.start()), found["text"], False
+
+
+def check_passages(name, path, text):
+    words = [(re.compile(rf"\b(?:{pattern})\b", re.I), pattern, term) for pattern, term in OLD_WORDS.items()]
+    openings = [(re.compile(pattern, re.I), term) for pattern, term in OPENINGS.items()]
+    for line, passage, is_comment in passages(path, text):
+        for compiled, _, term in words:
+            found = compiled.search(passage)
+            if found:
+                yield f'{name}:{line}: "{found.group(0)}": {term}'
+        for sentence in re.split(r"(?<=[.;]) ", passage.strip("/* -")) if is_comment else []:
+            for compiled, term in openings:
+                found = compiled.match(sentence.strip("-* "))
+                if found:
+                    yield f'{name}:{line}: a sentence that begins with "{found.group(0)}": {term}'
+
+
+def check_names(name, path, text):
+    if path.suffix not in C_SUFFIXES:
+        return
+    for pattern, term in OLD_NAMES.items():
+        for found in re.finditer(rf"(?<!\w)(?:{pattern})(?!\w)", text):
+            yield f"{name}:{line_of(text, found.start())}: {found.group(0)}: {term}"
+
+
+def is_pending(name):
+    return any(name == pending or name.startswith(pending + "/") for pending in PENDING)
+
+
+def files(root):
+    for folder in FOLDERS:
+        for path in sorted((root / folder).rglob("*")):
+            if path.suffix in C_SUFFIXES | {".md"} and path.is_file():
+                yield path.relative_to(root).as_posix(), path
+
+
+def main():
+    root = pathlib.Path(sys.argv[1])
+    problems, checked = [], 0
+    for name, path in files(root):
+        if name == GLOSSARY or is_pending(name):
+            continue
+        text = path.read_text(encoding="utf-8")
+        problems += check_passages(name, path, text)
+        problems += check_names(name, path, text)
+        checked += 1
+    if not checked:
+        problems.append(f"{root}: no file was found")
+    problems += [f"PENDING: there is no {name}" for name in PENDING if not (root / name).exists()]
+    print("\n".join(problems) if problems else f"{checked} files use the terms of {GLOSSARY}")
+    return 1 if problems else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
