@@ -106,25 +106,18 @@ def check_strict_program(root):
     return [f"tests/strict_program.c: does not call {name}" for name in sorted(macros) if not re.search(rf"\b{name}\(", program)]
 
 
-# Options by value: the two calls that are left of those.
-BY_VALUE = {"shard_zero_optimizer_options", "shard_data_parallel_options"}
-
-
 def check_options(root):
     """Options go by pointer, begin with their size and have defaults."""
     problems = []
     for path in sorted((root / "include").rglob("*.h")):
         header = path.read_text(encoding="utf-8")
         for name, body in re.findall(r"typedef struct (shard_\w+_options) \{(.*?)\n\}", header, re.S):
-            if name in BY_VALUE:
-                continue
             if not re.match(r"\s*size_t size;", body):
                 problems.append(f"{path.name}: {name} does not begin with its size")
             if f"#define {name.upper()}_INIT " not in header:
                 problems.append(f"{path.name}: there is no {name.upper()}_INIT")
         for name in re.findall(r"[(,]\s*(?:const )?(shard_\w+_options) \w+[,)]", header):
-            if name not in BY_VALUE:
-                problems.append(f"{path.name}: {name} by value")
+            problems.append(f"{path.name}: {name} by value")
     return problems
 
 

@@ -79,7 +79,7 @@ typedef struct state {
     int ranks;
     shard_split split;
     enum { FRESH, MADE, DATA_PARALLEL, ZERO } how;
-    shard_zero_optimizer_options zero;
+    zero_way zero;
 } state;
 
 static void initialises(shard_group *world, void *context)
@@ -94,7 +94,7 @@ static void initialises(shard_group *world, void *context)
     shard_tensor *weight = shard_module_tensor(shard_module_child_at(model, 0), "weight");
     shard_tensor *bias = shard_module_tensor(shard_module_child_at(model, 0), "bias");
     shard_tensors *parameters = shard_parameters(model);
-    shard_optimizer *optimizer = s->how == ZERO ? shard_zero_optimizer_with(sgd_of_list(shard_parameters(model)), s->zero) : NULL;
+    shard_optimizer *optimizer = s->how == ZERO ? zero_with(sgd_of_list(shard_parameters(model)), s->zero) : NULL;
     shard_data_parallel *dp = s->how == DATA_PARALLEL ? shard_data_parallel_create(parameters) : NULL;
     if (s->how == MADE)
         ck_assert_ptr_nonnull(shard_tensor_memory(weight));

@@ -76,6 +76,13 @@ END
 # shellcheck disable=SC2046 # words
 "$@" -std=c11 -D_GNU_SOURCE "$root/model.c" -o "$root/model" $(pkg-config --cflags --libs libshard)
 [ "$("$shardrun" -n 2 "$root/model" | sort -u)" = "[2, 3]" ]
+# A page of the manual for each program, where help2man was there to make them.
+if command -v help2man >/dev/null && [ -n "$(find "$build/docs" -name '*.1')" ]; then
+    for program in "$(dirname "$shardrun")"/*; do
+        page=$(find "$root" -path "*/man1/${program##*/}.1")
+        [ -n "$page" ] && grep -q 'SHARD_TIMEOUT\|number of ranks' "$page" || { echo "${program##*/}: no page"; exit 1; }
+    done
+fi
 # The same from the build folder, nothing installed.
 (
     unset PKG_CONFIG_SYSROOT_DIR

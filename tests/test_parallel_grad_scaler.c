@@ -183,7 +183,7 @@ static void step_model(model *m, shard_group *world, int step)
     check_ok(shard_grad_scaler_update(m->scaler));
 }
 
-static shard_zero_optimizer_options ways[] = {
+static zero_way ways[] = {
     {.stage = 1}, {.stage = 2, .bucket_mib = 1e-5}, {.stage = 2, .partition = SHARD_ZERO_WHOLE}, {.stage = 3}};
 
 static void equals_whole(shard_group *world, void *context)
@@ -194,7 +194,7 @@ static void equals_whole(shard_group *world, void *context)
         shard_tensors *list = list_leaves(&a);
         shard_data_parallel *dp = shard_data_parallel_create(list);
         shard_tensors_destroy(list);
-        ck_assert_msg(dp && shard_zero_optimizer_with(b.sgd, *(shard_zero_optimizer_options *)context), "%s", shard_last_error());
+        ck_assert_msg(dp && zero_with(b.sgd, *(zero_way *)context), "%s", shard_last_error());
         int changed = 0;
         for (int step = 0; step < 6; step++) {
             double *before = values_of(a.w[0]);

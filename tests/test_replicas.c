@@ -83,7 +83,7 @@ static void tells_values(shard_group *world, void *context)
         shard_tensors *list = shard_tensors_create();
         check_ok(shard_tensors_add(list, "a", a));
         check_ok(shard_tensors_add(list, "b", b));
-        shard_data_parallel *dp = shard_data_parallel_create(list, .no_broadcast = c->no_broadcast, .no_check = c->no_check);
+        shard_data_parallel *dp = shard_data_parallel_create(list, .init_sync = !c->no_broadcast, .check = !c->no_check);
         ck_assert_msg(dp != NULL, "%s", shard_last_error());
         shard_optimizer *sgd = sgd_of_list(list, .lr = 1.0);
         shard_data_parallel_set_sync(dp, false);
@@ -131,7 +131,7 @@ static void compares_replicas(shard_group *world, void *context)
             shard_tensors *list = shard_tensors_create();
             check_ok(shard_tensors_add(list, "bias", shard_ones(SHARD_SHAPE(3), .requires_grad = true)));
             check_ok(shard_tensors_add(list, "part", part));
-            shard_data_parallel *dp = shard_data_parallel_create(list, .no_broadcast = true);
+            shard_data_parallel *dp = shard_data_parallel_create(list, .init_sync = false);
             shard_backward(shard_reduce_from_group(shard_sum(part), model));
             if (differs) {
                 shard_agree(world);
@@ -168,7 +168,7 @@ static void tells_of_frozen(shard_group *world, void *context)
         shard_tensors *list = shard_tensors_create();
         check_ok(shard_tensors_add(list, "a", a));
         check_ok(shard_tensors_add(list, "b", b));
-        shard_data_parallel *dp = shard_data_parallel_create(list, .no_broadcast = true);
+        shard_data_parallel *dp = shard_data_parallel_create(list, .init_sync = false);
         ck_assert(which == !dp);
         if (dp)
             shard_backward(shard_sum(a));
@@ -349,7 +349,7 @@ static void looks_on_beside_another(shard_group *world, void *context)
         check_ok(shard_tensors_add(both, "q", q));
         check_ok(shard_tensors_add(buffers, "buffer", buffer));
         shard_data_parallel *dp = shard_data_parallel_create(first, .buffers = buffers);
-        shard_data_parallel *other = shard_data_parallel_create(both, .no_check = true);
+        shard_data_parallel *other = shard_data_parallel_create(both, .check = false);
         float values[3] = {(float)rank + 1, 2, 3};
         for (int turn = 0; turn < 2; turn++) {
             check_ok(shard_copy_from_host(buffer, values, sizeof values));
@@ -360,7 +360,7 @@ static void looks_on_beside_another(shard_group *world, void *context)
         }
         shard_data_parallel_destroy(dp);
         dp = shard_data_parallel_create(first);
-        other = shard_data_parallel_create(first, .no_check = true);
+        other = shard_data_parallel_create(first, .check = false);
         float differ[5] = {1, 1, 1, 1, rank == 1 ? 2 : 1};
         check_ok(shard_copy_from_host(p, differ, sizeof differ));
         shard_backward(shard_sum(p));

@@ -98,7 +98,7 @@ START_TEST(test_polynomial)
 END_TEST
 
 /* A cosine with a warmup, under the optimizer alone and under ZeRO: each step is made at its own rate. */
-static shard_zero_optimizer_options cases[] = {
+static zero_way cases[] = {
     {.stage = 1}, {.stage = 2}, {.stage = 3}, {.stage = 1, .overlap = true, .bucket_mib = 3e-4}, {.stage = 3, .overlap = true}};
 
 static void steps_at_the_rate(shard_group *world, void *context)
@@ -112,8 +112,7 @@ static void steps_at_the_rate(shard_group *world, void *context)
         shard_data_parallel *dp = shard_data_parallel_create(list);
         shard_tensors_destroy(list);
         shard_optimizer *alone = sgd_of_list(list_sorts(&a), .lr = 1, .momentum = 0.9);
-        shard_optimizer *shared = shard_zero_optimizer_with(sgd_of_list(list_sorts(&b), .lr = 1, .momentum = 0.9),
-                                                            *(shard_zero_optimizer_options *)context);
+        shard_optimizer *shared = zero_with(sgd_of_list(list_sorts(&b), .lr = 1, .momentum = 0.9), *(zero_way *)context);
         check_ok(shard_last_status());
         for (int64_t step = 0; step < 6; step++) {
             double lr = shard_schedule_lr(&cosine, step);

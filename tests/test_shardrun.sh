@@ -30,7 +30,7 @@ expect "the deadline" 1 "rank 0: error timeout: rank 1 did not come to shard_bar
 expect "ranks that do not want to end" 4 "^shardrun: ending 2 ranks\$" "$shardrun" -n 3 "$program" stubborn 1
 expect "ranks without a world" 0 "none of the 2 ranks joined the others: does .* call shard_init" "$shardrun" -n 2 "$program" lonely
 
-expect "help" 0 "^usage: shardrun -n N" "$shardrun" --help
+expect "help" 0 "^Usage: shardrun -n N" "$shardrun" --help
 expect "no number" 2 "how many ranks" "$shardrun" "$program"
 expect "a wrong number" 2 "-n 0: not a number of ranks from 1 to 256" "$shardrun" -n 0 "$program"
 expect "no program" 2 "which PROGRAM" "$shardrun" -n 2

@@ -15,7 +15,7 @@ script() {
 }
 
 # The wrappers run the programs of one build folder, from wherever they are called.
-expect "shardrun of a folder" 0 "^usage: shardrun -n N" env SHARD_BUILD="$build" "$source/tools/shardrun" --help
+expect "shardrun of a folder" 0 "^Usage: shardrun -n N" env SHARD_BUILD="$build" "$source/tools/shardrun" --help
 for tool in shardrun make-glyphs; do
     cp "$source/tools/$tool" tools
     expect "$tool, not built" 2 "^$tool: .*/build/release/tools/$tool is not there; build it: .*tools/build release" tools/$tool x

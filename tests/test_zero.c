@@ -16,7 +16,7 @@ enum { STEPS = 50, FEW_STEPS = 3, LONG_RANKS = 3 };
 /* A bucket for each module, with which few steps are made. 3e-4 is one for a few. */
 #define SMALLEST 1e-6
 
-static shard_zero_optimizer_options cases[] = {
+static zero_way cases[] = {
     {.stage = 1},
     {.stage = 1, .bucket_mib = SMALLEST, .overlap = true},
     {.stage = 1, .bucket_mib = 3e-4, .partition = SHARD_ZERO_WHOLE},
@@ -34,9 +34,9 @@ static shard_optimizer *sgd_of(shard_tensors *parameters)
     return sgd_of_list(parameters, .lr = 0.02, .momentum = 0.9, .weight_decay = 0.01, .nesterov = true);
 }
 
-static shard_optimizer *zero_sgd_of(shard_tensors *parameters, shard_zero_optimizer_options options)
+static shard_optimizer *zero_sgd_of(shard_tensors *parameters, zero_way options)
 {
-    shard_optimizer *sgd = sgd_of(parameters), *shared = shard_zero_optimizer_with(sgd, options);
+    shard_optimizer *sgd = sgd_of(parameters), *shared = zero_with(sgd, options);
     ck_assert_msg(shared && shared == sgd, "%s", shard_last_error());
     return shared;
 }
@@ -64,7 +64,7 @@ static bool takes_long(void)
 
 static void equals_the_optimizer(shard_group *world, void *context)
 {
-    shard_zero_optimizer_options options = *(shard_zero_optimizer_options *)context;
+    zero_way options = *(zero_way *)context;
     int steps = shard_group_size(world) == LONG_RANKS && options.bucket_mib != SMALLEST && !takes_long() ? STEPS : FEW_STEPS;
     SHARD_SCOPE
     {
@@ -122,8 +122,7 @@ static void back_all(shard_tensor **parameters, int64_t count, uint64_t seed)
 static void equals_whatever_it_is(shard_group *world, void *context)
 {
     state = *(uint64_t *)context;
-    shard_zero_optimizer_options options = {
-        .stage = 1 + (int)draw(3), .partition = (shard_zero_partition)draw(2), .overlap = draw(2)};
+    zero_way options = {.stage = 1 + (int)draw(3), .partition = (shard_zero_partition)draw(2), .overlap = draw(2)};
     options.bucket_mib = (double)(1 + draw(1500)) / 1048576;
     int64_t count = 1 + draw(MOST);
     SHARD_SCOPE
@@ -166,7 +165,7 @@ END_TEST
 typedef struct mesh_case {
     int data, model;
     shard_split split;
-    shard_zero_optimizer_options options;
+    zero_way options;
 } mesh_case;
 
 static mesh_case mesh_cases[] = {
@@ -273,9 +272,8 @@ static void accumulates(shard_group *world, void *context)
     {
         sorts a = make_sorts(world), b = make_sorts(world);
         shard_data_parallel *dp[2] = {average(list_sorts(&a)), c->first ? average(list_sorts(&b)) : NULL};
-        shard_optimizer *sgd[2] = {
-            sgd_of(list_sorts(&a)),
-            zero_sgd_of(list_sorts(&b), (shard_zero_optimizer_options){.stage = c->stage, .overlap = c->overlap})};
+        shard_optimizer *sgd[2] = {sgd_of(list_sorts(&a)),
+                                   zero_sgd_of(list_sorts(&b), (zero_way){.stage = c->stage, .overlap = c->overlap})};
         if (!c->first)
             dp[1] = average(list_sorts(&b));
         for (int step = 0; step < 3; step++) {
@@ -314,8 +312,7 @@ static void shares_with_data_parallel(shard_group *world, void *context)
         for (int64_t i = 0; i < shard_tensors_count(all) - 1; i++)
             check_ok(shard_tensors_add(half[i % 2], shard_tensors_name(all, i), shard_tensors_at(all, i)));
         shard_tensors_destroy(all);
-        shard_optimizer *sgd[3] = {sgd_of(list_sorts(&a)), zero_sgd_of(half[0], (shard_zero_optimizer_options){.stage = 2}),
-                                   sgd_of(half[1])};
+        shard_optimizer *sgd[3] = {sgd_of(list_sorts(&a)), zero_sgd_of(half[0], (zero_way){.stage = 2}), sgd_of(half[1])};
         for (int step = 0; step < 3; step++) {
             back_sorts(&a, world, step);
             back_sorts(&b, world, step);
@@ -350,7 +347,7 @@ static int64_t part_of(const shard_optimizer *optimizer, const char *name)
 static void begins_late(shard_group *world, void *context)
 {
     bool whole = *(int *)context == 2;
-    shard_zero_optimizer_options options = {.stage = *(int *)context, .partition = whole ? SHARD_ZERO_WHOLE : SHARD_ZERO_EVEN};
+    zero_way options = {.stage = *(int *)context, .partition = whole ? SHARD_ZERO_WHOLE : SHARD_ZERO_EVEN};
     SHARD_SCOPE
     {
         sorts a = make_sorts(world), b = make_sorts(world);
@@ -360,7 +357,7 @@ static void begins_late(shard_group *world, void *context)
         shard_optimizer *sgd[2] = {sgd_of(list_sorts(&a)), sgd_of(list_sorts(&b))};
         for (int step = 0; step < 6; step++) {
             if (step == 2)
-                ck_assert_ptr_nonnull(shard_zero_optimizer_with(sgd[1], options));
+                ck_assert_ptr_nonnull(zero_with(sgd[1], options));
             for (int i = 0; i < 2 && step == 4; i++) {
                 shard_tensors *list = shard_tensors_create();
                 check_ok(shard_tensors_add(list, "late", late[i]));
@@ -412,7 +409,7 @@ static void fails_jointly(shard_group *world, void *context)
         shard_tensor *a = shard_full(SHARD_SHAPE(50), 1.0, .requires_grad = true);
         shard_tensors *list = shard_tensors_create();
         check_ok(shard_tensors_add(list, "a", a));
-        shard_optimizer *sgd = zero_sgd_of(list, (shard_zero_optimizer_options){.stage = f->stage});
+        shard_optimizer *sgd = zero_sgd_of(list, (zero_way){.stage = f->stage});
         shard_backward(shard_sum(rank == 1 && !f->before ? shard_matmul(a, NULL) : a));
         if (rank == 1 && f->before)
             shard_matmul(a, NULL);

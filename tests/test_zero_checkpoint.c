@@ -11,25 +11,25 @@
 #include <stdlib.h>
 #include <string.h>
 
-static shard_optimizer *shared_out(shard_optimizer *optimizer, shard_zero_optimizer_options options)
+static shard_optimizer *shared_out(shard_optimizer *optimizer, zero_way options)
 {
-    if (options.stage && !shard_zero_optimizer_with(optimizer, options))
+    if (options.stage && !zero_with(optimizer, options))
         ck_abort_msg("%s", shard_last_error());
     return optimizer;
 }
 
-static shard_optimizer *sgd_of(shard_tensors *parameters, shard_zero_optimizer_options options)
+static shard_optimizer *sgd_of(shard_tensors *parameters, zero_way options)
 {
     return shared_out(sgd_of_list(parameters, .lr = 0.02, .momentum = 0.9, .dampening = 0.25), options);
 }
 
 /* Its step counters count, as the first averages are corrected by them. */
-static shard_optimizer *adam_of(shard_tensors *parameters, shard_zero_optimizer_options options)
+static shard_optimizer *adam_of(shard_tensors *parameters, zero_way options)
 {
     return shared_out(adam_of_list(parameters, .lr = 0.02), options);
 }
 
-typedef shard_optimizer *optimizer_maker(shard_tensors *, shard_zero_optimizer_options);
+typedef shard_optimizer *optimizer_maker(shard_tensors *, zero_way);
 static optimizer_maker *const makers[] = {sgd_of, adam_of};
 
 /* Parameters and the optimizer's state. */
@@ -59,7 +59,7 @@ static void check_files_equal(const char *a, const char *b)
 
 typedef struct job_case {
     int ranks;
-    shard_zero_optimizer_options options;
+    zero_way options;
     optimizer_maker *make;
 } job_case;
 
@@ -127,8 +127,7 @@ static void read_sorts(shard_group *world, void *context)
         shard_tensors *parameters = list_sorts(&b);
         for (int i = 0; i < SORTS_HALF; i++)
             fill_made_up(b.parameter[i], 77);
-        shard_optimizer *through = c->make(list_sorts(&a), (shard_zero_optimizer_options){0}),
-                        *resumed = c->make(list_sorts(&b), c->options);
+        shard_optimizer *through = c->make(list_sorts(&a), (zero_way){0}), *resumed = c->make(list_sorts(&b), c->options);
         value_at(b.parameter[0], 0); /* what was gathered is to be forgotten */
         shard_data_parallel *dp = shard_data_parallel_create(parameters);
         parameters = all_of(parameters, resumed);
@@ -163,7 +162,7 @@ END_TEST
 typedef struct split_case {
     int data, model;
     shard_split split;
-    shard_zero_optimizer_options options;
+    zero_way options;
 } split_case;
 
 static split_case split_writers[] = {
@@ -321,7 +320,7 @@ static shard_optimizer *adam_of_two(shard_tensor **p, bool frozen, int stage)
         shard_set_requires_grad(p[i], i == 0 || !frozen);
         check_ok(shard_tensors_add(list, i ? "q" : "p", p[i]));
     }
-    return adam_of(list, (shard_zero_optimizer_options){.stage = stage});
+    return adam_of(list, (zero_way){.stage = stage});
 }
 
 static shard_status load_state(shard_optimizer *optimizer, const char *name, bool allow_missing)

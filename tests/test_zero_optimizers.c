@@ -27,7 +27,7 @@ static shard_optimizer *make(kind k, shard_tensors *parameters)
 
 typedef struct zero_case {
     kind kind;
-    shard_zero_optimizer_options options;
+    zero_way options;
 } zero_case;
 
 /* Those of Adam, with which many steps are made, in both partitions. */
@@ -78,7 +78,7 @@ static void equals_alone(shard_group *world, void *context)
         shard_data_parallel *dp = shard_data_parallel_create(list);
         shard_tensors_destroy(list);
         shard_optimizer *optimizer[2] = {make(c->kind, list_sorts(&s[0])), make(c->kind, list_sorts(&s[1]))};
-        ck_assert_msg(shard_zero_optimizer_with(optimizer[1], c->options) != NULL, "%s", shard_last_error());
+        ck_assert_msg(zero_with(optimizer[1], c->options) != NULL, "%s", shard_last_error());
         int turns = c->kind == ADAM && !getenv("SHARD_DEVICE") ? 50 : 6; /* emulation takes its time */
         for (int turn = 0; turn < turns; turn++) {
             for (int i = 0; i < 2; i++)
@@ -114,7 +114,7 @@ static void equals_on_a_mesh(shard_group *world, void *context)
         optimizer[i] = make(c->kind, shard_parameters(model[i]));
     }
     shard_data_parallel *dp = shard_data_parallel_create(parameters[0]);
-    ck_assert_msg(shard_zero_optimizer_with(optimizer[1], c->options) != NULL, "%s", shard_last_error());
+    ck_assert_msg(zero_with(optimizer[1], c->options) != NULL, "%s", shard_last_error());
     for (int turn = 0; turn < 4; turn++) {
         for (int i = 0; i < 2; i++)
             back_split_model(model[i], world, group, turn);
@@ -163,8 +163,8 @@ static void steps_by_groups(shard_group *world, void *context)
                 check_ok(add_group_of(optimizer, list, .lr_scale = rate[i]));
             }
             shard_data_parallel *dp = way == 0 ? shard_data_parallel_create(all) : NULL;
-            shard_zero_optimizer_options options = {.stage = way % 4, .partition = way == 4 ? SHARD_ZERO_WHOLE : SHARD_ZERO_EVEN};
-            check_ok(way == 0 || shard_zero_optimizer_with(optimizer, options) ? SHARD_OK : shard_last_status());
+            zero_way options = {.stage = way % 4, .partition = way == 4 ? SHARD_ZERO_WHOLE : SHARD_ZERO_EVEN};
+            check_ok(way == 0 || zero_with(optimizer, options) ? SHARD_OK : shard_last_status());
             for (int step = 0; step < 2; step++) {
                 SHARD_SCOPE
                 {

@@ -17,9 +17,9 @@ static shard_optimizer *sgd_of(shard_tensors *parameters)
     return sgd_of_list(parameters, .lr = 0.02, .momentum = 0.9, .weight_decay = 0.01, .nesterov = true);
 }
 
-static shard_optimizer *zero_sgd_of(shard_tensors *parameters, shard_zero_optimizer_options options)
+static shard_optimizer *zero_sgd_of(shard_tensors *parameters, zero_way options)
 {
-    shard_optimizer *sgd = sgd_of(parameters), *shared = shard_zero_optimizer_with(sgd, options);
+    shard_optimizer *sgd = sgd_of(parameters), *shared = zero_with(sgd, options);
     ck_assert_msg(shared && shared == sgd, "%s", shard_last_error());
     return shared;
 }
@@ -43,7 +43,7 @@ static void deals_as_torch(shard_group *world, void *context)
     SHARD_SCOPE
     {
         sorts s = make_sorts(world);
-        shard_optimizer *sgd = zero_sgd_of(list_sorts(&s), (shard_zero_optimizer_options){.partition = SHARD_ZERO_WHOLE});
+        shard_optimizer *sgd = zero_sgd_of(list_sorts(&s), (zero_way){.partition = SHARD_ZERO_WHOLE});
         ck_assert_int_eq(part_of(sgd, "large"), rank == 0 ? 407 : 0);
         ck_assert_int_eq(part_of(sgd, "first.weight"), rank == 1 ? 35 : 0);
         ck_assert_int_eq(part_of(sgd, "double"), rank == 2 ? 19 : 0);
@@ -74,7 +74,7 @@ static void deals_equal_sizes(shard_group *world, void *context)
         shard_tensors *list = shard_tensors_create();
         for (int i = 0; i < 5; i++)
             check_ok(shard_tensors_add(list, names[i], shard_ones(SHARD_SHAPE(sizes[i]), .requires_grad = true)));
-        shard_optimizer *sgd = zero_sgd_of(list, (shard_zero_optimizer_options){.partition = SHARD_ZERO_WHOLE});
+        shard_optimizer *sgd = zero_sgd_of(list, (zero_way){.partition = SHARD_ZERO_WHOLE});
         for (int i = 0; i < 5; i++)
             ck_assert_int_eq(part_of(sgd, names[i]), owners[i] == shard_group_rank(world) ? sizes[i] : 0);
         shard_optimizer_destroy(sgd);
@@ -100,7 +100,7 @@ static void deals_evenly(shard_group *world, void *context)
     SHARD_SCOPE
     {
         sorts s = make_sorts(world);
-        shard_optimizer *sgd = zero_sgd_of(list_sorts(&s), (shard_zero_optimizer_options){.stage = *(int *)context});
+        shard_optimizer *sgd = zero_sgd_of(list_sorts(&s), (zero_way){.stage = *(int *)context});
         int64_t own = 0;
         back_sorts(&s, world, 0);
         check_ok(shard_step(sgd));
@@ -148,7 +148,7 @@ static void keeps_gaps(shard_group *world, void *context)
         shard_tensors *list = shard_tensors_create();
         check_ok(shard_tensors_add(list, "m.a", p[0]));
         check_ok(shard_tensors_add(list, "m.b", p[1]));
-        shard_optimizer *sgd = zero_sgd_of(list, (shard_zero_optimizer_options){.stage = 2});
+        shard_optimizer *sgd = zero_sgd_of(list, (zero_way){.stage = 2});
         for (int step = 0; step < 2; step++) {
             SHARD_SCOPE
             {
@@ -191,7 +191,7 @@ static void ends_with_modules(shard_group *world, void *context)
             p[i] = made_up_leaf(SHARD_SHAPE(sizes[i]), 1, SHARD_FLOAT32);
             check_ok(shard_tensors_add(list, names[i], p[i]));
         }
-        shard_optimizer *sgd = zero_sgd_of(list, (shard_zero_optimizer_options){.bucket_mib = 1000.0 / 1048576});
+        shard_optimizer *sgd = zero_sgd_of(list, (zero_way){.bucket_mib = 1000.0 / 1048576});
         ck_assert_ptr_eq(p[0]->storage, p[1]->storage);
         ck_assert_ptr_ne(p[1]->storage, p[2]->storage);
         ck_assert_ptr_eq(p[2]->storage, p[3]->storage);
@@ -216,7 +216,7 @@ static void reads_values(shard_group *world, void *context)
 {
     (void)context;
     shard_module *a = make_split_model(SHARD_SPLIT_NONE, NULL), *b = make_split_model(SHARD_SPLIT_NONE, NULL);
-    shard_optimizer *sgd = zero_sgd_of(shard_parameters(b), (shard_zero_optimizer_options){.stage = 3, .bucket_mib = 1e-4});
+    shard_optimizer *sgd = zero_sgd_of(shard_parameters(b), (zero_way){.stage = 3, .bucket_mib = 1e-4});
     SHARD_SCOPE
     {
         SHARD_NO_GRAD
@@ -264,7 +264,7 @@ static void *destroy(void *context)
 static doomed evaluate_one(void)
 {
     doomed d = {.model = make_split_model(SHARD_SPLIT_NONE, NULL)};
-    d.sgd = zero_sgd_of(shard_parameters(d.model), (shard_zero_optimizer_options){.stage = 3, .bucket_mib = 1e-4});
+    d.sgd = zero_sgd_of(shard_parameters(d.model), (zero_way){.stage = 3, .bucket_mib = 1e-4});
     SHARD_SCOPE
     {
         SHARD_NO_GRAD
@@ -408,7 +408,7 @@ static void gathers_ahead(shard_group *world, void *context)
         shard_tensors_destroy(own);
     }
     for (int i = 0; i < optimizers; i++)
-        sgd[i] = zero_sgd_of(lists[i], (shard_zero_optimizer_options){.stage = 3, .bucket_mib = 1e-3});
+        sgd[i] = zero_sgd_of(lists[i], (zero_way){.stage = 3, .bucket_mib = 1e-3});
     shard_transport transport = *(real = world->device_transport);
     transport.post = note_post;
     transport.wait = note_wait;
@@ -447,7 +447,7 @@ static void steps_in_backward(shard_group *world, void *context)
         shard_tensor *p = shard_full(SHARD_SHAPE(50), 1.0, .requires_grad = true);
         shard_tensors *list = shard_tensors_create();
         check_ok(shard_tensors_add(list, "p", p));
-        shard_optimizer *sgd = zero_sgd_of(list, (shard_zero_optimizer_options){.stage = stage, .overlap = overlap});
+        shard_optimizer *sgd = zero_sgd_of(list, (zero_way){.stage = stage, .overlap = overlap});
         check_ok(shard_backward(shard_sum(p)));
         ck_assert(overlap == (value_at(p, 0) != 1.0));
         double moved = value_at(p, 49);
@@ -471,7 +471,7 @@ static void notices_stale_values(shard_group *world, void *context)
         shard_tensor *p = made_up_leaf(SHARD_SHAPE(50), 1, SHARD_FLOAT32);
         shard_tensors *list = shard_tensors_create();
         check_ok(shard_tensors_add(list, "p", p));
-        shard_optimizer *sgd = zero_sgd_of(list, (shard_zero_optimizer_options){.stage = *(int *)context});
+        shard_optimizer *sgd = zero_sgd_of(list, (zero_way){.stage = *(int *)context});
         shard_tensor *now = shard_sum(shard_mul(p, p)), *later = shard_sum(shard_mul(p, p));
         check_ok(shard_backward(now));
         check_ok(shard_step(sgd));

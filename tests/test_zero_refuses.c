@@ -452,7 +452,7 @@ typedef struct case_of_settings {
     shard_adam_options adam;
     shard_lars_options lars;
     shard_lamb_options lamb;
-    shard_zero_optimizer_options zero;
+    zero_way zero;
     shard_param_group_options group;
     double lr;
     const char *error; /* from "here it is" on */
@@ -521,7 +521,7 @@ static void refuse_case(shard_group *world, const case_of_settings *c, bool same
         shard_tensors_destroy(list);
         if (mine->lr > 0)
             check_ok(shard_optimizer_set_lr(optimizer, mine->lr));
-        ck_assert_ptr_null(shard_zero_optimizer_with(optimizer, mine->zero));
+        ck_assert_ptr_null(zero_with(optimizer, mine->zero));
         ck_assert_int_eq(shard_last_status(), last ? SHARD_ERROR_MISMATCH : SHARD_ERROR_PEER);
         check_error(shard_last_status(), pattern);
         shard_optimizer_destroy(optimizer);
@@ -550,7 +550,8 @@ static void compares_settings(shard_group *world, void *context)
         check_error(shard_last_status(), "*shard_zero_optimizer: there is no stage 4*");
         shard_optimizer_destroy(sgd);
         sgd = sgd_of_list(list_of(p, NULL));
-        ck_assert_msg(shard_zero_optimizer(sgd, .bucket_mib = last ? 0 : 25) == sgd, "%s", shard_last_error()); /* the same */
+        shard_zero_optimizer_options defaults = SHARD_ZERO_OPTIMIZER_OPTIONS_INIT;
+        ck_assert_msg(shard_zero_optimizer_with(sgd, last ? NULL : &defaults) == sgd, "%s", shard_last_error());
         shard_optimizer_destroy(sgd);
     }
 }

@@ -18,7 +18,7 @@ enum { FEATURES = 5, IN = 17, CLASSES = 20011, ROWS = 14 };
 typedef struct rows_case {
     int data, model;
     shard_split split;
-    shard_zero_optimizer_options options;
+    zero_way options;
     shard_dtype autocast; /* float32: off */
     bool adds;            /* several micro-batches a step */
 } rows_case;
@@ -96,7 +96,7 @@ static void equals_the_optimizer(shard_group *world, void *context)
     shard_data_parallel *dp = shard_data_parallel_create(list);
     shard_tensors_destroy(list);
     shard_optimizer *alone = sgd_of_list(shard_parameters(a), .lr = 0.2, .momentum = 0.9);
-    shard_optimizer *shared = shard_zero_optimizer_with(sgd_of_list(shard_parameters(b), .lr = 0.2, .momentum = 0.9), c->options);
+    shard_optimizer *shared = zero_with(sgd_of_list(shard_parameters(b), .lr = 0.2, .momentum = 0.9), c->options);
     ck_assert_msg(dp && shared, "%s", shard_last_error());
     const shard_rows *rows = shard_module_tensor(shard_module_child_at(b, 3), "weight")->rows;
     ck_assert_int_eq(rows != NULL, c->data > 1);

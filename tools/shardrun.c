@@ -44,7 +44,7 @@
 #define EXIT_NOT_FOUND 127
 
 static const char usage[] =
-    "usage: shardrun -n N [--tag] [--] PROGRAM [ARGUMENT ...]\n"
+    "Usage: shardrun -n N [--tag] [--] PROGRAM [ARGUMENT ...]\n"
     "\n"
     "Starts N ranks of PROGRAM on this machine. Each finds RANK, LOCAL_RANK, WORLD_SIZE,\n"
     "LOCAL_WORLD_SIZE, MASTER_ADDR, MASTER_PORT and OMP_NUM_THREADS (cores / N, unless it is\n"

@@ -70,10 +70,6 @@ SHARD_BEGIN_C
 #define SHARD_OPTIONS_BEFORE(type, defaults, ...) SHARD_OPTIONS_BEFORE_(type, defaults, __VA_ARGS__, )
 #define SHARD_OPTIONS_BEFORE_(type, defaults, last, ...) &(type){defaults##_VALUES, __VA_ARGS__}, last
 
-/* The same by value, for structs without a size. */
-#define SHARD_WITH(type, ...) SHARD_WITH_(type, __VA_ARGS__, )
-#define SHARD_WITH_(type, last, ...) last, (type){.reserved = 0, __VA_ARGS__}
-
 #define SHARD_VERSION_MAJOR 0
 #define SHARD_VERSION_MINOR 1
 #define SHARD_VERSION_PATCH 0

@@ -1,23 +1,17 @@
 /*
  * shard/comm.h: groups of ranks that communicate.
  *
- * A group is made by a mesh (shard/distributed.h). Its rank and size are the group's
- * own; the world's rank of a member is shard_group_world_rank.
+ * A group is made by a mesh (shard/distributed.h). It numbers its ranks from 0; shard_group_world_rank gives
+ * the world's number.
  *
- * Before each collective the members compare what they are about to do: the public function,
- * the sizes, and its settings (of shard_step: learning rate, optimizer, clip value). A
- * difference (MISMATCH), a failed member (PEER) or one that does not come within SHARD_TIMEOUT
- * seconds (600; TIMEOUT) makes the call fail on every member with the same text. A member that
- * waits for others itself is not named; a rank that was waited for in vain is not waited for
- * again, in any group.
+ * Before each collective the group's ranks compare the call: the public function, sizes and settings (for
+ * shard_step: learning rate, optimizer, clip value). A difference (MISMATCH), a failed rank (PEER) or a rank
+ * that does not come within SHARD_TIMEOUT seconds (600; TIMEOUT) makes the call fail on every rank with the
+ * same text. docs/errors.md has examples, and the rules for forked processes.
  *
  * Sums of bfloat16 and float16 are accumulated in float32 and rounded once, on every transport. Between
- * GPUs SHARD_NCCL_REDUCED_PRECISION=1, the same on all ranks, leaves them to NCCL: its fastest way
- * (in the switches, where there is NVLink SHARP), in an order of its own, rounded to 16 bits after additions.
- *
- * A process that a rank forks after shard_init is no rank: its collectives fail (UNAVAILABLE), and
- * it frees groups without a word to the others. A rank that closes all descriptors that it
- * does not know (closefrom) closes the library's: under shardrun the others take it for dead.
+ * GPUs, SHARD_NCCL_REDUCED_PRECISION=1, set on all ranks, lets NCCL sum in its fastest way (in the
+ * switches, where there is NVLink SHARP): in NCCL's order, rounded to 16 bits after additions.
  */
 #ifndef SHARD_COMM_H
 #define SHARD_COMM_H
@@ -28,30 +22,29 @@ SHARD_BEGIN_C
 
 typedef struct shard_group shard_group;
 
-/* The largest and the smallest of values of which one is NaN are undefined. */
+/* SHARD_MAX and SHARD_MIN are undefined if one of the values is NaN. */
 typedef enum shard_reduce_op { SHARD_SUM, SHARD_MAX, SHARD_MIN } shard_reduce_op;
 
-/* This process's rank in the group, 0 ... size - 1; 0 and 1 for NULL, which is
- * the group of this rank alone. */
+/* This process's rank in the group, 0 to size - 1, and the number of its ranks. NULL is the group of this rank alone: 0
+ * and 1. Not collective. */
 SHARD_API int shard_group_rank(const shard_group *group);
 SHARD_API int shard_group_size(const shard_group *group);
 
-/* The world's rank of the group's member. */
+/* The world's rank of the group's rank `member`. Not collective. */
 SHARD_API int shard_group_world_rank(const shard_group *group, int member);
 
-/* "self", "shm" or "mpi"; static. */
+/* The host transport: "self", "shm" or "mpi"; static. Not collective. */
 SHARD_API const char *shard_group_transport(const shard_group *group);
 
-/* Collective: returns when all members have called it. */
+/* Returns when all ranks of the group have called it. Collective over group. As torch.distributed.barrier. */
 SHARD_API shard_status shard_barrier(shard_group *group);
 
-/* Collective: whether any member has an error. If so all get the same text,
- * which names the lowest such rank and its error. */
+/* Fails on all ranks of the group if one has an error, with the same text, which names the lowest such rank and its
+ * error. Collective over group. */
 SHARD_API shard_status shard_agree(shard_group *group);
 
-/* The part of `size` elements that belongs to `member` of `members`: parts
- * differ by at most one, the larger ones first. {0, 0} with the error set if there
- * is no such member. */
+/* The range of `size` elements that rank `member` of `members` has: ranges differ by at most one element, the larger
+ * ones first. {0, 0} with the error set if there is no such rank. Not collective. As torch.tensor_split. */
 typedef struct shard_range {
     int64_t start, size;
 } shard_range;

@@ -42,6 +42,7 @@ typedef struct shard_memory_stats {
     int64_t reserved; /* held by the pool, in use or kept for reuse */
 } shard_memory_stats;
 
+/* Of the device; zeros for NULL. Not collective. */
 SHARD_API shard_memory_stats shard_get_memory_stats(const shard_device *device);
 
 /* The purpose of memory. */

@@ -12,27 +12,21 @@ SHARD_BEGIN_C
 
 /* ---- the job ---- */
 
-/* Joins the job's other ranks: those that shardrun, mpirun or srun started, or
- * none. argc and argv may be NULL. Collective over all ranks. Once a process: a second call,
- * after shard_finalize too, is an error (ARGUMENT), as is an environment variable of the library
- * that has no meaning. Under MPI a rank
- * that does not come makes the others end after SHARD_TIMEOUT seconds, with a message but without
- * a return: MPI_Init cannot be given up. */
+/* Joins the other ranks of the job, which shardrun, mpirun or srun started; as
+ * torch.distributed.init_process_group. argc and argv may be NULL. A process calls it once: a second call, also after
+ * shard_finalize, is an error (ARGUMENT), as is a malformed value of an environment variable of the library.
+ * Collective over all ranks, with the deadline SHARD_TIMEOUT (docs/errors.md). */
 SHARD_API shard_status shard_init(int *argc, char ***argv);
 
-/* Leaves the job. Waits for the GPU, if one was opened, as what it finds wrong counts (op.h).
- * Prints the thread's error, if there is one (rank 0 alone what all ranks have together),
- * tells the other ranks, and returns 0, or 1 if there was one: `return shard_finalize();`.
- * Groups of this process end with it and are not used afterwards; a pointer to the world that was
- * kept is a group of this rank alone. A second call does nothing. Under MPI it waits for the other ranks to leave too: after
- * SHARD_TIMEOUT seconds it names those that do not and ends the job. Under shardrun a rank that has not left
- * SHARD_TIMEOUT seconds after another one has is ended, and the job fails: a rank that works alone at the end of
- * the program does so before a barrier, or with a larger SHARD_TIMEOUT. A rank that ends by exit
- * without it prints that, the others fail with it, and an exit code of 0 becomes 1. */
+/* Leaves the job. Prints the thread's error, if there is one (an error that all ranks have is printed by rank 0 alone),
+ * sends it to the other ranks, and returns 1, else 0: `return shard_finalize();`. Waits for the GPU if one was opened, so
+ * that its errors count, and for the other ranks, with the deadline SHARD_TIMEOUT (docs/errors.md). Groups are not used
+ * afterwards; a kept pointer to the world is a group of this rank alone. A second call does nothing. A rank that
+ * ends by exit without this call is an error of the job. */
 SHARD_API int shard_finalize(void);
 
-/* All ranks; NULL, which stands for this rank alone, before shard_init and after shard_finalize.
- * Belongs to the library. */
+/* The group of all ranks. NULL, which stands for this rank alone, before shard_init and after shard_finalize. Belongs
+ * to the library. Not collective. */
 SHARD_API shard_group *shard_world(void);
 
 /* ---- meshes ---- */
@@ -86,53 +80,48 @@ SHARD_API shard_group *shard_mesh_data_group(const shard_mesh *mesh);
 /*
  * ---- collectives on tensors, with their adjoints; all collective over group ----
  *
- * A group of one member (or NULL) gives the input itself back as a view.
+ * A group of one rank (or NULL) returns the input as a view.
  *
- * What is gathered or summed is one and the same on every member from there on, and so
- * is the loss. What members compute before it from rows, columns or summands of their
- * own makes of a leaf's gradient a contribution: the gradient of that one loss is the
- * sum over the group, of nested gathers over each of their groups. shard_data_parallel
- * takes that sum; without it, shard_all_reduce(shard_grad(leaf), SHARD_SUM, group) does.
- * A leaf that is used both before and after brings the latter's gradient in equal
- * shares. The gradient of a leaf that is split over the group is its own part's and
- * needs no sum.
+ * The result of a gather or a reduction is identical on every rank, and so is the loss that is computed from it.
+ * The gradient of a leaf before it is then a pending sum over the group: each rank has the summand of the local rows,
+ * columns or terms. shard_data_parallel takes that sum; without it,
+ * shard_all_reduce(shard_grad(leaf), SHARD_SUM, group) does. A leaf that is used both before and after brings
+ * the gradient of the latter use in equal parts. The gradient of a leaf that is split over the group is that of the
+ * local shard and needs no sum. docs/data-parallel.md has examples.
  *
- * Groups that are gathered or summed over in one step have the same members or this
- * rank alone in common, as a mesh's have; a gradient that would be of others is
- * refused (UNSUPPORTED).
+ * Groups that are gathered or summed over in one step have the same ranks, or this rank alone in common, as the
+ * groups of a mesh have; a gradient over other groups is refused (UNSUPPORTED).
  */
 
-/* x, which is the same on every rank of the group, unchanged: for what the ranks use
- * differently, as the input of a column-parallel layer. The gradient of x is that of one process,
- * whatever operations and copies lie between: what each rank has a summand of (its own columns,
- * rows or summands) is summed over the group, once; what counts in full on each rank (a sum that
- * was taken already, a use of the whole tensor) is not. A loss that depends, without another copy over the
- * group between, on something that is split, gathered or summed over the group is one loss of all
- * members, and each of its other terms is taken to be the same on all. Any other loss is each rank's
- * own: the gradient is then that of the sum of these losses, as of torchshard's copy. */
+/* x, unchanged; x is identical on all ranks of the group. For an input that the ranks use differently, as that of a
+ * column-parallel layer. The gradient of x is that of one process: summands of the ranks are added over the group, once;
+ * a gradient that is complete on each rank is not added. If the loss depends on something that is split, gathered or
+ * summed over the group (without another copy in between), it is one loss of all ranks, and its other terms are
+ * taken to be identical on them. Otherwise each rank has a loss, and the gradient is that of the sum of these losses.
+ * As torchshard.distributed.copy and Megatron's copy_to_tensor_model_parallel_region. */
 SHARD_API shard_tensor *shard_copy_to_group(shard_tensor *x, shard_group *group);
 
-/* The own part of x, which is whole on every member, along dim (negative: from the
- * end): split, parts as shard_split_range. Adjoint: all-gather. No communication
- * forward. As torchshard's scatter. The result has the values of shard_slice(x, dim, ranks, rank). */
+/* The local shard of x, which is identical on all ranks, along dim (negative: from the end), with the ranges of
+ * shard_split_range: a split tensor. The forward does not communicate; the backward gathers. The values are those of
+ * shard_slice(x, dim, ranks, rank). As torchshard.distributed.scatter. */
 SHARD_API shard_tensor *shard_scatter_to_group(shard_tensor *x, int dim, shard_group *group);
 
-/* The sum of the members' x: whole. x is PARTIAL over group or local, the own
- * summand then. Adjoint: the gradient as it is. Any dtype; integers wrap around. As
- * torchshard's reduce. */
+/* The sum of the ranks' x, on every rank. x is PARTIAL over group, or local and taken as this rank's summand. The
+ * backward passes the gradient on unchanged. Any dtype; integers wrap around. As torchshard.distributed.reduce
+ * (an all-reduce). */
 SHARD_API shard_tensor *shard_reduce_from_group(shard_tensor *x, shard_group *group);
 
-/* The members' x one after the other along dim (negative: from the end): whole.
- * Pieces may be uneven. x is split along dim over group, or local and
- * taken to be. Adjoint: the own part of the gradient; where the gradient is PARTIAL
- * (it comes from a layer split over the group) a reduce-scatter. Any dtype. As
- * torchshard's gather. */
+/* The ranks' x concatenated along dim (negative: from the end), on every rank. x is split along dim over group, or local
+ * and taken as this rank's shard; shards may be of different sizes. The backward takes this rank's range of the gradient;
+ * a reduce-scatter if the gradient is PARTIAL (of a layer that is split over the group). Any dtype. As
+ * torchshard.distributed.gather (an all-gather). */
 SHARD_API shard_tensor *shard_gather_from_group(shard_tensor *x, int dim, shard_group *group);
 
 /* ---- collectives on tensors in place, without gradients; collective over group ---- */
 
-/* Of a leaf's gradient, the SUM makes contributions over group, or over groups whose
- * members are all in it, whole. */
+/* Replace x by the sum, maximum or minimum of the ranks' x, or by that of rank `root`; as torch.distributed.all_reduce and
+ * broadcast. SHARD_SUM of a leaf's gradient takes its pending sums over group, and over groups whose ranks are all
+ * in it. */
 SHARD_API shard_status shard_all_reduce(shard_tensor *x, shard_reduce_op op, shard_group *group);
 SHARD_API shard_status shard_broadcast(shard_tensor *x, int root, shard_group *group);
 

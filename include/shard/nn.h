@@ -182,6 +182,7 @@ SHARD_API shard_tensor *shard_parallel_embedding_with(shard_tensor *weight, shar
 
 /* ---- layers without parameters ---- */
 
+/* Modules of shard_relu, shard_gelu and shard_dropout (in training; in evaluation x itself). */
 SHARD_API shard_module *shard_nn_relu(void);
 SHARD_API shard_module *shard_nn_gelu(void);
 SHARD_API shard_module *shard_nn_dropout(double p);

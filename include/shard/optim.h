@@ -1,13 +1,16 @@
 /*
- * shard/optim.h: optimizers and learning rate schedules.
+ * shard/optim.h: optimizers, ZeRO, averages of parameters, learning rate schedules.
  *
- * Objects can be made in any order, with two rules: groups outlive everything that is placed on them, and state
- * dicts are made once memory lies where it stays: after shard_data_parallel_create and shard_zero_optimizer. A module is
- * split, converted and frozen before the optimizer is made of its parameters. shard_load comes after the state dicts,
- * then the sampler's seek and the random state.
+ * Objects are made in any order, with these rules:
  *
- * A step: the rate, forward and backward, clip, step, average. projects/templates/training.c
- * has all of it.
+ *   groups (shard_init, the mesh) outlive everything that is placed on them;
+ *   a module is split, converted and frozen before the optimizer is made of its parameters;
+ *   state dicts are made when memory does not move any more: after shard_data_parallel_create, shard_zero_optimizer and
+ *   shard_optimizer_add_param_group;
+ *   shard_load comes after the state dicts, then the sampler's seek and the random state.
+ *
+ * A step sets the learning rate, runs forward and backward, clips, steps, and updates averages.
+ * projects/templates/training.c has all of it. docs/zero.md and docs/data-parallel.md are the guides.
  */
 #ifndef SHARD_OPTIM_H
 #define SHARD_OPTIM_H
@@ -18,11 +21,10 @@
 SHARD_BEGIN_C
 
 /*
- * A parameter's state is of its type, as torch's. Parameters stay float32: these are the master
- * weights, of which SHARD_AUTOCAST makes the 16-bit copies. One of 16 bits has sums of 16 bits:
- * of float16, exp_avg_sq vanishes where gradients are below 0.005 (and a step is then as long as
- * eps lets it); of bfloat16, steps of less than 2^-9 of a weight are lost, an average with decay
- * 0.999 does not move, and exp_avg_sq hardly.
+ * A parameter's state has the parameter's dtype, as in PyTorch. Keep parameters in float32, the master weights, of
+ * which SHARD_AUTOCAST makes 16-bit copies. A 16-bit parameter has 16-bit state: in float16, exp_avg_sq underflows
+ * for gradients below 0.005 (and the step is then limited by eps alone); in bfloat16, steps of less than 2^-9 of a
+ * weight are lost, an average with decay 0.999 does not move, and exp_avg_sq hardly does.
  */
 typedef struct shard_optimizer shard_optimizer;
 
@@ -37,7 +39,7 @@ typedef struct shard_sgd_options {
 #define SHARD_SGD_OPTIONS_INIT {SHARD_SGD_OPTIONS_VALUES}
 
 /*
- * The macros of optimizers take a list of parameters or a module, for shard_parameters of it:
+ * The optimizers' macros take a list of parameters, or a module for shard_parameters of it:
  *
  *     shard_sgd(model, .lr = 0.1, .momentum = 0.9)
  */
@@ -70,10 +72,9 @@ static inline void shard_list_end(const shard_parameter_list *parameters)
     SHARD_GIVEN(shard_parameter_list shard_given_list __attribute__((cleanup(shard_list_end))) = SHARD_PARAMETERS(parameters); \
                 function(shard_given_list.list, &(type){defaults##_VALUES, __VA_ARGS__}))
 
-/* parameters: a list as shard_parameters makes it. The optimizer takes references to its tensors; the list stays
- * the caller's and may be destroyed. A parameter that is there under two names counts once, under the first. As
- * torch.optim.SGD: weight decay is of all parameters, unless decay_1d is false.
- * NULL with the error set. Not collective. */
+/* As torch.optim.SGD. parameters is a list as shard_parameters makes it. The optimizer takes references to its tensors; the
+ * list stays the caller's and may be destroyed. A parameter that is in it under two names counts once, under the first.
+ * Weight decay applies to all parameters, unless decay_1d is false. NULL with the error set. Not collective. */
 #define shard_sgd(...) SHARD_OPTIMIZER(shard_sgd_with, shard_sgd_options, SHARD_SGD_OPTIONS, __VA_ARGS__)
 SHARD_API shard_optimizer *shard_sgd_with(const shard_tensors *parameters, const shard_sgd_options *options);
 
@@ -92,21 +93,19 @@ typedef shard_adam_options shard_adamw_options;
 #define SHARD_ADAMW_OPTIONS_VALUES sizeof(shard_adamw_options), 1e-3, 0.9, 0.999, 1e-8, 0.01, false, true
 #define SHARD_ADAMW_OPTIONS_INIT {SHARD_ADAMW_OPTIONS_VALUES}
 
-/* parameters: as shard_sgd. State: exp_avg, exp_avg_sq and, with amsgrad, max_exp_avg_sq.
- * As torch.optim.Adam (Kingma, Ba 2015; amsgrad: Reddi, Kale, Kumar 2018) and
- * torch.optim.AdamW (Loshchilov, Hutter 2019), with their defaults. NULL with the error set. Not
- * collective. */
+/* As torch.optim.Adam (Kingma, Ba 2015; amsgrad: Reddi, Kale, Kumar 2018) and torch.optim.AdamW (Loshchilov,
+ * Hutter 2019), with their defaults. parameters: as shard_sgd. State: exp_avg, exp_avg_sq and, with amsgrad,
+ * max_exp_avg_sq. NULL with the error set. Not collective. */
 #define shard_adam(...) SHARD_OPTIMIZER(shard_adam_with, shard_adam_options, SHARD_ADAM_OPTIONS, __VA_ARGS__)
 #define shard_adamw(...) SHARD_OPTIMIZER(shard_adamw_with, shard_adamw_options, SHARD_ADAMW_OPTIONS, __VA_ARGS__)
 SHARD_API shard_optimizer *shard_adam_with(const shard_tensors *parameters, const shard_adam_options *options);
 SHARD_API shard_optimizer *shard_adamw_with(const shard_tensors *parameters, const shard_adamw_options *options);
 
 /*
- * LARS and LAMB, for large batches: each layer's step is as long as its weight, by
- * norms of the whole layer, over whichever ranks it is split or shared out. They cost one
- * all-reduce of two numbers a layer. The lists of parameters have the same layers in the
- * same order on all ranks. Biases and norms (tensors of one dimension) are neither adapted
- * nor do they decay, unless told.
+ * LARS and LAMB, for large batches: the step of each layer is in proportion to the norm of its weight. Norms are
+ * those of the whole layer, also if it is split or partitioned over ranks; they cost one all-reduce of two numbers for
+ * each layer. Lists of parameters have the same layers in the same order on all ranks. Biases and norms (tensors of
+ * one dimension) are neither adapted nor do they decay, unless adapt_1d and decay_1d are set.
  */
 typedef struct shard_lars_options {
     size_t size;
@@ -120,10 +119,10 @@ typedef struct shard_lars_options {
 #define SHARD_LARS_OPTIONS_VALUES sizeof(shard_lars_options), 1e-3, 0.0, 0.0, 0.0, 0.001, 0.0, false, false, false
 #define SHARD_LARS_OPTIONS_INIT {SHARD_LARS_OPTIONS_VALUES}
 
-/* SGD in which gradient and weight decay together are multiplied by trust_coefficient
- * |w| / (|g| + weight_decay |w| + eps), where neither norm is 0. State: momentum_buffer. You,
- * Gitman, Ginsburg 2017 (https://arxiv.org/abs/1708.03888); the learning rate stands outside
- * of the momentum, as torch.optim.SGD's. NULL with the error set. Not collective. */
+/* SGD in which the sum of gradient and weight decay is multiplied by trust_coefficient |w| / (|g| + weight_decay |w| +
+ * eps), unless one of the norms is 0. State: momentum_buffer. You, Gitman, Ginsburg 2017
+ * (https://arxiv.org/abs/1708.03888); the momentum does not contain the learning rate, as in torch.optim.SGD. NULL with
+ * the error set. Not collective. */
 #define shard_lars(...) SHARD_OPTIMIZER(shard_lars_with, shard_lars_options, SHARD_LARS_OPTIONS, __VA_ARGS__)
 SHARD_API shard_optimizer *shard_lars_with(const shard_tensors *parameters, const shard_lars_options *options);
 
@@ -137,16 +136,16 @@ typedef struct shard_lamb_options {
 #define SHARD_LAMB_OPTIONS_VALUES sizeof(shard_lamb_options), 1e-3, 0.9, 0.999, 1e-6, 0.0, false, false
 #define SHARD_LAMB_OPTIONS_INIT {SHARD_LAMB_OPTIONS_VALUES}
 
-/* AdamW whose update u, weight decay included, is multiplied by |w| / |u|, where neither is
+/* AdamW whose update u, weight decay included, is multiplied by |w| / |u|, unless one of them is
  * 0. State: exp_avg, exp_avg_sq. You et al. 2020 (https://arxiv.org/abs/1904.00962), with
  * bias correction. NULL with the error set. Not collective. */
 #define shard_lamb(...) SHARD_OPTIMIZER(shard_lamb_with, shard_lamb_options, SHARD_LAMB_OPTIONS, __VA_ARGS__)
 SHARD_API shard_optimizer *shard_lamb_with(const shard_tensors *parameters, const shard_lamb_options *options);
 
-/* The parameters stay, in the memory where they are. NULL is fine. Not collective. */
+/* Destroys the optimizer. The parameters keep their memory. NULL is allowed. Not collective. */
 SHARD_API void shard_optimizer_destroy(shard_optimizer *optimizer);
 
-/* What a group of parameters has otherwise than the optimizer. */
+/* Settings of a group of parameters that differ from the optimizer's. */
 typedef struct shard_param_group_options {
     size_t size;
     double lr_scale;     /* its learning rate is this times the optimizer's, so that a schedule moves all; 1 */
@@ -157,13 +156,12 @@ typedef struct shard_param_group_options {
 #define SHARD_PARAM_GROUP_OPTIONS_VALUES sizeof(shard_param_group_options), 1.0, -1.0, -1, NULL
 #define SHARD_PARAM_GROUP_OPTIONS_INIT {SHARD_PARAM_GROUP_OPTIONS_VALUES}
 
-/* Adds parameters: a list, which stays the caller's (the macro takes a module, too), of
- * names that the optimizer has not: state dicts go by names, so that of two modules that both have
- * a "weight" one needs a .prefix. A parameter or name that it has already is an error (ARGUMENT). Under
- * shard_zero_optimizer, which shares these out too, and what has come to require a gradient since (an
- * empty list will do), collective over the world; else not. What is refused is not added; of
- * an optimizer under shard_zero_optimizer for which another thing fails (memory, a rank that is gone)
- * only shard_optimizer_destroy is left. As torch.optim.Optimizer.add_param_group. */
+/* Adds parameters with settings of their own, as torch.optim.Optimizer.add_param_group. The list stays the caller's; the
+ * macro takes a module, too. Names must be new to the optimizer, as state dicts go by names: of two modules that both have
+ * a "weight", one needs a .prefix. A parameter or a name that the optimizer has is an error (ARGUMENT), and is not added.
+ * Under shard_zero_optimizer the call partitions these parameters, and those that have come to require a gradient since
+ * (an empty list will do); after an error other than ARGUMENT the optimizer can then only be destroyed.
+ * Collective over the world under shard_zero_optimizer, else not. */
 #define shard_optimizer_add_param_group(optimizer, ...) SHARD_ADD_PARAM_GROUP(optimizer, __VA_ARGS__, )
 #define SHARD_ADD_PARAM_GROUP(optimizer, parameters, ...)                                                                    \
     SHARD_GIVEN(shard_parameter_list shard_given_group __attribute__((cleanup(shard_list_end))) = SHARD_PARAMETERS(parameters); \
@@ -173,16 +171,14 @@ typedef struct shard_param_group_options {
 SHARD_API shard_status shard_optimizer_add_param_group_with(shard_optimizer *optimizer, const shard_tensors *parameters,
                                                             const shard_param_group_options *options);
 
-/* Updates every parameter that has a gradient, and forgets the gradients. Does nothing
- * and returns the thread's error if there is one: a failed backward never moves a
- * parameter. Joint over the world: if a rank has failed, none steps. Collective over
- * the world. */
+/* Updates every parameter that has a gradient, and clears the gradients; as step() and zero_grad() of torch.optim. If
+ * any rank has an error, no rank updates a parameter, and all of them return the error: a failed backward never
+ * moves a parameter. Ranks whose settings differ are an error (MISMATCH). Collective over the world. */
 SHARD_API shard_status shard_step(shard_optimizer *optimizer);
 
-/* Whether the optimizer's last step was left out by shard_grad_scaler_step, as a gradient was not
- * finite: then schedule and averages do not go on either. False after shard_step, before the first
- * step, and of NULL. The same on all ranks, before and after shard_grad_scaler_update. Not
- * collective. */
+/* Whether shard_grad_scaler_step skipped the optimizer's last step because a gradient was not finite; do not advance the
+ * schedule or the averages then. False after shard_step, before the first step, and for NULL. Identical on all
+ * ranks. Not collective. */
 SHARD_API bool shard_optimizer_skipped(const shard_optimizer *optimizer);
 
 /* ---- clipping: between backward and step ---- */
@@ -196,16 +192,13 @@ typedef struct shard_clip_options {
 #define SHARD_CLIP_OPTIONS_INIT {SHARD_CLIP_OPTIONS_VALUES}
 
 /*
- * Scales the optimizer's gradients down to max_norm if the norm of all of them together
- * is larger, each element counted once wherever it is: replicated, split, shared out by
- * shard_zero_optimizer. The gradients themselves stay as they are: the factor, min(1, max_norm /
- * (norm + 1e-6)), is multiplied into the next step (and clipping). That step and
- * shard_optimizer_zero_grad forget it; shard_zero_grad of the parameters does not.
- * *norm (NULL: not wanted) is what the norm was; without it and error_if_nonfinite the host
- * waits for no GPU, unless the ranks' sums go through host memory. A norm that is infinite
- * or NaN makes gradients 0 or NaN, or is an error (ARGUMENT) on every rank, after which
- * shard_optimizer_zero_grad is to forget them and the factor. As
- * torch.nn.utils.clip_grad_norm_. Collective over the world.
+ * Scales the optimizer's gradients down to max_norm if their common norm is larger; as
+ * torch.nn.utils.clip_grad_norm_. Each element counts once, whether its parameter is replicated, split or partitioned.
+ * The gradients stay unchanged: the factor, min(1, max_norm / (norm + 1e-6)), is multiplied into the next step (and
+ * clipping). That step and shard_optimizer_zero_grad clear it; shard_zero_grad of a parameter does not.
+ * *norm (NULL: not wanted) becomes the norm. Without it and without error_if_nonfinite the host waits for no GPU, unless
+ * the ranks' sums go through host memory. A norm that is infinite or NaN makes gradients 0 or NaN, or is an error
+ * (ARGUMENT) on every rank with error_if_nonfinite; call shard_optimizer_zero_grad after it. Collective over the world.
  */
 #define shard_clip_grad_norm(optimizer, max_norm, ...) \
     SHARD_GIVEN(shard_clip_grad_norm_with(            \
@@ -213,42 +206,35 @@ typedef struct shard_clip_options {
 SHARD_API shard_status shard_clip_grad_norm_with(shard_optimizer *optimizer, double max_norm, const shard_clip_options *options,
                                                  double *norm);
 
-/* Each element of the gradients into [-value, value]. As torch.nn.utils.clip_grad_value_.
- * Not collective. */
+/* Limits each element of the gradients to [-value, value], as torch.nn.utils.clip_grad_value_. Not collective. */
 SHARD_API shard_status shard_clip_grad_value(shard_optimizer *optimizer, double value);
 
-/* Forgets the gradients without a step. NULL is fine. Not collective. */
+/* Clears the gradients without a step. NULL is allowed. Not collective. */
 SHARD_API void shard_optimizer_zero_grad(shard_optimizer *optimizer);
 
-/* The learning rate of the groups without an lr_scale; 0 of NULL. One that is negative,
- * infinite or NaN is an error (ARGUMENT), and 0 is 0. Not collective, but the rate is to be the
- * same on all ranks. */
+/* The learning rate of the groups without an lr_scale; 0 for NULL. A rate that is negative, infinite or NaN is an error
+ * (ARGUMENT); 0 is 0. Not collective, but the rate must be equal on all ranks. */
 SHARD_API double shard_optimizer_lr(const shard_optimizer *optimizer);
 SHARD_API shard_status shard_optimizer_set_lr(shard_optimizer *optimizer, double lr);
 
-/* Its state by name ("fc.weight.momentum_buffer"), placed like the parameters, made
- * if it was not yet, so that it can be saved and loaded into, and each parameter's
- * number of steps ("fc.weight.step", an int64 scalar), as a first step differs from
- * later ones. What is frozen and was never stepped is in the list, but neither in memory nor
- * in a file, and shard_load does without it; where it trains and was frozen when the file was
- * written, its names are missing there (allow_missing: it begins with zeros). Under shard_zero_optimizer
- * a state has the elements that are this rank's, in one dimension; shard_save puts them
- * together in the file, shard_load takes them from it, and shard_collect_state_dict makes
- * whole ones. So it is made after shard_zero_optimizer, and after shard_optimizer_add_param_group, whose
- * parameters it has not otherwise. NULL with the error set. The caller's, to be destroyed.
- * Not collective. */
+/* The state by name ("fc.weight.momentum_buffer"), placed like the parameters, and each parameter's number of steps
+ * ("fc.weight.step", an int64 scalar). State that does not exist yet is made, so that it can be saved and loaded into. Call
+ * it after shard_zero_optimizer and shard_optimizer_add_param_group. Under shard_zero_optimizer a state tensor is this rank's
+ * flat range; files, and shard_collect_state_dict, have whole tensors (docs/checkpoints.md).
+ * A frozen parameter that was never stepped is in the list, but has no memory and is not in files; to load such a file where
+ * the parameter is trained, set allow_missing: its state begins with zeros. The caller destroys the list. NULL with the error
+ * set. Not collective. */
 SHARD_API shard_tensors *shard_optimizer_state_dict(shard_optimizer *optimizer);
 
 /* ---- exponential moving averages of the parameters ---- */
 
 /*
- * Averages of an optimizer's parameters: after the n-th update
+ * Averages of an optimizer's parameters, as torch.optim.swa_utils.AveragedModel with get_ema_multi_avg_fn. After the
+ * first update they are the parameters, after each later one
  *     average = decay * average + (1 - decay) * parameter
- * and after the first one the parameters themselves. They stand where the optimizer's state
- * does, so that under shard_zero_optimizer each rank keeps those of its part alone. Buffers (batch
- * norm) have none. What is frozen stands for its own average; that begins with the first
- * update after it has come to train. As torch.optim.swa_utils.AveragedModel with
- * get_ema_multi_avg_fn.
+ * Under shard_zero_optimizer each rank keeps the averages of its flat ranges. Buffers (batch norm) are not averaged. The
+ * average of a frozen parameter is the parameter; it begins with the first update after the parameter requires a
+ * gradient.
  */
 typedef struct shard_ema shard_ema;
 
@@ -260,25 +246,21 @@ typedef struct shard_ema_options {
 #define SHARD_EMA_OPTIONS_VALUES sizeof(shard_ema_options), 0.999, false
 #define SHARD_EMA_OPTIONS_INIT {SHARD_EMA_OPTIONS_VALUES}
 
-/* Made after shard_zero_optimizer and destroyed before the optimizer. NULL with the error set. Not
- * collective. */
+/* Make it after shard_zero_optimizer, and destroy it before the optimizer. NULL with the error set. Not collective. */
 #define shard_ema_create(...) SHARD_GIVEN(shard_ema_create_with(SHARD_OPTIONS(shard_ema_options, SHARD_EMA_OPTIONS, __VA_ARGS__)))
 SHARD_API shard_ema *shard_ema_create_with(shard_optimizer *optimizer, const shard_ema_options *options);
 SHARD_API void shard_ema_destroy(shard_ema *ema);
 
-/* After a step, unless shard_optimizer_skipped it: takes the parameters as they are into the
- * averages. Not collective. */
+/* Updates the averages by the present parameters: after a step, unless shard_optimizer_skipped. Not collective. */
 SHARD_API shard_status shard_ema_update(shard_ema *ema);
 
-/* Exchanges parameters and averages: swap, evaluate or save, swap back. In between neither
- * step nor update. Takes 4 MiB of workspace. Where a rank fails, all do and each has its
- * parameters as they were. Collective over the world. */
+/* Exchanges parameters and averages: swap, evaluate or save, swap back. Do not step or update in between. Needs 4 MiB of
+ * workspace. If a rank fails, all do, and the parameters are unchanged on each. Collective over the world. */
 SHARD_API shard_status shard_ema_swap(shard_ema *ema);
 
-/* The averages under the parameters' names, placed like these, made if they were not yet, so
- * that they can be saved and loaded into, and "n_averaged", the number of updates (an int64
- * scalar). Of what is frozen and has none as shard_optimizer_state_dict says. The caller's,
- * to be destroyed. NULL with the error set. Not collective. */
+/* The averages under the parameters' names, placed like them, and "n_averaged", the number of updates (an int64 scalar).
+ * Averages that do not exist yet are made, so that they can be saved and loaded into. Frozen parameters are treated as by
+ * shard_optimizer_state_dict. The caller destroys the list. NULL with the error set. Not collective. */
 SHARD_API shard_tensors *shard_ema_state_dict(shard_ema *ema);
 
 /* ---- schedules: the learning rate of a step, a pure function of it ---- */
@@ -302,8 +284,8 @@ typedef struct shard_schedule {
     double gamma;         /* 0.1 */
     int64_t total_steps;  /* COSINE and POLYNOMIAL need it. COSINE: down to final_lr there, as CosineAnnealingLR */
     double final_lr;
-    /* POLYNOMIAL: final_lr and what base_lr is more, times (1 - progress)^power, from the end of
-     * the warmup to total_steps, as PolynomialLR; 1: linear. */
+    /* POLYNOMIAL: final_lr + (base_lr - final_lr) * (1 - progress)^power, from the end of the warmup to total_steps, as
+     * PolynomialLR; 1: linear. */
     double power;
     /* MULTI_STEP: times gamma at each of these steps, as MultiStepLR; ends with the first that is 0. */
     int64_t milestones[SHARD_SCHEDULE_MILESTONES];
@@ -313,8 +295,8 @@ typedef struct shard_schedule {
 /* In C: SHARD_SCHEDULE(.kind = SHARD_SCHEDULE_COSINE, .base_lr = 0.1, .total_steps = 1000). */
 #define SHARD_SCHEDULE(...) SHARD_GIVEN((shard_schedule){SHARD_SCHEDULE_VALUES, __VA_ARGS__})
 
-/* For step 0, 1, ... NaN with the error set (ARGUMENT) where an option is out of its range or
- * one that the kind needs is missing. Not collective. */
+/* The learning rate of step 0, 1, and so on. NaN with the error set (ARGUMENT) if an option is out of range, or one
+ * that the kind needs is missing. Not collective. */
 SHARD_API double shard_schedule_lr(const shard_schedule *schedule, int64_t step);
 
 SHARD_END_C

@@ -199,6 +199,7 @@ SHARD_API shard_tensor *shard_as_placed(shard_tensor *tensor, shard_placement pl
 
 /* ---- properties ---- */
 
+/* The local shape: of a split tensor that of this rank's shard. */
 SHARD_API shard_shape shard_tensor_shape(const shard_tensor *tensor);
 /* The size of this rank's tensor along dim (negative: from the end); -1 with the error set. */
 SHARD_API int64_t shard_tensor_size(const shard_tensor *tensor, int dim);
@@ -219,6 +220,7 @@ SHARD_API void *shard_data(shard_tensor *tensor);
  * The source may be overwritten on return, except pinned memory (of shard_allocate_host, cudaMallocHost and the
  * like): see shard_allocate_host. */
 
+/* Copies all values to host memory; waits for the device. */
 SHARD_API shard_status shard_copy_to_host(shard_tensor *tensor, void *data, size_t bytes);
 /* As shard_copy_to_host without waiting: data, memory of shard_allocate_host, has the values after the
  * shard_event_synchronize of an event that was recorded later, or after shard_synchronize. data must exist until
@@ -230,6 +232,7 @@ SHARD_API double shard_item(shard_tensor *tensor);
 
 /* ---- parameters ---- */
 
+/* Whether backward computes the gradient of a tensor; and switches that on or off for a leaf. */
 SHARD_API bool shard_requires_grad(const shard_tensor *tensor);
 SHARD_API void shard_set_requires_grad(shard_tensor *leaf, bool requires_grad);
 /* The gradient that shard_backward has accumulated in a leaf; NULL if there is none. It belongs to the leaf and is
@@ -271,6 +274,7 @@ SHARD_API void shard_scope_close(shard_scope *scope);
  * each of its tensors. */
 typedef struct shard_tensors shard_tensors;
 
+/* An empty list, the caller's to destroy; its tensors live on while others refer to them. NULL with the error set. */
 SHARD_API shard_tensors *shard_tensors_create(void);
 SHARD_API void shard_tensors_destroy(shard_tensors *list);
 /* Adds a tensor, to which the list takes a reference: the caller may release the tensor afterwards. Errors:

@@ -4,6 +4,7 @@
  */
 #include "optim/zero.h"
 
+#include "base/options.h"
 #include "comm/function.h"
 #include "distributed/agree.h"
 #include "parallel/replicas.h"
@@ -156,8 +157,9 @@ shard_status shard_zero_take(shard_optimizer *optimizer)
     if (shard_last_status() == SHARD_OK)
         check_slots(optimizer, taken);
     SHARD_TRY(shard_agree(shard_world()));
-    shard_replicas *replicas = shard_replicas_create(optimizer->parameters, &(shard_data_parallel_options){0},
-                                                     "shard_zero_optimizer: the replicas differ");
+    shard_replicas *replicas =
+        shard_replicas_create(optimizer->parameters, &(shard_data_parallel_options)SHARD_DATA_PARALLEL_OPTIONS_INIT,
+                              "shard_zero_optimizer: the replicas differ");
     shard_status status = replicas ? make_engine(zero, taken) : shard_last_status();
     if (status == SHARD_OK)
         status = shard_engine_add(zero->engine, optimizer->parameters);
@@ -192,11 +194,14 @@ static shard_status check(const shard_optimizer *optimizer, const shard_zero_opt
 {
     if (!optimizer)
         return shard_null_argument("shard_zero_optimizer", "optimizer");
-    if (options->stage < 0 || options->stage > 3)
+    if (options->stage < 1 || options->stage > 3)
         return shard_error(SHARD_ERROR_ARGUMENT, "shard_zero_optimizer: there is no stage %d; there are 1, 2 and 3",
                            options->stage);
     if (options->partition != SHARD_ZERO_EVEN && options->partition != SHARD_ZERO_WHOLE)
         return shard_error(SHARD_ERROR_ARGUMENT, "shard_zero_optimizer: there is no partition %d", (int)options->partition);
+    if (!(options->bucket_mib >= 0 && options->bucket_mib <= SHARD_BUCKET_MIB_MAX))
+        return shard_error(SHARD_ERROR_ARGUMENT, "shard_zero_optimizer: bucket_mib %g is not in [0, %g]", options->bucket_mib,
+                           SHARD_BUCKET_MIB_MAX);
     if (optimizer->zero)
         return shard_error(SHARD_ERROR_ARGUMENT, "shard_zero_optimizer: the optimizer is partitioned already");
     if (options->overlap && optimizer->ops->trust)
@@ -206,10 +211,10 @@ static shard_status check(const shard_optimizer *optimizer, const shard_zero_opt
     return SHARD_OK;
 }
 
-shard_optimizer *shard_zero_optimizer_with(shard_optimizer *optimizer, shard_zero_optimizer_options options)
+shard_optimizer *shard_zero_optimizer_with(shard_optimizer *optimizer, const shard_zero_optimizer_options *given)
 {
     SHARD_FUNCTION("shard_zero_optimizer");
-    options.stage = options.stage ? options.stage : 1;
+    SHARD_READ_OPTIONS(shard_zero_optimizer_options, SHARD_ZERO_OPTIMIZER_OPTIONS_INIT, options, given);
     if (check(optimizer, &options) == SHARD_OK && (optimizer->zero = shard_calloc(1, sizeof *optimizer->zero)))
         optimizer->zero->options = options;
     if (shard_zero_take(optimizer) == SHARD_OK && options.overlap)

@@ -7,8 +7,7 @@
 
 size_t shard_bucket_bytes(double mib)
 {
-    size_t bytes = (size_t)((mib > 0 ? mib : 25.0) * 1048576.0);
-    return bytes ? bytes : 1;
+    return mib * 1048576.0 >= 1 ? (size_t)(mib * 1048576.0) : 1;
 }
 
 shard_bucket_entry shard_bucket_candidate(shard_tensor *parameter, const char *name, int64_t index)

@@ -57,7 +57,8 @@ typedef struct shard_bucket_options {
     bool (*begin_rows)(void *bucket, const shard_contribution *contribution, double *scale);
 } shard_bucket_options;
 
-/* Bytes of `mib` MiB; 0 means 25. */
+#define SHARD_BUCKET_MIB_MAX 1e9
+/* Bytes of `mib` MiB, 0 to SHARD_BUCKET_MIB_MAX; at least 1. */
 size_t shard_bucket_bytes(double mib);
 
 /* Makes an entry without a bucket. */

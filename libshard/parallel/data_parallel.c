@@ -2,6 +2,7 @@
 #include "parallel/engine.h"
 #include "parallel/replicas.h"
 
+#include "base/options.h"
 #include "comm/function.h"
 
 #include <shard/parallel.h>
@@ -26,6 +27,9 @@ static shard_status check_options(const shard_tensors *parameters, const shard_d
     if (options->stage < 0 || options->stage > 3)
         return shard_error(SHARD_ERROR_ARGUMENT, "shard_data_parallel_create: there is no stage %d; there are 0 to 3",
                            options->stage);
+    if (!(options->bucket_mib >= 0 && options->bucket_mib <= SHARD_BUCKET_MIB_MAX))
+        return shard_error(SHARD_ERROR_ARGUMENT, "shard_data_parallel_create: bucket_mib %g is not in [0, %g]",
+                           options->bucket_mib, SHARD_BUCKET_MIB_MAX);
     if (options->partition != SHARD_ZERO_EVEN && options->partition != SHARD_ZERO_WHOLE)
         return shard_error(SHARD_ERROR_ARGUMENT, "shard_data_parallel_create: there is no partition %d", (int)options->partition);
     return SHARD_OK;
@@ -82,7 +86,7 @@ static shard_status make(shard_data_parallel *dp, const shard_tensors *parameter
     SHARD_TRY(
         add_engine(dp, shard_engine_create((shard_bucket_options){.level = (shard_partition_level)options->stage,
                                                                   .whole_parameters = options->partition == SHARD_ZERO_WHOLE,
-                                                                  .broadcast = !options->no_broadcast,
+                                                                  .broadcast = options->init_sync,
                                                                   .bytes = shard_bucket_bytes(options->bucket_mib)})));
     SHARD_TRY(shard_engine_add(dp->engines[0], parameters));
     for (int64_t i = 0; i < shard_tensors_count(parameters); i++) {
@@ -92,9 +96,10 @@ static shard_status make(shard_data_parallel *dp, const shard_tensors *parameter
     return SHARD_OK;
 }
 
-shard_data_parallel *shard_data_parallel_create_with(const shard_tensors *parameters, shard_data_parallel_options options)
+shard_data_parallel *shard_data_parallel_create_with(const shard_tensors *parameters, const shard_data_parallel_options *given)
 {
     SHARD_FUNCTION("shard_data_parallel_create");
+    SHARD_READ_OPTIONS(shard_data_parallel_options, SHARD_DATA_PARALLEL_OPTIONS_INIT, options, given);
     shard_agree_on("stage %d, partition %d, bucket_mib %.9g", options.stage, (int)options.partition,
                    (double)shard_bucket_bytes(options.bucket_mib) / 1048576.0);
     shard_data_parallel *dp = check(parameters, &options) == SHARD_OK ? shard_calloc(1, sizeof *dp) : NULL;

@@ -27,9 +27,8 @@ struct shard_engine {
 
 /* ---- one backward ---- */
 
-/* *scale: by which a gradient is multiplied, so that a sum over the replicas is the average over different
- * batches: summands of one batch count in full. Removes the sums over the replicas; those over other ranks stay
- * pending. */
+/* The factor of a gradient, with which a sum over the replicas is the average over different batches: summands of
+ * one batch's gradient count in full. Groups of ranks without a replica of the parameter stay pending. */
 static shard_status plan_sum(const shard_tensor *parameter, shard_contribution *contribution, const shard_bucket *bucket,
                              double *scale)
 {

@@ -258,11 +258,11 @@ static shard_status build(shard_replicas *replicas, const shard_tensors *paramet
         if (shard_parameter_group(parameter))
             SHARD_TRY(shard_tensors_add(replicas->parameters, shard_tensors_name(parameters, i), parameter));
     }
-    if (!options->no_check)
+    if (options->check)
         SHARD_TRY(compare_all(parameters, false, replicas->differ));
     if (options->buffers && replicas->mode != SHARD_BUFFERS_LEAVE)
         SHARD_TRY(place_buffers(replicas, options->buffers));
-    if (!options->no_broadcast) {
+    if (options->init_sync) {
         SHARD_TRY(sync_buffers(replicas, SHARD_BUFFERS_BROADCAST));
         SHARD_TRY(broadcast_frozen(replicas->parameters));
     }
@@ -275,10 +275,8 @@ shard_replicas *shard_replicas_create(const shard_tensors *parameters, const sha
     shard_replicas *replicas = shard_calloc(1, sizeof *replicas);
     if (!replicas)
         return NULL;
-    *replicas = (shard_replicas){.differ = differ,
-                                 .parameters = shard_tensors_create(),
-                                 .mode = options->buffer_mode,
-                                 .checked = options->no_check};
+    *replicas = (shard_replicas){
+        .differ = differ, .parameters = shard_tensors_create(), .mode = options->buffer_mode, .checked = !options->check};
     if (replicas->parameters && build(replicas, parameters, options) == SHARD_OK)
         return replicas;
     shard_replicas_destroy(replicas);

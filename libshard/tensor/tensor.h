@@ -155,7 +155,7 @@ struct shard_tensor {
     shard_tensor *kept;      /* of a tensor with a materializer: the flat range that this rank keeps; a reference */
     bool optional;           /* zeros until it is first written to; until then files do not have it and need not have it */
     shard_derived *derived;
-    shard_rows *rows; /* of a weight that is streamed in row blocks; belongs to its engine */
+    shard_rows *rows; /* of a weight that is streamed in row blocks; reset by the code that set it */
 
     /* The scope that releases it; NULL: none. */
     shard_scope *scope;

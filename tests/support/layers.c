@@ -51,7 +51,7 @@ shard_tensors *list_layers(const layers *l)
 shard_data_parallel *share_layers(const layers *l, const layers_case *at, shard_optimizer *optimizer)
 {
     if (at->way == ZERO)
-        check_ok(shard_zero_optimizer_with(optimizer, at->zero) ? SHARD_OK : shard_last_status());
+        check_ok(zero_with(optimizer, at->zero) ? SHARD_OK : shard_last_status());
     if (at->way != DATA_PARALLEL)
         return NULL;
     shard_tensors *list = list_layers(l);

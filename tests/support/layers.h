@@ -7,6 +7,7 @@
 #define TESTS_SUPPORT_LAYERS_H
 
 #include "support/job.h"
+#include "support/options.h"
 
 /* Split along the first and the second dimension, unevenly; replicated; biases of both
  * kinds; an empty one; one that gets no gradient. */
@@ -22,7 +23,7 @@ typedef struct layers {
 typedef struct layers_case {
     int data, model;
     enum { PLAIN, DATA_PARALLEL, ZERO } way;
-    shard_zero_optimizer_options zero;
+    zero_way zero;
 } layers_case;
 
 /* The leaves, in the innermost scope, on a mesh of that many ranks. */

@@ -4,6 +4,26 @@
 
 #include <shard/optim.h>
 
+/* Of shard_zero_optimizer, in tables: 0 is the default. */
+typedef struct zero_way {
+    int stage;
+    shard_group *group;
+    shard_zero_partition partition;
+    bool overlap;
+    double bucket_mib;
+} zero_way;
+
+static inline shard_optimizer *zero_with(shard_optimizer *optimizer, zero_way way)
+{
+    shard_zero_optimizer_options options = SHARD_ZERO_OPTIMIZER_OPTIONS_INIT;
+    options.stage = way.stage ? way.stage : options.stage;
+    options.group = way.group;
+    options.partition = way.partition;
+    options.overlap = way.overlap;
+    options.bucket_mib = way.bucket_mib > 0 ? way.bucket_mib : options.bucket_mib;
+    return shard_zero_optimizer_with(optimizer, &options);
+}
+
 /* A table sets fields over SHARD_X_OPTIONS_VALUES. */
 #pragma GCC diagnostic ignored "-Woverride-init"
 

@@ -1,0 +1,135 @@
+"""Compiles and runs what stands in docs/*.md, in a folder of its own for each document:
+
+    ```c        with a main: a program, saved under the name in its first line, "/* name.c: ..."
+    ```c        without: a fragment, whose lines are lines of a program of the document, of examples/ or of projects/templates
+    ```console  commands after "$ ", which run with cc, pkg-config and shardrun of the build, and their output;
+                a line "..." stands for any lines
+    ```text     diagrams
+
+Every name that begins with shard_ or SHARD_ has to be in the sources, and every relative link has to lead somewhere.
+
+Usage: check_docs.py SOURCE_ROOT BUILD_ROOT CC [ARGUMENT...]
+"""
+import os
+import pathlib
+import re
+import shlex
+import subprocess
+import sys
+import tempfile
+
+FENCE = re.compile(r"^```(\S*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+NAME = re.compile(r"\b(?:shard|SHARD)_\w*[A-Za-z0-9]\b(?!\*)")
+LINK = re.compile(r"\]\(([^)#]+)(#[^)]*)?\)")
+SECONDS = 60 * int(os.environ.get("CK_TIMEOUT_MULTIPLIER", "1"))
+
+
+def lines_of(text):
+    return [line.strip() for line in text.splitlines() if line.strip()]
+
+
+def prepare(folder, build, compiler):
+    """The environment of a reader who has installed the library."""
+    programs = folder / ".bin"
+    programs.mkdir()
+    path = shlex.quote(os.environ["PATH"])  # without this cc, which ccache would find again
+    (programs / "cc").write_text(f'#!/bin/sh\nPATH={path} exec {shlex.join(compiler)} -Wall -Wextra -Werror "$@"\n')
+    (programs / "cc").chmod(0o755)
+    (programs / "shardrun").symlink_to(build / "tools/shardrun")
+    return {**os.environ, "OMP_NUM_THREADS": "1", "PATH": f"{programs}:{os.environ['PATH']}", "LC_ALL": "C",
+            "PKG_CONFIG_PATH": str(build / "meson-uninstalled"), "LD_LIBRARY_PATH": str(build / "libshard")}
+
+
+def commands_of(block):
+    """(command, the output that follows it)."""
+    found = []
+    for line in block.splitlines():
+        if line.startswith("$ "):
+            found.append((line[2:], []))
+        elif found and found[-1][0].endswith("\\"):
+            found[-1] = (found[-1][0] + "\n" + line, [])
+        elif found:
+            found[-1][1].append(line)
+        else:
+            raise ValueError(f"output before the first command: {line}")
+    return found
+
+
+def matches(wanted, got):
+    pattern = "".join(r"(?:.*\n)*" if line == "..." else re.escape(line) + r"\n" for line in wanted)
+    return re.fullmatch(pattern, got) is not None
+
+
+def run_console(block, folder, environment):
+    for command, wanted in commands_of(block):
+        done = subprocess.run(["sh", "-c", command], cwd=folder, env=environment, stdout=subprocess.PIPE,
+                              stderr=subprocess.STDOUT, text=True, check=False, timeout=SECONDS)
+        if not matches(wanted, done.stdout):
+            yield f"$ {command}\nprinted\n{done.stdout}instead of\n" + "\n".join(wanted)
+
+
+def check_blocks(text, folder, environment, known_lines):
+    blocks = FENCE.findall(text)
+    if text.count("\n```") + text.startswith("```") != 2 * len(blocks):
+        yield "a block that is not closed, or is indented"
+    programs = [block for kind, block in blocks if kind == "c" and "int main(" in block]
+    known_lines = known_lines.union(*(lines_of(block) for block in programs))
+    ran = ""
+    for kind, block in blocks:
+        if kind == "c" and block in programs:
+            name = re.match(r"/\* (\w+\.c)\b", block)
+            if not name:
+                yield f"a program whose first line is not its name: {block.splitlines()[0]}"
+                continue
+            (folder / name.group(1)).write_text(block)
+        elif kind == "c":
+            yield from (f"a fragment's line that no program has: {line}" for line in lines_of(block) if line not in known_lines)
+        elif kind == "console":
+            yield from run_console(block, folder, environment)
+            ran += block
+        elif kind != "text":
+            yield f"a block of kind \"{kind}\", which is neither compiled nor run"
+    for path in folder.glob("*.c"):
+        if path.stem not in re.findall(r"\./(\w+)", ran):
+            yield f"{path.name} is not run"
+
+
+def check_names(text, known):
+    return (f"the name {name} is not in the sources" for name in sorted(set(NAME.findall(text)) - known))
+
+
+def check_links(text, document):
+    for target, _ in LINK.findall(FENCE.sub("", text)):
+        if "://" not in target and not (document.parent / target).exists():
+            yield f"a link to {target}, which is not there"
+
+
+def check_document(document, build, compiler, known_lines, known_names):
+    text = document.read_text(encoding="utf-8")
+    with tempfile.TemporaryDirectory() as name:
+        folder = pathlib.Path(name)
+        environment = prepare(folder, build, compiler)
+        yield from check_blocks(text, folder, environment, known_lines)
+    yield from check_names(text, known_names)
+    yield from check_links(text, document)
+
+
+def main():
+    root, build, compiler = pathlib.Path(sys.argv[1]), pathlib.Path(sys.argv[2]), sys.argv[3:]
+    shown = [*root.glob("examples/*.c"), *root.glob("projects/templates/*.c")]
+    known_lines = {line for path in shown for line in lines_of(path.read_text(encoding="utf-8"))}
+    known_names = {word for folder in ("include", "libshard", "tools") for path in (root / folder).rglob("*")
+                   if path.is_file() and path.suffix in (".h", ".c", ".cu", ".cuh", ".py", "")
+                   for word in NAME.findall(path.read_text(encoding="utf-8"))}
+    documents = sorted([*root.glob("docs/*.md"), root / "examples/README.md", root / "tests/README.md"])
+    problems = []
+    for document in filter(pathlib.Path.exists, documents):
+        found = (check_document(document, build, compiler, known_lines, known_names) if document.parent.name == "docs"
+                 else check_links(document.read_text(encoding="utf-8"), document))
+        problems += [f"{document.relative_to(root)}: {problem}" for problem in found]
+    print("\n".join(problems) if problems else f"{len(documents)} documents are as they say")
+    return 1 if problems else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
