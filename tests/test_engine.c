@@ -3,6 +3,7 @@
  * where it cannot be.
  */
 #include "support/host.h"
+#include "support/options.h"
 #include "support/zero.h"
 
 #include "optim/optimizer.h"
@@ -12,7 +13,7 @@
 
 static shard_optimizer *sgd_of(shard_tensors *parameters)
 {
-    return shard_sgd(parameters, .lr = 0.02, .momentum = 0.9, .weight_decay = 0.01, .nesterov = true);
+    return sgd_of_list(parameters, .lr = 0.02, .momentum = 0.9, .weight_decay = 0.01, .nesterov = true);
 }
 
 static shard_data_parallel *parallel_of(const sorts *s, int stage, shard_zero_partition partition)
@@ -201,13 +202,13 @@ static void refuses(shard_group *world, void *context)
         shard_data_parallel *first = shard_data_parallel_create(list, .stage = 1);
         ck_assert_ptr_null(shard_data_parallel_create(list, .stage = 2));
         check_error(shard_last_status(), "*\"p\" is of stage 1 already*make the one with .stage = 2 first");
-        shard_optimizer *sgd = shard_sgd(list_of(p), .lr = 0.5, .momentum = 0.9);
+        shard_optimizer *sgd = sgd_of_list(list_of(p), .lr = 0.5, .momentum = 0.9);
         ck_assert_ptr_null(shard_zero_optimizer(sgd, .stage = 1));
         check_error(shard_last_status(), "*\"p\" is partitioned already, by a shard_data_parallel with .stage*");
         shard_optimizer_destroy(sgd);
         shard_data_parallel_destroy(first);
         /* a state dict would be of a state that is no more */
-        sgd = shard_sgd(list_of(p), .lr = 0.5, .momentum = 0.9);
+        sgd = sgd_of_list(list_of(p), .lr = 0.5, .momentum = 0.9);
         shard_tensors *state = shard_optimizer_state_dict(sgd);
         first = shard_data_parallel_create(list, .stage = 1);
         check_ok(shard_backward(shard_sum(p)));

@@ -132,6 +132,8 @@ FILE *made_file(void)
 void begin_call(const char *first, null_result *result)
 {
     *result = (null_result){0};
+    shard_release(made_tensor); /* an earlier call's */
+    made_tensor = NULL;
     if (first)
         shard_error(SHARD_ERROR_IO, "%s", first);
 }

@@ -82,7 +82,7 @@ static void outlives_the_optimizer(shard_group *world, void *context)
         shard_optimizer_destroy(second);
         shard_data_parallel_destroy(dp);
         dp = average(list_of(p, NULL));
-        second = shard_sgd(list_of(p, NULL), .lr = 1.0);
+        second = sgd_of_list(list_of(p, NULL), .lr = 1.0);
         check_ok(back(p, NULL));
         check_ok(shard_step(second));
         check_averaged(p, 3);
