@@ -428,7 +428,7 @@ START_TEST(finalize_waits)
 }
 END_TEST
 
-/* Memory that nobody uses goes, whatever is wrong; who waits next is told of it. */
+/* The pool gives unused memory back also after a fault; the next wait reports the fault. */
 START_TEST(trims_after_a_fault)
 {
     enum { BYTES = 64 << 20 };

@@ -230,7 +230,7 @@ START_TEST(refuses_steps_apart)
 }
 END_TEST
 
-/* Before a collective hosts meet: all ranks are told, and go on together. */
+/* A collective begins with a preflight check on the hosts: all ranks receive the refusal, and continue together. */
 static void refuse_collective(shard_group *world, void *context)
 {
     (void)context;

@@ -188,7 +188,7 @@ START_TEST(splits)
 }
 END_TEST
 
-/* NCCL's own memory is beside the pool, which has it all when a communicator is made and when one is split. */
+/* NCCL allocates outside of the pool, which holds all memory when a communicator is made and when one is split. */
 START_TEST(finds_memory)
 {
     setenv("SHARD_CUDA_EMULATION_MEMORY", "64M", 1);

@@ -1,5 +1,5 @@
-/* What would train on without an error, and not as one process does: shard_zero_optimizer and what is beside
- * it refuse it. */
+/* Uses of shard_zero_optimizer and of data parallel that would silently train otherwise than one process does: each is
+ * refused with an error. */
 #include "support/host.h"
 #include "support/job.h"
 

@@ -1,4 +1,4 @@
-/* shard/shard.h: all of libshard. */
+/* shard/shard.h: all of libshard but dlpack.h. */
 #ifndef SHARD_SHARD_H
 #define SHARD_SHARD_H
 

@@ -1,6 +1,6 @@
 /*
  * Two trainings side by side: parameters of all sorts under shard_data_parallel and an
- * optimizer, and equal ones under shard_zero_optimizer. What comes out must be the same bits.
+ * optimizer, and equal ones under shard_zero_optimizer. Both must give the same bits.
  */
 #ifndef TESTS_SUPPORT_ZERO_H
 #define TESTS_SUPPORT_ZERO_H
