@@ -196,8 +196,8 @@ static void differing(shard_group *world, void *context)
         SHARD_SCOPE
         {
             static const char *const patterns[] = {
-                "rank 1: shard_save: the arguments differ between ranks: here it is \"b1\" *, on rank 0 \"b\" float32 [[]3] "
-                "local",
+                ("rank 1: shard_save: the arguments differ between ranks: here it is \"b1\" *, on rank 0 \"b\" float32 [[]3] "
+                 "local"),
                 "*rank 1: *here it is \"b\" float32 [[]4] local, on rank 0 \"b\" float32 [[]3] local",
                 "*rank 1: *here it is \"b\" float64 [[]3] local, on rank 0 \"b\" float32 [[]3] local",
                 "*rank 1: *here it is nothing more, on rank 0 \"b\" float32 [[]3] local",
