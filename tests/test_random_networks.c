@@ -4,6 +4,7 @@
  */
 #include "support/network.h"
 
+#include <math.h>
 #include <stdlib.h>
 
 static int networks = 25, first_network;
@@ -138,6 +139,37 @@ static void run_network(const char *name, const net *n, int index)
     ck_assert_msg(loss && shard_backward(loss) == SHARD_OK, "%s: %s", name, shard_last_error());
 }
 
+/* Whether the gradients of one process change with the last digits of x. An operation as a maximum then chooses between
+ * numbers that differ by rounding alone, and each number of ranks may choose differently. */
+static bool depends_on_rounding(const net *one, const net *nudged)
+{
+    double difference = 0, largest = 0.2; /* of which compare_gradients takes 5 % at least */
+    for (int i = 0; i < NET_LEAVES; i++) {
+        if (!shard_grad(one->leaf[i]))
+            continue;
+        double *a = values_of(shard_grad(one->leaf[i])), *b = values_of(shard_grad(nudged->leaf[i]));
+        for (int64_t k = 0; k < shard_numel(one->leaf[i]); k++) {
+            difference = fmax(difference, fabs(a[k] - b[k]));
+            largest = fmax(largest, fabs(a[k]));
+        }
+        free(a);
+        free(b);
+    }
+    return difference > 1e-7 * 0.05 * largest;
+}
+
+static void nudge(shard_tensor *x)
+{
+    double *values = values_of(x);
+    for (int64_t i = 0; i < shard_numel(x); i++)
+        values[i] *= 1 + 1e-12 * (double)(i % 7 - 3);
+    SHARD_NO_GRAD
+    {
+        check_ok(shard_copy_from_host(x, values, (size_t)shard_numel(x) * sizeof *values));
+    }
+    free(values);
+}
+
 static const struct {
     int data, model;
 } meshes[] = {{1, 1}, {1, 2}, {1, 3}, {3, 1}, {2, 2}};
@@ -152,18 +184,27 @@ static void equals_one_process(shard_group *world, void *context)
     SHARD_SCOPE
     {
         net one = make_net(NULL, NULL, SHARD_FLOAT64);
+        net nudged = make_net(NULL, NULL, SHARD_FLOAT64);
         net split = make_net(shard_mesh_model_group(mesh), shard_mesh_data_group(mesh), SHARD_FLOAT64);
+        int left_out = 0;
+        nudge(nudged.leaf[NET_X]);
         for (int i = first_network; i < first_network + networks; i++) {
             SHARD_SCOPE
             {
                 char *name = shard_format("network %d", i);
                 run_network(name, &one, i);
+                run_network(name, &nudged, i);
                 run_network(name, &split, i);
-                compare_gradients(name, &split, &one, 1e-6);
+                if (depends_on_rounding(&one, &nudged))
+                    left_out++;
+                else
+                    compare_gradients(name, &split, &one, 1e-6);
                 free(name);
             }
         }
+        ck_assert_msg(left_out <= 1 + networks / 100, "gradients of %d of %d networks depend on rounding", left_out, networks);
         free_net(&one);
+        free_net(&nudged);
         free_net(&split);
     }
     shard_mesh_destroy(mesh);

@@ -32,11 +32,14 @@ net make_net(shard_group *model, shard_group *data, shard_dtype dtype)
         values->placement = n.leaf[i]->placement;
         fill_made_up(values, 100 + (uint64_t)i);
         values = shard_cast(values, shard_tensor_dtype(n.leaf[i]));
+        size_t bytes = (size_t)shard_numel(values) * shard_dtype_size(values->dtype);
+        void *on_host = malloc(bytes + 1);
+        check_ok(shard_copy_to_host(values, on_host, bytes));
         SHARD_NO_GRAD
         {
-            check_ok(shard_copy_from_host(n.leaf[i], shard_tensor_memory(values),
-                                          (size_t)shard_numel(values) * shard_dtype_size(values->dtype)));
+            check_ok(shard_copy_from_host(n.leaf[i], on_host, bytes));
         }
+        free(on_host);
         shard_set_requires_grad(n.leaf[i], true);
     }
     return n;
