@@ -29,13 +29,13 @@ struct shard_engine {
 
 /* The factor of a gradient, with which a sum over the replicas is the average over different batches: summands of
  * one batch's gradient count in full. Groups of ranks without a replica of the parameter stay pending. */
-static shard_status plan_sum(const shard_tensor *parameter, shard_contribution *contribution, const shard_bucket *bucket,
+static shard_status plan_sum(const shard_tensor *parameter, shard_pending_sums *pending, const shard_bucket *bucket,
                              double *scale)
 {
-    int64_t one_batch = shard_contribution_members(contribution, bucket->unit->group);
+    int64_t one_batch = shard_pending_sums_ranks(pending, bucket->unit->group);
     *scale = (double)one_batch / shard_group_size(bucket->unit->group);
-    shard_contribution_remove(contribution, bucket->unit->group);
-    if (shard_contribution_members(contribution, bucket->unit->group) == 1)
+    shard_pending_sums_remove(pending, bucket->unit->group);
+    if (shard_pending_sums_ranks(pending, bucket->unit->group) == 1)
         return SHARD_OK;
     return shard_error(SHARD_ERROR_UNSUPPORTED,
                        "data parallel: the gradient of a parameter of shape %s is to be summed over ranks of which some, but not "
@@ -58,7 +58,7 @@ static shard_status scale_gradient(shard_bucket_entry *entry)
         return SHARD_RUN(parameter, zero, memory, (size_t)shard_numel(parameter) * shard_dtype_size(parameter->dtype));
     }
     double scale;
-    SHARD_TRY(plan_sum(parameter, &parameter->grad->contribution, bucket, &scale));
+    SHARD_TRY(plan_sum(parameter, &parameter->grad->pending, bucket, &scale));
     if (scale == 1.0)
         return SHARD_OK;
     return SHARD_RUN(parameter, axpby, shard_numel(parameter), scale, memory, 0.0, memory, parameter->dtype);
@@ -215,7 +215,7 @@ static shard_status begin_walk(shard_engine *engine)
     for (int64_t i = 0; i < engine->buckets.count && !engine->reduced; i++) {
         const shard_bucket *bucket = engine->buckets.all[i];
         for (int64_t j = 0; j < bucket->count; j++)
-            if (bucket->entries[j].parameter->grad_pending == 0)
+            if (bucket->entries[j].parameter->grad_uses == 0)
                 make_ready(&bucket->entries[j]);
     }
     return SHARD_OK;
@@ -238,13 +238,13 @@ static void gradient_ready(shard_tensor *parameter, void *context)
 }
 
 /* Of a bucket's only parameter: once all that comes before it was reduced. */
-static bool begin_rows(void *context, const shard_contribution *contribution, double *scale)
+static bool begin_rows(void *context, const shard_pending_sums *pending, double *scale)
 {
     shard_bucket *bucket = context;
     shard_engine *engine = bucket->engine;
     shard_tensor *parameter = bucket->entries[0].parameter;
-    shard_contribution of_rows = *contribution;
-    if (parameter->has_grad || parameter->grad_pending != 1)
+    shard_pending_sums of_rows = *pending;
+    if (parameter->has_grad || parameter->grad_uses != 1)
         return false;
     shard_call_watches(parameter);
     if (begin_walk(engine) != SHARD_OK)

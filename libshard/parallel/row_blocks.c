@@ -162,10 +162,10 @@ static void reduce(shard_row_blocks *blocks, block *b, char *gradient)
         end(blocks, b);
 }
 
-static bool gradient_begin(shard_rows *rows, const shard_contribution *contribution)
+static bool gradient_begin(shard_rows *rows, const shard_pending_sums *pending)
 {
     shard_row_blocks *blocks = (shard_row_blocks *)rows;
-    return blocks->options.begin(blocks->options.context, contribution, &blocks->scale);
+    return blocks->options.begin(blocks->options.context, pending, &blocks->scale);
 }
 
 static block *next_gradient(shard_row_blocks *blocks, int64_t first, int64_t count)

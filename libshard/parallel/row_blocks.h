@@ -11,7 +11,7 @@ typedef struct shard_row_blocks_options {
     size_t bytes;               /* the size of a bucket */
     shard_unshard_order *order; /* the engine's */
     /* Whether the gradient, with these pending sums, may be reduced block by block now; *scale: its factor. */
-    bool (*begin)(void *context, const shard_contribution *contribution, double *scale);
+    bool (*begin)(void *context, const shard_pending_sums *pending, double *scale);
     void *context;
 } shard_row_blocks_options;
 

@@ -28,13 +28,13 @@ typedef struct shard_materializer {
     void (*destroy)(struct shard_materializer *);
 } shard_materializer;
 
-/* Groups over which a gradient has a pending sum: autograd/contribution.h. A mesh has two groups; each of its groups
+/* The groups over which a gradient has pending sums: autograd/pending_sums.h. A mesh has two groups; each of its groups
  * has one rank in common with each other one. */
-#define SHARD_CONTRIBUTION_GROUPS 4
-typedef struct shard_contribution {
+#define SHARD_PENDING_GROUPS 4
+typedef struct shard_pending_sums {
     int count;
-    shard_group *group[SHARD_CONTRIBUTION_GROUPS];
-} shard_contribution;
+    shard_group *group[SHARD_PENDING_GROUPS];
+} shard_pending_sums;
 
 /* A weight whose values or gradient are too large to be in memory at once: they are streamed in row blocks
  * (shard_rows_in_block), from the first to the last. The functions for a block are collective. They are called for
@@ -46,7 +46,7 @@ typedef struct shard_rows {
     const void *(*values)(struct shard_rows *, int64_t first, int64_t count);
     void (*values_end)(struct shard_rows *);
     /* Whether the gradient, with these pending sums, can be streamed now. If false it is computed as one tensor. */
-    bool (*gradient_begin)(struct shard_rows *, const shard_contribution *);
+    bool (*gradient_begin)(struct shard_rows *, const shard_pending_sums *);
     /* Memory for the gradient of a block, in the weight's type. gradient_take then reads it. */
     void *(*gradient)(struct shard_rows *, int64_t first, int64_t count);
     shard_status (*gradient_take)(struct shard_rows *, int64_t first, int64_t count);
@@ -142,13 +142,13 @@ struct shard_tensor {
     bool requires_grad;
     bool has_grad; /* grad holds a value (its memory may stay when it does not) */
     shard_tensor *grad;
-    int grad_pending; /* uses whose gradients backward has not added yet */
-    /* Called when grad_pending reaches 0: first the watches, then grad_ready, which may change the gradient. */
+    int grad_uses; /* uses whose gradients backward has not added yet */
+    /* Called when grad_uses reaches 0: first the watches, then grad_ready, which may change the gradient. */
     shard_watch *grad_watches;
     void (*grad_ready)(shard_tensor *leaf, void *context);
     void *grad_ready_context;
 
-    shard_contribution contribution; /* the groups over which a gradient has pending sums; empty: it is complete on each rank */
+    shard_pending_sums pending; /* of a gradient; empty: it is complete on each rank */
 
     shard_group *replicas;
     shard_flat_range *slice; /* NULL: the tensor is no flat range of another tensor */
