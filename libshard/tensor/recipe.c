@@ -1,5 +1,7 @@
-/* Initial values: a recipe gives the values of any range of the whole tensor. */
+/* Initial values: a recipe gives the values of any range of the whole tensor. Makers of tensors with one. */
 #include "tensor/tensor.h"
+
+#include "base/options.h"
 
 #include <math.h>
 
@@ -83,4 +85,78 @@ shard_status shard_check_normal(const char *function, double mean, double std)
         return SHARD_OK;
     return shard_error(SHARD_ERROR_ARGUMENT, "%s: mean %g, std %g: two finite numbers are needed, std not negative", function,
                        mean, std);
+}
+
+shard_status shard_tensor_set_recipe(shard_tensor *tensor, shard_recipe recipe)
+{
+    shard_storage *storage = tensor->storage;
+    shard_tensor *own = tensor->kept ? tensor->kept : tensor;
+    own->recipe = recipe;
+    if (own == tensor && !storage->memory && !storage->materializer && storage->references == 1) {
+        shard_tensor_count_write(tensor);
+        return SHARD_OK;
+    }
+    void *memory = shard_tensor_memory_to_write(own);
+    if (!memory) {
+        own->recipe.kind = SHARD_NO_RECIPE;
+        return shard_last_status();
+    }
+    if (own != tensor) {
+        shard_tensor_count_write(tensor);
+        shard_storage_release(storage); /* the gathered values are out of date */
+    }
+    return SHARD_OK;
+}
+
+/* ---- makers ---- */
+
+static shard_tensor *make_with_recipe(shard_shape shape, shard_tensor_options options, shard_recipe recipe)
+{
+    shard_tensor *tensor = shard_tensor_make(shape, options.dtype, options.device);
+    if (!tensor)
+        return NULL;
+    tensor->recipe = recipe;
+    shard_set_requires_grad(tensor, options.requires_grad);
+    return tensor;
+}
+
+shard_tensor *shard_empty_with(shard_shape shape, const shard_tensor_options *given)
+{
+    SHARD_READ_OPTIONS(shard_tensor_options, SHARD_TENSOR_OPTIONS_INIT, options, given);
+    if (!options_ok)
+        return NULL;
+    return make_with_recipe(shape, options, (shard_recipe){0});
+}
+
+shard_tensor *shard_full_with(shard_shape shape, double value, const shard_tensor_options *given)
+{
+    SHARD_READ_OPTIONS(shard_tensor_options, SHARD_TENSOR_OPTIONS_INIT, options, given);
+    if (!options_ok)
+        return NULL;
+    return make_with_recipe(shape, options, (shard_recipe){.kind = SHARD_CONSTANT, .a = value});
+}
+
+static shard_tensor *make_random(const char *function, shard_recipe_kind kind, shard_shape shape, double a, double b,
+                                 const shard_tensor_options *given)
+{
+    SHARD_READ_OPTIONS(shard_tensor_options, SHARD_TENSOR_OPTIONS_INIT, options, given);
+    if (!options_ok)
+        return NULL;
+    if (!shard_dtype_is_float(options.dtype))
+        return shard_fail_null(SHARD_ERROR_ARGUMENT, "%s: %s is not a floating dtype", function, shard_dtype_name(options.dtype));
+    return make_with_recipe(shape, options, (shard_recipe){.kind = kind, .a = a, .b = b, .draw = shard_next_draw()});
+}
+
+shard_tensor *shard_uniform_with(shard_shape shape, double low, double high, const shard_tensor_options *options)
+{
+    if (shard_check_uniform("shard_uniform", low, high) != SHARD_OK)
+        return NULL;
+    return make_random("shard_uniform", SHARD_UNIFORM, shape, low, high, options);
+}
+
+shard_tensor *shard_normal_with(shard_shape shape, double mean, double std, const shard_tensor_options *options)
+{
+    if (shard_check_normal("shard_normal", mean, std) != SHARD_OK)
+        return NULL;
+    return make_random("shard_normal", SHARD_NORMAL, shape, mean, std, options);
 }

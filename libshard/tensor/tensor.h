@@ -4,29 +4,9 @@
 
 #include <shard/tensor.h>
 
-#include "base/error.h"
-#include "base/memory.h"
 #include "base/random.h"
 #include "comm/comm.h"
-#include "device/device.h"
-
-typedef struct shard_storage shard_storage;
-
-/* Materializes the values of a storage, which can be evicted: the memory is allocated and filled when it is needed,
- * and may be freed (shard_storage_release) while `evictable` is true, when no operation has a pointer into it. Nobody
- * writes to such memory. */
-typedef struct shard_materializer {
-    bool evictable;
-    /* Allocates the memory (shard_storage_allocate) and starts to fill it. Collective if values of other ranks are
-     * needed, also after an error. */
-    shard_status (*start)(struct shard_materializer *);
-    /* Waits until the memory is filled; called before it is used. */
-    shard_status (*wait)(struct shard_materializer *);
-    /* Ends what `start` started and frees the memory (shard_storage_give_back) if it is there. Called by any thread. */
-    void (*evict)(struct shard_materializer *);
-    /* Calls evict, then frees this struct. */
-    void (*destroy)(struct shard_materializer *);
-} shard_materializer;
+#include "tensor/storage.h"
 
 /* The groups over which a gradient has pending sums: autograd/pending_sums.h. A mesh has two groups; each of its groups
  * has one rank in common with each other one. */
@@ -52,29 +32,6 @@ typedef struct shard_rows {
     shard_status (*gradient_take)(struct shard_rows *, int64_t first, int64_t count);
     shard_status (*gradient_end)(struct shard_rows *);
 } shard_rows;
-
-/* The pitch of padded rows, in bytes (padding.c). pitch 0: the rows are dense. */
-typedef struct shard_padding {
-    size_t rows, width, pitch;
-} shard_padding;
-
-/* Device memory that one or more tensors are views of. */
-struct shard_storage {
-    int references;
-    shard_device *device;
-    void *memory;           /* NULL: not allocated */
-    size_t bytes;           /* at least 1: an empty tensor has memory too */
-    shard_memory_kind kind; /* ACTIVATIONS by default; shard_storage_set_kind changes it */
-    uint64_t version;       /* counts writes to the whole storage; see shard_tensor_version */
-    uint64_t capture;       /* shard_graph_number at the time it was made */
-    shard_materializer *materializer; /* NULL: the values are only in this memory */
-    void *arrival;          /* event of the device's copy_in_async that no operation has waited for; NULL: none */
-    shard_padding padding;  /* of rows that no operation needed dense so far */
-    bool foreign;           /* the memory is a caller's and is not returned to the device; `release` frees it: */
-    shard_release_memory *release; /* NULL: nothing */
-    void *release_context;
-    struct shard_storage *next_padded; /* the next storage that was padded in this thread's capture */
-};
 
 /* Counts the writes to a tensor that was moved into memory with other tensors, and to its views. */
 typedef struct shard_writes {
@@ -196,31 +153,6 @@ shard_status shard_tensor_copy_rows(shard_tensor *matrix, int64_t first, int64_t
 /* Parameters on one storage begin on multiples of these bytes, with zeros between. */
 #define SHARD_FLAT_ALIGNMENT 64
 
-shard_storage *shard_storage_make(shard_device *device, size_t bytes);
-/* Sets the kind that the storage's memory is counted as. */
-void shard_storage_set_kind(shard_storage *storage, shard_memory_kind kind);
-/* Sets the kind of a storage unless a more specific one is set. */
-void shard_storage_become(shard_storage *storage, shard_memory_kind kind);
-void shard_storage_unref(shard_storage *storage);
-/* Fills the storage with zeros; allocates it if necessary. */
-shard_status shard_storage_zero(shard_storage *storage);
-/* The storage's memory, allocated if necessary; NULL with the error set. */
-void *shard_storage_memory(shard_storage *storage);
-/* As shard_storage_memory, but rows may be padded. */
-void *shard_storage_made(shard_storage *storage);
-/* Makes padded rows dense. Pointers of shard_tensor_rows are invalid afterwards. */
-shard_status shard_storage_make_dense(shard_storage *storage);
-/* Called when a padded storage is freed, in the thread that padded it. */
-void shard_storage_forget_padding(const shard_storage *storage);
-/* Allocates memory with undefined content, counted by its kind; NULL with the error set. */
-void *shard_storage_allocate(shard_storage *storage);
-/* Prefetches: allocates the memory and starts to fill it. Returns whether it did. */
-bool shard_storage_begin(shard_storage *storage);
-/* Evicts: frees the memory until it is needed again; the content is lost. */
-void shard_storage_release(shard_storage *storage);
-/* Frees the memory; called by shard_materializer.evict. */
-void shard_storage_give_back(shard_storage *storage);
-
 /* The tensor's memory, allocated and filled by its recipe if necessary. NULL with the error set. The pointer of an
  * empty tensor may not be used. */
 void *shard_tensor_memory(shard_tensor *tensor);
@@ -252,6 +184,11 @@ void shard_tensor_unref(shard_tensor *tensor);
 
 /* Removes the list's entries from index `count` on. */
 void shard_tensors_truncate(shard_tensors *list, int64_t count);
+
+static inline size_t shard_tensor_bytes(const shard_tensor *tensor)
+{
+    return (size_t)shard_numel(tensor) * shard_dtype_size(tensor->dtype);
+}
 
 static inline const shard_device_ops *shard_ops(const shard_tensor *tensor)
 {
