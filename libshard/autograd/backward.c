@@ -74,7 +74,7 @@ static shard_status collect(walk *w, shard_node *root)
     for (int64_t at = 0; at < w->count; at++)
         for (int i = 0; i < w->nodes[at]->inputs; i++)
             if (w->nodes[at]->edge[i].leaf)
-                w->nodes[at]->edge[i].leaf->grad_uses++;
+                w->nodes[at]->edge[i].leaf->leaf->grad_uses++;
     qsort(w->nodes, (size_t)w->count, sizeof *w->nodes, later_first);
     return SHARD_OK;
 }
@@ -155,14 +155,15 @@ static shard_status add_to_node(shard_node *node, shard_tensor *gradient)
     return status;
 }
 
-static bool is_gradient_buffer(const shard_tensor *leaf, const shard_tensor *gradient)
+static bool is_gradient_buffer(const shard_leaf *leaf, const shard_tensor *gradient)
 {
     return leaf->grad && gradient->storage == leaf->grad->storage && gradient->offset == leaf->grad->offset;
 }
 
-/* leaf->grad += gradient. Takes over the reference to gradient. */
-static shard_status add_to_leaf(shard_tensor *leaf, shard_tensor *gradient)
+/* Adds to the tensor's gradient. Takes over the reference to gradient. */
+static shard_status add_to_leaf(shard_tensor *tensor, shard_tensor *gradient)
 {
+    shard_leaf *leaf = tensor->leaf;
     shard_status status = SHARD_OK;
     if (gradient->placement.kind == SHARD_PARTIAL) {
         gradient = make_own(gradient);
@@ -178,7 +179,7 @@ static shard_status add_to_leaf(shard_tensor *leaf, shard_tensor *gradient)
         if (!leaf->grad)
             return shard_last_status();
         shard_storage_become(leaf->grad->storage, SHARD_MEMORY_GRADIENTS);
-        leaf->grad->placement = leaf->placement;
+        leaf->grad->placement = tensor->placement;
     } else if (!leaf->has_grad || is_gradient_buffer(leaf, gradient)) {
         leaf->grad->pending = gradient->pending;
         status = is_gradient_buffer(leaf, gradient) ? SHARD_OK : add_into(leaf->grad, 1.0, gradient, 0.0);
@@ -195,15 +196,15 @@ static shard_status add_to_leaf(shard_tensor *leaf, shard_tensor *gradient)
 shard_tensor *shard_gradient_target(shard_node *node, int input, bool *accumulate)
 {
     shard_edge *edge = &node->edge[input];
-    shard_tensor *leaf = edge->leaf;
+    const shard_leaf *leaf = edge->leaf ? edge->leaf->leaf : &shard_no_leaf;
     *accumulate = false;
-    if (!leaf || !leaf->grad || leaf->grad->dtype != edge->dtype)
+    if (!leaf->grad || leaf->grad->dtype != edge->dtype)
         return shard_make_gradient(node, input);
     for (int i = 0; i < node->inputs; i++) /* there is one buffer, but gradients for two operands */
-        if (i != input && node->edge[i].leaf == leaf)
+        if (i != input && node->edge[i].leaf == edge->leaf)
             return shard_make_gradient(node, input);
     /* The gradient is added in place only if both have the same pending sums. */
-    bool sums_parts = leaf->placement.kind != SHARD_SPLIT && node->gradient->placement.kind == SHARD_SPLIT;
+    bool sums_parts = edge->placement.kind != SHARD_SPLIT && node->gradient->placement.kind == SHARD_SPLIT;
     if (leaf->has_grad && (sums_parts || !shard_pending_sums_equal(&leaf->grad->pending, &node->gradient->pending)))
         return shard_make_gradient(node, input);
     *accumulate = leaf->has_grad;
@@ -216,7 +217,7 @@ shard_tensor *shard_gradient_target(shard_node *node, int input, bool *accumulat
 shard_tensor *shard_gradient_taken(shard_node *node, int input)
 {
     const shard_edge *edge = &node->edge[input];
-    const shard_tensor *buffer = edge->leaf->grad;
+    const shard_tensor *buffer = edge->leaf->leaf->grad;
     shard_tensor *gradient = shard_tensor_on(buffer->storage, buffer->offset, edge->shape, edge->dtype);
     if (!gradient)
         return NULL;
@@ -225,8 +226,9 @@ shard_tensor *shard_gradient_taken(shard_node *node, int input)
     return gradient;
 }
 
-void shard_zero_grad(shard_tensor *leaf)
+void shard_zero_grad(shard_tensor *tensor)
 {
+    shard_leaf *leaf = tensor ? tensor->leaf : NULL;
     if (!leaf)
         return;
     shard_graph_count_gradients(-leaf->has_grad);
@@ -403,7 +405,7 @@ static shard_status prepare_gradient(const walk *w, shard_node *node)
 
 void shard_call_watches(shard_tensor *leaf)
 {
-    for (const shard_watch *watch = leaf->grad_watches; watch; watch = watch->next)
+    for (const shard_watch *watch = leaf->leaf->grad_watches; watch; watch = watch->next)
         watch->function(leaf, watch->context);
 }
 
@@ -421,11 +423,11 @@ static shard_status step_back(const walk *w, shard_node *node)
             status = deliver(node, i, dx[i], &dy);
         else
             shard_tensor_unref(dx[i]);
-        if (!leaf || --leaf->grad_uses > 0 || status != SHARD_OK)
+        if (!leaf || --leaf->leaf->grad_uses > 0 || status != SHARD_OK)
             continue;
         shard_call_watches(leaf);
-        if (leaf->grad_ready)
-            leaf->grad_ready(leaf, leaf->grad_ready_context);
+        if (leaf->leaf->grad_ready)
+            leaf->leaf->grad_ready(leaf, leaf->leaf->grad_ready_context);
     }
     return status;
 }
@@ -464,7 +466,7 @@ static shard_status run(walk *w, shard_node *root, shard_tensor *gradient)
     for (int64_t at = 0; at < w->count; at++) /* after an error: leave nothing half done */
         for (int i = 0; i < w->nodes[at]->inputs; i++)
             if (w->nodes[at]->edge[i].leaf)
-                w->nodes[at]->edge[i].leaf->grad_uses = 0;
+                w->nodes[at]->edge[i].leaf->leaf->grad_uses = 0;
     return status;
 }
 

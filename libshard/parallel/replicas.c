@@ -210,7 +210,7 @@ static void watch(shard_tensor *parameter, void *context)
     shard_replicas *replicas = context;
     if (replicas->local)
         return;
-    if (!parameter->grad_ready)
+    if (!parameter->leaf->grad_ready)
         shard_error(SHARD_ERROR_ARGUMENT,
                     "data parallel: no engine has the parameter of shape %s any more, as an earlier shard_zero_optimizer failed: "
                     "make the data parallel anew",
@@ -228,7 +228,7 @@ static void watch(shard_tensor *parameter, void *context)
 /* The place of this object's watch in the parameter's list. */
 static shard_watch **find_watch(const shard_replicas *replicas, shard_tensor *parameter)
 {
-    shard_watch **at = &parameter->grad_watches;
+    shard_watch **at = &parameter->leaf->grad_watches;
     while (*at && (*at)->context != replicas)
         at = &(*at)->next;
     return at;

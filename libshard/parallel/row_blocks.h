@@ -3,6 +3,7 @@
 #ifndef SHARD_PARALLEL_ROW_BLOCKS_H
 #define SHARD_PARALLEL_ROW_BLOCKS_H
 
+#include "op/rows.h"
 #include "parallel/unshard.h"
 
 typedef struct shard_row_blocks shard_row_blocks;

@@ -151,8 +151,8 @@ shard_storage *shard_unit_storage(const shard_unit *unit, int64_t elements, shar
 /* A shard without a replica group has no other replica. */
 shard_group *shard_parameter_group(const shard_tensor *parameter)
 {
-    bool known = parameter->replicas || parameter->placement.kind == SHARD_SPLIT;
-    shard_group *group = known ? parameter->replicas : shard_world();
+    bool known = shard_leaf_of(parameter)->replicas || parameter->placement.kind == SHARD_SPLIT;
+    shard_group *group = known ? shard_leaf_of(parameter)->replicas : shard_world();
     return shard_group_size(group) > 1 ? group : NULL;
 }
 

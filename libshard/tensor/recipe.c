@@ -7,7 +7,7 @@
 
 static shard_status make_values(const shard_tensor *tensor, const shard_region *region, void *memory)
 {
-    shard_recipe recipe = tensor->recipe;
+    shard_recipe recipe = shard_leaf_of(tensor)->recipe;
     const shard_device_ops *ops = shard_ops(tensor);
     shard_device *device = shard_device_of(tensor);
     switch (recipe.kind) {
@@ -30,9 +30,10 @@ static shard_status make_values(const shard_tensor *tensor, const shard_region *
 shard_status shard_recipe_follow_in(const shard_tensor *tensor, const shard_region *region, void *memory)
 {
     SHARD_TRY(make_values(tensor, region, memory));
-    int64_t row = tensor->recipe.zero_row - region->row0;
+    const shard_recipe *recipe = &shard_leaf_of(tensor)->recipe;
+    int64_t row = recipe->zero_row - region->row0;
     size_t bytes = (size_t)region->cols * shard_dtype_size(tensor->dtype);
-    if (!tensor->recipe.pads || row < 0 || row >= region->rows || bytes == 0)
+    if (!recipe->pads || row < 0 || row >= region->rows || bytes == 0)
         return SHARD_OK;
     return shard_ops(tensor)->zero(shard_device_of(tensor), (char *)memory + (size_t)row * bytes, bytes);
 }
@@ -40,10 +41,11 @@ shard_status shard_recipe_follow_in(const shard_tensor *tensor, const shard_regi
 /* A flat range of another tensor has up to three regions: the end of a row, whole rows, the beginning of a row. */
 static shard_status follow_recipe_in_range(const shard_tensor *range, void *memory)
 {
-    shard_tensor other = {.shape = range->slice->shape, .placement = range->slice->placement};
+    const shard_flat_range *of = range->leaf->flat_range;
+    shard_tensor other = {.shape = of->shape, .placement = of->placement};
     shard_region all;
     SHARD_TRY(shard_tensor_region(&other, &all));
-    int64_t at = range->slice->start, left = shard_numel(range);
+    int64_t at = of->start, left = shard_numel(range);
     while (left > 0) {
         int64_t row = at / all.cols, column = at % all.cols, width = all.cols - column;
         bool rows = column == 0 && left >= all.cols;
@@ -62,9 +64,10 @@ static shard_status follow_recipe_in_range(const shard_tensor *range, void *memo
 
 shard_status shard_recipe_follow(shard_tensor *tensor, void *memory)
 {
-    bool constant = tensor->recipe.kind == SHARD_CONSTANT && !tensor->recipe.pads;
+    const shard_leaf *leaf = shard_leaf_of(tensor);
+    bool constant = leaf->recipe.kind == SHARD_CONSTANT && !leaf->recipe.pads;
     shard_region region = {.rows = 1, .cols = shard_numel(tensor)};
-    if (tensor->slice && !constant)
+    if (leaf->flat_range && !constant)
         return follow_recipe_in_range(tensor, memory);
     if (!constant)
         SHARD_TRY(shard_tensor_region(tensor, &region));
@@ -87,18 +90,26 @@ shard_status shard_check_normal(const char *function, double mean, double std)
                        mean, std);
 }
 
+void shard_tensor_forget_recipe(shard_tensor *tensor)
+{
+    if (tensor->leaf)
+        tensor->leaf->recipe.kind = SHARD_NO_RECIPE;
+}
+
 shard_status shard_tensor_set_recipe(shard_tensor *tensor, shard_recipe recipe)
 {
     shard_storage *storage = tensor->storage;
-    shard_tensor *own = tensor->kept ? tensor->kept : tensor;
-    own->recipe = recipe;
+    shard_tensor *local = shard_local_range_of(tensor), *own = local ? local : tensor;
+    if (!shard_make_leaf(own))
+        return shard_last_status();
+    own->leaf->recipe = recipe;
     if (own == tensor && !storage->memory && !storage->materializer && storage->references == 1) {
         shard_tensor_count_write(tensor);
         return SHARD_OK;
     }
     void *memory = shard_tensor_memory_to_write(own);
     if (!memory) {
-        own->recipe.kind = SHARD_NO_RECIPE;
+        shard_tensor_forget_recipe(own);
         return shard_last_status();
     }
     if (own != tensor) {
@@ -115,7 +126,11 @@ static shard_tensor *make_with_recipe(shard_shape shape, shard_tensor_options op
     shard_tensor *tensor = shard_tensor_make(shape, options.dtype, options.device);
     if (!tensor)
         return NULL;
-    tensor->recipe = recipe;
+    bool sets = recipe.kind != SHARD_NO_RECIPE;
+    if (sets && !shard_make_leaf(tensor))
+        return shard_release(tensor), NULL;
+    if (sets)
+        tensor->leaf->recipe = recipe;
     shard_set_requires_grad(tensor, options.requires_grad);
     return tensor;
 }

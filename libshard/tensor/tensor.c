@@ -7,7 +7,7 @@
 shard_status shard_tensor_copy_rows(shard_tensor *matrix, int64_t first, int64_t count, void *to)
 {
     size_t row = (size_t)matrix->shape.dim[1] * shard_dtype_size(matrix->dtype), bytes = (size_t)count * row;
-    if (matrix->recipe.kind != SHARD_NO_RECIPE) {
+    if (shard_has_recipe(matrix)) {
         shard_region region;
         SHARD_TRY(shard_tensor_region(matrix, &region));
         region.row0 += first;
@@ -22,18 +22,18 @@ shard_status shard_tensor_copy_rows(shard_tensor *matrix, int64_t first, int64_t
 /* The values of a recipe are dense. */
 static bool make_values(shard_tensor *tensor)
 {
-    if (tensor->recipe.kind == SHARD_NO_RECIPE)
+    if (!shard_has_recipe(tensor))
         return shard_storage_made(tensor->storage);
     char *memory = shard_storage_memory(tensor->storage);
     if (!memory || shard_recipe_follow(tensor, memory + tensor->offset) != SHARD_OK)
         return false;
-    tensor->recipe.kind = SHARD_NO_RECIPE;
+    shard_tensor_forget_recipe(tensor);
     return true;
 }
 
 void *shard_tensor_memory(shard_tensor *tensor)
 {
-    if (tensor->recipe.kind != SHARD_NO_RECIPE && !make_values(tensor))
+    if (shard_has_recipe(tensor) && !make_values(tensor))
         return NULL;
     char *memory = shard_storage_memory(tensor->storage);
     return memory ? memory + tensor->offset : NULL;
@@ -85,14 +85,6 @@ shard_tensor *shard_tensor_beside(const shard_tensor *x)
     return share_writes(shard_tensor_on(x->storage, x->offset, x->shape, x->dtype), x);
 }
 
-shard_status shard_tensor_set_slice(shard_tensor *tensor, const shard_flat_range *slice)
-{
-    if (!tensor->slice && !(tensor->slice = shard_calloc(1, sizeof *slice)))
-        return shard_last_status();
-    *tensor->slice = *slice;
-    return SHARD_OK;
-}
-
 shard_tensor *shard_tensor_make(shard_shape shape, shard_dtype dtype, shard_device *device)
 {
     int64_t numel;
@@ -123,13 +115,6 @@ shard_tensor *shard_tensor_view(shard_tensor *x, int64_t element, shard_shape sh
     return share_writes(view, x);
 }
 
-static void release_derived(shard_tensor *tensor)
-{
-    if (tensor->derived)
-        tensor->derived->drop(tensor->derived);
-    tensor->derived = NULL;
-}
-
 static void unref_writes(shard_writes *writes)
 {
     if (writes && --writes->references == 0)
@@ -142,7 +127,7 @@ static shard_status move_values(shard_tensor *tensor, shard_storage *storage, si
     if (!memory)
         return shard_last_status();
     memory += offset;
-    if (tensor->recipe.kind != SHARD_NO_RECIPE) {
+    if (shard_has_recipe(tensor)) {
         SHARD_TRY(shard_recipe_follow(tensor, memory));
     } else if (tensor->storage->memory || tensor->storage->materializer) {
         const char *from = shard_storage_memory(tensor->storage);
@@ -168,12 +153,12 @@ shard_status shard_tensor_put(shard_tensor *tensor, shard_storage *storage, size
     *writes = (shard_writes){.references = 1};
     unref_writes(tensor->writes);
     tensor->writes = writes;
-    release_derived(tensor);
+    shard_leaf_drop_derived(tensor->leaf);
     shard_storage_unref(tensor->storage);
     storage->references++;
     tensor->storage = storage;
     tensor->offset = offset;
-    tensor->recipe.kind = SHARD_NO_RECIPE;
+    shard_tensor_forget_recipe(tensor);
     return SHARD_OK;
 }
 
@@ -221,9 +206,9 @@ shard_placement shard_tensor_placement(const shard_tensor *tensor)
 
 shard_shape shard_tensor_whole_shape(const shard_tensor *tensor)
 {
-    bool sliced = tensor && tensor->slice;
-    shard_shape shape = sliced ? tensor->slice->shape : shard_tensor_shape(tensor);
-    shard_placement placement = sliced ? tensor->slice->placement : shard_tensor_placement(tensor);
+    const shard_flat_range *range = tensor ? shard_flat_range_of(tensor) : NULL;
+    shard_shape shape = range ? range->shape : shard_tensor_shape(tensor);
+    shard_placement placement = range ? range->placement : shard_tensor_placement(tensor);
     if (placement.kind == SHARD_SPLIT)
         shape.dim[placement.dim] = placement.whole;
     return shape;
@@ -253,11 +238,8 @@ void shard_tensor_unref(shard_tensor *tensor)
         shard_scope_count_freed();
     if (tensor->history)
         tensor->history->drop(tensor->history);
-    release_derived(tensor);
-    shard_tensor_unref(tensor->grad);
+    shard_free_leaf(tensor->leaf);
     shard_storage_unref(tensor->storage);
     unref_writes(tensor->writes);
-    shard_tensor_unref(tensor->kept);
-    free(tensor->slice);
     free(tensor);
 }
