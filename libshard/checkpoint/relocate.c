@@ -1,5 +1,6 @@
 /* Local shards from state dicts of whole tensors: each rank has all whole tensors, or one rank sends them in blocks. */
 #include "checkpoint/fit.h"
+#include "base/math.h"
 #include "base/options.h"
 #include "checkpoint/ranges.h"
 #include "checkpoint/safetensors.h"
@@ -122,7 +123,7 @@ static int64_t pick(const shard_extent *extent, int64_t at, int64_t count, const
     int64_t number = 0, row = extent->pitch > 0 && at > extent->start ? (at - extent->start) / extent->pitch : 0;
     for (; row < extent->rows && extent->start + row * extent->pitch < at + count; row++) {
         int64_t start = extent->start + row * extent->pitch, end = start + extent->width;
-        int64_t from = start > at ? start : at, until = end < at + count ? end : at + count;
+        int64_t from = shard_max(start, at), until = shard_min(end, at + count);
         if (from >= until)
             continue;
         if (number == 0)

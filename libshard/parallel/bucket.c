@@ -1,6 +1,7 @@
 #include "parallel/bucket.h"
 
 #include "base/hash.h"
+#include "base/math.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -146,11 +147,6 @@ static shard_status cut(shard_buckets *buckets, shard_bucket_entry *candidates, 
 
 /* ---- positions in the unit ---- */
 
-static int64_t round_up(int64_t size, int64_t multiple)
-{
-    return (size + multiple - 1) / multiple * multiple;
-}
-
 static int by_owner(const void *a, const void *b)
 {
     const shard_bucket_entry *x = a, *y = b;
@@ -173,14 +169,14 @@ static shard_status lay_out(shard_bucket *bucket, const shard_bucket_options *op
         shard_bucket_entry *entry = &bucket->entries[i];
         entry->bucket = bucket;
         entry->start = unit->size;
-        unit->size += round_up(entry->size, aligned);
+        unit->size += shard_round_up(entry->size, aligned);
         if (counts)
-            counts[entry->owner] += round_up(entry->size, aligned);
+            counts[entry->owner] += shard_round_up(entry->size, aligned);
     }
     if (!counts)
         return SHARD_OK;
     if (!options->whole_parameters) {
-        unit->size = round_up(unit->size, ranks * aligned);
+        unit->size = shard_round_up(unit->size, ranks * aligned);
         for (int rank = 0; rank < ranks; rank++)
             counts[rank] = unit->size / ranks;
     }
@@ -266,8 +262,8 @@ static shard_tensor *view_local(const shard_unit *unit, shard_storage *local, sh
 static shard_status make_local(const shard_unit *unit, shard_bucket_entry *entry)
 {
     int64_t from = entry->start, to = entry->start + entry->size, local_end = unit->local_start + unit->local_size;
-    from = from > unit->local_start ? from : unit->local_start;
-    to = to < local_end ? to : local_end;
+    from = shard_max(from, unit->local_start);
+    to = shard_min(to, local_end);
     if (to <= from)
         from = to = entry->start; /* an empty range */
     entry->local_start = from - entry->start;

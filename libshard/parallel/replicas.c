@@ -1,6 +1,7 @@
 #include "parallel/replicas.h"
 
 #include "base/hash.h"
+#include "base/math.h"
 #include "distributed/agree.h"
 #include "op/op.h"
 #include "parallel/unit.h"
@@ -159,7 +160,7 @@ static shard_status place_buffers(shard_replicas *replicas, const shard_tensors 
         buffers *b = find_or_add(replicas, tensor);
         int64_t unit = SHARD_FLAT_ALIGNMENT / (int64_t)shard_dtype_size(b->dtype);
         start[i] = b->size;
-        b->size += (shard_numel(tensor) + unit - 1) / unit * unit;
+        b->size += shard_round_up(shard_numel(tensor), unit);
     }
     for (int64_t i = 0; i < replicas->buffer_count && status == SHARD_OK; i++) {
         buffers *b = &replicas->buffers[i];

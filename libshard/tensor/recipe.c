@@ -1,6 +1,7 @@
 /* Initial values: a recipe gives the values of any range of the whole tensor. Makers of tensors with one. */
 #include "tensor/tensor.h"
 
+#include "base/math.h"
 #include "base/options.h"
 
 #include <math.h>
@@ -50,7 +51,7 @@ static shard_status follow_recipe_in_range(const shard_tensor *range, void *memo
         int64_t row = at / all.cols, column = at % all.cols, width = all.cols - column;
         bool rows = column == 0 && left >= all.cols;
         shard_region part = {.rows = rows ? left / all.cols : 1,
-                             .cols = width < left ? width : left,
+                             .cols = shard_min(width, left),
                              .row0 = all.row0 + row,
                              .col0 = all.col0 + column,
                              .whole_cols = all.whole_cols};
