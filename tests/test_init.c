@@ -68,7 +68,7 @@ static double *expected_values(int k, shard_shape shape)
     SHARD_SCOPE
     {
         shard_tensor *whole = shard_empty(shape, .dtype = SHARD_FLOAT64);
-        whole->leaf->recipe = cases[k].same;
+        shard_make_leaf(whole)->recipe = cases[k].same;
         whole->leaf->recipe.draw = shard_next_draw();
         values = values_of(whole);
     }
