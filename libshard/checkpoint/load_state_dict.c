@@ -104,7 +104,7 @@ static shard_status convey(loading *l, shard_tensor *from, shard_tensor *to, cha
 /* The source's values are made before the recipe is removed, as both may have the same memory. */
 static shard_status fill(loading *l, shard_tensor *from, shard_tensor *to)
 {
-    const void *values = shard_tensor_memory(from);
+    const void *values = shard_tensor_values(from);
     if (from == to || !values)
         return shard_last_status();
     shard_tensor_forget_recipe(to);

@@ -121,7 +121,7 @@ bool shard_is_host_memory(const shard_tensor *tensor)
 const void *shard_values_read(shard_tensor *tensor, int64_t element, int64_t count, void *block)
 {
     size_t size = shard_dtype_size(tensor->dtype);
-    const char *memory = shard_tensor_memory(tensor);
+    const char *memory = shard_tensor_values(tensor);
     if (!memory)
         return NULL;
     memory += (size_t)element * size;
@@ -146,7 +146,7 @@ shard_status shard_values_write(shard_tensor *tensor, char *memory, const void *
 
 shard_status shard_values_copy(const shard_tensor *like, shard_tensor *whole, char *to)
 {
-    const char *from = shard_tensor_memory(whole);
+    const char *from = shard_tensor_values(whole);
     if (!from)
         return shard_last_status();
     shard_extent extents[SHARD_EXTENTS];

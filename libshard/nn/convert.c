@@ -91,7 +91,7 @@ static shard_status receive_shard(shard_tensor *whole, int dim, shard_range rang
         char *to = shard_tensor_memory_to_write(shard);
         if (!rows_here || !to)
             return shard_group_fail(group);
-        SHARD_TRY(shard_group_broadcast(group, shard_device_of(rows_here), shard_tensor_memory(rows_here), count * width,
+        SHARD_TRY(shard_group_broadcast(group, shard_device_of(rows_here), shard_tensor_values(rows_here), count * width,
                                         whole->dtype, 0));
         if (dim == 0) { /* the rows of this block that are in the range */
             int64_t from = row > range.start ? row : range.start;

@@ -110,6 +110,7 @@ static shard_status find_local(const search *s, char *y, int64_t *index)
 {
     bool last = s->dim == s->x->shape.ndim - 1;
     int64_t pitch = 0, rows = s->axis.outer, cols = s->axis.size, most;
+    SHARD_TRY(shard_tensor_materialize(s->x));
     const char *x = last ? shard_tensor_rows(s->x, &pitch) : shard_tensor_memory(s->x);
     size_t size = shard_dtype_size(s->x->dtype), width = (size_t)cols * size;
     if (!x)

@@ -20,14 +20,14 @@ static shard_status check_bytes(const char *function, const shard_tensor *tensor
 shard_status shard_copy_to_host(shard_tensor *tensor, void *data, size_t bytes)
 {
     SHARD_TRY(check_bytes("shard_copy_to_host", tensor, data, bytes));
-    const void *memory = shard_tensor_memory(tensor);
+    const void *memory = shard_tensor_values(tensor);
     return memory ? shard_ops(tensor)->copy_out(shard_device_of(tensor), data, memory, bytes) : shard_last_status();
 }
 
 shard_status shard_copy_to_host_async(shard_tensor *tensor, void *data, size_t bytes)
 {
     SHARD_TRY(check_bytes("shard_copy_to_host_async", tensor, data, bytes));
-    const void *memory = shard_tensor_memory(tensor);
+    const void *memory = shard_tensor_values(tensor);
     return memory ? shard_ops(tensor)->copy_out_async(shard_device_of(tensor), data, memory, bytes) : shard_last_status();
 }
 

@@ -38,15 +38,6 @@ void *shard_storage_allocate(shard_storage *storage)
     return storage->memory = shard_device_allocate(storage->device, storage->kind, storage->bytes);
 }
 
-bool shard_storage_begin(shard_storage *storage)
-{
-    if (!storage->materializer)
-        return shard_storage_allocate(storage);
-    if (storage->materializer->start(storage->materializer) != SHARD_OK)
-        storage->materializer->evict(storage->materializer);
-    return storage->memory;
-}
-
 /* A replay would materialize such memory again. */
 static shard_status refuse_in_capture(const shard_storage *storage)
 {
@@ -63,20 +54,31 @@ static shard_status wait_arrival(shard_storage *storage)
     return SHARD_OK;
 }
 
-void *shard_storage_made(shard_storage *storage)
+static bool may_begin(const shard_storage *storage)
+{
+    return !shard_is_capturing() || refuse_in_capture(storage) == SHARD_OK;
+}
+
+shard_status shard_storage_materialize(shard_storage *storage)
 {
     shard_materializer *materializer = storage->materializer;
-    if (!storage->memory && shard_is_capturing() && refuse_in_capture(storage) != SHARD_OK)
+    if (!materializer)
+        return SHARD_OK;
+    if (!storage->memory && !may_begin(storage))
+        return shard_last_status();
+    shard_status status = storage->memory ? SHARD_OK : materializer->start(materializer);
+    materializer->evictable = false;
+    if (status == SHARD_OK)
+        status = materializer->wait(materializer);
+    if (status != SHARD_OK)
+        materializer->evict(materializer);
+    return status;
+}
+
+void *shard_storage_made(shard_storage *storage)
+{
+    if (!storage->memory && (!may_begin(storage) || !shard_storage_allocate(storage)))
         return NULL;
-    if (!storage->memory && !shard_storage_begin(storage))
-        return NULL;
-    if (materializer) {
-        materializer->evictable = false;
-        if (materializer->wait(materializer) != SHARD_OK) {
-            shard_storage_release(storage);
-            return NULL;
-        }
-    }
     if (storage->arrival && wait_arrival(storage) != SHARD_OK)
         return NULL;
     return storage->memory;

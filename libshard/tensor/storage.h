@@ -10,9 +10,9 @@
 
 typedef struct shard_storage shard_storage;
 
-/* Materializes the values of a storage, which can be evicted: the memory is allocated and filled when it is needed,
- * and may be freed (shard_storage_release) while `evictable` is true, when no operation has a pointer into it. Nobody
- * writes to such memory. */
+/* Materializes the values of a storage (shard_storage_materialize), which can be evicted: the memory may be freed
+ * (shard_storage_release) while `evictable` is true, when no operation has a pointer into it. Nobody writes to such
+ * memory. */
 typedef struct shard_materializer {
     bool evictable;
     /* Allocates the memory (shard_storage_allocate) and starts to fill it. Collective if values of other ranks are
@@ -57,7 +57,15 @@ void shard_storage_become(shard_storage *storage, shard_memory_kind kind);
 void shard_storage_unref(shard_storage *storage);
 /* Fills the storage with zeros; allocates it if necessary. */
 shard_status shard_storage_zero(shard_storage *storage);
-/* The storage's memory, allocated if necessary; NULL with the error set. */
+/* Makes the values of a storage with a materializer be in its memory, which is not evictable then. Collective if its
+ * start is; without a materializer it does nothing. */
+shard_status shard_storage_materialize(shard_storage *storage);
+/* Whether the memory may be used: there is no materializer, or the values are materialized and not evictable. */
+static inline bool shard_storage_is_usable(const shard_storage *storage)
+{
+    return !storage->materializer || (storage->memory && !storage->materializer->evictable);
+}
+/* The storage's memory, allocated if necessary; NULL with the error set. The storage is usable. No collective. */
 void *shard_storage_memory(shard_storage *storage);
 /* As shard_storage_memory, but rows may be padded. */
 void *shard_storage_made(shard_storage *storage);
@@ -67,8 +75,6 @@ shard_status shard_storage_make_dense(shard_storage *storage);
 void shard_storage_forget_padding(const shard_storage *storage);
 /* Allocates memory with undefined content, counted by its kind; NULL with the error set. */
 void *shard_storage_allocate(shard_storage *storage);
-/* Prefetches: allocates the memory and starts to fill it. Returns whether it did. */
-bool shard_storage_begin(shard_storage *storage);
 /* Evicts: frees the memory until it is needed again; the content is lost. */
 void shard_storage_release(shard_storage *storage);
 /* Frees the memory; called by shard_materializer.evict. */

@@ -2,6 +2,8 @@
 #include "tensor/scope.h"
 #include "tensor/tensor.h"
 
+#include "comm/function.h"
+
 #include <stdlib.h>
 
 shard_status shard_tensor_copy_rows(shard_tensor *matrix, int64_t first, int64_t count, void *to)
@@ -14,7 +16,7 @@ shard_status shard_tensor_copy_rows(shard_tensor *matrix, int64_t first, int64_t
         region.rows = count;
         return shard_recipe_follow_in(matrix, &region, to);
     }
-    const char *from = shard_tensor_memory(matrix);
+    const char *from = shard_tensor_values(matrix);
     return from ? shard_ops(matrix)->copy_rows(shard_device_of(matrix), to, bytes, from + (size_t)first * row, bytes, bytes, 1)
                 : shard_last_status();
 }
@@ -33,10 +35,20 @@ static bool make_values(shard_tensor *tensor)
 
 void *shard_tensor_memory(shard_tensor *tensor)
 {
+    if (!shard_storage_is_usable(tensor->storage))
+        return shard_fail_null(SHARD_ERROR_ARGUMENT,
+                               "the values of a tensor of shape %s are partitioned over several ranks (stage 3) and are not in "
+                               "this rank's memory: call shard_materialize first, on all ranks",
+                               shard_shape_text(&tensor->shape));
     if (shard_has_recipe(tensor) && !make_values(tensor))
         return NULL;
     char *memory = shard_storage_memory(tensor->storage);
     return memory ? memory + tensor->offset : NULL;
+}
+
+void *shard_tensor_values(shard_tensor *tensor)
+{
+    return shard_tensor_materialize(tensor) == SHARD_OK ? shard_tensor_memory(tensor) : NULL;
 }
 
 void *shard_tensor_memory_to_write(shard_tensor *tensor)
@@ -71,20 +83,6 @@ shard_tensor *shard_tensor_on(shard_storage *storage, size_t offset, shard_shape
     return shard_keep(make_on(storage, offset, shape, dtype));
 }
 
-static shard_tensor *share_writes(shard_tensor *view, const shard_tensor *x)
-{
-    if (view && x->writes) {
-        view->writes = x->writes;
-        view->writes->references++;
-    }
-    return view;
-}
-
-shard_tensor *shard_tensor_beside(const shard_tensor *x)
-{
-    return share_writes(shard_tensor_on(x->storage, x->offset, x->shape, x->dtype), x);
-}
-
 shard_tensor *shard_tensor_make(shard_shape shape, shard_dtype dtype, shard_device *device)
 {
     int64_t numel;
@@ -109,10 +107,14 @@ shard_tensor *shard_tensor_like(const shard_tensor *x)
 
 shard_tensor *shard_tensor_view(shard_tensor *x, int64_t element, shard_shape shape)
 {
-    if (!x || !make_values(x))
+    if (!x || (!x->storage->materializer && !make_values(x)))
         return NULL;
     shard_tensor *view = make_on(x->storage, x->offset + (size_t)element * shard_dtype_size(x->dtype), shape, x->dtype);
-    return share_writes(view, x);
+    if (view && x->writes) {
+        view->writes = x->writes;
+        view->writes->references++;
+    }
+    return view;
 }
 
 static void unref_writes(shard_writes *writes)
@@ -130,11 +132,11 @@ static shard_status move_values(shard_tensor *tensor, shard_storage *storage, si
     if (shard_has_recipe(tensor)) {
         SHARD_TRY(shard_recipe_follow(tensor, memory));
     } else if (tensor->storage->memory || tensor->storage->materializer) {
-        const char *from = shard_storage_memory(tensor->storage);
+        const char *from = shard_tensor_values(tensor);
         if (!from)
             return shard_last_status();
         size_t bytes = shard_tensor_bytes(tensor);
-        SHARD_TRY(storage->device->ops->copy_rows(storage->device, memory, bytes, from + tensor->offset, bytes, bytes, 1));
+        SHARD_TRY(storage->device->ops->copy_rows(storage->device, memory, bytes, from, bytes, bytes, 1));
     }
     return SHARD_OK;
 }
@@ -212,6 +214,14 @@ shard_shape shard_tensor_whole_shape(const shard_tensor *tensor)
     if (placement.kind == SHARD_SPLIT)
         shape.dim[placement.dim] = placement.whole;
     return shape;
+}
+
+shard_status shard_materialize(shard_tensor *tensor)
+{
+    SHARD_FUNCTION("shard_materialize");
+    if (!tensor)
+        return shard_null_argument("shard_materialize", "tensor");
+    return shard_tensor_values(tensor) ? SHARD_OK : shard_last_status();
 }
 
 void *shard_data(shard_tensor *tensor)

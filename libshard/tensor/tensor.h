@@ -52,8 +52,6 @@ shard_tensor *shard_tensor_make(shard_shape shape, shard_dtype dtype, shard_devi
 shard_tensor *shard_tensor_like(const shard_tensor *x);
 /* Makes a tensor on other memory, which is not touched, outside of any scope. The caller gets a reference. */
 shard_tensor *shard_tensor_on(shard_storage *storage, size_t offset, shard_shape shape, shard_dtype dtype);
-/* Makes a tensor on x's memory with x's shape, as shard_tensor_on. Both count their writes together. */
-shard_tensor *shard_tensor_beside(const shard_tensor *x);
 /* A view of x's storage from an element on, with another shape; without history, local. */
 shard_tensor *shard_tensor_view(shard_tensor *x, int64_t element, shard_shape shape);
 /* Makes the tensor a view of other memory, as when parameters move into buckets. Its values are copied, or made
@@ -68,9 +66,18 @@ shard_status shard_tensor_copy_rows(shard_tensor *matrix, int64_t first, int64_t
 /* Parameters on one storage begin on multiples of these bytes, with zeros between. */
 #define SHARD_FLAT_ALIGNMENT 64
 
-/* The tensor's memory, allocated and filled by its recipe if necessary. NULL with the error set. The pointer of an
- * empty tensor may not be used. */
+/* Makes the tensor's values be in memory, for the operation that needs them: gathers those that ranks partition. They
+ * stay until the tensor's module has been used. Collective over the unit's group for a storage with a materializer,
+ * else local. */
+static inline shard_status shard_tensor_materialize(shard_tensor *tensor)
+{
+    return tensor->storage->materializer ? shard_storage_materialize(tensor->storage) : SHARD_OK;
+}
+/* The tensor's memory, allocated and filled by its recipe if necessary. No collective: ARGUMENT for a storage whose
+ * values must be materialized first. NULL with the error set. The pointer of an empty tensor may not be used. */
 void *shard_tensor_memory(shard_tensor *tensor);
+/* shard_tensor_materialize, then shard_tensor_memory: for code that reads values. */
+void *shard_tensor_values(shard_tensor *tensor);
 /* The tensor's memory for writing: values that were saved for backward become stale. UNSUPPORTED for a storage with
  * a materializer. */
 void *shard_tensor_memory_to_write(shard_tensor *tensor);
