@@ -274,7 +274,7 @@ static void recipes(shard_group *world, void *context)
         shard_tensor *x = shard_full(SHARD_SHAPE(2, 4, 3), 6), *y = make_part(SHARD_SHAPE(2, 4, 3), SHARD_FLOAT32, 1, world);
         shard_tensor *drawn = shard_empty(shard_tensor_shape(y));
         drawn->placement = y->placement;
-        drawn->leaf->recipe = (shard_recipe){.kind = SHARD_NORMAL, .b = 1};
+        shard_make_leaf(drawn)->recipe = (shard_recipe){.kind = SHARD_NORMAL, .b = 1};
         put(saved, "x", x);
         put(list, "x", drawn);
         ck_assert_ptr_null(x->storage->memory);

@@ -332,7 +332,7 @@ static bool listed(const shard_bucket_entry *candidates, int64_t count, const sh
 
 bool shard_engine_takes(const shard_tensor *parameter)
 {
-    return parameter->requires_grad && shard_parameter_group(parameter);
+    return parameter->leaf && parameter->requires_grad && shard_parameter_group(parameter);
 }
 
 shard_status shard_engine_add(shard_engine *engine, const shard_tensors *parameters)

@@ -243,8 +243,8 @@ static shard_status watch_all(shard_replicas *replicas)
         return shard_last_status();
     for (int64_t i = 0; i < count; i++) {
         shard_tensor *parameter = shard_tensors_at(replicas->parameters, i);
-        shard_watch **at = find_watch(replicas, parameter);
-        if (!parameter->requires_grad || *at)
+        shard_watch **at = parameter->requires_grad ? find_watch(replicas, parameter) : NULL;
+        if (!at || *at)
             continue;
         replicas->watches[i] = (shard_watch){.function = watch, .context = replicas};
         *at = &replicas->watches[i];
@@ -290,8 +290,8 @@ void shard_replicas_destroy(shard_replicas *replicas)
         return;
     for (int64_t i = 0; i < shard_tensors_count(replicas->parameters); i++) {
         shard_tensor *parameter = shard_tensors_at(replicas->parameters, i);
-        shard_watch **at = find_watch(replicas, parameter);
-        if (*at)
+        shard_watch **at = parameter->leaf ? find_watch(replicas, parameter) : NULL;
+        if (at && *at)
             *at = (*at)->next;
     }
     for (int64_t i = 0; i < replicas->buffer_count; i++)
