@@ -180,6 +180,7 @@ static void notices_what_was_frozen(shard_group *world, void *context)
         check_averaged(q, 0);
         if (*(int *)context > 3) { /* as it says */
             check_ok(add_group_of(sgd, shard_tensors_create()));
+            ck_assert_int_eq(sgd->group_count, 1); /* an empty list adds no group */
             check_ok(back(p, q));
             check_ok(shard_step(sgd));
             check_averaged(p, 2);

@@ -150,7 +150,7 @@ shard_status shard_optimizer_add_param_group_with(shard_optimizer *optimizer, co
     const char *prefix = options.prefix ? options.prefix : "";
     options.prefix = NULL;
     int64_t groups = optimizer->group_count, slots = optimizer->count, first = shard_tensors_count(optimizer->parameters);
-    if (status == SHARD_OK)
+    if (status == SHARD_OK && shard_tensors_count(parameters) > 0)
         status = add_group(optimizer, options);
     if (status == SHARD_OK)
         status = shard_tensors_extend(optimizer->parameters, prefix, parameters);
