@@ -94,7 +94,7 @@ static shard_status make_whole(shard_tensor *gradient)
 
 static shard_status add_into(shard_tensor *sum, double alpha, shard_tensor *x, double beta)
 {
-    const void *from = shard_tensor_memory(x);
+    const void *from = shard_tensor_values(x);
     void *to = from ? shard_tensor_memory_to_write(sum) : NULL;
     if (!to)
         return shard_last_status();

@@ -82,6 +82,9 @@ static inline const char *shard_word(bool flag)
 shard_optimizer *shard_optimizer_make(const shard_optimizer_ops *ops, const shard_tensors *parameters,
                                       shard_optimizer_defaults defaults, const void *settings, size_t settings_size);
 
+/* ARGUMENT in the name of the public function if Adam's settings are out of range. */
+shard_status shard_check_adam(const char *function, double lr, double beta1, double beta2, double eps, double weight_decay);
+
 /* UNSUPPORTED in the public function of that name if steps are made during backward: the gradients of all parameters
  * then never exist at the same time. */
 shard_status shard_optimizer_refuse_overlap(const shard_optimizer *optimizer, const char *function);

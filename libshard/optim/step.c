@@ -301,22 +301,12 @@ static shard_status check_averaged(const shard_optimizer *optimizer)
  * last bits of a schedule's result. */
 static void agree_on_settings(const shard_optimizer *optimizer)
 {
-    const shard_optimizer_defaults *defaults = &optimizer->defaults;
-    char *settings = optimizer->ops->describe(optimizer->settings);
-    shard_agree_on("optimizer %s", optimizer->ops->name);
-    shard_agree_on("lr %.7g", defaults->lr);
-    shard_agree_on("weight_decay %.7g", defaults->weight_decay);
-    shard_agree_on("decay_1d %s", shard_word(defaults->decay_1d));
-    shard_agree_on("adapt_1d %s", shard_word(defaults->adapt_1d));
+    shard_agreement mine = {0};
+    shard_optimizer_describe(optimizer, 7, &mine);
+    for (int64_t at = 0; at < mine.bytes; at += (int64_t)strlen(mine.text + at) + 1)
+        shard_agree_on("%s", mine.text + at);
     shard_agree_on("clip value %.7g", optimizer->clip_value);
-    for (int64_t i = 1; i < optimizer->group_count; i++) {
-        const shard_param_group_options *group = &optimizer->groups[i];
-        shard_agree_on("lr_scale %.7g and weight_decay %.7g of group %lld", group->lr_scale, group->weight_decay, (long long)i);
-        shard_agree_on("decay_1d %d of group %lld", group->decay_1d, (long long)i);
-    }
-    if (settings)
-        shard_agree_on("%s", settings);
-    free(settings);
+    free(mine.text);
 }
 
 shard_status shard_step(shard_optimizer *optimizer)

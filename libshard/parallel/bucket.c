@@ -11,6 +11,23 @@ size_t shard_bucket_bytes(double mib)
     return mib * 1048576.0 >= 1 ? (size_t)(mib * 1048576.0) : 1;
 }
 
+shard_status shard_bucket_options_set(shard_bucket_options *options, const char *function, shard_partition_level least, int stage,
+                                      shard_zero_partition partition, double bucket_mib)
+{
+    const double most = 1e9;
+    if (stage < (int)least || stage > SHARD_PARTITION_PARAMETERS)
+        return shard_error(SHARD_ERROR_ARGUMENT, "%s: there is no stage %d; there are %d to %d", function, stage, (int)least,
+                           SHARD_PARTITION_PARAMETERS);
+    if (partition != SHARD_ZERO_EVEN && partition != SHARD_ZERO_WHOLE)
+        return shard_error(SHARD_ERROR_ARGUMENT, "%s: there is no partition %d", function, (int)partition);
+    if (!(bucket_mib >= 0 && bucket_mib <= most))
+        return shard_error(SHARD_ERROR_ARGUMENT, "%s: bucket_mib %g is not in [0, %g]", function, bucket_mib, most);
+    options->level = (shard_partition_level)stage;
+    options->whole_parameters = partition == SHARD_ZERO_WHOLE;
+    options->bytes = shard_bucket_bytes(bucket_mib);
+    return SHARD_OK;
+}
+
 shard_bucket_entry shard_bucket_candidate(shard_tensor *parameter, const char *name, int64_t index)
 {
     const char *dot = strrchr(name, '.');
