@@ -198,8 +198,6 @@ shard_tensor *shard_gather_from_group(shard_tensor *x, int dim, shard_group *gro
     for (int d = 0; d < x->shape.ndim; d++)
         mine.size[d] = x->shape.dim[d];
     gather_offer *offers = shard_calloc((size_t)size, sizeof *offers);
-    if (!offers)
-        return shard_leave(group);
     shard_tensor *y = NULL;
     if (shard_group_exchange(group, &mine, sizeof mine, offers) == SHARD_OK && offers_fit(offers, size, group))
         y = gather_offered(x, dim, offers, group);
