@@ -41,7 +41,8 @@ shard_status shard_optimizer_power_sum(const shard_optimizer *optimizer, shard_d
     double *sums = all ? shard_device_allocate(device, SHARD_MEMORY_WORKSPACE, bytes) : NULL;
     shard_status status = sums ? SHARD_OK : shard_last_status();
     for (int64_t i = 0; i < count && status == SHARD_OK; i++)
-        status = device->ops->power_sum(device, all[i].update.size, power, all[i].update.gradient, sums + i, all[i].array[0]->dtype);
+        status =
+            device->ops->power_sum(device, all[i].update.size, power, all[i].update.gradient, sums + i, all[i].array[0]->dtype);
     if (status == SHARD_OK)
         status = device->ops->power_sum(device, count, power == INFINITY ? INFINITY : 1.0, sums, sum, SHARD_FLOAT64);
     shard_device_release(device, SHARD_MEMORY_WORKSPACE, sums, bytes);

@@ -261,8 +261,8 @@ shard_status shard_optimizer_make_state(shard_optimizer *optimizer, bool all)
         if (all && !slot->parameter->requires_grad)
             status = foresee_states(optimizer, &slot->range);
         else if (all || shard_slot_has_gradient(slot))
-            runs[count++] = (shard_run){
-                .slot = slot, .array = {slot->range.tensor}, .update.size = shard_numel(slot->range.tensor)};
+            runs[count++] =
+                (shard_run){.slot = slot, .array = {slot->range.tensor}, .update.size = shard_numel(slot->range.tensor)};
     }
     shard_runs_sort(runs, count);
     for (int64_t i = 0; i < count && status == SHARD_OK; i = end) {

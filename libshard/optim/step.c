@@ -116,23 +116,18 @@ static shard_status capture(shard_optimizer *optimizer, const shard_run *before,
     return s->update.factors ? SHARD_OK : shard_last_status();
 }
 
-/* Calls step or prepare for each list, with joined runs. */
-static shard_status call_by_lists(const shard_optimizer *optimizer, shard_optimizer_step *call, const shard_run *all,
-                                  int64_t count)
+/* Joins the runs, and calls step or prepare for each list. */
+static shard_status call_by_lists(const shard_optimizer *optimizer, shard_optimizer_step *call, shard_run *all, int64_t count)
 {
-    shard_run *runs = shard_calloc((size_t)count, sizeof *runs);
-    shard_update *updates = runs ? shard_calloc((size_t)count, sizeof *updates) : NULL;
+    shard_update *updates = shard_calloc((size_t)count, sizeof *updates);
     shard_status status = updates ? SHARD_OK : shard_last_status();
-    if (updates && count)
-        memcpy(runs, all, (size_t)count * sizeof *runs);
-    int64_t joined = updates ? shard_runs_join(runs, count) : 0;
-    for (int64_t i = 0, end; i < joined && status == SHARD_OK; i = end) {
-        for (end = i; end < joined && shard_runs_same_list(&runs[i], &runs[end]); end++)
-            updates[end - i] = runs[end].update;
-        status = call(optimizer, shard_device_of(runs[i].array[0]), end - i, updates, runs[i].array[0]->dtype);
+    count = shard_runs_join(all, count);
+    for (int64_t i = 0, end; i < count && status == SHARD_OK; i = end) {
+        for (end = i; end < count && shard_runs_same_list(&all[i], &all[end]); end++)
+            updates[end - i] = all[end].update;
+        status = call(optimizer, shard_device_of(all[i].array[0]), end - i, updates, all[i].array[0]->dtype);
     }
     free(updates);
-    free(runs);
     return status;
 }
 
@@ -208,12 +203,17 @@ static shard_status prepare(const shard_optimizer *optimizer, shard_run *all, in
 {
     if (!optimizer->ops->prepare)
         return SHARD_OK;
-    SHARD_TRY(call_by_lists(optimizer, optimizer->ops->prepare, all, count));
+    shard_run *joined = shard_calloc((size_t)count, sizeof *joined);
+    if (!joined)
+        return shard_last_status();
     for (int64_t i = 0; i < count; i++) {
+        joined[i] = all[i];
         all[i].update.weight_decay = 0;
         all[i].update.grad_scale = NULL;
     }
-    return SHARD_OK;
+    shard_status status = call_by_lists(optimizer, optimizer->ops->prepare, joined, count);
+    free(joined);
+    return status;
 }
 
 /* The sums of squares of all layers over the world in one all-reduce, which every rank

@@ -31,8 +31,8 @@ void shard_optimizer_describe(const shard_optimizer *optimizer, int digits, shar
     shard_agreement_add(mine, shard_format("adapt_1d %s", shard_word(defaults->adapt_1d)));
     for (int64_t i = 1; i < optimizer->group_count; i++) {
         const shard_param_group_options *group = &optimizer->groups[i];
-        shard_agreement_add(mine, shard_format("lr_scale %.*g and weight_decay %.*g of group %lld", digits, group->lr_scale, digits,
-                                               group->weight_decay, (long long)i));
+        shard_agreement_add(mine, shard_format("lr_scale %.*g and weight_decay %.*g of group %lld", digits, group->lr_scale,
+                                               digits, group->weight_decay, (long long)i));
         shard_agreement_add(mine, shard_format("decay_1d %d of group %lld", group->decay_1d, (long long)i));
     }
     shard_agreement_add(mine, optimizer->ops->describe(optimizer->settings));

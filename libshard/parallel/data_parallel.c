@@ -25,8 +25,8 @@ static shard_status check_options(const shard_tensors *parameters, const shard_d
                            "shard_data_parallel_create: buffer_mode %d is none of SHARD_BUFFERS_BROADCAST (0), "
                            "SHARD_BUFFERS_AVERAGE (1), SHARD_BUFFERS_LEAVE (2)",
                            (int)options->buffer_mode);
-    return shard_bucket_options_set(buckets, "shard_data_parallel_create", SHARD_PARTITION_NONE, options->stage, options->partition,
-                                    options->bucket_mib);
+    return shard_bucket_options_set(buckets, "shard_data_parallel_create", SHARD_PARTITION_NONE, options->stage,
+                                    options->partition, options->bucket_mib);
 }
 
 static shard_status check_parameter(const char *name, const shard_tensor *parameter, int stage)
