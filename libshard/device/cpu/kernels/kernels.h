@@ -27,8 +27,8 @@
 #define KERNEL(name) KERNEL_(name, KERNEL_SET)
 
 #ifdef KERNEL_SET
-#define DECLARE_KERNEL(entry) __typeof__(*((shard_device_ops *)0)->entry) KERNEL(entry);
-SHARD_DEVICE_KERNEL_ENTRIES(DECLARE_KERNEL)
+#define SHARD_KERNEL_ENTRY(result, name, ...) result KERNEL(name)(__VA_ARGS__);
+#include "device/entries.h"
 extern const shard_device_ops KERNEL(kernels);
 #endif
 
