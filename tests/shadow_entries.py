@@ -1,7 +1,7 @@
-"""Writes shadow_entries.c: for every entry of the devices' table (libshard/device/device.h) a function that
+"""Writes shadow_entries.c: for every entry of the devices' table (libshard/device/entries.h) a function that
 puts the arrays of tests/support/shadow.h in place of their shadows and calls the device's own.
 
-Usage: shadow_entries.py OUTPUT DEVICE_H
+Usage: shadow_entries.py OUTPUT ENTRIES_H
 
 A pointer is replaced if it points into a shadow, whatever its type. The lists whose items hold pointers are
 those in LISTS; a type of the table that is in none of the tables below stops the build.
@@ -61,9 +61,8 @@ def function_of(result, name, parameters):
 def main():
     output, header = sys.argv[1:]
     text = re.sub(r"/\*.*?\*/", "", pathlib.Path(header).read_text(), flags=re.S)
-    table = re.search(r"typedef struct shard_device_ops \{(.*?)\} shard_device_ops;", text, re.S).group(1)
-    entries = re.findall(r"(\w+ \*?)\(\*(\w+)\)\(([^;]*)\);", table)
-    if len(entries) != table.count("(*"):
+    entries = re.findall(r"(?m)^SHARD_\w+_ENTRY\(([^,]*), (\w+), ([^;]*?)\)$", text)
+    if len(entries) != len(re.findall(r"(?m)^SHARD_\w+_ENTRY", text)):
         sys.exit("shadow_entries.py: an entry of the table is not understood")
     lines = ["/* Written by tests/shadow_entries.py. */", '#include "support/shadow.h"', ""]
     for result, name, parameters in entries:

@@ -23,9 +23,9 @@ START_TEST(takes_the_best)
 {
     unsetenv("SHARD_CPU_ISA");
     const shard_device_ops *best = NULL, *kernels;
-    const char *name;
+    const char *set;
     bool runs;
-    for (int i = 0; (kernels = shard_cpu_kernel_set(i, &name, &runs)); i++)
+    for (int i = 0; (kernels = shard_cpu_kernel_set(i, &set, &runs)); i++)
         best = runs ? kernels : best;
     ck_assert_ptr_nonnull(best);
     ck_assert_ptr_eq(shard_cpu_kernels(), best);
@@ -36,12 +36,12 @@ END_TEST
 START_TEST(takes_the_named)
 {
     const shard_device_ops *kernels;
-    const char *name;
+    const char *set;
     bool runs;
-    kernels = shard_cpu_kernel_set(_i, &name, &runs);
+    kernels = shard_cpu_kernel_set(_i, &set, &runs);
     if (!kernels)
         return;
-    setenv("SHARD_CPU_ISA", name, 1);
+    setenv("SHARD_CPU_ISA", set, 1);
     shard_device *cpu = shard_cpu();
     if (!runs) {
         ck_assert_ptr_null(cpu);
@@ -50,12 +50,12 @@ START_TEST(takes_the_named)
     }
     ck_assert_ptr_nonnull(cpu);
     ck_assert_ptr_eq(shard_cpu_kernels(), kernels);
-#define CHECK(entry)                                                                                                             \
-    ck_assert_ptr_nonnull(kernels->entry);                                                                                       \
-    ck_assert(cpu->ops->entry == kernels->entry);                                                                                \
+#define SHARD_KERNEL_ENTRY(result, name, ...)                                                                                    \
+    ck_assert_ptr_nonnull(kernels->name);                                                                                        \
+    ck_assert(cpu->ops->name == kernels->name);                                                                                  \
     for (int other = 0; other < _i; other++)                                                                                     \
-        ck_assert(shard_cpu_kernel_set(other, &name, &runs)->entry != kernels->entry);
-    SHARD_DEVICE_KERNEL_ENTRIES(CHECK)
+        ck_assert(shard_cpu_kernel_set(other, &set, &runs)->name != kernels->name);
+#include "device/entries.h"
 }
 END_TEST
 

@@ -89,7 +89,7 @@ END_TEST
 
 static void check_aligned(shard_tensor *tensor)
 {
-    ck_assert_uint_eq((uintptr_t)shard_tensor_memory(tensor) % 64, 0);
+    ck_assert_uint_eq((uintptr_t)shard_tensor_values(tensor) % 64, 0);
 }
 
 /* Ranges: each parameter's are one after the other over the ranks, and begin on 64 bytes
@@ -109,7 +109,7 @@ static void deals_evenly(shard_group *world, void *context)
             if (slot->parameter->requires_grad) {
                 check_aligned(slot->parameter);
                 check_aligned(slot->range.tensor);
-                check_aligned(slot->range.tensor->grad);
+                check_aligned(slot->range.tensor->leaf->grad);
                 check_aligned(slot->range.state[0]);
             }
             shard_range mine = {slot->range.start, shard_numel(slot->range.tensor)}, all[size];
@@ -231,6 +231,14 @@ static void reads_values(shard_group *world, void *context)
         float values[54] = {0};
         ck_assert_int_eq(shard_numel(weight), 54);
         if (shard_group_size(world) > 1) {
+            if (shard_group_rank(world) == 0) { /* alone: it is no collective */
+                ck_assert_ptr_null(shard_data(weight));
+                check_error(SHARD_ERROR_ARGUMENT, "*partitioned*shard_materialize*");
+            }
+            shard_module *first = shard_module_child_at(shard_module_child_at(a, 0), 0);
+            check_ok(shard_materialize(weight));
+            check_ok(shard_copy_to_host(shard_module_tensor(first, "weight"), values, sizeof values));
+            ck_assert_mem_eq(shard_data(weight), values, sizeof values);
             shard_copy_from_host(weight, values, sizeof values);
             check_error(shard_last_status(), "*partitions over several ranks*shard_load*");
         }

@@ -180,6 +180,7 @@ static void notices_what_was_frozen(shard_group *world, void *context)
         check_averaged(q, 0);
         if (*(int *)context > 3) { /* as it says */
             check_ok(add_group_of(sgd, shard_tensors_create()));
+            ck_assert_int_eq(sgd->group_count, 1); /* an empty list adds no group */
             check_ok(back(p, q));
             check_ok(shard_step(sgd));
             check_averaged(p, 2);
@@ -477,16 +478,16 @@ static const case_of_settings different[] = {
     {USUAL, .zero.overlap = true, .error = "overlap true, on rank 0 overlap false"},
     {USUAL, .sgd.lr = 0.1, .error = "lr 0.1, on rank 0 lr 0.001"},
     {USUAL, .lr = 0.25, .error = "lr 0.25, on rank 0 lr 0.001"},
-    {USUAL, .sgd.weight_decay = 0.5, .error = "weight_decay 0.5, *on rank 0 weight_decay 0,*"},
-    {USUAL, .sgd.decay_1d = false, .error = "*decay_1d false, *on rank 0 *decay_1d true,*"},
+    {USUAL, .sgd.weight_decay = 0.5, .error = "weight_decay 0.5, on rank 0 weight_decay 0"},
+    {USUAL, .sgd.decay_1d = false, .error = "decay_1d false, on rank 0 decay_1d true"},
     {USUAL, .sgd.momentum = 0.9, .error = "momentum 0.9,*on rank 0 momentum 0,*"},
     {USUAL, .sgd.dampening = 0.5, .error = "*dampening 0.5,*on rank 0 *dampening 0,*"},
-    {USUAL, .group.lr_scale = 2, .error = "param group 1: lr_scale 2,*on rank 0 param group 1: lr_scale 1,*"},
-    {USUAL, .group.weight_decay = 2, .error = "param group 1:* weight_decay 2,*on rank 0 *weight_decay -1,*"},
-    {USUAL, .group.weight_decay = 0, .error = "param group 1:* weight_decay 0,*on rank 0 *weight_decay -1,*"},
-    {USUAL, .group.decay_1d = 1, .error = "* decay_1d 1, on rank 0 * decay_1d -1"},
-    {USUAL, .group.decay_1d = 0, .error = "* decay_1d 0, on rank 0 * decay_1d -1"},
-    {USUAL, .optimizer = 1, .error = "shard_adam, on rank 0 shard_sgd"},
+    {USUAL, .group.lr_scale = 2, .error = "lr_scale 2 and * of group 1, on rank 0 lr_scale 1 and * of group 1"},
+    {USUAL, .group.weight_decay = 2, .error = "*weight_decay 2 of group 1, on rank 0 *weight_decay -1 of group 1"},
+    {USUAL, .group.weight_decay = 0, .error = "*weight_decay 0 of group 1, on rank 0 *weight_decay -1 of group 1"},
+    {USUAL, .group.decay_1d = 1, .error = "decay_1d 1 of group 1, on rank 0 decay_1d -1 of group 1"},
+    {USUAL, .group.decay_1d = 0, .error = "decay_1d 0 of group 1, on rank 0 decay_1d -1 of group 1"},
+    {USUAL, .optimizer = 1, .error = "optimizer shard_adam, on rank 0 optimizer shard_sgd"},
 };
 /* Of the same optimizer, then. */
 static const case_of_settings others[] = {
@@ -499,7 +500,7 @@ static const case_of_settings others[] = {
     {USUAL, .optimizer = 3, .lars.trust_coefficient = 0.5,
      .error = "* trust_coefficient 0.5,*on rank 0 *trust_coefficient 0.001,*"},
     {USUAL, .optimizer = 3, .lars.eps = 0.5, .error = "* eps 0.5,*on rank 0 *eps 0,*"},
-    {USUAL, .optimizer = 3, .lars.adapt_1d = true, .error = "* adapt_1d true, on rank 0 *adapt_1d false"},
+    {USUAL, .optimizer = 3, .lars.adapt_1d = true, .error = "adapt_1d true, on rank 0 adapt_1d false"},
     {USUAL, .optimizer = 4, .lamb.beta1 = 0.5, .error = "beta1 0.5,*on rank 0 beta1 0.9,*"},
     {USUAL, .optimizer = 4, .lamb.beta2 = 0.5, .error = "* beta2 0.5,*on rank 0 *beta2 0.999,*"},
     {USUAL, .optimizer = 4, .lamb.eps = 0.5, .error = "* eps 0.5,*on rank 0 *eps 1e-06"},
@@ -543,7 +544,7 @@ static void compares_settings(shard_group *world, void *context)
         shard_optimizer *sgd = zero_of(list_of(p, NULL), 2);
         add_group_of(sgd, list_of_one("q", q), .lr_scale = last ? 0.5 : 1); /* later, too */
         check_error(shard_last_status(),
-                    "*rank 2: shard_zero_optimizer: the ranks' settings differ: *lr_scale 0.5,* lr_scale 1,*");
+                    "*rank 2: shard_zero_optimizer: the ranks' settings differ: *lr_scale 0.5 and * lr_scale 1 and *");
         shard_optimizer_destroy(sgd);
         sgd = sgd_of_list(list_of(p, NULL));
         ck_assert_ptr_null(shard_zero_optimizer(sgd, .stage = last ? 4 : 1));
@@ -590,8 +591,8 @@ static void fails_to_partition(shard_group *world, void *context)
         check_error(shard_last_status(), "*the second broadcast*");
         world->transport = real;
         shard_optimizer_destroy(sgd);
-        ck_assert_ptr_null(q->grad_ready);
-        ck_assert_ptr_null(q->grad_ready_context);
+        ck_assert_ptr_null(q->leaf->grad_ready);
+        ck_assert_ptr_null(q->leaf->grad_ready_context);
         back(q, NULL);
         check_error(shard_last_status(), "*data parallel: no engine *shape [[]5000] * make the data parallel anew*");
         shard_data_parallel_destroy(dp);

@@ -159,9 +159,9 @@ typedef struct shard_param_group_options {
 /* Adds parameters with settings of their own, as torch.optim.Optimizer.add_param_group. The list stays the caller's; the
  * macro takes a module, too. Names must be new to the optimizer, as state dicts go by names: of two modules that both have
  * a "weight", one needs a .prefix. A parameter or a name that the optimizer has is an error (ARGUMENT), and is not added.
- * Under shard_zero_optimizer the call partitions these parameters, and those that have come to require a gradient since
- * (an empty list will do); after an error other than ARGUMENT the optimizer can then only be destroyed.
- * Collective over the world under shard_zero_optimizer, else not. */
+ * An empty list adds no group. Under shard_zero_optimizer the call partitions these parameters, and those of the optimizer
+ * that have come to require a gradient since, also with an empty list; after an error other than ARGUMENT the optimizer
+ * can then only be destroyed. Collective over the world under shard_zero_optimizer, else not. */
 #define shard_optimizer_add_param_group(optimizer, ...) SHARD_ADD_PARAM_GROUP(optimizer, __VA_ARGS__, )
 #define SHARD_ADD_PARAM_GROUP(optimizer, parameters, ...)                                                                    \
     SHARD_GIVEN(shard_parameter_list shard_given_group __attribute__((cleanup(shard_list_end))) = SHARD_PARAMETERS(parameters); \

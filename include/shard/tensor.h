@@ -209,8 +209,14 @@ SHARD_API shard_device *shard_tensor_device(const shard_tensor *tensor);
 SHARD_API shard_placement shard_tensor_placement(const shard_tensor *tensor);
 /* The shape of the whole tensor whose local shard this tensor is; the tensor's shape if it is not split. */
 SHARD_API shard_shape shard_tensor_whole_shape(const shard_tensor *tensor);
-/* The device's memory of the tensor, [numel], valid while the tensor exists. (The memory of a parameter in stage 3
- * of shard_zero_optimizer is valid until another one is needed.) NULL for an empty tensor, or with the error set.
+/* Makes the tensor's values be in this rank's memory: gathers those of a parameter that stage 3 (parallel.h) partitions.
+ * Operations and shard_copy_to_host call it themselves. The values stay until the parameter's module has been used, or a
+ * step or a load changes them. Collective over the parameter's replicas in stage 3, else local. As FSDP2's
+ * FSDPModule.unshard. */
+SHARD_API shard_status shard_materialize(shard_tensor *tensor);
+/* The device's memory of the tensor, [numel], valid while the tensor exists, and in stage 3 while its values stay
+ * (shard_materialize). NULL for an empty tensor, or with the error set: ARGUMENT in stage 3 if the values are not in
+ * this rank's memory. Never collective.
  * The host may access the CPU's memory only. A GPU's is an address for work on that GPU's stream; shard_copy_to_host
  * and shard_copy_from_host reach its values. The library does not notice writes through this pointer between a
  * forward and its backward, or to a leaf that SHARD_AUTOCAST has a copy of; it does notice shard_copy_from_host. */

@@ -110,13 +110,9 @@ shard_node *shard_record(const shard_node_type *type, shard_tensor *y, int input
 shard_tensor *shard_keep_for_backward(shard_tensor *tensor)
 {
     /* Not the tensor itself: a result to which its own node has a reference would never be freed. */
-    shard_tensor *kept = tensor->storage->materializer /* its memory may be evicted, and need not be materialized now */
-                             ? shard_tensor_beside(tensor)
-                             : shard_keep(shard_detach(tensor));
-    if (!kept)
-        return NULL;
-    kept->placement = tensor->placement;
-    shard_storage_become(kept->storage, SHARD_MEMORY_ACTIVATIONS); /* no workspace any more: it lasts */
+    shard_tensor *kept = shard_keep(shard_detach(tensor));
+    if (kept)
+        shard_storage_become(kept->storage, SHARD_MEMORY_ACTIVATIONS); /* no workspace any more: it lasts */
     return kept;
 }
 

@@ -109,7 +109,7 @@ static shard_status gather_backward(shard_node *node, shard_tensor *dy, shard_te
         return SHARD_OK;
     if (!sums)
         shard_place_partial(dx[0], dy);
-    return shard_contribution_add(&dx[0]->contribution, context->group);
+    return shard_pending_sums_add(&dx[0]->pending, context->group);
 }
 
 static const shard_node_type gather_type = {.name = "gather", .backward = gather_backward, .takes_partial = true};
@@ -198,8 +198,6 @@ shard_tensor *shard_gather_from_group(shard_tensor *x, int dim, shard_group *gro
     for (int d = 0; d < x->shape.ndim; d++)
         mine.size[d] = x->shape.dim[d];
     gather_offer *offers = shard_calloc((size_t)size, sizeof *offers);
-    if (!offers)
-        return shard_leave(group);
     shard_tensor *y = NULL;
     if (shard_group_exchange(group, &mine, sizeof mine, offers) == SHARD_OK && offers_fit(offers, size, group))
         y = gather_offered(x, dim, offers, group);

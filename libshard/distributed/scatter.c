@@ -10,7 +10,7 @@ static shard_status copy_part(shard_tensor *whole, int dim, shard_range range, c
     shard_cut cut = shard_cut_along(&whole->shape, dim);
     size_t element = shard_dtype_size(whole->dtype) * (size_t)cut.width;
     size_t pitch = (size_t)cut.size * element, width = (size_t)range.size * element;
-    char *memory = out ? shard_tensor_memory(whole) : shard_tensor_memory_to_write(whole);
+    char *memory = out ? shard_tensor_values(whole) : shard_tensor_memory_to_write(whole);
     if (!memory)
         return shard_last_status();
     char *at = memory + (size_t)range.start * element;

@@ -40,17 +40,12 @@ shard_status shard_share_cores(shard_group *world)
     if (ranks == 1)
         return SHARD_OK;
     shard_seat mine = own_seat(), *seats = shard_calloc((size_t)ranks, sizeof *seats);
-    int64_t *counts = shard_calloc((size_t)ranks, sizeof *counts);
-    for (int i = 0; counts && i < ranks; i++)
-        counts[i] = sizeof mine;
-    shard_status status = !seats || !counts ? shard_group_fail(world)
-                                            : shard_group_all_gather(world, NULL, &mine, seats, counts, SHARD_UINT8);
+    shard_status status = shard_group_exchange(world, &mine, sizeof mine, seats);
     if (status == SHARD_OK && !shard_env_string("OMP_NUM_THREADS", NULL)) {
         int threads = shard_fair_threads(seats, ranks, rank);
         shard_log_message(SHARD_LOG_INFO, "OMP_NUM_THREADS is not set: %d threads, this rank's share of its cores", threads);
         shard_cpu_set_threads(threads);
     }
     free(seats);
-    free(counts);
     return status;
 }

@@ -139,7 +139,7 @@ shard_tensor *shard_result(shard_tensor *y, shard_status status)
 bool shard_load(int count, shard_tensor *const *tensor, void **memory)
 {
     for (int i = 0; i < count; i++) {
-        memory[i] = tensor[i] ? shard_tensor_memory(tensor[i]) : NULL;
+        memory[i] = tensor[i] ? shard_tensor_values(tensor[i]) : NULL;
         if (tensor[i] && !memory[i])
             return false;
     }
@@ -150,7 +150,8 @@ bool shard_load_rows(int count, shard_tensor *const *tensor, void **memory, int6
 {
     for (int i = 0; i < 2 * count; i++) { /* twice, as rows of one storage may become dense for another tensor on it */
         shard_tensor *x = tensor[i % count];
-        memory[i % count] = x ? shard_tensor_rows(x, &pitch[i % count]) : NULL;
+        bool there = x && shard_tensor_materialize(x) == SHARD_OK;
+        memory[i % count] = there ? shard_tensor_rows(x, &pitch[i % count]) : NULL;
         if (x && !memory[i % count])
             return false;
     }

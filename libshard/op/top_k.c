@@ -5,6 +5,7 @@
  */
 #include "op/op.h"
 
+#include "base/math.h"
 #include "comm/function.h"
 
 #include <inttypes.h>
@@ -109,6 +110,7 @@ static shard_status find_local(const search *s, char *y, int64_t *index)
 {
     bool last = s->dim == s->x->shape.ndim - 1;
     int64_t pitch = 0, rows = s->axis.outer, cols = s->axis.size, most;
+    SHARD_TRY(shard_tensor_materialize(s->x));
     const char *x = last ? shard_tensor_rows(s->x, &pitch) : shard_tensor_memory(s->x);
     size_t size = shard_dtype_size(s->x->dtype), width = (size_t)cols * size;
     if (!x)
@@ -116,7 +118,7 @@ static shard_status find_local(const search *s, char *y, int64_t *index)
     if (!last || pitch == cols)
         return find(s, &s->axis, s->start, NULL, x, y, index);
     most = width < AT_ONCE ? (int64_t)(AT_ONCE / width) : 1;
-    shard_tensor *some = shard_workspace(s->x, (most < rows ? most : rows) * cols, s->x->dtype);
+    shard_tensor *some = shard_workspace(s->x, shard_min(most, rows) * cols, s->x->dtype);
     void *dense = some ? shard_tensor_memory(some) : NULL;
     if (!dense)
         return shard_last_status();

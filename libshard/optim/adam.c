@@ -3,99 +3,76 @@
 
 #include "base/options.h"
 
-static shard_adam_arguments options_of(const shard_optimizer *optimizer, bool decoupled)
+typedef struct adam_settings {
+    shard_adam_options options;
+    bool decoupled; /* AdamW */
+} adam_settings;
+
+static shard_adam_arguments arguments_of(const shard_optimizer *optimizer)
 {
-    const shard_adam_options *settings = optimizer->settings;
-    return (shard_adam_arguments){.beta1 = settings->beta1,
-                                  .beta2 = settings->beta2,
-                                  .eps = settings->eps,
-                                  .decoupled = decoupled,
-                                  .amsgrad = settings->amsgrad};
+    const adam_settings *s = optimizer->settings;
+    return (shard_adam_arguments){.beta1 = s->options.beta1,
+                                  .beta2 = s->options.beta2,
+                                  .eps = s->options.eps,
+                                  .decoupled = s->decoupled,
+                                  .amsgrad = s->options.amsgrad};
 }
 
-static shard_status take_step(const shard_optimizer *optimizer, shard_device *device, int64_t count, const shard_update *updates,
-                              shard_dtype dtype, bool decoupled)
+static shard_status step(const shard_optimizer *optimizer, shard_device *device, int64_t count, const shard_update *updates,
+                         shard_dtype dtype)
 {
-    shard_adam_arguments options = options_of(optimizer, decoupled);
-    return device->ops->adam(device, count, updates, &options, dtype);
+    shard_adam_arguments arguments = arguments_of(optimizer);
+    return device->ops->adam(device, count, updates, &arguments, dtype);
 }
 
-static void adam_factors(const shard_optimizer *optimizer, const shard_update *update, shard_step_factors *factors)
+static void factors_of(const shard_optimizer *optimizer, const shard_update *update, shard_step_factors *factors)
 {
-    shard_adam_arguments options = options_of(optimizer, false);
-    *factors = shard_adam_factors(update, &options, false);
-}
-
-static void adamw_factors(const shard_optimizer *optimizer, const shard_update *update, shard_step_factors *factors)
-{
-    shard_adam_arguments options = options_of(optimizer, true);
-    *factors = shard_adam_factors(update, &options, false);
-}
-
-static shard_status adam_step(const shard_optimizer *optimizer, shard_device *device, int64_t count, const shard_update *updates,
-                              shard_dtype dtype)
-{
-    return take_step(optimizer, device, count, updates, dtype, false);
-}
-
-static shard_status adamw_step(const shard_optimizer *optimizer, shard_device *device, int64_t count, const shard_update *updates,
-                               shard_dtype dtype)
-{
-    return take_step(optimizer, device, count, updates, dtype, true);
+    shard_adam_arguments arguments = arguments_of(optimizer);
+    *factors = shard_adam_factors(update, &arguments, false);
 }
 
 static char *describe(const void *settings)
 {
-    const shard_adam_options *s = settings;
-    return shard_format("beta1 %.15g, beta2 %.15g, eps %.15g, amsgrad %s", s->beta1, s->beta2, s->eps,
-                        s->amsgrad ? "true" : "false");
+    const shard_adam_options *s = &((const adam_settings *)settings)->options;
+    return shard_format("beta1 %.15g, beta2 %.15g, eps %.15g, amsgrad %s", s->beta1, s->beta2, s->eps, shard_word(s->amsgrad));
 }
 
-#define STATES                                                                                                                   \
+#define ADAM(title, count)                                                                                                       \
     {                                                                                                                            \
-        "exp_avg", "exp_avg_sq", "max_exp_avg_sq"                                                                                \
+        .name = title, .states = count, .state_name = {"exp_avg", "exp_avg_sq", "max_exp_avg_sq"}, .describe = describe,         \
+        .step = step, .factors = factors_of                                                                                      \
     }
-static const shard_optimizer_ops adam[] = {
-    {.name = "shard_adam", .states = 2, .state_name = STATES, .describe = describe, .step = adam_step, .factors = adam_factors},
-    {.name = "shard_adam", .states = 3, .state_name = STATES, .describe = describe, .step = adam_step, .factors = adam_factors},
-};
-static const shard_optimizer_ops adamw[] = {
-    {.name = "shard_adamw",
-     .states = 2,
-     .state_name = STATES,
-     .describe = describe,
-     .step = adamw_step,
-     .factors = adamw_factors},
-    {.name = "shard_adamw",
-     .states = 3,
-     .state_name = STATES,
-     .describe = describe,
-     .step = adamw_step,
-     .factors = adamw_factors},
-};
+/* [decoupled][amsgrad] */
+static const shard_optimizer_ops kinds[2][2] = {{ADAM("shard_adam", 2), ADAM("shard_adam", 3)},
+                                                {ADAM("shard_adamw", 2), ADAM("shard_adamw", 3)}};
 
-/* ops: without and with amsgrad. */
-static shard_optimizer *make(const shard_optimizer_ops *ops, const shard_tensors *parameters, const shard_adam_options *options)
+shard_status shard_check_adam(const char *function, double lr, double beta1, double beta2, double eps, double weight_decay)
 {
-    bool sound = options->lr >= 0 && options->weight_decay >= 0 && options->eps >= 0 && options->beta1 >= 0 &&
-                 options->beta1 < 1 && options->beta2 >= 0 && options->beta2 < 1;
-    if (!sound)
-        return shard_fail_null(SHARD_ERROR_ARGUMENT,
-                               "%s: lr %g, beta1 %g, beta2 %g, eps %g, weight decay %g: a beta is less than 1, and none may be "
-                               "negative",
-                               ops->name, options->lr, options->beta1, options->beta2, options->eps, options->weight_decay);
+    if (lr >= 0 && weight_decay >= 0 && eps >= 0 && beta1 >= 0 && beta1 < 1 && beta2 >= 0 && beta2 < 1)
+        return SHARD_OK;
+    return shard_error(SHARD_ERROR_ARGUMENT,
+                       "%s: lr %g, beta1 %g, beta2 %g, eps %g, weight decay %g: a beta is less than 1, and none may be negative",
+                       function, lr, beta1, beta2, eps, weight_decay);
+}
+
+static shard_optimizer *make(bool decoupled, const shard_tensors *parameters, const shard_adam_options *options)
+{
+    const shard_optimizer_ops *ops = &kinds[decoupled][options->amsgrad];
+    if (shard_check_adam(ops->name, options->lr, options->beta1, options->beta2, options->eps, options->weight_decay) != SHARD_OK)
+        return NULL;
     shard_optimizer_defaults defaults = {options->lr, options->weight_decay, options->decay_1d};
-    return shard_optimizer_make(&ops[options->amsgrad], parameters, defaults, options, sizeof *options);
+    adam_settings settings = {.options = *options, .decoupled = decoupled};
+    return shard_optimizer_make(ops, parameters, defaults, &settings, sizeof settings);
 }
 
 shard_optimizer *shard_adam_with(const shard_tensors *parameters, const shard_adam_options *given)
 {
     SHARD_READ_OPTIONS(shard_adam_options, SHARD_ADAM_OPTIONS_INIT, options, given);
-    return options_ok ? make(adam, parameters, &options) : NULL;
+    return options_ok ? make(false, parameters, &options) : NULL;
 }
 
 shard_optimizer *shard_adamw_with(const shard_tensors *parameters, const shard_adamw_options *given)
 {
     SHARD_READ_OPTIONS(shard_adamw_options, SHARD_ADAMW_OPTIONS_INIT, options, given);
-    return options_ok ? make(adamw, parameters, &options) : NULL;
+    return options_ok ? make(true, parameters, &options) : NULL;
 }

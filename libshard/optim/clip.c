@@ -9,55 +9,26 @@
 #include <math.h>
 #include <stdlib.h>
 
-/* Gradients that are adjacent in memory, apart from gaps of zeros. */
-typedef struct run {
-    const shard_storage *storage;
-    shard_dtype dtype;
-    char *memory;
-    int64_t size;
-} run;
-
-static int by_address(const void *a, const void *b)
-{
-    uintptr_t x = (uintptr_t)((const run *)a)->memory, y = (uintptr_t)((const run *)b)->memory;
-    return (x > y) - (x < y);
-}
-
-/* Adds next to s if it follows s. Parameters begin at multiples of the alignment, so a smaller gap
- * has no parameter in it. */
-static bool join(run *s, const run *next)
-{
-    int64_t size = (int64_t)shard_dtype_size(s->dtype), gap = next->memory - (s->memory + s->size * size);
-    if (s->storage != next->storage || s->dtype != next->dtype || gap < 0 || gap >= SHARD_FLAT_ALIGNMENT)
-        return false;
-    s->size += gap / size + next->size;
-    return true;
-}
-
 /* The runs of this rank's gradients, or of those that count: an array with room for every slot, of which
  * *count are used. NULL with the error set. */
-static run *list_gradients(const shard_optimizer *optimizer, bool counted, int64_t *count)
+static shard_run *list_gradients(const shard_optimizer *optimizer, bool counted, int64_t *count)
 {
-    int64_t ranges = 0;
-    run *all = shard_calloc((size_t)optimizer->count, sizeof *all);
+    shard_run *all = shard_calloc((size_t)optimizer->count, sizeof *all);
     *count = 0;
     for (int64_t i = 0; i < optimizer->count && all; i++) {
-        const shard_slot *slot = &optimizer->slots[i];
+        shard_slot *slot = &optimizer->slots[i];
         if (!shard_slot_has_gradient(slot) || !shard_numel(slot->range.tensor) || (counted && !shard_slot_counts(slot)))
             continue;
-        shard_tensor *gradient = slot->range.tensor->grad;
-        char *memory = shard_tensor_memory_to_write(gradient);
-        if (!memory) {
+        shard_tensor *gradient = slot->range.tensor->leaf->grad;
+        shard_run *run = &all[(*count)++];
+        *run = (shard_run){.slot = slot, .array = {gradient}, .update.size = shard_numel(gradient)};
+        if (!(run->update.gradient = shard_tensor_memory_to_write(gradient))) {
             free(all);
             return NULL;
         }
-        all[ranges++] = (run){gradient->storage, gradient->dtype, memory, shard_numel(gradient)};
     }
-    if (ranges)
-        qsort(all, (size_t)ranges, sizeof *all, by_address);
-    for (int64_t i = 0; i < ranges; i++)
-        if (!*count || !join(&all[*count - 1], &all[i]))
-            all[(*count)++] = all[i];
+    if (all)
+        *count = shard_runs_join(all, *count);
     return all;
 }
 
@@ -65,12 +36,13 @@ shard_status shard_optimizer_power_sum(const shard_optimizer *optimizer, shard_d
                                        double *sum)
 {
     int64_t count;
-    run *all = list_gradients(optimizer, counted, &count);
+    shard_run *all = list_gradients(optimizer, counted, &count);
     size_t bytes = (size_t)(all && count ? count : 1) * sizeof *sum;
     double *sums = all ? shard_device_allocate(device, SHARD_MEMORY_WORKSPACE, bytes) : NULL;
     shard_status status = sums ? SHARD_OK : shard_last_status();
     for (int64_t i = 0; i < count && status == SHARD_OK; i++)
-        status = device->ops->power_sum(device, all[i].size, power, all[i].memory, sums + i, all[i].dtype);
+        status =
+            device->ops->power_sum(device, all[i].update.size, power, all[i].update.gradient, sums + i, all[i].array[0]->dtype);
     if (status == SHARD_OK)
         status = device->ops->power_sum(device, count, power == INFINITY ? INFINITY : 1.0, sums, sum, SHARD_FLOAT64);
     shard_device_release(device, SHARD_MEMORY_WORKSPACE, sums, bytes);
@@ -138,11 +110,12 @@ shard_status shard_clip_grad_value(shard_optimizer *optimizer, double value)
     SHARD_TRY(shard_optimizer_refuse_overlap(optimizer, "shard_clip_grad_value"));
     const double *scale = optimizer->scaled ? shard_optimizer_grad_scale(optimizer) : NULL;
     int64_t count;
-    run *all = list_gradients(optimizer, false, &count);
+    shard_run *all = list_gradients(optimizer, false, &count);
     shard_status status = shard_last_status();
     for (int64_t i = 0; i < count && status == SHARD_OK; i++) {
-        shard_device *device = all[i].storage->device;
-        status = device->ops->clip_value(device, all[i].size, value, scale, all[i].memory, all[i].dtype);
+        const shard_update *run = &all[i].update;
+        shard_device *device = shard_device_of(all[i].array[0]);
+        status = device->ops->clip_value(device, run->size, value, scale, run->gradient, all[i].array[0]->dtype);
     }
     free(all);
     return status;

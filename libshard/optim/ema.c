@@ -82,7 +82,7 @@ static average *average_of(shard_ema *ema, int64_t i)
                                slot->name);
     if (!a->value)
         return NULL;
-    a->value->optional = !slot->parameter->requires_grad;
+    a->value->leaf->optional = !slot->parameter->requires_grad;
     return a;
 }
 
@@ -132,6 +132,25 @@ static shard_status capture_update(shard_ema *ema, int64_t updates, double decay
     return registered ? SHARD_OK : shard_last_status();
 }
 
+/* Starts the averages without a value with the parameters' values; with `update`, blends the others. */
+static shard_status blend_all(shard_ema *ema, bool update, double decay)
+{
+    for (int64_t i = 0; i < ema->optimizer->count; i++) {
+        const average *a = average_of(ema, i);
+        if (!a)
+            return shard_last_status();
+        bool begins = !is_begun(a);
+        if (shard_tensor_is_idle(a->value) || (!update && !begins))
+            continue;
+        if (update && begins && shard_is_capturing())
+            return shard_error(SHARD_ERROR_UNSUPPORTED,
+                               "shard_ema_update: the first update of a parameter's average is in a capture: make one before "
+                               "shard_graph_begin");
+        SHARD_TRY(blend(ema->optimizer->slots[i].range.tensor, a->value, begins ? 0.0 : decay));
+    }
+    return SHARD_OK;
+}
+
 shard_status shard_ema_update(shard_ema *ema)
 {
     SHARD_FUNCTION("shard_ema_update");
@@ -145,19 +164,7 @@ shard_status shard_ema_update(shard_ema *ema)
         decay = early;
     if (shard_is_capturing())
         SHARD_TRY(capture_update(ema, *updates, decay));
-    for (int64_t i = 0; i < ema->optimizer->count; i++) {
-        average *a = average_of(ema, i);
-        if (!a)
-            return shard_last_status();
-        bool begins = !is_begun(a) || !*updates;
-        if (shard_tensor_is_idle(a->value))
-            continue;
-        if (begins && shard_is_capturing())
-            return shard_error(SHARD_ERROR_UNSUPPORTED,
-                               "shard_ema_update: the first update of a parameter's average is in a capture: make one before "
-                               "shard_graph_begin");
-        SHARD_TRY(blend(ema->optimizer->slots[i].range.tensor, a->value, begins ? 0.0 : decay));
-    }
+    SHARD_TRY(blend_all(ema, true, *updates ? decay : 0.0));
     *updates += !shard_is_capturing();
     return SHARD_OK;
 }
@@ -188,14 +195,7 @@ static shard_status exchange(shard_tensor *a, shard_tensor *b)
 static shard_status begin_all(shard_ema *ema)
 {
     SHARD_TRY(shard_optimizer_follow(ema->optimizer));
-    for (int64_t i = 0; i < ema->optimizer->count; i++) {
-        average *a = average_of(ema, i);
-        if (!a)
-            return shard_last_status();
-        if (!shard_tensor_is_idle(a->value) && !is_begun(a))
-            SHARD_TRY(blend(ema->optimizer->slots[i].range.tensor, a->value, 0.0));
-    }
-    return SHARD_OK;
+    return blend_all(ema, false, 0.0);
 }
 
 /* The first `count` ones; how many of them it has been. */

@@ -55,13 +55,8 @@ shard_optimizer *shard_lamb_with(const shard_tensors *parameters, const shard_la
     SHARD_READ_OPTIONS(shard_lamb_options, SHARD_LAMB_OPTIONS_INIT, options, given);
     if (!options_ok)
         return NULL;
-    bool sound = options.lr >= 0 && options.weight_decay >= 0 && options.eps >= 0 && options.beta1 >= 0 && options.beta1 < 1 &&
-                 options.beta2 >= 0 && options.beta2 < 1;
-    if (!sound)
-        return shard_fail_null(SHARD_ERROR_ARGUMENT,
-                               "shard_lamb: lr %g, beta1 %g, beta2 %g, eps %g, weight decay %g: a beta is less than 1, and none "
-                               "may be negative",
-                               options.lr, options.beta1, options.beta2, options.eps, options.weight_decay);
+    if (shard_check_adam("shard_lamb", options.lr, options.beta1, options.beta2, options.eps, options.weight_decay) != SHARD_OK)
+        return NULL;
     shard_optimizer_defaults defaults = {
         .lr = options.lr, .weight_decay = options.weight_decay, .decay_1d = options.decay_1d, .adapt_1d = options.adapt_1d};
     return shard_optimizer_make(&lamb, parameters, defaults, &options, sizeof options);

@@ -150,7 +150,7 @@ shard_status shard_optimizer_add_param_group_with(shard_optimizer *optimizer, co
     const char *prefix = options.prefix ? options.prefix : "";
     options.prefix = NULL;
     int64_t groups = optimizer->group_count, slots = optimizer->count, first = shard_tensors_count(optimizer->parameters);
-    if (status == SHARD_OK)
+    if (status == SHARD_OK && shard_tensors_count(parameters) > 0)
         status = add_group(optimizer, options);
     if (status == SHARD_OK)
         status = shard_tensors_extend(optimizer->parameters, prefix, parameters);
@@ -201,39 +201,19 @@ bool shard_optimizer_skipped(const shard_optimizer *optimizer)
 
 /* ---- state ---- */
 
-static size_t bytes_of(const shard_tensor *tensor)
-{
-    return (size_t)shard_numel(tensor) * shard_dtype_size(tensor->dtype);
-}
-
-static int by_place(const void *a, const void *b)
-{
-    const shard_tensor *x = (*(shard_slot *const *)a)->range.tensor, *y = (*(shard_slot *const *)b)->range.tensor;
-    if (x->storage != y->storage)
-        return (uintptr_t)x->storage < (uintptr_t)y->storage ? -1 : 1;
-    return (x->offset > y->offset) - (x->offset < y->offset);
-}
-
-/* Whether `next` follows x in memory, apart from a gap. */
-static bool follows(const shard_tensor *x, const shard_tensor *next)
-{
-    size_t end = x->offset + bytes_of(x);
-    return x->storage == next->storage && x->dtype == next->dtype && next->offset >= end &&
-           next->offset - end < SHARD_FLAT_ALIGNMENT;
-}
-
 shard_tensor *shard_range_like(const shard_local_range *range, shard_storage *storage, size_t offset)
 {
     shard_tensor *like = shard_keep(shard_tensor_like(range->tensor));
-    if (!like)
-        return NULL;
-    like->replicas = range->tensor->replicas;
-    like->optional = !storage;
+    if (!like || !shard_make_leaf(like))
+        return shard_tensor_unref(like), NULL;
+    const shard_leaf *of = shard_leaf_of(range->tensor);
+    like->leaf->replicas = of->replicas;
+    like->leaf->optional = !storage;
     if (!storage) {
-        like->recipe = (shard_recipe){.kind = SHARD_CONSTANT};
+        like->leaf->recipe = (shard_recipe){.kind = SHARD_CONSTANT};
         shard_storage_set_kind(like->storage, SHARD_MEMORY_OPTIMIZER_STATE);
     }
-    bool marked = !range->tensor->slice || shard_tensor_set_slice(like, range->tensor->slice) == SHARD_OK;
+    bool marked = !of->flat_range || shard_tensor_set_flat_range(like, of->flat_range) == SHARD_OK;
     if (marked && (!storage || shard_tensor_move(like, storage, offset) == SHARD_OK))
         return like;
     shard_tensor_unref(like);
@@ -241,17 +221,17 @@ shard_tensor *shard_range_like(const shard_local_range *range, shard_storage *st
 }
 
 /* The states of adjacent ranges are adjacent, too. */
-static shard_status make_states_together(const shard_optimizer *optimizer, shard_slot **slots, int64_t count)
+static shard_status make_states_together(const shard_optimizer *optimizer, const shard_run *runs, int64_t count)
 {
-    const shard_tensor *first = slots[0]->range.tensor, *last = slots[count - 1]->range.tensor;
-    size_t bytes = last->offset + bytes_of(last) - first->offset;
+    const shard_tensor *first = runs[0].array[0], *last = runs[count - 1].array[0];
+    size_t bytes = last->offset + shard_tensor_bytes(last) - first->offset;
     for (int s = 0; s < optimizer->ops->states; s++) {
         shard_storage *storage = shard_storage_make(shard_device_of(first), bytes);
         if (storage)
             shard_storage_set_kind(storage, SHARD_MEMORY_OPTIMIZER_STATE);
         shard_status status = storage ? shard_storage_zero(storage) : shard_last_status();
         for (int64_t i = 0; i < count && status == SHARD_OK; i++) {
-            shard_local_range *range = &slots[i]->range;
+            shard_local_range *range = &runs[i].slot->range;
             range->state[s] = shard_range_like(range, storage, range->tensor->offset - first->offset);
             status = shard_last_status();
         }
@@ -271,27 +251,26 @@ static shard_status foresee_states(const shard_optimizer *optimizer, shard_local
 
 shard_status shard_optimizer_make_state(shard_optimizer *optimizer, bool all)
 {
-    shard_slot **slots = shard_calloc((size_t)optimizer->count, sizeof *slots);
-    shard_status status = slots ? SHARD_OK : shard_last_status();
-    int64_t count = 0, together;
-    for (int64_t i = 0; i < optimizer->count && slots && optimizer->ops->states && status == SHARD_OK; i++) {
+    shard_run *runs = shard_calloc((size_t)optimizer->count, sizeof *runs);
+    shard_status status = runs ? SHARD_OK : shard_last_status();
+    int64_t count = 0, end;
+    for (int64_t i = 0; i < optimizer->count && runs && optimizer->ops->states && status == SHARD_OK; i++) {
         shard_slot *slot = &optimizer->slots[i];
         if (slot->range.state[0])
             continue;
         if (all && !slot->parameter->requires_grad)
             status = foresee_states(optimizer, &slot->range);
         else if (all || shard_slot_has_gradient(slot))
-            slots[count++] = slot;
+            runs[count++] =
+                (shard_run){.slot = slot, .array = {slot->range.tensor}, .update.size = shard_numel(slot->range.tensor)};
     }
-    if (count)
-        qsort(slots, (size_t)count, sizeof *slots, by_place);
-    for (int64_t i = 0; i < count && status == SHARD_OK; i += together) {
-        together = 1;
-        while (i + together < count && follows(slots[i + together - 1]->range.tensor, slots[i + together]->range.tensor))
-            together++;
-        status = make_states_together(optimizer, slots + i, together);
+    shard_runs_sort(runs, count);
+    for (int64_t i = 0; i < count && status == SHARD_OK; i = end) {
+        for (end = i + 1; end < count && shard_run_follows(&runs[end - 1], &runs[end]);)
+            end++;
+        status = make_states_together(optimizer, runs + i, end - i);
     }
-    free(slots);
+    free(runs);
     return status;
 }
 
@@ -311,10 +290,10 @@ shard_tensors *shard_optimizer_state_dict(shard_optimizer *optimizer)
     shard_status status = list ? shard_optimizer_make_state(optimizer, true) : shard_last_status();
     for (int64_t i = 0; i < optimizer->count && status == SHARD_OK; i++) {
         const shard_slot *slot = &optimizer->slots[i];
-        slot->step->optional = !slot->parameter->requires_grad;
+        slot->step->leaf->optional = !slot->parameter->requires_grad;
         status = list_state(list, slot->name, "step", slot->step);
         for (int s = 0; s < optimizer->ops->states && status == SHARD_OK; s++) {
-            slot->range.state[s]->optional = slot->step->optional;
+            slot->range.state[s]->leaf->optional = slot->step->leaf->optional;
             status = list_state(list, slot->name, optimizer->ops->state_name[s], slot->range.state[s]);
         }
     }

@@ -82,6 +82,9 @@ static inline const char *shard_word(bool flag)
 shard_optimizer *shard_optimizer_make(const shard_optimizer_ops *ops, const shard_tensors *parameters,
                                       shard_optimizer_defaults defaults, const void *settings, size_t settings_size);
 
+/* ARGUMENT in the name of the public function if Adam's settings are out of range. */
+shard_status shard_check_adam(const char *function, double lr, double beta1, double beta2, double eps, double weight_decay);
+
 /* UNSUPPORTED in the public function of that name if steps are made during backward: the gradients of all parameters
  * then never exist at the same time. */
 shard_status shard_optimizer_refuse_overlap(const shard_optimizer *optimizer, const char *function);
@@ -94,6 +97,26 @@ double *shard_optimizer_grad_scale(shard_optimizer *optimizer);
  * (shard_slot_counts); with power INFINITY the largest |x|. The gradients are on `device`. */
 shard_status shard_optimizer_power_sum(const shard_optimizer *optimizer, shard_device *device, double power, bool counted,
                                        double *sum);
+
+/* ---- runs.c ---- */
+
+enum { SHARD_RUN_ARRAYS = 2 + SHARD_OPTIMIZER_STATES };
+
+/* The elements of a local range, or of several that are adjacent in each array, apart from gaps for alignment. */
+typedef struct shard_run {
+    shard_slot *slot;                            /* of the first range */
+    const shard_tensor *array[SHARD_RUN_ARRAYS]; /* of the first range: its value, gradient or state; then NULL */
+    shard_update update;                         /* size, addresses in the arrays, and the settings of a step */
+} shard_run;
+
+/* Sorts by list (device and dtype), then by the address of the first array. */
+void shard_runs_sort(shard_run *all, int64_t count);
+/* Whether one call can have both runs: they are of one device and dtype. */
+bool shard_runs_same_list(const shard_run *a, const shard_run *b);
+/* Whether `next` follows `run` in each array, and has the same factors of a step. */
+bool shard_run_follows(const shard_run *run, const shard_run *next);
+/* Sorts the runs and joins those that follow each other. Returns how many are left. */
+int64_t shard_runs_join(shard_run *all, int64_t count);
 
 /* Whether the slot has a gradient to step by. */
 bool shard_slot_has_gradient(const shard_slot *slot);

@@ -1,4 +1,4 @@
-/* The joint step: all local ranges in a list; adjacent ranges are joined into runs. */
+/* The joint step: all local ranges in a list of runs. */
 #include "optim/optimizer.h"
 #include "optim/zero.h"
 
@@ -9,18 +9,19 @@
 #include <shard/distributed.h>
 
 #include <stdlib.h>
+#include <string.h>
 
 /* Whether the range's gradient is a view of the parameter's gradient, and is cleared with it. */
 static bool is_range_of_whole(const shard_slot *slot)
 {
-    const shard_tensor *local = slot->range.tensor->grad, *whole = slot->parameter->grad;
+    const shard_tensor *local = shard_leaf_of(slot->range.tensor)->grad, *whole = shard_leaf_of(slot->parameter)->grad;
     return local && whole && local->storage == whole->storage;
 }
 
 bool shard_slot_has_gradient(const shard_slot *slot)
 {
-    bool forgotten = is_range_of_whole(slot) && !slot->parameter->has_grad;
-    return slot->parameter->requires_grad && slot->range.tensor->has_grad && !forgotten;
+    bool forgotten = is_range_of_whole(slot) && !shard_has_grad(slot->parameter);
+    return slot->parameter->requires_grad && shard_has_grad(slot->range.tensor) && !forgotten;
 }
 
 bool shard_slot_counts(const shard_slot *slot)
@@ -72,15 +73,6 @@ double *shard_optimizer_grad_scale(shard_optimizer *optimizer)
     return optimizer->scaled ? scale : NULL;
 }
 
-/* An update of one local range, and the storages that its memory is in: ranges that are next to each other in
- * different storages cannot be joined. */
-typedef struct run {
-    shard_update update;
-    const shard_slot *slot;
-    shard_dtype dtype;
-    const shard_storage *gradient, *value, *state[SHARD_OPTIMIZER_STATES];
-} run;
-
 void shard_optimizer_choose_settings(const shard_optimizer *optimizer, const shard_slot *slot, shard_update *update)
 {
     const shard_param_group_options *group = &optimizer->groups[slot->group];
@@ -91,27 +83,26 @@ void shard_optimizer_choose_settings(const shard_optimizer *optimizer, const sha
         update->weight_decay = group->weight_decay < 0 ? defaults->weight_decay : group->weight_decay;
 }
 
-static shard_status begin(const shard_optimizer *optimizer, const shard_slot *slot, int64_t step, run *s)
+static shard_status begin(const shard_optimizer *optimizer, shard_slot *slot, int64_t step, shard_run *s)
 {
     const shard_local_range *range = &slot->range;
     shard_tensor *tensor = range->tensor;
     shard_update *update = &s->update;
-    *s = (run){.slot = slot, .dtype = tensor->dtype, .gradient = tensor->grad->storage, .value = tensor->storage};
-    *update = (shard_update){.size = shard_numel(tensor), .step = step};
+    *s = (shard_run){.slot = slot, .array = {tensor, tensor->leaf->grad}, .update = {.size = shard_numel(tensor), .step = step}};
     if (optimizer->scaled)
         update->grad_scale = shard_tensor_memory(optimizer->grad_scale);
     shard_optimizer_choose_settings(optimizer, slot, update);
-    update->gradient = shard_tensor_memory(tensor->grad);
+    update->gradient = shard_tensor_memory(tensor->leaf->grad);
     update->value = update->gradient ? shard_tensor_memory_to_write(tensor) : NULL;
     for (int i = 0; i < optimizer->ops->states && update->value; i++) {
-        s->state[i] = range->state[i]->storage;
+        s->array[2 + i] = range->state[i];
         update->state[i] = shard_tensor_memory_to_write(range->state[i]);
     }
     return shard_last_status();
 }
 
 /* Updates with the same settings and step, now and at each replay, have the same factors. */
-static shard_status capture(shard_optimizer *optimizer, const run *before, int64_t count, run *s)
+static shard_status capture(shard_optimizer *optimizer, const shard_run *before, int64_t count, shard_run *s)
 {
     for (int64_t i = 0; i < count; i++) {
         const shard_update *other = &before[i].update;
@@ -125,80 +116,16 @@ static shard_status capture(shard_optimizer *optimizer, const run *before, int64
     return s->update.factors ? SHARD_OK : shard_last_status();
 }
 
-static int compare(uintptr_t a, uintptr_t b)
-{
-    return (a > b) - (a < b);
-}
-
-/* Orders by list first: one list for each device and dtype. */
-static int by_list_and_address(const void *a, const void *b)
-{
-    const run *x = a, *y = b;
-    int device = compare((uintptr_t)x->value->device, (uintptr_t)y->value->device), dtype = compare(x->dtype, y->dtype);
-    return device ? device : dtype ? dtype : compare((uintptr_t)x->update.value, (uintptr_t)y->update.value);
-}
-
-static int by_slot(const void *a, const void *b)
-{
-    return compare((uintptr_t)((const run *)a)->slot, (uintptr_t)((const run *)b)->slot);
-}
-
-static void sort(run *all, int64_t count, int (*order)(const void *, const void *))
-{
-    if (count)
-        qsort(all, (size_t)count, sizeof *all, order);
-}
-
-static bool same_list(const run *a, const run *b)
-{
-    return a->value->device == b->value->device && a->dtype == b->dtype;
-}
-
-/* Whether `next`, of the same list, follows `s` in the memory of the value, the gradient and every state, apart from
- * a gap for alignment, and has the same factors. */
-static bool goes_on(const shard_optimizer *optimizer, const run *s, const run *next)
-{
-    const shard_update *a = &s->update, *b = &next->update;
-    int64_t size = (int64_t)shard_dtype_size(s->dtype), distance = (char *)b->value - (char *)a->value;
-    int64_t gap = distance - a->size * size;
-    bool same_factors = a->lr == b->lr && a->factors == b->factors && a->weight_decay == b->weight_decay && a->step == b->step &&
-                        a->trust_ratio == b->trust_ratio;
-    if (!same_factors || s->value != next->value || s->gradient != next->gradient || gap < 0 || gap >= SHARD_FLAT_ALIGNMENT ||
-        (char *)b->gradient - (char *)a->gradient != distance)
-        return false;
-    for (int i = 0; i < optimizer->ops->states; i++)
-        if (s->state[i] != next->state[i] || (char *)b->state[i] - (char *)a->state[i] != distance)
-            return false;
-    return true;
-}
-
-/* Joins the updates of all[0 ... count - 1] that are of the first one's list, which come first, into *joined updates.
- * Returns how many they were. */
-static int64_t join(const shard_optimizer *optimizer, const run *all, int64_t count, shard_update *updates, int64_t *joined)
-{
-    int64_t end = 0;
-    for (*joined = 0; end < count && same_list(&all[0], &all[end]); end++) {
-        const shard_update *next = &all[end].update;
-        if (end && goes_on(optimizer, &all[end - 1], &all[end])) {
-            shard_update *whole = &updates[*joined - 1];
-            int64_t distance = (char *)next->value - (char *)whole->value;
-            whole->size = distance / (int64_t)shard_dtype_size(all[end].dtype) + next->size;
-        } else
-            updates[(*joined)++] = *next;
-    }
-    return end;
-}
-
-/* Calls step or prepare for each list. */
-static shard_status call_by_lists(const shard_optimizer *optimizer, shard_optimizer_step *call, run *all, int64_t count)
+/* Joins the runs, and calls step or prepare for each list. */
+static shard_status call_by_lists(const shard_optimizer *optimizer, shard_optimizer_step *call, shard_run *all, int64_t count)
 {
     shard_update *updates = shard_calloc((size_t)count, sizeof *updates);
     shard_status status = updates ? SHARD_OK : shard_last_status();
-    sort(all, count, by_list_and_address);
-    for (int64_t i = 0, joined; i < count && status == SHARD_OK;) {
-        const run *first = &all[i];
-        i += join(optimizer, first, count - i, updates, &joined);
-        status = call(optimizer, first->value->device, joined, updates, first->dtype);
+    count = shard_runs_join(all, count);
+    for (int64_t i = 0, end; i < count && status == SHARD_OK; i = end) {
+        for (end = i; end < count && shard_runs_same_list(&all[i], &all[end]); end++)
+            updates[end - i] = all[end].update;
+        status = call(optimizer, shard_device_of(all[i].array[0]), end - i, updates, all[i].array[0]->dtype);
     }
     free(updates);
     return status;
@@ -206,19 +133,20 @@ static shard_status call_by_lists(const shard_optimizer *optimizer, shard_optimi
 
 /* ---- by layers ---- */
 
-static bool adapts(const shard_optimizer *optimizer, const run *s)
+static bool adapts(const shard_optimizer *optimizer, const shard_run *s)
 {
     return s->slot->parameter->shape.ndim > 1 || optimizer->defaults.adapt_1d;
 }
 
 /* squares[layer][2]: this rank's summands for values and gradients, in calls by dtype. */
-static shard_status measure(const shard_optimizer *optimizer, shard_device *device, run *all, int64_t count, double *squares)
+static shard_status measure(const shard_optimizer *optimizer, shard_device *device, shard_run *all, int64_t count,
+                            double *squares)
 {
     shard_square_sum *arrays = shard_calloc((size_t)count, 2 * sizeof *arrays);
     shard_status status = arrays ? SHARD_OK : shard_last_status();
-    sort(all, count, by_list_and_address);
+    shard_runs_sort(all, count);
     for (int64_t i = 0, listed, first; i < count && status == SHARD_OK;) {
-        for (first = i, listed = 0; i < count && same_list(&all[first], &all[i]); i++) {
+        for (first = i, listed = 0; i < count && shard_runs_same_list(&all[first], &all[i]); i++) {
             const shard_update *update = &all[i].update;
             double *sum = squares + 2 * (all[i].slot - optimizer->slots);
             if (!adapts(optimizer, &all[i]) || !shard_slot_counts(all[i].slot))
@@ -226,10 +154,16 @@ static shard_status measure(const shard_optimizer *optimizer, shard_device *devi
             arrays[listed++] = (shard_square_sum){update->size, update->value, sum};
             arrays[listed++] = (shard_square_sum){update->size, update->gradient, sum + 1};
         }
-        status = device->ops->square_sums(device, listed, arrays, all[first].dtype);
+        status = device->ops->square_sums(device, listed, arrays, all[first].array[0]->dtype);
     }
     free(arrays);
     return status;
+}
+
+static int by_slot(const void *a, const void *b)
+{
+    const shard_slot *x = ((const shard_run *)a)->slot, *y = ((const shard_run *)b)->slot;
+    return (x > y) - (x < y);
 }
 
 static bool same_trust(shard_trust_options a, shard_trust_options b)
@@ -240,10 +174,11 @@ static bool same_trust(shard_trust_options a, shard_trust_options b)
 
 /* Finds the ratios of layers with a trust ratio and sets them in their updates. Neighbours with the same rule, and the
  * memory between them, take one call. */
-static shard_status find_ratios(const shard_optimizer *optimizer, shard_device *device, run *all, int64_t count,
+static shard_status find_ratios(const shard_optimizer *optimizer, shard_device *device, shard_run *all, int64_t count,
                                 const double *squares, double *ratio)
 {
-    sort(all, count, by_slot);
+    if (count)
+        qsort(all, (size_t)count, sizeof *all, by_slot);
     for (int64_t i = 0, end; i < count; i = end) {
         end = i + 1;
         if (!adapts(optimizer, &all[i]))
@@ -264,21 +199,26 @@ static shard_status find_ratios(const shard_optimizer *optimizer, shard_device *
 }
 
 /* The values that replace the gradients include weight decay and the gradients' scale. */
-static shard_status prepare(const shard_optimizer *optimizer, run *all, int64_t count)
+static shard_status prepare(const shard_optimizer *optimizer, shard_run *all, int64_t count)
 {
     if (!optimizer->ops->prepare)
         return SHARD_OK;
-    SHARD_TRY(call_by_lists(optimizer, optimizer->ops->prepare, all, count));
+    shard_run *joined = shard_calloc((size_t)count, sizeof *joined);
+    if (!joined)
+        return shard_last_status();
     for (int64_t i = 0; i < count; i++) {
+        joined[i] = all[i];
         all[i].update.weight_decay = 0;
         all[i].update.grad_scale = NULL;
     }
-    return SHARD_OK;
+    shard_status status = call_by_lists(optimizer, optimizer->ops->prepare, joined, count);
+    free(joined);
+    return status;
 }
 
 /* The sums of squares of all layers over the world in one all-reduce, which every rank
  * enters, also with an error. The same slots are the same layers on all ranks. */
-static shard_status step_layers(const shard_optimizer *optimizer, run *all, int64_t count)
+static shard_status step_layers(const shard_optimizer *optimizer, shard_run *all, int64_t count)
 {
     shard_device *device = one_device(optimizer);
     int64_t layers = optimizer->count;
@@ -305,7 +245,7 @@ shard_status shard_optimizer_step_where(shard_optimizer *optimizer, bool (*wante
                                         const void *context)
 {
     int64_t count = 0;
-    run *all = shard_calloc((size_t)optimizer->count, sizeof *all);
+    shard_run *all = shard_calloc((size_t)optimizer->count, sizeof *all);
     shard_status status = all ? shard_optimizer_make_state(optimizer, false) : shard_last_status();
     for (int64_t i = 0; i < optimizer->count && status == SHARD_OK; i++) {
         shard_slot *slot = &optimizer->slots[i];
@@ -318,7 +258,7 @@ shard_status shard_optimizer_step_where(shard_optimizer *optimizer, bool (*wante
         else if (step)
             ++*step;
         if (status == SHARD_OK && shard_numel(slot->range.tensor)) {
-            run *next = &all[count++];
+            shard_run *next = &all[count++];
             status = begin(optimizer, slot, *step + shard_is_capturing(), next);
             if (status == SHARD_OK && shard_is_capturing())
                 status = capture(optimizer, all, count - 1, next);
@@ -341,7 +281,7 @@ static shard_status check_averaged(const shard_optimizer *optimizer)
     bool partitioned = shard_optimizer_is_partitioned(optimizer) || optimizer->zero;
     for (int64_t i = 0; i < optimizer->count && partitioned; i++) {
         const shard_slot *slot = &optimizer->slots[i];
-        if (is_range_of_whole(slot) && slot->parameter->has_grad && !slot->range.tensor->has_grad)
+        if (is_range_of_whole(slot) && shard_has_grad(slot->parameter) && !shard_has_grad(slot->range.tensor))
             return shard_error(SHARD_ERROR_ARGUMENT,
                                "shard_step: \"%s\" has a gradient of a backward with shard_data_parallel_set_sync off, which "
                                "no rank has averaged: it must be on in the last backward before a step",
@@ -361,22 +301,12 @@ static shard_status check_averaged(const shard_optimizer *optimizer)
  * last bits of a schedule's result. */
 static void agree_on_settings(const shard_optimizer *optimizer)
 {
-    const shard_optimizer_defaults *defaults = &optimizer->defaults;
-    char *settings = optimizer->ops->describe(optimizer->settings);
-    shard_agree_on("optimizer %s", optimizer->ops->name);
-    shard_agree_on("lr %.7g", defaults->lr);
-    shard_agree_on("weight_decay %.7g", defaults->weight_decay);
-    shard_agree_on("decay_1d %s", shard_word(defaults->decay_1d));
-    shard_agree_on("adapt_1d %s", shard_word(defaults->adapt_1d));
+    shard_agreement mine = {0};
+    shard_optimizer_describe(optimizer, 7, &mine);
+    for (int64_t at = 0; at < mine.bytes; at += (int64_t)strlen(mine.text + at) + 1)
+        shard_agree_on("%s", mine.text + at);
     shard_agree_on("clip value %.7g", optimizer->clip_value);
-    for (int64_t i = 1; i < optimizer->group_count; i++) {
-        const shard_param_group_options *group = &optimizer->groups[i];
-        shard_agree_on("lr_scale %.7g and weight_decay %.7g of group %lld", group->lr_scale, group->weight_decay, (long long)i);
-        shard_agree_on("decay_1d %d of group %lld", group->decay_1d, (long long)i);
-    }
-    if (settings)
-        shard_agree_on("%s", settings);
-    free(settings);
+    free(mine.text);
 }
 
 shard_status shard_step(shard_optimizer *optimizer)

@@ -6,7 +6,6 @@
 
 #include "base/options.h"
 #include "comm/function.h"
-#include "distributed/agree.h"
 #include "parallel/replicas.h"
 
 #include <shard/distributed.h>
@@ -15,30 +14,28 @@
 
 struct shard_zero_optimizer {
     shard_zero_optimizer_options options;
+    shard_bucket_options buckets;
     shard_engine *engine; /* a reference */
     shard_replicas *replicas;
 };
 
 /* ---- arguments that must agree ---- */
 
-static void describe(const shard_optimizer *optimizer, shard_agreement *mine)
+void shard_optimizer_describe(const shard_optimizer *optimizer, int digits, shard_agreement *mine)
 {
-    const shard_zero_optimizer_options *options = &optimizer->zero->options;
     const shard_optimizer_defaults *defaults = &optimizer->defaults;
-    shard_agreement_add(mine, shard_format("stage %d", options->stage));
-    shard_agreement_add(mine, shard_format("partition %s", options->partition ? "SHARD_ZERO_WHOLE" : "SHARD_ZERO_EVEN"));
-    shard_agreement_add(mine, shard_format("bucket_mib %.9g", (double)shard_bucket_bytes(options->bucket_mib) / 1048576.0));
-    shard_agreement_add(mine, shard_format("overlap %s", shard_word(options->overlap)));
-    shard_agreement_add(mine, shard_format("%s", optimizer->ops->name));
-    shard_agreement_add(mine, shard_format("lr %.15g", defaults->lr));
-    shard_agreement_add(mine, shard_format("weight_decay %.15g, decay_1d %s, adapt_1d %s", defaults->weight_decay,
-                                           shard_word(defaults->decay_1d), shard_word(defaults->adapt_1d)));
-    shard_agreement_add(mine, optimizer->ops->describe(optimizer->settings));
+    shard_agreement_add(mine, shard_format("optimizer %s", optimizer->ops->name));
+    shard_agreement_add(mine, shard_format("lr %.*g", digits, defaults->lr));
+    shard_agreement_add(mine, shard_format("weight_decay %.*g", digits, defaults->weight_decay));
+    shard_agreement_add(mine, shard_format("decay_1d %s", shard_word(defaults->decay_1d)));
+    shard_agreement_add(mine, shard_format("adapt_1d %s", shard_word(defaults->adapt_1d)));
     for (int64_t i = 1; i < optimizer->group_count; i++) {
         const shard_param_group_options *group = &optimizer->groups[i];
-        shard_agreement_add(mine, shard_format("param group %lld: lr_scale %.15g, weight_decay %.15g, decay_1d %d", (long long)i,
-                                               group->lr_scale, group->weight_decay, group->decay_1d));
+        shard_agreement_add(mine, shard_format("lr_scale %.*g and weight_decay %.*g of group %lld", digits, group->lr_scale,
+                                               digits, group->weight_decay, (long long)i));
+        shard_agreement_add(mine, shard_format("decay_1d %d of group %lld", group->decay_1d, (long long)i));
     }
+    shard_agreement_add(mine, optimizer->ops->describe(optimizer->settings));
 }
 
 /* Compares the settings of all ranks: each range is stepped with its rank's settings, and published to all ranks.
@@ -46,20 +43,18 @@ static void describe(const shard_optimizer *optimizer, shard_agreement *mine)
 static shard_status compare_settings(const shard_optimizer *optimizer)
 {
     shard_agreement mine = {0};
-    if (shard_last_status() == SHARD_OK)
-        describe(optimizer, &mine);
+    if (shard_last_status() == SHARD_OK) {
+        const shard_zero_optimizer_options *options = &optimizer->zero->options;
+        shard_agreement_add(&mine, shard_format("stage %d", options->stage));
+        shard_agreement_add(&mine, shard_format("partition %s", options->partition ? "SHARD_ZERO_WHOLE" : "SHARD_ZERO_EVEN"));
+        shard_agreement_add(&mine, shard_format("bucket_mib %.9g", (double)shard_bucket_bytes(options->bucket_mib) / 1048576.0));
+        shard_agreement_add(&mine, shard_format("overlap %s", shard_word(options->overlap)));
+        shard_optimizer_describe(optimizer, 15, &mine);
+    }
     return shard_agreement_check(&mine, shard_world(), "shard_zero_optimizer: the ranks' settings differ");
 }
 
 /* ---- partitioning ---- */
-
-static shard_bucket_options bucket_options(const shard_zero_optimizer_options *options)
-{
-    return (shard_bucket_options){.level = (shard_partition_level)options->stage,
-                                  .whole_parameters = options->partition == SHARD_ZERO_WHOLE,
-                                  .broadcast = true,
-                                  .bytes = shard_bucket_bytes(options->bucket_mib)};
-}
 
 /* Checks that .group, if it is set, has all ranks of the replica group. */
 static shard_status check_group(const shard_zero_optimizer_options *options, const shard_slot *slot)
@@ -143,10 +138,10 @@ static shard_status make_engine(struct shard_zero_optimizer *zero, shard_engine 
 {
     if (zero->engine)
         return SHARD_OK;
-    zero->engine = taken ? shard_engine_ref(taken) : shard_engine_create(bucket_options(&zero->options));
+    zero->engine = taken ? shard_engine_ref(taken) : shard_engine_create(zero->buckets);
     if (!zero->engine)
         return shard_last_status();
-    return taken ? shard_engine_partition(taken, bucket_options(&zero->options)) : SHARD_OK;
+    return taken ? shard_engine_partition(taken, zero->buckets) : SHARD_OK;
 }
 
 shard_status shard_zero_take(shard_optimizer *optimizer)
@@ -190,18 +185,14 @@ bool shard_zero_overlaps(const shard_optimizer *optimizer)
 
 /* ---- making ---- */
 
-static shard_status check(const shard_optimizer *optimizer, const shard_zero_optimizer_options *options)
+static shard_status check(const shard_optimizer *optimizer, const shard_zero_optimizer_options *options,
+                          shard_bucket_options *buckets)
 {
     if (!optimizer)
         return shard_null_argument("shard_zero_optimizer", "optimizer");
-    if (options->stage < 1 || options->stage > 3)
-        return shard_error(SHARD_ERROR_ARGUMENT, "shard_zero_optimizer: there is no stage %d; there are 1, 2 and 3",
-                           options->stage);
-    if (options->partition != SHARD_ZERO_EVEN && options->partition != SHARD_ZERO_WHOLE)
-        return shard_error(SHARD_ERROR_ARGUMENT, "shard_zero_optimizer: there is no partition %d", (int)options->partition);
-    if (!(options->bucket_mib >= 0 && options->bucket_mib <= SHARD_BUCKET_MIB_MAX))
-        return shard_error(SHARD_ERROR_ARGUMENT, "shard_zero_optimizer: bucket_mib %g is not in [0, %g]", options->bucket_mib,
-                           SHARD_BUCKET_MIB_MAX);
+    buckets->broadcast = true;
+    SHARD_TRY(shard_bucket_options_set(buckets, "shard_zero_optimizer", SHARD_PARTITION_OPTIMIZER, options->stage,
+                                       options->partition, options->bucket_mib));
     if (optimizer->zero)
         return shard_error(SHARD_ERROR_ARGUMENT, "shard_zero_optimizer: the optimizer is partitioned already");
     if (options->overlap && optimizer->ops->trust)
@@ -215,8 +206,9 @@ shard_optimizer *shard_zero_optimizer_with(shard_optimizer *optimizer, const sha
 {
     SHARD_FUNCTION("shard_zero_optimizer");
     SHARD_READ_OPTIONS(shard_zero_optimizer_options, SHARD_ZERO_OPTIMIZER_OPTIONS_INIT, options, given);
-    if (check(optimizer, &options) == SHARD_OK && (optimizer->zero = shard_calloc(1, sizeof *optimizer->zero)))
-        optimizer->zero->options = options;
+    shard_bucket_options buckets = {0};
+    if (check(optimizer, &options, &buckets) == SHARD_OK && (optimizer->zero = shard_calloc(1, sizeof *optimizer->zero)))
+        *optimizer->zero = (struct shard_zero_optimizer){.options = options, .buckets = buckets};
     if (shard_zero_take(optimizer) == SHARD_OK && options.overlap)
         shard_engine_on_reduced(optimizer->zero->engine, step_bucket, optimizer);
     return shard_agree(shard_world()) == SHARD_OK ? optimizer : NULL;

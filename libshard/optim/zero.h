@@ -2,7 +2,11 @@
 #ifndef SHARD_OPTIM_ZERO_H
 #define SHARD_OPTIM_ZERO_H
 
+#include "distributed/agree.h"
 #include "optim/optimizer.h"
+
+/* Adds the settings that are equal on all ranks, with so many digits. */
+void shard_optimizer_describe(const shard_optimizer *optimizer, int digits, shard_agreement *mine);
 
 /* Partitions the parameters that the optimizer has had added since, if the arguments of all ranks agree. Collective over
  * the world, also for a rank that has failed. */

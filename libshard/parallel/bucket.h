@@ -14,6 +14,8 @@
 
 #include "parallel/row_blocks.h"
 
+#include <shard/parallel.h>
+
 typedef struct shard_bucket_entry {
     struct shard_bucket *bucket;
     shard_tensor *parameter; /* a reference */
@@ -54,12 +56,15 @@ typedef struct shard_bucket_options {
     size_t bytes;          /* the size from which on a bucket is full */
     shard_unshard_order *order;
     /* As shard_row_blocks_options.begin, for the bucket that is streamed. */
-    bool (*begin_rows)(void *bucket, const shard_contribution *contribution, double *scale);
+    bool (*begin_rows)(void *bucket, const shard_pending_sums *pending, double *scale);
 } shard_bucket_options;
 
-#define SHARD_BUCKET_MIB_MAX 1e9
-/* Bytes of `mib` MiB, 0 to SHARD_BUCKET_MIB_MAX; at least 1. */
+/* Bytes of `mib` MiB; at least 1. */
 size_t shard_bucket_bytes(double mib);
+/* Sets level, whole_parameters and bytes. ARGUMENT, in the name of the public function, if there is no such stage from
+ * `least` on, no such partition or no such size. */
+shard_status shard_bucket_options_set(shard_bucket_options *options, const char *function, shard_partition_level least, int stage,
+                                      shard_zero_partition partition, double bucket_mib);
 
 /* Makes an entry without a bucket. */
 shard_bucket_entry shard_bucket_candidate(shard_tensor *parameter, const char *name, int64_t index);

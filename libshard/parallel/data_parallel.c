@@ -15,7 +15,8 @@ struct shard_data_parallel {
     int64_t count, capacity;
 };
 
-static shard_status check_options(const shard_tensors *parameters, const shard_data_parallel_options *options)
+static shard_status check_options(const shard_tensors *parameters, const shard_data_parallel_options *options,
+                                  shard_bucket_options *buckets)
 {
     if (!parameters)
         return shard_null_argument("shard_data_parallel_create", "parameters");
@@ -24,15 +25,8 @@ static shard_status check_options(const shard_tensors *parameters, const shard_d
                            "shard_data_parallel_create: buffer_mode %d is none of SHARD_BUFFERS_BROADCAST (0), "
                            "SHARD_BUFFERS_AVERAGE (1), SHARD_BUFFERS_LEAVE (2)",
                            (int)options->buffer_mode);
-    if (options->stage < 0 || options->stage > 3)
-        return shard_error(SHARD_ERROR_ARGUMENT, "shard_data_parallel_create: there is no stage %d; there are 0 to 3",
-                           options->stage);
-    if (!(options->bucket_mib >= 0 && options->bucket_mib <= SHARD_BUCKET_MIB_MAX))
-        return shard_error(SHARD_ERROR_ARGUMENT, "shard_data_parallel_create: bucket_mib %g is not in [0, %g]",
-                           options->bucket_mib, SHARD_BUCKET_MIB_MAX);
-    if (options->partition != SHARD_ZERO_EVEN && options->partition != SHARD_ZERO_WHOLE)
-        return shard_error(SHARD_ERROR_ARGUMENT, "shard_data_parallel_create: there is no partition %d", (int)options->partition);
-    return SHARD_OK;
+    return shard_bucket_options_set(buckets, "shard_data_parallel_create", SHARD_PARTITION_NONE, options->stage,
+                                    options->partition, options->bucket_mib);
 }
 
 static shard_status check_parameter(const char *name, const shard_tensor *parameter, int stage)
@@ -44,7 +38,7 @@ static shard_status check_parameter(const char *name, const shard_tensor *parame
             "shard_data_parallel_create: \"%s\" is of stage %d already, by an earlier shard_data_parallel_create or "
             "shard_zero_optimizer, and stage %d is asked for: make the one with .stage = %d first",
             name, (int)shard_engine_level(engine), stage, stage);
-    if (!engine && shard_engine_takes(parameter) && parameter->has_grad)
+    if (!engine && shard_engine_takes(parameter) && shard_has_grad(parameter))
         return shard_error(SHARD_ERROR_ARGUMENT,
                            "shard_data_parallel_create: \"%s\" has a gradient already, which stage %d would lose: call it before "
                            "backward or after shard_step",
@@ -52,9 +46,11 @@ static shard_status check_parameter(const char *name, const shard_tensor *parame
     return SHARD_OK;
 }
 
-static shard_status check(const shard_tensors *parameters, const shard_data_parallel_options *options)
+static shard_status check(const shard_tensors *parameters, const shard_data_parallel_options *options,
+                          shard_bucket_options *buckets)
 {
-    SHARD_TRY(check_options(parameters, options));
+    buckets->broadcast = options->init_sync;
+    SHARD_TRY(check_options(parameters, options, buckets));
     for (int64_t i = 0; i < shard_tensors_count(parameters) && options->stage; i++)
         SHARD_TRY(check_parameter(shard_tensors_name(parameters, i), shard_tensors_at(parameters, i), options->stage));
     return SHARD_OK;
@@ -78,16 +74,13 @@ static shard_status add_engine(shard_data_parallel *dp, shard_engine *engine)
     return status;
 }
 
-static shard_status make(shard_data_parallel *dp, const shard_tensors *parameters, const shard_data_parallel_options *options)
+static shard_status make(shard_data_parallel *dp, const shard_tensors *parameters, const shard_data_parallel_options *options,
+                         shard_bucket_options buckets)
 {
     dp->replicas = shard_replicas_create(parameters, options, "data parallel: the replicas differ");
     if (!dp->replicas)
         return shard_last_status();
-    SHARD_TRY(
-        add_engine(dp, shard_engine_create((shard_bucket_options){.level = (shard_partition_level)options->stage,
-                                                                  .whole_parameters = options->partition == SHARD_ZERO_WHOLE,
-                                                                  .broadcast = options->init_sync,
-                                                                  .bytes = shard_bucket_bytes(options->bucket_mib)})));
+    SHARD_TRY(add_engine(dp, shard_engine_create(buckets)));
     SHARD_TRY(shard_engine_add(dp->engines[0], parameters));
     for (int64_t i = 0; i < shard_tensors_count(parameters); i++) {
         shard_engine *engine = shard_engine_of(shard_tensors_at(parameters, i));
@@ -102,8 +95,9 @@ shard_data_parallel *shard_data_parallel_create_with(const shard_tensors *parame
     SHARD_READ_OPTIONS(shard_data_parallel_options, SHARD_DATA_PARALLEL_OPTIONS_INIT, options, given);
     shard_agree_on("stage %d, partition %d, bucket_mib %.9g", options.stage, (int)options.partition,
                    (double)shard_bucket_bytes(options.bucket_mib) / 1048576.0);
-    shard_data_parallel *dp = check(parameters, &options) == SHARD_OK ? shard_calloc(1, sizeof *dp) : NULL;
-    if (dp && make(dp, parameters, &options) == SHARD_OK)
+    shard_bucket_options buckets = {0};
+    shard_data_parallel *dp = check(parameters, &options, &buckets) == SHARD_OK ? shard_calloc(1, sizeof *dp) : NULL;
+    if (dp && make(dp, parameters, &options, buckets) == SHARD_OK)
         return dp;
     shard_group_fail(shard_world());
     shard_data_parallel_destroy(dp);

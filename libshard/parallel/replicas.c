@@ -1,6 +1,7 @@
 #include "parallel/replicas.h"
 
 #include "base/hash.h"
+#include "base/math.h"
 #include "distributed/agree.h"
 #include "op/op.h"
 #include "parallel/unit.h"
@@ -10,22 +11,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Buffers of one dtype, device and group, in one piece of memory. */
-typedef struct buffers {
-    shard_group *group;
-    shard_device *device;
-    shard_dtype dtype;
-    int64_t size; /* elements */
-    shard_storage *storage;
-} buffers;
-
 struct shard_replicas {
     const char *differ;        /* the first words of an error */
     shard_tensors *parameters; /* the parameters that have replicas, frozen ones included */
     shard_watch *watches;      /* [parameters] */
     shard_buffer_mode mode;
-    buffers *buffers;
-    int64_t buffer_count;
+    shard_unit **units; /* the buffers of one dtype, device and group each */
+    int64_t unit_count;
     bool checked; /* the check is done */
     bool local;   /* sync is off */
 };
@@ -65,16 +57,14 @@ static shard_status hash_values(shard_tensor *parameter, uint64_t *hash)
     *hash = SHARD_HASH_START;
     if (!memory)
         return shard_last_status();
-    if (shard_ops(parameter)->host_memory) {
-        *hash = hash_block(*hash, memory, bytes);
-        return SHARD_OK;
-    }
-    char *block = shard_calloc(BLOCK, 1);
-    shard_status status = block ? SHARD_OK : shard_last_status();
+    bool host = shard_ops(parameter)->host_memory;
+    char *block = host ? NULL : shard_calloc(BLOCK, 1);
+    shard_status status = shard_last_status();
     for (size_t at = 0; at < bytes && status == SHARD_OK; at += BLOCK) {
         size_t part = bytes - at < BLOCK ? bytes - at : BLOCK;
-        status = SHARD_RUN(parameter, copy_out, block, memory + at, part);
-        *hash = hash_block(*hash, block, part);
+        if (!host)
+            status = SHARD_RUN(parameter, copy_out, block, memory + at, part);
+        *hash = hash_block(*hash, host ? memory + at : block, part);
     }
     free(block);
     return status;
@@ -126,17 +116,19 @@ static shard_status broadcast_frozen(const shard_tensors *parameters)
 
 /* ---- buffers ---- */
 
-static buffers *find_or_add(shard_replicas *replicas, const shard_tensor *tensor)
+/* NULL with the error set. */
+static shard_unit *find_or_add(shard_replicas *replicas, const shard_tensor *tensor)
 {
     shard_group *group = shard_parameter_group(tensor);
-    for (int64_t i = 0; i < replicas->buffer_count; i++) {
-        buffers *b = &replicas->buffers[i];
-        if (b->group == group && b->device == shard_device_of(tensor) && b->dtype == tensor->dtype)
-            return b;
+    shard_unit *unit = NULL;
+    for (int64_t i = 0; i < replicas->unit_count; i++) {
+        unit = replicas->units[i];
+        if (unit->group == group && unit->device == shard_device_of(tensor) && unit->dtype == tensor->dtype)
+            return unit;
     }
-    replicas->buffers[replicas->buffer_count] =
-        (buffers){.group = group, .device = shard_device_of(tensor), .dtype = tensor->dtype};
-    return &replicas->buffers[replicas->buffer_count++];
+    if ((unit = shard_unit_create(group, shard_device_of(tensor), tensor->dtype)))
+        replicas->units[replicas->unit_count++] = unit;
+    return unit;
 }
 
 static bool is_buffer(const shard_replicas *replicas, const shard_tensor *tensor)
@@ -150,30 +142,31 @@ static bool is_buffer(const shard_replicas *replicas, const shard_tensor *tensor
 static shard_status place_buffers(shard_replicas *replicas, const shard_tensors *list)
 {
     int64_t count = shard_tensors_count(list), *start = shard_calloc((size_t)count, sizeof *start);
-    replicas->buffers = shard_calloc((size_t)count, sizeof *replicas->buffers);
-    shard_status status = start && replicas->buffers ? SHARD_OK : shard_last_status();
+    replicas->units = shard_calloc((size_t)count, sizeof *replicas->units);
+    shard_status status = start && replicas->units ? SHARD_OK : shard_last_status();
     for (int64_t i = 0; i < count && status == SHARD_OK; i++) {
         const shard_tensor *tensor = shard_tensors_at(list, i);
         if (!is_buffer(replicas, tensor))
             continue;
-        buffers *b = find_or_add(replicas, tensor);
-        int64_t unit = SHARD_FLAT_ALIGNMENT / (int64_t)shard_dtype_size(b->dtype);
-        start[i] = b->size;
-        b->size += (shard_numel(tensor) + unit - 1) / unit * unit;
+        shard_unit *unit = find_or_add(replicas, tensor);
+        if (!unit) {
+            status = shard_last_status();
+            break;
+        }
+        start[i] = unit->size;
+        unit->size += shard_round_up(shard_numel(tensor), SHARD_FLAT_ALIGNMENT / (int64_t)shard_dtype_size(unit->dtype));
     }
-    for (int64_t i = 0; i < replicas->buffer_count && status == SHARD_OK; i++) {
-        buffers *b = &replicas->buffers[i];
-        b->storage = shard_storage_make(b->device, (size_t)b->size * shard_dtype_size(b->dtype));
-        if (b->storage)
-            shard_storage_set_kind(b->storage, SHARD_MEMORY_PARAMETERS);
-        status = b->storage ? shard_storage_zero(b->storage) : shard_last_status();
+    for (int64_t i = 0; i < replicas->unit_count && status == SHARD_OK; i++) {
+        shard_unit *unit = replicas->units[i];
+        unit->values = shard_unit_storage(unit, unit->size, SHARD_MEMORY_PARAMETERS);
+        status = unit->values ? shard_storage_zero(unit->values) : shard_last_status();
     }
     for (int64_t i = 0; i < count && status == SHARD_OK; i++) {
         shard_tensor *tensor = shard_tensors_at(list, i);
         if (!is_buffer(replicas, tensor))
             continue;
-        const buffers *b = find_or_add(replicas, tensor);
-        status = shard_tensor_move(tensor, b->storage, (size_t)start[i] * shard_dtype_size(b->dtype));
+        const shard_unit *unit = find_or_add(replicas, tensor);
+        status = shard_tensor_move(tensor, unit->values, shard_unit_bytes(unit, start[i]));
     }
     free(start);
     return status;
@@ -182,16 +175,17 @@ static shard_status place_buffers(shard_replicas *replicas, const shard_tensors 
 /* Integers are counters, which are not averaged. */
 static shard_status sync_buffers(const shard_replicas *replicas, shard_buffer_mode mode)
 {
-    for (int64_t i = 0; i < replicas->buffer_count; i++) {
-        const buffers *b = &replicas->buffers[i];
-        void *memory = b->storage->memory;
-        b->storage->version++;
-        if (mode == SHARD_BUFFERS_BROADCAST || !shard_dtype_is_float(b->dtype)) {
-            SHARD_TRY(shard_group_broadcast(b->group, b->device, memory, b->size, b->dtype, 0));
+    for (int64_t i = 0; i < replicas->unit_count; i++) {
+        const shard_unit *unit = replicas->units[i];
+        void *memory = unit->values->memory;
+        unit->values->version++;
+        if (mode == SHARD_BUFFERS_BROADCAST || !shard_dtype_is_float(unit->dtype)) {
+            SHARD_TRY(shard_group_broadcast(unit->group, unit->device, memory, unit->size, unit->dtype, 0));
             continue;
         }
-        SHARD_TRY(shard_group_all_reduce(b->group, b->device, memory, b->size, b->dtype, SHARD_SUM));
-        SHARD_TRY(b->device->ops->axpby(b->device, b->size, 1.0 / shard_group_size(b->group), memory, 0.0, memory, b->dtype));
+        SHARD_TRY(shard_group_all_reduce(unit->group, unit->device, memory, unit->size, unit->dtype, SHARD_SUM));
+        double share = 1.0 / shard_group_size(unit->group);
+        SHARD_TRY(unit->device->ops->axpby(unit->device, unit->size, share, memory, 0.0, memory, unit->dtype));
     }
     return SHARD_OK;
 }
@@ -210,7 +204,7 @@ static void watch(shard_tensor *parameter, void *context)
     shard_replicas *replicas = context;
     if (replicas->local)
         return;
-    if (!parameter->grad_ready)
+    if (!parameter->leaf->grad_ready)
         shard_error(SHARD_ERROR_ARGUMENT,
                     "data parallel: no engine has the parameter of shape %s any more, as an earlier shard_zero_optimizer failed: "
                     "make the data parallel anew",
@@ -219,7 +213,7 @@ static void watch(shard_tensor *parameter, void *context)
         replicas->checked = true;
         compare_all(replicas->parameters, true, replicas->differ);
     }
-    if (replicas->buffer_count)
+    if (replicas->unit_count)
         shard_at_backward_end(end_backward, replicas);
 }
 
@@ -228,7 +222,7 @@ static void watch(shard_tensor *parameter, void *context)
 /* The place of this object's watch in the parameter's list. */
 static shard_watch **find_watch(const shard_replicas *replicas, shard_tensor *parameter)
 {
-    shard_watch **at = &parameter->grad_watches;
+    shard_watch **at = &parameter->leaf->grad_watches;
     while (*at && (*at)->context != replicas)
         at = &(*at)->next;
     return at;
@@ -242,8 +236,8 @@ static shard_status watch_all(shard_replicas *replicas)
         return shard_last_status();
     for (int64_t i = 0; i < count; i++) {
         shard_tensor *parameter = shard_tensors_at(replicas->parameters, i);
-        shard_watch **at = find_watch(replicas, parameter);
-        if (!parameter->requires_grad || *at)
+        shard_watch **at = parameter->requires_grad ? find_watch(replicas, parameter) : NULL;
+        if (!at || *at)
             continue;
         replicas->watches[i] = (shard_watch){.function = watch, .context = replicas};
         *at = &replicas->watches[i];
@@ -289,15 +283,15 @@ void shard_replicas_destroy(shard_replicas *replicas)
         return;
     for (int64_t i = 0; i < shard_tensors_count(replicas->parameters); i++) {
         shard_tensor *parameter = shard_tensors_at(replicas->parameters, i);
-        shard_watch **at = find_watch(replicas, parameter);
-        if (*at)
+        shard_watch **at = parameter->leaf ? find_watch(replicas, parameter) : NULL;
+        if (at && *at)
             *at = (*at)->next;
     }
-    for (int64_t i = 0; i < replicas->buffer_count; i++)
-        shard_storage_unref(replicas->buffers[i].storage);
+    for (int64_t i = 0; i < replicas->unit_count; i++)
+        shard_unit_close(replicas->units[i]);
     shard_tensors_destroy(replicas->parameters);
     free(replicas->watches);
-    free(replicas->buffers);
+    free(replicas->units);
     free(replicas);
 }
 

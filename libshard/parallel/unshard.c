@@ -51,6 +51,20 @@ struct shard_unshard_order {
 
 static atomic_uint forgotten;
 
+static pthread_mutex_t *lock(shard_unshard_order *order)
+{
+    pthread_mutex_lock(&order->lock);
+    return &order->lock;
+}
+
+static void unlock(pthread_mutex_t **locked)
+{
+    pthread_mutex_unlock(*locked);
+}
+
+/* Holds the order's lock until the block ends. */
+#define HOLD(order) __attribute__((cleanup(unlock), unused)) pthread_mutex_t *held_ = lock(order)
+
 /* ---- the sequences ---- */
 
 /* Ends a pass, whose length is then known. */
@@ -104,14 +118,13 @@ static void forget_order(shard_unshard_order *order)
 
 void shard_unshard_end_pass(shard_unshard_order *order)
 {
-    pthread_mutex_lock(&order->lock);
+    HOLD(order);
     end(&order->of[FORWARD]);
     if (order->mode == BACKWARD)
         end(&order->of[BACKWARD]);
     else
         order->of[BACKWARD].count = 0; /* it needed no unit that was not in memory */
     order->mode = EVALUATION;
-    pthread_mutex_unlock(&order->lock);
 }
 
 /* ---- memory ---- */
@@ -141,9 +154,8 @@ static void evict_others(shard_unshard_order *order, const unshard *u, bool arri
 
 void shard_unshard_evict_idle(shard_unshard_order *order)
 {
-    pthread_mutex_lock(&order->lock);
+    HOLD(order);
     evict_others(order, NULL, false);
-    pthread_mutex_unlock(&order->lock);
 }
 
 void shard_unshard_forget(void)
@@ -177,11 +189,9 @@ static shard_status begin(unshard *u)
 static shard_status start(shard_materializer *materializer)
 {
     unshard *u = (unshard *)materializer;
-    pthread_mutex_lock(&u->order->lock);
+    HOLD(u->order);
     forget_if_told(u->order);
-    shard_status status = begin(u);
-    pthread_mutex_unlock(&u->order->lock);
-    return status;
+    return begin(u);
 }
 
 /* It is evictable until it is needed. */
@@ -193,8 +203,10 @@ static void prefetch(unshard *next)
         evict_now(next);
 }
 
-static shard_status arrive(unshard *u)
+static shard_status wait(shard_materializer *materializer)
 {
+    unshard *u = (unshard *)materializer;
+    HOLD(u->order);
     if (forget_if_told(u->order))
         SHARD_TRY(begin(u));
     if (!u->arriving)
@@ -210,21 +222,11 @@ static shard_status arrive(unshard *u)
     return shard_last_status();
 }
 
-static shard_status wait(shard_materializer *materializer)
-{
-    unshard *u = (unshard *)materializer;
-    pthread_mutex_lock(&u->order->lock);
-    shard_status status = arrive(u);
-    pthread_mutex_unlock(&u->order->lock);
-    return status;
-}
-
 static void evict(shard_materializer *materializer)
 {
     unshard *u = (unshard *)materializer;
-    pthread_mutex_lock(&u->order->lock);
+    HOLD(u->order);
     evict_now(u);
-    pthread_mutex_unlock(&u->order->lock);
 }
 
 static void destroy(shard_materializer *materializer)
@@ -275,10 +277,9 @@ shard_status shard_unshard_attach(shard_unit *unit, shard_unshard_order *order)
                    .storage = unit->values,
                    .unit = unit,
                    .order = order};
+    HOLD(order);
     unit->refs++;
-    pthread_mutex_lock(&order->lock);
     order->refs++;
-    pthread_mutex_unlock(&order->lock);
     shard_storage_release(unit->values);
     shard_storage_set_kind(unit->values, SHARD_MEMORY_BUCKETS);
     unit->values->materializer = &u->materializer;

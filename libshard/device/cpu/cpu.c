@@ -72,16 +72,12 @@ shard_status shard_cpu_report(shard_device *device)
     return SHARD_OK;
 }
 
-#define ENTRY(entry) .entry = shard_cpu_##entry,
-static shard_device_ops operations = {.host_memory = true,
-                                      SHARD_DEVICE_MEMORY_ENTRIES(ENTRY) SHARD_DEVICE_PRODUCT_ENTRIES(ENTRY)};
-#undef ENTRY
-
-#define COUNT(entry) +1
-_Static_assert(sizeof(shard_device_ops) ==
-                   offsetof(shard_device_ops, allocate) + (0 SHARD_DEVICE_ENTRIES(COUNT)) * sizeof(void (*)(void)),
-               "SHARD_DEVICE_ENTRIES names each function of the table once");
-#undef COUNT
+static shard_device_ops operations = {
+    .host_memory = true,
+#define SHARD_MEMORY_ENTRY(result, name, ...) .name = shard_cpu_##name,
+#define SHARD_PRODUCT_ENTRY SHARD_MEMORY_ENTRY
+#include "device/entries.h"
+};
 
 static shard_memory_count memory[SHARD_MEMORY_KINDS];
 static shard_device cpu = {.ops = &operations, .name = "cpu", .memory = memory};
@@ -89,9 +85,8 @@ static shard_device cpu = {.ops = &operations, .name = "cpu", .memory = memory};
 static void complete_table(void)
 {
     const shard_device_ops *kernels = shard_cpu_kernels();
-#define TAKE(entry) operations.entry = kernels->entry;
-    SHARD_DEVICE_KERNEL_ENTRIES(TAKE)
-#undef TAKE
+#define SHARD_KERNEL_ENTRY(result, name, ...) operations.name = kernels->name;
+#include "device/entries.h"
 }
 
 shard_device *shard_cpu(void)

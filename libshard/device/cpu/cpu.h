@@ -1,17 +1,16 @@
 /*
- * The CPU device's entries for memory, copies and products, shard_cpu_<entry> for each entry of the table in
- * device/device.h, which documents them. The other entries are the kernels/, of which there are several sets: they
- * are called through the table, device->ops->cast(device, ...).
+ * The CPU device's entries for memory, copies and products, shard_cpu_<entry> for each entry of these
+ * families in device/entries.h, which documents them. The other entries are the kernels/, of which there are several
+ * sets: they are called through the table, device->ops->cast(device, ...).
  */
 #ifndef SHARD_DEVICE_CPU_H
 #define SHARD_DEVICE_CPU_H
 
 #include "device/device.h"
 
-#define SHARD_CPU_DECLARE(entry) __typeof__(*((shard_device_ops *)0)->entry) shard_cpu_##entry;
-SHARD_DEVICE_MEMORY_ENTRIES(SHARD_CPU_DECLARE)
-SHARD_DEVICE_PRODUCT_ENTRIES(SHARD_CPU_DECLARE)
-#undef SHARD_CPU_DECLARE
+#define SHARD_MEMORY_ENTRY(result, name, ...) result shard_cpu_##name(__VA_ARGS__);
+#define SHARD_PRODUCT_ENTRY SHARD_MEMORY_ENTRY
+#include "device/entries.h"
 
 /* Memory counted as workspace: for one call, and for data that is not a tensor's. */
 void *shard_cpu_scratch(shard_device *, size_t bytes);

@@ -17,9 +17,12 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#define ENTRY(entry) .entry = shard_cuda_##entry,
-static const shard_device_ops operations = {SHARD_DEVICE_ENTRIES(ENTRY)};
-#undef ENTRY
+static const shard_device_ops operations = {
+#define SHARD_MEMORY_ENTRY(result, name, ...) .name = shard_cuda_##name,
+#define SHARD_PRODUCT_ENTRY SHARD_MEMORY_ENTRY
+#define SHARD_KERNEL_ENTRY SHARD_MEMORY_ENTRY
+#include "device/entries.h"
+};
 
 enum { MOST_DEVICES = 64 };
 

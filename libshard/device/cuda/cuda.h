@@ -112,9 +112,10 @@ shard_status shard_cuda_graph_check_read(const shard_cuda *cuda, const void *mem
 void *shard_cuda_scratch(shard_device *device, size_t bytes);
 void shard_cuda_scratch_release(shard_device *device, void *memory, size_t bytes);
 
-#define SHARD_CUDA_DECLARE(entry) __typeof__(*((shard_device_ops *)0)->entry) shard_cuda_##entry;
-SHARD_DEVICE_ENTRIES(SHARD_CUDA_DECLARE)
-#undef SHARD_CUDA_DECLARE
+#define SHARD_MEMORY_ENTRY(result, name, ...) result shard_cuda_##name(__VA_ARGS__);
+#define SHARD_PRODUCT_ENTRY SHARD_MEMORY_ENTRY
+#define SHARD_KERNEL_ENTRY SHARD_MEMORY_ENTRY
+#include "device/entries.h"
 
 #ifdef __cplusplus
 }

@@ -1,0 +1,57 @@
+/* Runs: local ranges that are adjacent in memory, so that a device updates or measures them in one call. */
+#include "optim/optimizer.h"
+
+#include <stdlib.h>
+
+static int compare(uintptr_t a, uintptr_t b)
+{
+    return (a > b) - (a < b);
+}
+
+static int by_list_and_address(const void *a, const void *b)
+{
+    const shard_tensor *x = ((const shard_run *)a)->array[0], *y = ((const shard_run *)b)->array[0];
+    int device = compare((uintptr_t)shard_device_of(x), (uintptr_t)shard_device_of(y)), dtype = compare(x->dtype, y->dtype);
+    int storage = compare((uintptr_t)x->storage, (uintptr_t)y->storage);
+    return device ? device : dtype ? dtype : storage ? storage : compare(x->offset, y->offset);
+}
+
+void shard_runs_sort(shard_run *all, int64_t count)
+{
+    if (count)
+        qsort(all, (size_t)count, sizeof *all, by_list_and_address);
+}
+
+bool shard_runs_same_list(const shard_run *a, const shard_run *b)
+{
+    return shard_device_of(a->array[0]) == shard_device_of(b->array[0]) && a->array[0]->dtype == b->array[0]->dtype;
+}
+
+bool shard_run_follows(const shard_run *run, const shard_run *next)
+{
+    const shard_update *a = &run->update, *b = &next->update;
+    bool same_factors = a->lr == b->lr && a->factors == b->factors && a->weight_decay == b->weight_decay && a->step == b->step &&
+                        a->trust_ratio == b->trust_ratio;
+    size_t distance = next->array[0]->offset - run->array[0]->offset; /* unsigned: large if next is first */
+    bool follows = same_factors && shard_runs_same_list(run, next) &&
+                   distance - (size_t)a->size * shard_dtype_size(run->array[0]->dtype) < SHARD_FLAT_ALIGNMENT;
+    for (int i = 0; i < SHARD_RUN_ARRAYS && run->array[i] && follows; i++)
+        follows = run->array[i]->storage == next->array[i]->storage && next->array[i]->offset - run->array[i]->offset == distance;
+    return follows;
+}
+
+int64_t shard_runs_join(shard_run *all, int64_t count)
+{
+    int64_t joined = 0;
+    shard_runs_sort(all, count);
+    for (int64_t i = 0; i < count; i++) {
+        shard_run *whole = joined ? &all[joined - 1] : NULL;
+        if (!whole || !shard_run_follows(whole, &all[i])) {
+            all[joined++] = all[i];
+            continue;
+        }
+        size_t distance = all[i].array[0]->offset - whole->array[0]->offset;
+        whole->update.size = (int64_t)(distance / shard_dtype_size(whole->array[0]->dtype)) + all[i].update.size;
+    }
+    return joined;
+}
