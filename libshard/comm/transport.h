@@ -124,9 +124,10 @@ struct shard_group {
     const void **parts;           /* [size] workspace of the current collective */
     const shard_collective *call; /* the current collective, for texts; else NULL */
     /* The ranks that have the same shard as this one of tensors that are split over the group;
-     * set by a mesh. NULL: no other rank. */
+     * set by a mesh or shard_group_set_replicas. NULL: no other rank. */
     shard_group *replicas;
     bool is_world; /* callers may keep a pointer to it after the end of the job */
+    bool is_owned; /* by a mesh: shard_group_destroy refuses it */
 };
 
 /* The text of this rank's current call in the group, "all_reduce of 10 float32". */
@@ -153,6 +154,7 @@ typedef struct shard_comm_process {
     double timeout; /* seconds after which a wait fails: SHARD_TIMEOUT */
     int world_size; /* INT_MAX while there is no world */
     bool forked;    /* a fork of the process that opened the world: it is not a rank, and must not use its copy of the world */
+    bool ended;     /* the world has been closed: its groups can only be destroyed */
 } shard_comm_process;
 extern shard_comm_process shard_process;
 

@@ -43,7 +43,7 @@ static shard_group *join_world(const shard_transport *transport, int *argc, char
         return NULL;
     world->transport = transport;
     if (transport->open(world, argc, argv) != SHARD_OK || !shard_group_allocate(world)) {
-        shard_group_destroy(world);
+        shard_group_free(world);
         return NULL;
     }
     for (int rank = 0; rank < world->size; rank++)
@@ -58,7 +58,7 @@ shard_group *shard_world_open(int *argc, char ***argv)
     if (!registered)
         pthread_atfork(NULL, NULL, note_fork);
     registered = true;
-    shard_process.forked = false;
+    shard_process.forked = shard_process.ended = false;
     if (shard_env_integer("SHARD_TIMEOUT", 600, 1, 1000000000, &seconds) != SHARD_OK)
         return NULL;
     shard_process.timeout = (double)seconds;
@@ -67,7 +67,7 @@ shard_group *shard_world_open(int *argc, char ***argv)
     if (!world)
         return NULL;
     if (!forced && check_world(world) != SHARD_OK) {
-        shard_group_destroy(world);
+        shard_group_free(world);
         return NULL;
     }
     shard_log_set_rank(world->rank);
@@ -93,6 +93,7 @@ void shard_world_close(shard_group *world)
         return;
     if (!shard_process.forked)
         shard_world_notify_error(world);
-    shard_group_destroy(world);
+    shard_group_free(world);
     shard_process.world_size = INT_MAX;
+    shard_process.ended = true;
 }
