@@ -33,8 +33,19 @@ SHARD_API int shard_group_size(const shard_group *group);
 /* The world's rank of the group's rank `member`. Not collective. */
 SHARD_API int shard_group_world_rank(const shard_group *group, int member);
 
-/* The host transport: "self", "shm" or "mpi"; static. Not collective. */
+/* The host transport: "self", "shm", "mpi" or "exchange" (shard_init_with); static. Not collective. */
 SHARD_API const char *shard_group_transport(const shard_group *group);
+
+/*
+ * The caller's exchange of bytes, for shard_init_with (shard/distributed.h): an all-gather. It sets receive
+ * [count][bytes] to the send [bytes] of each of the ranks, in the order of `ranks`, which ascends. Every rank in `ranks` calls it
+ * at the same time with the same ranks and bytes; other ranks do not. Returns SHARD_OK, or another status if it fails,
+ * for example since a rank has ended. It may report the reason by shard_error.
+ *
+ * The library calls it from a thread of its own, one call at a time, with all signals blocked.
+ */
+typedef shard_status shard_exchange_function(void *context, const int *ranks, int count, const void *send, void *receive,
+                                             size_t bytes);
 
 /* ---- groups of the caller's own ---- */
 

@@ -21,6 +21,9 @@ bool shard_group_same(const shard_group *a, const shard_group *b);
  * set. argc and argv are for MPI_Init and may be NULL. */
 shard_group *shard_world_open(int *argc, char ***argv);
 
+/* The world group of the ranks that the caller's exchange connects (shard_init_with). NULL with the error set. */
+shard_group *shard_world_join(int rank, int size, shard_exchange_function *exchange, void *context);
+
 /* Leaves the world, with an abort notice if this rank has failed. NULL is ignored. */
 void shard_world_close(shard_group *world);
 
