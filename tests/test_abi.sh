@@ -45,16 +45,18 @@ typedef struct x_options {
     double lr, momentum;
 #endif
 } x_options;
-struct x_private;
-int x_first(const x_options *options, x_dtype dtype, struct x_private *state);
+typedef struct x_private x_private;
+int x_first(const x_options *options, x_dtype dtype, x_private *state);
 x_frozen x_second(ARGUMENT value);
 int x_third(void);
 int x_fourth(void);
 END
+mkdir "$folder/internal" # whose headers may have the public ones' names
+echo 'struct x_private { PRIVATE member; };' >"$folder/internal/x.h"
 cat >"$folder/x.c" <<'END'
 #include "include/x.h"
-struct x_private { PRIVATE member; };
-int x_first(const x_options *options, x_dtype dtype, struct x_private *state) { return options && dtype && state->member; }
+#include "internal/x.h"
+int x_first(const x_options *options, x_dtype dtype, x_private *state) { return options && dtype && state->member; }
 x_frozen x_second(ARGUMENT value) { return (x_frozen){(int)value}; }
 #ifndef GONE
 int x_third(void) { return 3; }
