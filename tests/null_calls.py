@@ -105,6 +105,7 @@ LEGAL = {
     ("shard_nn_parallel_linear_with", "group"): ALONE,
     ("shard_convert_parallel_linear", "group"): ALONE,
     ("shard_device_open", "name"): DEVICE,
+    ("shard_device_use_stream", "stream"): "the device's own",
     ("shard_device_name", "device"): "the name is \"none\"",
     ("shard_init", "argc"): OPTIONAL,
     ("shard_init", "argv"): OPTIONAL,

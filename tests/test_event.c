@@ -144,6 +144,18 @@ START_TEST(never_recorded)
 }
 END_TEST
 
+/* Streams of a GPU: test_cuda_stream.c. */
+START_TEST(cpu_has_no_stream)
+{
+    shard_device *cpu = shard_device_open("cpu");
+    check_ok(shard_device_use_stream(cpu, NULL));
+    ck_assert_int_eq(shard_device_use_stream(cpu, cpu), SHARD_ERROR_ARGUMENT);
+    check_error(SHARD_ERROR_ARGUMENT, "shard_device_use_stream: cpu has no streams; stream is NULL there");
+    ck_assert_int_eq(shard_device_use_stream(NULL, NULL), SHARD_ERROR_ARGUMENT);
+    check_error(SHARD_ERROR_ARGUMENT, "shard_device_use_stream: device is NULL");
+}
+END_TEST
+
 START_TEST(refuses_null)
 {
     ck_assert_ptr_null(shard_event_create(NULL));
@@ -166,6 +178,7 @@ int main(void)
     tcase_add_test(all, reuses_memory);
     tcase_add_test(all, copies_nothing);
     tcase_add_test(all, never_recorded);
+    tcase_add_test(all, cpu_has_no_stream);
     tcase_add_test(all, refuses_null);
     return test_run(suite);
 }

@@ -37,6 +37,7 @@ struct shard_device {
     const char *name;
     void *state;                /* the device's own */
     shard_memory_count *memory; /* [SHARD_MEMORY_KINDS] */
+    int ordinal;                /* of a GPU */
     bool allow_tf32; /* as shard_set_allow_tf32 says; read by products and convolutions of float32 */
 };
 
@@ -266,6 +267,9 @@ typedef struct shard_device_ops {
     void (*event_destroy)(shard_device *, void *event);
     shard_status (*event_record)(shard_device *, void *event);
     shard_status (*event_synchronize)(shard_device *, void *event);
+    /* Later work goes to that stream of the caller, after all that is queued; NULL: to the device's own. ARGUMENT for a stream
+     * that it cannot use. */
+    shard_status (*use_stream)(shard_device *, void *stream);
     /* Calls between begin and end are recorded, and executed at each launch. *executable (NULL after a failure) is
      * valid until destroy; without `executable` the record is discarded. nodes: the number of recorded operations.
      * UNSUPPORTED on a device without graphs. */
@@ -569,6 +573,7 @@ typedef struct shard_device_ops {
     X(event_destroy)                                                                                                             \
     X(event_record)                                                                                                              \
     X(event_synchronize)                                                                                                         \
+    X(use_stream)                                                                                                                \
     X(graph_begin)                                                                                                               \
     X(graph_end)                                                                                                                 \
     X(graph_launch)                                                                                                              \

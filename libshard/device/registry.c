@@ -118,6 +118,11 @@ shard_status shard_synchronize(shard_device *device)
     return device ? device->ops->synchronize(device) : shard_null_argument("shard_synchronize", "device");
 }
 
+shard_status shard_device_use_stream(shard_device *device, void *stream)
+{
+    return device ? device->ops->use_stream(device, stream) : shard_null_argument("shard_device_use_stream", "device");
+}
+
 struct shard_event {
     shard_device *device;
     void *mark; /* the device's */
