@@ -142,7 +142,7 @@ END_TEST
 START_TEST(waits_for_copies)
 {
     cudaStream_t stream = make_stream();
-    float *batch = shard_allocate_host(gpu(), COUNT * sizeof *batch);
+    float *batch = shard_device_allocate_host(gpu(), COUNT * sizeof *batch);
     for (int i = 0; i < COUNT; i++)
         batch[i] = 2;
     shard_event *event = shard_event_create(gpu());
@@ -159,7 +159,7 @@ START_TEST(waits_for_copies)
         ck_assert_float_eq(result[COUNT - 1], 4);
     }
     shard_event_destroy(event);
-    shard_free_host(gpu(), batch, COUNT * sizeof *batch);
+    shard_device_free_host(gpu(), batch, COUNT * sizeof *batch);
 }
 END_TEST
 

@@ -74,9 +74,9 @@ SHARD_API shard_group *shard_group_split(shard_group *parent, int color);
 SHARD_API void shard_group_destroy(shard_group *group);
 
 /* Sets the ranks that hold the same shards as this one of what is split over `group` from now on, as a mesh does for its
- * groups: the replica group of its parameters (shard_replica_group), over which shard_data_parallel averages. NULL, the value at
- * first: no other rank. Errors: ARGUMENT, groups that have more than this rank in common; the world or a mesh's group. Not
- * collective. */
+ * groups: the replica group of its parameters (shard_tensor_replica_group), over which shard_data_parallel averages. NULL, the
+ * value at first: no other rank. Errors: ARGUMENT, groups that have more than this rank in common; the world or a mesh's group.
+ * Not collective. */
 SHARD_API shard_status shard_group_set_replicas(shard_group *group, shard_group *replicas);
 
 /* ---- collectives without data ---- */

@@ -51,7 +51,7 @@ typedef enum shard_memory_kind {
     SHARD_MEMORY_GRADIENTS,      /* of leaves */
     SHARD_MEMORY_OPTIMIZER_STATE,
     SHARD_MEMORY_ACTIVATIONS, /* all other tensors: inputs, results, saved tensors; host memory of the CPU's
-                                 shard_allocate_host (not of a GPU's, as it is not on the GPU) */
+                                 shard_device_allocate_host (not of a GPU's, as it is not on the GPU) */
     SHARD_MEMORY_BUCKETS,     /* parameters and gradients that are communicated */
     SHARD_MEMORY_WORKSPACE,   /* of one operation while it runs */
     SHARD_MEMORY_KINDS
@@ -83,8 +83,8 @@ SHARD_API void shard_trim_memory(shard_device *device);
  * device, or after the shard_event_synchronize of an event that was recorded later; no other call waits for the
  * copy. NULL with the error set (MEMORY). Any thread may free it, with the same number of bytes; freeing NULL is
  * fine. Not collective. */
-SHARD_API void *shard_allocate_host(shard_device *device, size_t bytes);
-SHARD_API void shard_free_host(shard_device *device, void *memory, size_t bytes);
+SHARD_API void *shard_device_allocate_host(shard_device *device, size_t bytes);
+SHARD_API void shard_device_free_host(shard_device *device, void *memory, size_t bytes);
 
 /* Waits until all work queued on the device is done, as torch.cuda.synchronize. Errors: DEVICE, a failure in it;
  * PEER or TIMEOUT, of a rank that a queued collective waits for; faults in the data of a queued operation (op.h:

@@ -641,12 +641,12 @@ shard_tensor *shard_grad(shard_tensor *leaf)
     return leaf && leaf->has_grad ? leaf->grad : NULL;
 }
 
-shard_group *shard_replica_group(const shard_tensor *parameter)
+shard_group *shard_tensor_replica_group(const shard_tensor *parameter)
 {
     return parameter ? parameter->replicas : NULL;
 }
 
-void shard_set_replica_group(shard_tensor *parameter, shard_group *group)
+void shard_tensor_set_replica_group(shard_tensor *parameter, shard_group *group)
 {
     if (parameter)
         parameter->replicas = group;
