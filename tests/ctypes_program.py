@@ -1,10 +1,14 @@
-"""The README's program through ctypes: a layer that is split over the ranks is trained, saved and inspected.
+"""The README's program through ctypes: a layer that is split over the ranks is trained, saved and inspected. The ranks
+find each other by an exchange in Python, through files next to FILE.
 
 Usage: shardrun -n 2 python3 ctypes_program.py LIBSHARD FILE
 """
 import ctypes
+import os
+import pathlib
 import sys
-from ctypes import POINTER, byref, c_bool, c_char_p, c_double, c_int, c_int64, c_size_t, c_void_p
+import time
+from ctypes import CFUNCTYPE, POINTER, byref, c_bool, c_char_p, c_double, c_int, c_int64, c_size_t, c_void_p
 
 shard = ctypes.CDLL(sys.argv[1])
 INT64, COLUMN = 4, 2
@@ -29,6 +33,14 @@ class TensorOptions(Options):
     defaults = {}
 
 
+EXCHANGE = CFUNCTYPE(c_int, c_void_p, POINTER(c_int), c_int, c_void_p, c_void_p, c_size_t)
+
+
+class InitOptions(Options):
+    _fields_ = [("size", c_size_t), ("rank", c_int), ("ranks", c_int), ("exchange", EXCHANGE), ("context", c_void_p)]
+    defaults = {"ranks": 1}
+
+
 class MeshOptions(Options):
     _fields_ = [("size", c_size_t), ("model", c_int), ("data", c_int)]
     defaults = {"model": 1, "data": -1}
@@ -47,7 +59,8 @@ def function(name, result, *arguments):
 
 
 pointer = c_void_p
-init = function("shard_init", c_int, pointer, pointer)
+init_with = function("shard_init_with", c_int, POINTER(InitOptions))
+transport = function("shard_group_transport", c_char_p, pointer)
 finalize = function("shard_finalize", c_int)
 world = function("shard_world", pointer)
 group_rank = function("shard_group_rank", c_int, pointer)
@@ -93,8 +106,36 @@ def train(model, optimizer, steps):
     return losses
 
 
+def file_exchange(path, rank):
+    """An all-gather: each rank writes a file, and reads those of the others."""
+    calls = 0
+
+    @EXCHANGE
+    def exchange(_, ranks, count, send, receive, size):
+        nonlocal calls
+        mine = path.with_name(f"{path.name}.{calls}.{rank}")
+        new = mine.with_suffix(".new")
+        new.write_bytes(ctypes.string_at(send, size))
+        new.rename(mine)
+        for i in range(count):
+            theirs = path.with_name(f"{path.name}.{calls}.{ranks[i]}")
+            while not theirs.exists():
+                time.sleep(0.001)
+            ctypes.memmove(receive + i * size, theirs.read_bytes(), size)
+        if calls:  # every rank has read the one before
+            path.with_name(f"{path.name}.{calls - 1}.{rank}").unlink()
+        calls += 1
+        return 0
+
+    return exchange
+
+
 def main():
-    assert init(None, None) == 0, last_error()
+    rank, ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    path = pathlib.Path(sys.argv[2] + f".exchange.{os.getppid()}")
+    exchange = file_exchange(path, rank)
+    assert init_with(byref(InitOptions(rank=rank, ranks=ranks, exchange=exchange))) == 0, last_error()
+    assert transport(world()) == b"shm", transport(world())
     mesh = mesh_create(byref(MeshOptions(model=group_size(world()))))
     layers = (pointer * 3)(linear(20, 64, None), relu(), parallel_linear(64, 10000, COLUMN, model_group(mesh), None))
     model = sequential(3, layers)
@@ -112,7 +153,10 @@ def main():
     optimizer_destroy(optimizer)
     module_destroy(model)
     mesh_destroy(mesh)
-    return finalize()
+    failed = finalize()
+    for left in path.parent.glob(f"{path.name}.*.{rank}"):
+        left.unlink()
+    return failed
 
 
 sys.exit(main())

@@ -55,6 +55,7 @@ TAKEN = {
 }
 # Arguments that must be other than their type's.
 MADE_FOR = {
+    ("shard_group_set_replicas", "group"): "shard_group_split(made_world(), 0)",
     ("shard_printable", "to"): "made_bytes",
     ("shard_add_at_labels", "labels"): "shard_zeros(SHARD_SHAPE(2), .dtype = SHARD_INT64)",
     ("shard_cross_entropy_with", "target"): "shard_zeros(SHARD_SHAPE(2), .dtype = SHARD_INT64)",
@@ -91,6 +92,7 @@ LEGAL = {
     ("shard_inspect", "metadata"): UNWANTED,
     ("shard_group_size", "group"): ALONE,
     ("shard_group_transport", "group"): ALONE,
+    ("shard_group_set_replicas", "replicas"): "no other rank has the same shards",
     ("shard_barrier", "group"): ALONE,
     ("shard_agree", "group"): ALONE,
     ("shard_copy_to_group", "group"): ALONE,
@@ -103,6 +105,7 @@ LEGAL = {
     ("shard_nn_parallel_linear_with", "group"): ALONE,
     ("shard_convert_parallel_linear", "group"): ALONE,
     ("shard_device_open", "name"): DEVICE,
+    ("shard_device_use_stream", "stream"): "the device's own",
     ("shard_device_name", "device"): "the name is \"none\"",
     ("shard_init", "argc"): OPTIONAL,
     ("shard_init", "argv"): OPTIONAL,

@@ -118,7 +118,7 @@ static void act(shard_group *world, const char *what, bool odd)
     /* The one that fails skips a barrier of two, of which its partner does not wait for long. */
     if (strcmp(what, "skip") == 0) {
         int size = shard_group_size(world), first = shard_group_rank(world) / 2 * 2;
-        shard_group *pair = shard_group_create(world, (const int[]){first, first + 1}, first + 1 < size ? 2 : 1);
+        shard_group *pair = shard_group_make(world, (const int[]){first, first + 1}, first + 1 < size ? 2 : 1);
         if (odd)
             shard_error(SHARD_ERROR_ARGUMENT, "label %d out of range", 17);
         else

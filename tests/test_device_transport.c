@@ -126,7 +126,7 @@ static void splits_busy(shard_group *world, void *context)
         shard_group *half = shard_group_split(world, shard_group_rank(world) % 2);
         ck_assert_msg(half != NULL, "%s", shard_last_error());
         check_sum_of_ranks(half);
-        shard_group_destroy(half);
+        shard_group_free(half);
     }
     check_filled(data, 1000, 1);
 }

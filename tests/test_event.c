@@ -17,7 +17,7 @@ START_TEST(waits_for_copies)
 {
     shard_device *device = shard_device_open(NULL);
     shard_event *event = shard_event_create(device);
-    float *first = shard_allocate_host(device, BYTES), *second = shard_allocate_host(device, BYTES);
+    float *first = shard_device_allocate_host(device, BYTES), *second = shard_device_allocate_host(device, BYTES);
     ck_assert_msg(event && first && second, "%s", shard_last_error());
     SHARD_SCOPE {
         shard_tensor *copies[2 * ROUNDS];
@@ -37,8 +37,8 @@ START_TEST(waits_for_copies)
         }
     }
     shard_event_destroy(event);
-    shard_free_host(device, first, BYTES);
-    shard_free_host(device, second, BYTES);
+    shard_device_free_host(device, first, BYTES);
+    shard_device_free_host(device, second, BYTES);
 }
 END_TEST
 
@@ -47,7 +47,7 @@ START_TEST(waits_for_copies_beside)
 {
     shard_device *device = shard_device_open(NULL);
     shard_event *event = shard_event_create(device);
-    float *to_device = shard_allocate_host(device, BYTES), *from_device = shard_allocate_host(device, BYTES);
+    float *to_device = shard_device_allocate_host(device, BYTES), *from_device = shard_device_allocate_host(device, BYTES);
     ck_assert_msg(event && to_device && from_device, "%s", shard_last_error());
     SHARD_SCOPE {
         shard_tensor *copies[2 * ROUNDS];
@@ -78,8 +78,8 @@ START_TEST(waits_for_copies_beside)
         }
     }
     shard_event_destroy(event);
-    shard_free_host(device, to_device, BYTES);
-    shard_free_host(device, from_device, BYTES);
+    shard_device_free_host(device, to_device, BYTES);
+    shard_device_free_host(device, from_device, BYTES);
 }
 END_TEST
 
@@ -95,7 +95,7 @@ START_TEST(reuses_memory)
     int64_t before = shard_get_memory_stats(device).current;
     SHARD_SCOPE {
         for (int i = 0; i < BATCHES; i++) {
-            batches[i] = shard_allocate_host(device, BYTES);
+            batches[i] = shard_device_allocate_host(device, BYTES);
             ck_assert_ptr_nonnull(batches[i]);
             sums[i] = 0;
             for (int k = 0; k < COUNT; k++)
@@ -110,7 +110,7 @@ START_TEST(reuses_memory)
     }
     check_ok(shard_synchronize(device));
     for (int i = 0; i < BATCHES; i++)
-        shard_free_host(device, batches[i], BYTES);
+        shard_device_free_host(device, batches[i], BYTES);
     ck_assert_int_eq(shard_get_memory_stats(device).current, before);
 }
 END_TEST
@@ -144,6 +144,18 @@ START_TEST(never_recorded)
 }
 END_TEST
 
+/* Streams of a GPU: test_cuda_stream.c. */
+START_TEST(cpu_has_no_stream)
+{
+    shard_device *cpu = shard_device_open("cpu");
+    check_ok(shard_device_use_stream(cpu, NULL));
+    ck_assert_int_eq(shard_device_use_stream(cpu, cpu), SHARD_ERROR_ARGUMENT);
+    check_error(SHARD_ERROR_ARGUMENT, "shard_device_use_stream: cpu has no streams; stream is NULL there");
+    ck_assert_int_eq(shard_device_use_stream(NULL, NULL), SHARD_ERROR_ARGUMENT);
+    check_error(SHARD_ERROR_ARGUMENT, "shard_device_use_stream: device is NULL");
+}
+END_TEST
+
 START_TEST(refuses_null)
 {
     ck_assert_ptr_null(shard_event_create(NULL));
@@ -166,6 +178,7 @@ int main(void)
     tcase_add_test(all, reuses_memory);
     tcase_add_test(all, copies_nothing);
     tcase_add_test(all, never_recorded);
+    tcase_add_test(all, cpu_has_no_stream);
     tcase_add_test(all, refuses_null);
     return test_run(suite);
 }

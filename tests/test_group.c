@@ -94,17 +94,17 @@ static void makes_groups(shard_group *world)
     int rank = shard_group_rank(world);
     shard_group *three = NULL, *pair = NULL, *again = NULL, *inner = NULL;
     if (rank != 2)
-        three = shard_group_create(world, (const int[]){0, 1, 3}, 3);
+        three = shard_group_make(world, (const int[]){0, 1, 3}, 3);
     if (rank < 2) {
-        pair = shard_group_create(world, (const int[]){0, 1}, 2);
-        again = shard_group_create(world, (const int[]){0, 1}, 2);
+        pair = shard_group_make(world, (const int[]){0, 1}, 2);
+        again = shard_group_make(world, (const int[]){0, 1}, 2);
         check_ok(shard_barrier(again));
-        shard_group_destroy(pair);
-        pair = shard_group_create(world, (const int[]){0, 1}, 2);
+        shard_group_free(pair);
+        pair = shard_group_make(world, (const int[]){0, 1}, 2);
         check_ok(shard_barrier(pair));
     }
     if (rank == 0 || rank == 3) {
-        inner = shard_group_create(three, (const int[]){0, 2}, 2);
+        inner = shard_group_make(three, (const int[]){0, 2}, 2);
         ck_assert_int_eq(shard_group_world_rank(inner, 1), 3);
         check_broadcast(inner);
     }
@@ -113,10 +113,10 @@ static void makes_groups(shard_group *world)
         check_ok(shard_group_all_reduce(three, NULL, &value, 1, SHARD_INT32, SHARD_SUM));
         ck_assert_int_eq(value, 7);
     }
-    shard_group_destroy(inner);
-    shard_group_destroy(again);
-    shard_group_destroy(pair);
-    shard_group_destroy(three);
+    shard_group_free(inner);
+    shard_group_free(again);
+    shard_group_free(pair);
+    shard_group_free(three);
 }
 
 static void many_groups(shard_group *world, void *context)
@@ -143,17 +143,17 @@ END_TEST
 static void bad_members(shard_group *world, void *context)
 {
     (void)context;
-    ck_assert_ptr_null(shard_group_create(world, (const int[]){1, 0}, 2));
-    check_error(SHARD_ERROR_ARGUMENT, "shard_group_create: members must ascend*");
-    ck_assert_ptr_null(shard_group_create(world, (const int[]){0, 9}, 2));
+    ck_assert_ptr_null(shard_group_make(world, (const int[]){1, 0}, 2));
+    check_error(SHARD_ERROR_ARGUMENT, "shard_group_make: members must ascend*");
+    ck_assert_ptr_null(shard_group_make(world, (const int[]){0, 9}, 2));
     check_error(SHARD_ERROR_ARGUMENT, "*parent, which has 2; member 1 is 9");
-    ck_assert_ptr_null(shard_group_create(world, (const int[]){0, 1, 2}, 3));
+    ck_assert_ptr_null(shard_group_make(world, (const int[]){0, 1, 2}, 3));
     check_error(SHARD_ERROR_ARGUMENT, "*3 members of a group of 2 ranks");
     int other = 1 - shard_group_rank(world);
-    ck_assert_ptr_null(shard_group_create(world, &other, 1));
+    ck_assert_ptr_null(shard_group_make(world, &other, 1));
     check_error(SHARD_ERROR_ARGUMENT, "*not among the members");
-    ck_assert_ptr_null(shard_group_create(NULL, &other, 1));
-    check_error(SHARD_ERROR_ARGUMENT, "shard_group_create: parent is NULL");
+    ck_assert_ptr_null(shard_group_make(NULL, &other, 1));
+    check_error(SHARD_ERROR_ARGUMENT, "shard_group_make: parent is NULL");
     check_ok(shard_barrier(world));
 }
 
@@ -194,13 +194,13 @@ static void splits_badly(shard_group *world, void *context)
 {
     (void)context;
     bool bad = shard_group_rank(world) == shard_group_size(world) - 1, alone = shard_group_size(world) == 1;
-    ck_assert_ptr_null(shard_group_split(world, bad ? -1 : 0));
-    check_error(bad ? SHARD_ERROR_ARGUMENT : SHARD_ERROR_PEER, alone
-                                                                   ? "shard_group_split: color -1; colors are 0 or more"
-                                                                   : "rank 2: shard_group_split: color -1; colors are 0 or more");
+    ck_assert_ptr_null(shard_group_split(world, bad ? -2 : 0));
+    check_error(bad ? SHARD_ERROR_ARGUMENT : SHARD_ERROR_PEER,
+                alone ? "shard_group_split: color -2; colors are 0 or more, -1 for no group"
+                      : "rank 2: shard_group_split: color -2; colors are 0 or more, -1 for no group");
     shard_group *group = shard_group_split(world, 0);
     ck_assert_int_eq(shard_group_size(group), shard_group_size(world));
-    shard_group_destroy(group);
+    shard_group_free(group);
 }
 
 START_TEST(test_bad_color)

@@ -273,7 +273,7 @@ static void fails_in_a_group(shard_group *world, void *context)
 {
     (void)context;
     int rank = shard_group_rank(world);
-    shard_group *half = shard_group_create(world, rank < 2 ? (const int[]){0, 1} : (const int[]){2, 3}, 2);
+    shard_group *half = shard_group_make(world, rank < 2 ? (const int[]){0, 1} : (const int[]){2, 3}, 2);
     if (rank == 2)
         shard_error(SHARD_ERROR_ARGUMENT, "label 17 out of range [0, 10)");
     ck_assert_int_eq(shard_barrier(half) == SHARD_OK, rank < 2);
@@ -282,13 +282,13 @@ static void fails_in_a_group(shard_group *world, void *context)
 
     if (rank == 2)
         shard_error(SHARD_ERROR_ARGUMENT, "label 17 out of range [0, 10)");
-    shard_group *again = shard_group_create(half, (const int[]){0, 1}, 2);
+    shard_group *again = shard_group_make(half, (const int[]){0, 1}, 2);
     ck_assert_int_eq(again != NULL, rank < 2);
-    shard_group_destroy(again);
+    shard_group_free(again);
     shard_agree(world);
     check_joint(world, SHARD_ERROR_ARGUMENT);
     check_ok(shard_barrier(half));
-    shard_group_destroy(half);
+    shard_group_free(half);
 }
 
 START_TEST(test_fails_in_a_group)
@@ -303,7 +303,7 @@ static void skips_a_group(shard_group *world, void *context)
 {
     (void)context;
     int rank = shard_group_rank(world);
-    shard_group *half = shard_group_create(world, rank < 2 ? (const int[]){0, 1} : (const int[]){2, 3}, 2);
+    shard_group *half = shard_group_make(world, rank < 2 ? (const int[]){0, 1} : (const int[]){2, 3}, 2);
     double start = now();
     if (rank == 3)
         shard_error(SHARD_ERROR_ARGUMENT, "label 17 out of range [0, 10)");
@@ -317,7 +317,7 @@ static void skips_a_group(shard_group *world, void *context)
         shard_barrier(half);
         check_error(SHARD_ERROR_PEER, "rank 3: label 17 out of range [[]0, 10)");
     }
-    shard_group_destroy(half);
+    shard_group_free(half);
 }
 
 START_TEST(test_skips_a_group)
@@ -394,7 +394,7 @@ static void hangs(shard_group *world, void *context)
     (void)context;
     static const int row[4][2] = {{0, 1}, {0, 1}, {2, 3}, {2, 3}}, column[4][2] = {{0, 2}, {1, 3}, {0, 2}, {1, 3}};
     int rank = shard_group_rank(world);
-    shard_group *rows = shard_group_create(world, row[rank], 2), *columns = shard_group_create(world, column[rank], 2);
+    shard_group *rows = shard_group_make(world, row[rank], 2), *columns = shard_group_make(world, column[rank], 2);
     double start = now();
     if (rank == 3)
         sleep(3);
@@ -405,8 +405,8 @@ static void hangs(shard_group *world, void *context)
     ck_assert_int_eq(shard_barrier(world), SHARD_ERROR_TIMEOUT);
     ck_assert_double_lt(now() - start - first, 0.7);
     check_error(SHARD_ERROR_TIMEOUT, "rank 3 did not come to shard_barrier within 1 s (SHARD_TIMEOUT)");
-    shard_group_destroy(rows);
-    shard_group_destroy(columns);
+    shard_group_free(rows);
+    shard_group_free(columns);
 }
 
 START_TEST(test_hangs)
@@ -420,11 +420,11 @@ static void crosses(shard_group *world, void *context)
 {
     (void)context;
     int rank = shard_group_rank(world);
-    shard_group *same = shard_group_create(world, (const int[]){0, 1, 2}, 3);
+    shard_group *same = shard_group_make(world, (const int[]){0, 1, 2}, 3);
     ck_assert_int_eq(shard_barrier(rank == 1 ? world : same), SHARD_ERROR_TIMEOUT);
     check_error(SHARD_ERROR_TIMEOUT,
                 "rank 1 did not come to shard_barrier within 1 s (SHARD_TIMEOUT), but waited in shard_barrier");
-    shard_group_destroy(same);
+    shard_group_free(same);
 }
 
 START_TEST(test_crosses)
@@ -446,7 +446,7 @@ static void holds_the_list(shard_group *world, void *context)
     check_ok(shard_barrier(world));
     double start = now();
     if (shard_group_rank(world) == 0) {
-        ck_assert_ptr_null(shard_group_create(world, (const int[]){0, 1}, 2));
+        ck_assert_ptr_null(shard_group_make(world, (const int[]){0, 1}, 2));
         check_error(SHARD_ERROR_TIMEOUT, "a rank did not end the making of a group within 1 s (SHARD_TIMEOUT)");
         ck_assert_double_lt(now() - start, 2.5);
     } else
@@ -464,13 +464,13 @@ END_TEST
 static void forks(shard_group *world, void *context)
 {
     (void)context;
-    shard_group *pair = shard_group_create(world, (const int[]){0, 1}, 2);
+    shard_group *pair = shard_group_make(world, (const int[]){0, 1}, 2);
     pid_t child = shard_group_rank(world) == 1 ? fork() : -1;
     if (child == 0) {
         bool refused = shard_barrier(world) == SHARD_ERROR_UNAVAILABLE;
         shard_clear_error();
-        refused &= shard_group_create(world, (const int[]){0, 1}, 2) == NULL;
-        shard_group_destroy(pair);
+        refused &= shard_group_make(world, (const int[]){0, 1}, 2) == NULL;
+        shard_group_free(pair);
         shard_world_close(world);
         _exit(refused ? 0 : 1);
     }
@@ -481,7 +481,7 @@ static void forks(shard_group *world, void *context)
     usleep(200 * 1000); /* the other rank waits and looks around */
     check_ok(shard_barrier(world));
     check_ok(shard_barrier(pair));
-    shard_group_destroy(pair);
+    shard_group_free(pair);
 }
 
 START_TEST(test_forks)
@@ -541,16 +541,16 @@ static void leaves_with_an_error(shard_group *none, void *context)
     (void)none, (void)context;
     shard_group *world = shard_world_open(NULL, NULL);
     int rank = shard_group_rank(world);
-    shard_group *pair = rank == 1 ? NULL : shard_group_create(world, (const int[]){0, 2}, 2);
+    shard_group *pair = rank == 1 ? NULL : shard_group_make(world, (const int[]){0, 2}, 2);
     if (rank == 0) {
         shard_error(SHARD_ERROR_IO, "model.safetensors: no space left on device");
         shard_world_close(world);
-        shard_group_destroy(pair);
+        shard_group_free(pair);
         exit(1);
     }
     ck_assert_int_eq(shard_barrier(rank == 1 ? world : pair), SHARD_ERROR_PEER);
     check_error(SHARD_ERROR_PEER, "rank 0: model.safetensors: no space left on device");
-    shard_group_destroy(pair);
+    shard_group_free(pair);
     shard_world_close(world);
 }
 

@@ -156,10 +156,10 @@ static void ranks_in_groups(shard_group *world, void *context)
 {
     (void)context;
     int half = shard_group_rank(world) % 2, members[] = {half, half + 2, half + 4};
-    shard_group *group = shard_group_create(world, members, 3);
+    shard_group *group = shard_group_make(world, members, 3);
     ck_assert_msg(group, "%s", shard_last_error());
     check_ranks(group, shard_split_range(20 + half, 3, shard_group_rank(group)), 20 + half, SHARD_FLOAT32);
-    shard_group_destroy(group);
+    shard_group_free(group);
 }
 
 START_TEST(test_ranks_in_groups)

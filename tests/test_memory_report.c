@@ -311,11 +311,11 @@ START_TEST(test_loaded_ahead)
 {
     shard_device *device = shard_device_open(NULL);
     int64_t inputs = of(SHARD_MEMORY_ACTIVATIONS).current, all = shard_get_memory_stats(device).current;
-    void *batch = shard_allocate_host(device, 1000);
+    void *batch = shard_device_allocate_host(device, 1000);
     ck_assert_ptr_nonnull(batch);
     ck_assert_int_eq(of(SHARD_MEMORY_ACTIVATIONS).current - inputs, on_host() ? 1000 : 0);
     check_sum();
-    shard_free_host(device, batch, 1000);
+    shard_device_free_host(device, batch, 1000);
     ck_assert_int_eq(of(SHARD_MEMORY_ACTIVATIONS).current, inputs);
     ck_assert_int_eq(shard_get_memory_stats(device).current, all);
 }

@@ -33,7 +33,7 @@ static void has_its_groups(shard_group *world, void *context)
         check_ok(shard_broadcast(y, c->data - 1, data));
         ck_assert_double_eq(value_at(y, 0), rank % c->model + (c->data - 1) * c->model);
         shard_tensor *part = shard_as_split(x, 0, model, 3 * shard_group_rank(model), 3 * c->model);
-        ck_assert_ptr_eq(shard_replica_group(part), c->model > 1 ? data : NULL);
+        ck_assert_ptr_eq(shard_tensor_replica_group(part), c->model > 1 ? data : NULL);
     }
     shard_mesh_destroy(mesh);
 }
@@ -74,7 +74,7 @@ static void has_axes(shard_group *world, void *context)
         SHARD_SCOPE
         {
             shard_tensor *part = shard_as_split(shard_ones(SHARD_SHAPE(2)), 0, along, 2 * own, 2 * size);
-            ck_assert_ptr_eq(shard_replica_group(part), size > 1 ? same : NULL);
+            ck_assert_ptr_eq(shard_tensor_replica_group(part), size > 1 ? same : NULL);
             shard_tensor *x = shard_full(SHARD_SHAPE(1), 1);
             check_ok(shard_all_reduce(x, SHARD_SUM, along));
             check_ok(shard_all_reduce(x, SHARD_SUM, same));

@@ -152,7 +152,7 @@ START_TEST(runs_collectives)
     check_collectives(group, SMALL, dtype);
     check_collectives(group, 1, dtype);
     check_collectives(group, 0, dtype);
-    shard_group_destroy(group);
+    shard_group_free(group);
     check_done(shard_last_status());
 }
 END_TEST
@@ -167,7 +167,7 @@ START_TEST(sums_in_pieces)
     all_reduce(group, array, LARGE, SHARD_BFLOAT16, SHARD_SUM);
     check_array(array, data, bytes, "all_reduce");
     free(data);
-    shard_group_destroy(group);
+    shard_group_free(group);
     check_done(shard_last_status());
 }
 END_TEST
@@ -179,11 +179,11 @@ START_TEST(splits)
     check_collectives(part, SMALL, SHARD_FLOAT32);
     check_done(module()->transport.split(group, NULL, 0)); /* this rank needs none */
     check_done(module()->transport.split(part, other, 0));
-    shard_group_destroy(part);
+    shard_group_free(part);
     check_collectives(group, SMALL, SHARD_FLOAT32);
     check_collectives(other, SMALL, SHARD_BFLOAT16);
-    shard_group_destroy(other);
-    shard_group_destroy(group);
+    shard_group_free(other);
+    shard_group_free(group);
     check_done(shard_last_status());
 }
 END_TEST
@@ -201,8 +201,8 @@ START_TEST(finds_memory)
     all_reduce(part, array, SMALL, SHARD_FLOAT32, SHARD_SUM);
     check_done(gpu()->ops->synchronize(gpu()));
     ck_assert_int_eq(cudaPeekAtLastError(), cudaSuccess); /* nor is it left of asking whether work is done */
-    shard_group_destroy(part);
-    shard_group_destroy(group);
+    shard_group_free(part);
+    shard_group_free(group);
     check_done(shard_last_status());
 }
 END_TEST
@@ -220,7 +220,7 @@ START_TEST(counts_memory)
     gpu()->ops->memory_stats(gpu(), &after);
     ck_assert_int_eq(after.current, before.current);
     ck_assert_int_ge(after.peak, before.current + (int64_t)bytes);
-    shard_group_destroy(group);
+    shard_group_free(group);
     check_done(shard_last_status());
 }
 END_TEST
@@ -249,7 +249,7 @@ START_TEST(any_thread)
         ck_assert_int_eq(pthread_join(threads[i], NULL), 0);
         ck_assert_int_eq(status[i], SHARD_OK);
     }
-    shard_group_destroy(group);
+    shard_group_free(group);
     check_done(shard_last_status());
 }
 END_TEST
@@ -265,14 +265,14 @@ START_TEST(aborts)
         shard_group *group = connected();
         all_reduce(group, array, SMALL, SHARD_FLOAT32, SHARD_MAX);
         shard_error(SHARD_ERROR_IO, "something else");
-        shard_group_destroy(group);
+        shard_group_free(group);
         ck_assert_str_eq(shard_last_error(), "something else");
         shard_clear_error();
         check_done(gpu()->ops->synchronize(gpu()));
     }
     shard_group *group = connected();
     check_collectives(group, SMALL, SHARD_FLOAT32);
-    shard_group_destroy(group);
+    shard_group_free(group);
     check_done(shard_last_status());
     free(data);
 }

@@ -45,8 +45,8 @@ static void splits(shard_group *world, void *context)
     }
     shard_mesh_destroy(mesh);
     check_sum_of_ranks(group);
-    shard_group_destroy(alone);
-    shard_group_destroy(group);
+    shard_group_free(alone);
+    shard_group_free(group);
     check_sum_of_ranks(world);
 }
 

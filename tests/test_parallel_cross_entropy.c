@@ -99,7 +99,7 @@ static void works_in_groups(shard_group *world, void *context)
             members[1][sizes[1]++] = other;
     }
     for (int way = 0; way < 2; way++) {
-        shard_group *group = shard_group_create(world, members[way], sizes[way]);
+        shard_group *group = shard_group_make(world, members[way], sizes[way]);
         ck_assert_msg(group, "%s", shard_last_error());
         for (int i = 0; i < LOSS_CASES; i++) {
             /* Other groups compute other shapes meanwhile. */
@@ -107,7 +107,7 @@ static void works_in_groups(shard_group *world, void *context)
             loss_case c = loss_case_at(i, 3 + number, 11 - number, SHARD_FLOAT32);
             check_split(&c, group, loss_range(&c, group), 1e-6);
         }
-        shard_group_destroy(group);
+        shard_group_free(group);
     }
 }
 

@@ -213,7 +213,7 @@ static void on_a_mesh(shard_group *world, void *context)
     shard_manual_seed(3);
     shard_module *model =
         shard_nn_sequential(shard_nn_parallel_embedding(9, 6, -1, SHARD_SPLIT_ROW, group), shard_nn_linear(6, 9));
-    ck_assert_ptr_eq(shard_replica_group(shard_module_tensor(shard_module_child_at(model, 0), "weight")),
+    ck_assert_ptr_eq(shard_tensor_replica_group(shard_module_tensor(shard_module_child_at(model, 0), "weight")),
                      shard_mesh_data_group(mesh));
     shard_optimizer *sgd = shard_zero_optimizer(sgd_of_list(shard_parameters(model), .lr = 0.5), .stage = stage);
     double first = 0, loss = 0;

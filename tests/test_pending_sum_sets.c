@@ -85,7 +85,7 @@ static void sums_own_parts(shard_group *world, void *context)
         double *values = values_of(part);
         shard_tensor *own = shard_from_host(values, shard_tensor_shape(part), .dtype = SHARD_FLOAT64, .requires_grad = true);
         free(values);
-        shard_set_replica_group(own, data);
+        shard_tensor_set_replica_group(own, data);
         shard_tensors *list = shard_tensors_create();
         check_ok(shard_tensors_add(list, "own", own));
         shard_data_parallel *dp = shard_data_parallel_create(list);
@@ -194,7 +194,7 @@ static void refuses_groups(shard_group *world, void *context)
         check_error(shard_backward(shard_add(own_loss(leaf, world), own_loss(leaf, data))), "*rows or summands of *");
         /* A parameter that only some of the ranks have whose rows were gathered. */
         shard_tensor *weight = made_up_leaf(SHARD_SHAPE(FEATURES, FEATURES), 2, SHARD_FLOAT64);
-        shard_set_replica_group(weight, data);
+        shard_tensor_set_replica_group(weight, data);
         shard_tensors *list = shard_tensors_create();
         check_ok(shard_tensors_add(list, "weight", weight));
         shard_data_parallel *dp = shard_data_parallel_create(list);

@@ -1,8 +1,8 @@
 /*
  * shard/comm.h: groups of ranks that communicate.
  *
- * A group is made by a mesh (shard/distributed.h). It numbers its ranks from 0; shard_group_world_rank gives
- * the world's number.
+ * A group is made by a mesh (shard/distributed.h), shard_group_create or shard_group_split. It numbers its ranks from
+ * 0, in the world's order; shard_group_world_rank gives the world's number.
  *
  * Before each collective the group's ranks compare the call: the public function, sizes and settings (for
  * shard_step: learning rate, optimizer, clip value). A difference (MISMATCH), a failed rank (PEER) or a rank
@@ -33,8 +33,53 @@ SHARD_API int shard_group_size(const shard_group *group);
 /* The world's rank of the group's rank `member`. Not collective. */
 SHARD_API int shard_group_world_rank(const shard_group *group, int member);
 
-/* The host transport: "self", "shm" or "mpi"; static. Not collective. */
+/* The host transport: "self", "shm", "mpi" or "exchange" (shard_init_with); static. Not collective. */
 SHARD_API const char *shard_group_transport(const shard_group *group);
+
+/*
+ * The caller's exchange of bytes, for shard_init_with (shard/distributed.h): an all-gather. It sets receive
+ * [count][bytes] to the send [bytes] of each of the ranks, in the order of `ranks`, which ascends. Every rank in `ranks` calls it
+ * at the same time with the same ranks and bytes; other ranks do not. Returns SHARD_OK, or another status if it fails,
+ * for example since a rank has ended. It may report the reason by shard_error.
+ *
+ * The library calls it from a thread of its own, one call at a time, with all signals blocked.
+ */
+typedef shard_status shard_exchange_function(void *context, const int *ranks, int count, const void *send, void *receive,
+                                             size_t bytes);
+
+/* ---- groups of the caller's own ---- */
+
+/*
+ * Groups of the caller's own are used as those of a mesh: with every collective, parallel layer and placement. Groups that are
+ * gathered or summed over in one step have the same ranks, or this rank alone in common (shard/distributed.h).
+ *
+ * shard_group_create and shard_group_split are collective over `parent`. Each rank calls them in the same order. Destroy a
+ * group after everything that is placed on it, at the latest after shard_finalize; then it can only be destroyed: a
+ * collective over it is an error (ARGUMENT).
+ */
+
+/* The group of `count` ranks of the parent, in any order, without duplicates. Every rank of the parent calls it with the
+ * same ranks, also one that is not among them: it gets NULL without an error. NULL with the error set, on all ranks:
+ * MISMATCH, lists that differ; ARGUMENT, a list of one rank that is wrong, and PEER on the others. As
+ * torch.distributed.new_group. */
+SHARD_API shard_group *shard_group_create(shard_group *parent, const int *ranks, int count);
+
+/* Divides the parent's ranks into groups: those with the same color >= 0 are one. Returns this rank's group; NULL without an
+ * error where color is -1. NULL with the error set, on all ranks: ARGUMENT, another negative color. As MPI_Comm_split with
+ * equal keys and torch.distributed.split_group. */
+SHARD_API shard_group *shard_group_split(shard_group *parent, int color);
+
+/* Destroys a group of shard_group_create or shard_group_split; NULL is fine. The world and groups of a mesh are not
+ * destroyed, and the thread has an error (ARGUMENT). Every rank of the group calls it. */
+SHARD_API void shard_group_destroy(shard_group *group);
+
+/* Sets the ranks that hold the same shards as this one of what is split over `group` from now on, as a mesh does for its
+ * groups: the replica group of its parameters (shard_tensor_replica_group), over which shard_data_parallel averages. NULL, the
+ * value at first: no other rank. Errors: ARGUMENT, groups that have more than this rank in common; the world or a mesh's group.
+ * Not collective. */
+SHARD_API shard_status shard_group_set_replicas(shard_group *group, shard_group *replicas);
+
+/* ---- collectives without data ---- */
 
 /* Returns when all ranks of the group have called it. Collective over group. As torch.distributed.barrier. */
 SHARD_API shard_status shard_barrier(shard_group *group);

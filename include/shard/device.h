@@ -51,7 +51,7 @@ typedef enum shard_memory_kind {
     SHARD_MEMORY_GRADIENTS,      /* of leaves */
     SHARD_MEMORY_OPTIMIZER_STATE,
     SHARD_MEMORY_ACTIVATIONS, /* all other tensors: inputs, results, saved tensors; host memory of the CPU's
-                                 shard_allocate_host (not of a GPU's, as it is not on the GPU) */
+                                 shard_device_allocate_host (not of a GPU's, as it is not on the GPU) */
     SHARD_MEMORY_BUCKETS,     /* parameters and gradients that are communicated */
     SHARD_MEMORY_WORKSPACE,   /* of one operation while it runs */
     SHARD_MEMORY_KINDS
@@ -83,13 +83,31 @@ SHARD_API void shard_trim_memory(shard_device *device);
  * device, or after the shard_event_synchronize of an event that was recorded later; no other call waits for the
  * copy. NULL with the error set (MEMORY). Any thread may free it, with the same number of bytes; freeing NULL is
  * fine. Not collective. */
-SHARD_API void *shard_allocate_host(shard_device *device, size_t bytes);
-SHARD_API void shard_free_host(shard_device *device, void *memory, size_t bytes);
+SHARD_API void *shard_device_allocate_host(shard_device *device, size_t bytes);
+SHARD_API void shard_device_free_host(shard_device *device, void *memory, size_t bytes);
 
 /* Waits until all work queued on the device is done, as torch.cuda.synchronize. Errors: DEVICE, a failure in it;
  * PEER or TIMEOUT, of a rank that a queued collective waits for; faults in the data of a queued operation (op.h:
  * labels, indices). Not collective. */
 SHARD_API shard_status shard_synchronize(shard_device *device);
+
+/*
+ * Runs the device's operations on the caller's CUDA stream (a cudaStream_t, or its number in other languages:
+ * torch.cuda.Stream.cuda_stream) from here on, in all threads. NULL: on the device's own stream again, on which they run at
+ * first.
+ *
+ * Order: the operations that were queued so far come before those on the new stream. Work that the caller puts on the stream by
+ * itself is ordered with the operations as on any stream, so that neither side waits on the host. Work of the caller on other
+ * streams is ordered by the caller's events. A switch to a stream and back makes each of the two wait for the other.
+ * Copies of shard_from_host_async and collectives stay on streams of the library's own, which events join with this one.
+ *
+ * The stream belongs to the device, and lives until another one is in its place. No other thread calls a function of the device
+ * at the same time. 1 is CUDA's legacy default stream, on which nothing can be captured (shard_graph_begin).
+ *
+ * Errors: ARGUMENT, a stream that is not the device's, or any but NULL for the CPU; UNSUPPORTED, while a graph is captured;
+ * DEVICE. After an error the earlier stream stays. Not collective. As torch.cuda.set_stream.
+ */
+SHARD_API shard_status shard_device_use_stream(shard_device *device, void *stream);
 
 /* A mark in the queue of a device, to wait for the work before it and no more, as torch.cuda.Event. The caller
  * destroys it; destroying NULL is fine. NULL with the error set. None of these functions is collective. */

@@ -18,6 +18,27 @@ SHARD_BEGIN_C
  * Collective over all ranks, with the deadline SHARD_TIMEOUT (docs/errors.md). */
 SHARD_API shard_status shard_init(int *argc, char ***argv);
 
+typedef struct shard_init_options {
+    size_t size;
+    int rank;                          /* of this process, 0 to ranks - 1 */
+    int ranks;                         /* processes of the job; 1 */
+    shard_exchange_function *exchange; /* shard/comm.h; may be NULL if ranks is 1 */
+    void *context;                     /* for exchange */
+} shard_init_options;
+#define SHARD_INIT_OPTIONS_VALUES sizeof(shard_init_options), 0, 1, NULL, NULL
+#define SHARD_INIT_OPTIONS_INIT {SHARD_INIT_OPTIONS_VALUES}
+
+/* Joins ranks that any launcher started, in place of shard_init: the caller's exchange (over torch's store, sockets, files)
+ * connects them. Ranks on one host take shared memory, and the exchange is called a few times in this function alone. For
+ * ranks on several hosts every collective goes through the exchange, until shard_finalize; an MPI is faster.
+ * SHARD_TRANSPORT=shm or exchange, on all ranks, chooses by hand.
+ *
+ * Errors: ARGUMENT, also of a second call; MISMATCH, ranks with different options, or an exchange that gives bytes in another
+ * order; PEER, an exchange that fails; TIMEOUT, one that does not return within SHARD_TIMEOUT seconds; UNAVAILABLE,
+ * SHARD_TRANSPORT is shm, and ranks do not share memory. After PEER or TIMEOUT the exchange is not called again. NULL options:
+ * one rank. Collective over all ranks. As torch.distributed.init_process_group with a store. */
+SHARD_API shard_status shard_init_with(const shard_init_options *options);
+
 /* Leaves the job. Prints the thread's error, if there is one (an error that all ranks have is printed by rank 0 alone),
  * sends it to the other ranks, and returns 1, else 0: `return shard_finalize();`. Waits for the GPU if one was opened, so
  * that its errors count, and for the other ranks, with the deadline SHARD_TIMEOUT (docs/errors.md). Groups are not used

@@ -4,6 +4,15 @@
  * The types are those of DLPack's dlpack.h (https://github.com/dmlc/dlpack, version 1.1), written anew from its
  * specification (https://dmlc.github.io/dlpack/latest/c_api.html): the names, values and layouts that an exchange
  * needs. A program that includes DLPack's own header before this one uses that.
+ *
+ * Streams. GPU memory is used in the order of a stream, and DLPack's structs do not name one. Both functions take the stream on
+ * which the device's operations run at the time of the call: its own, or the one of shard_device_use_stream.
+ *   - shard_to_dlpack: values are there for work on that stream. The deleter releases the memory in the order of the stream
+ *     that is in use then: the consumer's work on the memory is on it, or ordered before it.
+ *   - shard_from_dlpack: the producer's work on the memory is on that stream, or ordered before it:
+ *     tensor.__dlpack__(stream=number) in Python. The deleter is called after the operations on the memory are done.
+ * To write __dlpack__(stream) for a consumer's stream: shard_device_use_stream(device, stream), then the stream before it
+ * again. Each of the two streams then waits for the work on the other so far.
  */
 #ifndef SHARD_DLPACK_H
 #define SHARD_DLPACK_H
@@ -80,14 +89,15 @@ typedef struct DLManagedTensorVersioned {
 /* The tensor's memory for another library, without a copy; it stays until the deleter is called, in the tensor's
  * thread. A write to it between a forward and its backward is not detected, as with shard_data. A parameter
  * that moves afterwards (shard_data_parallel_create, shard_zero_optimizer) leaves that memory. NULL with the error
- * set: UNSUPPORTED, a tensor that is not in host memory, or a parameter in stage 3 of shard_zero_optimizer. Not
+ * set: UNSUPPORTED, a parameter in stage 3 of shard_zero_optimizer. Not
  * collective. As tensor.__dlpack__(max_version=(1, 1)). */
 SHARD_API DLManagedTensorVersioned *shard_to_dlpack(shard_tensor *tensor);
 
 /* A tensor on that memory, without a copy. The deleter is called when the last tensor on it is released; after an
  * error it is not called, and the caller still owns `managed`. NULL with the error set: UNSUPPORTED, another major
- * version than 1, memory that is not the host's or read-only, a dtype that there is not here, gaps between elements;
- * ARGUMENT, memory that is not aligned to the dtype's size. Not collective. As torch.from_dlpack. */
+ * version than 1, memory that is neither the host's nor a GPU's or is read-only, a dtype that there is not here, gaps between
+ * elements; UNAVAILABLE, a GPU that cannot be opened; ARGUMENT, memory that is not aligned to the dtype's size. Not collective.
+ * As torch.from_dlpack. */
 SHARD_API shard_tensor *shard_from_dlpack(DLManagedTensorVersioned *managed);
 
 SHARD_END_C

@@ -1,7 +1,7 @@
 /*
  * shard/parallel.h: data parallel training, and ZeRO, which also partitions optimizer state, gradients and parameters.
  *
- * Gradients are averaged over each parameter's replica group (shard_set_replica_group) while backward runs. Parameters of
+ * Gradients are averaged over each parameter's replica group (shard_tensor_set_replica_group) while backward runs. Parameters of
  * one dtype, device and replica group are moved into buckets, flat memory of about bucket_mib that ends where a module does.
  * A bucket's gradients are reduced as soon as backward has filled them.
  *

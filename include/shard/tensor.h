@@ -114,7 +114,7 @@ SHARD_API shard_tensor *shard_full_with(shard_shape shape, double value, const s
 #define shard_from_host(...) shard_from_host_of(SHARD_ARGUMENTS(shard_from_host_arguments, __VA_ARGS__))
 SHARD_API shard_tensor *shard_from_host_with(const void *data, shard_shape shape, const shard_tensor_options *options);
 
-/* As shard_from_host without waiting: data is memory of shard_allocate_host (or other pinned memory). The copy runs
+/* As shard_from_host without waiting: data is memory of shard_device_allocate_host (or other pinned memory). The copy runs
  * concurrently with the device's computation, and operations on the tensor wait for it on the device. data may be
  * overwritten after the shard_event_synchronize of an event that was recorded later, or after shard_synchronize, but
  * not after shard_item or shard_copy_to_host. The CPU copies at once. As tensor.to(device, non_blocking=True) on a
@@ -187,7 +187,7 @@ SHARD_API shard_tensor *shard_detach(shard_tensor *tensor);
  * are made). A split parameter is made by
  *     shard_range range = shard_split_range(out, size, rank);
  *     shard_as_split(shard_uniform(SHARD_SHAPE(range.size, in), low, high), 0, group, range.start, out)
- * If group is a mesh's model group, the tensor is replicated over the data group (shard_replica_group). Errors:
+ * If group is a mesh's model group, the tensor is replicated over the data group (shard_tensor_replica_group). Errors:
  * ARGUMENT, a tensor that requires a gradient; SHAPE, a range outside of whole. Not collective. */
 SHARD_API shard_tensor *shard_as_split(shard_tensor *tensor, int dim, shard_group *group, int64_t start, int64_t whole);
 
@@ -223,12 +223,12 @@ SHARD_API shard_status shard_materialize(shard_tensor *tensor);
 SHARD_API void *shard_data(shard_tensor *tensor);
 
 /* ---- to and from host memory; bytes must be numel * dtype size ----
- * The source may be overwritten on return, except pinned memory (of shard_allocate_host, cudaMallocHost and the
- * like): see shard_allocate_host. */
+ * The source may be overwritten on return, except pinned memory (of shard_device_allocate_host, cudaMallocHost and the
+ * like): see shard_device_allocate_host. */
 
 /* Copies all values to host memory; waits for the device. */
 SHARD_API shard_status shard_copy_to_host(shard_tensor *tensor, void *data, size_t bytes);
-/* As shard_copy_to_host without waiting: data, memory of shard_allocate_host, has the values after the
+/* As shard_copy_to_host without waiting: data, memory of shard_device_allocate_host, has the values after the
  * shard_event_synchronize of an event that was recorded later, or after shard_synchronize. data must exist until
  * then; the tensor may be released. The CPU copies at once. As torch's copy_(non_blocking=True). */
 SHARD_API shard_status shard_copy_to_host_async(shard_tensor *tensor, void *data, size_t bytes);
@@ -247,8 +247,8 @@ SHARD_API void shard_set_requires_grad(shard_tensor *leaf, bool requires_grad);
 SHARD_API shard_tensor *shard_grad(shard_tensor *leaf);
 /* The group over which a parameter is replicated. NULL is the world, or, for a split parameter, this rank alone: no
  * other rank is known to have the same local shard. */
-SHARD_API shard_group *shard_replica_group(const shard_tensor *parameter);
-SHARD_API void shard_set_replica_group(shard_tensor *parameter, shard_group *group);
+SHARD_API shard_group *shard_tensor_replica_group(const shard_tensor *parameter);
+SHARD_API void shard_tensor_set_replica_group(shard_tensor *parameter, shard_group *group);
 
 /* ---- ownership ---- */
 

@@ -21,6 +21,9 @@ bool shard_group_same(const shard_group *a, const shard_group *b);
  * set. argc and argv are for MPI_Init and may be NULL. */
 shard_group *shard_world_open(int *argc, char ***argv);
 
+/* The world group of the ranks that the caller's exchange connects (shard_init_with). NULL with the error set. */
+shard_group *shard_world_join(int rank, int size, shard_exchange_function *exchange, void *context);
+
 /* Leaves the world, with an abort notice if this rank has failed. NULL is ignored. */
 void shard_world_close(shard_group *world);
 
@@ -39,13 +42,11 @@ shard_group *shard_group_allocate(shard_group *group);
 shard_group *shard_group_start(shard_group *group, shard_collective_kind kind);
 
 /* The group of `members` (ranks of parent), for a rank among them. Collective
- * over these. shard_group_destroy destroys it, and ignores NULL. */
-shard_group *shard_group_create(shard_group *parent, const int *members, int size);
-void shard_group_destroy(shard_group *group);
+ * over these alone, unlike shard_group_create. */
+shard_group *shard_group_make(shard_group *parent, const int *members, int size);
 
-/* Divides the parent's ranks into groups by color >= 0, in the parent's order, and returns this rank's group. Collective
- * over the parent, whose device transport connects all groups at once. */
-shard_group *shard_group_split(shard_group *parent, int color);
+/* Destroys any group, also one that a mesh or the library owns. NULL is ignored. */
+void shard_group_free(shard_group *group);
 
 /* Agrees on the group's device transport now, for data in the memory of a device like this one. Collective. */
 shard_status shard_group_choose_device_transport(shard_group *group, shard_device *device);

@@ -2,13 +2,16 @@
 #include "comm/comm.h"
 
 #include "base/error.h"
+#include "base/hash.h"
 #include "base/math.h"
 #include "base/memory.h"
 #include "comm/backends.h"
 #include "comm/device_transport.h"
+#include "comm/function.h"
 #include "comm/preflight.h"
 
 #include <inttypes.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -45,7 +48,7 @@ static void free_group(shard_group *group)
     free(group);
 }
 
-void shard_group_destroy(shard_group *group)
+void shard_group_free(shard_group *group)
 {
     if (!group)
         return;
@@ -107,20 +110,19 @@ shard_range shard_split_range(int64_t size, int members, int member)
 static shard_status check_members(const shard_group *parent, const int *members, int size)
 {
     if (!members)
-        return shard_null_argument("shard_group_create", "members");
+        return shard_null_argument("shard_group_make", "members");
     if (size < 1 || size > parent->size)
-        return shard_error(SHARD_ERROR_ARGUMENT, "shard_group_create: %d members of a group of %d ranks", size, parent->size);
+        return shard_error(SHARD_ERROR_ARGUMENT, "shard_group_make: %d members of a group of %d ranks", size, parent->size);
     bool inside = false;
     for (int i = 0; i < size; i++) {
         if (members[i] < 0 || members[i] >= parent->size || (i > 0 && members[i] <= members[i - 1]))
-            return shard_error(
-                SHARD_ERROR_ARGUMENT,
-                "shard_group_create: members must ascend and be ranks of the parent, which has %d; member %d is %d", parent->size,
-                i, members[i]);
+            return shard_error(SHARD_ERROR_ARGUMENT,
+                               "shard_group_make: members must ascend and be ranks of the parent, which has %d; member %d is %d",
+                               parent->size, i, members[i]);
         inside |= members[i] == parent->rank;
     }
     if (!inside)
-        return shard_error(SHARD_ERROR_ARGUMENT, "shard_group_create: called by rank %d, which is not among the members",
+        return shard_error(SHARD_ERROR_ARGUMENT, "shard_group_make: called by rank %d, which is not among the members",
                            parent->rank);
     return SHARD_OK;
 }
@@ -131,26 +133,26 @@ shard_group *shard_group_start(shard_group *group, shard_collective_kind kind)
 {
     if (shard_preflight_only(group, kind) == SHARD_OK)
         return group;
-    shard_group_destroy(group);
+    shard_group_free(group);
     return NULL;
 }
 
-shard_group *shard_group_create(shard_group *parent, const int *members, int size)
+shard_group *shard_group_make(shard_group *parent, const int *members, int size)
 {
     if (!parent) {
-        shard_null_argument("shard_group_create", "parent");
+        shard_null_argument("shard_group_make", "parent");
         return NULL;
     }
     if (check_members(parent, members, size) != SHARD_OK)
         return NULL;
     if (size == 1)
         return shard_group_alone(parent->world_ranks[members[0]]);
-    shard_group *group = shard_refuse_fork(parent) == SHARD_OK ? shard_calloc(1, sizeof *group) : NULL;
+    shard_group *group = shard_refuse_outsider(parent) == SHARD_OK ? shard_calloc(1, sizeof *group) : NULL;
     if (!group)
         return NULL;
     *group = (shard_group){.transport = parent->transport, .size = size};
     if (!shard_group_allocate(group)) {
-        shard_group_destroy(group);
+        shard_group_free(group);
         return NULL;
     }
     for (int i = 0; i < size; i++) {
@@ -158,11 +160,14 @@ shard_group *shard_group_create(shard_group *parent, const int *members, int siz
         group->rank = members[i] == parent->rank ? i : group->rank;
     }
     if (group->transport->split(parent, group, 0) != SHARD_OK) {
-        shard_group_destroy(group);
+        shard_group_free(group);
         return NULL;
     }
     return shard_group_start(group, SHARD_COLLECTIVE_GROUP_CREATE);
 }
+
+/* The color of ranks that get no group. */
+enum { NO_COLOR = -1 };
 
 /* The word that each rank sends before a split. */
 typedef struct split_word {
@@ -170,7 +175,7 @@ typedef struct split_word {
     int32_t reaches; /* it has a device whose memory the host does not reach */
 } split_word;
 
-/* The group of those that said this rank's color. */
+/* The group of the ranks with this rank's color. */
 static shard_group *create_of_color(shard_group *parent, const split_word *words)
 {
     int *members = shard_calloc((size_t)parent->size, sizeof *members), size = 0;
@@ -181,7 +186,7 @@ static shard_group *create_of_color(shard_group *parent, const split_word *words
     for (int member = 0; member < parent->size; member++)
         if (words[member].color == words[parent->rank].color)
             members[size++] = member;
-    shard_group *group = shard_group_create(parent, members, size);
+    shard_group *group = shard_group_make(parent, members, size);
     free(members);
     return group;
 }
@@ -202,36 +207,120 @@ static shard_group *split_host(shard_group *parent, int color, bool reaches, boo
         *all_reach &= words[member].reaches != 0;
     }
     if (status == SHARD_OK) {
-        group = create_of_color(parent, words);
+        if (color != NO_COLOR)
+            group = create_of_color(parent, words);
         status = shard_preflight_only(parent, SHARD_COLLECTIVE_AGREE);
     }
     free(words);
     if (status == SHARD_OK)
         return group;
-    shard_group_destroy(group);
+    shard_group_free(group);
+    return NULL;
+}
+
+/* NULL without an error for NO_COLOR. */
+static shard_group *split_by_color(shard_group *parent, int color)
+{
+    if (parent->size == 1)
+        return color == NO_COLOR || shard_last_status() != SHARD_OK ? NULL : shard_group_alone(parent->world_ranks[0]);
+    shard_device *device = shard_accelerator();
+    bool all_reach = true;
+    shard_group *group = split_host(parent, color, device != NULL, &all_reach);
+    if (shard_last_status() != SHARD_OK || !all_reach)
+        return group;
+    if (shard_group_choose_device_transport(parent, device) == SHARD_OK &&
+        shard_device_transport_split(parent, shard_group_size(group) > 1 ? group : NULL, color) == SHARD_OK)
+        return group;
+    shard_group_free(group);
     return NULL;
 }
 
 shard_group *shard_group_split(shard_group *parent, int color)
 {
-    if (!parent) {
-        shard_null_argument("shard_group_split", "parent");
-        return NULL;
+    SHARD_FUNCTION("shard_group_split");
+    if (!parent)
+        return shard_null_argument("shard_group_split", "parent"), NULL;
+    if (color < NO_COLOR)
+        shard_error(SHARD_ERROR_ARGUMENT, "shard_group_split: color %d; colors are 0 or more, -1 for no group", color);
+    return split_by_color(parent, color);
+}
+
+/* Marks the ranks of the list; an error that is set here reaches the other ranks by the split. */
+static void mark_ranks(const shard_group *parent, const int *ranks, int count, bool *marked)
+{
+    if (!ranks)
+        shard_null_argument("shard_group_create", "ranks");
+    else if (count < 1)
+        shard_error(SHARD_ERROR_ARGUMENT, "shard_group_create: a list of %d ranks", count);
+    for (int i = 0; marked && i < count && shard_last_status() == SHARD_OK; i++)
+        if (ranks[i] < 0 || ranks[i] >= parent->size)
+            shard_error(SHARD_ERROR_ARGUMENT, "shard_group_create: rank %d in a list for a parent of %d ranks", ranks[i],
+                        parent->size);
+        else if (marked[ranks[i]])
+            shard_error(SHARD_ERROR_ARGUMENT, "shard_group_create: rank %d is twice in the list", ranks[i]);
+        else
+            marked[ranks[i]] = true;
+}
+
+/* All ranks of the parent need the same list. A message has its beginning. */
+static void agree_on_ranks(const shard_group *parent, const bool *marked)
+{
+    char text[SHARD_FUNCTION_AGREED / 2] = "";
+    uint64_t hash = SHARD_HASH_START;
+    size_t used = 0;
+    for (int rank = 0; rank < parent->size; rank++) {
+        if (!marked[rank])
+            continue;
+        hash = shard_hash_word(hash, (uint64_t)rank);
+        if (used < sizeof text)
+            used += (size_t)snprintf(text + used, sizeof text - used, "%s%d", used ? ", " : "", rank);
     }
-    if (color < 0)
-        shard_error(SHARD_ERROR_ARGUMENT, "shard_group_split: color %d; colors are 0 or more", color);
-    if (parent->size == 1)
-        return color < 0 ? NULL : shard_group_alone(parent->world_ranks[0]);
-    shard_device *device = shard_accelerator();
-    bool all_reach = true;
-    shard_group *group = split_host(parent, color, device != NULL, &all_reach);
-    if (!group || !all_reach)
-        return group;
-    if (shard_group_choose_device_transport(parent, device) == SHARD_OK &&
-        shard_device_transport_split(parent, group->size > 1 ? group : NULL, color) == SHARD_OK)
-        return group;
-    shard_group_destroy(group);
-    return NULL;
+    shard_agree_on("ranks %s", text);
+    shard_agree_on("list %016" PRIx64, hash);
+}
+
+shard_group *shard_group_create(shard_group *parent, const int *ranks, int count)
+{
+    SHARD_FUNCTION("shard_group_create");
+    if (!parent)
+        return shard_null_argument("shard_group_create", "parent"), NULL;
+    bool *marked = shard_calloc((size_t)parent->size, sizeof *marked);
+    mark_ranks(parent, ranks, count, marked);
+    if (shard_last_status() == SHARD_OK)
+        agree_on_ranks(parent, marked);
+    shard_group *group = split_by_color(parent, marked && marked[parent->rank] ? 0 : NO_COLOR);
+    free(marked);
+    return group;
+}
+
+static bool is_caller_s(const char *function, const shard_group *group)
+{
+    if (!group->is_world && !group->is_owned)
+        return true;
+    shard_error(SHARD_ERROR_ARGUMENT, "%s: the group is %s", function, group->is_world ? "the world" : "a mesh's");
+    return false;
+}
+
+void shard_group_destroy(shard_group *group)
+{
+    if (group && is_caller_s("shard_group_destroy", group))
+        shard_group_free(group);
+}
+
+shard_status shard_group_set_replicas(shard_group *group, shard_group *replicas)
+{
+    if (!group)
+        return shard_null_argument("shard_group_set_replicas", "group");
+    if (!is_caller_s("shard_group_set_replicas", group))
+        return shard_last_status();
+    if (shard_group_common(group, replicas) != 1)
+        return shard_error(
+            SHARD_ERROR_ARGUMENT,
+            "shard_group_set_replicas: the groups have %d ranks in common; replicas have this rank alone in common "
+            "with the group that a tensor is split over",
+            shard_group_common(group, replicas));
+    group->replicas = replicas;
+    return SHARD_OK;
 }
 
 shard_status shard_group_choose_device_transport(shard_group *group, shard_device *device)

@@ -209,8 +209,10 @@ static void report_fault(const shard_collective *call)
         device->ops->report(device);
 }
 
-shard_status shard_refuse_fork(const shard_group *group)
+shard_status shard_refuse_outsider(const shard_group *group)
 {
+    if (shard_process.ended)
+        return shard_error(SHARD_ERROR_ARGUMENT, "a collective after shard_finalize: the job's groups can only be destroyed");
     if (!shard_comm_forked())
         return SHARD_OK;
     return shard_error(SHARD_ERROR_UNAVAILABLE, "this process was forked by rank %d after shard_init: it can enter no collective",
@@ -248,7 +250,7 @@ shard_status shard_preflight(shard_group *group, const shard_collective *call, c
 {
     if (shard_error_is_joint(shard_process.world_size))
         return shard_last_status();
-    SHARD_TRY(shard_refuse_fork(group));
+    SHARD_TRY(shard_refuse_outsider(group));
     shard_refuse_captured_collective();
     report_fault(call);
     shard_fingerprint mine = make_fingerprint(group, call, small, bytes);

@@ -36,8 +36,8 @@ static inline const shard_fingerprint *shard_received(const shard_group *group)
 /* Sets the error UNSUPPORTED in a capture: a replay would make no preflight check. */
 void shard_refuse_captured_collective(void);
 
-/* Fails in a process that a rank has forked. */
-shard_status shard_refuse_fork(const shard_group *group);
+/* Fails in a process that a rank has forked, and after the end of the job. */
+shard_status shard_refuse_outsider(const shard_group *group);
 
 /* Makes the preflight check. `bytes` of small are sent with it, and are in shard_received afterwards. OK only if all ranks
  * make the same call and no rank has an error. */

@@ -10,6 +10,9 @@ const shard_transport *shard_find_transport(const char *name);
 /* The host transport of the launcher that started this process: shardrun's shared memory, an MPI launcher's, else self. */
 const shard_transport *shard_launched_transport(void);
 
+/* The host transports by which ranks join that the caller's exchange connects, from the best one on; NULL after the last. */
+const shard_transport *shard_joining_transport_at(int number);
+
 /* The device transports from the best one on; NULL after the last, which connects any devices. */
 const shard_transport *shard_device_transport_at(int number);
 

@@ -72,13 +72,19 @@ typedef enum shard_abort_notice {
 /* The size of a rank's description of its device, by which a device transport is chosen. */
 #define SHARD_OFFER_BYTES 208
 
+/* The ranks of shard_init_with; rendezvous.h. */
+typedef struct shard_rendezvous shard_rendezvous;
+
 typedef struct shard_transport {
     const char *name;
     const char *title; /* of a device transport, for the log: "NCCL 2.28.9" */
 
-    /* A host transport: joins the world; sets rank, size, transport (this table, or a plugin's) and state of a new
-     * group. NULL: it is a device transport. */
+    /* A host transport: joins the world of shard_init; sets rank, size, transport (this table, or a plugin's) and state of a
+     * new group. NULL: it needs shard_init_with, or is a device transport. */
     shard_status (*open)(shard_group *world, int *argc, char ***argv);
+    /* A host transport: joins the world of shard_init_with, as open; or leaves state NULL, and writes the reason to refusal,
+     * on all ranks. NULL: it does not use an exchange. */
+    shard_status (*join)(shard_group *world, shard_rendezvous *rendezvous, char *refusal, size_t bytes);
     /* A device transport: offer [SHARD_OFFER_BYTES] = this rank's description of its device. NULL: none. */
     void (*offer)(shard_device *device, void *offer);
     /* A device transport, by the offers of all ranks [size][SHARD_OFFER_BYTES]: sets device_transport and device_state,
@@ -124,9 +130,10 @@ struct shard_group {
     const void **parts;           /* [size] workspace of the current collective */
     const shard_collective *call; /* the current collective, for texts; else NULL */
     /* The ranks that have the same shard as this one of tensors that are split over the group;
-     * set by a mesh. NULL: no other rank. */
+     * set by a mesh or shard_group_set_replicas. NULL: no other rank. */
     shard_group *replicas;
     bool is_world; /* callers may keep a pointer to it after the end of the job */
+    bool is_owned; /* by a mesh: shard_group_destroy refuses it */
 };
 
 /* The text of this rank's current call in the group, "all_reduce of 10 float32". */
@@ -153,6 +160,7 @@ typedef struct shard_comm_process {
     double timeout; /* seconds after which a wait fails: SHARD_TIMEOUT */
     int world_size; /* INT_MAX while there is no world */
     bool forked;    /* a fork of the process that opened the world: it is not a rank, and must not use its copy of the world */
+    bool ended;     /* the world has been closed: its groups can only be destroyed */
 } shard_comm_process;
 extern shard_comm_process shard_process;
 

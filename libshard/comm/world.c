@@ -7,10 +7,12 @@
 #include "base/memory.h"
 #include "comm/preflight.h"
 #include "comm/registry.h"
+#include "comm/rendezvous.h"
 
 #include <inttypes.h>
 #include <limits.h>
 #include <pthread.h>
+#include <string.h>
 
 static void note_fork(void)
 {
@@ -35,47 +37,110 @@ static shard_status check_world(const shard_group *world)
     return SHARD_OK;
 }
 
+static bool number_world(shard_group *world)
+{
+    if (!shard_group_allocate(world))
+        return false;
+    for (int rank = 0; rank < world->size; rank++)
+        world->world_ranks[rank] = rank;
+    return true;
+}
+
 /* Joins the world by that transport. */
 static shard_group *join_world(const shard_transport *transport, int *argc, char ***argv)
 {
+    if (transport && !transport->open)
+        return shard_fail_null(SHARD_ERROR_ARGUMENT, "SHARD_TRANSPORT is %s, for which the program calls shard_init_with",
+                               transport->name);
     shard_group *world = transport ? shard_calloc(1, sizeof *world) : NULL;
     if (!world)
         return NULL;
     world->transport = transport;
-    if (transport->open(world, argc, argv) != SHARD_OK || !shard_group_allocate(world)) {
-        shard_group_destroy(world);
-        return NULL;
-    }
-    for (int rank = 0; rank < world->size; rank++)
-        world->world_ranks[rank] = rank;
-    return world;
+    if (transport->open(world, argc, argv) == SHARD_OK && number_world(world))
+        return world;
+    shard_group_free(world);
+    return NULL;
 }
 
-shard_group *shard_world_open(int *argc, char ***argv)
+static shard_status begin_process(void)
 {
     static bool registered;
     int64_t seconds;
     if (!registered)
         pthread_atfork(NULL, NULL, note_fork);
     registered = true;
-    shard_process.forked = false;
-    if (shard_env_integer("SHARD_TIMEOUT", 600, 1, 1000000000, &seconds) != SHARD_OK)
-        return NULL;
+    shard_process.forked = shard_process.ended = false;
+    SHARD_TRY(shard_env_integer("SHARD_TIMEOUT", 600, 1, 1000000000, &seconds));
     shard_process.timeout = (double)seconds;
-    const char *forced = shard_env_string("SHARD_TRANSPORT", NULL);
-    shard_group *world = join_world(forced ? shard_find_transport(forced) : shard_launched_transport(), argc, argv);
-    if (!world)
-        return NULL;
-    if (!forced && check_world(world) != SHARD_OK) {
-        shard_group_destroy(world);
-        return NULL;
-    }
+    return SHARD_OK;
+}
+
+/* Of a world whose transport is ready: the first collective. */
+static shard_group *start_world(shard_group *world)
+{
     shard_log_set_rank(world->rank);
     world = shard_group_start(world, SHARD_COLLECTIVE_WORLD_OPEN);
     shard_process.world_size = world ? world->size : INT_MAX;
     if (world)
         world->is_world = true;
     return world;
+}
+
+shard_group *shard_world_open(int *argc, char ***argv)
+{
+    if (begin_process() != SHARD_OK)
+        return NULL;
+    const char *forced = shard_env_string("SHARD_TRANSPORT", NULL);
+    shard_group *world = join_world(forced ? shard_find_transport(forced) : shard_launched_transport(), argc, argv);
+    if (!world)
+        return NULL;
+    if (!forced && check_world(world) != SHARD_OK) {
+        shard_group_free(world);
+        return NULL;
+    }
+    return start_world(world);
+}
+
+/* The first transport that takes the ranks, or the forced one. */
+static shard_status choose_transport(shard_group *world, shard_rendezvous *rendezvous, const char *forced)
+{
+    const shard_transport *transport;
+    char refusal[SHARD_COMM_TEXT / 2] = "";
+    for (int i = 0; !world->state && (transport = shard_joining_transport_at(i)) != NULL; i++) {
+        if (forced && strcmp(forced, transport->name) != 0)
+            continue;
+        world->transport = transport;
+        SHARD_TRY(transport->join(world, rendezvous, refusal, sizeof refusal));
+    }
+    if (!world->state && refusal[0])
+        return shard_error(SHARD_ERROR_UNAVAILABLE, "shard_init_with: SHARD_TRANSPORT is %s, but %s", forced, refusal);
+    if (!world->state)
+        return shard_error(SHARD_ERROR_ARGUMENT,
+                           "shard_init_with: SHARD_TRANSPORT is \"%s\"; an exchange connects ranks for shm and "
+                           "exchange",
+                           forced);
+    if (refusal[0] && world->rank == 0)
+        shard_log_message(SHARD_LOG_INFO, "collectives go through the exchange of shard_init_with: %s", refusal);
+    return SHARD_OK;
+}
+
+shard_group *shard_world_join(int rank, int size, shard_exchange_function *exchange, void *context)
+{
+    if (begin_process() != SHARD_OK)
+        return NULL;
+    if (size == 1)
+        return start_world(join_world(shard_find_transport("self"), NULL, NULL));
+    const char *forced = shard_env_string("SHARD_TRANSPORT", NULL);
+    shard_group *world = shard_calloc(1, sizeof *world);
+    shard_rendezvous *rendezvous = world ? shard_rendezvous_create(rank, size, exchange, context, forced) : NULL;
+    if (world)
+        world->transport = shard_find_transport("self"); /* until one is chosen */
+    bool joined = rendezvous && choose_transport(world, rendezvous, forced) == SHARD_OK && number_world(world);
+    shard_rendezvous_unref(rendezvous);
+    if (joined)
+        return start_world(world);
+    shard_group_free(world);
+    return NULL;
 }
 
 void shard_world_notify_error(shard_group *world)
@@ -93,6 +158,7 @@ void shard_world_close(shard_group *world)
         return;
     if (!shard_process.forked)
         shard_world_notify_error(world);
-    shard_group_destroy(world);
+    shard_group_free(world);
     shard_process.world_size = INT_MAX;
+    shard_process.ended = true;
 }

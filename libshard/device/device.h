@@ -37,6 +37,7 @@ struct shard_device {
     const char *name;
     void *state;                /* the device's own */
     shard_memory_count *memory; /* [SHARD_MEMORY_KINDS] */
+    int ordinal;                /* of a GPU */
     bool allow_tf32; /* as shard_set_allow_tf32 says; read by products and convolutions of float32 */
 };
 

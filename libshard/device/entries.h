@@ -36,6 +36,9 @@ SHARD_MEMORY_ENTRY(void *, event_create, shard_device *)
 SHARD_MEMORY_ENTRY(void, event_destroy, shard_device *, void *event)
 SHARD_MEMORY_ENTRY(shard_status, event_record, shard_device *, void *event)
 SHARD_MEMORY_ENTRY(shard_status, event_synchronize, shard_device *, void *event)
+/* Later work goes to that stream of the caller, after all that is queued; NULL: to the device's own. ARGUMENT for a stream
+ * that it cannot use. */
+SHARD_MEMORY_ENTRY(shard_status, use_stream, shard_device *, void *stream)
 /* Calls between begin and end are recorded, and executed at each launch. *executable (NULL after a failure) is
  * valid until destroy; without `executable` the record is discarded. nodes: the number of recorded operations.
  * UNSUPPORTED on a device without graphs. */

@@ -100,14 +100,14 @@ void shard_trim_memory(shard_device *device)
         device->ops->trim(device);
 }
 
-void *shard_allocate_host(shard_device *device, size_t bytes)
+void *shard_device_allocate_host(shard_device *device, size_t bytes)
 {
     if (!device)
-        return shard_null_argument("shard_allocate_host", "device"), NULL;
+        return shard_null_argument("shard_device_allocate_host", "device"), NULL;
     return device->ops->allocate_host(device, bytes ? bytes : 1);
 }
 
-void shard_free_host(shard_device *device, void *memory, size_t bytes)
+void shard_device_free_host(shard_device *device, void *memory, size_t bytes)
 {
     if (device && memory)
         device->ops->release_host(device, memory, bytes ? bytes : 1);
@@ -116,6 +116,11 @@ void shard_free_host(shard_device *device, void *memory, size_t bytes)
 shard_status shard_synchronize(shard_device *device)
 {
     return device ? device->ops->synchronize(device) : shard_null_argument("shard_synchronize", "device");
+}
+
+shard_status shard_device_use_stream(shard_device *device, void *stream)
+{
+    return device ? device->ops->use_stream(device, stream) : shard_null_argument("shard_device_use_stream", "device");
 }
 
 struct shard_event {

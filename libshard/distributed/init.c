@@ -3,6 +3,7 @@
 
 #include "base/env.h"
 #include "base/log.h"
+#include "base/options.h"
 #include "comm/function.h"
 #include "distributed/threads.h"
 
@@ -45,20 +46,45 @@ static void fail_at_exit(int code, void *context)
     _exit(EXIT_FAILURE);
 }
 
-shard_status shard_init(int *argc, char ***argv)
+static shard_status check_first(const char *function)
 {
-    SHARD_FUNCTION("shard_init");
     if (world || left)
-        return shard_error(SHARD_ERROR_ARGUMENT, "shard_init: called %s; a process joins its job once",
+        return shard_error(SHARD_ERROR_ARGUMENT, "%s: called %s; a process joins its job once", function,
                            left ? "after shard_finalize" : "twice");
-    SHARD_TRY(check_environment());
-    world = shard_world_open(argc, argv);
+    return check_environment();
+}
+
+/* `joined` is the world, or NULL with the error set. */
+static shard_status begin_job(shard_group *joined)
+{
+    world = joined;
     if (!world)
         return shard_last_status();
     on_exit(fail_at_exit, NULL);
     shard_log_set_rank(shard_group_size(world) > 1 ? shard_group_rank(world) : -1);
     shard_log_message(SHARD_LOG_DEBUG, "shard_init: %d ranks over %s", shard_group_size(world), shard_group_transport(world));
     return shard_share_cores(world);
+}
+
+shard_status shard_init(int *argc, char ***argv)
+{
+    SHARD_FUNCTION("shard_init");
+    SHARD_TRY(check_first("shard_init"));
+    return begin_job(shard_world_open(argc, argv));
+}
+
+shard_status shard_init_with(const shard_init_options *given)
+{
+    SHARD_FUNCTION("shard_init_with");
+    SHARD_READ_OPTIONS(shard_init_options, SHARD_INIT_OPTIONS_INIT, options, given);
+    if (!options_ok)
+        return shard_last_status();
+    SHARD_TRY(check_first("shard_init_with"));
+    if (options.ranks < 1 || options.rank < 0 || options.rank >= options.ranks)
+        return shard_error(SHARD_ERROR_ARGUMENT, "shard_init_with: rank %d of %d ranks", options.rank, options.ranks);
+    if (options.ranks > 1 && !options.exchange)
+        return shard_null_argument("shard_init_with", "exchange");
+    return begin_job(shard_world_join(options.rank, options.ranks, options.exchange, options.context));
 }
 
 int shard_finalize(void)

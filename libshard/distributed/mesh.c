@@ -110,6 +110,14 @@ static shard_status compare_grids(const grid *grids, int size)
     return SHARD_OK;
 }
 
+static shard_group *split_world(int color)
+{
+    shard_group *group = shard_group_split(shard_world(), color);
+    if (group)
+        group->is_owned = true;
+    return group;
+}
+
 /* The axis's two kinds of groups. With two axes the replicas of one are the ranks along the other. */
 static shard_status make_groups_of(shard_mesh *mesh, int axis, int rank)
 {
@@ -117,9 +125,9 @@ static shard_status make_groups_of(shard_mesh *mesh, int axis, int rank)
     for (int i = axis + 1; i < mesh->grid.axes; i++)
         stride *= mesh->grid.size[i];
     mesh->coordinate[axis] = rank / stride % mesh->grid.size[axis];
-    mesh->along[axis] = shard_group_split(shard_world(), rank - mesh->coordinate[axis] * stride);
+    mesh->along[axis] = split_world(rank - mesh->coordinate[axis] * stride);
     if (mesh->along[axis] && mesh->grid.axes != 2)
-        mesh->replicas[axis] = shard_group_split(shard_world(), mesh->coordinate[axis]);
+        mesh->replicas[axis] = split_world(mesh->coordinate[axis]);
     return shard_last_status();
 }
 
@@ -162,8 +170,8 @@ void shard_mesh_destroy(shard_mesh *mesh)
     if (!mesh)
         return;
     for (int axis = 0; axis < mesh->grid.axes; axis++) {
-        shard_group_destroy(mesh->along[axis]);
-        shard_group_destroy(mesh->replicas[axis]);
+        shard_group_free(mesh->along[axis]);
+        shard_group_free(mesh->replicas[axis]);
     }
     free(mesh);
 }

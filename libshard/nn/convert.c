@@ -41,7 +41,7 @@ shard_tensor *shard_make_shard(shard_shape whole, int dim, shard_layer_split spl
     shard_shape shape = whole;
     shape.dim[dim] = range.size;
     shard_tensor *shard = shard_as_split(make(shape, context), dim, group, range.start, whole.dim[dim]);
-    shard_set_replica_group(shard, group ? group->replicas : NULL);
+    shard_tensor_set_replica_group(shard, group ? group->replicas : NULL);
     return shard;
 }
 
@@ -129,7 +129,7 @@ static shard_tensor *make_shard(const conversion *c, const char *layer, const ch
         shard->placement = (shard_placement){
             .kind = SHARD_SPLIT, .dim = dim, .group = group, .start = range.start, .whole = whole->shape.dim[dim]};
     if (dim >= 0)
-        shard_set_replica_group(shard, group ? group->replicas : NULL);
+        shard_tensor_set_replica_group(shard, group ? group->replicas : NULL);
     if (!first.made)
         shard->leaf->recipe = first.recipe;
     else if (receive_shard(whole, along, range, shard, group) != SHARD_OK)

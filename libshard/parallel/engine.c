@@ -39,7 +39,7 @@ static shard_status plan_sum(const shard_tensor *parameter, shard_pending_sums *
         return SHARD_OK;
     return shard_error(SHARD_ERROR_UNSUPPORTED,
                        "data parallel: the gradient of a parameter of shape %s is to be summed over ranks of which some, but not "
-                       "all, are among the %d that have replicas of it (shard_set_replica_group)",
+                       "all, are among the %d that have replicas of it (shard_tensor_set_replica_group)",
                        shard_shape_text(&parameter->shape), shard_group_size(bucket->unit->group));
 }
 

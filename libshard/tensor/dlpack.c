@@ -4,6 +4,7 @@
 #include "tensor/tensor.h"
 
 #include <inttypes.h>
+#include <stdio.h>
 #include <stdlib.h>
 
 /* ---- in ---- */
@@ -81,6 +82,24 @@ static bool is_dense(const DLTensor *tensor)
     return dense || empty;
 }
 
+/* The device that DLPack names; NULL with the error set. */
+static shard_device *find_device(DLDevice device)
+{
+    char name[24];
+    switch ((int)device.device_type) {
+    case kDLCPU:
+    case kDLCUDAHost:
+        return shard_cpu();
+    case kDLCUDA:
+        snprintf(name, sizeof name, "cuda:%d", (int)device.device_id);
+        return shard_device_open(name);
+    default:
+        return shard_fail_null(SHARD_ERROR_UNSUPPORTED,
+                               "shard_from_dlpack: a tensor on DLPack's device %d; host memory (1, 3) and CUDA's (2) are read",
+                               (int)device.device_type);
+    }
+}
+
 static bool check(const DLManagedTensorVersioned *managed)
 {
     static const char function[] = "shard_from_dlpack";
@@ -88,11 +107,6 @@ static bool check(const DLManagedTensorVersioned *managed)
     if (managed->version.major != DLPACK_MAJOR_VERSION) {
         shard_error(SHARD_ERROR_UNSUPPORTED, "%s: a tensor of DLPack %" PRIu32 ".%" PRIu32 "; version 1 is read", function,
                     managed->version.major, managed->version.minor);
-        return false;
-    }
-    if (tensor->device.device_type != kDLCPU) {
-        shard_error(SHARD_ERROR_UNSUPPORTED, "%s: a tensor on DLPack's device %d; host memory (1) is read", function,
-                    (int)tensor->device.device_type);
         return false;
     }
     if (managed->flags & DLPACK_FLAG_BITMASK_READ_ONLY) {
@@ -122,12 +136,14 @@ shard_tensor *shard_from_dlpack(DLManagedTensorVersioned *managed)
     shard_dtype dtype;
     if (!check(managed) || !find_dtype(managed->dl_tensor.dtype, &dtype))
         return NULL;
+    shard_device *device = find_device(managed->dl_tensor.device);
+    if (!device)
+        return NULL;
     shard_shape shape = {.ndim = managed->dl_tensor.ndim};
     for (int i = 0; i < shape.ndim; i++)
         shape.dim[i] = managed->dl_tensor.shape[i];
     char *memory = (char *)managed->dl_tensor.data + managed->dl_tensor.byte_offset;
-    return is_aligned("shard_from_dlpack", memory, dtype) ? make_on(memory, shape, dtype, shard_cpu(), delete_managed, managed)
-                                                          : NULL;
+    return is_aligned("shard_from_dlpack", memory, dtype) ? make_on(memory, shape, dtype, device, delete_managed, managed) : NULL;
 }
 
 /* ---- out ---- */
@@ -150,9 +166,6 @@ DLManagedTensorVersioned *shard_to_dlpack(shard_tensor *tensor)
     static const char function[] = "shard_to_dlpack";
     if (!tensor)
         return shard_null_argument(function, "tensor"), NULL;
-    if (!shard_device_of(tensor)->ops->host_memory)
-        return shard_fail_null(SHARD_ERROR_UNSUPPORTED, "%s: a tensor on %s; host memory is exported: shard_to_device", function,
-                               shard_device_name(shard_device_of(tensor)));
     if (tensor->storage->materializer)
         return shard_fail_null(
             SHARD_ERROR_UNSUPPORTED,
@@ -169,6 +182,8 @@ DLManagedTensorVersioned *shard_to_dlpack(shard_tensor *tensor)
         e->strides[i] = stride;
         stride *= e->shape[i];
     }
+    const shard_device *device = shard_device_of(tensor);
+    DLDevice place = {device->ops->host_memory ? kDLCPU : kDLCUDA, device->ordinal};
     DLDataType type = types[0].type;
     for (int i = 0; i < TYPES; i++)
         if (types[i].dtype == tensor->dtype)
@@ -178,7 +193,7 @@ DLManagedTensorVersioned *shard_to_dlpack(shard_tensor *tensor)
         .manager_ctx = e,
         .deleter = delete_exported,
         .dl_tensor = {.data = memory,
-                      .device = {.device_type = kDLCPU},
+                      .device = place,
                       .ndim = tensor->shape.ndim,
                       .dtype = type,
                       .shape = e->shape,

@@ -68,12 +68,12 @@ shard_tensor *shard_grad(shard_tensor *leaf)
     return leaf && shard_has_grad(leaf) ? leaf->leaf->grad : NULL;
 }
 
-shard_group *shard_replica_group(const shard_tensor *parameter)
+shard_group *shard_tensor_replica_group(const shard_tensor *parameter)
 {
     return parameter ? shard_leaf_of(parameter)->replicas : NULL;
 }
 
-void shard_set_replica_group(shard_tensor *parameter, shard_group *group)
+void shard_tensor_set_replica_group(shard_tensor *parameter, shard_group *group)
 {
     if (parameter && shard_make_leaf(parameter))
         parameter->leaf->replicas = group;

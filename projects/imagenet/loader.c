@@ -325,8 +325,8 @@ static shard_status make_slots(loader *loading)
     bool made = loading->slots && !__builtin_mul_overflow(most, loading->sample_bytes, &bytes);
     for (int64_t i = 0; i < loading->slot_count && made; i++) {
         slot *into = loading->slots + i;
-        into->images = shard_allocate_host(options->device, (size_t)bytes);
-        into->labels = into->images ? shard_allocate_host(options->device, (size_t)most * sizeof *into->labels) : NULL;
+        into->images = shard_device_allocate_host(options->device, (size_t)bytes);
+        into->labels = into->images ? shard_device_allocate_host(options->device, (size_t)most * sizeof *into->labels) : NULL;
         made = into->labels != NULL;
     }
     loading->most = most;
@@ -411,8 +411,8 @@ void loader_close(loader *loading)
     shard_event_destroy(loading->copied);
     for (int64_t i = 0; i < loading->slot_count; i++) {
         slot *of = loading->slots + i;
-        shard_free_host(device, of->images, (size_t)(loading->most * loading->sample_bytes));
-        shard_free_host(device, of->labels, (size_t)loading->most * sizeof *of->labels);
+        shard_device_free_host(device, of->images, (size_t)(loading->most * loading->sample_bytes));
+        shard_device_free_host(device, of->labels, (size_t)loading->most * sizeof *of->labels);
     }
     pthread_mutex_destroy(&loading->ring.lock);
     pthread_cond_destroy(&loading->ring.work);

@@ -52,7 +52,7 @@ void results_close(results *queue)
         if (of->copied)
             shard_event_synchronize(of->copied);
         shard_event_destroy(of->copied);
-        shard_free_host(queue->device, of->memory, slot_bytes(of->room));
+        shard_device_free_host(queue->device, of->memory, slot_bytes(of->room));
     }
     free(queue->slots);
     free(queue);
@@ -62,8 +62,8 @@ static shard_status make_room(const results *queue, slot *into, int64_t rows)
 {
     if (into->memory && rows <= into->room)
         return SHARD_OK;
-    shard_free_host(queue->device, into->memory, slot_bytes(into->room));
-    into->memory = shard_allocate_host(queue->device, slot_bytes(rows));
+    shard_device_free_host(queue->device, into->memory, slot_bytes(into->room));
+    into->memory = shard_device_allocate_host(queue->device, slot_bytes(rows));
     into->room = into->memory ? rows : 0;
     return into->memory ? SHARD_OK : shard_last_status();
 }

@@ -411,11 +411,11 @@ static void check_grid(shard_group *world, int rows, int columns, sum_order orde
     int rank = shard_group_rank(world), members[64];
     for (int i = 0; i < columns; i++)
         members[i] = rank / columns * columns + i;
-    shard_group *row = shard_group_create(world, members, columns);
+    shard_group *row = shard_group_make(world, members, columns);
     ck_assert_msg(row, "no row of %d x %d: %s", rows, columns, shard_last_error());
     for (int i = 0; i < rows; i++)
         members[i] = rank % columns + i * columns;
-    shard_group *column = shard_group_create(world, members, rows);
+    shard_group *column = shard_group_make(world, members, rows);
     ck_assert_msg(column, "no column of %d x %d: %s", rows, columns, shard_last_error());
     ck_assert_int_eq(shard_group_size(row), columns);
     ck_assert_int_eq(shard_group_rank(row), rank % columns);
@@ -429,8 +429,8 @@ static void check_grid(shard_group *world, int rows, int columns, sum_order orde
         all_reduce_once(world, 20000, SHARD_BFLOAT16, SHARD_SUM, order);
         broadcast_once(column, 100000, SHARD_UINT8, rows - 1);
     }
-    shard_group_destroy(column);
-    shard_group_destroy(row);
+    shard_group_free(column);
+    shard_group_free(row);
 }
 
 void check_grids(shard_group *world, sum_order order)

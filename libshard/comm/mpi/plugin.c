@@ -155,15 +155,17 @@ static void end_mpi(void)
         MPI_Finalize();
     mpi_watch_end();
     free(mpi.peers);
+    mpi.ended = true;
 }
 
-/* Memory that a wait that was given up may still write to is not freed: the job ends. */
+/* Memory that a wait that was given up may still write to is not freed: the job ends. A group may be closed after the
+ * world, when MPI has ended. */
 static void mpi_close(shard_group *group)
 {
     mpi_group *state = group->state;
-    bool whole = state->comm == mpi.comm;
+    bool whole = state->comm == mpi.comm && !mpi.ended;
     if (state->broken == SHARD_OK) {
-        if (state->comm != MPI_COMM_NULL && !whole)
+        if (state->comm != MPI_COMM_NULL && !whole && !mpi.ended)
             MPI_Comm_free(&state->comm);
         free(state->all);
         free(state);

@@ -5,6 +5,7 @@
 #include "base/env.h"
 #include "base/error.h"
 #include "base/memory.h"
+#include "comm/rendezvous.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -12,6 +13,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 static void close_world(shm_world *world);
@@ -155,6 +157,24 @@ static shm_world *map_world(int64_t inherited, int64_t size, int64_t rank)
     return world;
 }
 
+/* The world of a mapped segment; state NULL and the world closed with the error set. */
+static shard_status enter_world(shard_group *group, shm_world *world, int size)
+{
+    int everybody[SHARD_SEGMENT_RANKS];
+    for (int i = 0; i < size; i++)
+        everybody[i] = i;
+    shm_group *state = take_place(world, world->rank) == SHARD_OK ? join_group(world, everybody, size, world->rank) : NULL;
+    if (!state) {
+        close_world(world);
+        return shard_last_status();
+    }
+    state->whole = true;
+    group->rank = world->rank;
+    group->size = size;
+    group->state = state;
+    return SHARD_OK;
+}
+
 static shard_status shm_open_world(shard_group *group, int *argc, char ***argv)
 {
     (void)argc, (void)argv;
@@ -167,25 +187,116 @@ static shard_status shm_open_world(shard_group *group, int *argc, char ***argv)
     shm_world *world = map_world(file, size, rank);
     if (!world)
         return shard_last_status();
-    int everybody[SHARD_SEGMENT_RANKS];
-    for (int i = 0; i < size; i++)
-        everybody[i] = i;
-    shm_group *state = take_place(world, (int)rank) == SHARD_OK ? join_group(world, everybody, (int)size, (int)rank) : NULL;
-    if (!state) {
-        close_world(world);
-        return shard_last_status();
-    }
-    state->whole = true;
-    group->rank = (int)rank;
-    group->size = (int)size;
-    group->state = state;
+    SHARD_TRY(enter_world(group, world, (int)size));
     shm_watch_launcher(world);
     return SHARD_OK;
+}
+
+/* ---- without a launcher ---- */
+
+/* Where rank 0 has the segment that it made; file -1 if it could not. */
+typedef struct segment_place {
+    int32_t process, file;
+    char error[SHARD_COMM_TEXT / 4];
+} segment_place;
+
+/* Whether a rank has entered the segment, or why not. */
+typedef struct entry_report {
+    int32_t entered;
+    char error[SHARD_COMM_TEXT / 4];
+} entry_report;
+
+/* The segment's file, which other ranks open by the number that it has in this process; -1. */
+static int make_segment(int size, segment_place *place)
+{
+    shard_segment *segment;
+    int file = shard_segment_create(size, &segment);
+    if (file < 0) {
+        *place = (segment_place){.file = -1};
+        snprintf(place->error, sizeof place->error, "rank 0 cannot make the memory: %s", strerror(errno));
+        return -1;
+    }
+    munmap(segment, sizeof *segment);
+    *place = (segment_place){.process = (int32_t)getpid(), .file = file};
+    return file;
+}
+
+static int open_segment(const segment_place *place)
+{
+    char path[64];
+    snprintf(path, sizeof path, "/proc/%d/fd/%d", (int)place->process, (int)place->file);
+    int file = open(path, O_RDWR | O_CLOEXEC);
+    if (file < 0)
+        shard_error(SHARD_ERROR_UNAVAILABLE, "it cannot open %s: %s", path, strerror(errno));
+    return file;
+}
+
+/* Between the two exchanges: joins the segment. An error of it is taken from the thread into the report. own_file is rank 0's,
+ * and is closed if it cannot join. */
+static entry_report try_to_enter(shard_group *group, const shard_rendezvous *rendezvous, const segment_place *place, int own_file)
+{
+    if (shard_last_status() != SHARD_OK) { /* of an earlier call, which the first collective sends */
+        if (own_file >= 0)
+            close(own_file);
+        return (entry_report){.error = "a rank has an error already"};
+    }
+    int file = rendezvous->rank == 0 ? own_file : open_segment(place);
+    shm_world *world = file >= 0 ? map_world(file, rendezvous->size, rendezvous->rank) : NULL;
+    entry_report report = {.entered = world && enter_world(group, world, rendezvous->size) == SHARD_OK};
+    if (!report.entered) {
+        snprintf(report.error, sizeof report.error, "rank %d: %.100s", rendezvous->rank, shard_last_error());
+        shard_clear_error();
+    }
+    return report;
+}
+
+/* The first rank's reason; false if all have entered. */
+static bool has_refusal(const entry_report *reports, int size, char *refusal, size_t bytes)
+{
+    for (int rank = 0; rank < size; rank++)
+        if (!reports[rank].entered) {
+            snprintf(refusal, bytes, "%.*s", (int)sizeof reports->error - 1, reports[rank].error);
+            return true;
+        }
+    return false;
+}
+
+static shard_status shm_join_world(shard_group *group, shard_rendezvous *rendezvous, char *refusal, size_t bytes)
+{
+    int size = rendezvous->size;
+    if (!rendezvous->one_host)
+        snprintf(refusal, bytes, "the ranks are on several hosts, or in several containers");
+    else if (size > SHARD_SEGMENT_RANKS)
+        snprintf(refusal, bytes, "shared memory takes at most %d ranks", SHARD_SEGMENT_RANKS);
+    if (refusal[0])
+        return SHARD_OK;
+    segment_place mine = {.file = -1}, *places = shard_calloc((size_t)size, sizeof *places);
+    entry_report report, *reports = shard_calloc((size_t)size, sizeof *reports);
+    int file = rendezvous->rank == 0 ? make_segment(size, &mine) : -1;
+    shard_status status =
+        places && reports ? shard_rendezvous_exchange_all(rendezvous, &mine, places, sizeof mine) : shard_last_status();
+    if (status != SHARD_OK && file >= 0)
+        close(file);
+    else if (status == SHARD_OK && places[0].file < 0)
+        snprintf(refusal, bytes, "%.*s", (int)sizeof mine.error - 1, places[0].error);
+    else if (status == SHARD_OK) {
+        report = try_to_enter(group, rendezvous, &places[0], file);
+        status = shard_rendezvous_exchange_all(rendezvous, &report, reports, sizeof report);
+        if (group->state && (status != SHARD_OK || has_refusal(reports, size, refusal, bytes))) {
+            shm_close(group);
+            group->state = NULL;
+        } else if (status == SHARD_OK && !group->state)
+            has_refusal(reports, size, refusal, bytes);
+    }
+    free(places);
+    free(reports);
+    return status;
 }
 
 const shard_transport shard_shm_transport = {
     .name = "shm",
     .open = shm_open_world,
+    .join = shm_join_world,
     .split = shm_split,
     .post = shm_post,
     .probe = shm_probe,

@@ -37,6 +37,13 @@ shard_status shard_cpu_event_synchronize(shard_device *device, void *event)
     return SHARD_OK;
 }
 
+shard_status shard_cpu_use_stream(shard_device *device, void *stream)
+{
+    return stream ? shard_error(SHARD_ERROR_ARGUMENT, "shard_device_use_stream: %s has no streams; stream is NULL there",
+                                device->name)
+                  : SHARD_OK;
+}
+
 /* There is nothing to capture; shard_graph_begin refuses. */
 shard_status shard_cpu_graph_begin(shard_device *device)
 {

@@ -72,7 +72,8 @@ static shard_status start(opened *device, int ordinal)
     SHARD_CUDA_TRY(cudaSetDevice(ordinal));
     SHARD_CUDA_TRY(cudaDeviceGetAttribute(&cuda->multiprocessors, cudaDevAttrMultiProcessorCount, ordinal));
     SHARD_TRY(check_pools(ordinal));
-    SHARD_CUDA_TRY(cudaStreamCreateWithFlags(&cuda->stream, cudaStreamNonBlocking));
+    SHARD_CUDA_TRY(cudaStreamCreateWithFlags(&cuda->own, cudaStreamNonBlocking));
+    cuda->stream = cuda->own;
     SHARD_CUDA_TRY(cudaStreamCreateWithFlags(&cuda->copies, cudaStreamNonBlocking));
     SHARD_CUDA_TRY(cudaHostAlloc((void **)&cuda->fault, sizeof *cuda->fault, cudaHostAllocMapped | cudaHostAllocPortable));
     *cuda->fault = (shard_cuda_fault){0};
@@ -86,6 +87,7 @@ static shard_status start(opened *device, int ordinal)
                                     .name = device->name,
                                     .state = cuda,
                                     .memory = device->memory,
+                                    .ordinal = ordinal,
                                     .allow_tf32 = allow_tf32 == 1};
     return SHARD_OK;
 }

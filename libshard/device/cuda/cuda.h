@@ -2,8 +2,8 @@
  * The CUDA device: declarations for every file of this folder.
  *
  * Invariants:
- * - Everything goes to one stream of the device, in the order of the calls; only the entries that device.h names
- *   wait for it. Events join the work of other streams (collectives, copy_in_async).
+ * - Everything goes to one stream of the device, its own or a caller's, in the order of the calls; only the entries that device.h
+ * names wait for it. Events join the work of other streams (collectives, copy_in_async).
  * - Any thread of the host may call any entry.
  * - Sums are taken in an order that depends on the shapes alone: no float atomics.
  * - Indices of elements are 64-bit: a batch times a million classes passes 2^31.
@@ -51,7 +51,7 @@ typedef struct shard_cuda_graph shard_cuda_graph; /* cuda_graph.c */
 typedef struct shard_cuda {
     int ordinal;
     int multiprocessors;
-    cudaStream_t stream;
+    cudaStream_t stream;             /* `own`, or the caller's */
     cudaMemPool_t pool;
     shard_memory_count *count;       /* of all memory; also for readers on another stream */
     shard_cuda_fault *fault;         /* in pinned memory, which kernels write and the host reads */
@@ -63,6 +63,7 @@ typedef struct shard_cuda {
     struct shard_cuda_blas *blas;    /* cuda_blas.c; made at its first use */
     struct shard_cuda_dnn *dnn;      /* cuda_dnn.c */
     cudaStream_t copies;             /* of copy_in_async, next to `stream` */
+    cudaStream_t own;                /* the stream without a caller's (cuda_stream.c) */
 } shard_cuda;
 
 /* The device's state; makes the device the calling thread's current one. Each thread of the host has a current

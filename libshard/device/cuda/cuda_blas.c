@@ -18,6 +18,7 @@ enum {
 
 struct shard_cuda_blas {
     cublasHandle_t handle;
+    cudaStream_t stream; /* the handle's; NULL: none yet */
     cublasLtHandle_t light;
     void *workspace;
     size_t workspace_bytes;
@@ -68,16 +69,25 @@ static shard_status start(shard_device *device, struct shard_cuda_blas *blas)
     shard_cuda *cuda = shard_cuda_of(device);
     BLAS_TRY_WITH_ROOM(device, cublasCreate(&blas->handle));
     BLAS_TRY_WITH_ROOM(device, cublasLtCreate(&blas->light));
-    BLAS_TRY(cublasSetStream(blas->handle, cuda->stream));
     blas->workspace_bytes = (size_t)cuda->multiprocessors * WORKSPACE_EACH;
     cudaError_t error =
         SHARD_CUDA_WITH_ROOM(device, shard_cuda_lacks_memory,
                              cudaMallocFromPoolAsync(&blas->workspace, blas->workspace_bytes, cuda->pool, cuda->stream));
     SHARD_TRY(shard_cuda_check(error, "cudaMallocFromPoolAsync"));
-    BLAS_TRY(cublasSetWorkspace(blas->handle, blas->workspace, blas->workspace_bytes));
     BLAS_TRY(
         cublasSetMathMode(blas->handle, (cublasMath_t)(CUBLAS_DEFAULT_MATH | CUBLAS_MATH_DISALLOW_REDUCED_PRECISION_REDUCTION)));
     blas->biased.destroy = destroy_plan;
+    return SHARD_OK;
+}
+
+/* Gives the handle the device's stream, and its workspace, which cublasSetStream takes away. */
+static shard_status set_stream(const shard_cuda *cuda, struct shard_cuda_blas *blas)
+{
+    if (blas->stream == cuda->stream)
+        return SHARD_OK;
+    BLAS_TRY(cublasSetStream(blas->handle, cuda->stream));
+    BLAS_TRY(cublasSetWorkspace(blas->handle, blas->workspace, blas->workspace_bytes));
+    blas->stream = cuda->stream;
     return SHARD_OK;
 }
 
@@ -103,7 +113,7 @@ static shard_status open_blas(shard_device *device, struct shard_cuda_blas **bla
         cuda->blas = made;
     }
     *blas = cuda->blas;
-    return SHARD_OK;
+    return set_stream(cuda, *blas);
 }
 
 static cudaDataType_t type_of(shard_dtype dtype)

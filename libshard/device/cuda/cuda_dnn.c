@@ -18,6 +18,7 @@ enum { ALIGNMENT = 16 };        /* that engines can make use of */
 
 struct shard_cuda_dnn {
     cudnnHandle_t handle;
+    cudaStream_t stream; /* the handle's; NULL: none yet */
     shard_cuda_cache plans;
 };
 
@@ -102,11 +103,7 @@ static shard_status open_dnn(shard_device *device, struct shard_cuda_dnn **dnn)
         if (!made)
             return SHARD_ERROR_MEMORY;
         shard_status status = check(SHARD_CUDA_WITH_ROOM(device, lacks_memory, cudnnCreate(&made->handle)), "cudnnCreate");
-        if (status == SHARD_OK)
-            status = check(cudnnSetStream(made->handle, cuda->stream), "cudnnSetStream");
         if (status != SHARD_OK) {
-            if (made->handle)
-                cudnnDestroy(made->handle);
             free(made);
             return status;
         }
@@ -114,6 +111,10 @@ static shard_status open_dnn(shard_device *device, struct shard_cuda_dnn **dnn)
         cuda->dnn = made;
     }
     *dnn = cuda->dnn;
+    if ((*dnn)->stream == cuda->stream)
+        return SHARD_OK;
+    SHARD_TRY(check(cudnnSetStream((*dnn)->handle, cuda->stream), "cudnnSetStream"));
+    (*dnn)->stream = cuda->stream;
     return SHARD_OK;
 }
 
