@@ -100,7 +100,7 @@ static void multiplies_aligned_rows(shard_group *world, void *context)
             SHARD_AUTOCAST(c->autocast)
             {
                 logits = shard_linear(x, weight, bias);
-                loss = loss_of(logits, c->form);
+                loss = loss_of(logits, (int)c->form);
             }
             shard_release(logits);
             check_ok(shard_backward(loss));
