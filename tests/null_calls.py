@@ -108,6 +108,7 @@ LEGAL = {
     ("shard_init", "argv"): OPTIONAL,
     ("shard_parallel_linear", "bias"): OPTIONAL,
     ("shard_linear", "bias"): OPTIONAL,
+    ("shard_linear_cross_entropy_with", "bias"): OPTIONAL,
     ("shard_conv2d_with", "bias"): OPTIONAL,
     ("shard_nn_batch_norm_relu", "residual"): OPTIONAL,
     ("shard_convert_parallel_linear", "pattern"): "every name",

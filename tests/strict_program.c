@@ -90,6 +90,9 @@ static void computes(void)
         SHARD_AUTOCAST(SHARD_BFLOAT16)
         SHARD_NO_GRAD
         check(shard_parallel_cross_entropy(shard_reshape(x, SHARD_SHAPE(2, 4)), target) != NULL, "modes");
+        check(shard_linear_cross_entropy(shard_reshape(x, SHARD_SHAPE(2, 4)), shard_ones(SHARD_SHAPE(4, 4)), NULL, target,
+                                         .label_smoothing = 0.1) != NULL,
+              "shard_linear_cross_entropy");
     }
 }
 

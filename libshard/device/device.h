@@ -32,8 +32,11 @@ typedef struct shard_memory_count {
     int64_t current, peak;
 } shard_memory_count;
 
+struct shard_head_ops; /* device/head.h */
+
 struct shard_device {
     const struct shard_device_ops *ops;
+    const struct shard_head_ops *head; /* fused sweeps; NULL: none */
     const char *name;
     void *state;                /* the device's own */
     shard_memory_count *memory; /* [SHARD_MEMORY_KINDS] */
@@ -500,6 +503,21 @@ typedef struct shard_device_ops {
     shard_status (*count_ahead)(shard_device *, const shard_cross_entropy_shape *, const void *x, const int64_t *target,
                                 const double *logit, int64_t ignored, int64_t *ahead, shard_dtype);
 
+    /* ---- the head: sweeps over tiles of a weight (device/head.h) ---- */
+
+    /* Merges the statistics of a tile (SHARD_CE_STATS) into stats, whose maximum is -inf before the first one. center
+     * [rows]: the new maxima. sum [rows, in], the sums of exponentials times something, is brought from the old
+     * maximum to the new one; NULL: not wanted. */
+    shard_status (*head_merge)(shard_device *, int64_t rows, int64_t in, const double *tile_stats, double *stats, double *center,
+                               void *sum, shard_dtype);
+    /* dx [rows, in] = scale_i (b_i exp(max_i - lse_i) sum_i - sum over c of q_ic weight_c), q of labels; the maxima are
+     * those of stats. weight [cols, in] is of weight_dtype. spread [in]: the sum over c of w_c weight_c; NULL without
+     * smoothing. class_weight [cols] (NULL: ones), sum, spread and dx are of the last dtype, float32 or float64. */
+    shard_status (*head_input_gradient)(shard_device *, const shard_cross_entropy_shape *, int64_t in, const int64_t *target,
+                                        const void *class_weight, const void *weight, shard_dtype weight_dtype,
+                                        const double *stats, const double *lse, const double *b, const double *scale,
+                                        const void *sum, const void *spread, void *dx, shard_dtype);
+
     /* ---- embedding ---- */
 
     /* y [n, dim] = weight[index - row0], zeros where row0 <= index < row0 + rows does not hold. */
@@ -639,6 +657,8 @@ typedef struct shard_device_ops {
     X(cross_entropy_backward)                                                                                                    \
     X(pick_target)                                                                                                               \
     X(count_ahead)                                                                                                               \
+    X(head_merge)                                                                                                                \
+    X(head_input_gradient)                                                                                                       \
     X(embedding)                                                                                                                 \
     X(embedding_backward)                                                                                                        \
     X(embedding_power_sums)                                                                                                      \
