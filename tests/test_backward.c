@@ -223,8 +223,8 @@ START_TEST(says_when_a_leaf_is_ready)
     int ready = 0;
     SHARD_SCOPE {
         shard_tensor *x = leaf(3), *y = leaf(2);
-        x->grad_ready = count;
-        x->grad_ready_context = &ready;
+        x->leaf->grad_ready = count;
+        x->leaf->grad_ready_context = &ready;
         for (int turn = 1; turn <= 3; turn++) {
             check_ok(shard_backward_from(shard_mul(shard_add(shard_mul(x, y), x), x), ones()));
             ck_assert_int_eq(ready, turn);
@@ -255,8 +255,8 @@ START_TEST(calls_once_at_the_end)
     int one = 1;
     SHARD_SCOPE {
         shard_tensor *x = leaf(3), *y = leaf(2);
-        x->grad_ready = y->grad_ready = ask_for_the_end;
-        x->grad_ready_context = y->grad_ready_context = &one;
+        x->leaf->grad_ready = y->leaf->grad_ready = ask_for_the_end;
+        x->leaf->grad_ready_context = y->leaf->grad_ready_context = &one;
         check_ok(shard_backward_from(shard_mul(x, y), ones()));
         ck_assert_int_eq(ends, 1);
     }
@@ -291,8 +291,8 @@ START_TEST(refuses)
         check_error(SHARD_ERROR_ARGUMENT, "shard_set_requires_grad: the tensor is a result, not a leaf");
         shard_set_requires_grad(shard_zeros(SHARD_SHAPE(2), .dtype = SHARD_INT32), true);
         check_error(SHARD_ERROR_ARGUMENT, "shard_set_requires_grad: int32 has no gradient");
-        x->grad_ready = backward_again;
-        x->grad_ready_context = y;
+        x->leaf->grad_ready = backward_again;
+        x->leaf->grad_ready_context = y;
         shard_backward_from(shard_scale(x, 2), ones());
         check_error(SHARD_ERROR_ARGUMENT, "backward: called from within a backward");
     }
@@ -305,8 +305,8 @@ START_TEST(recovers_from_an_error)
     int ready = 0;
     SHARD_SCOPE {
         shard_tensor *x = leaf(3), *y = leaf(2);
-        x->grad_ready = count;
-        x->grad_ready_context = &ready;
+        x->leaf->grad_ready = count;
+        x->leaf->grad_ready_context = &ready;
         shard_tensor *product = shard_mul(x, y), *z = shard_add(shard_mul(product, product), x);
         check_ok(shard_copy_from_host(y, (double[]){2, 2}, 2 * sizeof(double)));
         ck_assert_int_ne(shard_backward_from(z, ones()), SHARD_OK);

@@ -190,7 +190,7 @@ static void misfits(shard_group *world, void *context)
         shard_load(list, path);
         check_error(shard_last_status(),
                     "*does not fit: 1 missing there (\"a\"); 3 not expected here (\"m.a\", \"m.b\", \"other\")*");
-        ck_assert_int_eq(a->recipe.kind, SHARD_NORMAL); /* nothing was done to it */
+        ck_assert_int_eq(a->leaf->recipe.kind, SHARD_NORMAL); /* nothing was done to it */
         shard_load(list, path, .prefix = "m.");
         check_error(shard_last_status(), "*does not fit: 1 not expected here (\"m.b\")*");
         check_ok(shard_load(list, path, .allow_missing = true, .allow_unexpected = true));
@@ -274,7 +274,7 @@ static void recipes(shard_group *world, void *context)
         shard_tensor *x = shard_full(SHARD_SHAPE(2, 4, 3), 6), *y = make_part(SHARD_SHAPE(2, 4, 3), SHARD_FLOAT32, 1, world);
         shard_tensor *drawn = shard_empty(shard_tensor_shape(y));
         drawn->placement = y->placement;
-        drawn->recipe = (shard_recipe){.kind = SHARD_NORMAL, .b = 1};
+        drawn->leaf->recipe = (shard_recipe){.kind = SHARD_NORMAL, .b = 1};
         put(saved, "x", x);
         put(list, "x", drawn);
         ck_assert_ptr_null(x->storage->memory);

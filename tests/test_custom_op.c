@@ -265,7 +265,7 @@ static void splits_operands(shard_group *world, void *context)
         check_ok(shard_backward(loss));
         for (int i = 0; i < LEAVES; i++) {
             bool pending = world->size > 1 && (i == LEAF_GAIN || i == LEAF_BIAS); /* summands of the own rows */
-            ck_assert_int_eq(shard_grad(own[i])->contribution.count, pending);
+            ck_assert_int_eq(shard_grad(own[i])->pending.count, pending);
             if (pending)
                 check_ok(shard_all_reduce(shard_grad(own[i]), SHARD_SUM, world));
             double *values = values_of(shard_grad(whole[i]));

@@ -68,8 +68,8 @@ static double *expected_values(int k, shard_shape shape)
     SHARD_SCOPE
     {
         shard_tensor *whole = shard_empty(shape, .dtype = SHARD_FLOAT64);
-        whole->recipe = cases[k].same;
-        whole->recipe.draw = shard_next_draw();
+        whole->leaf->recipe = cases[k].same;
+        whole->leaf->recipe.draw = shard_next_draw();
         values = values_of(whole);
     }
     return values;
@@ -168,7 +168,7 @@ static void on_a_mesh(shard_group *world, void *context)
     double *expected = expected_values(6, SHARD_SHAPE(OUT, IN));
     shard_manual_seed(46);
     shard_tensor *weight = shard_module_tensor(shard_module_child_at(model, 0), "weight");
-    ck_assert_ptr_nonnull(weight->kept);
+    ck_assert_ptr_nonnull(weight->leaf->local_range);
     check_ok(trunc_normal(weight));
     check_part(weight, expected, 0);
     free(expected);
@@ -193,7 +193,7 @@ static void in_row_blocks(shard_group *world, void *context)
     shard_module *model = shard_nn_sequential(shard_nn_linear(COLS, ROWS, .dtype = SHARD_FLOAT64));
     shard_optimizer *optimizer = shard_zero_optimizer(sgd_of_list(shard_parameters(model)), .stage = 3, .bucket_mib = 0.01);
     shard_tensor *weight = shard_module_tensor(shard_module_child_at(model, 0), "weight");
-    ck_assert_ptr_nonnull(weight->rows);
+    ck_assert_ptr_nonnull(weight->leaf->rows);
     shard_manual_seed(3);
     double *expected = expected_values(1, SHARD_SHAPE(ROWS, COLS));
     shard_manual_seed(3);
@@ -220,11 +220,11 @@ START_TEST(test_kernels)
     {
         shard_tensor *kernel = shard_empty(SHARD_SHAPE(8, 3, 5, 5));
         check_ok(shard_nn_init_kaiming_normal(kernel, .mode = SHARD_FAN_OUT));
-        ck_assert_double_eq_tol(kernel->recipe.b, 0.1, 1e-15); /* sqrt(2 / 200) */
+        ck_assert_double_eq_tol(kernel->leaf->recipe.b, 0.1, 1e-15); /* sqrt(2 / 200) */
         check_ok(shard_nn_init_kaiming_uniform(kernel, .nonlinearity = SHARD_NONLINEARITY_LINEAR));
-        ck_assert_double_eq_tol(kernel->recipe.b, 0.2, 1e-15); /* sqrt(3 / 75) */
+        ck_assert_double_eq_tol(kernel->leaf->recipe.b, 0.2, 1e-15); /* sqrt(3 / 75) */
         check_ok(shard_nn_init_xavier_normal(kernel, -2));
-        ck_assert_double_eq_tol(kernel->recipe.b, 0.17056057308448835, 1e-15); /* 2 sqrt(2 / 275) */
+        ck_assert_double_eq_tol(kernel->leaf->recipe.b, 0.17056057308448835, 1e-15); /* 2 sqrt(2 / 275) */
         check_ok(shard_nn_init_kaiming_normal(shard_empty(SHARD_SHAPE(0, 0))));
     }
     ck_assert_double_eq_tol(shard_nn_init_gain(SHARD_NONLINEARITY_LEAKY_RELU, 0.01), 1.4141428569978354, 1e-15);

@@ -73,6 +73,8 @@ OLD_NAMES = {
     r"SHARD_REPLICATED": "SHARD_LOCAL",
     r"shard_tensor_(share|drop)": "shard_tensor_ref, shard_tensor_unref",
     r"(?<=->)shares|int shares": "references",
+    r"shard_contribution\w*|(?<=->)contribution": "shard_pending_sums",
+    r"shard_tensor_set_slice|(?<=->)slice": "shard_tensor_set_flat_range, shard_flat_range_of",
     r"SHARD_TAIL_\w+": "SHARD_LAST_BATCH_...",
     r"shard_(copy|gather|reduce|scatter)(?=\()": "shard_..._to_group, shard_..._from_group",
     r"shard_zero(?=\()": "shard_zero_optimizer",

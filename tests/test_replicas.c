@@ -367,7 +367,7 @@ static void looks_on_beside_another(shard_group *world, void *context)
         check_error(shard_last_status(), "rank 1: data parallel: the replicas differ: here it is \"p\" *");
         shard_data_parallel_destroy(dp); /* in any order */
         shard_data_parallel_destroy(other);
-        ck_assert_ptr_null(p->grad_watches);
+        ck_assert_ptr_null(p->leaf->grad_watches);
         shard_tensors_destroy(first);
         shard_tensors_destroy(both);
         shard_tensors_destroy(buffers);

@@ -109,7 +109,7 @@ static void deals_evenly(shard_group *world, void *context)
             if (slot->parameter->requires_grad) {
                 check_aligned(slot->parameter);
                 check_aligned(slot->range.tensor);
-                check_aligned(slot->range.tensor->grad);
+                check_aligned(slot->range.tensor->leaf->grad);
                 check_aligned(slot->range.state[0]);
             }
             shard_range mine = {slot->range.start, shard_numel(slot->range.tensor)}, all[size];

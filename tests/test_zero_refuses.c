@@ -590,8 +590,8 @@ static void fails_to_partition(shard_group *world, void *context)
         check_error(shard_last_status(), "*the second broadcast*");
         world->transport = real;
         shard_optimizer_destroy(sgd);
-        ck_assert_ptr_null(q->grad_ready);
-        ck_assert_ptr_null(q->grad_ready_context);
+        ck_assert_ptr_null(q->leaf->grad_ready);
+        ck_assert_ptr_null(q->leaf->grad_ready_context);
         back(q, NULL);
         check_error(shard_last_status(), "*data parallel: no engine *shape [[]5000] * make the data parallel anew*");
         shard_data_parallel_destroy(dp);

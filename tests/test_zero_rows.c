@@ -6,7 +6,7 @@
 #include "support/zero.h"
 
 #include "comm/comm.h"
-#include "tensor/tensor.h"
+#include "op/rows.h"
 #include "support/options.h"
 
 #include <math.h>
@@ -98,7 +98,7 @@ static void equals_the_optimizer(shard_group *world, void *context)
     shard_optimizer *alone = sgd_of_list(shard_parameters(a), .lr = 0.2, .momentum = 0.9);
     shard_optimizer *shared = zero_with(sgd_of_list(shard_parameters(b), .lr = 0.2, .momentum = 0.9), c->options);
     ck_assert_msg(dp && shared, "%s", shard_last_error());
-    const shard_rows *rows = shard_module_tensor(shard_module_child_at(b, 3), "weight")->rows;
+    const shard_rows *rows = shard_module_tensor(shard_module_child_at(b, 3), "weight")->leaf->rows;
     ck_assert_int_eq(rows != NULL, c->data > 1);
     ck_assert_int_eq(rows && rows->values, c->data > 1 && c->options.stage == 3);
     for (int step = 0; step < (getenv("SHARD_DEVICE") ? 2 : 4); step++) { /* emulation takes its time */
@@ -248,7 +248,7 @@ static void falls_back(shard_group *world, void *context)
         shard_optimizer_destroy(optimizer[0]);
         shard_optimizer_destroy(optimizer[1]);
         shard_data_parallel_destroy(dp);
-        ck_assert_ptr_null(p[1][0]->rows);
+        ck_assert_ptr_null(p[1][0]->leaf->rows);
         SHARD_SCOPE /* and is a weight as any then */
             check_close(shard_linear(made_up(SHARD_SHAPE(2, IN), 5, SHARD_FLOAT32), p[1][0], NULL),
                         shard_linear(made_up(SHARD_SHAPE(2, IN), 5, SHARD_FLOAT32), p[0][0], NULL), is_exact(world) ? 0 : 1e-6);
@@ -313,7 +313,7 @@ static void is_of_16_bits(shard_group *world, void *context)
         shard_tensors *list = shard_tensors_create();
         check_ok(shard_tensors_add(list, "weight", weight));
         shard_optimizer *sgd = shard_zero_optimizer(sgd_of_list(list, .lr = 0.5), .stage = 3, .bucket_mib = 0.1);
-        ck_assert_ptr_nonnull(weight->rows);
+        ck_assert_ptr_nonnull(weight->leaf->rows);
         SHARD_AUTOCAST(autocast)
         {
             shard_tensor *y = shard_linear(shard_ones(SHARD_SHAPE(1, IN)), weight, NULL);

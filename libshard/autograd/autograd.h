@@ -15,14 +15,14 @@
  * group, as for the input of a COLUMN linear). A PARTIAL gradient is summed
  * before the next node sees it, unless that node takes it as it is (the gather of
  * a batch: a reduce-scatter). In addition to its placement a gradient has the groups
- * over which it is a pending sum: autograd/contribution.h.
+ * over which it is a pending sum: autograd/pending_sums.h.
  */
 #ifndef SHARD_AUTOGRAD_AUTOGRAD_H
 #define SHARD_AUTOGRAD_AUTOGRAD_H
 
 #include <shard/autograd.h>
 
-#include "autograd/contribution.h"
+#include "autograd/pending_sums.h"
 #include "tensor/scope.h"
 
 #define SHARD_NODE_INPUTS 8
@@ -113,8 +113,7 @@ shard_tensor *shard_gradient_target(shard_node *node, int input, bool *accumulat
 
 /* The groups over which the gradient of input i will be a pending sum, for a dx that is placed as this one. For
  * callers that need them before dx is passed on. */
-shard_status shard_gradient_contribution(const shard_node *node, int input, const shard_tensor *dx,
-                                         shard_contribution *contribution);
+shard_status shard_gradient_pending_sums(const shard_node *node, int input, const shard_tensor *dx, shard_pending_sums *pending);
 /* The leaf's gradient buffer without its memory, to be dx[i] if another caller has
  * taken the gradient already (shard_rows). */
 shard_tensor *shard_gradient_taken(shard_node *node, int input);

@@ -74,7 +74,7 @@ static shard_status collect(walk *w, shard_node *root)
     for (int64_t at = 0; at < w->count; at++)
         for (int i = 0; i < w->nodes[at]->inputs; i++)
             if (w->nodes[at]->edge[i].leaf)
-                w->nodes[at]->edge[i].leaf->grad_pending++;
+                w->nodes[at]->edge[i].leaf->leaf->grad_uses++;
     qsort(w->nodes, (size_t)w->count, sizeof *w->nodes, later_first);
     return SHARD_OK;
 }
@@ -113,21 +113,21 @@ static shard_tensor *make_own(shard_tensor *x)
         copy = NULL;
     }
     if (copy)
-        copy->contribution = x->contribution;
+        copy->pending = x->pending;
     shard_tensor_unref(x);
     return copy;
 }
 
 /* sum = sum + x. A gradient that counts in full on each rank of the other one's groups adds 1 / ranks of
  * itself. */
-static shard_status add_contributions(shard_tensor *sum, shard_tensor *x)
+static shard_status add_gradients(shard_tensor *sum, shard_tensor *x)
 {
-    shard_contribution both = sum->contribution;
-    SHARD_TRY(shard_contribution_join(&both, &x->contribution));
-    double members = (double)shard_contribution_members(&both, NULL);
-    double alpha = (double)shard_contribution_members(&x->contribution, NULL) / members;
-    double beta = (double)shard_contribution_members(&sum->contribution, NULL) / members;
-    sum->contribution = both;
+    shard_pending_sums both = sum->pending;
+    SHARD_TRY(shard_pending_sums_join(&both, &x->pending));
+    double ranks = (double)shard_pending_sums_ranks(&both, NULL);
+    double alpha = (double)shard_pending_sums_ranks(&x->pending, NULL) / ranks;
+    double beta = (double)shard_pending_sums_ranks(&sum->pending, NULL) / ranks;
+    sum->pending = both;
     return add_into(sum, alpha, x, beta);
 }
 
@@ -150,19 +150,20 @@ static shard_status add_to_node(shard_node *node, shard_tensor *gradient)
     if (!same_placement && (status = make_whole(sum)) == SHARD_OK)
         status = make_whole(gradient);
     if (status == SHARD_OK)
-        status = add_contributions(sum, gradient);
+        status = add_gradients(sum, gradient);
     shard_tensor_unref(gradient);
     return status;
 }
 
-static bool is_gradient_buffer(const shard_tensor *leaf, const shard_tensor *gradient)
+static bool is_gradient_buffer(const shard_leaf *leaf, const shard_tensor *gradient)
 {
     return leaf->grad && gradient->storage == leaf->grad->storage && gradient->offset == leaf->grad->offset;
 }
 
-/* leaf->grad += gradient. Takes over the reference to gradient. */
-static shard_status add_to_leaf(shard_tensor *leaf, shard_tensor *gradient)
+/* Adds to the tensor's gradient. Takes over the reference to gradient. */
+static shard_status add_to_leaf(shard_tensor *tensor, shard_tensor *gradient)
 {
+    shard_leaf *leaf = tensor->leaf;
     shard_status status = SHARD_OK;
     if (gradient->placement.kind == SHARD_PARTIAL) {
         gradient = make_own(gradient);
@@ -178,12 +179,12 @@ static shard_status add_to_leaf(shard_tensor *leaf, shard_tensor *gradient)
         if (!leaf->grad)
             return shard_last_status();
         shard_storage_become(leaf->grad->storage, SHARD_MEMORY_GRADIENTS);
-        leaf->grad->placement = leaf->placement;
+        leaf->grad->placement = tensor->placement;
     } else if (!leaf->has_grad || is_gradient_buffer(leaf, gradient)) {
-        leaf->grad->contribution = gradient->contribution;
+        leaf->grad->pending = gradient->pending;
         status = is_gradient_buffer(leaf, gradient) ? SHARD_OK : add_into(leaf->grad, 1.0, gradient, 0.0);
     } else {
-        status = add_contributions(leaf->grad, gradient);
+        status = add_gradients(leaf->grad, gradient);
     }
     if (status == SHARD_OK)
         shard_graph_count_gradients(!leaf->has_grad);
@@ -195,16 +196,16 @@ static shard_status add_to_leaf(shard_tensor *leaf, shard_tensor *gradient)
 shard_tensor *shard_gradient_target(shard_node *node, int input, bool *accumulate)
 {
     shard_edge *edge = &node->edge[input];
-    shard_tensor *leaf = edge->leaf;
+    const shard_leaf *leaf = edge->leaf ? edge->leaf->leaf : &shard_no_leaf;
     *accumulate = false;
-    if (!leaf || !leaf->grad || leaf->grad->dtype != edge->dtype)
+    if (!leaf->grad || leaf->grad->dtype != edge->dtype)
         return shard_make_gradient(node, input);
     for (int i = 0; i < node->inputs; i++) /* there is one buffer, but gradients for two operands */
-        if (i != input && node->edge[i].leaf == leaf)
+        if (i != input && node->edge[i].leaf == edge->leaf)
             return shard_make_gradient(node, input);
     /* The gradient is added in place only if both have the same pending sums. */
-    bool sums_parts = leaf->placement.kind != SHARD_SPLIT && node->gradient->placement.kind == SHARD_SPLIT;
-    if (leaf->has_grad && (sums_parts || !shard_contribution_equal(&leaf->grad->contribution, &node->gradient->contribution)))
+    bool sums_parts = edge->placement.kind != SHARD_SPLIT && node->gradient->placement.kind == SHARD_SPLIT;
+    if (leaf->has_grad && (sums_parts || !shard_pending_sums_equal(&leaf->grad->pending, &node->gradient->pending)))
         return shard_make_gradient(node, input);
     *accumulate = leaf->has_grad;
     shard_tensor *target = shard_detach(leaf->grad);
@@ -216,7 +217,7 @@ shard_tensor *shard_gradient_target(shard_node *node, int input, bool *accumulat
 shard_tensor *shard_gradient_taken(shard_node *node, int input)
 {
     const shard_edge *edge = &node->edge[input];
-    const shard_tensor *buffer = edge->leaf->grad;
+    const shard_tensor *buffer = edge->leaf->leaf->grad;
     shard_tensor *gradient = shard_tensor_on(buffer->storage, buffer->offset, edge->shape, edge->dtype);
     if (!gradient)
         return NULL;
@@ -225,14 +226,15 @@ shard_tensor *shard_gradient_taken(shard_node *node, int input)
     return gradient;
 }
 
-void shard_zero_grad(shard_tensor *leaf)
+void shard_zero_grad(shard_tensor *tensor)
 {
+    shard_leaf *leaf = tensor ? tensor->leaf : NULL;
     if (!leaf)
         return;
     shard_graph_count_gradients(-leaf->has_grad);
     leaf->has_grad = false;
     if (leaf->grad)
-        leaf->grad->contribution = (shard_contribution){0};
+        leaf->grad->pending = (shard_pending_sums){0};
 }
 
 /* ---- the walk ---- */
@@ -240,7 +242,7 @@ void shard_zero_grad(shard_tensor *leaf)
 /* The placement of a gradient and its pending sums. */
 typedef struct gradient_placement {
     shard_placement placement;
-    shard_contribution contribution;
+    shard_pending_sums pending;
 } gradient_placement;
 
 /* The placement and pending sums of dx, where the operation did not set them: dx is placed as its input was, and is
@@ -248,34 +250,33 @@ typedef struct gradient_placement {
 static shard_status settle(const shard_node *node, const shard_edge *edge, const shard_tensor *dx, const gradient_placement *dy,
                            gradient_placement *settled)
 {
-    *settled = (gradient_placement){dx->placement, dy->contribution};
-    SHARD_TRY(shard_contribution_join(&settled->contribution, &dx->contribution));
+    *settled = (gradient_placement){dx->placement, dy->pending};
+    SHARD_TRY(shard_pending_sums_join(&settled->pending, &dx->pending));
     if (!node->type->places_gradients && dx->placement.kind != SHARD_PARTIAL) {
         settled->placement = edge->placement.kind == SHARD_SPLIT ? edge->placement : (shard_placement){0};
         if (dy->placement.kind == SHARD_SPLIT && settled->placement.kind != SHARD_SPLIT)
-            SHARD_TRY(shard_contribution_add(&settled->contribution, dy->placement.group));
+            SHARD_TRY(shard_pending_sums_add(&settled->pending, dy->placement.group));
     }
     shard_group *over = settled->placement.group;
-    if (over && shard_contribution_has(&settled->contribution, over))
+    if (over && shard_pending_sums_has(&settled->pending, over))
         return shard_error(SHARD_ERROR_UNSUPPORTED,
                            "backward of %s: a gradient that is %s over %d ranks is of rows or summands of the same ranks",
                            node->name, shard_placement_text(&settled->placement), shard_group_size(over));
     if (over)
-        SHARD_TRY(shard_contribution_check(node->name, &settled->contribution, over));
+        SHARD_TRY(shard_pending_sums_check(node->name, &settled->pending, over));
     /* A PARTIAL gradient of a replicated tensor is a pending sum: such gradients are added without communication. */
     const shard_node *next = edge->node;
     if (!next || !next->group || settled->placement.kind != SHARD_PARTIAL || !shard_group_same(over, next->group))
         return SHARD_OK;
     settled->placement = (shard_placement){0};
-    return shard_contribution_add(&settled->contribution, next->group);
+    return shard_pending_sums_add(&settled->pending, next->group);
 }
 
-shard_status shard_gradient_contribution(const shard_node *node, int input, const shard_tensor *dx,
-                                         shard_contribution *contribution)
+shard_status shard_gradient_pending_sums(const shard_node *node, int input, const shard_tensor *dx, shard_pending_sums *pending)
 {
-    gradient_placement dy = {node->gradient->placement, node->gradient->contribution}, settled;
+    gradient_placement dy = {node->gradient->placement, node->gradient->pending}, settled;
     SHARD_TRY(settle(node, &node->edge[input], dx, &dy, &settled));
-    *contribution = settled.contribution;
+    *pending = settled.pending;
     return SHARD_OK;
 }
 
@@ -299,7 +300,7 @@ static shard_status deliver(shard_node *node, int input, shard_tensor *dx, const
         dx = own;
     }
     dx->placement = settled.placement;
-    dx->contribution = settled.contribution;
+    dx->pending = settled.pending;
     return edge->node ? add_to_node(edge->node, dx) : add_to_leaf(edge->leaf, dx);
 }
 
@@ -384,7 +385,7 @@ static shard_status has_losses_per_rank(const walk *w, const shard_node *copy, b
 static shard_status prepare_gradient(const walk *w, shard_node *node)
 {
     const shard_placement *placement = &node->gradient->placement;
-    bool summand = node->group && shard_contribution_has(&node->gradient->contribution, node->group);
+    bool summand = node->group && shard_pending_sums_has(&node->gradient->pending, node->group);
     bool partial = placement->kind == SHARD_PARTIAL;
     if (!summand && node->type->sums_gradient && !(partial && shard_group_same(placement->group, node->group)))
         SHARD_TRY(has_losses_per_rank(w, node, &summand));
@@ -393,18 +394,18 @@ static shard_status prepare_gradient(const walk *w, shard_node *node)
         SHARD_TRY(make_whole(node->gradient));
     }
     if (node->group)
-        SHARD_TRY(shard_contribution_check(node->name, &node->gradient->contribution, node->group));
+        SHARD_TRY(shard_pending_sums_check(node->name, &node->gradient->pending, node->group));
     if (!summand)
         return SHARD_OK;
     SHARD_TRY(own_gradient(node));
-    shard_contribution_remove(&node->gradient->contribution, node->group);
+    shard_pending_sums_remove(&node->gradient->pending, node->group);
     node->gradient->placement = (shard_placement){.kind = SHARD_PARTIAL, .group = node->group};
     return takes(node) ? SHARD_OK : make_whole(node->gradient);
 }
 
 void shard_call_watches(shard_tensor *leaf)
 {
-    for (const shard_watch *watch = leaf->grad_watches; watch; watch = watch->next)
+    for (const shard_watch *watch = leaf->leaf->grad_watches; watch; watch = watch->next)
         watch->function(leaf, watch->context);
 }
 
@@ -412,7 +413,7 @@ static shard_status step_back(const walk *w, shard_node *node)
 {
     SHARD_TRY(prepare_gradient(w, node));
     shard_tensor *dx[SHARD_NODE_INPUTS] = {NULL};
-    gradient_placement dy = {node->gradient->placement, node->gradient->contribution};
+    gradient_placement dy = {node->gradient->placement, node->gradient->pending};
     shard_status status = compute(node, dx);
     shard_node_clear(node);
     node->spent = true;
@@ -422,11 +423,11 @@ static shard_status step_back(const walk *w, shard_node *node)
             status = deliver(node, i, dx[i], &dy);
         else
             shard_tensor_unref(dx[i]);
-        if (!leaf || --leaf->grad_pending > 0 || status != SHARD_OK)
+        if (!leaf || --leaf->leaf->grad_uses > 0 || status != SHARD_OK)
             continue;
         shard_call_watches(leaf);
-        if (leaf->grad_ready)
-            leaf->grad_ready(leaf, leaf->grad_ready_context);
+        if (leaf->leaf->grad_ready)
+            leaf->leaf->grad_ready(leaf, leaf->leaf->grad_ready_context);
     }
     return status;
 }
@@ -443,7 +444,7 @@ static shard_status begin(shard_node *root, shard_tensor *gradient)
     root->gradient = shard_keep(shard_detach(gradient));
     if (!root->gradient)
         return shard_last_status();
-    root->gradient->contribution = gradient->contribution;
+    root->gradient->pending = gradient->pending;
     if (local && placement->kind == SHARD_SPLIT)
         root->gradient->placement = *placement;
     return SHARD_OK;
@@ -465,7 +466,7 @@ static shard_status run(walk *w, shard_node *root, shard_tensor *gradient)
     for (int64_t at = 0; at < w->count; at++) /* after an error: leave nothing half done */
         for (int i = 0; i < w->nodes[at]->inputs; i++)
             if (w->nodes[at]->edge[i].leaf)
-                w->nodes[at]->edge[i].leaf->grad_pending = 0;
+                w->nodes[at]->edge[i].leaf->leaf->grad_uses = 0;
     return status;
 }
 

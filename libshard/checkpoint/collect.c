@@ -85,7 +85,7 @@ static shard_status collect_whole(shard_tensors *list, const char *name, shard_t
 /* Gathers the tensor that a flat range belongs to, as a new tensor. Collective over the flat range's group. */
 static shard_tensor *gather_flat_ranges(const char *name, shard_tensor *tensor)
 {
-    const shard_flat_range *range = tensor->slice;
+    const shard_flat_range *range = shard_flat_range_of(tensor);
     int size = shard_group_size(range->group);
     int64_t counts[size];
     shard_tensor *all = shard_tensor_make(range->shape, tensor->dtype, shard_device_of(tensor));
@@ -107,7 +107,7 @@ static shard_status collect(shard_tensors *list, const char *name, shard_tensor 
 {
     if (shard_tensor_is_idle(tensor)) /* the same on all ranks */
         return wanted ? shard_tensors_add_idle(list, name, shard_tensor_whole_shape(tensor), tensor, NULL) : SHARD_OK;
-    if (!tensor->slice)
+    if (!shard_flat_range_of(tensor))
         return collect_whole(list, name, tensor, root, wanted);
     shard_tensor *all = gather_flat_ranges(name, tensor);
     shard_status status = all ? collect_whole(list, name, all, root, wanted) : shard_last_status();

@@ -237,13 +237,13 @@ static int64_t holders(const shard_tensor *tensor)
 {
     const shard_placement *placement = shard_local_placement(tensor);
     int64_t split = placement->kind == SHARD_SPLIT ? shard_group_size(placement->group) : 1;
-    return tensor->slice ? split * shard_group_size(tensor->slice->group) : split;
+    return shard_flat_range_of(tensor) ? split * shard_group_size(shard_flat_range_of(tensor)->group) : split;
 }
 
 /* The tensor's recipe is no longer needed. */
 static shard_status fill(loading *l, const shard_entry *entry, shard_tensor *tensor)
 {
-    tensor->recipe.kind = SHARD_NO_RECIPE;
+    shard_tensor_forget_recipe(tensor);
     filling f = {.entry = entry,
                  .tensor = tensor,
                  .memory = shard_tensor_memory_to_write(tensor),

@@ -22,12 +22,12 @@ typedef struct loading {
 
 static const char *place_text(const shard_tensor *tensor)
 {
-    return tensor->slice ? "partitioned by shard_zero_optimizer" : shard_placement_text(&tensor->placement);
+    return shard_flat_range_of(tensor) ? "partitioned by shard_zero_optimizer" : shard_placement_text(&tensor->placement);
 }
 
 static bool is_whole(const shard_tensor *tensor)
 {
-    return tensor->placement.kind == SHARD_LOCAL && !tensor->slice;
+    return tensor->placement.kind == SHARD_LOCAL && !shard_flat_range_of(tensor);
 }
 
 static shard_status match(loading *l, int64_t index, const char *name, shard_fit *fit)
@@ -107,7 +107,7 @@ static shard_status fill(loading *l, shard_tensor *from, shard_tensor *to)
     const void *values = shard_tensor_memory(from);
     if (from == to || !values)
         return shard_last_status();
-    to->recipe.kind = SHARD_NO_RECIPE;
+    shard_tensor_forget_recipe(to);
     char *memory = shard_tensor_memory_to_write(to);
     if (!memory || memory == values)
         return shard_last_status();

@@ -24,7 +24,7 @@ static shard_extent extent_of(const shard_shape *shape, const shard_placement *p
 
 int shard_extents_of(const shard_tensor *tensor, shard_extent extents[SHARD_EXTENTS])
 {
-    const shard_flat_range *range = tensor->slice;
+    const shard_flat_range *range = shard_flat_range_of(tensor);
     extents[0] = extent_of(shard_local_shape(tensor), shard_local_placement(tensor));
     if (!range)
         return 1;
@@ -59,12 +59,12 @@ bool shard_same_elements(const shard_tensor *a, const shard_tensor *b)
 
 const shard_placement *shard_local_placement(const shard_tensor *tensor)
 {
-    return tensor->slice ? &tensor->slice->placement : &tensor->placement;
+    return shard_flat_range_of(tensor) ? &shard_flat_range_of(tensor)->placement : &tensor->placement;
 }
 
 const shard_shape *shard_local_shape(const shard_tensor *tensor)
 {
-    return tensor->slice ? &tensor->slice->shape : &tensor->shape;
+    return shard_flat_range_of(tensor) ? &shard_flat_range_of(tensor)->shape : &tensor->shape;
 }
 
 shard_status shard_check_not_partial(const char *function, const char *name, const shard_tensor *tensor)
@@ -83,7 +83,8 @@ shard_tensors *shard_tensors_kept(const shard_tensors *tensors, bool idle)
         shard_tensor *tensor = shard_tensors_at(tensors, i);
         if (shard_tensor_is_idle(tensor) && !idle)
             continue;
-        if (shard_tensors_add(list, shard_tensors_name(tensors, i), tensor->kept ? tensor->kept : tensor) != SHARD_OK) {
+        shard_tensor *local = shard_local_range_of(tensor);
+        if (shard_tensors_add(list, shard_tensors_name(tensors, i), local ? local : tensor) != SHARD_OK) {
             shard_tensors_destroy(list);
             return NULL;
         }
@@ -95,7 +96,7 @@ void shard_tensors_forget_gathered(const shard_tensors *tensors)
 {
     for (int64_t i = 0; i < shard_tensors_count(tensors); i++) {
         shard_tensor *tensor = shard_tensors_at(tensors, i);
-        if (!tensor->kept)
+        if (!shard_local_range_of(tensor))
             continue;
         shard_tensor_count_write(tensor);
         shard_storage_release(tensor->storage);
@@ -188,7 +189,7 @@ shard_range *shard_local_ranges(const char *name, const shard_tensor *tensor)
 
 shard_range *shard_flat_ranges(const char *name, const shard_tensor *tensor)
 {
-    const shard_flat_range *range = tensor->slice;
+    const shard_flat_range *range = shard_flat_range_of(tensor);
     int size = shard_group_size(range->group);
     shard_range mine = {range->start, shard_numel(tensor)};
     shard_range *all = shard_calloc((size_t)size, sizeof *all);
@@ -265,7 +266,7 @@ static void end_walk(walk *w)
 /* Gathers count elements of the local shard, from one on, over the group of the flat range. */
 static const void *gather_flat_ranges(walk *w, int64_t from, int64_t count)
 {
-    shard_group *group = w->tensor->slice->group;
+    shard_group *group = shard_flat_range_of(w->tensor)->group;
     int size = shard_group_size(group), rank = shard_group_rank(group);
     int64_t counts[size], before = 0, first = 0;
     for (int member = 0; member < size; member++) {
@@ -312,7 +313,7 @@ shard_status shard_gather_blocks(shard_tensor *tensor, const shard_range *ranges
     walk w;
     start_walk(&w, tensor, ranges, flat_ranges);
     if (flat_ranges)
-        shard_agree(tensor->slice->group);
+        shard_agree(shard_flat_range_of(tensor)->group);
     shard_status status = shard_agree(w.placement->group);
     int64_t rows = shard_shape_product(shard_local_shape(tensor), 0, w.placement->dim), columns = 0;
     for (int member = 0; member < w.members && status == SHARD_OK; member++)

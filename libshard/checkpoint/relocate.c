@@ -1,5 +1,6 @@
 /* Local shards from state dicts of whole tensors: each rank has all whole tensors, or one rank sends them in blocks. */
 #include "checkpoint/fit.h"
+#include "base/math.h"
 #include "base/options.h"
 #include "checkpoint/ranges.h"
 #include "checkpoint/safetensors.h"
@@ -18,10 +19,11 @@ shard_status shard_tensors_add_idle(shard_tensors *list, const char *name, shard
     shard_tensor *zeros = shard_zeros(shape, .dtype = idle->dtype, .device = shard_device_of(idle));
     if (!zeros)
         return shard_last_status();
-    zeros->optional = true;
+    zeros->leaf->optional = true;
     if (shard)
         zeros->placement = shard->placement;
-    shard_status status = shard && shard->slice ? shard_tensor_set_slice(zeros, shard->slice) : SHARD_OK;
+    shard_status status =
+        shard && shard_flat_range_of(shard) ? shard_tensor_set_flat_range(zeros, shard_flat_range_of(shard)) : SHARD_OK;
     if (status == SHARD_OK)
         status = shard_tensors_add(list, name, zeros);
     shard_release(zeros);
@@ -30,7 +32,7 @@ shard_status shard_tensors_add_idle(shard_tensors *list, const char *name, shard
 
 static bool is_partitioned(const shard_tensor *tensor)
 {
-    return tensor->placement.kind == SHARD_SPLIT || tensor->slice;
+    return tensor->placement.kind == SHARD_SPLIT || shard_flat_range_of(tensor);
 }
 
 /* An empty tensor of the shape and placement of like. */
@@ -40,7 +42,7 @@ static shard_tensor *make_shard(const shard_tensor *like, shard_dtype dtype, sha
     if (!shard)
         return NULL;
     shard->placement = like->placement;
-    if (!like->slice || shard_tensor_set_slice(shard, like->slice) == SHARD_OK)
+    if (!shard_flat_range_of(like) || shard_tensor_set_flat_range(shard, shard_flat_range_of(like)) == SHARD_OK)
         return shard;
     shard_release(shard);
     return NULL;
@@ -52,7 +54,7 @@ static shard_tensor *find_whole(const shard_tensors *whole, const char *name, co
     shard_tensor *from = shard_tensors_find(whole, name);
     if (!from)
         return shard_fail_null(SHARD_ERROR_ARGUMENT, "shard_relocate_state_dict: there is no %s", shard_quoted(name));
-    bool sliced = from->slice || from->kept;
+    bool sliced = shard_flat_range_of(from) || shard_local_range_of(from);
     if (sliced || from->placement.kind != SHARD_LOCAL)
         return shard_fail_null(
             SHARD_ERROR_SHAPE,
@@ -121,7 +123,7 @@ static int64_t pick(const shard_extent *extent, int64_t at, int64_t count, const
     int64_t number = 0, row = extent->pitch > 0 && at > extent->start ? (at - extent->start) / extent->pitch : 0;
     for (; row < extent->rows && extent->start + row * extent->pitch < at + count; row++) {
         int64_t start = extent->start + row * extent->pitch, end = start + extent->width;
-        int64_t from = start > at ? start : at, until = end < at + count ? end : at + count;
+        int64_t from = shard_max(start, at), until = shard_min(end, at + count);
         if (from >= until)
             continue;
         if (number == 0)

@@ -57,11 +57,11 @@ static shard_status check_local(const saving *s)
         const shard_tensor *tensor = shard_tensors_at(s->tensors, i);
         const char *name = shard_tensors_name(s->tensors, i);
         SHARD_TRY(shard_check_not_partial("shard_save", name, tensor));
-        if (tensor->placement.kind == SHARD_SPLIT || tensor->slice)
-            return shard_error(SHARD_ERROR_SHAPE,
-                               "shard_save: %s is %s, and .local saves whole tensors: call shard_collect_state_dict first",
-                               shard_quoted(name),
-                               tensor->slice ? "partitioned by shard_zero_optimizer" : shard_placement_text(&tensor->placement));
+        if (tensor->placement.kind == SHARD_SPLIT || shard_flat_range_of(tensor))
+            return shard_error(
+                SHARD_ERROR_SHAPE, "shard_save: %s is %s, and .local saves whole tensors: call shard_collect_state_dict first",
+                shard_quoted(name),
+                shard_flat_range_of(tensor) ? "partitioned by shard_zero_optimizer" : shard_placement_text(&tensor->placement));
     }
     return shard_last_status();
 }
@@ -107,9 +107,9 @@ static bool is_first(const shard_placement *placement)
 /* The flat ranges of a local shard are written by the replica group whose first rank would write the local shard. */
 static bool agree_on_flat_ranges(const shard_tensor *tensor)
 {
-    shard_group *group = tensor->slice->group;
-    bool mine = is_first(&tensor->slice->placement), all[shard_group_size(group)];
-    if (tensor->slice->placement.kind != SHARD_SPLIT)
+    shard_group *group = shard_flat_range_of(tensor)->group;
+    bool mine = is_first(&shard_flat_range_of(tensor)->placement), all[shard_group_size(group)];
+    if (shard_flat_range_of(tensor)->placement.kind != SHARD_SPLIT)
         mine = shard_group_world_rank(group, 0) == 0;
     return shard_group_exchange(group, &mine, sizeof mine, all) == SHARD_OK && all[0];
 }
@@ -120,8 +120,8 @@ static shard_status agree_on_ranges(saving *s)
     for (int64_t i = 0; i < shard_tensors_count(s->tensors); i++) {
         const shard_tensor *tensor = shard_tensors_at(s->tensors, i);
         const char *name = shard_tensors_name(s->tensors, i);
-        shard_range *flat_ranges = tensor->slice ? shard_flat_ranges(name, tensor) : NULL;
-        bool written = tensor->slice && agree_on_flat_ranges(tensor);
+        shard_range *flat_ranges = shard_flat_range_of(tensor) ? shard_flat_ranges(name, tensor) : NULL;
+        bool written = shard_flat_range_of(tensor) && agree_on_flat_ranges(tensor);
         shard_range *ranges = shard_local_placement(tensor)->kind == SHARD_SPLIT ? shard_local_ranges(name, tensor) : NULL;
         if (i < s->count) {
             s->flat_ranges[i] = flat_ranges;
@@ -256,10 +256,10 @@ static shard_range rows_of(const saving *s, int64_t index, int64_t rows)
     const shard_tensor *tensor = shard_tensors_at(s->tensors, index);
     shard_group *group = shard_local_placement(tensor)->group;
     int writers = shard_group_size(group), rank = shard_group_rank(group);
-    if (!tensor->slice)
+    if (!shard_flat_range_of(tensor))
         return shard_split_range(rows, writers, rank);
-    rank += shard_group_rank(tensor->slice->group) * writers;
-    writers *= shard_group_size(tensor->slice->group);
+    rank += shard_group_rank(shard_flat_range_of(tensor)->group) * writers;
+    writers *= shard_group_size(shard_flat_range_of(tensor)->group);
     return s->written[index] ? shard_split_range(rows, writers, rank) : (shard_range){0, 0};
 }
 
@@ -337,7 +337,7 @@ static shard_status write_all(saving *s)
 {
     for (int64_t i = 0; i < s->count; i++) {
         const shard_tensor *tensor = shard_tensors_at(s->tensors, i);
-        if (tensor->slice)
+        if (shard_flat_range_of(tensor))
             write_flat_range(s, i);
         else if (tensor->placement.kind == SHARD_SPLIT)
             write_split(s, i);

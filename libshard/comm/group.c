@@ -2,6 +2,7 @@
 #include "comm/comm.h"
 
 #include "base/error.h"
+#include "base/math.h"
 #include "base/memory.h"
 #include "comm/backends.h"
 #include "comm/device_transport.h"
@@ -100,7 +101,7 @@ shard_range shard_split_range(int64_t size, int members, int member)
         return (shard_range){0, 0};
     }
     int64_t part = size / members, larger = size % members;
-    return (shard_range){.start = member * part + (member < larger ? member : larger), .size = part + (member < larger)};
+    return (shard_range){.start = member * part + shard_min(member, larger), .size = part + (member < larger)};
 }
 
 static shard_status check_members(const shard_group *parent, const int *members, int size)

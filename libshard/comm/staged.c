@@ -8,6 +8,7 @@
 #include "comm/backends.h"
 
 #include "base/error.h"
+#include "base/math.h"
 #include "base/memory.h"
 #include "comm/preflight.h"
 
@@ -62,11 +63,6 @@ static stage *take_stage(shard_group *group, shard_device *device)
 
 /* ---- pieces ---- */
 
-static int64_t lesser(int64_t a, int64_t b)
-{
-    return a < b ? a : b;
-}
-
 /* Copies to the stage. Earlier copies from it have arrived when this returns. */
 static shard_status copy_out(const stage *s, void *to, const void *from, int64_t bytes)
 {
@@ -84,7 +80,7 @@ static bool cut(const shard_group *group, const stage *s, const int64_t *counts,
 {
     int64_t largest = 0;
     for (int member = 0; member < group->size; member++) {
-        s->counts[member] = counts[member] > at ? lesser(counts[member] - at, most) : 0;
+        s->counts[member] = counts[member] > at ? shard_min(counts[member] - at, most) : 0;
         largest = s->counts[member] > largest ? s->counts[member] : largest;
     }
     return largest > 0;
@@ -111,7 +107,7 @@ static shard_status move_whole(shard_group *group, const stage *s, const shard_c
     piece.send = piece.receive = s->memory;
     for (int64_t at = 0; at < call->count; at += most) {
         char *where = (char *)call->receive + at * element;
-        piece.count = lesser(call->count - at, most);
+        piece.count = shard_min(call->count - at, most);
         copy_out(s, s->memory, where, sends ? piece.count * element : 0);
         SHARD_TRY(post_piece(group, &piece));
         if (!broadcasts || !sends)

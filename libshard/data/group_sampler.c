@@ -2,6 +2,7 @@
 #include <shard/data.h>
 
 #include "base/error.h"
+#include "base/math.h"
 #include "base/options.h"
 #include "base/memory.h"
 #include "base/random.h"
@@ -90,7 +91,7 @@ int64_t shard_group_sampler_max_local_batch(const shard_group_sampler *sampler)
 static int64_t samples_of_step(const shard_group_sampler *sampler, int64_t step)
 {
     int64_t left = sampler->positions - step * sampler->batch;
-    return left < sampler->batch ? left : sampler->batch;
+    return shard_min(left, sampler->batch);
 }
 
 shard_range shard_group_sampler_local_range(const shard_group_sampler *sampler, int64_t step)

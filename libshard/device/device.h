@@ -108,7 +108,7 @@ typedef struct shard_linear_shape {
     int64_t pitch_x, pitch_y;
 } shard_linear_shape;
 
-/* Row blocks of a streamed matrix (tensor/tensor.h, shard_rows) are multiples of these; the last block is longer,
+/* Row blocks of a streamed matrix (op/rows.h) are multiples of these; the last block is longer,
  * not shorter. On the CPU sums over that many products and more are divided in the same way, so that float32 has the
  * same bits. */
 enum { SHARD_ROW_BLOCK = 4096 };

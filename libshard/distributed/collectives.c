@@ -46,7 +46,7 @@ static shard_status reduce_backward(shard_node *node, shard_tensor *dy, shard_te
     if (node->edge[0].placement.kind == SHARD_PARTIAL)
         return SHARD_OK;
     dx[0] = shard_detach(dy);
-    return dx[0] ? shard_contribution_add(&dx[0]->contribution, node->group) : shard_last_status();
+    return dx[0] ? shard_pending_sums_add(&dx[0]->pending, node->group) : shard_last_status();
 }
 
 static const shard_node_type reduce_type = {.name = "reduce", .backward = reduce_backward};
@@ -90,7 +90,7 @@ shard_status shard_all_reduce(shard_tensor *x, shard_reduce_op op, shard_group *
     shard_agree_on_shape(x->shape.ndim, x->shape.dim);
     SHARD_TRY(shard_group_all_reduce(group, shard_device_of(x), shard_tensor_memory_to_write(x), shard_numel(x), x->dtype, op));
     if (op == SHARD_SUM)
-        shard_contribution_remove(&x->contribution, group);
+        shard_pending_sums_remove(&x->pending, group);
     return SHARD_OK;
 }
 

@@ -109,7 +109,7 @@ static shard_status gather_backward(shard_node *node, shard_tensor *dy, shard_te
         return SHARD_OK;
     if (!sums)
         shard_place_partial(dx[0], dy);
-    return shard_contribution_add(&dx[0]->contribution, context->group);
+    return shard_pending_sums_add(&dx[0]->pending, context->group);
 }
 
 static const shard_node_type gather_type = {.name = "gather", .backward = gather_backward, .takes_partial = true};

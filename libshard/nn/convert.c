@@ -57,7 +57,7 @@ static shard_status compare_calls(const conversion *c, const char *layer, const 
                                   description *first)
 {
     shard_group *group = c->group;
-    description mine = {.recipe = tensor->recipe, .made = tensor->recipe.kind == SHARD_NO_RECIPE};
+    description mine = {.recipe = shard_leaf_of(tensor)->recipe, .made = !shard_has_recipe(tensor)};
     shard_placement wanted = {.kind = dim < 0 ? SHARD_LOCAL : SHARD_SPLIT, .dim = dim};
     snprintf(mine.what, sizeof mine.what, "%s %s %s (%s) of layer \"%s\"", name, shard_dtype_name(tensor->dtype),
              shard_shape_text(&tensor->shape), shard_placement_text(&wanted), layer);
@@ -123,7 +123,7 @@ static shard_tensor *make_shard(const conversion *c, const char *layer, const ch
     shard_shape shape = whole->shape;
     shape.dim[along] = range.size;
     shard_tensor *shard = shard_tensor_make(shape, whole->dtype, shard_device_of(whole));
-    if (!shard)
+    if (!shard || !shard_make_leaf(shard))
         return shard_leave(group);
     if (dim >= 0 && shard_group_size(group) > 1)
         shard->placement = (shard_placement){
@@ -131,7 +131,7 @@ static shard_tensor *make_shard(const conversion *c, const char *layer, const ch
     if (dim >= 0)
         shard_set_replica_group(shard, group ? group->replicas : NULL);
     if (!first.made)
-        shard->recipe = first.recipe;
+        shard->leaf->recipe = first.recipe;
     else if (receive_shard(whole, along, range, shard, group) != SHARD_OK)
         return NULL;
     return shard;

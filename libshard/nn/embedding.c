@@ -77,8 +77,8 @@ static shard_tensor *make_values(shard_shape shape, const void *context)
     const embedding_data *data = context;
     shard_tensor *weight = shard_normal(shape, 0.0, 1.0, .dtype = data->options.dtype);
     if (weight) {
-        weight->recipe.pads = data->padding_idx >= 0;
-        weight->recipe.zero_row = data->padding_idx;
+        weight->leaf->recipe.pads = data->padding_idx >= 0;
+        weight->leaf->recipe.zero_row = data->padding_idx;
     }
     return weight;
 }

@@ -124,14 +124,14 @@ static bool is_kept(const shard_tensor *x)
 /* The leaf's copy; a new one if it has none. */
 static copy *find_copy(shard_tensor *leaf)
 {
-    if (!leaf->derived) {
+    if (!leaf->leaf->derived) {
         copy *c = shard_calloc(1, sizeof *c);
         if (!c)
             return NULL;
         c->derived.drop = release_copy;
-        leaf->derived = &c->derived;
+        leaf->leaf->derived = &c->derived;
     }
-    return (copy *)leaf->derived;
+    return (copy *)leaf->leaf->derived;
 }
 
 /* The copy's values if they are current; they move to this thread's list. */

@@ -36,14 +36,13 @@ static bool weight_gradient_streams(shard_node *node, shard_tensor *dy, shard_te
 {
     const linear_context *context = node->context;
     shard_tensor *leaf = node->edge[WEIGHT].leaf, *to = NULL;
-    shard_contribution contribution;
-    if (!x || !leaf || !leaf->rows || !(to = shard_gradient_taken(node, WEIGHT)))
+    shard_pending_sums pending;
+    if (!x || !leaf || !leaf->leaf->rows || !(to = shard_gradient_taken(node, WEIGHT)))
         return false;
     if (!context->columns)
         shard_place_sum(to, dy);
-    if (to->placement.kind == SHARD_PARTIAL ||
-        shard_gradient_contribution(node, WEIGHT, to, &contribution) != SHARD_OK ||
-        !leaf->rows->gradient_begin(leaf->rows, &contribution))
+    if (to->placement.kind == SHARD_PARTIAL || shard_gradient_pending_sums(node, WEIGHT, to, &pending) != SHARD_OK ||
+        !leaf->leaf->rows->gradient_begin(leaf->leaf->rows, &pending))
         return false;
     dx[WEIGHT] = to;
     return true;

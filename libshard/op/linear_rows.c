@@ -17,7 +17,7 @@ typedef struct blocks {
 static blocks start_blocks(const shard_tensor *wide, const shard_tensor *weight, int64_t rows)
 {
     blocks b = {.device = shard_device_of(wide),
-                .of = weight->rows,
+                .of = weight->leaf->rows,
                 .dtype = wide->dtype,
                 .stored = weight->dtype,
                 .rows = rows,

@@ -1,13 +1,15 @@
-/* linear with a weight that is streamed in row blocks (tensor/tensor.h, shard_rows). */
+/* linear with a weight that is streamed in row blocks (op/rows.h). */
 #ifndef SHARD_OP_LINEAR_ROWS_H
 #define SHARD_OP_LINEAR_ROWS_H
 
 #include "op/op.h"
+#include "op/rows.h"
 
 /* Whether the weight's values are streamed in row blocks. */
 static inline bool shard_values_are_streamed(const shard_tensor *weight)
 {
-    return weight && weight->rows && weight->rows->values;
+    const shard_rows *rows = weight ? shard_leaf_of(weight)->rows : NULL;
+    return rows && rows->values;
 }
 
 /* Collective over the ranks that partition the weight; called with a NULL result after an error, too. */

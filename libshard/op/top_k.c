@@ -5,6 +5,7 @@
  */
 #include "op/op.h"
 
+#include "base/math.h"
 #include "comm/function.h"
 
 #include <inttypes.h>
@@ -116,7 +117,7 @@ static shard_status find_local(const search *s, char *y, int64_t *index)
     if (!last || pitch == cols)
         return find(s, &s->axis, s->start, NULL, x, y, index);
     most = width < AT_ONCE ? (int64_t)(AT_ONCE / width) : 1;
-    shard_tensor *some = shard_workspace(s->x, (most < rows ? most : rows) * cols, s->x->dtype);
+    shard_tensor *some = shard_workspace(s->x, shard_min(most, rows) * cols, s->x->dtype);
     void *dense = some ? shard_tensor_memory(some) : NULL;
     if (!dense)
         return shard_last_status();

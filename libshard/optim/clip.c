@@ -45,7 +45,7 @@ static run *list_gradients(const shard_optimizer *optimizer, bool counted, int64
         const shard_slot *slot = &optimizer->slots[i];
         if (!shard_slot_has_gradient(slot) || !shard_numel(slot->range.tensor) || (counted && !shard_slot_counts(slot)))
             continue;
-        shard_tensor *gradient = slot->range.tensor->grad;
+        shard_tensor *gradient = slot->range.tensor->leaf->grad;
         char *memory = shard_tensor_memory_to_write(gradient);
         if (!memory) {
             free(all);

@@ -82,7 +82,7 @@ static average *average_of(shard_ema *ema, int64_t i)
                                slot->name);
     if (!a->value)
         return NULL;
-    a->value->optional = !slot->parameter->requires_grad;
+    a->value->leaf->optional = !slot->parameter->requires_grad;
     return a;
 }
 

@@ -225,15 +225,16 @@ static bool follows(const shard_tensor *x, const shard_tensor *next)
 shard_tensor *shard_range_like(const shard_local_range *range, shard_storage *storage, size_t offset)
 {
     shard_tensor *like = shard_keep(shard_tensor_like(range->tensor));
-    if (!like)
-        return NULL;
-    like->replicas = range->tensor->replicas;
-    like->optional = !storage;
+    if (!like || !shard_make_leaf(like))
+        return shard_tensor_unref(like), NULL;
+    const shard_leaf *of = shard_leaf_of(range->tensor);
+    like->leaf->replicas = of->replicas;
+    like->leaf->optional = !storage;
     if (!storage) {
-        like->recipe = (shard_recipe){.kind = SHARD_CONSTANT};
+        like->leaf->recipe = (shard_recipe){.kind = SHARD_CONSTANT};
         shard_storage_set_kind(like->storage, SHARD_MEMORY_OPTIMIZER_STATE);
     }
-    bool marked = !range->tensor->slice || shard_tensor_set_slice(like, range->tensor->slice) == SHARD_OK;
+    bool marked = !of->flat_range || shard_tensor_set_flat_range(like, of->flat_range) == SHARD_OK;
     if (marked && (!storage || shard_tensor_move(like, storage, offset) == SHARD_OK))
         return like;
     shard_tensor_unref(like);
@@ -311,10 +312,10 @@ shard_tensors *shard_optimizer_state_dict(shard_optimizer *optimizer)
     shard_status status = list ? shard_optimizer_make_state(optimizer, true) : shard_last_status();
     for (int64_t i = 0; i < optimizer->count && status == SHARD_OK; i++) {
         const shard_slot *slot = &optimizer->slots[i];
-        slot->step->optional = !slot->parameter->requires_grad;
+        slot->step->leaf->optional = !slot->parameter->requires_grad;
         status = list_state(list, slot->name, "step", slot->step);
         for (int s = 0; s < optimizer->ops->states && status == SHARD_OK; s++) {
-            slot->range.state[s]->optional = slot->step->optional;
+            slot->range.state[s]->leaf->optional = slot->step->leaf->optional;
             status = list_state(list, slot->name, optimizer->ops->state_name[s], slot->range.state[s]);
         }
     }

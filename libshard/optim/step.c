@@ -13,14 +13,14 @@
 /* Whether the range's gradient is a view of the parameter's gradient, and is cleared with it. */
 static bool is_range_of_whole(const shard_slot *slot)
 {
-    const shard_tensor *local = slot->range.tensor->grad, *whole = slot->parameter->grad;
+    const shard_tensor *local = shard_leaf_of(slot->range.tensor)->grad, *whole = shard_leaf_of(slot->parameter)->grad;
     return local && whole && local->storage == whole->storage;
 }
 
 bool shard_slot_has_gradient(const shard_slot *slot)
 {
-    bool forgotten = is_range_of_whole(slot) && !slot->parameter->has_grad;
-    return slot->parameter->requires_grad && slot->range.tensor->has_grad && !forgotten;
+    bool forgotten = is_range_of_whole(slot) && !shard_has_grad(slot->parameter);
+    return slot->parameter->requires_grad && shard_has_grad(slot->range.tensor) && !forgotten;
 }
 
 bool shard_slot_counts(const shard_slot *slot)
@@ -96,12 +96,12 @@ static shard_status begin(const shard_optimizer *optimizer, const shard_slot *sl
     const shard_local_range *range = &slot->range;
     shard_tensor *tensor = range->tensor;
     shard_update *update = &s->update;
-    *s = (run){.slot = slot, .dtype = tensor->dtype, .gradient = tensor->grad->storage, .value = tensor->storage};
+    *s = (run){.slot = slot, .dtype = tensor->dtype, .gradient = tensor->leaf->grad->storage, .value = tensor->storage};
     *update = (shard_update){.size = shard_numel(tensor), .step = step};
     if (optimizer->scaled)
         update->grad_scale = shard_tensor_memory(optimizer->grad_scale);
     shard_optimizer_choose_settings(optimizer, slot, update);
-    update->gradient = shard_tensor_memory(tensor->grad);
+    update->gradient = shard_tensor_memory(tensor->leaf->grad);
     update->value = update->gradient ? shard_tensor_memory_to_write(tensor) : NULL;
     for (int i = 0; i < optimizer->ops->states && update->value; i++) {
         s->state[i] = range->state[i]->storage;
@@ -341,7 +341,7 @@ static shard_status check_averaged(const shard_optimizer *optimizer)
     bool partitioned = shard_optimizer_is_partitioned(optimizer) || optimizer->zero;
     for (int64_t i = 0; i < optimizer->count && partitioned; i++) {
         const shard_slot *slot = &optimizer->slots[i];
-        if (is_range_of_whole(slot) && slot->parameter->has_grad && !slot->range.tensor->has_grad)
+        if (is_range_of_whole(slot) && shard_has_grad(slot->parameter) && !shard_has_grad(slot->range.tensor))
             return shard_error(SHARD_ERROR_ARGUMENT,
                                "shard_step: \"%s\" has a gradient of a backward with shard_data_parallel_set_sync off, which "
                                "no rank has averaged: it must be on in the last backward before a step",

@@ -1,6 +1,7 @@
 #include "parallel/bucket.h"
 
 #include "base/hash.h"
+#include "base/math.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -146,11 +147,6 @@ static shard_status cut(shard_buckets *buckets, shard_bucket_entry *candidates, 
 
 /* ---- positions in the unit ---- */
 
-static int64_t round_up(int64_t size, int64_t multiple)
-{
-    return (size + multiple - 1) / multiple * multiple;
-}
-
 static int by_owner(const void *a, const void *b)
 {
     const shard_bucket_entry *x = a, *y = b;
@@ -173,14 +169,14 @@ static shard_status lay_out(shard_bucket *bucket, const shard_bucket_options *op
         shard_bucket_entry *entry = &bucket->entries[i];
         entry->bucket = bucket;
         entry->start = unit->size;
-        unit->size += round_up(entry->size, aligned);
+        unit->size += shard_round_up(entry->size, aligned);
         if (counts)
-            counts[entry->owner] += round_up(entry->size, aligned);
+            counts[entry->owner] += shard_round_up(entry->size, aligned);
     }
     if (!counts)
         return SHARD_OK;
     if (!options->whole_parameters) {
-        unit->size = round_up(unit->size, ranks * aligned);
+        unit->size = shard_round_up(unit->size, ranks * aligned);
         for (int rank = 0; rank < ranks; rank++)
             counts[rank] = unit->size / ranks;
     }
@@ -210,8 +206,8 @@ static shard_status move_values(shard_bucket *bucket, bool broadcast)
     for (int64_t i = 0; i < bucket->count && status == SHARD_OK; i++) {
         shard_tensor *parameter = bucket->entries[i].parameter;
         status = shard_tensor_move(parameter, unit->values, shard_unit_bytes(unit, bucket->entries[i].start));
-        shard_tensor_unref(parameter->kept);
-        parameter->kept = NULL;
+        shard_tensor_unref(parameter->leaf->local_range);
+        parameter->leaf->local_range = NULL;
     }
     if (status == SHARD_OK)
         status = shard_bucket_zero_gaps(bucket, unit->values->memory);
@@ -241,16 +237,16 @@ static shard_status place_gradients(shard_bucket *bucket)
     for (int64_t i = 0; i < bucket->count; i++) {
         shard_tensor *parameter = bucket->entries[i].parameter;
         size_t offset = shard_unit_bytes(bucket->unit, bucket->entries[i].start);
-        if (parameter->has_grad) {
-            SHARD_TRY(shard_tensor_move(parameter->grad, bucket->unit->gradients, offset));
+        if (parameter->leaf->has_grad) {
+            SHARD_TRY(shard_tensor_move(parameter->leaf->grad, bucket->unit->gradients, offset));
             continue;
         }
         shard_tensor *gradient = shard_tensor_on(bucket->unit->gradients, offset, parameter->shape, parameter->dtype);
         if (!gradient)
             return shard_last_status();
         gradient->placement = parameter->placement;
-        shard_tensor_unref(parameter->grad);
-        parameter->grad = gradient;
+        shard_tensor_unref(parameter->leaf->grad);
+        parameter->leaf->grad = gradient;
     }
     return SHARD_OK;
 }
@@ -266,23 +262,23 @@ static shard_tensor *view_local(const shard_unit *unit, shard_storage *local, sh
 static shard_status make_local(const shard_unit *unit, shard_bucket_entry *entry)
 {
     int64_t from = entry->start, to = entry->start + entry->size, local_end = unit->local_start + unit->local_size;
-    from = from > unit->local_start ? from : unit->local_start;
-    to = to < local_end ? to : local_end;
+    from = shard_max(from, unit->local_start);
+    to = shard_min(to, local_end);
     if (to <= from)
         from = to = entry->start; /* an empty range */
     entry->local_start = from - entry->start;
     entry->local = view_local(unit, unit->local_values, unit->values, from, to - from);
     if (!entry->local)
         return shard_last_status();
+    SHARD_TRY(shard_tensor_set_flat_range(entry->local, &(shard_flat_range){.group = unit->group,
+                                                                            .start = entry->local_start,
+                                                                            .shape = entry->parameter->shape,
+                                                                            .placement = entry->parameter->placement}));
     entry->local->requires_grad = true;
-    SHARD_TRY(shard_tensor_set_slice(entry->local, &(shard_flat_range){.group = unit->group,
-                                                                       .start = entry->local_start,
-                                                                       .shape = entry->parameter->shape,
-                                                                       .placement = entry->parameter->placement}));
-    entry->local->grad = view_local(unit, unit->local_gradients, unit->gradients, from, to - from);
+    entry->local->leaf->grad = view_local(unit, unit->local_gradients, unit->gradients, from, to - from);
     if (unit->local_values)
-        entry->parameter->kept = shard_tensor_ref(entry->local);
-    return entry->local->grad ? SHARD_OK : shard_last_status();
+        entry->parameter->leaf->local_range = shard_tensor_ref(entry->local);
+    return entry->local->leaf->grad ? SHARD_OK : shard_last_status();
 }
 
 /* Gradients that are not partitioned have memory from the start. */

@@ -54,7 +54,7 @@ typedef struct shard_bucket_options {
     size_t bytes;          /* the size from which on a bucket is full */
     shard_unshard_order *order;
     /* As shard_row_blocks_options.begin, for the bucket that is streamed. */
-    bool (*begin_rows)(void *bucket, const shard_contribution *contribution, double *scale);
+    bool (*begin_rows)(void *bucket, const shard_pending_sums *pending, double *scale);
 } shard_bucket_options;
 
 #define SHARD_BUCKET_MIB_MAX 1e9

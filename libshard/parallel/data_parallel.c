@@ -44,7 +44,7 @@ static shard_status check_parameter(const char *name, const shard_tensor *parame
             "shard_data_parallel_create: \"%s\" is of stage %d already, by an earlier shard_data_parallel_create or "
             "shard_zero_optimizer, and stage %d is asked for: make the one with .stage = %d first",
             name, (int)shard_engine_level(engine), stage, stage);
-    if (!engine && shard_engine_takes(parameter) && parameter->has_grad)
+    if (!engine && shard_engine_takes(parameter) && shard_has_grad(parameter))
         return shard_error(SHARD_ERROR_ARGUMENT,
                            "shard_data_parallel_create: \"%s\" has a gradient already, which stage %d would lose: call it before "
                            "backward or after shard_step",

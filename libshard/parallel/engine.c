@@ -29,13 +29,13 @@ struct shard_engine {
 
 /* The factor of a gradient, with which a sum over the replicas is the average over different batches: summands of
  * one batch's gradient count in full. Groups of ranks without a replica of the parameter stay pending. */
-static shard_status plan_sum(const shard_tensor *parameter, shard_contribution *contribution, const shard_bucket *bucket,
+static shard_status plan_sum(const shard_tensor *parameter, shard_pending_sums *pending, const shard_bucket *bucket,
                              double *scale)
 {
-    int64_t one_batch = shard_contribution_members(contribution, bucket->unit->group);
+    int64_t one_batch = shard_pending_sums_ranks(pending, bucket->unit->group);
     *scale = (double)one_batch / shard_group_size(bucket->unit->group);
-    shard_contribution_remove(contribution, bucket->unit->group);
-    if (shard_contribution_members(contribution, bucket->unit->group) == 1)
+    shard_pending_sums_remove(pending, bucket->unit->group);
+    if (shard_pending_sums_ranks(pending, bucket->unit->group) == 1)
         return SHARD_OK;
     return shard_error(SHARD_ERROR_UNSUPPORTED,
                        "data parallel: the gradient of a parameter of shape %s is to be summed over ranks of which some, but not "
@@ -50,15 +50,15 @@ static shard_status scale_gradient(shard_bucket_entry *entry)
     entry->scaled = true;
     if (bucket->row_blocks && shard_row_blocks_streamed(bucket->row_blocks))
         return SHARD_OK;
-    void *memory = shard_tensor_memory_to_write(parameter->grad);
+    void *memory = shard_tensor_memory_to_write(parameter->leaf->grad);
     if (!memory)
         return shard_last_status();
-    if (!parameter->has_grad) { /* this rank's backward did not reach it; another one's may have */
-        parameter->has_grad = true;
+    if (!parameter->leaf->has_grad) { /* this rank's backward did not reach it; another one's may have */
+        parameter->leaf->has_grad = true;
         return SHARD_RUN(parameter, zero, memory, (size_t)shard_numel(parameter) * shard_dtype_size(parameter->dtype));
     }
     double scale;
-    SHARD_TRY(plan_sum(parameter, &parameter->grad->contribution, bucket, &scale));
+    SHARD_TRY(plan_sum(parameter, &parameter->leaf->grad->pending, bucket, &scale));
     if (scale == 1.0)
         return SHARD_OK;
     return SHARD_RUN(parameter, axpby, shard_numel(parameter), scale, memory, 0.0, memory, parameter->dtype);
@@ -68,7 +68,7 @@ static shard_status scale_gradient(shard_bucket_entry *entry)
 static bool accumulates(const shard_bucket *bucket)
 {
     for (int64_t i = 0; i < bucket->count && bucket->unit->counts; i++)
-        if (bucket->entries[i].local->has_grad)
+        if (bucket->entries[i].local->leaf->has_grad)
             return true;
     return false;
 }
@@ -129,7 +129,7 @@ static shard_status end(shard_bucket *bucket)
     shard_status status = shard_unit_end_reduce(unit, &bucket->sum);
     for (int64_t i = 0; i < bucket->count && unit->counts; i++) {
         shard_bucket_entry *entry = &bucket->entries[i];
-        entry->local->has_grad = status == SHARD_OK;
+        entry->local->leaf->has_grad = status == SHARD_OK;
         if (unit->local_gradients)
             shard_zero_grad(entry->parameter);
     }
@@ -215,7 +215,7 @@ static shard_status begin_walk(shard_engine *engine)
     for (int64_t i = 0; i < engine->buckets.count && !engine->reduced; i++) {
         const shard_bucket *bucket = engine->buckets.all[i];
         for (int64_t j = 0; j < bucket->count; j++)
-            if (bucket->entries[j].parameter->grad_pending == 0)
+            if (bucket->entries[j].parameter->leaf->grad_uses == 0)
                 make_ready(&bucket->entries[j]);
     }
     return SHARD_OK;
@@ -228,7 +228,7 @@ static void gradient_ready(shard_tensor *parameter, void *context)
     shard_engine *engine = entry->bucket->engine;
     if (engine->local && !entry->bucket->unit->local_gradients) {
         if (entry->local)
-            entry->local->has_grad = false; /* this rank alone has added to the sum since */
+            entry->local->leaf->has_grad = false; /* this rank alone has added to the sum since */
         return;
     }
     if (begin_walk(engine) != SHARD_OK || scale_gradient(entry) != SHARD_OK)
@@ -238,13 +238,13 @@ static void gradient_ready(shard_tensor *parameter, void *context)
 }
 
 /* Of a bucket's only parameter: once all that comes before it was reduced. */
-static bool begin_rows(void *context, const shard_contribution *contribution, double *scale)
+static bool begin_rows(void *context, const shard_pending_sums *pending, double *scale)
 {
     shard_bucket *bucket = context;
     shard_engine *engine = bucket->engine;
     shard_tensor *parameter = bucket->entries[0].parameter;
-    shard_contribution of_rows = *contribution;
-    if (parameter->has_grad || parameter->grad_pending != 1)
+    shard_pending_sums of_rows = *pending;
+    if (parameter->leaf->has_grad || parameter->leaf->grad_uses != 1)
         return false;
     shard_call_watches(parameter);
     if (begin_walk(engine) != SHARD_OK)
@@ -267,7 +267,7 @@ shard_status shard_engine_publish(shard_engine *engine, bool all)
 
 static const shard_bucket_entry *entry_of(const shard_tensor *parameter)
 {
-    return parameter->grad_ready_context;
+    return shard_leaf_of(parameter)->grad_ready_context;
 }
 
 shard_engine *shard_engine_of(const shard_tensor *parameter)
@@ -301,8 +301,8 @@ static shard_status take(shard_engine *engine, shard_bucket_entry *candidates, i
         buckets->all[i]->engine = engine;
         for (int64_t j = 0; j < buckets->all[i]->count; j++) {
             shard_bucket_entry *entry = &buckets->all[i]->entries[j];
-            entry->parameter->grad_ready = gradient_ready;
-            entry->parameter->grad_ready_context = entry;
+            entry->parameter->leaf->grad_ready = gradient_ready;
+            entry->parameter->leaf->grad_ready_context = entry;
         }
     }
     rearm(engine);
@@ -316,8 +316,8 @@ static void give_up(shard_bucket *bucket)
         shard_tensor *parameter = bucket->entries[i].parameter;
         if (entry_of(parameter) != &bucket->entries[i])
             continue;
-        parameter->grad_ready = NULL;
-        parameter->grad_ready_context = NULL;
+        parameter->leaf->grad_ready = NULL;
+        parameter->leaf->grad_ready_context = NULL;
     }
     shard_bucket_destroy(bucket);
 }

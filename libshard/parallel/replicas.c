@@ -1,6 +1,7 @@
 #include "parallel/replicas.h"
 
 #include "base/hash.h"
+#include "base/math.h"
 #include "distributed/agree.h"
 #include "op/op.h"
 #include "parallel/unit.h"
@@ -159,7 +160,7 @@ static shard_status place_buffers(shard_replicas *replicas, const shard_tensors 
         buffers *b = find_or_add(replicas, tensor);
         int64_t unit = SHARD_FLAT_ALIGNMENT / (int64_t)shard_dtype_size(b->dtype);
         start[i] = b->size;
-        b->size += (shard_numel(tensor) + unit - 1) / unit * unit;
+        b->size += shard_round_up(shard_numel(tensor), unit);
     }
     for (int64_t i = 0; i < replicas->buffer_count && status == SHARD_OK; i++) {
         buffers *b = &replicas->buffers[i];
@@ -210,7 +211,7 @@ static void watch(shard_tensor *parameter, void *context)
     shard_replicas *replicas = context;
     if (replicas->local)
         return;
-    if (!parameter->grad_ready)
+    if (!parameter->leaf->grad_ready)
         shard_error(SHARD_ERROR_ARGUMENT,
                     "data parallel: no engine has the parameter of shape %s any more, as an earlier shard_zero_optimizer failed: "
                     "make the data parallel anew",
@@ -228,7 +229,7 @@ static void watch(shard_tensor *parameter, void *context)
 /* The place of this object's watch in the parameter's list. */
 static shard_watch **find_watch(const shard_replicas *replicas, shard_tensor *parameter)
 {
-    shard_watch **at = &parameter->grad_watches;
+    shard_watch **at = &parameter->leaf->grad_watches;
     while (*at && (*at)->context != replicas)
         at = &(*at)->next;
     return at;

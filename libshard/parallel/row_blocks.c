@@ -135,8 +135,8 @@ shard_status shard_row_blocks_move_values(shard_row_blocks *blocks, bool broadca
         move_block(blocks, first, count, broadcast);
     }
     values_end(&blocks->rows);
-    shard_tensor_unref(matrix->kept);
-    matrix->kept = NULL;
+    shard_tensor_unref(matrix->leaf->local_range);
+    matrix->leaf->local_range = NULL;
     SHARD_TRY(shard_last_status());
     return shard_tensor_put(matrix, blocks->unit->values, 0);
 }
@@ -162,10 +162,10 @@ static void reduce(shard_row_blocks *blocks, block *b, char *gradient)
         end(blocks, b);
 }
 
-static bool gradient_begin(shard_rows *rows, const shard_contribution *contribution)
+static bool gradient_begin(shard_rows *rows, const shard_pending_sums *pending)
 {
     shard_row_blocks *blocks = (shard_row_blocks *)rows;
-    return blocks->options.begin(blocks->options.context, contribution, &blocks->scale);
+    return blocks->options.begin(blocks->options.context, pending, &blocks->scale);
 }
 
 static block *next_gradient(shard_row_blocks *blocks, int64_t first, int64_t count)
@@ -243,7 +243,7 @@ shard_row_blocks *shard_row_blocks_create(shard_unit *unit, shard_tensor *matrix
                            .unit = unit,
                            .matrix = matrix,
                            .options = *options};
-    matrix->rows = &blocks->rows;
+    matrix->leaf->rows = &blocks->rows;
     return blocks;
 }
 
@@ -251,7 +251,7 @@ void shard_row_blocks_destroy(shard_row_blocks *blocks)
 {
     if (!blocks)
         return;
-    if (blocks->matrix->rows == &blocks->rows)
-        blocks->matrix->rows = NULL;
+    if (blocks->matrix->leaf->rows == &blocks->rows)
+        blocks->matrix->leaf->rows = NULL;
     free(blocks);
 }

@@ -3,6 +3,7 @@
 #ifndef SHARD_PARALLEL_ROW_BLOCKS_H
 #define SHARD_PARALLEL_ROW_BLOCKS_H
 
+#include "op/rows.h"
 #include "parallel/unshard.h"
 
 typedef struct shard_row_blocks shard_row_blocks;
@@ -11,7 +12,7 @@ typedef struct shard_row_blocks_options {
     size_t bytes;               /* the size of a bucket */
     shard_unshard_order *order; /* the engine's */
     /* Whether the gradient, with these pending sums, may be reduced block by block now; *scale: its factor. */
-    bool (*begin)(void *context, const shard_contribution *contribution, double *scale);
+    bool (*begin)(void *context, const shard_pending_sums *pending, double *scale);
     void *context;
 } shard_row_blocks_options;
 

@@ -1,5 +1,7 @@
 #include "parallel/unit.h"
 
+#include "base/math.h"
+
 #include <shard/distributed.h>
 
 #include <stdlib.h>
@@ -9,7 +11,7 @@
 static shard_range overlap_of(int64_t start, int64_t size, shard_range range)
 {
     int64_t from = start > range.start ? start : range.start;
-    int64_t end = start + size, range_end = range.start + range.size, to = end < range_end ? end : range_end;
+    int64_t end = start + size, range_end = range.start + range.size, to = shard_min(end, range_end);
     return (shard_range){.start = from, .size = to > from ? to - from : 0};
 }
 
@@ -151,8 +153,8 @@ shard_storage *shard_unit_storage(const shard_unit *unit, int64_t elements, shar
 /* A shard without a replica group has no other replica. */
 shard_group *shard_parameter_group(const shard_tensor *parameter)
 {
-    bool known = parameter->replicas || parameter->placement.kind == SHARD_SPLIT;
-    shard_group *group = known ? parameter->replicas : shard_world();
+    bool known = shard_leaf_of(parameter)->replicas || parameter->placement.kind == SHARD_SPLIT;
+    shard_group *group = known ? shard_leaf_of(parameter)->replicas : shard_world();
     return shard_group_size(group) > 1 ? group : NULL;
 }
 
@@ -162,5 +164,5 @@ int64_t shard_parameter_even_size(const shard_tensor *parameter)
         return shard_numel(parameter);
     shard_shape whole = shard_tensor_whole_shape(parameter);
     int64_t ranks = shard_group_size(parameter->placement.group);
-    return (shard_shape_product(&whole, 0, whole.ndim) + ranks - 1) / ranks;
+    return shard_divide_up(shard_shape_product(&whole, 0, whole.ndim), ranks);
 }

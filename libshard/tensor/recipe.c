@@ -1,11 +1,14 @@
-/* Initial values: a recipe gives the values of any range of the whole tensor. */
+/* Initial values: a recipe gives the values of any range of the whole tensor. Makers of tensors with one. */
 #include "tensor/tensor.h"
+
+#include "base/math.h"
+#include "base/options.h"
 
 #include <math.h>
 
 static shard_status make_values(const shard_tensor *tensor, const shard_region *region, void *memory)
 {
-    shard_recipe recipe = tensor->recipe;
+    shard_recipe recipe = shard_leaf_of(tensor)->recipe;
     const shard_device_ops *ops = shard_ops(tensor);
     shard_device *device = shard_device_of(tensor);
     switch (recipe.kind) {
@@ -28,9 +31,10 @@ static shard_status make_values(const shard_tensor *tensor, const shard_region *
 shard_status shard_recipe_follow_in(const shard_tensor *tensor, const shard_region *region, void *memory)
 {
     SHARD_TRY(make_values(tensor, region, memory));
-    int64_t row = tensor->recipe.zero_row - region->row0;
+    const shard_recipe *recipe = &shard_leaf_of(tensor)->recipe;
+    int64_t row = recipe->zero_row - region->row0;
     size_t bytes = (size_t)region->cols * shard_dtype_size(tensor->dtype);
-    if (!tensor->recipe.pads || row < 0 || row >= region->rows || bytes == 0)
+    if (!recipe->pads || row < 0 || row >= region->rows || bytes == 0)
         return SHARD_OK;
     return shard_ops(tensor)->zero(shard_device_of(tensor), (char *)memory + (size_t)row * bytes, bytes);
 }
@@ -38,15 +42,16 @@ shard_status shard_recipe_follow_in(const shard_tensor *tensor, const shard_regi
 /* A flat range of another tensor has up to three regions: the end of a row, whole rows, the beginning of a row. */
 static shard_status follow_recipe_in_range(const shard_tensor *range, void *memory)
 {
-    shard_tensor other = {.shape = range->slice->shape, .placement = range->slice->placement};
+    const shard_flat_range *of = range->leaf->flat_range;
+    shard_tensor other = {.shape = of->shape, .placement = of->placement};
     shard_region all;
     SHARD_TRY(shard_tensor_region(&other, &all));
-    int64_t at = range->slice->start, left = shard_numel(range);
+    int64_t at = of->start, left = shard_numel(range);
     while (left > 0) {
         int64_t row = at / all.cols, column = at % all.cols, width = all.cols - column;
         bool rows = column == 0 && left >= all.cols;
         shard_region part = {.rows = rows ? left / all.cols : 1,
-                             .cols = width < left ? width : left,
+                             .cols = shard_min(width, left),
                              .row0 = all.row0 + row,
                              .col0 = all.col0 + column,
                              .whole_cols = all.whole_cols};
@@ -60,9 +65,10 @@ static shard_status follow_recipe_in_range(const shard_tensor *range, void *memo
 
 shard_status shard_recipe_follow(shard_tensor *tensor, void *memory)
 {
-    bool constant = tensor->recipe.kind == SHARD_CONSTANT && !tensor->recipe.pads;
+    const shard_leaf *leaf = shard_leaf_of(tensor);
+    bool constant = leaf->recipe.kind == SHARD_CONSTANT && !leaf->recipe.pads;
     shard_region region = {.rows = 1, .cols = shard_numel(tensor)};
-    if (tensor->slice && !constant)
+    if (leaf->flat_range && !constant)
         return follow_recipe_in_range(tensor, memory);
     if (!constant)
         SHARD_TRY(shard_tensor_region(tensor, &region));
@@ -83,4 +89,90 @@ shard_status shard_check_normal(const char *function, double mean, double std)
         return SHARD_OK;
     return shard_error(SHARD_ERROR_ARGUMENT, "%s: mean %g, std %g: two finite numbers are needed, std not negative", function,
                        mean, std);
+}
+
+void shard_tensor_forget_recipe(shard_tensor *tensor)
+{
+    if (tensor->leaf)
+        tensor->leaf->recipe.kind = SHARD_NO_RECIPE;
+}
+
+shard_status shard_tensor_set_recipe(shard_tensor *tensor, shard_recipe recipe)
+{
+    shard_storage *storage = tensor->storage;
+    shard_tensor *local = shard_local_range_of(tensor), *own = local ? local : tensor;
+    if (!shard_make_leaf(own))
+        return shard_last_status();
+    own->leaf->recipe = recipe;
+    if (own == tensor && !storage->memory && !storage->materializer && storage->references == 1) {
+        shard_tensor_count_write(tensor);
+        return SHARD_OK;
+    }
+    void *memory = shard_tensor_memory_to_write(own);
+    if (!memory) {
+        shard_tensor_forget_recipe(own);
+        return shard_last_status();
+    }
+    if (own != tensor) {
+        shard_tensor_count_write(tensor);
+        shard_storage_release(storage); /* the gathered values are out of date */
+    }
+    return SHARD_OK;
+}
+
+/* ---- makers ---- */
+
+static shard_tensor *make_with_recipe(shard_shape shape, shard_tensor_options options, shard_recipe recipe)
+{
+    shard_tensor *tensor = shard_tensor_make(shape, options.dtype, options.device);
+    if (!tensor)
+        return NULL;
+    bool sets = recipe.kind != SHARD_NO_RECIPE;
+    if (sets && !shard_make_leaf(tensor))
+        return shard_release(tensor), NULL;
+    if (sets)
+        tensor->leaf->recipe = recipe;
+    shard_set_requires_grad(tensor, options.requires_grad);
+    return tensor;
+}
+
+shard_tensor *shard_empty_with(shard_shape shape, const shard_tensor_options *given)
+{
+    SHARD_READ_OPTIONS(shard_tensor_options, SHARD_TENSOR_OPTIONS_INIT, options, given);
+    if (!options_ok)
+        return NULL;
+    return make_with_recipe(shape, options, (shard_recipe){0});
+}
+
+shard_tensor *shard_full_with(shard_shape shape, double value, const shard_tensor_options *given)
+{
+    SHARD_READ_OPTIONS(shard_tensor_options, SHARD_TENSOR_OPTIONS_INIT, options, given);
+    if (!options_ok)
+        return NULL;
+    return make_with_recipe(shape, options, (shard_recipe){.kind = SHARD_CONSTANT, .a = value});
+}
+
+static shard_tensor *make_random(const char *function, shard_recipe_kind kind, shard_shape shape, double a, double b,
+                                 const shard_tensor_options *given)
+{
+    SHARD_READ_OPTIONS(shard_tensor_options, SHARD_TENSOR_OPTIONS_INIT, options, given);
+    if (!options_ok)
+        return NULL;
+    if (!shard_dtype_is_float(options.dtype))
+        return shard_fail_null(SHARD_ERROR_ARGUMENT, "%s: %s is not a floating dtype", function, shard_dtype_name(options.dtype));
+    return make_with_recipe(shape, options, (shard_recipe){.kind = kind, .a = a, .b = b, .draw = shard_next_draw()});
+}
+
+shard_tensor *shard_uniform_with(shard_shape shape, double low, double high, const shard_tensor_options *options)
+{
+    if (shard_check_uniform("shard_uniform", low, high) != SHARD_OK)
+        return NULL;
+    return make_random("shard_uniform", SHARD_UNIFORM, shape, low, high, options);
+}
+
+shard_tensor *shard_normal_with(shard_shape shape, double mean, double std, const shard_tensor_options *options)
+{
+    if (shard_check_normal("shard_normal", mean, std) != SHARD_OK)
+        return NULL;
+    return make_random("shard_normal", SHARD_NORMAL, shape, mean, std, options);
 }

@@ -1,4 +1,4 @@
-/* Shapes, placements, and their texts for messages. */
+/* Shapes, and the texts of shapes and placements for messages. */
 #include "tensor/tensor.h"
 
 #include <inttypes.h>
@@ -82,37 +82,4 @@ const char *shard_placement_text(const shard_placement *placement)
     char *text = next_text();
     snprintf(text, TEXT_BYTES, "split along %d", placement->dim);
     return text;
-}
-
-bool shard_placement_equal(const shard_placement *a, const shard_placement *b)
-{
-    if (a->kind != b->kind)
-        return false;
-    if (a->kind == SHARD_LOCAL)
-        return true;
-    if (a->group != b->group)
-        return false;
-    return a->kind == SHARD_PARTIAL || (a->dim == b->dim && a->start == b->start && a->whole == b->whole);
-}
-
-shard_status shard_tensor_region(const shard_tensor *tensor, shard_region *region)
-{
-    const shard_shape *shape = &tensor->shape;
-    const shard_placement *placement = &tensor->placement;
-    int last = shape->ndim ? shape->ndim - 1 : 0;
-    int64_t cols = shape->ndim ? shape->dim[last] : 1;
-    *region = (shard_region){.rows = shard_shape_product(shape, 0, last), .cols = cols, .whole_cols = cols};
-    if (placement->kind != SHARD_SPLIT)
-        return SHARD_OK;
-    if (placement->dim == last) {
-        region->col0 = placement->start;
-        region->whole_cols = placement->whole;
-        return SHARD_OK;
-    }
-    if (placement->dim != 0)
-        return shard_error(SHARD_ERROR_UNSUPPORTED,
-                           "random values for a tensor split along dimension %d of %d: first or last only", placement->dim,
-                           shape->ndim);
-    region->row0 = placement->start * shard_shape_product(shape, 1, last);
-    return SHARD_OK;
 }

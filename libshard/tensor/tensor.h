@@ -4,77 +4,17 @@
 
 #include <shard/tensor.h>
 
-#include "base/error.h"
-#include "base/memory.h"
-#include "base/random.h"
 #include "comm/comm.h"
-#include "device/device.h"
+#include "tensor/leaf.h"
+#include "tensor/storage.h"
 
-typedef struct shard_storage shard_storage;
-
-/* Materializes the values of a storage, which can be evicted: the memory is allocated and filled when it is needed,
- * and may be freed (shard_storage_release) while `evictable` is true, when no operation has a pointer into it. Nobody
- * writes to such memory. */
-typedef struct shard_materializer {
-    bool evictable;
-    /* Allocates the memory (shard_storage_allocate) and starts to fill it. Collective if values of other ranks are
-     * needed, also after an error. */
-    shard_status (*start)(struct shard_materializer *);
-    /* Waits until the memory is filled; called before it is used. */
-    shard_status (*wait)(struct shard_materializer *);
-    /* Ends what `start` started and frees the memory (shard_storage_give_back) if it is there. Called by any thread. */
-    void (*evict)(struct shard_materializer *);
-    /* Calls evict, then frees this struct. */
-    void (*destroy)(struct shard_materializer *);
-} shard_materializer;
-
-/* Groups over which a gradient has a pending sum: autograd/contribution.h. A mesh has two groups; each of its groups
+/* The groups over which a gradient has pending sums: autograd/pending_sums.h. A mesh has two groups; each of its groups
  * has one rank in common with each other one. */
-#define SHARD_CONTRIBUTION_GROUPS 4
-typedef struct shard_contribution {
+#define SHARD_PENDING_GROUPS 4
+typedef struct shard_pending_sums {
     int count;
-    shard_group *group[SHARD_CONTRIBUTION_GROUPS];
-} shard_contribution;
-
-/* A weight whose values or gradient are too large to be in memory at once: they are streamed in row blocks
- * (shard_rows_in_block), from the first to the last. The functions for a block are collective. They are called for
- * each block, also after an error. */
-typedef struct shard_rows {
-    int64_t block; /* rows of a block; a multiple of SHARD_ROW_BLOCK */
-    /* The values of a block, valid until the next call; NULL with the error set. The function is NULL if all values
-     * are in memory. */
-    const void *(*values)(struct shard_rows *, int64_t first, int64_t count);
-    void (*values_end)(struct shard_rows *);
-    /* Whether the gradient, with these pending sums, can be streamed now. If false it is computed as one tensor. */
-    bool (*gradient_begin)(struct shard_rows *, const shard_contribution *);
-    /* Memory for the gradient of a block, in the weight's type. gradient_take then reads it. */
-    void *(*gradient)(struct shard_rows *, int64_t first, int64_t count);
-    shard_status (*gradient_take)(struct shard_rows *, int64_t first, int64_t count);
-    shard_status (*gradient_end)(struct shard_rows *);
-} shard_rows;
-
-/* The pitch of padded rows, in bytes (padding.c). pitch 0: the rows are dense. */
-typedef struct shard_padding {
-    size_t rows, width, pitch;
-} shard_padding;
-
-/* Device memory that one or more tensors are views of. */
-struct shard_storage {
-    int references;
-    shard_device *device;
-    void *memory;           /* NULL: not allocated */
-    size_t bytes;           /* at least 1: an empty tensor has memory too */
-    shard_memory_kind kind; /* ACTIVATIONS by default; shard_storage_set_kind changes it */
-    uint64_t version;       /* counts writes to the whole storage; see shard_tensor_version */
-    uint64_t capture;       /* shard_graph_number at the time it was made */
-    shard_materializer *materializer; /* NULL: the values are only in this memory */
-    void *arrival;          /* event of the device's copy_in_async that no operation has waited for; NULL: none */
-    shard_padding padding;  /* of rows that no operation needed dense so far */
-    bool foreign;           /* the memory is a caller's and is not returned to the device; `release` frees it: */
-    shard_release_memory *release; /* NULL: nothing */
-    void *release_context;
-    struct shard_storage *next_padded; /* the next storage that was padded in this thread's capture */
-};
+    shard_group *group[SHARD_PENDING_GROUPS];
+} shard_pending_sums;
 
 /* Counts the writes to a tensor that was moved into memory with other tensors, and to its views. */
 typedef struct shard_writes {
@@ -82,50 +22,10 @@ typedef struct shard_writes {
     uint64_t count;
 } shard_writes;
 
-/* How the values of a tensor are made when they are first needed. A value depends on the element's index in the
- * whole tensor, so that a layer can be split before its parameters have memory. */
-typedef enum shard_recipe_kind {
-    SHARD_NO_RECIPE = 0,
-    SHARD_CONSTANT,
-    SHARD_UNIFORM,
-    SHARD_NORMAL,
-    SHARD_TRUNCATED_NORMAL,
-} shard_recipe_kind;
-typedef struct shard_recipe {
-    shard_recipe_kind kind;
-    double a, b;      /* value; low, high; mean, std */
-    double low, high; /* of a truncated normal */
-    shard_draw draw;
-    bool pads; /* the row zero_row of the whole matrix is zeros */
-    int64_t zero_row;
-} shard_recipe;
-
-/* A flat range of another tensor whose elements are partitioned over a group: the elements from `start` on, counted
- * row-major. The ranges of the ranks follow each other; a range may be empty. */
-typedef struct shard_flat_range {
-    shard_group *group;
-    int64_t start;
-    shard_shape shape; /* of the other tensor, which may itself be a local shard */
-    shard_placement placement;
-} shard_flat_range;
-
 /* The record of the operation that made a tensor; the nodes of autograd/ begin with this. */
 typedef struct shard_history {
     void (*drop)(struct shard_history *);
 } shard_history;
-
-/* Data computed from a tensor's values at their current address. Released when the values move or the tensor is
- * freed. */
-typedef struct shard_derived {
-    void (*drop)(struct shard_derived *);
-} shard_derived;
-
-/* A callback for when a leaf's gradient is complete, in the leaf's list. */
-typedef struct shard_watch {
-    void (*function)(shard_tensor *leaf, void *context);
-    void *context;
-    struct shard_watch *next; /* the next callback, in the order of registration */
-} shard_watch;
 
 struct shard_tensor {
     int references; /* one for the scope or the caller, the others for lists, records and views */
@@ -135,27 +35,10 @@ struct shard_tensor {
     shard_shape shape;
     shard_dtype dtype;
     shard_placement placement;
-    shard_recipe recipe;
-
-    /* The record of the operation that made it; of a leaf, its gradient. */
-    shard_history *history;
+    shard_pending_sums pending; /* of a gradient; empty: it is complete on each rank */
     bool requires_grad;
-    bool has_grad; /* grad holds a value (its memory may stay when it does not) */
-    shard_tensor *grad;
-    int grad_pending; /* uses whose gradients backward has not added yet */
-    /* Called when grad_pending reaches 0: first the watches, then grad_ready, which may change the gradient. */
-    shard_watch *grad_watches;
-    void (*grad_ready)(shard_tensor *leaf, void *context);
-    void *grad_ready_context;
-
-    shard_contribution contribution; /* the groups over which a gradient has pending sums; empty: it is complete on each rank */
-
-    shard_group *replicas;
-    shard_flat_range *slice; /* NULL: the tensor is no flat range of another tensor */
-    shard_tensor *kept;      /* of a tensor with a materializer: the flat range that this rank keeps; a reference */
-    bool optional;           /* zeros until it is first written to; until then files do not have it and need not have it */
-    shard_derived *derived;
-    shard_rows *rows; /* of a weight that is streamed in row blocks; reset by the code that set it */
+    shard_history *history; /* of the operation that made it; NULL: no operation */
+    shard_leaf *leaf;       /* NULL: the tensor has nothing of a leaf */
 
     /* The scope that releases it; NULL: none. */
     shard_scope *scope;
@@ -165,23 +48,12 @@ struct shard_tensor {
 
 /* Makes a tensor in the thread's innermost scope; requires_grad is not set. */
 shard_tensor *shard_tensor_make(shard_shape shape, shard_dtype dtype, shard_device *device);
-/* Sets the recipe of the tensor's values. They are made now if the tensor has memory, also if ranks keep flat ranges
- * of it (each rank makes its flat range), else when they are first needed. Counts as a write. */
-shard_status shard_tensor_set_recipe(shard_tensor *tensor, shard_recipe recipe);
-/* Writes the values of the tensor's recipe to memory; `_in`: of a matrix, the values of a region of the whole. */
-shard_status shard_recipe_follow(shard_tensor *tensor, void *memory);
-shard_status shard_recipe_follow_in(const shard_tensor *tensor, const shard_region *region, void *memory);
-/* ARGUMENT, in the name of the public function, if no distribution has these parameters. */
-shard_status shard_check_uniform(const char *function, double low, double high);
-shard_status shard_check_normal(const char *function, double mean, double std);
 /* Makes a tensor with x's shape, dtype, device and placement. NULL in, NULL out. */
 shard_tensor *shard_tensor_like(const shard_tensor *x);
 /* Makes a tensor on other memory, which is not touched, outside of any scope. The caller gets a reference. */
 shard_tensor *shard_tensor_on(shard_storage *storage, size_t offset, shard_shape shape, shard_dtype dtype);
 /* Makes a tensor on x's memory with x's shape, as shard_tensor_on. Both count their writes together. */
 shard_tensor *shard_tensor_beside(const shard_tensor *x);
-/* Sets the flat range of another tensor that this tensor is. */
-shard_status shard_tensor_set_slice(shard_tensor *tensor, const shard_flat_range *slice);
 /* A view of x's storage from an element on, with another shape; without history, local. */
 shard_tensor *shard_tensor_view(shard_tensor *x, int64_t element, shard_shape shape);
 /* Makes the tensor a view of other memory, as when parameters move into buckets. Its values are copied, or made
@@ -195,31 +67,6 @@ shard_status shard_tensor_copy_rows(shard_tensor *matrix, int64_t first, int64_t
 
 /* Parameters on one storage begin on multiples of these bytes, with zeros between. */
 #define SHARD_FLAT_ALIGNMENT 64
-
-shard_storage *shard_storage_make(shard_device *device, size_t bytes);
-/* Sets the kind that the storage's memory is counted as. */
-void shard_storage_set_kind(shard_storage *storage, shard_memory_kind kind);
-/* Sets the kind of a storage unless a more specific one is set. */
-void shard_storage_become(shard_storage *storage, shard_memory_kind kind);
-void shard_storage_unref(shard_storage *storage);
-/* Fills the storage with zeros; allocates it if necessary. */
-shard_status shard_storage_zero(shard_storage *storage);
-/* The storage's memory, allocated if necessary; NULL with the error set. */
-void *shard_storage_memory(shard_storage *storage);
-/* As shard_storage_memory, but rows may be padded. */
-void *shard_storage_made(shard_storage *storage);
-/* Makes padded rows dense. Pointers of shard_tensor_rows are invalid afterwards. */
-shard_status shard_storage_make_dense(shard_storage *storage);
-/* Called when a padded storage is freed, in the thread that padded it. */
-void shard_storage_forget_padding(const shard_storage *storage);
-/* Allocates memory with undefined content, counted by its kind; NULL with the error set. */
-void *shard_storage_allocate(shard_storage *storage);
-/* Prefetches: allocates the memory and starts to fill it. Returns whether it did. */
-bool shard_storage_begin(shard_storage *storage);
-/* Evicts: frees the memory until it is needed again; the content is lost. */
-void shard_storage_release(shard_storage *storage);
-/* Frees the memory; called by shard_materializer.evict. */
-void shard_storage_give_back(shard_storage *storage);
 
 /* The tensor's memory, allocated and filled by its recipe if necessary. NULL with the error set. The pointer of an
  * empty tensor may not be used. */
@@ -253,6 +100,11 @@ void shard_tensor_unref(shard_tensor *tensor);
 /* Removes the list's entries from index `count` on. */
 void shard_tensors_truncate(shard_tensors *list, int64_t count);
 
+static inline size_t shard_tensor_bytes(const shard_tensor *tensor)
+{
+    return (size_t)shard_numel(tensor) * shard_dtype_size(tensor->dtype);
+}
+
 static inline const shard_device_ops *shard_ops(const shard_tensor *tensor)
 {
     return tensor->storage->device->ops;
@@ -261,10 +113,37 @@ static inline shard_device *shard_device_of(const shard_tensor *tensor)
 {
     return tensor->storage->device;
 }
+/* The leaf part to read; of a tensor without one, an empty part. */
+static inline const shard_leaf *shard_leaf_of(const shard_tensor *tensor)
+{
+    return tensor->leaf ? tensor->leaf : &shard_no_leaf;
+}
+
+static inline bool shard_has_grad(const shard_tensor *tensor)
+{
+    return shard_leaf_of(tensor)->has_grad;
+}
+/* The flat range of another tensor that the tensor is, or NULL. */
+static inline const shard_flat_range *shard_flat_range_of(const shard_tensor *tensor)
+{
+    return shard_leaf_of(tensor)->flat_range;
+}
+/* The flat range of the tensor that this rank has, if its values are partitioned; else NULL. */
+static inline shard_tensor *shard_local_range_of(const shard_tensor *tensor)
+{
+    return shard_leaf_of(tensor)->local_range;
+}
+
 /* Whether the tensor is optional and was not written to. */
 static inline bool shard_tensor_is_idle(const shard_tensor *tensor)
 {
-    return tensor->optional && shard_tensor_version(tensor) == 0;
+    return shard_leaf_of(tensor)->optional && shard_tensor_version(tensor) == 0;
+}
+
+/* Whether the values of the tensor's recipe were not made yet. */
+static inline bool shard_has_recipe(const shard_tensor *tensor)
+{
+    return tensor->leaf && tensor->leaf->recipe.kind != SHARD_NO_RECIPE;
 }
 
 /* ---- shapes ---- */

@@ -254,7 +254,7 @@ static void compare(const char *what, shard_tensor *leaf, shard_tensor *expected
         return;
     }
     ck_assert_ptr_nonnull(gradient);
-    shard_contribution pending = gradient->contribution;
+    shard_pending_sums pending = gradient->pending;
     for (int i = 0; i < pending.count; i++)
         check_ok(shard_all_reduce(gradient, SHARD_SUM, pending.group[i]));
     double *values = values_of(shard_grad(expected));

@@ -100,10 +100,10 @@ void check_rule(const rule *r, shard_group *world)
     for (int i = 0; i < r->inputs; i++) {
         /* Of split columns the sum is taken on the way; of split rows it is pending for whoever averages gradients. */
         if (r->result > 0)
-            ck_assert_msg(shard_grad(leaf[i])->contribution.count == 0, "%s: the gradient of input %d is a pending sum", r->name, i);
+            ck_assert_msg(shard_grad(leaf[i])->pending.count == 0, "%s: the gradient of input %d is a pending sum", r->name, i);
         double *gradient = read_doubles_of(shard_grad(whole[i]));
         check_part(r, "gradient", shard_grad(leaf[i]), gradient, r->shape[i], r->at[i], even_range(world, r->shape[i], r->at[i]),
-                   shard_grad(leaf[i])->contribution.count ? world : NULL);
+                   shard_grad(leaf[i])->pending.count ? world : NULL);
         free(gradient);
     }
     free(values);

@@ -7,6 +7,7 @@
 #include "comm/mpi/plugin.h"
 
 #include "base/dtype.h"
+#include "base/math.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -55,11 +56,6 @@ static MPI_Op op_of(shard_reduce_op op)
 static MPI_Comm comm_of(const shard_group *group)
 {
     return ((mpi_group *)group->state)->comm;
-}
-
-static int64_t smaller(int64_t a, int64_t b)
-{
-    return a < b ? a : b;
 }
 
 static shard_status finish_one(shard_group *group, MPI_Request request)
@@ -117,13 +113,13 @@ static void narrow(const float *from, void *to, int64_t count, shard_dtype dtype
 /* Reduces data in place, at all members or (root >= 0) at the root, chunk by chunk. */
 static shard_status reduce_narrow(shard_group *group, void *data, int64_t count, shard_dtype dtype, shard_reduce_op op, int root)
 {
-    int64_t chunk = smaller(smaller(count, NARROW_CHUNK), mpi.most);
+    int64_t chunk = shard_min(shard_min(count, NARROW_CHUNK), mpi.most);
     float *wide = count ? mpi.host->calloc((size_t)chunk, sizeof *wide) : NULL;
     if (count && !wide)
         return SHARD_ERROR_MEMORY;
     shard_status status = SHARD_OK;
     for (int64_t start = 0; start < count && status == SHARD_OK; start += chunk) {
-        int length = (int)smaller(chunk, count - start);
+        int length = (int)shard_min(chunk, count - start);
         char *part = (char *)data + (size_t)start * kinds[dtype].size;
         MPI_Request request;
         int result;
@@ -183,11 +179,11 @@ static shard_status post_whole(shard_group *group, const shard_collective *call,
 {
     MPI_Datatype type = type_of(call->dtype);
     MPI_Comm comm = comm_of(group);
-    shard_request *made = make_request((call->count + mpi.most - 1) / mpi.most, NULL);
+    shard_request *made = make_request(shard_divide_up(call->count, mpi.most), NULL);
     if (!made)
         return SHARD_ERROR_MEMORY;
     for (int64_t start = 0; start < call->count; start += mpi.most) {
-        int length = (int)smaller(mpi.most, call->count - start);
+        int length = (int)shard_min(mpi.most, call->count - start);
         char *data = (char *)call->receive + (size_t)start * kinds[call->dtype].size;
         MPI_Request *next = &made->calls[made->number++];
         if (call->kind == SHARD_COLLECTIVE_BROADCAST)
@@ -229,7 +225,7 @@ static shard_status move_pieces(shard_group *group, const shard_collective *call
     shard_status status = SHARD_OK;
     for (int member = 0; member < group->size; member++)
         for (int64_t left = call->counts[member]; left > 0 && status == SHARD_OK;) {
-            int length = (int)smaller(mpi.most, left);
+            int length = (int)shard_min(mpi.most, left);
             MPI_Request request = MPI_REQUEST_NULL;
             if (call->kind == SHARD_COLLECTIVE_ALL_GATHER)
                 MPI_TRY(MPI_Ibcast(all, length, type, member, comm, &request));

@@ -1,6 +1,8 @@
 /* The collectives, on the module's stream. */
 #include "comm/nccl/plugin.h"
 
+#include "base/math.h"
+
 static ncclDataType_t type_of(shard_dtype dtype)
 {
     static const ncclDataType_t types[] = {
@@ -87,8 +89,7 @@ static shard_status reduce_pieces(shard_group *group, const void *all, void *min
 
 static int64_t cut(int64_t count, int64_t at, int64_t most)
 {
-    int64_t left = count > at ? count - at : 0;
-    return left < most ? left : most;
+    return shard_min(count > at ? count - at : 0, most);
 }
 
 /* pieces [size][own] = the other members' elements [at, at + own) of this rank's piece of all. */
@@ -198,10 +199,10 @@ static shard_status sum_all(shard_group *group, char *data, int64_t count, shard
 {
     if (count > 0 && count * (int64_t)shard_dtype_size(dtype) <= nccl.sum_bytes / 64 / group->size)
         return sum_gathered(group, data, count, dtype);
-    int64_t *counts = nccl_of(group)->counts, left = count, each = (count + group->size - 1) / group->size;
+    int64_t *counts = nccl_of(group)->counts, left = count, each = shard_divide_up(count, group->size);
     each = (each + 7) / 8 * 8; /* so that pieces begin where 16-byte accesses can */
     for (int member = 0; member < group->size; member++) {
-        counts[member] = left < each ? left : each;
+        counts[member] = shard_min(left, each);
         left -= counts[member];
     }
     char *mine = data + shard_count_before(counts, group->rank) * (int64_t)shard_dtype_size(dtype);

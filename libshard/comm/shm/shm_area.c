@@ -9,6 +9,7 @@
 
 #include "base/error.h"
 #include "base/file_limit.h"
+#include "base/math.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -64,23 +65,18 @@ static void unlock_list(const shm_world *world)
     shm_lock(world, F_UNLCK, SHARD_SEGMENT_RANKS);
 }
 
-static int64_t round_up(int64_t value, int64_t to)
-{
-    return (value + to - 1) / to * to;
-}
-
 /* Where the parts of the area begin; its size. */
 static int64_t lay_out(shm_group *state, int size)
 {
     int64_t chunk = CHUNKS_TOTAL / (2 * size);
-    state->chunk = round_up(chunk < CHUNK_LEAST ? CHUNK_LEAST : chunk > CHUNK_MOST ? CHUNK_MOST : chunk, 4096);
-    int64_t head = round_up((int64_t)sizeof(shm_area) + size * (int64_t)sizeof(shm_place), 4096);
-    int64_t exchange = round_up(2 * (int64_t)size * SHARD_EXCHANGE_BYTES, 4096);
+    state->chunk = shard_round_up(chunk < CHUNK_LEAST ? CHUNK_LEAST : chunk > CHUNK_MOST ? CHUNK_MOST : chunk, 4096);
+    int64_t head = shard_round_up((int64_t)sizeof(shm_area) + size * (int64_t)sizeof(shm_place), 4096);
+    int64_t exchange = shard_round_up(2 * (int64_t)size * SHARD_EXCHANGE_BYTES, 4096);
     char *area = (char *)state->area;
     state->exchange = area ? area + head : NULL;
     state->chunks = area ? area + head + exchange : NULL;
     state->results = area ? area + head + exchange + 2 * size * state->chunk : NULL;
-    return round_up(head + exchange + 2 * (size + 1) * state->chunk, AREA_ALIGNMENT);
+    return shard_round_up(head + exchange + 2 * (size + 1) * state->chunk, AREA_ALIGNMENT);
 }
 
 static bool overlaps(const shard_segment_group *entry, int64_t offset, int64_t bytes)
@@ -91,7 +87,7 @@ static bool overlaps(const shard_segment_group *entry, int64_t offset, int64_t b
 /* The first place behind the head where no group lies. */
 static int64_t find_place(const shard_segment *segment, int64_t bytes)
 {
-    int64_t offset = round_up(sizeof *segment, AREA_ALIGNMENT);
+    int64_t offset = shard_round_up(sizeof *segment, AREA_ALIGNMENT);
     for (int i = 0; i < SHARD_SEGMENT_GROUPS; i++)
         if (overlaps(&segment->groups[i], offset, bytes)) {
             offset = segment->groups[i].offset + segment->groups[i].bytes;

@@ -8,22 +8,13 @@
 #include "comm/shm/shm.h"
 
 #include "base/error.h"
+#include "base/math.h"
 #include "comm/reduce.h"
 
 #include <string.h>
 
 /* All-reduces up to this size are computed by each member, which saves a barrier. */
 #define ALONE_BYTES (16 << 10)
-
-static int64_t smaller(int64_t a, int64_t b)
-{
-    return a < b ? a : b;
-}
-
-static int64_t ceil_divide(int64_t a, int64_t b)
-{
-    return (a + b - 1) / b;
-}
 
 /* The memory that the rank fills in the step. */
 static char *chunk_of(const shard_group *group, int64_t step, int member)
@@ -75,10 +66,10 @@ typedef struct slice {
 static slice slice_of(const shard_group *group, void *data, int64_t bytes, int64_t step)
 {
     const shm_group *state = group->state;
-    slice part = {.data = (char *)data + step * state->chunk, .bytes = smaller(state->chunk, bytes - step * state->chunk)};
-    int64_t each = ceil_divide(ceil_divide(part.bytes, group->size), SHARD_LINE) * SHARD_LINE;
-    part.low = smaller(group->rank * each, part.bytes);
-    part.high = smaller(part.low + each, part.bytes);
+    slice part = {.data = (char *)data + step * state->chunk, .bytes = shard_min(state->chunk, bytes - step * state->chunk)};
+    int64_t each = shard_divide_up(shard_divide_up(part.bytes, group->size), SHARD_LINE) * SHARD_LINE;
+    part.low = shard_min(group->rank * each, part.bytes);
+    part.high = shard_min(part.low + each, part.bytes);
     return part;
 }
 
@@ -95,7 +86,7 @@ static shard_status all_reduce(shard_group *group, const shard_collective *call)
 {
     shm_group *state = group->state;
     void *data = call->receive;
-    int64_t bytes = call->count * (int64_t)shard_dtype_size(call->dtype), steps = ceil_divide(bytes, state->chunk);
+    int64_t bytes = call->count * (int64_t)shard_dtype_size(call->dtype), steps = shard_divide_up(bytes, state->chunk);
     if (bytes <= ALONE_BYTES)
         return reduce_alone(group, call);
     for (int64_t step = 0; step < steps + 2; step++) {
@@ -132,7 +123,7 @@ static int64_t largest_of(const shard_group *group, const int64_t *counts)
 static int64_t part_of(int64_t piece, int64_t chunk, int64_t step)
 {
     int64_t rest = piece - step * chunk;
-    return rest < 0 ? 0 : smaller(rest, chunk);
+    return rest < 0 ? 0 : shard_min(rest, chunk);
 }
 
 static shard_status all_gather(shard_group *group, const shard_collective *call)
@@ -141,7 +132,7 @@ static shard_status all_gather(shard_group *group, const shard_collective *call)
     const int64_t *counts = call->counts;
     const void *mine = call->send;
     int64_t size = (int64_t)shard_dtype_size(call->dtype), chunk = state->chunk;
-    int64_t steps = ceil_divide(largest_of(group, counts) * size, chunk);
+    int64_t steps = shard_divide_up(largest_of(group, counts) * size, chunk);
     for (int64_t step = 0; step < steps + 1; step++) {
         if (step < steps)
             copy(chunk_of(group, step, group->rank), (const char *)mine + step * chunk,
@@ -167,7 +158,7 @@ static shard_status reduce_scatter(shard_group *group, const shard_collective *c
     const shm_group *state = group->state;
     const int64_t *counts = call->counts;
     int64_t size = (int64_t)shard_dtype_size(call->dtype), chunk = state->chunk / group->size / SHARD_LINE * SHARD_LINE;
-    int64_t steps = ceil_divide(largest_of(group, counts) * size, chunk);
+    int64_t steps = shard_divide_up(largest_of(group, counts) * size, chunk);
     const char *own = (const char *)call->send + shard_count_before(counts, group->rank) * size;
     for (int64_t step = 0; step < steps + 1; step++) {
         char *out = chunk_of(group, step, group->rank);
@@ -195,7 +186,7 @@ static shard_status broadcast(shard_group *group, const shard_collective *call)
     const shm_group *state = group->state;
     char *data = call->receive;
     int64_t bytes = call->count * (int64_t)shard_dtype_size(call->dtype), chunk = state->chunk * group->size;
-    int64_t steps = ceil_divide(bytes, chunk);
+    int64_t steps = shard_divide_up(bytes, chunk);
     for (int64_t step = 0; step < steps + 1; step++) {
         if (group->rank == call->root && step < steps)
             copy(chunk_of(group, step, 0), data + step * chunk, part_of(bytes, chunk, step));

@@ -1,6 +1,7 @@
 /* Brings weights into blocks of outputs. */
 #include "device/cpu/cpu_conv2d.h"
 
+#include "base/math.h"
 #include "device/cpu/cpu_tile.h"
 
 #include <string.h>
@@ -45,7 +46,7 @@ bool shard_cpu_conv2d_can_pack(const shard_conv_shape *s)
 void shard_cpu_conv2d_pack(const shard_conv_shape *s, bool transposed, int64_t block, const float *weight, float *packed)
 {
     int64_t outputs = transposed ? s->c : s->o, inputs = transposed ? s->o : s->c;
-    int64_t blocks = (outputs + block - 1) / block, parts = (inputs + INPUTS - 1) / INPUTS;
+    int64_t blocks = shard_divide_up(outputs, block), parts = shard_divide_up(inputs, INPUTS);
 #pragma omp parallel for schedule(static)
     for (int64_t i = 0; i < blocks * parts; i++) {
         int64_t output = i / parts * block, filled = outputs - output < block ? outputs - output : block;

@@ -7,6 +7,7 @@
  */
 #include "device/cpu/cpu_conv2d.h"
 
+#include "base/math.h"
 #include "device/cpu/cpu.h"
 #include "device/cpu/cpu_tile.h"
 
@@ -65,7 +66,7 @@ static void convolve_pixel(const sides *d, const shard_cpu_tiler *tiler, int64_t
 {
     const shard_conv_shape *s = d->s;
     int64_t from_image = d->from.h * d->from.w * d->from.c, to_image = d->to.h * d->to.w * d->to.c;
-    int64_t taps = s->kh * s->kw, groups = (s->n + SHARD_CPU_TILE_ROWS - 1) / SHARD_CPU_TILE_ROWS;
+    int64_t taps = s->kh * s->kw, groups = shard_divide_up(s->n, SHARD_CPU_TILE_ROWS);
     float *to = d->to.data + pixel * d->to.c + block * BLOCK;
     for (int64_t n = 0; n < s->n; n++) {
         if (d->bias)

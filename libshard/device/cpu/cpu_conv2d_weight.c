@@ -10,6 +10,7 @@
  */
 #include "device/cpu/cpu_conv2d.h"
 
+#include "base/math.h"
 #include "device/cpu/cpu.h"
 #include "device/cpu/cpu_tile.h"
 
@@ -46,11 +47,6 @@ typedef struct part {
     float *sums, *padded;
 } part;
 
-static int64_t at_most(int64_t a, int64_t b)
-{
-    return a < b ? a : b;
-}
-
 bool shard_cpu_conv2d_weight_pays(const shard_conv_shape *s)
 {
     const shard_cpu_tiler *tiler = shard_cpu_tiler_at(0);
@@ -61,10 +57,10 @@ bool shard_cpu_conv2d_weight_pays(const shard_conv_shape *s)
 /* The outputs [*first, *end) of `count` whose input under a tap lies inside. */
 static void valid_range(int64_t count, int64_t size, int64_t offset, int64_t stride, int64_t *first, int64_t *end)
 {
-    int64_t low = offset < 0 ? (-offset + stride - 1) / stride : 0;
-    int64_t high = size - offset <= 0 ? 0 : (size - offset + stride - 1) / stride;
+    int64_t low = offset < 0 ? shard_divide_up(-offset, stride) : 0;
+    int64_t high = size - offset <= 0 ? 0 : shard_divide_up(size - offset, stride);
     *first = low > *first ? low : *first;
-    *end = at_most(high, at_most(count, *end));
+    *end = shard_min(high, shard_min(count, *end));
 }
 
 /* One tap and the packed pixels of the rows [row, row_end) of some images. */
@@ -92,7 +88,7 @@ static void multiply_tap(const walk *w, const float *x, int64_t images, int64_t 
                            .c_row = s->o,
                            .accumulate = true};
     x += ((first * s->stride_h + offset_h) * w->w + left * s->stride_w + offset_w) * s->c;
-    int64_t tiles = (w->window + ROWS - 1) / ROWS;
+    int64_t tiles = shard_divide_up(w->window, ROWS);
     for (int64_t i = 0; i < tiles; i++) {
         int64_t c = w->window * i / tiles, c_end = w->window * (i + 1) / tiles;
         tile.a = x + c;
@@ -134,7 +130,7 @@ static void multiply_part(const walk *w, const part *p)
     for (int64_t i = 0; i < w->size; i += s->o)
         memset(p->sums + i + o, 0, (size_t)(o_end - o) * sizeof *p->sums);
     for (int64_t image = p->image; image < p->image_end; image += w->images) {
-        int64_t image_end = at_most(image + w->images, p->image_end);
+        int64_t image_end = shard_min(image + w->images, p->image_end);
         const float *x = w->x + image * s->h * s->w * s->c;
         if (w->padded) {
             copy_padded(w, x, p->padded);
@@ -142,7 +138,7 @@ static void multiply_part(const walk *w, const part *p)
         }
         for (int64_t row = 0; row < s->oh; row += w->rows) {
             for (int64_t panel = p->panel; panel < p->panel_end; panel++)
-                multiply_panel(w, x, image, image_end, row, at_most(row + w->rows, s->oh), panel, p->sums);
+                multiply_panel(w, x, image, image_end, row, shard_min(row + w->rows, s->oh), panel, p->sums);
         }
     }
 }
@@ -152,10 +148,10 @@ static void finish(const walk *w, const float *sums, int64_t count, float *weigh
 {
     enum { BLOCK = 16 };
     const shard_conv_shape *s = &w->s;
-    int64_t taps = s->kh * s->kw, blocks_c = (s->c + BLOCK - 1) / BLOCK;
+    int64_t taps = s->kh * s->kw, blocks_c = shard_divide_up(s->c, BLOCK);
 #pragma omp parallel for schedule(static)
     for (int64_t i = 0; i < s->o / BLOCK * blocks_c; i++) {
-        int64_t o0 = i / blocks_c * BLOCK, c0 = i % blocks_c * BLOCK, c_end = at_most(c0 + BLOCK, s->c);
+        int64_t o0 = i / blocks_c * BLOCK, c0 = i % blocks_c * BLOCK, c_end = shard_min(c0 + BLOCK, s->c);
         for (int64_t tap = 0; tap < taps; tap++) {
             for (int64_t c = c0; c < c_end; c++) {
                 float total[BLOCK];
@@ -181,7 +177,7 @@ static walk plan_walk(const shard_cpu_conv *conv)
     w.w = w.padded ? s->w + 2 * s->pad_w : s->w;
     w.pad_h = w.padded ? 0 : s->pad_h;
     w.pad_w = w.padded ? 0 : s->pad_w;
-    w.rows = PIXELS / s->ow > 1 ? at_most(PIXELS / s->ow, s->oh) : 1;
+    w.rows = PIXELS / s->ow > 1 ? shard_min(PIXELS / s->ow, s->oh) : 1;
     w.images = w.rows == s->oh && !w.padded ? MOST_PIXELS / (s->oh * s->ow) : 1;
     w.panel = w.tiler->width * w.tiler->most_vectors;
     w.size = s->kh * s->kw * s->c * s->o;
@@ -201,7 +197,7 @@ shard_status shard_cpu_conv2d_weight(shard_device *device, const shard_cpu_conv 
     threads = omp_get_max_threads();
 #endif
     /* Threads that share the panels need no sums of their own. */
-    int64_t by_panels = greatest_common_divisor(threads, panels), by_images = at_most(threads / by_panels, w.s.n);
+    int64_t by_panels = greatest_common_divisor(threads, panels), by_images = shard_min(threads / by_panels, w.s.n);
     int64_t padded = w.padded ? w.h * w.w * w.s.c : 0;
     size_t bytes = (size_t)(by_images * w.size + by_panels * by_images * padded) * sizeof(float);
     float *memory = shard_cpu_scratch(device, bytes);

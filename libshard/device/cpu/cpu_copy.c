@@ -1,6 +1,8 @@
 /* Copies, on all threads where that pays. */
 #include "device/cpu/cpu.h"
 
+#include "base/math.h"
+
 #include <string.h>
 
 /* One thread copies less than this about as fast as several. */
@@ -8,7 +10,7 @@
 
 static void copy(char *to, const char *from, size_t bytes)
 {
-    int64_t pieces = (int64_t)((bytes + PIECE - 1) / PIECE);
+    int64_t pieces = shard_divide_up((int64_t)bytes, PIECE);
 #pragma omp parallel for schedule(static) if (pieces > 2)
     for (int64_t i = 0; i < pieces; i++) {
         size_t start = (size_t)i * PIECE;
@@ -74,7 +76,7 @@ shard_status shard_cpu_copy_rows(shard_device *device, void *to, size_t to_pitch
 shard_status shard_cpu_zero(shard_device *device, void *to, size_t bytes)
 {
     (void)device;
-    int64_t pieces = (int64_t)((bytes + PIECE - 1) / PIECE);
+    int64_t pieces = shard_divide_up((int64_t)bytes, PIECE);
 #pragma omp parallel for schedule(static) if (pieces > 2)
     for (int64_t i = 0; i < pieces; i++) {
         size_t start = (size_t)i * PIECE;

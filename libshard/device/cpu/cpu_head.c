@@ -1,6 +1,7 @@
 #include "device/cpu/cpu_head.h"
 
 #include "base/error.h"
+#include "base/math.h"
 #include "device/cpu/cpu.h"
 #include "device/cpu/cpu_tile.h"
 #include "device/cpu/kernels/pick.h"
@@ -57,16 +58,6 @@ typedef struct lane {
     size_t bytes;
 } lane;
 
-static int64_t at_most(int64_t a, int64_t b)
-{
-    return a < b ? a : b;
-}
-
-static int64_t round_up(int64_t a, int64_t b)
-{
-    return (a + b - 1) / b * b;
-}
-
 static int threads_of_sweep(void)
 {
 #ifdef _OPENMP
@@ -105,11 +96,11 @@ static size_t lay_out_sweep(sweep *s)
 static shard_status sweep_begin(sweep *s, shard_device *device, const shard_head *h, bool gradient)
 {
     *s = (sweep){.h = h, .tiler = shard_cpu_tiler_at(0), .kernels = shard_cpu_head_kernels_picked()};
-    s->pitch = round_up(h->loss.rows, s->tiler->width);
-    s->in_pitch = round_up(h->in, s->tiler->width);
+    s->pitch = shard_round_up(h->loss.rows, s->tiler->width);
+    s->in_pitch = shard_round_up(h->in, s->tiler->width);
     s->in_place = h->weight_dtype == SHARD_FLOAT32 && s->in_pitch == h->in;
     int64_t wanted = TILE_BYTES / (s->in_pitch * (int64_t)sizeof(float)) / BLOCK * BLOCK;
-    s->tile = shard_head_tile ? shard_head_tile : wanted < LEAST_TILE ? LEAST_TILE : at_most(wanted, MOST_TILE);
+    s->tile = shard_head_tile ? shard_head_tile : wanted < LEAST_TILE ? LEAST_TILE : shard_min(wanted, MOST_TILE);
     s->bytes = lay_out_sweep(s);
     s->memory = shard_cpu_scratch(device, s->bytes);
     if (!s->memory)
@@ -186,7 +177,7 @@ static tile tile_at(lane *l, int64_t first)
 {
     const sweep *s = l->s;
     const shard_head *h = s->h;
-    tile t = {.first = first, .count = at_most(s->tile, h->loss.cols - first), .pitch = s->in_pitch};
+    tile t = {.first = first, .count = shard_min(s->tile, h->loss.cols - first), .pitch = s->in_pitch};
     const char *rows = (const char *)h->weight + (size_t)(first * h->in) * shard_dtype_size(h->weight_dtype);
     t.weight = s->in_place ? (const float *)rows : l->weight;
     for (int64_t i = 0; i < t.count && !s->in_place; i++)
@@ -199,7 +190,7 @@ static tile tile_at(lane *l, int64_t first)
 static void prefetch_block(const sweep *s, const tile *t, int64_t row, int64_t first, int64_t depth)
 {
     int64_t next = t->first + s->tile + row;
-    for (int64_t i = next; i < at_most(next + SHARD_CPU_TILE_ROWS, s->h->loss.cols) && s->in_place; i++)
+    for (int64_t i = next; i < shard_min(next + SHARD_CPU_TILE_ROWS, s->h->loss.cols) && s->in_place; i++)
         for (int64_t k = first; k < first + depth; k += LINE)
             __builtin_prefetch((const float *)s->h->weight + i * s->h->in + k, 0, 2);
 }
@@ -220,10 +211,10 @@ static void multiply_logits(lane *l, const tile *t)
         for (int64_t k = 0; k < h->in; k += DEPTH) {
             for (int64_t i = 0; i < t->count; i += SHARD_CPU_TILE_ROWS) {
                 if (row == 0)
-                    prefetch_block(s, t, i, k, at_most(DEPTH, h->in - k));
+                    prefetch_block(s, t, i, k, shard_min(DEPTH, h->in - k));
                 shard_cpu_tile product = {.images = 1,
                                           .lines = 1,
-                                          .depth = at_most(DEPTH, h->in - k),
+                                          .depth = shard_min(DEPTH, h->in - k),
                                           .a = t->weight + i * t->pitch + k,
                                           .a_row = t->pitch,
                                           .a_step = 1,
@@ -232,7 +223,7 @@ static void multiply_logits(lane *l, const tile *t)
                                           .c = l->z + i * s->pitch + row,
                                           .c_row = s->pitch,
                                           .accumulate = true};
-                s->tiler->multiply(&product, at_most(t->count - i, SHARD_CPU_TILE_ROWS), (int)(cols / s->tiler->width));
+                s->tiler->multiply(&product, shard_min(t->count - i, SHARD_CPU_TILE_ROWS), (int)(cols / s->tiler->width));
             }
         }
     }
@@ -259,7 +250,7 @@ static void add_weighted(lane *l, const tile *t)
                                       .c = l->sum + row * s->in_pitch + k,
                                       .c_row = s->in_pitch,
                                       .accumulate = true};
-            s->tiler->multiply(&product, at_most(rows - row, SHARD_CPU_TILE_ROWS), (int)(cols / s->tiler->width));
+            s->tiler->multiply(&product, shard_min(rows - row, SHARD_CPU_TILE_ROWS), (int)(cols / s->tiler->width));
         }
     }
 }
@@ -282,7 +273,7 @@ static void multiply_gradient(lane *l, int64_t first, int64_t count)
                                       .b_step = cols,
                                       .c = l->gradient + i * s->in_pitch + k,
                                       .c_row = s->in_pitch};
-            s->tiler->multiply(&product, at_most(count - i, SHARD_CPU_TILE_ROWS), (int)(cols / s->tiler->width));
+            s->tiler->multiply(&product, shard_min(count - i, SHARD_CPU_TILE_ROWS), (int)(cols / s->tiler->width));
         }
     }
 }
@@ -459,7 +450,7 @@ static shard_status gradient_of_tile(lane *l, shard_device *device, int64_t firs
     }
     shard_status status = SHARD_OK;
     for (int64_t i = 0; i < t.count && status == SHARD_OK && (to->weight || to->take); i += BLOCK) {
-        int64_t count = at_most(BLOCK, t.count - i);
+        int64_t count = shard_min(BLOCK, t.count - i);
         multiply_gradient(l, i, count);
         status = give(l, device, to, first + i, count);
     }

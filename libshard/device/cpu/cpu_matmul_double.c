@@ -2,14 +2,11 @@
  * the sum of products with a panel of b that stays in the cache. */
 #include "device/cpu/cpu_matmul.h"
 
+#include "base/math.h"
+
 #include <string.h>
 
 enum { ROWS = 64, COLS = 64, DEPTH = 128 };
-
-static int64_t at_most(int64_t a, int64_t b)
-{
-    return a < b ? a : b;
-}
 
 static void fill_panel(const shard_matmul_shape *s, const double *b, int64_t k0, int64_t depth, int64_t j0, int64_t cols,
                        double panel[][COLS])
@@ -26,13 +23,13 @@ static void multiply_block(const shard_matmul_shape *s, const double *a, const d
                            int64_t i0, int64_t j0)
 {
     double panel[DEPTH][COLS];
-    int64_t cols = at_most(s->n - j0, COLS), rows = at_most(s->m - i0, ROWS);
+    int64_t cols = shard_min(s->n - j0, COLS), rows = shard_min(s->m - i0, ROWS);
     for (int64_t i = i0; i < i0 + rows && !s->accumulate; i++) {
         for (int64_t j = j0; j < j0 + cols; j++)
             c[i * s->ld_c + j] = bias ? bias[j] : 0.0;
     }
     for (int64_t k0 = 0; k0 < s->k; k0 += DEPTH) {
-        int64_t depth = at_most(s->k - k0, DEPTH);
+        int64_t depth = shard_min(s->k - k0, DEPTH);
         fill_panel(s, b, k0, depth, j0, cols, panel);
         for (int64_t i = i0; i < i0 + rows; i++) {
             double sum[COLS] = {0};
@@ -50,7 +47,7 @@ static void multiply_block(const shard_matmul_shape *s, const double *a, const d
 shard_status shard_cpu_matmul_double(const shard_cpu_product *p)
 {
     const shard_matmul_shape *s = &p->shape;
-    int64_t row_blocks = (s->m + ROWS - 1) / ROWS, col_blocks = (s->n + COLS - 1) / COLS;
+    int64_t row_blocks = shard_divide_up(s->m, ROWS), col_blocks = shard_divide_up(s->n, COLS);
 #pragma omp parallel for schedule(static)
     for (int64_t i = 0; i < s->batch * row_blocks * col_blocks; i++) {
         int64_t batch = i / (row_blocks * col_blocks);

@@ -1,5 +1,6 @@
 #include "device/cpu/cpu_matmul_long.h"
 
+#include "base/math.h"
 #include "device/cpu/cpu.h"
 #include "device/cpu/cpu_tile.h"
 
@@ -17,11 +18,6 @@ enum {
     TILE = SHARD_CPU_TILE_ROWS,
     COLS = SHARD_CPU_TILE_MOST_COLS,
 };
-
-static int64_t at_most(int64_t a, int64_t b)
-{
-    return a < b ? a : b;
-}
 
 bool shard_cpu_matmul_is_long(const shard_matmul_shape *s)
 {
@@ -78,10 +74,10 @@ static void multiply_outputs(const shard_cpu_product *p, const panels *x, int64_
             sums[i * cols + j] = bias ? bias[first_output + i] : 0.0f;
     }
     for (int64_t k = 0; k < s->k; k += DEPTH) {
-        int64_t depth = at_most(s->k - k, DEPTH);
+        int64_t depth = shard_min(s->k - k, DEPTH);
         for (int64_t i = 0; i < count; i += TILE) {
             if (fetch_next)
-                prefetch_rows(weight + (OUTPUTS + i) * s->ld_b + k, at_most(s->n - first_output - OUTPUTS - i, TILE), s->ld_b,
+                prefetch_rows(weight + (OUTPUTS + i) * s->ld_b + k, shard_min(s->n - first_output - OUTPUTS - i, TILE), s->ld_b,
                               depth);
             shard_cpu_tile tile = {.images = 1,
                                    .lines = 1,
@@ -94,10 +90,10 @@ static void multiply_outputs(const shard_cpu_product *p, const panels *x, int64_
                                    .c = sums + i * cols,
                                    .c_row = cols,
                                    .accumulate = true};
-            x->tiler->multiply(&tile, at_most(count - i, TILE), (int)(cols / x->tiler->width));
+            x->tiler->multiply(&tile, shard_min(count - i, TILE), (int)(cols / x->tiler->width));
         }
     }
-    shard_cpu_transpose(count, at_most(s->m - first_row, cols), sums, cols, (float *)p->c + first_row * s->ld_c + first_output,
+    shard_cpu_transpose(count, shard_min(s->m - first_row, cols), sums, cols, (float *)p->c + first_row * s->ld_c + first_output,
                         s->ld_c);
 }
 
@@ -110,7 +106,7 @@ static shard_status multiply_few_rows(shard_device *device, const shard_cpu_prod
 #pragma omp parallel for schedule(static)
     for (int64_t output = 0; output < s->n; output += OUTPUTS) {
         for (int64_t row = 0; row < s->m; row += x.most)
-            multiply_outputs(p, &x, output, at_most(s->n - output, OUTPUTS), row, row == 0);
+            multiply_outputs(p, &x, output, shard_min(s->n - output, OUTPUTS), row, row == 0);
     }
     shard_cpu_scratch_release(device, x.data, x.bytes);
     return SHARD_OK;
@@ -123,7 +119,7 @@ static void multiply_panel(const shard_cpu_product *p, const panels *b, const fl
     float buffer[TILE * COLS] __attribute__((aligned(64)));
     const shard_matmul_shape *s = &p->shape;
     float *c = (float *)p->c + first * s->ld_c + col;
-    int64_t cols = panel_cols(b, col), filled = at_most(s->n - col, cols);
+    int64_t cols = panel_cols(b, col), filled = shard_min(s->n - col, cols);
     shard_cpu_tile tile = {.images = 1,
                            .lines = 1,
                            .depth = s->k,
@@ -156,7 +152,7 @@ static shard_status multiply_few_steps(shard_device *device, const shard_cpu_pro
 #pragma omp parallel for schedule(static)
     for (int64_t first = 0; first < s->m; first += TILE) {
         float a[FEW_MOST * TILE];
-        int64_t rows = at_most(s->m - first, TILE), next = at_most(s->m - first - AHEAD * TILE, TILE);
+        int64_t rows = shard_min(s->m - first, TILE), next = shard_min(s->m - first - AHEAD * TILE, TILE);
         for (int64_t k = 0; k < s->k; k++)
             memcpy(a + k * TILE, (const float *)p->a + k * s->ld_a + first, (size_t)rows * sizeof *a);
         prefetch_rows((const float *)p->c + (first + AHEAD * TILE) * s->ld_c, next, s->ld_c, s->n);

@@ -3,6 +3,7 @@
 #include "device/cpu/cpu_matmul.h"
 
 #include "base/error.h"
+#include "base/math.h"
 #include "device/cpu/cpu.h"
 #include "device/cpu/dnnl.h"
 #include "device/cpu/cpu_primitive.h"
@@ -47,11 +48,6 @@ static blocks choose_blocks(const shard_matmul_shape *s)
     return size;
 }
 
-static int64_t at_most(int64_t a, int64_t b)
-{
-    return a < b ? a : b;
-}
-
 /* One block of one c, whose matrices are those of the product. */
 static shard_status multiply_block(shard_device *device, const shard_cpu_product *p, const blocks *size, int64_t i0, int64_t j0,
                                    shard_dtype dtype)
@@ -61,7 +57,7 @@ static shard_status multiply_block(shard_device *device, const shard_cpu_product
     size_t bytes = shard_dtype_size(dtype);
     const char *a = p->a, *b = p->b;
     char *c = (char *)p->c + (size_t)(i0 * s->ld_c + j0) * shard_dtype_size(c_dtype);
-    int64_t m = at_most(s->m - i0, size->m), n = at_most(s->n - j0, size->n);
+    int64_t m = shard_min(s->m - i0, size->m), n = shard_min(s->n - j0, size->n);
     if (s->accumulate) {
         SHARD_TRY(convert(device, m, n, s->ld_c, c, size->c, false, c_dtype));
     } else if (p->bias) {
@@ -72,7 +68,7 @@ static shard_status multiply_block(shard_device *device, const shard_cpu_product
         memset(size->c, 0, (size_t)(m * n) * sizeof(float));
     }
     for (int64_t k0 = 0; k0 < s->k; k0 += size->k) {
-        int64_t k = at_most(s->k - k0, size->k);
+        int64_t k = shard_min(s->k - k0, size->k);
         if (s->transpose_a)
             SHARD_TRY(convert(device, k, m, s->ld_a, a + (size_t)(k0 * s->ld_a + i0) * bytes, size->a, false, dtype));
         else

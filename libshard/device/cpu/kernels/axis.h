@@ -14,14 +14,14 @@ typedef void axis_tile(const void *job, int64_t outer, int64_t first, int64_t co
 
 static inline void each_along(const shard_axis *axis, const void *job, axis_row *row, axis_tile *tile)
 {
-    int64_t tiles = divide_up(axis->inner, SPAN), items = axis->outer * tiles;
+    int64_t tiles = shard_divide_up(axis->inner, SPAN), items = axis->outer * tiles;
 #pragma omp parallel for schedule(static) if (axis->outer * axis->size * axis->inner >= PARALLEL)
     for (int64_t item = 0; item < items; item++) {
         if (axis->inner == 1) {
             row(job, item);
         } else {
             int64_t first = item % tiles * SPAN;
-            tile(job, item / tiles, first, smaller(SPAN, axis->inner - first));
+            tile(job, item / tiles, first, shard_min(SPAN, axis->inner - first));
         }
     }
 }

@@ -43,7 +43,7 @@ GRADIENT(minimum_right, a < b ? 0 : a == b ? dy / 2 : dy)
 static void R(repeat)(shard_dtype dtype, int64_t cols, const void *b, int64_t period, real *repeated)
 {
     for (int64_t start = 0; start < cols; start += SPAN) {
-        int64_t count = smaller(SPAN, cols - start);
+        int64_t count = shard_min(SPAN, cols - start);
         const real *loaded = R(load)(dtype, b, start, count, repeated + start);
         if (loaded != repeated + start)
             memcpy(repeated + start, loaded, (size_t)count * sizeof(real));

@@ -84,7 +84,7 @@ shard_status KERNEL(cast)(shard_device *device, int64_t n, const void *x, shard_
     {
 #pragma omp for schedule(static) nowait
         for (int64_t start = 0; start < n; start += SPAN)
-            cast_span(smaller(SPAN, n - start), (const char *)x + (size_t)start * from_size, from,
+            cast_span(shard_min(SPAN, n - start), (const char *)x + (size_t)start * from_size, from,
                       (char *)y + (size_t)start * to_size, to, stream);
         KERNEL(stream_fence)();
     }

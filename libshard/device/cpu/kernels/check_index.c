@@ -11,11 +11,11 @@ shard_status KERNEL(check_index)(shard_device *device, int64_t n, const int64_t 
     uint64_t sum = 0;
 #pragma omp parallel for schedule(static) reduction(min : first) reduction(+ : sum) if (n >= PARALLEL)
     for (int64_t start = 0; start < n; start += SPAN) {
-        int64_t end = smaller(start + SPAN, n), bad = 0;
+        int64_t end = shard_min(start + SPAN, n), bad = 0;
 #pragma omp simd reduction(+ : bad)
         for (int64_t i = start; i < end; i++)
             bad += (index[i] != ignore_index) & ((index[i] < 0) | (index[i] >= limit));
-        for (int64_t i = start; bad && i < smaller(end, first); i++)
+        for (int64_t i = start; bad && i < shard_min(end, first); i++)
             if (index[i] != ignore_index && (index[i] < 0 || index[i] >= limit))
                 first = i;
         for (int64_t i = start; hash && i < end; i++)

@@ -63,7 +63,7 @@ shard_status KERNEL(compare)(shard_device *device, shard_comparison comparison, 
 #pragma omp parallel for schedule(static) if (n >= PARALLEL)
     for (int64_t start = 0; start < n; start += SPAN) {
         buffer raw[2], wide[2];
-        int64_t count = smaller(SPAN, n - start);
+        int64_t count = shard_min(SPAN, n - start);
         const void *left = load(over, 0, dtype, a, start, count, &raw[0], &wide[0]);
         compare(count, left, load(over, 1, dtype, b, start, count, &raw[1], &wide[1]), y + start);
     }

@@ -54,7 +54,7 @@ __attribute__((noinline)) static int64_t R(count_before)(int64_t n, const real *
 static int64_t R(count_span)(const loss *l, int64_t row, int64_t start, int64_t n, const real *x, real logit)
 {
     int64_t target = l->target[row] - l->shape->col0;
-    int64_t before = smaller(larger(target - start, 0), n), after = smaller(larger(target + 1 - start, 0), n);
+    int64_t before = shard_min(shard_max(target - start, 0), n), after = shard_min(shard_max(target + 1 - start, 0), n);
     return R(count_before)(before, x, logit, true) + R(count_before)(n - after, x + after, logit, false);
 }
 
@@ -73,7 +73,7 @@ static part R(sum_part)(const loss *l, int64_t row, int64_t start, int64_t end)
     part p = {.exponentials = EXP_SUM_NOTHING};
     for (int64_t count; start < end; start += count) {
         int64_t from = row * l->shape->cols + start;
-        count = smaller(SPAN, end - start);
+        count = shard_min(SPAN, end - start);
         const real *x = R(load)(l->dtype, l->x, row * l->pitch + start, count, x_buffer), *probability = NULL, *weight = NULL;
         KERNEL(R(exp_sum_add))(&p.exponentials, count, x);
         if (ranked)
@@ -123,7 +123,7 @@ static void R(stats)(const loss *l, double *stats)
 #pragma omp parallel for schedule(static)
     for (int64_t i = 0; i < rows * pieces; i++) {
         int64_t start = i % pieces * width;
-        parts[i] = R(sum_part)(l, i / pieces, start, smaller(start + width, cols));
+        parts[i] = R(sum_part)(l, i / pieces, start, shard_min(start + width, cols));
     }
     for (int64_t row = 0; row < rows; row++) {
         part total = parts[row * pieces];
@@ -174,7 +174,7 @@ static int64_t R(count_part)(const loss *l, int64_t row, int64_t start, int64_t 
     real buffer[SPAN], logit = R(target_logit)(l, row);
     int64_t total = 0;
     for (int64_t count; start < end; start += count) {
-        count = smaller(SPAN, end - start);
+        count = shard_min(SPAN, end - start);
         const real *x = R(load)(l->dtype, l->x, row * l->pitch + start, count, buffer);
         total += R(count_span)(l, row, start, count, x, logit);
     }
@@ -191,7 +191,7 @@ static void R(count)(const loss *l, int64_t *ahead)
         int64_t row = i / pieces, start = i % pieces * width;
         if (ignored(l, row))
             continue;
-        int64_t count = R(count_part)(l, row, start, smaller(start + width, cols));
+        int64_t count = R(count_part)(l, row, start, shard_min(start + width, cols));
 #pragma omp atomic
         ahead[row] += count;
     }
@@ -239,8 +239,8 @@ enum { PIECES = 64 };
  * for the threads. Returns the runs of a row. */
 static int64_t row_pieces(int64_t rows, int64_t cols, int64_t *width)
 {
-    int64_t pieces = rows == 0 ? 1 : larger(1, smaller(divide_up(PIECES, rows), cols / (8 * SPAN)));
-    *width = divide_up(divide_up(cols, pieces), SPAN) * SPAN;
+    int64_t pieces = rows == 0 ? 1 : shard_max(1, shard_min(shard_divide_up(PIECES, rows), cols / (8 * SPAN)));
+    *width = shard_divide_up(shard_divide_up(cols, pieces), SPAN) * SPAN;
     return pieces;
 }
 
@@ -255,7 +255,7 @@ static int64_t own_target(const loss *l, int64_t row)
     if (!l->target || ignored(l, row))
         return -1;
     int64_t column = l->target[row] - l->shape->col0;
-    return column < l->shape->cols ? larger(column, -1) : -1;
+    return column < l->shape->cols ? shard_max(column, -1) : -1;
 }
 
 static loss loss_of(const shard_cross_entropy_shape *shape, const void *x, const int64_t *target, const void *probability,

@@ -5,7 +5,7 @@ static void R(sum_row)(const lookup *l, int64_t row)
 {
     real dy_buffer[SPAN], buffer[SPAN], factor = (real)factor_of(l, row);
     for (int64_t start = 0; start < l->dim; start += SPAN) {
-        int64_t count = smaller(SPAN, l->dim - start), to = row * l->dim + start;
+        int64_t count = shard_min(SPAN, l->dim - start), to = row * l->dim + start;
         real *sum = R(place)(l->dtype, false, l->dweight, to, buffer);
         if (l->accumulate)
             R(load)(l->dtype, l->dweight, to, count, sum);

@@ -5,7 +5,7 @@ static double R(power_sum_of_row)(const rows_of *r, int64_t row)
     real buffer[SPAN];
     double sum = 0;
     for (int64_t start = 0; start < r->dim; start += SPAN) {
-        int64_t count = smaller(SPAN, r->dim - start);
+        int64_t count = shard_min(SPAN, r->dim - start);
         const real *x = R(load)(r->dtype, r->weight, row * r->dim + start, count, buffer);
         for (int64_t j = 0; j < count; j++) {
             double size = fabs((double)x[j]);
@@ -22,7 +22,7 @@ static void R(scale_row)(const rows_of *r, int64_t row, double factor)
 {
     real buffer[SPAN], result_buffer[SPAN];
     for (int64_t start = 0; start < r->dim; start += SPAN) {
-        int64_t count = smaller(SPAN, r->dim - start), at = row * r->dim + start;
+        int64_t count = shard_min(SPAN, r->dim - start), at = row * r->dim + start;
         const real *x = R(load)(r->dtype, r->weight, at, count, buffer);
         real *y = R(place)(r->dtype, false, r->weight, at, result_buffer);
         for (int64_t j = 0; j < count; j++)

@@ -15,7 +15,7 @@ shard_status KERNEL(fill)(shard_device *device, int64_t n, double value, void *y
 #pragma omp for schedule(static) nowait
         for (int64_t start = 0; start < n; start += SPAN) {
             void *to = (char *)y + (size_t)start * size;
-            size_t bytes = (size_t)smaller(SPAN, n - start) * size;
+            size_t bytes = (size_t)shard_min(SPAN, n - start) * size;
             if (stream)
                 KERNEL(stream)(to, pattern, bytes);
             else

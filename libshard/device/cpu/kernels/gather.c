@@ -51,7 +51,7 @@ void KERNEL(gather)(const shard_expansion *over, int operand, size_t size, const
     }
     char *y = to;
     while (count > 0) {
-        int64_t run = smaller(length - offset, count);
+        int64_t run = shard_min(length - offset, count);
         const char *from = (const char *)x + (size_t)(at + offset * step) * size;
         if (step)
             memcpy(y, from, (size_t)run * size);

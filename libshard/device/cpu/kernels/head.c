@@ -33,7 +33,7 @@ static void R(input_gradient)(const features *f, int64_t row)
         return;
     }
     for (int64_t start = 0, count; start < f->in; start += count) {
-        count = smaller(SPAN, f->in - start);
+        count = shard_min(SPAN, f->in - start);
 #pragma omp simd
         for (int64_t k = start; k < start + count; k++)
             dx[k] = of_sum * sum[k];
@@ -153,7 +153,7 @@ static bool exponentials_of(int64_t count, int64_t pitch, int64_t columns, float
     for (int64_t first = 0; first < count; first += SUM_CLASSES) {
         for (int64_t j = 0; j < columns; j++)
             part[j] = 0;
-        for (int64_t i = first; i < smaller(first + SUM_CLASSES, count); i++)
+        for (int64_t i = first; i < shard_min(first + SUM_CLASSES, count); i++)
 #pragma omp simd
             for (int64_t j = 0; j < columns; j++) {
                 float value = exp_float(z[i * pitch + j] - from[j]);
@@ -170,7 +170,7 @@ static bool exponentials(int64_t count, int64_t pitch, float *z, const shard_cpu
 {
     bool moved = false;
     for (int64_t j = 0; j < pitch; j += COLUMNS)
-        moved |= exponentials_of(count, pitch, smaller(COLUMNS, pitch - j), z + j, c->max + j, c->center + j, c->factor + j,
+        moved |= exponentials_of(count, pitch, shard_min(COLUMNS, pitch - j), z + j, c->max + j, c->center + j, c->factor + j,
                                  c->sum + j);
     return moved;
 }

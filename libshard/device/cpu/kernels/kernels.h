@@ -19,6 +19,7 @@
 #ifndef SHARD_CPU_KERNELS_H
 #define SHARD_CPU_KERNELS_H
 
+#include "base/math.h"
 #include "device/device.h"
 
 #define KERNEL__(name, set) shard_cpu_##name##_##set
@@ -43,20 +44,5 @@ enum {
 /* Elements [start, start + count) of the operand as the result has them. */
 void KERNEL(gather)(const shard_expansion *, int operand, size_t size, const void *x, int64_t start, int64_t count, void *to);
 #endif
-
-static inline int64_t smaller(int64_t a, int64_t b)
-{
-    return a < b ? a : b;
-}
-
-static inline int64_t larger(int64_t a, int64_t b)
-{
-    return a > b ? a : b;
-}
-
-static inline int64_t divide_up(int64_t a, int64_t b)
-{
-    return (a + b - 1) / b;
-}
 
 #endif

@@ -7,7 +7,7 @@ static void R(measure)(const void *context, int64_t row)
     real buffer[SPAN];
     double sum = 0, squares = 0;
     for (int64_t start = 0; start < l->cols; start += SPAN) {
-        int64_t count = smaller(SPAN, l->cols - start);
+        int64_t count = shard_min(SPAN, l->cols - start);
         const real *x = R(load)(l->dtype, l->x, row * l->cols + start, count, buffer);
 #pragma omp simd reduction(+ : sum)
         for (int64_t i = 0; i < count; i++)
@@ -15,7 +15,7 @@ static void R(measure)(const void *context, int64_t row)
     }
     double mean = sum / (double)l->cols;
     for (int64_t start = 0; start < l->cols; start += SPAN) {
-        int64_t count = smaller(SPAN, l->cols - start);
+        int64_t count = shard_min(SPAN, l->cols - start);
         const real *x = R(load)(l->dtype, l->x, row * l->cols + start, count, buffer);
 #pragma omp simd reduction(+ : squares)
         for (int64_t i = 0; i < count; i++) {
@@ -55,7 +55,7 @@ static void R(measure_gradient)(const void *context, int64_t row)
     real x_buffer[SPAN], dy_buffer[SPAN];
     double mean = l->mean[row], sum = 0, products = 0;
     for (int64_t start = 0; start < l->cols; start += SPAN) {
-        int64_t count = smaller(SPAN, l->cols - start), from = row * l->cols + start;
+        int64_t count = shard_min(SPAN, l->cols - start), from = row * l->cols + start;
         const real *x = R(load)(l->dtype, l->x, from, count, x_buffer), *dy = R(load)(l->dtype, l->dy, from, count, dy_buffer);
         const real *gamma = l->gamma ? (const real *)l->gamma + start : NULL;
 #pragma omp simd reduction(+ : sum, products)

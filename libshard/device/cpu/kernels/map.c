@@ -35,7 +35,7 @@ void KERNEL(R(map))(const map *job, R(map_body) * body)
     if (job->n == 0)
         return;
     int64_t period = job->period ? job->period : job->n;
-    int64_t periods = divide_up(job->n, period), parts = divide_up(period, SPAN);
+    int64_t periods = shard_divide_up(job->n, period), parts = shard_divide_up(period, SPAN);
     int64_t parts_at_once = job->before ? parts : 1;
     bool stream[MAP_OUTPUTS];
     for (int k = 0; k < MAP_OUTPUTS; k++)
@@ -49,7 +49,7 @@ void KERNEL(R(map))(const map *job, R(map_body) * body)
                 job->before(job->context, index);
             for (int64_t end = part + parts_at_once; part < end; part++) {
                 span s = {.start = index * period + part * SPAN, .offset = part * SPAN};
-                s.count = smaller(SPAN, smaller(period - s.offset, job->n - s.start));
+                s.count = shard_min(SPAN, shard_min(period - s.offset, job->n - s.start));
                 if (s.count > 0)
                     R(map_span)(job, body, s, stream);
             }
@@ -68,7 +68,7 @@ static void R(sum_tile)(const column_sums *job, R(column_body) * body, int64_t f
     for (int64_t row = first; row < end; row++)
         for (int64_t column = 0; column < width; column += COLUMN_SPAN) {
             span s = {.start = row * job->period + offset + column, .offset = offset + column};
-            s.count = smaller(smaller(COLUMN_SPAN, width - column), job->n - s.start);
+            s.count = shard_min(shard_min(COLUMN_SPAN, width - column), job->n - s.start);
             if (s.count <= 0)
                 return;
             const real *in[MAP_INPUTS];
@@ -88,8 +88,8 @@ shard_status KERNEL(R(column_sums))(shard_device *device, const column_sums *job
         memset(sums, 0, (size_t)(job->count * job->columns) * sizeof *sums);
         return SHARD_OK;
     }
-    int64_t rows = divide_up(job->n, period), parts = divide_up(period, TILE_COLUMNS);
-    int64_t blocks = smaller(larger(rows / TILE_ROWS, 1), larger(TILES / parts, 1));
+    int64_t rows = shard_divide_up(job->n, period), parts = shard_divide_up(period, TILE_COLUMNS);
+    int64_t blocks = shard_min(shard_max(rows / TILE_ROWS, 1), shard_max(TILES / parts, 1));
     bool direct = blocks == 1 && period == job->columns;
     size_t bytes = (size_t)(blocks * job->count * period) * sizeof(double);
     double *partial = direct ? sums : shard_device_allocate(device, SHARD_MEMORY_WORKSPACE, bytes);
@@ -97,7 +97,7 @@ shard_status KERNEL(R(column_sums))(shard_device *device, const column_sums *job
         return shard_last_status();
 #pragma omp parallel for schedule(static) if (job->n >= PARALLEL)
     for (int64_t tile = 0; tile < blocks * parts; tile++) {
-        int64_t block = tile / parts, offset = tile % parts * TILE_COLUMNS, width = smaller(TILE_COLUMNS, period - offset);
+        int64_t block = tile / parts, offset = tile % parts * TILE_COLUMNS, width = shard_min(TILE_COLUMNS, period - offset);
         double *tile_sums[COLUMN_SUMS];
         for (int k = 0; k < job->count; k++)
             tile_sums[k] = partial + (block * job->count + k) * period + offset;

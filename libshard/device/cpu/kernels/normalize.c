@@ -7,7 +7,7 @@ static double R(row_product)(const job *n, const void *other, int64_t row)
     real x_buffer[SPAN], other_buffer[SPAN];
     double total = 0;
     for (int64_t start = 0; start < n->axis.size; start += SPAN) {
-        int64_t count = smaller(SPAN, n->axis.size - start), at = row * n->axis.size + start;
+        int64_t count = shard_min(SPAN, n->axis.size - start), at = row * n->axis.size + start;
         const real *x = R(load)(n->dtype, n->x, at, count, x_buffer), *y = R(load)(n->dtype, other, at, count, other_buffer);
         double sum = 0;
 #pragma omp simd reduction(+ : sum)
@@ -41,7 +41,7 @@ static void R(row)(const void *context, int64_t row)
         return;
     real buffer[SPAN], out_buffer[SPAN], inverse = (real)factors_of(n, row).inverse;
     for (int64_t start = 0; start < n->axis.size; start += SPAN) {
-        int64_t count = smaller(SPAN, n->axis.size - start), at = row * n->axis.size + start;
+        int64_t count = shard_min(SPAN, n->axis.size - start), at = row * n->axis.size + start;
         const real *x = R(load)(n->dtype, n->x, at, count, buffer);
         real *y = R(place)(n->dtype, false, n->out, at, out_buffer);
 #pragma omp simd
@@ -61,7 +61,7 @@ static void R(row_backward)(const void *context, int64_t row)
     factors f = factors_of(n, row);
     real x_buffer[SPAN], dy_buffer[SPAN], out_buffer[SPAN], inverse = (real)f.inverse, slope = (real)f.slope;
     for (int64_t start = 0; start < n->axis.size; start += SPAN) {
-        int64_t count = smaller(SPAN, n->axis.size - start), at = row * n->axis.size + start;
+        int64_t count = shard_min(SPAN, n->axis.size - start), at = row * n->axis.size + start;
         const real *x = R(load)(n->dtype, n->x, at, count, x_buffer), *dy = R(load)(n->dtype, n->dy, at, count, dy_buffer);
         real *dx = R(place)(n->dtype, false, n->out, at, out_buffer);
 #pragma omp simd

@@ -45,9 +45,9 @@ shard_status KERNEL(normalize_images)(shard_device *device, int64_t count, int64
 #pragma omp for schedule(static) nowait
         for (int64_t start = 0; start < n; start += span) {
             if (dtype == SHARD_FLOAT64)
-                convert_double(&p, start, smaller(span, n - start), dtype, stream, y);
+                convert_double(&p, start, shard_min(span, n - start), dtype, stream, y);
             else
-                convert_float(&p, start, smaller(span, n - start), dtype, stream, y);
+                convert_float(&p, start, shard_min(span, n - start), dtype, stream, y);
         }
         KERNEL(stream_fence)();
     }

@@ -33,7 +33,7 @@ static void copy_runs(shard_layout l, int64_t n, const char *x, char *y, size_t 
         const type *x = in;                                                                                                      \
         type *y = out;                                                                                                           \
         for (int64_t start = 0; start < cols; start += TILE) {                                                                   \
-            int64_t end = smaller(start + TILE, cols);                                                                           \
+            int64_t end = shard_min(start + TILE, cols);                                                                           \
             for (int64_t i = 0; i < rows; i++)                                                                                   \
                 for (int64_t j = start; j < end; j++)                                                                            \
                     y[i * to + j] = x[i + j * from];                                                                             \
@@ -56,12 +56,12 @@ static void transpose(shard_layout l, int64_t n, const char *x, char *y, size_t 
     int64_t rows = l.size[contiguous], row_to = l.to[contiguous], cols = l.size[last], col_from = l.from[last];
     shard_layout_take_out(&l, last);
     shard_layout_take_out(&l, contiguous);
-    int64_t tiles = divide_up(rows, TILE), items = shard_layout_count(&l) * tiles;
+    int64_t tiles = shard_divide_up(rows, TILE), items = shard_layout_count(&l) * tiles;
 #pragma omp parallel for schedule(static) if (n >= PARALLEL)
     for (int64_t item = 0; item < items; item++) {
         int64_t from, to, row = item % tiles * TILE;
         shard_layout_locate(&l, item / tiles, &from, &to);
-        tile(smaller(TILE, rows - row), cols, x + (size_t)(from + row) * size, col_from, y + (size_t)(to + row * row_to) * size,
+        tile(shard_min(TILE, rows - row), cols, x + (size_t)(from + row) * size, col_from, y + (size_t)(to + row * row_to) * size,
              row_to);
     }
 }

@@ -124,14 +124,14 @@ static int64_t source_index(const pool *p, const spot *s, int64_t h, int64_t w)
 static range window(int64_t output, int64_t stride, int64_t pad, int64_t kernel, int64_t size)
 {
     int64_t first = output * stride - pad;
-    return (range){larger(first, 0), smaller(first + kernel, size)};
+    return (range){shard_max(first, 0), shard_min(first + kernel, size)};
 }
 
 /* The outputs, of `size`, in whose windows an input is. */
 static range covering(int64_t input, int64_t stride, int64_t pad, int64_t kernel, int64_t size)
 {
     int64_t last = input + pad, before = last - kernel;
-    return (range){before < 0 ? 0 : before / stride + 1, smaller(last / stride + 1, size)};
+    return (range){before < 0 ? 0 : before / stride + 1, shard_min(last / stride + 1, size)};
 }
 
 /* How many elements an output's window has that count: only the last one can reach
@@ -140,7 +140,7 @@ static int64_t extent(int64_t output, int64_t stride, int64_t pad, int64_t kerne
 {
     range inside = window(output, stride, pad, kernel, size);
     int64_t first = output * stride;
-    return include_pad ? smaller(first + kernel, size + 2 * pad) - first : inside.end - inside.first;
+    return include_pad ? shard_min(first + kernel, size + 2 * pad) - first : inside.end - inside.first;
 }
 
 static int64_t divisor(const shard_pool_shape *s, int64_t h, int64_t w)
@@ -160,7 +160,7 @@ static void for_spots(const pool *p, void (*body)(const pool *, const spot *))
             s.cols = p->reach(s.w, shape->stride_w, shape->pad_w, shape->kw, p->w);
             for (s.c = 0; s.c < shape->c; s.c += SPAN) {
                 s.start = (row * p->to_w + s.w) * shape->c + s.c;
-                s.count = smaller(SPAN, shape->c - s.c);
+                s.count = shard_min(SPAN, shape->c - s.c);
                 body(p, &s);
             }
         }

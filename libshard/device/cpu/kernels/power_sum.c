@@ -36,7 +36,7 @@ static double R(piece)(shard_dtype dtype, const void *x, int64_t start, int64_t 
     real buffer[SPAN];
     double sum = 0;
     for (int64_t from = start; from < end; from += SPAN) {
-        int64_t n = smaller(SPAN, end - from);
+        int64_t n = shard_min(SPAN, end - from);
         const real *values = R(load)(dtype, x, from, n, buffer);
         sum = power == INFINITY ? larger_of(sum, R(span_highest)(n, values)) : sum + R(span_power)(n, values, power);
     }
@@ -64,10 +64,10 @@ shard_status KERNEL(power_sum)(shard_device *device, int64_t n, double power, co
 {
     (void)device;
     double sums[PIECES];
-    int64_t spans = divide_up(n, SPAN), pieces = smaller(spans, PIECES);
+    int64_t spans = shard_divide_up(n, SPAN), pieces = shard_min(spans, PIECES);
 #pragma omp parallel for schedule(static) if (n >= PARALLEL)
     for (int64_t i = 0; i < pieces; i++)
-        sums[i] = BY_TYPE(dtype, piece, dtype, x, spans * i / pieces * SPAN, smaller(spans * (i + 1) / pieces * SPAN, n), power);
+        sums[i] = BY_TYPE(dtype, piece, dtype, x, spans * i / pieces * SPAN, shard_min(spans * (i + 1) / pieces * SPAN, n), power);
     *sum = 0;
     for (int64_t i = 0; i < pieces; i++)
         *sum = power == INFINITY ? larger_of(*sum, sums[i]) : *sum + sums[i];

@@ -7,7 +7,7 @@ static void R(sum_row)(const void *context, int64_t row)
     real buffer[SPAN];
     exp_sum e = EXP_SUM_NOTHING;
     for (int64_t start = 0; start < r->cols; start += SPAN) {
-        int64_t count = smaller(SPAN, r->cols - start);
+        int64_t count = shard_min(SPAN, r->cols - start);
         KERNEL(R(exp_sum_add))(&e, count, R(load)(r->dtype, r->x, row * r->cols + start, count, buffer));
     }
     exp_sum_refer(&e, e.max);
@@ -40,7 +40,7 @@ static void R(sum_row_gradient)(const void *context, int64_t row)
     real y_buffer[SPAN], dy_buffer[SPAN];
     double total = 0;
     for (int64_t start = 0; start < r->cols; start += SPAN) {
-        int64_t count = smaller(SPAN, r->cols - start);
+        int64_t count = shard_min(SPAN, r->cols - start);
         const real *y = R(load)(r->dtype, r->x, row * r->cols + start, count, y_buffer);
         const real *dy = R(load)(r->dtype, r->dy, row * r->cols + start, count, dy_buffer);
         real sum = 0;

@@ -6,7 +6,7 @@ static void R(sum_row)(const void *context, int64_t row)
     real buffer[SPAN], result;
     double total = 0;
     for (int64_t start = 0; start < s->axis.size; start += SPAN) {
-        int64_t count = smaller(SPAN, s->axis.size - start);
+        int64_t count = shard_min(SPAN, s->axis.size - start);
         const real *x = R(load)(s->dtype, s->from, row * s->axis.size + start, count, buffer);
         double sum = 0;
 #pragma omp simd reduction(+ : sum)
@@ -59,7 +59,7 @@ static void R(spread_row)(const void *context, int64_t row)
     const dim_sums *s = context;
     real one, buffer[SPAN], value = *R(load)(s->dtype, s->from, row, 1, &one) * (real)s->factor;
     for (int64_t start = 0; start < s->axis.size; start += SPAN) {
-        int64_t count = smaller(SPAN, s->axis.size - start), to = row * s->axis.size + start;
+        int64_t count = shard_min(SPAN, s->axis.size - start), to = row * s->axis.size + start;
         real *x = R(place)(s->dtype, false, s->to, to, buffer);
         for (int64_t i = 0; i < count; i++)
             x[i] = value;
@@ -133,7 +133,7 @@ static shard_status sum_matrices(shard_device *device, const shard_axis *axis, d
 shard_status KERNEL(sum_dim)(shard_device *device, const shard_axis *axis, double factor, const void *x, void *y,
                              shard_dtype dtype)
 {
-    if (axis->outer * divide_up(axis->inner, SPAN) < ENOUGH_ITEMS && axis->size * axis->inner >= PARALLEL)
+    if (axis->outer * shard_divide_up(axis->inner, SPAN) < ENOUGH_ITEMS && axis->size * axis->inner >= PARALLEL)
         return sum_matrices(device, axis, factor, x, y, dtype);
     dim_sums s = {.dtype = dtype, .axis = *axis, .factor = factor, .from = x, .to = y};
     EACH_ALONG(dtype, axis, &s, sum_row, sum_tile);

@@ -41,7 +41,7 @@ static void R(extreme_row)(const void *context, int64_t row)
     real buffer[SPAN];
     R(element) best = R(nothing)(o->largest);
     for (int64_t start = 0; start < o->axis.size; start += SPAN) {
-        int64_t count = smaller(SPAN, o->axis.size - start), at = row * o->axis.size + start;
+        int64_t count = shard_min(SPAN, o->axis.size - start), at = row * o->axis.size + start;
         const real *x = R(load)(o->dtype, o->x, at, count, buffer);
         for (int64_t i = 0; i < count; i++) {
             R(element) e = {x[i], o->index_of ? o->index_of[at + i] : o->start + start + i};
@@ -109,7 +109,7 @@ static void R(top_row)(const void *context, int64_t row)
         R(put)(o->dtype, o->y, o->index, base + i, R(nothing)(true));
     R(element) last = R(nothing)(true);
     for (int64_t start = 0; start < cols; start += SPAN) {
-        int64_t count = smaller(SPAN, cols - start), at = row * cols + start;
+        int64_t count = shard_min(SPAN, cols - start), at = row * cols + start;
         const real *x = R(load)(o->dtype, o->x, at, count, buffer);
         for (int64_t i = 0; i < count; i++) {
             R(element) e = {x[i], o->index_of ? o->index_of[at + i] : o->start + start + i};

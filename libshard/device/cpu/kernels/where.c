@@ -40,7 +40,7 @@ shard_status KERNEL(where)(shard_device *device, const shard_expansion *over, co
     for (int64_t start = 0; start < n; start += SPAN) {
         uint8_t conditions[SPAN];
         uint64_t if_true[SPAN], if_false[SPAN];
-        int64_t count = smaller(SPAN, n - start);
+        int64_t count = shard_min(SPAN, n - start);
         choose(count, load(over, 0, 1, condition, start, count, conditions), load(over, 1, size, a, start, count, if_true),
                load(over, 2, size, b, start, count, if_false), (char *)y + (size_t)start * size);
     }

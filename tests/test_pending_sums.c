@@ -5,7 +5,7 @@
  */
 #include "support/job.h"
 
-#include "autograd/contribution.h"
+#include "autograd/pending_sums.h"
 
 #include <stdlib.h>
 
@@ -395,15 +395,15 @@ static void check_gradients(const step *s, shard_tensors *parameters, shard_tens
     }
 }
 
-/* Sums what are contributions, as a program without data parallel does. */
+/* Takes the pending sums, as a program without data parallel does. */
 static void sum_by_hand(shard_tensors *parameters)
 {
     for (int64_t i = 0; i < shard_tensors_count(parameters); i++) {
         shard_tensor *gradient = shard_grad(shard_tensors_at(parameters, i));
-        shard_contribution to = gradient ? gradient->contribution : (shard_contribution){0};
+        shard_pending_sums to = gradient ? gradient->pending : (shard_pending_sums){0};
         for (int j = 0; j < to.count; j++)
             check_ok(shard_all_reduce(gradient, SHARD_SUM, to.group[j]));
-        ck_assert(!gradient || gradient->contribution.count == 0);
+        ck_assert(!gradient || gradient->pending.count == 0);
     }
 }
 
@@ -453,8 +453,8 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("contribution");
-    TCase *tcase = test_case(suite, "contribution");
+    Suite *suite = suite_create("pending_sums");
+    TCase *tcase = test_case(suite, "pending_sums");
     tcase_add_loop_test(tcase, test_equals_one_process, 0, STEPS * MESHES);
     return test_run(suite);
 }

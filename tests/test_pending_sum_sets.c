@@ -1,11 +1,11 @@
 /*
- * The sets of groups whose contribution a gradient is (autograd/contribution.h): how they
+ * The sets of groups over which a gradient has pending sums (autograd/pending_sums.h): how they
  * are joined, what a program that splits by hand says of them, what their sums cost, and
- * which are refused. tests/test_contribution.c has the steps that they make right.
+ * which are refused. tests/test_pending_sums.c has the steps that they make right.
  */
 #include "support/job.h"
 
-#include "autograd/contribution.h"
+#include "autograd/pending_sums.h"
 
 #include <stdlib.h>
 
@@ -43,24 +43,24 @@ START_TEST(test_sets)
         axis[i] = (shard_group){.size = 2, .world_ranks = ranks[i]};
     }
     again = axis[1];
-    shard_contribution set = {0}, other = {0};
-    for (int i = 0; i < SHARD_CONTRIBUTION_GROUPS; i++)
-        check_ok(shard_contribution_add(&set, &axis[i]));
-    check_ok(shard_contribution_add(&set, &again));
-    ck_assert_int_eq(set.count, SHARD_CONTRIBUTION_GROUPS);
-    ck_assert(shard_contribution_has(&set, &again));
-    ck_assert(!shard_contribution_has(&set, &axis[4]));
-    check_error(shard_contribution_add(&set, &axis[4]), "*more than 4 groups*");
-    check_error(shard_contribution_add(&set, &all), "*2 ranks and of 4 ranks are combined, and 2 ranks are in both groups*");
-    ck_assert_int_eq(shard_contribution_members(&set, NULL), 16);
-    ck_assert_int_eq(shard_contribution_members(&set, &all), 4);
-    ck_assert(!shard_contribution_equal(&set, &other));
-    check_ok(shard_contribution_join(&other, &set));
-    ck_assert(shard_contribution_equal(&set, &other));
-    shard_contribution_remove(&set, &all);
+    shard_pending_sums set = {0}, other = {0};
+    for (int i = 0; i < SHARD_PENDING_GROUPS; i++)
+        check_ok(shard_pending_sums_add(&set, &axis[i]));
+    check_ok(shard_pending_sums_add(&set, &again));
+    ck_assert_int_eq(set.count, SHARD_PENDING_GROUPS);
+    ck_assert(shard_pending_sums_has(&set, &again));
+    ck_assert(!shard_pending_sums_has(&set, &axis[4]));
+    check_error(shard_pending_sums_add(&set, &axis[4]), "*more than 4 groups*");
+    check_error(shard_pending_sums_add(&set, &all), "*2 ranks and of 4 ranks are combined, and 2 ranks are in both groups*");
+    ck_assert_int_eq(shard_pending_sums_ranks(&set, NULL), 16);
+    ck_assert_int_eq(shard_pending_sums_ranks(&set, &all), 4);
+    ck_assert(!shard_pending_sums_equal(&set, &other));
+    check_ok(shard_pending_sums_join(&other, &set));
+    ck_assert(shard_pending_sums_equal(&set, &other));
+    shard_pending_sums_remove(&set, &all);
     ck_assert_int_eq(set.count, 2);
-    ck_assert(shard_contribution_has(&set, &axis[2]) && shard_contribution_has(&set, &axis[3]));
-    ck_assert(!shard_contribution_equal(&set, &other));
+    ck_assert(shard_pending_sums_has(&set, &axis[2]) && shard_pending_sums_has(&set, &axis[3]));
+    ck_assert(!shard_pending_sums_equal(&set, &other));
 }
 END_TEST
 
@@ -228,10 +228,10 @@ static void begins_anywhere(shard_group *world, void *context)
         shard_tensor *x = shard_as_split(shard_narrow(all, 0, rows.start, rows.size), 0, world, rows.start, ROWS);
         shard_tensor *own_dy = shard_narrow(dy, 0, rows.start, rows.size);
         check_ok(shard_backward_from(shard_linear(x, own_w, NULL), own_dy));
-        ck_assert_int_eq(shard_grad(own_w)->contribution.count, 1);
+        ck_assert_int_eq(shard_grad(own_w)->pending.count, 1);
         check_ok(shard_all_reduce(shard_grad(own_w), SHARD_SUM, world));
         check_close(shard_grad(own_w), shard_grad(w), 1e-12);
-        ck_assert_int_eq(shard_grad(own_w)->contribution.count, 0);
+        ck_assert_int_eq(shard_grad(own_w)->pending.count, 0);
         check_error(shard_backward_from(shard_linear(x, own_w, NULL), shard_as_split(own_dy, 1, world, 0, FEATURES)),
                     "*shard_backward_from: a gradient that is split along 1 for a tensor that is split along 0*");
         check_error(shard_backward_from(shard_linear(all, own_w, NULL), shard_as_split(dy, 0, world, 0, ROWS)),
@@ -256,15 +256,15 @@ static void goes_on(shard_group *world, void *context)
         shard_set_requires_grad(middle, true);
         check_ok(shard_backward(own_loss(middle, world)));
         check_ok(shard_backward_from(y, shard_grad(middle)));
-        ck_assert_int_eq(shard_grad(w)->contribution.count, 1);
-        ck_assert_ptr_eq(shard_grad(w)->contribution.group[0], world);
+        ck_assert_int_eq(shard_grad(w)->pending.count, 1);
+        ck_assert_ptr_eq(shard_grad(w)->pending.group[0], world);
         shard_zero_grad(w);
-        ck_assert_int_eq(w->grad->contribution.count, 0);
+        ck_assert_int_eq(w->leaf->grad->pending.count, 0);
         /* Two leaves of one gradient. */
         shard_tensor *a = made_up_leaf(SHARD_SHAPE(2), 3, SHARD_FLOAT64), *b = made_up_leaf(SHARD_SHAPE(2), 4, SHARD_FLOAT64);
         check_ok(shard_backward(own_loss(shard_add(a, b), world)));
-        ck_assert_int_eq(shard_grad(a)->contribution.count, 1);
-        ck_assert_int_eq(shard_grad(b)->contribution.count, 1);
+        ck_assert_int_eq(shard_grad(a)->pending.count, 1);
+        ck_assert_int_eq(shard_grad(b)->pending.count, 1);
     }
 }
 
@@ -276,8 +276,8 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("contribution_sets");
-    TCase *tcase = test_case(suite, "contribution_sets");
+    Suite *suite = suite_create("pending_sum_sets");
+    TCase *tcase = test_case(suite, "pending_sum_sets");
     tcase_add_test(tcase, test_sets);
     tcase_add_loop_test(tcase, test_sums_own_parts, 1, 4); /* 2 data groups of this many */
     tcase_add_test(tcase, test_begins_anywhere);

@@ -6,7 +6,7 @@
  * goes through its local values only, and makes one summand of a parameter's gradient; the
  * gradient is the sum over the group. With several groups, the rows are split over the product
  * of the groups. So a gradient has a set of groups in addition to its placement
- * (shard_tensor.contribution), which backward passes on:
+ * (shard_tensor.pending), which backward passes on:
  *
  * - The dx of every operation is a pending sum over the groups of its dy. If dy is split over a
  *   group and dx is whole, it is a pending sum over that group too.
@@ -28,26 +28,26 @@
  * Groups are the same if their ranks are. Two groups that differ have one rank in common, as
  * the groups of a mesh; a gradient that needs other groups is refused.
  */
-#ifndef SHARD_AUTOGRAD_CONTRIBUTION_H
-#define SHARD_AUTOGRAD_CONTRIBUTION_H
+#ifndef SHARD_AUTOGRAD_PENDING_SUMS_H
+#define SHARD_AUTOGRAD_PENDING_SUMS_H
 
 #include "tensor/tensor.h"
 
-/* Whether it is one over a group with these members. */
-bool shard_contribution_has(const shard_contribution *contribution, const shard_group *group);
-bool shard_contribution_equal(const shard_contribution *a, const shard_contribution *b);
+/* Whether there is a pending sum over a group with these ranks. */
+bool shard_pending_sums_has(const shard_pending_sums *pending, const shard_group *group);
+bool shard_pending_sums_equal(const shard_pending_sums *a, const shard_pending_sums *b);
 
-/* Puts a group, or all of another one's, into the set. UNSUPPORTED where some of its
- * members, but not all, are in a group of the set with this rank. */
-shard_status shard_contribution_add(shard_contribution *contribution, shard_group *group);
-shard_status shard_contribution_join(shard_contribution *contribution, const shard_contribution *other);
+/* Adds a group, or all groups of another set. UNSUPPORTED where some ranks of a group, but
+ * not all, are in a group of the set with this rank. */
+shard_status shard_pending_sums_add(shard_pending_sums *pending, shard_group *group);
+shard_status shard_pending_sums_join(shard_pending_sums *pending, const shard_pending_sums *other);
 /* UNSUPPORTED under the same condition; `what` is the first word of the text. */
-shard_status shard_contribution_check(const char *what, const shard_contribution *contribution, const shard_group *group);
+shard_status shard_pending_sums_check(const char *what, const shard_pending_sums *pending, const shard_group *group);
 
-/* Takes out the groups whose members are all in `group`, which has been summed over. */
-void shard_contribution_remove(shard_contribution *contribution, const shard_group *group);
+/* Removes the groups whose ranks are all in `group`, over which the sum was taken. */
+void shard_pending_sums_remove(shard_pending_sums *pending, const shard_group *group);
 
-/* How many members all of its groups have; of those, how many are in `group` (NULL: all). */
-int64_t shard_contribution_members(const shard_contribution *contribution, const shard_group *group);
+/* The number of ranks of all groups together; of these, of those in `group` (NULL: all). */
+int64_t shard_pending_sums_ranks(const shard_pending_sums *pending, const shard_group *group);
 
 #endif
