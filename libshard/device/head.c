@@ -220,7 +220,7 @@ static shard_status give_gradient(sweep *s, const tile *t, const shard_head_grad
     void *memory = to->weight ? (void *)element(to->weight, t->first * h->in, h->weight_dtype) : s->gradient;
     shard_matmul_shape shape = {.batch = 1, .m = t->count, .n = h->in, .k = h->loss.rows, .transpose_a = true, .ld_a = t->count};
     shape.accumulate = to->weight && to->accumulate;
-    shape.wide_c = h->dtype != s->wide && (!to->weight || h->weight_dtype == s->wide);
+    shape.wide_c = h->dtype != s->wide && h->weight_dtype == s->wide;
     SHARD_TRY(ops->matmul(s->device, &shape, s->narrow, h->x, memory, h->dtype));
     return to->weight ? SHARD_OK : to->take(to->context, s->device, t->first, t->count, memory);
 }

@@ -43,9 +43,9 @@ typedef struct shard_head_rows {
 typedef struct shard_head_gradient {
     /* [cols, in] of the weight's type; NULL: `take` gets the gradient, or nobody if that is NULL too. */
     void *weight;
-    /* Takes the gradient of `count` weight rows from `first` on, [count, in] of the wide type. A device may call it from
-     * several threads at a time, for different rows. */
-    shard_status (*take)(void *context, shard_device *, int64_t first, int64_t count, const void *gradient);
+    /* Takes the gradient of `count` weight rows from `first` on, [count, in] of the weight's type, which it may write to. A
+     * device may call it from several threads at a time, for different rows. */
+    shard_status (*take)(void *context, shard_device *, int64_t first, int64_t count, void *gradient);
     void *context;
     void *bias;                       /* [cols] of the weight's type, or NULL */
     bool accumulate, accumulate_bias; /* add to the memory; else overwrite it */

@@ -10,7 +10,7 @@
 #include "op/class_rows.h"
 
 #include "comm/function.h"
-#include "device/head.h"
+#include "op/head_gradient.h"
 
 #include <inttypes.h>
 #include <string.h>
@@ -107,6 +107,39 @@ static shard_status weight_gradient(shard_node *node, const shard_head *h, const
     return shard_head_weight_gradient(shard_device_of(node->saved[WEIGHT]), h, rows, &to);
 }
 
+/* Adds the rows of this call to the deferred gradients of weight and bias. */
+static shard_status defer(shard_node *node, const shard_head *h, const shard_head_rows *rows, shard_gradient_source *source,
+                          shard_tensor **dx)
+{
+    shard_tensor *weight = node->saved[WEIGHT], *bias = shard_wants(node, BIAS) ? node->saved[BIAS] : NULL;
+    shard_gradient_source *made =
+        source ? NULL : shard_head_source_create(h, weight, node->saved[BIAS], node->saved[CLASS_WEIGHT]);
+    shard_status status = source || made ? shard_head_source_add(source ? source : made, h, rows) : shard_last_status();
+    if (status == SHARD_OK) {
+        dx[WEIGHT] = made ? shard_make_deferred(node, WEIGHT, made, SHARD_SOURCE_MATRIX) : shard_gradient_taken(node, WEIGHT);
+        if (bias)
+            dx[BIAS] = made ? shard_make_deferred(node, BIAS, made, SHARD_SOURCE_VECTOR) : shard_gradient_taken(node, BIAS);
+        status = dx[WEIGHT] && (dx[BIAS] || !bias) ? SHARD_OK : shard_last_status();
+    }
+    shard_gradient_source_unref(made);
+    return status;
+}
+
+/* Whether the gradients of weight and bias can be deferred, and the source that is extended (NULL: a new one). */
+static bool may_defer(const shard_node *node, const shard_head *h, shard_gradient_source **source)
+{
+    *source = NULL;
+    for (int i = WEIGHT; i <= BIAS; i++)
+        if (shard_wants(node, i) ? !shard_may_defer(node, i) : i == WEIGHT)
+            return false;
+    const shard_tensor *weight = node->edge[WEIGHT].leaf, *bias = shard_wants(node, BIAS) ? node->edge[BIAS].leaf : NULL;
+    if (!weight->leaf->has_grad && !(bias && bias->leaf->has_grad))
+        return true;
+    *source = shard_source_to_extend(node, WEIGHT);
+    return *source && (!bias || shard_source_to_extend(node, BIAS) == *source) &&
+           shard_head_source_takes(*source, h, node->saved[WEIGHT], node->saved[BIAS], node->saved[CLASS_WEIGHT]);
+}
+
 static shard_status head_backward(shard_node *node, shard_tensor *dy, shard_tensor **dx)
 {
     const head_context *c = node->context;
@@ -127,6 +160,9 @@ static shard_status head_backward(shard_node *node, shard_tensor *dy, shard_tens
         return shard_last_status();
     if (shard_wants(node, X))
         SHARD_TRY(input_gradient(node, &h, &rows, saved[SUMS], dx));
+    shard_gradient_source *source;
+    if (may_defer(node, &h, &source))
+        return defer(node, &h, &rows, source, dx);
     return shard_wants(node, WEIGHT) || shard_wants(node, BIAS) ? weight_gradient(node, &h, &rows, dx) : SHARD_OK;
 }
 

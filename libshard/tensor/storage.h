@@ -12,9 +12,9 @@ typedef struct shard_storage shard_storage;
 
 /* Materializes the values of a storage, which can be evicted: the memory is allocated and filled when it is needed,
  * and may be freed (shard_storage_release) while `evictable` is true, when no operation has a pointer into it. Nobody
- * writes to such memory. */
+ * writes to such memory, unless it is writable: then it stays when it is materialized. */
 typedef struct shard_materializer {
-    bool evictable;
+    bool evictable, writable;
     /* Allocates the memory (shard_storage_allocate) and starts to fill it. Collective if values of other ranks are
      * needed, also after an error. */
     shard_status (*start)(struct shard_materializer *);

@@ -421,8 +421,12 @@ static shard_status give(lane *l, shard_device *device, const shard_head_gradien
     const shard_head *h = s->h;
     for (int64_t i = 1; i < count && s->in_pitch != h->in; i++)
         memmove(l->gradient + i * h->in, l->gradient + i * s->in_pitch, (size_t)h->in * sizeof(float));
-    if (!to->weight)
+    if (!to->weight && h->weight_dtype == SHARD_FLOAT32)
         return to->take(to->context, device, first, count, l->gradient);
+    if (!to->weight) { /* the tile's logits are computed: the memory of its rows is free */
+        s->kernels->narrow(h->weight_dtype, count * h->in, l->gradient, l->weight);
+        return to->take(to->context, device, first, count, l->weight);
+    }
     for (int64_t i = 0; i < count; i++)
         put(s, h->weight_dtype, h->in, l->gradient + i * h->in,
             (char *)to->weight + (size_t)((first + i) * h->in) * shard_dtype_size(h->weight_dtype), to->accumulate, l->buffer);
