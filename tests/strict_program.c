@@ -90,6 +90,9 @@ static void computes(void)
         SHARD_AUTOCAST(SHARD_BFLOAT16)
         SHARD_NO_GRAD
         check(shard_parallel_cross_entropy(shard_reshape(x, SHARD_SHAPE(2, 4)), target) != NULL, "modes");
+        check(shard_linear_cross_entropy(shard_reshape(x, SHARD_SHAPE(2, 4)), shard_ones(SHARD_SHAPE(4, 4)), NULL, target,
+                                         .label_smoothing = 0.1) != NULL,
+              "shard_linear_cross_entropy");
     }
 }
 
@@ -132,6 +135,9 @@ static void trains(void)
     shard_group *group = shard_mesh_model_group(mesh);
     shard_module *model = shard_nn_sequential(shard_nn_conv2d(1, 2, 3), shard_nn_batch_norm(2), shard_nn_linear(2, 3),
                                               shard_nn_parallel_linear(3, 4, SHARD_SPLIT_COLUMN, group));
+    shard_module *classifier = shard_nn_parallel_classifier(3, 4, group, .bias = false);
+    check(classifier != NULL, "a classifier");
+    shard_module_destroy(classifier);
     shard_tensors *state = shard_state_dict(model);
     shard_data_parallel *data_parallel = shard_data_parallel_create(state);
     shard_group_sampler *sampler = shard_group_sampler_create(10);

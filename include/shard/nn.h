@@ -91,6 +91,26 @@ SHARD_API shard_module *shard_nn_parallel_linear_with(int64_t in, int64_t out, s
  * be split in the same ranges. Collective over weight's group for ROW. As torchshard.nn.functional.parallel_linear. */
 SHARD_API shard_tensor *shard_parallel_linear(shard_tensor *x, shard_tensor *weight, shard_tensor *bias);
 
+/*
+ * A classifier: a COLUMN layer (or, with group NULL, a local one) for models with very many classes. While it trains,
+ * neither its logits nor the gradient of its weight take memory:
+ *   - its forward's result is computed when its values are needed. shard_cross_entropy with labels does not need them: it
+ *     is shard_linear_cross_entropy then. Any other use computes them, once.
+ *   - the gradient of weight and bias that this loss gives is computed when it is needed. shard_step does not need it: it
+ *     computes the gradient for some rows of the weight at a time, and updates them. The norm of shard_clip_grad_norm and
+ *     the check of a gradient scaler pass over the gradient in the same way, each at the cost of another pass. LARS and
+ *     LAMB, shard_clip_grad_value, shard_grad, data parallel and ZeRO compute it as a whole.
+ * Values and gradients are those of shard_nn_parallel_linear, apart from the rounding of shard_linear_cross_entropy. They
+ * cannot be computed after the weight was written to: an error (ARGUMENT) says so. In evaluation, in SHARD_NO_GRAD and in a
+ * graph's capture the module is a plain layer. NULL with the error set. Not collective. As a torch.nn.Linear with
+ * Apple's linear_cross_entropy, and an optimizer step in backward.
+ */
+#define shard_nn_parallel_classifier(in, classes, ...)                                                                           \
+    SHARD_GIVEN(shard_nn_parallel_classifier_with(in, classes,                                                                   \
+                                                  SHARD_OPTIONS(shard_nn_linear_options, SHARD_NN_LINEAR_OPTIONS, __VA_ARGS__)))
+SHARD_API shard_module *shard_nn_parallel_classifier_with(int64_t in, int64_t classes, shard_group *group,
+                                                          const shard_nn_linear_options *options);
+
 typedef struct shard_nn_conv2d_options {
     size_t size;
     int64_t stride, padding, dilation, groups; /* 1, 0, 1, 1 */
@@ -210,6 +230,10 @@ SHARD_API shard_module *shard_nn_sequential_of(int count, shard_module **modules
  */
 SHARD_API shard_status shard_convert_parallel_linear(shard_module **module, const char *pattern, shard_split split,
                                                      shard_group *group, int *converted);
+
+/* As shard_convert_parallel_linear with COLUMN; the new layers are those of shard_nn_parallel_classifier. */
+SHARD_API shard_status shard_convert_parallel_classifier(shard_module **module, const char *pattern, shard_group *group,
+                                                         int *converted);
 
 /* As shard_convert_parallel_linear for embedding layers, which keep their padding_idx and options. As
  * torchshard.nn.ParallelEmbedding.convert_parallel_embedding. */

@@ -339,6 +339,21 @@ SHARD_API shard_tensor *shard_cross_entropy_with(shard_tensor *logits, shard_ten
 /* The same function under TorchShard's name. */
 #define shard_parallel_cross_entropy shard_cross_entropy
 
+/* shard_cross_entropy(shard_linear(x, weight, bias), target, ...) without the logits: they exist for a tile of classes at a
+ * time, in the forward and again in the backward. The gradient of x is made in the forward's sweep, that of the weight
+ * in the backward's. x [..., in] and labels int64 [...]; weight [classes, in], whole or split along classes; bias [classes]
+ * or NULL; all of one dtype, or x of 16 bits (as under SHARD_AUTOCAST) with a float32 weight, whose tiles are
+ * then rounded. The loss is float64 for float64, else float32; the options' weight may have any floating dtype.
+ * Rows that are split over a group give SHARD_REDUCTION_NONE alone. All ranks of the weight's group have the same x and
+ * labels, as for a column-parallel layer. Differs from the two functions by rounding. As PyTorch's
+ * torch.nn.functional.linear_cross_entropy; Apple's cut cross-entropy, Liger's fused linear cross-entropy.
+ * Collective over the weight's group if it is split. */
+#define shard_linear_cross_entropy(x, weight, bias, ...)                                                                         \
+    SHARD_GIVEN(shard_linear_cross_entropy_with(                                                                                 \
+        x, weight, bias, SHARD_OPTIONS(shard_cross_entropy_options, SHARD_CROSS_ENTROPY_OPTIONS, __VA_ARGS__)))
+SHARD_API shard_tensor *shard_linear_cross_entropy_with(shard_tensor *x, shard_tensor *weight, shard_tensor *bias,
+                                                        shard_tensor *target, const shard_cross_entropy_options *options);
+
 typedef struct shard_mse_loss_options {
     size_t size;
     shard_reduction reduction; /* the mean is over all elements */

@@ -171,6 +171,10 @@ static shard_status add_to_leaf(shard_tensor *tensor, shard_tensor *gradient)
         if (status != SHARD_OK)
             return shard_tensor_unref(gradient), status;
     }
+    if (leaf->grad && !leaf->has_grad && gradient->storage->materializer) {
+        shard_tensor_unref(leaf->grad);
+        leaf->grad = NULL;
+    }
     if (!leaf->grad) {
         if (shard_graph_refuse("the first gradient of a tensor") != SHARD_OK)
             return shard_tensor_unref(gradient), shard_last_status();
@@ -233,6 +237,10 @@ void shard_zero_grad(shard_tensor *tensor)
         return;
     shard_graph_count_gradients(-leaf->has_grad);
     leaf->has_grad = false;
+    if (leaf->grad && leaf->grad->storage->materializer) {
+        shard_tensor_unref(leaf->grad); /* a deferred gradient, which is not kept for the next one */
+        leaf->grad = NULL;
+    }
     if (leaf->grad)
         leaf->grad->pending = (shard_pending_sums){0};
 }

@@ -32,8 +32,11 @@ typedef struct shard_memory_count {
     int64_t current, peak;
 } shard_memory_count;
 
+struct shard_head_ops; /* device/head.h */
+
 struct shard_device {
     const struct shard_device_ops *ops;
+    const struct shard_head_ops *head; /* fused sweeps; NULL: none */
     const char *name;
     void *state;                /* the device's own */
     shard_memory_count *memory; /* [SHARD_MEMORY_KINDS] */

@@ -282,6 +282,21 @@ SHARD_KERNEL_ENTRY(shard_status, pick_target, shard_device *, const shard_cross_
 SHARD_KERNEL_ENTRY(shard_status, count_ahead, shard_device *, const shard_cross_entropy_shape *, const void *x,
                const int64_t *target, const double *logit, int64_t ignored, int64_t *ahead, shard_dtype)
 
+/* ---- the head: sweeps over tiles of a weight (device/head.h) ---- */
+
+/* Merges the statistics of a tile (SHARD_CE_STATS) into stats, whose maximum is -inf before the first one. center
+ * [rows]: the new maxima. sum [rows, in], the sums of exponentials times something, is brought from the old
+ * maximum to the new one; NULL: not wanted. */
+SHARD_KERNEL_ENTRY(shard_status, head_merge, shard_device *, int64_t rows, int64_t in, const double *tile_stats, double *stats,
+               double *center, void *sum, shard_dtype)
+/* dx [rows, in] = scale_i (b_i exp(max_i - lse_i) sum_i - sum over c of q_ic weight_c), q of labels; the maxima are
+ * those of stats. weight [cols, in] is of weight_dtype. spread [in]: the sum over c of w_c weight_c; NULL without
+ * smoothing. class_weight [cols] (NULL: ones), sum, spread and dx are of the last dtype, float32 or float64. */
+SHARD_KERNEL_ENTRY(shard_status, head_input_gradient, shard_device *, const shard_cross_entropy_shape *, int64_t in,
+               const int64_t *target, const void *class_weight, const void *weight, shard_dtype weight_dtype,
+               const double *stats, const double *lse, const double *b, const double *scale, const void *sum,
+               const void *spread, void *dx, shard_dtype)
+
 /* ---- embedding ---- */
 
 /* y [n, dim] = weight[index - row0], zeros where row0 <= index < row0 + rows does not hold. */

@@ -235,6 +235,13 @@ shard_status shard_convert_parallel_linear(shard_module **module, const char *pa
     return convert(&c, module, converted);
 }
 
+shard_status shard_convert_parallel_classifier(shard_module **module, const char *pattern, shard_group *group, int *converted)
+{
+    SHARD_FUNCTION("shard_convert_parallel_classifier");
+    conversion c = {"shard_convert_parallel_classifier", &shard_split_classifier, pattern, SHARD_SPLIT_COLUMN, group, 0, 0};
+    return convert(&c, module, converted);
+}
+
 shard_status shard_convert_parallel_embedding(shard_module **module, const char *pattern, shard_split split, shard_group *group,
                                               int *converted)
 {

@@ -1,20 +1,40 @@
-/* Linear layers, plain and parallel: one module, whose parameters' placement says
- * which. */
+/* Linear layers, plain and parallel, and classifiers: one module, whose parameters' placement says
+ * which split it has. */
 #include "nn/nn.h"
 
 #include "base/options.h"
 #include "distributed/distributed.h"
+#include "op/deferred_linear.h"
 
 #include <inttypes.h>
 #include <math.h>
 
 typedef struct linear_data {
     shard_layer_split split;
+    bool classifies; /* while training, logits and gradients are deferred */
 } linear_data;
+
+/* The layer's parameters get deferred gradients. */
+static void defer_gradient(shard_tensor *parameter)
+{
+    if (parameter && parameter->requires_grad)
+        parameter->leaf->defers_grad = true;
+}
+
+static shard_tensor *classifier_forward(shard_module *module, shard_tensor *x)
+{
+    shard_tensor *weight = shard_module_tensor(module, "weight"), *bias = shard_module_optional(module, "bias");
+    defer_gradient(weight);
+    defer_gradient(bias);
+    return shard_linear_deferred(x, weight, bias);
+}
 
 static shard_tensor *linear_forward(shard_module *module, shard_tensor *x)
 {
-    const shard_layer_split *split = &((linear_data *)shard_module_data(module))->split;
+    const linear_data *data = shard_module_data(module);
+    const shard_layer_split *split = &data->split;
+    if (data->classifies && shard_module_is_training(module))
+        return classifier_forward(module, x);
     if (split->split == SHARD_SPLIT_ROW && split->multiple > 1 && shard_is_local(x)) /* the weight's ranges are not even */
         x = shard_scatter_multiple(x, -1, split->multiple, split->group);
     return shard_parallel_linear(x, shard_module_tensor(module, "weight"), shard_module_optional(module, "bias"));
@@ -27,12 +47,12 @@ static const shard_layer_split *split_of(const shard_module *module)
     return shard_module_get_type(module) == &linear_type ? &((linear_data *)shard_module_data(module))->split : NULL;
 }
 
-static shard_module *make_from(shard_layer_split split, shard_tensor *weight, shard_tensor *bias)
+static shard_module *make_from(shard_layer_split split, bool classifies, shard_tensor *weight, shard_tensor *bias)
 {
     linear_data *data = shard_calloc(1, sizeof *data);
     if (!data)
         return NULL;
-    data->split = split;
+    *data = (linear_data){split, classifies};
     shard_module *module = shard_module_create(&linear_type, data);
     if (!module)
         return NULL;
@@ -42,18 +62,24 @@ static shard_module *make_from(shard_layer_split split, shard_tensor *weight, sh
     return shard_module_checked(module, status);
 }
 
-static shard_module *rebuild(const shard_module *old, shard_layer_split split, shard_tensor *weight, shard_tensor *bias)
+static shard_module *rebuild_linear(const shard_module *old, shard_layer_split split, shard_tensor *weight, shard_tensor *bias)
 {
-    (void)old;
-    return make_from(split, weight, bias);
+    const linear_data *data = shard_module_data(old);
+    return make_from(split, data->classifies && split.split != SHARD_SPLIT_ROW, weight, bias);
 }
 
-const shard_split_layer shard_split_linear = {
-    .name = "linear",
-    .weight_dim = {[SHARD_SPLIT_NONE] = -1, [SHARD_SPLIT_ROW] = 1, [SHARD_SPLIT_COLUMN] = 0},
-    .bias_dim = {[SHARD_SPLIT_NONE] = -1, [SHARD_SPLIT_ROW] = -1, [SHARD_SPLIT_COLUMN] = 0},
-    .split_of = split_of,
-    .rebuild = rebuild};
+static shard_module *rebuild_classifier(const shard_module *old, shard_layer_split split, shard_tensor *weight,
+                                        shard_tensor *bias)
+{
+    (void)old;
+    return make_from(split, true, weight, bias);
+}
+
+#define LINEAR_SPLITS                                                                                                            \
+    .name = "linear", .weight_dim = {[SHARD_SPLIT_NONE] = -1, [SHARD_SPLIT_ROW] = 1, [SHARD_SPLIT_COLUMN] = 0},                  \
+    .bias_dim = {[SHARD_SPLIT_NONE] = -1, [SHARD_SPLIT_ROW] = -1, [SHARD_SPLIT_COLUMN] = 0}, .split_of = split_of
+const shard_split_layer shard_split_linear = {LINEAR_SPLITS, .rebuild = rebuild_linear};
+const shard_split_layer shard_split_classifier = {LINEAR_SPLITS, .rebuild = rebuild_classifier};
 
 typedef struct initial {
     double bound;
@@ -67,7 +93,7 @@ static shard_tensor *make_values(shard_shape shape, const void *context)
     return shard_uniform(shape, -i->bound, i->bound, .dtype = i->dtype);
 }
 
-static shard_module *make_linear(const char *function, int64_t in, int64_t out, shard_layer_split split,
+static shard_module *make_linear(const char *function, int64_t in, int64_t out, shard_layer_split split, bool classifies,
                                  shard_nn_linear_options options)
 {
     if (shard_check_split(function, split.split) != SHARD_OK)
@@ -89,7 +115,7 @@ static shard_module *make_linear(const char *function, int64_t in, int64_t out, 
         shard_make_shard(SHARD_SHAPE(out, in), layer->weight_dim[split.split], split, make_values, &values);
     shard_tensor *bias =
         options.bias ? shard_make_shard(SHARD_SHAPE(out), layer->bias_dim[split.split], split, make_values, &values) : NULL;
-    shard_module *module = weight && (bias || !options.bias) ? make_from(split, weight, bias) : NULL;
+    shard_module *module = weight && (bias || !options.bias) ? make_from(split, classifies, weight, bias) : NULL;
     shard_scope_close(&scope);
     return module;
 }
@@ -99,7 +125,7 @@ shard_module *shard_nn_linear_with(int64_t in, int64_t out, const shard_nn_linea
     SHARD_READ_OPTIONS(shard_nn_linear_options, SHARD_NN_LINEAR_OPTIONS_INIT, options, given);
     if (!options_ok)
         return NULL;
-    return make_linear("shard_nn_linear", in, out, (shard_layer_split){0}, options);
+    return make_linear("shard_nn_linear", in, out, (shard_layer_split){0}, false, options);
 }
 
 shard_module *shard_nn_parallel_linear_with(int64_t in, int64_t out, shard_split split, shard_group *group,
@@ -108,5 +134,16 @@ shard_module *shard_nn_parallel_linear_with(int64_t in, int64_t out, shard_split
     SHARD_READ_OPTIONS(shard_nn_linear_options, SHARD_NN_LINEAR_OPTIONS_INIT, options, given);
     if (!options_ok)
         return NULL;
-    return make_linear("shard_nn_parallel_linear", in, out, (shard_layer_split){split, group, options.split_multiple}, options);
+    return make_linear("shard_nn_parallel_linear", in, out, (shard_layer_split){split, group, options.split_multiple}, false,
+                       options);
+}
+
+shard_module *shard_nn_parallel_classifier_with(int64_t in, int64_t classes, shard_group *group,
+                                                const shard_nn_linear_options *given)
+{
+    SHARD_READ_OPTIONS(shard_nn_linear_options, SHARD_NN_LINEAR_OPTIONS_INIT, options, given);
+    if (!options_ok)
+        return NULL;
+    return make_linear("shard_nn_parallel_classifier", in, classes,
+                       (shard_layer_split){SHARD_SPLIT_COLUMN, group, options.split_multiple}, true, options);
 }

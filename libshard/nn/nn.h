@@ -25,7 +25,7 @@ typedef struct shard_split_layer {
     shard_module *(*rebuild)(const shard_module *old, shard_layer_split, shard_tensor *weight, shard_tensor *bias);
 } shard_split_layer;
 
-extern const shard_split_layer shard_split_linear, shard_split_embedding;
+extern const shard_split_layer shard_split_linear, shard_split_classifier, shard_split_embedding;
 
 /* ARGUMENT, in the name of the public function, if split is none of the three values. */
 shard_status shard_check_split(const char *function, shard_split split);

@@ -11,6 +11,7 @@
 #include "op/autocast.h"
 #include "base/options.h"
 #include "op/class_rows.h"
+#include "op/deferred_linear.h"
 
 #include "comm/function.h"
 
@@ -298,11 +299,24 @@ static shard_tensor *cross_entropy(loss_call *call, bool ok, shard_tensor *logit
     return record(call, make_result(call, numbers), numbers);
 }
 
+/* Whether shard_linear_cross_entropy has this loss. */
+static bool can_fuse(const shard_tensor *logits, const shard_tensor *target, const shard_cross_entropy_options *options)
+{
+    if (!logits || !target || target->dtype != SHARD_INT64)
+        return false;
+    bool splits_rows = logits->placement.kind == SHARD_SPLIT && logits->placement.dim < logits->shape.ndim - 1;
+    return !splits_rows || options->reduction == SHARD_REDUCTION_NONE;
+}
+
 shard_tensor *shard_cross_entropy_with(shard_tensor *logits, shard_tensor *target, const shard_cross_entropy_options *given,
                                        shard_tensor **label_rank)
 {
     SHARD_FUNCTION("shard_cross_entropy");
     SHARD_READ_OPTIONS(shard_cross_entropy_options, SHARD_CROSS_ENTROPY_OPTIONS_INIT, options, given);
+    shard_tensor *operand[SHARD_LINEAR_OPERANDS];
+    if (can_fuse(logits, target, &options) && !label_rank && shard_deferred_linear(logits, operand))
+        return shard_linear_cross_entropy_with(operand[SHARD_LINEAR_X], operand[SHARD_LINEAR_WEIGHT], operand[SHARD_LINEAR_BIAS],
+                                               target, given);
     shard_scope scope;
     shard_scope_open(&scope);
     shard_tensor *same[] = {logits, target, options.weight};

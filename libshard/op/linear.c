@@ -1,7 +1,9 @@
 /* linear: x weight^T + bias, with a local or split weight. */
-#include "op/autocast.h"
+#include "op/deferred_linear.h"
 #include "op/linear_rows.h"
 #include "op/op.h"
+
+#include "device/graph.h"
 
 enum { X, WEIGHT, BIAS };
 
@@ -159,16 +161,16 @@ static bool is_streamed(const shard_tensor *weight, shard_dtype autocast)
            (autocast == SHARD_FLOAT32 || weight->dtype == autocast || shard_dtype_size(weight->dtype) != 2);
 }
 
-/* A streamed weight is represented by an empty tensor of its shape and type among the operands. */
-static void choose_operands(int inputs, shard_tensor **input, shard_tensor **operand)
+/* A weight that is streamed, or needed later, is represented by an empty tensor of its shape and type among the operands. */
+static void choose_operands(int inputs, shard_tensor **input, shard_tensor **operand, bool defer)
 {
     shard_tensor *weight = input[WEIGHT];
     shard_dtype autocast = shard_autocast_dtype();
-    bool streamed = is_streamed(weight, autocast);
-    if (streamed)
+    bool empty = weight && (defer || is_streamed(weight, autocast));
+    if (empty)
         input[WEIGHT] = NULL;
     shard_autocast_product(inputs, input, operand);
-    if (!streamed)
+    if (!empty)
         return;
     input[WEIGHT] = operand[WEIGHT] = weight;
     if (autocast != SHARD_FLOAT32 && weight->dtype == SHARD_FLOAT32)
@@ -177,25 +179,41 @@ static void choose_operands(int inputs, shard_tensor **input, shard_tensor **ope
         operand[WEIGHT]->placement = weight->placement;
 }
 
-static shard_status compute(const linear_context *context, shard_tensor *x, shard_tensor *weight, shard_tensor *bias,
-                            shard_tensor *y)
+static shard_status compute(shard_tensor *const *operand, shard_tensor *y)
 {
+    shard_tensor *x = operand[X], *weight = operand[WEIGHT], *bias = operand[BIAS];
     void *memory[4];
     int64_t pitch[2];
     if (shard_values_are_streamed(weight))
         return shard_linear_rows(x, weight, bias, y);
     if (!y || !shard_load(SHARD_INPUTS(weight, bias), memory) || !shard_load_rows(SHARD_INPUTS(x, y), memory + 2, pitch))
         return shard_last_status();
-    const shard_linear_shape shape = {
-        .rows = context->rows, .in = context->in, .out = context->out, .pitch_x = pitch[0], .pitch_y = pitch[1]};
+    const shard_linear_shape shape = {.rows = shard_shape_product(&x->shape, 0, x->shape.ndim - 1),
+                                      .in = weight->shape.dim[1],
+                                      .out = weight->shape.dim[0],
+                                      .pitch_x = pitch[0],
+                                      .pitch_y = pitch[1]};
     return SHARD_RUN(x, linear, &shape, memory[2], memory[0], memory[1], memory[3], x->dtype);
 }
 
-static shard_tensor *linear(shard_tensor **input, int inputs)
+/* The values of y, now or when they are needed. */
+static shard_status make_values(shard_tensor *y, shard_tensor *const *input, shard_tensor *const *operand, bool defer)
+{
+    bool empty = defer || shard_values_are_streamed(input[WEIGHT]);
+    shard_tensor *const with[] = {operand[X], empty ? input[WEIGHT] : operand[WEIGHT], operand[BIAS]};
+    if (!y)
+        return shard_last_status();
+    if (defer)
+        return shard_defer_linear(y, input, with, compute);
+    shard_tensor_pad_rows(y, SHARD_RUN(y, row_pitch, y->shape.dim[y->shape.ndim - 1], y->dtype));
+    return compute(with, y);
+}
+
+static shard_tensor *linear(shard_tensor **input, int inputs, bool defer)
 {
     static const char function[] = "shard_linear";
     shard_tensor *operand[BIAS + 1] = {NULL};
-    choose_operands(inputs, input, operand);
+    choose_operands(inputs, input, operand, defer);
     shard_tensor *x = operand[X], *weight = operand[WEIGHT], *bias = operand[BIAS];
     shard_placement placement;
     if (!shard_check_operands(function, inputs, operand) || !check_shapes(function, x, weight, bias) ||
@@ -211,27 +229,39 @@ static shard_tensor *linear(shard_tensor **input, int inputs)
     shard_shape shape = x->shape;
     shape.dim[last] = context.out;
     shard_tensor *y = shard_tensor_make(shape, x->dtype, shard_device_of(x));
-    if (y) {
+    if (y)
         y->placement = placement;
-        shard_tensor_pad_rows(y, SHARD_RUN(y, row_pitch, context.out, y->dtype));
-    }
-    y = shard_result(y, compute(&context, x, shard_values_are_streamed(input[WEIGHT]) ? input[WEIGHT] : weight, bias, y));
+    y = shard_result(y, make_values(y, input, operand, defer));
     shard_node *node = shard_record(&linear_type, y, inputs, input, sizeof context);
     if (node) {
         *(linear_context *)node->context = context;
         if (shard_wants(node, WEIGHT))
             shard_save_operand(node, X, input[X], x);
         if (shard_wants(node, X))
-            shard_save_operand(node, WEIGHT, input[WEIGHT], weight);
+            shard_save_operand(node, WEIGHT, input[WEIGHT], defer ? input[WEIGHT] : weight);
     }
+    return y;
+}
+
+static shard_tensor *linear_in_scope(shard_tensor *x, shard_tensor *weight, shard_tensor *bias, bool defer)
+{
+    shard_scope scope;
+    shard_scope_open(&scope);
+    shard_tensor *input[] = {x, weight, bias};
+    int inputs = bias ? 3 : 2;
+    defer =
+        defer && x && weight && shard_will_record(inputs, input) && !shard_values_are_streamed(weight) && !shard_is_capturing();
+    shard_tensor *y = shard_scope_hand_out(linear(input, inputs, defer), &scope);
+    shard_scope_close(&scope);
     return y;
 }
 
 shard_tensor *shard_linear(shard_tensor *x, shard_tensor *weight, shard_tensor *bias)
 {
-    shard_scope scope;
-    shard_scope_open(&scope);
-    shard_tensor *y = shard_scope_hand_out(linear((shard_tensor *[]){x, weight, bias}, bias ? 3 : 2), &scope);
-    shard_scope_close(&scope);
-    return y;
+    return linear_in_scope(x, weight, bias, false);
+}
+
+shard_tensor *shard_linear_deferred(shard_tensor *x, shard_tensor *weight, shard_tensor *bias)
+{
+    return linear_in_scope(x, weight, bias, true);
 }

@@ -9,15 +9,17 @@
 #include <math.h>
 #include <stdlib.h>
 
-/* The runs of this rank's gradients, or of those that count: an array with room for every slot, of which
- * *count are used. NULL with the error set. */
-static shard_run *list_gradients(const shard_optimizer *optimizer, bool counted, int64_t *count)
+/* The runs of this rank's gradients, or of those that count, with or without deferred ones: an array with room for every
+ * slot, of which *count are used. NULL with the error set. */
+static shard_run *list_gradients(const shard_optimizer *optimizer, bool counted, bool deferred, int64_t *count)
 {
     shard_run *all = shard_calloc((size_t)optimizer->count, sizeof *all);
     *count = 0;
     for (int64_t i = 0; i < optimizer->count && all; i++) {
         shard_slot *slot = &optimizer->slots[i];
         if (!shard_slot_has_gradient(slot) || !shard_numel(slot->range.tensor) || (counted && !shard_slot_counts(slot)))
+            continue;
+        if (!deferred && shard_slot_is_deferred(optimizer, slot))
             continue;
         shard_tensor *gradient = slot->range.tensor->leaf->grad;
         shard_run *run = &all[(*count)++];
@@ -35,14 +37,22 @@ static shard_run *list_gradients(const shard_optimizer *optimizer, bool counted,
 shard_status shard_optimizer_power_sum(const shard_optimizer *optimizer, shard_device *device, double power, bool counted,
                                        double *sum)
 {
-    int64_t count;
-    shard_run *all = list_gradients(optimizer, counted, &count);
-    size_t bytes = (size_t)(all && count ? count : 1) * sizeof *sum;
-    double *sums = all ? shard_device_allocate(device, SHARD_MEMORY_WORKSPACE, bytes) : NULL;
+    size_t bytes = (size_t)(optimizer->count + 1) * sizeof *sum;
+    double *sums = shard_device_allocate(device, SHARD_MEMORY_WORKSPACE, bytes);
     shard_status status = sums ? SHARD_OK : shard_last_status();
-    for (int64_t i = 0; i < count && status == SHARD_OK; i++)
-        status =
-            device->ops->power_sum(device, all[i].update.size, power, all[i].update.gradient, sums + i, all[i].array[0]->dtype);
+    int64_t count = 0, runs = 0;
+    for (int64_t i = 0; i < optimizer->count && status == SHARD_OK; i++) {
+        const shard_slot *slot = &optimizer->slots[i];
+        if (shard_slot_is_deferred(optimizer, slot) && (!counted || shard_slot_counts(slot)))
+            status = shard_slot_deferred_power_sum(slot, power, sums + count++);
+    }
+    shard_run *all = status == SHARD_OK ? list_gradients(optimizer, counted, false, &runs) : NULL;
+    if (status == SHARD_OK && !all)
+        status = shard_last_status();
+    for (int64_t i = 0; i < runs && status == SHARD_OK; i++) {
+        const shard_update *run = &all[i].update;
+        status = device->ops->power_sum(device, run->size, power, run->gradient, sums + count++, all[i].array[0]->dtype);
+    }
     if (status == SHARD_OK)
         status = device->ops->power_sum(device, count, power == INFINITY ? INFINITY : 1.0, sums, sum, SHARD_FLOAT64);
     shard_device_release(device, SHARD_MEMORY_WORKSPACE, sums, bytes);
@@ -110,7 +120,7 @@ shard_status shard_clip_grad_value(shard_optimizer *optimizer, double value)
     SHARD_TRY(shard_optimizer_refuse_overlap(optimizer, "shard_clip_grad_value"));
     const double *scale = optimizer->scaled ? shard_optimizer_grad_scale(optimizer) : NULL;
     int64_t count;
-    shard_run *all = list_gradients(optimizer, false, &count);
+    shard_run *all = list_gradients(optimizer, false, true, &count);
     shard_status status = shard_last_status();
     for (int64_t i = 0; i < count && status == SHARD_OK; i++) {
         const shard_update *run = &all[i].update;

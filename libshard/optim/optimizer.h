@@ -10,6 +10,7 @@
 
 #include <shard/optim.h>
 
+#include "autograd/deferred.h"
 #include "parallel/engine.h"
 
 typedef struct shard_local_range {
@@ -148,6 +149,17 @@ shard_status shard_optimizer_publish(const shard_optimizer *optimizer, bool all)
 bool shard_slot_is_listed(const shard_slot *slot);
 
 void shard_local_range_release(shard_local_range *range);
+
+/* ---- deferred.c: gradients that are taken in runs of rows ---- */
+
+/* Whether the slot's gradient is deferred, and a step can take it so. */
+bool shard_slot_is_deferred(const shard_optimizer *optimizer, const shard_slot *slot);
+/* An error if a deferred gradient can't be computed any more. */
+shard_status shard_optimizer_check_deferred(const shard_optimizer *optimizer);
+/* Step number `step` of a deferred slot; its gradient is cleared. */
+shard_status shard_optimizer_step_deferred(const shard_optimizer *optimizer, const shard_slot *slot, int64_t step);
+/* As shard_optimizer_power_sum for the gradient of one deferred slot, which stays deferred. */
+shard_status shard_slot_deferred_power_sum(const shard_slot *slot, double power, double *sum);
 
 /* ---- captured.c: a step in a capture ---- */
 

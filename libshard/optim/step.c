@@ -241,12 +241,30 @@ static shard_status step_layers(const shard_optimizer *optimizer, shard_run *all
     return status;
 }
 
+/* Steps the wanted slots whose gradients are deferred. Before the others, whose gradients may be computed with them. */
+static shard_status step_deferred(const shard_optimizer *optimizer, bool (*wanted)(const shard_slot *, const void *),
+                                  const void *context)
+{
+    for (int64_t i = 0; i < optimizer->count; i++) {
+        const shard_slot *slot = &optimizer->slots[i];
+        if (!shard_slot_is_deferred(optimizer, slot) || (wanted && !wanted(slot, context)))
+            continue;
+        int64_t *step = shard_tensor_memory_to_write(slot->step);
+        if (!step)
+            return shard_last_status();
+        SHARD_TRY(shard_optimizer_step_deferred(optimizer, slot, ++*step));
+    }
+    return SHARD_OK;
+}
+
 shard_status shard_optimizer_step_where(shard_optimizer *optimizer, bool (*wanted)(const shard_slot *, const void *),
                                         const void *context)
 {
     int64_t count = 0;
     shard_run *all = shard_calloc((size_t)optimizer->count, sizeof *all);
     shard_status status = all ? shard_optimizer_make_state(optimizer, false) : shard_last_status();
+    if (status == SHARD_OK)
+        status = step_deferred(optimizer, wanted, context);
     for (int64_t i = 0; i < optimizer->count && status == SHARD_OK; i++) {
         shard_slot *slot = &optimizer->slots[i];
         if (!shard_slot_has_gradient(slot) || (wanted && !wanted(slot, context)))
@@ -316,7 +334,8 @@ shard_status shard_step(shard_optimizer *optimizer)
         optimizer->skipped = false;
         if (shard_optimizer_follow(optimizer) == SHARD_OK && shard_optimizer_is_partitioned(optimizer))
             shard_graph_refuse("the step of an optimizer whose parameters are partitioned");
-        if (check_averaged(optimizer) == SHARD_OK && shard_last_status() == SHARD_OK)
+        if (check_averaged(optimizer) == SHARD_OK && shard_optimizer_check_deferred(optimizer) == SHARD_OK &&
+            shard_last_status() == SHARD_OK)
             shard_optimizer_make_state(optimizer, false); /* before ranks agree that all can step */
         agree_on_settings(optimizer);
     } else

@@ -77,6 +77,9 @@ shard_status shard_storage_materialize(shard_storage *storage)
 
 void *shard_storage_made(shard_storage *storage)
 {
+    bool computed = storage->materializer && storage->materializer->local;
+    if (!storage->memory && computed && shard_storage_materialize(storage) != SHARD_OK)
+        return NULL;
     if (!storage->memory && (!may_begin(storage) || !shard_storage_allocate(storage)))
         return NULL;
     if (storage->arrival && wait_arrival(storage) != SHARD_OK)

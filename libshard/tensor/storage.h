@@ -12,9 +12,10 @@ typedef struct shard_storage shard_storage;
 
 /* Materializes the values of a storage (shard_storage_materialize), which can be evicted: the memory may be freed
  * (shard_storage_release) while `evictable` is true, when no operation has a pointer into it. Nobody writes to such
- * memory. */
+ * memory. The values of a local one need no other rank: they are materialized when a pointer is needed, and may be
+ * written to. */
 typedef struct shard_materializer {
-    bool evictable;
+    bool evictable, local;
     /* Allocates the memory (shard_storage_allocate) and starts to fill it. Collective if values of other ranks are
      * needed, also after an error. */
     shard_status (*start)(struct shard_materializer *);
@@ -60,10 +61,12 @@ shard_status shard_storage_zero(shard_storage *storage);
 /* Makes the values of a storage with a materializer be in its memory, which is not evictable then. Collective if its
  * start is; without a materializer it does nothing. */
 shard_status shard_storage_materialize(shard_storage *storage);
-/* Whether the memory may be used: there is no materializer, or the values are materialized and not evictable. */
+/* Whether a pointer may be taken: there is no materializer, or a local one, or the values are materialized and not
+ * evictable. */
 static inline bool shard_storage_is_usable(const shard_storage *storage)
 {
-    return !storage->materializer || (storage->memory && !storage->materializer->evictable);
+    const shard_materializer *materializer = storage->materializer;
+    return !materializer || materializer->local || (storage->memory && !materializer->evictable);
 }
 /* The storage's memory, allocated if necessary; NULL with the error set. The storage is usable. No collective. */
 void *shard_storage_memory(shard_storage *storage);

@@ -53,7 +53,7 @@ void *shard_tensor_values(shard_tensor *tensor)
 
 void *shard_tensor_memory_to_write(shard_tensor *tensor)
 {
-    if (tensor->storage->materializer)
+    if (tensor->storage->materializer && !tensor->storage->materializer->local)
         return shard_fail_null(
             SHARD_ERROR_UNSUPPORTED,
             "cannot write to a tensor of shape %s that shard_zero_optimizer (stage 3) partitions over several ranks; "

@@ -2,6 +2,7 @@
 #include "device/cpu/cpu.h"
 
 #include "base/error.h"
+#include "device/cpu/cpu_head.h"
 
 #include "device/cpu/kernels/kernels.h"
 #include "device/cpu/kernels/pick.h"
@@ -87,7 +88,7 @@ static shard_device_ops operations = {
 };
 
 static shard_memory_count memory[SHARD_MEMORY_KINDS];
-static shard_device cpu = {.ops = &operations, .name = "cpu", .memory = memory};
+static shard_device cpu = {.ops = &operations, .head = &shard_cpu_head, .name = "cpu", .memory = memory};
 
 static void complete_table(void)
 {

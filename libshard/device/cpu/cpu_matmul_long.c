@@ -28,11 +28,10 @@ bool shard_cpu_matmul_is_long(const shard_matmul_shape *s)
     return s->k >= FEW_LEAST && s->k <= FEW_MOST && s->m >= LONG && s->n >= LINE && s->m * s->n >= BIG && s->accumulate;
 }
 
-/* A panel is some columns of the short matrix, at most `most` and rounded up to
- * `width` with zeros, one after the other for each step of the sums. */
+/* The panels of the short matrix (cpu_tile.h). */
 typedef struct panels {
     const shard_cpu_tiler *tiler;
-    int64_t cols, most;
+    int64_t cols, most; /* columns in all, and of a panel */
     int64_t depth;
     float *data;
     size_t bytes;
@@ -40,25 +39,17 @@ typedef struct panels {
 
 static int64_t panel_cols(const panels *p, int64_t first)
 {
-    return shard_min(shard_round_up(p->cols - first, p->tiler->width), p->most);
+    return shard_cpu_panel_cols(p->tiler, p->cols, first);
 }
 
-/* From element (step k, column j) at source[k * step + j * col]. */
 static shard_status make_panels(shard_device *device, panels *p, const float *source, int64_t step, int64_t col)
 {
     p->most = p->tiler->width * p->tiler->most_vectors;
-    p->bytes = (size_t)(shard_round_up(p->cols, p->tiler->width) * p->depth) * sizeof(float);
+    p->bytes = (size_t)shard_cpu_panels_size(p->tiler, p->depth, p->cols) * sizeof(float);
     p->data = shard_cpu_scratch(device, p->bytes);
     if (!p->data)
         return SHARD_ERROR_MEMORY;
-    for (int64_t first = 0; first < p->cols; first += p->most) {
-        float *panel = p->data + first * p->depth;
-        int64_t cols = panel_cols(p, first), filled = shard_min(p->cols - first, cols);
-        for (int64_t k = 0; k < p->depth; k++) {
-            for (int64_t j = 0; j < cols; j++)
-                panel[k * cols + j] = j < filled ? source[k * step + (first + j) * col] : 0.0f;
-        }
-    }
+    shard_cpu_pack_panels(p->tiler, p->depth, p->cols, source, step, col, p->data);
     return SHARD_OK;
 }
 

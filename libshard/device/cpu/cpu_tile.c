@@ -49,6 +49,19 @@ const shard_cpu_tiler *shard_cpu_tiler_at(int i)
 
 #endif
 
+void shard_cpu_pack_panels(const shard_cpu_tiler *tiler, int64_t depth, int64_t cols, const float *source, int64_t step,
+                           int64_t col, float *to)
+{
+    for (int64_t first = 0, count; first < cols; first += count) {
+        float *panel = to + first * depth;
+        count = shard_cpu_panel_cols(tiler, cols, first);
+        int64_t filled = cols - first < count ? cols - first : count;
+        for (int64_t k = 0; k < depth; k++)
+            for (int64_t j = 0; j < count; j++)
+                panel[k * count + j] = j < filled ? source[k * step + (first + j) * col] : 0.0f;
+    }
+}
+
 void shard_cpu_transpose(int64_t rows, int64_t cols, const float *from, int64_t from_row, float *to, int64_t to_row)
 {
     int64_t whole_rows = 0, whole_cols = 0;

@@ -34,6 +34,24 @@ typedef struct shard_cpu_tiler {
 /* The i-th of those that this machine runs, the fastest first; NULL past the last. */
 const shard_cpu_tiler *shard_cpu_tiler_at(int i);
 
+/* A panel is some columns of a matrix [depth, cols], at most `width * most_vectors` and rounded up to `width` with
+ * zeros, one after the other for each step of the depth. Panels follow each other; that of column `first` begins at
+ * first * depth. */
+static inline int64_t shard_cpu_panel_cols(const shard_cpu_tiler *tiler, int64_t cols, int64_t first)
+{
+    int64_t width = tiler->width, most = width * tiler->most_vectors, rest = (cols - first + width - 1) / width * width;
+    return rest < most ? rest : most;
+}
+
+static inline int64_t shard_cpu_panels_size(const shard_cpu_tiler *tiler, int64_t depth, int64_t cols)
+{
+    return (cols + tiler->width - 1) / tiler->width * tiler->width * depth;
+}
+
+/* From element (step k, column j) at source[k * step + j * col]. */
+void shard_cpu_pack_panels(const shard_cpu_tiler *tiler, int64_t depth, int64_t cols, const float *source, int64_t step,
+                           int64_t col, float *to);
+
 /* to[j * to_row + i] = from[i * from_row + j] */
 void shard_cpu_transpose(int64_t rows, int64_t cols, const float *from, int64_t from_row, float *to, int64_t to_row);
 

@@ -3,6 +3,7 @@
 #include "base/env.h"
 #include "base/error.h"
 #include "base/log.h"
+#include "device/cpu/cpu_head.h"
 
 #include <pthread.h>
 #include <string.h>
@@ -16,9 +17,11 @@ static bool runs_baseline(void)
     return true;
 }
 extern const shard_device_ops shard_cpu_kernels_baseline;
+extern const shard_cpu_head_kernels shard_cpu_head_kernels_baseline;
 
 #if defined(__x86_64__)
 extern const shard_device_ops shard_cpu_kernels_v3, shard_cpu_kernels_v4;
+extern const shard_cpu_head_kernels shard_cpu_head_kernels_v3, shard_cpu_head_kernels_v4;
 
 static bool runs_v3(void)
 {
@@ -37,12 +40,13 @@ static bool runs_v4(void)
 static const struct {
     const char *name;
     const shard_device_ops *kernels;
+    const shard_cpu_head_kernels *head;
     bool (*runs)(void);
 } sets[] = {
-    {"baseline", &shard_cpu_kernels_baseline, runs_baseline},
+    {"baseline", &shard_cpu_kernels_baseline, &shard_cpu_head_kernels_baseline, runs_baseline},
 #if defined(__x86_64__)
-    {"v3", &shard_cpu_kernels_v3, runs_v3},
-    {"v4", &shard_cpu_kernels_v4, runs_v4},
+    {"v3", &shard_cpu_kernels_v3, &shard_cpu_head_kernels_v3, runs_v3},
+    {"v4", &shard_cpu_kernels_v4, &shard_cpu_head_kernels_v4, runs_v4},
 #endif
 };
 enum { SETS = sizeof sets / sizeof *sets };
@@ -57,6 +61,7 @@ const shard_device_ops *shard_cpu_kernel_set(int i, const char **name, bool *run
 }
 
 static const shard_device_ops *picked;
+static const shard_cpu_head_kernels *picked_head;
 
 static void pick(void)
 {
@@ -64,6 +69,7 @@ static void pick(void)
     for (int i = 0; i < SETS; i++) {
         if ((!wanted || strcmp(wanted, sets[i].name) == 0) && sets[i].runs()) {
             picked = sets[i].kernels;
+            picked_head = sets[i].head;
             shard_log_message(SHARD_LOG_DEBUG, "cpu: kernels of instruction set %s", sets[i].name);
         }
     }
@@ -79,4 +85,9 @@ const shard_device_ops *shard_cpu_kernels(void)
                                "machine runs; unset it, or set it to %s",
                                shard_env_string("SHARD_CPU_ISA", ""), SETS > 1 ? "baseline, v3 or v4" : "baseline");
     return picked;
+}
+
+const shard_cpu_head_kernels *shard_cpu_head_kernels_picked(void)
+{
+    return shard_cpu_kernels() ? picked_head : NULL;
 }

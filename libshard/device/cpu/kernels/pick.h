@@ -9,6 +9,9 @@
  * NULL with the error set if there is no such set or this machine cannot run it. */
 const shard_device_ops *shard_cpu_kernels(void);
 
+/* Those for the head's sweeps, of the same set; after shard_cpu_kernels. */
+const struct shard_cpu_head_kernels *shard_cpu_head_kernels_picked(void);
+
 /* The i-th set, the best last, its name, and whether this machine runs it; NULL past the end. */
 const shard_device_ops *shard_cpu_kernel_set(int i, const char **name, bool *runs);
 

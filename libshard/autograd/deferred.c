@@ -1,0 +1,135 @@
+#include "autograd/deferred.h"
+
+#include "autograd/node.h"
+#include "device/graph.h"
+
+#include <stdlib.h>
+
+typedef struct deferred {
+    shard_materializer materializer; /* first: a storage's materializer points to this struct */
+    shard_storage *storage;          /* that has it */
+    shard_gradient_source *source;   /* a reference; NULL once the values are in memory */
+    int which;
+} deferred;
+
+void shard_gradient_source_unref(shard_gradient_source *source)
+{
+    if (source && --source->references == 0)
+        source->type->destroy(source);
+}
+
+static void forget_source(deferred *d)
+{
+    if (!d->source)
+        return;
+    d->source->gradient[d->which] = NULL;
+    shard_gradient_source_unref(d->source);
+    d->source = NULL;
+}
+
+/* ---- computing ---- */
+
+/* Allocates the memory of the source's deferred gradients, and computes them. With `take` the matrix's has no memory. */
+static shard_status compute(shard_gradient_source *source, shard_take_rows *take, void *context)
+{
+    void *memory[SHARD_SOURCE_GRADIENTS] = {NULL};
+    shard_status status = source->type->check(source);
+    for (int i = take ? SHARD_SOURCE_VECTOR : 0; i < SHARD_SOURCE_GRADIENTS && status == SHARD_OK; i++) {
+        shard_storage *storage = source->gradient[i];
+        memory[i] = storage ? shard_storage_allocate(storage) : NULL;
+        status = storage && !memory[i] ? shard_last_status() : SHARD_OK;
+    }
+    if (status == SHARD_OK)
+        status = source->type->compute(source, memory, take, context);
+    for (int i = 0; i < SHARD_SOURCE_GRADIENTS; i++) {
+        shard_storage *storage = memory[i] ? source->gradient[i] : NULL;
+        if (storage && status != SHARD_OK)
+            shard_storage_give_back(storage);
+        else if (storage)
+            forget_source((deferred *)storage->materializer);
+    }
+    return status;
+}
+
+shard_status shard_source_pass(shard_gradient_source *source, shard_take_rows *take, void *context)
+{
+    source->references++;
+    shard_status status = compute(source, take, context);
+    shard_gradient_source_unref(source);
+    return status;
+}
+
+static shard_status start(shard_materializer *materializer)
+{
+    deferred *d = (deferred *)materializer;
+    if (!d->source)
+        return shard_error(SHARD_ERROR_INTERNAL, "a deferred gradient was evicted after it was computed");
+    return shard_source_pass(d->source, NULL, NULL);
+}
+
+static shard_status wait(shard_materializer *materializer)
+{
+    (void)materializer;
+    return SHARD_OK;
+}
+
+static void evict(shard_materializer *materializer)
+{
+    const deferred *d = (deferred *)materializer;
+    if (d->storage->memory)
+        shard_storage_give_back(d->storage);
+}
+
+static void destroy(shard_materializer *materializer)
+{
+    deferred *d = (deferred *)materializer;
+    evict(materializer);
+    forget_source(d);
+    free(d);
+}
+
+/* ---- in backward ---- */
+
+bool shard_may_defer(const shard_node *node, int input)
+{
+    const shard_tensor *leaf = node->edge[input].leaf;
+    return leaf && leaf->leaf->defers_grad && !leaf->leaf->grad_ready && !leaf->leaf->grad_watches && !shard_is_capturing();
+}
+
+shard_tensor *shard_make_deferred(shard_node *node, int input, shard_gradient_source *source, int which)
+{
+    shard_tensor *gradient = shard_make_gradient(node, input);
+    deferred *d = gradient ? shard_calloc(1, sizeof *d) : NULL;
+    if (!d)
+        return NULL;
+    *d = (deferred){.materializer = {.start = start, .wait = wait, .evict = evict, .destroy = destroy, .local = true},
+                    .storage = gradient->storage,
+                    .source = source,
+                    .which = which};
+    source->references++;
+    source->gradient[which] = gradient->storage;
+    gradient->storage->materializer = &d->materializer;
+    return gradient;
+}
+
+static const deferred *deferred_of(const shard_tensor *gradient)
+{
+    const shard_materializer *materializer = gradient ? gradient->storage->materializer : NULL;
+    const deferred *d = materializer && materializer->start == start ? (const deferred *)materializer : NULL;
+    return d && d->source ? d : NULL;
+}
+
+shard_gradient_source *shard_source_to_extend(const shard_node *node, int input)
+{
+    const shard_edge *edge = &node->edge[input];
+    const shard_leaf *leaf = edge->leaf ? edge->leaf->leaf : &shard_no_leaf;
+    const deferred *d = leaf->has_grad ? deferred_of(leaf->grad) : NULL;
+    bool sums_parts = edge->placement.kind != SHARD_SPLIT && node->gradient->placement.kind == SHARD_SPLIT;
+    return d && !sums_parts && shard_pending_sums_equal(&leaf->grad->pending, &node->gradient->pending) ? d->source : NULL;
+}
+
+shard_gradient_source *shard_source_of_matrix(const shard_tensor *gradient)
+{
+    const deferred *d = deferred_of(gradient);
+    return d && d->which == SHARD_SOURCE_MATRIX ? d->source : NULL;
+}

@@ -1,0 +1,220 @@
+/* The head's rows: the merge of a tile's statistics, and the gradient of the features. */
+#ifdef real
+
+static void R(merge)(int64_t rows, int64_t in, const double *tile_stats, double *stats, double *center, void *sum)
+{
+#pragma omp parallel for schedule(static) if (rows * in >= PARALLEL)
+    for (int64_t i = 0; i < rows; i++) {
+        real factor = (real)merge_row(tile_stats + i * SHARD_CE_STATS, stats + i * SHARD_CE_STATS), *row = (real *)sum + i * in;
+        center[i] = stats[i * SHARD_CE_STATS + SHARD_CE_MAX];
+        if (!sum || factor == 1)
+            continue;
+#pragma omp simd
+        for (int64_t k = 0; k < in; k++)
+            row[k] *= factor;
+    }
+}
+
+static void R(input_gradient)(const features *f, int64_t row)
+{
+    const shard_cross_entropy_shape *shape = f->shape;
+    double scale = f->scale[row], spread = shape->classes ? shape->smoothing / (double)shape->classes : 0;
+    int64_t label = f->target[row], column = shard_label_ignored(shape, label) ? -1 : label - shape->col0;
+    bool has_target = column >= 0 && column<shape->cols, has_classes = shape->cols> 0;
+    double exponential = has_classes ? exp(f->stats[row * SHARD_CE_STATS + SHARD_CE_MAX] - f->lse[row]) : 0;
+    real of_sum = (real)(scale * f->b[row] * exponential), of_spread = (real)(scale * spread), buffer[SPAN];
+    real of_target = has_target ? (real)(scale * (1 - shape->smoothing)) : 0;
+    if (has_target && f->class_weight)
+        of_target *= ((const real *)f->class_weight)[column];
+    const real *sum = (const real *)f->sum + row * f->in, *all = f->spread;
+    real *dx = (real *)f->dx + row * f->in;
+    if (scale == 0) {
+        memset(dx, 0, (size_t)f->in * sizeof *dx);
+        return;
+    }
+    for (int64_t start = 0, count; start < f->in; start += count) {
+        count = shard_min(SPAN, f->in - start);
+#pragma omp simd
+        for (int64_t k = start; k < start + count; k++)
+            dx[k] = of_sum * sum[k];
+        if (has_target) {
+            const real *weight = R(load)(f->weight_dtype, f->weight, column * f->in + start, count, buffer);
+#pragma omp simd
+            for (int64_t k = 0; k < count; k++)
+                dx[start + k] -= of_target * weight[k];
+        }
+        if (all) {
+#pragma omp simd
+            for (int64_t k = start; k < start + count; k++)
+                dx[k] -= of_spread * all[k];
+        }
+    }
+}
+
+static void R(input_gradients)(const features *f)
+{
+#pragma omp parallel for schedule(static) if (f->shape->rows * f->in >= PARALLEL)
+    for (int64_t row = 0; row < f->shape->rows; row++)
+        R(input_gradient)(f, row);
+}
+
+#else
+
+#include "device/cpu/cpu_head.h"
+#include "device/cpu/kernels/span.h"
+#include "device/cpu/kernels/vector_math.h"
+
+#include <math.h>
+#include <string.h>
+
+typedef struct features {
+    const shard_cross_entropy_shape *shape;
+    int64_t in;
+    const int64_t *target;
+    const void *class_weight, *weight;
+    shard_dtype weight_dtype;
+    const double *stats, *lse, *b, *scale;
+    const void *sum, *spread;
+    void *dx;
+} features;
+
+/* Adds a tile's statistics of a row; returns the factor from the old maximum to the new one. */
+static double merge_row(const double *tile, double *stats)
+{
+    double old = stats[SHARD_CE_MAX], more = tile[SHARD_CE_MAX], max = more > old ? more : old;
+    double factor = max > old ? exp(old - max) : 1, of_tile = max > more ? exp(more - max) : 1;
+    stats[SHARD_CE_MAX] = max;
+    stats[SHARD_CE_SUM] = stats[SHARD_CE_SUM] * factor + tile[SHARD_CE_SUM] * of_tile;
+    for (int k = SHARD_CE_A; k < SHARD_CE_STATS; k++)
+        stats[k] += tile[k];
+    return factor;
+}
+
+#define SELF "head.c"
+#include "device/cpu/kernels/real.h"
+
+shard_status KERNEL(head_merge)(shard_device *device, int64_t rows, int64_t in, const double *tile_stats, double *stats,
+                                double *center, void *sum, shard_dtype dtype)
+{
+    (void)device;
+    BY_TYPE(dtype, merge, rows, in, tile_stats, stats, center, sum);
+    return SHARD_OK;
+}
+
+shard_status KERNEL(head_input_gradient)(shard_device *device, const shard_cross_entropy_shape *shape, int64_t in,
+                                         const int64_t *target, const void *class_weight, const void *weight,
+                                         shard_dtype weight_dtype, const double *stats, const double *lse, const double *b,
+                                         const double *scale, const void *sum, const void *spread, void *dx, shard_dtype dtype)
+{
+    (void)device;
+    const features f = {shape, in, target, class_weight, weight, weight_dtype, stats, lse, b, scale, sum, spread, dx};
+    BY_TYPE(dtype, input_gradients, &f);
+    return SHARD_OK;
+}
+
+/* ---- loops of the fused sweeps ---- */
+
+enum {
+    COLUMNS = 64,    /* done at a time: some vectors of each array */
+    SUM_CLASSES = 32 /* of which exponentials are added up in float */
+};
+#define LAG 40 /* exp(40) times any number of classes is far from float's end */
+
+/* Moves the centers that the maxima of the tile have left far behind. */
+static bool move_centers(int64_t columns, const float *max, float *highest, float *center, float *factor, double *sum)
+{
+    bool moved = false;
+    for (int64_t j = 0; j < columns; j++) {
+        highest[j] = max[j] > highest[j] ? max[j] : highest[j];
+        factor[j] = 1;
+        if (max[j] > center[j] + LAG || (center[j] == -INFINITY && max[j] > center[j])) {
+            factor[j] = expf(center[j] - max[j]);
+            center[j] = max[j];
+            sum[j] *= (double)factor[j];
+            moved = true;
+        }
+    }
+    return moved;
+}
+
+static bool exponentials_of(int64_t count, int64_t pitch, int64_t columns, float *z, float *highest, float *center, float *factor,
+                            double *sum)
+{
+    float max[COLUMNS], from[COLUMNS], part[COLUMNS];
+    for (int64_t j = 0; j < columns; j++)
+        max[j] = -INFINITY;
+    for (int64_t i = 0; i < count; i++)
+#pragma omp simd
+        for (int64_t j = 0; j < columns; j++)
+            max[j] = z[i * pitch + j] > max[j] ? z[i * pitch + j] : max[j];
+    bool moved = move_centers(columns, max, highest, center, factor, sum);
+    for (int64_t j = 0; j < columns; j++)
+        from[j] = center[j] == -INFINITY ? 0 : center[j];
+    for (int64_t first = 0; first < count; first += SUM_CLASSES) {
+        for (int64_t j = 0; j < columns; j++)
+            part[j] = 0;
+        for (int64_t i = first; i < shard_min(first + SUM_CLASSES, count); i++)
+#pragma omp simd
+            for (int64_t j = 0; j < columns; j++) {
+                float value = exp_float(z[i * pitch + j] - from[j]);
+                z[i * pitch + j] = value;
+                part[j] += value;
+            }
+        for (int64_t j = 0; j < columns; j++)
+            sum[j] += (double)part[j];
+    }
+    return moved;
+}
+
+static bool exponentials(int64_t count, int64_t pitch, float *z, const shard_cpu_head_columns *c)
+{
+    bool moved = false;
+    for (int64_t j = 0; j < pitch; j += COLUMNS)
+        moved |= exponentials_of(count, pitch, shard_min(COLUMNS, pitch - j), z + j, c->max + j, c->center + j, c->factor + j,
+                                 c->sum + j);
+    return moved;
+}
+
+static void gradients(int64_t count, int64_t pitch, float *z, const float *class_weight, const shard_cpu_head_gradient *g)
+{
+    const float *factor = g->factor, *high = g->high, *low = g->low, *spread = g->spread;
+    for (int64_t i = 0; i < count; i++) {
+        float weight = class_weight ? class_weight[i] : 1, *row = z + i * pitch;
+#pragma omp simd
+        for (int64_t j = 0; j < pitch; j++) {
+            float value = factor[j] * exp_parts_float(row[j] - high[j], low[j]) - spread[j] * weight;
+            row[j] = factor[j] == 0 ? 0 : value;
+        }
+    }
+}
+
+static void add_logits(int64_t count, int64_t pitch, const float *z, const float *class_weight, double *sum)
+{
+    for (int64_t i = 0; i < count; i++) {
+        double weight = class_weight ? (double)class_weight[i] : 1;
+#pragma omp simd
+        for (int64_t j = 0; j < pitch; j++)
+            sum[j] += weight * (double)z[i * pitch + j];
+    }
+}
+
+static void widen_all(shard_dtype dtype, int64_t n, const void *from, float *to)
+{
+    if (dtype == SHARD_FLOAT32)
+        memcpy(to, from, (size_t)n * sizeof *to);
+    else
+        KERNEL(widen)(dtype, n, from, to);
+}
+
+static void narrow_all(shard_dtype dtype, int64_t n, const float *from, void *to)
+{
+    if (dtype == SHARD_FLOAT32)
+        memcpy(to, from, (size_t)n * sizeof *from);
+    else
+        KERNEL(narrow)(dtype, false, n, from, to);
+}
+
+extern const shard_cpu_head_kernels KERNEL(head_kernels);
+const shard_cpu_head_kernels KERNEL(head_kernels) = {exponentials, gradients, add_logits, widen_all, narrow_all};
+
+#endif

@@ -1,0 +1,21 @@
+/* The deferred gradients of a head's weight and bias (device/head.h, autograd/deferred.h): the rows that they are computed
+ * from, of one call or of several that have the same weight, bias, class weights and options, as micro-batches do. */
+#ifndef SHARD_OP_HEAD_GRADIENT_H
+#define SHARD_OP_HEAD_GRADIENT_H
+
+#include "autograd/deferred.h"
+#include "device/head.h"
+
+/* A source without rows; the caller has a reference. Keeps the tensors weight, bias and class_weight (NULL: none) for the
+ * memory of `head`, whose rows are not read. NULL with the error set. */
+shard_gradient_source *shard_head_source_create(const shard_head *head, shard_tensor *weight, shard_tensor *bias,
+                                                shard_tensor *class_weight);
+
+/* Whether rows of this call can be added. False for a source of another kind. */
+bool shard_head_source_takes(const shard_gradient_source *source, const shard_head *head, const shard_tensor *weight,
+                             const shard_tensor *bias, const shard_tensor *class_weight);
+
+/* Adds a copy of the rows: x and target of `head`, and what belongs to them. */
+shard_status shard_head_source_add(shard_gradient_source *source, const shard_head *head, const shard_head_rows *rows);
+
+#endif

@@ -1,0 +1,421 @@
+/*
+ * The loss of a linear layer without its logits: sweeps over tiles of the weight (device/head.h). The exchange between
+ * ranks is that of shard_cross_entropy, whose statistics the forward computes; the logits are a tensor that has a
+ * shape and a placement, and never memory.
+ *
+ * The forward also sums exp(z - max) weight, so that the features' gradient needs no second sweep, and no logits.
+ */
+#include "base/options.h"
+#include "op/autocast.h"
+#include "op/class_rows.h"
+
+#include "comm/function.h"
+#include "op/head_gradient.h"
+
+#include <inttypes.h>
+#include <string.h>
+
+static const char function[] = "shard_linear_cross_entropy";
+static const shard_class_faults faults = SHARD_CLASS_FAULTS("shard_linear_cross_entropy");
+
+enum { X, WEIGHT, BIAS, INPUTS };
+/* The tensors that a node saves: the inputs, and these. SUMS: the local statistics, then the sums [rows, in]. */
+enum { TARGET = INPUTS, CLASS_WEIGHT, NUMBERS /* [SHARD_CE_NUMBERS, rows] and the result */, SUMS, SAVED };
+
+typedef struct head_call {
+    shard_class_rows rows;
+    shard_tensor *input[INPUTS];   /* as given: the operands that get gradients */
+    shard_tensor *operand[INPUTS]; /* x in the products' type */
+    shard_tensor *target;
+    shard_tensor *class_weight; /* of the local classes, of the wide type; NULL: ones */
+    shard_reduction reduction;
+    int64_t in;
+    shard_tensor *sums; /* SUMS above */
+} head_call;
+
+typedef struct head_context {
+    shard_cross_entropy_shape shape;
+    int64_t in;
+    bool reduced; /* the loss is one number */
+    shard_group *group;
+} head_context;
+
+/* ---- backward ---- */
+
+/* The head of operands in memory: x, weight, bias, target, class weights. */
+static shard_head head_of(const shard_cross_entropy_shape *shape, int64_t in, const shard_tensor *x, const shard_tensor *weight,
+                          void *const *memory)
+{
+    return (shard_head){.loss = *shape,
+                        .in = in,
+                        .dtype = x->dtype,
+                        .weight_dtype = weight->dtype,
+                        .x = memory[X],
+                        .weight = memory[WEIGHT],
+                        .bias = memory[BIAS],
+                        .target = memory[TARGET],
+                        .class_weight = memory[CLASS_WEIGHT]};
+}
+
+/* [rows], float64: the derivative of the result by each row's loss, times dy. */
+static double *row_scales(const head_context *c, shard_tensor *like, const double *factor, shard_tensor *dy)
+{
+    int64_t count = shard_numel(dy), rows = c->shape.rows;
+    shard_tensor *wide = shard_workspace(like, count, SHARD_FLOAT64), *scale = shard_workspace(like, rows, SHARD_FLOAT64);
+    void *memory[3];
+    if (!wide || !scale || !shard_load(SHARD_INPUTS(dy, wide, scale), memory) ||
+        SHARD_RUN(dy, cast, count, memory[0], dy->dtype, memory[1], SHARD_FLOAT64) != SHARD_OK)
+        return NULL;
+    const shard_expansion over = shard_expansion_rows(c->reduced ? rows : 1, c->reduced ? 1 : rows);
+    return SHARD_RUN(dy, binary, SHARD_MUL, &over, factor, memory[1], memory[2], SHARD_FLOAT64) == SHARD_OK ? memory[2] : NULL;
+}
+
+static shard_status input_gradient(shard_node *node, const shard_head *h, const shard_head_rows *rows, shard_tensor *sums,
+                                   shard_tensor **dx)
+{
+    const head_context *c = node->context;
+    shard_dtype wide = shard_head_wide(h->dtype);
+    shard_tensor *to = shard_make_gradient(node, X);
+    shard_tensor *computed = !to || to->dtype == wide ? to : shard_workspace(to, shard_numel(to), wide);
+    const char *memory = shard_tensor_memory(sums);
+    void *result = memory && computed ? shard_tensor_memory(computed) : NULL;
+    if (!result)
+        return shard_last_status();
+    const double *stats = (const double *)memory;
+    SHARD_TRY(shard_head_input_gradient(shard_device_of(to), h, stats, stats + SHARD_CE_STATS * c->shape.rows, rows, result));
+    if (computed != to)
+        SHARD_TRY(SHARD_RUN(to, cast, shard_numel(to), result, wide, shard_tensor_memory(to), to->dtype));
+    if (c->group)
+        to->placement = (shard_placement){.kind = SHARD_PARTIAL, .group = c->group};
+    dx[X] = to;
+    return SHARD_OK;
+}
+
+static shard_status weight_gradient(shard_node *node, const shard_head *h, const shard_head_rows *rows, shard_tensor **dx)
+{
+    shard_head_gradient to = {.weight = NULL};
+    if (shard_wants(node, WEIGHT)) {
+        dx[WEIGHT] = shard_gradient_target(node, WEIGHT, &to.accumulate);
+        to.weight = dx[WEIGHT] ? shard_tensor_memory(dx[WEIGHT]) : NULL;
+    }
+    if (shard_wants(node, BIAS)) {
+        dx[BIAS] = shard_gradient_target(node, BIAS, &to.accumulate_bias);
+        to.bias = dx[BIAS] ? shard_tensor_memory(dx[BIAS]) : NULL;
+    }
+    if ((shard_wants(node, WEIGHT) && !to.weight) || (shard_wants(node, BIAS) && !to.bias))
+        return shard_last_status();
+    return shard_head_weight_gradient(shard_device_of(node->saved[WEIGHT]), h, rows, &to);
+}
+
+/* Adds the rows of this call to the deferred gradients of weight and bias. */
+static shard_status defer(shard_node *node, const shard_head *h, const shard_head_rows *rows, shard_gradient_source *source,
+                          shard_tensor **dx)
+{
+    shard_tensor *weight = node->saved[WEIGHT], *bias = shard_wants(node, BIAS) ? node->saved[BIAS] : NULL;
+    shard_gradient_source *made =
+        source ? NULL : shard_head_source_create(h, weight, node->saved[BIAS], node->saved[CLASS_WEIGHT]);
+    shard_status status = source || made ? shard_head_source_add(source ? source : made, h, rows) : shard_last_status();
+    if (status == SHARD_OK) {
+        dx[WEIGHT] = made ? shard_make_deferred(node, WEIGHT, made, SHARD_SOURCE_MATRIX) : shard_gradient_taken(node, WEIGHT);
+        if (bias)
+            dx[BIAS] = made ? shard_make_deferred(node, BIAS, made, SHARD_SOURCE_VECTOR) : shard_gradient_taken(node, BIAS);
+        status = dx[WEIGHT] && (dx[BIAS] || !bias) ? SHARD_OK : shard_last_status();
+    }
+    shard_gradient_source_unref(made);
+    return status;
+}
+
+/* Whether the gradients of weight and bias can be deferred, and the source that is extended (NULL: a new one). */
+static bool may_defer(const shard_node *node, const shard_head *h, shard_gradient_source **source)
+{
+    *source = NULL;
+    for (int i = WEIGHT; i <= BIAS; i++)
+        if (shard_wants(node, i) ? !shard_may_defer(node, i) : i == WEIGHT)
+            return false;
+    const shard_tensor *weight = node->edge[WEIGHT].leaf, *bias = shard_wants(node, BIAS) ? node->edge[BIAS].leaf : NULL;
+    if (!weight->leaf->has_grad && !(bias && bias->leaf->has_grad))
+        return true;
+    *source = shard_source_to_extend(node, WEIGHT);
+    return *source && (!bias || shard_source_to_extend(node, BIAS) == *source) &&
+           shard_head_source_takes(*source, h, node->saved[WEIGHT], node->saved[BIAS], node->saved[CLASS_WEIGHT]);
+}
+
+static shard_status head_backward(shard_node *node, shard_tensor *dy, shard_tensor **dx)
+{
+    const head_context *c = node->context;
+    shard_tensor *saved[SAVED];
+    void *memory[SAVED];
+    for (int i = 0; i < SAVED; i++) {
+        saved[i] = shard_saved(node, i);
+        if (node->saved[i] && !saved[i])
+            return shard_last_status();
+    }
+    if (!shard_load(SAVED, saved, memory))
+        return shard_last_status();
+    shard_head h = head_of(&c->shape, c->in, saved[X], saved[WEIGHT], memory);
+    const double *number = memory[NUMBERS];
+    shard_head_rows rows = {.lse = number + SHARD_CE_LSE * c->shape.rows, .b = number + SHARD_CE_TARGETS * c->shape.rows};
+    rows.scale = row_scales(c, saved[X], number + SHARD_CE_FACTOR * c->shape.rows, dy);
+    if (!rows.scale)
+        return shard_last_status();
+    if (shard_wants(node, X))
+        SHARD_TRY(input_gradient(node, &h, &rows, saved[SUMS], dx));
+    shard_gradient_source *source;
+    if (may_defer(node, &h, &source))
+        return defer(node, &h, &rows, source, dx);
+    return shard_wants(node, WEIGHT) || shard_wants(node, BIAS) ? weight_gradient(node, &h, &rows, dx) : SHARD_OK;
+}
+
+static const shard_node_type head_type = {.name = "shard_linear_cross_entropy", .backward = head_backward};
+
+/* ---- checks ---- */
+
+static bool check_operands(const head_call *call)
+{
+    const shard_tensor *x = call->operand[X], *weight = call->operand[WEIGHT], *bias = call->operand[BIAS];
+    bool wide_weight = x->dtype != weight->dtype && shard_dtype_size(x->dtype) == 2 && weight->dtype == SHARD_FLOAT32;
+    if ((x->dtype != weight->dtype && !wide_weight) || (bias && bias->dtype != weight->dtype)) {
+        shard_error(
+            SHARD_ERROR_SHAPE,
+            "%s: x is %s, weight is %s and bias is %s; all of one dtype are needed, or x of 16 bits with a float32 weight",
+            function, shard_dtype_name(x->dtype), shard_dtype_name(weight->dtype),
+            bias ? shard_dtype_name(bias->dtype) : "missing");
+        return false;
+    }
+    if (weight->shape.ndim != 2 || x->shape.ndim < 1 || x->shape.dim[x->shape.ndim - 1] != weight->shape.dim[1]) {
+        shard_error(SHARD_ERROR_SHAPE, "%s: x of shape %s and a weight of shape %s; [..., in] and [classes, in] are needed",
+                    function, shard_shape_text(&x->shape), shard_shape_text(&weight->shape));
+        return false;
+    }
+    if (bias && (bias->shape.ndim != 1 || bias->shape.dim[0] != weight->shape.dim[0])) {
+        shard_error(SHARD_ERROR_SHAPE, "%s: a bias of shape %s for a weight of shape %s; [classes] is needed", function,
+                    shard_shape_text(&bias->shape), shard_shape_text(&weight->shape));
+        return false;
+    }
+    return true;
+}
+
+/* Sets the placement of the logits; false with the error set if there is no rule. */
+static bool choose_placement(const head_call *call, shard_placement *placement)
+{
+    const shard_tensor *x = call->operand[X], *weight = call->operand[WEIGHT], *bias = call->operand[BIAS];
+    int last = x->shape.ndim - 1;
+    if (!shard_is_local(weight) && !shard_is_split(weight, 0))
+        return shard_refuse_placement(function, weight);
+    *placement = shard_is_local(weight) ? x->placement : weight->placement;
+    if (shard_is_local(weight))
+        return shard_check_carried(function, x, last) && (!bias || shard_check_carried(function, bias, 0));
+    placement->dim = last;
+    if (bias && !shard_placement_equal(&bias->placement, &weight->placement)) {
+        shard_error(SHARD_ERROR_UNSUPPORTED, "%s: the weight is split along classes, the bias must be in the same way; it is %s",
+                    function, shard_placement_text(&bias->placement));
+        return false;
+    }
+    return shard_check_carried(function, x, 0);
+}
+
+/* The tensor that stands for the logits: it gets no memory. */
+static shard_tensor *make_logits(head_call *call)
+{
+    shard_tensor *x = call->operand[X];
+    shard_placement placement;
+    if (!check_operands(call) || !choose_placement(call, &placement))
+        return NULL;
+    shard_shape shape = x->shape;
+    call->in = call->operand[WEIGHT]->shape.dim[1];
+    shape.dim[shape.ndim - 1] = call->operand[WEIGHT]->shape.dim[0];
+    shard_tensor *logits = shard_tensor_make(shape, x->dtype, shard_device_of(x));
+    if (logits)
+        logits->placement = placement;
+    return logits;
+}
+
+/* The class weights of the local classes, of the wide type. */
+static bool read_class_weight(head_call *call, shard_tensor *weight)
+{
+    const shard_cross_entropy_shape *shape = &call->rows.shape;
+    if (!weight)
+        return true;
+    if (!shard_check_operand(function, weight))
+        return false;
+    int64_t size = weight->shape.ndim == 1 ? weight->shape.dim[0] : -1;
+    const shard_placement *placement = &weight->placement;
+    bool whole = shard_is_local(weight) && size == shape->classes;
+    bool part = call->rows.group && shard_is_split(weight, 0) && placement->group == call->rows.group &&
+                placement->start == shape->col0 && placement->whole == shape->classes && size == shape->cols;
+    if (!shard_dtype_is_float(weight->dtype) || shard_device_of(weight) != shard_device_of(call->rows.logits) ||
+        (!whole && !part)) {
+        shard_error(SHARD_ERROR_SHAPE,
+                    "%s: class weights of shape %s, dtype %s that are %s, for classes [%" PRId64 ", %" PRId64 ") of %" PRId64
+                    "; give floating weights of all classes or of the local classes (shard_as_split) on the device of x",
+                    function, shard_shape_text(&weight->shape), shard_dtype_name(weight->dtype), shard_placement_text(placement),
+                    shape->col0, shape->col0 + shape->cols, shape->classes);
+        return false;
+    }
+    if (shard_will_record(SHARD_INPUTS(weight))) {
+        shard_error(SHARD_ERROR_UNSUPPORTED, "%s: class weights require a gradient, but get none; shard_detach them", function);
+        return false;
+    }
+    shard_tensor *local = part ? weight : shard_tensor_view(weight, shape->col0, SHARD_SHAPE(shape->cols));
+    call->class_weight = local ? shard_cast(local, shard_head_wide(call->rows.logits->dtype)) : NULL;
+    return call->class_weight != NULL;
+}
+
+static bool read_options(head_call *call, const shard_cross_entropy_options *options)
+{
+    if (!(options->label_smoothing >= 0.0 && options->label_smoothing <= 1.0)) {
+        shard_error(SHARD_ERROR_ARGUMENT, "%s: label_smoothing %g is outside [0, 1]", function, options->label_smoothing);
+        return false;
+    }
+    if ((unsigned)options->reduction > SHARD_REDUCTION_NONE) {
+        shard_error(SHARD_ERROR_ARGUMENT, "%s: there is no reduction %d", function, (int)options->reduction);
+        return false;
+    }
+    if (!call->rows.labels) {
+        shard_error(SHARD_ERROR_SHAPE,
+                    "%s: the target is %s; int64 labels are needed (probabilities: shard_linear and "
+                    "shard_cross_entropy)",
+                    function, shard_dtype_name(call->target->dtype));
+        return false;
+    }
+    call->reduction = options->reduction;
+    call->rows.shape.smoothing = options->label_smoothing;
+    bool rows_are_split = !call->rows.group && !shard_is_local(call->rows.logits);
+    if (rows_are_split && call->reduction != SHARD_REDUCTION_NONE) {
+        shard_error(SHARD_ERROR_UNSUPPORTED,
+                    "%s: no mean and no sum over rows that are split over a group; take SHARD_REDUCTION_NONE and shard_sum",
+                    function);
+        return false;
+    }
+    return read_class_weight(call, options->weight);
+}
+
+static bool read_arguments(head_call *call, const shard_cross_entropy_options *options)
+{
+    int operands = call->input[BIAS] ? INPUTS : BIAS;
+    for (int i = 0; i < operands; i++) {
+        if (!shard_check_operands(function, SHARD_INPUTS(call->operand[i])))
+            return false;
+        if (shard_device_of(call->operand[i]) != shard_device_of(call->operand[X])) {
+            shard_error(SHARD_ERROR_ARGUMENT, "%s: operands are on %s and on %s", function,
+                        shard_device_of(call->operand[X])->name, shard_device_of(call->operand[i])->name);
+            return false;
+        }
+    }
+    if (!shard_check_operand(function, call->target))
+        return false;
+    shard_tensor *logits = make_logits(call);
+    return logits && shard_class_rows_read(&call->rows, logits, call->target, options->ignore_index) &&
+           read_options(call, options);
+}
+
+/* ---- forward ---- */
+
+/* The options that must be identical on all ranks. */
+static uint64_t option_bits(const head_call *call)
+{
+    uint64_t smoothing;
+    memcpy(&smoothing, &call->rows.shape.smoothing, sizeof smoothing);
+    return smoothing << 3 | (uint64_t)call->reduction << 1 | (call->class_weight != NULL);
+}
+
+/* The local statistics, for the exchange and for the features' gradient. */
+static bool measure_local(head_call *call)
+{
+    shard_class_rows *rows = &call->rows;
+    shard_tensor *x = call->operand[X], *weight = call->operand[WEIGHT];
+    int64_t doubles = rows->shape.rows * SHARD_CE_STATS, wide = (int64_t)shard_dtype_size(shard_head_wide(x->dtype));
+    bool records = shard_will_record(SHARD_INPUTS(call->input[X]));
+    void *memory[SAVED];
+    if (!shard_class_rows_open(rows, SHARD_CE_STATS) ||
+        !shard_load(SHARD_INPUTS(x, weight, call->operand[BIAS], rows->labels, call->class_weight), memory))
+        return false;
+    shard_head h = head_of(&rows->shape, call->in, x, weight, memory);
+    if (!records)
+        return shard_head_forward(shard_device_of(x), &h, rows->local, NULL) == SHARD_OK;
+    int64_t bytes = rows->shape.rows * call->in * wide;
+    call->sums = shard_workspace(x, doubles + (bytes + (int64_t)sizeof(double) - 1) / (int64_t)sizeof(double), SHARD_FLOAT64);
+    double *stats = call->sums ? shard_tensor_memory(call->sums) : NULL;
+    size_t width = (size_t)doubles * sizeof(double);
+    return stats && shard_head_forward(shard_device_of(x), &h, stats, stats + doubles) == SHARD_OK &&
+           SHARD_RUN(x, copy_rows, rows->local, width, stats, width, width, 1) == SHARD_OK;
+}
+
+/* Joins the ranks' statistics to NUMBERS. */
+static shard_tensor *join(head_call *call)
+{
+    const shard_class_rows *rows = &call->rows;
+    int64_t count = SHARD_CE_NUMBERS * rows->shape.rows;
+    shard_tensor *numbers = shard_workspace(rows->logits, count + 1, SHARD_FLOAT64);
+    void *memory[2];
+    if (!numbers || !shard_load(SHARD_INPUTS(numbers, rows->labels), memory))
+        return NULL;
+    double *number = memory[0];
+    return shard_result(numbers,
+                        SHARD_RUN(numbers, cross_entropy_join, &rows->shape, call->reduction == SHARD_REDUCTION_MEAN,
+                                  rows->members, rows->stride, rows->part, NULL, memory[1], number, number + count, NULL));
+}
+
+static shard_tensor *make_result(const head_call *call, shard_tensor *numbers)
+{
+    shard_tensor *logits = call->rows.logits;
+    bool each = call->reduction == SHARD_REDUCTION_NONE;
+    shard_dtype dtype = shard_head_wide(logits->dtype);
+    shard_tensor *y =
+        each ? shard_class_rows_make(&call->rows, dtype) : shard_tensor_make(SHARD_SCALAR, dtype, shard_device_of(logits));
+    void *memory[2];
+    if (!y || !numbers || !shard_load(SHARD_INPUTS(numbers, y), memory))
+        return NULL;
+    const double *from = (double *)memory[0] + (each ? SHARD_CE_LOSS : SHARD_CE_NUMBERS) * call->rows.shape.rows;
+    return shard_result(y, SHARD_RUN(y, cast, shard_numel(y), from, SHARD_FLOAT64, memory[1], y->dtype));
+}
+
+static shard_tensor *record(const head_call *call, shard_tensor *y, shard_tensor *numbers)
+{
+    shard_node *node = shard_record(&head_type, y, INPUTS, call->input, sizeof(head_context));
+    if (!node)
+        return shard_last_status() == SHARD_OK ? y : NULL;
+    *(head_context *)node->context =
+        (head_context){call->rows.shape, call->in, call->reduction != SHARD_REDUCTION_NONE, call->rows.group};
+    node->group = call->rows.group; /* NULL unless the classes are split */
+    for (int i = 0; i < INPUTS; i++)
+        shard_save_for_backward(node, i, call->operand[i]);
+    shard_save_for_backward(node, TARGET, call->target);
+    shard_save_for_backward(node, CLASS_WEIGHT, call->class_weight);
+    shard_save_for_backward(node, NUMBERS, numbers);
+    shard_save_for_backward(node, SUMS, call->sums);
+    return y;
+}
+
+/* ok: whether the options could be read. */
+static shard_tensor *linear_cross_entropy(head_call *call, bool ok, const shard_cross_entropy_options *options)
+{
+    shard_tensor *weight = call->input[WEIGHT];
+    if (weight && weight->shape.ndim > 0 && shard_is_split(weight, 0))
+        call->rows.group = weight->placement.group; /* whose ranks wait for this one, whatever is wrong here */
+    bool ready = read_arguments(call, options) && ok;
+    if (ready)
+        call->rows.options = option_bits(call);
+    if (shard_class_rows_gather(&call->rows, ready && measure_local(call)) != SHARD_OK)
+        return NULL;
+    shard_tensor *numbers = join(call);
+    shard_tensor *y = make_result(call, numbers);
+    return y ? record(call, y, numbers) : NULL;
+}
+
+shard_tensor *shard_linear_cross_entropy_with(shard_tensor *x, shard_tensor *weight, shard_tensor *bias, shard_tensor *target,
+                                              const shard_cross_entropy_options *given)
+{
+    SHARD_FUNCTION("shard_linear_cross_entropy");
+    SHARD_READ_OPTIONS(shard_cross_entropy_options, SHARD_CROSS_ENTROPY_OPTIONS_INIT, options, given);
+    shard_scope scope;
+    shard_scope_open(&scope);
+    head_call call = {.rows = {.function = function, .faults = &faults},
+                      .input = {x, weight, bias},
+                      .operand = {x, weight, bias},
+                      .target = target};
+    shard_autocast_product(1, call.input, call.operand);
+    shard_tensor *loss = shard_scope_hand_out(linear_cross_entropy(&call, options_ok, &options), &scope);
+    shard_scope_close(&scope);
+    return loss;
+}

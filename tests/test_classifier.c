@@ -1,0 +1,374 @@
+/* shard_nn_parallel_classifier against shard_nn_parallel_linear: losses and parameters of training with every
+ * optimizer, and the memory that logits and the weight's gradient do not take. */
+#include "support/kernels.h"
+#include "support/loss.h"
+
+#include "tensor/tensor.h"
+
+#include <shard/shard.h>
+
+#include <math.h>
+#include <stdlib.h>
+
+enum { ROWS = 12, IN = 20, HIDDEN = 24, CLASSES = 130, STEPS = 50 };
+
+/* Of one training. */
+typedef struct setting {
+    const char *name;
+    shard_optimizer *(*optimizer)(const shard_tensors *parameters);
+    int batches;      /* of a step */
+    double max_norm;  /* 0: gradients are not clipped */
+    double max_value; /* the same */
+    shard_reduction reduction;
+    double smoothing;
+    shard_dtype dtype; /* of the classifier */
+    bool weighted, scaled, uses_logits, reads_gradient, no_bias, tied;
+} setting;
+
+static shard_optimizer *sgd(const shard_tensors *p)
+{
+    return shard_sgd(p, .lr = 0.1);
+}
+
+static shard_optimizer *momentum(const shard_tensors *p)
+{
+    return shard_sgd(p, .lr = 0.05, .momentum = 0.9, .weight_decay = 1e-3, .nesterov = true);
+}
+
+static shard_optimizer *adam(const shard_tensors *p)
+{
+    return shard_adam(p, .lr = 1e-3);
+}
+
+static shard_optimizer *adamw(const shard_tensors *p)
+{
+    return shard_adamw(p, .lr = 1e-3, .weight_decay = 0.1);
+}
+
+static shard_optimizer *lars(const shard_tensors *p)
+{
+    return shard_lars(p, .lr = 0.5, .momentum = 0.9);
+}
+
+static shard_optimizer *lamb(const shard_tensors *p)
+{
+    return shard_lamb(p, .lr = 1e-2);
+}
+
+static const setting settings[] = {
+    {"SGD", sgd, 1},
+    {"SGD, no bias", sgd, 1, .no_bias = true},
+    {"SGD, sum", sgd, 1, .reduction = SHARD_REDUCTION_SUM, .max_norm = 0.5},
+    {"momentum", momentum, 1, .smoothing = 0.1},
+    {"momentum, three batches", momentum, 3, .weighted = true},
+    {"Adam", adam, 1},
+    {"AdamW, two batches, clipped", adamw, 2, .max_norm = 0.1},
+    {"momentum, clipped by value", momentum, 1, .max_value = 0.01},
+    {"momentum, scaled", momentum, 2, .scaled = true},
+    {"momentum, logits are used", momentum, 1, .uses_logits = true},
+    {"momentum, gradient is read", momentum, 2, .reads_gradient = true},
+    {"momentum, weight has another use", momentum, 1, .tied = true},
+    {"LARS", lars, 1},
+    {"LAMB", lamb, 1},
+    {"bfloat16", momentum, 1, .dtype = SHARD_BFLOAT16},
+};
+enum { SETTINGS = sizeof settings / sizeof *settings };
+
+typedef struct training {
+    const setting *set;
+    shard_module *model;
+    shard_optimizer *optimizer;
+    shard_grad_scaler *scaler;
+    double loss[STEPS];
+} training;
+
+static void begin(training *t, shard_group *group, bool classifier)
+{
+    const setting *set = t->set;
+    shard_manual_seed(7);
+    shard_module *last =
+        classifier
+            ? shard_nn_parallel_classifier(HIDDEN, CLASSES, group, .bias = !set->no_bias, .dtype = set->dtype)
+            : shard_nn_parallel_linear(HIDDEN, CLASSES, SHARD_SPLIT_COLUMN, group, .bias = !set->no_bias, .dtype = set->dtype);
+    t->model = shard_nn_sequential(shard_nn_linear(IN, HIDDEN, .dtype = set->dtype), shard_nn_relu(), last);
+    ck_assert_msg(t->model, "%s", shard_last_error());
+    shard_tensors *parameters = shard_parameters(t->model);
+    t->optimizer = set->optimizer(parameters);
+    t->scaler = set->scaled ? shard_grad_scaler_create(.init_scale = 1024) : NULL;
+    shard_tensors_destroy(parameters);
+    ck_assert_msg(t->optimizer, "%s", shard_last_error());
+}
+
+static void end(training *t)
+{
+    shard_grad_scaler_destroy(t->scaler);
+    shard_optimizer_destroy(t->optimizer);
+    shard_module_destroy(t->model);
+}
+
+static shard_tensor *weight_of(const training *t)
+{
+    return shard_module_tensor(shard_module_child(t->model, "2"), "weight");
+}
+
+/* A part of the loss: the mean of the squares, of all ranks' elements. */
+static shard_tensor *mean_square(shard_tensor *x)
+{
+    shard_tensor *mean = shard_mean(shard_mul(x, x));
+    return mean && mean->placement.kind == SHARD_PARTIAL ? shard_reduce_from_group(mean, mean->placement.group) : mean;
+}
+
+static shard_tensor *loss_of(const training *t, int step, int batch)
+{
+    const setting *set = t->set;
+    double x[ROWS * IN], weight[CLASSES];
+    int64_t label[ROWS];
+    uint64_t seed = (uint64_t)(step * 10 + batch);
+    for (int i = 0; i < ROWS * IN; i++)
+        x[i] = noise(seed, i);
+    for (int i = 0; i < ROWS; i++)
+        label[i] = i == 3 ? -100 : (int64_t)((seed * 31 + (uint64_t)i * 17) % CLASSES);
+    for (int i = 0; i < CLASSES; i++)
+        weight[i] = 1 + 0.5 * noise(99, i);
+    shard_tensor *logits = shard_forward(t->model, tensor_of(x, SHARD_SHAPE(ROWS, IN), set->dtype));
+    shard_tensor *labels = shard_from_host(label, SHARD_SHAPE(ROWS), .dtype = SHARD_INT64);
+    shard_tensor *loss =
+        shard_cross_entropy(logits, labels, .weight = set->weighted ? tensor_of(weight, SHARD_SHAPE(CLASSES), set->dtype) : NULL,
+                            .label_smoothing = set->smoothing, .reduction = set->reduction);
+    ck_assert_msg(loss, "%s", shard_last_error());
+    if (set->uses_logits) /* and the gradient of a second use of them */
+        loss = shard_add(loss, shard_scale(mean_square(logits), 0.01));
+    if (set->tied)
+        loss = shard_add(loss, shard_scale(mean_square(weight_of(t)), 0.1));
+    return loss;
+}
+
+static void take_step(training *t, int step)
+{
+    const setting *set = t->set;
+    for (int batch = 0; batch < set->batches; batch++)
+        SHARD_SCOPE
+        {
+            shard_tensor *loss = loss_of(t, step, batch);
+            double value;
+            read_values(loss, &value);
+            t->loss[step] += value;
+            check_ok(shard_backward(t->scaler ? shard_grad_scaler_scale(t->scaler, loss) : loss));
+            if (set->reads_gradient && batch == 0 && step % 2 == 0)
+                ck_assert_ptr_nonnull(shard_data(shard_grad(weight_of(t))));
+        }
+    if (set->max_norm > 0)
+        check_ok(shard_clip_grad_norm(t->optimizer, set->max_norm, NULL));
+    if (set->max_value > 0)
+        check_ok(shard_clip_grad_value(t->optimizer, set->max_value));
+    if (t->scaler) {
+        check_ok(shard_grad_scaler_step(t->scaler, t->optimizer));
+        check_ok(shard_grad_scaler_update(t->scaler));
+    } else {
+        check_ok(shard_step(t->optimizer));
+    }
+}
+
+static void compare_values(const char *name, shard_tensor *found, shard_tensor *expected, double tolerance)
+{
+    int64_t count = shard_numel(found);
+    double *a = calloc((size_t)count + 1, sizeof *a), *b = calloc((size_t)count + 1, sizeof *b), largest = 0;
+    read_values(found, a);
+    read_values(expected, b);
+    for (int64_t i = 0; i < count; i++)
+        largest = fmax(largest, fabs(b[i]));
+    for (int64_t i = 0; i < count; i++)
+        ck_assert_msg(fabs(a[i] - b[i]) <= tolerance * largest, "%s[%lld] is %.9g, not %.9g", name, (long long)i, a[i], b[i]);
+    free(a);
+    free(b);
+}
+
+static void train_both(const setting *set, shard_group *group, int steps)
+{
+    training fused = {.set = set}, plain = {.set = set};
+    /* Adam and LAMB divide by the size of a gradient, which may be that of its rounding. */
+    bool divides = set->optimizer == adam || set->optimizer == adamw || set->optimizer == lamb;
+    double tolerance = set->dtype == SHARD_BFLOAT16 ? 0x1p-5 : divides ? 1e-4 : 1e-5;
+    begin(&fused, group, true);
+    begin(&plain, group, false);
+    for (int step = 0; step < steps; step++) {
+        take_step(&fused, step);
+        take_step(&plain, step);
+        ck_assert_msg(fabs(fused.loss[step] - plain.loss[step]) <= tolerance * fabs(plain.loss[step]),
+                      "%s: loss %.9g in step %d, not %.9g", set->name, fused.loss[step], step, plain.loss[step]);
+    }
+    shard_tensors *found = shard_parameters(fused.model), *expected = shard_parameters(plain.model);
+    for (int64_t i = 0; i < shard_tensors_count(found); i++)
+        compare_values(shard_tensors_name(found, i), shard_tensors_at(found, i), shard_tensors_at(expected, i), tolerance);
+    shard_tensors_destroy(found);
+    shard_tensors_destroy(expected);
+    end(&fused);
+    end(&plain);
+}
+
+START_TEST(test_trains_as_plain)
+{
+    train_both(&settings[_i], NULL, settings[_i].dtype == SHARD_BFLOAT16 ? 5 : STEPS);
+}
+END_TEST
+
+static void trains_on_ranks(shard_group *world, void *context)
+{
+    (void)context;
+    for (int i = 0; i < SETTINGS; i++)
+        train_both(&settings[i], world, 4);
+}
+
+START_TEST(test_trains_on_ranks)
+{
+    run_ranks(rank_counts[_i], trains_on_ranks);
+}
+END_TEST
+
+/* ---- memory ---- */
+
+static int64_t peak(shard_memory_kind kind)
+{
+    return shard_get_memory_by_kind(shard_default_device(), kind).peak;
+}
+
+START_TEST(test_takes_no_memory)
+{
+    enum { WIDE = 64, MANY = 40000, FEW = 8 };
+    const int64_t weight_bytes = (int64_t)WIDE * MANY * 4, logit_bytes = (int64_t)FEW * MANY * 4;
+    for (int clipped = 0; clipped < 2; clipped++) {
+        shard_module *model = shard_nn_parallel_classifier(WIDE, MANY, NULL);
+        shard_tensors *parameters = shard_parameters(model);
+        shard_optimizer *optimizer = shard_sgd(parameters, .lr = 0.1, .momentum = 0.9);
+        for (int step = 0; step < 3; step++) {
+            if (step == 1)
+                shard_reset_peak_memory(shard_default_device());
+            SHARD_SCOPE
+            {
+                shard_tensor *x = shard_normal(SHARD_SHAPE(FEW, WIDE), 0, 1);
+                shard_tensor *labels = shard_zeros(SHARD_SHAPE(FEW), .dtype = SHARD_INT64);
+                shard_set_requires_grad(x, true);
+                check_ok(shard_backward(shard_cross_entropy(shard_forward(model, x), labels)));
+                if (clipped)
+                    check_ok(shard_clip_grad_norm(optimizer, 1.0, NULL));
+                check_ok(shard_step(optimizer));
+            }
+        }
+        /* The bias's gradient and, in a tile, some logits are in memory. */
+        ck_assert_int_lt(peak(SHARD_MEMORY_GRADIENTS), weight_bytes / 20);
+        if (shard_default_device()->head)
+            ck_assert_int_lt(peak(SHARD_MEMORY_ACTIVATIONS), logit_bytes / 4);
+        shard_optimizer_destroy(optimizer);
+        shard_tensors_destroy(parameters);
+        shard_module_destroy(model);
+    }
+}
+END_TEST
+
+/* ---- what is computed late ---- */
+
+START_TEST(test_written_weight_is_an_error)
+{
+    const setting set = {"SGD", sgd, 1};
+    training t = {.set = &set};
+    begin(&t, NULL, true);
+    SHARD_SCOPE
+    {
+        check_ok(shard_backward(loss_of(&t, 0, 0)));
+        check_ok(shard_nn_init_zeros(weight_of(&t)));
+        ck_assert_int_eq(shard_step(t.optimizer), SHARD_ERROR_ARGUMENT);
+        check_error(SHARD_ERROR_ARGUMENT, "*was written to after the backward*");
+        shard_optimizer_zero_grad(t.optimizer);
+        check_ok(shard_backward(loss_of(&t, 0, 0)));
+        check_ok(shard_step(t.optimizer));
+        shard_tensor *logits = shard_forward(t.model, shard_normal(SHARD_SHAPE(ROWS, IN), 0, 1));
+        check_ok(shard_nn_init_zeros(weight_of(&t)));
+        ck_assert_ptr_null(shard_data(logits));
+        check_error(SHARD_ERROR_ARGUMENT, "*was written to since*");
+    }
+    end(&t);
+}
+END_TEST
+
+START_TEST(test_evaluation_is_plain)
+{
+    const setting set = {"SGD", sgd, 1};
+    training t = {.set = &set};
+    begin(&t, NULL, true);
+    SHARD_SCOPE
+    {
+        shard_tensor *x = shard_normal(SHARD_SHAPE(ROWS, IN), 0, 1), *late = shard_forward(t.model, x), *plain;
+        ck_assert_ptr_null(late->storage->memory);
+        SHARD_NO_GRAD
+        {
+            plain = shard_forward(t.model, x);
+        }
+        ck_assert_ptr_nonnull(plain->storage->memory);
+        compare_values("logits", late, plain, 0);
+        ck_assert_ptr_nonnull(late->storage->memory);
+        shard_module_set_training(t.model, false);
+        ck_assert_ptr_nonnull(shard_forward(t.model, x)->storage->memory);
+    }
+    end(&t);
+}
+END_TEST
+
+/* One rank needs the values of the logits, the others do not: the loss is computed in the same way on all. */
+static void one_rank_reads(shard_group *world, void *context)
+{
+    (void)context;
+    const setting set = {"SGD", sgd, 1};
+    training t = {.set = &set};
+    begin(&t, world, true);
+    SHARD_SCOPE
+    {
+        shard_tensor *logits = shard_forward(t.model, shard_zeros(SHARD_SHAPE(ROWS, IN)));
+        if (shard_group_rank(world) == 0)
+            ck_assert_ptr_nonnull(shard_data(logits));
+        check_ok(shard_backward(shard_cross_entropy(logits, shard_zeros(SHARD_SHAPE(ROWS), .dtype = SHARD_INT64))));
+        check_ok(shard_step(t.optimizer));
+    }
+    end(&t);
+}
+
+START_TEST(test_one_rank_reads)
+{
+    run_ranks(rank_counts[_i], one_rank_reads);
+}
+END_TEST
+
+static void converts(shard_group *world, void *context)
+{
+    (void)context;
+    int converted = 0;
+    shard_module *model = shard_nn_sequential(shard_nn_linear(IN, HIDDEN), shard_nn_relu(), shard_nn_linear(HIDDEN, CLASSES));
+    check_ok(shard_convert_parallel_classifier(&model, "2", world, &converted));
+    ck_assert_int_eq(converted, 1);
+    SHARD_SCOPE
+    {
+        shard_tensor *logits = shard_forward(model, shard_zeros(SHARD_SHAPE(ROWS, IN)));
+        ck_assert_ptr_null(logits->storage->memory);
+        ck_assert_int_eq(shard_tensor_whole_shape(logits).dim[1], CLASSES);
+    }
+    shard_module_destroy(model);
+}
+
+START_TEST(test_converts)
+{
+    run_ranks(rank_counts[_i], converts);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("classifier");
+    TCase *tcase = test_case(suite, "classifier");
+    tcase_add_loop_test(tcase, test_trains_as_plain, 0, SETTINGS);
+    add_ranks_test(tcase, test_trains_on_ranks);
+    tcase_add_test(tcase, test_takes_no_memory);
+    tcase_add_test(tcase, test_written_weight_is_an_error);
+    tcase_add_test(tcase, test_evaluation_is_plain);
+    add_ranks_test(tcase, test_one_rank_reads);
+    add_ranks_test(tcase, test_converts);
+    return test_run(suite);
+}

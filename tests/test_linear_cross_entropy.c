@@ -1,0 +1,216 @@
+/* The loss of a linear layer without logits against the plain layers in float64, whole and split over ranks. */
+#include "support/loss.h"
+#include "support/kernels.h"
+
+#include "base/error.h"
+#include "device/head.h"
+#include "tensor/tensor.h"
+
+#include <shard/autograd.h>
+#include <shard/distributed.h>
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { HAS_BIAS = 1, WEIGHTED = 2, SMOOTHED = 4, IGNORING = 8, FORMS = 16 };
+
+typedef struct problem {
+    int64_t rows, in, classes;
+    shard_dtype dtype;        /* of x */
+    shard_dtype weight_dtype; /* of weight and bias */
+    int form;
+    shard_reduction reduction;
+} problem;
+
+/* The operands' values, which both dtypes have, and gradients. */
+typedef struct values {
+    double *x, *weight, *bias, *class_weight, *dy;
+    int64_t *labels;
+    double *loss, *dx, *dweight, *dbias;
+} values;
+
+static double *noise_of(int64_t count, uint64_t seed, shard_dtype dtype, double scale)
+{
+    double *x = calloc((size_t)count + 1, sizeof *x);
+    for (int64_t i = 0; i < count; i++)
+        x[i] = round_to(dtype, scale * noise(seed, i));
+    return x;
+}
+
+static int64_t results_of(const problem *p)
+{
+    return p->reduction == SHARD_REDUCTION_NONE ? p->rows : 1;
+}
+
+static values values_make(const problem *p)
+{
+    values v = {.x = noise_of(p->rows * p->in, 1, p->dtype, 1),
+                .weight = noise_of(p->classes * p->in, 2, p->dtype, 1),
+                .bias = noise_of(p->classes, 3, p->dtype, 1),
+                .class_weight = noise_of(p->classes, 4, SHARD_FLOAT32, 0.5),
+                .dy = noise_of(results_of(p), 5, SHARD_FLOAT32, 1),
+                .labels = calloc((size_t)p->rows + 1, sizeof *v.labels),
+                .loss = calloc((size_t)p->rows + 1, sizeof(double)),
+                .dx = calloc((size_t)(p->rows * p->in) + 1, sizeof(double)),
+                .dweight = calloc((size_t)(p->classes * p->in) + 1, sizeof(double)),
+                .dbias = calloc((size_t)p->classes + 1, sizeof(double))};
+    for (int64_t i = 0; i < p->classes; i++)
+        v.class_weight[i] = round_to(SHARD_FLOAT32, v.class_weight[i] + 1);
+    for (int64_t i = 0; i < p->rows; i++)
+        v.labels[i] = p->form & IGNORING && i % 3 == 1 ? -100 : (i * 7919 + p->classes - 1) % p->classes;
+    return v;
+}
+
+static void values_free(values *v)
+{
+    double *all[] = {v->x, v->weight, v->bias, v->class_weight, v->dy, v->loss, v->dx, v->dweight, v->dbias};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        free(all[i]);
+    free(v->labels);
+}
+
+static shard_tensor *leaf_of(const double *numbers, shard_shape shape, shard_dtype dtype)
+{
+    shard_tensor *leaf = tensor_of(numbers, shape, dtype);
+    shard_set_requires_grad(leaf, true);
+    return leaf;
+}
+
+/* Loss and gradients of the classes in range, by the fused function or (fused false) by the plain ones in float64. */
+static void compute(const problem *p, values *v, shard_group *group, shard_range range, bool fused)
+{
+    shard_dtype x_dtype = fused ? p->dtype : SHARD_FLOAT64, w_dtype = fused ? p->weight_dtype : SHARD_FLOAT64;
+    SHARD_SCOPE
+    {
+        shard_tensor *x = leaf_of(v->x, SHARD_SHAPE(p->rows, p->in), x_dtype), *bias = NULL;
+        shard_tensor *weight = leaf_of(v->weight + range.start * p->in, SHARD_SHAPE(range.size, p->in), w_dtype);
+        shard_tensor *labels = shard_from_host(v->labels, SHARD_SHAPE(p->rows), .dtype = SHARD_INT64);
+        shard_tensor *class_weight =
+            p->form & WEIGHTED ? tensor_of(v->class_weight, SHARD_SHAPE(p->classes), fused ? SHARD_FLOAT32 : SHARD_FLOAT64)
+                               : NULL;
+        if (p->form & HAS_BIAS)
+            bias = leaf_of(v->bias + range.start, SHARD_SHAPE(range.size), w_dtype);
+        shard_tensor *parts[] = {weight, bias};
+        for (int i = 0; i < 2 && group; i++)
+            if (parts[i])
+                parts[i]->placement =
+                    (shard_placement){.kind = SHARD_SPLIT, .group = group, .start = range.start, .whole = p->classes};
+        const shard_cross_entropy_options options = {SHARD_CROSS_ENTROPY_OPTIONS_VALUES};
+        shard_cross_entropy_options set = options;
+        set.weight = class_weight;
+        set.label_smoothing = p->form & SMOOTHED ? 0.1 : 0;
+        set.reduction = p->reduction;
+        for (int step = 0; step < 2; step++) { /* gradients add up */
+            shard_tensor *loss = fused ? shard_linear_cross_entropy_with(x, weight, bias, labels, &set)
+                                       : shard_cross_entropy_with(shard_linear(x, weight, bias), labels, &set, NULL);
+            ck_assert_msg(loss, "%s", shard_last_error());
+            read_values(loss, v->loss);
+            shard_tensor *dy = tensor_of(v->dy, loss->shape, loss->dtype);
+            check_ok(shard_backward(shard_sum(shard_mul(loss, dy))));
+        }
+        read_values(shard_grad(x), v->dx);
+        read_values(shard_grad(weight), v->dweight);
+        if (bias)
+            read_values(shard_grad(bias), v->dbias);
+    }
+}
+
+/* Relative to the largest of the expected numbers. */
+static void compare(const problem *p, const char *what, const double *found, const double *expected, int64_t count,
+                    double tolerance)
+{
+    double largest = 0.1; /* rounding of what cancels is smaller than that of its summands */
+    for (int64_t i = 0; i < count; i++)
+        largest = fmax(largest, fabs(expected[i]));
+    for (int64_t i = 0; i < count; i++)
+        ck_assert_msg(fabs(found[i] - expected[i]) <= tolerance * largest,
+                      "%s[%lld] is %.10g, not %.10g: %lld rows, %lld features, %lld classes, %s and %s, form %d, reduction %d",
+                      what, (long long)i, found[i], expected[i], (long long)p->rows, (long long)p->in, (long long)p->classes,
+                      shard_dtype_name(p->dtype), shard_dtype_name(p->weight_dtype), p->form, (int)p->reduction);
+}
+
+static const struct {
+    shard_dtype x, weight;
+    double tolerance;
+} dtypes[] = {
+    {SHARD_FLOAT64, SHARD_FLOAT64, 1e-12},  {SHARD_FLOAT32, SHARD_FLOAT32, 1e-5},     {SHARD_BFLOAT16, SHARD_FLOAT32, 0x1p-6},
+    {SHARD_FLOAT16, SHARD_FLOAT32, 0x1p-9}, {SHARD_BFLOAT16, SHARD_BFLOAT16, 0x1p-6}, {SHARD_FLOAT16, SHARD_FLOAT16, 0x1p-9},
+};
+enum { DTYPES = sizeof dtypes / sizeof *dtypes };
+
+static const struct {
+    int64_t rows, in, classes, tile;
+} shapes[] = {{5, 3, 13, 0}, {4, 16, 3, 2}, {7, 33, 301, 64}, {70, 20, 100, 0}, {13, 130, 700, 48}, {1, 1, 1, 0}};
+enum { SHAPES = sizeof shapes / sizeof *shapes };
+
+static void check_problem(const problem *p, shard_group *group, double tolerance)
+{
+    values expected = values_make(p), found = values_make(p);
+    shard_range range = shard_split_range(p->classes, shard_group_size(group), shard_group_rank(group));
+    compute(p, &expected, NULL, (shard_range){0, p->classes}, false);
+    compute(p, &found, group, range, true);
+    compare(p, "loss", found.loss, expected.loss, results_of(p), tolerance);
+    compare(p, "dx", found.dx, expected.dx, p->rows * p->in, tolerance);
+    compare(p, "dweight", found.dweight, expected.dweight + range.start * p->in, range.size * p->in, tolerance);
+    compare(p, "dbias", found.dbias, expected.dbias + range.start, p->form & HAS_BIAS ? range.size : 0, tolerance);
+    values_free(&expected);
+    values_free(&found);
+}
+
+static void check_shape(int shape, shard_group *group, int step)
+{
+    shard_head_tile = shapes[shape].tile;
+    for (int form = 0; form < FORMS; form++)
+        for (int d = (form + shape) % step; d < DTYPES; d += step) {
+            problem p = {shapes[shape].rows,
+                         shapes[shape].in,
+                         shapes[shape].classes,
+                         dtypes[d].x,
+                         dtypes[d].weight,
+                         form,
+                         (shard_reduction)((form + d + form / 4) % 3)};
+            check_problem(&p, group, dtypes[d].tolerance);
+        }
+    shard_head_tile = 0;
+}
+
+START_TEST(test_equals_plain)
+{
+    check_shape(_i, NULL, 1);
+}
+END_TEST
+
+/* Composed of the device's entries, as on a device without fused sweeps. */
+START_TEST(test_composed_equals_plain)
+{
+    shard_device *device = shard_default_device();
+    const struct shard_head_ops *fused = device->head;
+    device->head = NULL;
+    check_shape(_i, NULL, 1);
+    device->head = fused;
+}
+END_TEST
+
+static void equals_plain_on_ranks(shard_group *world, void *context)
+{
+    (void)context;
+    for (int i = 0; i < SHAPES; i++)
+        check_shape(i, world, 5);
+}
+
+START_TEST(test_equals_plain_on_ranks)
+{
+    run_ranks(rank_counts[_i], equals_plain_on_ranks);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("linear cross-entropy");
+    TCase *tcase = test_case(suite, "linear cross-entropy");
+    tcase_add_loop_test(tcase, test_equals_plain, 0, SHAPES);
+    tcase_add_loop_test(tcase, test_composed_equals_plain, 0, SHAPES);
+    add_ranks_test(tcase, test_equals_plain_on_ranks);
+    return test_run(suite);
+}
