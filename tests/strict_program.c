@@ -65,6 +65,11 @@ static void takes_compound_literals(void)
     }
 }
 
+static void has_losses(shard_tensor *logits, shard_tensor *labels)
+{
+    check(shard_cross_entropy(logits, labels, .z_loss = 1e-4, .soft_cap = 30) != NULL, "shard_cross_entropy with options");
+}
+
 static void computes(void)
 {
     int64_t labels[2] = {0, 3};
@@ -87,6 +92,7 @@ static void computes(void)
         check(shard_item(shard_sum(shard_one_hot(target, 4))) == 2, "shard_one_hot");
         check(shard_item(shard_mse_loss(ones, zeros)) == 1, "shard_mse_loss");
         check(shard_item(shard_mse_loss(ones, zeros, .reduction = SHARD_REDUCTION_SUM)) == 4, "a reduction");
+        has_losses(shard_reshape(x, SHARD_SHAPE(2, 4)), target);
         SHARD_AUTOCAST(SHARD_BFLOAT16)
         SHARD_NO_GRAD
         check(shard_parallel_cross_entropy(shard_reshape(x, SHARD_SHAPE(2, 4)), target) != NULL, "modes");

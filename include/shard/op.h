@@ -305,19 +305,25 @@ typedef struct shard_cross_entropy_options {
     shard_tensor *weight;      /* [classes], or split like the logits' classes; NULL: ones */
     int64_t ignore_index;      /* a label that does not count; -100 */
     double label_smoothing;    /* in [0, 1] */
-    shard_reduction reduction; /* the mean divides by the sum of the labels' weights */
+    shard_reduction reduction; /* the mean divides by the sum of the labels' weights, times row_weight */
+    shard_tensor *row_weight;  /* like the labels: a factor of each row's loss, any floating dtype; NULL: ones */
+    double z_loss;             /* z_loss * lse^2 is added to a row's loss, where lse = log(sum(exp(logits))); 0 */
+    double logit_scale;        /* logits are multiplied by it first; above 0; 1 */
+    double soft_cap;           /* then become soft_cap * tanh(logits / soft_cap); 0: they do not */
 } shard_cross_entropy_options;
-#define SHARD_CROSS_ENTROPY_OPTIONS_VALUES sizeof(shard_cross_entropy_options), NULL, -100, 0.0, SHARD_REDUCTION_MEAN
+#define SHARD_CROSS_ENTROPY_OPTIONS_VALUES \
+    sizeof(shard_cross_entropy_options), NULL, -100, 0.0, SHARD_REDUCTION_MEAN, NULL, 0.0, 1.0, 0.0
 #define SHARD_CROSS_ENTROPY_OPTIONS_INIT {SHARD_CROSS_ENTROPY_OPTIONS_VALUES}
 /* logits [..., classes] and labels int64 [...], or probabilities like the logits: a scalar, or of
  * the labels' shape for NONE. As torch.nn.functional.cross_entropy, but classes are the last dimension (torch: the
  * second); every element of the leading dimensions is a row: [rows, classes] with [rows], [classes] with a scalar label,
- * images [n, h, w, classes] with [n, h, w]. The mean with probabilities divides by the number of rows. Weight and
- * probabilities have the logits' dtype and get no gradient.
+ * images [n, h, w, classes] with [n, h, w]. The mean with probabilities divides by the number of rows, or the sum of
+ * row_weight. Weight and probabilities have the logits' dtype; they and row_weight get no gradient. docs/losses.md has the
+ * formula of all options; none of them makes another tensor of logits.
  *
  * Logits that are split along classes (the result of a COLUMN linear) give the sharded loss: a few numbers of each row are
- * gathered, and every rank has the same value. All ranks have the same labels; probabilities are split like the
- * logits. A label outside [0, classes), or labels or options that differ, is an error on all ranks.
+ * gathered, and every rank has the same value. All ranks have the same labels and row weights; probabilities are split
+ * like the logits. A label outside [0, classes), or labels, row weights or options that differ, is an error on all ranks.
  * Logits that are split along a leading dimension, with the labels of the local rows: PARTIAL for SUM, split like the
  * logits for NONE, refused for MEAN.
  *

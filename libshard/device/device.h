@@ -26,6 +26,7 @@
 
 #include "base/random.h"
 #include "device/expansion.h"
+#include "device/loss_math.h"
 
 /* Bytes in use and their peak; changed by any thread. */
 typedef struct shard_memory_count {
@@ -140,18 +141,20 @@ typedef struct shard_pool_shape {
 
 /*
  * Cross-entropy, for the columns [col0, col0 + cols) of `classes` in all. With
- *   w_c = class_weight[c], 1 without;   e = smoothing;   C = classes
+ *   x   = the logits, mapped as `map` says;   lse = log sum exp(x_c)
+ *   w_c = class_weight[c], 1 without;   e = smoothing;   C = classes;   r = row_weight, 1 without
  *   q_c = w_c * ((1 - e) * [c == target] + e / C)         for labels
  *   q_c = w_c * ((1 - e) * target_probability[c] + e / C) for probabilities
- * the loss of a row is b * lse - a, where a = sum q_c x_c and b = sum q_c, and
- * its gradient b * exp(x_c - lse) - q_c. An ignored row has q = 0.
- * `pitch` is that of x and of the gradient; of probabilities rows are dense.
+ * the loss of a row is r * (b * lse - a + z_loss * lse^2), where a = sum q_c x_c and b = sum q_c, and
+ * its gradient by x r * ((b + 2 * z_loss * lse) * exp(x_c - lse) - q_c). An ignored row has r = q = 0.
+ * `pitch` is that of the logits and of the gradient; of probabilities rows are dense.
  */
 typedef struct shard_cross_entropy_shape {
     int64_t rows, cols, pitch;
     int64_t col0, classes;
     int64_t ignore_index;
-    double smoothing;
+    double smoothing, z_loss;
+    shard_logit_map map;
 } shard_cross_entropy_shape;
 
 /* A row with such a label counts as ignored, as do those of labels that are no classes,
@@ -161,13 +164,13 @@ SHARD_KERNEL bool shard_label_ignored(const shard_cross_entropy_shape *shape, in
     return label == shape->ignore_index || label < 0 || label >= shape->classes;
 }
 
-/* Per row: the maximum m, sum exp(x - m), a, b, and the target's weight w_y
+/* Per row: the maximum m of x, sum exp(x - m), a, b, and the target's weight w_y
  * (0 where this part does not own it, where ignored, and for probabilities). */
 enum { SHARD_CE_MAX, SHARD_CE_SUM, SHARD_CE_A, SHARD_CE_B, SHARD_CE_WEIGHT, SHARD_CE_STATS };
 
-/* The join of the ranks' statistics, arrays of [rows] one after the other: lse, b, the derivative of the result by
- * the row's loss, the row's loss. */
-enum { SHARD_CE_LSE, SHARD_CE_TARGETS, SHARD_CE_FACTOR, SHARD_CE_LOSS, SHARD_CE_NUMBERS };
+/* The join of the ranks' statistics, arrays of [rows] one after the other: lse, the slope b + 2 * z_loss * lse, the
+ * derivative of the result by the row's loss without r, the row's loss. */
+enum { SHARD_CE_LSE, SHARD_CE_SLOPE, SHARD_CE_FACTOR, SHARD_CE_LOSS, SHARD_CE_NUMBERS };
 
 /* The error for faulty data: the format has three int64_t. Both are valid as long as the process. */
 typedef struct shard_fault {
@@ -475,22 +478,25 @@ typedef struct shard_device_ops {
     /* stats [rows, SHARD_CE_STATS], one pass over x [rows, cols]. target [rows] int64 labels, or NULL and
      * probability [rows, cols] of x's dtype. weight [cols] of x's dtype for these columns, or NULL. cols may be 0:
      * the maximum is then -inf. ahead [rows] is NULL, or is set to the result of count_ahead, for labels alone, 0
-     * for ignored rows. logit is the argument of count_ahead, or NULL if x has all classes. */
+     * for ignored rows. logit is the argument of count_ahead, or NULL if x has all classes. The counts are of the logits
+     * as they are given, not mapped. */
     shard_status (*cross_entropy_stats)(shard_device *, const shard_cross_entropy_shape *, const void *x, const int64_t *target,
                                         const void *probability, const void *weight, double *stats,
                                         const double *logit, int64_t *ahead, shard_dtype);
     /* Joins the ranks' statistics: numbers [SHARD_CE_NUMBERS, rows], and *result = the sum of the rows' losses, or
-     * (mean) that divided by the sum of their weights, which are 1 with probabilities. 0 / 0 is NaN. In double; the
-     * ranks' sums are added in rank order, and begin `stride` doubles from each other. target as for the statistics.
+     * (mean) that divided by the sum of their weights: the target's (1 with probabilities) times row_weight [rows]
+     * (NULL: ones). 0 / 0 is NaN. In double; the ranks' sums are added in rank order, and begin `stride` doubles from
+     * each other. target as for the statistics.
      * rank [rows] is NULL, or is set to the sum of the ranks' ahead, which begin `stride` int64_t from each other;
      * INT64_MAX for ignored rows. */
     shard_status (*cross_entropy_join)(shard_device *, const shard_cross_entropy_shape *, bool mean, int64_t members,
                                        int64_t stride, const double *stats, const int64_t *ahead, const int64_t *target,
-                                       double *numbers, double *result, int64_t *rank);
-    /* dx = scale_i * (b_i exp(x - lse_i) - q); lse, b, scale [rows]. dx may be x. */
-    shard_status (*cross_entropy_backward)(shard_device *, const shard_cross_entropy_shape *, const void *x, const int64_t *target,
-                                           const void *probability, const void *weight, const double *lse, const double *b,
-                                           const double *scale, void *dx, shard_dtype);
+                                       const double *row_weight, double *numbers, double *result, int64_t *rank);
+    /* dx = scale_i * (slope_i exp(x - lse_i) - q), times the derivative of x by the logits; lse, slope, scale [rows]. dx may
+     * be the logits. */
+    shard_status (*cross_entropy_backward)(shard_device *, const shard_cross_entropy_shape *, const void *x,
+                                           const int64_t *target, const void *probability, const void *weight, const double *lse,
+                                           const double *slope, const double *scale, void *dx, shard_dtype);
     /* out[i] = x[i, target - col0] if the target is in this range of columns, else 0: the sum over ranks is the
      * target's logit. */
     shard_status (*pick_target)(shard_device *, const shard_cross_entropy_shape *, const void *x, const int64_t *target, double *out,

@@ -1,0 +1,72 @@
+/*
+ * The mathematics of the losses, which the kernels of every device compute with: numbers of a row in double, numbers
+ * of an element in float or double. A function of elements has the name name_float or name_double in C, and is
+ * overloaded in C++. Exponentials and logarithms of elements are arguments: each device has its own.
+ */
+#ifndef SHARD_DEVICE_LOSS_MATH_H
+#define SHARD_DEVICE_LOSS_MATH_H
+
+#include <math.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#ifndef SHARD_KERNEL
+#define SHARD_KERNEL static inline
+#endif
+
+#ifdef __cplusplus
+#define SHARD_LOSS_NAME(name, real) name
+#else
+#define SHARD_LOSS_NAME(name, real) name##_##real
+#endif
+
+/* ---- logits ---- */
+
+/* Logits z as they are given become x = scale * z, and then soft_cap * tanh(x / soft_cap) unless soft_cap is 0. All 0:
+ * they stay as they are. */
+typedef struct shard_logit_map {
+    int64_t maps; /* 0: scale and soft_cap are not read */
+    double scale, soft_cap;
+} shard_logit_map;
+
+/* x = soft_cap * tanh(rate * z). */
+SHARD_KERNEL double shard_logit_rate(const shard_logit_map *map)
+{
+    return map->soft_cap > 0 ? map->scale / map->soft_cap : map->scale;
+}
+
+/* ---- softmax cross-entropy, see shard_cross_entropy_shape ---- */
+
+/* A row's loss without its weight: b * lse - a + z_loss * lse^2, where lse = max + log_sum. Not b * lse - a: for
+ * logits of a large common size that would cancel. */
+SHARD_KERNEL double shard_row_loss(double a, double b, double max, double log_sum, double z_loss)
+{
+    double loss = b * log_sum + (b * max - a), lse = max + log_sum;
+    return z_loss != 0 ? loss + z_loss * lse * lse : loss;
+}
+
+/* The factor of softmax in the gradient of that by x: the gradient is slope * exp(x - lse) - q. */
+SHARD_KERNEL double shard_row_slope(double b, double lse, double z_loss)
+{
+    return z_loss != 0 ? b + 2 * z_loss * lse : b;
+}
+
+/* ---- elements ---- */
+
+#define SHARD_LOSS_ELEMENTS(real)                                                                                                \
+    /* The derivative of a mapped logit x by z; inverse_cap: 1 / soft_cap, or 0 without one. */                                  \
+    SHARD_KERNEL real SHARD_LOSS_NAME(shard_logit_slope, real)(real x, real scale, real inverse_cap)                             \
+    {                                                                                                                            \
+        real t = x * inverse_cap;                                                                                                \
+        return scale * (1 - t * t);                                                                                              \
+    }
+#ifdef __cplusplus
+extern "C++" { /* also where the includer's declarations are C's */
+#endif
+SHARD_LOSS_ELEMENTS(float)
+SHARD_LOSS_ELEMENTS(double)
+#ifdef __cplusplus
+}
+#endif
+
+#endif
