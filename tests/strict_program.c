@@ -67,7 +67,15 @@ static void takes_compound_literals(void)
 
 static void has_losses(shard_tensor *logits, shard_tensor *labels)
 {
+    shard_tensor *zeros = shard_zeros(SHARD_SHAPE(2, 4)), *margins, *more = NULL;
+    shard_tensor *mean = shard_full(SHARD_SCALAR, 20), *deviation = shard_full(SHARD_SCALAR, 100);
     check(shard_cross_entropy(logits, labels, .z_loss = 1e-4, .soft_cap = 30) != NULL, "shard_cross_entropy with options");
+    check(shard_margin_logits(zeros, labels) != NULL, "shard_margin_logits");
+    margins = shard_adaface_margins(shard_ones(SHARD_SHAPE(2)), mean, deviation, &more);
+    check(margins && more, "shard_adaface_margins");
+    check(shard_adaface_margins(shard_ones(SHARD_SHAPE(2)), mean, deviation, NULL, .t_alpha = 0.5) != NULL, "its options");
+    check(shard_margin_logits(zeros, labels, .row_m2 = margins, .row_m3 = more, .rule = SHARD_MARGIN_CLAMP) != NULL,
+          "row margins");
 }
 
 static void computes(void)

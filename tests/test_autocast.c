@@ -233,6 +233,11 @@ static shard_tensor *soft_labels(shard_tensor *const *x)
     return shard_cross_entropy(x[0], shard_detach(x[1]), .reduction = SHARD_REDUCTION_SUM);
 }
 
+static shard_tensor *margin_logits(shard_tensor *const *x)
+{
+    return shard_margin_logits(shard_scale(x[0], 0.25), some_labels(), .scale = 4, .m2 = 0.25, .m3 = 0.125);
+}
+
 #define MATRIX SHARD_SHAPE(6, 5)
 #define IMAGES SHARD_SHAPE(2, 4, 4, 3)
 
@@ -264,6 +269,8 @@ static const cast_case cases[] = {
     {"class weights of 16 bits", weighted, 2, {MATRIX, SHARD_SHAPE(1)}, {F, N}, F},
     {"probabilities", soft_labels, 2, {MATRIX, MATRIX}, {N, F}, F},
     {"probabilities of 16 bits", soft_labels, 2, {MATRIX, MATRIX}, {F, N}, F},
+    {"margin_logits", margin_logits, 1, {MATRIX}, {N}, N},
+    {"margin_logits of float32", margin_logits, 1, {MATRIX}, {F}, F},
     {"concatenate", concatenate, 2, {MATRIX, SHARD_SHAPE(2, 5)}, {N, N}, N},
     {"concatenate of two types", concatenate, 2, {MATRIX, SHARD_SHAPE(2, 5)}, {N, F}, F},
     {"pick_labels", pick_labels, 1, {MATRIX}, {N}, N},

@@ -384,6 +384,57 @@ SHARD_API shard_tensor *shard_pick_labels(shard_tensor *x, shard_tensor *labels,
 SHARD_API shard_tensor *shard_add_at_labels(shard_tensor *x, shard_tensor *labels, shard_tensor *values, double factor,
                                             int64_t ignore_index);
 
+/* The label's logit where the angle m1 * acos(c) + m2 is outside [0, pi]; a plain cosine would reward a worse feature
+ * there. */
+typedef enum shard_margin_rule {
+    SHARD_MARGIN_LINEAR = 0, /* c - m2 * sin(m2) - m3 above pi, c + m2 * sin(m2) - m3 below 0, for m1 = 1: as ArcFace */
+    SHARD_MARGIN_CLAMP,      /* the angle is clamped to [0.001, pi - 0.001], with a gradient of 0: AdaFace */
+    SHARD_MARGIN_EASY,       /* as LINEAR, and c - m3 where c <= 0: insightface's easy_margin */
+    SHARD_MARGIN_COSINE,     /* the cosine of any angle: insightface's CombinedMarginLoss */
+} shard_margin_rule;
+
+typedef struct shard_margin_logits_options {
+    size_t size;
+    double scale;         /* s, above 0; 64 */
+    double m1, m2, m3;    /* SphereFace's factor, ArcFace's angle and CosFace's difference; 1, 0, 0 */
+    shard_tensor *row_m2; /* like the labels, any floating dtype: in place of m2; NULL: none */
+    shard_tensor *row_m3; /* the same in place of m3 */
+    int64_t ignore_index; /* -100 */
+    shard_margin_rule rule;
+} shard_margin_logits_options;
+#define SHARD_MARGIN_LOGITS_OPTIONS_VALUES \
+    sizeof(shard_margin_logits_options), 64.0, 1.0, 0.0, 0.0, NULL, NULL, -100, SHARD_MARGIN_LINEAR
+#define SHARD_MARGIN_LOGITS_OPTIONS_INIT {SHARD_MARGIN_LOGITS_OPTIONS_VALUES}
+/* scale * cosines, where the label's cosine c first becomes cos(m1 * acos(c) + m2) - m3: ArcFace (m2 = 0.5), CosFace
+ * (m3 = 0.4), and combined margins as insightface's CombinedMarginLoss. cosines are products of normalized features and
+ * normalized rows of a weight; a c outside [-1, 1] counts as the nearer end. The derivative is exact, with two bounds: at
+ * an angle of less than 0.001 to 0 or pi it is divided by 0.001 instead of the sine. (insightface takes the derivative of
+ * ArcFace's margin for 1.) Row margins get no gradient; they are placed as the labels, and are the same on all ranks if
+ * classes are split (not checked). Carries. docs/losses.md has a whole ArcFace and AdaFace head. */
+#define shard_margin_logits(cosines, ...)  \
+    SHARD_GIVEN(shard_margin_logits_with( \
+        cosines, SHARD_OPTIONS(shard_margin_logits_options, SHARD_MARGIN_LOGITS_OPTIONS, __VA_ARGS__)))
+SHARD_API shard_tensor *shard_margin_logits_with(shard_tensor *cosines, shard_tensor *labels,
+                                                 const shard_margin_logits_options *options);
+
+typedef struct shard_adaface_margins_options {
+    size_t size;
+    double m, h;    /* the margin, 0.4, and the factor of the normalized norm, 0.333 */
+    double t_alpha; /* of the new batch in the running statistics, in [0, 1]; 0: they stay; 0.01 */
+} shard_adaface_margins_options;
+#define SHARD_ADAFACE_MARGINS_OPTIONS_VALUES sizeof(shard_adaface_margins_options), 0.4, 0.333, 0.01
+#define SHARD_ADAFACE_MARGINS_OPTIONS_INIT {SHARD_ADAFACE_MARGINS_OPTIONS_VALUES}
+/* AdaFace's margins for features of these norms [...], which is the labels' shape: the result is row_m2 of
+ * shard_margin_logits, *row_m3 (NULL: not wanted) its row_m3, float64, with .rule = SHARD_MARGIN_CLAMP. mean and std are
+ * tensors of one floating number, 20 and 100 at first: the running statistics of the norms, which are updated before they
+ * are used. A batch of one row leaves std as it is. No gradient. All ranks with the same rows have the same margins; norms
+ * split along a dimension have the statistics of all ranks' rows: collective over their group. As AdaFace's head.py. */
+#define shard_adaface_margins(norms, mean, std, ...) \
+    SHARD_GIVEN(shard_adaface_margins_with(          \
+        norms, mean, std, SHARD_OPTIONS_BEFORE(shard_adaface_margins_options, SHARD_ADAFACE_MARGINS_OPTIONS, __VA_ARGS__)))
+SHARD_API shard_tensor *shard_adaface_margins_with(shard_tensor *norms, shard_tensor *mean, shard_tensor *std,
+                                                   const shard_adaface_margins_options *options, shard_tensor **row_m3);
+
 typedef struct shard_one_hot_options {
     size_t size;
     shard_dtype dtype;     /* float32; an integer one is cast from it */

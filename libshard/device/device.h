@@ -172,6 +172,13 @@ enum { SHARD_CE_MAX, SHARD_CE_SUM, SHARD_CE_A, SHARD_CE_B, SHARD_CE_WEIGHT, SHAR
  * derivative of the result by the row's loss without r, the row's loss. */
 enum { SHARD_CE_LSE, SHARD_CE_SLOPE, SHARD_CE_FACTOR, SHARD_CE_LOSS, SHARD_CE_NUMBERS };
 
+/* Margins at the labels' columns, for the rows and columns of a shard_cross_entropy_shape, whose smoothing, z_loss and map
+ * are not read: see shard_margin_cosine. */
+typedef struct shard_margin {
+    double scale, m1, m2, m3;
+    int64_t rule; /* SHARD_ANGLE_ */
+} shard_margin;
+
 /* The error for faulty data: the format has three int64_t. Both are valid as long as the process. */
 typedef struct shard_fault {
     shard_status status;
@@ -506,6 +513,14 @@ typedef struct shard_device_ops {
     shard_status (*count_ahead)(shard_device *, const shard_cross_entropy_shape *, const void *x, const int64_t *target,
                                 const double *logit, int64_t ignored, int64_t *ahead, shard_dtype);
 
+    /* y = scale * x, at the target's column scale * the margin's cosine of x; slope[row] = its derivative by x without the
+     * scale, 1 where the target is ignored or not here. row_m2, row_m3 [rows] or NULL: in place of m2 and m3. y may be x. */
+    shard_status (*margin_logits)(shard_device *, const shard_cross_entropy_shape *, const shard_margin *, const void *x,
+                                  const int64_t *target, const double *row_m2, const double *row_m3, void *y, double *slope,
+                                  shard_dtype);
+    /* dx = scale * dy, at the target's column times slope[row]. dx may be dy. */
+    shard_status (*margin_logits_backward)(shard_device *, const shard_cross_entropy_shape *, const shard_margin *,
+                                           const int64_t *target, const double *slope, const void *dy, void *dx, shard_dtype);
     /* ---- embedding ---- */
 
     /* y [n, dim] = weight[index - row0], zeros where row0 <= index < row0 + rows does not hold. */
@@ -645,6 +660,8 @@ typedef struct shard_device_ops {
     X(cross_entropy_backward)                                                                                                    \
     X(pick_target)                                                                                                               \
     X(count_ahead)                                                                                                               \
+    X(margin_logits)                                                                                                             \
+    X(margin_logits_backward)                                                                                                    \
     X(embedding)                                                                                                                 \
     X(embedding_backward)                                                                                                        \
     X(embedding_power_sums)                                                                                                      \

@@ -51,6 +51,34 @@ SHARD_KERNEL double shard_row_slope(double b, double lse, double z_loss)
     return z_loss != 0 ? b + 2 * z_loss * lse : b;
 }
 
+/* ---- margins ---- */
+
+/* The rules for a margin's angle that is outside [0, pi]. */
+enum { SHARD_ANGLE_LINEAR, SHARD_ANGLE_CLAMP, SHARD_ANGLE_EASY, SHARD_ANGLE_COSINE };
+
+#define SHARD_ANGLE_PI 3.14159265358979323846
+#define SHARD_ANGLE_EDGE 1e-3 /* distance of clamped angles from 0 and pi; and the least sine that a slope is divided by */
+
+/* The target's cosine c becomes cos(m1 * acos(c) + m2) - m3; the derivative by c is in *slope. A c outside [-1, 1], by
+ * rounding, counts as the nearer end. beyond: one of the rules above. */
+SHARD_KERNEL double shard_margin_cosine(double c, double m1, double m2, double m3, int64_t beyond, double *slope)
+{
+    *slope = 1;
+    if ((m1 == 1 && m2 == 0) || (beyond == SHARD_ANGLE_EASY && c <= 0))
+        return c - m3;
+    double cosine = c > 1 ? 1 : c < -1 ? -1 : c, sine = sqrt((1 - cosine) * (1 + cosine));
+    double angle = m1 * acos(cosine) + m2, edge = beyond == SHARD_ANGLE_CLAMP ? SHARD_ANGLE_EDGE : 0;
+    bool above = angle > SHARD_ANGLE_PI - edge, outside = above || angle < edge;
+    if (outside && beyond == SHARD_ANGLE_CLAMP) {
+        *slope = 0;
+        return (above ? -cos(edge) : cos(edge)) - m3;
+    }
+    if (outside && beyond != SHARD_ANGLE_COSINE)
+        return (above ? c - m2 * sin(m2) : c + m2 * sin(m2)) - m3;
+    *slope = m1 * sin(angle) / (sine < SHARD_ANGLE_EDGE ? SHARD_ANGLE_EDGE : sine);
+    return cos(angle) - m3;
+}
+
 /* ---- elements ---- */
 
 #define SHARD_LOSS_ELEMENTS(real)                                                                                                \

@@ -158,6 +158,16 @@ static shard_tensor *at_labels(const net *n, shard_tensor *x)
     return shard_mul(less, shard_reshape(picked, SHARD_SHAPE(x->shape.dim[0], 1)));
 }
 
+/* Cosines with a margin at the label's. */
+static shard_tensor *margin(const net *n, shard_tensor *x)
+{
+    (void)n;
+    if (!x || x->shape.ndim != 2)
+        return x;
+    shard_tensor *labels = shard_full(SHARD_SHAPE(x->shape.dim[0]), 2, .dtype = SHARD_INT64);
+    return shard_margin_logits(shard_scale(shard_tanh(x), 0.9), labels, .scale = 1.5, .m2 = 0.5, .rule = SHARD_MARGIN_COSINE);
+}
+
 const net_operation net_operations[] = {
     {"relu", relu, BY_BOTH},
     {"gelu", gelu, BY_BOTH},
@@ -205,6 +215,7 @@ const net_operation net_operations[] = {
     {"mse_loss", mse_loss, 0},
     {"concatenate", rotate, BY_ROWS},
     {"pick and add at labels", at_labels, BY_ROWS, .placed = true, .sharp = true},
+    {"margin_logits", margin, BY_ROWS, .placed = true, .sharp = true},
 };
 const int net_operation_count = sizeof net_operations / sizeof *net_operations;
 
