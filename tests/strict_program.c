@@ -70,6 +70,10 @@ static void has_losses(shard_tensor *logits, shard_tensor *labels)
     shard_tensor *zeros = shard_zeros(SHARD_SHAPE(2, 4)), *margins, *more = NULL;
     shard_tensor *mean = shard_full(SHARD_SCALAR, 20), *deviation = shard_full(SHARD_SCALAR, 100);
     check(shard_cross_entropy(logits, labels, .z_loss = 1e-4, .soft_cap = 30) != NULL, "shard_cross_entropy with options");
+    check(fabs(shard_item(shard_binary_cross_entropy_with_logits(zeros, zeros)) - log(2.0)) < 1e-6, "binary cross-entropy");
+    check(fabs(shard_item(shard_binary_cross_entropy_with_logits(zeros, zeros, .reduction = SHARD_REDUCTION_BATCH_MEAN)) -
+               4 * log(2.0)) < 1e-6,
+          "a mean over the rows");
     check(shard_margin_logits(zeros, labels) != NULL, "shard_margin_logits");
     margins = shard_adaface_margins(shard_ones(SHARD_SHAPE(2)), mean, deviation, &more);
     check(margins && more, "shard_adaface_margins");

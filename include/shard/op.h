@@ -298,7 +298,12 @@ SHARD_API shard_tensor *shard_normalize_images(shard_tensor *x, const double *me
 SHARD_API shard_tensor *shard_softmax(shard_tensor *x);
 SHARD_API shard_tensor *shard_log_softmax(shard_tensor *x);
 
-typedef enum shard_reduction { SHARD_REDUCTION_MEAN = 0, SHARD_REDUCTION_SUM, SHARD_REDUCTION_NONE } shard_reduction;
+typedef enum shard_reduction {
+    SHARD_REDUCTION_MEAN = 0,
+    SHARD_REDUCTION_SUM,
+    SHARD_REDUCTION_NONE,
+    SHARD_REDUCTION_BATCH_MEAN, /* the sum divided by the number of rows; of shard_binary_cross_entropy_with_logits alone */
+} shard_reduction;
 
 typedef struct shard_cross_entropy_options {
     size_t size;
@@ -344,6 +349,37 @@ SHARD_API shard_tensor *shard_cross_entropy_with(shard_tensor *logits, shard_ten
         logits, target, SHARD_OPTIONS_BEFORE(shard_cross_entropy_options, SHARD_CROSS_ENTROPY_OPTIONS, __VA_ARGS__)))
 /* The same function under TorchShard's name. */
 #define shard_parallel_cross_entropy shard_cross_entropy
+
+typedef struct shard_binary_cross_entropy_options {
+    size_t size;
+    shard_tensor *pos_weight;  /* [classes], or split like the logits' classes: a factor of the targets' ones; NULL: ones */
+    shard_tensor *weight;      /* [classes], or split like them: a factor of a class's losses; NULL: ones */
+    shard_tensor *row_weight;  /* [rows...], any floating dtype: a factor of a row's losses; NULL: ones */
+    shard_reduction reduction; /* the mean is over rows times all classes; weights do not change the divisor */
+} shard_binary_cross_entropy_options;
+#define SHARD_BINARY_CROSS_ENTROPY_OPTIONS_VALUES \
+    sizeof(shard_binary_cross_entropy_options), NULL, NULL, NULL, SHARD_REDUCTION_MEAN
+#define SHARD_BINARY_CROSS_ENTROPY_OPTIONS_INIT {SHARD_BINARY_CROSS_ENTROPY_OPTIONS_VALUES}
+/* Logits [rows..., classes] and the target, which is of one of two kinds; a scalar, or of the logits' shape for NONE:
+ *   floating   like the logits, with their dtype: each element is the probability of a one;
+ *   int64      pairs [2, n] of the ones, a row (counted over the leading dimensions) and a class each, in ascending order,
+ *              as torch.sparse_coo_tensor's indices after coalesce(). All else is 0, and is stored nowhere. A pair that is out
+ *              of range, or not larger than the one before it by row and then by class, is an error: none is there twice.
+ * As torch.nn.functional.binary_cross_entropy_with_logits. Target, weight and pos_weight get no gradient; weights have
+ * the logits' dtype. Also under SHARD_AUTOCAST, 16-bit logits are read as they are, except for NONE.
+ *
+ * Logits that are split along classes: all ranks have the same pairs, of all classes, and the same row weights; one number
+ * of each rank is gathered, and every rank has the same value. Pairs, row weights or options that differ are an error on
+ * all ranks. For NONE nothing is gathered or compared, and the result is split like the logits.
+ * Logits that are split along a leading dimension, with the targets of the local rows, whose pairs count these: PARTIAL for a
+ * reduction, this rank's summand of the whole sum or mean.
+ * The backward writes the gradient over the logits if no other tensor refers to them by then. Collective over the
+ * logits' group if they are split along classes, except for NONE. */
+#define shard_binary_cross_entropy_with_logits(logits, ...)  \
+    SHARD_GIVEN(shard_binary_cross_entropy_with_logits_with( \
+        logits, SHARD_OPTIONS(shard_binary_cross_entropy_options, SHARD_BINARY_CROSS_ENTROPY_OPTIONS, __VA_ARGS__)))
+SHARD_API shard_tensor *shard_binary_cross_entropy_with_logits_with(shard_tensor *logits, shard_tensor *target,
+                                                                    const shard_binary_cross_entropy_options *options);
 
 typedef struct shard_mse_loss_options {
     size_t size;

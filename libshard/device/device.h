@@ -179,6 +179,19 @@ typedef struct shard_margin {
     int64_t rule; /* SHARD_ANGLE_ */
 } shard_margin;
 
+/*
+ * Binary cross-entropy of the columns [col0, col0 + cols) of `classes` in all: the loss of an element is r * w_c *
+ * shard_binary_loss(x, y, positive_c). Without their arrays the weights r, w and positive are 1. The targets y are an
+ * array like x with dense rows, or pairs: int64 [2, pairs], rows and then classes, each pair larger than the one before
+ * it by row, then by class; y is 1 at the pairs and 0 elsewhere. A pair outside of the rows or of these columns counts
+ * nowhere. `pitch` is that of x and of the gradient; of targets and losses rows are dense.
+ */
+typedef struct shard_binary_loss_shape {
+    int64_t rows, cols, pitch;
+    int64_t col0, classes;
+    int64_t pairs;
+} shard_binary_loss_shape;
+
 /* The error for faulty data: the format has three int64_t. Both are valid as long as the process. */
 typedef struct shard_fault {
     shard_status status;
@@ -521,6 +534,19 @@ typedef struct shard_device_ops {
     /* dx = scale * dy, at the target's column times slope[row]. dx may be dy. */
     shard_status (*margin_logits_backward)(shard_device *, const shard_cross_entropy_shape *, const shard_margin *,
                                            const int64_t *target, const double *slope, const void *dy, void *dx, shard_dtype);
+    /* The fault (row, class, position) for the first of the pairs [2, pairs] that is not larger than the one before it. */
+    shard_status (*check_pairs)(shard_device *, int64_t pairs, const int64_t *pair, const shard_fault *);
+    /* each [rows, cols] = the elements' losses, and *sum = their sum, in double; NULL: not wanted. target or pair is NULL.
+     * weight, positive [cols] of x's dtype or NULL, row_weight [rows] or NULL. */
+    shard_status (*binary_cross_entropy)(shard_device *, const shard_binary_loss_shape *, const void *x, const void *target,
+                                         const int64_t *pair, const void *weight, const void *positive, const double *row_weight,
+                                         void *each, double *sum, shard_dtype);
+    /* dx = *scale * the derivative of the element's loss, times dy [rows, cols] if that is not NULL. dx may be x. */
+    shard_status (*binary_cross_entropy_backward)(shard_device *, const shard_binary_loss_shape *, const void *x,
+                                                  const void *target, const int64_t *pair, const void *weight,
+                                                  const void *positive, const double *row_weight, const double *scale,
+                                                  const void *dy, void *dx, shard_dtype);
+
     /* ---- embedding ---- */
 
     /* y [n, dim] = weight[index - row0], zeros where row0 <= index < row0 + rows does not hold. */
@@ -662,6 +688,9 @@ typedef struct shard_device_ops {
     X(count_ahead)                                                                                                               \
     X(margin_logits)                                                                                                             \
     X(margin_logits_backward)                                                                                                    \
+    X(check_pairs)                                                                                                               \
+    X(binary_cross_entropy)                                                                                                      \
+    X(binary_cross_entropy_backward)                                                                                             \
     X(embedding)                                                                                                                 \
     X(embedding_backward)                                                                                                        \
     X(embedding_power_sums)                                                                                                      \

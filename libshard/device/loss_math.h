@@ -87,6 +87,22 @@ SHARD_KERNEL double shard_margin_cosine(double c, double m1, double m2, double m
     {                                                                                                                            \
         real t = x * inverse_cap;                                                                                                \
         return scale * (1 - t * t);                                                                                              \
+    }                                                                                                                            \
+    /* Binary cross-entropy of the logit x with the target y, whose positive part counts `positive` times:                       \
+     * (1 - y) * log(1 + exp(x)) + positive * y * log(1 + exp(-x)), where log_rest = log(1 + exp(-|x|)). Both parts are 0        \
+     * where their factor is, also for an infinite x. */                                                                         \
+    SHARD_KERNEL real SHARD_LOSS_NAME(shard_binary_loss, real)(real x, real y, real positive, real log_rest)                     \
+    {                                                                                                                            \
+        real of_zero = (x > 0 ? x : 0) + log_rest, of_one = (x < 0 ? -x : 0) + log_rest;                                         \
+        real zero = y != 1 ? (1 - y) * of_zero : 0, one = y != 0 ? positive * y * of_one : 0;                                    \
+        return zero + one;                                                                                                       \
+    }                                                                                                                            \
+    /* Its derivative by x, where exponential = exp(-|x|). */                                                                    \
+    SHARD_KERNEL real SHARD_LOSS_NAME(shard_binary_slope, real)(real x, real y, real positive, real exponential)                 \
+    {                                                                                                                            \
+        real larger = 1 / (1 + exponential), smaller = exponential * larger;                                                     \
+        real sigmoid = x < 0 ? smaller : larger, rest = x < 0 ? larger : smaller;                                                \
+        return (1 - y) * sigmoid - positive * y * rest;                                                                          \
     }
 #ifdef __cplusplus
 extern "C++" { /* also where the includer's declarations are C's */

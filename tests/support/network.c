@@ -86,6 +86,12 @@ shard_tensor *net_labels(const shard_tensor *x)
 UNARY(embedding, shard_mul(x, shard_embedding(n->leaf[NET_TABLE], net_labels(x), -1)))
 UNARY(cross_entropy, shard_mul(x, shard_cross_entropy(x, net_labels(x))))
 
+static shard_tensor *quarters(const shard_tensor *x)
+{
+    return shard_full(shard_tensor_shape(x), 0.25, .dtype = shard_tensor_dtype(x));
+}
+UNARY(binary_cross_entropy, shard_mul(x, shard_binary_cross_entropy_with_logits(x, quarters(x))))
+
 static shard_tensor *cube_forward(shard_custom_op *op, int inputs, shard_tensor *const *input)
 {
     (void)inputs;
@@ -192,6 +198,7 @@ const net_operation net_operations[] = {
     {"batch_norm", batch_norm, 0},
     {"embedding", embedding, 0},
     {"cross_entropy", cross_entropy, 0},
+    {"binary_cross_entropy", binary_cross_entropy, 0},
     {"conv2d", conv2d, 0},
     {"max_pool", max_pool, 0},
     {"avg_pool", avg_pool, 0},
