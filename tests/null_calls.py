@@ -59,6 +59,12 @@ MADE_FOR = {
     ("shard_printable", "to"): "made_bytes",
     ("shard_add_at_labels", "labels"): "shard_zeros(SHARD_SHAPE(2), .dtype = SHARD_INT64)",
     ("shard_cross_entropy_with", "target"): "shard_zeros(SHARD_SHAPE(2), .dtype = SHARD_INT64)",
+    ("shard_margin_logits_with", "labels"): "shard_zeros(SHARD_SHAPE(2), .dtype = SHARD_INT64)",
+    ("shard_adaface_margins_with", "mean"): "shard_zeros(SHARD_SCALAR)",
+    ("shard_adaface_margins_with", "std"): "shard_zeros(SHARD_SCALAR)",
+    ("shard_precision_at_k", "indices"): "shard_zeros(SHARD_SHAPE(2, 2), .dtype = SHARD_INT64)",
+    ("shard_precision_at_k", "pairs"): "shard_zeros(SHARD_SHAPE(2, 1), .dtype = SHARD_INT64)",
+    ("shard_precision_at_k", "inverse_propensity"): "shard_ones(SHARD_SHAPE(2))",
 }
 # Values by the parameter's name, else 1; structs and enums are 0.
 NUMBERS = ["int", "int64_t", "uint64_t", "size_t", "double", "bool"]
@@ -89,6 +95,8 @@ LEGAL = {
     ("shard_save_with", "metadata"): OPTIONAL,
     ("shard_load_with", "metadata"): UNWANTED,
     ("shard_cross_entropy_with", "label_rank"): UNWANTED,
+    ("shard_adaface_margins_with", "row_m3"): UNWANTED,
+    ("shard_precision_at_k", "inverse_propensity"): OPTIONAL,
     ("shard_inspect", "metadata"): UNWANTED,
     ("shard_group_size", "group"): ALONE,
     ("shard_group_transport", "group"): ALONE,

@@ -65,6 +65,23 @@ static void takes_compound_literals(void)
     }
 }
 
+static void has_losses(shard_tensor *logits, shard_tensor *labels)
+{
+    shard_tensor *zeros = shard_zeros(SHARD_SHAPE(2, 4)), *margins, *more = NULL;
+    shard_tensor *mean = shard_full(SHARD_SCALAR, 20), *deviation = shard_full(SHARD_SCALAR, 100);
+    check(shard_cross_entropy(logits, labels, .z_loss = 1e-4, .soft_cap = 30) != NULL, "shard_cross_entropy with options");
+    check(fabs(shard_item(shard_binary_cross_entropy_with_logits(zeros, zeros)) - log(2.0)) < 1e-6, "binary cross-entropy");
+    check(fabs(shard_item(shard_binary_cross_entropy_with_logits(zeros, zeros, .reduction = SHARD_REDUCTION_BATCH_MEAN)) -
+               4 * log(2.0)) < 1e-6,
+          "a mean over the rows");
+    check(shard_margin_logits(zeros, labels) != NULL, "shard_margin_logits");
+    margins = shard_adaface_margins(shard_ones(SHARD_SHAPE(2)), mean, deviation, &more);
+    check(margins && more, "shard_adaface_margins");
+    check(shard_adaface_margins(shard_ones(SHARD_SHAPE(2)), mean, deviation, NULL, .t_alpha = 0.5) != NULL, "its options");
+    check(shard_margin_logits(zeros, labels, .row_m2 = margins, .row_m3 = more, .rule = SHARD_MARGIN_CLAMP) != NULL,
+          "row margins");
+}
+
 static void computes(void)
 {
     int64_t labels[2] = {0, 3};
@@ -87,6 +104,7 @@ static void computes(void)
         check(shard_item(shard_sum(shard_one_hot(target, 4))) == 2, "shard_one_hot");
         check(shard_item(shard_mse_loss(ones, zeros)) == 1, "shard_mse_loss");
         check(shard_item(shard_mse_loss(ones, zeros, .reduction = SHARD_REDUCTION_SUM)) == 4, "a reduction");
+        has_losses(shard_reshape(x, SHARD_SHAPE(2, 4)), target);
         SHARD_AUTOCAST(SHARD_BFLOAT16)
         SHARD_NO_GRAD
         check(shard_parallel_cross_entropy(shard_reshape(x, SHARD_SHAPE(2, 4)), target) != NULL, "modes");

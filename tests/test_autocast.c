@@ -233,6 +233,38 @@ static shard_tensor *soft_labels(shard_tensor *const *x)
     return shard_cross_entropy(x[0], shard_detach(x[1]), .reduction = SHARD_REDUCTION_SUM);
 }
 
+static shard_tensor *margin_logits(shard_tensor *const *x)
+{
+    return shard_margin_logits(shard_scale(x[0], 0.25), some_labels(), .scale = 4, .m2 = 0.25, .m3 = 0.125);
+}
+
+static shard_tensor *some_pairs(void)
+{
+    static const int64_t pairs[] = {0, 0, 3, 1, 4, 2};
+    return shard_from_host(pairs, SHARD_SHAPE(2, 3), .dtype = SHARD_INT64);
+}
+
+static shard_tensor *binary_loss(shard_tensor *const *x)
+{
+    return shard_binary_cross_entropy_with_logits(x[0], some_pairs());
+}
+
+static shard_tensor *each_binary_loss(shard_tensor *const *x)
+{
+    return shard_binary_cross_entropy_with_logits(x[0], some_pairs(), .reduction = SHARD_REDUCTION_NONE);
+}
+
+static shard_tensor *binary_targets(shard_tensor *const *x)
+{
+    return shard_binary_cross_entropy_with_logits(x[0], shard_detach(x[1]));
+}
+
+static shard_tensor *positive_weights(shard_tensor *const *x)
+{
+    shard_tensor *weight = shard_cast(shard_full(SHARD_SHAPE(5), 0.3), shard_tensor_dtype(x[1]));
+    return shard_binary_cross_entropy_with_logits(x[0], some_pairs(), .pos_weight = shard_detach(weight));
+}
+
 #define MATRIX SHARD_SHAPE(6, 5)
 #define IMAGES SHARD_SHAPE(2, 4, 4, 3)
 
@@ -264,6 +296,14 @@ static const cast_case cases[] = {
     {"class weights of 16 bits", weighted, 2, {MATRIX, SHARD_SHAPE(1)}, {F, N}, F},
     {"probabilities", soft_labels, 2, {MATRIX, MATRIX}, {N, F}, F},
     {"probabilities of 16 bits", soft_labels, 2, {MATRIX, MATRIX}, {F, N}, F},
+    {"binary_cross_entropy", binary_loss, 1, {MATRIX}, {N}, F},
+    {"binary_cross_entropy of float64", binary_loss, 1, {MATRIX}, {D}, D},
+    {"each element's loss", each_binary_loss, 1, {MATRIX}, {N}, F},
+    {"binary targets", binary_targets, 2, {MATRIX, MATRIX}, {N, F}, F},
+    {"binary targets of 16 bits", binary_targets, 2, {MATRIX, MATRIX}, {F, N}, F},
+    {"positive weights", positive_weights, 2, {MATRIX, SHARD_SHAPE(1)}, {N, F}, F},
+    {"margin_logits", margin_logits, 1, {MATRIX}, {N}, N},
+    {"margin_logits of float32", margin_logits, 1, {MATRIX}, {F}, F},
     {"concatenate", concatenate, 2, {MATRIX, SHARD_SHAPE(2, 5)}, {N, N}, N},
     {"concatenate of two types", concatenate, 2, {MATRIX, SHARD_SHAPE(2, 5)}, {N, F}, F},
     {"pick_labels", pick_labels, 1, {MATRIX}, {N}, N},

@@ -1,5 +1,8 @@
 /* The loss of whole logits: against plain loops, finite differences and PyTorch; its edges and errors. */
+#include "support/golden.h"
+#include "support/gradcheck.h"
 #include "support/loss.h"
+#include "support/options.h"
 
 #include "base/error.h"
 #include "tensor/tensor.h"
@@ -53,6 +56,19 @@ START_TEST(follows_the_definition)
 }
 END_TEST
 
+START_TEST(follows_the_definition_in_other_ways)
+{
+    static const int64_t shapes[][2] = {{5, 3}, {9, 10}, {3, 1031}};
+    int form = _i / (LOSS_WAYS - 1);
+    for (size_t s = 0; s < sizeof shapes / sizeof *shapes; s++)
+        for (int i = (_i + (int)s) % 5; i < LOSS_CASES; i += 5) {
+            loss_case c = loss_case_at(i, shapes[s][0], shapes[s][1], tolerances[form].dtype);
+            c = loss_case_by(_i % (LOSS_WAYS - 1) + 1, c);
+            check_case(&c, 2 * tolerances[form].loss, 8 * tolerances[form].gradient);
+        }
+}
+END_TEST
+
 static double weighted_loss(const loss_case *c, const loss_data *data)
 {
     double sum = 0.0, *result = calloc((size_t)data->results + 1, sizeof *result);
@@ -66,9 +82,12 @@ static double weighted_loss(const loss_case *c, const loss_data *data)
     return sum;
 }
 
+/* Of all cases, and of some in other ways. */
+enum { FEW_CASES = LOSS_CASES / 5 };
 START_TEST(has_the_gradient_of_its_differences)
 {
-    loss_case c = loss_case_at(_i, 5, 4, SHARD_FLOAT64);
+    int more = _i - LOSS_CASES, way = more < 0 ? 0 : 1 + more / FEW_CASES;
+    loss_case c = loss_case_by(way, loss_case_at(more < 0 ? _i : more % FEW_CASES * 5 + way % 5, 5, 4, SHARD_FLOAT64));
     loss_data data = loss_data_make(&c);
     double result[5], gradient[20], step = 1e-5;
     loss_and_gradient(&c, &data, NULL, whole(&c), result, gradient);
@@ -294,7 +313,7 @@ static void read_inputs(FILE *file, loss_case *c, loss_data *data)
         data->dy[i] = 0.5 + (double)(i % 3);
 }
 
-static void check_golden(FILE *file, loss_case *c, loss_data *data)
+static void check_numbers(FILE *file, loss_case *c, loss_data *data)
 {
     /* PyTorch rounds the log-probabilities of 16-bit types, and computes float32's in float32. */
     static const double close[] = {
@@ -331,7 +350,7 @@ START_TEST(equals_pytorch)
             read_inputs(file, &c, &data);
         } else {
             ck_assert_str_eq(word, "case");
-            check_golden(file, &c, &data);
+            check_numbers(file, &c, &data);
             cases++;
         }
     }
@@ -339,6 +358,40 @@ START_TEST(equals_pytorch)
     ck_assert_int_gt(cases, 100);
     loss_data_free(&data);
     fclose(file);
+}
+END_TEST
+
+/* tests/golden/make_losses.py writes the options beside the names. */
+static const struct {
+    const char *name;
+    shard_cross_entropy_options options;
+} other_ways[] = {
+    {"row_weight", {SHARD_CROSS_ENTROPY_OPTIONS_VALUES}},
+    {"z_loss", {SHARD_CROSS_ENTROPY_OPTIONS_VALUES, .z_loss = 0.01, .reduction = SHARD_REDUCTION_SUM}},
+    {"logit_scale", {SHARD_CROSS_ENTROPY_OPTIONS_VALUES, .logit_scale = 2.5}},
+    {"soft_cap", {SHARD_CROSS_ENTROPY_OPTIONS_VALUES, .soft_cap = 1.5, .label_smoothing = 0.1}},
+    {"all", {SHARD_CROSS_ENTROPY_OPTIONS_VALUES, .z_loss = 0.01, .logit_scale = 2.5, .soft_cap = 1.5, .label_smoothing = 0.1}},
+};
+enum { OTHER_WAYS = sizeof other_ways / sizeof *other_ways };
+
+START_TEST(equals_pytorch_in_other_ways)
+{
+    SHARD_SCOPE
+    {
+        golden_case c = golden_read(test_file("golden/losses.txt"), other_ways[_i].name);
+        shard_cross_entropy_options options = other_ways[_i].options;
+        shard_tensor *logits = golden_tensor(golden_find(&c, "x0"), SHARD_FLOAT64);
+        const golden *weight = golden_find(&c, "weight"), *rows = golden_find(&c, "row_weight");
+        options.weight = weight ? golden_tensor(weight, SHARD_FLOAT64) : NULL;
+        options.row_weight = rows ? golden_tensor(rows, SHARD_FLOAT64) : NULL;
+        shard_set_requires_grad(logits, true);
+        shard_tensor *labels = golden_tensor(golden_find(&c, "labels"), SHARD_INT64);
+        shard_tensor *loss = shard_cross_entropy_with(logits, labels, &options, NULL);
+        check_golden(&c, "y", loss, 1e-13);
+        check_ok(shard_backward_from(loss, golden_tensor(golden_find(&c, "dy"), SHARD_FLOAT64)));
+        check_golden(&c, "d0", shard_grad(logits), 1e-13);
+        golden_free(&c);
+    }
 }
 END_TEST
 
@@ -472,6 +525,67 @@ START_TEST(refuses_probabilities)
 }
 END_TEST
 
+START_TEST(refuses_row_weights)
+{
+    SHARD_SCOPE
+    {
+        shard_tensor *logits = shard_zeros(SHARD_SHAPE(2, 3)), *labels = LABELS(0, 1);
+        refused(shard_cross_entropy(logits, labels, .row_weight = shard_ones(SHARD_SHAPE(3))), SHARD_ERROR_SHAPE,
+                "shard_cross_entropy: row weights of shape \\[3] for logits of shape \\[2, 3]*");
+        refused(shard_cross_entropy(logits, labels, .row_weight = labels), SHARD_ERROR_SHAPE,
+                "shard_cross_entropy: row weights are int64 on *; a floating dtype on * is needed");
+        refused(shard_cross_entropy(logits, labels, .row_weight = shard_ones(SHARD_SHAPE(2), .requires_grad = true)),
+                SHARD_ERROR_UNSUPPORTED, "shard_cross_entropy: row weights require a gradient*shard_detach*");
+    }
+}
+END_TEST
+
+/* The weight of a row is a factor, negative and 0 too; all 0 have no mean. */
+START_TEST(weighs_rows)
+{
+    SHARD_SCOPE
+    {
+        shard_tensor *logits = tensor_of((const double[]){0, 0, 0, 0}, SHARD_SHAPE(2, 2), SHARD_FLOAT64), *labels = LABELS(0, 1);
+        shard_tensor *weight = tensor_of((const double[]){-1, 3}, SHARD_SHAPE(2), SHARD_FLOAT64);
+        check_loss(shard_cross_entropy(logits, labels, .row_weight = weight, .reduction = SHARD_REDUCTION_SUM), 2 * log(2),
+                   1e-15);
+        check_loss(shard_cross_entropy(logits, labels, .row_weight = weight), log(2), 1e-15);
+        check_loss(shard_cross_entropy(logits, LABELS(-100, 1), .row_weight = weight), log(2), 1e-15);
+        check_loss(shard_cross_entropy(logits, labels, .row_weight = shard_zeros(SHARD_SHAPE(2))), NAN, 0);
+    }
+}
+END_TEST
+
+/* Ranks are those of the logits as they are given, which a cap may make equal. */
+START_TEST(ranks_logits_without_the_cap)
+{
+    static const double values[] = {1000, 2000, 3000, 1, 2, 3};
+    SHARD_SCOPE
+    {
+        shard_tensor *logits = tensor_of(values, SHARD_SHAPE(2, 3), SHARD_FLOAT32), *rank;
+        shard_tensor *loss =
+            shard_cross_entropy_with_rank(logits, LABELS(1, 1), &rank, .soft_cap = 1, .logit_scale = 2, .label_smoothing = 0.1);
+        ck_assert_msg(loss, "%s", shard_last_error());
+        ck_assert_int_eq(shard_count_top_k(rank, 1), 0);
+        ck_assert_int_eq(shard_count_top_k(rank, 2), 2);
+    }
+}
+END_TEST
+
+START_TEST(refuses_factors)
+{
+    SHARD_SCOPE
+    {
+        shard_tensor *logits = shard_zeros(SHARD_SHAPE(2, 3)), *labels = LABELS(0, 1);
+        refused(shard_cross_entropy(logits, labels, .z_loss = -1), SHARD_ERROR_ARGUMENT,
+                "shard_cross_entropy: z_loss -1; a finite number of at least 0 is needed");
+        refused(shard_cross_entropy(logits, labels, .logit_scale = 0), SHARD_ERROR_ARGUMENT,
+                "shard_cross_entropy: logit_scale 0; a finite number above 0 is needed");
+        refused(shard_cross_entropy(logits, labels, .soft_cap = NAN), SHARD_ERROR_ARGUMENT, "shard_cross_entropy: soft_cap nan*");
+    }
+}
+END_TEST
+
 START_TEST(refuses_weights)
 {
     SHARD_SCOPE {
@@ -539,7 +653,8 @@ int main(void)
     Suite *suite = suite_create("cross_entropy");
     TCase *values = test_case(suite, "values");
     tcase_add_loop_test(values, follows_the_definition, 0, 4);
-    tcase_add_loop_test(values, has_the_gradient_of_its_differences, 0, LOSS_CASES);
+    tcase_add_loop_test(values, follows_the_definition_in_other_ways, 0, 4 * (LOSS_WAYS - 1));
+    tcase_add_loop_test(values, has_the_gradient_of_its_differences, 0, LOSS_CASES + FEW_CASES * (LOSS_WAYS - 1));
     tcase_add_test(values, ignores_any_index);
     tcase_add_loop_test(values, takes_one_row_without_a_dimension, 0, 2);
     tcase_add_test(values, takes_no_rows);
@@ -548,7 +663,10 @@ int main(void)
     tcase_add_test(values, keeps_the_loss_of_large_equal_logits);
     tcase_add_test(values, ignores_extreme_rows);
     tcase_add_test(values, sums_a_million_classes);
+    tcase_add_test(values, weighs_rows);
+    tcase_add_test(values, ranks_logits_without_the_cap);
     tcase_add_test(values, equals_pytorch);
+    tcase_add_loop_test(values, equals_pytorch_in_other_ways, 0, OTHER_WAYS);
     TCase *memory = test_case(suite, "memory");
     tcase_add_test(memory, puts_the_gradient_over_released_logits);
     tcase_add_test(memory, leaves_nothing_behind);
@@ -557,6 +675,8 @@ int main(void)
     tcase_add_test(errors, refuses_labels);
     tcase_add_test(errors, refuses_probabilities);
     tcase_add_test(errors, refuses_weights);
+    tcase_add_test(errors, refuses_row_weights);
+    tcase_add_test(errors, refuses_factors);
     tcase_add_test(errors, refuses_options);
     tcase_add_test(errors, refuses_placements);
     tcase_add_test(errors, leaves_the_first_error_alone);

@@ -26,13 +26,17 @@ static const struct {
     {2, 18001, 2, {0, 1000, 18001}},
 };
 enum { SHAPES = sizeof shapes / sizeof *shapes };
-enum { WEIGHTED = 1, SMOOTHED = 2, PROBABILITIES = 4, FORMS = 8 };
+enum { WEIGHTED = 1, SMOOTHED = 2, PROBABILITIES = 4, FORMS = 8, MAPS = 4 };
+
+/* The logits as they are, scaled, capped, and both. */
+static const shard_logit_map maps[MAPS] = {{0, 0, 0}, {1, 0.75, 0}, {1, 1, 10}, {1, 2.5, 12}};
 
 /* The whole problem; parts are cut out of it. */
 typedef struct problem {
     shard_dtype dtype;
     int64_t rows, classes;
     double smoothing;
+    const shard_logit_map *map;
     void *x, *probability, *weight; /* probability and weight NULL where the form has none */
     int64_t *target;                /* NULL with probabilities */
 } problem;
@@ -49,7 +53,7 @@ static bool is_ignored(const problem *p, int64_t row)
 
 static problem problem_new(shard_dtype dtype, int shape, int form)
 {
-    problem p = {.dtype = dtype, .rows = shapes[shape].rows, .classes = shapes[shape].classes};
+    problem p = {.dtype = dtype, .rows = shapes[shape].rows, .classes = shapes[shape].classes, .map = &maps[0]};
     int64_t n = p.rows * p.classes;
     p.x = array_noise(n, dtype, 1, -15, 15);
     p.smoothing = form & SMOOTHED ? 0.1 : 0;
@@ -73,6 +77,25 @@ static void problem_free(problem *p)
     array_free(p->probability, p->rows * p->classes, p->dtype);
     array_free(p->weight, p->classes, p->dtype);
     array_free(p->target, p->rows, SHARD_INT64);
+}
+
+static long double mapped(const problem *p, long double x)
+{
+    long double scaled = p->map->maps ? p->map->scale * x : x, cap = p->map->soft_cap;
+    return cap > 0 ? cap * tanhl(scaled / cap) : scaled;
+}
+
+/* Its derivative. */
+static long double derivative(const problem *p, long double x)
+{
+    long double t = p->map->soft_cap > 0 ? mapped(p, x) / p->map->soft_cap : 0;
+    return (p->map->maps ? p->map->scale : 1) * (1 - t * t);
+}
+
+/* The error of a mapped value; 0 where it is the logit. */
+static long double map_error(const problem *p, long double x)
+{
+    return p->map->maps ? 8 * fabsl(mapped(p, x)) * compute_unit(p->dtype) : 0;
 }
 
 /* q of a row and a class, in the whole. */
@@ -121,7 +144,8 @@ static part part_new(const problem *p, int64_t first, int64_t end, int way)
                             .col0 = first,
                             .classes = p->classes,
                             .ignore_index = IGNORE,
-                            .smoothing = p->smoothing},
+                            .smoothing = p->smoothing,
+                            .map = *p->map},
                   .x = columns(p, p->x, p->rows, first, cols, shard_pitch(pitch, cols)),
                   .probability = columns(p, p->probability, p->rows, first, cols, cols),
                   .weight = columns(p, p->weight, 1, first, cols, cols)};
@@ -138,23 +162,25 @@ static void part_free(part *a, shard_dtype dtype)
 static void check_stats(shard_device *device, const problem *p, const part *a, const double *stats)
 {
     for (int64_t row = 0; row < p->rows; row++) {
-        long double max = -INFINITY, sum = 0, qx = 0, q = 0, size = 0, weight = 0;
+        long double max = -INFINITY, sum = 0, qx = 0, q = 0, size = 0, weight = 0, off = 0;
         for (int64_t c = a->shape.col0; c < a->shape.col0 + a->shape.cols; c++)
-            max = fmaxl(max, array_get(p->x, row * p->classes + c, p->dtype));
+            max = fmaxl(max, mapped(p, array_get(p->x, row * p->classes + c, p->dtype)));
         for (int64_t c = a->shape.col0; c < a->shape.col0 + a->shape.cols; c++) {
-            long double x = array_get(p->x, row * p->classes + c, p->dtype), s = share(p, row, c);
+            long double x = mapped(p, array_get(p->x, row * p->classes + c, p->dtype)), s = share(p, row, c);
             sum += expl(x - max);
             qx += s * x;
             q += s;
             size += fabsl(s * x);
+            off += expl(x - max) * 2 * (fabsl(max) + fabsl(x));
             if (p->target && p->target[row] == c)
                 weight = p->weight ? array_get(p->weight, c, p->dtype) : 1;
         }
         const double *got = stats + row * SHARD_CE_STATS;
-        long double u = compute_unit(p->dtype);
-        check_close(SHARD_FLOAT64, got[SHARD_CE_MAX], max, 0, "max", row);
-        check_close(SHARD_FLOAT64, got[SHARD_CE_SUM], sum, sum * (p->dtype == SHARD_FLOAT64 ? 128 : 16) * u, device->name, row);
-        check_close(SHARD_FLOAT64, got[SHARD_CE_A], qx, size * 1e-13L, "a", row);
+        long double u = compute_unit(p->dtype), more = p->map->maps ? 8 * u : 0; /* of mapped logits */
+        check_close(SHARD_FLOAT64, got[SHARD_CE_MAX], max, fabsl(max) * more, "max", row);
+        check_close(SHARD_FLOAT64, got[SHARD_CE_SUM], sum, sum * (p->dtype == SHARD_FLOAT64 ? 128 : 16) * u + off * more,
+                    device->name, row);
+        check_close(SHARD_FLOAT64, got[SHARD_CE_A], qx, size * (1e-13L + more), "a", row);
         check_close(SHARD_FLOAT64, got[SHARD_CE_B], q, q * 1e-13L, "b", row);
         check_close(SHARD_FLOAT64, got[SHARD_CE_WEIGHT], weight, 0, "weight", row);
     }
@@ -168,6 +194,7 @@ START_TEST(stats)
         for (int s = 0; s < SHAPES; s++)
             for (int form = 0; form < FORMS; form++) {
                 problem p = problem_new(dtype, s, form);
+                p.map = &maps[(form + s) % MAPS];
                 for (int k = 0; k < shapes[s].parts; k++) {
                     part a = part_new(&p, shapes[s].bounds[k], shapes[s].bounds[k + 1], s + form + k);
                     double *out = array_new(p.rows * SHARD_CE_STATS, SHARD_FLOAT64);
@@ -186,9 +213,9 @@ static void whole_row(const problem *p, int64_t row, double *lse, double *b)
 {
     long double max = -INFINITY, sum = 0, q = 0;
     for (int64_t c = 0; c < p->classes; c++)
-        max = fmaxl(max, array_get(p->x, row * p->classes + c, p->dtype));
+        max = fmaxl(max, mapped(p, array_get(p->x, row * p->classes + c, p->dtype)));
     for (int64_t c = 0; c < p->classes; c++) {
-        sum += expl(array_get(p->x, row * p->classes + c, p->dtype) - max);
+        sum += expl(mapped(p, array_get(p->x, row * p->classes + c, p->dtype)) - max);
         q += share(p, row, c);
     }
     *lse = (double)(max + logl(sum));
@@ -209,11 +236,14 @@ static void check_backward(shard_device *device, const problem *p, const part *a
             ck_assert(isnan(array_get(dx, i, p->dtype)));
             continue;
         }
-        long double x = array_get(p->x, row * p->classes + c, p->dtype), q = share(p, row, c);
-        long double exponential = b[row] * expl(x - lse[row]), want = scale[row] * (exponential - q);
+        long double logit = array_get(p->x, row * p->classes + c, p->dtype), x = mapped(p, logit), q = share(p, row, c);
+        long double exponential = b[row] * expl(x - lse[row]), slope = derivative(p, logit);
+        long double want = scale[row] * (exponential - q) * slope, u = compute_unit(p->dtype);
         /* The difference x - lse is rounded, which exp turns into as many units as it is large. */
-        long double units = (8 + fabsl(x - lse[row])) * exponential + 8 * q;
-        long double error = fabsl(scale[row]) * units * compute_unit(p->dtype) + 0x1p-120L;
+        long double error = fabsl(scale[row]) * slope * ((8 + fabsl(x - lse[row])) * exponential + 8 * q) * u + 0x1p-120L;
+        if (p->map->maps) /* of x in the exponential, and of 1 - t * t */
+            error +=
+                fabsl(scale[row]) * (slope * exponential * map_error(p, logit) + fabsl(exponential - q) * p->map->scale * 32 * u);
         check_close(p->dtype, array_get(dx, i, p->dtype), want, error, device->name, i);
     }
     if (!in_place)
@@ -227,6 +257,7 @@ START_TEST(backward)
     for (int s = 0; s < SHAPES; s++)
         for (int form = 0; form < FORMS; form++) {
             problem p = problem_new(dtype, s, form);
+            p.map = &maps[(form + s / 2) % MAPS];
             double *lse = array_new(p.rows, SHARD_FLOAT64), *b = array_new(p.rows, SHARD_FLOAT64);
             double *scale = array_noise(p.rows, SHARD_FLOAT64, 5, 0.25, 2);
             for (int64_t row = 0; row < p.rows; row++)
@@ -421,38 +452,40 @@ static double *make_parts(int64_t rows, bool soft)
     return parts;
 }
 
-static void check_join(shard_device *device, int64_t rows, bool mean, const double *parts, const int64_t *target)
+/* of_rows: with row weights and z-loss. */
+static void check_join(shard_device *device, int64_t rows, bool mean, const double *parts, const int64_t *target, bool of_rows)
 {
     int64_t stride = rows * SHARD_CE_STATS + GAP, count = SHARD_CE_NUMBERS * rows;
     double *numbers = array_new(count, SHARD_FLOAT64), *result = array_new(1, SHARD_FLOAT64);
     int64_t *ahead = array_new(JOIN_MEMBERS * stride, SHARD_INT64), *rank = array_new(rows, SHARD_INT64);
     for (int64_t i = 0; i < JOIN_MEMBERS * stride; i++)
         ahead[i] = i % 1000 + (INT64_C(1) << 40);
-    shard_cross_entropy_shape shape = {.rows = rows, .classes = 10, .ignore_index = 4};
-    RUN(device, cross_entropy_join, &shape, mean, JOIN_MEMBERS, stride, parts, ahead, target, numbers, result, rank);
+    shard_cross_entropy_shape shape = {.rows = rows, .classes = 10, .ignore_index = 4, .z_loss = of_rows ? 0.125 : 0};
+    double *row_weight = of_rows ? array_noise(rows, SHARD_FLOAT64, 16, 0, 2) : NULL;
+    RUN(device, cross_entropy_join, &shape, mean, JOIN_MEMBERS, stride, parts, ahead, target, row_weight, numbers, result, rank);
     long double sum = 0, size = 0, weights = 0;
     for (int64_t row = 0; row < rows; row++) {
-        long double exponentials = 0, a = 0, b = 0;
+        long double exponentials = 0, a = 0, b = 0, weight = 0, r = row_weight ? row_weight[row] : 1;
         bool ignored = target && (target[row] == 4 || target[row] < 0 || target[row] >= 10);
         for (int64_t member = 0; member < JOIN_MEMBERS; member++) {
             const double *one = parts + member * stride + row * SHARD_CE_STATS;
             exponentials += one[SHARD_CE_SUM] * expl(one[SHARD_CE_MAX]);
             a += one[SHARD_CE_A];
             b += one[SHARD_CE_B];
-            weights += target ? one[SHARD_CE_WEIGHT] : 0;
+            weight += target ? one[SHARD_CE_WEIGHT] : 0;
         }
-        weights += target ? 0 : 1;
-        long double lse = logl(exponentials), loss = ignored ? 0 : b * lse - a;
+        weights += r * (target ? weight : 1);
+        long double lse = logl(exponentials), loss = ignored ? 0 : r * (b * lse - a + shape.z_loss * lse * lse);
         check_close(SHARD_FLOAT64, numbers[SHARD_CE_LSE * rows + row], lse, 1e-14L, "lse", row);
-        check_close(SHARD_FLOAT64, numbers[SHARD_CE_TARGETS * rows + row], b, 1e-15L, "b", row);
-        check_close(SHARD_FLOAT64, numbers[SHARD_CE_LOSS * rows + row], loss, 1e-13L, "loss", row);
+        check_close(SHARD_FLOAT64, numbers[SHARD_CE_SLOPE * rows + row], b + 2 * shape.z_loss * lse, 1e-14L, "slope", row);
+        check_close(SHARD_FLOAT64, numbers[SHARD_CE_LOSS * rows + row], loss, of_rows ? 1e-12L : 1e-13L, "loss", row);
         ck_assert_int_eq(rank[row], ignored ? INT64_MAX : ahead[row] + ahead[stride + row] + ahead[2 * stride + row]);
         sum += loss;
         size += fabsl(loss) + 1;
     }
     for (int64_t row = 0; row < rows; row++) {
         bool ignored = target && (target[row] == 4 || target[row] < 0 || target[row] >= 10);
-        long double factor = ignored ? 0 : mean ? 1 / weights : 1;
+        long double factor = ignored ? 0 : (row_weight ? row_weight[row] : 1) / (mean ? weights : 1);
         check_close(SHARD_FLOAT64, numbers[SHARD_CE_FACTOR * rows + row], factor, factor * 1e-13L, "factor", row);
     }
     check_close(SHARD_FLOAT64, *result, mean ? sum / weights : sum, size * 1e-14L / (mean && rows ? weights : 1), "result", 0);
@@ -460,6 +493,7 @@ static void check_join(shard_device *device, int64_t rows, bool mean, const doub
     array_free(result, 1, SHARD_FLOAT64);
     array_free(ahead, JOIN_MEMBERS * stride, SHARD_INT64);
     array_free(rank, rows, SHARD_INT64);
+    array_free(row_weight, rows, SHARD_FLOAT64);
 }
 
 START_TEST(joins)
@@ -468,13 +502,13 @@ START_TEST(joins)
     shard_device *device;
     for (int set = 0; (device = kernel_device(set)); set++)
         for (int s = 0; s < 6; s++)
-            for (int form = 0; form < 4; form++) {
-                bool soft = form & 1, mean = form & 2;
+            for (int form = 0; form < (sizes[s] > 10000 ? 4 : 8); form++) {
+                bool soft = form & 1, mean = form & 2, of_rows = form & 4;
                 int64_t rows = sizes[s], *target = array_new(rows, SHARD_INT64);
                 double *parts = make_parts(rows, soft);
                 for (int64_t i = 0; i < rows; i++)
                     target[i] = i % 6 == 5 ? (int64_t[]){4, -1, 10, INT64_MIN}[i / 6 % 4] : i % 3;
-                check_join(device, rows, mean, parts, soft ? NULL : target);
+                check_join(device, rows, mean, parts, soft ? NULL : target, of_rows);
                 array_free(target, rows, SHARD_INT64);
                 array_free(parts, JOIN_MEMBERS * (rows * SHARD_CE_STATS + GAP), SHARD_FLOAT64);
             }
@@ -491,14 +525,14 @@ START_TEST(joins_extremes)
     shard_cross_entropy_shape shape = {.rows = 4, .classes = 10, .ignore_index = 4};
     shard_device *device;
     for (int set = 0; (device = kernel_device(set)); set++) {
-        RUN(device, cross_entropy_join, &shape, false, 1, 20, parts, NULL, target, numbers, result, NULL);
+        RUN(device, cross_entropy_join, &shape, false, 1, 20, parts, NULL, target, NULL, numbers, result, NULL);
         for (int row = 0; row < 3; row++)
             ck_assert(isnan(numbers[SHARD_CE_LOSS * 4 + row]));
         ck_assert(numbers[SHARD_CE_LOSS * 4 + 3] == 0 && isnan(*result));
         shape.rows = 1;
-        RUN(device, cross_entropy_join, &shape, true, 1, 5, parts + 15, NULL, target + 3, numbers, result, NULL);
+        RUN(device, cross_entropy_join, &shape, true, 1, 5, parts + 15, NULL, target + 3, NULL, numbers, result, NULL);
         ck_assert(numbers[SHARD_CE_FACTOR] == 0 && numbers[SHARD_CE_LOSS] == 0 && isnan(*result));
-        RUN(device, cross_entropy_join, &shape, false, 1, 5, parts + 15, NULL, target + 3, numbers, result, NULL);
+        RUN(device, cross_entropy_join, &shape, false, 1, 5, parts + 15, NULL, target + 3, NULL, numbers, result, NULL);
         ck_assert(*result == 0);
         shape.rows = 4;
     }

@@ -25,7 +25,7 @@ typedef struct problem {
 
 /* The operands' values, which both dtypes have, and gradients. */
 typedef struct values {
-    double *x, *weight, *bias, *class_weight, *dy;
+    double *x, *weight, *bias, *class_weight, *row_weight, *dy;
     int64_t *labels;
     double *loss, *dx, *dweight, *dbias;
 } values;
@@ -49,6 +49,7 @@ static values values_make(const problem *p)
                 .weight = noise_of(p->classes * p->in, 2, p->dtype, 1),
                 .bias = noise_of(p->classes, 3, p->dtype, 1),
                 .class_weight = noise_of(p->classes, 4, SHARD_FLOAT32, 0.5),
+                .row_weight = noise_of(p->rows, 6, SHARD_FLOAT32, 0.5),
                 .dy = noise_of(results_of(p), 5, SHARD_FLOAT32, 1),
                 .labels = calloc((size_t)p->rows + 1, sizeof *v.labels),
                 .loss = calloc((size_t)p->rows + 1, sizeof(double)),
@@ -58,13 +59,15 @@ static values values_make(const problem *p)
     for (int64_t i = 0; i < p->classes; i++)
         v.class_weight[i] = round_to(SHARD_FLOAT32, v.class_weight[i] + 1);
     for (int64_t i = 0; i < p->rows; i++)
+        v.row_weight[i] = round_to(SHARD_FLOAT32, v.row_weight[i] + 1);
+    for (int64_t i = 0; i < p->rows; i++)
         v.labels[i] = p->form & IGNORING && i % 3 == 1 ? -100 : (i * 7919 + p->classes - 1) % p->classes;
     return v;
 }
 
 static void values_free(values *v)
 {
-    double *all[] = {v->x, v->weight, v->bias, v->class_weight, v->dy, v->loss, v->dx, v->dweight, v->dbias};
+    double *all[] = {v->x, v->weight, v->bias, v->class_weight, v->row_weight, v->dy, v->loss, v->dx, v->dweight, v->dbias};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         free(all[i]);
     free(v->labels);
@@ -100,6 +103,9 @@ static void compute(const problem *p, values *v, shard_group *group, shard_range
         shard_cross_entropy_options set = options;
         set.weight = class_weight;
         set.label_smoothing = p->form & SMOOTHED ? 0.1 : 0;
+        set.z_loss = p->form % 3 == 0 ? 0.05 : 0;
+        set.row_weight = p->form % 5 < 2 ? tensor_of(v->row_weight, SHARD_SHAPE(p->rows), SHARD_FLOAT64) : NULL;
+        set.logit_scale = p->form == FORMS - 1 ? 0.5 : 1;
         set.reduction = p->reduction;
         for (int step = 0; step < 2; step++) { /* gradients add up */
             shard_tensor *loss = fused ? shard_linear_cross_entropy_with(x, weight, bias, labels, &set)

@@ -2,12 +2,21 @@
 #include "support/job.h"
 
 #include <math.h>
+#include <stddef.h>
+#include <string.h>
 
 /* As a header of before had it, without the fields behind momentum; and as one of later will. */
 typedef struct older_sgd_options {
     size_t size;
     double lr, momentum;
 } older_sgd_options;
+typedef struct older_cross_entropy_options {
+    size_t size;
+    shard_tensor *weight;
+    int64_t ignore_index;
+    double label_smoothing;
+    shard_reduction reduction;
+} older_cross_entropy_options;
 typedef struct newer_sgd_options {
     shard_sgd_options known;
     double later;
@@ -57,6 +66,28 @@ START_TEST(reads_the_callers_size)
         newer.known.lr = 0.5;
         ck_assert_double_eq(stepped(make_sgd, &newer), 0.5);
         ck_assert_double_eq(stepped(make_sgd, NULL), 1 - 1e-3);
+    }
+}
+END_TEST
+
+/* Fields are never added into the padding of an earlier struct. */
+START_TEST(reads_earlier_losses)
+{
+    SHARD_SCOPE
+    {
+        union {
+            older_cross_entropy_options older;
+            shard_cross_entropy_options options;
+        } given;
+        memset(&given, 0xff, sizeof given); /* behind the older struct, and in its padding */
+        given.older =
+            (older_cross_entropy_options){.size = sizeof given.older, .ignore_index = -100, .reduction = SHARD_REDUCTION_SUM};
+        ck_assert_int_eq(offsetof(shard_cross_entropy_options, row_weight), sizeof given.older);
+        memset((char *)&given + sizeof given.older, 0xff, sizeof given - sizeof given.older);
+        shard_tensor *labels = shard_zeros(SHARD_SHAPE(3), .dtype = SHARD_INT64);
+        shard_tensor *loss = shard_cross_entropy_with(shard_zeros(SHARD_SHAPE(3, 4)), labels, &given.options, NULL);
+        ck_assert_msg(loss, "%s", shard_last_error());
+        ck_assert_double_eq_tol(shard_item(loss), 3 * log(4), 1e-6);
     }
 }
 END_TEST
@@ -129,6 +160,7 @@ int main(void)
     Suite *suite = suite_create("options");
     TCase *tcase = test_case(suite, "options");
     tcase_add_test(tcase, reads_the_callers_size);
+    tcase_add_test(tcase, reads_earlier_losses);
     tcase_add_test(tcase, refuses_sizes);
     tcase_add_test(tcase, zero_is_zero);
     tcase_add_test(tcase, borrows);

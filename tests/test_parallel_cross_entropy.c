@@ -68,6 +68,26 @@ START_TEST(test_equals_plain)
 }
 END_TEST
 
+/* With the options that follow the reduction. */
+static void equals_plain_in_other_ways(shard_group *world, void *context)
+{
+    int way = *(int *)context;
+    for (int i = 0; i < LOSS_CASES; i += 5)
+        for (size_t d = 0; d < sizeof dtypes / sizeof *dtypes; d += 2) {
+            loss_case c = loss_case_by(way, loss_case_at(i, 5, 13, dtypes[d].dtype));
+            check_split(&c, world, loss_range(&c, world), 2 * dtypes[d].tolerance);
+            c = loss_case_by(way, loss_case_at(i, 4, 3, dtypes[d].dtype));
+            check_split(&c, world, loss_range(&c, world), 2 * dtypes[d].tolerance);
+        }
+}
+
+START_TEST(test_equals_plain_in_other_ways)
+{
+    for (int way = 1; way < LOSS_WAYS; way++)
+        run_ranks(rank_counts[_i], equals_plain_in_other_ways, .context = &way);
+}
+END_TEST
+
 /* All classes with the last member, and parts of 1, 2, 3, ... classes. */
 static void takes_any_parts(shard_group *world, void *context)
 {
@@ -327,6 +347,26 @@ static void other_reduction(trouble *t)
     t->options.reduction = t->rank == 1 ? SHARD_REDUCTION_SUM : SHARD_REDUCTION_MEAN;
 }
 
+static void other_cap(trouble *t)
+{
+    t->options.soft_cap = t->rank == 1 ? 30 : 50;
+}
+
+static void other_z_loss(trouble *t)
+{
+    t->options.z_loss = t->rank == 1 ? 1e-4 : 0;
+}
+
+static void row_weight_on_one(trouble *t)
+{
+    t->options.row_weight = t->rank == 1 ? shard_ones(SHARD_SHAPE(4)) : NULL;
+}
+
+static void other_row_weights(trouble *t)
+{
+    t->options.row_weight = shard_full(SHARD_SHAPE(4), t->rank == 2 ? -1 : 1);
+}
+
 static void weight_on_one(trouble *t)
 {
     t->options.weight = t->rank == 1 ? shard_ones(SHARD_SHAPE(1000)) : NULL;
@@ -380,6 +420,11 @@ static const struct {
     {other_type, -1, SHARD_ERROR_MISMATCH, SAYS "rank 1 has logits of bfloat16, rank 0 of float32; *"},
     {other_smoothing, -1, SHARD_ERROR_MISMATCH, SAYS "options*on rank 1 differ from those on rank 0*"},
     {other_reduction, -1, SHARD_ERROR_MISMATCH, SAYS "options*on rank 1 differ from those on rank 0*"},
+    {other_cap, -1, SHARD_ERROR_MISMATCH, SAYS "options*on rank 1 differ from those on rank 0*"},
+    {other_z_loss, -1, SHARD_ERROR_MISMATCH, SAYS "options*on rank 1 differ from those on rank 0*"},
+    {row_weight_on_one, -1, SHARD_ERROR_MISMATCH, SAYS "options*on rank 1 differ from those on rank 0*"},
+    {other_row_weights, -1, SHARD_ERROR_MISMATCH,
+     SAYS "row weights on rank 2 differ from those on rank 0; every rank needs the same weights of all rows"},
     {weight_on_one, -1, SHARD_ERROR_MISMATCH, SAYS "options*on rank 1 differ from those on rank 0*"},
     {weight_of_another_part, -1, SHARD_ERROR_SHAPE,
      "rank 0: " SAYS "class weights of shape \\[333] that are split along 0, for classes \\[0, 334) of 1000*"},
@@ -442,6 +487,7 @@ int main(void)
     Suite *suite = suite_create("parallel_cross_entropy");
     TCase *values = test_case(suite, "values");
     add_ranks_test(values, test_equals_plain);
+    add_ranks_test(values, test_equals_plain_in_other_ways);
     add_ranks_test(values, test_takes_any_parts);
     tcase_add_loop_test(values, test_works_in_groups, 0, 5);
     tcase_add_test(values, test_sums_a_million_classes);

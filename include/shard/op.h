@@ -298,26 +298,37 @@ SHARD_API shard_tensor *shard_normalize_images(shard_tensor *x, const double *me
 SHARD_API shard_tensor *shard_softmax(shard_tensor *x);
 SHARD_API shard_tensor *shard_log_softmax(shard_tensor *x);
 
-typedef enum shard_reduction { SHARD_REDUCTION_MEAN = 0, SHARD_REDUCTION_SUM, SHARD_REDUCTION_NONE } shard_reduction;
+typedef enum shard_reduction {
+    SHARD_REDUCTION_MEAN = 0,
+    SHARD_REDUCTION_SUM,
+    SHARD_REDUCTION_NONE,
+    SHARD_REDUCTION_BATCH_MEAN, /* the sum divided by the number of rows; of shard_binary_cross_entropy_with_logits alone */
+} shard_reduction;
 
 typedef struct shard_cross_entropy_options {
     size_t size;
     shard_tensor *weight;      /* [classes], or split like the logits' classes; NULL: ones */
     int64_t ignore_index;      /* a label that does not count; -100 */
     double label_smoothing;    /* in [0, 1] */
-    shard_reduction reduction; /* the mean divides by the sum of the labels' weights */
+    shard_reduction reduction; /* the mean divides by the sum of the labels' weights, times row_weight */
+    shard_tensor *row_weight;  /* like the labels: a factor of each row's loss, any floating dtype; NULL: ones */
+    double z_loss;             /* z_loss * lse^2 is added to a row's loss, where lse = log(sum(exp(logits))); 0 */
+    double logit_scale;        /* logits are multiplied by it first; above 0; 1 */
+    double soft_cap;           /* then become soft_cap * tanh(logits / soft_cap); 0: they do not */
 } shard_cross_entropy_options;
-#define SHARD_CROSS_ENTROPY_OPTIONS_VALUES sizeof(shard_cross_entropy_options), NULL, -100, 0.0, SHARD_REDUCTION_MEAN
+#define SHARD_CROSS_ENTROPY_OPTIONS_VALUES                                                                                       \
+    sizeof(shard_cross_entropy_options), NULL, -100, 0.0, SHARD_REDUCTION_MEAN, NULL, 0.0, 1.0, 0.0
 #define SHARD_CROSS_ENTROPY_OPTIONS_INIT {SHARD_CROSS_ENTROPY_OPTIONS_VALUES}
 /* logits [..., classes] and labels int64 [...], or probabilities like the logits: a scalar, or of
  * the labels' shape for NONE. As torch.nn.functional.cross_entropy, but classes are the last dimension (torch: the
  * second); every element of the leading dimensions is a row: [rows, classes] with [rows], [classes] with a scalar label,
- * images [n, h, w, classes] with [n, h, w]. The mean with probabilities divides by the number of rows. Weight and
- * probabilities have the logits' dtype and get no gradient.
+ * images [n, h, w, classes] with [n, h, w]. The mean with probabilities divides by the number of rows, or the sum of
+ * row_weight. Weight and probabilities have the logits' dtype; they and row_weight get no gradient. docs/losses.md has the
+ * formula of all options; none of them makes another tensor of logits.
  *
  * Logits that are split along classes (the result of a COLUMN linear) give the sharded loss: a few numbers of each row are
- * gathered, and every rank has the same value. All ranks have the same labels; probabilities are split like the
- * logits. A label outside [0, classes), or labels or options that differ, is an error on all ranks.
+ * gathered, and every rank has the same value. All ranks have the same labels and row weights; probabilities are split
+ * like the logits. A label outside [0, classes), or labels, row weights or options that differ, is an error on all ranks.
  * Logits that are split along a leading dimension, with the labels of the local rows: PARTIAL for SUM, split like the
  * logits for NONE, refused for MEAN.
  *
@@ -343,7 +354,8 @@ SHARD_API shard_tensor *shard_cross_entropy_with(shard_tensor *logits, shard_ten
  * time, in the forward and again in the backward. The gradient of x is made in the forward's sweep, that of the weight
  * in the backward's. x [..., in] and labels int64 [...]; weight [classes, in], whole or split along classes; bias [classes]
  * or NULL; all of one dtype, or x of 16 bits (as under SHARD_AUTOCAST) with a float32 weight, whose tiles are
- * then rounded. The loss is float64 for float64, else float32; the options' weight may have any floating dtype.
+ * then rounded. The loss is float64 for float64, else float32; the options' weight may have any floating dtype. With
+ * logit_scale or soft_cap it is the two functions, with their logits.
  * Rows that are split over a group give SHARD_REDUCTION_NONE alone. All ranks of the weight's group have the same x and
  * labels, as for a column-parallel layer. Differs from the two functions by rounding. As PyTorch's
  * torch.nn.functional.linear_cross_entropy; Apple's cut cross-entropy, Liger's fused linear cross-entropy.
@@ -353,6 +365,40 @@ SHARD_API shard_tensor *shard_cross_entropy_with(shard_tensor *logits, shard_ten
         x, weight, bias, SHARD_OPTIONS(shard_cross_entropy_options, SHARD_CROSS_ENTROPY_OPTIONS, __VA_ARGS__)))
 SHARD_API shard_tensor *shard_linear_cross_entropy_with(shard_tensor *x, shard_tensor *weight, shard_tensor *bias,
                                                         shard_tensor *target, const shard_cross_entropy_options *options);
+
+typedef struct shard_binary_cross_entropy_options {
+    size_t size;
+    shard_tensor *pos_weight;  /* [classes], or split like the logits' classes: a factor of the targets' ones; NULL: ones */
+    shard_tensor *weight;      /* [classes], or split like them: a factor of a class's losses; NULL: ones */
+    shard_tensor *row_weight;  /* [rows...], any floating dtype: a factor of a row's losses; NULL: ones */
+    shard_reduction reduction; /* the mean is over rows times all classes; weights do not change the divisor */
+} shard_binary_cross_entropy_options;
+#define SHARD_BINARY_CROSS_ENTROPY_OPTIONS_VALUES                                                                                \
+    sizeof(shard_binary_cross_entropy_options), NULL, NULL, NULL, SHARD_REDUCTION_MEAN
+#define SHARD_BINARY_CROSS_ENTROPY_OPTIONS_INIT                                                                                  \
+    {                                                                                                                            \
+        SHARD_BINARY_CROSS_ENTROPY_OPTIONS_VALUES                                                                                \
+    }
+/* Logits [rows..., classes] and the target, which is of one of two kinds; a scalar, or of the logits' shape for NONE:
+ *   floating   like the logits, with their dtype: each element is the probability of a one;
+ *   int64      pairs [2, n] of the ones, a row (counted over the leading dimensions) and a class each, in ascending order,
+ *              as torch.sparse_coo_tensor's indices after coalesce(). All else is 0, and is stored nowhere. A pair that is out
+ *              of range, or not larger than the one before it by row and then by class, is an error: none is there twice.
+ * As torch.nn.functional.binary_cross_entropy_with_logits. Target, weight and pos_weight get no gradient; weights have
+ * the logits' dtype. Also under SHARD_AUTOCAST, 16-bit logits are read as they are, except for NONE.
+ *
+ * Logits that are split along classes: all ranks have the same pairs, of all classes, and the same row weights; one number
+ * of each rank is gathered, and every rank has the same value. Pairs, row weights or options that differ are an error on
+ * all ranks. For NONE nothing is gathered or compared, and the result is split like the logits.
+ * Logits that are split along a leading dimension, with the targets of the local rows, whose pairs count these: PARTIAL for a
+ * reduction, this rank's summand of the whole sum or mean.
+ * The backward writes the gradient over the logits if no other tensor refers to them by then. Collective over the
+ * logits' group if they are split along classes, except for NONE. */
+#define shard_binary_cross_entropy_with_logits(logits, ...)                                                                      \
+    SHARD_GIVEN(shard_binary_cross_entropy_with_logits_with(                                                                     \
+        logits, SHARD_OPTIONS(shard_binary_cross_entropy_options, SHARD_BINARY_CROSS_ENTROPY_OPTIONS, __VA_ARGS__)))
+SHARD_API shard_tensor *shard_binary_cross_entropy_with_logits_with(shard_tensor *logits, shard_tensor *target,
+                                                                    const shard_binary_cross_entropy_options *options);
 
 typedef struct shard_mse_loss_options {
     size_t size;
@@ -377,6 +423,15 @@ SHARD_API shard_tensor *shard_label_rank(shard_tensor *logits, shard_tensor *lab
 /* How many of the local rows of shard_label_rank's result are < k; -1 with the error set. Not collective. */
 SHARD_API int64_t shard_count_top_k(shard_tensor *label_rank, int64_t k);
 
+/* P@k of multi-label predictions: the fraction of each row's first k of `indices` that is in pairs, averaged over the rows.
+ * indices are shard_top_k's, int64 [rows..., >= k]; those of logits that are split along classes are the same on all ranks,
+ * and so is the result. Of rows that are split it is the mean over the local ones, and pairs count these. Pairs are int64
+ * [2, n], in ascending order as for the binary cross-entropy. With inverse_propensity (floating [classes], local, finite and
+ * not negative; NULL: without) a class counts as much as its number there, and the sum over the rows is divided by the
+ * largest that any prediction could have: PSP@k. Waits for the device; 0 for no rows; -1 with the error set. Not
+ * collective. */
+SHARD_API double shard_precision_at_k(shard_tensor *indices, shard_tensor *pairs, int64_t k, shard_tensor *inverse_propensity);
+
 /* ---- the labels' columns, for margin losses ----
  * x is [..., classes]; labels are int64 of its leading dimensions' shape, placed as x's rows (for split rows: the labels of
  * the local rows). A label that is ignore_index has no column; another one outside [0, classes) is an error. If x
@@ -392,6 +447,63 @@ SHARD_API shard_tensor *shard_pick_labels(shard_tensor *x, shard_tensor *labels,
  * their gradient is PARTIAL. CosFace's margin is shard_add_at_labels(cosine, labels, NULL, -margin, -100). */
 SHARD_API shard_tensor *shard_add_at_labels(shard_tensor *x, shard_tensor *labels, shard_tensor *values, double factor,
                                             int64_t ignore_index);
+
+/* The label's logit where the angle m1 * acos(c) + m2 is outside [0, pi]; a plain cosine would reward a worse feature
+ * there. */
+typedef enum shard_margin_rule {
+    SHARD_MARGIN_LINEAR = 0, /* c - m2 * sin(m2) - m3 above pi, c + m2 * sin(m2) - m3 below 0, for m1 = 1: as ArcFace */
+    SHARD_MARGIN_CLAMP,      /* the angle is clamped to [0.001, pi - 0.001], with a gradient of 0: AdaFace */
+    SHARD_MARGIN_EASY,       /* as LINEAR, and c - m3 where c <= 0: insightface's easy_margin */
+    SHARD_MARGIN_COSINE,     /* the cosine of any angle: insightface's CombinedMarginLoss */
+} shard_margin_rule;
+
+typedef struct shard_margin_logits_options {
+    size_t size;
+    double scale;         /* s, above 0; 64 */
+    double m1, m2, m3;    /* SphereFace's factor, ArcFace's angle and CosFace's difference; 1, 0, 0 */
+    shard_tensor *row_m2; /* like the labels, any floating dtype: in place of m2; NULL: none */
+    shard_tensor *row_m3; /* the same in place of m3 */
+    int64_t ignore_index; /* -100 */
+    shard_margin_rule rule;
+} shard_margin_logits_options;
+#define SHARD_MARGIN_LOGITS_OPTIONS_VALUES                                                                                       \
+    sizeof(shard_margin_logits_options), 64.0, 1.0, 0.0, 0.0, NULL, NULL, -100, SHARD_MARGIN_LINEAR
+#define SHARD_MARGIN_LOGITS_OPTIONS_INIT                                                                                         \
+    {                                                                                                                            \
+        SHARD_MARGIN_LOGITS_OPTIONS_VALUES                                                                                       \
+    }
+/* scale * cosines, where the label's cosine c first becomes cos(m1 * acos(c) + m2) - m3: ArcFace (m2 = 0.5), CosFace
+ * (m3 = 0.4), and combined margins as insightface's CombinedMarginLoss. cosines are products of normalized features and
+ * normalized rows of a weight; a c outside [-1, 1] counts as the nearer end. The derivative is exact, with two bounds: at
+ * an angle of less than 0.001 to 0 or pi it is divided by 0.001 instead of the sine. (insightface takes the derivative of
+ * ArcFace's margin for 1.) Row margins get no gradient; they are placed as the labels, and are the same on all ranks if
+ * classes are split (not checked). Carries. docs/losses.md has a whole ArcFace and AdaFace head. */
+#define shard_margin_logits(cosines, ...)                                                                                        \
+    SHARD_GIVEN(                                                                                                                 \
+        shard_margin_logits_with(cosines, SHARD_OPTIONS(shard_margin_logits_options, SHARD_MARGIN_LOGITS_OPTIONS, __VA_ARGS__)))
+SHARD_API shard_tensor *shard_margin_logits_with(shard_tensor *cosines, shard_tensor *labels,
+                                                 const shard_margin_logits_options *options);
+
+typedef struct shard_adaface_margins_options {
+    size_t size;
+    double m, h;    /* the margin, 0.4, and the factor of the normalized norm, 0.333 */
+    double t_alpha; /* of the new batch in the running statistics, in [0, 1]; 0: they stay; 0.01 */
+} shard_adaface_margins_options;
+#define SHARD_ADAFACE_MARGINS_OPTIONS_VALUES sizeof(shard_adaface_margins_options), 0.4, 0.333, 0.01
+#define SHARD_ADAFACE_MARGINS_OPTIONS_INIT                                                                                       \
+    {                                                                                                                            \
+        SHARD_ADAFACE_MARGINS_OPTIONS_VALUES                                                                                     \
+    }
+/* AdaFace's margins for features of these norms [...], which is the labels' shape: the result is row_m2 of
+ * shard_margin_logits, *row_m3 (NULL: not wanted) its row_m3, float64, with .rule = SHARD_MARGIN_CLAMP. mean and std are
+ * tensors of one floating number, 20 and 100 at first: the running statistics of the norms, which are updated before they
+ * are used. A batch of one row leaves std as it is. No gradient. All ranks with the same rows have the same margins; norms
+ * split along a dimension have the statistics of all ranks' rows: collective over their group. As AdaFace's head.py. */
+#define shard_adaface_margins(norms, mean, std, ...)                                                                             \
+    SHARD_GIVEN(shard_adaface_margins_with(                                                                                      \
+        norms, mean, std, SHARD_OPTIONS_BEFORE(shard_adaface_margins_options, SHARD_ADAFACE_MARGINS_OPTIONS, __VA_ARGS__)))
+SHARD_API shard_tensor *shard_adaface_margins_with(shard_tensor *norms, shard_tensor *mean, shard_tensor *std,
+                                                   const shard_adaface_margins_options *options, shard_tensor **row_m3);
 
 typedef struct shard_one_hot_options {
     size_t size;

@@ -26,6 +26,7 @@
 
 #include "base/random.h"
 #include "device/expansion.h"
+#include "device/loss_math.h"
 
 /* Bytes in use and their peak; changed by any thread. */
 typedef struct shard_memory_count {
@@ -144,18 +145,20 @@ typedef struct shard_pool_shape {
 
 /*
  * Cross-entropy, for the columns [col0, col0 + cols) of `classes` in all. With
- *   w_c = class_weight[c], 1 without;   e = smoothing;   C = classes
+ *   x   = the logits, mapped as `map` says;   lse = log sum exp(x_c)
+ *   w_c = class_weight[c], 1 without;   e = smoothing;   C = classes;   r = row_weight, 1 without
  *   q_c = w_c * ((1 - e) * [c == target] + e / C)         for labels
  *   q_c = w_c * ((1 - e) * target_probability[c] + e / C) for probabilities
- * the loss of a row is b * lse - a, where a = sum q_c x_c and b = sum q_c, and
- * its gradient b * exp(x_c - lse) - q_c. An ignored row has q = 0.
- * `pitch` is that of x and of the gradient; of probabilities rows are dense.
+ * the loss of a row is r * (b * lse - a + z_loss * lse^2), where a = sum q_c x_c and b = sum q_c, and
+ * its gradient by x r * ((b + 2 * z_loss * lse) * exp(x_c - lse) - q_c). An ignored row has r = q = 0.
+ * `pitch` is that of the logits and of the gradient; of probabilities rows are dense.
  */
 typedef struct shard_cross_entropy_shape {
     int64_t rows, cols, pitch;
     int64_t col0, classes;
     int64_t ignore_index;
-    double smoothing;
+    double smoothing, z_loss;
+    shard_logit_map map;
 } shard_cross_entropy_shape;
 
 /* A row with such a label counts as ignored, as do those of labels that are no classes,
@@ -165,13 +168,33 @@ SHARD_KERNEL bool shard_label_ignored(const shard_cross_entropy_shape *shape, in
     return label == shape->ignore_index || label < 0 || label >= shape->classes;
 }
 
-/* Per row: the maximum m, sum exp(x - m), a, b, and the target's weight w_y
+/* Per row: the maximum m of x, sum exp(x - m), a, b, and the target's weight w_y
  * (0 where this part does not own it, where ignored, and for probabilities). */
 enum { SHARD_CE_MAX, SHARD_CE_SUM, SHARD_CE_A, SHARD_CE_B, SHARD_CE_WEIGHT, SHARD_CE_STATS };
 
-/* The join of the ranks' statistics, arrays of [rows] one after the other: lse, b, the derivative of the result by
- * the row's loss, the row's loss. */
-enum { SHARD_CE_LSE, SHARD_CE_TARGETS, SHARD_CE_FACTOR, SHARD_CE_LOSS, SHARD_CE_NUMBERS };
+/* The join of the ranks' statistics, arrays of [rows] one after the other: lse, the slope b + 2 * z_loss * lse, the
+ * derivative of the result by the row's loss without r, the row's loss. */
+enum { SHARD_CE_LSE, SHARD_CE_SLOPE, SHARD_CE_FACTOR, SHARD_CE_LOSS, SHARD_CE_NUMBERS };
+
+/* Margins at the labels' columns, for the rows and columns of a shard_cross_entropy_shape, whose smoothing, z_loss and map
+ * are not read: see shard_margin_cosine. */
+typedef struct shard_margin {
+    double scale, m1, m2, m3;
+    int64_t rule; /* SHARD_ANGLE_ */
+} shard_margin;
+
+/*
+ * Binary cross-entropy of the columns [col0, col0 + cols) of `classes` in all: the loss of an element is r * w_c *
+ * shard_binary_loss(x, y, positive_c). Without their arrays the weights r, w and positive are 1. The targets y are an
+ * array like x with dense rows, or pairs: int64 [2, pairs], rows and then classes, each pair larger than the one before
+ * it by row, then by class; y is 1 at the pairs and 0 elsewhere. A pair outside of the rows or of these columns counts
+ * nowhere. `pitch` is that of x and of the gradient; of targets and losses rows are dense.
+ */
+typedef struct shard_binary_loss_shape {
+    int64_t rows, cols, pitch;
+    int64_t col0, classes;
+    int64_t pairs;
+} shard_binary_loss_shape;
 
 /* The error for faulty data: the format has three int64_t. Both are valid as long as the process. */
 typedef struct shard_fault {

@@ -257,22 +257,25 @@ SHARD_KERNEL_ENTRY(shard_status, compare_digests, shard_device *, int64_t member
 /* stats [rows, SHARD_CE_STATS], one pass over x [rows, cols]. target [rows] int64 labels, or NULL and
  * probability [rows, cols] of x's dtype. weight [cols] of x's dtype for these columns, or NULL. cols may be 0:
  * the maximum is then -inf. ahead [rows] is NULL, or is set to the result of count_ahead, for labels alone, 0
- * for ignored rows. logit is the argument of count_ahead, or NULL if x has all classes. */
+ * for ignored rows. logit is the argument of count_ahead, or NULL if x has all classes. The counts are of the logits
+ * as they are given, not mapped. */
 SHARD_KERNEL_ENTRY(shard_status, cross_entropy_stats, shard_device *, const shard_cross_entropy_shape *, const void *x,
                const int64_t *target, const void *probability, const void *weight, double *stats, const double *logit,
                int64_t *ahead, shard_dtype)
 /* Joins the ranks' statistics: numbers [SHARD_CE_NUMBERS, rows], and *result = the sum of the rows' losses, or
- * (mean) that divided by the sum of their weights, which are 1 with probabilities. 0 / 0 is NaN. In double; the
- * ranks' sums are added in rank order, and begin `stride` doubles from each other. target as for the statistics.
+ * (mean) that divided by the sum of their weights: the target's (1 with probabilities) times row_weight [rows]
+ * (NULL: ones). 0 / 0 is NaN. In double; the ranks' sums are added in rank order, and begin `stride` doubles from
+ * each other. target as for the statistics.
  * rank [rows] is NULL, or is set to the sum of the ranks' ahead, which begin `stride` int64_t from each other;
  * INT64_MAX for ignored rows. */
 SHARD_KERNEL_ENTRY(shard_status, cross_entropy_join, shard_device *, const shard_cross_entropy_shape *, bool mean,
-               int64_t members, int64_t stride, const double *stats, const int64_t *ahead, const int64_t *target,
-               double *numbers, double *result, int64_t *rank)
-/* dx = scale_i * (b_i exp(x - lse_i) - q); lse, b, scale [rows]. dx may be x. */
+                   int64_t members, int64_t stride, const double *stats, const int64_t *ahead, const int64_t *target,
+                   const double *row_weight, double *numbers, double *result, int64_t *rank)
+/* dx = scale_i * (slope_i exp(x - lse_i) - q), times the derivative of x by the logits; lse, slope, scale [rows]. dx may
+ * be the logits. */
 SHARD_KERNEL_ENTRY(shard_status, cross_entropy_backward, shard_device *, const shard_cross_entropy_shape *, const void *x,
-               const int64_t *target, const void *probability, const void *weight, const double *lse, const double *b,
-               const double *scale, void *dx, shard_dtype)
+                   const int64_t *target, const void *probability, const void *weight, const double *lse, const double *slope,
+                   const double *scale, void *dx, shard_dtype)
 /* out[i] = x[i, target - col0] if the target is in this range of columns, else 0: the sum over ranks is the
  * target's logit. */
 SHARD_KERNEL_ENTRY(shard_status, pick_target, shard_device *, const shard_cross_entropy_shape *, const void *x,
@@ -282,6 +285,26 @@ SHARD_KERNEL_ENTRY(shard_status, pick_target, shard_device *, const shard_cross_
 SHARD_KERNEL_ENTRY(shard_status, count_ahead, shard_device *, const shard_cross_entropy_shape *, const void *x,
                const int64_t *target, const double *logit, int64_t ignored, int64_t *ahead, shard_dtype)
 
+/* y = scale * x, at the target's column scale * the margin's cosine of x; slope[row] = its derivative by x without the
+ * scale, 1 where the target is ignored or not here. row_m2, row_m3 [rows] or NULL: in place of m2 and m3. y may be x. */
+SHARD_KERNEL_ENTRY(shard_status, margin_logits, shard_device *, const shard_cross_entropy_shape *, const shard_margin *,
+                   const void *x, const int64_t *target, const double *row_m2, const double *row_m3, void *y, double *slope,
+                   shard_dtype)
+/* dx = scale * dy, at the target's column times slope[row]. dx may be dy. */
+SHARD_KERNEL_ENTRY(shard_status, margin_logits_backward, shard_device *, const shard_cross_entropy_shape *, const shard_margin *,
+                   const int64_t *target, const double *slope, const void *dy, void *dx, shard_dtype)
+/* The fault (row, class, position) for the first of the pairs [2, pairs] that is not larger than the one before it. */
+SHARD_KERNEL_ENTRY(shard_status, check_pairs, shard_device *, int64_t pairs, const int64_t *pair, const shard_fault *)
+/* each [rows, cols] = the elements' losses, and *sum = their sum, in double; NULL: not wanted. target or pair is NULL.
+ * weight, positive [cols] of x's dtype or NULL, row_weight [rows] or NULL. */
+SHARD_KERNEL_ENTRY(shard_status, binary_cross_entropy, shard_device *, const shard_binary_loss_shape *, const void *x,
+                   const void *target, const int64_t *pair, const void *weight, const void *positive, const double *row_weight,
+                   void *each, double *sum, shard_dtype)
+/* dx = *scale * the derivative of the element's loss, times dy [rows, cols] if that is not NULL. dx may be x. */
+SHARD_KERNEL_ENTRY(shard_status, binary_cross_entropy_backward, shard_device *, const shard_binary_loss_shape *, const void *x,
+                   const void *target, const int64_t *pair, const void *weight, const void *positive, const double *row_weight,
+                   const double *scale, const void *dy, void *dx, shard_dtype)
+
 /* ---- the head: sweeps over tiles of a weight (device/head.h) ---- */
 
 /* Merges the statistics of a tile (SHARD_CE_STATS) into stats, whose maximum is -inf before the first one. center
@@ -289,13 +312,13 @@ SHARD_KERNEL_ENTRY(shard_status, count_ahead, shard_device *, const shard_cross_
  * maximum to the new one; NULL: not wanted. */
 SHARD_KERNEL_ENTRY(shard_status, head_merge, shard_device *, int64_t rows, int64_t in, const double *tile_stats, double *stats,
                double *center, void *sum, shard_dtype)
-/* dx [rows, in] = scale_i (b_i exp(max_i - lse_i) sum_i - sum over c of q_ic weight_c), q of labels; the maxima are
+/* dx [rows, in] = scale_i (slope_i exp(max_i - lse_i) sum_i - sum over c of q_ic weight_c), q of labels; the maxima are
  * those of stats. weight [cols, in] is of weight_dtype. spread [in]: the sum over c of w_c weight_c; NULL without
  * smoothing. class_weight [cols] (NULL: ones), sum, spread and dx are of the last dtype, float32 or float64. */
 SHARD_KERNEL_ENTRY(shard_status, head_input_gradient, shard_device *, const shard_cross_entropy_shape *, int64_t in,
-               const int64_t *target, const void *class_weight, const void *weight, shard_dtype weight_dtype,
-               const double *stats, const double *lse, const double *b, const double *scale, const void *sum,
-               const void *spread, void *dx, shard_dtype)
+                   const int64_t *target, const void *class_weight, const void *weight, shard_dtype weight_dtype,
+                   const double *stats, const double *lse, const double *slope, const double *scale, const void *sum,
+                   const void *spread, void *dx, shard_dtype)
 
 /* ---- embedding ---- */
 

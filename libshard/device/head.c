@@ -207,7 +207,7 @@ shard_status shard_head_input_gradient(shard_device *device, const shard_head *h
     }
     if (status == SHARD_OK)
         status = device->ops->head_input_gradient(device, &h->loss, h->in, h->target, h->class_weight, h->weight, h->weight_dtype,
-                                                  stats, rows->lse, rows->b, rows->scale, sum, spread, dx, wide);
+                                                  stats, rows->lse, rows->slope, rows->scale, sum, spread, dx, wide);
     shard_device_release(device, SHARD_MEMORY_WORKSPACE, spread, bytes);
     return status;
 }
@@ -232,7 +232,7 @@ static shard_status gradient_of_tile(sweep *s, int64_t first, const shard_head_r
     tile t;
     SHARD_TRY(compute_logits(s, first, &t));
     shard_cross_entropy_shape shape = tile_shape(s, &t);
-    SHARD_TRY(ops->cross_entropy_backward(s->device, &shape, s->logits, h->target, NULL, t.class_weight, rows->lse, rows->b,
+    SHARD_TRY(ops->cross_entropy_backward(s->device, &shape, s->logits, h->target, NULL, t.class_weight, rows->lse, rows->slope,
                                           rows->scale, s->logits, s->wide));
     SHARD_TRY(narrow(s, &t));
     if (to->bias) {

@@ -6,7 +6,7 @@
  *   forward          for each row the statistics of the loss; and sum_i = sum over c of exp(z_ic - max_i) weight_c, as
  *                    online softmax does it (Milakov and Gimelshein 2018; Dao et al. 2022, with the weight as values)
  *   input gradient   from these sums, without another sweep
- *   weight gradient  dz_ic = scale_i (b_i exp(z_ic - lse_i) - q_ic), of logits that are computed again, and from it
+ *   weight gradient  dz_ic = scale_i (slope_i exp(z_ic - lse_i) - q_ic), of logits that are computed again, and from it
  *                    the gradients of the tile's rows, which are passed to a function or added to memory
  *
  * Products are of `dtype`, summed in the wide type: float64 for float64, else float32. A gradient is rounded once.
@@ -33,10 +33,10 @@ static inline shard_dtype shard_head_wide(shard_dtype dtype)
     return dtype == SHARD_FLOAT64 ? SHARD_FLOAT64 : SHARD_FLOAT32;
 }
 
-/* Gradients with respect to a row's loss: those of SHARD_CE_LSE and SHARD_CE_TARGETS, and the derivative of the
+/* Gradients with respect to a row's loss: SHARD_CE_LSE and SHARD_CE_SLOPE, and the derivative of the
  * result by the row's loss; arrays [rows] in device memory. */
 typedef struct shard_head_rows {
-    const double *lse, *b, *scale;
+    const double *lse, *slope, *scale;
 } shard_head_rows;
 
 /* The receiver of the weight's gradient. */

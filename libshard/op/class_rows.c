@@ -12,7 +12,7 @@ typedef struct part_head {
     shard_dtype dtype;
 } part_head;
 
-/* Follows the numbers of a rank. */
+/* Digests of the labels and, if there are any, of the row weights follow the numbers of a rank. */
 #define DIGEST_DOUBLES ((int64_t)(sizeof(shard_label_digest) / sizeof(double)))
 _Static_assert(sizeof(shard_label_digest) % sizeof(double) == 0, "a rank's numbers are doubles");
 
@@ -23,18 +23,19 @@ static bool splits_classes(const shard_tensor *x)
 
 /* ---- reading the arguments ---- */
 
-static bool check_labels_fit(const shard_class_rows *rows, const shard_tensor *labels)
+/* x: one number for each row. */
+static bool check_rows_fit(const shard_class_rows *rows, const shard_tensor *x, const char *name)
 {
     const shard_tensor *logits = rows->logits;
     shard_shape shape = logits->shape;
     shape.ndim--;
-    if (!shard_shape_equal(&labels->shape, &shape)) {
-        shard_error(SHARD_ERROR_SHAPE, "%s: labels of shape %s for logits of shape %s, of which classes are the last dimension",
-                    rows->function, shard_shape_text(&labels->shape), shard_shape_text(&logits->shape));
+    if (!shard_shape_equal(&x->shape, &shape)) {
+        shard_error(SHARD_ERROR_SHAPE, "%s: %s of shape %s for logits of shape %s, of which classes are the last dimension",
+                    rows->function, name, shard_shape_text(&x->shape), shard_shape_text(&logits->shape));
         return false;
     }
-    bool same = shard_placement_equal(&labels->placement, &logits->placement);
-    return shard_is_local(labels) || same || shard_refuse_placement(rows->function, labels);
+    bool same = shard_placement_equal(&x->placement, &logits->placement);
+    return shard_is_local(x) || same || shard_refuse_placement(rows->function, x);
 }
 
 static bool read_logits(shard_class_rows *rows)
@@ -68,7 +69,7 @@ static bool read_labels(shard_class_rows *rows, shard_tensor *labels)
         return false;
     }
     rows->labels = labels;
-    return check_labels_fit(rows, labels);
+    return check_rows_fit(rows, labels, "labels");
 }
 
 bool shard_class_rows_read(shard_class_rows *rows, shard_tensor *logits, shard_tensor *target, int64_t ignore_index)
@@ -81,6 +82,58 @@ bool shard_class_rows_read(shard_class_rows *rows, shard_tensor *logits, shard_t
     if (!shard_check_operand(rows->function, logits) || !shard_check_operand(rows->function, target) || !read_logits(rows))
         return false;
     return shard_dtype_is_float(target->dtype) || read_labels(rows, target);
+}
+
+/* Whether x is floating, on the logits' device, and requires no gradient, as it gets none. */
+static bool check_constant(const shard_class_rows *rows, shard_tensor *x, const char *name)
+{
+    const shard_device *device = shard_device_of(rows->logits);
+    if (!shard_dtype_is_float(x->dtype) || shard_device_of(x) != device)
+        shard_error(SHARD_ERROR_SHAPE, "%s: %s are %s on %s; a floating dtype on %s is needed", rows->function, name,
+                    shard_dtype_name(x->dtype), shard_device_of(x)->name, device->name);
+    else if (shard_will_record(SHARD_INPUTS(x)))
+        shard_error(SHARD_ERROR_UNSUPPORTED, "%s: %s require a gradient, but get none; shard_detach them", rows->function, name);
+    else
+        return true;
+    return false;
+}
+
+bool shard_class_rows_read_weight(const shard_class_rows *rows, shard_tensor *weight, const char *name, shard_tensor **local)
+{
+    const shard_cross_entropy_shape *shape = &rows->shape;
+    *local = NULL;
+    if (!weight)
+        return true;
+    if (!shard_check_operands(rows->function, SHARD_INPUTS(rows->logits, weight)) || !check_constant(rows, weight, name))
+        return false;
+    const shard_placement *placement = &weight->placement;
+    int64_t size = weight->shape.ndim == 1 ? weight->shape.dim[0] : -1;
+    bool whole = shard_is_local(weight) && size == shape->classes;
+    bool part = rows->group && shard_is_split(weight, 0) && placement->group == rows->group && placement->start == shape->col0 &&
+                placement->whole == shape->classes && size == shape->cols;
+    if (!whole && !part) {
+        shard_error(SHARD_ERROR_SHAPE,
+                    "%s: %s of shape %s that are %s, for classes [%" PRId64 ", %" PRId64 ") of %" PRId64
+                    "; give the weights of all classes or of the local classes (shard_as_split)",
+                    rows->function, name, shard_shape_text(&weight->shape), shard_placement_text(placement), shape->col0,
+                    shape->col0 + shape->cols, shape->classes);
+        return false;
+    }
+    *local = part ? weight : shard_tensor_view(weight, shape->col0, SHARD_SHAPE(shape->cols));
+    return *local != NULL;
+}
+
+bool shard_class_rows_widen(const shard_class_rows *rows, shard_tensor *x, const char *name, shard_tensor **wide)
+{
+    *wide = NULL;
+    if (!x)
+        return true;
+    if (!check_constant(rows, x, name) || !check_rows_fit(rows, x, name))
+        return false;
+    *wide = shard_workspace(x, rows->shape.rows, SHARD_FLOAT64);
+    void *memory[2];
+    return *wide && shard_load(SHARD_INPUTS(x, *wide), memory) &&
+           SHARD_RUN(*wide, cast, rows->shape.rows, memory[0], x->dtype, memory[1], SHARD_FLOAT64) == SHARD_OK;
 }
 
 shard_tensor *shard_class_rows_make(const shard_class_rows *rows, shard_dtype dtype)
@@ -135,32 +188,71 @@ static shard_status check_heads(const shard_class_rows *rows, const part_head *h
     return SHARD_OK;
 }
 
-static shard_label_digest *digest_of(const shard_class_rows *rows, double *part)
+static int64_t digests(const shard_class_rows *rows)
 {
-    return (shard_label_digest *)(part + rows->stride - DIGEST_DOUBLES);
+    return (rows->labels || rows->pairs) + (rows->row_weight != NULL);
+}
+
+static shard_label_digest *digest_of(const shard_class_rows *rows, double *part, int64_t i)
+{
+    return (shard_label_digest *)(part + rows->stride - (digests(rows) - i) * DIGEST_DOUBLES);
+}
+
+static bool sign_digest(const shard_class_rows *rows, shard_label_digest *digest)
+{
+    double rank = shard_group_world_rank(rows->group, shard_group_rank(rows->group));
+    return SHARD_RUN(rows->logits, fill, 1, rank, &digest->rank, SHARD_INT64) == SHARD_OK;
 }
 
 /* Checks the labels and writes their digest behind this rank's numbers. */
-static bool check_labels(const shard_class_rows *rows, shard_tensor *parts, const int64_t *label)
+static bool check_labels(const shard_class_rows *rows, const int64_t *label)
 {
-    shard_label_digest *digest = digest_of(rows, rows->local);
-    double rank = shard_group_world_rank(rows->group, shard_group_rank(rows->group));
-    return SHARD_RUN(parts, check_index, rows->shape.rows, label, rows->shape.classes, rows->shape.ignore_index,
+    shard_label_digest *digest = digest_of(rows, rows->local, 0);
+    return SHARD_RUN(rows->logits, check_index, rows->shape.rows, label, rows->shape.classes, rows->shape.ignore_index,
                      &rows->faults->label, &digest->hash) == SHARD_OK &&
-           SHARD_RUN(parts, fill, 1, rank, &digest->rank, SHARD_INT64) == SHARD_OK;
+           sign_digest(rows, digest);
 }
 
-bool shard_class_rows_open(shard_class_rows *rows, int64_t width)
+/* Writes the digest of pairs that have been checked. */
+static bool digest_pairs(const shard_class_rows *rows)
+{
+    shard_label_digest *digest = digest_of(rows, rows->local, 0);
+    void *memory;
+    return shard_load(SHARD_INPUTS(rows->pairs), &memory) &&
+           SHARD_RUN(rows->pairs, check_index, shard_numel(rows->pairs), memory, INT64_MAX, 0, &rows->faults->label,
+                     &digest->hash) == SHARD_OK &&
+           sign_digest(rows, digest);
+}
+
+/* Writes the digest of the row weights' bytes, as indices that are all in range. */
+static bool digest_weights(const shard_class_rows *rows)
+{
+    shard_label_digest *digest = digest_of(rows, rows->local, digests(rows) - 1);
+    int64_t bytes = rows->shape.rows * (int64_t)sizeof(double);
+    shard_tensor *index = shard_workspace(rows->row_weight, bytes, SHARD_INT64);
+    void *memory[2];
+    return index && shard_load(SHARD_INPUTS(rows->row_weight, index), memory) &&
+           SHARD_RUN(index, cast, bytes, memory[0], SHARD_UINT8, memory[1], SHARD_INT64) == SHARD_OK &&
+           SHARD_RUN(index, check_index, bytes, memory[1], 256, 0, &rows->faults->weight_difference, &digest->hash) == SHARD_OK &&
+           sign_digest(rows, digest);
+}
+
+bool shard_class_rows_open(shard_class_rows *rows, int64_t count)
 {
     rows->members = shard_group_size(rows->group);
-    rows->stride = rows->shape.rows * width + (rows->compared ? 0 : DIGEST_DOUBLES);
+    rows->stride = count + (rows->compared ? 0 : digests(rows) * DIGEST_DOUBLES);
     shard_tensor *parts = shard_workspace(rows->logits, rows->stride * rows->members, SHARD_FLOAT64);
     void *memory[2];
     if (!parts || !shard_load(SHARD_INPUTS(parts, rows->labels), memory))
         return false;
     rows->part = memory[0];
     rows->local = rows->part + shard_group_rank(rows->group) * rows->stride;
-    return rows->compared || !rows->labels || check_labels(rows, parts, memory[1]);
+    if (rows->compared)
+        return true;
+    if (rows->members == 1)
+        return !rows->labels || check_labels(rows, memory[1]);
+    return (!rows->labels || check_labels(rows, memory[1])) && (!rows->pairs || digest_pairs(rows)) &&
+           (!rows->row_weight || digest_weights(rows));
 }
 
 static shard_status gather_parts(const shard_class_rows *rows)
@@ -182,16 +274,20 @@ shard_status shard_class_rows_gather(shard_class_rows *rows, bool ready)
     SHARD_TRY(check_heads(rows, heads));
     SHARD_TRY(gather_parts(rows));
     rows->compared = true;
-    if (!rows->labels)
+    size_t stride = (size_t)rows->stride * sizeof(double);
+    if (rows->labels || rows->pairs)
+        SHARD_TRY(SHARD_RUN(rows->logits, compare_digests, rows->members, stride, digest_of(rows, rows->part, 0),
+                            &rows->faults->difference));
+    if (!rows->row_weight)
         return SHARD_OK;
-    return SHARD_RUN(rows->logits, compare_digests, rows->members, (size_t)rows->stride * sizeof(double),
-                     digest_of(rows, rows->part), &rows->faults->difference);
+    return SHARD_RUN(rows->logits, compare_digests, rows->members, stride, digest_of(rows, rows->part, digests(rows) - 1),
+                     &rows->faults->weight_difference);
 }
 
 bool shard_class_rows_pick(shard_class_rows *rows)
 {
     void *memory[2];
-    return shard_class_rows_open(rows, 1) && shard_load(SHARD_INPUTS(rows->labels), memory + 1) &&
+    return shard_class_rows_open(rows, rows->shape.rows) && shard_load(SHARD_INPUTS(rows->labels), memory + 1) &&
            shard_load_rows(SHARD_INPUTS(rows->logits), memory, &rows->shape.pitch) &&
            SHARD_RUN(rows->logits, pick_target, &rows->shape, memory[0], memory[1], rows->local, rows->logits->dtype) == SHARD_OK;
 }

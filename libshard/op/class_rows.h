@@ -9,17 +9,21 @@
 
 #include "op/op.h"
 
-/* A function's error texts for labels; the formats have three int64_t, as the entries check_index and
+#include <inttypes.h>
+
+/* A function's error texts for labels and row weights; the formats have three int64_t, as the entries check_index and
  * compare_digests need. */
 typedef struct shard_class_faults {
-    shard_fault label, difference;
+    shard_fault label, difference, weight_difference;
 } shard_class_faults;
 #define SHARD_CLASS_FAULTS(function)                                                                                             \
     {                                                                                                                            \
         {SHARD_ERROR_ARGUMENT, function ": label %" PRId64 " at row %" PRId64 " is outside [0, %" PRId64 ")"},                   \
+            {SHARD_ERROR_MISMATCH, function ": labels on rank %" PRId64 " differ from those on rank %" PRId64                    \
+                                            "; every rank needs the same labels of all rows"},                                   \
         {                                                                                                                        \
-            SHARD_ERROR_MISMATCH, function ": labels on rank %" PRId64 " differ from those on rank %" PRId64                     \
-                                           "; every rank needs the same labels of all rows"                                      \
+            SHARD_ERROR_MISMATCH, function ": row weights on rank %" PRId64 " differ from those on rank %" PRId64                \
+                                           "; every rank needs the same weights of all rows"                                     \
         }                                                                                                                        \
     }
 
@@ -27,11 +31,13 @@ typedef struct shard_class_rows {
     const char *function;
     const shard_class_faults *faults;
     shard_tensor *logits, *labels;   /* labels is NULL for a floating target */
-    shard_cross_entropy_shape shape; /* the caller sets smoothing */
+    shard_tensor *pairs;             /* int64, targets that the ranks compare in place of labels; NULL: none */
+    shard_tensor *row_weight;        /* [rows] float64, or NULL */
+    shard_cross_entropy_shape shape; /* the caller sets smoothing, z_loss and map */
     shard_group *group;              /* over which the classes are split; NULL: they are not split */
     uint64_t options;                /* a hash of the other options that must be the same on every rank */
 
-    /* After shard_class_rows_open: on the device, [members] of `stride` doubles, for each rank its [rows, width];
+    /* After shard_class_rows_open: on the device, [members] of `stride` doubles, for each rank first its numbers;
      * complete after shard_class_rows_gather. */
     int members;
     int64_t stride;
@@ -44,17 +50,25 @@ typedef struct shard_class_rows {
  * is then set if an operand has it. */
 bool shard_class_rows_read(shard_class_rows *rows, shard_tensor *logits, shard_tensor *target, int64_t ignore_index);
 
+/* Sets *local to the weights of the local classes: `weight`, of the logits' dtype, has those of all classes or is split as
+ * they are, and requires no gradient; `name` is its name in messages. NULL for NULL. False with the error set. */
+bool shard_class_rows_read_weight(const shard_class_rows *rows, shard_tensor *weight, const char *name, shard_tensor **local);
+
+/* Sets *wide to x [rows] as float64, in the innermost scope; x is a floating tensor of the rows' shape that requires no
+ * gradient, `name` its name in messages. NULL for NULL. False with the error set. */
+bool shard_class_rows_widen(const shard_class_rows *rows, shard_tensor *x, const char *name, shard_tensor **wide);
+
 /* A tensor of one number for each row, shaped and placed as the rows are. */
 shard_tensor *shard_class_rows_make(const shard_class_rows *rows, shard_dtype dtype);
 
-/* Allocates the numbers of all ranks, in the innermost scope, and checks the labels: a label that is neither a class
+/* Allocates `count` numbers of each rank, in the innermost scope, and checks the labels: a label that is neither a class
  * nor ignore_index is an error here or of the device. Can be called again after a gather, for other numbers of the
  * same rows; the labels are then not checked again. False with the error set. */
-bool shard_class_rows_open(shard_class_rows *rows, int64_t width);
+bool shard_class_rows_open(shard_class_rows *rows, int64_t count);
 
 /* All-gathers the numbers at rows->local. Collective over rows->group; ready is false if this rank has failed, and
- * then all ranks fail. They also fail if options or local shards do not fit together, or labels differ (here or by
- * the device). A second gather is an all-gather of the numbers alone. */
+ * then all ranks fail. They also fail if options or local shards do not fit together, or labels or row weights differ
+ * (here or by the device). A second gather is an all-gather of the numbers alone. */
 shard_status shard_class_rows_gather(shard_class_rows *rows, bool ready);
 
 /* Opens with one number for each row: the label's logit if this rank has it, else 0. */

@@ -2,21 +2,22 @@
  * The loss, for local and split logits. Each rank computes a few numbers for each row of its local classes
  * (SHARD_CE_STATS), an all-gather collects them, and each rank joins them in rank order, so that all ranks have the
  * same bits. Local logits are the case of one rank. The backward needs the logits and three numbers for each row,
- * and no communication.
+ * and no communication. Kernels scale and cap logits as they read them, in both passes.
  *
  * With label ranks the pass that computes the statistics also counts the logits before the label's. It needs the
  * label's logit, which one rank has if the classes are split: an exchange of these logits comes first, and the ranks
  * compare their calls in it.
  */
 #include "op/autocast.h"
+#include "base/hash.h"
 #include "base/options.h"
-#include "op/class_rows.h"
+#include "op/cross_entropy.h"
 #include "op/deferred_linear.h"
 
 #include "comm/function.h"
 
 #include <inttypes.h>
-#include <string.h>
+#include <math.h>
 
 /* The tensors that a node saves. */
 enum { LOGITS, TARGET, WEIGHT, NUMBERS /* [SHARD_CE_NUMBERS, rows] and the result */, SAVED };
@@ -84,22 +85,30 @@ static shard_status loss_backward(shard_node *node, shard_tensor *dy, shard_tens
     bool labels = saved[TARGET]->dtype == SHARD_INT64;
     return SHARD_RUN(logits, cross_entropy_backward, &shape, memory[LOGITS], labels ? memory[TARGET] : NULL,
                      labels ? NULL : memory[TARGET], memory[WEIGHT], number + SHARD_CE_LSE * shape.rows,
-                     number + SHARD_CE_TARGETS * shape.rows, shard_tensor_memory(scale), to, logits->dtype);
+                     number + SHARD_CE_SLOPE * shape.rows, shard_tensor_memory(scale), to, logits->dtype);
 }
 
 static const shard_node_type loss_type = {.name = "shard_cross_entropy", .backward = loss_backward};
 
 /* ---- checks ---- */
 
-static bool check_options(loss_call *call, const shard_cross_entropy_options *options)
+static bool check_factor(const char *function, const char *name, double value, bool positive)
 {
-    const char *function = call->rows.function;
+    if (isfinite(value) && (value > 0 || (!positive && value == 0)))
+        return true;
+    shard_error(SHARD_ERROR_ARGUMENT, "%s: %s %g; a finite number %s 0 is needed", function, name, value,
+                positive ? "above" : "of at least");
+    return false;
+}
+
+static bool check_options(const char *function, const shard_cross_entropy_options *options)
+{
+    if (!check_factor(function, "z_loss", options->z_loss, false) ||
+        !check_factor(function, "logit_scale", options->logit_scale, true) ||
+        !check_factor(function, "soft_cap", options->soft_cap, false))
+        return false;
     if (!(options->label_smoothing >= 0.0 && options->label_smoothing <= 1.0)) {
         shard_error(SHARD_ERROR_ARGUMENT, "%s: label_smoothing %g is outside [0, 1]", function, options->label_smoothing);
-        return false;
-    }
-    if (call->ranked && !call->rows.labels) {
-        shard_error(SHARD_ERROR_ARGUMENT, "%s: label_rank with probabilities, which have no labels", function);
         return false;
     }
     if ((unsigned)options->reduction > SHARD_REDUCTION_NONE) {
@@ -107,6 +116,27 @@ static bool check_options(loss_call *call, const shard_cross_entropy_options *op
         return false;
     }
     return true;
+}
+
+bool shard_cross_entropy_read_options(shard_class_rows *rows, const shard_cross_entropy_options *options, shard_tensor **weight)
+{
+    if (!check_options(rows->function, options))
+        return false;
+    rows->shape.smoothing = options->label_smoothing;
+    rows->shape.z_loss = options->z_loss;
+    rows->shape.map = (shard_logit_map){.maps = options->logit_scale != 1.0 || options->soft_cap != 0.0,
+                                        .scale = options->logit_scale,
+                                        .soft_cap = options->soft_cap};
+    return shard_class_rows_read_weight(rows, options->weight, "class weights", weight) &&
+           shard_class_rows_widen(rows, options->row_weight, "row weights", &rows->row_weight);
+}
+
+uint64_t shard_cross_entropy_hash(const shard_class_rows *rows, const shard_cross_entropy_options *options, bool ranked)
+{
+    const double factors[] = {options->label_smoothing, options->z_loss, options->logit_scale, options->soft_cap};
+    const int64_t flags[] = {ranked, options->reduction, options->weight != NULL, rows->row_weight != NULL};
+    uint64_t hash = shard_hash_bytes(SHARD_HASH_START, factors, sizeof factors);
+    return shard_hash_words(hash, flags, sizeof flags / sizeof *flags);
 }
 
 /* Whether x, a parameter of the loss, is floating; it gets no gradient. */
@@ -146,31 +176,6 @@ static bool check_probabilities(const loss_call *call)
            shard_refuse_placement(call->rows.function, target);
 }
 
-/* The class weights of the local classes. */
-static bool read_weight(loss_call *call, shard_tensor *weight)
-{
-    const shard_cross_entropy_shape *shape = &call->rows.shape;
-    if (!weight)
-        return true;
-    if (!check_constant(call, weight, "class weights"))
-        return false;
-    const shard_placement *placement = &weight->placement;
-    int64_t size = weight->shape.ndim == 1 ? weight->shape.dim[0] : -1;
-    bool whole = shard_is_local(weight) && size == shape->classes;
-    bool part = call->rows.group && shard_is_split(weight, 0) && placement->group == call->rows.group &&
-                placement->start == shape->col0 && placement->whole == shape->classes && size == shape->cols;
-    if (!whole && !part) {
-        shard_error(SHARD_ERROR_SHAPE,
-                    "%s: class weights of shape %s that are %s, for classes [%" PRId64 ", %" PRId64 ") of %" PRId64
-                    "; give the weights of all classes or of the local classes (shard_as_split)",
-                    call->rows.function, shard_shape_text(&weight->shape), shard_placement_text(placement), shape->col0,
-                    shape->col0 + shape->cols, shape->classes);
-        return false;
-    }
-    call->weight = part ? weight : shard_tensor_view(weight, shape->col0, SHARD_SHAPE(shape->cols));
-    return call->weight != NULL;
-}
-
 /* If rows are split over a group, each rank has the losses of its rows. */
 static bool check_row_placement(const loss_call *call)
 {
@@ -184,22 +189,18 @@ static bool check_row_placement(const loss_call *call)
 
 static bool read_arguments(loss_call *call, shard_tensor *logits, const shard_cross_entropy_options *options)
 {
-    if (!shard_class_rows_read(&call->rows, logits, call->target, options->ignore_index) || !check_options(call, options))
+    if (!shard_class_rows_read(&call->rows, logits, call->target, options->ignore_index))
         return false;
-    call->rows.shape.smoothing = options->label_smoothing;
+    if (call->ranked && !call->rows.labels) {
+        shard_error(SHARD_ERROR_ARGUMENT, "%s: label_rank with probabilities, which have no labels", call->rows.function);
+        return false;
+    }
     call->reduction = options->reduction;
-    return (call->rows.labels || check_probabilities(call)) && read_weight(call, options->weight) && check_row_placement(call);
+    return (call->rows.labels || check_probabilities(call)) &&
+           shard_cross_entropy_read_options(&call->rows, options, &call->weight) && check_row_placement(call);
 }
 
 /* ---- forward ---- */
-
-/* The options that must be identical on all ranks. */
-static uint64_t option_bits(const loss_call *call)
-{
-    uint64_t smoothing;
-    memcpy(&smoothing, &call->rows.shape.smoothing, sizeof smoothing);
-    return smoothing << 4 | (uint64_t)call->ranked << 3 | (uint64_t)call->reduction << 1 | (call->weight != NULL);
-}
 
 /* The position, with label ranks, of the number of logits before the label's in a rank's numbers: after the
  * statistics. */
@@ -213,7 +214,7 @@ static bool measure_local(loss_call *call, shard_tensor *logit)
 {
     shard_class_rows *rows = &call->rows;
     void *memory[5];
-    if (!shard_class_rows_open(rows, SHARD_CE_STATS + call->ranked) ||
+    if (!shard_class_rows_open(rows, rows->shape.rows * (SHARD_CE_STATS + call->ranked)) ||
         !shard_load(SHARD_INPUTS(rows->labels, rows->labels ? NULL : call->target, call->weight, logit), memory + 1) ||
         !shard_load_rows(SHARD_INPUTS(rows->logits), memory, &rows->shape.pitch))
         return false;
@@ -241,13 +242,14 @@ static shard_tensor *join(loss_call *call)
     int64_t count = SHARD_CE_NUMBERS * rows->shape.rows;
     shard_tensor *numbers = shard_workspace(rows->logits, count + 1, SHARD_FLOAT64);
     call->rank = call->ranked ? shard_class_rows_make(rows, SHARD_INT64) : NULL;
-    void *memory[3];
-    if (!numbers || (call->ranked && !call->rank) || !shard_load(SHARD_INPUTS(numbers, rows->labels, call->rank), memory))
+    void *memory[4];
+    if (!numbers || (call->ranked && !call->rank) ||
+        !shard_load(SHARD_INPUTS(numbers, rows->labels, call->rank, rows->row_weight), memory))
         return NULL;
     double *number = memory[0];
     return shard_result(numbers, SHARD_RUN(numbers, cross_entropy_join, &rows->shape, call->reduction == SHARD_REDUCTION_MEAN,
-                                           rows->members, rows->stride, rows->part, ahead_in(call, rows->part), memory[1], number,
-                                           number + count, memory[2]));
+                                           rows->members, rows->stride, rows->part, ahead_in(call, rows->part), memory[1],
+                                           memory[3], number, number + count, memory[2]));
 }
 
 static shard_tensor *make_result(const loss_call *call, shard_tensor *numbers)
@@ -292,7 +294,7 @@ static shard_tensor *cross_entropy(loss_call *call, bool ok, shard_tensor *logit
 {
     bool ready = read_arguments(call, logits, options) && ok;
     if (ready)
-        call->rows.options = option_bits(call);
+        call->rows.options = shard_cross_entropy_hash(&call->rows, options, call->ranked);
     if (measure(call, ready) != SHARD_OK)
         return NULL;
     shard_tensor *numbers = join(call);
@@ -305,7 +307,8 @@ static bool can_fuse(const shard_tensor *logits, const shard_tensor *target, con
     if (!logits || !target || target->dtype != SHARD_INT64)
         return false;
     bool splits_rows = logits->placement.kind == SHARD_SPLIT && logits->placement.dim < logits->shape.ndim - 1;
-    return !splits_rows || options->reduction == SHARD_REDUCTION_NONE;
+    bool maps = options->logit_scale != 1.0 || options->soft_cap != 0.0;
+    return !maps && (!splits_rows || options->reduction == SHARD_REDUCTION_NONE);
 }
 
 shard_tensor *shard_cross_entropy_with(shard_tensor *logits, shard_tensor *target, const shard_cross_entropy_options *given,

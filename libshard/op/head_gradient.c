@@ -7,7 +7,7 @@
 enum { WEIGHT, BIAS, CLASS_WEIGHT, KEPT };
 
 /* The arrays that have an element or a row for each row of x. */
-enum { X, TARGET, LSE, B, SCALE, ARRAYS };
+enum { X, TARGET, LSE, SLOPE, SCALE, ARRAYS };
 
 typedef struct head_source {
     shard_gradient_source source; /* first */
@@ -61,7 +61,7 @@ static shard_status compute(shard_gradient_source *source, void *const *memory, 
             return shard_last_status();
     head.x = s->array[X];
     head.target = s->array[TARGET];
-    const shard_head_rows rows = {.lse = s->array[LSE], .b = s->array[B], .scale = s->array[SCALE]};
+    const shard_head_rows rows = {.lse = s->array[LSE], .slope = s->array[SLOPE], .scale = s->array[SCALE]};
     const shard_head_gradient to = {
         .weight = memory[SHARD_SOURCE_MATRIX], .take = take, .context = context, .bias = memory[SHARD_SOURCE_VECTOR]};
     return shard_head_weight_gradient(s->device, &head, &rows, &to);
@@ -135,7 +135,7 @@ static shard_status reserve(head_source *s, int64_t more)
 shard_status shard_head_source_add(shard_gradient_source *source, const shard_head *head, const shard_head_rows *rows)
 {
     head_source *s = (head_source *)source;
-    const void *from[ARRAYS] = {head->x, head->target, rows->lse, rows->b, rows->scale};
+    const void *from[ARRAYS] = {head->x, head->target, rows->lse, rows->slope, rows->scale};
     if (head->loss.rows == 0)
         return SHARD_OK;
     SHARD_TRY(reserve(s, head->loss.rows));

@@ -7,13 +7,10 @@
  */
 #include "base/options.h"
 #include "op/autocast.h"
-#include "op/class_rows.h"
+#include "op/cross_entropy.h"
 
 #include "comm/function.h"
 #include "op/head_gradient.h"
-
-#include <inttypes.h>
-#include <string.h>
 
 static const char function[] = "shard_linear_cross_entropy";
 static const shard_class_faults faults = SHARD_CLASS_FAULTS("shard_linear_cross_entropy");
@@ -154,7 +151,7 @@ static shard_status head_backward(shard_node *node, shard_tensor *dy, shard_tens
         return shard_last_status();
     shard_head h = head_of(&c->shape, c->in, saved[X], saved[WEIGHT], memory);
     const double *number = memory[NUMBERS];
-    shard_head_rows rows = {.lse = number + SHARD_CE_LSE * c->shape.rows, .b = number + SHARD_CE_TARGETS * c->shape.rows};
+    shard_head_rows rows = {.lse = number + SHARD_CE_LSE * c->shape.rows, .slope = number + SHARD_CE_SLOPE * c->shape.rows};
     rows.scale = row_scales(c, saved[X], number + SHARD_CE_FACTOR * c->shape.rows, dy);
     if (!rows.scale)
         return shard_last_status();
@@ -214,7 +211,7 @@ static bool choose_placement(const head_call *call, shard_placement *placement)
     return shard_check_carried(function, x, 0);
 }
 
-/* The tensor that stands for the logits: it gets no memory. */
+/* The tensor that stands for the logits, of the type that they are summed in: it gets no memory. */
 static shard_tensor *make_logits(head_call *call)
 {
     shard_tensor *x = call->operand[X];
@@ -224,53 +221,14 @@ static shard_tensor *make_logits(head_call *call)
     shard_shape shape = x->shape;
     call->in = call->operand[WEIGHT]->shape.dim[1];
     shape.dim[shape.ndim - 1] = call->operand[WEIGHT]->shape.dim[0];
-    shard_tensor *logits = shard_tensor_make(shape, x->dtype, shard_device_of(x));
+    shard_tensor *logits = shard_tensor_make(shape, shard_head_wide(x->dtype), shard_device_of(x));
     if (logits)
         logits->placement = placement;
     return logits;
 }
 
-/* The class weights of the local classes, of the wide type. */
-static bool read_class_weight(head_call *call, shard_tensor *weight)
-{
-    const shard_cross_entropy_shape *shape = &call->rows.shape;
-    if (!weight)
-        return true;
-    if (!shard_check_operand(function, weight))
-        return false;
-    int64_t size = weight->shape.ndim == 1 ? weight->shape.dim[0] : -1;
-    const shard_placement *placement = &weight->placement;
-    bool whole = shard_is_local(weight) && size == shape->classes;
-    bool part = call->rows.group && shard_is_split(weight, 0) && placement->group == call->rows.group &&
-                placement->start == shape->col0 && placement->whole == shape->classes && size == shape->cols;
-    if (!shard_dtype_is_float(weight->dtype) || shard_device_of(weight) != shard_device_of(call->rows.logits) ||
-        (!whole && !part)) {
-        shard_error(SHARD_ERROR_SHAPE,
-                    "%s: class weights of shape %s, dtype %s that are %s, for classes [%" PRId64 ", %" PRId64 ") of %" PRId64
-                    "; give floating weights of all classes or of the local classes (shard_as_split) on the device of x",
-                    function, shard_shape_text(&weight->shape), shard_dtype_name(weight->dtype), shard_placement_text(placement),
-                    shape->col0, shape->col0 + shape->cols, shape->classes);
-        return false;
-    }
-    if (shard_will_record(SHARD_INPUTS(weight))) {
-        shard_error(SHARD_ERROR_UNSUPPORTED, "%s: class weights require a gradient, but get none; shard_detach them", function);
-        return false;
-    }
-    shard_tensor *local = part ? weight : shard_tensor_view(weight, shape->col0, SHARD_SHAPE(shape->cols));
-    call->class_weight = local ? shard_cast(local, shard_head_wide(call->rows.logits->dtype)) : NULL;
-    return call->class_weight != NULL;
-}
-
 static bool read_options(head_call *call, const shard_cross_entropy_options *options)
 {
-    if (!(options->label_smoothing >= 0.0 && options->label_smoothing <= 1.0)) {
-        shard_error(SHARD_ERROR_ARGUMENT, "%s: label_smoothing %g is outside [0, 1]", function, options->label_smoothing);
-        return false;
-    }
-    if ((unsigned)options->reduction > SHARD_REDUCTION_NONE) {
-        shard_error(SHARD_ERROR_ARGUMENT, "%s: there is no reduction %d", function, (int)options->reduction);
-        return false;
-    }
     if (!call->rows.labels) {
         shard_error(SHARD_ERROR_SHAPE,
                     "%s: the target is %s; int64 labels are needed (probabilities: shard_linear and "
@@ -279,7 +237,6 @@ static bool read_options(head_call *call, const shard_cross_entropy_options *opt
         return false;
     }
     call->reduction = options->reduction;
-    call->rows.shape.smoothing = options->label_smoothing;
     bool rows_are_split = !call->rows.group && !shard_is_local(call->rows.logits);
     if (rows_are_split && call->reduction != SHARD_REDUCTION_NONE) {
         shard_error(SHARD_ERROR_UNSUPPORTED,
@@ -287,7 +244,7 @@ static bool read_options(head_call *call, const shard_cross_entropy_options *opt
                     function);
         return false;
     }
-    return read_class_weight(call, options->weight);
+    return shard_cross_entropy_read_options(&call->rows, options, &call->class_weight);
 }
 
 static bool read_arguments(head_call *call, const shard_cross_entropy_options *options)
@@ -311,14 +268,6 @@ static bool read_arguments(head_call *call, const shard_cross_entropy_options *o
 
 /* ---- forward ---- */
 
-/* The options that must be identical on all ranks. */
-static uint64_t option_bits(const head_call *call)
-{
-    uint64_t smoothing;
-    memcpy(&smoothing, &call->rows.shape.smoothing, sizeof smoothing);
-    return smoothing << 3 | (uint64_t)call->reduction << 1 | (call->class_weight != NULL);
-}
-
 /* The local statistics, for the exchange and for the features' gradient. */
 static bool measure_local(head_call *call)
 {
@@ -327,7 +276,7 @@ static bool measure_local(head_call *call)
     int64_t doubles = rows->shape.rows * SHARD_CE_STATS, wide = (int64_t)shard_dtype_size(shard_head_wide(x->dtype));
     bool records = shard_will_record(SHARD_INPUTS(call->input[X]));
     void *memory[SAVED];
-    if (!shard_class_rows_open(rows, SHARD_CE_STATS) ||
+    if (!shard_class_rows_open(rows, doubles) ||
         !shard_load(SHARD_INPUTS(x, weight, call->operand[BIAS], rows->labels, call->class_weight), memory))
         return false;
     shard_head h = head_of(&rows->shape, call->in, x, weight, memory);
@@ -347,13 +296,13 @@ static shard_tensor *join(head_call *call)
     const shard_class_rows *rows = &call->rows;
     int64_t count = SHARD_CE_NUMBERS * rows->shape.rows;
     shard_tensor *numbers = shard_workspace(rows->logits, count + 1, SHARD_FLOAT64);
-    void *memory[2];
-    if (!numbers || !shard_load(SHARD_INPUTS(numbers, rows->labels), memory))
+    void *memory[3];
+    if (!numbers || !shard_load(SHARD_INPUTS(numbers, rows->labels, rows->row_weight), memory))
         return NULL;
     double *number = memory[0];
-    return shard_result(numbers,
-                        SHARD_RUN(numbers, cross_entropy_join, &rows->shape, call->reduction == SHARD_REDUCTION_MEAN,
-                                  rows->members, rows->stride, rows->part, NULL, memory[1], number, number + count, NULL));
+    return shard_result(numbers, SHARD_RUN(numbers, cross_entropy_join, &rows->shape, call->reduction == SHARD_REDUCTION_MEAN,
+                                           rows->members, rows->stride, rows->part, NULL, memory[1], memory[2], number,
+                                           number + count, NULL));
 }
 
 static shard_tensor *make_result(const head_call *call, shard_tensor *numbers)
@@ -395,12 +344,27 @@ static shard_tensor *linear_cross_entropy(head_call *call, bool ok, const shard_
         call->rows.group = weight->placement.group; /* whose ranks wait for this one, whatever is wrong here */
     bool ready = read_arguments(call, options) && ok;
     if (ready)
-        call->rows.options = option_bits(call);
+        call->rows.options = shard_cross_entropy_hash(&call->rows, options, false);
     if (shard_class_rows_gather(&call->rows, ready && measure_local(call)) != SHARD_OK)
         return NULL;
     shard_tensor *numbers = join(call);
     shard_tensor *y = make_result(call, numbers);
     return y ? record(call, y, numbers) : NULL;
+}
+
+/* With options that the sweeps do not have. */
+static shard_tensor *with_logits(shard_tensor *x, shard_tensor *weight, shard_tensor *bias, shard_tensor *target,
+                                 shard_cross_entropy_options *options)
+{
+    bool mixed = x && weight && shard_dtype_size(x->dtype) == 2 && weight->dtype == SHARD_FLOAT32;
+    if (mixed) {
+        weight = shard_cast(weight, x->dtype);
+        bias = bias ? shard_cast(bias, x->dtype) : NULL;
+    }
+    shard_tensor *logits = shard_linear(x, weight, bias);
+    if (logits && options->weight)
+        options->weight = shard_cast(options->weight, logits->dtype);
+    return shard_cross_entropy_with(logits, target, options, NULL);
 }
 
 shard_tensor *shard_linear_cross_entropy_with(shard_tensor *x, shard_tensor *weight, shard_tensor *bias, shard_tensor *target,
@@ -410,6 +374,13 @@ shard_tensor *shard_linear_cross_entropy_with(shard_tensor *x, shard_tensor *wei
     SHARD_READ_OPTIONS(shard_cross_entropy_options, SHARD_CROSS_ENTROPY_OPTIONS_INIT, options, given);
     shard_scope scope;
     shard_scope_open(&scope);
+    if (options_ok && (options.logit_scale != 1.0 || options.soft_cap != 0.0)) {
+        shard_tensor *plain = shard_scope_hand_out(with_logits(x, weight, bias, target, &options), &scope);
+        shard_scope_close(&scope);
+        return plain;
+    }
+    if (options.weight && x && shard_dtype_is_float(x->dtype) && shard_dtype_is_float(options.weight->dtype))
+        options.weight = shard_cast(options.weight, shard_head_wide(x->dtype));
     head_call call = {.rows = {.function = function, .faults = &faults},
                       .input = {x, weight, bias},
                       .operand = {x, weight, bias},

@@ -18,6 +18,8 @@ static shard_tensor *forward(const char *function, shard_tensor *const *x, shard
         return shard_sum(squares);
     case SHARD_REDUCTION_NONE:
         return squares;
+    case SHARD_REDUCTION_BATCH_MEAN:
+        break;
     }
     return shard_fail_null(SHARD_ERROR_ARGUMENT, "%s: %d is no reduction", function, (int)reduction);
 }

@@ -94,12 +94,23 @@ loss_case loss_case_at(int index, int64_t rows, int64_t classes, shard_dtype dty
                        .ignore_index = -100};
 }
 
+loss_case loss_case_by(int way, loss_case c)
+{
+    bool all = way == LOSS_WAYS - 1;
+    c.row_weighted = way == 1 || all;
+    c.z_loss = way == 2 || all ? 0.01 : 0.0;
+    c.logit_scale = way == 3 ? 2.5 : all ? 0.75 : 0.0;
+    c.soft_cap = way == 4 || all ? 2.0 : 0.0;
+    return c;
+}
+
 const char *loss_case_text(const loss_case *c)
 {
     static const char *const reductions[] = {"mean", "sum", "none"};
-    static char text[120];
-    snprintf(text, sizeof text, "%s%s%s, smoothing %g, %s of %s", c->soft ? "soft" : "labels", c->weighted ? ", weighted" : "",
-             c->ignoring ? ", ignoring" : "", c->smoothing, reductions[c->reduction], shard_dtype_name(c->dtype));
+    static char text[200];
+    snprintf(text, sizeof text, "%s%s%s%s, smoothing %g, z %g, scale %g, cap %g, %s of %s", c->soft ? "soft" : "labels",
+             c->weighted ? ", weighted" : "", c->row_weighted ? ", rows weighted" : "", c->ignoring ? ", ignoring" : "",
+             c->smoothing, c->z_loss, c->logit_scale, c->soft_cap, reductions[c->reduction], shard_dtype_name(c->dtype));
     return text;
 }
 
@@ -110,6 +121,7 @@ loss_data loss_data_make(const loss_case *c)
                       .probabilities = doubles(c->soft ? count : 0),
                       .labels = calloc((size_t)c->rows + 1, sizeof(int64_t)),
                       .weight = doubles(c->weighted ? c->classes : 0),
+                      .row_weight = doubles(c->row_weighted ? c->rows : 0),
                       .dy = doubles(c->rows),
                       .results = c->reduction == SHARD_REDUCTION_NONE ? c->rows : 1};
     shard_draw logits = {11, 0}, probabilities = {11, 1}, weight = {11, 2}, labels = {11, 3};
@@ -120,6 +132,8 @@ loss_data loss_data_make(const loss_case *c)
         data.probabilities[i] = round_to(c->dtype, 2.0 * shard_uniform_at(probabilities, (uint64_t)i) / (double)c->classes);
     for (int64_t i = 0; i < c->classes && c->weighted; i++)
         data.weight[i] = round_to(c->dtype, 0.25 + shard_uniform_at(weight, (uint64_t)i));
+    for (int64_t i = 0; i < c->rows && c->row_weighted; i++)
+        data.row_weight[i] = i % 5 == 3 ? 0.0 : 0.5 + (double)(i % 3);
     for (int64_t i = 0; i < c->rows; i++)
         data.labels[i] = c->ignoring && i % 4 == 1 ? c->ignore_index
                                                    : (int64_t)(shard_uniform_at(labels, (uint64_t)i) * (float)c->classes);
@@ -134,6 +148,7 @@ void loss_data_free(loss_data *data)
     free(data->probabilities);
     free(data->labels);
     free(data->weight);
+    free(data->row_weight);
     free(data->dy);
 }
 
@@ -151,36 +166,52 @@ static bool is_ignored(const loss_case *c, const loss_data *data, int64_t row)
     return !c->soft && data->labels[row] == c->ignore_index;
 }
 
-static double log_sum_exp(const double *x, int64_t count)
+static double mapped(const loss_case *c, double logit)
+{
+    double x = c->logit_scale != 0.0 ? c->logit_scale * logit : logit;
+    return c->soft_cap != 0.0 ? c->soft_cap * tanh(x / c->soft_cap) : x;
+}
+
+/* Of mapped by the logit. */
+static double derivative(const loss_case *c, double logit)
+{
+    double t = c->soft_cap != 0.0 ? mapped(c, logit) / c->soft_cap : 0.0;
+    return (c->logit_scale != 0.0 ? c->logit_scale : 1.0) * (1.0 - t * t);
+}
+
+static double log_sum_exp(const loss_case *c, const double *logit)
 {
     double largest = -INFINITY, sum = 0.0;
-    for (int64_t i = 0; i < count; i++)
-        largest = fmax(largest, x[i]);
-    for (int64_t i = 0; i < count; i++)
-        sum += exp(x[i] - largest);
+    for (int64_t i = 0; i < c->classes; i++)
+        largest = fmax(largest, mapped(c, logit[i]));
+    for (int64_t i = 0; i < c->classes; i++)
+        sum += exp(mapped(c, logit[i]) - largest);
     return largest + log(sum);
+}
+
+static double row_weight(const loss_case *c, const loss_data *data, int64_t row)
+{
+    return c->row_weighted ? data->row_weight[row] : 1.0;
 }
 
 /* The sum of target * -log softmax, as the definition says. */
 static double row_loss(const loss_case *c, const loss_data *data, int64_t row)
 {
     const double *x = data->logits + row * c->classes;
-    double loss = 0.0, log_sum = log_sum_exp(x, c->classes);
+    double loss = 0.0, log_sum = log_sum_exp(c, x);
     for (int64_t k = 0; k < c->classes; k++) {
         double target = target_at(c, data, row, k);
-        loss -= target != 0.0 ? target * (x[k] - log_sum) : 0.0;
+        loss -= target != 0.0 ? target * (mapped(c, x[k]) - log_sum) : 0.0;
     }
-    return loss;
+    return row_weight(c, data, row) * (c->z_loss != 0.0 ? loss + c->z_loss * log_sum * log_sum : loss);
 }
 
 static double mean_divisor(const loss_case *c, const loss_data *data)
 {
-    if (c->soft)
-        return (double)c->rows;
     double sum = 0.0;
     for (int64_t i = 0; i < c->rows; i++)
         if (!is_ignored(c, data, i))
-            sum += c->weighted ? data->weight[data->labels[i]] : 1.0;
+            sum += row_weight(c, data, i) * (c->weighted && !c->soft ? data->weight[data->labels[i]] : 1.0);
     return sum;
 }
 
@@ -191,12 +222,14 @@ void loss_reference(const loss_case *c, const loss_data *data, double *result, d
     for (int64_t i = 0; i < c->rows; i++) {
         const double *x = data->logits + i * c->classes;
         bool ignored = is_ignored(c, data, i);
-        double loss = ignored ? 0.0 : row_loss(c, data, i), log_sum = log_sum_exp(x, c->classes), total = 0.0;
-        double factor = ignored ? 0.0 : data->dy[each ? i : 0] / divisor;
+        double loss = ignored ? 0.0 : row_loss(c, data, i), log_sum = log_sum_exp(c, x);
+        double total = 2.0 * c->z_loss * log_sum;
+        double factor = ignored ? 0.0 : row_weight(c, data, i) * data->dy[each ? i : 0] / divisor;
         for (int64_t k = 0; k < c->classes; k++)
             total += target_at(c, data, i, k);
         for (int64_t k = 0; k < c->classes; k++)
-            gradient[i * c->classes + k] = factor * (total * exp(x[k] - log_sum) - target_at(c, data, i, k));
+            gradient[i * c->classes + k] =
+                factor * derivative(c, x[k]) * (total * exp(mapped(c, x[k]) - log_sum) - target_at(c, data, i, k));
         if (each)
             result[i] = loss;
         sum += loss;
@@ -239,8 +272,12 @@ shard_tensor *loss_of_part(const loss_case *c, const loss_data *data, shard_grou
                                 c->classes);
     else if (c->weighted)
         weight = tensor_of(data->weight, SHARD_SHAPE(c->classes), c->dtype);
+    /* Row weights may have another dtype. */
+    shard_tensor *rows = c->row_weighted ? tensor_of(data->row_weight, SHARD_SHAPE(c->rows), SHARD_FLOAT32) : NULL;
     return shard_cross_entropy(*logits, target, .weight = weight, .label_smoothing = c->smoothing, .reduction = c->reduction,
-                               .ignore_index = c->ignoring || c->ignore_index ? c->ignore_index : -100);
+                               .ignore_index = c->ignoring || c->ignore_index ? c->ignore_index : -100, .row_weight = rows,
+                               .z_loss = c->z_loss, .logit_scale = c->logit_scale != 0.0 ? c->logit_scale : 1.0,
+                               .soft_cap = c->soft_cap);
 }
 
 void loss_and_gradient(const loss_case *c, const loss_data *data, shard_group *group, shard_range range, double *result,

@@ -19,6 +19,8 @@ typedef struct loss_case {
     shard_reduction reduction;
     int64_t ignore_index;
     double scale; /* of the logits; 0: 3 */
+    bool row_weighted;
+    double z_loss, logit_scale /* 0: 1 */, soft_cap;
 } loss_case;
 
 /* Values that the dtype has. Static memory would not do for a million classes: freed
@@ -27,6 +29,7 @@ typedef struct loss_data {
     double *logits, *probabilities; /* [rows, classes] */
     int64_t *labels;                /* [rows] */
     double *weight;                 /* [classes] */
+    double *row_weight;             /* [rows] */
     double *dy;                     /* [rows], or one */
     int64_t results;                /* rows, or 1 */
 } loss_data;
@@ -52,6 +55,9 @@ shard_range loss_range(const loss_case *c, const shard_group *group);
 /* All combinations of options for one shape and dtype. */
 #define LOSS_CASES 36
 loss_case loss_case_at(int index, int64_t rows, int64_t classes, shard_dtype dtype);
+/* The same with row weights, z-loss, a scale, a cap, and all of them: ways 1 to LOSS_WAYS - 1; way 0 is the case itself. */
+#define LOSS_WAYS 6
+loss_case loss_case_by(int way, loss_case c);
 /* "soft, weighted, smoothing 0.1, mean" for messages; static. */
 const char *loss_case_text(const loss_case *c);
 

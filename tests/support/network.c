@@ -89,6 +89,12 @@ shard_tensor *net_labels(const shard_tensor *x)
 UNARY(embedding, shard_mul(x, shard_embedding(n->leaf[NET_TABLE], net_labels(x), -1)))
 UNARY(cross_entropy, shard_mul(x, shard_cross_entropy(x, net_labels(x))))
 
+static shard_tensor *quarters(const shard_tensor *x)
+{
+    return shard_full(shard_tensor_shape(x), 0.25, .dtype = shard_tensor_dtype(x));
+}
+UNARY(binary_cross_entropy, shard_mul(x, shard_binary_cross_entropy_with_logits(x, quarters(x))))
+
 static shard_tensor *cube_forward(shard_custom_op *op, int inputs, shard_tensor *const *input)
 {
     (void)inputs;
@@ -161,6 +167,16 @@ static shard_tensor *at_labels(const net *n, shard_tensor *x)
     return shard_mul(less, shard_reshape(picked, SHARD_SHAPE(x->shape.dim[0], 1)));
 }
 
+/* Cosines with a margin at the label's. */
+static shard_tensor *margin(const net *n, shard_tensor *x)
+{
+    (void)n;
+    if (!x || x->shape.ndim != 2)
+        return x;
+    shard_tensor *labels = shard_full(SHARD_SHAPE(x->shape.dim[0]), 2, .dtype = SHARD_INT64);
+    return shard_margin_logits(shard_scale(shard_tanh(x), 0.9), labels, .scale = 1.5, .m2 = 0.5, .rule = SHARD_MARGIN_COSINE);
+}
+
 const net_operation net_operations[] = {
     {"relu", relu, BY_BOTH},
     {"gelu", gelu, BY_BOTH},
@@ -185,6 +201,7 @@ const net_operation net_operations[] = {
     {"batch_norm", batch_norm, 0},
     {"embedding", embedding, 0},
     {"cross_entropy", cross_entropy, 0},
+    {"binary_cross_entropy", binary_cross_entropy, 0},
     {"conv2d", conv2d, 0},
     {"max_pool", max_pool, 0},
     {"avg_pool", avg_pool, 0},
@@ -208,6 +225,7 @@ const net_operation net_operations[] = {
     {"mse_loss", mse_loss, 0},
     {"concatenate", rotate, BY_ROWS},
     {"pick and add at labels", at_labels, BY_ROWS, .placed = true, .sharp = true},
+    {"margin_logits", margin, BY_ROWS, .placed = true, .sharp = true},
 };
 const int net_operation_count = sizeof net_operations / sizeof *net_operations;
 

@@ -385,7 +385,7 @@ static void fill_gradient(const sweep *s, const shard_head_rows *rows, const sha
     for (int64_t j = 0; j < s->pitch; j++) {
         bool counts = j < shape->rows && !shard_label_ignored(shape, s->h->target[j]);
         double lse = counts ? rows->lse[j] : 0;
-        g->factor[j] = counts ? (float)(rows->scale[j] * rows->b[j]) : 0;
+        g->factor[j] = counts ? (float)(rows->scale[j] * rows->slope[j]) : 0;
         g->high[j] = (float)lse;
         g->low[j] = (float)((double)g->high[j] - lse);
         g->spread[j] = counts ? (float)(rows->scale[j] * spread) : 0;

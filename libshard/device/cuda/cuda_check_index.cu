@@ -1,5 +1,5 @@
 /*
- * Indices that are out of range, and whether ranks have the same labels.
+ * Indices that are out of range, pairs that are not in order, and whether ranks have the same labels.
  *
  * Blocks record what they find in their range of the array, and one block combines it: the first bad index of all is
  * the least, the hash a sum of integers, which no order changes. Faults go to the device's record of its first
@@ -85,6 +85,50 @@ shard_status shard_cuda_check_index(shard_device *device, int64_t n, const int64
     if (status == SHARD_OK)
         status = launch(device, tell, 1, BLOCK, n, index, limit, (int64_t)blocks, findings, shard_cuda_fault_word(fault),
                         shard_cuda_of(device)->fault, hash);
+    shard_cuda_scratch_release(device, findings, blocks * sizeof *findings);
+    return status;
+}
+
+/* ---- pairs ---- */
+
+/* The first pair of a block's that is not larger than the one before it, `pairs` for none. */
+static __global__ void look_at_order(int64_t pairs, const int64_t *pair, int64_t *findings)
+{
+    const int64_t *row = pair, *column = pair + pairs;
+    int64_t first = pairs, stride = (int64_t)gridDim.x * BLOCK;
+    for (int64_t i = (int64_t)blockIdx.x * BLOCK + threadIdx.x; i < pairs; i += stride) {
+        bool unordered = i > 0 && (row[i] < row[i - 1] || (row[i] == row[i - 1] && column[i] <= column[i - 1]));
+        if (unordered && first == pairs)
+            first = i;
+    }
+    first = block_reduce<BLOCK, Least>(first);
+    if (threadIdx.x == 0)
+        findings[blockIdx.x] = first;
+}
+
+static __global__ void tell_order(int64_t pairs, const int64_t *pair, int64_t blocks, const int64_t *findings, uint64_t what,
+                                  shard_cuda_fault *fault)
+{
+    int64_t first = pairs;
+    for (int64_t i = threadIdx.x; i < blocks; i += BLOCK)
+        first = Least::join(first, findings[i]);
+    first = block_reduce<BLOCK, Least>(first);
+    if (threadIdx.x == 0 && first < pairs)
+        note_fault(fault, what, pair[first], pair[pairs + first], first);
+}
+
+shard_status shard_cuda_check_pairs(shard_device *device, int64_t pairs, const int64_t *pair, const shard_fault *fault)
+{
+    if (pairs < 2)
+        return SHARD_OK;
+    unsigned blocks = blocks_for(device, pairs, 4 * BLOCK);
+    int64_t *findings = (int64_t *)shard_cuda_scratch(device, blocks * sizeof *findings);
+    if (!findings)
+        return shard_last_status();
+    shard_status status = launch(device, look_at_order, blocks, BLOCK, pairs, pair, findings);
+    if (status == SHARD_OK)
+        status = launch(device, tell_order, 1, BLOCK, pairs, pair, (int64_t)blocks, findings, shard_cuda_fault_word(fault),
+                        shard_cuda_of(device)->fault);
     shard_cuda_scratch_release(device, findings, blocks * sizeof *findings);
     return status;
 }

@@ -11,14 +11,17 @@
 
 using namespace shard;
 
-/* The columns' summands of q in a row: none, one constant, or one for each column. */
-enum { NO_TARGETS, SAME_TARGETS, OWN_TARGETS };
+/* The columns' summands of q in a row: none, one constant, or one for each column. Mapped logits have the general form,
+ * so that kernels of other logits are not larger for them. */
+enum { NO_TARGETS, SAME_TARGETS, OWN_TARGETS, MAPPED };
+template <int TARGETS> constexpr bool by_column = TARGETS == OWN_TARGETS || TARGETS == MAPPED;
 
 template <class T> struct Loss {
     const T *x, *probability, *weight;
     const int64_t *target;
     shard_cross_entropy_shape shape; /* its pitch is not 0 */
     double keep, spread;
+    Real<T> scale, rate, cap, inverse_cap; /* of the map; cap and inverse_cap are 0 without a cap */
     int64_t packed; /* x and `also` are read in packs together */
     int64_t alike;  /* and rows of probabilities begin as far from a multiple of 16 as theirs */
 
@@ -48,10 +51,14 @@ template <class T> struct Loss {
     {
         return weight ? to_real(weight[column]) : 1;
     }
+    __device__ Real<T> mapped(Real<T> x) const
+    {
+        return cap > 0 ? cap * tanh(rate * x) : rate * x;
+    }
 };
 
 /* Packs of the logits that a thread loads ahead; as many again of the columns' weights or probabilities. */
-template <int TARGETS> constexpr int packs_ahead = TARGETS == OWN_TARGETS ? PACKS / 2 : PACKS;
+template <int TARGETS> constexpr int packs_ahead = by_column<TARGETS> ? PACKS / 2 : PACKS;
 
 /* ---- statistics ---- */
 
@@ -113,7 +120,6 @@ static __device__ inline void measure_parts(const Loss<T> &l, const Ranking &ran
                 enum { COUNT = sizeof first / sizeof *first, SIZE = Pack<T>::SIZE };
                 R value[COUNT * SIZE];
                 load_batch<T, COUNT>(x, first, value);
-                e.add(value);
 #pragma unroll
                 for (int k = 0; k < (RANKED ? COUNT : 0); k++) {
                     int64_t rest = left - first[k];
@@ -123,7 +129,11 @@ static __device__ inline void measure_parts(const Loss<T> &l, const Ranking &ran
                         ahead += comes_before(value[k * SIZE + j], own, j < these);
                 }
 #pragma unroll
-                for (int k = 0; k < (TARGETS == OWN_TARGETS ? COUNT : 0); k++) {
+                for (int k = 0; k < (TARGETS == MAPPED ? COUNT * SIZE : 0); k++)
+                    value[k] = l.mapped(value[k]);
+                e.add(value);
+#pragma unroll
+                for (int k = 0; k < (by_column<TARGETS> ? COUNT : 0); k++) {
                     Pack<T> pack = {};
                     if (probability)
                         pack = l.load_probabilities(probability + first[k]);
@@ -137,10 +147,12 @@ static __device__ inline void measure_parts(const Loss<T> &l, const Ranking &ran
             },
             [&](int64_t i) {
                 R value[1] = {to_real(x[i])};
-                e.add(value);
                 if (RANKED)
                     ahead += comes_before(value[0], own, i < left);
-                if (TARGETS == OWN_TARGETS)
+                if (TARGETS == MAPPED)
+                    value[0] = l.mapped(value[0]);
+                e.add(value);
+                if (by_column<TARGETS>)
                     add_target(l, value[0], probability ? probability[i] : T(0), start + i, &a, &b);
                 if (TARGETS == SAME_TARGETS)
                     a += (double)value[0];
@@ -149,7 +161,7 @@ static __device__ inline void measure_parts(const Loss<T> &l, const Ranking &ran
         double sum = team_reduce<LANES, Sum>(e.relative_to(max));
         if (TARGETS != NO_TARGETS)
             a = team_reduce<LANES, Sum>(a);
-        if (TARGETS == OWN_TARGETS)
+        if (by_column<TARGETS>)
             b = team_reduce<LANES, Sum>(b);
         if (TARGETS == SAME_TARGETS) {
             a *= l.spread;
@@ -207,10 +219,12 @@ template <class T> static __global__ void join_parts(Loss<T> l, Ranking ranking,
         int64_t target = l.own_target(row, shape.cols);
         double weight = target >= 0 ? (double)l.weight_of(target) : 0;
         double *out = stats + row * SHARD_CE_STATS;
+        Real<T> x = target >= 0 ? to_real(l.x[row * l.shape.pitch + target]) : 0;
+        if (l.shape.map.maps)
+            x = l.mapped(x);
         out[SHARD_CE_MAX] = max;
         out[SHARD_CE_SUM] = sum;
-        out[SHARD_CE_A] =
-            ignored ? 0 : a + (target >= 0 ? l.keep * weight * (double)to_real(l.x[row * l.shape.pitch + target]) : 0);
+        out[SHARD_CE_A] = ignored ? 0 : a + (target >= 0 ? l.keep * weight * (double)x : 0);
         out[SHARD_CE_B] = ignored ? 0 : b + l.keep * weight;
         out[SHARD_CE_WEIGHT] = weight;
         if (ranking.ahead)
@@ -231,6 +245,10 @@ static Loss<T> loss_of(const shard_cross_entropy_shape *shape, const void *x, co
     l.shape.pitch = shard_pitch(shape->pitch, shape->cols);
     l.keep = 1 - shape->smoothing;
     l.spread = shape->classes ? shape->smoothing / (double)shape->classes : 0;
+    l.scale = (Real<T>)shape->map.scale;
+    l.rate = (Real<T>)shard_logit_rate(&shape->map);
+    l.cap = (Real<T>)shape->map.soft_cap;
+    l.inverse_cap = shape->map.soft_cap > 0 ? (Real<T>)(1 / shape->map.soft_cap) : 0;
     l.packed = aligned_alike(l.x, also);
     l.alike = aligned_alike(l.x, l.probability) && (l.shape.pitch - shape->cols) * (int64_t)sizeof(T) % 16 == 0;
     return l;
@@ -238,7 +256,8 @@ static Loss<T> loss_of(const shard_cross_entropy_shape *shape, const void *x, co
 
 /* Kernel<T, LANES, TARGETS> for these rows and this q, called by `call`. */
 #define BY_TARGETS(kernel, T, short, l, call)                                                                                    \
-    ((l).probability || ((l).spread != 0 && (l).weight)                                                                          \
+    ((l).shape.map.maps ? ((short) ? call(kernel<T, WARP, MAPPED>) : call(kernel<T, BLOCK, MAPPED>))                             \
+     : (l).probability || ((l).spread != 0 && (l).weight)                                                                        \
          ? ((short) ? call(kernel<T, WARP, OWN_TARGETS>) : call(kernel<T, BLOCK, OWN_TARGETS>))                                  \
      : (l).spread != 0 ? ((short) ? call(kernel<T, WARP, SAME_TARGETS>) : call(kernel<T, BLOCK, SAME_TARGETS>))                  \
                        : ((short) ? call(kernel<T, WARP, NO_TARGETS>) : call(kernel<T, BLOCK, NO_TARGETS>)))
@@ -279,10 +298,10 @@ struct Members {
     const int64_t *ahead;
 };
 
-/* A row's log-sum-exp, b, loss and its weight in the mean. A rank without a finite logit adds 0 * exp(-inf); a NaN
+/* A row's log-sum-exp, slope, loss and its weight in the mean. A rank without a finite logit adds 0 * exp(-inf); a NaN
  * is in the maximum or the sum, and stays. */
-static __device__ inline void join_row(const Members &members, int64_t rows, int64_t row, bool labels, bool ignored,
-                                       double *numbers)
+static __device__ inline void join_row(const Members &members, const shard_cross_entropy_shape &shape, int64_t row, bool labels,
+                                       bool ignored, double row_weight, double *numbers)
 {
     double largest = -INFINITY, sum = 0, a = 0, b = 0, weight = 0;
     for (int64_t member = 0; member < members.count; member++) {
@@ -296,12 +315,12 @@ static __device__ inline void join_row(const Members &members, int64_t rows, int
         b += part[SHARD_CE_B];
         weight += part[SHARD_CE_WEIGHT];
     }
-    double log_sum = log(sum);
-    numbers[SHARD_CE_LSE * rows + row] = largest + log_sum;
-    numbers[SHARD_CE_TARGETS * rows + row] = b;
-    numbers[SHARD_CE_FACTOR * rows + row] = labels ? weight : 1;
-    /* Not b * lse - a: for logits of a large common size that would cancel. */
-    numbers[SHARD_CE_LOSS * rows + row] = ignored ? 0 : b * log_sum + (b * largest - a);
+    int64_t rows = shape.rows;
+    double log_sum = log(sum), lse = largest + log_sum;
+    numbers[SHARD_CE_LSE * rows + row] = lse;
+    numbers[SHARD_CE_SLOPE * rows + row] = shard_row_slope(b, lse, shape.z_loss);
+    numbers[SHARD_CE_FACTOR * rows + row] = row_weight * (labels ? weight : 1);
+    numbers[SHARD_CE_LOSS * rows + row] = ignored ? 0 : row_weight * shard_row_loss(a, b, largest, log_sum, shape.z_loss);
 }
 
 static __device__ inline int64_t join_ahead(const Members &members, int64_t row)
@@ -325,14 +344,14 @@ static unsigned loss_blocks(int64_t rows)
     return (unsigned)(blocks < (int64_t)BLOCK ? blocks : (int64_t)BLOCK);
 }
 
-static __global__ void join_members(shard_cross_entropy_shape shape, Members members, const int64_t *target, double *numbers,
-                                    int64_t *rank, LossSum *sums)
+static __global__ void join_members(shard_cross_entropy_shape shape, Members members, const int64_t *target,
+                                    const double *row_weight, double *numbers, int64_t *rank, LossSum *sums)
 {
     double loss = 0, weight = 0;
     int64_t step = (int64_t)gridDim.x * BLOCK;
     for (int64_t row = (int64_t)blockIdx.x * BLOCK + threadIdx.x; row < shape.rows; row += step) {
         bool ignored = target && shard_label_ignored(&shape, target[row]);
-        join_row(members, shape.rows, row, target != NULL, ignored, numbers);
+        join_row(members, shape, row, target != NULL, ignored, row_weight ? row_weight[row] : 1, numbers);
         if (rank)
             rank[row] = ignored ? INT64_MAX : join_ahead(members, row);
         loss += numbers[SHARD_CE_LOSS * shape.rows + row];
@@ -345,23 +364,26 @@ static __global__ void join_members(shard_cross_entropy_shape shape, Members mem
 }
 
 /* Each block adds up the sums of all `blocks`, and turns the weights of its rows into their factors. */
-static __global__ void share_losses(shard_cross_entropy_shape shape, int64_t mean, const int64_t *target, int64_t blocks,
-                                    const LossSum *sums, double *numbers, double *result)
+static __global__ void share_losses(shard_cross_entropy_shape shape, int64_t mean, const int64_t *target,
+                                    const double *row_weight, int64_t blocks, const LossSum *sums, double *numbers, double *result)
 {
     double *factor = numbers + SHARD_CE_FACTOR * shape.rows;
     bool adds = threadIdx.x < blocks;
     double sum = block_reduce<BLOCK, Sum>(adds ? sums[threadIdx.x].loss : 0);
     double weights = block_reduce<BLOCK, Sum>(adds ? sums[threadIdx.x].weight : 0);
     int64_t step = (int64_t)gridDim.x * BLOCK;
-    for (int64_t row = (int64_t)blockIdx.x * BLOCK + threadIdx.x; row < shape.rows; row += step)
-        factor[row] = target && shard_label_ignored(&shape, target[row]) ? 0 : mean ? 1 / weights : 1;
+    for (int64_t row = (int64_t)blockIdx.x * BLOCK + threadIdx.x; row < shape.rows; row += step) {
+        double weight = row_weight ? row_weight[row] : 1;
+        factor[row] = target && shard_label_ignored(&shape, target[row]) ? 0 : mean ? weight / weights : weight;
+    }
     if (blockIdx.x == 0 && threadIdx.x == 0)
         *result = !mean ? sum : weights != 0 ? sum / weights : NAN;
 }
 
 shard_status shard_cuda_cross_entropy_join(shard_device *device, const shard_cross_entropy_shape *shape, bool mean,
                                            int64_t members, int64_t stride, const double *stats, const int64_t *ahead,
-                                           const int64_t *target, double *numbers, double *result, int64_t *rank)
+                                           const int64_t *target, const double *row_weight, double *numbers, double *result,
+                                           int64_t *rank)
 {
     unsigned blocks = loss_blocks(shape->rows);
     size_t bytes = blocks * sizeof(LossSum);
@@ -371,10 +393,10 @@ shard_status shard_cuda_cross_entropy_join(shard_device *device, const shard_cro
     Members all = {members, stride, stats, ahead};
     shard_status status = SHARD_OK;
     if (blocks)
-        status = launch(device, join_members, blocks, BLOCK, *shape, all, target, numbers, rank, sums);
+        status = launch(device, join_members, blocks, BLOCK, *shape, all, target, row_weight, numbers, rank, sums);
     if (status == SHARD_OK)
-        status = launch(device, share_losses, blocks ? blocks : 1, BLOCK, *shape, (int64_t)mean, target, (int64_t)blocks, sums,
-                        numbers, result);
+        status = launch(device, share_losses, blocks ? blocks : 1, BLOCK, *shape, (int64_t)mean, target, row_weight,
+                        (int64_t)blocks, sums, numbers, result);
     shard_cuda_scratch_release(device, sums, bytes);
     return status;
 }
@@ -388,33 +410,38 @@ template <class R> struct RowGradient {
 };
 
 template <class T>
-static __device__ inline RowGradient<Real<T>> row_gradient(const Loss<T> &l, int64_t row, int64_t cols, double lse, double b,
+static __device__ inline RowGradient<Real<T>> row_gradient(const Loss<T> &l, int64_t row, int64_t cols, double lse, double slope,
                                                            double scale)
 {
     using R = Real<T>;
     RowGradient<R> g;
     g.center = (R)lse;
-    g.factor = (R)(scale * b * exp((double)g.center - lse));
+    g.factor = (R)(scale * slope * exp((double)g.center - lse));
     g.keep = (R)(scale * l.keep);
     g.spread = (R)(scale * l.spread);
     g.target = l.own_target(row, cols);
     return g;
 }
 
-/* Without probabilities they are 0. */
+/* The gradient by the logit x of a column, without the label's summand; without probabilities they are 0. Mapped logits
+ * are complete, the label's summand included. */
 template <class T, int TARGETS>
 static __device__ inline Real<T> gradient(const Loss<T> &l, const RowGradient<Real<T>> &g, Real<T> x, T probability, int64_t column)
 {
+    if (TARGETS == MAPPED)
+        x = l.mapped(x);
     Real<T> dx = g.factor * exp(x - g.center);
     if (TARGETS == SAME_TARGETS)
         dx -= g.spread;
-    if (TARGETS == OWN_TARGETS)
+    if (by_column<TARGETS>)
         dx -= (g.keep * to_real(probability) + g.spread) * l.weight_of(column);
+    if (TARGETS == MAPPED)
+        dx = (dx - (column == g.target ? g.keep * l.weight_of(column) : 0)) * shard_logit_slope(x, l.scale, l.inverse_cap);
     return dx;
 }
 
 template <class T, int LANES, int TARGETS>
-static __global__ void backward(Loss<T> l, Rows shape, const double *lse, const double *b, const double *scale, T *dx)
+static __global__ void backward(Loss<T> l, Rows shape, const double *lse, const double *slope, const double *scale, T *dx)
 {
     using R = Real<T>;
     Team<LANES> team;
@@ -424,9 +451,10 @@ static __global__ void backward(Loss<T> l, Rows shape, const double *lse, const 
         const T *x = l.x + from, *probability = l.probability ? l.probability + row * shape.cols + start : NULL;
         T *out = dx + from;
         bool ignored = l.ignores(row);
-        RowGradient<R> g = row_gradient(l, row, shape.cols, lse[row], b[row], scale[row]);
+        RowGradient<R> g = row_gradient(l, row, shape.cols, lse[row], slope[row], scale[row]);
         int64_t target = g.target - start;
-        bool own = TARGETS == OWN_TARGETS && probability;
+        bool own = by_column<TARGETS> && probability;
+        bool later = TARGETS != MAPPED && g.target >= 0; /* the label's summand */
         walk<packs_ahead<TARGETS>>(
             Cut<T>(x, count, l.packed), team.lane, LANES,
             [&](auto &first) {
@@ -444,7 +472,7 @@ static __global__ void backward(Loss<T> l, Rows shape, const double *lse, const 
                         *v = gradient<T, TARGETS>(l, g, *v, pack.value[j], start + first[k] + j);
                         *v = ignored ? 0 : *v;
                     }
-                    if (target >= first[k] && target < first[k] + SIZE && g.target >= 0)
+                    if (target >= first[k] && target < first[k] + SIZE && later)
 #pragma unroll
                         for (int j = 0; j < SIZE; j++)
                             value[k * SIZE + j] -= target == first[k] + j ? g.keep * l.weight_of(g.target) : 0;
@@ -453,7 +481,7 @@ static __global__ void backward(Loss<T> l, Rows shape, const double *lse, const 
             },
             [&](int64_t i) {
                 R value = gradient<T, TARGETS>(l, g, to_real(x[i]), own ? probability[i] : T(0), start + i);
-                if (g.target >= 0 && target == i)
+                if (later && target == i)
                     value -= g.keep * l.weight_of(g.target);
                 out[i] = round_to<T>(ignored ? 0 : value);
             });
@@ -462,7 +490,7 @@ static __global__ void backward(Loss<T> l, Rows shape, const double *lse, const 
 
 shard_status shard_cuda_cross_entropy_backward(shard_device *device, const shard_cross_entropy_shape *shape, const void *x,
                                                const int64_t *target, const void *probability, const void *weight,
-                                               const double *lse, const double *b, const double *scale, void *dx,
+                                               const double *lse, const double *slope, const double *scale, void *dx,
                                                shard_dtype dtype)
 {
     if (shape->rows == 0 || shape->cols == 0)
@@ -473,7 +501,7 @@ shard_status shard_cuda_cross_entropy_backward(shard_device *device, const shard
         Loss<T> l = loss_of<T>(shape, x, target, probability, weight, dx);
         bool few = short_rows(cut.cols, sizeof(T));
         unsigned blocks = team_blocks(cut.rows * cut.pieces, few ? WARP : BLOCK);
-        auto run = [&](auto kernel) { return launch(device, kernel, blocks, BLOCK, l, cut, lse, b, scale, (T *)dx); };
+        auto run = [&](auto kernel) { return launch(device, kernel, blocks, BLOCK, l, cut, lse, slope, scale, (T *)dx); };
         return BY_TARGETS(backward, T, few, l, run);
     });
 }

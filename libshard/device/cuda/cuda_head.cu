@@ -50,7 +50,7 @@ template <class T, class R> struct Features {
     const int64_t *target;
     const R *class_weight;
     const T *weight;
-    const double *stats, *lse, *b, *scale;
+    const double *stats, *lse, *slope, *scale;
     const R *sum, *spread;
     R *dx;
 
@@ -60,7 +60,7 @@ template <class T, class R> struct Features {
         int64_t label = target[row], column = shard_label_ignored(&shape, label) ? -1 : label - shape.col0;
         bool has_target = column >= 0 && column < shape.cols;
         double exponential = shape.cols > 0 ? exp(stats[row * SHARD_CE_STATS + SHARD_CE_MAX] - lse[row]) : 0;
-        R of_sum = (R)(by * b[row] * exponential), of_spread = (R)(by * share);
+        R of_sum = (R)(by * slope[row] * exponential), of_spread = (R)(by * share);
         R of_target = has_target ? (R)(by * (1 - shape.smoothing)) : 0;
         if (has_target && class_weight)
             of_target *= class_weight[column];
@@ -83,7 +83,7 @@ template <class Form> static __global__ void input_gradient(Form form)
 
 shard_status shard_cuda_head_input_gradient(shard_device *device, const shard_cross_entropy_shape *shape, int64_t in,
                                             const int64_t *target, const void *class_weight, const void *weight,
-                                            shard_dtype weight_dtype, const double *stats, const double *lse, const double *b,
+                                            shard_dtype weight_dtype, const double *stats, const double *lse, const double *slope,
                                             const double *scale, const void *sum, const void *spread, void *dx, shard_dtype dtype)
 {
     (void)dtype; /* float64 exactly if the weight is */
@@ -93,7 +93,7 @@ shard_status shard_cuda_head_input_gradient(shard_device *device, const shard_cr
         using T = decltype(t);
         using R = Real<T>;
         Features<T, R> form = {*shape, in,  target, (const R *)class_weight, (const T *)weight,   stats,
-                               lse,    b,   scale,  (const R *)sum,          (const R *)spread, (R *)dx};
+                               lse, slope, scale,  (const R *)sum,          (const R *)spread, (R *)dx};
         return launch(device, input_gradient<Features<T, R>>, blocks_for(device, shape->rows, 1), BLOCK, form);
     });
 }

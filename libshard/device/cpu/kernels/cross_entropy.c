@@ -1,6 +1,7 @@
 /*
  * Cross-entropy over a range of the columns, and the counts of a sharded top-k. A row's q is a constant `spread`, or
- * keep * probability + spread, times the columns' weights; a label adds `keep` times its weight at the target.
+ * keep * probability + spread, times the columns' weights; a label adds `keep` times its weight at the target. Logits
+ * are mapped span by span, where they are.
  */
 #ifdef real
 
@@ -8,6 +9,29 @@ static real R(at)(shard_dtype dtype, const void *x, int64_t i)
 {
     real buffer[1];
     return *R(load)(dtype, x, i, 1, buffer);
+}
+
+/* The logits x as the map says, in `mapped`. */
+static void R(map_logits)(const shard_logit_map *m, int64_t n, const real *x, real *mapped)
+{
+    real rate = (real)shard_logit_rate(m), cap = (real)m->soft_cap;
+    if (cap > 0) {
+#pragma omp simd
+        for (int64_t i = 0; i < n; i++)
+            mapped[i] = cap * R(tanh)(rate * x[i]);
+    } else {
+#pragma omp simd
+        for (int64_t i = 0; i < n; i++)
+            mapped[i] = rate * x[i];
+    }
+}
+
+static real R(mapped_at)(const loss *l, int64_t i)
+{
+    real x = R(at)(l->dtype, l->x, i);
+    if (l->shape->map.maps)
+        R(map_logits)(&l->shape->map, 1, &x, &x);
+    return x;
 }
 
 /* Adds sum q x and sum q, without the label's summands. */
@@ -67,7 +91,7 @@ static real R(target_logit)(const loss *l, int64_t row)
 /* Of the row's columns [start, end). */
 static part R(sum_part)(const loss *l, int64_t row, int64_t start, int64_t end)
 {
-    real x_buffer[SPAN], probability_buffer[SPAN], weight_buffer[SPAN];
+    real x_buffer[SPAN], mapped[SPAN], probability_buffer[SPAN], weight_buffer[SPAN];
     bool targets = (l->probability || l->spread != 0) && !ignored(l, row), ranked = l->ahead && !ignored(l, row);
     real logit = ranked ? R(target_logit)(l, row) : 0;
     part p = {.exponentials = EXP_SUM_NOTHING};
@@ -75,9 +99,13 @@ static part R(sum_part)(const loss *l, int64_t row, int64_t start, int64_t end)
         int64_t from = row * l->shape->cols + start;
         count = shard_min(SPAN, end - start);
         const real *x = R(load)(l->dtype, l->x, row * l->pitch + start, count, x_buffer), *probability = NULL, *weight = NULL;
-        KERNEL(R(exp_sum_add))(&p.exponentials, count, x);
         if (ranked)
             p.ahead += R(count_span)(l, row, start, count, x, logit);
+        if (l->shape->map.maps) {
+            R(map_logits)(&l->shape->map, count, x, mapped);
+            x = mapped;
+        }
+        KERNEL(R(exp_sum_add))(&p.exponentials, count, x);
         if (!targets)
             continue;
         if (l->probability)
@@ -96,7 +124,7 @@ static void R(finish_row)(const loss *l, int64_t row, part p, double *stats)
     int64_t target = own_target(l, row);
     if (target >= 0) {
         weight = l->weight ? (double)R(at)(l->dtype, l->weight, target) : 1;
-        p.a += l->keep * weight * (double)R(at)(l->dtype, l->x, row * l->pitch + target);
+        p.a += l->keep * weight * (double)R(mapped_at)(l, row * l->pitch + target);
         p.b += l->keep * weight;
     }
     exp_sum_refer(&p.exponentials, p.exponentials.max);
@@ -138,7 +166,16 @@ static void R(stats)(const loss *l, double *stats)
     }
 }
 
-/* in: x, probability. */
+/* Multiplies the gradient by the mapped logits x with the derivative of x. */
+static void R(unmap)(const shard_logit_map *m, int64_t n, const real *x, real *dx)
+{
+    real scale = (real)m->scale, inverse = m->soft_cap > 0 ? (real)(1 / m->soft_cap) : 0;
+#pragma omp simd
+    for (int64_t i = 0; i < n; i++)
+        dx[i] *= R(shard_logit_slope)(x[i], scale, inverse);
+}
+
+/* in: the logits, probability. */
 MAP_BODY(gradient)
 {
     const loss *l = context;
@@ -149,9 +186,13 @@ MAP_BODY(gradient)
         return;
     }
     double scale = l->scale[row], lse = l->lse[row];
-    real factor = (real)(scale * l->b[row]), keep = (real)(scale * l->keep), spread = (real)(scale * l->spread);
-    real high = (real)lse, low = (real)((double)high - lse);
+    real factor = (real)(scale * l->slope[row]), keep = (real)(scale * l->keep), spread = (real)(scale * l->spread);
+    real high = (real)lse, low = (real)((double)high - lse), mapped[SPAN];
     const real *x = in[0], *probability = in[1];
+    if (l->shape->map.maps) {
+        R(map_logits)(&l->shape->map, s.count, x, mapped);
+        x = mapped;
+    }
     real constant = probability || l->weight ? 0 : spread;
 #pragma omp simd
     for (int64_t i = 0; i < s.count; i++)
@@ -166,6 +207,8 @@ MAP_BODY(gradient)
     int64_t target = own_target(l, row) - s.offset;
     if (target >= 0 && target < s.count)
         dx[target] -= keep * (l->weight ? R(at)(l->dtype, l->weight, s.offset + target) : 1);
+    if (l->shape->map.maps)
+        R(unmap)(&l->shape->map, s.count, x, dx);
 }
 
 /* Of the row's columns [start, end). */
@@ -221,7 +264,7 @@ typedef struct loss {
     const void *x;
     const int64_t *target;
     const void *probability, *weight;
-    const double *lse, *b, *scale, *logit;
+    const double *lse, *slope, *scale, *logit;
     double keep, spread;
     int64_t of_ignored; /* counted by count_ahead */
     int64_t *ahead;     /* of the statistics; NULL: not counted */
@@ -316,27 +359,28 @@ static int64_t sum_ahead(int64_t members, int64_t stride, const int64_t *ahead)
 
 shard_status KERNEL(cross_entropy_join)(shard_device *device, const shard_cross_entropy_shape *shape, bool mean, int64_t members,
                                         int64_t stride, const double *stats, const int64_t *ahead, const int64_t *target,
-                                        double *numbers, double *result, int64_t *rank)
+                                        const double *row_weight, double *numbers, double *result, int64_t *rank)
 {
     (void)device;
     int64_t rows = shape->rows;
     loss l = {.shape = shape, .target = target};
-    double *lse = numbers, *b = lse + rows, *factor = b + rows, *losses = factor + rows, sum = 0, weights = 0;
+    double *lse = numbers, *slope = lse + rows, *factor = slope + rows, *losses = factor + rows, sum = 0, weights = 0;
     for (int64_t i = 0; i < rows; i++) {
         double row[SHARD_CE_STATS];
         join_row(members, stride, stats + i * SHARD_CE_STATS, row);
         double log_sum = log(row[SHARD_CE_SUM]);
         lse[i] = row[SHARD_CE_MAX] + log_sum;
-        b[i] = row[SHARD_CE_B];
-        /* Not b * lse - a: for logits of a large common size that would cancel. */
-        losses[i] = ignored(&l, i) ? 0 : b[i] * log_sum + (b[i] * row[SHARD_CE_MAX] - row[SHARD_CE_A]);
+        slope[i] = shard_row_slope(row[SHARD_CE_B], lse[i], shape->z_loss);
+        factor[i] = row_weight ? row_weight[i] : 1;
+        double one = shard_row_loss(row[SHARD_CE_A], row[SHARD_CE_B], row[SHARD_CE_MAX], log_sum, shape->z_loss);
+        losses[i] = ignored(&l, i) ? 0 : factor[i] * one;
         sum += losses[i];
-        weights += target ? row[SHARD_CE_WEIGHT] : 1;
+        weights += factor[i] * (target ? row[SHARD_CE_WEIGHT] : 1);
         if (rank)
             rank[i] = ignored(&l, i) ? INT64_MAX : sum_ahead(members, stride, ahead + i);
     }
     for (int64_t i = 0; i < rows; i++)
-        factor[i] = ignored(&l, i) ? 0 : mean ? 1 / weights : 1;
+        factor[i] = ignored(&l, i) ? 0 : mean ? factor[i] / weights : factor[i];
     *result = !mean ? sum : weights != 0 ? sum / weights : NAN; /* as PyTorch, also where smoothing makes the sum positive */
     return SHARD_OK;
 }
@@ -344,7 +388,7 @@ shard_status KERNEL(cross_entropy_join)(shard_device *device, const shard_cross_
 /* Rows that are not dense one by one. */
 static shard_status backward_by_rows(shard_device *device, const shard_cross_entropy_shape *shape, const char *x,
                                      const int64_t *target, const char *probability, const void *weight, const double *lse,
-                                     const double *b, const double *scale, char *dx, shard_dtype dtype)
+                                     const double *slope, const double *scale, char *dx, shard_dtype dtype)
 {
     shard_cross_entropy_shape row = *shape;
     int64_t size = (int64_t)shard_dtype_size(dtype);
@@ -353,20 +397,20 @@ static shard_status backward_by_rows(shard_device *device, const shard_cross_ent
     shard_status status = SHARD_OK;
     for (int64_t i = 0; i < shape->rows && status == SHARD_OK; i++)
         status = KERNEL(cross_entropy_backward)(device, &row, x + i * shape->pitch * size, target ? target + i : NULL,
-                                                probability ? probability + i * shape->cols * size : NULL, weight, lse + i, b + i,
-                                                scale + i, dx + i * shape->pitch * size, dtype);
+                                                probability ? probability + i * shape->cols * size : NULL, weight, lse + i,
+                                                slope + i, scale + i, dx + i * shape->pitch * size, dtype);
     return status;
 }
 
 shard_status KERNEL(cross_entropy_backward)(shard_device *device, const shard_cross_entropy_shape *shape, const void *x,
                                             const int64_t *target, const void *probability, const void *weight, const double *lse,
-                                            const double *b, const double *scale, void *dx, shard_dtype dtype)
+                                            const double *slope, const double *scale, void *dx, shard_dtype dtype)
 {
     if (shape->pitch && shape->pitch != shape->cols)
-        return backward_by_rows(device, shape, x, target, probability, weight, lse, b, scale, dx, dtype);
+        return backward_by_rows(device, shape, x, target, probability, weight, lse, slope, scale, dx, dtype);
     loss l = loss_of(shape, x, target, probability, weight, dtype);
     l.lse = lse;
-    l.b = b;
+    l.slope = slope;
     l.scale = scale;
     map job = {.dtype = dtype,
                .n = shape->rows * shape->cols,

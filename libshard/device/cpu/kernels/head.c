@@ -22,7 +22,7 @@ static void R(input_gradient)(const features *f, int64_t row)
     int64_t label = f->target[row], column = shard_label_ignored(shape, label) ? -1 : label - shape->col0;
     bool has_target = column >= 0 && column<shape->cols, has_classes = shape->cols> 0;
     double exponential = has_classes ? exp(f->stats[row * SHARD_CE_STATS + SHARD_CE_MAX] - f->lse[row]) : 0;
-    real of_sum = (real)(scale * f->b[row] * exponential), of_spread = (real)(scale * spread), buffer[SPAN];
+    real of_sum = (real)(scale * f->slope[row] * exponential), of_spread = (real)(scale * spread), buffer[SPAN];
     real of_target = has_target ? (real)(scale * (1 - shape->smoothing)) : 0;
     if (has_target && f->class_weight)
         of_target *= ((const real *)f->class_weight)[column];
@@ -73,7 +73,7 @@ typedef struct features {
     const int64_t *target;
     const void *class_weight, *weight;
     shard_dtype weight_dtype;
-    const double *stats, *lse, *b, *scale;
+    const double *stats, *lse, *slope, *scale;
     const void *sum, *spread;
     void *dx;
 } features;
@@ -103,11 +103,11 @@ shard_status KERNEL(head_merge)(shard_device *device, int64_t rows, int64_t in, 
 
 shard_status KERNEL(head_input_gradient)(shard_device *device, const shard_cross_entropy_shape *shape, int64_t in,
                                          const int64_t *target, const void *class_weight, const void *weight,
-                                         shard_dtype weight_dtype, const double *stats, const double *lse, const double *b,
+                                         shard_dtype weight_dtype, const double *stats, const double *lse, const double *slope,
                                          const double *scale, const void *sum, const void *spread, void *dx, shard_dtype dtype)
 {
     (void)device;
-    const features f = {shape, in, target, class_weight, weight, weight_dtype, stats, lse, b, scale, sum, spread, dx};
+    const features f = {shape, in, target, class_weight, weight, weight_dtype, stats, lse, slope, scale, sum, spread, dx};
     BY_TYPE(dtype, input_gradients, &f);
     return SHARD_OK;
 }

@@ -1,0 +1,278 @@
+/*
+ * Binary cross-entropy for targets that are probabilities or pairs of a row and a class, and local or split logits. Each
+ * rank sums the losses of its local classes; if classes are split, an all-gather collects the sums, and each rank adds them
+ * up in rank order, so that all ranks have the same bits. The backward needs the logits and the target, and no
+ * communication.
+ */
+#include "base/hash.h"
+#include "base/options.h"
+#include "comm/function.h"
+#include "op/autocast.h"
+#include "op/class_rows.h"
+
+#include <inttypes.h>
+
+static const char function[] = "shard_binary_cross_entropy_with_logits";
+
+#define FAULT(status, text)                                                                                                      \
+    {                                                                                                                            \
+        status, "shard_binary_cross_entropy_with_logits: " text                                                                  \
+    }
+static const shard_fault row_fault =
+                             FAULT(SHARD_ERROR_ARGUMENT, "row %" PRId64 " of pair %" PRId64 " is outside [0, %" PRId64 ")"),
+                         class_fault =
+                             FAULT(SHARD_ERROR_ARGUMENT, "class %" PRId64 " of pair %" PRId64 " is outside [0, %" PRId64 ")"),
+                         order_fault = FAULT(SHARD_ERROR_ARGUMENT,
+                                             "row %" PRId64 " and class %" PRId64 " of pair %" PRId64 " do not follow the pair "
+                                             "before it; pairs are sorted by row and class, and each is there once");
+static const shard_class_faults faults = {
+    .difference = FAULT(SHARD_ERROR_MISMATCH, "pairs on rank %" PRId64 " differ from those on rank %" PRId64
+                                              "; every rank needs the same pairs, of all classes"),
+    .weight_difference = FAULT(SHARD_ERROR_MISMATCH, "row weights on rank %" PRId64 " differ from those on rank %" PRId64
+                                                     "; every rank needs the same weights of all rows"),
+};
+
+/* The tensors that a node saves. */
+enum { LOGITS, DENSE, PAIRS, WEIGHT, POSITIVE, ROW_WEIGHT, SAVED };
+
+typedef struct binary_call {
+    shard_class_rows rows;
+    shard_tensor *dense, *pairs;     /* the target: one of them is NULL */
+    shard_tensor *weight, *positive; /* of the local classes */
+    shard_binary_loss_shape shape;
+    shard_reduction reduction;
+    double factor; /* of the sum, in the result */
+} binary_call;
+
+typedef struct binary_context {
+    shard_binary_loss_shape shape;
+    double factor;
+    bool each;
+} binary_context;
+
+/* ---- backward ---- */
+
+/* As that of the softmax loss: over logits that no other tensor uses, else with their pitch. */
+static shard_tensor *gradient_memory(shard_node *node, const binary_context *c, shard_tensor *logits, int64_t pitch)
+{
+    if (!c->each && logits->storage->references == 1)
+        return shard_detach(logits);
+    shard_tensor *gradient = shard_make_gradient(node, 0);
+    if (gradient)
+        shard_tensor_pad_rows(gradient, pitch);
+    return gradient;
+}
+
+/* One float64: the derivative by the sum of the losses; of single losses, which have a dy each, 1. */
+static shard_tensor *make_scale(const binary_context *c, shard_tensor *dy)
+{
+    shard_tensor *scale = shard_workspace(dy, 1, SHARD_FLOAT64);
+    void *memory[2];
+    if (!scale || !shard_load(SHARD_INPUTS(dy, scale), memory))
+        return NULL;
+    if (c->each)
+        return shard_result(scale, SHARD_RUN(dy, fill, 1, 1.0, memory[1], SHARD_FLOAT64));
+    shard_status status = SHARD_RUN(dy, cast, 1, memory[0], dy->dtype, memory[1], SHARD_FLOAT64);
+    if (status == SHARD_OK)
+        status = SHARD_RUN(dy, axpby, 1, c->factor, memory[1], 0.0, memory[1], SHARD_FLOAT64);
+    return shard_result(scale, status);
+}
+
+static shard_status binary_backward(shard_node *node, shard_tensor *dy, shard_tensor **dx)
+{
+    const binary_context *c = node->context;
+    shard_binary_loss_shape shape = c->shape;
+    shard_tensor *saved[SAVED], *scale = make_scale(c, dy);
+    void *memory[SAVED], *to, *factors[2];
+    for (int i = 0; i < SAVED; i++) {
+        saved[i] = shard_saved(node, i);
+        if (node->saved[i] && !saved[i])
+            return shard_last_status();
+    }
+    if (!scale || !shard_load(SHARD_INPUTS(scale, c->each ? dy : NULL), factors) ||
+        !shard_load(SAVED - DENSE, saved + DENSE, memory + DENSE) ||
+        !shard_load_rows(SHARD_INPUTS(saved[LOGITS]), memory + LOGITS, &shape.pitch))
+        return shard_last_status();
+    dx[0] = gradient_memory(node, c, saved[LOGITS], shape.pitch);
+    int64_t pitch;
+    if (!dx[0] || !shard_load_rows(SHARD_INPUTS(dx[0]), &to, &pitch))
+        return shard_last_status();
+    return SHARD_RUN(dx[0], binary_cross_entropy_backward, &shape, memory[LOGITS], memory[DENSE], memory[PAIRS], memory[WEIGHT],
+                     memory[POSITIVE], memory[ROW_WEIGHT], factors[0], factors[1], to, dx[0]->dtype);
+}
+
+static const shard_node_type binary_type = {.name = "shard_binary_cross_entropy_with_logits", .backward = binary_backward};
+
+/* ---- checks ---- */
+
+static bool check_dense(const binary_call *call)
+{
+    shard_tensor *logits = call->rows.logits, *target = call->dense;
+    if (!shard_check_operands(function, SHARD_INPUTS(logits, target)))
+        return false;
+    if (!shard_shape_equal(&target->shape, &logits->shape)) {
+        shard_error(SHARD_ERROR_SHAPE, "%s: a target of shape %s for logits of shape %s; pairs are int64 [2, n]", function,
+                    shard_shape_text(&target->shape), shard_shape_text(&logits->shape));
+        return false;
+    }
+    if (shard_will_record(SHARD_INPUTS(target))) {
+        shard_error(SHARD_ERROR_UNSUPPORTED, "%s: the target requires a gradient, but gets none; shard_detach it", function);
+        return false;
+    }
+    bool own_rows = !call->rows.group && shard_is_local(target);
+    return own_rows || shard_placement_equal(&target->placement, &logits->placement) || shard_refuse_placement(function, target);
+}
+
+static bool check_pairs(const binary_call *call)
+{
+    shard_tensor *pairs = call->pairs;
+    const shard_cross_entropy_shape *shape = &call->rows.shape;
+    if (pairs->dtype != SHARD_INT64 || pairs->shape.ndim != 2 || pairs->shape.dim[0] != 2 ||
+        shard_device_of(pairs) != shard_device_of(call->rows.logits)) {
+        shard_error(SHARD_ERROR_SHAPE,
+                    "%s: a target of dtype %s and shape %s on %s; like the logits, or int64 pairs [2, n], on %s "
+                    "is needed",
+                    function, shard_dtype_name(pairs->dtype), shard_shape_text(&pairs->shape), shard_device_of(pairs)->name,
+                    shard_device_of(call->rows.logits)->name);
+        return false;
+    }
+    if (!shard_is_local(pairs))
+        return shard_refuse_placement(function, pairs);
+    int64_t count = pairs->shape.dim[1], *pair;
+    void *memory;
+    if (!shard_load(SHARD_INPUTS(pairs), &memory))
+        return false;
+    pair = memory;
+    return SHARD_RUN(pairs, check_index, count, pair, shape->rows, 0, &row_fault, NULL) == SHARD_OK &&
+           SHARD_RUN(pairs, check_index, count, pair + count, shape->classes, 0, &class_fault, NULL) == SHARD_OK &&
+           SHARD_RUN(pairs, check_pairs, count, pair, &order_fault) == SHARD_OK;
+}
+
+/* The number that the sum is divided by: that of the whole tensor's elements or rows. */
+static double divisor(const binary_call *call)
+{
+    shard_shape whole = shard_tensor_whole_shape(call->rows.logits);
+    int last = whole.ndim - 1;
+    double rows = (double)shard_shape_product(&whole, 0, last);
+    return call->reduction == SHARD_REDUCTION_MEAN         ? rows * (double)whole.dim[last]
+           : call->reduction == SHARD_REDUCTION_BATCH_MEAN ? rows
+                                                           : 1.0;
+}
+
+static bool read_arguments(binary_call *call, shard_tensor *logits, shard_tensor *target,
+                           const shard_binary_cross_entropy_options *options)
+{
+    /* The logits stand for a target without labels. */
+    if (!shard_class_rows_read(&call->rows, logits, target ? logits : NULL, -1))
+        return false;
+    if ((unsigned)options->reduction > SHARD_REDUCTION_BATCH_MEAN) {
+        shard_error(SHARD_ERROR_ARGUMENT, "%s: there is no reduction %d", function, (int)options->reduction);
+        return false;
+    }
+    *(shard_dtype_is_float(target->dtype) ? &call->dense : &call->pairs) = target;
+    call->rows.pairs = call->pairs;
+    const shard_cross_entropy_shape *shape = &call->rows.shape;
+    call->shape = (shard_binary_loss_shape){.rows = shape->rows,
+                                            .cols = shape->cols,
+                                            .col0 = shape->col0,
+                                            .classes = shape->classes,
+                                            .pairs = call->pairs ? shard_numel(call->pairs) / 2 : 0};
+    call->factor = 1.0 / divisor(call);
+    return (call->dense ? check_dense(call) : check_pairs(call)) &&
+           shard_class_rows_read_weight(&call->rows, options->weight, "weight", &call->weight) &&
+           shard_class_rows_read_weight(&call->rows, options->pos_weight, "pos_weight", &call->positive) &&
+           shard_class_rows_widen(&call->rows, options->row_weight, "row weights", &call->rows.row_weight);
+}
+
+/* ---- forward ---- */
+
+/* The options that must be identical on all ranks. */
+static uint64_t option_bits(const binary_call *call)
+{
+    const int64_t flags[] = {call->reduction, call->pairs != NULL, call->weight != NULL, call->positive != NULL,
+                             call->rows.row_weight != NULL};
+    return shard_hash_words(SHARD_HASH_START, flags, sizeof flags / sizeof *flags);
+}
+
+/* Writes the single losses to `each`, or their sum to `sum`. */
+static bool measure(binary_call *call, void *each, double *sum)
+{
+    void *memory[SAVED];
+    return shard_load(SHARD_INPUTS(call->dense, call->pairs, call->weight, call->positive, call->rows.row_weight),
+                      memory + DENSE) &&
+           shard_load_rows(SHARD_INPUTS(call->rows.logits), memory + LOGITS, &call->shape.pitch) &&
+           SHARD_RUN(call->rows.logits, binary_cross_entropy, &call->shape, memory[LOGITS], memory[DENSE], memory[PAIRS],
+                     memory[WEIGHT], memory[POSITIVE], memory[ROW_WEIGHT], each, sum, call->rows.logits->dtype) == SHARD_OK;
+}
+
+static shard_tensor *single_losses(binary_call *call, bool ready)
+{
+    shard_tensor *y = ready ? shard_tensor_like(call->rows.logits) : NULL;
+    void *memory = y ? shard_tensor_memory(y) : NULL;
+    return memory && measure(call, memory, NULL) ? y : NULL;
+}
+
+/* The factor times the sum over all ranks. */
+static shard_tensor *reduce(const binary_call *call)
+{
+    const shard_class_rows *rows = &call->rows;
+    shard_tensor *logits = rows->logits, *sum = shard_workspace(logits, 1, SHARD_FLOAT64);
+    shard_tensor *y = shard_tensor_make(SHARD_SCALAR, shard_autocast_wide_type(logits->dtype), shard_device_of(logits));
+    void *memory[2];
+    if (!sum || !y || !shard_load(SHARD_INPUTS(sum, y), memory) ||
+        SHARD_RUN(logits, sum_rows, rows->members, 1, rows->stride, rows->part, SHARD_FLOAT64, false, memory[0], SHARD_FLOAT64) !=
+            SHARD_OK ||
+        SHARD_RUN(logits, axpby, 1, call->factor, memory[0], 0.0, memory[0], SHARD_FLOAT64) != SHARD_OK ||
+        SHARD_RUN(logits, cast, 1, memory[0], SHARD_FLOAT64, memory[1], y->dtype) != SHARD_OK)
+        return NULL;
+    if (!rows->group && !shard_is_local(logits))
+        y->placement = (shard_placement){.kind = SHARD_PARTIAL, .group = logits->placement.group};
+    return y;
+}
+
+static shard_tensor *record(const binary_call *call, shard_tensor *y)
+{
+    const shard_class_rows *rows = &call->rows;
+    bool each = call->reduction == SHARD_REDUCTION_NONE;
+    shard_node *node = y ? shard_record(&binary_type, y, SHARD_INPUTS(rows->logits), sizeof(binary_context)) : NULL;
+    if (!node)
+        return y;
+    *(binary_context *)node->context = (binary_context){.shape = call->shape, .factor = call->factor, .each = each};
+    node->group = each ? NULL : rows->group;
+    shard_tensor *const saved[SAVED] = {rows->logits, call->dense, call->pairs, call->weight, call->positive, rows->row_weight};
+    for (int i = 0; i < SAVED; i++)
+        shard_save_for_backward(node, i, saved[i]);
+    return y;
+}
+
+/* ok: whether the options could be read. */
+static shard_tensor *binary_loss(binary_call *call, bool ok, shard_tensor *logits, shard_tensor *target,
+                                 const shard_binary_cross_entropy_options *options)
+{
+    call->reduction = options->reduction;
+    bool ready = read_arguments(call, logits, target, options) && ok;
+    if (call->reduction == SHARD_REDUCTION_NONE)
+        return record(call, single_losses(call, ready));
+    if (ready)
+        call->rows.options = option_bits(call);
+    ready = ready && shard_class_rows_open(&call->rows, 1) && measure(call, NULL, call->rows.local);
+    return shard_class_rows_gather(&call->rows, ready) == SHARD_OK ? record(call, reduce(call)) : NULL;
+}
+
+shard_tensor *shard_binary_cross_entropy_with_logits_with(shard_tensor *logits, shard_tensor *target,
+                                                          const shard_binary_cross_entropy_options *given)
+{
+    SHARD_FUNCTION("shard_binary_cross_entropy_with_logits");
+    SHARD_READ_OPTIONS(shard_binary_cross_entropy_options, SHARD_BINARY_CROSS_ENTROPY_OPTIONS_INIT, options, given);
+    shard_scope scope;
+    shard_scope_open(&scope);
+    shard_tensor *wide = options.reduction == SHARD_REDUCTION_NONE ? shard_autocast_wide(logits) : logits;
+    shard_tensor *same[] = {wide, target, options.weight, options.pos_weight};
+    shard_autocast_promote(4, same);
+    options.weight = same[2];
+    options.pos_weight = same[3];
+    binary_call call = {.rows = {.function = function, .faults = &faults}};
+    shard_tensor *loss = shard_scope_hand_out(binary_loss(&call, options_ok, same[0], same[1], &options), &scope);
+    shard_scope_close(&scope);
+    return loss;
+}

@@ -1,0 +1,14 @@
+/* The options of cross-entropy, common to the loss of logits and that of a linear layer. */
+#ifndef SHARD_OP_CROSS_ENTROPY_H
+#define SHARD_OP_CROSS_ENTROPY_H
+
+#include "op/class_rows.h"
+
+/* Checks the options, and sets those that are read row by row: in rows->shape, rows->row_weight, and *weight, the class
+ * weights of the local classes. After shard_class_rows_read. False with the error set. */
+bool shard_cross_entropy_read_options(shard_class_rows *rows, const shard_cross_entropy_options *options, shard_tensor **weight);
+
+/* Of the options that must be identical on all ranks. */
+uint64_t shard_cross_entropy_hash(const shard_class_rows *rows, const shard_cross_entropy_options *options, bool ranked);
+
+#endif
