@@ -114,7 +114,7 @@ def file_exchange(path, rank):
     def exchange(_, ranks, count, send, receive, size):
         nonlocal calls
         mine = path.with_name(f"{path.name}.{calls}.{rank}")
-        new = mine.with_suffix(".new")
+        new = mine.with_name(mine.name + ".new")
         new.write_bytes(ctypes.string_at(send, size))
         new.rename(mine)
         for i in range(count):
