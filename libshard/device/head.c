@@ -261,6 +261,12 @@ static const struct shard_head_ops *fused(const shard_device *device, const shar
     return device->head && device->head->fits(h) ? device->head : NULL;
 }
 
+size_t shard_head_stash_bytes(const shard_device *device, const shard_head *h, size_t most)
+{
+    const struct shard_head_ops *ops = fused(device, h);
+    return ops ? ops->stash_bytes(h, most) : 0;
+}
+
 shard_status shard_head_forward(shard_device *device, const shard_head *h, double *stats, void *sum)
 {
     const struct shard_head_ops *ops = fused(device, h);

@@ -26,6 +26,10 @@ typedef struct shard_head {
     const void *bias;               /* [cols], or NULL */
     const int64_t *target;          /* [rows], labels */
     const void *class_weight;       /* [cols] of the wide type, or NULL */
+    /* Memory of shard_head_stash_bytes, or NULL: the forward keeps exponentials of the logits of some tiles in it, which the
+     * weight gradient of the same rows then does not compute again. */
+    void *stash;
+    size_t stash_bytes;
 } shard_head;
 
 static inline shard_dtype shard_head_wide(shard_dtype dtype)
@@ -55,9 +59,13 @@ typedef struct shard_head_gradient {
  * they fit, else they are composed of the device's entries. */
 struct shard_head_ops {
     bool (*fits)(const shard_head *);
+    size_t (*stash_bytes)(const shard_head *, size_t most);
     shard_status (*forward)(shard_device *, const shard_head *, double *stats, void *sum);
     shard_status (*weight_gradient)(shard_device *, const shard_head *, const shard_head_rows *, const shard_head_gradient *);
 };
+
+/* The bytes of a stash that the device makes use of, up to `most`; 0: none. */
+size_t shard_head_stash_bytes(const shard_device *, const shard_head *, size_t most);
 
 /* stats [rows, SHARD_CE_STATS] as the entry cross_entropy_stats; sum [rows, in] of the wide type, or NULL. */
 shard_status shard_head_forward(shard_device *, const shard_head *, double *stats, void *sum);

@@ -15,7 +15,8 @@ typedef struct head_source {
     shard_tensor *kept[KEPT];
     uint64_t version[KEPT];
     shard_device *device;
-    int64_t capacity; /* rows */
+    shard_tensor *stash; /* of the forward of all rows; NULL: none */
+    int64_t capacity;    /* rows */
     void *array[ARRAYS];
 } head_source;
 
@@ -36,6 +37,7 @@ static void destroy(shard_gradient_source *source)
     release_arrays(s, s->array, s->capacity);
     for (int i = 0; i < KEPT; i++)
         shard_tensor_unref(s->kept[i]);
+    shard_tensor_unref(s->stash);
     free(s);
 }
 
@@ -59,6 +61,8 @@ static shard_status compute(shard_gradient_source *source, void *const *memory, 
     for (int i = 0; i < KEPT; i++)
         if (s->kept[i] && !(*kept[i] = shard_tensor_memory(s->kept[i])))
             return shard_last_status();
+    head.stash = s->stash ? shard_tensor_memory(s->stash) : NULL;
+    head.stash_bytes = s->stash ? shard_tensor_bytes(s->stash) : 0;
     head.x = s->array[X];
     head.target = s->array[TARGET];
     const shard_head_rows rows = {.lse = s->array[LSE], .slope = s->array[SLOPE], .scale = s->array[SCALE]};
@@ -132,12 +136,15 @@ static shard_status reserve(head_source *s, int64_t more)
     return SHARD_OK;
 }
 
-shard_status shard_head_source_add(shard_gradient_source *source, const shard_head *head, const shard_head_rows *rows)
+shard_status shard_head_source_add(shard_gradient_source *source, const shard_head *head, const shard_head_rows *rows,
+                                   shard_tensor *stash)
 {
     head_source *s = (head_source *)source;
     const void *from[ARRAYS] = {head->x, head->target, rows->lse, rows->slope, rows->scale};
     if (head->loss.rows == 0)
         return SHARD_OK;
+    shard_tensor_unref(s->stash);
+    s->stash = stash && s->head.loss.rows == 0 ? shard_tensor_ref(stash) : NULL;
     SHARD_TRY(reserve(s, head->loss.rows));
     for (int i = 0; i < ARRAYS; i++) {
         size_t bytes = row_bytes(&s->head, i), used = (size_t)s->head.loss.rows * bytes, added = (size_t)head->loss.rows * bytes;

@@ -15,7 +15,9 @@ shard_gradient_source *shard_head_source_create(const shard_head *head, shard_te
 bool shard_head_source_takes(const shard_gradient_source *source, const shard_head *head, const shard_tensor *weight,
                              const shard_tensor *bias, const shard_tensor *class_weight);
 
-/* Adds a copy of the rows: x and target of `head`, and what belongs to them. */
-shard_status shard_head_source_add(shard_gradient_source *source, const shard_head *head, const shard_head_rows *rows);
+/* Adds a copy of the rows: x and target of `head`, and the numbers that belong to them. Keeps the stash of their forward
+ * (NULL: none), which is of use until other rows are added. */
+shard_status shard_head_source_add(shard_gradient_source *source, const shard_head *head, const shard_head_rows *rows,
+                                   shard_tensor *stash);
 
 #endif

@@ -16,8 +16,9 @@ static const char function[] = "shard_linear_cross_entropy";
 static const shard_class_faults faults = SHARD_CLASS_FAULTS("shard_linear_cross_entropy");
 
 enum { X, WEIGHT, BIAS, INPUTS };
+enum { STASH_SHARE = 8 }; /* a stash has at most this part of the weight's bytes in float32 */
 /* The tensors that a node saves: the inputs, and these. SUMS: the local statistics, then the sums [rows, in]. */
-enum { TARGET = INPUTS, CLASS_WEIGHT, NUMBERS /* [SHARD_CE_NUMBERS, rows] and the result */, SUMS, SAVED };
+enum { TARGET = INPUTS, CLASS_WEIGHT, NUMBERS /* [SHARD_CE_NUMBERS, rows] and the result */, SUMS, STASH, SAVED };
 
 typedef struct head_call {
     shard_class_rows rows;
@@ -28,6 +29,7 @@ typedef struct head_call {
     shard_reduction reduction;
     int64_t in;
     shard_tensor *sums; /* SUMS above */
+    shard_tensor *stash; /* shard_head.stash; NULL: none */
 } head_call;
 
 typedef struct head_context {
@@ -111,7 +113,8 @@ static shard_status defer(shard_node *node, const shard_head *h, const shard_hea
     shard_tensor *weight = node->saved[WEIGHT], *bias = shard_wants(node, BIAS) ? node->saved[BIAS] : NULL;
     shard_gradient_source *made =
         source ? NULL : shard_head_source_create(h, weight, node->saved[BIAS], node->saved[CLASS_WEIGHT]);
-    shard_status status = source || made ? shard_head_source_add(source ? source : made, h, rows) : shard_last_status();
+    shard_status status =
+        source || made ? shard_head_source_add(source ? source : made, h, rows, node->saved[STASH]) : shard_last_status();
     if (status == SHARD_OK) {
         dx[WEIGHT] = made ? shard_make_deferred(node, WEIGHT, made, SHARD_SOURCE_MATRIX) : shard_gradient_taken(node, WEIGHT);
         if (bias)
@@ -150,6 +153,8 @@ static shard_status head_backward(shard_node *node, shard_tensor *dy, shard_tens
     if (!shard_load(SAVED, saved, memory))
         return shard_last_status();
     shard_head h = head_of(&c->shape, c->in, saved[X], saved[WEIGHT], memory);
+    h.stash = memory[STASH];
+    h.stash_bytes = saved[STASH] ? shard_tensor_bytes(saved[STASH]) : 0;
     const double *number = memory[NUMBERS];
     shard_head_rows rows = {.lse = number + SHARD_CE_LSE * c->shape.rows, .slope = number + SHARD_CE_SLOPE * c->shape.rows};
     rows.scale = row_scales(c, saved[X], number + SHARD_CE_FACTOR * c->shape.rows, dy);
@@ -268,6 +273,19 @@ static bool read_arguments(head_call *call, const shard_cross_entropy_options *o
 
 /* ---- forward ---- */
 
+/* A stash of what the forward computes for the weight's gradient. */
+static bool make_stash(head_call *call, shard_head *h)
+{
+    shard_tensor *x = call->operand[X];
+    int64_t numbers = shard_numel(call->operand[WEIGHT]);
+    h->stash_bytes = shard_head_stash_bytes(shard_device_of(x), h, (size_t)numbers * sizeof(float) / STASH_SHARE);
+    if (h->stash_bytes == 0)
+        return true;
+    call->stash = shard_workspace(x, (int64_t)h->stash_bytes, SHARD_UINT8);
+    h->stash = call->stash ? shard_tensor_memory(call->stash) : NULL;
+    return h->stash != NULL;
+}
+
 /* The local statistics, for the exchange and for the features' gradient. */
 static bool measure_local(head_call *call)
 {
@@ -280,6 +298,8 @@ static bool measure_local(head_call *call)
         !shard_load(SHARD_INPUTS(x, weight, call->operand[BIAS], rows->labels, call->class_weight), memory))
         return false;
     shard_head h = head_of(&rows->shape, call->in, x, weight, memory);
+    if (shard_will_record(SHARD_INPUTS(call->input[WEIGHT], call->input[BIAS])) && !make_stash(call, &h))
+        return false;
     if (!records)
         return shard_head_forward(shard_device_of(x), &h, rows->local, NULL) == SHARD_OK;
     int64_t bytes = rows->shape.rows * call->in * wide;
@@ -333,6 +353,7 @@ static shard_tensor *record(const head_call *call, shard_tensor *y, shard_tensor
     shard_save_for_backward(node, CLASS_WEIGHT, call->class_weight);
     shard_save_for_backward(node, NUMBERS, numbers);
     shard_save_for_backward(node, SUMS, call->sums);
+    shard_save_for_backward(node, STASH, call->stash);
     return y;
 }
 

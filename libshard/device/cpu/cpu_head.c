@@ -33,6 +33,7 @@ typedef struct sweep {
     int64_t pitch;     /* rows of x, rounded up to vectors: the length of a row of class-major logits */
     int64_t in_pitch;  /* features, rounded up to vectors */
     int64_t tile;      /* classes */
+    int64_t stashed;   /* tiles that have a place in the stash: the first ones */
     bool in_place;     /* the weight's rows are used where they are */
     const float *x;    /* [rows, in] */
     float *by_row;     /* panels of x's rows, along features */
@@ -44,7 +45,9 @@ typedef struct sweep {
 /* One thread's arrays. */
 typedef struct lane {
     const sweep *s;
-    float *z;        /* [tile, pitch] */
+    float *z;        /* [tile, pitch]: of the lane, or the tile's place in the stash */
+    float *own;      /* the lane's */
+    float *scale;    /* [pitch] */
     float *weight;   /* [tile, in_pitch], unless in place */
     float *bias;     /* [tile] */
     float *buffer;   /* [tile] or [in_pitch]: numbers that are added to */
@@ -93,7 +96,8 @@ static size_t lay_out_sweep(sweep *s)
     return offset;
 }
 
-static shard_status sweep_begin(sweep *s, shard_device *device, const shard_head *h, bool gradient)
+/* Sets the sizes of the sweep's tiles. */
+static void choose_sizes(sweep *s, const shard_head *h)
 {
     *s = (sweep){.h = h, .tiler = shard_cpu_tiler_at(0), .kernels = shard_cpu_head_kernels_picked()};
     s->pitch = shard_round_up(h->loss.rows, s->tiler->width);
@@ -101,6 +105,26 @@ static shard_status sweep_begin(sweep *s, shard_device *device, const shard_head
     s->in_place = h->weight_dtype == SHARD_FLOAT32 && s->in_pitch == h->in;
     int64_t wanted = TILE_BYTES / (s->in_pitch * (int64_t)sizeof(float)) / BLOCK * BLOCK;
     s->tile = shard_head_tile ? shard_head_tile : wanted < LEAST_TILE ? LEAST_TILE : shard_min(wanted, MOST_TILE);
+}
+
+/* A tile's place in the stash has its exponentials [tile, pitch], then the centers that they are relative to [pitch]. */
+static size_t place_bytes(const sweep *s)
+{
+    return (size_t)((s->tile + 1) * s->pitch) * sizeof(float);
+}
+
+static size_t stash_bytes(const shard_head *h, size_t most)
+{
+    sweep s;
+    choose_sizes(&s, h);
+    size_t tiles = (size_t)shard_divide_up(h->loss.cols, s.tile), places = most / place_bytes(&s);
+    return (places < tiles ? places : tiles) * place_bytes(&s);
+}
+
+static shard_status sweep_begin(sweep *s, shard_device *device, const shard_head *h, bool gradient)
+{
+    choose_sizes(s, h);
+    s->stashed = h->stash ? (int64_t)(h->stash_bytes / place_bytes(s)) : 0;
     s->bytes = lay_out_sweep(s);
     s->memory = shard_cpu_scratch(device, s->bytes);
     if (!s->memory)
@@ -125,7 +149,8 @@ static size_t lay_out_lane(lane *l, bool gradient, bool sum)
     const sweep *s = l->s;
     int64_t rows = s->h->loss.rows;
     size_t offset = 0;
-    l->z = lay(l->memory, &offset, s->tile * s->pitch, sizeof(float));
+    l->own = lay(l->memory, &offset, s->tile * s->pitch, sizeof(float));
+    l->scale = gradient ? lay(l->memory, &offset, s->pitch, sizeof(float)) : NULL;
     l->weight = s->in_place ? NULL : lay(l->memory, &offset, s->tile * s->in_pitch, sizeof(float));
     l->bias = lay(l->memory, &offset, s->tile, sizeof(float));
     l->buffer = lay(l->memory, &offset, s->tile > s->in_pitch ? s->tile : s->in_pitch, sizeof(float));
@@ -171,16 +196,27 @@ static void lanes_end(shard_device *device, int count, lane *lanes)
 typedef struct tile {
     int64_t first, count, pitch;
     const float *weight;
+    float *stash; /* the tile's place; NULL: it has none */
 } tile;
 
-static tile tile_at(lane *l, int64_t first)
+/* The tile's place in the stash. */
+static float *place_at(const sweep *s, int64_t first)
+{
+    int64_t index = first / s->tile;
+    return index < s->stashed ? (float *)((char *)s->h->stash + (size_t)index * place_bytes(s)) : NULL;
+}
+
+/* multiplies: the tile's rows are needed. */
+static tile tile_at(lane *l, int64_t first, bool multiplies)
 {
     const sweep *s = l->s;
     const shard_head *h = s->h;
-    tile t = {.first = first, .count = shard_min(s->tile, h->loss.cols - first), .pitch = s->in_pitch};
+    tile t = {
+        .first = first, .count = shard_min(s->tile, h->loss.cols - first), .pitch = s->in_pitch, .stash = place_at(s, first)};
+    l->z = l->own;
     const char *rows = (const char *)h->weight + (size_t)(first * h->in) * shard_dtype_size(h->weight_dtype);
     t.weight = s->in_place ? (const float *)rows : l->weight;
-    for (int64_t i = 0; i < t.count && !s->in_place; i++)
+    for (int64_t i = 0; i < t.count && multiplies && !s->in_place; i++)
         s->kernels->widen(h->weight_dtype, h->in, rows + (size_t)(i * h->in) * shard_dtype_size(h->weight_dtype),
                           l->weight + i * s->in_pitch);
     return t;
@@ -307,12 +343,15 @@ static void forward_tile(lane *l, int64_t first)
     const sweep *s = l->s;
     const shard_head *h = s->h;
     const float *weights = h->class_weight ? (const float *)h->class_weight + first : NULL;
-    tile t = tile_at(l, first);
+    tile t = tile_at(l, first, true);
+    l->z = t.stash ? t.stash : l->own;
     multiply_logits(l, &t);
     add_targets(l, &t);
     if (h->loss.smoothing != 0)
         s->kernels->add_logits(t.count, s->pitch, l->z, weights, l->logits);
     bool moved = s->kernels->exponentials(t.count, s->pitch, l->z, &l->columns);
+    if (t.stash)
+        memcpy(t.stash + s->tile * s->pitch, l->columns.center, (size_t)s->pitch * sizeof(float));
     if (!l->sum)
         return;
     for (int64_t row = 0; row < h->loss.rows && moved; row++)
@@ -433,14 +472,31 @@ static shard_status give(lane *l, shard_device *device, const shard_head_gradien
     return SHARD_OK;
 }
 
+/* The factors of the tile's exponentials, which are relative to its centers. */
+static void scale_stash(lane *l, const tile *t, const shard_head_rows *rows, const shard_cpu_head_gradient *g)
+{
+    const sweep *s = l->s;
+    const float *center = t->stash + s->tile * s->pitch;
+    for (int64_t j = 0; j < s->pitch; j++)
+        l->scale[j] = j < s->h->loss.rows && g->factor[j] != 0
+                          ? (float)(rows->scale[j] * rows->slope[j] * exp((double)center[j] - rows->lse[j]))
+                          : 0;
+}
+
 static shard_status gradient_of_tile(lane *l, shard_device *device, int64_t first, const shard_head_rows *rows,
                                      const shard_cpu_head_gradient *g, const shard_head_gradient *to)
 {
     const sweep *s = l->s;
     const shard_head *h = s->h;
-    tile t = tile_at(l, first);
-    multiply_logits(l, &t);
-    s->kernels->gradients(t.count, s->pitch, l->z, h->class_weight ? (const float *)h->class_weight + first : NULL, g);
+    const float *weights = h->class_weight ? (const float *)h->class_weight + first : NULL;
+    tile t = tile_at(l, first, place_at(s, first) == NULL);
+    if (t.stash) {
+        scale_stash(l, &t, rows, g);
+        s->kernels->scaled(t.count, s->pitch, t.stash, l->z, weights, &(shard_cpu_head_scaled){l->scale, g});
+    } else {
+        multiply_logits(l, &t);
+        s->kernels->gradients(t.count, s->pitch, l->z, weights, g);
+    }
     subtract_targets(l, &t, rows->scale);
     if (to->bias) {
         for (int64_t i = 0; i < t.count; i++) {
@@ -501,4 +557,5 @@ static shard_status weight_gradient(shard_device *device, const shard_head *h, c
     return status;
 }
 
-const struct shard_head_ops shard_cpu_head = {.fits = fits, .forward = forward, .weight_gradient = weight_gradient};
+const struct shard_head_ops shard_cpu_head = {
+    .fits = fits, .stash_bytes = stash_bytes, .forward = forward, .weight_gradient = weight_gradient};

@@ -19,12 +19,21 @@ typedef struct shard_cpu_head_gradient {
     float *factor, *high, *low, *spread;
 } shard_cpu_head_gradient;
 
+/* The same from exponentials, of which scale is the factor: dz = scale e - spread weight. */
+typedef struct shard_cpu_head_scaled {
+    const float *scale;
+    const shard_cpu_head_gradient *of;
+} shard_cpu_head_scaled;
+
 /* Loops over a tile's logits z [count, pitch], classes by columns; compiled for each instruction set (kernels/head.c). */
 typedef struct shard_cpu_head_kernels {
     /* z = exp(z - center). Whether a factor is not 1. */
     bool (*exponentials)(int64_t count, int64_t pitch, float *z, const shard_cpu_head_columns *);
     /* class_weight [count], NULL: ones. */
     void (*gradients)(int64_t count, int64_t pitch, float *z, const float *class_weight, const shard_cpu_head_gradient *);
+    /* dz of exponentials e, which z may be. */
+    void (*scaled)(int64_t count, int64_t pitch, const float *e, float *z, const float *class_weight,
+                   const shard_cpu_head_scaled *);
     /* sum [pitch] += the sum over classes of class_weight z. */
     void (*add_logits)(int64_t count, int64_t pitch, const float *z, const float *class_weight, double *sum);
     /* n values of a floating dtype but float64 as float32, and back. */

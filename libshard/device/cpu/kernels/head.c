@@ -188,6 +188,19 @@ static void gradients(int64_t count, int64_t pitch, float *z, const float *class
     }
 }
 
+static void scaled(int64_t count, int64_t pitch, const float *e, float *z, const float *class_weight,
+                   const shard_cpu_head_scaled *g)
+{
+    const float *scale = g->scale, *factor = g->of->factor, *spread = g->of->spread;
+    for (int64_t i = 0; i < count; i++) {
+        const float weight = class_weight ? class_weight[i] : 1, *from = e + i * pitch;
+        float *row = z + i * pitch;
+#pragma omp simd
+        for (int64_t j = 0; j < pitch; j++)
+            row[j] = factor[j] == 0 ? 0 : scale[j] * from[j] - spread[j] * weight;
+    }
+}
+
 static void add_logits(int64_t count, int64_t pitch, const float *z, const float *class_weight, double *sum)
 {
     for (int64_t i = 0; i < count; i++) {
@@ -215,6 +228,6 @@ static void narrow_all(shard_dtype dtype, int64_t n, const float *from, void *to
 }
 
 extern const shard_cpu_head_kernels KERNEL(head_kernels);
-const shard_cpu_head_kernels KERNEL(head_kernels) = {exponentials, gradients, add_logits, widen_all, narrow_all};
+const shard_cpu_head_kernels KERNEL(head_kernels) = {exponentials, gradients, scaled, add_logits, widen_all, narrow_all};
 
 #endif
