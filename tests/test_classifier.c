@@ -6,6 +6,7 @@
 #include "device/head.h"
 #include "tensor/tensor.h"
 
+#include <shard/dlpack.h>
 #include <shard/shard.h>
 
 #include <math.h>
@@ -340,6 +341,154 @@ START_TEST(test_one_rank_reads)
 }
 END_TEST
 
+/* ---- other tensors than the result of the forward ---- */
+
+typedef shard_tensor *variant(training *t, shard_tensor *x);
+
+static shard_tensor *x_of_noise(void)
+{
+    double x[ROWS * IN];
+    for (int i = 0; i < ROWS * IN; i++)
+        x[i] = noise(11, i);
+    return tensor_of(x, SHARD_SHAPE(ROWS, IN), SHARD_FLOAT32);
+}
+
+static shard_tensor *labels_of(int64_t rows)
+{
+    return shard_zeros(SHARD_SHAPE(rows), .dtype = SHARD_INT64);
+}
+
+/* The detached logits give the backbone and the weight nothing. */
+static shard_tensor *detached(training *t, shard_tensor *x)
+{
+    shard_tensor *logits = shard_forward(t->model, x);
+    shard_tensor *aside = shard_cross_entropy(shard_detach(logits), shard_full(SHARD_SHAPE(ROWS), 1, .dtype = SHARD_INT64));
+    return shard_add(shard_cross_entropy(logits, labels_of(ROWS)), aside);
+}
+
+static shard_tensor *reshaped(training *t, shard_tensor *x)
+{
+    shard_tensor *logits = shard_forward(t->model, shard_reshape(x, SHARD_SHAPE(2, ROWS / 2, IN)));
+    return shard_cross_entropy(shard_reshape(logits, SHARD_SHAPE(ROWS, shard_tensor_size(logits, -1))), labels_of(ROWS));
+}
+
+static shard_tensor *narrowed(training *t, shard_tensor *x)
+{
+    return shard_cross_entropy(shard_narrow(shard_forward(t->model, x), 0, 2, 5), labels_of(5));
+}
+
+/* The gradient of the bias has no summand of the second batch. */
+static shard_tensor *frozen_later(training *t, shard_tensor *x)
+{
+    shard_tensor *bias = shard_module_tensor(shard_module_child(t->model, "2"), "bias");
+    check_ok(shard_backward(shard_cross_entropy(shard_forward(t->model, x), labels_of(ROWS))));
+    shard_set_requires_grad(bias, false);
+    check_ok(shard_backward(shard_cross_entropy(shard_forward(t->model, x), labels_of(ROWS))));
+    shard_set_requires_grad(bias, true);
+    return shard_cross_entropy(shard_forward(t->model, x), labels_of(ROWS));
+}
+
+/* The products are float32, as the forward was. */
+static shard_tensor *autocast_later(training *t, shard_tensor *x)
+{
+    shard_tensor *logits = shard_forward(t->model, x), *loss;
+    SHARD_AUTOCAST(SHARD_BFLOAT16)
+    {
+        loss = shard_cross_entropy(logits, labels_of(ROWS));
+    }
+    return loss;
+}
+
+static variant *const variants[] = {detached, reshaped, narrowed, frozen_later, autocast_later};
+enum { VARIANTS = sizeof variants / sizeof *variants };
+
+static void vary(variant *of, shard_group *group)
+{
+    const setting set = {"variant", sgd, 1};
+    training t[2] = {{.set = &set}, {.set = &set}};
+    double loss[2];
+    for (int i = 0; i < 2; i++) {
+        begin(&t[i], group, i == 0);
+        SHARD_SCOPE
+        {
+            shard_tensor *result = of(&t[i], x_of_noise());
+            ck_assert_msg(result, "%s", shard_last_error());
+            read_values(result, &loss[i]);
+            check_ok(shard_backward(result));
+            check_ok(shard_step(t[i].optimizer));
+        }
+    }
+    ck_assert_double_eq_tol(loss[0], loss[1], 1e-5);
+    shard_tensors *found = shard_parameters(t[0].model), *expected = shard_parameters(t[1].model);
+    for (int64_t i = 0; i < shard_tensors_count(found); i++)
+        compare_values(shard_tensors_name(found, i), shard_tensors_at(found, i), shard_tensors_at(expected, i), 1e-6);
+    shard_tensors_destroy(found);
+    shard_tensors_destroy(expected);
+    end(&t[0]);
+    end(&t[1]);
+}
+
+static void varies_on_ranks(shard_group *world, void *context)
+{
+    (void)context;
+    for (int i = 0; i < VARIANTS; i++)
+        vary(variants[i], world);
+}
+
+START_TEST(test_varies)
+{
+    run_ranks(rank_counts[_i], varies_on_ranks);
+}
+END_TEST
+
+/* Between forward and loss x or the weight is written to: an error, or the values of the forward. */
+START_TEST(test_written_before_the_loss)
+{
+    for (int read = 0; read < 2; read++)
+        for (int weight = 0; weight < 2; weight++) {
+            shard_module *model = shard_nn_parallel_classifier(IN, CLASSES, NULL);
+            SHARD_SCOPE
+            {
+                shard_tensor *x = x_of_noise(), *logits = shard_forward(model, x), *loss, *expected;
+                SHARD_NO_GRAD
+                {
+                    expected = shard_cross_entropy(shard_forward(model, x), labels_of(ROWS));
+                }
+                if (read)
+                    ck_assert_ptr_nonnull(shard_data(logits));
+                check_ok(shard_nn_init_zeros(weight ? shard_module_tensor(model, "weight") : x));
+                loss = shard_cross_entropy(logits, labels_of(ROWS));
+                if (read)
+                    compare_values("loss", loss, expected, 1e-6);
+                else
+                    check_error(SHARD_ERROR_ARGUMENT, "*was written to since*");
+            }
+            shard_module_destroy(model);
+        }
+}
+END_TEST
+
+START_TEST(test_exports)
+{
+    const setting set = {"SGD", sgd, 1};
+    training t = {.set = &set};
+    begin(&t, NULL, true);
+    SHARD_SCOPE
+    {
+        shard_tensor *logits = shard_forward(t.model, x_of_noise());
+        check_ok(shard_backward(shard_cross_entropy(logits, labels_of(ROWS))));
+        shard_tensor *all[] = {shard_detach(logits), shard_grad(weight_of(&t))};
+        for (int i = 0; i < 2; i++) {
+            DLManagedTensorVersioned *exported = shard_to_dlpack(all[i]);
+            ck_assert_msg(exported, "%s", shard_last_error());
+            ck_assert_ptr_eq(exported->dl_tensor.data, shard_data(all[i]));
+            exported->deleter(exported);
+        }
+    }
+    end(&t);
+}
+END_TEST
+
 static void converts(shard_group *world, void *context)
 {
     (void)context;
@@ -372,6 +521,9 @@ int main(void)
     tcase_add_test(tcase, test_written_weight_is_an_error);
     tcase_add_test(tcase, test_evaluation_is_plain);
     add_ranks_test(tcase, test_one_rank_reads);
+    add_ranks_test(tcase, test_varies);
+    tcase_add_test(tcase, test_written_before_the_loss);
+    tcase_add_test(tcase, test_exports);
     add_ranks_test(tcase, test_converts);
     return test_run(suite);
 }

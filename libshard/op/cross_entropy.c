@@ -317,9 +317,14 @@ shard_tensor *shard_cross_entropy_with(shard_tensor *logits, shard_tensor *targe
     SHARD_FUNCTION("shard_cross_entropy");
     SHARD_READ_OPTIONS(shard_cross_entropy_options, SHARD_CROSS_ENTROPY_OPTIONS_INIT, options, given);
     shard_tensor *operand[SHARD_LINEAR_OPERANDS];
-    if (can_fuse(logits, target, &options) && !label_rank && shard_deferred_linear(logits, operand))
-        return shard_linear_cross_entropy_with(operand[SHARD_LINEAR_X], operand[SHARD_LINEAR_WEIGHT], operand[SHARD_LINEAR_BIAS],
-                                               target, given);
+    shard_dtype autocast;
+    if (can_fuse(logits, target, &options) && !label_rank && shard_deferred_linear(logits, operand, &autocast)) {
+        shard_dtype now = shard_set_autocast(autocast); /* the products are those of the forward */
+        shard_tensor *loss = shard_linear_cross_entropy_with(operand[SHARD_LINEAR_X], operand[SHARD_LINEAR_WEIGHT],
+                                                             operand[SHARD_LINEAR_BIAS], target, given);
+        shard_set_autocast(now);
+        return loss;
+    }
     shard_scope scope;
     shard_scope_open(&scope);
     shard_tensor *same[] = {logits, target, options.weight};

@@ -7,21 +7,31 @@ typedef struct deferred {
     shard_materializer materializer; /* first: a storage's materializer points to this struct */
     shard_storage *storage;          /* that has it */
     shard_shape shape;
-    shard_dtype dtype;
+    shard_dtype dtype, autocast;
+    const shard_node_type *type; /* of the node that has the result; a view on the storage has another one or none */
     shard_tensor *input[SHARD_LINEAR_OPERANDS], *operand[SHARD_LINEAR_OPERANDS];
     uint64_t version[SHARD_LINEAR_OPERANDS]; /* of the inputs */
     shard_linear_compute *compute;
 } deferred;
 
+/* An input that was written to since; NULL: none. */
+static const shard_tensor *written(const deferred *d)
+{
+    for (int i = 0; i < SHARD_LINEAR_OPERANDS; i++)
+        if (d->input[i] && shard_tensor_version(d->input[i]) != d->version[i])
+            return d->input[i];
+    return NULL;
+}
+
 static shard_status start(shard_materializer *materializer)
 {
     const deferred *d = (deferred *)materializer;
-    for (int i = 0; i < SHARD_LINEAR_OPERANDS; i++)
-        if (d->input[i] && shard_tensor_version(d->input[i]) != d->version[i])
-            return shard_error(SHARD_ERROR_ARGUMENT,
-                               "the result of a classifier's forward is computed when its values are used, and a tensor of shape "
-                               "%s that it depends on was written to since: use the values before the step",
-                               shard_shape_text(&d->input[i]->shape));
+    const shard_tensor *input = written(d);
+    if (input)
+        return shard_error(SHARD_ERROR_ARGUMENT,
+                           "the result of a classifier's forward is computed when its values are used, and a tensor of shape "
+                           "%s that it depends on was written to since: use the values before the step",
+                           shard_shape_text(&input->shape));
     shard_tensor *y = shard_storage_allocate(d->storage) ? shard_tensor_on(d->storage, 0, d->shape, d->dtype) : NULL;
     bool enabled = shard_set_grad_enabled(false);
     shard_scope scope;
@@ -64,8 +74,8 @@ static void destroy(shard_materializer *materializer)
     free(d);
 }
 
-shard_status shard_defer_linear(shard_tensor *y, shard_tensor *const *input, shard_tensor *const *operand,
-                                shard_linear_compute *compute)
+shard_status shard_defer_linear(shard_tensor *y, const shard_node_type *type, shard_tensor *const *input,
+                                shard_tensor *const *operand, shard_linear_compute *compute)
 {
     deferred *d = shard_calloc(1, sizeof *d);
     if (!d)
@@ -74,6 +84,8 @@ shard_status shard_defer_linear(shard_tensor *y, shard_tensor *const *input, sha
                     .storage = y->storage,
                     .shape = y->shape,
                     .dtype = y->dtype,
+                    .autocast = shard_autocast_dtype(),
+                    .type = type,
                     .compute = compute};
     for (int i = 0; i < SHARD_LINEAR_OPERANDS; i++) {
         d->input[i] = input[i] ? shard_tensor_ref(input[i]) : NULL;
@@ -84,11 +96,16 @@ shard_status shard_defer_linear(shard_tensor *y, shard_tensor *const *input, sha
     return SHARD_OK;
 }
 
-bool shard_deferred_linear(const shard_tensor *y, shard_tensor **input)
+bool shard_deferred_linear(const shard_tensor *y, shard_tensor **input, shard_dtype *autocast)
 {
     const shard_materializer *materializer = y->storage->materializer;
     if (!materializer || materializer->start != start || shard_tensor_version(y) != 0)
         return false;
-    memcpy(input, ((const deferred *)materializer)->input, sizeof((const deferred *)materializer)->input);
+    const deferred *d = (const deferred *)materializer;
+    const shard_node *node = (const shard_node *)y->history;
+    if (!node || node->type != d->type || written(d))
+        return false;
+    memcpy(input, d->input, sizeof d->input);
+    *autocast = d->autocast;
     return true;
 }

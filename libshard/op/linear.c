@@ -204,7 +204,7 @@ static shard_status make_values(shard_tensor *y, shard_tensor *const *input, sha
     if (!y)
         return shard_last_status();
     if (defer)
-        return shard_defer_linear(y, input, with, compute);
+        return shard_defer_linear(y, &linear_type, input, with, compute);
     shard_tensor_pad_rows(y, SHARD_RUN(y, row_pitch, y->shape.dim[y->shape.ndim - 1], y->dtype));
     return compute(with, y);
 }

@@ -136,6 +136,8 @@ static bool may_defer(const shard_node *node, const shard_head *h, shard_gradien
     if (!weight->leaf->has_grad && !(bias && bias->leaf->has_grad))
         return true;
     *source = shard_source_to_extend(node, WEIGHT);
+    if (*source && !bias && (*source)->gradient[SHARD_SOURCE_VECTOR])
+        return false; /* the bias was frozen since: its gradient has no summand of these rows */
     return *source && (!bias || shard_source_to_extend(node, BIAS) == *source) &&
            shard_head_source_takes(*source, h, node->saved[WEIGHT], node->saved[BIAS], node->saved[CLASS_WEIGHT]);
 }

@@ -166,7 +166,7 @@ DLManagedTensorVersioned *shard_to_dlpack(shard_tensor *tensor)
     static const char function[] = "shard_to_dlpack";
     if (!tensor)
         return shard_null_argument(function, "tensor"), NULL;
-    if (tensor->storage->materializer)
+    if (tensor->storage->materializer && !tensor->storage->materializer->local)
         return shard_fail_null(
             SHARD_ERROR_UNSUPPORTED,
             "%s: a parameter that stage 3 of shard_zero_optimizer keeps on several ranks: export a shard_clone", function);
