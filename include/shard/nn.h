@@ -93,17 +93,21 @@ SHARD_API shard_tensor *shard_parallel_linear(shard_tensor *x, shard_tensor *wei
 
 /*
  * A classifier: a COLUMN layer (or, with group NULL, a local one) for models with very many classes. While it trains,
- * neither its logits nor the gradient of its weight take memory:
- *   - its forward's result is computed when its values are needed. shard_cross_entropy with labels does not need them: it
- *     is shard_linear_cross_entropy then. Any other use computes them, once.
+ * neither its logits nor the gradient of its weight are in memory as a whole:
+ *   - its forward's result is computed when its values are needed. shard_cross_entropy of this result with labels does not
+ *     need them: it is shard_linear_cross_entropy then. Any other use computes them, once: operations, also views, and losses
+ *     with probabilities, a label rank, logit_scale or soft_cap. Exponentials of some logits are kept until the step, in at
+ *     most an eighth of the weight's bytes in float32.
  *   - the gradient of weight and bias that this loss gives is computed when it is needed. shard_step does not need it: it
  *     computes the gradient for some rows of the weight at a time, and updates them. The norm of shard_clip_grad_norm and
  *     the check of a gradient scaler pass over the gradient in the same way, each at the cost of another pass. LARS and
  *     LAMB, shard_clip_grad_value, shard_grad, data parallel and ZeRO compute it as a whole.
  * Values and gradients are those of shard_nn_parallel_linear, apart from the rounding of shard_linear_cross_entropy. They
- * cannot be computed after the weight was written to: an error (ARGUMENT) says so. In evaluation, in SHARD_NO_GRAD and in a
- * graph's capture the module is a plain layer. NULL with the error set. Not collective. As a torch.nn.Linear with
- * Apple's linear_cross_entropy, and an optimizer step in backward.
+ * cannot be computed after weight, bias or class weights were written to: an error (ARGUMENT) says so. A loss does not see what
+ * was written through shard_data of the logits; it sees shard_copy_from_host. shard_zero_grad and shard_step free the tensor of
+ * shard_grad. In evaluation, in SHARD_NO_GRAD and in a graph's capture the module is a plain layer; the last eager step before
+ * a capture is made in evaluation, so that the gradient is in memory. NULL with the error set. Not collective. As a
+ * torch.nn.Linear with Apple's linear_cross_entropy, and an optimizer step in backward.
  */
 #define shard_nn_parallel_classifier(in, classes, ...)                                                                           \
     SHARD_GIVEN(shard_nn_parallel_classifier_with(in, classes,                                                                   \
