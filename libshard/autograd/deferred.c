@@ -67,23 +67,10 @@ static shard_status start(shard_materializer *materializer)
     return shard_source_pass(d->source, NULL, NULL);
 }
 
-static shard_status wait(shard_materializer *materializer)
-{
-    (void)materializer;
-    return SHARD_OK;
-}
-
-static void evict(shard_materializer *materializer)
-{
-    const deferred *d = (deferred *)materializer;
-    if (d->storage->memory)
-        shard_storage_give_back(d->storage);
-}
-
 static void destroy(shard_materializer *materializer)
 {
     deferred *d = (deferred *)materializer;
-    evict(materializer);
+    shard_storage_give_back(d->storage);
     forget_source(d);
     free(d);
 }
@@ -102,7 +89,7 @@ shard_tensor *shard_make_deferred(shard_node *node, int input, shard_gradient_so
     deferred *d = gradient ? shard_calloc(1, sizeof *d) : NULL;
     if (!d)
         return NULL;
-    *d = (deferred){.materializer = {.start = start, .wait = wait, .evict = evict, .destroy = destroy, .local = true},
+    *d = (deferred){.materializer = {.start = start, .destroy = destroy, .local = true},
                     .storage = gradient->storage,
                     .source = source,
                     .which = which};

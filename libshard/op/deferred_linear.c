@@ -50,23 +50,10 @@ static shard_status start(shard_materializer *materializer)
     return status;
 }
 
-static shard_status wait(shard_materializer *materializer)
-{
-    (void)materializer;
-    return SHARD_OK;
-}
-
-static void evict(shard_materializer *materializer)
-{
-    const deferred *d = (deferred *)materializer;
-    if (d->storage->memory)
-        shard_storage_give_back(d->storage);
-}
-
 static void destroy(shard_materializer *materializer)
 {
     deferred *d = (deferred *)materializer;
-    evict(materializer);
+    shard_storage_give_back(d->storage);
     for (int i = 0; i < SHARD_LINEAR_OPERANDS; i++) {
         shard_tensor_unref(d->input[i]);
         shard_tensor_unref(d->operand[i]);
@@ -80,7 +67,7 @@ shard_status shard_defer_linear(shard_tensor *y, const shard_node_type *type, sh
     deferred *d = shard_calloc(1, sizeof *d);
     if (!d)
         return shard_last_status();
-    *d = (deferred){.materializer = {.start = start, .wait = wait, .evict = evict, .destroy = destroy, .local = true},
+    *d = (deferred){.materializer = {.start = start, .destroy = destroy, .local = true},
                     .storage = y->storage,
                     .shape = y->shape,
                     .dtype = y->dtype,

@@ -68,10 +68,10 @@ shard_status shard_storage_materialize(shard_storage *storage)
         return shard_last_status();
     shard_status status = storage->memory ? SHARD_OK : materializer->start(materializer);
     materializer->evictable = false;
-    if (status == SHARD_OK)
+    if (status == SHARD_OK && materializer->wait)
         status = materializer->wait(materializer);
     if (status != SHARD_OK)
-        materializer->evict(materializer);
+        shard_storage_release(storage);
     return status;
 }
 
@@ -94,7 +94,7 @@ void *shard_storage_memory(shard_storage *storage)
 
 void shard_storage_release(shard_storage *storage)
 {
-    if (storage->materializer)
+    if (storage->materializer && storage->materializer->evict)
         storage->materializer->evict(storage->materializer);
     else
         shard_storage_give_back(storage);

@@ -19,11 +19,12 @@ typedef struct shard_materializer {
     /* Allocates the memory (shard_storage_allocate) and starts to fill it. Collective if values of other ranks are
      * needed, also after an error. */
     shard_status (*start)(struct shard_materializer *);
-    /* Waits until the memory is filled; called before it is used. */
+    /* Waits until the memory is filled; called before it is used. NULL: `start` has filled it. */
     shard_status (*wait)(struct shard_materializer *);
-    /* Ends what `start` started and frees the memory (shard_storage_give_back) if it is there. Called by any thread. */
+    /* Ends what `start` started and frees the memory (shard_storage_give_back) if it is there. Called by any thread. NULL:
+     * frees the memory alone. */
     void (*evict)(struct shard_materializer *);
-    /* Calls evict, then frees this struct. */
+    /* Evicts, then frees this struct. */
     void (*destroy)(struct shard_materializer *);
 } shard_materializer;
 
