@@ -451,10 +451,39 @@ START_TEST(test_equals_one_process)
 }
 END_TEST
 
+/* A step with this rank's summand would make the replicas different. */
+static void step_refuses(shard_group *world, void *context)
+{
+    (void)context;
+    shard_module *layer = shard_nn_linear(FEATURES, FEATURES, .dtype = SHARD_FLOAT64);
+    shard_optimizer *sgd = shard_sgd(layer, .lr = 0.1);
+    SHARD_SCOPE
+    {
+        shard_tensor *rows = made_up(SHARD_SHAPE(2, FEATURES), (uint64_t)shard_group_rank(world), SHARD_FLOAT64);
+        shard_tensor *y = shard_gather_from_group(shard_forward(layer, rows), 0, world);
+        check_ok(shard_backward(shard_sum(shard_mul(y, y))));
+        ck_assert_int_eq(shard_step(sgd), SHARD_ERROR_ARGUMENT);
+        check_error(SHARD_ERROR_ARGUMENT, "*\"weight\" is a pending sum over 2 ranks*shard_all_reduce*");
+        shard_tensors *parameters = shard_parameters(layer);
+        sum_by_hand(parameters);
+        shard_tensors_destroy(parameters);
+        check_ok(shard_step(sgd));
+    }
+    shard_optimizer_destroy(sgd);
+    shard_module_destroy(layer);
+}
+
+START_TEST(test_step_refuses)
+{
+    run_job(2, step_refuses, NULL);
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("pending_sums");
     TCase *tcase = test_case(suite, "pending_sums");
     tcase_add_loop_test(tcase, test_equals_one_process, 0, STEPS * MESHES);
+    tcase_add_test(tcase, test_step_refuses);
     return test_run(suite);
 }

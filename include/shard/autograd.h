@@ -12,7 +12,8 @@
 SHARD_BEGIN_C
 
 /* Adds the gradients of a scalar with respect to every leaf that it depends on to shard_grad(leaf), and frees the
- * record: one backward for each forward, as torch.Tensor.backward. NULL returns the thread's error. Collective over
+ * record: one backward for each forward, as torch.Tensor.backward. The gradients of a PARTIAL scalar are those of the whole
+ * sum. NULL returns the thread's error. Collective over
  * the groups of the operations in the record, and over the replica groups of parameters under shard_data_parallel. */
 SHARD_API shard_status shard_backward(shard_tensor *loss);
 

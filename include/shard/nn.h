@@ -72,7 +72,7 @@ typedef enum shard_split {
     SHARD_SPLIT_COLUMN, /* W (and bias) along out: torchshard's dim 1 or -1 */
 } shard_split;
 
-/* A linear layer that is split over group; initial values are those of the whole layer.
+/* A linear layer that is split over group (NULL: of this rank alone); initial values are those of the whole layer.
  *   - ROW: x is split along its last dimension, or local, and each rank takes its range of it. The result is
  *     local.
  *   - COLUMN: x is local, and the result is split along its last dimension. A COLUMN layer's result is the input

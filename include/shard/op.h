@@ -563,7 +563,8 @@ typedef struct shard_custom_op shard_custom_op;
  *
  * Placements:
  *   result  as forward returns it (shard_as_placed): as an input, split, PARTIAL, or local. A sum or a gather of local
- *           results over a group follows the operation (shard_reduce_from_group, shard_gather_from_group).
+ *           results over a group follows the operation (shard_reduce_from_group, shard_gather_from_group). A collective
+ *           inside forward is right only over a group over which an input is split.
  *   dy      as the result. The gradient of a PARTIAL result is that of the whole sum. dy itself is never PARTIAL.
  *   dx[i]   of a split input: the local shard of the gradient. Of another input: PARTIAL, if backward returns it so
  *           (shard_as_placed); else the whole gradient. Exception: where dy is split and the input is not, a dx[i]

@@ -32,6 +32,8 @@ typedef struct shard_shape {
  *   LOCAL       this rank has the whole value. Other ranks may have the same value or another one.
  *   SPLIT       this rank has the range [start, start + size) of `whole` along dim, the group's other ranks the rest.
  *   PARTIAL     the whole value is the sum of the ranks' tensors.
+ * Over a group of one rank a tensor is LOCAL: a program for any number of ranks reads the placement before it reduces.
+ * A PARTIAL placement has kind and group alone.
  * Every operation has a rule for the placements of its operands, or refuses them. As Replicate, Shard and Partial of
  * PyTorch's DTensor.
  */
@@ -233,7 +235,8 @@ SHARD_API shard_status shard_copy_to_host(shard_tensor *tensor, void *data, size
  * then; the tensor may be released. The CPU copies at once. As torch's copy_(non_blocking=True). */
 SHARD_API shard_status shard_copy_to_host_async(shard_tensor *tensor, void *data, size_t bytes);
 SHARD_API shard_status shard_copy_from_host(shard_tensor *tensor, const void *data, size_t bytes);
-/* The value of a tensor of one element, as torch.Tensor.item; NAN with the error set. */
+/* The value of a tensor of one element, as torch.Tensor.item; NAN with the error set. Of a PARTIAL tensor it is this rank's
+ * summand: shard_reduce_from_group gives the sum. */
 SHARD_API double shard_item(shard_tensor *tensor);
 
 /* ---- parameters ---- */

@@ -315,6 +315,24 @@ static shard_status check_averaged(const shard_optimizer *optimizer)
     return SHARD_OK;
 }
 
+/* Refuses a gradient that is one rank's summand: replicas would part ways. An engine has summed those of its parameters. */
+static shard_status check_summed(const shard_optimizer *optimizer)
+{
+    for (int64_t i = 0; i < optimizer->count; i++) {
+        const shard_slot *slot = &optimizer->slots[i];
+        if (!shard_slot_has_gradient(slot) || shard_engine_of(slot->parameter))
+            continue;
+        const shard_pending_sums *pending = &slot->range.tensor->leaf->grad->pending;
+        if (pending->count > 0)
+            return shard_error(SHARD_ERROR_ARGUMENT,
+                               "shard_step: the gradient of \"%s\" is a pending sum over %lld ranks, of which this rank has its "
+                               "summand: shard_data_parallel_create makes training take the sum, or call "
+                               "shard_all_reduce(shard_grad(parameter), SHARD_SUM, group) before the step",
+                               slot->name, (long long)shard_pending_sums_ranks(pending, NULL));
+    }
+    return SHARD_OK;
+}
+
 /* Parameters would differ after a step with settings that differ between ranks. Seven digits: machines may differ in the
  * last bits of a schedule's result. */
 static void agree_on_settings(const shard_optimizer *optimizer)
@@ -334,8 +352,8 @@ shard_status shard_step(shard_optimizer *optimizer)
         optimizer->skipped = false;
         if (shard_optimizer_follow(optimizer) == SHARD_OK && shard_optimizer_is_partitioned(optimizer))
             shard_graph_refuse("the step of an optimizer whose parameters are partitioned");
-        if (check_averaged(optimizer) == SHARD_OK && shard_optimizer_check_deferred(optimizer) == SHARD_OK &&
-            shard_last_status() == SHARD_OK)
+        if (check_averaged(optimizer) == SHARD_OK && check_summed(optimizer) == SHARD_OK &&
+            shard_optimizer_check_deferred(optimizer) == SHARD_OK && shard_last_status() == SHARD_OK)
             shard_optimizer_make_state(optimizer, false); /* before ranks agree that all can step */
         agree_on_settings(optimizer);
     } else
