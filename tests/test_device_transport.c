@@ -240,8 +240,7 @@ static void disagrees_on_sums(shard_group *world, void *context)
     if (shard_group_rank(world) == 1)
         setenv("SHARD_NCCL_REDUCED_PRECISION", "1", 1);
     shard_group_all_reduce(world, gpu(), make_filled(1000, 1), 1000, SHARD_FLOAT32, SHARD_SUM);
-    check_error(SHARD_ERROR_MISMATCH,
-                "SHARD_NCCL_REDUCED_PRECISION is 0 on rank 0 and 1 on rank 1; all ranks need the same");
+    check_error(SHARD_ERROR_MISMATCH, "SHARD_NCCL_REDUCED_PRECISION *rank 1*");
 }
 
 START_TEST(test_disagrees_on_sums)
@@ -390,7 +389,7 @@ static void tells_of_labels(shard_group *world, void *context)
                                   : which == 2 ? shard_group_broadcast(world, NULL, host, 1000, SHARD_FLOAT32, 0)
                                                : shard_agree(world);
             ck_assert_int_eq(status, odd ? SHARD_ERROR_ARGUMENT : SHARD_ERROR_PEER);
-            check_error(status, "rank 1: shard_cross_entropy: label 9 at row 2 is outside \\[0, 4)");
+            check_error(status, "rank 1: shard_cross_entropy: label 9*");
             go_on(world);
         }
     }
@@ -457,7 +456,7 @@ static void overlaps(shard_group *world, void *context)
     float *data = make_filled(COUNT, 1), *other = make_filled(COUNT, 7), expected = 1;
     for (int i = 0; i < ROUNDS; i++) {
         check_ok(ops->axpby(gpu(), COUNT, 1.0 / size, data, 0, data, SHARD_FLOAT32));
-        shard_request *request = shard_group_all_reduce_start(world, gpu(), data, COUNT, SHARD_FLOAT32, SHARD_SUM);
+        shard_request *request = start_all_reduce(world, gpu(), data, COUNT, SHARD_FLOAT32, SHARD_SUM);
         check_ok(ops->axpby(gpu(), COUNT, 1, other, 0, other, SHARD_FLOAT32));
         check_ok(shard_group_wait(world, gpu(), request));
         check_ok(ops->axpby(gpu(), COUNT, 2, data, 0, data, SHARD_FLOAT32));
@@ -488,8 +487,7 @@ static void disagrees(shard_group *world, void *context)
     bool odd = shard_group_rank(world) == 1;
     for (int i = 0; i < 2; i++) { /* before and after the way is chosen */
         shard_group_all_reduce(world, odd ? NULL : gpu(), odd ? host : data, 1000, SHARD_FLOAT32, SHARD_SUM);
-        check_error(SHARD_ERROR_MISMATCH, "rank 1 calls all_reduce of 1000 float32 while ranks 0 and 2 call all_reduce of 1000 "
-                                          "float32 in a device's memory");
+        check_error(SHARD_ERROR_MISMATCH, "rank 1 calls *while ranks 0 and 2 call *device's memory");
         check_sum_of_ranks(world);
     }
 }

@@ -307,7 +307,7 @@ static void loses_a_rank(shard_group *none, void *context)
         check_error(SHARD_ERROR_TIMEOUT, "*did not return*");
         _exit(0);
     }
-    check_error(SHARD_ERROR_PEER, "rank 2 died: it did not come to shard_barrier");
+    check_error(SHARD_ERROR_PEER, "rank 2 died*shard_barrier");
     shard_finalize();
 }
 
@@ -324,7 +324,7 @@ static void differs(shard_group *none, void *context)
     if (atoi(getenv("RANK")) == 1)
         w->transport = "exchange";
     ck_assert_int_eq(join(w), SHARD_ERROR_MISMATCH);
-    check_error(SHARD_ERROR_MISMATCH, "shard_init_with: SHARD_TRANSPORT is \"exchange\" on rank 1 and \"\" on rank 0");
+    check_error(SHARD_ERROR_MISMATCH, "shard_init_with: SHARD_TRANSPORT *exchange*rank 1*");
 }
 
 START_TEST(test_differs)
@@ -337,8 +337,7 @@ static void refuses_transport(shard_group *none, void *context)
 {
     (void)none;
     ck_assert_int_eq(join(context), SHARD_ERROR_ARGUMENT);
-    check_error(SHARD_ERROR_ARGUMENT,
-                "shard_init_with: SHARD_TRANSPORT is \"mpi\"; an exchange connects ranks for shm and exchange");
+    check_error(SHARD_ERROR_ARGUMENT, "shard_init_with: *\"mpi\"*");
 }
 
 START_TEST(test_refuses_transport)
@@ -361,7 +360,7 @@ START_TEST(test_wrong_options)
     ck_assert_int_eq(shard_init_with(&wrong[_i]), SHARD_ERROR_ARGUMENT);
     check_error(SHARD_ERROR_ARGUMENT, errors[_i]);
     setenv("SHARD_TRANSPORT", "exchange", 1);
-    check_error(shard_init(NULL, NULL), "SHARD_TRANSPORT is exchange, for which the program calls shard_init_with");
+    check_error(shard_init(NULL, NULL), "SHARD_TRANSPORT is exchange*shard_init_with*");
     unsetenv("SHARD_TRANSPORT");
     check_ok(shard_init_with(NULL));
     ck_assert_str_eq(shard_group_transport(shard_world()), "self");

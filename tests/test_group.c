@@ -153,7 +153,7 @@ static void bad_members(shard_group *world, void *context)
     ck_assert_ptr_null(shard_group_make(world, &other, 1));
     check_error(SHARD_ERROR_ARGUMENT, "*not among the members");
     ck_assert_ptr_null(shard_group_make(NULL, &other, 1));
-    check_error(SHARD_ERROR_ARGUMENT, "shard_group_make: parent is NULL");
+    check_error(SHARD_ERROR_ARGUMENT, "shard_group_make: parent *");
     check_ok(shard_barrier(world));
 }
 
@@ -196,8 +196,7 @@ static void splits_badly(shard_group *world, void *context)
     bool bad = shard_group_rank(world) == shard_group_size(world) - 1, alone = shard_group_size(world) == 1;
     ck_assert_ptr_null(shard_group_split(world, bad ? -2 : 0));
     check_error(bad ? SHARD_ERROR_ARGUMENT : SHARD_ERROR_PEER,
-                alone ? "shard_group_split: color -2; colors are 0 or more, -1 for no group"
-                      : "rank 2: shard_group_split: color -2; colors are 0 or more, -1 for no group");
+                alone ? "shard_group_split: color -2*" : "rank 2: shard_group_split: color -2*");
     shard_group *group = shard_group_split(world, 0);
     ck_assert_int_eq(shard_group_size(group), shard_group_size(world));
     shard_group_free(group);

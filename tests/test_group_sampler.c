@@ -283,19 +283,19 @@ END_TEST
 START_TEST(test_refuses)
 {
     ck_assert_ptr_null(shard_group_sampler_create(-1, .batch = 1));
-    check_error(shard_last_status(), "shard_group_sampler: -1 samples*");
+    check_error(shard_last_status(), "shard_group_sampler_create: -1 samples*");
     ck_assert_ptr_null(shard_group_sampler_create(1, .batch = -8));
     check_error(shard_last_status(), "*in batches of -8*");
     ck_assert_ptr_null(shard_group_sampler_create(1, .members = 2, .member = 2));
-    check_error(shard_last_status(), "*member 2 of 2*");
+    check_error(shard_last_status(), "*rank 2 of 2*");
     ck_assert_ptr_null(shard_group_sampler_create(1, .members = 2, .member = -1));
-    check_error(shard_last_status(), "*member -1 of 2*");
+    check_error(shard_last_status(), "*rank -1 of 2*");
     ck_assert_ptr_null(shard_group_sampler_create(10, .batch = 3, .members = 2));
-    check_error(shard_last_status(), "*a batch of 3 is not the same number*of 2 members*SHARD_LAST_BATCH_EXACT");
+    check_error(shard_last_status(), "*a batch of 3 *of 2 ranks*SHARD_LAST_BATCH_EXACT");
     ck_assert_ptr_null(shard_group_sampler_create(10, .batch = 3, .members = 2, .last_batch = SHARD_LAST_BATCH_DROP));
     check_error(shard_last_status(), "*a batch of 3*");
     ck_assert_ptr_null(shard_group_sampler_create(10, .last_batch = (shard_last_batch)9));
-    check_error(shard_last_status(), "shard_group_sampler: last_batch 9 is none of *");
+    check_error(shard_last_status(), "shard_group_sampler_create: last_batch 9 *");
     int64_t count = 7;
     ck_assert(!shard_group_sampler_next(NULL, NULL, &count));
     ck_assert_int_eq(count, 0);
@@ -309,14 +309,14 @@ START_TEST(test_goes_nowhere_else)
 {
     shard_group_sampler *sampler = make(25, .batch = 10);
     check_ok(shard_group_sampler_seek(sampler, 7, 3));
-    check_error(shard_group_sampler_set_epoch(sampler, -3), "shard_group_sampler: epoch -3, step 0*");
+    check_error(shard_group_sampler_set_epoch(sampler, -3), "shard_group_sampler_set_epoch: epoch -3*");
     static const int64_t steps[] = {-5, 4, INT64_MAX};
     for (size_t i = 0; i < sizeof steps / sizeof *steps; i++)
         check_error(shard_group_sampler_seek(sampler, 1, steps[i]), "*epoch 1, step *25 samples in batches of 10 has 3 steps");
     ck_assert_int_eq(shard_group_sampler_epoch(sampler), 7);
     ck_assert_int_eq(shard_group_sampler_step(sampler), 3);
     shard_group_sampler_destroy(sampler);
-    check_error(shard_group_sampler_seek(NULL, 0, 0), "shard_group_sampler_seek: sampler is NULL");
+    check_error(shard_group_sampler_seek(NULL, 0, 0), "shard_group_sampler_seek: sampler *");
 }
 END_TEST
 

@@ -62,7 +62,7 @@ static void differ(shard_group *world, int what)
         shard_group_exchange(world, data, odd ? 3 : 400, data + 8);
         break;
     case 8:
-        shard_group_wait(world, NULL, shard_group_all_reduce_start(world, NULL, data, 900 + rank / 2, SHARD_FLOAT32, SHARD_SUM));
+        shard_group_wait(world, NULL, start_all_reduce(world, NULL, data, 900 + rank / 2, SHARD_FLOAT32, SHARD_SUM));
         break;
     default:
         shard_group_all_reduce(world, NULL, data, 10 + rank, SHARD_UINT8, SHARD_SUM);
@@ -147,7 +147,7 @@ static void one_fails(shard_group *world, void *context)
         if (what == 4)
             status = shard_group_exchange(world, some, 8, data + 100);
         if (what == 5)
-            status = shard_group_wait(world, NULL, shard_group_all_reduce_start(world, NULL, some, 9, SHARD_FLOAT32, SHARD_SUM));
+            status = shard_group_wait(world, NULL, start_all_reduce(world, NULL, some, 9, SHARD_FLOAT32, SHARD_SUM));
         if (what == 6)
             status = shard_agree(world);
         if (what == 7)
@@ -245,19 +245,19 @@ static void wrong_arguments(shard_group *world, void *context)
     bool odd = shard_group_rank(world) == 1;
     shard_status own = odd ? SHARD_ERROR_ARGUMENT : SHARD_ERROR_PEER;
     ck_assert_int_eq(shard_group_broadcast(world, NULL, data, 5, SHARD_FLOAT32, odd ? 3 : 0), own);
-    check_error(own, "rank 1: shard_group_broadcast: root 3 of a group of 3");
+    check_error(own, "rank 1: shard_group_broadcast: root 3*");
     ck_assert_int_eq(shard_group_all_reduce(world, NULL, odd ? NULL : data, 500, SHARD_FLOAT32, SHARD_SUM), own);
-    check_error(own, "rank 1: shard_group_all_reduce: data is NULL");
+    check_error(own, "rank 1: shard_group_all_reduce: data *");
     ck_assert_int_eq(shard_group_all_reduce(world, NULL, data, odd ? -1 : 5, SHARD_FLOAT32, SHARD_SUM), own);
-    check_error(own, "rank 1: shard_group_all_reduce: -1 elements of float32");
+    check_error(own, "rank 1: shard_group_all_reduce: -1*");
     ck_assert_int_eq(shard_group_all_reduce(world, NULL, data, 5, odd ? (shard_dtype)7 : SHARD_FLOAT32, SHARD_SUM), own);
-    check_error(own, "rank 1: shard_group_all_reduce: there is no dtype 7");
+    check_error(own, "rank 1: shard_group_all_reduce: *dtype 7*");
     ck_assert_int_eq(shard_group_all_reduce(world, NULL, data, 5, SHARD_FLOAT32, odd ? (shard_reduce_op)3 : SHARD_SUM), own);
-    check_error(own, "rank 1: shard_group_all_reduce: there is no reduce operation 3");
+    check_error(own, "rank 1: shard_group_all_reduce: *operation 3*");
     ck_assert_int_eq(shard_group_all_gather(world, NULL, data, data, odd ? NULL : (int64_t[]){1, 1, 1}, SHARD_FLOAT32), own);
-    check_error(own, "rank 1: shard_group_all_gather: counts is NULL");
+    check_error(own, "rank 1: shard_group_all_gather: counts *");
     ck_assert_int_eq(shard_group_exchange(world, data, odd ? SHARD_EXCHANGE_BYTES + 1 : 8, data), own);
-    check_error(own, "rank 1: shard_group_exchange: 1025 bytes; the most is 1024");
+    check_error(own, "rank 1: shard_group_exchange: 1025*");
     check_sizes(world, 100, RANK_ORDER);
 }
 
@@ -336,10 +336,10 @@ static void killed(shard_group *world, void *context)
     double start = now();
     ck_assert_int_eq(shard_group_all_reduce(world, NULL, data, 1000, SHARD_FLOAT32, SHARD_SUM), SHARD_ERROR_PEER);
     ck_assert_double_lt(now() - start, 5);
-    check_error(SHARD_ERROR_PEER, "rank 2 died: it did not come to all_reduce of 1000 float32");
+    check_error(SHARD_ERROR_PEER, "rank 2 died*all_reduce*");
     /* There is no more working together, at once and with the same text. */
     ck_assert_int_eq(shard_barrier(world), SHARD_ERROR_PEER);
-    check_error(SHARD_ERROR_PEER, "rank 2 died: it did not come to all_reduce of 1000 float32");
+    check_error(SHARD_ERROR_PEER, "rank 2 died*all_reduce*");
 }
 
 START_TEST(test_killed)
@@ -360,7 +360,7 @@ static void killed_inside(shard_group *world, void *context)
     double start = now();
     while (shard_group_all_reduce(world, NULL, large, count, SHARD_FLOAT32, SHARD_SUM) == SHARD_OK)
         ck_assert_double_lt(now() - start, 20);
-    check_error(SHARD_ERROR_PEER, "rank 1 died: it did not come to all_reduce of 1000000 float32");
+    check_error(SHARD_ERROR_PEER, "rank 1 died*all_reduce*");
     free(large);
 }
 
@@ -376,9 +376,9 @@ static void late(shard_group *world, void *context)
     if (shard_group_rank(world) % 2)
         sleep(3);
     ck_assert_int_eq(shard_barrier(world), SHARD_ERROR_TIMEOUT);
-    check_error(SHARD_ERROR_TIMEOUT, "ranks 1 and 3 did not come to shard_barrier within 1 s (SHARD_TIMEOUT)");
+    check_error(SHARD_ERROR_TIMEOUT, "ranks 1 and 3 did not come to shard_barrier *");
     ck_assert_int_eq(shard_barrier(world), SHARD_ERROR_TIMEOUT);
-    check_error(SHARD_ERROR_TIMEOUT, "ranks 1 and 3 did not come to shard_barrier within 1 s (SHARD_TIMEOUT)");
+    check_error(SHARD_ERROR_TIMEOUT, "ranks 1 and 3 did not come to shard_barrier *");
 }
 
 START_TEST(test_deadline)
@@ -399,12 +399,12 @@ static void hangs(shard_group *world, void *context)
     if (rank == 3)
         sleep(3);
     ck_assert_int_eq(shard_barrier(rank == 1 || rank == 3 ? columns : rows), SHARD_ERROR_TIMEOUT);
-    check_error(SHARD_ERROR_TIMEOUT, "rank 3 did not come to shard_barrier within 1 s (SHARD_TIMEOUT)");
+    check_error(SHARD_ERROR_TIMEOUT, "rank 3 did not come to shard_barrier *");
     double first = now() - start;
     ck_assert_double_lt(first, 3.9);
     ck_assert_int_eq(shard_barrier(world), SHARD_ERROR_TIMEOUT);
     ck_assert_double_lt(now() - start - first, 0.7);
-    check_error(SHARD_ERROR_TIMEOUT, "rank 3 did not come to shard_barrier within 1 s (SHARD_TIMEOUT)");
+    check_error(SHARD_ERROR_TIMEOUT, "rank 3 did not come to shard_barrier *");
     shard_group_free(rows);
     shard_group_free(columns);
 }
@@ -422,8 +422,7 @@ static void crosses(shard_group *world, void *context)
     int rank = shard_group_rank(world);
     shard_group *same = shard_group_make(world, (const int[]){0, 1, 2}, 3);
     ck_assert_int_eq(shard_barrier(rank == 1 ? world : same), SHARD_ERROR_TIMEOUT);
-    check_error(SHARD_ERROR_TIMEOUT,
-                "rank 1 did not come to shard_barrier within 1 s (SHARD_TIMEOUT), but waited in shard_barrier");
+    check_error(SHARD_ERROR_TIMEOUT, "rank 1 did not come to shard_barrier *waited in shard_barrier");
     shard_group_free(same);
 }
 
@@ -447,7 +446,7 @@ static void holds_the_list(shard_group *world, void *context)
     double start = now();
     if (shard_group_rank(world) == 0) {
         ck_assert_ptr_null(shard_group_make(world, (const int[]){0, 1}, 2));
-        check_error(SHARD_ERROR_TIMEOUT, "a rank did not end the making of a group within 1 s (SHARD_TIMEOUT)");
+        check_error(SHARD_ERROR_TIMEOUT, "*making of a group*");
         ck_assert_double_lt(now() - start, 2.5);
     } else
         sleep(3);
@@ -509,7 +508,7 @@ static void closes_descriptors(shard_group *world, void *context)
     }
     double start = now();
     ck_assert_int_eq(shard_barrier(world), SHARD_ERROR_PEER);
-    check_error(SHARD_ERROR_PEER, "rank 1 died: it did not come to shard_barrier");
+    check_error(SHARD_ERROR_PEER, "rank 1 died*shard_barrier");
     ck_assert_double_lt(now() - start, 2);
 }
 
@@ -525,7 +524,7 @@ static void leaves(shard_group *world, void *context)
     if (shard_group_rank(world) == 1)
         return;
     ck_assert_int_eq(shard_group_all_reduce(world, NULL, data, 10, SHARD_FLOAT64, SHARD_MAX), SHARD_ERROR_PEER);
-    check_error(SHARD_ERROR_PEER, "rank 1 has left: it did not come to all_reduce (max) of 10 float64");
+    check_error(SHARD_ERROR_PEER, "rank 1 has left*all_reduce*");
 }
 
 START_TEST(test_leaves)
@@ -566,7 +565,7 @@ static void never_joins(shard_group *none, void *context)
     if (atoi(getenv("RANK")) == 1)
         exit(0);
     ck_assert_ptr_null(shard_world_open(NULL, NULL));
-    check_error(SHARD_ERROR_PEER, "rank 1 ended before it joined the others");
+    check_error(SHARD_ERROR_PEER, "rank 1 ended*joined*");
 }
 
 START_TEST(test_never_joins)

@@ -216,9 +216,7 @@ static void differ(shard_group *world, void *context)
     (void)context;
     int rank = shard_group_rank(world);
     ck_assert_ptr_null(shard_group_create(world, (const int[]){0, rank == 1 ? 1 : 2}, 2));
-    check_error(SHARD_ERROR_MISMATCH,
-                "rank 1 calls shard_group_create with ranks 0, 1 while ranks 0 and 2 call shard_group_create "
-                "with ranks 0, 2");
+    check_error(SHARD_ERROR_MISMATCH, "rank 1 calls shard_group_create *0, 1 while *0, 2");
     ck_assert_ptr_null(rank == 2 ? shard_group_split(world, 0) : shard_group_create(world, (const int[]){0}, 1));
     check_error(SHARD_ERROR_MISMATCH, "rank 2 calls shard_group_split while ranks 0 and 1 call shard_group_create*");
     static const struct {
@@ -256,9 +254,9 @@ static void refuses_to_destroy(shard_group *world, void *context)
     (void)context;
     shard_mesh *mesh = shard_mesh_create(.model = 2);
     shard_group_destroy(world);
-    check_error(SHARD_ERROR_ARGUMENT, "shard_group_destroy: the group is the world");
+    check_error(SHARD_ERROR_ARGUMENT, "shard_group_destroy: *world*");
     shard_group_destroy(shard_mesh_model_group(mesh));
-    check_error(SHARD_ERROR_ARGUMENT, "shard_group_destroy: the group is a mesh's");
+    check_error(SHARD_ERROR_ARGUMENT, "shard_group_destroy: *mesh's*");
     check_ok(shard_barrier(shard_mesh_model_group(mesh)));
     check_error(shard_group_set_replicas(shard_mesh_model_group(mesh), NULL), "*the group is a mesh's");
     shard_mesh_destroy(mesh);
@@ -278,7 +276,7 @@ static void outlives(shard_group *none, void *context)
     shard_group *world = shard_world(), *pair = shard_group_create(world, (const int[]){0, 1}, 2);
     check_tensors(pair);
     ck_assert_int_eq(shard_finalize(), 0);
-    check_error(shard_barrier(pair), "a collective after shard_finalize: the job's groups can only be destroyed");
+    check_error(shard_barrier(pair), "*after shard_finalize*");
     ck_assert_ptr_null(shard_group_create(pair, (const int[]){0, 1}, 2));
     check_error(SHARD_ERROR_ARGUMENT, "a collective after shard_finalize*");
     ck_assert_ptr_null(shard_group_split(pair, 0));

@@ -459,7 +459,11 @@ static void warn_of_loners(void)
         if (atomic_load(&job.segment->ranks[i].state) != SHARD_RANK_ABSENT)
             return;
     if (job.size > 1 && job.exit_code == 0)
-        fprintf(stderr, "shardrun: none of the %d ranks joined the others: does %s call shard_init?\n", job.size, printable(job.command[0]));
+        fprintf(
+            stderr,
+            "shardrun: none of the %d ranks called shard_init: they were %d programs of one rank each, unless %s joins them by "
+            "shard_init_with\n",
+            job.size, job.size, printable(job.command[0]));
 }
 
 int main(int count, char **arguments)

@@ -43,13 +43,13 @@ typedef struct shard_philox {
     uint32_t word[4];
 } shard_philox;
 
-/* The four words of one block of a draw. */
-SHARD_KERNEL shard_philox shard_philox_block(shard_draw draw, uint64_t block)
+/* The four words of one block of a draw, by so many rounds. */
+SHARD_KERNEL shard_philox shard_philox_rounds(shard_draw draw, uint64_t block, int rounds)
 {
     uint32_t c0 = (uint32_t)block, c1 = (uint32_t)(block >> 32);
     uint32_t c2 = (uint32_t)draw.number, c3 = (uint32_t)(draw.number >> 32);
     uint32_t k0 = (uint32_t)draw.seed, k1 = (uint32_t)(draw.seed >> 32);
-    for (int round = 0; round < 10; round++) {
+    for (int round = 0; round < rounds; round++) {
         uint64_t p0 = (uint64_t)0xD2511F53u * c0, p1 = (uint64_t)0xCD9E8D57u * c2;
         c0 = (uint32_t)(p1 >> 32) ^ c1 ^ k0;
         c1 = (uint32_t)p1;
@@ -60,6 +60,11 @@ SHARD_KERNEL shard_philox shard_philox_block(shard_draw draw, uint64_t block)
     }
     shard_philox words = {{c0, c1, c2, c3}};
     return words;
+}
+
+SHARD_KERNEL shard_philox shard_philox_block(shard_draw draw, uint64_t block)
+{
+    return shard_philox_rounds(draw, block, 10);
 }
 
 /* A uniform number in [0, 1), 24 bits, for element `index` of the whole tensor. It defines the values: tests compare

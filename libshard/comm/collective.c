@@ -92,17 +92,6 @@ static int64_t sent_count(const shard_group *group, const shard_collective *call
     return call->kind == SHARD_COLLECTIVE_BROADCAST && group->rank != call->root ? 0 : call->count;
 }
 
-/* The most that a rank sends. */
-static int64_t largest_count(const shard_group *group, const shard_collective *call)
-{
-    int64_t largest = 0;
-    if (call->kind != SHARD_COLLECTIVE_ALL_GATHER)
-        return call->count;
-    for (int i = 0; call->counts && i < group->size; i++)
-        largest = call->counts[i] > largest ? call->counts[i] : largest;
-    return largest;
-}
-
 /* This rank's data in host memory; data in a device's memory is copied to `room`. */
 static const void *read_small(const shard_collective *call, size_t bytes, unsigned char *room)
 {
@@ -170,8 +159,11 @@ static shard_status begin(shard_group *group, const shard_collective *call, bool
     shard_refuse_captured_collective(); /* before values are read */
     if (call->device && !group->device_transport)
         SHARD_TRY(shard_device_transport_choose(group, call));
-    if (shard_last_status() == SHARD_OK && largest_count(group, call) <= (int64_t)(SHARD_SMALL_BYTES / size))
-        *small = !call->device || !group->device_transport->takes_small;
+    if (shard_last_status() == SHARD_OK) {
+        bool gathers = call->kind == SHARD_COLLECTIVE_ALL_GATHER;
+        int64_t most = gathers ? shard_largest_count(call->counts, group->size) : call->count; /* that a rank sends */
+        *small = most <= (int64_t)(SHARD_SMALL_BYTES / size) && !(call->device && group->device_transport->takes_small);
+    }
     size_t bytes = *small ? (size_t)sent_count(group, call) * size : 0;
     const void *data = *small ? read_small(call, bytes, room) : NULL;
     group->call = call;
@@ -243,72 +235,38 @@ shard_status shard_group_wait(shard_group *group, shard_device *device, shard_re
 
 /* ---- the collectives by name ---- */
 
-static shard_collective all_reduce_of(shard_device *device, void *data, int64_t count, shard_dtype dtype, shard_reduce_op op)
-{
-    return (shard_collective){.kind = SHARD_COLLECTIVE_ALL_REDUCE,
-                              .send = data,
-                              .receive = data,
-                              .count = count,
-                              .dtype = dtype,
-                              .op = op,
-                              .device = device};
-}
-
-static shard_collective all_gather_of(shard_device *device, const void *mine, void *all, const int64_t *counts, shard_dtype dtype)
-{
-    return (shard_collective){
-        .kind = SHARD_COLLECTIVE_ALL_GATHER, .send = mine, .receive = all, .counts = counts, .dtype = dtype, .device = device};
-}
-
-static shard_collective reduce_scatter_of(shard_device *device, void *all, void *mine, const int64_t *counts, shard_dtype dtype,
-                                          shard_reduce_op op)
-{
-    return (shard_collective){.kind = SHARD_COLLECTIVE_REDUCE_SCATTER,
-                              .send = all,
-                              .receive = mine,
-                              .counts = counts,
-                              .dtype = dtype,
-                              .op = op,
-                              .device = device};
-}
-
 shard_status shard_group_all_reduce(shard_group *group, shard_device *device, void *data, int64_t count, shard_dtype dtype,
                                     shard_reduce_op op)
 {
-    return post(group, all_reduce_of(device, data, count, dtype, op), NULL);
-}
-
-shard_request *shard_group_all_reduce_start(shard_group *group, shard_device *device, void *data, int64_t count,
-                                            shard_dtype dtype, shard_reduce_op op)
-{
-    const shard_collective call = all_reduce_of(device, data, count, dtype, op);
-    return shard_group_post(group, &call);
+    const shard_collective call = {.kind = SHARD_COLLECTIVE_ALL_REDUCE,
+                                   .send = data,
+                                   .receive = data,
+                                   .count = count,
+                                   .dtype = dtype,
+                                   .op = op,
+                                   .device = device};
+    return post(group, call, NULL);
 }
 
 shard_status shard_group_all_gather(shard_group *group, shard_device *device, const void *mine, void *all, const int64_t *counts,
                                     shard_dtype dtype)
 {
-    return post(group, all_gather_of(device, mine, all, counts, dtype), NULL);
-}
-
-shard_request *shard_group_all_gather_start(shard_group *group, shard_device *device, const void *mine, void *all,
-                                            const int64_t *counts, shard_dtype dtype)
-{
-    const shard_collective call = all_gather_of(device, mine, all, counts, dtype);
-    return shard_group_post(group, &call);
+    const shard_collective call = {
+        .kind = SHARD_COLLECTIVE_ALL_GATHER, .send = mine, .receive = all, .counts = counts, .dtype = dtype, .device = device};
+    return post(group, call, NULL);
 }
 
 shard_status shard_group_reduce_scatter(shard_group *group, shard_device *device, void *all, void *mine, const int64_t *counts,
                                         shard_dtype dtype, shard_reduce_op op)
 {
-    return post(group, reduce_scatter_of(device, all, mine, counts, dtype, op), NULL);
-}
-
-shard_request *shard_group_reduce_scatter_start(shard_group *group, shard_device *device, void *all, void *mine,
-                                                const int64_t *counts, shard_dtype dtype, shard_reduce_op op)
-{
-    const shard_collective call = reduce_scatter_of(device, all, mine, counts, dtype, op);
-    return shard_group_post(group, &call);
+    const shard_collective call = {.kind = SHARD_COLLECTIVE_REDUCE_SCATTER,
+                                   .send = all,
+                                   .receive = mine,
+                                   .counts = counts,
+                                   .dtype = dtype,
+                                   .op = op,
+                                   .device = device};
+    return post(group, call, NULL);
 }
 
 shard_status shard_group_broadcast(shard_group *group, shard_device *device, void *data, int64_t count, shard_dtype dtype,

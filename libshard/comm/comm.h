@@ -70,12 +70,6 @@ shard_status shard_group_exchange(shard_group *, const void *mine, size_t bytes,
 /* Starts the collective. shard_group_wait finishes it, in the order of the starts; memory must not be used in between.
  * NULL if it is done on return, or has failed. */
 shard_request *shard_group_post(shard_group *, const shard_collective *);
-shard_request *shard_group_all_reduce_start(shard_group *, shard_device *, void *data, int64_t count, shard_dtype,
-                                            shard_reduce_op);
-shard_request *shard_group_all_gather_start(shard_group *, shard_device *, const void *mine, void *all, const int64_t *counts,
-                                            shard_dtype);
-shard_request *shard_group_reduce_scatter_start(shard_group *, shard_device *, void *all, void *mine, const int64_t *counts,
-                                                shard_dtype, shard_reduce_op);
 /* Whether shard_group_wait would return at once. Collectives that need the host (MPI) advance. */
 bool shard_group_test(shard_group *, shard_device *, shard_request *);
 /* NULL request (a group of one, or a failed start): returns the thread's status. */

@@ -1,7 +1,9 @@
 #include "comm/culprits.h"
 
 #include "base/memory.h"
+#include "comm/transport.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -49,4 +51,14 @@ int shard_find_culprits(const shard_waits *waits, int rank, bool *culprits)
     free(reached);
     free(queue);
     return witness;
+}
+
+void shard_write_culprits(int size, const bool *culprits, const char *doing, const char *waited_in, char *text, size_t bytes)
+{
+    enum { MOST = 199 }; /* characters of a call: other ranks may write to the texts */
+    text[0] = '\0';
+    shard_name_world_ranks(size, culprits, text, bytes);
+    size_t used = strlen(text);
+    snprintf(text + used, bytes - used, " did not come to %.*s within %.0f s (SHARD_TIMEOUT)%s%.*s", MOST, doing,
+             shard_comm_timeout(), waited_in ? ", but waited in " : "", MOST, waited_in ? waited_in : "");
 }

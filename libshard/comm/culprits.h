@@ -31,4 +31,8 @@ static inline double shard_silent_seconds(double timeout)
  * circle, it is the lowest of them, and those that it waits for are marked. -1: `rank` waits for nobody. */
 int shard_find_culprits(const shard_waits *waits, int rank, bool *culprits);
 
+/* Writes the error of a wait in vain for those marked, in `doing`; `waited_in`: where the first of them waits; NULL:
+ * nowhere that is known. */
+void shard_write_culprits(int size, const bool *culprits, const char *doing, const char *waited_in, char *text, size_t bytes);
+
 #endif

@@ -61,17 +61,24 @@ void shard_group_free(shard_group *group)
     free_group(group);
 }
 
-shard_group *shard_group_alone(int world_rank)
+/* A group without a state. NULL with the error set. */
+static shard_group *new_group(const shard_transport *transport, int size)
 {
     shard_group *group = shard_calloc(1, sizeof *group);
     if (!group)
         return NULL;
-    *group = (shard_group){.transport = &shard_self_transport, .size = 1};
-    if (!shard_group_allocate(group)) {
-        free_group(group);
-        return NULL;
-    }
-    group->world_ranks[0] = world_rank;
+    *group = (shard_group){.transport = transport, .size = size};
+    if (shard_group_allocate(group))
+        return group;
+    free_group(group);
+    return NULL;
+}
+
+shard_group *shard_group_alone(int world_rank)
+{
+    shard_group *group = new_group(&shard_self_transport, 1);
+    if (group)
+        group->world_ranks[0] = world_rank;
     return group;
 }
 
@@ -147,14 +154,9 @@ shard_group *shard_group_make(shard_group *parent, const int *members, int size)
         return NULL;
     if (size == 1)
         return shard_group_alone(parent->world_ranks[members[0]]);
-    shard_group *group = shard_refuse_outsider(parent) == SHARD_OK ? shard_calloc(1, sizeof *group) : NULL;
+    shard_group *group = shard_refuse_outsider(parent) == SHARD_OK ? new_group(parent->transport, size) : NULL;
     if (!group)
         return NULL;
-    *group = (shard_group){.transport = parent->transport, .size = size};
-    if (!shard_group_allocate(group)) {
-        shard_group_free(group);
-        return NULL;
-    }
     for (int i = 0; i < size; i++) {
         group->world_ranks[i] = parent->world_ranks[members[i]];
         group->rank = members[i] == parent->rank ? i : group->rank;

@@ -7,11 +7,10 @@
 #include "base/error.h"
 #include "base/hash.h"
 #include "base/memory.h"
+#include "base/thread.h"
 
 #include <errno.h>
 #include <fcntl.h>
-#include <pthread.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -53,12 +52,8 @@ static exchange_call *make_call(const shard_rendezvous *rendezvous, const int *r
     exchange_call *call = shard_calloc(1, sizeof *call);
     if (!call)
         return NULL;
-    pthread_condattr_t attributes;
-    pthread_condattr_init(&attributes);
-    pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
     pthread_mutex_init(&call->lock, NULL);
-    pthread_cond_init(&call->changed, &attributes);
-    pthread_condattr_destroy(&attributes);
+    shard_condition_init(&call->changed);
     call->exchange = rendezvous->exchange;
     call->context = rendezvous->context;
     call->count = count;
@@ -110,17 +105,6 @@ static bool wait_for_call(exchange_call *call)
     return done;
 }
 
-/* Signals go to the program's threads. */
-static int start_thread(exchange_call *call, pthread_t *thread)
-{
-    sigset_t all, before;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    int error = pthread_create(thread, NULL, run_call, call);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
-    return error;
-}
-
 static shard_status break_off(shard_rendezvous *rendezvous, shard_status status, const char *text)
 {
     rendezvous->broken = status;
@@ -150,7 +134,7 @@ shard_status shard_rendezvous_exchange(shard_rendezvous *rendezvous, const char 
     char name[SHARD_COMM_TEXT / 4], text[SHARD_COMM_TEXT];
     name_exchange(rendezvous, ranks, count, name, sizeof name);
     pthread_t thread;
-    int error = start_thread(call, &thread);
+    int error = shard_thread_start(&thread, run_call, call);
     if (error != 0) {
         free_call(call);
         snprintf(text, sizeof text, "%s: no thread for it: %s", name, strerror(error));

@@ -78,12 +78,9 @@ static shard_status copy_in(const stage *s, void *to, const void *from, int64_t 
 /* The members' pieces from `at` on, of at most `most` each; false after the last. */
 static bool cut(const shard_group *group, const stage *s, const int64_t *counts, int64_t at, int64_t most)
 {
-    int64_t largest = 0;
-    for (int member = 0; member < group->size; member++) {
+    for (int member = 0; member < group->size; member++)
         s->counts[member] = counts[member] > at ? shard_min(counts[member] - at, most) : 0;
-        largest = s->counts[member] > largest ? s->counts[member] : largest;
-    }
-    return largest > 0;
+    return shard_largest_count(counts, group->size) > at;
 }
 
 /* One piece's collective, in the stage's memory; OK only if no member has an error. */

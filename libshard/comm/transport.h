@@ -154,6 +154,15 @@ static inline int64_t shard_count_before(const int64_t *counts, int member)
     return before;
 }
 
+/* The number of elements of the largest of `size` pieces. */
+static inline int64_t shard_largest_count(const int64_t *counts, int size)
+{
+    int64_t largest = 0;
+    for (int i = 0; i < size; i++)
+        largest = counts[i] > largest ? counts[i] : largest;
+    return largest;
+}
+
 /* ---- the process ---- */
 
 typedef struct shard_comm_process {

@@ -23,18 +23,19 @@ static shard_status check(int64_t samples, const shard_group_sampler_options *o)
 {
     if (samples < 0 || o->batch < 1 || o->members < 1 || o->member < 0 || o->member >= o->members)
         return shard_error(SHARD_ERROR_ARGUMENT,
-                           "shard_group_sampler: %" PRId64 " samples in batches of %" PRId64 ", member %d of %d: a batch is "
-                           "at least 1 (-1: one sample of each member), members count from 0",
+                           "shard_group_sampler_create: %" PRId64 " samples in batches of %" PRId64 " for rank %d of %d "
+                           "(.member, .members): a batch is at least 1 (-1: one sample for each rank), ranks count from 0",
                            samples, o->batch, o->member, o->members);
     if ((unsigned)o->last_batch > SHARD_LAST_BATCH_DROP)
-        return shard_error(SHARD_ERROR_ARGUMENT,
-                           "shard_group_sampler: last_batch %d is none of SHARD_LAST_BATCH_PAD (0), SHARD_LAST_BATCH_EXACT (1), "
-                           "SHARD_LAST_BATCH_DROP (2)",
-                           (int)o->last_batch);
+        return shard_error(
+            SHARD_ERROR_ARGUMENT,
+            "shard_group_sampler_create: last_batch %d is none of SHARD_LAST_BATCH_PAD (0), SHARD_LAST_BATCH_EXACT (1), "
+            "SHARD_LAST_BATCH_DROP (2)",
+            (int)o->last_batch);
     if (o->last_batch != SHARD_LAST_BATCH_EXACT && o->batch % o->members != 0)
         return shard_error(SHARD_ERROR_ARGUMENT,
-                           "shard_group_sampler: a batch of %" PRId64
-                           " is not the same number of samples for each of %d members, "
+                           "shard_group_sampler_create: a batch of %" PRId64
+                           " is not the same number of samples for each of %d ranks, "
                            "as SHARD_LAST_BATCH_PAD and SHARD_LAST_BATCH_DROP need: take a multiple, or SHARD_LAST_BATCH_EXACT",
                            o->batch, o->members);
     return SHARD_OK;
@@ -59,7 +60,8 @@ shard_group_sampler *shard_group_sampler_create_with(int64_t samples, const shar
     else if (options.last_batch == SHARD_LAST_BATCH_PAD && over > 0 &&
              __builtin_add_overflow(positions, options.members - over, &positions))
         return shard_fail_null(SHARD_ERROR_ARGUMENT,
-                               "shard_group_sampler: %" PRId64 " samples and what SHARD_LAST_BATCH_PAD adds overflow", samples);
+                               "shard_group_sampler_create: %" PRId64 " samples and what SHARD_LAST_BATCH_PAD adds overflow",
+                               samples);
     shard_group_sampler *sampler = shard_calloc(1, sizeof *sampler);
     if (!sampler)
         return NULL;
@@ -151,9 +153,28 @@ bool shard_group_sampler_next(shard_group_sampler *sampler, int64_t *samples, in
     return true;
 }
 
+static shard_status seek(const char *function, shard_group_sampler *sampler, int64_t epoch, int64_t step)
+{
+    if (!sampler)
+        return shard_null_argument(function, "sampler");
+    if (epoch < 0 || step < 0 || step > shard_group_sampler_steps(sampler))
+        return shard_error(SHARD_ERROR_ARGUMENT,
+                           "%s: epoch %" PRId64 ", step %" PRId64 ": both count from 0, and an epoch of %" PRId64
+                           " samples in batches of %" PRId64 " has %" PRId64 " steps",
+                           function, epoch, step, sampler->samples, sampler->batch, shard_group_sampler_steps(sampler));
+    sampler->epoch = epoch;
+    sampler->step = step;
+    return SHARD_OK;
+}
+
+shard_status shard_group_sampler_seek(shard_group_sampler *sampler, int64_t epoch, int64_t step)
+{
+    return seek("shard_group_sampler_seek", sampler, epoch, step);
+}
+
 shard_status shard_group_sampler_set_epoch(shard_group_sampler *sampler, int64_t epoch)
 {
-    return shard_group_sampler_seek(sampler, epoch, 0);
+    return seek("shard_group_sampler_set_epoch", sampler, epoch, 0);
 }
 
 int64_t shard_group_sampler_epoch(const shard_group_sampler *sampler)
@@ -164,18 +185,4 @@ int64_t shard_group_sampler_epoch(const shard_group_sampler *sampler)
 int64_t shard_group_sampler_step(const shard_group_sampler *sampler)
 {
     return sampler ? sampler->step : 0;
-}
-
-shard_status shard_group_sampler_seek(shard_group_sampler *sampler, int64_t epoch, int64_t step)
-{
-    if (!sampler)
-        return shard_null_argument("shard_group_sampler_seek", "sampler");
-    if (epoch < 0 || step < 0 || step > shard_group_sampler_steps(sampler))
-        return shard_error(SHARD_ERROR_ARGUMENT,
-                           "shard_group_sampler: epoch %" PRId64 ", step %" PRId64 ": both count from 0, and an epoch of %" PRId64
-                           " samples in batches of %" PRId64 " has %" PRId64 " steps",
-                           epoch, step, sampler->samples, sampler->batch, shard_group_sampler_steps(sampler));
-    sampler->epoch = epoch;
-    sampler->step = step;
-    return SHARD_OK;
 }

@@ -25,6 +25,9 @@ static inline shard_cut shard_cut_along(const shard_shape *shape, int dim)
 shard_status shard_copy_part_out(shard_tensor *whole, int dim, shard_range range, void *part);
 shard_status shard_copy_part_in(shard_tensor *whole, int dim, shard_range range, const void *part);
 
+/* The range along dim as a new tensor, which has whole's memory if dim is 0. NULL with the error set. */
+shard_tensor *shard_part_of(shard_tensor *whole, int dim, shard_range range);
+
 /* shard_split_range in units of `multiple`, which divides size. */
 static inline shard_range shard_split_multiple(int64_t size, int64_t multiple, int members, int member)
 {

@@ -21,15 +21,6 @@ static int64_t *part_counts(const shard_shape *whole, int dim, const shard_range
     return counts;
 }
 
-/* The first element of rank i's shard, if the shards follow each other in memory. */
-static int64_t part_start(const int64_t *counts, int member)
-{
-    int64_t start = 0;
-    for (int i = 0; i < member; i++)
-        start += counts[i];
-    return start;
-}
-
 shard_tensor *shard_gather_parts(shard_tensor *part, shard_shape whole, int dim, const shard_range *ranges, shard_group *group)
 {
     int size = shard_group_size(group);
@@ -44,8 +35,8 @@ shard_tensor *shard_gather_parts(shard_tensor *part, shard_shape whole, int dim,
     else
         status = shard_group_all_gather(group, shard_device_of(part), memory[0], memory[1], counts, part->dtype);
     for (int i = 0; i < size && !in_order && status == SHARD_OK; i++)
-        status =
-            shard_copy_part_in(y, dim, ranges[i], (char *)memory[1] + (size_t)part_start(counts, i) * shard_dtype_size(y->dtype));
+        status = shard_copy_part_in(y, dim, ranges[i],
+                                    (char *)memory[1] + (size_t)shard_count_before(counts, i) * shard_dtype_size(y->dtype));
     if (!in_order)
         shard_release(parts);
     free(counts);
@@ -59,19 +50,6 @@ typedef struct gather_context {
     shard_group *group;
     shard_range ranges[]; /* [group size] along dim */
 } gather_context;
-
-/* This rank's range of a gradient that is whole here. */
-static shard_tensor *local_range(shard_tensor *dy, const gather_context *context)
-{
-    shard_range range = context->ranges[shard_group_rank(context->group)];
-    shard_shape shape = dy->shape;
-    shape.dim[context->dim] = range.size;
-    if (context->dim == 0)
-        return shard_tensor_view(dy, range.start * shard_shape_product(&shape, 1, shape.ndim), shape);
-    shard_tensor *part = shard_tensor_make(shape, dy->dtype, shard_device_of(dy));
-    void *memory = part ? shard_tensor_memory(part) : NULL;
-    return shard_result(part, memory ? shard_copy_part_out(dy, context->dim, range, memory) : shard_last_status());
-}
 
 /* This rank's range of the sum of the ranks' gradients: half the bytes of an all-reduce. */
 static shard_tensor *local_range_of_sum(shard_tensor *dy, const gather_context *context)
@@ -91,7 +69,7 @@ static shard_tensor *local_range_of_sum(shard_tensor *dy, const gather_context *
     } else {
         for (int i = 0; i < size && status == SHARD_OK; i++)
             status = shard_copy_part_out(dy, context->dim, context->ranges[i],
-                                         (char *)memory[0] + (size_t)part_start(counts, i) * shard_dtype_size(dy->dtype));
+                                         (char *)memory[0] + (size_t)shard_count_before(counts, i) * shard_dtype_size(dy->dtype));
         status = shard_group_reduce_scatter(group, shard_device_of(dy), memory[0], memory[1], counts, dy->dtype, SHARD_SUM);
     }
     free(counts);
@@ -102,7 +80,8 @@ static shard_status gather_backward(shard_node *node, shard_tensor *dy, shard_te
 {
     const gather_context *context = node->context;
     bool sums = dy->placement.kind == SHARD_PARTIAL && shard_group_same(dy->placement.group, context->group);
-    dx[0] = sums ? local_range_of_sum(dy, context) : local_range(dy, context);
+    dx[0] = sums ? local_range_of_sum(dy, context)
+                 : shard_part_of(dy, context->dim, context->ranges[shard_group_rank(context->group)]);
     if (!dx[0])
         return shard_last_status();
     if (node->edge[0].placement.kind == SHARD_SPLIT)

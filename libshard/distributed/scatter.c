@@ -28,6 +28,17 @@ shard_status shard_copy_part_in(shard_tensor *whole, int dim, shard_range range,
     return copy_part(whole, dim, range, (char *)(uintptr_t)part, false);
 }
 
+shard_tensor *shard_part_of(shard_tensor *whole, int dim, shard_range range)
+{
+    shard_shape shape = whole->shape;
+    shape.dim[dim] = range.size;
+    if (dim == 0)
+        return shard_tensor_view(whole, range.start * shard_shape_product(&shape, 1, shape.ndim), shape);
+    shard_tensor *part = shard_tensor_make(shape, whole->dtype, shard_device_of(whole));
+    void *memory = part ? shard_tensor_memory(part) : NULL;
+    return shard_result(part, memory ? shard_copy_part_out(whole, dim, range, memory) : shard_last_status());
+}
+
 typedef struct scatter_context {
     int dim;
     int64_t multiple;
@@ -68,16 +79,7 @@ shard_tensor *shard_scatter_multiple(shard_tensor *x, int dim, int64_t multiple,
     if (size == 1)
         return shard_reshape(x, x->shape);
     shard_range range = shard_split_multiple(x->shape.dim[dim], multiple, size, shard_group_rank(group));
-    shard_shape shape = x->shape;
-    shape.dim[dim] = range.size;
-    shard_tensor *y;
-    if (dim == 0) {
-        y = shard_tensor_view(x, range.start * shard_shape_product(&shape, 1, shape.ndim), shape);
-    } else {
-        y = shard_tensor_make(shape, x->dtype, shard_device_of(x));
-        void *part = y ? shard_tensor_memory(y) : NULL;
-        y = shard_result(y, part ? shard_copy_part_out(x, dim, range, part) : shard_last_status());
-    }
+    shard_tensor *y = shard_part_of(x, dim, range);
     if (!y)
         return NULL;
     y->placement = (shard_placement){

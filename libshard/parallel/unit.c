@@ -46,11 +46,24 @@ static char *local_in_storage(const shard_unit *unit, shard_range range, shard_s
 
 /* ---- collectives ---- */
 
+static shard_request *post(shard_unit *unit, shard_collective_kind kind, shard_range range, const void *send, void *receive)
+{
+    const shard_collective call = {.kind = kind,
+                                   .send = send,
+                                   .receive = receive,
+                                   .count = range.size,
+                                   .counts = kind == SHARD_COLLECTIVE_ALL_REDUCE ? NULL : count(unit, range),
+                                   .dtype = unit->dtype,
+                                   .op = SHARD_SUM,
+                                   .device = unit->device};
+    return shard_group_post(unit->group, &call);
+}
+
 shard_request *shard_unit_gather(shard_unit *unit, shard_range range, void *to)
 {
     const char *local =
         unit->local_values ? local_in_storage(unit, range, unit->local_values, to) : local_in_range(unit, range, to);
-    return shard_group_all_gather_start(unit->group, unit->device, local, to, count(unit, range), unit->dtype);
+    return post(unit, SHARD_COLLECTIVE_ALL_GATHER, range, local, to);
 }
 
 shard_status shard_unit_wait(shard_unit *unit, shard_request *request)
@@ -64,13 +77,12 @@ void shard_unit_reduce(shard_unit *unit, shard_unit_sum *sum)
     shard_range range = sum->range;
     sum->under_way = true;
     if (!unit->local_gradients) {
-        sum->request = shard_group_all_reduce_start(unit->group, unit->device, gradient, range.size, unit->dtype, SHARD_SUM);
+        sum->request = post(unit, SHARD_COLLECTIVE_ALL_REDUCE, range, gradient, gradient);
         return;
     }
     char *local =
         unit->adds ? local_in_range(unit, range, gradient) : local_in_storage(unit, range, unit->local_gradients, gradient);
-    sum->request =
-        shard_group_reduce_scatter_start(unit->group, unit->device, gradient, local, count(unit, range), unit->dtype, SHARD_SUM);
+    sum->request = post(unit, SHARD_COLLECTIVE_REDUCE_SCATTER, range, gradient, local);
 }
 
 shard_status shard_unit_end_reduce(shard_unit *unit, shard_unit_sum *sum)
@@ -112,8 +124,7 @@ shard_status shard_unit_partition(shard_unit *unit, int64_t *counts)
     int rank = shard_group_rank(unit->group);
     unit->counts = counts;
     unit->range_counts = shard_calloc((size_t)shard_group_size(unit->group), sizeof *unit->range_counts);
-    for (int before = 0; before < rank; before++)
-        unit->local_start += counts[before];
+    unit->local_start = shard_count_before(counts, rank);
     unit->local_size = counts[rank];
     return unit->range_counts ? SHARD_OK : shard_last_status();
 }

@@ -3,7 +3,6 @@
 #include "support/ranks.h"
 
 #include "base/dtype.h"
-#include "comm/comm.h"
 
 #include <math.h>
 #include <sched.h>
@@ -235,7 +234,7 @@ void check_all_reduce_start(shard_group *group, sum_order order)
             data[i] = make_array(counts[i], dtype);
             fill(data[i], 0, counts[i], rank, dtype);
             there[i] = move_there(data[i], counts[i], dtype);
-            requests[i] = shard_group_all_reduce_start(group, data_device(), there[i], counts[i], dtype, SHARD_SUM);
+            requests[i] = start_all_reduce(group, data_device(), there[i], counts[i], dtype, SHARD_SUM);
         }
         check_ok(shard_barrier(group));
         while (!shard_group_test(group, data_device(), requests[0]))
@@ -290,8 +289,13 @@ static void all_gather_once(shard_group *group, const int64_t *counts, int64_t s
     char *all_there = move_there(all, sum, dtype), *mine_there = move_there(mine, counts[rank], dtype);
     const void *from = inside ? all_there + own : mine_there;
     if (next_is_started()) {
-        shard_request *request = shard_group_all_gather_start(group, data_device(), from, all_there, counts, dtype);
-        check_ok(shard_group_wait(group, data_device(), request));
+        const shard_collective call = {.kind = SHARD_COLLECTIVE_ALL_GATHER,
+                                       .send = from,
+                                       .receive = all_there,
+                                       .counts = counts,
+                                       .dtype = dtype,
+                                       .device = data_device()};
+        check_ok(shard_group_wait(group, data_device(), shard_group_post(group, &call)));
     } else {
         check_ok(shard_group_all_gather(group, data_device(), from, all_there, counts, dtype));
     }
@@ -317,8 +321,14 @@ static void reduce_scatter_once(shard_group *group, const int64_t *counts, int64
     char *all_there = move_there(all, sum, dtype), *mine_there = move_there(mine, counts[rank], dtype);
     void *to = inside ? all_there + own : mine_there;
     if (next_is_started()) {
-        shard_request *request = shard_group_reduce_scatter_start(group, data_device(), all_there, to, counts, dtype, op);
-        check_ok(shard_group_wait(group, data_device(), request));
+        const shard_collective call = {.kind = SHARD_COLLECTIVE_REDUCE_SCATTER,
+                                       .send = all_there,
+                                       .receive = to,
+                                       .counts = counts,
+                                       .dtype = dtype,
+                                       .op = op,
+                                       .device = data_device()};
+        check_ok(shard_group_wait(group, data_device(), shard_group_post(group, &call)));
     } else {
         check_ok(shard_group_reduce_scatter(group, data_device(), all_there, to, counts, dtype, op));
     }

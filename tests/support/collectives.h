@@ -3,11 +3,25 @@
 #ifndef TESTS_SUPPORT_COLLECTIVES_H
 #define TESTS_SUPPORT_COLLECTIVES_H
 
-#include <shard/comm.h>
+#include "comm/comm.h"
 
 /* Whether sums of floats must be those of adding in rank order, to the bit, or only
  * close to them. */
 typedef enum sum_order { RANK_ORDER, ANY_ORDER } sum_order;
+
+/* Starts an all-reduce in place, for shard_group_wait. */
+static inline shard_request *start_all_reduce(shard_group *group, shard_device *device, void *data, int64_t count,
+                                              shard_dtype dtype, shard_reduce_op op)
+{
+    const shard_collective call = {.kind = SHARD_COLLECTIVE_ALL_REDUCE,
+                                   .send = data,
+                                   .receive = data,
+                                   .count = count,
+                                   .dtype = dtype,
+                                   .op = op,
+                                   .device = device};
+    return shard_group_post(group, &call);
+}
 
 void check_all_reduce(shard_group *group, sum_order order);
 void check_all_reduce_start(shard_group *group, sum_order order);

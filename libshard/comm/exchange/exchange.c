@@ -6,6 +6,7 @@
 #include "comm/backends.h"
 
 #include "base/error.h"
+#include "base/math.h"
 #include "base/memory.h"
 #include "comm/reduce.h"
 #include "comm/rendezvous.h"
@@ -22,11 +23,6 @@ typedef struct exchange_group {
     char *mine;                   /* [PIECE_BYTES] */
     char *all;                    /* [size][PIECE_BYTES] */
 } exchange_group;
-
-static int64_t smaller(int64_t a, int64_t b)
-{
-    return a < b ? a : b;
-}
 
 static void close_group(shard_group *group)
 {
@@ -83,7 +79,7 @@ static shard_status reduce(shard_group *group, const shard_collective *call, int
     exchange_group *state = group->state;
     int64_t element = (int64_t)shard_dtype_size(call->dtype), most = PIECE_BYTES / element;
     for (int64_t at = 0; at < call->count; at += most) {
-        int64_t count = smaller(most, call->count - at), low = at > start ? at : start, high = smaller(at + count, end);
+        int64_t count = shard_min(most, call->count - at), low = at > start ? at : start, high = shard_min(at + count, end);
         SHARD_TRY(all_gather_bytes(group, (const char *)call->send + at * element, state->all, count * element));
         for (int member = 0; member < group->size; member++)
             group->parts[member] = state->all + (member * count + low - at) * element;
@@ -98,19 +94,18 @@ static shard_status reduce(shard_group *group, const shard_collective *call, int
 static shard_status gather(shard_group *group, const shard_collective *call)
 {
     exchange_group *state = group->state;
-    int64_t element = (int64_t)shard_dtype_size(call->dtype), largest = 0;
-    for (int member = 0; member < group->size; member++)
-        largest = call->counts[member] > largest ? call->counts[member] : largest;
-    for (int64_t at = 0; at < largest * element; at += PIECE_BYTES) {
-        int64_t bytes = smaller(PIECE_BYTES, largest * element - at), own = call->counts[group->rank] * element - at;
+    int64_t element = (int64_t)shard_dtype_size(call->dtype);
+    int64_t longest = shard_largest_count(call->counts, group->size) * element;
+    for (int64_t at = 0; at < longest; at += PIECE_BYTES) {
+        int64_t bytes = shard_min(PIECE_BYTES, longest - at), own = call->counts[group->rank] * element - at;
         if (own > 0)
-            memcpy(state->mine, (const char *)call->send + at, (size_t)smaller(bytes, own));
+            memcpy(state->mine, (const char *)call->send + at, (size_t)shard_min(bytes, own));
         SHARD_TRY(all_gather_bytes(group, state->mine, state->all, bytes));
         char *piece = call->receive;
         for (int member = 0; member < group->size; member++) {
             int64_t rest = call->counts[member] * element - at;
             if (rest > 0)
-                memcpy(piece + at, state->all + member * bytes, (size_t)smaller(bytes, rest));
+                memcpy(piece + at, state->all + member * bytes, (size_t)shard_min(bytes, rest));
             piece += call->counts[member] * element;
         }
     }
@@ -122,7 +117,7 @@ static shard_status broadcast(shard_group *group, const shard_collective *call)
     exchange_group *state = group->state;
     int64_t all = call->count * (int64_t)shard_dtype_size(call->dtype);
     for (int64_t at = 0; at < all; at += PIECE_BYTES) {
-        int64_t bytes = smaller(PIECE_BYTES, all - at);
+        int64_t bytes = shard_min(PIECE_BYTES, all - at);
         char *data = (char *)call->receive + at;
         SHARD_TRY(all_gather_bytes(group, group->rank == call->root ? data : state->mine, state->all, bytes));
         memcpy(data, state->all + call->root * bytes, (size_t)bytes);

@@ -43,8 +43,8 @@ static shard_status open_mpi(shard_group *world, int *argc, char ***argv)
         .calloc = shard_calloc,
         .group_describe = shard_group_describe,
         .timeout = shard_comm_timeout,
-        .name_world_ranks = shard_name_world_ranks,
         .find_culprits = shard_find_culprits,
+        .write_culprits = shard_write_culprits,
         .log = shard_log_message,
     };
     const struct mpi_kind *kind = launched_kind();

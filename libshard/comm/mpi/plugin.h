@@ -8,6 +8,7 @@
 #ifndef SHARD_COMM_MPI_PLUGIN_H
 #define SHARD_COMM_MPI_PLUGIN_H
 
+#include "base/clock.h"
 #include "comm/mpi/host.h"
 
 #include <mpi.h>
@@ -124,9 +125,6 @@ _Noreturn void mpi_abort(void);
  * deadline: for calls of MPI that block. `what` is a constant. */
 void mpi_watch(const char *what);
 void mpi_watch_end(void);
-
-/* Seconds of a clock that only goes forward. */
-double mpi_now(void);
 
 #define MPI_TRY(call)                                       \
     do {                                                    \

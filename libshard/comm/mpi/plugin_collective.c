@@ -197,17 +197,19 @@ static shard_status post_whole(shard_group *group, const shard_collective *call,
 
 /* ---- pieces ---- */
 
-/* Counts and where they begin, as MPI wants them, in one allocation; NULL with the error set. */
-static int *int_counts(const shard_group *group, const int64_t *counts)
+/* A request of one call, with counts and where they begin as MPI wants them, in one allocation; NULL with the error set. */
+static shard_request *make_counted(const shard_group *group, const int64_t *counts)
 {
-    int *numbers = mpi.host->calloc(2 * (size_t)group->size, sizeof *numbers);
-    int start = 0;
+    int *numbers = mpi.host->calloc(2 * (size_t)group->size, sizeof *numbers), start = 0;
     for (int member = 0; numbers && member < group->size; member++) {
         numbers[member] = (int)counts[member];
         numbers[group->size + member] = start;
         start += (int)counts[member];
     }
-    return numbers;
+    shard_request *made = numbers ? make_request(1, numbers) : NULL;
+    if (made)
+        made->number = 1;
+    return made;
 }
 
 /* Where a member's piece begins. */
@@ -252,12 +254,10 @@ static shard_status post_gather(shard_group *group, const shard_collective *call
     copy_own(group, call, piece_of(group, call->receive, call), call->send);
     if (call->count > mpi.most)
         return move_pieces(group, call, call->receive);
-    int *numbers = int_counts(group, call->counts);
-    shard_request *made = numbers ? make_request(1, numbers) : NULL;
+    shard_request *made = make_counted(group, call->counts);
     if (!made)
         return SHARD_ERROR_MEMORY;
-    made->number = 1;
-    MPI_TRY(MPI_Iallgatherv(MPI_IN_PLACE, 0, MPI_DATATYPE_NULL, call->receive, numbers, numbers + group->size,
+    MPI_TRY(MPI_Iallgatherv(MPI_IN_PLACE, 0, MPI_DATATYPE_NULL, call->receive, made->counts, made->counts + group->size,
                             type_of(call->dtype), comm_of(group), &made->calls[0]));
     *request = made;
     return SHARD_OK;
@@ -292,12 +292,10 @@ static shard_status post_scatter(shard_group *group, const shard_collective *cal
     }
     if (call->receive == own)
         return reduce_inside(group, call);
-    int *numbers = int_counts(group, call->counts);
-    shard_request *made = numbers ? make_request(1, numbers) : NULL;
+    shard_request *made = make_counted(group, call->counts);
     if (!made)
         return SHARD_ERROR_MEMORY;
-    made->number = 1;
-    MPI_TRY(MPI_Ireduce_scatter(call->send, call->receive, numbers, type_of(call->dtype), op_of(call->op), comm_of(group),
+    MPI_TRY(MPI_Ireduce_scatter(call->send, call->receive, made->counts, type_of(call->dtype), op_of(call->op), comm_of(group),
                                 &made->calls[0]));
     *request = made;
     return SHARD_OK;

@@ -173,7 +173,7 @@ static void take_news(int rank, int tag)
         take_answer(peer);
         break;
     case TAG_ABORT_NOTICE:
-        peer->failed_since = mpi_now();
+        peer->failed_since = shard_seconds();
         memcpy(peer->said, news.message, sizeof peer->said);
         break;
     case TAG_WITHDRAWN:
@@ -268,12 +268,9 @@ static void write_absent(const bool *absent, int witness, char *text, size_t byt
     int first = 0;
     while (first < mpi.size && !absent[first])
         first++;
-    bool answers = has_answered(NULL, first) && mpi.peers[first].received->doing[0] && !mpi.peers[first].left;
-    text[0] = '\0';
-    mpi.host->name_world_ranks(mpi.size, absent, text, bytes);
-    size_t used = strlen(text);
-    snprintf(text + used, bytes - used, " did not come to %s within %.0f s (SHARD_TIMEOUT)%s%s", mpi.peers[witness].received->doing,
-             mpi.host->timeout(), answers ? ", but waited in " : "", answers ? mpi.peers[first].received->doing : "");
+    const mpi_answer *received = mpi.peers[first].received;
+    bool answers = has_answered(NULL, first) && received->doing[0] && !mpi.peers[first].left;
+    mpi.host->write_culprits(mpi.size, absent, mpi.peers[witness].received->doing, answers ? received->doing : NULL, text, bytes);
 }
 
 shard_status mpi_find_absent(uint64_t wait, mpi_is_done *is_done, void *context, int *done, char *text, size_t bytes)
@@ -286,7 +283,8 @@ shard_status mpi_find_absent(uint64_t wait, mpi_is_done *is_done, void *context,
         if (!mpi.peers[rank].left)
             mpi_ask(rank, wait);
     shard_status status = SHARD_OK;
-    for (double end = mpi_now() + shard_silent_seconds(mpi.host->timeout()); mpi_now() < end && !*done && status == SHARD_OK && !has_all_answers();) {
+    for (double end = shard_seconds() + shard_silent_seconds(mpi.host->timeout());
+         shard_seconds() < end && !*done && status == SHARD_OK && !has_all_answers();) {
         usleep(POLL_MICROSECONDS);
         mpi_read_news();
         status = is_done(context, done);

@@ -66,7 +66,7 @@ static shard_status give_up(shard_group *group, shard_status status, const char 
 /* It has failed and waits, and not just in passing. */
 static bool waits_with_error(const mpi_peer *peer)
 {
-    return peer->failed_since > 0 && mpi_now() - peer->failed_since > ABORT_NOTICE_SECONDS;
+    return peer->failed_since > 0 && shard_seconds() - peer->failed_since > ABORT_NOTICE_SECONDS;
 }
 
 shard_status mpi_probe(shard_group *group, const char *doing)
@@ -148,7 +148,7 @@ static shard_status poll(shard_group *group, wait_for *wait)
         sched_yield();
         if (polls % POLLS_BETWEEN_PROBES && start == 0)
             continue;
-        double time = mpi_now();
+        double time = shard_seconds();
         if (start == 0) {
             start = time;
             mpi_forget_answers();

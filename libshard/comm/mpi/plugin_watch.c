@@ -1,11 +1,10 @@
 /* The beginning and the end of a job, where MPI has no deadline of its own. */
 #include "comm/mpi/plugin.h"
 
-#include <pthread.h>
-#include <signal.h>
+#include "base/thread.h"
+
 #include <stdio.h>
 #include <stdlib.h>
-#include <time.h>
 #include <unistd.h>
 
 #define POLL_MICROSECONDS 100
@@ -19,13 +18,6 @@
 #define WATCH_STEP_SECONDS 1.0
 #define WATCH_STEPS 4
 #define WATCH_SLICE_SECONDS 0.2
-
-double mpi_now(void)
-{
-    struct timespec time;
-    clock_gettime(CLOCK_MONOTONIC, &time);
-    return (double)time.tv_sec + 1e-9 * (double)time.tv_nsec;
-}
 
 /* ---- calls that block ---- */
 
@@ -51,11 +43,11 @@ static int launched_rank(void)
  * stopped no time passes. With the lock. */
 static void wait_until_over(double seconds)
 {
-    for (double last = mpi_now(), left = seconds; !watch.over && left > 0;) {
+    for (double last = shard_seconds(), left = seconds; !watch.over && left > 0;) {
         double end = last + WATCH_SLICE_SECONDS;
         struct timespec limit = {.tv_sec = (time_t)end, .tv_nsec = (long)((end - (double)(time_t)end) * 1e9)};
         pthread_cond_timedwait(&watch.ended, &watch.lock, &limit);
-        double now = mpi_now(), passed = now - last;
+        double now = shard_seconds(), passed = now - last;
         left -= passed < 2 * WATCH_SLICE_SECONDS ? passed : WATCH_SLICE_SECONDS;
         last = now;
     }
@@ -78,18 +70,10 @@ static void *watch_call(void *context)
 
 void mpi_watch(const char *what)
 {
-    pthread_condattr_t attributes;
-    sigset_t all, before;
     watch.what = what;
     watch.over = false;
-    pthread_condattr_init(&attributes);
-    pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
-    pthread_cond_init(&watch.ended, &attributes);
-    pthread_condattr_destroy(&attributes);
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before); /* signals are the program's threads' */
-    watch.runs = pthread_create(&watch.thread, NULL, watch_call, NULL) == 0;
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    shard_condition_init(&watch.ended);
+    watch.runs = shard_thread_start(&watch.thread, watch_call, NULL) == 0;
 }
 
 void mpi_watch_end(void)
@@ -136,10 +120,10 @@ static int count_before(void)
 bool mpi_wait_for_farewells(double seconds)
 {
     char text[SHARD_COMM_TEXT];
-    double end = mpi_now() + seconds;
+    double end = shard_seconds() + seconds;
     int over = 0;
     mpi.wait = MPI_WAIT_FOR_THE_END;
-    for (mpi_read_news(); !have_all_left() && mpi_now() < end; mpi_read_news())
+    for (mpi_read_news(); !have_all_left() && shard_seconds() < end; mpi_read_news())
         usleep(POLL_MICROSECONDS);
     is_over(NULL, &over);
     if (over || mpi.failed)
@@ -154,7 +138,7 @@ bool mpi_wait_for_farewells(double seconds)
  * job's end. It ends the job as well, and reliably, after a rank that ends with an exit code. */
 _Noreturn void mpi_abort(void)
 {
-    for (double end = mpi_now() + ABORT_SECONDS * count_before(); mpi_now() < end;)
+    for (double end = shard_seconds() + ABORT_SECONDS * count_before(); shard_seconds() < end;)
         usleep(POLL_MICROSECONDS);
     fflush(stdout);
     usleep(OUTPUT_MICROSECONDS);

@@ -138,8 +138,8 @@ static void abort_detached(void)
 static bool finalize(ncclComm_t comm)
 {
     ncclResult_t result = ncclCommFinalize(comm);
-    double limit = nccl_now() + LEAVE_SECONDS;
-    while (result == ncclInProgress && nccl_now() < limit) {
+    double limit = shard_seconds() + LEAVE_SECONDS;
+    while (result == ncclInProgress && shard_seconds() < limit) {
         sched_yield();
         if (ncclCommGetAsyncError(comm, &result) != ncclSuccess)
             return false;
@@ -153,9 +153,9 @@ static void drain_with_error(void)
 {
     shard_kept_error kept;
     nccl.host.keep_error(&kept);
-    double limit = nccl_now() + LEAVE_SECONDS;
+    double limit = shard_seconds() + LEAVE_SECONDS;
     bool begins = true;
-    for (; nccl.done < nccl.started && nccl_now() < limit && nccl_watch(begins) == SHARD_OK; begins = false)
+    for (; nccl.done < nccl.started && shard_seconds() < limit && nccl_watch(begins) == SHARD_OK; begins = false)
         sched_yield();
     if (nccl.done < nccl.started) {
         shard_error(SHARD_ERROR_UNAVAILABLE, "nccl: a group was left with an error while a collective was under way: %s",

@@ -26,6 +26,7 @@
 #ifndef SHARD_COMM_NCCL_PLUGIN_H
 #define SHARD_COMM_NCCL_PLUGIN_H
 
+#include "base/clock.h"
 #include "comm/nccl/host.h"
 #include "device/cuda/cuda.h"
 
@@ -81,9 +82,6 @@ typedef struct nccl_state {
     char text[SHARD_COMM_TEXT];
 } nccl_state;
 extern nccl_state nccl;
-
-/* Seconds of a clock that only goes forward. */
-double nccl_now(void);
 
 /* The group's communicator, which it has no more; NULL if it had none. */
 ncclComm_t nccl_take_communicator(nccl_group *state);

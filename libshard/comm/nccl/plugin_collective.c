@@ -155,9 +155,7 @@ static shard_status sum_in_turns(shard_group *group, const char *all, char *mine
 
 static shard_status sum_pieces(shard_group *group, const void *all, void *mine, const int64_t *counts, shard_dtype dtype)
 {
-    int64_t element = (int64_t)shard_dtype_size(dtype), longest = 0;
-    for (int member = 0; member < group->size; member++)
-        longest = counts[member] > longest ? counts[member] : longest;
+    int64_t element = (int64_t)shard_dtype_size(dtype), longest = shard_largest_count(counts, group->size);
     int64_t most = nccl.sum_bytes / 2 / element / group->size / 64 * 64;
     most = longest < most ? longest : most > 64 ? most : 64;
     size_t each = (size_t)(most * element) * (size_t)group->size, bytes = longest > most ? 2 * each : each;

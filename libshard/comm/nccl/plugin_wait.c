@@ -3,17 +3,9 @@
 
 #include <sched.h>
 #include <stdio.h>
-#include <time.h>
 
 /* Between two probes of what the host transport knows of the members. */
 #define PROBE_SECONDS 0.02
-
-double nccl_now(void)
-{
-    struct timespec time;
-    clock_gettime(CLOCK_MONOTONIC, &time);
-    return (double)time.tv_sec + 1e-9 * (double)time.tv_nsec;
-}
 
 ncclComm_t nccl_take_communicator(nccl_group *state)
 {
@@ -88,7 +80,7 @@ static shard_status fail_late(const shard_group *group, const char *doing)
 static shard_status probe_members(shard_group *group, const char *doing, double since)
 {
     static double last;
-    double now = nccl_now();
+    double now = shard_seconds();
     if (now - last < PROBE_SECONDS)
         return SHARD_OK;
     last = now;
@@ -100,7 +92,7 @@ static shard_status probe_members(shard_group *group, const char *doing, double 
 shard_status nccl_settle(nccl_group *state, ncclResult_t result, const char *call)
 {
     char doing[SHARD_COMM_TEXT];
-    double since = nccl_now();
+    double since = shard_seconds();
     while (result == ncclInProgress) {
         nccl.host.group_describe(state->group, doing, sizeof doing);
         if (probe_members(state->group, doing, since) != SHARD_OK)
@@ -132,7 +124,7 @@ shard_status nccl_watch(bool begins)
         nccl.done++;
     }
     if (moved)
-        nccl.hope_since = nccl_now();
+        nccl.hope_since = shard_seconds();
     if (nccl.done == nccl.started)
         return SHARD_OK;
     const struct shard_request *flight = &nccl.flights[nccl.done % NCCL_FLIGHTS];

@@ -40,15 +40,9 @@ static shard_status shm_split(shard_group *parent, shard_group *group, int color
     return group->state ? SHARD_OK : shard_last_status();
 }
 
-static shard_segment_rank *own_entry(const shard_group *group)
-{
-    const shm_world *world = ((const shm_group *)group->state)->world;
-    return &world->segment->ranks[world->rank];
-}
-
 static void shm_abort(shard_group *group, shard_abort_notice notice, shard_status status, const char *text)
 {
-    shard_segment_rank *entry = own_entry(group);
+    shard_segment_rank *entry = shm_own_entry(group);
     bool device = notice == SHARD_ABORT_DEVICE;
     if (text)
         snprintf(device ? entry->abort_text : entry->text, SHARD_SEGMENT_TEXT, "%s", text);
@@ -57,7 +51,7 @@ static void shm_abort(shard_group *group, shard_abort_notice notice, shard_statu
     else if (notice == SHARD_ABORT_LEAVING)
         atomic_store(&entry->state, SHARD_RANK_FAILED);
     else
-        atomic_store(&entry->failed_since, notice == SHARD_ABORT_WAITING ? shm_now() : 0);
+        atomic_store(&entry->failed_since, notice == SHARD_ABORT_WAITING ? shard_nanoseconds() : 0);
 }
 
 /* The world stays mapped until the last of its groups goes; the others see at once that this rank leaves. */
@@ -67,7 +61,7 @@ static void shm_close(shard_group *group)
     shm_world *world = state->world;
     uint32_t joined = SHARD_RANK_JOINED;
     if (state->whole)
-        atomic_compare_exchange_strong(&own_entry(group)->state, &joined, SHARD_RANK_LEFT);
+        atomic_compare_exchange_strong(&shm_own_entry(group)->state, &joined, SHARD_RANK_LEFT);
     shm_leave(state);
     free(state);
     if (--world->references == 0)

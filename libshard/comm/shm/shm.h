@@ -11,6 +11,7 @@
 #ifndef SHARD_COMM_SHM_SHM_H
 #define SHARD_COMM_SHM_SHM_H
 
+#include "base/clock.h"
 #include "comm/transport.h"
 #include "comm/shm/segment.h"
 
@@ -61,8 +62,12 @@ typedef struct shm_group {
     bool whole;      /* the world itself, whose end is this rank's leaving */
 } shm_group;
 
-/* Nanoseconds of the clock that all ranks share. */
-int64_t shm_now(void);
+/* This rank's entry in the segment. */
+static inline shard_segment_rank *shm_own_entry(const shard_group *group)
+{
+    const shm_world *world = ((const shm_group *)group->state)->world;
+    return &world->segment->ranks[world->rank];
+}
 
 /* Locks (F_WRLCK) or unlocks (F_UNLCK) a byte of the segment for this rank; false if another has it. */
 bool shm_lock(const shm_world *world, short type, int byte);

@@ -18,7 +18,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/syscall.h>
-#include <time.h>
 #include <unistd.h>
 
 /* Spinning pays while the others run; as long as they do not, because this rank has their
@@ -47,18 +46,6 @@ void shm_set_patience(shm_world *world)
     world->spins = world->segment->world_size > number ? SPINS_CROWDED : SPINS;
 }
 
-int64_t shm_now(void)
-{
-    struct timespec time;
-    clock_gettime(CLOCK_MONOTONIC, &time);
-    return (int64_t)time.tv_sec * 1000000000 + time.tv_nsec;
-}
-
-static double now(void)
-{
-    return 1e-9 * (double)shm_now();
-}
-
 static void wake_all(shm_area *area)
 {
     syscall(SYS_futex, &area->round, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
@@ -75,8 +62,8 @@ static void sleep_a_while(shm_area *area, uint32_t round)
 /* The group's failure, which the first that notices writes down for all. */
 static shard_status fail_broken(shm_area *area)
 {
-    double start = now();
-    while (atomic_load(&area->broken) != 2 && now() - start < 1)
+    double start = shard_seconds();
+    while (atomic_load(&area->broken) != 2 && shard_seconds() - start < 1)
         sched_yield();
     return shard_error((shard_status)area->status, "%.*s", SHARD_COMM_TEXT - 1, area->text);
 }
@@ -93,12 +80,6 @@ static shard_status break_group(shm_area *area, shard_status status, const char 
     return fail_broken(area);
 }
 
-static shard_segment_rank *own_entry(const shard_group *group)
-{
-    const shm_world *world = ((const shm_group *)group->state)->world;
-    return &world->segment->ranks[world->rank];
-}
-
 static bool is_alive(const shm_world *world, int rank)
 {
     struct flock lock = {.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = rank, .l_len = 1};
@@ -112,7 +93,7 @@ static bool is_gone(const shm_world *world, int rank, const char *doing, char *t
     bool ended = atomic_load(&member->ended);
     uint32_t state = atomic_load(&member->state);
     int64_t failed_since = atomic_load(&member->failed_since);
-    if (state == SHARD_RANK_FAILED || (failed_since && shm_now() - failed_since > ABORT_NOTICE_NANOSECONDS))
+    if (state == SHARD_RANK_FAILED || (failed_since && shard_nanoseconds() - failed_since > ABORT_NOTICE_NANOSECONDS))
         snprintf(text, bytes, "%.*s", SHARD_SEGMENT_TEXT - 1, member->text);
     else if (state == SHARD_RANK_LEFT)
         snprintf(text, bytes, "rank %d has left: it did not come to %s", rank, doing);
@@ -136,7 +117,7 @@ static bool has_come(const shm_group *state, int member, uint32_t round)
 static void say_waiting(const shard_group *group, uint32_t round, const char *doing)
 {
     const shm_group *state = group->state;
-    shard_segment_rank *own = own_entry(group);
+    shard_segment_rank *own = shm_own_entry(group);
     for (int word = 0; word < SHARD_SEGMENT_RANKS / 64; word++) {
         uint64_t bits = 0;
         for (int member = 0; member < group->size; member++)
@@ -145,12 +126,12 @@ static void say_waiting(const shard_group *group, uint32_t round, const char *do
         atomic_store(&own->waits_for[word], bits);
     }
     snprintf(own->doing, sizeof own->doing, "%s", doing);
-    atomic_store(&own->waits_at, shm_now());
+    atomic_store(&own->waits_at, shard_nanoseconds());
 }
 
 static void say_working(const shard_group *group)
 {
-    atomic_store(&own_entry(group)->waits_at, 0);
+    atomic_store(&shm_own_entry(group)->waits_at, 0);
 }
 
 /* A rank that has not said so for a while is stopped, or computes. */
@@ -158,7 +139,8 @@ static bool answers(const void *context, int rank)
 {
     const shard_segment_rank *entry = &((const shard_segment *)context)->ranks[rank];
     int64_t at = atomic_load(&entry->waits_at);
-    return atomic_load(&entry->state) == SHARD_RANK_LEFT || (at && 1e-9 * (double)(shm_now() - at) < shard_silent_seconds(shard_comm_timeout()));
+    return atomic_load(&entry->state) == SHARD_RANK_LEFT ||
+           (at && 1e-9 * (double)(shard_nanoseconds() - at) < shard_silent_seconds(shard_comm_timeout()));
 }
 
 static bool waits_for(const void *context, int rank, int other)
@@ -172,10 +154,10 @@ static bool waits_for(const void *context, int rank, int other)
 static bool was_given_up(const shm_world *world, int rank, char *text, size_t bytes)
 {
     shard_segment_rank *entry = &world->segment->ranks[rank];
-    double start = now();
+    double start = shard_seconds();
     if (atomic_load(&entry->given_up) == 0)
         return false;
-    while (atomic_load(&entry->given_up) != 2 && now() - start < 1)
+    while (atomic_load(&entry->given_up) != 2 && shard_seconds() - start < 1)
         sched_yield();
     snprintf(text, bytes, "%.*s", SHARD_SEGMENT_TEXT - 1, entry->given_up_text);
     return true;
@@ -188,7 +170,7 @@ static bool find_late(const shard_group *group, char *text, size_t bytes)
     const shm_world *world = ((shm_group *)group->state)->world;
     shard_segment_rank *ranks = world->segment->ranks;
     bool late[SHARD_SEGMENT_RANKS];
-    char found[SHARD_SEGMENT_TEXT] = "";
+    char found[SHARD_SEGMENT_TEXT];
     shard_waits waits = {world->segment->world_size, world->segment, answers, waits_for};
     int witness = shard_find_culprits(&waits, world->rank, late), first = 0;
     if (witness < 0)
@@ -196,11 +178,7 @@ static bool find_late(const shard_group *group, char *text, size_t bytes)
     while (first < waits.size - 1 && !late[first])
         first++;
     bool waits_too = answers(world->segment, first) && atomic_load(&ranks[first].waits_at);
-    shard_name_world_ranks(waits.size, late, found, sizeof found);
-    size_t used = strlen(found);
-    snprintf(found + used, sizeof found - used, " did not come to %.*s within %.0f s (SHARD_TIMEOUT)%s%.*s",
-             SHARD_SEGMENT_DOING - 1, ranks[witness].doing, shard_comm_timeout(), waits_too ? ", but waited in " : "",
-             waits_too ? SHARD_SEGMENT_DOING - 1 : 0, ranks[first].doing);
+    shard_write_culprits(waits.size, late, ranks[witness].doing, waits_too ? ranks[first].doing : NULL, found, sizeof found);
     for (int rank = 0; rank < waits.size; rank++) {
         uint32_t none = 0;
         if (!late[rank] || !atomic_compare_exchange_strong(&ranks[rank].given_up, &none, 1))
@@ -262,13 +240,13 @@ shard_status shm_probe(shard_group *group, const char *doing)
 static shard_status sleep_for_round(shard_group *group, uint32_t round)
 {
     shm_area *area = ((shm_group *)group->state)->area;
-    double deadline = now() + shard_comm_timeout();
+    double deadline = shard_seconds() + shard_comm_timeout();
     shard_status status = SHARD_OK;
     for (bool slept = false; status == SHARD_OK && atomic_load(&area->round) == round; slept = true) {
         if (atomic_load(&area->broken))
             status = fail_broken(area);
         else if (slept)
-            status = probe_members(group, round, now() > deadline);
+            status = probe_members(group, round, shard_seconds() > deadline);
         if (status == SHARD_OK)
             sleep_a_while(area, round);
     }

@@ -111,14 +111,6 @@ static shard_status all_reduce(shard_group *group, const shard_collective *call)
     return SHARD_OK;
 }
 
-static int64_t largest_of(const shard_group *group, const int64_t *counts)
-{
-    int64_t largest = 0;
-    for (int member = 0; member < group->size; member++)
-        largest = counts[member] > largest ? counts[member] : largest;
-    return largest;
-}
-
 /* The bytes of a piece that travel in the step. */
 static int64_t part_of(int64_t piece, int64_t chunk, int64_t step)
 {
@@ -132,7 +124,7 @@ static shard_status all_gather(shard_group *group, const shard_collective *call)
     const int64_t *counts = call->counts;
     const void *mine = call->send;
     int64_t size = (int64_t)shard_dtype_size(call->dtype), chunk = state->chunk;
-    int64_t steps = shard_divide_up(largest_of(group, counts) * size, chunk);
+    int64_t steps = shard_divide_up(shard_largest_count(counts, group->size) * size, chunk);
     for (int64_t step = 0; step < steps + 1; step++) {
         if (step < steps)
             copy(chunk_of(group, step, group->rank), (const char *)mine + step * chunk,
@@ -158,7 +150,7 @@ static shard_status reduce_scatter(shard_group *group, const shard_collective *c
     const shm_group *state = group->state;
     const int64_t *counts = call->counts;
     int64_t size = (int64_t)shard_dtype_size(call->dtype), chunk = state->chunk / group->size / SHARD_LINE * SHARD_LINE;
-    int64_t steps = shard_divide_up(largest_of(group, counts) * size, chunk);
+    int64_t steps = shard_divide_up(shard_largest_count(counts, group->size) * size, chunk);
     const char *own = (const char *)call->send + shard_count_before(counts, group->rank) * size;
     for (int64_t step = 0; step < steps + 1; step++) {
         char *out = chunk_of(group, step, group->rank);

@@ -5,12 +5,11 @@
 #include "comm/shm/shm.h"
 
 #include "base/log.h"
+#include "base/thread.h"
 
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
-#include <pthread.h>
-#include <signal.h>
 #include <stdint.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -36,11 +35,7 @@ void shm_watch_launcher(shm_world *world)
         status.st_ino != segment->lifeline_inode)
         return;
     fcntl(segment->lifeline, F_SETFD, FD_CLOEXEC);
-    sigset_t all, before;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    world->watched = pthread_create(&world->watcher, NULL, watch, (void *)(intptr_t)segment->lifeline) == 0;
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    world->watched = shard_thread_start(&world->watcher, watch, (void *)(intptr_t)segment->lifeline) == 0;
 }
 
 void shm_stop_watching(shm_world *world)
