@@ -2,7 +2,8 @@
 
     ```c        with a main: a program, saved under the name in its first line, "/* name.c: ..."
     ```c        without: a fragment, whose lines are lines of a program of the document, of examples/ or of projects/templates
-    ```console  commands after "$ ", which run with cc, pkg-config and shardrun of the build, and their output;
+    ```console  commands after "$ ", which run with cc, pkg-config, shardrun of the build and
+                shard-plan, and their output;
                 a line "..." stands for any lines
     ```text     diagrams
 
@@ -28,7 +29,7 @@ def lines_of(text):
     return [line.strip() for line in text.splitlines() if line.strip()]
 
 
-def prepare(folder, build, compiler):
+def prepare(folder, root, build, compiler):
     """The environment of a reader who has installed the library."""
     programs = folder / ".bin"
     programs.mkdir()
@@ -36,6 +37,7 @@ def prepare(folder, build, compiler):
     (programs / "cc").write_text(f'#!/bin/sh\nPATH={path} exec {shlex.join(compiler)} -Wall -Wextra -Werror "$@"\n')
     (programs / "cc").chmod(0o755)
     (programs / "shardrun").symlink_to(build / "tools/shardrun")
+    (programs / "shard-plan").symlink_to(root / "tools/shard-plan")
     return {**os.environ, "OMP_NUM_THREADS": "1", "PATH": f"{programs}:{os.environ['PATH']}", "LC_ALL": "C",
             "PKG_CONFIG_PATH": str(build / "meson-uninstalled"), "LD_LIBRARY_PATH": str(build / "libshard")}
 
@@ -104,11 +106,11 @@ def check_links(text, document):
             yield f"a link to {target}, which is not there"
 
 
-def check_document(document, build, compiler, known_lines, known_names):
+def check_document(document, root, build, compiler, known_lines, known_names):
     text = document.read_text(encoding="utf-8")
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)
-        environment = prepare(folder, build, compiler)
+        environment = prepare(folder, root, build, compiler)
         yield from check_blocks(text, folder, environment, known_lines)
     yield from check_names(text, known_names)
     yield from check_links(text, document)
@@ -124,7 +126,7 @@ def main():
     documents = sorted([*root.glob("docs/*.md"), root / "examples/README.md", root / "tests/README.md"])
     problems = []
     for document in filter(pathlib.Path.exists, documents):
-        found = (check_document(document, build, compiler, known_lines, known_names) if document.parent.name == "docs"
+        found = (check_document(document, root, build, compiler, known_lines, known_names) if document.parent.name == "docs"
                  else check_links(document.read_text(encoding="utf-8"), document))
         problems += [f"{document.relative_to(root)}: {problem}" for problem in found]
     print("\n".join(problems) if problems else f"{len(documents)} documents are as they say")

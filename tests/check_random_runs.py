@@ -69,8 +69,10 @@ class Trials:
             options.append("--sync-bn")
         if rng.random() < 0.65:
             size = rng.choice([size for size in range(1, ranks + 1) if ranks % size == 0])
-            options += ["--enable-model-parallel", f"--model-parallel-dim={rng.choice(['row', 'column'])}",
-                        f"--model-parallel-size={size}"]
+            dim = rng.choice(["row", "column"])
+            options += ["--enable-model-parallel", f"--model-parallel-dim={dim}", f"--model-parallel-size={size}"]
+            if dim == "column":
+                options.append(f"--head={rng.choice(['fused', 'plain'])}")
             if rng.random() < 0.3:
                 options.append("--same-batch-in-group")
         launcher = [] if ranks == 1 else [self.shardrun] if kind == "shm" else LAUNCHERS[kind]

@@ -18,7 +18,7 @@ LISTS = {"shard_update": True, "shard_square_sum": True, "shard_trust_options": 
 PLAIN = ["shard_device", "shard_memory_stats", "shard_expansion", "shard_region", "shard_matmul_shape", "shard_linear_shape",
          "shard_conv_shape",
          "shard_pool_shape", "shard_axis", "shard_truncated_normal", "shard_cross_entropy_shape", "shard_fault",
-         "shard_label_digest", "shard_sgd_arguments", "shard_adam_arguments", "shard_margin", "shard_binary_loss_shape"]
+         "shard_label_digest", "shard_sgd_arguments", "shard_adam_arguments", "shard_rowwise_arguments", "shard_margin", "shard_binary_loss_shape"]
 NUMBERS = ["void", "double", "int64_t", "int32_t", "uint64_t", "uint8_t", "int"]
 
 

@@ -108,6 +108,17 @@ static void computes(void)
         SHARD_AUTOCAST(SHARD_BFLOAT16)
         SHARD_NO_GRAD
         check(shard_parallel_cross_entropy(shard_reshape(x, SHARD_SHAPE(2, 4)), target) != NULL, "modes");
+        check(shard_linear_top_k(shard_reshape(x, SHARD_SHAPE(2, 4)), shard_ones(SHARD_SHAPE(4, 4)), NULL, 2, &ranks) != NULL,
+              "shard_linear_top_k");
+        static const int64_t pairs[] = {0, 1, 0, 3};
+        check(shard_linear_binary_cross_entropy(shard_reshape(x, SHARD_SHAPE(2, 4)), shard_ones(SHARD_SHAPE(4, 4)), NULL,
+                                                shard_from_host(pairs, SHARD_SHAPE(2, 2), .dtype = SHARD_INT64),
+                                                .gradient_only = true) != NULL,
+              "shard_linear_binary_cross_entropy");
+        check(shard_linear_cross_entropy_with_rank(shard_reshape(x, SHARD_SHAPE(2, 4)), shard_ones(SHARD_SHAPE(4, 4)), NULL,
+                                                   target, &ranks, .label_smoothing = 0.1) != NULL &&
+                  shard_count_top_k(ranks, 4) == 2,
+              "shard_linear_cross_entropy_with_rank");
         check(shard_linear_cross_entropy(shard_reshape(x, SHARD_SHAPE(2, 4)), shard_ones(SHARD_SHAPE(4, 4)), NULL, target,
                                          .label_smoothing = 0.1) != NULL,
               "shard_linear_cross_entropy");
@@ -120,6 +131,8 @@ static void optimizes(shard_module *model)
     shard_optimizer_destroy(shard_adamw(model, .weight_decay = 0));
     shard_optimizer_destroy(shard_lars(model));
     shard_optimizer_destroy(shard_lamb(model));
+    shard_optimizer_destroy(shard_rowwise_adagrad(model));
+    shard_optimizer_destroy(shard_rowwise_adam(model, .rounding = SHARD_ROUNDING_STOCHASTIC, .seed = 1));
     shard_tensors *parameters = shard_parameters(model), *none = shard_tensors_create();
     shard_optimizer *optimizer = shard_zero_optimizer(shard_sgd(parameters, .lr = 0.1, .momentum = 0.9));
     shard_tensors_destroy(parameters);

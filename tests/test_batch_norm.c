@@ -124,16 +124,13 @@ START_TEST(refuses)
     SHARD_SCOPE {
         shard_tensor *x = shard_ones(SHARD_SHAPE(4, 3)), *c = shard_ones(SHARD_SHAPE(3)), *d = shard_ones(SHARD_SHAPE(2));
         check_refused(shard_batch_norm(shard_ones(SHARD_SHAPE(1, 1, 1, 3)), c, c, NULL, NULL, .training = true),
-                      SHARD_ERROR_SHAPE,
-                      "shard_batch_norm: expected more than 1 value per channel when training, got x of shape [[]1, 1, 1, 3]");
-        check_refused(shard_batch_norm(x, NULL, NULL, c, c), SHARD_ERROR_ARGUMENT,
-                      "shard_batch_norm: running_mean and running_var are needed when not training");
+                      SHARD_ERROR_SHAPE, "shard_batch_norm: *more than 1 value*");
+        check_refused(shard_batch_norm(x, NULL, NULL, c, c), SHARD_ERROR_ARGUMENT, "shard_batch_norm: *running_var*");
         check_refused(shard_batch_norm(x, c, c, c, NULL), SHARD_ERROR_SHAPE, "shard_batch_norm: weight and bias must both *");
         check_refused(shard_batch_norm(x, c, NULL, c, c), SHARD_ERROR_SHAPE,
                       "shard_batch_norm: running_mean and running_var must both *");
         check_refused(shard_batch_norm(x, d, d, c, c), SHARD_ERROR_SHAPE, "shard_batch_norm: running_mean *of shape [[]3]*");
-        check_refused(shard_batch_norm(x, c, c, c, c, .residual = c), SHARD_ERROR_SHAPE,
-                      "shard_batch_norm: a residual of shape [[]3], local, for x of shape [[]4, 3], local");
+        check_refused(shard_batch_norm(x, c, c, c, c, .residual = c), SHARD_ERROR_SHAPE, "shard_batch_norm: *residual*");
         check_refused(shard_batch_norm(x, c, c, c, c, .residual = shard_cast(x, SHARD_FLOAT16)), SHARD_ERROR_SHAPE,
                       "shard_batch_norm: operand 1 is float16*");
         check_refused(shard_batch_norm(x, c, c, c, c, .momentum = 1.5), SHARD_ERROR_ARGUMENT, "shard_batch_norm: momentum 1.5*");

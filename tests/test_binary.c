@@ -167,8 +167,7 @@ START_TEST(refuses)
     SHARD_SCOPE
     {
         shard_tensor *a = shard_zeros(SHARD_SHAPE(2, 3));
-        check_refused(shard_add(a, shard_zeros(SHARD_SHAPE(2))), SHARD_ERROR_SHAPE,
-                      "shard_add: shapes [[]2, 3] and [[]2]; counted from the last dimension, sizes must be equal or 1");
+        check_refused(shard_add(a, shard_zeros(SHARD_SHAPE(2))), SHARD_ERROR_SHAPE, "shard_add: shapes *");
         check_refused(shard_mul(shard_zeros(SHARD_SHAPE(3, 2)), a), SHARD_ERROR_SHAPE, "shard_mul: shapes *");
         check_refused(shard_add(shard_zeros(SHARD_SHAPE(0)), a), SHARD_ERROR_SHAPE, "shard_add: shapes [[]0] and [[]2, 3]; *");
         check_refused(shard_add(a, shard_zeros(SHARD_SHAPE(2, 3), .dtype = SHARD_FLOAT64)), SHARD_ERROR_SHAPE,

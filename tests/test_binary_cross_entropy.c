@@ -434,9 +434,9 @@ START_TEST(refuses)
                       SHARD_ERROR_SHAPE, "*row weights of shape [[]3]*");
         shard_tensor *labels = shard_zeros(SHARD_SHAPE(2), .dtype = SHARD_INT64);
         check_refused(shard_cross_entropy(x, labels, .reduction = SHARD_REDUCTION_BATCH_MEAN), SHARD_ERROR_ARGUMENT,
-                      "shard_cross_entropy: there is no reduction 3");
+                      "shard_cross_entropy: *reduction 3*");
         check_refused(shard_mse_loss(x, x, .reduction = SHARD_REDUCTION_BATCH_MEAN), SHARD_ERROR_ARGUMENT,
-                      "shard_mse_loss: 3 is no reduction");
+                      "shard_mse_loss: *reduction*");
     }
 }
 END_TEST

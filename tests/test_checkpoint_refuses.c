@@ -277,7 +277,7 @@ static void two_files(shard_group *world, void *context)
                shard_group_rank(world) ? 10 : 11);
     shard_tensors *none = shard_tensors_create();
     shard_load(none, "x.safetensors");
-    check_error(shard_last_status(), "shard_load: x.safetensors is another file on rank 1 than on rank 0");
+    check_error(shard_last_status(), "shard_load: x.safetensors *rank 1*");
     ck_assert_int_eq(unlink("x.safetensors"), 0);
     ck_assert_int_eq(chdir("/"), 0);
     ck_assert_int_eq(rmdir(own), 0);

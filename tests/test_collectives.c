@@ -321,7 +321,7 @@ static void notices_shapes(shard_group *world, void *context)
         check_error(shard_last_status(), "*rank 1: shard_gather_from_group: *NULL*");
         ck_assert_ptr_null(
             shard_gather_from_group(shard_zeros(SHARD_SHAPE(INT64_C(1) << 62, 0), .dtype = SHARD_UINT8), 0, world));
-        check_error(SHARD_ERROR_MEMORY, "shard_gather_from_group: the ranks' sizes along dimension 0 overflow");
+        check_error(SHARD_ERROR_MEMORY, "shard_gather_from_group: *dimension 0*");
         ck_assert_ptr_nonnull(shard_gather_from_group(shard_zeros(SHARD_SHAPE(2)), 0, world)); /* the group works on */
     }
 }

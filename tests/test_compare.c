@@ -124,7 +124,7 @@ START_TEST(refuses)
         shard_tensor *x = shard_zeros(SHARD_SHAPE(2, 3));
         check_refused(shard_eq(x, shard_zeros(SHARD_SHAPE(2))), SHARD_ERROR_SHAPE, "shard_eq: shapes [[]2, 3] and [[]2]; *");
         check_refused(shard_lt(x, shard_zeros(SHARD_SHAPE(3), .dtype = SHARD_INT64)), SHARD_ERROR_SHAPE,
-                      "shard_lt: operand 1 is int64, operand 0 is float32; one dtype is needed (shard_cast)");
+                      "shard_lt: *int64*float32*");
         check_refused(shard_ge(x, NULL), SHARD_ERROR_ARGUMENT, "shard_ge: *");
         check_refused(shard_gt_scalar(NULL, 0), SHARD_ERROR_ARGUMENT, "shard_gt_scalar: *");
     }

@@ -492,16 +492,14 @@ START_TEST(refuses_labels)
                           "shard_cross_entropy: label -1 at row 1 is outside \\[0, 1000)");
         refused_by_labels(shard_cross_entropy(logits, LABELS(0, -100, 5, 6), .ignore_index = 0),
                           "*label -100 at row 1 is outside*");
-        refused(shard_cross_entropy(logits, LABELS(0, 1, 2)), SHARD_ERROR_SHAPE,
-                "shard_cross_entropy: labels of shape \\[3] for logits of shape \\[4, 1000], of which classes are the last "
-                "dimension");
+        refused(shard_cross_entropy(logits, LABELS(0, 1, 2)), SHARD_ERROR_SHAPE, "shard_cross_entropy: labels of shape*");
         refused(shard_cross_entropy(logits, shard_zeros(SHARD_SHAPE(4), .dtype = SHARD_INT32)), SHARD_ERROR_SHAPE,
                 "*labels are int32; int64 is needed (shard_cast)");
         refused(shard_cross_entropy(logits, shard_zeros(SHARD_SHAPE(4))), SHARD_ERROR_SHAPE,
                 "*a target of shape \\[4] and dtype float32 for logits of shape \\[4, 1000]; labels must be int64: "
                 "shard_cast(target, SHARD_INT64)");
-        refused(shard_cross_entropy(logits, NULL), SHARD_ERROR_ARGUMENT, "shard_cross_entropy: an operand is NULL");
-        refused(shard_cross_entropy(NULL, LABELS(0)), SHARD_ERROR_ARGUMENT, "shard_cross_entropy: an operand is NULL");
+        refused(shard_cross_entropy(logits, NULL), SHARD_ERROR_ARGUMENT, "shard_cross_entropy: an operand *");
+        refused(shard_cross_entropy(NULL, LABELS(0)), SHARD_ERROR_ARGUMENT, "shard_cross_entropy: an operand *");
     }
 }
 END_TEST
@@ -511,7 +509,7 @@ START_TEST(refuses_probabilities)
     SHARD_SCOPE {
         shard_tensor *logits = shard_zeros(SHARD_SHAPE(2, 3), .requires_grad = true);
         refused(shard_cross_entropy(logits, shard_zeros(SHARD_SHAPE(3, 2))), SHARD_ERROR_SHAPE,
-                "shard_cross_entropy: probabilities of shape \\[3, 2] for logits of shape \\[2, 3]");
+                "shard_cross_entropy: probabilities of shape*");
         refused(shard_cross_entropy(logits, shard_zeros(SHARD_SHAPE(2, 3), .dtype = SHARD_FLOAT64)), SHARD_ERROR_SHAPE,
                 "*float64*float32; one dtype is needed (shard_cast)");
         refused(shard_cross_entropy(logits, shard_zeros(SHARD_SHAPE(2, 3), .requires_grad = true)), SHARD_ERROR_UNSUPPORTED,
@@ -577,10 +575,9 @@ START_TEST(refuses_factors)
     SHARD_SCOPE
     {
         shard_tensor *logits = shard_zeros(SHARD_SHAPE(2, 3)), *labels = LABELS(0, 1);
-        refused(shard_cross_entropy(logits, labels, .z_loss = -1), SHARD_ERROR_ARGUMENT,
-                "shard_cross_entropy: z_loss -1; a finite number of at least 0 is needed");
+        refused(shard_cross_entropy(logits, labels, .z_loss = -1), SHARD_ERROR_ARGUMENT, "shard_cross_entropy: z_loss -1*");
         refused(shard_cross_entropy(logits, labels, .logit_scale = 0), SHARD_ERROR_ARGUMENT,
-                "shard_cross_entropy: logit_scale 0; a finite number above 0 is needed");
+                "shard_cross_entropy: logit_scale 0*");
         refused(shard_cross_entropy(logits, labels, .soft_cap = NAN), SHARD_ERROR_ARGUMENT, "shard_cross_entropy: soft_cap nan*");
     }
 }
@@ -627,14 +624,13 @@ START_TEST(refuses_placements)
     SHARD_SCOPE {
         shard_tensor *logits = shard_zeros(SHARD_SHAPE(2, 3)), *labels = LABELS(0, 1);
         logits->placement.kind = SHARD_PARTIAL;
-        refused(shard_cross_entropy(logits, labels), SHARD_ERROR_UNSUPPORTED,
-                "shard_cross_entropy: no rule for a tensor of shape \\[2, 3] that is partial");
+        refused(shard_cross_entropy(logits, labels), SHARD_ERROR_UNSUPPORTED, "shard_cross_entropy: no rule*partial*");
         logits->placement.kind = SHARD_LOCAL;
         labels->placement = (shard_placement){.kind = SHARD_SPLIT, .whole = 4};
-        refused(shard_cross_entropy(logits, labels), SHARD_ERROR_UNSUPPORTED, "*of shape \\[2] that is split along 0");
+        refused(shard_cross_entropy(logits, labels), SHARD_ERROR_UNSUPPORTED, "*of shape \\[2] that is split along 0*");
         shard_tensor *probabilities = shard_zeros(SHARD_SHAPE(2, 3));
         probabilities->placement = (shard_placement){.kind = SHARD_SPLIT, .dim = 1, .whole = 6};
-        refused(shard_cross_entropy(logits, probabilities), SHARD_ERROR_UNSUPPORTED, "*of shape \\[2, 3] that is split along 1");
+        refused(shard_cross_entropy(logits, probabilities), SHARD_ERROR_UNSUPPORTED, "*of shape \\[2, 3] that is split along 1*");
     }
 }
 END_TEST

@@ -84,10 +84,9 @@ START_TEST(refuses)
     {
         shard_tensor *labels = shard_zeros(SHARD_SHAPE(2, 3), .dtype = SHARD_INT64);
         check_refused(shard_cross_entropy(shard_zeros(SHARD_SHAPE(2, 5, 3)), labels), SHARD_ERROR_SHAPE,
-                      "shard_cross_entropy: labels of shape [[]2, 3] for logits of shape [[]2, 5, 3], of which classes are the "
-                      "last dimension");
+                      "shard_cross_entropy: labels of shape*");
         check_refused(shard_cross_entropy(shard_zeros(SHARD_SCALAR), labels), SHARD_ERROR_SHAPE,
-                      "shard_cross_entropy: logits of shape [[]]; [[]..., classes] is needed");
+                      "shard_cross_entropy: logits of shape*");
     }
 }
 END_TEST

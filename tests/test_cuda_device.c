@@ -14,6 +14,7 @@
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -82,7 +83,7 @@ static void step(shard_device *device, const state *s)
     const shard_expansion over = shard_expansion_rows(ROWS, COLS);
     check_done(ops->binary(device, SHARD_MUL, &over, s->y, s->scale, s->y, SHARD_FLOAT32));
     check_done(ops->sum_rows(device, ROWS, COLS, 0, s->y, SHARD_FLOAT32, false, s->gradient, SHARD_FLOAT32));
-    check_done(ops->sgd(device, 1, &update, &options, SHARD_FLOAT32));
+    check_done(ops->sgd(device, 1, &update, &options, shard_update_types_of(SHARD_FLOAT32)));
 }
 
 START_TEST(graph_replays)
@@ -138,6 +139,7 @@ START_TEST(few_launches)
     }
     shard_sgd_arguments sgd = {.momentum = 0.9};
     shard_adam_arguments adam = {.beta1 = 0.9, .beta2 = 0.99, .eps = 1e-3};
+    const shard_update_types types = shard_update_types_of(SHARD_FLOAT32);
     static const struct {
         const char *name;
         size_t launches;
@@ -146,9 +148,9 @@ START_TEST(few_launches)
         cudaGraph_t graph;
         size_t launches = 0;
         ck_assert_int_eq(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal), cudaSuccess);
-        check_done(entry == 0   ? ops->sgd(device, PARAMETERS, updates, &sgd, SHARD_FLOAT32)
-                   : entry == 1 ? ops->adam(device, PARAMETERS, updates, &adam, SHARD_FLOAT32)
-                   : entry == 2 ? ops->lamb_update(device, PARAMETERS, updates, &adam, SHARD_FLOAT32)
+        check_done(entry == 0   ? ops->sgd(device, PARAMETERS, updates, &sgd, types)
+                   : entry == 1 ? ops->adam(device, PARAMETERS, updates, &adam, types)
+                   : entry == 2 ? ops->lamb_update(device, PARAMETERS, updates, &adam, types)
                                 : ops->square_sums(device, 2 * PARAMETERS, arrays, SHARD_FLOAT32));
         ck_assert_int_eq(cudaStreamEndCapture(stream, &graph), cudaSuccess);
         ck_assert_int_eq(cudaGraphGetNodes(graph, NULL, &launches), cudaSuccess);
@@ -319,7 +321,7 @@ START_TEST(training_step_replays)
     check_done(shard_copy_from_host(captured.labels, labels, sizeof labels));
     ck_assert_int_eq(cudaGraphLaunch(executable, stream), cudaSuccess);
     ck_assert(shard_last_status() == SHARD_OK && isnan(shard_item(captured.loss)));
-    ck_assert_str_eq(shard_last_error(), "shard_cross_entropy: label 11 at row 3 is outside [0, 11)");
+    ck_assert_ptr_nonnull(strstr(shard_last_error(), "shard_cross_entropy: label 11 "));
     shard_clear_error();
 
     ck_assert_int_eq(cudaGraphExecDestroy(executable), cudaSuccess);
@@ -424,7 +426,7 @@ START_TEST(finalize_waits)
     shard_set_default_device(NULL);
     check_done(shard_last_status());
     ck_assert_int_eq(shard_finalize(), 1);
-    ck_assert_str_eq(shard_last_error(), "shard_cross_entropy: label 7 at row 1 is outside [0, 5)");
+    ck_assert_ptr_nonnull(strstr(shard_last_error(), "shard_cross_entropy: label 7 "));
 }
 END_TEST
 

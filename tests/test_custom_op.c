@@ -304,13 +304,13 @@ START_TEST(test_ends)
         ck_assert(!shard_requires_grad(shard_custom_op_apply(&softplus_type, make_softplus(1), shard_detach(x))));
         ck_assert_int_eq(ended, 4);
         check_refused(shard_custom_op_apply(&softplus_type, make_softplus(1), NULL, x, x, x, x, x, x, x, x), SHARD_ERROR_ARGUMENT,
-                      "shard_custom_op_apply: softplus has 9 inputs; at most 8 can be");
+                      "shard_custom_op_apply: *9 inputs*");
         ck_assert_int_eq(ended, 5);
         /* After an error nothing runs, and the error stays. */
         shard_error(SHARD_ERROR_IO, "an earlier one");
         check_refused(shard_custom_op_apply(&softplus_type, make_softplus(1), NULL), SHARD_ERROR_IO, "an earlier one");
         ck_assert_int_eq(ended, 6);
-        check_error(shard_backward(shard_sum(y)), "backward: the record of softplus was freed by an earlier backward*");
+        check_error(shard_backward(shard_sum(y)), "shard_backward: *softplus*freed*");
     }
 }
 END_TEST
@@ -458,18 +458,16 @@ static const struct {
     [NO_RESULT] = {SHARD_ERROR_ARGUMENT, "forward of own failed and gave no reason (shard_error)"},
     [FAILS] = {SHARD_ERROR_IO, "forward of own: the disk is full"},
     [OPERATION_FAILS] = {SHARD_ERROR_SHAPE, "forward of own: shard_matmul: *"},
-    [NO_GRADIENT] = {SHARD_ERROR_ARGUMENT, "backward of own: no gradient for input 0, which requires one"},
-    [WRONG_SHAPE] = {SHARD_ERROR_SHAPE, "backward of own: a gradient of shape [[]7] for input 0 of shape [[]2, 3]"},
-    [WRONG_DTYPE] = {SHARD_ERROR_SHAPE, "backward of own: a gradient that is int64 on * for input 0, which is float64 on *"},
-    [WRONG_PART] = {SHARD_ERROR_UNSUPPORTED,
-                    "backward of own: a gradient that is split along 0 for input 0, which is split along 0"},
-    [PARTIAL_OF_SPLIT] = {SHARD_ERROR_UNSUPPORTED,
-                          "backward of own: a gradient that is partial for input 0, which is split along 0"},
+    [NO_GRADIENT] = {SHARD_ERROR_ARGUMENT, "backward of own: no gradient *"},
+    [WRONG_SHAPE] = {SHARD_ERROR_SHAPE, "backward of own: *shape [[]7]*"},
+    [WRONG_DTYPE] = {SHARD_ERROR_SHAPE, "backward of own: *int64*float64*"},
+    [WRONG_PART] = {SHARD_ERROR_UNSUPPORTED, "backward of own: *split along 0*"},
+    [PARTIAL_OF_SPLIT] = {SHARD_ERROR_UNSUPPORTED, "backward of own: *partial*"},
     [FAILS_BACK] = {SHARD_ERROR_IO, "backward of own: the disk is full"},
     [SAYS_NO] = {SHARD_ERROR_UNAVAILABLE, "backward of own failed and gave no reason (shard_error)"},
-    [WRITES_DY] = {SHARD_ERROR_ARGUMENT, "backward of own: it has written to dy, which other operations may read"},
-    [SAVES_BACK] = {SHARD_ERROR_ARGUMENT, "backward of own: shard_custom_op_save: called in a backward; the forward saves"},
-    [WRONG_SLOT] = {SHARD_ERROR_ARGUMENT, "forward of own: shard_custom_op_save: slot 16 is none of 0 to 15"},
+    [WRITES_DY] = {SHARD_ERROR_ARGUMENT, "backward of own: *written to dy*"},
+    [SAVES_BACK] = {SHARD_ERROR_ARGUMENT, "backward of own: shard_custom_op_save: *backward*"},
+    [WRONG_SLOT] = {SHARD_ERROR_ARGUMENT, "forward of own: shard_custom_op_save: slot 16 *"},
     [IGNORES_ERROR] = {SHARD_ERROR_SHAPE, "forward of own: shard_matmul: *"},
 };
 
@@ -507,23 +505,22 @@ START_TEST(test_refuses)
     SHARD_SCOPE
     {
         shard_tensor *x = made_up_leaf(SHARD_SHAPE(3), 1, SHARD_FLOAT64);
-        check_refused(shard_custom_op_apply(NULL, NULL, x), SHARD_ERROR_ARGUMENT, "shard_custom_op_apply: type is NULL");
+        check_refused(shard_custom_op_apply(NULL, NULL, x), SHARD_ERROR_ARGUMENT, "shard_custom_op_apply: type *");
         check_refused(shard_custom_op_apply(&no_forward, NULL, x), SHARD_ERROR_ARGUMENT, "*type->forward is NULL");
         check_refused(shard_custom_op_apply_with(&misuse_type, &good, 1, NULL), SHARD_ERROR_ARGUMENT, "*input is NULL");
         check_refused(shard_custom_op_apply(&forward_only, NULL, x), SHARD_ERROR_ARGUMENT,
                       "own has no backward, but an input requires a gradient");
         ck_assert_ptr_nonnull(shard_custom_op_apply(&forward_only, NULL, shard_detach(x)));
-        check_refused(shard_custom_op_saved(NULL, 0), SHARD_ERROR_ARGUMENT, "shard_custom_op_saved: op is NULL");
+        check_refused(shard_custom_op_saved(NULL, 0), SHARD_ERROR_ARGUMENT, "shard_custom_op_saved: op *");
         check_refused(shard_custom_op_make_gradient(NULL, 0), SHARD_ERROR_ARGUMENT, "*op is NULL");
-        check_error(shard_custom_op_save(NULL, 0, x), "shard_custom_op_save: op is NULL");
+        check_error(shard_custom_op_save(NULL, 0, x), "shard_custom_op_save: op *");
         ck_assert(!shard_custom_op_wants_gradient(NULL, 0) && !shard_custom_op_context(NULL));
         check_refused(shard_as_placed(x, (shard_placement){0}), SHARD_ERROR_ARGUMENT, "*requires a gradient*");
         check_refused(shard_as_placed(shard_detach(x), (shard_placement){.kind = 7}), SHARD_ERROR_ARGUMENT, "*no placement 7");
         /* A saved tensor that was written to. */
         shard_tensor *y = shard_custom_op_apply(&softplus_type, make_softplus(1), x);
         check_ok(shard_copy_from_host(x, (double[]){1, 2, 3}, 3 * sizeof(double)));
-        check_error(shard_backward(shard_sum(y)),
-                    "backward of softplus: a float64 tensor of shape [[]3] that it needs was written to after the forward");
+        check_error(shard_backward(shard_sum(y)), "backward of softplus: *written to*");
     }
 }
 END_TEST

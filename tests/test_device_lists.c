@@ -53,7 +53,9 @@ static lists *lists_new(shard_dtype dtype, const double *factors)
                             .grad_scale = i % 2 ? &factors[i % 3] : NULL,
                             .trust_ratio = i % 5 ? NULL : &factors[i % 4],
                             .gradient = (char *)l->array[0] + at,
-                            .value = (char *)l->array[1] + at};
+                            .value = (char *)l->array[1] + at,
+                            .key = (uint64_t)i,
+                            .place.first = 7 * i};
         for (int k = 2; k < ARRAYS; k++)
             u->state[k - 2] = (char *)l->array[k] + at;
     }
@@ -63,34 +65,47 @@ static lists *lists_new(shard_dtype dtype, const double *factors)
 static shard_status run_sgd(shard_device *device, int64_t count, const shard_update *updates, shard_dtype dtype)
 {
     shard_sgd_arguments options = {0};
-    return device->ops->sgd(device, count, updates, &options, dtype);
+    return device->ops->sgd(device, count, updates, &options, shard_update_types_of(dtype));
 }
 static shard_status run_momentum(shard_device *device, int64_t count, const shard_update *updates, shard_dtype dtype)
 {
     shard_sgd_arguments options = {.momentum = 0.9, .dampening = 0.125};
-    return device->ops->sgd(device, count, updates, &options, dtype);
+    return device->ops->sgd(device, count, updates, &options, shard_update_types_of(dtype));
 }
 static shard_status run_adam(shard_device *device, int64_t count, const shard_update *updates, shard_dtype dtype)
 {
     shard_adam_arguments options = {.beta1 = 0.9, .beta2 = 0.99, .eps = 1e-3};
-    return device->ops->adam(device, count, updates, &options, dtype);
+    return device->ops->adam(device, count, updates, &options, shard_update_types_of(dtype));
 }
 static shard_status run_amsgrad(shard_device *device, int64_t count, const shard_update *updates, shard_dtype dtype)
 {
     shard_adam_arguments options = {.beta1 = 0.9, .beta2 = 0.99, .eps = 1e-3, .decoupled = true, .amsgrad = true};
-    return device->ops->adam(device, count, updates, &options, dtype);
+    return device->ops->adam(device, count, updates, &options, shard_update_types_of(dtype));
 }
 static shard_status run_lamb(shard_device *device, int64_t count, const shard_update *updates, shard_dtype dtype)
 {
     shard_adam_arguments options = {.beta1 = 0.9, .beta2 = 0.99, .eps = 1e-3};
-    return device->ops->lamb_update(device, count, updates, &options, dtype);
+    return device->ops->lamb_update(device, count, updates, &options, shard_update_types_of(dtype));
+}
+/* Of 16-bit types: by kernels for several types. */
+static shard_status run_at_random(shard_device *device, int64_t count, const shard_update *updates, shard_dtype dtype)
+{
+    shard_adam_arguments options = {.beta1 = 0.9, .beta2 = 0.99, .eps = 1e-3};
+    shard_update_types types = shard_update_types_of(dtype);
+    types.stochastic = true;
+    return device->ops->adam(device, count, updates, &options, types);
 }
 
 static const struct {
     const char *name;
     shard_status (*run)(shard_device *, int64_t count, const shard_update *, shard_dtype);
 } steps[] = {
-    {"sgd", run_sgd}, {"momentum", run_momentum}, {"adam", run_adam}, {"adamw, amsgrad", run_amsgrad}, {"lamb", run_lamb},
+    {"sgd", run_sgd},
+    {"momentum", run_momentum},
+    {"adam", run_adam},
+    {"adamw, amsgrad", run_amsgrad},
+    {"adam, rounded at random", run_at_random},
+    {"lamb", run_lamb},
 };
 enum { STEPS = sizeof steps / sizeof *steps };
 

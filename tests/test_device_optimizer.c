@@ -202,7 +202,7 @@ static void check_sgd(shard_device *device, shard_dtype dtype, int64_t n, int64_
                       .state = {o.momentum == 0 ? NULL : at(buffer)}};
     for (int64_t i = 0; step == 1 && i < n; i++)
         put(buffer, i, NAN);
-    RUN(device, sgd, 1, &u, &o, dtype);
+    RUN(device, sgd, 1, &u, &o, shard_update_types_of(dtype));
     for (int64_t i = 0; i < n; i++) {
         long double p = get(old, i), b = get(old_buffer, i);
         reference_step(&u, &o, scale, trust, get(gradient, i), &b, &p);
@@ -270,9 +270,9 @@ static void check_adam(shard_device *device, shard_dtype dtype, int64_t n, int k
     for (int k = 0; k < (amsgrad ? 3 : 2); k++)
         u.state[k] = at(x[2 + k]);
     if (kind == LAMB)
-        RUN(device, lamb_update, 1, &u, &o, dtype);
+        RUN(device, lamb_update, 1, &u, &o, shard_update_types_of(dtype));
     else
-        RUN(device, adam, 1, &u, &o, dtype);
+        RUN(device, adam, 1, &u, &o, shard_update_types_of(dtype));
     for (int64_t i = 0; i < n; i++) {
         moments m = {get(old[2], i), get(old[3], i), get(old[4], i)};
         if (first)
@@ -329,10 +329,10 @@ START_TEST(zeros_stay)
                               .value = x[1],
                               .state = {x[2], x[3], x[4]}};
             shard_adam_arguments a = {.beta1 = 0.9, .beta2 = 0.9, .eps = 1e-8, .amsgrad = true};
-            RUN(device, adam, 1, &u, &a, dtype);
-            RUN(device, lamb_update, 1, &u, &a, dtype);
+            RUN(device, adam, 1, &u, &a, shard_update_types_of(dtype));
+            RUN(device, lamb_update, 1, &u, &a, shard_update_types_of(dtype));
             shard_sgd_arguments o = {.momentum = 0.9};
-            RUN(device, sgd, 1, &u, &o, dtype);
+            RUN(device, sgd, 1, &u, &o, shard_update_types_of(dtype));
             for (int k = 0; k < 5; k++)
                 for (int64_t i = 0; i < N; i++)
                     ck_assert_double_eq(array_get(x[k], i, dtype), 0);

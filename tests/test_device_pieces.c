@@ -72,7 +72,7 @@ static shard_status run_sgd(const piece *p)
     shard_update update = {
         .size = p->count, .lr = 0.1, .weight_decay = 0.01, .step = 2, .gradient = (void *)p->a, .value = p->y, .state = {p->z}};
     shard_sgd_arguments options = {.momentum = 0.9, .nesterov = true};
-    return p->device->ops->sgd(p->device, 1, &update, &options, p->dtype);
+    return p->device->ops->sgd(p->device, 1, &update, &options, shard_update_types_of(p->dtype));
 }
 static shard_status run_adam(const piece *p)
 {
@@ -84,7 +84,7 @@ static shard_status run_adam(const piece *p)
                            .value = p->w,
                            .state = {p->y, p->z}};
     shard_adam_arguments options = {.beta1 = 0.9, .beta2 = 0.99, .eps = 1e-3};
-    return p->device->ops->adam(p->device, 1, &update, &options, p->dtype);
+    return p->device->ops->adam(p->device, 1, &update, &options, shard_update_types_of(p->dtype));
 }
 static shard_status run_clip_value(const piece *p)
 {

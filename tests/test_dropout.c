@@ -97,7 +97,7 @@ START_TEST(refuses)
 {
     SHARD_SCOPE {
         shard_tensor *x = shard_zeros(SHARD_SHAPE(2, 3));
-        check_refused(shard_dropout(x, 1.1), SHARD_ERROR_ARGUMENT, "shard_dropout: the probability 1.1 is not in [[]0, 1]");
+        check_refused(shard_dropout(x, 1.1), SHARD_ERROR_ARGUMENT, "shard_dropout: *1.1*");
         check_refused(shard_dropout(x, -0.1), SHARD_ERROR_ARGUMENT, "shard_dropout: *");
         check_refused(shard_dropout(x, NAN), SHARD_ERROR_ARGUMENT, "shard_dropout: *");
     }

@@ -413,7 +413,7 @@ START_TEST(test_refuses)
         shard_tensor *p = shard_ones(SHARD_SHAPE(1), .requires_grad = true);
         shard_optimizer *sgd = sgd_of(p);
         ck_assert_ptr_null(shard_ema_create(NULL));
-        check_error(shard_last_status(), "shard_ema_create: optimizer is NULL");
+        check_error(shard_last_status(), "shard_ema_create: optimizer *");
         ck_assert_ptr_null(shard_ema_create(sgd, .decay = 1.0));
         check_error(shard_last_status(), "shard_ema_create: decay 1 *");
         shard_ema *ema = shard_ema_create(sgd);

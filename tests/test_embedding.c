@@ -86,8 +86,7 @@ START_TEST(refuses)
                       "shard_embedding: index 4 (element 2) is outside of [[]0, 4)");
         check_outside(shard_embedding(weight, shard_from_host(low, SHARD_SHAPE(3), .dtype = SHARD_INT64), -1),
                       "shard_embedding: index -1 (element 1) is outside of [[]0, 4)");
-        check_refused(shard_embedding(none, index, -1), SHARD_ERROR_ARGUMENT,
-                      "shard_embedding: an index of shape [[]2] into a weight without rows");
+        check_refused(shard_embedding(none, index, -1), SHARD_ERROR_ARGUMENT, "shard_embedding: *without rows*");
         check_refused(shard_embedding(weight, index, 4), SHARD_ERROR_ARGUMENT, "shard_embedding: padding_idx 4 of 4 rows*");
         check_refused(shard_embedding(weight, index, -2), SHARD_ERROR_ARGUMENT, "shard_embedding: padding_idx -2 *");
         check_refused(shard_embedding(weight, shard_zeros(SHARD_SHAPE(2)), -1), SHARD_ERROR_SHAPE,

@@ -122,10 +122,10 @@ START_TEST(copies_nothing)
         ck_assert_int_eq(shard_numel(none), 0);
         check_ok(shard_copy_to_host_async(none, NULL, 0));
         ck_assert_ptr_null(shard_from_host_async(NULL, SHARD_SHAPE(3)));
-        check_error(SHARD_ERROR_ARGUMENT, "shard_from_host_async: data is NULL");
+        check_error(SHARD_ERROR_ARGUMENT, "shard_from_host_async: data *");
         float three[3];
         ck_assert_int_eq(shard_copy_to_host_async(shard_ones(SHARD_SHAPE(2)), three, sizeof three), SHARD_ERROR_SHAPE);
-        check_error(SHARD_ERROR_SHAPE, "shard_copy_to_host_async: 12 bytes for a float32 tensor of shape \\[2], which has 8");
+        check_error(SHARD_ERROR_SHAPE, "shard_copy_to_host_async: 12*");
     }
 }
 END_TEST
@@ -150,20 +150,20 @@ START_TEST(cpu_has_no_stream)
     shard_device *cpu = shard_device_open("cpu");
     check_ok(shard_device_use_stream(cpu, NULL));
     ck_assert_int_eq(shard_device_use_stream(cpu, cpu), SHARD_ERROR_ARGUMENT);
-    check_error(SHARD_ERROR_ARGUMENT, "shard_device_use_stream: cpu has no streams; stream is NULL there");
+    check_error(SHARD_ERROR_ARGUMENT, "shard_device_use_stream: *streams*");
     ck_assert_int_eq(shard_device_use_stream(NULL, NULL), SHARD_ERROR_ARGUMENT);
-    check_error(SHARD_ERROR_ARGUMENT, "shard_device_use_stream: device is NULL");
+    check_error(SHARD_ERROR_ARGUMENT, "shard_device_use_stream: device *");
 }
 END_TEST
 
 START_TEST(refuses_null)
 {
     ck_assert_ptr_null(shard_event_create(NULL));
-    check_error(SHARD_ERROR_ARGUMENT, "shard_event_create: device is NULL");
+    check_error(SHARD_ERROR_ARGUMENT, "shard_event_create: device *");
     ck_assert_int_eq(shard_event_record(NULL), SHARD_ERROR_ARGUMENT);
-    check_error(SHARD_ERROR_ARGUMENT, "shard_event_record: event is NULL");
+    check_error(SHARD_ERROR_ARGUMENT, "shard_event_record: event *");
     ck_assert_int_eq(shard_event_synchronize(NULL), SHARD_ERROR_ARGUMENT);
-    check_error(SHARD_ERROR_ARGUMENT, "shard_event_synchronize: event is NULL");
+    check_error(SHARD_ERROR_ARGUMENT, "shard_event_synchronize: event *");
     shard_event_destroy(NULL);
     check_ok(shard_last_status());
 }

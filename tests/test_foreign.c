@@ -80,7 +80,7 @@ START_TEST(refuses_memory)
         ck_assert_ptr_null(shard_from_memory(memory + 2, SHARD_SHAPE(2), SHARD_FLOAT32, NULL, count_release, &released));
         check_error(SHARD_ERROR_ARGUMENT, "shard_from_memory: memory at * is not aligned to the 4 bytes of a float32");
         ck_assert_ptr_null(shard_from_memory(memory, SHARD_SHAPE(2), (shard_dtype)17, NULL, count_release, &released));
-        check_error(SHARD_ERROR_ARGUMENT, "shard_from_memory: there is no dtype 17");
+        check_error(SHARD_ERROR_ARGUMENT, "shard_from_memory: *dtype 17*");
         ck_assert_ptr_null(shard_from_memory(memory, SHARD_SHAPE(-2), SHARD_FLOAT32, NULL, count_release, &released));
         ck_assert_int_ne(shard_last_status(), SHARD_OK);
         shard_clear_error();

@@ -79,7 +79,7 @@ START_TEST(tells_of_labels)
     check_ok(shard_copy_from_host(t.labels, labels, sizeof labels));
     check_ok(shard_graph_replay(graph));
     shard_item(t.loss);
-    check_error(SHARD_ERROR_ARGUMENT, "shard_cross_entropy: label 11 at row 3 is outside [0, 11)");
+    check_error(SHARD_ERROR_ARGUMENT, "shard_cross_entropy: label 11*");
     shard_graph_destroy(graph);
     drop_trainee(&t);
 }
@@ -143,8 +143,7 @@ START_TEST(keeps_results)
     check_ok(shard_graph_end(graph));
     float values[1000] = {0};
     ck_assert_int_eq(shard_copy_to_host(y, values, sizeof values), SHARD_ERROR_ARGUMENT);
-    check_error(SHARD_ERROR_ARGUMENT,
-                "the tensor is a result of a captured graph: it has a value after the first shard_graph_replay");
+    check_error(SHARD_ERROR_ARGUMENT, "*captured graph*");
     SHARD_SCOPE
     {
         shard_ones(SHARD_SHAPE(1000)); /* would have x's memory if it were free */

@@ -254,7 +254,7 @@ START_TEST(test_png_check_sum)
     image_file file = in_memory(content);
     image picture = {0};
     ck_assert_int_eq(image_decode(&file, 8, &picture), SHARD_ERROR_FORMAT);
-    check_error(SHARD_ERROR_FORMAT, "some/picture: IDAT: CRC error");
+    check_error(SHARD_ERROR_FORMAT, "some/picture: *CRC*");
     image_free(&picture);
     free(content.data);
 }
@@ -278,10 +278,10 @@ START_TEST(test_other_files)
     image_file file = in_memory((bytes){gif, sizeof gif});
     image picture = {0};
     ck_assert_int_eq(image_decode(&file, 8, &picture), SHARD_ERROR_FORMAT);
-    check_error(SHARD_ERROR_FORMAT, "some/picture: neither JPEG nor PNG by its first bytes");
+    check_error(SHARD_ERROR_FORMAT, "some/picture: *JPEG*");
     file.size = 0;
     ck_assert_int_eq(image_decode(&file, 8, &picture), SHARD_ERROR_FORMAT);
-    check_error(SHARD_ERROR_FORMAT, "some/picture: an empty file");
+    check_error(SHARD_ERROR_FORMAT, "some/picture: *empty*");
     ck_assert_int_eq(image_decode(&file, 3, &picture), SHARD_ERROR_ARGUMENT);
     check_error(SHARD_ERROR_ARGUMENT, "image_decode: eighths is 3*");
 }

@@ -223,18 +223,24 @@ END_TEST
 /* ---- memory ---- */
 
 /* A head so large that it and the logits cannot hide behind the backbone. */
+typedef enum head { PLAIN, ROW, CLASSIFIER } head;
+
 static const struct {
     int ranks;
-    bool row;
+    head head;
     const char *options;
-} memories[] = {{1, false, ""}, {2, false, "--model-parallel-dim column"}, {2, true, "--model-parallel-dim row"}};
+} memories[] = {{1, PLAIN, ""},
+                {2, PLAIN, "--model-parallel-dim column --head plain"},
+                {2, ROW, "--model-parallel-dim row"},
+                {2, CLASSIFIER, "--model-parallel-dim column"}};
 
 /* The README's formula for a batch of 120 images of 8 x 8 and 50,000 classes. */
-static double memory_mib(int ranks, bool row)
+static double memory_mib(int ranks, head of)
 {
-    double backbone = 11168832, classes = 50000, head = classes * (512 + 1), images = 120;
-    double logits = row ? 12 * images * classes : 4 * images * classes / ranks;
-    return (12 * (backbone + head / ranks) + logits) / 1048576 + 4.5 / 16 * images / ranks + 20;
+    double backbone = 11168832, classes = 50000, layer = classes * (512 + 1), images = 120;
+    double logits = of == CLASSIFIER ? 0 : of == ROW ? 12 * images * classes : 4 * images * classes / ranks;
+    double each = of == CLASSIFIER ? 8.5 : 12;
+    return (12 * backbone + each * layer / ranks + logits) / 1048576 + 4.5 / 16 * images / ranks + 20;
 }
 
 START_TEST(test_memory)
@@ -246,7 +252,7 @@ START_TEST(test_memory)
                ranks > 1 ? "--enable-model-parallel" : "", memories[_i].options);
     line lines[MOST_LINES];
     ck_assert_int_eq(read_metrics("memory.json", lines), 2);
-    double formula = memory_mib(ranks, memories[_i].row), peak = lines[1].peak_mib;
+    double formula = memory_mib(ranks, memories[_i].head), peak = lines[1].peak_mib;
     ck_assert_msg(fabs(peak / formula - 1) < 0.1, "a peak of %f MiB, %f by the formula", peak, formula);
 }
 END_TEST

@@ -226,22 +226,22 @@ START_TEST(refuses)
     SHARD_SCOPE {
         shard_tensor *logits = shard_zeros(SHARD_SHAPE(2, 3)), *labels = shard_full(SHARD_SHAPE(2), 3, .dtype = SHARD_INT64);
         ck_assert(is_late(shard_label_rank(logits, labels, -100)) != shard_device_open(NULL)->ops->host_memory);
-        check_error(SHARD_ERROR_ARGUMENT, "shard_label_rank: label 3 at row 0 is outside \\[0, 3)");
+        check_error(SHARD_ERROR_ARGUMENT, "shard_label_rank: label 3*");
         ck_assert_ptr_null(shard_label_rank(logits, logits, -100));
-        check_error(SHARD_ERROR_SHAPE, "shard_label_rank: labels are float32; int64 is needed");
+        check_error(SHARD_ERROR_SHAPE, "shard_label_rank: *int64*");
         ck_assert_ptr_null(shard_label_rank(logits, NULL, -100));
-        check_error(SHARD_ERROR_ARGUMENT, "shard_label_rank: an operand is NULL");
+        check_error(SHARD_ERROR_ARGUMENT, "shard_label_rank: *operand*");
         ck_assert_int_eq(shard_count_top_k(NULL, 1), -1);
-        check_error(SHARD_ERROR_ARGUMENT, "shard_count_top_k: an operand is NULL");
+        check_error(SHARD_ERROR_ARGUMENT, "shard_count_top_k: *operand*");
         ck_assert_int_eq(shard_count_top_k(logits, 1), -1);
         check_error(SHARD_ERROR_SHAPE, "shard_count_top_k: the ranks are float32*");
         shard_tensor *rank = logits;
         ck_assert_ptr_null(shard_cross_entropy_with_rank(logits, logits, &rank));
-        check_error(SHARD_ERROR_ARGUMENT, "shard_cross_entropy: label_rank with probabilities, which have no labels");
+        check_error(SHARD_ERROR_ARGUMENT, "shard_cross_entropy: label_rank *");
         ck_assert_ptr_null(rank);
         rank = logits;
         ck_assert_ptr_null(shard_cross_entropy_with_rank(logits, NULL, &rank));
-        check_error(SHARD_ERROR_ARGUMENT, "shard_cross_entropy: an operand is NULL");
+        check_error(SHARD_ERROR_ARGUMENT, "shard_cross_entropy: *operand*");
         ck_assert_ptr_null(rank);
     }
 }
@@ -286,10 +286,9 @@ static void fails_together(shard_group *world, void *context)
         const char *differs = "*shard_label_rank: labels on rank 1 differ from those on rank 0*";
         if (late) /* nobody has failed so far, and each member tells of its own labels first */
             check_error(rank == 1 ? SHARD_ERROR_ARGUMENT : SHARD_ERROR_MISMATCH,
-                        rank == 1 ? "shard_label_rank: label 9 at row 2 is outside \\[0, 9)" : differs);
+                        rank == 1 ? "shard_label_rank: label 9*" : differs);
         else
-            check_error(rank == 1 ? SHARD_ERROR_ARGUMENT : SHARD_ERROR_PEER,
-                        "rank 1: shard_label_rank: label 9 at row 2 is outside \\[0, 9)");
+            check_error(rank == 1 ? SHARD_ERROR_ARGUMENT : SHARD_ERROR_PEER, "rank 1: shard_label_rank: label 9*");
         is_late(shard_label_rank(logits, shard_from_host(labels, SHARD_SHAPE(3), .dtype = SHARD_INT64), 9));
         check_error(SHARD_ERROR_MISMATCH, differs);
     }

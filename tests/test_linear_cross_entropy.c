@@ -105,10 +105,11 @@ static void compute(const problem *p, values *v, shard_group *group, shard_range
         set.label_smoothing = p->form & SMOOTHED ? 0.1 : 0;
         set.z_loss = p->form % 3 == 0 ? 0.05 : 0;
         set.row_weight = p->form % 5 < 2 ? tensor_of(v->row_weight, SHARD_SHAPE(p->rows), SHARD_FLOAT64) : NULL;
-        set.logit_scale = p->form == FORMS - 1 ? 0.5 : 1;
+        set.logit_scale = p->form % 4 == 3 ? 0.5 : 1;
+        set.soft_cap = p->form % 5 == 3 ? 2 : 0;
         set.reduction = p->reduction;
         for (int step = 0; step < 2; step++) { /* gradients add up */
-            shard_tensor *loss = fused ? shard_linear_cross_entropy_with(x, weight, bias, labels, &set)
+            shard_tensor *loss = fused ? shard_linear_cross_entropy_with(x, weight, bias, labels, &set, NULL)
                                        : shard_cross_entropy_with(shard_linear(x, weight, bias), labels, &set, NULL);
             ck_assert_msg(loss, "%s", shard_last_error());
             read_values(loss, v->loss);
@@ -211,6 +212,82 @@ START_TEST(test_equals_plain_on_ranks)
 }
 END_TEST
 
+/* ---- the labels' ranks ---- */
+
+enum { NOT_A_NUMBER = 3 /* the row of x that is NaN */ };
+
+static double *integers(int64_t count, uint64_t seed)
+{
+    double *x = calloc((size_t)count + 1, sizeof *x);
+    for (int64_t i = 0; i < count; i++)
+        x[i] = floor(1.5 * noise(seed, i) + 0.5);
+    return x;
+}
+
+/* Products of small integers are exact in every dtype, and many logits are equal. */
+static void check_ranks(int shape, int d, shard_group *group)
+{
+    int64_t rows = shapes[shape].rows, in = shapes[shape].in, classes = shapes[shape].classes, label[100], found[100],
+            expected[100];
+    double *x = integers(rows * in, 1), *weight = integers(classes * in, 2), *bias = integers(classes, 3);
+    shard_range range = shard_split_range(classes, shard_group_size(group), shard_group_rank(group));
+    for (int64_t i = 0; i < rows; i++)
+        label[i] = i % 4 == 1 ? -100 : (i * 7919 + classes - 1) % classes;
+    if (rows > NOT_A_NUMBER)
+        x[NOT_A_NUMBER * in] = (double)NAN;
+    shard_head_tile = shapes[shape].tile;
+    SHARD_SCOPE
+    {
+        shard_tensor *labels = shard_from_host(label, SHARD_SHAPE(rows), .dtype = SHARD_INT64), *rank = NULL;
+        shard_tensor *parts[] = {leaf_of(weight + range.start * in, SHARD_SHAPE(range.size, in), dtypes[d].weight),
+                                 leaf_of(bias + range.start, SHARD_SHAPE(range.size), dtypes[d].weight)};
+        for (int i = 0; i < 2 && group; i++)
+            parts[i]->placement = (shard_placement){.kind = SHARD_SPLIT, .group = group, .start = range.start, .whole = classes};
+        shard_tensor *loss = shard_linear_cross_entropy_with_rank(tensor_of(x, SHARD_SHAPE(rows, in), dtypes[d].x), parts[0],
+                                                                  parts[1], labels, &rank, .label_smoothing = 0.1);
+        ck_assert_msg(loss, "%s", shard_last_error());
+        shard_tensor *plain = shard_linear(tensor_of(x, SHARD_SHAPE(rows, in), SHARD_FLOAT64),
+                                           tensor_of(weight, SHARD_SHAPE(classes, in), SHARD_FLOAT64),
+                                           tensor_of(bias, SHARD_SHAPE(classes), SHARD_FLOAT64));
+        check_ok(shard_copy_to_host(rank, found, (size_t)rows * sizeof *found));
+        check_ok(shard_copy_to_host(shard_label_rank(plain, labels, -100), expected, (size_t)rows * sizeof *expected));
+        for (int64_t i = 0; i < rows; i++)
+            ck_assert_msg(found[i] == expected[i], "row %lld of %lld, %lld classes, %s: rank %lld, not %lld", (long long)i,
+                          (long long)rows, (long long)classes, shard_dtype_name(dtypes[d].x), (long long)found[i],
+                          (long long)expected[i]);
+    }
+    shard_head_tile = 0;
+    free(x);
+    free(weight);
+    free(bias);
+}
+
+START_TEST(test_counts_ranks)
+{
+    shard_device *device = shard_default_device();
+    const struct shard_head_ops *fused = device->head;
+    for (int d = 0; d < DTYPES; d++)
+        for (int composed = 0; composed < 2; composed++) {
+            device->head = composed ? NULL : fused;
+            check_ranks(_i, d, NULL);
+        }
+    device->head = fused;
+}
+END_TEST
+
+static void counts_ranks(shard_group *world, void *context)
+{
+    (void)context;
+    for (int i = 0; i < SHAPES; i++)
+        check_ranks(i, i % DTYPES, world);
+}
+
+START_TEST(test_counts_ranks_on_ranks)
+{
+    run_ranks(rank_counts[_i], counts_ranks);
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("linear cross-entropy");
@@ -218,5 +295,7 @@ int main(void)
     tcase_add_loop_test(tcase, test_equals_plain, 0, SHAPES);
     tcase_add_loop_test(tcase, test_composed_equals_plain, 0, SHAPES);
     add_ranks_test(tcase, test_equals_plain_on_ranks);
+    tcase_add_loop_test(tcase, test_counts_ranks, 0, SHAPES);
+    add_ranks_test(tcase, test_counts_ranks_on_ranks);
     return test_run(suite);
 }

@@ -179,8 +179,7 @@ START_TEST(test_errors)
         shard_tensor *x = shard_ones(SHARD_SHAPE(2, 3)), *y = shard_ones(SHARD_SHAPE(4));
         shard_tensor *two = shard_full(SHARD_SHAPE(2, 3), 2.0), *wide = shard_full(SHARD_SHAPE(4), 2.0, .dtype = SHARD_FLOAT64);
         load(list_two("x", x, "y", y), list_two("x", two, "z", two));
-        check_error(SHARD_ERROR_SHAPE, "shard_load_state_dict: the source does not fit: 1 missing there (\"y\"); 1 not expected here "
-                                       "(\"z\")");
+        check_error(SHARD_ERROR_SHAPE, "shard_load_state_dict: *missing*y*not expected*z*");
         load(list_two("x", x, "y", y), list_two("x", two, "y", two));
         check_error(SHARD_ERROR_SHAPE, "*: 1 of another shape (\"y\" is [[]2, 3] there, [[]4] here)");
         load(list_two("x", x, "y", y), list_two("x", two, "y", wide));
@@ -191,15 +190,15 @@ START_TEST(test_errors)
         check_error(SHARD_ERROR_SHAPE, "*: 1 placed otherwise (\"x\" is split along 0 there, local here: call "
                                        "shard_collect_state_dict first)");
         shard_load_state_dict(NULL, NULL);
-        check_error(SHARD_ERROR_ARGUMENT, "shard_load_state_dict: tensors is NULL");
+        check_error(SHARD_ERROR_ARGUMENT, "shard_load_state_dict: tensors *");
         shard_tensors *list = list_one("x", x);
         shard_load_state_dict(list, NULL);
-        check_error(SHARD_ERROR_ARGUMENT, "shard_load_state_dict: source is NULL");
+        check_error(SHARD_ERROR_ARGUMENT, "shard_load_state_dict: source *");
         shard_module *linear = shard_nn_linear(3, 2);
         shard_module_load_state_dict(linear, NULL);
-        check_error(SHARD_ERROR_ARGUMENT, "shard_module_load_state_dict: source is NULL");
+        check_error(SHARD_ERROR_ARGUMENT, "shard_module_load_state_dict: source *");
         shard_module_load_state_dict(NULL, list);
-        check_error(SHARD_ERROR_ARGUMENT, "shard_module_load_state_dict: module is NULL");
+        check_error(SHARD_ERROR_ARGUMENT, "shard_module_load_state_dict: module *");
         shard_module_load_state_dict(linear, list);
         check_error(SHARD_ERROR_SHAPE, "shard_module_load_state_dict: the source does not fit: 2 missing there *");
         shard_module_destroy(linear);
@@ -290,7 +289,7 @@ static void relocates_whole_tensors(shard_group *world, void *context)
     {
         shard_tensors *x = list_one("x", shard_ones(SHARD_SHAPE(2, 3))), *y = list_one("x", shard_ones(SHARD_SHAPE(3, 2)));
         ck_assert_ptr_null(shard_relocate_state_dict(x, y));
-        check_error(SHARD_ERROR_SHAPE, "shard_relocate_state_dict: \"x\" is [[]3, 2], not [[]2, 3]");
+        check_error(SHARD_ERROR_SHAPE, "shard_relocate_state_dict: *x*[[]3, 2]*");
         shard_tensors_destroy(x);
         shard_tensors_destroy(y);
     }
@@ -392,8 +391,7 @@ static void fails_alone(shard_group *world, void *context)
         if (first)
             ck_assert_int_eq(shard_save(list, scratch_path("x.safetensors"), NULL, .local = true), SHARD_ERROR_SHAPE);
         shard_agree(world);
-        check_error(shard_last_status(), "rank 0: shard_save: \"part\" is split along 0, and .local saves whole tensors: call "
-                                         "shard_collect_state_dict first");
+        check_error(shard_last_status(), "rank 0: shard_save: *part*shard_collect_state_dict*");
         if (first)
             shard_save(whole, "/nowhere/x.safetensors", NULL, .local = true);
         shard_agree(world);
@@ -409,11 +407,11 @@ static void fails_alone(shard_group *world, void *context)
         if (first)
             shard_save(NULL, "x", NULL, .local = true);
         shard_agree(world);
-        check_error(shard_last_status(), "rank 0: shard_save: tensors is NULL");
+        check_error(shard_last_status(), "rank 0: shard_save: tensors *");
         if (first)
             shard_save(whole, NULL, NULL, .local = true);
         shard_agree(world);
-        check_error(shard_last_status(), "rank 0: shard_save: path is NULL");
+        check_error(shard_last_status(), "rank 0: shard_save: path *");
         ck_assert_int_eq(scratch_count("x.safetensors"), 0);
         shard_tensors_destroy(list);
         shard_tensors_destroy(whole);

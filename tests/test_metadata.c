@@ -98,7 +98,7 @@ START_TEST(test_errors)
     int64_t integer = 17;
     double number = 17;
     ck_assert_int_eq(shard_metadata_get_integer(m, "step", &integer), SHARD_ERROR_ARGUMENT);
-    check_error(SHARD_ERROR_ARGUMENT, "shard_metadata_get_integer: there is no metadata \"step\"");
+    check_error(SHARD_ERROR_ARGUMENT, "shard_metadata_get_integer: *\"step\"*");
     const char *const wrong[] = {"", "x", "1.5", "9223372036854775808", "1 2", "0x10", "\"1\"", "[1]"};
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
         check_ok(shard_metadata_set(m, "step", wrong[i]));
@@ -107,7 +107,7 @@ START_TEST(test_errors)
     }
     check_ok(shard_metadata_set(m, "lr", "1e999"));
     ck_assert_int_eq(shard_metadata_get_number(m, "lr", &number), SHARD_ERROR_ARGUMENT);
-    check_error(SHARD_ERROR_ARGUMENT, "shard_metadata_get_number: metadata \"lr\" is \"1e999\", which is not a number");
+    check_error(SHARD_ERROR_ARGUMENT, "shard_metadata_get_number: *1e999*");
     ck_assert_int_eq(integer, 17);
     ck_assert_double_eq(number, 17);
     ck_assert_int_eq(shard_metadata_set(m, "\xff", "x"), SHARD_ERROR_ARGUMENT);
@@ -115,9 +115,9 @@ START_TEST(test_errors)
     ck_assert_int_eq(shard_metadata_set(m, "x", "\xff"), SHARD_ERROR_ARGUMENT);
     check_error(SHARD_ERROR_ARGUMENT, "*must be UTF-8");
     ck_assert_int_eq(shard_metadata_set(NULL, "x", "y"), SHARD_ERROR_ARGUMENT);
-    check_error(SHARD_ERROR_ARGUMENT, "shard_metadata_set: metadata is NULL");
+    check_error(SHARD_ERROR_ARGUMENT, "shard_metadata_set: metadata *");
     ck_assert_int_eq(shard_metadata_get_number(NULL, "x", &number), SHARD_ERROR_ARGUMENT);
-    check_error(SHARD_ERROR_ARGUMENT, "shard_metadata_get_number: metadata is NULL");
+    check_error(SHARD_ERROR_ARGUMENT, "shard_metadata_get_number: metadata *");
     shard_metadata_destroy(m);
 }
 END_TEST

@@ -39,7 +39,7 @@ START_TEST(test_extend_by_itself)
     check_names(l, "a b x.a x.b");
     ck_assert_ptr_eq(shard_tensors_find(l, "x.b"), shard_tensors_find(l, "b"));
     shard_tensors_extend(l, "", l);
-    check_error(SHARD_ERROR_ARGUMENT, "two tensors are named \"a\"");
+    check_error(SHARD_ERROR_ARGUMENT, "*named \"a\"*");
     check_names(l, "a b x.a x.b");
     shard_tensors_destroy(l);
 }
@@ -49,7 +49,7 @@ START_TEST(test_extend_or_nothing)
 {
     shard_tensors *l = list("a", "x.c"), *from = list("b", "c", "d");
     shard_tensors_extend(l, "x.", from);
-    check_error(SHARD_ERROR_ARGUMENT, "two tensors are named \"x.c\"");
+    check_error(SHARD_ERROR_ARGUMENT, "*named \"x.c\"*");
     check_names(l, "a x.c");
     ck_assert_ptr_null(shard_tensors_find(l, "x.b"));
     shard_tensors_destroy(from);
@@ -82,13 +82,13 @@ START_TEST(test_rename_and_remove)
     check_names(l, "a x c");
     ck_assert(shard_item(shard_tensors_find(l, "x")) == 1 && !shard_tensors_find(l, "b"));
     shard_tensors_rename(l, "a", "c");
-    check_error(SHARD_ERROR_ARGUMENT, "shard_tensors_rename: \"a\" to \"c\", which there is already");
+    check_error(SHARD_ERROR_ARGUMENT, "shard_tensors_rename: \"a\"*");
     shard_tensors_rename(l, "b", "d");
-    check_error(SHARD_ERROR_ARGUMENT, "shard_tensors_rename: there is no tensor \"b\"");
+    check_error(SHARD_ERROR_ARGUMENT, "shard_tensors_rename: *\"b\"*");
     check_ok(shard_tensors_remove(l, shard_tensors_name(l, 0)));
     check_names(l, "x c");
     shard_tensors_remove(l, "a");
-    check_error(SHARD_ERROR_ARGUMENT, "shard_tensors_remove: there is no tensor \"a\"");
+    check_error(SHARD_ERROR_ARGUMENT, "shard_tensors_remove: *\"a\"*");
     char name[16], other[16];
     shard_tensor *one = shard_ones(SHARD_SHAPE(1));
     for (int i = 0; i < 200; i++) {
@@ -109,7 +109,7 @@ START_TEST(test_rename_and_remove)
     shard_tensors_destroy(l);
     l = shard_tensors_create();
     shard_tensors_remove(l, "a");
-    check_error(SHARD_ERROR_ARGUMENT, "shard_tensors_remove: there is no tensor \"a\"");
+    check_error(SHARD_ERROR_ARGUMENT, "shard_tensors_remove: *\"a\"*");
     shard_tensors_destroy(l);
 }
 END_TEST
@@ -120,8 +120,7 @@ START_TEST(test_sampler_sizes)
 {
     int64_t most = INT64_MAX;
     ck_assert_ptr_null(shard_group_sampler_create(most - 1, .members = 1000, .batch = 1000));
-    check_error(SHARD_ERROR_ARGUMENT,
-                "shard_group_sampler: 9223372036854775806 samples and what SHARD_LAST_BATCH_PAD adds overflow");
+    check_error(SHARD_ERROR_ARGUMENT, "shard_group_sampler_create: *SHARD_LAST_BATCH_PAD*overflow*");
     shard_group_sampler *sampler =
         shard_group_sampler_create(most - 1, .members = 1000, .batch = 1000, .last_batch = SHARD_LAST_BATCH_EXACT);
     ck_assert_int_eq(shard_group_sampler_steps(sampler), most / 1000 + 1);
@@ -129,7 +128,7 @@ START_TEST(test_sampler_sizes)
     ck_assert(last.start == most / 1000 * 1000 && last.size == 1);
     shard_range none = shard_group_sampler_local_range(sampler, most / 1000 + 1);
     ck_assert(none.start == 0 && none.size == 0);
-    check_error(SHARD_ERROR_ARGUMENT, "shard_group_sampler_local_range: step 9223372036854776 of 9223372036854776");
+    check_error(SHARD_ERROR_ARGUMENT, "shard_group_sampler_local_range: step 9223372036854776*");
     shard_group_sampler_local_range(sampler, -1);
     check_error(SHARD_ERROR_ARGUMENT, "shard_group_sampler_local_range: step -1 of *");
     ck_assert_int_eq(shard_group_sampler_sample_at(sampler, 0, -1), -1);
@@ -142,7 +141,7 @@ START_TEST(test_sampler_sizes)
     check_error(SHARD_ERROR_ARGUMENT, "shard_group_sampler_sample_at: * of 0 samples*");
     int64_t samples[4], count = 7;
     ck_assert(!shard_group_sampler_next(NULL, samples, &count) && count == 0);
-    check_error(SHARD_ERROR_ARGUMENT, "shard_group_sampler_next: sampler is NULL");
+    check_error(SHARD_ERROR_ARGUMENT, "shard_group_sampler_next: sampler *");
     shard_group_sampler_destroy(sampler);
 }
 END_TEST
@@ -161,7 +160,7 @@ END_TEST
 START_TEST(test_from_host)
 {
     ck_assert_ptr_null(shard_from_host(NULL, SHARD_SHAPE(3)));
-    check_error(SHARD_ERROR_ARGUMENT, "shard_from_host: data is NULL");
+    check_error(SHARD_ERROR_ARGUMENT, "shard_from_host: data *");
     SHARD_SCOPE
         ck_assert_int_eq(shard_numel(shard_from_host(NULL, SHARD_SHAPE(0, 3))), 0);
 }
@@ -173,7 +172,7 @@ START_TEST(test_job_once)
 {
     check_ok(shard_init(NULL, NULL));
     shard_init(NULL, NULL);
-    check_error(SHARD_ERROR_ARGUMENT, "shard_init: called twice; a process joins its job once");
+    check_error(SHARD_ERROR_ARGUMENT, "shard_init: *twice*");
     shard_group *kept = shard_world();
     ck_assert_ptr_nonnull(kept);
     ck_assert_int_eq(shard_finalize(), 0);
@@ -186,7 +185,7 @@ START_TEST(test_job_once)
     check_ok(shard_barrier(shard_world()));
     ck_assert_int_eq(shard_finalize(), 0);
     shard_init(NULL, NULL);
-    check_error(SHARD_ERROR_ARGUMENT, "shard_init: called after shard_finalize; a process joins its job once");
+    check_error(SHARD_ERROR_ARGUMENT, "shard_init: *shard_finalize*");
     SHARD_SCOPE
         ck_assert(shard_item(shard_sum(shard_ones(SHARD_SHAPE(3)))) == 3);
 }

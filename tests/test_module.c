@@ -184,7 +184,7 @@ END_TEST
 START_TEST(test_failure)
 {
     ck_assert_ptr_null(shard_nn_sequential(shard_nn_linear(3, 4), shard_nn_linear(0, 4), shard_nn_dropout(2.0)));
-    check_error(shard_last_status(), "shard_nn_linear: from 0 to 4 features; both must be at least 1");
+    check_error(shard_last_status(), "shard_nn_linear: from 0*");
     ck_assert_ptr_null(shard_nn_conv2d(1, 1, INT64_C(1) << 32));
     check_error(SHARD_ERROR_MEMORY, "*[[]1, 1, 4294967296, 4294967296]: its size overflows");
     ck_assert_ptr_null(shard_forward(NULL, NULL));
@@ -203,13 +203,13 @@ START_TEST(test_one_parent)
     ck_assert_int_eq(shard_module_add_child(parent, "again", child), SHARD_ERROR_ARGUMENT);
     check_error(SHARD_ERROR_ARGUMENT, "*is a child already*");
     ck_assert_int_eq(shard_module_add_child(parent, "itself", parent), SHARD_ERROR_ARGUMENT);
-    check_error(SHARD_ERROR_ARGUMENT, "sequential: \"itself\" would be a child of itself");
+    check_error(SHARD_ERROR_ARGUMENT, "sequential: \"itself\"*");
     shard_module *above = shard_nn_sequential(parent);
     ck_assert_int_eq(shard_module_add_child(child, "above", above), SHARD_ERROR_ARGUMENT);
-    check_error(SHARD_ERROR_ARGUMENT, "relu: \"above\" would be a child of itself");
+    check_error(SHARD_ERROR_ARGUMENT, "relu: \"above\"*");
     ck_assert_int_eq(shard_module_child_count(parent), 1);
     shard_module_destroy(child); /* its parent does */
-    check_error(SHARD_ERROR_ARGUMENT, "shard_module_destroy: a relu that is a child of a sequential, which destroys it");
+    check_error(SHARD_ERROR_ARGUMENT, "shard_module_destroy: *child*");
     ck_assert_ptr_eq(shard_module_child_at(parent, 0), child);
     shard_module_destroy(above);
 
@@ -218,11 +218,11 @@ START_TEST(test_one_parent)
     check_error(SHARD_ERROR_ARGUMENT, "*\"1\", a relu, is a child already*");
     twice_given = shard_nn_relu();
     ck_assert_ptr_null(shard_nn_sequential(shard_nn_linear(0, 1), twice_given, twice_given));
-    check_error(SHARD_ERROR_ARGUMENT, "shard_nn_linear: from 0 to 1 features; both must be at least 1");
+    check_error(SHARD_ERROR_ARGUMENT, "shard_nn_linear: from 0*");
     ck_assert_ptr_null(shard_nn_sequential_of(3, NULL));
     check_error(SHARD_ERROR_ARGUMENT, "shard_nn_sequential_of: modules is NULL*");
     ck_assert_ptr_null(shard_nn_sequential_of(-1, NULL));
-    check_error(SHARD_ERROR_ARGUMENT, "shard_nn_sequential_of: -1 modules");
+    check_error(SHARD_ERROR_ARGUMENT, "shard_nn_sequential_of: -1*");
 }
 END_TEST
 
@@ -239,7 +239,8 @@ START_TEST(test_without_forward)
             ck_assert_ptr_null(shard_forward(module, shard_ones(SHARD_SHAPE(2))));
             check_error(SHARD_ERROR_ARGUMENT, texts[i]);
             ck_assert_ptr_null(shard_module_child(module, "b"));
-            check_error(SHARD_ERROR_ARGUMENT, i ? "a module without a name has no child *" : "holder has no child *");
+            check_error(SHARD_ERROR_ARGUMENT,
+                        i ? "shard_module_child: a module without a name *" : "shard_module_child: holder *");
             shard_module_destroy(module);
         }
 }
@@ -269,7 +270,7 @@ START_TEST(test_shared_weight)
         check_ok(shard_step(sgd));
         ck_assert_double_eq_tol(value_at(weight, 6), before - expected, 1e-6);
         ck_assert_int_eq(shard_module_set_parameter(head, "bias", weight), SHARD_ERROR_ARGUMENT);
-        check_error(SHARD_ERROR_ARGUMENT, "linear has no parameter \"bias\"");
+        check_error(SHARD_ERROR_ARGUMENT, "*linear has no parameter *bias*");
         ck_assert_int_eq(shard_module_set_parameter(head, "weight", shard_zeros(SHARD_SHAPE(3, 4))), SHARD_ERROR_SHAPE);
         check_error(SHARD_ERROR_SHAPE, "linear: \"weight\" is float32 [[]4, 3] (*), not float32 [[]3, 4] (*)");
         ck_assert_int_eq(shard_module_set_parameter(head, "weight", shard_scale(weight, 2)), SHARD_ERROR_ARGUMENT);

@@ -75,10 +75,8 @@ START_TEST(refuses)
     SHARD_SCOPE
     {
         shard_tensor *x = shard_zeros(SHARD_SHAPE(2, 1)), *y = shard_zeros(SHARD_SHAPE(2));
-        check_refused(shard_mse_loss(x, y), SHARD_ERROR_SHAPE,
-                      "shard_mse_loss: an input of shape [[]2, 1] and a target of shape [[]2]; one shape is needed");
-        check_refused(shard_mse_loss(x, x, .reduction = (shard_reduction)7), SHARD_ERROR_ARGUMENT,
-                      "shard_mse_loss: 7 is no reduction");
+        check_refused(shard_mse_loss(x, y), SHARD_ERROR_SHAPE, "shard_mse_loss: *target*");
+        check_refused(shard_mse_loss(x, x, .reduction = (shard_reduction)7), SHARD_ERROR_ARGUMENT, "shard_mse_loss: *reduction*");
         check_refused(shard_mse_loss(x, NULL), SHARD_ERROR_ARGUMENT, "shard_mse_loss: *");
         check_refused(shard_mse_loss(NULL, x), SHARD_ERROR_ARGUMENT, "shard_mse_loss: *");
     }

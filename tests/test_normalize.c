@@ -85,13 +85,12 @@ START_TEST(refuses)
     SHARD_SCOPE
     {
         shard_tensor *x = shard_zeros(SHARD_SHAPE(2, 3));
-        check_refused(shard_normalize(x, 2, 1e-12), SHARD_ERROR_ARGUMENT,
-                      "shard_normalize: dimension 2 of a tensor of shape [[]2, 3]");
-        check_refused(shard_normalize(x, 1, -1), SHARD_ERROR_ARGUMENT, "shard_normalize: eps is -1");
+        check_refused(shard_normalize(x, 2, 1e-12), SHARD_ERROR_ARGUMENT, "shard_normalize: dimension 2 of*");
+        check_refused(shard_normalize(x, 1, -1), SHARD_ERROR_ARGUMENT, "shard_normalize: eps is -1*");
         check_refused(shard_normalize(x, 1, NAN), SHARD_ERROR_ARGUMENT, "shard_normalize: eps is *nan");
         check_refused(shard_normalize(shard_zeros(SHARD_SHAPE(2), .dtype = SHARD_INT64), 0, 0), SHARD_ERROR_SHAPE,
                       "shard_normalize: *int64*");
-        check_refused(shard_normalize(NULL, 0, 1e-12), SHARD_ERROR_ARGUMENT, "shard_normalize: an operand is NULL");
+        check_refused(shard_normalize(NULL, 0, 1e-12), SHARD_ERROR_ARGUMENT, "shard_normalize: an operand *");
     }
 }
 END_TEST
@@ -105,7 +104,7 @@ static void fails_together(shard_group *world, void *context)
     {
         shard_tensor *x = shard_as_split(shard_zeros(SHARD_SHAPE(2, 3)), 1, world, 3 * rank, 6);
         ck_assert_ptr_null(shard_normalize(x, 1, rank == 1 ? -1 : 1e-12));
-        check_error(rank == 1 ? SHARD_ERROR_ARGUMENT : SHARD_ERROR_PEER, "rank 1: shard_normalize: eps is -1");
+        check_error(rank == 1 ? SHARD_ERROR_ARGUMENT : SHARD_ERROR_PEER, "rank 1: shard_normalize: eps *");
     }
 }
 

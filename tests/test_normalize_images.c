@@ -76,7 +76,7 @@ START_TEST(test_refuses)
     SHARD_SCOPE {
         shard_tensor *x = shard_zeros(SHARD_SHAPE(2, 3), .dtype = SHARD_UINT8);
         ck_assert_ptr_null(shard_normalize_images(shard_zeros(SHARD_SHAPE(2, 3)), mean, deviation, SHARD_FLOAT32));
-        check_error(SHARD_ERROR_SHAPE, "shard_normalize_images: from float32 to float32; it makes floating numbers of uint8");
+        check_error(SHARD_ERROR_SHAPE, "shard_normalize_images: *uint8*");
         ck_assert_ptr_null(shard_normalize_images(x, mean, deviation, SHARD_INT64));
         check_error(SHARD_ERROR_SHAPE, "shard_normalize_images: from uint8 to int64; *");
         ck_assert_ptr_null(shard_normalize_images(shard_zeros(SHARD_SHAPE(2, 17), .dtype = SHARD_UINT8), mean, deviation, SHARD_FLOAT32));
@@ -84,11 +84,11 @@ START_TEST(test_refuses)
         ck_assert_ptr_null(shard_normalize_images(shard_zeros(SHARD_SCALAR, .dtype = SHARD_UINT8), mean, deviation, SHARD_FLOAT32));
         check_error(SHARD_ERROR_SHAPE, "shard_normalize_images: a tensor of shape \\[]; *");
         ck_assert_ptr_null(shard_normalize_images(x, mean, (const double[]){1, 0, 1}, SHARD_FLOAT32));
-        check_error(SHARD_ERROR_ARGUMENT, "shard_normalize_images: std of channel 1 is 0; it must be positive");
+        check_error(SHARD_ERROR_ARGUMENT, "shard_normalize_images: std *channel 1*");
         ck_assert_ptr_null(shard_normalize_images(x, mean, (const double[]){1, 1, NAN}, SHARD_FLOAT32));
         check_error(SHARD_ERROR_ARGUMENT, "shard_normalize_images: std of channel 2 is nan; *");
         ck_assert_ptr_null(shard_normalize_images(x, NULL, deviation, SHARD_FLOAT32));
-        check_error(SHARD_ERROR_ARGUMENT, "shard_normalize_images: mean is NULL");
+        check_error(SHARD_ERROR_ARGUMENT, "shard_normalize_images: mean *");
     }
 }
 END_TEST

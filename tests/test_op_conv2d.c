@@ -85,14 +85,11 @@ START_TEST(refuses)
         check_refused(shard_conv2d(x, weight, NULL, .groups = -1), SHARD_ERROR_SHAPE, "shard_conv2d: *groups*");
         check_refused(shard_conv2d(x, shard_zeros(SHARD_SHAPE(5, 3, 3, 3)), NULL, .groups = 2), SHARD_ERROR_SHAPE,
                       "shard_conv2d: *multiples of the groups");
-        check_refused(shard_conv2d(x, shard_zeros(SHARD_SHAPE(4, 6, 3, 6)), NULL), SHARD_ERROR_SHAPE,
-                      "shard_conv2d: a kernel of width 6 (dilation 1) on images of width 5 (padding 0)");
+        check_refused(shard_conv2d(x, shard_zeros(SHARD_SHAPE(4, 6, 3, 6)), NULL), SHARD_ERROR_SHAPE, "shard_conv2d: *width 6*");
         check_refused(shard_conv2d(x, weight, NULL, .dilation = 2), SHARD_ERROR_SHAPE, "shard_conv2d: a kernel of height 3 *");
         check_refused(shard_conv2d(x, weight, NULL, .stride = -1), SHARD_ERROR_ARGUMENT, "shard_conv2d: stride -1*");
-        check_refused(shard_conv2d(x, weight, NULL, .padding_w = -2), SHARD_ERROR_ARGUMENT,
-                      "shard_conv2d: stride 1, padding -2, dilation 1 along the width");
-        check_refused(shard_conv2d(x, weight, shard_zeros(SHARD_SHAPE(6))), SHARD_ERROR_SHAPE,
-                      "shard_conv2d: a bias of shape [[]6] for 4 output channels");
+        check_refused(shard_conv2d(x, weight, NULL, .padding_w = -2), SHARD_ERROR_ARGUMENT, "shard_conv2d: *padding -2*");
+        check_refused(shard_conv2d(x, weight, shard_zeros(SHARD_SHAPE(6))), SHARD_ERROR_SHAPE, "shard_conv2d: a bias *");
         check_refused(shard_conv2d(shard_zeros(SHARD_SHAPE(4, 5, 6)), weight, NULL), SHARD_ERROR_SHAPE,
                       "shard_conv2d: x of shape [[]4, 5, 6] and a weight *are needed");
     }

@@ -185,11 +185,11 @@ static const shard_optimizer_ops *counted;
 static int64_t calls, updated;
 
 static shard_status count_step(const shard_optimizer *optimizer, shard_device *device, int64_t count, const shard_update *updates,
-                               shard_dtype dtype)
+                               shard_update_types types)
 {
     calls++;
     updated += count;
-    return counted->step(optimizer, device, count, updates, dtype);
+    return counted->step(optimizer, device, count, updates, types);
 }
 
 /* Two optimizers of the same parameters: in flat buffers, or each in its own memory. */

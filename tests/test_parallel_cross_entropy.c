@@ -410,8 +410,7 @@ static const struct {
 } troubles[] = {
     {label_out_of_range_on_one, 1, SHARD_ERROR_ARGUMENT, "rank 1: " SAYS "label 1000 at row 3 is outside \\[0, 1000)"},
     {label_out_of_range_on_all, -1, SHARD_ERROR_ARGUMENT, "rank 0: " SAYS "label -7 at row 3 is outside \\[0, 1000)"},
-    {other_labels, -1, SHARD_ERROR_MISMATCH,
-     SAYS "labels on rank 2 differ from those on rank 0; every rank needs the same labels of all rows"},
+    {other_labels, -1, SHARD_ERROR_MISMATCH, SAYS "labels on rank 2 differ*"},
     {no_labels, 2, SHARD_ERROR_ARGUMENT, "rank 2: " SAYS "an operand is NULL"},
     {no_logits_but_probabilities, 0, SHARD_ERROR_ARGUMENT, "rank 0: " SAYS "an operand is NULL"},
     {probabilities_on_one, -1, SHARD_ERROR_MISMATCH, SAYS "options*on rank 1 differ from those on rank 0*"},
@@ -423,13 +422,12 @@ static const struct {
     {other_cap, -1, SHARD_ERROR_MISMATCH, SAYS "options*on rank 1 differ from those on rank 0*"},
     {other_z_loss, -1, SHARD_ERROR_MISMATCH, SAYS "options*on rank 1 differ from those on rank 0*"},
     {row_weight_on_one, -1, SHARD_ERROR_MISMATCH, SAYS "options*on rank 1 differ from those on rank 0*"},
-    {other_row_weights, -1, SHARD_ERROR_MISMATCH,
-     SAYS "row weights on rank 2 differ from those on rank 0; every rank needs the same weights of all rows"},
+    {other_row_weights, -1, SHARD_ERROR_MISMATCH, SAYS "row weights on rank 2 differ*"},
     {weight_on_one, -1, SHARD_ERROR_MISMATCH, SAYS "options*on rank 1 differ from those on rank 0*"},
     {weight_of_another_part, -1, SHARD_ERROR_SHAPE,
      "rank 0: " SAYS "class weights of shape \\[333] that are split along 0, for classes \\[0, 334) of 1000*"},
-    {gap_between_parts, -1, SHARD_ERROR_MISMATCH, SAYS "rank 1 has the logits from class 335 on where class 334 comes next"},
-    {classes_missing, -1, SHARD_ERROR_MISMATCH, SAYS "the ranks have the logits of 999 classes of 1000"},
+    {gap_between_parts, -1, SHARD_ERROR_MISMATCH, SAYS "rank 1 *class 335*class 334*"},
+    {classes_missing, -1, SHARD_ERROR_MISMATCH, SAYS "*999 classes of 1000"},
     {whole_probabilities, -1, SHARD_ERROR_UNSUPPORTED, "rank 0: " SAYS "no rule for a tensor of shape \\[4, 334] that is local"},
     {earlier_error, 2, SHARD_ERROR_IO, "rank 2: the disk is full"},
 };
@@ -443,10 +441,9 @@ static void check_late_error(const trouble *t, int number, shard_tensor *loss)
     ck_assert_int_eq(shard_last_status(), SHARD_OK);
     ck_assert(!shard_device_open(NULL)->ops->host_memory && isnan(shard_item(loss)));
     if (troubles[number].make == label_out_of_range_on_one)
-        check_error(t->rank == 1 ? SHARD_ERROR_ARGUMENT : SHARD_ERROR_MISMATCH,
-                    t->rank == 1 ? SAYS "label 1000 at row 3 is outside \\[0, 1000)" : differs);
+        check_error(t->rank == 1 ? SHARD_ERROR_ARGUMENT : SHARD_ERROR_MISMATCH, t->rank == 1 ? SAYS "label 1000*" : differs);
     else if (troubles[number].make == label_out_of_range_on_all)
-        check_error(SHARD_ERROR_ARGUMENT, SAYS "label -7 at row 3 is outside \\[0, 1000)");
+        check_error(SHARD_ERROR_ARGUMENT, SAYS "label -7*");
     else
         check_error(troubles[number].status, troubles[number].text);
 }

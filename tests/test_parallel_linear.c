@@ -156,7 +156,7 @@ static void splits_whole_heads(shard_group *world, void *context)
     shard_module_destroy(whole);
     shard_module_destroy(parallel);
     ck_assert_ptr_null(shard_nn_parallel_linear(6, 10, SHARD_SPLIT_COLUMN, group, .split_multiple = 4));
-    check_error(SHARD_ERROR_ARGUMENT, "shard_nn_parallel_linear: 10 features are not divided by split_multiple 4");
+    check_error(SHARD_ERROR_ARGUMENT, "shard_nn_parallel_linear: *split_multiple*");
     shard_mesh_destroy(mesh);
 }
 

@@ -46,8 +46,7 @@ START_TEST(refuses)
 {
     SHARD_SCOPE {
         shard_tensor *x = shard_zeros(SHARD_SHAPE(2, 3));
-        check_refused(shard_permute(x, (int[]){0, 0}), SHARD_ERROR_ARGUMENT,
-                      "shard_permute: dimension 0 of a tensor of shape [[]2, 3] is named twice");
+        check_refused(shard_permute(x, (int[]){0, 0}), SHARD_ERROR_ARGUMENT, "shard_permute: *twice*");
         check_refused(shard_permute(x, (int[]){0, 2}), SHARD_ERROR_ARGUMENT, "shard_permute: dimension 2 *");
         check_refused(shard_permute(x, NULL), SHARD_ERROR_ARGUMENT, "shard_permute: *axes*");
         check_refused(shard_transpose(x, 0, -3), SHARD_ERROR_ARGUMENT, "shard_transpose: dimension -3 *");

@@ -502,14 +502,14 @@ static void check_ranges(shard_group *world, void *context)
         shard_tensor *weight = shard_as_split(shard_zeros(SHARD_SHAPE(4, 4)), 0, world, 4 * rank, 9);
         shard_tensor *bias = shard_as_split(shard_zeros(SHARD_SHAPE(4)), 0, world, 4 * rank + 1, 9);
         check_refused(shard_linear(shard_zeros(SHARD_SHAPE(2, 4)), weight, bias), SHARD_ERROR_UNSUPPORTED,
-                      "shard_linear: the weight is split along out, the bias must be in the same way; it is split along 0");
+                      "shard_linear: *bias*");
         check_refused(shard_add(weight, shard_as_split(shard_zeros(SHARD_SHAPE(4, 4)), 0, world, 4 * rank + 1, 9)),
                       SHARD_ERROR_UNSUPPORTED, "shard_add: no rule *");
         /* A part of one row is not repeated over a part of four. */
         check_refused(shard_add(weight, shard_as_split(shard_zeros(SHARD_SHAPE(1, 4)), 0, world, 4 * rank, 9)),
                       SHARD_ERROR_UNSUPPORTED, "shard_add: no rule *");
         check_refused(shard_as_split(shard_zeros(SHARD_SHAPE(4, 512)), 0, world, 4 * rank, INT64_C(1) << 60), SHARD_ERROR_MEMORY,
-                      "a tensor of shape [[]1152921504606846976, 512]: its size overflows");
+                      "*overflows*");
     }
 }
 
@@ -531,9 +531,8 @@ static void check_reshapes(shard_group *world, void *context)
         ck_assert(heads.kind == SHARD_SPLIT && heads.dim == 1 && heads.start == rank && heads.whole == 2);
         shard_placement last = shard_tensor_placement(shard_reshape(x, SHARD_SHAPE(3, 1, 4)));
         ck_assert(last.kind == SHARD_SPLIT && last.dim == 2 && last.start == 4 * rank && last.whole == 8);
-        check_refused(
-            shard_reshape(x, SHARD_SHAPE(3, 1, 2, 2)), SHARD_ERROR_UNSUPPORTED,
-            "shard_reshape: no rule for a tensor of shape [[]3, 4] that is split along 1 as one of shape [[]3, 1, 2, 2]");
+        check_refused(shard_reshape(x, SHARD_SHAPE(3, 1, 2, 2)), SHARD_ERROR_UNSUPPORTED,
+                      "shard_reshape: no rule*split along 1*");
         /* 5 columns from 3 on are no whole heads of 2. */
         shard_tensor *uneven = shard_as_split(shard_zeros(SHARD_SHAPE(3, 4)), 1, world, 3, 8);
         check_refused(shard_reshape(uneven, SHARD_SHAPE(3, -1, 2)), SHARD_ERROR_UNSUPPORTED, "shard_reshape: no rule *");

@@ -98,17 +98,15 @@ START_TEST(refuses)
 {
     SHARD_SCOPE {
         shard_tensor *x = shard_zeros(SHARD_SHAPE(1, 4, 5, 6));
-        check_refused(shard_max_pool2d(x, 5), SHARD_ERROR_SHAPE,
-                      "shard_max_pool2d: a kernel of 5 on images of 4 x 5 with padding 0");
-        check_refused(shard_avg_pool2d(x, 2, .padding = 2), SHARD_ERROR_ARGUMENT,
-                      "shard_avg_pool2d: kernel 2, stride 2, padding 2; the padding may be half the kernel at most");
+        check_refused(shard_max_pool2d(x, 5), SHARD_ERROR_SHAPE, "shard_max_pool2d: *kernel of 5*");
+        check_refused(shard_avg_pool2d(x, 2, .padding = 2), SHARD_ERROR_ARGUMENT, "shard_avg_pool2d: *padding 2*");
         check_refused(shard_avg_pool2d(x, 0), SHARD_ERROR_ARGUMENT, "shard_avg_pool2d: kernel 0*");
         check_refused(shard_avg_pool2d(x, 2, .stride = -2), SHARD_ERROR_ARGUMENT, "shard_avg_pool2d: *stride -2*");
         check_refused(shard_avg_pool2d(x, INT64_MAX, .padding = INT64_MAX / 2), SHARD_ERROR_ARGUMENT, "shard_avg_pool2d: *");
         check_refused(shard_max_pool2d(shard_zeros(SHARD_SHAPE(4, 5, 6)), 2), SHARD_ERROR_SHAPE,
                       "shard_max_pool2d: x has shape [[]4, 5, 6]; images *");
         check_refused(shard_global_avg_pool2d(shard_zeros(SHARD_SHAPE(2, 0, 3, 4))), SHARD_ERROR_SHAPE,
-                      "shard_global_avg_pool2d: images of 0 x 3 have no mean");
+                      "shard_global_avg_pool2d: *0 x 3*");
     }
 }
 END_TEST

@@ -164,7 +164,7 @@ START_TEST(refuses)
         refused(shard_precision_at_k(indices, pairs, 1, shard_full(SHARD_SHAPE(4), NAN)), SHARD_ERROR_ARGUMENT,
                 "shard_precision_at_k: inverse_propensity of class 0 is nan; *");
         refused(shard_precision_at_k(integers(SHARD_SHAPE(2, 3), predicted), pairs, 1, NULL), SHARD_ERROR_ARGUMENT,
-                "shard_precision_at_k: row 2 of pair 4 is outside [[]0, 2)");
+                "shard_precision_at_k: row 2 *");
         static const int64_t twice[] = {0, 0, 4, 4}, turned[] = {1, 0, 4, 5};
         refused(shard_precision_at_k(indices, integers(SHARD_SHAPE(2, 2), twice), 1, NULL), SHARD_ERROR_ARGUMENT,
                 "shard_precision_at_k: row 0 and class 4 of pair 1 do not follow the pair before it; *");

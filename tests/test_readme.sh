@@ -12,7 +12,6 @@ grep -q shard_init "$work/program.c"
     -L"$build/libshard" -Wl,-rpath,"$build/libshard" -lshard
 cd "$work"
 "$build/tools/shardrun" -n 2 ./program >output
-[ "$(grep -c '^step 19 loss' output)" = 2 ]
-[ "$(grep '^step 19' output | sort -u | wc -l)" = 1 ] # the same on both
+[ "$(grep -c '^step 19 loss' output)" = 1 ] # rank 0's
 [ -s model.safetensors ]
 awk '/^step 0 /{ first = $4 } /^step 19 /{ last = $4 } END { exit !(last < first) }' output

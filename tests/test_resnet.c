@@ -119,14 +119,14 @@ END_TEST
 START_TEST(test_refusals)
 {
     ck_assert_ptr_null(shard_resnet(NULL, CLASSES));
-    check_error(SHARD_ERROR_ARGUMENT, "shard_resnet: arch is NULL");
+    check_error(SHARD_ERROR_ARGUMENT, "shard_resnet: arch *");
     ck_assert_ptr_null(shard_resnet("resnet18", CLASSES, .stem = (shard_resnet_stem)2));
-    check_error(SHARD_ERROR_ARGUMENT, "shard_resnet: there is no stem 2");
+    check_error(SHARD_ERROR_ARGUMENT, "shard_resnet: *stem 2*");
     ck_assert_ptr_null(shard_resnet("resnet18", -1));
     check_error(shard_last_status(), "*-1*");
     ck_assert(!shard_resnet_exists(NULL) && shard_resnet_features(NULL) == 0 && shard_resnet_features("vgg") == 0);
     ck_assert_int_eq(shard_resnet_gather_features(NULL, NULL), SHARD_ERROR_ARGUMENT);
-    check_error(SHARD_ERROR_ARGUMENT, "shard_resnet_gather_features: resnet is NULL");
+    check_error(SHARD_ERROR_ARGUMENT, "shard_resnet_gather_features: resnet *");
     shard_module *linear = shard_nn_linear(2, 3);
     ck_assert_int_eq(shard_resnet_gather_features(linear, NULL), SHARD_ERROR_ARGUMENT);
     check_error(SHARD_ERROR_ARGUMENT, "*a module of type \"linear\"*");

@@ -214,7 +214,7 @@ START_TEST(test_no_memory)
         shard_safetensors header;
         allocations_left = at;
         if (shard_safetensors_parse(&header, "path", text, strlen(text), 1) != SHARD_OK) {
-            check_error(SHARD_ERROR_MEMORY, "no memory for the metadata of path");
+            check_error(SHARD_ERROR_MEMORY, "no memory*metadata*");
             failures++;
         }
         shard_safetensors_free(&header);
@@ -490,7 +490,7 @@ START_TEST(test_inspect)
     ck_assert_ptr_null(shard_inspect(scratch_path("."), NULL));
     check_error(SHARD_ERROR_IO, "cannot read */.: it is not a regular file");
     ck_assert_ptr_null(shard_inspect(NULL, NULL));
-    check_error(SHARD_ERROR_ARGUMENT, "shard_inspect: path is NULL");
+    check_error(SHARD_ERROR_ARGUMENT, "shard_inspect: path *");
 }
 END_TEST
 

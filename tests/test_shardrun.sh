@@ -28,7 +28,7 @@ expect "a rank that leaves" 1 "rank 2: error peer: rank 1 has left: it did not c
 expect "the deadline" 1 "rank 0: error timeout: rank 1 did not come to shard_barrier within 1 s" \
     env SHARD_TIMEOUT=1 "$shardrun" -n 3 "$program" late 1
 expect "ranks that do not want to end" 4 "^shardrun: ending 2 ranks\$" "$shardrun" -n 3 "$program" stubborn 1
-expect "ranks without a world" 0 "none of the 2 ranks joined the others: does .* call shard_init" "$shardrun" -n 2 "$program" lonely
+expect "ranks without a world" 0 "none of the 2 ranks called shard_init.* shard_init_with" "$shardrun" -n 2 "$program" lonely
 
 expect "help" 0 "^Usage: shardrun -n N" "$shardrun" --help
 expect "no number" 2 "how many ranks" "$shardrun" "$program"

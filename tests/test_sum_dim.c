@@ -95,14 +95,13 @@ START_TEST(refuses)
     SHARD_SCOPE
     {
         shard_tensor *x = shard_zeros(SHARD_SHAPE(2, 3));
-        check_refused(shard_sum_dim(x, 2, false), SHARD_ERROR_ARGUMENT,
-                      "shard_sum_dim: dimension 2 of a tensor of shape [[]2, 3]");
+        check_refused(shard_sum_dim(x, 2, false), SHARD_ERROR_ARGUMENT, "shard_sum_dim: dimension 2 of*");
         check_refused(shard_mean_dim(x, -3, false), SHARD_ERROR_ARGUMENT, "shard_mean_dim: dimension -3 of *");
         check_refused(shard_sum_dim(shard_zeros(SHARD_SCALAR), 0, false), SHARD_ERROR_ARGUMENT,
                       "shard_sum_dim: dimension 0 of *");
         check_refused(shard_mean_dim(shard_zeros(SHARD_SHAPE(2), .dtype = SHARD_INT64), 0, false), SHARD_ERROR_SHAPE,
                       "shard_mean_dim: *int64*");
-        check_refused(shard_sum_dim(NULL, 0, false), SHARD_ERROR_ARGUMENT, "shard_sum_dim: an operand is NULL");
+        check_refused(shard_sum_dim(NULL, 0, false), SHARD_ERROR_ARGUMENT, "shard_sum_dim: an operand *");
     }
 }
 END_TEST

@@ -60,4 +60,40 @@ script tools/setup ''
 expect "a check that does not build" 1 "^0 passed, 1 failed, 0 skipped\$" tools/check --quick
 expect "in the last line" 0 "^0 passed, 1 failed, 0 skipped\$" sh -c 'tools/check --quick | tail -n 1'
 
+# shard-bench head: the ranks' steps, their phases and the machine's limits, in a file.
+script bench "SHARD_BUILD='$build' '$source/tools/shardrun' -n 2 '$source/tools/shard-bench' head --features 24 --batch 8 --steps 3 \"\$@\""
+# The numbers of the file agree, and the ratio and the other head are there if asked for.
+cat >numbers.py <<'END'
+import json, sys
+both = sys.argv[1] == "both"
+run = json.load(open("head.json"))
+times = [run["step_seconds"], *run["phases"].values()]
+assert list(run["phases"]) == ["gather", "forward", "backward", "update"], run["phases"]
+assert all(0 < time["min"] <= time["median"] <= time["max"] for time in times), times
+assert max(phase["min"] for phase in run["phases"].values()) < run["step_seconds"]["max"], times
+assert run["limit_seconds"] == max(run["product_seconds"], run["memory_seconds"]) > 0
+assert abs(run["share_of_limit"] * run["step_seconds"]["median"] / run["limit_seconds"] - 1) < 1e-3
+size = {"float32": 4, "bfloat16": 2}[run["dtype"]]
+states = {"sgd": 0, "momentum": 1, "adamw": 2}[run["optimizer"]]
+rows = (run["classes"] + 1) // 2
+assert run["ranks"] == 2 and run["head"] == sys.argv[1] and run["steps"] == 3
+assert run["library_bytes"] >= (1 + states) * rows * run["features"] * size * (1 + both), run["library_bytes"]
+assert run["rss_bytes"] > 1e6 and run["page_faults"] >= 0
+assert both == ("ratio" in run) == ("plain" in run)
+if both:
+    ratio = run["plain"]["step_seconds"]["median"] / run["step_seconds"]["median"]
+    assert abs(ratio / run["ratio"] - 1) < 1e-3
+print("numbers agree")
+END
+for case in "float32 momentum fused" "bfloat16 adamw fused" "float32 sgd plain" "bfloat16 momentum both"; do
+    # shellcheck disable=SC2086 # words
+    set -- $case
+    expect "head, $case" 0 "300 classes, 24 features, batch 8, $1, $2, 2 ranks" ./bench --classes 300 --dtype "$1" --optimizer "$2" --head "$3" --json head.json
+    expect "numbers of head, $case" 0 "^numbers agree" python3 numbers.py "$3"
+done
+expect "turns" 0 "^  ratio of plain to fused [0-9]" ./bench --classes 300
+expect "no option" 2 "^bench_head: --dtype int8: not a value of it" env SHARD_BUILD="$build" "$source/tools/shard-bench" head --dtype int8
+expect "rows that ranks cannot divide" "*" "^bench_head: --batch" ./bench --batch 7
+expect "head, not built" 2 "bench_head is not there; build it: tools/build release" env SHARD_BUILD="$project" "$source/tools/shard-bench" head --steps 1
+
 finish

@@ -183,16 +183,14 @@ START_TEST(refuses)
     SHARD_SCOPE
     {
         shard_tensor *x = shard_zeros(SHARD_SHAPE(2, 3));
-        check_refused(shard_max_dim(x, 2, false, &indices), SHARD_ERROR_ARGUMENT,
-                      "shard_max_dim: dimension 2 of a tensor of shape [[]2, 3]");
+        check_refused(shard_max_dim(x, 2, false, &indices), SHARD_ERROR_ARGUMENT, "shard_max_dim: dimension 2 of*");
         ck_assert_ptr_null(indices);
         check_refused(shard_min_dim(shard_zeros(SHARD_SHAPE(2, 0)), 1, false, NULL), SHARD_ERROR_SHAPE,
-                      "shard_min_dim: a tensor of shape [[]2, 0] has no elements along dimension 1");
+                      "shard_min_dim: *no elements*");
         check_refused(shard_argmax(shard_zeros(SHARD_SHAPE(2), .dtype = SHARD_INT64), 0, false), SHARD_ERROR_SHAPE,
                       "shard_argmax: *int64*");
-        check_refused(shard_argmin(NULL, 0, false), SHARD_ERROR_ARGUMENT, "shard_argmin: an operand is NULL");
-        check_refused(shard_top_k(x, 4, NULL), SHARD_ERROR_ARGUMENT,
-                      "shard_top_k: k is 4 for 3 elements along the last dimension");
+        check_refused(shard_argmin(NULL, 0, false), SHARD_ERROR_ARGUMENT, "shard_argmin: an operand *");
+        check_refused(shard_top_k(x, 4, NULL), SHARD_ERROR_ARGUMENT, "shard_top_k: k is 4*");
         check_refused(shard_top_k(x, -1, NULL), SHARD_ERROR_ARGUMENT, "shard_top_k: k is -1 *");
         check_refused(shard_top_k(shard_zeros(SHARD_SCALAR), 1, NULL), SHARD_ERROR_ARGUMENT, "shard_top_k: dimension -1 of *");
     }
@@ -209,8 +207,7 @@ static void fails_together(shard_group *world, void *context)
     {
         shard_tensor *x = shard_as_split(shard_zeros(SHARD_SHAPE(2, part.size)), 1, world, part.start, 9);
         ck_assert_ptr_null(shard_top_k(x, rank == 1 ? 10 : 3, NULL));
-        check_error(rank == 1 ? SHARD_ERROR_ARGUMENT : SHARD_ERROR_PEER,
-                    "rank 1: shard_top_k: k is 10 for 9 elements along the last dimension");
+        check_error(rank == 1 ? SHARD_ERROR_ARGUMENT : SHARD_ERROR_PEER, "rank 1: shard_top_k: k is 10*");
         ck_assert_ptr_null(shard_top_k(x, rank == 2 ? 2 : 3, NULL));
         check_error(SHARD_ERROR_MISMATCH, "shard_top_k: dtype, k or whole shape on rank 2 differ from those on rank 0*");
         shard_tensor *gap = shard_as_split(shard_zeros(SHARD_SHAPE(2, 2)), 1, world, 3 * rank, 9);

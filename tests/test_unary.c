@@ -139,8 +139,7 @@ START_TEST(refuses)
     SHARD_SCOPE
     {
         check_refused(shard_relu(NULL), SHARD_ERROR_ARGUMENT, "shard_relu: *");
-        check_refused(shard_gelu(shard_zeros(SHARD_SHAPE(2), .dtype = SHARD_INT64)), SHARD_ERROR_SHAPE,
-                      "shard_gelu: operand 0 is int64; a floating dtype is needed (shard_cast)");
+        check_refused(shard_gelu(shard_zeros(SHARD_SHAPE(2), .dtype = SHARD_INT64)), SHARD_ERROR_SHAPE, "shard_gelu: *int64*");
         check_refused(shard_clamp(shard_zeros(SHARD_SHAPE(2)), NAN, 1), SHARD_ERROR_ARGUMENT, "shard_clamp: bounds nan and 1; *");
         check_refused(shard_clamp(NULL, 0, 1), SHARD_ERROR_ARGUMENT, "shard_clamp: *");
         check_refused(shard_pow_scalar(NULL, 2), SHARD_ERROR_ARGUMENT, "shard_pow_scalar: *");

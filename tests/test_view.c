@@ -80,8 +80,8 @@ START_TEST(slices)
                 ck_assert_int_eq(own[i], whole[i / size * 7 + starts[part] + i % size]);
             ck_assert_int_eq(shard_tensor_size(shard_slice(x, 0, 2, part % 2), 0), 2 - part % 2);
         }
-        check_refused(shard_slice(x, 0, 2, 2), SHARD_ERROR_ARGUMENT, "shard_slice: slice 2 of 2 slices");
-        check_refused(shard_slice(x, 0, 0, 0), SHARD_ERROR_ARGUMENT, "shard_slice: slice 0 of 0 slices");
+        check_refused(shard_slice(x, 0, 2, 2), SHARD_ERROR_ARGUMENT, "shard_slice: slice 2 of*");
+        check_refused(shard_slice(x, 0, 0, 0), SHARD_ERROR_ARGUMENT, "shard_slice: slice 0 of*");
         check_refused(shard_slice(x, 2, 1, 0), SHARD_ERROR_ARGUMENT, "shard_slice: dimension 2 of *");
     }
 }
@@ -104,8 +104,7 @@ START_TEST(refuses)
 {
     SHARD_SCOPE {
         shard_tensor *x = shard_zeros(SHARD_SHAPE(3, 4));
-        check_refused(shard_reshape(x, SHARD_SHAPE(5, -1)), SHARD_ERROR_SHAPE,
-                      "shard_reshape: a tensor of shape [[]3, 4], 12 elements, cannot be of shape [[]5, -1]");
+        check_refused(shard_reshape(x, SHARD_SHAPE(5, -1)), SHARD_ERROR_SHAPE, "shard_reshape: *12 elements*");
         check_refused(shard_reshape(x, SHARD_SHAPE(3, 5)), SHARD_ERROR_SHAPE, "*cannot be of shape*");
         check_refused(shard_reshape(x, SHARD_SHAPE(-1, 3, -1)), SHARD_ERROR_SHAPE, "shard_reshape: two sizes of * are -1");
         check_refused(shard_reshape(x, SHARD_SHAPE(-2, -6)), SHARD_ERROR_SHAPE, "*a size is negative");
@@ -114,8 +113,7 @@ START_TEST(refuses)
         check_refused(shard_reshape(x, SHARD_SHAPE((int64_t)1 << 40, (int64_t)1 << 40)), SHARD_ERROR_MEMORY, "*overflows");
         check_refused(shard_flatten(x, 1, 0), SHARD_ERROR_ARGUMENT, "shard_flatten: dimensions 1 to 0 *");
         check_refused(shard_flatten(x, 0, 2), SHARD_ERROR_ARGUMENT, "shard_flatten: dimension 2 *");
-        check_refused(shard_narrow(x, 0, 2, 2), SHARD_ERROR_SHAPE,
-                      "shard_narrow: 2 elements from 2 on along dimension 0 of a tensor of shape [[]3, 4]");
+        check_refused(shard_narrow(x, 0, 2, 2), SHARD_ERROR_SHAPE, "shard_narrow: 2 elements from*");
         check_refused(shard_narrow(x, -1, 2, 3), SHARD_ERROR_SHAPE, "shard_narrow: 3 elements from 2 on along dimension 1 of *");
         check_refused(shard_narrow(x, 2, 0, 1), SHARD_ERROR_ARGUMENT, "shard_narrow: dimension 2 of *");
         check_refused(shard_narrow(x, 0, -1, 2), SHARD_ERROR_SHAPE, "shard_narrow: *");

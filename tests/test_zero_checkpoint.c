@@ -29,8 +29,24 @@ static shard_optimizer *adam_of(shard_tensors *parameters, zero_way options)
     return shared_out(adam_of_list(parameters, .lr = 0.02), options);
 }
 
+/* State of another dtype than the parameters', and a compensation. */
+static shard_optimizer *compensated_of(shard_tensors *parameters, zero_way options)
+{
+    return shared_out(adam_of_list(parameters, .lr = 0.02, .rounding = SHARD_ROUNDING_KAHAN, .state_dtype = SHARD_BFLOAT16),
+                      options);
+}
+
+/* Rounded at random; state by rows, of whole parameters. */
+static shard_optimizer *rowwise_of(shard_tensors *parameters, zero_way options)
+{
+    options.partition = SHARD_ZERO_WHOLE;
+    return shared_out(
+        rowwise_adam_of_list(parameters, .lr = 0.02, .weight_decay = 0, .rounding = SHARD_ROUNDING_STOCHASTIC, .seed = 3),
+        options);
+}
+
 typedef shard_optimizer *optimizer_maker(shard_tensors *, zero_way);
-static optimizer_maker *const makers[] = {sgd_of, adam_of};
+static optimizer_maker *const makers[] = {sgd_of, adam_of, compensated_of, rowwise_of};
 
 /* Parameters and the optimizer's state. */
 static shard_tensors *all_of(shard_tensors *parameters, shard_optimizer *optimizer)
@@ -432,7 +448,7 @@ int main(void)
     scratch_open();
     Suite *suite = suite_create("zero checkpoint");
     TCase *tcase = test_case(suite, "checkpoint");
-    tcase_add_loop_test(tcase, test_sorts, 0, 2 * WRITERS);
+    tcase_add_loop_test(tcase, test_sorts, 0, (int)(sizeof makers / sizeof *makers) * WRITERS);
     tcase_add_loop_test(tcase, test_split, 0, SPLIT_WRITERS);
     tcase_add_loop_test(tcase, test_narrow, 0, 2);
     tcase_add_loop_test(tcase, test_frozen, 0, 4);

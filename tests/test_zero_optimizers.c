@@ -7,7 +7,7 @@
 #include <math.h>
 #include <stdlib.h>
 
-typedef enum kind { ADAM, ADAMW, LARS, LAMB, CLIPPED_SGD, KINDS } kind;
+typedef enum kind { ADAM, ADAMW, STOCHASTIC, KAHAN, ROWWISE, LARS, LAMB, CLIPPED_SGD, KINDS } kind;
 
 static shard_optimizer *make(kind k, shard_tensors *parameters)
 {
@@ -16,6 +16,14 @@ static shard_optimizer *make(kind k, shard_tensors *parameters)
         return adam_of_list(parameters, .lr = 0.01, .weight_decay = 0.1);
     case ADAMW:
         return adamw_of_list(parameters, .lr = 0.01, .weight_decay = 0.1, .amsgrad = true, .decay_1d = false);
+    case STOCHASTIC:
+        return adamw_of_list(parameters, .lr = 0.01, .rounding = SHARD_ROUNDING_STOCHASTIC, .seed = 5,
+                             .state_dtype = SHARD_BFLOAT16);
+    case KAHAN:
+        return sgd_of_list(parameters, .lr = 0.001, .momentum = 0.9, .rounding = SHARD_ROUNDING_KAHAN,
+                           .state_dtype = SHARD_FLOAT32);
+    case ROWWISE:
+        return rowwise_adam_of_list(parameters, .lr = 0.01, .rounding = SHARD_ROUNDING_STOCHASTIC, .seed = 5);
     case LARS:
         return lars_of_list(parameters, .lr = 0.5, .momentum = 0.9, .weight_decay = 0.01, .trust_coefficient = 0.02);
     case LAMB:
@@ -41,7 +49,7 @@ static zero_case case_of(int index)
         return c;
     }
     zero_case c = {.kind = (kind)(index % KINDS), .options = {.stage = index / KINDS + 1}};
-    c.options.partition = index % 2 ? SHARD_ZERO_WHOLE : SHARD_ZERO_EVEN;
+    c.options.partition = index % 2 || c.kind == ROWWISE ? SHARD_ZERO_WHOLE : SHARD_ZERO_EVEN;
     c.options.bucket_mib = index % 3 == 1 ? 3e-4 : 0;
     c.options.overlap = c.kind == ADAM && c.options.stage > 1;
     return c;
@@ -65,7 +73,7 @@ static void step(kind k, shard_optimizer *const *optimizer)
 static double tolerance(kind k)
 {
     bool through_nccl = getenv("SHARD_CUDA_EMULATION_DEVICES") != NULL;
-    return k <= ADAMW && !through_nccl && products_are_exact() ? 0 : 2e-6;
+    return k <= ROWWISE && !through_nccl && products_are_exact() ? 0 : 2e-6;
 }
 
 static void equals_alone(shard_group *world, void *context)
@@ -109,7 +117,8 @@ static void equals_on_a_mesh(shard_group *world, void *context)
     shard_optimizer *optimizer[2];
     shard_tensors *parameters[2];
     for (int i = 0; i < 2; i++) {
-        model[i] = make_split_model(c->options.stage % 2 ? SHARD_SPLIT_COLUMN : SHARD_SPLIT_ROW, group);
+        bool columns = c->options.stage % 2 || c->kind == ROWWISE; /* which needs whole rows */
+        model[i] = make_split_model(columns ? SHARD_SPLIT_COLUMN : SHARD_SPLIT_ROW, group);
         parameters[i] = shard_parameters(model[i]);
         optimizer[i] = make(c->kind, shard_parameters(model[i]));
     }

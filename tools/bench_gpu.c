@@ -222,14 +222,14 @@ static void run_sgd(void *context)
 {
     const stepping *s = context;
     shard_sgd_arguments options = {.momentum = 0.9};
-    m.device->ops->sgd(m.device, s->count, s->updates, &options, SHARD_FLOAT32);
+    m.device->ops->sgd(m.device, s->count, s->updates, &options, shard_update_types_of(SHARD_FLOAT32));
 }
 
 static void run_adamw(void *context)
 {
     const stepping *s = context;
     shard_adam_arguments options = {.beta1 = 0.9, .beta2 = 0.999, .eps = 1e-8, .decoupled = true};
-    m.device->ops->adam(m.device, s->count, s->updates, &options, SHARD_FLOAT32);
+    m.device->ops->adam(m.device, s->count, s->updates, &options, shard_update_types_of(SHARD_FLOAT32));
 }
 
 static void run_norm(void *context)

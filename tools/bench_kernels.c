@@ -159,8 +159,17 @@ BENCH(embedding_backward, CALL(embedding_backward, N / LONG, LONG, 0, N / LONG, 
     {                                                                                                                            \
         .size = N, .lr = 1e-6, .weight_decay = 1e-4, .step = 2, .gradient = m.a, .value = m.c, .state = { m.b, m.d }             \
     }
-BENCH(sgd_step, CALL(sgd, 1, STEPPED, &sgd, m.dtype))
-BENCH(adamw_step, CALL(adam, 1, STEPPED, &adam, m.dtype))
+BENCH(sgd_step, CALL(sgd, 1, STEPPED, &sgd, shard_update_types_of(m.dtype)))
+BENCH(adamw_step, CALL(adam, 1, STEPPED, &adam, shard_update_types_of(m.dtype)))
+/* A 16-bit value, by a gradient of its type. */
+static shard_update_types rounded_at_random(void)
+{
+    shard_update_types types = shard_update_types_of(m.dtype);
+    types.stochastic = true;
+    return types;
+}
+BENCH(sgd_stochastic, CALL(sgd, 1, STEPPED, &(shard_sgd_arguments){0}, rounded_at_random()))
+BENCH(sgd_plain, CALL(sgd, 1, STEPPED, &(shard_sgd_arguments){0}, shard_update_types_of(m.dtype)))
 BENCH(power_sum, CALL(power_sum, N, 2, m.a, m.sums, m.dtype))
 
 enum { READ, WRITE, COPY, UPDATE, PLAIN };
@@ -215,6 +224,8 @@ static const struct {
     {"embedding [*, 1024]", embedding, 2, COPY},
     {"embedding_backward", embedding_backward, 2, COPY},
     {"sgd momentum", sgd_step, 5, UPDATE},
+    {"sgd", sgd_plain, 3, UPDATE},
+    {"sgd, rounded at random", sgd_stochastic, 3, UPDATE},
     {"adamw", adamw_step, 7, UPDATE},
     {"power_sum of squares", power_sum, 1, READ},
 };

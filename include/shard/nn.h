@@ -94,10 +94,10 @@ SHARD_API shard_tensor *shard_parallel_linear(shard_tensor *x, shard_tensor *wei
 /*
  * A classifier: a COLUMN layer (or, with group NULL, a local one) for models with very many classes. While it trains,
  * neither its logits nor the gradient of its weight are in memory as a whole:
- *   - its forward's result is computed when its values are needed. shard_cross_entropy of this result with labels does not
- *     need them: it is shard_linear_cross_entropy then. Any other use computes them, once: operations, also views, and losses
- *     with probabilities, a label rank, logit_scale or soft_cap. Exponentials of some logits are kept until the step, in at
- *     most an eighth of the weight's bytes in float32.
+ *   - its forward's result is computed when its values are needed. shard_cross_entropy of this result with labels, also with a
+ *     label rank, is shard_linear_cross_entropy and does not need them; with pairs shard_binary_cross_entropy_with_logits is
+ *     shard_linear_binary_cross_entropy. Any other use computes them, once: operations, also views, and losses with
+ *     probabilities. Exponentials of some are kept until the step, in at most an eighth of the weight's bytes in float32.
  *   - the gradient of weight and bias that this loss gives is computed when it is needed. shard_step does not need it: it
  *     computes the gradient for some rows of the weight at a time, and updates them. The norm of shard_clip_grad_norm and
  *     the check of a gradient scaler pass over the gradient in the same way, each at the cost of another pass. LARS and

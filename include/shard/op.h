@@ -305,6 +305,8 @@ typedef enum shard_reduction {
     SHARD_REDUCTION_BATCH_MEAN, /* the sum divided by the number of rows; of shard_binary_cross_entropy_with_logits alone */
 } shard_reduction;
 
+typedef struct shard_margin_logits_options shard_margin_logits_options;
+
 typedef struct shard_cross_entropy_options {
     size_t size;
     shard_tensor *weight;      /* [classes], or split like the logits' classes; NULL: ones */
@@ -315,9 +317,12 @@ typedef struct shard_cross_entropy_options {
     double z_loss;             /* z_loss * lse^2 is added to a row's loss, where lse = log(sum(exp(logits))); 0 */
     double logit_scale;        /* logits are multiplied by it first; above 0; 1 */
     double soft_cap;           /* then become soft_cap * tanh(logits / soft_cap); 0: they do not */
+    shard_tensor *sample;      /* shard_sample_classes: the classes that count; NULL: all */
+    bool normalized;           /* logits are cosines of x and the weight's rows: see shard_linear_cross_entropy; false */
+    const shard_margin_logits_options *margin; /* SHARD_MARGIN(.m2 = 0.5): shard_margin_logits of the logits; NULL: none */
 } shard_cross_entropy_options;
 #define SHARD_CROSS_ENTROPY_OPTIONS_VALUES                                                                                       \
-    sizeof(shard_cross_entropy_options), NULL, -100, 0.0, SHARD_REDUCTION_MEAN, NULL, 0.0, 1.0, 0.0
+    sizeof(shard_cross_entropy_options), NULL, -100, 0.0, SHARD_REDUCTION_MEAN, NULL, 0.0, 1.0, 0.0, NULL, false, NULL
 #define SHARD_CROSS_ENTROPY_OPTIONS_INIT {SHARD_CROSS_ENTROPY_OPTIONS_VALUES}
 /* logits [..., classes] and labels int64 [...], or probabilities like the logits: a scalar, or of
  * the labels' shape for NONE. As torch.nn.functional.cross_entropy, but classes are the last dimension (torch: the
@@ -355,16 +360,48 @@ SHARD_API shard_tensor *shard_cross_entropy_with(shard_tensor *logits, shard_ten
  * in the backward's. x [..., in] and labels int64 [...]; weight [classes, in], whole or split along classes; bias [classes]
  * or NULL; all of one dtype, or x of 16 bits (as under SHARD_AUTOCAST) with a float32 weight, whose tiles are
  * then rounded. The loss is float64 for float64, else float32; the options' weight may have any floating dtype. With
- * logit_scale or soft_cap it is the two functions, with their logits.
+ * soft_cap and label_smoothing the gradient of x costs another sweep in the backward.
+ * .normalized: x and the weight's rows are divided by their norms, as by shard_normalize with an eps of 1e-12; there is no bias.
+ * .margin: then the labels' logits get the margin, and all of them its scale; its ignore_index is not read. Together they
+ * are shard_normalize of x and of the weight, shard_linear, shard_margin_logits and this loss, with exact derivatives, and
+ * neither logits nor a normalized weight is in memory. shard_cross_entropy of the logits of shard_nn_parallel_classifier in
+ * training has both options too; of other logits, which are cosines then, it has .margin alone. Neither with a soft cap.
  * Rows that are split over a group give SHARD_REDUCTION_NONE alone. All ranks of the weight's group have the same x and
- * labels, as for a column-parallel layer. Differs from the two functions by rounding. As PyTorch's
+ * labels, as for a column-parallel layer. Differs from the two functions by rounding.
+ * *label_rank (NULL: not wanted) is as for shard_cross_entropy: it is counted in the forward's sweep, after a product of x with
+ * the labels' rows of the weight, whose logits are exchanged if classes are split. As PyTorch's
  * torch.nn.functional.linear_cross_entropy; Apple's cut cross-entropy, Liger's fused linear cross-entropy.
  * Collective over the weight's group if it is split. */
 #define shard_linear_cross_entropy(x, weight, bias, ...)                                                                         \
     SHARD_GIVEN(shard_linear_cross_entropy_with(                                                                                 \
-        x, weight, bias, SHARD_OPTIONS(shard_cross_entropy_options, SHARD_CROSS_ENTROPY_OPTIONS, __VA_ARGS__)))
+        x, weight, bias, SHARD_OPTIONS(shard_cross_entropy_options, SHARD_CROSS_ENTROPY_OPTIONS, __VA_ARGS__), NULL))
 SHARD_API shard_tensor *shard_linear_cross_entropy_with(shard_tensor *x, shard_tensor *weight, shard_tensor *bias,
-                                                        shard_tensor *target, const shard_cross_entropy_options *options);
+                                                        shard_tensor *target, const shard_cross_entropy_options *options,
+                                                        shard_tensor **label_rank);
+/* The macro with *label_rank. */
+#define shard_linear_cross_entropy_with_rank(x, weight, bias, target, ...)                                                       \
+    SHARD_GIVEN(shard_linear_cross_entropy_with(                                                                                 \
+        x, weight, bias, target, SHARD_OPTIONS_BEFORE(shard_cross_entropy_options, SHARD_CROSS_ENTROPY_OPTIONS, __VA_ARGS__)))
+
+/* The classes of a step's sample, for the option .sample of shard_linear_cross_entropy and, with labels, of shard_cross_entropy
+ * of the logits of shard_nn_parallel_classifier in training: this rank's, int64 [n], in ascending order, in the host's memory.
+ * weight [classes, ...] is the last layer's, whole or split along classes; of it the shape and the placement alone are read.
+ *
+ * A class is in the sample if it is one of the labels (of any shape; all ranks have the same ones), or if a random number in
+ * [0, 1), which depends on seed, step and class alone, is below rate. So the sample is the same for any number of ranks, and
+ * again after a checkpoint is loaded, and has about rate * classes classes. Any other ascending list of this rank's classes
+ * which has the labels is a sample, too, as one of hard negatives.
+ *
+ * With a sample, the softmax, label smoothing and gradients are those of a layer of these classes alone. Of a classifier's
+ * deferred gradient shard_step updates the sampled rows and their optimizer state alone: weight decay and momentum do not move
+ * other rows. Micro-batches with one sample, drawn with all their labels, add up to such a gradient. A gradient that is
+ * computed as a whole (shard_nn_parallel_classifier says when; of micro-batches with several samples; of a bias always) has
+ * zeros in the other rows, which weight decay and momentum then do move. Evaluation takes no sample: all classes.
+ *
+ * Waits for the device of the labels, as the loss with a sample does. Errors: ARGUMENT, a rate outside [0, 1], a negative step;
+ * UNSUPPORTED, in a graph's capture. Not collective. As Partial FC (An et al. 2022), which draws per rank. */
+SHARD_API shard_tensor *shard_sample_classes(shard_tensor *labels, shard_tensor *weight, double rate, uint64_t seed,
+                                             int64_t step);
 
 typedef struct shard_binary_cross_entropy_options {
     size_t size;
@@ -372,9 +409,10 @@ typedef struct shard_binary_cross_entropy_options {
     shard_tensor *weight;      /* [classes], or split like them: a factor of a class's losses; NULL: ones */
     shard_tensor *row_weight;  /* [rows...], any floating dtype: a factor of a row's losses; NULL: ones */
     shard_reduction reduction; /* the mean is over rows times all classes; weights do not change the divisor */
+    bool gradient_only;        /* of a reduction: the loss is 0, as its value is not computed; its gradients are as ever */
 } shard_binary_cross_entropy_options;
 #define SHARD_BINARY_CROSS_ENTROPY_OPTIONS_VALUES                                                                                \
-    sizeof(shard_binary_cross_entropy_options), NULL, NULL, NULL, SHARD_REDUCTION_MEAN
+    sizeof(shard_binary_cross_entropy_options), NULL, NULL, NULL, SHARD_REDUCTION_MEAN, false
 #define SHARD_BINARY_CROSS_ENTROPY_OPTIONS_INIT                                                                                  \
     {                                                                                                                            \
         SHARD_BINARY_CROSS_ENTROPY_OPTIONS_VALUES                                                                                \
@@ -399,6 +437,26 @@ typedef struct shard_binary_cross_entropy_options {
         logits, SHARD_OPTIONS(shard_binary_cross_entropy_options, SHARD_BINARY_CROSS_ENTROPY_OPTIONS, __VA_ARGS__)))
 SHARD_API shard_tensor *shard_binary_cross_entropy_with_logits_with(shard_tensor *logits, shard_tensor *target,
                                                                     const shard_binary_cross_entropy_options *options);
+
+/* shard_binary_cross_entropy_with_logits(shard_linear(x, weight, bias), target, ...) without the logits, as
+ * shard_linear_cross_entropy: the same operands, and pairs as the target. One sweep over the weight gives the loss and the
+ * gradient of x, another one in the backward that of the weight. The options' weights may have any floating dtype. A floating
+ * target, which is as large as the logits, and SHARD_REDUCTION_NONE give the two functions, with their logits. Rows that are
+ * split over a group are refused (UNSUPPORTED). Differs from the two functions by rounding. As the last layer of Renee (Jain et
+ * al. 2023) and ELMO (Zhang et al. 2025). Collective over the weight's group if it is split. */
+#define shard_linear_binary_cross_entropy(x, weight, bias, ...)                                                                  \
+    SHARD_GIVEN(shard_linear_binary_cross_entropy_with(                                                                          \
+        x, weight, bias, SHARD_OPTIONS(shard_binary_cross_entropy_options, SHARD_BINARY_CROSS_ENTROPY_OPTIONS, __VA_ARGS__)))
+SHARD_API shard_tensor *shard_linear_binary_cross_entropy_with(shard_tensor *x, shard_tensor *weight, shard_tensor *bias,
+                                                               shard_tensor *target,
+                                                               const shard_binary_cross_entropy_options *options);
+
+/* shard_top_k(shard_linear(x, weight, bias), k, indices) without the logits, with the operands of shard_linear_cross_entropy: the
+ * k largest logits of each row, largest first, and their classes of the whole layer, [..., k], for evaluation and for the
+ * nearest classes of a feature. Values are float64 for float64, else float32. No gradient. x may be split along a leading
+ * dimension with a whole weight; results are placed as x's rows. Collective over the weight's group if it is split. */
+SHARD_API shard_tensor *shard_linear_top_k(shard_tensor *x, shard_tensor *weight, shard_tensor *bias, int64_t k,
+                                           shard_tensor **indices);
 
 typedef struct shard_mse_loss_options {
     size_t size;
@@ -457,7 +515,7 @@ typedef enum shard_margin_rule {
     SHARD_MARGIN_COSINE,     /* the cosine of any angle: insightface's CombinedMarginLoss */
 } shard_margin_rule;
 
-typedef struct shard_margin_logits_options {
+struct shard_margin_logits_options {
     size_t size;
     double scale;         /* s, above 0; 64 */
     double m1, m2, m3;    /* SphereFace's factor, ArcFace's angle and CosFace's difference; 1, 0, 0 */
@@ -465,13 +523,15 @@ typedef struct shard_margin_logits_options {
     shard_tensor *row_m3; /* the same in place of m3 */
     int64_t ignore_index; /* -100 */
     shard_margin_rule rule;
-} shard_margin_logits_options;
+};
 #define SHARD_MARGIN_LOGITS_OPTIONS_VALUES                                                                                       \
     sizeof(shard_margin_logits_options), 64.0, 1.0, 0.0, 0.0, NULL, NULL, -100, SHARD_MARGIN_LINEAR
 #define SHARD_MARGIN_LOGITS_OPTIONS_INIT                                                                                         \
     {                                                                                                                            \
         SHARD_MARGIN_LOGITS_OPTIONS_VALUES                                                                                       \
     }
+/* Such options with the fields that are given, for .margin of a loss. */
+#define SHARD_MARGIN(...) (&(const shard_margin_logits_options){SHARD_MARGIN_LOGITS_OPTIONS_VALUES, __VA_ARGS__})
 /* scale * cosines, where the label's cosine c first becomes cos(m1 * acos(c) + m2) - m3: ArcFace (m2 = 0.5), CosFace
  * (m3 = 0.4), and combined margins as insightface's CombinedMarginLoss. cosines are products of normalized features and
  * normalized rows of a weight; a c outside [-1, 1] counts as the nearer end. The derivative is exact, with two bounds: at

@@ -21,12 +21,34 @@
 SHARD_BEGIN_C
 
 /*
- * A parameter's state has the parameter's dtype, as in PyTorch. Keep parameters in float32, the master weights, of
- * which SHARD_AUTOCAST makes 16-bit copies. A 16-bit parameter has 16-bit state: in float16, exp_avg_sq underflows
- * for gradients below 0.005 (and the step is then limited by eps alone); in bfloat16, steps of less than 2^-9 of a
- * weight are lost, an average with decay 0.999 does not move, and exp_avg_sq hardly does.
+ * A parameter's state has the parameter's dtype, as in PyTorch, unless .state_dtype says another one. Parameters in float32
+ * are the master weights, of which SHARD_AUTOCAST makes 16-bit copies. Parameters in bfloat16 take half the memory; a step
+ * is computed in float32, from gradients in float32 where they are deferred (shard_nn_parallel_classifier), and then
+ * rounded. Rounding to the nearest loses every step of less than 2^-9 of a weight, so that training stands still as the
+ * learning rate falls: use .rounding.
+ *
+ *   .rounding = SHARD_ROUNDING_STOCHASTIC rounds up or down at random, so that the mean is the unrounded number. It takes no
+ *   memory. The random bits depend on .seed, the parameter's name, its number of steps and the element's index in the whole
+ *   parameter: not on the number of ranks, splits or partitions, and a resumed training goes on to the bit.
+ *   .rounding = SHARD_ROUNDING_KAHAN keeps what rounding takes from a weight in a second 16-bit tensor, the state
+ *   "<name>.compensation", and adds it in the next step. As Zamirai et al. 2020 (https://arxiv.org/abs/2010.06192).
+ *
+ * Both concern bfloat16 and float16 parameters only; float32 and float64 parameters are written as they are computed.
+ *
+ * State in bfloat16: a momentum_buffer or exp_avg is good enough. exp_avg_sq rounded to the nearest does not move with a
+ * beta2 above 0.99; SHARD_ROUNDING_STOCHASTIC also rounds bfloat16 state at random, that of float32 parameters too, and then
+ * it does. SHARD_ROUNDING_KAHAN does not change how state is rounded. State in float16, of float16 parameters without a
+ * .state_dtype: exp_avg_sq underflows for gradients below 0.005, and eps alone limits the step; give them float32 state.
+ * An average of shard_ema has the parameter's dtype and is rounded to the nearest: in bfloat16 it does not move with a
+ * decay above 0.99.
  */
 typedef struct shard_optimizer shard_optimizer;
+
+typedef enum shard_rounding {
+    SHARD_ROUNDING_NEAREST = 0,
+    SHARD_ROUNDING_STOCHASTIC,
+    SHARD_ROUNDING_KAHAN,
+} shard_rounding;
 
 typedef struct shard_sgd_options {
     size_t size;
@@ -34,8 +56,12 @@ typedef struct shard_sgd_options {
     double momentum, dampening, weight_decay;
     bool nesterov;
     bool decay_1d; /* weight decay on biases and norms, tensors of fewer than two dimensions, too; true */
+    shard_rounding rounding; /* of 16-bit parameters; SHARD_ROUNDING_NEAREST */
+    uint64_t seed;           /* of stochastic rounding; 0 */
+    /* SHARD_FLOAT32 or SHARD_BFLOAT16; -1: the parameter's dtype. State of float64 parameters is float64. */
+    int state_dtype;
 } shard_sgd_options;
-#define SHARD_SGD_OPTIONS_VALUES sizeof(shard_sgd_options), 1e-3, 0.0, 0.0, 0.0, false, true
+#define SHARD_SGD_OPTIONS_VALUES sizeof(shard_sgd_options), 1e-3, 0.0, 0.0, 0.0, false, true, SHARD_ROUNDING_NEAREST, 0, -1
 #define SHARD_SGD_OPTIONS_INIT {SHARD_SGD_OPTIONS_VALUES}
 
 /*
@@ -86,11 +112,16 @@ typedef struct shard_adam_options {
     double weight_decay;      /* Adam: added to the gradient; 0. AdamW: of the parameter itself; 0.01 */
     bool amsgrad;
     bool decay_1d; /* as shard_sgd; true */
+    shard_rounding rounding; /* these three: as shard_sgd */
+    uint64_t seed;
+    int state_dtype;
 } shard_adam_options;
 typedef shard_adam_options shard_adamw_options;
-#define SHARD_ADAM_OPTIONS_VALUES sizeof(shard_adam_options), 1e-3, 0.9, 0.999, 1e-8, 0.0, false, true
+#define SHARD_ADAM_OPTIONS_VALUES \
+    sizeof(shard_adam_options), 1e-3, 0.9, 0.999, 1e-8, 0.0, false, true, SHARD_ROUNDING_NEAREST, 0, -1
 #define SHARD_ADAM_OPTIONS_INIT {SHARD_ADAM_OPTIONS_VALUES}
-#define SHARD_ADAMW_OPTIONS_VALUES sizeof(shard_adamw_options), 1e-3, 0.9, 0.999, 1e-8, 0.01, false, true
+#define SHARD_ADAMW_OPTIONS_VALUES \
+    sizeof(shard_adamw_options), 1e-3, 0.9, 0.999, 1e-8, 0.01, false, true, SHARD_ROUNDING_NEAREST, 0, -1
 #define SHARD_ADAMW_OPTIONS_INIT {SHARD_ADAMW_OPTIONS_VALUES}
 
 /* As torch.optim.Adam (Kingma, Ba 2015; amsgrad: Reddi, Kale, Kumar 2018) and torch.optim.AdamW (Loshchilov,
@@ -115,8 +146,12 @@ typedef struct shard_lars_options {
     double eps;
     bool nesterov;
     bool decay_1d, adapt_1d; /* of tensors of fewer than two dimensions, too; false */
+    shard_rounding rounding; /* these three: as shard_sgd */
+    uint64_t seed;
+    int state_dtype;
 } shard_lars_options;
-#define SHARD_LARS_OPTIONS_VALUES sizeof(shard_lars_options), 1e-3, 0.0, 0.0, 0.0, 0.001, 0.0, false, false, false
+#define SHARD_LARS_OPTIONS_VALUES \
+    sizeof(shard_lars_options), 1e-3, 0.0, 0.0, 0.0, 0.001, 0.0, false, false, false, SHARD_ROUNDING_NEAREST, 0, -1
 #define SHARD_LARS_OPTIONS_INIT {SHARD_LARS_OPTIONS_VALUES}
 
 /* SGD in which the sum of gradient and weight decay is multiplied by trust_coefficient |w| / (|g| + weight_decay |w| +
@@ -132,8 +167,12 @@ typedef struct shard_lamb_options {
     double beta1, beta2, eps; /* 0.9, 0.999, 1e-6 */
     double weight_decay;
     bool decay_1d, adapt_1d; /* of tensors of fewer than two dimensions, too; false */
+    shard_rounding rounding; /* these three: as shard_sgd */
+    uint64_t seed;
+    int state_dtype;
 } shard_lamb_options;
-#define SHARD_LAMB_OPTIONS_VALUES sizeof(shard_lamb_options), 1e-3, 0.9, 0.999, 1e-6, 0.0, false, false
+#define SHARD_LAMB_OPTIONS_VALUES \
+    sizeof(shard_lamb_options), 1e-3, 0.9, 0.999, 1e-6, 0.0, false, false, SHARD_ROUNDING_NEAREST, 0, -1
 #define SHARD_LAMB_OPTIONS_INIT {SHARD_LAMB_OPTIONS_VALUES}
 
 /* AdamW whose update u, weight decay included, is multiplied by |w| / |u|, unless one of them is
@@ -141,6 +180,56 @@ typedef struct shard_lamb_options {
  * bias correction. NULL with the error set. Not collective. */
 #define shard_lamb(...) SHARD_OPTIMIZER(shard_lamb_with, shard_lamb_options, SHARD_LAMB_OPTIONS, __VA_ARGS__)
 SHARD_API shard_optimizer *shard_lamb_with(const shard_tensors *parameters, const shard_lamb_options *options);
+
+/*
+ * Row-wise optimizers, for the large matrices of classifiers and embeddings: the second moment is one number for each row
+ * of a matrix, along dimension 0, in float32. Tensors of fewer than two dimensions have it for each element. They step
+ * deferred gradients row by row as the others do.
+ *
+ * Each rank needs whole rows: a parameter that is split along another dimension than 0 is an error (UNSUPPORTED), and
+ * under shard_zero_optimizer, or shard_data_parallel with a .stage, whole parameters are partitioned (SHARD_ZERO_WHOLE).
+ */
+typedef struct shard_rowwise_adagrad_options {
+    size_t size;
+    double lr;               /* 1e-2 */
+    double eps;              /* 1e-10 */
+    double weight_decay;     /* added to the gradient; 0 */
+    bool decay_1d;           /* as shard_sgd; true */
+    shard_rounding rounding; /* these two: as shard_sgd */
+    uint64_t seed;
+} shard_rowwise_adagrad_options;
+#define SHARD_ROWWISE_ADAGRAD_OPTIONS_VALUES \
+    sizeof(shard_rowwise_adagrad_options), 1e-2, 1e-10, 0.0, true, SHARD_ROUNDING_NEAREST, 0
+#define SHARD_ROWWISE_ADAGRAD_OPTIONS_INIT {SHARD_ROWWISE_ADAGRAD_OPTIONS_VALUES}
+
+/* Adagrad whose state, "sum", is the sum over the steps of the mean of the squares of a row's gradient; as
+ * EXACT_ROWWISE_ADAGRAD of FBGEMM and torch.optim.Adagrad: the row's gradient is divided by the root of it, plus eps.
+ * parameters: as shard_sgd. NULL with the error set. Not collective. */
+#define shard_rowwise_adagrad(...) \
+    SHARD_OPTIMIZER(shard_rowwise_adagrad_with, shard_rowwise_adagrad_options, SHARD_ROWWISE_ADAGRAD_OPTIONS, __VA_ARGS__)
+SHARD_API shard_optimizer *shard_rowwise_adagrad_with(const shard_tensors *parameters,
+                                                      const shard_rowwise_adagrad_options *options);
+
+typedef struct shard_rowwise_adam_options {
+    size_t size;
+    double lr;                /* 1e-3 */
+    double beta1, beta2, eps; /* 0.9, 0.999, 1e-8. beta1 0: there is no exp_avg, and no memory for it */
+    double weight_decay;      /* of the parameter itself, as shard_adamw; 0.01 */
+    bool decay_1d;            /* as shard_sgd; true */
+    shard_rounding rounding;  /* these two: as shard_sgd */
+    uint64_t seed;
+    int state_dtype; /* of exp_avg: as shard_sgd */
+} shard_rowwise_adam_options;
+#define SHARD_ROWWISE_ADAM_OPTIONS_VALUES \
+    sizeof(shard_rowwise_adam_options), 1e-3, 0.9, 0.999, 1e-8, 0.01, true, SHARD_ROUNDING_NEAREST, 0, -1
+#define SHARD_ROWWISE_ADAM_OPTIONS_INIT {SHARD_ROWWISE_ADAM_OPTIONS_VALUES}
+
+/* AdamW whose exp_avg_sq is the average of the mean of the squares of a row's gradient; as PARTIAL_ROWWISE_ADAM of FBGEMM.
+ * State: exp_avg_sq, and exp_avg of the parameter's shape. parameters: as shard_sgd. NULL with the error set. Not
+ * collective. */
+#define shard_rowwise_adam(...) \
+    SHARD_OPTIMIZER(shard_rowwise_adam_with, shard_rowwise_adam_options, SHARD_ROWWISE_ADAM_OPTIONS, __VA_ARGS__)
+SHARD_API shard_optimizer *shard_rowwise_adam_with(const shard_tensors *parameters, const shard_rowwise_adam_options *options);
 
 /* Destroys the optimizer. The parameters keep their memory. NULL is allowed. Not collective. */
 SHARD_API void shard_optimizer_destroy(shard_optimizer *optimizer);
@@ -218,8 +307,8 @@ SHARD_API void shard_optimizer_zero_grad(shard_optimizer *optimizer);
 SHARD_API double shard_optimizer_lr(const shard_optimizer *optimizer);
 SHARD_API shard_status shard_optimizer_set_lr(shard_optimizer *optimizer, double lr);
 
-/* The state by name ("fc.weight.momentum_buffer"), placed like the parameters, and each parameter's number of steps
- * ("fc.weight.step", an int64 scalar). State that does not exist yet is made, so that it can be saved and loaded into. Call
+/* The state by name ("fc.weight.momentum_buffer"), placed like the parameters (that of row-wise optimizers like their rows),
+ * and each parameter's number of steps ("fc.weight.step", an int64 scalar). State that does not exist yet is made, so that it can be saved and loaded into. Call
  * it after shard_zero_optimizer and shard_optimizer_add_param_group. Under shard_zero_optimizer a state tensor is this rank's
  * flat range; files, and shard_collect_state_dict, have whole tensors (docs/checkpoints.md).
  * A frozen parameter that was never stepped is in the list, but has no memory and is not in files; to load such a file where

@@ -26,7 +26,7 @@
 #include "tensor/scope.h"
 
 #define SHARD_NODE_INPUTS 8
-#define SHARD_NODE_SAVED 8
+#define SHARD_NODE_SAVED 16
 
 typedef struct shard_node shard_node;
 

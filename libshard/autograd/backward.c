@@ -48,7 +48,7 @@ static shard_status visit(walk *w, shard_node *node)
     node->visit = visit_number;
     if (node->spent)
         return shard_error(SHARD_ERROR_ARGUMENT,
-                           "backward: the record of %s was freed by an earlier backward; run the forward again",
+                           "shard_backward: the record of %s was freed by an earlier backward; run the forward again",
                            node->name);
     SHARD_TRY(shard_grow(&w->nodes, &w->capacity, w->count + 1, sizeof *w->nodes));
     w->nodes[w->count++] = node;
@@ -495,9 +495,10 @@ shard_status shard_backward_from(shard_tensor *tensor, shard_tensor *gradient)
         return shard_error(SHARD_ERROR_SHAPE, "shard_backward_from: a gradient of %s for a tensor of %s; cast it (shard_cast)",
                            shard_dtype_name(gradient->dtype), shard_dtype_name(tensor->dtype));
     if (!tensor->history)
-        return shard_error(SHARD_ERROR_ARGUMENT, "backward: the tensor does not depend on anything that requires a gradient");
+        return shard_error(SHARD_ERROR_ARGUMENT,
+                           "shard_backward: the tensor does not depend on anything that requires a gradient");
     if (current_walk)
-        return shard_error(SHARD_ERROR_ARGUMENT, "backward: called from within a backward");
+        return shard_error(SHARD_ERROR_ARGUMENT, "shard_backward: called from within a backward");
     walk w = {0};
     current_walk = &w;
     bool enabled = shard_set_grad_enabled(false);

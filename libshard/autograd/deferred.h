@@ -12,8 +12,8 @@
 
 #include "autograd/autograd.h"
 
-/* Takes the gradient of `count` rows from `first` on, [count, columns] in the matrix's dtype. Called by several threads at
- * a time, for different rows, once for each row. */
+/* Takes the gradient of `count` rows from `first` on, [count, columns] of float64 for a float64 matrix, else of float32: it
+ * was not rounded to a 16-bit matrix's dtype. Called by several threads at a time, for different rows, once for each row. */
 typedef shard_status shard_take_rows(void *context, shard_device *, int64_t first, int64_t count, void *gradient);
 
 typedef struct shard_gradient_source shard_gradient_source;

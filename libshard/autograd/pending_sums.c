@@ -40,9 +40,9 @@ shard_status shard_pending_sums_add(shard_pending_sums *pending, shard_group *gr
 {
     if (shard_pending_sums_has(pending, group))
         return SHARD_OK;
-    SHARD_TRY(shard_pending_sums_check("backward", pending, group));
+    SHARD_TRY(shard_pending_sums_check("shard_backward", pending, group));
     if (pending->count == SHARD_PENDING_GROUPS)
-        return shard_error(SHARD_ERROR_UNSUPPORTED, "backward: rows or summands of more than %d groups are combined",
+        return shard_error(SHARD_ERROR_UNSUPPORTED, "shard_backward: rows or summands of more than %d groups are combined",
                            SHARD_PENDING_GROUPS);
     pending->group[pending->count++] = group;
     return SHARD_OK;

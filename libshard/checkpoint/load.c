@@ -308,7 +308,9 @@ shard_status shard_load_with(const shard_tensors *tensors, const char *path, con
 shard_status shard_load_module(shard_module *module, const char *path)
 {
     SHARD_FUNCTION("shard_load_module");
-    shard_tensors *tensors = shard_state_dict(module);
+    shard_tensors *tensors = module ? shard_state_dict(module) : NULL;
+    if (!module)
+        shard_null_argument("shard_load_module", "module");
     shard_load(tensors, path);
     shard_tensors_destroy(tensors);
     return shard_last_status();

@@ -399,7 +399,9 @@ shard_status shard_save_with(const shard_tensors *tensors, const char *path, con
 shard_status shard_save_module(shard_module *module, const char *path)
 {
     SHARD_FUNCTION("shard_save_module");
-    shard_tensors *tensors = shard_state_dict(module);
+    shard_tensors *tensors = module ? shard_state_dict(module) : NULL;
+    if (!module)
+        shard_null_argument("shard_save_module", "module");
     shard_save(tensors, path, NULL);
     shard_tensors_destroy(tensors);
     return shard_last_status();

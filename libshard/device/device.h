@@ -176,6 +176,14 @@ enum { SHARD_CE_MAX, SHARD_CE_SUM, SHARD_CE_A, SHARD_CE_B, SHARD_CE_WEIGHT, SHAR
  * derivative of the result by the row's loss without r, the row's loss. */
 enum { SHARD_CE_LSE, SHARD_CE_SLOPE, SHARD_CE_FACTOR, SHARD_CE_LOSS, SHARD_CE_NUMBERS };
 
+/* The derivative of the mapped logits by those before the map: without a cap of all of the row, with one of the label's, from
+ * the local statistics of a loss without smoothing; 0 where the label is none of the local classes. */
+SHARD_KERNEL double shard_label_slope(const shard_cross_entropy_shape *shape, const double *stats)
+{
+    double b = stats[SHARD_CE_B], label = shape->map.soft_cap > 0 && b != 0 ? stats[SHARD_CE_A] / b / shape->map.soft_cap : 0;
+    return shape->map.scale * (1 - label * label);
+}
+
 /* Margins at the labels' columns, for the rows and columns of a shard_cross_entropy_shape, whose smoothing, z_loss and map
  * are not read: see shard_margin_cosine. */
 typedef struct shard_margin {
@@ -215,12 +223,33 @@ typedef struct shard_step_factors {
     double lr;
     double first;                       /* 1 in the first step, whose states are not read, else 0 */
     double root_correction, keep, rate; /* of Adam, AdamW and LAMB's first half, see shard_adam_factors */
+    double step;
 } shard_step_factors;
+
+/* The types of a list of updates. Of float64 values all are float64; else each is one of the other floating types, and
+ * the step is computed in float32. */
+typedef struct shard_update_types {
+    shard_dtype value, gradient, state[SHARD_OPTIMIZER_STATES];
+    /* 16-bit values and states are rounded at random (base/rounding.h), else to the nearest. */
+    bool stochastic;
+} shard_update_types;
+
+static inline shard_update_types shard_update_types_of(shard_dtype dtype)
+{
+    return (shard_update_types){dtype, dtype, {dtype, dtype, dtype}, false};
+}
+
+/* Where the elements of an update are in the whole parameter, for random rounding: element i has the index
+ * first + n / width * pitch + n % width, with n = offset + i; with width 0 it has first + i. */
+typedef struct shard_update_place {
+    int64_t first, offset, width, pitch;
+} shard_update_place;
 
 /* One parameter of an optimizer's step, or a flat range of one, with its settings. Factors are float64 scalars in
  * device memory, which the host need not know. */
 typedef struct shard_update {
-    int64_t size; /* elements of each array */
+    int64_t size;    /* elements of each array */
+    int64_t columns; /* of a row, for the states of row-wise steps, which have one number for each row */
     double lr, weight_decay;
     int64_t step;              /* 1, 2, ...; in the first one the states are not read */
     /* In a capture: device memory with the values of a replay for lr and step; NULL: those above. */
@@ -229,6 +258,11 @@ typedef struct shard_update {
     const double *trust_ratio; /* of their sum (SGD's step alone takes it, for LARS and LAMB); NULL: 1 */
     void *gradient, *value;
     void *state[SHARD_OPTIMIZER_STATES]; /* the optimizer's states; the rest is not read */
+    /* Of a 16-bit value, in its type, or NULL: what rounding took from the value. The step is computed of their sum, and
+     * writes both. Read in the first step, too. */
+    void *compensation;
+    uint64_t key; /* of stochastic rounding: selects the parameter's random numbers */
+    shard_update_place place;
 } shard_update;
 
 typedef struct shard_sgd_arguments {
@@ -253,7 +287,23 @@ static inline shard_step_factors shard_adam_factors(const shard_update *update, 
     factors.root_correction = 1 / sqrt(1 - pow(options->beta2, step));
     factors.keep = lamb ? update->weight_decay : decayed;
     factors.rate = (lamb ? 1 : -update->lr) / (1 - pow(options->beta1, step));
+    factors.step = step;
     return factors;
+}
+
+typedef struct shard_rowwise_arguments {
+    double beta1, beta2; /* of Adam; beta1 0: there is no first moment, and no state for it */
+    double eps;
+    bool adam; /* else Adagrad */
+} shard_rowwise_arguments;
+
+/* The factors of a row-wise step: keep * value + rate * direction / (sqrt(state of the row) * root_correction + eps). */
+static inline shard_step_factors shard_rowwise_factors(const shard_update *update, const shard_rowwise_arguments *options)
+{
+    const shard_adam_arguments adam = {.beta1 = options->beta1, .beta2 = options->beta2, .decoupled = true};
+    if (options->adam)
+        return shard_adam_factors(update, &adam, false);
+    return (shard_step_factors){update->lr, update->step == 1 ? 1.0 : 0.0, 1, 1, -update->lr, (double)update->step};
 }
 
 /* An array, and the address of the sum of the squares of its elements (in device memory). */

@@ -359,18 +359,24 @@ SHARD_KERNEL_ENTRY(shard_status, square_sums, shard_device *, int64_t count, con
 /* ---- optimizer steps; each one pass ---- */
 
 /* Steps of `count` updates, which have no memory in common but factors, in few launches. The result of an
- * element depends neither on other updates of the list nor on how a parameter is divided into updates. */
+ * element depends neither on other updates of the list nor on how a parameter is divided into updates. With random
+ * rounding the arrays of a step have random numbers of their own. */
 
 /* As torch.optim.SGD. state: momentum_buffer, of which the first step reads nothing. */
 SHARD_KERNEL_ENTRY(shard_status, sgd, shard_device *, int64_t count, const shard_update *, const shard_sgd_arguments *,
-               shard_dtype)
+                   shard_update_types)
 /* As torch.optim.Adam and AdamW. state: exp_avg, exp_avg_sq, of amsgrad max_exp_avg_sq; zeros before the first step. */
 SHARD_KERNEL_ENTRY(shard_status, adam, shard_device *, int64_t count, const shard_update *, const shard_adam_arguments *,
-               shard_dtype)
+                   shard_update_types)
 /* LAMB's first half: Adam's moments, and in place of the gradient AdamW's update of the value divided by lr. It
  * uses the betas and eps of the options. (The second half is sgd, with the trust ratio.) */
 SHARD_KERNEL_ENTRY(shard_status, lamb_update, shard_device *, int64_t count, const shard_update *, const shard_adam_arguments *,
-               shard_dtype)
+                   shard_update_types)
+/* Adagrad and Adam (with AdamW's weight decay) whose second moment is one number for each row of `columns` elements: the sum,
+ * or the average, of the means of the squares of the row's gradient. An update has whole rows. state: the rows' numbers, of
+ * float64 for float64 values, else of float32; with beta1 above 0 exp_avg. Of each the first step reads nothing. */
+SHARD_KERNEL_ENTRY(shard_status, rowwise, shard_device *, int64_t count, const shard_update *, const shard_rowwise_arguments *,
+                   shard_update_types)
 /* ratio[i] from the sums of squares [layers][2] of each layer's weight and gradient. */
 SHARD_KERNEL_ENTRY(shard_status, trust_ratio, shard_device *, int64_t layers, const shard_trust_options *,
                const double *squares, double *ratio)

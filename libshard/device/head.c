@@ -1,39 +1,20 @@
-#include "device/head.h"
+#include "device/head_sweep.h"
 
 #include "base/error.h"
+#include "base/math.h"
+#include "device/head_prepared.h"
 
 enum {
-    TILE_BYTES = 32 << 20, /* of a tile's logits, about */
+    TILE_BYTES = 32 << 20, /* of a tile's logits, and half of those of its gradient, about */
     TILE_UNIT = 256,       /* classes of a tile are a multiple of it: rows of logits then are aligned */
 };
 
 int64_t shard_head_tile;
 
-/* One sweep's arrays, in one block of workspace. */
-typedef struct sweep {
-    shard_device *device;
-    const shard_head *h;
-    shard_dtype wide;
-    int64_t tile; /* classes of a tile, at most */
-    size_t bytes; /* of `memory` */
-    char *memory;
-    void *logits;                 /* [rows, tile], wide */
-    void *narrow;                 /* logits in dtype; the same where that is wide */
-    void *weight;                 /* [tile, in] of dtype; NULL: the weight is */
-    void *bias;                   /* [tile], wide; NULL: there is none, or it is */
-    void *gradient;               /* [tile, in], wide */
-    double *stats, *center, *one; /* of a tile, [rows, SHARD_CE_STATS], [rows], [rows] */
-} sweep;
-
-/* A tile: its first class, how many, and its operands in the products' type. */
-typedef struct tile {
-    int64_t first, count;
-    const void *weight, *bias, *class_weight;
-} tile;
-
 static int64_t choose_tile(const shard_head *h, shard_dtype wide)
 {
-    int64_t most = TILE_BYTES / ((h->loss.rows + 1) * (int64_t)shard_dtype_size(wide)) / TILE_UNIT * TILE_UNIT;
+    int64_t width = shard_max(h->loss.rows + 1, h->in / 2);
+    int64_t most = TILE_BYTES / (width * (int64_t)shard_dtype_size(wide)) / TILE_UNIT * TILE_UNIT;
     int64_t wanted = shard_head_tile ? shard_head_tile : most < TILE_UNIT ? TILE_UNIT : most;
     return wanted < h->loss.cols ? wanted : h->loss.cols;
 }
@@ -59,12 +40,24 @@ static size_t lay_out(sweep *s, bool gradient)
     s->stats = lay(s, &offset, rows * SHARD_CE_STATS, SHARD_FLOAT64);
     s->center = lay(s, &offset, rows, SHARD_FLOAT64);
     s->one = lay(s, &offset, rows, SHARD_FLOAT64);
+    s->top_value = h->k ? lay(s, &offset, rows * h->k, s->wide) : NULL;
+    s->top_index = h->k ? lay(s, &offset, rows * h->k, SHARD_INT64) : NULL;
+    s->both_values = h->k ? lay(s, &offset, 2 * rows * h->k, s->wide) : NULL;
+    s->both_indices = h->k ? lay(s, &offset, 2 * rows * h->k, SHARD_INT64) : NULL;
+    s->ahead = h->ahead ? lay(s, &offset, rows, SHARD_INT64) : NULL;
+    for (int i = 0; i < 2; i++)
+        s->aheads[i] = h->ahead ? lay(s, &offset, rows, SHARD_FLOAT64) : NULL;
     return offset;
 }
 
 static shard_status sweep_begin(sweep *s, shard_device *device, const shard_head *h, bool gradient)
 {
-    *s = (sweep){.device = device, .h = h, .wide = shard_head_wide(h->dtype)};
+    *s = (sweep){.device = device,
+                 .h = h,
+                 .loss = h->k        ? &shard_head_first
+                         : h->binary ? &shard_head_binary
+                                     : &shard_head_softmax,
+                 .wide = shard_head_wide(h->dtype)};
     s->tile = choose_tile(h, s->wide);
     s->bytes = lay_out(s, gradient) + 1;
     s->memory = shard_device_allocate(device, SHARD_MEMORY_WORKSPACE, s->bytes);
@@ -82,15 +75,6 @@ static void sweep_end(sweep *s)
 static const void *element(const void *array, int64_t index, shard_dtype dtype)
 {
     return array ? (const char *)array + (size_t)index * shard_dtype_size(dtype) : NULL;
-}
-
-static shard_cross_entropy_shape tile_shape(const sweep *s, const tile *t)
-{
-    shard_cross_entropy_shape shape = s->h->loss;
-    shape.col0 += t->first;
-    shape.cols = t->count;
-    shape.pitch = 0;
-    return shape;
 }
 
 /* The operands of the tile from `first` on, and its logits. */
@@ -133,44 +117,87 @@ static shard_status narrow(sweep *s, const tile *t)
 static shard_status add_tile(sweep *s, int64_t first, double *stats, void *sum)
 {
     const shard_head *h = s->h;
-    const shard_device_ops *ops = s->device->ops;
     tile t;
     SHARD_TRY(compute_logits(s, first, &t));
-    shard_cross_entropy_shape shape = tile_shape(s, &t);
-    SHARD_TRY(
-        ops->cross_entropy_stats(s->device, &shape, s->logits, h->target, NULL, t.class_weight, s->stats, NULL, NULL, s->wide));
-    SHARD_TRY(ops->head_merge(s->device, shape.rows, h->in, s->stats, stats, s->center, sum, s->wide));
+    SHARD_TRY(s->loss->forward(s, &t, stats, sum));
     if (!sum)
         return SHARD_OK;
-    shape.smoothing = 0; /* without a target and smoothing this is exp(z - center) */
-    SHARD_TRY(ops->cross_entropy_backward(s->device, &shape, s->logits, NULL, NULL, NULL, s->center, s->one, s->one, s->logits,
-                                          s->wide));
     SHARD_TRY(narrow(s, &t));
     const shard_matmul_shape product = {
-        .batch = 1, .m = shape.rows, .n = h->in, .k = t.count, .accumulate = true, .wide_c = h->dtype != s->wide};
-    return ops->matmul(s->device, &product, s->narrow, t.weight, sum, h->dtype);
+        .batch = 1, .m = h->loss.rows, .n = h->in, .k = t.count, .accumulate = true, .wide_c = h->dtype != s->wide};
+    return s->device->ops->matmul(s->device, &product, s->narrow, t.weight, sum, h->dtype);
 }
 
 shard_status shard_head_forward_composed(shard_device *device, const shard_head *h, double *stats, void *sum)
 {
-    shard_cross_entropy_shape none = h->loss;
-    none.cols = none.pitch = 0;
-    SHARD_TRY(device->ops->cross_entropy_stats(device, &none, h->x, h->target, NULL, NULL, stats, NULL, NULL, SHARD_FLOAT32));
     size_t bytes = (size_t)(h->loss.rows * h->in) * shard_dtype_size(shard_head_wide(h->dtype));
     if (sum && bytes)
         SHARD_TRY(device->ops->zero(device, sum, bytes));
     sweep s;
     shard_status status = sweep_begin(&s, device, h, false);
+    if (status == SHARD_OK)
+        status = s.loss->begin(&s, stats);
     for (int64_t first = 0; first < h->loss.cols && status == SHARD_OK; first += s.tile)
         status = add_tile(&s, first, stats, sum);
     sweep_end(&s);
     return status;
 }
 
+/* ---- the labels' logits ---- */
+
+enum { LABELS = 256 /* rows whose labels' rows of the weight are gathered at once */ };
+
+/* Of `count` rows from `first` on; all arrays are in `s`, whose logits are [count, count]. The products of a row and another
+ * one's label are not used. */
+static shard_status label_logits_of(sweep *s, int64_t first, int64_t count, void *gathered, double *logit)
+{
+    const shard_head *h = s->h;
+    const shard_device_ops *ops = s->device->ops;
+    const int64_t *label = h->target + first, col0 = h->loss.col0, cols = h->loss.cols;
+    size_t size = shard_dtype_size(s->wide);
+    const void *weight = gathered;
+    SHARD_TRY(ops->embedding(s->device, count, h->in, col0, cols, label, h->weight, gathered, h->weight_dtype));
+    if (s->weight) {
+        SHARD_TRY(ops->cast(s->device, count * h->in, gathered, h->weight_dtype, s->weight, h->dtype));
+        weight = s->weight;
+    }
+    const shard_matmul_shape shape = {
+        .batch = 1, .m = count, .n = count, .k = h->in, .transpose_b = true, .wide_c = h->dtype != s->wide};
+    SHARD_TRY(ops->matmul(s->device, &shape, element(h->x, first * h->in, h->dtype), weight, s->logits, h->dtype));
+    SHARD_TRY(ops->copy_rows(s->device, s->center, size, s->logits, (size_t)(count + 1) * size, size, (size_t)count));
+    if (h->bias) {
+        SHARD_TRY(ops->embedding(s->device, count, 1, col0, cols, label, h->bias, gathered, h->weight_dtype));
+        SHARD_TRY(ops->cast(s->device, count, gathered, h->weight_dtype, s->one, s->wide));
+        SHARD_TRY(ops->axpby(s->device, count, 1, s->one, 1, s->center, s->wide));
+    }
+    return ops->cast(s->device, count, s->center, s->wide, logit + first, SHARD_FLOAT64);
+}
+
+shard_status shard_head_label_logits_composed(shard_device *device, const shard_head *h, double *logit)
+{
+    shard_head of_labels = *h;
+    sweep s;
+    int64_t most = h->loss.rows < LABELS ? h->loss.rows : LABELS;
+    size_t bytes = (size_t)(most * h->in + most) * shard_dtype_size(h->weight_dtype) + 1;
+    of_labels.loss.rows = of_labels.loss.cols = most;
+    of_labels.ahead = NULL;
+    void *gathered = shard_device_allocate(device, SHARD_MEMORY_WORKSPACE, bytes);
+    shard_status status = gathered ? sweep_begin(&s, device, &of_labels, false) : shard_last_status();
+    if (gathered) {
+        s.h = h;
+        for (int64_t first = 0; first < h->loss.rows && status == SHARD_OK; first += s.tile) {
+            int64_t rest = h->loss.rows - first;
+            status = label_logits_of(&s, first, rest < s.tile ? rest : s.tile, gathered, logit);
+        }
+        sweep_end(&s);
+    }
+    shard_device_release(device, SHARD_MEMORY_WORKSPACE, gathered, bytes);
+    return status;
+}
+
 /* ---- gradients ---- */
 
-/* spread [in], wide: the sum of the weight's rows, each times its class weight. */
-static shard_status sum_weight(sweep *s, void *spread)
+static shard_status sum_weight(sweep *s, bool accumulate, void *spread)
 {
     const shard_head *h = s->h;
     const shard_device_ops *ops = s->device->ops;
@@ -179,32 +206,72 @@ static shard_status sum_weight(sweep *s, void *spread)
         int64_t rest = h->loss.cols - first, count = rest < s->tile ? rest : s->tile;
         const void *rows = element(h->weight, first * h->in, h->weight_dtype);
         if (!h->class_weight) {
-            status = ops->sum_rows(s->device, count, h->in, 0, rows, h->weight_dtype, first > 0, spread, s->wide);
+            status = ops->sum_rows(s->device, count, h->in, 0, rows, h->weight_dtype, accumulate || first > 0, spread, s->wide);
             continue;
         }
         status = ops->cast(s->device, count * h->in, rows, h->weight_dtype, s->gradient, s->wide);
-        const shard_matmul_shape shape = {.batch = 1, .m = 1, .n = h->in, .k = count, .accumulate = first > 0};
+        const shard_matmul_shape shape = {.batch = 1, .m = 1, .n = h->in, .k = count, .accumulate = accumulate || first > 0};
         if (status == SHARD_OK)
             status = ops->matmul(s->device, &shape, element(h->class_weight, first, s->wide), s->gradient, spread, s->wide);
     }
     return status;
 }
 
+/* The same of binary cross-entropy: scale_i sum_i. */
+static shard_status scale_sum(shard_device *device, const shard_head *h, const void *sum, const double *scale, void *dx)
+{
+    const shard_device_ops *ops = device->ops;
+    const int64_t shape[] = {h->loss.rows, h->in}, column[] = {h->loss.rows, 1}, *const shapes[] = {shape, column};
+    const shard_expansion over = shard_expansion_of(2, shape, 2, (int[]){2, 2}, shapes);
+    shard_dtype wide = shard_head_wide(h->dtype);
+    size_t bytes = (size_t)h->loss.rows * shard_dtype_size(wide);
+    if (bytes == 0)
+        return SHARD_OK;
+    void *factor = shard_device_allocate(device, SHARD_MEMORY_WORKSPACE, bytes);
+    shard_status status = factor ? ops->cast(device, h->loss.rows, scale, SHARD_FLOAT64, factor, wide) : shard_last_status();
+    if (status == SHARD_OK)
+        status = ops->binary(device, SHARD_MUL, &over, sum, factor, dx, wide);
+    shard_device_release(device, SHARD_MEMORY_WORKSPACE, factor, bytes);
+    return status;
+}
+
+/* The same by a sweep of its own. */
+static shard_status sweep_input_gradient(shard_device *device, const shard_head *h, const shard_head_rows *rows, void *dx)
+{
+    shard_head again = *h;
+    size_t bytes = (size_t)(h->loss.rows * h->in) * shard_dtype_size(shard_head_wide(h->dtype));
+    again.stash = NULL;
+    if (bytes)
+        SHARD_TRY(device->ops->zero(device, dx, bytes));
+    return shard_head_weight_gradient(device, &again, rows, &(shard_head_gradient){.input = dx});
+}
+
+shard_status shard_head_sum_weight(shard_device *device, const shard_head *h, bool accumulate, void *spread)
+{
+    sweep s;
+    shard_status status = sweep_begin(&s, device, h, true);
+    if (status == SHARD_OK)
+        status = sum_weight(&s, accumulate, spread);
+    sweep_end(&s);
+    return status;
+}
+
 shard_status shard_head_input_gradient(shard_device *device, const shard_head *h, const double *stats, const void *sum,
                                        const shard_head_rows *rows, void *dx)
 {
+    if (h->binary)
+        return scale_sum(device, h, sum, rows->scale, dx);
+    if (!shard_head_sums(h))
+        return sweep_input_gradient(device, h, rows, dx);
+    if (shard_head_prepares(h))
+        return shard_head_prepared_input_gradient(device, h, stats, sum, rows, dx);
     shard_dtype wide = shard_head_wide(h->dtype);
     size_t bytes = (size_t)h->in * shard_dtype_size(wide) + 1;
     bool smooths = h->loss.smoothing != 0 && h->loss.cols > 0;
     void *spread = smooths ? shard_device_allocate(device, SHARD_MEMORY_WORKSPACE, bytes) : NULL;
     shard_status status = smooths && !spread ? shard_last_status() : SHARD_OK;
-    if (spread) {
-        sweep s;
-        status = sweep_begin(&s, device, h, true);
-        if (status == SHARD_OK)
-            status = sum_weight(&s, spread);
-        sweep_end(&s);
-    }
+    if (spread)
+        status = shard_head_sum_weight(device, h, false, spread);
     if (status == SHARD_OK)
         status = device->ops->head_input_gradient(device, &h->loss, h->in, h->target, h->class_weight, h->weight, h->weight_dtype,
                                                   stats, rows->lse, rows->slope, rows->scale, sum, spread, dx, wide);
@@ -220,7 +287,7 @@ static shard_status give_gradient(sweep *s, const tile *t, const shard_head_grad
     void *memory = to->weight ? (void *)element(to->weight, t->first * h->in, h->weight_dtype) : s->gradient;
     shard_matmul_shape shape = {.batch = 1, .m = t->count, .n = h->in, .k = h->loss.rows, .transpose_a = true, .ld_a = t->count};
     shape.accumulate = to->weight && to->accumulate;
-    shape.wide_c = h->dtype != s->wide && h->weight_dtype == s->wide;
+    shape.wide_c = h->dtype != s->wide && (!to->weight || h->weight_dtype == s->wide);
     SHARD_TRY(ops->matmul(s->device, &shape, s->narrow, h->x, memory, h->dtype));
     return to->weight ? SHARD_OK : to->take(to->context, s->device, t->first, t->count, memory);
 }
@@ -231,14 +298,17 @@ static shard_status gradient_of_tile(sweep *s, int64_t first, const shard_head_r
     const shard_device_ops *ops = s->device->ops;
     tile t;
     SHARD_TRY(compute_logits(s, first, &t));
-    shard_cross_entropy_shape shape = tile_shape(s, &t);
-    SHARD_TRY(ops->cross_entropy_backward(s->device, &shape, s->logits, h->target, NULL, t.class_weight, rows->lse, rows->slope,
-                                          rows->scale, s->logits, s->wide));
+    SHARD_TRY(s->loss->gradient(s, &t, rows));
     SHARD_TRY(narrow(s, &t));
     if (to->bias) {
         shard_dtype from = h->weight_dtype == s->wide ? s->wide : h->dtype;
-        SHARD_TRY(ops->sum_rows(s->device, shape.rows, t.count, 0, from == s->wide ? s->logits : s->narrow, from,
+        SHARD_TRY(ops->sum_rows(s->device, h->loss.rows, t.count, 0, from == s->wide ? s->logits : s->narrow, from,
                                 to->accumulate_bias, (void *)element(to->bias, first, h->weight_dtype), h->weight_dtype));
+    }
+    if (to->input) {
+        const shard_matmul_shape product = {
+            .batch = 1, .m = h->loss.rows, .n = h->in, .k = t.count, .accumulate = true, .wide_c = h->dtype != s->wide};
+        SHARD_TRY(ops->matmul(s->device, &product, s->narrow, t.weight, to->input, h->dtype));
     }
     return to->weight || to->take ? give_gradient(s, &t, to) : SHARD_OK;
 }
@@ -263,12 +333,29 @@ static const struct shard_head_ops *fused(const shard_device *device, const shar
 
 size_t shard_head_stash_bytes(const shard_device *device, const shard_head *h, size_t most)
 {
-    const struct shard_head_ops *ops = fused(device, h);
+    const struct shard_head_ops *ops = shard_head_prepares(h) ? NULL : fused(device, h);
     return ops ? ops->stash_bytes(h, most) : 0;
+}
+
+shard_status shard_head_label_logits(shard_device *device, const shard_head *h, double *logit)
+{
+    const struct shard_head_ops *ops = fused(device, h);
+    return ops ? ops->label_logits(device, h, logit) : shard_head_label_logits_composed(device, h, logit);
+}
+
+shard_status shard_head_top_k(shard_device *device, const shard_head *h, int64_t k, void *value, int64_t *index)
+{
+    shard_head first = *h;
+    first.k = k;
+    first.top_value = value;
+    first.top_index = index;
+    return shard_head_forward(device, &first, NULL, NULL);
 }
 
 shard_status shard_head_forward(shard_device *device, const shard_head *h, double *stats, void *sum)
 {
+    if (shard_head_prepares(h))
+        return shard_head_prepared_forward(device, h, stats, sum);
     const struct shard_head_ops *ops = fused(device, h);
     return ops ? ops->forward(device, h, stats, sum) : shard_head_forward_composed(device, h, stats, sum);
 }
@@ -276,6 +363,8 @@ shard_status shard_head_forward(shard_device *device, const shard_head *h, doubl
 shard_status shard_head_weight_gradient(shard_device *device, const shard_head *h, const shard_head_rows *rows,
                                         const shard_head_gradient *to)
 {
+    if (shard_head_prepares(h))
+        return shard_head_prepared_weight_gradient(device, h, rows, to);
     const struct shard_head_ops *ops = fused(device, h);
     return ops ? ops->weight_gradient(device, h, rows, to) : shard_head_weight_gradient_composed(device, h, rows, to);
 }

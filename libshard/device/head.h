@@ -5,11 +5,14 @@
  * With logits z_ic = x_i . weight_c + bias_c of the local classes, and q of shard_cross_entropy_shape:
  *   forward          for each row the statistics of the loss; and sum_i = sum over c of exp(z_ic - max_i) weight_c, as
  *                    online softmax does it (Milakov and Gimelshein 2018; Dao et al. 2022, with the weight as values)
- *   input gradient   from these sums, without another sweep
+ *   input gradient   from these sums, without another sweep (but with one for capped logits and smoothed labels)
  *   weight gradient  dz_ic = scale_i (slope_i exp(z_ic - lse_i) - q_ic), of logits that are computed again, and from it
  *                    the gradients of the tile's rows, which are passed to a function or added to memory
+ * Of binary cross-entropy the derivatives of a row's losses are known without the other logits: they are the factors in the sum,
+ * and dz but for scale_i.
  *
- * Products are of `dtype`, summed in the wide type: float64 for float64, else float32. A gradient is rounded once.
+ * Products are of `dtype`, summed in the wide type: float64 for float64, else float32. A gradient in memory is rounded once,
+ * one that is passed to a function is not.
  */
 #ifndef SHARD_DEVICE_HEAD_H
 #define SHARD_DEVICE_HEAD_H
@@ -30,6 +33,35 @@ typedef struct shard_head {
      * weight gradient of the same rows then does not compute again. */
     void *stash;
     size_t stash_bytes;
+    /* For the labels' ranks: their logits [rows], and [rows] that the forward sets to the number of local logits that come before
+     * the label's as count_ahead counts, 0 for ignored rows. Both NULL: not wanted. */
+    const double *label_logit;
+    int64_t *ahead;
+    /* Binary cross-entropy of pairs in place of softmax cross-entropy of labels; of `loss` the ranges of rows and classes are
+     * read. */
+    bool binary;
+    bool gradient_only;  /* the forward computes no loss: 0 */
+    const int64_t *pair; /* [2, pairs], of all classes */
+    int64_t pairs;
+    const void *positive;     /* [cols] of the wide type, or NULL */
+    const double *row_weight; /* [rows], or NULL: of the loss that the forward computes */
+    /* The first k logits of each row in place of a loss, as shard_head_top_k; 0: a loss. */
+    int64_t k;
+    void *top_value;    /* [rows, k] of the wide type */
+    int64_t *top_index; /* [rows, k] */
+
+    /* The classes as rows of another weight than [cols, in]; then no stash is used (head_prepared.h). All arrays but the weight
+     * are as above, in the order of the classes. */
+    int64_t weight_rows;         /* of the weight, where there is a list */
+    const int64_t *list;         /* [cols]: the weight's rows that are the classes, ascending; NULL: all rows */
+    const int64_t *list_on_host; /* the same in host memory */
+    const int64_t *label_row;    /* [rows]: where there is a list, the weight's rows of the labels, -1: none */
+    bool normalized;             /* classes are rows divided by their norms, or by SHARD_HEAD_EPS where that is larger; no bias */
+
+    /* Margins at the labels (shard_head_label_margins); NULL: none. Arrays [rows]. */
+    const void *margin_shift;   /* wide: added to the label's logit */
+    const double *margin_slope; /* the derivative of the label's logit by what it is without the margin */
+    const double *margin_logit; /* the label's logit with its margin; read for the features' gradient */
 } shard_head;
 
 static inline shard_dtype shard_head_wide(shard_dtype dtype)
@@ -37,22 +69,32 @@ static inline shard_dtype shard_head_wide(shard_dtype dtype)
     return dtype == SHARD_FLOAT64 ? SHARD_FLOAT64 : SHARD_FLOAT32;
 }
 
-/* Gradients with respect to a row's loss: SHARD_CE_LSE and SHARD_CE_SLOPE, and the derivative of the
- * result by the row's loss; arrays [rows] in device memory. */
+#define SHARD_HEAD_EPS 1e-12
+
+/* A margin of logits that are `of.scale` times cosines; row_m2 and row_m3 [rows] in place of m2 and m3, or NULL. */
+typedef struct shard_head_margin {
+    shard_margin of;
+    const double *row_m2, *row_m3;
+} shard_head_margin;
+
+/* Gradients with respect to a row's loss: SHARD_CE_LSE and SHARD_CE_SLOPE (not of binary cross-entropy), and the derivative of
+ * the result by the row's loss; arrays [rows] in device memory. */
 typedef struct shard_head_rows {
     const double *lse, *slope, *scale;
 } shard_head_rows;
 
 /* The receiver of the weight's gradient. */
 typedef struct shard_head_gradient {
-    /* [cols, in] of the weight's type; NULL: `take` gets the gradient, or nobody if that is NULL too. */
+    /* Like the weight, of its type; NULL: `take` gets the gradient, or nobody if that is NULL too. With a list the other rows
+     * get zeros, or stay as they are if `accumulate`; `take` gets the rows of the list, in runs. */
     void *weight;
-    /* Takes the gradient of `count` weight rows from `first` on, [count, in] of the weight's type, which it may write to. A
+    /* Takes the gradient of `count` weight rows from `first` on, [count, in] of the wide type, which it may write to. A
      * device may call it from several threads at a time, for different rows. */
     shard_status (*take)(void *context, shard_device *, int64_t first, int64_t count, void *gradient);
     void *context;
-    void *bias;                       /* [cols] of the weight's type, or NULL */
+    void *bias;                       /* [cols] of the weight's type, or NULL; with a list [weight_rows] */
     bool accumulate, accumulate_bias; /* add to the memory; else overwrite it */
+    void *input;                      /* [rows, in] of the wide type, which dz weight is added to, or NULL; without a stash */
 } shard_head_gradient;
 
 /* A device's fused sweeps; shard_device.head, NULL for a device that has none. The functions below call these where
@@ -60,6 +102,7 @@ typedef struct shard_head_gradient {
 struct shard_head_ops {
     bool (*fits)(const shard_head *);
     size_t (*stash_bytes)(const shard_head *, size_t most);
+    shard_status (*label_logits)(shard_device *, const shard_head *, double *logit);
     shard_status (*forward)(shard_device *, const shard_head *, double *stats, void *sum);
     shard_status (*weight_gradient)(shard_device *, const shard_head *, const shard_head_rows *, const shard_head_gradient *);
 };
@@ -67,19 +110,43 @@ struct shard_head_ops {
 /* The bytes of a stash that the device makes use of, up to `most`; 0: none. */
 size_t shard_head_stash_bytes(const shard_device *, const shard_head *, size_t most);
 
-/* stats [rows, SHARD_CE_STATS] as the entry cross_entropy_stats; sum [rows, in] of the wide type, or NULL. */
+/* logit [rows]: that of the row's label, of a product as the sweeps make it; 0 where the label is none of the local classes. */
+shard_status shard_head_label_logits(shard_device *, const shard_head *, double *logit);
+
+/* Sets margin_logit, margin_slope and margin_shift of a head without them, whose x has the margin's scale. Where a label is none
+ * of the local classes they are finite. */
+shard_status shard_head_label_margins(shard_device *, const shard_head *, const shard_head_margin *, double *logit, double *slope,
+                                      void *shift);
+
+/* stats [rows, SHARD_CE_STATS] as the entry cross_entropy_stats, of binary cross-entropy one number, the sum of the losses; sum
+ * [rows, in] of the wide type, or NULL. */
 shard_status shard_head_forward(shard_device *, const shard_head *, double *stats, void *sum);
 
-/* dx [rows, in] of the wide type, the summand of the local classes, from the local stats and sum of the forward. */
+/* Whether the input gradient is made from the sum of the forward: smoothed classes have a factor each if they are capped. */
+static inline bool shard_head_sums(const shard_head *h)
+{
+    return h->loss.map.soft_cap == 0 || h->loss.smoothing == 0;
+}
+
+/* dx [rows, in] of the wide type, the summand of the local classes, from the local stats and sum of the forward, or, without
+ * shard_head_sums, by another sweep. */
 shard_status shard_head_input_gradient(shard_device *, const shard_head *, const double *stats, const void *sum,
                                        const shard_head_rows *, void *dx);
 
 shard_status shard_head_weight_gradient(shard_device *, const shard_head *, const shard_head_rows *, const shard_head_gradient *);
 
+/* spread [in], wide: the sum of the weight's rows, each times its class weight, added to it if `accumulate`. Not with a list. */
+shard_status shard_head_sum_weight(shard_device *, const shard_head *, bool accumulate, void *spread);
+
+/* value [rows, k] of the wide type, index [rows, k]: the largest k local logits of each row and their classes, counted from
+ * loss.col0 on, as the entry top_k. k > 0. Of the loss the ranges of rows and classes are read. */
+shard_status shard_head_top_k(shard_device *, const shard_head *, int64_t k, void *value, int64_t *index);
+
 /* Classes of a tile at most; 0: as the device chooses. Only tests set it. */
 extern int64_t shard_head_tile;
 
 /* The same, composed of the device's entries alone: for devices without fused sweeps, and the reference in tests. */
+shard_status shard_head_label_logits_composed(shard_device *, const shard_head *, double *logit);
 shard_status shard_head_forward_composed(shard_device *, const shard_head *, double *stats, void *sum);
 shard_status shard_head_weight_gradient_composed(shard_device *, const shard_head *, const shard_head_rows *,
                                                  const shard_head_gradient *);

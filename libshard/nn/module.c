@@ -234,7 +234,7 @@ shard_module *shard_module_child(const shard_module *module, const char *name)
     for (int64_t i = 0; i < module->child_count; i++)
         if (strcmp(module->children[i].name, name) == 0)
             return module->children[i].module;
-    return shard_fail_null(SHARD_ERROR_ARGUMENT, "%s has no child \"%s\"", type_name(module), name);
+    return shard_fail_null(SHARD_ERROR_ARGUMENT, "shard_module_child: %s has no child \"%s\"", type_name(module), name);
 }
 
 shard_tensor *shard_module_optional(const shard_module *module, const char *name)
@@ -250,7 +250,9 @@ shard_tensor *shard_module_tensor(const shard_module *module, const char *name)
     if (!module || !name)
         return shard_null_argument("shard_module_tensor", module ? "name" : "module"), NULL;
     shard_tensor *tensor = shard_module_optional(module, name);
-    return tensor ? tensor : shard_fail_null(SHARD_ERROR_ARGUMENT, "%s has no tensor \"%s\"", type_name(module), name);
+    return tensor
+               ? tensor
+               : shard_fail_null(SHARD_ERROR_ARGUMENT, "shard_module_tensor: %s has no tensor \"%s\"", type_name(module), name);
 }
 
 int shard_module_child_count(const shard_module *module)

@@ -8,41 +8,15 @@
 #include "base/options.h"
 #include "comm/function.h"
 #include "op/autocast.h"
-#include "op/class_rows.h"
+#include "op/binary_cross_entropy.h"
+#include "op/deferred_linear.h"
 
 #include <inttypes.h>
 
-static const char function[] = "shard_binary_cross_entropy_with_logits";
-
-#define FAULT(status, text)                                                                                                      \
-    {                                                                                                                            \
-        status, "shard_binary_cross_entropy_with_logits: " text                                                                  \
-    }
-static const shard_fault row_fault =
-                             FAULT(SHARD_ERROR_ARGUMENT, "row %" PRId64 " of pair %" PRId64 " is outside [0, %" PRId64 ")"),
-                         class_fault =
-                             FAULT(SHARD_ERROR_ARGUMENT, "class %" PRId64 " of pair %" PRId64 " is outside [0, %" PRId64 ")"),
-                         order_fault = FAULT(SHARD_ERROR_ARGUMENT,
-                                             "row %" PRId64 " and class %" PRId64 " of pair %" PRId64 " do not follow the pair "
-                                             "before it; pairs are sorted by row and class, and each is there once");
-static const shard_class_faults faults = {
-    .difference = FAULT(SHARD_ERROR_MISMATCH, "pairs on rank %" PRId64 " differ from those on rank %" PRId64
-                                              "; every rank needs the same pairs, of all classes"),
-    .weight_difference = FAULT(SHARD_ERROR_MISMATCH, "row weights on rank %" PRId64 " differ from those on rank %" PRId64
-                                                     "; every rank needs the same weights of all rows"),
-};
+static const shard_binary_faults faults = SHARD_BINARY_FAULTS("shard_binary_cross_entropy_with_logits");
 
 /* The tensors that a node saves. */
 enum { LOGITS, DENSE, PAIRS, WEIGHT, POSITIVE, ROW_WEIGHT, SAVED };
-
-typedef struct binary_call {
-    shard_class_rows rows;
-    shard_tensor *dense, *pairs;     /* the target: one of them is NULL */
-    shard_tensor *weight, *positive; /* of the local classes */
-    shard_binary_loss_shape shape;
-    shard_reduction reduction;
-    double factor; /* of the sum, in the result */
-} binary_call;
 
 typedef struct binary_context {
     shard_binary_loss_shape shape;
@@ -105,25 +79,27 @@ static const shard_node_type binary_type = {.name = "shard_binary_cross_entropy_
 
 /* ---- checks ---- */
 
-static bool check_dense(const binary_call *call)
+static bool check_dense(const shard_binary_call *call)
 {
     shard_tensor *logits = call->rows.logits, *target = call->dense;
-    if (!shard_check_operands(function, SHARD_INPUTS(logits, target)))
+    if (!shard_check_operands(call->rows.function, SHARD_INPUTS(logits, target)))
         return false;
     if (!shard_shape_equal(&target->shape, &logits->shape)) {
-        shard_error(SHARD_ERROR_SHAPE, "%s: a target of shape %s for logits of shape %s; pairs are int64 [2, n]", function,
-                    shard_shape_text(&target->shape), shard_shape_text(&logits->shape));
+        shard_error(SHARD_ERROR_SHAPE, "%s: a target of shape %s for logits of shape %s; pairs are int64 [2, n]",
+                    call->rows.function, shard_shape_text(&target->shape), shard_shape_text(&logits->shape));
         return false;
     }
     if (shard_will_record(SHARD_INPUTS(target))) {
-        shard_error(SHARD_ERROR_UNSUPPORTED, "%s: the target requires a gradient, but gets none; shard_detach it", function);
+        shard_error(SHARD_ERROR_UNSUPPORTED, "%s: the target requires a gradient, but gets none; shard_detach it",
+                    call->rows.function);
         return false;
     }
     bool own_rows = !call->rows.group && shard_is_local(target);
-    return own_rows || shard_placement_equal(&target->placement, &logits->placement) || shard_refuse_placement(function, target);
+    return own_rows || shard_placement_equal(&target->placement, &logits->placement) ||
+           shard_refuse_placement(call->rows.function, target);
 }
 
-static bool check_pairs(const binary_call *call)
+static bool check_pairs(const shard_binary_call *call)
 {
     shard_tensor *pairs = call->pairs;
     const shard_cross_entropy_shape *shape = &call->rows.shape;
@@ -132,24 +108,24 @@ static bool check_pairs(const binary_call *call)
         shard_error(SHARD_ERROR_SHAPE,
                     "%s: a target of dtype %s and shape %s on %s; like the logits, or int64 pairs [2, n], on %s "
                     "is needed",
-                    function, shard_dtype_name(pairs->dtype), shard_shape_text(&pairs->shape), shard_device_of(pairs)->name,
-                    shard_device_of(call->rows.logits)->name);
+                    call->rows.function, shard_dtype_name(pairs->dtype), shard_shape_text(&pairs->shape),
+                    shard_device_of(pairs)->name, shard_device_of(call->rows.logits)->name);
         return false;
     }
     if (!shard_is_local(pairs))
-        return shard_refuse_placement(function, pairs);
+        return shard_refuse_placement(call->rows.function, pairs);
     int64_t count = pairs->shape.dim[1], *pair;
     void *memory;
     if (!shard_load(SHARD_INPUTS(pairs), &memory))
         return false;
     pair = memory;
-    return SHARD_RUN(pairs, check_index, count, pair, shape->rows, 0, &row_fault, NULL) == SHARD_OK &&
-           SHARD_RUN(pairs, check_index, count, pair + count, shape->classes, 0, &class_fault, NULL) == SHARD_OK &&
-           SHARD_RUN(pairs, check_pairs, count, pair, &order_fault) == SHARD_OK;
+    return SHARD_RUN(pairs, check_index, count, pair, shape->rows, 0, &call->faults->row, NULL) == SHARD_OK &&
+           SHARD_RUN(pairs, check_index, count, pair + count, shape->classes, 0, &call->faults->class, NULL) == SHARD_OK &&
+           SHARD_RUN(pairs, check_pairs, count, pair, &call->faults->order) == SHARD_OK;
 }
 
 /* The number that the sum is divided by: that of the whole tensor's elements or rows. */
-static double divisor(const binary_call *call)
+static double divisor(const shard_binary_call *call)
 {
     shard_shape whole = shard_tensor_whole_shape(call->rows.logits);
     int last = whole.ndim - 1;
@@ -159,14 +135,21 @@ static double divisor(const binary_call *call)
                                                            : 1.0;
 }
 
-static bool read_arguments(binary_call *call, shard_tensor *logits, shard_tensor *target,
-                           const shard_binary_cross_entropy_options *options)
+bool shard_binary_read(shard_binary_call *call, shard_tensor *logits, shard_tensor *target,
+                       const shard_binary_cross_entropy_options *options)
 {
+    call->reduction = options->reduction;
+    call->gradient_only = options->gradient_only;
     /* The logits stand for a target without labels. */
     if (!shard_class_rows_read(&call->rows, logits, target ? logits : NULL, -1))
         return false;
     if ((unsigned)options->reduction > SHARD_REDUCTION_BATCH_MEAN) {
-        shard_error(SHARD_ERROR_ARGUMENT, "%s: there is no reduction %d", function, (int)options->reduction);
+        shard_error(SHARD_ERROR_ARGUMENT, "%s: there is no reduction %d", call->rows.function, (int)options->reduction);
+        return false;
+    }
+    if (options->gradient_only && options->reduction == SHARD_REDUCTION_NONE) {
+        shard_error(SHARD_ERROR_ARGUMENT, "%s: gradient_only with SHARD_REDUCTION_NONE, which has no sum to leave out",
+                    call->rows.function);
         return false;
     }
     *(shard_dtype_is_float(target->dtype) ? &call->dense : &call->pairs) = target;
@@ -186,18 +169,19 @@ static bool read_arguments(binary_call *call, shard_tensor *logits, shard_tensor
 
 /* ---- forward ---- */
 
-/* The options that must be identical on all ranks. */
-static uint64_t option_bits(const binary_call *call)
+uint64_t shard_binary_hash(const shard_binary_call *call)
 {
-    const int64_t flags[] = {call->reduction, call->pairs != NULL, call->weight != NULL, call->positive != NULL,
-                             call->rows.row_weight != NULL};
+    const int64_t flags[] = {call->reduction,        call->pairs != NULL,           call->weight != NULL,
+                             call->positive != NULL, call->rows.row_weight != NULL, call->gradient_only};
     return shard_hash_words(SHARD_HASH_START, flags, sizeof flags / sizeof *flags);
 }
 
 /* Writes the single losses to `each`, or their sum to `sum`. */
-static bool measure(binary_call *call, void *each, double *sum)
+static bool measure(shard_binary_call *call, void *each, double *sum)
 {
     void *memory[SAVED];
+    if (sum && call->gradient_only)
+        return SHARD_RUN(call->rows.logits, fill, 1, 0, sum, SHARD_FLOAT64) == SHARD_OK;
     return shard_load(SHARD_INPUTS(call->dense, call->pairs, call->weight, call->positive, call->rows.row_weight),
                       memory + DENSE) &&
            shard_load_rows(SHARD_INPUTS(call->rows.logits), memory + LOGITS, &call->shape.pitch) &&
@@ -205,15 +189,14 @@ static bool measure(binary_call *call, void *each, double *sum)
                      memory[WEIGHT], memory[POSITIVE], memory[ROW_WEIGHT], each, sum, call->rows.logits->dtype) == SHARD_OK;
 }
 
-static shard_tensor *single_losses(binary_call *call, bool ready)
+static shard_tensor *single_losses(shard_binary_call *call, bool ready)
 {
     shard_tensor *y = ready ? shard_tensor_like(call->rows.logits) : NULL;
     void *memory = y ? shard_tensor_memory(y) : NULL;
     return memory && measure(call, memory, NULL) ? y : NULL;
 }
 
-/* The factor times the sum over all ranks. */
-static shard_tensor *reduce(const binary_call *call)
+shard_tensor *shard_binary_reduce(const shard_binary_call *call)
 {
     const shard_class_rows *rows = &call->rows;
     shard_tensor *logits = rows->logits, *sum = shard_workspace(logits, 1, SHARD_FLOAT64);
@@ -230,7 +213,7 @@ static shard_tensor *reduce(const binary_call *call)
     return y;
 }
 
-static shard_tensor *record(const binary_call *call, shard_tensor *y)
+static shard_tensor *record(const shard_binary_call *call, shard_tensor *y)
 {
     const shard_class_rows *rows = &call->rows;
     bool each = call->reduction == SHARD_REDUCTION_NONE;
@@ -246,17 +229,25 @@ static shard_tensor *record(const binary_call *call, shard_tensor *y)
 }
 
 /* ok: whether the options could be read. */
-static shard_tensor *binary_loss(binary_call *call, bool ok, shard_tensor *logits, shard_tensor *target,
+static shard_tensor *binary_loss(shard_binary_call *call, bool ok, shard_tensor *logits, shard_tensor *target,
                                  const shard_binary_cross_entropy_options *options)
 {
     call->reduction = options->reduction;
-    bool ready = read_arguments(call, logits, target, options) && ok;
+    bool ready = shard_binary_read(call, logits, target, options) && ok;
     if (call->reduction == SHARD_REDUCTION_NONE)
         return record(call, single_losses(call, ready));
     if (ready)
-        call->rows.options = option_bits(call);
+        call->rows.options = shard_binary_hash(call);
     ready = ready && shard_class_rows_open(&call->rows, 1) && measure(call, NULL, call->rows.local);
-    return shard_class_rows_gather(&call->rows, ready) == SHARD_OK ? record(call, reduce(call)) : NULL;
+    return shard_class_rows_gather(&call->rows, ready) == SHARD_OK ? record(call, shard_binary_reduce(call)) : NULL;
+}
+
+/* Whether shard_linear_binary_cross_entropy has this loss without logits. */
+static bool can_fuse(const shard_tensor *logits, const shard_tensor *target, const shard_binary_cross_entropy_options *options)
+{
+    if (!logits || !target || target->dtype != SHARD_INT64 || options->reduction == SHARD_REDUCTION_NONE)
+        return false;
+    return logits->placement.kind != SHARD_SPLIT || logits->placement.dim == logits->shape.ndim - 1;
 }
 
 shard_tensor *shard_binary_cross_entropy_with_logits_with(shard_tensor *logits, shard_tensor *target,
@@ -264,6 +255,15 @@ shard_tensor *shard_binary_cross_entropy_with_logits_with(shard_tensor *logits, 
 {
     SHARD_FUNCTION("shard_binary_cross_entropy_with_logits");
     SHARD_READ_OPTIONS(shard_binary_cross_entropy_options, SHARD_BINARY_CROSS_ENTROPY_OPTIONS_INIT, options, given);
+    shard_tensor *operand[SHARD_LINEAR_OPERANDS];
+    shard_dtype autocast;
+    if (can_fuse(logits, target, &options) && shard_deferred_linear(logits, operand, &autocast)) {
+        shard_dtype now = shard_set_autocast(autocast); /* the products are those of the forward */
+        shard_tensor *loss = shard_linear_binary_cross_entropy_with(operand[SHARD_LINEAR_X], operand[SHARD_LINEAR_WEIGHT],
+                                                                    operand[SHARD_LINEAR_BIAS], target, given);
+        shard_set_autocast(now);
+        return loss;
+    }
     shard_scope scope;
     shard_scope_open(&scope);
     shard_tensor *wide = options.reduction == SHARD_REDUCTION_NONE ? shard_autocast_wide(logits) : logits;
@@ -271,7 +271,8 @@ shard_tensor *shard_binary_cross_entropy_with_logits_with(shard_tensor *logits, 
     shard_autocast_promote(4, same);
     options.weight = same[2];
     options.pos_weight = same[3];
-    binary_call call = {.rows = {.function = function, .faults = &faults}};
+    shard_binary_call call = {.faults = &faults,
+                              .rows = {.function = "shard_binary_cross_entropy_with_logits", .faults = &faults.rows}};
     shard_tensor *loss = shard_scope_hand_out(binary_loss(&call, options_ok, same[0], same[1], &options), &scope);
     shard_scope_close(&scope);
     return loss;

@@ -13,6 +13,7 @@
 #include "base/options.h"
 #include "op/cross_entropy.h"
 #include "op/deferred_linear.h"
+#include "op/label_margins.h"
 
 #include "comm/function.h"
 
@@ -134,7 +135,8 @@ bool shard_cross_entropy_read_options(shard_class_rows *rows, const shard_cross_
 uint64_t shard_cross_entropy_hash(const shard_class_rows *rows, const shard_cross_entropy_options *options, bool ranked)
 {
     const double factors[] = {options->label_smoothing, options->z_loss, options->logit_scale, options->soft_cap};
-    const int64_t flags[] = {ranked, options->reduction, options->weight != NULL, rows->row_weight != NULL};
+    const int64_t flags[] = {ranked, options->reduction, options->weight != NULL, rows->row_weight != NULL,
+                             options->sample != NULL};
     uint64_t hash = shard_hash_bytes(SHARD_HASH_START, factors, sizeof factors);
     return shard_hash_words(hash, flags, sizeof flags / sizeof *flags);
 }
@@ -176,6 +178,17 @@ static bool check_probabilities(const loss_call *call)
            shard_refuse_placement(call->rows.function, target);
 }
 
+static bool check_logits_options(const loss_call *call, const shard_cross_entropy_options *options)
+{
+    if (options->sample || options->normalized)
+        shard_error(
+            SHARD_ERROR_UNSUPPORTED,
+            "%s: %s for logits in memory; give labels and the logits of shard_nn_parallel_classifier in training, or call "
+            "shard_linear_cross_entropy",
+            call->rows.function, options->sample ? "a sample of classes" : "normalized rows");
+    return !options->sample && !options->normalized;
+}
+
 /* If rows are split over a group, each rank has the losses of its rows. */
 static bool check_row_placement(const loss_call *call)
 {
@@ -196,7 +209,7 @@ static bool read_arguments(loss_call *call, shard_tensor *logits, const shard_cr
         return false;
     }
     call->reduction = options->reduction;
-    return (call->rows.labels || check_probabilities(call)) &&
+    return check_logits_options(call, options) && (call->rows.labels || check_probabilities(call)) &&
            shard_cross_entropy_read_options(&call->rows, options, &call->weight) && check_row_placement(call);
 }
 
@@ -307,8 +320,7 @@ static bool can_fuse(const shard_tensor *logits, const shard_tensor *target, con
     if (!logits || !target || target->dtype != SHARD_INT64)
         return false;
     bool splits_rows = logits->placement.kind == SHARD_SPLIT && logits->placement.dim < logits->shape.ndim - 1;
-    bool maps = options->logit_scale != 1.0 || options->soft_cap != 0.0;
-    return !maps && (!splits_rows || options->reduction == SHARD_REDUCTION_NONE);
+    return !splits_rows || options->reduction == SHARD_REDUCTION_NONE;
 }
 
 shard_tensor *shard_cross_entropy_with(shard_tensor *logits, shard_tensor *target, const shard_cross_entropy_options *given,
@@ -318,15 +330,17 @@ shard_tensor *shard_cross_entropy_with(shard_tensor *logits, shard_tensor *targe
     SHARD_READ_OPTIONS(shard_cross_entropy_options, SHARD_CROSS_ENTROPY_OPTIONS_INIT, options, given);
     shard_tensor *operand[SHARD_LINEAR_OPERANDS];
     shard_dtype autocast;
-    if (can_fuse(logits, target, &options) && !label_rank && shard_deferred_linear(logits, operand, &autocast)) {
+    if (can_fuse(logits, target, &options) && shard_deferred_linear(logits, operand, &autocast)) {
         shard_dtype now = shard_set_autocast(autocast); /* the products are those of the forward */
         shard_tensor *loss = shard_linear_cross_entropy_with(operand[SHARD_LINEAR_X], operand[SHARD_LINEAR_WEIGHT],
-                                                             operand[SHARD_LINEAR_BIAS], target, given);
+                                                             operand[SHARD_LINEAR_BIAS], target, given, label_rank);
         shard_set_autocast(now);
         return loss;
     }
     shard_scope scope;
     shard_scope_open(&scope);
+    if (options.margin && !options.normalized)
+        logits = shard_margin_logits_of(logits, target, options.margin, options.ignore_index);
     shard_tensor *same[] = {logits, target, options.weight};
     shard_autocast_promote(3, same);
     options.weight = same[2];

@@ -28,10 +28,11 @@ static shard_status start(shard_materializer *materializer)
     const deferred *d = (deferred *)materializer;
     const shard_tensor *input = written(d);
     if (input)
-        return shard_error(SHARD_ERROR_ARGUMENT,
-                           "the result of a classifier's forward is computed when its values are used, and a tensor of shape "
-                           "%s that it depends on was written to since: use the values before the step",
-                           shard_shape_text(&input->shape));
+        return shard_error(
+            SHARD_ERROR_ARGUMENT,
+            "shard_nn_parallel_classifier: its logits, of shape %s, are computed when their values are needed, and "
+            "a tensor of shape %s that they depend on was written to since: use them before shard_step",
+            shard_shape_text(&d->shape), shard_shape_text(&input->shape));
     shard_tensor *y = shard_storage_allocate(d->storage) ? shard_tensor_on(d->storage, 0, d->shape, d->dtype) : NULL;
     bool enabled = shard_set_grad_enabled(false);
     shard_scope scope;

@@ -6,16 +6,25 @@
 #include "autograd/deferred.h"
 #include "device/head.h"
 
-/* A source without rows; the caller has a reference. Keeps the tensors weight, bias and class_weight (NULL: none) for the
- * memory of `head`, whose rows are not read. NULL with the error set. */
-shard_gradient_source *shard_head_source_create(const shard_head *head, shard_tensor *weight, shard_tensor *bias,
-                                                shard_tensor *class_weight);
+/* The tensors whose memory a head has apart from its rows; NULL: none. */
+enum {
+    SHARD_HEAD_WEIGHT,
+    SHARD_HEAD_BIAS,
+    SHARD_HEAD_CLASS_WEIGHT,
+    SHARD_HEAD_POSITIVE,
+    SHARD_HEAD_LIST,
+    SHARD_HEAD_LIST_ON_HOST,
+    SHARD_HEAD_KEPT
+};
+
+/* A source without rows; the caller has a reference. Keeps the tensors [SHARD_HEAD_KEPT] for the memory of `head`, whose rows
+ * are not read. NULL with the error set. */
+shard_gradient_source *shard_head_source_create(const shard_head *head, shard_tensor *const *kept);
 
 /* Whether rows of this call can be added. False for a source of another kind. */
-bool shard_head_source_takes(const shard_gradient_source *source, const shard_head *head, const shard_tensor *weight,
-                             const shard_tensor *bias, const shard_tensor *class_weight);
+bool shard_head_source_takes(const shard_gradient_source *source, const shard_head *head, shard_tensor *const *kept);
 
-/* Adds a copy of the rows: x and target of `head`, and the numbers that belong to them. Keeps the stash of their forward
+/* Adds a copy of the rows: x and target or pairs of `head`, and the numbers that belong to them. Keeps the stash of their forward
  * (NULL: none), which is of use until other rows are added. */
 shard_status shard_head_source_add(shard_gradient_source *source, const shard_head *head, const shard_head_rows *rows,
                                    shard_tensor *stash);

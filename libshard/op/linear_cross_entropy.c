@@ -3,14 +3,18 @@
  * ranks is that of shard_cross_entropy, whose statistics the forward computes; the logits are a tensor that has a
  * shape and a placement, and never memory.
  *
- * The forward also sums exp(z - max) weight, so that the features' gradient needs no second sweep, and no logits.
+ * The forward also sums exp(z - max) weight, so that the features' gradient needs no second sweep, and no logits. With label
+ * ranks a product of the rows with their labels' rows of the weight comes first, and an exchange of these logits, in which the
+ * ranks compare their calls.
  */
 #include "base/options.h"
 #include "op/autocast.h"
 #include "op/cross_entropy.h"
 
 #include "comm/function.h"
-#include "op/head_gradient.h"
+#include "op/label_margins.h"
+#include "op/linear_head.h"
+#include "op/sampled_classes.h"
 
 static const char function[] = "shard_linear_cross_entropy";
 static const shard_class_faults faults = SHARD_CLASS_FAULTS("shard_linear_cross_entropy");
@@ -18,7 +22,9 @@ static const shard_class_faults faults = SHARD_CLASS_FAULTS("shard_linear_cross_
 enum { X, WEIGHT, BIAS, INPUTS };
 enum { STASH_SHARE = 8 }; /* a stash has at most this part of the weight's bytes in float32 */
 /* The tensors that a node saves: the inputs, and these. SUMS: the local statistics, then the sums [rows, in]. */
-enum { TARGET = INPUTS, CLASS_WEIGHT, NUMBERS /* [SHARD_CE_NUMBERS, rows] and the result */, SUMS, STASH, SAVED };
+enum { TARGET = INPUTS, CLASS_WEIGHT, LIST, LIST_ON_HOST, LABEL_ROW, OPERANDS };
+enum { NUMBERS = OPERANDS /* [SHARD_CE_NUMBERS, rows] and the result */, SUMS, STASH, MARGIN_SHIFT, MARGIN_NUMBERS, SAVED };
+_Static_assert((int)SAVED <= SHARD_NODE_SAVED, "a node has so many slots");
 
 typedef struct head_call {
     shard_class_rows rows;
@@ -28,20 +34,29 @@ typedef struct head_call {
     shard_tensor *class_weight; /* of the local classes, of the wide type; NULL: ones */
     shard_reduction reduction;
     int64_t in;
-    shard_tensor *sums; /* SUMS above */
-    shard_tensor *stash; /* shard_head.stash; NULL: none */
+    bool samples; /* the classes of `sampled` are all that count */
+    shard_sampled sampled;
+    shard_cross_entropy_shape shape; /* of the head: of all classes or of the sample */
+    bool normalized, has_margins;    /* x is normalized and has the scale of the margin */
+    shard_margin_logits_options margin;
+    shard_label_margins margins;
+    shard_tensor *sums;              /* SUMS above */
+    shard_tensor *stash;             /* shard_head.stash; NULL: none */
+    bool ranked;                     /* the labels' ranks are requested */
+    shard_tensor *rank;
 } head_call;
 
 typedef struct head_context {
     shard_cross_entropy_shape shape;
     int64_t in;
-    bool reduced; /* the loss is one number */
+    bool reduced;    /* the loss is one number */
+    bool normalized; /* shard_head.normalized */
     shard_group *group;
 } head_context;
 
 /* ---- backward ---- */
 
-/* The head of operands in memory: x, weight, bias, target, class weights. */
+/* The head of OPERANDS in memory. */
 static shard_head head_of(const shard_cross_entropy_shape *shape, int64_t in, const shard_tensor *x, const shard_tensor *weight,
                           void *const *memory)
 {
@@ -53,7 +68,11 @@ static shard_head head_of(const shard_cross_entropy_shape *shape, int64_t in, co
                         .weight = memory[WEIGHT],
                         .bias = memory[BIAS],
                         .target = memory[TARGET],
-                        .class_weight = memory[CLASS_WEIGHT]};
+                        .class_weight = memory[CLASS_WEIGHT],
+                        .weight_rows = weight->shape.dim[0],
+                        .list = memory[LIST],
+                        .list_on_host = memory[LIST_ON_HOST],
+                        .label_row = memory[LABEL_ROW]};
 }
 
 /* [rows], float64: the derivative of the result by each row's loss, times dy. */
@@ -69,23 +88,20 @@ static double *row_scales(const head_context *c, shard_tensor *like, const doubl
     return SHARD_RUN(dy, binary, SHARD_MUL, &over, factor, memory[1], memory[2], SHARD_FLOAT64) == SHARD_OK ? memory[2] : NULL;
 }
 
-static shard_status input_gradient(shard_node *node, const shard_head *h, const shard_head_rows *rows, shard_tensor *sums,
-                                   shard_tensor **dx)
+static shard_status input_gradient(shard_node *node, const shard_head *h, const shard_head_rows *rows, const double *stats,
+                                   const void *sum, shard_group *group, shard_tensor **dx)
 {
-    const head_context *c = node->context;
     shard_dtype wide = shard_head_wide(h->dtype);
     shard_tensor *to = shard_make_gradient(node, X);
     shard_tensor *computed = !to || to->dtype == wide ? to : shard_workspace(to, shard_numel(to), wide);
-    const char *memory = shard_tensor_memory(sums);
-    void *result = memory && computed ? shard_tensor_memory(computed) : NULL;
+    void *result = computed ? shard_tensor_memory(computed) : NULL;
     if (!result)
         return shard_last_status();
-    const double *stats = (const double *)memory;
-    SHARD_TRY(shard_head_input_gradient(shard_device_of(to), h, stats, stats + SHARD_CE_STATS * c->shape.rows, rows, result));
+    SHARD_TRY(shard_head_input_gradient(shard_device_of(to), h, stats, sum, rows, result));
     if (computed != to)
         SHARD_TRY(SHARD_RUN(to, cast, shard_numel(to), result, wide, shard_tensor_memory(to), to->dtype));
-    if (c->group)
-        to->placement = (shard_placement){.kind = SHARD_PARTIAL, .group = c->group};
+    if (group)
+        to->placement = (shard_placement){.kind = SHARD_PARTIAL, .group = group};
     dx[X] = to;
     return SHARD_OK;
 }
@@ -108,13 +124,11 @@ static shard_status weight_gradient(shard_node *node, const shard_head *h, const
 
 /* Adds the rows of this call to the deferred gradients of weight and bias. */
 static shard_status defer(shard_node *node, const shard_head *h, const shard_head_rows *rows, shard_gradient_source *source,
-                          shard_tensor **dx)
+                          shard_tensor *const *kept, shard_tensor *stash, shard_tensor **dx)
 {
-    shard_tensor *weight = node->saved[WEIGHT], *bias = shard_wants(node, BIAS) ? node->saved[BIAS] : NULL;
-    shard_gradient_source *made =
-        source ? NULL : shard_head_source_create(h, weight, node->saved[BIAS], node->saved[CLASS_WEIGHT]);
-    shard_status status =
-        source || made ? shard_head_source_add(source ? source : made, h, rows, node->saved[STASH]) : shard_last_status();
+    shard_tensor *bias = shard_wants(node, BIAS) ? node->saved[BIAS] : NULL;
+    shard_gradient_source *made = source ? NULL : shard_head_source_create(h, kept);
+    shard_status status = source || made ? shard_head_source_add(source ? source : made, h, rows, stash) : shard_last_status();
     if (status == SHARD_OK) {
         dx[WEIGHT] = made ? shard_make_deferred(node, WEIGHT, made, SHARD_SOURCE_MATRIX) : shard_gradient_taken(node, WEIGHT);
         if (bias)
@@ -126,7 +140,7 @@ static shard_status defer(shard_node *node, const shard_head *h, const shard_hea
 }
 
 /* Whether the gradients of weight and bias can be deferred, and the source that is extended (NULL: a new one). */
-static bool may_defer(const shard_node *node, const shard_head *h, shard_gradient_source **source)
+static bool may_defer(const shard_node *node, const shard_head *h, shard_tensor *const *kept, shard_gradient_source **source)
 {
     *source = NULL;
     for (int i = WEIGHT; i <= BIAS; i++)
@@ -138,8 +152,19 @@ static bool may_defer(const shard_node *node, const shard_head *h, shard_gradien
     *source = shard_source_to_extend(node, WEIGHT);
     if (*source && !bias && (*source)->gradient[SHARD_SOURCE_VECTOR])
         return false; /* the bias was frozen since: its gradient has no summand of these rows */
-    return *source && (!bias || shard_source_to_extend(node, BIAS) == *source) &&
-           shard_head_source_takes(*source, h, node->saved[WEIGHT], node->saved[BIAS], node->saved[CLASS_WEIGHT]);
+    return *source && (!bias || shard_source_to_extend(node, BIAS) == *source) && shard_head_source_takes(*source, h, kept);
+}
+
+shard_status shard_linear_head_backward(shard_node *node, const shard_head *head, const shard_head_rows *rows,
+                                        const double *stats, const void *sum, shard_group *group, shard_tensor *const *kept,
+                                        shard_tensor *stash, shard_tensor **dx)
+{
+    if (shard_wants(node, X))
+        SHARD_TRY(input_gradient(node, head, rows, stats, sum, group, dx));
+    shard_gradient_source *source;
+    if (may_defer(node, head, kept, &source))
+        return defer(node, head, rows, source, kept, stash, dx);
+    return shard_wants(node, WEIGHT) || shard_wants(node, BIAS) ? weight_gradient(node, head, rows, dx) : SHARD_OK;
 }
 
 static shard_status head_backward(shard_node *node, shard_tensor *dy, shard_tensor **dx)
@@ -157,42 +182,45 @@ static shard_status head_backward(shard_node *node, shard_tensor *dy, shard_tens
     shard_head h = head_of(&c->shape, c->in, saved[X], saved[WEIGHT], memory);
     h.stash = memory[STASH];
     h.stash_bytes = saved[STASH] ? shard_tensor_bytes(saved[STASH]) : 0;
+    h.normalized = c->normalized;
+    shard_label_margins_set(&h, memory[MARGIN_SHIFT], memory[MARGIN_NUMBERS]);
     const double *number = memory[NUMBERS];
     shard_head_rows rows = {.lse = number + SHARD_CE_LSE * c->shape.rows, .slope = number + SHARD_CE_SLOPE * c->shape.rows};
     rows.scale = row_scales(c, saved[X], number + SHARD_CE_FACTOR * c->shape.rows, dy);
     if (!rows.scale)
         return shard_last_status();
-    if (shard_wants(node, X))
-        SHARD_TRY(input_gradient(node, &h, &rows, saved[SUMS], dx));
-    shard_gradient_source *source;
-    if (may_defer(node, &h, &source))
-        return defer(node, &h, &rows, source, dx);
-    return shard_wants(node, WEIGHT) || shard_wants(node, BIAS) ? weight_gradient(node, &h, &rows, dx) : SHARD_OK;
+    shard_tensor *const kept[SHARD_HEAD_KEPT] = {[SHARD_HEAD_WEIGHT] = node->saved[WEIGHT],
+                                                 [SHARD_HEAD_BIAS] = node->saved[BIAS],
+                                                 [SHARD_HEAD_CLASS_WEIGHT] = node->saved[CLASS_WEIGHT],
+                                                 [SHARD_HEAD_LIST] = node->saved[LIST],
+                                                 [SHARD_HEAD_LIST_ON_HOST] = node->saved[LIST_ON_HOST]};
+    const double *stats = memory[SUMS];
+    return shard_linear_head_backward(node, &h, &rows, stats, stats ? stats + SHARD_CE_STATS * c->shape.rows : NULL, c->group,
+                                      kept, node->saved[STASH], dx);
 }
 
 static const shard_node_type head_type = {.name = "shard_linear_cross_entropy", .backward = head_backward};
 
 /* ---- checks ---- */
 
-static bool check_operands(const head_call *call)
+static bool check_operands(const char *of, shard_tensor *const *operand)
 {
-    const shard_tensor *x = call->operand[X], *weight = call->operand[WEIGHT], *bias = call->operand[BIAS];
+    const shard_tensor *x = operand[X], *weight = operand[WEIGHT], *bias = operand[BIAS];
     bool wide_weight = x->dtype != weight->dtype && shard_dtype_size(x->dtype) == 2 && weight->dtype == SHARD_FLOAT32;
     if ((x->dtype != weight->dtype && !wide_weight) || (bias && bias->dtype != weight->dtype)) {
         shard_error(
             SHARD_ERROR_SHAPE,
-            "%s: x is %s, weight is %s and bias is %s; all of one dtype are needed, or x of 16 bits with a float32 weight",
-            function, shard_dtype_name(x->dtype), shard_dtype_name(weight->dtype),
-            bias ? shard_dtype_name(bias->dtype) : "missing");
+            "%s: x is %s, weight is %s and bias is %s; all of one dtype are needed, or x of 16 bits with a float32 weight", of,
+            shard_dtype_name(x->dtype), shard_dtype_name(weight->dtype), bias ? shard_dtype_name(bias->dtype) : "missing");
         return false;
     }
     if (weight->shape.ndim != 2 || x->shape.ndim < 1 || x->shape.dim[x->shape.ndim - 1] != weight->shape.dim[1]) {
-        shard_error(SHARD_ERROR_SHAPE, "%s: x of shape %s and a weight of shape %s; [..., in] and [classes, in] are needed",
-                    function, shard_shape_text(&x->shape), shard_shape_text(&weight->shape));
+        shard_error(SHARD_ERROR_SHAPE, "%s: x of shape %s and a weight of shape %s; [..., in] and [classes, in] are needed", of,
+                    shard_shape_text(&x->shape), shard_shape_text(&weight->shape));
         return false;
     }
     if (bias && (bias->shape.ndim != 1 || bias->shape.dim[0] != weight->shape.dim[0])) {
-        shard_error(SHARD_ERROR_SHAPE, "%s: a bias of shape %s for a weight of shape %s; [classes] is needed", function,
+        shard_error(SHARD_ERROR_SHAPE, "%s: a bias of shape %s for a weight of shape %s; [classes] is needed", of,
                     shard_shape_text(&bias->shape), shard_shape_text(&weight->shape));
         return false;
     }
@@ -200,34 +228,41 @@ static bool check_operands(const head_call *call)
 }
 
 /* Sets the placement of the logits; false with the error set if there is no rule. */
-static bool choose_placement(const head_call *call, shard_placement *placement)
+static bool choose_placement(const char *of, shard_tensor *const *operand, shard_placement *placement)
 {
-    const shard_tensor *x = call->operand[X], *weight = call->operand[WEIGHT], *bias = call->operand[BIAS];
+    const shard_tensor *x = operand[X], *weight = operand[WEIGHT], *bias = operand[BIAS];
     int last = x->shape.ndim - 1;
     if (!shard_is_local(weight) && !shard_is_split(weight, 0))
-        return shard_refuse_placement(function, weight);
+        return shard_refuse_placement(of, weight);
     *placement = shard_is_local(weight) ? x->placement : weight->placement;
     if (shard_is_local(weight))
-        return shard_check_carried(function, x, last) && (!bias || shard_check_carried(function, bias, 0));
+        return shard_check_carried(of, x, last) && (!bias || shard_check_carried(of, bias, 0));
     placement->dim = last;
     if (bias && !shard_placement_equal(&bias->placement, &weight->placement)) {
         shard_error(SHARD_ERROR_UNSUPPORTED, "%s: the weight is split along classes, the bias must be in the same way; it is %s",
-                    function, shard_placement_text(&bias->placement));
+                    of, shard_placement_text(&bias->placement));
         return false;
     }
-    return shard_check_carried(function, x, 0);
+    return shard_check_carried(of, x, 0);
 }
 
-/* The tensor that stands for the logits, of the type that they are summed in: it gets no memory. */
-static shard_tensor *make_logits(head_call *call)
+shard_tensor *shard_linear_head_logits(const char *of, shard_tensor *const *operand)
 {
-    shard_tensor *x = call->operand[X];
+    shard_tensor *x = operand[X];
     shard_placement placement;
-    if (!check_operands(call) || !choose_placement(call, &placement))
+    for (int i = 0; i < INPUTS; i++) {
+        if (i == BIAS && !operand[i])
+            continue;
+        if (!shard_check_operands(of, SHARD_INPUTS(operand[i])))
+            return NULL;
+        if (shard_device_of(operand[i]) != shard_device_of(x))
+            return shard_fail_null(SHARD_ERROR_ARGUMENT, "%s: operands are on %s and on %s", of, shard_device_of(x)->name,
+                                   shard_device_of(operand[i])->name);
+    }
+    if (!check_operands(of, operand) || !choose_placement(of, operand, &placement))
         return NULL;
     shard_shape shape = x->shape;
-    call->in = call->operand[WEIGHT]->shape.dim[1];
-    shape.dim[shape.ndim - 1] = call->operand[WEIGHT]->shape.dim[0];
+    shape.dim[shape.ndim - 1] = operand[WEIGHT]->shape.dim[0];
     shard_tensor *logits = shard_tensor_make(shape, shard_head_wide(x->dtype), shard_device_of(x));
     if (logits)
         logits->placement = placement;
@@ -236,6 +271,26 @@ static shard_tensor *make_logits(head_call *call)
 
 static bool read_options(head_call *call, const shard_cross_entropy_options *options)
 {
+    bool cosines = call->normalized || call->has_margins;
+    if ((options->sample || cosines) && (options->logit_scale != 1.0 || options->soft_cap != 0.0)) {
+        shard_error(SHARD_ERROR_UNSUPPORTED,
+                    "%s: a sample of classes, a margin or normalized rows with soft_cap %g, or with a bias and logit_scale %g",
+                    function, options->soft_cap, options->logit_scale);
+        return false;
+    }
+    if (call->ranked && (options->sample || cosines)) {
+        shard_error(
+            SHARD_ERROR_UNSUPPORTED,
+            "%s: a label rank with a sample of classes, a margin or normalized rows; count it of the logits in evaluation",
+            function);
+        return false;
+    }
+    if (cosines && call->input[BIAS]) {
+        shard_error(SHARD_ERROR_ARGUMENT, "%s: a bias with a margin or normalized rows; cosines have none", function);
+        return false;
+    }
+    if (call->has_margins && call->rows.labels && !shard_label_margins_read(&call->rows, &call->margin, &call->margins))
+        return false;
     if (!call->rows.labels) {
         shard_error(SHARD_ERROR_SHAPE,
                     "%s: the target is %s; int64 labels are needed (probabilities: shard_linear and "
@@ -256,51 +311,107 @@ static bool read_options(head_call *call, const shard_cross_entropy_options *opt
 
 static bool read_arguments(head_call *call, const shard_cross_entropy_options *options)
 {
-    int operands = call->input[BIAS] ? INPUTS : BIAS;
-    for (int i = 0; i < operands; i++) {
-        if (!shard_check_operands(function, SHARD_INPUTS(call->operand[i])))
-            return false;
-        if (shard_device_of(call->operand[i]) != shard_device_of(call->operand[X])) {
-            shard_error(SHARD_ERROR_ARGUMENT, "%s: operands are on %s and on %s", function,
-                        shard_device_of(call->operand[X])->name, shard_device_of(call->operand[i])->name);
-            return false;
-        }
-    }
-    if (!shard_check_operand(function, call->target))
+    shard_tensor *logits = shard_check_operand(function, call->target) ? shard_linear_head_logits(function, call->operand) : NULL;
+    if (!logits)
         return false;
-    shard_tensor *logits = make_logits(call);
-    return logits && shard_class_rows_read(&call->rows, logits, call->target, options->ignore_index) &&
-           read_options(call, options);
+    call->in = call->operand[WEIGHT]->shape.dim[1];
+    return shard_class_rows_read(&call->rows, logits, call->target, options->ignore_index) && read_options(call, options);
+}
+
+/* Makes the head that of the sampled classes. Collective over the rows' group if labels are smoothed over the classes, also for
+ * a rank that has failed. */
+static shard_status sample_classes(head_call *call, bool ready, shard_tensor *sample, double smoothing)
+{
+    shard_sampled *sampled = &call->sampled;
+    call->samples = true;
+    ready = ready && shard_sampled_read(&call->rows, sample, sampled);
+    if (smoothing != 0)
+        SHARD_TRY(shard_sampled_count(&call->rows, ready, sampled));
+    if (!ready)
+        return shard_class_rows_gather(&call->rows, false);
+    call->shape.col0 = 0;
+    call->shape.cols = sampled->count;
+    call->shape.classes = sampled->classes;
+    call->shape.ignore_index = -1;
+    call->target = sampled->target;
+    return SHARD_OK;
+}
+
+/* The numbers of the sampled classes alone. */
+static bool pick_sampled(head_call *call)
+{
+    shard_tensor **all[] = {&call->operand[BIAS], &call->class_weight};
+    for (int i = 0; i < 2; i++) {
+        shard_tensor *picked = shard_sampled_pick(&call->sampled, *all[i]);
+        if (*all[i] && !picked)
+            return false;
+        *all[i] = picked;
+    }
+    return true;
 }
 
 /* ---- forward ---- */
 
-/* A stash of what the forward computes for the weight's gradient. */
-static bool make_stash(head_call *call, shard_head *h)
+bool shard_linear_head_stash(shard_head *h, shard_tensor *const *operand, shard_tensor **stash)
 {
-    shard_tensor *x = call->operand[X];
-    int64_t numbers = shard_numel(call->operand[WEIGHT]);
+    shard_tensor *x = operand[X];
+    int64_t numbers = shard_numel(operand[WEIGHT]);
+    *stash = NULL;
     h->stash_bytes = shard_head_stash_bytes(shard_device_of(x), h, (size_t)numbers * sizeof(float) / STASH_SHARE);
     if (h->stash_bytes == 0)
         return true;
-    call->stash = shard_workspace(x, (int64_t)h->stash_bytes, SHARD_UINT8);
-    h->stash = call->stash ? shard_tensor_memory(call->stash) : NULL;
+    *stash = shard_workspace(x, (int64_t)h->stash_bytes, SHARD_UINT8);
+    h->stash = *stash ? shard_tensor_memory(*stash) : NULL;
     return h->stash != NULL;
 }
 
-/* The local statistics, for the exchange and for the features' gradient. */
-static bool measure_local(head_call *call)
+static bool load(const head_call *call, void **memory)
+{
+    const shard_sampled *sampled = &call->sampled;
+    return shard_load(SHARD_INPUTS(call->operand[X], call->operand[WEIGHT], call->operand[BIAS], call->target, call->class_weight,
+                                   sampled->list, sampled->on_host, sampled->label_row),
+                      memory);
+}
+
+/* Opens with the labels' logits of the local classes. */
+static bool pick_local(head_call *call)
+{
+    shard_class_rows *rows = &call->rows;
+    shard_tensor *x = call->operand[X];
+    void *memory[OPERANDS];
+    if (!shard_class_rows_open(rows, rows->shape.rows) || !load(call, memory))
+        return false;
+    shard_head h = head_of(&rows->shape, call->in, x, call->operand[WEIGHT], memory);
+    return shard_head_label_logits(shard_device_of(x), &h, rows->local) == SHARD_OK;
+}
+
+/* The position of the labels' ranks in a rank's numbers: after the statistics. */
+static int64_t *ahead_in(const head_call *call, double *part)
+{
+    return call->ranked ? (int64_t *)(part + SHARD_CE_STATS * call->rows.shape.rows) : NULL;
+}
+
+/* The local statistics, for the exchange and for the features' gradient. label_logit: NULL without ranks. */
+static bool measure_local(head_call *call, shard_tensor *label_logit)
 {
     shard_class_rows *rows = &call->rows;
     shard_tensor *x = call->operand[X], *weight = call->operand[WEIGHT];
     int64_t doubles = rows->shape.rows * SHARD_CE_STATS, wide = (int64_t)shard_dtype_size(shard_head_wide(x->dtype));
     bool records = shard_will_record(SHARD_INPUTS(call->input[X]));
-    void *memory[SAVED];
-    if (!shard_class_rows_open(rows, doubles) ||
-        !shard_load(SHARD_INPUTS(x, weight, call->operand[BIAS], rows->labels, call->class_weight), memory))
+    void *memory[OPERANDS];
+    if (!shard_class_rows_open(rows, doubles + call->ranked * rows->shape.rows) || (call->samples && !pick_sampled(call)) ||
+        !load(call, memory))
         return false;
-    shard_head h = head_of(&rows->shape, call->in, x, weight, memory);
-    if (shard_will_record(SHARD_INPUTS(call->input[WEIGHT], call->input[BIAS])) && !make_stash(call, &h))
+    shard_head h = head_of(&call->shape, call->in, x, weight, memory);
+    h.normalized = call->normalized;
+    if (call->has_margins && !shard_label_margins_compute(&call->margins, x, &h))
+        return false;
+    if (call->ranked) {
+        h.ahead = ahead_in(call, rows->local);
+        h.label_logit = shard_tensor_memory(label_logit);
+    }
+    if (shard_will_record(SHARD_INPUTS(call->input[WEIGHT], call->input[BIAS])) &&
+        !shard_linear_head_stash(&h, call->operand, &call->stash))
         return false;
     if (!records)
         return shard_head_forward(shard_device_of(x), &h, rows->local, NULL) == SHARD_OK;
@@ -308,23 +419,38 @@ static bool measure_local(head_call *call)
     call->sums = shard_workspace(x, doubles + (bytes + (int64_t)sizeof(double) - 1) / (int64_t)sizeof(double), SHARD_FLOAT64);
     double *stats = call->sums ? shard_tensor_memory(call->sums) : NULL;
     size_t width = (size_t)doubles * sizeof(double);
-    return stats && shard_head_forward(shard_device_of(x), &h, stats, stats + doubles) == SHARD_OK &&
+    return stats && shard_head_forward(shard_device_of(x), &h, stats, shard_head_sums(&h) ? stats + doubles : NULL) == SHARD_OK &&
            SHARD_RUN(x, copy_rows, rows->local, width, stats, width, width, 1) == SHARD_OK;
 }
 
-/* Joins the ranks' statistics to NUMBERS. */
+/* The statistics of all ranks. */
+static shard_status measure(head_call *call, bool ready)
+{
+    shard_tensor *logit = NULL;
+    if (call->ranked) {
+        ready = ready && pick_local(call);
+        SHARD_TRY(shard_class_rows_gather(&call->rows, ready));
+        logit = shard_class_rows_add_picked(&call->rows);
+        ready = logit != NULL;
+    }
+    return shard_class_rows_gather(&call->rows, ready && measure_local(call, logit));
+}
+
+/* Joins the ranks' statistics to NUMBERS and the labels' ranks. */
 static shard_tensor *join(head_call *call)
 {
     const shard_class_rows *rows = &call->rows;
     int64_t count = SHARD_CE_NUMBERS * rows->shape.rows;
     shard_tensor *numbers = shard_workspace(rows->logits, count + 1, SHARD_FLOAT64);
-    void *memory[3];
-    if (!numbers || !shard_load(SHARD_INPUTS(numbers, rows->labels, rows->row_weight), memory))
+    call->rank = call->ranked ? shard_class_rows_make(rows, SHARD_INT64) : NULL;
+    void *memory[4];
+    if (!numbers || (call->ranked && !call->rank) ||
+        !shard_load(SHARD_INPUTS(numbers, rows->labels, rows->row_weight, call->rank), memory))
         return NULL;
     double *number = memory[0];
     return shard_result(numbers, SHARD_RUN(numbers, cross_entropy_join, &rows->shape, call->reduction == SHARD_REDUCTION_MEAN,
-                                           rows->members, rows->stride, rows->part, NULL, memory[1], memory[2], number,
-                                           number + count, NULL));
+                                           rows->members, rows->stride, rows->part, ahead_in(call, rows->part), memory[1],
+                                           memory[2], number, number + count, memory[3]));
 }
 
 static shard_tensor *make_result(const head_call *call, shard_tensor *numbers)
@@ -347,15 +473,20 @@ static shard_tensor *record(const head_call *call, shard_tensor *y, shard_tensor
     if (!node)
         return shard_last_status() == SHARD_OK ? y : NULL;
     *(head_context *)node->context =
-        (head_context){call->rows.shape, call->in, call->reduction != SHARD_REDUCTION_NONE, call->rows.group};
+        (head_context){call->shape, call->in, call->reduction != SHARD_REDUCTION_NONE, call->normalized, call->rows.group};
     node->group = call->rows.group; /* NULL unless the classes are split */
     for (int i = 0; i < INPUTS; i++)
         shard_save_for_backward(node, i, call->operand[i]);
     shard_save_for_backward(node, TARGET, call->target);
     shard_save_for_backward(node, CLASS_WEIGHT, call->class_weight);
+    shard_save_for_backward(node, LIST, call->sampled.list);
+    shard_save_for_backward(node, LIST_ON_HOST, call->sampled.on_host);
+    shard_save_for_backward(node, LABEL_ROW, call->sampled.label_row);
     shard_save_for_backward(node, NUMBERS, numbers);
     shard_save_for_backward(node, SUMS, call->sums);
     shard_save_for_backward(node, STASH, call->stash);
+    shard_save_for_backward(node, MARGIN_SHIFT, call->margins.shift);
+    shard_save_for_backward(node, MARGIN_NUMBERS, call->margins.numbers);
     return y;
 }
 
@@ -367,49 +498,56 @@ static shard_tensor *linear_cross_entropy(head_call *call, bool ok, const shard_
         call->rows.group = weight->placement.group; /* whose ranks wait for this one, whatever is wrong here */
     bool ready = read_arguments(call, options) && ok;
     if (ready)
-        call->rows.options = shard_cross_entropy_hash(&call->rows, options, false);
-    if (shard_class_rows_gather(&call->rows, ready && measure_local(call)) != SHARD_OK)
+        call->rows.options = shard_label_margins_hash(shard_cross_entropy_hash(&call->rows, options, call->ranked),
+                                                      call->normalized, &call->margins);
+    call->shape = call->rows.shape;
+    if (options->sample && sample_classes(call, ready, options->sample, options->label_smoothing) != SHARD_OK)
+        return NULL;
+    if (measure(call, ready) != SHARD_OK)
         return NULL;
     shard_tensor *numbers = join(call);
     shard_tensor *y = make_result(call, numbers);
     return y ? record(call, y, numbers) : NULL;
 }
 
-/* With options that the sweeps do not have. */
-static shard_tensor *with_logits(shard_tensor *x, shard_tensor *weight, shard_tensor *bias, shard_tensor *target,
-                                 shard_cross_entropy_options *options)
+/* Normalizes x and gives it the scale of the logits, where the sweeps need that. */
+static shard_tensor *scale_features(shard_tensor *x, head_call *call, shard_cross_entropy_options *options)
 {
-    bool mixed = x && weight && shard_dtype_size(x->dtype) == 2 && weight->dtype == SHARD_FLOAT32;
-    if (mixed) {
-        weight = shard_cast(weight, x->dtype);
-        bias = bias ? shard_cast(bias, x->dtype) : NULL;
-    }
-    shard_tensor *logits = shard_linear(x, weight, bias);
-    if (logits && options->weight)
-        options->weight = shard_cast(options->weight, logits->dtype);
-    return shard_cross_entropy_with(logits, target, options, NULL);
+    bool cosines = call->normalized || call->has_margins;
+    double scale = call->has_margins ? call->margin.scale * options->logit_scale : options->logit_scale;
+    if (!cosines && !(options->sample && !call->input[BIAS]))
+        return x;
+    options->logit_scale = 1;
+    call->margins.margin.scale = scale;
+    if (call->normalized)
+        x = shard_normalize(x, -1, SHARD_HEAD_EPS);
+    return scale != 1 ? shard_scale(x, scale) : x;
 }
 
 shard_tensor *shard_linear_cross_entropy_with(shard_tensor *x, shard_tensor *weight, shard_tensor *bias, shard_tensor *target,
-                                              const shard_cross_entropy_options *given)
+                                              const shard_cross_entropy_options *given, shard_tensor **label_rank)
 {
     SHARD_FUNCTION("shard_linear_cross_entropy");
     SHARD_READ_OPTIONS(shard_cross_entropy_options, SHARD_CROSS_ENTROPY_OPTIONS_INIT, options, given);
-    shard_scope scope;
-    shard_scope_open(&scope);
-    if (options_ok && (options.logit_scale != 1.0 || options.soft_cap != 0.0)) {
-        shard_tensor *plain = shard_scope_hand_out(with_logits(x, weight, bias, target, &options), &scope);
-        shard_scope_close(&scope);
-        return plain;
-    }
-    if (options.weight && x && shard_dtype_is_float(x->dtype) && shard_dtype_is_float(options.weight->dtype))
-        options.weight = shard_cast(options.weight, shard_head_wide(x->dtype));
+    SHARD_READ_OPTIONS(shard_margin_logits_options, SHARD_MARGIN_LOGITS_OPTIONS_INIT, margin, options.margin);
     head_call call = {.rows = {.function = function, .faults = &faults},
                       .input = {x, weight, bias},
-                      .operand = {x, weight, bias},
-                      .target = target};
+                      .target = target,
+                      .normalized = options.normalized,
+                      .has_margins = options.margin,
+                      .margin = margin,
+                      .ranked = label_rank};
+    shard_scope scope;
+    shard_scope_open(&scope);
+    call.input[X] = scale_features(x, &call, &options);
+    if (options.weight && x && shard_dtype_is_float(x->dtype) && shard_dtype_is_float(options.weight->dtype))
+        options.weight = shard_cast(options.weight, shard_head_wide(x->dtype));
+    for (int i = 0; i < INPUTS; i++)
+        call.operand[i] = call.input[i];
     shard_autocast_product(1, call.input, call.operand);
-    shard_tensor *loss = shard_scope_hand_out(linear_cross_entropy(&call, options_ok, &options), &scope);
+    shard_tensor *loss = shard_scope_hand_out(linear_cross_entropy(&call, options_ok && margin_ok, &options), &scope);
+    if (label_rank)
+        *label_rank = loss ? shard_scope_hand_out(call.rank, &scope) : NULL;
     shard_scope_close(&scope);
     return loss;
 }

@@ -5,7 +5,7 @@
  */
 #include "base/options.h"
 #include "comm/function.h"
-#include "op/class_rows.h"
+#include "op/label_margins.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -43,9 +43,8 @@ static shard_status margin_backward(shard_node *node, shard_tensor *dy, shard_te
 
 static const shard_node_type margin_type = {.name = "margin_logits", .backward = margin_backward};
 
-static bool check_options(const shard_margin_logits_options *options)
+bool shard_margin_check(const char *function, const shard_margin_logits_options *options)
 {
-    static const char function[] = "shard_margin_logits";
     const double numbers[] = {options->scale, options->m1, options->m2, options->m3};
     static const char *const names[] = {"scale", "m1", "m2", "m3"};
     for (int i = 0; i < 4; i++)
@@ -79,7 +78,7 @@ static shard_tensor *margin_logits(shard_tensor *cosines, shard_tensor *labels, 
 {
     shard_class_rows rows = {.function = "shard_margin_logits", .faults = &faults};
     shard_tensor *row_m2, *row_m3;
-    if (!read_labels(&rows, cosines, labels, options->ignore_index) || !check_options(options) ||
+    if (!read_labels(&rows, cosines, labels, options->ignore_index) || !shard_margin_check(rows.function, options) ||
         !shard_class_rows_widen(&rows, options->row_m2, "row_m2", &row_m2) ||
         !shard_class_rows_widen(&rows, options->row_m3, "row_m3", &row_m3))
         return NULL;
@@ -114,4 +113,12 @@ shard_tensor *shard_margin_logits_with(shard_tensor *cosines, shard_tensor *labe
     shard_tensor *y = shard_scope_hand_out(margin_logits(cosines, labels, &options), &scope);
     shard_scope_close(&scope);
     return y;
+}
+
+shard_tensor *shard_margin_logits_of(shard_tensor *cosines, shard_tensor *labels, const shard_margin_logits_options *given,
+                                     int64_t ignore_index)
+{
+    SHARD_READ_OPTIONS(shard_margin_logits_options, SHARD_MARGIN_LOGITS_OPTIONS_INIT, options, given);
+    options.ignore_index = ignore_index;
+    return options_ok ? shard_margin_logits_with(cosines, labels, &options) : NULL;
 }

@@ -47,8 +47,13 @@ bool shard_check_operands(const char *function, int count, shard_tensor *const *
 
 bool shard_refuse_placement(const char *function, const shard_tensor *x)
 {
-    shard_error(SHARD_ERROR_UNSUPPORTED, "%s: no rule for a tensor of shape %s that is %s", function, shard_shape_text(&x->shape),
-                shard_placement_text(&x->placement));
+    static const char *const advice[] = {
+        [SHARD_LOCAL] = "",
+        [SHARD_SPLIT] = "; shard_gather_from_group makes it local",
+        [SHARD_PARTIAL] = "; shard_reduce_from_group takes the sum over its ranks first",
+    };
+    shard_error(SHARD_ERROR_UNSUPPORTED, "%s: no rule for a tensor of shape %s that is %s%s", function,
+                shard_shape_text(&x->shape), shard_placement_text(&x->placement), advice[x->placement.kind]);
     return false;
 }
 

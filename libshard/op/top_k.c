@@ -1,9 +1,11 @@
 /*
  * The first elements along a dimension: max, min, argmax, argmin, and the first k along the last one. If the
  * dimension is split over a group, each rank finds the first elements of its local shard; these and their indices in
- * the whole dimension are gathered, and every rank finds the first elements among them.
+ * the whole dimension are gathered, and every rank finds the first elements among them. Those of a linear layer's logits are
+ * found by a sweep over its weight (device/head.h), without the logits.
  */
-#include "op/op.h"
+#include "op/deferred_linear.h"
+#include "op/linear_head.h"
 
 #include "base/math.h"
 #include "comm/function.h"
@@ -21,6 +23,7 @@ typedef struct search {
     shard_axis axis;    /* of x */
     int64_t start;      /* of the local shard, in the whole dimension */
     shard_group *group; /* over which it is split; NULL: it is not split */
+    shard_tensor *const *operand; /* of the linear layer of which x stands for the logits; NULL: x has elements */
 } search;
 
 /* ---- backward ---- */
@@ -102,12 +105,36 @@ static shard_status find(const search *s, const shard_axis *axis, int64_t start,
     return SHARD_RUN(s->x, extreme_dim, axis, s->largest, start, index_of, x, y, index, s->x->dtype);
 }
 
+/* Searches the logits of the local classes. */
+static shard_status find_by_sweep(const search *s, void *y, int64_t *index)
+{
+    const shard_tensor *x = s->operand[SHARD_LINEAR_HEAD_X], *weight = s->operand[SHARD_LINEAR_HEAD_WEIGHT];
+    void *memory[SHARD_LINEAR_HEAD_INPUTS];
+    if (s->count == 0)
+        return SHARD_OK;
+    if (!shard_load(SHARD_LINEAR_HEAD_INPUTS, s->operand, memory))
+        return shard_last_status();
+    const shard_head h = {.loss = {.rows = s->axis.outer,
+                                   .cols = s->axis.size,
+                                   .col0 = s->start,
+                                   .classes = shard_tensor_whole_shape(s->x).dim[s->dim]},
+                          .in = weight->shape.dim[1],
+                          .dtype = x->dtype,
+                          .weight_dtype = weight->dtype,
+                          .x = memory[SHARD_LINEAR_HEAD_X],
+                          .weight = memory[SHARD_LINEAR_HEAD_WEIGHT],
+                          .bias = memory[SHARD_LINEAR_HEAD_BIAS]};
+    return shard_head_top_k(shard_device_of(x), &h, s->count, y, index);
+}
+
 /* Bytes of rows that are made dense at once. */
 enum { AT_ONCE = 8 << 20 };
 
 /* Searches the local elements. Padded rows stay padded: some at a time are copied to dense memory. */
 static shard_status find_local(const search *s, char *y, int64_t *index)
 {
+    if (s->operand)
+        return find_by_sweep(s, y, index);
     bool last = s->dim == s->x->shape.ndim - 1;
     int64_t pitch = 0, rows = s->axis.outer, cols = s->axis.size, most;
     SHARD_TRY(shard_tensor_materialize(s->x));
@@ -284,9 +311,59 @@ shard_tensor *shard_argmin(shard_tensor *x, int dim, bool keepdim)
     return look_for(s, false, NULL);
 }
 
+/* Collective over the weight's group if it is split, also for a rank that has failed. */
+static shard_tensor *linear_top_k(const char *function, shard_tensor **input, int64_t k, shard_tensor **indices)
+{
+    shard_tensor *weight = input[SHARD_LINEAR_HEAD_WEIGHT];
+    shard_tensor *operand[] = {input[SHARD_LINEAR_HEAD_X], weight, input[SHARD_LINEAR_HEAD_BIAS]};
+    shard_autocast_product(1, input, operand);
+    shard_tensor *logits = shard_linear_head_logits(function, operand);
+    search s = {.function = function, .x = logits, .dim = -1, .largest = true, .top = true, .count = k, .operand = operand};
+    if (logits)
+        return look_for(s, true, indices);
+    if (indices)
+        *indices = NULL;
+    if (weight && weight->shape.ndim > 0 && shard_is_split(weight, 0))
+        shard_group_fail(weight->placement.group);
+    return NULL;
+}
+
+shard_tensor *shard_linear_top_k(shard_tensor *x, shard_tensor *weight, shard_tensor *bias, int64_t k, shard_tensor **indices)
+{
+    SHARD_FUNCTION("shard_linear_top_k");
+    shard_scope scope;
+    shard_scope_open(&scope);
+    shard_tensor *input[] = {x, weight, bias};
+    shard_tensor *y = shard_scope_hand_out(linear_top_k("shard_linear_top_k", input, k, indices), &scope);
+    if (indices)
+        *indices = shard_scope_hand_out(*indices, &scope);
+    shard_scope_close(&scope);
+    return y;
+}
+
+/* Of a classifier's logits that are not in memory, where no gradient is wanted. */
+static shard_tensor *deferred_top_k(shard_tensor *x, shard_tensor **input, shard_dtype autocast, int64_t k,
+                                    shard_tensor **indices)
+{
+    shard_scope scope;
+    shard_scope_open(&scope);
+    shard_dtype now = shard_set_autocast(autocast); /* the products are those of the forward */
+    shard_tensor *y = linear_top_k("shard_top_k", input, k, indices);
+    shard_set_autocast(now);
+    y = shard_scope_hand_out(y ? shard_cast(y, x->dtype) : NULL, &scope);
+    if (indices)
+        *indices = shard_scope_hand_out(*indices, &scope);
+    shard_scope_close(&scope);
+    return y;
+}
+
 shard_tensor *shard_top_k(shard_tensor *x, int64_t k, shard_tensor **indices)
 {
     SHARD_FUNCTION("shard_top_k");
+    shard_tensor *input[SHARD_LINEAR_OPERANDS];
+    shard_dtype autocast;
+    if (x && !shard_will_record(SHARD_INPUTS(x)) && shard_deferred_linear(x, input, &autocast))
+        return deferred_top_k(x, input, autocast, k, indices);
     search s = {.function = "shard_top_k", .x = x, .dim = -1, .largest = true, .top = true, .count = k};
     return look_for(s, true, indices);
 }

@@ -19,10 +19,10 @@ static shard_adam_arguments arguments_of(const shard_optimizer *optimizer)
 }
 
 static shard_status step(const shard_optimizer *optimizer, shard_device *device, int64_t count, const shard_update *updates,
-                         shard_dtype dtype)
+                         shard_update_types types)
 {
     shard_adam_arguments arguments = arguments_of(optimizer);
-    return device->ops->adam(device, count, updates, &arguments, dtype);
+    return device->ops->adam(device, count, updates, &arguments, types);
 }
 
 static void factors_of(const shard_optimizer *optimizer, const shard_update *update, shard_step_factors *factors)
@@ -60,7 +60,12 @@ static shard_optimizer *make(bool decoupled, const shard_tensors *parameters, co
     const shard_optimizer_ops *ops = &kinds[decoupled][options->amsgrad];
     if (shard_check_adam(ops->name, options->lr, options->beta1, options->beta2, options->eps, options->weight_decay) != SHARD_OK)
         return NULL;
-    shard_optimizer_defaults defaults = {options->lr, options->weight_decay, options->decay_1d};
+    shard_optimizer_defaults defaults = {.lr = options->lr,
+                                         .weight_decay = options->weight_decay,
+                                         .decay_1d = options->decay_1d,
+                                         .rounding = options->rounding,
+                                         .seed = options->seed,
+                                         .state_dtype = options->state_dtype};
     adam_settings settings = {.options = *options, .decoupled = decoupled};
     return shard_optimizer_make(ops, parameters, defaults, &settings, sizeof settings);
 }

@@ -24,7 +24,7 @@ static void count_step(void *context, void *values, int count)
     (void)values;
     *steps_of(slot) += count;
     shard_tensor_count_write(slot->range.tensor);
-    for (int s = 0; s < c->optimizer->ops->states; s++)
+    for (int s = 0; s < shard_slot_states(c->optimizer, slot); s++)
         shard_tensor_count_write(slot->range.state[s]);
 }
 
@@ -37,7 +37,7 @@ static void find_factors(void *context, void *values, int count)
     shard_update update = {.step = *steps_of(slot)};
     shard_step_factors *factors = values;
     shard_optimizer_choose_settings(c->optimizer, slot, &update);
-    *factors = (shard_step_factors){.lr = update.lr, .first = update.step == 1};
+    *factors = (shard_step_factors){.lr = update.lr, .first = update.step == 1, .step = (double)update.step};
     if (c->optimizer->ops->factors)
         c->optimizer->ops->factors(c->optimizer, &update, factors);
 }

@@ -28,24 +28,26 @@ shard_status shard_optimizer_check_deferred(const shard_optimizer *optimizer)
 
 /* ---- a step ---- */
 
+/* The dtype of the rows' gradients. */
+static shard_dtype wide_of(const shard_tensor *matrix)
+{
+    return matrix->dtype == SHARD_FLOAT64 ? SHARD_FLOAT64 : SHARD_FLOAT32;
+}
+
 typedef struct rows_step {
     const shard_optimizer *optimizer;
+    const shard_slot *slot;
     const shard_update *update; /* of the whole matrix */
-    int64_t columns;
-    shard_dtype dtype;
+    shard_update_types types;
 } rows_step;
 
 static shard_status step_rows(void *context, shard_device *device, int64_t first, int64_t count, void *gradient)
 {
     const rows_step *s = context;
-    size_t offset = (size_t)(first * s->columns) * shard_dtype_size(s->dtype);
     shard_update update = *s->update;
-    update.size = count * s->columns;
     update.gradient = gradient;
-    update.value = (char *)update.value + offset;
-    for (int i = 0; i < s->optimizer->ops->states; i++)
-        update.state[i] = (char *)update.state[i] + offset;
-    return s->optimizer->ops->step(s->optimizer, device, 1, &update, s->dtype);
+    shard_update_take_rows(s->optimizer, s->slot, first, count, &update);
+    return s->optimizer->ops->step(s->optimizer, device, 1, &update, s->types);
 }
 
 shard_status shard_optimizer_step_deferred(const shard_optimizer *optimizer, const shard_slot *slot, int64_t step)
@@ -55,11 +57,11 @@ shard_status shard_optimizer_step_deferred(const shard_optimizer *optimizer, con
     if (optimizer->scaled)
         update.grad_scale = shard_tensor_memory(optimizer->grad_scale);
     shard_optimizer_choose_settings(optimizer, slot, &update);
+    shard_choose_rounding(optimizer, slot, &update);
     update.value = shard_tensor_memory(matrix); /* the writes count afterwards: the gradient is computed from the values */
-    for (int i = 0; i < optimizer->ops->states && update.value; i++)
-        update.state[i] = shard_tensor_memory_to_write(slot->range.state[i]);
-    SHARD_TRY(shard_last_status());
-    rows_step context = {optimizer, &update, matrix->shape.dim[1], matrix->dtype};
+    SHARD_TRY(update.value ? shard_take_states(optimizer, slot, &update) : shard_last_status());
+    rows_step context = {optimizer, slot, &update, shard_optimizer_types(optimizer, matrix->dtype)};
+    context.types.gradient = wide_of(matrix);
     SHARD_TRY(shard_source_pass(source_of(slot), step_rows, &context));
     shard_tensor_count_write(matrix);
     shard_zero_grad(matrix);
@@ -86,7 +88,8 @@ shard_status shard_slot_deferred_power_sum(const shard_slot *slot, double power,
     shard_device *device = shard_device_of(matrix);
     int64_t rows = matrix->shape.dim[0];
     size_t bytes = (size_t)rows * sizeof(double);
-    rows_sum context = {matrix->shape.dim[1], power, shard_device_allocate(device, SHARD_MEMORY_WORKSPACE, bytes), matrix->dtype};
+    rows_sum context = {matrix->shape.dim[1], power, shard_device_allocate(device, SHARD_MEMORY_WORKSPACE, bytes),
+                        wide_of(matrix)};
     shard_status status = context.sums ? device->ops->zero(device, context.sums, bytes) : shard_last_status();
     if (status == SHARD_OK)
         status = shard_source_pass(source_of(slot), sum_rows, &context);

@@ -74,7 +74,7 @@ static average *average_of(shard_ema *ema, int64_t i)
         ema->averages[ema->count++] = (average){0};
     average *a = &ema->averages[i];
     if (!a->value)
-        *a = (average){.of = slot->range.tensor, .value = shard_range_like(&slot->range, NULL, 0)};
+        *a = (average){.of = slot->range.tensor, .value = shard_range_like(&slot->range, slot->range.tensor->dtype, 1, NULL, 0)};
     else if (a->of != slot->range.tensor)
         return shard_fail_null(SHARD_ERROR_ARGUMENT,
                                "shard_ema: \"%s\" was partitioned after its average was begun: call shard_zero_optimizer or "

@@ -16,10 +16,10 @@ static void factors_of(const shard_optimizer *optimizer, const shard_update *upd
 }
 
 static shard_status prepare(const shard_optimizer *optimizer, shard_device *device, int64_t count, const shard_update *updates,
-                            shard_dtype dtype)
+                            shard_update_types types)
 {
     shard_adam_arguments options = options_of(optimizer);
-    return device->ops->lamb_update(device, count, updates, &options, dtype);
+    return device->ops->lamb_update(device, count, updates, &options, types);
 }
 
 static shard_trust_options trust(const shard_optimizer *optimizer, const shard_update *update)
@@ -29,10 +29,10 @@ static shard_trust_options trust(const shard_optimizer *optimizer, const shard_u
 }
 
 static shard_status step(const shard_optimizer *optimizer, shard_device *device, int64_t count, const shard_update *updates,
-                         shard_dtype dtype)
+                         shard_update_types types)
 {
     (void)optimizer;
-    return device->ops->sgd(device, count, updates, &(shard_sgd_arguments){0}, dtype);
+    return device->ops->sgd(device, count, updates, &(shard_sgd_arguments){0}, types);
 }
 
 static char *describe(const void *settings)
@@ -57,7 +57,12 @@ shard_optimizer *shard_lamb_with(const shard_tensors *parameters, const shard_la
         return NULL;
     if (shard_check_adam("shard_lamb", options.lr, options.beta1, options.beta2, options.eps, options.weight_decay) != SHARD_OK)
         return NULL;
-    shard_optimizer_defaults defaults = {
-        .lr = options.lr, .weight_decay = options.weight_decay, .decay_1d = options.decay_1d, .adapt_1d = options.adapt_1d};
+    shard_optimizer_defaults defaults = {.lr = options.lr,
+                                         .weight_decay = options.weight_decay,
+                                         .decay_1d = options.decay_1d,
+                                         .adapt_1d = options.adapt_1d,
+                                         .rounding = options.rounding,
+                                         .seed = options.seed,
+                                         .state_dtype = options.state_dtype};
     return shard_optimizer_make(&lamb, parameters, defaults, &options, sizeof options);
 }

@@ -13,11 +13,11 @@ static shard_trust_options trust(const shard_optimizer *optimizer, const shard_u
 }
 
 static shard_status step(const shard_optimizer *optimizer, shard_device *device, int64_t count, const shard_update *updates,
-                         shard_dtype dtype)
+                         shard_update_types types)
 {
     const shard_lars_options *settings = optimizer->settings;
     shard_sgd_arguments options = {settings->momentum, settings->dampening, settings->nesterov};
-    return device->ops->sgd(device, count, updates, &options, dtype);
+    return device->ops->sgd(device, count, updates, &options, types);
 }
 
 static char *describe(const void *settings)
@@ -47,7 +47,12 @@ shard_optimizer *shard_lars_with(const shard_tensors *parameters, const shard_la
     SHARD_READ_OPTIONS(shard_lars_options, SHARD_LARS_OPTIONS_INIT, options, given);
     if (!options_ok || check(&options) != SHARD_OK)
         return NULL;
-    shard_optimizer_defaults defaults = {
-        .lr = options.lr, .weight_decay = options.weight_decay, .decay_1d = options.decay_1d, .adapt_1d = options.adapt_1d};
+    shard_optimizer_defaults defaults = {.lr = options.lr,
+                                         .weight_decay = options.weight_decay,
+                                         .decay_1d = options.decay_1d,
+                                         .adapt_1d = options.adapt_1d,
+                                         .rounding = options.rounding,
+                                         .seed = options.seed,
+                                         .state_dtype = options.state_dtype};
     return shard_optimizer_make(options.momentum > 0 ? &with_momentum : &plain, parameters, defaults, &options, sizeof options);
 }

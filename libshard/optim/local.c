@@ -5,7 +5,7 @@
 
 bool shard_slot_is_listed(const shard_slot *slot)
 {
-    for (int s = 0; s < SHARD_OPTIMIZER_STATES; s++)
+    for (int s = 0; s < SHARD_SLOT_STATES; s++)
         if (slot->range.state[s] && slot->range.state[s]->references > 1)
             return true;
     return false;
@@ -14,22 +14,26 @@ bool shard_slot_is_listed(const shard_slot *slot)
 void shard_local_range_release(shard_local_range *range)
 {
     shard_tensor_unref(range->tensor);
-    for (int s = 0; s < SHARD_OPTIMIZER_STATES; s++)
+    for (int s = 0; s < SHARD_SLOT_STATES; s++)
         shard_tensor_unref(range->state[s]);
     *range = (shard_local_range){0};
 }
 
 /* Copies the new range's elements of a whole state. */
-static shard_status keep_state(const shard_optimizer *optimizer, shard_local_range *range, const shard_local_range *whole)
+static shard_status keep_state(const shard_optimizer *optimizer, const shard_slot *slot, const shard_local_range *whole)
 {
+    const shard_local_range *range = &slot->range;
     shard_device *device = shard_device_of(range->tensor);
-    size_t element = shard_dtype_size(range->tensor->dtype), bytes = (size_t)shard_numel(range->tensor) * element;
-    for (int s = 0; s < optimizer->ops->states && bytes; s++) {
+    for (int s = 0; s < shard_slot_states(optimizer, slot); s++) {
+        size_t bytes = shard_tensor_bytes(range->state[s]), element = shard_dtype_size(range->state[s]->dtype);
+        size_t start = (size_t)(range->start / shard_state_columns(optimizer, slot, s)) * element;
+        if (bytes == 0)
+            continue;
         const char *from = shard_tensor_memory(whole->state[s]);
         char *to = from ? shard_tensor_memory_to_write(range->state[s]) : NULL;
         if (!to)
             return shard_last_status();
-        SHARD_TRY(device->ops->copy_rows(device, to, bytes, from + (size_t)range->start * element, bytes, bytes, 1));
+        SHARD_TRY(device->ops->copy_rows(device, to, bytes, from + start, bytes, bytes, 1));
     }
     return SHARD_OK;
 }
@@ -41,10 +45,13 @@ static shard_tensor *new_range(const shard_slot *slot, int64_t *start)
     return local == slot->range.tensor ? NULL : local;
 }
 
-static shard_status check_new(const shard_slot *slot)
+static shard_status check_new(const shard_optimizer *optimizer, const shard_slot *slot)
 {
     int64_t start;
-    if (!new_range(slot, &start) || !shard_slot_is_listed(slot))
+    const shard_tensor *range = new_range(slot, &start);
+    if (range)
+        SHARD_TRY(shard_check_rows(optimizer, slot, range, start));
+    if (!range || !shard_slot_is_listed(slot))
         return SHARD_OK;
     return shard_error(SHARD_ERROR_ARGUMENT,
                        "optimizer: the state of \"%s\" is in a state dict, and its parameter was partitioned since: call "
@@ -71,7 +78,7 @@ static shard_status take_ranges(shard_optimizer *optimizer, shard_local_range *w
         SHARD_TRY(shard_optimizer_make_state(optimizer, true));
     for (int64_t i = 0; i < optimizer->count; i++)
         if (whole[i].state[0])
-            SHARD_TRY(keep_state(optimizer, &optimizer->slots[i].range, &whole[i]));
+            SHARD_TRY(keep_state(optimizer, &optimizer->slots[i], &whole[i]));
     return SHARD_OK;
 }
 
@@ -79,7 +86,7 @@ shard_status shard_optimizer_follow(shard_optimizer *optimizer)
 {
     int64_t changed = 0, start;
     for (int64_t i = 0; i < optimizer->count; i++) {
-        SHARD_TRY(check_new(&optimizer->slots[i]));
+        SHARD_TRY(check_new(optimizer, &optimizer->slots[i]));
         changed += new_range(&optimizer->slots[i], &start) != NULL;
     }
     if (changed == 0)

@@ -37,6 +37,7 @@ static shard_status add_slots(shard_optimizer *optimizer, int64_t first)
                                                             .group = optimizer->group_count - 1,
                                                             .step = step,
                                                             .range.tensor = shard_tensor_ref(parameter)};
+        SHARD_TRY(shard_check_rows(optimizer, &optimizer->slots[optimizer->count - 1], parameter, 0));
     }
     return SHARD_OK;
 }
@@ -61,7 +62,7 @@ shard_optimizer *shard_optimizer_make(const shard_optimizer_ops *ops, const shar
 {
     if (!parameters)
         return shard_null_argument(ops->name, "parameters"), NULL;
-    if (check_lr(ops->name, defaults.lr) != SHARD_OK)
+    if (check_lr(ops->name, defaults.lr) != SHARD_OK || shard_check_precision(ops->name, &defaults) != SHARD_OK)
         return NULL;
     shard_optimizer *optimizer = shard_calloc(1, sizeof *optimizer);
     if (!optimizer)
@@ -201,9 +202,31 @@ bool shard_optimizer_skipped(const shard_optimizer *optimizer)
 
 /* ---- state ---- */
 
-shard_tensor *shard_range_like(const shard_local_range *range, shard_storage *storage, size_t offset)
+/* The shape and placement of one number for each row of the range. */
+static shard_tensor *make_rows(const shard_local_range *range, shard_dtype dtype, int64_t columns)
 {
-    shard_tensor *like = shard_keep(shard_tensor_like(range->tensor));
+    const shard_tensor *of = range->tensor;
+    bool flat = shard_flat_range_of(of) != NULL;
+    shard_shape shape = columns == 1 ? of->shape : SHARD_SHAPE(flat ? shard_numel(of) / columns : of->shape.dim[0]);
+    shard_tensor *made = shard_tensor_make(shape, dtype, shard_device_of(of));
+    if (made)
+        made->placement = of->placement;
+    return made;
+}
+
+static shard_status mark_flat_range(shard_tensor *like, const shard_flat_range *of, int64_t columns)
+{
+    shard_flat_range range = *of;
+    range.start /= columns;
+    if (columns > 1)
+        range.shape = SHARD_SHAPE(of->shape.dim[0]);
+    return shard_tensor_set_flat_range(like, &range);
+}
+
+shard_tensor *shard_range_like(const shard_local_range *range, shard_dtype dtype, int64_t columns, shard_storage *storage,
+                               size_t offset)
+{
+    shard_tensor *like = shard_keep(make_rows(range, dtype, columns));
     if (!like || !shard_make_leaf(like))
         return shard_tensor_unref(like), NULL;
     const shard_leaf *of = shard_leaf_of(range->tensor);
@@ -213,26 +236,36 @@ shard_tensor *shard_range_like(const shard_local_range *range, shard_storage *st
         like->leaf->recipe = (shard_recipe){.kind = SHARD_CONSTANT};
         shard_storage_set_kind(like->storage, SHARD_MEMORY_OPTIMIZER_STATE);
     }
-    bool marked = !of->flat_range || shard_tensor_set_flat_range(like, of->flat_range) == SHARD_OK;
+    bool marked = !of->flat_range || mark_flat_range(like, of->flat_range, columns) == SHARD_OK;
     if (marked && (!storage || shard_tensor_move(like, storage, offset) == SHARD_OK))
         return like;
     shard_tensor_unref(like);
     return NULL;
 }
 
+static shard_tensor *state_like(const shard_optimizer *optimizer, const shard_slot *slot, int s, shard_storage *storage,
+                                size_t offset)
+{
+    return shard_range_like(&slot->range, shard_state_dtype(optimizer, slot, s), shard_state_columns(optimizer, slot, s), storage,
+                            offset);
+}
+
 /* The states of adjacent ranges are adjacent, too. */
 static shard_status make_states_together(const shard_optimizer *optimizer, const shard_run *runs, int64_t count)
 {
     const shard_tensor *first = runs[0].array[0], *last = runs[count - 1].array[0];
-    size_t bytes = last->offset + shard_tensor_bytes(last) - first->offset;
-    for (int s = 0; s < optimizer->ops->states; s++) {
-        shard_storage *storage = shard_storage_make(shard_device_of(first), bytes);
+    size_t value = shard_dtype_size(first->dtype), all = (last->offset + shard_tensor_bytes(last) - first->offset) / value;
+    for (int s = 0; s < shard_slot_states(optimizer, runs[0].slot); s++) {
+        size_t size = shard_dtype_size(shard_state_dtype(optimizer, runs[0].slot, s));
+        size_t columns = (size_t)shard_state_columns(optimizer, runs[0].slot, s);
+        shard_storage *storage = shard_storage_make(shard_device_of(first), all / columns * size);
         if (storage)
             shard_storage_set_kind(storage, SHARD_MEMORY_OPTIMIZER_STATE);
         shard_status status = storage ? shard_storage_zero(storage) : shard_last_status();
         for (int64_t i = 0; i < count && status == SHARD_OK; i++) {
             shard_local_range *range = &runs[i].slot->range;
-            range->state[s] = shard_range_like(range, storage, range->tensor->offset - first->offset);
+            size_t element = (range->tensor->offset - first->offset) / value;
+            range->state[s] = state_like(optimizer, runs[i].slot, s, storage, element * size);
             status = shard_last_status();
         }
         shard_storage_unref(storage);
@@ -241,12 +274,19 @@ static shard_status make_states_together(const shard_optimizer *optimizer, const
     return SHARD_OK;
 }
 
-static shard_status foresee_states(const shard_optimizer *optimizer, shard_local_range *range)
+static shard_status foresee_states(const shard_optimizer *optimizer, shard_slot *slot)
 {
-    for (int s = 0; s < optimizer->ops->states; s++)
-        if (!(range->state[s] = shard_range_like(range, NULL, 0)))
+    for (int s = 0; s < shard_slot_states(optimizer, slot); s++)
+        if (!(slot->range.state[s] = state_like(optimizer, slot, s, NULL, 0)))
             return shard_last_status();
     return SHARD_OK;
+}
+
+/* Whether one storage has the states of both, which are of adjacent ranges. */
+static bool are_together(const shard_optimizer *optimizer, const shard_run *run, const shard_run *next)
+{
+    return shard_run_follows(run, next) && shard_state_columns(optimizer, run->slot, 0) == 1 &&
+           shard_state_columns(optimizer, next->slot, 0) == 1;
 }
 
 shard_status shard_optimizer_make_state(shard_optimizer *optimizer, bool all)
@@ -254,19 +294,19 @@ shard_status shard_optimizer_make_state(shard_optimizer *optimizer, bool all)
     shard_run *runs = shard_calloc((size_t)optimizer->count, sizeof *runs);
     shard_status status = runs ? SHARD_OK : shard_last_status();
     int64_t count = 0, end;
-    for (int64_t i = 0; i < optimizer->count && runs && optimizer->ops->states && status == SHARD_OK; i++) {
+    for (int64_t i = 0; i < optimizer->count && runs && status == SHARD_OK; i++) {
         shard_slot *slot = &optimizer->slots[i];
-        if (slot->range.state[0])
+        if (slot->range.state[0] || shard_slot_states(optimizer, slot) == 0)
             continue;
         if (all && !slot->parameter->requires_grad)
-            status = foresee_states(optimizer, &slot->range);
+            status = foresee_states(optimizer, slot);
         else if (all || shard_slot_has_gradient(slot))
             runs[count++] =
                 (shard_run){.slot = slot, .array = {slot->range.tensor}, .update.size = shard_numel(slot->range.tensor)};
     }
     shard_runs_sort(runs, count);
     for (int64_t i = 0; i < count && status == SHARD_OK; i = end) {
-        for (end = i + 1; end < count && shard_run_follows(&runs[end - 1], &runs[end]);)
+        for (end = i + 1; end < count && are_together(optimizer, &runs[end - 1], &runs[end]);)
             end++;
         status = make_states_together(optimizer, runs + i, end - i);
     }
@@ -292,9 +332,9 @@ shard_tensors *shard_optimizer_state_dict(shard_optimizer *optimizer)
         const shard_slot *slot = &optimizer->slots[i];
         slot->step->leaf->optional = !slot->parameter->requires_grad;
         status = list_state(list, slot->name, "step", slot->step);
-        for (int s = 0; s < optimizer->ops->states && status == SHARD_OK; s++) {
+        for (int s = 0; s < shard_slot_states(optimizer, slot) && status == SHARD_OK; s++) {
             slot->range.state[s]->leaf->optional = slot->step->leaf->optional;
-            status = list_state(list, slot->name, optimizer->ops->state_name[s], slot->range.state[s]);
+            status = list_state(list, slot->name, shard_state_name(optimizer, s), slot->range.state[s]);
         }
     }
     if (status == SHARD_OK)

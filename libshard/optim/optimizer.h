@@ -13,10 +13,15 @@
 #include "autograd/deferred.h"
 #include "parallel/engine.h"
 
+/* State tensors of a parameter, at most: those of the device's step, then the compensation. */
+enum { SHARD_SLOT_STATES = SHARD_OPTIMIZER_STATES + 1 };
+
 typedef struct shard_local_range {
     shard_tensor *tensor; /* a leaf with its gradient: the parameter itself, or a range of its elements, row-major */
     int64_t start;        /* the first element of the range in this rank's parameter */
-    shard_tensor *state[SHARD_OPTIMIZER_STATES]; /* the range's optimizer state, of as many elements; NULL until it is needed */
+    /* The range's optimizer state, shard_slot_states of them: of as many elements, or one for each row; NULL until it is
+     * needed. */
+    shard_tensor *state[SHARD_SLOT_STATES];
 } shard_local_range;
 
 typedef struct shard_slot {
@@ -28,15 +33,16 @@ typedef struct shard_slot {
     shard_engine *engine; /* a reference to the engine that made the range; NULL: the range is the parameter */
 } shard_slot;
 
-/* Applies a list of updates of one dtype. An update is of one local range, or of several that are adjacent in memory and
+/* Applies a list of updates of the same types. An update is of one local range, or of several that are adjacent in memory and
  * have the same settings and number of steps. Between adjacent ranges are gaps of less than 64 bytes, with zeros in all
  * arrays: an update of zeros by zeros must leave zeros. */
 typedef shard_status shard_optimizer_step(const shard_optimizer *, shard_device *, int64_t count, const shard_update *updates,
-                                          shard_dtype);
+                                          shard_update_types);
 
 typedef struct shard_optimizer_ops {
     const char *name;
     int states;
+    int row_states; /* the first ones of them, which have one number for each row of a matrix (rowwise.c) */
     const char *state_name[SHARD_OPTIMIZER_STATES];
     /* The optimizer's settings in one line, which ranks compare and the caller frees; NULL with the error set. */
     char *(*describe)(const void *settings);
@@ -56,6 +62,9 @@ typedef struct shard_optimizer_defaults {
     double lr, weight_decay;
     bool decay_1d; /* weight decay also on tensors of fewer than two dimensions */
     bool adapt_1d; /* trust ratios also for these tensors */
+    shard_rounding rounding;
+    uint64_t seed;
+    int state_dtype; /* -1: the parameter's */
 } shard_optimizer_defaults;
 
 struct shard_optimizer {
@@ -99,9 +108,33 @@ double *shard_optimizer_grad_scale(shard_optimizer *optimizer);
 shard_status shard_optimizer_power_sum(const shard_optimizer *optimizer, shard_device *device, double power, bool counted,
                                        double *sum);
 
+/* ---- precision.c: the types of the arrays of a step, and how they are rounded ---- */
+
+/* ARGUMENT in the name of the public function if the optimizer has no such rounding or dtype of its state. */
+shard_status shard_check_precision(const char *function, const shard_optimizer_defaults *defaults);
+/* The rounding's name, for messages. */
+const char *shard_rounding_name(shard_rounding rounding);
+/* The types of a step of parameters of that dtype. */
+shard_update_types shard_optimizer_types(const shard_optimizer *optimizer, shard_dtype value);
+/* How many state tensors the slot has. */
+int shard_slot_states(const shard_optimizer *optimizer, const shard_slot *slot);
+const char *shard_state_name(const shard_optimizer *optimizer, int state);
+shard_dtype shard_state_dtype(const shard_optimizer *optimizer, const shard_slot *slot, int state);
+/* Elements of the parameter for each element of the state: 1, or a row. */
+int64_t shard_state_columns(const shard_optimizer *optimizer, const shard_slot *slot, int state);
+/* Sets what an update of `slot` needs for its rows and its rounding. */
+void shard_choose_rounding(const shard_optimizer *optimizer, const shard_slot *slot, shard_update *update);
+/* Sets the addresses of the update's states and counts a write to each. */
+shard_status shard_take_states(const shard_optimizer *optimizer, const shard_slot *slot, shard_update *update);
+/* Moves an update of a whole matrix to `count` rows from `first` on, apart from its gradient. */
+void shard_update_take_rows(const shard_optimizer *optimizer, const shard_slot *slot, int64_t first, int64_t count,
+                            shard_update *update);
+/* UNSUPPORTED for a parameter, or a local range of it, whose rows several ranks have parts of, if state is by rows. */
+shard_status shard_check_rows(const shard_optimizer *optimizer, const shard_slot *slot, const shard_tensor *range, int64_t start);
+
 /* ---- runs.c ---- */
 
-enum { SHARD_RUN_ARRAYS = 2 + SHARD_OPTIMIZER_STATES };
+enum { SHARD_RUN_ARRAYS = 2 + SHARD_SLOT_STATES };
 
 /* The elements of a local range, or of several that are adjacent in each array, apart from gaps for alignment. */
 typedef struct shard_run {
@@ -170,10 +203,11 @@ const shard_step_factors *shard_optimizer_capture_factors(shard_optimizer *optim
 /* Makes the slot use the factors of `like`, which is at the same step. A replay fails if their steps differ then. */
 shard_status shard_optimizer_capture_same_factors(shard_optimizer *optimizer, const shard_slot *slot, const shard_slot *like);
 
-/* A tensor for the range's elements in that memory, saved and loaded as a flat range of the parameter. With storage
- * NULL it is zeros: its memory is allocated when it is first needed, and files do not have it before. The caller
- * releases it; NULL with the error set. */
-shard_tensor *shard_range_like(const shard_local_range *range, shard_storage *storage, size_t offset);
+/* A tensor of that dtype in that memory for the range's elements, or for its rows of `columns` elements, saved and loaded as
+ * a flat range of the parameter. With storage NULL it is zeros: its memory is allocated when it is first needed, and files
+ * do not have it before. The caller releases it; NULL with the error set. */
+shard_tensor *shard_range_like(const shard_local_range *range, shard_dtype dtype, int64_t columns, shard_storage *storage,
+                               size_t offset);
 
 /* Makes the missing state, zeros, of the slots that have a gradient, or of all slots. The state of frozen parameters has
  * no memory until it is needed. */

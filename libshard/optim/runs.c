@@ -27,16 +27,22 @@ bool shard_runs_same_list(const shard_run *a, const shard_run *b)
     return shard_device_of(a->array[0]) == shard_device_of(b->array[0]) && a->array[0]->dtype == b->array[0]->dtype;
 }
 
+/* Elements from one tensor to another one of its dtype and storage; large if that is first. */
+static size_t distance_of(const shard_tensor *from, const shard_tensor *to)
+{
+    return (to->offset - from->offset) / shard_dtype_size(from->dtype);
+}
+
 bool shard_run_follows(const shard_run *run, const shard_run *next)
 {
     const shard_update *a = &run->update, *b = &next->update;
-    bool same_factors = a->lr == b->lr && a->factors == b->factors && a->weight_decay == b->weight_decay && a->step == b->step &&
-                        a->trust_ratio == b->trust_ratio;
-    size_t distance = next->array[0]->offset - run->array[0]->offset; /* unsigned: large if next is first */
-    bool follows = same_factors && shard_runs_same_list(run, next) &&
-                   distance - (size_t)a->size * shard_dtype_size(run->array[0]->dtype) < SHARD_FLAT_ALIGNMENT;
+    bool same = a->lr == b->lr && a->factors == b->factors && a->weight_decay == b->weight_decay && a->step == b->step &&
+                a->trust_ratio == b->trust_ratio && a->key == b->key && a->columns <= 1 && b->columns <= 1;
+    size_t distance = distance_of(run->array[0], next->array[0]), size = shard_dtype_size(run->array[0]->dtype);
+    bool follows = same && shard_runs_same_list(run, next) && next->array[0]->offset >= run->array[0]->offset &&
+                   (distance - (size_t)a->size) * size < SHARD_FLAT_ALIGNMENT;
     for (int i = 0; i < SHARD_RUN_ARRAYS && run->array[i] && follows; i++)
-        follows = run->array[i]->storage == next->array[i]->storage && next->array[i]->offset - run->array[i]->offset == distance;
+        follows = run->array[i]->storage == next->array[i]->storage && distance_of(run->array[i], next->array[i]) == distance;
     return follows;
 }
 

@@ -4,11 +4,11 @@
 #include "base/options.h"
 
 static shard_status step(const shard_optimizer *optimizer, shard_device *device, int64_t count, const shard_update *updates,
-                         shard_dtype dtype)
+                         shard_update_types types)
 {
     const shard_sgd_options *settings = optimizer->settings;
     shard_sgd_arguments options = {settings->momentum, settings->dampening, settings->nesterov};
-    return device->ops->sgd(device, count, updates, &options, dtype);
+    return device->ops->sgd(device, count, updates, &options, types);
 }
 
 static char *describe(const void *settings)
@@ -32,6 +32,11 @@ shard_optimizer *shard_sgd_with(const shard_tensors *parameters, const shard_sgd
                                options.lr, options.momentum, options.weight_decay);
     if (options.nesterov && !(options.momentum > 0 && options.dampening == 0))
         return shard_fail_null(SHARD_ERROR_ARGUMENT, "shard_sgd: Nesterov momentum needs a momentum, and no dampening");
-    shard_optimizer_defaults defaults = {options.lr, options.weight_decay, options.decay_1d};
+    shard_optimizer_defaults defaults = {.lr = options.lr,
+                                         .weight_decay = options.weight_decay,
+                                         .decay_1d = options.decay_1d,
+                                         .rounding = options.rounding,
+                                         .seed = options.seed,
+                                         .state_dtype = options.state_dtype};
     return shard_optimizer_make(options.momentum > 0 ? &with_momentum : &plain, parameters, defaults, &options, sizeof options);
 }

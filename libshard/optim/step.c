@@ -94,11 +94,10 @@ static shard_status begin(const shard_optimizer *optimizer, shard_slot *slot, in
     shard_optimizer_choose_settings(optimizer, slot, update);
     update->gradient = shard_tensor_memory(tensor->leaf->grad);
     update->value = update->gradient ? shard_tensor_memory_to_write(tensor) : NULL;
-    for (int i = 0; i < optimizer->ops->states && update->value; i++) {
+    for (int i = 0; i < shard_slot_states(optimizer, slot); i++)
         s->array[2 + i] = range->state[i];
-        update->state[i] = shard_tensor_memory_to_write(range->state[i]);
-    }
-    return shard_last_status();
+    shard_choose_rounding(optimizer, slot, update);
+    return update->value ? shard_take_states(optimizer, slot, update) : shard_last_status();
 }
 
 /* Updates with the same settings and step, now and at each replay, have the same factors. */
@@ -125,7 +124,8 @@ static shard_status call_by_lists(const shard_optimizer *optimizer, shard_optimi
     for (int64_t i = 0, end; i < count && status == SHARD_OK; i = end) {
         for (end = i; end < count && shard_runs_same_list(&all[i], &all[end]); end++)
             updates[end - i] = all[end].update;
-        status = call(optimizer, shard_device_of(all[i].array[0]), end - i, updates, all[i].array[0]->dtype);
+        const shard_tensor *value = all[i].array[0];
+        status = call(optimizer, shard_device_of(value), end - i, updates, shard_optimizer_types(optimizer, value->dtype));
     }
     free(updates);
     return status;
@@ -281,7 +281,7 @@ shard_status shard_optimizer_step_where(shard_optimizer *optimizer, bool (*wante
             if (status == SHARD_OK && shard_is_capturing())
                 status = capture(optimizer, all, count - 1, next);
         }
-        for (int s = 0; s < optimizer->ops->states && shard_numel(slot->range.tensor) == 0; s++)
+        for (int s = 0; s < shard_slot_states(optimizer, slot) && shard_numel(slot->range.tensor) == 0; s++)
             shard_tensor_count_write(slot->range.state[s]); /* as on the ranks that have elements of it */
     }
     if (optimizer->ops->trust)

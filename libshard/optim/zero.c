@@ -29,6 +29,9 @@ void shard_optimizer_describe(const shard_optimizer *optimizer, int digits, shar
     shard_agreement_add(mine, shard_format("weight_decay %.*g", digits, defaults->weight_decay));
     shard_agreement_add(mine, shard_format("decay_1d %s", shard_word(defaults->decay_1d)));
     shard_agreement_add(mine, shard_format("adapt_1d %s", shard_word(defaults->adapt_1d)));
+    shard_agreement_add(mine, shard_format("rounding %s", shard_rounding_name(defaults->rounding)));
+    shard_agreement_add(mine, shard_format("seed %llu", (unsigned long long)defaults->seed));
+    shard_agreement_add(mine, shard_format("state_dtype %d", defaults->state_dtype));
     for (int64_t i = 1; i < optimizer->group_count; i++) {
         const shard_param_group_options *group = &optimizer->groups[i];
         shard_agreement_add(mine, shard_format("lr_scale %.*g and weight_decay %.*g of group %lld", digits, group->lr_scale,
@@ -195,6 +198,11 @@ static shard_status check(const shard_optimizer *optimizer, const shard_zero_opt
                                        options->partition, options->bucket_mib));
     if (optimizer->zero)
         return shard_error(SHARD_ERROR_ARGUMENT, "shard_zero_optimizer: the optimizer is partitioned already");
+    if (optimizer->ops->row_states && options->partition != SHARD_ZERO_WHOLE)
+        return shard_error(SHARD_ERROR_UNSUPPORTED,
+                           "shard_zero_optimizer: the state of %s is one number for each row, and an even partition cuts rows: "
+                           "partition whole parameters, .partition = SHARD_ZERO_WHOLE",
+                           optimizer->ops->name);
     if (options->overlap && optimizer->ops->trust)
         return shard_error(SHARD_ERROR_UNSUPPORTED,
                            "shard_zero_optimizer: %s takes norms of whole layers first: it cannot step during backward (overlap)",

@@ -44,6 +44,7 @@ typedef struct entry {
 static const choice stems[] = {{"imagenet", SHARD_RESNET_STEM_IMAGENET}, {"small", SHARD_RESNET_STEM_SMALL}, {NULL, 0}};
 static const choice splits[] = {{"row", SHARD_SPLIT_ROW},  {"column", SHARD_SPLIT_COLUMN}, {"0", SHARD_SPLIT_ROW},
                                 {"1", SHARD_SPLIT_COLUMN}, {"-1", SHARD_SPLIT_COLUMN},     {NULL, 0}};
+static const choice heads[] = {{"auto", HEAD_AUTO}, {"fused", HEAD_FUSED}, {"plain", HEAD_PLAIN}, {NULL, 0}};
 static const choice dtypes[] = {{"float32", SHARD_FLOAT32}, {"float64", SHARD_FLOAT64}, {NULL, 0}};
 static const choice amps[] = {{"none", SHARD_FLOAT32}, {"bf16", SHARD_BFLOAT16}, {"fp16", SHARD_FLOAT16}, {NULL, 0}};
 static const choice stages[] = {{"none", 0}, {"1", 1}, {"2", 2}, {"3", 3}, {NULL, 0}};
@@ -108,6 +109,10 @@ static const entry table[] = {
      AT(model_parallel_dim), .choices = splits},
     {WHOLE, "model-parallel-size", "ranks that one final layer is split over; 0: all. The rest is data parallel", "N",
      AT(model_parallel_size), .most = 1e6},
+    {CHOICE, "head",
+     "final layer. fused: a classifier, which computes loss and update with neither logits nor the gradient of its weight in "
+     "memory; plain: a linear layer; auto: fused if the layer is split by column and that saves memory",
+     "KIND", AT(head), .choices = heads},
     {FLAG, "same-batch-in-group", "the ranks of a model parallel group have the same images, and gather no features",
      AT(same_batch_in_group)},
     {FLAG, "sync-bn", "batch norms see the whole job's batch", AT(sync_bn)},
@@ -309,6 +314,11 @@ static shard_status check(options *parsed)
         return shard_error(SHARD_ERROR_ARGUMENT, "--model-parallel-size needs --enable-model-parallel");
     if (parsed->amp != SHARD_FLOAT32 && parsed->dtype != SHARD_FLOAT32)
         return shard_error(SHARD_ERROR_ARGUMENT, "--enable-amp-mode is for --dtype float32");
+    if (parsed->head == HEAD_FUSED && parsed->enable_model_parallel && parsed->model_parallel_dim == SHARD_SPLIT_ROW)
+        return shard_error(
+            SHARD_ERROR_ARGUMENT,
+            "--head fused is for a final layer that is whole or split by column: take --model-parallel-dim column, "
+            "or --head plain");
     if (parsed->same_batch_in_group && !parsed->enable_model_parallel)
         return shard_error(SHARD_ERROR_ARGUMENT, "--same-batch-in-group needs --enable-model-parallel");
     if (parsed->batch % parsed->accumulate != 0)

@@ -8,6 +8,9 @@
 
 typedef enum optimizer_kind { OPTIMIZER_SGD = 0, OPTIMIZER_ADAM, OPTIMIZER_ADAMW, OPTIMIZER_LARS, OPTIMIZER_LAMB } optimizer_kind;
 
+/* How the final layer computes its loss. AUTO: the trainer's choice. */
+typedef enum head_kind { HEAD_AUTO = 0, HEAD_FUSED, HEAD_PLAIN } head_kind;
+
 #define OPTIONS_NOTES 16 /* PyTorch's options at most */
 
 /* Whole numbers are int64_t, choices int, so that one table reads them all. */
@@ -32,6 +35,7 @@ typedef struct options {
     bool enable_model_parallel, sync_bn, same_batch_in_group;
     int model_parallel_dim; /* shard_split */
     int64_t model_parallel_size;
+    int head; /* head_kind */
 
     int64_t epochs, steps, batch, accumulate;
     int optimizer; /* optimizer_kind */

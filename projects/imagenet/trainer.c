@@ -36,6 +36,20 @@ static shard_status make_mesh(trainer *run)
     return SHARD_OK;
 }
 
+/*
+ * Whether the final layer is a classifier. --head auto takes it for a layer that is split by column, unless its gradient would
+ * be computed as a whole where a plain layer's is streamed in row blocks (ZeRO 2 and 3 over replicas of the layer), or is
+ * needed as a whole in any case (LARS, LAMB). A step that is captured (--cuda-graph) has the plain layer.
+ */
+static bool is_fused(const trainer *run)
+{
+    const options *wanted = run->options;
+    bool by_column = wanted->enable_model_parallel && wanted->model_parallel_dim == SHARD_SPLIT_COLUMN;
+    bool streamed = wanted->zero >= 2 && shard_group_size(shard_mesh_data_group(run->mesh)) > 1;
+    bool saves = by_column && !streamed && wanted->optimizer < OPTIMIZER_LARS;
+    return !wanted->cuda_graph && (wanted->head == HEAD_FUSED || (wanted->head == HEAD_AUTO && saves));
+}
+
 static shard_status make_model(trainer *run)
 {
     const options *wanted = run->options;
@@ -48,6 +62,8 @@ static shard_status make_model(trainer *run)
     shard_resnet_gather_features(run->model, run->feature_group);
     if (wanted->sync_bn)
         shard_nn_sync_batch_norm(run->model, run->batch_group);
+    if (is_fused(run))
+        return shard_convert_parallel_classifier(&run->model, "fc", wanted->enable_model_parallel ? model_group : NULL, NULL);
     if (wanted->enable_model_parallel)
         return shard_convert_parallel_linear(&run->model, "fc", (shard_split)wanted->model_parallel_dim, model_group, NULL);
     return SHARD_OK;
@@ -122,8 +138,8 @@ static void introduce(trainer *run)
         options_write_note(wanted, i, note, sizeof note);
         progress_say(&run->progress, "%s", note);
     }
-    progress_say(&run->progress, "%s, %" PRId64 " classes, %" PRId64 " parameters", wanted->arch, run->data.num_classes,
-                 count_parameters(run, &own));
+    progress_say(&run->progress, "%s, %" PRId64 " classes, %" PRId64 " parameters%s", wanted->arch, run->data.num_classes,
+                 count_parameters(run, &own), is_fused(run) ? ", fused head" : "");
     if (ranks > 1)
         progress_say(&run->progress, "%d ranks (%s): %d data parallel x %d model parallel%s%s", ranks,
                      shard_group_transport(shard_world()), ranks / model_size, model_size,

@@ -1,5 +1,7 @@
 #include "support/job.h"
 
+#include "base/dtype.h"
+
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -65,6 +67,10 @@ void fill_made_up(shard_tensor *x, uint64_t seed)
         double value = number_at(seed, (uint64_t)whole_index(x, i));
         if (shard_tensor_dtype(x) == SHARD_FLOAT64)
             ((double *)data)[i] = value;
+        else if (shard_tensor_dtype(x) == SHARD_BFLOAT16)
+            ((uint16_t *)data)[i] = shard_float_to_bfloat16((float)value);
+        else if (shard_tensor_dtype(x) == SHARD_FLOAT16)
+            ((uint16_t *)data)[i] = shard_float_to_float16((float)value);
         else
             ((float *)data)[i] = (float)value;
     }

@@ -40,6 +40,8 @@ static inline shard_optimizer *zero_with(shard_optimizer *optimizer, zero_way wa
 #define adamw_of_list(list, ...) WITH_LIST(shard_adamw, list, ##__VA_ARGS__)
 #define lars_of_list(list, ...) WITH_LIST(shard_lars, list, ##__VA_ARGS__)
 #define lamb_of_list(list, ...) WITH_LIST(shard_lamb, list, ##__VA_ARGS__)
+#define rowwise_adagrad_of_list(list, ...) WITH_LIST(shard_rowwise_adagrad, list, ##__VA_ARGS__)
+#define rowwise_adam_of_list(list, ...) WITH_LIST(shard_rowwise_adam, list, ##__VA_ARGS__)
 
 #define add_group_of(optimizer, of, ...)                                                                      \
     ({                                                                                                        \

@@ -219,6 +219,14 @@ static shard_optimizer *lamb(shard_tensors *p)
 {
     return lamb_of_list(p, .lr = 0.1, .weight_decay = 0.01);
 }
+static shard_optimizer *stochastic(shard_tensors *p)
+{
+    return adamw_of_list(p, .lr = 0.1, .rounding = SHARD_ROUNDING_STOCHASTIC, .seed = 9, .state_dtype = SHARD_BFLOAT16);
+}
+static shard_optimizer *rowwise(shard_tensors *p)
+{
+    return rowwise_adam_of_list(p, .lr = 0.1);
+}
 
 const recipe recipes[RECIPES] = {
     {.name = "sgd", .optimizer = sgd},
@@ -228,4 +236,6 @@ const recipe recipes[RECIPES] = {
     {.name = "lars, data parallel", .optimizer = lars, .parallel = true, .clip = 0.1},
     {.name = "lamb, average", .optimizer = lamb, .ema = true, .groups = true},
     {.name = "adamw, data parallel", .optimizer = adamw, .parallel = true},
+    {.name = "adamw, state rounded at random", .optimizer = stochastic},
+    {.name = "row-wise adam, groups", .optimizer = rowwise, .groups = true},
 };

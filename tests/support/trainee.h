@@ -27,7 +27,7 @@ typedef struct trainee {
     shard_random_state random;
 } trainee;
 
-enum { RECIPES = 7, WARMUP = 2 /* eager steps before a capture */ };
+enum { RECIPES = 9, WARMUP = 2 /* eager steps before a capture */ };
 extern const recipe recipes[RECIPES];
 
 trainee make_trainee(const recipe *r);

@@ -1,4 +1,5 @@
-/* The head's sweeps in float32, fused: a tile's logits, exponentials and gradients stay in the second-level cache. */
+/* The head's sweeps in float32 and bfloat16, fused: a tile's logits, exponentials and gradients stay in the second-level cache.
+ */
 #ifndef SHARD_DEVICE_CPU_HEAD_H
 #define SHARD_DEVICE_CPU_HEAD_H
 
@@ -25,20 +26,45 @@ typedef struct shard_cpu_head_scaled {
     const shard_cpu_head_gradient *of;
 } shard_cpu_head_scaled;
 
+/* The count of logits before the label's, of each column. */
+typedef struct shard_cpu_head_count {
+    float *logit;   /* the label's */
+    int32_t *place; /* of the label among the tile's classes; less than 0 or past the last one where it is not here */
+    int64_t *ahead; /* added to */
+} shard_cpu_head_count;
+
 /* Loops over a tile's logits z [count, pitch], classes by columns; compiled for each instruction set (kernels/head.c). */
 typedef struct shard_cpu_head_kernels {
     /* z = exp(z - center). Whether a factor is not 1. */
     bool (*exponentials)(int64_t count, int64_t pitch, float *z, const shard_cpu_head_columns *);
+    /* Of a capped tile: the exponentials times the derivatives of its logits by those before the map. */
+    bool (*capped_exponentials)(int64_t count, int64_t pitch, float *z, const shard_cpu_head_columns *, const shard_logit_map *);
+    void (*map_logits)(int64_t count, int64_t pitch, float *z, const shard_logit_map *);
     /* class_weight [count], NULL: ones. */
     void (*gradients)(int64_t count, int64_t pitch, float *z, const float *class_weight, const shard_cpu_head_gradient *);
+    /* Of a capped tile: by the logits before the map. */
+    void (*capped_gradients)(int64_t count, int64_t pitch, float *z, const float *class_weight, const shard_cpu_head_gradient *,
+                             const shard_logit_map *);
     /* dz of exponentials e, which z may be. */
     void (*scaled)(int64_t count, int64_t pitch, const float *e, float *z, const float *class_weight,
                    const shard_cpu_head_scaled *);
     /* sum [pitch] += the sum over classes of class_weight z. */
     void (*add_logits)(int64_t count, int64_t pitch, const float *z, const float *class_weight, double *sum);
+    /* The derivatives of binary cross-entropy with targets of 0, times scale [pitch] (NULL: ones), or, without a scale, sum
+     * [pitch] += the losses (NULL: not wanted). Both are 0 where z is -infinity. */
+    void (*binary)(int64_t count, int64_t pitch, float *z, const float *class_weight, const float *scale, double *sum);
+    void (*count_ahead)(int64_t count, int64_t pitch, const float *z, const shard_cpu_head_count *);
     /* n values of a floating dtype but float64 as float32, and back. */
     void (*widen)(shard_dtype, int64_t n, const void *from, float *to);
     void (*narrow)(shard_dtype, int64_t n, const float *from, void *to);
+    /* Rows 2 i and 2 i + 1 of z, rounded to bfloat16, as row i of pairs [(count + 1) / 2, pitch]: the first in the low half.
+     * The last row of an odd count is paired with zeros. */
+    void (*pack)(int64_t count, int64_t pitch, const float *z, uint32_t *pairs);
+    /* scaled, of exponentials in such pairs. */
+    void (*scaled_pairs)(int64_t count, int64_t pitch, const uint32_t *pairs, float *z, const float *class_weight,
+                         const shard_cpu_head_scaled *);
+    /* The pairs of two rows of bfloat16; high NULL: zeros. */
+    void (*interleave)(int64_t n, const uint16_t *low, const uint16_t *high, uint32_t *pairs);
 } shard_cpu_head_kernels;
 
 #endif

@@ -16,23 +16,29 @@ enum { SHARD_CPU_TILE_ROWS = 6, SHARD_CPU_TILE_MOST_COLS = 64 };
  * tile, of which there are `vectors` times `width`. */
 typedef struct shard_cpu_tile {
     int64_t images, lines, depth;
-    const float *a;
+    const void *a; /* elements of the tiler's kind, as those of b */
     int64_t a_row, a_image, a_line, a_step;
-    const float *b;
+    const void *b;
     int64_t b_image, b_line, b_step;
     float *c;
     int64_t c_row;
     bool accumulate;
 } shard_cpu_tile;
 
+/* An element of a and b has 4 bytes. It is a float32 number or a pair of bfloat16 numbers, of which a product is the sum of
+ * two: subnormal numbers of a pair count as 0. c is of float32. */
 typedef struct shard_cpu_tiler {
+    int pack;         /* numbers of an element */
     int width;        /* floats of a vector */
     int most_vectors; /* of a tile */
     void (*multiply)(const shard_cpu_tile *, int64_t rows, int vectors);
 } shard_cpu_tiler;
 
-/* The i-th of those that this machine runs, the fastest first; NULL past the last. */
+/* The i-th of those of float32 that this machine runs, the fastest first; NULL past the last. */
 const shard_cpu_tiler *shard_cpu_tiler_at(int i);
+
+/* That of pairs of bfloat16, and whether it is faster than those of float32; NULL if this machine runs none. */
+const shard_cpu_tiler *shard_cpu_tiler_of_pairs(bool *faster);
 
 /* A panel is some columns of a matrix [depth, cols], at most `width * most_vectors` and rounded up to `width` with
  * zeros, one after the other for each step of the depth. Panels follow each other; that of column `first` begins at
@@ -51,6 +57,11 @@ static inline int64_t shard_cpu_panels_size(const shard_cpu_tiler *tiler, int64_
 /* From element (step k, column j) at source[k * step + j * col]. */
 void shard_cpu_pack_panels(const shard_cpu_tiler *tiler, int64_t depth, int64_t cols, const float *source, int64_t step,
                            int64_t col, float *to);
+
+/* The same of bfloat16 for a tiler of pairs: numbers 2 k and 2 k + 1 of a column are element k of it; 0 follows the last
+ * number of an odd depth. */
+void shard_cpu_pack_pairs(const shard_cpu_tiler *tiler, int64_t depth, int64_t cols, const uint16_t *source, int64_t step,
+                          int64_t col, uint32_t *to);
 
 /* to[j * to_row + i] = from[i * from_row + j] */
 void shard_cpu_transpose(int64_t rows, int64_t cols, const float *from, int64_t from_row, float *to, int64_t to_row);

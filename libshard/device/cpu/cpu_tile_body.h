@@ -1,9 +1,10 @@
 /* cpu_tile.c's kernel for vectors of WIDTH floats, VECTOR, with the instructions
- * TARGET, named PREFIX_... Its short loops must be unrolled, so that the sums
+ * TARGET, named PREFIX_..., of elements that SPREAD and LOAD read as OPERAND and
+ * MULTIPLY multiplies and adds. Its short loops must be unrolled, so that the sums
  * stay in registers. */
 #define PASTE_(a, b) a##b
 #define PASTE(a, b) PASTE_(a, b)
-#define NAME(stem) PASTE(stem, WIDTH)
+#define NAME(stem) PASTE(stem, SUFFIX)
 
 #define INTRINSIC(stem) PASTE(PREFIX, stem)
 
@@ -18,14 +19,15 @@ static inline __attribute__((always_inline, target(TARGET))) void NAME(accumulat
     }
     for (int64_t n = 0; n < t->images; n++) {
         for (int64_t l = 0; l < t->lines; l++) {
-            const float *a = t->a + n * t->a_image + l * t->a_line, *b = t->b + n * t->b_image + l * t->b_line;
+            const ELEMENT *a = (const ELEMENT *)t->a + n * t->a_image + l * t->a_line;
+            const ELEMENT *b = (const ELEMENT *)t->b + n * t->b_image + l * t->b_line;
             for (int64_t k = 0; k < t->depth; k++, a += t->a_step, b += t->b_step) {
                 UNROLL
                 for (int i = 0; i < rows; i++) {
-                    VECTOR factor = INTRINSIC(_set1_ps)(a[i * t->a_row]);
+                    OPERAND factor = SPREAD(a + i * t->a_row);
                     UNROLL
                     for (int v = 0; v < vectors; v++)
-                        sum[i][v] = INTRINSIC(_fmadd_ps)(factor, INTRINSIC(_loadu_ps)(b + v * WIDTH), sum[i][v]);
+                        sum[i][v] = MULTIPLY(factor, LOAD(b + v * WIDTH), sum[i][v]);
                 }
             }
         }
@@ -69,7 +71,7 @@ static __attribute__((target(TARGET))) void NAME(multiply)(const shard_cpu_tile 
 {
     for (int v = 0; v < vectors;) {
         shard_cpu_tile part = *t;
-        part.b += v * WIDTH;
+        part.b = (const ELEMENT *)part.b + v * WIDTH;
         part.c += v * WIDTH;
         v += NAME(multiply_rows)(&part, rows, vectors - v);
     }

@@ -60,8 +60,9 @@ template <class T, class R> struct Features {
         int64_t label = target[row], column = shard_label_ignored(&shape, label) ? -1 : label - shape.col0;
         bool has_target = column >= 0 && column < shape.cols;
         double exponential = shape.cols > 0 ? exp(stats[row * SHARD_CE_STATS + SHARD_CE_MAX] - lse[row]) : 0;
-        R of_sum = (R)(by * slope[row] * exponential), of_spread = (R)(by * share);
-        R of_target = has_target ? (R)(by * (1 - shape.smoothing)) : 0;
+        double of_map = shape.map.maps ? shard_label_slope(&shape, stats + row * SHARD_CE_STATS) : 1;
+        R of_sum = (R)(by * slope[row] * exponential), of_spread = (R)(by * share * of_map);
+        R of_target = has_target ? (R)(by * (1 - shape.smoothing) * of_map) : 0;
         if (has_target && class_weight)
             of_target *= class_weight[column];
         for (int64_t k = lane; k < in; k += BLOCK) {

@@ -35,7 +35,7 @@ MAP_BODY(step)
 
 #else
 
-#include "device/cpu/kernels/map.h"
+#include "device/cpu/kernels/update.h"
 
 #include <math.h>
 
@@ -59,15 +59,15 @@ static inline double root_double(double x)
 #define SELF "adam.c"
 #include "device/cpu/kernels/real.h"
 
-static void run(const adam_numbers *numbers, const shard_update *u, void *highest, void *result, shard_dtype dtype)
+static void run(const adam_numbers *numbers, const shard_update *u, void *highest, void *result, const shard_update_types *types)
 {
     bool first = u->step == 1;
-    map job = {.dtype = dtype,
+    map job = {.dtype = types->value,
                .n = u->size,
                .in = {u->gradient, u->value, first ? NULL : u->state[0], first ? NULL : u->state[1], first ? NULL : highest},
                .out = {result, u->state[0], u->state[1], highest},
                .context = numbers};
-    MAP(&job, step);
+    UPDATE(&job, u, types, step);
 }
 
 /* The parts that Adam and LAMB have in common. */
@@ -80,38 +80,38 @@ static adam_numbers numbers_of(const shard_adam_arguments *o, const shard_update
                           .grad_scale = u->grad_scale};
 }
 
-static void adam_step(const void *options, const shard_update *u, shard_dtype dtype)
+static void adam_step(const void *options, const shard_update *u, const shard_update_types *types)
 {
     const shard_adam_arguments *o = options;
     adam_numbers numbers = numbers_of(o, u);
     numbers.decay = o->decoupled ? 0 : u->weight_decay;
     numbers.keep = o->decoupled ? 1 - u->lr * u->weight_decay : 1;
     numbers.rate = -u->lr / (1 - pow(o->beta1, (double)u->step));
-    run(&numbers, u, o->amsgrad ? u->state[2] : NULL, u->value, dtype);
+    run(&numbers, u, o->amsgrad ? u->state[2] : NULL, u->value, types);
 }
 
-static void lamb_step(const void *options, const shard_update *u, shard_dtype dtype)
+static void lamb_step(const void *options, const shard_update *u, const shard_update_types *types)
 {
     const shard_adam_arguments *o = options;
     adam_numbers numbers = numbers_of(o, u);
     numbers.keep = u->weight_decay;
     numbers.rate = 1 / (1 - pow(o->beta1, (double)u->step));
-    run(&numbers, u, NULL, u->gradient, dtype);
+    run(&numbers, u, NULL, u->gradient, types);
 }
 
 shard_status KERNEL(adam)(shard_device *device, int64_t count, const shard_update *updates, const shard_adam_arguments *options,
-                          shard_dtype dtype)
+                          shard_update_types types)
 {
     (void)device;
-    KERNEL(each_update)(count, updates, options, dtype, adam_step);
+    KERNEL(each_update)(count, updates, options, types, adam_step);
     return SHARD_OK;
 }
 
 shard_status KERNEL(lamb_update)(shard_device *device, int64_t count, const shard_update *updates,
-                                 const shard_adam_arguments *options, shard_dtype dtype)
+                                 const shard_adam_arguments *options, shard_update_types types)
 {
     (void)device;
-    KERNEL(each_update)(count, updates, options, dtype, lamb_step);
+    KERNEL(each_update)(count, updates, options, types, lamb_step);
     return SHARD_OK;
 }
 

@@ -21,9 +21,10 @@ static void R(input_gradient)(const features *f, int64_t row)
     double scale = f->scale[row], spread = shape->classes ? shape->smoothing / (double)shape->classes : 0;
     int64_t label = f->target[row], column = shard_label_ignored(shape, label) ? -1 : label - shape->col0;
     bool has_target = column >= 0 && column<shape->cols, has_classes = shape->cols> 0;
+    double of_map = shape->map.maps ? shard_label_slope(shape, f->stats + row * SHARD_CE_STATS) : 1;
     double exponential = has_classes ? exp(f->stats[row * SHARD_CE_STATS + SHARD_CE_MAX] - f->lse[row]) : 0;
-    real of_sum = (real)(scale * f->slope[row] * exponential), of_spread = (real)(scale * spread), buffer[SPAN];
-    real of_target = has_target ? (real)(scale * (1 - shape->smoothing)) : 0;
+    real of_sum = (real)(scale * f->slope[row] * exponential), of_spread = (real)(scale * spread * of_map), buffer[SPAN];
+    real of_target = has_target ? (real)(scale * (1 - shape->smoothing) * of_map) : 0;
     if (has_target && f->class_weight)
         of_target *= ((const real *)f->class_weight)[column];
     const real *sum = (const real *)f->sum + row * f->in, *all = f->spread;
@@ -137,8 +138,10 @@ static bool move_centers(int64_t columns, const float *max, float *highest, floa
     return moved;
 }
 
-static bool exponentials_of(int64_t count, int64_t pitch, int64_t columns, float *z, float *highest, float *center, float *factor,
-                            double *sum)
+/* Of a capped tile: the exponentials times the derivatives of its logits. */
+static inline __attribute__((always_inline)) bool exponentials_of(int64_t count, int64_t pitch, int64_t columns, float *z,
+                                                                  float *highest, float *center, float *factor, double *sum,
+                                                                  bool capped, float scale, float inverse_cap)
 {
     float max[COLUMNS], from[COLUMNS], part[COLUMNS];
     for (int64_t j = 0; j < columns; j++)
@@ -156,8 +159,8 @@ static bool exponentials_of(int64_t count, int64_t pitch, int64_t columns, float
         for (int64_t i = first; i < shard_min(first + SUM_CLASSES, count); i++)
 #pragma omp simd
             for (int64_t j = 0; j < columns; j++) {
-                float value = exp_float(z[i * pitch + j] - from[j]);
-                z[i * pitch + j] = value;
+                float x = z[i * pitch + j], value = exp_float(x - from[j]);
+                z[i * pitch + j] = capped ? value * shard_logit_slope_float(x, scale, inverse_cap) : value;
                 part[j] += value;
             }
         for (int64_t j = 0; j < columns; j++)
@@ -171,8 +174,34 @@ static bool exponentials(int64_t count, int64_t pitch, float *z, const shard_cpu
     bool moved = false;
     for (int64_t j = 0; j < pitch; j += COLUMNS)
         moved |= exponentials_of(count, pitch, shard_min(COLUMNS, pitch - j), z + j, c->max + j, c->center + j, c->factor + j,
-                                 c->sum + j);
+                                 c->sum + j, false, 1, 0);
     return moved;
+}
+
+static bool capped_exponentials(int64_t count, int64_t pitch, float *z, const shard_cpu_head_columns *c,
+                                const shard_logit_map *map)
+{
+    float scale = (float)map->scale, inverse_cap = (float)(1 / map->soft_cap);
+    bool moved = false;
+    for (int64_t j = 0; j < pitch; j += COLUMNS)
+        moved |= exponentials_of(count, pitch, shard_min(COLUMNS, pitch - j), z + j, c->max + j, c->center + j, c->factor + j,
+                                 c->sum + j, true, scale, inverse_cap);
+    return moved;
+}
+
+/* The logits as the map says. */
+static void map_logits(int64_t count, int64_t pitch, float *z, const shard_logit_map *map)
+{
+    float rate = (float)shard_logit_rate(map), cap = (float)map->soft_cap;
+    if (cap > 0) {
+#pragma omp simd
+        for (int64_t i = 0; i < count * pitch; i++)
+            z[i] = cap * tanh_float(rate * z[i]);
+    } else {
+#pragma omp simd
+        for (int64_t i = 0; i < count * pitch; i++)
+            z[i] *= rate;
+    }
 }
 
 static void gradients(int64_t count, int64_t pitch, float *z, const float *class_weight, const shard_cpu_head_gradient *g)
@@ -188,17 +217,80 @@ static void gradients(int64_t count, int64_t pitch, float *z, const float *class
     }
 }
 
+static void capped_gradients(int64_t count, int64_t pitch, float *z, const float *class_weight, const shard_cpu_head_gradient *g,
+                             const shard_logit_map *map)
+{
+    const float *factor = g->factor, *high = g->high, *low = g->low, *spread = g->spread;
+    float scale = (float)map->scale, inverse_cap = (float)(1 / map->soft_cap);
+    for (int64_t i = 0; i < count; i++) {
+        float weight = class_weight ? class_weight[i] : 1, *row = z + i * pitch;
+#pragma omp simd
+        for (int64_t j = 0; j < pitch; j++) {
+            float value = factor[j] * exp_parts_float(row[j] - high[j], low[j]) - spread[j] * weight;
+            row[j] = factor[j] == 0 ? 0 : value * shard_logit_slope_float(row[j], scale, inverse_cap);
+        }
+    }
+}
+
+static void scaled_row(int64_t pitch, const float *e, float *z, float weight, const shard_cpu_head_scaled *g)
+{
+    const float *scale = g->scale, *factor = g->of->factor, *spread = g->of->spread;
+#pragma omp simd
+    for (int64_t j = 0; j < pitch; j++)
+        z[j] = factor[j] == 0 ? 0 : scale[j] * e[j] - spread[j] * weight;
+}
+
 static void scaled(int64_t count, int64_t pitch, const float *e, float *z, const float *class_weight,
                    const shard_cpu_head_scaled *g)
 {
-    const float *scale = g->scale, *factor = g->of->factor, *spread = g->of->spread;
+    for (int64_t i = 0; i < count; i++)
+        scaled_row(pitch, e + i * pitch, z + i * pitch, class_weight ? class_weight[i] : 1, g);
+}
+
+static void scaled_pairs(int64_t count, int64_t pitch, const uint32_t *pairs, float *z, const float *class_weight,
+                         const shard_cpu_head_scaled *g)
+{
     for (int64_t i = 0; i < count; i++) {
-        const float weight = class_weight ? class_weight[i] : 1, *from = e + i * pitch;
+        const uint32_t *from = pairs + i / 2 * pitch;
         float *row = z + i * pitch;
+        unsigned shift = i % 2 ? 0 : 16;
 #pragma omp simd
         for (int64_t j = 0; j < pitch; j++)
-            row[j] = factor[j] == 0 ? 0 : scale[j] * from[j] - spread[j] * weight;
+            row[j] = shard_bits_float(from[j] << shift & 0xffff0000u);
+        scaled_row(pitch, row, row, class_weight ? class_weight[i] : 1, g);
     }
+}
+
+/* As shard_float_to_bfloat16, in the high half. */
+static inline uint32_t round_bits(float x)
+{
+    uint32_t bits = shard_float_bits(x), rounded = bits + 0x7fffu + (bits >> 16 & 1u);
+    return ((bits & 0x7fffffffu) > 0x7f800000u ? bits | 0x400000u : rounded) & 0xffff0000u;
+}
+
+static void pack(int64_t count, int64_t pitch, const float *z, uint32_t *pairs)
+{
+    for (int64_t i = 0; i + 1 < count; i += 2) {
+        const float *low = z + i * pitch, *high = low + pitch;
+        uint32_t *to = pairs + i / 2 * pitch;
+#pragma omp simd
+        for (int64_t j = 0; j < pitch; j++)
+            to[j] = round_bits(high[j]) | round_bits(low[j]) >> 16;
+    }
+    for (int64_t j = 0; j < pitch && count % 2; j++)
+        pairs[count / 2 * pitch + j] = round_bits(z[(count - 1) * pitch + j]) >> 16;
+}
+
+static void interleave(int64_t n, const uint16_t *low, const uint16_t *high, uint32_t *pairs)
+{
+#pragma omp simd
+    for (int64_t j = 0; j < n; j++)
+        pairs[j] = low[j];
+    if (!high)
+        return;
+#pragma omp simd
+    for (int64_t j = 0; j < n; j++)
+        pairs[j] |= (uint32_t)high[j] << 16;
 }
 
 static void add_logits(int64_t count, int64_t pitch, const float *z, const float *class_weight, double *sum)
@@ -209,6 +301,71 @@ static void add_logits(int64_t count, int64_t pitch, const float *z, const float
         for (int64_t j = 0; j < pitch; j++)
             sum[j] += weight * (double)z[i * pitch + j];
     }
+}
+
+/* Of a row of z. Separate loops: gcc 12 vectorises them, and not their union. */
+static inline void binary_row(int64_t columns, float *z, float weight, const float *scale, float *sum)
+{
+    float exponential[COLUMNS];
+#pragma omp simd
+    for (int64_t j = 0; j < columns; j++)
+        exponential[j] = exp_float(z[j] < 0 ? z[j] : -z[j]);
+    if (sum) {
+#pragma omp simd
+        for (int64_t j = 0; j < columns; j++)
+            sum[j] += weight * ((z[j] > 0 ? z[j] : 0) + log1p_float(exponential[j]));
+    }
+#pragma omp simd
+    for (int64_t j = 0; j < columns; j++)
+        z[j] = weight * shard_binary_slope_float(z[j], 0, 1, exponential[j]);
+    if (scale) {
+#pragma omp simd
+        for (int64_t j = 0; j < columns; j++)
+            z[j] *= scale[j];
+    }
+}
+
+static void binary_of(int64_t count, int64_t pitch, int64_t columns, float *z, const float *class_weight, const float *scale,
+                      double *sum)
+{
+    float part[COLUMNS];
+    for (int64_t first = 0; first < count; first += SUM_CLASSES) {
+        for (int64_t j = 0; j < columns; j++)
+            part[j] = 0;
+        for (int64_t i = first; i < shard_min(first + SUM_CLASSES, count); i++)
+            binary_row(columns, z + i * pitch, class_weight ? class_weight[i] : 1, scale, sum ? part : NULL);
+        for (int64_t j = 0; sum && j < columns; j++)
+            sum[j] += (double)part[j];
+    }
+}
+
+static void binary(int64_t count, int64_t pitch, float *z, const float *class_weight, const float *scale, double *sum)
+{
+    for (int64_t j = 0; j < pitch; j += COLUMNS)
+        binary_of(count, pitch, shard_min(COLUMNS, pitch - j), z + j, class_weight, scale ? scale + j : NULL,
+                  sum ? sum + j : NULL);
+}
+
+/* Of a NaN as count_before of cross_entropy.c. */
+static void count_ahead_of(int64_t count, int64_t pitch, int64_t columns, const float *z, const float *logit,
+                           const int32_t *place, int64_t *ahead)
+{
+    int32_t part[COLUMNS] = {0};
+    for (int32_t i = 0; i < (int32_t)count; i++)
+#pragma omp simd
+        for (int64_t j = 0; j < columns; j++) {
+            float x = z[i * pitch + j], of_label = logit[j];
+            bool first = i < place[j], ties = (x == of_label) & first, is_nan = (x != x) & ((of_label == of_label) | first);
+            part[j] += (i != place[j]) & ((x > of_label) | ties | is_nan);
+        }
+    for (int64_t j = 0; j < columns; j++)
+        ahead[j] += part[j];
+}
+
+static void count_ahead(int64_t count, int64_t pitch, const float *z, const shard_cpu_head_count *c)
+{
+    for (int64_t j = 0; j < pitch; j += COLUMNS)
+        count_ahead_of(count, pitch, shard_min(COLUMNS, pitch - j), z + j, c->logit + j, c->place + j, c->ahead + j);
 }
 
 static void widen_all(shard_dtype dtype, int64_t n, const void *from, float *to)
@@ -228,6 +385,19 @@ static void narrow_all(shard_dtype dtype, int64_t n, const float *from, void *to
 }
 
 extern const shard_cpu_head_kernels KERNEL(head_kernels);
-const shard_cpu_head_kernels KERNEL(head_kernels) = {exponentials, gradients, scaled, add_logits, widen_all, narrow_all};
+const shard_cpu_head_kernels KERNEL(head_kernels) = {.exponentials = exponentials,
+                                                     .capped_exponentials = capped_exponentials,
+                                                     .map_logits = map_logits,
+                                                     .gradients = gradients,
+                                                     .capped_gradients = capped_gradients,
+                                                     .scaled = scaled,
+                                                     .add_logits = add_logits,
+                                                     .binary = binary,
+                                                     .count_ahead = count_ahead,
+                                                     .widen = widen_all,
+                                                     .narrow = narrow_all,
+                                                     .pack = pack,
+                                                     .scaled_pairs = scaled_pairs,
+                                                     .interleave = interleave};
 
 #endif

@@ -145,21 +145,6 @@ static void fold(const column_sums *job, int64_t blocks, const double *partial, 
                     sums[k * columns + c] += partial[c];
 }
 
-void KERNEL(each_update)(int64_t count, const shard_update *updates, const void *context, shard_dtype dtype,
-                         void (*step)(const void *context, const shard_update *, shard_dtype))
-{
-    int64_t small = 0;
-    for (int64_t i = 0; i < count; i++)
-        if (updates[i].size < PARALLEL)
-            small += updates[i].size;
-        else
-            step(context, &updates[i], dtype);
-#pragma omp parallel for schedule(dynamic) if (small >= PARALLEL)
-    for (int64_t i = 0; i < count; i++)
-        if (updates[i].size < PARALLEL)
-            step(context, &updates[i], dtype);
-}
-
 #define SELF "map.c"
 #include "device/cpu/kernels/real.h"
 

@@ -73,11 +73,6 @@ shard_status KERNEL(column_sums_double)(shard_device *, const column_sums *, col
     ((job)->dtype == SHARD_FLOAT64 ? KERNEL(column_sums_double)(device, job, body##_double, sums)                                \
                                    : KERNEL(column_sums_float)(device, job, body##_float, sums))
 
-/* Calls step(context, update, dtype) for each update: small ones on several threads, each of the others from the
- * calling thread, with several threads inside. */
-void KERNEL(each_update)(int64_t count, const shard_update *, const void *context, shard_dtype,
-                         void (*step)(const void *context, const shard_update *, shard_dtype));
-
 /* A factor that is one float64 in the device's memory, or 1. */
 static inline float scalar_float(const double *factor)
 {

@@ -37,7 +37,7 @@ MAP_BODY(step)
 
 #else
 
-#include "device/cpu/kernels/map.h"
+#include "device/cpu/kernels/update.h"
 
 typedef struct sgd_step {
     const shard_update *update;
@@ -47,23 +47,23 @@ typedef struct sgd_step {
 #define SELF "sgd.c"
 #include "device/cpu/kernels/real.h"
 
-static void take_step(const void *options, const shard_update *u, shard_dtype dtype)
+static void take_step(const void *options, const shard_update *u, const shard_update_types *types)
 {
     sgd_step context = {u, options};
     void *buffer = context.options->momentum == 0 ? NULL : u->state[0];
-    map job = {.dtype = dtype,
+    map job = {.dtype = types->value,
                .n = u->size,
                .in = {u->gradient, u->value, u->step == 1 ? NULL : buffer},
                .out = {u->value, buffer},
                .context = &context};
-    MAP(&job, step);
+    UPDATE(&job, u, types, step);
 }
 
 shard_status KERNEL(sgd)(shard_device *device, int64_t count, const shard_update *updates, const shard_sgd_arguments *options,
-                         shard_dtype dtype)
+                         shard_update_types types)
 {
     (void)device;
-    KERNEL(each_update)(count, updates, options, dtype, take_step);
+    KERNEL(each_update)(count, updates, options, types, take_step);
     return SHARD_OK;
 }
 

@@ -1,0 +1,73 @@
+/*
+ * The products of the head's sweeps (cpu_head.c): of a tile of the weight with all rows of x, by a tiler of float32 or of
+ * pairs of bfloat16. Pairs are neighbours along the sum: features of the logits, classes of the sums, rows of x of the
+ * gradient.
+ */
+#ifndef SHARD_DEVICE_CPU_HEAD_PRODUCTS_H
+#define SHARD_DEVICE_CPU_HEAD_PRODUCTS_H
+
+#include "device/cpu/cpu_head.h"
+#include "device/cpu/cpu_tile.h"
+
+/* One call: the operands as the products need them. */
+typedef struct shard_cpu_head_sweep {
+    const shard_head *h;
+    const shard_cpu_tiler *tiler;
+    const shard_cpu_head_kernels *kernels;
+    const struct head_loss *loss; /* cpu_head_sweep.h */
+    int64_t pitch;     /* rows of x, rounded up to vectors: the length of a row of class-major logits */
+    int64_t in_pitch;  /* features, rounded up to vectors */
+    int64_t tile;      /* classes */
+    int64_t stashed;   /* tiles that have a place in the stash: the first ones */
+    bool in_place;     /* the weight's rows are used where they are */
+    bool packed;       /* exponentials are stashed in pairs of bfloat16 */
+    const void *x;     /* [rows, in] of the products' type */
+    void *by_row;      /* panels of x's rows, along features */
+    void *by_feature;  /* panels of x's features, along rows */
+    double weights;    /* the sum of the local classes' weights, where classes are smoothed */
+    shard_cpu_head_gradient constants; /* of each row, for gradients */
+    char *memory;
+    size_t bytes;
+    int64_t *row_pair; /* [rows + 1]: the first pair of each row; NULL: there are no pairs */
+    bool separate;     /* a tile's z is not the memory of its place in the stash */
+} shard_cpu_head_sweep;
+
+/* A tile: its first class, how many, and its rows of the products' type, `pitch` numbers apart. */
+typedef struct shard_cpu_head_tile {
+    int64_t first, count, pitch;
+    const void *weight;
+    void *stash; /* the tile's place; NULL: it has none */
+    /* Blocks of the tile's products, and how many were computed: each fetches a part of the weight's next tile. */
+    int64_t blocks, computed;
+} shard_cpu_head_tile;
+
+/* The tiler of sweeps over x of a dtype: the fastest that this machine runs, or the one of shard_cpu_head_choice; NULL: none. */
+const shard_cpu_tiler *shard_cpu_head_tiler(shard_dtype dtype);
+
+/* The number of a tiler of that order, the fastest is 0. Only tests set it. */
+extern int shard_cpu_head_choice;
+
+/* The type of the operands. */
+static inline shard_dtype shard_cpu_head_products_dtype(const shard_cpu_tiler *tiler)
+{
+    return tiler->pack == 2 ? SHARD_BFLOAT16 : SHARD_FLOAT32;
+}
+
+/* Lays x out in by_row and, for a gradient, by_feature. */
+void shard_cpu_head_pack_x(const shard_cpu_head_sweep *, bool gradient);
+
+/* The blocks of the products of a tile: of its logits, and of the sums. */
+int64_t shard_cpu_head_blocks(const shard_cpu_head_sweep *, int64_t count, bool sum);
+
+/* z [count, pitch] += the tile's weight times x, classes by rows of x. */
+void shard_cpu_head_add_logits(const shard_cpu_head_sweep *, shard_cpu_head_tile *, float *z);
+
+/* sum [rows, in_pitch] += the exponentials, transposed, times the tile's weight; exponentials [count, pitch], or pairs
+ * of classes [(count + 1) / 2, pitch]; panel [count, TILE_MOST_COLS] of elements is overwritten. */
+void shard_cpu_head_add_weighted(const shard_cpu_head_sweep *, shard_cpu_head_tile *, const void *exponentials, void *panel,
+                                 float *sum);
+
+/* gradient [count, in_pitch] = dz [count, pitch] of the products' type, times x. */
+void shard_cpu_head_multiply_gradient(const shard_cpu_head_sweep *, int64_t count, const void *dz, float *gradient);
+
+#endif

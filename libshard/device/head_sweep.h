@@ -1,0 +1,59 @@
+/* The parts of a sweep that is composed of a device's entries (head.c), and its table of a loss. */
+#ifndef SHARD_DEVICE_HEAD_SWEEP_H
+#define SHARD_DEVICE_HEAD_SWEEP_H
+
+#include "device/head.h"
+
+typedef struct head_loss head_loss;
+
+/* One sweep's arrays, in one block of workspace. */
+typedef struct sweep {
+    shard_device *device;
+    const shard_head *h;
+    const head_loss *loss;
+    shard_dtype wide;
+    int64_t tile; /* classes of a tile, at most */
+    size_t bytes; /* of `memory` */
+    char *memory;
+    void *logits;                 /* [rows, tile], wide */
+    void *narrow;                 /* logits in dtype; the same where that is wide */
+    void *weight;                 /* [tile, in] of dtype; NULL: the weight is */
+    void *bias;                   /* [tile], wide; NULL: there is none, or it is */
+    void *gradient;               /* [tile, in], wide */
+    double *stats, *center, *one; /* of a tile, [rows, SHARD_CE_STATS], [rows], [rows] */
+    int64_t *ahead;               /* [rows], of a tile; NULL: the labels' ranks are not wanted */
+    double *aheads[2];            /* [rows]: the same, and of all tiles so far */
+    void *top_value, *both_values; /* of a tile [rows, k], and with those so far [rows, 2 k], wide; NULL: not wanted */
+    int64_t *top_index, *both_indices;
+} sweep;
+
+/* A tile: its first class, how many, and its operands in the products' type. */
+typedef struct tile {
+    int64_t first, count;
+    const void *weight, *bias, *class_weight;
+} tile;
+
+/* A tile's logits are s->logits [rows, count]. */
+struct head_loss {
+    /* Sets the statistics of no classes. */
+    shard_status (*begin)(sweep *, double *stats);
+    /* Adds the tile's statistics, and brings sum to the new maxima; the logits become the factors of the tile's rows in it.
+     * sum may be NULL. */
+    shard_status (*forward)(sweep *, const tile *, double *stats, void *sum);
+    /* The logits become the derivatives by them. */
+    shard_status (*gradient)(sweep *, const tile *, const shard_head_rows *);
+};
+
+extern const head_loss shard_head_softmax, shard_head_binary, shard_head_first;
+
+/* The classes of a tile as those of the loss. */
+static inline shard_cross_entropy_shape head_tile_shape(const sweep *s, const tile *t)
+{
+    shard_cross_entropy_shape shape = s->h->loss;
+    shape.col0 += t->first;
+    shape.cols = t->count;
+    shape.pitch = 0;
+    return shape;
+}
+
+#endif

@@ -1,0 +1,24 @@
+/* The common parts of losses of a linear layer without logits (linear_cross_entropy.c): checks, the stash, gradients. */
+#ifndef SHARD_OP_LINEAR_HEAD_H
+#define SHARD_OP_LINEAR_HEAD_H
+
+#include "op/head_gradient.h"
+#include "op/op.h"
+
+/* The operands, which are the inputs of a node and its first saved tensors. */
+enum { SHARD_LINEAR_HEAD_X, SHARD_LINEAR_HEAD_WEIGHT, SHARD_LINEAR_HEAD_BIAS, SHARD_LINEAR_HEAD_INPUTS };
+
+/* The tensor that stands for the logits of these operands [SHARD_LINEAR_HEAD_INPUTS], of the type that they are summed in: it
+ * gets no memory. NULL with the error set if the operands do not fit together. */
+shard_tensor *shard_linear_head_logits(const char *function, shard_tensor *const *operand);
+
+/* Sets the stash of `head`, whose tensor is *stash; NULL where it has none. False with the error set. */
+bool shard_linear_head_stash(shard_head *head, shard_tensor *const *operand, shard_tensor **stash);
+
+/* The gradients of the node's inputs. sums: the statistics, then the sums of the forward. group: over which classes are split,
+ * or NULL. kept [SHARD_HEAD_KEPT]: as for shard_head_source_create. */
+shard_status shard_linear_head_backward(shard_node *node, const shard_head *head, const shard_head_rows *rows,
+                                        const double *stats, const void *sum, shard_group *group, shard_tensor *const *kept,
+                                        shard_tensor *stash, shard_tensor **dx);
+
+#endif

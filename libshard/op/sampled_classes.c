@@ -1,0 +1,229 @@
+/*
+ * Sampled classes: all labels of a batch, and a random part of the other classes. Whether a class is drawn depends on the
+ * seed, the step and its number alone, so that ranks need no exchange, and any number of them draws the same sample.
+ */
+#include "op/sampled_classes.h"
+
+#include "base/math.h"
+#include "base/random.h"
+#include "comm/function.h"
+#include "device/graph.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+enum { WORDS = 4 /* of a block of random numbers */ };
+#define DRAWS_OF_SAMPLES (UINT64_C(1) << 63) /* no other draw of the seed has such a number */
+
+static int compare(const void *a, const void *b)
+{
+    int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
+    return (x > y) - (x < y);
+}
+
+/* ---- the draw ---- */
+
+typedef struct sample_list {
+    int64_t *class, count, capacity;
+} sample_list;
+
+static bool append(sample_list *list, int64_t class)
+{
+    if (list->count == list->capacity) {
+        int64_t capacity = list->capacity + list->capacity / 2 + 64;
+        int64_t *more = realloc(list->class, (size_t)capacity * sizeof *more);
+        if (!more) {
+            shard_error(SHARD_ERROR_MEMORY, "shard_sample_classes: no memory for %" PRId64 " classes", capacity);
+            return false;
+        }
+        *list = (sample_list){more, list->count, capacity};
+    }
+    list->class[list->count++] = class;
+    return true;
+}
+
+/* Appends the classes of [start, end) whose number is below `limit`, of 2^32, and those of `label`, which ascend. */
+static bool draw_classes(sample_list *list, shard_draw draw, uint64_t limit, int64_t start, int64_t end, const int64_t *label,
+                         int64_t labels)
+{
+    int64_t next = 0;
+    shard_philox numbers = {{0}};
+    for (int64_t class = start; class < end; class ++) {
+        if (class == start || class % WORDS == 0)
+            numbers = shard_philox_block(draw, (uint64_t) class / WORDS);
+        while (next < labels && label[next] < class)
+            next++;
+        bool labelled = next < labels && label[next] == class;
+        if ((labelled || numbers.word[class % WORDS] < limit) && !append(list, class))
+            return false;
+    }
+    return true;
+}
+
+static shard_tensor *host_tensor(const int64_t *values, int64_t count)
+{
+    return shard_from_host(values, SHARD_SHAPE(count), .dtype = SHARD_INT64, .device = shard_device_open("cpu"));
+}
+
+/* A copy of the tensor's integers, which the caller frees; NULL with the error set. */
+static int64_t *read_integers(shard_tensor *x)
+{
+    size_t bytes = (size_t)shard_numel(x) * sizeof(int64_t);
+    int64_t *values = shard_calloc(1, bytes + 1);
+    if (values && shard_copy_to_host(x, values, bytes) == SHARD_OK)
+        return values;
+    free(values);
+    return NULL;
+}
+
+static bool check(shard_tensor *labels, shard_tensor *weight, double rate, int64_t step)
+{
+    static const char function[] = "shard_sample_classes";
+    if (!shard_check_operand(function, labels) || !shard_check_operands(function, SHARD_INPUTS(weight)))
+        return false;
+    if (labels->dtype != SHARD_INT64 || weight->shape.ndim < 1)
+        shard_error(SHARD_ERROR_SHAPE, "%s: labels of %s and a weight of shape %s; int64 labels and [classes, ...] are needed",
+                    function, shard_dtype_name(labels->dtype), shard_shape_text(&weight->shape));
+    else if (!shard_is_local(weight) && !shard_is_split(weight, 0))
+        return shard_refuse_placement(function, weight);
+    else if (!(rate >= 0 && rate <= 1) || step < 0)
+        shard_error(SHARD_ERROR_ARGUMENT,
+                    "%s: rate %g and step %" PRId64 "; a rate in [0, 1] and a step of at least 0 are needed", function, rate,
+                    step);
+    else
+        return true;
+    return false;
+}
+
+shard_tensor *shard_sample_classes(shard_tensor *labels, shard_tensor *weight, double rate, uint64_t seed, int64_t step)
+{
+    if (!check(labels, weight, rate, step) || shard_graph_refuse("a sample of classes") != SHARD_OK)
+        return NULL;
+    int64_t *label = read_integers(labels), count = shard_numel(labels);
+    if (!label)
+        return NULL;
+    qsort(label, (size_t)count, sizeof *label, compare);
+    int64_t start = shard_is_split(weight, 0) ? weight->placement.start : 0, classes = weight->shape.dim[0];
+    shard_draw draw = {.seed = seed, .number = DRAWS_OF_SAMPLES | (uint64_t)step};
+    sample_list list = {.class = NULL};
+    bool drawn = draw_classes(&list, draw, (uint64_t)ldexp(rate, 32), start, start + classes, label, count);
+    shard_tensor *sample = drawn ? host_tensor(list.class, list.count) : NULL;
+    free(list.class);
+    free(label);
+    return sample;
+}
+
+/* ---- the loss ---- */
+
+static bool check_sample(const shard_class_rows *rows, shard_tensor *sample)
+{
+    if (!shard_check_operand(rows->function, sample))
+        return false;
+    if (sample->dtype == SHARD_INT64 && sample->shape.ndim == 1 && shard_is_local(sample))
+        return true;
+    shard_error(SHARD_ERROR_SHAPE,
+                "%s: a sample of %s and shape %s, which is %s; a local int64 [n] of shard_sample_classes is needed",
+                rows->function, shard_dtype_name(sample->dtype), shard_shape_text(&sample->shape),
+                shard_placement_text(&sample->placement));
+    return false;
+}
+
+/* Turns classes into rows of the local weight. */
+static bool find_rows(const shard_class_rows *rows, int64_t *class, int64_t count)
+{
+    const shard_cross_entropy_shape *shape = &rows->shape;
+    for (int64_t i = 0; i < count; i++) {
+        int64_t least = i ? class[i - 1] + 1 : 0;
+        class[i] -= shape->col0;
+        if (class[i] >= least && class[i] < shape -> cols)
+            continue;
+        shard_error(SHARD_ERROR_ARGUMENT,
+                    "%s: class %" PRId64 " at position %" PRId64 " of the sample; classes of this rank, in [%" PRId64 ", %" PRId64
+                    "), are needed in ascending order",
+                    rows->function, class[i] + shape->col0, i, shape->col0, shape->col0 + shape->cols);
+        return false;
+    }
+    return true;
+}
+
+/* Turns labels into positions in the list; row: their rows. */
+static bool find_labels(const shard_class_rows *rows, const int64_t *list, int64_t count, int64_t *label, int64_t *row)
+{
+    const shard_cross_entropy_shape *shape = &rows->shape;
+    for (int64_t i = 0; i < shape->rows; i++) {
+        int64_t given = label[i], wanted = given - shape->col0;
+        row[i] = -1;
+        if (shard_label_ignored(shape, given)) {
+            label[i] = -1;
+            continue;
+        }
+        label[i] = count;
+        if (wanted < 0 || wanted >= shape->cols)
+            continue;
+        const int64_t *found = bsearch(&wanted, list, (size_t)count, sizeof *list, compare);
+        if (!found) {
+            shard_error(SHARD_ERROR_ARGUMENT,
+                        "%s: label %" PRId64 " at row %" PRId64 " is not in the sample; draw it with these labels",
+                        rows->function, given, i);
+            return false;
+        }
+        label[i] = found - list;
+        row[i] = wanted;
+    }
+    return true;
+}
+
+static bool make_tensors(const shard_class_rows *rows, shard_sampled *s, const int64_t *list, const int64_t *label,
+                         const int64_t *row)
+{
+    shard_device *device = shard_device_of(rows->logits);
+    shard_shape shape = SHARD_SHAPE(rows->shape.rows);
+    s->on_host = host_tensor(list, s->count);
+    s->list = s->on_host ? shard_to_device(s->on_host, device) : NULL;
+    s->target = shard_from_host(label, shape, .dtype = SHARD_INT64, .device = device);
+    s->label_row = shard_from_host(row, shape, .dtype = SHARD_INT64, .device = device);
+    return s->list && s->target && s->label_row;
+}
+
+bool shard_sampled_read(const shard_class_rows *rows, shard_tensor *sample, shard_sampled *sampled)
+{
+    if (!check_sample(rows, sample) || shard_graph_refuse("a loss of sampled classes") != SHARD_OK)
+        return false;
+    *sampled = (shard_sampled){.count = shard_numel(sample), .classes = shard_numel(sample) + 1};
+    int64_t *list = read_integers(sample), *label = read_integers(rows->labels);
+    int64_t *row = shard_calloc((size_t)rows->shape.rows + 1, sizeof *row);
+    bool read = list && label && row && find_rows(rows, list, sampled->count) &&
+                find_labels(rows, list, sampled->count, label, row) && make_tensors(rows, sampled, list, label, row);
+    free(list);
+    free(label);
+    free(row);
+    return read;
+}
+
+shard_status shard_sampled_count(const shard_class_rows *rows, bool ready, shard_sampled *sampled)
+{
+    if (!rows->group) {
+        sampled->classes = sampled->count;
+        return ready ? SHARD_OK : shard_last_status();
+    }
+    int64_t counts[shard_group_size(rows->group)];
+    if (!ready)
+        return shard_group_fail(rows->group);
+    SHARD_TRY(shard_group_exchange(rows->group, &sampled->count, sizeof sampled->count, counts));
+    sampled->classes = 0;
+    for (int i = 0; i < shard_group_size(rows->group); i++)
+        sampled->classes += counts[i];
+    return SHARD_OK;
+}
+
+shard_tensor *shard_sampled_pick(const shard_sampled *sampled, shard_tensor *x)
+{
+    if (!x)
+        return NULL;
+    shard_tensor *y = shard_workspace(x, sampled->count, x->dtype);
+    void *memory[3];
+    if (!y || !shard_load(SHARD_INPUTS(sampled->list, x, y), memory))
+        return NULL;
+    return shard_result(y,
+                        SHARD_RUN(y, embedding, sampled->count, 1, 0, shard_numel(x), memory[0], memory[1], memory[2], x->dtype));
+}

@@ -1,0 +1,172 @@
+/* The types of a step's arrays, and how 16-bit ones are rounded. */
+#include "optim/optimizer.h"
+
+#include "base/hash.h"
+
+#include <string.h>
+
+static bool is_half(shard_dtype dtype)
+{
+    return dtype == SHARD_BFLOAT16 || dtype == SHARD_FLOAT16;
+}
+
+const char *shard_rounding_name(shard_rounding rounding)
+{
+    static const char *const names[] = {"nearest", "stochastic", "kahan"};
+    return names[rounding];
+}
+
+shard_status shard_check_precision(const char *function, const shard_optimizer_defaults *defaults)
+{
+    if ((int)defaults->rounding < 0 || defaults->rounding > SHARD_ROUNDING_KAHAN)
+        return shard_error(SHARD_ERROR_ARGUMENT, "%s: rounding %d: SHARD_ROUNDING_NEAREST, _STOCHASTIC or _KAHAN is needed",
+                           function, (int)defaults->rounding);
+    if (defaults->state_dtype != -1 && defaults->state_dtype != SHARD_FLOAT32 && defaults->state_dtype != SHARD_BFLOAT16)
+        return shard_error(SHARD_ERROR_ARGUMENT,
+                           "%s: state_dtype %d (%s): SHARD_FLOAT32, SHARD_BFLOAT16 or -1 (the parameter's) is needed", function,
+                           defaults->state_dtype, shard_dtype_name((shard_dtype)defaults->state_dtype));
+    return SHARD_OK;
+}
+
+/* ---- types ---- */
+
+static shard_dtype state_type(const shard_optimizer *optimizer, shard_dtype value, int state)
+{
+    const shard_optimizer_ops *ops = optimizer->ops;
+    if (value == SHARD_FLOAT64 || state >= ops->states)
+        return value;
+    if (state < ops->row_states)
+        return SHARD_FLOAT32;
+    return optimizer->defaults.state_dtype < 0 ? value : (shard_dtype)optimizer->defaults.state_dtype;
+}
+
+shard_update_types shard_optimizer_types(const shard_optimizer *optimizer, shard_dtype value)
+{
+    shard_update_types types = shard_update_types_of(value);
+    for (int s = 0; s < optimizer->ops->states; s++)
+        types.state[s] = state_type(optimizer, value, s);
+    types.stochastic = optimizer->defaults.rounding == SHARD_ROUNDING_STOCHASTIC && value != SHARD_FLOAT64;
+    return types;
+}
+
+int shard_slot_states(const shard_optimizer *optimizer, const shard_slot *slot)
+{
+    bool compensates = optimizer->defaults.rounding == SHARD_ROUNDING_KAHAN && is_half(slot->parameter->dtype);
+    return optimizer->ops->states + compensates;
+}
+
+const char *shard_state_name(const shard_optimizer *optimizer, int state)
+{
+    return state < optimizer->ops->states ? optimizer->ops->state_name[state] : "compensation";
+}
+
+shard_dtype shard_state_dtype(const shard_optimizer *optimizer, const shard_slot *slot, int state)
+{
+    return state_type(optimizer, slot->parameter->dtype, state);
+}
+
+/* ---- rows ---- */
+
+/* Elements of a row of a parameter; of one with fewer than two dimensions, 1. */
+static int64_t columns_of(const shard_tensor *parameter)
+{
+    int64_t columns = shard_shape_product(&parameter->shape, 1, parameter->shape.ndim);
+    return parameter->shape.ndim > 1 && columns > 0 ? columns : 1;
+}
+
+int64_t shard_state_columns(const shard_optimizer *optimizer, const shard_slot *slot, int state)
+{
+    return state < optimizer->ops->row_states ? columns_of(slot->parameter) : 1;
+}
+
+shard_status shard_check_rows(const shard_optimizer *optimizer, const shard_slot *slot, const shard_tensor *range, int64_t start)
+{
+    const shard_tensor *parameter = slot->parameter;
+    const shard_placement *placement = &parameter->placement;
+    int64_t columns = columns_of(parameter);
+    if (optimizer->ops->row_states == 0 || parameter->shape.ndim < 2)
+        return SHARD_OK;
+    if (placement->kind == SHARD_SPLIT && placement->dim != 0)
+        return shard_error(SHARD_ERROR_UNSUPPORTED,
+                           "%s: \"%s\" is split along dimension %d over %d ranks, so that no rank has a whole row, and the "
+                           "state is one number for each row: split it along dimension 0 (SHARD_SPLIT_COLUMN), or use "
+                           "shard_adamw",
+                           optimizer->ops->name, slot->name, placement->dim, shard_group_size(placement->group));
+    if (start % columns || shard_numel(range) % columns)
+        return shard_error(SHARD_ERROR_UNSUPPORTED,
+                           "%s: this rank has elements %lld to %lld of \"%s\", whose rows have %lld elements, and the state is "
+                           "one number for each row: partition whole parameters, .partition = SHARD_ZERO_WHOLE",
+                           optimizer->ops->name, (long long)start, (long long)(start + shard_numel(range)), slot->name,
+                           (long long)columns);
+    return SHARD_OK;
+}
+
+/* ---- an update ---- */
+
+/* As the finalizer of SplitMix64: near seeds give keys that are far from each other. */
+static uint64_t mix(uint64_t x)
+{
+    x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9u;
+    x = (x ^ x >> 27) * 0x94d049bb133111ebu;
+    return x ^ x >> 31;
+}
+
+static shard_update_place place_of(const shard_slot *slot)
+{
+    const shard_tensor *parameter = slot->parameter;
+    const shard_placement *placement = &parameter->placement;
+    if (placement->kind != SHARD_SPLIT)
+        return (shard_update_place){.first = slot->range.start};
+    int64_t inner = shard_shape_product(&parameter->shape, placement->dim + 1, parameter->shape.ndim);
+    int64_t start = placement->start * inner;
+    if (shard_shape_product(&parameter->shape, 0, placement->dim) == 1)
+        return (shard_update_place){.first = start + slot->range.start};
+    return (shard_update_place){.first = start,
+                                .offset = slot->range.start,
+                                .width = parameter->shape.dim[placement->dim] * inner,
+                                .pitch = placement->whole * inner};
+}
+
+void shard_choose_rounding(const shard_optimizer *optimizer, const shard_slot *slot, shard_update *update)
+{
+    shard_update_types types = shard_optimizer_types(optimizer, slot->parameter->dtype);
+    bool rounds = is_half(types.value);
+    update->columns = optimizer->ops->row_states ? columns_of(slot->parameter) : 1;
+    for (int s = 0; s < optimizer->ops->states; s++)
+        rounds = rounds || is_half(types.state[s]);
+    if (!types.stochastic || !rounds)
+        return;
+    uint64_t name = shard_hash_bytes(SHARD_HASH_START, slot->name, (int64_t)strlen(slot->name));
+    update->key = mix(optimizer->defaults.seed + 0x9e3779b97f4a7c15u) ^ mix(name);
+    update->place = place_of(slot);
+}
+
+shard_status shard_take_states(const shard_optimizer *optimizer, const shard_slot *slot, shard_update *update)
+{
+    for (int s = 0; s < shard_slot_states(optimizer, slot); s++) {
+        void *memory = shard_tensor_memory_to_write(slot->range.state[s]);
+        if (!memory)
+            return shard_last_status();
+        *(s < optimizer->ops->states ? &update->state[s] : &update->compensation) = memory;
+    }
+    return SHARD_OK;
+}
+
+static void *moved(void *memory, int64_t elements, shard_dtype dtype)
+{
+    return memory ? (char *)memory + (size_t)elements * shard_dtype_size(dtype) : NULL;
+}
+
+void shard_update_take_rows(const shard_optimizer *optimizer, const shard_slot *slot, int64_t first, int64_t count,
+                            shard_update *update)
+{
+    const shard_tensor *matrix = slot->parameter;
+    int64_t columns = matrix->shape.dim[1], elements = first * columns;
+    update->size = count * columns;
+    update->value = moved(update->value, elements, matrix->dtype);
+    for (int s = 0; s < optimizer->ops->states; s++)
+        update->state[s] =
+            moved(update->state[s], elements / shard_state_columns(optimizer, slot, s), shard_state_dtype(optimizer, slot, s));
+    update->compensation = moved(update->compensation, elements, matrix->dtype);
+    *(update->place.width ? &update->place.offset : &update->place.first) += elements;
+}

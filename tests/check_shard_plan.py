@@ -1,0 +1,124 @@
+"""Whether the memory that tools/shard-plan says is what the trainer and a head alone report: in each kind and in all.
+
+Usage: check_shard_plan.py SHARD_PLAN SHARDRUN IMAGENET PROGRAM all|some. PROGRAM is plan_program, a head alone. some: a fifth.
+A kind may differ by 3 % of it or by 1 % of the sum: workspaces are those of the CPU's kernels.
+"""
+import json
+import os
+import re
+import subprocess
+import sys
+
+PART, OF_SUM = 0.03, 0.01
+MIB = 1 << 20
+RESNET = "--arch resnet18 --stem small --image-size 16 --batch 16 --bucket-mib 4"
+TRAINER = ("-a resnet18 --stem small --image-size 16 -b 16 --bucket-mib 4 --synthetic 32 --val-interval 0 -j 1 --seed 7 --sync-bn "
+           "--lr 1e-4 --steps 3 --memory-report")
+COLUMN = "--enable-model-parallel --model-parallel-dim column"
+# Ranks, options of the plan, options of the trainer.
+RUNS = [
+    (1, "--classes 1000", "--num-classes 1000"),
+    (1, "--classes 50000", "--num-classes 50000"),
+    (1, "--classes 10000 --precision amp", "--num-classes 10000 --enable-amp-mode bf16"),
+    (1, "--classes 10000 --optimizer adamw", "--num-classes 10000 --optimizer adamw"),
+    (1, "--classes 10000 --optimizer none --accumulate 2", "--num-classes 10000 --momentum 0 --accumulate 2"),
+    (1, "--classes 1000 --arch resnet50 --image-size 32", "--num-classes 1000 -a resnet50 --image-size 32"),
+    (1, "--classes 100 --stem imagenet --image-size 64", "--num-classes 100 --stem imagenet --image-size 64"),
+    (2, "--classes 10000 --model 1", "--num-classes 10000"),
+    (2, "--classes 20001", f"--num-classes 20001 --head plain {COLUMN}"),
+    (2, "--classes 50000 --precision amp", f"--num-classes 50000 --head plain --enable-amp-mode bf16 {COLUMN}"),
+    (2, "--classes 20000 --model 1 --zero 1", "--num-classes 20000 --enable-zero-optim 1"),
+    (2, "--classes 20000 --model 1 --zero 2", "--num-classes 20000 --enable-zero-optim 2"),
+    (2, "--classes 20000 --model 1 --zero 3", "--num-classes 20000 --enable-zero-optim 3"),
+    (2, "--classes 20000 --zero 3", f"--num-classes 20000 --head plain --enable-zero-optim 3 {COLUMN}"),
+    (2, "--classes 20000 --model 1 --zero 3 --precision amp", "--num-classes 20000 --enable-zero-optim 3 --enable-amp-mode bf16"),
+    (4, "--classes 40000", f"--num-classes 40000 --head plain {COLUMN}"),
+    (4, "--classes 40000 --model 2", f"--num-classes 40000 --head plain --model-parallel-size 2 {COLUMN}"),
+    (4, "--classes 40000 --model 2 --zero 1 --optimizer adamw",
+     f"--num-classes 40000 --head plain --model-parallel-size 2 --enable-zero-optim 1 --optimizer adamw {COLUMN}"),
+    (4, "--classes 40000 --model 2 --zero 2", f"--num-classes 40000 --model-parallel-size 2 --enable-zero-optim 2 {COLUMN}"),
+    (4, "--classes 40000 --model 2 --zero 3", f"--num-classes 40000 --model-parallel-size 2 --enable-zero-optim 3 {COLUMN}"),
+    (4, "--classes 40000 --model 1 --zero 2 --precision amp", "--num-classes 40000 --enable-zero-optim 2 --enable-amp-mode bf16"),
+    (1, "--classes 20000 --head fused", "--num-classes 20000 --head fused"),
+    (2, "--classes 40000 --head fused --precision amp", f"--num-classes 40000 --enable-amp-mode bf16 {COLUMN}"),
+    (4, "--classes 40000 --model 2 --head fused", f"--num-classes 40000 --head fused --model-parallel-size 2 {COLUMN}"),
+]
+# Ranks, classes, features, batch of all ranks, head, state, dtype of weight and state: of a head alone.
+HEADS = [
+    (1, 100000, 512, 32, "plain", "momentum", "float32"),
+    (1, 100000, 512, 32, "fused", "momentum", "float32"),
+    (2, 100000, 512, 64, "fused", "momentum", "float32"),
+    (2, 100001, 256, 128, "fused", "none", "float32"),
+    (4, 200000, 512, 64, "fused", "adamw", "float32"),
+    (4, 200000, 512, 64, "plain", "adamw", "float32"),
+    (2, 200000, 512, 64, "fused", "momentum", "bfloat16"),
+    (2, 200000, 512, 64, "plain", "momentum", "bfloat16"),
+    (2, 200000, 512, 64, "fused", "none", "kahan"),
+    (2, 200000, 512, 64, "fused", "rowwise-adam", "float32"),
+    (2, 200000, 512, 64, "fused", "rowwise-adagrad", "float32"),
+]
+
+
+def report_of(command):
+    """Peaks by kind of the last report, in bytes."""
+    done = subprocess.run(command, env={**os.environ, "OMP_NUM_THREADS": "1"}, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                          text=True, check=False)
+    if done.returncode:
+        sys.exit(f"{' '.join(command)} ended with {done.returncode}: {done.stdout[-2000:]}")
+    return {name.strip(): float(peak) * MIB for name, peak in re.findall(r"^  ([a-z][a-z ]+?) +[\d.]+ +([\d.]+)$", done.stdout, re.MULTILINE)}
+
+
+def compare(name, plan, report):
+    """What is wrong; prints a line."""
+    said = {**plan["peak_by_kind"], "in all": plan["bytes"]}
+    wrong = [f"{kind} {said[kind] / MIB:.1f}, not {report[kind] / MIB:.1f}" for kind in said
+             if abs(said[kind] - report[kind]) > max(PART * report[kind], OF_SUM * report["in all"] if kind != "in all" else 0)]
+    print(f"{name}: {said['in all'] / MIB:.1f} MiB, {report['in all'] / MIB:.1f} reported, "
+          f"{100 * (said['in all'] / report['in all'] - 1):+.1f} %" + "".join(f"\n    {one}" for one in wrong), flush=True)
+    return [f"{name}: {one}" for one in wrong]
+
+
+def check_answers(ask):
+    """The search for the most classes ends at the memory; parts add up; times are the longer of two limits."""
+    options = "--ranks 8 --memory 12GB --gpu h100 --head fused"
+    most = ask(f"{options} --most")
+    assert most["fits"] and not ask(f"{options} --classes {int(1.02 * most['classes'])}")["fits"], most
+    assert sum(sum(parts.values()) for parts in most["bytes_by_kind"].values()) == most["bytes"] <= 12e9, most
+    slow = ask(f"{options} --classes 100000 --product-rate 1e15 --memory-rate 1e9")["seconds"]["head"]
+    assert slow["limited_by"] == "memory", slow
+    sampled = [ask(f"--classes 100000 --head plain --sample-rate {rate}")["operations"]["head"] for rate in (1, 0.1)]
+    assert abs(sampled[1] / sampled[0] - 0.1) < 1e-6, sampled
+
+
+def check_refusals(shard_plan):
+    for options, message in {"--ranks 8 --model 3": "does not divide", "--sample-rate 2": "is not in", "--most": "--most needs",
+                             "--parameters 1e6": "needs --features", "--memory 3XB": "is not a number", "--classes 0": "not a whole"}.items():
+        done = subprocess.run([sys.executable, shard_plan, *options.split()], stderr=subprocess.PIPE, text=True, check=False)
+        assert done.returncode == 2 and message in done.stderr, (options, done.stderr)
+
+
+def main():
+    shard_plan, shardrun, imagenet, program, extent = sys.argv[1:6]
+    every = 1 if extent == "all" else 5
+    wrong = []
+
+    def ask(options):
+        return json.loads(subprocess.run([sys.executable, shard_plan, *options.split(), "--json"], stdout=subprocess.PIPE, check=True).stdout)
+
+    check_refusals(shard_plan)
+    check_answers(ask)
+    for ranks, options, trainer in RUNS[::every]:
+        plan = ask(f"{RESNET} --ranks {ranks} {options}")
+        wrong += compare(f"{ranks} ranks {options}", plan, report_of([shardrun, "-n", str(ranks), imagenet, *TRAINER.split(), *trainer.split()]))
+    for ranks, classes, features, batch, head, state, dtype in HEADS[every > 1::every]:
+        options = f"--parameters 0 --features {features} --classes {classes} --batch {batch} --head {head} --head-state {state}"
+        narrow = "bfloat16" if dtype == "kahan" else dtype
+        options += f" --head-dtype {narrow} --state-dtype {narrow}" + (" --kahan" if dtype == "kahan" else "")
+        plan = ask(f"{options} --ranks {ranks}")
+        words = [str(classes), str(features), str(batch), head, state, dtype]
+        wrong += compare(f"{ranks} ranks {options}", plan, report_of([shardrun, "-n", str(ranks), program, *words]))
+    sys.exit("; ".join(wrong) if wrong else 0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,187 @@
+/* The table of whole error texts: the other tests compare the status and a keyword, so that a text can be improved in
+ * one place. */
+#include "support/job.h"
+#include "support/ranks.h"
+
+#include <shard/shard.h>
+
+enum { RANKS = 2 };
+
+static shard_tensor *ones(int64_t rows, int64_t columns)
+{
+    return shard_ones(SHARD_SHAPE(rows, columns));
+}
+
+static shard_tensor *labels(int64_t first, int64_t second)
+{
+    return shard_from_host((int64_t[]){first, second}, SHARD_SHAPE(2), .dtype = SHARD_INT64);
+}
+
+static shard_tensor *placed(shard_placement_kind kind, shard_group *group)
+{
+    int64_t start = 3 * shard_group_rank(group);
+    return shard_as_placed(ones(2, 3), (shard_placement){.kind = kind, .dim = 1, .group = group, .start = start, .whole = 6});
+}
+
+static void null_data(shard_group *world)
+{
+    (void)world;
+    shard_from_host(NULL, SHARD_SHAPE(3));
+}
+
+static void null_operand(shard_group *world)
+{
+    (void)world;
+    shard_matmul(ones(2, 3), NULL);
+}
+
+static void wrong_shape(shard_group *world)
+{
+    (void)world;
+    shard_matmul(ones(2, 3), ones(2, 3));
+}
+
+static void wrong_label(shard_group *world)
+{
+    (void)world;
+    shard_cross_entropy(ones(2, 3), labels(0, 3));
+}
+
+static void sum_of_partial(shard_group *world)
+{
+    shard_sum(placed(SHARD_PARTIAL, world));
+}
+
+static void softmax_of_split(shard_group *world)
+{
+    shard_softmax(placed(SHARD_SPLIT, world));
+}
+
+static void second_backward(shard_group *world)
+{
+    (void)world;
+    shard_tensor *x = ones(2, 3);
+    shard_set_requires_grad(x, true);
+    shard_tensor *loss = shard_sum(shard_mul(x, x));
+    shard_backward(loss);
+    shard_backward(loss);
+}
+
+static void no_rank_of_sampler(shard_group *world)
+{
+    (void)world;
+    shard_group_sampler_create(8, .members = 2, .member = 2);
+}
+
+static void no_epoch_of_sampler(shard_group *world)
+{
+    (void)world;
+    shard_group_sampler *sampler = shard_group_sampler_create(8, .batch = 4);
+    shard_group_sampler_set_epoch(sampler, -1);
+    shard_group_sampler_destroy(sampler);
+}
+
+static void load_no_module(shard_group *world)
+{
+    (void)world;
+    shard_load_module(NULL, "model.safetensors");
+}
+
+static void save_no_module(shard_group *world)
+{
+    (void)world;
+    shard_save_module(NULL, "model.safetensors");
+}
+
+static void no_child(shard_group *world)
+{
+    (void)world;
+    shard_module *model = shard_nn_sequential(shard_nn_relu());
+    shard_module_child(model, "fc");
+    shard_module_destroy(model);
+}
+
+/* A classifier whose logits have had a backward, and whose weight was written to since. */
+static void use_after_write(shard_group *world, bool logits)
+{
+    shard_module *model = shard_nn_parallel_classifier(4, 6, world);
+    shard_tensor *z = shard_forward(model, ones(2, 4)), *weight = shard_module_tensor(model, "weight");
+    shard_backward(shard_cross_entropy(z, labels(0, 5)));
+    float values[12] = {0}; /* a rank has three classes */
+    shard_copy_from_host(weight, values, sizeof values);
+    if (logits)
+        shard_copy_to_host(z, values, 6 * sizeof *values);
+    else
+        shard_copy_to_host(shard_grad(weight), values, sizeof values);
+    shard_module_destroy(model);
+}
+
+static void late_logits(shard_group *world)
+{
+    use_after_write(world, true);
+}
+
+static void late_gradient(shard_group *world)
+{
+    use_after_write(world, false);
+}
+
+static const struct {
+    void (*make)(shard_group *world);
+    shard_status status;
+    const char *text;
+} errors[] = {
+    {null_data, SHARD_ERROR_ARGUMENT, "shard_from_host: data is NULL"},
+    {null_operand, SHARD_ERROR_ARGUMENT, "shard_matmul: an operand is NULL"},
+    {wrong_shape, SHARD_ERROR_SHAPE, "shard_matmul: shapes [2, 3] and [2, 3]; [..., m, k] and [..., k, n] or [k, n] are needed"},
+    {wrong_label, SHARD_ERROR_ARGUMENT, "shard_cross_entropy: label 3 at row 1 is outside [0, 3)"},
+    {sum_of_partial, SHARD_ERROR_UNSUPPORTED,
+     "shard_sum: no rule for a tensor of shape [2, 3] that is partial; shard_reduce_from_group takes the sum over its "
+     "ranks first"},
+    {softmax_of_split, SHARD_ERROR_UNSUPPORTED,
+     "shard_softmax: no rule for a tensor of shape [2, 3] that is split along 1; shard_gather_from_group makes it local"},
+    {second_backward, SHARD_ERROR_ARGUMENT,
+     "shard_backward: the record of sum was freed by an earlier backward; run the forward again"},
+    {no_rank_of_sampler, SHARD_ERROR_ARGUMENT,
+     "shard_group_sampler_create: 8 samples in batches of 2 for rank 2 of 2 (.member, .members): a batch is at least 1 (-1: "
+     "one sample for each rank), ranks count from 0"},
+    {no_epoch_of_sampler, SHARD_ERROR_ARGUMENT,
+     "shard_group_sampler_set_epoch: epoch -1, step 0: both count from 0, and an epoch of 8 samples in batches of 4 has 2 "
+     "steps"},
+    {load_no_module, SHARD_ERROR_ARGUMENT, "rank 0: shard_load_module: module is NULL"},
+    {save_no_module, SHARD_ERROR_ARGUMENT, "rank 0: shard_save_module: module is NULL"},
+    {no_child, SHARD_ERROR_ARGUMENT, "shard_module_child: sequential has no child \"fc\""},
+    {late_logits, SHARD_ERROR_ARGUMENT,
+     "shard_nn_parallel_classifier: its logits, of shape [2, 3], are computed when their values are needed, and a tensor of "
+     "shape [3, 4] that they depend on was written to since: use them before shard_step"},
+    {late_gradient, SHARD_ERROR_ARGUMENT,
+     "shard_linear_cross_entropy: the gradient of the weight (also of a shard_nn_parallel_classifier) is computed when it is "
+     "needed, and a tensor of shape [3, 4] that it depends on was written to after shard_backward: call shard_step or shard_grad "
+     "before"},
+};
+
+static void compare(shard_group *world, void *context)
+{
+    (void)context;
+    for (size_t i = 0; i < sizeof errors / sizeof *errors; i++)
+        SHARD_SCOPE
+        {
+            errors[i].make(world);
+            ck_assert_int_eq(shard_last_status(), errors[i].status); /* the same on both ranks */
+            ck_assert_str_eq(shard_last_error(), errors[i].text);
+            shard_clear_error();
+        }
+}
+
+START_TEST(test_texts)
+{
+    run_job(RANKS, compare, NULL);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("error_texts");
+    tcase_add_test(test_case(suite, "texts"), test_texts);
+    return test_run_on_cpu(suite);
+}

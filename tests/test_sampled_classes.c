@@ -1,0 +1,379 @@
+/* Samples of classes: which they are, the loss and its gradients. */
+#include "support/kernels.h"
+#include "support/loss.h"
+#include "support/sampled.h"
+
+#include "device/head.h"
+#include "tensor/tensor.h"
+
+#include <shard/shard.h>
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- which classes ---- */
+
+enum { MANY = 20000, LABELS = 40 };
+
+static shard_tensor *empty_weight(int64_t classes, int64_t in, shard_group *group)
+{
+    shard_range range = shard_split_range(classes, shard_group_size(group), shard_group_rank(group));
+    return shard_as_split(shard_zeros(SHARD_SHAPE(range.size, in)), 0, group, range.start, classes);
+}
+
+static void some_labels(int64_t *label)
+{
+    for (int64_t i = 0; i < LABELS; i++)
+        label[i] = i % 7 == 3 ? -100 : i * i * 37 % MANY;
+}
+
+static void same_on_ranks(shard_group *world, void *context)
+{
+    (void)context;
+    int64_t label[LABELS], count;
+    some_labels(label);
+    SHARD_SCOPE
+    {
+        shard_tensor *labels = labels_of(label, LABELS), *weight = empty_weight(MANY, 1, world);
+        bool *flag = flags_of(labels, MANY, 0.1, 5, 17);
+        int64_t *class = classes_of(shard_sample_classes(labels, weight, 0.1, 5, 17), &count), found = 0;
+        shard_range range = shard_split_range(MANY, shard_group_size(world), shard_group_rank(world));
+        for (int64_t c = range.start; c < range.start + range.size && found <= count; c++)
+            if (flag[c] && (found == count || class[found++] != c))
+                ck_abort_msg("class %lld is in the sample of all classes, not in that of its rank", (long long)c);
+        ck_assert_int_eq(found, count);
+        free(class);
+        free(flag);
+    }
+}
+
+START_TEST(test_same_on_ranks)
+{
+    run_ranks(rank_counts[_i], same_on_ranks);
+}
+END_TEST
+
+START_TEST(test_draw)
+{
+    int64_t label[LABELS], counts[4] = {0};
+    some_labels(label);
+    SHARD_SCOPE
+    {
+        shard_tensor *labels = labels_of(label, LABELS);
+        bool *flag[] = {flags_of(labels, MANY, 0.1, 5, 17), flags_of(labels, MANY, 0.1, 5, 18),
+                        flags_of(labels, MANY, 0.1, 6, 17), flags_of(labels, MANY, 0.0, 5, 17),
+                        flags_of(labels, MANY, 1.0, 5, 17)};
+        for (int64_t i = 0; i < LABELS; i++)
+            for (int k = 0; k < 5 && label[i] >= 0; k++)
+                ck_assert(flag[k][label[i]]);
+        for (int64_t c = 0; c < MANY; c++) {
+            counts[0] += flag[0][c];
+            counts[1] += flag[0][c] && flag[1][c];
+            counts[2] += flag[0][c] && flag[2][c];
+            counts[3] += flag[3][c];
+            if (!flag[4][c] || (flag[3][c] && !flag[0][c]))
+                ck_abort_msg("class %lld", (long long)c);
+        }
+        /* 2000 and 200 are expected, with deviations of 42 and 14 */
+        ck_assert_int_le(llabs(counts[0] - 2000 - LABELS), 250);
+        ck_assert_int_le(llabs(counts[1] - 200 - LABELS), 90);
+        ck_assert_int_le(llabs(counts[2] - 200 - LABELS), 90);
+        ck_assert_int_le(counts[3], LABELS);
+        for (int k = 0; k < 5; k++)
+            free(flag[k]);
+    }
+}
+END_TEST
+
+/* ---- the loss and its gradients ---- */
+
+enum { HAS_BIAS = 1, WEIGHTED = 2, SMOOTHED = 4, IGNORING = 8, FEW_LABELS = 16, FORMS = 32 };
+
+typedef struct problem {
+    int64_t rows, in, classes;
+    shard_dtype dtype, weight_dtype;
+    int form;
+    double rate;
+} problem;
+
+/* Of the whole problem. */
+typedef struct values {
+    double *x, *weight, *bias, *class_weight, loss, *dx, *dweight, *dbias;
+    int64_t *label;
+    bool *flag; /* of the classes in the sample */
+} values;
+
+static double *numbers(int64_t count, uint64_t seed, shard_dtype dtype)
+{
+    double *x = calloc((size_t)count + 1, sizeof *x);
+    for (int64_t i = 0; i < count && seed; i++)
+        x[i] = round_to(dtype, noise(seed, i));
+    return x;
+}
+
+static values values_make(const problem *p)
+{
+    values v = {.x = numbers(p->rows * p->in, 1, p->dtype),
+                .weight = numbers(p->classes * p->in, 2, p->dtype),
+                .bias = numbers(p->classes, 3, p->dtype),
+                .class_weight = numbers(p->classes, 4, SHARD_BFLOAT16),
+                .dx = numbers(p->rows * p->in, 0, p->dtype),
+                .dweight = numbers(p->classes * p->in, 0, p->dtype),
+                .dbias = numbers(p->classes, 0, p->dtype),
+                .label = calloc((size_t)p->rows + 1, sizeof(int64_t))};
+    for (int64_t i = 0; i < p->classes; i++)
+        v.class_weight[i] = 1 + 0.5 * v.class_weight[i];
+    for (int64_t i = 0; i < p->rows; i++) /* few labels: all in the first classes */
+        v.label[i] = p->form & IGNORING && i % 3 == 1 ? -100
+                     : p->form & FEW_LABELS           ? i % 2
+                                                      : (i * 7919 + p->classes - 1) % p->classes;
+    SHARD_SCOPE
+    {
+        v.flag = flags_of(labels_of(v.label, p->rows), p->classes, p->rate, 3, 4);
+    }
+    return v;
+}
+
+static void values_free(values *v)
+{
+    double *all[] = {v->x, v->weight, v->bias, v->class_weight, v->dx, v->dweight, v->dbias};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        free(all[i]);
+    free(v->label);
+    free(v->flag);
+}
+
+static shard_tensor *leaf_of(const double *of, shard_shape shape, shard_dtype dtype)
+{
+    shard_tensor *leaf = tensor_of(of, shape, dtype);
+    shard_set_requires_grad(leaf, true);
+    return leaf;
+}
+
+static shard_cross_entropy_options options_of(const problem *p, shard_tensor *class_weight)
+{
+    const shard_cross_entropy_options defaults = {SHARD_CROSS_ENTROPY_OPTIONS_VALUES};
+    shard_cross_entropy_options options = defaults;
+    options.weight = p->form & WEIGHTED ? class_weight : NULL;
+    options.label_smoothing = p->form & SMOOTHED ? 0.1 : 0;
+    options.z_loss = p->form % 3 == 0 ? 0.05 : 0;
+    return options;
+}
+
+/* By the plain functions in float64, for a layer of the sample's classes alone. */
+static void compute_expected(const problem *p, values *v)
+{
+    int64_t *position = calloc((size_t)p->classes, sizeof *position), count = 0;
+    double *weight = numbers(p->classes * p->in, 0, p->dtype), *bias = numbers(p->classes, 0, p->dtype),
+           *class_weight = numbers(p->classes, 0, p->dtype), *dweight = numbers(p->classes * p->in, 0, p->dtype),
+           *dbias = numbers(p->classes, 0, p->dtype);
+    int64_t *label = calloc((size_t)p->rows + 1, sizeof *label);
+    for (int64_t c = 0; c < p->classes; c++)
+        if (v->flag[c]) {
+            memcpy(weight + count * p->in, v->weight + c * p->in, (size_t)p->in * sizeof *weight);
+            bias[count] = v->bias[c];
+            class_weight[count] = v->class_weight[c];
+            position[c] = count++;
+        }
+    for (int64_t i = 0; i < p->rows; i++)
+        label[i] = v->label[i] < 0 ? v->label[i] : position[v->label[i]];
+    SHARD_SCOPE
+    {
+        shard_tensor *x = leaf_of(v->x, SHARD_SHAPE(p->rows, p->in), SHARD_FLOAT64);
+        shard_tensor *w = leaf_of(weight, SHARD_SHAPE(count, p->in), SHARD_FLOAT64);
+        shard_tensor *b = p->form & HAS_BIAS ? leaf_of(bias, SHARD_SHAPE(count), SHARD_FLOAT64) : NULL;
+        shard_cross_entropy_options options = options_of(p, tensor_of(class_weight, SHARD_SHAPE(count), SHARD_FLOAT64));
+        shard_tensor *loss = shard_cross_entropy_with(shard_linear(x, w, b), labels_of(label, p->rows), &options, NULL);
+        ck_assert_msg(loss, "%s", shard_last_error());
+        v->loss = shard_item(loss);
+        check_ok(shard_backward(loss));
+        read_values(shard_grad(x), v->dx);
+        read_values(shard_grad(w), dweight);
+        if (b)
+            read_values(shard_grad(b), dbias);
+    }
+    for (int64_t c = 0; c < p->classes; c++)
+        if (v->flag[c]) {
+            memcpy(v->dweight + c * p->in, dweight + position[c] * p->in, (size_t)p->in * sizeof *weight);
+            v->dbias[c] = dbias[position[c]];
+        }
+    double *all[] = {weight, bias, class_weight, dweight, dbias};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        free(all[i]);
+    free(label);
+    free(position);
+}
+
+/* Twice, so that gradients add up. */
+static void compute_found(const problem *p, values *v, shard_group *group)
+{
+    shard_range range = shard_split_range(p->classes, shard_group_size(group), shard_group_rank(group));
+    SHARD_SCOPE
+    {
+        shard_tensor *x = leaf_of(v->x, SHARD_SHAPE(p->rows, p->in), p->dtype), *bias = NULL;
+        shard_tensor *weight = leaf_of(v->weight + range.start * p->in, SHARD_SHAPE(range.size, p->in), p->weight_dtype);
+        shard_tensor *labels = labels_of(v->label, p->rows);
+        if (p->form & HAS_BIAS)
+            bias = leaf_of(v->bias + range.start, SHARD_SHAPE(range.size), p->weight_dtype);
+        shard_tensor *parts[] = {weight, bias};
+        for (int i = 0; i < 2 && group; i++)
+            if (parts[i])
+                parts[i]->placement =
+                    (shard_placement){.kind = SHARD_SPLIT, .group = group, .start = range.start, .whole = p->classes};
+        shard_cross_entropy_options options = options_of(p, tensor_of(v->class_weight, SHARD_SHAPE(p->classes), SHARD_FLOAT32));
+        options.sample = shard_sample_classes(labels, weight, p->rate, 3, 4);
+        for (int twice = 0; twice < 2; twice++) {
+            shard_tensor *loss = shard_linear_cross_entropy_with(x, weight, bias, labels, &options, NULL);
+            ck_assert_msg(loss, "%s", shard_last_error());
+            v->loss = shard_item(loss);
+            check_ok(shard_backward(shard_scale(loss, 0.5)));
+        }
+        read_values(shard_grad(x), v->dx);
+        read_values(shard_grad(weight), v->dweight);
+        if (bias)
+            read_values(shard_grad(bias), v->dbias);
+    }
+}
+
+static void compare(const problem *p, const char *what, const double *found, const double *expected, int64_t count,
+                    double tolerance)
+{
+    double largest = 0.1;
+    for (int64_t i = 0; i < count; i++)
+        largest = fmax(largest, fabs(expected[i]));
+    for (int64_t i = 0; i < count; i++)
+        if (!(fabs(found[i] - expected[i]) <= tolerance * largest))
+            ck_abort_msg("%s[%lld] is %.10g, not %.10g: %lld classes, %s and %s, form %d, rate %g", what, (long long)i, found[i],
+                         expected[i], (long long)p->classes, shard_dtype_name(p->dtype), shard_dtype_name(p->weight_dtype),
+                         p->form, p->rate);
+}
+
+static const struct {
+    shard_dtype x, weight;
+    double tolerance;
+} dtypes[] = {{SHARD_FLOAT64, SHARD_FLOAT64, 1e-12},
+              {SHARD_FLOAT32, SHARD_FLOAT32, 1e-5},
+              {SHARD_BFLOAT16, SHARD_FLOAT32, 0x1p-6},
+              {SHARD_BFLOAT16, SHARD_BFLOAT16, 0x1p-6}};
+enum { DTYPES = sizeof dtypes / sizeof *dtypes };
+static const double rates[] = {0.25, 0, 1};
+
+static void check_forms(shard_group *group, int step)
+{
+    shard_head_tile = 8;
+    for (int form = 0; form < FORMS; form++)
+        for (int k = form % step; k < DTYPES; k += step) {
+            problem p = {11, 19, 131, dtypes[k].x, dtypes[k].weight, form, rates[(form + k) % 3]};
+            values expected = values_make(&p), found = values_make(&p);
+            shard_range range = shard_split_range(p.classes, shard_group_size(group), shard_group_rank(group));
+            compute_expected(&p, &expected);
+            compute_found(&p, &found, group);
+            compare(&p, "loss", &found.loss, &expected.loss, 1, dtypes[k].tolerance);
+            compare(&p, "dx", found.dx, expected.dx, p.rows * p.in, dtypes[k].tolerance);
+            compare(&p, "dweight", found.dweight, expected.dweight + range.start * p.in, range.size * p.in, dtypes[k].tolerance);
+            compare(&p, "dbias", found.dbias, expected.dbias + range.start, form & HAS_BIAS ? range.size : 0,
+                    dtypes[k].tolerance);
+            for (int64_t c = 0; c < range.size; c++)
+                if (!expected.flag[range.start + c] && found.dweight[c * p.in] != 0)
+                    ck_abort_msg("a gradient of class %lld without a place in the sample", (long long)(range.start + c));
+            values_free(&expected);
+            values_free(&found);
+        }
+    shard_head_tile = 0;
+}
+
+START_TEST(test_equals_layer_of_sample)
+{
+    check_forms(NULL, 1);
+}
+END_TEST
+
+START_TEST(test_composed_equals_layer_of_sample)
+{
+    shard_device *device = shard_default_device();
+    const struct shard_head_ops *fused = device->head;
+    device->head = NULL;
+    check_forms(NULL, 1);
+    device->head = fused;
+}
+END_TEST
+
+static void equals_on_ranks(shard_group *world, void *context)
+{
+    (void)context;
+    check_forms(world, 3);
+}
+
+START_TEST(test_equals_on_ranks)
+{
+    run_ranks(rank_counts[_i], equals_on_ranks);
+}
+END_TEST
+
+/* ---- errors ---- */
+
+/* The error of rank 0, which the other ranks have as another rank's. */
+static void check_joint(int rank, const char *pattern)
+{
+    check_error(rank == 0 ? SHARD_ERROR_ARGUMENT : SHARD_ERROR_PEER, pattern);
+}
+
+static void refuses(shard_group *world, void *context)
+{
+    (void)context;
+    int64_t label[] = {3, 5};
+    int rank = shard_group_rank(world);
+    SHARD_SCOPE
+    {
+        shard_tensor *x = shard_zeros(SHARD_SHAPE(2, 4)), *weight = empty_weight(130, 4, world), *labels = labels_of(label, 2);
+        shard_tensor *sample = shard_sample_classes(labels, weight, 0.1, 1, 1);
+        shard_tensor *none = labels_of(label, 0), *some = rank == 0 ? none : sample;
+        ck_assert_ptr_null(shard_linear_cross_entropy(x, weight, NULL, labels, .sample = some));
+        check_joint(rank, "*shard_linear_cross_entropy: label 3 at row 0 is not in the sample; draw it with these labels*");
+        ck_assert_ptr_null(shard_linear_cross_entropy(x, weight, NULL, labels, .sample = some, .label_smoothing = 0.1));
+        check_joint(rank, "*label 3 at row 0 is not in the sample*");
+        some = rank == 0 ? labels_of((int64_t[]){5, 3}, 2) : sample;
+        ck_assert_ptr_null(shard_linear_cross_entropy(x, weight, NULL, labels, .sample = some));
+        check_joint(rank, "*class 3 at position 1 of the sample; classes of this rank, in [[]0, *");
+        some = rank == 0 ? NULL : sample;
+        if (shard_group_size(world) > 1) {
+            ck_assert_ptr_null(shard_linear_cross_entropy(x, weight, NULL, labels, .sample = some));
+            check_error(SHARD_ERROR_MISMATCH, "*options or the number of classes on rank 1 differ*");
+        }
+        ck_assert_ptr_null(shard_linear_cross_entropy(x, weight, NULL, labels, .sample = x));
+        check_error(SHARD_ERROR_SHAPE,
+                    "*a sample of float32 and shape *; a local int64 [[]n] of shard_sample_classes is needed*");
+        shard_tensor *ranks;
+        ck_assert_ptr_null(shard_linear_cross_entropy_with_rank(x, weight, NULL, labels, &ranks, .sample = sample));
+        check_error(SHARD_ERROR_UNSUPPORTED, "*a label rank with a sample of classes*");
+        ck_assert_ptr_null(shard_cross_entropy(shard_linear(x, weight, NULL), labels, .sample = sample));
+        check_error(SHARD_ERROR_UNSUPPORTED, "*shard_cross_entropy: a sample of classes for logits in memory*");
+        ck_assert_ptr_null(shard_sample_classes(labels, weight, 1.5, 1, 1));
+        check_error(SHARD_ERROR_ARGUMENT,
+                    "*shard_sample_classes: rate 1.5 and step 1; a rate in [[]0, 1] and a step of at least 0*");
+        ck_assert_ptr_null(shard_sample_classes(labels, weight, 0.5, 1, -1));
+        check_error(SHARD_ERROR_ARGUMENT, "*shard_sample_classes: rate 0.5 and step -1;*");
+        ck_assert_ptr_null(shard_sample_classes(x, weight, 0.5, 1, 1));
+        check_error(SHARD_ERROR_SHAPE, "*shard_sample_classes: labels of float32 *");
+    }
+}
+
+START_TEST(test_refuses)
+{
+    run_ranks(1 + _i, refuses);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("sampled classes");
+    TCase *tcase = test_case(suite, "sampled classes");
+    add_ranks_test(tcase, test_same_on_ranks);
+    tcase_add_test(tcase, test_draw);
+    tcase_add_test(tcase, test_equals_layer_of_sample);
+    tcase_add_test(tcase, test_composed_equals_layer_of_sample);
+    add_ranks_test(tcase, test_equals_on_ranks);
+    tcase_add_loop_test(tcase, test_refuses, 0, 2);
+    return test_run(suite);
+}
