@@ -31,7 +31,8 @@ SHARD_BEGIN_C
  *   memory. The random bits depend on .seed, the parameter's name, its number of steps and the element's index in the whole
  *   parameter: not on the number of ranks, splits or partitions, and a resumed training goes on to the bit.
  *   .rounding = SHARD_ROUNDING_KAHAN keeps what rounding takes from a weight in a second 16-bit tensor, the state
- *   "<name>.compensation", and adds it in the next step. As Zamirai et al. 2020 (https://arxiv.org/abs/2010.06192).
+ *   "<name>.compensation", and adds it in the next step. A compensation of more than half a unit of the weight's last place,
+ *   left from values that were overwritten since, is ignored. As Zamirai et al. 2020 (https://arxiv.org/abs/2010.06192).
  *
  * Both concern bfloat16 and float16 parameters only; float32 and float64 parameters are written as they are computed.
  *
@@ -55,13 +56,13 @@ typedef struct shard_sgd_options {
     double lr; /* 1e-3 */
     double momentum, dampening, weight_decay;
     bool nesterov;
-    bool decay_1d; /* weight decay on biases and norms, tensors of fewer than two dimensions, too; true */
-    shard_rounding rounding; /* of 16-bit parameters; SHARD_ROUNDING_NEAREST */
+    bool decay_1d;           /* weight decay on biases and norms, tensors of fewer than two dimensions, too; true */
     uint64_t seed;           /* of stochastic rounding; 0 */
+    shard_rounding rounding; /* of 16-bit parameters; SHARD_ROUNDING_NEAREST */
     /* SHARD_FLOAT32 or SHARD_BFLOAT16; -1: the parameter's dtype. State of float64 parameters is float64. */
     int state_dtype;
 } shard_sgd_options;
-#define SHARD_SGD_OPTIONS_VALUES sizeof(shard_sgd_options), 1e-3, 0.0, 0.0, 0.0, false, true, SHARD_ROUNDING_NEAREST, 0, -1
+#define SHARD_SGD_OPTIONS_VALUES sizeof(shard_sgd_options), 1e-3, 0.0, 0.0, 0.0, false, true, 0, SHARD_ROUNDING_NEAREST, -1
 #define SHARD_SGD_OPTIONS_INIT {SHARD_SGD_OPTIONS_VALUES}
 
 /*
@@ -112,16 +113,16 @@ typedef struct shard_adam_options {
     double weight_decay;      /* Adam: added to the gradient; 0. AdamW: of the parameter itself; 0.01 */
     bool amsgrad;
     bool decay_1d; /* as shard_sgd; true */
-    shard_rounding rounding; /* these three: as shard_sgd */
-    uint64_t seed;
+    uint64_t seed; /* these three: as shard_sgd */
+    shard_rounding rounding;
     int state_dtype;
 } shard_adam_options;
 typedef shard_adam_options shard_adamw_options;
-#define SHARD_ADAM_OPTIONS_VALUES \
-    sizeof(shard_adam_options), 1e-3, 0.9, 0.999, 1e-8, 0.0, false, true, SHARD_ROUNDING_NEAREST, 0, -1
+#define SHARD_ADAM_OPTIONS_VALUES                                                                                                \
+    sizeof(shard_adam_options), 1e-3, 0.9, 0.999, 1e-8, 0.0, false, true, 0, SHARD_ROUNDING_NEAREST, -1
 #define SHARD_ADAM_OPTIONS_INIT {SHARD_ADAM_OPTIONS_VALUES}
-#define SHARD_ADAMW_OPTIONS_VALUES \
-    sizeof(shard_adamw_options), 1e-3, 0.9, 0.999, 1e-8, 0.01, false, true, SHARD_ROUNDING_NEAREST, 0, -1
+#define SHARD_ADAMW_OPTIONS_VALUES                                                                                               \
+    sizeof(shard_adamw_options), 1e-3, 0.9, 0.999, 1e-8, 0.01, false, true, 0, SHARD_ROUNDING_NEAREST, -1
 #define SHARD_ADAMW_OPTIONS_INIT {SHARD_ADAMW_OPTIONS_VALUES}
 
 /* As torch.optim.Adam (Kingma, Ba 2015; amsgrad: Reddi, Kale, Kumar 2018) and torch.optim.AdamW (Loshchilov,
@@ -146,12 +147,12 @@ typedef struct shard_lars_options {
     double eps;
     bool nesterov;
     bool decay_1d, adapt_1d; /* of tensors of fewer than two dimensions, too; false */
-    shard_rounding rounding; /* these three: as shard_sgd */
-    uint64_t seed;
+    uint64_t seed;           /* these three: as shard_sgd */
+    shard_rounding rounding;
     int state_dtype;
 } shard_lars_options;
-#define SHARD_LARS_OPTIONS_VALUES \
-    sizeof(shard_lars_options), 1e-3, 0.0, 0.0, 0.0, 0.001, 0.0, false, false, false, SHARD_ROUNDING_NEAREST, 0, -1
+#define SHARD_LARS_OPTIONS_VALUES                                                                                                \
+    sizeof(shard_lars_options), 1e-3, 0.0, 0.0, 0.0, 0.001, 0.0, false, false, false, 0, SHARD_ROUNDING_NEAREST, -1
 #define SHARD_LARS_OPTIONS_INIT {SHARD_LARS_OPTIONS_VALUES}
 
 /* SGD in which the sum of gradient and weight decay is multiplied by trust_coefficient |w| / (|g| + weight_decay |w| +
@@ -167,12 +168,12 @@ typedef struct shard_lamb_options {
     double beta1, beta2, eps; /* 0.9, 0.999, 1e-6 */
     double weight_decay;
     bool decay_1d, adapt_1d; /* of tensors of fewer than two dimensions, too; false */
-    shard_rounding rounding; /* these three: as shard_sgd */
-    uint64_t seed;
+    uint64_t seed;           /* these three: as shard_sgd */
+    shard_rounding rounding;
     int state_dtype;
 } shard_lamb_options;
-#define SHARD_LAMB_OPTIONS_VALUES \
-    sizeof(shard_lamb_options), 1e-3, 0.9, 0.999, 1e-6, 0.0, false, false, SHARD_ROUNDING_NEAREST, 0, -1
+#define SHARD_LAMB_OPTIONS_VALUES                                                                                                \
+    sizeof(shard_lamb_options), 1e-3, 0.9, 0.999, 1e-6, 0.0, false, false, 0, SHARD_ROUNDING_NEAREST, -1
 #define SHARD_LAMB_OPTIONS_INIT {SHARD_LAMB_OPTIONS_VALUES}
 
 /* AdamW whose update u, weight decay included, is multiplied by |w| / |u|, unless one of them is

@@ -11,6 +11,9 @@
 
 #include "base/random.h"
 
+#include <math.h>
+#include <stdbool.h>
+
 /* The draw of an array in a step: 0, the parameter; 1, 2, 3, its states. */
 SHARD_KERNEL shard_draw shard_rounding_draw(uint64_t key, int64_t step, int array)
 {
@@ -69,6 +72,13 @@ SHARD_KERNEL float shard_round_to_float16(float x, uint32_t bits)
     small.value = (float)((int32_t)((uint32_t)(int32_t)(size.value * 0x1p40f) + bits) >> 16) * 0x1p-24f;
     y.bits = exponent == 0x7f800000u ? y.bits : exponent < 0x38800000u ? small.bits | sign : rounded;
     return y.value;
+}
+
+/* What counts of a value's compensation: it is at most half a unit of the value's last place. A larger one is of another
+ * value, which was overwritten between two steps, and counts as 0. */
+SHARD_KERNEL float shard_rounding_rest(bool bfloat16, float value, float rest)
+{
+    return fabsf(rest) <= (bfloat16 ? 0x1p-8f : 0x1p-11f) * fabsf(value) ? rest : 0.0f;
 }
 
 #endif

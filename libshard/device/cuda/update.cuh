@@ -111,7 +111,7 @@ struct MixedUpdate {
             return;
         load_typed<N>(compensation, i, rest);
         for (int k = 0; k < N; k++)
-            to[k] += rest[k];
+            to[k] += shard_rounding_rest(value.dtype == SHARD_BFLOAT16, to[k], rest[k]);
     }
     template <int N> __device__ void store_value(int64_t i, float *x) const
     {

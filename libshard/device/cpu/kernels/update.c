@@ -87,9 +87,10 @@ const float *KERNEL(update_value)(const shard_update *u, const shard_update_type
     float rest[SPAN];
     KERNEL(widen)(types->value, count, (const uint16_t *)u->value + start, buffer);
     KERNEL(widen)(types->value, count, (const uint16_t *)u->compensation + start, rest);
+    bool bfloat16 = types->value == SHARD_BFLOAT16;
 #pragma omp simd
     for (int64_t i = 0; i < count; i++)
-        buffer[i] += rest[i];
+        buffer[i] += shard_rounding_rest(bfloat16, buffer[i], rest[i]);
     return buffer;
 }
 
