@@ -88,11 +88,20 @@ def check_answers(ask):
     assert slow["limited_by"] == "memory", slow
     sampled = [ask(f"--classes 100000 --head plain --sample-rate {rate}")["operations"]["head"] for rate in (1, 0.1)]
     assert abs(sampled[1] / sampled[0] - 0.1) < 1e-6, sampled
+    sent = [ask(f"--classes 1000 --ranks 8 --model 1 --zero {stage} --accumulate 4")["wire_bytes"]["replicas of the backbone"]
+            for stage in range(4)]
+    assert [round(one / sent[0], 6) for one in sent] == [1, 1.5, 2.5, 6], sent
+    backbone = [ask(f"{options} --classes 100000 --head-dtype {dtype}")["seconds"]["backbone"] for dtype in ("float32", "bfloat16")]
+    assert backbone[0] == backbone[1], backbone
+    moved = [ask(f"{options} --classes 80000 --optimizer none --model {model}")["head_bytes_moved"] for model in (8, 4)]
+    weight = 4 * 10000 * 2048
+    assert abs(moved[0] - 3 * weight) < 0.1 * weight and abs(moved[1] - 12 * weight) < 0.1 * weight, (moved, weight)
 
 
 def check_refusals(shard_plan):
     for options, message in {"--ranks 8 --model 3": "does not divide", "--sample-rate 2": "is not in", "--most": "--most needs",
-                             "--parameters 1e6": "needs --features", "--memory 3XB": "is not a number", "--classes 0": "not a whole"}.items():
+                             "--parameters 1e6": "needs --features", "--features 512": "needs --parameters",
+                             "--batch 30 --accumulate 4": "does not divide", "--memory 3XB": "is not a number", "--classes 0": "not a whole"}.items():
         done = subprocess.run([sys.executable, shard_plan, *options.split()], stderr=subprocess.PIPE, text=True, check=False)
         assert done.returncode == 2 and message in done.stderr, (options, done.stderr)
 
