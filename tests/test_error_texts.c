@@ -116,6 +116,22 @@ static void use_after_write(shard_group *world, bool logits)
     shard_module_destroy(model);
 }
 
+/* The loss of a classifier's logits, which are not in memory. */
+static void wrong_label_of_classifier(shard_group *world)
+{
+    shard_module *model = shard_nn_parallel_classifier(4, 6, world);
+    shard_cross_entropy(shard_forward(model, ones(2, 4)), labels(0, 6));
+    shard_module_destroy(model);
+}
+
+static void wrong_pair_of_classifier(shard_group *world)
+{
+    shard_module *model = shard_nn_parallel_classifier(4, 6, world);
+    shard_tensor *pairs = shard_from_host((int64_t[]){0, 1, 2, 6}, SHARD_SHAPE(2, 2), .dtype = SHARD_INT64);
+    shard_binary_cross_entropy_with_logits(shard_forward(model, ones(2, 4)), pairs);
+    shard_module_destroy(model);
+}
+
 static void late_logits(shard_group *world)
 {
     use_after_write(world, true);
@@ -151,6 +167,9 @@ static const struct {
     {load_no_module, SHARD_ERROR_ARGUMENT, "rank 0: shard_load_module: module is NULL"},
     {save_no_module, SHARD_ERROR_ARGUMENT, "rank 0: shard_save_module: module is NULL"},
     {no_child, SHARD_ERROR_ARGUMENT, "shard_module_child: sequential has no child \"fc\""},
+    {wrong_label_of_classifier, SHARD_ERROR_ARGUMENT, "rank 0: shard_cross_entropy: label 6 at row 1 is outside [0, 6)"},
+    {wrong_pair_of_classifier, SHARD_ERROR_ARGUMENT,
+     "rank 0: shard_binary_cross_entropy_with_logits: class 6 of pair 1 is outside [0, 6)"},
     {late_logits, SHARD_ERROR_ARGUMENT,
      "shard_nn_parallel_classifier: its logits, of shape [2, 3], are computed when their values are needed, and a tensor of "
      "shape [3, 4] that they depend on was written to since: use them before shard_step"},

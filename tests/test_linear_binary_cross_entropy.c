@@ -299,6 +299,30 @@ START_TEST(test_as_large_as_logits)
 }
 END_TEST
 
+/* A batch without rows: the sum is 0, and gradients are zeros. */
+START_TEST(test_no_rows)
+{
+    shard_head_tile = _i ? 7 : 0;
+    double none[1] = {0}, gradient[30 * 5], loss;
+    values v = values_make(&(problem){.rows = 1, .in = 5, .classes = 30, .dtype = SHARD_FLOAT32, .weight_dtype = SHARD_FLOAT32});
+    SHARD_SCOPE
+    {
+        shard_tensor *x = tensor_of(none, SHARD_SHAPE(0, 5), SHARD_FLOAT32);
+        shard_tensor *weight = leaf_of(v.weight, SHARD_SHAPE(30, 5), SHARD_FLOAT32);
+        shard_tensor *pairs = shard_from_host((int64_t[]){0}, SHARD_SHAPE(2, 0), .dtype = SHARD_INT64);
+        shard_tensor *result = shard_linear_binary_cross_entropy(x, weight, NULL, pairs, .reduction = SHARD_REDUCTION_SUM);
+        read_values(result, &loss);
+        check_ok(shard_backward(result));
+        read_values(shard_grad(weight), gradient);
+    }
+    ck_assert_double_eq(loss, 0);
+    for (int i = 0; i < 30 * 5; i++)
+        ck_assert_double_eq(gradient[i], 0);
+    values_free(&v);
+    shard_head_tile = 0;
+}
+END_TEST
+
 /* Of logits in memory, too, the loss is 0 and the gradient that of the loss. */
 START_TEST(test_gradient_only)
 {
@@ -325,12 +349,12 @@ START_TEST(test_gradient_only)
 }
 END_TEST
 
-/* One rank has another pair, or features of another length: an error on all. */
+/* One rank has another pair, or features of another length, also of a dense target: an error on all. */
 static void refuses_on_ranks(shard_group *world, void *context)
 {
     (void)context;
     int rank = shard_group_rank(world), members = shard_group_size(world);
-    for (int way = 0; way < 2; way++)
+    for (int way = 0; way < 3; way++)
         SHARD_SCOPE
         {
             const int64_t ones[] = {0, way == 0 && rank == members - 1 && rank > 0 ? 1 : 0};
@@ -338,10 +362,12 @@ static void refuses_on_ranks(shard_group *world, void *context)
             shard_range range = shard_split_range(4, members, rank);
             shard_tensor *weight = tensor_of(zero, SHARD_SHAPE(range.size, 2), SHARD_FLOAT32);
             weight->placement = (shard_placement){.kind = SHARD_SPLIT, .group = world, .start = range.start, .whole = 4};
-            shard_tensor *x = tensor_of(zero, SHARD_SHAPE(1, way == 1 && rank == 0 ? 3 : 2), SHARD_FLOAT32);
+            shard_tensor *x = tensor_of(zero, SHARD_SHAPE(1, way > 0 && rank == 0 ? 3 : 2), SHARD_FLOAT32);
             shard_tensor *pairs = shard_from_host(ones, SHARD_SHAPE(2, 1), .dtype = SHARD_INT64);
-            shard_tensor *loss = shard_linear_binary_cross_entropy(x, weight, NULL, pairs);
-            bool fails = way == 1 || members > 1, late = way == 0 && !shard_device_open(NULL)->ops->host_memory;
+            shard_tensor *dense = tensor_of(zero, SHARD_SHAPE(1, range.size), SHARD_FLOAT32);
+            dense->placement = (shard_placement){.kind = SHARD_SPLIT, .dim = 1, .group = world, .start = range.start, .whole = 4};
+            shard_tensor *loss = shard_linear_binary_cross_entropy(x, weight, NULL, way == 2 ? dense : pairs);
+            bool fails = way > 0 || members > 1, late = way == 0 && !shard_device_open(NULL)->ops->host_memory;
             ck_assert(late || (loss == NULL) == fails);
             if (late) /* the device queues: the error is that of the next call that waits for it */
                 shard_synchronize(shard_device_open(NULL));
@@ -349,7 +375,7 @@ static void refuses_on_ranks(shard_group *world, void *context)
                 check_error(way == 0   ? SHARD_ERROR_MISMATCH
                             : rank > 0 ? SHARD_ERROR_PEER
                                        : SHARD_ERROR_SHAPE,
-                            "*shard_linear_binary_cross_entropy: *");
+                            way == 2 ? "*shard_linear: *" : "*shard_linear_binary_cross_entropy: *");
         }
 }
 
@@ -370,6 +396,7 @@ int main(void)
     tcase_add_test(tcase, test_autocast);
     tcase_add_test(tcase, test_as_large_as_logits);
     tcase_add_test(tcase, test_gradient_only);
+    tcase_add_loop_test(tcase, test_no_rows, 0, 2);
     add_ranks_test(tcase, test_refuses);
     return test_run(suite);
 }

@@ -410,6 +410,13 @@ START_TEST(test_refuses)
         check_error(SHARD_ERROR_SHAPE, "*row_m2 of shape [[]9] *");
         ck_assert_ptr_null(shard_linear_cross_entropy(x, weight, NULL, labels, .normalized = true, .soft_cap = 2));
         check_error(SHARD_ERROR_UNSUPPORTED, "*a margin or normalized rows with soft_cap 2*");
+        ck_assert_ptr_null(shard_linear_cross_entropy(x, weight, NULL, labels, .normalized = true, .logit_scale = 0));
+        check_error(SHARD_ERROR_ARGUMENT, "*logit_scale 0; a finite number above 0 is needed*");
+        ck_assert_ptr_null(shard_linear_cross_entropy(x, weight, NULL, labels, .margin = SHARD_MARGIN(), .logit_scale = NAN));
+        check_error(SHARD_ERROR_ARGUMENT, "*logit_scale nan; a finite number above 0 is needed*");
+        ck_assert_ptr_null(
+            shard_linear_cross_entropy(x, weight, NULL, labels, .margin = SHARD_MARGIN(.scale = 1e300), .logit_scale = 1e300));
+        check_error(SHARD_ERROR_ARGUMENT, "*the margin's scale and logit_scale inf; a finite number above 0 is needed*");
         ck_assert_ptr_null(shard_linear_cross_entropy_with_rank(x, weight, NULL, labels, &ranks, .normalized = true));
         check_error(SHARD_ERROR_UNSUPPORTED, "*a label rank with *");
         ck_assert_ptr_null(shard_cross_entropy(shard_linear(x, weight, NULL), labels, .normalized = true));

@@ -298,6 +298,16 @@ static void label_out_of_range_on_all(trouble *t)
     t->target = four_labels(-7);
 }
 
+static const shard_margin_logits_options margin = SHARD_MARGIN_LOGITS_OPTIONS_INIT;
+
+/* Found where the margin is put into the logits, before the ranks meet. */
+static void no_label_for_margin_on_one(trouble *t)
+{
+    t->options.margin = &margin;
+    if (t->rank == 1)
+        t->target = four_labels(1000);
+}
+
 static void other_labels(trouble *t)
 {
     t->target = four_labels(t->rank == 2 ? 5 : 6); /* both in member 0's part: nobody else would look at them */
@@ -410,6 +420,7 @@ static const struct {
 } troubles[] = {
     {label_out_of_range_on_one, 1, SHARD_ERROR_ARGUMENT, "rank 1: " SAYS "label 1000 at row 3 is outside \\[0, 1000)"},
     {label_out_of_range_on_all, -1, SHARD_ERROR_ARGUMENT, "rank 0: " SAYS "label -7 at row 3 is outside \\[0, 1000)"},
+    {no_label_for_margin_on_one, 1, SHARD_ERROR_ARGUMENT, "rank 1: *label 1000 at row 3 is outside \\[0, 1000)"},
     {other_labels, -1, SHARD_ERROR_MISMATCH, SAYS "labels on rank 2 differ*"},
     {no_labels, 2, SHARD_ERROR_ARGUMENT, "rank 2: " SAYS "an operand is NULL"},
     {no_logits_but_probabilities, 0, SHARD_ERROR_ARGUMENT, "rank 0: " SAYS "an operand is NULL"},
@@ -440,7 +451,10 @@ static void check_late_error(const trouble *t, int number, shard_tensor *loss)
     const char *differs = SAYS "labels on rank 1 differ from those on rank 0*";
     ck_assert_int_eq(shard_last_status(), SHARD_OK);
     ck_assert(!shard_device_open(NULL)->ops->host_memory && isnan(shard_item(loss)));
-    if (troubles[number].make == label_out_of_range_on_one)
+    if (troubles[number].make == no_label_for_margin_on_one)
+        check_error(t->rank == 1 ? SHARD_ERROR_ARGUMENT : SHARD_ERROR_MISMATCH,
+                    t->rank == 1 ? "shard_margin_logits: label 1000*" : differs);
+    else if (troubles[number].make == label_out_of_range_on_one)
         check_error(t->rank == 1 ? SHARD_ERROR_ARGUMENT : SHARD_ERROR_MISMATCH, t->rank == 1 ? SAYS "label 1000*" : differs);
     else if (troubles[number].make == label_out_of_range_on_all)
         check_error(SHARD_ERROR_ARGUMENT, SAYS "label -7*");

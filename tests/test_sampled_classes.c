@@ -341,6 +341,8 @@ static void refuses(shard_group *world, void *context)
             ck_assert_ptr_null(shard_linear_cross_entropy(x, weight, NULL, labels, .sample = some));
             check_error(SHARD_ERROR_MISMATCH, "*options or the number of classes on rank 1 differ*");
         }
+        ck_assert_ptr_null(shard_linear_cross_entropy(x, weight, NULL, labels, .sample = sample, .logit_scale = -1));
+        check_error(SHARD_ERROR_ARGUMENT, "*logit_scale -1; a finite number above 0 is needed*");
         ck_assert_ptr_null(shard_linear_cross_entropy(x, weight, NULL, labels, .sample = x));
         check_error(SHARD_ERROR_SHAPE,
                     "*a sample of float32 and shape *; a local int64 [[]n] of shard_sample_classes is needed*");

@@ -37,7 +37,7 @@ static size_t lay_out(sweep *s, bool gradient)
     s->weight = h->weight_dtype == h->dtype ? NULL : lay(s, &offset, s->tile * h->in, h->dtype);
     s->bias = !h->bias || h->weight_dtype == s->wide ? NULL : lay(s, &offset, s->tile, s->wide);
     s->gradient = gradient ? lay(s, &offset, s->tile * h->in, s->wide) : NULL;
-    s->stats = lay(s, &offset, rows * SHARD_CE_STATS, SHARD_FLOAT64);
+    s->stats = lay(s, &offset, shard_max(rows, 1) * SHARD_CE_STATS, SHARD_FLOAT64); /* of binary losses one for all rows */
     s->center = lay(s, &offset, rows, SHARD_FLOAT64);
     s->one = lay(s, &offset, rows, SHARD_FLOAT64);
     s->top_value = h->k ? lay(s, &offset, rows * h->k, s->wide) : NULL;

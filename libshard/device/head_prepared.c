@@ -35,6 +35,11 @@ static void *lay(const chunks *c, size_t *offset, int64_t count, shard_dtype dty
     return at;
 }
 
+static bool adds_aside(const chunks *c, int needs)
+{
+    return needs & ADDS && c->wide != c->h->weight_dtype;
+}
+
 static size_t lay_out(chunks *c, int needs)
 {
     const shard_head *h = c->h;
@@ -44,7 +49,7 @@ static size_t lay_out(chunks *c, int needs)
     c->unit = h->normalized ? lay(c, &offset, c->size * h->in, c->wide) : NULL;
     c->square = h->normalized ? lay(c, &offset, c->size, SHARD_FLOAT64) : NULL;
     c->dot = h->normalized ? lay(c, &offset, c->size, SHARD_FLOAT64) : NULL;
-    c->aside = needs & ADDS && c->wide != h->weight_dtype ? lay(c, &offset, c->size * h->in, c->wide) : NULL;
+    c->aside = adds_aside(c, needs) ? lay(c, &offset, c->size * h->in, c->wide) : NULL;
     c->bias = needs & BIASED ? lay(c, &offset, h->loss.cols, h->weight_dtype) : NULL;
     c->stats = lay(c, &offset, h->loss.rows * SHARD_CE_STATS, SHARD_FLOAT64);
     c->old = lay(c, &offset, h->loss.rows * SHARD_CE_STATS, SHARD_FLOAT64);
@@ -59,7 +64,7 @@ static shard_status begin(chunks *c, shard_device *device, const shard_head *h, 
     c->dtype = h->normalized ? c->wide : h->weight_dtype;
     int64_t wanted = CHUNK_BYTES / (shard_max(h->in, 1) * (int64_t)shard_dtype_size(c->dtype));
     c->size = shard_min(shard_head_tile ? 3 * shard_head_tile : shard_max(wanted, LEAST_CHUNK), h->loss.cols);
-    if (!h->list && !h->normalized) /* nothing is copied */
+    if (!h->list && !h->normalized && !adds_aside(c, needs)) /* nothing is copied */
         c->size = h->loss.cols;
     c->bytes = lay_out(c, needs) + 1;
     c->memory = shard_device_allocate(device, SHARD_MEMORY_WORKSPACE, c->bytes);

@@ -13,6 +13,7 @@
 
 #include <inttypes.h>
 
+static const char function[] = "shard_binary_cross_entropy_with_logits";
 static const shard_binary_faults faults = SHARD_BINARY_FAULTS("shard_binary_cross_entropy_with_logits");
 
 /* The tensors that a node saves. */
@@ -253,14 +254,14 @@ static bool can_fuse(const shard_tensor *logits, const shard_tensor *target, con
 shard_tensor *shard_binary_cross_entropy_with_logits_with(shard_tensor *logits, shard_tensor *target,
                                                           const shard_binary_cross_entropy_options *given)
 {
-    SHARD_FUNCTION("shard_binary_cross_entropy_with_logits");
+    SHARD_FUNCTION(function);
     SHARD_READ_OPTIONS(shard_binary_cross_entropy_options, SHARD_BINARY_CROSS_ENTROPY_OPTIONS_INIT, options, given);
     shard_tensor *operand[SHARD_LINEAR_OPERANDS];
     shard_dtype autocast;
     if (can_fuse(logits, target, &options) && shard_deferred_linear(logits, operand, &autocast)) {
         shard_dtype now = shard_set_autocast(autocast); /* the products are those of the forward */
-        shard_tensor *loss = shard_linear_binary_cross_entropy_with(operand[SHARD_LINEAR_X], operand[SHARD_LINEAR_WEIGHT],
-                                                                    operand[SHARD_LINEAR_BIAS], target, given);
+        shard_tensor *loss = shard_linear_binary_cross_entropy_of(
+            function, &faults, operand[SHARD_LINEAR_X], operand[SHARD_LINEAR_WEIGHT], operand[SHARD_LINEAR_BIAS], target, given);
         shard_set_autocast(now);
         return loss;
     }
@@ -271,8 +272,7 @@ shard_tensor *shard_binary_cross_entropy_with_logits_with(shard_tensor *logits, 
     shard_autocast_promote(4, same);
     options.weight = same[2];
     options.pos_weight = same[3];
-    shard_binary_call call = {.faults = &faults,
-                              .rows = {.function = "shard_binary_cross_entropy_with_logits", .faults = &faults.rows}};
+    shard_binary_call call = {.faults = &faults, .rows = {.function = function, .faults = &faults.rows}};
     shard_tensor *loss = shard_scope_hand_out(binary_loss(&call, options_ok, same[0], same[1], &options), &scope);
     shard_scope_close(&scope);
     return loss;

@@ -46,4 +46,9 @@ uint64_t shard_binary_hash(const shard_binary_call *call);
 /* The factor times the sum of the ranks' numbers, one of each, after shard_class_rows_gather. NULL with the error set. */
 shard_tensor *shard_binary_reduce(const shard_binary_call *call);
 
+/* shard_linear_binary_cross_entropy with pairs, whose errors name faults' function, `function`. */
+shard_tensor *shard_linear_binary_cross_entropy_of(const char *function, const shard_binary_faults *faults, shard_tensor *x,
+                                                   shard_tensor *weight, shard_tensor *bias, shard_tensor *target,
+                                                   const shard_binary_cross_entropy_options *options);
+
 #endif

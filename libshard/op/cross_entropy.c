@@ -93,7 +93,7 @@ static const shard_node_type loss_type = {.name = "shard_cross_entropy", .backwa
 
 /* ---- checks ---- */
 
-static bool check_factor(const char *function, const char *name, double value, bool positive)
+bool shard_cross_entropy_check_factor(const char *function, const char *name, double value, bool positive)
 {
     if (isfinite(value) && (value > 0 || (!positive && value == 0)))
         return true;
@@ -104,9 +104,9 @@ static bool check_factor(const char *function, const char *name, double value, b
 
 static bool check_options(const char *function, const shard_cross_entropy_options *options)
 {
-    if (!check_factor(function, "z_loss", options->z_loss, false) ||
-        !check_factor(function, "logit_scale", options->logit_scale, true) ||
-        !check_factor(function, "soft_cap", options->soft_cap, false))
+    if (!shard_cross_entropy_check_factor(function, "z_loss", options->z_loss, false) ||
+        !shard_cross_entropy_check_factor(function, "logit_scale", options->logit_scale, true) ||
+        !shard_cross_entropy_check_factor(function, "soft_cap", options->soft_cap, false))
         return false;
     if (!(options->label_smoothing >= 0.0 && options->label_smoothing <= 1.0)) {
         shard_error(SHARD_ERROR_ARGUMENT, "%s: label_smoothing %g is outside [0, 1]", function, options->label_smoothing);
@@ -332,19 +332,23 @@ shard_tensor *shard_cross_entropy_with(shard_tensor *logits, shard_tensor *targe
     shard_dtype autocast;
     if (can_fuse(logits, target, &options) && shard_deferred_linear(logits, operand, &autocast)) {
         shard_dtype now = shard_set_autocast(autocast); /* the products are those of the forward */
-        shard_tensor *loss = shard_linear_cross_entropy_with(operand[SHARD_LINEAR_X], operand[SHARD_LINEAR_WEIGHT],
-                                                             operand[SHARD_LINEAR_BIAS], target, given, label_rank);
+        shard_tensor *loss =
+            shard_linear_cross_entropy_of("shard_cross_entropy", &faults, operand[SHARD_LINEAR_X], operand[SHARD_LINEAR_WEIGHT],
+                                          operand[SHARD_LINEAR_BIAS], target, given, label_rank);
         shard_set_autocast(now);
         return loss;
     }
     shard_scope scope;
     shard_scope_open(&scope);
+    loss_call call = {.rows = {.function = "shard_cross_entropy", .faults = &faults}, .ranked = label_rank};
+    if (logits && shard_is_split(logits, logits->shape.ndim - 1))
+        call.rows.group = logits->placement.group; /* whose ranks wait for this one, whatever is wrong here */
     if (options.margin && !options.normalized)
         logits = shard_margin_logits_of(logits, target, options.margin, options.ignore_index);
     shard_tensor *same[] = {logits, target, options.weight};
     shard_autocast_promote(3, same);
+    call.target = same[1];
     options.weight = same[2];
-    loss_call call = {.rows = {.function = "shard_cross_entropy", .faults = &faults}, .target = same[1], .ranked = label_rank};
     shard_tensor *loss = shard_scope_hand_out(cross_entropy(&call, options_ok, same[0], &options), &scope);
     if (label_rank)
         *label_rank = loss ? shard_scope_hand_out(call.rank, &scope) : NULL;

@@ -11,4 +11,12 @@ bool shard_cross_entropy_read_options(shard_class_rows *rows, const shard_cross_
 /* Of the options that must be identical on all ranks. */
 uint64_t shard_cross_entropy_hash(const shard_class_rows *rows, const shard_cross_entropy_options *options, bool ranked);
 
+/* Whether an option's value is finite and above 0, or at least 0; false with the error set. */
+bool shard_cross_entropy_check_factor(const char *function, const char *name, double value, bool positive);
+
+/* shard_linear_cross_entropy, whose errors name `function`; faults: with its name. */
+shard_tensor *shard_linear_cross_entropy_of(const char *function, const shard_class_faults *faults, shard_tensor *x,
+                                            shard_tensor *weight, shard_tensor *bias, shard_tensor *target,
+                                            const shard_cross_entropy_options *options, shard_tensor **label_rank);
+
 #endif

@@ -9,6 +9,7 @@
 #include "op/binary_cross_entropy.h"
 #include "op/linear_head.h"
 
+static const char function[] = "shard_linear_binary_cross_entropy";
 static const shard_binary_faults faults = SHARD_BINARY_FAULTS("shard_linear_binary_cross_entropy");
 
 enum {
@@ -187,21 +188,27 @@ static shard_tensor *linear_binary_cross_entropy(binary_head_call *call, bool ok
 static shard_tensor *with_logits(shard_tensor *x, shard_tensor *weight, shard_tensor *bias, shard_tensor *target,
                                  shard_binary_cross_entropy_options *options)
 {
+    shard_group *group = weight && shard_is_split(weight, 0) ? weight->placement.group : NULL;
     if (x && weight && shard_dtype_size(x->dtype) == 2 && weight->dtype == SHARD_FLOAT32) {
         weight = shard_cast(weight, x->dtype);
         bias = bias ? shard_cast(bias, x->dtype) : NULL;
     }
     shard_tensor *logits = shard_linear(x, weight, bias), **weights[] = {&options->weight, &options->pos_weight};
-    for (int i = 0; i < 2 && logits; i++)
+    bool ok = logits;
+    for (int i = 0; i < 2 && ok; i++)
         if (*weights[i] && shard_dtype_is_float((*weights[i])->dtype))
-            *weights[i] = shard_cast(*weights[i], logits->dtype);
-    return shard_binary_cross_entropy_with_logits_with(logits, target, options);
+            ok = (*weights[i] = shard_cast(*weights[i], logits->dtype));
+    if (ok)
+        return shard_binary_cross_entropy_with_logits_with(logits, target, options);
+    if (group && options->reduction != SHARD_REDUCTION_NONE)
+        shard_group_fail(group); /* its ranks wait for this one */
+    return NULL;
 }
 
-shard_tensor *shard_linear_binary_cross_entropy_with(shard_tensor *x, shard_tensor *weight, shard_tensor *bias,
-                                                     shard_tensor *target, const shard_binary_cross_entropy_options *given)
+shard_tensor *shard_linear_binary_cross_entropy_of(const char *name, const shard_binary_faults *of, shard_tensor *x,
+                                                   shard_tensor *weight, shard_tensor *bias, shard_tensor *target,
+                                                   const shard_binary_cross_entropy_options *given)
 {
-    SHARD_FUNCTION("shard_linear_binary_cross_entropy");
     SHARD_READ_OPTIONS(shard_binary_cross_entropy_options, SHARD_BINARY_CROSS_ENTROPY_OPTIONS_INIT, options, given);
     shard_scope scope;
     shard_scope_open(&scope);
@@ -212,14 +219,20 @@ shard_tensor *shard_linear_binary_cross_entropy_with(shard_tensor *x, shard_tens
         for (int i = 0; i < 2 && x && shard_dtype_is_float(x->dtype); i++)
             if (*weights[i] && shard_dtype_is_float((*weights[i])->dtype))
                 *weights[i] = shard_cast(*weights[i], shard_head_wide(x->dtype));
-        binary_head_call call = {
-            .loss = {.faults = &faults, .rows = {.function = "shard_linear_binary_cross_entropy", .faults = &faults.rows}},
-            .input = {x, weight, bias},
-            .operand = {x, weight, bias}};
+        binary_head_call call = {.loss = {.faults = of, .rows = {.function = name, .faults = &of->rows}},
+                                 .input = {x, weight, bias},
+                                 .operand = {x, weight, bias}};
         shard_autocast_product(1, call.input, call.operand);
         loss = linear_binary_cross_entropy(&call, options_ok, target, &options);
     }
     loss = shard_scope_hand_out(loss, &scope);
     shard_scope_close(&scope);
     return loss;
+}
+
+shard_tensor *shard_linear_binary_cross_entropy_with(shard_tensor *x, shard_tensor *weight, shard_tensor *bias,
+                                                     shard_tensor *target, const shard_binary_cross_entropy_options *options)
+{
+    SHARD_FUNCTION(function);
+    return shard_linear_binary_cross_entropy_of(function, &faults, x, weight, bias, target, options);
 }

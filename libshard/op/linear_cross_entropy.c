@@ -16,7 +16,6 @@
 #include "op/linear_head.h"
 #include "op/sampled_classes.h"
 
-static const char function[] = "shard_linear_cross_entropy";
 static const shard_class_faults faults = SHARD_CLASS_FAULTS("shard_linear_cross_entropy");
 
 enum { X, WEIGHT, BIAS, INPUTS };
@@ -38,6 +37,7 @@ typedef struct head_call {
     shard_sampled sampled;
     shard_cross_entropy_shape shape; /* of the head: of all classes or of the sample */
     bool normalized, has_margins;    /* x is normalized and has the scale of the margin */
+    double logit_scale;              /* as given */
     shard_margin_logits_options margin;
     shard_label_margins margins;
     shard_tensor *sums;              /* SUMS above */
@@ -271,7 +271,11 @@ shard_tensor *shard_linear_head_logits(const char *of, shard_tensor *const *oper
 
 static bool read_options(head_call *call, const shard_cross_entropy_options *options)
 {
+    const char *function = call->rows.function;
     bool cosines = call->normalized || call->has_margins;
+    double scale = call->logit_scale * (call->has_margins ? call->margin.scale : 1.0);
+    if (!shard_cross_entropy_check_factor(function, "logit_scale", call->logit_scale, true))
+        return false;
     if ((options->sample || cosines) && (options->logit_scale != 1.0 || options->soft_cap != 0.0)) {
         shard_error(SHARD_ERROR_UNSUPPORTED,
                     "%s: a sample of classes, a margin or normalized rows with soft_cap %g, or with a bias and logit_scale %g",
@@ -289,7 +293,9 @@ static bool read_options(head_call *call, const shard_cross_entropy_options *opt
         shard_error(SHARD_ERROR_ARGUMENT, "%s: a bias with a margin or normalized rows; cosines have none", function);
         return false;
     }
-    if (call->has_margins && call->rows.labels && !shard_label_margins_read(&call->rows, &call->margin, &call->margins))
+    if (call->has_margins && call->rows.labels &&
+        (!shard_label_margins_read(&call->rows, &call->margin, &call->margins) ||
+         !shard_cross_entropy_check_factor(function, "the product of the margin's scale and logit_scale", scale, true)))
         return false;
     if (!call->rows.labels) {
         shard_error(SHARD_ERROR_SHAPE,
@@ -311,7 +317,9 @@ static bool read_options(head_call *call, const shard_cross_entropy_options *opt
 
 static bool read_arguments(head_call *call, const shard_cross_entropy_options *options)
 {
-    shard_tensor *logits = shard_check_operand(function, call->target) ? shard_linear_head_logits(function, call->operand) : NULL;
+    shard_tensor *logits = shard_check_operand(call->rows.function, call->target)
+                               ? shard_linear_head_logits(call->rows.function, call->operand)
+                               : NULL;
     if (!logits)
         return false;
     call->in = call->operand[WEIGHT]->shape.dim[1];
@@ -524,16 +532,17 @@ static shard_tensor *scale_features(shard_tensor *x, head_call *call, shard_cros
     return scale != 1 ? shard_scale(x, scale) : x;
 }
 
-shard_tensor *shard_linear_cross_entropy_with(shard_tensor *x, shard_tensor *weight, shard_tensor *bias, shard_tensor *target,
-                                              const shard_cross_entropy_options *given, shard_tensor **label_rank)
+shard_tensor *shard_linear_cross_entropy_of(const char *function, const shard_class_faults *class_faults, shard_tensor *x,
+                                            shard_tensor *weight, shard_tensor *bias, shard_tensor *target,
+                                            const shard_cross_entropy_options *given, shard_tensor **label_rank)
 {
-    SHARD_FUNCTION("shard_linear_cross_entropy");
     SHARD_READ_OPTIONS(shard_cross_entropy_options, SHARD_CROSS_ENTROPY_OPTIONS_INIT, options, given);
     SHARD_READ_OPTIONS(shard_margin_logits_options, SHARD_MARGIN_LOGITS_OPTIONS_INIT, margin, options.margin);
-    head_call call = {.rows = {.function = function, .faults = &faults},
+    head_call call = {.rows = {.function = function, .faults = class_faults},
                       .input = {x, weight, bias},
                       .target = target,
                       .normalized = options.normalized,
+                      .logit_scale = options.logit_scale,
                       .has_margins = options.margin,
                       .margin = margin,
                       .ranked = label_rank};
@@ -550,4 +559,11 @@ shard_tensor *shard_linear_cross_entropy_with(shard_tensor *x, shard_tensor *wei
         *label_rank = loss ? shard_scope_hand_out(call.rank, &scope) : NULL;
     shard_scope_close(&scope);
     return loss;
+}
+
+shard_tensor *shard_linear_cross_entropy_with(shard_tensor *x, shard_tensor *weight, shard_tensor *bias, shard_tensor *target,
+                                              const shard_cross_entropy_options *options, shard_tensor **label_rank)
+{
+    SHARD_FUNCTION("shard_linear_cross_entropy");
+    return shard_linear_cross_entropy_of("shard_linear_cross_entropy", &faults, x, weight, bias, target, options, label_rank);
 }
