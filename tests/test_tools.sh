@@ -89,9 +89,11 @@ for case in "float32 momentum fused softmax" "bfloat16 adamw fused softmax --rou
     "bfloat16 momentum both binary" "float32 rowwise-adam fused softmax --sample-rate 0.5"; do
     # shellcheck disable=SC2086 # words
     set -- $case
-    expect "head, $case" 0 "300 classes, 24 features, batch 8, $1, $2, $4 loss, [0-9.]* of the classes, 2 ranks" \
-        ./bench --classes 300 --dtype "$1" --optimizer "$2" --head "$3" --loss "$4" "${@:5}" --json head.json
-    expect "numbers of head, $case" 0 "^numbers agree" python3 numbers.py "$3"
+    dtype=$1 optimizer=$2 head=$3 loss=$4
+    shift 4
+    expect "head, $case" 0 "300 classes, 24 features, batch 8, $dtype, $optimizer, $loss loss, [0-9.]* of the classes, 2 ranks" \
+        ./bench --classes 300 --dtype "$dtype" --optimizer "$optimizer" --head "$head" --loss "$loss" "$@" --json head.json
+    expect "numbers of head, $case" 0 "^numbers agree" python3 numbers.py "$head"
 done
 expect "turns" 0 "^  ratio of plain to fused [0-9]" ./bench --classes 300
 expect "no option" 2 "^bench_head: --dtype int8: not a value of it" env SHARD_BUILD="$build" "$source/tools/shard-bench" head --dtype int8

@@ -106,19 +106,20 @@ static double part(const char *option, const char *value)
 static settings read_settings(int argc, char **argv)
 {
     static const char *const dtype_names[] = {"float32", "bfloat16"};
-    static const struct option options[] = {{"classes", required_argument, NULL, 0},
-                                            {"features", required_argument, NULL, 1},
-                                            {"batch", required_argument, NULL, 2},
-                                            {"steps", required_argument, NULL, 3},
-                                            {"dtype", required_argument, NULL, 4},
-                                            {"optimizer", required_argument, NULL, 5},
-                                            {"head", required_argument, NULL, 6},
-                                            {"json", required_argument, NULL, 7},
-                                            {"rounding", required_argument, NULL, 8},
-                                            {"loss", required_argument, NULL, 9},
-                                            {"sample-rate", required_argument, NULL, 10},
-                                            {NULL, 0, NULL, 0}};
-    settings s = {.classes = 100000, .features = 512, .batch = 64, .steps = 10, .dtype = SHARD_FLOAT32, .optimizer = MOMENTUM, .sample_rate = 1};
+    static const struct option options[] = {
+        {"classes", required_argument, NULL, 0},      {"features", required_argument, NULL, 1},
+        {"batch", required_argument, NULL, 2},        {"steps", required_argument, NULL, 3},
+        {"dtype", required_argument, NULL, 4},        {"optimizer", required_argument, NULL, 5},
+        {"head", required_argument, NULL, 6},         {"json", required_argument, NULL, 7},
+        {"rounding", required_argument, NULL, 8},     {"loss", required_argument, NULL, 9},
+        {"sample-rate", required_argument, NULL, 10}, {NULL, 0, NULL, 0}};
+    settings s = {.classes = 100000,
+                  .features = 512,
+                  .batch = 64,
+                  .steps = 10,
+                  .dtype = SHARD_FLOAT32,
+                  .optimizer = MOMENTUM,
+                  .sample_rate = 1};
     int64_t *const numbers[] = {&s.classes, &s.features, &s.batch, &s.steps};
     int head = HEADS, option;
     while ((option = getopt_long(argc, argv, "", options, NULL)) != -1) {
