@@ -74,7 +74,7 @@ SHARD_KERNEL float shard_round_to_float16(float x, uint32_t bits)
     return y.value;
 }
 
-/* What counts of a value's compensation: it is at most half a unit of the value's last place. A larger one is of another
+/* A value's compensation as far as it counts: it is at most half a unit of the value's last place. A larger one is of another
  * value, which was overwritten between two steps, and counts as 0. */
 SHARD_KERNEL float shard_rounding_rest(bool bfloat16, float value, float rest)
 {

@@ -254,7 +254,7 @@ static bool can_fuse(const shard_tensor *logits, const shard_tensor *target, con
 shard_tensor *shard_binary_cross_entropy_with_logits_with(shard_tensor *logits, shard_tensor *target,
                                                           const shard_binary_cross_entropy_options *given)
 {
-    SHARD_FUNCTION(function);
+    SHARD_FUNCTION("shard_binary_cross_entropy_with_logits");
     SHARD_READ_OPTIONS(shard_binary_cross_entropy_options, SHARD_BINARY_CROSS_ENTROPY_OPTIONS_INIT, options, given);
     shard_tensor *operand[SHARD_LINEAR_OPERANDS];
     shard_dtype autocast;

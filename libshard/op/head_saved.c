@@ -69,7 +69,7 @@ shard_tensor *shard_linear_cross_entropy_forward_with(shard_tensor *x, shard_ten
                                                       shard_tensor *target, const shard_cross_entropy_options *options,
                                                       shard_head_saved **saved, shard_tensor **label_rank)
 {
-    SHARD_FUNCTION(softmax);
+    SHARD_FUNCTION("shard_linear_cross_entropy_forward");
     shard_scope scope;
     shard_scope_open(&scope);
     shard_tensor *input[INPUTS] = {x, weight, bias};
@@ -84,14 +84,16 @@ shard_tensor *shard_linear_cross_entropy_forward_with(shard_tensor *x, shard_ten
 }
 
 /* Whether the loss has no logits. */
-static bool is_fused(shard_tensor *weight, const shard_tensor *target, const shard_binary_cross_entropy_options *given)
+static bool is_fused(shard_tensor *const *input, const shard_tensor *target, const shard_binary_cross_entropy_options *given)
 {
     SHARD_READ_OPTIONS(shard_binary_cross_entropy_options, SHARD_BINARY_CROSS_ENTROPY_OPTIONS_INIT, options, given);
-    if (!target || !options_ok || (!shard_dtype_is_float(target->dtype) && options.reduction != SHARD_REDUCTION_NONE))
+    const shard_tensor *weight = input[WEIGHT];
+    bool complete = input[X] && weight && target && options_ok;
+    if (!complete || (!shard_dtype_is_float(target->dtype) && options.reduction != SHARD_REDUCTION_NONE))
         return true; /* or the loss reports what is wrong */
     shard_error(SHARD_ERROR_UNSUPPORTED, "%s: a %s target%s has logits; pairs (int64) and a reduction are needed", binary,
                 shard_dtype_name(target->dtype), options.reduction == SHARD_REDUCTION_NONE ? " with SHARD_REDUCTION_NONE" : "");
-    if (weight && weight->shape.ndim > 0 && shard_is_split(weight, 0))
+    if (weight->shape.ndim > 0 && shard_is_split(weight, 0))
         shard_group_fail(weight->placement.group); /* its ranks wait for this one */
     return false;
 }
@@ -101,12 +103,12 @@ shard_tensor *shard_linear_binary_cross_entropy_forward_with(shard_tensor *x, sh
                                                              const shard_binary_cross_entropy_options *options,
                                                              shard_head_saved **saved)
 {
-    SHARD_FUNCTION(binary);
+    SHARD_FUNCTION("shard_linear_binary_cross_entropy_forward");
     shard_scope scope;
     shard_scope_open(&scope);
     shard_tensor *input[INPUTS] = {x, weight, bias}, *loss = NULL;
     bool recording = begin(input, saved);
-    if (is_fused(weight, target, options))
+    if (is_fused(input, target, options))
         loss =
             shard_linear_binary_cross_entropy_of(binary, &binary_faults, input[X], input[WEIGHT], input[BIAS], target, options);
     loss = shard_scope_hand_out(end(loss, saved, recording), &scope);

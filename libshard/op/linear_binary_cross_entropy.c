@@ -233,6 +233,6 @@ shard_tensor *shard_linear_binary_cross_entropy_of(const char *name, const shard
 shard_tensor *shard_linear_binary_cross_entropy_with(shard_tensor *x, shard_tensor *weight, shard_tensor *bias,
                                                      shard_tensor *target, const shard_binary_cross_entropy_options *options)
 {
-    SHARD_FUNCTION(function);
+    SHARD_FUNCTION("shard_linear_binary_cross_entropy");
     return shard_linear_binary_cross_entropy_of(function, &faults, x, weight, bias, target, options);
 }
