@@ -57,7 +57,7 @@ static shard_tensor *end(shard_tensor *loss, shard_head_saved **saved, bool reco
     shard_set_grad_enabled(recording);
     if (!loss || !saved)
         return loss;
-    shard_tensor *value = shard_detach(loss);
+    shard_tensor *value = loss->history ? shard_detach(loss) : NULL; /* there may be no memory for the record */
     *saved = value ? shard_calloc(1, sizeof **saved) : NULL;
     if (!*saved)
         return NULL;
