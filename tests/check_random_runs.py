@@ -40,7 +40,7 @@ def common_options(rng):
     # No part of the last batch may be a pair, where that is none for a part. Of one image, one process refuses it.
     images = rng.choice([images for images in range(batch, 4 * batch + 1) if images % part != 2 or SMALLEST_PART[size] == 2])
     options = {
-        "-a": "resnet18", "--stem": "small", "--image-size": size, "--synthetic": images,
+        "-a": "resnet18", "--stem": "small", "--width": 8, "--image-size": size, "--synthetic": images,
         "--num-classes": rng.choice([1, 2, 3, 7, 10, 33, 64]), "-b": batch, "--accumulate": parts,
         "--optimizer": rng.choice(["sgd", "adam", "adamw", "lars", "lamb"]), "--lr": rng.choice(["1e-4", "1e-5", "1e-3"]),
         "--clip-grad": rng.choice(["0", "0", "0.05", "1", "1e9"]), "--seed": rng.randint(0, 99), "--epochs": 3,

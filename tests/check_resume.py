@@ -13,7 +13,7 @@ import sys
 import tempfile
 
 LIMIT = 60  # seconds of a run that takes a fraction of one
-RUN = ("-a resnet18 --stem small --image-size 8 --synthetic 34 --num-classes 3 -b 6 --lr 1e-4 -j 1 --seed 7 --optimizer adam "
+RUN = ("-a resnet18 --stem small --width 8 --image-size 8 --synthetic 34 --num-classes 3 -b 6 --lr 1e-4 -j 1 --seed 7 --optimizer adam "
        "--enable-amp-mode=fp16 --val-interval 0 --epochs 3").split()
 # The checkpoint: step 8 of 6 in each epoch; the run that goes on ends with step 10.
 SAVED = {"epoch": 1, "epoch_step": 2, "step": 8}

@@ -24,6 +24,7 @@ RUNS = [
     (1, "--classes 10000 --optimizer none --accumulate 2", "--num-classes 10000 --momentum 0 --accumulate 2"),
     (1, "--classes 1000 --arch resnet50 --image-size 32", "--num-classes 1000 -a resnet50 --image-size 32"),
     (1, "--classes 100 --stem imagenet --image-size 64", "--num-classes 100 --stem imagenet --image-size 64"),
+    (1, "--classes 1000 --width 24", "--num-classes 1000 --width 24"),
     (2, "--classes 10000 --model 1", "--num-classes 10000"),
     (2, "--classes 20001", f"--num-classes 20001 --head plain {COLUMN}"),
     (2, "--classes 50000 --precision amp", f"--num-classes 50000 --head plain --enable-amp-mode bf16 {COLUMN}"),

@@ -58,7 +58,8 @@ enum { FIRST = 2, SETTINGS = sizeof settings / sizeof *settings };
  * and the runs part within some steps; in float64 only what is computed otherwise shows.
  * The last batch of an epoch has 4 images. */
 #define EXACT                                                                                                                    \
-    "-a resnet18 --stem small --image-size 8 --synthetic 34 --num-classes 11 -b 6 --lr 0.01 -j 1 --seed 7 --dtype float64 "      \
+    "-a resnet18 --stem small --width 8 --image-size 8 --synthetic 34 --num-classes 11 -b 6 --lr 0.01 -j 1 --seed 7 --dtype "    \
+    "float64 "                                                                                                                   \
     "--val-interval 0 "
 
 static const setting exact[] = {
@@ -148,7 +149,7 @@ static const setting half[] = {
 enum { FIRST_HALF = 1, HALF = sizeof half / sizeof *half };
 
 /* Two batches over and over, at a rate that learns them. */
-#define HALF_RUN RUN "--sync-bn --val-interval 0 --synthetic 24 --lr 1e-3 "
+#define HALF_RUN RUN "--sync-bn --val-interval 0 --synthetic 24 --lr 0.01 "
 
 /* In 16 bits: the float32 run, but for a small part of what its steps did, and gone on with to the bit. */
 START_TEST(test_half)
@@ -268,7 +269,7 @@ START_TEST(test_zero_takes_memory_away)
         char option[32] = "";
         if (stage)
             snprintf(option, sizeof option, "--enable-zero-optim %d", stage);
-        check_runs(shardrun(ranks), EXACT "--dtype float32 --bucket-mib 1 --steps 2 --metrics stage.json %s", option);
+        check_runs(shardrun(ranks), EXACT "--width 64 --dtype float32 --bucket-mib 1 --steps 2 --metrics stage.json %s", option);
         line lines[MOST_LINES];
         ck_assert_int_eq(read_metrics("stage.json", lines), 2);
         double peak = lines[1].peak_mib, fell = before - peak;

@@ -8,7 +8,9 @@
 #include <string.h>
 
 /* Uneven on two ranks. */
-#define SHORT "-a resnet18 --stem small --image-size 8 --synthetic 22 --num-classes 101 -b 11 --lr 1e-5 -j 2 --seed 7 --epochs 1 "
+#define SHORT                                                                                                                    \
+    "-a resnet18 --stem small --width 8 --image-size 8 --synthetic 22 --num-classes 101 -b 11 --lr 1e-5 -j 2 --seed 7 --epochs " \
+    "1 "
 
 static void make_runs(void)
 {
@@ -80,7 +82,7 @@ END_TEST
 
 /* 3 full batches and a part of one an epoch. */
 #define GRAPHED                                                                                                                  \
-    "-a resnet18 --stem small --image-size 8 --synthetic 14 --num-classes 11 -b 4 --lr 1e-3 -j 1 --seed 7 "                      \
+    "-a resnet18 --stem small --width 8 --image-size 8 --synthetic 14 --num-classes 11 -b 4 --lr 1e-3 -j 1 --seed 7 "            \
     "--epochs 2 --val-interval 0 --lr-schedule cosine --clip-grad 1 --device cuda "
 
 static void check_same_file(const char *name, const char *other)

@@ -11,7 +11,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#define FILES_RUN "-a resnet18 --stem small --image-size 8 --synthetic 34 --num-classes 11 -b 6 --lr 1e-3 -j 1 --seed 7 "
+#define FILES_RUN                                                                                                                \
+    "-a resnet18 --stem small --width 8 --image-size 8 --synthetic 34 --num-classes 11 -b 6 --lr 1e-3 -j 1 --seed 7 "
 
 static void make_trained(void)
 {
@@ -187,9 +188,11 @@ START_TEST(test_options_of_pytorch)
                 (const char *const[]){"--world-size: ", "--rank: ", "--dist-url: ", "--dist-backend: ",
                                       "--multiprocessing-distributed: start a rank for each GPU: shardrun -n N", "--no-accel: write --device cpu",
                                       "--start-epoch: ", NULL});
-    check_notes(1, "-a resnet18 --stem small --image-size 8 -b 6 -j 1 --lr 1e-4 --dummy --fp16 --loss-scale 128 --steps 1 --val-interval 0",
-                (const char *const[]){"--dummy: write --synthetic 1281167", "--fp16: write --enable-amp-mode fp16", "--loss-scale: ",
-                                      "1281167 training images", NULL});
+    check_notes(1,
+                "-a resnet18 --stem small --width 8 --image-size 8 -b 6 -j 1 --lr 1e-4 --dummy --fp16 --loss-scale 128 --steps 1 "
+                "--val-interval 0",
+                (const char *const[]){"--dummy: write --synthetic 1281167", "--fp16: write --enable-amp-mode fp16",
+                                      "--loss-scale: ", "1281167 training images", NULL});
     check_refused("--start-epoch 3: --resume", FILES_RUN "--start-epoch 3");
     check_refused("--gpu: \"x\" is not", FILES_RUN "--gpu x");
     check_refused("cuda", FILES_RUN "--gpu 1000 --steps 1");
@@ -249,7 +252,7 @@ static const char *const few[] = {
 /* Some ranks have no part of it: the losses are those of one process, and so is what is saved. */
 START_TEST(test_fewer_classes_than_ranks)
 {
-#define FEW "-a resnet18 --stem small --image-size 8 --synthetic 20 -b 6 --lr 1e-4 -j 1 --dtype float64 --epochs 2 "
+#define FEW "-a resnet18 --stem small --width 8 --image-size 8 --synthetic 20 -b 6 --lr 1e-4 -j 1 --dtype float64 --epochs 2 "
     check_runs("", FEW "%s --steps 7 --metrics one.json", few[_i]);
     check_runs(shardrun(3), FEW "--enable-model-parallel --sync-bn %s --steps 5 --metrics three.json --output few", few[_i]);
     check_runs("", FEW "%s --steps 7 --metrics three.json --resume few/checkpoint.safetensors", few[_i]);

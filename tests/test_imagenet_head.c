@@ -7,7 +7,8 @@
 
 /* In float64 rounding shows only what is computed otherwise. The last batch of an epoch has 10 images. */
 #define EXACT                                                                                                                    \
-    "-a resnet18 --stem small --image-size 8 --synthetic 22 --num-classes 101 -b 12 --lr 0.002 -j 1 --seed 7 --dtype float64 "   \
+    "-a resnet18 --stem small --width 8 --image-size 8 --synthetic 22 --num-classes 101 -b 12 --lr 0.002 -j 1 --seed 7 --dtype " \
+    "float64 "                                                                                                                   \
     "--sync-bn "
 #define COLUMN "--enable-model-parallel --model-parallel-dim column "
 
@@ -54,7 +55,9 @@ START_TEST(test_as_plain)
 END_TEST
 
 /* In mixed precision the two round at other places: the losses part by a small part of what the steps do. */
-#define HALF "-a resnet18 --stem small --image-size 16 --synthetic 24 --num-classes 101 -b 12 --lr 1e-3 -j 1 --seed 7 --sync-bn "
+#define HALF                                                                                                                     \
+    "-a resnet18 --stem small --width 8 --image-size 16 --synthetic 24 --num-classes 101 -b 12 --lr 0.01 -j 1 --seed 7 "         \
+    "--sync-bn "
 
 static const setting half[] = {{2, "--enable-amp-mode bf16", COLUMN}, {3, "--enable-amp-mode fp16", COLUMN}};
 

@@ -107,6 +107,23 @@ START_TEST(test_no_images)
 }
 END_TEST
 
+START_TEST(test_width)
+{
+    for (int i = 0; i < 2; i++)
+        SHARD_SCOPE
+        {
+            shard_module *model = shard_resnet(i ? "resnet50" : "resnet18", CLASSES, .stem = SHARD_RESNET_STEM_SMALL, .width = 6);
+            shard_tensor *first = shard_module_tensor(shard_module_child(model, "conv1"), "weight"),
+                         *last = shard_module_tensor(shard_module_child(model, "fc"), "weight");
+            ck_assert_int_eq(shard_tensor_size(first, 0), 6);
+            ck_assert_int_eq(shard_tensor_size(last, 1), i ? 192 : 48);
+            shard_tensor *logits = shard_forward(model, shard_zeros(SHARD_SHAPE(2, 8, 8, 3)));
+            ck_assert_msg(logits && shard_tensor_size(logits, 1) == CLASSES, "%s", shard_last_error());
+            shard_module_destroy(model);
+        }
+}
+END_TEST
+
 START_TEST(test_unknown_architecture)
 {
     ck_assert_ptr_null(shard_resnet("resnet19", CLASSES));
@@ -122,6 +139,8 @@ START_TEST(test_refusals)
     check_error(SHARD_ERROR_ARGUMENT, "shard_resnet: arch *");
     ck_assert_ptr_null(shard_resnet("resnet18", CLASSES, .stem = (shard_resnet_stem)2));
     check_error(SHARD_ERROR_ARGUMENT, "shard_resnet: *stem 2*");
+    ck_assert_ptr_null(shard_resnet("resnet18", CLASSES, .width = 0));
+    check_error(SHARD_ERROR_ARGUMENT, "shard_resnet: width 0*");
     ck_assert_ptr_null(shard_resnet("resnet18", -1));
     check_error(shard_last_status(), "*-1*");
     ck_assert(!shard_resnet_exists(NULL) && shard_resnet_features(NULL) == 0 && shard_resnet_features("vgg") == 0);
@@ -320,6 +339,7 @@ int main(void)
     tcase_add_loop_test(tcase, test_values, 0, sizeof valued_archs / sizeof *valued_archs);
     tcase_add_test(tcase, test_small_stem);
     tcase_add_test(tcase, test_no_images);
+    tcase_add_test(tcase, test_width);
     tcase_add_test(tcase, test_unknown_architecture);
     tcase_add_test(tcase, test_refusals);
     tcase_add_test(tcase, test_gathers_features);

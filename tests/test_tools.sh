@@ -74,7 +74,7 @@ assert max(phase["min"] for phase in run["phases"].values()) < run["step_seconds
 assert run["limit_seconds"] == max(run["product_seconds"], run["memory_seconds"]) > 0
 assert abs(run["share_of_limit"] * run["step_seconds"]["median"] / run["limit_seconds"] - 1) < 1e-3
 size = {"float32": 4, "bfloat16": 2}[run["dtype"]]
-states = {"sgd": 0, "momentum": 1, "adamw": 2}[run["optimizer"]]
+states = {"sgd": 0, "momentum": 1, "adamw": 2, "rowwise-adam": 1}[run["optimizer"]] + (run["rounding"] == "kahan")
 rows = (run["classes"] + 1) // 2
 assert run["ranks"] == 2 and run["head"] == sys.argv[1] and run["steps"] == 3
 assert run["library_bytes"] >= (1 + states) * rows * run["features"] * size * (1 + both), run["library_bytes"]
@@ -85,14 +85,19 @@ if both:
     assert abs(ratio / run["ratio"] - 1) < 1e-3
 print("numbers agree")
 END
-for case in "float32 momentum fused" "bfloat16 adamw fused" "float32 sgd plain" "bfloat16 momentum both"; do
+for case in "float32 momentum fused softmax" "bfloat16 adamw fused softmax --rounding kahan" "float32 sgd plain binary" \
+    "bfloat16 momentum both binary" "float32 rowwise-adam fused softmax --sample-rate 0.5"; do
     # shellcheck disable=SC2086 # words
     set -- $case
-    expect "head, $case" 0 "300 classes, 24 features, batch 8, $1, $2, 2 ranks" ./bench --classes 300 --dtype "$1" --optimizer "$2" --head "$3" --json head.json
-    expect "numbers of head, $case" 0 "^numbers agree" python3 numbers.py "$3"
+    dtype=$1 optimizer=$2 head=$3 loss=$4
+    shift 4
+    expect "head, $case" 0 "300 classes, 24 features, batch 8, $dtype, $optimizer, $loss loss, [0-9.]* of the classes, 2 ranks" \
+        ./bench --classes 300 --dtype "$dtype" --optimizer "$optimizer" --head "$head" --loss "$loss" "$@" --json head.json
+    expect "numbers of head, $case" 0 "^numbers agree" python3 numbers.py "$head"
 done
 expect "turns" 0 "^  ratio of plain to fused [0-9]" ./bench --classes 300
 expect "no option" 2 "^bench_head: --dtype int8: not a value of it" env SHARD_BUILD="$build" "$source/tools/shard-bench" head --dtype int8
+expect "a sample of a plain head" "*" "^bench_head: --sample-rate without --head fused" ./bench --sample-rate 0.5
 expect "rows that ranks cannot divide" "*" "^bench_head: --batch" ./bench --batch 7
 expect "head, not built" 2 "bench_head is not there; build it: tools/build release" env SHARD_BUILD="$project" "$source/tools/shard-bench" head --steps 1
 

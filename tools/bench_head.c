@@ -3,13 +3,17 @@
  * same run:
  *
  *     shardrun -n N bench_head [--classes C] [--features D] [--batch B] [--steps K] [--dtype float32|bfloat16]
- *                              [--optimizer sgd|momentum|adamw] [--head fused|plain|both] [--json FILE]
+ *                              [--optimizer sgd|momentum|adamw|rowwise-adagrad|rowwise-adam]
+ *                              [--rounding nearest|stochastic|kahan] [--loss softmax|binary] [--sample-rate R]
+ *                              [--head fused|plain|both] [--json FILE]
  *
  * A step gathers the features of B rows over the ranks, then makes the forward with the loss, the backward with the features'
  * gradient, and the update. fused: shard_nn_parallel_classifier; plain: shard_nn_parallel_linear; both: the two take turns, and
- * the ratio of their steps is printed. Weight and features are of the dtype. SHARD_DEVICE names the device. Each number is of
- * the rank that is slowest, or takes the most memory. The limit counts three products, and each byte of the weight and of the
- * optimizer's state as often as a step must move it: the weight is read twice and written once, state read and written once.
+ * the ratio of their steps is printed. Weight, state and features are of the dtype. binary: a row has 36 labels, as one of
+ * Amazon-3M on average. A sample is drawn in each forward; of a fused head alone. SHARD_DEVICE names the device. Each number is
+ * of the rank that is slowest, or takes the most memory. The limit counts three products, and each byte of the weight and of
+ * the optimizer's state as often as a step must move it: the weight is read twice and written once, state read and written
+ * once; of a sample, the part that is computed.
  */
 #include "clock.h"
 
@@ -28,17 +32,24 @@
 
 enum { WARM_UP = 2, REPETITIONS = 5, QUEUED = 8 };
 enum { FUSED, PLAIN, HEADS };
-enum { SGD, MOMENTUM, ADAMW, OPTIMIZERS };
+enum { SGD, MOMENTUM, ADAMW, ROWWISE_ADAGRAD, ROWWISE_ADAM, OPTIMIZERS };
+enum { LABELS = 36 /* of a row, of the binary loss */ };
 enum { GATHER, FORWARD, BACKWARD, UPDATE, STEP, TIMES };
 
 static const char *const head_names[] = {"fused", "plain", "both"};
-static const char *const optimizer_names[] = {"sgd", "momentum", "adamw"};
+static const char *const optimizer_names[] = {"sgd", "momentum", "adamw", "rowwise-adagrad", "rowwise-adam"};
+static const int states[OPTIMIZERS] = {0, 1, 2, 0, 1}; /* numbers of a weight; those of a row are not counted */
+static const char *const rounding_names[] = {"nearest", "stochastic", "kahan"}; /* as shard_rounding */
+static const char *const loss_names[] = {"softmax", "binary"};
 static const char *const time_names[] = {"gather", "forward", "backward", "update"};
 
 typedef struct settings {
     int64_t classes, features, batch, steps;
     shard_dtype dtype;
     int optimizer;
+    shard_rounding rounding;
+    bool binary;
+    double sample_rate;
     bool runs[HEADS];
     const char *json;
 } settings;
@@ -58,8 +69,10 @@ static _Noreturn void refuse(const char *option, const char *value)
     fprintf(stderr,
             "bench_head: --%s %s: not a value of it\n"
             "usage: bench_head [--classes C] [--features D] [--batch B] [--steps K] [--dtype float32|bfloat16]\n"
-            "                  [--optimizer sgd|momentum|adamw] [--head fused|plain|both] [--json FILE]\n"
-            "B is a multiple of the number of ranks.\n",
+            "                  [--optimizer sgd|momentum|adamw|rowwise-adagrad|rowwise-adam]\n"
+            "                  [--rounding nearest|stochastic|kahan] [--loss softmax|binary] [--sample-rate R]\n"
+            "                  [--head fused|plain|both] [--json FILE]\n"
+            "B is a multiple of the number of ranks. R is in (0, 1]; below 1 the head is fused, the loss softmax.\n",
             option, value);
     exit(2);
 }
@@ -81,23 +94,36 @@ static int64_t whole(const char *option, const char *value)
     return number;
 }
 
+static double part(const char *option, const char *value)
+{
+    char *end;
+    double number = strtod(value, &end);
+    if (*end || !(number > 0 && number <= 1))
+        refuse(option, value);
+    return number;
+}
+
 static settings read_settings(int argc, char **argv)
 {
     static const char *const dtype_names[] = {"float32", "bfloat16"};
-    static const struct option options[] = {{"classes", required_argument, NULL, 0},
-                                            {"features", required_argument, NULL, 1},
-                                            {"batch", required_argument, NULL, 2},
-                                            {"steps", required_argument, NULL, 3},
-                                            {"dtype", required_argument, NULL, 4},
-                                            {"optimizer", required_argument, NULL, 5},
-                                            {"head", required_argument, NULL, 6},
-                                            {"json", required_argument, NULL, 7},
-                                            {NULL, 0, NULL, 0}};
-    settings s = {.classes = 100000, .features = 512, .batch = 64, .steps = 10, .dtype = SHARD_FLOAT32, .optimizer = MOMENTUM};
+    static const struct option options[] = {
+        {"classes", required_argument, NULL, 0},      {"features", required_argument, NULL, 1},
+        {"batch", required_argument, NULL, 2},        {"steps", required_argument, NULL, 3},
+        {"dtype", required_argument, NULL, 4},        {"optimizer", required_argument, NULL, 5},
+        {"head", required_argument, NULL, 6},         {"json", required_argument, NULL, 7},
+        {"rounding", required_argument, NULL, 8},     {"loss", required_argument, NULL, 9},
+        {"sample-rate", required_argument, NULL, 10}, {NULL, 0, NULL, 0}};
+    settings s = {.classes = 100000,
+                  .features = 512,
+                  .batch = 64,
+                  .steps = 10,
+                  .dtype = SHARD_FLOAT32,
+                  .optimizer = MOMENTUM,
+                  .sample_rate = 1};
     int64_t *const numbers[] = {&s.classes, &s.features, &s.batch, &s.steps};
     int head = HEADS, option;
     while ((option = getopt_long(argc, argv, "", options, NULL)) != -1) {
-        const char *name = option < 8 ? options[option].name : argv[optind - 1];
+        const char *name = option < 11 ? options[option].name : argv[optind - 1];
         if (option < 4)
             *numbers[option] = whole(name, optarg);
         else if (option == 4)
@@ -108,6 +134,12 @@ static settings read_settings(int argc, char **argv)
             head = choice(name, optarg, head_names, HEADS + 1);
         else if (option == 7)
             s.json = optarg;
+        else if (option == 8)
+            s.rounding = (shard_rounding)choice(name, optarg, rounding_names, 3);
+        else if (option == 9)
+            s.binary = choice(name, optarg, loss_names, 2);
+        else if (option == 10)
+            s.sample_rate = part(name, optarg);
         else
             refuse("help", "");
     }
@@ -115,6 +147,8 @@ static settings read_settings(int argc, char **argv)
         refuse("help", argv[optind]);
     s.runs[FUSED] = head != PLAIN;
     s.runs[PLAIN] = head != FUSED;
+    if (s.sample_rate < 1 && (s.runs[PLAIN] || s.binary))
+        refuse("sample-rate", s.binary ? "with --loss binary" : "without --head fused");
     return s;
 }
 
@@ -126,14 +160,27 @@ typedef struct head {
     double *times[TIMES]; /* seconds of the slowest rank, of each step */
 } head;
 
+static shard_optimizer *optimizer_make(const settings *s, shard_module *layer)
+{
+    switch (s->optimizer) {
+    case ADAMW:
+        return shard_adamw(layer, .lr = 1e-3, .rounding = s->rounding, .seed = 1);
+    case ROWWISE_ADAGRAD:
+        return shard_rowwise_adagrad(layer, .rounding = s->rounding, .seed = 1);
+    case ROWWISE_ADAM:
+        return shard_rowwise_adam(layer, .rounding = s->rounding, .seed = 1);
+    default:
+        return shard_sgd(layer, .lr = 0.1, .momentum = s->optimizer == MOMENTUM ? 0.9 : 0,
+                         .weight_decay = s->optimizer == MOMENTUM ? 1e-4 : 0, .rounding = s->rounding, .seed = 1);
+    }
+}
+
 static head head_make(const settings *s, bool fused)
 {
     head h = {fused ? shard_nn_parallel_classifier(s->features, s->classes, shard_world(), .dtype = s->dtype)
                     : shard_nn_parallel_linear(s->features, s->classes, SHARD_SPLIT_COLUMN, shard_world(), .dtype = s->dtype)};
     check(h.layer != NULL);
-    h.optimizer = s->optimizer == ADAMW      ? shard_adamw(h.layer, .lr = 1e-3)
-                  : s->optimizer == MOMENTUM ? shard_sgd(h.layer, .lr = 0.1, .momentum = 0.9, .weight_decay = 1e-4)
-                                             : shard_sgd(h.layer, .lr = 0.1);
+    h.optimizer = optimizer_make(s, h.layer);
     check(h.optimizer != NULL);
     for (int i = 0; i < TIMES; i++) {
         h.times[i] = calloc((size_t)s->steps, sizeof(double));
@@ -164,25 +211,58 @@ static double seconds_since(double *last)
     return *last - before;
 }
 
-/* Seconds of a step and of its phases. */
-static void step(const settings *s, const head *h, double *seconds)
+/* A random class; the same on all ranks. */
+static int64_t class_of(const settings *s, int64_t number)
+{
+    return number * 104729 % s->classes;
+}
+
+/* The pairs of the whole batch: a row's labels are at equal distances. */
+static shard_tensor *all_pairs(const settings *s)
+{
+    int64_t labels = s->classes < LABELS ? s->classes : LABELS, count = s->batch * labels, apart = s->classes / labels;
+    int64_t *pair = malloc(2 * (size_t)count * sizeof *pair);
+    check(pair != NULL);
+    for (int64_t i = 0; i < count; i++) {
+        pair[i] = i / labels;
+        pair[count + i] = class_of(s, i / labels) % apart + i % labels * apart;
+    }
+    shard_tensor *pairs = shard_from_host(pair, SHARD_SHAPE(2, count), .dtype = SHARD_INT64);
+    free(pair);
+    return pairs;
+}
+
+static shard_tensor *loss_of(const settings *s, const head *h, shard_tensor *features, shard_tensor *target, int64_t number)
+{
+    shard_tensor *logits = shard_forward(h->layer, features), *weight = shard_module_tensor(h->layer, "weight");
+    if (s->binary)
+        return shard_binary_cross_entropy_with_logits(logits, target);
+    if (s->sample_rate == 1)
+        return shard_cross_entropy(logits, target);
+    return shard_cross_entropy(logits, target, .sample = shard_sample_classes(target, weight, s->sample_rate, 1, number));
+}
+
+/* Seconds of step `number` and of its phases. */
+static void step(const settings *s, const head *h, int64_t number, double *seconds)
 {
     shard_group *world = shard_world();
     int64_t rows = s->batch / shard_group_size(world), first = rows * shard_group_rank(world);
     int64_t *label = malloc((size_t)rows * sizeof *label);
     check(label != NULL);
     for (int64_t i = 0; i < rows; i++)
-        label[i] = (first + i) * 104729 % s->classes;
+        label[i] = class_of(s, first + i);
     SHARD_SCOPE
     {
         shard_tensor *x = shard_normal(SHARD_SHAPE(rows, s->features), 0.0, 1.0, .dtype = s->dtype);
         shard_tensor *labels = shard_from_host(label, SHARD_SHAPE(rows), .dtype = SHARD_INT64);
+        shard_tensor *pairs = s->binary ? all_pairs(s) : NULL;
         shard_set_requires_grad(x, true);
         check(shard_synchronize(shard_device_open(NULL)) == SHARD_OK && shard_barrier(world) == SHARD_OK);
         double begin = now(), last = begin;
-        shard_tensor *features = shard_gather_from_group(x, 0, world), *target = shard_gather_from_group(labels, 0, world);
+        shard_tensor *features = shard_gather_from_group(x, 0, world);
+        shard_tensor *target = s->binary ? pairs : shard_gather_from_group(labels, 0, world);
         seconds[GATHER] = seconds_since(&last);
-        shard_tensor *loss = shard_cross_entropy(shard_forward(h->layer, features), target);
+        shard_tensor *loss = loss_of(s, h, features, target, number);
         seconds[FORWARD] = seconds_since(&last);
         check(shard_backward(loss) == SHARD_OK);
         seconds[BACKWARD] = seconds_since(&last);
@@ -219,7 +299,7 @@ static costs measure_steps(const settings *s, head *heads)
             double seconds[TIMES];
             if (!s->runs[which])
                 continue;
-            step(s, &heads[which], seconds);
+            step(s, &heads[which], i + WARM_UP, seconds);
             for (int time = 0; time < TIMES && i >= 0; time++)
                 heads[which].times[time][i] = seconds[time];
         }
@@ -323,7 +403,9 @@ static limits measure_limits(const settings *s)
 {
     shard_device *device = shard_device_open(NULL);
     int64_t part = shard_divide_up(s->classes, shard_group_size(shard_world())), most = (int64_t)1 << 29;
-    double weight = (double)(part * s->features) * (double)shard_dtype_size(s->dtype), state = s->optimizer * weight;
+    double weight = (double)(part * s->features) * (double)shard_dtype_size(s->dtype);
+    bool compensates = s->rounding == SHARD_ROUNDING_KAHAN && s->dtype == SHARD_BFLOAT16;
+    double state = (states[s->optimizer] + compensates) * weight;
     limits l = {.product_rate = product_rate(s, s->dtype)};
     double wide_rate = s->dtype == SHARD_FLOAT32 ? 0 : product_rate(s, SHARD_FLOAT32);
     if (wide_rate > l.product_rate) /* numbers of 16 bits may be multiplied as float32 */
@@ -335,8 +417,8 @@ static limits measure_limits(const settings *s)
     l.read_bandwidth = bytes / shortest(read_all, &o, 1);
     l.update_bandwidth = 3 * bytes / shortest(update_all, &o, 1);
     release(&o);
-    l.product_seconds = 6.0 * (double)s->batch * (double)s->features * (double)part / l.product_rate;
-    l.memory_seconds = weight / l.read_bandwidth + 2 * (weight + state) / l.update_bandwidth;
+    l.product_seconds = s->sample_rate * 6.0 * (double)s->batch * (double)s->features * (double)part / l.product_rate;
+    l.memory_seconds = s->sample_rate * (weight / l.read_bandwidth + 2 * (weight + state) / l.update_bandwidth);
     return l;
 }
 
@@ -370,10 +452,11 @@ static void write_json(FILE *file, const settings *s, head *heads, const costs *
     bool both = s->runs[FUSED] && s->runs[PLAIN];
     fprintf(file,
             "{\"ranks\": %d, \"device\": \"%s\", \"classes\": %lld, \"features\": %lld, \"batch\": %lld, \"steps\": %lld, "
-            "\"dtype\": \"%s\", \"optimizer\": \"%s\", \"head\": \"%s\", ",
+            "\"dtype\": \"%s\", \"optimizer\": \"%s\", \"rounding\": \"%s\", \"loss\": \"%s\", \"sample_rate\": %g, "
+            "\"head\": \"%s\", ",
             shard_group_size(shard_world()), shard_device_name(shard_device_open(NULL)), (long long)s->classes,
             (long long)s->features, (long long)s->batch, (long long)s->steps, shard_dtype_name(s->dtype),
-            optimizer_names[s->optimizer],
+            optimizer_names[s->optimizer], rounding_names[s->rounding], loss_names[s->binary], s->sample_rate,
             head_names[both             ? HEADS
                        : s->runs[FUSED] ? FUSED
                                         : PLAIN]);
@@ -396,8 +479,9 @@ static void write_json(FILE *file, const settings *s, head *heads, const costs *
 static void print(const settings *s, head *heads, const costs *c, const limits *l)
 {
     double median[HEADS];
-    printf("%lld classes, %lld features, batch %lld, %s, %s, %d ranks:\n", (long long)s->classes, (long long)s->features,
-           (long long)s->batch, shard_dtype_name(s->dtype), optimizer_names[s->optimizer], shard_group_size(shard_world()));
+    printf("%lld classes, %lld features, batch %lld, %s, %s, %s loss, %g of the classes, %d ranks:\n", (long long)s->classes,
+           (long long)s->features, (long long)s->batch, shard_dtype_name(s->dtype), optimizer_names[s->optimizer],
+           loss_names[s->binary], s->sample_rate, shard_group_size(shard_world()));
     for (int i = 0; i < HEADS; i++) {
         if (!s->runs[i])
             continue;

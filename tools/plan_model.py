@@ -47,17 +47,17 @@ class Convolution:
 
 
 class ResNet:
-    def __init__(self, arch, stem, side):
+    def __init__(self, arch, stem, side, wide=64):
         bottleneck, blocks = BLOCKS[arch]
-        self.pixels, self.features, self.pool = side * side, 2048 if bottleneck else 512, 0
-        self.stem = Convolution("", side, 3, 64, *((3, 1) if stem == "small" else (7, 2)))
+        self.pixels, self.features, self.pool = side * side, 8 * wide * (4 if bottleneck else 1), 0
+        self.stem = Convolution("", side, 3, wide, *((3, 1) if stem == "small" else (7, 2)))
         side = self.stem.side
         if stem == "imagenet":
             side = (side + 1) // 2
-            self.pool = side * side * 64
-        self.blocks, channels = [], 64
+            self.pool = side * side * wide
+        self.blocks, channels = [], wide
         for stage, count in enumerate(blocks):
-            width = 64 << stage
+            width = wide << stage
             out = width * (4 if bottleneck else 1)
             for i in range(count):
                 stride = 2 if stage and i == 0 else 1

@@ -74,8 +74,8 @@ SHARD_KERNEL float shard_round_to_float16(float x, uint32_t bits)
     return y.value;
 }
 
-/* A value's compensation as far as it counts: it is at most half a unit of the value's last place. A larger one is of another
- * value, which was overwritten between two steps, and counts as 0. */
+/* A value's compensation as it counts: it is at most half a unit of the value's last place. A larger one is of another value,
+ * which was overwritten between two steps, and counts as 0. */
 SHARD_KERNEL float shard_rounding_rest(bool bfloat16, float value, float rest)
 {
     return fabsf(rest) <= (bfloat16 ? 0x1p-8f : 0x1p-11f) * fabsf(value) ? rest : 0.0f;

@@ -6,6 +6,7 @@
 #include "base/memory.h"
 #include "nn/nn.h"
 
+#include <inttypes.h>
 #include <string.h>
 
 #define STAGES 4
@@ -166,12 +167,14 @@ static shard_tensor *resnet_forward(shard_module *module, shard_tensor *images)
 
 static const shard_module_type resnet_type = {.name = "resnet", .forward = resnet_forward, .destroy = shard_module_free};
 
-static shard_status check(const char *arch, shard_resnet_stem stem)
+static shard_status check(const char *arch, shard_resnet_stem stem, int64_t width)
 {
     if (!arch)
         return shard_null_argument("shard_resnet", "arch");
     if (!find(arch))
         return shard_error(SHARD_ERROR_ARGUMENT, "shard_resnet: there is no \"%s\"; there are %s", arch, shard_resnet_names());
+    if (width < 1)
+        return shard_error(SHARD_ERROR_ARGUMENT, "shard_resnet: width %" PRId64 "; at least 1 channel is needed", width);
     if (stem != SHARD_RESNET_STEM_IMAGENET && stem != SHARD_RESNET_STEM_SMALL)
         return shard_error(SHARD_ERROR_ARGUMENT, "shard_resnet: there is no stem %d", (int)stem);
     return SHARD_OK;
@@ -182,7 +185,7 @@ shard_module *shard_resnet_with(const char *arch, int64_t num_classes, const sha
     SHARD_READ_OPTIONS(shard_resnet_options, SHARD_RESNET_OPTIONS_INIT, options, given);
     if (!options_ok)
         return NULL;
-    if (check(arch, options.stem) != SHARD_OK)
+    if (check(arch, options.stem, options.width) != SHARD_OK)
         return NULL;
     const architecture *found = find(arch);
     resnet *own = shard_calloc(1, sizeof *own);
@@ -191,11 +194,11 @@ shard_module *shard_resnet_with(const char *arch, int64_t num_classes, const sha
     own->stem = options.stem;
     shard_module *module = shard_module_create(&resnet_type, own);
     bool small = options.stem == SHARD_RESNET_STEM_SMALL;
-    add_convolution(module, "conv1", "bn1", 3, 64, small ? 3 : 7, small ? 1 : 2, options.dtype);
+    add_convolution(module, "conv1", "bn1", 3, options.width, small ? 3 : 7, small ? 1 : 2, options.dtype);
     static const char *const stage[STAGES] = {"layer1", "layer2", "layer3", "layer4"};
-    int64_t in = 64;
+    int64_t in = options.width;
     for (int i = 0; i < STAGES; i++) {
-        int64_t width = (int64_t)64 << i;
+        int64_t width = options.width << i;
         shard_module_add_child(module, stage[i], make_stage(found, found->blocks[i], in, width, i == 0 ? 1 : 2, options.dtype));
         in = width * expansion(found);
     }

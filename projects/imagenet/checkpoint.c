@@ -52,6 +52,7 @@ static void describe_model(const trainer *run, shard_metadata *metadata)
     shard_metadata_set(metadata, "format", "pt");
     shard_metadata_set(metadata, "arch", run->options->arch);
     shard_metadata_set(metadata, "stem", options_stem_name(run->options));
+    shard_metadata_set_integer(metadata, "width", run->options->width);
     shard_metadata_set_integer(metadata, "num_classes", run->data.num_classes);
     shard_metadata_set_integer(metadata, "image_size", run->options->image_size);
 }
@@ -149,6 +150,8 @@ static shard_status check_settings(const trainer *run, const position *at, const
     shard_status status = check_text(found, path, "arch", run->options->arch);
     if (status == SHARD_OK)
         status = check_text(found, path, "stem", options_stem_name(run->options));
+    if (status == SHARD_OK && (shard_metadata_get(found, "width") || run->options->width != OPTIONS_WIDTH))
+        status = check_integer(found, path, "width", run->options->width);
     if (status == SHARD_OK)
         status = check_integer(found, path, "num_classes", run->data.num_classes);
     if (status == SHARD_OK && !run->options->evaluate)

@@ -61,6 +61,8 @@ static const entry table[] = {
     {TEXT, "arch", "resnet18, resnet34, resnet50, resnet101 or resnet152", "ARCH", .letter = 'a', AT(arch)},
     {CHOICE, "stem", "imagenet: 7x7 with stride 2, and a pooling; small: 3x3, no pooling, for images of 32 to 64 pixels", "STEM",
      AT(stem), .choices = stems},
+    {WHOLE, "width", "channels of the first stage; the others have 2, 4 and 8 times as many", "N", AT(width), .least = 1,
+     .most = 65536},
     {WHOLE, "num-classes", "outputs of the final layer; 0: as many as DIR/train has, 1000 for synthetic images", "N",
      AT(num_classes), .most = MOST_WHOLE},
     {TEXT, "pretrained",
@@ -163,6 +165,7 @@ static const entry table[] = {
 static const options defaults = {
     .workers = 4,
     .image_size = 224,
+    .width = OPTIONS_WIDTH,
     .crop_scale = 0.08,
     .arch = "resnet50",
     .bucket_mib = 25,

@@ -11,6 +11,7 @@ typedef enum optimizer_kind { OPTIMIZER_SGD = 0, OPTIMIZER_ADAM, OPTIMIZER_ADAMW
 /* How the final layer computes its loss. AUTO: the trainer's choice. */
 typedef enum head_kind { HEAD_AUTO = 0, HEAD_FUSED, HEAD_PLAIN } head_kind;
 
+#define OPTIONS_WIDTH 64 /* torchvision's, and that of checkpoints that do not say it */
 #define OPTIONS_NOTES 16 /* PyTorch's options at most */
 
 /* Whole numbers are int64_t, choices int, so that one table reads them all. */
@@ -23,6 +24,7 @@ typedef struct options {
 
     const char *arch;
     int stem;            /* shard_resnet_stem */
+    int64_t width;       /* channels of the first stage */
     int64_t num_classes; /* 0: as many as DIR has, or 1000 */
     const char *pretrained, *pretrained_skip;
 

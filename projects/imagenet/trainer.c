@@ -55,7 +55,7 @@ static shard_status make_model(trainer *run)
     const options *wanted = run->options;
     shard_manual_seed((uint64_t)wanted->seed);
     run->model = shard_resnet(wanted->arch, run->data.num_classes, .stem = (shard_resnet_stem)wanted->stem,
-                              .dtype = (shard_dtype)wanted->dtype);
+                              .width = wanted->width, .dtype = (shard_dtype)wanted->dtype);
     if (!run->model)
         return shard_last_status();
     shard_group *model_group = shard_mesh_model_group(run->mesh);

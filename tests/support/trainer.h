@@ -17,7 +17,7 @@ extern char run_folder[64];
 
 /* A batch of 12 does not go into 62: the last of an epoch has 2, so that of four ranks
  * two have none, and of 2 x 2 groups one. */
-#define RUN "-a resnet18 --stem small --image-size 16 --synthetic 62 --num-classes 101 -b 12 --lr 1e-5 -j 1 --seed 7 "
+#define RUN "-a resnet18 --stem small --width 8 --image-size 16 --synthetic 62 --num-classes 101 -b 12 --lr 1e-5 -j 1 --seed 7 "
 
 /* What float32 may do to its loss in STEPS steps on another number of ranks. */
 #define ROUNDING 1e-4
@@ -51,7 +51,7 @@ void check_refused_on(int ranks, const char *pattern, const char *options);
 void check_refused(const char *pattern, const char *options);
 
 /* On images/ of the folder, which make_images fills: 3 classes of 4 training images and one for validation each. */
-#define OWN_FOLDER_RUN "-a resnet18 --stem small --image-size 16 -b 6 --epochs 1 --lr 0.02 --dtype float64 -j 2 "
+#define OWN_FOLDER_RUN "-a resnet18 --stem small --width 8 --image-size 16 -b 6 --epochs 1 --lr 0.02 --dtype float64 -j 2 "
 #define FOLDER_RUN OWN_FOLDER_RUN "images "
 void make_images(void);
 

@@ -26,14 +26,15 @@ typedef struct shard_resnet_options {
     size_t size;
     shard_resnet_stem stem;
     shard_dtype dtype; /* of weights and values; batch norms of a 16-bit model keep their parameters in float32 */
+    int64_t width;     /* channels of the first stage; the others have 2, 4 and 8 times as many. 64, torchvision's */
 } shard_resnet_options;
-#define SHARD_RESNET_OPTIONS_VALUES sizeof(shard_resnet_options), SHARD_RESNET_STEM_IMAGENET, SHARD_FLOAT32
+#define SHARD_RESNET_OPTIONS_VALUES sizeof(shard_resnet_options), SHARD_RESNET_STEM_IMAGENET, SHARD_FLOAT32, 64
 #define SHARD_RESNET_OPTIONS_INIT {SHARD_RESNET_OPTIONS_VALUES}
 
 /*
  * Makes a ResNet for images [n, height, width, 3] of options.dtype; its result is the logits [n, num_classes]. arch
  * is "resnet18", "resnet34", "resnet50", "resnet101" or "resnet152". The caller destroys it by shard_module_destroy.
- * NULL with the error set: ARGUMENT, an unknown arch or stem, or num_classes as of shard_nn_linear; MEMORY. Not
+ * NULL with the error set: ARGUMENT, an unknown arch or stem, a width below 1, or num_classes as of shard_nn_linear; MEMORY. Not
  * collective; its forward is if features are gathered or the final layer is split. As torchvision.models.resnet50.
  */
 #define shard_resnet(arch, ...) \
@@ -53,7 +54,7 @@ SHARD_API const char *shard_resnet_names(void);
 /* Whether arch is a name of these; false for NULL. */
 SHARD_API bool shard_resnet_exists(const char *arch);
 
-/* The length of the vector that fc reads: 512 or 2048; 0 for an unknown arch. */
+/* The length of the vector that fc reads in a model of width 64: 512 or 2048; 0 for an unknown arch. */
 SHARD_API int64_t shard_resnet_features(const char *arch);
 
 SHARD_END_C
