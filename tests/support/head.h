@@ -61,7 +61,7 @@ void head_run(const head_call *c, shard_group *group, const shard_head_backward_
 void head_read_features(shard_tensor *dx, shard_group *group, head_result *r);
 void head_read_parameters(const head_call *c, shard_tensor *dweight, shard_tensor *dbias, head_result *r);
 
-/* Fail unless the bits are equal. */
+/* Fail unless the bits are equal, where products are exact. */
 void head_check_bits(const char *what, const double *found, const double *expected, int64_t count, head_form form, int dtypes);
 /* dx of normalized features on several ranks within rounding: the derivative of the norms is taken of each rank's summand. */
 void head_check_results(const head_result *found, const head_result *expected, const head_call *c, int dtypes, int ranks);
