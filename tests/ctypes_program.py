@@ -8,7 +8,7 @@ import os
 import pathlib
 import sys
 import time
-from ctypes import CFUNCTYPE, POINTER, byref, c_bool, c_char_p, c_double, c_int, c_int64, c_size_t, c_void_p
+from ctypes import CFUNCTYPE, POINTER, byref, c_bool, c_char_p, c_double, c_float, c_int, c_int64, c_size_t, c_void_p
 
 shard = ctypes.CDLL(sys.argv[1])
 INT64, COLUMN = 4, 2
@@ -52,6 +52,14 @@ class SgdOptions(Options):
     defaults = {"lr": 1e-3}
 
 
+class HeadBackwardOptions(Options):
+    _fields_ = [("size", c_size_t), ("accumulate", c_bool), ("deferred", c_bool)]
+    defaults = {}
+
+
+TAKE_ROWS = CFUNCTYPE(c_int, c_void_p, c_void_p, c_int64, c_int64, POINTER(c_float))
+
+
 def function(name, result, *arguments):
     found = getattr(shard, name)
     found.restype, found.argtypes = result, arguments
@@ -81,6 +89,11 @@ from_host = function("shard_from_host_with", pointer, pointer, Shape, POINTER(Te
 forward = function("shard_forward", pointer, pointer, pointer)
 cross_entropy = function("shard_cross_entropy_with", pointer, pointer, pointer, pointer, pointer)
 backward = function("shard_backward", c_int, pointer)
+full = function("shard_full_with", pointer, Shape, c_double, pointer)
+head_forward = function("shard_linear_cross_entropy_forward_with", pointer, *[pointer] * 7)
+head_backward = function("shard_head_backward_with", c_int, *[pointer] * 6)
+head_saved_destroy = function("shard_head_saved_destroy", None, pointer)
+take_gradient_rows = function("shard_take_gradient_rows", c_int, pointer, TAKE_ROWS, pointer)
 step = function("shard_step", c_int, pointer)
 item = function("shard_item", c_double, pointer)
 release = function("shard_release", None, pointer)
@@ -104,6 +117,32 @@ def train(model, optimizer, steps):
         for tensor in (x, target, y, loss):
             release(tensor)
     return losses
+
+
+def take_rows():
+    """The head's forward and backward as a torch.autograd.Function calls them; the sum of the weight's gradient, by rows. The
+    derivatives by a row's logits add up to 0, and so do the rows of the gradient."""
+    labels = (c_int64 * 4)(7, 43, 99, 0)
+    x, weight = normal(Shape(4, 20), 0.0, 1.0, None), normal(Shape(100, 20), 0.0, 1.0, None)
+    target, dy = from_host(labels, Shape(4), byref(TensorOptions(dtype=INT64))), full(Shape(), 1.0, None)
+    saved, dx, dweight = pointer(), pointer(), pointer()
+    loss = head_forward(x, weight, None, target, None, byref(saved), None)
+    assert loss, last_error()
+    options = HeadBackwardOptions(deferred=True)
+    assert head_backward(saved, dy, byref(dx), byref(dweight), None, byref(options)) == 0, last_error()
+    head_saved_destroy(saved)
+    sums = {}
+
+    @TAKE_ROWS
+    def take(_, device, first, count, gradient):  # by several threads at a time
+        for i in range(count):
+            sums[first + i] = sum(gradient[20 * i:20 * (i + 1)])
+        return 0
+
+    assert take_gradient_rows(dweight, take, None) == 0, last_error()
+    assert sorted(sums) == list(range(100)) and max(sums.values()) > 0.1 and abs(sum(sums.values())) < 1e-4, sums
+    for tensor in (x, weight, target, dy, loss, dx, dweight):
+        release(tensor)
 
 
 def file_exchange(path, rank):
@@ -144,6 +183,7 @@ def main():
     tensors_destroy(parameters)
     assert optimizer, last_error()
     losses = train(model, optimizer, 20)
+    take_rows()
     assert save_module(model, sys.argv[2].encode()) == 0, last_error()
     found = inspect(sys.argv[2].encode(), None)
     assert tensors_count(found) == 4, last_error()

@@ -82,6 +82,20 @@ static void has_losses(shard_tensor *logits, shard_tensor *labels)
           "row margins");
 }
 
+static void has_head_calls(shard_tensor *x, shard_tensor *weight, shard_tensor *target)
+{
+    static const int64_t ones[] = {0, 1, 0, 3};
+    shard_tensor *pairs = shard_from_host(ones, SHARD_SHAPE(2, 2), .dtype = SHARD_INT64), *dy = shard_ones(SHARD_SCALAR), *dx;
+    shard_head_saved *saved;
+    check(shard_linear_cross_entropy_forward(x, weight, NULL, target, &saved) && saved, "shard_linear_cross_entropy_forward");
+    check(shard_head_backward(saved, dy, &dx, NULL, NULL) == SHARD_OK && dx, "shard_head_backward");
+    shard_head_saved_destroy(saved);
+    check(shard_linear_binary_cross_entropy_forward(x, weight, NULL, pairs, &saved, .pos_weight = NULL) && saved,
+          "shard_linear_binary_cross_entropy_forward");
+    check(shard_head_backward(saved, dy, NULL, &dx, NULL, .deferred = true) == SHARD_OK && dx, "its options");
+    shard_head_saved_destroy(saved);
+}
+
 static void computes(void)
 {
     int64_t labels[2] = {0, 3};
@@ -122,6 +136,7 @@ static void computes(void)
         check(shard_linear_cross_entropy(shard_reshape(x, SHARD_SHAPE(2, 4)), shard_ones(SHARD_SHAPE(4, 4)), NULL, target,
                                          .label_smoothing = 0.1) != NULL,
               "shard_linear_cross_entropy");
+        has_head_calls(shard_reshape(x, SHARD_SHAPE(2, 4)), shard_ones(SHARD_SHAPE(4, 4)), target);
     }
 }
 

@@ -23,6 +23,21 @@ SHARD_API shard_status shard_backward_from(shard_tensor *tensor, shard_tensor *g
 /* Clears a leaf's gradient; its memory may be kept for the next one. */
 SHARD_API void shard_zero_grad(shard_tensor *leaf);
 
+/* Takes the gradient of `count` rows of a matrix from `first` on: [count, columns] of float64 for a float64 matrix, else of
+ * float32, in the device's memory, which the function may write to. On a GPU work with it goes on the device's stream. A status
+ * other than SHARD_OK fails the call that it was given to. */
+typedef shard_status shard_take_rows(void *context, shard_device *device, int64_t first, int64_t count, void *gradient);
+
+/* Passes a gradient of a matrix to `take` in runs of rows, each row once, in any order and on the CPU from several threads at
+ * a time. A deferred gradient, as shard_grad of the weight of shard_nn_parallel_classifier or that of shard_head_backward, is
+ * computed run by run and is in memory at no time: rows are not rounded to a 16-bit matrix's dtype. The rows of a sample's
+ * classes (shard_sample_classes) are passed alone, others are zeros. A gradient in memory is copied in runs, and stays.
+ *
+ * `take` may write to these rows of the matrix itself, by the address of shard_data that was taken before: an optimizer of the
+ * caller's. A deferred gradient may then only be released or zeroed. Rows that were passed before an error remain passed.
+ * Errors: SHAPE, no floating matrix; UNSUPPORTED, in a graph's capture; those of `take`. Not collective. */
+SHARD_API shard_status shard_take_gradient_rows(shard_tensor *gradient, shard_take_rows *take, void *context);
+
 /* Switches the recording of operations in this thread on or off and returns the previous state, as
  * torch.set_grad_enabled. */
 SHARD_API bool shard_set_grad_enabled(bool enabled);

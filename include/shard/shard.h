@@ -11,6 +11,7 @@
 #include <shard/device.h>
 #include <shard/distributed.h>
 #include <shard/graph.h>
+#include <shard/head.h>
 #include <shard/models/resnet.h>
 #include <shard/nn.h>
 #include <shard/op.h>

@@ -76,6 +76,12 @@ struct shard_node {
     shard_node *next;          /* among those that are about to be freed */
 };
 
+/* The node that made a tensor, NULL for a leaf. */
+static inline shard_node *shard_node_of(const shard_tensor *tensor)
+{
+    return (shard_node *)tensor->history;
+}
+
 #define SHARD_INPUTS(...) \
     (int)(sizeof((shard_tensor *[]){__VA_ARGS__}) / sizeof(shard_tensor *)), (shard_tensor *[]){__VA_ARGS__}
 
@@ -117,6 +123,10 @@ shard_status shard_gradient_pending_sums(const shard_node *node, int input, cons
 /* The leaf's gradient buffer without its memory, to be dx[i] if another caller has
  * taken the gradient already (shard_rows). */
 shard_tensor *shard_gradient_taken(shard_node *node, int input);
+
+/* Runs the backward of one node for node->gradient, in a scope of its own: dx[i], which the caller releases, for each input
+ * that wants a gradient, else NULL. Neither sums nor adds up gradients. */
+shard_status shard_node_backward(shard_node *node, shard_tensor **dx);
 
 /* Calls the functions that watch a leaf's gradient: when it is complete, or before a caller that takes it
  * earlier. */

@@ -312,8 +312,7 @@ static shard_status deliver(shard_node *node, int input, shard_tensor *dx, const
     return edge->node ? add_to_node(edge->node, dx) : add_to_leaf(edge->leaf, dx);
 }
 
-/* Runs the node's backward. The caller releases dx[i]. */
-static shard_status compute(shard_node *node, shard_tensor **dx)
+shard_status shard_node_backward(shard_node *node, shard_tensor **dx)
 {
     shard_scope scope;
     shard_scope_open(&scope);
@@ -422,7 +421,7 @@ static shard_status step_back(const walk *w, shard_node *node)
     SHARD_TRY(prepare_gradient(w, node));
     shard_tensor *dx[SHARD_NODE_INPUTS] = {NULL};
     gradient_placement dy = {node->gradient->placement, node->gradient->pending};
-    shard_status status = compute(node, dx);
+    shard_status status = shard_node_backward(node, dx);
     shard_node_clear(node);
     node->spent = true;
     for (int i = 0; i < node->inputs; i++) {

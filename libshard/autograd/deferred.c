@@ -1,6 +1,7 @@
 #include "autograd/deferred.h"
 
 #include "autograd/node.h"
+#include "base/math.h"
 #include "device/graph.h"
 
 #include <stdlib.h>
@@ -119,4 +120,45 @@ shard_gradient_source *shard_source_of_matrix(const shard_tensor *gradient)
 {
     const deferred *d = deferred_of(gradient);
     return d && d->which == SHARD_SOURCE_MATRIX ? d->source : NULL;
+}
+
+/* ---- for the caller's functions ---- */
+
+enum { RUN_BYTES = 4 << 20 };
+
+/* Passes copies of runs of a gradient whose values are in memory. */
+static shard_status pass_values(shard_tensor *gradient, shard_take_rows *take, void *context)
+{
+    shard_device *device = shard_device_of(gradient);
+    shard_dtype dtype = gradient->dtype == SHARD_FLOAT64 ? SHARD_FLOAT64 : SHARD_FLOAT32;
+    int64_t rows = gradient->shape.dim[0], columns = gradient->shape.dim[1];
+    size_t width = (size_t)columns * shard_dtype_size(dtype), pitch = (size_t)columns * shard_dtype_size(gradient->dtype);
+    if (shard_numel(gradient) == 0)
+        return SHARD_OK;
+    int64_t most = shard_min(rows, (int64_t)(RUN_BYTES / width) + 1);
+    const char *from = shard_tensor_values(gradient);
+    void *run = from ? shard_device_allocate(device, SHARD_MEMORY_WORKSPACE, (size_t)most * width) : NULL;
+    shard_status status = run ? SHARD_OK : shard_last_status();
+    for (int64_t first = 0; first < rows && status == SHARD_OK; first += most) {
+        int64_t count = shard_min(most, rows - first);
+        status = device->ops->cast(device, count * columns, from + (size_t)first * pitch, gradient->dtype, run, dtype);
+        if (status == SHARD_OK)
+            status = take(context, device, first, count, run);
+    }
+    shard_device_release(device, SHARD_MEMORY_WORKSPACE, run, (size_t)most * width);
+    return status;
+}
+
+shard_status shard_take_gradient_rows(shard_tensor *gradient, shard_take_rows *take, void *context)
+{
+    static const char function[] = "shard_take_gradient_rows";
+    if (!gradient || !take)
+        return shard_null_argument(function, gradient ? "take" : "gradient");
+    if (gradient->shape.ndim != 2 || !shard_dtype_is_float(gradient->dtype))
+        return shard_error(SHARD_ERROR_SHAPE, "%s: a %s tensor of shape %s; a floating matrix is needed", function,
+                           shard_dtype_name(gradient->dtype), shard_shape_text(&gradient->shape));
+    SHARD_TRY(shard_graph_refuse(function));
+    shard_gradient_source *source = shard_source_of_matrix(gradient);
+    shard_status status = source ? shard_source_pass(source, take, context) : pass_values(gradient, take, context);
+    return status == SHARD_OK ? SHARD_OK : shard_error(status, "%s: the function that takes the rows failed", function);
 }

@@ -12,10 +12,6 @@
 
 #include "autograd/autograd.h"
 
-/* Takes the gradient of `count` rows from `first` on, [count, columns] of float64 for a float64 matrix, else of float32: it
- * was not rounded to a 16-bit matrix's dtype. Called by several threads at a time, for different rows, once for each row. */
-typedef shard_status shard_take_rows(void *context, shard_device *, int64_t first, int64_t count, void *gradient);
-
 typedef struct shard_gradient_source shard_gradient_source;
 
 enum { SHARD_SOURCE_MATRIX, SHARD_SOURCE_VECTOR, SHARD_SOURCE_GRADIENTS };
@@ -52,7 +48,8 @@ shard_gradient_source *shard_source_to_extend(const shard_node *node, int input)
 
 /* The source of a matrix's deferred gradient; NULL if its values are in memory. */
 shard_gradient_source *shard_source_of_matrix(const shard_tensor *gradient);
-/* Passes the matrix's gradient to `take`, and computes the source's other gradients, which are in memory then. */
+/* Passes the matrix's gradient to `take` as shard_take_gradient_rows, and computes the source's other gradients, which are in
+ * memory then. */
 shard_status shard_source_pass(shard_gradient_source *source, shard_take_rows *take, void *context);
 
 #endif

@@ -1,0 +1,92 @@
+/*
+ * shard/head.h: the losses of a linear layer without its logits (shard_linear_cross_entropy, shard_linear_binary_cross_entropy),
+ * as a forward and a backward that the caller calls: for programs with a record of their own, as a torch.autograd.Function or
+ * jax.custom_vjp, and for optimizers of the caller's. Nothing is recorded for shard_backward, and no operand needs to require a
+ * gradient.
+ *
+ *     forward     loss, and what the backward needs: a shard_head_saved, which the caller destroys
+ *     backward    dx, dweight and dbias from it and dy
+ *     rows        a deferred dweight is passed in runs of rows (shard_take_gradient_rows), and need never exist as a whole
+ *
+ * Values and gradients are those of the two functions, whose comments describe operands, options, placements and errors. Ranks
+ * that split the classes call the forward together; the backward and the rows communicate nothing. docs/losses.md has a program.
+ */
+#ifndef SHARD_HEAD_H
+#define SHARD_HEAD_H
+
+#include <shard/op.h>
+
+SHARD_BEGIN_C
+
+/*
+ * The state that a forward saves. It refers to x, weight, bias, target and the options' tensors, which may be released and may
+ * not be written to before the last backward: the backward refuses a tensor that was written to, except through shard_data,
+ * which the library does not notice. It also has a few numbers of each row, [rows, in] numbers, and up to an eighth of
+ * the weight's bytes in float32; these are in the memory statistics. No scope owns it. It belongs to one thread at a time. As
+ * ctx of a torch.autograd.Function.
+ */
+typedef struct shard_head_saved shard_head_saved;
+
+/* The loss of shard_linear_cross_entropy. *saved becomes its state, which the caller destroys; NULL after an error. NULL for
+ * saved: the loss alone, as in evaluation. *label_rank (NULL: not wanted) is as for shard_linear_cross_entropy. Collective over
+ * the weight's group if it is split. */
+#define shard_linear_cross_entropy_forward(x, weight, bias, target, ...)                                                         \
+    SHARD_GIVEN(shard_linear_cross_entropy_forward_with(                                                                         \
+        x, weight, bias, target, SHARD_OPTIONS_BEFORE(shard_cross_entropy_options, SHARD_CROSS_ENTROPY_OPTIONS, __VA_ARGS__),    \
+        NULL))
+SHARD_API shard_tensor *shard_linear_cross_entropy_forward_with(shard_tensor *x, shard_tensor *weight, shard_tensor *bias,
+                                                                shard_tensor *target, const shard_cross_entropy_options *options,
+                                                                shard_head_saved **saved, shard_tensor **label_rank);
+
+/* The same for shard_linear_binary_cross_entropy, of pairs and with a reduction: a floating target and SHARD_REDUCTION_NONE,
+ * which have logits, are refused (UNSUPPORTED). Collective over the weight's group if it is split. */
+#define shard_linear_binary_cross_entropy_forward(x, weight, bias, target, ...)                                                  \
+    SHARD_GIVEN(shard_linear_binary_cross_entropy_forward_with(                                                                  \
+        x, weight, bias, target,                                                                                                 \
+        SHARD_OPTIONS_BEFORE(shard_binary_cross_entropy_options, SHARD_BINARY_CROSS_ENTROPY_OPTIONS, __VA_ARGS__)))
+SHARD_API shard_tensor *shard_linear_binary_cross_entropy_forward_with(shard_tensor *x, shard_tensor *weight, shard_tensor *bias,
+                                                                       shard_tensor *target,
+                                                                       const shard_binary_cross_entropy_options *options,
+                                                                       shard_head_saved **saved);
+
+typedef struct shard_head_backward_options {
+    size_t size;
+    bool accumulate; /* gradients are added to *dweight and *dbias where these are not NULL: of micro-batches; false */
+    bool deferred;   /* dweight and dbias are deferred: computed when their values are needed, or passed in rows; false */
+} shard_head_backward_options;
+#define SHARD_HEAD_BACKWARD_OPTIONS_VALUES sizeof(shard_head_backward_options), false, false
+#define SHARD_HEAD_BACKWARD_OPTIONS_INIT                                                                                         \
+    {                                                                                                                            \
+        SHARD_HEAD_BACKWARD_OPTIONS_VALUES                                                                                       \
+    }
+/*
+ * The gradients of a loss, where dy is the gradient with respect to it: a tensor of its shape, dtype and device. Each of dx,
+ * dweight and dbias that is not NULL becomes a new tensor of the operand's shape and dtype; NULL after an error, and *dbias
+ * without a bias. A gradient that is not wanted is not computed. Can be called again for the same state.
+ *
+ * Where the weight is split along classes, dweight and dbias are those of the local classes, complete, and split as the weight;
+ * dx is PARTIAL over the weight's group: shard_reduce_from_group, or a collective of the caller's, sums it. Where the rows of x
+ * are split, dx is split as x, and dweight and dbias are of the local rows.
+ *
+ * .accumulate: *dweight and *dbias are NULL at first, and then the tensors that the call before has set, or others like the
+ * weight and the bias. The sum in memory is of the weight's dtype. After an error they may have a part of it.
+ * .deferred: *dweight has a shape and no memory. It refers to the weight, which may not be written to before the values are
+ * taken, and keeps a copy of x; the state may be destroyed. With .accumulate the rows of several calls with the same weight and
+ * options add up without memory for the sum; else, and in a graph's capture, the gradient is computed as a whole.
+ *
+ * Errors: ARGUMENT, a tensor that was written to since the forward; SHAPE; UNSUPPORTED, a PARTIAL dy. Not collective, unless
+ * stage 3 partitions the weight (parallel.h). As a torch.autograd.Function's backward.
+ */
+#define shard_head_backward(saved, dy, dx, dweight, ...)                                                                         \
+    SHARD_GIVEN(shard_head_backward_with(saved, dy, dx, dweight,                                                                 \
+                                         SHARD_OPTIONS(shard_head_backward_options, SHARD_HEAD_BACKWARD_OPTIONS, __VA_ARGS__)))
+SHARD_API shard_status shard_head_backward_with(shard_head_saved *saved, shard_tensor *dy, shard_tensor **dx,
+                                                shard_tensor **dweight, shard_tensor **dbias,
+                                                const shard_head_backward_options *options);
+
+/* NULL is fine. Not collective. */
+SHARD_API void shard_head_saved_destroy(shard_head_saved *saved);
+
+SHARD_END_C
+
+#endif
