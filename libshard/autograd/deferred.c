@@ -1,6 +1,7 @@
 #include "autograd/deferred.h"
 
 #include "autograd/node.h"
+#include "comm/comm.h"
 #include "device/graph.h"
 
 #include <stdlib.h>
@@ -10,6 +11,7 @@ typedef struct deferred {
     shard_storage *storage;          /* that has it */
     shard_gradient_source *source;   /* a reference; NULL once the values are in memory */
     int which;
+    bool placed; /* in a storage that others keep */
 } deferred;
 
 void shard_gradient_source_unref(shard_gradient_source *source)
@@ -30,7 +32,7 @@ static void forget_source(deferred *d)
 /* ---- computing ---- */
 
 /* Allocates the memory of the source's deferred gradients, and computes them. With `take` the matrix's has no memory. */
-static shard_status compute(shard_gradient_source *source, shard_take_rows *take, void *context)
+static shard_status compute(shard_gradient_source *source, shard_range rows, shard_take_rows *take, void *context)
 {
     void *memory[SHARD_SOURCE_GRADIENTS] = {NULL};
     shard_status status = source->type->check(source);
@@ -38,9 +40,11 @@ static shard_status compute(shard_gradient_source *source, shard_take_rows *take
         shard_storage *storage = source->gradient[i];
         memory[i] = storage ? shard_storage_allocate(storage) : NULL;
         status = storage && !memory[i] ? shard_last_status() : SHARD_OK;
+        if (memory[i] && take)
+            status = storage->device->ops->zero(storage->device, memory[i], storage->bytes);
     }
     if (status == SHARD_OK)
-        status = source->type->compute(source, memory, take, context);
+        status = source->type->compute(source, rows, memory, take, context);
     for (int i = 0; i < SHARD_SOURCE_GRADIENTS; i++) {
         shard_storage *storage = memory[i] ? source->gradient[i] : NULL;
         if (storage && status != SHARD_OK)
@@ -51,10 +55,10 @@ static shard_status compute(shard_gradient_source *source, shard_take_rows *take
     return status;
 }
 
-shard_status shard_source_pass(shard_gradient_source *source, shard_take_rows *take, void *context)
+shard_status shard_source_pass(shard_gradient_source *source, shard_range rows, shard_take_rows *take, void *context)
 {
     source->references++;
-    shard_status status = compute(source, take, context);
+    shard_status status = compute(source, rows, take, context);
     shard_gradient_source_unref(source);
     return status;
 }
@@ -64,7 +68,7 @@ static shard_status start(shard_materializer *materializer)
     deferred *d = (deferred *)materializer;
     if (!d->source)
         return shard_error(SHARD_ERROR_INTERNAL, "a deferred gradient was evicted after it was computed");
-    return shard_source_pass(d->source, NULL, NULL);
+    return shard_source_pass(d->source, (shard_range){0}, NULL, NULL);
 }
 
 static void destroy(shard_materializer *materializer)
@@ -79,20 +83,50 @@ static void destroy(shard_materializer *materializer)
 
 bool shard_may_defer(const shard_node *node, int input)
 {
-    const shard_tensor *leaf = node->edge[input].leaf;
-    return leaf && leaf->leaf->defers_grad && !leaf->leaf->grad_ready && !leaf->leaf->grad_watches && !shard_is_capturing();
+    const shard_leaf *leaf = node->edge[input].leaf ? node->edge[input].leaf->leaf : &shard_no_leaf;
+    bool taken = leaf->grad_ready || leaf->grad_watches;
+    return leaf->defers_grad && (leaf->gathers_grad || !taken) && !shard_is_capturing();
+}
+
+/* Ends what makes the storage's values, and frees its memory. */
+static void detach(shard_storage *storage)
+{
+    if (storage->materializer)
+        storage->materializer->destroy(storage->materializer);
+    else
+        shard_storage_give_back(storage);
+    storage->materializer = NULL;
+}
+
+void shard_drop_deferred(shard_tensor *tensor)
+{
+    shard_leaf *leaf = tensor->leaf;
+    const shard_materializer *materializer = leaf->grad ? leaf->grad->storage->materializer : NULL;
+    if (!materializer || materializer->start != start)
+        return;
+    if (((const deferred *)materializer)->placed) {
+        detach(leaf->grad->storage);
+        return;
+    }
+    shard_tensor_unref(leaf->grad);
+    leaf->grad = NULL;
 }
 
 shard_tensor *shard_make_deferred(shard_node *node, int input, shard_gradient_source *source, int which)
 {
-    shard_tensor *gradient = shard_make_gradient(node, input);
+    const shard_leaf *leaf = node->edge[input].leaf->leaf;
+    bool placed = leaf->gathers_grad;
+    shard_tensor *gradient = placed ? shard_gradient_taken(node, input) : shard_make_gradient(node, input);
     deferred *d = gradient ? shard_calloc(1, sizeof *d) : NULL;
     if (!d)
         return NULL;
+    if (placed)
+        detach(gradient->storage);
     *d = (deferred){.materializer = {.start = start, .destroy = destroy, .local = true},
                     .storage = gradient->storage,
                     .source = source,
-                    .which = which};
+                    .which = which,
+                    .placed = placed};
     source->references++;
     source->gradient[which] = gradient->storage;
     gradient->storage->materializer = &d->materializer;
@@ -115,8 +149,34 @@ shard_gradient_source *shard_source_to_extend(const shard_node *node, int input)
     return d && !sums_parts && shard_pending_sums_equal(&leaf->grad->pending, &node->gradient->pending) ? d->source : NULL;
 }
 
+shard_gradient_source *shard_source_of(const shard_tensor *gradient)
+{
+    const deferred *d = deferred_of(gradient);
+    return d ? d->source : NULL;
+}
+
 shard_gradient_source *shard_source_of_matrix(const shard_tensor *gradient)
 {
     const deferred *d = deferred_of(gradient);
     return d && d->which == SHARD_SOURCE_MATRIX ? d->source : NULL;
+}
+
+/* ---- replicas ---- */
+
+shard_status shard_source_gather(shard_gradient_source *source, shard_group *group, size_t bytes, double scale, bool *gathered)
+{
+    int ranks = shard_group_size(group);
+    shard_source_facts mine = {0}, all[ranks];
+    *gathered = false;
+    if (source && shard_last_status() == SHARD_OK && source->type->check(source) == SHARD_OK)
+        source->type->describe(source, &mine);
+    SHARD_TRY(shard_group_exchange(group, &mine, sizeof mine, all));
+    size_t sum = 0;
+    for (int rank = 0; rank < ranks; rank++) {
+        sum += (size_t)all[rank].bytes;
+        if (all[rank].hash == 0 || all[rank].hash != mine.hash)
+            return SHARD_OK;
+    }
+    *gathered = sum <= bytes;
+    return *gathered ? source->type->gather(source, group, all, scale) : SHARD_OK;
 }
