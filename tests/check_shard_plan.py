@@ -43,6 +43,10 @@ RUNS = [
     (1, "--classes 20000 --head fused", "--num-classes 20000 --head fused"),
     (2, "--classes 40000 --head fused --precision amp", f"--num-classes 40000 --enable-amp-mode bf16 {COLUMN}"),
     (4, "--classes 40000 --model 2 --head fused", f"--num-classes 40000 --head fused --model-parallel-size 2 {COLUMN}"),
+    (4, "--classes 40000 --model 2 --head fused --zero 1",
+     f"--num-classes 40000 --head fused --model-parallel-size 2 --enable-zero-optim 1 {COLUMN}"),
+    (4, "--classes 40000 --model 2 --head fused --accumulate 2",
+     f"--num-classes 40000 --head fused --model-parallel-size 2 --accumulate 2 {COLUMN}"),
 ]
 # Ranks, classes, features, batch of all ranks, head, state, dtype of weight and state: of a head alone.
 HEADS = [
@@ -94,9 +98,14 @@ def check_answers(ask):
     assert [round(one / sent[0], 6) for one in sent] == [1, 1.5, 2.5, 6], sent
     backbone = [ask(f"{options} --classes 100000 --head-dtype {dtype}")["seconds"]["backbone"] for dtype in ("float32", "bfloat16")]
     assert backbone[0] == backbone[1], backbone
-    moved = [ask(f"{options} --classes 80000 --optimizer none --model {model}")["head_bytes_moved"] for model in (8, 4)]
-    weight = 4 * 10000 * 2048
-    assert abs(moved[0] - 3 * weight) < 0.1 * weight and abs(moved[1] - 12 * weight) < 0.1 * weight, (moved, weight)
+    head = "--classes 80000 --optimizer none --model"
+    alone, replicated, whole = (ask(f"{options} {head} {model}") for model in ("8", "4", "4 --zero 2"))
+    moved, weight = [one["head_bytes_moved"] for one in (alone, replicated, whole)], 4 * 10000 * 2048
+    assert all(abs(one - times * weight) < 0.1 * weight for one, times in zip(moved, (3, 6, 12))), (moved, weight)
+    sent = replicated["wire_bytes"]["replicas of the head"]
+    assert sent == 0.5 * 256 * (4 * 2048 + 32), sent
+    assert replicated["bytes_by_kind"]["gradients"]["head"] < weight / 10 < whole["bytes_by_kind"]["gradients"]["head"], replicated
+    assert replicated["operations"]["head"] == 1.5 * alone["operations"]["head"], (replicated, alone)
 
 
 def check_refusals(shard_plan):

@@ -102,7 +102,7 @@ class Run:
                 whole = self.of_bucket(bucket, bucket.bytes, PARAMETERS)
                 self.of_bucket(bucket, bucket.local_bytes, PARAMETERS)
                 drop(whole)
-            if plan.zero < 2:
+            if plan.zero < 2 and not bucket.defers:
                 bucket.gradient = self.of_bucket(bucket, bucket.bytes, GRADIENTS)
         for parameter in self.parameters:  # the others have memory when they are needed
             if not parameter.bucket:
@@ -144,7 +144,7 @@ class Run:
         """Memory for it; a block that becomes the gradient where there was none."""
         bucket = parameter.bucket
         if bucket and not bucket.gradient:
-            bucket.gradient = self.of_bucket(bucket, bucket.bytes, BUCKETS)
+            bucket.gradient = self.of_bucket(bucket, bucket.bytes, GRADIENTS if bucket.defers else BUCKETS)
         if bucket or parameter.gradient:
             return
         parameter.gradient = self.block(parameter.bytes * (self.plan.sample if parameter.rows else 1), ACTIVATIONS, parameter.part)
@@ -169,7 +169,7 @@ class Run:
             bucket.local = self.of_bucket(bucket, bucket.local_bytes, GRADIENTS)
         if self.plan.zero >= 2 and bucket.gradient:
             bucket.gradient = drop(bucket.gradient)
-        if self.overlaps and self.last:
+        if self.overlaps and self.last and not (bucket.defers and self.gathers):
             self.make_state(bucket.parameters, bucket.local_bytes / bucket.bytes)
 
     def make_state(self, parameters, share=1):
@@ -343,6 +343,25 @@ class Run:
     def streamed(self):
         return bool(self.weight.bucket and self.weight.bucket.streamed)
 
+    @property
+    def row_bytes(self):
+        """Of a row of the batch that a deferred gradient is computed from."""
+        return self.plan.model.features * self.head_element + 32
+
+    @property
+    def gathered_rows(self):
+        return self.weight.bucket.ranks * self.plan.accumulate * self.plan.rows
+
+    @property
+    def gathers(self):
+        """Whether replicas gather their rows, which are the same sample of the classes only if it is all of them."""
+        bucket = self.weight.bucket
+        return bool(bucket and bucket.defers and self.plan.sample == 1 and self.gathered_rows * self.row_bytes <= self.weight.bytes)
+
+    @property
+    def deferred(self):
+        return self.plan.fused and (not self.weight.bucket or self.gathers)
+
     def stream_values(self):
         if self.plan.amp:
             cast = self.block(self.row_block() // 2, WORKSPACE, HEAD)
@@ -387,9 +406,9 @@ class Run:
         drop(cast + [record["x"], record["logits"]] + record["copies"])
         return dx
 
-    def lane_bytes(self, backward):
+    def lane_bytes(self, backward, rows=None):
         """The workspace of a sweep: of the CPU's on one thread."""
-        rows, features = self.plan.rows, self.plan.model.features
+        rows, features = rows or self.plan.rows, self.plan.model.features
         if self.plan.gpu or rows > MOST_FUSED_ROWS:
             tile = min(max(GPU_TILE // (4 * max(rows + 1, features // 2)) // 256 * 256, 256), self.computed)
             narrow = self.head_element == 2
@@ -404,7 +423,7 @@ class Run:
 
     def stash_bytes(self):
         rows, features = self.plan.rows, self.plan.model.features
-        if self.plan.gpu or rows > MOST_FUSED_ROWS:
+        if self.plan.gpu or rows > MOST_FUSED_ROWS or (self.weight.bucket and self.weight.bucket.defers):
             return 0
         pitch, wide, size = round_up(rows, 16), round_up(features, 16), self.head_element
         tile = min(max(384 * 1024 // (size * wide) // 24 * 24, 48), 768)
@@ -426,17 +445,21 @@ class Run:
     def fused_backward(self, record):
         plan = self.plan
         dx = self.block(plan.rows * plan.model.features * self.head_element)
-        if self.weight.bucket:
+        if not self.deferred:
             self.need(self.weight)
             self.gradient(self.weight)
             self.gradient(self.bias)
             self.memory.scratch(HEAD, self.lane_bytes(True))
             record["stash"].drop()
         else:
-            rows = self.block(plan.rows * (plan.model.features * self.head_element + 32), GRADIENTS, HEAD)
+            rows = self.block(plan.rows * self.row_bytes, GRADIENTS, HEAD)
             if self.source:
                 drop([record["stash"], self.source.pop()])  # a stash is of one micro-batch
             self.source += [rows] if self.adds else [rows, record["stash"]]
+            if self.gathers and self.last:
+                gathered = self.block(self.gathered_rows * self.row_bytes, GRADIENTS, HEAD)
+                drop(self.source)
+                self.source = [gathered]
         drop([record["x"], record["sums"]])
         return dx
 
@@ -456,7 +479,7 @@ class Run:
         drop([features, own] if plan.split > 1 else [features])
         self.copies = drop(self.copies)
         g = (self.fused_backward if fused else self.plain_backward)(record)
-        if not self.source:
+        if not self.source or self.gathers:
             self.done(self.weight, self.bias)
         if plan.split > 1:
             of_images = self.block(plan.images * plan.model.features * self.head_element)
@@ -470,9 +493,11 @@ class Run:
             self.adds, self.last = i > 0, i + 1 == micro_batches
             self.micro_batch()
         self.make_state([one for one in self.parameters if not one.bucket or not self.overlaps])
+        if self.source and self.gathers:
+            self.make_state([self.weight, self.bias], self.weight.bucket.local_bytes / self.weight.bucket.bytes)
         if self.source:
             bias = self.block(self.bias.bytes, GRADIENTS, HEAD)
-            self.memory.scratch(HEAD, self.lane_bytes(True))
+            self.memory.scratch(HEAD, self.lane_bytes(True, self.gathers and self.gathered_rows))
             self.source = drop([bias, *self.source])
 
     def run(self):

@@ -106,8 +106,9 @@ class AnyModel:
 # ---- buckets of the engine ----
 
 class Bucket:
-    def __init__(self, ranks, dtype, streamed):
-        self.ranks, self.dtype, self.streamed, self.parameters = ranks, dtype, streamed, []
+    def __init__(self, ranks, dtype, streamed, defers):
+        self.ranks, self.dtype, self.parameters = ranks, dtype, []
+        self.streamed, self.defers, self.alone = streamed, defers, streamed or defers
         self.gradient = self.values = self.local = None
         self.evictable, self.waiting = False, set()
 
@@ -130,21 +131,22 @@ def make_buckets(parameters, ranks_of, plan):
     buckets, index = [], {id(parameter): i for i, parameter in enumerate(parameters)}
     for parameter in reversed(parameters):
         ranks, streamed, found = ranks_of(parameter), is_streamed(parameter, plan), None
+        defers = plan.fused and plan.zero < 2 and parameter.part == HEAD
         if ranks == 1:
             continue
         alike = [bucket for bucket in buckets
-                 if (bucket.ranks, bucket.dtype) == (ranks, parameter.dtype) and not bucket.streamed and not streamed]
+                 if (bucket.ranks, bucket.dtype) == (ranks, parameter.dtype) and not (bucket.alone or streamed or defers)]
         if alike:
             last = alike[-1]
             filled = sum(one.even for one in last.parameters) * SIZES[last.dtype]
             ends = last.parameters[-1].module != parameter.module
             found = last if filled < plan.bucket_bytes * (1 if ends else 2) else None
         if not found:
-            found = Bucket(ranks, parameter.dtype, streamed)
+            found = Bucket(ranks, parameter.dtype, streamed, defers)
             buckets.append(found)
         found.parameters.append(parameter)
         parameter.bucket = found
     for bucket in buckets:
         bucket.lay_out(plan.zero)
-    last = lambda bucket: index[id(bucket.parameters[-1])] + (1.5 if bucket.streamed else 0)  # with its bias
+    last = lambda bucket: index[id(bucket.parameters[-1])] + (1.5 if bucket.alone and bucket.parameters[0].rows else 0)  # with its bias
     return sorted(buckets, key=last, reverse=True)

@@ -101,7 +101,15 @@ SHARD_API shard_tensor *shard_parallel_linear(shard_tensor *x, shard_tensor *wei
  *   - the gradient of weight and bias that this loss gives is computed when it is needed. shard_step does not need it: it
  *     computes the gradient for some rows of the weight at a time, and updates them. The norm of shard_clip_grad_norm and
  *     the check of a gradient scaler pass over the gradient in the same way, each at the cost of another pass. LARS and
- *     LAMB, shard_clip_grad_value, shard_grad, data parallel and ZeRO compute it as a whole.
+ *     LAMB, shard_clip_grad_value and shard_grad compute it as a whole.
+ *   - with data parallel and in ZeRO's stage 1, replicas gather the rows of their batches when a backward is reduced, features
+ *     and a few numbers for each, and shard_step computes the gradient of all of them: in stage 1 for the local rows of the
+ *     weight alone, also with overlap. shard_clip_grad_norm then computes these rows of the bias's gradient, and zeros for the
+ *     others. The gradient is computed as a whole, in each rank's memory, and summed over the replicas
+ *       - if the rows of all replicas have more bytes than it;
+ *       - if the backward of some replica does not reach the layer, or replicas differ in the loss's options, class weights or
+ *         sample of classes;
+ *       - in stages 2 and 3, and where weight and bias are not both averaged.
  * Values and gradients are those of shard_nn_parallel_linear, apart from the rounding of shard_linear_cross_entropy. They
  * cannot be computed after weight, bias or class weights were written to: an error (ARGUMENT) says so. A loss does not see what
  * was written through shard_data of the logits; it sees shard_copy_from_host. shard_zero_grad and shard_step free the tensor of

@@ -6,6 +6,7 @@
  */
 #include "autograd/node.h"
 
+#include "autograd/deferred.h"
 #include "comm/function.h"
 #include "device/graph.h"
 
@@ -171,7 +172,7 @@ static shard_status add_to_leaf(shard_tensor *tensor, shard_tensor *gradient)
         if (status != SHARD_OK)
             return shard_tensor_unref(gradient), status;
     }
-    if (leaf->grad && !leaf->has_grad && gradient->storage->materializer) {
+    if (leaf->grad && !leaf->has_grad && gradient->storage->materializer && !is_gradient_buffer(leaf, gradient)) {
         shard_tensor_unref(leaf->grad);
         leaf->grad = NULL;
     }
@@ -237,10 +238,7 @@ void shard_zero_grad(shard_tensor *tensor)
         return;
     shard_graph_count_gradients(-leaf->has_grad);
     leaf->has_grad = false;
-    if (leaf->grad && leaf->grad->storage->materializer) {
-        shard_tensor_unref(leaf->grad); /* a deferred gradient, which is not kept for the next one */
-        leaf->grad = NULL;
-    }
+    shard_drop_deferred(tensor);
     if (leaf->grad)
         leaf->grad->pending = (shard_pending_sums){0};
 }

@@ -2,6 +2,8 @@
 
 #include "autograd/node.h"
 #include "base/math.h"
+#include "base/memory.h"
+#include "comm/comm.h"
 #include "device/graph.h"
 
 #include <stdlib.h>
@@ -11,6 +13,7 @@ typedef struct deferred {
     shard_storage *storage;          /* that has it */
     shard_gradient_source *source;   /* a reference; NULL once the values are in memory */
     int which;
+    bool placed; /* in a storage that others keep */
 } deferred;
 
 void shard_gradient_source_unref(shard_gradient_source *source)
@@ -31,7 +34,7 @@ static void forget_source(deferred *d)
 /* ---- computing ---- */
 
 /* Allocates the memory of the source's deferred gradients, and computes them. With `take` the matrix's has no memory. */
-static shard_status compute(shard_gradient_source *source, shard_take_rows *take, void *context)
+static shard_status compute(shard_gradient_source *source, shard_range rows, shard_take_rows *take, void *context)
 {
     void *memory[SHARD_SOURCE_GRADIENTS] = {NULL};
     shard_status status = source->type->check(source);
@@ -39,9 +42,11 @@ static shard_status compute(shard_gradient_source *source, shard_take_rows *take
         shard_storage *storage = source->gradient[i];
         memory[i] = storage ? shard_storage_allocate(storage) : NULL;
         status = storage && !memory[i] ? shard_last_status() : SHARD_OK;
+        if (memory[i] && take)
+            status = storage->device->ops->zero(storage->device, memory[i], storage->bytes);
     }
     if (status == SHARD_OK)
-        status = source->type->compute(source, memory, take, context);
+        status = source->type->compute(source, rows, memory, take, context);
     for (int i = 0; i < SHARD_SOURCE_GRADIENTS; i++) {
         shard_storage *storage = memory[i] ? source->gradient[i] : NULL;
         if (storage && status != SHARD_OK)
@@ -52,10 +57,10 @@ static shard_status compute(shard_gradient_source *source, shard_take_rows *take
     return status;
 }
 
-shard_status shard_source_pass(shard_gradient_source *source, shard_take_rows *take, void *context)
+shard_status shard_source_pass(shard_gradient_source *source, shard_range rows, shard_take_rows *take, void *context)
 {
     source->references++;
-    shard_status status = compute(source, take, context);
+    shard_status status = compute(source, rows, take, context);
     shard_gradient_source_unref(source);
     return status;
 }
@@ -65,7 +70,7 @@ static shard_status start(shard_materializer *materializer)
     deferred *d = (deferred *)materializer;
     if (!d->source)
         return shard_error(SHARD_ERROR_INTERNAL, "a deferred gradient was evicted after it was computed");
-    return shard_source_pass(d->source, NULL, NULL);
+    return shard_source_pass(d->source, (shard_range){0}, NULL, NULL);
 }
 
 static void destroy(shard_materializer *materializer)
@@ -80,20 +85,50 @@ static void destroy(shard_materializer *materializer)
 
 bool shard_may_defer(const shard_node *node, int input)
 {
-    const shard_tensor *leaf = node->edge[input].leaf;
-    return leaf && leaf->leaf->defers_grad && !leaf->leaf->grad_ready && !leaf->leaf->grad_watches && !shard_is_capturing();
+    const shard_leaf *leaf = node->edge[input].leaf ? node->edge[input].leaf->leaf : &shard_no_leaf;
+    bool taken = leaf->grad_ready || leaf->grad_watches;
+    return leaf->defers_grad && (leaf->gathers_grad || !taken) && !shard_is_capturing();
+}
+
+/* Ends what makes the storage's values, and frees its memory. */
+static void detach(shard_storage *storage)
+{
+    if (storage->materializer)
+        storage->materializer->destroy(storage->materializer);
+    else
+        shard_storage_give_back(storage);
+    storage->materializer = NULL;
+}
+
+void shard_drop_deferred(shard_tensor *tensor)
+{
+    shard_leaf *leaf = tensor->leaf;
+    const shard_materializer *materializer = leaf->grad ? leaf->grad->storage->materializer : NULL;
+    if (!materializer || materializer->start != start)
+        return;
+    if (((const deferred *)materializer)->placed) {
+        detach(leaf->grad->storage);
+        return;
+    }
+    shard_tensor_unref(leaf->grad);
+    leaf->grad = NULL;
 }
 
 shard_tensor *shard_make_deferred(shard_node *node, int input, shard_gradient_source *source, int which)
 {
-    shard_tensor *gradient = shard_make_gradient(node, input);
+    const shard_leaf *leaf = node->edge[input].leaf->leaf;
+    bool placed = leaf->gathers_grad;
+    shard_tensor *gradient = placed ? shard_gradient_taken(node, input) : shard_make_gradient(node, input);
     deferred *d = gradient ? shard_calloc(1, sizeof *d) : NULL;
     if (!d)
         return NULL;
+    if (placed)
+        detach(gradient->storage);
     *d = (deferred){.materializer = {.start = start, .destroy = destroy, .local = true},
                     .storage = gradient->storage,
                     .source = source,
-                    .which = which};
+                    .which = which,
+                    .placed = placed};
     source->references++;
     source->gradient[which] = gradient->storage;
     gradient->storage->materializer = &d->materializer;
@@ -114,6 +149,12 @@ shard_gradient_source *shard_source_to_extend(const shard_node *node, int input)
     const deferred *d = leaf->has_grad ? deferred_of(leaf->grad) : NULL;
     bool sums_parts = edge->placement.kind != SHARD_SPLIT && node->gradient->placement.kind == SHARD_SPLIT;
     return d && !sums_parts && shard_pending_sums_equal(&leaf->grad->pending, &node->gradient->pending) ? d->source : NULL;
+}
+
+shard_gradient_source *shard_source_of(const shard_tensor *gradient)
+{
+    const deferred *d = deferred_of(gradient);
+    return d ? d->source : NULL;
 }
 
 shard_gradient_source *shard_source_of_matrix(const shard_tensor *gradient)
@@ -159,6 +200,32 @@ shard_status shard_take_gradient_rows(shard_tensor *gradient, shard_take_rows *t
                            shard_dtype_name(gradient->dtype), shard_shape_text(&gradient->shape));
     SHARD_TRY(shard_graph_refuse(function));
     shard_gradient_source *source = shard_source_of_matrix(gradient);
-    shard_status status = source ? shard_source_pass(source, take, context) : pass_values(gradient, take, context);
+    shard_status status = source ? shard_source_pass(source, (shard_range){0, gradient->shape.dim[0]}, take, context)
+                                 : pass_values(gradient, take, context);
     return status == SHARD_OK ? SHARD_OK : shard_error(status, "%s: the function that takes the rows failed", function);
+}
+
+/* ---- replicas ---- */
+
+shard_status shard_source_gather(shard_gradient_source *source, shard_group *group, size_t bytes, double scale, bool *gathered)
+{
+    int ranks = shard_group_size(group);
+    shard_source_facts mine = {0}, *all = shard_calloc((size_t)ranks, sizeof *all);
+    *gathered = false;
+    if (!all)
+        return shard_group_fail(group);
+    if (source && shard_last_status() == SHARD_OK && source->type->check(source) == SHARD_OK)
+        source->type->describe(source, &mine);
+    shard_status status = shard_group_exchange(group, &mine, sizeof mine, all);
+    size_t sum = 0;
+    bool alike = status == SHARD_OK;
+    for (int rank = 0; rank < ranks; rank++) {
+        sum += (size_t)all[rank].bytes;
+        alike = alike && all[rank].hash != 0 && all[rank].hash == mine.hash;
+    }
+    *gathered = alike && sum <= bytes;
+    if (*gathered)
+        status = source->type->gather(source, group, all, scale);
+    free(all);
+    return status;
 }

@@ -5,7 +5,8 @@
  * whole (optim/deferred.c).
  *
  * The storage of a deferred gradient has a materializer; other code needs to know nothing else. Computing is not
- * collective.
+ * collective, also with replicas: these gather what the source has, so that each computes the gradient of all of them
+ * (parallel/engine.c).
  */
 #ifndef SHARD_AUTOGRAD_DEFERRED_H
 #define SHARD_AUTOGRAD_DEFERRED_H
@@ -16,18 +17,30 @@ typedef struct shard_gradient_source shard_gradient_source;
 
 enum { SHARD_SOURCE_MATRIX, SHARD_SOURCE_VECTOR, SHARD_SOURCE_GRADIENTS };
 
+/* A replica's source, compared before the replicas gather. Nothing that is gathered already counts. */
+typedef struct shard_source_facts {
+    uint64_t hash;       /* of all that must be the same on each replica; 0: there is no source */
+    int64_t rows, pairs; /* that the replica adds */
+    int64_t bytes;       /* of the source */
+} shard_source_facts;
+
 typedef struct shard_gradient_source_type {
     /* An error if what the gradients are computed from was written to. */
     shard_status (*check)(const shard_gradient_source *);
-    /* Writes the gradients to memory[SHARD_SOURCE_...], apart from those that are NULL. With `take` the matrix's
-     * gradient is passed to it. */
-    shard_status (*compute)(shard_gradient_source *, void *const *memory, shard_take_rows *take, void *context);
+    /* Writes the gradients to memory[SHARD_SOURCE_...], apart from those that are NULL. With `take` the gradient of these rows
+     * of the matrix is passed to it, and of the vector the same rows are written. */
+    shard_status (*compute)(shard_gradient_source *, shard_range rows, void *const *memory, shard_take_rows *take, void *context);
+    shard_status (*describe)(shard_gradient_source *, shard_source_facts *facts);
+    /* Replaces the rows that were added since the last call by those of all ranks, each times that rank's `scale`. facts: of
+     * each rank. Collective over the group, also after an error. */
+    shard_status (*gather)(shard_gradient_source *, shard_group *, const shard_source_facts *facts, double scale);
     void (*destroy)(shard_gradient_source *);
 } shard_gradient_source_type;
 
 struct shard_gradient_source {
     const shard_gradient_source_type *type;
     int references;
+    bool gathered;                                   /* since rows were added */
     shard_storage *gradient[SHARD_SOURCE_GRADIENTS]; /* deferred gradients, which have the references; NULL: none */
 };
 
@@ -44,12 +57,21 @@ shard_tensor *shard_make_deferred(shard_node *node, int input, shard_gradient_so
  * sums; NULL: none. */
 shard_gradient_source *shard_source_to_extend(const shard_node *node, int input);
 
-/* ---- for optimizers ---- */
+/* Makes the leaf's gradient, which has no value any more, an ordinary one, or NULL if it is not of an engine's memory. */
+void shard_drop_deferred(shard_tensor *leaf);
 
-/* The source of a matrix's deferred gradient; NULL if its values are in memory. */
+/* ---- for optimizers and engines ---- */
+
+/* The source of a deferred gradient; NULL if its values are in memory. */
+shard_gradient_source *shard_source_of(const shard_tensor *gradient);
+/* The same, of a matrix. */
 shard_gradient_source *shard_source_of_matrix(const shard_tensor *gradient);
-/* Passes the matrix's gradient to `take` as shard_take_gradient_rows, and computes the source's other gradients, which are in
- * memory then. */
-shard_status shard_source_pass(shard_gradient_source *source, shard_take_rows *take, void *context);
+/* Of replicas: gathers what the source (NULL: none) of the gradient of a matrix of `bytes` has, each rank's times its `scale`.
+ * *gathered is set to whether that was done: not if the ranks' sources differ, or if they have more bytes together than the
+ * gradient, which may as well be in memory. Collective over the group, also after an error. */
+shard_status shard_source_gather(shard_gradient_source *source, shard_group *group, size_t bytes, double scale, bool *gathered);
+/* Passes the gradient of these rows of the matrix to `take` as shard_take_gradient_rows, and computes the source's other
+ * gradients, which are in memory then: of these rows, the others are 0. */
+shard_status shard_source_pass(shard_gradient_source *source, shard_range rows, shard_take_rows *take, void *context);
 
 #endif

@@ -87,7 +87,9 @@ static shard_tensor *gather_flat_ranges(const char *name, shard_tensor *tensor)
 {
     const shard_flat_range *range = shard_flat_range_of(tensor);
     int size = shard_group_size(range->group);
-    int64_t counts[size];
+    int64_t *counts = shard_calloc((size_t)size, sizeof *counts);
+    if (!counts)
+        return shard_group_fail(range->group), NULL;
     shard_tensor *all = shard_tensor_make(range->shape, tensor->dtype, shard_device_of(tensor));
     shard_range *ranges = shard_flat_ranges(name, tensor);
     for (int member = 0; member < size; member++)
@@ -97,7 +99,9 @@ static shard_tensor *gather_flat_ranges(const char *name, shard_tensor *tensor)
         all->placement = range->placement;
     const void *mine = shard_tensor_memory(tensor);
     void *memory = all ? shard_tensor_memory_to_write(all) : NULL;
-    if (shard_group_all_gather(range->group, shard_device_of(tensor), mine, memory, counts, tensor->dtype) == SHARD_OK)
+    shard_status status = shard_group_all_gather(range->group, shard_device_of(tensor), mine, memory, counts, tensor->dtype);
+    free(counts);
+    if (status == SHARD_OK)
         return all;
     shard_release(all);
     return NULL;

@@ -59,6 +59,8 @@ static shard_module *make_from(shard_layer_split split, bool classifies, shard_t
     shard_status status = shard_module_add_parameter(module, "weight", weight);
     if (status == SHARD_OK && bias)
         status = shard_module_add_parameter(module, "bias", bias);
+    for (int i = 0; i < 2 && classifies && status == SHARD_OK; i++) /* before data parallel takes them */
+        defer_gradient(i ? bias : weight);
     return shard_module_checked(module, status);
 }
 

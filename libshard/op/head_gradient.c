@@ -1,5 +1,7 @@
 #include "op/head_gradient.h"
 
+#include "base/hash.h"
+#include "base/memory.h"
 #include "op/op.h"
 
 #include <stdlib.h>
@@ -19,19 +21,27 @@ typedef struct head_source {
     shard_tensor *stash; /* of the forward of all rows; NULL: none */
     int64_t capacity;    /* rows */
     void *array[ARRAYS];
-    int64_t *pair; /* [2, head.pairs], whose rows count over all that were added */
+    int64_t *pair;                         /* [2, head.pairs], whose rows count over all that were added */
+    int64_t gathered_rows, gathered_pairs; /* the first ones, which all replicas have */
 } head_source;
 
-/* 0: there is no such array. */
+static shard_dtype array_dtype(const shard_head *head, int array)
+{
+    if (array == X || array == MARGIN_SHIFT)
+        return array == X ? head->dtype : shard_head_wide(head->dtype);
+    return array == TARGET ? SHARD_INT64 : SHARD_FLOAT64;
+}
+
+/* Elements of a row; 0: there is no such array. */
+static int64_t row_width(const shard_head *head, int array)
+{
+    bool absent = (head->binary && array != X && array != SCALE) || (array >= MARGIN_SHIFT && !head->margin_shift);
+    return absent ? 0 : array == X ? head->in : 1;
+}
+
 static size_t row_bytes(const shard_head *head, int array)
 {
-    if (head->binary && array != X && array != SCALE)
-        return 0;
-    if (array >= MARGIN_SHIFT && !head->margin_shift)
-        return 0;
-    if (array == MARGIN_SHIFT)
-        return shard_dtype_size(shard_head_wide(head->dtype));
-    return array == X ? (size_t)head->in * shard_dtype_size(head->dtype) : array == TARGET ? sizeof(int64_t) : sizeof(double);
+    return (size_t)row_width(head, array) * shard_dtype_size(array_dtype(head, array));
 }
 
 static void release_arrays(const head_source *s, void *const *array, int64_t capacity)
@@ -70,11 +80,66 @@ static shard_status check(const shard_gradient_source *source)
     return SHARD_OK;
 }
 
-static shard_status compute(shard_gradient_source *source, void *const *memory, shard_take_rows *take, void *context)
+/* A receiver of rows that counts them from the weight's first row on. */
+typedef struct offset_take {
+    shard_take_rows *take;
+    void *context;
+    int64_t first;
+} offset_take;
+
+static shard_status take_from(void *context, shard_device *device, int64_t first, int64_t count, void *gradient)
+{
+    const offset_take *to = context;
+    return to->take(to->context, device, to->first + first, count, gradient);
+}
+
+static const void *element(const void *array, int64_t index, shard_dtype dtype)
+{
+    return array ? (const char *)array + (size_t)index * shard_dtype_size(dtype) : NULL;
+}
+
+/* How many of the list's rows come before `row`. */
+static int64_t position(const shard_head *head, int64_t row)
+{
+    int64_t low = 0, high = head->loss.cols;
+    while (low < high) {
+        int64_t middle = (low + high) / 2;
+        if (head->list_on_host[middle] < row)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return low;
+}
+
+/* Takes the classes of these rows of the weight alone. */
+static void restrict_to(shard_head *head, shard_range rows, offset_take *take, void **bias)
+{
+    shard_dtype wide = shard_head_wide(head->dtype);
+    int64_t first = head->list ? position(head, rows.start) : rows.start;
+    head->loss.cols = head->list ? position(head, rows.start + rows.size) - first : rows.size;
+    head->loss.col0 += first;
+    head->bias = element(head->bias, first, head->weight_dtype);
+    head->class_weight = element(head->class_weight, first, wide);
+    head->positive = element(head->positive, first, wide);
+    if (head->list) {
+        head->list += first;
+        head->list_on_host += first;
+        return;
+    }
+    head->weight = element(head->weight, first * head->in, head->weight_dtype);
+    head->weight_rows = rows.size;
+    *bias = (void *)element(*bias, first, head->weight_dtype);
+    take->first = first;
+}
+
+static shard_status compute(shard_gradient_source *source, shard_range part, void *const *memory, shard_take_rows *take,
+                            void *context)
 {
     head_source *s = (head_source *)source;
     shard_head head = s->head;
-    void *kept[KEPT];
+    void *kept[KEPT], *bias = memory[SHARD_SOURCE_VECTOR];
+    offset_take offset = {take, context, 0};
     if (!shard_load(KEPT, s->kept, kept))
         return shard_last_status();
     head.weight = kept[WEIGHT];
@@ -91,12 +156,14 @@ static shard_status compute(shard_gradient_source *source, void *const *memory, 
     head.margin_shift = s->array[MARGIN_SHIFT];
     head.margin_slope = s->array[MARGIN_SLOPE];
     const shard_head_rows rows = {.lse = s->array[LSE], .slope = s->array[SLOPE], .scale = s->array[SCALE]};
+    if (take && part.size < head.weight_rows)
+        restrict_to(&head, part, &offset, &bias);
     const shard_head_gradient to = {
-        .weight = memory[SHARD_SOURCE_MATRIX], .take = take, .context = context, .bias = memory[SHARD_SOURCE_VECTOR]};
+        .weight = memory[SHARD_SOURCE_MATRIX], .take = take ? take_from : NULL, .context = &offset, .bias = bias};
     return shard_head_weight_gradient(s->device, &head, &rows, &to);
 }
 
-static const shard_gradient_source_type head_source_type = {.check = check, .compute = compute, .destroy = destroy};
+static const shard_gradient_source_type head_source_type;
 
 shard_gradient_source *shard_head_source_create(const shard_head *head, shard_tensor *const *given)
 {
@@ -222,6 +289,7 @@ shard_status shard_head_source_add(shard_gradient_source *source, const shard_he
     head_source *s = (head_source *)source;
     const void *from[ARRAYS] = {head->x,     head->target,       rows->lse,         rows->slope,
                                 rows->scale, head->margin_shift, head->margin_slope};
+    source->gathered = false;
     if (head->loss.rows == 0)
         return SHARD_OK;
     shard_tensor_unref(s->stash);
@@ -236,3 +304,171 @@ shard_status shard_head_source_add(shard_gradient_source *source, const shard_he
     s->head.loss.rows += head->loss.rows;
     return SHARD_OK;
 }
+
+/* ---- replicas ---- */
+
+/* Adds the values of a tensor that may be NULL to the hash. */
+static shard_status hash_values(shard_tensor *x, uint64_t *hash)
+{
+    size_t bytes = x ? shard_tensor_bytes(x) : 0, words = bytes / sizeof(uint64_t) + 1;
+    uint64_t *copy = shard_calloc(words, sizeof *copy);
+    shard_status status = !copy ? shard_last_status() : x ? shard_copy_to_host(x, copy, bytes) : SHARD_OK;
+    *hash = shard_hash_word(*hash, bytes);
+    for (size_t i = 0; i < words && status == SHARD_OK; i++) {
+        *hash = shard_hash_word(*hash, copy[i]);
+        *hash ^= *hash >> 32;
+    }
+    free(copy);
+    return status;
+}
+
+static uint64_t hash_number(uint64_t hash, double number)
+{
+    return shard_hash_bytes(hash, &number, sizeof number);
+}
+
+static shard_status describe(shard_gradient_source *source, shard_source_facts *facts)
+{
+    head_source *s = (head_source *)source;
+    const shard_head *h = &s->head;
+    const shard_cross_entropy_shape *loss = &h->loss;
+    const int64_t words[] = {h->in,
+                             h->dtype,
+                             h->weight_dtype,
+                             h->binary,
+                             h->normalized,
+                             loss->cols,
+                             loss->col0,
+                             loss->classes,
+                             loss->ignore_index,
+                             loss->map.maps,
+                             s->gathered_rows,
+                             s->gathered_pairs,
+                             h->margin_shift != NULL,
+                             h->bias != NULL,
+                             source->gradient[SHARD_SOURCE_VECTOR] != NULL};
+    uint64_t hash = shard_hash_words(SHARD_HASH_START, words, sizeof words / sizeof *words);
+    hash = hash_number(hash, loss->smoothing);
+    hash = loss->map.maps ? hash_number(hash_number(hash, loss->map.scale), loss->map.soft_cap) : hash;
+    const int values[] = {SHARD_HEAD_CLASS_WEIGHT, SHARD_HEAD_POSITIVE, LIST_ON_HOST};
+    for (int i = 0; i < (int)(sizeof values / sizeof *values); i++)
+        SHARD_TRY(hash_values(s->kept[values[i]], &hash));
+    *facts = (shard_source_facts){.hash = hash | 1,
+                                  .rows = loss->rows - s->gathered_rows,
+                                  .pairs = h->pairs - s->gathered_pairs,
+                                  .bytes = (int64_t)pair_bytes(h->pairs)};
+    for (int i = 0; i < ARRAYS; i++)
+        facts->bytes += loss->rows * (int64_t)row_bytes(h, i);
+    return SHARD_OK;
+}
+
+/* The rows and pairs of all ranks, and those of the ranks before this one. */
+typedef struct gathering {
+    shard_group *group;
+    const shard_source_facts *facts;
+    int64_t rows, pairs, rows_before;
+    int64_t capacity, all_pairs; /* with those that were gathered before */
+    void *array[ARRAYS];
+    int64_t *pair; /* [2, all_pairs] */
+} gathering;
+
+/* Room for all, with what was gathered before. This rank's rows get their final numbers and factors. */
+static shard_status begin_gathering(head_source *s, gathering *g, double scale)
+{
+    const shard_device_ops *ops = s->device->ops;
+    int64_t rows = s->head.loss.rows - s->gathered_rows, pairs = s->head.pairs - s->gathered_pairs;
+    double *own = (double *)s->array[SCALE] + s->gathered_rows;
+    for (int i = 0; i < ARRAYS; i++) {
+        size_t bytes = row_bytes(&s->head, i), used = (size_t)s->gathered_rows * bytes;
+        if (bytes == 0)
+            continue;
+        g->array[i] = shard_device_allocate(s->device, SHARD_MEMORY_GRADIENTS, (size_t)g->capacity * bytes);
+        if (!g->array[i])
+            return shard_last_status();
+        if (used)
+            SHARD_TRY(ops->copy_rows(s->device, g->array[i], used, s->array[i], used, used, 1));
+    }
+    if (rows)
+        SHARD_TRY(ops->axpby(s->device, rows, scale, own, 0, own, SHARD_FLOAT64));
+    if (g->all_pairs == 0)
+        return SHARD_OK;
+    size_t width = (size_t)s->gathered_pairs * sizeof(int64_t), pitch = (size_t)g->all_pairs * sizeof(int64_t);
+    g->pair = shard_device_allocate(s->device, SHARD_MEMORY_GRADIENTS, pair_bytes(g->all_pairs));
+    if (!g->pair)
+        return shard_last_status();
+    if (width)
+        SHARD_TRY(ops->copy_rows(s->device, g->pair, pitch, s->pair, (size_t)s->head.pairs * sizeof(int64_t), width, 2));
+    return pairs && g->rows_before ? shift_rows(s, pairs, g->rows_before, s->pair + s->gathered_pairs) : SHARD_OK;
+}
+
+/* Gathers `width` numbers of each row, or one of each pair, into `to`. Memory is NULL after an error. */
+static shard_status gather_array(const head_source *s, const gathering *g, bool of_pairs, int64_t width, shard_dtype dtype,
+                                 const void *from, void *to)
+{
+    int ranks = shard_group_size(g->group);
+    int64_t *counts = shard_calloc((size_t)ranks, sizeof *counts);
+    if (!counts)
+        return shard_group_fail(g->group);
+    for (int rank = 0; rank < ranks; rank++)
+        counts[rank] = (of_pairs ? g->facts[rank].pairs : g->facts[rank].rows) * width;
+    shard_status status = shard_group_all_gather(g->group, s->device, from, to, counts, dtype);
+    free(counts);
+    return status;
+}
+
+static shard_status gather_all(const head_source *s, const gathering *g)
+{
+    for (int i = 0; i < ARRAYS; i++) {
+        int64_t width = row_width(&s->head, i), before = s->gathered_rows * width;
+        shard_dtype dtype = array_dtype(&s->head, i);
+        if (width)
+            SHARD_TRY(gather_array(s, g, false, width, dtype, element(s->array[i], before, dtype),
+                                   (void *)element(g->array[i], before, dtype)));
+    }
+    for (int i = 0; i < 2 && g->pairs; i++) {
+        int64_t from = i * s->head.pairs + s->gathered_pairs, to = i * g->all_pairs + s->gathered_pairs;
+        SHARD_TRY(gather_array(s, g, true, 1, SHARD_INT64, element(s->pair, from, SHARD_INT64),
+                               (void *)element(g->pair, to, SHARD_INT64)));
+    }
+    return SHARD_OK;
+}
+
+/* Exchanges the source's arrays for those that were gathered. */
+static void take_gathered(head_source *s, gathering *g)
+{
+    gathering had = {.capacity = s->capacity, .pair = s->pair, .all_pairs = s->head.pairs};
+    memcpy(had.array, s->array, sizeof had.array);
+    memcpy(s->array, g->array, sizeof had.array);
+    s->capacity = s->head.loss.rows = s->gathered_rows = g->capacity;
+    s->pair = g->pair;
+    s->head.pairs = s->gathered_pairs = g->all_pairs;
+    *g = had;
+}
+
+static shard_status gather(shard_gradient_source *source, shard_group *group, const shard_source_facts *facts, double scale)
+{
+    head_source *s = (head_source *)source;
+    gathering g = {.group = group, .facts = facts};
+    for (int rank = 0; rank < shard_group_size(group); rank++) {
+        g.rows += facts[rank].rows;
+        g.pairs += facts[rank].pairs;
+        g.rows_before += rank < shard_group_rank(group) ? facts[rank].rows : 0;
+    }
+    g.capacity = s->gathered_rows + g.rows;
+    g.all_pairs = s->gathered_pairs + g.pairs;
+    shard_tensor_unref(s->stash); /* of this rank's rows */
+    s->stash = NULL;
+    source->gathered = true;
+    if (g.rows == 0)
+        return SHARD_OK;
+    begin_gathering(s, &g, scale);
+    shard_status status = gather_all(s, &g); /* after an error, too: the other ranks receive it */
+    if (status == SHARD_OK)
+        take_gathered(s, &g);
+    release_arrays(s, g.array, g.capacity);
+    shard_device_release(s->device, SHARD_MEMORY_GRADIENTS, g.pair, pair_bytes(g.all_pairs));
+    return status;
+}
+
+static const shard_gradient_source_type head_source_type = {
+    .check = check, .compute = compute, .describe = describe, .gather = gather, .destroy = destroy};

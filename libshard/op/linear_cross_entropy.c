@@ -147,6 +147,8 @@ static bool may_defer(const shard_node *node, const shard_head *h, shard_tensor 
         if (shard_wants(node, i) ? !shard_may_defer(node, i) : i == WEIGHT)
             return false;
     const shard_tensor *weight = node->edge[WEIGHT].leaf, *bias = shard_wants(node, BIAS) ? node->edge[BIAS].leaf : NULL;
+    if (bias && bias->leaf->gathers_grad != weight->leaf->gathers_grad)
+        return false;
     if (!weight->leaf->has_grad && !(bias && bias->leaf->has_grad))
         return true;
     *source = shard_source_to_extend(node, WEIGHT);
@@ -365,6 +367,8 @@ bool shard_linear_head_stash(shard_head *h, shard_tensor *const *operand, shard_
     shard_tensor *x = operand[X];
     int64_t numbers = shard_numel(operand[WEIGHT]);
     *stash = NULL;
+    if (shard_leaf_of(operand[WEIGHT])->gathers_grad) /* of the rows of all replicas, of which this forward has some */
+        return true;
     h->stash_bytes = shard_head_stash_bytes(shard_device_of(x), h, (size_t)numbers * sizeof(float) / STASH_SHARE);
     if (h->stash_bytes == 0)
         return true;

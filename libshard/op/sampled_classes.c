@@ -206,14 +206,14 @@ shard_status shard_sampled_count(const shard_class_rows *rows, bool ready, shard
         sampled->classes = sampled->count;
         return ready ? SHARD_OK : shard_last_status();
     }
-    int64_t counts[shard_group_size(rows->group)];
-    if (!ready)
+    int ranks = shard_group_size(rows->group);
+    int64_t *counts = ready ? shard_calloc((size_t)ranks, sizeof *counts) : NULL;
+    if (!counts)
         return shard_group_fail(rows->group);
-    SHARD_TRY(shard_group_exchange(rows->group, &sampled->count, sizeof sampled->count, counts));
-    sampled->classes = 0;
-    for (int i = 0; i < shard_group_size(rows->group); i++)
-        sampled->classes += counts[i];
-    return SHARD_OK;
+    shard_status status = shard_group_exchange(rows->group, &sampled->count, sizeof sampled->count, counts);
+    sampled->classes = shard_count_before(counts, ranks);
+    free(counts);
+    return status;
 }
 
 shard_tensor *shard_sampled_pick(const shard_sampled *sampled, shard_tensor *x)

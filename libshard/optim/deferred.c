@@ -11,9 +11,21 @@ static shard_gradient_source *source_of(const shard_slot *slot)
     return shard_slot_has_gradient(slot) ? shard_source_of_matrix(slot->range.tensor->leaf->grad) : NULL;
 }
 
+static int64_t columns_of(const shard_slot *slot)
+{
+    return slot->parameter->shape.dim[1];
+}
+
+/* The rows of this rank's matrix that the local range is. */
+static shard_range rows_of(const shard_slot *slot)
+{
+    int64_t columns = columns_of(slot);
+    return (shard_range){.start = slot->range.start / columns, .size = shard_numel(slot->range.tensor) / columns};
+}
+
 bool shard_slot_is_deferred(const shard_optimizer *optimizer, const shard_slot *slot)
 {
-    return !optimizer->ops->trust && !shard_is_capturing() && source_of(slot) != NULL;
+    return !optimizer->ops->trust && !shard_is_capturing() && shard_numel(slot->range.tensor) && source_of(slot) != NULL;
 }
 
 shard_status shard_optimizer_check_deferred(const shard_optimizer *optimizer)
@@ -46,13 +58,13 @@ static shard_status step_rows(void *context, shard_device *device, int64_t first
     const rows_step *s = context;
     shard_update update = *s->update;
     update.gradient = gradient;
-    shard_update_take_rows(s->optimizer, s->slot, first, count, &update);
+    shard_update_take_rows(s->optimizer, s->slot, first - rows_of(s->slot).start, count, &update);
     return s->optimizer->ops->step(s->optimizer, device, 1, &update, s->types);
 }
 
 shard_status shard_optimizer_step_deferred(const shard_optimizer *optimizer, const shard_slot *slot, int64_t step)
 {
-    shard_tensor *matrix = slot->range.tensor;
+    shard_tensor *matrix = slot->range.tensor; /* or whole rows of it */
     shard_update update = {.size = shard_numel(matrix), .step = step};
     if (optimizer->scaled)
         update.grad_scale = shard_tensor_memory(optimizer->grad_scale);
@@ -62,39 +74,38 @@ shard_status shard_optimizer_step_deferred(const shard_optimizer *optimizer, con
     SHARD_TRY(update.value ? shard_take_states(optimizer, slot, &update) : shard_last_status());
     rows_step context = {optimizer, slot, &update, shard_optimizer_types(optimizer, matrix->dtype)};
     context.types.gradient = wide_of(matrix);
-    SHARD_TRY(shard_source_pass(source_of(slot), step_rows, &context));
+    SHARD_TRY(shard_source_pass(source_of(slot), rows_of(slot), step_rows, &context));
     shard_tensor_count_write(matrix);
-    shard_zero_grad(matrix);
     return SHARD_OK;
 }
 
 /* ---- norms ---- */
 
 typedef struct rows_sum {
-    int64_t columns;
-    double power, *sums; /* [rows] */
+    int64_t start, columns;
+    double power, *sums; /* [rows] from `start` on */
     shard_dtype dtype;
 } rows_sum;
 
 static shard_status sum_rows(void *context, shard_device *device, int64_t first, int64_t count, void *gradient)
 {
     const rows_sum *s = context;
-    return device->ops->power_sum(device, count * s->columns, s->power, gradient, s->sums + first, s->dtype);
+    return device->ops->power_sum(device, count * s->columns, s->power, gradient, s->sums + first - s->start, s->dtype);
 }
 
 shard_status shard_slot_deferred_power_sum(const shard_slot *slot, double power, double *sum)
 {
     const shard_tensor *matrix = slot->range.tensor;
     shard_device *device = shard_device_of(matrix);
-    int64_t rows = matrix->shape.dim[0];
-    size_t bytes = (size_t)rows * sizeof(double);
-    rows_sum context = {matrix->shape.dim[1], power, shard_device_allocate(device, SHARD_MEMORY_WORKSPACE, bytes),
+    shard_range rows = rows_of(slot);
+    size_t bytes = (size_t)rows.size * sizeof(double);
+    rows_sum context = {rows.start, columns_of(slot), power, shard_device_allocate(device, SHARD_MEMORY_WORKSPACE, bytes),
                         wide_of(matrix)};
     shard_status status = context.sums ? device->ops->zero(device, context.sums, bytes) : shard_last_status();
     if (status == SHARD_OK)
-        status = shard_source_pass(source_of(slot), sum_rows, &context);
+        status = shard_source_pass(source_of(slot), rows, sum_rows, &context);
     if (status == SHARD_OK)
-        status = device->ops->power_sum(device, rows, power == INFINITY ? INFINITY : 1.0, context.sums, sum, SHARD_FLOAT64);
+        status = device->ops->power_sum(device, rows.size, power == INFINITY ? INFINITY : 1.0, context.sums, sum, SHARD_FLOAT64);
     shard_device_release(device, SHARD_MEMORY_WORKSPACE, context.sums, bytes);
     return status;
 }

@@ -31,6 +31,7 @@ typedef struct shard_slot {
     shard_tensor *step; /* int64, on the host: the number of steps of this parameter */
     shard_local_range range;
     shard_engine *engine; /* a reference to the engine that made the range; NULL: the range is the parameter */
+    bool stepped;         /* in this step already, by a deferred gradient */
 } shard_slot;
 
 /* Applies a list of updates of the same types. An update is of one local range, or of several that are adjacent in memory and
@@ -189,7 +190,7 @@ void shard_local_range_release(shard_local_range *range);
 bool shard_slot_is_deferred(const shard_optimizer *optimizer, const shard_slot *slot);
 /* An error if a deferred gradient can't be computed any more. */
 shard_status shard_optimizer_check_deferred(const shard_optimizer *optimizer);
-/* Step number `step` of a deferred slot; its gradient is cleared. */
+/* Step number `step` of a deferred slot. */
 shard_status shard_optimizer_step_deferred(const shard_optimizer *optimizer, const shard_slot *slot, int64_t step);
 /* As shard_optimizer_power_sum for the gradient of one deferred slot, which stays deferred. */
 shard_status shard_slot_deferred_power_sum(const shard_slot *slot, double power, double *sum);

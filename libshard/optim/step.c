@@ -246,8 +246,9 @@ static shard_status step_deferred(const shard_optimizer *optimizer, bool (*wante
                                   const void *context)
 {
     for (int64_t i = 0; i < optimizer->count; i++) {
-        const shard_slot *slot = &optimizer->slots[i];
-        if (!shard_slot_is_deferred(optimizer, slot) || (wanted && !wanted(slot, context)))
+        shard_slot *slot = &optimizer->slots[i];
+        slot->stepped = shard_slot_is_deferred(optimizer, slot) && (!wanted || wanted(slot, context));
+        if (!slot->stepped)
             continue;
         int64_t *step = shard_tensor_memory_to_write(slot->step);
         if (!step)
@@ -267,7 +268,7 @@ shard_status shard_optimizer_step_where(shard_optimizer *optimizer, bool (*wante
         status = step_deferred(optimizer, wanted, context);
     for (int64_t i = 0; i < optimizer->count && status == SHARD_OK; i++) {
         shard_slot *slot = &optimizer->slots[i];
-        if (!shard_slot_has_gradient(slot) || (wanted && !wanted(slot, context)))
+        if (slot->stepped || !shard_slot_has_gradient(slot) || (wanted && !wanted(slot, context)))
             continue;
         int64_t *step = shard_tensor_memory_to_write(slot->step);
         status = step ? SHARD_OK : shard_last_status();

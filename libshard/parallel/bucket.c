@@ -57,9 +57,21 @@ static void add_loads(const shard_buckets *buckets, shard_bucket_entry *const *s
             load[sorted[i]->owner] += sorted[i]->size;
 }
 
+static bool defers(const shard_bucket_entry *entry, const shard_bucket_options *options)
+{
+    return shard_leaf_of(entry->parameter)->defers_grad && options->level <= SHARD_PARTITION_OPTIMIZER;
+}
+
+/* Whether `next` is the bias of the matrix. */
+static bool is_bias(const shard_bucket_entry *matrix, const shard_bucket_entry *next)
+{
+    return next->parameter->shape.ndim == 1 && next->parameter->shape.dim[0] == matrix->parameter->shape.dim[0];
+}
+
 /* Assigns each parameter, large ones first, to the rank of its group that has the fewest elements so far; of several the
  * lowest rank. */
-static shard_status choose_owners(const shard_buckets *buckets, shard_bucket_entry *candidates, int64_t count)
+static shard_status choose_owners(const shard_buckets *buckets, shard_bucket_entry *candidates, int64_t count,
+                                  const shard_bucket_options *options)
 {
     shard_bucket_entry **sorted = shard_calloc((size_t)count, sizeof *sorted);
     shard_status status = sorted ? SHARD_OK : shard_last_status();
@@ -79,6 +91,9 @@ static shard_status choose_owners(const shard_buckets *buckets, shard_bucket_ent
             sorted[i]->owner = load[rank] < load[sorted[i]->owner] ? rank : sorted[i]->owner;
         free(load);
     }
+    for (int64_t i = 1; i < count; i++) /* a deferred gradient of both is computed on one rank */
+        if (defers(&candidates[i - 1], options) && defers(&candidates[i], options) && is_bias(&candidates[i - 1], &candidates[i]))
+            candidates[i].owner = candidates[i - 1].owner;
     free(sorted);
     return status;
 }
@@ -100,16 +115,22 @@ static bool is_streamed(const shard_bucket_entry *entry, const shard_bucket_opti
     return options->level >= SHARD_PARTITION_GRADIENTS && shard_row_blocks_suit(entry->parameter, options->bytes);
 }
 
+/* Whether the parameter has a bucket of its own. */
+static bool is_alone(const shard_bucket_entry *entry, const shard_bucket_options *options)
+{
+    return is_streamed(entry, options) || defers(entry, options);
+}
+
 static shard_bucket *find_or_add(shard_buckets *buckets, int64_t from, const shard_bucket_entry *candidate,
                                  const shard_bucket_options *options)
 {
     shard_group *group = shard_parameter_group(candidate->parameter);
     shard_device *device = shard_device_of(candidate->parameter);
     shard_dtype dtype = candidate->parameter->dtype;
-    for (int64_t i = buckets->count - 1; i >= from && !is_streamed(candidate, options); i--) {
+    for (int64_t i = buckets->count - 1; i >= from && !is_alone(candidate, options); i--) {
         shard_bucket *bucket = buckets->all[i];
         if (bucket->unit->group != group || bucket->unit->device != device || bucket->unit->dtype != dtype ||
-            is_streamed(&bucket->entries[0], options))
+            is_alone(&bucket->entries[0], options))
             continue;
         if (!is_full(bucket, candidate, options->bytes))
             return bucket;
@@ -122,7 +143,7 @@ static shard_bucket *find_or_add(shard_buckets *buckets, int64_t from, const sha
         free(bucket);
         return NULL;
     }
-    *bucket = (shard_bucket){.unit = unit};
+    *bucket = (shard_bucket){.unit = unit, .defers = defers(candidate, options)};
     return buckets->all[buckets->count++] = bucket;
 }
 
@@ -132,14 +153,13 @@ static int by_turn(const void *a, const void *b)
     return (x->turn < y->turn) - (x->turn > y->turn);
 }
 
-/* A bucket is complete when its last entry is. A matrix that is streamed is complete while its layer's
+/* A bucket is complete when its last entry is. A matrix that is streamed or deferred is complete while its layer's
  * backward runs, before the bias that follows it. */
 static int64_t turn_of(const shard_bucket_entry *entry, const shard_bucket_entry *next, const shard_bucket_options *options)
 {
-    if (!is_streamed(entry, options))
+    if (!is_alone(entry, options) || entry->parameter->shape.ndim != 2)
         return 2 * entry->index;
-    bool bias = next && next->parameter->shape.ndim == 1 && next->parameter->shape.dim[0] == entry->parameter->shape.dim[0];
-    return 2 * (bias ? next->index : entry->index) + 1;
+    return 2 * (next && is_bias(entry, next) ? next->index : entry->index) + 1;
 }
 
 /* From the last candidate to the first. */
@@ -172,6 +192,16 @@ static int by_owner(const void *a, const void *b)
     return (x->index < y->index) - (x->index > y->index);
 }
 
+/* Whole rows for each rank, as even as the alignment lets them be; the last one that has any has the padding. */
+static void count_rows(const shard_unit *unit, const shard_tensor *parameter, int64_t aligned, int64_t *counts)
+{
+    int ranks = shard_group_size(unit->group);
+    int64_t rows = parameter->shape.dim[0], columns = rows ? shard_numel(parameter) / rows : 1;
+    int64_t each = shard_round_up(shard_divide_up(rows, ranks), aligned) * columns, rest = unit->size;
+    for (int rank = 0; rank < ranks; rest -= counts[rank++])
+        counts[rank] = rank + 1 < ranks ? shard_min(each, rest) : rest;
+}
+
 static shard_status lay_out(shard_bucket *bucket, const shard_bucket_options *options)
 {
     shard_unit *unit = bucket->unit;
@@ -192,7 +222,9 @@ static shard_status lay_out(shard_bucket *bucket, const shard_bucket_options *op
     }
     if (!counts)
         return SHARD_OK;
-    if (!options->whole_parameters) {
+    if (!options->whole_parameters && bucket->defers) {
+        count_rows(unit, bucket->entries[0].parameter, aligned, counts);
+    } else if (!options->whole_parameters) {
         unit->size = shard_round_up(unit->size, ranks * aligned);
         for (int rank = 0; rank < ranks; rank++)
             counts[rank] = unit->size / ranks;
@@ -298,15 +330,16 @@ static shard_status make_local(const shard_unit *unit, shard_bucket_entry *entry
     return entry->local->leaf->grad ? SHARD_OK : shard_last_status();
 }
 
-/* Gradients that are not partitioned have memory from the start. */
-static shard_status make_gradients(shard_unit *unit, const shard_bucket_options *options)
+/* Gradients that are not partitioned have memory from the start, unless they may be deferred. */
+static shard_status make_gradients(shard_bucket *bucket, const shard_bucket_options *options)
 {
+    shard_unit *unit = bucket->unit;
     bool partitioned = options->level >= SHARD_PARTITION_GRADIENTS;
     unit->gradients = shard_unit_storage(unit, unit->size, partitioned ? SHARD_MEMORY_BUCKETS : SHARD_MEMORY_GRADIENTS);
     if (!unit->gradients)
         return shard_last_status();
     if (!partitioned)
-        return shard_storage_zero(unit->gradients);
+        return bucket->defers ? SHARD_OK : shard_storage_zero(unit->gradients);
     unit->local_gradients = shard_unit_storage(unit, unit->local_size, SHARD_MEMORY_GRADIENTS);
     return unit->local_gradients ? SHARD_OK : shard_last_status();
 }
@@ -333,7 +366,7 @@ static shard_status build(shard_bucket *bucket, const shard_bucket_options *opti
         SHARD_TRY(move_values(bucket, options->broadcast));
     if (is_streamed(&bucket->entries[0], options))
         SHARD_TRY(make_row_blocks(bucket, options));
-    SHARD_TRY(make_gradients(unit, options));
+    SHARD_TRY(make_gradients(bucket, options));
     SHARD_TRY(place_gradients(bucket));
     for (int64_t i = 0; i < bucket->count && unit->counts; i++)
         SHARD_TRY(make_local(unit, &bucket->entries[i]));
@@ -345,7 +378,7 @@ shard_status shard_buckets_add(shard_buckets *buckets, shard_bucket_entry *candi
 {
     int64_t from = buckets->count;
     if (options->level && options->whole_parameters)
-        SHARD_TRY(choose_owners(buckets, candidates, count));
+        SHARD_TRY(choose_owners(buckets, candidates, count, options));
     SHARD_TRY(cut(buckets, candidates, count, options));
     shard_status status = SHARD_OK;
     for (int64_t i = from; i < buckets->count && status == SHARD_OK; i++) {

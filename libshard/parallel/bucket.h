@@ -8,6 +8,9 @@
  * one, and freed when the sum is in the ranks' ranges. At the level PARAMETERS, memory for all values is
  * materialized when one is needed (unshard.h). A matrix that is larger than a bucket is streamed in row
  * blocks where possible (row_blocks.h).
+ *
+ * Up to the level OPTIMIZER each parameter whose gradient may be deferred (autograd/deferred.h) has a bucket of its own, whose
+ * gradient has no memory while it is deferred. Ranges are whole rows, the same of the matrix and its bias.
  */
 #ifndef SHARD_PARALLEL_BUCKET_H
 #define SHARD_PARALLEL_BUCKET_H
@@ -28,7 +31,8 @@ typedef struct shard_bucket_entry {
     shard_tensor *local;
     int64_t local_start;
     bool ready;  /* its gradient is complete */
-    bool scaled; /* its gradient is this rank's summand */
+    bool scaled; /* its gradient is this rank's summand, or deferred with the factor */
+    double factor;
 } shard_bucket_entry;
 
 typedef struct shard_bucket {
@@ -37,6 +41,7 @@ typedef struct shard_bucket {
     int64_t count, capacity;
     int64_t turn;                 /* a higher number is earlier in backward; all differ */
     shard_row_blocks *row_blocks; /* NULL: the bucket is not streamed */
+    bool defers;                  /* the gradient of its only parameter may be deferred */
     /* While backward runs: */
     struct shard_engine *engine;
     int64_t waiting; /* entries that are not ready */

@@ -9,6 +9,8 @@
 #include "parallel/row_blocks.h"
 #include "parallel/unshard.h"
 
+#include "autograd/deferred.h"
+#include "device/graph.h"
 #include "op/op.h"
 
 #include <stdlib.h>
@@ -43,6 +45,20 @@ static shard_status plan_sum(const shard_tensor *parameter, shard_pending_sums *
                        shard_shape_text(&parameter->shape), shard_group_size(bucket->unit->group));
 }
 
+static shard_gradient_source *source_of(const shard_bucket_entry *entry)
+{
+    const shard_leaf *leaf = entry->parameter->leaf;
+    return leaf->has_grad ? shard_source_of(leaf->grad) : NULL;
+}
+
+/* Plans the sum of a gradient that is deferred, or may be so on other ranks. */
+static shard_status postpone_scale(shard_bucket_entry *entry)
+{
+    shard_tensor *parameter = entry->parameter;
+    return parameter->leaf->has_grad ? plan_sum(parameter, &parameter->leaf->grad->pending, entry->bucket, &entry->factor)
+                                     : SHARD_OK;
+}
+
 static shard_status scale_gradient(shard_bucket_entry *entry)
 {
     shard_tensor *parameter = entry->parameter;
@@ -50,6 +66,8 @@ static shard_status scale_gradient(shard_bucket_entry *entry)
     entry->scaled = true;
     if (bucket->row_blocks && shard_row_blocks_streamed(bucket->row_blocks))
         return SHARD_OK;
+    if (bucket->defers && (source_of(entry) || !parameter->leaf->has_grad))
+        return postpone_scale(entry);
     void *memory = shard_tensor_memory_to_write(parameter->leaf->grad);
     if (!memory)
         return shard_last_status();
@@ -62,6 +80,42 @@ static shard_status scale_gradient(shard_bucket_entry *entry)
     if (scale == 1.0)
         return SHARD_OK;
     return SHARD_RUN(parameter, axpby, shard_numel(parameter), scale, memory, 0.0, memory, parameter->dtype);
+}
+
+/* The gradient of a bucket that may be deferred, in memory. */
+static shard_status make_gradient(shard_bucket_entry *entry)
+{
+    shard_tensor *parameter = entry->parameter;
+    bool deferred = source_of(entry);
+    void *memory = shard_tensor_memory_to_write(parameter->leaf->grad);
+    if (!memory)
+        return shard_last_status();
+    SHARD_TRY(shard_bucket_zero_gaps(entry->bucket, shard_storage_memory(entry->bucket->unit->gradients)));
+    if (!parameter->leaf->has_grad) {
+        parameter->leaf->has_grad = true;
+        return SHARD_RUN(parameter, zero, memory, (size_t)shard_numel(parameter) * shard_dtype_size(parameter->dtype));
+    }
+    if (!deferred || entry->factor == 1.0)
+        return SHARD_OK;
+    return SHARD_RUN(parameter, axpby, shard_numel(parameter), entry->factor, memory, 0.0, memory, parameter->dtype);
+}
+
+static shard_status end(shard_bucket *bucket);
+
+/* Whether the gradient stays deferred: the replicas have gathered what it is computed from. A bias, whose source is that of
+ * the matrix before it, follows this; it is not compared. True after an error, which all ranks have. */
+static bool gather_source(shard_bucket_entry *entry)
+{
+    const shard_tensor *parameter = entry->parameter;
+    shard_engine *engine = entry->bucket->engine;
+    shard_gradient_source *source = shard_last_status() == SHARD_OK ? source_of(entry) : NULL;
+    bool gathered = source && source->gathered;
+    if (shard_is_capturing() || parameter->shape.ndim != 2)
+        return gathered;
+    while (engine->ended < engine->started - 1) /* collectives end in the order of their starts */
+        end(engine->buckets.all[engine->ended++]);
+    size_t bytes = (size_t)shard_numel(parameter) * shard_dtype_size(parameter->dtype);
+    return shard_source_gather(source, entry->bucket->unit->group, bytes, entry->factor, &gathered) != SHARD_OK || gathered;
 }
 
 /* Whether a local range has a gradient of an earlier backward. */
@@ -85,6 +139,10 @@ static void start(shard_bucket *bucket)
             scale_gradient(&bucket->entries[i]);
     if (bucket->row_blocks && shard_row_blocks_streamed(bucket->row_blocks))
         return;
+    if (bucket->defers && gather_source(&bucket->entries[0]))
+        return;
+    if (bucket->defers)
+        make_gradient(&bucket->entries[0]);
     char *all = shard_storage_memory(unit->gradients);
     if (all && unit->local_gradients)
         shard_bucket_zero_gaps(bucket, all);
@@ -135,7 +193,8 @@ static shard_status end(shard_bucket *bucket)
     }
     if (unit->local_gradients)
         shard_storage_release(unit->gradients);
-    if (status == SHARD_OK && engine->reduced && !engine->local)
+    bool stays = bucket->defers && source_of(&bucket->entries[0]); /* until the optimizer's step */
+    if (status == SHARD_OK && engine->reduced && !engine->local && !stays)
         update(bucket);
     return shard_last_status();
 }
@@ -303,6 +362,7 @@ static shard_status take(shard_engine *engine, shard_bucket_entry *candidates, i
             shard_bucket_entry *entry = &buckets->all[i]->entries[j];
             entry->parameter->leaf->grad_ready = gradient_ready;
             entry->parameter->leaf->grad_ready_context = entry;
+            entry->parameter->leaf->gathers_grad = buckets->all[i]->defers;
         }
     }
     rearm(engine);
@@ -318,6 +378,7 @@ static void give_up(shard_bucket *bucket)
             continue;
         parameter->leaf->grad_ready = NULL;
         parameter->leaf->grad_ready_context = NULL;
+        parameter->leaf->gathers_grad = false;
     }
     shard_bucket_destroy(bucket);
 }

@@ -57,6 +57,7 @@ typedef struct shard_leaf {
     shard_tensor *grad; /* its memory may stay when it has no value */
     bool has_grad;      /* grad has a value */
     bool defers_grad;   /* its gradient is deferred where the operation can (autograd/deferred.h) */
+    bool gathers_grad;  /* and grad_ready gathers what it is computed from; grad is the only one in its storage */
     int grad_uses;      /* uses whose gradients backward has not added yet */
     /* Called when grad_uses reaches 0: first the watches, then grad_ready, which may change the gradient. */
     shard_watch *grad_watches;
