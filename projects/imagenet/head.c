@@ -72,8 +72,9 @@ shard_status head_open(trainer *run, bool fused)
     head->by_row = split == SHARD_SPLIT_ROW;
     head->layer = fused ? shard_nn_parallel_classifier(features, classes, group, .bias = bias, .dtype = head->dtype)
                         : shard_nn_parallel_linear(features, classes, split, group, .bias = bias, .dtype = head->dtype);
-    run->head = head;
-    return shard_module_set_child(run->model, "fc", make_module(head));
+    shard_status status = shard_module_set_child(run->model, "fc", make_module(head));
+    run->head = status == SHARD_OK ? head : NULL;
+    return status;
 }
 
 /* ---- sampled classes ---- */
@@ -114,9 +115,8 @@ static shard_tensor *training_loss(trainer *run, shard_tensor *x, shard_tensor *
     const head_margin *m = &wanted->margin;
     struct head *head = run->head;
     bool normalized = m->cosines && !head->fused; /* here; a classifier's loss normalizes tiles of the weight */
-    shard_tensor *loss,
-        *logits = normalized ? shard_parallel_linear(unit_rows(x), unit_rows(shard_module_tensor(head->layer, "weight")), NULL)
-                             : shard_forward(head->layer, x);
+    shard_tensor *weight = shard_module_tensor(head->layer, "weight"), *logits, *loss;
+    logits = normalized ? shard_parallel_linear(unit_rows(x), unit_rows(weight), NULL) : shard_forward(head->layer, x);
     if (!head->fused && head->dtype == SHARD_BFLOAT16)
         logits = shard_cast(logits, SHARD_FLOAT32); /* a loss has its logits' dtype */
     if (m->cosines)
