@@ -5,8 +5,6 @@
  */
 #include "trainer.h"
 
-#include <shard/models/resnet.h>
-
 #include <inttypes.h>
 #include <stdlib.h>
 
@@ -63,7 +61,8 @@ shard_status head_open(trainer *run, bool fused)
     bool splits = wanted->enable_model_parallel, bias = !wanted->margin.cosines && wanted->sample_rate == 1;
     shard_split split = splits ? (shard_split)wanted->model_parallel_dim : SHARD_SPLIT_NONE;
     shard_group *group = splits ? shard_mesh_model_group(run->mesh) : NULL;
-    int64_t features = shard_resnet_features(wanted->arch), classes = run->data.num_classes;
+    shard_tensor *replaced = shard_module_tensor(shard_module_child(run->model, "fc"), "weight");
+    int64_t features = shard_tensor_size(replaced, 1), classes = run->data.num_classes;
     struct head *head = calloc(1, sizeof *head);
     if (!head)
         return shard_error(SHARD_ERROR_MEMORY, "no memory for the final layer");
