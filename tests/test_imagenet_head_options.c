@@ -94,6 +94,9 @@ START_TEST(test_validation)
         ck_assert_str_eq(checked[0].loss_text, of_run[count - 1].loss_text);
         ck_assert(checked[0].top1 == of_run[count - 1].top1 && checked[0].top5 == of_run[count - 1].top5);
     }
+    check_runs("", EXACT "-e %s --margin-scale 16 --head-dtype bfloat16 --metrics checked.json", others[0]); /* converted */
+    ck_assert_int_eq(read_metrics("checked.json", checked), 1);
+    ck_assert_double_eq_tol(checked[0].loss, of_run[count - 1].loss, 0.05);
     check_refused("its margin is combined:1,0.5,0, not none; start with the --margin",
                   EXACT "--resume run/checkpoint.safetensors --sample-rate 0.2");
     check_refused("its sample_rate is 0.2, not 0.3; start with the --sample-rate",
@@ -104,6 +107,18 @@ START_TEST(test_validation)
     check_refused("its head_dtype is float64, not bfloat16; start with the --head-dtype",
                   EXACT "--resume run/checkpoint.safetensors --margin arcface:0.5 --margin-scale 16 --sample-rate 0.2 "
                         "--head-dtype bfloat16");
+}
+END_TEST
+
+/* The labels of a folder's batch are known before its images are read. */
+START_TEST(test_sample_of_folder)
+{
+    static const char options[] =
+        OWN_FOLDER_RUN "images --num-classes 50 --sample-rate 0.1 --head-optimizer sgd --wd 0 --sync-bn";
+    make_images();
+    check_runs("", "%s --metrics one.json", options);
+    check_runs(shardrun(2), "%s --metrics two.json", options);
+    check_metrics_agree("one.json", "two.json", 1e-7);
 }
 END_TEST
 
@@ -154,6 +169,7 @@ int main(int argc, char **argv)
     tcase_add_loop_test(tcase, test_on_ranks_and_resumed, 0, FIRST);
     tcase_add_test(tcase, test_margin_as_plain);
     tcase_add_test(tcase, test_validation);
+    tcase_add_test(tcase, test_sample_of_folder);
     tcase_add_test(tcase, test_skips_both);
     tcase_add_test(tcase, test_refusals);
     return test_run(suite);
