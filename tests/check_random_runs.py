@@ -1,6 +1,6 @@
 """Random runs of the trainer on several ranks against the same run in one process: number of ranks, launcher,
 split of the final layer, data parallel, ZeRO, mixed precision, accumulation, optimizers, clipping, classes,
-uneven tails, and resuming on other ranks. A run that does not end, fails where one process does not, leaves a
+uneven tails, options of the final layer, and resuming on other ranks. A run that does not end, fails where one process does not, leaves a
 temporary file, or whose losses differ, is a failure.
 
 Usage: check_random_runs.py SHARDRUN IMAGENET [--trials N] [--seed N] [--mpi openmpi,mpich]. The same seed
@@ -52,16 +52,30 @@ def common_options(rng):
     return words + (["--nesterov"] if rng.random() < 0.2 else []), dtype if amp == "none" else amp
 
 
+def head_options(rng):
+    """Options of the final layer, and whether it needs whole rows, and a classifier."""
+    kind = rng.choice(["none", "none", "margin", "optimizer", "sample"])
+    if kind == "margin":
+        margin = rng.choice(["cosine", "arcface:0.3", "cosface:0.2", "sphereface:1.2", "combined:1,0.2,0.1"])
+        return [f"--margin={margin}", "--margin-scale=4"], False, False
+    if kind == "optimizer":
+        optimizer = rng.choice(["sgd", "momentum", "adamw", "rowwise-adagrad", "rowwise-adam"])
+        return [f"--head-optimizer={optimizer}", f"--head-lr={rng.choice(['0', '1e-4'])}"], optimizer.startswith("rowwise"), False
+    if kind == "sample":  # momentum and weight decay move the other rows where ranks have replicas of the layer
+        return ["--head-optimizer=sgd", "--wd=0", f"--sample-rate={rng.choice(['0.01', '0.5'])}"], True, True
+    return [], False, False
+
+
 class Trials:
     def __init__(self, arguments, folder):
         self.shardrun, self.imagenet, self.folder = arguments.shardrun, arguments.imagenet, folder
         self.launchers = ["shm", "shm", "shm", *(kind for kind in arguments.mpi.split(",") if kind and shutil.which(LAUNCHERS[kind][0]))]
         self.rng = random.Random(arguments.seed)
-        self.worst, self.count = {}, 0
+        self.worst, self.count, self.head = {}, 0, ([], False, False)
 
     def parallel(self):
         """A launcher, and options of how the work is split."""
-        rng = self.rng
+        rng, (_, whole_rows, classifier) = self.rng, self.head
         ranks, kind = rng.choice([1, 2, 2, 3, 3, 4, 4]), rng.choice(self.launchers)
         options = [f"-j{rng.choice([0, 1, 2])}", f"--bucket-mib={rng.choice(['0.001', '0.1', '1', '4', '25'])}",
                    f"--enable-zero-optim={rng.choice(['none', '1', '2', '3', '3'])}"]
@@ -69,9 +83,9 @@ class Trials:
             options.append("--sync-bn")
         if rng.random() < 0.65:
             size = rng.choice([size for size in range(1, ranks + 1) if ranks % size == 0])
-            dim = rng.choice(["row", "column"])
+            dim = "column" if whole_rows else rng.choice(["row", "column"])
             options += ["--enable-model-parallel", f"--model-parallel-dim={dim}", f"--model-parallel-size={size}"]
-            if dim == "column":
+            if dim == "column" and not classifier:
                 options.append(f"--head={rng.choice(['fused', 'plain'])}")
             if rng.random() < 0.3:
                 options.append("--same-batch-in-group")
@@ -129,6 +143,8 @@ class Trials:
     def configuration(self):
         """The problems of three trials against one run of one process."""
         words, precision = common_options(self.rng)
+        self.head = head_options(self.rng)
+        words += self.head[0]
         steps = self.rng.randint(3, 5)
         refused = self.run([], [*words, f"--steps={steps}"], "single.json")  # as batch norms refuse one pixel of one image
         single, problems = [] if refused else self.steps_of("single.json"), []

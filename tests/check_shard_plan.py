@@ -47,6 +47,14 @@ RUNS = [
      f"--num-classes 40000 --head fused --model-parallel-size 2 --enable-zero-optim 1 {COLUMN}"),
     (4, "--classes 40000 --model 2 --head fused --accumulate 2",
      f"--num-classes 40000 --head fused --model-parallel-size 2 --accumulate 2 {COLUMN}"),
+    (2, "--classes 60000 --head fused --head-dtype bfloat16 --state-dtype bfloat16",
+     f"--num-classes 60000 --head-dtype bfloat16 {COLUMN}"),
+    (2, "--classes 60000 --head fused --head-dtype bfloat16 --head-state none --kahan",
+     f"--num-classes 60000 --head-dtype bfloat16 --head-rounding kahan --head-optimizer sgd {COLUMN}"),
+    (2, "--classes 60000 --head fused --head-state rowwise-adagrad",
+     f"--num-classes 60000 --head-optimizer rowwise-adagrad {COLUMN}"),
+    (2, "--classes 60000 --head fused --head-state rowwise-adam --sample-rate 0.1",
+     f"--num-classes 60000 --head-optimizer rowwise-adam --sample-rate 0.1 {COLUMN}"),
 ]
 # Ranks, classes, features, batch of all ranks, head, state, dtype of weight and state: of a head alone.
 HEADS = [

@@ -55,6 +55,7 @@ MADE = {
 # Arguments that the function takes over, even when it fails: made anew for each call.
 TAKEN = {
     ("shard_module_add_child", "child"): "shard_nn_relu()",
+    ("shard_module_set_child", "child"): "shard_nn_relu()",
 }
 # Arguments that must be other than their type's.
 MADE_FOR = {
@@ -91,6 +92,7 @@ LEGAL = {
     ("shard_grad_scaler_update", "scaler"): SCALER,
     ("shard_grad_scaler_set_scale", "scaler"): SCALER,
     ("shard_grad_scaler_get_scale", "scaler"): SCALER,
+    ("shard_grad_scaler_overflowed", "scaler"): SCALER,
     ("shard_from_memory", "device"): DEVICE,
     ("shard_from_memory", "release"): "the memory is not released",
     ("shard_from_memory", "context"): OPTIONAL,

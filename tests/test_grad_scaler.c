@@ -164,6 +164,38 @@ START_TEST(looks_at_each_optimizer)
 }
 END_TEST
 
+/* Of two optimizers, one of whose gradients is not finite, both are kept from stepping; the next step is of both. */
+START_TEST(skips_all_or_none)
+{
+    shard_grad_scaler *scaler = shard_grad_scaler_create();
+    single each[] = {make_single(1, 0), make_single(1, 0)};
+    for (int step = 0; step < 2; step++) {
+        for (int i = 0; i < 2; i++)
+            back(scaler, &each[i], i == 1 && step == 0 ? INFINITY : 1);
+        ck_assert(!shard_grad_scaler_overflowed(scaler));
+        for (int i = 0; i < 2; i++)
+            check_ok(shard_grad_scaler_unscale(scaler, each[i].sgd));
+        bool overflowed = shard_grad_scaler_overflowed(scaler);
+        ck_assert_int_eq(overflowed, step == 0);
+        for (int i = 0; i < 2; i++)
+            if (overflowed)
+                shard_optimizer_zero_grad(each[i].sgd);
+            else
+                check_ok(shard_grad_scaler_step(scaler, each[i].sgd));
+        check_ok(shard_grad_scaler_update(scaler));
+        ck_assert(!shard_grad_scaler_overflowed(scaler));
+        ck_assert_double_eq(shard_grad_scaler_get_scale(scaler), 32768);
+        for (int i = 0; i < 2; i++)
+            ck_assert_double_eq(value_at(each[i].w, 0), overflowed ? 1 : 0.75);
+    }
+    shard_grad_scaler_destroy(scaler);
+    for (int i = 0; i < 2; i++) {
+        shard_optimizer_destroy(each[i].sgd);
+        shard_release(each[i].w);
+    }
+}
+END_TEST
+
 /* Clipping between unscale and step is of the loss's own gradients. */
 START_TEST(unscales_before_clipping)
 {
@@ -416,6 +448,7 @@ int main(void)
     tcase_add_test(tcase, defaults);
     tcase_add_test(tcase, leaves_the_optimizer_alone);
     tcase_add_test(tcase, looks_at_each_optimizer);
+    tcase_add_test(tcase, skips_all_or_none);
     tcase_add_test(tcase, unscales_before_clipping);
     tcase_add_test(tcase, forgets_what_was_unscaled);
     tcase_add_test(tcase, unscales_once);

@@ -226,6 +226,31 @@ START_TEST(test_one_parent)
 }
 END_TEST
 
+/* The new child stands where the old one was, under its name; what is refused leaves the module as it is. */
+START_TEST(test_set_child)
+{
+    shard_module *first = shard_nn_linear(2, 3), *model = shard_nn_sequential(first, shard_nn_relu());
+    SHARD_SCOPE
+    {
+        shard_module *head = shard_nn_linear(2, 5, .bias = false);
+        check_ok(shard_module_set_child(model, "0", head));
+        ck_assert_ptr_eq(shard_module_child_at(model, 0), head);
+        ck_assert_str_eq(shard_module_child_name(model, 0), "0");
+        shard_tensors *parameters = shard_parameters(model);
+        ck_assert_int_eq(shard_tensors_count(parameters), 1);
+        ck_assert_str_eq(shard_tensors_name(parameters, 0), "0.weight");
+        shard_tensors_destroy(parameters);
+        ck_assert_int_eq(shard_tensor_size(shard_forward(model, shard_ones(SHARD_SHAPE(1, 2))), 1), 5);
+        ck_assert_int_eq(shard_module_set_child(model, "1", head), SHARD_ERROR_ARGUMENT);
+        check_error(SHARD_ERROR_ARGUMENT, "*is a child already*");
+        ck_assert_int_eq(shard_module_set_child(model, "head", shard_nn_relu()), SHARD_ERROR_ARGUMENT);
+        check_error(SHARD_ERROR_ARGUMENT, "*no child \"head\"*");
+        ck_assert_int_eq(shard_module_child_count(model), 2);
+    }
+    shard_module_destroy(model);
+}
+END_TEST
+
 /* A type without a forward holds children; calling it is an error. */
 START_TEST(test_without_forward)
 {
@@ -320,6 +345,7 @@ int main(void)
     tcase_add_test(tcase, test_passes_on);
     tcase_add_test(tcase, test_failure);
     tcase_add_test(tcase, test_one_parent);
+    tcase_add_test(tcase, test_set_child);
     tcase_add_test(tcase, test_without_forward);
     tcase_add_test(tcase, test_shared_weight);
     tcase_add_test(tcase, test_layer_norm_options);

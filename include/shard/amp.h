@@ -71,6 +71,12 @@ SHARD_API shard_status shard_grad_scaler_unscale(shard_grad_scaler *scaler, shar
  * shard_grad_scaler_unscale and shard_step. Collective over the world. */
 SHARD_API shard_status shard_grad_scaler_step(shard_grad_scaler *scaler, shard_optimizer *optimizer);
 
+/* Whether a gradient that was unscaled since the last update is not finite on some rank. Of several optimizers each step is
+ * skipped for itself, as in torch; to skip all or none, call this after shard_grad_scaler_unscale of each, and where it is
+ * true shard_optimizer_zero_grad in place of the steps, then shard_grad_scaler_update. False for NULL. Identical on all
+ * ranks. Not collective. */
+SHARD_API bool shard_grad_scaler_overflowed(const shard_grad_scaler *scaler);
+
 /* Sets the factor for the next steps; call it after the steps of all optimizers. It does so also if the thread has
  * an error, which other ranks may not have yet, and returns that error. Errors: ARGUMENT, no gradients were unscaled
  * since the last update. Not collective: all ranks have the same result of the step. */

@@ -342,6 +342,11 @@ SHARD_API shard_status shard_module_set_parameter(shard_module *module, const ch
  * has a parent already, or that is the module or above it: it stays with its owner. */
 SHARD_API shard_status shard_module_add_child(shard_module *module, const char *name, shard_module *child);
 
+/* Replaces a child, which is destroyed with all modules below it, as model.fc = head in PyTorch. The module owns the new one
+ * from now on. Errors: ARGUMENT, no such child, and those of shard_module_add_child; the module is unchanged then. Call it
+ * before data parallel and optimizers are made. Not collective. */
+SHARD_API shard_status shard_module_set_child(shard_module *module, const char *name, shard_module *child);
+
 /* A child, parameter or buffer by name. shard_module_child and shard_module_tensor: NULL with the error set if there
  * is none. shard_module_optional: NULL without an error, for tensors that a module may lack (a bias). Look children
  * up when they are used, since a conversion may replace them. */

@@ -234,6 +234,11 @@ shard_status shard_grad_scaler_step(shard_grad_scaler *scaler, shard_optimizer *
     return status;
 }
 
+bool shard_grad_scaler_overflowed(const shard_grad_scaler *scaler)
+{
+    return scaler && scaler->found;
+}
+
 /* The records of optimizers that were unscaled and not stepped stay, with their factor. */
 static void forget_steps(shard_grad_scaler *scaler)
 {

@@ -227,6 +227,21 @@ shard_status shard_module_add_child(shard_module *module, const char *name, shar
     return status;
 }
 
+shard_status shard_module_set_child(shard_module *module, const char *name, shard_module *child)
+{
+    shard_module *old = NULL;
+    if (!module || !name || !child)
+        shard_null_argument("shard_module_set_child", !module ? "module" : !name ? "name" : "child");
+    else if (check_child(module, name, child) == SHARD_OK)
+        old = shard_module_child(module, name);
+    if (!old) {
+        shard_module_abandon(child);
+        return shard_last_status();
+    }
+    shard_module_replace(old, child);
+    return SHARD_OK;
+}
+
 shard_module *shard_module_child(const shard_module *module, const char *name)
 {
     if (!module || !name)

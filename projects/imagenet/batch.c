@@ -66,13 +66,16 @@ static shard_status count_batch(trainer *run, const loader_batch *batch, totals 
 shard_status batch_compute(trainer *run, shard_tensor *images, shard_tensor *local_labels, double label_smoothing,
                            shard_tensor **loss, shard_tensor **ranks)
 {
-    shard_tensor *labels = shard_gather_from_group(local_labels, 0, run->feature_group), *logits = NULL;
+    shard_tensor *labels = shard_gather_from_group(local_labels, 0, run->feature_group), *logits = NULL; /* or features */
     images = shard_normalize_images(images, image_mean, image_deviation, (shard_dtype)run->options->dtype);
     *loss = *ranks = NULL;
     SHARD_AUTOCAST((shard_dtype)run->options->amp) {
         logits = shard_forward(run->model, images);
-        *loss = shard_cross_entropy_with_rank(logits, labels, ranks, .reduction = SHARD_REDUCTION_SUM,
-                                              .label_smoothing = label_smoothing);
+        if (run->head)
+            *loss = head_loss(run, logits, labels, label_smoothing, ranks);
+        else
+            *loss = shard_cross_entropy_with_rank(logits, labels, ranks, .reduction = SHARD_REDUCTION_SUM,
+                                                  .label_smoothing = label_smoothing);
     }
     shard_release(logits);
     return shard_last_status();

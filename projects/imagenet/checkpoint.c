@@ -39,11 +39,44 @@ static void add_state(shard_tensors *all, const char *prefix, shard_tensors *sta
 static shard_tensors *collect_tensors(trainer *run, bool scaler)
 {
     shard_tensors *all = shard_state_dict(run->model);
-    if (run->optimizer)
-        add_state(all, CHECKPOINT_OPTIMIZER, shard_optimizer_state_dict(run->optimizer));
+    optimizers_add_state(run, all, CHECKPOINT_OPTIMIZER);
     if (run->scaler && scaler)
         add_state(all, CHECKPOINT_SCALER, shard_grad_scaler_state_dict(run->scaler));
     return all;
+}
+
+/* An option of the final layer that tensors or their meaning depend on. */
+typedef struct head_setting {
+    const char *name, *option;
+    const char *missing; /* its value in files of runs without such an option; NULL: tensors alone tell */
+    bool trains;         /* it does not matter to a run that only validates */
+    char value[64];
+} head_setting;
+
+enum { HEAD_SETTINGS = 6 };
+
+static void list_head_settings(const options *wanted, head_setting *list)
+{
+    static const char *const roundings[] = {"nearest", "stochastic", "kahan"};
+    const head_margin *m = &wanted->margin;
+    int dtype = wanted->head_dtype == HEAD_DTYPE_SAME ? wanted->dtype : wanted->head_dtype;
+    head_setting *margin = list, *scale = list + 1, *rate = list + 2, *optimizer = list + 3, *type = list + 4,
+                 *rounding = list + 5;
+    *margin = (head_setting){"margin", "--margin", "none", false, "none"};
+    *scale = (head_setting){"margin_scale", "--margin-scale", "none", false, "none"};
+    *rate = (head_setting){"sample_rate", "--sample-rate", "1", false, ""};
+    *optimizer = (head_setting){"head_optimizer", "--head-optimizer", NULL, true, ""};
+    *type = (head_setting){"head_dtype", "--head-dtype", NULL, true, ""};
+    *rounding = (head_setting){"head_rounding", "--head-rounding", NULL, true, "none"};
+    if (m->cosines) {
+        snprintf(margin->value, sizeof margin->value, "combined:%g,%g,%g", m->m1, m->m2, m->m3);
+        snprintf(scale->value, sizeof scale->value, "%g", wanted->margin_scale);
+    }
+    snprintf(rate->value, sizeof rate->value, "%g", wanted->sample_rate);
+    snprintf(optimizer->value, sizeof optimizer->value, "%s", options_head_optimizer_name(wanted));
+    snprintf(type->value, sizeof type->value, "%s", shard_dtype_name((shard_dtype)dtype));
+    if (dtype == SHARD_BFLOAT16)
+        snprintf(rounding->value, sizeof rounding->value, "%s", roundings[wanted->head_rounding]);
 }
 
 /* The settings that another program needs to make the model and its images. */
@@ -64,6 +97,10 @@ static shard_metadata *describe(const trainer *run)
     shard_metadata *metadata = shard_metadata_create();
     describe_model(run, metadata);
     shard_metadata_set(metadata, "optimizer", options_optimizer_name(wanted));
+    head_setting settings[HEAD_SETTINGS];
+    list_head_settings(wanted, settings);
+    for (int i = 0; i < HEAD_SETTINGS; i++)
+        shard_metadata_set(metadata, settings[i].name, settings[i].value);
     shard_metadata_set_integer(metadata, "batch_size", wanted->batch);
     shard_metadata_set_integer(metadata, "accumulate", wanted->accumulate);
     shard_metadata_set_integer(metadata, "train_images", run->data.train_images);
@@ -144,6 +181,24 @@ static shard_status check_integer(const shard_metadata *found, const char *path,
     return check_text(found, path, name, text);
 }
 
+static shard_status check_head(const trainer *run, const shard_metadata *found, const char *path)
+{
+    head_setting settings[HEAD_SETTINGS];
+    list_head_settings(run->options, settings);
+    for (int i = 0; i < HEAD_SETTINGS; i++) {
+        const head_setting *own = &settings[i];
+        const char *value = shard_metadata_get(found, own->name);
+        value = value ? value : own->missing;
+        if (value && strcmp(value, own->value) != 0 && !(own->trains && run->options->evaluate))
+            return shard_error(
+                SHARD_ERROR_ARGUMENT,
+                "--resume %s: its %s is %s, not %s; start with the %s of the run that saved it, or take its values "
+                "alone by --pretrained",
+                path, own->name, value, own->value, own->option);
+    }
+    return SHARD_OK;
+}
+
 /* Whether the checkpoint has this model and, in the middle of an epoch, the epoch continues with the same images. */
 static shard_status check_settings(const trainer *run, const position *at, const shard_metadata *found, const char *path)
 {
@@ -156,6 +211,8 @@ static shard_status check_settings(const trainer *run, const position *at, const
         status = check_integer(found, path, "num_classes", run->data.num_classes);
     if (status == SHARD_OK && !run->options->evaluate)
         status = check_text(found, path, "optimizer", options_optimizer_name(run->options));
+    if (status == SHARD_OK)
+        status = check_head(run, found, path);
     if (status != SHARD_OK || run->options->evaluate)
         return status;
     if (at->epoch_step == 0)
@@ -270,7 +327,8 @@ static shard_status load_tensors(trainer *run, const char *path, int64_t steps)
     shard_tensors *tensors = collect_tensors(run, scaler);
     shard_status status = shard_last_status();
     if (status == SHARD_OK)
-        status = shard_load(tensors, path, .allow_unexpected = run->options->evaluate || (scaler && !run->scaler));
+        status = shard_load(tensors, path, .allow_unexpected = run->options->evaluate || (scaler && !run->scaler),
+                            .convert = run->options->evaluate);
     if (status == SHARD_OK)
         status = check_counts(run, tensors, path, steps);
     shard_tensors_destroy(tensors);

@@ -79,6 +79,7 @@ shard_status evaluate(trainer *run, totals *whole)
     SHARD_NO_GRAD {
         status = evaluate_batches(run, whole);
     }
+    head_end_validation(run);
     shard_module_set_training(run->model, true);
     if (status != SHARD_OK || whole->interrupted > 0)
         return status;

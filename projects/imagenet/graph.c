@@ -82,7 +82,7 @@ static void compute(trainer *run)
         graph->ranking = shard_keep(ranking);
         shard_backward(shard_scale(loss, 1.0 / (double)run->options->batch));
     }
-    train_update(run);
+    optimizers_step(run);
 }
 
 static shard_status capture(trainer *run)

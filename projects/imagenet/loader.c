@@ -92,17 +92,22 @@ static shard_status make_from_file(const loader *loading, workbench *bench, int6
     return resample(&bench->picture, box, options->image_size, flip, out, &bench->scratch);
 }
 
+static int64_t label_of(const loader *loading, int64_t sample)
+{
+    const loader_options *options = &loading->options;
+    return options->folder ? image_folder_label(options->folder, sample) : synthetic_label(&options->made_up, sample);
+}
+
 static shard_status make_sample(const loader *loading, workbench *bench, int64_t epoch, int64_t position, uint8_t *out,
                                 int64_t *label)
 {
     const loader_options *options = &loading->options;
     int64_t sample = shard_group_sampler_sample_at(loading->sampling, epoch, position);
+    *label = label_of(loading, sample);
     if (!options->folder) {
-        *label = synthetic_label(&options->made_up, sample);
         synthetic_image(&options->made_up, sample, options->image_size, out);
         return SHARD_OK;
     }
-    *label = image_folder_label(options->folder, sample);
     shard_status status = make_from_file(loading, bench, epoch, sample, out);
     if (status != SHARD_OK) {
         *label = LOADER_IGNORED;
@@ -290,6 +295,12 @@ shard_status loader_start(loader *loading, int64_t epoch, int64_t first_step)
     pthread_cond_broadcast(&loading->ring.work);
     pthread_mutex_unlock(&loading->ring.lock);
     return SHARD_OK;
+}
+
+void loader_labels(const loader *loading, int64_t epoch, int64_t first, int64_t count, int64_t *labels)
+{
+    for (int64_t i = 0; i < count; i++)
+        labels[i] = label_of(loading, shard_group_sampler_sample_at(loading->sampling, epoch, first + i));
 }
 
 int64_t loader_steps(const loader *loading)

@@ -47,6 +47,10 @@ loader *loader_open(const loader_options *options);
 /* Waits for the workers and frees everything. Takes NULL. */
 void loader_close(loader *loading);
 
+/* The labels of `count` images of an epoch in its order, from position `first` on: those of all ranks, also of images that turn
+ * out to be damaged. labels [count]. */
+void loader_labels(const loader *loading, int64_t epoch, int64_t first, int64_t count, int64_t *labels);
+
 /* Steps of an epoch: the same on all ranks. */
 int64_t loader_steps(const loader *loading);
 

@@ -45,6 +45,17 @@ static const choice stems[] = {{"imagenet", SHARD_RESNET_STEM_IMAGENET}, {"small
 static const choice splits[] = {{"row", SHARD_SPLIT_ROW},  {"column", SHARD_SPLIT_COLUMN}, {"0", SHARD_SPLIT_ROW},
                                 {"1", SHARD_SPLIT_COLUMN}, {"-1", SHARD_SPLIT_COLUMN},     {NULL, 0}};
 static const choice heads[] = {{"auto", HEAD_AUTO}, {"fused", HEAD_FUSED}, {"plain", HEAD_PLAIN}, {NULL, 0}};
+static const choice head_dtypes[] = {
+    {"same", HEAD_DTYPE_SAME}, {"float32", SHARD_FLOAT32}, {"bfloat16", SHARD_BFLOAT16}, {NULL, 0}};
+static const choice roundings[] = {
+    {"nearest", SHARD_ROUNDING_NEAREST}, {"stochastic", SHARD_ROUNDING_STOCHASTIC}, {"kahan", SHARD_ROUNDING_KAHAN}, {NULL, 0}};
+static const choice head_optimizers[] = {{"same", HEAD_OPTIMIZER_SAME},
+                                         {"sgd", HEAD_OPTIMIZER_SGD},
+                                         {"momentum", HEAD_OPTIMIZER_MOMENTUM},
+                                         {"adamw", HEAD_OPTIMIZER_ADAMW},
+                                         {"rowwise-adagrad", HEAD_OPTIMIZER_ROWWISE_ADAGRAD},
+                                         {"rowwise-adam", HEAD_OPTIMIZER_ROWWISE_ADAM},
+                                         {NULL, 0}};
 static const choice dtypes[] = {{"float32", SHARD_FLOAT32}, {"float64", SHARD_FLOAT64}, {NULL, 0}};
 static const choice amps[] = {{"none", SHARD_FLOAT32}, {"bf16", SHARD_BFLOAT16}, {"fp16", SHARD_FLOAT16}, {NULL, 0}};
 static const choice stages[] = {{"none", 0}, {"1", 1}, {"2", 2}, {"3", 3}, {NULL, 0}};
@@ -119,6 +130,30 @@ static const entry table[] = {
      AT(same_batch_in_group)},
     {FLAG, "sync-bn", "batch norms see the whole job's batch", AT(sync_bn)},
 
+    {HEADING, "Final layer", NULL},
+    {CHOICE, "head-dtype", "of its weight: bfloat16 takes half the memory; same: as --dtype", "DTYPE", AT(head_dtype),
+     .choices = head_dtypes},
+    {CHOICE, "head-rounding",
+     "how steps round a weight of bfloat16. nearest: small steps are lost; stochastic: up or down at random, right in the mean; "
+     "kahan: the rest is kept in a second weight of bfloat16",
+     "KIND", AT(head_rounding), .choices = roundings},
+    {CHOICE, "head-optimizer",
+     "its own optimizer. sgd: without momentum; momentum: SGD with --momentum; adamw; rowwise-adagrad and rowwise-adam: one "
+     "second "
+     "moment for each class; same: as --optimizer",
+     "KIND", AT(head_optimizer), .choices = head_optimizers},
+    {NUMBER, "head-lr", "its own learning rate, with the run's schedule; 0: as --lr", "X", AT(head_lr), .most = INFINITY},
+    {TEXT, "margin",
+     "logits are cosines times --margin-scale, and in training the label's has a margin: cosine (of 0), arcface:M, cosface:M, "
+     "sphereface:M or combined:M1,M2,M3; validation has none. There is no bias",
+     "KIND", AT(margin_text)},
+    {NUMBER, "margin-scale", "of --margin's cosines", "X", AT(margin_scale), .least = 1e-3, .most = 1e6},
+    {NUMBER, "sample-rate",
+     "Partial FC: a step's softmax is over the labels of its batch and about this part of the other classes; validation is over "
+     "all. "
+     "Below 1 there is no bias",
+     "R", AT(sample_rate), .least = 1e-9, .most = 1},
+
     {HEADING, "Training", NULL},
     {WHOLE, "epochs", "passes over the training images", "N", AT(epochs), .least = 1, .most = 1e9},
     {WHOLE, "steps",
@@ -170,6 +205,11 @@ static const options defaults = {
     .arch = "resnet50",
     .bucket_mib = 25,
     .model_parallel_dim = SHARD_SPLIT_COLUMN,
+    .head_dtype = HEAD_DTYPE_SAME,
+    .head_rounding = SHARD_ROUNDING_STOCHASTIC,
+    .margin_text = "none",
+    .margin_scale = 64,
+    .sample_rate = 1,
     .epochs = 90,
     .batch = 256,
     .accumulate = 1,
@@ -337,7 +377,7 @@ static shard_status check(options *parsed)
         return shard_error(SHARD_ERROR_ARGUMENT, "--evaluate needs a model: give --resume or --pretrained");
     if (parsed->evaluate && parsed->output)
         return shard_error(SHARD_ERROR_ARGUMENT, "--evaluate writes no checkpoint: leave --output out");
-    return SHARD_OK;
+    return options_check_head(parsed);
 }
 
 shard_status options_parse(options *parsed, int argc, char **argv)
@@ -385,6 +425,14 @@ const char *options_stem_name(const options *parsed)
 const char *options_optimizer_name(const options *parsed)
 {
     return name_of(optimizers, parsed->optimizer);
+}
+
+const char *options_head_optimizer_name(const options *parsed)
+{
+    if (parsed->head_optimizer != HEAD_OPTIMIZER_SAME)
+        return name_of(head_optimizers, parsed->head_optimizer);
+    bool momentum = parsed->optimizer == OPTIMIZER_SGD && parsed->momentum > 0;
+    return momentum ? "momentum" : options_optimizer_name(parsed);
 }
 
 /* ---- printing ---- */

@@ -12,6 +12,24 @@ typedef enum optimizer_kind { OPTIMIZER_SGD = 0, OPTIMIZER_ADAM, OPTIMIZER_ADAMW
 typedef enum head_kind { HEAD_AUTO = 0, HEAD_FUSED, HEAD_PLAIN } head_kind;
 
 #define OPTIONS_WIDTH 64 /* torchvision's, and that of checkpoints that do not say it */
+/* The final layer's own optimizer. SAME: the run's steps all layers. SGD: without momentum. */
+typedef enum head_optimizer_kind {
+    HEAD_OPTIMIZER_SAME = 0,
+    HEAD_OPTIMIZER_SGD,
+    HEAD_OPTIMIZER_MOMENTUM,
+    HEAD_OPTIMIZER_ADAMW,
+    HEAD_OPTIMIZER_ROWWISE_ADAGRAD,
+    HEAD_OPTIMIZER_ROWWISE_ADAM,
+} head_optimizer_kind;
+
+#define HEAD_DTYPE_SAME (-1) /* --head-dtype: as --dtype */
+
+/* --margin, read: shard_margin_logits_options has the meaning of the numbers. */
+typedef struct head_margin {
+    bool cosines; /* logits are scaled cosines; false: --margin none */
+    double m1, m2, m3;
+} head_margin;
+
 #define OPTIONS_NOTES 16 /* PyTorch's options at most */
 
 /* Whole numbers are int64_t, choices int, so that one table reads them all. */
@@ -38,6 +56,13 @@ typedef struct options {
     int model_parallel_dim; /* shard_split */
     int64_t model_parallel_size;
     int head; /* head_kind */
+    int head_dtype;     /* shard_dtype, or HEAD_DTYPE_SAME */
+    int head_rounding;  /* shard_rounding, of a 16-bit final layer */
+    int head_optimizer; /* head_optimizer_kind */
+    double head_lr;     /* 0: as lr */
+    const char *margin_text;
+    head_margin margin; /* of margin_text */
+    double margin_scale, sample_rate;
 
     int64_t epochs, steps, batch, accumulate;
     int optimizer; /* optimizer_kind */
@@ -79,5 +104,13 @@ const char *options_stem_name(const options *parsed);
 
 /* "sgd", ...; static. */
 const char *options_optimizer_name(const options *parsed);
+
+/* "sgd", "momentum", ...: of the optimizer that steps the final layer, whichever option says so; static. */
+const char *options_head_optimizer_name(const options *parsed);
+
+/* ---- options_head.c ---- */
+
+/* Reads margin_text into margin, and refuses options of the final layer that do not fit together (ARGUMENT). */
+shard_status options_check_head(options *parsed);
 
 #endif

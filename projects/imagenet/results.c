@@ -4,6 +4,7 @@
 #include <shard/op.h>
 
 #include <inttypes.h>
+#include <math.h>
 #include <stdlib.h>
 
 /* memory: the loss, then the ranks. */
@@ -11,6 +12,7 @@ typedef struct slot {
     shard_event *copied;
     double *memory;
     int64_t rows, room; /* ranks there are, and that the memory has room for */
+    bool ranked;        /* false: the ranks are not known */
 } slot;
 
 struct results {
@@ -73,20 +75,21 @@ shard_status results_put(results *queue, shard_tensor *loss, shard_tensor *ranks
     if (queue->count == queue->most)
         return shard_error(SHARD_ERROR_INTERNAL, "results of %" PRId64 " batches were not read", queue->most);
     slot *into = queue->slots + (queue->first + queue->count) % queue->most;
-    int64_t rows = shard_numel(ranks);
+    int64_t rows = ranks ? shard_numel(ranks) : 0;
     shard_status status = make_room(queue, into, rows);
     SHARD_SCOPE {
         shard_tensor *wide = shard_cast(shard_detach(loss), SHARD_FLOAT64);
         if (status == SHARD_OK)
             status = shard_copy_to_host_async(wide, into->memory, sizeof(double));
     }
-    if (status == SHARD_OK)
+    if (status == SHARD_OK && ranks)
         status = shard_copy_to_host_async(ranks, into->memory + 1, (size_t)rows * sizeof(int64_t));
     if (status == SHARD_OK)
         status = shard_event_record(into->copied);
     if (status != SHARD_OK)
         return status;
     into->rows = rows;
+    into->ranked = ranks != NULL;
     queue->count++;
     return SHARD_OK;
 }
@@ -102,6 +105,7 @@ shard_status results_take(results *queue, batch_sums *sums)
         return status;
     const int64_t *rank = (const int64_t *)(from->memory + 1);
     sums->loss = from->memory[0];
+    sums->top1 = sums->top5 = from->ranked ? 0 : NAN;
     for (int64_t i = 0; i < from->rows; i++) {
         sums->top1 += rank[i] < 1;
         sums->top5 += rank[i] < 5;

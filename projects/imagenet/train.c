@@ -46,16 +46,6 @@ typedef struct step {
     int64_t local_images;
 } step;
 
-shard_status train_update(trainer *run)
-{
-    if (run->options->clip_grad > 0) {
-        shard_grad_scaler_unscale(run->scaler, run->optimizer);
-        shard_clip_grad_norm(run->optimizer, run->options->clip_grad, NULL);
-    }
-    shard_grad_scaler_step(run->scaler, run->optimizer);
-    return shard_grad_scaler_update(run->scaler);
-}
-
 /* One step on the whole job's batch. */
 static shard_status step_once(trainer *run, step *made)
 {
@@ -65,26 +55,28 @@ static shard_status step_once(trainer *run, step *made)
     *made = (step){.parts = parts};
     run->local_images = 0;
     /* Set now, as backward may step already. The schedule counts skipped steps, so that it ends with the epochs. */
-    shard_optimizer_set_lr(run->optimizer, shard_schedule_lr(&run->schedule, run->at.step));
-    for (int64_t i = 0; i < parts; i++) {
+    optimizers_set_lr(run);
+    shard_status status = run->options->sample_rate < 1 ? head_draw(run) : SHARD_OK;
+    for (int64_t i = 0; i < parts && status == SHARD_OK; i++) {
         const loader_batch *batch;
         totals part;
         shard_data_parallel_set_sync(run->data_parallel, i + 1 == parts);
-        shard_status status = loader_next(run->data.train, &batch);
+        status = loader_next(run->data.train, &batch);
         replayed = status == SHARD_OK && graph_takes(run, batch);
         if (status == SHARD_OK)
             status = replayed ? graph_step(run, batch, &part) : backward_micro_batch(run, batch, &part);
-        if (status != SHARD_OK)
-            return status;
-        totals_add(&made->counts, &part);
+        if (status == SHARD_OK)
+            totals_add(&made->counts, &part);
     }
-    shard_status status = replayed ? SHARD_OK : train_update(run);
+    if (status != SHARD_OK)
+        return status;
+    status = replayed ? SHARD_OK : optimizers_step(run);
     run->at.step++;
     run->at.epoch_step++;
     made->at = run->at;
     made->lr = shard_optimizer_lr(run->optimizer);
     made->grad_scale = shard_grad_scaler_get_scale(run->scaler);
-    made->skipped = shard_optimizer_skipped(run->optimizer);
+    made->skipped = run->skipped;
     made->local_images = run->local_images;
     return status;
 }
@@ -112,11 +104,13 @@ static shard_status write_step(trainer *run, const step *made, const totals *who
         .local_images = made->local_images,
         .seconds = seconds,
     };
-    char title[64], text[192];
+    char title[64], accuracy[64] = "", text[192];
     snprintf(title, sizeof title, "Epoch %" PRId64, made->at.epoch);
-    snprintf(text, sizeof text, "loss %.4f (%.4f)  top1 %.2f  top5 %.2f  %.1f images/s  lr %.3g%s", entry.loss,
-             totals_mean(epoch->loss, epoch), 100 * totals_mean(epoch->top1, epoch), 100 * totals_mean(epoch->top5, epoch),
-             (double)entry.images / seconds, entry.lr, entry.skipped ? "  skipped: gradients not finite" : "");
+    if (isfinite(epoch->top1)) /* with a margin or sampled classes it is not counted */
+        snprintf(accuracy, sizeof accuracy, "  top1 %.2f  top5 %.2f", 100 * totals_mean(epoch->top1, epoch),
+                 100 * totals_mean(epoch->top5, epoch));
+    snprintf(text, sizeof text, "loss %.4f (%.4f)%s  %.1f images/s  lr %.3g%s", entry.loss, totals_mean(epoch->loss, epoch),
+             accuracy, (double)entry.images / seconds, entry.lr, entry.skipped ? "  skipped: gradients not finite" : "");
     progress_step(&run->progress, title, made->at.epoch_step, steps_to_come_to(run), text);
     return metrics_write(run->metrics, &entry);
 }

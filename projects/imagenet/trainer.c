@@ -2,7 +2,6 @@
 #include "trainer.h"
 
 #include <inttypes.h>
-#include <math.h>
 #include <string.h>
 
 /* Counts the parameters of the whole model and of this rank. */
@@ -37,17 +36,20 @@ static shard_status make_mesh(trainer *run)
 }
 
 /*
- * Whether the final layer is a classifier. --head auto takes it for a layer that is split by column, unless its gradient would
- * be computed as a whole where a plain layer's is streamed in row blocks (ZeRO 2 and 3 over replicas of the layer), or is
- * needed as a whole in any case (LARS, LAMB). A step that is captured (--cuda-graph) has the plain layer.
+ * Whether the final layer is a classifier. --head auto takes it for a layer that is split by column or has options that a
+ * classifier has by itself (head.c), unless its gradient would be computed as a whole where a plain layer's is streamed in row
+ * blocks (ZeRO 2 and 3 over replicas of the layer), or is needed as a whole in any case (LARS, LAMB). Sampled classes need it. A
+ * step that is captured (--cuda-graph) has the plain layer.
  */
 static bool is_fused(const trainer *run)
 {
     const options *wanted = run->options;
-    bool by_column = wanted->enable_model_parallel && wanted->model_parallel_dim == SHARD_SPLIT_COLUMN;
+    bool by_row = wanted->enable_model_parallel && wanted->model_parallel_dim == SHARD_SPLIT_ROW;
     bool streamed = wanted->zero >= 2 && shard_group_size(shard_mesh_data_group(run->mesh)) > 1;
-    bool saves = by_column && !streamed && wanted->optimizer < OPTIMIZER_LARS;
-    return !wanted->cuda_graph && (wanted->head == HEAD_FUSED || (wanted->head == HEAD_AUTO && saves));
+    bool saves = (wanted->enable_model_parallel || head_is_special(wanted)) && !by_row && !streamed &&
+                 !optimizers_head_is_layerwise(wanted);
+    bool fused = wanted->head == HEAD_FUSED || (wanted->head == HEAD_AUTO && (saves || wanted->sample_rate < 1));
+    return fused && !wanted->cuda_graph;
 }
 
 static shard_status make_model(trainer *run)
@@ -62,6 +64,8 @@ static shard_status make_model(trainer *run)
     shard_resnet_gather_features(run->model, run->feature_group);
     if (wanted->sync_bn)
         shard_nn_sync_batch_norm(run->model, run->batch_group);
+    if (head_is_special(wanted))
+        return head_open(run, is_fused(run));
     if (is_fused(run))
         return shard_convert_parallel_classifier(&run->model, "fc", wanted->enable_model_parallel ? model_group : NULL, NULL);
     if (wanted->enable_model_parallel)
@@ -69,52 +73,12 @@ static shard_status make_model(trainer *run)
     return SHARD_OK;
 }
 
-static shard_optimizer *choose_optimizer(const options *wanted, shard_module *model)
-{
-    double lr = wanted->lr, decay = wanted->weight_decay;
-    switch ((optimizer_kind)wanted->optimizer) {
-    case OPTIMIZER_SGD:
-        return shard_sgd(model, .lr = lr, .momentum = wanted->momentum, .weight_decay = decay, .nesterov = wanted->nesterov,
-                         .decay_1d = false);
-    case OPTIMIZER_ADAM:
-        return shard_adam(model, .lr = lr, .weight_decay = decay, .decay_1d = false);
-    case OPTIMIZER_ADAMW:
-        return shard_adamw(model, .lr = lr, .weight_decay = decay, .decay_1d = false);
-    case OPTIMIZER_LARS:
-        return shard_lars(model, .lr = lr, .momentum = wanted->momentum, .weight_decay = decay, .nesterov = wanted->nesterov);
-    case OPTIMIZER_LAMB:
-        return shard_lamb(model, .lr = lr, .weight_decay = decay);
-    }
-    return NULL;
-}
-
-static shard_status make_schedule(trainer *run)
-{
-    const options *wanted = run->options;
-    int64_t epoch_steps = train_steps(run), step_size, total_steps;
-    double warmup_steps = wanted->warmup_epochs * (double)epoch_steps;
-    if (__builtin_mul_overflow(wanted->lr_step_size, epoch_steps, &step_size) ||
-        __builtin_mul_overflow(wanted->epochs, epoch_steps, &total_steps) || warmup_steps > 0x1p62)
-        return shard_error(SHARD_ERROR_ARGUMENT,
-                           "--epochs, --lr-step-size or --warmup-epochs: too many steps, as an epoch has %" PRId64, epoch_steps);
-    run->schedule = SHARD_SCHEDULE(.kind = (shard_schedule_kind)wanted->lr_schedule, .base_lr = wanted->lr,
-                                   .warmup_steps = wanted->warmup_steps ? wanted->warmup_steps : llround(warmup_steps),
-                                   .step_size = step_size, .total_steps = total_steps);
-    return SHARD_OK;
-}
-
 static shard_status make_optimizer(trainer *run)
 {
     const options *wanted = run->options;
-    shard_status status = make_schedule(run);
+    shard_status status = optimizers_open(run);
     if (status != SHARD_OK)
         return status;
-    run->optimizer = choose_optimizer(wanted, run->model);
-    /* Steps in backward, unless all gradients are needed first. */
-    bool overlap = wanted->clip_grad == 0 && wanted->amp != SHARD_FLOAT16 && wanted->optimizer < OPTIMIZER_LARS;
-    if (wanted->zero)
-        run->optimizer =
-            shard_zero_optimizer(run->optimizer, .stage = wanted->zero, .overlap = overlap, .bucket_mib = wanted->bucket_mib);
     /* After the optimizer, so that no rank ever has gradients that it does not keep. A batch norm that is not
      * synchronised uses its rank's images. */
     shard_tensors *parameters = shard_parameters(run->model), *state = shard_state_dict(run->model);
@@ -202,7 +166,8 @@ void trainer_close(trainer *run)
     graph_close(run);
     results_close(run->results);
     shard_grad_scaler_destroy(run->scaler);
-    shard_optimizer_destroy(run->optimizer);
+    optimizers_close(run);
+    shard_release(run->sample);
     shard_data_parallel_destroy(run->data_parallel);
     shard_module_destroy(run->model);
     shard_mesh_destroy(run->mesh);

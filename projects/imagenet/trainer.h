@@ -28,12 +28,15 @@ typedef struct trainer {
     shard_group *batch_group;   /* each rank of it has a range of each batch */
     shard_group *feature_group; /* its ranks gather their features before the final layer; NULL: they have the same images */
     shard_module *model;
+    struct head *head;                  /* of the model, which then returns features; NULL: an ordinary final layer */
     shard_data_parallel *data_parallel; /* this and the following: NULL if the run only validates */
-    shard_optimizer *optimizer;
+    shard_optimizer *optimizer, *head_optimizer; /* head_optimizer: of the final layer; NULL: optimizer steps all layers */
+    shard_tensor *sample;                        /* the classes of the step; NULL: all */
     shard_grad_scaler *scaler; /* NULL: not in float16 */
     struct step_graph *graph;  /* NULL: without --cuda-graph */
     shard_schedule schedule;
     position at;
+    bool skipped;         /* the last step was, as gradients were not finite */
     int64_t local_images; /* images through this rank's model in the step or the validation */
     results *results;     /* of batches that batch_take has not read */
     bool queues;          /* the device computes asynchronously: a batch's results are read when the next one is queued */
@@ -46,6 +49,43 @@ typedef struct trainer {
 /* Makes all objects, and loads the files of --resume or --pretrained. Collective over the world. */
 shard_status trainer_open(trainer *run, const options *wanted);
 void trainer_close(trainer *run);
+
+/* ---- optimizers.c ---- */
+
+/* Makes the optimizers, partitioned if the options say so, and the schedule. Collective over the world. */
+shard_status optimizers_open(trainer *run);
+void optimizers_close(trainer *run);
+
+/* Whether the final layer's optimizer needs norms of whole layers. */
+bool optimizers_head_is_layerwise(const options *wanted);
+
+/* Adds the optimizers' state; names are the parameters', so that they are of one optimizer or of two. */
+shard_status optimizers_add_state(const trainer *run, shard_tensors *all, const char *prefix);
+
+/* Sets the learning rates of the step at run->at. */
+void optimizers_set_lr(trainer *run);
+
+/* Clips the gradients and steps, or skips the step of all layers. Collective over the world. */
+shard_status optimizers_step(trainer *run);
+
+/* ---- head.c: --head-dtype, --margin, --sample-rate ---- */
+
+/* Whether these options need a final layer that the model does not have by itself. */
+bool head_is_special(const options *wanted);
+
+/* Replaces the model's final layer, by a classifier if it is fused. Not collective. */
+shard_status head_open(trainer *run, bool fused);
+
+/* Draws the classes of the step at run->at into run->sample, with the labels of all its images: the same on any number of ranks
+ * and for all its micro-batches. */
+shard_status head_draw(trainer *run);
+
+/* The sum of the losses of features, recorded in training. *ranks becomes the labels' ranks among all classes, or NULL in
+ * training with a margin or a sample. NULL with the error set. Collective over the model group if the layer is split. */
+shard_tensor *head_loss(trainer *run, shard_tensor *features, shard_tensor *labels, double label_smoothing, shard_tensor **ranks);
+
+/* Frees what a validation kept, before the weight changes. */
+void head_end_validation(trainer *run);
 
 /* ---- batch.c ---- */
 
@@ -90,9 +130,6 @@ bool graph_takes(const trainer *run, const loader_batch *batch);
 shard_status graph_step(trainer *run, const loader_batch *batch, totals *counts);
 
 /* ---- train.c ---- */
-
-/* Clips the gradients and steps. Collective over the world. */
-shard_status train_update(trainer *run);
 
 /* All epochs from the current position. Collective over the world. */
 shard_status train(trainer *run);

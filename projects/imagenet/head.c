@@ -1,0 +1,179 @@
+/*
+ * A final layer of its own dtype, with a margin or with sampled classes. It takes fc's place in the model, which then returns
+ * features, and computes the loss from them. In training that is the loss of the layer's logits; in validation the loss and the
+ * accuracy over all classes without a margin, whose sums are wide also for a weight of 16 bits.
+ */
+#include "trainer.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+
+#define NORM_EPS 1e-12
+
+struct head {
+    shard_module *layer; /* has fc's parameters; a classifier if it is fused */
+    shard_tensor *unit;  /* of a validation: the weight with rows of norm 1; NULL: not made */
+    shard_dtype dtype;
+    bool fused, by_row;
+};
+
+bool head_is_special(const options *wanted)
+{
+    bool narrow = wanted->head_dtype != HEAD_DTYPE_SAME && wanted->head_dtype != wanted->dtype;
+    return narrow || wanted->margin.cosines || wanted->sample_rate < 1;
+}
+
+/* ---- the module in fc's place ---- */
+
+static shard_tensor *pass_features(shard_module *module, shard_tensor *x)
+{
+    (void)module;
+    return x;
+}
+
+static void destroy(shard_module *module)
+{
+    struct head *head = shard_module_data(module);
+    shard_module_destroy(head->layer);
+    shard_release(head->unit);
+    free(head);
+}
+
+static const shard_module_type head_type = {.name = "head", .forward = pass_features, .destroy = destroy};
+
+/* Its parameters are the layer's, by the same names. */
+static shard_module *make_module(struct head *head)
+{
+    shard_module *module = shard_module_create(&head_type, head);
+    shard_tensor *bias = shard_module_optional(head->layer, "bias");
+    shard_module_add_parameter(module, "weight", shard_module_tensor(head->layer, "weight"));
+    if (bias)
+        shard_module_add_parameter(module, "bias", bias);
+    if (shard_last_status() == SHARD_OK)
+        return module;
+    shard_module_destroy(module);
+    return NULL;
+}
+
+shard_status head_open(trainer *run, bool fused)
+{
+    const options *wanted = run->options;
+    bool splits = wanted->enable_model_parallel, bias = !wanted->margin.cosines && wanted->sample_rate == 1;
+    shard_split split = splits ? (shard_split)wanted->model_parallel_dim : SHARD_SPLIT_NONE;
+    shard_group *group = splits ? shard_mesh_model_group(run->mesh) : NULL;
+    shard_tensor *replaced = shard_module_tensor(shard_module_child(run->model, "fc"), "weight");
+    int64_t features = shard_tensor_size(replaced, 1), classes = run->data.num_classes;
+    struct head *head = calloc(1, sizeof *head);
+    if (!head)
+        return shard_error(SHARD_ERROR_MEMORY, "no memory for the final layer");
+    head->dtype = (shard_dtype)(wanted->head_dtype == HEAD_DTYPE_SAME ? wanted->dtype : wanted->head_dtype);
+    head->fused = fused;
+    head->by_row = split == SHARD_SPLIT_ROW;
+    head->layer = fused ? shard_nn_parallel_classifier(features, classes, group, .bias = bias, .dtype = head->dtype)
+                        : shard_nn_parallel_linear(features, classes, split, group, .bias = bias, .dtype = head->dtype);
+    shard_status status = shard_module_set_child(run->model, "fc", make_module(head));
+    run->head = status == SHARD_OK ? head : NULL;
+    return status;
+}
+
+/* ---- sampled classes ---- */
+
+shard_status head_draw(trainer *run)
+{
+    const options *wanted = run->options;
+    int64_t first = run->at.epoch_step * wanted->batch, left = run->data.train_images - first;
+    int64_t count = left < wanted->batch ? left : wanted->batch;
+    int64_t *labels = calloc((size_t)count, sizeof *labels);
+    if (!labels)
+        return shard_error(SHARD_ERROR_MEMORY, "no memory for %" PRId64 " labels", count);
+    loader_labels(run->data.train, run->at.epoch, first, count, labels);
+    shard_release(run->sample);
+    run->sample = NULL;
+    SHARD_SCOPE
+    {
+        shard_tensor *all = shard_from_host(labels, SHARD_SHAPE(count), .dtype = SHARD_INT64, .device = shard_device_open("cpu"));
+        run->sample = shard_keep(shard_sample_classes(all, shard_module_tensor(run->head->layer, "weight"), wanted->sample_rate,
+                                                      (uint64_t)wanted->seed, run->at.step));
+    }
+    free(labels);
+    return shard_last_status();
+}
+
+/* ---- losses ---- */
+
+static shard_tensor *unit_rows(shard_tensor *x)
+{
+    return shard_normalize(x, 1, NORM_EPS);
+}
+
+/* Neither a margin nor a sample has the labels' ranks of all classes. */
+static shard_tensor *training_loss(trainer *run, shard_tensor *x, shard_tensor *labels, double label_smoothing,
+                                   shard_tensor **ranks)
+{
+    const options *wanted = run->options;
+    const head_margin *m = &wanted->margin;
+    struct head *head = run->head;
+    bool normalized = m->cosines && !head->fused; /* here; a classifier's loss normalizes tiles of the weight */
+    shard_tensor *weight = shard_module_tensor(head->layer, "weight"), *logits, *loss;
+    logits = normalized ? shard_parallel_linear(unit_rows(x), unit_rows(weight), NULL) : shard_forward(head->layer, x);
+    if (!head->fused && head->dtype == SHARD_BFLOAT16)
+        logits = shard_cast(logits, SHARD_FLOAT32); /* a loss has its logits' dtype */
+    if (m->cosines)
+        loss = shard_cross_entropy(logits, labels, .reduction = SHARD_REDUCTION_SUM, .label_smoothing = label_smoothing,
+                                   .sample = run->sample, .normalized = head->fused,
+                                   .margin = SHARD_MARGIN(.scale = wanted->margin_scale, .m1 = m->m1, .m2 = m->m2, .m3 = m->m3));
+    else if (run->sample)
+        loss = shard_cross_entropy(logits, labels, .reduction = SHARD_REDUCTION_SUM, .label_smoothing = label_smoothing,
+                                   .sample = run->sample);
+    else
+        loss = shard_cross_entropy_with_rank(logits, labels, ranks, .reduction = SHARD_REDUCTION_SUM,
+                                             .label_smoothing = label_smoothing);
+    shard_release(logits); /* the backward writes the gradient over them */
+    return loss;
+}
+
+/* The normalized weight is made once in a validation. */
+static shard_tensor *validation_loss(trainer *run, shard_tensor *x, shard_tensor *labels, shard_tensor **ranks)
+{
+    const options *wanted = run->options;
+    struct head *head = run->head;
+    bool cosines = wanted->margin.cosines;
+    double scale = cosines ? wanted->margin_scale : 1;
+    shard_dtype wide = head->dtype == SHARD_BFLOAT16 ? SHARD_FLOAT32 : head->dtype;
+    shard_tensor *weight = shard_module_tensor(head->layer, "weight"), *bias = shard_module_optional(head->layer, "bias");
+    if (cosines && !head->unit)
+        head->unit = shard_keep(unit_rows(weight));
+    if (cosines) {
+        weight = head->unit;
+        x = unit_rows(x);
+    }
+    if (head->by_row)
+        return shard_cross_entropy_with_rank(shard_cast(shard_parallel_linear(x, weight, bias), wide), labels, ranks,
+                                             .reduction = SHARD_REDUCTION_SUM, .logit_scale = scale);
+    return shard_linear_cross_entropy_with_rank(x, weight, bias, labels, ranks, .reduction = SHARD_REDUCTION_SUM,
+                                                .logit_scale = scale);
+}
+
+void head_end_validation(trainer *run)
+{
+    if (!run->head)
+        return;
+    shard_release(run->head->unit);
+    run->head->unit = NULL;
+}
+
+shard_tensor *head_loss(trainer *run, shard_tensor *features, shard_tensor *labels, double label_smoothing, shard_tensor **ranks)
+{
+    const options *wanted = run->options;
+    shard_dtype dtype = run->head->dtype, own = (shard_dtype)wanted->dtype;
+    shard_tensor *loss = NULL;
+    *ranks = NULL;
+    /* A product of another 16-bit type would need a copy of the weight. */
+    SHARD_AUTOCAST((shard_dtype)(dtype == SHARD_BFLOAT16 ? SHARD_FLOAT32 : wanted->amp))
+    {
+        shard_tensor *x = dtype == own ? features : shard_cast(features, dtype);
+        loss = shard_module_is_training(run->model) ? training_loss(run, x, labels, label_smoothing, ranks)
+                                                    : validation_loss(run, x, labels, ranks);
+    }
+    return loss;
+}
