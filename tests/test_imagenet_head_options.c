@@ -7,8 +7,8 @@
 
 /* In float64 rounding shows only what is computed otherwise. The last batch of an epoch has 10 images. */
 #define RUN_OF(dtype)                                                                                                            \
-    "-a resnet18 --stem small --image-size 8 --synthetic 22 --num-classes 301 -b 12 --lr 0.002 -j 1 --seed 7 --dtype " dtype     \
-    " --sync-bn "
+    "-a resnet18 --stem small --width 8 --image-size 8 --synthetic 22 --num-classes 301 -b 12 --lr 0.002 -j 1 --seed 7 "         \
+    "--dtype " dtype " --sync-bn "
 #define EXACT RUN_OF("float64")
 #define COLUMN "--enable-model-parallel --model-parallel-dim column "
 #define ROW "--enable-model-parallel --model-parallel-dim row "
