@@ -29,7 +29,7 @@ typedef struct setting {
 } setting;
 
 /* And what the trainer says of the mesh, and how many of a batch of 12 images go through each
- * rank's model. The first ones are run in every check. */
+ * rank's model. The first ones are the test case "usual", the others "more". */
 static const struct {
     int ranks;
     const char *options, *mesh;
@@ -149,7 +149,7 @@ static const setting half[] = {
 enum { FIRST_HALF = 1, HALF = sizeof half / sizeof *half };
 
 /* Two batches over and over, at a rate that learns them. */
-#define HALF_RUN RUN "--sync-bn --val-interval 0 --synthetic 24 --lr 0.01 "
+#define HALF_RUN RUN "--sync-bn --val-interval 0 --synthetic 24 --lr 0.005 "
 
 /* In 16 bits: the float32 run, but for a small part of what its steps did, and gone on with to the bit. */
 START_TEST(test_half)
@@ -165,8 +165,8 @@ START_TEST(test_half)
     double learned = untrained[7].loss - single[7].loss;
     ck_assert_msg(learned > 1, "8 steps take %f off the loss", learned);
     for (int i = 0; i < 8; i++)
-        ck_assert_msg(fabs(whole[i].loss - single[i].loss) < 0.02 * learned, "step %d: loss %f, %f in float32, %f untrained", i + 1,
-                      whole[i].loss, single[i].loss, untrained[i].loss);
+        ck_assert_msg(fabs(whole[i].loss - single[i].loss) < 0.04 * learned, "step %d: loss %f, %f in float32, %f untrained",
+                      i + 1, whole[i].loss, single[i].loss, untrained[i].loss);
     ck_assert_msg(fabs(whole[0].loss - single[0].loss) > 1e-5, "nothing was computed in 16 bits");
     check_runs(shardrun(s->ranks), HALF_RUN "%s --steps 5 --output part", s->options);
     check_runs(shardrun(s->ranks), HALF_RUN "%s --steps 8 --output part --resume part/checkpoint.safetensors", s->options);

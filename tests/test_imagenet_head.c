@@ -17,7 +17,7 @@ typedef struct setting {
     const char *common, *split;
 } setting;
 
-/* The first ones are run in every check. */
+/* The first ones are the test case "usual", the others "more". */
 static const setting settings[] = {
     {1, "--clip-grad 0.5", ""},
     {2, "--accumulate 2 --label-smoothing 0.1", COLUMN},

@@ -19,7 +19,7 @@ typedef struct setting {
     bool counts;                 /* training counts accuracy */
 } setting;
 
-/* The first ones are run in every check. */
+/* The first ones are the test case "usual", the others "more". */
 static const setting settings[] = {
     {"--margin arcface:0.5 --margin-scale 16 --sample-rate 0.2 --accumulate 2 --label-smoothing 0.1 --clip-grad 20 --lr 0.05 "
      "--head-optimizer sgd --wd 0",
