@@ -279,6 +279,42 @@ START_TEST(test_accumulates)
 }
 END_TEST
 
+/* So it is with a bias and with class weights, of which each call makes copies; not where they differ. */
+START_TEST(test_accumulates_with_a_bias_and_weights)
+{
+    shard_dtype dtype = _i / 2 ? SHARD_FLOAT64 : SHARD_FLOAT32;
+    bool differ = _i % 2;
+    double x[2][ROWS * IN], found[2][CLASSES * IN], found_bias[2][CLASSES];
+    int64_t label[2 * ROWS];
+    for (int i = 0; i < 2; i++)
+        make_batch(i, 0, x[i], label + i * ROWS);
+    for (int whole = 0; whole < 2; whole++) /* 1: gradients that are computed after each backward */
+        SHARD_SCOPE
+        {
+            shard_tensor *weight = made_up_leaf(SHARD_SHAPE(CLASSES, IN), 1, SHARD_FLOAT32);
+            shard_tensor *bias = made_up_leaf(SHARD_SHAPE(CLASSES), 2, SHARD_FLOAT32);
+            weight->leaf->defers_grad = bias->leaf->defers_grad = true; /* as a classifier's */
+            shard_tensor *class_weight[] = {shard_abs(made_up(SHARD_SHAPE(CLASSES), 3, dtype)),
+                                            shard_abs(made_up(SHARD_SHAPE(CLASSES), 4, dtype))};
+            shard_tensor *sample = shard_sample_classes(labels_of(label, 2 * ROWS), weight, RATE, 9, 0);
+            for (int i = 0; i < 2; i++) {
+                shard_tensor *features = tensor_of(x[i], SHARD_SHAPE(ROWS, IN), SHARD_FLOAT32);
+                check_ok(shard_backward(shard_linear_cross_entropy(features, weight, bias, labels_of(label + i * ROWS, ROWS),
+                                                                   .sample = sample, .weight = class_weight[i && differ])));
+                ck_assert(whole || (weight->leaf->grad->storage->memory == NULL) == !(i && differ));
+                if (whole)
+                    read_values(shard_grad(weight), found[1]);
+            }
+            read_values(shard_grad(weight), found[whole]);
+            read_values(shard_grad(bias), found_bias[whole]);
+        }
+    for (int i = 0; i < CLASSES * IN; i++)
+        ck_assert_double_eq_tol(found[0][i], found[1][i], 1e-6);
+    for (int i = 0; i < CLASSES; i++)
+        ck_assert_double_eq_tol(found_bias[0][i], found_bias[1][i], 1e-6);
+}
+END_TEST
+
 /* ---- checkpoints ---- */
 
 typedef struct run {
@@ -327,6 +363,7 @@ int main(void)
     add_ranks_test(tcase, test_trains);
     tcase_add_test(tcase, test_trains_replicas);
     tcase_add_test(tcase, test_accumulates);
+    tcase_add_loop_test(tcase, test_accumulates_with_a_bias_and_weights, 0, 4);
     add_ranks_test(tcase, test_continues);
     int code = test_run(suite);
     scratch_close();

@@ -395,10 +395,9 @@ SHARD_API shard_tensor *shard_linear_cross_entropy_with(shard_tensor *x, shard_t
  *
  * With a sample, the softmax, label smoothing and gradients are those of a layer of these classes alone. Of a classifier's
  * deferred gradient shard_step updates the sampled rows and their optimizer state alone: weight decay and momentum do not move
- * other rows. Micro-batches with one sample, drawn with all their labels, add up to such a gradient if there is neither a bias
- * nor .weight. A gradient that is computed as a whole (shard_nn_parallel_classifier says when; of micro-batches with several
- * samples, or with a bias or .weight; of a bias always) has zeros in the other rows, which weight decay and momentum then do
- * move. Evaluation takes no sample: all classes.
+ * other rows. Micro-batches with one sample, drawn with all their labels, add up to such a gradient. A gradient that is
+ * computed as a whole (shard_nn_parallel_classifier says when; of micro-batches with several samples; of a bias always) has
+ * zeros in the other rows, which weight decay and momentum then do move. Evaluation takes no sample: all classes.
  *
  * Waits for the device of the labels, as the loss with a sample does. Errors: ARGUMENT, a rate outside [0, 1], a negative step;
  * UNSUPPORTED, in a graph's capture. Not collective. As Partial FC (An et al. 2022), which draws per rank. */

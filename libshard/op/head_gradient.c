@@ -69,7 +69,7 @@ static void destroy(shard_gradient_source *source)
 static shard_status check(const shard_gradient_source *source)
 {
     const head_source *s = (const head_source *)source;
-    for (int i = 0; i < KEPT; i++)
+    for (int i = 0; i < SHARD_HEAD_ORIGINS; i++)
         if (s->kept[i] && shard_tensor_version(s->kept[i]) != s->version[i])
             return shard_error(SHARD_ERROR_ARGUMENT,
                                "%s: the gradient of the weight (also of a shard_nn_parallel_classifier) is "
@@ -138,9 +138,9 @@ static shard_status compute(shard_gradient_source *source, shard_range part, voi
 {
     head_source *s = (head_source *)source;
     shard_head head = s->head;
-    void *kept[KEPT], *bias = memory[SHARD_SOURCE_VECTOR];
+    void *kept[SHARD_HEAD_ORIGINS], *bias = memory[SHARD_SOURCE_VECTOR];
     offset_take offset = {take, context, 0};
-    if (!shard_load(KEPT, s->kept, kept))
+    if (!shard_load(SHARD_HEAD_ORIGINS, s->kept, kept))
         return shard_last_status();
     head.weight = kept[WEIGHT];
     head.bias = kept[SHARD_HEAD_BIAS];
@@ -203,9 +203,11 @@ bool shard_head_source_takes(const shard_gradient_source *source, const shard_he
     const head_source *s = (const head_source *)source;
     if (source->type != &head_source_type || !same_list(s, given))
         return false;
-    for (int i = 0; i < KEPT && i < LIST; i++)
-        if (!same_memory(s->kept[i], given[i]) || (given[i] && s->version[i] != shard_tensor_version(given[i])))
+    for (int i = WEIGHT; i < LIST; i++) {
+        int origin = i - SHARD_HEAD_BIAS + SHARD_HEAD_ORIGINS, by = i != WEIGHT && given[origin] ? origin : i;
+        if (!same_memory(s->kept[by], given[by]) || (given[by] && s->version[by] != shard_tensor_version(given[by])))
             return false;
+    }
     const shard_cross_entropy_shape *a = &s->head.loss, *b = &head->loss;
     const shard_logit_map *m = &a->map, *n = &b->map;
     bool same_margins =

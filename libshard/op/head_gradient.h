@@ -14,6 +14,10 @@ enum {
     SHARD_HEAD_POSITIVE,
     SHARD_HEAD_LIST,
     SHARD_HEAD_LIST_ON_HOST,
+    SHARD_HEAD_ORIGINS, /* the tensors that those from SHARD_HEAD_BIAS on are copies of, by which calls are compared */
+    SHARD_HEAD_BIAS_ORIGIN = SHARD_HEAD_ORIGINS,
+    SHARD_HEAD_CLASS_WEIGHT_ORIGIN,
+    SHARD_HEAD_POSITIVE_ORIGIN,
     SHARD_HEAD_KEPT
 };
 

@@ -19,13 +19,25 @@ enum {
     INPUTS = SHARD_LINEAR_HEAD_INPUTS
 };
 /* The tensors that a node saves: the inputs, and these. SUM [rows, in]: that of the forward. */
-enum { PAIRS = INPUTS, CLASS_WEIGHT, POSITIVE, ROW_WEIGHT, OPERANDS, SUM = OPERANDS, STASH, SAVED };
+enum {
+    PAIRS = INPUTS,
+    CLASS_WEIGHT,
+    POSITIVE,
+    ROW_WEIGHT,
+    OPERANDS,
+    SUM = OPERANDS,
+    STASH,
+    CLASS_WEIGHT_ORIGIN,
+    POSITIVE_ORIGIN,
+    SAVED
+};
 
 typedef struct binary_head_call {
     shard_binary_call loss;
     shard_tensor *input[INPUTS];   /* as given: the operands that get gradients */
     shard_tensor *operand[INPUTS]; /* x in the products' type */
     shard_tensor *sum, *stash;
+    shard_tensor *weight_given, *positive_given; /* that those of the loss are copies of, or parts; NULL: none */
 } binary_head_call;
 
 typedef struct binary_head_context {
@@ -94,7 +106,9 @@ static shard_status binary_head_backward(shard_node *node, shard_tensor *dy, sha
     shard_tensor *const kept[SHARD_HEAD_KEPT] = {[SHARD_HEAD_WEIGHT] = node->saved[WEIGHT],
                                                  [SHARD_HEAD_BIAS] = node->saved[BIAS],
                                                  [SHARD_HEAD_CLASS_WEIGHT] = node->saved[CLASS_WEIGHT],
-                                                 [SHARD_HEAD_POSITIVE] = node->saved[POSITIVE]};
+                                                 [SHARD_HEAD_POSITIVE] = node->saved[POSITIVE],
+                                                 [SHARD_HEAD_CLASS_WEIGHT_ORIGIN] = node->saved[CLASS_WEIGHT_ORIGIN],
+                                                 [SHARD_HEAD_POSITIVE_ORIGIN] = node->saved[POSITIVE_ORIGIN]};
     return shard_linear_head_backward(node, &h, &rows, NULL, memory[SUM], c->group, kept, node->saved[STASH], dx);
 }
 
@@ -162,7 +176,7 @@ static shard_tensor *record(const binary_head_call *call, shard_tensor *y)
     node->group = call->loss.rows.group; /* NULL unless the classes are split */
     shard_tensor *const saved[SAVED] = {call->operand[X],  call->operand[WEIGHT], call->operand[BIAS],        call->loss.pairs,
                                         call->loss.weight, call->loss.positive,   call->loss.rows.row_weight, call->sum,
-                                        call->stash};
+                                        call->stash,       call->weight_given,    call->positive_given};
     for (int i = 0; i < SAVED; i++)
         shard_save_for_backward(node, i, saved[i]);
     return y;
@@ -213,6 +227,7 @@ shard_tensor *shard_linear_binary_cross_entropy_of(const char *name, const shard
     shard_scope scope;
     shard_scope_open(&scope);
     shard_tensor *loss, **weights[] = {&options.weight, &options.pos_weight};
+    shard_tensor *const given_weights[] = {options.weight, options.pos_weight};
     if (options_ok && target && (shard_dtype_is_float(target->dtype) || options.reduction == SHARD_REDUCTION_NONE)) {
         loss = with_logits(x, weight, bias, target, &options);
     } else {
@@ -221,7 +236,9 @@ shard_tensor *shard_linear_binary_cross_entropy_of(const char *name, const shard
                 *weights[i] = shard_cast(*weights[i], shard_head_wide(x->dtype));
         binary_head_call call = {.loss = {.faults = of, .rows = {.function = name, .faults = &of->rows}},
                                  .input = {x, weight, bias},
-                                 .operand = {x, weight, bias}};
+                                 .operand = {x, weight, bias},
+                                 .weight_given = given_weights[0],
+                                 .positive_given = given_weights[1]};
         shard_autocast_product(1, call.input, call.operand);
         loss = linear_binary_cross_entropy(&call, options_ok, target, &options);
     }

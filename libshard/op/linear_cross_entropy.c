@@ -22,7 +22,8 @@ enum { X, WEIGHT, BIAS, INPUTS };
 enum { STASH_SHARE = 8 }; /* a stash has at most this part of the weight's bytes in float32 */
 /* The tensors that a node saves: the inputs, and these. SUMS: the local statistics, then the sums [rows, in]. */
 enum { TARGET = INPUTS, CLASS_WEIGHT, LIST, LIST_ON_HOST, LABEL_ROW, OPERANDS };
-enum { NUMBERS = OPERANDS /* [SHARD_CE_NUMBERS, rows] and the result */, SUMS, STASH, MARGIN_SHIFT, MARGIN_NUMBERS, SAVED };
+enum { NUMBERS = OPERANDS /* [SHARD_CE_NUMBERS, rows] and the result */, SUMS, STASH, MARGIN_SHIFT, MARGIN_NUMBERS };
+enum { BIAS_ORIGIN = MARGIN_NUMBERS + 1, CLASS_WEIGHT_ORIGIN, SAVED };
 _Static_assert((int)SAVED <= SHARD_NODE_SAVED, "a node has so many slots");
 
 typedef struct head_call {
@@ -31,6 +32,7 @@ typedef struct head_call {
     shard_tensor *operand[INPUTS]; /* x in the products' type */
     shard_tensor *target;
     shard_tensor *class_weight; /* of the local classes, of the wide type; NULL: ones */
+    shard_tensor *weight_given; /* that it is a copy of, or a part; NULL: none */
     shard_reduction reduction;
     int64_t in;
     bool samples; /* the classes of `sampled` are all that count */
@@ -195,7 +197,9 @@ static shard_status head_backward(shard_node *node, shard_tensor *dy, shard_tens
                                                  [SHARD_HEAD_BIAS] = node->saved[BIAS],
                                                  [SHARD_HEAD_CLASS_WEIGHT] = node->saved[CLASS_WEIGHT],
                                                  [SHARD_HEAD_LIST] = node->saved[LIST],
-                                                 [SHARD_HEAD_LIST_ON_HOST] = node->saved[LIST_ON_HOST]};
+                                                 [SHARD_HEAD_LIST_ON_HOST] = node->saved[LIST_ON_HOST],
+                                                 [SHARD_HEAD_BIAS_ORIGIN] = node->saved[BIAS_ORIGIN],
+                                                 [SHARD_HEAD_CLASS_WEIGHT_ORIGIN] = node->saved[CLASS_WEIGHT_ORIGIN]};
     const double *stats = memory[SUMS];
     return shard_linear_head_backward(node, &h, &rows, stats, stats ? stats + SHARD_CE_STATS * c->shape.rows : NULL, c->group,
                                       kept, node->saved[STASH], dx);
@@ -499,6 +503,8 @@ static shard_tensor *record(const head_call *call, shard_tensor *y, shard_tensor
     shard_save_for_backward(node, STASH, call->stash);
     shard_save_for_backward(node, MARGIN_SHIFT, call->margins.shift);
     shard_save_for_backward(node, MARGIN_NUMBERS, call->margins.numbers);
+    shard_save_for_backward(node, BIAS_ORIGIN, call->samples ? call->input[BIAS] : NULL);
+    shard_save_for_backward(node, CLASS_WEIGHT_ORIGIN, call->weight_given);
     return y;
 }
 
@@ -547,6 +553,7 @@ shard_tensor *shard_linear_cross_entropy_of(const char *function, const shard_cl
                       .target = target,
                       .normalized = options.normalized,
                       .logit_scale = options.logit_scale,
+                      .weight_given = options.weight,
                       .has_margins = options.margin,
                       .margin = margin,
                       .ranked = label_rank};
