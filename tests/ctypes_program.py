@@ -183,7 +183,8 @@ def main():
     tensors_destroy(parameters)
     assert optimizer, last_error()
     losses = train(model, optimizer, 20)
-    take_rows()
+    if os.environ.get("SHARD_DEVICE", "cpu") == "cpu":  # rows of a GPU are not the host's to read
+        take_rows()
     assert save_module(model, sys.argv[2].encode()) == 0, last_error()
     found = inspect(sys.argv[2].encode(), None)
     assert tensors_count(found) == 4, last_error()
