@@ -335,8 +335,8 @@ typedef enum difference {
     DIFFERENCES
 } difference;
 
-static const setting alike = {"replicas that differ", momentum, 0, 1};
-static const setting alike_partitioned = {"replicas that differ, stage 1", momentum, 1, 1};
+static const setting identical = {"replicas that differ", momentum, 0, 1};
+static const setting identical_partitioned = {"replicas that differ, stage 1", momentum, 1, 1};
 static const setting without_bias = {"samples that differ", momentum, 0, 1, .no_bias = true};
 
 static shard_tensor *different_loss(const training *t, difference d, int step)
@@ -390,7 +390,7 @@ static void trains_apart(shard_group *world, void *context)
 
 START_TEST(test_trains_apart)
 {
-    const setting *sets[] = {&alike, &alike_partitioned, &without_bias};
+    const setting *sets[] = {&identical, &identical_partitioned, &without_bias};
     run_job(4, trains_apart, (void *)sets[_i]);
 }
 END_TEST

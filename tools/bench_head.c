@@ -1,5 +1,5 @@
 /*
- * bench_head: times training steps of a last layer whose classes are split over the ranks, beside the machine's limit in the
+ * bench_head: times training steps of a last layer whose classes are split over the ranks, and the machine's limit in the
  * same run:
  *
  *     shardrun -n N bench_head [--classes C] [--features D] [--batch B] [--steps K] [--dtype float32|bfloat16]
@@ -281,7 +281,7 @@ static int64_t page_faults(void)
     return usage.ru_minflt;
 }
 
-/* What the process takes beside time. */
+/* Memory and page faults of the process. */
 typedef struct costs {
     double library_bytes, rss_bytes;
     double page_faults; /* of a step */

@@ -218,12 +218,12 @@ shard_status shard_source_gather(shard_gradient_source *source, shard_group *gro
         source->type->describe(source, &mine);
     shard_status status = shard_group_exchange(group, &mine, sizeof mine, all);
     size_t sum = 0;
-    bool alike = status == SHARD_OK;
+    bool identical = status == SHARD_OK;
     for (int rank = 0; rank < ranks; rank++) {
         sum += (size_t)all[rank].bytes;
-        alike = alike && all[rank].hash != 0 && all[rank].hash == mine.hash;
+        identical = identical && all[rank].hash != 0 && all[rank].hash == mine.hash;
     }
-    *gathered = alike && sum <= bytes;
+    *gathered = identical && sum <= bytes;
     if (*gathered)
         status = source->type->gather(source, group, all, scale);
     free(all);
