@@ -14,6 +14,7 @@
 #include <string.h>
 
 enum { ROWS = 6, IN = 5, CLASSES = 13, IGNORED = -7 };
+enum { WHOLE_STASH = 1000 /* a stash_share of these small weights that keeps all exponentials */ };
 enum { BOTH, FUSED, DENSE };
 
 typedef struct loss_kind {
@@ -337,6 +338,7 @@ static shard_tensor *softmax_loss(const problem *p, const factors *f, shard_tens
     options.sample = k->sampled ? shard_sample_classes(target, weight, 0.4, 3, 4) : NULL;
     options.normalized = k->normalized && p->fused;
     options.margin = k->margins ? &margin : NULL;
+    options.stash_share = p->reduction == SHARD_REDUCTION_SUM ? 0 : WHOLE_STASH;
     return p->fused ? shard_linear_cross_entropy_with(x, weight, bias, target, &options, NULL)
                     : shard_cross_entropy_with(dense_logits(k, x, weight, bias), target, &options, NULL);
 }
@@ -351,6 +353,7 @@ static shard_tensor *loss_of(const problem *p, const factors *f, shard_tensor *x
     options.weight = f->weight;
     options.row_weight = f->row_weight;
     options.reduction = p->reduction;
+    options.stash_share = p->reduction == SHARD_REDUCTION_SUM ? 0 : WHOLE_STASH;
     return p->fused ? shard_linear_binary_cross_entropy_with(x, weight, bias, target, &options)
                     : shard_binary_cross_entropy_with_logits_with(shard_linear(x, weight, bias), target, &options);
 }

@@ -21,9 +21,9 @@ SHARD_BEGIN_C
 /*
  * The state that a forward saves. It refers to x, weight, bias, target and the options' tensors, which may be released and may
  * not be written to before the last backward: the backward refuses a tensor that was written to, except through shard_data,
- * which the library does not notice. It also has a few numbers of each row, [rows, in] numbers, and up to an eighth of
- * the weight's bytes in float32; these are in the memory statistics. No scope owns it. It belongs to one thread at a time. As
- * ctx of a torch.autograd.Function.
+ * which the library does not notice. It also has a few numbers of each row, [rows, in] numbers, and the stash, which
+ * has at most the options' .stash_share of the weight's bytes; these are in the memory statistics. No scope owns it. It belongs
+ * to one thread at a time. As ctx of a torch.autograd.Function.
  */
 typedef struct shard_head_saved shard_head_saved;
 

@@ -97,7 +97,7 @@ SHARD_API shard_tensor *shard_parallel_linear(shard_tensor *x, shard_tensor *wei
  *   - its forward's result is computed when its values are needed. shard_cross_entropy of this result with labels, also with a
  *     label rank, is shard_linear_cross_entropy and does not need them; with pairs shard_binary_cross_entropy_with_logits is
  *     shard_linear_binary_cross_entropy. Any other use computes them, once: operations, also views, and losses with
- *     probabilities. Exponentials of some are kept until the step, in at most an eighth of the weight's bytes in float32.
+ *     probabilities. Exponentials of some are kept until the step, in at most the loss's .stash_share of the weight's bytes.
  *   - the gradient of weight and bias that this loss gives is computed when it is needed. shard_step does not need it: it
  *     computes the gradient for some rows of the weight at a time, and updates them. The norm of shard_clip_grad_norm and
  *     the check of a gradient scaler pass over the gradient in the same way, each at the cost of another pass. LARS and

@@ -320,9 +320,10 @@ typedef struct shard_cross_entropy_options {
     shard_tensor *sample;      /* shard_sample_classes: the classes that count; NULL: all */
     bool normalized;           /* logits are cosines of x and the weight's rows: see shard_linear_cross_entropy; false */
     const shard_margin_logits_options *margin; /* SHARD_MARGIN(.m2 = 0.5): shard_margin_logits of the logits; NULL: none */
+    double stash_share; /* of a loss without logits: the stash's part of the weight's bytes; of at least 0; 0.1 */
 } shard_cross_entropy_options;
 #define SHARD_CROSS_ENTROPY_OPTIONS_VALUES                                                                                       \
-    sizeof(shard_cross_entropy_options), NULL, -100, 0.0, SHARD_REDUCTION_MEAN, NULL, 0.0, 1.0, 0.0, NULL, false, NULL
+    sizeof(shard_cross_entropy_options), NULL, -100, 0.0, SHARD_REDUCTION_MEAN, NULL, 0.0, 1.0, 0.0, NULL, false, NULL, 0.1
 #define SHARD_CROSS_ENTROPY_OPTIONS_INIT {SHARD_CROSS_ENTROPY_OPTIONS_VALUES}
 /* logits [..., classes] and labels int64 [...], or probabilities like the logits: a scalar, or of
  * the labels' shape for NONE. As torch.nn.functional.cross_entropy, but classes are the last dimension (torch: the
@@ -361,6 +362,12 @@ SHARD_API shard_tensor *shard_cross_entropy_with(shard_tensor *logits, shard_ten
  * or NULL; all of one dtype, or x of 16 bits (as under SHARD_AUTOCAST) with a float32 weight, whose tiles are
  * then rounded. The loss is float64 for float64, else float32; the options' weight may have any floating dtype. With
  * soft_cap and label_smoothing the gradient of x costs another sweep in the backward.
+ * .stash_share: the forward keeps the exponentials of its first tiles for the backward, which then does not compute these
+ * logits again: the stash. It has at most this part of the bytes of the local weight, in memory until the weight's gradient is
+ * computed. 0: no stash. With x and weight of one dtype, about rows / in is enough for all tiles; a larger value keeps no
+ * more. Gradients of weight and bias differ by rounding: the stash is float32, of bfloat16 features bfloat16. There is none on
+ * a GPU, with .sample, .normalized or .margin, for more than 1,024 rows, for float64, for bfloat16 features with soft_cap, and
+ * where replicas gather the rows of a classifier.
  * .normalized: x and the weight's rows are divided by their norms, as by shard_normalize with an eps of 1e-12; there is no bias.
  * .margin: then the labels' logits get the margin, and all of them its scale; its ignore_index is not read. Together they
  * are shard_normalize of x and of the weight, shard_linear, shard_margin_logits and this loss, with exact derivatives, and
@@ -411,9 +418,10 @@ typedef struct shard_binary_cross_entropy_options {
     shard_tensor *row_weight;  /* [rows...], any floating dtype: a factor of a row's losses; NULL: ones */
     shard_reduction reduction; /* the mean is over rows times all classes; weights do not change the divisor */
     bool gradient_only;        /* of a reduction: the loss is 0, as its value is not computed; its gradients are as ever */
+    double stash_share;        /* of a loss without logits, as shard_cross_entropy_options; 0.1 */
 } shard_binary_cross_entropy_options;
 #define SHARD_BINARY_CROSS_ENTROPY_OPTIONS_VALUES                                                                                \
-    sizeof(shard_binary_cross_entropy_options), NULL, NULL, NULL, SHARD_REDUCTION_MEAN, false
+    sizeof(shard_binary_cross_entropy_options), NULL, NULL, NULL, SHARD_REDUCTION_MEAN, false, 0.1
 #define SHARD_BINARY_CROSS_ENTROPY_OPTIONS_INIT                                                                                  \
     {                                                                                                                            \
         SHARD_BINARY_CROSS_ENTROPY_OPTIONS_VALUES                                                                                \

@@ -9,6 +9,7 @@
 #include "comm/function.h"
 #include "op/autocast.h"
 #include "op/binary_cross_entropy.h"
+#include "op/cross_entropy.h"
 #include "op/deferred_linear.h"
 
 #include <inttypes.h>
@@ -141,6 +142,7 @@ bool shard_binary_read(shard_binary_call *call, shard_tensor *logits, shard_tens
 {
     call->reduction = options->reduction;
     call->gradient_only = options->gradient_only;
+    call->stash_share = options->stash_share;
     /* The logits stand for a target without labels. */
     if (!shard_class_rows_read(&call->rows, logits, target ? logits : NULL, -1))
         return false;
@@ -153,6 +155,8 @@ bool shard_binary_read(shard_binary_call *call, shard_tensor *logits, shard_tens
                     call->rows.function);
         return false;
     }
+    if (!shard_cross_entropy_check_factor(call->rows.function, "stash_share", options->stash_share, false))
+        return false;
     *(shard_dtype_is_float(target->dtype) ? &call->dense : &call->pairs) = target;
     call->rows.pairs = call->pairs;
     const shard_cross_entropy_shape *shape = &call->rows.shape;
@@ -174,7 +178,8 @@ uint64_t shard_binary_hash(const shard_binary_call *call)
 {
     const int64_t flags[] = {call->reduction,        call->pairs != NULL,           call->weight != NULL,
                              call->positive != NULL, call->rows.row_weight != NULL, call->gradient_only};
-    return shard_hash_words(SHARD_HASH_START, flags, sizeof flags / sizeof *flags);
+    uint64_t hash = shard_hash_bytes(SHARD_HASH_START, &call->stash_share, sizeof call->stash_share);
+    return shard_hash_words(hash, flags, sizeof flags / sizeof *flags);
 }
 
 /* Writes the single losses to `each`, or their sum to `sum`. */

@@ -33,6 +33,7 @@ typedef struct shard_binary_call {
     shard_binary_loss_shape shape;
     shard_reduction reduction;
     bool gradient_only;
+    double stash_share;
     double factor; /* of the sum, in the result */
 } shard_binary_call;
 

@@ -106,7 +106,8 @@ static bool check_options(const char *function, const shard_cross_entropy_option
 {
     if (!shard_cross_entropy_check_factor(function, "z_loss", options->z_loss, false) ||
         !shard_cross_entropy_check_factor(function, "logit_scale", options->logit_scale, true) ||
-        !shard_cross_entropy_check_factor(function, "soft_cap", options->soft_cap, false))
+        !shard_cross_entropy_check_factor(function, "soft_cap", options->soft_cap, false) ||
+        !shard_cross_entropy_check_factor(function, "stash_share", options->stash_share, false))
         return false;
     if (!(options->label_smoothing >= 0.0 && options->label_smoothing <= 1.0)) {
         shard_error(SHARD_ERROR_ARGUMENT, "%s: label_smoothing %g is outside [0, 1]", function, options->label_smoothing);
@@ -134,7 +135,8 @@ bool shard_cross_entropy_read_options(shard_class_rows *rows, const shard_cross_
 
 uint64_t shard_cross_entropy_hash(const shard_class_rows *rows, const shard_cross_entropy_options *options, bool ranked)
 {
-    const double factors[] = {options->label_smoothing, options->z_loss, options->logit_scale, options->soft_cap};
+    const double factors[] = {options->label_smoothing, options->z_loss, options->logit_scale, options->soft_cap,
+                              options->stash_share};
     const int64_t flags[] = {ranked, options->reduction, options->weight != NULL, rows->row_weight != NULL,
                              options->sample != NULL};
     uint64_t hash = shard_hash_bytes(SHARD_HASH_START, factors, sizeof factors);

@@ -19,7 +19,6 @@
 static const shard_class_faults faults = SHARD_CLASS_FAULTS("shard_linear_cross_entropy");
 
 enum { X, WEIGHT, BIAS, INPUTS };
-enum { STASH_SHARE = 8 }; /* a stash has at most this part of the weight's bytes in float32 */
 /* The tensors that a node saves: the inputs, and these. SUMS: the local statistics, then the sums [rows, in]. */
 enum { TARGET = INPUTS, CLASS_WEIGHT, LIST, LIST_ON_HOST, LABEL_ROW, OPERANDS };
 enum { NUMBERS = OPERANDS /* [SHARD_CE_NUMBERS, rows] and the result */, SUMS, STASH, MARGIN_SHIFT, MARGIN_NUMBERS };
@@ -40,6 +39,7 @@ typedef struct head_call {
     shard_cross_entropy_shape shape; /* of the head: of all classes or of the sample */
     bool normalized, has_margins;    /* x is normalized and has the scale of the margin */
     double logit_scale;              /* as given */
+    double stash_share;
     shard_margin_logits_options margin;
     shard_label_margins margins;
     shard_tensor *sums;              /* SUMS above */
@@ -366,14 +366,14 @@ static bool pick_sampled(head_call *call)
 
 /* ---- forward ---- */
 
-bool shard_linear_head_stash(shard_head *h, shard_tensor *const *operand, shard_tensor **stash)
+bool shard_linear_head_stash(shard_head *h, shard_tensor *const *operand, double share, shard_tensor **stash)
 {
     shard_tensor *x = operand[X];
-    int64_t numbers = shard_numel(operand[WEIGHT]);
+    double most = share * (double)shard_tensor_bytes(operand[WEIGHT]);
     *stash = NULL;
     if (shard_leaf_of(operand[WEIGHT])->gathers_grad) /* of the rows of all replicas, of which this forward has some */
         return true;
-    h->stash_bytes = shard_head_stash_bytes(shard_device_of(x), h, (size_t)numbers * sizeof(float) / STASH_SHARE);
+    h->stash_bytes = shard_head_stash_bytes(shard_device_of(x), h, most < (double)INT64_MAX ? (size_t)most : INT64_MAX);
     if (h->stash_bytes == 0)
         return true;
     *stash = shard_workspace(x, (int64_t)h->stash_bytes, SHARD_UINT8);
@@ -427,7 +427,7 @@ static bool measure_local(head_call *call, shard_tensor *label_logit)
         h.label_logit = shard_tensor_memory(label_logit);
     }
     if (shard_will_record(SHARD_INPUTS(call->input[WEIGHT], call->input[BIAS])) &&
-        !shard_linear_head_stash(&h, call->operand, &call->stash))
+        !shard_linear_head_stash(&h, call->operand, call->stash_share, &call->stash))
         return false;
     if (!records)
         return shard_head_forward(shard_device_of(x), &h, rows->local, NULL) == SHARD_OK;
@@ -553,6 +553,7 @@ shard_tensor *shard_linear_cross_entropy_of(const char *function, const shard_cl
                       .target = target,
                       .normalized = options.normalized,
                       .logit_scale = options.logit_scale,
+                      .stash_share = options.stash_share,
                       .weight_given = options.weight,
                       .has_margins = options.margin,
                       .margin = margin,

@@ -1,0 +1,230 @@
+/* The stash of a head: results and memory for every .stash_share, and what the option refuses. */
+#include "support/head.h"
+#include "support/kernels.h"
+#include "support/loss.h"
+
+#include "device/head.h"
+#include "tensor/tensor.h"
+
+#include <shard/shard.h>
+
+#include <math.h>
+#include <stdlib.h>
+
+enum { TILE = 8 };
+static const double whole = 1000; /* a share that keeps all exponentials */
+
+static void set_share(head_call *c, double share)
+{
+    c->softmax.stash_share = c->binary.stash_share = share;
+}
+
+/* ---- results ---- */
+
+/* Relative to the largest number: the stash of bfloat16 features rounds each exponential. */
+static void compare(const char *what, const double *found, const double *expected, int64_t count, double tolerance, int form,
+                    int d, double share)
+{
+    double largest = 0;
+    for (int64_t i = 0; i < count; i++)
+        largest = fmax(largest, fabs(expected[i]));
+    for (int64_t i = 0; i < count; i++)
+        ck_assert_msg(fabs(found[i] - expected[i]) <= tolerance * largest,
+                      "%s[%lld] is %.9g, not %.9g: form %d, dtypes %d, share %g", what, (long long)i, found[i], expected[i], form,
+                      d, share);
+}
+
+static void same_results(shard_group *world, void *context)
+{
+    static head_result none, found;
+    const double shares[] = {0.03, 0.1, 1, whole};
+    (void)context;
+    shard_head_tile = TILE;
+    for (int form = 0; form < HEAD_FORMS; form++)
+        for (int d = 0; d < HEAD_DTYPES; d++)
+            for (size_t i = 0; i < sizeof shares / sizeof *shares; i++)
+                SHARD_SCOPE
+                {
+                    double tolerance = 4 * unit(head_dtypes[d].x);
+                    head_call c;
+                    head_make(&c, (head_form)form, d, world);
+                    set_share(&c, 0);
+                    head_run(&c, world, NULL, &none);
+                    set_share(&c, shares[i]);
+                    head_run(&c, world, NULL, &found);
+                    compare("loss", found.loss, none.loss, HEAD_ROWS, tolerance, form, d, shares[i]);
+                    compare("dx", found.dx, none.dx, HEAD_ROWS * HEAD_IN, tolerance, form, d, shares[i]);
+                    compare("dweight", found.dweight, none.dweight, HEAD_CLASSES * HEAD_IN, tolerance, form, d, shares[i]);
+                    compare("dbias", found.dbias, none.dbias, HEAD_CLASSES, tolerance, form, d, shares[i]);
+                }
+    shard_head_tile = 0;
+}
+
+START_TEST(test_same_results)
+{
+    run_ranks(_i + 1, same_results);
+}
+END_TEST
+
+/* ---- memory ---- */
+
+static shard_memory_stats activations(void)
+{
+    return shard_get_memory_by_kind(shard_default_device(), SHARD_MEMORY_ACTIVATIONS);
+}
+
+/* Bytes that the state of a forward has. */
+static int64_t saved_bytes(head_call *c, double share)
+{
+    static head_result result;
+    shard_head_saved *saved;
+    int64_t bytes = 0;
+    set_share(c, share);
+    SHARD_SCOPE
+    {
+        int64_t before = activations().current;
+        head_forward(c, c->target, &saved, &result);
+        bytes = activations().current - before;
+        shard_head_saved_destroy(saved);
+    }
+    return bytes;
+}
+
+static bool has_stash(head_form form, int d)
+{
+    if (on_other_device() || head_dtypes[d].x == SHARD_FLOAT64 || form == MARGIN || form == SAMPLE || form == SAMPLE_MARGIN)
+        return false;
+    return form != CAPPED || head_dtypes[d].x != SHARD_BFLOAT16;
+}
+
+START_TEST(test_memory)
+{
+    const head_form form = (head_form)_i;
+    shard_head_tile = TILE;
+    for (int d = 0; d < HEAD_DTYPES; d++)
+        SHARD_SCOPE
+        {
+            head_call c;
+            head_make(&c, form, d, NULL);
+            int64_t weight = (int64_t)shard_tensor_bytes(c.weight), none = saved_bytes(&c, 0);
+            int64_t element = head_dtypes[d].x == SHARD_BFLOAT16 ? 2 : 4, place = 16 * (TILE * element + 4) + 64 /* alignment */;
+            for (int i = 1; i <= 4; i++) {
+                int64_t most = weight * i / 16, bytes = saved_bytes(&c, i / 16.0) - none;
+                ck_assert_int_le(bytes, most);
+                ck_assert_int_ge(bytes, has_stash(form, d) ? most - place : 0);
+            }
+            int64_t all = saved_bytes(&c, whole) - none;
+            ck_assert_int_eq(saved_bytes(&c, 1e300) - none, all);
+            ck_assert_int_ge(all, has_stash(form, d) ? HEAD_ROWS * HEAD_CLASSES * element : 0);
+            ck_assert(has_stash(form, d) || all == 0);
+        }
+    shard_head_tile = 0;
+}
+END_TEST
+
+/* The peak of a classifier's step with this share. */
+static int64_t step_peak(double share, bool binary)
+{
+    enum { WIDE = 64, MANY = 20000, FEW = 64 };
+    shard_manual_seed(5);
+    shard_module *layer = shard_nn_parallel_classifier(WIDE, MANY, NULL);
+    shard_optimizer *optimizer = shard_sgd(layer, .lr = 0.1, .momentum = 0.9);
+    const int64_t pair[] = {0, 3, 7, MANY - 1};
+    for (int step = 0; step < 3; step++)
+        SHARD_SCOPE
+        {
+            if (step == 1)
+                shard_reset_peak_memory(shard_default_device());
+            shard_tensor *x = shard_normal(SHARD_SHAPE(FEW, WIDE), 0, 1, .requires_grad = true);
+            shard_tensor *labels = shard_zeros(SHARD_SHAPE(FEW), .dtype = SHARD_INT64), *logits = shard_forward(layer, x);
+            shard_tensor *pairs = shard_from_host(pair, SHARD_SHAPE(2, 2), .dtype = SHARD_INT64);
+            check_ok(shard_backward(binary ? shard_binary_cross_entropy_with_logits(logits, pairs, .stash_share = share)
+                                           : shard_cross_entropy(logits, labels, .stash_share = share)));
+            check_ok(shard_step(optimizer));
+        }
+    shard_optimizer_destroy(optimizer);
+    shard_module_destroy(layer);
+    return shard_get_memory_stats(shard_default_device()).peak;
+}
+
+START_TEST(test_peak_of_classifier)
+{
+    const int64_t weight = 64 * 20000 * sizeof(float), place = 16 * 4 * 4 * (768 + 1);
+    for (int binary = 0; binary < 2; binary++) {
+        int64_t none = step_peak(0, binary), quarter = step_peak(0.25, binary) - none;
+        if (on_other_device()) {
+            ck_assert_int_eq(quarter, 0);
+            continue;
+        }
+        ck_assert_int_le(quarter, weight / 4);
+        ck_assert_int_ge(quarter, weight / 4 - place);
+    }
+}
+END_TEST
+
+/* ---- refused values ---- */
+
+START_TEST(test_refuses)
+{
+    const double wrong[] = {-0.5, NAN, INFINITY};
+    for (int form = 0; form < HEAD_FORMS; form++)
+        for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++)
+            SHARD_SCOPE
+            {
+                head_call c;
+                shard_head_saved *saved;
+                bool binary = form == BINARY || form == GRADIENT_ONLY;
+                head_make(&c, (head_form)form, 0, NULL);
+                set_share(&c, wrong[i]);
+                ck_assert_ptr_null(binary ? shard_linear_binary_cross_entropy_with(c.x, c.weight, c.bias, c.target, &c.binary)
+                                          : shard_linear_cross_entropy_with(c.x, c.weight, c.bias, c.target, &c.softmax, NULL));
+                check_error(SHARD_ERROR_ARGUMENT, "*cross_entropy: stash_share *; a finite number of at least 0 is needed");
+                ck_assert_ptr_null(
+                    binary ? shard_linear_binary_cross_entropy_forward_with(c.x, c.weight, c.bias, c.target, &c.binary, &saved)
+                           : shard_linear_cross_entropy_forward_with(c.x, c.weight, c.bias, c.target, &c.softmax, &saved, NULL));
+                check_error(SHARD_ERROR_ARGUMENT, "*_forward: stash_share *");
+                ck_assert_ptr_null(saved);
+            }
+}
+END_TEST
+
+static void differ(shard_group *world, void *context)
+{
+    (void)context;
+    for (int form = 0; form < HEAD_FORMS; form++)
+        for (int wrong = 0; wrong < 2; wrong++)
+            SHARD_SCOPE
+            {
+                head_call c;
+                shard_head_saved *saved;
+                head_make(&c, (head_form)form, 0, world);
+                if (shard_group_rank(world) == 1)
+                    set_share(&c, wrong ? -1 : 0.5);
+                bool binary = form == BINARY || form == GRADIENT_ONLY;
+                ck_assert_ptr_null(
+                    binary ? shard_linear_binary_cross_entropy_forward_with(c.x, c.weight, c.bias, c.target, &c.binary, &saved)
+                           : shard_linear_cross_entropy_forward_with(c.x, c.weight, c.bias, c.target, &c.softmax, &saved, NULL));
+                if (!wrong)
+                    check_error(SHARD_ERROR_MISMATCH, "*options*on rank 1 differ*");
+                else
+                    check_error(shard_group_rank(world) == 1 ? SHARD_ERROR_ARGUMENT : SHARD_ERROR_PEER, "*stash_share -1;*");
+            }
+}
+
+START_TEST(test_ranks_differ)
+{
+    run_ranks(3, differ);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("head stash");
+    TCase *tcase = test_case(suite, "head stash");
+    tcase_add_loop_test(tcase, test_same_results, 0, 3);
+    tcase_add_loop_test(tcase, test_memory, 0, HEAD_FORMS);
+    tcase_add_test(tcase, test_peak_of_classifier);
+    tcase_add_test(tcase, test_refuses);
+    tcase_add_test(tcase, test_ranks_differ);
+    return test_run(suite);
+}
