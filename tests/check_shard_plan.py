@@ -55,8 +55,10 @@ RUNS = [
      f"--num-classes 60000 --head-optimizer rowwise-adagrad {COLUMN}"),
     (2, "--classes 60000 --head fused --head-state rowwise-adam --sample-rate 0.1",
      f"--num-classes 60000 --head-optimizer rowwise-adam --sample-rate 0.1 {COLUMN}"),
+    (1, "--classes 100000 --width 8 --head fused --head-stash 0", "--num-classes 100000 --width 8 --head fused --head-stash 0"),
+    (1, "--classes 100000 --width 8 --head fused --head-stash 1", "--num-classes 100000 --width 8 --head fused --head-stash 1"),
 ]
-# Ranks, classes, features, batch of all ranks, head, state, dtype of weight and state: of a head alone.
+# Ranks, classes, features, batch of all ranks, head, state, dtype of weight and state, and stash: of a head alone.
 HEADS = [
     (1, 100000, 512, 32, "plain", "momentum", "float32"),
     (1, 100000, 512, 32, "fused", "momentum", "float32"),
@@ -69,6 +71,10 @@ HEADS = [
     (2, 200000, 512, 64, "fused", "none", "kahan"),
     (2, 200000, 512, 64, "fused", "rowwise-adam", "float32"),
     (2, 200000, 512, 64, "fused", "rowwise-adagrad", "float32"),
+    (1, 100000, 64, 128, "fused", "momentum", "float32", 0),
+    (1, 100000, 64, 128, "fused", "momentum", "float32", 1),
+    (2, 200000, 64, 128, "fused", "none", "bfloat16", 0.5),
+    (2, 200000, 64, 128, "fused", "none", "bfloat16", 9),
 ]
 
 
@@ -118,6 +124,7 @@ def check_answers(ask):
 
 def check_refusals(shard_plan):
     for options, message in {"--ranks 8 --model 3": "does not divide", "--sample-rate 2": "is not in", "--most": "--most needs",
+                             "--head-stash -1": "--head-stash -1 is not a number of at least 0", "--head-stash nan": "--head-stash nan",
                              "--parameters 1e6": "needs --features", "--features 512": "needs --parameters",
                              "--batch 30 --accumulate 4": "does not divide", "--memory 3XB": "is not a number", "--classes 0": "not a whole"}.items():
         done = subprocess.run([sys.executable, shard_plan, *options.split()], stderr=subprocess.PIPE, text=True, check=False)
@@ -137,12 +144,13 @@ def main():
     for ranks, options, trainer in RUNS[::every]:
         plan = ask(f"{RESNET} --ranks {ranks} {options}")
         wrong += compare(f"{ranks} ranks {options}", plan, report_of([shardrun, "-n", str(ranks), imagenet, *TRAINER.split(), *trainer.split()]))
-    for ranks, classes, features, batch, head, state, dtype in HEADS[every > 1::every]:
+    for ranks, classes, features, batch, head, state, dtype, *stash in HEADS[every > 1::every]:
         options = f"--parameters 0 --features {features} --classes {classes} --batch {batch} --head {head} --head-state {state}"
         narrow = "bfloat16" if dtype == "kahan" else dtype
-        options += f" --head-dtype {narrow} --state-dtype {narrow}" + (" --kahan" if dtype == "kahan" else "")
+        share = str(stash[0] if stash else 0.1)
+        options += f" --head-stash {share} --head-dtype {narrow} --state-dtype {narrow}" + (" --kahan" if dtype == "kahan" else "")
         plan = ask(f"{options} --ranks {ranks}")
-        words = [str(classes), str(features), str(batch), head, state, dtype]
+        words = [str(classes), str(features), str(batch), head, state, dtype, share]
         wrong += compare(f"{ranks} ranks {options}", plan, report_of([shardrun, "-n", str(ranks), program, *words]))
     sys.exit("; ".join(wrong) if wrong else 0)
 

@@ -11,7 +11,6 @@ PARAMETERS, GRADIENTS, STATE, ACTIVATIONS, BUCKETS, WORKSPACE = KINDS
 # Numbers of state of each weight, and of each of its rows.
 STATES = {"none": (0, 0), "momentum": (1, 0), "adamw": (2, 0), "rowwise-adagrad": (0, 1),
           "rowwise-adam": (1, 1)}
-STASH_SHARE = 8  # of the head's weight in float32: a stash of exponentials has at most this part
 GPU_TILE = 32 << 20  # bytes of a tile's logits, and half of those of its gradient, in the sweeps of a GPU, about
 MOST_FUSED_ROWS = 1024  # rows of a batch for which the CPU has fused sweeps
 STATISTICS = 5  # numbers of float64 that ranks exchange for each row
@@ -423,12 +422,13 @@ class Run:
 
     def stash_bytes(self):
         rows, features = self.plan.rows, self.plan.model.features
-        if self.plan.gpu or rows > MOST_FUSED_ROWS or (self.weight.bucket and self.weight.bucket.defers):
+        unused = self.plan.sample < 1 or (self.weight.bucket and self.weight.bucket.defers)
+        if self.plan.gpu or rows > MOST_FUSED_ROWS or unused:
             return 0
         pitch, wide, size = round_up(rows, 16), round_up(features, 16), self.head_element
         tile = min(max(384 * 1024 // (size * wide) // 24 * 24, 48), 768)
         place = pitch * (size * tile + 4)
-        most = 4 * self.weight.size // STASH_SHARE
+        most = int(self.plan.head_stash * self.weight.bytes)
         return min(divide_up(self.computed, tile), most // place) * place
 
     def fused_forward(self, features):

@@ -120,14 +120,14 @@ static shard_tensor *training_loss(trainer *run, shard_tensor *x, shard_tensor *
         logits = shard_cast(logits, SHARD_FLOAT32); /* a loss has its logits' dtype */
     if (m->cosines)
         loss = shard_cross_entropy(logits, labels, .reduction = SHARD_REDUCTION_SUM, .label_smoothing = label_smoothing,
-                                   .sample = run->sample, .normalized = head->fused,
+                                   .sample = run->sample, .normalized = head->fused, .stash_share = wanted->head_stash,
                                    .margin = SHARD_MARGIN(.scale = wanted->margin_scale, .m1 = m->m1, .m2 = m->m2, .m3 = m->m3));
     else if (run->sample)
         loss = shard_cross_entropy(logits, labels, .reduction = SHARD_REDUCTION_SUM, .label_smoothing = label_smoothing,
-                                   .sample = run->sample);
+                                   .sample = run->sample, .stash_share = wanted->head_stash);
     else
         loss = shard_cross_entropy_with_rank(logits, labels, ranks, .reduction = SHARD_REDUCTION_SUM,
-                                             .label_smoothing = label_smoothing);
+                                             .label_smoothing = label_smoothing, .stash_share = wanted->head_stash);
     shard_release(logits); /* the backward writes the gradient over them */
     return loss;
 }

@@ -153,6 +153,10 @@ static const entry table[] = {
      "all. "
      "Below 1 there is no bias",
      "R", AT(sample_rate), .least = 1e-9, .most = 1},
+    {NUMBER, "head-stash",
+     "a classifier's loss keeps exponentials for its backward in at most this part of the bytes of its weight; 0: none, and all "
+     "are computed again",
+     "X", AT(head_stash), .most = 1e9},
 
     {HEADING, "Training", NULL},
     {WHOLE, "epochs", "passes over the training images", "N", AT(epochs), .least = 1, .most = 1e9},
@@ -210,6 +214,7 @@ static const options defaults = {
     .margin_text = "none",
     .margin_scale = 64,
     .sample_rate = 1,
+    .head_stash = 0.1,
     .epochs = 90,
     .batch = 256,
     .accumulate = 1,

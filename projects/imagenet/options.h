@@ -62,7 +62,7 @@ typedef struct options {
     double head_lr;     /* 0: as lr */
     const char *margin_text;
     head_margin margin; /* of margin_text */
-    double margin_scale, sample_rate;
+    double margin_scale, sample_rate, head_stash;
 
     int64_t epochs, steps, batch, accumulate;
     int optimizer; /* optimizer_kind */
