@@ -100,6 +100,8 @@ void shard_save_for_backward(shard_node *node, int slot, shard_tensor *tensor);
 /* In backward: what was saved, NULL if nothing. An error (NULL) if it has been
  * written to since. */
 shard_tensor *shard_saved(shard_node *node, int slot);
+/* The same for the first slots: saved [count]. False with the error set. */
+bool shard_saved_all(shard_node *node, int count, shard_tensor **saved);
 
 /* The same for who keeps tensors elsewhere: the caller's; NULL with the error set. */
 shard_tensor *shard_keep_for_backward(shard_tensor *tensor);

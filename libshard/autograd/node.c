@@ -134,6 +134,16 @@ shard_tensor *shard_saved(shard_node *node, int slot)
     return tensor;
 }
 
+bool shard_saved_all(shard_node *node, int count, shard_tensor **saved)
+{
+    for (int i = 0; i < count; i++) {
+        saved[i] = shard_saved(node, i);
+        if (node->saved[i] && !saved[i])
+            return false;
+    }
+    return true;
+}
+
 shard_tensor *shard_make_gradient(shard_node *node, int input)
 {
     const shard_edge *edge = &node->edge[input];

@@ -60,12 +60,7 @@ static shard_status binary_backward(shard_node *node, shard_tensor *dy, shard_te
     shard_binary_loss_shape shape = c->shape;
     shard_tensor *saved[SAVED], *scale = make_scale(c, dy);
     void *memory[SAVED], *to, *factors[2];
-    for (int i = 0; i < SAVED; i++) {
-        saved[i] = shard_saved(node, i);
-        if (node->saved[i] && !saved[i])
-            return shard_last_status();
-    }
-    if (!scale || !shard_load(SHARD_INPUTS(scale, c->each ? dy : NULL), factors) ||
+    if (!scale || !shard_saved_all(node, SAVED, saved) || !shard_load(SHARD_INPUTS(scale, c->each ? dy : NULL), factors) ||
         !shard_load(SAVED - DENSE, saved + DENSE, memory + DENSE) ||
         !shard_load_rows(SHARD_INPUTS(saved[LOGITS]), memory + LOGITS, &shape.pitch))
         return shard_last_status();

@@ -69,11 +69,8 @@ static shard_status loss_backward(shard_node *node, shard_tensor *dy, shard_tens
     shard_cross_entropy_shape shape = *(const shard_cross_entropy_shape *)node->context;
     shard_tensor *saved[SAVED];
     void *memory[SAVED], *to;
-    for (int i = 0; i < SAVED; i++) {
-        saved[i] = shard_saved(node, i);
-        if (node->saved[i] && !saved[i])
-            return shard_last_status();
-    }
+    if (!shard_saved_all(node, SAVED, saved))
+        return shard_last_status();
     shard_tensor *logits = saved[LOGITS];
     if (!shard_load(SAVED - TARGET, saved + TARGET, memory + TARGET) ||
         !shard_load_rows(SHARD_INPUTS(logits), memory + LOGITS, &shape.pitch))

@@ -90,12 +90,7 @@ static shard_status binary_head_backward(shard_node *node, shard_tensor *dy, sha
     const binary_head_context *c = node->context;
     shard_tensor *saved[SAVED];
     void *memory[SAVED];
-    for (int i = 0; i < SAVED; i++) {
-        saved[i] = shard_saved(node, i);
-        if (node->saved[i] && !saved[i])
-            return shard_last_status();
-    }
-    if (!shard_load(SAVED, saved, memory))
+    if (!shard_saved_all(node, SAVED, saved) || !shard_load(SAVED, saved, memory))
         return shard_last_status();
     shard_head h = head_of(c, saved[X], saved[WEIGHT], memory);
     h.stash = memory[STASH];
