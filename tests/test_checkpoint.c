@@ -126,6 +126,7 @@ static void check_same_file(plan p, const char *reference)
     ck_assert_uint_eq(bytes, wanted_bytes);
     ck_assert_msg(memcmp(got, wanted, bytes) == 0, "%d x %d ranks, split %s: another file", p.data, p.model,
                   split_names[p.split]);
+    check_ok(shard_verify(p.path));
     ck_assert_int_eq(scratch_count(".tmp"), 0);
     free(wanted);
     free(got);

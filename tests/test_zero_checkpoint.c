@@ -67,6 +67,7 @@ static void check_files_equal(const char *a, const char *b)
     for (size_t i = 0; i < bytes[0]; i++)
         ck_assert_msg(((char *)content[0])[i] == ((char *)content[1])[i], "%s and %s differ from byte %zu on; %.4000s", a, b, i,
                       (char *)content[0] + 8);
+    check_ok(shard_verify(a));
     free(content[0]);
     free(content[1]);
 }

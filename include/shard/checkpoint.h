@@ -47,6 +47,8 @@ typedef struct shard_save_options {
  *     shard_zero_optimizer has partitioned. Replicated tensors must be identical: the first rank writes small ones,
  *     several ranks write ranges of large ones. The first rank's metadata is used. A rank has at most 64 MiB of
  *     buffers.
+ *   - Checksums: the metadata of the file has the CRC-64 of each tensor's data and of the header, as crc64.tensors and
+ *     crc64.header. shard_load compares them and does not return them; strings of these names in `metadata` are not saved.
  *   - Atomic: the file is written as path.tmp. and 16 digits, synced and renamed to path, then the directory is
  *     synced. path is the old file or the new one, never a mixture. A failure on one rank (disk full, ulimit -f) is
  *     the same error on all, and the temporary file is removed; only a killed job leaves it. A replaced file keeps
@@ -69,8 +71,9 @@ typedef struct shard_load_options {
     bool allow_unexpected; /* the file may have other tensors (with the prefix) */
     bool convert;          /* floating dtypes may differ and are converted */
     bool local;            /* this rank alone loads, as torch.load: not collective; a split tensor gets its local shard */
+    bool skip_checksums;   /* data and header are not compared with the file's checksums; the same on all ranks */
 } shard_load_options;
-#define SHARD_LOAD_OPTIONS_VALUES sizeof(shard_load_options), NULL, false, false, false, false
+#define SHARD_LOAD_OPTIONS_VALUES sizeof(shard_load_options), NULL, false, false, false, false, false
 #define SHARD_LOAD_OPTIONS_INIT {SHARD_LOAD_OPTIONS_VALUES}
 /* Fills the tensors from the file; each rank reads its local shards. Initial values that were not needed so far are
  * never made. Ranks may ask for different tensors. *metadata is set to the file's, which the caller destroys; NULL: not
@@ -78,7 +81,11 @@ typedef struct shard_load_options {
  *   - SHAPE: missing and unexpected names, whole shapes and dtypes that differ; the text lists the first few, and no
  *     tensor is changed. A scalar ([]) also takes a tensor of shape [1], as PyTorch does for files of PyTorch 0.3.
  *   - IO: a failed read (values are then undefined), or a file that is replaced or written to while it is read.
- *   - FORMAT: a malformed file. The format has no checksums, so a byte that changed on the disk is not detected. */
+ *   - FORMAT: a malformed file, or one that was changed after shard_save wrote it: the header, or the data of a tensor that
+ *     a rank asks for (values are then undefined). The text names the tensor and both checksums. Each rank's checksums are
+ *     those of the bytes that it reads. A tensor of which the ranks together do not ask for each byte, as a split one with
+ *     .local, is read a second time as a whole, divided over the ranks. A file without checksums is loaded as it is.
+ *   - MISMATCH: other files, or another .skip_checksums, on some ranks. */
 #define shard_load(tensors, ...) \
     SHARD_GIVEN(shard_load_with(tensors, SHARD_OPTIONS(shard_load_options, SHARD_LOAD_OPTIONS, __VA_ARGS__), NULL))
 SHARD_API shard_status shard_load_with(const shard_tensors *tensors, const char *path, const shard_load_options *options,
@@ -92,9 +99,15 @@ SHARD_API shard_status shard_save_module(shard_module *module, const char *path)
 SHARD_API shard_status shard_load_module(shard_module *module, const char *path);
 
 /* Reads the metadata and the whole shapes of a file, not its values: returns tensors without memory, and in
- * *metadata (NULL: not needed) the metadata, both destroyed by the caller. NULL with the error set: IO, FORMAT;
- * UNSUPPORTED, a tensor of an unknown dtype (shard_load reads the file's other tensors). Not collective. */
+ * *metadata (NULL: not needed) the metadata, both destroyed by the caller. NULL with the error set: IO; FORMAT, a malformed
+ * header, or another checksum of it than was saved; UNSUPPORTED, a tensor of an unknown dtype (shard_load reads the file's
+ * other tensors). Not collective. */
 SHARD_API shard_tensors *shard_inspect(const char *path, shard_metadata **metadata);
+
+/* Compares the header and all data of a file with its checksums, in blocks of 8 MiB. Errors: FORMAT, a malformed or changed
+ * file, the first tensor named that was changed; IO; UNSUPPORTED, a file without checksums, which was not saved by this
+ * library. Not collective. */
+SHARD_API shard_status shard_verify(const char *path);
 
 /*
  * ---- state dicts in memory ----

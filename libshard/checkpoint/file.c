@@ -1,6 +1,9 @@
 #include "checkpoint/file.h"
 
+#include "base/crc64.h"
+#include "base/math.h"
 #include "base/memory.h"
+#include "checkpoint/summing.h"
 #include "device/device.h"
 
 #include <errno.h>
@@ -14,6 +17,8 @@
 
 /* Bytes of one system call at most. */
 #define PIECE ((int64_t)16 << 20)
+/* ... of one whose checksum is computed: it is in the processor's cache then. */
+#define SUMMED_PIECE ((int64_t)256 << 10)
 #define BOUNCE ((int64_t)4 << 20)
 /* Smaller transfers go through the page cache. */
 #define DIRECT_LEAST ((int64_t)256 << 10)
@@ -178,16 +183,19 @@ static ssize_t call_once(direction way, int descriptor, char *data, int64_t byte
                        : shard_file_calls_used->pwrite(descriptor, data, (size_t)bytes, offset);
 }
 
-static shard_status move_cached(shard_file *file, direction way, char *data, int64_t bytes, int64_t offset)
+static shard_status move_cached(shard_file *file, direction way, char *data, int64_t bytes, int64_t offset, uint64_t *crc)
 {
     for (int64_t at = 0; at < bytes;) {
-        ssize_t done = call_once(way, file->descriptor, data + at, bytes - at < PIECE ? bytes - at : PIECE, offset + at);
+        int64_t piece = shard_min(bytes - at, crc ? SUMMED_PIECE : PIECE);
+        ssize_t done = call_once(way, file->descriptor, data + at, piece, offset + at);
         if (done == 0 && way == READ)
             return shard_error(SHARD_ERROR_IO, "cannot read %s: it became shorter meanwhile", file->path);
         if (done == 0)
             errno = EIO;
         if (done == 0 || (done < 0 && errno != EINTR))
             return fail(way == READ ? "read" : "write", file->path);
+        if (done > 0 && crc)
+            *crc = shard_crc64(*crc, data + at, done);
         at += done > 0 ? done : 0;
     }
     return SHARD_OK;
@@ -205,7 +213,7 @@ static shard_status move_direct(shard_file *file, direction way, char *data, int
         return fail(way == READ ? "read" : "write", file->path);
     }
     done = done < 0 ? 0 : done;
-    return move_cached(file, way, data + done, bytes - done, offset + done);
+    return move_cached(file, way, data + done, bytes - done, offset + done, NULL);
 }
 
 /* The units that lie wholly in a range, as [head, end) of its bytes; none if the range is small or there are no
@@ -235,29 +243,38 @@ static char *bounce_memory(shard_file *file)
     return (char *)file->bounce + (MEMORY_UNIT - (uintptr_t)file->bounce % MEMORY_UNIT) % MEMORY_UNIT;
 }
 
-shard_status shard_file_read(shard_file *file, void *data, int64_t bytes, int64_t offset)
+shard_status shard_file_read(shard_file *file, void *data, int64_t bytes, int64_t offset, uint64_t *crc)
 {
-    return move_cached(file, READ, data, bytes, offset);
+    return move_cached(file, READ, data, bytes, offset, crc);
 }
 
-shard_status shard_file_read_alone(shard_file *file, void *data, int64_t bytes, int64_t offset)
+shard_status shard_file_read_alone(shard_file *file, void *data, int64_t bytes, int64_t offset, uint64_t *crc)
 {
     char *to = data;
     int64_t head, end;
     find_units(file, bytes, offset, &head, &end);
     if (head == end || !is_aligned(to + head))
-        return move_cached(file, READ, to, bytes, offset);
-    SHARD_TRY(move_cached(file, READ, to, head, offset));
+        return move_cached(file, READ, to, bytes, offset, crc);
+    SHARD_TRY(move_cached(file, READ, to, head, offset, crc));
     int64_t at = head;
-    while (at < end && file->direct >= 0) {
+    shard_status status = SHARD_OK;
+    shard_summing before = {0}; /* the piece before */
+    while (at < end && file->direct >= 0 && status == SHARD_OK) {
         int64_t bytes_now = end - at < PIECE ? end - at : PIECE;
-        SHARD_TRY(move_direct(file, READ, to + at, bytes_now, offset + at));
+        status = move_direct(file, READ, to + at, bytes_now, offset + at);
+        if (crc) {
+            shard_summing_finish(&before, crc);
+            shard_summing_start(&before, to + at, bytes_now);
+        }
         at += bytes_now;
     }
-    return move_cached(file, READ, to + at, bytes - at, offset + at);
+    if (crc)
+        shard_summing_finish(&before, crc);
+    SHARD_TRY(status);
+    return move_cached(file, READ, to + at, bytes - at, offset + at, crc);
 }
 
-shard_status shard_file_write(shard_file *file, const void *data, int64_t bytes, int64_t offset)
+shard_status shard_file_write(shard_file *file, const void *data, int64_t bytes, int64_t offset, uint64_t *crc)
 {
     char *from = (char *)(uintptr_t)data;
     int64_t head, end;
@@ -266,16 +283,22 @@ shard_status shard_file_write(shard_file *file, const void *data, int64_t bytes,
     char *bounce = head == end || aligned ? NULL : bounce_memory(file);
     if (head < end && !aligned && !bounce)
         return shard_last_status();
-    SHARD_TRY(move_cached(file, WRITE, from, head, offset));
+    SHARD_TRY(move_cached(file, WRITE, from, head, offset, crc));
     int64_t most = aligned ? PIECE : BOUNCE, at = head;
     while (at < end && file->direct >= 0) {
         int64_t bytes_now = end - at < most ? end - at : most;
+        shard_summing now = {0};
         if (!aligned)
             memcpy(bounce, from + at, (size_t)bytes_now);
-        SHARD_TRY(move_direct(file, WRITE, aligned ? from + at : bounce, bytes_now, offset + at));
+        if (crc)
+            shard_summing_start(&now, aligned ? from + at : bounce, bytes_now);
+        shard_status status = move_direct(file, WRITE, aligned ? from + at : bounce, bytes_now, offset + at);
+        if (crc)
+            shard_summing_finish(&now, crc);
+        SHARD_TRY(status);
         at += bytes_now;
     }
-    return move_cached(file, WRITE, from + at, bytes - at, offset + at);
+    return move_cached(file, WRITE, from + at, bytes - at, offset + at, crc);
 }
 
 /* Not repeated after a failure: the written data may be lost, and a second sync would not report it. */

@@ -52,10 +52,11 @@ shard_status shard_file_create(shard_file *file, const char *path, mode_t mode, 
 shard_status shard_file_join(shard_file *file, const char *path);
 /* Sets the file's size and reserves the room on the disk. */
 shard_status shard_file_allocate(shard_file *file, int64_t bytes);
-shard_status shard_file_read(shard_file *file, void *data, int64_t bytes, int64_t offset);
+/* Reads and writes extend *crc, a checksum of base/crc64.h, by the data. NULL: not wanted. */
+shard_status shard_file_read(shard_file *file, void *data, int64_t bytes, int64_t offset, uint64_t *crc);
 /* As shard_file_read, for data that no other rank reads. */
-shard_status shard_file_read_alone(shard_file *file, void *data, int64_t bytes, int64_t offset);
-shard_status shard_file_write(shard_file *file, const void *data, int64_t bytes, int64_t offset);
+shard_status shard_file_read_alone(shard_file *file, void *data, int64_t bytes, int64_t offset, uint64_t *crc);
+shard_status shard_file_write(shard_file *file, const void *data, int64_t bytes, int64_t offset, uint64_t *crc);
 shard_status shard_file_sync(shard_file *file);
 /* Does nothing if it is closed already. */
 shard_status shard_file_close(shard_file *file);

@@ -2,13 +2,14 @@
  * Loading. Every rank reads the header and checks its tensors against it. When all ranks have the same header and
  * their tensors fit, each rank reads its local shards and flat ranges into its tensors.
  */
-#include "base/hash.h"
+#include "base/crc64.h"
+#include "base/math.h"
 #include "base/options.h"
-#include "checkpoint/file.h"
 #include "checkpoint/fit.h"
+#include "checkpoint/header.h"
 #include "checkpoint/metadata.h"
 #include "checkpoint/ranges.h"
-#include "checkpoint/safetensors.h"
+#include "checkpoint/verify.h"
 
 #include "comm/function.h"
 
@@ -26,75 +27,8 @@ typedef struct loading {
     uint64_t hash;               /* of the header */
     const shard_entry **entries; /* by tensor; NULL: missing, which is allowed */
     void *block, *converted;     /* staging */
+    shard_verification verification;
 } loading;
-
-/* ---- the header ---- */
-
-/* Reads and parses the header; *data_start is where the data begins. */
-static shard_status read_header(shard_file *file, int64_t file_bytes, shard_safetensors *header, int64_t *data_start,
-                                uint64_t *hash)
-{
-    unsigned char first[8] = {0};
-    int64_t text_bytes;
-    SHARD_TRY(shard_file_read(file, first, file_bytes < 8 ? file_bytes : 8, 0));
-    SHARD_TRY(shard_safetensors_text_bytes(file->path, first, file_bytes, &text_bytes));
-    char *text = shard_calloc((size_t)text_bytes, 1);
-    if (!text)
-        return shard_last_status();
-    *data_start = 8 + text_bytes;
-    shard_status status = shard_file_read(file, text, text_bytes, 8);
-    if (status == SHARD_OK && text[0] != '{')
-        status = shard_safetensors_refuse_others(file->path, first);
-    if (status == SHARD_OK)
-        status = shard_safetensors_parse(header, file->path, text, (size_t)text_bytes, file_bytes - *data_start);
-    *hash = shard_hash_bytes(shard_hash_bytes(SHARD_HASH_START, &file_bytes, sizeof file_bytes), text, text_bytes);
-    free(text);
-    return status;
-}
-
-shard_tensors *shard_inspect(const char *path, shard_metadata **metadata)
-{
-    shard_file file = {0};
-    shard_safetensors header = {0};
-    int64_t bytes, data_start;
-    uint64_t hash;
-    if (!path) {
-        shard_null_argument("shard_inspect", "path");
-        return NULL;
-    }
-    shard_tensors *tensors = NULL;
-    shard_metadata *read = NULL;
-    shard_status status = shard_file_open(&file, path, &bytes);
-    if (status == SHARD_OK)
-        status = read_header(&file, bytes, &header, &data_start, &hash);
-    if (status == SHARD_OK)
-        status = shard_file_check_unwritten(&file);
-    shard_file_close(&file);
-    if (status == SHARD_OK && metadata)
-        status = (read = shard_metadata_from_json(header.metadata)) ? SHARD_OK : shard_last_status();
-    if (status == SHARD_OK)
-        status = (tensors = shard_tensors_create()) ? SHARD_OK : shard_last_status();
-    for (int64_t i = 0; i < header.count && status == SHARD_OK; i++) {
-        const shard_entry *entry = &header.entries[i];
-        shard_tensor *tensor = NULL;
-        if (entry->refusal)
-            shard_error(SHARD_ERROR_UNSUPPORTED, "%s: %s %s, which tensors here cannot have", path, shard_quoted(entry->name),
-                        entry->refusal);
-        else
-            tensor = shard_empty(entry->shape, .dtype = entry->dtype);
-        status = tensor ? shard_tensors_add(tensors, entry->name, tensor) : shard_last_status();
-        shard_release(tensor);
-    }
-    shard_safetensors_free(&header);
-    if (status != SHARD_OK) {
-        shard_tensors_destroy(tensors);
-        shard_metadata_destroy(read);
-        return NULL;
-    }
-    if (metadata)
-        *metadata = read;
-    return tensors;
-}
 
 /* ---- whether the file fits ---- */
 
@@ -152,24 +86,43 @@ static shard_status prepare(loading *l)
     if (!l->tensors || !l->path)
         return shard_null_argument("shard_load", l->tensors ? "path" : "tensors");
     SHARD_TRY(shard_file_open(&l->file, l->path, &bytes));
-    SHARD_TRY(read_header(&l->file, bytes, &l->header, &l->data_start, &l->hash));
+    bool verify = !l->options.skip_checksums;
+    SHARD_TRY(shard_header_read(&l->header, &l->file, bytes, verify, &l->data_start, &l->hash));
+    SHARD_TRY(shard_verification_start(&l->verification, &l->header));
     return match_all(l);
 }
 
-/* Whether all ranks have read and checked the same file. */
+/* Compared by the ranks before they read data. */
+typedef struct comparison {
+    uint64_t hash, skips;
+} comparison;
+
+static shard_status compare(const loading *l, const comparison *all)
+{
+    for (int rank = 1; rank < shard_group_size(l->world); rank++) {
+        if (all[rank].hash != all[0].hash)
+            return shard_error(SHARD_ERROR_MISMATCH, "shard_load: %s is another file on rank %d than on rank 0", l->path, rank);
+        if (all[rank].skips != all[0].skips)
+            return shard_error(SHARD_ERROR_MISMATCH, "shard_load: .skip_checksums is %s on rank %d and %s on rank 0",
+                               all[rank].skips ? "true" : "false", rank, all[0].skips ? "true" : "false");
+    }
+    return SHARD_OK;
+}
+
+/* Whether all ranks have read and checked the same file, and go on in the same way. */
 static shard_status agree(const loading *l)
 {
-    int size = shard_group_size(l->world);
-    uint64_t *all = shard_calloc((size_t)size, sizeof *all);
-    shard_status status = shard_group_exchange(l->world, &l->hash, sizeof l->hash, all);
-    for (int rank = 1; rank < size && status == SHARD_OK; rank++)
-        if (all[rank] != all[0])
-            status = shard_error(SHARD_ERROR_MISMATCH, "shard_load: %s is another file on rank %d than on rank 0", l->path, rank);
+    comparison mine = {l->hash, l->options.skip_checksums};
+    comparison *all = shard_calloc((size_t)shard_group_size(l->world), sizeof *all);
+    shard_status status = shard_group_exchange(l->world, &mine, sizeof mine, all);
+    if (status == SHARD_OK) {
+        shard_file_check_unchanged(&l->file); /* checked too, as two checkpoints of one model may have the same header */
+        status = shard_agree(l->world);
+    }
+    if (status == SHARD_OK)
+        status = compare(l, all);
     free(all);
-    if (status != SHARD_OK)
-        return status;
-    shard_file_check_unchanged(&l->file); /* checked too, as two checkpoints of one model may have the same header */
-    return shard_agree(l->world);
+    return status;
 }
 
 /* ---- reading ---- */
@@ -183,34 +136,49 @@ typedef struct filling {
     int64_t from, to; /* bytes of an element in the file and in memory */
     bool straight;    /* bytes go from the file into memory as they are */
     bool alone;       /* no other rank reads this range */
+    bool verified;    /* ... and the checksum of what was read so far */
+    shard_run_sum sum;
 } filling;
 
 /* Reads count elements, from element `first` of the whole, into the memory from `element` on. */
-static shard_status read_run(loading *l, const filling *f, int64_t first, int64_t element, int64_t count)
+static shard_status read_run(loading *l, filling *f, int64_t first, int64_t element, int64_t count)
 {
     char *memory = f->memory + element * f->to;
-    if (f->straight)
-        return (f->alone ? shard_file_read_alone : shard_file_read)(&l->file, memory, count * f->from,
-                                                                    f->start + first * f->from);
-    int64_t most = SHARD_BLOCK_BYTES / (f->from > f->to ? f->from : f->to);
+    uint64_t crc = 0, *summed = f->verified ? &crc : NULL;
+    int64_t most = f->straight ? count : SHARD_BLOCK_BYTES / shard_max(f->from, f->to);
     for (int64_t at = 0; at < count; at += most) {
-        int64_t number = count - at < most ? count - at : most;
-        SHARD_TRY(shard_file_read(&l->file, l->block, number * f->from, f->start + (first + at) * f->from));
+        int64_t number = shard_min(count - at, most), bytes = number * f->from, offset = f->start + (first + at) * f->from;
+        if (f->straight) {
+            SHARD_TRY((f->alone ? shard_file_read_alone : shard_file_read)(&l->file, memory, bytes, offset, summed));
+            continue;
+        }
+        SHARD_TRY(shard_file_read(&l->file, l->block, bytes, offset, summed));
         SHARD_TRY(shard_values_write(f->tensor, memory + at * f->to, l->block, f->entry->dtype, number, &l->converted));
     }
+    if (f->verified)
+        shard_run_sum_add(&f->sum, first * f->from, count * f->from, crc);
     return SHARD_OK;
 }
 
+/* Adds the rows of an extent from `row` on, of which `block` begins with the first. */
+static void sum_rows(filling *f, const shard_extent *extent, int64_t row, int64_t rows, const char *block)
+{
+    int64_t pitch = extent->pitch * f->from, width = extent->width * f->from;
+    for (int64_t i = 0; i < rows && f->verified; i++)
+        shard_run_sum_add(&f->sum, extent->start * f->from + (row + i) * pitch, width, shard_crc64(0, block + i * pitch, width));
+}
+
 /* Narrow columns: whole rows are read, and the other columns are skipped. */
-static shard_status read_columns(loading *l, const filling *f, const shard_extent *extent)
+static shard_status read_columns(loading *l, filling *f, const shard_extent *extent)
 {
     size_t pitch = (size_t)(extent->pitch * f->from), width = (size_t)(extent->width * f->from);
-    int64_t most = SHARD_BLOCK_BYTES / (extent->pitch * (f->from > f->to ? f->from : f->to));
+    int64_t most = SHARD_BLOCK_BYTES / (extent->pitch * shard_max(f->from, f->to));
     for (int64_t row = 0; row < extent->rows; row += most) {
-        int64_t rows = extent->rows - row < most ? extent->rows - row : most;
+        int64_t rows = shard_min(extent->rows - row, most);
         char *memory = f->memory + (extent->element + row * extent->width) * f->to, *block = l->block;
         int64_t bytes = (rows - 1) * (int64_t)pitch + (int64_t)width;
-        SHARD_TRY(shard_file_read(&l->file, block, bytes, f->start + (extent->start + row * extent->pitch) * f->from));
+        SHARD_TRY(shard_file_read(&l->file, block, bytes, f->start + (extent->start + row * extent->pitch) * f->from, NULL));
+        sum_rows(f, extent, row, rows, block);
         if (f->straight) {
             SHARD_TRY(shard_cpu()->ops->copy_rows(shard_cpu(), memory, width, block, pitch, width, (size_t)rows));
             continue;
@@ -222,9 +190,9 @@ static shard_status read_columns(loading *l, const filling *f, const shard_exten
     return SHARD_OK;
 }
 
-static shard_status read_extent(loading *l, const filling *f, const shard_extent *extent)
+static shard_status read_extent(loading *l, filling *f, const shard_extent *extent)
 {
-    int64_t widest = extent->pitch * (f->from > f->to ? f->from : f->to);
+    int64_t widest = extent->pitch * shard_max(f->from, f->to);
     if (extent->rows > 1 && extent->width > 0 && extent->width * f->from < SHARD_WIDE_BYTES && widest <= SHARD_BLOCK_BYTES)
         return read_columns(l, f, extent);
     for (int64_t row = 0; row < extent->rows && extent->width > 0; row++)
@@ -250,7 +218,8 @@ static shard_status fill(loading *l, const shard_entry *entry, shard_tensor *ten
                  .start = l->data_start + entry->begin,
                  .from = (int64_t)shard_dtype_size(entry->dtype),
                  .to = (int64_t)shard_dtype_size(tensor->dtype),
-                 .straight = entry->dtype == tensor->dtype && shard_is_host_memory(tensor)};
+                 .straight = entry->dtype == tensor->dtype && shard_is_host_memory(tensor),
+                 .verified = l->header.checksums};
     f.alone = holders(tensor) == shard_group_size(l->world);
     if (!l->block)
         l->block = shard_block_allocate();
@@ -260,6 +229,8 @@ static shard_status fill(loading *l, const shard_entry *entry, shard_tensor *ten
     int count = shard_extents_of(tensor, extents);
     for (int i = 0; i < count; i++)
         SHARD_TRY(read_extent(l, &f, &extents[i]));
+    if (f.verified)
+        shard_verification_add(&l->verification, entry, tensor, &f.sum);
     return SHARD_OK;
 }
 
@@ -271,8 +242,11 @@ static shard_status fill_all(loading *l)
             fill(l, l->entries[i], shard_tensors_at(l->tensors, i));
     if (shard_last_status() == SHARD_OK)
         shard_file_check_unwritten(&l->file);
+    shard_status status = SHARD_OK;
+    if (l->header.checksums)
+        status = shard_verification_finish(&l->verification, l->world, &l->file, l->data_start);
     shard_file_close(&l->file);
-    return shard_agree(l->world);
+    return status == SHARD_OK ? shard_agree(l->world) : status;
 }
 
 shard_status shard_load_with(const shard_tensors *tensors, const char *path, const shard_load_options *given,
@@ -292,6 +266,7 @@ shard_status shard_load_with(const shard_tensors *tensors, const char *path, con
     shard_file_close(&l.file);
     shard_block_free(l.block);
     shard_block_free(l.converted);
+    shard_verification_end(&l.verification);
     shard_safetensors_free(&l.header);
     free(l.entries);
     shard_tensors_destroy(kept);

@@ -462,6 +462,12 @@ static const char *type_name(shard_dtype dtype)
     return NULL;
 }
 
+shard_status shard_safetensors_refuse_name(const char *name)
+{
+    return shard_error(SHARD_ERROR_ARGUMENT, "a tensor cannot be saved as %s: names must be UTF-8, and not " METADATA,
+                       shard_quoted(name));
+}
+
 static shard_status describe(json_t *root, const shard_entry *entry)
 {
     bool reserved = strcmp(entry->name, METADATA) == 0;
@@ -473,8 +479,7 @@ static shard_status describe(json_t *root, const shard_entry *entry)
     if (!object)
         return shard_error(SHARD_ERROR_MEMORY, "no memory for a checkpoint's header");
     if (json_object_set_new(root, entry->name, object) != 0 || reserved)
-        return shard_error(SHARD_ERROR_ARGUMENT, "a tensor cannot be saved as %s: names must be UTF-8, and not " METADATA,
-                           shard_quoted(entry->name));
+        return shard_safetensors_refuse_name(entry->name);
     return SHARD_OK;
 }
 

@@ -17,6 +17,7 @@ typedef struct shard_entry {
     shard_dtype dtype;
     shard_shape shape;
     int64_t begin, end; /* bytes of the data */
+    uint64_t checksum;  /* of the data; see checksums.h */
     /* The reason if its values cannot be read: "has dtype BOOL"; NULL: dtype and shape are set. */
     const char *refusal;
 } shard_entry;
@@ -26,6 +27,7 @@ typedef struct shard_safetensors {
     shard_entry *entries; /* in the header's order; the entries own their names */
     int64_t count, capacity;
     int64_t *by_name; /* indices of entries */
+    bool checksums;   /* the entries' checksums are set */
 } shard_safetensors;
 
 /* Parses the header of a file: `text` is the JSON, data_bytes the size of the data after it. Every violation of the
@@ -52,6 +54,9 @@ shard_status shard_safetensors_lay_out(shard_entry *entries, int64_t count, int6
  * of strings, or NULL. Freed by free(); NULL with the error set. */
 #define SHARD_SAFETENSORS_UNIT 4096
 char *shard_safetensors_format(const shard_entry *entries, int64_t count, json_t *metadata, int64_t *bytes);
+
+/* ARGUMENT: that no tensor can be saved by this name. */
+shard_status shard_safetensors_refuse_name(const char *name);
 
 /* "name", for messages: cut if it is long, on one line; one of a few static buffers of the thread. */
 const char *shard_quoted(const char *name);

@@ -1,17 +1,18 @@
 /*
  * Saving. Every rank computes the same header from its list, and so the position of its data; a hash shows that the
  * lists agree. Then each rank writes its local shards and flat ranges: contiguous elements straight from memory,
- * narrow columns after a group has gathered whole rows.
+ * narrow columns after a group has gathered whole rows. At last the first rank writes the header, with the checksums of
+ * what all have written.
  *
  * No rank returns early: an error of one rank reaches the others at the next collective, and only errors that all
  * ranks of a group have end their work.
  */
 #include "base/file_limit.h"
 #include "base/options.h"
+#include "checkpoint/checksums.h"
 #include "checkpoint/file.h"
 #include "checkpoint/metadata.h"
 #include "checkpoint/ranges.h"
-#include "checkpoint/safetensors.h"
 
 #include "comm/function.h"
 
@@ -34,6 +35,7 @@ typedef struct saving {
     const char *path;
     int64_t count;
     shard_entry *entries; /* [count] */
+    shard_run_sum *sums;  /* [count] of what this rank has written */
     shard_range **ranges; /* [count] of split tensors, and of flat ranges of them; NULL for others */
     shard_range **flat_ranges; /* [count] of flat ranges; NULL for others */
     bool *written;             /* [count] of flat ranges: whether this rank writes its range */
@@ -83,11 +85,12 @@ static shard_status plan(saving *s)
 {
     int64_t count = shard_tensors_count(s->tensors);
     s->entries = shard_calloc((size_t)count, sizeof *s->entries);
+    s->sums = shard_calloc((size_t)count, sizeof *s->sums);
     s->ranges = shard_calloc((size_t)count, sizeof *s->ranges);
     s->flat_ranges = shard_calloc((size_t)count, sizeof *s->flat_ranges);
     s->written = shard_calloc((size_t)count, sizeof *s->written);
     s->target = shard_file_follow(s->path);
-    if (!s->entries || !s->ranges || !s->flat_ranges || !s->written || !s->target)
+    if (!s->entries || !s->sums || !s->ranges || !s->flat_ranges || !s->written || !s->target)
         return shard_last_status();
     s->count = count;
     for (int64_t i = 0; i < count; i++) {
@@ -162,10 +165,22 @@ static uint64_t draw_token(void)
     return (uint64_t)now.tv_nsec ^ (uint64_t)now.tv_sec << 30 ^ (uint64_t)getpid() << 8;
 }
 
+/* The header with the entries' checksums, freed by free(). Its length does not depend on them. */
+static char *format_header(const saving *s, const shard_metadata *metadata, int64_t *bytes)
+{
+    json_t *strings = shard_checksums_describe(s->entries, s->count, shard_metadata_json(metadata));
+    char *header = strings ? shard_safetensors_format(s->entries, s->count, strings, bytes) : NULL;
+    json_decref(strings);
+    if (header)
+        shard_checksums_seal(header, *bytes);
+    return header;
+}
+
 static shard_status create(saving *s, const shard_metadata *metadata, creation *made)
 {
     int64_t header_bytes = 0, bytes;
-    char *header = shard_safetensors_format(s->entries, s->count, shard_metadata_json(metadata), &header_bytes);
+    char *header = format_header(s, metadata, &header_bytes);
+    free(header);
     shard_status status = header ? shard_file_check_target(s->target, &s->mode) : shard_last_status();
     if (status == SHARD_OK && __builtin_add_overflow(header_bytes, s->data_bytes, &bytes))
         status = shard_error(SHARD_ERROR_MEMORY, "shard_save: the tensors' sizes overflow");
@@ -173,14 +188,11 @@ static shard_status create(saving *s, const shard_metadata *metadata, creation *
         status = shard_file_create(&s->file, s->temporary, s->mode == NO_MODE ? 0666 : s->mode | 0600, &made->taken);
     if (status == SHARD_OK && !made->taken)
         status = shard_file_allocate(&s->file, bytes);
-    if (status == SHARD_OK && !made->taken)
-        status = shard_file_write(&s->file, header, header_bytes, 0);
     if (made->taken) { /* it belongs to another job */
         free(s->temporary);
         s->temporary = NULL;
     }
     made->data_start = header_bytes;
-    free(header);
     return status;
 }
 
@@ -206,11 +218,20 @@ static shard_status open_together(saving *s, const shard_metadata *metadata)
 
 /* ---- writing ---- */
 
+/* Writes bytes of the tensor's data from `begin` on. */
+static shard_status write_data(saving *s, int64_t index, const void *values, int64_t bytes, int64_t begin)
+{
+    uint64_t crc = 0;
+    SHARD_TRY(shard_file_write(&s->file, values, bytes, s->data_start + s->entries[index].begin + begin, &crc));
+    shard_run_sum_add(&s->sums[index], begin, bytes, crc);
+    return SHARD_OK;
+}
+
 /* Writes count elements of the tensor's memory, from `element` on, to element `to` of the whole. */
 static shard_status write_run(saving *s, int64_t index, int64_t element, int64_t count, int64_t to)
 {
     shard_tensor *tensor = shard_tensors_at(s->tensors, index);
-    int64_t size = (int64_t)shard_dtype_size(tensor->dtype), start = s->data_start + s->entries[index].begin;
+    int64_t size = (int64_t)shard_dtype_size(tensor->dtype);
     bool host = shard_is_host_memory(tensor);
     int64_t most = host ? count : SHARD_BLOCK_BYTES / size;
     void *block = host ? NULL : shard_block_allocate();
@@ -218,7 +239,7 @@ static shard_status write_run(saving *s, int64_t index, int64_t element, int64_t
         int64_t number = count - at < most ? count - at : most;
         const void *values = shard_values_read(tensor, element + at, number, block);
         if (values)
-            shard_file_write(&s->file, values, number * size, start + (to + at) * size);
+            write_data(s, index, values, number * size, (to + at) * size);
     }
     shard_block_free(block);
     return shard_last_status();
@@ -276,9 +297,8 @@ static shard_status write_rows(void *context, const shard_block *block)
                                               from + (size_t)mine.start * width, width, width, (size_t)mine.size));
         from += (size_t)block->rows * width;
     }
-    return shard_file_write(&writer->s->file, writer->lines, mine.size * (int64_t)pitch,
-                            writer->s->data_start + writer->s->entries[writer->index].begin +
-                                (block->row + mine.start) * (int64_t)pitch);
+    return write_data(writer->s, writer->index, writer->lines, mine.size * (int64_t)pitch,
+                      (block->row + mine.start) * (int64_t)pitch);
 }
 
 /* Whether local shards have columns so narrow that groups gather whole rows. All ranks must decide the same,
@@ -332,8 +352,28 @@ static shard_status write_flat_range(saving *s, int64_t index)
     return shard_last_status();
 }
 
+/* The first rank writes the header with the checksums of what all ranks have written. Collective over the ranks that
+ * save. */
+static shard_status write_header(saving *s, const shard_metadata *metadata)
+{
+    uint64_t *parts = shard_calloc((size_t)s->count, sizeof *parts);
+    for (int64_t i = 0; i < s->count && parts; i++)
+        parts[i] = shard_run_sum_part(&s->sums[i], s->entries[i].end - s->entries[i].begin);
+    shard_status status = shard_checksums_combine(s->world, parts, s->count);
+    for (int64_t i = 0; i < s->count && status == SHARD_OK; i++)
+        s->entries[i].checksum = parts[i];
+    free(parts);
+    if (status != SHARD_OK || shard_group_rank(s->world) != 0)
+        return status;
+    int64_t bytes = 0;
+    char *header = format_header(s, metadata, &bytes);
+    status = header ? shard_file_write(&s->file, header, bytes, 0, NULL) : shard_last_status();
+    free(header);
+    return status;
+}
+
 /* After it returns the error is known to all ranks of the world. */
-static shard_status write_all(saving *s)
+static shard_status write_all(saving *s, const shard_metadata *metadata)
 {
     for (int64_t i = 0; i < s->count; i++) {
         const shard_tensor *tensor = shard_tensors_at(s->tensors, i);
@@ -344,6 +384,7 @@ static shard_status write_all(saving *s)
         else
             write_replicated(s, i);
     }
+    write_header(s, metadata);
     if (s->mode != NO_MODE)
         shard_file_set_mode(&s->file, s->mode);
     if (shard_last_status() == SHARD_OK)
@@ -372,6 +413,7 @@ static void forget(saving *s)
     free(s->flat_ranges);
     free(s->written);
     free(s->entries);
+    free(s->sums);
     free(s->target);
     free(s->temporary);
 }
@@ -387,7 +429,7 @@ shard_status shard_save_with(const shard_tensors *tensors, const char *path, con
     shard_file_limit_hold(&limit);
     if (agree(&s) == SHARD_OK) {
         plan(&s);
-        if (agree_on_ranges(&s) == SHARD_OK && open_together(&s, metadata) == SHARD_OK && write_all(&s) == SHARD_OK)
+        if (agree_on_ranges(&s) == SHARD_OK && open_together(&s, metadata) == SHARD_OK && write_all(&s, metadata) == SHARD_OK)
             replace(&s);
     }
     forget(&s);

@@ -1,0 +1,75 @@
+#include "checkpoint/header.h"
+
+#include "base/hash.h"
+#include "base/memory.h"
+#include "checkpoint/checksums.h"
+#include "checkpoint/metadata.h"
+
+#include <stdlib.h>
+
+shard_status shard_header_read(shard_safetensors *header, shard_file *file, int64_t file_bytes, bool verify, int64_t *data_start,
+                               uint64_t *hash)
+{
+    unsigned char first[8] = {0};
+    int64_t text_bytes;
+    SHARD_TRY(shard_file_read(file, first, file_bytes < 8 ? file_bytes : 8, 0, NULL));
+    SHARD_TRY(shard_safetensors_text_bytes(file->path, first, file_bytes, &text_bytes));
+    char *text = shard_calloc((size_t)text_bytes, 1);
+    if (!text)
+        return shard_last_status();
+    *data_start = 8 + text_bytes;
+    shard_status status = shard_file_read(file, text, text_bytes, 8, NULL);
+    if (status == SHARD_OK && text[0] != '{')
+        status = shard_safetensors_refuse_others(file->path, first);
+    if (status == SHARD_OK)
+        status = shard_safetensors_parse(header, file->path, text, (size_t)text_bytes, file_bytes - *data_start);
+    if (status == SHARD_OK)
+        status = shard_checksums_take(header, file->path, first, text, text_bytes, verify);
+    *hash = shard_hash_bytes(shard_hash_bytes(SHARD_HASH_START, &file_bytes, sizeof file_bytes), text, text_bytes);
+    free(text);
+    return status;
+}
+
+shard_tensors *shard_inspect(const char *path, shard_metadata **metadata)
+{
+    shard_file file = {0};
+    shard_safetensors header = {0};
+    int64_t bytes, data_start;
+    uint64_t hash;
+    if (!path) {
+        shard_null_argument("shard_inspect", "path");
+        return NULL;
+    }
+    shard_tensors *tensors = NULL;
+    shard_metadata *read = NULL;
+    shard_status status = shard_file_open(&file, path, &bytes);
+    if (status == SHARD_OK)
+        status = shard_header_read(&header, &file, bytes, true, &data_start, &hash);
+    if (status == SHARD_OK)
+        status = shard_file_check_unwritten(&file);
+    shard_file_close(&file);
+    if (status == SHARD_OK && metadata)
+        status = (read = shard_metadata_from_json(header.metadata)) ? SHARD_OK : shard_last_status();
+    if (status == SHARD_OK)
+        status = (tensors = shard_tensors_create()) ? SHARD_OK : shard_last_status();
+    for (int64_t i = 0; i < header.count && status == SHARD_OK; i++) {
+        const shard_entry *entry = &header.entries[i];
+        shard_tensor *tensor = NULL;
+        if (entry->refusal)
+            shard_error(SHARD_ERROR_UNSUPPORTED, "%s: %s %s, which tensors here cannot have", path, shard_quoted(entry->name),
+                        entry->refusal);
+        else
+            tensor = shard_empty(entry->shape, .dtype = entry->dtype);
+        status = tensor ? shard_tensors_add(tensors, entry->name, tensor) : shard_last_status();
+        shard_release(tensor);
+    }
+    shard_safetensors_free(&header);
+    if (status != SHARD_OK) {
+        shard_tensors_destroy(tensors);
+        shard_metadata_destroy(read);
+        return NULL;
+    }
+    if (metadata)
+        *metadata = read;
+    return tensors;
+}

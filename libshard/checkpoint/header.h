@@ -1,0 +1,14 @@
+/* Reads the header of a safetensors file, with its checksums. */
+#ifndef SHARD_CHECKPOINT_HEADER_H
+#define SHARD_CHECKPOINT_HEADER_H
+
+#include "checkpoint/file.h"
+#include "checkpoint/safetensors.h"
+
+/* Reads, parses and, if `verify`, verifies the header of an open file; *data_start is where the data begins, *hash a hash of
+ * the header and of the file's size. The checksums are not in the metadata. Freed by shard_safetensors_free, after a failure
+ * too. */
+shard_status shard_header_read(shard_safetensors *header, shard_file *file, int64_t file_bytes, bool verify, int64_t *data_start,
+                               uint64_t *hash);
+
+#endif
