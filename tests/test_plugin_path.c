@@ -3,17 +3,27 @@
 
 #include "base/plugin.h"
 
+#include <fcntl.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 static char looked[4096];
-static bool privileged;
+static bool privileged, there; /* there: files are those of the file system */
+static uid_t user = (uid_t)-1; /* not -1: this process's user */
 
 /* In the C library's place. */
+uid_t geteuid(void)
+{
+    return user == (uid_t)-1 ? getuid() : user;
+}
+
 int access(const char *path, int mode)
 {
-    (void)mode;
+    if (there)
+        return faccessat(AT_FDCWD, path, mode, 0);
     strncat(looked, path, sizeof looked - strlen(looked) - 2);
     strcat(looked, "\n");
     return -1;
@@ -67,6 +77,60 @@ START_TEST(test_privileged)
 }
 END_TEST
 
+/* A plugin of one byte in a folder of its own: it is found, and not loaded. */
+static void refuse(mode_t folder_mode, mode_t file_mode, const char *keyword)
+{
+    char folder[] = "/tmp/plugin_path.XXXXXX", file[64];
+    ck_assert_ptr_nonnull(mkdtemp(folder));
+    snprintf(file, sizeof file, "%s/libshard-test.so", folder);
+    int descriptor = open(file, O_CREAT | O_WRONLY, 0600);
+    ck_assert_int_eq(write(descriptor, "x", 1), 1);
+    close(descriptor);
+    ck_assert(chmod(file, file_mode) == 0 && chmod(folder, folder_mode) == 0);
+    setenv("SHARD_PLUGIN_PATH", folder, 1);
+    there = true;
+    ck_assert_ptr_null(shard_plugin_load("test", "symbol", "it is not there", "install it", false));
+    there = false;
+    check_error(SHARD_ERROR_UNAVAILABLE, keyword);
+    ck_assert(unlink(file) == 0 && rmdir(folder) == 0);
+}
+
+START_TEST(test_trust)
+{
+    refuse(0700, 0600, "cannot load libshard-test.so (install it): *");
+    refuse(0777, 0600, "*is not loaded: every user may write to /tmp/plugin_path.*");
+    refuse(01777, 0600, "*is not loaded: every user may write to /tmp/plugin_path.*");
+    refuse(0700, 0666, "*is not loaded: every user may write to */libshard-test.so;*");
+    if (getuid() != 0) /* another user's files would be needed; root's are trusted */
+        return;
+    char folder[] = "/tmp/plugin_path.XXXXXX", file[64];
+    ck_assert_ptr_nonnull(mkdtemp(folder));
+    snprintf(file, sizeof file, "%s/libshard-test.so", folder);
+    close(open(file, O_CREAT | O_WRONLY, 0600));
+    ck_assert_int_eq(chown(file, 4711, 4711), 0);
+    setenv("SHARD_PLUGIN_PATH", folder, 1);
+    there = true;
+    ck_assert_ptr_null(shard_plugin_load("test", "symbol", "it is not there", "install it", false));
+    check_error(SHARD_ERROR_UNAVAILABLE, "*libshard-test.so belongs to user 4711;*");
+    user = 4711;
+    ck_assert_ptr_null(shard_plugin_load("test", "symbol", "it is not there", "install it", false));
+    check_error(SHARD_ERROR_UNAVAILABLE, "cannot load libshard-test.so (install it): *"); /* its own, in root's folder */
+    user = (uid_t)-1;
+    there = false;
+    ck_assert(unlink(file) == 0 && rmdir(folder) == 0);
+}
+END_TEST
+
+START_TEST(test_relative)
+{
+    setenv("SHARD_PLUGIN_PATH", "/one:build", 1);
+    looked[0] = '\0';
+    ck_assert_ptr_null(shard_plugin_load("test", "symbol", "it is not there", "install it", false));
+    check_error(SHARD_ERROR_UNAVAILABLE, "SHARD_PLUGIN_PATH has the folder build, which is not absolute*");
+    ck_assert_str_eq(looked, "");
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("plugin_path");
@@ -74,5 +138,7 @@ int main(void)
     tcase_add_test(tcase, test_unset);
     tcase_add_test(tcase, test_order);
     tcase_add_test(tcase, test_privileged);
+    tcase_add_test(tcase, test_trust);
+    tcase_add_test(tcase, test_relative);
     return test_run(suite);
 }

@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 const shard_plugin_base shard_plugin_own_base = {
@@ -21,13 +22,16 @@ const shard_plugin_base shard_plugin_own_base = {
     .calloc = shard_calloc,
 };
 
-/* The folder of the library's file, or of the program that the library is linked into. */
-static bool own_folder(char *folder, size_t bytes)
+/* The folder and the owner of the library's file, or of the program that the library is linked into. */
+static bool own_folder(char *folder, size_t bytes, uid_t *owner)
 {
     Dl_info info;
     char path[PATH_MAX];
+    struct stat status;
     if (!dladdr((const void *)&shard_plugin_own_base, &info) || !info.dli_fname || !realpath(info.dli_fname, path))
         return false;
+    if (stat(path, &status) == 0)
+        *owner = status.st_uid;
     *strrchr(path, '/') = '\0';
     return (size_t)snprintf(folder, bytes, "%s", path) < bytes;
 }
@@ -45,18 +49,62 @@ static bool find_plugin(const char *folders, const char *name, char *found, size
     return false;
 }
 
+/* Folders of the environment must not depend on the folder that the program was started in. */
+static shard_status check_absolute(const char *folders)
+{
+    for (size_t length; *folders; folders += length + (folders[length] == ':')) {
+        length = strcspn(folders, ":");
+        if (length > 0 && folders[0] != '/')
+            return shard_error(SHARD_ERROR_UNAVAILABLE,
+                               "SHARD_PLUGIN_PATH has the folder %.*s, which is not absolute: begin it with /", (int)length,
+                               folders);
+    }
+    return SHARD_OK;
+}
+
+/* A plugin runs as part of the program: nobody may be able to change it but root, the user and the library's owner. */
+static bool is_trusted(const char *path, uid_t owner, char *why, size_t bytes)
+{
+    struct stat status;
+    if (stat(path, &status) != 0)
+        snprintf(why, bytes, "%s cannot be examined", path);
+    else if (status.st_uid != 0 && status.st_uid != geteuid() && status.st_uid != owner)
+        snprintf(why, bytes, "%s belongs to user %u", path, (unsigned)status.st_uid);
+    else if (status.st_mode & S_IWOTH)
+        snprintf(why, bytes, "every user may write to %s", path);
+    else
+        return true;
+    return false;
+}
+
+static shard_status check_trusted(const char *path, uid_t owner)
+{
+    char folder[PATH_MAX], why[PATH_MAX + 64];
+    snprintf(folder, sizeof folder, "%.*s", (int)(strrchr(path, '/') - path), path);
+    if (is_trusted(path, owner, why, sizeof why) && is_trusted(folder, owner, why, sizeof why))
+        return SHARD_OK;
+    return shard_error(SHARD_ERROR_UNAVAILABLE,
+                       "%s is not loaded: %s; plugins and their folders must belong to root, to this user or "
+                       "to libshard's owner",
+                       path, why);
+}
+
 void *shard_plugin_load(const char *name, const char *symbol, const char *missing, const char *install, bool global)
 {
     char own[PATH_MAX], path[PATH_MAX];
     const char *first = shard_env_path("SHARD_PLUGIN_PATH", "");
-    char *folders = own_folder(own, sizeof own) ? shard_format("%s:%s:%s/libshard", first, own, own) : shard_strdup(first);
+    if (check_absolute(first) != SHARD_OK)
+        return NULL;
+    uid_t owner = 0;
+    char *folders =
+        own_folder(own, sizeof own, &owner) ? shard_format("%s:%s:%s/libshard", first, own, own) : shard_strdup(first);
     if (!folders)
         return NULL;
     bool found = find_plugin(folders, name, path, sizeof path);
     if (!found)
         shard_error(SHARD_ERROR_UNAVAILABLE, "no libshard-%s.so in %s: %s", name, folders + strspn(folders, ":"), missing);
     free(folders);
-    if (!found)
+    if (!found || check_trusted(path, owner) != SHARD_OK)
         return NULL;
     void *plugin = dlopen(path, RTLD_NOW | (global ? RTLD_GLOBAL : RTLD_LOCAL));
     if (!plugin)
