@@ -18,7 +18,7 @@
 static shard_tensor *make_labels(int64_t batch)
 {
     int64_t *labels = malloc((size_t)batch * sizeof *labels);
-    for (int64_t i = 0; i < batch; i++)
+    for (int64_t i = 0; i < batch && labels; i++)
         labels[i] = i * 37 % 1000;
     shard_tensor *tensor = shard_from_host(labels, SHARD_SHAPE(batch), .dtype = SHARD_INT64);
     free(labels);

@@ -463,7 +463,8 @@ SHARD_API shard_tensor *shard_linear_binary_cross_entropy_with(shard_tensor *x, 
 /* shard_top_k(shard_linear(x, weight, bias), k, indices) without the logits, with the operands of shard_linear_cross_entropy: the
  * k largest logits of each row, largest first, and their classes of the whole layer, [..., k], for evaluation and for the
  * nearest classes of a feature. Values are float64 for float64, else float32. No gradient. x may be split along a leading
- * dimension with a whole weight; results are placed as x's rows. Collective over the weight's group if it is split. */
+ * dimension with a whole weight; results are placed as x's rows. Errors: ARGUMENT, k below 0 or above the number of classes;
+ * SHAPE, UNSUPPORTED, operands and placements that shard_linear refuses. Collective over the weight's group if it is split. */
 SHARD_API shard_tensor *shard_linear_top_k(shard_tensor *x, shard_tensor *weight, shard_tensor *bias, int64_t k,
                                            shard_tensor **indices);
 
@@ -566,8 +567,9 @@ typedef struct shard_adaface_margins_options {
 /* AdaFace's margins for features of these norms [...], which is the labels' shape: the result is row_m2 of
  * shard_margin_logits, *row_m3 (NULL: not wanted) its row_m3, float64, with .rule = SHARD_MARGIN_CLAMP. mean and std are
  * tensors of one floating number, 20 and 100 at first: the running statistics of the norms, which are updated before they
- * are used. A batch of one row leaves std as it is. No gradient. All ranks with the same rows have the same margins; norms
- * split along a dimension have the statistics of all ranks' rows: collective over their group. As AdaFace's head.py. */
+ * are used. Norms are clamped to [0.001, 100]. A batch of one row leaves std as it is, an empty one both. No gradient. All ranks
+ * with the same rows have the same margins; norms split along a dimension have the statistics of all ranks' rows: collective over
+ * their group. As AdaFace's head.py. */
 #define shard_adaface_margins(norms, mean, std, ...)                                                                             \
     SHARD_GIVEN(shard_adaface_margins_with(                                                                                      \
         norms, mean, std, SHARD_OPTIONS_BEFORE(shard_adaface_margins_options, SHARD_ADAFACE_MARGINS_OPTIONS, __VA_ARGS__)))

@@ -268,7 +268,11 @@ static const void *gather_flat_ranges(walk *w, int64_t from, int64_t count)
 {
     shard_group *group = shard_flat_range_of(w->tensor)->group;
     int size = shard_group_size(group), rank = shard_group_rank(group);
-    int64_t counts[size], before = 0, first = 0;
+    int64_t *counts = shard_calloc((size_t)size, sizeof *counts), before = 0, first = 0;
+    if (!counts) {
+        shard_group_fail(group);
+        return w->mine;
+    }
     for (int member = 0; member < size; member++) {
         const shard_range *range = &w->flat_ranges[member];
         int64_t start = range->start > from ? range->start : from, end = range->start + range->size;
@@ -280,6 +284,7 @@ static const void *gather_flat_ranges(walk *w, int64_t from, int64_t count)
     char *place = (char *)w->mine + (size_t)before * shard_dtype_size(w->tensor->dtype);
     const void *values = counts[rank] ? shard_values_read(w->tensor, first, counts[rank], place) : place;
     shard_group_all_gather(group, NULL, values, w->mine, counts, w->tensor->dtype);
+    free(counts);
     return w->mine;
 }
 

@@ -111,10 +111,10 @@ static bool is_first(const shard_placement *placement)
 static bool agree_on_flat_ranges(const shard_tensor *tensor)
 {
     shard_group *group = shard_flat_range_of(tensor)->group;
-    bool mine = is_first(&shard_flat_range_of(tensor)->placement), all[shard_group_size(group)];
+    bool first = is_first(&shard_flat_range_of(tensor)->placement);
     if (shard_flat_range_of(tensor)->placement.kind != SHARD_SPLIT)
-        mine = shard_group_world_rank(group, 0) == 0;
-    return shard_group_exchange(group, &mine, sizeof mine, all) == SHARD_OK && all[0];
+        first = shard_group_world_rank(group, 0) == 0;
+    return shard_group_broadcast(group, NULL, &first, sizeof first, SHARD_UINT8, 0) == SHARD_OK && first;
 }
 
 /* Each group compares the ranges of its tensors. After it returns the error is known to all ranks of the world. */

@@ -15,6 +15,7 @@
 
 #include <inttypes.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 /* ---- descriptors ---- */
@@ -254,6 +255,20 @@ shard_status shard_group_all_gather(shard_group *group, shard_device *device, co
     const shard_collective call = {
         .kind = SHARD_COLLECTIVE_ALL_GATHER, .send = mine, .receive = all, .counts = counts, .dtype = dtype, .device = device};
     return post(group, call, NULL);
+}
+
+shard_status shard_group_all_gather_equal(shard_group *group, shard_device *device, const void *mine, void *all, int64_t count,
+                                          shard_dtype dtype)
+{
+    int size = shard_group_size(group);
+    int64_t *counts = shard_calloc((size_t)size, sizeof *counts);
+    if (!counts)
+        return shard_group_fail(group);
+    for (int rank = 0; rank < size; rank++)
+        counts[rank] = count;
+    shard_status status = shard_group_all_gather(group, device, mine, all, counts, dtype);
+    free(counts);
+    return status;
 }
 
 shard_status shard_group_reduce_scatter(shard_group *group, shard_device *device, void *all, void *mine, const int64_t *counts,

@@ -60,6 +60,8 @@ shard_status shard_group_choose_device_transport(shard_group *group, shard_devic
 shard_status shard_group_all_reduce(shard_group *, shard_device *, void *data, int64_t count, shard_dtype, shard_reduce_op);
 shard_status shard_group_all_gather(shard_group *, shard_device *, const void *mine, void *all, const int64_t *counts,
                                     shard_dtype);
+/* As shard_group_all_gather, with `count` elements of each rank. */
+shard_status shard_group_all_gather_equal(shard_group *, shard_device *, const void *mine, void *all, int64_t count, shard_dtype);
 shard_status shard_group_reduce_scatter(shard_group *, shard_device *, void *all, void *mine, const int64_t *counts, shard_dtype,
                                         shard_reduce_op);
 shard_status shard_group_broadcast(shard_group *, shard_device *, void *data, int64_t count, shard_dtype, int root);

@@ -102,6 +102,8 @@ static shard_tensor *margins(margins_call *call, shard_tensor **additive)
     if (!squares)
         return NULL;
     shard_tensor *std = rows > 1 ? shard_sqrt(shard_scale(squares, 1 / (rows - 1))) : NULL;
+    if ((rows > 0 && !mean) || (rows > 1 && !std)) /* no memory: the statistics stay as they are */
+        return NULL;
     mean = follow(call->mean, rows > 0 ? mean : NULL, options->t_alpha);
     std = follow(call->std, std, options->t_alpha);
     shard_tensor *scaled = shard_scale(shard_div(shard_sub(norms, mean), shard_add_scalar(std, EPS)), options->h);

@@ -4,6 +4,7 @@
 #include "base/hash.h"
 
 #include <inttypes.h>
+#include <stdlib.h>
 
 /* The part of a rank's call that the ranks compare. */
 typedef struct part_head {
@@ -255,12 +256,22 @@ bool shard_class_rows_open(shard_class_rows *rows, int64_t count)
            (!rows->row_weight || digest_weights(rows));
 }
 
+static shard_status compare_heads(const shard_class_rows *rows)
+{
+    part_head head = local_head(rows), *heads = shard_calloc((size_t)rows->members, sizeof *heads);
+    if (!heads)
+        return shard_group_fail(rows->group);
+    shard_status status = shard_group_exchange(rows->group, &head, sizeof head, heads);
+    if (status == SHARD_OK)
+        status = check_heads(rows, heads);
+    free(heads);
+    return status;
+}
+
 static shard_status gather_parts(const shard_class_rows *rows)
 {
-    int64_t counts[rows->members];
-    for (int i = 0; i < rows->members; i++)
-        counts[i] = rows->stride;
-    return shard_group_all_gather(rows->group, shard_device_of(rows->logits), rows->local, rows->part, counts, SHARD_FLOAT64);
+    return shard_group_all_gather_equal(rows->group, shard_device_of(rows->logits), rows->local, rows->part, rows->stride,
+                                        SHARD_FLOAT64);
 }
 
 shard_status shard_class_rows_gather(shard_class_rows *rows, bool ready)
@@ -269,9 +280,7 @@ shard_status shard_class_rows_gather(shard_class_rows *rows, bool ready)
         return shard_group_fail(rows->group);
     if (rows->members == 1 || rows->compared)
         return rows->members == 1 ? SHARD_OK : gather_parts(rows);
-    part_head head = local_head(rows), heads[rows->members];
-    SHARD_TRY(shard_group_exchange(rows->group, &head, sizeof head, heads));
-    SHARD_TRY(check_heads(rows, heads));
+    SHARD_TRY(compare_heads(rows));
     SHARD_TRY(gather_parts(rows));
     rows->compared = true;
     size_t stride = (size_t)rows->stride * sizeof(double);

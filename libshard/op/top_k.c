@@ -11,6 +11,7 @@
 #include "comm/function.h"
 
 #include <inttypes.h>
+#include <stdlib.h>
 
 typedef struct search {
     const char *function;
@@ -87,10 +88,15 @@ static shard_status compare_calls(const search *s)
                       .dtype = (int64_t)s->x->dtype,
                       .whole = s->x->placement.whole,
                       .start = s->start,
-                      .size = s->axis.size},
-              heads[shard_group_size(s->group)];
-    SHARD_TRY(shard_group_exchange(s->group, &head, sizeof head, heads));
-    return check_heads(s, heads);
+                      .size = s->axis.size};
+    part_head *heads = shard_calloc((size_t)shard_group_size(s->group), sizeof *heads);
+    if (!heads)
+        return shard_group_fail(s->group);
+    shard_status status = shard_group_exchange(s->group, &head, sizeof head, heads);
+    if (status == SHARD_OK)
+        status = check_heads(s, heads);
+    free(heads);
+    return status;
 }
 
 /* ---- forward ---- */
@@ -174,9 +180,7 @@ static void *rows_together(const search *s, shard_tensor *parts, void *memory)
 static shard_status find_over_group(const search *s, void *y, int64_t *index, bool ready)
 {
     int members = shard_group_size(s->group), rank = shard_group_rank(s->group);
-    int64_t found = s->axis.outer * s->axis.inner * s->count, counts[members];
-    for (int i = 0; i < members; i++)
-        counts[i] = found;
+    int64_t found = s->axis.outer * s->axis.inner * s->count;
     shard_tensor *values = shard_workspace(s->x, found * members, s->x->dtype);
     shard_tensor *indices = shard_workspace(s->x, found * members, SHARD_INT64);
     void *memory[3];
@@ -189,8 +193,8 @@ static shard_status find_over_group(const search *s, void *y, int64_t *index, bo
     if (found == 0)
         return SHARD_OK;
     shard_device *device = shard_device_of(s->x);
-    SHARD_TRY(shard_group_all_gather(s->group, device, own, memory[1], counts, s->x->dtype));
-    SHARD_TRY(shard_group_all_gather(s->group, device, own_index, memory[2], counts, SHARD_INT64));
+    SHARD_TRY(shard_group_all_gather_equal(s->group, device, own, memory[1], found, s->x->dtype));
+    SHARD_TRY(shard_group_all_gather_equal(s->group, device, own_index, memory[2], found, SHARD_INT64));
     shard_axis axis = {.outer = 1, .size = members, .inner = found};
     if (s->top) {
         axis = (shard_axis){.outer = s->axis.outer, .size = members * s->count, .inner = 1};

@@ -45,6 +45,8 @@ static const shard_module_type head_type = {.name = "head", .forward = pass_feat
 static shard_module *make_module(struct head *head)
 {
     shard_module *module = shard_module_create(&head_type, head);
+    if (!module) /* it has destroyed the head */
+        return NULL;
     shard_tensor *bias = shard_module_optional(head->layer, "bias");
     shard_module_add_parameter(module, "weight", shard_module_tensor(head->layer, "weight"));
     if (bias)
