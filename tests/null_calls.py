@@ -61,6 +61,7 @@ TAKEN = {
 MADE_FOR = {
     ("shard_group_set_replicas", "group"): "shard_group_split(made_world(), 0)",
     ("shard_printable", "to"): "made_bytes",
+    ("shard_latest_checkpoint", "path"): "made_bytes",
     ("shard_add_at_labels", "labels"): "shard_zeros(SHARD_SHAPE(2), .dtype = SHARD_INT64)",
     ("shard_cross_entropy_with", "target"): "shard_zeros(SHARD_SHAPE(2), .dtype = SHARD_INT64)",
     ("shard_margin_logits_with", "labels"): "shard_zeros(SHARD_SHAPE(2), .dtype = SHARD_INT64)",
@@ -99,6 +100,7 @@ LEGAL = {
     ("shard_set_log_function", "function"): "standard error",
     ("shard_set_log_function", "context"): OPTIONAL,
     ("shard_save_with", "metadata"): OPTIONAL,
+    ("shard_save_checkpoint_with", "metadata"): OPTIONAL,
     ("shard_load_with", "metadata"): UNWANTED,
     ("shard_cross_entropy_with", "label_rank"): UNWANTED,
     ("shard_adaface_margins_with", "row_m3"): UNWANTED,

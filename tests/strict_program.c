@@ -197,6 +197,7 @@ static void trains(void)
     status = shard_load_with_metadata(state, "/nowhere/model.safetensors", &metadata, .convert = true);
     shard_clear_error();
     check(status == SHARD_ERROR_IO && !metadata, "shard_load_with_metadata");
+    status = shard_save_checkpoint(state, "/nowhere/run", 3, NULL, .max_to_keep = 0);
     status = shard_save(state, "/nowhere/model.safetensors", NULL);
     shard_clear_error();
     check(status == SHARD_ERROR_IO, "shard_save");

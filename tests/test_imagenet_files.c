@@ -5,6 +5,7 @@
 
 #include <shard/shard.h>
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -263,6 +264,84 @@ START_TEST(test_fewer_classes_than_ranks)
 }
 END_TEST
 
+/* ---- a checkpoint of each of the last steps ---- */
+
+#define KEPT "kept/step-0000%02d/checkpoint.safetensors"
+
+static bool is_kept(int step)
+{
+    char path[160];
+    snprintf(path, sizeof path, "%s/" KEPT, run_folder, step);
+    return access(path, F_OK) == 0;
+}
+
+/* Turns one bit in the middle of the file, or cuts it off there. */
+static void damage(int step, bool cut)
+{
+    char path[160];
+    struct stat status;
+    snprintf(path, sizeof path, "%s/" KEPT, run_folder, step);
+    ck_assert_int_eq(stat(path, &status), 0);
+    off_t middle = status.st_size / 2;
+    if (cut) {
+        ck_assert_int_eq(truncate(path, middle), 0);
+        return;
+    }
+    FILE *file = fopen(path, "r+b");
+    ck_assert(file && fseeko(file, middle, SEEK_SET) == 0);
+    int byte = fgetc(file);
+    ck_assert(byte != EOF && fseeko(file, middle, SEEK_SET) == 0 && fputc(byte ^ 1, file) != EOF);
+    ck_assert_int_eq(fclose(file), 0);
+}
+
+/* A run that begins, ends and goes on by --resume auto is the run in one, past damaged files too. */
+START_TEST(test_resume_auto)
+{
+#define KEEP FILES_RUN "--epochs 3 --val-interval 0 --save-every 1 --keep 2 "
+    check_runs("", FILES_RUN "--epochs 3 --val-interval 0 --steps 9 --metrics one.json");
+    drop_log();
+    check_runs(shardrun(2), KEEP "--enable-model-parallel --sync-bn --steps 5 --output kept --resume auto --metrics parts.json");
+    ck_assert_msg(strstr(text_of("log"), "no checkpoint in kept: training begins\n"), "%s", text_of("log"));
+    ck_assert(!is_kept(3) && is_kept(4) && is_kept(5));
+    check_refused("--output kept has a checkpoint of step 5, and this run begins after step 0", KEEP "--steps 9 --output kept");
+    damage(5, _i == 0);
+    drop_log();
+    check_runs(_i == 0 ? shardrun(3) : "", KEEP "%s --steps 7 --output kept --resume auto --metrics parts.json",
+               _i == 0 ? "--enable-model-parallel --sync-bn" : "");
+    ck_assert_msg(strstr(text_of("log"), "resumed from "
+                                         "kept/step-000004/checkpoint.safetensors: epoch 0, step 4\n"),
+                  "%s", text_of("log"));
+    check_runs(shardrun(2), KEEP "--enable-model-parallel --sync-bn --steps 9 --output kept --resume auto --metrics parts.json");
+    ck_assert(!is_kept(7) && is_kept(8) && is_kept(9));
+    check_refused("--resume auto looks into --output's DIR", FILES_RUN "--resume auto --steps 9");
+    check_refused("--keep 1: ", FILES_RUN "--keep 1 --output kept");
+    check_refused("--keep needs --output", FILES_RUN "--keep 2");
+    /* The steps after the damaged one are there twice, with the same losses. */
+    line parts[MOST_LINES], one[MOST_LINES];
+    int count = read_metrics("parts.json", parts), whole = read_metrics("one.json", one);
+    ck_assert_int_eq(count, 10);
+    ck_assert_int_eq(whole, 9);
+    for (int i = 0; i < count; i++)
+        ck_assert_msg(fabs(parts[i].loss - one[parts[i].step - 1].loss) < 1e-4 * (1 + fabs(parts[i].loss)), "line %d: step %d", i,
+                      parts[i].step);
+    damage(8, _i == 0);
+    damage(9, _i == 0);
+    if (_i == 1)
+        check_refused("each of the 2 checkpoints in kept is damaged", KEEP "--steps 9 --output kept --resume auto");
+}
+END_TEST
+
+/* Without --keep there is one file. */
+START_TEST(test_resume_auto_one_file)
+{
+    check_runs("", FILES_RUN "--epochs 3 --val-interval 0 --steps 2 --output one_file --resume auto");
+    drop_log();
+    check_runs("", FILES_RUN "--epochs 3 --val-interval 0 --steps 3 --output one_file --resume auto");
+    ck_assert_msg(strstr(text_of("log"), "resumed from one_file/checkpoint.safetensors: epoch 0, step 2\n"), "%s",
+                  text_of("log"));
+}
+END_TEST
+
 /* ---- ranks that are given other things ---- */
 
 /* Three ranks, of which the last one has `more` on its command line. */
@@ -362,6 +441,8 @@ int main(void)
     tcase_add_loop_test(images, test_images_that_are_none, 0, 2);
     tcase_add_test(images, test_other_images);
     tcase_add_test(images, test_paths_with_control_characters);
+    tcase_add_loop_test(images, test_resume_auto, 0, 2);
+    tcase_add_test(images, test_resume_auto_one_file);
     tcase_add_loop_test(images, test_fewer_classes_than_ranks, 0, sizeof few / sizeof *few);
     return test_run(suite);
 }

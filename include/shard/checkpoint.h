@@ -110,6 +110,40 @@ SHARD_API shard_tensors *shard_inspect(const char *path, shard_metadata **metada
 SHARD_API shard_status shard_verify(const char *path);
 
 /*
+ * ---- a directory of checkpoints ----
+ *
+ * One checkpoint of each of several steps: directory/step-000120/checkpoint.safetensors, a file of shard_save. A step whose
+ * file is not there is of a save that did not end, and counts for nothing.
+ */
+
+typedef struct shard_save_checkpoint_options {
+    size_t size;
+    int64_t max_to_keep; /* checkpoints up to this step that stay, the newest; at least 2; 0: all of them; 2 */
+} shard_save_checkpoint_options;
+#define SHARD_SAVE_CHECKPOINT_OPTIONS_VALUES sizeof(shard_save_checkpoint_options), 2
+#define SHARD_SAVE_CHECKPOINT_OPTIONS_INIT                                                                                       \
+    {                                                                                                                            \
+        SHARD_SAVE_CHECKPOINT_OPTIONS_VALUES                                                                                     \
+    }
+
+/* shard_save as the checkpoint of a step, of at least 0, in a directory, which is made if it is not there (its parent must be).
+ * When the file is durable, older checkpoints are removed but for the newest, and so are folders of saves that did not end;
+ * those of later steps stay. Errors: as shard_save; ARGUMENT, a negative step, max_to_keep of 1. A checkpoint that
+ * cannot be removed is a line of the log. Collective over the world. As orbax's CheckpointManager.save. */
+#define shard_save_checkpoint(tensors, directory, step, ...)                                                                     \
+    SHARD_GIVEN(shard_save_checkpoint_with(                                                                                      \
+        tensors, directory, step, SHARD_OPTIONS(shard_save_checkpoint_options, SHARD_SAVE_CHECKPOINT_OPTIONS, __VA_ARGS__)))
+SHARD_API shard_status shard_save_checkpoint_with(const shard_tensors *tensors, const char *directory, int64_t step,
+                                                  const shard_metadata *metadata, const shard_save_checkpoint_options *options);
+
+/* Finds the newest checkpoint of a step before `before` (INT64_MAX: of any step) whose file has a whole header and the size that
+ * belongs to it; others are left out with a line of the log. Sets *step, and path, which has `bytes`, for shard_load; -1 and ""
+ * if there is none. If shard_load then finds a damaged tensor, search again before this step. Errors: IO, a directory
+ * that cannot be read; ARGUMENT, a path that does not fit. The directory is the same on all ranks; the first rank reads it.
+ * Collective over the world. As orbax's CheckpointManager.latest_step. */
+SHARD_API shard_status shard_latest_checkpoint(const char *directory, int64_t before, int64_t *step, char *path, size_t bytes);
+
+/*
  * ---- state dicts in memory ----
  *
  * shard_save and shard_load do not need these functions: no rank ever has a whole split tensor. With these functions

@@ -42,6 +42,8 @@ static const shard_file_calls system_calls = {
     .close = close,
     .rename = rename,
     .unlink = unlink,
+    .mkdir = mkdir,
+    .rmdir = rmdir,
 };
 
 const shard_file_calls *shard_file_calls_used = &system_calls;
@@ -407,23 +409,52 @@ void shard_file_set_mode(shard_file *file, mode_t mode)
     (void)ignored;
 }
 
-shard_status shard_file_replace(const char *temporary, const char *path)
+/* Changes a name in the path's directory, and syncs the directory, which is opened first: else nothing is changed. */
+static shard_status change_directory(const char *path, shard_status (*change)(const char *path, const char *from),
+                                     const char *from)
 {
     char *directory = directory_of(path);
     if (!directory)
         return shard_last_status();
     int descriptor = open_again(directory, O_RDONLY | O_DIRECTORY);
-    if (descriptor < 0) {
-        fail("open directory", directory);
-    } else if (shard_file_calls_used->rename(temporary, path) != 0) {
-        fail("rename a temporary file to", path);
-    } else if (sync_descriptor(descriptor) != 0 && errno != EINVAL) { /* EINVAL: there is no need to sync */
-        fail("sync directory", directory);
-    }
+    shard_status status = descriptor < 0 ? fail("open directory", directory) : change(path, from);
+    if (status == SHARD_OK && sync_descriptor(descriptor) != 0 && errno != EINVAL) /* EINVAL: there is no need to sync */
+        status = fail("sync directory", directory);
     if (descriptor >= 0)
         shard_file_calls_used->close(descriptor);
     free(directory);
-    return shard_last_status();
+    return status;
+}
+
+static shard_status rename_to(const char *path, const char *temporary)
+{
+    return shard_file_calls_used->rename(temporary, path) == 0 ? SHARD_OK : fail("rename a temporary file to", path);
+}
+
+shard_status shard_file_replace(const char *temporary, const char *path)
+{
+    return change_directory(path, rename_to, temporary);
+}
+
+static shard_status make_directory(const char *path, const char *unused)
+{
+    (void)unused;
+    struct stat status;
+    if (shard_file_calls_used->mkdir(path, 0777) == 0)
+        return SHARD_OK;
+    if (errno == EEXIST && stat(path, &status) == 0 && !S_ISDIR(status.st_mode))
+        errno = ENOTDIR;
+    return errno == EEXIST ? SHARD_OK : fail("make directory", path);
+}
+
+shard_status shard_file_make_directory(const char *path)
+{
+    return change_directory(path, make_directory, NULL);
+}
+
+bool shard_file_remove_directory(const char *path)
+{
+    return shard_file_calls_used->rmdir(path) == 0;
 }
 
 void shard_file_remove(const char *path)

@@ -24,6 +24,8 @@ typedef struct shard_file_calls {
     int (*close)(int descriptor);
     int (*rename)(const char *from, const char *to);
     int (*unlink)(const char *path);
+    int (*mkdir)(const char *path, mode_t mode);
+    int (*rmdir)(const char *path);
 } shard_file_calls;
 
 /* The system's own functions, unless a test replaces them. */
@@ -74,5 +76,9 @@ void shard_file_set_mode(shard_file *file, mode_t mode);
 shard_status shard_file_replace(const char *temporary, const char *path);
 /* Removes the file; never an error. */
 void shard_file_remove(const char *path);
+/* Makes the directory if it is not there, and syncs the directory that it lies in. */
+shard_status shard_file_make_directory(const char *path);
+/* Removes an empty directory. False with errno set, without an error. */
+bool shard_file_remove_directory(const char *path);
 
 #endif

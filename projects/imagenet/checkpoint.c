@@ -14,6 +14,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 /* ---- content ---- */
 
@@ -119,9 +120,21 @@ static shard_metadata *describe(const trainer *run)
 shard_status checkpoint_prepare(const trainer *run)
 {
     const char *output = run->options->output;
-    if (!output || mkdir(output, 0777) == 0 || errno == EEXIST)
+    char path[PATH_MAX];
+    int64_t newest = -1;
+    if (!output)
         return SHARD_OK;
-    return shard_error(SHARD_ERROR_IO, "--output %s: %s", output, strerror(errno));
+    if (mkdir(output, 0777) != 0 && errno != EEXIST)
+        return shard_error(SHARD_ERROR_IO, "--output %s: %s", output, strerror(errno));
+    if (!run->options->keep || options_resume_auto(run->options)) /* which has left later ones out */
+        return SHARD_OK;
+    shard_status status = shard_latest_checkpoint(output, INT64_MAX, &newest, path, sizeof path);
+    if (status == SHARD_OK && newest > run->at.step)
+        return shard_error(SHARD_ERROR_ARGUMENT,
+                           "--output %s has a checkpoint of step %" PRId64 ", and this run begins after step %" PRId64
+                           ": go on with --resume auto, or take another folder",
+                           output, newest, run->at.step);
+    return status;
 }
 
 static shard_status save_as(const shard_tensors *tensors, const shard_metadata *metadata, const trainer *run, const char *name)
@@ -153,7 +166,9 @@ shard_status checkpoint_save(trainer *run, bool best)
     shard_tensors *tensors = collect_tensors(run, true);
     shard_metadata *metadata = describe(run);
     shard_status status = shard_last_status();
-    if (status == SHARD_OK)
+    if (status == SHARD_OK && run->options->keep)
+        status = shard_save_checkpoint(tensors, run->options->output, run->at.step, metadata, .max_to_keep = run->options->keep);
+    else if (status == SHARD_OK)
         status = save_as(tensors, metadata, run, "checkpoint.safetensors");
     if (status == SHARD_OK && best)
         status = save_as(tensors, metadata, run, "best.safetensors");
@@ -348,7 +363,67 @@ shard_status checkpoint_resume(trainer *run, const char *path)
     if (status != SHARD_OK)
         return status;
     run->at = saved.at;
+    run->resumed = true;
     shard_set_random_state(saved.random);
     progress_say(&run->progress, "resumed from %s: epoch %" PRId64 ", step %" PRId64, path, run->at.epoch, run->at.step);
+    return status;
+}
+
+/* Whether all ranks see the file; an error if some do. */
+static shard_status is_there(const char *path, bool *there)
+{
+    int64_t seen = access(path, F_OK) == 0, ranks = shard_group_size(shard_world());
+    SHARD_SCOPE
+    {
+        shard_tensor *count = shard_from_host(&seen, SHARD_SCALAR, .dtype = SHARD_INT64);
+        shard_all_reduce(count, SHARD_SUM, shard_world());
+        seen = (int64_t)shard_item(count);
+    }
+    *there = seen == ranks;
+    if (shard_last_status() == SHARD_OK && seen > 0 && seen < ranks)
+        return shard_error(SHARD_ERROR_IO,
+                           "--resume auto: %s is there for %" PRId64 " of %" PRId64
+                           " ranks; ranks on several hosts need a file system that they share",
+                           path, seen, ranks);
+    return shard_last_status();
+}
+
+/* The newest step's that is not damaged; *damaged: how many were. */
+static shard_status resume_step(trainer *run, int64_t *damaged)
+{
+    char path[PATH_MAX];
+    for (int64_t step = INT64_MAX; step >= 0 && !run->resumed;) {
+        shard_status status = shard_latest_checkpoint(run->options->output, step, &step, path, sizeof path);
+        if (status == SHARD_OK && step >= 0)
+            status = checkpoint_resume(run, path);
+        if (status != SHARD_OK && status != SHARD_ERROR_FORMAT)
+            return status;
+        if (status == SHARD_ERROR_FORMAT) {
+            progress_say(&run->progress, "%s; taking an older checkpoint", shard_last_error());
+            shard_clear_error();
+            ++*damaged;
+        }
+    }
+    return SHARD_OK;
+}
+
+shard_status checkpoint_resume_auto(trainer *run)
+{
+    int64_t damaged = 0;
+    bool there = false;
+    char path[PATH_MAX];
+    shard_status status = resume_step(run, &damaged);
+    if (status != SHARD_OK || run->resumed)
+        return status;
+    if (snprintf(path, sizeof path, "%s/checkpoint.safetensors", run->options->output) < (int)sizeof path)
+        status = is_there(path, &there);
+    if (status == SHARD_OK && there)
+        return checkpoint_resume(run, path);
+    if (status == SHARD_OK && damaged)
+        return shard_error(SHARD_ERROR_FORMAT,
+                           "--resume auto: each of the %" PRId64 " checkpoints in %s is damaged; remove them to begin anew",
+                           damaged, run->options->output);
+    if (status == SHARD_OK)
+        progress_say(&run->progress, "no checkpoint in %s: training begins", run->options->output);
     return status;
 }

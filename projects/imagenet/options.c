@@ -190,7 +190,14 @@ static const entry table[] = {
      "optimizer); made if it is not there",
      "DIR", AT(output)},
     {WHOLE, "save-every", "steps between checkpoints; 0: after each epoch only", "N", AT(save_every), .most = MOST_WHOLE},
-    {TEXT, "resume", "go on from a checkpoint, on any number of ranks", "FILE", AT(resume), .same = SAME_PRESENCE},
+    {WHOLE, "keep",
+     "checkpoints that stay, the newest, as DIR/step-000120/checkpoint.safetensors; 0: one, DIR/checkpoint.safetensors", "N",
+     AT(keep), .most = MOST_WHOLE},
+    {TEXT, "resume",
+     "go on from a checkpoint, on any number of ranks; auto: from the newest whole one in --output's DIR, and from the beginning "
+     "if "
+     "there is none",
+     "FILE", AT(resume), .same = SAME_PRESENCE},
     {TEXT, "metrics", "write one JSON object a line for each step and validation", "FILE", AT(metrics), .same = SAME_PRESENCE},
     {FLAG, "memory-report", "print what the library's memory is used for at the end: the most of any rank", AT(memory_report)},
     {WHOLE, "print-freq", "steps between printed lines, where there is no terminal", "N", .letter = 'p', AT(print_freq),
@@ -346,6 +353,11 @@ static shard_status read_alone(const entry *option, int argc, char **argv, optio
     return read_value(option, option->alone, parsed);
 }
 
+bool options_resume_auto(const options *parsed)
+{
+    return parsed->resume && strcmp(parsed->resume, "auto") == 0;
+}
+
 static shard_status check(options *parsed)
 {
     if (!shard_resnet_exists(parsed->arch))
@@ -376,6 +388,15 @@ static shard_status check(options *parsed)
         return shard_error(SHARD_ERROR_ARGUMENT, "--nesterov needs a --momentum above 0");
     if (parsed->resume && parsed->pretrained)
         return shard_error(SHARD_ERROR_ARGUMENT, "either --resume or --pretrained, not both");
+    if (parsed->keep == 1)
+        return shard_error(SHARD_ERROR_ARGUMENT,
+                           "--keep 1: the one before must stay until the next is written; take at least 2, or 0");
+    if (parsed->keep && !parsed->output)
+        return shard_error(SHARD_ERROR_ARGUMENT, "--keep needs --output");
+    if (options_resume_auto(parsed) && parsed->evaluate)
+        return shard_error(SHARD_ERROR_ARGUMENT, "--resume auto is for training: give --evaluate the file");
+    if (options_resume_auto(parsed) && !parsed->output)
+        return shard_error(SHARD_ERROR_ARGUMENT, "--resume auto looks into --output's DIR: give it");
     if (parsed->pretrained_skip && !parsed->pretrained)
         return shard_error(SHARD_ERROR_ARGUMENT, "--pretrained-skip needs --pretrained");
     if (parsed->evaluate && !parsed->resume && !parsed->pretrained)

@@ -76,7 +76,7 @@ typedef struct options {
     bool evaluate;
     int64_t val_interval;
     const char *output, *resume, *metrics;
-    int64_t save_every, print_freq;
+    int64_t save_every, keep, print_freq;
     bool memory_report;
 
     bool help;
@@ -89,6 +89,9 @@ typedef struct options {
 /* Fills it from the command line; texts are not copied. An unknown option or an invalid value is an error
  * (ARGUMENT). */
 shard_status options_parse(options *parsed, int argc, char **argv);
+
+/* Whether it is --resume auto. */
+bool options_resume_auto(const options *parsed);
 
 /* "--dummy: write --synthetic 1281167" of note 0 to note_count - 1. */
 void options_write_note(const options *parsed, int index, char *text, size_t bytes);

@@ -148,13 +148,13 @@ shard_status trainer_open(trainer *run, const options *wanted)
     if (status == SHARD_OK)
         introduce(run);
     if (status == SHARD_OK && wanted->resume)
-        status = checkpoint_resume(run, wanted->resume);
+        status = options_resume_auto(wanted) ? checkpoint_resume_auto(run) : checkpoint_resume(run, wanted->resume);
     if (status == SHARD_OK)
         status = checkpoint_prepare(run);
     if (status == SHARD_OK) {
         metrics_model model = {.num_classes = run->data.num_classes};
         count_parameters(run, &model.local_parameters);
-        run->metrics = metrics_open(wanted->metrics, wanted->resume != NULL && !wanted->evaluate, model);
+        run->metrics = metrics_open(wanted->metrics, run->resumed && !wanted->evaluate, model);
         status = run->metrics ? SHARD_OK : shard_last_status();
     }
     return status == SHARD_OK ? shard_agree(shard_world()) : status;

@@ -36,6 +36,7 @@ typedef struct trainer {
     struct step_graph *graph;  /* NULL: without --cuda-graph */
     shard_schedule schedule;
     position at;
+    bool resumed;         /* from a checkpoint */
     bool skipped;         /* the last step was, as gradients were not finite */
     int64_t local_images; /* images through this rank's model in the step or the validation */
     results *results;     /* of batches that batch_take has not read */
@@ -148,15 +149,20 @@ shard_status evaluate(trainer *run, totals *whole);
 #define CHECKPOINT_OPTIMIZER "optimizer."
 #define CHECKPOINT_SCALER "scaler."
 
-/* Makes the --output folder if it does not exist; does nothing without --output. */
+/* Makes the --output folder if it does not exist; does nothing without --output. With --keep, and without --resume auto, it
+ * must have no checkpoint of a later step than where the run begins. Collective over the world. */
 shard_status checkpoint_prepare(const trainer *run);
 
-/* Writes --output's checkpoint.safetensors and, if it is the best so far, best.safetensors and model.safetensors
- * (the model alone); without validation model.safetensors each time. Does nothing without --output. */
+/* Writes --output's checkpoint.safetensors, or with --keep that of the step, and, if it is the best so far, best.safetensors and
+ * model.safetensors (the model alone); without validation model.safetensors each time. Does nothing without --output. */
 shard_status checkpoint_save(trainer *run, bool best);
 
 /* Loads a checkpoint and its position; only its model if the run only validates. */
 shard_status checkpoint_resume(trainer *run, const char *path);
+
+/* Loads the newest whole checkpoint of --output: of --keep's steps, else checkpoint.safetensors. Nothing is loaded if there is
+ * none; if all are damaged, that is an error (FORMAT). Sets run->resumed. Collective over the world. */
+shard_status checkpoint_resume_auto(trainer *run);
 
 /* ---- pretrained.c ---- */
 

@@ -4,6 +4,7 @@
 
 #include <dirent.h>
 #include <errno.h>
+#include <ftw.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -21,26 +22,15 @@ void scratch_open(void)
     }
 }
 
-static int each_file(const char *part, int (*act)(const char *))
+static int remove_entry(const char *path, const struct stat *status, int kind, struct FTW *place)
 {
-    int count = 0;
-    DIR *entries = opendir(directory);
-    for (struct dirent *entry = entries ? readdir(entries) : NULL; entry; entry = readdir(entries)) {
-        if (strcmp(entry->d_name, ".") == 0 || strcmp(entry->d_name, "..") == 0 || !strstr(entry->d_name, part))
-            continue;
-        count++;
-        if (act)
-            act(scratch_path(entry->d_name));
-    }
-    if (entries)
-        closedir(entries);
-    return count;
+    (void)status, (void)kind, (void)place;
+    return remove(path);
 }
 
 void scratch_close(void)
 {
-    each_file("", remove);
-    rmdir(directory);
+    nftw(directory, remove_entry, 8, FTW_DEPTH | FTW_PHYS);
 }
 
 const char *scratch_path(const char *name)
@@ -76,5 +66,11 @@ void *read_file(const char *path, size_t *bytes)
 
 int scratch_count(const char *part)
 {
-    return each_file(part, NULL);
+    int count = 0;
+    DIR *entries = opendir(directory);
+    for (struct dirent *entry = entries ? readdir(entries) : NULL; entry; entry = readdir(entries))
+        count += strcmp(entry->d_name, ".") != 0 && strcmp(entry->d_name, "..") != 0 && strstr(entry->d_name, part);
+    if (entries)
+        closedir(entries);
+    return count;
 }

@@ -1,0 +1,250 @@
+/*
+ * Directories of checkpoints: directory/step-000120/checkpoint.safetensors. A file appears there by shard_save's rename, so a
+ * step's folder without one is of a save that did not end. The first rank alone looks into the directory.
+ */
+#include "base/log.h"
+#include "base/memory.h"
+#include "base/options.h"
+#include "checkpoint/file.h"
+
+#include "comm/comm.h"
+#include "comm/function.h"
+
+#include <shard/checkpoint.h>
+#include <shard/distributed.h>
+
+#include <dirent.h>
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define FOLDER "step-"
+#define NAME "checkpoint.safetensors"
+
+/* ---- names ---- */
+
+/* The caller frees it; NULL with the error set. */
+static char *folder_of(const char *directory, int64_t step)
+{
+    return shard_format("%s/" FOLDER "%06" PRId64, directory, step);
+}
+
+static char *path_of(const char *directory, int64_t step)
+{
+    return shard_format("%s/" FOLDER "%06" PRId64 "/" NAME, directory, step);
+}
+
+/* -1: the name is of no step. */
+static int64_t step_of(const char *name)
+{
+    char again[40];
+    if (strncmp(name, FOLDER, strlen(FOLDER)) != 0)
+        return -1;
+    int64_t step = strtoll(name + strlen(FOLDER), NULL, 10);
+    snprintf(again, sizeof again, FOLDER "%06" PRId64, step);
+    return step >= 0 && strcmp(name, again) == 0 ? step : -1;
+}
+
+/* ---- listing ---- */
+
+typedef struct listing {
+    int64_t *step; /* [count], the newest first; freed by free() */
+    int64_t count, capacity;
+} listing;
+
+static shard_status append(listing *found, int64_t step)
+{
+    if (found->count == found->capacity) {
+        int64_t capacity = 2 * found->capacity + 16;
+        int64_t *more = realloc(found->step, (size_t)capacity * sizeof *more);
+        if (!more)
+            return shard_error(SHARD_ERROR_MEMORY, "no memory for %" PRId64 " names of checkpoints", capacity);
+        found->step = more;
+        found->capacity = capacity;
+    }
+    found->step[found->count++] = step;
+    return SHARD_OK;
+}
+
+static int newest_first(const void *a, const void *b)
+{
+    int64_t left = *(const int64_t *)a, right = *(const int64_t *)b;
+    return left < right ? 1 : left > right ? -1 : 0;
+}
+
+/* The steps that have folders; none if there is no directory. */
+static shard_status list_steps(const char *directory, listing *found)
+{
+    DIR *folder = opendir(directory);
+    if (!folder && errno == ENOENT)
+        return SHARD_OK;
+    if (!folder)
+        return shard_error(SHARD_ERROR_IO, "cannot read directory %s: %s", directory, strerror(errno));
+    shard_status status = SHARD_OK;
+    const struct dirent *entry;
+    errno = 0;
+    while (status == SHARD_OK && (entry = readdir(folder))) {
+        int64_t step = step_of(entry->d_name);
+        if (step >= 0)
+            status = append(found, step);
+        errno = 0;
+    }
+    if (status == SHARD_OK && errno != 0)
+        status = shard_error(SHARD_ERROR_IO, "cannot read directory %s: %s", directory, strerror(errno));
+    closedir(folder);
+    if (status == SHARD_OK && found->count > 0)
+        qsort(found->step, (size_t)found->count, sizeof *found->step, newest_first);
+    return status;
+}
+
+/* ---- saving ---- */
+
+/* Removes temporary files of saves that did not end. */
+static void remove_leftovers(const char *folder)
+{
+    DIR *open = opendir(folder);
+    const struct dirent *entry;
+    while (open && (entry = readdir(open))) {
+        char *path =
+            strncmp(entry->d_name, NAME ".tmp.", strlen(NAME ".tmp.")) == 0 ? shard_format("%s/%s", folder, entry->d_name) : NULL;
+        if (path)
+            shard_file_remove(path);
+        free(path);
+    }
+    if (open)
+        closedir(open);
+}
+
+/* The checkpoint goes first, so that the folder is at no time one with a part of it. Other files in the folder stay. */
+static void remove_step(const char *directory, int64_t step)
+{
+    char *folder = folder_of(directory, step), *path = path_of(directory, step);
+    if (folder && path) {
+        shard_file_remove(path);
+        remove_leftovers(folder);
+        if (!shard_file_remove_directory(folder))
+            shard_log_message(errno == ENOTEMPTY || errno == EEXIST ? SHARD_LOG_INFO : SHARD_LOG_WARN,
+                              "cannot remove %s of an old checkpoint: %s", folder, strerror(errno));
+    }
+    free(folder);
+    free(path);
+}
+
+/* Keeps the newest `keep` checkpoints up to this step. */
+static void remove_old(const char *directory, int64_t step, int64_t keep)
+{
+    listing found = {0};
+    int64_t complete = 0;
+    if (list_steps(directory, &found) != SHARD_OK) { /* the new checkpoint is there all the same */
+        shard_log_message(SHARD_LOG_WARN, "old checkpoints stay: %s", shard_last_error());
+        shard_clear_error();
+        found.count = 0;
+    }
+    for (int64_t i = 0; i < found.count; i++) {
+        char *path = found.step[i] <= step ? path_of(directory, found.step[i]) : NULL;
+        if (path && complete < keep && access(path, F_OK) == 0)
+            complete++;
+        else if (path)
+            remove_step(directory, found.step[i]);
+        free(path);
+    }
+    free(found.step);
+}
+
+static shard_status make_folders(const char *directory, int64_t step)
+{
+    char *folder = folder_of(directory, step);
+    shard_status status = folder ? shard_file_make_directory(directory) : shard_last_status();
+    if (status == SHARD_OK)
+        status = shard_file_make_directory(folder);
+    free(folder);
+    return status;
+}
+
+/* Errors of this rank alone; shard_save brings them to the others. */
+static shard_status check(const char *directory, int64_t step, int64_t keep)
+{
+    if (!directory)
+        return shard_null_argument("shard_save_checkpoint", "directory");
+    if (step < 0)
+        return shard_error(SHARD_ERROR_ARGUMENT, "shard_save_checkpoint: the step is %" PRId64 ", below 0", step);
+    if (keep < 2 && keep != 0)
+        return shard_error(SHARD_ERROR_ARGUMENT,
+                           "shard_save_checkpoint: max_to_keep is %" PRId64 "; take at least 2, or 0 for all of them", keep);
+    return shard_last_status();
+}
+
+shard_status shard_save_checkpoint_with(const shard_tensors *tensors, const char *directory, int64_t step,
+                                        const shard_metadata *metadata, const shard_save_checkpoint_options *given)
+{
+    SHARD_FUNCTION("shard_save_checkpoint");
+    SHARD_READ_OPTIONS(shard_save_checkpoint_options, SHARD_SAVE_CHECKPOINT_OPTIONS_INIT, options, given);
+    bool first = shard_group_rank(shard_world()) == 0;
+    shard_status status = check(directory, step, options.max_to_keep);
+    if (status == SHARD_OK && first)
+        status = make_folders(directory, step);
+    char *path = directory ? path_of(directory, step) : NULL;
+    status = shard_save(tensors, path, metadata);
+    free(path);
+    if (status == SHARD_OK && first && options.max_to_keep)
+        remove_old(directory, step, options.max_to_keep);
+    return status;
+}
+
+/* ---- finding ---- */
+
+/* Whether the file has a whole header and the size that the header asks for. */
+static bool is_complete(const char *path)
+{
+    if (access(path, F_OK) != 0)
+        return false;
+    shard_tensors *tensors = shard_inspect(path, NULL);
+    bool complete = tensors || shard_last_status() == SHARD_ERROR_UNSUPPORTED; /* a dtype that only other programs know */
+    if (!complete)
+        shard_log_message(SHARD_LOG_WARN, "%s is left out: %s", path, shard_last_error());
+    shard_clear_error();
+    shard_tensors_destroy(tensors);
+    return complete;
+}
+
+/* The newest complete checkpoint before that step; -1: none. */
+static int64_t find_newest(const char *directory, int64_t before)
+{
+    listing found = {0};
+    int64_t newest = -1;
+    list_steps(directory, &found);
+    for (int64_t i = 0; i < found.count && newest < 0 && shard_last_status() == SHARD_OK; i++) {
+        char *path = found.step[i] < before ? path_of(directory, found.step[i]) : NULL;
+        if (path && is_complete(path))
+            newest = found.step[i];
+        free(path);
+    }
+    free(found.step);
+    return newest;
+}
+
+shard_status shard_latest_checkpoint(const char *directory, int64_t before, int64_t *step, char *path, size_t bytes)
+{
+    SHARD_FUNCTION("shard_latest_checkpoint");
+    int64_t newest = -1;
+    if (!directory || !step || !path)
+        shard_null_argument("shard_latest_checkpoint", !directory ? "directory" : !step ? "step" : "path");
+    else if (shard_last_status() == SHARD_OK && shard_group_rank(shard_world()) == 0)
+        newest = find_newest(directory, before);
+    if (path && bytes > 0)
+        path[0] = '\0';
+    if (step)
+        *step = -1;
+    SHARD_TRY(shard_group_broadcast(shard_world(), NULL, &newest, 1, SHARD_INT64, 0));
+    if (newest < 0)
+        return SHARD_OK;
+    int length = snprintf(path, bytes, "%s/" FOLDER "%06" PRId64 "/" NAME, directory, newest);
+    if (length < 0 || (size_t)length >= bytes)
+        shard_error(SHARD_ERROR_ARGUMENT, "shard_latest_checkpoint: a path of %d bytes does not fit into %zu", length + 1, bytes);
+    else
+        *step = newest;
+    return shard_agree(shard_world());
+}

@@ -1,0 +1,278 @@
+/* A directory of checkpoints: which of them stay, which one is found, and what leaves it alone. */
+#include "support/scratch.h"
+#include "support/state.h"
+
+#include "checkpoint/file.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+enum { PATH = 700 };
+
+/* Each job has its own. */
+static const char *directory_of(const char *test, int number)
+{
+    char name[40];
+    snprintf(name, sizeof name, "%s.%d", test, number);
+    return scratch_path(name);
+}
+
+static const char *in_step(const char *directory, int64_t step, const char *name)
+{
+    static char paths[4][PATH];
+    static unsigned turn;
+    char *path = paths[turn++ % 4];
+    snprintf(path, PATH, "%s/step-%06" PRId64 "%s%s", directory, step, *name ? "/" : "", name);
+    return path;
+}
+
+static bool is_there(const char *path)
+{
+    return access(path, F_OK) == 0;
+}
+
+/* All ranks look at once, before and after each change of one of them. */
+static void check_steps(shard_group *world, const char *directory, const char *expected)
+{
+    char found[200] = "";
+    check_ok(shard_barrier(world));
+    for (int64_t step = 0; step < 100; step++)
+        if (is_there(in_step(directory, step, "")))
+            snprintf(found + strlen(found), sizeof found - strlen(found), "%s%" PRId64, *found ? " " : "", step);
+    ck_assert_str_eq(found, expected);
+    check_ok(shard_barrier(world));
+}
+
+/* An error of the first rank, which all have. */
+static void check_first(shard_group *world, shard_status status, const char *pattern)
+{
+    check_error(shard_group_rank(world) == 0 ? status : SHARD_ERROR_PEER, pattern);
+}
+
+static void save(shard_group *world, const char *directory, int64_t step)
+{
+    shard_tensors *list = make_state(world, (uint64_t)step);
+    check_ok(shard_save_checkpoint(list, directory, step, NULL));
+    shard_tensors_destroy(list);
+}
+
+/* The newest before that step is this one, and it has its content. */
+static void check_newest(shard_group *world, const char *directory, int64_t before, int64_t expected)
+{
+    char path[PATH];
+    int64_t step = 77;
+    check_ok(shard_latest_checkpoint(directory, before, &step, path, sizeof path));
+    ck_assert_int_eq(step, expected);
+    ck_assert_str_eq(path, expected < 0 ? "" : in_step(directory, expected, "checkpoint.safetensors"));
+    if (expected >= 0)
+        check_content(world, path, (uint64_t)expected);
+}
+
+static void keeps(shard_group *world, void *context)
+{
+    const char *directory = context;
+    check_newest(world, directory, INT64_MAX, -1);
+    for (int64_t step = 10; step <= 40; step += 10)
+        save(world, directory, step);
+    check_steps(world, directory, "30 40");
+    check_newest(world, directory, INT64_MAX, 40);
+    check_newest(world, directory, 40, 30);
+    check_newest(world, directory, 30, -1);
+    save(world, directory, 40); /* again */
+    check_steps(world, directory, "30 40");
+    save(world, directory, 20); /* of a run that began before: later steps stay */
+    check_steps(world, directory, "20 30 40");
+    shard_tensors *list = make_state(world, 50);
+    check_ok(shard_save_checkpoint(list, directory, 50, NULL, .max_to_keep = 3));
+    check_steps(world, directory, "30 40 50");
+    check_ok(shard_save_checkpoint(list, directory, 60, NULL, .max_to_keep = 0));
+    check_steps(world, directory, "30 40 50 60");
+    shard_tensors_destroy(list);
+}
+
+START_TEST(test_keeps)
+{
+    run_job(rank_counts[_i], keeps, (void *)directory_of("keeps", _i));
+}
+END_TEST
+
+/* Folders of saves that did not end, of other programs, and files of other names. */
+static void leaves_out(shard_group *world, void *context)
+{
+    const char *directory = context;
+    bool first = shard_group_rank(world) == 0;
+    save(world, directory, 10);
+    if (first) {
+        const char *names[] = {"step-30", "step-000031x", "step--00005", "step-", "other", "step-99999999999999999999"};
+        for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+            char path[PATH];
+            snprintf(path, sizeof path, "%s/%s", directory, names[i]);
+            ck_assert_int_eq(mkdir(path, 0777), 0);
+        }
+        ck_assert_int_eq(mkdir(in_step(directory, 11, ""), 0777), 0);
+        write_file(in_step(directory, 11, "checkpoint.safetensors.tmp.0123456789abcdef"), "x", 1);
+        ck_assert_int_eq(mkdir(in_step(directory, 12, ""), 0777), 0);
+        size_t bytes;
+        char *data = read_file(in_step(directory, 10, "checkpoint.safetensors"), &bytes);
+        write_file(in_step(directory, 12, "checkpoint.safetensors"), data, bytes - 1); /* a copy that did not end */
+        free(data);
+        write_file(in_step(directory, 10, "notes"), "mine", 4);
+    }
+    check_steps(world, directory, "10 11 12");
+    check_newest(world, directory, INT64_MAX, 10);
+    save(world, directory, 20);
+    check_steps(world, directory, "10 12 20"); /* 12 has a file: whether it is whole is not asked of old ones */
+    save(world, directory, 21);
+    check_steps(world, directory, "10 20 21");
+    ck_assert(!is_there(in_step(directory, 10, "checkpoint.safetensors")) && is_there(in_step(directory, 10, "notes")));
+    check_newest(world, directory, 20, -1);
+}
+
+START_TEST(test_leaves_out)
+{
+    run_job(_i, leaves_out, (void *)directory_of("leaves_out", _i));
+}
+END_TEST
+
+/* Each call that changes directories fails once on the first rank. */
+static struct {
+    const shard_file_calls *system;
+    int fail_at, made;
+} fault;
+
+static bool fails(void)
+{
+    if (++fault.made != fault.fail_at)
+        return false;
+    errno = EIO;
+    return true;
+}
+
+static int faulty_mkdir(const char *path, mode_t mode)
+{
+    return fails() ? -1 : fault.system->mkdir(path, mode);
+}
+
+static int faulty_fsync(int descriptor)
+{
+    return fails() ? -1 : fault.system->fsync(descriptor);
+}
+
+static int faulty_rename(const char *from, const char *to)
+{
+    return fails() ? -1 : fault.system->rename(from, to);
+}
+
+static int faulty_rmdir(const char *path)
+{
+    return fails() ? -1 : fault.system->rmdir(path);
+}
+
+static int faulty_unlink(const char *path)
+{
+    return fails() ? -1 : fault.system->unlink(path);
+}
+
+static void fails_whole(shard_group *world, void *context)
+{
+    const char *directory = context;
+    save(world, directory, 1);
+    save(world, directory, 2);
+    fault.system = shard_file_calls_used;
+    shard_file_calls faulty = *fault.system;
+    faulty.mkdir = faulty_mkdir;
+    faulty.fsync = faulty_fsync;
+    faulty.rename = faulty_rename;
+    faulty.rmdir = faulty_rmdir;
+    faulty.unlink = faulty_unlink;
+    shard_file_calls_used = &faulty;
+    int errors = 0, saved = 2;
+    for (int at = 1; at <= 12; at++) {
+        shard_tensors *list = make_state(world, (uint64_t)saved + 1);
+        fault.made = 0;
+        fault.fail_at = shard_group_rank(world) == 0 ? at : 0;
+        shard_status status = shard_save_checkpoint(list, directory, saved + 1, NULL);
+        fault.fail_at = 0;
+        if (status != SHARD_OK) {
+            check_first(world, SHARD_ERROR_IO, "*cannot *: Input/output error");
+            errors++;
+        } else {
+            saved++;
+        }
+        /* After the rename of a file whose directory then cannot be synced, the new one may be there, too. */
+        int64_t newest;
+        char path[PATH];
+        check_ok(shard_latest_checkpoint(directory, INT64_MAX, &newest, path, sizeof path));
+        ck_assert_int_ge(newest, saved);
+        ck_assert_int_le(newest, saved + 1);
+        check_content(world, path, (uint64_t)newest);
+        shard_tensors_destroy(list);
+    }
+    ck_assert_int_ge(errors, 6); /* two folders made and synced, the file, its rename and its folder's sync */
+    save(world, directory, 90);
+    save(world, directory, 91);
+    check_steps(world, directory, "90 91");
+    shard_file_calls_used = fault.system;
+}
+
+START_TEST(test_fails_whole)
+{
+    run_job(_i, fails_whole, (void *)directory_of("fails", _i));
+}
+END_TEST
+
+static void refuses(shard_group *world, void *context)
+{
+    const char *directory = context;
+    char path[PATH], small[8];
+    int64_t step;
+    shard_tensors *list = make_state(world, 1);
+    ck_assert_int_ne(shard_save_checkpoint(list, directory, -1, NULL), SHARD_OK);
+    check_error(SHARD_ERROR_ARGUMENT, "*the step is -1, below 0");
+    ck_assert_int_ne(shard_save_checkpoint(list, directory, 5, NULL, .max_to_keep = 1), SHARD_OK);
+    check_error(SHARD_ERROR_ARGUMENT, "*max_to_keep is 1; take at least 2, or 0 for all of them");
+    ck_assert_int_ne(shard_save_checkpoint(list, "/nowhere/run", 5, NULL), SHARD_OK);
+    check_first(world, SHARD_ERROR_IO, "*/nowhere*: No such file or directory");
+    if (shard_group_rank(world) == 0)
+        write_file(scratch_path("a_file"), "x", 1);
+    ck_assert_int_ne(shard_save_checkpoint(list, scratch_path("a_file"), 5, NULL), SHARD_OK);
+    check_first(world, SHARD_ERROR_IO, "*cannot make directory */a_file: Not a directory");
+    ck_assert_int_ne(shard_latest_checkpoint(scratch_path("a_file"), INT64_MAX, &step, path, sizeof path), SHARD_OK);
+    check_first(world, SHARD_ERROR_IO, "*cannot read directory */a_file: Not a directory");
+    save(world, directory, 7);
+    ck_assert_int_ne(shard_latest_checkpoint(directory, INT64_MAX, &step, small, sizeof small), SHARD_OK);
+    check_error(SHARD_ERROR_ARGUMENT, "*a path of * bytes does not fit into 8");
+    ck_assert_int_eq(step, -1);
+    /* On one rank alone: an error of all. */
+    bool last = shard_group_rank(world) == shard_group_size(world) - 1;
+    ck_assert_int_ne(shard_save_checkpoint(list, directory, last ? -2 : 8, NULL), SHARD_OK);
+    check_error(last ? SHARD_ERROR_ARGUMENT : SHARD_ERROR_PEER, "*the step is -2, below 0");
+    check_newest(world, directory, INT64_MAX, 7);
+    shard_tensors_destroy(list);
+}
+
+START_TEST(test_refuses)
+{
+    run_job(_i, refuses, (void *)directory_of("refuses", _i));
+}
+END_TEST
+
+int main(void)
+{
+    scratch_open();
+    Suite *suite = suite_create("checkpoint_directory");
+    TCase *tcase = test_case(suite, "checkpoint_directory");
+    tcase_set_timeout(tcase, 60);
+    add_ranks_test(tcase, test_keeps);
+    tcase_add_loop_test(tcase, test_leaves_out, 1, 3);
+    tcase_add_loop_test(tcase, test_fails_whole, 1, 3);
+    tcase_add_loop_test(tcase, test_refuses, 1, 3);
+    int failed = test_run(suite);
+    scratch_close();
+    return failed;
+}
