@@ -158,9 +158,15 @@ static void part_free(part *a, shard_dtype dtype)
     array_free(a->weight, a->shape.cols, dtype);
 }
 
-/* The exponentials are float's; a and b are double sums. */
-static void check_stats(shard_device *device, const problem *p, const part *a, const double *stats)
+/* A number of the result, the same for every instruction set. */
+typedef struct wanted {
+    long double value, error;
+} wanted;
+
+/* [rows][SHARD_CE_STATS]. The exponentials are float's; a and b are double sums. */
+static wanted *stats_wanted(const problem *p, const part *a)
 {
+    wanted *all = malloc((size_t)(p->rows * SHARD_CE_STATS + 1) * sizeof *all);
     for (int64_t row = 0; row < p->rows; row++) {
         long double max = -INFINITY, sum = 0, qx = 0, q = 0, size = 0, weight = 0, off = 0;
         for (int64_t c = a->shape.col0; c < a->shape.col0 + a->shape.cols; c++)
@@ -175,36 +181,48 @@ static void check_stats(shard_device *device, const problem *p, const part *a, c
             if (p->target && p->target[row] == c)
                 weight = p->weight ? array_get(p->weight, c, p->dtype) : 1;
         }
-        const double *got = stats + row * SHARD_CE_STATS;
+        wanted *want = all + row * SHARD_CE_STATS;
         long double u = compute_unit(p->dtype), more = p->map->maps ? 8 * u : 0; /* of mapped logits */
-        check_close(SHARD_FLOAT64, got[SHARD_CE_MAX], max, fabsl(max) * more, "max", row);
-        check_close(SHARD_FLOAT64, got[SHARD_CE_SUM], sum, sum * (p->dtype == SHARD_FLOAT64 ? 128 : 16) * u + off * more,
-                    device->name, row);
-        check_close(SHARD_FLOAT64, got[SHARD_CE_A], qx, size * (1e-13L + more), "a", row);
-        check_close(SHARD_FLOAT64, got[SHARD_CE_B], q, q * 1e-13L, "b", row);
-        check_close(SHARD_FLOAT64, got[SHARD_CE_WEIGHT], weight, 0, "weight", row);
+        want[SHARD_CE_MAX] = (wanted){max, fabsl(max) * more};
+        want[SHARD_CE_SUM] = (wanted){sum, sum * (p->dtype == SHARD_FLOAT64 ? 128 : 16) * u + off * more};
+        want[SHARD_CE_A] = (wanted){qx, size * (1e-13L + more)};
+        want[SHARD_CE_B] = (wanted){q, q * 1e-13L};
+        want[SHARD_CE_WEIGHT] = (wanted){weight, 0};
     }
+    return all;
+}
+
+static void check_stats(const problem *p, const part *a)
+{
+    static const char *const names[] = {
+        [SHARD_CE_MAX] = "max", [SHARD_CE_SUM] = "sum", [SHARD_CE_A] = "a", [SHARD_CE_B] = "b", [SHARD_CE_WEIGHT] = "weight"};
+    int64_t n = p->rows * SHARD_CE_STATS;
+    wanted *want = stats_wanted(p, a);
+    double *out = array_new(n, SHARD_FLOAT64);
+    shard_device *device;
+    for (int set = 0; (device = kernel_device(set)); set++) {
+        RUN(device, cross_entropy_stats, &a->shape, a->x, p->target, a->probability, a->weight, out, NULL, NULL, p->dtype);
+        for (int64_t i = 0; i < n; i++)
+            check_close(SHARD_FLOAT64, out[i], want[i].value, want[i].error, names[i % SHARD_CE_STATS], i / SHARD_CE_STATS);
+    }
+    array_free(out, n, SHARD_FLOAT64);
+    free(want);
 }
 
 START_TEST(stats)
 {
     shard_dtype dtype = float_dtypes[_i];
-    shard_device *device;
-    for (int set = 0; (device = kernel_device(set)); set++)
-        for (int s = 0; s < SHAPES; s++)
-            for (int form = 0; form < FORMS; form++) {
-                problem p = problem_new(dtype, s, form);
-                p.map = &maps[(form + s) % MAPS];
-                for (int k = 0; k < shapes[s].parts; k++) {
-                    part a = part_new(&p, shapes[s].bounds[k], shapes[s].bounds[k + 1], s + form + k);
-                    double *out = array_new(p.rows * SHARD_CE_STATS, SHARD_FLOAT64);
-                    RUN(device, cross_entropy_stats, &a.shape, a.x, p.target, a.probability, a.weight, out, NULL, NULL, dtype);
-                    check_stats(device, &p, &a, out);
-                    array_free(out, p.rows * SHARD_CE_STATS, SHARD_FLOAT64);
-                    part_free(&a, dtype);
-                }
-                problem_free(&p);
+    for (int s = 0; s < SHAPES; s++)
+        for (int form = 0; form < FORMS; form++) {
+            problem p = problem_new(dtype, s, form);
+            p.map = &maps[(form + s) % MAPS];
+            for (int k = 0; k < shapes[s].parts; k++) {
+                part a = part_new(&p, shapes[s].bounds[k], shapes[s].bounds[k + 1], s + form + k);
+                check_stats(&p, &a);
+                part_free(&a, dtype);
             }
+            problem_free(&p);
+        }
 }
 END_TEST
 
@@ -222,20 +240,16 @@ static void whole_row(const problem *p, int64_t row, double *lse, double *b)
     *b = (double)q;
 }
 
-static void check_backward(shard_device *device, const problem *p, const part *a, const double *lse, const double *b,
-                           const double *scale, bool in_place)
+/* [rows][pitch]; NaN between the rows. */
+static wanted *gradient_wanted(const problem *p, const part *a, const double *lse, const double *b, const double *scale)
 {
     int64_t pitch = pitch_of(a), n = p->rows * pitch;
-    void *dx = in_place ? a->x : array_new(n, p->dtype);
-    if (!in_place)
-        memset(dx, 0xff, (size_t)n * shard_dtype_size(p->dtype));
-    RUN(device, cross_entropy_backward, &a->shape, a->x, p->target, a->probability, a->weight, lse, b, scale, dx, p->dtype);
+    wanted *all = malloc((size_t)(n + 1) * sizeof *all);
     for (int64_t i = 0; i < n; i++) {
         int64_t row = i / pitch, c = a->shape.col0 + i % pitch;
-        if (i % pitch >= a->shape.cols) {
-            ck_assert(isnan(array_get(dx, i, p->dtype)));
+        all[i] = (wanted){NAN, 0};
+        if (i % pitch >= a->shape.cols)
             continue;
-        }
         long double logit = array_get(p->x, row * p->classes + c, p->dtype), x = mapped(p, logit), q = share(p, row, c);
         long double exponential = b[row] * expl(x - lse[row]), slope = derivative(p, logit);
         long double want = scale[row] * (exponential - q) * slope, u = compute_unit(p->dtype);
@@ -244,16 +258,35 @@ static void check_backward(shard_device *device, const problem *p, const part *a
         if (p->map->maps) /* of x in the exponential, and of 1 - t * t */
             error +=
                 fabsl(scale[row]) * (slope * exponential * map_error(p, logit) + fabsl(exponential - q) * p->map->scale * 32 * u);
-        check_close(p->dtype, array_get(dx, i, p->dtype), want, error, device->name, i);
+        all[i] = (wanted){want, error};
     }
-    if (!in_place)
-        array_free(dx, n, p->dtype);
+    return all;
+}
+
+static void check_backward(const problem *p, const part *a, const double *lse, const double *b, const double *scale)
+{
+    int64_t n = p->rows * pitch_of(a);
+    wanted *want = gradient_wanted(p, a, lse, b, scale);
+    void *dx = array_new(n, p->dtype);
+    shard_device *device;
+    for (int set = 0; (device = kernel_device(set)); set++) {
+        void *in_place = array_of(n, p->dtype, a->x);
+        memset(dx, 0xff, (size_t)n * shard_dtype_size(p->dtype));
+        RUN(device, cross_entropy_backward, &a->shape, a->x, p->target, a->probability, a->weight, lse, b, scale, dx, p->dtype);
+        for (int64_t i = 0; i < n; i++)
+            check_close(p->dtype, array_get(dx, i, p->dtype), want[i].value, want[i].error, device->name, i);
+        RUN(device, cross_entropy_backward, &a->shape, in_place, p->target, a->probability, a->weight, lse, b, scale, in_place,
+            p->dtype);
+        check_same(p->dtype, n, in_place, dx, "in place");
+        array_free(in_place, n, p->dtype);
+    }
+    array_free(dx, n, p->dtype);
+    free(want);
 }
 
 START_TEST(backward)
 {
     shard_dtype dtype = float_dtypes[_i];
-    shard_device *device;
     for (int s = 0; s < SHAPES; s++)
         for (int form = 0; form < FORMS; form++) {
             problem p = problem_new(dtype, s, form);
@@ -262,13 +295,11 @@ START_TEST(backward)
             double *scale = array_noise(p.rows, SHARD_FLOAT64, 5, 0.25, 2);
             for (int64_t row = 0; row < p.rows; row++)
                 whole_row(&p, row, &lse[row], &b[row]);
-            for (int set = 0; (device = kernel_device(set)); set++)
-                for (int k = 0; k < shapes[s].parts; k++) {
-                    part a = part_new(&p, shapes[s].bounds[k], shapes[s].bounds[k + 1], s + form + k);
-                    check_backward(device, &p, &a, lse, b, scale, false);
-                    check_backward(device, &p, &a, lse, b, scale, true);
-                    part_free(&a, dtype);
-                }
+            for (int k = 0; k < shapes[s].parts; k++) {
+                part a = part_new(&p, shapes[s].bounds[k], shapes[s].bounds[k + 1], s + form + k);
+                check_backward(&p, &a, lse, b, scale);
+                part_free(&a, dtype);
+            }
             array_free(lse, p.rows, SHARD_FLOAT64);
             array_free(b, p.rows, SHARD_FLOAT64);
             array_free(scale, p.rows, SHARD_FLOAT64);
