@@ -8,7 +8,7 @@
 #include <pthread.h>
 #include <string.h>
 
-#if defined(__x86_64__)
+#ifdef SHARD_X86_64_KERNELS
 #include <cpuid.h>
 #endif
 
@@ -19,7 +19,7 @@ static bool runs_baseline(void)
 extern const shard_device_ops shard_cpu_kernels_baseline;
 extern const shard_cpu_head_kernels shard_cpu_head_kernels_baseline;
 
-#if defined(__x86_64__)
+#ifdef SHARD_X86_64_KERNELS
 extern const shard_device_ops shard_cpu_kernels_v3, shard_cpu_kernels_v4;
 extern const shard_cpu_head_kernels shard_cpu_head_kernels_v3, shard_cpu_head_kernels_v4;
 
@@ -44,7 +44,7 @@ static const struct {
     bool (*runs)(void);
 } sets[] = {
     {"baseline", &shard_cpu_kernels_baseline, &shard_cpu_head_kernels_baseline, runs_baseline},
-#if defined(__x86_64__)
+#ifdef SHARD_X86_64_KERNELS
     {"v3", &shard_cpu_kernels_v3, &shard_cpu_head_kernels_v3, runs_v3},
     {"v4", &shard_cpu_kernels_v4, &shard_cpu_head_kernels_v4, runs_v4},
 #endif
