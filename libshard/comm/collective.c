@@ -12,6 +12,7 @@
 #include "comm/device_transport.h"
 #include "comm/preflight.h"
 #include "comm/reduce.h"
+#include "comm/straggler.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -188,6 +189,7 @@ static shard_status post(shard_group *group, shard_collective call, shard_reques
     check(group, &call);
     if (shard_group_size(group) == 1)
         return copy_alone(&call);
+    shard_straggler_enter();
     shard_status status = begin(group, &call, &small);
     if (status == SHARD_OK && small)
         status = finish_small(group, &call);
@@ -200,6 +202,7 @@ static shard_status post(shard_group *group, shard_collective call, shard_reques
     if (request)
         *request = posted;
     group->call = NULL;
+    shard_straggler_leave();
     return status;
 }
 
@@ -228,9 +231,11 @@ shard_status shard_group_wait(shard_group *group, shard_device *device, shard_re
     const shard_collective call = {.kind = SHARD_COLLECTIVE_WAIT};
     if (!request)
         return shard_last_status();
+    shard_straggler_enter();
     group->call = &call;
     (beyond_host(device) ? group->device_transport : group->transport)->wait(group, request);
     group->call = NULL;
+    shard_straggler_leave();
     return shard_last_status();
 }
 

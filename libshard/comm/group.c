@@ -9,6 +9,7 @@
 #include "comm/device_transport.h"
 #include "comm/function.h"
 #include "comm/preflight.h"
+#include "comm/straggler.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -22,6 +23,8 @@ shard_group *shard_group_allocate(shard_group *group)
     group->world_ranks = shard_calloc((size_t)group->size, sizeof *group->world_ranks);
     group->peers = shard_calloc((size_t)group->size, SHARD_COMM_TEXT);
     group->parts = shard_calloc((size_t)group->size, sizeof *group->parts);
+    if (group->rank == 0 && !(group->stragglers = shard_stragglers_create(group->size)))
+        return NULL;
     return group->world_ranks && group->peers && group->parts ? group : NULL;
 }
 
@@ -40,6 +43,7 @@ static void free_group(shard_group *group)
 {
     free(group->peers);
     free(group->parts);
+    shard_stragglers_destroy(group->stragglers);
     if (group->is_world) {
         end_world(group);
         return;

@@ -9,8 +9,10 @@
 
 #include "base/kept_error.h"
 #include "base/hash.h"
+#include "base/log.h"
 #include "base/memory.h"
 #include "comm/function.h"
+#include "comm/straggler.h"
 #include "device/graph.h"
 
 #include <inttypes.h>
@@ -235,12 +237,31 @@ static shard_fingerprint make_fingerprint(shard_group *group, const shard_collec
         .dtype = call->dtype,
         .root = call->kind == SHARD_COLLECTIVE_BROADCAST ? (uint32_t)call->root : (uint32_t)call->op,
         .status = (int32_t)shard_last_status(),
+        .computed = shard_straggler_computed(),
     };
     if (mine.status != SHARD_OK)
         mine.error = id_of_error(group);
     else if (bytes)
         memcpy(mine.data, small, bytes);
     return mine;
+}
+
+/* The first rank of the group writes a line to the log. */
+static void look_for_stragglers(const shard_group *group)
+{
+    shard_straggler found;
+    char others[64] = "the other rank";
+    double seconds = shard_process.straggler_seconds;
+    if (!group->stragglers || seconds <= 0 ||
+        !shard_stragglers_find(group->stragglers, group->size, &shard_received(group)->computed, sizeof(shard_fingerprint),
+                               seconds, &found))
+        return;
+    if (group->size > 2)
+        snprintf(others, sizeof others, "the median of the %d others", group->size - 1);
+    shard_log_message(
+        SHARD_LOG_WARN,
+        "rank %d is a straggler: in the last %.1f s it computed for %.1f s, %s for %.1f s (SHARD_STRAGGLER_SECONDS)",
+        group->world_ranks[found.member], found.period, found.computed, others, found.median);
 }
 
 /* An error that the whole world has received is not sent again: some ranks received it early in
@@ -269,6 +290,7 @@ shard_status shard_preflight(shard_group *group, const shard_collective *call, c
     for (int member = 1; member < group->size; member++)
         if (!same_call(&received[member], &received[0]))
             return fail_mismatched(group);
+    look_for_stragglers(group);
     return SHARD_OK;
 }
 
@@ -279,9 +301,11 @@ shard_status shard_preflight_only(shard_group *group, shard_collective_kind kind
     if (!group || group->size == 1)
         return shard_last_status();
     const shard_collective call = {.kind = kind}, *outer = group->call;
+    shard_straggler_enter();
     group->call = &call;
     shard_status status = shard_preflight(group, &call, NULL, 0);
     group->call = outer;
+    shard_straggler_leave();
     return status;
 }
 

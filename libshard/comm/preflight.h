@@ -10,7 +10,7 @@ typedef struct shard_error_id {
     uint64_t serial; /* shard_error_serial() there */
 } shard_error_id;
 
-#define SHARD_SMALL_BYTES 216
+#define SHARD_SMALL_BYTES 208
 
 /* The description of a collective that the other ranks receive: compared up to `status`. */
 typedef struct shard_fingerprint {
@@ -19,6 +19,7 @@ typedef struct shard_fingerprint {
     int64_t count;
     uint32_t kind, dtype, root; /* kind with flags for the memory of the data; root is the operation of a reduction */
     int32_t status;             /* not SHARD_OK: the rank has failed */
+    double computed;            /* seconds; straggler.h */
     union {
         unsigned char data[SHARD_SMALL_BYTES];
         shard_error_id error;

@@ -132,6 +132,7 @@ struct shard_group {
     /* The ranks that have the same shard as this one of tensors that are split over the group;
      * set by a mesh or shard_group_set_replicas. NULL: no other rank. */
     shard_group *replicas;
+    struct shard_stragglers *stragglers; /* straggler.h; of the first rank alone, else NULL */
     bool is_world; /* callers may keep a pointer to it after the end of the job */
     bool is_owned; /* by a mesh: shard_group_destroy refuses it */
 };
@@ -167,6 +168,7 @@ static inline int64_t shard_largest_count(const int64_t *counts, int size)
 
 typedef struct shard_comm_process {
     double timeout; /* seconds after which a wait fails: SHARD_TIMEOUT */
+    double straggler_seconds; /* the period of SHARD_STRAGGLER_SECONDS; 0: stragglers are not looked for */
     int world_size; /* INT_MAX while there is no world */
     bool forked;    /* a fork of the process that opened the world: it is not a rank, and must not use its copy of the world */
     bool ended;     /* the world has been closed: its groups can only be destroyed */

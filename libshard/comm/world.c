@@ -72,6 +72,8 @@ static shard_status begin_process(void)
     shard_process.forked = shard_process.ended = false;
     SHARD_TRY(shard_env_integer("SHARD_TIMEOUT", 600, 1, 1000000000, &seconds));
     shard_process.timeout = (double)seconds;
+    SHARD_TRY(shard_env_integer("SHARD_STRAGGLER_SECONDS", 60, 0, 1000000000, &seconds));
+    shard_process.straggler_seconds = (double)seconds;
     return SHARD_OK;
 }
 
