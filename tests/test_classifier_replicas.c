@@ -12,6 +12,9 @@
 
 enum { ROWS = 6, IN = 10, HIDDEN = 16, CLASSES = 300, STEPS = 4 };
 
+/* The order of the parameters in the list. */
+typedef enum list_order { AS_MADE, HEAD_FIRST, MATRICES_FIRST, BIASES_FIRST } list_order;
+
 /* Of one training. */
 typedef struct setting {
     const char *name;
@@ -23,6 +26,9 @@ typedef struct setting {
     bool zero;  /* partitioned by shard_zero_optimizer, which steps during backward */
     bool whole; /* SHARD_ZERO_WHOLE */
     bool syncs; /* every batch is reduced */
+    list_order order;
+    bool biases_apart;   /* without decay, in a group of their own */
+    bool two_optimizers; /* the biases have one of their own; with `zero` the weights alone are partitioned */
     bool weighted, binary, scaled, normalized, no_bias;
     bool reads;  /* shard_grad */
     bool sample; /* the classes are a sample that the replicas share */
@@ -63,6 +69,8 @@ static const setting settings[] = {
     {"no bias, clipped", momentum, 0, 1, .no_bias = true, .max_norm = 0.1},
     {"AdamW, three batches", adamw, 0, 3},
     {"each batch is reduced", momentum, 0, 3, .syncs = true},
+    {"head first", momentum, 0, 2, .order = HEAD_FIRST},
+    {"biases first", momentum, 0, 1, .order = BIASES_FIRST},
     {"row-wise Adam, scaled", rowwise, 0, 2, .scaled = true},
     {"class weights", momentum, 0, 1, .weighted = true},
     {"binary", momentum, 0, 2, .binary = true},
@@ -79,7 +87,13 @@ static const setting settings[] = {
     {"stage 1, binary, each batch is reduced", momentum, 1, 2, .binary = true, .syncs = true},
     {"stage 1, sample", sgd, 1, 1, .sample = true, .no_bias = true},
     {"stage 1, LAMB", lamb, 1, 1},
+    {"stage 1, matrices first", momentum, 1, 1, .order = MATRICES_FIRST},
+    {"stage 1, whole parameters, biases first", adamw, 1, 1, .whole = true, .order = BIASES_FIRST},
+    {"stage 1, two optimizers", momentum, 1, 2, .two_optimizers = true},
     {"ZeRO-1", momentum, 1, 1, .zero = true},
+    {"ZeRO-1, biases apart", momentum, 1, 1, .zero = true, .order = MATRICES_FIRST, .biases_apart = true},
+    {"ZeRO-1 of the weight alone", momentum, 1, 2, .zero = true, .two_optimizers = true},
+    {"ZeRO-1 of the weight alone, whole", momentum, 1, 1, .zero = true, .whole = true, .two_optimizers = true},
     {"stage 2", momentum, 2, 2},
 };
 enum { SETTINGS = sizeof settings / sizeof *settings };
@@ -102,13 +116,53 @@ typedef struct training {
     shard_module *model;
     shard_tensors *parameters;
     shard_data_parallel *parallel;
-    shard_optimizer *optimizer;
+    shard_optimizer *optimizer, *of_biases; /* NULL: all are the first one's */
     shard_grad_scaler *scaler;
 } training;
 
 static shard_tensor *head_tensor(const training *t, const char *name)
 {
     return shard_module_optional(shard_module_child(t->model, "2"), name);
+}
+
+static void list_in_order(training *t)
+{
+    static const int orders[][4] = {{0, 1, 2, 3}, {2, 3, 0, 1}, {0, 2, 1, 3}, {1, 3, 0, 2}};
+    shard_tensors *made = shard_parameters(t->model);
+    t->parameters = shard_tensors_create();
+    for (int i = 0; i < 4; i++) {
+        int at = orders[t->set->order][i];
+        if (at < shard_tensors_count(made))
+            check_ok(shard_tensors_add(t->parameters, shard_tensors_name(made, at), shard_tensors_at(made, at)));
+    }
+    shard_tensors_destroy(made);
+}
+
+/* The parameters of a number of dimensions. */
+static shard_tensors *of_dimensions(const training *t, int ndim)
+{
+    shard_tensors *list = shard_tensors_create();
+    for (int64_t i = 0; i < shard_tensors_count(t->parameters); i++)
+        if (shard_tensors_at(t->parameters, i)->shape.ndim == ndim)
+            check_ok(shard_tensors_add(list, shard_tensors_name(t->parameters, i), shard_tensors_at(t->parameters, i)));
+    return list;
+}
+
+static void make_optimizers(training *t)
+{
+    const setting *set = t->set;
+    if (!set->biases_apart && !set->two_optimizers) {
+        t->optimizer = set->optimizer(t->parameters);
+        return;
+    }
+    shard_tensors *matrices = of_dimensions(t, 2), *biases = of_dimensions(t, 1);
+    t->optimizer = set->optimizer(matrices);
+    if (set->two_optimizers)
+        t->of_biases = set->optimizer(biases);
+    else
+        check_ok(shard_optimizer_add_param_group(t->optimizer, biases, .weight_decay = 0));
+    shard_tensors_destroy(matrices);
+    shard_tensors_destroy(biases);
 }
 
 static void begin(training *t)
@@ -119,18 +173,20 @@ static void begin(training *t)
     shard_module *last = shard_nn_parallel_classifier(HIDDEN, CLASSES, group, .bias = !set->no_bias, .dtype = set->dtype);
     t->model = shard_nn_sequential(shard_nn_linear(IN, HIDDEN, .dtype = set->dtype), shard_nn_relu(), last);
     ck_assert_msg(t->model, "%s", shard_last_error());
-    t->parameters = shard_parameters(t->model);
+    list_in_order(t);
     shard_tensor *head[] = {head_tensor(t, "weight"), head_tensor(t, "bias")};
     for (int i = 0; i < 2 && t->way == WHOLE; i++)
         if (head[i])
             head[i]->leaf->defers_grad = false;
-    t->optimizer = set->optimizer(t->parameters);
+    make_optimizers(t);
     ck_assert_msg(t->optimizer, "%s", shard_last_error());
     if (t->way != ALONE) {
         shard_zero_partition partition = set->whole ? SHARD_ZERO_WHOLE : SHARD_ZERO_EVEN;
+        bool partly = set->zero && set->two_optimizers;
         if (set->zero)
             t->optimizer = shard_zero_optimizer(t->optimizer, .stage = set->stage, .partition = partition);
-        t->parallel = shard_data_parallel_create(t->parameters, .stage = set->stage, .partition = partition, .bucket_mib = 0.001);
+        int stage = partly ? 0 : set->stage;
+        t->parallel = shard_data_parallel_create(t->parameters, .stage = stage, .partition = partition, .bucket_mib = 0.001);
         ck_assert_msg(t->optimizer && t->parallel, "%s", shard_last_error());
     }
     t->scaler = set->scaled ? shard_grad_scaler_create(.init_scale = 1024) : NULL;
@@ -141,6 +197,7 @@ static void end(training *t)
     shard_grad_scaler_destroy(t->scaler);
     shard_data_parallel_destroy(t->parallel);
     shard_optimizer_destroy(t->optimizer);
+    shard_optimizer_destroy(t->of_biases);
     shard_tensors_destroy(t->parameters);
     shard_module_destroy(t->model);
 }
@@ -224,6 +281,16 @@ static void backward(const training *t, int step, int batch, int replica, double
     check_ok(shard_backward(t->scaler ? shard_grad_scaler_scale(t->scaler, loss) : loss));
 }
 
+static void check_gathered(const training *t)
+{
+    const setting *set = t->set;
+    if (t->way != DEFERRED || set->stage == 2 || (set->zero && set->two_optimizers))
+        return;
+    check_deferred(t, "weight");
+    if (!set->no_bias)
+        check_deferred(t, "bias");
+}
+
 static void take_step(training *t, int step)
 {
     const setting *set = t->set;
@@ -239,17 +306,16 @@ static void take_step(training *t, int step)
             }
             shard_data_parallel_set_sync(t->parallel, last || set->syncs);
             backward(t, step, batch, mine, 1);
-            if (t->way == DEFERRED && (last || set->syncs) && set->stage < 2) {
-                check_deferred(t, "weight");
-                if (!set->no_bias)
-                    check_deferred(t, "bias");
-            }
+            if (last || set->syncs)
+                check_gathered(t);
             if (set->reads && last && step % 2 == 0)
                 free(values_of(shard_grad(head_tensor(t, "weight"))));
         }
     if (set->max_norm > 0)
         check_ok(shard_clip_grad_norm(t->optimizer, set->max_norm, NULL));
     check_ok(t->scaler ? shard_grad_scaler_step(t->scaler, t->optimizer) : shard_step(t->optimizer));
+    if (t->of_biases)
+        check_ok(shard_step(t->of_biases));
     if (t->scaler)
         check_ok(shard_grad_scaler_update(t->scaler));
 }
@@ -277,14 +343,17 @@ static void compare(const training *found, const training *expected, double tole
 static void compare_replicas(const training *t)
 {
     shard_group *data = shard_mesh_group(t->mesh, "data");
-    shard_tensor *weight = head_tensor(t, "weight");
-    size_t bytes = (size_t)shard_numel(weight) * sizeof(double);
-    double *mine = values_of(weight), *first = malloc(bytes);
-    memcpy(first, mine, bytes);
-    check_ok(shard_group_broadcast(data, NULL, first, shard_numel(weight), SHARD_FLOAT64, 0));
-    ck_assert_msg(memcmp(first, mine, bytes) == 0, "%s: replicas differ", t->set->name);
-    free(mine);
-    free(first);
+    for (int64_t i = 0; i < shard_tensors_count(t->parameters); i++) {
+        shard_tensor *parameter = shard_tensors_at(t->parameters, i);
+        size_t bytes = (size_t)shard_numel(parameter) * sizeof(double);
+        double *mine = values_of(parameter), *first = malloc(bytes);
+        memcpy(first, mine, bytes);
+        check_ok(shard_group_broadcast(data, NULL, first, shard_numel(parameter), SHARD_FLOAT64, 0));
+        ck_assert_msg(memcmp(first, mine, bytes) == 0, "%s: replicas differ in \"%s\"", t->set->name,
+                      shard_tensors_name(t->parameters, i));
+        free(mine);
+        free(first);
+    }
 }
 
 typedef struct trial {
@@ -337,6 +406,9 @@ typedef enum difference {
 
 static const setting identical = {"replicas that differ", momentum, 0, 1};
 static const setting identical_partitioned = {"replicas that differ, stage 1", momentum, 1, 1};
+static const setting identical_first = {"replicas that differ, head first", momentum, 0, 1, .order = HEAD_FIRST};
+static const setting identical_biases_first = {"replicas that differ, stage 1, biases first", momentum, 1, 1,
+                                               .order = BIASES_FIRST};
 static const setting without_bias = {"samples that differ", momentum, 0, 1, .no_bias = true};
 
 static shard_tensor *different_loss(const training *t, difference d, int step)
@@ -390,7 +462,7 @@ static void trains_apart(shard_group *world, void *context)
 
 START_TEST(test_trains_apart)
 {
-    const setting *sets[] = {&identical, &identical_partitioned, &without_bias};
+    const setting *sets[] = {&identical, &identical_partitioned, &identical_first, &identical_biases_first, &without_bias};
     run_job(4, trains_apart, (void *)sets[_i]);
 }
 END_TEST
@@ -529,7 +601,7 @@ int main(void)
     Suite *suite = suite_create("classifier_replicas");
     TCase *tcase = test_case(suite, "classifier_replicas");
     tcase_add_loop_test(tcase, test_trains, 0, GRIDS * SETTINGS);
-    tcase_add_loop_test(tcase, test_trains_apart, 0, 3);
+    tcase_add_loop_test(tcase, test_trains_apart, 0, 5);
     tcase_add_test(tcase, test_overflows);
     tcase_add_loop_test(tcase, test_fails, 0, 2);
     tcase_add_test(tcase, test_takes_no_memory);

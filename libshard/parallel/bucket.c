@@ -57,21 +57,55 @@ static void add_loads(const shard_buckets *buckets, shard_bucket_entry *const *s
             load[sorted[i]->owner] += sorted[i]->size;
 }
 
+/* Whether the entry may be the bias of the matrix. */
+static bool is_bias(const shard_bucket_entry *matrix, const shard_bucket_entry *entry)
+{
+    const shard_tensor *a = matrix->parameter, *b = entry->parameter;
+    return a->shape.ndim == 2 && b->shape.ndim == 1 && b->shape.dim[0] == a->shape.dim[0];
+}
+
 static bool defers(const shard_bucket_entry *entry, const shard_bucket_options *options)
 {
     return shard_leaf_of(entry->parameter)->defers_grad && options->level <= SHARD_PARTITION_OPTIMIZER;
 }
 
-/* Whether `next` is the bias of the matrix. */
-static bool is_bias(const shard_bucket_entry *matrix, const shard_bucket_entry *next)
+/* Whether both gradients can be gathered together, and no other is gathered with the matrix's. */
+static bool fits(const shard_bucket_entry *matrix, const shard_bucket_entry *entry, const shard_bucket_entry *candidates,
+                 int64_t count)
 {
-    return next->parameter->shape.ndim == 1 && next->parameter->shape.dim[0] == matrix->parameter->shape.dim[0];
+    for (int64_t i = 0; i < count; i++)
+        if (candidates[i].deferred_with == matrix->parameter && &candidates[i] != matrix)
+            return false;
+    return matrix->deferred_with == matrix->parameter && is_bias(matrix, entry) &&
+           matrix->parameter->dtype == entry->parameter->dtype &&
+           shard_parameter_group(matrix->parameter) == shard_parameter_group(entry->parameter);
+}
+
+/* Finds the biases whose gradients are deferred with those of their matrices: of the same module, or next to each other. */
+static void pair_biases(shard_bucket_entry *candidates, int64_t count, const shard_bucket_options *options, bool of_module)
+{
+    for (int64_t i = 0; i < count; i++) {
+        shard_bucket_entry *bias = &candidates[i];
+        for (int64_t j = 0; j < count && defers(bias, options) && !bias->deferred_with; j++) {
+            bool pairs = of_module ? candidates[j].prefix == bias->prefix : j + 1 == i;
+            if (pairs && fits(&candidates[j], bias, candidates, count))
+                bias->deferred_with = candidates[j].parameter;
+        }
+    }
+}
+
+static void choose_deferred(shard_bucket_entry *candidates, int64_t count, const shard_bucket_options *options)
+{
+    for (int64_t i = 0; i < count; i++)
+        if (defers(&candidates[i], options) && candidates[i].parameter->shape.ndim == 2)
+            candidates[i].deferred_with = candidates[i].parameter;
+    pair_biases(candidates, count, options, true);
+    pair_biases(candidates, count, options, false);
 }
 
 /* Assigns each parameter, large ones first, to the rank of its group that has the fewest elements so far; of several the
  * lowest rank. */
-static shard_status choose_owners(const shard_buckets *buckets, shard_bucket_entry *candidates, int64_t count,
-                                  const shard_bucket_options *options)
+static shard_status choose_owners(const shard_buckets *buckets, shard_bucket_entry *candidates, int64_t count)
 {
     shard_bucket_entry **sorted = shard_calloc((size_t)count, sizeof *sorted);
     shard_status status = sorted ? SHARD_OK : shard_last_status();
@@ -91,9 +125,10 @@ static shard_status choose_owners(const shard_buckets *buckets, shard_bucket_ent
             sorted[i]->owner = load[rank] < load[sorted[i]->owner] ? rank : sorted[i]->owner;
         free(load);
     }
-    for (int64_t i = 1; i < count; i++) /* a deferred gradient of both is computed on one rank */
-        if (defers(&candidates[i - 1], options) && defers(&candidates[i], options) && is_bias(&candidates[i - 1], &candidates[i]))
-            candidates[i].owner = candidates[i - 1].owner;
+    for (int64_t i = 0; i < count; i++) /* deferred gradients of both are computed on one rank */
+        for (int64_t j = 0; j < count && candidates[i].deferred_with; j++)
+            if (candidates[j].parameter == candidates[i].deferred_with)
+                candidates[i].owner = candidates[j].owner;
     free(sorted);
     return status;
 }
@@ -118,7 +153,7 @@ static bool is_streamed(const shard_bucket_entry *entry, const shard_bucket_opti
 /* Whether the parameter has a bucket of its own. */
 static bool is_alone(const shard_bucket_entry *entry, const shard_bucket_options *options)
 {
-    return is_streamed(entry, options) || defers(entry, options);
+    return is_streamed(entry, options) || entry->deferred_with;
 }
 
 static shard_bucket *find_or_add(shard_buckets *buckets, int64_t from, const shard_bucket_entry *candidate,
@@ -143,7 +178,7 @@ static shard_bucket *find_or_add(shard_buckets *buckets, int64_t from, const sha
         free(bucket);
         return NULL;
     }
-    *bucket = (shard_bucket){.unit = unit, .defers = defers(candidate, options)};
+    *bucket = (shard_bucket){.unit = unit, .defers = candidate->deferred_with != NULL};
     return buckets->all[buckets->count++] = bucket;
 }
 
@@ -154,12 +189,18 @@ static int by_turn(const void *a, const void *b)
 }
 
 /* A bucket is complete when its last entry is. A matrix that is streamed or deferred is complete while its layer's
- * backward runs, before the bias that follows it. */
-static int64_t turn_of(const shard_bucket_entry *entry, const shard_bucket_entry *next, const shard_bucket_options *options)
+ * backward runs, before its bias: the next one, or one that is deferred with it. */
+static int64_t turn_of(const shard_bucket_entry *candidates, int64_t count, int64_t at, const shard_bucket_options *options)
 {
-    if (!is_alone(entry, options) || entry->parameter->shape.ndim != 2)
-        return 2 * entry->index;
-    return 2 * (next && is_bias(entry, next) ? next->index : entry->index) + 1;
+    const shard_bucket_entry *entry = &candidates[at];
+    int64_t index = entry->index;
+    bool is_first = is_streamed(entry, options) || entry->deferred_with == entry->parameter;
+    for (int64_t i = 0; i < count && entry->deferred_with; i++)
+        if (candidates[i].deferred_with == entry->deferred_with)
+            index = shard_max(index, candidates[i].index);
+    if (is_streamed(entry, options) && at + 1 < count && is_bias(entry, entry + 1))
+        index = entry[1].index;
+    return 2 * index + is_first;
 }
 
 /* From the last candidate to the first. */
@@ -175,7 +216,7 @@ static shard_status cut(shard_buckets *buckets, shard_bucket_entry *candidates, 
         shard_bucket_entry *entry = &bucket->entries[bucket->count++];
         *entry = candidates[i];
         shard_tensor_ref(entry->parameter);
-        bucket->turn = turn_of(entry, i + 1 < count ? &candidates[i + 1] : NULL, options);
+        bucket->turn = turn_of(candidates, count, i, options);
     }
     if (buckets->count > from)
         qsort(buckets->all + from, (size_t)(buckets->count - from), sizeof *buckets->all, by_turn);
@@ -377,8 +418,9 @@ shard_status shard_buckets_add(shard_buckets *buckets, shard_bucket_entry *candi
                                const shard_bucket_options *options)
 {
     int64_t from = buckets->count;
+    choose_deferred(candidates, count, options);
     if (options->level && options->whole_parameters)
-        SHARD_TRY(choose_owners(buckets, candidates, count, options));
+        SHARD_TRY(choose_owners(buckets, candidates, count));
     SHARD_TRY(cut(buckets, candidates, count, options));
     shard_status status = SHARD_OK;
     for (int64_t i = from; i < buckets->count && status == SHARD_OK; i++) {

@@ -10,7 +10,8 @@
  * blocks where possible (row_blocks.h).
  *
  * Up to the level OPTIMIZER each parameter whose gradient may be deferred (autograd/deferred.h) has a bucket of its own, whose
- * gradient has no memory while it is deferred. Ranges are whole rows, the same of the matrix and its bias.
+ * gradient has no memory while it is deferred. Ranges are whole rows, the same of the matrix and its bias, whose bucket is the
+ * next one. A bias without its matrix among the parameters that were added with it is in a bucket as others.
  */
 #ifndef SHARD_PARALLEL_BUCKET_H
 #define SHARD_PARALLEL_BUCKET_H
@@ -24,6 +25,8 @@ typedef struct shard_bucket_entry {
     shard_tensor *parameter; /* a reference */
     uint64_t prefix;         /* a hash of the module's name */
     int64_t index;           /* number of the parameter, in the order of addition */
+    /* The matrix together with whose gradient this one may be deferred; of a matrix itself. NULL: it is not deferred. */
+    const shard_tensor *deferred_with;
     int owner;               /* with whole_parameters: the rank whose range has the parameter */
     int64_t start, size;     /* the parameter's elements of the unit */
     /* In a partitioned bucket: the parameter's local range, a leaf with its gradient, and its first element in the
@@ -31,7 +34,7 @@ typedef struct shard_bucket_entry {
     shard_tensor *local;
     int64_t local_start;
     bool ready;  /* its gradient is complete */
-    bool scaled; /* its gradient is this rank's summand, or deferred with the factor */
+    bool scaled; /* its gradient is this rank's summand, or will be, times the factor */
     double factor;
 } shard_bucket_entry;
 

@@ -64,6 +64,7 @@ static shard_status scale_gradient(shard_bucket_entry *entry)
     shard_tensor *parameter = entry->parameter;
     const shard_bucket *bucket = entry->bucket;
     entry->scaled = true;
+    entry->factor = 1.0;
     if (bucket->row_blocks && shard_row_blocks_streamed(bucket->row_blocks))
         return SHARD_OK;
     if (bucket->defers && (source_of(entry) || !parameter->leaf->has_grad))
@@ -82,11 +83,12 @@ static shard_status scale_gradient(shard_bucket_entry *entry)
     return SHARD_RUN(parameter, axpby, shard_numel(parameter), scale, memory, 0.0, memory, parameter->dtype);
 }
 
-/* The gradient of a bucket that may be deferred, in memory. */
+/* The gradient of a bucket that may be deferred, in memory, times the factor that was postponed. It may have been computed
+ * since, with another gradient of its source. */
 static shard_status make_gradient(shard_bucket_entry *entry)
 {
     shard_tensor *parameter = entry->parameter;
-    bool deferred = source_of(entry);
+    double factor = entry->factor;
     void *memory = shard_tensor_memory_to_write(parameter->leaf->grad);
     if (!memory)
         return shard_last_status();
@@ -95,15 +97,17 @@ static shard_status make_gradient(shard_bucket_entry *entry)
         parameter->leaf->has_grad = true;
         return SHARD_RUN(parameter, zero, memory, (size_t)shard_numel(parameter) * shard_dtype_size(parameter->dtype));
     }
-    if (!deferred || entry->factor == 1.0)
+    entry->factor = 1.0;
+    if (factor == 1.0)
         return SHARD_OK;
-    return SHARD_RUN(parameter, axpby, shard_numel(parameter), entry->factor, memory, 0.0, memory, parameter->dtype);
+    return SHARD_RUN(parameter, axpby, shard_numel(parameter), factor, memory, 0.0, memory, parameter->dtype);
 }
 
 static shard_status end(shard_bucket *bucket);
 
-/* Whether the gradient stays deferred: the replicas have gathered what it is computed from. A bias, whose source is that of
- * the matrix before it, follows this; it is not compared. True after an error, which all ranks have. */
+/* Whether the gradient stays deferred: the replicas have gathered what it is computed from, each rank's times its factor. A
+ * bias, whose source is that of the matrix in the bucket before, follows this; it is not compared. True after an error, which
+ * all ranks have. */
 static bool gather_source(shard_bucket_entry *entry)
 {
     const shard_tensor *parameter = entry->parameter;
@@ -362,7 +366,7 @@ static shard_status take(shard_engine *engine, shard_bucket_entry *candidates, i
             shard_bucket_entry *entry = &buckets->all[i]->entries[j];
             entry->parameter->leaf->grad_ready = gradient_ready;
             entry->parameter->leaf->grad_ready_context = entry;
-            entry->parameter->leaf->gathers_grad = buckets->all[i]->defers;
+            entry->parameter->leaf->gathers_grad = entry->deferred_with;
         }
     }
     rearm(engine);
@@ -378,7 +382,7 @@ static void give_up(shard_bucket *bucket)
             continue;
         parameter->leaf->grad_ready = NULL;
         parameter->leaf->grad_ready_context = NULL;
-        parameter->leaf->gathers_grad = false;
+        parameter->leaf->gathers_grad = NULL;
     }
     shard_bucket_destroy(bucket);
 }

@@ -57,7 +57,9 @@ typedef struct shard_leaf {
     shard_tensor *grad; /* its memory may stay when it has no value */
     bool has_grad;      /* grad has a value */
     bool defers_grad;   /* its gradient is deferred where the operation can (autograd/deferred.h) */
-    bool gathers_grad;  /* and grad_ready gathers what it is computed from; grad is the only one in its storage */
+    /* Not NULL: and grad_ready gathers what it is computed from; grad is the only one in its storage. The same for leaves that
+     * are gathered together. */
+    const shard_tensor *gathers_grad;
     int grad_uses;      /* uses whose gradients backward has not added yet */
     /* Called when grad_uses reaches 0: first the watches, then grad_ready, which may change the gradient. */
     shard_watch *grad_watches;
