@@ -26,6 +26,7 @@ typedef struct setting {
     bool zero;  /* partitioned by shard_zero_optimizer, which steps during backward */
     bool whole; /* SHARD_ZERO_WHOLE */
     bool syncs; /* every batch is reduced */
+    bool measures; /* the norm is taken after each reduction */
     list_order order;
     bool biases_apart;   /* without decay, in a group of their own */
     bool two_optimizers; /* the biases have one of their own; with `zero` the weights alone are partitioned */
@@ -69,6 +70,7 @@ static const setting settings[] = {
     {"no bias, clipped", momentum, 0, 1, .no_bias = true, .max_norm = 0.1},
     {"AdamW, three batches", adamw, 0, 3},
     {"each batch is reduced", momentum, 0, 3, .syncs = true},
+    {"each batch is reduced and measured", momentum, 0, 3, .syncs = true, .measures = true},
     {"head first", momentum, 0, 2, .order = HEAD_FIRST},
     {"biases first", momentum, 0, 1, .order = BIASES_FIRST},
     {"row-wise Adam, scaled", rowwise, 0, 2, .scaled = true},
@@ -87,9 +89,10 @@ static const setting settings[] = {
     {"stage 1, binary, each batch is reduced", momentum, 1, 2, .binary = true, .syncs = true},
     {"stage 1, sample", sgd, 1, 1, .sample = true, .no_bias = true},
     {"stage 1, LAMB", lamb, 1, 1},
+    {"stage 1, each batch is reduced and measured", momentum, 1, 3, .syncs = true, .measures = true},
     {"stage 1, matrices first", momentum, 1, 1, .order = MATRICES_FIRST},
     {"stage 1, whole parameters, biases first", adamw, 1, 1, .whole = true, .order = BIASES_FIRST},
-    {"stage 1, two optimizers", momentum, 1, 2, .two_optimizers = true},
+    {"stage 1, two optimizers", momentum, 1, 2, .syncs = true, .measures = true, .two_optimizers = true},
     {"ZeRO-1", momentum, 1, 1, .zero = true},
     {"ZeRO-1, biases apart", momentum, 1, 1, .zero = true, .order = MATRICES_FIRST, .biases_apart = true},
     {"ZeRO-1 of the weight alone", momentum, 1, 2, .zero = true, .two_optimizers = true},
@@ -118,6 +121,7 @@ typedef struct training {
     shard_data_parallel *parallel;
     shard_optimizer *optimizer, *of_biases; /* NULL: all are the first one's */
     shard_grad_scaler *scaler;
+    double norms; /* a sum */
 } training;
 
 static shard_tensor *head_tensor(const training *t, const char *name)
@@ -291,6 +295,17 @@ static void check_gathered(const training *t)
         check_deferred(t, "bias");
 }
 
+/* Takes the norm of all gradients. */
+static void measure(training *t)
+{
+    double norm[2] = {0};
+    check_ok(shard_clip_grad_norm(t->optimizer, INFINITY, &norm[0]));
+    if (t->of_biases)
+        check_ok(shard_clip_grad_norm(t->of_biases, INFINITY, &norm[1]));
+    t->norms += hypot(norm[0], norm[1]);
+    check_gathered(t);
+}
+
 static void take_step(training *t, int step)
 {
     const setting *set = t->set;
@@ -308,6 +323,8 @@ static void take_step(training *t, int step)
             backward(t, step, batch, mine, 1);
             if (last || set->syncs)
                 check_gathered(t);
+            if (set->measures)
+                measure(t);
             if (set->reads && last && step % 2 == 0)
                 free(values_of(shard_grad(head_tensor(t, "weight"))));
         }
@@ -378,6 +395,8 @@ static void trains(shard_group *world, void *context)
     }
     compare_replicas(&t[DEFERRED]);
     compare(&t[DEFERRED], &t[WHOLE], tolerance);
+    ck_assert_msg(fabs(t[DEFERRED].norms - t[WHOLE].norms) <= 1e-5 * t[WHOLE].norms, "%s: norms add up to %.9g, not %.9g",
+                  set->name, t[DEFERRED].norms, t[WHOLE].norms);
     if (set->max_norm == 0 && set->optimizer != lamb && set->dtype != SHARD_BFLOAT16)
         compare(&t[DEFERRED], &t[ALONE], 2 * tolerance);
     for (int way = 0; way < 3; way++)

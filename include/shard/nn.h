@@ -104,8 +104,9 @@ SHARD_API shard_tensor *shard_parallel_linear(shard_tensor *x, shard_tensor *wei
  *     LAMB, shard_clip_grad_value and shard_grad compute it as a whole.
  *   - with data parallel and in ZeRO's stage 1, replicas gather the rows of their batches when a backward is reduced, features
  *     and a few numbers for each, and shard_step computes the gradient of all of them: in stage 1 for the local rows of the
- *     weight alone, also with overlap. shard_clip_grad_norm then computes these rows of the bias's gradient, and zeros for the
- *     others. The gradient is computed as a whole, in each rank's memory, and summed over the replicas
+ *     weight alone, also with overlap. The step of an optimizer that has the weight without the bias leaves these rows of the
+ *     bias's gradient, and zeros for the others. The gradient is computed as a whole, in each rank's memory, and summed over
+ *     the replicas
  *       - if the rows of all replicas have more bytes than it;
  *       - if the backward of some replica does not reach the layer, or replicas differ in the loss's options, class weights or
  *         sample of classes;

@@ -45,22 +45,38 @@ static shard_status compute(shard_gradient_source *source, shard_range rows, sha
         if (memory[i] && take)
             status = storage->device->ops->zero(storage->device, memory[i], storage->bytes);
     }
-    if (status == SHARD_OK)
-        status = source->type->compute(source, rows, memory, take, context);
-    for (int i = 0; i < SHARD_SOURCE_GRADIENTS; i++) {
-        shard_storage *storage = memory[i] ? source->gradient[i] : NULL;
-        if (storage && status != SHARD_OK)
-            shard_storage_give_back(storage);
-        else if (storage)
-            forget_source((deferred *)storage->materializer);
-    }
-    return status;
+    return status == SHARD_OK ? source->type->compute(source, rows, memory, take, context) : status;
+}
+
+/* The gradients that are in memory stay there, and are not deferred any more. */
+static void keep_computed(shard_gradient_source *source)
+{
+    for (int i = 0; i < SHARD_SOURCE_GRADIENTS; i++)
+        if (source->gradient[i] && source->gradient[i]->memory)
+            forget_source((deferred *)source->gradient[i]->materializer);
+}
+
+void shard_source_evict(shard_gradient_source *source)
+{
+    for (int i = 0; i < SHARD_SOURCE_GRADIENTS; i++)
+        if (source->gradient[i])
+            shard_storage_give_back(source->gradient[i]);
 }
 
 shard_status shard_source_pass(shard_gradient_source *source, shard_range rows, shard_take_rows *take, void *context)
 {
-    source->references++;
+    shard_source_evict(source);
     shard_status status = compute(source, rows, take, context);
+    if (status != SHARD_OK)
+        shard_source_evict(source);
+    return status;
+}
+
+shard_status shard_source_finish(shard_gradient_source *source, shard_range rows, shard_take_rows *take, void *context)
+{
+    source->references++;
+    shard_status status = shard_source_pass(source, rows, take, context);
+    keep_computed(source);
     shard_gradient_source_unref(source);
     return status;
 }
@@ -70,7 +86,7 @@ static shard_status start(shard_materializer *materializer)
     deferred *d = (deferred *)materializer;
     if (!d->source)
         return shard_error(SHARD_ERROR_INTERNAL, "a deferred gradient was evicted after it was computed");
-    return shard_source_pass(d->source, (shard_range){0}, NULL, NULL);
+    return shard_source_finish(d->source, (shard_range){0}, NULL, NULL);
 }
 
 static void destroy(shard_materializer *materializer)
@@ -200,7 +216,7 @@ shard_status shard_take_gradient_rows(shard_tensor *gradient, shard_take_rows *t
                            shard_dtype_name(gradient->dtype), shard_shape_text(&gradient->shape));
     SHARD_TRY(shard_graph_refuse(function));
     shard_gradient_source *source = shard_source_of_matrix(gradient);
-    shard_status status = source ? shard_source_pass(source, (shard_range){0, gradient->shape.dim[0]}, take, context)
+    shard_status status = source ? shard_source_finish(source, (shard_range){0, gradient->shape.dim[0]}, take, context)
                                  : pass_values(gradient, take, context);
     return status == SHARD_OK ? SHARD_OK : shard_error(status, "%s: the function that takes the rows failed", function);
 }

@@ -34,18 +34,27 @@ static shard_run *list_gradients(const shard_optimizer *optimizer, bool counted,
     return all;
 }
 
+/* Writes the sum of each deferred matrix, and has the gradients of their biases computed. */
+static shard_status sum_deferred(const shard_optimizer *optimizer, double power, bool counted, double *sums, int64_t *count)
+{
+    for (int64_t i = 0; i < optimizer->count; i++) {
+        const shard_slot *slot = &optimizer->slots[i];
+        if (shard_slot_is_deferred(optimizer, slot) && (!counted || shard_slot_counts(slot)))
+            SHARD_TRY(shard_slot_deferred_power_sum(slot, power, sums + (*count)++));
+    }
+    for (int64_t i = 0; i < optimizer->count; i++)
+        if (!counted || shard_slot_counts(&optimizer->slots[i]))
+            SHARD_TRY(shard_slot_compute_vector(optimizer, &optimizer->slots[i]));
+    return SHARD_OK;
+}
+
 shard_status shard_optimizer_power_sum(const shard_optimizer *optimizer, shard_device *device, double power, bool counted,
                                        double *sum)
 {
     size_t bytes = (size_t)(optimizer->count + 1) * sizeof *sum;
     double *sums = shard_device_allocate(device, SHARD_MEMORY_WORKSPACE, bytes);
-    shard_status status = sums ? SHARD_OK : shard_last_status();
     int64_t count = 0, runs = 0;
-    for (int64_t i = 0; i < optimizer->count && status == SHARD_OK; i++) {
-        const shard_slot *slot = &optimizer->slots[i];
-        if (shard_slot_is_deferred(optimizer, slot) && (!counted || shard_slot_counts(slot)))
-            status = shard_slot_deferred_power_sum(slot, power, sums + count++);
-    }
+    shard_status status = sums ? sum_deferred(optimizer, power, counted, sums, &count) : shard_last_status();
     shard_run *all = status == SHARD_OK ? list_gradients(optimizer, counted, false, &runs) : NULL;
     if (status == SHARD_OK && !all)
         status = shard_last_status();
@@ -55,6 +64,8 @@ shard_status shard_optimizer_power_sum(const shard_optimizer *optimizer, shard_d
     }
     if (status == SHARD_OK)
         status = device->ops->power_sum(device, count, power == INFINITY ? INFINITY : 1.0, sums, sum, SHARD_FLOAT64);
+    for (int64_t i = 0; i < optimizer->count; i++)
+        shard_slot_evict_gradient(&optimizer->slots[i]);
     shard_device_release(device, SHARD_MEMORY_WORKSPACE, sums, bytes);
     free(all);
     return status;

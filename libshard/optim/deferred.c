@@ -13,10 +13,10 @@ static shard_gradient_source *source_of(const shard_slot *slot)
 
 static int64_t columns_of(const shard_slot *slot)
 {
-    return slot->parameter->shape.dim[1];
+    return slot->parameter->shape.ndim == 2 ? slot->parameter->shape.dim[1] : 1;
 }
 
-/* The rows of this rank's matrix that the local range is. */
+/* The rows of this rank's matrix, or the elements of its bias, that the local range is. */
 static shard_range rows_of(const shard_slot *slot)
 {
     int64_t columns = columns_of(slot);
@@ -74,7 +74,7 @@ shard_status shard_optimizer_step_deferred(const shard_optimizer *optimizer, con
     SHARD_TRY(update.value ? shard_take_states(optimizer, slot, &update) : shard_last_status());
     rows_step context = {optimizer, slot, &update, shard_optimizer_types(optimizer, matrix->dtype)};
     context.types.gradient = wide_of(matrix);
-    SHARD_TRY(shard_source_pass(source_of(slot), rows_of(slot), step_rows, &context));
+    SHARD_TRY(shard_source_finish(source_of(slot), rows_of(slot), step_rows, &context));
     shard_tensor_count_write(matrix);
     return SHARD_OK;
 }
@@ -108,4 +108,26 @@ shard_status shard_slot_deferred_power_sum(const shard_slot *slot, double power,
         status = device->ops->power_sum(device, rows.size, power == INFINITY ? INFINITY : 1.0, context.sums, sum, SHARD_FLOAT64);
     shard_device_release(device, SHARD_MEMORY_WORKSPACE, context.sums, bytes);
     return status;
+}
+
+static shard_status ignore_rows(void *context, shard_device *device, int64_t first, int64_t count, void *gradient)
+{
+    (void)context, (void)device, (void)first, (void)count, (void)gradient;
+    return SHARD_OK;
+}
+
+shard_status shard_slot_compute_vector(const shard_optimizer *optimizer, const shard_slot *slot)
+{
+    const shard_tensor *range = slot->range.tensor;
+    shard_gradient_source *source = shard_slot_has_gradient(slot) ? shard_source_of(range->leaf->grad) : NULL;
+    bool in_rows = !optimizer->ops->trust && !shard_is_capturing() && shard_numel(range) && !source_of(slot);
+    return source && in_rows && !range->leaf->grad->storage->memory ? shard_source_pass(source, rows_of(slot), ignore_rows, NULL)
+                                                                    : SHARD_OK;
+}
+
+void shard_slot_evict_gradient(const shard_slot *slot)
+{
+    shard_gradient_source *source = shard_slot_has_gradient(slot) ? shard_source_of(slot->range.tensor->leaf->grad) : NULL;
+    if (source)
+        shard_source_evict(source);
 }

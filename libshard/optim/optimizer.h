@@ -192,8 +192,14 @@ bool shard_slot_is_deferred(const shard_optimizer *optimizer, const shard_slot *
 shard_status shard_optimizer_check_deferred(const shard_optimizer *optimizer);
 /* Step number `step` of a deferred slot. */
 shard_status shard_optimizer_step_deferred(const shard_optimizer *optimizer, const shard_slot *slot, int64_t step);
-/* As shard_optimizer_power_sum for the gradient of one deferred slot, which stays deferred. */
+/* As shard_optimizer_power_sum for the gradient of one deferred slot, which stays deferred. The gradients that are computed
+ * with it are in memory until they are evicted. */
 shard_status shard_slot_deferred_power_sum(const shard_slot *slot, double power, double *sum);
+/* Computes the slot's gradient if it is the deferred one of a bias that was not computed with its matrix's, which another
+ * optimizer has. It is in memory until it is evicted. */
+shard_status shard_slot_compute_vector(const shard_optimizer *optimizer, const shard_slot *slot);
+/* Evicts what these functions have computed, in memory that local rows alone were written to. */
+void shard_slot_evict_gradient(const shard_slot *slot);
 
 /* ---- captured.c: a step in a capture ---- */
 
