@@ -69,7 +69,7 @@ static const setting settings[] = {
     {"momentum", momentum, 0, 1},
     {"no bias, clipped", momentum, 0, 1, .no_bias = true, .max_norm = 0.1},
     {"AdamW, three batches", adamw, 0, 3},
-    {"each batch is reduced", momentum, 0, 3, .syncs = true},
+    {"each batch is reduced", momentum, 0, 5, .syncs = true},
     {"each batch is reduced and measured", momentum, 0, 3, .syncs = true, .measures = true},
     {"head first", momentum, 0, 2, .order = HEAD_FIRST},
     {"biases first", momentum, 0, 1, .order = BIASES_FIRST},

@@ -233,7 +233,7 @@ shard_status shard_source_gather(shard_gradient_source *source, shard_group *gro
     if (source && shard_last_status() == SHARD_OK && source->type->check(source) == SHARD_OK)
         source->type->describe(source, &mine);
     shard_status status = shard_group_exchange(group, &mine, sizeof mine, all);
-    size_t sum = 0;
+    size_t sum = (size_t)mine.gathered_bytes;
     bool identical = status == SHARD_OK;
     for (int rank = 0; rank < ranks; rank++) {
         sum += (size_t)all[rank].bytes;

@@ -17,11 +17,11 @@ typedef struct shard_gradient_source shard_gradient_source;
 
 enum { SHARD_SOURCE_MATRIX, SHARD_SOURCE_VECTOR, SHARD_SOURCE_GRADIENTS };
 
-/* A replica's source, compared before the replicas gather. Nothing that is gathered already counts. */
+/* A replica's source, compared before the replicas gather. */
 typedef struct shard_source_facts {
-    uint64_t hash;       /* of all that must be the same on each replica; 0: there is no source */
-    int64_t rows, pairs; /* that the replica adds */
-    int64_t bytes;       /* of the source */
+    uint64_t hash;              /* of all that must be the same on each replica; 0: there is no source */
+    int64_t rows, pairs, bytes; /* that the replica adds */
+    int64_t gathered_bytes;     /* that all replicas have already */
 } shard_source_facts;
 
 typedef struct shard_gradient_source_type {

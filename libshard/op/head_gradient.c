@@ -358,9 +358,12 @@ static shard_status describe(shard_gradient_source *source, shard_source_facts *
     *facts = (shard_source_facts){.hash = hash | 1,
                                   .rows = loss->rows - s->gathered_rows,
                                   .pairs = h->pairs - s->gathered_pairs,
-                                  .bytes = (int64_t)pair_bytes(h->pairs)};
-    for (int i = 0; i < ARRAYS; i++)
-        facts->bytes += loss->rows * (int64_t)row_bytes(h, i);
+                                  .bytes = (int64_t)pair_bytes(h->pairs - s->gathered_pairs),
+                                  .gathered_bytes = (int64_t)pair_bytes(s->gathered_pairs)};
+    for (int i = 0; i < ARRAYS; i++) {
+        facts->bytes += facts->rows * (int64_t)row_bytes(h, i);
+        facts->gathered_bytes += s->gathered_rows * (int64_t)row_bytes(h, i);
+    }
     return SHARD_OK;
 }
 
