@@ -349,32 +349,33 @@ START_TEST(test_gradient_only)
 }
 END_TEST
 
-/* One rank has another pair, or features of another length, also of a dense target: an error on all. */
+/* One rank has another pair, features of another length, also of a dense target, or of another type: an error on all. */
 static void refuses_on_ranks(shard_group *world, void *context)
 {
     (void)context;
     int rank = shard_group_rank(world), members = shard_group_size(world);
-    for (int way = 0; way < 3; way++)
+    for (int way = 0; way < 4; way++)
         SHARD_SCOPE
         {
             const int64_t ones[] = {0, way == 0 && rank == members - 1 && rank > 0 ? 1 : 0};
+            bool long_x = rank == 0 && (way == 1 || way == 2), typed = rank == 0 && way == 3;
             double zero[8] = {0};
             shard_range range = shard_split_range(4, members, rank);
             shard_tensor *weight = tensor_of(zero, SHARD_SHAPE(range.size, 2), SHARD_FLOAT32);
             weight->placement = (shard_placement){.kind = SHARD_SPLIT, .group = world, .start = range.start, .whole = 4};
-            shard_tensor *x = tensor_of(zero, SHARD_SHAPE(1, way > 0 && rank == 0 ? 3 : 2), SHARD_FLOAT32);
+            shard_tensor *x = tensor_of(zero, SHARD_SHAPE(1, long_x ? 3 : 2), typed ? SHARD_BFLOAT16 : SHARD_FLOAT32);
             shard_tensor *pairs = shard_from_host(ones, SHARD_SHAPE(2, 1), .dtype = SHARD_INT64);
             shard_tensor *dense = tensor_of(zero, SHARD_SHAPE(1, range.size), SHARD_FLOAT32);
             dense->placement = (shard_placement){.kind = SHARD_SPLIT, .dim = 1, .group = world, .start = range.start, .whole = 4};
             shard_tensor *loss = shard_linear_binary_cross_entropy(x, weight, NULL, way == 2 ? dense : pairs);
-            bool fails = way > 0 || members > 1, late = way == 0 && !shard_device_open(NULL)->ops->host_memory;
+            bool fails = way == 1 || way == 2 || members > 1, late = way == 0 && !shard_device_open(NULL)->ops->host_memory;
             ck_assert(late || (loss == NULL) == fails);
             if (late) /* the device queues: the error is that of the next call that waits for it */
                 shard_synchronize(shard_device_open(NULL));
             if (fails)
-                check_error(way == 0   ? SHARD_ERROR_MISMATCH
-                            : rank > 0 ? SHARD_ERROR_PEER
-                                       : SHARD_ERROR_SHAPE,
+                check_error(way % 3 == 0 ? SHARD_ERROR_MISMATCH
+                            : rank > 0   ? SHARD_ERROR_PEER
+                                         : SHARD_ERROR_SHAPE,
                             way == 2 ? "*shard_linear: *" : "*shard_linear_binary_cross_entropy: *");
         }
 }

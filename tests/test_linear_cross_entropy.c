@@ -288,6 +288,43 @@ START_TEST(test_counts_ranks_on_ranks)
 }
 END_TEST
 
+/* ---- ranks that differ ---- */
+
+/* The last rank has x or the weight in another type, by autocast or as given: an error on all ranks. */
+static void refuses_types(shard_group *world, void *context)
+{
+    (void)context;
+    const struct {
+        shard_dtype autocast, x, weight;
+    } ways[] = {{SHARD_BFLOAT16, SHARD_FLOAT32, SHARD_FLOAT32},
+                {SHARD_FLOAT32, SHARD_FLOAT16, SHARD_FLOAT32},
+                {SHARD_FLOAT32, SHARD_BFLOAT16, SHARD_BFLOAT16}};
+    enum { IN = 5 };
+    int rank = shard_group_rank(world), members = shard_group_size(world);
+    const double *numbers = (const double[4 * IN]){0};
+    for (int way = 0; way < 3; way++)
+        SHARD_SCOPE
+        {
+            bool other = rank == members - 1;
+            shard_dtype plain = way == 2 ? SHARD_BFLOAT16 : SHARD_FLOAT32;
+            shard_range range = shard_split_range(3, members, rank);
+            shard_tensor *x = leaf_of(numbers, SHARD_SHAPE(4, IN), other ? ways[way].x : plain);
+            shard_tensor *weight = leaf_of(numbers, SHARD_SHAPE(range.size, IN), other ? ways[way].weight : SHARD_FLOAT32);
+            weight->placement = (shard_placement){.kind = SHARD_SPLIT, .group = world, .start = range.start, .whole = 3};
+            shard_tensor *label = shard_zeros(SHARD_SHAPE(4), .dtype = SHARD_INT64), *loss = NULL;
+            SHARD_AUTOCAST(other ? ways[way].autocast : SHARD_FLOAT32) loss = shard_linear_cross_entropy(x, weight, NULL, label);
+            ck_assert((loss == NULL) == (members > 1));
+            if (members > 1)
+                check_error(SHARD_ERROR_MISMATCH, way == 2 ? "*options*differ*" : "*has x of *float16, rank 0 of float32*");
+        }
+}
+
+START_TEST(test_refuses_types)
+{
+    run_ranks(rank_counts[_i], refuses_types);
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("linear cross-entropy");
@@ -297,5 +334,6 @@ int main(void)
     add_ranks_test(tcase, test_equals_plain_on_ranks);
     tcase_add_loop_test(tcase, test_counts_ranks, 0, SHAPES);
     add_ranks_test(tcase, test_counts_ranks_on_ranks);
+    add_ranks_test(tcase, test_refuses_types);
     return test_run(suite);
 }

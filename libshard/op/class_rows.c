@@ -152,11 +152,12 @@ shard_tensor *shard_class_rows_make(const shard_class_rows *rows, shard_dtype dt
 static part_head local_head(const shard_class_rows *rows)
 {
     const shard_cross_entropy_shape *shape = &rows->shape;
-    const int64_t options[] = {(int64_t)rows->options, shape->ignore_index, shape->classes, rows->labels != NULL};
+    const int64_t options[] = {(int64_t)rows->options, shape->ignore_index, shape->classes, rows->labels != NULL,
+                               rows->weight ? (int64_t)rows->weight->dtype : -1};
     return (part_head){.options = shard_hash_words(SHARD_HASH_START, options, sizeof options / sizeof *options),
                        .start = shape->col0,
                        .size = shape->cols,
-                       .dtype = rows->logits->dtype};
+                       .dtype = (rows->x ? rows->x : rows->logits)->dtype};
 }
 
 /* All ranks check the same headers, so that all get the same error. */
@@ -165,18 +166,18 @@ static shard_status check_heads(const shard_class_rows *rows, const part_head *h
     int64_t next = 0;
     for (int member = 0; member < rows->members; member++) {
         int rank = shard_group_world_rank(rows->group, member), rank0 = shard_group_world_rank(rows->group, 0);
+        if (head[member].dtype != head[0].dtype)
+            return shard_error(SHARD_ERROR_MISMATCH,
+                               "%s: rank %d has %s of %s, rank %d of %s; they must be of one type, autocast on or off, on "
+                               "every rank",
+                               rows->function, rank, rows->x ? "x" : "logits", shard_dtype_name(head[member].dtype), rank0,
+                               shard_dtype_name(head[0].dtype));
         if (head[member].options != head[0].options)
             return shard_error(
                 SHARD_ERROR_MISMATCH,
                 "%s: options or the number of classes on rank %d differ from those on rank %d; they must be the same on "
                 "every rank",
                 rows->function, rank, rank0);
-        if (head[member].dtype != head[0].dtype)
-            return shard_error(SHARD_ERROR_MISMATCH,
-                               "%s: rank %d has logits of %s, rank %d of %s; they must be of one type, autocast on or off, on "
-                               "every rank",
-                               rows->function, rank, shard_dtype_name(head[member].dtype), rank0,
-                               shard_dtype_name(head[0].dtype));
         if (head[member].start != next)
             return shard_error(SHARD_ERROR_MISMATCH,
                                "%s: rank %d has the logits from class %" PRId64 " on where class %" PRId64 " comes next",

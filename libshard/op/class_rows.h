@@ -31,6 +31,7 @@ typedef struct shard_class_rows {
     const char *function;
     const shard_class_faults *faults;
     shard_tensor *logits, *labels;   /* labels is NULL for a floating target */
+    const shard_tensor *x, *weight;  /* of a head: what the logits are computed from, whose types the ranks compare; or NULL */
     shard_tensor *pairs;             /* int64, targets that the ranks compare in place of labels; NULL: none */
     shard_tensor *row_weight;        /* [rows] float64, or NULL */
     shard_cross_entropy_shape shape; /* the caller sets smoothing, z_loss and map */

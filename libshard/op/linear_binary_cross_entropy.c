@@ -118,6 +118,8 @@ static bool read_arguments(binary_head_call *call, shard_tensor *target, const s
         shard_check_operand(rows->function, target) ? shard_linear_head_logits(rows->function, call->operand) : NULL;
     if (!logits || !shard_binary_read(&call->loss, logits, target, options))
         return false;
+    rows->x = call->operand[X];
+    rows->weight = call->operand[WEIGHT];
     if (rows->group || shard_is_local(logits))
         return true;
     shard_error(SHARD_ERROR_UNSUPPORTED,

@@ -323,6 +323,8 @@ static bool read_arguments(head_call *call, const shard_cross_entropy_options *o
                                : NULL;
     if (!logits)
         return false;
+    call->rows.x = call->operand[X];
+    call->rows.weight = call->operand[WEIGHT];
     call->in = call->operand[WEIGHT]->shape.dim[1];
     return shard_class_rows_read(&call->rows, logits, call->target, options->ignore_index) && read_options(call, options);
 }
