@@ -615,6 +615,47 @@ START_TEST(test_takes_no_memory)
 }
 END_TEST
 
+/* The hash of class weights that nobody has written to is kept: only a write that is counted is seen by the comparison. */
+static void keeps_hash(shard_group *world, void *context)
+{
+    (void)context;
+    shard_module *head = shard_nn_parallel_classifier(HIDDEN, CLASSES, NULL);
+    shard_tensors *parameters = shard_parameters(head);
+    shard_data_parallel *parallel = shard_data_parallel_create(parameters);
+    shard_tensor *weights[] = {shard_keep(shard_ones(SHARD_SHAPE(CLASSES))),
+                               shard_keep(shard_ones(SHARD_SHAPE(CLASSES), .dtype = SHARD_FLOAT64))};
+    for (int i = 0; i < 2; i++)
+        for (int turn = 0; turn < 4; turn++)
+            SHARD_SCOPE
+            {
+                double other = shard_group_rank(world) + 2;
+                shard_device *device = shard_default_device();
+                shard_tensor *labels = shard_zeros(SHARD_SHAPE(ROWS), .dtype = SHARD_INT64);
+                shard_tensor *x = made_up(SHARD_SHAPE(ROWS, HIDDEN), 1, SHARD_FLOAT32);
+                if (turn == 1)
+                    check_ok(device->ops->fill(device, 1, other, weights[i]->storage->memory, weights[i]->dtype));
+                if (turn == 2)
+                    shard_tensor_count_write(weights[i]);
+                check_ok(shard_backward(shard_cross_entropy(shard_forward(head, x), labels, .weight = weights[i])));
+                bool deferred = shard_source_of(shard_grad(shard_module_tensor(head, "weight"))) != NULL;
+                ck_assert_msg(deferred == (turn < 2), "weights %d, turn %d: the gradient is %s", i, turn,
+                              deferred ? "deferred" : "in memory");
+                for (int j = 0; j < 2; j++)
+                    shard_zero_grad(shard_tensors_at(parameters, j));
+            }
+    for (int i = 0; i < 2; i++)
+        shard_release(weights[i]);
+    shard_data_parallel_destroy(parallel);
+    shard_tensors_destroy(parameters);
+    shard_module_destroy(head);
+}
+
+START_TEST(test_keeps_hash)
+{
+    run_job(2, keeps_hash, NULL);
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("classifier_replicas");
@@ -623,6 +664,7 @@ int main(void)
     tcase_add_loop_test(tcase, test_trains_apart, 0, 5);
     tcase_add_test(tcase, test_overflows);
     tcase_add_loop_test(tcase, test_fails, 0, 2);
+    tcase_add_test(tcase, test_keeps_hash);
     tcase_add_test(tcase, test_takes_no_memory);
     return test_run(suite);
 }

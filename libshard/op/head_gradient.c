@@ -188,6 +188,13 @@ static bool same_memory(const shard_tensor *a, const shard_tensor *b)
     return a == b || (a && b && a->storage == b->storage && a->offset == b->offset);
 }
 
+/* The number of the tensor that number i is a copy of, or of itself. */
+static int origin_of(shard_tensor *const *kept, int i)
+{
+    int origin = i - SHARD_HEAD_BIAS + SHARD_HEAD_ORIGINS;
+    return i != WEIGHT && i < LIST && kept[origin] ? origin : i;
+}
+
 /* Whether both have the same list; a list is made for each call. */
 static bool same_list(const head_source *s, shard_tensor *const *given)
 {
@@ -204,7 +211,7 @@ bool shard_head_source_takes(const shard_gradient_source *source, const shard_he
     if (source->type != &head_source_type || !same_list(s, given))
         return false;
     for (int i = WEIGHT; i < LIST; i++) {
-        int origin = i - SHARD_HEAD_BIAS + SHARD_HEAD_ORIGINS, by = i != WEIGHT && given[origin] ? origin : i;
+        int by = origin_of(given, i);
         if (!same_memory(s->kept[by], given[by]) || (given[by] && s->version[by] != shard_tensor_version(given[by])))
             return false;
     }
@@ -309,19 +316,43 @@ shard_status shard_head_source_add(shard_gradient_source *source, const shard_he
 
 /* ---- replicas ---- */
 
-/* Adds the values of a tensor that may be NULL to the hash. */
-static shard_status hash_values(shard_tensor *x, uint64_t *hash)
+/* Sets *digest to a hash of the tensor's values. Copies them to the host, unless its storage has the hash of this version. */
+static shard_status digest_values(shard_tensor *x, uint64_t *digest)
 {
-    size_t bytes = x ? shard_tensor_bytes(x) : 0, words = bytes / sizeof(uint64_t) + 1;
+    shard_storage *storage = x->storage;
+    size_t bytes = shard_tensor_bytes(x), words = bytes / sizeof(uint64_t) + 1;
+    bool whole = !x->writes && bytes == storage->bytes;
+    *digest = storage->digest;
+    if (whole && storage->digest && storage->digest_version == storage->version)
+        return SHARD_OK;
     uint64_t *copy = shard_calloc(words, sizeof *copy);
-    shard_status status = !copy ? shard_last_status() : x ? shard_copy_to_host(x, copy, bytes) : SHARD_OK;
-    *hash = shard_hash_word(*hash, bytes);
+    shard_status status = copy ? shard_copy_to_host(x, copy, bytes) : shard_last_status();
+    *digest = SHARD_HASH_START;
     for (size_t i = 0; i < words && status == SHARD_OK; i++) {
-        *hash = shard_hash_word(*hash, copy[i]);
-        *hash ^= *hash >> 32;
+        *digest = shard_hash_word(*digest, copy[i]);
+        *digest ^= *digest >> 32;
     }
     free(copy);
+    *digest |= 1;
+    if (whole && status == SHARD_OK) {
+        storage->digest = *digest;
+        storage->digest_version = storage->version;
+    }
     return status;
+}
+
+/* Adds a tensor that may be NULL to the hash. It is the one that was given, unless that was written to since: a copy is made
+ * in each call. */
+static shard_status hash_values(const head_source *s, int i, uint64_t *hash)
+{
+    int origin = origin_of(s->kept, i);
+    shard_tensor *given = s->kept[origin], *x = given && shard_tensor_version(given) == s->version[origin] ? given : s->kept[i];
+    const int64_t facts[] = {x == given, x ? (int64_t)x->dtype : -1, x ? shard_numel(x) : 0};
+    uint64_t digest = 0;
+    if (x)
+        SHARD_TRY(digest_values(x, &digest));
+    *hash = shard_hash_word(shard_hash_words(*hash, facts, sizeof facts / sizeof *facts), digest);
+    return SHARD_OK;
 }
 
 static uint64_t hash_number(uint64_t hash, double number)
@@ -354,7 +385,7 @@ static shard_status describe(shard_gradient_source *source, shard_source_facts *
     hash = loss->map.maps ? hash_number(hash_number(hash, loss->map.scale), loss->map.soft_cap) : hash;
     const int values[] = {SHARD_HEAD_CLASS_WEIGHT, SHARD_HEAD_POSITIVE, LIST_ON_HOST};
     for (int i = 0; i < (int)(sizeof values / sizeof *values); i++)
-        SHARD_TRY(hash_values(s->kept[values[i]], &hash));
+        SHARD_TRY(hash_values(s, values[i], &hash));
     *facts = (shard_source_facts){.hash = hash | 1,
                                   .rows = loss->rows - s->gathered_rows,
                                   .pairs = h->pairs - s->gathered_pairs,

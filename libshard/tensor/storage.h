@@ -41,6 +41,7 @@ struct shard_storage {
     size_t bytes;                     /* at least 1: an empty tensor has memory too */
     shard_memory_kind kind;           /* ACTIVATIONS by default; shard_storage_set_kind changes it */
     uint64_t version;                 /* counts writes to the whole storage; see shard_tensor_version */
+    uint64_t digest, digest_version;  /* a hash of the values at a version, which op/head_gradient.c keeps here; 0: none */
     uint64_t capture;                 /* shard_graph_number at the time it was made */
     shard_materializer *materializer; /* NULL: the values are only in this memory */
     void *arrival;                    /* event of the device's copy_in_async that no operation has waited for; NULL: none */
