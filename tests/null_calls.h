@@ -37,6 +37,7 @@ bool is_zero(const void *value, size_t bytes);
 /* Arguments. */
 shard_tensors *made_list(shard_tensor *tensor);
 shard_optimizer *made_optimizer(void);
+shard_optimizer *const *made_optimizers(void);
 shard_tensor *const *made_tensors(void);
 shard_custom_op *made_op(void);
 shard_group *made_world(void);

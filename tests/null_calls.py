@@ -20,6 +20,7 @@ MADE = {
     "shard_tensors *": 'made_list(shard_ones(SHARD_SHAPE(2, 2)))',
     "shard_module *": "shard_nn_linear(2, 2)",
     "shard_optimizer *": "made_optimizer()",
+    "shard_optimizer *const *": "made_optimizers()",
     "shard_ema *": "shard_ema_create(made_optimizer())",
     "shard_grad_scaler *": "shard_grad_scaler_create()",
     "shard_data_parallel *": "shard_data_parallel_create(made_list(shard_ones(SHARD_SHAPE(2), .requires_grad = true)))",
@@ -162,6 +163,7 @@ LEGAL = {
     ("shard_printable", "to"): "\"\"",
     ("shard_printable", "text"): "\"\"",
     ("shard_module_create", "data"): OPTIONAL,
+    ("shard_clip_grad_norm_of_with", "norm"): UNWANTED,
     ("shard_clip_grad_norm_with", "norm"): UNWANTED,
 }
 # Functions for which NULL for all is no error, though for one of them it is.

@@ -158,6 +158,7 @@ static void optimizes(shard_module *model)
     check(shard_optimizer_add_param_group(optimizer, head, .prefix = "head.", .lr_scale = 0) == SHARD_OK, "a group of a module");
     shard_module_destroy(head);
     check(shard_clip_grad_norm(optimizer, 1.0, NULL) == SHARD_OK, "shard_clip_grad_norm");
+    check(shard_clip_grad_norm_of(&optimizer, 1, 1.0, NULL) == SHARD_OK, "shard_clip_grad_norm_of");
     shard_ema *ema = shard_ema_create(optimizer);
     check(ema != NULL, "shard_ema_create");
     shard_ema_destroy(ema);

@@ -114,6 +114,121 @@ START_TEST(test_clip)
 }
 END_TEST
 
+/* Several optimizers by their common norm, of each kind, one with gradients that were scaled before: as one optimizer. */
+static void clip_together(const layers *l, shard_optimizer *const *sgd)
+{
+    static const double powers[] = {2, 1, 3, INFINITY};
+    double *values[LAYERS], norm;
+    for (int i = 0; i < LAYERS; i++)
+        values[i] = layer_values(i, SHARD_FLOAT32);
+    for (int turn = 0; turn < 4; turn++) {
+        double expected = norm_of(powers[turn], turn);
+        back_layers(l, turn);
+        check_ok(shard_clip_grad_norm_of(sgd, 3, 0.4 * expected, &norm, .norm_type = powers[turn]));
+        check_close_to(norm, expected);
+        check_ok(shard_clip_grad_norm_of(sgd, 3, expected, &norm, .norm_type = powers[turn]));
+        ck_assert_double_eq_tol(norm, 0.4 * expected, 1e-5 * expected);
+        for (int i = 0; i < 3; i++)
+            check_ok(shard_step(sgd[i]));
+        check_moved(l, turn, 0.4, INFINITY, values);
+    }
+    double part[3], sum = 0, half;
+    back_layers(l, 4);
+    check_ok(shard_clip_grad_norm(sgd[0], INFINITY, &half));
+    check_ok(shard_clip_grad_norm(sgd[0], 0.5 * half, NULL));
+    for (int i = 0; i < 3; i++) {
+        check_ok(shard_clip_grad_norm(sgd[i], INFINITY, &part[i]));
+        sum += part[i] * part[i];
+    }
+    ck_assert_double_eq_tol(part[0], 0.5 * half, 1e-5 * half);
+    check_ok(shard_clip_grad_norm_of(sgd, 3, 0.25 * sqrt(sum), &norm));
+    check_close_to(norm, sqrt(sum));
+    for (int i = 0; i < 3; i++) {
+        double left;
+        check_ok(shard_clip_grad_norm(sgd[i], INFINITY, &left));
+        ck_assert_double_eq_tol(left, 0.25 * part[i], 1e-5 * part[i]);
+        shard_optimizer_zero_grad(sgd[i]);
+    }
+    for (int i = 0; i < LAYERS; i++)
+        free(values[i]);
+}
+
+static void clips_together(shard_group *world, void *context)
+{
+    (void)world;
+    const layers_case *at = context;
+    SHARD_SCOPE
+    {
+        layers l = make_layers(at, SHARD_FLOAT32);
+        shard_tensors *all = list_layers(&l);
+        shard_optimizer *sgd[3];
+        for (int i = 0; i < 3; i++) {
+            shard_tensors *list = shard_tensors_create();
+            for (int64_t j = i; j < LAYERS; j += 3)
+                check_ok(shard_tensors_add(list, shard_tensors_name(all, j), shard_tensors_at(all, j)));
+            sgd[i] = sgd_of_list(list, .lr = 1.0);
+        }
+        const layers_case plain = {at->data, at->model, PLAIN, {0}};
+        for (int i = 0; i < 3; i++)
+            share_layers(&l, at->way == DATA_PARALLEL ? &plain : at, sgd[i]);
+        shard_data_parallel *dp = at->way == DATA_PARALLEL ? share_layers(&l, at, NULL) : NULL;
+        clip_together(&l, sgd);
+        for (int i = 0; i < 3; i++)
+            shard_optimizer_destroy(sgd[i]);
+        shard_data_parallel_destroy(dp);
+        shard_tensors_destroy(all);
+        free_layers(&l);
+    }
+}
+
+START_TEST(test_clip_together)
+{
+    layers_case at = cases[_i];
+    run_job(at.data * at.model, clips_together, &at);
+}
+END_TEST
+
+/* A norm that is not finite makes all gradients of all optimizers 0 or NaN, or is an error. */
+static void not_finite_together(shard_group *world, void *context)
+{
+    (void)world;
+    (void)context;
+    SHARD_SCOPE
+    {
+        shard_tensor *p[] = {shard_ones(SHARD_SHAPE(2), .requires_grad = true),
+                             shard_ones(SHARD_SHAPE(2), .requires_grad = true)};
+        shard_optimizer *sgd[2];
+        for (int i = 0; i < 2; i++) {
+            shard_tensors *list = shard_tensors_create();
+            check_ok(shard_tensors_add(list, "p", p[i]));
+            sgd[i] = sgd_of_list(list, .lr = 1.0);
+        }
+        check_ok(shard_backward(shard_add(shard_sum(p[0]), shard_scale(shard_sum(p[1]), INFINITY))));
+        double norm;
+        check_error(shard_clip_grad_norm_of(sgd, 2, 1.0, &norm, .error_if_nonfinite = true), "shard_clip_grad_norm_of: *inf*");
+        ck_assert(isinf(norm));
+        for (int i = 0; i < 2; i++)
+            shard_optimizer_zero_grad(sgd[i]);
+        check_ok(shard_backward(shard_add(shard_sum(p[0]), shard_scale(shard_sum(p[1]), INFINITY))));
+        check_ok(shard_clip_grad_norm_of(sgd, 2, 1.0, NULL));
+        for (int i = 0; i < 2; i++)
+            check_ok(shard_step(sgd[i]));
+        float value[2];
+        check_ok(shard_copy_to_host(p[0], value, sizeof value));
+        ck_assert_float_eq(value[0], 1);
+        check_ok(shard_copy_to_host(p[1], value, sizeof value));
+        ck_assert(isnan(value[0]));
+        for (int i = 0; i < 2; i++)
+            shard_optimizer_destroy(sgd[i]);
+    }
+}
+
+START_TEST(test_not_finite_together)
+{
+    run_job(2, not_finite_together, NULL);
+}
+END_TEST
+
 /* An infinite or NaN gradient on one rank is seen on all. */
 static void not_finite(shard_group *world, void *context)
 {
@@ -207,6 +322,10 @@ START_TEST(test_refuses)
     shard_optimizer *sgd = sgd_of_list(shard_tensors_create(), .lr = 1.0);
     check_error(shard_clip_grad_norm(sgd, -1.0, NULL), "shard_clip_grad_norm: max_norm -1*negative*");
     check_error(shard_clip_grad_norm(sgd, 1.0, NULL, .norm_type = -2.0), "shard_clip_grad_norm: *norm_type -2*negative*");
+    shard_optimizer *twice[] = {sgd, sgd};
+    check_error(shard_clip_grad_norm_of(twice, 2, 1.0, NULL), "shard_clip_grad_norm_of: optimizers 0 and 1 are the same*");
+    check_error(shard_clip_grad_norm_of(twice, 0, 1.0, NULL), "shard_clip_grad_norm_of: 0 optimizers*");
+    check_error(shard_clip_grad_norm_of(NULL, 1, 1.0, NULL), "shard_clip_grad_norm_of: optimizers is NULL*");
     check_error(shard_clip_grad_value(sgd, NAN), "shard_clip_grad_value: *nan*");
     check_error(shard_clip_grad_value(NULL, 1.0), "*optimizer is NULL*");
     shard_optimizer_destroy(sgd);
@@ -247,7 +366,9 @@ int main(void)
     Suite *suite = suite_create("clip");
     TCase *tcase = test_case(suite, "clip");
     tcase_add_loop_test(tcase, test_clip, 0, CASES);
+    tcase_add_loop_test(tcase, test_clip_together, 0, CASES);
     add_ranks_test(tcase, test_not_finite);
+    tcase_add_test(tcase, test_not_finite_together);
     tcase_add_test(tcase, test_one_has_none);
     tcase_add_test(tcase, test_one_fails);
     tcase_add_test(tcase, test_refuses);

@@ -125,6 +125,14 @@ START_TEST(test_sample_of_folder)
 }
 END_TEST
 
+/* A norm that is not finite is clipped with two optimizers as with one: the loss that follows from it ends the run. */
+START_TEST(test_not_finite)
+{
+    check_refused("the loss of step 2 is", RUN_OF("float32") "--clip-grad 1 --lr 1e30 --steps 3");
+    check_refused("the loss of step 2 is", RUN_OF("float32") "--clip-grad 1 --lr 1e30 --steps 3 --head-optimizer sgd");
+}
+END_TEST
+
 /* The cosines' scale makes gradients of features overflow in float16, and not those of the final layer's float32 weight: its
  * optimizer does not step either, so that the validation is that of a run that does not move. */
 START_TEST(test_skips_both)
@@ -175,6 +183,7 @@ int main(int argc, char **argv)
     tcase_add_test(tcase, test_validation);
     tcase_add_test(tcase, test_sample_of_folder);
     tcase_add_test(tcase, test_skips_both);
+    tcase_add_test(tcase, test_not_finite);
     tcase_add_test(tcase, test_refusals);
     return test_run(suite);
 }

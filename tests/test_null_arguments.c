@@ -88,6 +88,14 @@ shard_optimizer *made_optimizer(void)
     return sgd_of_list(made_list(shard_ones(SHARD_SHAPE(2), .requires_grad = true)));
 }
 
+shard_optimizer *const *made_optimizers(void)
+{
+    static shard_optimizer *optimizers[8];
+    for (int i = 0; i < 8 && !optimizers[i]; i++)
+        optimizers[i] = made_optimizer();
+    return optimizers;
+}
+
 shard_tensor *const *made_tensors(void)
 {
     static shard_tensor *tensors[8];

@@ -297,6 +297,15 @@ typedef struct shard_clip_options {
 SHARD_API shard_status shard_clip_grad_norm_with(shard_optimizer *optimizer, double max_norm, const shard_clip_options *options,
                                                  double *norm);
 
+/* As shard_clip_grad_norm for the gradients of `count` optimizers, by the common norm of all: a body and a head with an optimizer
+ * of its own are clipped as one model. Optimizers are at least one, none twice, with parameters on one device (UNSUPPORTED); none
+ * may have a parameter of another one, which would count twice. Collective over the world. */
+#define shard_clip_grad_norm_of(optimizers, count, max_norm, ...)                                                                \
+    SHARD_GIVEN(shard_clip_grad_norm_of_with(optimizers, count, max_norm,                                                        \
+                                             SHARD_OPTIONS_BEFORE(shard_clip_options, SHARD_CLIP_OPTIONS, __VA_ARGS__)))
+SHARD_API shard_status shard_clip_grad_norm_of_with(shard_optimizer *const *optimizers, int64_t count, double max_norm,
+                                                    const shard_clip_options *options, double *norm);
+
 /* Limits each element of the gradients to [-value, value], as torch.nn.utils.clip_grad_value_. Not collective. */
 SHARD_API shard_status shard_clip_grad_value(shard_optimizer *optimizer, double value);
 

@@ -3,9 +3,11 @@
 
 #include "base/options.h"
 #include "comm/function.h"
+#include "device/expansion.h"
 
 #include <shard/distributed.h>
 
+#include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
 
@@ -71,53 +73,153 @@ shard_status shard_optimizer_power_sum(const shard_optimizer *optimizer, shard_d
     return status;
 }
 
-/* memory [2 + ranks]: the sum, the norm, and the ranks' sums. Called by all ranks. Each rank's
- * maximum has a separate element: SHARD_MAX may lose a NaN. */
-static shard_status clip(const shard_optimizer *optimizer, shard_device *device, double power, double max_norm, double *scale,
-                         double *memory)
+/* ---- by the norm ---- */
+
+typedef struct clip_call {
+    const char *function;
+    shard_optimizer *const *optimizers;
+    int64_t count;
+    double power, max_norm;
+    shard_device *device;
+    double **scale; /* of each optimizer */
+} clip_call;
+
+/* Numbers in device memory, apart from the ranks' sums of each optimizer and its norm. */
+enum { SUM, NORM, FACTOR, CLIP_NUMBERS };
+
+/* The ranks' sums of an optimizer. Each rank's maximum has a separate element: SHARD_MAX may lose a NaN. */
+static int64_t places_of(const clip_call *c)
 {
-    bool maximum = power == INFINITY;
-    int64_t places = maximum ? shard_group_size(shard_world()) : 1;
-    double *sums = memory ? memory + 2 : NULL;
-    if (sums && device->ops->zero(device, sums, (size_t)places * sizeof *sums) == SHARD_OK)
-        shard_optimizer_power_sum(optimizer, device, power, true, sums + (maximum ? shard_group_rank(shard_world()) : 0));
-    SHARD_TRY(shard_group_all_reduce(shard_world(), device, sums, places, SHARD_FLOAT64, SHARD_SUM));
-    SHARD_TRY(device->ops->power_sum(device, places, maximum ? INFINITY : 1.0, sums, memory, SHARD_FLOAT64));
-    return device->ops->clip_scale(device, power, max_norm, memory, memory + 1, scale);
+    return c->power == INFINITY ? shard_group_size(shard_world()) : 1;
+}
+
+/* The norm of several optimizers is that of their norms, each of gradients times the optimizer's factor so far. */
+static shard_status scale_together(const clip_call *c, const double *sums, double *norms, double *memory)
+{
+    shard_device *device = c->device;
+    const shard_expansion one = shard_expansion_rows(1, 1);
+    bool maximum = c->power == INFINITY;
+    for (int64_t i = 0; i < c->count; i++) {
+        size_t width = sizeof(double);
+        SHARD_TRY(device->ops->power_sum(device, places_of(c), maximum ? INFINITY : 1.0, sums + i * places_of(c), memory + SUM,
+                                         SHARD_FLOAT64));
+        SHARD_TRY(device->ops->copy_rows(device, memory + FACTOR, width, c->scale[i], width, width, 1));
+        SHARD_TRY(device->ops->clip_scale(device, c->power, INFINITY, memory + SUM, norms + i, memory + FACTOR));
+    }
+    SHARD_TRY(device->ops->power_sum(device, c->count, c->power, norms, memory + SUM, SHARD_FLOAT64));
+    SHARD_TRY(device->ops->fill(device, 1, 1.0, memory + FACTOR, SHARD_FLOAT64));
+    SHARD_TRY(device->ops->clip_scale(device, c->power, c->max_norm, memory + SUM, memory + NORM, memory + FACTOR));
+    for (int64_t i = 0; i < c->count; i++)
+        SHARD_TRY(device->ops->binary(device, SHARD_MUL, &one, c->scale[i], memory + FACTOR, c->scale[i], SHARD_FLOAT64));
+    return SHARD_OK;
+}
+
+/* Called by all ranks. memory: CLIP_NUMBERS, then the sums, then the norms; NULL after an error. */
+static shard_status clip(const clip_call *c, double *memory)
+{
+    shard_device *device = c->device;
+    bool maximum = c->power == INFINITY;
+    int64_t places = places_of(c), all = places * c->count;
+    double *sums = memory ? memory + CLIP_NUMBERS : NULL;
+    shard_status status = sums ? device->ops->zero(device, sums, (size_t)all * sizeof *sums) : shard_last_status();
+    for (int64_t i = 0; i < c->count && status == SHARD_OK; i++)
+        status = shard_optimizer_power_sum(c->optimizers[i], device, c->power, true,
+                                           sums + i * places + (maximum ? shard_group_rank(shard_world()) : 0));
+    SHARD_TRY(shard_group_all_reduce(shard_world(), device, sums, all, SHARD_FLOAT64, SHARD_SUM));
+    if (c->count > 1)
+        return scale_together(c, sums, sums + all, memory);
+    SHARD_TRY(device->ops->power_sum(device, places, maximum ? INFINITY : 1.0, sums, memory + SUM, SHARD_FLOAT64));
+    return device->ops->clip_scale(device, c->power, c->max_norm, memory + SUM, memory + NORM, c->scale[0]);
+}
+
+static shard_status check_clip(const clip_call *c)
+{
+    if (!(c->max_norm >= 0) || !(c->power > 0))
+        return shard_error(SHARD_ERROR_ARGUMENT,
+                           "%s: max_norm %g, norm_type %g: a max_norm that is not negative and a norm_type above 0 are needed",
+                           c->function, c->max_norm, c->power);
+    if (c->count < 1)
+        return shard_error(SHARD_ERROR_ARGUMENT, "%s: %" PRId64 " optimizers; at least one is needed", c->function, c->count);
+    for (int64_t i = 0; i < c->count; i++) {
+        if (!c->optimizers[i])
+            return shard_null_argument(c->function, "optimizer");
+        for (int64_t j = 0; j < i; j++)
+            if (c->optimizers[j] == c->optimizers[i])
+                return shard_error(SHARD_ERROR_ARGUMENT,
+                                   "%s: optimizers %" PRId64 " and %" PRId64 " are the same; each counts once", c->function, j,
+                                   i);
+        SHARD_TRY(shard_optimizer_refuse_overlap(c->optimizers[i], c->function));
+    }
+    return shard_last_status();
+}
+
+/* Sets the optimizers' factors and their device. */
+static shard_status take_scales(clip_call *c)
+{
+    for (int64_t i = 0; i < c->count; i++) {
+        if (!(c->scale[i] = shard_optimizer_grad_scale(c->optimizers[i])))
+            return shard_last_status();
+        shard_device *device = shard_device_of(c->optimizers[i]->grad_scale);
+        if (i > 0 && device != c->device)
+            return shard_error(SHARD_ERROR_UNSUPPORTED,
+                               "%s: optimizer 0 is on %s and optimizer %" PRId64 " on %s: a norm is of one", c->function,
+                               c->device->name, i, device->name);
+        c->device = device;
+    }
+    return SHARD_OK;
+}
+
+static shard_status clip_by_norm(clip_call *c, bool error_if_nonfinite, double *norm)
+{
+    size_t numbers = CLIP_NUMBERS + (size_t)(c->count * (places_of(c) + 1)), bytes = numbers * sizeof(double);
+    double *memory = shard_device_allocate(c->device, SHARD_MEMORY_WORKSPACE, bytes), norm_here = 0.0;
+    shard_status status = clip(c, memory);
+    if (status == SHARD_OK && (norm || error_if_nonfinite))
+        status = c->device->ops->copy_out(c->device, &norm_here, memory + NORM, sizeof norm_here);
+    if (norm)
+        *norm = norm_here;
+    shard_device_release(c->device, SHARD_MEMORY_WORKSPACE, memory, bytes);
+    if (status == SHARD_OK && error_if_nonfinite && !isfinite(norm_here))
+        return shard_error(SHARD_ERROR_ARGUMENT, "%s: the norm of all gradients is %g: it cannot be scaled down", c->function,
+                           norm_here);
+    return status;
+}
+
+/* Collective over the world, also after an error. */
+static shard_status call_clip(clip_call *c, const shard_clip_options *options, double *norm)
+{
+    c->power = options->norm_type;
+    c->scale = check_clip(c) == SHARD_OK ? shard_calloc((size_t)c->count, sizeof *c->scale) : NULL;
+    shard_agree_on("max_norm %.7g", c->max_norm);
+    shard_agree_on("norm_type %.7g", c->power);
+    bool ready = c->scale && shard_last_status() == SHARD_OK && take_scales(c) == SHARD_OK;
+    shard_status status = ready ? clip_by_norm(c, options->error_if_nonfinite, norm) : shard_group_fail(shard_world());
+    free(c->scale);
+    return status;
 }
 
 shard_status shard_clip_grad_norm_with(shard_optimizer *optimizer, double max_norm, const shard_clip_options *given, double *norm)
 {
     SHARD_FUNCTION("shard_clip_grad_norm");
     SHARD_READ_OPTIONS(shard_clip_options, SHARD_CLIP_OPTIONS_INIT, options, given);
-    if (!optimizer)
-        shard_null_argument("shard_clip_grad_norm", "optimizer");
-    else if (!(max_norm >= 0) || !(options.norm_type > 0))
-        shard_error(
-            SHARD_ERROR_ARGUMENT,
-            "shard_clip_grad_norm: max_norm %g, norm_type %g: a max_norm that is not negative and a norm_type above 0 are needed",
-            max_norm, options.norm_type);
-    else
-        shard_optimizer_refuse_overlap(optimizer, "shard_clip_grad_norm");
-    shard_agree_on("max_norm %.7g", max_norm);
-    shard_agree_on("norm_type %.7g", options.norm_type);
-    double *scale = optimizer && shard_last_status() == SHARD_OK ? shard_optimizer_grad_scale(optimizer) : NULL;
-    if (!scale)
-        return shard_group_fail(shard_world());
-    shard_device *device = shard_device_of(optimizer->grad_scale);
-    size_t bytes = (2 + (size_t)shard_group_size(shard_world())) * sizeof(double);
-    double *memory = shard_device_allocate(device, SHARD_MEMORY_WORKSPACE, bytes), norm_here = 0.0;
-    shard_status status = clip(optimizer, device, options.norm_type, max_norm, scale, memory);
-    if (status == SHARD_OK && (norm || options.error_if_nonfinite))
-        status = device->ops->copy_out(device, &norm_here, memory + 1, sizeof norm_here);
-    if (norm)
-        *norm = norm_here;
-    shard_device_release(device, SHARD_MEMORY_WORKSPACE, memory, bytes);
-    if (status == SHARD_OK && options.error_if_nonfinite && !isfinite(norm_here))
-        return shard_error(SHARD_ERROR_ARGUMENT,
-                           "shard_clip_grad_norm: the norm of all gradients is %g: it cannot be scaled down", norm_here);
-    return status;
+    clip_call call = {.function = "shard_clip_grad_norm", .optimizers = &optimizer, .count = 1, .max_norm = max_norm};
+    return call_clip(&call, &options, norm);
 }
+
+shard_status shard_clip_grad_norm_of_with(shard_optimizer *const *optimizers, int64_t count, double max_norm,
+                                          const shard_clip_options *given, double *norm)
+{
+    SHARD_FUNCTION("shard_clip_grad_norm_of");
+    SHARD_READ_OPTIONS(shard_clip_options, SHARD_CLIP_OPTIONS_INIT, options, given);
+    clip_call call = {
+        .function = "shard_clip_grad_norm_of", .optimizers = optimizers, .count = optimizers ? count : 0, .max_norm = max_norm};
+    if (!optimizers)
+        shard_null_argument("shard_clip_grad_norm_of", "optimizers");
+    shard_agree_on("%" PRId64 " optimizers", count);
+    return call_clip(&call, &options, norm);
+}
+
+/* ---- by value ---- */
 
 shard_status shard_clip_grad_value(shard_optimizer *optimizer, double value)
 {

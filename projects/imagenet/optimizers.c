@@ -163,27 +163,6 @@ void optimizers_set_lr(trainer *run)
         shard_optimizer_set_lr(run->head_optimizer, shard_schedule_lr(&of_head, run->at.step));
 }
 
-/* Scales the gradients of both optimizers down to --clip-grad by the norm of all: each one's bound is such that its factor is
- * that of the common norm. */
-static void clip_together(const trainer *run)
-{
-    shard_optimizer *const each[] = {run->optimizer, run->head_optimizer};
-    double norm[2] = {0}, most = run->options->clip_grad;
-    for (int i = 0; i < 2; i++)
-        shard_clip_grad_norm(each[i], INFINITY, &norm[i]);
-    double factor = most / (hypot(norm[0], norm[1]) + 1e-6);
-    for (int i = 0; i < 2 && !(factor >= 1); i++)
-        shard_clip_grad_norm(each[i], factor * (norm[i] + 1e-6), NULL);
-}
-
-static void clip(const trainer *run)
-{
-    if (run->options->clip_grad > 0 && run->head_optimizer)
-        clip_together(run);
-    else if (run->options->clip_grad > 0)
-        shard_clip_grad_norm(run->optimizer, run->options->clip_grad, NULL);
-}
-
 shard_status optimizers_step(trainer *run)
 {
     shard_optimizer *const each[] = {run->optimizer, run->head_optimizer};
@@ -191,8 +170,8 @@ shard_status optimizers_step(trainer *run)
     for (int i = 0; i < count; i++)
         shard_grad_scaler_unscale(run->scaler, each[i]);
     run->skipped = shard_grad_scaler_overflowed(run->scaler);
-    if (!run->skipped)
-        clip(run);
+    if (!run->skipped && run->options->clip_grad > 0)
+        shard_clip_grad_norm_of(each, count, run->options->clip_grad, NULL);
     for (int i = 0; i < count; i++)
         if (run->skipped)
             shard_optimizer_zero_grad(each[i]);
