@@ -110,8 +110,8 @@ SHARD_API shard_tensor *shard_parallel_linear(shard_tensor *x, shard_tensor *wei
  *       - if the rows of all replicas have more bytes than it;
  *       - if the backward of some replica does not reach the layer, or replicas differ in the loss's options, class weights or
  *         sample of classes;
- *       - in stages 2 and 3, and where weight and bias are not averaged together: they are where one data parallel or one
- *         shard_zero_optimizer takes both in one list, under names of one module or the bias next after the weight.
+ *       - in stages 2 and 3, and where weight and bias are not averaged together: that takes both in one list of one data
+ *         parallel or one ZeRO optimizer, under names of one module or the bias next after the weight.
  * Values and gradients are those of shard_nn_parallel_linear, apart from the rounding of shard_linear_cross_entropy. They
  * cannot be computed after weight, bias or class weights were written to: an error (ARGUMENT) says so. A loss does not see what
  * was written through shard_data of the logits; it sees shard_copy_from_host. shard_zero_grad and shard_step free the tensor of
