@@ -87,6 +87,16 @@ SHARD_API void shard_data_parallel_destroy(shard_data_parallel *data_parallel);
  * stages 2 and 3 average in each backward. Holds for all parameters of the engines. On at first. Not collective. */
 SHARD_API void shard_data_parallel_set_sync(shard_data_parallel *data_parallel, bool sync);
 
+/* Compares each tensor of the list, bit for bit, over its replica group: parameters and buffers of shard_state_dict, optimizer
+ * state of shard_optimizer_state_dict. Ranks exchange 8 bytes of hash for each tensor; values are read once, a GPU's by a copy to
+ * the host. Of partitioned tensors (ZeRO) no rank has a replica, and they are left out. The list is in the same order on all
+ * ranks.
+ * MISMATCH on the replicas of the first tensor that differs, PEER on all other ranks, with one text: "rank 0:
+ * shard_check_replicas: "fc.weight" float32 [10, 4]: the bits on ranks 2, 3 are not those on rank 0". The lowest rank of the
+ * group is not always the right one. Values are not changed; load the last checkpoint. Call it after shard_step. As
+ * Megatron-LM's --check-weight-hash-across-dp-replicas-interval. Collective over the world. */
+SHARD_API shard_status shard_check_replicas(const shard_tensors *tensors);
+
 /* ---- ZeRO ---- */
 
 typedef struct shard_optimizer shard_optimizer;

@@ -1,6 +1,5 @@
 #include "parallel/replicas.h"
 
-#include "base/hash.h"
 #include "base/math.h"
 #include "distributed/agree.h"
 #include "op/op.h"
@@ -9,7 +8,6 @@
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 
 struct shard_replicas {
     const char *differ;        /* the first words of an error */
@@ -37,39 +35,6 @@ static char *describe(const shard_tensors *parameters, int64_t index, const uint
                         parameter->requires_grad ? "" : " frozen", values);
 }
 
-static uint64_t hash_block(uint64_t hash, const void *data, size_t bytes)
-{
-    for (size_t at = 0; at < bytes; at += sizeof(uint64_t)) {
-        uint64_t word = 0;
-        memcpy(&word, (const char *)data + at, bytes - at < sizeof word ? bytes - at : sizeof word);
-        hash = shard_hash_word(hash, word);
-        hash ^= hash >> 32; /* else a change of the signs of two elements could keep the hash */
-    }
-    return hash;
-}
-
-/* Hashes values in a device's memory block by block. */
-static shard_status hash_values(shard_tensor *parameter, uint64_t *hash)
-{
-    enum { BLOCK = 1 << 20 };
-    size_t bytes = (size_t)shard_numel(parameter) * shard_dtype_size(parameter->dtype);
-    const char *memory = shard_tensor_memory(parameter);
-    *hash = SHARD_HASH_START;
-    if (!memory)
-        return shard_last_status();
-    bool host = shard_ops(parameter)->host_memory;
-    char *block = host ? NULL : shard_calloc(BLOCK, 1);
-    shard_status status = shard_last_status();
-    for (size_t at = 0; at < bytes && status == SHARD_OK; at += BLOCK) {
-        size_t part = bytes - at < BLOCK ? bytes - at : BLOCK;
-        if (!host)
-            status = SHARD_RUN(parameter, copy_out, block, memory + at, part);
-        *hash = hash_block(*hash, host ? memory + at : block, part);
-    }
-    free(block);
-    return status;
-}
-
 /* Compares the parameters that are replicated over one group: names, shapes, dtypes and whether they are frozen, in
  * their order, and values. */
 static shard_status compare_over(const shard_tensors *parameters, shard_group *group, bool values, const char *what)
@@ -83,7 +48,7 @@ static shard_status compare_over(const shard_tensors *parameters, shard_group *g
         if (shard_parameter_group(parameter) != group)
             continue;
         if (here)
-            status = hash_values(parameter, &hash);
+            status = shard_replica_hash(parameter, &hash);
         if (status == SHARD_OK)
             status = shard_agreement_add(&mine, describe(parameters, i, here ? &hash : NULL));
     }

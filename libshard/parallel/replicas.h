@@ -18,4 +18,9 @@ void shard_replicas_destroy(shard_replicas *replicas);
 /* Nothing is checked or exchanged while off. */
 void shard_replicas_set_sync(shard_replicas *replicas, bool sync);
 
+/* ---- check_replicas.c ---- */
+
+/* Sets *hash to a hash of the bits of the tensor's values, which are in this rank's memory. */
+shard_status shard_replica_hash(shard_tensor *tensor, uint64_t *hash);
+
 #endif

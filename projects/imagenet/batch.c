@@ -4,6 +4,7 @@
 #include "interrupt.h"
 
 #include <inttypes.h>
+#include <math.h>
 #include <stdlib.h>
 
 void totals_add(totals *sum, const totals *more)
@@ -112,6 +113,8 @@ shard_status batch_take(trainer *run, int64_t count, totals *whole)
     shard_status status = SHARD_OK;
     for (int64_t i = 0; i < count && status == SHARD_OK; i++) {
         status = results_take(run->results, &sums[i]);
+        run->lost = (i > 0 && run->lost) || !isfinite(sums[i].loss);
+        sums[i].loss = isnan(sums[i].loss) ? NAN : sums[i].loss; /* printed without a sign */
         if (!reports)
             sums[i] = (batch_sums){0};
     }

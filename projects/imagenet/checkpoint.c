@@ -36,12 +36,18 @@ static void add_state(shard_tensors *all, const char *prefix, shard_tensors *sta
     shard_tensors_destroy(state);
 }
 
+/* Whether the gradient scaler has state: its scale is not always 1. */
+static bool has_scale(const trainer *run)
+{
+    return run->scaler && run->options->amp == SHARD_FLOAT16;
+}
+
 /* The model's tensors, and the optimizer's and the gradient scaler's if there are any. */
 static shard_tensors *collect_tensors(trainer *run, bool scaler)
 {
     shard_tensors *all = shard_state_dict(run->model);
     optimizers_add_state(run, all, CHECKPOINT_OPTIMIZER);
-    if (run->scaler && scaler)
+    if (scaler && has_scale(run))
         add_state(all, CHECKPOINT_SCALER, shard_grad_scaler_state_dict(run->scaler));
     return all;
 }
@@ -176,6 +182,14 @@ shard_status checkpoint_save(trainer *run, bool best)
     shard_tensors_destroy(tensors);
     bool never_validates = run->options->val_interval == 0;
     return status == SHARD_OK && (best || never_validates) ? save_model(run) : status;
+}
+
+shard_status checkpoint_check_replicas(trainer *run)
+{
+    shard_tensors *tensors = collect_tensors(run, true);
+    shard_status status = shard_check_replicas(tensors);
+    shard_tensors_destroy(tensors);
+    return status;
 }
 
 /* ---- whether the checkpoint fits this run ---- */
@@ -342,7 +356,7 @@ static shard_status load_tensors(trainer *run, const char *path, int64_t steps)
     shard_tensors *tensors = collect_tensors(run, scaler);
     shard_status status = shard_last_status();
     if (status == SHARD_OK)
-        status = shard_load(tensors, path, .allow_unexpected = run->options->evaluate || (scaler && !run->scaler),
+        status = shard_load(tensors, path, .allow_unexpected = run->options->evaluate || (scaler && !has_scale(run)),
                             .convert = run->options->evaluate);
     if (status == SHARD_OK)
         status = check_counts(run, tensors, path, steps);

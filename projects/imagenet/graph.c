@@ -26,10 +26,12 @@ static shard_status check(const trainer *run, const shard_device *device)
                            shard_device_name(device));
     if (ranks > 1)
         return shard_error(SHARD_ERROR_ARGUMENT, "--cuda-graph is for one rank, but there are %d: leave it out", ranks);
-    const char *other = wanted->amp == SHARD_FLOAT16 ? "--enable-amp-mode fp16, whose gradient scaler decides on the host; take bf16"
-                        : wanted->zero               ? "--enable-zero-optim"
-                        : wanted->accumulate > 1     ? "--accumulate"
-                                                     : NULL;
+    const char *other = wanted->amp == SHARD_FLOAT16
+                            ? "--enable-amp-mode fp16, whose gradient scaler decides on the host; take bf16"
+                        : wanted->non_finite == NON_FINITE_SKIP ? "--non-finite skip, which decides on the host"
+                        : wanted->zero                          ? "--enable-zero-optim"
+                        : wanted->accumulate > 1                ? "--accumulate"
+                                                                : NULL;
     if (other)
         return shard_error(SHARD_ERROR_ARGUMENT, "--cuda-graph cannot be combined with %s", other);
     return SHARD_OK;

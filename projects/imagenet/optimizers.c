@@ -104,7 +104,8 @@ static shard_status make_schedule(trainer *run)
 static shard_optimizer *partition(const options *wanted, shard_optimizer *optimizer, bool layerwise, bool rowwise)
 {
     /* Steps in backward, unless all gradients are needed first. */
-    bool overlap = wanted->clip_grad == 0 && wanted->amp != SHARD_FLOAT16 && !layerwise;
+    bool skips = wanted->amp == SHARD_FLOAT16 || wanted->non_finite == NON_FINITE_SKIP;
+    bool overlap = wanted->clip_grad == 0 && !skips && !layerwise;
     if (!wanted->zero)
         return optimizer;
     return shard_zero_optimizer(optimizer, .stage = wanted->zero, .overlap = overlap, .bucket_mib = wanted->bucket_mib,
@@ -169,7 +170,7 @@ shard_status optimizers_step(trainer *run)
     int count = run->head_optimizer ? 2 : 1;
     for (int i = 0; i < count; i++)
         shard_grad_scaler_unscale(run->scaler, each[i]);
-    run->skipped = shard_grad_scaler_overflowed(run->scaler);
+    run->skipped = shard_grad_scaler_overflowed(run->scaler) || run->lost_somewhere;
     if (!run->skipped && run->options->clip_grad > 0)
         shard_clip_grad_norm_of(each, count, run->options->clip_grad, NULL);
     for (int i = 0; i < count; i++)
@@ -177,5 +178,8 @@ shard_status optimizers_step(trainer *run)
             shard_optimizer_zero_grad(each[i]);
         else
             shard_grad_scaler_step(run->scaler, each[i]);
-    return shard_grad_scaler_update(run->scaler);
+    shard_grad_scaler_update(run->scaler);
+    if (run->scaler && run->options->amp != SHARD_FLOAT16)
+        shard_grad_scaler_set_scale(run->scaler, 1);
+    return run->skipped ? non_finite_restore(run) : shard_last_status();
 }

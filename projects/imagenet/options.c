@@ -56,6 +56,7 @@ static const choice head_optimizers[] = {{"same", HEAD_OPTIMIZER_SAME},
                                          {"rowwise-adagrad", HEAD_OPTIMIZER_ROWWISE_ADAGRAD},
                                          {"rowwise-adam", HEAD_OPTIMIZER_ROWWISE_ADAM},
                                          {NULL, 0}};
+static const choice policies[] = {{"stop", NON_FINITE_STOP}, {"skip", NON_FINITE_SKIP}, {NULL, 0}};
 static const choice dtypes[] = {{"float32", SHARD_FLOAT32}, {"float64", SHARD_FLOAT64}, {NULL, 0}};
 static const choice amps[] = {{"none", SHARD_FLOAT32}, {"bf16", SHARD_BFLOAT16}, {"fp16", SHARD_FLOAT16}, {NULL, 0}};
 static const choice stages[] = {{"none", 0}, {"1", 1}, {"2", 2}, {"3", 3}, {NULL, 0}};
@@ -170,6 +171,11 @@ static const entry table[] = {
     {CHOICE, "optimizer", "sgd, adam, adamw, lars or lamb", "KIND", AT(optimizer), .choices = optimizers},
     {NUMBER, "clip-grad", "scale gradients down so that their norm is at most X; 0: do not", "X", AT(clip_grad),
      .most = INFINITY},
+    {CHOICE, "non-finite",
+     "a step whose loss is NaN or infinite on any rank. stop: the run ends with an error; skip: all ranks leave the step out, "
+     "and "
+     "one whose gradients are not finite; each step waits for its loss",
+     "KIND", AT(non_finite), .choices = policies},
     {NUMBER, "lr", "learning rate", "X", "learning-rate", AT(lr), .most = INFINITY},
     {CHOICE, "lr-schedule", "step: times 0.1 every --lr-step-size epochs; cosine: down to 0 at the end; constant", "KIND",
      AT(lr_schedule), .choices = schedules},
@@ -199,6 +205,11 @@ static const entry table[] = {
      "there is none",
      "FILE", AT(resume), .same = SAME_PRESENCE},
     {TEXT, "metrics", "write one JSON object a line for each step and validation", "FILE", AT(metrics), .same = SAME_PRESENCE},
+    {WHOLE, "check-replicas",
+     "every K steps compare what ranks have replicas of (parameters, buffers, optimizer state) bit for bit; a difference ends "
+     "the "
+     "run; 0: never",
+     "K", AT(check_replicas), .most = MOST_WHOLE},
     {FLAG, "memory-report", "print what the library's memory is used for at the end: the most of any rank", AT(memory_report)},
     {WHOLE, "print-freq", "steps between printed lines, where there is no terminal", "N", .letter = 'p', AT(print_freq),
      .same = SAME_NOT, .least = 1, .most = MOST_WHOLE},

@@ -22,6 +22,9 @@ typedef enum head_optimizer_kind {
     HEAD_OPTIMIZER_ROWWISE_ADAM,
 } head_optimizer_kind;
 
+/* A step whose loss is not finite ends the run, or is skipped. */
+typedef enum non_finite_policy { NON_FINITE_STOP = 0, NON_FINITE_SKIP } non_finite_policy;
+
 #define HEAD_DTYPE_SAME (-1) /* --head-dtype: as --dtype */
 
 /* --margin, read: shard_margin_logits_options has the meaning of the numbers. */
@@ -71,10 +74,11 @@ typedef struct options {
     int lr_schedule; /* shard_schedule_kind */
     int64_t lr_step_size, warmup_steps;
     double warmup_epochs, label_smoothing;
+    int non_finite; /* non_finite_policy */
     int64_t seed;
 
     bool evaluate;
-    int64_t val_interval;
+    int64_t val_interval, check_replicas;
     const char *output, *resume, *metrics;
     int64_t save_every, keep, print_freq;
     bool memory_report;

@@ -32,6 +32,7 @@ static shard_status backward_micro_batch(trainer *run, const loader_batch *batch
         double groups = shard_group_size(shard_mesh_data_group(run->mesh));
         double scale = run->options->accumulate == 1 ? totals_mean(groups, part) : groups / step_images(run);
         shard_backward(shard_grad_scaler_scale(run->scaler, shard_scale(loss, scale)));
+        non_finite_see(run, loss);
     }
     return shard_last_status();
 }
@@ -43,8 +44,19 @@ typedef struct step {
     position at; /* after it */
     double lr, grad_scale;
     bool skipped;
+    int64_t lost; /* the lowest rank for whose loss it was skipped; -1: none */
     int64_t local_images;
 } step;
+
+/* With --non-finite skip: whether all ranks skip the step, and for which rank's loss. */
+static shard_status agree_on_loss(trainer *run, step *made)
+{
+    non_finite found;
+    shard_status status = non_finite_agree(run, &found);
+    run->lost_somewhere = found.ranks > 0;
+    made->lost = run->lost_somewhere ? found.first : -1;
+    return status;
+}
 
 /* One step on the whole job's batch. */
 static shard_status step_once(trainer *run, step *made)
@@ -52,10 +64,11 @@ static shard_status step_once(trainer *run, step *made)
     int64_t parts = run->options->accumulate, left = loader_steps(run->data.train) - run->at.epoch_step * parts;
     parts = left < parts ? left : parts;
     bool replayed = false;
-    *made = (step){.parts = parts};
+    *made = (step){.parts = parts, .lost = -1};
     run->local_images = 0;
     /* Set now, as backward may step already. The schedule counts skipped steps, so that it ends with the epochs. */
     optimizers_set_lr(run);
+    non_finite_begin(run);
     shard_status status = run->options->sample_rate < 1 ? head_draw(run) : SHARD_OK;
     for (int64_t i = 0; i < parts && status == SHARD_OK; i++) {
         const loader_batch *batch;
@@ -68,9 +81,12 @@ static shard_status step_once(trainer *run, step *made)
         if (status == SHARD_OK)
             totals_add(&made->counts, &part);
     }
+    if (status == SHARD_OK && run->options->non_finite == NON_FINITE_SKIP)
+        status = agree_on_loss(run, made);
     if (status != SHARD_OK)
         return status;
     status = replayed ? SHARD_OK : optimizers_step(run);
+    run->skipped_steps += run->skipped;
     run->at.step++;
     run->at.epoch_step++;
     made->at = run->at;
@@ -104,13 +120,17 @@ static shard_status write_step(trainer *run, const step *made, const totals *who
         .local_images = made->local_images,
         .seconds = seconds,
     };
-    char title[64], accuracy[64] = "", text[192];
+    char title[64], accuracy[64] = "", skipped[64] = "", text[256];
+    if (made->lost >= 0)
+        snprintf(skipped, sizeof skipped, "  skipped: loss not finite on rank %" PRId64, made->lost);
+    else if (made->skipped)
+        snprintf(skipped, sizeof skipped, "  skipped: gradients not finite");
     snprintf(title, sizeof title, "Epoch %" PRId64, made->at.epoch);
     if (isfinite(epoch->top1)) /* with a margin or sampled classes it is not counted */
         snprintf(accuracy, sizeof accuracy, "  top1 %.2f  top5 %.2f", 100 * totals_mean(epoch->top1, epoch),
                  100 * totals_mean(epoch->top5, epoch));
     snprintf(text, sizeof text, "loss %.4f (%.4f)%s  %.1f images/s  lr %.3g%s", entry.loss, totals_mean(epoch->loss, epoch),
-             accuracy, (double)entry.images / seconds, entry.lr, entry.skipped ? "  skipped: gradients not finite" : "");
+             accuracy, (double)entry.images / seconds, entry.lr, skipped);
     progress_step(&run->progress, title, made->at.epoch_step, steps_to_come_to(run), text);
     return metrics_write(run->metrics, &entry);
 }
@@ -134,11 +154,11 @@ static shard_status report(trainer *run, course *along)
     shard_status status = batch_take(run, made.parts, &whole);
     if (status != SHARD_OK)
         return status;
-    if (!isfinite(whole.loss) && !run->scaler) /* it skips such a step */
-        return shard_error(SHARD_ERROR_ARGUMENT,
-                           "the loss of step %" PRId64 " is %g: take a smaller --lr or a longer --warmup-epochs", made.at.step,
-                           whole.loss);
-    totals_add(&along->epoch, &whole);
+    status = non_finite_check(run, made.at.step, whole.loss, made.skipped, made.grad_scale);
+    if (status != SHARD_OK)
+        return status;
+    if (isfinite(whole.loss)) /* else the step was skipped, and the epoch's means are of the others */
+        totals_add(&along->epoch, &whole);
     status = write_step(run, &made, &whole, &along->epoch, progress_clock() - along->since);
     along->since = progress_clock();
     return status;
@@ -166,6 +186,17 @@ static shard_status save_between(trainer *run, course *along)
     return status;
 }
 
+/* Every --check-replicas steps. */
+static shard_status check_replicas(trainer *run)
+{
+    if (!run->options->check_replicas || run->at.step % run->options->check_replicas)
+        return SHARD_OK;
+    shard_status status = checkpoint_check_replicas(run);
+    if (status != SHARD_OK)
+        progress_say(&run->progress, "replicas differ after step %" PRId64, run->at.step);
+    return status;
+}
+
 static bool all_steps_done(const trainer *run)
 {
     return run->options->steps > 0 && run->at.step >= run->options->steps;
@@ -184,6 +215,8 @@ static shard_status train_epoch(trainer *run, bool *interrupted)
         shard_status status = step_once(run, &made);
         if (status == SHARD_OK)
             status = follow(run, &along, &made);
+        if (status == SHARD_OK)
+            status = check_replicas(run);
         if (status != SHARD_OK)
             return status;
         *interrupted = made.counts.interrupted > 0;
@@ -231,6 +264,8 @@ shard_status train(trainer *run)
         if (status != SHARD_OK)
             return status;
     }
+    if (run->skipped_steps > 0)
+        progress_say(&run->progress, "%" PRId64 " steps were skipped: losses or gradients not finite", run->skipped_steps);
     if (interrupted)
         progress_say(&run->progress, "interrupted after step %" PRId64 "%s", run->at.step,
                      run->options->output ? "; go on with --resume" : "");

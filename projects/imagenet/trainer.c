@@ -89,7 +89,9 @@ static shard_status make_optimizer(trainer *run)
     shard_tensors_destroy(state);
     if (wanted->amp == SHARD_FLOAT16)
         run->scaler = shard_grad_scaler_create();
-    return shard_last_status();
+    else if (wanted->non_finite == NON_FINITE_SKIP)
+        run->scaler = shard_grad_scaler_create(.init_scale = 1, .growth_interval = INT64_MAX);
+    return non_finite_open(run);
 }
 
 static void introduce(trainer *run)
@@ -166,6 +168,7 @@ void trainer_close(trainer *run)
     graph_close(run);
     results_close(run->results);
     shard_grad_scaler_destroy(run->scaler);
+    non_finite_close(run);
     optimizers_close(run);
     shard_release(run->sample);
     shard_data_parallel_destroy(run->data_parallel);

@@ -32,12 +32,16 @@ typedef struct trainer {
     shard_data_parallel *data_parallel; /* this and the following: NULL if the run only validates */
     shard_optimizer *optimizer, *head_optimizer; /* head_optimizer: of the final layer; NULL: optimizer steps all layers */
     shard_tensor *sample;                        /* the classes of the step; NULL: all */
-    shard_grad_scaler *scaler; /* NULL: not in float16 */
+    shard_grad_scaler *scaler; /* NULL: not in float16, and without --non-finite skip, for which the scale is always 1 */
     struct step_graph *graph;  /* NULL: without --cuda-graph */
     shard_schedule schedule;
     position at;
     bool resumed;         /* from a checkpoint */
-    bool skipped;         /* the last step was, as gradients were not finite */
+    bool skipped;        /* the last step was, as gradients or a loss were not finite */
+    bool lost;           /* this rank's loss of the step is not finite; known after non_finite_see or batch_take */
+    bool lost_somewhere; /* the same of any rank, with --non-finite skip */
+    int64_t skipped_steps;
+    shard_tensors *buffers, *kept; /* the model's buffers, and their values before the step */
     int64_t local_images; /* images through this rank's model in the step or the validation */
     results *results;     /* of batches that batch_take has not read */
     bool queues;          /* the device computes asynchronously: a batch's results are read when the next one is queued */
@@ -130,6 +134,31 @@ bool graph_takes(const trainer *run, const loader_batch *batch);
 /* A step by replay; the first one is captured. counts as of batch_forward. */
 shard_status graph_step(trainer *run, const loader_batch *batch, totals *counts);
 
+/* ---- non_finite.c: --non-finite ---- */
+
+/* Ranks whose loss of a step is not finite. */
+typedef struct non_finite {
+    int64_t first, ranks; /* the lowest of them, and their number; INT64_MAX and 0: none */
+} non_finite;
+
+shard_status non_finite_open(trainer *run);
+void non_finite_close(trainer *run);
+
+/* Before a step that may be skipped: keeps the buffers' values, which non_finite_restore copies back. Not collective. */
+void non_finite_begin(trainer *run);
+shard_status non_finite_restore(trainer *run);
+
+/* Records whether a micro-batch's loss is finite, if --non-finite skip needs it before the step; then waits for the device. */
+void non_finite_see(trainer *run, shard_tensor *loss);
+
+/* Which ranks have lost a loss. Collective over the world. */
+shard_status non_finite_agree(const trainer *run, non_finite *found);
+
+/* ARGUMENT if the loss of a step that was not skipped is not finite, with the step and the ranks; or if the scale is so small
+ * that steps are skipped for another reason. The arguments are the same on all ranks. Collective over the world if they are
+ * wrong. */
+shard_status non_finite_check(const trainer *run, int64_t step, double loss, bool skipped, double scale);
+
 /* ---- train.c ---- */
 
 /* All epochs from the current position. Collective over the world. */
@@ -152,6 +181,9 @@ shard_status evaluate(trainer *run, totals *whole);
 /* Makes the --output folder if it does not exist; does nothing without --output. With --keep, and without --resume auto, it
  * must have no checkpoint of a later step than where the run begins. Collective over the world. */
 shard_status checkpoint_prepare(const trainer *run);
+
+/* Compares the replicas of the model's and the optimizer's tensors, bit for bit (shard_check_replicas). */
+shard_status checkpoint_check_replicas(trainer *run);
 
 /* Writes --output's checkpoint.safetensors, or with --keep that of the step, and, if it is the best so far, best.safetensors and
  * model.safetensors (the model alone); without validation model.safetensors each time. Does nothing without --output. */

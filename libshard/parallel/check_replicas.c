@@ -1,0 +1,169 @@
+/*
+ * shard_check_replicas: whether tensors that are replicated have the same bits on all ranks of their replica groups. Ranks
+ * exchange a hash of each tensor. As check_param_hashes_across_dp_replicas in Megatron-LM.
+ */
+#include "parallel/replicas.h"
+
+#include "base/hash.h"
+#include "base/memory.h"
+#include "comm/function.h"
+#include "op/op.h"
+#include "parallel/unit.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- one tensor ---- */
+
+/* Name, dtype and shape of a list's tensor; the caller frees it. NULL with the error set. */
+static char *describe(const shard_tensors *list, int64_t index)
+{
+    const shard_tensor *tensor = shard_tensors_at(list, index);
+    shard_shape shape = shard_tensor_whole_shape(tensor);
+    return shard_format("\"%s\" %s %s", shard_tensors_name(list, index), shard_dtype_name(tensor->dtype),
+                        shard_shape_text(&shape));
+}
+
+static uint64_t hash_block(uint64_t hash, const void *data, size_t bytes)
+{
+    for (size_t at = 0; at < bytes; at += sizeof(uint64_t)) {
+        uint64_t word = 0;
+        memcpy(&word, (const char *)data + at, bytes - at < sizeof word ? bytes - at : sizeof word);
+        hash = shard_hash_word(hash, word);
+        hash ^= hash >> 32; /* else a change of the signs of two elements could keep the hash */
+    }
+    return hash;
+}
+
+/* A device's memory is copied block by block. */
+shard_status shard_replica_hash(shard_tensor *tensor, uint64_t *hash)
+{
+    enum { BLOCK = 1 << 20 };
+    size_t bytes = (size_t)shard_numel(tensor) * shard_dtype_size(tensor->dtype);
+    const char *memory = shard_tensor_memory(tensor);
+    *hash = SHARD_HASH_START;
+    if (!memory)
+        return shard_last_status();
+    bool host = shard_ops(tensor)->host_memory;
+    char *block = host ? NULL : shard_calloc(BLOCK, 1);
+    shard_status status = shard_last_status();
+    for (size_t at = 0; at < bytes && status == SHARD_OK; at += BLOCK) {
+        size_t part = bytes - at < BLOCK ? bytes - at : BLOCK;
+        if (!host)
+            status = SHARD_RUN(tensor, copy_out, block, memory + at, part);
+        *hash = hash_block(*hash, host ? memory + at : block, part);
+    }
+    free(block);
+    return status;
+}
+
+/* ---- a list ---- */
+
+/* The first tensor of a list whose replicas differ. */
+typedef struct difference {
+    int64_t index; /* INT64_MAX: none */
+    char ranks[160];
+    int first; /* the lowest rank of the replica group */
+} difference;
+
+/* The ranks over which a tensor is replicated; NULL: it has no replicas, or ranks partition it. */
+static shard_group *replicated_over(const shard_tensor *tensor)
+{
+    bool partitioned = tensor->storage->materializer || shard_flat_range_of(tensor);
+    return partitioned ? NULL : shard_parameter_group(tensor);
+}
+
+/* Of the values, and of name, dtype and shape. Zeros that were never written to stay without memory. */
+static shard_status hash_tensor(const shard_tensors *list, int64_t index, uint64_t *hash)
+{
+    shard_tensor *tensor = shard_tensors_at(list, index);
+    *hash = SHARD_HASH_START;
+    if (!shard_tensor_is_idle(tensor))
+        SHARD_TRY(shard_replica_hash(tensor, hash));
+    char *text = describe(list, index);
+    if (!text)
+        return shard_last_status();
+    *hash = shard_hash_text(*hash, text);
+    free(text);
+    return SHARD_OK;
+}
+
+/* all [ranks][count]: the ranks whose hash of tensor `at` is not the lowest rank's, as "1, 3"; "" if there are none. */
+static void list_ranks(const shard_group *group, const int64_t *all, int64_t count, int64_t at, char *text, size_t bytes)
+{
+    size_t used = 0;
+    text[0] = '\0';
+    for (int member = 1; member < shard_group_size(group); member++)
+        if (all[member * count + at] != all[at] && used < bytes)
+            used += (size_t)snprintf(text + used, bytes - used, "%s%d", used ? ", " : "", shard_group_world_rank(group, member));
+    if (used >= bytes)
+        memcpy(text + bytes - 4, "...", 4);
+}
+
+/* Hashes the `count` tensors of the list that are replicated over one group, at index [count], and exchanges the hashes. */
+static shard_status compare_over(shard_group *group, const shard_tensors *list, const int64_t *index, int64_t count,
+                                 difference *found)
+{
+    int ranks = shard_group_size(group);
+    int64_t *mine = shard_calloc((size_t)count, sizeof *mine), *all = shard_calloc((size_t)(count * ranks), sizeof *all);
+    int64_t *counts = shard_calloc((size_t)ranks, sizeof *counts);
+    for (int member = 0; member < ranks && counts; member++)
+        counts[member] = count;
+    shard_status status = shard_last_status();
+    for (int64_t i = 0; i < count && status == SHARD_OK; i++)
+        status = hash_tensor(list, index[i], (uint64_t *)&mine[i]);
+    if (status == SHARD_OK)
+        status = shard_group_all_gather(group, NULL, mine, all, counts, SHARD_INT64);
+    for (int64_t i = 0; i < count && status == SHARD_OK && index[i] < found->index; i++) {
+        char differ[sizeof found->ranks];
+        list_ranks(group, all, count, i, differ, sizeof differ);
+        if (!differ[0])
+            continue;
+        found->index = index[i];
+        found->first = shard_group_world_rank(group, 0);
+        memcpy(found->ranks, differ, sizeof differ);
+    }
+    free(mine);
+    free(all);
+    free(counts);
+    return status;
+}
+
+/* One exchange for each replica group, in the order in which the list has them first. */
+static shard_status compare(const shard_tensors *list, difference *found)
+{
+    int64_t size = shard_tensors_count(list), *index = shard_calloc((size_t)size, sizeof *index);
+    shard_status status = index ? SHARD_OK : shard_last_status();
+    for (int64_t i = 0; i < size && status == SHARD_OK; i++) {
+        shard_group *group = replicated_over(shard_tensors_at(list, i));
+        bool done = !group;
+        for (int64_t j = 0; j < i && !done; j++)
+            done = replicated_over(shard_tensors_at(list, j)) == group;
+        int64_t count = 0;
+        for (int64_t j = i; j < size && !done; j++)
+            if (replicated_over(shard_tensors_at(list, j)) == group)
+                index[count++] = j;
+        if (count > 0)
+            status = compare_over(group, list, index, count, found);
+    }
+    free(index);
+    return status;
+}
+
+shard_status shard_check_replicas(const shard_tensors *tensors)
+{
+    SHARD_FUNCTION("shard_check_replicas");
+    difference found = {.index = INT64_MAX};
+    shard_status status = tensors ? shard_last_status() : shard_null_argument("shard_check_replicas", "tensors");
+    if (status == SHARD_OK)
+        status = compare(tensors, &found);
+    if (status == SHARD_OK && found.index < INT64_MAX) {
+        char *text = describe(tensors, found.index);
+        if (text)
+            shard_error(SHARD_ERROR_MISMATCH, "shard_check_replicas: %.200s: the bits on ranks %s are not those on rank %d", text,
+                        found.ranks, found.first);
+        free(text);
+    }
+    return shard_agree(shard_world());
+}
