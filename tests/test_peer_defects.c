@@ -197,7 +197,7 @@ static void classes_are_uneven(shard_group *world, void *context)
     check_both((loss_case){.weighted = true, .ignore_index = -100, .reduction = SHARD_REDUCTION_SUM}, world);
 }
 
-/* Apple's CCE #52: the bias of a fused loss had a wrong gradient. */
+/* Apple's CCE #52: the bias was added several times to the logit of the label. */
 static void bias_of_fused_loss(shard_group *world, void *context)
 {
     (void)context;
@@ -245,8 +245,8 @@ static void ignored_rows_are_ignored(shard_group *world, void *context)
     check_both((loss_case){.ignoring = true, .ignore_index = 4, .weighted = true}, world);
 }
 
-/* quack #209: a second backward over a fused loss with a retained graph read a buffer that the first one had overwritten. Here
- * the record refuses it, and the state of shard/head.h gives the same gradients again. */
+/* quack #209: the backward of a fused loss scaled the gradients that the forward had saved, so that a second backward over a
+ * retained graph failed or was wrong. Here the record refuses it, and the state of shard/head.h gives the gradient of each dy. */
 static void second_backward_is_the_first(shard_group *world, void *context)
 {
     (void)context;
@@ -265,21 +265,21 @@ static void second_backward_is_the_first(shard_group *world, void *context)
         shard_cross_entropy_options options = options_of(&p, &o);
         shard_head_saved *saved;
         loss = shard_linear_cross_entropy_forward_with(o.x, o.weight, o.bias, o.labels, &options, &saved, NULL);
-        for (int turn = 0; turn < 3; turn++) {
+        for (int turn = 1; turn <= 3; turn++) {
             shard_tensor *dx = NULL, *dweight = NULL, *dbias = NULL;
-            check_ok(shard_head_backward(saved, o.dy, &dx, &dweight, &dbias));
-            check_part(shard_reduce_from_group(dx, world), p.dx, EXACT);
-            check_part(dweight, p.dweight, EXACT);
-            check_part(dbias, p.dbias, EXACT);
+            check_ok(shard_head_backward(saved, shard_scale(o.dy, turn), &dx, &dweight, &dbias));
+            check_part(shard_scale(shard_reduce_from_group(dx, world), 1.0 / turn), p.dx, EXACT);
+            check_part(shard_scale(dweight, 1.0 / turn), p.dweight, EXACT);
+            check_part(shard_scale(dbias, 1.0 / turn), p.dbias, EXACT);
         }
         shard_head_saved_destroy(saved);
     }
     loss_data_free(&p.data);
 }
 
-/* Liger-Kernel #512: each chunk of a fused loss rounded its summand of the weight's gradient to 16 bits, so that the error grew
- * with the number of chunks. Many rows, all with one label: the gradient of that row of the weight is a long sum of one sign. The
- * error may be that of one rounding of the sum. */
+/* Liger-Kernel #512: training by the fused loss diverged. Each chunk's summand of the weight's gradient was added to a sum of 16
+ * bits, so that the error grew with the number of chunks. Many rows, all with one label: the gradient of that row of the weight
+ * is a long sum of one sign. The error may be that of one rounding of the sum. */
 static void sum_is_rounded_once(shard_group *world, void *context)
 {
     (void)context;
@@ -405,7 +405,7 @@ typedef struct resumption {
     bool load, save;
 } resumption;
 
-/* Steps of momentum by the gradients of the whole problem, which each rank computes; in double. */
+/* Steps of Adam by the gradients of the whole problem, which each rank computes; in double. */
 static void resume(shard_group *world, void *context)
 {
     const resumption *r = context;
@@ -439,7 +439,7 @@ static void resume(shard_group *world, void *context)
     loss_data_free(&p.data);
 }
 
-/* DeepSpeed #5405: a checkpoint of ZeRO could not be resumed on another number of ranks, or went on with other state. */
+/* DeepSpeed #5405: a checkpoint of ZeRO cannot be resumed on another number of ranks. */
 static void resume_on(int before, int after, int stage)
 {
     run_job(1, resume, &(resumption){.steps = 6});
