@@ -76,6 +76,22 @@ static shard_tensor *local_sample(const operands *o)
     return o->group ? shard_from_host(mine, SHARD_SHAPE(count), .dtype = SHARD_INT64) : sample();
 }
 
+/* The same, with a wrong label as its first class. */
+static shard_tensor *wrong_sample(const operands *o)
+{
+    shard_tensor *right = local_sample(o);
+    int64_t mine[5], count = shard_numel(right), label = o->label[WRONG_ROW];
+    check_ok(shard_copy_to_host(right, mine, (size_t)count * sizeof *mine));
+    if (label < 0 || label >= CLASSES)
+        mine[0] = label;
+    return shard_from_host(mine, SHARD_SHAPE(count), .dtype = SHARD_INT64);
+}
+
+static shard_tensor *right_labels(void)
+{
+    return shard_from_host(((int64_t[]){3, 9, 4, 7}), SHARD_SHAPE(ROWS), .dtype = SHARD_INT64);
+}
+
 #define CALL(name, expression)                                                                                                   \
     static shard_tensor *name(const operands *o)                                                                                 \
     {                                                                                                                            \
@@ -91,6 +107,7 @@ CALL(linear_of_cosines,
      shard_linear_cross_entropy(o->x, o->weight, NULL, labels(o), .normalized = true, .margin = SHARD_MARGIN(.m3 = 0.3)))
 CALL(linear_of_sample, shard_linear_cross_entropy(o->x, o->weight, o->bias, labels(o), .sample = local_sample(o)))
 CALL(sample_of_classifier, shard_cross_entropy(shard_forward(o->classifier, o->x), labels(o), .sample = local_sample(o)))
+CALL(class_of_sample, shard_linear_cross_entropy(o->x, o->weight, o->bias, right_labels(), .sample = wrong_sample(o)))
 CALL(binary, shard_binary_cross_entropy_with_logits(logits(o), pairs(o)))
 CALL(binary_rows, shard_binary_cross_entropy_with_logits(logits(o), pairs_of_rows(o)))
 CALL(linear_binary, shard_linear_binary_cross_entropy(o->x, o->weight, o->bias, pairs(o)))
@@ -134,7 +151,7 @@ static shard_tensor *propensity(const operands *o)
     return precision < 0 ? NULL : shard_full(SHARD_SCALAR, precision);
 }
 
-typedef enum place { ROW, PAIR_CLASS, PAIR_ROW, ELEMENT } place;
+typedef enum place { ROW, PAIR_CLASS, PAIR_ROW, ELEMENT, SAMPLE } place;
 
 static const struct {
     const char *name;
@@ -152,6 +169,7 @@ static const struct {
     {"shard_linear_cross_entropy", linear_of_cosines, ROW},
     {"shard_linear_cross_entropy", linear_of_sample, ROW},
     {"shard_cross_entropy", sample_of_classifier, ROW},
+    {"shard_linear_cross_entropy", class_of_sample, SAMPLE},
     {"shard_binary_cross_entropy_with_logits", binary, PAIR_CLASS},
     {"shard_binary_cross_entropy_with_logits", binary_rows, PAIR_ROW},
     {"shard_linear_binary_cross_entropy", linear_binary, PAIR_CLASS},
@@ -217,10 +235,10 @@ static void compute(const operands *o, int function, double value[2])
 
 static void expect(char *pattern, size_t bytes, int function, int rank, int64_t label)
 {
-    static const char *const places[] = {"%s*label %" PRId64 " at row 2 is outside*",
-                                         "%s: class %" PRId64 " of pair 2 is outside*",
-                                         "%s: row %" PRId64 "*of pair 2 *", /* is outside, or does not follow */
-                                         "%s: index %" PRId64 " (element 2) is outside*"};
+    static const char *const places[] = {
+        "%s*label %" PRId64 " at row 2 is outside*", "%s: class %" PRId64 " of pair 2 is outside*",
+        "%s: row %" PRId64 "*of pair 2 *", /* is outside, or does not follow */
+        "%s: index %" PRId64 " (element 2) is outside*", "%s: class %" PRId64 " at position 0 of the sample*"};
     int used = shard_group_size(shard_world()) > 1 ? snprintf(pattern, bytes, "rank %d: ", rank) : 0;
     snprintf(pattern + used, bytes - (size_t)used, places[functions[function].place], functions[function].name, label);
 }

@@ -133,14 +133,14 @@ static bool find_rows(const shard_class_rows *rows, int64_t *class, int64_t coun
 {
     const shard_cross_entropy_shape *shape = &rows->shape;
     for (int64_t i = 0; i < count; i++) {
-        int64_t least = i ? class[i - 1] + 1 : 0;
-        class[i] -= shape->col0;
+        int64_t least = i ? class[i - 1] + 1 : 0, given = class[i];
+        class[i] = given < shape->col0 ? -1 : given - shape->col0; /* no overflow */
         if (class[i] >= least && class[i] < shape -> cols)
             continue;
         shard_error(SHARD_ERROR_ARGUMENT,
                     "%s: class %" PRId64 " at position %" PRId64 " of the sample; classes of this rank, in [%" PRId64 ", %" PRId64
                     "), are needed in ascending order",
-                    rows->function, class[i] + shape->col0, i, shape->col0, shape->col0 + shape->cols);
+                    rows->function, given, i, shape->col0, shape->col0 + shape->cols);
         return false;
     }
     return true;
@@ -151,7 +151,7 @@ static bool find_labels(const shard_class_rows *rows, const int64_t *list, int64
 {
     const shard_cross_entropy_shape *shape = &rows->shape;
     for (int64_t i = 0; i < shape->rows; i++) {
-        int64_t given = label[i], wanted = given - shape->col0;
+        int64_t given = label[i], wanted = given < shape->col0 ? -1 : given - shape->col0;
         row[i] = -1;
         if (shard_label_ignored(shape, given)) {
             label[i] = -1;
