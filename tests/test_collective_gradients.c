@@ -221,7 +221,7 @@ typedef struct suite_of {
     int part; /* of PARTS of the combinations; all with SHARD_TEST_EVERY=1 */
 } suite_of;
 
-enum { PARTS = 12 };
+enum { PARTS = 18 };
 
 static bool tries_every(void)
 {

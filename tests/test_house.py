@@ -1,6 +1,6 @@
 """Holds the house's rules: a folder of libshard/ calls only what stands left of it, a file of a folder
 with an order likewise, a vendor's headers appear only in the folder of its backend, programs use public headers, and
-the program in standard C calls every macro of these.
+the program in standard C calls every macro of these, and random networks have every operation.
 
 Usage: test_house.py SOURCE_ROOT [ARCHIVE...]; the archives hold the library's objects.
 """
@@ -155,6 +155,31 @@ def check_collective_functions(root):
     return [f"{name}: its header says that it is collective, but it has no SHARD_FUNCTION" for name in sorted(wanted - found)]
 
 
+# Functions of op.h that no random network has, and why.
+NOT_DRAWN = {
+    "shard_set_autocast": "a mode of the thread: test_autocast_network.c draws networks in it",
+    "shard_autocast_dtype": "it reads the mode",
+    "shard_count_top_k": "a number on the host, of the local rows",
+    "shard_precision_at_k": "a number on the host, of the local rows",
+    "shard_custom_op_context": "it reads what the custom operation was given",
+    "shard_custom_op_wants_gradient": "inside of a custom operation, of which one is drawn",
+    "shard_custom_op_make_gradient": "inside of a custom operation, of which one is drawn",
+}
+
+
+def check_drawn_operations(root):
+    """Each operation of op.h is drawn by tests/test_random_networks.c, or listed with the reason why it is not."""
+    header = re.sub(r"/\*.*?\*/", "", (root / "include/shard/op.h").read_text(), flags=re.DOTALL)
+    names = {re.sub("_with$", "", name) for name in re.findall(r"^SHARD_API [^;(]*?\b(shard_\w+)\(", header, re.MULTILINE)}
+    drawn = "".join((root / "tests" / name).read_text() for name in ("support/network.c", "test_random_networks.c"))
+    if len(names) < 80:
+        return [f"include/shard/op.h: {len(names)} functions were found: the pattern is not what it should be"]
+    missing = {name for name in names if not re.search(rf"\b{name}(_with|_with_rank)?\(", drawn)}
+    return [f"{name} is in no random network: add a line to the table of tests/support/network.c, or NOT_DRAWN with the reason"
+            for name in sorted(missing - set(NOT_DRAWN))] + \
+           [f"{name}: NOT_DRAWN has it, but it is drawn or is no function of op.h" for name in sorted(set(NOT_DRAWN) - missing)]
+
+
 def object_unit(folder, stem):
     """Of the object comm_shm_shm_area.c.o: "shm", which its stem without the folder begins with."""
     units = [unit for unit in FILE_ORDER.get(folder, []) if re.match(rf"{folder}_{unit}(_|\.)", stem)]
@@ -193,7 +218,7 @@ def check_calls(archives):
 def main():
     root = pathlib.Path(sys.argv[1])
     problems = (check_includes(root) + check_file_includes(root) + check_strict_program(root) + check_options(root) + check_map(root) +
-                check_collective_functions(root) + check_calls(sys.argv[2:]))
+                check_collective_functions(root) + check_drawn_operations(root) + check_calls(sys.argv[2:]))
     print("\n".join(problems) if problems else "the house is in order")
     return 1 if problems else 0
 

@@ -1,13 +1,18 @@
 /*
  * Random networks of copies, gathers, scatters, sums and operations, nested over the groups of
- * a mesh: their gradients are those of one process. test_random_networks [NETWORKS [FIRST]]
+ * a mesh of up to three axes: their values and gradients are those of one process.
+ * test_random_networks [NETWORKS [FIRST]], on each mesh. SHARD_TEST_SEED=N draws other networks. A network that fails is named by
+ * its seed and number: SHARD_TEST_SEED=N test_random_networks 1 NUMBER
  */
 #include "support/network.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
-static int networks = 25, first_network;
+static int networks = 29, first_network;
+static unsigned long long seed = 1;
 
 /* A network is made by the same draws for every rank and for one process. */
 typedef struct maker {
@@ -23,11 +28,12 @@ static int draw(maker *m, int count)
 }
 
 /* What a tensor is on the ranks of a group: the same, or this rank's by hand. */
-enum { MODEL = 1, DATA = 2, CUT_ROWS = 4 };
+enum { MODEL = 1, DATA = 2, EXPERT = 4, CUT_ROWS = 8 };
+enum { AXES = 3 };
 
 static shard_group *group_of(const maker *m, int over)
 {
-    return over == MODEL ? m->net->model : m->net->data;
+    return over == MODEL ? m->net->model : over == DATA ? m->net->data : m->net->expert;
 }
 
 /* One that fits a tensor that is split there. */
@@ -57,15 +63,17 @@ static shard_tensor *network(maker *m, shard_tensor *x, int own);
 /* Over the model group alone: layers and a loss that are split. */
 static shard_tensor *split_layer(maker *m, shard_tensor *x, int own)
 {
-    switch (draw(m, own & CUT_ROWS ? 3 : 4)) {
+    switch (draw(m, own & CUT_ROWS ? 3 : 5)) {
     case 0:
         return shard_gather_from_group(columns(m, x, own), -1, m->net->model);
     case 1:
         return shard_parallel_linear(x, m->net->leaf[NET_ROW], m->net->leaf[NET_ROW_BIAS]);
     case 2:
         return shard_forward(m->net->row, columns(m, x, own));
-    default:
+    case 3:
         return shard_mul(x, shard_cross_entropy(columns(m, x, own), net_labels(x)));
+    default:
+        return net_split_loss(m->net, x, draw(m, NET_SPLIT_LOSSES));
     }
 }
 
@@ -93,7 +101,7 @@ static shard_tensor *network(maker *m, shard_tensor *x, int own)
 {
     for (int steps = 1 + draw(m, 4); steps > 0 && m->left > 0; steps--) {
         m->left--;
-        int over = draw(m, 2) ? MODEL : DATA, kind = draw(m, 5);
+        int over = 1 << draw(m, AXES), kind = draw(m, 5);
         x = shard_layer_norm(x, NULL, NULL, 0.1); /* of one size */
         if (kind == 0)
             x = shard_add(x, network(m, x, own));
@@ -110,9 +118,9 @@ static shard_tensor *network(maker *m, shard_tensor *x, int own)
 /* The loss is one of each group, in one of three ways. */
 static shard_tensor *finish(maker *m, shard_tensor *x)
 {
-    shard_group *groups[] = {m->net->model, m->net->data};
-    int way[2];
-    for (int i = 0; i < 2; i++) {
+    shard_group *groups[AXES] = {m->net->model, m->net->data, m->net->expert};
+    int way[AXES];
+    for (int i = 0; i < AXES; i++) {
         way[i] = draw(m, 3);
         if (way[i] == 0)
             x = shard_gather_from_group(operate(m, shard_scatter_to_group(x, 0, groups[i]), BY_ROWS), 0, groups[i]);
@@ -120,23 +128,46 @@ static shard_tensor *finish(maker *m, shard_tensor *x)
             x = shard_gather_from_group(own_rows(x, groups[i]), 0, groups[i]);
     }
     shard_tensor *loss = shard_sum(shard_mul(x, made_up(SHARD_SHAPE(NET_ROWS, NET_FEATURES), 7, SHARD_FLOAT64)));
-    for (int i = 0; i < 2; i++)
+    for (int i = 0; i < AXES; i++)
         if (way[i] == 2)
             loss = shard_reduce_from_group(shard_scale(loss, 1.0 / shard_group_size(groups[i])), groups[i]);
     return loss;
 }
 
-static void run_network(const char *name, const net *n, int index)
+/* What a network computes: its result, and last its loss. */
+typedef struct outcome {
+    double value[NET_ROWS * NET_FEATURES + 1];
+} outcome;
+
+static outcome run_network(const char *name, const net *n, int index)
 {
     for (int i = 0; i < NET_LEAVES; i++)
         shard_zero_grad(n->leaf[i]);
     shard_manual_seed(5);
-    maker m = {.net = n, .state = (uint64_t)index * 0x9e3779b97f4a7c15u, .left = 12};
+    maker m = {.net = n, .state = (uint64_t)index * 0x9e3779b97f4a7c15u + seed * 0xbf58476d1ce4e5b9u, .left = 12};
     shard_tensor *loss = NULL, *x = n->leaf[NET_X];
     for (int i = 0; i < 3; i++)
         x = network(&m, x, 0);
     loss = finish(&m, x);
     ck_assert_msg(loss && shard_backward(loss) == SHARD_OK, "%s: %s", name, shard_last_error());
+    outcome out;
+    double *values = values_of(shard_detach(x));
+    memcpy(out.value, values, sizeof out.value - sizeof *values);
+    free(values);
+    out.value[NET_ROWS * NET_FEATURES] = shard_item(shard_detach(loss));
+    return out;
+}
+
+/* Relative to the largest value. */
+static void compare_values(const char *name, const outcome *split, const outcome *one)
+{
+    enum { COUNT = NET_ROWS * NET_FEATURES + 1 };
+    double largest = 1;
+    for (int i = 0; i < COUNT; i++)
+        largest = fmax(largest, fabs(one->value[i]));
+    for (int i = 0; i < COUNT; i++)
+        ck_assert_msg(fabs(split->value[i] - one->value[i]) <= 1e-8 * largest, "%s: value %d is %.17g, not %.17g", name, i,
+                      split->value[i], one->value[i]);
 }
 
 /* Whether the gradients of one process change with the last digits of x. An operation as a maximum then chooses between
@@ -171,38 +202,44 @@ static void nudge(shard_tensor *x)
 }
 
 static const struct {
-    int data, model;
-} meshes[] = {{1, 1}, {1, 2}, {1, 3}, {3, 1}, {2, 2}};
+    int data, expert, model;
+} meshes[] = {{1, 1, 1}, {1, 1, 2}, {1, 1, 3}, {3, 1, 1}, {2, 1, 2}, {1, 2, 2}, {2, 2, 2}};
 #define MESHES ((int)(sizeof meshes / sizeof *meshes))
 
 static void equals_one_process(shard_group *world, void *context)
 {
-    (void)world;
     const int *which = context;
     shard_cpu_set_threads(1); /* on tensors this small, threads only wait for each other */
-    shard_mesh *mesh = shard_mesh_create(.model = meshes[*which].model);
+    shard_mesh *mesh =
+        shard_mesh_create(.axes = {
+                              {"data", meshes[*which].data}, {"expert", meshes[*which].expert}, {"model", meshes[*which].model}});
     SHARD_SCOPE
     {
         net one = make_net(NULL, NULL, SHARD_FLOAT64);
         net nudged = make_net(NULL, NULL, SHARD_FLOAT64);
         net split = make_net(shard_mesh_model_group(mesh), shard_mesh_data_group(mesh), SHARD_FLOAT64);
+        split.expert = shard_mesh_group(mesh, "expert");
         int left_out = 0;
         nudge(nudged.leaf[NET_X]);
         for (int i = first_network; i < first_network + networks; i++) {
             SHARD_SCOPE
             {
-                char *name = shard_format("network %d", i);
-                run_network(name, &one, i);
+                char *name = shard_format("SHARD_TEST_SEED=%llu, network %d", seed, i);
+                outcome alone = run_network(name, &one, i);
                 run_network(name, &nudged, i);
-                run_network(name, &split, i);
-                if (depends_on_rounding(&one, &nudged))
+                outcome together = run_network(name, &split, i);
+                if (depends_on_rounding(&one, &nudged)) {
                     left_out++;
-                else
+                } else {
+                    compare_values(name, &together, &alone);
                     compare_gradients(name, &split, &one, 1e-6);
+                }
                 free(name);
             }
         }
         ck_assert_msg(left_out <= 1 + networks / 100, "gradients of %d of %d networks depend on rounding", left_out, networks);
+        if (shard_group_rank(world) == 0)
+            printf("seed: %llu\ncases: %d\n", seed, networks - left_out);
         free_net(&one);
         free_net(&nudged);
         free_net(&split);
@@ -212,7 +249,8 @@ static void equals_one_process(shard_group *world, void *context)
 
 START_TEST(test_equals_one_process)
 {
-    run_job(meshes[_i].data * meshes[_i].model, equals_one_process, &_i);
+    int ranks = meshes[_i].data * meshes[_i].expert * meshes[_i].model;
+    run_job_of((ranks_run){.size = ranks, .body = equals_one_process, .context = &_i, .deadline = 50 + networks / 2.0});
 }
 END_TEST
 
@@ -220,8 +258,11 @@ int main(int argc, char **argv)
 {
     networks = argc > 1 ? atoi(argv[1]) : networks;
     first_network = argc > 2 ? atoi(argv[2]) : first_network;
+    if (getenv("SHARD_TEST_SEED"))
+        seed = strtoull(getenv("SHARD_TEST_SEED"), NULL, 10);
     Suite *suite = suite_create("random networks");
     TCase *tcase = test_case(suite, "random networks");
+    tcase_set_timeout(tcase, 60 + networks / 2.0);
     tcase_add_loop_test(tcase, test_equals_one_process, 0, MESHES);
     return test_run(suite);
 }

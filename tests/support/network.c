@@ -177,6 +177,160 @@ static shard_tensor *margin(const net *n, shard_tensor *x)
     return shard_margin_logits(shard_scale(shard_tanh(x), 0.9), labels, .scale = 1.5, .m2 = 0.5, .rule = SHARD_MARGIN_COSINE);
 }
 
+/* One label for all rows, as x may be some of them. */
+static shard_tensor *same_labels(const shard_tensor *x)
+{
+    return shard_full(SHARD_SHAPE(x->shape.dim[0]), 2, .dtype = SHARD_INT64);
+}
+
+/* x times y, which may be of another dtype. */
+static shard_tensor *times(shard_tensor *x, shard_tensor *y)
+{
+    return shard_mul(x, shard_cast(y, shard_tensor_dtype(x)));
+}
+
+/* x times 1 + y / 4, for y of a number for each row. */
+static shard_tensor *times_rows(shard_tensor *x, shard_tensor *y)
+{
+    y = shard_cast(shard_reshape(y, SHARD_SHAPE(x->shape.dim[0], 1)), shard_tensor_dtype(x));
+    return shard_mul(x, shard_add_scalar(shard_scale(y, 0.25), 1));
+}
+
+/* An operation of matrices; x as it is if it has another dimension. */
+#define OF_MATRIX(name, call)                                                                                                    \
+    static shard_tensor *name(const net *n, shard_tensor *x)                                                                     \
+    {                                                                                                                            \
+        (void)n;                                                                                                                 \
+        return !x || x->shape.ndim != 2 ? x : call;                                                                              \
+    }
+
+static shard_tensor *slices(const net *n, shard_tensor *x)
+{
+    (void)n;
+    shard_tensor *part[] = {shard_slice(x, -1, 2, 1), shard_slice(x, -1, 2, 0)};
+    return shard_concatenate(part, 2, -1);
+}
+
+static shard_tensor *reversed(shard_tensor *x)
+{
+    static const int axes[][3] = {{0}, {1, 0}, {2, 1, 0}};
+    return x ? shard_permute(x, axes[x->shape.ndim - 1]) : NULL;
+}
+UNARY(permute, reversed(shard_gelu(reversed(x))))
+UNARY(roots, shard_mul(shard_sqrt(positive(x)), shard_rsqrt(shard_add_scalar(positive(x), 1))))
+UNARY(powers, shard_sub(shard_pow_scalar(positive(x), 0.7), shard_log1p(shard_mul(x, x))))
+UNARY(sign, shard_neg(shard_abs(x)))
+UNARY(to_device, shard_to_device(shard_gelu(x), shard_tensor_device(x)))
+
+/* Each comparison, of numbers that are far from each other but where x is about 0. */
+static shard_tensor *comparisons(const net *n, shard_tensor *x)
+{
+    (void)n;
+    shard_tensor *y = shard_scale(x, 0.5), *twice = shard_scale(x, 2);
+    shard_tensor *low = shard_where(shard_eq(x, x), shard_where(shard_ge(x, y), x, y), twice);
+    shard_tensor *high = shard_where(shard_ne(x, x), x, shard_where(shard_gt(twice, x), twice, x));
+    return shard_where(shard_lt(x, y), low, shard_where(shard_le(x, y), y, high));
+}
+
+static shard_tensor *comparisons_with_numbers(const net *n, shard_tensor *x)
+{
+    (void)n;
+    shard_tensor *twice = shard_scale(x, 2);
+    shard_tensor *low = shard_where(shard_eq_scalar(x, 99), x, shard_where(shard_le_scalar(x, -0.5), x, twice));
+    shard_tensor *high = shard_where(shard_ne_scalar(x, 99), shard_where(shard_ge_scalar(x, 0.5), twice, x), twice);
+    return shard_where(shard_lt_scalar(x, 0.1), low, high);
+}
+
+static shard_tensor *positions(const net *n, shard_tensor *x)
+{
+    (void)n;
+    shard_tensor *most = shard_cast(shard_argmax(x, -1, true), shard_tensor_dtype(x));
+    shard_tensor *least = shard_cast(shard_argmin(x, -1, true), shard_tensor_dtype(x));
+    return shard_add(shard_mul(x, shard_add_scalar(shard_scale(most, 0.25), 1)), shard_scale(shard_mul(x, least), 0.1));
+}
+OF_MATRIX(label_rank, times_rows(x, shard_label_rank(x, same_labels(x), -100)))
+OF_MATRIX(one_hot, shard_sub(x, shard_scale(shard_one_hot(same_labels(x), NET_FEATURES, .like = x), 0.5)))
+OF_MATRIX(linear_top_k,
+          times_rows(x, shard_sum_dim(shard_linear_top_k(x, n->leaf[NET_SQUARE], n->leaf[NET_BIAS], 2, NULL), -1, false)))
+UNARY(global_avg_pool, shard_mul(x, shard_global_avg_pool2d(as_image(x))))
+
+static shard_tensor *images(const net *n, shard_tensor *x)
+{
+    static const double mean[NET_FEATURES] = {0.1, 0.2, 0.3, 0.4, 0.5}, deviation[NET_FEATURES] = {1, 2, 0.5, 1, 3};
+    (void)n;
+    shard_tensor *bytes = shard_full(shard_tensor_shape(x), 100, .dtype = SHARD_UINT8);
+    bytes = shard_as_placed(bytes, shard_tensor_placement(x));
+    return shard_add(x, shard_normalize_images(bytes, mean, deviation, shard_tensor_dtype(x)));
+}
+
+/* Margins from the norms of the rows, without a gradient. */
+static shard_tensor *adaface(const net *n, shard_tensor *x)
+{
+    (void)n;
+    shard_dtype dtype = shard_tensor_dtype(x);
+    shard_tensor *norms = shard_sqrt(shard_sum_dim(shard_mul(shard_detach(x), shard_detach(x)), -1, false)), *m3;
+    shard_tensor *m2 = shard_adaface_margins(norms, shard_full(SHARD_SCALAR, 2, .dtype = dtype),
+                                             shard_full(SHARD_SCALAR, 1, .dtype = dtype), &m3, .h = 0.2);
+    return shard_margin_logits(shard_scale(shard_tanh(x), 0.9), same_labels(x), .scale = 1.5, .row_m2 = m2, .row_m3 = m3,
+                               .rule = SHARD_MARGIN_CLAMP);
+}
+
+/* ---- losses, as factors of x ---- */
+
+/* A one in each row. */
+static shard_tensor *net_pairs(const shard_tensor *x)
+{
+    int64_t pairs[2 * NET_ROWS], rows = x->shape.dim[0];
+    for (int64_t i = 0; i < rows; i++) {
+        pairs[i] = i;
+        pairs[rows + i] = i * 2 % NET_FEATURES;
+    }
+    return shard_from_host(pairs, SHARD_SHAPE(2, rows), .dtype = SHARD_INT64);
+}
+
+static shard_tensor *cross_entropy_options(const net *n, shard_tensor *x)
+{
+    (void)n;
+    shard_tensor *weight = shard_full(SHARD_SHAPE(NET_FEATURES), 0.5, .dtype = shard_tensor_dtype(x)), *rank;
+    shard_tensor *rows = shard_full(SHARD_SHAPE(x->shape.dim[0]), 2, .dtype = shard_tensor_dtype(x));
+    return times(x, shard_cross_entropy_with_rank(x, net_labels(x), &rank, .weight = weight, .row_weight = rows,
+                                                  .label_smoothing = 0.1, .z_loss = 0.01, .logit_scale = 1.5, .soft_cap = 4));
+}
+OF_MATRIX(loss_of_rows,
+          times_rows(x, shard_cross_entropy(x, same_labels(x), .reduction = SHARD_REDUCTION_NONE, .label_smoothing = 0.1)))
+OF_MATRIX(linear_loss_of_rows, times_rows(x, shard_linear_cross_entropy(x, n->leaf[NET_SQUARE], n->leaf[NET_BIAS], same_labels(x),
+                                                                        .reduction = SHARD_REDUCTION_NONE, .z_loss = 0.01)))
+UNARY(linear_loss,
+      times(x, shard_linear_cross_entropy(x, n->leaf[NET_SQUARE], n->leaf[NET_BIAS], net_labels(x), .label_smoothing = 0.1)))
+UNARY(linear_cosines, times(x, shard_linear_cross_entropy(x, n->leaf[NET_SQUARE], NULL, net_labels(x), .normalized = true,
+                                                          .margin = SHARD_MARGIN(.scale = 3, .m3 = 0.2))))
+UNARY(linear_sample,
+      times(x, shard_linear_cross_entropy(x, n->leaf[NET_SQUARE], n->leaf[NET_BIAS], net_labels(x),
+                                          .sample = shard_sample_classes(net_labels(x), n->leaf[NET_SQUARE], 0.5, 3, 4))))
+UNARY(binary_pairs, times(x, shard_binary_cross_entropy_with_logits(x, net_pairs(x), .reduction = SHARD_REDUCTION_BATCH_MEAN)))
+UNARY(linear_binary, times(x, shard_linear_binary_cross_entropy(x, n->leaf[NET_SQUARE], n->leaf[NET_BIAS], net_pairs(x))))
+
+/* Over the model group, of a weight that is split by rows or by columns. */
+shard_tensor *net_split_loss(const net *n, shard_tensor *x, int kind)
+{
+    shard_tensor *weight = n->leaf[NET_COLUMN], *bias = n->leaf[NET_COLUMN_BIAS];
+    switch (kind) {
+    case 0:
+        return times(x, shard_linear_cross_entropy(x, weight, bias, net_labels(x), .label_smoothing = 0.1, .soft_cap = 5));
+    case 1:
+        return times(x, shard_linear_binary_cross_entropy(x, weight, bias, net_pairs(x)));
+    case 2:
+        return times(x, shard_linear_cross_entropy(x, weight, NULL, net_labels(x), .normalized = true,
+                                                   .margin = SHARD_MARGIN(.scale = 3, .m2 = 0.2)));
+    case 3:
+        return shard_mul(x, shard_reduce_from_group(shard_embedding(weight, same_labels(x), -1), n->model));
+    case 4:
+        return shard_mul(x, shard_gather_from_group(shard_embedding(n->leaf[NET_ROW], same_labels(x), -1), -1, n->model));
+    default:
+        return times_rows(x, shard_sum_dim(shard_linear_top_k(x, weight, bias, 2, NULL), -1, false));
+    }
+}
+
 const net_operation net_operations[] = {
     {"relu", relu, BY_BOTH},
     {"gelu", gelu, BY_BOTH},
@@ -226,6 +380,29 @@ const net_operation net_operations[] = {
     {"concatenate", rotate, BY_ROWS},
     {"pick and add at labels", at_labels, BY_ROWS, .placed = true, .sharp = true},
     {"margin_logits", margin, BY_ROWS, .placed = true, .sharp = true},
+    {"slice", slices, BY_ROWS},
+    {"permute", permute, BY_BOTH},
+    {"sqrt, rsqrt", roots, BY_BOTH},
+    {"pow_scalar, log1p", powers, BY_BOTH},
+    {"neg, abs", sign, BY_BOTH, .sharp = true},
+    {"to_device", to_device, BY_BOTH},
+    {"comparisons", comparisons, BY_BOTH, .sharp = true},
+    {"comparisons with numbers", comparisons_with_numbers, BY_BOTH, .sharp = true},
+    {"argmax, argmin", positions, BY_ROWS, .placed = true, .sharp = true},
+    {"label_rank", label_rank, BY_ROWS, .placed = true, .sharp = true},
+    {"one_hot", one_hot, BY_ROWS, .placed = true},
+    {"linear_top_k", linear_top_k, BY_ROWS, .sharp = true},
+    {"global_avg_pool", global_avg_pool, 0},
+    {"normalize_images", images, BY_ROWS},
+    {"adaface_margins", adaface, 0, .sharp = true},
+    {"cross_entropy with options", cross_entropy_options, 0, .sharp = true},
+    {"cross_entropy of each row", loss_of_rows, BY_ROWS, .placed = true},
+    {"linear_cross_entropy of each row", linear_loss_of_rows, BY_ROWS, .sharp = true},
+    {"linear_cross_entropy", linear_loss, 0},
+    {"linear_cross_entropy of cosines", linear_cosines, 0, .sharp = true},
+    {"linear_cross_entropy of a sample", linear_sample, 0, .sharp = true},
+    {"binary_cross_entropy of pairs", binary_pairs, 0},
+    {"linear_binary_cross_entropy", linear_binary, 0, .sharp = true},
 };
 const int net_operation_count = sizeof net_operations / sizeof *net_operations;
 

@@ -1,5 +1,5 @@
 /*
- * What networks of a data x model mesh are made of, to be compared with one process: leaves, operations
+ * What networks of a mesh of up to three axes are made of, to be compared with one process: leaves, operations
  * between tensors of one shape, and the comparison of all gradients.
  */
 #ifndef TESTS_SUPPORT_NETWORK_H
@@ -31,6 +31,7 @@ enum {
 
 typedef struct net {
     shard_group *model, *data; /* NULL: one process */
+    shard_group *expert;       /* a third axis; NULL: none. Set by the caller, as no leaf is split over it */
     shard_module *column, *row;
     shard_tensor *leaf[NET_LEAVES];
 } net;
@@ -53,6 +54,10 @@ typedef struct net_operation {
 } net_operation;
 extern const net_operation net_operations[];
 extern const int net_operation_count;
+
+/* x times a loss or rows of the leaves that are split over the model group, which all its ranks have the same x for. */
+enum { NET_SPLIT_LOSSES = 6 };
+shard_tensor *net_split_loss(const net *n, shard_tensor *x, int kind);
 
 /* A label for each of x's rows. */
 shard_tensor *net_labels(const shard_tensor *x);
