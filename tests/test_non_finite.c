@@ -216,6 +216,15 @@ static void drop_scaled(scaled *s)
     shard_mesh_destroy(s->mesh);
 }
 
+static void spoil_float(shard_tensor *x)
+{
+    float *values = malloc((size_t)shard_numel(x) * sizeof *values);
+    check_ok(shard_copy_to_host(x, values, (size_t)shard_numel(x) * sizeof *values));
+    values[shard_numel(x) / 2] = INFINITY;
+    check_ok(shard_copy_from_host(x, values, (size_t)shard_numel(x) * sizeof *values));
+    free(values);
+}
+
 static uint64_t mix(uint64_t z)
 {
     z = (z + 1) * 0x9e3779b97f4a7c15u;
@@ -223,8 +232,11 @@ static uint64_t mix(uint64_t z)
     return z ^ z >> 31;
 }
 
-/* An infinity in the logits of this rank's shard. */
-static void backward_of_step(const scaled *s, int step, bool plants)
+/* An infinity in this rank's shard: in its logits, of which it comes into the loss of the model group and all gradients, or in
+ * its gradient alone. */
+enum { NOTHING, IN_LOGITS, IN_GRADIENT };
+
+static void backward_of_step(const scaled *s, int step, int plants)
 {
     shard_group *model = shard_mesh_model_group(s->mesh), *data = shard_mesh_data_group(s->mesh);
     int64_t labels[ROWS];
@@ -237,9 +249,11 @@ static void backward_of_step(const scaled *s, int step, bool plants)
         SHARD_AUTOCAST(SHARD_FLOAT16)
         {
             shard_tensor *logits = shard_forward(s->model, shard_copy_to_group(x, model));
-            loss = shard_cross_entropy(shard_scale(logits, plants ? INFINITY : 1.0), target);
+            loss = shard_cross_entropy(shard_scale(logits, plants == IN_LOGITS ? INFINITY : 1.0), target);
         }
         check_ok(shard_backward(shard_grad_scaler_scale(s->scaler, loss)));
+        if (plants == IN_GRADIENT)
+            spoil_float(shard_grad(shard_module_tensor(shard_module_child_at(s->model, 2), "weight")));
     }
 }
 
@@ -256,7 +270,9 @@ static void agrees_over_steps(shard_group *world, void *context)
     for (int step = 0; step < steps; step++) {
         uint64_t draw = mix((uint64_t)step);
         bool plants = draw % 16 == 0;
-        backward_of_step(&s, step, plants && (int)(draw / 16 % (uint64_t)shard_group_size(world)) == rank);
+        bool here = plants && (int)(draw / 16 % (uint64_t)shard_group_size(world)) == rank;
+        bool alone = stage == 0 && draw / 256 % 2; /* stage 2 has no gradient after the backward */
+        backward_of_step(&s, step, !here ? NOTHING : alone ? IN_GRADIENT : IN_LOGITS);
         check_ok(shard_grad_scaler_step(s.scaler, s.optimizer));
         bool skipped = shard_optimizer_skipped(s.optimizer);
         check_ok(shard_grad_scaler_update(s.scaler));
