@@ -60,10 +60,38 @@ static shard_tensor *columns(maker *m, shard_tensor *x, int own)
 
 static shard_tensor *network(maker *m, shard_tensor *x, int own);
 
+/* An operation that takes the ranks' summands one by one. */
+static shard_tensor *operate_on_summands(maker *m, shard_tensor *x)
+{
+    switch (draw(m, 7)) {
+    case 0:
+        return shard_neg(shard_clone(x));
+    case 1:
+        return shard_sub(x, shard_scale(x, 0.25));
+    case 2:
+        return shard_reshape(shard_flatten(x, 0, -1), shard_tensor_shape(x));
+    case 3:
+        return shard_transpose(shard_transpose(x, 0, 1), 0, 1);
+    case 4:
+        return shard_cast(x, SHARD_FLOAT64);
+    case 5:
+        return shard_sum_dim(shard_add(x, x), -1, true);
+    default:
+        return shard_mean_dim(x, 0, true);
+    }
+}
+
+/* A PARTIAL matrix, and the sum of its summands. */
+static shard_tensor *summands(maker *m, shard_tensor *x)
+{
+    shard_tensor *partial = shard_linear(shard_scatter_to_group(x, -1, m->net->model), m->net->leaf[NET_ROW], NULL);
+    return shard_add(x, shard_reduce_from_group(operate_on_summands(m, partial), m->net->model));
+}
+
 /* Over the model group alone: layers and a loss that are split. */
 static shard_tensor *split_layer(maker *m, shard_tensor *x, int own)
 {
-    switch (draw(m, own & CUT_ROWS ? 3 : 5)) {
+    switch (draw(m, own & CUT_ROWS ? 3 : 6)) {
     case 0:
         return shard_gather_from_group(columns(m, x, own), -1, m->net->model);
     case 1:
@@ -72,14 +100,27 @@ static shard_tensor *split_layer(maker *m, shard_tensor *x, int own)
         return shard_forward(m->net->row, columns(m, x, own));
     case 3:
         return shard_mul(x, shard_cross_entropy(columns(m, x, own), net_labels(x)));
+    case 4: /* the mean over rows is of all of them */
+        return summands(m, x);
     default:
         return net_split_loss(m->net, x, draw(m, NET_SPLIT_LOSSES));
     }
 }
 
+/* A batch norm of rows that the ranks have by hand, with the statistics of all of them. */
+static shard_tensor *sync_batch_norm(const maker *m, shard_tensor *x, shard_group *group)
+{
+    const net *n = m->net;
+    return shard_gather_from_group(shard_batch_norm(own_rows(x, group), NULL, NULL, n->leaf[NET_NORM_WEIGHT],
+                                                    n->leaf[NET_NORM_BIAS], .training = true, .eps = 0.1, .group = group),
+                                   0, group);
+}
+
 static shard_tensor *split(maker *m, shard_tensor *x, int over, int own)
 {
     shard_group *group = group_of(m, over);
+    if (!(own & CUT_ROWS) && draw(m, 8) == 0)
+        return sync_batch_norm(m, x, group);
     switch (draw(m, over == MODEL ? 8 : 5)) {
     case 0:
         return shard_gather_from_group(operate(m, shard_scatter_to_group(x, 0, group), BY_ROWS), 0, group);
