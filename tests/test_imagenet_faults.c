@@ -110,6 +110,23 @@ static const struct {
 };
 enum { SKIPS = sizeof skips / sizeof *skips };
 
+/* Elements of the skipped run's checkpoint: counts of the batches that the running statistics and the optimizer have. */
+static double saved_count(const char *name)
+{
+    char path[128];
+    double count = -1;
+    snprintf(path, sizeof path, "%s/skipped/checkpoint.safetensors", run_folder);
+    SHARD_SCOPE
+    {
+        shard_tensors *file = shard_inspect(path, NULL);
+        check_ok(shard_load(file, path));
+        ck_assert_msg(shard_tensors_find(file, name) != NULL, "there is no %s", name);
+        count = shard_item(shard_tensors_find(file, name));
+        shard_tensors_destroy(file);
+    }
+    return count;
+}
+
 /* The steps are left out on all ranks, and leave nothing behind in the model: the last loss is that of one process. */
 START_TEST(test_skips)
 {
@@ -130,6 +147,8 @@ START_TEST(test_skips)
                       i + 1, lines[i].loss, single[i].loss);
         ck_assert(lost || (lines[i].loss > 1 && lines[i].loss < 10));
     }
+    ck_assert_double_eq(saved_count("bn1.num_batches_tracked"), 2 + 8); /* 2 of the run that made the file */
+    ck_assert_double_eq(saved_count("optimizer.fc.weight.step"), 8);
     const char *log = text_of("log");
     ck_assert_msg(strstr(log, "2 steps were skipped") && strstr(log, "skipped: loss not finite on rank "), "%s", log);
     printf("cases: 1\n");
