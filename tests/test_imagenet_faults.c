@@ -178,6 +178,29 @@ START_TEST(test_skips)
 }
 END_TEST
 
+/* An infinite loss whose gradients are finite: the sum over two images or more of a class whose logit is near the lowest float32.
+ * The rank that has them alone knows of it. */
+START_TEST(test_skips_for_a_loss_alone)
+{
+    line lines[MOST_LINES];
+    int left_out = 0;
+    check_runs("", FAULTS_RUN "--num-classes 3 --steps 1 --output three");
+    plant("three/model.safetensors", "three.safetensors", "fc.bias", 0, 1, -3.4e38f);
+    drop_log();
+    check_runs(shardrun(3), FAULTS_RUN "--num-classes 3 -b 6 --steps 10 -p 1 --pretrained three.safetensors --non-finite skip "
+                                       "--metrics alone.json");
+    ck_assert_int_eq(read_metrics("alone.json", lines), 10);
+    for (int i = 0; i < 10; i++) {
+        bool infinite = lines[i].loss == 0; /* null */
+        ck_assert_msg(lines[i].left_out == infinite, "step %d: loss %g, left out %d", i + 1, lines[i].loss, lines[i].left_out);
+        left_out += infinite;
+    }
+    ck_assert_msg(left_out > 0 && left_out < 10, "%d steps left out", left_out);
+    ck_assert_ptr_null(strstr(text_of("log"), "skipped: gradients not finite"));
+    printf("cases: 1\n");
+}
+END_TEST
+
 /* Where all is finite, the option changes no bit. */
 START_TEST(test_skip_changes_nothing)
 {
@@ -249,6 +272,7 @@ int main(void)
     tcase_add_unchecked_fixture(tcase, make_files, drop_single);
     tcase_add_loop_test(tcase, test_stops, 0, STOPS);
     tcase_add_loop_test(tcase, test_skips, 0, SKIPS);
+    tcase_add_test(tcase, test_skips_for_a_loss_alone);
     tcase_add_loop_test(tcase, test_skip_changes_nothing, 0, 3);
     tcase_add_test(tcase, test_least_scale);
     tcase_add_loop_test(tcase, test_replicas_are_the_same, 0, SAMES);
