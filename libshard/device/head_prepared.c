@@ -310,7 +310,7 @@ static shard_status make_factors(chunks *c, const labels *l, const shard_head_ro
     SHARD_TRY(ops->binary(c->device, SHARD_MUL, &each, h->margin_slope, l->softmax, l->factor, SHARD_FLOAT64));
     SHARD_TRY(ops->axpby(c->device, n, -1, l->softmax, 1, l->factor, SHARD_FLOAT64));
     SHARD_TRY(ops->axpby(c->device, n, smoothing - 1 - spread, h->margin_slope, 0, l->softmax, SHARD_FLOAT64));
-    SHARD_TRY(ops->unary(c->device, SHARD_SHIFT, &spread, n, l->softmax, l->softmax, SHARD_FLOAT64));
+    SHARD_TRY(ops->unary(c->device, SHARD_SHIFT, (double[]){spread, 0}, n, l->softmax, l->softmax, SHARD_FLOAT64));
     SHARD_TRY(ops->binary(c->device, SHARD_MUL, &each, l->softmax, l->label, l->softmax, SHARD_FLOAT64));
     return ops->axpby(c->device, n, 1, l->softmax, 1, l->factor, SHARD_FLOAT64);
 }
