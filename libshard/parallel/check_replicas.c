@@ -107,14 +107,10 @@ static shard_status compare_over(shard_group *group, const shard_tensors *list, 
 {
     int ranks = shard_group_size(group);
     int64_t *mine = shard_calloc((size_t)count, sizeof *mine), *all = shard_calloc((size_t)(count * ranks), sizeof *all);
-    int64_t *counts = shard_calloc((size_t)ranks, sizeof *counts);
-    for (int member = 0; member < ranks && counts; member++)
-        counts[member] = count;
     shard_status status = shard_last_status();
     for (int64_t i = 0; i < count && status == SHARD_OK; i++)
         status = hash_tensor(list, index[i], (uint64_t *)&mine[i]);
-    if (status == SHARD_OK)
-        status = shard_group_all_gather(group, NULL, mine, all, counts, SHARD_INT64);
+    status = status == SHARD_OK ? shard_group_all_gather_equal(group, NULL, mine, all, count, SHARD_INT64) : shard_group_fail(group);
     for (int64_t i = 0; i < count && status == SHARD_OK && index[i] < found->index; i++) {
         char differ[sizeof found->ranks];
         list_ranks(group, all, count, i, differ, sizeof differ);
@@ -126,7 +122,6 @@ static shard_status compare_over(shard_group *group, const shard_tensors *list, 
     }
     free(mine);
     free(all);
-    free(counts);
     return status;
 }
 
