@@ -15,7 +15,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-typedef enum call { OPEN, PREAD, PWRITE, FALLOCATE, FTRUNCATE, FSYNC, CLOSE, RENAME, UNLINK, CALLS } call;
+typedef enum call { OPEN, PREAD, PWRITE, FALLOCATE, FTRUNCATE, FSYNC, CLOSE, RENAME, UNLINK, FLOCK, CALLS } call;
 
 /* How a file is written to while it is read. WRITE_LATER sets its time of modification back. */
 typedef enum rewriting { WRITE, WRITE_LATER, CUT, RENAME_AWAY, REWRITINGS } rewriting;
@@ -180,6 +180,12 @@ static int faulty_unlink(const char *path)
     return fails(UNLINK, true) ? -1 : fault.system->unlink(path);
 }
 
+/* Some file systems have no locks. */
+static int faulty_flock(int descriptor, int operation)
+{
+    return fails(FLOCK, true) ? -1 : fault.system->flock(descriptor, operation);
+}
+
 static const shard_file_calls faulty_calls = {
     .open = faulty_open,
     .pread = faulty_pread,
@@ -190,6 +196,7 @@ static const shard_file_calls faulty_calls = {
     .close = faulty_close,
     .rename = faulty_rename,
     .unlink = faulty_unlink,
+    .flock = faulty_flock,
 };
 
 static void start_faults(void)

@@ -12,6 +12,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -44,6 +45,7 @@ static const shard_file_calls system_calls = {
     .unlink = unlink,
     .mkdir = mkdir,
     .rmdir = rmdir,
+    .flock = flock,
 };
 
 const shard_file_calls *shard_file_calls_used = &system_calls;
@@ -141,6 +143,22 @@ shard_status shard_file_check_unwritten(const shard_file *file)
     return SHARD_OK;
 }
 
+/* Whether the lock was taken. Some file systems have none. */
+static bool lock(int descriptor, int operation)
+{
+    int result;
+    do
+        result = shard_file_calls_used->flock(descriptor, operation);
+    while (result != 0 && errno == EINTR);
+    return result == 0;
+}
+
+static bool is_at(const char *path, int descriptor)
+{
+    struct stat there, here;
+    return stat(path, &there) == 0 && fstat(descriptor, &here) == 0 && there.st_dev == here.st_dev && there.st_ino == here.st_ino;
+}
+
 shard_status shard_file_create(shard_file *file, const char *path, mode_t mode, bool *exists)
 {
     int descriptor = open_with(path, O_WRONLY | O_CREAT | O_EXCL, mode);
@@ -149,7 +167,12 @@ shard_status shard_file_create(shard_file *file, const char *path, mode_t mode, 
         return SHARD_OK;
     if (descriptor < 0)
         return fail("create", path);
-    use(file, path, descriptor, open_again(path, O_WRONLY | O_DIRECT));
+    lock(descriptor, LOCK_SH);
+    *exists = !is_at(path, descriptor);
+    if (*exists)
+        shard_file_calls_used->close(descriptor);
+    else
+        use(file, path, descriptor, open_again(path, O_WRONLY | O_DIRECT));
     return SHARD_OK;
 }
 
@@ -159,8 +182,20 @@ shard_status shard_file_join(shard_file *file, const char *path)
     if (descriptor < 0)
         return shard_error(SHARD_ERROR_IO, "cannot open %s, which the first rank has made: %s%s", path, strerror(errno),
                            errno == ENOENT ? "; ranks on several hosts need a file system that they share" : "");
+    lock(descriptor, LOCK_SH | LOCK_NB);
     use(file, path, descriptor, open_again(path, O_WRONLY | O_DIRECT));
     return SHARD_OK;
+}
+
+int shard_file_keep_lock(const shard_file *file)
+{
+    return fcntl(file->descriptor, F_DUPFD_CLOEXEC, 0);
+}
+
+void shard_file_unlock(int lock)
+{
+    if (lock >= 0)
+        close(lock);
 }
 
 shard_status shard_file_allocate(shard_file *file, int64_t bytes)

@@ -26,6 +26,7 @@ typedef struct shard_file_calls {
     int (*unlink)(const char *path);
     int (*mkdir)(const char *path, mode_t mode);
     int (*rmdir)(const char *path);
+    int (*flock)(int descriptor, int operation);
 } shard_file_calls;
 
 /* The system's own functions, unless a test replaces them. */
@@ -47,11 +48,16 @@ shard_status shard_file_open(shard_file *file, const char *path, int64_t *bytes)
 shard_status shard_file_check_unchanged(const shard_file *file);
 /* Whether the file has not been written to since it was opened, wherever its path leads now. */
 shard_status shard_file_check_unwritten(const shard_file *file);
-/* Makes a new file to write, with those permissions less the process's mask. If there is a file of that name, sets
- * *exists without an error. */
+/* Makes a new file to write, with those permissions less the process's mask, and locks it as shard_file_join does. If there
+ * is a file of that name, or this one was taken for a leftover and removed before it was locked, sets *exists without an
+ * error. */
 shard_status shard_file_create(shard_file *file, const char *path, mode_t mode, bool *exists);
-/* Opens a file to write that another rank has made. */
+/* Opens a file to write that another rank has made. A shared lock, where the file system has locks, shows until it is closed
+ * that the file is in use. */
 shard_status shard_file_join(shard_file *file, const char *path);
+/* Keeps the lock of an open file after it is closed, until shard_file_unlock of the result, which may be -1. */
+int shard_file_keep_lock(const shard_file *file);
+void shard_file_unlock(int lock);
 /* Sets the file's size and reserves the room on the disk. */
 shard_status shard_file_allocate(shard_file *file, int64_t bytes);
 /* Reads and writes extend *crc, a checksum of base/crc64.h, by the data. NULL: not wanted. */
@@ -80,5 +86,8 @@ void shard_file_remove(const char *path);
 shard_status shard_file_make_directory(const char *path);
 /* Removes an empty directory. False with errno set, without an error. */
 bool shard_file_remove_directory(const char *path);
+/* Removes the files path.tmp. and 16 hexadecimal digits of this user that no process has locked: a killed job has left them.
+ * Where locks may not reach all hosts, only those that were not written to for a day. Never an error. */
+void shard_file_remove_leftovers(const char *path);
 
 #endif

@@ -45,6 +45,7 @@ typedef struct saving {
     char *temporary;    /* in the same directory */
     mode_t mode;        /* its final permissions; NO_MODE: as the process's mask allows */
     shard_file file;
+    int lock; /* of the file, which the first rank keeps until the file has its name; -1: none */
     int64_t next; /* the rank that writes the next range of a replicated tensor */
 } saving;
 
@@ -184,8 +185,12 @@ static shard_status create(saving *s, const shard_metadata *metadata, creation *
     shard_status status = header ? shard_file_check_target(s->target, &s->mode) : shard_last_status();
     if (status == SHARD_OK && __builtin_add_overflow(header_bytes, s->data_bytes, &bytes))
         status = shard_error(SHARD_ERROR_MEMORY, "shard_save: the tensors' sizes overflow");
+    if (status == SHARD_OK)
+        shard_file_remove_leftovers(s->target);
     if (status == SHARD_OK) /* readable by no more users than the file that it replaces; writable for the ranks */
         status = shard_file_create(&s->file, s->temporary, s->mode == NO_MODE ? 0666 : s->mode | 0600, &made->taken);
+    if (status == SHARD_OK && !made->taken)
+        s->lock = shard_file_keep_lock(&s->file);
     if (status == SHARD_OK && !made->taken)
         status = shard_file_allocate(&s->file, bytes);
     if (made->taken) { /* it belongs to another job */
@@ -405,6 +410,7 @@ static void forget(saving *s)
     shard_file_close(&s->file);
     if (s->temporary && shard_last_status() != SHARD_OK)
         shard_file_remove(s->temporary);
+    shard_file_unlock(s->lock);
     for (int64_t i = 0; i < s->count; i++) {
         free(s->ranges[i]);
         free(s->flat_ranges[i]);
@@ -424,7 +430,7 @@ shard_status shard_save_with(const shard_tensors *tensors, const char *path, con
     SHARD_FUNCTION("shard_save");
     SHARD_READ_OPTIONS(shard_save_options, SHARD_SAVE_OPTIONS_INIT, options, given);
     shard_tensors *kept = shard_tensors_kept(tensors, false);
-    saving s = {.world = options.local ? NULL : shard_world(), .tensors = kept, .path = path, .mode = NO_MODE};
+    saving s = {.world = options.local ? NULL : shard_world(), .tensors = kept, .path = path, .mode = NO_MODE, .lock = -1};
     shard_file_limit limit;
     shard_file_limit_hold(&limit);
     if (agree(&s) == SHARD_OK) {

@@ -2,14 +2,13 @@
 
 #include "support/elements.h"
 
-shard_tensors *make_state(shard_group *world, uint64_t seed)
+static shard_tensors *make(shard_group *world, uint64_t seed, shard_shape shared)
 {
-    static const struct {
+    const struct {
         const char *name;
         shard_shape shape;
         int dim;
-    } members[] = {
-        {"small", {1, {5}}, -1}, {"shared", {2, {750, 701}}, -1}, {"rows", {2, {31, 11}}, 0}, {"columns", {2, {31, 11}}, 1}};
+    } members[] = {{"small", {1, {5}}, -1}, {"shared", shared, -1}, {"rows", {2, {31, 11}}, 0}, {"columns", {2, {31, 11}}, 1}};
     shard_tensors *list = shard_tensors_create();
     for (int i = 0; i < 4; i++)
         SHARD_SCOPE
@@ -19,6 +18,16 @@ shard_tensors *make_state(shard_group *world, uint64_t seed)
             check_ok(shard_tensors_add(list, members[i].name, x));
         }
     return list;
+}
+
+shard_tensors *make_state(shard_group *world, uint64_t seed)
+{
+    return make(world, seed, SHARD_SHAPE(750, 701));
+}
+
+shard_tensors *make_small_state(shard_group *world, uint64_t seed)
+{
+    return make(world, seed, SHARD_SHAPE(90, 71));
 }
 
 void check_state(const shard_tensors *list, uint64_t seed)

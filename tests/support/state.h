@@ -8,6 +8,9 @@
  * world is NULL. The caller destroys the list. */
 shard_tensors *make_state(shard_group *world, uint64_t seed);
 
+/* The same with some pages in all. */
+shard_tensors *make_small_state(shard_group *world, uint64_t seed);
+
 /* Fails the test unless the list has the values of make_state with that seed. */
 void check_state(const shard_tensors *list, uint64_t seed);
 

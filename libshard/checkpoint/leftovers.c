@@ -1,0 +1,77 @@
+/* Temporary files of killed jobs. */
+#include "checkpoint/file.h"
+
+#include "base/memory.h"
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <linux/magic.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/vfs.h>
+#include <time.h>
+#include <unistd.h>
+
+/* Not in every linux/magic.h. */
+#define ZFS_MAGIC 0x2fc12fc1
+#define XFS_MAGIC 0x58465342
+
+enum { DIGITS = 16, DAY = 24 * 60 * 60 };
+
+/* Whether only this host has the file system, so that its locks show every job. Of a network's it depends on how it was
+ * mounted. */
+static bool is_local(int descriptor)
+{
+    static const unsigned long known[] = {EXT4_SUPER_MAGIC, XFS_MAGIC, BTRFS_SUPER_MAGIC, TMPFS_MAGIC, F2FS_SUPER_MAGIC, ZFS_MAGIC,
+                                          OVERLAYFS_SUPER_MAGIC};
+    struct statfs system;
+    if (fstatfs(descriptor, &system) != 0)
+        return false;
+    for (size_t i = 0; i < sizeof known / sizeof *known; i++)
+        if ((unsigned long)system.f_type == known[i])
+            return true;
+    return false;
+}
+
+static bool is_left(int descriptor)
+{
+    struct stat status;
+    if (fstat(descriptor, &status) != 0 || !S_ISREG(status.st_mode) || status.st_uid != geteuid())
+        return false;
+    if (shard_file_calls_used->flock(descriptor, LOCK_EX | LOCK_NB) != 0)
+        return false;
+    return is_local(descriptor) || time(NULL) - status.st_mtim.tv_sec > DAY;
+}
+
+/* The lock is released by the close, behind the removal: who makes a file of this name in between finds it gone. */
+static void remove_if_left(const char *path)
+{
+    int descriptor = shard_file_calls_used->open(path, O_WRONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, 0);
+    if (descriptor < 0)
+        return;
+    if (is_left(descriptor))
+        shard_file_remove(path);
+    shard_file_calls_used->close(descriptor);
+}
+
+void shard_file_remove_leftovers(const char *path)
+{
+    const char *slash = strrchr(path, '/'), *base = slash ? slash + 1 : path;
+    size_t length = strlen(base);
+    char *folder = slash ? shard_format("%.*s/", (int)(slash - path), path) : shard_strdup("./");
+    DIR *entries = folder ? opendir(folder) : NULL;
+    for (struct dirent *entry = entries ? readdir(entries) : NULL; entry; entry = readdir(entries)) {
+        const char *rest = entry->d_name + length;
+        if (strncmp(entry->d_name, base, length) != 0 || strncmp(rest, ".tmp.", 5) != 0 || strlen(rest + 5) != DIGITS ||
+            strspn(rest + 5, "0123456789abcdef") != DIGITS)
+            continue;
+        char *found = shard_format("%s%s", folder, entry->d_name);
+        if (found)
+            remove_if_left(found);
+        free(found);
+    }
+    if (entries)
+        closedir(entries);
+    free(folder);
+}
