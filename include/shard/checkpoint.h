@@ -51,7 +51,8 @@ typedef struct shard_save_options {
  *     crc64.header. shard_load compares them and does not return them; strings of these names in `metadata` are not saved.
  *   - Atomic: the file is written as path.tmp. and 16 digits, synced and renamed to path, then the directory is
  *     synced. path is the old file or the new one, never a mixture. A failure on one rank (disk full, ulimit -f) is
- *     the same error on all, and the temporary file is removed; only a killed job leaves it. A replaced file keeps
+ *     the same error on all, and the temporary file is removed. A killed job leaves it; the next save to
+ *     path removes it if no living job has locked it, on file systems of several hosts after a day. A replaced file keeps
  *     its permissions.
  *   - Links: path may be a symbolic link, which is followed. A link in a sticky directory that all may write to
  *     (/tmp) must be the caller's or the directory owner's (else IO), as with fs.protected_symlinks.
