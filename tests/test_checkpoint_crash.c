@@ -110,8 +110,10 @@ static bool run_crash(crash *c)
 {
     memset(c->outcome, 0, sizeof *c->outcome);
     run_job_of((ranks_run){.size = c->size, .body = save_and_die, .context = c, .may_fail = (1u << c->size) - 1});
-    ck_assert_msg(c->outcome->sound == c->size, "%d of %d ranks, killed rank %d at call %d or after %d us before: %d found the old or the new "
-                  "checkpoint and no temporary file", c->size, c->size, c->rank, c->at, c->moment, c->outcome->sound);
+    ck_assert_msg(c->outcome->sound == c->size,
+                  "%d of %d ranks, killed rank %d at call %d or after %d us before: %d found the old or the new "
+                  "checkpoint and no temporary file",
+                  c->size, c->size, c->rank, c->at, c->moment, c->outcome->sound);
     c->follows = true;
     return c->outcome->saved < c->size;
 }
@@ -197,8 +199,8 @@ END_TEST
 /* Files that only look like leftovers stay. */
 START_TEST(test_other_files)
 {
-    static const char *const names[] = {"x.tmp.0123456789abcde", "x.tmp.0123456789abcdeg", "x.tmp.0123456789abcdef0", "x.tmpp0123456789abcdef",
-                                        "y.tmp.0123456789abcdef", "xx.tmp.0123456789abcdef"};
+    static const char *const names[] = {"x.tmp.0123456789abcde",  "x.tmp.0123456789abcdeg", "x.tmp.0123456789abcdef0",
+                                        "x.tmpp0123456789abcdef", "y.tmp.0123456789abcdef", "xx.tmp.0123456789abcdef"};
     enum { NAMES = sizeof names / sizeof *names };
     shard_tensors *list = make_small_state(NULL, OLD);
     for (int i = 0; i < NAMES; i++)

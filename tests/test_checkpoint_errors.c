@@ -128,8 +128,8 @@ static bool save_once(shard_group *world, const char *path, shard_tensors *list,
         check_error(status, text);
     serious = any(world, serious);
     renamed = any(world, renamed);
-    ck_assert_msg((status != SHARD_OK) == serious, "rank %d, call %d, %s%s: status %d", rank, at, text, for_good ? ", for good" : "",
-                  (int)status);
+    ck_assert_msg((status != SHARD_OK) == serious, "rank %d, call %d, %s%s: status %d", rank, at, text,
+                  for_good ? ", for good" : "", (int)status);
     ck_assert(renamed || status != SHARD_OK);
     /* Only a directory that cannot be synced leaves the new file and an error. */
     check_small(world, path, renamed ? NEW : OLD);

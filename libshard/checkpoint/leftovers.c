@@ -23,8 +23,8 @@ enum { DIGITS = 16, DAY = 24 * 60 * 60 };
  * mounted. */
 static bool is_local(int descriptor)
 {
-    static const unsigned long known[] = {EXT4_SUPER_MAGIC, XFS_MAGIC, BTRFS_SUPER_MAGIC, TMPFS_MAGIC, F2FS_SUPER_MAGIC, ZFS_MAGIC,
-                                          OVERLAYFS_SUPER_MAGIC};
+    static const unsigned long known[] = {EXT4_SUPER_MAGIC, XFS_MAGIC, BTRFS_SUPER_MAGIC,    TMPFS_MAGIC,
+                                          F2FS_SUPER_MAGIC, ZFS_MAGIC, OVERLAYFS_SUPER_MAGIC};
     struct statfs system;
     if (fstatfs(descriptor, &system) != 0)
         return false;
@@ -44,7 +44,7 @@ static bool is_left(int descriptor)
     return is_local(descriptor) || time(NULL) - status.st_mtim.tv_sec > DAY;
 }
 
-/* The lock is released by the close, behind the removal: who makes a file of this name in between finds it gone. */
+/* The lock is released by the close, after the removal: a job that has made a file of this name meanwhile finds it gone. */
 static void remove_if_left(const char *path)
 {
     int descriptor = shard_file_calls_used->open(path, O_WRONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, 0);

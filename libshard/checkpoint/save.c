@@ -45,7 +45,7 @@ typedef struct saving {
     char *temporary;    /* in the same directory */
     mode_t mode;        /* its final permissions; NO_MODE: as the process's mask allows */
     shard_file file;
-    int lock; /* of the file, which the first rank keeps until the file has its name; -1: none */
+    int lock;     /* of the file, which the first rank keeps until the file has its name; -1: none */
     int64_t next; /* the rank that writes the next range of a replicated tensor */
 } saving;
 
