@@ -102,29 +102,13 @@ static shard_status list_steps(const char *directory, listing *found)
 
 /* ---- saving ---- */
 
-/* Removes temporary files of saves that did not end. */
-static void remove_leftovers(const char *folder)
-{
-    DIR *open = opendir(folder);
-    const struct dirent *entry;
-    while (open && (entry = readdir(open))) {
-        char *path =
-            strncmp(entry->d_name, NAME ".tmp.", strlen(NAME ".tmp.")) == 0 ? shard_format("%s/%s", folder, entry->d_name) : NULL;
-        if (path)
-            shard_file_remove(path);
-        free(path);
-    }
-    if (open)
-        closedir(open);
-}
-
 /* The checkpoint goes first, so that the folder is at no time one with a part of it. Other files in the folder stay. */
 static void remove_step(const char *directory, int64_t step)
 {
     char *folder = folder_of(directory, step), *path = path_of(directory, step);
     if (folder && path) {
         shard_file_remove(path);
-        remove_leftovers(folder);
+        shard_file_remove_leftovers(path);
         if (!shard_file_remove_directory(folder))
             shard_log_message(errno == ENOTEMPTY || errno == EEXIST ? SHARD_LOG_INFO : SHARD_LOG_WARN,
                               "cannot remove %s of an old checkpoint: %s", folder, strerror(errno));

@@ -79,7 +79,7 @@ static int watched_flock(int descriptor, int operation)
     return answer == CALL_MAKE ? system_calls->flock(descriptor, operation) : simple(answer, 0);
 }
 
-static const shard_file_calls watched = {
+static shard_file_calls watched = {
     .open = watched_open,
     .pread = watched_pread,
     .pwrite = watched_pwrite,
@@ -96,6 +96,8 @@ void file_calls_watch(file_call_hook *given)
 {
     if (!system_calls)
         system_calls = shard_file_calls_used;
+    watched.mkdir = system_calls->mkdir;
+    watched.rmdir = system_calls->rmdir;
     hook = given;
     shard_file_calls_used = given ? &watched : system_calls;
 }
