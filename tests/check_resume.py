@@ -33,13 +33,15 @@ MISSING = None
 
 
 class Checkpoint:
-    """A file whose header has room, to be changed in place."""
+    """A file without checksums whose header has room, to be changed in place."""
 
     def __init__(self, path):
         data = path.read_bytes()
         (size,) = struct.unpack_from("<Q", data)
         self.path, self.room = path, size + 4096
         self.header = json.loads(data[8:8 + size])
+        for key in ("crc64.header", "crc64.tensors"):
+            del self.header["__metadata__"][key]
         self.write(self.header, data[8 + size:])
 
     def write(self, header, data=None):
