@@ -76,7 +76,9 @@ static char *print_tensors(const shard_entry *entries, int64_t count)
     return text;
 }
 
-json_t *shard_checksums_describe(const shard_entry *entries, int64_t count, json_t *metadata)
+/* A new object with the two strings, the tensors' of the entries and the header's as zeros, and those of metadata. NULL with
+ * the error set. */
+static json_t *describe(const shard_entry *entries, int64_t count, json_t *metadata)
 {
     char *tensors = print_tensors(entries, count);
     json_t *all = tensors ? json_object() : NULL;
@@ -94,12 +96,23 @@ json_t *shard_checksums_describe(const shard_entry *entries, int64_t count, json
     return shard_fail_null(SHARD_ERROR_MEMORY, "no memory for a checkpoint's header");
 }
 
-void shard_checksums_seal(char *header, int64_t bytes)
+/* Sets the header's checksum in its text. */
+static void seal(char *header, int64_t bytes)
 {
     char digits[DIGITS + 1];
     const char *at = find_digits(header + 8, bytes - 8);
     print_digits(digits, header_checksum(header, header + 8, bytes - 8, at));
     memcpy(header + (at - header), digits, DIGITS);
+}
+
+char *shard_checksums_format(const shard_entry *entries, int64_t count, json_t *metadata, int64_t *bytes)
+{
+    json_t *strings = describe(entries, count, metadata);
+    char *header = strings ? shard_safetensors_format(entries, count, strings, bytes) : NULL;
+    json_decref(strings);
+    if (header)
+        seal(header, *bytes);
+    return header;
 }
 
 /* ---- reading ---- */
@@ -181,6 +194,16 @@ shard_status shard_checksums_take(shard_safetensors *header, const char *path, c
     json_object_del(header->metadata, OF_HEADER);
     json_object_del(header->metadata, OF_TENSORS);
     return status;
+}
+
+shard_status shard_checksums_compare(const char *path, const shard_entry *entry, uint64_t checksum)
+{
+    return checksum == entry->checksum
+               ? SHARD_OK
+               : shard_error(SHARD_ERROR_FORMAT,
+                             "%s: the data of %s was changed after it was saved: its checksum is %016" PRIx64 ", and %016" PRIx64
+                             " was saved; %s",
+                             path, shard_quoted(entry->name), checksum, entry->checksum, SHARD_CHECKSUMS_ADVICE);
 }
 
 /* ---- of parts ---- */

@@ -15,17 +15,18 @@
 
 /* ---- in a header ---- */
 
-/* A new object with the two strings, the tensors' of the entries and the header's as zeros, before those of metadata (NULL:
- * none), which has no effect on the two. NULL with the error set. */
-json_t *shard_checksums_describe(const shard_entry *entries, int64_t count, json_t *metadata);
-/* Sets the header's checksum in what shard_safetensors_format has made of that object. */
-void shard_checksums_seal(char *header, int64_t bytes);
+/* The file's first bytes, as of shard_safetensors_format, with the two strings before those of metadata (NULL: none), which
+ * has no effect on the two. The length does not depend on the entries' checksums. Freed by free(); NULL with the error set. */
+char *shard_checksums_format(const shard_entry *entries, int64_t count, json_t *metadata, int64_t *bytes);
 
 /* Takes both strings out of the metadata of a parsed header. verify: checks the header's checksum, sets those of the
  * entries, and header->checksums if the file has any. first and text are the file's first bytes and the JSON text. FORMAT:
  * the header was changed. */
 shard_status shard_checksums_take(shard_safetensors *header, const char *path, const unsigned char first[8], const char *text,
                                   int64_t text_bytes, bool verify);
+
+/* FORMAT unless the checksum of an entry's data is the one that was saved. */
+shard_status shard_checksums_compare(const char *path, const shard_entry *entry, uint64_t checksum);
 
 /* Advice to a user whose checkpoint was changed, for the ends of messages. */
 #define SHARD_CHECKSUMS_ADVICE                                                                                                   \

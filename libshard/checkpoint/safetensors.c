@@ -10,7 +10,7 @@
 #define METADATA "__metadata__"
 #define MALFORMED(path, ...) fail_malformed(path, shard_format(__VA_ARGS__))
 
-static const struct type {
+static const struct shard_entry_type {
     const char *name;
     int bits;
     int dtype; /* -1: none of ours */
@@ -134,7 +134,7 @@ shard_status shard_safetensors_text_bytes(const char *path, const unsigned char 
     return SHARD_OK;
 }
 
-static const struct type *find_type(const char *name)
+static const shard_entry_type *find_type(const char *name)
 {
     for (size_t i = 0; name && i < TYPES; i++)
         if (strcmp(types[i].name, name) == 0)
@@ -217,11 +217,12 @@ static shard_status read_field(json_reader *reader, const char *path, const char
 /* Checks that dtype, shape and size agree. */
 static shard_status take_description(const char *path, shard_entry *entry, const description *d)
 {
-    const struct type *type = find_type(d->dtype);
+    const shard_entry_type *type = find_type(d->dtype);
     int64_t bits = 0, others = 0;
     if (!type)
         return MALFORMED(path, "%s has dtype %s, which is unknown", shard_quoted(entry->name),
                          d->dtype ? shard_quoted(d->dtype) : "missing or not a string");
+    entry->type = type;
     entry->dtype = type->dtype < 0 ? SHARD_UINT8 : (shard_dtype)type->dtype;
     entry->refusal = type->refusal;
     if (!d->shape.there)
@@ -417,18 +418,42 @@ const shard_entry *shard_safetensors_find(const shard_safetensors *header, const
 
 /* ---- writing ---- */
 
+static const shard_entry_type *type_of(const shard_entry *entry)
+{
+    const shard_entry_type *type = entry->type;
+    for (size_t i = 0; i < TYPES && !type; i++)
+        if (types[i].dtype == (int)entry->dtype)
+            type = &types[i];
+    return type;
+}
+
 static int64_t entry_bytes(const shard_entry *entry)
 {
-    return shard_shape_product(&entry->shape, 0, entry->shape.ndim) * (int64_t)shard_dtype_size(entry->dtype);
+    int64_t count = shard_shape_product(&entry->shape, 0, entry->shape.ndim);
+    int bits = type_of(entry)->bits;
+    return bits % 8 ? count / 8 * bits + count % 8 * bits / 8 : count * (bits / 8);
+}
+
+const char *shard_entry_type_name(const shard_entry *entry)
+{
+    return type_of(entry)->name;
+}
+
+shard_status shard_entry_check_copy(const shard_entry *entry, const char *path)
+{
+    return !entry->refusal || entry->refusal == type_of(entry)->refusal
+               ? SHARD_OK
+               : shard_error(SHARD_ERROR_UNSUPPORTED, "%s: %s %s, and cannot be copied", path, shard_quoted(entry->name),
+                             entry->refusal);
 }
 
 static int compare_places(const void *left, const void *right, void *entries)
 {
     int64_t i = *(const int64_t *)left, j = *(const int64_t *)right;
     const shard_entry *a = (shard_entry *)entries + i, *b = (shard_entry *)entries + j;
-    int64_t a_size = (int64_t)shard_dtype_size(a->dtype), b_size = (int64_t)shard_dtype_size(b->dtype);
-    if (a_size != b_size)
-        return a_size > b_size ? -1 : 1;
+    int a_bits = type_of(a)->bits, b_bits = type_of(b)->bits;
+    if (a_bits != b_bits)
+        return a_bits > b_bits ? -1 : 1;
     if (entry_bytes(a) != entry_bytes(b))
         return entry_bytes(a) > entry_bytes(b) ? -1 : 1;
     return (i > j) - (i < j);
@@ -454,14 +479,6 @@ shard_status shard_safetensors_lay_out(shard_entry *entries, int64_t count, int6
     return fits ? SHARD_OK : shard_error(SHARD_ERROR_MEMORY, "the tensors' sizes overflow");
 }
 
-static const char *type_name(shard_dtype dtype)
-{
-    for (size_t i = 0; i < TYPES; i++)
-        if (types[i].dtype == (int)dtype)
-            return types[i].name;
-    return NULL;
-}
-
 shard_status shard_safetensors_refuse_name(const char *name)
 {
     return shard_error(SHARD_ERROR_ARGUMENT, "a tensor cannot be saved as %s: names must be UTF-8, and not " METADATA,
@@ -474,7 +491,7 @@ static shard_status describe(json_t *root, const shard_entry *entry)
     json_t *shape = json_array();
     for (int i = 0; i < entry->shape.ndim; i++)
         json_array_append_new(shape, json_integer(entry->shape.dim[i]));
-    json_t *object = json_pack("{s:s, s:o, s:[I, I]}", "dtype", type_name(entry->dtype), "shape", shape, "data_offsets",
+    json_t *object = json_pack("{s:s, s:o, s:[I, I]}", "dtype", type_of(entry)->name, "shape", shape, "data_offsets",
                                (json_int_t)entry->begin, (json_int_t)entry->end);
     if (!object)
         return shard_error(SHARD_ERROR_MEMORY, "no memory for a checkpoint's header");

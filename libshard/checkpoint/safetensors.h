@@ -12,8 +12,12 @@
 /* A longer header is an error, as in the Python package. */
 #define SHARD_SAFETENSORS_HEADER_MOST ((int64_t)100 * 1000 * 1000)
 
+/* A dtype of the format. */
+typedef struct shard_entry_type shard_entry_type;
+
 typedef struct shard_entry {
     const char *name;
+    const shard_entry_type *type; /* in a file; NULL: that of dtype */
     shard_dtype dtype;
     shard_shape shape;
     int64_t begin, end; /* bytes of the data */
@@ -42,6 +46,12 @@ shard_status shard_safetensors_text_bytes(const char *path, const unsigned char 
 
 /* FORMAT for a file that begins as a file of another format; the text names the format, and how to convert it. */
 shard_status shard_safetensors_refuse_others(const char *path, const unsigned char first[8]);
+
+/* The dtype's name in a file: "F32". */
+const char *shard_entry_type_name(const shard_entry *entry);
+/* UNSUPPORTED, with the path: a tensor that no other file can have as it is here, because of its shape. One of a refused dtype
+ * can be copied. */
+shard_status shard_entry_check_copy(const shard_entry *entry, const char *path);
 
 /* NULL if there is none of that name. */
 const shard_entry *shard_safetensors_find(const shard_safetensors *header, const char *name);

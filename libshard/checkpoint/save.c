@@ -12,22 +12,16 @@
 #include "checkpoint/checksums.h"
 #include "checkpoint/file.h"
 #include "checkpoint/metadata.h"
+#include "checkpoint/new_file.h"
 #include "checkpoint/ranges.h"
 
 #include "comm/function.h"
 
-#include <inttypes.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/random.h>
-#include <time.h>
-#include <unistd.h>
 
 /* A replicated tensor is written in ranges of at least this, by one rank each. */
 #define RANGE_BYTES ((int64_t)1 << 20)
-
-#define NO_MODE ((mode_t)-1)
 
 typedef struct saving {
     shard_group *world; /* the ranks that save; NULL: this rank alone */
@@ -43,7 +37,7 @@ typedef struct saving {
     int64_t data_start; /* in the file */
     char *target;       /* path, or the file that it links to */
     char *temporary;    /* in the same directory */
-    mode_t mode;        /* its final permissions; NO_MODE: as the process's mask allows */
+    mode_t mode;        /* its final permissions; SHARD_NEW_FILE_NO_MODE: as the process's mask allows */
     shard_file file;
     int lock;     /* of the file, which the first rank keeps until the file has its name; -1: none */
     int64_t next; /* the rank that writes the next range of a replicated tensor */
@@ -150,37 +144,14 @@ typedef struct creation {
 static shard_status name_temporary(saving *s, uint64_t token)
 {
     free(s->temporary);
-    s->temporary = shard_format("%s.tmp.%016" PRIx64, s->target, token);
+    s->temporary = shard_new_file_name(s->target, token);
     return s->temporary ? SHARD_OK : shard_last_status();
-}
-
-/* 64 random bits. A rank that does not know whether rank 0 has created the file may remove it, so the name must not
- * be another job's. */
-static uint64_t draw_token(void)
-{
-    uint64_t token;
-    struct timespec now;
-    if (getrandom(&token, sizeof token, GRND_NONBLOCK) == sizeof token)
-        return token;
-    clock_gettime(CLOCK_REALTIME, &now);
-    return (uint64_t)now.tv_nsec ^ (uint64_t)now.tv_sec << 30 ^ (uint64_t)getpid() << 8;
-}
-
-/* The header with the entries' checksums, freed by free(). Its length does not depend on them. */
-static char *format_header(const saving *s, const shard_metadata *metadata, int64_t *bytes)
-{
-    json_t *strings = shard_checksums_describe(s->entries, s->count, shard_metadata_json(metadata));
-    char *header = strings ? shard_safetensors_format(s->entries, s->count, strings, bytes) : NULL;
-    json_decref(strings);
-    if (header)
-        shard_checksums_seal(header, *bytes);
-    return header;
 }
 
 static shard_status create(saving *s, const shard_metadata *metadata, creation *made)
 {
     int64_t header_bytes = 0, bytes;
-    char *header = format_header(s, metadata, &header_bytes);
+    char *header = shard_checksums_format(s->entries, s->count, shard_metadata_json(metadata), &header_bytes);
     free(header);
     shard_status status = header ? shard_file_check_target(s->target, &s->mode) : shard_last_status();
     if (status == SHARD_OK && __builtin_add_overflow(header_bytes, s->data_bytes, &bytes))
@@ -188,7 +159,8 @@ static shard_status create(saving *s, const shard_metadata *metadata, creation *
     if (status == SHARD_OK)
         shard_file_remove_leftovers(s->target);
     if (status == SHARD_OK) /* readable by no more users than the file that it replaces; writable for the ranks */
-        status = shard_file_create(&s->file, s->temporary, s->mode == NO_MODE ? 0666 : s->mode | 0600, &made->taken);
+        status =
+            shard_file_create(&s->file, s->temporary, s->mode == SHARD_NEW_FILE_NO_MODE ? 0666 : s->mode | 0600, &made->taken);
     if (status == SHARD_OK && !made->taken)
         s->lock = shard_file_keep_lock(&s->file);
     if (status == SHARD_OK && !made->taken)
@@ -209,7 +181,7 @@ static shard_status open_together(saving *s, const shard_metadata *metadata)
     bool first = shard_group_rank(s->world) == 0;
     creation made = {.taken = true};
     for (uint64_t attempt = 0; made.taken; attempt++) {
-        uint64_t token = first ? draw_token() + attempt : 0;
+        uint64_t token = first ? shard_new_file_token() + attempt : 0;
         SHARD_TRY(shard_group_broadcast(s->world, NULL, &token, sizeof token, SHARD_UINT8, 0));
         if (name_temporary(s, token) == SHARD_OK && first)
             create(s, metadata, &made);
@@ -371,7 +343,7 @@ static shard_status write_header(saving *s, const shard_metadata *metadata)
     if (status != SHARD_OK || shard_group_rank(s->world) != 0)
         return status;
     int64_t bytes = 0;
-    char *header = format_header(s, metadata, &bytes);
+    char *header = shard_checksums_format(s->entries, s->count, shard_metadata_json(metadata), &bytes);
     status = header ? shard_file_write(&s->file, header, bytes, 0, NULL) : shard_last_status();
     free(header);
     return status;
@@ -390,7 +362,7 @@ static shard_status write_all(saving *s, const shard_metadata *metadata)
             write_replicated(s, i);
     }
     write_header(s, metadata);
-    if (s->mode != NO_MODE)
+    if (s->mode != SHARD_NEW_FILE_NO_MODE)
         shard_file_set_mode(&s->file, s->mode);
     if (shard_last_status() == SHARD_OK)
         shard_file_sync(&s->file);
@@ -430,7 +402,7 @@ shard_status shard_save_with(const shard_tensors *tensors, const char *path, con
     SHARD_FUNCTION("shard_save");
     SHARD_READ_OPTIONS(shard_save_options, SHARD_SAVE_OPTIONS_INIT, options, given);
     shard_tensors *kept = shard_tensors_kept(tensors, false);
-    saving s = {.world = options.local ? NULL : shard_world(), .tensors = kept, .path = path, .mode = NO_MODE, .lock = -1};
+    saving s = {.world = options.local ? NULL : shard_world(), .tensors = kept, .path = path, .mode = SHARD_NEW_FILE_NO_MODE, .lock = -1};
     shard_file_limit limit;
     shard_file_limit_hold(&limit);
     if (agree(&s) == SHARD_OK) {

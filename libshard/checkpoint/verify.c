@@ -86,14 +86,9 @@ static shard_status read_again(shard_verification *v, shard_group *world, shard_
 static shard_status compare_whole(shard_verification *v, shard_group *world, shard_file *file, int64_t data_start)
 {
     SHARD_TRY(read_again(v, world, file, data_start));
-    for (int64_t i = 0; i < v->header->count; i++) {
-        const shard_entry *entry = &v->header->entries[i];
-        if (v->cover[i] && v->crc[i] != entry->checksum)
-            return shard_error(SHARD_ERROR_FORMAT,
-                               "%s: the data of %s was changed after it was saved: its checksum is %016" PRIx64
-                               ", and %016" PRIx64 " was saved; %s",
-                               file->path, shard_quoted(entry->name), v->crc[i], entry->checksum, SHARD_CHECKSUMS_ADVICE);
-    }
+    for (int64_t i = 0; i < v->header->count; i++)
+        if (v->cover[i])
+            SHARD_TRY(shard_checksums_compare(file->path, &v->header->entries[i], v->crc[i]));
     return SHARD_OK;
 }
 

@@ -1,0 +1,223 @@
+#include "index.h"
+
+#include "base/memory.h"
+#include "checkpoint/json_reader.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+typedef struct member {
+    char *name, *file;
+} member;
+
+typedef struct tensor_index {
+    const char *path;
+    member *at; /* by file, then by name */
+    int64_t count, capacity;
+    int64_t total_size; /* -1: not given as an integer */
+    bool mapped;        /* there is a weight_map */
+} tensor_index;
+
+#define MALFORMED(index, ...) fail_malformed(index, shard_format(__VA_ARGS__))
+
+static shard_status fail_malformed(const tensor_index *index, char *what)
+{
+    if (what)
+        shard_error(SHARD_ERROR_FORMAT, "%s: %s", index->path, what);
+    free(what);
+    return shard_last_status();
+}
+
+static shard_status fail_reader(const tensor_index *index, const json_reader *reader)
+{
+    if (!reader->wrong)
+        return shard_last_status();
+    return MALFORMED(index, "not a well-formed index: byte %td: %s", reader->at - reader->start, reader->wrong);
+}
+
+/* ---- reading ---- */
+
+/* Files lie in the index's folder. */
+static bool is_file_name(const char *name)
+{
+    return *name && !strchr(name, '/') && strcmp(name, ".") != 0 && strcmp(name, "..") != 0;
+}
+
+static shard_status read_weight(tensor_index *index, json_reader *reader)
+{
+    SHARD_TRY(shard_grow(&index->at, &index->capacity, index->count + 1, sizeof *index->at));
+    member *new = &index->at[index->count++];
+    *new = (member){.name = json_reader_string(reader)};
+    if (!new->name || json_reader_take(reader, ':') != SHARD_OK || !(new->file = json_reader_string(reader)))
+        return fail_reader(index, reader);
+    return is_file_name(new->file) ? SHARD_OK
+                                   : MALFORMED(index, "%s is in %s, which is not the name of a file in the index's folder",
+                                               shard_quoted(new->name), shard_quoted(new->file));
+}
+
+static shard_status read_total(tensor_index *index, json_reader *reader)
+{
+    bool is_integer = false;
+    char *key = json_reader_string(reader);
+    bool total = key && strcmp(key, "total_size") == 0;
+    free(key);
+    if (!key || json_reader_take(reader, ':') != SHARD_OK)
+        return fail_reader(index, reader);
+    char next = json_reader_next(reader);
+    if (!total || !(next == '-' || (next >= '0' && next <= '9')))
+        return json_reader_skip(reader) == SHARD_OK ? SHARD_OK : fail_reader(index, reader);
+    int64_t value;
+    if (json_reader_number(reader, &value, &is_integer) != SHARD_OK)
+        return fail_reader(index, reader);
+    index->total_size = is_integer ? value : -1;
+    return SHARD_OK;
+}
+
+static shard_status read_object(tensor_index *index, json_reader *reader,
+                                shard_status (*read)(tensor_index *index, json_reader *reader))
+{
+    if (json_reader_take(reader, '{') != SHARD_OK)
+        return fail_reader(index, reader);
+    for (bool first = true; json_reader_more(reader, '}', first); first = false)
+        SHARD_TRY(read(index, reader));
+    return reader->wrong ? fail_reader(index, reader) : SHARD_OK;
+}
+
+static shard_status read_member(tensor_index *index, json_reader *reader)
+{
+    char *key = json_reader_string(reader);
+    bool weights = key && strcmp(key, "weight_map") == 0, metadata = key && strcmp(key, "metadata") == 0;
+    free(key);
+    if (!key || json_reader_take(reader, ':') != SHARD_OK)
+        return fail_reader(index, reader);
+    if (weights && index->mapped)
+        return MALFORMED(index, "it has two weight_map");
+    index->mapped |= weights;
+    if (weights || (metadata && json_reader_next(reader) == '{'))
+        return read_object(index, reader, weights ? read_weight : read_total);
+    return json_reader_skip(reader) == SHARD_OK ? SHARD_OK : fail_reader(index, reader);
+}
+
+static shard_status parse(tensor_index *index, const char *text, int64_t bytes)
+{
+    json_reader reader = json_reader_start(text, (size_t)bytes);
+    SHARD_TRY(read_object(index, &reader, read_member));
+    json_reader_next(&reader);
+    if (reader.at < reader.end)
+        reader.wrong = "more text behind it";
+    if (reader.wrong)
+        return fail_reader(index, &reader);
+    return index->mapped ? SHARD_OK : MALFORMED(index, "not an index of safetensors files: it has no weight_map");
+}
+
+static shard_status read_index(tensor_index *index)
+{
+    shard_file file = {0};
+    int64_t bytes;
+    SHARD_TRY(shard_file_open(&file, index->path, &bytes));
+    char *text = NULL;
+    shard_status status =
+        bytes <= SHARD_SAFETENSORS_HEADER_MOST
+            ? SHARD_OK
+            : MALFORMED(index, "an index of %" PRId64 " bytes; the most is %" PRId64, bytes, SHARD_SAFETENSORS_HEADER_MOST);
+    if (status == SHARD_OK && !(text = shard_calloc((size_t)bytes, 1)))
+        status = shard_last_status();
+    if (status == SHARD_OK)
+        status = shard_file_read(&file, text, bytes, 0, NULL);
+    shard_file_close(&file);
+    if (status == SHARD_OK)
+        status = parse(index, text, bytes);
+    free(text);
+    return status;
+}
+
+/* ---- checks ---- */
+
+static int compare_names(const void *left, const void *right)
+{
+    return strcmp(((const member *)left)->name, ((const member *)right)->name);
+}
+
+static int compare_files(const void *left, const void *right)
+{
+    int order = strcmp(((const member *)left)->file, ((const member *)right)->file);
+    return order ? order : compare_names(left, right);
+}
+
+static shard_status sort(tensor_index *index)
+{
+    if (index->count == 0)
+        return SHARD_OK;
+    qsort(index->at, (size_t)index->count, sizeof *index->at, compare_names);
+    for (int64_t i = 1; i < index->count; i++)
+        if (compare_names(&index->at[i - 1], &index->at[i]) == 0)
+            return MALFORMED(index, "its weight_map has a duplicate of %s", shard_quoted(index->at[i].name));
+    qsort(index->at, (size_t)index->count, sizeof *index->at, compare_files);
+    return SHARD_OK;
+}
+
+/* The tensors of one file are those of the index. */
+static shard_status check_file(const tensor_index *index, const member *first, int64_t count, const source *from)
+{
+    for (int64_t i = 0; i < count; i++)
+        if (!shard_safetensors_find(&from->header, first[i].name))
+            return MALFORMED(index, "%s is not in %s", shard_quoted(first[i].name), from->path);
+    for (int64_t i = 0; i < from->header.count; i++) {
+        member wanted = {.name = (char *)(uintptr_t)from->header.entries[i].name};
+        if (!bsearch(&wanted, first, (size_t)count, sizeof *first, compare_names))
+            return MALFORMED(index, "%s of %s is not in the index; give merge the files, to take all of their tensors",
+                             shard_quoted(wanted.name), from->path);
+    }
+    return SHARD_OK;
+}
+
+static shard_status check_size(const tensor_index *index, const source_list *list, int64_t start)
+{
+    int64_t bytes = 0;
+    bool fits = true;
+    for (int64_t i = start; i < list->count; i++)
+        for (int64_t j = 0; j < list->at[i].header.count && fits; j++)
+            fits =
+                !__builtin_add_overflow(bytes, list->at[i].header.entries[j].end - list->at[i].header.entries[j].begin, &bytes);
+    if (fits && (index->total_size < 0 || bytes == index->total_size))
+        return SHARD_OK;
+    return MALFORMED(
+        index, "its total_size is %" PRId64 ", and its files have %" PRId64 " bytes; give merge the files, if they are complete",
+        index->total_size, bytes);
+}
+
+static shard_status add_files(source_list *list, const tensor_index *index, bool skip_checksums)
+{
+    const char *slash = strrchr(index->path, '/');
+    int folder = slash ? (int)(slash + 1 - index->path) : 0;
+    for (int64_t i = 0, next; i < index->count; i = next) {
+        for (next = i + 1; next < index->count && strcmp(index->at[i].file, index->at[next].file) == 0;)
+            next++;
+        char *path = shard_format("%.*s%s", folder, index->path, index->at[i].file);
+        shard_status status = path ? sources_add(list, path, skip_checksums) : shard_last_status();
+        free(path);
+        SHARD_TRY(status);
+        SHARD_TRY(check_file(index, &index->at[i], next - i, &list->at[list->count - 1]));
+    }
+    return SHARD_OK;
+}
+
+shard_status index_add_sources(source_list *list, const char *path, bool skip_checksums)
+{
+    tensor_index index = {.path = path, .total_size = -1};
+    int64_t start = list->count;
+    shard_status status = read_index(&index);
+    if (status == SHARD_OK)
+        status = sort(&index);
+    if (status == SHARD_OK)
+        status = add_files(list, &index, skip_checksums);
+    if (status == SHARD_OK)
+        status = check_size(&index, list, start);
+    for (int64_t i = 0; i < index.count; i++) {
+        free(index.at[i].name);
+        free(index.at[i].file);
+    }
+    free(index.at);
+    return status;
+}

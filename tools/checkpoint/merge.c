@@ -1,0 +1,244 @@
+/* merge, convert and split: each tensor of the inputs goes into one output. */
+#include "commands.h"
+#include "index.h"
+#include "output.h"
+
+#include "base/memory.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+/* ---- merge ---- */
+
+static bool is_index(const char *path)
+{
+    size_t length = strlen(path);
+    return length >= 5 && strcmp(path + length - 5, ".json") == 0;
+}
+
+static shard_status check_not_index(const char *path, const char *index)
+{
+    struct stat a, b;
+    if (stat(path, &a) == 0 && stat(index, &b) == 0 && a.st_dev == b.st_dev && a.st_ino == b.st_ino)
+        return shard_error(SHARD_ERROR_ARGUMENT, "cannot write %s: it is the input %s; choose another output", path, index);
+    return SHARD_OK;
+}
+
+static shard_status add_inputs(source_list *sources, const settings *s)
+{
+    for (int i = 0; i < s->file_count; i++) {
+        bool index = is_index(s->files[i]);
+        if (index && s->file_count > 1)
+            return shard_error(SHARD_ERROR_ARGUMENT, "%s: an index is merged alone", s->files[i]);
+        SHARD_TRY(index ? index_add_sources(sources, s->files[i], s->skip_checksums)
+                        : sources_add(sources, s->files[i], s->skip_checksums));
+        if (index)
+            SHARD_TRY(check_not_index(s->output, s->files[i]));
+    }
+    return output_check_path(s->output, sources);
+}
+
+static shard_status merge(output *out, source_list *sources, const settings *s)
+{
+    SHARD_TRY(add_inputs(sources, s));
+    for (int64_t i = 0; i < sources->count; i++) {
+        source *from = &sources->at[i];
+        for (int64_t j = 0; j < from->header.count; j++)
+            SHARD_TRY(output_add(out, from, &from->header.entries[j], from->header.entries[j].name));
+        if (!s->drop_metadata)
+            SHARD_TRY(output_add_metadata(out, from));
+    }
+    SHARD_TRY(output_check_names(out));
+    return output_write(out, s->output);
+}
+
+shard_status command_merge(settings *s)
+{
+    source_list sources = {0};
+    output out = {0};
+    shard_status status = merge(&out, &sources, s);
+    output_free(&out);
+    sources_free(&sources);
+    return status;
+}
+
+/* ---- convert ---- */
+
+/* The new name; NULL with *dropped for a tensor that is left out, or with the error set. */
+static char *convert_name(settings *s, const char *name, bool *dropped)
+{
+    size_t bytes;
+    bool keeps = s->keep.count == 0 || settings_find_prefix(&s->keep, name) >= 0;
+    *dropped = !keeps || settings_find_prefix(&s->drop, name) >= 0;
+    if (*dropped)
+        return NULL;
+    int64_t rename = settings_find(&s->rename, name, &bytes);
+    char *text = rename < 0 ? shard_strdup(name) : shard_format("%s%s", strrchr(s->rename.at[rename], '=') + 1, name + bytes);
+    if (!text)
+        return NULL;
+    bool removes = settings_find_prefix(&s->prefix_remove, text) >= 0;
+    char *result = shard_format("%s%s", s->prefix_add.count ? s->prefix_add.at[0] : "",
+                                text + (removes ? strlen(s->prefix_remove.at[0]) : 0));
+    free(text);
+    return result;
+}
+
+static shard_status add_converted(output *out, source *from, const shard_entry *entry, settings *s)
+{
+    bool dropped;
+    char *name = convert_name(s, entry->name, &dropped);
+    if (!name)
+        return dropped ? SHARD_OK : shard_last_status();
+    shard_status status = output_add(out, from, entry, name);
+    free(name);
+    SHARD_TRY(status);
+    const char *type = shard_entry_type_name(entry);
+    if (s->casts && entry->refusal && (type[0] == 'F' || type[0] == 'C'))
+        return shard_error(SHARD_ERROR_UNSUPPORTED, "%s: %s has dtype %s, which cannot be cast; leave out --dtype, or --drop it",
+                           from->path, shard_quoted(entry->name), type);
+    if (s->casts && !entry->refusal && shard_dtype_is_float(entry->dtype)) {
+        out->entries[out->count - 1].type = NULL;
+        out->entries[out->count - 1].dtype = s->dtype;
+    }
+    return SHARD_OK;
+}
+
+static shard_status convert(output *out, source_list *sources, settings *s)
+{
+    SHARD_TRY(sources_add(sources, s->files[0], s->skip_checksums));
+    SHARD_TRY(output_check_path(s->output, sources));
+    source *from = &sources->at[0];
+    for (int64_t i = 0; i < from->header.count; i++)
+        SHARD_TRY(add_converted(out, from, &from->header.entries[i], s));
+    SHARD_TRY(settings_check_used(&s->keep, "--keep"));
+    SHARD_TRY(settings_check_used(&s->drop, "--drop"));
+    SHARD_TRY(settings_check_used(&s->rename, "--rename"));
+    SHARD_TRY(settings_check_used(&s->prefix_remove, "--prefix-remove"));
+    SHARD_TRY(output_check_names(out));
+    if (!s->drop_metadata)
+        SHARD_TRY(output_add_metadata(out, from));
+    return output_write(out, s->output);
+}
+
+shard_status command_convert(settings *s)
+{
+    source_list sources = {0};
+    output out = {0};
+    shard_status status = convert(&out, &sources, s);
+    output_free(&out);
+    sources_free(&sources);
+    return status;
+}
+
+/* ---- split ---- */
+
+#define INDEX_NAME "model.safetensors.index.json"
+
+static char *file_path(const char *folder, int64_t number, int64_t files)
+{
+    return shard_format("%s/model-%05" PRId64 "-of-%05" PRId64 ".safetensors", folder, number, files);
+}
+
+/* The file of each entry, from 1, in the order of the header; *files is their number. A tensor that is larger than
+ * max_bytes is alone. Freed by free(); NULL with the error set. */
+static int64_t *assign_files(const shard_safetensors *header, int64_t max_bytes, int64_t *files)
+{
+    int64_t *file = shard_calloc((size_t)header->count, sizeof *file), used = 0;
+    *files = 1;
+    for (int64_t i = 0; i < header->count && file; i++) {
+        int64_t bytes = header->entries[i].end - header->entries[i].begin;
+        if (used > 0 && bytes > max_bytes - used) {
+            (*files)++;
+            used = 0;
+        }
+        used += bytes;
+        file[i] = *files;
+    }
+    return file;
+}
+
+static shard_status write_file(source_list *sources, const int64_t *file, int64_t number, const char *path)
+{
+    source *from = &sources->at[0];
+    output out = {0};
+    shard_status status = output_check_path(path, sources);
+    for (int64_t i = 0; i < from->header.count && status == SHARD_OK; i++)
+        if (file[i] == number)
+            status = output_add(&out, from, &from->header.entries[i], from->header.entries[i].name);
+    if (status == SHARD_OK)
+        status = output_add_metadata(&out, from);
+    /* transformers loads no file with metadata that does not have it. */
+    if (status == SHARD_OK && !json_object_get(out.metadata, "format") &&
+        json_object_set_new(out.metadata, "format", json_string("pt")) != 0)
+        status = shard_error(SHARD_ERROR_MEMORY, "no memory for metadata");
+    if (status == SHARD_OK)
+        status = output_write(&out, path);
+    output_free(&out);
+    return status;
+}
+
+static shard_status write_index(const shard_safetensors *header, const int64_t *file, int64_t files, const char *folder)
+{
+    int64_t bytes = 0;
+    json_t *weights = json_object();
+    bool made = weights != NULL;
+    for (int64_t i = 0; i < header->count && made; i++) {
+        char *path = file_path(folder, file[i], files);
+        made = path && json_object_set_new(weights, header->entries[i].name, json_string(path + strlen(folder) + 1)) == 0;
+        free(path);
+        bytes += header->entries[i].end - header->entries[i].begin;
+    }
+    json_t *index = json_pack("{s:{s:I}, s:o}", "metadata", "total_size", (json_int_t)bytes, "weight_map", weights);
+    char *text = made && index ? json_dumps(index, JSON_INDENT(2)) : NULL, *path = shard_format("%s/" INDEX_NAME, folder);
+    shard_status status = !text  ? shard_error(SHARD_ERROR_MEMORY, "no memory for an index")
+                          : path ? shard_new_file_write(path, text, (int64_t)strlen(text))
+                                 : shard_last_status();
+    json_decref(index);
+    free(text);
+    free(path);
+    return status;
+}
+
+/* An index would be old until all files are new. */
+static shard_status make_folder(const char *folder)
+{
+    struct stat there;
+    if (mkdir(folder, 0777) != 0 && errno != EEXIST)
+        return shard_error(SHARD_ERROR_IO, "cannot create %s: %s", folder, strerror(errno));
+    char *path = shard_format("%s/" INDEX_NAME, folder);
+    shard_status status = !path ? shard_last_status()
+                          : lstat(path, &there) != 0
+                              ? SHARD_OK
+                              : shard_error(SHARD_ERROR_IO, "%s is there already; choose another folder, or remove it", path);
+    free(path);
+    return status;
+}
+
+static shard_status split(source_list *sources, const settings *s)
+{
+    SHARD_TRY(sources_add(sources, s->files[0], s->skip_checksums));
+    const shard_safetensors *header = &sources->at[0].header;
+    int64_t files, *file = assign_files(header, s->max_bytes, &files);
+    shard_status status = file ? make_folder(s->output) : shard_last_status();
+    for (int64_t i = 1; i <= files && status == SHARD_OK; i++) {
+        char *path = file_path(s->output, i, files);
+        status = path ? write_file(sources, file, i, path) : shard_last_status();
+        free(path);
+    }
+    if (status == SHARD_OK)
+        status = write_index(header, file, files, s->output);
+    free(file);
+    return status;
+}
+
+shard_status command_split(settings *s)
+{
+    source_list sources = {0};
+    shard_status status = split(&sources, s);
+    sources_free(&sources);
+    return status;
+}

@@ -1,0 +1,134 @@
+#include "output.h"
+
+#include "base/math.h"
+#include "base/memory.h"
+#include "device/device.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+shard_status output_add(output *out, source *from, const shard_entry *entry, const char *name)
+{
+    SHARD_TRY(shard_entry_check_copy(entry, from->path));
+    SHARD_TRY(shard_grow(&out->entries, &out->capacity, out->count + 1, sizeof *out->entries));
+    SHARD_TRY(shard_grow(&out->origins, &out->origins_capacity, out->count + 1, sizeof *out->origins));
+    char *copy = shard_strdup(name);
+    if (!copy)
+        return shard_last_status();
+    out->entries[out->count] = (shard_entry){.name = copy, .type = entry->type, .dtype = entry->dtype, .shape = entry->shape};
+    out->origins[out->count++] = (struct origin){.from = from, .entry = entry};
+    return SHARD_OK;
+}
+
+static int compare_names(const void *left, const void *right, void *entries)
+{
+    const shard_entry *a = (shard_entry *)entries + *(const int64_t *)left, *b = (shard_entry *)entries + *(const int64_t *)right;
+    return strcmp(a->name, b->name);
+}
+
+shard_status output_check_names(const output *out)
+{
+    int64_t *order = shard_calloc((size_t)out->count, sizeof *order);
+    shard_status status = order ? SHARD_OK : shard_last_status();
+    for (int64_t i = 0; i < out->count && order; i++)
+        order[i] = i;
+    if (order)
+        qsort_r(order, (size_t)out->count, sizeof *order, compare_names, out->entries);
+    for (int64_t i = 1; i < out->count && status == SHARD_OK; i++) {
+        const struct origin *a = &out->origins[order[i - 1]], *b = &out->origins[order[i]];
+        if (compare_names(&order[i - 1], &order[i], out->entries) == 0)
+            status = shard_error(SHARD_ERROR_ARGUMENT, "two tensors would have the name %s: %s of %s and %s of %s",
+                                 shard_quoted(out->entries[order[i]].name), shard_quoted(a->entry->name), a->from->path,
+                                 shard_quoted(b->entry->name), b->from->path);
+    }
+    free(order);
+    return status;
+}
+
+shard_status output_add_metadata(output *out, const source *from)
+{
+    if (!out->metadata && !(out->metadata = json_object()))
+        return shard_error(SHARD_ERROR_MEMORY, "no memory for metadata");
+    for (void *at = json_object_iter(from->header.metadata); at; at = json_object_iter_next(from->header.metadata, at)) {
+        const char *name = json_object_iter_key(at);
+        json_t *value = json_object_iter_value(at), *before = json_object_get(out->metadata, name);
+        if (before && !json_equal(before, value))
+            return shard_error(
+                SHARD_ERROR_ARGUMENT, "%s: its metadata has %s = %s, and a file before it has %s; --drop-metadata writes neither",
+                from->path, shard_quoted(name), shard_quoted(json_string_value(value)), shard_quoted(json_string_value(before)));
+        if (!before && json_object_set(out->metadata, name, value) != 0)
+            return shard_error(SHARD_ERROR_MEMORY, "no memory for metadata");
+    }
+    return SHARD_OK;
+}
+
+/* ---- writing ---- */
+
+/* Elements of a block, in the larger of the two dtypes; bytes if the values are not cast. */
+static shard_status copy_tensor(shard_writer *writer, const output *out, int64_t index, char *block, char *converted)
+{
+    const struct origin *origin = &out->origins[index];
+    run_reader reader = read_entry(origin->from, origin->entry);
+    shard_dtype from = origin->entry->dtype, to = out->entries[index].dtype;
+    bool casts = from != to;
+    int64_t from_size = casts ? (int64_t)shard_dtype_size(from) : 1, to_size = casts ? (int64_t)shard_dtype_size(to) : 1;
+    int64_t most = SHARD_BLOCK_BYTES / shard_max(from_size, to_size);
+    for (int64_t at = 0, left; (left = run_left(&reader) / from_size) > 0;) {
+        int64_t count = shard_min(left, most);
+        SHARD_TRY(run_next(&reader, block, count * from_size));
+        if (casts)
+            SHARD_TRY(shard_cpu()->ops->cast(shard_cpu(), count, block, from, converted, to));
+        SHARD_TRY(shard_writer_write(writer, index, casts ? converted : block, count * to_size, at * to_size));
+        at += count;
+    }
+    return SHARD_OK;
+}
+
+/* Closes a file when the next tensor is of another one, as there may be many. */
+static shard_status copy_tensors(shard_writer *writer, const output *out)
+{
+    char *block = shard_block_allocate(), *converted = shard_block_allocate();
+    shard_status status = block && converted ? SHARD_OK : shard_last_status();
+    for (int64_t i = 0; i < out->count && status == SHARD_OK; i++) {
+        status = copy_tensor(writer, out, i, block, converted);
+        if (i + 1 == out->count || out->origins[i + 1].from != out->origins[i].from)
+            source_close(out->origins[i].from);
+    }
+    shard_block_free(block);
+    shard_block_free(converted);
+    return status;
+}
+
+shard_status output_write(output *out, const char *path)
+{
+    shard_writer writer;
+    shard_status status = shard_writer_begin(&writer, path, out->entries, out->count, out->metadata);
+    if (status == SHARD_OK)
+        status = copy_tensors(&writer, out);
+    if (status == SHARD_OK)
+        status = shard_writer_finish(&writer);
+    shard_writer_end(&writer);
+    return status;
+}
+
+void output_free(output *out)
+{
+    for (int64_t i = 0; i < out->count; i++)
+        free((char *)(uintptr_t)out->entries[i].name);
+    free(out->entries);
+    free(out->origins);
+    json_decref(out->metadata);
+    *out = (output){0};
+}
+
+shard_status output_check_path(const char *path, const source_list *inputs)
+{
+    struct stat there;
+    if (stat(path, &there) != 0)
+        return SHARD_OK;
+    for (int64_t i = 0; i < inputs->count; i++)
+        if (there.st_dev == inputs->at[i].opened.st_dev && there.st_ino == inputs->at[i].opened.st_ino)
+            return shard_error(SHARD_ERROR_ARGUMENT, "cannot write %s: it is the input %s; choose another output", path,
+                               inputs->at[i].path);
+    return SHARD_OK;
+}

@@ -1,0 +1,103 @@
+#include "source.h"
+
+#include "base/memory.h"
+#include "checkpoint/checksums.h"
+#include "checkpoint/header.h"
+
+#include <signal.h>
+#include <stdlib.h>
+
+static volatile sig_atomic_t taken;
+
+static void take(int number)
+{
+    taken = number;
+}
+
+void signals_take(void)
+{
+    const int numbers[] = {SIGINT, SIGTERM, SIGHUP};
+    struct sigaction before, action = {.sa_handler = take, .sa_flags = SA_RESTART | (int)SA_RESETHAND};
+    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
+        if (sigaction(numbers[i], NULL, &before) == 0 && before.sa_handler != SIG_IGN)
+            sigaction(numbers[i], &action, NULL);
+    /* Beyond ulimit -f, writes shall fail, not end the program. */
+    sigaction(SIGXFSZ, &(struct sigaction){.sa_handler = SIG_IGN}, NULL);
+}
+
+int signal_taken(void)
+{
+    return taken;
+}
+
+shard_status sources_add(source_list *list, const char *path, bool skip_checksums)
+{
+    int64_t bytes;
+    uint64_t hash;
+    SHARD_TRY(shard_grow(&list->at, &list->capacity, list->count + 1, sizeof *list->at));
+    source *new = &list->at[list->count++];
+    *new = (source){.path = shard_strdup(path)};
+    if (!new->path)
+        return shard_last_status();
+    shard_file file = {0};
+    shard_status status = shard_file_open(&file, new->path, &bytes);
+    if (status == SHARD_OK)
+        status = shard_header_read(&new->header, &file, bytes, !skip_checksums, &new->data_start, &hash);
+    if (status == SHARD_OK)
+        status = shard_file_check_unwritten(&file);
+    new->opened = file.opened;
+    shard_file_close(&file);
+    return status;
+}
+
+void sources_free(source_list *list)
+{
+    for (int64_t i = 0; i < list->count; i++) {
+        source_close(&list->at[i]);
+        shard_safetensors_free(&list->at[i].header);
+        free(list->at[i].path);
+    }
+    free(list->at);
+    *list = (source_list){0};
+}
+
+shard_status source_open(source *from)
+{
+    int64_t bytes;
+    if (from->file.path)
+        return SHARD_OK;
+    SHARD_TRY(shard_file_open(&from->file, from->path, &bytes));
+    from->file.opened = from->opened;
+    SHARD_TRY(shard_file_check_unchanged(&from->file));
+    return shard_file_check_unwritten(&from->file);
+}
+
+void source_close(source *from)
+{
+    shard_file_close(&from->file);
+}
+
+int64_t run_left(const run_reader *reader)
+{
+    return reader->entry->end - reader->entry->begin - reader->at;
+}
+
+shard_status run_next(run_reader *reader, void *to, int64_t bytes)
+{
+    source *from = reader->from;
+    if (taken)
+        return shard_error(SHARD_ERROR_IO, "interrupted by signal %d", (int)taken);
+    SHARD_TRY(source_open(from));
+    SHARD_TRY(shard_file_read(&from->file, to, bytes, from->data_start + reader->entry->begin + reader->at,
+                              from->header.checksums ? &reader->crc : NULL));
+    reader->at += bytes;
+    if (run_left(reader) > 0)
+        return SHARD_OK;
+    SHARD_TRY(shard_file_check_unwritten(&from->file));
+    return from->header.checksums ? shard_checksums_compare(from->path, reader->entry, reader->crc) : SHARD_OK;
+}
+
+int64_t entry_elements(const shard_entry *entry)
+{
+    return shard_shape_product(&entry->shape, 0, entry->shape.ndim);
+}
