@@ -118,9 +118,9 @@ shard_status command_inspect(settings *s)
         int64_t bytes = 0;
         for (int64_t i = 0; i < header->count; i++)
             bytes += header->entries[i].end - header->entries[i].begin;
-        printf("%" PRId64 " tensors, %" PRId64 " bytes, %s checksums\n", header->count, bytes,
+        printf("%" PRId64 " tensor%s, %" PRId64 " bytes, %s checksums\n", header->count, header->count == 1 ? "" : "s", bytes,
                header->checksums   ? "with"
-               : s->skip_checksums ? "skipped"
+               : s->skip_checksums ? "without a look at"
                                    : "without");
         for (void *at = json_object_iter(header->metadata); at; at = json_object_iter_next(header->metadata, at)) {
             printf("metadata %s", shown(json_object_iter_key(at)));

@@ -72,15 +72,15 @@ shard_status command_merge(settings *s)
 static char *convert_name(settings *s, const char *name, bool *dropped)
 {
     size_t bytes;
-    bool keeps = s->keep.count == 0 || settings_find_prefix(&s->keep, name) >= 0;
-    *dropped = !keeps || settings_find_prefix(&s->drop, name) >= 0;
+    bool keeps = settings_has_prefix(&s->keep, name) || s->keep.count == 0, drops = settings_has_prefix(&s->drop, name);
+    *dropped = drops || !keeps;
     if (*dropped)
         return NULL;
     int64_t rename = settings_find(&s->rename, name, &bytes);
     char *text = rename < 0 ? shard_strdup(name) : shard_format("%s%s", strrchr(s->rename.at[rename], '=') + 1, name + bytes);
     if (!text)
         return NULL;
-    bool removes = settings_find_prefix(&s->prefix_remove, text) >= 0;
+    bool removes = settings_has_prefix(&s->prefix_remove, text);
     char *result = shard_format("%s%s", s->prefix_add.count ? s->prefix_add.at[0] : "",
                                 text + (removes ? strlen(s->prefix_remove.at[0]) : 0));
     free(text);
@@ -165,7 +165,7 @@ static shard_status write_file(source_list *sources, const int64_t *file, int64_
 {
     source *from = &sources->at[0];
     output out = {0};
-    shard_status status = output_check_path(path, sources);
+    shard_status status = SHARD_OK;
     for (int64_t i = 0; i < from->header.count && status == SHARD_OK; i++)
         if (file[i] == number)
             status = output_add(&out, from, &from->header.entries[i], from->header.entries[i].name);
@@ -204,18 +204,22 @@ static shard_status write_index(const shard_safetensors *header, const int64_t *
 }
 
 /* An index would be old until all files are new. */
-static shard_status make_folder(const char *folder)
+static shard_status check_folder(const char *folder, const source_list *inputs, int64_t files)
 {
     struct stat there;
     if (mkdir(folder, 0777) != 0 && errno != EEXIST)
         return shard_error(SHARD_ERROR_IO, "cannot create %s: %s", folder, strerror(errno));
     char *path = shard_format("%s/" INDEX_NAME, folder);
-    shard_status status = !path ? shard_last_status()
-                          : lstat(path, &there) != 0
-                              ? SHARD_OK
-                              : shard_error(SHARD_ERROR_IO, "%s is there already; choose another folder, or remove it", path);
+    if (path && lstat(path, &there) == 0)
+        shard_error(SHARD_ERROR_IO, "%s is there already; choose another folder, or remove it", path);
     free(path);
-    return status;
+    for (int64_t i = 1; i <= files && shard_last_status() == SHARD_OK; i++) {
+        path = file_path(folder, i, files);
+        if (path)
+            output_check_path(path, inputs);
+        free(path);
+    }
+    return shard_last_status();
 }
 
 static shard_status split(source_list *sources, const settings *s)
@@ -223,7 +227,7 @@ static shard_status split(source_list *sources, const settings *s)
     SHARD_TRY(sources_add(sources, s->files[0], s->skip_checksums));
     const shard_safetensors *header = &sources->at[0].header;
     int64_t files, *file = assign_files(header, s->max_bytes, &files);
-    shard_status status = file ? make_folder(s->output) : shard_last_status();
+    shard_status status = file ? check_folder(s->output, sources, files) : shard_last_status();
     for (int64_t i = 1; i <= files && status == SHARD_OK; i++) {
         char *path = file_path(s->output, i, files);
         status = path ? write_file(sources, file, i, path) : shard_last_status();

@@ -22,7 +22,8 @@ const char settings_help[] =
     "  inspect FILE          dtype, shape, bytes and name of each tensor, and the metadata\n"
     "      --values          and least and greatest value, mean and standard deviation of the finite\n"
     "                        values, and the numbers of NaNs and infinities\n"
-    "  verify FILE ...       compare header and data with the file's checksums\n"
+    "  verify FILE ...       compare header and data with the file's checksums; a file without checksums is\n"
+    "                        reported, and is not an error\n"
     "  diff A B              tensors and metadata that differ: names, shapes, dtypes and values\n"
     "      --tolerance X     values differ by more than X; without it, in their bits\n"
     "  merge FILE ... -o OUT\n"
@@ -292,22 +293,27 @@ static bool count_as_used(texts *list, int64_t index)
 int64_t settings_find(texts *list, const char *name, size_t *bytes)
 {
     size_t length = strlen(name);
+    int64_t found = -1;
+    *bytes = 0;
     for (int64_t i = 0; i < list->count; i++) {
         const char *equal = strrchr(list->at[i], '=');
-        *bytes = (size_t)(equal - list->at[i]);
-        bool begins = *bytes <= length && strncmp(list->at[i], name, *bytes) == 0;
-        if (begins && (*bytes == length || equal[-1] == '.') && count_as_used(list, i))
-            return i;
+        size_t mine = (size_t)(equal - list->at[i]);
+        bool begins = mine <= length && strncmp(list->at[i], name, mine) == 0;
+        if (begins && (mine == length || equal[-1] == '.') && mine > *bytes) {
+            found = i;
+            *bytes = mine;
+        }
     }
-    return -1;
+    return found >= 0 && count_as_used(list, found) ? found : -1;
 }
 
-int64_t settings_find_prefix(texts *list, const char *name)
+bool settings_has_prefix(texts *list, const char *name)
 {
+    bool found = false;
     for (int64_t i = 0; i < list->count; i++)
-        if (strncmp(list->at[i], name, strlen(list->at[i])) == 0 && count_as_used(list, i))
-            return i;
-    return -1;
+        if (strncmp(list->at[i], name, strlen(list->at[i])) == 0)
+            found |= count_as_used(list, i);
+    return found;
 }
 
 shard_status settings_check_used(const texts *list, const char *option)

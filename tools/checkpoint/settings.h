@@ -11,7 +11,7 @@ enum { EXIT_DIFFERS = 1, EXIT_USAGE = 2, EXIT_OTHER = 3 };
 typedef struct texts {
     const char **at;
     int64_t count, capacity;
-    bool *used; /* [count], set by settings_find and settings_find_prefix; NULL: none was looked for */
+    bool *used; /* [count], set by the functions below; NULL: none was looked for */
 } texts;
 
 typedef struct settings {
@@ -34,11 +34,12 @@ void settings_free(settings *s);
 
 extern const char settings_help[];
 
-/* The index of the value that applies to the name, -1 if there is none. A value is "NAME=TEXT": a tensor's name, or, if it ends
- * with a point, the beginning of names. *bytes is the length of NAME, which is counted as used. */
+/* The index of the value that applies to the name, of several the one with the longest NAME; -1 if there is none. A value is
+ * "NAME=TEXT": a tensor's name, or, if it ends with a point, the beginning of names. *bytes is the length of NAME, which is
+ * counted as used. */
 int64_t settings_find(texts *list, const char *name, size_t *bytes);
-/* ... with which the name begins. */
-int64_t settings_find_prefix(texts *list, const char *name);
+/* Whether the name begins with one of the values, all of which are counted as used. */
+bool settings_has_prefix(texts *list, const char *name);
 /* ARGUMENT: a value that no name was found for. */
 shard_status settings_check_used(const texts *list, const char *option);
 

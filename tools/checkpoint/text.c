@@ -20,8 +20,9 @@ const char *shown(const char *text)
 
 const char *dtype_text(const shard_entry *entry)
 {
+    shard_entry same = {.dtype = entry->dtype};
     const char *name = shard_entry_type_name(entry);
-    return entry->type && entry->refusal && strstr(entry->refusal, name) ? name : shard_dtype_name(entry->dtype);
+    return strcmp(name, shard_entry_type_name(&same)) == 0 ? shard_dtype_name(entry->dtype) : name;
 }
 
 const char *entry_shape_text(const shard_entry *entry)
