@@ -107,7 +107,7 @@ def check_inspect(folder, saved):
 
     values = [0.5, -3.0, 2.0, math.nan, math.inf, -math.inf, math.nan, 1.5]
     finite = [value for value in values if math.isfinite(value)]
-    large = [1000 + i % 7 for i in range(1_500_000)] + [-5]
+    large = [1000 + i % 7 + i // 500_000 for i in range(1_500_000)]
     path = write(folder / "values.safetensors", {
         "mixed": ("F64", [8], floats(values, "d")), "large": ("F32", [len(large)], floats(large)),
         "none": ("F32", [0], b""), "nan": ("F16", [1], b"\x00\x7e"), "ints": ("I32", [3], floats([-1, 2, 5], "i"))})
@@ -247,6 +247,11 @@ def check_split_and_merge(folder, saved):
     assert (parts / files[0]).stat().st_ino == before
     os.replace(parts / "input", parts / files[1])
 
+    for most, first in ((104, {"layer.weight", "layer.bias"}), (103, {"layer.weight"}), (1, {"layer.weight"})):
+        exact = folder / f"exact{most}"
+        run(0, "split", whole, "--max-bytes", most, "-o", exact)
+        assert set(read(min(exact.glob("*.safetensors")))[1]) == first, most
+
     # transformers needs the format.
     run(0, "split", saved, "--max-bytes", "1GiB", "-o", folder / "one")
     one = folder / "one" / "model-00001-of-00001.safetensors"
@@ -321,9 +326,9 @@ def check_convert(folder, saved):
         assert got == value + 0x7fff + (value >> 16 & 1) >> 16, (got, value)
     run(3, "convert", original, "-o", back, "--dtype", "float32", find='"scale" has dtype F8_E4M3, which cannot be cast')
 
-    run(0, "convert", original, "-o", output, "--drop", "big", "--drop", "tab", "--rename", "layer.=head.fc.", "--rename", "steps=count",
-        "--rename", "layer.mask=mask", "--prefix-remove", "head.", "--prefix-add", "model.")
-    names = {"layer.weight": "model.fc.weight", "layer.bias": "model.fc.bias", "layer.mask": "model.mask", "scale": "model.scale",
+    run(0, "convert", original, "-o", output, "--drop", "big", "--drop", "tab", "--rename", "layer.bias=b", "--rename", "layer.=head.fc.",
+        "--rename", "steps=count", "--rename", "layer.mask=mask", "--prefix-remove", "head.", "--prefix-add", "model.")
+    names = {"layer.weight": "model.fc.weight", "layer.bias": "model.b", "layer.mask": "model.mask", "scale": "model.scale",
              "steps": "model.count", "empty": "model.empty"}
     assert read(output) == (metadata, {new: tensors[old] for old, new in names.items()}), read(output)
     run(0, "convert", original, "-o", output, "--keep", "layer.", "--keep", "empty", "--drop", "layer.m", "--drop", "layer.mask", "--drop", "big",

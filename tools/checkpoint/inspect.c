@@ -43,10 +43,11 @@ static void add_block(statistics *s, const double *values, int64_t count)
     if (new.finite == 0)
         return;
     double before = (double)s->finite, now = (double)new.finite, all = before + now, apart = new.mean - s->mean;
+    double between = apart * apart * before * now / all;
     s->least = before > 0 ? fmin(s->least, new.least) : new.least;
     s->greatest = before > 0 ? fmax(s->greatest, new.greatest) : new.greatest;
     s->mean += apart * (now / all);
-    s->squares += new.squares + apart *apart *(before * now / all);
+    s->squares += new.squares + between;
     s->finite += new.finite;
 }
 
