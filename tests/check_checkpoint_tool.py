@@ -460,6 +460,12 @@ def check_large(folder):
         process.send_signal(signal.SIGTERM)
         assert process.wait(SECONDS) == -signal.SIGTERM and b"interrupted by signal 15" in process.stderr.read()
     assert os.listdir(folder) == [big.name], os.listdir(folder)
+    # One that was killed leaves its file, which the next one removes.
+    left = write_text(folder / f"{output.name}.tmp.0123456789abcdef", b"")
+    os.utime(left, (0, 0))
+    small = write(folder / "small.safetensors", {"x": ("F32", [1], bytes(4))})
+    run(0, "convert", small, "-o", output)
+    assert sorted(os.listdir(folder)) == sorted(path.name for path in (big, small, output)), os.listdir(folder)
 
 
 def read_too(path, skip=()):

@@ -25,10 +25,11 @@ char *shard_new_file_name(const char *target, uint64_t token)
 
 shard_status shard_new_file_begin(shard_new_file *new, const char *path)
 {
-    *new = (shard_new_file){.mode = SHARD_NEW_FILE_NO_MODE, .target = shard_file_follow(path)};
+    *new = (shard_new_file){.mode = SHARD_NEW_FILE_NO_MODE, .lock = -1, .target = shard_file_follow(path)};
     if (!new->target)
         return shard_last_status();
     SHARD_TRY(shard_file_check_target(new->target, &new->mode));
+    shard_file_remove_leftovers(new->target);
     for (bool exists = true; exists;) {
         char *name = shard_new_file_name(new->target, shard_new_file_token());
         if (!name)
@@ -42,6 +43,7 @@ shard_status shard_new_file_begin(shard_new_file *new, const char *path)
             free(name);
         SHARD_TRY(status);
     }
+    new->lock = shard_file_keep_lock(&new->file);
     return SHARD_OK;
 }
 
@@ -62,9 +64,10 @@ void shard_new_file_end(shard_new_file *new)
     shard_file_close(&new->file);
     if (new->temporary)
         shard_file_remove(new->temporary);
+    shard_file_unlock(new->lock);
     free(new->temporary);
     free(new->target);
-    *new = (shard_new_file){0};
+    *new = (shard_new_file){.lock = -1};
 }
 
 shard_status shard_new_file_write(const char *path, const void *data, int64_t bytes)

@@ -12,14 +12,16 @@ typedef struct shard_new_file {
     shard_file file; /* open to write, from begin to finish */
     char *target;    /* the path, or the file that it links to */
     char *temporary; /* in the same directory; NULL: there is none to remove */
+    int lock;        /* of the file, kept until it has its name; -1: none */
     mode_t mode;     /* its final permissions, those of a file that is replaced */
 } shard_new_file;
 
-/* Creates the temporary file. Errors: IO, a path that cannot be replaced; shard_new_file_end must follow all the same. */
+/* Creates the temporary file, after it has removed those that killed jobs have left. Errors: IO, a path that cannot be replaced;
+ * shard_new_file_end must follow all the same. */
 shard_status shard_new_file_begin(shard_new_file *new, const char *path);
 /* Synchronises the file and renames it to its path. */
 shard_status shard_new_file_finish(shard_new_file *new);
-/* Removes the temporary file unless it was renamed. Has no effect on {0}. */
+/* Removes the temporary file unless it was renamed. Has no effect on one that was not begun, {.lock = -1}. */
 void shard_new_file_end(shard_new_file *new);
 
 /* Writes a whole file. */

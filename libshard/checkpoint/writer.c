@@ -7,7 +7,7 @@
 shard_status shard_writer_begin(shard_writer *writer, const char *path, shard_entry *entries, int64_t count, json_t *metadata)
 {
     int64_t data_bytes, bytes;
-    *writer = (shard_writer){.entries = entries, .count = count, .metadata = metadata};
+    *writer = (shard_writer){.entries = entries, .count = count, .metadata = metadata, .new.lock = -1};
     writer->sums = shard_calloc((size_t)count, sizeof *writer->sums);
     if (!writer->sums)
         return shard_last_status();
@@ -50,5 +50,5 @@ void shard_writer_end(shard_writer *writer)
 {
     shard_new_file_end(&writer->new);
     free(writer->sums);
-    *writer = (shard_writer){0};
+    writer->sums = NULL;
 }
