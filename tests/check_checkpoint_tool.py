@@ -491,7 +491,8 @@ def main():
             folder = pathlib.Path(name)
             saved = folder / "saved.safetensors"
             if check.__code__.co_argcount == 2:
-                subprocess.run([shardrun, "-n", "2", program, str(saved)], check=True, timeout=SECONDS)
+                subprocess.run([shardrun, "-n", "2", program, str(saved)], check=True, timeout=SECONDS,
+                               env={**os.environ, "SHARD_DEVICE": "cpu"})  # the program's values are the host's
                 check(folder, saved)
             else:
                 check(folder)
