@@ -5,6 +5,7 @@
 #include "checkpoint/file.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -226,6 +227,52 @@ START_TEST(test_fails_whole)
 }
 END_TEST
 
+/* In the C library's place. */
+static bool unreadable, temporary; /* temporary: also the file that is being written */
+
+int stat(const char *path, struct stat *status)
+{
+    const char *name = strstr(path, "/step-") ? strstr(path, "/checkpoint.safetensors") : NULL;
+    if (unreadable && name && (!strstr(name, ".tmp") || temporary))
+        return errno = EIO, -1;
+    return fstatat(AT_FDCWD, path, status, 0);
+}
+
+/* Steps that cannot be examined are not taken for ones that are not there. */
+static void stays(shard_group *world, void *context)
+{
+    const char *directory = context;
+    int64_t step;
+    char path[PATH];
+    save(world, directory, 1);
+    save(world, directory, 2);
+    shard_tensors *list = make_state(world, 3);
+    char *last = strdup(in_step(directory, 3, "checkpoint.safetensors"));
+    ck_assert(!is_there(last));
+    check_ok(shard_barrier(world));
+    unreadable = shard_group_rank(world) == 0;
+    ck_assert_int_ne(shard_latest_checkpoint(directory, INT64_MAX, &step, path, sizeof path), SHARD_OK);
+    check_first(world, SHARD_ERROR_IO, "*cannot examine */checkpoint.safetensors: Input/output error");
+    unreadable = false;
+    check_ok(shard_save_checkpoint(list, directory, 3, NULL, .max_to_keep = 0));
+    unreadable = shard_group_rank(world) == 0;
+    check_ok(shard_save_checkpoint(list, directory, 4, NULL));
+    temporary = unreadable;
+    ck_assert_int_ne(shard_save_checkpoint(list, directory, 5, NULL), SHARD_OK);
+    check_first(world, SHARD_ERROR_IO, "*cannot create */checkpoint.safetensors.tmp.*: Input/output error");
+    unreadable = temporary = false;
+    check_steps(world, directory, "1 2 3 4 5");
+    check_newest(world, directory, 4, 3);
+    free(last);
+    shard_tensors_destroy(list);
+}
+
+START_TEST(test_stays)
+{
+    run_job(_i, stays, (void *)directory_of("stays", _i));
+}
+END_TEST
+
 static void refuses(shard_group *world, void *context)
 {
     const char *directory = context;
@@ -271,6 +318,7 @@ int main(void)
     add_ranks_test(tcase, test_keeps);
     tcase_add_loop_test(tcase, test_leaves_out, 1, 3);
     tcase_add_loop_test(tcase, test_fails_whole, 1, 3);
+    tcase_add_loop_test(tcase, test_stays, 1, 3);
     tcase_add_loop_test(tcase, test_refuses, 1, 3);
     int failed = test_run(suite);
     scratch_close();

@@ -186,9 +186,9 @@ static double softmax_row(const row *r, const values *v, int i, double *dz)
     const loss_kind *k = r->k;
     double x[CLASSES], slope[CLASSES], sum = 0, loss = 0, total = 0, count = 0;
     for (int c = 0; c < CLASSES; c++) {
-        double scale = k->logit_scale ? k->logit_scale : 1, z = scale * r->logit[c];
-        x[c] = k->soft_cap ? k->soft_cap * tanh(z / k->soft_cap) : z;
-        slope[c] = k->soft_cap ? scale * (1 - pow(x[c] / k->soft_cap, 2)) : scale;
+        double scale = k->logit_scale != 0 ? k->logit_scale : 1, z = scale * r->logit[c];
+        x[c] = k->soft_cap != 0 ? k->soft_cap * tanh(z / k->soft_cap) : z;
+        slope[c] = k->soft_cap != 0 ? scale * (1 - pow(x[c] / k->soft_cap, 2)) : scale;
         sum += r->counts[c] ? exp(x[c]) : 0;
         count += r->counts[c];
     }
@@ -333,7 +333,7 @@ static shard_tensor *softmax_loss(const problem *p, const factors *f, shard_tens
     options.label_smoothing = k->smoothing;
     options.reduction = p->reduction;
     options.z_loss = k->z_loss;
-    options.logit_scale = k->logit_scale ? k->logit_scale : 1;
+    options.logit_scale = k->logit_scale != 0 ? k->logit_scale : 1;
     options.soft_cap = k->soft_cap;
     options.sample = k->sampled ? shard_sample_classes(target, weight, 0.4, 3, 4) : NULL;
     options.normalized = k->normalized && p->fused;

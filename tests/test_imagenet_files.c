@@ -304,6 +304,8 @@ START_TEST(test_resume_auto)
     ck_assert_msg(strstr(text_of("log"), "no checkpoint in kept: training begins\n"), "%s", text_of("log"));
     ck_assert(!is_kept(3) && is_kept(4) && is_kept(5));
     check_refused("--output kept has a checkpoint of step 5, and this run begins after step 0", KEEP "--steps 9 --output kept");
+    check_refused("--output kept has checkpoints of a run with --keep: give it",
+                  FILES_RUN "--steps 9 --output kept --resume auto");
     damage(5, _i == 0);
     drop_log();
     check_runs(_i == 0 ? shardrun(3) : "", KEEP "%s --steps 7 --output kept --resume auto --metrics parts.json",

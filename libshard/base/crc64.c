@@ -161,11 +161,11 @@ VPCLMUL static inline __m512i load_64(const unsigned char *data)
     return _mm512_loadu_si512(data);
 }
 
+#define XOR_OF_THREE 0x96 /* the table of a ^ b ^ c, a constant for the compiler */
 VPCLMUL static inline __m512i fold_64(__m512i a, __m512i factors, __m512i there)
 {
-    const int xor_of_three = 0x96;
     return _mm512_ternarylogic_epi64(_mm512_clmulepi64_epi128(a, factors, 0x00), _mm512_clmulepi64_epi128(a, factors, 0x11),
-                                     there, xor_of_three);
+                                     there, XOR_OF_THREE);
 }
 
 VPCLMUL static uint64_t extend_by_vpclmul(uint64_t crc, const unsigned char *data, int64_t bytes)

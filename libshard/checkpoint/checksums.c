@@ -248,9 +248,9 @@ shard_status shard_checksums_combine(shard_group *group, uint64_t *words, int64_
     shard_status status = SHARD_OK;
     for (int64_t start = 0; start < count && status == SHARD_OK; start += BLOCK) {
         int64_t number = shard_min(count - start, BLOCK);
-        for (int64_t i = 0; i < number * FIELDS && fields; i++)
+        for (int64_t i = 0; i < number * FIELDS && fields && words; i++)
             fields[i] = words[start + i / FIELDS] >> i % FIELDS & LOWEST;
-        status = shard_group_all_reduce(group, NULL, fields, number * FIELDS, SHARD_INT64, SHARD_SUM);
+        status = shard_group_all_reduce(group, NULL, words ? fields : NULL, number * FIELDS, SHARD_INT64, SHARD_SUM);
         for (int64_t i = 0; i < number * FIELDS && status == SHARD_OK; i++)
             words[start + i / FIELDS] = (i % FIELDS ? words[start + i / FIELDS] : 0) | (fields[i] & LOWEST) << i % FIELDS;
     }

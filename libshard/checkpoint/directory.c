@@ -19,7 +19,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
+#include <sys/stat.h>
 
 #define FOLDER "step-"
 #define NAME "checkpoint.safetensors"
@@ -102,38 +102,51 @@ static shard_status list_steps(const char *directory, listing *found)
 
 /* ---- saving ---- */
 
-/* The checkpoint goes first, so that the folder is at no time one with a part of it. Other files in the folder stay. */
+/* Whether there is a file at path; an error if that cannot be known. */
+static shard_status is_there(const char *path, bool *there)
+{
+    struct stat status;
+    *there = stat(path, &status) == 0;
+    if (*there || errno == ENOENT || errno == ENOTDIR)
+        return SHARD_OK;
+    return shard_error(SHARD_ERROR_IO, "cannot examine %s: %s", path, strerror(errno));
+}
+
+/* The checkpoint goes first, so that the folder is at no time one with a part of it. Other files in the folder stay, and so does
+ * what a symbolic link leads to. */
 static void remove_step(const char *directory, int64_t step)
 {
+    struct stat status;
     char *folder = folder_of(directory, step), *path = path_of(directory, step);
-    if (folder && path) {
-        shard_file_remove(path);
+    if (folder && path && lstat(folder, &status) == 0 && S_ISDIR(status.st_mode)) {
+        if (shard_file_calls_used->unlink(path) != 0 && errno != ENOENT)
+            shard_log_message(SHARD_LOG_WARN, "cannot remove the old checkpoint %s: %s", path, strerror(errno));
         shard_file_remove_leftovers(path);
         if (!shard_file_remove_directory(folder))
-            shard_log_message(errno == ENOTEMPTY || errno == EEXIST ? SHARD_LOG_INFO : SHARD_LOG_WARN,
-                              "cannot remove %s of an old checkpoint: %s", folder, strerror(errno));
+            shard_log_message(SHARD_LOG_INFO, "cannot remove %s of an old checkpoint: %s", folder, strerror(errno));
     }
     free(folder);
     free(path);
 }
 
-/* Keeps the newest `keep` checkpoints up to this step. */
+/* Keeps the checkpoint of this step, and so many in all of it and the newest before it. A step that cannot be examined stays. */
 static void remove_old(const char *directory, int64_t step, int64_t keep)
 {
     listing found = {0};
-    int64_t complete = 0;
-    if (list_steps(directory, &found) != SHARD_OK) { /* the new checkpoint is there all the same */
+    int64_t complete = 1;
+    list_steps(directory, &found);
+    for (int64_t i = 0; i < found.count && shard_last_status() == SHARD_OK; i++) {
+        bool there = true;
+        char *path = found.step[i] < step ? path_of(directory, found.step[i]) : NULL;
+        if (path && is_there(path, &there) == SHARD_OK && (!there || complete == keep))
+            remove_step(directory, found.step[i]);
+        else if (path)
+            complete++;
+        free(path);
+    }
+    if (shard_last_status() != SHARD_OK) { /* the new checkpoint is there all the same */
         shard_log_message(SHARD_LOG_WARN, "old checkpoints stay: %s", shard_last_error());
         shard_clear_error();
-        found.count = 0;
-    }
-    for (int64_t i = 0; i < found.count; i++) {
-        char *path = found.step[i] <= step ? path_of(directory, found.step[i]) : NULL;
-        if (path && complete < keep && access(path, F_OK) == 0)
-            complete++;
-        else if (path)
-            remove_step(directory, found.step[i]);
-        free(path);
     }
     free(found.step);
 }
@@ -180,18 +193,23 @@ shard_status shard_save_checkpoint_with(const shard_tensors *tensors, const char
 
 /* ---- finding ---- */
 
-/* Whether the file has a whole header and the size that the header asks for. */
-static bool is_complete(const char *path)
+/* Whether the file has a whole header and the size that the header asks for. An error if it cannot be read. */
+static shard_status is_complete(const char *path, bool *complete)
 {
-    if (access(path, F_OK) != 0)
-        return false;
+    SHARD_TRY(is_there(path, complete));
+    if (!*complete)
+        return SHARD_OK;
     shard_tensors *tensors = shard_inspect(path, NULL);
-    bool complete = tensors || shard_last_status() == SHARD_ERROR_UNSUPPORTED; /* a dtype that only other programs know */
-    if (!complete)
-        shard_log_message(SHARD_LOG_WARN, "%s is left out: %s", path, shard_last_error());
-    shard_clear_error();
+    shard_status status = shard_last_status();
     shard_tensors_destroy(tensors);
-    return complete;
+    if (status == SHARD_ERROR_FORMAT) {
+        *complete = false;
+        shard_log_message(SHARD_LOG_WARN, "%s is left out: %s", path, shard_last_error());
+    }
+    if (status != SHARD_ERROR_FORMAT && status != SHARD_ERROR_UNSUPPORTED) /* a dtype that only other programs know */
+        return status;
+    shard_clear_error();
+    return SHARD_OK;
 }
 
 /* The newest complete checkpoint before that step; -1: none. */
@@ -202,7 +220,8 @@ static int64_t find_newest(const char *directory, int64_t before)
     list_steps(directory, &found);
     for (int64_t i = 0; i < found.count && newest < 0 && shard_last_status() == SHARD_OK; i++) {
         char *path = found.step[i] < before ? path_of(directory, found.step[i]) : NULL;
-        if (path && is_complete(path))
+        bool complete = false;
+        if (path && is_complete(path, &complete) == SHARD_OK && complete)
             newest = found.step[i];
         free(path);
     }

@@ -143,20 +143,26 @@ shard_status shard_file_check_unwritten(const shard_file *file)
     return SHARD_OK;
 }
 
-/* Whether the lock was taken. Some file systems have none. */
-static bool lock(int descriptor, int operation)
+/* Shows other processes of this host that the file is in use. On a network's file system a lock could prevent writes (SMB) or
+ * need a descriptor that reads (NFS). */
+static void lock(int descriptor, int operation)
 {
     int result;
+    if (!shard_file_is_local(descriptor))
+        return;
     do
         result = shard_file_calls_used->flock(descriptor, operation);
     while (result != 0 && errno == EINTR);
-    return result == 0;
 }
 
+/* Whether it is still the file at path. If not, errno is ENOENT, or says why that cannot be known. */
 static bool is_at(const char *path, int descriptor)
 {
     struct stat there, here;
-    return stat(path, &there) == 0 && fstat(descriptor, &here) == 0 && there.st_dev == here.st_dev && there.st_ino == here.st_ino;
+    if (stat(path, &there) != 0 || fstat(descriptor, &here) != 0)
+        return false;
+    errno = ENOENT;
+    return there.st_dev == here.st_dev && there.st_ino == here.st_ino;
 }
 
 shard_status shard_file_create(shard_file *file, const char *path, mode_t mode, bool *exists)
@@ -169,10 +175,12 @@ shard_status shard_file_create(shard_file *file, const char *path, mode_t mode, 
         return fail("create", path);
     lock(descriptor, LOCK_SH);
     *exists = !is_at(path, descriptor);
-    if (*exists)
+    if (*exists) {
+        shard_status status = errno == ENOENT ? SHARD_OK : fail("create", path);
         shard_file_calls_used->close(descriptor);
-    else
-        use(file, path, descriptor, open_again(path, O_WRONLY | O_DIRECT));
+        return status;
+    }
+    use(file, path, descriptor, open_again(path, O_WRONLY | O_DIRECT));
     return SHARD_OK;
 }
 

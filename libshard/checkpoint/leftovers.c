@@ -19,9 +19,7 @@
 
 enum { DIGITS = 16, DAY = 24 * 60 * 60 };
 
-/* Whether only this host has the file system, so that its locks show every job. Of a network's it depends on how it was
- * mounted. */
-static bool is_local(int descriptor)
+bool shard_file_is_local(int descriptor)
 {
     static const unsigned long known[] = {EXT4_SUPER_MAGIC, XFS_MAGIC, BTRFS_SUPER_MAGIC,    TMPFS_MAGIC,
                                           F2FS_SUPER_MAGIC, ZFS_MAGIC, OVERLAYFS_SUPER_MAGIC};
@@ -39,9 +37,9 @@ static bool is_left(int descriptor)
     struct stat status;
     if (fstat(descriptor, &status) != 0 || !S_ISREG(status.st_mode) || status.st_uid != geteuid())
         return false;
-    if (shard_file_calls_used->flock(descriptor, LOCK_EX | LOCK_NB) != 0)
-        return false;
-    return is_local(descriptor) || time(NULL) - status.st_mtim.tv_sec > DAY;
+    if (!shard_file_is_local(descriptor))
+        return time(NULL) - status.st_mtim.tv_sec > DAY;
+    return shard_file_calls_used->flock(descriptor, LOCK_EX | LOCK_NB) == 0;
 }
 
 /* The lock is released by the close, after the removal: a job that has made a file of this name meanwhile finds it gone. */

@@ -125,34 +125,33 @@ static shard_status compare_over(shard_group *group, const shard_tensors *list, 
     return status;
 }
 
-/* One exchange for each replica group, in the order in which the list has them first. */
+/* One exchange for each replica group, in the order in which the list has them first, also after an error. */
 static shard_status compare(const shard_tensors *list, difference *found)
 {
     int64_t size = shard_tensors_count(list), *index = shard_calloc((size_t)size, sizeof *index);
-    shard_status status = index ? SHARD_OK : shard_last_status();
-    for (int64_t i = 0; i < size && status == SHARD_OK; i++) {
+    for (int64_t i = 0; i < size; i++) {
         shard_group *group = replicated_over(shard_tensors_at(list, i));
         bool done = !group;
         for (int64_t j = 0; j < i && !done; j++)
             done = replicated_over(shard_tensors_at(list, j)) == group;
         int64_t count = 0;
-        for (int64_t j = i; j < size && !done; j++)
+        for (int64_t j = i; j < size && !done && index; j++)
             if (replicated_over(shard_tensors_at(list, j)) == group)
                 index[count++] = j;
-        if (count > 0)
-            status = compare_over(group, list, index, count, found);
+        if (!done && index && shard_last_status() == SHARD_OK)
+            compare_over(group, list, index, count, found);
+        else if (!done)
+            shard_group_fail(group);
     }
     free(index);
-    return status;
+    return shard_last_status();
 }
 
 shard_status shard_check_replicas(const shard_tensors *tensors)
 {
     SHARD_FUNCTION("shard_check_replicas");
     difference found = {.index = INT64_MAX};
-    shard_status status = tensors ? shard_last_status() : shard_null_argument("shard_check_replicas", "tensors");
-    if (status == SHARD_OK)
-        status = compare(tensors, &found);
+    shard_status status = tensors ? compare(tensors, &found) : shard_null_argument("shard_check_replicas", "tensors");
     if (status == SHARD_OK && found.index < INT64_MAX) {
         char *text = describe(tensors, found.index);
         if (text)

@@ -131,11 +131,12 @@ shard_status checkpoint_prepare(const trainer *run)
     if (!output)
         return SHARD_OK;
     if (mkdir(output, 0777) != 0 && errno != EEXIST)
-        return shard_error(SHARD_ERROR_IO, "--output %s: %s", output, strerror(errno));
-    if (!run->options->keep || options_resume_auto(run->options)) /* which has left later ones out */
-        return SHARD_OK;
+        shard_error(SHARD_ERROR_IO, "--output %s: %s", output, strerror(errno));
     shard_status status = shard_latest_checkpoint(output, INT64_MAX, &newest, path, sizeof path);
-    if (status == SHARD_OK && newest > run->at.step)
+    if (status == SHARD_OK && newest >= 0 && !run->options->keep)
+        return shard_error(SHARD_ERROR_ARGUMENT,
+                           "--output %s has checkpoints of a run with --keep: give it, or take another folder", output);
+    if (status == SHARD_OK && newest > run->at.step && !options_resume_auto(run->options)) /* which has left damaged ones out */
         return shard_error(SHARD_ERROR_ARGUMENT,
                            "--output %s has a checkpoint of step %" PRId64 ", and this run begins after step %" PRId64
                            ": go on with --resume auto, or take another folder",
@@ -370,7 +371,9 @@ shard_status checkpoint_resume(trainer *run, const char *path)
     saved_position saved = {0};
     shard_metadata *found = NULL;
     shard_tensors_destroy(shard_inspect(path, &found));
-    shard_status status = found ? read_position(run, found, path, &saved) : shard_last_status();
+    if (found)
+        read_position(run, found, path, &saved);
+    shard_status status = shard_agree(shard_world()); /* a rank alone may have read other bytes */
     if (status == SHARD_OK)
         status = load_tensors(run, path, saved.at.step);
     shard_metadata_destroy(found);
