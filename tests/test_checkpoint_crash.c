@@ -178,7 +178,7 @@ END_TEST
 /* ---- of jobs that live ---- */
 
 /* Two jobs save to one path at a time: none removes the other's temporary file. */
-static void save_beside(shard_group *world, void *context)
+static void save_during_another(shard_group *world, void *context)
 {
     const char *path = context;
     shard_tensors *list = make_small_state(NULL, shard_group_rank(world) ? NEW : OLD);
@@ -192,7 +192,7 @@ static void save_beside(shard_group *world, void *context)
 
 START_TEST(test_two_jobs)
 {
-    run_job(3, save_beside, (void *)scratch_path("beside.safetensors"));
+    run_job(3, save_during_another, (void *)scratch_path("during.safetensors"));
 }
 END_TEST
 

@@ -466,7 +466,7 @@ static void stale(shard_group *world, void *context)
     check_ok(shard_metadata_get_integer(metadata, "step", &step));
     ck_assert_int_eq(step, 17);
     ck_assert_ptr_null(shard_metadata_get(metadata, "crc64.tensors"));
-    /* What was loaded is saved with checksums of its own. */
+    /* The loaded tensors are saved with new checksums. */
     check_ok(shard_save(list, path, metadata));
     check_ok(shard_load(list, path));
     shard_metadata_destroy(metadata);

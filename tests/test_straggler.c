@@ -108,7 +108,7 @@ static void meet(shard_group *world, bool posts)
 }
 
 typedef struct course {
-    int slow; /* the rank; -1: all are alike */
+    int slow; /* the rank; -1: all compute for the same time */
     bool posts;
     const char *seconds; /* SHARD_STRAGGLER_SECONDS */
 } course;

@@ -106,8 +106,8 @@ SHARD_API shard_status shard_load_module(shard_module *module, const char *path)
 SHARD_API shard_tensors *shard_inspect(const char *path, shard_metadata **metadata);
 
 /* Compares the header and all data of a file with its checksums, in blocks of 8 MiB. Errors: FORMAT, a malformed or changed
- * file, the first tensor named that was changed; IO; UNSUPPORTED, a file without checksums, which was not saved by this
- * library. Not collective. */
+ * file, the first tensor named that was changed; IO; UNSUPPORTED, a file without checksums, which another program or an
+ * earlier version of this library has saved. Not collective. */
 SHARD_API shard_status shard_verify(const char *path);
 
 /*
@@ -140,8 +140,8 @@ SHARD_API shard_status shard_save_checkpoint_with(const shard_tensors *tensors, 
 /* Finds the newest checkpoint of a step before `before` (INT64_MAX: of any step) whose file has a whole header and the size that
  * belongs to it; others are left out with a line of the log. Sets *step, and path, which has `bytes`, for shard_load; -1 and ""
  * if there is none. If shard_load then finds a damaged tensor, search again before this step. Errors: IO, a directory
- * that cannot be read; ARGUMENT, a path that does not fit. The directory is the same on all ranks; the first rank reads it.
- * Collective over the world. As orbax's CheckpointManager.latest_step. */
+ * or a checkpoint that cannot be read; ARGUMENT, a path that does not fit. The directory is the same on all ranks; the first rank
+ * reads it. Collective over the world. As orbax's CheckpointManager.latest_step. */
 SHARD_API shard_status shard_latest_checkpoint(const char *directory, int64_t before, int64_t *step, char *path, size_t bytes);
 
 /*

@@ -129,7 +129,7 @@ static void remove_step(const char *directory, int64_t step)
     free(path);
 }
 
-/* Keeps the checkpoint of this step, and so many in all of it and the newest before it. A step that cannot be examined stays. */
+/* Keeps `keep` checkpoints: that of this step, and the newest before it. A step that cannot be examined stays. */
 static void remove_old(const char *directory, int64_t step, int64_t keep)
 {
     listing found = {0};
