@@ -53,19 +53,19 @@ static shard_status evaluate_batches(trainer *run, totals *whole)
 
 static shard_status report(trainer *run, const totals *whole, double seconds)
 {
+    double loss = totals_mean(whole->loss, whole), top1 = 100 * totals_mean(whole->top1, whole),
+           top5 = 100 * totals_mean(whole->top5, whole);
     metrics_entry entry = {
         .validation = true,
         .step = run->at.step,
         .epoch = run->at.epoch,
-        .loss = totals_mean(whole->loss, whole),
-        .top1 = 100 * totals_mean(whole->top1, whole),
-        .top5 = 100 * totals_mean(whole->top5, whole),
-        .images = (int64_t)whole->images,
-        .local_images = run->local_images,
+        .values = {{"loss", loss, METRICS_NUMBER}, {"top1", top1, METRICS_NUMBER}, {"top5", top5, METRICS_NUMBER}},
+        .samples = (int64_t)whole->images,
+        .local_samples = run->local_images,
         .seconds = seconds,
     };
-    progress_say(&run->progress, " * top1 %.3f  top5 %.3f  loss %.4f  (%" PRId64 " images, %.1f images/s)", entry.top1,
-                 entry.top5, entry.loss, entry.images, (double)entry.images / seconds);
+    progress_say(&run->progress, " * top1 %.3f  top5 %.3f  loss %.4f  (%" PRId64 " images, %.1f images/s)", top1, top5, loss,
+                 entry.samples, (double)entry.samples / seconds);
     return metrics_write(run->metrics, &entry);
 }
 

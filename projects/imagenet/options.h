@@ -2,6 +2,8 @@
 #ifndef IMAGENET_OPTIONS_H
 #define IMAGENET_OPTIONS_H
 
+#include "command_line.h"
+
 #include <shard/nn.h>
 #include <shard/optim.h>
 #include <stdio.h>
@@ -32,8 +34,6 @@ typedef struct head_margin {
     bool cosines; /* logits are scaled cosines; false: --margin none */
     double m1, m2, m3;
 } head_margin;
-
-#define OPTIONS_NOTES 16 /* PyTorch's options at most */
 
 /* Whole numbers are int64_t, choices int, so that one table reads them all. */
 typedef struct options {
@@ -79,15 +79,14 @@ typedef struct options {
 
     bool evaluate;
     int64_t val_interval, check_replicas;
-    const char *output, *resume, *metrics;
+    const char *output, *resume, *metrics, *tensorboard;
     int64_t save_every, keep, print_freq;
     bool memory_report;
 
     bool help;
 
     char gpu[16]; /* memory of device, after --gpu */
-    const struct torch_option *notes[OPTIONS_NOTES]; /* PyTorch's options on the command line */
-    int note_count;
+    command_notes notes; /* PyTorch's options on the command line */
 } options;
 
 /* Fills it from the command line; texts are not copied. An unknown option or an invalid value is an error
@@ -96,9 +95,6 @@ shard_status options_parse(options *parsed, int argc, char **argv);
 
 /* Whether it is --resume auto. */
 bool options_resume_auto(const options *parsed);
-
-/* "--dummy: write --synthetic 1281167" of note 0 to note_count - 1. */
-void options_write_note(const options *parsed, int index, char *text, size_t bytes);
 
 /* MISMATCH if ranks have different options, except those that a rank may choose: --workers, --device, --print-freq,
  * and the paths of files to read. Collective over the world. */

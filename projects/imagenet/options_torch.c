@@ -6,8 +6,9 @@
 
 #define IMAGENET_IMAGES 1281167 /* of ILSVRC 2012: pytorch/examples makes up as many */
 
-static shard_status use_gpu(options *parsed, const char *value)
+static shard_status use_gpu(void *values, const char *value)
 {
+    options *parsed = values;
     char *end;
     long number = strtol(value, &end, 10);
     if (end == value || *end || number < 0 || number > 1023)
@@ -17,38 +18,41 @@ static shard_status use_gpu(options *parsed, const char *value)
     return SHARD_OK;
 }
 
-static shard_status use_no_gpu(options *parsed, const char *value)
+static shard_status use_no_gpu(void *values, const char *value)
 {
+    options *parsed = values;
     (void)value;
     parsed->device = "cpu";
     return SHARD_OK;
 }
 
-static shard_status make_images_up(options *parsed, const char *value)
+static shard_status make_images_up(void *values, const char *value)
 {
+    options *parsed = values;
     (void)value;
     parsed->synthetic = IMAGENET_IMAGES;
     return SHARD_OK;
 }
 
-static shard_status use_float16(options *parsed, const char *value)
+static shard_status use_float16(void *values, const char *value)
 {
+    options *parsed = values;
     (void)value;
     parsed->amp = SHARD_FLOAT16;
     return SHARD_OK;
 }
 
 /* An epoch after the first needs the training before it. */
-static shard_status start_at_epoch(options *parsed, const char *value)
+static shard_status start_at_epoch(void *values, const char *value)
 {
-    (void)parsed;
+    (void)values;
     if (strcmp(value, "0") == 0)
         return SHARD_OK;
     return shard_error(SHARD_ERROR_ARGUMENT, "--start-epoch %s: --resume OUT/checkpoint.safetensors goes on in the epoch where it was saved",
                        value);
 }
 
-const torch_option torch_options[] = {
+const command_foreign torch_options[TORCH_OPTIONS] = {
     {"world-size", true, "shardrun -n N, mpirun or srun start the ranks: shardrun -n N imagenet ...", NULL},
     {"rank", true, "shardrun, mpirun and srun number the ranks", NULL},
     {"local-rank", true, "shardrun, mpirun and srun number the ranks", NULL},
@@ -63,15 +67,3 @@ const torch_option torch_options[] = {
     {"loss-scale", true, "--enable-amp-mode fp16 finds the factor of the loss itself", NULL},
     {"start-epoch", true, "--resume goes on in the epoch where the checkpoint was saved", start_at_epoch},
 };
-const int torch_option_count = (int)(sizeof torch_options / sizeof *torch_options);
-_Static_assert(sizeof torch_options / sizeof *torch_options <= OPTIONS_NOTES, "OPTIONS_NOTES has room for each option");
-
-shard_status torch_option_take(const torch_option *option, const char *value, options *parsed)
-{
-    bool known = false;
-    for (int i = 0; i < parsed->note_count; i++)
-        known |= parsed->notes[i] == option;
-    if (!known)
-        parsed->notes[parsed->note_count++] = option;
-    return option->apply ? option->apply(parsed, value) : SHARD_OK;
-}

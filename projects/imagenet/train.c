@@ -107,17 +107,18 @@ static int64_t steps_to_come_to(const trainer *run)
 /* Prints and writes the line of a step whose totals are known. */
 static shard_status write_step(trainer *run, const step *made, const totals *whole, const totals *epoch, double seconds)
 {
+    double loss = totals_mean(whole->loss, whole);
     metrics_entry entry = {
         .step = made->at.step,
         .epoch = made->at.epoch,
-        .loss = totals_mean(whole->loss, whole),
-        .top1 = 100 * totals_mean(whole->top1, whole),
-        .top5 = 100 * totals_mean(whole->top5, whole),
-        .lr = made->lr,
-        .grad_scale = made->grad_scale,
-        .skipped = made->skipped,
-        .images = (int64_t)whole->images,
-        .local_images = made->local_images,
+        .values = {{"lr", made->lr, METRICS_NUMBER},
+                   {"grad_scale", made->grad_scale, METRICS_NUMBER},
+                   {"left_out", made->skipped, METRICS_TRUTH},
+                   {"loss", loss, METRICS_NUMBER},
+                   {"top1", 100 * totals_mean(whole->top1, whole), METRICS_NUMBER},
+                   {"top5", 100 * totals_mean(whole->top5, whole), METRICS_NUMBER}},
+        .samples = (int64_t)whole->images,
+        .local_samples = made->local_images,
         .seconds = seconds,
     };
     char title[64], accuracy[64] = "", skipped[64] = "", text[256];
@@ -129,8 +130,8 @@ static shard_status write_step(trainer *run, const step *made, const totals *who
     if (isfinite(epoch->top1)) /* with a margin or sampled classes it is not counted */
         snprintf(accuracy, sizeof accuracy, "  top1 %.2f  top5 %.2f", 100 * totals_mean(epoch->top1, epoch),
                  100 * totals_mean(epoch->top5, epoch));
-    snprintf(text, sizeof text, "loss %.4f (%.4f)%s  %.1f images/s  lr %.3g%s", entry.loss, totals_mean(epoch->loss, epoch),
-             accuracy, (double)entry.images / seconds, entry.lr, skipped);
+    snprintf(text, sizeof text, "loss %.4f (%.4f)%s  %.1f images/s  lr %.3g%s", loss, totals_mean(epoch->loss, epoch), accuracy,
+             (double)entry.samples / seconds, made->lr, skipped);
     progress_step(&run->progress, title, made->at.epoch_step, steps_to_come_to(run), text);
     return metrics_write(run->metrics, &entry);
 }

@@ -99,9 +99,9 @@ static void introduce(trainer *run)
     const options *wanted = run->options;
     int64_t own;
     int ranks = shard_group_size(shard_world()), model_size = shard_group_size(shard_mesh_model_group(run->mesh));
-    for (int i = 0; i < wanted->note_count; i++) {
+    for (int i = 0; i < wanted->notes.count; i++) {
         char note[256];
-        options_write_note(wanted, i, note, sizeof note);
+        command_write_note(wanted->notes.of[i], note, sizeof note);
         progress_say(&run->progress, "%s", note);
     }
     progress_say(&run->progress, "%s, %" PRId64 " classes, %" PRId64 " parameters%s", wanted->arch, run->data.num_classes,
@@ -154,9 +154,11 @@ shard_status trainer_open(trainer *run, const options *wanted)
     if (status == SHARD_OK)
         status = checkpoint_prepare(run);
     if (status == SHARD_OK) {
-        metrics_model model = {.num_classes = run->data.num_classes};
+        metrics_model model = {.num_classes = run->data.num_classes, .samples = "images"};
         count_parameters(run, &model.local_parameters);
-        run->metrics = metrics_open(wanted->metrics, run->resumed && !wanted->evaluate, model);
+        metrics_options files = {
+            .path = wanted->metrics, .tensorboard = wanted->tensorboard, .append = run->resumed && !wanted->evaluate};
+        run->metrics = metrics_open(files, model);
         status = run->metrics ? SHARD_OK : shard_last_status();
     }
     return status == SHARD_OK ? shard_agree(shard_world()) : status;

@@ -2,8 +2,8 @@
  * Random numbers that depend on their purpose (seed, epoch, sample), never on the thread or the time: SplitMix64
  * (Steele, Lea, Flood, "Fast splittable pseudorandom number generators", OOPSLA 2014).
  */
-#ifndef IMAGENET_RANDOM_H
-#define IMAGENET_RANDOM_H
+#ifndef COMMON_RANDOM_H
+#define COMMON_RANDOM_H
 
 #include <stdint.h>
 

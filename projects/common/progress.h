@@ -1,6 +1,6 @@
 /* The output while it runs: a bar on a terminal, else a line now and then. Of rank 0 only. */
-#ifndef IMAGENET_PROGRESS_H
-#define IMAGENET_PROGRESS_H
+#ifndef COMMON_PROGRESS_H
+#define COMMON_PROGRESS_H
 
 #include <shard/base.h>
 

@@ -1,6 +1,6 @@
 /* Ctrl-C: the first one asks the run to finish its step and save, a second one ends it at once. */
-#ifndef IMAGENET_INTERRUPT_H
-#define IMAGENET_INTERRUPT_H
+#ifndef COMMON_INTERRUPT_H
+#define COMMON_INTERRUPT_H
 
 /* Handles SIGINT and SIGTERM. */
 void interrupt_watch(void);

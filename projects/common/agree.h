@@ -1,6 +1,6 @@
 /* Compares the arguments that must be identical on all ranks: options, lists of files. */
-#ifndef IMAGENET_AGREE_H
-#define IMAGENET_AGREE_H
+#ifndef COMMON_AGREE_H
+#define COMMON_AGREE_H
 
 #include <shard/base.h>
 

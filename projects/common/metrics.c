@@ -1,5 +1,7 @@
 #include "metrics.h"
 
+#include "tensorboard.h"
+
 #include <shard/distributed.h>
 
 #include <errno.h>
@@ -14,7 +16,7 @@
 
 /* The columns of the table that is gathered from the ranks. */
 typedef struct measures {
-    double images, parameters, seconds, current_mib, peak_mib, rss_mib;
+    double samples, parameters, seconds, current_mib, peak_mib, rss_mib;
 } measures;
 #define MEASURES ((int64_t)(sizeof(measures) / sizeof(double)))
 
@@ -22,25 +24,32 @@ struct metrics {
     bool wanted;
     FILE *file; /* on rank 0 */
     char *path;
+    tensorboard *board; /* on rank 0 */
     metrics_model model;
 };
 
-metrics *metrics_open(const char *path, bool append, metrics_model model)
+static FILE *open_lines(const char *path, bool append)
+{
+    FILE *file = fopen(path, append ? "a" : "w");
+    if (!file)
+        shard_error(SHARD_ERROR_IO, "--metrics %s: %s", path, strerror(errno));
+    return file;
+}
+
+metrics *metrics_open(metrics_options wanted, metrics_model model)
 {
     metrics *made = calloc(1, sizeof *made);
-    if (!made || (path && !(made->path = strdup(path)))) {
+    if (!made || (wanted.path && !(made->path = strdup(wanted.path)))) {
         shard_error(SHARD_ERROR_MEMORY, "no memory for the metrics");
         free(made);
         return NULL;
     }
-    made->wanted = path != NULL;
+    made->wanted = wanted.path || wanted.tensorboard;
     made->model = model;
-    if (!path || shard_group_rank(shard_world()) != 0)
+    bool first = shard_group_rank(shard_world()) == 0;
+    if ((!first || !wanted.path || (made->file = open_lines(wanted.path, wanted.append))) &&
+        (!first || !wanted.tensorboard || (made->board = tensorboard_open(wanted.tensorboard))))
         return made;
-    made->file = fopen(path, append ? "a" : "w");
-    if (made->file)
-        return made;
-    shard_error(SHARD_ERROR_IO, "--metrics %s: %s", path, strerror(errno));
     metrics_close(made);
     return NULL;
 }
@@ -61,7 +70,7 @@ static measures measure(const metrics *to, const metrics_entry *entry)
 {
     shard_memory_stats memory = shard_get_memory_stats(shard_device_open(NULL));
     return (measures){
-        .images = (double)entry->local_images,
+        .samples = (double)entry->local_samples,
         .parameters = (double)to->model.local_parameters,
         .seconds = entry->seconds,
         .current_mib = (double)memory.current / MIB,
@@ -86,7 +95,7 @@ static void write_memory(FILE *file, const measures *of)
 }
 
 /* The maximum over the ranks on the top level, then the value of each rank. */
-static void write_ranks(FILE *file, const measures *of, int ranks)
+static void write_ranks(FILE *file, const char *samples, const measures *of, int ranks)
 {
     measures most = {0};
     for (int i = 0; i < ranks; i++)
@@ -100,35 +109,56 @@ static void write_ranks(FILE *file, const measures *of, int ranks)
     write_memory(file, &most);
     fputs(",\"ranks\":[", file);
     for (int i = 0; i < ranks; i++) {
-        fprintf(file, "%s{\"rank\":%d,\"images\":%.0f,", i ? "," : "", i, of[i].images);
+        fprintf(file, "%s{\"rank\":%d,\"%s\":%.0f,", i ? "," : "", i, samples, of[i].samples);
         write_memory(file, &of[i]);
         fputc('}', file);
     }
     fputc(']', file);
 }
 
+static void write_value(FILE *file, const metrics_value *value)
+{
+    if (value->kind == METRICS_NUMBER)
+        write_number(file, value->name, value->value);
+    else if (value->kind == METRICS_WHOLE)
+        fprintf(file, "\"%s\":%.0f,", value->name, value->value);
+    else
+        fprintf(file, "\"%s\":%s,", value->name, value->value != 0 ? "true" : "false");
+}
+
 static shard_status write_line(metrics *to, const metrics_entry *entry, const measures *of, int ranks)
 {
     FILE *file = to->file;
+    char rate[64];
     fprintf(file, "{\"step\":%" PRId64 ",\"epoch\":%" PRId64 ",\"num_classes\":%" PRId64 ",", entry->step, entry->epoch,
             to->model.num_classes);
-    if (entry->validation) {
+    if (entry->validation)
         fputs("\"validation\":true,", file);
-    } else {
-        write_number(file, "lr", entry->lr);
-        write_number(file, "grad_scale", entry->grad_scale);
-        fprintf(file, "\"left_out\":%s,", entry->skipped ? "true" : "false");
-    }
-    write_number(file, "loss", entry->loss);
-    write_number(file, "top1", entry->top1);
-    write_number(file, "top5", entry->top5);
-    fprintf(file, "\"images\":%" PRId64 ",", entry->images);
-    write_number(file, "images_per_second", (double)entry->images / entry->seconds);
-    write_ranks(file, of, ranks);
+    for (int i = 0; i < METRICS_MOST_VALUES && entry->values[i].name; i++)
+        write_value(file, &entry->values[i]);
+    fprintf(file, "\"%s\":%" PRId64 ",", to->model.samples, entry->samples);
+    snprintf(rate, sizeof rate, "%s_per_second", to->model.samples);
+    write_number(file, rate, (double)entry->samples / entry->seconds);
+    write_ranks(file, to->model.samples, of, ranks);
     fputs("}\n", file);
     if (fflush(file) != 0 || ferror(file))
         return shard_error(SHARD_ERROR_IO, "--metrics %s: %s", to->path, strerror(errno));
     return SHARD_OK;
+}
+
+static shard_status write_points(tensorboard *board, const metrics_model *model, const metrics_entry *entry)
+{
+    const char *phase = entry->validation ? "validation" : "train";
+    shard_status status = SHARD_OK;
+    char tag[128];
+    for (int i = 0; i < METRICS_MOST_VALUES && entry->values[i].name && status == SHARD_OK; i++) {
+        snprintf(tag, sizeof tag, "%s/%s", phase, entry->values[i].name);
+        status = tensorboard_add_scalar(board, tag, entry->values[i].value, entry->step);
+    }
+    snprintf(tag, sizeof tag, "%s/%s_per_second", phase, model->samples);
+    if (status == SHARD_OK)
+        status = tensorboard_add_scalar(board, tag, (double)entry->samples / entry->seconds, entry->step);
+    return status == SHARD_OK ? tensorboard_flush(board) : status;
 }
 
 shard_status metrics_write(metrics *to, const metrics_entry *entry)
@@ -147,6 +177,8 @@ shard_status metrics_write(metrics *to, const metrics_entry *entry)
     }
     if (status == SHARD_OK && to->file)
         status = write_line(to, entry, all, ranks);
+    if (status == SHARD_OK && to->board)
+        status = write_points(to->board, &to->model, entry);
     free(all);
     return status;
 }
@@ -176,6 +208,8 @@ shard_status metrics_close(metrics *to)
     shard_status status = SHARD_OK;
     if (to->file && fclose(to->file) != 0)
         status = shard_error(SHARD_ERROR_IO, "--metrics %s: %s", to->path, strerror(errno));
+    shard_status of_board = tensorboard_close(to->board);
+    status = status == SHARD_OK ? of_board : status;
     free(to->path);
     free(to);
     return status;
