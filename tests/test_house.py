@@ -134,6 +134,14 @@ def check_map(root):
     return problems + ([] if listed == sorted(listed) else ["libshard/libshard.map: the list is not sorted"])
 
 
+def check_statuses(root):
+    """A program can have its compiler find each status that it does not use."""
+    return [f"{path.relative_to(root)}: {name} returns a status and is not SHARD_CHECKED"
+            for path in sorted((root / "include").rglob("*.h"))
+            for name in re.findall(r"^SHARD_API shard_status (shard_\w+)\(", path.read_text(encoding="utf-8"), re.M)
+            if name not in ("shard_error", "shard_last_status")]
+
+
 def collective_functions(header):
     """The functions behind each comment that says that they are collective: by what users call."""
     for comment, rest in re.findall(r"/\*((?:(?!\*/).)*)\*/((?:(?!/\*).)*)", header, re.S):
@@ -218,6 +226,7 @@ def check_calls(archives):
 def main():
     root = pathlib.Path(sys.argv[1])
     problems = (check_includes(root) + check_file_includes(root) + check_strict_program(root) + check_options(root) + check_map(root) +
+                check_statuses(root) +
                 check_collective_functions(root) + check_drawn_operations(root) + check_calls(sys.argv[2:]))
     print("\n".join(problems) if problems else "the house is in order")
     return 1 if problems else 0

@@ -63,13 +63,13 @@ SHARD_API shard_tensor *shard_grad_scaler_scale(shard_grad_scaler *scaler, shard
  * so that those of float16 parameters do not vanish. The step and shard_optimizer_zero_grad end the division;
  * shard_zero_grad of the parameters does not. Errors: ARGUMENT, out of this order; UNSUPPORTED,
  * shard_zero_optimizer's overlap, whose steps are done in backward. Collective over the world. */
-SHARD_API shard_status shard_grad_scaler_unscale(shard_grad_scaler *scaler, shard_optimizer *optimizer);
+SHARD_API SHARD_CHECKED shard_status shard_grad_scaler_unscale(shard_grad_scaler *scaler, shard_optimizer *optimizer);
 
 /* As shard_step, unless a gradient is not finite on some rank: then all ranks zero the gradients and skip the step
  * (shard_optimizer_skipped). Call it once between two updates. After an error that all ranks have it may be
  * repeated, with these gradients, or after shard_optimizer_zero_grad with others. Errors: as
  * shard_grad_scaler_unscale and shard_step. Collective over the world. */
-SHARD_API shard_status shard_grad_scaler_step(shard_grad_scaler *scaler, shard_optimizer *optimizer);
+SHARD_API SHARD_CHECKED shard_status shard_grad_scaler_step(shard_grad_scaler *scaler, shard_optimizer *optimizer);
 
 /* Whether a gradient that was unscaled since the last update is not finite on some rank. Of several optimizers each step is
  * skipped for itself, as in torch; to skip all or none, call this after shard_grad_scaler_unscale of each, and where it is
@@ -80,11 +80,11 @@ SHARD_API bool shard_grad_scaler_overflowed(const shard_grad_scaler *scaler);
 /* Sets the factor for the next steps; call it after the steps of all optimizers. It does so also if the thread has
  * an error, which other ranks may not have yet, and returns that error. Errors: ARGUMENT, no gradients were unscaled
  * since the last update. Not collective: all ranks have the same result of the step. */
-SHARD_API shard_status shard_grad_scaler_update(shard_grad_scaler *scaler);
+SHARD_API SHARD_CHECKED shard_status shard_grad_scaler_update(shard_grad_scaler *scaler);
 
 /* Sets the factor, on all ranks to the same finite number above 0 (else ARGUMENT). Call it between update and the
  * next loss. NULL is fine. Not collective. As torch's update(new_scale). */
-SHARD_API shard_status shard_grad_scaler_set_scale(shard_grad_scaler *scaler, double scale);
+SHARD_API SHARD_CHECKED shard_status shard_grad_scaler_set_scale(shard_grad_scaler *scaler, double scale);
 
 /* The current factor; 1 for NULL. Cannot fail. Not collective. */
 SHARD_API double shard_grad_scaler_get_scale(const shard_grad_scaler *scaler);

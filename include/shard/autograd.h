@@ -15,10 +15,10 @@ SHARD_BEGIN_C
  * record: one backward for each forward, as torch.Tensor.backward. The gradients of a PARTIAL scalar are those of the whole
  * sum. NULL returns the thread's error. Collective over
  * the groups of the operations in the record, and over the replica groups of parameters under shard_data_parallel. */
-SHARD_API shard_status shard_backward(shard_tensor *loss);
+SHARD_API SHARD_CHECKED shard_status shard_backward(shard_tensor *loss);
 
 /* As shard_backward for any tensor, with the gradient with respect to it, of its shape; as torch.autograd.backward. */
-SHARD_API shard_status shard_backward_from(shard_tensor *tensor, shard_tensor *gradient);
+SHARD_API SHARD_CHECKED shard_status shard_backward_from(shard_tensor *tensor, shard_tensor *gradient);
 
 /* Clears a leaf's gradient; its memory may be kept for the next one. */
 SHARD_API void shard_zero_grad(shard_tensor *leaf);
@@ -36,7 +36,7 @@ typedef shard_status shard_take_rows(void *context, shard_device *device, int64_
  * `take` may write to these rows of the matrix itself, by the address of shard_data that was taken before: an optimizer of the
  * caller's. A deferred gradient may then only be released or zeroed. Rows that were passed before an error remain passed.
  * Errors: SHAPE, no floating matrix; UNSUPPORTED, in a graph's capture; those of `take`. Not collective. */
-SHARD_API shard_status shard_take_gradient_rows(shard_tensor *gradient, shard_take_rows *take, void *context);
+SHARD_API SHARD_CHECKED shard_status shard_take_gradient_rows(shard_tensor *gradient, shard_take_rows *take, void *context);
 
 /* Switches the recording of operations in this thread on or off and returns the previous state, as
  * torch.set_grad_enabled. */

@@ -28,6 +28,14 @@
 #define SHARD_PRINTF(text, first)
 #endif
 
+/* With SHARD_WARN_UNUSED_STATUS defined before the first header, compilers warn of a call whose status is not used, in C and
+ * C++. Without it a program may also look at the kept error now and then (shard_last_status). */
+#if defined(SHARD_WARN_UNUSED_STATUS) && defined(__GNUC__)
+#define SHARD_CHECKED __attribute__((warn_unused_result))
+#else
+#define SHARD_CHECKED
+#endif
+
 /* The functions have the names and calls of C in C++ too. The macros that take options are for C alone. */
 #ifdef __cplusplus
 #define SHARD_BEGIN_C extern "C" {

@@ -21,15 +21,15 @@ SHARD_BEGIN_C
 typedef struct shard_metadata shard_metadata;
 SHARD_API shard_metadata *shard_metadata_create(void);
 SHARD_API void shard_metadata_destroy(shard_metadata *metadata);
-SHARD_API shard_status shard_metadata_set(shard_metadata *metadata, const char *name, const char *value);
-SHARD_API shard_status shard_metadata_set_integer(shard_metadata *metadata, const char *name, int64_t value);
+SHARD_API SHARD_CHECKED shard_status shard_metadata_set(shard_metadata *metadata, const char *name, const char *value);
+SHARD_API SHARD_CHECKED shard_status shard_metadata_set_integer(shard_metadata *metadata, const char *name, int64_t value);
 /* Printed so that it reads back to the same bits. */
-SHARD_API shard_status shard_metadata_set_number(shard_metadata *metadata, const char *name, double value);
+SHARD_API SHARD_CHECKED shard_status shard_metadata_set_number(shard_metadata *metadata, const char *name, double value);
 /* The value of that name; NULL, without an error, if there is none. It belongs to the metadata. */
 SHARD_API const char *shard_metadata_get(const shard_metadata *metadata, const char *name);
 /* Sets *value. Errors: ARGUMENT, a name that is missing or not a number, with *value unchanged. */
-SHARD_API shard_status shard_metadata_get_integer(const shard_metadata *metadata, const char *name, int64_t *value);
-SHARD_API shard_status shard_metadata_get_number(const shard_metadata *metadata, const char *name, double *value);
+SHARD_API SHARD_CHECKED shard_status shard_metadata_get_integer(const shard_metadata *metadata, const char *name, int64_t *value);
+SHARD_API SHARD_CHECKED shard_status shard_metadata_get_number(const shard_metadata *metadata, const char *name, double *value);
 
 typedef struct shard_save_options {
     size_t size;
@@ -62,8 +62,8 @@ typedef struct shard_save_options {
  */
 #define shard_save(tensors, path, ...) \
     SHARD_GIVEN(shard_save_with(tensors, path, SHARD_OPTIONS(shard_save_options, SHARD_SAVE_OPTIONS, __VA_ARGS__)))
-SHARD_API shard_status shard_save_with(const shard_tensors *tensors, const char *path, const shard_metadata *metadata,
-                                       const shard_save_options *options);
+SHARD_API SHARD_CHECKED shard_status shard_save_with(const shard_tensors *tensors, const char *path,
+                                                     const shard_metadata *metadata, const shard_save_options *options);
 
 typedef struct shard_load_options {
     size_t size;
@@ -89,15 +89,15 @@ typedef struct shard_load_options {
  *   - MISMATCH: other files, or another .skip_checksums, on some ranks. */
 #define shard_load(tensors, ...) \
     SHARD_GIVEN(shard_load_with(tensors, SHARD_OPTIONS(shard_load_options, SHARD_LOAD_OPTIONS, __VA_ARGS__), NULL))
-SHARD_API shard_status shard_load_with(const shard_tensors *tensors, const char *path, const shard_load_options *options,
-                                       shard_metadata **metadata);
+SHARD_API SHARD_CHECKED shard_status shard_load_with(const shard_tensors *tensors, const char *path,
+                                                     const shard_load_options *options, shard_metadata **metadata);
 /* The macro with *metadata: shard_load_with_metadata(tensors, path, &metadata, .prefix = "head."). */
 #define shard_load_with_metadata(tensors, path, ...) \
     SHARD_GIVEN(shard_load_with(tensors, path, SHARD_OPTIONS_BEFORE(shard_load_options, SHARD_LOAD_OPTIONS, __VA_ARGS__)))
 
 /* As shard_save and shard_load for a module's state dict. */
-SHARD_API shard_status shard_save_module(shard_module *module, const char *path);
-SHARD_API shard_status shard_load_module(shard_module *module, const char *path);
+SHARD_API SHARD_CHECKED shard_status shard_save_module(shard_module *module, const char *path);
+SHARD_API SHARD_CHECKED shard_status shard_load_module(shard_module *module, const char *path);
 
 /* Reads the metadata and the whole shapes of a file, not its values: returns tensors without memory, and in
  * *metadata (NULL: not needed) the metadata, both destroyed by the caller. NULL with the error set: IO; FORMAT, a malformed
@@ -108,7 +108,7 @@ SHARD_API shard_tensors *shard_inspect(const char *path, shard_metadata **metada
 /* Compares the header and all data of a file with its checksums, in blocks of 8 MiB. Errors: FORMAT, a malformed or changed
  * file, the first tensor named that was changed; IO; UNSUPPORTED, a file without checksums, which another program or an
  * earlier version of this library has saved. Not collective. */
-SHARD_API shard_status shard_verify(const char *path);
+SHARD_API SHARD_CHECKED shard_status shard_verify(const char *path);
 
 /*
  * ---- a directory of checkpoints ----
@@ -134,15 +134,17 @@ typedef struct shard_save_checkpoint_options {
 #define shard_save_checkpoint(tensors, directory, step, ...)                                                                     \
     SHARD_GIVEN(shard_save_checkpoint_with(                                                                                      \
         tensors, directory, step, SHARD_OPTIONS(shard_save_checkpoint_options, SHARD_SAVE_CHECKPOINT_OPTIONS, __VA_ARGS__)))
-SHARD_API shard_status shard_save_checkpoint_with(const shard_tensors *tensors, const char *directory, int64_t step,
-                                                  const shard_metadata *metadata, const shard_save_checkpoint_options *options);
+SHARD_API SHARD_CHECKED shard_status shard_save_checkpoint_with(const shard_tensors *tensors, const char *directory, int64_t step,
+                                                                const shard_metadata *metadata,
+                                                                const shard_save_checkpoint_options *options);
 
 /* Finds the newest checkpoint of a step before `before` (INT64_MAX: of any step) whose file has a whole header and the size that
  * belongs to it; others are left out with a line of the log. Sets *step, and path, which has `bytes`, for shard_load; -1 and ""
  * if there is none. If shard_load then finds a damaged tensor, search again before this step. Errors: IO, a directory
  * or a checkpoint that cannot be read; ARGUMENT, a path that does not fit. The directory is the same on all ranks; the first rank
  * reads it. Collective over the world. As orbax's CheckpointManager.latest_step. */
-SHARD_API shard_status shard_latest_checkpoint(const char *directory, int64_t before, int64_t *step, char *path, size_t bytes);
+SHARD_API SHARD_CHECKED shard_status shard_latest_checkpoint(const char *directory, int64_t before, int64_t *step, char *path,
+                                                             size_t bytes);
 
 /*
  * ---- state dicts in memory ----
@@ -227,10 +229,10 @@ typedef struct shard_load_state_dict_options {
 #define shard_module_load_state_dict(module, ...) \
     SHARD_GIVEN(shard_module_load_state_dict_with( \
         module, SHARD_OPTIONS(shard_load_state_dict_options, SHARD_LOAD_STATE_DICT_OPTIONS, __VA_ARGS__)))
-SHARD_API shard_status shard_load_state_dict_with(const shard_tensors *tensors, const shard_tensors *source,
-                                                  const shard_load_state_dict_options *options);
-SHARD_API shard_status shard_module_load_state_dict_with(shard_module *module, const shard_tensors *source,
-                                                         const shard_load_state_dict_options *options);
+SHARD_API SHARD_CHECKED shard_status shard_load_state_dict_with(const shard_tensors *tensors, const shard_tensors *source,
+                                                                const shard_load_state_dict_options *options);
+SHARD_API SHARD_CHECKED shard_status shard_module_load_state_dict_with(shard_module *module, const shard_tensors *source,
+                                                                       const shard_load_state_dict_options *options);
 
 SHARD_END_C
 

@@ -77,16 +77,16 @@ SHARD_API void shard_group_destroy(shard_group *group);
  * groups: the replica group of its parameters (shard_tensor_replica_group), over which shard_data_parallel averages. NULL, the
  * value at first: no other rank. Errors: ARGUMENT, groups that have more than this rank in common; the world or a mesh's group.
  * Not collective. */
-SHARD_API shard_status shard_group_set_replicas(shard_group *group, shard_group *replicas);
+SHARD_API SHARD_CHECKED shard_status shard_group_set_replicas(shard_group *group, shard_group *replicas);
 
 /* ---- collectives without data ---- */
 
 /* Returns when all ranks of the group have called it. Collective over group. As torch.distributed.barrier. */
-SHARD_API shard_status shard_barrier(shard_group *group);
+SHARD_API SHARD_CHECKED shard_status shard_barrier(shard_group *group);
 
 /* Fails on all ranks of the group if one has an error, with the same text, which names the lowest such rank and its
  * error. Collective over group. */
-SHARD_API shard_status shard_agree(shard_group *group);
+SHARD_API SHARD_CHECKED shard_status shard_agree(shard_group *group);
 
 /* The range of `size` elements that rank `member` of `members` has: ranges differ by at most one element, the larger
  * ones first. {0, 0} with the error set if there is no such rank. Not collective. As torch.tensor_split. */

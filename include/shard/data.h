@@ -65,12 +65,12 @@ SHARD_API bool shard_group_sampler_next(shard_group_sampler *sampler, int64_t *s
 SHARD_API int64_t shard_group_sampler_last_batch_size(const shard_group_sampler *sampler);
 
 /* Continues at the beginning of an epoch, 0 or more (else ARGUMENT). As DistributedSampler.set_epoch. */
-SHARD_API shard_status shard_group_sampler_set_epoch(shard_group_sampler *sampler, int64_t epoch);
+SHARD_API SHARD_CHECKED shard_status shard_group_sampler_set_epoch(shard_group_sampler *sampler, int64_t epoch);
 /* The epoch, and the next step in it (shard_group_sampler_steps at the epoch's end); and a call that continues from such a
  * position. Errors: ARGUMENT, no such epoch or step, as of another data set or batch; the position is unchanged then. */
 SHARD_API int64_t shard_group_sampler_epoch(const shard_group_sampler *sampler);
 SHARD_API int64_t shard_group_sampler_step(const shard_group_sampler *sampler);
-SHARD_API shard_status shard_group_sampler_seek(shard_group_sampler *sampler, int64_t epoch, int64_t step);
+SHARD_API SHARD_CHECKED shard_status shard_group_sampler_seek(shard_group_sampler *sampler, int64_t epoch, int64_t step);
 
 /* For loaders that read ahead, from any thread: this rank's range of positions of a step (0 <= step < steps), and the
  * sample at a position (0 or more) of an epoch. {0, 0} and -1 with the error set: no such step, a negative position,

@@ -68,7 +68,7 @@ SHARD_API shard_memory_stats shard_get_memory_by_kind(const shard_device *device
 /* Prints a table of this process's memory on the device, by kind and in total, now and at its peak, in MiB; the
  * title names the rank if there are several. Errors: IO, the file cannot be written. Not collective. As
  * torch.cuda.memory_summary. */
-SHARD_API shard_status shard_memory_report(const shard_device *device, FILE *file);
+SHARD_API SHARD_CHECKED shard_status shard_memory_report(const shard_device *device, FILE *file);
 
 /* Sets all peaks to current, as torch.cuda.reset_peak_memory_stats. Not collective. */
 SHARD_API void shard_reset_peak_memory(shard_device *device);
@@ -89,7 +89,7 @@ SHARD_API void shard_device_free_host(shard_device *device, void *memory, size_t
 /* Waits until all work queued on the device is done, as torch.cuda.synchronize. Errors: DEVICE, a failure in it;
  * PEER or TIMEOUT, of a rank that a queued collective waits for; faults in the data of a queued operation (op.h:
  * labels, indices). Not collective. */
-SHARD_API shard_status shard_synchronize(shard_device *device);
+SHARD_API SHARD_CHECKED shard_status shard_synchronize(shard_device *device);
 
 /*
  * Runs the device's operations on the caller's CUDA stream (a cudaStream_t, or its number in other languages:
@@ -107,7 +107,7 @@ SHARD_API shard_status shard_synchronize(shard_device *device);
  * Errors: ARGUMENT, a stream that is not the device's, or any but NULL for the CPU; UNSUPPORTED, while a graph is captured;
  * DEVICE. After an error the earlier stream stays. Not collective. As torch.cuda.set_stream.
  */
-SHARD_API shard_status shard_device_use_stream(shard_device *device, void *stream);
+SHARD_API SHARD_CHECKED shard_status shard_device_use_stream(shard_device *device, void *stream);
 
 /* A mark in the queue of a device, to wait for the work before it and no more, as torch.cuda.Event. The caller
  * destroys it; destroying NULL is fine. NULL with the error set. None of these functions is collective. */
@@ -115,10 +115,10 @@ typedef struct shard_event shard_event;
 SHARD_API shard_event *shard_event_create(shard_device *device);
 SHARD_API void shard_event_destroy(shard_event *event);
 /* Moves the mark behind the work that any thread has queued so far. Errors: DEVICE. */
-SHARD_API shard_status shard_event_record(shard_event *event);
+SHARD_API SHARD_CHECKED shard_status shard_event_record(shard_event *event);
 /* Waits until the work before the mark is done; returns at once for an event that was never recorded. Errors as of
  * shard_synchronize. */
-SHARD_API shard_status shard_event_synchronize(shard_event *event);
+SHARD_API SHARD_CHECKED shard_status shard_event_synchronize(shard_event *event);
 
 SHARD_END_C
 

@@ -16,7 +16,7 @@ SHARD_BEGIN_C
  * torch.distributed.init_process_group. argc and argv may be NULL. A process calls it once: a second call, also after
  * shard_finalize, is an error (ARGUMENT), as is a malformed value of an environment variable of the library.
  * Collective over all ranks, with the deadline SHARD_TIMEOUT (docs/errors.md). */
-SHARD_API shard_status shard_init(int *argc, char ***argv);
+SHARD_API SHARD_CHECKED shard_status shard_init(int *argc, char ***argv);
 
 typedef struct shard_init_options {
     size_t size;
@@ -37,7 +37,7 @@ typedef struct shard_init_options {
  * order; PEER, an exchange that fails; TIMEOUT, one that does not return within SHARD_TIMEOUT seconds; UNAVAILABLE,
  * SHARD_TRANSPORT is shm, and ranks do not share memory. After PEER or TIMEOUT the exchange is not called again. NULL options:
  * one rank. Collective over all ranks. As torch.distributed.init_process_group with a store. */
-SHARD_API shard_status shard_init_with(const shard_init_options *options);
+SHARD_API SHARD_CHECKED shard_status shard_init_with(const shard_init_options *options);
 
 /* Leaves the job. Prints the thread's error, if there is one (an error that all ranks have is printed by rank 0 alone),
  * sends it to the other ranks, and returns 1, else 0: `return shard_finalize();`. Waits for the GPU if one was opened, so
@@ -143,8 +143,8 @@ SHARD_API shard_tensor *shard_gather_from_group(shard_tensor *x, int dim, shard_
 /* Replace x by the sum, maximum or minimum of the ranks' x, or by that of rank `root`; as torch.distributed.all_reduce and
  * broadcast. SHARD_SUM of a leaf's gradient takes its pending sums over group, and over groups whose ranks are all
  * in it. */
-SHARD_API shard_status shard_all_reduce(shard_tensor *x, shard_reduce_op op, shard_group *group);
-SHARD_API shard_status shard_broadcast(shard_tensor *x, int root, shard_group *group);
+SHARD_API SHARD_CHECKED shard_status shard_all_reduce(shard_tensor *x, shard_reduce_op op, shard_group *group);
+SHARD_API SHARD_CHECKED shard_status shard_broadcast(shard_tensor *x, int root, shard_group *group);
 
 SHARD_END_C
 

@@ -59,11 +59,11 @@ SHARD_API shard_graph *shard_graph_begin(shard_device *device);
 
 /* Ends the capture. If the thread has an error, or a call in the capture was refused, there is nothing to replay;
  * the error is the thread's, DEVICE or UNSUPPORTED. Not collective. */
-SHARD_API shard_status shard_graph_end(shard_graph *graph);
+SHARD_API SHARD_CHECKED shard_status shard_graph_end(shard_graph *graph);
 
 /* Queues all captured work. Models, optimizers and static inputs must still exist. Errors: ARGUMENT, an optimizer
  * that was destroyed; DEVICE. Not collective. */
-SHARD_API shard_status shard_graph_replay(shard_graph *graph);
+SHARD_API SHARD_CHECKED shard_status shard_graph_replay(shard_graph *graph);
 
 /* The number of operations, copies and allocations that a replay queues; 0 if there is nothing to replay. */
 SHARD_API int64_t shard_graph_nodes(const shard_graph *graph);

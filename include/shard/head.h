@@ -80,9 +80,9 @@ typedef struct shard_head_backward_options {
 #define shard_head_backward(saved, dy, dx, dweight, ...)                                                                         \
     SHARD_GIVEN(shard_head_backward_with(saved, dy, dx, dweight,                                                                 \
                                          SHARD_OPTIONS(shard_head_backward_options, SHARD_HEAD_BACKWARD_OPTIONS, __VA_ARGS__)))
-SHARD_API shard_status shard_head_backward_with(shard_head_saved *saved, shard_tensor *dy, shard_tensor **dx,
-                                                shard_tensor **dweight, shard_tensor **dbias,
-                                                const shard_head_backward_options *options);
+SHARD_API SHARD_CHECKED shard_status shard_head_backward_with(shard_head_saved *saved, shard_tensor *dy, shard_tensor **dx,
+                                                              shard_tensor **dweight, shard_tensor **dbias,
+                                                              const shard_head_backward_options *options);
 
 /* NULL is fine. Not collective. */
 SHARD_API void shard_head_saved_destroy(shard_head_saved *saved);

@@ -242,17 +242,17 @@ SHARD_API shard_module *shard_nn_sequential_of(int count, shard_module **modules
  * Errors: ARGUMENT, no layer matches, or only split layers, or split is neither ROW nor COLUMN; MISMATCH, layers
  * differ between ranks. Collective over group. As torchshard.nn.ParallelLinear.convert_parallel_linear.
  */
-SHARD_API shard_status shard_convert_parallel_linear(shard_module **module, const char *pattern, shard_split split,
-                                                     shard_group *group, int *converted);
+SHARD_API SHARD_CHECKED shard_status shard_convert_parallel_linear(shard_module **module, const char *pattern, shard_split split,
+                                                                   shard_group *group, int *converted);
 
 /* As shard_convert_parallel_linear with COLUMN; the new layers are those of shard_nn_parallel_classifier. */
-SHARD_API shard_status shard_convert_parallel_classifier(shard_module **module, const char *pattern, shard_group *group,
-                                                         int *converted);
+SHARD_API SHARD_CHECKED shard_status shard_convert_parallel_classifier(shard_module **module, const char *pattern,
+                                                                       shard_group *group, int *converted);
 
 /* As shard_convert_parallel_linear for embedding layers, which keep their padding_idx and options. As
  * torchshard.nn.ParallelEmbedding.convert_parallel_embedding. */
-SHARD_API shard_status shard_convert_parallel_embedding(shard_module **module, const char *pattern, shard_split split,
-                                                        shard_group *group, int *converted);
+SHARD_API SHARD_CHECKED shard_status shard_convert_parallel_embedding(shard_module **module, const char *pattern,
+                                                                      shard_split split, shard_group *group, int *converted);
 
 /* ---- initial values, in place ---- */
 
@@ -269,18 +269,19 @@ SHARD_API shard_status shard_convert_parallel_embedding(shard_module **module, c
  * is split along another dimension than the first or last. Not collective, but replicas are identical only if all
  * ranks make the call. As torch.nn.init, and torchshard.nn.init.shard_init_helper_ around it.
  */
-SHARD_API shard_status shard_nn_init_constant(shard_tensor *tensor, double value);
-SHARD_API shard_status shard_nn_init_zeros(shard_tensor *tensor);
-SHARD_API shard_status shard_nn_init_ones(shard_tensor *tensor);
-SHARD_API shard_status shard_nn_init_uniform(shard_tensor *tensor, double low, double high);
-SHARD_API shard_status shard_nn_init_normal(shard_tensor *tensor, double mean, double std);
+SHARD_API SHARD_CHECKED shard_status shard_nn_init_constant(shard_tensor *tensor, double value);
+SHARD_API SHARD_CHECKED shard_status shard_nn_init_zeros(shard_tensor *tensor);
+SHARD_API SHARD_CHECKED shard_status shard_nn_init_ones(shard_tensor *tensor);
+SHARD_API SHARD_CHECKED shard_status shard_nn_init_uniform(shard_tensor *tensor, double low, double high);
+SHARD_API SHARD_CHECKED shard_status shard_nn_init_normal(shard_tensor *tensor, double mean, double std);
 /* Normal numbers between low and high, by the inverse of the cumulative distribution. As trunc_normal_ with its a
  * and b. */
-SHARD_API shard_status shard_nn_init_trunc_normal(shard_tensor *tensor, double mean, double std, double low, double high);
+SHARD_API SHARD_CHECKED shard_status shard_nn_init_trunc_normal(shard_tensor *tensor, double mean, double std, double low,
+                                                                double high);
 
 /* Standard deviation gain * sqrt(2 / (fan in + fan out)). Glorot, Bengio 2010. gain is 1 or shard_nn_init_gain's. */
-SHARD_API shard_status shard_nn_init_xavier_uniform(shard_tensor *tensor, double gain);
-SHARD_API shard_status shard_nn_init_xavier_normal(shard_tensor *tensor, double gain);
+SHARD_API SHARD_CHECKED shard_status shard_nn_init_xavier_uniform(shard_tensor *tensor, double gain);
+SHARD_API SHARD_CHECKED shard_status shard_nn_init_xavier_normal(shard_tensor *tensor, double gain);
 
 typedef enum shard_fan { SHARD_FAN_IN = 0, SHARD_FAN_OUT } shard_fan;
 typedef enum shard_nonlinearity {
@@ -312,8 +313,10 @@ typedef struct shard_nn_init_kaiming_options {
 #define shard_nn_init_kaiming_normal(...) \
     SHARD_GIVEN(shard_nn_init_kaiming_normal_with( \
         SHARD_OPTIONS(shard_nn_init_kaiming_options, SHARD_NN_INIT_KAIMING_OPTIONS, __VA_ARGS__)))
-SHARD_API shard_status shard_nn_init_kaiming_uniform_with(shard_tensor *tensor, const shard_nn_init_kaiming_options *options);
-SHARD_API shard_status shard_nn_init_kaiming_normal_with(shard_tensor *tensor, const shard_nn_init_kaiming_options *options);
+SHARD_API SHARD_CHECKED shard_status shard_nn_init_kaiming_uniform_with(shard_tensor *tensor,
+                                                                        const shard_nn_init_kaiming_options *options);
+SHARD_API SHARD_CHECKED shard_status shard_nn_init_kaiming_normal_with(shard_tensor *tensor,
+                                                                       const shard_nn_init_kaiming_options *options);
 
 /* ---- custom modules ---- */
 
@@ -334,20 +337,20 @@ SHARD_API const shard_module_type *shard_module_get_type(const shard_module *mod
 /* Adds a tensor by name and sets its requires_grad: true for a parameter, false for a buffer. The module takes a
  * reference. Errors: ARGUMENT, a name that is invalid or in use, a result of an operation; for a NULL tensor the
  * thread's error. Not collective. As register_parameter and register_buffer. */
-SHARD_API shard_status shard_module_add_parameter(shard_module *module, const char *name, shard_tensor *tensor);
-SHARD_API shard_status shard_module_add_buffer(shard_module *module, const char *name, shard_tensor *tensor);
+SHARD_API SHARD_CHECKED shard_status shard_module_add_parameter(shard_module *module, const char *name, shard_tensor *tensor);
+SHARD_API SHARD_CHECKED shard_status shard_module_add_buffer(shard_module *module, const char *name, shard_tensor *tensor);
 /* Replaces a parameter by another tensor of the same shape, dtype and placement (else SHAPE), as head.weight =
  * embedding.weight. The module takes a reference and sets requires_grad. Errors: ARGUMENT, no such parameter, or a
  * tensor that cannot be one. Call it before data parallel and optimizers are made. Not collective. */
-SHARD_API shard_status shard_module_set_parameter(shard_module *module, const char *name, shard_tensor *tensor);
+SHARD_API SHARD_CHECKED shard_status shard_module_set_parameter(shard_module *module, const char *name, shard_tensor *tensor);
 /* Adds a child, which the module owns from now on. Errors: ARGUMENT, a name that is invalid or in use; a child that
  * has a parent already, or that is the module or above it: it stays with its owner. */
-SHARD_API shard_status shard_module_add_child(shard_module *module, const char *name, shard_module *child);
+SHARD_API SHARD_CHECKED shard_status shard_module_add_child(shard_module *module, const char *name, shard_module *child);
 
 /* Replaces a child, which is destroyed with all modules below it, as model.fc = head in PyTorch. The module owns the new one
  * from now on. Errors: ARGUMENT, no such child, and those of shard_module_add_child; the module is unchanged then. Call it
  * before data parallel and optimizers are made. Not collective. */
-SHARD_API shard_status shard_module_set_child(shard_module *module, const char *name, shard_module *child);
+SHARD_API SHARD_CHECKED shard_status shard_module_set_child(shard_module *module, const char *name, shard_module *child);
 
 /* A child, parameter or buffer by name. shard_module_child and shard_module_tensor: NULL with the error set if there
  * is none. shard_module_optional: NULL without an error, for tensors that a module may lack (a bias). Look children

@@ -677,7 +677,7 @@ SHARD_API void *shard_custom_op_context(const shard_custom_op *op);
 SHARD_API bool shard_custom_op_wants_gradient(const shard_custom_op *op, int input);
 /* In forward: keeps a tensor (an input, the result, any other) for the backward, in slot 0 to SHARD_CUSTOM_OP_SAVED - 1. Does
  * nothing in a forward that is not recorded. Errors: ARGUMENT. As ctx.save_for_backward. */
-SHARD_API shard_status shard_custom_op_save(shard_custom_op *op, int slot, shard_tensor *tensor);
+SHARD_API SHARD_CHECKED shard_status shard_custom_op_save(shard_custom_op *op, int slot, shard_tensor *tensor);
 /* The saved tensor, placed as it was; it must not be written to. Belongs to the operation. NULL if there is none. NULL with
  * the error set if it was written to since (ARGUMENT). As ctx.saved_tensors. */
 SHARD_API shard_tensor *shard_custom_op_saved(shard_custom_op *op, int slot);

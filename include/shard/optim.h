@@ -258,14 +258,15 @@ typedef struct shard_param_group_options {
                 shard_optimizer_add_param_group_with(                                                                        \
                     optimizer, shard_given_group.list,                                                                       \
                     &(shard_param_group_options){SHARD_PARAM_GROUP_OPTIONS_VALUES, __VA_ARGS__}))
-SHARD_API shard_status shard_optimizer_add_param_group_with(shard_optimizer *optimizer, const shard_tensors *parameters,
-                                                            const shard_param_group_options *options);
+SHARD_API SHARD_CHECKED shard_status shard_optimizer_add_param_group_with(shard_optimizer *optimizer,
+                                                                          const shard_tensors *parameters,
+                                                                          const shard_param_group_options *options);
 
 /* Updates every parameter that has a gradient, and clears the gradients; as step() and zero_grad() of torch.optim. If
  * any rank has an error, no rank updates a parameter, and all of them return the error: a failed backward never
  * moves a parameter. Errors: MISMATCH, ranks whose settings differ; ARGUMENT, a gradient that is a pending sum
  * (shard/distributed.h), which shard_data_parallel or shard_all_reduce sums. Collective over the world. */
-SHARD_API shard_status shard_step(shard_optimizer *optimizer);
+SHARD_API SHARD_CHECKED shard_status shard_step(shard_optimizer *optimizer);
 
 /* Whether shard_grad_scaler_step skipped the optimizer's last step because a gradient was not finite; do not advance the
  * schedule or the averages then. False after shard_step, before the first step, and for NULL. Identical on all
@@ -294,8 +295,8 @@ typedef struct shard_clip_options {
 #define shard_clip_grad_norm(optimizer, max_norm, ...) \
     SHARD_GIVEN(shard_clip_grad_norm_with(            \
         optimizer, max_norm, SHARD_OPTIONS_BEFORE(shard_clip_options, SHARD_CLIP_OPTIONS, __VA_ARGS__)))
-SHARD_API shard_status shard_clip_grad_norm_with(shard_optimizer *optimizer, double max_norm, const shard_clip_options *options,
-                                                 double *norm);
+SHARD_API SHARD_CHECKED shard_status shard_clip_grad_norm_with(shard_optimizer *optimizer, double max_norm,
+                                                               const shard_clip_options *options, double *norm);
 
 /* As shard_clip_grad_norm for the gradients of `count` optimizers, by the common norm of all: a body and a head with an optimizer
  * of its own are clipped as one model. Optimizers are at least one, none twice, with parameters on one device (UNSUPPORTED); none
@@ -303,11 +304,12 @@ SHARD_API shard_status shard_clip_grad_norm_with(shard_optimizer *optimizer, dou
 #define shard_clip_grad_norm_of(optimizers, count, max_norm, ...)                                                                \
     SHARD_GIVEN(shard_clip_grad_norm_of_with(optimizers, count, max_norm,                                                        \
                                              SHARD_OPTIONS_BEFORE(shard_clip_options, SHARD_CLIP_OPTIONS, __VA_ARGS__)))
-SHARD_API shard_status shard_clip_grad_norm_of_with(shard_optimizer *const *optimizers, int64_t count, double max_norm,
-                                                    const shard_clip_options *options, double *norm);
+SHARD_API SHARD_CHECKED shard_status shard_clip_grad_norm_of_with(shard_optimizer *const *optimizers, int64_t count,
+                                                                  double max_norm, const shard_clip_options *options,
+                                                                  double *norm);
 
 /* Limits each element of the gradients to [-value, value], as torch.nn.utils.clip_grad_value_. Not collective. */
-SHARD_API shard_status shard_clip_grad_value(shard_optimizer *optimizer, double value);
+SHARD_API SHARD_CHECKED shard_status shard_clip_grad_value(shard_optimizer *optimizer, double value);
 
 /* Clears the gradients without a step. NULL is allowed. Not collective. */
 SHARD_API void shard_optimizer_zero_grad(shard_optimizer *optimizer);
@@ -315,7 +317,7 @@ SHARD_API void shard_optimizer_zero_grad(shard_optimizer *optimizer);
 /* The learning rate of the groups without an lr_scale; 0 for NULL. A rate that is negative, infinite or NaN is an error
  * (ARGUMENT); 0 is 0. Not collective, but the rate must be equal on all ranks. */
 SHARD_API double shard_optimizer_lr(const shard_optimizer *optimizer);
-SHARD_API shard_status shard_optimizer_set_lr(shard_optimizer *optimizer, double lr);
+SHARD_API SHARD_CHECKED shard_status shard_optimizer_set_lr(shard_optimizer *optimizer, double lr);
 
 /* The state by name ("fc.weight.momentum_buffer"), placed like the parameters (that of row-wise optimizers like their rows),
  * and each parameter's number of steps ("fc.weight.step", an int64 scalar). State that does not exist yet is made, so that it can be saved and loaded into. Call
@@ -352,11 +354,11 @@ SHARD_API shard_ema *shard_ema_create_with(shard_optimizer *optimizer, const sha
 SHARD_API void shard_ema_destroy(shard_ema *ema);
 
 /* Updates the averages by the present parameters: after a step, unless shard_optimizer_skipped. Not collective. */
-SHARD_API shard_status shard_ema_update(shard_ema *ema);
+SHARD_API SHARD_CHECKED shard_status shard_ema_update(shard_ema *ema);
 
 /* Exchanges parameters and averages: swap, evaluate or save, swap back. Do not step or update in between. Needs 4 MiB of
  * workspace. If a rank fails, all do, and the parameters are unchanged on each. Collective over the world. */
-SHARD_API shard_status shard_ema_swap(shard_ema *ema);
+SHARD_API SHARD_CHECKED shard_status shard_ema_swap(shard_ema *ema);
 
 /* The averages under the parameters' names, placed like them, and "n_averaged", the number of updates (an int64 scalar).
  * Averages that do not exist yet are made, so that they can be saved and loaded into. Frozen parameters are treated as by

@@ -95,7 +95,7 @@ SHARD_API void shard_data_parallel_set_sync(shard_data_parallel *data_parallel, 
  * shard_check_replicas: "fc.weight" float32 [10, 4]: the bits on ranks 2, 3 are not those on rank 0". The lowest rank of the
  * group is not always the right one. Values are not changed; load the last checkpoint. Call it after shard_step. As
  * Megatron-LM's --check-weight-hash-across-dp-replicas-interval. Collective over the world. */
-SHARD_API shard_status shard_check_replicas(const shard_tensors *tensors);
+SHARD_API SHARD_CHECKED shard_status shard_check_replicas(const shard_tensors *tensors);
 
 /* ---- ZeRO ---- */
 

@@ -215,7 +215,7 @@ SHARD_API shard_shape shard_tensor_whole_shape(const shard_tensor *tensor);
  * Operations and shard_copy_to_host call it themselves. The values stay until the parameter's module has been used, or a
  * step or a load changes them. Collective over the parameter's replicas in stage 3, else local. As FSDP2's
  * FSDPModule.unshard. */
-SHARD_API shard_status shard_materialize(shard_tensor *tensor);
+SHARD_API SHARD_CHECKED shard_status shard_materialize(shard_tensor *tensor);
 /* The device's memory of the tensor, [numel], valid while the tensor exists, and in stage 3 while its values stay
  * (shard_materialize). NULL for an empty tensor, or with the error set: ARGUMENT in stage 3 if the values are not in
  * this rank's memory. Never collective.
@@ -229,12 +229,12 @@ SHARD_API void *shard_data(shard_tensor *tensor);
  * like): see shard_device_allocate_host. */
 
 /* Copies all values to host memory; waits for the device. */
-SHARD_API shard_status shard_copy_to_host(shard_tensor *tensor, void *data, size_t bytes);
+SHARD_API SHARD_CHECKED shard_status shard_copy_to_host(shard_tensor *tensor, void *data, size_t bytes);
 /* As shard_copy_to_host without waiting: data, memory of shard_device_allocate_host, has the values after the
  * shard_event_synchronize of an event that was recorded later, or after shard_synchronize. data must exist until
  * then; the tensor may be released. The CPU copies at once. As torch's copy_(non_blocking=True). */
-SHARD_API shard_status shard_copy_to_host_async(shard_tensor *tensor, void *data, size_t bytes);
-SHARD_API shard_status shard_copy_from_host(shard_tensor *tensor, const void *data, size_t bytes);
+SHARD_API SHARD_CHECKED shard_status shard_copy_to_host_async(shard_tensor *tensor, void *data, size_t bytes);
+SHARD_API SHARD_CHECKED shard_status shard_copy_from_host(shard_tensor *tensor, const void *data, size_t bytes);
 /* The value of a tensor of one element, as torch.Tensor.item; NAN with the error set. Of a PARTIAL tensor it is this rank's
  * summand: shard_reduce_from_group gives the sum. */
 SHARD_API double shard_item(shard_tensor *tensor);
@@ -288,18 +288,18 @@ SHARD_API shard_tensors *shard_tensors_create(void);
 SHARD_API void shard_tensors_destroy(shard_tensors *list);
 /* Adds a tensor, to which the list takes a reference: the caller may release the tensor afterwards. Errors:
  * ARGUMENT, a name that is in the list already. */
-SHARD_API shard_status shard_tensors_add(shard_tensors *list, const char *name, shard_tensor *tensor);
+SHARD_API SHARD_CHECKED shard_status shard_tensors_add(shard_tensors *list, const char *name, shard_tensor *tensor);
 /* Adds all tensors of `from`, with prefix before each name. `from` may be the list itself: its present names are
  * added. After an error the list is unchanged. As list.update({prefix + k: v for k, v in from.items()}). */
-SHARD_API shard_status shard_tensors_extend(shard_tensors *list, const char *prefix, const shard_tensors *from);
+SHARD_API SHARD_CHECKED shard_status shard_tensors_extend(shard_tensors *list, const char *prefix, const shard_tensors *from);
 /* A new list of the tensors whose names begin with prefix, without the prefix; the caller destroys it. For a
  * checkpoint of several state dicts or of a wrapped module ("module."). NULL with the error set. As
  * {k[len(prefix):]: v for k, v in list.items() if k.startswith(prefix)}. */
 SHARD_API shard_tensors *shard_tensors_subset(const shard_tensors *list, const char *prefix);
 /* Renames a tensor, which keeps its position, as list[to] = list.pop(name); or removes one, as del list[name].
  * Errors: ARGUMENT, a name that is not in the list, or a new name that another tensor has. */
-SHARD_API shard_status shard_tensors_rename(shard_tensors *list, const char *name, const char *to);
-SHARD_API shard_status shard_tensors_remove(shard_tensors *list, const char *name);
+SHARD_API SHARD_CHECKED shard_status shard_tensors_rename(shard_tensors *list, const char *name, const char *to);
+SHARD_API SHARD_CHECKED shard_status shard_tensors_remove(shard_tensors *list, const char *name);
 SHARD_API int64_t shard_tensors_count(const shard_tensors *list);
 SHARD_API const char *shard_tensors_name(const shard_tensors *list, int64_t index);
 SHARD_API shard_tensor *shard_tensors_at(const shard_tensors *list, int64_t index);

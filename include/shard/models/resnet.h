@@ -47,7 +47,7 @@ SHARD_API shard_module *shard_resnet_with(const char *arch, int64_t num_classes,
  * layer that is split over group. NULL ends it. The group must outlive the model's use. Errors: ARGUMENT, a module
  * that shard_resnet has not made. Not collective, but from then on the model's forward is collective over group.
  */
-SHARD_API shard_status shard_resnet_gather_features(shard_module *resnet, shard_group *group);
+SHARD_API SHARD_CHECKED shard_status shard_resnet_gather_features(shard_module *resnet, shard_group *group);
 
 /* "resnet18, resnet34, ...", for messages; static. */
 SHARD_API const char *shard_resnet_names(void);
