@@ -95,6 +95,27 @@ static void refuse(mode_t folder_mode, mode_t file_mode, const char *keyword)
     ck_assert(unlink(file) == 0 && rmdir(folder) == 0);
 }
 
+/* A symbolic link in a folder of one's own to a file in a folder that every user may write to. */
+START_TEST(test_link)
+{
+    char folder[] = "/tmp/plugin_link.XXXXXX", open_folder[] = "/tmp/plugin_open.XXXXXX", file[64], target[64];
+    ck_assert(mkdtemp(folder) && mkdtemp(open_folder));
+    snprintf(file, sizeof file, "%s/libshard-test.so", folder);
+    snprintf(target, sizeof target, "%s/plugin", open_folder);
+    close(open(target, O_CREAT | O_WRONLY, 0600));
+    ck_assert(symlink(target, file) == 0 && chmod(open_folder, 0777) == 0);
+    setenv("SHARD_PLUGIN_PATH", folder, 1);
+    there = true;
+    ck_assert_ptr_null(shard_plugin_load("test", "symbol", "it is not there", "install it", false));
+    check_error(SHARD_ERROR_UNAVAILABLE, "*is not loaded: every user may write to /tmp/plugin_open.*");
+    ck_assert_int_eq(chmod(open_folder, 0700), 0);
+    ck_assert_ptr_null(shard_plugin_load("test", "symbol", "it is not there", "install it", false));
+    check_error(SHARD_ERROR_UNAVAILABLE, "cannot load libshard-test.so (install it): *");
+    there = false;
+    ck_assert(unlink(target) == 0 && unlink(file) == 0 && rmdir(folder) == 0 && rmdir(open_folder) == 0);
+}
+END_TEST
+
 START_TEST(test_trust)
 {
     refuse(0700, 0600, "cannot load libshard-test.so (install it): *");
@@ -139,6 +160,7 @@ int main(void)
     tcase_add_test(tcase, test_order);
     tcase_add_test(tcase, test_privileged);
     tcase_add_test(tcase, test_trust);
+    tcase_add_test(tcase, test_link);
     tcase_add_test(tcase, test_relative);
     return test_run(suite);
 }

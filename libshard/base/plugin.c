@@ -2,6 +2,7 @@
 #include "base/plugin.h"
 
 #include <dlfcn.h>
+#include <errno.h>
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -77,11 +78,20 @@ static bool is_trusted(const char *path, uid_t owner, char *why, size_t bytes)
     return false;
 }
 
+static bool is_trusted_in_folder(const char *path, uid_t owner, char *why, size_t bytes)
+{
+    char folder[PATH_MAX];
+    snprintf(folder, sizeof folder, "%.*s", (int)(strrchr(path, '/') - path), path);
+    return is_trusted(path, owner, why, bytes) && is_trusted(folder[0] ? folder : "/", owner, why, bytes);
+}
+
+/* Who may write to the folder of a symbolic link, or to that of the file which it leads to, can change the plugin. */
 static shard_status check_trusted(const char *path, uid_t owner)
 {
-    char folder[PATH_MAX], why[PATH_MAX + 64];
-    snprintf(folder, sizeof folder, "%.*s", (int)(strrchr(path, '/') - path), path);
-    if (is_trusted(path, owner, why, sizeof why) && is_trusted(folder, owner, why, sizeof why))
+    char file[PATH_MAX], why[PATH_MAX + 64];
+    if (!realpath(path, file))
+        snprintf(why, sizeof why, "%s", strerror(errno));
+    else if (is_trusted_in_folder(path, owner, why, sizeof why) && is_trusted_in_folder(file, owner, why, sizeof why))
         return SHARD_OK;
     return shard_error(SHARD_ERROR_UNAVAILABLE,
                        "%s is not loaded: %s; plugins and their folders must belong to root, to this user or "
