@@ -154,7 +154,8 @@ static void end_mpi(void)
     if (mpi.started_here)
         MPI_Finalize();
     mpi_watch_end();
-    free(mpi.peers);
+    if (mpi.started_here)
+        mpi_news_close();
     mpi.ended = true;
 }
 

@@ -84,6 +84,8 @@ shard_status mpi_check(int result, const char *call);
 
 /* Makes room for news, of all other ranks. */
 shard_status mpi_news_open(void);
+/* Frees them; after MPI_Finalize, as messages are not waited for. */
+void mpi_news_close(void);
 
 /* To all other ranks: this one leaves; text [SHARD_COMM_TEXT], which stays, is "" or its error. */
 void mpi_say_farewell(const char *text);

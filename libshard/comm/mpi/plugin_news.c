@@ -30,6 +30,7 @@ static struct {
     uint64_t question;
     char *given_up; /* this rank's message about other ranks: the text, then a byte for each rank */
     char *answers;  /* [ANSWERS][answer_bytes] */
+    char *received; /* [size][answer_bytes], the last answer of each rank */
     MPI_Request sent[ANSWERS];
 } news;
 
@@ -45,14 +46,23 @@ shard_status mpi_news_open(void)
     news.given_up = mpi.host->calloc(1, news.given_up_bytes);
     news.answers = mpi.host->calloc(ANSWERS, news.answer_bytes);
     mpi.peers = mpi.host->calloc((size_t)mpi.size, sizeof *mpi.peers);
-    char *received = mpi.host->calloc((size_t)mpi.size, news.answer_bytes);
-    if (!news.message || !news.given_up || !news.answers || !mpi.peers || !received)
+    news.received = mpi.host->calloc((size_t)mpi.size, news.answer_bytes);
+    if (!news.message || !news.given_up || !news.answers || !mpi.peers || !news.received)
         return SHARD_ERROR_MEMORY;
     for (int rank = 0; rank < mpi.size; rank++)
-        mpi.peers[rank].received = (mpi_answer *)(received + (size_t)rank * news.answer_bytes);
+        mpi.peers[rank].received = (mpi_answer *)(news.received + (size_t)rank * news.answer_bytes);
     for (int i = 0; i < ANSWERS; i++)
         news.sent[i] = MPI_REQUEST_NULL;
     return SHARD_OK;
+}
+
+void mpi_news_close(void)
+{
+    free(news.message);
+    free(news.given_up);
+    free(news.answers);
+    free(news.received);
+    free(mpi.peers);
 }
 
 /* A message that is not waited for: its bytes must stay as they are for a while. */
