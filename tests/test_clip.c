@@ -5,6 +5,7 @@
 #include "support/options.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 
 static const layers_case cases[] = {
@@ -361,6 +362,42 @@ START_TEST(test_overlap)
 }
 END_TEST
 
+enum { ORDERED = 11 /* a prime */ };
+
+/* The norm of gradients that are made in another order, so that they are elsewhere in memory. */
+static double norm_in_order(int stride)
+{
+    double norm = 0;
+    SHARD_SCOPE
+    {
+        shard_tensor *p[ORDERED];
+        shard_tensors *list = shard_tensors_create();
+        for (int i = 0; i < ORDERED; i++) {
+            char name[16];
+            snprintf(name, sizeof name, "p%d", i);
+            p[i] = made_up_leaf(SHARD_SHAPE(1), 0, SHARD_FLOAT64);
+            check_ok(shard_tensors_add(list, name, p[i]));
+        }
+        shard_optimizer *sgd = sgd_of_list(list, .lr = 1.0);
+        for (int turn = 0; turn < ORDERED; turn++) {
+            int i = turn * stride % ORDERED;
+            check_ok(shard_backward(shard_scale(shard_sum(p[i]), 1.0 / (i + 3.0))));
+        }
+        check_ok(shard_clip_grad_norm(sgd, 1.0, &norm));
+        shard_optimizer_destroy(sgd);
+    }
+    return norm;
+}
+
+/* Gradients are added up in the parameters' order, wherever they are in memory: the norm has the same bits. */
+START_TEST(test_order)
+{
+    double norm = norm_in_order(1);
+    for (int stride = 2; stride < ORDERED; stride++)
+        ck_assert_double_eq(norm_in_order(stride), norm);
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("clip");
@@ -373,5 +410,6 @@ int main(void)
     tcase_add_test(tcase, test_one_fails);
     tcase_add_test(tcase, test_refuses);
     tcase_add_test(tcase, test_overlap);
+    tcase_add_test(tcase, test_order);
     return test_run(suite);
 }

@@ -11,8 +11,15 @@
 #include <math.h>
 #include <stdlib.h>
 
+static int by_slot(const void *a, const void *b)
+{
+    const shard_slot *x = ((const shard_run *)a)->slot, *y = ((const shard_run *)b)->slot;
+    return (x > y) - (x < y);
+}
+
 /* The runs of this rank's gradients, or of those that count, with or without deferred ones: an array with room for every
- * slot, of which *count are used. NULL with the error set. */
+ * slot, of which *count are used. In the slots' order, not that of addresses: a sum over them has the same bits in each run of
+ * a program. NULL with the error set. */
 static shard_run *list_gradients(const shard_optimizer *optimizer, bool counted, bool deferred, int64_t *count)
 {
     shard_run *all = shard_calloc((size_t)optimizer->count, sizeof *all);
@@ -31,8 +38,8 @@ static shard_run *list_gradients(const shard_optimizer *optimizer, bool counted,
             return NULL;
         }
     }
-    if (all)
-        *count = shard_runs_join(all, *count);
+    if (all && (*count = shard_runs_join(all, *count)))
+        qsort(all, (size_t)*count, sizeof *all, by_slot);
     return all;
 }
 
