@@ -175,6 +175,7 @@ def main():
             print("\n".join([f"{i + 1} of {arguments.trials}, {trials.count} compared, worst {trials.worst}", *found]), flush=True)
     worst = ", ".join(f"{precision} {difference:.2g}" for precision, difference in sorted(trials.worst.items()))
     print(f"seed {arguments.seed}: {trials.count} runs compared, {len(problems)} problems; worst differences: {worst}")
+    print(f"cases: {trials.count}")
     sys.exit(1 if problems else 0)
 
 

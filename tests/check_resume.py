@@ -158,6 +158,7 @@ def main():
         assert trainer.run(*resume)[2] == right[1], "the checkpoint was not put back"
     problems += more
     print("\n".join(problems) if problems else f"{tried} changes of metadata and {counters} of counters: each is an error or harmless")
+    print(f"cases: {tried + counters}")
     sys.exit(1 if problems else 0)
 
 

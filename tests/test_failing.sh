@@ -102,5 +102,6 @@ else
     try init stop 1 0
     try moment kill 0 $((RANDOM % 150))
 fi
-echo "$cases cases, $failed failed"
+echo "cases: $cases"
+echo "$failed failed"
 [ $cases -gt 0 ] && [ $failed -eq 0 ]
