@@ -14,6 +14,7 @@ threads=$(($(nproc) / 2))
 expect "threads per rank" 0 "OMP_NUM_THREADS=$((threads > 1 ? threads : 1))\$" "$shardrun" -n 2 "$program" environment
 expect "at least one thread" 0 "OMP_NUM_THREADS=1\$" "$shardrun" -n 250 "$program" environment
 expect "threads that are set" 0 "OMP_NUM_THREADS=7\$" env OMP_NUM_THREADS=7 "$shardrun" -n 2 "$program" environment
+expect "shared memory that other users cannot read" 0 "^600\$" "$shardrun" -n 1 sh -c 'stat -L -c %a "/proc/self/fd/$SHARD_SHM_FD"'
 expect "no input but at rank 0" 0 "^1: -1\$" "$shardrun" -n 2 "$program" input
 expect "tagged output" 0 "^\[1\] one line\$" "$shardrun" -n 2 --tag "$program" output
 expect "tagged error output, last line" 0 "^\[1\] the end\$" "$shardrun" -n 2 --tag "$program" output 1

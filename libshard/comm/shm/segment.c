@@ -28,7 +28,7 @@ int shard_segment_create(int world_size, shard_segment **segment)
     if (file < 0)
         return -1;
     void *head = MAP_FAILED;
-    if (ftruncate(file, sizeof **segment) == 0)
+    if (fchmod(file, S_IRUSR | S_IWUSR) == 0 && ftruncate(file, sizeof **segment) == 0)
         head = mmap(NULL, sizeof **segment, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
     if (head == MAP_FAILED) {
         int error = errno;
