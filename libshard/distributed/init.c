@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 static shard_group *world;
+static pid_t joining; /* the process, while it is in shard_init */
 static bool left;
 
 shard_group *shard_world(void)
@@ -46,30 +47,48 @@ static void fail_at_exit(int code, void *context)
     _exit(EXIT_FAILURE);
 }
 
-static shard_status check_first(const char *function)
+/* The same of a rank that ends while it joins the others, by another thread. */
+static void fail_in_init(int code, void *context)
+{
+    (void)context;
+    if (joining != getpid())
+        return;
+    shard_log_message(SHARD_LOG_ERROR, "exit(%d) in shard_init", code);
+    if (code != EXIT_SUCCESS)
+        return;
+    fflush(NULL);
+    _exit(EXIT_FAILURE);
+}
+
+static shard_status begin(const char *function)
 {
     if (world || left)
         return shard_error(SHARD_ERROR_ARGUMENT, "%s: called %s; a process joins its job once", function,
                            left ? "after shard_finalize" : "twice");
-    return check_environment();
+    SHARD_TRY(check_environment());
+    on_exit(fail_in_init, NULL);
+    joining = getpid();
+    return SHARD_OK;
 }
 
 /* `joined` is the world, or NULL with the error set. */
 static shard_status begin_job(shard_group *joined)
 {
     world = joined;
+    joining = 0;
     if (!world)
         return shard_last_status();
     on_exit(fail_at_exit, NULL);
     shard_log_set_rank(shard_group_size(world) > 1 ? shard_group_rank(world) : -1);
-    shard_log_message(SHARD_LOG_DEBUG, "shard_init: %d ranks over %s", shard_group_size(world), shard_group_transport(world));
+    shard_log_message(SHARD_LOG_DEBUG, "shard_init: %d ranks over %s, process %d", shard_group_size(world),
+                      shard_group_transport(world), (int)getpid());
     return shard_share_cores(world);
 }
 
 shard_status shard_init(int *argc, char ***argv)
 {
     SHARD_FUNCTION("shard_init");
-    SHARD_TRY(check_first("shard_init"));
+    SHARD_TRY(begin("shard_init"));
     return begin_job(shard_world_open(argc, argv));
 }
 
@@ -79,11 +98,11 @@ shard_status shard_init_with(const shard_init_options *given)
     SHARD_READ_OPTIONS(shard_init_options, SHARD_INIT_OPTIONS_INIT, options, given);
     if (!options_ok)
         return shard_last_status();
-    SHARD_TRY(check_first("shard_init_with"));
     if (options.ranks < 1 || options.rank < 0 || options.rank >= options.ranks)
         return shard_error(SHARD_ERROR_ARGUMENT, "shard_init_with: rank %d of %d ranks", options.rank, options.ranks);
     if (options.ranks > 1 && !options.exchange)
         return shard_null_argument("shard_init_with", "exchange");
+    SHARD_TRY(begin("shard_init_with"));
     return begin_job(shard_world_join(options.rank, options.ranks, options.exchange, options.context));
 }
 
