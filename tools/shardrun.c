@@ -307,7 +307,7 @@ static void fail_without_leaving(int number)
 static void take_good_end(int number)
 {
     uint32_t state = atomic_load(&job.segment->ranks[number].state);
-    if (state == SHARD_RANK_JOINED && job.size > 1 && !job.exit_code)
+    if ((state == SHARD_RANK_JOINED || state == SHARD_RANK_LEAVING) && job.size > 1 && !job.exit_code)
         fail_without_leaving(number);
     if (state == SHARD_RANK_LEFT)
         job.leave_by = now() + job.timeout;
@@ -346,10 +346,13 @@ static void give_up_late_ranks(void)
         return;
     job.leave_by = 0;
     for (int i = 0; i < job.size; i++) {
-        if (!job.ranks[i].process || atomic_load(&job.segment->ranks[i].state) != SHARD_RANK_JOINED)
+        uint32_t state = atomic_load(&job.segment->ranks[i].state);
+        if (!job.ranks[i].process || (state != SHARD_RANK_JOINED && state != SHARD_RANK_LEAVING))
             continue;
-        fprintf(stderr, "shardrun: rank %d did not come to shard_finalize within %.0f s (SHARD_TIMEOUT) after others had ended\n", i,
-                job.timeout);
+        fprintf(
+            stderr,
+            "shardrun: rank %d did not come to the end of shard_finalize within %.0f s (SHARD_TIMEOUT) after others had ended\n",
+            i, job.timeout);
         job.exit_code = EXIT_FAILURE;
     }
     if (job.exit_code)

@@ -27,6 +27,9 @@ shard_group *shard_world_join(int rank, int size, shard_exchange_function *excha
 /* Leaves the world, with an abort notice if this rank has failed. NULL is ignored. */
 void shard_world_close(shard_group *world);
 
+/* Before it is closed, without an error: waits for the other ranks to come here, too. PEER or TIMEOUT if one does not. */
+shard_status shard_world_leave(shard_group *world);
+
 /* Called before the world is closed: if this thread has an error that other ranks
  * have not received, sends it to the ranks that wait for this one. */
 void shard_world_notify_error(shard_group *world);

@@ -111,6 +111,9 @@ typedef struct shard_transport {
     shard_status (*probe)(shard_group *, const char *doing);
     /* Sends an abort notice to the other ranks of the world. NULL: no other rank can be waiting. */
     void (*abort)(shard_group *, shard_abort_notice, shard_status, const char *text);
+    /* Of the world, by a rank without an error that is about to close it: waits until all ranks are. PEER or TIMEOUT if one does
+     * not come. NULL: close does that, or nothing does. */
+    shard_status (*leave)(shard_group *);
     /* Frees the group's state; for the world, also leaves it. */
     void (*close)(shard_group *);
     bool takes_small; /* also takes data that fits into the fingerprint: to read it there would wait for the device */

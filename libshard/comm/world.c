@@ -154,6 +154,12 @@ void shard_world_notify_error(shard_group *world)
     world->transport->abort(world, SHARD_ABORT_LEAVING, shard_last_status(), text);
 }
 
+shard_status shard_world_leave(shard_group *world)
+{
+    bool waits = world && world->transport->leave && !shard_process.forked && shard_last_status() == SHARD_OK;
+    return waits ? world->transport->leave(world) : shard_last_status();
+}
+
 void shard_world_close(shard_group *world)
 {
     if (!world)

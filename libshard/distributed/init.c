@@ -111,6 +111,7 @@ int shard_finalize(void)
     shard_device *device = shard_opened_accelerator();
     if (device && shard_last_status() == SHARD_OK)
         device->ops->synchronize(device); /* while groups exist, which watch the wait */
+    shard_world_leave(world);
     int failed = shard_last_status() != SHARD_OK;
     bool reported = failed && shard_group_rank(world) > 0 && shard_group_failure_is_joint(world); /* by rank 0 */
     if (failed && !reported)

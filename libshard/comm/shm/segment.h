@@ -17,13 +17,14 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#define SHARD_SEGMENT_MAGIC 0x3330647261687320u /* the layout's version is part of it */
+#define SHARD_SEGMENT_MAGIC 0x3430647261687320u /* the layout's version is part of it */
 #define SHARD_SEGMENT_RANKS 256
 #define SHARD_SEGMENT_GROUPS 1024
 #define SHARD_SEGMENT_TEXT 512
 #define SHARD_SEGMENT_DOING 200
 
-enum { SHARD_RANK_ABSENT, SHARD_RANK_JOINED, SHARD_RANK_LEFT, SHARD_RANK_FAILED };
+/* LEAVING: it waits in shard_finalize for the others. LEFT: none waits for it any more. FAILED: it has left with an error. */
+enum { SHARD_RANK_ABSENT, SHARD_RANK_JOINED, SHARD_RANK_LEAVING, SHARD_RANK_LEFT, SHARD_RANK_FAILED };
 
 typedef struct shard_segment_rank {
     _Atomic uint32_t state;

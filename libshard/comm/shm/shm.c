@@ -59,9 +59,8 @@ static void shm_close(shard_group *group)
 {
     shm_group *state = group->state;
     shm_world *world = state->world;
-    uint32_t joined = SHARD_RANK_JOINED;
-    if (state->whole)
-        atomic_compare_exchange_strong(&shm_own_entry(group)->state, &joined, SHARD_RANK_LEFT);
+    if (state->whole && atomic_load(&shm_own_entry(group)->state) != SHARD_RANK_FAILED)
+        atomic_store(&shm_own_entry(group)->state, SHARD_RANK_LEFT);
     shm_leave(state);
     free(state);
     if (--world->references == 0)
@@ -295,5 +294,6 @@ const shard_transport shard_shm_transport = {
     .post = shm_post,
     .probe = shm_probe,
     .abort = shm_abort,
+    .leave = shm_wait_for_end,
     .close = shm_close,
 };

@@ -79,6 +79,22 @@ shard_status shm_barrier(shard_group *group);
 /* PEER if a member is known to be gone, other than by leaving in peace. */
 shard_status shm_probe(shard_group *group, const char *doing);
 
+/* Whether the rank's process lives, which has joined. */
+bool shm_is_alive(const shm_world *world, int rank);
+
+/* Whether the rank will never come to `doing`, and why. */
+bool shm_is_gone(const shm_world *world, int rank, const char *doing, char *text, size_t bytes);
+
+/* Tells all ranks, again and again while it is so, that this one waits in `doing`: bit r of waits_for: for world rank r. */
+void shm_say_waiting(const shard_group *group, const uint64_t *waits_for, const char *doing);
+
+/* The deadline has passed: the error that names those that this rank waits for in the end. All
+ * ranks get the text of the first that finds it. False if all have come just now. */
+bool shm_find_late(const shard_group *group, char *text, size_t bytes);
+
+/* Of the world: waits until all ranks leave. PEER or TIMEOUT if one does not. */
+shard_status shm_wait_for_end(shard_group *group);
+
 /* How long waits spin, by the number of ranks and cores. */
 void shm_set_patience(shm_world *world);
 

@@ -80,14 +80,13 @@ static shard_status break_group(shm_area *area, shard_status status, const char 
     return fail_broken(area);
 }
 
-static bool is_alive(const shm_world *world, int rank)
+bool shm_is_alive(const shm_world *world, int rank)
 {
     struct flock lock = {.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = rank, .l_len = 1};
     return fcntl(world->locks, F_OFD_GETLK, &lock) != 0 || lock.l_type != F_UNLCK;
 }
 
-/* Whether the rank will never come, and why. */
-static bool is_gone(const shm_world *world, int rank, const char *doing, char *text, size_t bytes)
+bool shm_is_gone(const shm_world *world, int rank, const char *doing, char *text, size_t bytes)
 {
     shard_segment_rank *member = &world->segment->ranks[rank];
     bool ended = atomic_load(&member->ended);
@@ -95,9 +94,9 @@ static bool is_gone(const shm_world *world, int rank, const char *doing, char *t
     int64_t failed_since = atomic_load(&member->failed_since);
     if (state == SHARD_RANK_FAILED || (failed_since && shard_nanoseconds() - failed_since > ABORT_NOTICE_NANOSECONDS))
         snprintf(text, bytes, "%.*s", SHARD_SEGMENT_TEXT - 1, member->text);
-    else if (state == SHARD_RANK_LEFT)
+    else if (state == SHARD_RANK_LEAVING || state == SHARD_RANK_LEFT)
         snprintf(text, bytes, "rank %d has left: it did not come to %s", rank, doing);
-    else if (state == SHARD_RANK_JOINED && !is_alive(world, rank))
+    else if (state == SHARD_RANK_JOINED && !shm_is_alive(world, rank))
         snprintf(text, bytes, "rank %d died: it did not come to %s", rank, doing);
     else if (state == SHARD_RANK_ABSENT && ended)
         snprintf(text, bytes, "rank %d ended before it joined the others", rank);
@@ -113,20 +112,23 @@ static bool has_come(const shm_group *state, int member, uint32_t round)
     return (int32_t)(atomic_load(&state->area->places[member].round) - round) > 0;
 }
 
-/* Tells all ranks that this one waits, for those that have not come to the round. */
-static void say_waiting(const shard_group *group, uint32_t round, const char *doing)
+void shm_say_waiting(const shard_group *group, const uint64_t *waits_for, const char *doing)
 {
-    const shm_group *state = group->state;
     shard_segment_rank *own = shm_own_entry(group);
-    for (int word = 0; word < SHARD_SEGMENT_RANKS / 64; word++) {
-        uint64_t bits = 0;
-        for (int member = 0; member < group->size; member++)
-            if (group->world_ranks[member] / 64 == word && !has_come(state, member, round))
-                bits |= (uint64_t)1 << group->world_ranks[member] % 64;
-        atomic_store(&own->waits_for[word], bits);
-    }
+    for (int word = 0; word < SHARD_SEGMENT_RANKS / 64; word++)
+        atomic_store(&own->waits_for[word], waits_for[word]);
     snprintf(own->doing, sizeof own->doing, "%s", doing);
     atomic_store(&own->waits_at, shard_nanoseconds());
+}
+
+/* For those that have not come to the round. */
+static void say_waiting(const shard_group *group, uint32_t round, const char *doing)
+{
+    uint64_t waits_for[SHARD_SEGMENT_RANKS / 64] = {0};
+    for (int member = 0; member < group->size; member++)
+        if (!has_come(group->state, member, round))
+            waits_for[group->world_ranks[member] / 64] |= (uint64_t)1 << group->world_ranks[member] % 64;
+    shm_say_waiting(group, waits_for, doing);
 }
 
 static void say_working(const shard_group *group)
@@ -163,9 +165,7 @@ static bool was_given_up(const shm_world *world, int rank, char *text, size_t by
     return true;
 }
 
-/* The deadline has passed: the error that names those that this rank waits for in the end. All
- * ranks get the text of the first that finds it. False if all have come just now. */
-static bool find_late(const shard_group *group, char *text, size_t bytes)
+bool shm_find_late(const shard_group *group, char *text, size_t bytes)
 {
     const shm_world *world = ((shm_group *)group->state)->world;
     shard_segment_rank *ranks = world->segment->ranks;
@@ -205,10 +205,10 @@ static shard_status probe_members(shard_group *group, uint32_t round, bool late)
             continue;
         if (was_given_up(state->world, rank, text, sizeof text))
             status = SHARD_ERROR_TIMEOUT;
-        else if (is_gone(state->world, rank, doing, text, sizeof text))
+        else if (shm_is_gone(state->world, rank, doing, text, sizeof text))
             status = SHARD_ERROR_PEER;
     }
-    if (status == SHARD_OK && late && find_late(group, text, sizeof text))
+    if (status == SHARD_OK && late && shm_find_late(group, text, sizeof text))
         status = SHARD_ERROR_TIMEOUT;
     /* It may have come after all. */
     if (status == SHARD_OK || atomic_load(&state->area->round) != round)
@@ -227,9 +227,10 @@ shard_status shm_probe(shard_group *group, const char *doing)
             continue;
         if (atomic_load(&entry->aborted))
             return shard_error((shard_status)atomic_load(&entry->aborted), "%.*s", SHARD_SEGMENT_TEXT - 1, entry->abort_text);
-        if (atomic_load(&entry->state) == SHARD_RANK_LEFT) /* it may have entered the round before it left */
+        uint32_t state = atomic_load(&entry->state);
+        if (state == SHARD_RANK_LEAVING || state == SHARD_RANK_LEFT) /* it may have entered the round before */
             continue;
-        if (is_gone(world, rank, doing, text, sizeof text))
+        if (shm_is_gone(world, rank, doing, text, sizeof text))
             return shard_error(SHARD_ERROR_PEER, "%s", text);
         if (was_given_up(world, rank, text, sizeof text))
             return shard_error(SHARD_ERROR_TIMEOUT, "%s", text);
