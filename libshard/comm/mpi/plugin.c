@@ -146,6 +146,10 @@ static void end_mpi(void)
 {
     mpi_say_farewell(mpi.failure);
     bool together = mpi_wait_for_farewells(mpi.failed ? FAREWELL_SECONDS : mpi.host->timeout());
+    if (together && !mpi.failed && !has_failed_peer()) { /* MPI_Finalize has no deadline: all are to live that call it */
+        mpi_say_ready();
+        together = mpi_wait_for_farewells(mpi.host->timeout());
+    }
     if (mpi.failed || !together || has_failed_peer())
         mpi_abort();
     mpi_watch("MPI_Finalize");

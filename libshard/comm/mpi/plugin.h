@@ -36,7 +36,8 @@ typedef struct mpi_device_abort {
 
 /* The state of another rank, as this rank knows it. */
 typedef struct mpi_peer {
-    bool left;                      /* it comes to no collective any more */
+    bool left;                           /* it comes to no collective any more; at the end of the job: it calls MPI_Finalize */
+    bool ready;                          /* it calls MPI_Finalize */
     double failed_since;                 /* since when it has waited in some group with an error; 0: it does not */
     char said[SHARD_COMM_TEXT];     /* why, if it failed; else "" */
     mpi_device_abort aborted;
@@ -58,6 +59,7 @@ typedef struct mpi_world {
     mpi_peer *peers;   /* [size] */
     shard_group *waiting; /* the group that this rank waits in, or NULL */
     uint64_t wait;        /* its name */
+    bool finalizing;      /* it waits for the others to be ready for MPI_Finalize */
     int64_t most;      /* elements of one MPI call, whose counts are int; SHARD_MPI_COUNT */
 } mpi_world;
 extern mpi_world mpi;
@@ -89,6 +91,10 @@ void mpi_news_close(void);
 
 /* To all other ranks: this one leaves; text [SHARD_COMM_TEXT], which stays, is "" or its error. */
 void mpi_say_farewell(const char *text);
+
+/* To all other ranks, after all have left: this one is about to call MPI_Finalize. From here on a rank has left when it is, too.
+ */
+void mpi_say_ready(void);
 
 /* To all other ranks: this one has failed and waits, or (NULL) waits no more. */
 void mpi_say_aborting(const char *text);

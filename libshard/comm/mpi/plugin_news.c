@@ -14,7 +14,7 @@
 
 #define POLL_MICROSECONDS 100
 
-enum { TAG_LEFT, TAG_FAILED, TAG_ABORT_NOTICE, TAG_WITHDRAWN, TAG_ASK, TAG_ANSWER, TAG_DEVICE_ABORTED, TAG_GIVEN_UP };
+enum { TAG_LEFT, TAG_READY, TAG_FAILED, TAG_ABORT_NOTICE, TAG_WITHDRAWN, TAG_ASK, TAG_ANSWER, TAG_DEVICE_ABORTED, TAG_GIVEN_UP };
 
 /* The names of the waits that this rank came to, the last ones. */
 #define REMEMBERED 1024
@@ -77,6 +77,15 @@ void mpi_say_farewell(const char *text)
 {
     for (int rank = 0; rank < mpi.size; rank++)
         send_news(rank, *text ? TAG_FAILED : TAG_LEFT, text, *text ? SHARD_COMM_TEXT : 0);
+}
+
+void mpi_say_ready(void)
+{
+    mpi.finalizing = true;
+    for (int rank = 0; rank < mpi.size; rank++) {
+        mpi.peers[rank].left = mpi.peers[rank].ready;
+        send_news(rank, TAG_READY, NULL, 0);
+    }
 }
 
 void mpi_say_aborting(const char *text)
@@ -142,7 +151,7 @@ static void fill_answer(mpi_answer *answer, uint64_t question)
         mark(answer->members, mpi.waiting->world_ranks[member]);
     if (mpi.wait != MPI_WAIT_FOR_THE_END)
         return;
-    snprintf(answer->doing, sizeof answer->doing, "shard_finalize");
+    snprintf(answer->doing, sizeof answer->doing, mpi.finalizing ? "MPI_Finalize" : "shard_finalize");
     for (int rank = 0; rank < mpi.size; rank++)
         if (rank != mpi.rank && !mpi.peers[rank].left)
             mark(answer->members, rank);
@@ -192,6 +201,10 @@ static void take_news(int rank, int tag)
         break;
     case TAG_DEVICE_ABORTED:
         memcpy(&peer->aborted, news.message, sizeof peer->aborted);
+        break;
+    case TAG_READY:
+        peer->ready = true;
+        peer->left |= mpi.finalizing;
         break;
     case TAG_GIVEN_UP:
         take_given_up(news.message);

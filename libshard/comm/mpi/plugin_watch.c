@@ -10,8 +10,9 @@
 #define POLL_MICROSECONDS 100
 #define OUTPUT_MICROSECONDS 200000 /* until the launcher has passed on what ranks print: MPICH's drops the rest at the end */
 
-/* How long a rank waits for the abort by each that is to do it before it. */
-#define ABORT_SECONDS 3.0
+/* How long a rank waits for the abort by those that are to do it before it, and for its own, which asks the launcher. */
+#define ABORT_SECONDS 2.0
+#define OWN_ABORT_SECONDS 1.0
 
 /* A rank's watch ends it so much later than that of the rank before it, so that one rank's message
  * is printed, not every rank's. */
@@ -90,11 +91,12 @@ void mpi_watch_end(void)
 
 /* ---- the end ---- */
 
+/* Of those that may still leave: with an error no rank waits for one that was waited for in vain. */
 static bool have_all_left(void)
 {
     int left = 1;
     for (int rank = 0; rank < mpi.size; rank++)
-        left += rank != mpi.rank && mpi.peers[rank].left;
+        left += rank != mpi.rank && (mpi.peers[rank].left || (mpi.failed && mpi.peers[rank].given_up[0]));
     return left == mpi.size;
 }
 
@@ -133,13 +135,21 @@ bool mpi_wait_for_farewells(double seconds)
     return over;
 }
 
+/* MPI_Abort does not return, and does not end where the launcher is on another host that cannot be reached. */
+static void *end_abort(void *context)
+{
+    usleep((useconds_t)(OWN_ABORT_SECONDS * 1e6));
+    _exit(EXIT_FAILURE);
+    return context;
+}
+
 /* Open MPI's mpirun (4.1) may crash or never end where several ranks abort in the same moment, and
  * sometimes where one does while another one is stopped: what MPI_Abort has it print races with the
  * job's end. It ends the job as well, and reliably, after a rank that ends with an exit code. */
 _Noreturn void mpi_abort(void)
 {
-    for (double end = shard_seconds() + ABORT_SECONDS * count_before(); shard_seconds() < end;)
-        usleep(POLL_MICROSECONDS);
+    if (count_before() > 0)
+        usleep((useconds_t)(ABORT_SECONDS * 1e6));
     fflush(stdout);
     usleep(OUTPUT_MICROSECONDS);
 #ifdef OPEN_MPI
@@ -147,7 +157,8 @@ _Noreturn void mpi_abort(void)
 #else
     bool by_exit = false;
 #endif
-    if (!by_exit)
+    pthread_t thread;
+    if (!by_exit && shard_thread_start(&thread, end_abort, NULL) == 0)
         MPI_Abort(MPI_COMM_WORLD, EXIT_FAILURE);
     _exit(EXIT_FAILURE);
 }
