@@ -47,10 +47,10 @@ expect "a rank that hangs, in all groups" "[1-9]*" "rank 2 after [1-8]\.[0-9] s:
 # What MPI itself waits for without a deadline. Open MPI ends the job itself where the others were in MPI_Init first.
 for mode in stop exit0; do
     expect "a rank that does not start: $mode" "[1-9]*" "(error: rank [02]: MPI_Init did not end within 2 s|exiting improperly)" \
-        env SHARD_TIMEOUT=2 "$run" -n 3 "$failing" init $mode 1
+        env SHARD_TIMEOUT=2 "$run" -n 3 "$failing" before_init $mode 1
 done
 expect "a rank that does not end" "[1-9]*" "error: rank 1 did not come to shard_finalize within 2 s" \
-    env SHARD_TIMEOUT=2 "$run" -n 3 "$failing" finalize stop 1
+    env SHARD_TIMEOUT=2 "$run" -n 3 "$failing" before_finalize stop 1
 
 expect "the wrong MPI" "[1-9]*" "error unavailable: (OMPI_COMM_WORLD|PMI)_SIZE says that 2 ranks were started, but nothing connects them" \
     env SHARD_MPI="$other" "$run" -n 2 "$program" check

@@ -1,0 +1,397 @@
+#!/usr/bin/env python3
+"""One rank of a job fails: every kind of failure at every place, of every rank, under each launcher. The job ends in time with an
+exit code other than 0, no other rank ends with 0, the rank is named, and no process, shared memory or temporary file is left.
+PROMISES below is the table of docs/errors.md.
+
+Usage: check_failing_ranks.py TRANSPORT EXTENT FAILING_PROGRAM LAUNCHER [--seed N] [--jobs N] [--only KIND:PLACE]
+
+TRANSPORT: shm, nccl (shm with the emulated GPUs of the build), openmpi, mpich. EXTENT: some, all, or a number of random draws.
+LAUNCHER: shardrun, or for an MPI a program that prints MPI's number of ranks. Exit code 77 is "skipped".
+"""
+import argparse
+import collections
+import concurrent.futures
+import math
+import os
+import pathlib
+import random
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+
+KINDS = ["kill", "segv", "stop", "exit3", "exit0", "_exit0", "abort", "oom"]
+PLACES = ["before_init", "init", "between", "computing", "waiting", "inside", "save", "load", "before_finalize", "finalize",
+          "after_finalize"]
+# Milliseconds from the moment at which the rank comes to the place: less than LATE_MILLISECONDS of failing_program.c.
+MOST_MILLISECONDS = {"init": 300, "waiting": 300, "inside": 200, "save": 200, "load": 200, "computing": 500, "finalize": 200}
+SIZES = [2, 3, 4]
+
+MULTIPLIER = max(1.0, float(os.environ.get("CK_TIMEOUT_MULTIPLIER", "1")))  # of a slow machine
+TIMEOUT = math.ceil(3 * MULTIPLIER)  # SHARD_TIMEOUT
+SECONDS = 5 * MULTIPLIER  # for the others to end: from the death, or from the deadline after a stop
+START_SECONDS = 20 * MULTIPLIER  # for a job to come to the place
+
+Case = collections.namedtuple("Case", "kind place size rank milliseconds")
+
+# What libshard promises of a case. code: "fails", "succeeds" or "any", of the launcher; others: "fail" or "any" of the other ranks' exit codes;
+# seconds: after the failure; named: "each" of the others names the rank, "job": the output does, "no".
+Promise = collections.namedtuple("Promise", "code others seconds named")
+
+# Open MPI's mpirun (4.1) may hang after all ranks have ended, where one has ended while others wait for each other in it (PMIx), and
+# MPICH leaves a file in /dev/shm where it has just made it.
+STARTS = ("before_init", "init")
+
+
+def mpi_naming(transport, case):
+    """MPI's launchers end a job when a rank dies, before the others can say anything. MPI_Init has no names."""
+    if case.place in STARTS:
+        return "no"
+    said_by_ranks = case.kind in ("stop", "exit3", "exit0")
+    return "job" if transport == "openmpi" or said_by_ranks else "no"  # MPICH's launcher names a process
+
+
+def promise(transport, case):
+    """None: nothing is promised, and the case is not run."""
+    mpi, stops = transport in ("openmpi", "mpich"), case.kind == "stop"
+    ends_well = case.kind in ("exit0", "_exit0")
+    seconds = TIMEOUT + SECONDS if stops else SECONDS
+    named = mpi_naming(transport, case) if mpi else "each"
+    if case.place == "after_finalize":  # the others may have ended well
+        if stops:
+            return None  # a rank may take as long as it likes
+        return Promise("succeeds" if ends_well else "fails", "any", seconds, "no" if ends_well or mpi else "job")
+    if mpi and case.place == "before_init" and ends_well:  # no launcher objects: the others wait in MPI_Init
+        seconds = TIMEOUT + SECONDS
+    if transport == "mpich" and case.kind == "_exit0" and case.place != "before_init":  # it ends the job with exit code 0
+        return Promise("any", "fail", seconds, named)
+    if not mpi and stops and case.place == "finalize":  # it had said that it leaves, so that the others do
+        return Promise("fails", "any", seconds, "job")
+    return Promise("fails", "fail", seconds, named)
+
+
+# ---- processes ----
+
+def processes_of(folder):
+    """Those with the folder in their environment: the launcher, its daemons, the ranks."""
+    mark, found = b"FAILING_MARK=%s\0" % os.fsencode(folder), []
+    for entry in os.scandir("/proc"):
+        if entry.name.isdigit():
+            try:
+                if mark in pathlib.Path(entry.path, "environ").read_bytes():
+                    found.append(int(entry.name))
+            except OSError:  # it has ended
+                pass
+    return found
+
+
+def kill_all(processes):
+    for process in processes:
+        try:
+            os.kill(process, signal.SIGKILL)
+        except ProcessLookupError:
+            pass
+
+
+# ---- memory cgroups ----
+
+def find_cgroups():
+    """The folder of this process's memory cgroup, and the file of a limit; None where there is none to write to."""
+    for line in pathlib.Path("/proc/self/cgroup").read_text().splitlines():
+        _, controllers, path = line.split(":", 2)
+        if "memory" in controllers.split(","):
+            return pathlib.Path("/sys/fs/cgroup/memory" + path), "memory.limit_in_bytes"
+    for line in pathlib.Path("/proc/self/cgroup").read_text().splitlines():
+        if line.startswith("0::"):
+            return pathlib.Path("/sys/fs/cgroup" + line[3:]), "memory.max"
+    return None
+
+
+class MemoryLimit:
+    """A memory cgroup of one rank."""
+    BYTES = 32 << 20
+
+    def __init__(self):
+        self.folder = None
+        found = find_cgroups()
+        if not found:
+            return
+        folder = found[0] / f"failing-{os.getpid()}-{time.monotonic_ns()}"
+        try:
+            folder.mkdir()
+            self.folder = folder
+            (folder / found[1]).write_text(str(self.BYTES))
+            if (folder / "memory.swap.max").exists():
+                (folder / "memory.swap.max").write_text("0")
+        except OSError:
+            self.close()
+
+    def close(self):
+        for _ in range(20):
+            try:
+                if self.folder:
+                    self.folder.rmdir()
+                break
+            except FileNotFoundError:
+                break
+            except OSError:
+                time.sleep(0.05)
+        self.folder = None
+
+
+def can_limit_memory():
+    limit = MemoryLimit()
+    able = limit.folder is not None
+    limit.close()
+    return able
+
+
+# ---- shared memory ----
+
+# A job gets a /dev/shm of its own, so that what it leaves there is its own.
+OWN_SHM = ["unshare", "--mount", "sh", "-c",
+           'mount -t tmpfs failing /dev/shm && { "$@"; code=$?; ls -A /dev/shm >"$FAILING_MARK/shm"; exit $code; }', "sh"]
+
+
+def can_own_shm():
+    with tempfile.TemporaryDirectory() as folder:
+        return subprocess.run(OWN_SHM + ["true"], env={**os.environ, "FAILING_MARK": folder}, stderr=subprocess.DEVNULL).returncode == 0
+
+
+# ---- a job ----
+
+class Job:
+    def __init__(self, settings, case):
+        self.settings, self.case = settings, case
+        self.folder = pathlib.Path(tempfile.mkdtemp(prefix="failing-"))
+        self.limit = MemoryLimit() if case.kind == "oom" else None
+        for name in ("tmp", "files"):
+            (self.folder / name).mkdir()
+        self.environment = {
+            **os.environ, "SHARD_TIMEOUT": str(TIMEOUT), "ASAN_OPTIONS": "detect_leaks=0", "OMP_NUM_THREADS": "1",
+            "TMPDIR": str(self.folder / "tmp"), "FAILING_MARK": str(self.folder), "FAILING_NOTES": str(self.folder / "notes"),
+            "FAILING_FILE": str(self.folder / "files" / "failing.safetensors"),
+        }
+        if self.limit and self.limit.folder:
+            self.environment["FAILING_GROUP"] = str(self.limit.folder)
+
+    def command(self, size, *arguments):
+        return (OWN_SHM if self.settings.own_shm else []) + [*self.settings.launcher, "-n", str(size), self.settings.program,
+                                                             *map(str, arguments)]
+
+    def run(self, *arguments, size, limit):
+        """Exit code (None: no end), output, the time of the end."""
+        with open(self.folder / "output", "wb") as output:
+            process = subprocess.Popen(self.command(size, *arguments), env=self.environment, stdin=subprocess.DEVNULL, stdout=output,
+                                       stderr=output, start_new_session=True)
+        try:
+            code = process.wait(limit)
+        except subprocess.TimeoutExpired:
+            code = None
+        ended, self.hanging = time.monotonic(), []
+        if code is None:
+            self.hanging = [pathlib.Path("/proc", str(left), "comm").read_text().strip() for left in processes_of(self.folder)]
+            kill_all(processes_of(self.folder))
+            process.wait()
+        return code, (self.folder / "output").read_text(errors="replace"), ended
+
+    def read(self, name):
+        path = self.folder / name
+        return path.read_text() if path.exists() else ""
+
+    def exit_code(self, rank):
+        """None: the rank has not ended by exit."""
+        text = self.read(f"exit.{rank}").split()
+        return int(text[0]) if text else None
+
+    def left_processes(self):
+        """Those that do not end by themselves at once."""
+        for _ in range(20):
+            left = processes_of(self.folder)
+            if not left:
+                break
+            time.sleep(0.05 * MULTIPLIER)
+        kill_all(left)
+        return left
+
+    def close(self):
+        if self.limit:
+            self.limit.close()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def names_rank(line, rank):
+    """Messages of libshard, of shardrun and of Open MPI's mpirun."""
+    return re.search(rf"ranks? ([0-9, and]*)?\b{rank}\b|shard\[{rank}\] error|Process name: \[\[\d+,\d+\],{rank}\]", line) is not None
+
+
+def find_unnamed(job, wanted, output):
+    case, lines = job.case, output.splitlines()
+    if wanted == "each":
+        for other in range(case.size):
+            said = [line.split("error", 1)[1] for line in lines if re.match(rf"(rank {other} after .* s: error |shard\[{other}\] error: )", line)]
+            if other != case.rank and not any(names_rank(line, case.rank) for line in said):
+                return f"rank {other} does not name the rank"
+    if wanted == "job" and not any(names_rank(line, case.rank) for line in lines):
+        return "the rank is not named"
+    return None
+
+
+def check_files(job):
+    """A job after the one that failed finds the checkpoint whole, and removes temporary files."""
+    job.environment["FAILING_MARK"] = str(job.folder / "files")  # of this job, which is not looked at
+    code, output, _ = Job.run(job, "again", "none", size=1, limit=START_SECONDS)
+    files = sorted(os.listdir(job.folder / "files"))
+    files = [name for name in files if not name.startswith("exit.") and name != "shm"]
+    if code != 0:
+        yield f"the next job cannot read or save the checkpoint: {output}"
+    if files != ["failing.safetensors"]:
+        yield f"files are left after the next save: {files}"
+
+
+def check(job, promised):
+    case = job.case
+    code, output, ended = job.run(case.place, case.kind, case.rank, case.milliseconds, size=case.size,
+                                  limit=START_SECONDS + promised.seconds)
+    died = job.read("died").split()
+    job.said, left = (code, output), job.left_processes()
+    if not died:
+        yield "the rank did not come to the place"
+        return
+    seconds = ended - float(died[1])
+    launcher_hangs = code is None and not any(name.startswith("failing_") for name in job.hanging)
+    if launcher_hangs and job.settings.transport == "openmpi" and case.place in STARTS:
+        print(f"mpirun hangs after {case.kind} at {case.place}, when all ranks have ended")
+        return
+    if code is None:
+        yield f"no end of {job.hanging}"
+    elif seconds > promised.seconds:
+        yield f"it ended {seconds:.1f} s after the failure, not within {promised.seconds:.0f} s"
+    if code is not None and promised.code != "any" and (code == 0) != (promised.code == "succeeds"):
+        yield f"exit code {code}"
+    good = [other for other in range(case.size) if other != case.rank and job.exit_code(other) == 0]
+    if good and promised.others == "fail":
+        yield f"exit code 0 of ranks {good}"
+    problem = find_unnamed(job, promised.named, output)
+    if problem:
+        yield problem
+    if left:
+        yield f"processes are left: {left}"
+    if job.settings.own_shm and job.read("shm").split() and not (job.settings.transport == "mpich" and case.place in STARTS):
+        yield f"shared memory is left: {job.read('shm').split()}"
+    if os.listdir(job.folder / "tmp"):
+        yield f"temporary files are left: {os.listdir(job.folder / 'tmp')}"
+    if (case.place, case.kind) == ("before_finalize", "exit0") and "written before exit" not in job.read("notes"):
+        yield "the last lines of a file are lost"
+    if case.place == "save":
+        yield from check_files(job)
+
+
+def run_case(settings, case):
+    job = Job(settings, case)
+    try:
+        problems = list(check(job, promise(settings.transport, case)))
+        code, output = job.said
+    finally:
+        job.close()
+    if not problems:
+        return True
+    text = "".join(f"    {line}\n" for line in output.splitlines())
+    print(f"{settings.transport}, {case.kind} at {case.place}, rank {case.rank} of {case.size}, {case.milliseconds} ms: "
+          f"{'; '.join(problems)}; exit code {code}:\n{text}", end="", flush=True)
+    return False
+
+
+# ---- cases ----
+
+def draw(rng, kind, place):
+    size = rng.choice(SIZES)
+    return Case(kind, place, size, rng.randrange(size), rng.randint(0, MOST_MILLISECONDS.get(place, 0)))
+
+
+def quick_cases(transport, rng):
+    """Every kind once on shm, a few on the others."""
+    places = {"kill": "save", "segv": "finalize", "stop": "between", "exit3": "before_init", "exit0": "before_finalize",
+              "_exit0": "waiting", "abort": "load", "oom": "computing"}
+    if transport != "shm":
+        places = {"kill": "inside", "stop": "between", "exit0": "before_finalize", "abort": "init"}
+    return [draw(rng, kind, place) for kind, place in places.items()]
+
+
+def all_cases(rng):
+    """Every rank of two, and one of four."""
+    for kind in KINDS:
+        for place in PLACES:
+            for size, rank in ((2, 0), (2, 1), (4, rng.randrange(4))):
+                yield draw(rng, kind, place)._replace(size=size, rank=rank)
+
+
+def make_cases(transport, extent, rng):
+    if extent == "some":
+        cases = quick_cases(transport, rng)
+    elif extent == "all":
+        cases = list(all_cases(rng))
+    else:
+        cases = [draw(rng, rng.choice(KINDS), rng.choice(PLACES)) for _ in range(int(extent))]
+    return cases
+
+
+# ---- launchers ----
+
+def skip(reason):
+    print(f"skipped: {reason}")
+    sys.exit(77)
+
+
+def find_launcher(transport, given):
+    if transport in ("shm", "nccl"):
+        return [given]
+    plugin = pathlib.Path(os.environ.get("SHARD_PLUGIN_PATH", ""), f"libshard-mpi-{transport}.so")
+    mpirun = shutil.which(f"mpirun.{transport}")
+    if not plugin.exists():
+        skip(f"built without {transport}")
+    if not mpirun:
+        skip(f"no mpirun.{transport}")
+    os.environ.update({"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1", "OMPI_MCA_rmaps_base_oversubscribe": "1",
+                       "OMPI_MCA_btl_vader_single_copy_mechanism": "none", "OMPI_MCA_orte_abort_print_stack": "0"})
+    sizes = subprocess.run([mpirun, "-n", "2", given], stdout=subprocess.PIPE, text=True).stdout.split()
+    if set(sizes) == {"1"}:
+        skip(f"{mpirun} -n 2 starts two programs that MPI does not connect")
+    return [mpirun]
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("transport", choices=["shm", "nccl", "openmpi", "mpich"])
+    parser.add_argument("extent")
+    parser.add_argument("program")
+    parser.add_argument("launcher")
+    parser.add_argument("--seed", type=int, default=int(time.time()))
+    parser.add_argument("--jobs", type=int, default=4)
+    parser.add_argument("--only")
+    settings = parser.parse_args()
+    settings.launcher = find_launcher(settings.transport, settings.launcher)
+    settings.own_shm = can_own_shm()
+    if settings.transport == "nccl":
+        os.environ.update({"SHARD_DEVICE": "cuda", "SHARD_CUDA_EMULATION_DEVICES": "4"})
+    print(f"seed {settings.seed}" + ("" if settings.own_shm else "; what is left in /dev/shm is not looked at: no mount namespace"))
+    rng = random.Random(settings.seed)
+    cases = make_cases(settings.transport, settings.extent, rng)
+    if settings.only:
+        kind, place = settings.only.split(":")
+        cases = [case for case in cases if kind in ("", case.kind) and place in ("", case.place)]
+    if not can_limit_memory():
+        print("out of memory: no memory cgroup can be made here, SIGKILL instead")
+        cases = [case._replace(kind="kill") if case.kind == "oom" else case for case in cases]
+    cases = [case for case in cases if promise(settings.transport, case)]
+    with concurrent.futures.ThreadPoolExecutor(settings.jobs) as pool:
+        good = list(pool.map(lambda case: run_case(settings, case), cases))
+    print(f"cases: {len(cases)}\n{good.count(False)} failed")
+    return 0 if cases and all(good) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
