@@ -41,7 +41,8 @@ SHARD_API SHARD_CHECKED shard_status shard_init_with(const shard_init_options *o
 
 /* Leaves the job. Prints the thread's error, if there is one (an error that all ranks have is printed by rank 0 alone),
  * sends it to the other ranks, and returns 1, else 0: `return shard_finalize();`. Waits for the GPU if one was opened, so
- * that its errors count, and for the other ranks, with the deadline SHARD_TIMEOUT (docs/errors.md). Groups are not used
+ * that its errors count, and for the other ranks, with the deadline SHARD_TIMEOUT: PEER and TIMEOUT name a rank that dies or
+ * does not come (docs/errors.md). Groups are not used
  * afterwards; a kept pointer to the world is a group of this rank alone. A second call does nothing. A rank that
  * ends by exit without this call is an error of the job. */
 SHARD_API int shard_finalize(void);
