@@ -108,10 +108,10 @@ SHARD_API shard_status shard_last_status(void);
  * characters are escaped. */
 SHARD_API const char *shard_last_error(void);
 
-/* Copies text to `to`, which has `bytes`, as one line for a log or a terminal: control characters and bytes that are
- * not UTF-8 become \n, \t, \r or \x1b. The text is cut before a character that does not fit. Errors and log lines are
- * escaped already; this is for programs that print names of files themselves. Returns `to`; "" if `to` is NULL or has
- * no bytes. */
+/* Copies text to `to`, which has `bytes`, as one line for a log or a terminal: control characters, changes of the direction of
+ * writing, invisible characters and bytes that are not UTF-8 become \n, \t, \r or \x1b. The text is cut before a character that
+ * does not fit. Errors and log lines are escaped already; this is for programs that print names of files themselves. Returns
+ * `to`; "" if `to` is NULL or has no bytes. */
 SHARD_API const char *shard_printable(char *to, size_t bytes, const char *text);
 
 /* Lines of the log. SHARD_LOG is the level up to which they are written: error, warn (the default), info or debug. */

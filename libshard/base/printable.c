@@ -1,40 +1,57 @@
 /* Text of unknown content, for one line of a log or a terminal. */
+#include "base/printable.h"
+
 #include <shard/base.h>
 
 #include <stdio.h>
 #include <string.h>
 
-static bool is_within(const unsigned char *at, const char *low, const char *high, size_t bytes)
+/* The code point that the text begins with; 0: it is not UTF-8, or the end. */
+static uint32_t code_point(const unsigned char *at, size_t *bytes)
 {
-    return memcmp(at, low, bytes) >= 0 && memcmp(at, high, bytes) <= 0;
-}
-
-/* Bytes of the character that the text begins with; 0 if it is not UTF-8, or controls a terminal: C0, DEL, C1, line
- * separators and changes of the direction of writing. */
-static size_t character_bytes(const unsigned char *at)
-{
-    size_t bytes = at[0] < 0x80 ? 1 : at[0] < 0xc2 ? 0 : at[0] < 0xe0 ? 2 : at[0] < 0xf0 ? 3 : at[0] < 0xf5 ? 4 : 0;
-    for (size_t i = 1; i < bytes; i++)
+    static const uint32_t least[] = {0, 0, 0x80, 0x800, 0x10000};
+    *bytes = at[0] < 0x80 ? 1 : at[0] < 0xc0 ? 0 : at[0] < 0xe0 ? 2 : at[0] < 0xf0 ? 3 : at[0] < 0xf8 ? 4 : 0;
+    if (*bytes < 2)
+        return *bytes ? at[0] : 0;
+    uint32_t code = at[0] & (0x7fu >> *bytes);
+    for (size_t i = 1; i < *bytes; i++) {
         if ((at[i] & 0xc0) != 0x80)
             return 0;
-    if (bytes == 1)
-        return at[0] >= 0x20 && at[0] < 0x7f;
-    if (bytes == 2)
-        return is_within(at, "\xc2\x80", "\xc2\x9f", 2) ? 0 : 2;
-    if (bytes == 3) /* too long, surrogates, U+2028 to U+202E, U+2066 to U+2069 */
-        return is_within(at, "\xe0\x80\x80", "\xe0\x9f\xbf", 3) || is_within(at, "\xed\xa0\x80", "\xed\xbf\xbf", 3) ||
-                       is_within(at, "\xe2\x80\xa8", "\xe2\x80\xae", 3) || is_within(at, "\xe2\x81\xa6", "\xe2\x81\xa9", 3)
-                   ? 0
-                   : 3;
-    return bytes == 4 && is_within(at, "\xf0\x90\x80\x80", "\xf4\x8f\xbf\xbf", 4) ? 4 : 0;
+        code = code << 6 | (at[i] & 0x3f);
+    }
+    bool surrogate = code >= 0xd800 && code < 0xe000;
+    return code < least[*bytes] || surrogate || code > 0x10ffff ? 0 : code;
 }
 
-const char *shard_printable(char *to, size_t bytes, const char *text)
+/* Characters that control a terminal, break a line, change the direction of writing or are invisible, so that two names look the
+ * same. */
+static const struct {
+    uint32_t first, last;
+} escaped[] = {
+    {0x1, 0x1f},        {0x7f, 0x9f},     /* C0, DEL, C1 */
+    {0xad, 0xad},       {0x61c, 0x61c},   /* soft hyphen, Arabic letter mark */
+    {0x180e, 0x180e},   {0x200b, 0x200f}, /* no width, joiners, marks of direction */
+    {0x2028, 0x202e},   {0x2060, 0x206f}, /* separators of lines, embeddings, overrides, isolates */
+    {0xfeff, 0xfeff},   {0xfff9, 0xfffb}, /* no width, annotations */
+    {0xe0000, 0xe007f},                   /* tags */
+};
+
+/* Bytes of the character that the text begins with; 0 if it is not UTF-8 or is escaped. */
+static size_t character_bytes(const unsigned char *at)
+{
+    size_t bytes;
+    uint32_t code = code_point(at, &bytes);
+    for (size_t i = 0; i < sizeof escaped / sizeof *escaped && code; i++)
+        if (code >= escaped[i].first && code <= escaped[i].last)
+            code = 0;
+    return code ? bytes : 0;
+}
+
+bool shard_printable_cut(char *to, size_t bytes, const char *text)
 {
     size_t used = 0;
-    if (!to || bytes == 0)
-        return "";
-    for (const unsigned char *at = (const unsigned char *)(text ? text : ""); *at;) {
+    const unsigned char *at = (const unsigned char *)text;
+    while (*at) {
         char escape[8];
         size_t length = character_bytes(at), taken = length ? length : 1;
         const char *piece = (const char *)at;
@@ -51,5 +68,13 @@ const char *shard_printable(char *to, size_t bytes, const char *text)
         at += taken;
     }
     to[used] = '\0';
+    return !*at;
+}
+
+const char *shard_printable(char *to, size_t bytes, const char *text)
+{
+    if (!to || bytes == 0)
+        return "";
+    shard_printable_cut(to, bytes, text ? text : "");
     return to;
 }

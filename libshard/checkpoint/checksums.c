@@ -3,7 +3,9 @@
 #include "base/crc64.h"
 #include "base/hash.h"
 #include "base/math.h"
+#include "base/memory.h"
 #include "checkpoint/json_reader.h"
+#include "checkpoint/json_writer.h"
 #include "comm/comm.h"
 
 #include <inttypes.h>
@@ -58,42 +60,39 @@ static uint64_t header_checksum(const void *first, const char *text, int64_t byt
 
 /* ---- writing ---- */
 
-/* The JSON object of the tensors' checksums, as a text; freed by free(). */
-static char *print_tensors(const shard_entry *entries, int64_t count)
+/* The JSON object of the tensors' checksums. */
+static shard_status print_tensors(json_writer *writer, const shard_entry *entries, int64_t count)
 {
-    json_t *object = json_object();
-    char *text = NULL, digits[DIGITS + 1];
-    bool fits = object != NULL;
-    for (int64_t i = 0; i < count && fits; i++) {
+    char digits[DIGITS + 1];
+    json_writer_add(writer, "{");
+    for (int64_t i = 0; i < count; i++) {
+        if (!json_is_utf8(entries[i].name))
+            return shard_safetensors_refuse_name(entries[i].name);
         print_digits(digits, entries[i].checksum);
-        fits = json_object_set_new(object, entries[i].name, json_string(digits)) == 0;
-        if (!fits)
-            shard_safetensors_refuse_name(entries[i].name);
+        json_writer_add(writer, i ? "," : "");
+        json_writer_string(writer, entries[i].name);
+        json_writer_add(writer, ":");
+        json_writer_string(writer, digits);
     }
-    if (fits)
-        text = json_dumps(object, JSON_COMPACT);
-    json_decref(object);
-    return text;
+    json_writer_add(writer, "}");
+    return json_writer_end(writer) ? SHARD_OK : shard_last_status();
 }
 
-/* A new object with the two strings, the tensors' of the entries and the header's as zeros, and those of metadata. NULL with
- * the error set. */
-static json_t *describe(const shard_entry *entries, int64_t count, json_t *metadata)
+/* Sets *all to the two strings, the tensors' of the entries and the header's as zeros, and those of metadata. */
+static shard_status describe(shard_metadata *all, const shard_entry *entries, int64_t count, const shard_metadata *metadata)
 {
-    char *tensors = print_tensors(entries, count);
-    json_t *all = tensors ? json_object() : NULL;
-    bool made = all && json_object_set_new(all, OF_HEADER, json_string(ZEROS)) == 0 &&
-                json_object_set_new(all, OF_TENSORS, json_string(tensors)) == 0;
-    for (void *at = json_object_iter(metadata); at && made; at = json_object_iter_next(metadata, at)) {
-        const char *name = json_object_iter_key(at);
+    json_writer tensors = {0};
+    const char *name, *value;
+    shard_status status = print_tensors(&tensors, entries, count);
+    if (status == SHARD_OK)
+        status = shard_metadata_append(all, OF_HEADER, ZEROS);
+    if (status == SHARD_OK)
+        status = shard_metadata_append(all, OF_TENSORS, tensors.text);
+    free(tensors.text);
+    for (int64_t at = 0; status == SHARD_OK && shard_metadata_next(metadata, &at, &name, &value);)
         if (strcmp(name, OF_HEADER) != 0 && strcmp(name, OF_TENSORS) != 0)
-            made = json_object_set(all, name, json_object_iter_value(at)) == 0;
-    }
-    free(tensors);
-    if (made)
-        return all;
-    json_decref(all);
-    return shard_fail_null(SHARD_ERROR_MEMORY, "no memory for a checkpoint's header");
+            status = shard_metadata_append(all, name, value);
+    return status;
 }
 
 /* Sets the header's checksum in its text. */
@@ -105,11 +104,12 @@ static void seal(char *header, int64_t bytes)
     memcpy(header + (at - header), digits, DIGITS);
 }
 
-char *shard_checksums_format(const shard_entry *entries, int64_t count, json_t *metadata, int64_t *bytes)
+char *shard_checksums_format(const shard_entry *entries, int64_t count, const shard_metadata *metadata, int64_t *bytes)
 {
-    json_t *strings = describe(entries, count, metadata);
-    char *header = strings ? shard_safetensors_format(entries, count, strings, bytes) : NULL;
-    json_decref(strings);
+    shard_metadata strings = {0};
+    shard_status status = describe(&strings, entries, count, metadata);
+    char *header = status == SHARD_OK ? shard_safetensors_format(entries, count, &strings, bytes) : NULL;
+    shard_metadata_clear(&strings);
     if (header)
         seal(header, *bytes);
     return header;
@@ -179,8 +179,8 @@ static shard_status read_tensors(const shard_safetensors *header, const char *pa
 shard_status shard_checksums_take(shard_safetensors *header, const char *path, const unsigned char first[8], const char *text,
                                   int64_t text_bytes, bool verify)
 {
-    const char *of_header = json_string_value(json_object_get(header->metadata, OF_HEADER));
-    const char *of_tensors = json_string_value(json_object_get(header->metadata, OF_TENSORS));
+    const char *of_header = shard_metadata_get(&header->metadata, OF_HEADER);
+    const char *of_tensors = shard_metadata_get(&header->metadata, OF_TENSORS);
     shard_status status = SHARD_OK;
     if (verify && !of_header != !of_tensors)
         status =
@@ -191,8 +191,8 @@ shard_status shard_checksums_take(shard_safetensors *header, const char *path, c
     if (status == SHARD_OK && verify && of_tensors)
         status = read_tensors(header, path, of_tensors);
     header->checksums = status == SHARD_OK && verify && of_header;
-    json_object_del(header->metadata, OF_HEADER);
-    json_object_del(header->metadata, OF_TENSORS);
+    shard_metadata_remove(&header->metadata, OF_HEADER);
+    shard_metadata_remove(&header->metadata, OF_TENSORS);
     return status;
 }
 

@@ -17,7 +17,7 @@
 
 /* The file's first bytes, as of shard_safetensors_format, with the two strings before those of metadata (NULL: none), which
  * has no effect on the two. The length does not depend on the entries' checksums. Freed by free(); NULL with the error set. */
-char *shard_checksums_format(const shard_entry *entries, int64_t count, json_t *metadata, int64_t *bytes);
+char *shard_checksums_format(const shard_entry *entries, int64_t count, const shard_metadata *metadata, int64_t *bytes);
 
 /* Takes both strings out of the metadata of a parsed header. verify: checks the header's checksum, sets those of the
  * entries, and header->checksums if the file has any. first and text are the file's first bytes and the JSON text. FORMAT:

@@ -3,7 +3,6 @@
 #include "base/hash.h"
 #include "base/memory.h"
 #include "checkpoint/checksums.h"
-#include "checkpoint/metadata.h"
 
 #include <stdlib.h>
 
@@ -49,7 +48,7 @@ shard_tensors *shard_inspect(const char *path, shard_metadata **metadata)
         status = shard_file_check_unwritten(&file);
     shard_file_close(&file);
     if (status == SHARD_OK && metadata)
-        status = (read = shard_metadata_from_json(header.metadata)) ? SHARD_OK : shard_last_status();
+        status = (read = shard_metadata_take(&header.metadata)) ? SHARD_OK : shard_last_status();
     if (status == SHARD_OK)
         status = (tensors = shard_tensors_create()) ? SHARD_OK : shard_last_status();
     for (int64_t i = 0; i < header.count && status == SHARD_OK; i++) {

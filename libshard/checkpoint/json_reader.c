@@ -57,8 +57,7 @@ bool json_reader_more(json_reader *reader, char end, bool first)
 
 /* ---- strings ---- */
 
-/* Bytes of the UTF-8 character here; 0 if it is not one. */
-static int character_bytes(const json_reader *reader)
+int json_reader_character_bytes(const json_reader *reader)
 {
     const unsigned char *at = (const unsigned char *)reader->at;
     int bytes = at[0] < 0x80 ? 1 : at[0] < 0xc2 ? 0 : at[0] < 0xe0 ? 2 : at[0] < 0xf0 ? 3 : at[0] < 0xf5 ? 4 : 0;
@@ -134,7 +133,7 @@ static shard_status read_string(json_reader *reader, char *to)
     while (reader->at < reader->end && *reader->at != '"') {
         char escaped[4];
         const char *from = reader->at;
-        size_t bytes = (unsigned char)*from < 0x20 ? 0 : (size_t)character_bytes(reader);
+        size_t bytes = (unsigned char)*from < 0x20 ? 0 : (size_t)json_reader_character_bytes(reader);
         if (bytes == 0)
             return fail(reader, (unsigned char)*from < 0x20 ? "a control character in a string" : "bytes that are not UTF-8");
         reader->at += bytes;

@@ -1,7 +1,7 @@
 /*
- * Reads JSON (RFC 8259) value by value, and allocates only the strings that the caller takes. jansson, which writes
- * headers and keeps metadata, parses a text into a tree: a header of 99 MB of "[],[],..." takes 4.5 GB. Neither its
- * depth limit nor the limit on the header's length, which the format sets, bounds that.
+ * Reads JSON (RFC 8259) value by value, and allocates only the strings that the caller takes. A reader that makes a tree
+ * (jansson) takes 4.5 GB for a header of 99 MB of "[],[],...". Neither a limit on the depth nor the limit on the header's
+ * length, which the format sets, bounds that.
  */
 #ifndef SHARD_CHECKPOINT_JSON_READER_H
 #define SHARD_CHECKPOINT_JSON_READER_H
@@ -28,6 +28,8 @@ char *json_reader_string(json_reader *reader);
 /* Reads a number. *is_integer: it is a 64-bit integer, set in *value. Other numbers are real and are skipped: those
  * with a point or an exponent, those beyond 64 bits, and, as in the safetensors package, -0. */
 shard_status json_reader_number(json_reader *reader, int64_t *value, bool *is_integer);
+/* Bytes of the UTF-8 character at `at`, which is before the end; 0 if it is not one. */
+int json_reader_character_bytes(const json_reader *reader);
 /* Checks and skips any value. */
 shard_status json_reader_skip(json_reader *reader);
 

@@ -7,7 +7,6 @@
 #include "base/options.h"
 #include "checkpoint/fit.h"
 #include "checkpoint/header.h"
-#include "checkpoint/metadata.h"
 #include "checkpoint/ranges.h"
 #include "checkpoint/verify.h"
 
@@ -260,7 +259,7 @@ shard_status shard_load_with(const shard_tensors *tensors, const char *path, con
     prepare(&l);
     if (agree(&l) == SHARD_OK) {
         if (metadata)
-            found = shard_metadata_from_json(l.header.metadata);
+            found = shard_metadata_take(&l.header.metadata);
         fill_all(&l);
     }
     shard_file_close(&l.file);

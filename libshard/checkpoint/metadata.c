@@ -3,59 +3,205 @@
 
 #include "base/error.h"
 #include "base/memory.h"
+#include "checkpoint/json_writer.h"
 #include "checkpoint/safetensors.h"
 
 #include <inttypes.h>
+#include <jansson.h>
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-struct shard_metadata {
-    json_t *object;
-};
+/* ---- strings ---- */
 
-static shard_metadata *create_with(json_t *object)
+static const char *value_of(const char *name)
+{
+    return name + strlen(name) + 1;
+}
+
+/* The place of a name among by_name, or where it belongs. */
+static int64_t place_of(const shard_metadata *metadata, const char *name, bool *there)
+{
+    int64_t low = 0, high = metadata->count;
+    *there = false;
+    while (low < high) {
+        int64_t middle = low + (high - low) / 2;
+        int order = strcmp(name, metadata->text + metadata->by_name[middle]);
+        if (order == 0) {
+            *there = true;
+            return middle;
+        }
+        if (order < 0)
+            high = middle;
+        else
+            low = middle + 1;
+    }
+    return low;
+}
+
+shard_status shard_metadata_reserve(shard_metadata *metadata, int64_t count, int64_t bytes)
+{
+    SHARD_TRY(shard_grow(&metadata->by_name, &metadata->capacity, count, sizeof *metadata->by_name));
+    return shard_grow(&metadata->text, &metadata->bytes_capacity, bytes, 1);
+}
+
+shard_status shard_metadata_append(shard_metadata *metadata, const char *name, const char *value)
+{
+    size_t name_bytes = strlen(name) + 1, value_bytes = strlen(value) + 1;
+    SHARD_TRY(shard_metadata_reserve(metadata, metadata->count + 1, metadata->bytes + (int64_t)(name_bytes + value_bytes)));
+    char *to = metadata->text + metadata->bytes;
+    memcpy(to, name, name_bytes);
+    memcpy(to + name_bytes, value, value_bytes);
+    metadata->by_name[metadata->count++] = (size_t)metadata->bytes;
+    metadata->bytes += (int64_t)(name_bytes + value_bytes);
+    return SHARD_OK;
+}
+
+static int compare_names(const void *left, const void *right, void *text)
+{
+    return strcmp((const char *)text + *(const size_t *)left, (const char *)text + *(const size_t *)right);
+}
+
+const char *shard_metadata_sort(shard_metadata *metadata)
+{
+    if (metadata->count)
+        qsort_r(metadata->by_name, (size_t)metadata->count, sizeof *metadata->by_name, compare_names, metadata->text);
+    for (int64_t i = 1; i < metadata->count; i++)
+        if (compare_names(&metadata->by_name[i - 1], &metadata->by_name[i], metadata->text) == 0)
+            return metadata->text + metadata->by_name[i];
+    return NULL;
+}
+
+bool shard_metadata_next(const shard_metadata *metadata, int64_t *at, const char **name, const char **value)
+{
+    if (!metadata || *at >= metadata->bytes)
+        return false;
+    *name = metadata->text + *at;
+    *value = value_of(*name);
+    *at = *value + strlen(*value) + 1 - metadata->text;
+    return true;
+}
+
+const char *shard_metadata_merge(shard_metadata *metadata, const shard_metadata *more)
+{
+    const char *name, *value;
+    int64_t known = metadata->count;
+    for (int64_t at = 0; shard_metadata_next(more, &at, &name, &value);) {
+        const char *own = shard_metadata_get(metadata, name);
+        if (own && strcmp(own, value) != 0)
+            return name;
+    }
+    for (int64_t at = 0; shard_metadata_next(more, &at, &name, &value);) {
+        shard_metadata before = *metadata;
+        before.count = known;
+        if (!shard_metadata_get(&before, name) && shard_metadata_append(metadata, name, value) != SHARD_OK)
+            break;
+    }
+    shard_metadata_sort(metadata);
+    return NULL;
+}
+
+void shard_metadata_remove(shard_metadata *metadata, const char *name)
+{
+    bool there;
+    int64_t place = place_of(metadata, name, &there);
+    if (!there)
+        return;
+    size_t begin = metadata->by_name[place];
+    const char *value = value_of(metadata->text + begin);
+    size_t end = (size_t)(value - metadata->text) + strlen(value) + 1;
+    memmove(metadata->text + begin, metadata->text + end, (size_t)metadata->bytes - end);
+    memmove(metadata->by_name + place, metadata->by_name + place + 1,
+            (size_t)(metadata->count - place - 1) * sizeof *metadata->by_name);
+    metadata->bytes -= (int64_t)(end - begin);
+    metadata->count--;
+    for (int64_t i = 0; i < metadata->count; i++)
+        if (metadata->by_name[i] > begin)
+            metadata->by_name[i] -= end - begin;
+}
+
+void shard_metadata_clear(shard_metadata *metadata)
+{
+    free(metadata->text);
+    free(metadata->by_name);
+    *metadata = (shard_metadata){0};
+}
+
+shard_metadata *shard_metadata_take(shard_metadata *strings)
 {
     shard_metadata *metadata = shard_calloc(1, sizeof *metadata);
-    if (metadata && object) {
-        metadata->object = object;
-        return metadata;
-    }
-    free(metadata);
-    json_decref(object);
-    return shard_fail_null(SHARD_ERROR_MEMORY, "no memory for metadata");
+    if (metadata)
+        *metadata = *strings;
+    else
+        shard_metadata_clear(strings);
+    *strings = (shard_metadata){0};
+    return metadata;
 }
 
 shard_metadata *shard_metadata_create(void)
 {
-    return create_with(json_object());
-}
-
-shard_metadata *shard_metadata_from_json(json_t *object)
-{
-    return create_with(object ? json_copy(object) : json_object());
-}
-
-json_t *shard_metadata_json(const shard_metadata *metadata)
-{
-    return metadata ? metadata->object : NULL;
+    return shard_calloc(1, sizeof(shard_metadata));
 }
 
 void shard_metadata_destroy(shard_metadata *metadata)
 {
     if (metadata)
-        json_decref(metadata->object);
+        shard_metadata_clear(metadata);
     free(metadata);
+}
+
+/* A new value stands where the old one stood. */
+static shard_status replace(shard_metadata *metadata, int64_t place, const char *value)
+{
+    size_t at = (size_t)(value_of(metadata->text + metadata->by_name[place]) - metadata->text);
+    size_t before = strlen(metadata->text + at), now = strlen(value);
+    SHARD_TRY(shard_metadata_reserve(metadata, metadata->count, metadata->bytes + (int64_t)now - (int64_t)before));
+    memmove(metadata->text + at + now, metadata->text + at + before, (size_t)metadata->bytes - at - before);
+    memcpy(metadata->text + at, value, now);
+    metadata->bytes += (int64_t)now - (int64_t)before;
+    for (int64_t i = 0; i < metadata->count; i++)
+        if (metadata->by_name[i] > at)
+            metadata->by_name[i] = metadata->by_name[i] + now - before;
+    return SHARD_OK;
+}
+
+static shard_status insert(shard_metadata *metadata, int64_t place, const char *name, const char *value)
+{
+    SHARD_TRY(shard_metadata_append(metadata, name, value));
+    size_t new = metadata->by_name[metadata->count - 1];
+    memmove(metadata->by_name + place + 1, metadata->by_name + place,
+            (size_t)(metadata->count - 1 - place) * sizeof *metadata->by_name);
+    metadata->by_name[place] = new;
+    return SHARD_OK;
 }
 
 shard_status shard_metadata_set(shard_metadata *metadata, const char *name, const char *value)
 {
+    bool there;
     if (!metadata || !name || !value)
         return shard_null_argument("shard_metadata_set", !metadata ? "metadata" : !name ? "name" : "value");
-    if (json_object_set_new(metadata->object, name, json_string(value)) != 0)
+    if (!json_is_utf8(name) || !json_is_utf8(value))
         return shard_error(SHARD_ERROR_ARGUMENT, "shard_metadata_set: %s and its value must be UTF-8", shard_quoted(name));
-    return SHARD_OK;
+    char *copy = shard_strdup(value); /* value may be one of the metadata's own */
+    char *copied_name = shard_strdup(name);
+    int64_t place = place_of(metadata, name, &there);
+    shard_status status = !copy || !copied_name ? shard_last_status()
+                          : there               ? replace(metadata, place, copy)
+                                                : insert(metadata, place, copied_name, copy);
+    free(copied_name);
+    free(copy);
+    return status;
 }
+
+const char *shard_metadata_get(const shard_metadata *metadata, const char *name)
+{
+    bool there = false;
+    int64_t place = metadata && name ? place_of(metadata, name, &there) : 0;
+    return there ? value_of(metadata->text + metadata->by_name[place]) : NULL;
+}
+
+/* ---- numbers ---- */
 
 shard_status shard_metadata_set_integer(shard_metadata *metadata, const char *name, int64_t value)
 {
@@ -78,11 +224,6 @@ shard_status shard_metadata_set_number(shard_metadata *metadata, const char *nam
     return status;
 }
 
-const char *shard_metadata_get(const shard_metadata *metadata, const char *name)
-{
-    return metadata && name ? json_string_value(json_object_get(metadata->object, name)) : NULL;
-}
-
 /* value points to the caller's number. */
 static shard_status get_text(const shard_metadata *metadata, const char *name, const char *function, const void *value,
                              const char **text)
@@ -93,11 +234,17 @@ static shard_status get_text(const shard_metadata *metadata, const char *name, c
     return *text ? SHARD_OK : shard_error(SHARD_ERROR_ARGUMENT, "%s: there is no metadata %s", function, shard_quoted(name));
 }
 
+/* The JSON number that a text is; NULL: it is not one. Other JSON is not parsed, as it may take much memory. */
+static json_t *parse_number(const char *text, size_t flags)
+{
+    return text[strspn(text, "0123456789+-.eE \t\r\n")] ? NULL : json_loads(text, JSON_DECODE_ANY | flags, NULL);
+}
+
 shard_status shard_metadata_get_integer(const shard_metadata *metadata, const char *name, int64_t *value)
 {
     const char *text;
     SHARD_TRY(get_text(metadata, name, "shard_metadata_get_integer", value, &text));
-    json_t *number = json_loads(text, JSON_DECODE_ANY, NULL);
+    json_t *number = parse_number(text, 0);
     bool right = json_is_integer(number);
     if (right)
         *value = json_integer_value(number);
@@ -125,7 +272,7 @@ shard_status shard_metadata_get_number(const shard_metadata *metadata, const cha
     SHARD_TRY(get_text(metadata, name, "shard_metadata_get_number", value, &text));
     if (is_word(text, value))
         return SHARD_OK;
-    json_t *number = json_loads(text, JSON_DECODE_ANY | JSON_DECODE_INT_AS_REAL, NULL);
+    json_t *number = parse_number(text, JSON_DECODE_INT_AS_REAL);
     bool right = json_is_real(number);
     if (right)
         *value = json_real_value(number);

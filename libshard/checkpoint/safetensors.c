@@ -1,6 +1,8 @@
 #include "checkpoint/safetensors.h"
 
+#include "base/printable.h"
 #include "checkpoint/json_reader.h"
+#include "checkpoint/json_writer.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -52,18 +54,9 @@ const char *shard_quoted(const char *name)
     static _Thread_local char buffers[BUFFERS][SHOWN + 8];
     static _Thread_local unsigned turn;
     char *text = buffers[turn++ % BUFFERS];
-    size_t length = 0;
-    text[length++] = '"';
-    for (const char *c = name; *c; c++) {
-        if (length > SHOWN && (*c & 0xc0) != 0x80) { /* never within a character */
-            memcpy(text + length, "...", 3);
-            length += 3;
-            break;
-        }
-        text[length++] = (unsigned char)*c < 0x20 || *c == 0x7f ? '?' : *c;
-    }
-    text[length++] = '"';
-    text[length] = '\0';
+    text[0] = '"';
+    bool whole = shard_printable_cut(text + 1, SHOWN + 1, name);
+    strcat(text, whole ? "\"" : "...\"");
     return text;
 }
 
@@ -219,9 +212,10 @@ static shard_status take_description(const char *path, shard_entry *entry, const
 {
     const shard_entry_type *type = find_type(d->dtype);
     int64_t bits = 0, others = 0;
+    if (!d->dtype)
+        return MALFORMED(path, "%s has no dtype, or one that is not a string", shard_quoted(entry->name));
     if (!type)
-        return MALFORMED(path, "%s has dtype %s, which is unknown", shard_quoted(entry->name),
-                         d->dtype ? shard_quoted(d->dtype) : "missing or not a string");
+        return MALFORMED(path, "%s has dtype %s, which is unknown", shard_quoted(entry->name), shard_quoted(d->dtype));
     entry->type = type;
     entry->dtype = type->dtype < 0 ? SHARD_UINT8 : (shard_dtype)type->dtype;
     entry->refusal = type->refusal;
@@ -265,74 +259,103 @@ static shard_status read_entry(json_reader *reader, const char *path, shard_entr
     return status;
 }
 
-static shard_status read_string_of_metadata(json_reader *reader, const char *path, json_t *metadata)
+/* The header is read twice: to check and count its members, and to store them in memory of just their size. A header that is
+ * refused has taken no memory but for one string, and one that is accepted less than four times its length. */
+typedef struct parsing {
+    shard_safetensors *header;
+    const char *path;
+    json_reader reader;
+    bool stores, metadata_seen;
+    int64_t tensors, name_bytes;   /* with the NULs */
+    int64_t strings, string_bytes; /* of the metadata */
+} parsing;
+
+static shard_status take_string_of_metadata(parsing *p, const char *name, const char *value)
 {
+    p->strings++;
+    p->string_bytes += (int64_t)(strlen(name) + strlen(value) + 2);
+    return p->stores ? shard_metadata_append(&p->header->metadata, name, value) : SHARD_OK;
+}
+
+static shard_status read_string_of_metadata(parsing *p)
+{
+    json_reader *reader = &p->reader;
     char *name = json_reader_string(reader), *value = NULL;
-    shard_status status = name && json_reader_take(reader, ':') == SHARD_OK ? SHARD_OK : fail_reader(path, reader);
+    shard_status status = name && json_reader_take(reader, ':') == SHARD_OK ? SHARD_OK : fail_reader(p->path, reader);
     if (status == SHARD_OK && json_reader_next(reader) != '"')
-        status = MALFORMED(path, METADATA ": %s is not a string", shard_quoted(name));
-    else if (status == SHARD_OK && json_object_get(metadata, name))
-        status = MALFORMED(path, METADATA ": %s is a duplicate", shard_quoted(name));
+        status = MALFORMED(p->path, METADATA ": %s is not a string", shard_quoted(name));
     else if (status == SHARD_OK && !(value = json_reader_string(reader)))
-        status = fail_reader(path, reader);
-    if (status == SHARD_OK && json_object_set_new(metadata, name, json_string(value)) != 0)
-        status = shard_error(SHARD_ERROR_MEMORY, "no memory for the metadata of %s", path);
+        status = fail_reader(p->path, reader);
+    if (status == SHARD_OK)
+        status = take_string_of_metadata(p, name, value);
     free(name);
     free(value);
     return status;
 }
 
-static shard_status read_metadata(shard_safetensors *header, json_reader *reader, const char *path)
+static shard_status read_metadata(parsing *p)
 {
-    if (header->metadata)
-        return MALFORMED(path, METADATA " is a duplicate");
-    if (json_reader_next(reader) != '{')
-        return MALFORMED(path, METADATA " is not an object");
-    header->metadata = json_object();
-    if (!header->metadata)
-        return shard_error(SHARD_ERROR_MEMORY, "no memory for the metadata of %s", path);
-    reader->at++;
-    for (bool first = true; json_reader_more(reader, '}', first); first = false)
-        SHARD_TRY(read_string_of_metadata(reader, path, header->metadata));
-    return reader->wrong ? fail_reader(path, reader) : SHARD_OK;
+    if (p->metadata_seen)
+        return MALFORMED(p->path, METADATA " is a duplicate");
+    p->metadata_seen = true;
+    if (json_reader_next(&p->reader) != '{')
+        return MALFORMED(p->path, METADATA " is not an object");
+    p->reader.at++;
+    for (bool first = true; json_reader_more(&p->reader, '}', first); first = false)
+        SHARD_TRY(read_string_of_metadata(p));
+    return p->reader.wrong ? fail_reader(p->path, &p->reader) : SHARD_OK;
+}
+
+static void store(parsing *p, shard_entry *entry)
+{
+    char *name = p->header->names + p->name_bytes;
+    strcpy(name, entry->name);
+    entry->name = name;
+    p->header->entries[p->tensors] = *entry;
 }
 
 /* A name and its value. */
-static shard_status read_member(shard_safetensors *header, json_reader *reader, const char *path)
+static shard_status read_member(parsing *p)
 {
-    char *name = json_reader_string(reader);
-    if (!name || json_reader_take(reader, ':') != SHARD_OK) {
-        free(name);
-        return fail_reader(path, reader);
+    char *name = json_reader_string(&p->reader);
+    shard_status status = name && json_reader_take(&p->reader, ':') == SHARD_OK ? SHARD_OK : fail_reader(p->path, &p->reader);
+    if (status == SHARD_OK && strcmp(name, METADATA) == 0)
+        status = read_metadata(p);
+    else if (status == SHARD_OK) {
+        shard_entry entry = {.name = name};
+        status = read_entry(&p->reader, p->path, &entry);
+        if (status == SHARD_OK && p->stores)
+            store(p, &entry);
+        p->tensors++;
+        p->name_bytes += (int64_t)strlen(name) + 1;
     }
-    if (strcmp(name, METADATA) == 0) {
-        free(name);
-        return read_metadata(header, reader, path);
-    }
-    if (shard_grow(&header->entries, &header->capacity, header->count + 1, sizeof *header->entries) != SHARD_OK) {
-        free(name);
-        return shard_last_status();
-    }
-    shard_entry *entry = &header->entries[header->count++];
-    *entry = (shard_entry){.name = name};
-    return read_entry(reader, path, entry);
+    free(name);
+    return status;
 }
 
-static shard_status read_members(shard_safetensors *header, const char *path, const char *text, size_t text_bytes)
+static shard_status read_members(parsing *p)
 {
-    json_reader reader = json_reader_start(text, text_bytes);
-    json_reader_take(&reader, '{');
-    for (bool first = true; json_reader_more(&reader, '}', first); first = false)
-        SHARD_TRY(read_member(header, &reader, path));
-    json_reader_next(&reader);
-    if (!reader.wrong && reader.at < reader.end)
-        reader.wrong = "more text behind it";
-    if (reader.wrong)
-        return fail_reader(path, &reader);
-    header->by_name = shard_calloc((size_t)header->count, sizeof *header->by_name);
-    for (int64_t i = 0; i < header->count && header->by_name; i++)
+    json_reader_take(&p->reader, '{');
+    for (bool first = true; json_reader_more(&p->reader, '}', first); first = false)
+        SHARD_TRY(read_member(p));
+    json_reader_next(&p->reader);
+    if (!p->reader.wrong && p->reader.at < p->reader.end)
+        p->reader.wrong = "more text behind it";
+    return p->reader.wrong ? fail_reader(p->path, &p->reader) : SHARD_OK;
+}
+
+static shard_status reserve(shard_safetensors *header, const parsing *counted)
+{
+    size_t tensors = (size_t)counted->tensors;
+    header->entries = shard_calloc(tensors, sizeof *header->entries);
+    header->by_name = shard_calloc(tensors, sizeof *header->by_name);
+    header->names = shard_calloc((size_t)counted->name_bytes, 1);
+    if (!header->entries || !header->by_name || !header->names)
+        return shard_last_status();
+    header->count = counted->tensors;
+    for (int64_t i = 0; i < header->count; i++)
         header->by_name[i] = i;
-    return header->by_name ? SHARD_OK : shard_last_status();
+    return shard_metadata_reserve(&header->metadata, counted->strings, counted->string_bytes);
 }
 
 static int compare_offsets(const void *left, const void *right, void *entries)
@@ -377,7 +400,14 @@ shard_status shard_safetensors_parse(shard_safetensors *header, const char *path
     *header = (shard_safetensors){0};
     if (text_bytes == 0 || text[0] != '{')
         return MALFORMED(path, "its header does not begin with {");
-    SHARD_TRY(read_members(header, path, text, text_bytes));
+    parsing counted = {.header = header, .path = path, .reader = json_reader_start(text, text_bytes)};
+    parsing stored = {.header = header, .path = path, .reader = counted.reader, .stores = true};
+    SHARD_TRY(read_members(&counted));
+    SHARD_TRY(reserve(header, &counted));
+    SHARD_TRY(read_members(&stored));
+    const char *twice = shard_metadata_sort(&header->metadata);
+    if (twice)
+        return MALFORMED(path, METADATA ": %s is a duplicate", shard_quoted(twice));
     qsort_r(header->by_name, (size_t)header->count, sizeof *header->by_name, compare_names, header->entries);
     for (int64_t i = 1; i < header->count; i++) {
         const char *name = header->entries[header->by_name[i]].name;
@@ -391,9 +421,8 @@ shard_status shard_safetensors_parse(shard_safetensors *header, const char *path
 
 void shard_safetensors_free(shard_safetensors *header)
 {
-    json_decref(header->metadata);
-    for (int64_t i = 0; i < header->count; i++)
-        free((char *)(uintptr_t)header->entries[i].name);
+    shard_metadata_clear(&header->metadata);
+    free(header->names);
     free(header->entries);
     free(header->by_name);
     *header = (shard_safetensors){0};
@@ -485,50 +514,72 @@ shard_status shard_safetensors_refuse_name(const char *name)
                        shard_quoted(name));
 }
 
-static shard_status describe(json_t *root, const shard_entry *entry)
+static shard_status describe(json_writer *writer, const shard_entry *entry)
 {
-    bool reserved = strcmp(entry->name, METADATA) == 0;
-    json_t *shape = json_array();
-    for (int i = 0; i < entry->shape.ndim; i++)
-        json_array_append_new(shape, json_integer(entry->shape.dim[i]));
-    json_t *object = json_pack("{s:s, s:o, s:[I, I]}", "dtype", type_of(entry)->name, "shape", shape, "data_offsets",
-                               (json_int_t)entry->begin, (json_int_t)entry->end);
-    if (!object)
-        return shard_error(SHARD_ERROR_MEMORY, "no memory for a checkpoint's header");
-    if (json_object_set_new(root, entry->name, object) != 0 || reserved)
+    if (strcmp(entry->name, METADATA) == 0 || !json_is_utf8(entry->name))
         return shard_safetensors_refuse_name(entry->name);
+    json_writer_string(writer, entry->name);
+    json_writer_add(writer, ":{\"dtype\":");
+    json_writer_string(writer, type_of(entry)->name);
+    json_writer_add(writer, ",\"shape\":[");
+    for (int i = 0; i < entry->shape.ndim; i++) {
+        json_writer_add(writer, i ? "," : "");
+        json_writer_integer(writer, entry->shape.dim[i]);
+    }
+    json_writer_add(writer, "],\"data_offsets\":[");
+    json_writer_integer(writer, entry->begin);
+    json_writer_add(writer, ",");
+    json_writer_integer(writer, entry->end);
+    json_writer_add(writer, "]}");
+    return writer->status;
+}
+
+static void describe_metadata(json_writer *writer, const shard_metadata *metadata)
+{
+    const char *name, *value;
+    json_writer_add(writer, "\"" METADATA "\":");
+    for (int64_t at = 0, i = 0; shard_metadata_next(metadata, &at, &name, &value); i++) {
+        json_writer_add(writer, i ? "," : "{");
+        json_writer_string(writer, name);
+        json_writer_add(writer, ":");
+        json_writer_string(writer, value);
+    }
+    json_writer_add(writer, "}");
+}
+
+/* Sets the length, and adds spaces up to a multiple of the unit. */
+static shard_status finish(json_writer *writer)
+{
+    int64_t length = writer->bytes - 8, unit = SHARD_SAFETENSORS_UNIT, whole = (writer->bytes + unit - 1) / unit * unit;
+    if (length > SHARD_SAFETENSORS_HEADER_MOST - unit)
+        return shard_error(SHARD_ERROR_ARGUMENT, "a checkpoint's header of %" PRId64 " bytes; the most is %" PRId64, length,
+                           SHARD_SAFETENSORS_HEADER_MOST);
+    SHARD_TRY(shard_grow(&writer->text, &writer->capacity, whole, 1));
+    memset(writer->text + writer->bytes, ' ', (size_t)(whole - writer->bytes));
+    writer->bytes = whole;
+    for (int i = 0; i < 8; i++)
+        writer->text[i] = (char)((uint64_t)(whole - 8) >> 8 * i & 0xff);
     return SHARD_OK;
 }
 
-static char *format_text(json_t *root, int64_t *bytes)
+char *shard_safetensors_format(const shard_entry *entries, int64_t count, const shard_metadata *metadata, int64_t *bytes)
 {
-    size_t length = json_dumpb(root, NULL, 0, JSON_COMPACT);
-    if (length == 0 || length > (size_t)SHARD_SAFETENSORS_HEADER_MOST - SHARD_SAFETENSORS_UNIT)
-        return shard_fail_null(SHARD_ERROR_ARGUMENT, "a checkpoint's header of %zu bytes; the most is %" PRId64, length,
-                               SHARD_SAFETENSORS_HEADER_MOST);
-    size_t whole = (8 + length + SHARD_SAFETENSORS_UNIT - 1) / SHARD_SAFETENSORS_UNIT * SHARD_SAFETENSORS_UNIT;
-    char *text = shard_calloc(whole, 1);
-    if (!text)
-        return NULL;
-    memset(text, ' ', whole);
-    for (int i = 0; i < 8; i++)
-        text[i] = (char)((uint64_t)(whole - 8) >> 8 * i & 0xff);
-    json_dumpb(root, text + 8, length, JSON_COMPACT);
-    *bytes = (int64_t)whole;
-    return text;
-}
-
-char *shard_safetensors_format(const shard_entry *entries, int64_t count, json_t *metadata, int64_t *bytes)
-{
-    json_t *root = json_object();
-    if (!root || (metadata && json_object_size(metadata) && json_object_set(root, METADATA, metadata) != 0)) {
-        json_decref(root);
-        return shard_fail_null(SHARD_ERROR_MEMORY, "no memory for a checkpoint's header");
+    json_writer writer = {0};
+    bool strings = metadata && metadata->count > 0;
+    json_writer_add(&writer, "(length){");
+    if (strings)
+        describe_metadata(&writer, metadata);
+    for (int64_t i = 0; i < count && writer.status == SHARD_OK; i++) {
+        json_writer_add(&writer, i || strings ? "," : "");
+        writer.status = describe(&writer, &entries[i]);
     }
-    shard_status status = SHARD_OK;
-    for (int64_t i = 0; i < count && status == SHARD_OK; i++)
-        status = describe(root, &entries[i]);
-    char *text = status == SHARD_OK ? format_text(root, bytes) : NULL;
-    json_decref(root);
-    return text;
+    json_writer_add(&writer, "}");
+    if (writer.status == SHARD_OK)
+        writer.status = finish(&writer);
+    if (writer.status != SHARD_OK) {
+        free(writer.text);
+        return NULL;
+    }
+    *bytes = writer.bytes;
+    return writer.text;
 }

@@ -5,9 +5,8 @@
 #ifndef SHARD_CHECKPOINT_SAFETENSORS_H
 #define SHARD_CHECKPOINT_SAFETENSORS_H
 
+#include "checkpoint/metadata.h"
 #include "tensor/tensor.h"
-
-#include <jansson.h>
 
 /* A longer header is an error, as in the Python package. */
 #define SHARD_SAFETENSORS_HEADER_MOST ((int64_t)100 * 1000 * 1000)
@@ -27,15 +26,17 @@ typedef struct shard_entry {
 } shard_entry;
 
 typedef struct shard_safetensors {
-    json_t *metadata;     /* strings by name; NULL if there are none */
-    shard_entry *entries; /* in the header's order; the entries own their names */
-    int64_t count, capacity;
+    shard_metadata metadata;
+    shard_entry *entries; /* in the header's order */
+    char *names;          /* of the entries */
+    int64_t count;
     int64_t *by_name; /* indices of entries */
     bool checksums;   /* the entries' checksums are set */
 } shard_safetensors;
 
 /* Parses the header of a file: `text` is the JSON, data_bytes the size of the data after it. Every violation of the
- * format is an error (FORMAT) that begins with path. Freed by shard_safetensors_free, after a failure too. */
+ * format is an error (FORMAT) that begins with path. With the text, the header takes at most 4 times the text's length and
+ * 1 MB of memory, whatever the text. Freed by shard_safetensors_free, after a failure too. */
 shard_status shard_safetensors_parse(shard_safetensors *header, const char *path, const char *text, size_t text_bytes,
                                      int64_t data_bytes);
 void shard_safetensors_free(shard_safetensors *header);
@@ -60,15 +61,15 @@ const shard_entry *shard_safetensors_find(const shard_safetensors *header, const
  * that their ranges begin on blocks of the disk if possible. */
 shard_status shard_safetensors_lay_out(shard_entry *entries, int64_t count, int64_t *data_bytes);
 
-/* The file's first bytes: length, JSON, and spaces up to a multiple of SHARD_SAFETENSORS_UNIT. metadata: an object
- * of strings, or NULL. Freed by free(); NULL with the error set. */
+/* The file's first bytes: length, JSON, and spaces up to a multiple of SHARD_SAFETENSORS_UNIT. metadata may be
+ * NULL. Freed by free(); NULL with the error set. */
 #define SHARD_SAFETENSORS_UNIT 4096
-char *shard_safetensors_format(const shard_entry *entries, int64_t count, json_t *metadata, int64_t *bytes);
+char *shard_safetensors_format(const shard_entry *entries, int64_t count, const shard_metadata *metadata, int64_t *bytes);
 
 /* ARGUMENT: that no tensor can be saved by this name. */
 shard_status shard_safetensors_refuse_name(const char *name);
 
-/* "name", for messages: cut if it is long, on one line; one of a few static buffers of the thread. */
+/* "name", for messages: printable (shard_printable), cut if it is long; one of a few static buffers of the thread. */
 const char *shard_quoted(const char *name);
 
 #endif

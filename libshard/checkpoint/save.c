@@ -11,7 +11,6 @@
 #include "base/options.h"
 #include "checkpoint/checksums.h"
 #include "checkpoint/file.h"
-#include "checkpoint/metadata.h"
 #include "checkpoint/new_file.h"
 #include "checkpoint/ranges.h"
 
@@ -151,7 +150,7 @@ static shard_status name_temporary(saving *s, uint64_t token)
 static shard_status create(saving *s, const shard_metadata *metadata, creation *made)
 {
     int64_t header_bytes = 0, bytes;
-    char *header = shard_checksums_format(s->entries, s->count, shard_metadata_json(metadata), &header_bytes);
+    char *header = shard_checksums_format(s->entries, s->count, metadata, &header_bytes);
     free(header);
     shard_status status = header ? shard_file_check_target(s->target, &s->mode) : shard_last_status();
     if (status == SHARD_OK && __builtin_add_overflow(header_bytes, s->data_bytes, &bytes))
@@ -343,7 +342,7 @@ static shard_status write_header(saving *s, const shard_metadata *metadata)
     if (status != SHARD_OK || shard_group_rank(s->world) != 0)
         return status;
     int64_t bytes = 0;
-    char *header = shard_checksums_format(s->entries, s->count, shard_metadata_json(metadata), &bytes);
+    char *header = shard_checksums_format(s->entries, s->count, metadata, &bytes);
     status = header ? shard_file_write(&s->file, header, bytes, 0, NULL) : shard_last_status();
     free(header);
     return status;

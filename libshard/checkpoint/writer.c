@@ -4,7 +4,8 @@
 
 #include <stdlib.h>
 
-shard_status shard_writer_begin(shard_writer *writer, const char *path, shard_entry *entries, int64_t count, json_t *metadata)
+shard_status shard_writer_begin(shard_writer *writer, const char *path, shard_entry *entries, int64_t count,
+                                const shard_metadata *metadata)
 {
     int64_t data_bytes, bytes;
     *writer = (shard_writer){.entries = entries, .count = count, .metadata = metadata, .new.lock = -1};

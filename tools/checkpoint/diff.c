@@ -150,10 +150,10 @@ static void print_alone(comparison *c, int file)
 static void compare_metadata(comparison *c)
 {
     for (int file = 0; file < 2; file++) {
-        json_t *here = c->files[file].header.metadata, *there = c->files[!file].header.metadata;
-        for (void *at = json_object_iter(here); at; at = json_object_iter_next(here, at)) {
-            const char *name = json_object_iter_key(at), *value = json_string_value(json_object_iter_value(at));
-            const char *other = json_string_value(json_object_get(there, name));
+        const shard_metadata *here = &c->files[file].header.metadata, *there = &c->files[!file].header.metadata;
+        const char *name, *value;
+        for (int64_t at = 0; shard_metadata_next(here, &at, &name, &value);) {
+            const char *other = shard_metadata_get(there, name);
             if (!other) {
                 begin_line(c, "metadata only in", c->files[file].path);
                 printf(": %s = %s\n", shown(name), shown(value));

@@ -123,10 +123,9 @@ shard_status command_inspect(settings *s)
                header->checksums   ? "with"
                : s->skip_checksums ? "without a look at"
                                    : "without");
-        for (void *at = json_object_iter(header->metadata); at; at = json_object_iter_next(header->metadata, at)) {
-            printf("metadata %s", shown(json_object_iter_key(at)));
-            printf(" = %s\n", shown(json_string_value(json_object_iter_value(at))));
-        }
+        const char *name, *value;
+        for (int64_t at = 0; shard_metadata_next(&header->metadata, &at, &name, &value);)
+            printf("metadata %s = %s\n", shown(name), shown(value));
     }
     sources_free(&sources);
     return status;

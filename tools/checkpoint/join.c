@@ -185,7 +185,7 @@ static shard_status write_tensor(joining *j, shard_writer *writer, int64_t index
 static shard_status write_file(joining *j, const char *path)
 {
     shard_writer writer;
-    shard_status status = shard_writer_begin(&writer, path, j->out.entries, j->out.count, j->out.metadata);
+    shard_status status = shard_writer_begin(&writer, path, j->out.entries, j->out.count, &j->out.metadata);
     for (int64_t i = 0; i < j->out.count && status == SHARD_OK; i++)
         status = write_tensor(j, &writer, i);
     if (status == SHARD_OK)

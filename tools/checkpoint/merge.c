@@ -4,6 +4,7 @@
 #include "output.h"
 
 #include "base/memory.h"
+#include "checkpoint/json_writer.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -172,9 +173,8 @@ static shard_status write_file(source_list *sources, const int64_t *file, int64_
     if (status == SHARD_OK)
         status = output_add_metadata(&out, from);
     /* transformers loads no file with metadata that does not have it. */
-    if (status == SHARD_OK && !json_object_get(out.metadata, "format") &&
-        json_object_set_new(out.metadata, "format", json_string("pt")) != 0)
-        status = shard_error(SHARD_ERROR_MEMORY, "no memory for metadata");
+    if (status == SHARD_OK && !shard_metadata_get(&out.metadata, "format"))
+        status = shard_metadata_set(&out.metadata, "format", "pt");
     if (status == SHARD_OK)
         status = output_write(&out, path);
     output_free(&out);
@@ -184,21 +184,26 @@ static shard_status write_file(source_list *sources, const int64_t *file, int64_
 static shard_status write_index(const shard_safetensors *header, const int64_t *file, int64_t files, const char *folder)
 {
     int64_t bytes = 0;
-    json_t *weights = json_object();
-    bool made = weights != NULL;
-    for (int64_t i = 0; i < header->count && made; i++) {
-        char *path = file_path(folder, file[i], files);
-        made = path && json_object_set_new(weights, header->entries[i].name, json_string(path + strlen(folder) + 1)) == 0;
-        free(path);
+    json_writer writer = {0};
+    json_writer_add(&writer, "{\n  \"metadata\": {\n    \"total_size\": ");
+    for (int64_t i = 0; i < header->count; i++)
         bytes += header->entries[i].end - header->entries[i].begin;
+    json_writer_integer(&writer, bytes);
+    json_writer_add(&writer, "\n  },\n  \"weight_map\": {");
+    for (int64_t i = 0; i < header->count && writer.status == SHARD_OK; i++) {
+        char *path = file_path(folder, file[i], files);
+        json_writer_add(&writer, i ? ",\n    " : "\n    ");
+        json_writer_string(&writer, header->entries[i].name);
+        json_writer_add(&writer, ": ");
+        json_writer_string(&writer, path ? path + strlen(folder) + 1 : "");
+        writer.status = path ? writer.status : shard_last_status();
+        free(path);
     }
-    json_t *index = json_pack("{s:{s:I}, s:o}", "metadata", "total_size", (json_int_t)bytes, "weight_map", weights);
-    char *text = made && index ? json_dumps(index, JSON_INDENT(2)) : NULL, *path = shard_format("%s/" INDEX_NAME, folder);
-    shard_status status = !text  ? shard_error(SHARD_ERROR_MEMORY, "no memory for an index")
-                          : path ? shard_new_file_write(path, text, (int64_t)strlen(text))
-                                 : shard_last_status();
-    json_decref(index);
-    free(text);
+    json_writer_add(&writer, header->count ? "\n  }\n}" : "}\n}");
+    char *path = shard_format("%s/" INDEX_NAME, folder);
+    shard_status status =
+        path && writer.status == SHARD_OK ? shard_new_file_write(path, writer.text, writer.bytes) : shard_last_status();
+    free(writer.text);
     free(path);
     return status;
 }

@@ -47,19 +47,13 @@ shard_status output_check_names(const output *out)
 
 shard_status output_add_metadata(output *out, const source *from)
 {
-    if (!out->metadata && !(out->metadata = json_object()))
-        return shard_error(SHARD_ERROR_MEMORY, "no memory for metadata");
-    for (void *at = json_object_iter(from->header.metadata); at; at = json_object_iter_next(from->header.metadata, at)) {
-        const char *name = json_object_iter_key(at);
-        json_t *value = json_object_iter_value(at), *before = json_object_get(out->metadata, name);
-        if (before && !json_equal(before, value))
-            return shard_error(
-                SHARD_ERROR_ARGUMENT, "%s: its metadata has %s = %s, and a file before it has %s; --drop-metadata writes neither",
-                from->path, shard_quoted(name), shard_quoted(json_string_value(value)), shard_quoted(json_string_value(before)));
-        if (!before && json_object_set(out->metadata, name, value) != 0)
-            return shard_error(SHARD_ERROR_MEMORY, "no memory for metadata");
-    }
-    return SHARD_OK;
+    const char *name = shard_metadata_merge(&out->metadata, &from->header.metadata);
+    if (!name)
+        return shard_last_status();
+    return shard_error(SHARD_ERROR_ARGUMENT,
+                       "%s: its metadata has %s = %s, and a file before it has %s; --drop-metadata writes neither", from->path,
+                       shard_quoted(name), shard_quoted(shard_metadata_get(&from->header.metadata, name)),
+                       shard_quoted(shard_metadata_get(&out->metadata, name)));
 }
 
 /* ---- writing ---- */
@@ -102,7 +96,7 @@ static shard_status copy_tensors(shard_writer *writer, const output *out)
 shard_status output_write(output *out, const char *path)
 {
     shard_writer writer;
-    shard_status status = shard_writer_begin(&writer, path, out->entries, out->count, out->metadata);
+    shard_status status = shard_writer_begin(&writer, path, out->entries, out->count, &out->metadata);
     if (status == SHARD_OK)
         status = copy_tensors(&writer, out);
     if (status == SHARD_OK)
@@ -117,7 +111,7 @@ void output_free(output *out)
         free((char *)(uintptr_t)out->entries[i].name);
     free(out->entries);
     free(out->origins);
-    json_decref(out->metadata);
+    shard_metadata_clear(&out->metadata);
     *out = (output){0};
 }
 

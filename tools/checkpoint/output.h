@@ -15,7 +15,7 @@ typedef struct output {
         const shard_entry *entry;
     } * origins; /* [count] */
     int64_t count, capacity, origins_capacity;
-    json_t *metadata; /* NULL: none */
+    shard_metadata metadata;
 } output;
 
 /* Adds a tensor, as it is in its file but for the name. UNSUPPORTED: it cannot be copied. */
