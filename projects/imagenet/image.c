@@ -23,8 +23,15 @@
 #define MAX_PIXELS (2 * (int64_t)89478485)
 /* Bytes of a file: a picture of this many 8-bit pixels takes no more, even uncompressed. */
 #define MAX_FILE_BYTES (3 * MAX_PIXELS)
-/* A progressive JPEG with more scans is made to waste time. */
-#define MAX_JPEG_SCANS 500
+/* Pixels of a row or a column, as of a JPEG. The rows that libpng keeps take 8 bytes a pixel each. */
+#define MAX_SIDE 65500
+/* A progressive JPEG with more scans is made to waste time: encoders write about ten, and each takes as long as the first. */
+#define MAX_JPEG_SCANS 100
+/* Bytes that libjpeg takes apart from the picture: of a progressive JPEG all coefficients, up to 6 bytes a pixel. */
+#define MAX_JPEG_MEMORY (512L << 20)
+/* Bytes that libpng takes for one chunk of text or of a colour profile, decompressed, and how many chunks it keeps. */
+#define MAX_PNG_CHUNK_BYTES 8000000
+#define MAX_PNG_CHUNKS 128
 
 static shard_status damaged(const image_file *file, const char *why)
 {
@@ -138,6 +145,9 @@ static shard_status check_size(const image_file *file, int64_t height, int64_t w
 {
     if (height < 1 || width < 1)
         return damaged(file, "a picture without pixels");
+    if (height > MAX_SIDE || width > MAX_SIDE)
+        return shard_error(SHARD_ERROR_FORMAT, "%s: %" PRId64 " x %" PRId64 " pixels are too large (at most %d a side)",
+                           file->path, width, height, MAX_SIDE);
     if (height > MAX_PIXELS / width)
         return shard_error(SHARD_ERROR_FORMAT, "%s: %" PRId64 " x %" PRId64 " pixels are too many (at most %" PRId64 ")",
                            file->path, width, height, MAX_PIXELS);
@@ -165,7 +175,11 @@ typedef struct jpeg_reader {
 _Noreturn static void jpeg_fail(j_common_ptr common)
 {
     jpeg_reader *reader = (jpeg_reader *)common->err;
-    common->err->format_message(common, reader->text);
+    int code = common->err->msg_code;
+    if (code == JERR_NO_BACKING_STORE || code == JERR_OUT_OF_MEMORY)
+        snprintf(reader->text, sizeof reader->text, "decoding takes more than %ld MiB of memory", MAX_JPEG_MEMORY >> 20);
+    else
+        common->err->format_message(common, reader->text);
     longjmp(reader->failed, 1);
 }
 
@@ -190,6 +204,7 @@ static void jpeg_watch_scans(j_common_ptr common)
 static void jpeg_start(jpeg_reader *reader, const image_file *file)
 {
     jpeg_create_decompress(&reader->jpeg);
+    reader->jpeg.mem->max_memory_to_use = MAX_JPEG_MEMORY;
     reader->progress.progress_monitor = jpeg_watch_scans;
     reader->jpeg.progress = &reader->progress;
     jpeg_mem_src(&reader->jpeg, file->bytes, (unsigned long)file->size);
@@ -286,11 +301,14 @@ _Noreturn static void png_fail(png_structp png, png_const_charp text)
     png_longjmp(png, 1);
 }
 
-/* libpng's warnings are about data that the pixels do not depend on: bad text, profiles, ... */
-static void png_ignore_warning(png_structp png, png_const_charp text)
+/* libpng's other warnings are about data that the pixels do not depend on: bad text, profiles, ... A wrong check sum is an error
+ * in any chunk, as the file is damaged then. */
+static void png_message(png_structp png, png_const_charp text)
 {
-    (void)png;
-    (void)text;
+    static const char *const of_pixels[] = {"IDAT", "compressed data", "image data", "palette index"};
+    for (size_t i = 0; i < sizeof of_pixels / sizeof *of_pixels; i++)
+        if (strstr(text, of_pixels[i]))
+            png_error(png, text);
 }
 
 static void png_read_bytes(png_structp png, png_bytep into, size_t count)
@@ -328,7 +346,7 @@ static void png_convert_to_rgb(png_reader *reader)
 static shard_status png_decode(const image_file *file, image *picture)
 {
     png_reader reader = {.file = file};
-    reader.png = png_create_read_struct(PNG_LIBPNG_VER_STRING, &reader, png_fail, png_ignore_warning);
+    reader.png = png_create_read_struct(PNG_LIBPNG_VER_STRING, &reader, png_fail, png_message);
     if (!reader.png)
         return shard_error(SHARD_ERROR_MEMORY, "%s: libpng %s cannot start", file->path, PNG_LIBPNG_VER_STRING);
     if (setjmp(png_jmpbuf(reader.png))) {
@@ -338,6 +356,10 @@ static shard_status png_decode(const image_file *file, image *picture)
     reader.info = png_create_info_struct(reader.png);
     if (!reader.info)
         png_error(reader.png, "no memory");
+    png_set_user_limits(reader.png, MAX_SIDE, MAX_SIDE);
+    png_set_chunk_malloc_max(reader.png, MAX_PNG_CHUNK_BYTES);
+    png_set_chunk_cache_max(reader.png, MAX_PNG_CHUNKS);
+    png_set_crc_action(reader.png, PNG_CRC_ERROR_QUIT, PNG_CRC_ERROR_QUIT);
     png_set_read_fn(reader.png, &reader, png_read_bytes);
     png_read_info(reader.png, reader.info);
     int64_t height = png_get_image_height(reader.png, reader.info);

@@ -33,6 +33,13 @@ bytes jpeg_bytes(const uint8_t *samples, int height, int width, jpeg_kind kind)
         jpeg.comp_info[c].h_samp_factor = jpeg.comp_info[c].v_samp_factor = 1;
     if (kind.progressive)
         jpeg_simple_progression(&jpeg);
+    jpeg_scan_info scans[1 + 3 * 63] = {{.comps_in_scan = 3, .component_index = {0, 1, 2}}};
+    for (int i = 0; i < 3 * 63; i++)
+        scans[i + 1] = (jpeg_scan_info){.comps_in_scan = 1, .component_index = {i % 3}, .Ss = i / 3 + 1, .Se = i / 3 + 1};
+    if (kind.scans) {
+        jpeg.scan_info = scans;
+        jpeg.num_scans = 1 + 3 * 63;
+    }
     jpeg_start_compress(&jpeg, TRUE);
     /* Orientation 6: turned by a quarter. */
     static const uint8_t exif[] = "Exif\0\0MM\0\x2a\0\0\0\x08\0\x01\x01\x12\0\x03\0\0\0\x01\0\x06\0\0\0\0\0\0";

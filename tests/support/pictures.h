@@ -15,6 +15,7 @@ typedef struct jpeg_kind {
     int channels; /* 1 grey, 3 RGB, 4 CMYK as the samples are stored */
     bool ycck;    /* of 4 channels: stored as YCCK */
     bool progressive;
+    bool scans;  /* progressive, with a scan for each coefficient of each component: 190 of RGB */
     bool turned; /* with an EXIF marker that says it is to be turned */
 } jpeg_kind;
 
