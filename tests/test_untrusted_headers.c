@@ -4,7 +4,6 @@
 #include "support/ranks.h"
 #include "support/scratch.h"
 
-#include "base/crc64.h"
 #include "checkpoint/header.h"
 
 #include <shard/checkpoint.h>
@@ -23,50 +22,6 @@ static size_t allowed(size_t header_bytes)
 }
 
 /* ---- the table ---- */
-
-static void put_length(unsigned char *file, size_t bytes)
-{
-    for (int i = 0; i < 8; i++)
-        file[i] = (unsigned char)((uint64_t)bytes >> 8 * i & 0xff);
-}
-
-/* Writes the right checksum of the header over the digits "%H" of the table, which are zeros here. */
-static void seal(unsigned char *file, size_t header_bytes)
-{
-    static const char key[] = "\"crc64.header\":\"0000000000000000\"";
-    unsigned char *at = memmem(file + 8, header_bytes, key, sizeof key - 1);
-    char digits[17];
-    if (!at)
-        return;
-    snprintf(digits, sizeof digits, "%016" PRIx64, shard_crc64(0, file, (int64_t)(8 + header_bytes)));
-    memcpy(at + sizeof key - 18, digits, 16);
-}
-
-/* The file of a case. */
-static unsigned char *make(const char *text, size_t *bytes)
-{
-    char *end, with_zeros[20000], *to = with_zeros;
-    if (strncmp(text, "raw ", 4) == 0)
-        return case_bytes(text + 4, bytes);
-    size_t data = strtoul(text, &end, 10), header;
-    ck_assert_msg(*end == ' ', "neither \"raw \" nor a number: %s", text);
-    for (const char *from = end + 1; *from;) {
-        bool digits = strncmp(from, "%H", 2) == 0;
-        to += sprintf(to, digits ? "0000000000000000" : "%c", *from);
-        from += digits ? 2 : 1;
-    }
-    *to = '\0';
-    unsigned char *content = case_bytes(with_zeros, &header), *file = malloc(8 + header + data);
-    ck_assert_ptr_nonnull(file);
-    put_length(file, header);
-    memcpy(file + 8, content, header);
-    for (size_t i = 0; i < data; i++)
-        file[8 + header + i] = (unsigned char)(i + 1);
-    seal(file, header);
-    free(content);
-    *bytes = 8 + header + data;
-    return file;
-}
 
 static void describe(char *to, size_t room, const shard_tensors *list, const shard_metadata *metadata)
 {
@@ -104,7 +59,7 @@ START_TEST(test_table)
     for (int i = 0; i < table.count; i++) {
         char read[2000];
         size_t bytes;
-        unsigned char *file = make(table.cases[i].make, &bytes);
+        unsigned char *file = case_file(table.cases[i].make, &bytes);
         write_file(path, file, bytes);
         check_memory(path, bytes);
         shard_metadata *metadata = NULL;
@@ -289,8 +244,7 @@ START_TEST(test_memory)
         add(&header, "{");
         adversaries[_i](&header, bytes);
         add(&header, "}");
-        put_length((unsigned char *)header.at, header.bytes - 8);
-        seal((unsigned char *)header.at, header.bytes - 8);
+        case_seal((unsigned char *)header.at, header.bytes - 8);
         write_file(path, header.at, header.bytes);
         check_memory(path, header.bytes - 8);
     }
@@ -310,8 +264,7 @@ START_TEST(test_many_are_read)
         add(&header, "{");
         sound[i](&header, 100000);
         add(&header, "}");
-        put_length((unsigned char *)header.at, header.bytes - 8);
-        seal((unsigned char *)header.at, header.bytes - 8);
+        case_seal((unsigned char *)header.at, header.bytes - 8);
         write_file(path, header.at, header.bytes);
         shard_tensors *list = shard_inspect(path, &metadata);
         ck_assert_msg(list != NULL, "%s", shard_last_error());

@@ -2,6 +2,9 @@
 
 #include "support/check.h"
 
+#include "base/crc64.h"
+
+#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -202,4 +205,43 @@ unsigned char *case_bytes(const char *text, size_t *bytes)
     expand(&to, text, strlen(text));
     *bytes = to.bytes;
     return to.at;
+}
+
+/* ---- safetensors files ---- */
+
+void case_seal(unsigned char *file, size_t header_bytes)
+{
+    static const char key[] = "\"crc64.header\":\"0000000000000000\"";
+    unsigned char *at = memmem(file + 8, header_bytes, key, sizeof key - 1);
+    char digits[17];
+    for (int i = 0; i < 8; i++)
+        file[i] = (unsigned char)((uint64_t)header_bytes >> 8 * i & 0xff);
+    if (!at)
+        return;
+    snprintf(digits, sizeof digits, "%016" PRIx64, shard_crc64(0, file, (int64_t)(8 + header_bytes)));
+    memcpy(at + sizeof key - 18, digits, 16);
+}
+
+unsigned char *case_file(const char *text, size_t *bytes)
+{
+    char *end, with_zeros[20000], *to = with_zeros;
+    if (strncmp(text, "raw ", 4) == 0)
+        return case_bytes(text + 4, bytes);
+    size_t data = strtoul(text, &end, 10), header;
+    ck_assert_msg(*end == ' ', "neither \"raw \" nor a number: %s", text);
+    for (const char *from = end + 1; *from;) {
+        bool digits = strncmp(from, "%H", 2) == 0;
+        to += sprintf(to, digits ? "0000000000000000" : "%c", *from);
+        from += digits ? 2 : 1;
+    }
+    *to = '\0';
+    unsigned char *in = case_bytes(with_zeros, &header), *file = malloc(8 + header + data);
+    ck_assert_ptr_nonnull(file);
+    memcpy(file + 8, in, header);
+    for (size_t i = 0; i < data; i++)
+        file[8 + header + i] = (unsigned char)(i + 1);
+    case_seal(file, header);
+    free(in);
+    *bytes = 8 + header + data;
+    return file;
 }

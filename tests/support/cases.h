@@ -39,4 +39,12 @@ void cases_close(case_table *table);
  */
 unsigned char *case_bytes(const char *text, size_t *bytes);
 
+/*
+ * The safetensors file that a text describes: "raw " and its bytes; or the number of bytes of data (1, 2, 3, ...), a space and
+ * the header's text, whose length is added. %H in it: the header's checksum, as it is right. Freed by free().
+ */
+unsigned char *case_file(const char *text, size_t *bytes);
+/* Sets the length before a header's text, and its checksum if it has one of zeros. */
+void case_seal(unsigned char *file, size_t header_bytes);
+
 #endif
