@@ -105,6 +105,21 @@ def check_inspect(folder, saved):
     text = run(0, "inspect", others(folder), find=(r"^BOOL +\[3\] +3  layer.mask$", r"^F8_E4M3 ", r"without checksums$"))
     assert "tab\\there\\x1b[31m" in text and "\x1b" not in text and "\x07" not in text, text
 
+    # Nothing that a terminal obeys is printed, in any column or message.
+    evil = "\x1b]0;title\x07\r\n\x9b2J\u202edaolyap\u2066\u200b\x7f"
+    tamed = r"\x1b]0;title\x07\r\n\xc2\x9b2J\xe2\x80\xaedaolyap\xe2\x81\xa6\xe2\x80\x8b\x7f"
+    strange = write(folder / "strange\x1b[31m.safetensors", {evil: ("U8", [1], b"1"), "b": ("BOOL", [1], b"1")}, {evil: evil})
+    other = write(folder / "other.safetensors", {evil: ("F16", [2], b"1234"), evil + "2": ("U8", [0], b"")}, {evil: "x"})
+    for command in (["inspect", strange], ["inspect", strange, "--values"], ["verify", strange], ["diff", strange, other],
+                    ["merge", strange, other, "-o", folder / "m"], ["join", strange, other, "-o", folder / "m"], [evil, strange],
+                    ["convert", strange, "-o", folder / "m", "--rename", evil + "=b"], ["inspect", strange, "--" + evil],
+                    ["convert", strange, "-o", folder / "m", "--drop", "no" + evil], ["inspect", folder / evil]):
+        done = subprocess.run([tool, *map(str, command)], capture_output=True, timeout=SECONDS, check=False)
+        text = (done.stdout + done.stderr).decode("utf-8")
+        assert not re.search("[\x00-\x09\x0b-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2060-\u206f]", text), (command, text)
+        assert tamed in text or r"strange\x1b[31m" in text, (command, text)
+    (folder / "m").unlink(missing_ok=True)
+
     values = [0.5, -3.0, 2.0, math.nan, math.inf, -math.inf, math.nan, 1.5]
     finite = [value for value in values if math.isfinite(value)]
     large = [1000 + i % 7 + i // 500_000 for i in range(1_500_000)]

@@ -3,6 +3,7 @@
 #include "support/scratch.h"
 
 #include "base/log.h"
+#include "checkpoint/safetensors.h"
 
 #include <shard/checkpoint.h>
 
@@ -25,10 +26,15 @@ static const struct {
     {"\t\r\177\1", "\\t\\r\\x7f\\x01"},
     {"\x80 \xc3 \xc3(", "\\x80 \\xc3 \\xc3("},
     {"\xc0\xaf \xe0\x80\xaf \xed\xa0\x80 \xf5\x80\x80\x80", "\\xc0\\xaf \\xe0\\x80\\xaf \\xed\\xa0\\x80 \\xf5\\x80\\x80\\x80"},
-    {"\xc2\x9b", "\\xc2\\x9b"},                     /* C1's CSI, as ESC [ */
+    {"\xc2\x9b", "\\xc2\\x9b"},                                     /* C1's CSI, as ESC [ */
     {"\xe2\x80\xa8\xe2\x80\xae", "\\xe2\\x80\\xa8\\xe2\\x80\\xae"}, /* a line separator; right to left */
     {"\xf4\x90\x80\x80", "\\xf4\\x90\\x80\\x80"},
     {"\xe2\x82", "\\xe2\\x82"},
+    {"\xe2\x80\x8b\xe2\x80\x8f\xd8\x9c", "\\xe2\\x80\\x8b\\xe2\\x80\\x8f\\xd8\\x9c"},          /* no width; marks of direction */
+    {"\xe2\x81\xa6\xe2\x81\xaf\xef\xbb\xbf", "\\xe2\\x81\\xa6\\xe2\\x81\\xaf\\xef\\xbb\\xbf"}, /* an isolate; U+FEFF */
+    {"\xc2\xad\xe1\xa0\x8e\xef\xbf\xb9\xf3\xa0\x80\xa1", "\\xc2\\xad\\xe1\\xa0\\x8e\\xef\\xbf\\xb9\\xf3\\xa0\\x80\\xa1"},
+    {"\xc2\xa0\xe2\x80\x90\xe2\x80\xaf\xe2\x81\xb0\xef\xbf\xbd",
+     "\xc2\xa0\xe2\x80\x90\xe2\x80\xaf\xe2\x81\xb0\xef\xbf\xbd"}, /* next to them */
 };
 
 START_TEST(test_texts)
@@ -51,6 +57,27 @@ START_TEST(test_cut)
     ck_assert_str_eq(shard_printable(line, 4, "ab\n"), "ab");
     ck_assert_str_eq(shard_printable(line, 5, "ab\n"), "ab\\n");
     ck_assert_str_eq(shard_printable(line, 4, "aßß"), "aß");
+}
+END_TEST
+
+/* Names in messages: in quotes, cut where they are long, never within a character or an escape. */
+START_TEST(test_quoted)
+{
+    char name[120];
+    ck_assert_str_eq(shard_quoted("größe"), "\"größe\"");
+    ck_assert_str_eq(shard_quoted(EVIL), "\"" TAMED "\"");
+    for (int before = 90; before <= 96; before++)
+        for (int i = 0; i < 2; i++) {
+            memset(name, 'x', (size_t)before);
+            strcpy(name + before, i ? "\033and more" : "名 and more");
+            const char *quoted = shard_quoted(name);
+            size_t length = strlen(quoted);
+            ck_assert_uint_le(length, 96 + 5);
+            ck_assert_str_eq(quoted + length - 4, "...\"");
+            bool shown = before + (i ? 4 : 3) <= 96;
+            ck_assert_int_eq(strstr(quoted, i ? "\\x1b" : "名") != NULL, shown);
+            ck_assert(shown || quoted[length - 5] == 'x');
+        }
 }
 END_TEST
 
@@ -89,6 +116,7 @@ int main(void)
     TCase *tcase = test_case(suite, "printable");
     tcase_add_test(tcase, test_texts);
     tcase_add_test(tcase, test_cut);
+    tcase_add_test(tcase, test_quoted);
     tcase_add_test(tcase, test_errors);
     tcase_add_test(tcase, test_log);
     scratch_open();
