@@ -15,7 +15,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     int64_t height, width;
     shard_status status = image_read_size(&file, &height, &width);
     /* Larger pictures only take longer. */
-    for (int eighths = 1; status == SHARD_OK && height * width <= 1 << 20 && eighths <= 8; eighths *= 2) {
+    for (int eighths = 1; status == SHARD_OK && height * width <= 1 << 16 && eighths <= 8; eighths *= 2) {
         status = image_decode(&file, eighths, &picture);
         image_box whole = {0, 0, (double)width, (double)height};
         if (status == SHARD_OK &&
