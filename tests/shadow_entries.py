@@ -15,7 +15,7 @@ BY_HAND = ["synchronize"]
 # Structs on the host that hold pointers to the device's memory, and whether their number comes before them.
 LISTS = {"shard_update": True, "shard_square_sum": True, "shard_trust_options": False}
 # Structs without pointers; those in the device's memory are arrays as others.
-PLAIN = ["shard_device", "shard_memory_stats", "shard_expansion", "shard_region", "shard_matmul_shape", "shard_linear_shape",
+PLAIN = ["shard_device", "shard_attention_shape", "shard_memory_stats", "shard_expansion", "shard_region", "shard_matmul_shape", "shard_linear_shape",
          "shard_conv_shape",
          "shard_pool_shape", "shard_axis", "shard_truncated_normal", "shard_cross_entropy_shape", "shard_fault",
          "shard_label_digest", "shard_sgd_arguments", "shard_adam_arguments", "shard_rowwise_arguments", "shard_margin", "shard_binary_loss_shape"]

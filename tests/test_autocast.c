@@ -50,6 +50,11 @@ static shard_tensor *matmul(shard_tensor *const *x)
     return shard_matmul(x[0], x[1]);
 }
 
+static shard_tensor *attention(shard_tensor *const *x)
+{
+    return shard_scaled_dot_product_attention(x[0], x[1], x[2], .is_causal = true);
+}
+
 static shard_tensor *conv2d(shard_tensor *const *x)
 {
     return shard_conv2d(x[0], x[1], x[2], .padding = 1);
@@ -276,6 +281,15 @@ static const cast_case cases[] = {
     {"matmul", matmul, 2, {SHARD_SHAPE(6, 5), SHARD_SHAPE(5, 3)}, {F, F}, N},
     {"matmul of both", matmul, 2, {SHARD_SHAPE(2, 6, 5), SHARD_SHAPE(2, 5, 3)}, {F, N}, N},
     {"matmul of float64", matmul, 2, {SHARD_SHAPE(6, 5), SHARD_SHAPE(5, 3)}, {D, D}, D},
+    {"attention", attention, 3, {SHARD_SHAPE(2, 4, 5), SHARD_SHAPE(2, 3, 5), SHARD_SHAPE(2, 3, 4)}, {F, F, F}, N, .rounds = true},
+    {"attention of 16 bits",
+     attention,
+     3,
+     {SHARD_SHAPE(2, 4, 5), SHARD_SHAPE(2, 3, 5), SHARD_SHAPE(2, 3, 4)},
+     {N, F, N},
+     N,
+     .rounds = true},
+    {"attention of float64", attention, 3, {SHARD_SHAPE(2, 4, 5), SHARD_SHAPE(2, 3, 5), SHARD_SHAPE(2, 3, 4)}, {D, D, D}, D},
     {"conv2d", conv2d, 3, {IMAGES, SHARD_SHAPE(4, 3, 3, 3), SHARD_SHAPE(4)}, {F, F, F}, N, .rounds = true},
     {"conv2d of 16 bits", conv2d, 3, {IMAGES, SHARD_SHAPE(4, 3, 3, 3), SHARD_SHAPE(4)}, {N, F, F}, N, .rounds = true},
     {"softmax", softmax, 1, {MATRIX}, {N}, F},

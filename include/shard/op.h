@@ -29,11 +29,12 @@ SHARD_BEGIN_C
  * SHARD_AUTOCAST(SHARD_BFLOAT16) { loss = ...; }: the forward in 16 bits where that is safe, as
  * torch.autocast. The backward, inside or after the block, runs in the types of the forward. Parameters and
  * their gradients stay float32. Types of the operations:
- *   16 bits       shard_linear, shard_matmul, shard_conv2d: float32 and 16-bit operands are cast. The
- *                 cast values of a leaf (a weight) are kept until the leaf is written to or moves (into
- *                 a bucket), the mode is switched off, or the thread ends. Sums are in float32 and rounded
- *                 once to the result. The gradient of a float32 operand is float32 without rounding to
- *                 16 bits (except of shard_conv2d: rounded once).
+ *   16 bits       shard_linear, shard_matmul, shard_conv2d, shard_scaled_dot_product_attention: float32
+ *                 and 16-bit operands are cast. The cast values of a leaf (a weight) are kept until the leaf
+ *                 is written to or moves (into a bucket), the mode is switched off, or the thread ends. Sums
+ *                 are in float32 and rounded once to the result. The gradient of a float32 operand is float32
+ *                 without rounding to 16 bits (except of shard_conv2d and
+ *                 shard_scaled_dot_product_attention: rounded once).
  *   float32       shard_softmax, shard_log_softmax, shard_layer_norm, shard_normalize,
  *                 shard_sum, shard_sum_dim, shard_exp, shard_log, shard_log1p, shard_rsqrt,
  *                 shard_pow, shard_pow_scalar, shard_mse_loss: 16-bit operands are cast.
@@ -297,6 +298,36 @@ SHARD_API shard_tensor *shard_normalize_images(shard_tensor *x, const double *me
  * dimension. */
 SHARD_API shard_tensor *shard_softmax(shard_tensor *x);
 SHARD_API shard_tensor *shard_log_softmax(shard_tensor *x);
+
+/* ---- attention ---- */
+
+typedef struct shard_scaled_dot_product_attention_options {
+    size_t size;
+    bool is_causal; /* query i has the keys up to i + offset alone; false */
+    int64_t offset; /* of is_causal: keys before the first query's own, as a key-value cache has; of at least 0; 0 */
+    double scale;   /* of the scores query . key; 0: 1 / sqrt(in) */
+} shard_scaled_dot_product_attention_options;
+#define SHARD_SCALED_DOT_PRODUCT_ATTENTION_OPTIONS_VALUES sizeof(shard_scaled_dot_product_attention_options), false, 0, 0.0
+#define SHARD_SCALED_DOT_PRODUCT_ATTENTION_OPTIONS_INIT   \
+    {                                                     \
+        SHARD_SCALED_DOT_PRODUCT_ATTENTION_OPTIONS_VALUES \
+    }
+/* softmax(scale * query key^T) value: query [..., heads, queries, in], key [..., key heads, keys, in] and value
+ * [..., key heads, keys, out] give [..., heads, queries, out]; or [queries, in], [keys, in] and [keys, out]. Head h has key
+ * head h / (heads / key heads), where heads are a multiple of key heads: torch's enable_gqa. As
+ * torch.nn.functional.scaled_dot_product_attention without attn_mask and dropout. With is_causal and offset 0, query i has keys 0
+ * to i also where queries and keys differ in number, as in torch. To generate with a cache of n earlier keys, offset is n:
+ * key and value have those of the cache first. Without keys the result is 0.
+ * Computed in tiles: no memory has a number for each query and key, in forward or backward. Maxima, sums and gradients are in
+ * float32 or wider. The backward uses the result, and one number for each query. Dropout of the scores is not implemented.
+ * Carries a split along heads or along a dimension before them: all three operands are split over one group along this
+ * dimension, each rank with the key heads of its heads. */
+#define shard_scaled_dot_product_attention(query, key, ...)                                            \
+    SHARD_GIVEN(shard_scaled_dot_product_attention_with(                                               \
+        query, key,                                                                                    \
+        SHARD_OPTIONS(shard_scaled_dot_product_attention_options, SHARD_SCALED_DOT_PRODUCT_ATTENTION_OPTIONS, __VA_ARGS__)))
+SHARD_API shard_tensor *shard_scaled_dot_product_attention_with(shard_tensor *query, shard_tensor *key, shard_tensor *value,
+                                                                const shard_scaled_dot_product_attention_options *options);
 
 typedef enum shard_reduction {
     SHARD_REDUCTION_MEAN = 0,

@@ -136,6 +136,24 @@ typedef struct shard_conv_shape {
 
 enum { SHARD_IMAGE_CHANNELS = 16 };
 
+/* Of a batch, rows of query [heads, queries, in], key [key_heads, keys, in] and value [key_heads, keys, out]; heads is a
+ * multiple of key_heads, and head h has key head h / (heads / key_heads). Scores are scale * query . key. causal: query i has
+ * the keys up to i + offset. offset >= 0. */
+typedef struct shard_attention_shape {
+    int64_t batch, heads, key_heads;
+    int64_t queries, keys;
+    int64_t in, out;
+    int64_t offset;
+    double scale;
+    bool causal;
+} shard_attention_shape;
+
+/* Heads of each key head. */
+SHARD_KERNEL int64_t shard_attention_group(const shard_attention_shape *shape)
+{
+    return shape->key_heads ? shape->heads / shape->key_heads : 1;
+}
+
 typedef struct shard_pool_shape {
     int64_t n, h, w, c;
     int64_t kh, kw, oh, ow;

@@ -246,6 +246,14 @@ SHARD_KERNEL_ENTRY(shard_status, softmax, shard_device *, bool log, int64_t rows
 /* From y, the forward's result. dx may be dy. */
 SHARD_KERNEL_ENTRY(shard_status, softmax_backward, shard_device *, bool log, int64_t rows, int64_t cols, const void *y,
                const void *dy, void *dx, shard_dtype)
+/* y [batch, heads, queries, out] = softmax(scores) value, lse [batch, heads, queries] = the logarithm of the sum of a query's
+ * exp(score). Without keys y is 0 and lse -inf. No array has a number for each query and key. */
+SHARD_KERNEL_ENTRY(shard_status, attention, shard_device *, const shard_attention_shape *, const void *query, const void *key,
+               const void *value, void *y, double *lse, shard_dtype)
+/* y and lse are those of the forward. A gradient that is NULL is not wanted. */
+SHARD_KERNEL_ENTRY(shard_status, attention_backward, shard_device *, const shard_attention_shape *, const void *query,
+               const void *key, const void *value, const void *y, const double *lse, const void *dy, void *dquery, void *dkey,
+               void *dvalue, shard_dtype)
 /* The fault (index[i], i, limit) for the first index that is neither ignore_index nor in [0, limit). hash is
  * NULL, or is set to a hash of all n indices. */
 SHARD_KERNEL_ENTRY(shard_status, check_index, shard_device *, int64_t n, const int64_t *index, int64_t limit,

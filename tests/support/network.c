@@ -78,6 +78,14 @@ UNARY(add, shard_add(x, n->leaf[NET_BIAS]))
 UNARY(mul, shard_mul(x, n->leaf[NET_GAIN]))
 UNARY(linear, shard_linear(x, n->leaf[NET_SQUARE], n->leaf[NET_BIAS]))
 UNARY(matmul, shard_matmul(x, n->leaf[NET_SQUARE]))
+
+/* Each row is a head, of which the features are queries, keys and values. */
+static shard_tensor *attend(shard_tensor *x)
+{
+    shard_tensor *heads = shard_reshape(x, SHARD_SHAPE(-1, NET_FEATURES, 1));
+    return shard_reshape(shard_scaled_dot_product_attention(heads, heads, heads, .is_causal = true), shard_tensor_shape(x));
+}
+UNARY(attention, attend(x))
 UNARY(layer_norm, shard_layer_norm(x, n->leaf[NET_NORM_WEIGHT], n->leaf[NET_NORM_BIAS], 0.1))
 UNARY(batch_norm, shard_batch_norm(x, NULL, NULL, n->leaf[NET_NORM_WEIGHT], n->leaf[NET_NORM_BIAS], .training = true, .eps = 0.1))
 
@@ -351,6 +359,7 @@ const net_operation net_operations[] = {
     {"mul", mul, BY_ROWS},
     {"linear", linear, BY_ROWS},
     {"matmul", matmul, BY_ROWS},
+    {"attention", attention, BY_ROWS},
     {"layer_norm", layer_norm, BY_ROWS},
     {"batch_norm", batch_norm, 0},
     {"embedding", embedding, 0},
