@@ -58,10 +58,13 @@ static bool is_folder(const char *path)
 /* Such an option takes the next word, so that one that was left without a value would take an option or the operand. */
 static shard_status check_text(const command_option *option, const char *text)
 {
+    bool file = strncmp(option->argument, "FILE", 4) == 0;
+    if (strcmp(text, "-") == 0 && strcmp(option->argument, "FILE|-") == 0)
+        return SHARD_OK;
     if (text[0] == '-')
         return shard_error(SHARD_ERROR_ARGUMENT, "--%s needs a %s, and \"%s\" is an option (write ./%s for a file of that name)",
                            option->name, option->argument, text, text);
-    if (strcmp(option->argument, "FILE") == 0 && is_folder(text))
+    if (file && is_folder(text))
         return shard_error(SHARD_ERROR_ARGUMENT, "--%s needs a FILE, and \"%s\" is a folder", option->name, text);
     return SHARD_OK;
 }

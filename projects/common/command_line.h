@@ -31,7 +31,7 @@ typedef struct command_choice {
 typedef struct command_option {
     command_kind kind;
     const char *name, *help; /* a heading: its text */
-    const char *argument;    /* its name in the help; "FILE": a path that is not a folder */
+    const char *argument;    /* its name in the help; "FILE": a path that is not a folder; "FILE|-": or - */
     const char *also;        /* a second name, as another program has it */
     size_t offset;           /* of the field */
     double least, most;
