@@ -2,8 +2,8 @@
 
     ```c        with a main: a program, saved under the name in its first line, "/* name.c: ..."
     ```c        without: a fragment, whose lines are lines of a program of the document, of examples/ or of projects/templates
-    ```console  commands after "$ ", which run with cc, pkg-config, shardrun and shard-checkpoint of
-                the build and shard-plan, and their output;
+    ```console  commands after "$ ", which run with cc, pkg-config, shardrun, shard-checkpoint and
+                shard-search of the build and shard-plan, and their output;
                 a line "..." stands for any lines
     ```text     diagrams
 
@@ -36,7 +36,7 @@ def prepare(folder, root, build, compiler):
     path = shlex.quote(os.environ["PATH"])  # without this cc, which ccache would find again
     (programs / "cc").write_text(f'#!/bin/sh\nPATH={path} exec {shlex.join(compiler)} -Wall -Wextra -Werror "$@"\n')
     (programs / "cc").chmod(0o755)
-    for tool in ("shardrun", "shard-checkpoint"):
+    for tool in ("shardrun", "shard-checkpoint", "shard-search"):
         (programs / tool).symlink_to(build / "tools" / tool)
     (programs / "shard-plan").symlink_to(root / "tools/shard-plan")
     return {**os.environ, "OMP_NUM_THREADS": "1", "PATH": f"{programs}:{os.environ['PATH']}", "LC_ALL": "C",

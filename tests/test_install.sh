@@ -36,6 +36,9 @@ printf '0.1.0 0 of 3: 6\n0.1.0 1 of 3: 6\n0.1.0 2 of 3: 6\n' | cmp - "$root/outp
 checkpoint=$(find "$root" -path '*/bin/shard-checkpoint')
 [ "$("$checkpoint" verify /dev/null 2>&1)" = "/dev/null: cannot be read
 shard-checkpoint: cannot read /dev/null: it is not a regular file" ]
+# So does shard-search.
+search=$(find "$root" -path '*/bin/shard-search')
+"$search" --help | grep -q '^Usage: shard-search CHECKPOINT'
 # Makers that lack an argument do not compile.
 for call in 'shard_zeros(shape)' 'shard_full(shape, 1.0, .dtype = SHARD_INT64)' 'shard_normal(shape, 0.0, 1.0)' \
     '!shard_full(shape)' '!shard_uniform(shape)' '!shard_uniform(shape, 0.0)' '!shard_normal(shape, 0.0)' '!shard_from_host(&shape)'; do

@@ -17,7 +17,8 @@ script() {
 # The wrappers run the programs of one build folder, from wherever they are called.
 expect "shardrun of a folder" 0 "^Usage: shardrun -n N" env SHARD_BUILD="$build" "$source/tools/shardrun" --help
 expect "shard-checkpoint of a folder" 0 "^Usage: shard-checkpoint COMMAND" env SHARD_BUILD="$build" "$source/tools/shard-checkpoint" --help
-for tool in shardrun shard-checkpoint make-glyphs; do
+expect "shard-search of a folder" 0 "^Usage: shard-search CHECKPOINT" env SHARD_BUILD="$build" "$source/tools/shard-search" --help
+for tool in shardrun shard-checkpoint shard-search make-glyphs; do
     cp "$source/tools/$tool" tools
     expect "$tool, not built" 2 "^$tool: .*/build/release/tools/$tool is not there; build it: .*tools/build release" tools/$tool x
     mkdir -p build/other/tools build/release/tools
