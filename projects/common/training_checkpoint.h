@@ -1,0 +1,71 @@
+/*
+ * --output, --keep and --resume: the checkpoints of a run. Next to the tensors a file has the position, the random state, and the
+ * settings that both depend on; a run that goes on must have the same settings.
+ */
+#ifndef COMMON_TRAINING_CHECKPOINT_H
+#define COMMON_TRAINING_CHECKPOINT_H
+
+#include "progress.h"
+#include "training_options.h"
+
+#include <shard/checkpoint.h>
+
+/* With the tensors and the random state it is everything that a later run needs to continue as if it had not been interrupted. */
+typedef struct training_position {
+    int64_t epoch;
+    int64_t epoch_step; /* steps done in it; if all are done, the epoch's validation and save are still to do */
+    int64_t step;       /* steps done since the first start */
+    double best;        /* the best result of a validation, at least 0; below 0 before the first one */
+} training_position;
+
+/* Of which runs a setting must be the file's. */
+typedef enum training_when {
+    TRAINING_ALWAYS = 0,
+    TRAINING_GOES_ON,      /* of those that train */
+    TRAINING_WITHIN_EPOCH, /* of those that train and begin within an epoch */
+    TRAINING_NEVER,        /* it is there to be read */
+} training_when;
+
+typedef struct training_setting {
+    const char *name;   /* in the metadata */
+    const char *option; /* that sets it, for the error; NULL: none */
+    training_when when;
+    const char *missing; /* its value in files without it; NULL: such a file is refused */
+    char value[64];
+} training_setting;
+
+#define TRAINING_MOST_SETTINGS 24
+
+/* What the checkpoints of a run depend on. */
+typedef struct training_checkpoint {
+    const training_options *options;
+    const char *best_name; /* of position.best in the metadata, "best_top1" */
+    double most_best;      /* its largest value, 100 for percent */
+    int64_t epoch_steps;   /* steps of an epoch; 0: the run only validates */
+    training_setting settings[TRAINING_MOST_SETTINGS];
+    int count;
+} training_checkpoint;
+
+/* Add a setting; those beyond TRAINING_MOST_SETTINGS are an error (ARGUMENT). */
+shard_status training_checkpoint_set(training_checkpoint *of, const char *name, const char *option, training_when when,
+                                     const char *value);
+shard_status training_checkpoint_set_integer(training_checkpoint *of, const char *name, const char *option, training_when when,
+                                             int64_t value);
+
+/* Makes the --output folder if it does not exist; does nothing without --output. With --keep, and without --resume auto, it
+ * must have no checkpoint of a later step than `at`, where the run begins. Collective over the world. */
+shard_status training_checkpoint_prepare(const training_checkpoint *of, const training_position *at);
+
+/* Writes --output's checkpoint.safetensors, or with --keep that of the step, of all tensors. best: also best.safetensors, and the
+ * model's tensors alone as model.safetensors with the settings that are not about training. Does nothing without --output.
+ * Collective over the world. */
+shard_status training_checkpoint_save(const training_checkpoint *of, const shard_tensors *all, const shard_tensors *model,
+                                      const training_position *at, bool best);
+
+/* Loads --resume's FILE, or with auto the newest whole checkpoint of --output, into the tensors; sets *at and the random state.
+ * *resumed: false if auto has found none. A run that only validates loads the tensors that it has. Errors: ARGUMENT, another
+ * setting; FORMAT, a damaged file, with auto all of them; those of shard_load. Collective over the world. */
+shard_status training_checkpoint_resume(const training_checkpoint *of, const shard_tensors *tensors, training_position *at,
+                                        bool *resumed, progress *shown);
+
+#endif

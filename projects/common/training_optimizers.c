@@ -1,0 +1,143 @@
+#include "training_optimizers.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <string.h>
+
+/* How a step rounds weights of 16 bits, of which the model has at most the final layer's. Its state is rounded at random as the
+ * weight is, else it is float32: a second moment of 16 bits that is rounded to the nearest stands still. */
+typedef struct precision {
+    shard_rounding rounding;
+    uint64_t seed;
+    int state_dtype;
+} precision;
+
+static precision choose_precision(const training_options *wanted, const head_options *head)
+{
+    if (head->dtype != SHARD_BFLOAT16)
+        return (precision){.state_dtype = -1};
+    bool stochastic = head->rounding == SHARD_ROUNDING_STOCHASTIC;
+    return (precision){(shard_rounding)head->rounding, (uint64_t)wanted->seed, stochastic ? -1 : SHARD_FLOAT32};
+}
+
+static shard_optimizer *choose(const training_options *wanted, precision p, const shard_tensors *parameters)
+{
+    double lr = wanted->lr, decay = wanted->weight_decay;
+    switch ((training_optimizer)wanted->optimizer) {
+    case TRAINING_SGD:
+        return shard_sgd(parameters, .lr = lr, .momentum = wanted->momentum, .weight_decay = decay, .nesterov = wanted->nesterov,
+                         .decay_1d = false, .rounding = p.rounding, .seed = p.seed, .state_dtype = p.state_dtype);
+    case TRAINING_ADAM:
+        return shard_adam(parameters, .lr = lr, .weight_decay = decay, .decay_1d = false, .rounding = p.rounding, .seed = p.seed,
+                          .state_dtype = p.state_dtype);
+    case TRAINING_ADAMW:
+        return shard_adamw(parameters, .lr = lr, .weight_decay = decay, .decay_1d = false, .rounding = p.rounding, .seed = p.seed,
+                           .state_dtype = p.state_dtype);
+    case TRAINING_LARS:
+        return shard_lars(parameters, .lr = lr, .momentum = wanted->momentum, .weight_decay = decay, .nesterov = wanted->nesterov,
+                          .rounding = p.rounding, .seed = p.seed, .state_dtype = p.state_dtype);
+    case TRAINING_LAMB:
+        return shard_lamb(parameters, .lr = lr, .weight_decay = decay, .rounding = p.rounding, .seed = p.seed,
+                          .state_dtype = p.state_dtype);
+    }
+    return NULL;
+}
+
+static shard_optimizer *choose_of_head(const training_options *wanted, const head_options *head, precision p,
+                                       const shard_tensors *parameters)
+{
+    double lr = wanted->lr, decay = wanted->weight_decay;
+    switch ((head_optimizer)head->optimizer) {
+    case HEAD_SAME:
+        return choose(wanted, p, parameters);
+    case HEAD_SGD:
+        return shard_sgd(parameters, .lr = lr, .weight_decay = decay, .decay_1d = false, .rounding = p.rounding, .seed = p.seed);
+    case HEAD_MOMENTUM:
+        return shard_sgd(parameters, .lr = lr, .momentum = wanted->momentum, .weight_decay = decay, .nesterov = wanted->nesterov,
+                         .decay_1d = false, .rounding = p.rounding, .seed = p.seed, .state_dtype = p.state_dtype);
+    case HEAD_ADAMW:
+        return shard_adamw(parameters, .lr = lr, .weight_decay = decay, .decay_1d = false, .rounding = p.rounding, .seed = p.seed,
+                           .state_dtype = p.state_dtype);
+    case HEAD_ROWWISE_ADAGRAD:
+        return shard_rowwise_adagrad(parameters, .lr = lr, .weight_decay = decay, .decay_1d = false, .rounding = p.rounding,
+                                     .seed = p.seed);
+    case HEAD_ROWWISE_ADAM:
+        return shard_rowwise_adam(parameters, .lr = lr, .weight_decay = decay, .decay_1d = false, .rounding = p.rounding,
+                                  .seed = p.seed, .state_dtype = p.state_dtype);
+    }
+    return NULL;
+}
+
+static shard_status make_schedule(training_optimizers *made, const training_options *wanted, int64_t epoch_steps)
+{
+    int64_t step_size, total_steps;
+    double warmup_steps = wanted->warmup_epochs * (double)epoch_steps;
+    if (__builtin_mul_overflow(wanted->lr_step_size, epoch_steps, &step_size) ||
+        __builtin_mul_overflow(wanted->epochs, epoch_steps, &total_steps) || warmup_steps > 0x1p62)
+        return shard_error(SHARD_ERROR_ARGUMENT,
+                           "--epochs, --lr-step-size or --warmup-epochs: too many steps, as an epoch has %" PRId64, epoch_steps);
+    made->schedule = SHARD_SCHEDULE(.kind = (shard_schedule_kind)wanted->lr_schedule, .base_lr = wanted->lr,
+                                    .warmup_steps = wanted->warmup_steps ? wanted->warmup_steps : llround(warmup_steps),
+                                    .step_size = step_size, .total_steps = total_steps);
+    return SHARD_OK;
+}
+
+shard_status training_optimizers_open(training_optimizers *made, const training_options *wanted, const head_options *head,
+                                      const shard_tensors *parameters, const char *head_prefix, int64_t epoch_steps)
+{
+    bool own = head->optimizer != HEAD_SAME || head->lr > 0;
+    precision p = choose_precision(wanted, head);
+    *made = (training_optimizers){.count = own ? 2 : 1, .clip_grad = wanted->clip_grad};
+    shard_status status = make_schedule(made, wanted, epoch_steps);
+    if (status != SHARD_OK)
+        return status;
+    made->lr[0] = wanted->lr;
+    made->lr[1] = head->lr > 0 ? head->lr : wanted->lr;
+    shard_tensors *body = shard_tensors_create(), *last = shard_tensors_create();
+    for (int64_t i = 0; i < shard_tensors_count(parameters); i++) {
+        const char *name = shard_tensors_name(parameters, i);
+        bool of_head = own && strncmp(name, head_prefix, strlen(head_prefix)) == 0;
+        shard_tensors_add(of_head ? last : body, name, shard_tensors_at(parameters, i));
+    }
+    made->of[0] = choose(wanted, p, body);
+    made->of[1] = own ? choose_of_head(wanted, head, p, last) : NULL;
+    shard_tensors_destroy(body);
+    shard_tensors_destroy(last);
+    return shard_last_status();
+}
+
+void training_optimizers_close(training_optimizers *made)
+{
+    for (int i = 0; i < 2; i++)
+        shard_optimizer_destroy(made->of[i]);
+    *made = (training_optimizers){0};
+}
+
+double training_optimizers_set_lr(training_optimizers *made, int64_t step)
+{
+    for (int i = 0; i < made->count; i++) {
+        shard_schedule schedule = made->schedule;
+        schedule.base_lr = made->lr[i];
+        shard_optimizer_set_lr(made->of[i], shard_schedule_lr(&schedule, step));
+    }
+    return shard_optimizer_lr(made->of[0]);
+}
+
+shard_status training_optimizers_step(training_optimizers *made)
+{
+    if (made->clip_grad > 0)
+        shard_clip_grad_norm_of(made->of, made->count, made->clip_grad, NULL);
+    for (int i = 0; i < made->count; i++)
+        shard_step(made->of[i]);
+    return shard_last_status();
+}
+
+shard_status training_optimizers_add_state(const training_optimizers *made, shard_tensors *all, const char *prefix)
+{
+    for (int i = 0; i < made->count; i++) {
+        shard_tensors *state = shard_optimizer_state_dict(made->of[i]);
+        shard_tensors_extend(all, prefix, state);
+        shard_tensors_destroy(state);
+    }
+    return shard_last_status();
+}
