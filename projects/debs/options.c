@@ -1,0 +1,98 @@
+/* The command line: the table of its options, and which of them fit together. */
+#include "options.h"
+
+#define AT(field) .offset = offsetof(options, field)
+
+static const command_option table[] = {
+    {COMMAND_HEADING, "Model", NULL},
+    {COMMAND_WHOLE, "hidden", "units of a hidden layer", "N", AT(hidden), .least = 1, .most = 1048576},
+    {COMMAND_WHOLE, "layers", "hidden layers; the first one sums rows of a table, one for each feature", "N", AT(layers),
+     .least = 1, .most = 64},
+    {COMMAND_NUMBER, "dropout", "of each hidden layer", "P", AT(dropout), .most = 0.99},
+
+    {COMMAND_HEADING, "Computing", NULL},
+    TRAINING_DEVICE_ROW(options, training),
+
+    {COMMAND_HEADING, "Final layer", NULL},
+    HEAD_ROWS(options, head),
+
+    {COMMAND_HEADING, "Training", NULL},
+    TRAINING_ROWS(options, training, "points"),
+
+    {COMMAND_HEADING, "Validation and files", NULL},
+    {COMMAND_FLAG, "evaluate", "only validate the model of --resume", .letter = 'e', AT(evaluate)},
+    {COMMAND_WHOLE, "val-interval", "epochs between validations on DIR/test.txt; 0: never", "N", AT(val_interval), .most = 1e9},
+    {COMMAND_NUMBER, "propensity-a", "A of the propensities: 0.55; 0.5 for Wikipedia, 0.6 for Amazon", "X", AT(propensity_a),
+     .most = 100},
+    {COMMAND_NUMBER, "propensity-b", "B of the propensities: 1.5; 0.4 for Wikipedia, 2.6 for Amazon", "X", AT(propensity_b),
+     .most = 100},
+    TRAINING_FILE_ROWS(options, training),
+    {COMMAND_HELP, "help", "print this", .letter = 'h', AT(help)},
+};
+
+static const options defaults = {
+    .hidden = 256,
+    .layers = 1,
+    .dropout = 0.3,
+    .propensity_a = 0.55,
+    .propensity_b = 1.5,
+    .training = {.epochs = 10,
+                 .batch = 256,
+                 .optimizer = TRAINING_ADAM,
+                 .lr = 0.001,
+                 .momentum = 0.9,
+                 .lr_schedule = SHARD_SCHEDULE_COSINE,
+                 .lr_step_size = 30,
+                 .print_freq = 10},
+    .head = HEAD_DEFAULTS,
+    .val_interval = 1,
+};
+
+static const command_line line = {
+    .options = table,
+    .count = (int)(sizeof table / sizeof *table),
+    .defaults = &defaults,
+    .bytes = sizeof defaults,
+    .operand = "DIR",
+    .operand_offset = offsetof(options, directory),
+    .usage = "Usage: debs [options] DIR\n"
+             "       shardrun -n 4 debs --enable-model-parallel [options] DIR\n\n"
+             "Trains a network on DIR/train.txt that predicts the labels of a point, of which there may be millions, and\n"
+             "measures it on DIR/test.txt. The files have the format of the Extreme Classification Repository;\n"
+             "projects/debs/prepare makes them of Debian's packages. The final layer can be split over ranks. The same\n"
+             "points meet in the same step on any number of ranks. Defaults are in parentheses.\n",
+    .closing = "\nCtrl-C finishes the step, saves a checkpoint if there is an --output, and ends; a second one ends at once.\n",
+};
+
+static shard_status check(const options *parsed)
+{
+    shard_status status = training_options_check(&parsed->training);
+    if (status == SHARD_OK)
+        status = head_options_check(&parsed->head, &parsed->training);
+    if (status != SHARD_OK)
+        return status;
+    if (!parsed->directory)
+        return shard_error(SHARD_ERROR_ARGUMENT, "give a DIR with train.txt and test.txt; see --help");
+    if (parsed->evaluate && (!parsed->training.resume || training_resumes_auto(&parsed->training)))
+        return shard_error(SHARD_ERROR_ARGUMENT, "--evaluate needs a model: give --resume its FILE");
+    if (parsed->evaluate && parsed->training.output)
+        return shard_error(SHARD_ERROR_ARGUMENT, "--evaluate writes no checkpoint: leave --output out");
+    return SHARD_OK;
+}
+
+shard_status options_parse(options *parsed, int argc, char **argv)
+{
+    bool help;
+    shard_status status = command_line_read(&line, parsed, argc, argv, &help);
+    return status == SHARD_OK && !help ? check(parsed) : status;
+}
+
+shard_status options_agree(const options *own)
+{
+    return command_line_agree(&line, own);
+}
+
+void options_print_help(FILE *file)
+{
+    command_line_print_help(&line, file);
+}

@@ -1,0 +1,261 @@
+/* Makes and destroys the objects of a run. */
+#include "trainer.h"
+
+#include <inttypes.h>
+#include <limits.h>
+#include <stdlib.h>
+
+/* ---- data ---- */
+
+static xmc_data *open_set(const options *wanted, const char *name)
+{
+    char path[PATH_MAX];
+    if (snprintf(path, sizeof path, "%s/%s", wanted->directory, name) >= (int)sizeof path) {
+        shard_error(SHARD_ERROR_IO, "DIR: a path of more than %d bytes", PATH_MAX - 1);
+        return NULL;
+    }
+    return xmc_open(path);
+}
+
+static shard_status open_data(trainer *run)
+{
+    const options *wanted = run->options;
+    run->train = open_set(wanted, "train.txt");
+    run->test = run->train ? open_set(wanted, "test.txt") : NULL;
+    if (run->test && (run->train->features != run->test->features || run->train->labels != run->test->labels))
+        shard_error(SHARD_ERROR_FORMAT,
+                    "%s: train.txt has %" PRId64 " features and %" PRId64 " labels, test.txt %" PRId64 " and %" PRId64,
+                    wanted->directory, run->train->features, run->train->labels, run->test->features, run->test->labels);
+    else if (run->test && run->train->labels < MEASURES_TOP)
+        shard_error(SHARD_ERROR_FORMAT, "%s: %" PRId64 " labels, and P@%d needs %d", wanted->directory, run->train->labels,
+                    MEASURES_TOP, MEASURES_TOP);
+    if (run->test)
+        run->inverse = measures_inverse_propensities(run->train, wanted->propensity_a, wanted->propensity_b);
+    shard_status status = shard_agree(shard_world()); /* one rank alone may have no file */
+    if (status == SHARD_OK)
+        status = xmc_agree(run->train, "train.txt");
+    return status == SHARD_OK ? xmc_agree(run->test, "test.txt") : status;
+}
+
+static shard_status make_samplers(trainer *run)
+{
+    const training_options *wanted = &run->options->training;
+    run->sampler = shard_group_sampler_create(run->train->points, .batch = wanted->batch, .group = shard_world(), .shuffle = true,
+                                              .seed = (uint64_t)wanted->seed, .last_batch = SHARD_LAST_BATCH_EXACT);
+    run->test_sampler = shard_group_sampler_create(run->test->points, .batch = wanted->batch, .group = shard_world(),
+                                                   .last_batch = SHARD_LAST_BATCH_EXACT);
+    int64_t of_train = shard_group_sampler_max_local_batch(run->sampler),
+            of_test = shard_group_sampler_max_local_batch(run->test_sampler), most = of_train > of_test ? of_train : of_test;
+    run->points = calloc((size_t)most + 1, sizeof *run->points);
+    if (!run->points)
+        return shard_error(SHARD_ERROR_MEMORY, "no memory for a batch of %" PRId64 " points", most);
+    return shard_last_status();
+}
+
+int64_t *trainer_gather_points(trainer *run, const int64_t *points, int64_t count, int64_t *all)
+{
+    int64_t *gathered = NULL;
+    *all = 0;
+    SHARD_SCOPE
+    {
+        shard_tensor *own = shard_from_host(points, SHARD_SHAPE(count), .dtype = SHARD_INT64, .device = shard_device_open("cpu"));
+        shard_tensor *whole = shard_gather_from_group(own, 0, run->model_group);
+        *all = whole ? shard_numel(whole) : 0;
+        gathered = whole ? calloc((size_t)*all + 1, sizeof *gathered) : NULL;
+        if (whole && !gathered)
+            shard_error(SHARD_ERROR_MEMORY, "no memory for %" PRId64 " points", *all);
+        if (gathered)
+            shard_copy_to_host(whole, gathered, (size_t)*all * sizeof *gathered);
+    }
+    if (shard_last_status() == SHARD_OK)
+        return gathered;
+    free(gathered);
+    return NULL;
+}
+
+shard_tensor *trainer_features(trainer *run, const xmc_data *data, const int64_t *points, int64_t count, uint64_t dropout_key)
+{
+    shard_tensor *x = network_features(run->network, run->options, data, points, count, dropout_key);
+    return shard_cast(shard_gather_from_group(x, 0, run->model_group), (shard_dtype)run->options->head.dtype);
+}
+
+shard_status trainer_sum(double *numbers, int64_t count)
+{
+    shard_status status = SHARD_OK;
+    SHARD_SCOPE
+    {
+        shard_tensor *sums =
+            shard_from_host(numbers, SHARD_SHAPE(count), .dtype = SHARD_FLOAT64, .device = shard_device_open("cpu"));
+        status = shard_all_reduce(sums, SHARD_SUM, shard_world());
+        if (status == SHARD_OK)
+            status = shard_copy_to_host(sums, numbers, (size_t)count * sizeof *numbers);
+    }
+    return status;
+}
+
+/* ---- the network and what trains it ---- */
+
+static shard_status make_network(trainer *run)
+{
+    const head_options *head = &run->options->head;
+    int ranks = shard_group_size(shard_world());
+    int size = !head->enable_model_parallel ? 1 : head->model_parallel_size ? (int)head->model_parallel_size : ranks;
+    run->mesh = shard_mesh_create(.model = size);
+    run->model_group = shard_mesh_model_group(run->mesh);
+    if (!run->mesh)
+        return shard_last_status();
+    shard_manual_seed((uint64_t)run->options->training.seed);
+    run->network = network_make(run->options, run->train, head->enable_model_parallel ? run->model_group : NULL);
+    return run->network ? SHARD_OK : shard_last_status();
+}
+
+static shard_status make_optimizers(trainer *run)
+{
+    shard_tensors *parameters = shard_parameters(run->network);
+    shard_status status = training_optimizers_open(&run->optimizers, &run->options->training, &run->options->head, parameters,
+                                                   NETWORK_HEAD, shard_group_sampler_steps(run->sampler));
+    if (status == SHARD_OK)
+        run->data_parallel = shard_data_parallel_create(parameters);
+    shard_tensors_destroy(parameters);
+    return shard_last_status();
+}
+
+/* The whole network's parameters, and those of this rank. */
+static int64_t count_parameters(const trainer *run, int64_t *own)
+{
+    shard_tensors *parameters = shard_parameters(run->network);
+    int64_t count = 0;
+    *own = 0;
+    for (int64_t i = 0; i < shard_tensors_count(parameters); i++) {
+        shard_shape whole = shard_tensor_whole_shape(shard_tensors_at(parameters, i));
+        int64_t product = 1;
+        for (int d = 0; d < whole.ndim; d++)
+            product *= whole.dim[d];
+        count += product;
+        *own += shard_numel(shard_tensors_at(parameters, i));
+    }
+    shard_tensors_destroy(parameters);
+    return count;
+}
+
+static void introduce(trainer *run)
+{
+    int64_t own;
+    int ranks = shard_group_size(shard_world()), model = shard_group_size(run->model_group);
+    progress_say(&run->progress,
+                 "%" PRId64 " points for training, %" PRId64 " for validation; %" PRId64 " features, %" PRId64 " labels; %" PRId64
+                 " parameters",
+                 run->train->points, run->test->points, run->train->features, run->train->labels, count_parameters(run, &own));
+    if (ranks > 1)
+        progress_say(&run->progress, "%d ranks (%s): %d data parallel x %d model parallel", ranks,
+                     shard_group_transport(shard_world()), ranks / model, model);
+}
+
+/* ---- checkpoints ---- */
+
+static shard_status describe(trainer *run)
+{
+    static const char *const roundings[] = {"nearest", "stochastic", "kahan"};
+    const options *wanted = run->options;
+    const training_options *training = &wanted->training;
+    training_checkpoint *of = &run->checkpoint;
+    *of = (training_checkpoint){.options = training,
+                                .best_name = "best_p1",
+                                .most_best = 100,
+                                .epoch_steps = wanted->evaluate ? 0 : shard_group_sampler_steps(run->sampler)};
+    bool half = wanted->head.dtype == SHARD_BFLOAT16;
+    training_checkpoint_set(of, "arch", NULL, TRAINING_ALWAYS, "debs");
+    training_checkpoint_set_integer(of, "hidden", "--hidden", TRAINING_ALWAYS, wanted->hidden);
+    training_checkpoint_set_integer(of, "layers", "--layers", TRAINING_ALWAYS, wanted->layers);
+    training_checkpoint_set_integer(of, "features", "DIR", TRAINING_ALWAYS, run->train->features);
+    training_checkpoint_set_integer(of, "labels", "DIR", TRAINING_ALWAYS, run->train->labels);
+    training_checkpoint_set(of, "optimizer", "--optimizer", TRAINING_GOES_ON, training_optimizer_name(training));
+    training_checkpoint_set(of, "head_optimizer", "--head-optimizer", TRAINING_GOES_ON,
+                            head_optimizer_name(&wanted->head, training));
+    training_checkpoint_set(of, "head_dtype", "--head-dtype", TRAINING_GOES_ON,
+                            shard_dtype_name((shard_dtype)wanted->head.dtype));
+    training_checkpoint_set(of, "head_rounding", "--head-rounding", TRAINING_GOES_ON,
+                            half ? roundings[wanted->head.rounding] : "none");
+    training_checkpoint_set_integer(of, "batch_size", "--batch-size", TRAINING_WITHIN_EPOCH, training->batch);
+    training_checkpoint_set_integer(of, "seed", "--seed", TRAINING_WITHIN_EPOCH, training->seed);
+    return training_checkpoint_set_integer(of, "points", "DIR", TRAINING_WITHIN_EPOCH, run->train->points);
+}
+
+/* The network's tensors, and the optimizers' if there are any. */
+static shard_tensors *collect(const trainer *run)
+{
+    shard_tensors *all = shard_state_dict(run->network);
+    training_optimizers_add_state(&run->optimizers, all, "optimizer.");
+    return all;
+}
+
+shard_status trainer_save(trainer *run, bool best)
+{
+    shard_tensors *all = collect(run), *model = shard_state_dict(run->network);
+    shard_status status = shard_last_status();
+    if (status == SHARD_OK)
+        status = training_checkpoint_save(&run->checkpoint, all, model, &run->at, best);
+    shard_tensors_destroy(all);
+    shard_tensors_destroy(model);
+    return status;
+}
+
+static shard_status resume(trainer *run)
+{
+    shard_tensors *all = collect(run);
+    shard_status status = training_checkpoint_resume(&run->checkpoint, all, &run->at, &run->resumed, &run->progress);
+    shard_tensors_destroy(all);
+    return status;
+}
+
+/* ---- all of it ---- */
+
+static shard_status open_metrics(trainer *run)
+{
+    const training_options *wanted = &run->options->training;
+    metrics_model model = {.num_classes = run->train->labels, .samples = "points"};
+    count_parameters(run, &model.local_parameters);
+    metrics_options files = {
+        .path = wanted->metrics, .tensorboard = wanted->tensorboard, .append = run->resumed && !run->options->evaluate};
+    run->metrics = metrics_open(files, model);
+    return run->metrics ? SHARD_OK : shard_last_status();
+}
+
+shard_status trainer_open(trainer *run, const options *wanted)
+{
+    *run = (trainer){.options = wanted, .at.best = -1, .progress = progress_start(wanted->training.print_freq)};
+    shard_status status = open_data(run);
+    if (status == SHARD_OK)
+        status = make_network(run);
+    if (status == SHARD_OK)
+        status = make_samplers(run);
+    if (status == SHARD_OK && !wanted->evaluate)
+        status = make_optimizers(run);
+    if (status == SHARD_OK)
+        status = describe(run);
+    if (status == SHARD_OK)
+        introduce(run);
+    if (status == SHARD_OK && wanted->training.resume)
+        status = resume(run);
+    if (status == SHARD_OK)
+        status = training_checkpoint_prepare(&run->checkpoint, &run->at);
+    if (status == SHARD_OK)
+        status = open_metrics(run);
+    return status == SHARD_OK ? shard_agree(shard_world()) : status;
+}
+
+void trainer_close(trainer *run)
+{
+    metrics_close(run->metrics);
+    training_optimizers_close(&run->optimizers);
+    shard_data_parallel_destroy(run->data_parallel);
+    shard_module_destroy(run->network);
+    shard_group_sampler_destroy(run->sampler);
+    shard_group_sampler_destroy(run->test_sampler);
+    shard_mesh_destroy(run->mesh);
+    xmc_close(run->train);
+    xmc_close(run->test);
+    free(run->inverse);
+    free(run->points);
+    *run = (trainer){0};
+}

@@ -1,0 +1,61 @@
+/* A training run: the data, the network, the objects that train it, and its position. */
+#ifndef DEBS_TRAINER_H
+#define DEBS_TRAINER_H
+
+#include "measures.h"
+#include "metrics.h"
+#include "network.h"
+#include "progress.h"
+#include "training_checkpoint.h"
+#include "training_optimizers.h"
+
+typedef struct trainer {
+    const options *options;
+    xmc_data *train, *test;
+    double *inverse; /* propensities of the labels */
+    shard_mesh *mesh;
+    shard_group *model_group; /* the ranks of one final layer: they gather their points' features before it */
+    shard_module *network;
+    shard_data_parallel *data_parallel; /* this and the following: NULL if the run only validates */
+    training_optimizers optimizers;
+    shard_group_sampler *sampler;
+    shard_group_sampler *test_sampler;
+    int64_t *points; /* of this rank in a step */
+    training_checkpoint checkpoint;
+    training_position at;
+    bool resumed;
+    progress progress;
+    metrics *metrics;
+} trainer;
+
+/* ---- trainer.c ---- */
+
+/* Makes all objects, and loads the file of --resume. Collective over the world. */
+shard_status trainer_open(trainer *run, const options *wanted);
+void trainer_close(trainer *run);
+
+/* Saves what --output asks for. Collective over the world. */
+shard_status trainer_save(trainer *run, bool best);
+
+/* Adds up numbers [count] of the host over the world. Collective over it. */
+shard_status trainer_sum(double *numbers, int64_t count);
+
+/* The points of all ranks of the model group, in the order of their gathered features; the caller frees them. NULL with the error
+ * set. Collective over the model group. */
+int64_t *trainer_gather_points(trainer *run, const int64_t *points, int64_t count, int64_t *all);
+
+/* The features of this rank's points, gathered over the model group, in the final layer's dtype: [points of the group, hidden].
+ * NULL with the error set. Collective over the model group. */
+shard_tensor *trainer_features(trainer *run, const xmc_data *data, const int64_t *points, int64_t count, uint64_t dropout_key);
+
+/* ---- train.c ---- */
+
+/* All epochs from the current position. Collective over the world. */
+shard_status train(trainer *run);
+
+/* ---- evaluate.c ---- */
+
+/* The network's measures on the test set; *interrupted if that was not completed. Collective over the world. */
+shard_status evaluate(trainer *run, measures *whole, bool *interrupted);
+
+#endif

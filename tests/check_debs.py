@@ -1,0 +1,171 @@
+"""check_debs.py SHARDRUN DEBS PREPARE: the data that prepare makes of an index, training on one rank and on several, resuming on
+another number of ranks, and errors."""
+import json
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+
+SHARDRUN, DEBS, PREPARE = sys.argv[1:]
+LIMIT = 120 * float(os.environ.get("CK_TIMEOUT_MULTIPLIER", "1"))
+RUN = "--hidden 12 --layers 2 -b 24 --epochs 3 --lr 0.02 --val-interval 3 --seed 5".split()
+TOLERANCE = 1e-5 # of losses on several ranks; one step's is about 1e-7, and Adam divides by small numbers
+TOPICS = "audio browser compiler editor fonts game image kernel library music network office parser python server shell".split()
+
+EXACT = """Package: one
+Version: 1
+Depends: libc6 (>= 2.4), debconf (>= 0.5) | debconf-2.0, python3:any
+Pre-Depends: dpkg (>= 1.17.5) [amd64], libc6
+Recommends: x-www-browser <!nocheck>
+Description: a small tool
+ with a second line
+
+Package: two
+Depends: libc6
+Description: C++ tool
+
+Package: three
+Description: no dependencies
+
+Package: two
+Depends: never-read
+Description: an older version
+"""
+FAILED = []
+
+
+def check(condition, text):
+    if not condition:
+        FAILED.append(text)
+
+
+def run(*arguments, ranks=1):
+    launcher = [SHARDRUN, "-n", str(ranks)] if ranks > 1 else []
+    return subprocess.run([*launcher, DEBS, *map(str, arguments)], capture_output=True, text=True, timeout=LIMIT,
+                          env=dict(os.environ, OMP_NUM_THREADS="1"))
+
+
+def prepare(*arguments):
+    return subprocess.run([sys.executable, PREPARE, *map(str, arguments)], capture_output=True, text=True, timeout=LIMIT)
+
+
+def train(folder, *options, ranks=1, expect=None):
+    """The lines of --metrics; with `expect` nothing but whether the run fails with that text."""
+    metrics = folder / "metrics.json"
+    metrics.unlink(missing_ok=True)
+    done = run(*RUN, "--metrics", metrics, *options, folder / "data", ranks=ranks)
+    output = done.stdout + done.stderr
+    if expect:
+        check(done.returncode == 1 and output.count(" error: ") == 1 and expect in output, f"{options}: not \"{expect}\": {output}")
+        return None
+    check(done.returncode == 0, f"{options} on {ranks} ranks: {output}")
+    return [json.loads(line) for line in metrics.read_text().splitlines()] if metrics.exists() else []
+
+
+def numbers(lines):
+    return [line["p1" if line.get("validation") else "loss"] for line in lines]
+
+
+def compare(what, found, expected, tolerance=TOLERANCE):
+    same = len(found) == len(expected) and all(abs(a - b) <= tolerance * (1 + abs(b)) for a, b in zip(found, expected))
+    check(same, f"{what}: {found}, not {expected}")
+
+
+def check_prepare(folder):
+    (folder / "exact").write_text(EXACT)
+    done = prepare("--index", folder / "exact", "--features", 64, folder / "none")
+    check(done.returncode == 1 and "leave a set empty" in done.stderr, f"two points: {done}")
+    # Enough packages that both sets have some.
+    packages = [f"\nPackage: filler{i}\nDepends: libc6\nDescription: filler tool {i}\n" for i in range(40)]
+    (folder / "exact").write_text(EXACT + "".join(packages))
+    done = prepare("--index", folder / "exact", "--features", 64, folder / "exact-data")
+    check(done.returncode == 0 and done.stdout.startswith("43 packages, 42 with labels: "), f"{done}")
+    labels = (folder / "exact-data/labels.txt").read_text().split()
+    check(labels == ["debconf", "debconf-2.0", "dpkg", "libc6", "python3", "x-www-browser"], f"labels are {labels}")
+    points = {}
+    for stem in ("train", "test"):
+        lines = (folder / f"exact-data/{stem}.txt").read_text().splitlines()
+        names = (folder / f"exact-data/{stem}-packages.txt").read_text().split()
+        check(lines[0] == f"{len(names)} 64 6" and len(lines) == len(names) + 1, f"{stem}.txt: {lines[0]}")
+        points |= dict(zip(names, lines[1:]))
+    check(points["one"].split(" ")[0] == "0,1,2,3,4,5" and points["two"].split(" ")[0] == "3", f"{points['one']} {points['two']}")
+    squares = sum(float(pair.split(":")[1]) ** 2 for pair in points["one"].split(" ")[1:])
+    check(abs(squares - 1) < 1e-3, f"the norm is {squares}")
+    done = prepare("--index", "/dev/null", folder / "none")
+    check(done.returncode == 1 and "has no packages: run `apt-get update`" in done.stderr, f"{done}")
+
+
+def make_data(folder):
+    """Packages whose description says what they depend on."""
+    text = ""
+    for i in range(220):
+        a, b = TOPICS[i % 16], TOPICS[i * 7 % 13]
+        text += f"Package: p{i}\nDepends: lib{a}, lib{b} | lib{b}-alt\nDescription: {a} and {b} number {i % 5}\n\n"
+    (folder / "index").write_text(text)
+    done = prepare("--index", folder / "index", "--features", 256, folder / "data")
+    check(done.returncode == 0, f"{done}")
+
+
+def check_ranks(folder, one):
+    check(len(one) == 26 and one[-1].get("validation") and one[-1]["p1"] > 60, f"one rank: {one[-1]}") # 25 steps
+    check(one[0]["loss"] > 2 * one[-2]["loss"], f"the loss goes from {one[0]['loss']} to {one[-2]['loss']}")
+    expected = numbers(one)
+    for ranks, options in ((2, ["--enable-model-parallel"]), (2, []), (4, ["--enable-model-parallel", "--model-parallel-size", 2])):
+        compare(f"{ranks} ranks {options}", numbers(train(folder, *options, ranks=ranks)), expected)
+
+
+def check_resume(folder, one):
+    out = folder / "out"
+    saved = ["--output", out, "--keep", 2, "--save-every", 4]
+    compare("the first part", numbers(train(folder, *saved, "--steps", 10)), numbers(one)[:10], 0)
+    rest = train(folder, *saved, "--resume", "auto", "--enable-model-parallel", ranks=2)
+    check(rest[0]["step"] == 11, f"goes on with step {rest[0]['step']}")
+    compare("the rest on two ranks", numbers(rest), numbers(one)[10:])
+    newest = max(out.glob("step-*/checkpoint.safetensors"))
+    check(newest.parent.name == f"step-{one[-2]['step']:06d}" and len(list(out.glob("step-*"))) == 2, f"{newest}")
+    again = train(folder, "-e", "--resume", out / "best.safetensors")
+    compare("-e", [again[0]["p1"], again[0]["psp5"]], [rest[-1]["p1"], rest[-1]["psp5"]])
+    for option, text in ((["--hidden", 8], "its hidden is 12, not 8; start with the run's own --hidden"),
+                         (["--optimizer", "sgd"], "its optimizer is adam, not sgd; start with the run's own --optimizer")):
+        train(folder, *option, "--resume", newest, expect=text)
+    train(folder, "--output", out, expect="has checkpoints of a run with --keep: give it, or take another folder")
+    newest.write_bytes(newest.read_bytes()[:-40]) # damaged: the one before is taken
+    done = run(*RUN, *saved, "--resume", "auto", folder / "data")
+    check(done.returncode == 0 and "resumed from" in done.stdout and newest.parent.name not in done.stdout.split("resumed from")[1],
+          f"{done}")
+
+
+def check_head_options(folder):
+    lines = train(folder, "--head-dtype", "bfloat16", "--head-optimizer", "rowwise-adagrad", "--head-lr", "0.05", "--enable-model-parallel",
+                  ranks=2)
+    check(lines[-1]["p1"] > 50, f"bfloat16: {lines[-1]}")
+
+
+def check_errors(folder):
+    train(folder, "--keep", 1, expect="--keep 1: the one before must stay")
+    train(folder, "--model-parallel-size", 2, expect="--model-parallel-size needs --enable-model-parallel")
+    train(folder, "-e", expect="--evaluate needs a model")
+    train(folder, "--lr", "1e30", "--optimizer", "sgd", expect="take a smaller --lr")
+    (folder / "data/test.txt").write_text("1 255 30\n1 1:1\n")
+    train(folder, ranks=2, expect="features and")
+    help_text = run("--help")
+    check(help_text.returncode == 0 and "--tensorboard DIR" in help_text.stdout and "(0.001)" in help_text.stdout, f"{help_text}")
+
+
+def main():
+    with tempfile.TemporaryDirectory() as name:
+        folder = pathlib.Path(name)
+        check_prepare(folder)
+        make_data(folder)
+        one = train(folder)
+        check_ranks(folder, one)
+        check_resume(folder, one)
+        check_head_options(folder)
+        check_errors(folder)
+    print("\n".join(FAILED) or "passed")
+    return 1 if FAILED else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
