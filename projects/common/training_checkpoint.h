@@ -36,7 +36,7 @@ typedef struct training_setting {
 
 #define TRAINING_MOST_SETTINGS 24
 
-/* What the checkpoints of a run depend on. */
+/* The settings of a run that its checkpoints have. */
 typedef struct training_checkpoint {
     const training_options *options;
     const char *best_name; /* of position.best in the metadata, "best_top1" */

@@ -31,7 +31,7 @@ static shard_status add_batch(trainer *run, int64_t count, measures *sum)
     return status;
 }
 
-static shard_status report(trainer *run, const measures *whole, double seconds)
+static shard_status report(trainer *run, const measures *whole, int64_t local_points, double seconds)
 {
     static const char *const names[][MEASURES_K] = {{"p1", "p3", "p5"}, {"psp1", "psp3", "psp5"}, {"r1", "r3", "r5"}};
     double p[MEASURES_K], psp[MEASURES_K], r[MEASURES_K];
@@ -39,7 +39,7 @@ static shard_status report(trainer *run, const measures *whole, double seconds)
                            .step = run->at.step,
                            .epoch = run->at.epoch,
                            .samples = (int64_t)whole->points,
-                           .local_samples = (int64_t)whole->points / shard_group_size(shard_world()),
+                           .local_samples = local_points,
                            .seconds = seconds};
     for (int i = 0; i < MEASURES_K; i++) {
         p[i] = measures_precision(whole, i);
@@ -58,23 +58,27 @@ static shard_status report(trainer *run, const measures *whole, double seconds)
 
 shard_status evaluate(trainer *run, measures *whole, bool *interrupted)
 {
-    double begun = progress_clock(), signals = interrupt_signal() != 0;
-    int64_t count, done = 0, steps = shard_group_sampler_steps(run->test_sampler);
+    double begun = progress_clock(), signals = 0;
+    int64_t count, done = 0, local_points = 0, steps = shard_group_sampler_steps(run->test_sampler);
+    char text[32];
     *whole = (measures){0};
     shard_module_set_training(run->network, false);
     shard_status status = shard_group_sampler_set_epoch(run->test_sampler, 0);
     SHARD_NO_GRAD
     {
-        while (status == SHARD_OK && shard_group_sampler_next(run->test_sampler, run->points, &count)) {
+        while (status == SHARD_OK && signals == 0 && shard_group_sampler_next(run->test_sampler, run->points, &count)) {
             status = add_batch(run, count, whole);
-            progress_step(&run->progress, "Validation", ++done, steps, "");
+            local_points += count;
+            signals = interrupt_signal() != 0;
+            if (status == SHARD_OK)
+                status = trainer_sum(&signals, 1);
+            snprintf(text, sizeof text, "P@1 %.2f", measures_precision(whole, 0)); /* of the first rank's model group */
+            progress_step(&run->progress, "Validation", ++done, steps, text);
         }
     }
     shard_module_set_training(run->network, true);
-    if (status == SHARD_OK)
-        status = trainer_sum((double *)whole, MEASURES_NUMBERS);
-    if (status == SHARD_OK)
-        status = trainer_sum(&signals, 1);
     *interrupted = signals > 0;
-    return status == SHARD_OK ? report(run, whole, progress_clock() - begun) : status;
+    if (status == SHARD_OK && !*interrupted)
+        status = trainer_sum((double *)whole, MEASURES_NUMBERS);
+    return status == SHARD_OK && !*interrupted ? report(run, whole, local_points, progress_clock() - begun) : status;
 }
