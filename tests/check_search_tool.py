@@ -227,6 +227,10 @@ def check_wrong(folder):
             got = answers(run(path, "-k", 2, given=text.encode())[0])
             assert re.search(find.removeprefix("line 1: ").removeprefix("line 3: "), got[-1]["error"]), got
         cases += 1
+    for given in (b'"\xff\xfe"', b"\xff", "größe".encode() * 100, b'"' + "名".encode() * 500 + b'"'):
+        got = answers(run(path, "-k", 1, given=given + b"\n1\n")[0])
+        assert got[0]["line"] == 1 and got[0]["error"] and got[1]["query"] == 1, got
+        cases += 1
     floats = struct.pack("<8f", *range(8))
     for shape, descr, data, more, find in (
             ((2, 4), "<f4", floats[:-1], {}, "ends in row 1 of 2"), ((2, 4), "<f4", floats + b"x", {}, "bytes after its 2 rows"),

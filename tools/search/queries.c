@@ -220,6 +220,18 @@ static shard_status read_npy(queries *q, batch *b)
     return SHARD_OK;
 }
 
+/* The answer to a wrong query. The reason repeats some of the input, which may not be UTF-8. */
+static shard_status refuse(queries *q, batch *b, const char *why)
+{
+    char text[2 * WHY_BYTES];
+    shard_printable(text, sizeof text, why);
+    json_t *answer = json_pack("{s:I, s:s}", "line", (json_int_t)q->from.line, "error", text);
+    if (!answer)
+        return shard_error(SHARD_ERROR_MEMORY, "no memory for an answer");
+    accept(q, b, QUERY_WRONG, answer);
+    return SHARD_OK;
+}
+
 static bool is_blank(const char *text, size_t bytes)
 {
     while (bytes > 0 && (*text == ' ' || *text == '\t' || *text == '\r'))
@@ -240,7 +252,7 @@ static shard_status read_lines(queries *q, batch *b, int wait)
             continue;
         if (!q->answers)
             return shard_error(SHARD_ERROR_ARGUMENT, "%s: line %" PRId64 ": %s", lines_path(&q->from), q->from.line, why);
-        accept(q, b, QUERY_WRONG, json_pack("{s:I, s:s}", "line", (json_int_t)q->from.line, "error", why));
+        SHARD_TRY(refuse(q, b, why));
     }
     b->last = q->from.ended && q->from.begin == q->from.end;
     return SHARD_OK;
