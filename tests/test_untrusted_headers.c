@@ -235,7 +235,7 @@ static void (*const adversaries[])(text *to, size_t bytes) = {
 /* Every tenth size of the bytes in the usual run; the longest header that there is with SHARD_TEST_EVERY. */
 START_TEST(test_memory)
 {
-    size_t most = getenv("SHARD_TEST_EVERY") ? (size_t)SHARD_SAFETENSORS_HEADER_MOST - 100000 : 4000000;
+    size_t most = getenv("SHARD_TEST_EVERY") ? (size_t)SHARD_SAFETENSORS_HEADER_MOST - 100000 : 2000000;
     text header = {.at = malloc(most + 100000), .capacity = most + 100000};
     const char *path = scratch_path("adversary");
     ck_assert_ptr_nonnull(header.at);

@@ -38,7 +38,10 @@ void heap_fail_after(int number)
 
 #ifdef __SANITIZE_ADDRESS__
 
-#include <sanitizer/allocator_interface.h>
+/* Of sanitizer/allocator_interface.h, which gcc does not install. */
+int __sanitizer_install_malloc_and_free_hooks(void (*malloc_hook)(const volatile void *memory, size_t bytes),
+                                              void (*free_hook)(const volatile void *memory));
+size_t __sanitizer_get_allocated_size(const volatile void *memory);
 
 static void allocated(const volatile void *memory, size_t bytes)
 {
@@ -49,7 +52,7 @@ static void allocated(const volatile void *memory, size_t bytes)
 static void freed(const volatile void *memory)
 {
     if (memory)
-        count(-(long long)__sanitizer_get_allocated_size((const void *)(uintptr_t)memory));
+        count(-(long long)__sanitizer_get_allocated_size(memory));
 }
 
 __attribute__((constructor)) static void install(void)
