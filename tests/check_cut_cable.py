@@ -11,7 +11,6 @@ where network namespaces or TUN devices are not permitted, or the MPI is missing
 """
 import fcntl
 import heapq
-import math
 import os
 import pathlib
 import random
@@ -26,20 +25,14 @@ import tempfile
 import threading
 import time
 
-MULTIPLIER = max(1.0, float(os.environ.get("CK_TIMEOUT_MULTIPLIER", "1")))  # of a slow machine
-TIMEOUT = math.ceil(3 * MULTIPLIER)  # SHARD_TIMEOUT
-SECONDS = 5 * MULTIPLIER  # for the ranks to end after the deadline
+from support.launched import MULTIPLIER, SECONDS, TIMEOUT, end_jobs, find_mpirun, folders, kill_all, processes_of, ranks_of, skip
+
 START_SECONDS = 30 * MULTIPLIER
 LAUNCHER_SECONDS = 30 * MULTIPLIER  # Open MPI's waits until TCP gives up
 RANKS = 4  # 0 and 1 on host a, 2 and 3 on host b
 ADDRESSES = {"a": "10.213.77.1", "b": "10.213.77.2"}
 
 TUNSETIFF, IFF_TUN, IFF_NO_PI = 0x400454ca, 0x0001, 0x1000
-
-
-def skip(reason):
-    print(f"skipped: {reason}")
-    sys.exit(77)
 
 
 def run(*command, **options):
@@ -143,21 +136,10 @@ def exports():
     return [name for name in os.environ if name.startswith(("SHARD_", "FAILING_", "UCX_")) or name in ("LD_LIBRARY_PATH", "OMP_NUM_THREADS")]
 
 
-def processes_of(folder):
-    mark, found = b"FAILING_MARK=%s\0" % os.fsencode(folder), []
-    for entry in os.scandir("/proc"):
-        if entry.name.isdigit():
-            try:
-                if mark in pathlib.Path(entry.path, "environ").read_bytes():
-                    found.append((int(entry.name), pathlib.Path(entry.path, "comm").read_text().strip()))
-            except OSError:
-                pass
-    return found
-
-
 class Job:
     def __init__(self, kind, program, cable, *arguments, **settings):
         self.folder = pathlib.Path(tempfile.mkdtemp(prefix="cable-"))
+        folders.add(self.folder)
         os.environ.update({"SHARD_TIMEOUT": str(TIMEOUT), "OMP_NUM_THREADS": "1", "FAILING_MARK": str(self.folder), **settings})
         self.output = open(self.folder / "output", "wb")
         command = launcher(kind, cable.hosts, self.folder) + ["-n", str(RANKS), program, *map(str, arguments)]
@@ -170,26 +152,20 @@ class Job:
             time.sleep(0.05)
         return {int(path.suffix[1:]): path.read_text() for path in self.folder.glob(f"{name}.*")}
 
-    def ranks_left(self):
-        return [process for process, name in processes_of(self.folder) if name.startswith("failing_")]
-
     def wait_for_ranks(self, seconds):
         limit = time.monotonic() + seconds
-        while self.ranks_left() and time.monotonic() < limit:
+        while ranks_of(self.folder) and time.monotonic() < limit:
             time.sleep(0.05)
-        return self.ranks_left()
+        return ranks_of(self.folder)
 
     def text(self):
         return (self.folder / "output").read_text(errors="replace")
 
     def close(self):
-        for process, _ in processes_of(self.folder):
-            try:
-                os.kill(process, signal.SIGKILL)
-            except ProcessLookupError:
-                pass
+        kill_all(processes_of(self.folder))
         self.process.wait()
         self.output.close()
+        folders.discard(self.folder)
         shutil.rmtree(self.folder, ignore_errors=True)
 
 
@@ -256,14 +232,9 @@ def check_bad(kind, program):
 
 def main():
     kind, program, probe = sys.argv[1:]
-    if not pathlib.Path(os.environ.get("SHARD_PLUGIN_PATH", ""), f"libshard-mpi-{kind}.so").exists():
-        skip(f"built without {kind}")
-    if not shutil.which(f"mpirun.{kind}"):
-        skip(f"no mpirun.{kind}")
-    os.environ.update({"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1", "OMPI_MCA_rmaps_base_oversubscribe": "1",
-                       "UCX_TLS": "tcp,self"})
-    if set(subprocess.run([f"mpirun.{kind}", "-n", "2", probe], stdout=subprocess.PIPE, text=True).stdout.split()) == {"1"}:
-        skip(f"mpirun.{kind} -n 2 starts two programs that MPI does not connect")
+    signal.signal(signal.SIGTERM, end_jobs)
+    find_mpirun(kind, probe)
+    os.environ["UCX_TLS"] = "tcp,self"
     cases = {"interface down": lambda: check_cut(kind, program, "interface down"),
              "packets vanish": lambda: check_cut(kind, program, "packets vanish"),
              "late packets": lambda: check_bad(kind, program)}

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """One rank of a job fails: every kind of failure at every place, of every rank, under each launcher. The job ends in time with an
 exit code other than 0, no other rank ends with 0, the rank is named, and no process, shared memory or temporary file is left.
-PROMISES below is the table of docs/errors.md.
+The function promise is the table of docs/errors.md.
 
 Usage: check_failing_ranks.py TRANSPORT EXTENT FAILING_PROGRAM LAUNCHER [--seed N] [--jobs N] [--only KIND:PLACE]
 
@@ -11,7 +11,6 @@ LAUNCHER: shardrun, or for an MPI a program that prints MPI's number of ranks. E
 import argparse
 import collections
 import concurrent.futures
-import math
 import os
 import pathlib
 import random
@@ -23,6 +22,8 @@ import sys
 import tempfile
 import time
 
+from support.launched import MULTIPLIER, SECONDS, TIMEOUT, end_jobs, find_mpirun, folders, kill_all, processes_of
+
 KINDS = ["kill", "segv", "stop", "exit3", "exit0", "_exit0", "abort", "oom"]
 PLACES = ["before_init", "init", "between", "computing", "waiting", "inside", "save", "load", "before_finalize", "finalize",
           "after_finalize"]
@@ -30,15 +31,12 @@ PLACES = ["before_init", "init", "between", "computing", "waiting", "inside", "s
 MOST_MILLISECONDS = {"init": 300, "waiting": 300, "inside": 200, "save": 200, "load": 200, "computing": 500, "finalize": 200}
 SIZES = [2, 3, 4]
 
-MULTIPLIER = max(1.0, float(os.environ.get("CK_TIMEOUT_MULTIPLIER", "1")))  # of a slow machine
-TIMEOUT = math.ceil(3 * MULTIPLIER)  # SHARD_TIMEOUT
-SECONDS = 5 * MULTIPLIER  # for the others to end: from the death, or from the deadline after a stop
 START_SECONDS = 20 * MULTIPLIER  # for a job to come to the place
 
 Case = collections.namedtuple("Case", "kind place size rank milliseconds")
 
-# What libshard promises of a case. code: "fails", "succeeds" or "any", of the launcher; others: "fail" or "any" of the other ranks' exit codes;
-# seconds: after the failure; named: "each" of the others names the rank, "job": the output does, "no".
+# What libshard promises of a case. code, of the launcher: "fails", "succeeds" or "any"; others, the other ranks' exit codes: "fail"
+# or "any"; seconds after the failure; named: "each" of the others names the rank, the output of the "job" does, or "no".
 Promise = collections.namedtuple("Promise", "code others seconds named")
 
 # Open MPI's mpirun (4.1) may hang after all ranks have ended, where one has ended while others wait for each other in it (PMIx), and
@@ -71,29 +69,6 @@ def promise(transport, case):
     if case.place == "finalize" and (case.kind == "oom" or (stops and not mpi)):  # the others may leave before it dies
         return Promise("fails", "any", seconds, "no" if mpi else "job")
     return Promise("fails", "fail", seconds, named)
-
-
-# ---- processes ----
-
-def processes_of(folder):
-    """Those with the folder in their environment: the launcher, its daemons, the ranks."""
-    mark, found = b"FAILING_MARK=%s\0" % os.fsencode(folder), []
-    for entry in os.scandir("/proc"):
-        if entry.name.isdigit():
-            try:
-                if mark in pathlib.Path(entry.path, "environ").read_bytes():
-                    found.append(int(entry.name))
-            except OSError:  # it has ended
-                pass
-    return found
-
-
-def kill_all(processes):
-    for process in processes:
-        try:
-            os.kill(process, signal.SIGKILL)
-        except ProcessLookupError:
-            pass
 
 
 # ---- memory cgroups ----
@@ -167,6 +142,7 @@ class Job:
     def __init__(self, settings, case):
         self.settings, self.case = settings, case
         self.folder = pathlib.Path(tempfile.mkdtemp(prefix="failing-"))
+        folders.add(self.folder)
         self.limit = MemoryLimit() if case.kind == "oom" else None
         for name in ("tmp", "files"):
             (self.folder / name).mkdir()
@@ -193,7 +169,7 @@ class Job:
             code = None
         ended, self.hanging = time.monotonic(), []
         if code is None:
-            self.hanging = [pathlib.Path("/proc", str(left), "comm").read_text().strip() for left in processes_of(self.folder)]
+            self.hanging = list(processes_of(self.folder).values())
             kill_all(processes_of(self.folder))
             process.wait()
         return code, (self.folder / "output").read_text(errors="replace"), ended
@@ -220,6 +196,7 @@ class Job:
     def close(self):
         if self.limit:
             self.limit.close()
+        folders.discard(self.folder)
         shutil.rmtree(self.folder, ignore_errors=True)
 
 
@@ -341,26 +318,10 @@ def make_cases(transport, extent, rng):
 
 # ---- launchers ----
 
-def skip(reason):
-    print(f"skipped: {reason}")
-    sys.exit(77)
-
-
 def find_launcher(transport, given):
     if transport in ("shm", "nccl"):
         return [given]
-    plugin = pathlib.Path(os.environ.get("SHARD_PLUGIN_PATH", ""), f"libshard-mpi-{transport}.so")
-    mpirun = shutil.which(f"mpirun.{transport}")
-    if not plugin.exists():
-        skip(f"built without {transport}")
-    if not mpirun:
-        skip(f"no mpirun.{transport}")
-    os.environ.update({"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1", "OMPI_MCA_rmaps_base_oversubscribe": "1",
-                       "OMPI_MCA_btl_vader_single_copy_mechanism": "none", "OMPI_MCA_orte_abort_print_stack": "0"})
-    sizes = subprocess.run([mpirun, "-n", "2", given], stdout=subprocess.PIPE, text=True).stdout.split()
-    if set(sizes) == {"1"}:
-        skip(f"{mpirun} -n 2 starts two programs that MPI does not connect")
-    return [mpirun]
+    return [find_mpirun(transport, given)]
 
 
 def main():
@@ -373,6 +334,7 @@ def main():
     parser.add_argument("--jobs", type=int, default=4)
     parser.add_argument("--only")
     settings = parser.parse_args()
+    signal.signal(signal.SIGTERM, end_jobs)
     settings.launcher = find_launcher(settings.transport, settings.launcher)
     settings.own_shm = can_own_shm()
     if settings.transport == "nccl":
