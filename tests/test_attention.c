@@ -91,13 +91,13 @@ START_TEST(as_composed)
     {
         shard_tensor *x[2][3], *y[2];
         for (int i = 0; i < 2; i++) {
-            x[i][0] = make_up_tensor(SHARD_SHAPE(1, HEADS, QUERIES, IN), 1, .requires_grad = true);
-            x[i][1] = make_up_tensor(SHARD_SHAPE(1, HEADS, KEYS, IN), 2, .requires_grad = true);
-            x[i][2] = make_up_tensor(SHARD_SHAPE(1, HEADS, KEYS, OUT), 3, .requires_grad = true);
+            x[i][0] = make_up_tensor(SHARD_SHAPE(1, HEADS, QUERIES, IN), 1, .dtype = SHARD_FLOAT64, .requires_grad = true);
+            x[i][1] = make_up_tensor(SHARD_SHAPE(1, HEADS, KEYS, IN), 2, .dtype = SHARD_FLOAT64, .requires_grad = true);
+            x[i][2] = make_up_tensor(SHARD_SHAPE(1, HEADS, KEYS, OUT), 3, .dtype = SHARD_FLOAT64, .requires_grad = true);
         }
         y[0] = composed(x[0][0], x[0][1], x[0][2], causal, offset);
         y[1] = shard_scaled_dot_product_attention(x[1][0], x[1][1], x[1][2], .is_causal = causal, .offset = offset);
-        shard_tensor *dy = make_up_tensor(SHARD_SHAPE(1, HEADS, QUERIES, OUT), 4);
+        shard_tensor *dy = make_up_tensor(SHARD_SHAPE(1, HEADS, QUERIES, OUT), 4, .dtype = SHARD_FLOAT64);
         double *want = read_doubles_of(y[0]);
         check_tensor("y", y[1], want, 1e-12);
         free(want);
@@ -120,7 +120,7 @@ START_TEST(generates_with_a_cache)
     {
         shard_tensor *x[3];
         for (int i = 0; i < 3; i++)
-            x[i] = make_up_tensor(SHARD_SHAPE(2, 3, LENGTH, 4), 5 + (unsigned)i);
+            x[i] = make_up_tensor(SHARD_SHAPE(2, 3, LENGTH, 4), 5 + (unsigned)i, .dtype = SHARD_FLOAT64);
         shard_tensor *all = shard_scaled_dot_product_attention(x[0], x[1], x[2], .is_causal = true), *row[LENGTH];
         for (int64_t i = 0; i < LENGTH; i++)
             row[i] = shard_scaled_dot_product_attention(shard_narrow(x[0], 2, i, 1), shard_narrow(x[1], 2, 0, i + 1),
@@ -196,9 +196,10 @@ static void check_grouped_heads(shard_group *world, void *context)
         shard_tensor *whole[3], *part[3];
         for (int i = 0; i < 3; i++) {
             int64_t each = i == 0 ? GROUP : 1, features = i == 2 ? 3 : 2;
-            whole[i] = make_up_tensor(SHARD_SHAPE(2, each * KEY_HEADS, 4, features), 1 + (unsigned)i, .requires_grad = true);
-            part[i] = shard_clone(shard_narrow(whole[i], 1, each * own.start, each * own.size));
-            part[i] = shard_detach(shard_as_split(part[i], 1, world, each * own.start, each * KEY_HEADS));
+            whole[i] = make_up_tensor(SHARD_SHAPE(2, each * KEY_HEADS, 4, features), 1 + (unsigned)i, .dtype = SHARD_FLOAT64,
+                                      .requires_grad = true);
+            part[i] = shard_detach(shard_clone(shard_narrow(whole[i], 1, each * own.start, each * own.size)));
+            part[i] = shard_as_split(part[i], 1, world, each * own.start, each * KEY_HEADS);
             shard_set_requires_grad(part[i], true);
         }
         shard_tensor *y = shard_scaled_dot_product_attention(whole[0], whole[1], whole[2], .is_causal = true);
@@ -246,7 +247,7 @@ static void check_refuses_placements(shard_group *world, void *context)
                       "shard_scaled_dot_product_attention: query is split *");
         check_refused(shard_scaled_dot_product_attention(x, split[0], split[0]), SHARD_ERROR_UNSUPPORTED,
                       "shard_scaled_dot_product_attention: query is local*");
-        check_refused(shard_scaled_dot_product_attention(split[0], split[1], split[1]), SHARD_ERROR_UNSUPPORTED, "*group*");
+        check_refused(shard_scaled_dot_product_attention(split[1], split[0], split[0]), SHARD_ERROR_UNSUPPORTED, "*group*");
         check_refused(shard_scaled_dot_product_attention(split[1], split[1], x), SHARD_ERROR_UNSUPPORTED, "*value is local*");
     }
 }

@@ -56,9 +56,6 @@ OPERATION(avg_pool_inside, shard_avg_pool2d(x[0], 3, .stride = 2, .padding = 1, 
 OPERATION(avg_pool_ceil, shard_avg_pool2d(x[0], 3, .stride = 2, .padding = 1, .ceil_mode = true))
 OPERATION(avg_pool_ceil_inside, shard_avg_pool2d(x[0], 4, .stride = 3, .padding = 2, .ceil_mode = true, .count_include_pad = false))
 OPERATION(global_avg_pool, shard_global_avg_pool2d(x[0]))
-OPERATION(attention, shard_scaled_dot_product_attention(x[0], x[1], x[2]))
-OPERATION(attention_causal, shard_scaled_dot_product_attention(x[0], x[1], x[2], .is_causal = true))
-OPERATION(attention_grouped, shard_scaled_dot_product_attention(x[0], x[1], x[2], .scale = 0.25))
 OPERATION(layer_norm, shard_layer_norm(x[0], NULL, NULL, 1e-5))
 OPERATION(layer_norm_affine, shard_layer_norm(x[0], x[1], x[2], 0.01))
 
@@ -117,11 +114,6 @@ static const struct {
     {"batch_norm_residual_relu", batch_norm_residual_relu},
     {"batch_norm_eval", batch_norm_eval},
     {"batch_norm_eval_residual_relu", batch_norm_eval_residual_relu},
-    {"attention", attention},
-    {"attention_causal", attention_causal},
-    {"attention_causal_keys", attention_causal},
-    {"attention_causal_queries", attention_causal},
-    {"attention_grouped", attention_grouped},
 };
 
 /* ---- the comparison ---- */

@@ -33,8 +33,8 @@ SHARD_BEGIN_C
  *                 and 16-bit operands are cast. The cast values of a leaf (a weight) are kept until the leaf
  *                 is written to or moves (into a bucket), the mode is switched off, or the thread ends. Sums
  *                 are in float32 and rounded once to the result. The gradient of a float32 operand is float32
- *                 without rounding to 16 bits (except of shard_conv2d and
- *                 shard_scaled_dot_product_attention: rounded once).
+ *                 without rounding to 16 bits (except of shard_conv2d: rounded once; of
+ *                 shard_scaled_dot_product_attention: rounded, and computed from the rounded result).
  *   float32       shard_softmax, shard_log_softmax, shard_layer_norm, shard_normalize,
  *                 shard_sum, shard_sum_dim, shard_exp, shard_log, shard_log1p, shard_rsqrt,
  *                 shard_pow, shard_pow_scalar, shard_mse_loss: 16-bit operands are cast.

@@ -128,21 +128,9 @@ def norms():
     batch("batch_norm_eval_residual_relu", residual=True, relu=True, training=False)
 
 
-def attention():
-    def attend(name, query, key, value, **options):
-        case(name, lambda q, k, v: F.scaled_dot_product_attention(q, k, v, **options), query, key, value)
-
-    attend("attention", numbers(2, 2, 3, 4), numbers(2, 2, 5, 4), numbers(2, 2, 5, 3))
-    attend("attention_causal", numbers(1, 2, 4, 3), numbers(1, 2, 4, 3), numbers(1, 2, 4, 2), is_causal=True)
-    attend("attention_causal_keys", numbers(1, 2, 3, 3), numbers(1, 2, 5, 3), numbers(1, 2, 5, 2), is_causal=True)
-    attend("attention_causal_queries", numbers(1, 2, 5, 3), numbers(1, 2, 3, 3), numbers(1, 2, 3, 2), is_causal=True)
-    attend("attention_grouped", numbers(1, 4, 3, 2), numbers(1, 2, 3, 2), numbers(1, 2, 3, 2), enable_gqa=True, scale=0.25)
-
-
 elements()
 products()
 images()
 norms()
-attention()
 with open(os.path.join(os.path.dirname(os.path.abspath(__file__)), "operations.txt"), "w") as file:
     file.write("\n".join(lines + ["end", ""]))
