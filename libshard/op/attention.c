@@ -70,7 +70,7 @@ static bool check_shapes(const char *function, const shard_tensor *query, const 
     return fit;
 }
 
-/* All are local, or split alike along heads or a dimension before them. */
+/* All are local, or split in the same way along heads or a dimension before them. */
 static bool check_placements(const char *function, const shard_tensor *query, const shard_tensor *key, const shard_tensor *value)
 {
     int ndim = query->shape.ndim, dim = query->placement.dim;

@@ -232,7 +232,8 @@ template <class T, int COLS> static __global__ void __launch_bounds__(BLOCK) att
 }
 
 /* Launches kernel<T, COLS> with 64 or 128 columns of `cols` in a block, for `heads` heads of `rows` rows. */
-template <class T, class Body> static shard_status by_columns(Attention<T> &form, int64_t heads, int64_t rows, int64_t cols, Body &&body)
+template <class T, class Body>
+static shard_status by_columns(Attention<T> &form, int64_t heads, int64_t rows, int64_t cols, Body &&body)
 {
     bool few = cols <= SIDE;
     form.tiles = divide_up(rows, SIDE);
@@ -264,7 +265,8 @@ shard_status shard_cuda_attention(shard_device *device, const shard_attention_sh
 /* term[row] = the sum of y dy, by a warp. */
 template <class T> static __global__ void sum_terms(int64_t rows, int64_t cols, const T *y, const T *dy, double *term)
 {
-    for (int64_t row = (int64_t)blockIdx.x * (BLOCK / WARP) + threadIdx.x / WARP; row < rows; row += (int64_t)gridDim.x * (BLOCK / WARP)) {
+    for (int64_t row = (int64_t)blockIdx.x * (BLOCK / WARP) + threadIdx.x / WARP; row < rows;
+         row += (int64_t)gridDim.x * (BLOCK / WARP)) {
         double sum = 0;
         for (int64_t k = threadIdx.x % WARP; k < cols; k += WARP)
             sum = fma((double)to_real(y[row * cols + k]), (double)to_real(dy[row * cols + k]), sum);
@@ -321,7 +323,8 @@ static __device__ inline void add_tile(const Attention<T> &form, Shared<R> &shar
     __syncthreads(); /* before the next tile's weights */
 }
 
-template <class T, int COLS, Gradient OF> static __global__ void __launch_bounds__(BLOCK) attention_gradient(Attention<T> form, T *to)
+template <class T, int COLS, Gradient OF>
+static __global__ void __launch_bounds__(BLOCK) attention_gradient(Attention<T> form, T *to)
 {
     using R = Real<T>;
     __shared__ Shared<R> shared;
@@ -369,7 +372,8 @@ shard_status shard_cuda_attention_backward(shard_device *device, const shard_att
         Attention<T> form = {*s,  (const T *)query, (const T *)key, (const T *)value, (const T *)dy, (const T *)y,
                              lse, term,             0,              0};
         if (rows > 0)
-            SHARD_TRY(launch(device, sum_terms<T>, blocks_for(device, rows, BLOCK / WARP), BLOCK, rows, s->out, form.y, form.dy, term));
+            SHARD_TRY(launch(device, sum_terms<T>, blocks_for(device, rows, BLOCK / WARP), BLOCK, rows, s->out, form.y, form.dy,
+                             term));
         SHARD_TRY((compute<T, OF_QUERY>(device, form, dquery)));
         SHARD_TRY((compute<T, OF_KEY>(device, form, dkey)));
         return compute<T, OF_VALUE>(device, form, dvalue);

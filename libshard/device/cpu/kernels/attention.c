@@ -9,7 +9,7 @@
 
 enum { R(LANES) = PRODUCT_VECTOR / sizeof(real) };
 
-/* What a thread works with. */
+/* The memory of a thread. */
 typedef struct R(space) {
     real *query, *key, *value, *dy;   /* rows of the block or the tile, where they are not used in place */
     real *query_columns, *dy_columns; /* [in or out, QUERIES] */
