@@ -308,7 +308,8 @@ static void loses_a_rank(shard_group *none, void *context)
         _exit(0);
     }
     check_error(SHARD_ERROR_PEER, "rank 2 died*shard_barrier");
-    shard_finalize();
+    ck_assert_int_eq(shard_finalize(), 1);
+    check_error(SHARD_ERROR_PEER, "*rank 2 died*shard_finalize");
 }
 
 START_TEST(test_loses_a_rank)

@@ -13,15 +13,19 @@ static const char doing[] = "shard_finalize";
 
 enum { POLLS = 100, POLL_MICROSECONDS = 100, POLITE_MICROSECONDS = 5000 };
 
-/* Whether the rank is not going to leave well, and why. */
-static bool is_missing(const shm_world *world, int rank, char *text, size_t bytes)
+/* Whether the rank is not going to leave well, and why. Of those that live, only where `living`. */
+static bool is_missing(const shm_world *world, int rank, bool living, char *text, size_t bytes)
 {
     bool alive = shm_is_alive(world, rank); /* before the state, which is the last one of a process that has ended */
     uint32_t state = atomic_load(&world->segment->ranks[rank].state);
-    if (state == SHARD_RANK_LEFT || (state == SHARD_RANK_LEAVING && alive))
+    bool failed = alive || state == SHARD_RANK_FAILED;
+    if (state == SHARD_RANK_LEFT || (state == SHARD_RANK_LEAVING && alive) || (failed && !living))
         return false;
-    if (state != SHARD_RANK_LEAVING)
-        return shm_is_gone(world, rank, doing, text, bytes);
+    if (state != SHARD_RANK_LEAVING) {
+        bool gone = shm_is_gone(world, rank, doing, text, bytes);
+        state = atomic_load(&world->segment->ranks[rank].state);
+        return gone && state != SHARD_RANK_LEAVING && state != SHARD_RANK_LEFT; /* it may have come meanwhile */
+    }
     snprintf(text, bytes, "rank %d died in %s", rank, doing);
     return true;
 }
@@ -34,11 +38,12 @@ static shard_status find_present(const shard_group *group, uint64_t *present, bo
     *some = false;
     for (int word = 0; word < SHARD_SEGMENT_RANKS / 64; word++)
         present[word] = 0;
+    for (int i = 0; i < 2 * group->size; i++) /* a rank that died is the cause of others' errors */
+        if (i % group->size != world->rank && is_missing(world, i % group->size, i >= group->size, text, sizeof text))
+            return shard_error(SHARD_ERROR_PEER, "%s", text);
     for (int rank = 0; rank < group->size; rank++) {
         if (rank == world->rank)
             continue;
-        if (is_missing(world, rank, text, sizeof text))
-            return shard_error(SHARD_ERROR_PEER, "%s", text);
         uint32_t state = atomic_load(&world->segment->ranks[rank].state);
         if (state == SHARD_RANK_LEAVING || state == SHARD_RANK_LEFT)
             continue;
