@@ -1,5 +1,5 @@
 /* Each call of the system that a save makes fails, in each of some ways, once and from then on, on each rank: all ranks have
- * the same error, the old file is as it was, and the job goes on. */
+ * the same error, the old file is as it was, and the job goes on. Of synchronous saves and of asynchronous ones. */
 #include "support/file_calls.h"
 #include "support/scratch.h"
 #include "support/state.h"
@@ -113,13 +113,16 @@ static void check_small(shard_group *world, const char *path, uint64_t seed)
 
 typedef struct error_case {
     int ranks, error;
+    bool async;
 } error_case;
 
 /* One save fails at that call of that rank. Returns whether there was such a call. */
-static bool save_once(shard_group *world, const char *path, shard_tensors *list, int rank, int error, bool for_good, int at)
+static bool save_once(shard_group *world, const error_case *c, shard_tensors *list, int rank, bool for_good, int at)
 {
+    const char *path = scratch_path("errors.safetensors");
+    int error = c->error;
     start(error, for_good, shard_group_rank(world) == rank ? at : 0);
-    shard_status status = shard_save(list, path, NULL);
+    shard_status status = save_state(list, path, c->async);
     bool serious = fault.serious, fired = fault.fired, renamed = fault.renamed;
     file_calls_watch(NULL);
     char text[200];
@@ -149,7 +152,7 @@ static void save_fails(shard_group *world, void *context)
             check_ok(shard_save(old, path, NULL)); /* the job goes on, and removes what an unlink that failed has left */
             ck_assert_int_eq(scratch_count(".tmp"), 0);
             check_ok(shard_barrier(world));
-            fired = save_once(world, path, new, i / 2, c->error, i % 2, at);
+            fired = save_once(world, c, new, i / 2, i % 2, at);
             cases += fired;
         }
     }
@@ -162,7 +165,7 @@ static void save_fails(shard_group *world, void *context)
 
 START_TEST(test_save_fails)
 {
-    error_case c = {sizes[_i / ERRORS], errors[_i % ERRORS]};
+    error_case c = {sizes[_i / ERRORS % SIZES], errors[_i % ERRORS], _i / ERRORS / SIZES};
     run_job_of((ranks_run){.size = c.ranks, .body = save_fails, .context = &c, .deadline = 55});
 }
 END_TEST
@@ -172,7 +175,7 @@ int main(void)
     scratch_open();
     Suite *suite = suite_create("checkpoint errors");
     TCase *tcase = test_case(suite, "errors");
-    tcase_add_loop_test(tcase, test_save_fails, 0, SIZES * ERRORS);
+    tcase_add_loop_test(tcase, test_save_fails, 0, 2 * SIZES * ERRORS);
     int failed = test_run(suite);
     scratch_close();
     return failed;

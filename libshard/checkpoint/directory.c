@@ -5,12 +5,12 @@
 #include "base/log.h"
 #include "base/memory.h"
 #include "base/options.h"
+#include "checkpoint/directory.h"
 #include "checkpoint/file.h"
 
 #include "comm/comm.h"
 #include "comm/function.h"
 
-#include <shard/checkpoint.h>
 #include <shard/distributed.h>
 
 #include <dirent.h>
@@ -129,8 +129,8 @@ static void remove_step(const char *directory, int64_t step)
     free(path);
 }
 
-/* Keeps `keep` checkpoints: that of this step, and the newest before it. A step that cannot be examined stays. */
-static void remove_old(const char *directory, int64_t step, int64_t keep)
+/* A step that cannot be examined stays. */
+void shard_directory_remove_old(const char *directory, int64_t step, int64_t keep)
 {
     listing found = {0};
     int64_t complete = 1;
@@ -161,17 +161,25 @@ static shard_status make_folders(const char *directory, int64_t step)
     return status;
 }
 
-/* Errors of this rank alone; shard_save brings them to the others. */
-static shard_status check(const char *directory, int64_t step, int64_t keep)
+static shard_status check(const char *function, const char *directory, int64_t step, int64_t keep)
 {
     if (!directory)
-        return shard_null_argument("shard_save_checkpoint", "directory");
+        return shard_null_argument(function, "directory");
     if (step < 0)
-        return shard_error(SHARD_ERROR_ARGUMENT, "shard_save_checkpoint: the step is %" PRId64 ", below 0", step);
+        return shard_error(SHARD_ERROR_ARGUMENT, "%s: the step is %" PRId64 ", below 0", function, step);
     if (keep < 2 && keep != 0)
-        return shard_error(SHARD_ERROR_ARGUMENT,
-                           "shard_save_checkpoint: max_to_keep is %" PRId64 "; take at least 2, or 0 for all of them", keep);
+        return shard_error(SHARD_ERROR_ARGUMENT, "%s: max_to_keep is %" PRId64 "; take at least 2, or 0 for all of them",
+                           function, keep);
     return shard_last_status();
+}
+
+/* Checks the arguments and makes the folders. Errors are this rank's alone; the save brings them to the others. The path of the
+ * step's file, which the caller frees; NULL with the error set. */
+static char *prepare(const char *function, const char *directory, int64_t step, int64_t keep)
+{
+    if (check(function, directory, step, keep) == SHARD_OK && shard_group_rank(shard_world()) == 0)
+        make_folders(directory, step);
+    return directory ? path_of(directory, step) : NULL;
 }
 
 shard_status shard_save_checkpoint_with(const shard_tensors *tensors, const char *directory, int64_t step,
@@ -179,16 +187,28 @@ shard_status shard_save_checkpoint_with(const shard_tensors *tensors, const char
 {
     SHARD_FUNCTION("shard_save_checkpoint");
     SHARD_READ_OPTIONS(shard_save_checkpoint_options, SHARD_SAVE_CHECKPOINT_OPTIONS_INIT, options, given);
-    bool first = shard_group_rank(shard_world()) == 0;
-    shard_status status = check(directory, step, options.max_to_keep);
-    if (status == SHARD_OK && first)
-        status = make_folders(directory, step);
-    char *path = directory ? path_of(directory, step) : NULL;
-    status = shard_save(tensors, path, metadata);
+    char *path = prepare("shard_save_checkpoint", directory, step, options.max_to_keep);
+    shard_status status = shard_save(tensors, path, metadata);
     free(path);
-    if (status == SHARD_OK && first && options.max_to_keep)
-        remove_old(directory, step, options.max_to_keep);
+    if (status == SHARD_OK && shard_group_rank(shard_world()) == 0 && options.max_to_keep)
+        shard_directory_remove_old(directory, step, options.max_to_keep);
     return status;
+}
+
+shard_async_save *shard_save_checkpoint_async_with(const shard_tensors *tensors, const char *directory, int64_t step,
+                                                   const shard_metadata *metadata, const shard_save_checkpoint_options *given)
+{
+    SHARD_FUNCTION("shard_save_checkpoint_async");
+    SHARD_READ_OPTIONS(shard_save_checkpoint_options, SHARD_SAVE_CHECKPOINT_OPTIONS_INIT, options, given);
+    char *path = prepare("shard_save_checkpoint_async", directory, step, options.max_to_keep);
+    char *kept = directory ? shard_strdup(directory) : NULL;
+    shard_async_save *save = shard_save_async(tensors, path, metadata);
+    free(path);
+    if (save)
+        shard_async_save_keep(save, kept, step, options.max_to_keep);
+    else
+        free(kept);
+    return save;
 }
 
 /* ---- finding ---- */

@@ -37,6 +37,7 @@ const char *shard_function_hint(void)
     static const struct {
         const char *name, *hint;
     } hints[] = {{"shard_save", "all ranks call it unless .local is set"},
+                 {"shard_save_async", "all ranks call it unless .local is set"},
                  {"shard_save_module", "all ranks call it"},
                  {"shard_load", "all ranks call it unless .local is set"},
                  {"shard_load_module", "all ranks call it"}};

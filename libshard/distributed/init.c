@@ -5,6 +5,7 @@
 #include "base/log.h"
 #include "base/options.h"
 #include "comm/function.h"
+#include "distributed/finalize.h"
 #include "distributed/threads.h"
 
 #include <stdio.h>
@@ -14,6 +15,7 @@
 static shard_group *world;
 static pid_t joining; /* the process, while it is in shard_init */
 static bool left;
+static void (*_Atomic at_finalize)(void);
 
 shard_group *shard_world(void)
 {
@@ -106,8 +108,15 @@ shard_status shard_init_with(const shard_init_options *given)
     return begin_job(shard_world_join(options.rank, options.ranks, options.exchange, options.context));
 }
 
+void shard_at_finalize(void (*function)(void))
+{
+    at_finalize = function;
+}
+
 int shard_finalize(void)
 {
+    if (at_finalize)
+        at_finalize();
     shard_device *device = shard_opened_accelerator();
     if (device && shard_last_status() == SHARD_OK)
         device->ops->synchronize(device); /* while groups exist, which watch the wait */

@@ -36,6 +36,16 @@ void check_state(const shard_tensors *list, uint64_t seed)
         check_elements(shard_tensors_name(list, i), shard_tensors_at(list, i), seed + (uint64_t)i);
 }
 
+shard_status save_state(const shard_tensors *list, const char *path, bool async)
+{
+    if (!async)
+        return shard_save(list, path, NULL);
+    bool done;
+    shard_async_save *save = shard_save_async(list, path, NULL);
+    shard_async_save_poll(save, &done); /* its error, if any, is also that of the finish */
+    return shard_async_save_finish(save);
+}
+
 void check_content(shard_group *world, const char *path, uint64_t seed)
 {
     shard_tensors *list = make_state(world, 1000);

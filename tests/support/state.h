@@ -14,7 +14,10 @@ shard_tensors *make_small_state(shard_group *world, uint64_t seed);
 /* Fails the test unless the list has the values of make_state with that seed. */
 void check_state(const shard_tensors *list, uint64_t seed);
 
-/* The same for the file at path. Collective over world. */
+/* shard_save; or shard_save_async, a poll and the finish. */
+shard_status save_state(const shard_tensors *list, const char *path, bool async);
+
+/* check_state for the file at path. Collective over world. */
 void check_content(shard_group *world, const char *path, uint64_t seed);
 
 #endif

@@ -1,0 +1,217 @@
+/*
+ * Saves in the background. The beginning is that of every save, but the values go to a snapshot. Each rank's thread then writes
+ * its snapshot and syncs the file, without communication: the error of one is kept for the end, in which the ranks agree on
+ * errors and finish the file as every save does.
+ *
+ * Saves that are not finished are in a list, from which shard_finalize takes them.
+ */
+#include "checkpoint/directory.h"
+#include "checkpoint/saving.h"
+
+#include "base/file_limit.h"
+#include "base/kept_error.h"
+#include "base/memory.h"
+#include "base/options.h"
+#include "base/thread.h"
+#include "comm/comm.h"
+#include "comm/function.h"
+#include "distributed/finalize.h"
+
+#include <stdatomic.h>
+#include <stdlib.h>
+
+struct shard_async_save {
+    shard_saving saving;
+    shard_snapshot snapshot;
+    shard_metadata *metadata; /* a copy; NULL: none */
+    int64_t number;           /* of the process's collective saves, from 1 on; 0: of this rank alone */
+    bool threaded;            /* there is a thread to join */
+    pthread_t thread;
+    _Atomic bool ended;     /* the thread has no more to do */
+    _Atomic bool cancelled; /* it is to end soon */
+    shard_kept_error error; /* of the thread */
+    char *directory;        /* of checkpoints, whose old ones are then removed; NULL: one file */
+    int64_t step, keep;
+    shard_async_save *after; /* of the list */
+};
+
+static struct {
+    pthread_mutex_t lock;
+    shard_async_save *first; /* those that are not finished */
+    int64_t begun;           /* collective ones */
+} saves = {.lock = PTHREAD_MUTEX_INITIALIZER};
+
+/* ---- the thread ---- */
+
+/* A write beyond the limit on file sizes only fails, as the thread takes no signals. */
+static void *write_snapshot(void *context)
+{
+    shard_async_save *save = context;
+    shard_snapshot *snapshot = &save->snapshot;
+    shard_status status = SHARD_OK;
+    for (int64_t i = 0; i < snapshot->count && status == SHARD_OK && !atomic_load(&save->cancelled); i++) {
+        const shard_snapshot_run *run = &snapshot->runs[i];
+        status = shard_saving_write(&save->saving, run->index, run->values, run->bytes, run->begin);
+        if (i + 1 == snapshot->count || run[1].block != run->block)
+            shard_snapshot_release(snapshot, run->block);
+    }
+    if (status == SHARD_OK && !atomic_load(&save->cancelled))
+        shard_file_sync(&save->saving.file);
+    shard_keep_error(&save->error);
+    atomic_store(&save->ended, true);
+    return NULL;
+}
+
+/* Without a thread the save is written at once. */
+static void start(shard_async_save *save)
+{
+    save->threaded = shard_thread_start(&save->thread, write_snapshot, save) == 0;
+    if (!save->threaded)
+        write_snapshot(save);
+}
+
+/* This thread then has the error of the other one, unless it had one before. */
+static void join(shard_async_save *save)
+{
+    if (save->threaded)
+        pthread_join(save->thread, NULL);
+    save->threaded = false;
+    if (shard_last_status() == SHARD_OK)
+        shard_put_back_error(&save->error);
+}
+
+/* Removes the temporary file if this thread has an error. */
+static void end(shard_async_save *save)
+{
+    shard_saving_end(&save->saving);
+    shard_snapshot_free(&save->snapshot);
+    shard_metadata_destroy(save->metadata);
+    free(save->directory);
+}
+
+/* ---- the list ---- */
+
+/* A process that a rank has forked has none of its threads; the files are the rank's. */
+static void abandon_all(void)
+{
+    if (shard_comm_forked())
+        return;
+    for (shard_async_save *save = saves.first, *after; save; save = after) {
+        after = save->after;
+        atomic_store(&save->cancelled, true);
+        join(save);
+        shard_error(
+            SHARD_ERROR_ARGUMENT,
+            "shard_finalize: the save of %s was not finished, and its file is removed: call shard_async_save_finish before",
+            save->saving.target);
+        end(save);
+        free(save);
+    }
+    saves.first = NULL;
+}
+
+static void remember(shard_async_save *save)
+{
+    pthread_mutex_lock(&saves.lock);
+    save->number = save->saving.world ? ++saves.begun : 0;
+    save->after = saves.first;
+    saves.first = save;
+    pthread_mutex_unlock(&saves.lock);
+    shard_at_finalize(abandon_all);
+}
+
+static void forget(shard_async_save *save)
+{
+    pthread_mutex_lock(&saves.lock);
+    shard_async_save **link = &saves.first;
+    while (*link != save)
+        link = &(*link)->after;
+    *link = save->after;
+    pthread_mutex_unlock(&saves.lock);
+}
+
+/* ---- public functions ---- */
+
+shard_async_save *shard_save_async_with(const shard_tensors *tensors, const char *path, const shard_metadata *metadata,
+                                        const shard_save_options *given)
+{
+    SHARD_FUNCTION("shard_save_async");
+    SHARD_READ_OPTIONS(shard_save_options, SHARD_SAVE_OPTIONS_INIT, options, given);
+    shard_async_save spare = {0}; /* for the collectives of a rank without memory */
+    shard_async_save *made = shard_calloc(1, sizeof *made), *save = made ? made : &spare;
+    save->metadata = metadata ? shard_metadata_from_json(shard_metadata_json(metadata)) : NULL;
+    save->saving = (shard_saving){.function = "shard_save_async",
+                                  .world = options.local ? NULL : shard_world(),
+                                  .metadata = save->metadata,
+                                  .snapshot = &save->snapshot};
+    shard_file_limit limit;
+    shard_file_limit_hold(&limit);
+    shard_status status = shard_saving_begin(&save->saving, tensors, path);
+    if (status == SHARD_OK) {
+        shard_saving_take(&save->saving);
+        status = shard_agree(save->saving.world);
+    }
+    if (status == SHARD_OK && made) {
+        remember(made);
+        start(made);
+    } else {
+        end(save);
+        free(made);
+        made = NULL;
+    }
+    shard_file_limit_release(&limit);
+    return made;
+}
+
+void shard_async_save_keep(shard_async_save *save, char *directory, int64_t step, int64_t keep)
+{
+    save->directory = directory;
+    save->step = step;
+    save->keep = keep;
+}
+
+/* Checks a handle before the collectives of a function on it. False: there is none to make. */
+static bool enter(const shard_async_save *save, const char *function)
+{
+    if (!save)
+        return shard_null_argument(function, "save"), false;
+    if (shard_comm_forked())
+        return shard_error(SHARD_ERROR_UNAVAILABLE, "%s: this process was forked while the rank saved", function), false;
+    shard_agree_on("save %lld", (long long)save->number);
+    return true;
+}
+
+shard_status shard_async_save_poll(const shard_async_save *save, bool *done)
+{
+    SHARD_FUNCTION("shard_async_save_poll");
+    if (done)
+        *done = false;
+    if (!enter(save, "shard_async_save_poll"))
+        return shard_last_status();
+    if (!done)
+        shard_null_argument("shard_async_save_poll", "done");
+    int32_t ended = atomic_load(&save->ended);
+    SHARD_TRY(shard_group_all_reduce(save->saving.world, NULL, &ended, 1, SHARD_INT32, SHARD_MIN));
+    *done = ended;
+    return SHARD_OK;
+}
+
+shard_status shard_async_save_finish(shard_async_save *save)
+{
+    SHARD_FUNCTION("shard_async_save_finish");
+    if (!enter(save, "shard_async_save_finish"))
+        return shard_last_status();
+    if (shard_last_status() != SHARD_OK)
+        atomic_store(&save->cancelled, true);
+    join(save);
+    shard_file_limit limit;
+    shard_file_limit_hold(&limit);
+    shard_saving_finish(&save->saving);
+    if (shard_last_status() == SHARD_OK && save->directory && save->keep && shard_group_rank(save->saving.world) == 0)
+        shard_directory_remove_old(save->directory, save->step, save->keep);
+    forget(save);
+    end(save);
+    free(save);
+    shard_file_limit_release(&limit);
+    return shard_last_status();
+}

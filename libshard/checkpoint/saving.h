@@ -1,0 +1,58 @@
+/*
+ * A save in parts. A synchronous one (save.c) writes the values to the file as it walks over the tensors; an asynchronous one
+ * (save_async.c) copies them to a snapshot, which a thread writes, and finishes later.
+ *
+ * No rank returns early: an error of one rank reaches the others at the next collective, and only errors that all ranks of a
+ * group have end their work.
+ */
+#ifndef SHARD_CHECKPOINT_SAVING_H
+#define SHARD_CHECKPOINT_SAVING_H
+
+#include "checkpoint/checksums.h"
+#include "checkpoint/file.h"
+#include "checkpoint/metadata.h"
+#include "checkpoint/ranges.h"
+#include "checkpoint/snapshot.h"
+
+typedef struct shard_saving {
+    const char *function;           /* the public one, for messages */
+    shard_group *world;             /* the ranks that save; NULL: this rank alone */
+    shard_tensors *tensors;         /* those that this rank keeps; released when their values are taken */
+    const shard_metadata *metadata; /* the caller's, until shard_saving_end; NULL: none */
+    shard_snapshot *snapshot;       /* takes the values; NULL: they go to the file */
+    int64_t count;
+    shard_entry *entries;      /* [count], with names of their own */
+    shard_run_sum *sums;       /* [count] of what this rank has written */
+    shard_range **ranges;      /* [count] of split tensors, and of flat ranges of them; NULL for others */
+    shard_range **flat_ranges; /* [count] of flat ranges; NULL for others */
+    bool *written;             /* [count] whether this rank writes its local shard or flat range */
+    int64_t data_bytes;
+    int64_t data_start; /* in the file */
+    char *target;       /* the path, or the file that it links to */
+    char *temporary;    /* in the same directory */
+    mode_t mode;        /* its final permissions; SHARD_NEW_FILE_NO_MODE: as the process's mask allows */
+    shard_file file;
+    int lock;     /* of the file, which the first rank keeps until the file has its name; -1: none */
+    int64_t next; /* the rank that writes the next range of a replicated tensor */
+} shard_saving;
+
+/* Compares the ranks' arguments, lays out the file and creates it under its temporary name. `s` has function, world, metadata and
+ * snapshot. After it returns the error is known to all ranks of the world; shard_saving_end must follow in any case. Collective
+ * over the ranks that save. */
+shard_status shard_saving_begin(shard_saving *s, const shard_tensors *tensors, const char *path);
+
+/* Writes the local shards and flat ranges of this rank, or copies them to the snapshot. Returns this rank's error. Collective
+ * over the ranks that save. */
+shard_status shard_saving_take(shard_saving *s);
+
+/* Writes bytes of a tensor's data, from its byte `begin` on, to the file. The runs of a tensor follow each other. */
+shard_status shard_saving_write(shard_saving *s, int64_t index, const void *values, int64_t bytes, int64_t begin);
+
+/* Writes the header, syncs the file and renames it to its path. After it returns the error is known to all ranks of the world.
+ * Collective over the ranks that save. */
+shard_status shard_saving_finish(shard_saving *s);
+
+/* Removes the temporary file if the thread has an error, and frees everything but the snapshot. */
+void shard_saving_end(shard_saving *s);
+
+#endif

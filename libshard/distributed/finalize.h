@@ -1,0 +1,8 @@
+/* What is to be done at the end of the job by folders that distributed/ does not call. */
+#ifndef SHARD_DIST_FINALIZE_H
+#define SHARD_DIST_FINALIZE_H
+
+/* Has shard_finalize call the function first, before it looks at the thread's error. A process has one such function. */
+void shard_at_finalize(void (*function)(void));
+
+#endif
