@@ -96,7 +96,7 @@ static void save_and_die(shard_group *world, void *context)
     file_calls_watch(count_call);
     if (now.at == 0 && (now.rank == -1 || now.rank == rank))
         start_timer(now.moment);
-    shard_status status = save_state(new, now.path, now.async);
+    shard_status status = save_either(new, now.path, now.async);
     setitimer(ITIMER_REAL, &(struct itimerval){0}, NULL);
     file_calls_watch(NULL);
     __atomic_add_fetch(&now.outcome->saved, 1, __ATOMIC_SEQ_CST);

@@ -122,7 +122,7 @@ static bool save_once(shard_group *world, const error_case *c, shard_tensors *li
     const char *path = scratch_path("errors.safetensors");
     int error = c->error;
     start(error, for_good, shard_group_rank(world) == rank ? at : 0);
-    shard_status status = save_state(list, path, c->async);
+    shard_status status = save_either(list, path, c->async);
     bool serious = fault.serious, fired = fault.fired, renamed = fault.renamed;
     file_calls_watch(NULL);
     char text[200];

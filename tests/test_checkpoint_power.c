@@ -66,7 +66,7 @@ static void save_old_and_new(shard_group *world, void *context)
     check_ok(shard_save(old, scratch_path("save.safetensors"), NULL));
     check_ok(shard_barrier(world));
     file_calls_watch(enter_call);
-    check_ok(save_state(new, scratch_path("save.safetensors"), *async));
+    check_ok(save_either(new, scratch_path("save.safetensors"), *async));
     file_calls_watch(NULL);
     shard_tensors_destroy(old);
     shard_tensors_destroy(new);

@@ -1,6 +1,9 @@
 #include "support/state.h"
 
 #include "support/elements.h"
+#include "support/scratch.h"
+
+#include <stdlib.h>
 
 static shard_tensors *make(shard_group *world, uint64_t seed, shard_shape shared)
 {
@@ -36,7 +39,7 @@ void check_state(const shard_tensors *list, uint64_t seed)
         check_elements(shard_tensors_name(list, i), shard_tensors_at(list, i), seed + (uint64_t)i);
 }
 
-shard_status save_state(const shard_tensors *list, const char *path, bool async)
+shard_status save_either(const shard_tensors *list, const char *path, bool async)
 {
     if (!async)
         return shard_save(list, path, NULL);
@@ -52,4 +55,17 @@ void check_content(shard_group *world, const char *path, uint64_t seed)
     check_ok(shard_load(list, path));
     check_state(list, seed);
     shard_tensors_destroy(list);
+}
+
+void check_files_equal(const char *a, const char *b)
+{
+    size_t bytes[2];
+    void *content[2] = {read_file(a, &bytes[0]), read_file(b, &bytes[1])};
+    ck_assert_uint_eq(bytes[0], bytes[1]);
+    for (size_t i = 0; i < bytes[0]; i++)
+        ck_assert_msg(((char *)content[0])[i] == ((char *)content[1])[i], "%s and %s differ from byte %zu on; %.4000s", a, b, i,
+                      (char *)content[0] + 8);
+    check_ok(shard_verify(a));
+    free(content[0]);
+    free(content[1]);
 }

@@ -15,9 +15,12 @@ shard_tensors *make_small_state(shard_group *world, uint64_t seed);
 void check_state(const shard_tensors *list, uint64_t seed);
 
 /* shard_save; or shard_save_async, a poll and the finish. */
-shard_status save_state(const shard_tensors *list, const char *path, bool async);
+shard_status save_either(const shard_tensors *list, const char *path, bool async);
 
 /* check_state for the file at path. Collective over world. */
 void check_content(shard_group *world, const char *path, uint64_t seed);
+
+/* Fails unless both files are the same bytes, with the right checksums. */
+void check_files_equal(const char *a, const char *b);
 
 #endif
