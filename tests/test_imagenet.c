@@ -388,8 +388,8 @@ static void wait_for_lines(const char *name, int lines)
 START_TEST(test_interrupt_saves)
 {
     char command[1024];
-    snprintf(command, sizeof command, "cd %s && exec %s %s " RUN "--epochs 1000 --metrics cut.json --output cut >>log 2>&1",
-             run_folder, shardrun(2), getenv("IMAGENET"));
+    snprintf(command, sizeof command, "cd %s && exec %s %s " RUN "--epochs 1000 --metrics cut.json --output cut %s >>log 2>&1",
+             run_folder, shardrun(2), getenv("IMAGENET"), _i == 0 ? "" : "--save-async --save-every 1");
     pid_t child = fork();
     if (child == 0) {
         execl("/bin/sh", "sh", "-c", command, NULL);
@@ -534,7 +534,7 @@ int main(int argc, char **argv)
     tcase_add_loop_test(tcase, test_resume_to_the_bit, 0, FIRST_RESUMED);
     tcase_add_test(tcase, test_resume_on_other_ranks);
     tcase_add_test(tcase, test_resume_refuses_another_run);
-    tcase_add_test(tcase, test_interrupt_saves);
+    tcase_add_loop_test(tcase, test_interrupt_saves, 0, 2);
     tcase_add_test(tcase, test_damaged_image);
     tcase_add_test(tcase, test_help_and_refusals);
     tcase_add_test(tcase, test_loss_that_is_not_finite);

@@ -313,11 +313,14 @@ START_TEST(test_resume_auto)
     ck_assert_msg(strstr(text_of("log"), "resumed from "
                                          "kept/step-000004/checkpoint.safetensors: epoch 0, step 4\n"),
                   "%s", text_of("log"));
-    check_runs(shardrun(2), KEEP "--enable-model-parallel --sync-bn --steps 9 --output kept --resume auto --metrics parts.json");
+    check_runs(shardrun(2),
+               KEEP "%s --enable-model-parallel --sync-bn --steps 9 --output kept --resume auto --metrics parts.json",
+               _i == 0 ? "" : "--save-async");
     ck_assert(!is_kept(7) && is_kept(8) && is_kept(9));
     check_refused("--resume auto looks into --output's DIR", FILES_RUN "--resume auto --steps 9");
     check_refused("--keep 1: ", FILES_RUN "--keep 1 --output kept");
     check_refused("--keep needs --output", FILES_RUN "--keep 2");
+    check_refused("--save-async needs --output", FILES_RUN "--save-async");
     /* The steps after the damaged one are there twice, with the same losses. */
     line parts[MOST_LINES], one[MOST_LINES];
     int count = read_metrics("parts.json", parts), whole = read_metrics("one.json", one);
@@ -330,6 +333,29 @@ START_TEST(test_resume_auto)
     damage(9, _i == 0);
     if (_i == 1)
         check_refused("each of the 2 checkpoints in kept is damaged", KEEP "--steps 9 --output kept --resume auto");
+}
+END_TEST
+
+/* Files that were written in the background are those of a run that waits for them, and a run goes on from them. */
+START_TEST(test_save_async)
+{
+#define SAVES FILES_RUN "--optimizer adamw --enable-model-parallel --enable-zero-optim 2 --epochs 2 --save-every 1 "
+    static const char *const names[] = {"checkpoint", "best", "model"};
+    char command[200];
+    check_runs(shardrun(2), SAVES "--output waited --metrics waited.json");
+    drop_log();
+    check_runs(shardrun(2), SAVES "--output async --save-async --metrics async.json");
+    ck_assert_msg(strstr(text_of("log"), " checkpoints in the background: training waited for "), "%s", text_of("log"));
+    for (int i = 0; i < 3; i++) {
+        snprintf(command, sizeof command, "cd %s && cmp waited/%s.safetensors async/%s.safetensors", run_folder, names[i],
+                 names[i]);
+        ck_assert_int_eq(run_command(command), 0);
+    }
+    snprintf(command, sizeof command, "ls %s/async | grep -c tmp", run_folder);
+    ck_assert_int_ne(run_command(command), 0);
+    check_metrics_agree("waited.json", "async.json", 0);
+    check_runs("", FILES_RUN "--optimizer adamw --epochs 3 --save-async --resume async/checkpoint.safetensors --output async "
+                             "--metrics async.json");
 }
 END_TEST
 
@@ -444,6 +470,7 @@ int main(void)
     tcase_add_test(images, test_other_images);
     tcase_add_test(images, test_paths_with_control_characters);
     tcase_add_loop_test(images, test_resume_auto, 0, 2);
+    tcase_add_test(images, test_save_async);
     tcase_add_test(images, test_resume_auto_one_file);
     tcase_add_loop_test(images, test_fewer_classes_than_ranks, 0, sizeof few / sizeof *few);
     return test_run(suite);

@@ -144,16 +144,27 @@ shard_status checkpoint_prepare(const trainer *run)
     return status;
 }
 
-static shard_status save_as(const shard_tensors *tensors, const shard_metadata *metadata, const trainer *run, const char *name)
+static shard_status save_as(const shard_tensors *tensors, const shard_metadata *metadata, trainer *run, const char *name)
 {
     char path[PATH_MAX];
     if (snprintf(path, sizeof path, "%s/%s", run->options->output, name) >= (int)sizeof path)
         return shard_error(SHARD_ERROR_IO, "--output: a path of more than %d bytes", PATH_MAX - 1);
+    if (run->options->save_async)
+        return saves_add(run, shard_save_async(tensors, path, metadata));
     return shard_save(tensors, path, metadata);
 }
 
+static shard_status save_step(const shard_tensors *tensors, const shard_metadata *metadata, trainer *run)
+{
+    const options *wanted = run->options;
+    if (wanted->save_async)
+        return saves_add(
+            run, shard_save_checkpoint_async(tensors, wanted->output, run->at.step, metadata, .max_to_keep = wanted->keep));
+    return shard_save_checkpoint(tensors, wanted->output, run->at.step, metadata, .max_to_keep = wanted->keep);
+}
+
 /* Saves the model alone, as torchvision's state dict, with its settings in the metadata. */
-static shard_status save_model(const trainer *run)
+static shard_status save_model(trainer *run)
 {
     shard_tensors *state = shard_state_dict(run->model);
     shard_metadata *metadata = shard_metadata_create();
@@ -166,15 +177,14 @@ static shard_status save_model(const trainer *run)
     return status;
 }
 
-shard_status checkpoint_save(trainer *run, bool best)
+/* The files of a checkpoint. */
+static shard_status save_all(trainer *run, bool best)
 {
-    if (!run->options->output)
-        return SHARD_OK;
     shard_tensors *tensors = collect_tensors(run, true);
     shard_metadata *metadata = describe(run);
     shard_status status = shard_last_status();
     if (status == SHARD_OK && run->options->keep)
-        status = shard_save_checkpoint(tensors, run->options->output, run->at.step, metadata, .max_to_keep = run->options->keep);
+        status = save_step(tensors, metadata, run);
     else if (status == SHARD_OK)
         status = save_as(tensors, metadata, run, "checkpoint.safetensors");
     if (status == SHARD_OK && best)
@@ -183,6 +193,18 @@ shard_status checkpoint_save(trainer *run, bool best)
     shard_tensors_destroy(tensors);
     bool never_validates = run->options->val_interval == 0;
     return status == SHARD_OK && (best || never_validates) ? save_model(run) : status;
+}
+
+shard_status checkpoint_save(trainer *run, bool best)
+{
+    if (!run->options->output)
+        return SHARD_OK;
+    shard_status status = saves_finish(run);
+    double since = progress_clock();
+    if (status == SHARD_OK)
+        status = save_all(run, best);
+    saves_count_pause(run, since);
+    return status;
 }
 
 shard_status checkpoint_check_replicas(trainer *run)

@@ -175,6 +175,7 @@ static const command_option table[] = {
     {COMMAND_WHOLE, "keep",
      "checkpoints that stay, the newest, as DIR/step-000120/checkpoint.safetensors; 0: one, DIR/checkpoint.safetensors", "N",
      AT(keep), .most = MOST_WHOLE},
+    {COMMAND_FLAG, "save-async", "write checkpoints in the background, from a copy in memory, while training goes on", AT(save_async)},
     {COMMAND_TEXT, "resume",
      "go on from a checkpoint, on any number of ranks; auto: from the newest whole one in --output's DIR, and from the beginning "
      "if "
@@ -280,8 +281,8 @@ static shard_status check(options *parsed)
     if (parsed->keep == 1)
         return shard_error(SHARD_ERROR_ARGUMENT,
                            "--keep 1: the one before must stay until the next is written; take at least 2, or 0");
-    if (parsed->keep && !parsed->output)
-        return shard_error(SHARD_ERROR_ARGUMENT, "--keep needs --output");
+    if ((parsed->keep || parsed->save_async) && !parsed->output)
+        return shard_error(SHARD_ERROR_ARGUMENT, "--%s needs --output", parsed->keep ? "keep" : "save-async");
     if (options_resume_auto(parsed) && parsed->evaluate)
         return shard_error(SHARD_ERROR_ARGUMENT, "--resume auto is for training: give --evaluate the file");
     if (options_resume_auto(parsed) && !parsed->output)

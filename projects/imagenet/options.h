@@ -81,6 +81,7 @@ typedef struct options {
     int64_t val_interval, check_replicas;
     const char *output, *resume, *metrics, *tensorboard;
     int64_t save_every, keep, print_freq;
+    bool save_async;
     bool memory_report;
 
     bool help;

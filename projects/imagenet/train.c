@@ -217,6 +217,8 @@ static shard_status train_epoch(trainer *run, bool *interrupted)
         if (status == SHARD_OK)
             status = follow(run, &along, &made);
         if (status == SHARD_OK)
+            status = saves_poll(run);
+        if (status == SHARD_OK)
             status = check_replicas(run);
         if (status != SHARD_OK)
             return status;
@@ -265,6 +267,12 @@ shard_status train(trainer *run)
         if (status != SHARD_OK)
             return status;
     }
+    shard_status saved = saves_finish(run);
+    if (saved != SHARD_OK)
+        return saved;
+    if (run->saves.checkpoints > 0)
+        progress_say(&run->progress, "%" PRId64 " checkpoints in the background: training waited for %.3f s, for %.3f s at most",
+                     run->saves.checkpoints, run->saves.paused, run->saves.longest);
     if (run->skipped_steps > 0)
         progress_say(&run->progress, "%" PRId64 " steps were skipped: losses or gradients not finite", run->skipped_steps);
     if (interrupted)

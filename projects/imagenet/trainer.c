@@ -166,6 +166,7 @@ shard_status trainer_open(trainer *run, const options *wanted)
 
 void trainer_close(trainer *run)
 {
+    saves_finish(run); /* some are left only after an error */
     metrics_close(run->metrics);
     graph_close(run);
     results_close(run->results);

@@ -21,6 +21,15 @@ typedef struct position {
     double best_top1;   /* in percent; below 0 before the first validation */
 } position;
 
+/* --save-async: the files of a checkpoint that are written in the background, and what saves cost. */
+typedef struct pending_saves {
+    shard_async_save *pending[3];
+    int count;
+    int64_t checkpoints;
+    double paused, longest; /* seconds that training waited for saves in all, and for one */
+    double pause;           /* of the checkpoint that is pending */
+} pending_saves;
+
 typedef struct trainer {
     const options *options;
     dataset data;
@@ -47,6 +56,7 @@ typedef struct trainer {
     bool queues;          /* the device computes asynchronously: a batch's results are read when the next one is queued */
     progress progress;
     metrics *metrics;
+    pending_saves saves;
 } trainer;
 
 /* ---- trainer.c ---- */
@@ -195,6 +205,17 @@ shard_status checkpoint_resume(trainer *run, const char *path);
 /* Loads the newest whole checkpoint of --output: of --keep's steps, else checkpoint.safetensors. Nothing is loaded if there is
  * none; if all are damaged, that is an error (FORMAT). Sets run->resumed. Collective over the world. */
 shard_status checkpoint_resume_auto(trainer *run);
+
+/* ---- saves.c; all collective over the world ---- */
+
+/* Keeps a save that was begun: NULL is one that has failed. */
+shard_status saves_add(trainer *run, shard_async_save *save);
+/* Finishes the pending saves if their values are written. */
+shard_status saves_poll(trainer *run);
+/* Finishes them in any case; after an error they are given up. */
+shard_status saves_finish(trainer *run);
+/* Adds seconds that training waited for the pending checkpoint. */
+void saves_count_pause(trainer *run, double since);
 
 /* ---- pretrained.c ---- */
 
