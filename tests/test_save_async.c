@@ -242,12 +242,16 @@ static void in_directory(shard_group *world, void *context)
     check_ok(shard_latest_checkpoint(directory, INT64_MAX, &newest, path, sizeof path));
     ck_assert_int_eq(newest, 2);
     check_ok(shard_save_checkpoint(list, directory, 5, NULL, .max_to_keep = 3));
+    check_ok(shard_barrier(world));
     ck_assert(has_step(1) && has_step(2) && !has_step(3) && !has_step(4) && has_step(5));
     check_ok(shard_barrier(world));
     background_go_on();
     check_ok(shard_async_save_finish(third));
+    check_ok(shard_barrier(world)); /* the first rank has removed old ones */
     ck_assert(!has_step(1) && has_step(2) && has_step(3) && has_step(5));
+    check_ok(shard_barrier(world));
     check_ok(shard_async_save_finish(fourth));
+    check_ok(shard_barrier(world));
     background_end();
     ck_assert(has_step(2) && has_step(3) && has_step(4) && has_step(5));
     check_ok(shard_latest_checkpoint(directory, 5, &newest, path, sizeof path));
