@@ -30,7 +30,7 @@ typedef struct crash {
     int rank;     /* -1: all */
     int at;       /* the call of the system before which it happens; 0: at a moment */
     int moment;   /* microseconds after the save has begun */
-    bool async;
+    save_way way;
     bool follows; /* there is a checkpoint of a job that was killed */
     const char *path;
     outcome *outcome;
@@ -96,7 +96,7 @@ static void save_and_die(shard_group *world, void *context)
     file_calls_watch(count_call);
     if (now.at == 0 && (now.rank == -1 || now.rank == rank))
         start_timer(now.moment);
-    shard_status status = save_either(new, now.path, now.async);
+    shard_status status = save_by(now.way, new, now.path);
     setitimer(ITIMER_REAL, &(struct itimerval){0}, NULL);
     file_calls_watch(NULL);
     __atomic_add_fetch(&now.outcome->saved, 1, __ATOMIC_SEQ_CST);
@@ -119,11 +119,11 @@ static bool run_crash(crash *c)
     return c->outcome->saved < c->size;
 }
 
-static crash start_crashes(const char *name, int size, int rank, bool async)
+static crash start_crashes(const char *name, int size, int rank, save_way way)
 {
     outcome *shared = mmap(NULL, sizeof *shared, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     ck_assert_ptr_ne(shared, MAP_FAILED);
-    return (crash){.size = size, .rank = rank, .async = async, .path = scratch_path(name), .outcome = shared};
+    return (crash){.size = size, .rank = rank, .way = way, .path = scratch_path(name), .outcome = shared};
 }
 
 /* The last crash is checked by a job that is not killed. */
@@ -136,19 +136,21 @@ static void end_crashes(crash *c)
 
 /* ---- at each call ---- */
 
-/* Number of ranks, the one that is killed, and whether the save is asynchronous. Those from QUICK on are for suite long. */
-static const int who[][3] = {{1, 0, 0}, {2, 0, 0}, {2, 1, 0}, {2, -1, 0}, {4, 0, 0}, {4, 3, 0}, {4, -1, 0},
-                             {2, 0, 1}, {2, 1, 1}, {1, 0, 1}, {2, -1, 1}, {4, 0, 1}, {4, 3, 1}, {4, -1, 1}};
-enum { WHO = sizeof who / sizeof *who, QUICK = 9 };
+/* Number of ranks, and the one that is killed. */
+static const int who[][2] = {{1, 0}, {2, 0}, {2, 1}, {2, -1}, {4, 0}, {4, 3}, {4, -1}};
+/* The first number of cases: synchronous saves, and three of the others; suite long has all. */
+static const save_way ways[] = {SAVE_WAITS, SAVE_POLLS, SAVE_FINISHES};
+enum { WHO = sizeof who / sizeof *who, QUICK = WHO + 3 };
 
 START_TEST(test_each_call)
 {
-    crash c = start_crashes("calls.safetensors", who[_i][0], who[_i][1], who[_i][2]);
+    const int *killed = who[_i % WHO];
+    crash c = start_crashes("calls.safetensors", killed[0], killed[1], ways[_i / WHO]);
     int cases = 0;
     for (c.at = 1; run_crash(&c); c.at++)
         cases++;
     printf("cases: %d\n", cases);
-    ck_assert_int_ge(cases, who[_i][1] == 0 ? 14 : 6);
+    ck_assert_int_ge(cases, killed[1] == 0 ? 14 : 6);
     end_crashes(&c);
 }
 END_TEST
@@ -157,10 +159,10 @@ END_TEST
 
 START_TEST(test_moments)
 {
-    static const int sizes[] = {1, 2, 4, 2, 2, 1, 4, 2};
+    static const int sizes[] = {1, 2, 4, 2};
     int moments = getenv("SHARD_TEST_EVERY") ? 250 : 12, killed = 0;
     unsigned seed = (unsigned)time(NULL);
-    crash c = start_crashes("moments.safetensors", sizes[_i], _i % 4 == 3 ? 1 : -1, _i >= 4);
+    crash c = start_crashes("moments.safetensors", sizes[_i % 4], _i % 4 == 3 ? 1 : -1, ways[_i / 4]);
     printf("seed: %u\n", seed);
     srand(seed);
     /* How long a save takes here and now; it is measured again at each save that was not killed. */
@@ -227,8 +229,8 @@ int main(void)
     bool every = getenv("SHARD_TEST_EVERY");
     if (every)
         tcase_set_timeout(tcase, 600);
-    tcase_add_loop_test(tcase, test_each_call, 0, every ? WHO : QUICK);
-    tcase_add_loop_test(tcase, test_moments, 0, every ? 8 : 5);
+    tcase_add_loop_test(tcase, test_each_call, 0, every ? SAVE_WAYS * WHO : QUICK);
+    tcase_add_loop_test(tcase, test_moments, 0, every ? SAVE_WAYS * 4 : 5);
     tcase_add_test(tcase, test_two_jobs);
     tcase_add_test(tcase, test_other_files);
     int failed = test_run(suite);

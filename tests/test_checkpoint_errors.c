@@ -113,7 +113,7 @@ static void check_small(shard_group *world, const char *path, uint64_t seed)
 
 typedef struct error_case {
     int ranks, error;
-    bool async;
+    save_way way;
 } error_case;
 
 /* One save fails at that call of that rank. Returns whether there was such a call. */
@@ -122,7 +122,7 @@ static bool save_once(shard_group *world, const error_case *c, shard_tensors *li
     const char *path = scratch_path("errors.safetensors");
     int error = c->error;
     start(error, for_good, shard_group_rank(world) == rank ? at : 0);
-    shard_status status = save_either(list, path, c->async);
+    shard_status status = save_by(c->way, list, path);
     bool serious = fault.serious, fired = fault.fired, renamed = fault.renamed;
     file_calls_watch(NULL);
     char text[200];
@@ -165,7 +165,7 @@ static void save_fails(shard_group *world, void *context)
 
 START_TEST(test_save_fails)
 {
-    error_case c = {sizes[_i / ERRORS % SIZES], errors[_i % ERRORS], _i / ERRORS / SIZES};
+    error_case c = {sizes[_i / ERRORS % SIZES], errors[_i % ERRORS], (save_way)(_i / ERRORS / SIZES)};
     run_job_of((ranks_run){.size = c.ranks, .body = save_fails, .context = &c, .deadline = 55});
 }
 END_TEST
@@ -175,7 +175,7 @@ int main(void)
     scratch_open();
     Suite *suite = suite_create("checkpoint errors");
     TCase *tcase = test_case(suite, "errors");
-    tcase_add_loop_test(tcase, test_save_fails, 0, 2 * SIZES * ERRORS);
+    tcase_add_loop_test(tcase, test_save_fails, 0, SAVE_WAYS * SIZES * ERRORS);
     int failed = test_run(suite);
     scratch_close();
     return failed;

@@ -60,13 +60,13 @@ static ssize_t enter_call(const file_call *call)
 
 static void save_old_and_new(shard_group *world, void *context)
 {
-    const bool *async = context;
+    const save_way *way = context;
     shard_tensors *old = make_small_state(world, OLD), *new = make_small_state(world, NEW);
     check_ok(shard_save(old, scratch_path("old.safetensors"), NULL));
     check_ok(shard_save(old, scratch_path("save.safetensors"), NULL));
     check_ok(shard_barrier(world));
     file_calls_watch(enter_call);
-    check_ok(save_either(new, scratch_path("save.safetensors"), *async));
+    check_ok(save_by(*way, new, scratch_path("save.safetensors")));
     file_calls_watch(NULL);
     shard_tensors_destroy(old);
     shard_tensors_destroy(new);
@@ -184,14 +184,14 @@ static void lose_power(shard_group *world, void *context)
 START_TEST(test_power_loss)
 {
     static const int sizes[] = {1, 2, 3, 4};
-    bool async = _i >= 4;
+    save_way way = (save_way)(_i / 4);
     int cases = getenv("SHARD_TEST_EVERY") ? 5000 : 300;
     unsigned seed = (unsigned)time(NULL);
     printf("seed: %u\n", seed);
     srand(seed);
     log_of_save = mmap(NULL, sizeof *log_of_save, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     ck_assert_ptr_ne(log_of_save, MAP_FAILED);
-    run_job(sizes[_i % 4], save_old_and_new, &async);
+    run_job(sizes[_i % 4], save_old_and_new, &way);
     ck_assert_int_ge(log_of_save->count, 14);
     run_job_of((ranks_run){.size = 1, .body = lose_power, .context = &cases, .deadline = 200});
     munmap(log_of_save, sizeof *log_of_save);
@@ -205,7 +205,7 @@ int main(void)
     TCase *tcase = test_case(suite, "power");
     if (getenv("SHARD_TEST_EVERY"))
         tcase_set_timeout(tcase, 240);
-    tcase_add_loop_test(tcase, test_power_loss, 0, 8);
+    tcase_add_loop_test(tcase, test_power_loss, 0, 4 * SAVE_WAYS);
     int failed = test_run(suite);
     scratch_close();
     return failed;

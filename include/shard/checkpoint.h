@@ -72,14 +72,14 @@ typedef struct shard_async_save shard_async_save;
  * Begins shard_save and returns when the values are copied to a snapshot; a thread of each rank writes them while training goes
  * on. As torch.distributed.checkpoint.async_save.
  *   - From the return on, tensors and metadata may change or be destroyed: the file gets the values of this moment.
- *   - path is the old file until shard_async_save_finish, which must follow and makes it the new one. The guarantees are those
- *     of shard_save. A job that is killed before leaves the old file, and a temporary one that the next save to path removes. The
- *     same working directory must be current in both calls, or path be absolute.
+ *   - path is the old file until the save is complete, in shard_async_save_finish, which must follow, or in the background after
+ *     a poll. The guarantees are those of shard_save. A job that is killed before leaves the old file, and a temporary one that
+ *     the next save to path removes. A relative path needs the same working directory until then.
  *   - Memory: as many bytes of host memory as this rank writes to the file, until they are written; then the pool of the CPU
  *     keeps them for the next snapshot, and shard_trim_memory returns them to the system. They count as SHARD_MEMORY_WORKSPACE.
- *   - Several saves may be in the background, each with a snapshot. They are finished in the same order on all ranks. Of two to
- *     the same path, the one that is finished last remains.
- *   - shard_finalize abandons a save that was not finished: its temporary file is removed, and that is an error (ARGUMENT).
+ *   - Several saves may be in the background, each with a snapshot. They are polled and finished in the same order on all ranks.
+ *     Of two to the same path, the one that is complete last remains.
+ *   - shard_finalize gives up a save that was not finished, removes its temporary file, and has the error ARGUMENT.
  * NULL with the error set, on all ranks; nothing is in the background then. Errors: as shard_save; MEMORY, no memory for the
  * snapshot. Collective over the world, unless .local.
  */
@@ -88,14 +88,15 @@ typedef struct shard_async_save shard_async_save;
 SHARD_API shard_async_save *shard_save_async_with(const shard_tensors *tensors, const char *path, const shard_metadata *metadata,
                                                   const shard_save_options *options);
 
-/* Sets *done to whether the threads of all ranks have written their values, so that shard_async_save_finish does not wait for
- * them. Errors are those of the exchange; one of a thread is that of shard_async_save_finish. One small exchange. Collective over
- * the world, unless the save is .local. As Future.done. */
-SHARD_API shard_status shard_async_save_poll(const shard_async_save *save, bool *done);
+/* Sets *done to whether the save is complete on all ranks, so that shard_async_save_finish does not wait. When all ranks have
+ * written their values, a poll lets the first rank's thread complete the file, and a later one finds it complete. Without polls
+ * shard_async_save_finish does both. Errors: those of the save, which shard_async_save_finish then returns again. One small
+ * exchange. Collective over the world, unless the save is .local. As Future.done. */
+SHARD_API shard_status shard_async_save_poll(shard_async_save *save, bool *done);
 
-/* Waits for the threads, completes the file and destroys the save, after an error too. Errors, on all ranks: those of shard_save
- * in writing; MISMATCH, other saves on some ranks. After an error path is the old file. If the thread has an error before, the
- * save is abandoned. Collective over the world, unless the save is .local. As Future.result. */
+/* Waits until the save is complete, and destroys it, after an error too. Errors, on all ranks: those of shard_save in writing,
+ * with the old file at path; MISMATCH, other saves on some ranks. If the thread has an error before, the save is given up.
+ * Collective over the world, unless the save is .local. As Future.result. */
 SHARD_API shard_status shard_async_save_finish(shard_async_save *save);
 
 typedef struct shard_load_options {
@@ -171,8 +172,8 @@ SHARD_API SHARD_CHECKED shard_status shard_save_checkpoint_with(const shard_tens
                                                                 const shard_metadata *metadata,
                                                                 const shard_save_checkpoint_options *options);
 
-/* shard_save_checkpoint by shard_save_async: shard_async_save_finish removes older checkpoints. Until then the step's folder has
- * no checkpoint. */
+/* shard_save_checkpoint by shard_save_async: older checkpoints are removed when the save is complete. Until then the step's
+ * folder has no checkpoint. */
 #define shard_save_checkpoint_async(tensors, directory, step, ...)                                                               \
     SHARD_GIVEN(shard_save_checkpoint_async_with(                                                                                \
         tensors, directory, step, SHARD_OPTIONS(shard_save_checkpoint_options, SHARD_SAVE_CHECKPOINT_OPTIONS, __VA_ARGS__)))

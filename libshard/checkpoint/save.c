@@ -182,9 +182,7 @@ shard_status shard_saving_begin(shard_saving *s, const shard_tensors *tensors, c
 
 /* ---- the end ---- */
 
-/* The first rank writes the header with the checksums of what all ranks have written. Collective over the ranks that
- * save. */
-static shard_status write_header(shard_saving *s)
+shard_status shard_saving_combine(shard_saving *s)
 {
     uint64_t *parts = shard_calloc((size_t)s->count, sizeof *parts);
     for (int64_t i = 0; i < s->count && parts; i++)
@@ -193,28 +191,34 @@ static shard_status write_header(shard_saving *s)
     for (int64_t i = 0; i < s->count && status == SHARD_OK; i++)
         s->entries[i].checksum = parts[i];
     free(parts);
-    if (status != SHARD_OK || shard_group_rank(s->world) != 0)
-        return status;
+    return s->count > 0 ? status : shard_agree(s->world); /* without data there was no collective */
+}
+
+static shard_status write_header(shard_saving *s)
+{
     int64_t bytes = 0;
     char *header = shard_checksums_format(s->entries, s->count, metadata, &bytes);
     char *header = shard_checksums_format(s->entries, s->count, shard_metadata_json(s->metadata), &bytes);
-    status = header ? shard_file_write(&s->file, header, bytes, 0, NULL) : shard_last_status();
+    shard_status status = header ? shard_file_write(&s->file, header, bytes, 0, NULL) : shard_last_status();
     free(header);
     return status;
 }
 
-shard_status shard_saving_finish(shard_saving *s)
+shard_status shard_saving_close(shard_saving *s)
 {
-    write_header(s);
+    if (shard_last_status() == SHARD_OK && shard_group_rank(s->world) == 0)
+        write_header(s);
     if (s->mode != SHARD_NEW_FILE_NO_MODE)
         shard_file_set_mode(&s->file, s->mode);
     if (shard_last_status() == SHARD_OK)
         shard_file_sync(&s->file);
     shard_file_close(&s->file);
-    SHARD_TRY(shard_agree(s->world));
-    if (shard_group_rank(s->world) == 0)
-        shard_file_replace(s->temporary, s->target);
-    return shard_agree(s->world);
+    return shard_last_status();
+}
+
+shard_status shard_saving_replace(const shard_saving *s)
+{
+    return shard_group_rank(s->world) == 0 ? shard_file_replace(s->temporary, s->target) : SHARD_OK;
 }
 
 void shard_saving_end(shard_saving *s)
@@ -248,7 +252,11 @@ shard_status shard_save_with(const shard_tensors *tensors, const char *path, con
     shard_file_limit_hold(&limit);
     if (shard_saving_begin(&s, tensors, path) == SHARD_OK) {
         shard_saving_take(&s);
-        shard_saving_finish(&s);
+        shard_saving_combine(&s);
+        shard_saving_close(&s);
+        if (shard_agree(s.world) == SHARD_OK)
+            shard_saving_replace(&s);
+        shard_agree(s.world);
     }
     shard_saving_end(&s);
     shard_file_limit_release(&limit);

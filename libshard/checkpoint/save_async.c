@@ -1,7 +1,10 @@
 /*
- * Saves in the background. The beginning is that of every save, but the values go to a snapshot. Each rank's thread then writes
- * its snapshot and syncs the file, without communication: the error of one is kept for the end, in which the ranks agree on
- * errors and finish the file as every save does.
+ * Saves in the background. The beginning is that of every save, but the values go to a snapshot. Then a save has two phases, in
+ * which threads of the ranks work without communication:
+ *     WRITING     each rank's thread writes its snapshot and syncs the file
+ *     COMPLETING  the first rank's thread writes the header, renames the file, and removes old checkpoints
+ * At the end of a phase, in a poll or in the finish, the ranks agree on the errors of the threads, and exchange the checksums
+ * that the header needs.
  *
  * Saves that are not finished are in a list, from which shard_finalize takes them.
  */
@@ -20,16 +23,19 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 
+typedef enum phase { WRITING, COMPLETING, COMPLETE, FAILED } phase;
+
 struct shard_async_save {
     shard_saving saving;
+    phase phase;
     shard_snapshot snapshot;
     shard_metadata *metadata; /* a copy; NULL: none */
     int64_t number;           /* of the process's collective saves, from 1 on; 0: of this rank alone */
     bool threaded;            /* there is a thread to join */
     pthread_t thread;
-    _Atomic bool ended;     /* the thread has no more to do */
+    _Atomic bool ended;     /* the phase's thread has no more to do */
     _Atomic bool cancelled; /* it is to end soon */
-    shard_kept_error error; /* of the thread */
+    shard_kept_error error; /* of the thread; of all ranks in FAILED */
     char *directory;        /* of checkpoints, whose old ones are then removed; NULL: one file */
     int64_t step, keep;
     shard_async_save *after; /* of the list */
@@ -41,9 +47,17 @@ static struct {
     int64_t begun;           /* collective ones */
 } saves = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
-/* ---- the thread ---- */
+/* ---- the threads ---- */
 
-/* A write beyond the limit on file sizes only fails, as the thread takes no signals. */
+static void *end_thread(shard_async_save *save)
+{
+    shard_keep_error(&save->error);
+    atomic_store(&save->ended, true);
+    return NULL;
+}
+
+/* A write beyond the limit on file sizes only fails, as the thread takes no signals. The first rank's file stays open for the
+ * header. */
 static void *write_snapshot(void *context)
 {
     shard_async_save *save = context;
@@ -55,19 +69,37 @@ static void *write_snapshot(void *context)
         if (i + 1 == snapshot->count || run[1].block != run->block)
             shard_snapshot_release(snapshot, run->block);
     }
-    if (status == SHARD_OK && !atomic_load(&save->cancelled))
-        shard_file_sync(&save->saving.file);
-    shard_keep_error(&save->error);
-    atomic_store(&save->ended, true);
-    return NULL;
+    if (status == SHARD_OK && !atomic_load(&save->cancelled)) {
+        if (shard_group_rank(save->saving.world) == 0)
+            shard_file_sync(&save->saving.file);
+        else
+            shard_saving_close(&save->saving);
+    }
+    return end_thread(save);
 }
 
-/* Without a thread the save is written at once. */
-static void start(shard_async_save *save)
+static void *complete(void *context)
 {
-    save->threaded = shard_thread_start(&save->thread, write_snapshot, save) == 0;
-    if (!save->threaded)
-        write_snapshot(save);
+    shard_async_save *save = context;
+    shard_status status = shard_saving_close(&save->saving);
+    if (status == SHARD_OK)
+        status = shard_saving_replace(&save->saving);
+    if (status == SHARD_OK && save->keep)
+        shard_directory_remove_old(save->directory, save->step, save->keep);
+    return end_thread(save);
+}
+
+/* Without a thread the work is done at once. */
+static void start(shard_async_save *save, void *(*run)(void *))
+{
+    atomic_store(&save->ended, false);
+    save->threaded = shard_thread_start(&save->thread, run, save) == 0;
+    if (save->threaded)
+        return;
+    shard_file_limit limit;
+    shard_file_limit_hold(&limit);
+    run(save);
+    shard_file_limit_release(&limit);
 }
 
 /* This thread then has the error of the other one, unless it had one before. */
@@ -78,6 +110,23 @@ static void join(shard_async_save *save)
     save->threaded = false;
     if (shard_last_status() == SHARD_OK)
         shard_put_back_error(&save->error);
+}
+
+/* Ends a phase: waits for the thread, and agrees. Collective over the ranks that save. */
+static shard_status advance(shard_async_save *save)
+{
+    join(save);
+    bool writing = save->phase == WRITING;
+    if ((writing ? shard_saving_combine(&save->saving) : shard_agree(save->saving.world)) != SHARD_OK) {
+        save->phase = FAILED;
+        shard_keep_error(&save->error);
+        shard_put_back_error(&save->error);
+        return shard_last_status();
+    }
+    save->phase = writing ? COMPLETING : COMPLETE;
+    if (writing && shard_group_rank(save->saving.world) == 0)
+        start(save, complete);
+    return SHARD_OK;
 }
 
 /* Removes the temporary file if this thread has an error. */
@@ -100,10 +149,9 @@ static void abandon_all(void)
         after = save->after;
         atomic_store(&save->cancelled, true);
         join(save);
-        shard_error(
-            SHARD_ERROR_ARGUMENT,
-            "shard_finalize: the save of %s was not finished, and its file is removed: call shard_async_save_finish before",
-            save->saving.target);
+        shard_error(SHARD_ERROR_ARGUMENT,
+                    "shard_finalize: the save of %s was not finished and is given up: call shard_async_save_finish before",
+                    save->saving.target);
         end(save);
         free(save);
     }
@@ -153,7 +201,7 @@ shard_async_save *shard_save_async_with(const shard_tensors *tensors, const char
     }
     if (status == SHARD_OK && made) {
         remember(made);
-        start(made);
+        start(made, write_snapshot);
     } else {
         end(save);
         free(made);
@@ -181,7 +229,7 @@ static bool enter(const shard_async_save *save, const char *function)
     return true;
 }
 
-shard_status shard_async_save_poll(const shard_async_save *save, bool *done)
+shard_status shard_async_save_poll(shard_async_save *save, bool *done)
 {
     SHARD_FUNCTION("shard_async_save_poll");
     if (done)
@@ -192,7 +240,9 @@ shard_status shard_async_save_poll(const shard_async_save *save, bool *done)
         shard_null_argument("shard_async_save_poll", "done");
     int32_t ended = atomic_load(&save->ended);
     SHARD_TRY(shard_group_all_reduce(save->saving.world, NULL, &ended, 1, SHARD_INT32, SHARD_MIN));
-    *done = ended;
+    if (ended && save->phase < COMPLETE)
+        SHARD_TRY(advance(save));
+    *done = save->phase >= COMPLETE;
     return SHARD_OK;
 }
 
@@ -203,15 +253,12 @@ shard_status shard_async_save_finish(shard_async_save *save)
         return shard_last_status();
     if (shard_last_status() != SHARD_OK)
         atomic_store(&save->cancelled, true);
-    join(save);
-    shard_file_limit limit;
-    shard_file_limit_hold(&limit);
-    shard_saving_finish(&save->saving);
-    if (shard_last_status() == SHARD_OK && save->directory && save->keep && shard_group_rank(save->saving.world) == 0)
-        shard_directory_remove_old(save->directory, save->step, save->keep);
+    while (save->phase < COMPLETE)
+        advance(save);
+    if (save->phase == FAILED && shard_last_status() == SHARD_OK)
+        shard_put_back_error(&save->error);
     forget(save);
     end(save);
     free(save);
-    shard_file_limit_release(&limit);
     return shard_last_status();
 }

@@ -48,9 +48,16 @@ shard_status shard_saving_take(shard_saving *s);
 /* Writes bytes of a tensor's data, from its byte `begin` on, to the file. The runs of a tensor follow each other. */
 shard_status shard_saving_write(shard_saving *s, int64_t index, const void *values, int64_t bytes, int64_t begin);
 
-/* Writes the header, syncs the file and renames it to its path. After it returns the error is known to all ranks of the world.
- * Collective over the ranks that save. */
-shard_status shard_saving_finish(shard_saving *s);
+/* Computes the checksums of the whole tensors. After it returns the error is known to all ranks of the world. Collective over the
+ * ranks that save. */
+shard_status shard_saving_combine(shard_saving *s);
+
+/* The end of this rank's writing: the header, with the checksums, by the first rank; syncs and closes the file. Returns the
+ * thread's error. */
+shard_status shard_saving_close(shard_saving *s);
+
+/* Of the first rank, after all have closed the file: renames it to its path. */
+shard_status shard_saving_replace(const shard_saving *s);
 
 /* Removes the temporary file if the thread has an error, and frees everything but the snapshot. */
 void shard_saving_end(shard_saving *s);

@@ -4,6 +4,7 @@
 #include "support/scratch.h"
 
 #include <stdlib.h>
+#include <unistd.h>
 
 static shard_tensors *make(shard_group *world, uint64_t seed, shard_shape shared)
 {
@@ -39,14 +40,15 @@ void check_state(const shard_tensors *list, uint64_t seed)
         check_elements(shard_tensors_name(list, i), shard_tensors_at(list, i), seed + (uint64_t)i);
 }
 
-shard_status save_either(const shard_tensors *list, const char *path, bool async)
+shard_status save_by(save_way way, const shard_tensors *list, const char *path)
 {
-    if (!async)
+    if (way == SAVE_WAITS)
         return shard_save(list, path, NULL);
-    bool done;
     shard_async_save *save = shard_save_async(list, path, NULL);
-    shard_async_save_poll(save, &done); /* its error, if any, is also that of the finish */
-    return shard_async_save_finish(save);
+    bool done = way != SAVE_POLLS;
+    while (!done && shard_async_save_poll(save, &done) == SHARD_OK)
+        usleep(100);
+    return shard_async_save_finish(save); /* an error of a poll is its error */
 }
 
 void check_content(shard_group *world, const char *path, uint64_t seed)
