@@ -48,6 +48,7 @@ shard_release_memory made_release;
 shard_log_function made_log;
 shard_take_rows made_take;
 shard_head_saved *made_saved(void);
+shard_async_save *made_async_save(void);
 extern const shard_module_type made_type;
 extern const shard_schedule made_schedule;
 extern shard_scope made_scope;
@@ -60,6 +61,7 @@ extern int made_ints[8];
 extern int64_t made_int64s[64];
 extern double made_doubles[8];
 extern char made_bytes[256];
+extern bool made_bools[8];
 extern char **made_words;
 
 #endif

@@ -51,6 +51,8 @@ MADE = {
     "shard_head_saved *": "made_saved()",
     "shard_head_saved **": "&made_saved_pointer",
     "shard_log_function *": "made_log",
+    "shard_async_save *": "made_async_save()",
+    "bool *": "made_bools",
     "DLManagedTensorVersioned *": "made_managed()",
 }
 # Arguments that the function takes over, even when it fails: made anew for each call.
@@ -63,6 +65,7 @@ MADE_FOR = {
     ("shard_group_set_replicas", "group"): "shard_group_split(made_world(), 0)",
     ("shard_printable", "to"): "made_bytes",
     ("shard_latest_checkpoint", "path"): "made_bytes",
+    ("shard_save_checkpoint_async_with", "directory"): '"/nowhere/run"',
     ("shard_add_at_labels", "labels"): "shard_zeros(SHARD_SHAPE(2), .dtype = SHARD_INT64)",
     ("shard_cross_entropy_with", "target"): "shard_zeros(SHARD_SHAPE(2), .dtype = SHARD_INT64)",
     ("shard_margin_logits_with", "labels"): "shard_zeros(SHARD_SHAPE(2), .dtype = SHARD_INT64)",
@@ -102,6 +105,8 @@ LEGAL = {
     ("shard_set_log_function", "context"): OPTIONAL,
     ("shard_save_with", "metadata"): OPTIONAL,
     ("shard_save_checkpoint_with", "metadata"): OPTIONAL,
+    ("shard_save_async_with", "metadata"): OPTIONAL,
+    ("shard_save_checkpoint_async_with", "metadata"): OPTIONAL,
     ("shard_load_with", "metadata"): UNWANTED,
     ("shard_cross_entropy_with", "label_rank"): UNWANTED,
     ("shard_adaface_margins_with", "row_m3"): UNWANTED,

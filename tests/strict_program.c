@@ -203,6 +203,12 @@ static void trains(void)
     status = shard_save(state, "/nowhere/model.safetensors", NULL);
     shard_clear_error();
     check(status == SHARD_ERROR_IO, "shard_save");
+    shard_async_save *save = shard_save_async(state, "/nowhere/model.safetensors", NULL, .local = true);
+    check(!save && shard_last_status() == SHARD_ERROR_IO, "shard_save_async");
+    shard_clear_error();
+    save = shard_save_checkpoint_async(state, "/nowhere/run", 3, NULL, .max_to_keep = 0);
+    check(!save && shard_last_status() == SHARD_ERROR_IO, "shard_save_checkpoint_async");
+    shard_clear_error();
     shard_tensors *own = shard_relocate_state_dict(state, state);
     check(shard_tensors_count(own) == shard_tensors_count(state), "shard_relocate_state_dict");
     shard_tensors_destroy(own);

@@ -4,8 +4,8 @@
 
 #include <shard/checkpoint.h>
 
-/* Keeps `keep` checkpoints of the directory: that of this step, and the newest before it. What cannot be removed is a line of
- * the log. */
+/* Keeps `keep` checkpoints of the directory: that of this step, and the newest before it. A
+ * checkpoint that cannot be removed is a line of the log. */
 void shard_directory_remove_old(const char *directory, int64_t step, int64_t keep);
 
 /* Has shard_async_save_finish call that; keep 0: not. The save owns directory. */

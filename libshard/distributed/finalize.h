@@ -1,4 +1,4 @@
-/* What is to be done at the end of the job by folders that distributed/ does not call. */
+/* The end of the job for folders that distributed/ does not call. */
 #ifndef SHARD_DIST_FINALIZE_H
 #define SHARD_DIST_FINALIZE_H
 
