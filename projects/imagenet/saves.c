@@ -36,14 +36,18 @@ shard_status saves_finish(trainer *run)
 
 shard_status saves_poll(trainer *run)
 {
+    pending_saves *all = &run->saves;
+    if (all->count == 0)
+        return SHARD_OK;
     double since = progress_clock();
-    bool done = run->saves.count > 0;
-    for (int i = 0; i < run->saves.count && done; i++) {
-        shard_status status = shard_async_save_poll(run->saves.pending[i], &done);
+    bool done = true;
+    for (int i = 0; i < all->count; i++) { /* each of them, as a poll also lets its save go on */
+        bool written;
+        shard_status status = shard_async_save_poll(all->pending[i], &written);
         if (status != SHARD_OK)
             return status;
+        done = done && written;
     }
-    if (run->saves.count > 0)
-        saves_count_pause(run, since);
+    saves_count_pause(run, since);
     return done ? saves_finish(run) : SHARD_OK;
 }
