@@ -66,6 +66,7 @@ MADE_FOR = {
     ("shard_printable", "to"): "made_bytes",
     ("shard_latest_checkpoint", "path"): "made_bytes",
     ("shard_save_checkpoint_async_with", "directory"): '"/nowhere/run"',
+    ("shard_save_checkpoint_with", "directory"): '"/nowhere/run"',
     ("shard_add_at_labels", "labels"): "shard_zeros(SHARD_SHAPE(2), .dtype = SHARD_INT64)",
     ("shard_cross_entropy_with", "target"): "shard_zeros(SHARD_SHAPE(2), .dtype = SHARD_INT64)",
     ("shard_margin_logits_with", "labels"): "shard_zeros(SHARD_SHAPE(2), .dtype = SHARD_INT64)",

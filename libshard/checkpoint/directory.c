@@ -161,10 +161,10 @@ static shard_status make_folders(const char *directory, int64_t step)
     return status;
 }
 
-static shard_status check(const char *function, const char *directory, int64_t step, int64_t keep)
+static shard_status check(const char *function, const shard_tensors *tensors, const char *directory, int64_t step, int64_t keep)
 {
-    if (!directory)
-        return shard_null_argument(function, "directory");
+    if (!tensors || !directory)
+        return shard_null_argument(function, tensors ? "directory" : "tensors");
     if (step < 0)
         return shard_error(SHARD_ERROR_ARGUMENT, "%s: the step is %" PRId64 ", below 0", function, step);
     if (keep < 2 && keep != 0)
@@ -175,9 +175,9 @@ static shard_status check(const char *function, const char *directory, int64_t s
 
 /* Checks the arguments and makes the folders. Errors are this rank's alone; the save brings them to the others. The path of the
  * step's file, which the caller frees; NULL with the error set. */
-static char *prepare(const char *function, const char *directory, int64_t step, int64_t keep)
+static char *prepare(const char *function, const shard_tensors *tensors, const char *directory, int64_t step, int64_t keep)
 {
-    if (check(function, directory, step, keep) == SHARD_OK && shard_group_rank(shard_world()) == 0)
+    if (check(function, tensors, directory, step, keep) == SHARD_OK && shard_group_rank(shard_world()) == 0)
         make_folders(directory, step);
     return directory ? path_of(directory, step) : NULL;
 }
@@ -187,7 +187,7 @@ shard_status shard_save_checkpoint_with(const shard_tensors *tensors, const char
 {
     SHARD_FUNCTION("shard_save_checkpoint");
     SHARD_READ_OPTIONS(shard_save_checkpoint_options, SHARD_SAVE_CHECKPOINT_OPTIONS_INIT, options, given);
-    char *path = prepare("shard_save_checkpoint", directory, step, options.max_to_keep);
+    char *path = prepare("shard_save_checkpoint", tensors, directory, step, options.max_to_keep);
     shard_status status = shard_save(tensors, path, metadata);
     free(path);
     if (status == SHARD_OK && shard_group_rank(shard_world()) == 0 && options.max_to_keep)
@@ -200,7 +200,7 @@ shard_async_save *shard_save_checkpoint_async_with(const shard_tensors *tensors,
 {
     SHARD_FUNCTION("shard_save_checkpoint_async");
     SHARD_READ_OPTIONS(shard_save_checkpoint_options, SHARD_SAVE_CHECKPOINT_OPTIONS_INIT, options, given);
-    char *path = prepare("shard_save_checkpoint_async", directory, step, options.max_to_keep);
+    char *path = prepare("shard_save_checkpoint_async", tensors, directory, step, options.max_to_keep);
     char *kept = directory ? shard_strdup(directory) : NULL;
     shard_async_save *save = shard_save_async(tensors, path, metadata);
     free(path);
