@@ -76,6 +76,9 @@ bool shm_lock(const shm_world *world, short type, int byte);
  * permanently, if one does not. */
 shard_status shm_barrier(shard_group *group);
 
+/* The failure of a group in which a rank has waited in vain; such a group is not used again. */
+shard_status shm_check_whole(const shard_group *group);
+
 /* PEER if a member is known to be gone, other than by leaving in peace. */
 shard_status shm_probe(shard_group *group, const char *doing);
 

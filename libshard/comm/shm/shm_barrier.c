@@ -244,8 +244,8 @@ static shard_status sleep_for_round(shard_group *group, uint32_t round)
     double deadline = shard_seconds() + shard_comm_timeout();
     shard_status status = SHARD_OK;
     for (bool slept = false; status == SHARD_OK && atomic_load(&area->round) == round; slept = true) {
-        if (atomic_load(&area->broken))
-            status = fail_broken(area);
+        if (atomic_load(&area->broken)) /* by ranks that have gone on, if the round is complete */
+            status = atomic_load(&area->round) == round ? fail_broken(area) : SHARD_OK;
         else if (slept)
             status = probe_members(group, round, shard_seconds() > deadline);
         if (status == SHARD_OK)
@@ -273,12 +273,17 @@ static shard_status wait_for_round(shard_group *group, uint32_t round)
     return sleep_for_round(group, round);
 }
 
+shard_status shm_check_whole(const shard_group *group)
+{
+    shm_area *area = ((shm_group *)group->state)->area;
+    return atomic_load_explicit(&area->broken, memory_order_relaxed) ? fail_broken(area) : SHARD_OK;
+}
+
 shard_status shm_barrier(shard_group *group)
 {
     shm_group *state = group->state;
     shm_area *area = state->area;
-    if (atomic_load_explicit(&area->broken, memory_order_relaxed))
-        return fail_broken(area);
+    SHARD_TRY(shm_check_whole(group));
     uint32_t round = state->round++;
     atomic_store_explicit(&area->places[group->rank].round, round + 1, memory_order_relaxed);
     if (atomic_fetch_add(&area->come, 1) + 1 != (uint32_t)group->size)

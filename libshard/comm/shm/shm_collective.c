@@ -193,6 +193,7 @@ static shard_status broadcast(shard_group *group, const shard_collective *call)
 shard_status shm_post(shard_group *group, const shard_collective *call, shard_request **request)
 {
     (void)request;
+    SHARD_TRY(shm_check_whole(group)); /* a slower rank may still read what this one would write to */
     switch (call->kind) {
     case SHARD_COLLECTIVE_ALL_REDUCE:
         return all_reduce(group, call);
