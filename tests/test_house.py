@@ -163,6 +163,25 @@ def check_collective_functions(root):
     return [f"{name}: its header says that it is collective, but it has no SHARD_FUNCTION" for name in sorted(wanted - found)]
 
 
+# Collective functions that are in no table of calls that do not fit together, and where they are tested.
+NOT_TABLED = {
+    "shard_init": "ranks that do not join: test_joint_failure.c",
+    "shard_init_with": "ranks that join with other options: test_exchange.c",
+}
+
+
+def check_collective_calls(root):
+    """Each collective function has a call in the table of tests/support/collective_calls.c."""
+    found = set()
+    for source in (root / "libshard").rglob("*.c"):
+        found |= set(re.findall(r'SHARD_FUNCTION\("(\w+)"\)', source.read_text()))
+    table = (root / "tests/support/collective_calls.c").read_text()
+    called = {"shard_" + name for name in re.findall(r"^    ROW\((\w+),", table, re.MULTILINE)}
+    return [f"{name} is collective: add a call to tests/support/collective_calls.c" for name in sorted(found - called - set(NOT_TABLED))] + \
+           [f"tests/support/collective_calls.c: {name} has no SHARD_FUNCTION" for name in sorted(called - found)] + \
+           [f"{name}: NOT_TABLED has it, but it is in the table or no function" for name in sorted(set(NOT_TABLED) & called | set(NOT_TABLED) - found)]
+
+
 # Functions of op.h that no random network has, and why.
 NOT_DRAWN = {
     "shard_set_autocast": "a mode of the thread: test_autocast_network.c draws networks in it",
@@ -228,6 +247,7 @@ def main():
     problems = (check_includes(root) + check_file_includes(root) + check_strict_program(root) + check_options(root) + check_map(root) +
                 check_statuses(root) +
                 check_collective_functions(root) + check_drawn_operations(root) + check_calls(sys.argv[2:]))
+                check_collective_functions(root) + check_collective_calls(root) + check_drawn_operations(root) + check_calls(sys.argv[2:]))
     print("\n".join(problems) if problems else "the house is in order")
     return 1 if problems else 0
 

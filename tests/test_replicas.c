@@ -18,12 +18,12 @@ static const struct {
     difference what;
     const char *text;
 } differences[] = {
-    {NAME, "rank 2: data parallel: the replicas differ: here it is \"c\" float32 [[]4, 3] local, on rank 0 \"b\" float32 [[]4, "
+    {NAME, "rank 2: *: the replicas differ: here it is \"c\" float32 [[]4, 3] local, on rank 0 \"b\" float32 [[]4, "
            "3] local"},
-    {SHAPE, "rank 2: data parallel: the replicas differ: here it is \"b\" float32 [[]3, 4] local, on rank 0 \"b\" float32 [[]4, "
+    {SHAPE, "rank 2: *: the replicas differ: here it is \"b\" float32 [[]3, 4] local, on rank 0 \"b\" float32 [[]4, "
             "3] local"},
-    {DTYPE, "rank 2: data parallel: the replicas differ: here it is \"b\" float64 *, on rank 0 \"b\" float32 *"},
-    {COUNT, "rank 2: data parallel: the replicas differ: here it is nothing more, on rank 0 \"b\" float32 *"},
+    {DTYPE, "rank 2: *: the replicas differ: here it is \"b\" float64 *, on rank 0 \"b\" float32 *"},
+    {COUNT, "rank 2: *: the replicas differ: here it is nothing more, on rank 0 \"b\" float32 *"},
 };
 
 static void tells_what_differs(shard_group *world, void *context)
@@ -93,9 +93,8 @@ static void tells_values(shard_group *world, void *context)
         if (c->differs) {
             shard_step(sgd);
             ck_assert_double_eq(value_at(b, 0), 1.0);
-            check_error(shard_last_status(),
-                        "rank 1: data parallel: the replicas differ: here it is \"b\" float32 [[]300001] local "
-                        "with values of hash *, on rank 0 \"b\" *");
+            check_error(shard_last_status(), "rank 1: *: the replicas differ: here it is \"b\" float32 [[]300001] local "
+                                             "with values of hash *, on rank 0 \"b\" *");
             ck_assert_int_eq(status, shard_group_rank(world) == 1 ? SHARD_ERROR_MISMATCH : SHARD_ERROR_PEER);
         } else {
             check_ok(status);
@@ -136,7 +135,7 @@ static void compares_replicas(shard_group *world, void *context)
             if (differs) {
                 shard_agree(world);
                 check_error(shard_last_status(),
-                            "rank 3: data parallel: the replicas differ: here it is \"part\" float32 [[]4] split*, on rank 1 *");
+                            "rank 3: *: the replicas differ: here it is \"part\" float32 [[]4] split*, on rank 1 *");
             } else {
                 check_ok(shard_last_status());
                 float again[] = {(float)rank, 0};
@@ -173,9 +172,9 @@ static void tells_of_frozen(shard_group *world, void *context)
         if (dp)
             shard_backward(shard_sum(a));
         check_error(shard_last_status(),
-                    which ? "rank 2: data parallel: the replicas differ: here it is \"b\" float32 [[]4] local frozen, on rank 0 "
+                    which ? "rank 2: *: the replicas differ: here it is \"b\" float32 [[]4] local frozen, on rank 0 "
                             "\"b\" float32 [[]4] local"
-                          : "rank 2: data parallel: the replicas differ: here it is \"b\" float32 [[]4] local frozen with values "
+                          : "rank 2: *: the replicas differ: here it is \"b\" float32 [[]4] local frozen with values "
                             "of hash *, on rank 0 *");
         shard_data_parallel_destroy(dp);
         shard_tensors_destroy(list);
@@ -364,7 +363,7 @@ static void looks_on_beside_another(shard_group *world, void *context)
         float differ[5] = {1, 1, 1, 1, rank == 1 ? 2 : 1};
         check_ok(shard_copy_from_host(p, differ, sizeof differ));
         shard_backward(shard_sum(p));
-        check_error(shard_last_status(), "rank 1: data parallel: the replicas differ: here it is \"p\" *");
+        check_error(shard_last_status(), "rank 1: *: the replicas differ: here it is \"p\" *");
         shard_data_parallel_destroy(dp); /* in any order */
         shard_data_parallel_destroy(other);
         ck_assert_ptr_null(p->leaf->grad_watches);

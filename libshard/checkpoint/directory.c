@@ -57,14 +57,7 @@ typedef struct listing {
 
 static shard_status append(listing *found, int64_t step)
 {
-    if (found->count == found->capacity) {
-        int64_t capacity = 2 * found->capacity + 16;
-        int64_t *more = realloc(found->step, (size_t)capacity * sizeof *more);
-        if (!more)
-            return shard_error(SHARD_ERROR_MEMORY, "no memory for %" PRId64 " names of checkpoints", capacity);
-        found->step = more;
-        found->capacity = capacity;
-    }
+    SHARD_TRY(shard_grow(&found->step, &found->capacity, found->count + 1, sizeof *found->step));
     found->step[found->count++] = step;
     return SHARD_OK;
 }
@@ -253,6 +246,8 @@ shard_status shard_latest_checkpoint(const char *directory, int64_t before, int6
 {
     SHARD_FUNCTION("shard_latest_checkpoint");
     int64_t newest = -1;
+    shard_agree_on("directory %s", directory ? directory : "");
+    shard_agree_on("before %" PRId64, before);
     if (!directory || !step || !path)
         shard_null_argument("shard_latest_checkpoint", !directory ? "directory" : !step ? "step" : "path");
     else if (shard_last_status() == SHARD_OK && shard_group_rank(shard_world()) == 0)

@@ -45,6 +45,9 @@ static shard_status agree(const shard_saving *s, const char *path)
     char *quoted = path ? shard_format("\"%s\"", path) : NULL;
     shard_status status = shard_tensors_agree(s->function, s->tensors, quoted ? quoted : "");
     free(quoted);
+    char *path = s->path ? shard_format("\"%s\"", s->path) : NULL;
+    shard_status status = shard_tensors_agree(shard_current_function()->name, s->tensors, path ? path : "");
+    free(path);
     return status;
 }
 

@@ -9,7 +9,7 @@
 /* The part of a rank's call that the ranks compare. */
 typedef struct part_head {
     uint64_t options;
-    int64_t start, size;
+    int64_t rows, start, size;
     shard_dtype dtype;
 } part_head;
 
@@ -155,6 +155,7 @@ static part_head local_head(const shard_class_rows *rows)
     const int64_t options[] = {(int64_t)rows->options, shape->ignore_index, shape->classes, rows->labels != NULL,
                                rows->weight ? (int64_t)rows->weight->dtype : -1};
     return (part_head){.options = shard_hash_words(SHARD_HASH_START, options, sizeof options / sizeof *options),
+                       .rows = shape->rows,
                        .start = shape->col0,
                        .size = shape->cols,
                        .dtype = (rows->x ? rows->x : rows->logits)->dtype};
@@ -172,6 +173,10 @@ static shard_status check_heads(const shard_class_rows *rows, const part_head *h
                                "every rank",
                                rows->function, rank, rows->x ? "x" : "logits", shard_dtype_name(head[member].dtype), rank0,
                                shard_dtype_name(head[0].dtype));
+        if (head[member].rows != head[0].rows)
+            return shard_error(SHARD_ERROR_MISMATCH,
+                               "%s: rank %d has %s of %" PRId64 " rows, rank %d of %" PRId64 "; every rank needs the same rows",
+                               rows->function, rank, rows->x ? "x" : "logits", head[member].rows, rank0, head[0].rows);
         if (head[member].options != head[0].options)
             return shard_error(
                 SHARD_ERROR_MISMATCH,

@@ -29,15 +29,8 @@ typedef struct sample_list {
 
 static bool append(sample_list *list, int64_t class)
 {
-    if (list->count == list->capacity) {
-        int64_t capacity = list->capacity + list->capacity / 2 + 64;
-        int64_t *more = realloc(list->class, (size_t)capacity * sizeof *more);
-        if (!more) {
-            shard_error(SHARD_ERROR_MEMORY, "shard_sample_classes: no memory for %" PRId64 " classes", capacity);
-            return false;
-        }
-        *list = (sample_list){more, list->count, capacity};
-    }
+    if (shard_grow(&list->class, &list->capacity, list->count + 1, sizeof *list->class) != SHARD_OK)
+        return false;
     list->class[list->count++] = class;
     return true;
 }

@@ -156,8 +156,7 @@ shard_status shard_zero_take(shard_optimizer *optimizer)
         check_slots(optimizer, taken);
     SHARD_TRY(shard_agree(shard_world()));
     shard_replicas *replicas =
-        shard_replicas_create(optimizer->parameters, &(shard_data_parallel_options)SHARD_DATA_PARALLEL_OPTIONS_INIT,
-                              "shard_zero_optimizer: the replicas differ");
+        shard_replicas_create(optimizer->parameters, &(shard_data_parallel_options)SHARD_DATA_PARALLEL_OPTIONS_INIT);
     shard_status status = replicas ? make_engine(zero, taken) : shard_last_status();
     if (status == SHARD_OK)
         status = shard_engine_add(zero->engine, optimizer->parameters);

@@ -77,7 +77,7 @@ static shard_status add_engine(shard_data_parallel *dp, shard_engine *engine)
 static shard_status make(shard_data_parallel *dp, const shard_tensors *parameters, const shard_data_parallel_options *options,
                          shard_bucket_options buckets)
 {
-    dp->replicas = shard_replicas_create(parameters, options, "data parallel: the replicas differ");
+    dp->replicas = shard_replicas_create(parameters, options);
     if (!dp->replicas)
         return shard_last_status();
     SHARD_TRY(add_engine(dp, shard_engine_create(buckets)));

@@ -1,6 +1,7 @@
 #include "parallel/replicas.h"
 
 #include "base/math.h"
+#include "comm/function.h"
 #include "distributed/agree.h"
 #include "op/op.h"
 #include "parallel/unit.h"
@@ -10,7 +11,6 @@
 #include <stdlib.h>
 
 struct shard_replicas {
-    const char *differ;        /* the first words of an error */
     shard_tensors *parameters; /* the parameters that have replicas, frozen ones included */
     shard_watch *watches;      /* [parameters] */
     shard_buffer_mode mode;
@@ -37,7 +37,7 @@ static char *describe(const shard_tensors *parameters, int64_t index, const uint
 
 /* Compares the parameters that are replicated over one group: names, shapes, dtypes and whether they are frozen, in
  * their order, and values. */
-static shard_status compare_over(const shard_tensors *parameters, shard_group *group, bool values, const char *what)
+static shard_status compare_over(const shard_tensors *parameters, shard_group *group, bool values)
 {
     shard_agreement mine = {0};
     shard_status status = shard_last_status();
@@ -52,10 +52,13 @@ static shard_status compare_over(const shard_tensors *parameters, shard_group *g
         if (status == SHARD_OK)
             status = shard_agreement_add(&mine, describe(parameters, i, here ? &hash : NULL));
     }
+    const char *function = shard_current_function()->name;
+    char what[96];
+    snprintf(what, sizeof what, "%s: the replicas differ", function ? function : "data parallel");
     return shard_agreement_check(&mine, group, what);
 }
 
-static shard_status compare_all(const shard_tensors *parameters, bool values, const char *what)
+static shard_status compare_all(const shard_tensors *parameters, bool values)
 {
     for (int64_t i = 0; i < shard_tensors_count(parameters); i++) {
         shard_group *group = shard_parameter_group(shard_tensors_at(parameters, i));
@@ -63,7 +66,7 @@ static shard_status compare_all(const shard_tensors *parameters, bool values, co
         for (int64_t j = 0; j < i; j++)
             done |= shard_parameter_group(shard_tensors_at(parameters, j)) == group;
         if (!done)
-            SHARD_TRY(compare_over(parameters, group, values, what));
+            SHARD_TRY(compare_over(parameters, group, values));
     }
     return SHARD_OK;
 }
@@ -176,7 +179,7 @@ static void watch(shard_tensor *parameter, void *context)
                     shard_shape_text(&parameter->shape));
     if (!replicas->checked) {
         replicas->checked = true;
-        compare_all(replicas->parameters, true, replicas->differ);
+        compare_all(replicas->parameters, true);
     }
     if (replicas->unit_count)
         shard_at_backward_end(end_backward, replicas);
@@ -218,7 +221,7 @@ static shard_status build(shard_replicas *replicas, const shard_tensors *paramet
             SHARD_TRY(shard_tensors_add(replicas->parameters, shard_tensors_name(parameters, i), parameter));
     }
     if (options->check)
-        SHARD_TRY(compare_all(parameters, false, replicas->differ));
+        SHARD_TRY(compare_all(parameters, false));
     if (options->buffers && replicas->mode != SHARD_BUFFERS_LEAVE)
         SHARD_TRY(place_buffers(replicas, options->buffers));
     if (options->init_sync) {
@@ -228,14 +231,12 @@ static shard_status build(shard_replicas *replicas, const shard_tensors *paramet
     return watch_all(replicas);
 }
 
-shard_replicas *shard_replicas_create(const shard_tensors *parameters, const shard_data_parallel_options *options,
-                                      const char *differ)
+shard_replicas *shard_replicas_create(const shard_tensors *parameters, const shard_data_parallel_options *options)
 {
     shard_replicas *replicas = shard_calloc(1, sizeof *replicas);
     if (!replicas)
         return NULL;
-    *replicas = (shard_replicas){
-        .differ = differ, .parameters = shard_tensors_create(), .mode = options->buffer_mode, .checked = !options->check};
+    *replicas = (shard_replicas){.parameters = shard_tensors_create(), .mode = options->buffer_mode, .checked = !options->check};
     if (replicas->parameters && build(replicas, parameters, options) == SHARD_OK)
         return replicas;
     shard_replicas_destroy(replicas);

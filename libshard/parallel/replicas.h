@@ -8,11 +8,10 @@
 typedef struct shard_replicas shard_replicas;
 
 /* Frozen parameters get the first replica's values. If names, shapes, dtypes or the frozen parameters differ, all ranks
- * have an error; if values differ, in the first backward that synchronizes: "rank 2: `differ`: here it is ...". Several
- * may check the same parameters. Collective over the parameters' and buffers' groups, for a rank that has failed over
- * the world. NULL with the error set. */
-shard_replicas *shard_replicas_create(const shard_tensors *parameters, const shard_data_parallel_options *options,
-                                      const char *differ);
+ * have an error; if values differ, in the first backward that synchronizes: "rank 2: shard_backward: the replicas differ: here it
+ * is ...". Several may check the same parameters. Collective over the parameters' and buffers' groups, for a rank that has failed
+ * over the world. NULL with the error set. */
+shard_replicas *shard_replicas_create(const shard_tensors *parameters, const shard_data_parallel_options *options);
 void shard_replicas_destroy(shard_replicas *replicas);
 
 /* Nothing is checked or exchanged while off. */

@@ -1,0 +1,240 @@
+/*
+ * One rank makes another collective call than the others, skips one or leaves: for every public function that is collective
+ * (support/collective_calls.h), every way to differ and every rank. All ranks fail in time with one text, which names the
+ * function and the rank, and work on when they have cleared the error; after a rank has left, they fail in the same way again.
+ *
+ * The default is the share of the usual check; SHARD_TEST_EVERY=1: all cases.
+ */
+#include "support/collective_calls.h"
+#include "support/scratch.h"
+
+#include <sched.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+enum { MOST = 4 };
+
+/* Of all ranks of the test. */
+static struct {
+    _Atomic int come, round, failures, cases;
+    int status[MOST];
+    char text[MOST][1024];
+} * shared;
+
+/* All ranks of the test are here; without the library, which they test. */
+static void meet(int ranks)
+{
+    int round = atomic_load(&shared->round);
+    if (atomic_fetch_add(&shared->come, 1) + 1 == ranks) {
+        atomic_store(&shared->come, 0);
+        atomic_store(&shared->round, round + 1);
+    }
+    for (int spins = 0; atomic_load(&shared->round) == round; spins++)
+        spins < 100 ? sched_yield() : usleep(100);
+}
+
+typedef struct plan {
+    int ranks;
+    bool every;
+    int index; /* of CALL_LEFT: the function */
+    int odd;
+} plan;
+
+static void report(const collective_call *call, const call_case *c, const char *wrong, int rank)
+{
+    fprintf(stderr, "%s, %s, rank %d of %d: %s: \"%s\" (%s)\n", call->name, call_kind_name(c->kind), c->odd,
+            shard_group_size(c->world), wrong, shared->text[rank], shard_status_name((shard_status)shared->status[rank]));
+    shared->failures++;
+}
+
+/* The function that errors name. */
+static const char *reported(const collective_call *call)
+{
+    return call->reported ? call->reported : call->name;
+}
+
+/* "rank 1", also as "ranks 0 and 1". */
+static bool names_rank(const char *text, int rank)
+{
+    char wanted[2][16];
+    snprintf(wanted[0], sizeof wanted[0], " %d", rank);
+    for (const char *at = text; (at = strstr(at, wanted[0])); at++)
+        if (at[2] < '0' || at[2] > '9')
+            return strstr(text, "rank") != NULL;
+    return false;
+}
+
+/* The errors of the ranks, by the first of those that are left. */
+static void judge(const collective_call *call, const call_case *c)
+{
+    int size = shard_group_size(c->world), first = c->kind == CALL_LEFT && c->odd == 0;
+    bool same = true;
+    for (int rank = first; rank < size; rank++) {
+        if (c->kind == CALL_LEFT && rank == c->odd)
+            continue;
+        if (shared->status[rank] == SHARD_OK)
+            report(call, c, "there is no error", rank);
+        else if (shared->status[rank] == SHARD_ERROR_TIMEOUT || shared->status[rank] == SHARD_ERROR_INTERNAL)
+            report(call, c, "the status", rank);
+        same = same && strcmp(shared->text[rank], shared->text[first]) == 0;
+    }
+    for (int rank = first; rank < size && !same; rank++)
+        report(call, c, "texts differ", rank);
+    bool names_file = call->file && c->kind <= CALL_SETTING && strstr(shared->text[first], call->file);
+    if (!names_file && !strstr(shared->text[first], reported(call)))
+        report(call, c, "the function is not named", first);
+    if (!names_rank(shared->text[first], c->odd))
+        report(call, c, "the rank is not named", first);
+}
+
+/* After its failure. */
+static void check_usable(const collective_call *call, const call_case *c)
+{
+    int size = shard_group_size(c->world), rank = shard_group_rank(c->world);
+    SHARD_SCOPE
+    {
+        shard_tensor *x = shard_full(SHARD_SHAPE(100), (double)rank);
+        if (shard_all_reduce(x, SHARD_SUM, c->world) != SHARD_OK ||
+            shard_item(shard_max_dim(x, 0, false, NULL)) != size * (size - 1) / 2.0) {
+            snprintf(shared->text[rank], sizeof shared->text[rank], "%s", shard_last_error());
+            shared->status[rank] = (int)shard_last_status();
+            report(call, c, "the world does not work on", rank);
+            _exit(1);
+        }
+    }
+}
+
+static void keep_error(const call_case *c)
+{
+    int rank = shard_group_rank(c->world);
+    shared->status[rank] = (int)shard_last_status();
+    snprintf(shared->text[rank], sizeof shared->text[rank], "%s", shard_last_error());
+}
+
+static void run_case(const collective_call *call, call_case *c)
+{
+    int size = shard_group_size(c->world), rank = shard_group_rank(c->world);
+    SHARD_SCOPE
+    call->call(c);
+    keep_error(c);
+    meet(size);
+    if (rank == 0) {
+        shared->cases++;
+        judge(call, c);
+    }
+    shard_clear_error();
+    meet(size);
+    check_usable(call, c);
+}
+
+static bool is_error(const collective_call *call, call_kind kind)
+{
+    return kind > CALL_SETTING || call->kinds >> kind & 1;
+}
+
+/* ---- ranks that stay ---- */
+
+static void differ(shard_group *world, void *context)
+{
+    const plan *p = context;
+    char folder[400];
+    snprintf(folder, sizeof folder, "%s", scratch_path("files"));
+    for (int i = 0, number = 0; i < collective_call_count; i++)
+        for (call_kind kind = CALL_SHAPE; kind < CALL_LEFT; kind++)
+            for (int odd = 0; odd < p->ranks; odd++) {
+                const collective_call *call = &collective_calls[i];
+                call_case c = {.world = world, .kind = kind, .odd = odd, .folder = folder};
+                bool wanted = *reported(call) && is_error(call, kind) && (p->every || number++ % p->ranks == 0);
+                if (wanted)
+                    run_case(call, &c);
+            }
+}
+
+/* The same calls on all ranks: else the other cases show nothing. */
+static void agree(shard_group *world, void *context)
+{
+    (void)context;
+    char folder[400];
+    snprintf(folder, sizeof folder, "%s", scratch_path("files"));
+    for (int i = 0; i < collective_call_count; i++) {
+        call_case c = {.world = world, .kind = CALL_ALIKE, .folder = folder};
+        SHARD_SCOPE
+        collective_calls[i].call(&c);
+        ck_assert_msg(shard_last_status() == SHARD_OK, "%s: %s", collective_calls[i].name, shard_last_error());
+    }
+}
+
+/* ---- a rank that leaves ---- */
+
+static void leave(void)
+{
+    shard_finalize();
+    _exit(0);
+}
+
+static void one_leaves(shard_group *world, void *context)
+{
+    const plan *p = context;
+    const collective_call *call = &collective_calls[p->index];
+    call_case c = {.world = world, .kind = CALL_LEFT, .odd = p->odd, .folder = scratch_path("files"), .leave = leave};
+    int rank = shard_group_rank(world);
+    SHARD_SCOPE
+    call->call(&c);
+    keep_error(&c);
+    meet(p->ranks - 1);
+    if (rank == (p->odd == 0)) {
+        shared->cases++;
+        judge(call, &c);
+    }
+    shard_clear_error();
+    if (shard_barrier(world) != SHARD_ERROR_PEER || strcmp(shard_last_error(), shared->text[rank]) != 0) {
+        keep_error(&c);
+        report(call, &c, "no second time", rank);
+    }
+    _exit(0);
+}
+
+static void run_all(void)
+{
+    bool every = getenv("SHARD_TEST_EVERY") != NULL;
+    shared = mmap(NULL, sizeof *shared, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    ck_assert(shared != MAP_FAILED);
+    ck_assert_int_eq(mkdir(scratch_path("files"), 0700), 0);
+    plan p = {.ranks = 0, .every = every};
+    for (p.ranks = 2; p.ranks <= (every ? MOST : 3); p.ranks++) {
+        run_job_of((ranks_run){.size = p.ranks, .body = agree});
+        run_job_of((ranks_run){.size = p.ranks, .body = differ, .context = &p});
+        for (p.index = 0; p.index < collective_call_count; p.index++)
+            for (p.odd = 0; p.odd < p.ranks; p.odd++)
+                if (*reported(&collective_calls[p.index]) && (every || (p.ranks == 2 && p.index % 4 == 2 * p.odd)))
+                    run_job_of((ranks_run){.size = p.ranks, .body = one_leaves, .context = &p});
+    }
+}
+
+START_TEST(test_calls)
+{
+    run_all();
+    printf("cases: %d\n", shared->cases);
+    fflush(stdout);
+    ck_assert_msg(shared->failures == 0, "%d of %d cases, see above", shared->failures, shared->cases);
+    ck_assert_int_gt(shared->cases, 100);
+}
+END_TEST
+
+int main(void)
+{
+    scratch_open();
+    Suite *suite = suite_create("mismatch");
+    TCase *tcase = test_case(suite, "mismatch");
+    if (getenv("SHARD_TEST_EVERY"))
+        tcase_set_timeout(tcase, 600);
+    tcase_add_test(tcase, test_calls);
+    int failed = test_run(suite);
+    scratch_close();
+    return failed;
+}
