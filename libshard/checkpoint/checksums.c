@@ -68,6 +68,11 @@ static shard_status print_tensors(json_writer *writer, const shard_entry *entrie
     for (int64_t i = 0; i < count; i++) {
         if (!json_is_utf8(entries[i].name))
             return shard_safetensors_refuse_name(entries[i].name);
+    json_t *object = json_object();
+    char *text = NULL, digits[DIGITS + 1];
+    size_t bytes;
+    bool fits = object != NULL;
+    for (int64_t i = 0; i < count && fits; i++) {
         print_digits(digits, entries[i].checksum);
         json_writer_add(writer, i ? "," : "");
         json_writer_string(writer, entries[i].name);
@@ -76,6 +81,10 @@ static shard_status print_tensors(json_writer *writer, const shard_entry *entrie
     }
     json_writer_add(writer, "}");
     return json_writer_end(writer) ? SHARD_OK : shard_last_status();
+    if (fits)
+        text = shard_json_print(object, JSON_COMPACT, &bytes);
+    json_decref(object);
+    return text;
 }
 
 /* Sets *all to the two strings, the tensors' of the entries and the header's as zeros, and those of metadata. */
@@ -163,6 +172,8 @@ static shard_status read_tensors(const shard_safetensors *header, const char *pa
     if (status == SHARD_OK && json_reader_take(&reader, '{') == SHARD_OK)
         for (bool first = true; status == SHARD_OK && json_reader_more(&reader, '}', first); first = false)
             status = read_tensor(&reader, header, path, there);
+    if (status == SHARD_OK)
+        status = shard_last_status();
     if (!reader.wrong && status == SHARD_OK && (json_reader_next(&reader), reader.at < reader.end))
         reader.wrong = "more text behind it";
     if (status == SHARD_OK && reader.wrong)

@@ -4,6 +4,7 @@
 #include "base/error.h"
 #include "base/memory.h"
 #include "checkpoint/json_writer.h"
+#include "checkpoint/json_reader.h"
 #include "checkpoint/safetensors.h"
 
 #include <inttypes.h>
@@ -192,6 +193,11 @@ shard_status shard_metadata_set(shard_metadata *metadata, const char *name, cons
     free(copied_name);
     free(copy);
     return status;
+    if (json_object_set_new(metadata->object, name, json_string(value)) == 0)
+        return SHARD_OK;
+    if (json_is_utf8(name) && json_is_utf8(value))
+        return shard_error(SHARD_ERROR_MEMORY, "no memory for metadata");
+    return shard_error(SHARD_ERROR_ARGUMENT, "shard_metadata_set: %s and its value must be UTF-8", shard_quoted(name));
 }
 
 const char *shard_metadata_get(const shard_metadata *metadata, const char *name)
@@ -216,10 +222,10 @@ shard_status shard_metadata_set_number(shard_metadata *metadata, const char *nam
     if (!isfinite(value))
         return shard_metadata_set(metadata, name, isnan(value) ? "nan" : value > 0 ? "inf" : "-inf");
     json_t *real = json_real(value);
-    char *text = json_dumps(real, JSON_ENCODE_ANY | JSON_REAL_PRECISION(17));
+    size_t bytes;
+    char *text = shard_json_print(real, JSON_ENCODE_ANY | JSON_REAL_PRECISION(17), &bytes);
     json_decref(real);
-    shard_status status =
-        text ? shard_metadata_set(metadata, name, text) : shard_error(SHARD_ERROR_MEMORY, "no memory for metadata");
+    shard_status status = text ? shard_metadata_set(metadata, name, text) : shard_last_status();
     free(text);
     return status;
 }
@@ -238,6 +244,18 @@ static shard_status get_text(const shard_metadata *metadata, const char *name, c
 static json_t *parse_number(const char *text, size_t flags)
 {
     return text[strspn(text, "0123456789+-.eE \t\r\n")] ? NULL : json_loads(text, JSON_DECODE_ANY | flags, NULL);
+/* The number that a text is; NULL if it is none, or with the error MEMORY. */
+static json_t *read_number(const char *text, bool real)
+{
+    json_reader reader = json_reader_start(text, strlen(text));
+    json_error_t error = {0};
+    int64_t value;
+    bool is_integer;
+    bool sound = json_reader_number(&reader, &value, &is_integer) == SHARD_OK && json_reader_next(&reader) == '\0';
+    json_t *number = sound ? json_loads(text, JSON_DECODE_ANY | (real ? JSON_DECODE_INT_AS_REAL : 0), &error) : NULL;
+    if (sound && !number && json_error_code(&error) != json_error_numeric_overflow)
+        shard_error(SHARD_ERROR_MEMORY, "no memory for the number %s of metadata", shard_quoted(text));
+    return number;
 }
 
 shard_status shard_metadata_get_integer(const shard_metadata *metadata, const char *name, int64_t *value)
@@ -245,13 +263,17 @@ shard_status shard_metadata_get_integer(const shard_metadata *metadata, const ch
     const char *text;
     SHARD_TRY(get_text(metadata, name, "shard_metadata_get_integer", value, &text));
     json_t *number = parse_number(text, 0);
+    json_t *number = read_number(text, false);
     bool right = json_is_integer(number);
     if (right)
         *value = json_integer_value(number);
     json_decref(number);
-    return right ? SHARD_OK
-                 : shard_error(SHARD_ERROR_ARGUMENT, "shard_metadata_get_integer: metadata %s is %s, which is not an integer",
-                               shard_quoted(name), shard_quoted(text));
+    if (right)
+        return SHARD_OK;
+    if (shard_last_status() == SHARD_ERROR_MEMORY)
+        return shard_last_status();
+    return shard_error(SHARD_ERROR_ARGUMENT, "shard_metadata_get_integer: metadata %s is %s, which is not an integer",
+                       shard_quoted(name), shard_quoted(text));
 }
 
 static bool is_word(const char *text, double *value)
@@ -273,11 +295,15 @@ shard_status shard_metadata_get_number(const shard_metadata *metadata, const cha
     if (is_word(text, value))
         return SHARD_OK;
     json_t *number = parse_number(text, JSON_DECODE_INT_AS_REAL);
+    json_t *number = read_number(text, true);
     bool right = json_is_real(number);
     if (right)
         *value = json_real_value(number);
     json_decref(number);
-    return right ? SHARD_OK
-                 : shard_error(SHARD_ERROR_ARGUMENT, "shard_metadata_get_number: metadata %s is %s, which is not a number",
-                               shard_quoted(name), shard_quoted(text));
+    if (right)
+        return SHARD_OK;
+    if (shard_last_status() == SHARD_ERROR_MEMORY)
+        return shard_last_status();
+    return shard_error(SHARD_ERROR_ARGUMENT, "shard_metadata_get_number: metadata %s is %s, which is not a number",
+                       shard_quoted(name), shard_quoted(text));
 }
