@@ -185,10 +185,8 @@ typedef struct split_word {
 static shard_group *create_of_color(shard_group *parent, const split_word *words)
 {
     int *members = shard_calloc((size_t)parent->size, sizeof *members), size = 0;
-    if (!members) {
-        shard_preflight_only(parent, SHARD_COLLECTIVE_FAIL);
-        return NULL;
-    }
+    if (!members)
+        return NULL; /* the ranks of the parent get the error when they agree next */
     for (int member = 0; member < parent->size; member++)
         if (words[member].color == words[parent->rank].color)
             members[size++] = member;

@@ -3,13 +3,15 @@
  * have no way to talk yet, so each looks in the segment's list for a group of
  * just these members that it has not joined, the oldest first, and makes one
  * if there is none: as all members make their groups in the same order, they
- * join the same one. The last to leave gives the area back.
+ * join the same one. The last to leave gives the area back. A group that one has
+ * left before all have joined is not joined any more: its making has failed.
  */
 #include "comm/shm/shm.h"
 
 #include "base/error.h"
 #include "base/file_limit.h"
 #include "base/math.h"
+#include "base/memory.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -111,7 +113,8 @@ static shard_segment_group *find_group(shard_segment *segment, const int *member
     shard_segment_group *oldest = NULL;
     for (int i = 0; i < SHARD_SEGMENT_GROUPS; i++) {
         shard_segment_group *entry = &segment->groups[i];
-        if (has_members(entry, members, size) && !entry->joined[rank] && (!oldest || entry->birth < oldest->birth))
+        if (has_members(entry, members, size) && !entry->left && !entry->joined[rank] &&
+            (!oldest || entry->birth < oldest->birth))
             oldest = entry;
     }
     return oldest;
@@ -130,7 +133,7 @@ static shard_segment_group *add_group(shm_group *state, const int *members, int 
         return shard_fail_null(SHARD_ERROR_MEMORY, "shm: %d groups are open at once, which is the most", SHARD_SEGMENT_GROUPS);
     int64_t offset = find_place(segment, state->bytes);
     size_t head = sizeof(shm_area) + (size_t)size * sizeof(shm_place);
-    void *zeros = calloc(1, head);
+    void *zeros = shard_calloc(1, head);
     struct stat file;
     shard_file_limit limit;
     shard_file_limit_hold(&limit);
@@ -190,7 +193,10 @@ void shm_leave(shm_group *state)
         return;
     pthread_mutex_lock(&thread_lock);
     if (lock_list(state->world) == SHARD_OK) {
-        if (++state->entry->left == state->entry->size)
+        int joined = 0;
+        for (int i = 0; i < state->entry->size; i++)
+            joined += state->entry->joined[i];
+        if (++state->entry->left == joined)
             state->entry->bytes = 0;
         unlock_list(state->world);
     }
