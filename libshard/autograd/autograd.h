@@ -72,6 +72,7 @@ struct shard_node {
     shard_group *group;        /* over which the operation has made the result the same on every member, or NULL */
     shard_tensor *gradient;    /* with respect to its result, while backward runs */
     bool spent;                /* backward has freed what it saved */
+    bool incomplete;           /* there was no memory to save a tensor: its backward is an error */
     void *context;             /* the operation's arguments */
     shard_node *next;          /* among those that are about to be freed */
 };

@@ -313,6 +313,9 @@ static shard_status deliver(shard_node *node, int input, shard_tensor *dx, const
 shard_status shard_node_backward(shard_node *node, shard_tensor **dx)
 {
     shard_scope scope;
+    if (node->incomplete)
+        return shard_error(SHARD_ERROR_MEMORY,
+                           "backward of %s: in the forward there was no memory to save a tensor that it needs", node->name);
     shard_scope_open(&scope);
     shard_status status = node->type->backward(node, node->gradient, dx);
     for (int i = 0; i < node->inputs; i++) {

@@ -121,6 +121,7 @@ void shard_save_for_backward(shard_node *node, int slot, shard_tensor *tensor)
     if (!node || !tensor)
         return;
     node->saved[slot] = shard_keep_for_backward(tensor);
+    node->incomplete |= !node->saved[slot];
     node->saved_version[slot] = node->saved[slot] ? shard_tensor_version(node->saved[slot]) : 0;
 }
 

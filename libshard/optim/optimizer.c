@@ -176,6 +176,8 @@ void shard_optimizer_destroy(shard_optimizer *optimizer)
     shard_tensor_unref(optimizer->grad_scale);
     shard_tensors_destroy(optimizer->parameters);
     free(optimizer->slots);
+    free(optimizer->runs);
+    free(optimizer->updates);
     free(optimizer->groups);
     free(optimizer->settings);
     free(optimizer);
@@ -274,11 +276,20 @@ static shard_status make_states_together(const shard_optimizer *optimizer, const
     return SHARD_OK;
 }
 
+/* A slot has all its states, or none. */
+static void drop_states(shard_slot *slot)
+{
+    for (int s = 0; s < SHARD_SLOT_STATES; s++) {
+        shard_tensor_unref(slot->range.state[s]);
+        slot->range.state[s] = NULL;
+    }
+}
+
 static shard_status foresee_states(const shard_optimizer *optimizer, shard_slot *slot)
 {
     for (int s = 0; s < shard_slot_states(optimizer, slot); s++)
         if (!(slot->range.state[s] = state_like(optimizer, slot, s, NULL, 0)))
-            return shard_last_status();
+            return drop_states(slot), shard_last_status();
     return SHARD_OK;
 }
 
@@ -291,10 +302,12 @@ static bool are_together(const shard_optimizer *optimizer, const shard_run *run,
 
 shard_status shard_optimizer_make_state(shard_optimizer *optimizer, bool all)
 {
-    shard_run *runs = shard_calloc((size_t)optimizer->count, sizeof *runs);
-    shard_status status = runs ? SHARD_OK : shard_last_status();
+    shard_status status = shard_grow(&optimizer->runs, &optimizer->run_capacity, optimizer->count, sizeof *optimizer->runs);
+    if (status == SHARD_OK)
+        status = shard_grow(&optimizer->updates, &optimizer->update_capacity, optimizer->count, sizeof *optimizer->updates);
+    shard_run *runs = optimizer->runs;
     int64_t count = 0, end;
-    for (int64_t i = 0; i < optimizer->count && runs && status == SHARD_OK; i++) {
+    for (int64_t i = 0; i < optimizer->count && status == SHARD_OK; i++) {
         shard_slot *slot = &optimizer->slots[i];
         if (slot->range.state[0] || shard_slot_states(optimizer, slot) == 0)
             continue;
@@ -309,8 +322,9 @@ shard_status shard_optimizer_make_state(shard_optimizer *optimizer, bool all)
         for (end = i + 1; end < count && are_together(optimizer, &runs[end - 1], &runs[end]);)
             end++;
         status = make_states_together(optimizer, runs + i, end - i);
+        for (int64_t j = i; j < end && status != SHARD_OK; j++)
+            drop_states(runs[j].slot);
     }
-    free(runs);
     return status;
 }
 

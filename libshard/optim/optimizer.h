@@ -81,6 +81,10 @@ struct shard_optimizer {
     double clip_value;        /* of shard_clip_grad_value since the gradients were zeroed, or 0 */
     bool skipped;             /* the last step was skipped */
     void *settings;           /* of this kind of optimizer; freed with it */
+    /* Workspace of a step, taken before the ranks agree that all can step: [run_capacity], [update_capacity]. */
+    struct shard_run *runs;
+    struct shard_update *updates;
+    int64_t run_capacity, update_capacity;
     struct shard_zero_optimizer *zero; /* NULL: shard_zero_optimizer was not called */
 };
 

@@ -118,8 +118,8 @@ static shard_status capture(shard_optimizer *optimizer, const shard_run *before,
 /* Joins the runs, and calls step or prepare for each list. */
 static shard_status call_by_lists(const shard_optimizer *optimizer, shard_optimizer_step *call, shard_run *all, int64_t count)
 {
-    shard_update *updates = shard_calloc((size_t)count, sizeof *updates);
-    shard_status status = updates ? SHARD_OK : shard_last_status();
+    shard_update *updates = optimizer->updates;
+    shard_status status = SHARD_OK;
     count = shard_runs_join(all, count);
     for (int64_t i = 0, end; i < count && status == SHARD_OK; i = end) {
         for (end = i; end < count && shard_runs_same_list(&all[i], &all[end]); end++)
@@ -127,7 +127,6 @@ static shard_status call_by_lists(const shard_optimizer *optimizer, shard_optimi
         const shard_tensor *value = all[i].array[0];
         status = call(optimizer, shard_device_of(value), end - i, updates, shard_optimizer_types(optimizer, value->dtype));
     }
-    free(updates);
     return status;
 }
 
@@ -262,8 +261,8 @@ shard_status shard_optimizer_step_where(shard_optimizer *optimizer, bool (*wante
                                         const void *context)
 {
     int64_t count = 0;
-    shard_run *all = shard_calloc((size_t)optimizer->count, sizeof *all);
-    shard_status status = all ? shard_optimizer_make_state(optimizer, false) : shard_last_status();
+    shard_status status = shard_optimizer_make_state(optimizer, false);
+    shard_run *all = optimizer->runs; /* make_state leaves it free */
     if (status == SHARD_OK)
         status = step_deferred(optimizer, wanted, context);
     for (int64_t i = 0; i < optimizer->count && status == SHARD_OK; i++) {
@@ -289,8 +288,17 @@ shard_status shard_optimizer_step_where(shard_optimizer *optimizer, bool (*wante
         status = step_layers(optimizer, all, count);
     else if (status == SHARD_OK)
         status = call_by_lists(optimizer, optimizer->ops->step, all, count);
-    free(all);
     return status;
+}
+
+/* The memory of a step: of what is lacking on one rank the others learn before any rank has moved a parameter. */
+static void prepare_memory(shard_optimizer *optimizer)
+{
+    if (shard_optimizer_make_state(optimizer, false) != SHARD_OK)
+        return;
+    for (int64_t i = 0; i < optimizer->count; i++)
+        if (shard_slot_has_gradient(&optimizer->slots[i]) && !shard_tensor_memory(optimizer->slots[i].step))
+            return;
 }
 
 /* Refuses a gradient that was not averaged: of a parameter that was frozen when the others were partitioned, or that a
@@ -355,7 +363,7 @@ shard_status shard_step(shard_optimizer *optimizer)
             shard_graph_refuse("the step of an optimizer whose parameters are partitioned");
         if (check_averaged(optimizer) == SHARD_OK && check_summed(optimizer) == SHARD_OK &&
             shard_optimizer_check_deferred(optimizer) == SHARD_OK && shard_last_status() == SHARD_OK)
-            shard_optimizer_make_state(optimizer, false); /* before ranks agree that all can step */
+            prepare_memory(optimizer);
         agree_on_settings(optimizer);
     } else
         shard_null_argument("shard_step", "optimizer");

@@ -92,7 +92,7 @@ static void refill_slots(shard_tensors *list)
 
 void shard_tensors_truncate(shard_tensors *list, int64_t count)
 {
-    if (list->count <= count)
+    if (!list || list->count <= count)
         return;
     while (list->count > count) {
         const named_tensor *last = &list->items[--list->count];
