@@ -429,9 +429,9 @@ static void begins_alike(shard_group *world, void *context)
             check_ok(shard_copy_from_host(stage < 3 ? p : frozen, values, sizeof values));
         back(p, NULL);
         shard_step(sgd);
-        check_error(shard_last_status(),
-                    stage < 3 ? "rank 1: shard_zero_optimizer: the replicas differ: here it is \"p\" * with values of *"
-                              : "rank 1: shard_zero_optimizer: the replicas differ: here it is \"q\" *frozen with *");
+        check_error(shard_last_status(), stage < 3
+                                             ? "rank 1: shard_backward: the replicas differ: here it is \"p\" * with values of *"
+                                             : "rank 1: shard_backward: the replicas differ: here it is \"q\" *frozen with *");
         shard_optimizer_zero_grad(sgd);
         if (stage < 3 && rank == 0)
             check_averaged(p, 0);
