@@ -6,6 +6,7 @@
  * The default is the share of the usual check; SHARD_TEST_EVERY=1: all cases.
  */
 #include "support/collective_calls.h"
+#include "support/file_calls.h"
 #include "support/scratch.h"
 
 #include <sched.h>
@@ -229,6 +230,7 @@ END_TEST
 int main(void)
 {
     scratch_open();
+    file_calls_watch(file_calls_without_sync);
     Suite *suite = suite_create("mismatch");
     TCase *tcase = test_case(suite, "mismatch");
     if (getenv("SHARD_TEST_EVERY"))

@@ -7,9 +7,12 @@
 #include <stdlib.h>
 #include <string.h>
 
+static const shard_memory_calls system_calls = {calloc, realloc};
+const shard_memory_calls *shard_memory_calls_used = &system_calls;
+
 void *shard_calloc(size_t count, size_t size)
 {
-    void *memory = calloc(count ? count : 1, size ? size : 1);
+    void *memory = shard_memory_calls_used->calloc(count ? count : 1, size ? size : 1);
     if (!memory)
         return shard_fail_null(SHARD_ERROR_MEMORY, "no memory for %zu x %zu bytes", count, size);
     return memory;
@@ -23,7 +26,7 @@ shard_status shard_grow(void *array, int64_t *capacity, int64_t count, size_t si
     if (grown < count)
         grown = count < 8 ? 8 : count;
     void **slot = array;
-    void *memory = (size_t)grown > SIZE_MAX / size ? NULL : realloc(*slot, (size_t)grown * size);
+    void *memory = (size_t)grown > SIZE_MAX / size ? NULL : shard_memory_calls_used->realloc(*slot, (size_t)grown * size);
     if (!memory)
         return shard_error(SHARD_ERROR_MEMORY, "no memory for %lld x %zu bytes", (long long)grown, size);
     *slot = memory;

@@ -5,6 +5,13 @@
 
 #include <shard/base.h>
 
+/* The C library's functions by which these allocate; tests replace them. */
+typedef struct shard_memory_calls {
+    void *(*calloc)(size_t count, size_t size);
+    void *(*realloc)(void *memory, size_t bytes);
+} shard_memory_calls;
+extern const shard_memory_calls *shard_memory_calls_used;
+
 /* Zeroed memory; NULL with the error set if there is none left or the size overflows. Freed by free(). */
 void *shard_calloc(size_t count, size_t size);
 

@@ -17,8 +17,7 @@ typedef enum call_kind {
     CALL_ORDER,    /* this call and the next one in the other order */
     CALL_SKIPPED,  /* no call: the next one */
     CALL_LEFT,     /* shard_finalize in place of the call */
-    CALL_KINDS,
-    CALL_ALIKE = CALL_KINDS, /* not at all */
+    CALL_ALIKE,    /* not at all */
 } call_kind;
 
 typedef struct call_case {

@@ -39,4 +39,7 @@ typedef ssize_t file_call_hook(const file_call *call);
 /* From now on the hook is called before each call of this process; NULL: no more. */
 void file_calls_watch(file_call_hook *hook);
 
+/* A hook that makes every call but fsync, for which disks take long. */
+file_call_hook file_calls_without_sync;
+
 #endif

@@ -1,0 +1,354 @@
+/*
+ * The N-th allocation fails, for N = 1, 2, 3, ... until it is not reached: in small programs of one rank that call every public
+ * function (allocation_scenarios.c), and on one of two ranks in every collective function (support/collective_calls.c). A clean
+ * error, the same on all ranks; all objects can be destroyed, nothing is lost; and the same program then computes the same
+ * numbers.
+ *
+ * The default is the share of the usual check; SHARD_TEST_EVERY=1: every N.
+ */
+#include "allocation_scenarios.h"
+#include "support/allocations.h"
+#include "support/collective_calls.h"
+#include "support/file_calls.h"
+#include "support/scratch.h"
+#include "traced_calls.h"
+
+#include <dirent.h>
+#include <math.h>
+#include <sched.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+enum { RANKS = 2, SHARE = 16 };
+
+/* Of all processes of the test. */
+static struct {
+    _Atomic int come, round, failures, cases, done, again;
+    int status[RANKS];
+    bool moved[RANKS];
+    char text[RANKS][1024];
+    traced_function functions[TRACED_FUNCTIONS];
+} * shared;
+
+static const char *const function_names[] = {TRACED_NAMES};
+
+static bool every(void)
+{
+    return getenv("SHARD_TEST_EVERY") != NULL;
+}
+
+/* All ranks of the test are here. */
+static void meet(void)
+{
+    int round = atomic_load(&shared->round);
+    if (atomic_fetch_add(&shared->come, 1) + 1 == RANKS) {
+        atomic_store(&shared->come, 0);
+        atomic_store(&shared->round, round + 1);
+    }
+    for (int spins = 0; atomic_load(&shared->round) == round; spins++)
+        spins < 100 ? sched_yield() : usleep(100);
+}
+
+static void report(const char *name, int64_t number, const char *wrong)
+{
+    fprintf(stderr, "%s, allocation %lld: %s: \"%s\" (%s)\n", name, (long long)number, wrong, shard_last_error(),
+            shard_status_name(shard_last_status()));
+    shared->failures++;
+}
+
+static int open_files(void)
+{
+    DIR *folder = opendir("/proc/self/fd");
+    int count = 0;
+    while (folder && readdir(folder))
+        count++;
+    if (folder)
+        closedir(folder);
+    return count;
+}
+
+static bool is_memory_error(void)
+{
+    return shard_last_status() == SHARD_ERROR_MEMORY && strstr(shard_last_error(), "memory");
+}
+
+/* ---- one rank ---- */
+
+static double run_scenario(const allocation_scenario *scenario)
+{
+    scenario_sum = 0;
+    scenario->run();
+    return scenario_sum;
+}
+
+/* A run without a failure: its numbers, and what it leaves. */
+static bool run_clean(const allocation_scenario *scenario, int64_t number, double expected, allocations_live *live)
+{
+    double sum = run_scenario(scenario);
+    *live = allocations_now();
+    if (shard_last_status() != SHARD_OK)
+        report(scenario->name, number, "a later run fails");
+    else if (!isnan(expected) && sum != expected)
+        report(scenario->name, number, "a later run computes something else");
+    bool good = shard_last_status() == SHARD_OK;
+    shard_clear_error();
+    return good;
+}
+
+/* The N-th allocation fails; then a run without a failure. *reached: whether there was one. */
+static bool run_failing(const allocation_scenario *scenario, int64_t number, double sum, bool *reached, allocations_live *live)
+{
+    allocations_fail_at(number);
+    double found = run_scenario(scenario);
+    *reached = allocations_failed();
+    allocations_fail_at(0);
+    if (shard_last_status() == SHARD_OK && found != sum)
+        report(scenario->name, number, "other numbers without an error");
+    if (shard_last_status() != SHARD_OK && !is_memory_error())
+        report(scenario->name, number, "another error");
+    shard_clear_error();
+    return run_clean(scenario, number, sum, live);
+}
+
+static bool grew(const allocations_live *before, const allocations_live *after)
+{
+    return after->count > before->count || after->device_bytes > before->device_bytes;
+}
+
+START_TEST(test_scenario)
+{
+    const allocation_scenario *scenario = &allocation_scenarios[_i];
+    ck_assert_int_eq(shard_init(NULL, NULL), SHARD_OK);
+    snprintf(scenario_folder, sizeof scenario_folder, "%s", scratch_path("files"));
+    traced_functions = shared->functions;
+    allocations_watch(shard_device_open(NULL));
+    allocations_live before, after, again;
+    run_scenario(scenario); /* makes what is kept from call to call */
+    double sum = run_scenario(scenario);
+    ck_assert_msg(shard_last_status() == SHARD_OK, "%s: %s", scenario->name, shard_last_error());
+    run_clean(scenario, 0, sum, &before);
+    int files = open_files(), failures = shared->failures;
+    bool reached = true;
+    for (int64_t number = every() ? 1 : 1 + _i % SHARE; reached; number += every() ? 1 : SHARE) {
+        if (!run_failing(scenario, number, sum, &reached, &after))
+            break;
+        shared->cases += reached;
+        /* A cache may have grown (oneDNN's primitives of another call), but not twice. */
+        if (grew(&before, &after) && run_failing(scenario, number, sum, &reached, &again) && grew(&after, &again)) {
+            char text[100];
+            snprintf(text, sizeof text, "%lld structures and %lld bytes of a device more are left",
+                     (long long)(again.count - after.count), (long long)(again.device_bytes - after.device_bytes));
+            report(scenario->name, number, text);
+            after = again;
+        }
+        before = after;
+    }
+    if (open_files() != files)
+        report(scenario->name, 0, "files stay open");
+    ck_assert_int_eq(shared->failures, failures);
+    shard_finalize();
+}
+END_TEST
+
+/* ---- one of several ranks ---- */
+
+static void keep_error(int rank)
+{
+    shared->status[rank] = (int)shard_last_status();
+    snprintf(shared->text[rank], sizeof shared->text[rank], "%s", shard_last_error());
+}
+
+static void run_call(const collective_call *call, call_case *c)
+{
+    SHARD_SCOPE
+    call->call(c);
+}
+
+typedef struct plan {
+    int index, failing;
+} plan;
+
+static void judge_together(const collective_call *call, int64_t number, int failing)
+{
+    shard_status other = (shard_status)shared->status[1 - failing], own = (shard_status)shared->status[failing];
+    if (own == SHARD_OK && other == SHARD_OK)
+        return;
+    if (own != SHARD_ERROR_MEMORY || other != SHARD_ERROR_PEER)
+        report(call->name, number, "the statuses");
+    if (strcmp(shared->text[0], shared->text[1]) != 0) {
+        report(call->name, number, "texts differ");
+        fprintf(stderr, "    on the other rank: \"%s\"\n", shared->text[1]);
+    }
+}
+
+/* The failing rank's N-th allocation; whether it was reached. */
+static bool fail_once(const collective_call *call, call_case *c, int64_t number, int failing)
+{
+    int rank = shard_group_rank(c->world);
+    allocations_fail_at(rank == failing ? number : 0);
+    run_call(call, c);
+    if (rank == failing)
+        shared->done = !allocations_failed();
+    allocations_fail_at(0);
+    keep_error(rank);
+    meet();
+    if (rank == 0)
+        judge_together(call, number, failing);
+    meet();
+    shard_clear_error();
+    run_call(call, c);
+    if (shard_last_status() != SHARD_OK) {
+        report(call->name, number, "a later call fails");
+        _exit(1);
+    }
+    return !shared->done;
+}
+
+static void run_ranks_call(shard_group *world, void *context)
+{
+    const plan *p = context;
+    const collective_call *call = &collective_calls[p->index];
+    int rank = shard_group_rank(world);
+    call_case c = {.world = world, .kind = CALL_ALIKE, .folder = scratch_path("files")};
+    traced_functions = shared->functions;
+    allocations_watch(shard_device_open(NULL));
+    for (int i = 0; i < 3; i++)
+        run_call(call, &c);
+    ck_assert_msg(shard_last_status() == SHARD_OK, "%s: %s", call->name, shard_last_error());
+    allocations_live before = allocations_now();
+    bool reached = true;
+    for (int64_t number = every() ? 1 : 1 + p->index % SHARE; reached; number += every() ? 1 : SHARE) {
+        reached = fail_once(call, &c, number, p->failing);
+        shared->cases += reached && rank == 0;
+        allocations_live after = allocations_now();
+        shared->again = 0;
+        meet();
+        shared->again |= grew(&before, &after);
+        meet();
+        if (shared->again) /* on some rank, which a cache may be */
+            fail_once(call, &c, number, p->failing);
+        allocations_live again = allocations_now();
+        if (grew(&before, &after) && grew(&after, &again)) {
+            char text[100];
+            snprintf(text, sizeof text, "rank %d has %lld structures and %lld bytes of a device more", rank,
+                     (long long)(again.count - after.count), (long long)(again.device_bytes - after.device_bytes));
+            report(call->name, number, text);
+        }
+        before = again;
+        meet();
+    }
+}
+
+START_TEST(test_ranks)
+{
+    plan p = {.index = _i / RANKS, .failing = _i % RANKS};
+    atomic_store(&shared->come, 0);
+    int failures = shared->failures;
+    run_job(RANKS, run_ranks_call, &p);
+    ck_assert_int_eq(shared->failures, failures);
+}
+END_TEST
+
+/* ---- a step ---- */
+
+static bool step_once(shard_group *world, int64_t number, int failing, bool adam)
+{
+    int rank = shard_group_rank(world);
+    SHARD_SCOPE
+    {
+        shard_tensor *w = shard_ones(SHARD_SHAPE(4), .requires_grad = true);
+        shard_tensors *list = shard_tensors_create();
+        shard_tensors_add(list, "w", w);
+        shard_optimizer *optimizer = adam ? shard_adam(list, .lr = 0.5) : shard_sgd(list, .lr = 0.5, .momentum = 0.9);
+        shard_backward(shard_sum(w));
+        allocations_fail_at(rank == failing ? number : 0);
+        shared->status[rank] = (int)shard_step(optimizer);
+        if (rank == failing)
+            shared->done = !allocations_failed();
+        allocations_fail_at(0);
+        shard_clear_error();
+        shared->moved[rank] = shard_item(shard_sum(w)) != 4;
+        shard_optimizer_destroy(optimizer);
+        shard_tensors_destroy(list);
+    }
+    meet();
+    bool failed = shared->status[0] != SHARD_OK;
+    if (rank == 0 && ((shared->status[1] != SHARD_OK) != failed || shared->moved[0] == failed || shared->moved[1] == failed))
+        report("shard_step alone", number, "the ranks' steps differ");
+    meet();
+    return !shared->done;
+}
+
+static void step_ranks(shard_group *world, void *context)
+{
+    allocations_watch(shard_device_open(NULL));
+    int failing = *(const int *)context;
+    for (int adam = 0; adam < 2; adam++)
+        for (int64_t number = 1; step_once(world, number, failing, adam); number++)
+            shared->cases += shard_group_rank(world) == 0;
+}
+
+/* All ranks step, or none. */
+START_TEST(test_step)
+{
+    int failures = shared->failures;
+    atomic_store(&shared->come, 0);
+    run_job(RANKS, step_ranks, &_i);
+    ck_assert_int_eq(shared->failures, failures);
+}
+END_TEST
+
+/* ---- all functions ---- */
+
+/* Functions that the programs do not call, and why. */
+static const char *const not_called[] = {
+    "shard_init",         "shard_init_with",   "shard_graph_begin",   "shard_graph_end",
+    "shard_graph_replay", "shard_graph_nodes", "shard_graph_destroy",
+};
+
+START_TEST(test_functions)
+{
+    int missing = 0;
+    for (int i = 0; i < TRACED_FUNCTIONS; i++) {
+        const traced_function *f = &shared->functions[i];
+        bool known = false;
+        for (size_t j = 0; j < sizeof not_called / sizeof *not_called; j++)
+            known |= strcmp(function_names[i], not_called[j]) == 0;
+        if (!f->called && !known)
+            fprintf(stderr, "%s is in no program of allocation_scenarios.c\n", function_names[i]);
+        else if (every() && f->allocated && !f->failed)
+            fprintf(stderr, "%s: no allocation of it has failed\n", function_names[i]);
+        else
+            continue;
+        missing++;
+    }
+    printf("cases: %d\n", shared->cases);
+    fflush(stdout);
+    ck_assert_int_eq(missing, 0);
+}
+END_TEST
+
+int main(void)
+{
+    scratch_open();
+    file_calls_watch(file_calls_without_sync);
+    mkdir(scratch_path("files"), 0700);
+    shared = mmap(NULL, sizeof *shared, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    Suite *suite = suite_create("allocations");
+    TCase *tcase = test_case(suite, "one rank");
+    tcase_set_timeout(tcase, 300);
+    tcase_add_loop_test(tcase, test_scenario, 0, allocation_scenario_count);
+    tcase = test_case(suite, "ranks");
+    tcase_set_timeout(tcase, 300);
+    tcase_add_loop_test(tcase, test_ranks, 0, RANKS * collective_call_count);
+    tcase_add_loop_test(tcase, test_step, 0, RANKS);
+    tcase = test_case(suite, "functions");
+    tcase_add_test(tcase, test_functions);
+    int failed = test_run(suite);
+    scratch_close();
+    return failed;
+}
