@@ -229,11 +229,6 @@ def prototypes(header):
     """Each as one line, without SHARD_API."""
     text = re.sub(r"/\*.*?\*/", "", pathlib.Path(header).read_text(encoding="utf-8"), flags=re.DOTALL)
     text = re.sub(r"^\s*#.*(?:\\\n.*)*$", "", text, flags=re.MULTILINE).replace("SHARD_CHECKED ", "")
-    functions = [Function(" ".join(found.split())) for found in re.findall(r"\bSHARD_API\s+([^;]*);", text)]
-    if len(functions) != len(re.findall(r"\bSHARD_API\b", text)):
-        raise SystemExit(f"null_calls.py: {header}: a SHARD_API without a prototype")
-    return functions
-    text = re.sub(r"^\s*#.*(?:\\\n.*)*$", "", text, flags=re.MULTILINE)
     found = [" ".join(found.split()) for found in re.findall(r"\bSHARD_API\s+([^;]*);", text)]
     if len(found) != len(re.findall(r"\bSHARD_API\b", text)):
         raise SystemExit(f"{header}: a SHARD_API without a prototype")

@@ -245,9 +245,8 @@ def check_calls(archives):
 def main():
     root = pathlib.Path(sys.argv[1])
     problems = (check_includes(root) + check_file_includes(root) + check_strict_program(root) + check_options(root) + check_map(root) +
-                check_statuses(root) +
-                check_collective_functions(root) + check_drawn_operations(root) + check_calls(sys.argv[2:]))
-                check_collective_functions(root) + check_collective_calls(root) + check_drawn_operations(root) + check_calls(sys.argv[2:]))
+                check_statuses(root) + check_collective_functions(root) + check_collective_calls(root) + check_drawn_operations(root) +
+                check_calls(sys.argv[2:]))
     print("\n".join(problems) if problems else "the house is in order")
     return 1 if problems else 0
 

@@ -92,12 +92,12 @@ SHARD_API shard_async_save *shard_save_async_with(const shard_tensors *tensors, 
  * written their values, a poll lets the first rank's thread complete the file, and a later one finds it complete. Without polls
  * shard_async_save_finish does both. Errors: those of the save, which shard_async_save_finish then returns again. One small
  * exchange. Collective over the world, unless the save is .local. As Future.done. */
-SHARD_API shard_status shard_async_save_poll(shard_async_save *save, bool *done);
+SHARD_API SHARD_CHECKED shard_status shard_async_save_poll(shard_async_save *save, bool *done);
 
 /* Waits until the save is complete, and destroys it, after an error too. Errors, on all ranks: those of shard_save in writing,
  * with the old file at path; MISMATCH, other saves on some ranks. If the thread has an error before, the save is given up.
  * Collective over the world, unless the save is .local. As Future.result. */
-SHARD_API shard_status shard_async_save_finish(shard_async_save *save);
+SHARD_API SHARD_CHECKED shard_status shard_async_save_finish(shard_async_save *save);
 
 typedef struct shard_load_options {
     size_t size;

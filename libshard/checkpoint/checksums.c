@@ -68,11 +68,6 @@ static shard_status print_tensors(json_writer *writer, const shard_entry *entrie
     for (int64_t i = 0; i < count; i++) {
         if (!json_is_utf8(entries[i].name))
             return shard_safetensors_refuse_name(entries[i].name);
-    json_t *object = json_object();
-    char *text = NULL, digits[DIGITS + 1];
-    size_t bytes;
-    bool fits = object != NULL;
-    for (int64_t i = 0; i < count && fits; i++) {
         print_digits(digits, entries[i].checksum);
         json_writer_add(writer, i ? "," : "");
         json_writer_string(writer, entries[i].name);
@@ -81,10 +76,6 @@ static shard_status print_tensors(json_writer *writer, const shard_entry *entrie
     }
     json_writer_add(writer, "}");
     return json_writer_end(writer) ? SHARD_OK : shard_last_status();
-    if (fits)
-        text = shard_json_print(object, JSON_COMPACT, &bytes);
-    json_decref(object);
-    return text;
 }
 
 /* Sets *all to the two strings, the tensors' of the entries and the header's as zeros, and those of metadata. */

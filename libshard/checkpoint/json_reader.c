@@ -71,15 +71,6 @@ int json_reader_character_bytes(const json_reader *reader)
     return bytes > 2 && (too_long || surrogate || too_large) ? 0 : bytes;
 }
 
-bool json_is_utf8(const char *text)
-{
-    json_reader reader = json_reader_start(text, strlen(text));
-    int bytes = 1;
-    for (; reader.at < reader.end && bytes > 0; reader.at += bytes)
-        bytes = character_bytes(&reader);
-    return bytes > 0;
-}
-
 static int hexadecimal(char c)
 {
     return is_digit(c) ? c - '0' : c >= 'a' && c <= 'f' ? c - 'a' + 10 : c >= 'A' && c <= 'F' ? c - 'A' + 10 : -1;

@@ -15,9 +15,6 @@ typedef struct json_reader {
 
 json_reader json_reader_start(const char *text, size_t bytes);
 
-/* Whether a text is UTF-8: jansson makes no string of another one, nor where there is no memory. */
-bool json_is_utf8(const char *text);
-
 /* The next character after spaces; '\0' at the end. */
 char json_reader_next(json_reader *reader);
 /* Takes the character that must come next, after spaces. */

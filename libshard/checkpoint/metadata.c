@@ -4,7 +4,6 @@
 #include "base/error.h"
 #include "base/memory.h"
 #include "checkpoint/json_writer.h"
-#include "checkpoint/json_reader.h"
 #include "checkpoint/safetensors.h"
 
 #include <inttypes.h>
@@ -152,6 +151,14 @@ void shard_metadata_destroy(shard_metadata *metadata)
     free(metadata);
 }
 
+shard_metadata *shard_metadata_copy(const shard_metadata *metadata)
+{
+    shard_metadata *copy = metadata ? shard_metadata_create() : NULL;
+    if (copy)
+        shard_metadata_merge(copy, metadata);
+    return copy;
+}
+
 /* A new value stands where the old one stood. */
 static shard_status replace(shard_metadata *metadata, int64_t place, const char *value)
 {
@@ -193,11 +200,6 @@ shard_status shard_metadata_set(shard_metadata *metadata, const char *name, cons
     free(copied_name);
     free(copy);
     return status;
-    if (json_object_set_new(metadata->object, name, json_string(value)) == 0)
-        return SHARD_OK;
-    if (json_is_utf8(name) && json_is_utf8(value))
-        return shard_error(SHARD_ERROR_MEMORY, "no memory for metadata");
-    return shard_error(SHARD_ERROR_ARGUMENT, "shard_metadata_set: %s and its value must be UTF-8", shard_quoted(name));
 }
 
 const char *shard_metadata_get(const shard_metadata *metadata, const char *name)
@@ -222,10 +224,10 @@ shard_status shard_metadata_set_number(shard_metadata *metadata, const char *nam
     if (!isfinite(value))
         return shard_metadata_set(metadata, name, isnan(value) ? "nan" : value > 0 ? "inf" : "-inf");
     json_t *real = json_real(value);
-    size_t bytes;
-    char *text = shard_json_print(real, JSON_ENCODE_ANY | JSON_REAL_PRECISION(17), &bytes);
+    char *text = json_dumps(real, JSON_ENCODE_ANY | JSON_REAL_PRECISION(17));
     json_decref(real);
-    shard_status status = text ? shard_metadata_set(metadata, name, text) : shard_last_status();
+    shard_status status =
+        text ? shard_metadata_set(metadata, name, text) : shard_error(SHARD_ERROR_MEMORY, "no memory for metadata");
     free(text);
     return status;
 }
@@ -240,22 +242,15 @@ static shard_status get_text(const shard_metadata *metadata, const char *name, c
     return *text ? SHARD_OK : shard_error(SHARD_ERROR_ARGUMENT, "%s: there is no metadata %s", function, shard_quoted(name));
 }
 
-/* The JSON number that a text is; NULL: it is not one. Other JSON is not parsed, as it may take much memory. */
+/* The JSON number that a text is. NULL: it is none, or MEMORY; other JSON is not parsed, as it may take much memory. */
 static json_t *parse_number(const char *text, size_t flags)
 {
-    return text[strspn(text, "0123456789+-.eE \t\r\n")] ? NULL : json_loads(text, JSON_DECODE_ANY | flags, NULL);
-/* The number that a text is; NULL if it is none, or with the error MEMORY. */
-static json_t *read_number(const char *text, bool real)
-{
-    json_reader reader = json_reader_start(text, strlen(text));
     json_error_t error = {0};
-    int64_t value;
-    bool is_integer;
-    bool sound = json_reader_number(&reader, &value, &is_integer) == SHARD_OK && json_reader_next(&reader) == '\0';
-    json_t *number = sound ? json_loads(text, JSON_DECODE_ANY | (real ? JSON_DECODE_INT_AS_REAL : 0), &error) : NULL;
-    if (sound && !number && json_error_code(&error) != json_error_numeric_overflow)
+    bool number = text[strspn(text, "0123456789+-.eE \t\r\n")] == '\0';
+    json_t *parsed = number ? json_loads(text, JSON_DECODE_ANY | flags, &error) : NULL;
+    if (number && !parsed && json_error_code(&error) == json_error_out_of_memory)
         shard_error(SHARD_ERROR_MEMORY, "no memory for the number %s of metadata", shard_quoted(text));
-    return number;
+    return parsed;
 }
 
 shard_status shard_metadata_get_integer(const shard_metadata *metadata, const char *name, int64_t *value)
@@ -263,14 +258,11 @@ shard_status shard_metadata_get_integer(const shard_metadata *metadata, const ch
     const char *text;
     SHARD_TRY(get_text(metadata, name, "shard_metadata_get_integer", value, &text));
     json_t *number = parse_number(text, 0);
-    json_t *number = read_number(text, false);
     bool right = json_is_integer(number);
     if (right)
         *value = json_integer_value(number);
     json_decref(number);
-    if (right)
-        return SHARD_OK;
-    if (shard_last_status() == SHARD_ERROR_MEMORY)
+    if (right || shard_last_status() == SHARD_ERROR_MEMORY)
         return shard_last_status();
     return shard_error(SHARD_ERROR_ARGUMENT, "shard_metadata_get_integer: metadata %s is %s, which is not an integer",
                        shard_quoted(name), shard_quoted(text));
@@ -295,14 +287,11 @@ shard_status shard_metadata_get_number(const shard_metadata *metadata, const cha
     if (is_word(text, value))
         return SHARD_OK;
     json_t *number = parse_number(text, JSON_DECODE_INT_AS_REAL);
-    json_t *number = read_number(text, true);
     bool right = json_is_real(number);
     if (right)
         *value = json_real_value(number);
     json_decref(number);
-    if (right)
-        return SHARD_OK;
-    if (shard_last_status() == SHARD_ERROR_MEMORY)
+    if (right || shard_last_status() == SHARD_ERROR_MEMORY)
         return shard_last_status();
     return shard_error(SHARD_ERROR_ARGUMENT, "shard_metadata_get_number: metadata %s is %s, which is not a number",
                        shard_quoted(name), shard_quoted(text));

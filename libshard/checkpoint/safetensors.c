@@ -510,8 +510,6 @@ shard_status shard_safetensors_lay_out(shard_entry *entries, int64_t count, int6
 
 shard_status shard_safetensors_refuse_name(const char *name)
 {
-    if (json_is_utf8(name) && strcmp(name, METADATA) != 0)
-        return shard_error(SHARD_ERROR_MEMORY, "no memory for a checkpoint's header");
     return shard_error(SHARD_ERROR_ARGUMENT, "a tensor cannot be saved as %s: names must be UTF-8, and not " METADATA,
                        shard_quoted(name));
 }
@@ -519,20 +517,6 @@ shard_status shard_safetensors_refuse_name(const char *name)
 static shard_status describe(json_writer *writer, const shard_entry *entry)
 {
     if (strcmp(entry->name, METADATA) == 0 || !json_is_utf8(entry->name))
-    bool reserved = strcmp(entry->name, METADATA) == 0;
-    json_t *shape = json_array();
-    bool whole = shape != NULL;
-    for (int i = 0; i < entry->shape.ndim && whole; i++)
-        whole = json_array_append_new(shape, json_integer(entry->shape.dim[i])) == 0;
-    if (!whole) {
-        json_decref(shape);
-        return shard_error(SHARD_ERROR_MEMORY, "no memory for a checkpoint's header");
-    }
-    json_t *object = json_pack("{s:s, s:o, s:[I, I]}", "dtype", type_of(entry)->name, "shape", shape, "data_offsets",
-                               (json_int_t)entry->begin, (json_int_t)entry->end);
-    if (!object)
-        return shard_error(SHARD_ERROR_MEMORY, "no memory for a checkpoint's header");
-    if (json_object_set_new(root, entry->name, object) != 0 || reserved)
         return shard_safetensors_refuse_name(entry->name);
     json_writer_string(writer, entry->name);
     json_writer_add(writer, ":{\"dtype\":");
@@ -588,49 +572,6 @@ char *shard_safetensors_format(const shard_entry *entries, int64_t count, const 
     for (int64_t i = 0; i < count && writer.status == SHARD_OK; i++) {
         json_writer_add(&writer, i || strings ? "," : "");
         writer.status = describe(&writer, &entries[i]);
-/* json_dumps of jansson 2.14 leaves a key out where there is no memory for its text; json_dumpb takes memory from its caller. */
-char *shard_json_print(const json_t *value, size_t flags, size_t *bytes)
-{
-    size_t length = value ? json_dumpb(value, NULL, 0, flags) : 0;
-    char *text = length ? shard_calloc(length + 1, 1) : NULL;
-    if (text && json_dumpb(value, text, length, flags) == length) {
-        *bytes = length;
-        return text;
-    }
-    free(text);
-    return shard_fail_null(SHARD_ERROR_MEMORY, "no memory for the text of a checkpoint's header");
-}
-
-static char *format_text(json_t *root, int64_t *bytes)
-{
-    size_t length;
-    char *json = shard_json_print(root, JSON_COMPACT, &length);
-    if (!json)
-        return NULL;
-    if (length > (size_t)SHARD_SAFETENSORS_HEADER_MOST - SHARD_SAFETENSORS_UNIT) {
-        free(json);
-        return shard_fail_null(SHARD_ERROR_ARGUMENT, "a checkpoint's header of %zu bytes; the most is %" PRId64, length,
-                               SHARD_SAFETENSORS_HEADER_MOST);
-    }
-    size_t whole = (8 + length + SHARD_SAFETENSORS_UNIT - 1) / SHARD_SAFETENSORS_UNIT * SHARD_SAFETENSORS_UNIT;
-    char *text = shard_calloc(whole, 1);
-    for (int i = 0; i < 8 && text; i++)
-        text[i] = (char)((uint64_t)(whole - 8) >> 8 * i & 0xff);
-    if (text) {
-        memcpy(text + 8, json, length);
-        memset(text + 8 + length, ' ', whole - 8 - length);
-        *bytes = (int64_t)whole;
-    }
-    free(json);
-    return text;
-}
-
-char *shard_safetensors_format(const shard_entry *entries, int64_t count, json_t *metadata, int64_t *bytes)
-{
-    json_t *root = json_object();
-    if (!root || (metadata && json_object_size(metadata) && json_object_set(root, METADATA, metadata) != 0)) {
-        json_decref(root);
-        return shard_fail_null(SHARD_ERROR_MEMORY, "no memory for a checkpoint's header");
     }
     json_writer_add(&writer, "}");
     if (writer.status == SHARD_OK)

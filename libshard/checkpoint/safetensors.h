@@ -66,10 +66,7 @@ shard_status shard_safetensors_lay_out(shard_entry *entries, int64_t count, int6
 #define SHARD_SAFETENSORS_UNIT 4096
 char *shard_safetensors_format(const shard_entry *entries, int64_t count, const shard_metadata *metadata, int64_t *bytes);
 
-/* The value's text without spaces or as flags say, of `bytes`; freed by free(). NULL with the error MEMORY. */
-char *shard_json_print(const json_t *value, size_t flags, size_t *bytes);
-
-/* ARGUMENT: that no tensor can be saved by this name; MEMORY, if it could. */
+/* ARGUMENT: that no tensor can be saved by this name. */
 shard_status shard_safetensors_refuse_name(const char *name);
 
 /* "name", for messages: printable (shard_printable), cut if it is long; one of a few static buffers of the thread. */

@@ -5,8 +5,6 @@
  */
 #include "base/file_limit.h"
 #include "base/options.h"
-#include "checkpoint/checksums.h"
-#include "checkpoint/file.h"
 #include "checkpoint/new_file.h"
 #include "checkpoint/saving.h"
 
@@ -43,11 +41,8 @@ static shard_status agree(const shard_saving *s, const char *path)
     if (!s->world)
         return check_local(s);
     char *quoted = path ? shard_format("\"%s\"", path) : NULL;
-    shard_status status = shard_tensors_agree(s->function, s->tensors, quoted ? quoted : "");
+    shard_status status = shard_tensors_agree(shard_current_function()->name, s->tensors, quoted ? quoted : "");
     free(quoted);
-    char *path = s->path ? shard_format("\"%s\"", s->path) : NULL;
-    shard_status status = shard_tensors_agree(shard_current_function()->name, s->tensors, path ? path : "");
-    free(path);
     return status;
 }
 
@@ -129,8 +124,7 @@ static shard_status name_temporary(shard_saving *s, uint64_t token)
 static shard_status create(shard_saving *s, creation *made)
 {
     int64_t header_bytes = 0, bytes;
-    char *header = shard_checksums_format(s->entries, s->count, metadata, &header_bytes);
-    char *header = shard_checksums_format(s->entries, s->count, shard_metadata_json(s->metadata), &header_bytes);
+    char *header = shard_checksums_format(s->entries, s->count, s->metadata, &header_bytes);
     free(header);
     shard_status status = header ? shard_file_check_target(s->target, &s->mode) : shard_last_status();
     if (status == SHARD_OK && __builtin_add_overflow(header_bytes, s->data_bytes, &bytes))
@@ -200,8 +194,7 @@ shard_status shard_saving_combine(shard_saving *s)
 static shard_status write_header(shard_saving *s)
 {
     int64_t bytes = 0;
-    char *header = shard_checksums_format(s->entries, s->count, metadata, &bytes);
-    char *header = shard_checksums_format(s->entries, s->count, shard_metadata_json(s->metadata), &bytes);
+    char *header = shard_checksums_format(s->entries, s->count, s->metadata, &bytes);
     shard_status status = header ? shard_file_write(&s->file, header, bytes, 0, NULL) : shard_last_status();
     free(header);
     return status;

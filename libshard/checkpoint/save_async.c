@@ -187,7 +187,7 @@ shard_async_save *shard_save_async_with(const shard_tensors *tensors, const char
     SHARD_READ_OPTIONS(shard_save_options, SHARD_SAVE_OPTIONS_INIT, options, given);
     shard_async_save spare = {0}; /* for the collectives of a rank without memory */
     shard_async_save *made = shard_calloc(1, sizeof *made), *save = made ? made : &spare;
-    save->metadata = metadata ? shard_metadata_from_json(shard_metadata_json(metadata)) : NULL;
+    save->metadata = shard_metadata_copy(metadata);
     save->saving = (shard_saving){.function = "shard_save_async",
                                   .world = options.local ? NULL : shard_world(),
                                   .metadata = save->metadata,
