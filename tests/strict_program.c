@@ -204,11 +204,13 @@ static void trains(void)
     shard_clear_error();
     check(status == SHARD_ERROR_IO, "shard_save");
     shard_async_save *save = shard_save_async(state, "/nowhere/model.safetensors", NULL, .local = true);
-    check(!save && shard_last_status() == SHARD_ERROR_IO, "shard_save_async");
+    status = shard_last_status();
     shard_clear_error();
+    check(!save && status == SHARD_ERROR_IO, "shard_save_async");
     save = shard_save_checkpoint_async(state, "/nowhere/run", 3, NULL, .max_to_keep = 0);
-    check(!save && shard_last_status() == SHARD_ERROR_IO, "shard_save_checkpoint_async");
+    status = shard_last_status();
     shard_clear_error();
+    check(!save && status == SHARD_ERROR_IO, "shard_save_checkpoint_async");
     shard_tensors *own = shard_relocate_state_dict(state, state);
     check(shard_tensors_count(own) == shard_tensors_count(state), "shard_relocate_state_dict");
     shard_tensors_destroy(own);
