@@ -223,6 +223,15 @@ static void run_norms(void)
     }
 }
 
+static void run_attention(void)
+{
+    SHARD_SCOPE
+    {
+        shard_tensor *x = leaf_of(SHARD_SHAPE(2, 3, 4), 0.5);
+        back(shard_scaled_dot_product_attention(x, x, x, .is_causal = true), x);
+    }
+}
+
 static void run_losses(void)
 {
     SHARD_SCOPE
@@ -696,6 +705,26 @@ static void run_files(void)
     shard_metadata_destroy(metadata);
 }
 
+static void run_saves_in_background(void)
+{
+    char path[500], folder[500];
+    bool done = false;
+    snprintf(path, sizeof path, "%s/background", scenario_folder);
+    snprintf(folder, sizeof folder, "%s/background-steps", scenario_folder);
+    SHARD_SCOPE
+    {
+        shard_tensors *list = list_of(matrix());
+        shard_metadata *metadata = shard_metadata_create();
+        shard_metadata_set(metadata, "name", "value");
+        shard_async_save *save = shard_save_async(list, path, metadata);
+        shard_metadata_destroy(metadata);
+        shard_async_save_poll(save, &done);
+        shard_async_save_finish(save);
+        shard_async_save_finish(shard_save_checkpoint_async(list, folder, 1, NULL));
+        shard_tensors_destroy(list);
+    }
+}
+
 static void run_module_files(void)
 {
     char path[500];
@@ -813,9 +842,10 @@ static void run_devices(void)
 #name, run_##name                                                                                                        \
     }
 const allocation_scenario allocation_scenarios[] = {
-    ROW(unary),    ROW(scalars),        ROW(binary),       ROW(shapes),     ROW(extremes), ROW(products),      ROW(norms),
-    ROW(losses),   ROW(heads),          ROW(custom),       ROW(makers),     ROW(lists),    ROW(custom_module), ROW(layers),
-    ROW(convert),  ROW(initial_values), ROW(resnet),       ROW(optimizers), ROW(settings), ROW(scaler),        ROW(engines),
-    ROW(metadata), ROW(files),          ROW(module_files), ROW(directory),  ROW(groups),   ROW(sampler),       ROW(devices),
+    ROW(unary),         ROW(scalars), ROW(binary),  ROW(shapes),         ROW(extremes),  ROW(products),
+    ROW(norms),         ROW(losses),  ROW(heads),   ROW(custom),         ROW(makers),    ROW(lists),
+    ROW(custom_module), ROW(layers),  ROW(convert), ROW(initial_values), ROW(resnet),    ROW(optimizers),
+    ROW(settings),      ROW(scaler),  ROW(engines), ROW(metadata),       ROW(files),     ROW(module_files),
+    ROW(directory),     ROW(groups),  ROW(sampler), ROW(devices),        ROW(attention), ROW(saves_in_background),
 };
 const int allocation_scenario_count = (int)(sizeof allocation_scenarios / sizeof *allocation_scenarios);

@@ -85,7 +85,7 @@ static bool is_trusted_in_folder(const char *path, uid_t owner, char *why, size_
     return is_trusted(path, owner, why, bytes) && is_trusted(folder[0] ? folder : "/", owner, why, bytes);
 }
 
-/* The plugin can be changed by whoever may write to the folder of a symbolic link, or to that of the file which it leads to. */
+/* Users that may write to the folder of a symbolic link, or to that of the file which it leads to, can change the plugin. */
 static shard_status check_trusted(const char *path, uid_t owner)
 {
     char file[PATH_MAX], why[PATH_MAX + 64];

@@ -618,6 +618,44 @@ COLLECTIVE(save)
     shard_tensors_destroy(list);
 }
 
+COLLECTIVE(save_async)
+{
+    shard_tensors *list = state(c);
+    shard_async_save *save = NULL;
+    CALL(save = shard_save_async(list, path_of(c, PICK(SETTING, "async", "other")), NULL));
+    if (save)
+        shard_async_save_finish(save);
+    shard_tensors_destroy(list);
+}
+
+COLLECTIVE(async_save_poll)
+{
+    call_case usual = *c;
+    usual.kind = CALL_ALIKE;
+    shard_tensors *list = state(&usual);
+    shard_async_save *save = shard_save_async(list, path_of(c, "poll"), NULL);
+    bool done;
+    CALL(shard_async_save_poll(save, &done));
+    shard_async_save_finish(save);
+    shard_tensors_destroy(list);
+}
+
+COLLECTIVE(async_save_finish)
+{
+    call_case usual = *c;
+    usual.kind = CALL_ALIKE;
+    shard_tensors *list = state(&usual);
+    shard_async_save *saves[] = {shard_save_async(list, path_of(c, "finish-0"), NULL),
+                                 shard_save_async(list, path_of(c, "finish-1"), NULL)};
+    int chosen = PICK(SETTING, 0, 1);
+    bool called = false;
+    CALL(called = true; shard_async_save_finish(saves[chosen]));
+    if (!called)
+        shard_async_save_finish(saves[chosen]);
+    shard_async_save_finish(saves[1 - chosen]);
+    shard_tensors_destroy(list);
+}
+
 COLLECTIVE(save_module)
 {
     shard_module *module = layer(c);
@@ -649,6 +687,16 @@ COLLECTIVE(save_checkpoint)
 {
     shard_tensors *list = state(c);
     CALL(shard_save_checkpoint(list, path_of(c, "steps"), PICK(SETTING, 1, 2), NULL));
+    shard_tensors_destroy(list);
+}
+
+COLLECTIVE(save_checkpoint_async)
+{
+    shard_tensors *list = state(c);
+    shard_async_save *save = NULL;
+    CALL(save = shard_save_checkpoint_async(list, path_of(c, "async-steps"), PICK(SETTING, 1, 2), NULL));
+    if (save)
+        shard_async_save_finish(save);
     shard_tensors_destroy(list);
 }
 
@@ -744,10 +792,14 @@ const collective_call collective_calls[] = {
     ROW(grad_scaler_step, BIT_SETTING),
     ROW(grad_scaler_update, 0, ""),
     ROW(save, EVERY),
+    ROW(save_async, EVERY),
+    ROW(async_save_poll, 0),
+    ROW(async_save_finish, BIT_SETTING),
     ROW(save_module, EVERY),
     ROW(load, EVERY, NULL, "/load"),
     ROW(load_module, EVERY, NULL, "/load_module"),
     ROW(save_checkpoint, EVERY),
+    ROW(save_checkpoint_async, EVERY),
     ROW(latest_checkpoint, BIT_SETTING),
     ROW(collect_state_dict, EVERY),
     ROW(relocate_state_dict, EVERY),
