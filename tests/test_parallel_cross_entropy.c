@@ -426,7 +426,7 @@ static const struct {
     {no_logits_but_probabilities, 0, SHARD_ERROR_ARGUMENT, "rank 0: " SAYS "an operand is NULL"},
     {probabilities_on_one, -1, SHARD_ERROR_MISMATCH, SAYS "options*on rank 1 differ from those on rank 0*"},
     {fewer_rows, -1, SHARD_ERROR_MISMATCH,
-     "rank 1 calls shard_cross_entropy (all_gather of *) while ranks 0 and 2 call shard_cross_entropy (all_gather of *)"},
+     "shard_cross_entropy: rank 1 has logits of 2 rows, rank 0 of 4; every rank needs the same rows"},
     {other_type, -1, SHARD_ERROR_MISMATCH, SAYS "rank 1 has logits of bfloat16, rank 0 of float32; *"},
     {other_smoothing, -1, SHARD_ERROR_MISMATCH, SAYS "options*on rank 1 differ from those on rank 0*"},
     {other_reduction, -1, SHARD_ERROR_MISMATCH, SAYS "options*on rank 1 differ from those on rank 0*"},
