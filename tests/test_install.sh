@@ -87,7 +87,7 @@ END
 if command -v help2man >/dev/null && [ -n "$(find "$build/docs" -name '*.1')" ]; then
     for program in "$(dirname "$shardrun")"/*; do
         page=$(find "$root" -path "*/man1/${program##*/}.1")
-        [ -n "$page" ] && grep -q 'SHARD_TIMEOUT\|number of ranks\|safetensors' "$page" || { echo "${program##*/}: no page"; exit 1; }
+        [ -n "$page" ] && grep -q 'SHARD_TIMEOUT\|number of ranks\|checkpoint' "$page" || { echo "${program##*/}: no page"; exit 1; }
     done
 fi
 # The same from the build folder, nothing installed.
