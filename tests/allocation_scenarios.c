@@ -385,7 +385,7 @@ static void run_lists(void)
     shard_tensors *list = shard_tensors_create(), *other = NULL;
     SHARD_SCOPE
     {
-        char name[8];
+        char name[16];
         for (int i = 0; i < 20; i++) {
             snprintf(name, sizeof name, "a.%d", i);
             shard_tensors_add(list, name, shard_ones(SHARD_SHAPE(1)));

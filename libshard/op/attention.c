@@ -1,4 +1,5 @@
 /* scaled_dot_product_attention: its backward computes the scores again, from the log-sum-exp of each query. */
+#include "base/math.h"
 #include "base/options.h"
 #include "op/autocast.h"
 #include "op/op.h"
@@ -123,7 +124,7 @@ static shard_attention_shape shape_of(const shard_tensor *query, const shard_ten
         .keys = key->shape.dim[ndim - 2],
         .in = in,
         .out = value->shape.dim[ndim - 1],
-        .offset = options->offset,
+        .offset = shard_min(options->offset, key->shape.dim[key->shape.ndim - 2]), /* no further key would be seen */
         .scale = options->scale != 0 ? options->scale
                  : in > 0            ? 1 / sqrt((double)in)
                                      : 1,

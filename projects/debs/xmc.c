@@ -76,9 +76,10 @@ static shard_status read_whole(const reader *from, const char *what, int64_t bel
     char expected[64];
     size_t length = strlen(from->word);
     *number = 0;
-    for (size_t i = 0; i < length && i < 11; i++)
-        *number = from->word[i] >= '0' && from->word[i] <= '9' ? 10 * *number + from->word[i] - '0' : INT64_MAX / 16;
-    if (length > 0 && length < 11 && *number < below)
+    bool digits = length > 0 && length < 11 && from->word[strspn(from->word, "0123456789")] == '\0';
+    for (size_t i = 0; digits && i < length; i++)
+        *number = 10 * *number + from->word[i] - '0';
+    if (digits && *number < below)
         return SHARD_OK;
     snprintf(expected, sizeof expected, "%s from 0 to %" PRId64, what, below - 1);
     return refuse_word(from, expected);
@@ -266,9 +267,12 @@ void xmc_close(xmc_data *data)
 /* FNV-1a, by words of 4 bytes. */
 static uint64_t hash_words(uint64_t hash, const void *words, int64_t count)
 {
-    const uint32_t *word = words;
-    for (int64_t i = 0; i < count; i++)
-        hash = (hash ^ word[i]) * 0x100000001b3u;
+    const char *from = words;
+    for (int64_t i = 0; i < count; i++) {
+        uint32_t word;
+        memcpy(&word, from + 4 * i, sizeof word);
+        hash = (hash ^ word) * 0x100000001b3u;
+    }
     return hash;
 }
 

@@ -301,12 +301,13 @@ _Noreturn static void png_fail(png_structp png, png_const_charp text)
     png_longjmp(png, 1);
 }
 
-/* libpng's other warnings are about data that the pixels do not depend on: bad text, profiles, ... A wrong check sum is an error
+/* libpng's other warnings are about data that the pixels do not depend on: bad text, profiles, ... A wrong checksum is an error
  * in any chunk, as the file is damaged then. */
 static void png_message(png_structp png, png_const_charp text)
 {
     static const char *const of_pixels[] = {"IDAT", "compressed data", "image data", "palette index"};
-    for (size_t i = 0; i < sizeof of_pixels / sizeof *of_pixels; i++)
+    bool of_text = strstr(text, "iCCP:") || strstr(text, "zTXt:") || strstr(text, "iTXt:"); /* these are compressed, too */
+    for (size_t i = 0; i < sizeof of_pixels / sizeof *of_pixels && !of_text; i++)
         if (strstr(text, of_pixels[i]))
             png_error(png, text);
 }

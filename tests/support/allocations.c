@@ -52,7 +52,9 @@ static void forget(const void *memory)
 
 /* The library frees by free(). */
 #ifdef __SANITIZE_ADDRESS__
-#include <sanitizer/allocator_interface.h>
+/* As in sanitizer/allocator_interface.h, which gcc does not install. */
+int __sanitizer_install_malloc_and_free_hooks(void (*on_allocation)(const volatile void *memory, size_t bytes),
+                                              void (*on_free)(const volatile void *memory));
 
 static void on_allocation(const volatile void *memory, size_t bytes)
 {

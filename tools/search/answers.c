@@ -48,7 +48,7 @@ static json_t *make_answer(json_t *query, const row_names *names, int64_t k, con
 
 static shard_status write_line(answers *a, const json_t *answer)
 {
-    char *text = answer ? json_dumps(answer, JSON_COMPACT | JSON_REAL_PRECISION(a->digits)) : NULL;
+    char *text = answer ? json_dumps(answer, JSON_COMPACT | JSON_REAL_PRECISION((size_t)a->digits)) : NULL;
     if (!text)
         return shard_error(SHARD_ERROR_MEMORY, "no memory for an answer");
     size_t bytes = strlen(text);

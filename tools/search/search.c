@@ -13,6 +13,7 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 /* Milliseconds that rank 0 waits for input before it lets the other ranks know that it is there: they would take it for lost
  * after SHARD_TIMEOUT seconds. */
@@ -125,9 +126,24 @@ static shard_status allocate(search *s)
 }
 
 /* Opens the files of rank 0. */
+/* The output takes the place of a file of that name, which must not be one that is read. */
+static shard_status check_output(const settings *o)
+{
+    const char *const read[] = {o->checkpoint, o->names, o->queries};
+    struct stat output, other;
+    if (!o->output || stat(o->output, &output) != 0)
+        return SHARD_OK;
+    for (size_t i = 0; i < sizeof read / sizeof *read; i++)
+        if (read[i] && stat(read[i], &other) == 0 && other.st_dev == output.st_dev && other.st_ino == output.st_ino)
+            return shard_error(SHARD_ERROR_ARGUMENT, "cannot write %s: the answers would replace %s, which is read", o->output,
+                               read[i]);
+    return SHARD_OK;
+}
+
 static shard_status open_files(search *s)
 {
     const settings *o = s->options;
+    SHARD_TRY(check_output(o));
     if (o->names)
         SHARD_TRY(names_read(&s->names, o->names, s->table.rows));
     s->queries = (queries){.names = o->names ? &s->names : NULL,
