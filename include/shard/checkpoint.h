@@ -25,7 +25,8 @@ SHARD_API SHARD_CHECKED shard_status shard_metadata_set(shard_metadata *metadata
 SHARD_API SHARD_CHECKED shard_status shard_metadata_set_integer(shard_metadata *metadata, const char *name, int64_t value);
 /* Printed so that it reads back to the same bits. */
 SHARD_API SHARD_CHECKED shard_status shard_metadata_set_number(shard_metadata *metadata, const char *name, double value);
-/* The value of that name; NULL, without an error, if there is none. It belongs to the metadata. */
+/* The value of that name; NULL, without an error, if there is none. It belongs to the metadata, and is
+ * valid until the metadata is changed or destroyed. */
 SHARD_API const char *shard_metadata_get(const shard_metadata *metadata, const char *name);
 /* Sets *value. Errors: ARGUMENT, a name that is missing or not a number, with *value unchanged. */
 SHARD_API SHARD_CHECKED shard_status shard_metadata_get_integer(const shard_metadata *metadata, const char *name, int64_t *value);
@@ -95,8 +96,9 @@ SHARD_API shard_async_save *shard_save_async_with(const shard_tensors *tensors, 
 SHARD_API SHARD_CHECKED shard_status shard_async_save_poll(shard_async_save *save, bool *done);
 
 /* Waits until the save is complete, and destroys it, after an error too. Errors, on all ranks: those of shard_save in writing,
- * with the old file at path; MISMATCH, other saves on some ranks. If the thread has an error before, the save is given up.
- * Collective over the world, unless the save is .local. As Future.result. */
+ * with the old file at path; MISMATCH, other saves on some ranks. If the thread has an error before, the save is given up, unless
+ * a poll has already let it become the new file. shard_finalize destroys saves that are not finished. Collective over the world,
+ * unless the save is .local. As Future.result. */
 SHARD_API SHARD_CHECKED shard_status shard_async_save_finish(shard_async_save *save);
 
 typedef struct shard_load_options {

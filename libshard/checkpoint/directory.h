@@ -8,7 +8,7 @@
  * checkpoint that cannot be removed is a line of the log. */
 void shard_directory_remove_old(const char *directory, int64_t step, int64_t keep);
 
-/* Has shard_async_save_finish call that; keep 0: not. The save owns directory. */
+/* Has the first rank's thread call that when the save is complete; keep 0: not. The save owns directory. */
 void shard_async_save_keep(shard_async_save *save, char *directory, int64_t step, int64_t keep);
 
 #endif

@@ -248,7 +248,7 @@ static json_t *parse_number(const char *text, size_t flags)
     json_error_t error = {0};
     bool number = text[strspn(text, "0123456789+-.eE \t\r\n")] == '\0';
     json_t *parsed = number ? json_loads(text, JSON_DECODE_ANY | flags, &error) : NULL;
-    if (number && !parsed && json_error_code(&error) == json_error_out_of_memory)
+    if (number && !parsed && json_error_code(&error) == json_error_unknown) /* of no memory */
         shard_error(SHARD_ERROR_MEMORY, "no memory for the number %s of metadata", shard_quoted(text));
     return parsed;
 }

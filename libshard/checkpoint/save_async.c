@@ -22,6 +22,7 @@
 
 #include <stdatomic.h>
 #include <stdlib.h>
+#include <unistd.h>
 
 typedef enum phase { WRITING, COMPLETING, COMPLETE, FAILED } phase;
 
@@ -33,6 +34,7 @@ struct shard_async_save {
     int64_t number;           /* of the process's collective saves, from 1 on; 0: of this rank alone */
     bool threaded;            /* there is a thread to join */
     pthread_t thread;
+    pid_t process;          /* a fork of it has none of its threads */
     _Atomic bool ended;     /* the phase's thread has no more to do */
     _Atomic bool cancelled; /* it is to end soon */
     shard_kept_error error; /* of the thread; of all ranks in FAILED */
@@ -82,6 +84,8 @@ static void *complete(void *context)
 {
     shard_async_save *save = context;
     shard_status status = shard_saving_close(&save->saving);
+    if (atomic_load(&save->cancelled))
+        return end_thread(save);
     if (status == SHARD_OK)
         status = shard_saving_replace(&save->saving);
     if (status == SHARD_OK && save->keep)
@@ -140,18 +144,18 @@ static void end(shard_async_save *save)
 
 /* ---- the list ---- */
 
-/* A process that a rank has forked has none of its threads; the files are the rank's. */
+/* A process that was forked leaves the saves of its parent alone. */
 static void abandon_all(void)
 {
-    if (shard_comm_forked())
-        return;
     for (shard_async_save *save = saves.first, *after; save; save = after) {
         after = save->after;
+        if (save->process != getpid())
+            continue;
         atomic_store(&save->cancelled, true);
         join(save);
         shard_error(SHARD_ERROR_ARGUMENT,
-                    "shard_finalize: the save of %s was not finished and is given up: call shard_async_save_finish before",
-                    save->saving.target);
+                    "shard_finalize: the save of %s was not finished%s: call shard_async_save_finish before", save->saving.target,
+                    save->phase == COMPLETE ? ", but its file is complete" : " and is given up");
         end(save);
         free(save);
     }
@@ -162,6 +166,7 @@ static void remember(shard_async_save *save)
 {
     pthread_mutex_lock(&saves.lock);
     save->number = save->saving.world ? ++saves.begun : 0;
+    save->process = getpid();
     save->after = saves.first;
     saves.first = save;
     pthread_mutex_unlock(&saves.lock);
@@ -223,7 +228,7 @@ static bool enter(const shard_async_save *save, const char *function)
 {
     if (!save)
         return shard_null_argument(function, "save"), false;
-    if (shard_comm_forked())
+    if (save->process != getpid())
         return shard_error(SHARD_ERROR_UNAVAILABLE, "%s: this process was forked while the rank saved", function), false;
     shard_agree_on("save %lld", (long long)save->number);
     return true;

@@ -13,13 +13,13 @@ static const char doing[] = "shard_finalize";
 
 enum { POLLS = 100, POLL_MICROSECONDS = 100, POLITE_MICROSECONDS = 5000 };
 
-/* Whether the rank is not going to leave well, and why. Of those that live, only where `living`. */
-static bool is_missing(const shm_world *world, int rank, bool living, char *text, size_t bytes)
+/* Whether the rank is not going to leave well, and why. Those that have left with an error count only where `failed`. One that
+ * lives may still recover from an error. */
+static bool is_missing(const shm_world *world, int rank, bool failed, char *text, size_t bytes)
 {
     bool alive = shm_is_alive(world, rank); /* before the state, which is the last one of a process that has ended */
     uint32_t state = atomic_load(&world->segment->ranks[rank].state);
-    bool failed = alive || state == SHARD_RANK_FAILED;
-    if (state == SHARD_RANK_LEFT || (state == SHARD_RANK_LEAVING && alive) || (failed && !living))
+    if (state == SHARD_RANK_LEFT || (state == SHARD_RANK_FAILED ? !failed : alive))
         return false;
     if (state != SHARD_RANK_LEAVING) {
         bool gone = shm_is_gone(world, rank, doing, text, bytes);
