@@ -213,7 +213,7 @@ static void run_ranks_call(shard_group *world, void *context)
     const plan *p = context;
     const collective_call *call = &collective_calls[p->index];
     int rank = shard_group_rank(world);
-    call_case c = {.world = world, .kind = CALL_ALIKE, .folder = scratch_path("files")};
+    call_case c = {.world = world, .kind = CALL_IDENTICAL, .folder = scratch_path("files")};
     traced_functions = shared->functions;
     allocations_watch(shard_device_open(NULL));
     for (int i = 0; i < 3; i++)

@@ -163,7 +163,7 @@ static void agree(shard_group *world, void *context)
     char folder[400];
     snprintf(folder, sizeof folder, "%s", scratch_path("files"));
     for (int i = 0; i < collective_call_count; i++) {
-        call_case c = {.world = world, .kind = CALL_ALIKE, .folder = folder};
+        call_case c = {.world = world, .kind = CALL_IDENTICAL, .folder = folder};
         SHARD_SCOPE
         collective_calls[i].call(&c);
         ck_assert_msg(shard_last_status() == SHARD_OK, "%s: %s", collective_calls[i].name, shard_last_error());

@@ -95,7 +95,7 @@ static void refuse(mode_t folder_mode, mode_t file_mode, const char *keyword)
     ck_assert(unlink(file) == 0 && rmdir(folder) == 0);
 }
 
-/* A symbolic link in a folder of one's own to a file in a folder that every user may write to. */
+/* A symbolic link, in a folder of this user, to a file in a folder that every user may write to. */
 START_TEST(test_link)
 {
     char folder[] = "/tmp/plugin_link.XXXXXX", open_folder[] = "/tmp/plugin_open.XXXXXX", file[64], target[64];

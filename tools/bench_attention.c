@@ -3,7 +3,7 @@
  *
  *     bench_attention BATCH HEADS LENGTH FEATURES STEPS [turns]
  *
- * A line for each step: the milliseconds of both. Then the medians, and the largest memory that each had beside its operands.
+ * A line for each step: the milliseconds of both. Then the medians, and the largest memory that each had apart from its operands.
  * turns: each step waits for a line of the standard input (bench_attention.py).
  */
 #include "clock.h"
@@ -44,7 +44,7 @@ static shard_tensor *composed(shard_tensor *const *x, shard_tensor *mask)
     return shard_matmul(shard_softmax(scores), x[2]);
 }
 
-/* Milliseconds of a forward and backward; *peak: the memory beside what was there. */
+/* Milliseconds of a forward and backward; *peak: the memory apart from what was there. */
 static double step(shard_tensor *const *x, shard_tensor *mask, shard_tensor *dy, bool fused, int64_t *peak)
 {
     shard_device *device = shard_device_open(NULL);

@@ -83,15 +83,16 @@ static bool check_placements(const char *function, const shard_tensor *query, co
         wanted.start *= heads_of_key_head(query, key);
         wanted.whole *= heads_of_key_head(query, key);
     }
-    bool alike = shard_placement_equal(&query->placement, &wanted) && shard_placement_equal(&key->placement, &value->placement) &&
-                 (ndim < 3 || query->shape.dim[ndim - 3] == key->shape.dim[ndim - 3] * heads_of_key_head(query, key));
-    if (!alike)
+    bool matches = shard_placement_equal(&query->placement, &wanted) &&
+                   shard_placement_equal(&key->placement, &value->placement) &&
+                   (ndim < 3 || query->shape.dim[ndim - 3] == key->shape.dim[ndim - 3] * heads_of_key_head(query, key));
+    if (!matches)
         shard_error(SHARD_ERROR_UNSUPPORTED,
                     "%s: query is %s, key is %s, value is %s; all three must be local, or split over one group along heads or a "
                     "dimension before them, each rank with the key heads of its heads",
                     function, shard_placement_text(&query->placement), shard_placement_text(&key->placement),
                     shard_placement_text(&value->placement));
-    return alike;
+    return matches;
 }
 
 static bool check_options(const char *function, const shard_scaled_dot_product_attention_options *options)

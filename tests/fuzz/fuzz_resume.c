@@ -1,5 +1,5 @@
 /*
- * Lines "name=value" as the metadata of a checkpoint that the trainer resumes, and lines "/name" as folders beside it: the
+ * Lines "name=value" as the metadata of a checkpoint that the trainer resumes, and lines "/name" as folders next to it: the
  * position is refused with an error of one line, or taken, and then the model is missing; no other folder than step-N with a
  * checkpoint is found.
  */

@@ -16,7 +16,7 @@ enum { COLUMNS = 6 };
 
 const char *call_kind_name(call_kind kind)
 {
-    static const char *const names[] = {"shape", "dtype", "setting", "function", "order", "skipped", "left", "alike"};
+    static const char *const names[] = {"shape", "dtype", "setting", "function", "order", "skipped", "left", "identical"};
     return names[kind];
 }
 
@@ -631,7 +631,7 @@ COLLECTIVE(save_async)
 COLLECTIVE(async_save_poll)
 {
     call_case usual = *c;
-    usual.kind = CALL_ALIKE;
+    usual.kind = CALL_IDENTICAL;
     shard_tensors *list = state(&usual);
     shard_async_save *save = shard_save_async(list, path_of(c, "poll"), NULL);
     bool done;
@@ -643,7 +643,7 @@ COLLECTIVE(async_save_poll)
 COLLECTIVE(async_save_finish)
 {
     call_case usual = *c;
-    usual.kind = CALL_ALIKE;
+    usual.kind = CALL_IDENTICAL;
     shard_tensors *list = state(&usual);
     shard_async_save *saves[] = {shard_save_async(list, path_of(c, "finish-0"), NULL),
                                  shard_save_async(list, path_of(c, "finish-1"), NULL)};
@@ -666,7 +666,7 @@ COLLECTIVE(save_module)
 COLLECTIVE(load)
 {
     call_case usual = *c;
-    usual.kind = CALL_ALIKE;
+    usual.kind = CALL_IDENTICAL;
     shard_tensors *list = state(&usual), *wanted = state(c);
     shard_save(list, path_of(c, "load"), NULL);
     CALL(shard_load(wanted, path_of(c, PICK(SETTING, "load", "load-nothing"))));
@@ -718,7 +718,7 @@ COLLECTIVE(collect_state_dict)
 COLLECTIVE(relocate_state_dict)
 {
     call_case usual = *c;
-    usual.kind = CALL_ALIKE;
+    usual.kind = CALL_IDENTICAL;
     shard_tensors *list = state(&usual), *whole = shard_collect_state_dict(list, -1), *like = state(c), *part = NULL;
     CALL(part = shard_relocate_state_dict(like, whole, .root = PICK(SETTING, 0, 1)));
     shard_tensors_destroy(part);

@@ -1,5 +1,5 @@
 /*
- * A call of each public function that is collective, on every rank of the world alike or with one rank that differs: the table
+ * A call of each public function that is collective, by every rank of the world, or with one rank that differs: the table
  * of tests of calls that do not fit together and of ranks without memory. tests/test_house.py compares its names with
  * SHARD_FUNCTION in libshard/.
  */
@@ -10,14 +10,14 @@
 
 /* How the odd rank differs. */
 typedef enum call_kind {
-    CALL_SHAPE,    /* another size or shape of an operand */
-    CALL_DTYPE,    /* another dtype */
-    CALL_SETTING,  /* another root, operation, dimension or option */
-    CALL_FUNCTION, /* another function */
-    CALL_ORDER,    /* this call and the next one in the other order */
-    CALL_SKIPPED,  /* no call: the next one */
-    CALL_LEFT,     /* shard_finalize in place of the call */
-    CALL_ALIKE,    /* not at all */
+    CALL_SHAPE,     /* another size or shape of an operand */
+    CALL_DTYPE,     /* another dtype */
+    CALL_SETTING,   /* another root, operation, dimension or option */
+    CALL_FUNCTION,  /* another function */
+    CALL_ORDER,     /* this call and the next one in the other order */
+    CALL_SKIPPED,   /* no call: the next one */
+    CALL_LEFT,      /* shard_finalize in place of the call */
+    CALL_IDENTICAL, /* not at all */
 } call_kind;
 
 typedef struct call_case {

@@ -6,7 +6,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-/* Counts from here on, in all threads. What is allocated while a block is moved counts twice. */
+/* Counts from here on, in all threads. Memory that is allocated while a block is moved counts twice. */
 void heap_start(void);
 /* The most bytes, since heap_start, that were allocated at one time and that the program has asked for since then. */
 size_t heap_peak(void);
