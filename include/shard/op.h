@@ -319,9 +319,10 @@ typedef struct shard_scaled_dot_product_attention_options {
  * to i also where queries and keys differ in number, as in torch. To generate with a cache of n earlier keys, offset is n:
  * key and value have those of the cache first. Without keys the result is 0.
  * Computed in tiles: no memory has a number for each query and key, in forward or backward. Maxima, sums and gradients are in
- * float32 or wider. The backward uses the result, and one number for each query. Dropout of the scores is not implemented.
+ * float32 or wider. The backward uses the result, and one number for each query.
  * Carries a split along heads or along a dimension before them: all three operands are split over one group along this
- * dimension, each rank with the key heads of its heads. */
+ * dimension, each rank with the key heads of its heads. Not collective. Errors: SHAPE, shapes that do not fit; ARGUMENT, an
+ * offset below 0 or without is_causal, or a scale that is not finite; UNSUPPORTED, another placement. */
 #define shard_scaled_dot_product_attention(query, key, ...)                                            \
     SHARD_GIVEN(shard_scaled_dot_product_attention_with(                                               \
         query, key,                                                                                    \
