@@ -93,7 +93,7 @@ static shard_status list_steps(const char *directory, listing *found)
     return status;
 }
 
-/* ---- saving ---- */
+/* ---- examining ---- */
 
 /* Whether there is a file at path; an error if that cannot be known. */
 static shard_status is_there(const char *path, bool *there)
@@ -104,6 +104,27 @@ static shard_status is_there(const char *path, bool *there)
         return SHARD_OK;
     return shard_error(SHARD_ERROR_IO, "cannot examine %s: %s", path, strerror(errno));
 }
+
+/* Whether the file has a whole header and the size that the header asks for. An error if it cannot be read. */
+static shard_status is_complete(const char *path, bool *complete)
+{
+    SHARD_TRY(is_there(path, complete));
+    if (!*complete)
+        return SHARD_OK;
+    shard_tensors *tensors = shard_inspect(path, NULL);
+    shard_status status = shard_last_status();
+    shard_tensors_destroy(tensors);
+    if (status == SHARD_ERROR_FORMAT) {
+        *complete = false;
+        shard_log_message(SHARD_LOG_WARN, "%s is left out: %s", path, shard_last_error());
+    }
+    if (status != SHARD_ERROR_FORMAT && status != SHARD_ERROR_UNSUPPORTED) /* a dtype that only other programs know */
+        return status;
+    shard_clear_error();
+    return SHARD_OK;
+}
+
+/* ---- saving ---- */
 
 /* The checkpoint goes first, so that the folder is at no time one with a part of it. Other files in the folder stay, and so does
  * what a symbolic link leads to. */
@@ -122,18 +143,18 @@ static void remove_step(const char *directory, int64_t step)
     free(path);
 }
 
-/* A step that cannot be examined stays. */
+/* Damaged checkpoints do not count as kept, and are removed as old ones are. A step that cannot be examined stays. */
 void shard_directory_remove_old(const char *directory, int64_t step, int64_t keep)
 {
     listing found = {0};
     int64_t complete = 1;
     list_steps(directory, &found);
     for (int64_t i = 0; i < found.count && shard_last_status() == SHARD_OK; i++) {
-        bool there = true;
+        bool there = true, whole = false;
         char *path = found.step[i] < step ? path_of(directory, found.step[i]) : NULL;
         if (path && is_there(path, &there) == SHARD_OK && (!there || complete == keep))
             remove_step(directory, found.step[i]);
-        else if (path)
+        else if (path && is_complete(path, &whole) == SHARD_OK && whole)
             complete++;
         free(path);
     }
@@ -206,25 +227,6 @@ shard_async_save *shard_save_checkpoint_async_with(const shard_tensors *tensors,
 
 /* ---- finding ---- */
 
-/* Whether the file has a whole header and the size that the header asks for. An error if it cannot be read. */
-static shard_status is_complete(const char *path, bool *complete)
-{
-    SHARD_TRY(is_there(path, complete));
-    if (!*complete)
-        return SHARD_OK;
-    shard_tensors *tensors = shard_inspect(path, NULL);
-    shard_status status = shard_last_status();
-    shard_tensors_destroy(tensors);
-    if (status == SHARD_ERROR_FORMAT) {
-        *complete = false;
-        shard_log_message(SHARD_LOG_WARN, "%s is left out: %s", path, shard_last_error());
-    }
-    if (status != SHARD_ERROR_FORMAT && status != SHARD_ERROR_UNSUPPORTED) /* a dtype that only other programs know */
-        return status;
-    shard_clear_error();
-    return SHARD_OK;
-}
-
 /* The newest complete checkpoint before that step; -1: none. */
 static int64_t find_newest(const char *directory, int64_t before)
 {
@@ -246,7 +248,7 @@ shard_status shard_latest_checkpoint(const char *directory, int64_t before, int6
 {
     SHARD_FUNCTION("shard_latest_checkpoint");
     int64_t newest = -1;
-    shard_agree_on("directory %s", directory ? directory : "");
+    shard_agree_on_path("directory", directory ? directory : "");
     shard_agree_on("before %" PRId64, before);
     if (!directory || !step || !path)
         shard_null_argument("shard_latest_checkpoint", !directory ? "directory" : !step ? "step" : "path");
