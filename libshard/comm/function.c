@@ -62,6 +62,12 @@ void shard_agree_on(const char *format, ...)
         sprintf(current.agreed + used, "%s%s", used ? "; " : "", text);
 }
 
+void shard_agree_on_path(const char *name, const char *path)
+{
+    current.hash = shard_hash_text(current.hash, path);
+    shard_agree_on("%s %s", name, path);
+}
+
 void shard_agree_on_shape(int ndim, const int64_t *dim)
 {
     char text[128] = "";

@@ -44,6 +44,8 @@ const char *shard_function_hint(void);
 
 /* Adds a value that all ranks must have the same in the function's next collectives: "lr %.7g". */
 void shard_agree_on(const char *format, ...) SHARD_PRINTF(1, 2);
+/* The same for a path of any length, after its name: "directory /data/out". Messages have its beginning. */
+void shard_agree_on_path(const char *name, const char *path);
 /* The same for a shape. */
 void shard_agree_on_shape(int ndim, const int64_t *dim);
 
