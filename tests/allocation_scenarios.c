@@ -371,9 +371,9 @@ static void run_makers(void)
         note(again);
         shard_materialize(x);
         add(shard_data(x) != NULL);
-        add((double)shard_numel(x) + (double)shard_tensor_size(x, 0) + shard_tensor_dtype(x) + shard_tensor_shape(x).ndim +
-            shard_tensor_whole_shape(x).ndim + shard_tensor_placement(x).kind + shard_requires_grad(x) +
-            (shard_tensor_device(x) == device) + (shard_tensor_replica_group(x) == NULL));
+        add((double)shard_numel(x) + (double)shard_tensor_size(x, 0) + (double)shard_tensor_dtype(x) +
+            shard_tensor_shape(x).ndim + shard_tensor_whole_shape(x).ndim + (double)shard_tensor_placement(x).kind +
+            shard_requires_grad(x) + (shard_tensor_device(x) == device) + (shard_tensor_replica_group(x) == NULL));
         shard_tensor_set_replica_group(x, NULL);
         shard_tensor *kept = shard_keep(shard_ones(SHARD_SHAPE(2)));
         shard_release(kept);
