@@ -23,7 +23,6 @@ VENDORS = {  # header: the folder that may include it
     r"mpi\.h": "libshard/comm/mpi",
     r"nccl": "libshard/comm/nccl",
     r"(cuda|cublas|cudnn)": "libshard/device/cuda",
-    r"jansson": "libshard/checkpoint",
 }
 INCLUDE = re.compile(r'^\s*#\s*include\s+([<"])([^>"]+)[>"]', re.MULTILINE)
 

@@ -1,6 +1,6 @@
 /*
  * Reads JSON (RFC 8259) value by value, and allocates only the strings that the caller takes. A reader that makes a tree
- * (jansson) takes 4.5 GB for a header of 99 MB of "[],[],...". Neither a limit on the depth nor the limit on the header's
+ * takes 4.5 GB (jansson) for a header of 99 MB of "[],[],...". Neither a limit on the depth nor the limit on the header's
  * length, which the format sets, bounds that.
  */
 #ifndef SHARD_CHECKPOINT_JSON_READER_H

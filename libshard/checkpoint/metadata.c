@@ -3,11 +3,12 @@
 
 #include "base/error.h"
 #include "base/memory.h"
+#include "checkpoint/json_reader.h"
 #include "checkpoint/json_writer.h"
 #include "checkpoint/safetensors.h"
 
 #include <inttypes.h>
-#include <jansson.h>
+#include <locale.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -218,18 +219,19 @@ shard_status shard_metadata_set_integer(shard_metadata *metadata, const char *na
     return shard_metadata_set(metadata, name, text);
 }
 
-/* jansson prints and reads numbers with a point in any locale. */
+/* 17 digits give the same bits again. A point or an exponent tells a number from an integer. */
 shard_status shard_metadata_set_number(shard_metadata *metadata, const char *name, double value)
 {
+    char text[40];
     if (!isfinite(value))
         return shard_metadata_set(metadata, name, isnan(value) ? "nan" : value > 0 ? "inf" : "-inf");
-    json_t *real = json_real(value);
-    char *text = json_dumps(real, JSON_ENCODE_ANY | JSON_REAL_PRECISION(17));
-    json_decref(real);
-    shard_status status =
-        text ? shard_metadata_set(metadata, name, text) : shard_error(SHARD_ERROR_MEMORY, "no memory for metadata");
-    free(text);
-    return status;
+    locale_t plain = newlocale(LC_ALL_MASK, "C", NULL), before = uselocale(plain); /* a decimal point in any locale */
+    int length = snprintf(text, sizeof text - 2, "%.17g", value);
+    uselocale(before);
+    freelocale(plain);
+    if (text[strspn(text, "-0123456789")] == '\0')
+        memcpy(text + length, ".0", 3);
+    return shard_metadata_set(metadata, name, text);
 }
 
 /* value points to the caller's number. */
@@ -242,28 +244,23 @@ static shard_status get_text(const shard_metadata *metadata, const char *name, c
     return *text ? SHARD_OK : shard_error(SHARD_ERROR_ARGUMENT, "%s: there is no metadata %s", function, shard_quoted(name));
 }
 
-/* The JSON number that a text is. NULL: it is none, or MEMORY; other JSON is not parsed, as it may take much memory. */
-static json_t *parse_number(const char *text, size_t flags)
+/* Whether a text is a JSON number, with spaces around it or none. *is_integer: as json_reader_number. */
+static bool is_number(const char *text, int64_t *value, bool *is_integer)
 {
-    json_error_t error = {0};
-    bool number = text[strspn(text, "0123456789+-.eE \t\r\n")] == '\0';
-    json_t *parsed = number ? json_loads(text, JSON_DECODE_ANY | flags, &error) : NULL;
-    if (number && !parsed && json_error_code(&error) == json_error_unknown) /* of no memory */
-        shard_error(SHARD_ERROR_MEMORY, "no memory for the number %s of metadata", shard_quoted(text));
-    return parsed;
+    json_reader reader = json_reader_start(text, strlen(text));
+    return json_reader_number(&reader, value, is_integer) == SHARD_OK && json_reader_next(&reader) == '\0';
 }
 
 shard_status shard_metadata_get_integer(const shard_metadata *metadata, const char *name, int64_t *value)
 {
     const char *text;
     SHARD_TRY(get_text(metadata, name, "shard_metadata_get_integer", value, &text));
-    json_t *number = parse_number(text, 0);
-    bool right = json_is_integer(number);
-    if (right)
-        *value = json_integer_value(number);
-    json_decref(number);
-    if (right || shard_last_status() == SHARD_ERROR_MEMORY)
-        return shard_last_status();
+    int64_t found;
+    bool is_integer;
+    if (is_number(text, &found, &is_integer) && is_integer) {
+        *value = found;
+        return SHARD_OK;
+    }
     return shard_error(SHARD_ERROR_ARGUMENT, "shard_metadata_get_integer: metadata %s is %s, which is not an integer",
                        shard_quoted(name), shard_quoted(text));
 }
@@ -286,13 +283,17 @@ shard_status shard_metadata_get_number(const shard_metadata *metadata, const cha
     SHARD_TRY(get_text(metadata, name, "shard_metadata_get_number", value, &text));
     if (is_word(text, value))
         return SHARD_OK;
-    json_t *number = parse_number(text, JSON_DECODE_INT_AS_REAL);
-    bool right = json_is_real(number);
-    if (right)
-        *value = json_real_value(number);
-    json_decref(number);
-    if (right || shard_last_status() == SHARD_ERROR_MEMORY)
-        return shard_last_status();
+    int64_t unused;
+    bool is_integer;
+    if (is_number(text, &unused, &is_integer)) {
+        locale_t plain = newlocale(LC_ALL_MASK, "C", NULL);
+        double found = strtod_l(text, NULL, plain);
+        freelocale(plain);
+        if (isfinite(found)) {
+            *value = found;
+            return SHARD_OK;
+        }
+    }
     return shard_error(SHARD_ERROR_ARGUMENT, "shard_metadata_get_number: metadata %s is %s, which is not a number",
                        shard_quoted(name), shard_quoted(text));
 }

@@ -3,7 +3,6 @@
 #include "base/error.h"
 #include "base/memory.h"
 
-#include <jansson.h>
 #include <pthread.h>
 #include <stdlib.h>
 
@@ -136,11 +135,6 @@ static void *counted_realloc(void *memory, size_t bytes)
     return remember(realloc(memory, bytes));
 }
 
-static void *counted_malloc(size_t bytes)
-{
-    return count() ? NULL : remember(malloc(bytes));
-}
-
 static void *counted_allocate(shard_device *device, size_t bytes);
 
 static struct {
@@ -180,7 +174,6 @@ void allocations_watch(shard_device *device)
     if (device != shard_cpu())
         watch_device(1, device);
     follow_free();
-    json_set_alloc_funcs(counted_malloc, free);
     shard_memory_calls_used = &calls;
 }
 
